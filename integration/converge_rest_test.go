@@ -109,7 +109,7 @@ func (w *convergeWorld) heal(t *testing.T, limit time.Duration) {
 		w.rest(t, limit)
 	}
 	w.closeHeld(t)
-	w.want(t, 0, "checks asked for", "sweep", "start", "fixity", "--all")
+	w.want(t, 0, "checks requested", "sweep", "start", "fixity", "--all")
 	w.rest(t, limit)
 	for begun := time.Now(); time.Since(begun) < idleLimit; wait(t, 500*time.Millisecond) {
 		if !slices.ContainsFunc(w.incidents(t), func(i converge.Incident) bool { return i.Open && i.Item == "" }) {

@@ -227,7 +227,7 @@ func TestRolesApart(t *testing.T) {
 	p.want(t, 0, "update (duplication)", "object", "show", "acme/odd/"+ids[0])
 	p.want(t, 1, "nothing is on record", "object", "show", "acme/odd/never was")
 	p.want(t, 0, "KEY", "incident", "list")
-	p.want(t, 0, "checks asked for", "sweep", "start", "fixity", "--store", "2", "--all")
+	p.want(t, 0, "checks requested", "sweep", "start", "fixity", "--store", "2", "--all")
 }
 
 // until waits until stores 2 and 3 hold n items of the space, all verified, and one tombstone.

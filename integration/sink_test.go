@@ -318,6 +318,6 @@ func emptied(t *testing.T, m *mill) {
 	m.want(t, 0, "copy_state: stored offsets 0 to ", "rebuild")
 	m.send(t, 1000)
 	m.settled(t, time.Minute)
-	m.want(t, 0, "the tables have all that was committed", "rebuild")
+	m.want(t, 0, "the tables have all committed records", "rebuild")
 	m.proven(t, m.sent)
 }

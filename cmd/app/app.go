@@ -1,9 +1,9 @@
-// Package app makes a process out of the parts of millrace. It is the only package
-// that imports both streams and sinks, and the only place to read to know what runs.
+// Package app assembles the parts of millrace into a process. Only this package imports both
+// streams and sinks; it shows which parts a role consists of.
 //
-// It promises that whoever fails first stops the rest, that a stop is bounded in time, that no
-// role serves before the tables that it needs have been read, and that none waits for an engine
-// or a store that it does not use, nor ends since one that it uses is away.
+// The first failure of a part stops all others, and a stop is bounded in time. A role starts after
+// the tables that it needs have been read. A role does not wait for an engine or a store that it
+// does not use, and does not end because one that it uses is unavailable.
 package app
 
 import (
@@ -30,55 +30,56 @@ import (
 	"github.com/millrace/millrace/streams/storage/emit"
 )
 
-// QuickDrain is how long tasks at work may go on when a process stops that a person at a
-// terminal waits for. A task that is cancelled is done again.
+// QuickDrain is the drain timeout of a process that a person at a terminal waits for. A task that
+// is cancelled is repeated.
 const QuickDrain = 1500 * time.Millisecond
 
-// overDrain is how much longer than the drain a stop may take.
-const overDrain = 15 * time.Second
+// stopGrace is the time that a stop may take in addition to the drain.
+const stopGrace = 15 * time.Second
 
-// Options are what is not a setting, and what is not as the settings say.
+// Options are values that do not come from the configuration, or override it.
 type Options struct {
 	Log   *slog.Logger
-	Drain time.Duration // in place of roles.drain, if it is not 0
+	Drain time.Duration // overrides roles.drain; 0: roles.drain
 }
 
-// An App is one process's parts, made from its configuration.
+// An App holds the parts of one process, made from its configuration.
 type App struct {
-	cfg      *config.Config
-	log      *slog.Logger
-	drain    time.Duration
-	kafka    kafka.Config
-	db       *clickhouse.DB
-	stores   *Stores
-	slots    *kafka.Slots
-	book     *policy.Book
-	reader   *clickhouse.Reader
-	registry *prometheus.Registry // nil: nobody can ask for it
-	tracing  *tracing             // nil: no spans
-	producer *kafka.Producer
-	admin    *kafka.Admin
-	mark     *kafka.Watermark
-	policies *kafka.Table
-	controls *kafka.Controls
-	board    *incident.Board
-	// incidents is the table of the topic; its records go to all of onIncident, which is complete before it runs.
-	incidents  *kafka.Table
-	onIncident []func(key []byte, i *pb.Incident)
-	gone       space.Gone
-	actions    *kafka.Table       // the topic admin: what persons did, as far as roles go by it
-	unreadable *kafka.Unreadables // records of the tables of this process
-	outboxes   []*emit.File       // of the stores that emit
-	emits      *emit.Metrics      // nil: nobody can ask for it, or nothing emits
-	folder     *policyFolder
-	settle     time.Duration // for which a commit may last; a rebuild looks again after it
-	restate    time.Duration // between looks for incidents that were overwritten; 0: that of the Pool
+	cfg            *config.Config
+	log            *slog.Logger
+	drain          time.Duration
+	kafka          kafka.Config
+	db             *clickhouse.DB
+	stores         *Stores
+	slots          *kafka.Slots
+	policyRegistry *policy.Book
+	reader         *clickhouse.Reader
+	registry       *prometheus.Registry // nil: http.listen is not set
+	tracing        *tracing             // nil: no spans
+	producer       *kafka.Producer
+	admin          *kafka.Admin
+	watermark      *kafka.Watermark
+	policies       *kafka.Table
+	controls       *kafka.Controls
+	incidentBoard  *incident.Board
+	// incidents is the table of the topic incidents. It passes its records to all of onIncident, which
+	// must be complete before the table runs.
+	incidents         *kafka.Table
+	onIncident        []func(key []byte, i *pb.Incident)
+	goneSpaces        space.Gone
+	actions           *kafka.Table       // of the topic admin: the actions of persons that roles use
+	unreadable        *kafka.Unreadables // unreadable records of this process's tables
+	outboxes          []*emit.File       // of the stores that emit
+	emits             *emit.Metrics      // nil: http.listen is not set, or nothing emits
+	folder            *policyFolder
+	commitTimeout     time.Duration // maximum time of a commit; a rebuild waits for it and compares again
+	republishInterval time.Duration // between checks for overwritten incidents; 0: the default of the Pool
 }
 
-// Open makes the parts that cfg asks for. Nothing runs before Run.
+// Open makes the parts that cfg requires. Nothing runs before Run.
 func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error) {
 	log := o.Log
-	a := &App{cfg: cfg, log: log, drain: cmp.Or(o.Drain, cfg.Roles.Drain), settle: kafka.CommitTimeout}
+	a := &App{cfg: cfg, log: log, drain: cmp.Or(o.Drain, cfg.Roles.Drain), commitTimeout: kafka.CommitTimeout}
 	defer func() {
 		if err != nil {
 			a.Close()
@@ -89,7 +90,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	}
 	a.unreadable = kafka.NewUnreadables()
 	a.kafka.Unreadables, a.kafka.Waiting, a.kafka.Deleted = a.unreadable, new(kafka.Waiting), new(kafka.DeletedTopics)
-	a.measure()
+	a.registerMetrics()
 	a.tracing = newTracing(cfg.Trace, log)
 	a.kafka.Tracer = a.tracing.tracer()
 	if a.controls, err = kafka.NewControls(a.kafka); err != nil {
@@ -101,8 +102,8 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	}
 	a.stores.waiting = a.kafka.Waiting
 	a.slots = kafka.NewSlots(a.stores.limit)
-	a.book = policy.NewBook(a.stores.IDs)
-	a.stores.book = a.book
+	a.policyRegistry = policy.NewBook(a.stores.IDs)
+	a.stores.policies = a.policyRegistry
 	ch, err := clickhouseConfig(ctx, cfg)
 	if err != nil {
 		return nil, err
@@ -117,7 +118,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 		return nil, fmt.Errorf("make the admin client: %w", err)
 	}
 	a.policies, err = kafka.NewTable(a.kafka, schemas.Policies, func(key []byte, d *schemas.Delivery) error {
-		if p, ok := d.Body.(*pb.Policy); ok && a.book.Apply(key, d.Timestamp, p) {
+		if p, ok := d.Body.(*pb.Policy); ok && a.policyRegistry.Apply(key, d.Timestamp, p) {
 			return nil
 		}
 		return kafka.ErrIgnored
@@ -125,7 +126,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if err != nil {
 		return nil, fmt.Errorf("make the policies table: %w", err)
 	}
-	a.policies.OnUnreadable(a.book.Unreadable)
+	a.policies.OnUnreadable(a.policyRegistry.Unreadable)
 	if err := a.newIncidents(); err != nil {
 		return nil, err
 	}
@@ -133,12 +134,14 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 		return nil, err
 	}
 	a.folder = newPolicyFolder(a)
-	a.mark = a.admin.NewWatermark(schemas.Changes, positionTopics())
-	a.reader = clickhouse.NewReader(a.db, a.mark, clickhouse.ReaderConfig{Wait: cfg.Fixity.FreshWait, Gaps: a.gaps, Gone: a.gone.Since})
+	a.watermark = a.admin.NewWatermark(schemas.Changes, positionTopics())
+	a.reader = clickhouse.NewReader(a.db, a.watermark, clickhouse.ReaderConfig{
+		Wait: cfg.Fixity.FreshWait, Gaps: a.reportAllGaps, Gone: a.goneSpaces.Since,
+	})
 	return a, nil
 }
 
-// Close closes the clients. It is called after Run has returned.
+// Close closes the clients. Call it after Run has returned.
 func (a *App) Close() {
 	a.closeOutboxes()
 	if a.admin != nil {
@@ -159,13 +162,14 @@ func (a *App) Close() {
 	}
 }
 
-// ensureTopics makes the topics and checks what roles depend on; without roles, what any one does.
+// ensureTopics creates the missing topics, and checks the topic settings on which roles depend;
+// without roles, those on which any role depends.
 func (a *App) ensureTopics(ctx context.Context, roles ...schemas.Role) error {
 	k := a.cfg.Kafka
 	err := kafka.EnsureTopics(ctx, a.kafka, kafka.TopicOptions{
 		Partitions: int32(k.Partitions), Replication: int16(k.Replication), MinInSync: k.MinInSync, Roles: roles})
 	if err != nil {
-		return refused(fmt.Errorf("make the topics: %w", err))
+		return asPrecondition(fmt.Errorf("make the topics: %w", err))
 	}
 	return nil
 }
@@ -173,16 +177,17 @@ func (a *App) ensureTopics(ctx context.Context, roles ...schemas.Role) error {
 // Stores returns the stores of the configuration.
 func (a *App) Stores() *Stores { return a.stores }
 
-// DB returns the read model.
+// DB returns the ClickHouse database.
 func (a *App) DB() *clickhouse.DB { return a.db }
 
-// CatchUp returns when all changes that are in Kafka now are in ClickHouse.
+// CatchUp returns when all changes that are in Kafka at the time of the call are in ClickHouse.
 func (a *App) CatchUp(ctx context.Context) error {
-	_, err := a.mark.Wait(ctx)
+	_, err := a.watermark.Wait(ctx)
 	return err
 }
 
-// Behind is how many records the groups of roles have not committed, of those that wait for nothing.
+// Behind returns the lag of the groups of roles in records, without those in delay lanes that are
+// not due.
 func (a *App) Behind(ctx context.Context, roles ...schemas.Role) (records int64, err error) {
 	lags, err := a.admin.Lags(ctx, roles...)
 	for _, l := range lags {
@@ -191,7 +196,7 @@ func (a *App) Behind(ctx context.Context, roles ...schemas.Role) (records int64,
 	return records, err
 }
 
-// InitStore makes a store known: it writes the marker that carries the store's id.
+// InitStore writes the marker with the store's id into a store that has none.
 func (a *App) InitStore(ctx context.Context, account, id string) error {
 	return a.stores.init(ctx, StoreName{account, id})
 }
@@ -199,7 +204,7 @@ func (a *App) InitStore(ctx context.Context, account, id string) error {
 // A StoreName names one store of one account.
 type StoreName struct{ Account, Store string }
 
-// InitStore is App.InitStore without engines.
+// InitStore is App.InitStore without Kafka and ClickHouse.
 func InitStore(ctx context.Context, cfg *config.Config, log *slog.Logger, name StoreName) error {
 	stores, err := newStores(cfg, log)
 	if err != nil {
@@ -208,23 +213,25 @@ func InitStore(ctx context.Context, cfg *config.Config, log *slog.Logger, name S
 	return errors.Join(stores.init(ctx, name), stores.close())
 }
 
-// positionTopics are the topics of which the tables hold positions, by the role that writes the tables.
+// positionTopics returns the topics with positions in ClickHouse, by the role that writes the
+// tables.
 func positionTopics() map[schemas.Role][]schemas.Topic {
 	topics := map[schemas.Role][]schemas.Topic{}
-	for role, of := range clickhouse.Positions() {
-		topics[role] = slices.Sorted(maps.Keys(of))
+	for role, byTopic := range clickhouse.Positions() {
+		topics[role] = slices.Sorted(maps.Keys(byTopic))
 	}
 	return topics
 }
 
-// readTable reads a topic whole, calls then, and goes on reading until then has returned.
+// readTable reads a topic to its end, calls then, and keeps applying new records until then has
+// returned.
 func (a *App) readTable(ctx context.Context, topic schemas.Topic, apply func(key []byte, d *schemas.Delivery) error,
 	then func(context.Context) error) error {
 	t, err := kafka.NewTable(a.kafka, topic, apply)
 	if err != nil {
 		return fmt.Errorf("make the table %s: %w", topic, err)
 	}
-	return during(ctx, t.Run, func(ctx context.Context) error {
+	return runDuring(ctx, t.Run, func(ctx context.Context) error {
 		if err := ready(ctx, t); err != nil {
 			return err
 		}
@@ -232,8 +239,8 @@ func (a *App) readTable(ctx context.Context, topic schemas.Topic, apply func(key
 	})
 }
 
-// during runs do beside run, which ends when do has returned.
-func during(ctx context.Context, run, do func(context.Context) error) error {
+// runDuring runs run and do concurrently, and cancels run when do has returned.
+func runDuring(ctx context.Context, run, do func(context.Context) error) error {
 	g, gctx := errgroup.WithContext(ctx)
 	rctx, stop := context.WithCancel(gctx)
 	g.Go(func() error { return run(rctx) })
@@ -244,7 +251,7 @@ func during(ctx context.Context, run, do func(context.Context) error) error {
 	return g.Wait()
 }
 
-// ready waits until the tables have been read to the ends that they had at the start.
+// ready waits until each table has been read to the end that its topic had at the start.
 func ready(ctx context.Context, tables ...*kafka.Table) error {
 	for _, t := range tables {
 		select {

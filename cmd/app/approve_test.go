@@ -15,11 +15,13 @@ import (
 	"github.com/millrace/millrace/streams/steward"
 )
 
-// An approval of what the steward does not repair is refused, and not published: there is no producer here.
+// Approvals that the steward would not act on are refused and not published: this App has no
+// producer.
 func TestApproveRepairRefuses(t *testing.T) {
 	cfg := config.Default()
 	cfg.Accounts = []config.Account{{ID: "acme", Stores: []config.Store{
-		{ID: "1", Driver: "file", Root: t.TempDir(), Primary: true}, {ID: "2", Driver: "file", Root: t.TempDir(), Repair: "off"},
+		{ID: "1", Driver: "file", Root: t.TempDir(), Primary: true}, {ID: "2", Driver: "file", Root: t.TempDir(),
+			Repair: "off"},
 	}}}
 	stores, err := newStores(&cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -39,23 +41,26 @@ func TestApproveRepairRefuses(t *testing.T) {
 	}
 }
 
-// What a person has seen is the same in the record of the topic, by which the steward decides, and in the row of the
-// table, which the person has read.
+// The record in the topic, from which the steward decides, and the row in the table, which the
+// person has read, give the same Seen.
 func TestSeenIsTheSameInTheTable(t *testing.T) {
 	v := newVerified(t)
 	modified := timestamppb.New(time.Date(2026, 3, 4, 5, 6, 7, 891234567, time.UTC))
 	md5 := map[string]string{"md5": oneMD5}
 	for item, i := range map[string]*pb.Incident{
-		"file":    {Row: 13, Found: md5, Object: &pb.Identity{Modified: modified, Size: 3}},
-		"s3":      {Row: 2, Found: md5, Expected: md5, Object: &pb.Identity{Version: "v", Etag: "e", Modified: modified, Size: 3}},
+		"file": {Row: 13, Found: md5, Object: &pb.Identity{Modified: modified, Size: 3}},
+		"s3": {Row: 2, Found: md5, Expected: md5,
+			Object: &pb.Identity{Version: "v", Etag: "e", Modified: modified, Size: 3}},
 		"missing": {Row: 8, Expected: map[string]string{"md5": oneMD5, "sha256": oneMD5 + oneMD5}},
 		"size":    {Row: 2, Object: &pb.Identity{Size: 3}},
 	} {
 		i.Id, i.Account, i.Store, i.Space, i.Item, i.Kind = schemas.ID(item), "acme", "2", "photos", item, "replaced"
 		i.State, i.Opened, i.Updated, i.StepCount = pb.IncidentState_INCIDENT_STATE_OPEN, modified, modified, 1
 		i.Steps = []*pb.IncidentStep{{Time: modified, Action: "opened", Ref: schemas.ID("check")}}
-		if err := clickhouse.NewSink(v.db).Store(t.Context(), []*schemas.Delivery{{Topic: schemas.Incidents, From: schemas.Incidents,
-			Incarnation: 1, Offset: int64(i.GetRow()) + i.GetObject().GetSize(), Timestamp: modified.AsTime(), Body: i}}); err != nil {
+		if err := clickhouse.NewSink(v.db).Store(t.Context(),
+			[]*schemas.Delivery{{Topic: schemas.Incidents, From: schemas.Incidents,
+				Incarnation: 1, Offset: int64(i.GetRow()) +
+					i.GetObject().GetSize(), Timestamp: modified.AsTime(), Body: i}}); err != nil {
 			t.Fatal(err)
 		}
 		open, err := v.db.IncidentsOf(t.Context(), schemas.CopyOf(i))

@@ -13,32 +13,33 @@ import (
 )
 
 const (
-	// awaitPoll is the least time between two looks at what is waited for, and awaitMost the longest. In between, a look
-	// is followed by a pause of awaitShare times as long.
-	awaitPoll  = 250 * time.Millisecond
-	awaitMost  = 5 * time.Second
-	awaitShare = 4
-	// standstillLimit bounds the question why nothing moves.
-	standstillLimit = 5 * time.Second
+	// minPollInterval and maxPollInterval bound the pause between two polls. Within them the pause is
+	// pollIntervalFactor times as long as the last poll took.
+	minPollInterval    = 250 * time.Millisecond
+	maxPollInterval    = 5 * time.Second
+	pollIntervalFactor = 4
+	// standstillTimeout bounds one call of Standstill.
+	standstillTimeout = 5 * time.Second
 )
 
-// Progress is how much of something is done.
+// Progress is the amount of work done, of a total.
 type Progress struct{ Done, Total int64 }
 
-// A Look returns how much is on record now.
+// A Look returns the present progress.
 type Look func(context.Context) (Progress, error)
 
-// A Wait waits until something that roles do is on record.
+// A Wait polls until the work of roles is recorded.
 type Wait struct {
-	// Look is made again and again, also if it fails. It may take lookLimit.
+	// Look is called repeatedly, also after an error. A call may take requestTimeout.
 	Look Look
-	// Stalled is called each time that nothing has changed for Patience, with the last progress and the error of the
-	// last look, which is nil if it succeeded. An error that it returns ends the wait.
+	// Stalled is called whenever the progress has not changed for Patience. Its arguments are the last
+	// progress, and the error of the last Look, which may be nil. An error from Stalled ends the wait.
 	Stalled  func(context.Context, Progress, error) error
 	Patience time.Duration
 }
 
-// Until returns nil when a look has found all of it done, and an error when ctx is done or Stalled returns one.
+// Until returns nil when all work is done. It returns an error when ctx is done or Stalled returns
+// one.
 func (w Wait) Until(ctx context.Context) error {
 	last, since := Progress{Done: -1}, time.Now()
 	for {
@@ -59,20 +60,21 @@ func (w Wait) Until(ctx context.Context) error {
 			}
 			since = time.Now()
 		}
-		if err := retry.Sleep(ctx, min(max(awaitPoll, awaitShare*time.Since(begun)), awaitMost)); err != nil {
+		pause := min(max(minPollInterval, pollIntervalFactor*time.Since(begun)), maxPollInterval)
+		if err := retry.Sleep(ctx, pause); err != nil {
 			return err
 		}
 	}
 }
 
 func (w Wait) look(ctx context.Context) (Progress, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	return w.Look(ctx)
 }
 
-// RunWhile runs roles, and the parts beside them, until do returns, and then stops them. The first failure of any of
-// them ends all. The context of do ends when another fails.
+// RunWhile runs roles, and the functions beside, until do returns, and then stops them. The first
+// failure ends all of them: the context of do is cancelled.
 func (a *App) RunWhile(ctx context.Context, roles []schemas.Role, do func(context.Context) error,
 	beside ...func(context.Context) error) error {
 	g, gctx := errgroup.WithContext(ctx)
@@ -88,21 +90,21 @@ func (a *App) RunWhile(ctx context.Context, roles []schemas.Role, do func(contex
 	return g.Wait()
 }
 
-// A Standstill is why roles may do nothing.
+// A Standstill lists reasons why roles make no progress.
 type Standstill struct {
 	Unserved []schemas.Role // roles that no process runs
-	Paused   []Piece        // pauses that concern the roles
+	Paused   []Piece        // pauses that affect the roles
 }
 
-// Standstill looks for why roles may do nothing.
+// Standstill returns the roles that no process runs, and the pauses that affect roles.
 func (a *App) Standstill(ctx context.Context, roles ...schemas.Role) (s Standstill, err error) {
-	ctx, cancel := context.WithTimeout(ctx, standstillLimit)
+	ctx, cancel := context.WithTimeout(ctx, standstillTimeout)
 	defer cancel()
 	if s.Unserved, err = a.admin.Unserved(ctx, roles...); err != nil {
 		return s, err
 	}
 	if i := slices.Index(s.Unserved, schemas.RoleState); i >= 0 {
-		s.Unserved[i] = schemas.RoleSink // which a process runs by this name
+		s.Unserved[i] = schemas.RoleSink // --roles sink runs both
 		slices.Sort(s.Unserved)
 		s.Unserved = slices.Compact(s.Unserved)
 	}
@@ -117,7 +119,7 @@ func (a *App) Standstill(ctx context.Context, roles ...schemas.Role) (s Standsti
 	return s, err
 }
 
-// concerns reports whether a pause of p stops one of roles, or part of what it does.
+// concerns reports whether a pause of p stops one of roles, entirely or for some stores.
 func concerns(p Piece, roles []schemas.Role) bool {
 	if p.Sweep != "" {
 		return false
@@ -130,8 +132,9 @@ func concerns(p Piece, roles []schemas.Role) bool {
 	return false
 }
 
-// Handled returns a look that counts how many of the records that the topics of roles hold at the time of the first
-// look their groups have committed: a handled record has become outputs, waits in a delay lane, or is a dead letter.
+// Handled returns a Look that counts the records of the topics of roles. The total is the number of
+// uncommitted records at the first call; records that the groups commit are done. A committed
+// record has become outputs, waits in a delay lane, or is a dead letter.
 func (a *App) Handled(roles ...schemas.Role) Look {
 	var (
 		left  func(context.Context) (int64, error)

@@ -16,8 +16,8 @@ import (
 
 var errAway = errors.New("away")
 
-// A wait ends when a look finds all done. Looks that fail are made again. Stalled is called when nothing has changed
-// for as long as Patience, also if looks fail, and can end the wait.
+// A wait ends when a poll finds all done. Failed polls are repeated. Stalled is called after
+// Patience without progress, also if polls fail, and can end the wait.
 func TestWait(t *testing.T) {
 	const patience = 10 * time.Second
 	at := func(done int64) Progress { return Progress{Done: done, Total: 3} }
@@ -81,10 +81,10 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// A wait ends with its context, in the middle of a look too, and then no look counts.
+// A wait ends with its context, also during a poll, which then does not count.
 func TestWaitIsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), lookLimit/2)
+		ctx, cancel := context.WithTimeout(t.Context(), requestTimeout/2)
 		defer cancel()
 		err := Wait{
 			Look:     func(ctx context.Context) (Progress, error) { <-ctx.Done(); return Progress{1, 1}, nil },
@@ -96,7 +96,7 @@ func TestWaitIsCancelled(t *testing.T) {
 	})
 }
 
-// A look that hangs is ended and made again, and the pause after it is short.
+// A poll that hangs is cancelled and repeated after a short pause.
 func TestWaitEndsLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun, looks, stalled := time.Now(), 0, 0
@@ -111,13 +111,14 @@ func TestWaitEndsLooks(t *testing.T) {
 			Patience: 10 * time.Second,
 			Stalled:  func(context.Context, Progress, error) error { stalled++; return nil },
 		}.Until(t.Context())
-		if took := time.Since(begun); err != nil || took != 2*(lookLimit+awaitMost) || stalled != 2 {
-			t.Errorf("returned %v after %v and %d reports, want the third look after %v", err, took, stalled, 2*(lookLimit+awaitMost))
+		if took := time.Since(begun); err != nil || took != 2*(requestTimeout+maxPollInterval) || stalled != 2 {
+			t.Errorf("returned %v after %v and %d reports, want the third look after %v", err, took, stalled,
+				2*(requestTimeout+maxPollInterval))
 		}
 	})
 }
 
-// What roles have not handled is counted by the looks: that Kafka is away ends no wait.
+// Handled counts the unhandled records of the roles. An unavailable Kafka does not end a wait.
 func TestHandled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
@@ -127,10 +128,11 @@ func TestHandled(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer a.admin.Close()
-		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("k"), Value: []byte("malformed")}})
+		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("k"),
+			Value: []byte("malformed")}})
 		look := a.Handled(schemas.RolePlanner)
 		mend := b.Cut()
-		ctx, cancel := context.WithTimeout(t.Context(), lookLimit)
+		ctx, cancel := context.WithTimeout(t.Context(), requestTimeout)
 		defer cancel()
 		if p, err := look(ctx); err == nil {
 			t.Errorf("got %+v without a broker", p)
@@ -142,7 +144,7 @@ func TestHandled(t *testing.T) {
 	})
 }
 
-// A standstill names the roles that no process runs, and the pauses that concern them.
+// A standstill contains the roles that no process runs, and the pauses that affect them.
 func TestStandstill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// A Piece is the part of the work that a pause is about. What is empty matches everything; a
+// A Piece selects the work that a pause affects. An empty field matches everything; a piece with a
 // sweep has no other field.
 type Piece struct {
 	Role           schemas.Role
@@ -25,13 +25,13 @@ type Piece struct {
 	Sweep          string
 }
 
-// PieceOf returns what c is about.
+// PieceOf returns the work that c affects.
 func PieceOf(c *pb.Control) Piece {
 	return Piece{schemas.Role(c.GetRole()), c.GetAccount(), c.GetStore(), c.GetSweep()}
 }
 
-// words are p as 'millrace pause' takes it.
-func (p Piece) words() []string {
+// args returns p as arguments of 'millrace pause'.
+func (p Piece) args() []string {
 	where := strings.TrimSuffix(p.Account+"/"+p.Store, "/")
 	switch {
 	case p == Piece{}:
@@ -48,9 +48,9 @@ func (p Piece) words() []string {
 	return []string{"store", where}
 }
 
-func (p Piece) String() string { return strings.Join(p.words(), " ") }
+func (p Piece) String() string { return strings.Join(p.args(), " ") }
 
-// An UnknownError says which name nothing has, and those that there are.
+// An UnknownError reports a name that does not exist, and the names that do.
 type UnknownError struct {
 	kind  string // role, sweep, account or store
 	Name  string // of a store ACCOUNT/STORE
@@ -59,15 +59,15 @@ type UnknownError struct {
 
 func (e *UnknownError) Error() string { return fmt.Sprintf("there is no %s %q", e.kind, e.Name) }
 
-// Controls pause pieces of the work, let them go on, and say how many workers roles have. They
-// need Kafka only. What they do is in force in running processes within a second of their return.
+// Controls pause and resume work, and set the number of workers of roles. They need only Kafka.
+// Running processes apply a change within a second after a method has returned.
 type Controls struct {
 	cfg      *config.Config
 	kafka    kafka.Config
 	producer *kafka.Producer
 }
 
-// OpenControls returns Controls. Nothing reaches the network yet. The caller closes them.
+// OpenControls returns Controls. It does not connect yet. The caller closes them.
 func OpenControls(ctx context.Context, cfg *config.Config, log *slog.Logger) (*Controls, error) {
 	k, err := kafkaConfig(ctx, cfg, log)
 	if err != nil {
@@ -83,9 +83,9 @@ func OpenControls(ctx context.Context, cfg *config.Config, log *slog.Logger) (*C
 // Close ends the connections.
 func (c *Controls) Close() { c.producer.Close() }
 
-// InForce returns what is paused, and the roles with a number of workers.
+// InForce returns the pauses, and the roles with a set number of workers.
 func (c *Controls) InForce(ctx context.Context) (in []*pb.Control, err error) {
-	err = following(ctx, c.kafka, func(_ context.Context, k *kafka.Controls) error {
+	err = withFollowedControls(ctx, c.kafka, func(_ context.Context, k *kafka.Controls) error {
 		in = k.InForce()
 		return nil
 	})
@@ -95,7 +95,7 @@ func (c *Controls) InForce(ctx context.Context) (in []*pb.Control, err error) {
 	return in, nil
 }
 
-// Pause pauses p until a time; zero is until Resume. What was paused is paused anew.
+// Pause pauses p until a time; the zero time means until Resume. It replaces an earlier pause of p.
 func (c *Controls) Pause(ctx context.Context, p Piece, until time.Time, by Approval) error {
 	if err := c.check(p); err != nil {
 		return err
@@ -105,44 +105,46 @@ func (c *Controls) Pause(ctx context.Context, p Piece, until time.Time, by Appro
 		if !until.IsZero() {
 			ctl.Until = timestamppb.New(until)
 		}
-		sign(ctl, by)
+		setActor(ctl, by)
 	})
 }
 
-// Resume lets p go on, and reports whether it was paused. What else is paused stays paused.
+// Resume ends the pause of p, and reports whether there was one. Other pauses stay.
 func (c *Controls) Resume(ctx context.Context, p Piece, by Approval) (was bool, err error) {
 	in, err := c.InForce(ctx)
 	if err != nil {
 		return false, err
 	}
 	if !slices.ContainsFunc(in, func(ctl *pb.Control) bool { return PieceOf(ctl) == p && ctl.GetPaused() }) {
-		return false, c.check(p) // what is paused is let go on, though the configuration knows it no more
+		return false, c.check(p) // a paused piece can be resumed even if it was removed from the configuration
 	}
 	return true, c.set(ctx, "resume", p, by, func(ctl *pb.Control) {
 		ctl.Paused, ctl.Until = false, nil
-		sign(ctl, by)
+		setActor(ctl, by)
 	})
 }
 
-// SetWorkers has each process give role n workers; 0 is what its configuration says.
+// SetWorkers sets the number of workers of a role in each process; 0 restores the configured
+// number.
 func (c *Controls) SetWorkers(ctx context.Context, role schemas.Role, n int32, by Approval) error {
-	if sized := []schemas.Role{schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker}; !slices.Contains(sized, role) {
+	sized := []schemas.Role{schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker}
+	if !slices.Contains(sized, role) {
 		return &UnknownError{"role with workers", string(role), names(sized)}
 	}
 	return c.set(ctx, "workers", Piece{Role: role}, by, func(ctl *pb.Control) {
 		ctl.Workers = n
-		if !ctl.GetPaused() { // else it still says who paused the role
-			sign(ctl, by)
+		if !ctl.GetPaused() { // a paused role keeps the name of the person who paused it
+			setActor(ctl, by)
 		}
 	})
 }
 
-func sign(ctl *pb.Control, by Approval) {
+func setActor(ctl *pb.Control, by Approval) {
 	ctl.By, ctl.Reason, ctl.Time = by.Who, by.Reason, timestamppb.Now()
 }
 
-// set publishes what change makes of what is in force for p, and the action for the record. Of two
-// at the same time the later one counts.
+// set applies change to the present control of p, and publishes the result together with an admin
+// action. Of two concurrent calls the later one wins.
 func (c *Controls) set(ctx context.Context, action string, p Piece, by Approval, change func(*pb.Control)) error {
 	in, err := c.InForce(ctx)
 	if err != nil {
@@ -158,16 +160,16 @@ func (c *Controls) set(ctx context.Context, action string, p Piece, by Approval,
 	err = c.producer.Publish(ctx, schemas.Message{Topic: schemas.Controls, Body: after},
 		schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
 			Id: schemas.NewID(), Time: timestamppb.Now(), Who: by.Who, Action: action, Account: p.Account, Store: p.Store,
-			Target: p.String(), Reason: by.Reason, From: by.From, Before: state(before), After: state(after),
+			Target: p.String(), Reason: by.Reason, From: by.From, Before: describeControl(before), After: describeControl(after),
 		}})
 	if err != nil {
-		return fmt.Errorf("%s %s: it may have been done, and can be done again: %w", action, p, err)
+		return fmt.Errorf("%s %s: the result is unknown; repeating it is safe: %w", action, p, err)
 	}
 	return nil
 }
 
-// state is what c says, in words.
-func state(c *pb.Control) string {
+// describeControl returns c as text.
+func describeControl(c *pb.Control) string {
 	s := "running"
 	if c.GetPaused() {
 		s = "paused"
@@ -181,7 +183,7 @@ func state(c *pb.Control) string {
 	return s
 }
 
-// check refuses names that the configuration, or this program, does not have.
+// check returns an error for a name that the configuration or this program does not have.
 func (c *Controls) check(p Piece) error {
 	roles := append(Roles(), schemas.RoleState)
 	if p.Role != "" && !slices.Contains(roles, p.Role) {
@@ -213,33 +215,36 @@ func names(roles []schemas.Role) (s []string) {
 	return s
 }
 
-// following runs do while the control topic is followed, and from when what it holds is in force.
-func following(ctx context.Context, cfg kafka.Config, do func(context.Context, *kafka.Controls) error) error {
+// withFollowedControls reads the control topic and keeps following it while do runs. do starts when
+// the controls are read.
+func withFollowedControls(
+	ctx context.Context, cfg kafka.Config, do func(context.Context, *kafka.Controls) error,
+) error {
 	c, err := kafka.NewControls(cfg)
 	if err != nil {
 		return err
 	}
-	return during(ctx, c.Run, func(ctx context.Context) error {
-		if err := inForce(ctx, c); err != nil {
+	return runDuring(ctx, c.Run, func(ctx context.Context) error {
+		if err := waitForControls(ctx, c); err != nil {
 			return err
 		}
 		return do(ctx, c)
 	})
 }
 
-// withControls runs do with controls that are in force: those of the process, or if it does not run, others that are
-// followed meanwhile.
+// withControls runs do with the controls of the process or, if the process does not run, with
+// controls that follow the topic during do.
 func (a *App) withControls(ctx context.Context, do func(context.Context, *kafka.Controls) error) error {
 	select {
 	case <-a.controls.Ready():
 		return do(ctx, a.controls)
 	default:
-		return following(ctx, a.kafka, do)
+		return withFollowedControls(ctx, a.kafka, do)
 	}
 }
 
-// inForce waits until what the control topic holds is in force.
-func inForce(ctx context.Context, c *kafka.Controls) error {
+// waitForControls waits until the control topic has been read.
+func waitForControls(ctx context.Context, c *kafka.Controls) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -248,10 +253,10 @@ func inForce(ctx context.Context, c *kafka.Controls) error {
 	}
 }
 
-// controlled holds p back until it is known whether it is paused, and which incidents are open.
-func (a *App) controlled(p part) part {
+// afterControls delays p until the pauses and the open incidents have been read.
+func (a *App) afterControls(p part) part {
 	return part{p.name, func(ctx context.Context) error {
-		if err := inForce(ctx, a.controls); err != nil {
+		if err := waitForControls(ctx, a.controls); err != nil {
 			return err
 		}
 		if err := ready(ctx, a.incidents); err != nil {

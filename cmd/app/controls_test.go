@@ -33,16 +33,16 @@ func testControls(t *testing.T, b *kafkatest.Broker) *Controls {
 
 func by(who string) Approval { return Approval{Who: who, Reason: who + "'s reason", From: "cli"} }
 
-// inWords are entries as people read them.
+// inWords returns entries as text.
 func inWords(in []*pb.Control) (s []string) {
 	for _, c := range in {
-		s = append(s, fmt.Sprintf("%s: %s, by %s: %s", PieceOf(c), state(c), c.GetBy(), c.GetReason()))
+		s = append(s, fmt.Sprintf("%s: %s, by %s: %s", PieceOf(c), describeControl(c), c.GetBy(), c.GetReason()))
 	}
 	return s
 }
 
-// A role's pause and its workers are one message: neither undoes the other, nor hides who paused.
-// Everything that was done is on record, with what was before.
+// The pause and the workers of a role are in one message: neither change reverts the other or its
+// author. Every change is recorded with the state before it.
 func TestControls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
@@ -86,13 +86,15 @@ func TestControls(t *testing.T) {
 		var got []string
 		for _, body := range b.Bodies(schemas.Admin) {
 			a := body.(*pb.AdminAction)
-			got = append(got, strings.Join([]string{a.GetWho(), a.GetAction(), a.GetTarget(), a.GetAccount(), a.GetStore(), a.GetReason(), a.GetFrom(), a.GetBefore(), a.GetAfter()}, "|"))
+			got = append(got, strings.Join([]string{a.GetWho(), a.GetAction(), a.GetTarget(), a.GetAccount(), a.GetStore(),
+				a.GetReason(), a.GetFrom(), a.GetBefore(), a.GetAfter()}, "|"))
 		}
 		slices.Sort(got) // they are spread over partitions
 		want := []string{
 			"ann|workers|role copier|||ann's reason|cli|running|running, 3 workers",
 			"bob|pause|role copier|||bob's reason|cli|running, 3 workers|paused until 2000-01-01T01:00:00Z, 3 workers",
-			"cem|workers|role copier|||cem's reason|cli|paused until 2000-01-01T01:00:00Z, 3 workers|paused until 2000-01-01T01:00:00Z, 4 workers",
+			"cem|workers|role copier|||cem's reason|cli|paused until 2000-01-01T01:00:00Z, " +
+				"3 workers|paused until 2000-01-01T01:00:00Z, 4 workers",
 			"dan|pause|store acme/tape|acme|tape|dan's reason|cli|running|paused",
 			"eve|resume|store acme/tape|acme|tape|eve's reason|cli|paused|running",
 		}
@@ -136,7 +138,7 @@ func TestControlsRefuse(t *testing.T) {
 	}
 }
 
-// An error says that it may have been done; doing it again is harmless.
+// The error of a failed publish reports an unknown result; repeating the call is safe.
 func TestControlsPublishFails(t *testing.T) {
 	for name, tt := range map[string]struct {
 		topic   schemas.Topic
@@ -158,7 +160,8 @@ func TestControlsPublishFails(t *testing.T) {
 				b.FailProduce(tt.topic, tt.fault, 1)
 				pause := func() error { return c.Pause(t.Context(), Piece{}, time.Time{}, by("ann")) }
 				err := pause()
-				if (err != nil) != tt.fails || err != nil && !strings.Contains(err.Error(), "it may have been done, and can be done again") {
+				if (err != nil) != tt.fails || err != nil &&
+					!strings.Contains(err.Error(), "the result is unknown; repeating it is safe") {
 					t.Errorf("Pause = %v", err)
 				}
 				in, err := c.InForce(t.Context())
@@ -179,8 +182,8 @@ func TestControlsPublishFails(t *testing.T) {
 	}
 }
 
-// A round whose sweep, or what it goes over, is paused begins no other page, puts no failure on record,
-// and goes on where it was: whether the process follows the controls or does only this.
+// A round whose sweep, store or account is paused starts no further page, records no failure, and
+// resumes later, in a process that follows the controls and in one that does not.
 func TestRoundPaused(t *testing.T) {
 	for name, p := range map[string]Piece{
 		"its sweep":   {Sweep: "fixity"},
@@ -212,7 +215,8 @@ func testRoundPaused(t *testing.T, p Piece, runs bool) {
 		defer func() { stop(); <-done }()
 		<-k.Ready()
 	}
-	runner, err := sweep.New(sweep.Defaults(), sweep.Deps{Publisher: a.producer, Log: a.log, Lag: func(context.Context) (int64, error) { return 0, nil }})
+	runner, err := sweep.New(sweep.Defaults(),
+		sweep.Deps{Publisher: a.producer, Log: a.log, Lag: func(context.Context) (int64, error) { return 0, nil }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +237,7 @@ func testRoundPaused(t *testing.T, p Piece, runs bool) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return a.round(t.Context(), SweepOrder{Account: "acme", Store: "disk"}, runner,
+		return a.runRound(t.Context(), SweepOrder{Account: "acme", Store: "disk"}, runner,
 			sweep.Morsel{Sweep: fixitySweep, Name: "acme/disk", Pages: pages, Start: start, Checkpoint: last})
 	}
 	for range 2 { // the second one does not begin at all

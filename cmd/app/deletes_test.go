@@ -21,10 +21,10 @@ func (p *published) Publish(_ context.Context, msgs ...schemas.Message) error {
 	return nil
 }
 
-// The deletes of a space that wait for a person are one incident, however many there are.
+// All deletes of a space that wait for approval have one incident.
 func TestHeldDeletesAreOneIncident(t *testing.T) {
 	var p published
-	a := &App{board: incident.NewBoard(&p, slog.New(slog.DiscardHandler))}
+	a := &App{incidentBoard: incident.NewBoard(&p, slog.New(slog.DiscardHandler))}
 	for _, c := range []schemas.Copy{
 		{Account: "acme", Store: "2", Space: "photos", Item: "a"},
 		{Account: "acme", Store: "2", Space: "photos", Item: "b"},

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/streams/policy"
 )
 
-// The example policies fit the example configuration, and there is one in each form.
+// The example policies match the example configuration; there is one in each format.
 func TestExamplePolicies(t *testing.T) {
 	examples := filepath.Join("..", "..", "examples")
 	cfg, _, err := config.Load(config.Sources{File: filepath.Join(examples, "millrace.yaml"), Env: []string{}})
@@ -35,7 +35,7 @@ func TestExamplePolicies(t *testing.T) {
 
 var fence = regexp.MustCompile("(?ms)^```(yaml|json)\n(.*?)^```$")
 
-// Each document in the documentation of policies is one that an account with three stores can have.
+// Each document in docs/policies.md is valid for an account with three stores.
 func TestDocumentedPolicies(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "policies.md"))
 	if err != nil {

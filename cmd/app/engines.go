@@ -14,10 +14,13 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// kafkaConfig turns settings into what the runtime wants, secrets resolved.
+// kafkaConfig converts the settings to a kafka.Config, and resolves secrets.
 func kafkaConfig(ctx context.Context, cfg *config.Config, log *slog.Logger) (kafka.Config, error) {
-	k := kafka.Config{Brokers: cfg.Kafka.Brokers, ClientID: "millrace", Prefix: cfg.Kafka.TopicPrefix, Drain: cfg.Roles.Drain, Log: log}
-	k.ServerSide, k.Instance, k.SessionTimeout = cfg.Kafka.GroupProtocol == "consumer", cfg.Kafka.Instance, cfg.Kafka.SessionTimeout
+	k := kafka.Config{
+		Brokers: cfg.Kafka.Brokers, ClientID: "millrace", Prefix: cfg.Kafka.TopicPrefix, Drain: cfg.Roles.Drain, Log: log,
+		ServerSide: cfg.Kafka.GroupProtocol == "consumer", Instance: cfg.Kafka.Instance,
+		SessionTimeout: cfg.Kafka.SessionTimeout,
+	}
 	for _, n := range cfg.Ingest.Notifications {
 		k.Foreign = append(k.Foreign, n.Topic)
 	}
@@ -59,8 +62,9 @@ func clickhouseConfig(ctx context.Context, cfg *config.Config) (clickhouse.Confi
 	}, nil
 }
 
-// asReader is the configuration of one who only looks: where there is a reader, nobody else is needed.
-func asReader(cfg *config.Config) *config.Config {
+// withReaderUser returns cfg with clickhouse.reader as the user, if there is one: commands that
+// only read then need no other.
+func withReaderUser(cfg *config.Config) *config.Config {
 	if cfg.ClickHouse.Reader.User == "" {
 		return cfg
 	}
@@ -94,9 +98,10 @@ func tlsConfig(c config.TLS) (*tls.Config, error) {
 	return t, nil
 }
 
-// OpenDB opens the read model alone, for those who only look: as the reader, where there is one.
+// OpenDB opens the ClickHouse database for commands that only read, as clickhouse.reader if there
+// is one, and checks its tables.
 func OpenDB(ctx context.Context, cfg *config.Config, log *slog.Logger) (*clickhouse.DB, error) {
-	c, err := clickhouseConfig(ctx, asReader(cfg))
+	c, err := clickhouseConfig(ctx, withReaderUser(cfg))
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +110,7 @@ func OpenDB(ctx context.Context, cfg *config.Config, log *slog.Logger) (*clickho
 		return nil, fmt.Errorf("open ClickHouse: %w", err)
 	}
 	if err := db.Check(ctx); err != nil {
-		return nil, errors.Join(refused(err), db.Close())
+		return nil, errors.Join(asPrecondition(err), db.Close())
 	}
 	return db, nil
 }

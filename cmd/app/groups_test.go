@@ -12,8 +12,9 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// A process that waits to join its groups logs that once, with the groups and the length of a session, and then that
-// it has joined them. One that joins soon, and one whose groups have no members, log nothing.
+// A process that waits to join its groups logs that once, with the groups and the session timeout,
+// and then that it has joined. A process that joins soon, or joins groups without members, logs
+// nothing.
 func TestWaitForGroupsIsLogged(t *testing.T) {
 	const waits, joined = "wait to join groups", "joined the groups"
 	groups := []string{"millrace.copier", "millrace.copier.low"}

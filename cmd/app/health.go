@@ -19,95 +19,100 @@ import (
 )
 
 const (
-	lookEvery = 15 * time.Second // or four times in the time after which a stall is one
-	lookSoon  = time.Second
-	lookLimit = 10 * time.Second // of one look
-	// startLimit is how long Kafka may be starting before something is wrong with it.
+	healthInterval         = 15 * time.Second // or a quarter of health.stall_after, if that is shorter
+	healthIntervalStarting = time.Second      // while Kafka is starting
+	requestTimeout         = 10 * time.Second
+	// startLimit is how long Kafka may be starting before that counts as an error.
 	startLimit = time.Minute
 
-	maxReasons = 20 // policies, and records, that a verdict names
+	maxReasons = 20 // policies, and records, that a status names
 )
 
-// The engines, as reports name them.
+// The engines, as named in reports.
 const (
 	engineKafka      = "kafka"
 	engineClickHouse = "clickhouse"
 )
 
-// errNoOffsets says that Kafka has been starting for longer than startLimit.
-var errNoOffsets = errors.New("the brokers have not made their topic of offsets for a minute: " +
-	"offsets.topic.replication.factor may be more than there are brokers")
+// errNoOffsets reports that Kafka has been starting for longer than startLimit.
+var errNoOffsets = errors.New("the brokers have not created the topic __consumer_offsets within a minute: " +
+	"offsets.topic.replication.factor may be larger than the number of brokers")
 
-// stores says whether a role does nothing but write to ClickHouse: it waits while that is away.
-func stores(role schemas.Role) bool { return role == schemas.RoleSink || role == schemas.RoleState }
+// onlyWritesClickHouse reports whether all work of a role is writing to ClickHouse, so that it
+// waits while that is unavailable.
+func onlyWritesClickHouse(role schemas.Role) bool {
+	return role == schemas.RoleSink || role == schemas.RoleState
+}
 
-// A duty is what one role has to do in this process, and how it does.
-type duty struct {
+// A roleHealth is the state of one role in this process.
+type roleHealth struct {
 	Role schemas.Role `json:"role"`
-	// Member says that it is in all its groups, with partitions or waiting for some.
+	// Member reports whether the role has joined all its groups, with or without partitions.
 	Member     bool `json:"member"`
 	Partitions int  `json:"partitions"`
-	// Due messages of these could be handled now; what is paused, or waits in a lane, is none.
+	// Due is the number of messages of the partitions that could be handled now, without those that
+	// are paused or in a delay lane.
 	Due int64 `json:"due"`
-	// Able says that some of them can be: no pause keeps back all that a class has in flight, and the
-	// engine that the role needs is there.
+	// Able reports whether some of them can be handled: not all messages in flight are paused, and the
+	// engine that the role needs is available.
 	Able     bool  `json:"able"`
 	InFlight int64 `json:"in_flight"`
 	Busy     int64 `json:"working"`
-	Stuck    int64 `json:"stuck"` // tasks that ignore that they were cancelled
-	// Behind is since when it has been able to do something that is due; zero: it is not.
-	Behind time.Time `json:"behind,omitzero"`
-	Active time.Time `json:"active,omitzero"` // when something was last done, or got on
-	// Refused is since when the brokers do not take outputs; zero: they do.
+	Stuck    int64 `json:"stuck"` // tasks that did not end after they were cancelled
+	// DueSince is the time since which the role has had due messages that it could handle; zero: it
+	// has none.
+	DueSince time.Time `json:"behind,omitzero"`
+	Active   time.Time `json:"active,omitzero"` // of the last progress
+	// Refused is the time since which the brokers have refused outputs; zero: they accept them.
 	Refused time.Time `json:"refused,omitzero"`
 }
 
-// A sight is what is known at one time, and all that a verdict depends on.
-type sight struct {
-	now    time.Time
-	looked time.Time     // zero: not yet
-	fresh  time.Duration // for how long that counts
-	stall  time.Duration
-	faults map[string]error // what is wrong with each engine that the roles use; nil: nothing
-	duties []duty           // as of looked, but for what the process itself knows
-	stores []BreakerState   // those that the roles touch
-	// policies are those that the roles apply and that are refused, with the reason.
+// A snapshot is the state of the process at one time: all inputs of evaluate.
+type snapshot struct {
+	now       time.Time
+	collected time.Time     // when the engines were asked; zero: not yet
+	maxAge    time.Duration // of collected
+	stall     time.Duration
+	faults    map[string]error // by engine, of those that the roles use; nil: no error
+	roles     []roleHealth     // Due is as of collected, the rest as of now
+	stores    []BreakerState   // of the stores that the roles use
+	// policies are the refused policies that the roles apply, with the reasons.
 	policies []string
-	// unread are the records of tables that cannot be read, with what to do.
-	unread []string
-	ending bool // somebody has asked the process to end
+	// unreadable are the records of tables that cannot be read, with the action to take.
+	unreadable []string
+	ending     bool // the process is stopping
 }
 
-// A verdict says how the process is, and why it is not better.
-type verdict struct {
-	Live    bool     `json:"live"`    // or: end it, and start another
-	Ready   bool     `json:"ready"`   // or: it cannot do all of its work now
-	Started bool     `json:"started"` // or: it is still starting
+// A status is the health of the process, and the reasons why it is not better.
+type status struct {
+	Live    bool     `json:"live"`    // false: restart the process
+	Ready   bool     `json:"ready"`   // false: some of its work cannot be done now
+	Started bool     `json:"started"` // false: it is still starting
 	Reasons []string `json:"reasons"`
 }
 
-// judge turns what is known into a verdict. What a new process would find the same, such as an
-// engine that is away, is no reason to end this one.
-func judge(s sight) verdict {
-	v := verdict{Live: true, Ready: true, Reasons: []string{}}
+// evaluate returns the status for a snapshot. A condition that a new process would find too, such
+// as an unavailable engine, does not make this one not live.
+func evaluate(s snapshot) status {
+	v := status{Live: true, Ready: true, Reasons: []string{}}
 	no := func(what *bool, format string, args ...any) {
 		*what = false
 		v.Reasons = append(v.Reasons, fmt.Sprintf(format, args...))
 	}
-	known := !s.looked.IsZero() && s.now.Sub(s.looked) < s.fresh
+	known := !s.collected.IsZero() && s.now.Sub(s.collected) < s.maxAge
 	if !known {
-		no(&v.Ready, "nothing is known of the engines yet, or any more")
+		no(&v.Ready, "the state of the engines is not known")
 	}
 	if s.ending {
 		no(&v.Ready, "the process is stopping")
 	}
 	for _, engine := range []string{engineKafka, engineClickHouse} {
 		if err := s.faults[engine]; known && err != nil {
-			no(&v.Ready, "%s %s: %v", engine, trouble(err), err)
+			no(&v.Ready, "%s %s: %v", engine, describeEngineError(err), err)
 		}
 	}
-	if names := away(s.stores); len(names) > 0 && len(names) == len(s.stores) {
-		no(&v.Ready, "every store is away: %s", strings.Join(names, ", "))
+	if names := unavailableStores(s.stores); len(names) > 0 && len(names) == len(s.stores) {
+		no(&v.Ready, "every store is unavailable: %s", strings.Join(names, ", "))
 	}
 	for i, refused := range s.policies {
 		if i == maxReasons {
@@ -116,30 +121,30 @@ func judge(s sight) verdict {
 		}
 		no(&v.Ready, "policy refused: %s", refused)
 	}
-	for i, record := range s.unread {
+	for i, record := range s.unreadable {
 		if i == maxReasons {
-			no(&v.Ready, "%d more records cannot be read", len(s.unread)-i)
+			no(&v.Ready, "%d more records cannot be read", len(s.unreadable)-i)
 			break
 		}
 		no(&v.Ready, "record cannot be read: %s", record)
 	}
 	joined := true
-	for _, d := range s.duties {
+	for _, d := range s.roles {
 		if d.Stuck > 0 {
-			no(&v.Live, "role %s: %d tasks ignore that they were cancelled", d.Role, d.Stuck)
+			no(&v.Live, "role %s: %d tasks have not ended after they were cancelled", d.Role, d.Stuck)
 		}
 		if !d.Refused.IsZero() {
-			no(&v.Ready, "role %s: the brokers have not taken its outputs for %v; they are published until they do",
+			no(&v.Ready, "role %s: the brokers have refused its outputs for %v; publishing is retried",
 				d.Role, s.now.Sub(d.Refused).Round(time.Second))
 		}
 		if !d.Member {
 			joined = false
 			no(&v.Ready, "role %s is not in its group", d.Role)
 		}
-		if d.Behind.IsZero() || !d.Able || !known {
+		if d.DueSince.IsZero() || !d.Able || !known {
 			continue
 		}
-		since := d.Behind
+		since := d.DueSince
 		if d.Active.After(since) {
 			since = d.Active
 		}
@@ -151,8 +156,8 @@ func judge(s sight) verdict {
 	return v
 }
 
-// trouble says in words what keeps an engine from being used.
-func trouble(err error) string {
+// describeEngineError returns the kind of an engine's error as text.
+func describeEngineError(err error) string {
 	switch {
 	case errors.Is(err, kafka.ErrStarting):
 		return "is starting"
@@ -161,11 +166,11 @@ func trouble(err error) string {
 	case errors.Is(err, kafka.ErrLogin), errors.Is(err, clickhouse.ErrAccess):
 		return "refuses access"
 	}
-	return "is away"
+	return "is unavailable"
 }
 
-// away are the names of the stores that are.
-func away(stores []BreakerState) (names []string) {
+// unavailableStores returns the names of the unavailable stores: their breakers are not closed.
+func unavailableStores(stores []BreakerState) (names []string) {
 	for _, b := range stores {
 		if b.State != limit.Closed {
 			names = append(names, b.Account+"/"+b.Store)
@@ -174,35 +179,35 @@ func away(stores []BreakerState) (names []string) {
 	return names
 }
 
-// health looks at how the process does.
+// health collects the state of the process.
 type health struct {
 	log    *slog.Logger
 	stall  time.Duration
 	prefix string // of topics
-	// What it looks at.
-	states   func() []kafka.RoleState
-	lags     func(context.Context, ...schemas.Role) ([]kafka.Lag, error)
-	ping     func(context.Context) error // ClickHouse; nil: no role here uses it
-	breakers func() []BreakerState       // of the stores that roles here touch
-	policies func() []string             // that are refused, and that roles here apply
-	unread   func() []string             // records of tables on which roles here depend
-	stopped  func() []kafka.UnreadableBatch
-	publish  func([]kafka.Lag) // of metrics
+	// Sources of the state.
+	states     func() []kafka.RoleState
+	lags       func(context.Context, ...schemas.Role) ([]kafka.Lag, error)
+	ping       func(context.Context) error // of ClickHouse; nil: no role of this process uses it
+	breakers   func() []BreakerState       // of the stores that roles here touch
+	policies   func() []string             // that are refused, and that roles here apply
+	unreadable func() []string             // records of tables on which roles here depend
+	stopped    func() []kafka.UnreadableBatch
+	publish    func([]kafka.Lag) // of metrics
 
-	// starting is since when Kafka has been starting; zero: it is not. Only look uses it.
+	// starting is the time since which Kafka has been starting; zero: it is not. Only collect uses it.
 	starting time.Time
 
-	mu      sync.Mutex // guards the rest
-	looked  time.Time
-	faults  map[string]error
-	due     map[group]int64
-	behind  map[schemas.Role]time.Time
-	started bool
-	ending  bool
+	mu        sync.Mutex // guards the rest
+	collected time.Time
+	faults    map[string]error
+	due       map[roleClass]int64
+	dueSince  map[schemas.Role]time.Time
+	started   bool
+	ending    bool
 }
 
-// A group is one class of a role.
-type group struct {
+// A roleClass is one class of a role.
+type roleClass struct {
 	role  schemas.Role
 	class schemas.Class
 }
@@ -212,7 +217,7 @@ func (a *App) newHealth(n needs, s *schema) *health {
 	h := &health{
 		log: a.log, stall: a.cfg.Health.StallAfter, prefix: a.cfg.Kafka.TopicPrefix,
 		states: m.State, lags: a.admin.Lags, breakers: func() []BreakerState { return nil }, publish: m.SetLags,
-		policies: func() []string { return nil }, unread: func() []string { return a.unread(n) },
+		policies: func() []string { return nil }, unreadable: func() []string { return a.unreadableRecords(n) },
 		stopped: a.unreadable.Batches,
 	}
 	if n.clickhouse {
@@ -227,7 +232,7 @@ func (a *App) newHealth(n needs, s *schema) *health {
 	return h
 }
 
-// stop says that the process has been asked to end.
+// stop records that the process was asked to stop.
 func (h *health) stop() {
 	if h == nil {
 		return
@@ -237,31 +242,32 @@ func (h *health) stop() {
 	h.ending = true
 }
 
-// run looks now and then, until ctx is done.
+// run collects the state periodically, until ctx is done.
 func (h *health) run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		h.look(ctx)
-		_ = retry.Sleep(ctx, h.next()) // only ctx ends it early
+		h.collect(ctx)
+		_ = retry.Sleep(ctx, h.nextInterval()) // only ctx ends it early
 	}
 	return nil
 }
 
-func (h *health) every() time.Duration { return min(lookEvery, h.stall/4) }
+func (h *health) interval() time.Duration { return min(healthInterval, h.stall/4) }
 
-// next is the time to the next look. While Kafka is starting it is short: that takes seconds.
-func (h *health) next() time.Duration {
+// nextInterval returns the time until the next collection. While Kafka is starting it is short,
+// since that takes seconds.
+func (h *health) nextInterval() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if errors.Is(h.faults[engineKafka], kafka.ErrStarting) {
-		return min(lookSoon, h.every())
+		return min(healthIntervalStarting, h.interval())
 	}
-	return h.every()
+	return h.interval()
 }
 
-// look asks the engines, and notes what they say. What they do not say is not known: it is
-// neither lag nor none.
-func (h *health) look(run context.Context) {
-	ctx, cancel := context.WithTimeout(run, lookLimit)
+// collect queries the engines and records the results. A failed query leaves the lag unknown: it
+// counts neither as lag nor as none.
+func (h *health) collect(run context.Context) {
+	ctx, cancel := context.WithTimeout(run, requestTimeout)
 	defer cancel()
 	states := h.states()
 	var roles []schemas.Role
@@ -284,83 +290,85 @@ func (h *health) look(run context.Context) {
 	if run.Err() != nil {
 		return
 	}
-	lagErr = h.overdue(lagErr)
+	lagErr = h.limitStarting(lagErr)
 	switch {
 	case errors.Is(lagErr, kafka.ErrStarting):
-		h.log.Info("Kafka is starting", "err", lagErr)
+		h.log.Info("wait for Kafka to start", "err", lagErr)
 	case lagErr != nil:
-		h.log.Warn("the lag is not known", "kafka", trouble(lagErr), "err", lagErr)
+		h.log.Warn("read the lag", "kafka", describeEngineError(lagErr), "err", lagErr)
 	default:
 		h.publish(lags)
 	}
 	if engineErr != nil {
-		h.log.Warn("ClickHouse cannot be used", "clickhouse", trouble(engineErr), "err", engineErr)
+		h.log.Warn("ping ClickHouse", "clickhouse", describeEngineError(engineErr), "err", engineErr)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	before := h.looked
-	h.looked, h.faults = time.Now(), map[string]error{engineKafka: lagErr}
+	before := h.collected
+	h.collected, h.faults = time.Now(), map[string]error{engineKafka: lagErr}
 	if h.ping != nil {
 		h.faults[engineClickHouse] = engineErr
 	}
 	if lagErr != nil {
-		h.hold(states, h.looked.Sub(before))
+		h.shiftDueSince(states, h.collected.Sub(before))
 		return
 	}
-	h.due = map[group]int64{}
+	h.due = map[roleClass]int64{}
 	stopped := h.stopped()
 	for _, s := range states {
-		h.due[group{s.Role, s.Class}] = owned(s, lags, stopped, h.prefix)
+		h.due[roleClass{s.Role, s.Class}] = dueInOwned(s, lags, stopped, h.prefix)
 	}
-	h.sinceBehind(states)
+	h.updateDueSince(states)
 }
 
-// sinceBehind notes since when roles have had work that they could do.
-func (h *health) sinceBehind(states []kafka.RoleState) {
-	since := h.behind
-	h.behind = map[schemas.Role]time.Time{}
-	for _, d := range h.duties(states) {
+// updateDueSince records since when each role has had work that it could do.
+func (h *health) updateDueSince(states []kafka.RoleState) {
+	since := h.dueSince
+	h.dueSince = map[schemas.Role]time.Time{}
+	for _, d := range h.roles(states) {
 		if d.Able {
-			h.behind[d.Role] = h.looked
+			h.dueSince[d.Role] = h.collected
 			if at, ok := since[d.Role]; ok {
-				h.behind[d.Role] = at
+				h.dueSince[d.Role] = at
 			}
 		}
 	}
 }
 
-// overdue returns errNoOffsets in place of kafka.ErrStarting when that has been the error for startLimit.
-func (h *health) overdue(err error) error {
+// limitStarting returns errNoOffsets in place of kafka.ErrStarting when Kafka has been starting for
+// startLimit.
+func (h *health) limitStarting(err error) error {
 	switch {
 	case !errors.Is(err, kafka.ErrStarting):
 		h.starting = time.Time{}
 	case h.starting.IsZero():
 		h.starting = time.Now()
 	case time.Since(h.starting) >= startLimit:
-		return fmt.Errorf("%w: %v", errNoOffsets, err) //nolint:errorlint // it is no longer taken for a start
+		return fmt.Errorf("%w: %v", errNoOffsets, err) //nolint:errorlint // it must not match kafka.ErrStarting
 	}
 	return err
 }
 
-// hold leaves what was due as it was, since it is not known what is now, and does not count the time
-// since the last look: so a look that fails neither hides a stall nor makes one. h.mu is held.
-func (h *health) hold(states []kafka.RoleState, unseen time.Duration) {
-	for _, d := range h.duties(states) {
-		if since, ok := h.behind[d.Role]; ok {
+// shiftDueSince keeps the due messages of the last collection, since the present ones are unknown,
+// and does not count the time since then: a failed collection neither hides a stall nor causes one.
+// h.mu is held.
+func (h *health) shiftDueSince(states []kafka.RoleState, unknown time.Duration) {
+	for _, d := range h.roles(states) {
+		if since, ok := h.dueSince[d.Role]; ok {
 			if d.Active.After(since) {
 				since = d.Active
 			}
-			if since = since.Add(unseen); since.After(h.looked) {
-				since = h.looked
+			if since = since.Add(unknown); since.After(h.collected) {
+				since = h.collected
 			}
-			h.behind[d.Role] = since
+			h.dueSince[d.Role] = since
 		}
 	}
 }
 
-// owned returns how much is due of the partitions that this process owns. A partition that it has stopped reading counts
-// as nothing: another process would stop as well.
-func owned(s kafka.RoleState, lags []kafka.Lag, stopped []kafka.UnreadableBatch, prefix string) (due int64) {
+// dueInOwned returns the number of due messages in the partitions of this process. A partition that
+// it has stopped reading counts as 0, since another process would stop too.
+func dueInOwned(s kafka.RoleState, lags []kafka.Lag, stopped []kafka.UnreadableBatch, prefix string) (due int64) {
 	for _, l := range lags {
 		if l.Role != s.Role || l.Class != s.Class || l.Due() == 0 {
 			continue
@@ -381,13 +389,13 @@ func owned(s kafka.RoleState, lags []kafka.Lag, stopped []kafka.UnreadableBatch,
 	return due
 }
 
-// duties puts together what the classes of each role do. h.mu is held.
-func (h *health) duties(states []kafka.RoleState) (all []duty) {
+// roles combines the classes of each role. h.mu is held.
+func (h *health) roles(states []kafka.RoleState) (all []roleHealth) {
 	for _, s := range states {
-		i := slices.IndexFunc(all, func(d duty) bool { return d.Role == s.Role })
+		i := slices.IndexFunc(all, func(d roleHealth) bool { return d.Role == s.Role })
 		if i < 0 {
 			i = len(all)
-			all = append(all, duty{Role: s.Role, Member: true, Behind: h.behind[s.Role]})
+			all = append(all, roleHealth{Role: s.Role, Member: true, DueSince: h.dueSince[s.Role]})
 		}
 		d := &all[i]
 		d.Member = d.Member && s.Member
@@ -397,10 +405,10 @@ func (h *health) duties(states []kafka.RoleState) (all []duty) {
 		d.InFlight += s.InFlight
 		d.Busy += s.Busy
 		d.Stuck += s.Stuck
-		due := h.due[group{s.Role, s.Class}]
+		due := h.due[roleClass{s.Role, s.Class}]
 		d.Due += due
 		held := s.InFlight > 0 && s.Held >= s.InFlight && s.Busy == 0
-		waits := stores(s.Role) && h.faults[engineClickHouse] != nil
+		waits := onlyWritesClickHouse(s.Role) && h.faults[engineClickHouse] != nil
 		if !s.Refused.IsZero() && (d.Refused.IsZero() || s.Refused.Before(d.Refused)) {
 			d.Refused = s.Refused
 		}
@@ -409,16 +417,16 @@ func (h *health) duties(states []kafka.RoleState) (all []duty) {
 			d.Active = s.Active
 		}
 	}
-	slices.SortFunc(all, func(a, b duty) int { return cmp.Compare(a.Role, b.Role) })
+	slices.SortFunc(all, func(a, b roleHealth) int { return cmp.Compare(a.Role, b.Role) })
 	return all
 }
 
-// A report is what the process says of itself.
+// A report is the answer of the health endpoints.
 type report struct {
-	verdict
-	Engines  map[string]string `json:"engines"` // that the roles use: "ok", or what is wrong
-	Roles    []duty            `json:"roles"`
-	Breakers []breakerReport   `json:"breakers"` // of all stores, where a role touches them
+	status
+	Engines  map[string]string `json:"engines"` // that the roles use: "ok", or the error
+	Roles    []roleHealth      `json:"roles"`
+	Breakers []breakerReport   `json:"breakers"` // of all stores, if a role uses stores
 }
 
 type breakerReport struct {
@@ -426,19 +434,22 @@ type breakerReport struct {
 	State string    `json:"state"`
 	Since time.Time `json:"since"`
 	Cause string    `json:"cause,omitempty"`
-	// Waiting messages were sent to delay lanes by this process since the store is away, and are not due.
+	// Waiting is the number of messages that this process has sent to delay lanes since the store
+	// became unavailable, and that are not due.
 	Waiting int `json:"waiting"`
 }
 
-// report judges what is known now.
+// report returns the present report.
 func (h *health) report() report {
-	states, breakers, policies, unread := h.states(), h.breakers(), h.policies(), h.unread()
+	states, breakers, policies, unreadable := h.states(), h.breakers(), h.policies(), h.unreadable()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	duties := h.duties(states)
-	r := report{Engines: map[string]string{}, Roles: duties, Breakers: []breakerReport{},
-		verdict: judge(sight{now: time.Now(), looked: h.looked, fresh: 4 * h.every(), stall: h.stall, faults: h.faults,
-			duties: duties, stores: breakers, policies: policies, unread: unread, ending: h.ending})}
+	roles := h.roles(states)
+	s := snapshot{
+		now: time.Now(), collected: h.collected, maxAge: 4 * h.interval(), stall: h.stall, faults: h.faults, roles: roles,
+		stores: breakers, policies: policies, unreadable: unreadable, ending: h.ending,
+	}
+	r := report{Engines: map[string]string{}, Roles: roles, Breakers: []breakerReport{}, status: evaluate(s)}
 	h.started = h.started || r.Started
 	r.Started = h.started
 	for engine, err := range h.faults {

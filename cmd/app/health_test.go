@@ -21,20 +21,21 @@ import (
 
 const stallAfter = 5 * time.Minute
 
-// Each row is one of the decision.
-func TestJudge(t *testing.T) {
+// Each row is a case of evaluate.
+func TestEvaluate(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
 	away := errors.New("connection refused")
 	// A copier that has had work for an hour, and did some of it a minute ago.
-	busy := duty{Role: schemas.RoleCopier, Member: true, Due: 7, Able: true, Behind: ago(time.Hour), Active: ago(time.Minute)}
-	with := func(f func(*duty)) []duty { d := busy; f(&d); return []duty{d} }
-	stalled := func(d *duty) { d.Active = ago(stallAfter) }
-	all := verdict{Live: true, Ready: true, Started: true, Reasons: []string{}}
-	stall := verdict{Started: true, Reasons: []string{"role copier: 7 messages are due, and nothing was done for 5m0s"}}
+	busy := roleHealth{Role: schemas.RoleCopier, Member: true, Due: 7, Able: true, DueSince: ago(time.Hour),
+		Active: ago(time.Minute)}
+	with := func(f func(*roleHealth)) []roleHealth { d := busy; f(&d); return []roleHealth{d} }
+	stalled := func(d *roleHealth) { d.Active = ago(stallAfter) }
+	all := status{Live: true, Ready: true, Started: true, Reasons: []string{}}
+	stall := status{Started: true, Reasons: []string{"role copier: 7 messages are due, and nothing was done for 5m0s"}}
 
 	for name, tt := range map[string]struct {
-		duties []duty
+		duties []roleHealth
 		looked time.Time
 		faults map[string]error
 		stores []BreakerState
@@ -42,60 +43,98 @@ func TestJudge(t *testing.T) {
 		// policies are those that are refused.
 		policies []string
 		unread   []string
-		want     verdict
+		want     status
 	}{
-		"work is done":                        {duties: []duty{busy}, want: all},
-		"nothing is due":                      {duties: with(func(d *duty) { *d = duty{Role: d.Role, Member: true, Active: ago(24 * time.Hour)} }), want: all},
-		"nothing was ever due":                {duties: []duty{{Role: schemas.RoleCopier, Member: true}}, want: all},
-		"a role without partitions waits":     {duties: []duty{{Role: schemas.RoleCopier, Member: true, Partitions: 0}}, want: all},
-		"no role reads anything":              {want: all},
-		"due, and nothing done":               {duties: with(stalled), want: stall},
-		"a moment before that":                {duties: with(func(d *duty) { d.Active = ago(stallAfter - 1) }), want: all},
-		"due, and never anything done":        {duties: with(func(d *duty) { d.Behind, d.Active = ago(stallAfter), time.Time{} }), want: stall},
-		"idle long, but due only of late":     {duties: with(func(d *duty) { d.Behind, d.Active = ago(stallAfter-1), ago(24*time.Hour) }), want: all},
-		"due, but all is paused":              {duties: with(func(d *duty) { stalled(d); d.Able = false }), want: all},
-		"due, but not able to do it":          {duties: with(func(d *duty) { stalled(d); d.Behind = time.Time{} }), want: all},
-		"a task that ignores its end":         {duties: with(func(d *duty) { d.Stuck = 2 }), want: verdict{Started: true, Reasons: []string{"role copier: 2 tasks ignore that they were cancelled"}}},
-		"not a member":                        {duties: with(func(d *duty) { d.Member = false }), want: verdict{Live: true, Reasons: []string{"role copier is not in its group"}}},
-		"one of two is stalled":               {duties: append(with(stalled), duty{Role: schemas.RoleChecker, Member: true}), want: stall},
-		"Kafka is away":                       {duties: []duty{busy}, faults: map[string]error{engineKafka: away}, want: verdict{Live: true, Started: true, Reasons: []string{"kafka is away: connection refused"}}},
-		"Kafka is starting":                   {duties: []duty{busy}, faults: map[string]error{engineKafka: kafka.ErrStarting}, want: verdict{Live: true, Started: true, Reasons: []string{"kafka is starting: " + kafka.ErrStarting.Error()}}},
-		"Kafka refuses the login":             {duties: []duty{busy}, faults: map[string]error{engineKafka: kafka.ErrLogin}, want: verdict{Live: true, Started: true, Reasons: []string{"kafka refuses access: " + kafka.ErrLogin.Error()}}},
-		"ClickHouse refuses the password":     {duties: []duty{busy}, faults: map[string]error{engineClickHouse: clickhouse.ErrAccess}, want: verdict{Live: true, Started: true, Reasons: []string{"clickhouse refuses access: " + clickhouse.ErrAccess.Error()}}},
-		"ClickHouse is away":                  {duties: []duty{busy}, faults: map[string]error{engineClickHouse: away}, want: verdict{Live: true, Started: true, Reasons: []string{"clickhouse is away: connection refused"}}},
-		"ClickHouse is away, and a stall":     {duties: with(stalled), faults: map[string]error{engineClickHouse: away}, want: verdict{Started: true, Reasons: []string{"clickhouse is away: connection refused", stall.Reasons[0]}}},
-		"nobody has looked yet":               {duties: with(stalled), looked: time.Time{}.Add(1), want: verdict{Live: true, Reasons: []string{"nothing is known of the engines yet, or any more"}}},
-		"nobody looks any more":               {duties: with(stalled), looked: ago(time.Minute), want: verdict{Live: true, Reasons: []string{"nothing is known of the engines yet, or any more"}}},
-		"stuck, though nobody looks any more": {duties: with(func(d *duty) { d.Stuck = 1 }), looked: ago(time.Minute), want: verdict{Reasons: []string{"nothing is known of the engines yet, or any more", "role copier: 1 tasks ignore that they were cancelled"}}},
-		"one store is away":                   {duties: []duty{busy}, stores: []BreakerState{{Account: "a", Store: "1", State: limit.Open}, {Account: "a", Store: "2"}}, want: all},
-		"every store is away":                 {duties: []duty{busy}, stores: []BreakerState{{Account: "a", Store: "1", State: limit.Open}, {Account: "b", Store: "1", State: limit.HalfOpen}}, want: verdict{Live: true, Started: true, Reasons: []string{"every store is away: a/1, b/1"}}},
-		"a policy is refused":                 {duties: []duty{busy}, policies: []string{"p/a.json:3: x"}, want: verdict{Live: true, Started: true, Reasons: []string{"policy refused: p/a.json:3: x"}}},
-		"a record cannot be read":             {duties: []duty{busy}, unread: []string{"policies/0@7"}, want: verdict{Live: true, Started: true, Reasons: []string{"record cannot be read: policies/0@7"}}},
-		"outputs are refused":                 {duties: with(func(d *duty) { d.Refused = ago(time.Minute) }), want: verdict{Live: true, Started: true, Reasons: []string{"role copier: the brokers have not taken its outputs for 1m0s; they are published until they do"}}},
-		"asked to end":                        {duties: []duty{busy}, ending: true, want: verdict{Live: true, Started: true, Reasons: []string{"the process is stopping"}}},
+		"work is done": {duties: []roleHealth{busy}, want: all},
+		"nothing is due": {duties: with(func(d *roleHealth) {
+			*d = roleHealth{Role: d.Role,
+				Member: true, Active: ago(24 * time.Hour)}
+		}), want: all},
+		"nothing was ever due": {duties: []roleHealth{{Role: schemas.RoleCopier, Member: true}}, want: all},
+		"a role without partitions waits": {duties: []roleHealth{{Role: schemas.RoleCopier, Member: true,
+			Partitions: 0}}, want: all},
+		"no role reads anything": {want: all},
+		"due, and nothing done":  {duties: with(stalled), want: stall},
+		"a moment before that": {duties: with(func(d *roleHealth) { d.Active = ago(stallAfter - 1) }),
+			want: all},
+		"due, and never anything done": {duties: with(func(d *roleHealth) {
+			d.DueSince, d.Active = ago(stallAfter),
+				time.Time{}
+		}), want: stall},
+		"idle long, but due only of late": {duties: with(func(d *roleHealth) {
+			d.DueSince, d.Active = ago(stallAfter-1),
+				ago(24*time.Hour)
+		}), want: all},
+		"due, but all is paused": {duties: with(func(d *roleHealth) { stalled(d); d.Able = false }), want: all},
+		"due, but not able to do it": {duties: with(func(d *roleHealth) { stalled(d); d.DueSince = time.Time{} }),
+			want: all},
+		"a task that ignores its end": {duties: with(func(d *roleHealth) { d.Stuck = 2 }),
+			want: status{Started: true, Reasons: []string{"role copier: 2 tasks have not ended after they were cancelled"}}},
+		"not a member": {duties: with(func(d *roleHealth) { d.Member = false }),
+			want: status{Live: true, Reasons: []string{"role copier is not in its group"}}},
+		"one of two is stalled": {duties: append(with(stalled),
+			roleHealth{Role: schemas.RoleChecker, Member: true}), want: stall},
+		"Kafka is away": {duties: []roleHealth{busy}, faults: map[string]error{engineKafka: away},
+			want: status{Live: true, Started: true, Reasons: []string{"kafka is unavailable: connection refused"}}},
+		"Kafka is starting": {duties: []roleHealth{busy},
+			faults: map[string]error{engineKafka: kafka.ErrStarting}, want: status{Live: true, Started: true,
+				Reasons: []string{"kafka is starting: " + kafka.ErrStarting.Error()}}},
+		"Kafka refuses the login": {duties: []roleHealth{busy},
+			faults: map[string]error{engineKafka: kafka.ErrLogin}, want: status{Live: true, Started: true,
+				Reasons: []string{"kafka refuses access: " + kafka.ErrLogin.Error()}}},
+		"ClickHouse refuses the password": {duties: []roleHealth{busy},
+			faults: map[string]error{engineClickHouse: clickhouse.ErrAccess}, want: status{Live: true, Started: true,
+				Reasons: []string{"clickhouse refuses access: " + clickhouse.ErrAccess.Error()}}},
+		"ClickHouse is away": {duties: []roleHealth{busy}, faults: map[string]error{engineClickHouse: away},
+			want: status{Live: true, Started: true, Reasons: []string{"clickhouse is unavailable: connection refused"}}},
+		"ClickHouse is away, and a stall": {duties: with(stalled), faults: map[string]error{engineClickHouse: away},
+			want: status{Started: true, Reasons: []string{"clickhouse is unavailable: connection refused", stall.Reasons[0]}}},
+		"nothing collected yet": {duties: with(stalled), looked: time.Time{}.Add(1),
+			want: status{Live: true, Reasons: []string{"the state of the engines is not known"}}},
+		"collected too long ago": {duties: with(stalled), looked: ago(time.Minute),
+			want: status{Live: true, Reasons: []string{"the state of the engines is not known"}}},
+		"stuck, and collected too long ago": {duties: with(func(d *roleHealth) { d.Stuck = 1 }), looked: ago(time.Minute),
+			want: status{Reasons: []string{"the state of the engines is not known",
+				"role copier: 1 tasks have not ended after they were cancelled"}}},
+		"one store is away": {duties: []roleHealth{busy},
+			stores: []BreakerState{{Account: "a", Store: "1", State: limit.Open}, {Account: "a", Store: "2"}}, want: all},
+		"every store is away": {duties: []roleHealth{busy},
+			stores: []BreakerState{{Account: "a", Store: "1", State: limit.Open},
+				{Account: "b", Store: "1", State: limit.HalfOpen}},
+			want: status{Live: true, Started: true, Reasons: []string{"every store is unavailable: a/1, b/1"}}},
+		"a policy is refused": {duties: []roleHealth{busy}, policies: []string{"p/a.json:3: x"},
+			want: status{Live: true, Started: true, Reasons: []string{"policy refused: p/a.json:3: x"}}},
+		"a record cannot be read": {duties: []roleHealth{busy}, unread: []string{"policies/0@7"},
+			want: status{Live: true, Started: true, Reasons: []string{"record cannot be read: policies/0@7"}}},
+		"outputs are refused": {duties: with(func(d *roleHealth) { d.Refused = ago(time.Minute) }),
+			want: status{Live: true, Started: true,
+				Reasons: []string{"role copier: the brokers have refused its outputs for 1m0s; publishing is retried"}}},
+		"asked to end": {duties: []roleHealth{busy}, ending: true,
+			want: status{Live: true, Started: true, Reasons: []string{"the process is stopping"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := sight{now: now, looked: ago(10 * time.Second), fresh: time.Minute, stall: stallAfter, faults: tt.faults, duties: tt.duties,
-				stores: tt.stores, policies: tt.policies, unread: tt.unread, ending: tt.ending}
+			s := snapshot{now: now, collected: ago(10 * time.Second), maxAge: time.Minute, stall: stallAfter, faults: tt.faults,
+				roles:  tt.duties,
+				stores: tt.stores, policies: tt.policies, unreadable: tt.unread, ending: tt.ending}
 			if tt.looked.Equal(time.Time{}.Add(1)) {
-				s.looked = time.Time{}
+				s.collected = time.Time{}
 			} else if !tt.looked.IsZero() {
-				s.looked = tt.looked
+				s.collected = tt.looked
 			}
-			if got := judge(s); !reflect.DeepEqual(got, tt.want) {
+			if got := evaluate(s); !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("got %+v, want %+v", got, tt.want)
 			}
 		})
 	}
 }
 
-// A scene is what a health sees.
+// A scene is the input of a health.
 type scene struct {
 	states []kafka.RoleState
 	lags   []kafka.Lag
 	lagErr error
 	ping   error
-	// stopped are partitions that the process has stopped to read.
+	// stopped are partitions that the process has stopped reading.
 	stopped []kafka.UnreadableBatch
 	set     int // times that lags were set
 	flaky   int // each so many looks one fails
@@ -112,12 +151,12 @@ func (s *scene) health(stall time.Duration) *health {
 			}
 			return s.lags, s.lagErr
 		},
-		ping:     func(context.Context) error { return s.ping },
-		breakers: func() []BreakerState { return nil },
-		policies: func() []string { return nil },
-		unread:   func() []string { return nil },
-		stopped:  func() []kafka.UnreadableBatch { return s.stopped },
-		publish:  func([]kafka.Lag) { s.set++ },
+		ping:       func(context.Context) error { return s.ping },
+		breakers:   func() []BreakerState { return nil },
+		policies:   func() []string { return nil },
+		unreadable: func() []string { return nil },
+		stopped:    func() []kafka.UnreadableBatch { return s.stopped },
+		publish:    func([]kafka.Lag) { s.set++ },
 	}
 }
 
@@ -126,14 +165,15 @@ func member(role schemas.Role, class schemas.Class, topic string) kafka.RoleStat
 }
 
 func lag(role schemas.Role, class schemas.Class, topic schemas.Topic, partitions map[int32]int64) kafka.Lag {
-	l := kafka.Lag{Role: role, Class: class, Group: fmt.Sprintf("p.%s.%s", role, class), Topic: topic, Partitions: partitions}
+	l := kafka.Lag{Role: role, Class: class, Group: fmt.Sprintf("p.%s.%s", role, class), Topic: topic,
+		Partitions: partitions}
 	for _, n := range partitions {
 		l.Records += n
 	}
 	return l
 }
 
-// The way from what runtime and brokers say to a verdict, minute by minute.
+// From the state of the runtime and the brokers to a status, minute by minute.
 func TestHealth(t *testing.T) {
 	high := member(schemas.RoleCopier, schemas.High, "p.duplication.high")
 	behind := lag(schemas.RoleCopier, schemas.High, schemas.DuplicationHigh, map[int32]int64{0: 3})
@@ -144,7 +184,9 @@ func TestHealth(t *testing.T) {
 	}{
 		"behind, and nothing is done": {scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}}},
 		"another owns the partition": {
-			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{lag(schemas.RoleCopier, schemas.High, schemas.DuplicationHigh, map[int32]int64{1: 3})}}, live: true},
+			scene: scene{states: []kafka.RoleState{high},
+				lags: []kafka.Lag{lag(schemas.RoleCopier, schemas.High, schemas.DuplicationHigh,
+					map[int32]int64{1: 3})}}, live: true},
 		"the partition is stopped": {
 			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind},
 				stopped: []kafka.UnreadableBatch{{Reader: behind.Group, Topic: schemas.DuplicationHigh}}}, live: true},
@@ -155,7 +197,9 @@ func TestHealth(t *testing.T) {
 			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind},
 				stopped: []kafka.UnreadableBatch{{Reader: "p.sink", Topic: schemas.DuplicationHigh}}}},
 		"another class is behind": {
-			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{lag(schemas.RoleCopier, schemas.Low, schemas.DuplicationHigh, map[int32]int64{0: 3})}}, live: true},
+			scene: scene{states: []kafka.RoleState{high},
+				lags: []kafka.Lag{lag(schemas.RoleCopier, schemas.Low, schemas.DuplicationHigh,
+					map[int32]int64{0: 3})}}, live: true},
 		"the role is paused": {
 			scene:  scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.lags[0].Paused = true }, live: true},
@@ -169,20 +213,24 @@ func TestHealth(t *testing.T) {
 			scene:  scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.states[0].InFlight, s.states[0].Held = 3, 2 }},
 		"a class is kept back, another is done with its work": {
-			scene:  scene{states: []kafka.RoleState{high, member(schemas.RoleCopier, schemas.Low, "p.duplication.low")}, lags: []kafka.Lag{behind}},
+			scene: scene{states: []kafka.RoleState{high, member(schemas.RoleCopier, schemas.Low, "p.duplication.low")},
+				lags: []kafka.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.states[0].InFlight, s.states[0].Held = 3, 3 }, live: true},
 		"a long task gets on": {
 			scene:  scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.states[0].Active = time.Now() }, live: true},
 		"another class gets on": {
-			scene:  scene{states: []kafka.RoleState{high, member(schemas.RoleCopier, schemas.Low, "p.duplication.low")}, lags: []kafka.Lag{behind}},
+			scene: scene{states: []kafka.RoleState{high, member(schemas.RoleCopier, schemas.Low, "p.duplication.low")},
+				lags: []kafka.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.states[1].Active = time.Now() }, live: true},
 		"another role gets on": {
-			scene:  scene{states: []kafka.RoleState{high, member(schemas.RoleChecker, schemas.High, "p.fixity.high")}, lags: []kafka.Lag{behind}},
+			scene: scene{states: []kafka.RoleState{high, member(schemas.RoleChecker, schemas.High, "p.fixity.high")},
+				lags: []kafka.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.states[1].Active = time.Now() }},
 		"now behind, now not": {
 			scene:  scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
-			during: func(s *scene, d time.Duration) { s.lags[0].Partitions = map[int32]int64{0: int64(d/time.Minute) % 2} }, live: true},
+			during: func(s *scene, d time.Duration) { s.lags[0].Partitions = map[int32]int64{0: int64(d/time.Minute) % 2} },
+			live:   true},
 		"Kafka is back since a minute": {
 			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
 			during: func(s *scene, d time.Duration) {
@@ -213,12 +261,14 @@ func TestHealth(t *testing.T) {
 				}
 			}, live: true},
 		"the sink waits for ClickHouse": {
-			scene: scene{states: []kafka.RoleState{member(schemas.RoleSink, schemas.High, "p.changes")}, ping: errors.New("away"),
+			scene: scene{states: []kafka.RoleState{member(schemas.RoleSink, schemas.High, "p.changes")},
+				ping: errors.New("away"),
 				lags: []kafka.Lag{lag(schemas.RoleSink, schemas.High, schemas.Changes, map[int32]int64{0: 3})}}, live: true},
 		"the sink hangs": {
 			scene: scene{states: []kafka.RoleState{member(schemas.RoleSink, schemas.High, "p.changes")},
 				lags: []kafka.Lag{lag(schemas.RoleSink, schemas.High, schemas.Changes, map[int32]int64{0: 3})}}},
-		"the copier hangs while ClickHouse is away": {scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}, ping: errors.New("away")}},
+		"the copier hangs while ClickHouse is away": {scene: scene{states: []kafka.RoleState{high},
+			lags: []kafka.Lag{behind}, ping: errors.New("away")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -230,11 +280,11 @@ func TestHealth(t *testing.T) {
 						tt.during(&s, time.Duration(d)*time.Minute)
 					}
 					for range 4 {
-						h.look(t.Context())
+						h.collect(t.Context())
 						if r := h.report(); d < 5 && !r.Live {
 							t.Fatalf("unhealthy after %d minutes: %v", d, r.Reasons)
 						}
-						time.Sleep(h.every())
+						time.Sleep(h.interval())
 					}
 				}
 				if r := h.report(); r.Live != tt.live {
@@ -248,7 +298,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// A look that is cut off since the process stops says nothing, and what stalls fast is looked at often.
+// A collection that the stop interrupts records nothing. A short stall time shortens the interval.
 func TestHealthStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := scene{lagErr: context.Canceled, ping: context.Canceled}
@@ -258,17 +308,17 @@ func TestHealthStops(t *testing.T) {
 		if err := h.run(ctx); err != nil {
 			t.Fatal(err)
 		}
-		h.look(ctx)
-		if !h.looked.IsZero() {
+		h.collect(ctx)
+		if !h.collected.IsZero() {
 			t.Error("a look that was cut off counts")
 		}
-		if got, want := h.every(), 2500*time.Millisecond; got != want {
+		if got, want := h.interval(), 2500*time.Millisecond; got != want {
 			t.Errorf("looks every %v, want %v", got, want)
 		}
 	})
 }
 
-// While Kafka is starting the next look comes soon, and the process is ready after it.
+// While Kafka is starting the interval is short; then the process is ready.
 func TestHealthWhileKafkaStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := scene{states: []kafka.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")}}
@@ -284,13 +334,13 @@ func TestHealthWhileKafkaStarts(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- h.run(ctx) }()
 		synctest.Wait()
-		if v := h.report().verdict; v.Ready || !v.Live {
+		if v := h.report().status; v.Ready || !v.Live {
 			t.Errorf("while it starts: got %+v", v)
 		}
 		started.Store(true)
-		time.Sleep(lookSoon)
+		time.Sleep(healthIntervalStarting)
 		synctest.Wait()
-		if v := h.report().verdict; !v.Ready {
+		if v := h.report().status; !v.Ready {
 			t.Errorf("a second later: got %+v", v)
 		}
 		cancel()
@@ -300,28 +350,31 @@ func TestHealthWhileKafkaStarts(t *testing.T) {
 	})
 }
 
-// What takes longer than a start does is reported as a fault, with its likely cause, and looked at as seldom as others.
+// A start that takes too long is reported as an error with its likely cause, and collected at the
+// normal interval.
 func TestHealthWhenKafkaDoesNotStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := scene{states: []kafka.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")}, lagErr: kafka.ErrStarting}
+		s := scene{states: []kafka.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")},
+			lagErr: kafka.ErrStarting}
 		h, said := s.health(stallAfter), new(lines)
 		h.log = said.log()
-		ctx, cancel := context.WithTimeout(t.Context(), startLimit+4*lookEvery+lookSoon/2)
+		ctx, cancel := context.WithTimeout(t.Context(), startLimit+4*healthInterval+healthIntervalStarting/2)
 		defer cancel()
 		done := make(chan error, 1)
 		go func() { done <- h.run(ctx) }()
-		time.Sleep(startLimit + lookSoon/2)
+		time.Sleep(startLimit + healthIntervalStarting/2)
 		synctest.Wait()
-		const cause = "offsets.topic.replication.factor may be more than there are brokers"
-		if v := h.report().verdict; v.Ready || !v.Live || len(v.Reasons) != 1 || !strings.Contains(v.Reasons[0], "kafka cannot keep offsets: ") ||
+		const cause = "offsets.topic.replication.factor may be larger than the number of brokers"
+		if v := h.report().status; v.Ready || !v.Live || len(v.Reasons) != 1 ||
+			!strings.Contains(v.Reasons[0], "kafka cannot keep offsets: ") ||
 			!strings.Contains(v.Reasons[0], cause) {
 			t.Errorf("after a minute: got %+v", v)
 		}
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		if starts, faults := said.with("Kafka is starting"), said.with(cause); starts != 60 || faults != 5 {
-			t.Errorf("logged %d starts and %d faults, want 60, and then one each %v", starts, faults, lookEvery)
+		if starts, faults := said.with("wait for Kafka to start"), said.with(cause); starts != 60 || faults != 5 {
+			t.Errorf("logged %d starts and %d faults, want 60, and then one each %v", starts, faults, healthInterval)
 		}
 	})
 }

@@ -14,54 +14,56 @@ import (
 )
 
 const (
-	// importBatch is how many Changes are published, and waited for, at a time.
+	// importBatch is the number of Changes that are published, and acknowledged, at a time.
 	importBatch = 1000
-	// maxContradicted is how many items a listing may contradict itself about and still be skipped faulty.
+	// maxContradicted is the maximum number of items with contradicting rows for which SkipFaulty
+	// works.
 	maxContradicted = 1 << 20
 )
 
-// An Import takes what listings claim of the copies of one store as Changes of origin import. Everything is read and
-// checked before anything is published; both readings give the same rows in the same order.
+// An Import publishes the rows of listings of one store as Changes of origin import. It reads and
+// checks all rows before it publishes any. Both readings return the same rows in the same order.
 type Import struct {
 	Listings []*inventory.Listing
-	// Target says which copies they are. Its Default is for rows without a time; zero: when their listing was
-	// written last.
+	// Target is the store and space of the copies. Its Default is the time of rows without one; zero:
+	// the modification time of their listing.
 	Target inventory.Target
-	// From is the first row to be published, counted over all listings from 1.
+	// From is the number of the first row to publish, counted over all listings from 1.
 	From int64
-	// SkipFaulty publishes what is sound; else nothing is where there is a fault.
+	// SkipFaulty publishes the sound rows if others have faults. Without it nothing is published if
+	// there is a fault.
 	SkipFaulty bool
-	// Strict takes what is only odd for a fault: an item listed twice alike, a row without a digest, a column
-	// that is not read.
+	// Strict treats oddities as faults: an item that is listed twice alike, a row without a digest, a
+	// column that is not read.
 	Strict bool
-	// Faults and Show bound how many faults and first rows are kept.
+	// Faults and Show limit the number of faults and first rows that Check returns.
 	Faults, Show int
 
-	temp string // directory of what is listed until it is compared; empty: that of the system for temporary files
+	temp string // directory for the external comparison of rows; empty: the system's directory for temporary files
 }
 
-// An ImportCheck is what was found in the listings.
+// An ImportCheck is the result of checking the listings.
 type ImportCheck struct {
 	Rows       int64
-	Faulty     int64 // all faults; those of Faults are the first
-	Skipped    int64 // rows that cannot be published: faulty, or of an item that another row contradicts
-	Repeated   int64 // items that are listed more than once, alike
+	Faulty     int64 // number of all faults; Faults has the first of them
+	Skipped    int64 // rows that cannot be published: faulty ones, and contradicting rows of an item
+	Repeated   int64 // items that are listed more than once with the same values
 	NoDigest   int64 // rows
 	NoSize     int64
 	NoTime     int64
 	PassedOver map[string]int64 // rows by kind
-	Unread     []string         // columns
+	Unread     []string         // columns that are not read
 	Faults     []*inventory.Fault
 	First      []*pb.Change
 
 	contradicted map[string]struct{} // keys of items
 }
 
-// errFaulty is wrapped where listings have faults, and nothing is published.
+// errFaulty reports that the listings have faults and nothing was published.
 var errFaulty = errors.New("the listings have faults")
 
-// Check reads the listings to their ends. What is wrong with rows is in its answer; an error says that a listing
-// cannot be read, or is not what it says it is.
+// Check reads the listings to their ends. The result holds the faults of rows. The error reports a
+// listing that cannot be read or has another format than it claims.
 func (i *Import) Check(ctx context.Context) (_ *ImportCheck, err error) {
 	c := &ImportCheck{PassedOver: map[string]int64{}, contradicted: map[string]struct{}{}}
 	repeats := inventory.NewRepeats(i.temp)
@@ -82,7 +84,8 @@ func (i *Import) Check(ctx context.Context) (_ *ImportCheck, err error) {
 		c.Unread = append(c.Unread, l.Unread()...)
 		if i.Strict {
 			for _, column := range l.Unread() {
-				i.fault(c, &inventory.Fault{At: inventory.Place{File: l.Path()}, Reason: fmt.Sprintf("column %q is not read", column)})
+				i.fault(c, &inventory.Fault{At: inventory.Place{File: l.Path()},
+					Reason: fmt.Sprintf("column %q is not read", column)})
 			}
 		}
 		if rows == 0 {
@@ -133,19 +136,23 @@ func (i *Import) repeat(c *ImportCheck, r inventory.Repeat) error {
 	}
 	c.contradicted[r.Item] = struct{}{}
 	c.Skipped += r.Rows
-	i.fault(c, &inventory.Fault{At: r.Again, Reason: fmt.Sprintf("item %s is listed again, with another %s than at %s", r.Item, r.Differs, r.First)})
+	i.fault(c, &inventory.Fault{At: r.Again,
+		Reason: fmt.Sprintf("item %s is listed again, with another %s than at %s", r.Item, r.Differs, r.First)})
 	return nil
 }
 
-// An importRow is an entry and its Change, or what is wrong with it.
+// An importRow is an entry and its Change, or its fault.
 type importRow struct {
 	entry  inventory.Entry
 	change *pb.Change
 	err    *inventory.Fault
 }
 
-// read hands over every row of every listing with its number, and each listing when it has ended.
-func (i *Import) read(ctx context.Context, row func(n int64, r importRow) error, ended func(l *inventory.Listing, rows int64)) error {
+// read calls row for every row of every listing, with its number, and ended at the end of each
+// listing.
+func (i *Import) read(
+	ctx context.Context, row func(n int64, r importRow) error, ended func(l *inventory.Listing, rows int64),
+) error {
 	target, n := i.Target, int64(0)
 	for _, l := range i.Listings {
 		if i.Target.Default.IsZero() {
@@ -173,22 +180,24 @@ func (i *Import) read(ctx context.Context, row func(n int64, r importRow) error,
 	return nil
 }
 
-// An ImportDone is how far publishing has come.
+// An ImportDone is the progress of publishing.
 type ImportDone struct {
 	Published int64
-	Skipped   int64 // faulty, or contradicted
-	// Next is the row to go on with: all before it are published, or skipped.
+	Skipped   int64 // rows that were faulty or contradicted
+	// Next is the row to continue with: all rows before it are published or skipped.
 	Next int64
 }
 
-// importPublisher is where Changes go.
+// importPublisher publishes Changes.
 type importPublisher interface {
 	Publish(ctx context.Context, msgs ...schemas.Message) error
 }
 
-// Publish publishes what c has found to be sound, in order, and waits for it. Publishing it again changes nothing,
-// since ids are functions of the rows. told is told of every step.
-func (i *Import) Publish(ctx context.Context, to importPublisher, c *ImportCheck, told func(ImportDone)) (done ImportDone, err error) {
+// Publish publishes the sound rows of c in order and waits for their acknowledgement. Repeating it
+// has no effect, since ids are functions of the rows. It calls progress after each batch.
+func (i *Import) Publish(
+	ctx context.Context, to importPublisher, c *ImportCheck, progress func(ImportDone),
+) (done ImportDone, err error) {
 	done.Next = max(i.From, 1)
 	if c.Faulty > 0 && !i.SkipFaulty {
 		return done, errFaulty
@@ -203,7 +212,7 @@ func (i *Import) Publish(ctx context.Context, to importPublisher, c *ImportCheck
 		}
 		done.Published, done.Skipped, done.Next = done.Published+int64(len(batch)), done.Skipped+skipped, next
 		batch, skipped = batch[:0], 0
-		told(done)
+		progress(done)
 		return nil
 	}
 	last := int64(0)
@@ -226,7 +235,8 @@ func (i *Import) Publish(ctx context.Context, to importPublisher, c *ImportCheck
 	case err != nil:
 		return done, err
 	case last != c.Rows:
-		return done, fmt.Errorf("%w: they had %d rows when they were checked, and %d now", inventory.ErrInvalid, c.Rows, last)
+		return done, fmt.Errorf("%w: they had %d rows when they were checked and have %d now",
+			inventory.ErrInvalid, c.Rows, last)
 	}
 	return done, flush(max(last+1, done.Next))
 }
@@ -239,10 +249,10 @@ func (i *Import) skips(c *ImportCheck, r importRow) bool {
 	return ok
 }
 
-// Sound is how many rows can be published.
+// Sound returns the number of rows that can be published.
 func (c *ImportCheck) Sound() int64 { return c.Rows - c.Skipped }
 
-// CheckStore says whether the configuration has a store.
+// CheckStore returns ErrPrecondition if the configuration does not have a store.
 func CheckStore(cfg *config.Config, account, store string) error {
 	for _, a := range cfg.Accounts {
 		for _, s := range a.Stores {
@@ -254,7 +264,7 @@ func CheckStore(cfg *config.Config, account, store string) error {
 	return fmt.Errorf("%w: the configuration has no store %s/%s", ErrPrecondition, account, store)
 }
 
-// OpenProducer opens a producer alone, whose messages say that they come from source. The caller closes it.
+// OpenProducer returns a producer that sets the source of its messages. The caller closes it.
 func OpenProducer(ctx context.Context, cfg *config.Config, log *slog.Logger, source string) (*kafka.Producer, error) {
 	k, err := kafkaConfig(ctx, cfg, log)
 	if err != nil {

@@ -24,11 +24,12 @@ const (
 	md5B = "ab9503789e4af0669bcea10bc79d1ff7"
 )
 
-// importOf is an import of listings with these contents: NAME\nTEXT.
+// importOf returns an import of listings with these contents: NAME\nTEXT.
 func importOf(t *testing.T, listings ...string) *Import {
 	t.Helper()
 	dir := t.TempDir()
-	i := &Import{From: 1, Faults: 100, Show: 2, temp: dir, Target: inventory.Target{Account: "acme", Store: "1", Space: "maps", User: "ann", Now: time.Now()}}
+	i := &Import{From: 1, Faults: 100, Show: 2, temp: dir,
+		Target: inventory.Target{Account: "acme", Store: "1", Space: "maps", User: "ann", Now: time.Now()}}
 	for _, l := range listings {
 		name, text, _ := strings.Cut(l, "\n")
 		path := filepath.Join(dir, name)
@@ -53,8 +54,8 @@ func checked(t *testing.T, i *Import) *ImportCheck {
 	return c
 }
 
-// publisher keeps what it is told to publish. From call failing on it fails; with persisted set it keeps what it
-// says it could not.
+// publisher records published messages. It fails from call failing on; with persisted set it
+// records them nevertheless.
 type publisher struct {
 	ids       []string
 	items     []string
@@ -83,8 +84,8 @@ func (p *publisher) Publish(_ context.Context, msgs ...schemas.Message) error {
 
 func nothing(ImportDone) {}
 
-// Rows of two listings are Changes in topic changes, decoded and valid; importing them again is importing them once,
-// by id.
+// Rows of two listings become valid Changes in topic changes. A second import publishes the same
+// ids.
 func TestImport(t *testing.T) {
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 3})
 	p, err := kafka.NewProducer(b.Config(), "millrace/import")
@@ -115,7 +116,8 @@ func TestImport(t *testing.T) {
 	for _, body := range b.Bodies(schemas.Changes) {
 		change := body.(*pb.Change)
 		ids[change.GetId()]++
-		if change.GetOrigin() != pb.Origin_ORIGIN_IMPORT || change.GetProvenance() != pb.Provenance_PROVENANCE_CLAIMED || change.GetId() != schemas.ChangeID(change) {
+		if change.GetOrigin() != pb.Origin_ORIGIN_IMPORT || change.GetProvenance() != pb.Provenance_PROVENANCE_CLAIMED ||
+			change.GetId() != schemas.ChangeID(change) {
 			t.Fatalf("change %v", change)
 		}
 	}
@@ -134,7 +136,7 @@ func TestImport(t *testing.T) {
 	}
 }
 
-// What is wrong is found before anything is published.
+// Faults are found before anything is published.
 func TestImportFaults(t *testing.T) {
 	for name, c := range map[string]struct {
 		listings []string
@@ -142,17 +144,23 @@ func TestImportFaults(t *testing.T) {
 		faults   []string // what each contains
 		sound    []string // items that are published with SkipFaulty
 	}{
-		"none":                {[]string{"x\n" + md5A + "  a\n"}, nil, nil, []string{"a"}},
-		"a row":               {[]string{"x\n" + md5A + "  a\n" + md5A + "  /b\n" + md5A + "  c\n"}, nil, []string{"x:2: \"/b\" is an absolute path"}, []string{"a", "c"}},
-		"twice alike":         {[]string{"x\n" + md5A + "  a\n" + md5A + "  a\n"}, nil, nil, []string{"a", "a"}},
-		"twice alike, strict": {[]string{"x\n" + md5A + "  a\n" + md5A + "  a\n"}, func(i *Import) { i.Strict = true }, []string{"x:2: item acme/maps/a is listed again: see"}, []string{"a", "a"}},
+		"none": {[]string{"x\n" + md5A + "  a\n"}, nil, nil, []string{"a"}},
+		"a row": {[]string{"x\n" + md5A + "  a\n" + md5A + "  /b\n" + md5A + "  c\n"}, nil,
+			[]string{"x:2: \"/b\" is an absolute path"}, []string{"a", "c"}},
+		"twice alike": {[]string{"x\n" + md5A + "  a\n" + md5A + "  a\n"}, nil, nil, []string{"a", "a"}},
+		"twice alike, strict": {[]string{"x\n" + md5A + "  a\n" + md5A + "  a\n"}, func(i *Import) { i.Strict = true },
+			[]string{"x:2: item acme/maps/a is listed again: see"}, []string{"a", "a"}},
 		"a contradiction": {[]string{"x\n" + md5A + "  a\n" + md5A + "  b\n" + md5B + "  ./a\n"}, nil,
 			[]string{"x:3: item acme/maps/a is listed again, with another md5 than at"}, []string{"b"}},
-		"a contradiction of two": {[]string{"x\n" + md5A + "  a\n", "y.csv\npath,md5\na," + md5B + "\nb," + md5A + "\n"}, nil, []string{"y.csv:2: item acme/maps/a"}, []string{"b"}},
-		"no digest, strict":      {[]string{"x.csv\npath,size\na,1\n"}, func(i *Import) { i.Strict = true }, []string{`x.csv:2: "a" has no digest`}, []string{"a"}},
-		"a column, strict":       {[]string{"x.csv\npath,md5,colour\na," + md5A + ",red\n"}, func(i *Import) { i.Strict = true }, []string{`x.csv: column "colour" is not read`}, []string{"a"}},
-		"nothing":                {[]string{"x.csv\npath,size\n"}, nil, []string{"x.csv: it lists nothing"}, nil},
-		"more than are kept": {[]string{"x\n" + md5A + "  a\n" + strings.Repeat("bad\n", 5)}, func(i *Import) { i.Faults = 1 },
+		"a contradiction of two": {[]string{"x\n" + md5A + "  a\n", "y.csv\npath,md5\na," + md5B + "\nb," + md5A + "\n"},
+			nil, []string{"y.csv:2: item acme/maps/a"}, []string{"b"}},
+		"no digest, strict": {[]string{"x.csv\npath,size\na,1\n"}, func(i *Import) { i.Strict = true },
+			[]string{`x.csv:2: "a" has no digest`}, []string{"a"}},
+		"a column, strict": {[]string{"x.csv\npath,md5,colour\na," + md5A + ",red\n"},
+			func(i *Import) { i.Strict = true }, []string{`x.csv: column "colour" is not read`}, []string{"a"}},
+		"nothing": {[]string{"x.csv\npath,size\n"}, nil, []string{"x.csv: it lists nothing"}, nil},
+		"more than are kept": {[]string{"x\n" + md5A + "  a\n" + strings.Repeat("bad\n", 5)},
+			func(i *Import) { i.Faults = 1 },
 			[]string{"x:2: it is no line"}, []string{"a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -161,8 +169,10 @@ func TestImportFaults(t *testing.T) {
 				c.set(i)
 			}
 			found := checked(t, i)
-			if len(found.Faults) != len(c.faults) || found.Faulty < int64(len(c.faults)) || found.Sound() != int64(len(c.sound)) {
-				t.Fatalf("faults %v of %d, sound %d; want %v, %d", found.Faults, found.Faulty, found.Sound(), c.faults, len(c.sound))
+			if len(found.Faults) != len(c.faults) || found.Faulty < int64(len(c.faults)) ||
+				found.Sound() != int64(len(c.sound)) {
+				t.Fatalf("faults %v of %d, sound %d; want %v, %d", found.Faults, found.Faulty, found.Sound(), c.faults,
+					len(c.sound))
 			}
 			for n, f := range found.Faults {
 				if !strings.Contains(f.Error(), c.faults[n]) {
@@ -177,14 +187,16 @@ func TestImportFaults(t *testing.T) {
 			i.SkipFaulty = true
 			p := new(publisher)
 			done, err := i.Publish(t.Context(), p, found, nothing)
-			if err != nil || !slices.Equal(p.items, c.sound) || done.Published != int64(len(c.sound)) || done.Skipped != found.Skipped || done.Next != found.Rows+1 {
+			if err != nil || !slices.Equal(p.items, c.sound) || done.Published != int64(len(c.sound)) ||
+				done.Skipped != found.Skipped || done.Next != found.Rows+1 {
 				t.Errorf("published %v, %+v, %v; want %v", p.items, done, err, c.sound)
 			}
 		})
 	}
 }
 
-// After a publish that failed, or only said so, going on where it was told publishes everything, in order.
+// After a failed publish, or a lost acknowledgement, continuing at Next publishes all rows in
+// order.
 func TestImportGoesOn(t *testing.T) {
 	var sums strings.Builder
 	for n := range 2*importBatch + 10 {
@@ -257,7 +269,8 @@ func TestCheckStore(t *testing.T) {
 		account, store string
 		ok             bool
 	}{{"acme", "1", true}, {"acme", "2", false}, {"other", "1", false}} {
-		if err := CheckStore(cfg, c.account, c.store); (err == nil) != c.ok || err != nil && !errors.Is(err, ErrPrecondition) {
+		if err := CheckStore(cfg, c.account, c.store); (err == nil) != c.ok || err != nil &&
+			!errors.Is(err, ErrPrecondition) {
 			t.Errorf("%s/%s: %v", c.account, c.store, err)
 		}
 	}

@@ -13,10 +13,10 @@ import (
 	"github.com/millrace/millrace/streams/steward"
 )
 
-// newIncidents makes the board and the table that feeds it.
+// newIncidents makes the incident board and the table that feeds it.
 func (a *App) newIncidents() (err error) {
-	a.board = incident.NewBoard(a.producer, a.log)
-	a.onIncident = append(a.onIncident, a.board.Apply)
+	a.incidentBoard = incident.NewBoard(a.producer, a.log)
+	a.onIncident = append(a.onIncident, a.incidentBoard.Apply)
 	a.incidents, err = kafka.NewTable(a.kafka, schemas.Incidents, incidentsTo(func(key []byte, i *pb.Incident) {
 		for _, apply := range a.onIncident {
 			apply(key, i)
@@ -28,7 +28,8 @@ func (a *App) newIncidents() (err error) {
 	return nil
 }
 
-// incidentsTo hands the records of the topic incidents to apply; nil is a tombstone.
+// incidentsTo returns a table function that passes the records of the topic incidents to apply; a
+// tombstone is nil.
 func incidentsTo(apply func(key []byte, i *pb.Incident)) func([]byte, *schemas.Delivery) error {
 	return func(key []byte, d *schemas.Delivery) error {
 		i, _ := d.Body.(*pb.Incident)
@@ -37,11 +38,12 @@ func incidentsTo(apply func(key []byte, i *pb.Incident)) func([]byte, *schemas.D
 	}
 }
 
-// restating returns a function that publishes the incidents again that another process has overwritten, if it finds them
-// so at two calls: of others, the newest record is on its way. Without it what was decided would be published at the next
-// message about the copy, which may come months later.
-func (a *App) restating(s *steward.Steward) func(context.Context, func(key string) bool) error {
-	last := map[string]int32{} // steps of those that the last call found
+// republishOverwritten returns a function that publishes again the incidents that another process
+// has overwritten. It does so for an incident that two consecutive calls find overwritten; after
+// only one, the newest record may still be on its way. Without it, the decisions of this process
+// would be published only with the next message about the copy, which may be months later.
+func (a *App) republishOverwritten(s *steward.Steward) func(context.Context, func(key string) bool) error {
+	last := map[string]int32{} // step counts of the incidents that the last call found
 	return func(ctx context.Context, owns func(key string) bool) error {
 		now := map[string]int32{}
 		var again []schemas.Message
@@ -56,16 +58,17 @@ func (a *App) restating(s *steward.Steward) func(context.Context, func(key strin
 		if len(again) == 0 {
 			return nil
 		}
-		a.log.Warn("publish incidents again that another process has overwritten", "count", len(again))
+		a.log.Warn("republish incidents that another process has overwritten", "count", len(again))
 		return a.producer.Publish(ctx, again...)
 	}
 }
 
-// An Approval says who approves, why, and which way the word came.
+// An Approval is the person who acts, the reason, and the program that the action came through.
 type Approval struct{ Who, Reason, From string }
 
-// action is what a person does about an incident. It has the key of the results about the copy, so that it reaches the
-// steward of the copy, and names what was seen, so that it counts for nothing else.
+// action returns the admin action of a person about an incident. Its key is that of the results
+// about the copy, so that it reaches the steward of the copy. It names the state that the person
+// saw, so that it does not apply to a later one.
 func (by Approval) action(do string, i *pb.Incident) *pb.AdminAction {
 	return &pb.AdminAction{
 		Id: schemas.NewID(), Time: timestamppb.Now(), Who: by.Who, Action: do, Target: schemas.IncidentKey(i),
@@ -74,22 +77,24 @@ func (by Approval) action(do string, i *pb.Incident) *pb.AdminAction {
 	}
 }
 
-// ApproveRepair publishes a person's approval of the repair of an incident as it is in i, and returns the id of that
-// action. An incident that the steward would not have repaired is refused.
+// ApproveRepair publishes a person's approval of the repair of the incident in the state i, and
+// returns the id of the action. It refuses an incident that the steward would not repair.
 func (a *App) ApproveRepair(ctx context.Context, i *pb.Incident, by Approval) (action string, err error) {
 	key := schemas.IncidentKey(i)
 	switch {
 	case !steward.Repairable(i.GetKind()):
 		return "", fmt.Errorf("%w: incident %s: there is no repair for the kind %s", ErrPrecondition, key, i.GetKind())
 	case a.stores.RepairMode(i.GetAccount(), i.GetStore()) == steward.Off:
-		return "", fmt.Errorf("%w: incident %s: repair is off for store %s/%s", ErrPrecondition, key, i.GetAccount(), i.GetStore())
+		return "", fmt.Errorf("%w: incident %s: repair is off for store %s/%s",
+			ErrPrecondition, key, i.GetAccount(), i.GetStore())
 	}
 	done := by.action(steward.ActionApprove, i)
 	return done.GetId(), a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: done})
 }
 
-// CloseIncident closes an open incident for a person. One of an item is closed by the steward, soon after the action is
-// published; one without is closed when CloseIncident returns.
+// CloseIncident closes an open incident for a person. The steward closes an incident of an item
+// soon after the action is published. An incident without an item is closed when CloseIncident
+// returns.
 func (a *App) CloseIncident(ctx context.Context, i *pb.Incident, by Approval) error {
 	done := by.action(steward.ActionClose, i)
 	if err := a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: done}); err != nil {
@@ -98,7 +103,7 @@ func (a *App) CloseIncident(ctx context.Context, i *pb.Incident, by Approval) er
 	if i.GetItem() != "" {
 		return nil
 	}
-	// A table and a board of its own: those of the process run only while its roles do.
+	// It needs its own table and board: those of the process run only while its roles run.
 	b := incident.NewBoard(a.producer, a.log)
 	return a.readTable(ctx, schemas.Incidents, incidentsTo(b.Apply), func(ctx context.Context) error {
 		return b.CloseBy(ctx, done.GetTarget(), done)

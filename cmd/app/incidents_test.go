@@ -16,7 +16,8 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// What one process opens, every other one knows and may close; a process that starts knows it before its roles run.
+// Every process knows the incidents that another one opened, and can close them. A process that
+// starts reads them before its roles run.
 func TestIncidentsReachEveryProcess(t *testing.T) {
 	s := newSite(t)
 	s.cfg.HTTP.Listen = ""
@@ -27,37 +28,37 @@ func TestIncidentsReachEveryProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := one.board.Open(t.Context(), about, "2 records"); err != nil {
+	if err := one.incidentBoard.Open(t.Context(), about, "2 records"); err != nil {
 		t.Fatal(err)
 	}
 	s.until(func() error {
-		if !two.board.IsOpen(about) {
+		if !two.incidentBoard.IsOpen(about) {
 			return errors.New("the other process does not know the incident")
 		}
 		return nil
 	})
 	late := s.run(schemas.RolePlanner)
 	known := false
-	held := late.controlled(part{"", func(context.Context) error {
-		known = late.board.IsOpen(about)
+	held := late.afterControls(part{"", func(context.Context) error {
+		known = late.incidentBoard.IsOpen(about)
 		return nil
 	}})
 	if err := held.run(t.Context()); err != nil || !known {
 		t.Errorf("a role runs (%v) before the incidents are known", err)
 	}
-	if err := two.board.Close(t.Context(), about, ""); err != nil {
+	if err := two.incidentBoard.Close(t.Context(), about, ""); err != nil {
 		t.Fatal(err)
 	}
 	s.until(func() error {
-		if one.board.IsOpen(about) || late.board.IsOpen(about) {
+		if one.incidentBoard.IsOpen(about) || late.incidentBoard.IsOpen(about) {
 			return errors.New("the incident is open")
 		}
 		return nil
 	})
 }
 
-// What a person does about the incident of a copy has the key of the results about the copy, no matter who the person
-// is.
+// An action about the incident of a copy has the key of the results about the copy, whoever the
+// person is.
 func TestActionsHaveTheKeyOfTheCopy(t *testing.T) {
 	i := &pb.Incident{Account: "acme", Store: "2", Space: "photos", Item: "a/b", Kind: "content-corrupt"}
 	keyOf := func(topic schemas.Topic, b schemas.Body) string {
@@ -70,16 +71,18 @@ func TestActionsHaveTheKeyOfTheCopy(t *testing.T) {
 	want := keyOf(schemas.FixityResults, &pb.FixityResult{Account: "acme", Store: "2", Space: "photos", Item: "a/b"})
 	for _, who := range []string{"ann", "eve"} {
 		a := Approval{Who: who, Reason: "r", From: "cli"}.action("close-incident", i)
-		if got := keyOf(schemas.Admin, a); got != want || a.GetTarget() != schemas.IncidentKey(i) || a.GetWho() != who || a.GetStore() != "2" {
+		if got := keyOf(schemas.Admin, a); got != want || a.GetTarget() != schemas.IncidentKey(i) || a.GetWho() != who ||
+			a.GetStore() != "2" {
 			t.Errorf("got key %q of %v, want %q", got, a, want)
 		}
 	}
-	if got := keyOf(schemas.DuplicationResults, &pb.DuplicationResult{Account: "acme", Space: "photos", Item: "a/b"}); got != want {
+	if got := keyOf(schemas.DuplicationResults,
+		&pb.DuplicationResult{Account: "acme", Space: "photos", Item: "a/b"}); got != want {
 		t.Errorf("results of duplication have key %q, want %q", got, want)
 	}
 }
 
-// Of two processes with the role, each has the same partitions of all topics that concern copies.
+// Each of two processes with the role has the same partitions of all topics about copies.
 func TestOneStewardHasAllOfACopy(t *testing.T) {
 	s := newSite(t)
 	s.cfg.Kafka.Partitions = 5
@@ -123,8 +126,8 @@ func TestOneStewardHasAllOfACopy(t *testing.T) {
 	}
 }
 
-// An approval reaches the steward of the copy, in whichever process it runs, and no matter who gives it; so does a
-// closing.
+// Approvals and closings reach the steward of the copy, whichever process runs it and whoever gives
+// them.
 func TestActionsReachTheSteward(t *testing.T) {
 	s := newSite(t)
 	s.cfg.Kafka.Partitions = 5
@@ -150,7 +153,8 @@ func TestActionsReachTheSteward(t *testing.T) {
 	var found []schemas.Message
 	for n := range items {
 		found = append(found, schemas.Message{Topic: schemas.FixityResults, Body: &pb.FixityResult{
-			Id: schemas.NewID(), Account: "acme", Store: "2", Space: "photos", Item: fmt.Sprint(n), Row: 14, Finding: "no-quorum",
+			Id: schemas.NewID(), Account: "acme", Store: "2", Space: "photos", Item: fmt.Sprint(n), Row: 14,
+			Finding: "no-quorum",
 			Verdict: pb.Verdict_VERDICT_FAIL, Final: true, Started: timestamppb.Now(), Finished: timestamppb.Now(),
 		}})
 	}
@@ -167,21 +171,23 @@ func TestActionsReachTheSteward(t *testing.T) {
 	}
 	s.until(count(pb.IncidentState_INCIDENT_STATE_OPEN))
 	for n, i := range known.list() {
-		if err := all[n%2].CloseIncident(t.Context(), i, Approval{Who: fmt.Sprintf("person %d", n), Reason: "seen", From: "cli"}); err != nil {
+		if err := all[n%2].CloseIncident(t.Context(), i,
+			Approval{Who: fmt.Sprintf("person %d", n), Reason: "seen", From: "cli"}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	s.until(count(pb.IncidentState_INCIDENT_STATE_CLOSED))
 }
 
-// A steward that was frozen publishes, after another one has taken over, what it had decided before. The owner of the copy
-// publishes what was decided since, without another message about the copy; so does the next owner.
+// A frozen steward publishes old decisions after another one has taken over. The owner of the copy
+// republishes the newer ones without another message about the copy; so does the next owner.
 func TestOverwrittenIncidentIsPublishedAgain(t *testing.T) {
 	s := newSite(t)
 	s.cfg.Kafka.Partitions = 3
 	one := s.another(schemas.RoleSteward)
 	known := &kept{all: map[string]*pb.Incident{}}
-	found := &pb.FixityResult{Id: schemas.NewID(), Account: "acme", Store: "2", Space: "photos", Item: "a", Row: 14, Finding: "no-quorum",
+	found := &pb.FixityResult{Id: schemas.NewID(), Account: "acme", Store: "2", Space: "photos", Item: "a", Row: 14,
+		Finding: "no-quorum",
 		Verdict: pb.Verdict_VERDICT_FAIL, Final: true, Started: timestamppb.Now(), Finished: timestamppb.Now()}
 	publish := func(topic schemas.Topic, b schemas.Body) {
 		t.Helper()
@@ -192,7 +198,8 @@ func TestOverwrittenIncidentIsPublishedAgain(t *testing.T) {
 	until := func(state pb.IncidentState) *pb.Incident {
 		t.Helper()
 		s.until(func() error {
-			if err := one.readTable(t.Context(), schemas.Incidents, known.apply, func(context.Context) error { return nil }); err != nil {
+			if err := one.readTable(t.Context(), schemas.Incidents, known.apply,
+				func(context.Context) error { return nil }); err != nil {
 				return err
 			}
 			if known.in(state) != 1 {
@@ -213,12 +220,12 @@ func TestOverwrittenIncidentIsPublishedAgain(t *testing.T) {
 	s.another(schemas.RoleSteward) // half of the partitions move
 	publish(schemas.Incidents, older)
 	until(pb.IncidentState_INCIDENT_STATE_CLOSED)
-	if n := s.said.with("publish incidents again that another process has overwritten"); n < 2 {
+	if n := s.said.with("republish incidents that another process has overwritten"); n < 2 {
 		t.Errorf("the log says %d times that incidents were published again, want twice", n)
 	}
 }
 
-// another runs a role in a process of its own, and returns when it has started.
+// another runs a role in another process, and returns when it has started.
 func (s *site) another(role schemas.Role) *App {
 	s.t.Helper()
 	cfg := *s.cfg
@@ -230,7 +237,7 @@ func (s *site) another(role schemas.Role) *App {
 	return a
 }
 
-// kept holds the newest record of each incident.
+// kept has the latest record of each incident.
 type kept struct {
 	mu  sync.Mutex
 	all map[string]*pb.Incident // guarded by mu

@@ -20,28 +20,30 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3"
 )
 
-// Bounds of the server that takes events. What a body, and Kafka, may take is bounded for each request besides.
+// Timeouts of the HTTP server for events. Sizes and publishing are bounded for each request.
 const (
 	ingestRead  = 45 * time.Second
 	ingestWrite = time.Minute
 	ingestStop  = 10 * time.Second
 )
 
-// ingester looks into notifications; where it is told to, it takes events over HTTP, and watches directories.
+// ingester handles notifications and, if configured, accepts events over HTTP and watches
+// directories.
 func (a *App) ingester() ([]part, error) {
 	var m *ingest.Metrics
 	if a.registry != nil {
 		m = ingest.NewMetrics(a.registry)
 	}
-	h, err := hint.NewHandler(a.stores, newPlaces(a.cfg), m.Hints("notification"))
+	h, err := hint.NewHandler(a.stores, newBucketResolver(a.cfg), m.Hints("notification"))
 	if err != nil {
 		return nil, err
 	}
-	topics := []schemas.Topic{schemas.Again(schemas.RoleIngester)} // also of what comes by webhook
+	topics := []schemas.Topic{schemas.Again(schemas.RoleIngester)} // also has the notifications of webhooks
 	for _, n := range a.cfg.Ingest.Notifications {
 		topics = append(topics, schemas.Foreign(n.Topic))
 	}
-	p, err := kafka.NewPool(a.kafka, a.pool(a.cfg.Roles.Ingester, kafka.PoolConfig{Role: schemas.RoleIngester, Topics: topics,
+	p, err := kafka.NewPool(a.kafka, a.pool(a.cfg.Roles.Ingester, kafka.PoolConfig{
+		Role: schemas.RoleIngester, Topics: topics,
 		DescribeValue: func(d *schemas.Delivery) kafka.Work {
 			c, ok := h.Place(d)
 			if !ok {
@@ -53,18 +55,19 @@ func (a *App) ingester() ([]part, error) {
 		return nil, err
 	}
 	parts := []part{{"ingester", func(ctx context.Context) error {
-		a.seeTopics(ctx)
+		a.warnMissingTopics(ctx)
 		return p.Run(ctx)
 	}}}
 	if a.cfg.Ingest.Listen != "" {
 		parts = append(parts, part{"ingest", func(ctx context.Context) error { return a.serveIngest(ctx, m) }})
 	}
-	for _, n := range a.stores.names() {
+	for _, n := range a.stores.storeNames() {
 		c := a.stores.of(n).cfg
 		if !c.Watch {
 			continue
 		}
-		w, err := watch.New(watch.Config{Account: n.Account, Store: n.Store, Root: c.Root, ItemAt: itemAt(c)}, a.stores, a.producer, m.Hints("watch"), a.log)
+		w, err := watch.New(watch.Config{Account: n.Account, Store: n.Store, Root: c.Root, ItemAt: itemPathFunc(c)},
+			a.stores, a.producer, m.Hints("watch"), a.log)
 		if err != nil {
 			return nil, err
 		}
@@ -73,26 +76,29 @@ func (a *App) ingester() ([]part, error) {
 	return parts, nil
 }
 
-// seeTopics says which topics are named and not there: they are waited for, since others make them.
-func (a *App) seeTopics(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+// warnMissingTopics logs the configured notification topics that do not exist. Other systems create
+// them; the role waits.
+func (a *App) warnMissingTopics(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	for _, n := range a.cfg.Ingest.Notifications {
 		if ends, err := a.admin.EndOffsets(ctx, schemas.Foreign(n.Topic)); err == nil && len(ends) == 0 {
-			a.log.Warn("topic with notifications is not there: it is waited for", "topic", n.Topic)
+			a.log.Warn("wait for missing notification topic", "topic", n.Topic)
 		}
 	}
 }
 
-// serveIngest takes events over HTTP until ctx is done; requests that are under way then may end.
+// serveIngest accepts events over HTTP until ctx is done. Requests in progress may then end.
 func (a *App) serveIngest(ctx context.Context, m *ingest.Metrics) error {
 	c := a.cfg.Ingest
 	tokens, err := tokensOf(ctx, c.Tokens)
 	if err != nil {
 		return err
 	}
-	h, err := ingest.New(ingest.Config{Tokens: tokens, MaxBody: int64(c.MaxBody), MaxEvents: c.MaxEvents, Concurrency: c.Concurrency,
-		Memory: int64(c.Memory)}, a.producer, a.stores, m, a.log)
+	h, err := ingest.New(ingest.Config{
+		Tokens: tokens, MaxBody: int64(c.MaxBody), MaxEvents: c.MaxEvents, Concurrency: c.Concurrency,
+		Memory: int64(c.Memory),
+	}, a.producer, a.stores, m, a.log)
 	if err != nil {
 		return fmt.Errorf("%w: ingest.tokens: %w", ErrPrecondition, err)
 	}
@@ -100,14 +106,15 @@ func (a *App) serveIngest(ctx context.Context, m *ingest.Metrics) error {
 	if err != nil {
 		return fmt.Errorf("%w: ingest.listen: %w", ErrPrecondition, err)
 	}
-	a.log.Info("take events", "address", l.Addr().String(), "tokens", len(tokens))
+	a.log.Info("listen for events", "address", l.Addr().String(), "tokens", len(tokens))
 	return serveOn(ctx, l, &http.Server{
-		Handler: h, ReadHeaderTimeout: serveHeader, ReadTimeout: ingestRead, WriteTimeout: ingestWrite, IdleTimeout: serveIdle,
-		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
+		Handler: h, ReadHeaderTimeout: serveHeader, ReadTimeout: ingestRead, WriteTimeout: ingestWrite,
+		IdleTimeout: serveIdle, MaxHeaderBytes: 16 << 10,
+		ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
 	}, ingestStop)
 }
 
-// tokensOf resolves the tokens' secrets.
+// tokensOf resolves the secrets of the tokens.
 func tokensOf(ctx context.Context, all []config.Token) ([]ingest.Token, error) {
 	var tokens []ingest.Token
 	for _, t := range all {
@@ -123,40 +130,41 @@ func tokensOf(ctx context.Context, all []config.Token) ([]ingest.Token, error) {
 // HasStore implements ingest.Stores.
 func (s *Stores) HasStore(account, id string) bool { return slices.Contains(s.accounts[account], id) }
 
-// places say which store and item a bucket and key are.
-type places struct {
+// A bucketResolver maps a bucket and key to stores and items.
+type bucketResolver struct {
 	cfg    *config.Config
 	topics map[schemas.Topic]StoreName // of notifications; empty fields: any
 }
 
-var _ hint.Places = (*places)(nil)
+var _ hint.Places = (*bucketResolver)(nil)
 
-func newPlaces(cfg *config.Config) *places {
-	p := &places{cfg, map[schemas.Topic]StoreName{}}
+func newBucketResolver(cfg *config.Config) *bucketResolver {
+	p := &bucketResolver{cfg, map[schemas.Topic]StoreName{}}
 	for _, n := range cfg.Ingest.Notifications {
 		p.topics[schemas.Foreign(n.Topic)] = StoreName{n.Account, n.Store}
 	}
 	return p
 }
 
-// Places implements hint.Places. Of a topic that the configuration does not name any more nothing is known.
-func (p *places) Places(topic schemas.Topic, bucket, key string) (all []schemas.Copy, known bool) {
-	of, ok := p.topics[topic]
+// Places implements hint.Places. known is false for a topic that is not in the configuration any
+// more.
+func (p *bucketResolver) Places(topic schemas.Topic, bucket, key string) (all []schemas.Copy, known bool) {
+	target, ok := p.topics[topic]
 	if account, store, hook := ingest.Webhook(topic); hook {
-		of, ok = StoreName{account, store}, true
+		target, ok = StoreName{account, store}, true
 	}
 	if !ok {
 		return nil, false
 	}
 	for _, a := range p.cfg.Accounts {
-		if of.Account != "" && of.Account != a.ID {
+		if target.Account != "" && target.Account != a.ID {
 			continue
 		}
 		for _, s := range a.Stores {
-			if of.Store != "" && of.Store != s.ID {
+			if target.Store != "" && target.Store != s.ID {
 				continue
 			}
-			space, item, is, mine := placeIn(s, of.Store != "", bucket, key)
+			space, item, is, mine := itemInBucket(s, target.Store != "", bucket, key)
 			known = known || mine
 			if is {
 				all = append(all, schemas.Copy{Account: a.ID, Store: s.ID, Space: space, Item: item})
@@ -166,8 +174,8 @@ func (p *places) Places(topic schemas.Topic, bucket, key string) (all []schemas.
 	return all, known
 }
 
-// itemAt returns how the layout of a store of driver file tells the item of a path.
-func itemAt(c config.Store) func(path string) (space, item string, ok bool) {
+// itemPathFunc returns a function from a path in a store of driver file to its space and item.
+func itemPathFunc(c config.Store) func(path string) (space, item string, ok bool) {
 	switch {
 	case c.Layout != "plain":
 		return file.ItemAt
@@ -180,9 +188,9 @@ func itemAt(c config.Store) func(path string) (space, item string, ok bool) {
 	}
 }
 
-// placeIn is the one switch over drivers that have buckets. A store that has none, but was named, is served by a
-// gateway whose buckets are its spaces.
-func placeIn(s config.Store, isNamed bool, bucket, key string) (space, item string, is, known bool) {
+// itemInBucket is the only switch over the drivers with buckets. For a store without buckets that
+// the configuration names, a gateway serves the spaces as buckets.
+func itemInBucket(s config.Store, isNamed bool, bucket, key string) (space, item string, is, known bool) {
 	if s.Driver == "s3" {
 		return s3.ItemAt(s3.Config{Bucket: s.Bucket, Prefix: s.Prefix, BucketPrefix: s.BucketPrefix}, bucket, key)
 	}

@@ -25,13 +25,14 @@ import (
 
 const bucketEvents = "bucket-events"
 
-// newIngestSite is a site whose broker has a topic of others, which tells of store 1, and one for store 3.
+// newIngestSite returns a site with a notification topic for store 1, and one for store 3.
 func newIngestSite(t *testing.T) (*site, *kafkatest.Broker) {
 	t.Helper()
 	s := newSite(t)
 	b := kafkatest.New(t, kafkatest.Options{Loopback: true, RealTime: true, Foreign: []string{bucketEvents, "far"}})
 	s.cfg.Kafka.Brokers = b.Config().Brokers
-	s.cfg.Ingest.Notifications = []config.Notification{{Topic: bucketEvents, Account: "acme", Store: "1"}, {Topic: "far", Account: "acme", Store: "3"}}
+	s.cfg.Ingest.Notifications = []config.Notification{{Topic: bucketEvents, Account: "acme", Store: "1"},
+		{Topic: "far", Account: "acme", Store: "3"}}
 	s.cfg.Ingest.Listen = free(t)
 	t.Setenv("LOADER", "0123456789abcdef-loader")
 	token, _, err := config.Load(config.Sources{Env: []string{"MILLRACE_CLICKHOUSE__PASSWORD=env:LOADER"}})
@@ -42,7 +43,7 @@ func newIngestSite(t *testing.T) (*site, *kafkatest.Broker) {
 	return s, b
 }
 
-// write puts a file into a store behind its driver's back, as a gateway does.
+// write writes a file to a store without its driver, as a gateway does.
 func (s *site) write(store, path, bytes string) {
 	s.t.Helper()
 	i := slices.IndexFunc(s.cfg.Accounts[0].Stores, func(c config.Store) bool { return c.ID == store })
@@ -55,23 +56,26 @@ func (s *site) write(store, path, bytes string) {
 	}
 }
 
-func told(event, bucket, key string) []byte {
-	return fmt.Appendf(nil, `{"Records":[{"eventSource":"minio:s3","eventName":"s3:%s","eventTime":"2026-05-04T10:00:00.25Z","userIdentity":{"principalId":"ann"},`+
+func notification(event, bucket, key string) []byte {
+	return fmt.Appendf(nil, `{"Records":[{"eventSource":"minio:s3","eventName":"s3:%s",`+
+		`"eventTime":"2026-05-04T10:00:00.25Z","userIdentity":{"principalId":"ann"},`+
 		`"s3":{"bucket":{"name":%q},"object":{"key":%q,"sequencer":"17"}}}]}`, event, bucket, key)
 }
 
 func notify(topic, event, bucket, key string) kafkatest.Record {
-	return kafkatest.Record{Partition: -1, Record: schemas.Record{Topic: schemas.Foreign(topic), Value: told(event, bucket, key)}}
+	return kafkatest.Record{Partition: -1,
+		Record: schemas.Record{Topic: schemas.Foreign(topic), Value: notification(event, bucket, key)}}
 }
 
-// changed waits until the journal tells exactly of what is wanted.
+// changed waits until the journal has exactly the changes want.
 func (s *site) changed(b *kafkatest.Broker, want ...string) {
 	s.t.Helper()
 	s.until(func() error {
 		var got []string
 		for _, body := range b.Bodies(schemas.Changes) {
 			c := body.(*pb.Change)
-			got = append(got, fmt.Sprintf("%s %s/%s/%s %d %s %q", c.GetOp(), c.GetStore(), c.GetSpace(), c.GetItem(), c.GetSize(), c.GetAgent(), c.GetUser()))
+			got = append(got, fmt.Sprintf("%s %s/%s/%s %d %s %q", c.GetOp(), c.GetStore(), c.GetSpace(), c.GetItem(),
+				c.GetSize(), c.GetAgent(), c.GetUser()))
 		}
 		slices.Sort(got)
 		slices.Sort(want)
@@ -82,8 +86,8 @@ func (s *site) changed(b *kafkatest.Broker, want ...string) {
 	})
 }
 
-// A record in a topic of others is looked into and becomes a Change; what is about a store that is away waits for it,
-// and what is about nobody's bucket is a dead letter.
+// A verified notification becomes a Change. One about an unavailable store waits for it, and one
+// about an unknown bucket is a dead letter.
 func TestIngestNotifications(t *testing.T) {
 	s, b := newIngestSite(t)
 	s.write("1", "photos/2026/a b.jpg", "hello")
@@ -93,28 +97,34 @@ func TestIngestNotifications(t *testing.T) {
 		notify(bucketEvents, "ObjectCreated:Put", "photos", "never"),
 		notify(bucketEvents, "ObjectTagging:Put", "photos", "2026%2Fa+b.jpg"),
 		notify("far", "ObjectRemoved:Delete", "maps", "m"),
-		kafkatest.Record{Partition: -1, Record: schemas.Record{Topic: schemas.Foreign(bucketEvents), Value: []byte("no notification")}},
+		kafkatest.Record{Partition: -1,
+			Record: schemas.Record{Topic: schemas.Foreign(bucketEvents), Value: []byte("no notification")}},
 	)
 	s.run(schemas.RoleIngester, schemas.RoleDelayer)
-	gone, there := `OP_DELETE 1/photos/gone 0 notification/minio "ann"`, `OP_ADD 1/photos/2026/a b.jpg 5 notification/minio "ann"`
+	gone, there := `OP_DELETE 1/photos/gone 0 notification/minio "ann"`, `OP_ADD 1/photos/2026/a b.jpg 5 `+
+		`notification/minio "ann"`
 	s.changed(b, gone, there)
 	s.await("/startupz", 200, `"role": "ingester"`)
-	s.await("/metrics", 200, `millrace_ingest_hints_total{row="told",way="notification"} 1`, `millrace_ingest_hints_total{row="gone",way="notification"} 1`,
-		`millrace_ingest_hints_total{row="never seen",way="notification"} 1`, `millrace_ingest_hints_total{row="aside",way="notification"} 1`)
+	s.await("/metrics", 200, `millrace_ingest_hints_total{row="told",way="notification"} 1`,
+		`millrace_ingest_hints_total{row="gone",way="notification"} 1`,
+		`millrace_ingest_hints_total{row="never seen",way="notification"} 1`,
+		`millrace_ingest_hints_total{row="aside",way="notification"} 1`)
 	marked(t, schemas.Key("acme", "3"), s.cfg.Accounts[0].Stores[2].Root) // only now is it known that the item is absent
 	s.changed(b, gone, there, `OP_DELETE 3/maps/m 0 notification/minio "ann"`)
 	s.until(func() error {
 		dead := b.Read(schemas.Dead)
-		if len(dead) != 1 || string(dead[0].Value) != "no notification" || dead[0].Header(schemas.TrailTopic) != "foreign:"+bucketEvents {
+		if len(dead) != 1 || string(dead[0].Value) != "no notification" ||
+			dead[0].Header(schemas.TrailTopic) != "foreign:"+bucketEvents {
 			return fmt.Errorf("dead letters %v", dead)
 		}
 		return nil
 	})
 }
 
-// post sends a body to the ingester, and returns 0 where nobody answers.
+// post sends a body to the ingester. It returns 0 if there is no answer.
 func (s *site) post(path, token, body string) (code int, err error) {
-	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, "http://"+s.cfg.Ingest.Listen+path, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, "http://"+s.cfg.Ingest.Listen+path,
+		strings.NewReader(body))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -131,7 +141,8 @@ func TestIngestHTTP(t *testing.T) {
 	s, b := newIngestSite(t)
 	s.write("2", "photos/b", "hello")
 	s.run(schemas.RoleIngester)
-	const change = `{"op":"OP_ADD","store":"1","space":"photos","item":"a","size":"7","time":"2026-05-04T10:00:00Z","digests":{"md5":"5d41402abc4b2a76b9719d911017c592"}}`
+	const change = `{"op":"OP_ADD","store":"1","space":"photos","item":"a","size":"7","time":"2026-05-04T10:00:00Z",` +
+		`"digests":{"md5":"5d41402abc4b2a76b9719d911017c592"}}`
 	send := func(path, body string, want int) {
 		t.Helper()
 		s.until(func() error {
@@ -145,24 +156,29 @@ func TestIngestHTTP(t *testing.T) {
 	if code, err := s.post("/v1/changes", "0123456789abcdef-nobody", change); code != http.StatusUnauthorized {
 		t.Errorf("got %d, %v, want 401", code, err)
 	}
-	send("/v1/notifications/s3?store=2", string(told("ObjectCreated:Put", "photos", "b")), http.StatusAccepted)
-	send("/v1/notifications/s3", string(told("ObjectCreated:Put", "photos", "nobody's")), http.StatusAccepted) // no store has buckets of its own
+	send("/v1/notifications/s3?store=2", string(notification("ObjectCreated:Put", "photos", "b")), http.StatusAccepted)
+	send("/v1/notifications/s3", string(notification("ObjectCreated:Put", "photos", "nobody's")),
+		http.StatusAccepted) // no store has buckets of its own
 	s.changed(b, `OP_ADD 1/photos/a 7 http "loader"`, `OP_ADD 2/photos/b 5 notification/minio "ann"`)
 	s.until(func() error {
-		if dead := b.Read(schemas.Dead); len(dead) != 1 || dead[0].Header(schemas.TrailTopic) != string(ingest.WebhookTopic("acme", "")) {
+		if dead := b.Read(schemas.Dead); len(dead) != 1 ||
+			dead[0].Header(schemas.TrailTopic) != string(ingest.WebhookTopic("acme", "")) {
 			return fmt.Errorf("dead letters %v", dead)
 		}
 		return nil
 	})
-	s.await("/metrics", 200, `millrace_ingest_requests_total{path="/v1/changes",status="202"} 1`, `millrace_ingest_requests_total{path="/v1/changes",status="401"} 1`)
+	s.await("/metrics", 200, `millrace_ingest_requests_total{path="/v1/changes",status="202"} 1`,
+		`millrace_ingest_requests_total{path="/v1/changes",status="401"} 1`)
 }
 
-func TestPlaces(t *testing.T) {
+func TestBucketResolver(t *testing.T) {
 	cfg := &config.Config{Accounts: []config.Account{
-		{ID: "acme", Stores: []config.Store{{ID: "1", Driver: "file"}, {ID: "2", Driver: "file"}}}, {ID: "other", Stores: []config.Store{{ID: "1", Driver: "file"}}},
+		{ID: "acme", Stores: []config.Store{{ID: "1", Driver: "file"}, {ID: "2", Driver: "file"}}}, {ID: "other",
+			Stores: []config.Store{{ID: "1", Driver: "file"}}},
 	}}
-	cfg.Ingest.Notifications = []config.Notification{{Topic: "all"}, {Topic: "one", Account: "acme", Store: "2"}, {Topic: "account", Account: "acme"}}
-	p := newPlaces(cfg)
+	cfg.Ingest.Notifications = []config.Notification{{Topic: "all"}, {Topic: "one", Account: "acme", Store: "2"},
+		{Topic: "account", Account: "acme"}}
+	p := newBucketResolver(cfg)
 	for name, tt := range map[string]struct {
 		topic schemas.Topic
 		want  string // empty: nobody's
@@ -199,8 +215,8 @@ func TestIngestWatch(t *testing.T) {
 	s.await("/metrics", 200, `millrace_ingest_hints_total{row="told",way="watch"} 1`)
 }
 
-// While Kafka acknowledges nothing the answer is 503; sent again, the event is there once. An acknowledgement that gets
-// lost is made up for by the producer.
+// While Kafka does not acknowledge, the answer is 503; a repeated event is stored once. The
+// producer retries after a lost acknowledgement.
 func TestIngestKafkaAway(t *testing.T) {
 	const change = `{"op":"OP_ADD","account":"acme","store":"1","space":"photos","item":"a","time":"1999-05-04T10:00:00Z"}`
 	for name, tt := range map[string]struct {
@@ -255,18 +271,19 @@ func TestIngestKafkaAway(t *testing.T) {
 	}
 }
 
-// A stop lets a request end that is under way, and takes no other.
+// A stop lets running requests end, and accepts no others.
 func TestIngestStops(t *testing.T) {
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	began, release := make(chan struct{}), make(chan struct{})
-	srv := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		close(began)
-		<-release
-		w.WriteHeader(http.StatusAccepted)
-	})}
+	srv := &http.Server{ReadHeaderTimeout: time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			close(began)
+			<-release
+			w.WriteHeader(http.StatusAccepted)
+		})}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended, code := make(chan error, 1), make(chan int, 1)
 	go func() { ended <- serveOn(ctx, l, srv, 10*time.Second) }()

@@ -13,14 +13,17 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A plain tree is known by what is expected in it, is read, and nothing is written into it.
+// A plain tree is identified by the expected file, and is read only.
 func TestPlainStore(t *testing.T) {
 	ctx, root := t.Context(), t.TempDir()
-	if err := errors.Join(os.Mkdir(filepath.Join(root, "photos"), 0o755), os.WriteFile(filepath.Join(root, "photos", "a b"), []byte("x"), 0o600)); err != nil {
+	if err := errors.Join(os.Mkdir(filepath.Join(root, "photos"), 0o755),
+		os.WriteFile(filepath.Join(root, "photos", "a b"), []byte("x"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	c := config.Store{ID: "1", Driver: "file", Layout: "plain", Root: root, Expect: "bagit.txt", Requests: config.Requests{PerSecond: 20, AtOnce: 1}}
-	s, err := newStores(&config.Config{Accounts: []config.Account{{ID: "acme", Stores: []config.Store{c}}}}, slog.New(slog.DiscardHandler))
+	c := config.Store{ID: "1", Driver: "file", Layout: "plain", Root: root, Expect: "bagit.txt",
+		Requests: config.Requests{PerSecond: 20, AtOnce: 1}}
+	s, err := newStores(&config.Config{Accounts: []config.Account{{ID: "acme", Stores: []config.Store{c}}}},
+		slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +48,8 @@ func TestPlainStore(t *testing.T) {
 	if d := time.Since(begun); d < 100*time.Millisecond {
 		t.Errorf("6 requests took %v, at 20 a second", d)
 	}
-	if _, err := st.Put(ctx, "photos", "b", strings.NewReader("x"), storage.PutOptions{Size: 1}); !errors.Is(err, storage.ErrReadOnly) {
+	if _, err := st.Put(ctx, "photos", "b", strings.NewReader("x"), storage.PutOptions{Size: 1}); !errors.Is(err,
+		storage.ErrReadOnly) {
 		t.Errorf("Put: got %v, want ErrReadOnly", err)
 	}
 	r, _, err := st.Open(ctx, "photos", "a b", "")

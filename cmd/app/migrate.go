@@ -14,66 +14,66 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// A Migration is what Migrate would do.
+// A Migration is the work that Migrate would do.
 type Migration struct {
 	clickhouse.Plan
-	Topics []string // that are missing
+	Topics []string // missing topics
 }
 
-// Empty says that there is nothing to do.
+// Empty reports whether there is nothing to do.
 func (m Migration) Empty() bool { return m.Plan.Empty() && len(m.Topics) == 0 }
 
-// PlanMigration says what Migrate would do, and does nothing. With again every migration of
-// ClickHouse is in it, those that were applied too.
+// PlanMigration returns the work that Migrate would do, and changes nothing. With again it includes
+// the migrations of ClickHouse that were applied before.
 func (a *App) PlanMigration(ctx context.Context, again bool) (m Migration, err error) {
 	if m.Plan, err = a.db.Plan(ctx, again); err != nil {
-		return m, refused(fmt.Errorf("plan the migration of ClickHouse: %w", err))
+		return m, asPrecondition(fmt.Errorf("plan the migration of ClickHouse: %w", err))
 	}
 	if m.Topics, err = kafka.MissingTopics(ctx, a.kafka); err != nil {
-		return m, refused(fmt.Errorf("look for the topics: %w", err))
+		return m, asPrecondition(fmt.Errorf("look for the topics: %w", err))
 	}
 	return m, nil
 }
 
-// Migrated is what Migrate did.
+// Migrated is the work that Migrate did.
 type Migrated struct {
 	Applied []string // names of migrations of ClickHouse
-	Topics  []string // that it made
-	// Present counts the topics that were there before.
+	Topics  []string // topics that it created
+	// Present is the number of topics that existed before.
 	Present int
 }
 
-// Migrate brings the tables of ClickHouse up to date and makes the topics that are
-// missing. It returns what it did, with an error too.
+// Migrate updates the tables of ClickHouse and creates the missing topics. With an error too, it
+// returns the work that it did.
 func (a *App) Migrate(ctx context.Context) (Migrated, error) { return a.migrate(ctx, false) }
 
-// MigrateAgain is Migrate that applies every migration of ClickHouse, those that were applied
-// too: for a server that has joined the cluster, or a table that was dropped.
+// MigrateAgain is Migrate that also repeats the migrations of ClickHouse that were applied before:
+// for a server that joined the cluster, or a table that was dropped.
 func (a *App) MigrateAgain(ctx context.Context) (Migrated, error) { return a.migrate(ctx, true) }
 
 func (a *App) migrate(ctx context.Context, again bool) (done Migrated, err error) {
 	plan, err := a.db.Plan(ctx, again)
 	if err != nil {
-		return done, refused(fmt.Errorf("migrate ClickHouse: %w", err))
+		return done, asPrecondition(fmt.Errorf("migrate ClickHouse: %w", err))
 	}
 	missing, err := kafka.MissingTopics(ctx, a.kafka)
 	if err != nil {
-		return done, refused(fmt.Errorf("look for the topics: %w", err))
+		return done, asPrecondition(fmt.Errorf("look for the topics: %w", err))
 	}
 	if err := a.ensureTopics(ctx); err != nil {
 		return done, err
 	}
 	done.Topics = missing
-	plan.Begun = a.positionsBegin
-	// Without changes, nothing was committed that a table could lack.
+	plan.Begun = a.recordPositionsBegun
+	// If the topic changes is new, nothing was committed that a table could lack.
 	if !slices.Contains(missing, a.kafka.Prefix+string(schemas.Changes)) {
-		plan.Committed = a.committedOnce
+		plan.Committed = a.committedBefore
 	}
 	if done.Applied, err = a.db.Apply(ctx, plan); err != nil {
-		return done, refused(fmt.Errorf("migrate ClickHouse: %w", err))
+		return done, asPrecondition(fmt.Errorf("migrate ClickHouse: %w", err))
 	}
-	// A database that got its positions from another build is not on record yet.
-	if err := a.positionsBegin(ctx); err != nil {
+	// An earlier version may have created the positions without recording it.
+	if err := a.recordPositionsBegun(ctx); err != nil {
 		return done, err
 	}
 	var lanes []string
@@ -84,20 +84,21 @@ func (a *App) migrate(ctx context.Context, again bool) (done Migrated, err error
 	return done, nil
 }
 
-// actionPositions is on record once the tables have positions.
+// actionPositions is the admin action that is recorded when the tables have positions.
 const actionPositions = "positions-begun"
 
-// committedOnce returns what the groups have committed, unless it is on record that the tables have had positions: a
-// database without them is then an older one that was restored, and does not hold what was committed since.
-func (a *App) committedOnce(ctx context.Context) (map[schemas.Role][]schemas.Progress, error) {
+// committedBefore returns the committed offsets of the groups. It returns none if it is recorded
+// that the tables have had positions: a database without them then is an older backup, which lacks
+// the records committed since.
+func (a *App) committedBefore(ctx context.Context) (map[schemas.Role][]schemas.Progress, error) {
 	if begun, err := a.havePositionsBegun(ctx); begun || err != nil {
 		return nil, err
 	}
-	return a.mark.Committed(ctx)
+	return a.watermark.Committed(ctx)
 }
 
-// positionsBegin puts on record that the tables have positions.
-func (a *App) positionsBegin(ctx context.Context) error {
+// recordPositionsBegun records that the tables have positions.
+func (a *App) recordPositionsBegun(ctx context.Context) error {
 	if begun, err := a.havePositionsBegun(ctx); begun || err != nil {
 		return err
 	}
@@ -122,11 +123,11 @@ func (a *App) havePositionsBegun(ctx context.Context) (begun bool, err error) {
 	return begun, nil
 }
 
-// refused marks what a person must mend before trying again.
-func refused(err error) error {
+// asPrecondition wraps errors that an operator must resolve before a retry with ErrPrecondition.
+func asPrecondition(err error) error {
 	for _, kind := range []error{
-		clickhouse.ErrMigration, clickhouse.ErrChanged, clickhouse.ErrForm, clickhouse.ErrCluster, clickhouse.ErrReplicas, clickhouse.ErrAltered,
-		clickhouse.ErrAccess, clickhouse.ErrOlder, kafka.ErrLogin,
+		clickhouse.ErrMigration, clickhouse.ErrChanged, clickhouse.ErrForm, clickhouse.ErrCluster,
+		clickhouse.ErrReplicas, clickhouse.ErrAltered, clickhouse.ErrAccess, clickhouse.ErrOlder, kafka.ErrLogin,
 	} {
 		if errors.Is(err, kind) {
 			return fmt.Errorf("%w: %w", ErrPrecondition, err)

@@ -9,7 +9,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// older makes of the database a backup from before it had positions.
+// older turns the database into a backup from before it had positions.
 func (r *restored) older() {
 	r.exec("DELETE FROM {db}.schema_migrations WHERE version > 28")
 	for _, log := range []string{"audit_log", "duplication_log", "bit_log", "copy_state"} {
@@ -17,12 +17,12 @@ func (r *restored) older() {
 	}
 }
 
-// The positions of a database that is older than they are begin at what is committed, once: one that is restored later
-// lacks what was stored since its backup.
-func TestMigrateARestoredDatabaseThatIsOlderThanPositions(t *testing.T) {
+// The positions of a database without any start at the committed offsets, once. One that is
+// restored later lacks the records since its backup.
+func TestMigrateRestoredDatabaseWithoutPositions(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		// upgrade is the first migration, and what becomes of it.
+		// upgrade is the first migration and its result.
 		upgrade func(t *testing.T, r *restored)
 	}{
 		"at once": {func(t *testing.T, r *restored) { r.migrate() }},
@@ -36,7 +36,10 @@ func TestMigrateARestoredDatabaseThatIsOlderThanPositions(t *testing.T) {
 			r.migrate()
 		}},
 		"on record, and reported as failed": {func(t *testing.T, r *restored) {
-			r.cannotNote(func(ctx context.Context) error { return errors.Join(r.app.positionsBegin(ctx), context.Canceled) })
+			r.cannotNote(func(ctx context.Context) error {
+				return errors.Join(r.app.recordPositionsBegun(ctx),
+					context.Canceled)
+			})
 			r.migrate()
 		}},
 	} {
@@ -64,8 +67,8 @@ func TestMigrateARestoredDatabaseThatIsOlderThanPositions(t *testing.T) {
 	}
 }
 
-// A migration puts on record that the tables have positions, once, whichever program has brought them.
-func TestMigrateADatabaseWithPositionsThatAreNotOnRecord(t *testing.T) {
+// A migration records once that the tables have positions, whichever version created them.
+func TestMigrateDatabaseWithUnrecordedPositions(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
 	r.work(0, 3)
@@ -84,7 +87,8 @@ func TestMigrateADatabaseWithPositionsThatAreNotOnRecord(t *testing.T) {
 	}
 }
 
-// The positions of an older database begin at what is committed, although a topic that is not of them is missing.
+// The positions of an older database start at the committed offsets even if an unrelated topic is
+// missing.
 func TestMigrateWithoutTheTopicAdmin(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -103,7 +107,7 @@ func TestMigrateWithoutTheTopicAdmin(t *testing.T) {
 	}
 }
 
-// begun returns how often it is on record that the tables have positions.
+// begun returns the number of records that the tables have positions.
 func (r *restored) begun() (n int) {
 	for _, b := range r.b.Bodies(schemas.Admin) {
 		if b.(*pb.AdminAction).GetAction() == actionPositions {
@@ -113,14 +117,14 @@ func (r *restored) begun() (n int) {
 	return n
 }
 
-// cannotNote migrates with a positionsBegin that fails.
+// cannotNote migrates with a recordPositionsBegun that fails.
 func (r *restored) cannotNote(begin func(context.Context) error) {
 	r.t.Helper()
 	plan, err := r.db.Plan(r.t.Context(), false)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	plan.Committed, plan.Begun = r.app.committedOnce, begin
+	plan.Committed, plan.Begun = r.app.committedBefore, begin
 	if _, err := r.db.Apply(r.t.Context(), plan); !errors.Is(err, context.Canceled) {
 		r.t.Fatalf("Apply = %v", err)
 	}

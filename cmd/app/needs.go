@@ -6,12 +6,12 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// needs are what the roles of a process use besides Kafka.
+// needs are the dependencies of a process's roles besides Kafka.
 type needs struct {
 	clickhouse bool
-	stores     bool // the stores' bytes, and not only what the configuration says of them
+	stores     bool // access to the stores, not only their configuration
 	policies   bool
-	incidents  bool // those of copies, and not only what is observed here
+	incidents  bool // incidents of copies, not only those that this process opens
 }
 
 func needsOf(roles []schemas.Role) needs {
@@ -19,7 +19,7 @@ func needsOf(roles []schemas.Role) needs {
 		slices.ContainsFunc(roles, appliesPolicies), slices.Contains(roles, schemas.RoleSteward)}
 }
 
-// table reports whether what the roles do depends on each record of a topic that the process follows by a table.
+// table reports whether the roles depend on every record of the table of a topic.
 func (n needs) table(topic schemas.Topic) bool {
 	switch topic {
 	case schemas.Policies:
@@ -30,7 +30,7 @@ func (n needs) table(topic schemas.Topic) bool {
 	return true
 }
 
-// readsClickHouse says whether a role reads or writes ClickHouse.
+// readsClickHouse reports whether a role reads or writes ClickHouse.
 func readsClickHouse(role schemas.Role) bool {
 	switch role {
 	case schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker, schemas.RoleSteward, schemas.RoleSweeper,
@@ -40,7 +40,7 @@ func readsClickHouse(role schemas.Role) bool {
 	return false
 }
 
-// touchesStores says whether a role reads or writes in stores.
+// touchesStores reports whether a role reads or writes in stores.
 func touchesStores(role schemas.Role) bool {
 	switch role {
 	case schemas.RoleIngester, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker:
@@ -49,7 +49,7 @@ func touchesStores(role schemas.Role) bool {
 	return false
 }
 
-// appliesPolicies reports whether what a role does depends on policies.
+// appliesPolicies reports whether a role depends on policies.
 func appliesPolicies(role schemas.Role) bool {
 	switch role {
 	case schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleSteward, schemas.RoleSweeper:

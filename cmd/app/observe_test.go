@@ -38,7 +38,9 @@ func TestHandler(t *testing.T) {
 	s := scene{states: []kafka.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")}}
 	h, one := s.health(stallAfter), limit.Closed
 	h.breakers = func() []BreakerState {
-		return []BreakerState{{Account: "acme", Store: "1", State: one}, {Account: "acme", Store: "2", State: limit.Open, Since: time.Unix(1000, 0).UTC(), Cause: errors.New("input/output error")}}
+		return []BreakerState{{Account: "acme", Store: "1", State: one},
+			{Account: "acme", Store: "2", State: limit.Open, Since: time.Unix(1000, 0).UTC(),
+				Cause: errors.New("input/output error")}}
 	}
 	srv := handler(h, newRegistry(), h.log)
 	codes := func() (got [3]int) {
@@ -55,7 +57,7 @@ func TestHandler(t *testing.T) {
 	}
 	check("before the first look", [3]int{503, 503, 200})
 	s.states[0].Member = false
-	h.look(t.Context())
+	h.collect(t.Context())
 	check("before it has joined", [3]int{503, 503, 200})
 	s.states[0].Member = true
 	check("joined", [3]int{200, 200, 200})
@@ -66,7 +68,7 @@ func TestHandler(t *testing.T) {
 	s.states[0].Member = false
 	check("out of its group: it has started all the same", [3]int{200, 503, 200})
 	s.states[0].Member, s.ping = true, errors.New("refused")
-	h.look(t.Context())
+	h.collect(t.Context())
 	check("ClickHouse is away", [3]int{200, 503, 200})
 	s.states[0].Stuck = 1
 	check("stuck", [3]int{200, 503, 503})
@@ -88,15 +90,18 @@ func TestHandler(t *testing.T) {
 	}
 	want := got
 	want.Live, want.Ready, want.Started = false, false, true
-	want.Reasons = []string{"clickhouse is away: refused", "role copier: 1 tasks ignore that they were cancelled"}
+	want.Reasons = []string{"clickhouse is unavailable: refused",
+		"role copier: 1 tasks have not ended after they were cancelled"}
 	want.Engines = map[string]string{"kafka": "ok", "clickhouse": "refused"}
 	want.Roles = want.Roles[:1]
 	want.Roles[0].Role, want.Roles[0].Member, want.Roles[0].Stuck = "copier", true, 1
-	want.Breakers = []breakerReport{{Store: "acme/1", State: limit.Closed.String()}, {Store: "acme/2", State: limit.Open.String(), Since: time.Unix(1000, 0).UTC(), Cause: "input/output error"}}
+	want.Breakers = []breakerReport{{Store: "acme/1", State: limit.Closed.String()},
+		{Store: "acme/2", State: limit.Open.String(), Since: time.Unix(1000, 0).UTC(), Cause: "input/output error"}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v\nwant %+v\nin %s", got, want, body)
 	}
-	if code, body := get(t, srv, http.MethodGet, "/metrics"); code != 200 || !strings.Contains(body, "go_goroutines ") || !strings.Contains(body, "process_cpu_seconds_total ") {
+	if code, body := get(t, srv, http.MethodGet, "/metrics"); code != 200 || !strings.Contains(body, "go_goroutines ") ||
+		!strings.Contains(body, "process_cpu_seconds_total ") {
 		t.Errorf("metrics: got %d: %.200s", code, body)
 	}
 	for path, want := range map[string]int{"/": 404, "/debug/pprof/": 404, "/metrics": 405, "/livez": 405} {
@@ -119,7 +124,8 @@ func TestListen(t *testing.T) {
 	a := &App{cfg: &config.Config{HTTP: config.HTTP{Listen: taken.Addr().String()}}, log: slog.New(slog.DiscardHandler)}
 	// Run finds that out before it touches an engine: there is none here.
 	err = a.Run(t.Context(), nil)
-	if !errors.Is(err, ErrPrecondition) || !strings.Contains(err.Error(), "http.listen: listen tcp "+taken.Addr().String()+": bind: address already in use") {
+	if !errors.Is(err, ErrPrecondition) ||
+		!strings.Contains(err.Error(), "http.listen: listen tcp "+taken.Addr().String()+": bind: address already in use") {
 		t.Errorf("got %v, want what is wrong with which setting", err)
 	}
 	a.cfg.HTTP.Listen = ""
@@ -128,7 +134,7 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// What is being answered when the process stops is answered, and what hangs does not keep it.
+// At a stop, running requests are answered, and hanging ones do not delay it.
 func TestServeStops(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -182,7 +188,7 @@ func TestServeStops(t *testing.T) {
 	}
 }
 
-// All of it over a broker in memory: what a planner does is told.
+// The endpoints of a planner, with an in-memory broker.
 func TestObserved(t *testing.T) {
 	b := kafkatest.New(t, kafkatest.Options{RealTime: true})
 	log := slog.New(slog.DiscardHandler)
@@ -206,8 +212,9 @@ func TestObserved(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := &health{log: log, stall: 2 * time.Second, prefix: cfg.Prefix, states: cfg.Metrics.State, lags: admin.Lags,
-		ping: func(context.Context) error { return nil }, breakers: func() []BreakerState { return nil }, policies: func() []string { return nil },
-		unread: func() []string { return nil }, stopped: kafka.NewUnreadables().Batches, publish: cfg.Metrics.SetLags}
+		ping: func(context.Context) error { return nil }, breakers: func() []BreakerState { return nil },
+		policies:   func() []string { return nil },
+		unreadable: func() []string { return nil }, stopped: kafka.NewUnreadables().Batches, publish: cfg.Metrics.SetLags}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -251,7 +258,8 @@ func TestObserved(t *testing.T) {
 		`millrace_kafka_client_connects_total{client="planner.high",`, `millrace_kafka_client_connects_total{client="admin",`)
 	b.Send(item("hangs"))
 	await("/livez", 503, "role planner: 1 messages are due, and nothing was done for ")
-	await("/metrics", 200, `millrace_kafka_lag_records{class="high",role="planner",topic="changes"} 1`, `millrace_kafka_working_tasks{class="high",role="planner"} 1`)
+	await("/metrics", 200, `millrace_kafka_lag_records{class="high",role="planner",topic="changes"} 1`,
+		`millrace_kafka_working_tasks{class="high",role="planner"} 1`)
 	close(hang)
 	await("/livez", 200)
 	cancel()
@@ -261,12 +269,13 @@ func TestObserved(t *testing.T) {
 }
 
 func item(name string) schemas.Message {
-	c := &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "maps", Item: name, Version: "1", Time: timestamppb.New(time.Unix(1e9, 0))}
+	c := &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "maps", Item: name, Version: "1",
+		Time: timestamppb.New(time.Unix(1e9, 0))}
 	c.Id = schemas.ChangeID(c)
 	return schemas.Message{Topic: schemas.Changes, Body: c}
 }
 
-// lines are what was logged.
+// lines are the logged lines.
 type lines struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

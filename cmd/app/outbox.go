@@ -8,9 +8,10 @@ import (
 	"github.com/millrace/millrace/streams/storage/emit"
 )
 
-// Emitting returns an account's store such that whatever is done through it becomes a Change. Where the
-// settings name a directory its outbox is there, and holds what a process that died could not tell: Run of what is
-// returned tells it. One process at a time has a store so; another's error wraps ErrPrecondition.
+// Emitting returns an account's store that publishes a Change for every mutation. If outbox.dir is
+// set, its outbox is a file there, and contains the mutations that an earlier process could not
+// publish: Run of the returned store publishes them. One process at a time can open the outbox; for
+// another the error wraps ErrPrecondition.
 func (a *App) Emitting(account, id, agent string) (*emit.Store, error) {
 	st, ok := a.stores.Store(account, id)
 	if !ok {
@@ -35,7 +36,8 @@ func (a *App) Emitting(account, id, agent string) (*emit.Store, error) {
 	return emit.New(st, c, a.producer)
 }
 
-// Untold is how many mutations the outboxes hold: those under way, and those that Kafka does not have yet.
+// Untold returns the number of mutations in the outboxes: those in progress, and those that Kafka
+// has not acknowledged.
 func (a *App) Untold() (n int) {
 	for _, f := range a.outboxes {
 		n += f.Stats().Held
@@ -43,7 +45,7 @@ func (a *App) Untold() (n int) {
 	return n
 }
 
-// closeOutboxes lets go of the outboxes, after the last call of their stores.
+// closeOutboxes closes the outboxes. Call it after the last call of their stores.
 func (a *App) closeOutboxes() {
 	for _, f := range a.outboxes {
 		if err := f.Close(); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// What one process has done and could not tell, the next one tells: each of it once.
+// Mutations that one process could not publish are published once by the next one.
 func TestEmittingOutlivesItsProcess(t *testing.T) {
 	s := newSite(t)
 	s.cfg.Outbox.Dir = t.TempDir()
@@ -25,11 +25,12 @@ func TestEmittingOutlivesItsProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Nobody has made the topics: nothing is acknowledged.
+	// The topics do not exist, so nothing is acknowledged.
 	if err := store.CreateSpace(t.Context(), storage.Space{Name: "photos"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Put(t.Context(), "photos", "a", strings.NewReader("bytes"), storage.PutOptions{Size: 5}); err != nil {
+	if _, err := store.Put(t.Context(), "photos", "a", strings.NewReader("bytes"),
+		storage.PutOptions{Size: 5}); err != nil {
 		t.Fatal(err)
 	}
 	if n := first.Untold(); n != 2 {

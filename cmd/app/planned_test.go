@@ -17,7 +17,8 @@ import (
 	"github.com/millrace/millrace/streams/storage/file"
 )
 
-// A threeStores is a watched plain tree and its two destinations, the policy, and what is on record of a new file.
+// A threeStores is a watched plain tree and its two destinations, with a policy and the records of
+// a new file.
 type threeStores struct {
 	stores map[string]storage.Store
 	rules  policy.Rules
@@ -43,8 +44,8 @@ func (s threeStores) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.Copy
 	return records, nil
 }
 
-// A new file in a watched tree is one Change and one command for each destination. The copiers, which find its digests,
-// publish the Change again, and that leads to no other command.
+// A new file in a watched tree makes one Change and one command per destination. The copiers find
+// its digests and publish the Change again, which makes no further command.
 func TestNewFileIsPlannedOnce(t *testing.T) {
 	t.Parallel()
 	ctx, dir := t.Context(), t.TempDir()
@@ -84,7 +85,8 @@ func TestNewFileIsPlannedOnce(t *testing.T) {
 	if err != nil || len(found.Change.GetDigests()) > 0 {
 		t.Fatalf("got %v, %v, want a Change without digests", found.Change, err)
 	}
-	s.row = &pb.Record{State: pb.RecordState_RECORD_STATE_LIVE, Version: found.Change.GetVersion(), Size: found.Change.GetSize(), Time: found.Change.GetTime()}
+	s.row = &pb.Record{State: pb.RecordState_RECORD_STATE_LIVE, Version: found.Change.GetVersion(),
+		Size: found.Change.GetSize(), Time: found.Change.GetTime()}
 	copier, err := duplicate.New(duplicate.Config{}, s, s, s)
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +96,8 @@ func TestNewFileIsPlannedOnce(t *testing.T) {
 		t.Fatalf("got %d commands, want one for each destination", len(commands))
 	}
 	for _, command := range commands {
-		out, err := copier.Handle(ctx, &schemas.Delivery{Topic: schemas.DuplicationHigh, Body: command, Attempt: 1, Timestamp: time.Now()})
+		out, err := copier.Handle(ctx,
+			&schemas.Delivery{Topic: schemas.DuplicationHigh, Body: command, Attempt: 1, Timestamp: time.Now()})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,11 +24,12 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// policyAgain is the time between two readings of documents that were refused.
-const policyAgain = 10 * time.Second
+// policyRetryInterval is the time between two reads of documents that were refused.
+const policyRetryInterval = 10 * time.Second
 
-// CheckPolicies reads the policies of a folder and returns them, with their faults in the form of the configuration's.
-// Without accounts only the form of the documents is checked, and not whether cfg has their accounts and stores.
+// CheckPolicies reads the policies of a folder, and returns them and their faults in the form of
+// configuration faults. If accounts is false, it does not check whether cfg has the accounts and
+// stores of the documents.
 func CheckPolicies(cfg *config.Config, accounts bool, folder string) (policy.Folder, config.Faults) {
 	var stores map[string][]policy.Store
 	if accounts {
@@ -42,7 +43,7 @@ func CheckPolicies(cfg *config.Config, accounts bool, folder string) (policy.Fol
 	return f, faults
 }
 
-// originOf returns FILE:LINE of a fault.
+// originOf returns the origin of a fault, FILE:LINE.
 func originOf(folder string, f policy.Fault) string {
 	origin := filepath.Join(folder, f.File)
 	if f.Line > 0 {
@@ -51,7 +52,7 @@ func originOf(folder string, f policy.Fault) string {
 	return origin
 }
 
-// policyStores returns what policies depend on of the stores of each account.
+// policyStores returns the stores of each account, with the settings on which policies depend.
 func policyStores(cfg *config.Config) map[string][]policy.Store {
 	accounts := map[string][]policy.Store{}
 	for _, a := range cfg.Accounts {
@@ -64,49 +65,55 @@ func policyStores(cfg *config.Config) map[string][]policy.Store {
 	return accounts
 }
 
-// A policyFolder publishes the documents of the configured folder whose files have changed. One that is refused is left
-// out until it is mended; one that has diverged from what is in force, until its file changes.
+// A policyFolder publishes the changed documents of the configured folder. A refused document is
+// not published until it is corrected. A document that has diverged from the active policy is not
+// published until its file changes.
 type policyFolder struct {
-	app   *App
-	again time.Duration
-	// published is closed when the documents that are to be published are in force, or there is no folder.
+	app      *App
+	interval time.Duration
+	// published is closed when the documents that must be published are active, or if there is no
+	// folder.
 	published chan struct{}
-	// taken are the accounts whose documents have been read, without a fault, and are in force: they are not read again.
-	// diverged says of each of the other documents without a fault why it is not published. Only run uses both.
-	taken    map[string]bool
+	// active are the accounts with an active document that was read without a fault; they are not read
+	// again. diverged has the reasons why other valid documents are not published. Only run uses both.
+	active   map[string]bool
 	diverged map[string]string
-	// open are the accounts of which an incident may be open that this process closes when it is over. Only run uses it.
+	// open are the accounts that may have an open incident which this process must close. Only run
+	// uses it.
 	open map[string]bool
-	// first are the digests of the files that were first read of documents that only older programs have published. Those
-	// recorded no digest, so a file has changed if its digest is not the first one. Only run uses it.
-	first map[string]string
+	// firstDigests are the digests of files at the first read, for documents that only older versions
+	// of this program have published. Those recorded no digest, so such a file counts as changed when
+	// its digest differs from the first one. Only run uses it.
+	firstDigests map[string]string
 
 	mu     sync.Mutex    // guards faults
-	faults policy.Faults // of the documents that are refused
+	faults policy.Faults // of the refused documents
 }
 
 func newPolicyFolder(a *App) *policyFolder {
-	return &policyFolder{app: a, again: policyAgain, published: make(chan struct{}), taken: map[string]bool{}, open: map[string]bool{},
-		first: map[string]string{}}
+	return &policyFolder{
+		app: a, interval: policyRetryInterval, published: make(chan struct{}),
+		active: map[string]bool{}, open: map[string]bool{}, firstDigests: map[string]string{},
+	}
 }
 
-// run reads the folder once, then again and again while anything is refused or has diverged, or an incident is to be
-// closed, and then waits for ctx.
+// run reads the folder. While documents are refused or have diverged, or incidents must be closed,
+// it reads the folder again periodically. Then it waits for ctx.
 func (p *policyFolder) run(ctx context.Context) error {
 	if err := ready(ctx, p.app.policies, p.app.incidents); err != nil {
 		return err
 	}
 	f := p.read()
 	for _, name := range f.Unread {
-		p.app.log.Warn("ignore file in the policy folder: its account is not in duplication-accounts.json, or its name does not "+
-			"end in .json or .yaml", "file", filepath.Join(p.app.cfg.Policies.Folder, name))
+		p.app.log.Warn("ignore file in the policy folder: its account is not in duplication-accounts.json, "+
+			"or its name does not end in .json or .yaml", "file", filepath.Join(p.app.cfg.Policies.Folder, name))
 	}
 	if err := p.publish(ctx, f); err != nil {
 		return err
 	}
 	close(p.published)
 	for len(p.refusals()) > 0 || len(p.diverged) > 0 || len(p.open) > 0 {
-		if err := retry.Sleep(ctx, p.again); err != nil {
+		if err := retry.Sleep(ctx, p.interval); err != nil {
 			return err
 		}
 		if err := p.readAgain(ctx); err != nil {
@@ -117,15 +124,15 @@ func (p *policyFolder) run(ctx context.Context) error {
 	return nil
 }
 
-// readAgain reads the folder for the accounts that are not taken yet. Those are not only the ones that are refused: a
-// mended list of accounts names others.
+// readAgain reads the folder for the accounts that are not active yet. These can be others than the
+// refused ones, since a corrected list of accounts may have new ones.
 func (p *policyFolder) readAgain(ctx context.Context) error {
 	f := p.read()
-	if len(p.taken) > 0 && len(of(f.Faults, "")) > 0 { // the folder as a whole says nothing of those that wait
-		return nil
+	if len(p.active) > 0 && len(faultsOf(f.Faults, "")) > 0 {
+		return nil // an unreadable folder says nothing about the pending accounts
 	}
-	maps.DeleteFunc(f.Documents, func(account string, _ policy.Document) bool { return p.taken[account] })
-	f.Faults = slices.DeleteFunc(f.Faults, func(fault policy.Fault) bool { return p.taken[fault.Account] })
+	maps.DeleteFunc(f.Documents, func(account string, _ policy.Document) bool { return p.active[account] })
+	f.Faults = slices.DeleteFunc(f.Faults, func(fault policy.Fault) bool { return p.active[fault.Account] })
 	return p.publish(ctx, f)
 }
 
@@ -133,14 +140,14 @@ func (p *policyFolder) read() policy.Folder {
 	return policy.ReadFolder(os.DirFS(p.app.cfg.Policies.Folder), policyStores(p.app.cfg))
 }
 
-// publish publishes documents, and logs and records faults and what has diverged.
+// publish publishes documents, and logs and records the faults and the diverged documents.
 func (p *policyFolder) publish(ctx context.Context, f policy.Folder) error {
 	folder, faults := p.app.cfg.Policies.Folder, f.Faults
 	before := p.refusals()
 	for _, account := range slices.Sorted(maps.Keys(accountsOf(faults))) {
-		now := of(faults, account)
-		if slices.Equal(now, of(before, account)) {
-			continue // it has been logged
+		now := faultsOf(faults, account)
+		if slices.Equal(now, faultsOf(before, account)) {
+			continue // already logged
 		}
 		p.app.log.Error(p.refusal(account), "account", account, "file", originOf(folder, now[0]), "err", reasons(now))
 	}
@@ -149,33 +156,34 @@ func (p *policyFolder) publish(ctx context.Context, f policy.Folder) error {
 		return err
 	}
 	for account := range f.Documents {
-		p.taken[account] = diverged[account] == ""
+		p.active[account] = diverged[account] == ""
 	}
 	p.reportDiverged(ctx, f, diverged)
 	for account := range accountsOf(before) {
-		if len(of(faults, account)) == 0 {
-			p.app.log.Info("policy is no longer refused", "account", account, "folder", folder)
+		if len(faultsOf(faults, account)) == 0 {
+			p.app.log.Info("accept policy", "account", account, "folder", folder)
 		}
 	}
-	// Last: readiness says that all is well when it is.
+	// Last, so that the process is not ready too early.
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.faults = faults
 	return nil
 }
 
-// A folderStep is what is done about the document of a policy folder.
+// A folderStep is the action for a document of a policy folder.
 type folderStep int
 
 const (
 	folderPublish folderStep = iota
 	folderNothing
-	folderDiverged // not published, and reported
+	folderDiverged // report, do not publish
 )
 
-// stepOf decides about a document of the folder. published: its file has been published before. same: it is what is in
-// force. gap: a record after the newest revision cannot be decoded, and no person has accepted that.
-func stepOf(published, same, gap bool) folderStep {
+// folderStepOf returns the action for a document of the folder. published: its file was published
+// before. same: it equals the active policy. gap: a record after the newest revision cannot be
+// decoded, and no person has accepted that.
+func folderStepOf(published, same, gap bool) folderStep {
 	switch {
 	case gap:
 		return folderDiverged
@@ -187,16 +195,17 @@ func stepOf(published, same, gap bool) folderStep {
 	return folderDiverged
 }
 
-// publishOnTop publishes the documents whose files have changed, on top of what others publish meanwhile. It returns why
-// others that are not in force are not published, by account.
+// publishOnTop publishes the documents with changed files, and retries when another writer
+// publishes first. It returns, by account, the reasons why other documents that are not active are
+// not published.
 func (p *policyFolder) publishOnTop(ctx context.Context, f policy.Folder) (diverged map[string]string, err error) {
 	for {
 		changed := map[string]policy.Document{}
 		diverged = map[string]string{}
 		for account, doc := range f.Documents {
-			gap := p.app.openGap(account)
+			gap := p.app.hasOpenGap(account)
 			made, older := p.publishedBefore(account, f.Sums[account], doc)
-			switch stepOf(made || older, p.app.inForce(account, doc, p.app.recordFaults(account)), gap) {
+			switch folderStepOf(made || older, p.app.isActive(account, doc, p.app.recordFaults(account)), gap) {
 			case folderPublish:
 				changed[account] = doc
 			case folderDiverged:
@@ -212,36 +221,39 @@ func (p *policyFolder) publishOnTop(ctx context.Context, f policy.Folder) (diver
 	}
 }
 
-// publishedBefore reports whether the file of a document was published, or as far as can be known: an older program has
-// published the document, and the file has not changed since this process read it first.
+// publishedBefore reports whether the file of a document was published. older: an older version of
+// this program published the document, and the file has not changed since this process first read
+// it.
 func (p *policyFolder) publishedBefore(account, sum string, doc policy.Document) (made, older bool) {
-	if made, older = p.app.book.Published(account, sum, doc); !older {
+	if made, older = p.app.policyRegistry.Published(account, sum, doc); !older {
 		return made, false
 	}
-	if p.first[account] == "" {
-		p.first[account] = sum
+	if p.firstDigests[account] == "" {
+		p.firstDigests[account] = sum
 	}
-	return false, p.first[account] == sum
+	return false, p.firstDigests[account] == sum
 }
 
-// whyDiverged says why a document of the folder is not published though it is not in force.
+// whyDiverged returns the reason why a document that is not active is not published.
 func (p *policyFolder) whyDiverged(account, sum string, gap, older bool) string {
-	revision := p.app.book.Revision(account)
+	revision := p.app.policyRegistry.Revision(account)
 	switch {
 	case older && !gap:
-		return fmt.Sprintf("revision %d is in force, and the document of the folder, which an older program has published, is another "+
-			"one (sha256 %s): update the file, or change it in any way while this process runs to publish it", revision, sum)
+		return fmt.Sprintf("revision %d is active and differs from the document of the folder (sha256 %s), "+
+			"which an older version published: update the file, or change it in any way while this process runs to publish it",
+			revision, sum)
 	case gap:
-		return fmt.Sprintf("a record after revision %d cannot be decoded: the document of the folder is not published before a person "+
-			"has closed the incident %s of that record", revision, incident.RecordUnreadable)
+		return fmt.Sprintf("a record after revision %d cannot be decoded: "+
+			"the document of the folder is not published until a person closes the incident %s of that record",
+			revision, incident.RecordUnreadable)
 	}
-	return fmt.Sprintf("revision %d is in force, and the document of the folder, which was published before, is another one (sha256 %s): "+
-		"update the file, or change it in any way to publish it", revision, sum)
+	return fmt.Sprintf("revision %d is active and differs from the document of the folder (sha256 %s), "+
+		"which was published before: update the file, or change it in any way to publish it", revision, sum)
 }
 
-// reportDiverged opens the incidents of what has diverged, and closes those of what has not. One that cannot be published
-// is published when the folder is read again, or by the next process. Of processes with different folders each adds to
-// the incident only when its own reason changes.
+// reportDiverged opens the incidents of diverged documents and closes those of the others. If
+// publishing an incident fails, the next read of the folder, or the next process, repeats it.
+// Processes with different folders append to an incident only when their own reasons change.
 func (p *policyFolder) reportDiverged(ctx context.Context, f policy.Folder, diverged map[string]string) {
 	report := func(account string, err error) bool {
 		if err != nil && ctx.Err() == nil {
@@ -255,14 +267,14 @@ func (p *policyFolder) reportDiverged(ctx context.Context, f policy.Folder, dive
 	for account, why := range diverged {
 		changed := p.diverged[account] != why
 		if changed {
-			p.app.log.Error("a policy of the folder is not published", "account", account, "reason", why)
+			p.app.log.Error("do not publish diverged policy", "account", account, "reason", why)
 		}
-		if changed || !p.app.board.IsOpen(about(account)) {
-			report(account, p.app.board.Open(ctx, about(account), why))
+		if changed || !p.app.incidentBoard.IsOpen(about(account)) {
+			report(account, p.app.incidentBoard.Open(ctx, about(account), why))
 		}
 	}
 	for account := range f.Documents {
-		p.open[account] = true // by this process or by an earlier one
+		p.open[account] = true // an earlier process may have opened it
 	}
 	unknown := accountsOf(f.Faults)
 	for account := range p.open {
@@ -270,30 +282,31 @@ func (p *policyFolder) reportDiverged(ctx context.Context, f policy.Folder, dive
 		switch {
 		case diverged[account] != "":
 			continue
-		case p.taken[account]:
-			over = "the document of the folder is in force"
+		case p.active[account]:
+			over = "the document of the folder is active"
 		case unknown[""], unknown[account]:
 			continue
 		}
-		if report(account, p.app.board.Close(ctx, about(account), over)) {
+		if report(account, p.app.incidentBoard.Close(ctx, about(account), over)) {
 			delete(p.open, account)
 		}
 	}
 	p.diverged = diverged
 }
 
-// refusal is the log message about a refused document, or about the folder as a whole if account is empty.
+// refusal returns the log message for a refused document; if account is empty, for the folder as a
+// whole.
 func (p *policyFolder) refusal(account string) string {
 	if account == "" {
-		return "refuse policy folder: all policies that are in force stay, and it is read again until it is mended"
+		return "refuse policy folder: the active policies stay, and the folder is read again until it is corrected"
 	}
-	if _, ok := p.app.book.Document(account); ok {
-		return "refuse policy: the last good one stays in force, and the file is read again until it is mended"
+	if _, ok := p.app.policyRegistry.Document(account); ok {
+		return "refuse policy: the last good one stays active, and the file is read again until it is corrected"
 	}
-	return "refuse policy: its account has none in force, and the file is read again until it is mended"
+	return "refuse policy: the account has no active one, and the file is read again until it is corrected"
 }
 
-// reasons returns faults of one file as one line.
+// reasons returns the faults of one file as one line.
 func reasons(faults policy.Faults) string {
 	all := make([]string, len(faults))
 	for i, f := range faults {
@@ -312,7 +325,7 @@ func (p *policyFolder) refusals() policy.Faults {
 	return p.faults
 }
 
-// accountsOf returns the accounts that faults are of; the empty one is the folder as a whole.
+// accountsOf returns the accounts of faults; the empty account is the folder as a whole.
 func accountsOf(faults policy.Faults) map[string]bool {
 	accounts := map[string]bool{}
 	for _, f := range faults {
@@ -321,8 +334,8 @@ func accountsOf(faults policy.Faults) map[string]bool {
 	return accounts
 }
 
-// of returns the faults of an account.
-func of(faults policy.Faults, account string) (some policy.Faults) {
+// faultsOf returns the faults of an account.
+func faultsOf(faults policy.Faults, account string) (some policy.Faults) {
 	for _, f := range faults {
 		if f.Account == account {
 			some = append(some, f)
@@ -331,12 +344,13 @@ func of(faults policy.Faults, account string) (some policy.Faults) {
 	return some
 }
 
-// refused names the policies that this process does not follow: documents of the folder with a fault, and records for
-// accounts of this configuration that cannot be read. A record that is in force with faults is none of them.
+// refused returns the policies that this process does not follow: documents of the folder with a
+// fault, and unreadable records of configured accounts. It does not include an active record with
+// faults.
 func (p *policyFolder) refused() (all []string) {
 	faults := p.refusals()
 	for _, account := range slices.Sorted(maps.Keys(accountsOf(faults))) {
-		first := of(faults, account)[0]
+		first := faultsOf(faults, account)[0]
 		origin := originOf(p.app.cfg.Policies.Folder, first)
 		all = append(all, fmt.Sprintf("%s: %s", origin, policy.Fault{Key: first.Key, Reason: first.Reason}))
 	}
@@ -350,7 +364,7 @@ func (p *policyFolder) refused() (all []string) {
 	return all
 }
 
-// metric counts the policies that are refused.
+// metric returns the metric of refused policies.
 func (p *policyFolder) metric() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "millrace_policy_refused",
@@ -358,16 +372,16 @@ func (p *policyFolder) metric() prometheus.Collector {
 	}, func() float64 { return float64(len(p.refused())) })
 }
 
-// openGap reports whether a record after the newest revision of an account cannot be decoded, and no person has accepted
-// that.
-func (a *App) openGap(account string) bool {
-	if a.book.Faults(account).Gap == nil {
+// hasOpenGap reports whether a record after the newest revision of an account cannot be decoded,
+// and no person has accepted that.
+func (a *App) hasOpenGap(account string) bool {
+	if a.policyRegistry.Faults(account).Gap == nil {
 		return false
 	}
 	accepted := false
 	for _, u := range a.unreadable.List() {
 		if u.Topic == schemas.Policies && string(u.Key) == account {
-			if !a.board.Accepted(aboutUnreadable(u)) {
+			if !a.incidentBoard.Accepted(recordSubject(u)) {
 				return true
 			}
 			accepted = true
@@ -376,19 +390,19 @@ func (a *App) openGap(account string) bool {
 	return !accepted
 }
 
-// recordFaults returns what is wrong with the newest records of an account's policy, but for what a person has accepted.
+// recordFaults returns the faults of the newest records of an account's policy, without those that
+// a person has accepted.
 func (a *App) recordFaults(account string) policy.RecordFaults {
-	f := a.book.Faults(account)
-	if f.Gap != nil && !a.openGap(account) {
+	f := a.policyRegistry.Faults(account)
+	if f.Gap != nil && !a.hasOpenGap(account) {
 		f.Gap = nil
 	}
 	return f
 }
 
-// SetPolicy publishes a document for an account, if it differs from the one in force,
-// and returns when this process follows it. A *policy.LostError reports that another writer's
-// document was published first: then that one is in force, and not doc. It needs a Run that is
-// under way.
+// SetPolicy publishes a document for an account if it differs from the active one, and returns when
+// this process follows it. A *policy.LostError reports that another writer's document was published
+// first and is active. SetPolicy requires a running Run.
 func (a *App) SetPolicy(ctx context.Context, account string, doc policy.Document, by string) error {
 	if err := ready(ctx, a.policies); err != nil {
 		return err
@@ -399,26 +413,30 @@ func (a *App) SetPolicy(ctx context.Context, account string, doc policy.Document
 	return a.publishPolicies(ctx, map[string]policy.Document{account: doc}, nil, by)
 }
 
-// inForce reports whether what is in force for an account, with faults f, is what doc says.
-func (a *App) inForce(account string, doc policy.Document, f policy.RecordFaults) bool {
-	held, ok := a.book.Document(account)
+// isActive reports whether the active policy of an account equals doc. f are the faults of the
+// policy.
+func (a *App) isActive(account string, doc policy.Document, f policy.RecordFaults) bool {
+	held, ok := a.policyRegistry.Document(account)
 	return ok && f.Unread == nil && f.Gap == nil && reflect.DeepEqual(held, doc)
 }
 
-// publishPolicies publishes the documents that differ from those in force or, if they are of a folder's files, whose
-// digests are sums, have not been published before. It returns when this process has read which records took their
-// revisions. Its error joins a *policy.LostError for each document before which another writer published another one.
-func (a *App) publishPolicies(ctx context.Context, documents map[string]policy.Document, sums map[string]string, by string) error {
+// publishPolicies publishes the documents that differ from the active ones. sums are the digests of
+// the documents' files, if they have any: such a document is also published if its file was not
+// published before. It returns when this process has read which record became each revision. The
+// error joins a *policy.LostError for each document that lost against another writer.
+func (a *App) publishPolicies(
+	ctx context.Context, documents map[string]policy.Document, sums map[string]string, by string,
+) error {
 	done := func(account string) bool {
 		doc, sum := documents[account], sums[account]
-		made, older := a.book.Published(account, sum, doc)
-		// A record ends a gap that a person has accepted, too.
-		return a.inForce(account, doc, a.book.Faults(account)) && (sum == "" || made || older)
+		made, older := a.policyRegistry.Published(account, sum, doc)
+		// A new record also ends a gap that a person has accepted.
+		return a.isActive(account, doc, a.policyRegistry.Faults(account)) && (sum == "" || made || older)
 	}
 	var records []*pb.Policy
 	var msgs []schemas.Message
 	for account, doc := range documents {
-		base := a.book.Revision(account) // first: what comes after it is not overwritten unseen
+		base := a.policyRegistry.Revision(account) // read first, so that a later revision is not overwritten
 		if done(account) {
 			continue
 		}
@@ -435,7 +453,7 @@ func (a *App) publishPolicies(ctx context.Context, documents map[string]policy.D
 	var lost []error
 	for _, rec := range records {
 		for {
-			settled, err := a.book.Settled(rec)
+			settled, err := a.policyRegistry.Settled(rec)
 			if settled {
 				if err != nil && !done(rec.GetAccount()) {
 					lost = append(lost, err)

@@ -25,16 +25,17 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// to is a policy that copies store 1 to another.
+// to returns a policy that copies store 1 to another.
 func to(store string) string {
 	return fmt.Sprintf("defaultPolicies:\n  - {srcStoreId: 1, destStoreId: %s}\n", store)
 }
 
-// withPolicies gives the site accounts acme and bell, and a folder of policies.
+// withPolicies adds accounts acme and bell, and a folder of policies, to the site.
 func (s *site) withPolicies() (write func(name, content string)) {
 	bell := config.Account{ID: "bell"}
 	for _, id := range []string{"1", "2"} {
-		bell.Stores = append(bell.Stores, config.Store{ID: id, Driver: "file", Root: filepath.Join(s.t.TempDir(), id), Primary: id == "1"})
+		bell.Stores = append(bell.Stores,
+			config.Store{ID: id, Driver: "file", Root: filepath.Join(s.t.TempDir(), id), Primary: id == "1"})
 	}
 	folder := s.t.TempDir()
 	cfg := *s.cfg // others may be running with it
@@ -49,11 +50,11 @@ func (s *site) withPolicies() (write func(name, content string)) {
 	}
 }
 
-// inForce waits until a copies store 1 of an account to a store.
+// inForce waits until the active policy of an account copies store 1 to a store.
 func (s *site) inForce(a *App, account, store string) {
 	s.t.Helper()
 	s.until(func() error {
-		rules, _ := a.book.Rules(account, "photos")
+		rules, _ := a.policyRegistry.Rules(account, "photos")
 		if len(rules.Pairs) != 1 || rules.Pairs[0].Destination != store {
 			return fmt.Errorf("in force for %s: %+v, want store %s", account, rules.Pairs, store)
 		}
@@ -61,8 +62,8 @@ func (s *site) inForce(a *App, account, store string) {
 	})
 }
 
-// A document that is refused leaves the process live and not ready, with the file, line and cause, until it is mended;
-// the other documents are in force meanwhile.
+// While a document is refused, the process is live and not ready, and reports the file, line and
+// cause. The other documents are active meanwhile.
 func TestRefusedPolicyShowsInReadiness(t *testing.T) {
 	s := newSite(t)
 	write := s.withPolicies()
@@ -71,18 +72,20 @@ func TestRefusedPolicyShowsInReadiness(t *testing.T) {
 	write("bell-duplication-policy.yaml", "# of bell\n"+to("7"))
 	a := s.run(schemas.RolePlanner)
 	file := filepath.Join(s.cfg.Policies.Folder, "bell-duplication-policy.yaml")
-	s.await("/readyz", 503, "policy refused: "+file+`:3: defaultPolicies[0].destStoreId: unknown store \"7\"; the account has 1, 2`)
+	s.await("/readyz", 503, "policy refused: "+file+`:3: defaultPolicies[0].destStoreId: `+
+		`unknown store \"7\"; the account has 1, 2`)
 	s.await("/startupz", 200)
 	s.await("/livez", 200)
 	s.await("/metrics", 200, "millrace_policy_refused 1")
 	s.inForce(a, "acme", "2")
-	logged := `msg="refuse policy: its account has none in force, and the file is read again until it is mended" account=bell file=` +
+	logged := `msg="refuse policy: ` +
+		`the account has no active one, and the file is read again until it is corrected" account=bell file=` +
 		file + ":3 err="
 	if n := s.said.with(logged); n != 1 {
 		t.Errorf("the log has %q %d times, want once", logged, n)
 	}
 
-	// Another fault in it is reported in place of the first. A document that was read is not read again.
+	// A new fault replaces the reported one. An active document is not read again.
 	write("acme-duplication-policy.yaml", to("3"))
 	write("bell-duplication-policy.yaml", "default: 1\n")
 	s.await("/readyz", 503, file+":1: default: unknown key")
@@ -91,13 +94,13 @@ func TestRefusedPolicyShowsInReadiness(t *testing.T) {
 	s.await("/metrics", 200, "millrace_policy_refused 0")
 	s.inForce(a, "bell", "2")
 	s.inForce(a, "acme", "2")
-	if n := s.said.with("policy is no longer refused"); n != 1 {
-		t.Errorf("the log says %d times that the policy is no longer refused, want once", n)
+	if n := s.said.with("accept policy"); n != 1 {
+		t.Errorf("the log has %d lines \"accept policy\", want 1", n)
 	}
 }
 
-// While anything is refused, what was not taken at the start is published when it can be: also of an account that the
-// list of accounts did not name.
+// While documents are refused, other documents are published as soon as possible, also those of
+// accounts that the list of accounts lacked.
 func TestMendedListOfAccounts(t *testing.T) {
 	s := newSite(t)
 	write := s.withPolicies()
@@ -107,19 +110,19 @@ func TestMendedListOfAccounts(t *testing.T) {
 	a := s.run(schemas.RolePlanner)
 	s.await("/readyz", 503, `the configuration has no account \"acne\"; did you mean acme?`)
 	s.inForce(a, "bell", "2")
-	if _, ok := a.book.Document("acme"); ok {
+	if _, ok := a.policyRegistry.Document("acme"); ok {
 		t.Error("acme has a policy, and is not in the list")
 	}
 	write("bell-duplication-policy.yaml", "default: 1\n") // it is taken, and not read again
 	write("duplication-accounts.json", `["acme", "bell"]`)
 	s.await("/readyz", 200)
-	if _, ok := a.book.Document("acme"); !ok {
+	if _, ok := a.policyRegistry.Document("acme"); !ok {
 		t.Error("the process is ready, and the policy of acme is not in force")
 	}
 	s.inForce(a, "bell", "2")
 }
 
-// The log says whether a policy stays in force when a document is refused.
+// The log says whether a policy stays active when a document is refused.
 func TestRefusedPolicyLeavesTheLastOneInForce(t *testing.T) {
 	s := newSite(t)
 	write := s.withPolicies()
@@ -133,12 +136,13 @@ func TestRefusedPolicyLeavesTheLastOneInForce(t *testing.T) {
 	if err := again.publish(t.Context(), f); err != nil {
 		t.Fatal(err)
 	}
-	if n := s.said.with("refuse policy: the last good one stays in force"); n != 1 {
+	if n := s.said.with("refuse policy: the last good one stays active"); n != 1 {
 		t.Errorf("the log says %d times that the last one stays, want once", n)
 	}
 }
 
-// A folder that is not there is waited for, and then read whole. A role that applies no policy is ready meanwhile.
+// The process waits for a missing folder and then reads all of it. A role that applies no policies
+// is ready meanwhile.
 func TestPolicyFolderComesLate(t *testing.T) {
 	s := newSite(t)
 	write := s.withPolicies()
@@ -163,8 +167,8 @@ func TestPolicyFolderComesLate(t *testing.T) {
 	other.await("/metrics", 200, "millrace_policy_refused 1")
 }
 
-// A record that cannot be read shows too, until a document of the folder takes its place. One for an account of another
-// configuration does not.
+// An unreadable record is reported until a document of the folder replaces it, unless its account
+// is not configured.
 func TestRefusedRecordShowsInReadiness(t *testing.T) {
 	s := newSite(t)
 	write := s.withPolicies()
@@ -192,7 +196,7 @@ func TestRefusedRecordShowsInReadiness(t *testing.T) {
 	s.inForce(a, "acme", "2")
 }
 
-// Each row is one thing that can be done about a document of the folder.
+// Each row is a case of a document of the folder.
 func TestStepOf(t *testing.T) {
 	for name, tt := range map[string]struct {
 		published, same, gap bool
@@ -208,25 +212,25 @@ func TestStepOf(t *testing.T) {
 		"another revision came after it, and a gap": {true, false, true, folderDiverged},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := stepOf(tt.published, tt.same, tt.gap); got != tt.want {
+			if got := folderStepOf(tt.published, tt.same, tt.gap); got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})
 	}
 }
 
-// diverged waits until the incident about acme's policy is open, or closed.
+// diverged waits until the incident about acme's policy is open or closed.
 func (s *site) diverged(a *App, open bool) {
 	s.t.Helper()
 	s.until(func() error {
-		if got := a.board.IsOpen(incident.Subject{Account: "acme", Kind: incident.PolicyDiverged}); got != open {
+		if got := a.incidentBoard.IsOpen(incident.Subject{Account: "acme", Kind: incident.PolicyDiverged}); got != open {
 			return fmt.Errorf("incident %s is open: %v, want %v", incident.PolicyDiverged, got, open)
 		}
 		return nil
 	})
 }
 
-// restarted runs another process, whose folder of policies is another one, and waits until it has read that.
+// restarted runs another process with another folder of policies, and waits until it has read that.
 func (s *site) restarted(folder string) *App {
 	s.t.Helper()
 	cfg := *s.cfg // others are running with it
@@ -240,8 +244,9 @@ func (s *site) restarted(folder string) *App {
 	return a
 }
 
-// A process with an older folder does not put the older document in force when it starts again, and neither does any
-// process revert what a person has published: that is an incident, until the file or the policy changes.
+// A restarted process with an older folder does not publish the older document, and no process
+// reverts a policy that a person has published. An incident is open until the file or the policy
+// changes.
 func TestRestartRevertsNoPolicy(t *testing.T) {
 	s := newSite(t)
 	write := s.withPolicies()
@@ -260,11 +265,11 @@ func TestRestartRevertsNoPolicy(t *testing.T) {
 	s.await("/readyz", 200)
 	s.inForce(late, "acme", "3")
 	s.diverged(late, true)
-	if got := late.book.Revision("acme"); got != 2 {
+	if got := late.policyRegistry.Revision("acme"); got != 2 {
 		t.Errorf("revision %d, want 2", got)
 	}
 	late = s.restarted(older) // once more, as when it is killed
-	if got := late.book.Revision("acme"); got != 2 {
+	if got := late.policyRegistry.Revision("acme"); got != 2 {
 		t.Errorf("revision %d, want 2", got)
 	}
 	write("acme-duplication-policy.yaml", to("3"))
@@ -274,7 +279,7 @@ func TestRestartRevertsNoPolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	late = s.restarted(newer)
-	if doc, ok := late.book.Document("acme"); !ok || len(doc.Default) != 0 {
+	if doc, ok := late.policyRegistry.Document("acme"); !ok || len(doc.Default) != 0 {
 		t.Errorf("in force: %v, want what ann has published", doc)
 	}
 	s.diverged(late, true)
@@ -283,7 +288,7 @@ func TestRestartRevertsNoPolicy(t *testing.T) {
 	s.diverged(late, false)
 }
 
-// Many policies are published together, and by the next start only those that have changed.
+// Many policies are published together. The next start publishes only the changed ones.
 func TestManyPolicies(t *testing.T) {
 	s := newSite(t)
 	write := s.withPolicies()
@@ -293,10 +298,12 @@ func TestManyPolicies(t *testing.T) {
 		names[i] = fmt.Sprintf(`"a%d"`, i)
 		account := config.Account{ID: fmt.Sprintf("a%d", i)}
 		for _, id := range []string{"1", "2"} {
-			account.Stores = append(account.Stores, config.Store{ID: id, Driver: "file", Root: filepath.Join(root, account.ID, id)})
+			account.Stores = append(account.Stores,
+				config.Store{ID: id, Driver: "file", Root: filepath.Join(root, account.ID, id)})
 		}
 		s.cfg.Accounts = append(s.cfg.Accounts, account)
-		if err := os.WriteFile(filepath.Join(s.cfg.Policies.Folder, fmt.Sprintf("a%d-duplication-policy.yaml", i)), []byte(to("2")), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(s.cfg.Policies.Folder, fmt.Sprintf("a%d-duplication-policy.yaml", i)),
+			[]byte(to("2")), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -304,7 +311,7 @@ func TestManyPolicies(t *testing.T) {
 	a := s.run(schemas.RolePlanner)
 	s.await("/readyz", 200)
 	for i := range n {
-		if got := a.book.Revision(fmt.Sprintf("a%d", i)); got != 1 {
+		if got := a.policyRegistry.Revision(fmt.Sprintf("a%d", i)); got != 1 {
 			t.Fatalf("account a%d is at revision %d, want 1", i, got)
 		}
 	}
@@ -314,13 +321,13 @@ func TestManyPolicies(t *testing.T) {
 		t.Fatal(err)
 	}
 	for account, want := range map[string]int64{"a6": 1, "a7": 2} {
-		if got := a.book.Revision(account); got != want {
+		if got := a.policyRegistry.Revision(account); got != want {
 			t.Errorf("account %s is at revision %d, want %d", account, got, want)
 		}
 	}
 }
 
-// A document that does not fit is an error of whoever publishes it, and is not published.
+// An invalid document is an error of the caller and is not published.
 func TestSetPolicyRefuses(t *testing.T) {
 	s := newSite(t)
 	a := s.run(schemas.RoleDelayer)
@@ -330,13 +337,14 @@ func TestSetPolicyRefuses(t *testing.T) {
 	}
 	for _, account := range []string{"acme", "nobody"} {
 		var faults policy.Faults
-		if err := a.SetPolicy(t.Context(), account, doc, "test"); !errors.As(err, &faults) || a.book.Revision(account) != 0 {
-			t.Errorf("%s: got %v, revision %d", account, err, a.book.Revision(account))
+		if err := a.SetPolicy(t.Context(), account, doc, "test"); !errors.As(err, &faults) ||
+			a.policyRegistry.Revision(account) != 0 {
+			t.Errorf("%s: got %v, revision %d", account, err, a.policyRegistry.Revision(account))
 		}
 	}
 }
 
-// late opens a process that follows the policies only from the call of follow on.
+// late opens a process that follows the policies only after follow is called.
 func (s *site) late() (a *App, follow func()) {
 	s.t.Helper()
 	a, err := Open(s.t.Context(), s.cfg, Options{Log: s.said.log(), Drain: time.Second})
@@ -384,8 +392,8 @@ func document(t *testing.T, text string) policy.Document {
 	return doc
 }
 
-// Of two writers that publish on top of the same revision the second learns that it lost, and to whom, unless both say
-// the same.
+// Of two writers that publish on top of the same revision, the second gets an error that names the
+// first, unless their documents are equal.
 func TestWriterThatLostIsTold(t *testing.T) {
 	for name, tt := range map[string]struct {
 		second string
@@ -403,7 +411,8 @@ func TestWriterThatLostIsTold(t *testing.T) {
 			second, follow := s.late()
 			told := make(chan error, 1)
 			go func() {
-				told <- second.publishPolicies(t.Context(), map[string]policy.Document{"acme": document(t, to(tt.second))}, nil, "second")
+				told <- second.publishPolicies(t.Context(), map[string]policy.Document{"acme": document(t, to(tt.second))}, nil,
+					"second")
 			}()
 			s.published(first, 2)
 			follow()
@@ -414,7 +423,7 @@ func TestWriterThatLostIsTold(t *testing.T) {
 			case tt.lost && (!errors.As(err, &lost) || lost.Account != "acme" || lost.Revision != 1 || lost.By != "first"):
 				t.Errorf("got %v, want that first published revision 1", err)
 			}
-			if got := first.book.Revision("acme"); got != 1 {
+			if got := first.policyRegistry.Revision("acme"); got != 1 {
 				t.Errorf("revision %d, want 1", got)
 			}
 			s.inForce(first, "acme", "2")
@@ -422,7 +431,8 @@ func TestWriterThatLostIsTold(t *testing.T) {
 	}
 }
 
-// The document of a folder is published again on top of one that another writer published meanwhile.
+// The document of a folder is published again on top of one that another writer published
+// meanwhile.
 func TestFolderThatLostPublishesOnTop(t *testing.T) {
 	s := newSite(t)
 	write := s.withPolicies()
@@ -447,7 +457,7 @@ func TestFolderThatLostPublishesOnTop(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.inForce(first, "acme", "3")
-	if got := first.book.Revision("acme"); got != 2 {
+	if got := first.policyRegistry.Revision("acme"); got != 2 {
 		t.Errorf("revision %d, want 2", got)
 	}
 	if n := s.said.with("publish policies again: another writer was first"); n != 1 {
@@ -455,7 +465,7 @@ func TestFolderThatLostPublishesOnTop(t *testing.T) {
 	}
 }
 
-// A document that was published, by a process that died before it read that back, is not published again.
+// A document whose publisher died before reading it back is not published again.
 func TestPolicyIsPublishedOnce(t *testing.T) {
 	s := newSite(t)
 	a := s.run(schemas.RoleDelayer)
@@ -465,7 +475,8 @@ func TestPolicyIsPublishedOnce(t *testing.T) {
 	killed, _ := s.late()
 	ctx, kill := context.WithCancel(t.Context())
 	told := make(chan error, 1)
-	acme, sums := map[string]policy.Document{"acme": document(t, to("2"))}, map[string]string{"acme": "5d41402abc4b2a76b9719d911017c592"}
+	acme, sums := map[string]policy.Document{"acme": document(t,
+		to("2"))}, map[string]string{"acme": "5d41402abc4b2a76b9719d911017c592"}
 	go func() {
 		told <- killed.publishPolicies(ctx, acme, sums, "test")
 	}()
@@ -484,8 +495,8 @@ func TestPolicyIsPublishedOnce(t *testing.T) {
 	s.published(a, 1)
 }
 
-// Pairs with a store that the configuration lacks do nothing: their commands end as dead letters that say why, and the
-// other pairs go on.
+// Pairs with an unknown store have no effect: their commands become dead letters with the reason,
+// and other pairs continue.
 func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
 	s := newSite(t)
 	s.hasSpace(1)
@@ -502,7 +513,8 @@ func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
 	if err := store.CreateSpace(t.Context(), storage.Space{Name: "photos"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Put(t.Context(), "photos", "a", strings.NewReader("bytes"), storage.PutOptions{Size: 5}); err != nil {
+	if _, err := store.Put(t.Context(), "photos", "a", strings.NewReader("bytes"),
+		storage.PutOptions{Size: 5}); err != nil {
 		t.Fatal(err)
 	}
 	copied, _ := a.Stores().Store("acme", "2")
@@ -517,7 +529,8 @@ func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
 	defer dead.Close()
 	s.until(func() error {
 		about := map[string]string{} // item: destination
-		err := dead.Each(t.Context(), kafka.DeadQuery{Role: schemas.RoleCopier, Cause: `stores "1" and "9" of account "acme"`},
+		err := dead.Each(t.Context(),
+			kafka.DeadQuery{Role: schemas.RoleCopier, Cause: `stores "1" and "9" of account "acme"`},
 			func(l *kafka.DeadLetter) error {
 				body, err := l.Decode()
 				if c, ok := body.(*pb.DuplicationCommand); ok {
@@ -534,14 +547,14 @@ func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
 		t.Errorf("/readyz names %q: the process would never be ready", got)
 	}
 	s.until(func() error {
-		if !a.board.IsOpen(incident.Subject{Account: "acme", Kind: incident.PolicyRefused}) {
+		if !a.incidentBoard.IsOpen(incident.Subject{Account: "acme", Kind: incident.PolicyRefused}) {
 			return errors.New("no incident is open")
 		}
 		return nil
 	})
 }
 
-// From a record of policies on that cannot be decoded, until the next revision, deletes are kept.
+// After an undecodable record of policies, deletes are kept until the next revision.
 func TestPolicyRecordThatCannotBeDecoded(t *testing.T) {
 	b := kafkatest.New(t, kafkatest.Options{Loopback: true, Bare: true})
 	s := newSite(t)
@@ -550,7 +563,7 @@ func TestPolicyRecordThatCannotBeDecoded(t *testing.T) {
 	keeps := func(want policy.Deletes) {
 		t.Helper()
 		s.until(func() error {
-			rules, _ := a.book.Rules("acme", "photos")
+			rules, _ := a.policyRegistry.Rules("acme", "photos")
 			if rules.Deletes != want || len(rules.Pairs) != 1 {
 				return fmt.Errorf("in force: deletes %s, %v; want %s and a pair", rules.Deletes, rules.Pairs, want)
 			}
@@ -561,9 +574,11 @@ func TestPolicyRecordThatCannotBeDecoded(t *testing.T) {
 		t.Fatal(err)
 	}
 	keeps(policy.Propagate)
-	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"), Value: []byte("garbage")}, Partition: -1})
+	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"),
+		Value: []byte("garbage")}, Partition: -1})
 	keeps(policy.KeepCopy)
-	s.await("/readyz", 503, "policy refused: account acme: a record after revision 1 cannot be decoded, and deletes are kept until the next revision: ")
+	s.await("/readyz", 503, "policy refused: account acme: "+
+		"a record after revision 1 cannot be decoded, and deletes are kept until the next revision: ")
 	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil {
 		t.Fatal(err)
 	}
@@ -571,8 +586,8 @@ func TestPolicyRecordThatCannotBeDecoded(t *testing.T) {
 	s.await("/readyz", 200)
 }
 
-// Nothing is published over a record that cannot be decoded before a person has accepted that it is passed over; then
-// the process is ready, too.
+// Nothing is published after an undecodable record until a person accepts its loss. Then the
+// process is ready too.
 func TestFolderPublishesOverNoGap(t *testing.T) {
 	b := kafkatest.New(t, kafkatest.Options{Loopback: true, Bare: true})
 	s := newSite(t)
@@ -582,16 +597,19 @@ func TestFolderPublishesOverNoGap(t *testing.T) {
 	write("acme-duplication-policy.yaml", to("2"))
 	folder := s.cfg.Policies.Folder
 	s.restarted(folder)
-	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"), Value: []byte("garbage")}, Partition: -1})
+	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"),
+		Value: []byte("garbage")}, Partition: -1})
 	write("acme-duplication-policy.yaml", to("3"))
 	a := s.restarted(folder)
 	s.diverged(a, true)
 	s.await("/readyz", 503, "a record after revision 1 cannot be decoded")
-	if rules, _ := a.book.Rules("acme", "photos"); a.book.Revision("acme") != 1 || rules.Deletes != policy.KeepCopy {
-		t.Errorf("revision %d, deletes %s, want 1 and keep", a.book.Revision("acme"), rules.Deletes)
+	if rules, _ := a.policyRegistry.Rules("acme", "photos"); a.policyRegistry.Revision("acme") != 1 ||
+		rules.Deletes != policy.KeepCopy {
+		t.Errorf("revision %d, deletes %s, want 1 and keep", a.policyRegistry.Revision("acme"), rules.Deletes)
 	}
 	about := openUnreadable(s, a, 1)[0]
-	if err := a.CloseIncident(t.Context(), about.Incident(), Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
+	if err := a.CloseIncident(t.Context(), about.Incident(),
+		Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
 		t.Fatal(err)
 	}
 	s.inForce(a, "acme", "3")
@@ -599,7 +617,7 @@ func TestFolderPublishesOverNoGap(t *testing.T) {
 	s.await("/readyz", 200)
 }
 
-// A gap that a person has accepted neither keeps a process from being ready nor its incident open.
+// A gap that a person has accepted does not make a process unready, and its incident stays closed.
 func TestAcceptedGap(t *testing.T) {
 	b := kafkatest.New(t, kafkatest.Options{Loopback: true, Bare: true})
 	s := newSite(t)
@@ -608,11 +626,12 @@ func TestAcceptedGap(t *testing.T) {
 	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil {
 		t.Fatal(err)
 	}
-	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"), Value: []byte("garbage")}, Partition: -1})
+	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"),
+		Value: []byte("garbage")}, Partition: -1})
 	refused := incident.Subject{Account: "acme", Kind: incident.PolicyRefused}
 	is := func(open bool) func() error {
 		return func() error {
-			if got := a.board.IsOpen(refused); got != open {
+			if got := a.incidentBoard.IsOpen(refused); got != open {
 				return fmt.Errorf("incident %s is open: %v, want %v", refused.Key(), got, open)
 			}
 			return nil
@@ -620,20 +639,22 @@ func TestAcceptedGap(t *testing.T) {
 	}
 	s.until(is(true))
 	about := openUnreadable(s, a, 1)[0]
-	if err := a.CloseIncident(t.Context(), about.Incident(), Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
+	if err := a.CloseIncident(t.Context(), about.Incident(),
+		Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
 		t.Fatal(err)
 	}
 	s.await("/readyz", 200)
 	s.until(is(false))
-	if rules, _ := a.book.Rules("acme", "photos"); rules.Deletes != policy.KeepCopy {
+	if rules, _ := a.policyRegistry.Rules("acme", "photos"); rules.Deletes != policy.KeepCopy {
 		t.Errorf("deletes %s, want keep until the next revision", rules.Deletes)
 	}
-	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil || a.book.Revision("acme") != 2 {
-		t.Errorf("published the same document over the gap: %v, revision %d", err, a.book.Revision("acme"))
+	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil ||
+		a.policyRegistry.Revision("acme") != 2 {
+		t.Errorf("published the same document over the gap: %v, revision %d", err, a.policyRegistry.Revision("acme"))
 	}
 }
 
-// A gap that a person has accepted does not make the document of a folder another one than that in force.
+// After a person has accepted a gap, the document of a folder still equals the active one.
 func TestAcceptedGapOfAFolder(t *testing.T) {
 	b := kafkatest.New(t, kafkatest.Options{Loopback: true, Bare: true})
 	s := newSite(t)
@@ -642,21 +663,23 @@ func TestAcceptedGapOfAFolder(t *testing.T) {
 	write("duplication-accounts.json", `["acme"]`)
 	write("acme-duplication-policy.yaml", to("2"))
 	s.restarted(s.cfg.Policies.Folder)
-	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"), Value: []byte("garbage")}, Partition: -1})
+	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"),
+		Value: []byte("garbage")}, Partition: -1})
 	a := s.restarted(s.cfg.Policies.Folder)
 	s.diverged(a, true)
 	about := openUnreadable(s, a, 1)[0]
-	if err := a.CloseIncident(t.Context(), about.Incident(), Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
+	if err := a.CloseIncident(t.Context(), about.Incident(),
+		Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
 		t.Fatal(err)
 	}
 	s.diverged(a, false)
-	if got := a.book.Revision("acme"); got != 1 {
+	if got := a.policyRegistry.Revision("acme"); got != 1 {
 		t.Errorf("revision %d, want 1", got)
 	}
 }
 
-// A record that the policies ignore, as that of a writer that lost, supersedes no record that cannot be decoded: that one
-// stays for a person to accept, in a process that starts later too.
+// A record that the policies ignore, such as that of a losing writer, does not supersede an
+// undecodable one: that stays for a person to accept, also in a process that starts later.
 func TestGapBeforeAnIgnoredRecord(t *testing.T) {
 	b := kafkatest.New(t, kafkatest.Options{Loopback: true, Bare: true})
 	s := newSite(t)
@@ -665,7 +688,8 @@ func TestGapBeforeAnIgnoredRecord(t *testing.T) {
 	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil {
 		t.Fatal(err)
 	}
-	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"), Value: []byte("garbage")}, Partition: -1})
+	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"),
+		Value: []byte("garbage")}, Partition: -1})
 	about := openUnreadable(s, a, 1)[0]
 	loser, err := policy.Record("acme", 0, document(t, to("3")), "loser", time.Now())
 	if err != nil {
@@ -681,21 +705,23 @@ func TestGapBeforeAnIgnoredRecord(t *testing.T) {
 	late := s.another(schemas.RolePlanner)
 	s.await("/readyz", 503, "a record after revision 1 cannot be decoded")
 	for _, p := range []*App{a, late} {
-		if err := p.reportUnreadable(t.Context()); err != nil || !p.board.IsOpen(about) || !p.openGap("acme") {
-			t.Fatalf("the incident is open: %t, the gap: %t (%v)", p.board.IsOpen(about), p.openGap("acme"), err)
+		if err := p.reportUnreadable(t.Context()); err != nil || !p.incidentBoard.IsOpen(about) || !p.hasOpenGap("acme") {
+			t.Fatalf("the incident is open: %t, the gap: %t (%v)", p.incidentBoard.IsOpen(about), p.hasOpenGap("acme"), err)
 		}
 	}
-	if err := a.CloseIncident(t.Context(), about.Incident(), Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
+	if err := a.CloseIncident(t.Context(), about.Incident(),
+		Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
 		t.Fatal(err)
 	}
 	s.await("/readyz", 200)
-	if late.openGap("acme") || late.book.Revision("acme") != 1 {
-		t.Errorf("the gap is open: %t, at revision %d", late.openGap("acme"), late.book.Revision("acme"))
+	if late.hasOpenGap("acme") || late.policyRegistry.Revision("acme") != 1 {
+		t.Errorf("the gap is open: %t, at revision %d", late.hasOpenGap("acme"), late.policyRegistry.Revision("acme"))
 	}
 }
 
-// A document that an older program has published, which recorded no digest, reverts nothing at a start. It is published
-// when its file changes, though its content is the same, also after a restart that came before the change.
+// A document that an older version published without a digest reverts nothing at a start. It is
+// published when its file changes, even to the same content, also after a restart before the
+// change.
 func TestFolderOfAnOlderProgramIsPublished(t *testing.T) {
 	s := newSite(t)
 	write := s.withPolicies()
@@ -717,7 +743,7 @@ func TestFolderOfAnOlderProgramIsPublished(t *testing.T) {
 	write("acme-duplication-policy.yaml", "# again\n"+to("2"))
 	s.inForce(old, "acme", "2")
 	s.diverged(old, false)
-	if got := old.book.Revision("acme"); got != 3 { // of the two processes one comes first
+	if got := old.policyRegistry.Revision("acme"); got != 3 { // of the two processes one comes first
 		t.Errorf("revision %d, want 3", got)
 	}
 }
@@ -744,32 +770,32 @@ func (r *incidentRecords) Publish(_ context.Context, msgs ...schemas.Message) er
 	return nil
 }
 
-// Two processes whose folders differ open one incident, whatever the time that they go on. Each logs its reason at its
-// start.
+// Two processes with different folders open one incident, however long they run. Each logs its
+// reason when it starts.
 func TestFoldersThatDifferOpenOneIncident(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var records incidentRecords
 		var log lines
-		a := &App{log: log.log(), board: incident.NewBoard(&records, slog.New(slog.DiscardHandler))}
+		a := &App{log: log.log(), incidentBoard: incident.NewBoard(&records, slog.New(slog.DiscardHandler))}
 		one, two := newPolicyFolder(a), newPolicyFolder(a)
 		acme := policy.Folder{Documents: map[string]policy.Document{"acme": {}}}
 		for range 30 {
 			one.reportDiverged(t.Context(), acme, map[string]string{"acme": "file 1"})
-			time.Sleep(policyAgain)
+			time.Sleep(policyRetryInterval)
 			two.reportDiverged(t.Context(), acme, map[string]string{"acme": "file 2"})
 			time.Sleep(time.Minute)
 		}
 		if want := []string{"open: file 1"}; !slices.Equal(records.published, want) {
 			t.Errorf("published %q, want %q", records.published, want)
 		}
-		if n := log.with("a policy of the folder is not published"); n != 2 {
+		if n := log.with("do not publish diverged policy"); n != 2 {
 			t.Errorf("%d errors, want one of each", n)
 		}
 	})
 }
 
-// The incident of a document that has diverged is closed when that is over, whatever came in between and however often
-// the record cannot be published.
+// The incident of a diverged document is closed when the divergence ends, also after failed
+// publications.
 func TestDivergedPolicyIsOver(t *testing.T) {
 	acme := policy.Folder{Documents: map[string]policy.Document{"acme": {}}}
 	faulty := policy.Folder{Faults: policy.Faults{{Account: "acme", Reason: "syntax"}}}
@@ -778,28 +804,34 @@ func TestDivergedPolicyIsOver(t *testing.T) {
 		err  error
 		want string // the newest record; empty: the incident stays open
 	}{
-		"refused":                         {[]policy.Folder{faulty}, nil, ""},
-		"the folder cannot be read":       {[]policy.Folder{{Faults: policy.Faults{{Reason: "no such folder"}}}}, nil, ""},
-		"refused, and in force":           {[]policy.Folder{faulty, acme}, nil, "closed: the document of the folder is in force"},
-		"refused, and removed":            {[]policy.Folder{faulty, {}}, nil, "closed: the folder has no document of the account"},
-		"in force, and Kafka fails once":  {[]policy.Folder{acme, {}}, errors.New("away"), "closed: the document of the folder is in force"},
-		"removed, and Kafka fails once":   {[]policy.Folder{{}, {}}, errors.New("away"), "closed: the folder has no document of the account"},
+		"refused":                   {[]policy.Folder{faulty}, nil, ""},
+		"the folder cannot be read": {[]policy.Folder{{Faults: policy.Faults{{Reason: "no such folder"}}}}, nil, ""},
+		"refused, and in force": {[]policy.Folder{faulty, acme}, nil,
+			"closed: the document of the folder is active"},
+		"refused, and removed": {[]policy.Folder{faulty, {}}, nil,
+			"closed: the folder has no document of the account"},
+		"in force, and Kafka fails once": {[]policy.Folder{acme, {}}, errors.New("away"),
+			"closed: the document of the folder is active"},
+		"removed, and Kafka fails once": {[]policy.Folder{{}, {}}, errors.New("away"),
+			"closed: the folder has no document of the account"},
 		"in force, and Kafka fails still": {[]policy.Folder{acme}, errors.New("away"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var records incidentRecords
-			a := &App{log: slog.New(slog.DiscardHandler), board: incident.NewBoard(&records, slog.New(slog.DiscardHandler))}
+			a := &App{log: slog.New(slog.DiscardHandler),
+				incidentBoard: incident.NewBoard(&records, slog.New(slog.DiscardHandler))}
 			p := newPolicyFolder(a)
 			p.reportDiverged(t.Context(), acme, map[string]string{"acme": "another"})
 			records.err = tt.err
 			for _, f := range tt.then {
 				for account := range f.Documents {
-					p.taken[account] = true
+					p.active[account] = true
 				}
 				p.reportDiverged(t.Context(), f, nil)
 			}
 			last := records.published[len(records.published)-1]
-			if tt.want == "" && (last != "open: another" || !p.open["acme"]) || tt.want != "" && (last != tt.want || len(p.open) > 0) {
+			if tt.want == "" && (last != "open: another" || !p.open["acme"]) || tt.want != "" &&
+				(last != tt.want || len(p.open) > 0) {
 				t.Errorf("published %q, still to close %v, want %q", records.published, p.open, tt.want)
 			}
 		})

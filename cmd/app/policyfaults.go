@@ -9,19 +9,20 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// policyFaults opens an incident for each account whose newest policy has a fault, and closes it when a revision without
-// one takes its place, or the account has left the configuration.
+// policyFaults opens an incident for each account that has a fault in its newest policy. It closes
+// the incident when a revision without a fault follows, or the account was removed from the
+// configuration.
 //
-// Processes that know different stores judge one document differently. Each opens the incident again as long as it finds
-// the fault, and closes it once per revision and when the fault ends, so the incident of one process does not stay closed
-// because of another.
+// Processes that know different stores can disagree about a document. Each opens the incident again
+// while it finds the fault, and closes it once per revision and when the fault ends. So no process
+// keeps the incident of another closed.
 type policyFaults struct {
 	app *App
-	// reported is what was last reported of each account. Only look uses it.
+	// reported is the last report for each account. Only report uses it.
 	reported map[string]policyReport
 }
 
-// A policyReport says whether a revision has a fault.
+// A policyReport records whether a revision has a fault.
 type policyReport struct {
 	revision int64
 	faulty   bool
@@ -29,28 +30,28 @@ type policyReport struct {
 
 func newPolicyFaults(a *App) *policyFaults { return &policyFaults{a, map[string]policyReport{}} }
 
-// run looks again and again, until ctx is done.
+// run reports periodically, until ctx is done.
 func (p *policyFaults) run(ctx context.Context) error {
 	if err := ready(ctx, p.app.policies, p.app.incidents); err != nil {
 		return err
 	}
 	for ctx.Err() == nil {
 		for _, account := range p.accounts() {
-			if err := p.look(ctx, account); err != nil && ctx.Err() == nil {
-				p.app.log.Warn("report the faults of a policy", "account", account, "err", err)
+			if err := p.report(ctx, account); err != nil && ctx.Err() == nil {
+				p.app.log.Warn("publish policy incident", "account", account, "err", err)
 			}
 		}
-		_ = retry.Sleep(ctx, p.app.folder.again) // only ctx ends it early
+		_ = retry.Sleep(ctx, p.app.folder.interval) // only ctx ends it early
 	}
 	return nil
 }
 
-// accounts returns those of the configuration, and those that have an open incident.
+// accounts returns the configured accounts and those with an open incident.
 func (p *policyFaults) accounts() (all []string) {
 	for _, a := range p.app.cfg.Accounts {
 		all = append(all, a.ID)
 	}
-	for _, about := range p.app.board.OpenOf(incident.PolicyRefused) {
+	for _, about := range p.app.incidentBoard.OpenOf(incident.PolicyRefused) {
 		if !slices.Contains(all, about.Account) {
 			all = append(all, about.Account)
 		}
@@ -58,28 +59,28 @@ func (p *policyFaults) accounts() (all []string) {
 	return all
 }
 
-// look reports the fault of an account's policy, or that there is none.
-func (p *policyFaults) look(ctx context.Context, account string) error {
-	revision := p.app.book.Revision(account) // first: a fault that is newer is reported again
+// report opens or closes the incident of an account's policy.
+func (p *policyFaults) report(ctx context.Context, account string) error {
+	revision := p.app.policyRegistry.Revision(account) // read first, so that a newer fault is reported again
 	faults := p.app.recordFaults(account)
 	if len(p.app.stores.IDs(account)) == 0 {
-		faults.Stores = nil // which it has is not known here
+		faults.Stores = nil // the stores of the account are unknown here
 	}
 	fault := faults.Err()
 	about := incident.Subject{Account: account, Kind: incident.PolicyRefused}
 	now := policyReport{revision, fault != nil}
 	last, ok := p.reported[account]
-	if ok && last == now && (fault == nil || p.app.board.IsOpen(about)) {
+	if ok && last == now && (fault == nil || p.app.incidentBoard.IsOpen(about)) {
 		return nil
 	}
 	if fault != nil && last != now {
-		p.app.log.Warn("policy has faults", "account", account, "err", oneLine(fault))
+		p.app.log.Warn("report policy faults", "account", account, "err", oneLine(fault))
 	}
 	var err error
 	if fault != nil {
-		err = p.app.board.Open(ctx, about, oneLine(fault))
+		err = p.app.incidentBoard.Open(ctx, about, oneLine(fault))
 	} else {
-		err = p.app.board.Close(ctx, about, fmt.Sprintf("revision %d has no fault", revision))
+		err = p.app.incidentBoard.Close(ctx, about, fmt.Sprintf("revision %d has no fault", revision))
 	}
 	if err == nil {
 		p.reported[account] = now

@@ -9,14 +9,16 @@ import (
 	"github.com/millrace/millrace/streams/policy"
 )
 
-// A policy with a fault opens an incident of its account, which the next revision without one closes.
+// A policy with a fault opens an incident of its account, which the next revision without a fault
+// closes.
 func TestFaultOfAPolicyIsAnIncident(t *testing.T) {
 	s := newSite(t)
 	a := s.run(schemas.RoleDelayer)
 	about := incident.Subject{Account: "acme", Kind: incident.PolicyRefused}
 	publish := func(store string) {
 		t.Helper()
-		if err := a.publishPolicies(t.Context(), map[string]policy.Document{"acme": document(t, to(store))}, nil, "test"); err != nil {
+		if err := a.publishPolicies(t.Context(), map[string]policy.Document{"acme": document(t, to(store))}, nil,
+			"test"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -30,18 +32,18 @@ func TestFaultOfAPolicyIsAnIncident(t *testing.T) {
 	}{{"2", false}, {"9", true}, {"8", true}, {"3", false}} {
 		publish(step.store)
 		for range 2 { // a second look changes nothing
-			if err := faults.look(t.Context(), "acme"); err != nil {
+			if err := faults.report(t.Context(), "acme"); err != nil {
 				t.Fatal(err)
 			}
-			if got := a.board.IsOpen(about); got != step.open {
+			if got := a.incidentBoard.IsOpen(about); got != step.open {
 				t.Errorf("copied to store %s: incident open: %v, want %v", step.store, got, step.open)
 			}
 		}
 	}
 }
 
-// A process that finds no fault closes the incident once per revision, and one that finds it opens it again. A process
-// that starts with what was missing closes it.
+// A process that finds no fault closes the incident once per revision; one that finds it opens it
+// again. A process that starts with the missing store closes it.
 func TestFaultThatOneProcessFinds(t *testing.T) {
 	s := newSite(t)
 	without := s.run(schemas.RoleDelayer)
@@ -64,12 +66,12 @@ func TestFaultThatOneProcessFinds(t *testing.T) {
 		by   *policyFaults
 		open bool
 	}{{finds, true}, {clean, false}, {finds, true}, {clean, true}, {newPolicyFaults(with), false}} {
-		if err := step.by.look(t.Context(), "acme"); err != nil {
+		if err := step.by.report(t.Context(), "acme"); err != nil {
 			t.Fatal(err)
 		}
 		for _, a := range []*App{without, with} {
 			s.until(func() error {
-				if got := a.board.IsOpen(about); got != step.open {
+				if got := a.incidentBoard.IsOpen(about); got != step.open {
 					return fmt.Errorf("incident open: %v, want %v", got, step.open)
 				}
 				return nil
@@ -78,7 +80,7 @@ func TestFaultThatOneProcessFinds(t *testing.T) {
 	}
 }
 
-// The incident of an account that has left the configuration is closed by the next process.
+// The next process closes the incident of an account that was removed from the configuration.
 func TestFaultOfAnAccountThatLeft(t *testing.T) {
 	s := newSite(t)
 	s.cfg.HTTP.Listen = ""
@@ -87,7 +89,7 @@ func TestFaultOfAnAccountThatLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	about := incident.Subject{Account: "bell", Kind: incident.PolicyRefused}
-	if err := before.board.Open(t.Context(), about, "revision 1 is in force with faults"); err != nil {
+	if err := before.incidentBoard.Open(t.Context(), about, "revision 1 is in force with faults"); err != nil {
 		t.Fatal(err)
 	}
 	a := s.run(schemas.RolePlanner)
@@ -95,7 +97,7 @@ func TestFaultOfAnAccountThatLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.until(func() error {
-		if a.board.IsOpen(about) {
+		if a.incidentBoard.IsOpen(about) {
 			return fmt.Errorf("incident %s is open", about.Key())
 		}
 		return nil

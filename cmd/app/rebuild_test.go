@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// A restored is a site whose tables are emptied and restored.
+// A restored is a site with tables that are emptied and restored.
 type restored struct {
 	*verified
 	app *App
@@ -34,27 +34,30 @@ func newRestored(t *testing.T) *restored {
 	}
 	t.Cleanup(p.Close)
 	log := slog.New(slog.DiscardHandler)
-	return &restored{v, &App{admin: v.admin, db: v.db, producer: p, log: log, board: incident.NewBoard(p, log),
-		mark: v.mark, kafka: v.b.Config(), cfg: &config.Config{}}}
+	return &restored{v, &App{admin: v.admin, db: v.db, producer: p, log: log, incidentBoard: incident.NewBoard(p, log),
+		watermark: v.watermark, kafka: v.b.Config(), cfg: &config.Config{}}}
 }
 
-// work has n changes and checks of them published and stored, a record that cannot be read among them.
+// work publishes and stores n changes and their checks, and an unreadable record.
 func (r *restored) work(from, n int) {
 	r.t.Helper()
 	for i := from; i < from+n; i++ {
 		c := someChange(i)
 		r.send(c)
 		r.b.Send(schemas.Message{Topic: schemas.FixityResults, Body: &pb.FixityResult{
-			Id: schemas.ID("result", c.GetId()), Account: c.GetAccount(), Store: c.GetStore(), Space: c.GetSpace(), Item: c.GetItem(),
+			Id: schemas.ID("result", c.GetId()), Account: c.GetAccount(), Store: c.GetStore(), Space: c.GetSpace(),
+			Item:    c.GetItem(),
 			Verdict: pb.Verdict_VERDICT_PASS, Row: 1, Final: true, EvidenceLevel: 4,
-			Started: timestamppb.New(c.GetTime().AsTime().Add(time.Hour)), Finished: timestamppb.New(c.GetTime().AsTime().Add(time.Hour)),
+			Started:  timestamppb.New(c.GetTime().AsTime().Add(time.Hour)),
+			Finished: timestamppb.New(c.GetTime().AsTime().Add(time.Hour)),
 		}})
 	}
-	r.b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("k"), Value: []byte("no change")}})
+	r.b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("k"),
+		Value: []byte("no change")}})
 	r.sink(schemas.RoleSink, schemas.RoleState)
 }
 
-// lacking returns what the tables lack, by table.
+// lacking returns the gaps by table.
 func (r *restored) lacking() string {
 	r.t.Helper()
 	gaps, err := r.Behind(r.t.Context())
@@ -78,7 +81,7 @@ func (r *restored) rebuild(ctx context.Context, told func(step string, done, tot
 	return r.app.Rebuild(ctx, Approval{Who: "ann", From: "cli"}, told)
 }
 
-// whole reports what is wrong with the tables.
+// whole reports the differences between topics and tables.
 func (r *restored) whole(changes int) {
 	r.t.Helper()
 	if got := r.lacking(); got != "" {
@@ -101,7 +104,7 @@ func (r *restored) whole(changes int) {
 
 func quiet(string, int64, int64) {}
 
-// Tables that were emptied or restored from a backup are filled again, beside whatever the sink has stored since.
+// Emptied or restored tables are filled, in addition to the rows that the sink has stored since.
 func TestRebuild(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -135,7 +138,8 @@ func TestRebuild(t *testing.T) {
 			t.Errorf("%s: lacking is %q once the sink has gone on, want %q", name, got, lost)
 		}
 		ctx, stop := context.WithCancel(t.Context())
-		if _, err := r.rebuild(ctx, func(_ string, done, total int64) { stop() }); err == nil && ctx.Err() != nil && r.lacking() != "" {
+		if _, err := r.rebuild(ctx, func(_ string, done, total int64) { stop() }); err == nil && ctx.Err() != nil &&
+			r.lacking() != "" {
 			t.Errorf("%s: a rebuild that was stopped says that it is done", name)
 		}
 		stop()
@@ -150,13 +154,14 @@ func TestRebuild(t *testing.T) {
 	}
 }
 
-// A lateSink commits without moving a position, as one does that looked at it while there was a gap before.
+// A lateSink commits without moving a position, as a sink does that read the position before a gap
+// was filled.
 type lateSink struct{ topicSink }
 
 func (lateSink) Mark(context.Context, []schemas.Progress) error { return nil }
 
-// What a sink commits after the last look at gaps, without having moved a position, is filled too: nothing might come that
-// has the sink look at the position again.
+// Commits of a sink after the last search for gaps, without a moved position, are filled too:
+// without further records the sink would not read the position again.
 func TestRebuildWaitsForCommits(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -164,7 +169,7 @@ func TestRebuildWaitsForCommits(t *testing.T) {
 	r.empty("audit_log", "copy_state")
 	waits := 0
 	done, err := r.rebuild(t.Context(), func(step string, done, _ int64) {
-		if step != stepSettle || done > 0 {
+		if step != stepWaitForCommits || done > 0 {
 			return
 		}
 		if waits++; waits > 2 {
@@ -183,7 +188,7 @@ func TestRebuildWaitsForCommits(t *testing.T) {
 		t.Errorf("%s lack records", got)
 	}
 	if done, err := r.rebuild(t.Context(), func(step string, _, _ int64) {
-		if step == stepSettle {
+		if step == stepWaitForCommits {
 			t.Error("it waits though nothing was lacking")
 		}
 	}); err != nil || len(done.Gaps) > 0 {
@@ -191,7 +196,8 @@ func TestRebuildWaitsForCommits(t *testing.T) {
 	}
 }
 
-// The tables without positions are filled from the starts of their topics, once, and only as far as is committed.
+// Tables without positions are filled from the starts of their topics, once, up to the committed
+// offsets.
 func TestRebuildOfTablesWithoutPositions(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -238,7 +244,7 @@ func TestRebuildOfTablesWithoutPositions(t *testing.T) {
 	whole("what is not committed", 20)
 }
 
-// Dead letters lie in two tables, and the position in the other one: each of the two is filled.
+// Dead letters have two tables, and one position: both tables are filled.
 func TestRebuildOfDeadLetters(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -272,8 +278,8 @@ func TestRebuildOfDeadLetters(t *testing.T) {
 	}
 }
 
-// Of dead letters that Kafka no longer has, those that are no commands have no row in duplication_log: they are lost only
-// if dead_letters does not have them either.
+// Removed dead letters that are not commands have no row in duplication_log; they are lost only if
+// dead_letters lacks them too.
 func TestRebuildOfTrimmedDeadLetters(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -329,11 +335,12 @@ func TestRebuildOfTrimmedDeadLetters(t *testing.T) {
 	lost("a command among them", 1)
 }
 
-// A table that cannot be filled does not keep the others from being filled.
+// A table that cannot be filled does not block the others.
 func TestRebuildOfWhatCanBeRead(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
-	r.b.Send(schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{Id: schemas.NewID(), Who: "ann", Action: "test", Time: timestamppb.Now()}})
+	r.b.Send(schemas.Message{Topic: schemas.Admin,
+		Body: &pb.AdminAction{Id: schemas.NewID(), Who: "ann", Action: "test", Time: timestamppb.Now()}})
 	r.work(0, 4)
 	r.empty("audit_log", "copy_state")
 	mend := r.b.FailFetch(schemas.Admin, kafkatest.Refused, -1)
@@ -345,8 +352,8 @@ func TestRebuildOfWhatCanBeRead(t *testing.T) {
 	r.whole(4)
 }
 
-// What Kafka no longer has is made of the logs, if it is of the state; of a log it is lost, which stays a finding until a
-// person accepts it.
+// Removed records of the state are restored from the logs. Those of a log are lost, which is a
+// finding until a person accepts it.
 func TestRebuildWithoutKafka(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -390,21 +397,23 @@ func TestRebuildWithoutKafka(t *testing.T) {
 		a := b.(*pb.AdminAction)
 		actions[a.GetAction()+" by "+a.GetWho()+": "+a.GetReason()]++
 	}
-	if want := map[string]int{"records-lost by ann: ": 1, "accept-loss by ann: a disk died": 1}; fmt.Sprint(actions) != fmt.Sprint(want) {
+	if want := map[string]int{"records-lost by ann: ": 1,
+		"accept-loss by ann: a disk died": 1}; fmt.Sprint(actions) != fmt.Sprint(want) {
 		t.Errorf("actions on record are %v, want %v", actions, want)
 	}
 }
 
-// Records of a table without positions that were removed before the sink had read them are a finding until a person
-// accepts it, also when the group was moved behind them. They are one finding, however often the sink was started again
-// meanwhile, and if only a part of what it publishes was acknowledged.
+// Records of a table without positions that were removed before the sink read them are a finding
+// until a person accepts it, even if the group has moved past them. They are one finding,
+// independently of restarts of the sink and of partial acknowledgements.
 func TestRecordsRemovedBeforeTheSinkRead(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
 	jobs := func(n int) {
 		for i := range n {
-			rec, err := schemas.Encode(schemas.Message{Topic: schemas.Jobs, Body: &pb.Job{Id: schemas.NewID(), Name: fmt.Sprint(i),
-				Started: timestamppb.Now(), Finished: timestamppb.Now()}})
+			rec, err := schemas.Encode(schemas.Message{Topic: schemas.Jobs,
+				Body: &pb.Job{Id: schemas.NewID(), Name: fmt.Sprint(i),
+					Started: timestamppb.Now(), Finished: timestamppb.Now()}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -417,8 +426,9 @@ func TestRecordsRemovedBeforeTheSinkRead(t *testing.T) {
 	r.b.Trim(schemas.Jobs, 0, 8)
 	sink := func() error {
 		t.Helper()
-		g, err := kafka.NewBatchGroup(r.b.Config(), kafka.BatchConfig{Role: schemas.RoleSink, Topics: clickhouse.NewSink(r.db).Topics(),
-			Removed: r.app.removed}, clickhouse.NewSink(r.db))
+		g, err := kafka.NewBatchGroup(r.b.Config(),
+			kafka.BatchConfig{Role: schemas.RoleSink, Topics: clickhouse.NewSink(r.db).Topics(),
+				Removed: r.app.recordRemoved}, clickhouse.NewSink(r.db))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -441,7 +451,8 @@ func TestRecordsRemovedBeforeTheSinkRead(t *testing.T) {
 	r.b.Usurp(schemas.RoleSink, schemas.Jobs, map[int32]int64{0: 8}) // as the error says
 	r.sink(schemas.RoleSink)
 	lost, err := r.Lost(t.Context())
-	if err != nil || len(lost) != 1 || lost[0].String() != "job_log lacks offsets 5 to 7 of jobs, partition 0" || lost[0].Incarnation == 0 {
+	if err != nil || len(lost) != 1 || lost[0].String() != "job_log lacks offsets 5 to 7 of jobs, partition 0" ||
+		lost[0].Incarnation == 0 {
 		t.Fatalf("Lost = %v, %v, want offsets 5 to 7 of jobs", lost, err)
 	}
 	if _, err := r.app.AcceptLoss(t.Context(), Approval{Who: "ann", Reason: "known", From: "cli"}); err != nil {
@@ -452,7 +463,7 @@ func TestRecordsRemovedBeforeTheSinkRead(t *testing.T) {
 	}
 }
 
-// A loss that has grown since it was accepted, or was found once more, is a finding again.
+// An accepted loss that grows, or is found again, is a finding again.
 func TestLossThatGrowsAfterItWasAccepted(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -488,7 +499,7 @@ func TestLossThatGrowsAfterItWasAccepted(t *testing.T) {
 	}
 }
 
-// A state that is made of a log that lacks rows is not complete, and what it lacks is lost.
+// A state from a log with missing rows is incomplete, and the missing part is lost.
 func TestRebuildOfTheStateFromALogThatLacksRows(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -507,7 +518,8 @@ func TestRebuildOfTheStateFromALogThatLacksRows(t *testing.T) {
 	if err != nil || len(done.Lost) != 1 {
 		t.Fatalf("Rebuild = %+v, %v, want one range of the state lost", done, err)
 	}
-	if l := done.Lost[0]; l.Table != "copy_state" || l.Topic != schemas.FixityResults || l.From != 0 || l.To != 20 || l.Held != 15 {
+	if l := done.Lost[0]; l.Table != "copy_state" || l.Topic != schemas.FixityResults || l.From != 0 || l.To != 20 ||
+		l.Held != 15 {
 		t.Errorf("lost is %+v", l)
 	}
 	if got := r.lacking(); got != "" {
@@ -515,7 +527,7 @@ func TestRebuildOfTheStateFromALogThatLacksRows(t *testing.T) {
 	}
 }
 
-// What is lost stays with what a rebuild returns until it is accepted.
+// Rebuild returns a loss until it is accepted.
 func TestRebuildReturnsWhatIsLostUntilItIsAccepted(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -537,7 +549,8 @@ func TestRebuildReturnsWhatIsLostUntilItIsAccepted(t *testing.T) {
 	}
 }
 
-// What Kafka removes while a rebuild reads is lost like what it removed before, whenever the rebuild is killed.
+// Records that Kafka removes during a rebuild are lost like those removed before, whenever the
+// rebuild is killed.
 func TestRebuildWhileKafkaRemovesRecords(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -580,7 +593,7 @@ func TestRebuildWhileKafkaRemovesRecords(t *testing.T) {
 	}
 }
 
-// What the tables had of a log that is no more is found to be lacking, made of the logs, and else named as lost.
+// Rows of a deleted topic that the tables lack are restored from the logs, or reported as lost.
 func TestRebuildAfterATopicWasMadeAnew(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -614,7 +627,7 @@ func TestRebuildAfterATopicWasMadeAnew(t *testing.T) {
 			if got := r.lacking(); got != "copy_state" {
 				t.Errorf("%q lack records, want copy_state", got)
 			}
-			kept, err := r.app.lacking(t.Context())
+			kept, err := r.app.gapStarts(t.Context())
 			if err != nil || len(kept[schemas.Changes]) > 0 != tt.after {
 				t.Errorf("the trimmer keeps %v, %v: Kafka has nothing of the former log", kept[schemas.Changes], err)
 			}
@@ -643,31 +656,32 @@ func TestRebuildAfterATopicWasMadeAnew(t *testing.T) {
 	}
 }
 
-// One incident is open for each table that lacks records, from when a sink or a reader finds that until they are there.
+// One incident is open for each table that lacks records, from the time when a sink or a reader
+// finds that until they are stored.
 func TestIncidentOfTablesBehind(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
 	r.work(0, 4)
 	ctx := t.Context()
 	open := func() (tables []string) {
-		for _, s := range r.app.board.OpenOf(incident.RecordsBehind) {
+		for _, s := range r.app.incidentBoard.OpenOf(incident.RecordsBehind) {
 			tables = append(tables, s.Name)
 		}
 		return tables
 	}
 	look := func() {
 		t.Helper()
-		gaps, err := r.app.lookForGaps(ctx)
+		gaps, err := r.app.findGaps(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.app.gaps(ctx, gaps)
+		r.app.reportAllGaps(ctx, gaps)
 	}
 	if look(); len(open()) > 0 {
 		t.Errorf("%v are behind at first", open())
 	}
 	r.empty("audit_log")
-	r.app.behind(ctx, []clickhouse.Gap{{Table: "audit_log", Topic: schemas.Changes, To: 2}})
+	r.app.reportSinkGaps(ctx, []clickhouse.Gap{{Table: "audit_log", Topic: schemas.Changes, To: 2}})
 	look()
 	look()
 	if got := open(); !slices.Equal(got, []string{"audit_log"}) {

@@ -20,14 +20,16 @@ import (
 	"github.com/millrace/millrace/streams/steward"
 )
 
-// Roles are those that a process can run, in the order in which a change meets them.
-// State is part of sink.
+// Roles returns the roles that a process can run, in the order in which they handle a change. The
+// role state is part of sink.
 func Roles() []schemas.Role {
-	return []schemas.Role{schemas.RoleIngester, schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker,
-		schemas.RoleSteward, schemas.RoleSweeper, schemas.RoleDelayer, schemas.RoleSink}
+	return []schemas.Role{
+		schemas.RoleIngester, schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker,
+		schemas.RoleSteward, schemas.RoleSweeper, schemas.RoleDelayer, schemas.RoleSink,
+	}
 }
 
-// Tries in place, before a message goes to the delay lanes.
+// Retries in the handler, before a message goes to a delay lane.
 var (
 	inDecision = retry.Policy{
 		Attempts: 5, Wait: 200 * time.Millisecond, MaxWait: 3 * time.Second, Elapsed: 8 * time.Second}
@@ -67,8 +69,8 @@ func (a *App) worker(role schemas.Role) string {
 	return fmt.Sprintf("%s/%s/%d", hostname(), role, os.Getpid())
 }
 
-// served is a part that waits for tables before it runs.
-func served(name string, run func(context.Context) error, tables ...*kafka.Table) part {
+// afterTables returns a part that starts when the tables have been read.
+func afterTables(name string, run func(context.Context) error, tables ...*kafka.Table) part {
 	return part{name, func(ctx context.Context) error {
 		if err := ready(ctx, tables...); err != nil {
 			return err
@@ -78,7 +80,7 @@ func served(name string, run func(context.Context) error, tables ...*kafka.Table
 }
 
 func (a *App) planner() ([]part, error) {
-	p, err := plan.New(plan.Config{Large: int64(a.cfg.Duplication.LargeThreshold)}, a.book)
+	p, err := plan.New(plan.Config{Large: int64(a.cfg.Duplication.LargeThreshold)}, a.policyRegistry)
 	if err != nil {
 		return nil, err
 	}
@@ -91,14 +93,14 @@ func (a *App) planner() ([]part, error) {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-a.folder.published: // what is planned without a policy is not planned again with one
+		case <-a.folder.published: // changes that are planned without a policy are not planned again
 			return pool.Run(ctx)
 		}
 	}
-	return []part{served("planner", run, a.policies)}, nil
+	return []part{afterTables("planner", run, a.policies)}, nil
 }
 
-// pool fills in what all pools share, and what the settings of a role say.
+// pool sets the fields that all pools share, and those from the settings of a role.
 func (a *App) pool(r config.Role, pc kafka.PoolConfig) kafka.PoolConfig {
 	pc.Workers, pc.Reserved, pc.Large, pc.HighWeight = r.Workers, r.Reserved, r.Large, a.cfg.Roles.HighWeight
 	pc.Window, pc.Bytes = r.Window, int64(r.Bytes)
@@ -107,7 +109,7 @@ func (a *App) pool(r config.Role, pc kafka.PoolConfig) kafka.PoolConfig {
 	return pc
 }
 
-// decisions fills in what the pools of roles share that decide, and touch no store.
+// decisions sets the fields that the pools of deciding roles share. They do not access stores.
 func (a *App) decisions(pc kafka.PoolConfig) kafka.PoolConfig {
 	pc.Describe, pc.Window, pc.Bytes = kafka.About, 1024, 16<<20
 	pc.Drain, pc.Stall, pc.Retry, pc.MaxAttempts = a.drain, 10*time.Second, inDecision, a.cfg.Roles.Attempts
@@ -117,7 +119,8 @@ func (a *App) decisions(pc kafka.PoolConfig) kafka.PoolConfig {
 func (a *App) copier() ([]part, error) {
 	e, err := duplicate.New(duplicate.Config{Worker: a.worker(schemas.RoleCopier), Host: hostname(), Software: Version,
 		Large: int64(a.cfg.Duplication.LargeThreshold), WaitLadder: a.cfg.Duplication.Wait,
-		MissingLadder: a.cfg.Fixity.Recheck, NoCheck: !a.cfg.Fixity.AfterCopy}, a.stores, a.book, parked{records: a.reader})
+		MissingLadder: a.cfg.Fixity.Recheck, NoCheck: !a.cfg.Fixity.AfterCopy},
+		a.stores, a.policyRegistry, parkedRecords{records: a.reader})
 	if err != nil {
 		return nil, err
 	}
@@ -134,13 +137,14 @@ func (a *App) copier() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []part{served("copier", p.Run, a.policies, a.actions)}, nil
+	return []part{afterTables("copier", p.Run, a.policies, a.actions)}, nil
 }
 
 func (a *App) deleter() ([]part, error) {
 	d, err := deletion.New(deletion.Config{
-		Delay: a.cfg.Deletes.Delay, Large: int64(a.cfg.Duplication.LargeThreshold), Settle: 2 * a.cfg.Roles.Drain, Held: a.deleteHeld,
-		Worker: a.worker(schemas.RoleDeleter), Host: hostname(), Software: Version}, a.stores, a.book, parked{a.reader, deleteAge})
+		Delay: a.cfg.Deletes.Delay, Large: int64(a.cfg.Duplication.LargeThreshold), Settle: 2 * a.cfg.Roles.Drain,
+		Held: a.deleteHeld, Worker: a.worker(schemas.RoleDeleter), Host: hostname(), Software: Version},
+		a.stores, a.policyRegistry, parkedRecords{a.reader, maxDeleteAge})
 	if err != nil {
 		return nil, err
 	}
@@ -149,17 +153,19 @@ func (a *App) deleter() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []part{served("deleter", p.Run, a.policies, a.actions)}, nil
+	return []part{afterTables("deleter", p.Run, a.policies, a.actions)}, nil
 }
 
-// deleteHeld opens the incident of a space of a destination whose deletes wait for a person: one for all of them, which
-// names the last item, at most once a minute.
+// deleteHeld opens the incident of a destination space with deletes that wait for approval: one for
+// all deletes. It names the last item, and is updated at most once a minute.
 func (a *App) deleteHeld(ctx context.Context, c schemas.Copy) error {
 	about := incident.Subject{Account: c.Account, Store: c.Store, Space: c.Space, Kind: incident.DeletesHeld}
-	return a.board.Open(ctx, about, fmt.Sprintf("deletes of the source wait for approval, and the copies are kept; the last is of item %q", c.Item))
+	return a.incidentBoard.Open(ctx, about,
+		fmt.Sprintf("deletes of the source wait for approval, and the copies are kept; the last is of item %q", c.Item))
 }
 
-// deletionWork describes a delete. The record's key gives each destination one owner, which deletes many items at a time.
+// deletionWork describes a delete. Records are partitioned by destination, so one process has all
+// deletes of a destination; their work keys are the items, so that it runs many at a time.
 func deletionWork(b schemas.Body) kafka.Work {
 	c := b.(*pb.DeletionCommand)
 	return kafka.Work{
@@ -172,7 +178,7 @@ func (a *App) checker() ([]part, error) {
 	f := a.cfg.Fixity
 	c, err := fixity.New(fixity.Config{Worker: a.worker(schemas.RoleChecker), Host: hostname(), Software: Version,
 		Settings: fixity.Settings{Recheck: f.Recheck, Settle: f.Settle}, MinInterval: f.MinInterval, Period: f.Period},
-		a.stores, parked{records: a.reader}, missingSpaces{a.board})
+		a.stores, parkedRecords{records: a.reader}, spaceIncidents{a.incidentBoard})
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +195,7 @@ func (a *App) checker() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []part{served("checker", p.Run, a.actions)}, nil
+	return []part{afterTables("checker", p.Run, a.actions)}, nil
 }
 
 func (a *App) steward() ([]part, error) {
@@ -204,26 +210,26 @@ func (a *App) steward() ([]part, error) {
 	a.onIncident = append(a.onIncident, s.Apply)
 	pool, err := kafka.NewPool(a.kafka, a.decisions(kafka.PoolConfig{Role: schemas.RoleSteward,
 		Topics: []schemas.Topic{schemas.FixityResults, schemas.DuplicationResults, schemas.Admin},
-		// One steward has all of a copy, and knows what the one before it has decided.
-		CoPartitioned: true, Prepare: a.incidents.CatchUp, Beside: a.restating(s), Every: a.restate,
+		// One steward handles all messages of a copy, and has read the decisions of its predecessor.
+		CoPartitioned: true, Prepare: a.incidents.CatchUp, Beside: a.republishOverwritten(s), Every: a.republishInterval,
 		Needed: func() bool { return len(s.Overwritten()) > 0 }}), s.Handle)
 	if err != nil {
 		return nil, err
 	}
-	return []part{served("steward", pool.Run, a.policies)}, nil
+	return []part{afterTables("steward", pool.Run, a.policies)}, nil
 }
 
-// sink feeds the logs and, in a group of their own, the state tables.
+// sink writes the log tables and, in a consumer group of its own, the state tables.
 func (a *App) sink() ([]part, error) {
 	logs, state := clickhouse.NewSink(a.db), clickhouse.NewState(a.db)
-	logs.Behind, state.Behind = a.behind, a.behind
+	logs.Behind, state.Behind = a.reportSinkGaps, a.reportSinkGaps
 	s := a.cfg.Sink
 	batch := func(role schemas.Role, topics []schemas.Topic, memory config.Size) kafka.BatchConfig {
-		return kafka.BatchConfig{Role: role, Topics: topics, MaxRows: s.Rows, MaxBytes: int(s.Bytes), MaxAge: s.Age, PartsPerSecond: s.PartsPerSecond,
-			Memory: int64(memory), Drain: a.drain}
+		return kafka.BatchConfig{Role: role, Topics: topics, MaxRows: s.Rows, MaxBytes: int(s.Bytes), MaxAge: s.Age,
+			PartsPerSecond: s.PartsPerSecond, Memory: int64(memory), Drain: a.drain}
 	}
 	ofLogs := batch(schemas.RoleSink, logs.Topics(), s.Memory)
-	ofLogs.Removed = a.removed
+	ofLogs.Removed = a.recordRemoved
 	lg, err := kafka.NewBatchGroup(a.kafka, ofLogs, logs)
 	if err != nil {
 		return nil, err

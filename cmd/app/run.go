@@ -10,15 +10,15 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// Run runs the roles until ctx is done, and then returns nil within the grace time. From the
-// beginning to the end it tells, where the settings say so, how the process is.
+// Run runs the roles until ctx is done, and then returns nil within the drain and the stop grace.
+// If http.listen is set, it serves health and metrics during the whole time.
 func (a *App) Run(ctx context.Context, roles []schemas.Role) error {
 	l, err := a.listen(ctx)
 	if err != nil {
 		return err
 	}
 	n := needsOf(roles)
-	w := work{App: a, needs: n, schema: newSchema(a.db, roles, a.log)}
+	w := appRun{App: a, needs: n, schema: newSchema(a.db, roles, a.log)}
 	if l == nil {
 		return w.run(ctx, roles)
 	}
@@ -27,19 +27,20 @@ func (a *App) Run(ctx context.Context, roles []schemas.Role) error {
 	if n.stores {
 		a.registry.MustRegister(newBreakerMetrics(a.stores))
 	}
-	return w.observed(ctx, l, roles)
+	return w.serveAndRun(ctx, l, roles)
 }
 
-// work is one Run of an App.
-type work struct {
+// appRun is one Run of an App.
+type appRun struct {
 	*App
 	needs  needs
 	schema *schema
-	health *health // nil: nobody can ask for it
+	health *health // nil: http.listen is not set
 }
 
-// observed is run, and answers on l meanwhile: also before the parts run, and while they stop.
-func (w work) observed(ctx context.Context, l net.Listener, roles []schemas.Role) error {
+// serveAndRun is run with the HTTP server, which also answers before the parts start and while they
+// stop.
+func (w appRun) serveAndRun(ctx context.Context, l net.Listener, roles []schemas.Role) error {
 	g, gctx := errgroup.WithContext(ctx)
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	g.Go(func() error { return serve(serving, l, handler(w.health, w.registry, w.log), w.log) })
@@ -50,15 +51,15 @@ func (w work) observed(ctx context.Context, l net.Listener, roles []schemas.Role
 	return g.Wait()
 }
 
-// run prepares, and then supervises the parts.
-func (w work) run(ctx context.Context, roles []schemas.Role) error {
+// run checks the preconditions, and then supervises the parts.
+func (w appRun) run(ctx context.Context, roles []schemas.Role) error {
 	if err := w.tracing.start(ctx); err != nil {
 		return err
 	}
 	defer w.tracing.stop(ctx)
 	defer context.AfterFunc(ctx, func() {
 		w.health.stop()
-		w.log.Info("stop: no new work is begun; what is at work may end, or is cancelled then and done again", "drain", w.drain)
+		w.log.Info("stop: running tasks may end within the drain, or are cancelled and repeated later", "drain", w.drain)
 	})()
 	parts, err := w.parts(roles)
 	if err != nil {
@@ -68,22 +69,23 @@ func (w work) run(ctx context.Context, roles []schemas.Role) error {
 		return err
 	}
 	w.log.Info("run", "roles", roles)
-	err = supervise(ctx, w.log, w.drain+overDrain, parts...)
+	err = supervise(ctx, w.log, w.drain+stopGrace, parts...)
 	if err == nil {
 		w.log.Info("stopped", "roles", roles)
 	}
 	return err
 }
 
-// prepare finds out what a person must mend before the roles can run. What is away may come back.
-func (w work) prepare(ctx context.Context, roles []schemas.Role) error {
+// prepare returns the errors that an operator must resolve before the roles can run. An unavailable
+// engine or store is not one of them.
+func (w appRun) prepare(ctx context.Context, roles []schemas.Role) error {
 	if w.needs.clickhouse {
-		if err := w.schema.look(ctx); err != nil {
+		if err := w.schema.checkOnce(ctx); err != nil {
 			return err
 		}
 	}
 	if w.needs.stores {
-		if err := w.stores.look(ctx); err != nil {
+		if err := w.stores.checkAtStart(ctx); err != nil {
 			return err
 		}
 	}
@@ -93,8 +95,8 @@ func (w work) prepare(ctx context.Context, roles []schemas.Role) error {
 	return nil
 }
 
-// parts are those of the roles, and those that they use.
-func (w work) parts(roles []schemas.Role) ([]part, error) {
+// parts returns the parts of the roles, and those that they use.
+func (w appRun) parts(roles []schemas.Role) ([]part, error) {
 	parts := []part{{"controls", w.controls.Run}, {"policies", w.policies.Run}, {"incidents", w.incidents.Run},
 		{"unreadable records", w.watchUnreadable}, {"topics", w.admin.WatchTopics},
 		{"groups", func(ctx context.Context) error {
@@ -123,7 +125,7 @@ func (w work) parts(roles []schemas.Role) ([]part, error) {
 			return nil, fmt.Errorf("make role %s: %w", role, err)
 		}
 		for _, p := range made {
-			parts = append(parts, w.controlled(p))
+			parts = append(parts, w.afterControls(p))
 		}
 	}
 	return parts, nil

@@ -20,7 +20,8 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A site is a process over a broker of its own, with a ClickHouse that is away and stores of which acme/3 is.
+// A site is a process with its own broker, an unavailable ClickHouse, and stores of which acme/3 is
+// unavailable.
 type site struct {
 	t    *testing.T
 	cfg  *config.Config
@@ -43,7 +44,8 @@ func newSite(t *testing.T) *site {
 	acc := config.Account{ID: "acme"}
 	dir := t.TempDir()
 	for _, id := range []string{"1", "2", "3"} {
-		acc.Stores = append(acc.Stores, config.Store{ID: id, Driver: "file", Root: filepath.Join(dir, id), Primary: id == "1"})
+		acc.Stores = append(acc.Stores,
+			config.Store{ID: id, Driver: "file", Root: filepath.Join(dir, id), Primary: id == "1"})
 	}
 	marked(t, schemas.Key("acme", "1"), acc.Stores[0].Root)
 	marked(t, schemas.Key("acme", "2"), acc.Stores[1].Root)
@@ -51,7 +53,7 @@ func newSite(t *testing.T) *site {
 	return &site{t: t, cfg: &cfg, url: "http://" + cfg.HTTP.Listen}
 }
 
-// free returns an address on which nobody listens.
+// free returns an address without a listener.
 func free(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -69,7 +71,7 @@ func (s *site) run(roles ...schemas.Role) *App {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	a.folder.again, a.restate = 50*time.Millisecond, 100*time.Millisecond
+	a.folder.interval, a.republishInterval = 50*time.Millisecond, 100*time.Millisecond
 	ctx, cancel := context.WithCancel(s.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx, roles) }()
@@ -83,8 +85,8 @@ func (s *site) run(roles ...schemas.Role) *App {
 	return a
 }
 
-// hasSpace makes the space photos in a store. One that is not there is only made when the records say that it is not
-// expected, and there are none here.
+// hasSpace creates the space photos in a store. Copiers create a missing space only if the records
+// do not expect it; there are no records here.
 func (s *site) hasSpace(store int) {
 	s.t.Helper()
 	if err := os.Mkdir(filepath.Join(s.cfg.Accounts[0].Stores[store].Root, "photos"), 0o755); err != nil {
@@ -92,7 +94,7 @@ func (s *site) hasSpace(store int) {
 	}
 }
 
-// asked asks for path, and returns 0 where nobody answers.
+// asked requests path, and returns 0 if there is no answer.
 func (s *site) asked(path string) (code int, body string) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), 5*time.Second)
 	defer cancel()
@@ -144,7 +146,7 @@ func (s *site) until(done func() error) {
 	}
 }
 
-// A role that uses neither ClickHouse nor stores starts, and is ready, whatever is away.
+// A role without ClickHouse and stores starts, and is ready, whatever is unavailable.
 func TestRunNeedsWhatItsRolesUse(t *testing.T) {
 	s := newSite(t)
 	marked(t, "another", s.cfg.Accounts[0].Stores[2].Root) // nor is a wrong marker its business
@@ -156,21 +158,22 @@ func TestRunNeedsWhatItsRolesUse(t *testing.T) {
 	}
 }
 
-// While ClickHouse is away, and a store, all roles run, and what needs neither is done: an item is
-// copied. The process is live, and not ready.
+// While ClickHouse and a store are unavailable, all roles run, and work that needs neither is done:
+// an item is copied. The process is live and not ready.
 func TestRunWhileClickHouseIsAway(t *testing.T) {
 	s := newSite(t)
 	a := s.run(Roles()...)
 	s.await("/startupz", 200)
-	s.await("/readyz", 503, "clickhouse is away: ", `"state": "open"`)
+	s.await("/readyz", 503, "clickhouse is unavailable: ", `"state": "open"`)
 	s.await("/livez", 200)
 	s.await("/metrics", 200, `millrace_limit_breaker_state{account="acme",state="open",store="3"} 1`)
-	for what, n := range map[string]int{"ClickHouse does not answer: it is asked again": 1, "store is not there": 1} {
+	for what, n := range map[string]int{"wait for ClickHouse": 1, "wait for unavailable store": 1} {
 		if s.said.with(what) < n {
 			t.Errorf("the log does not say %q", what)
 		}
 	}
-	doc, err := policy.Parse([]byte(`{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": "1", "destStoreId": "3"}]}`))
+	doc, err := policy.Parse([]byte(`{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": ` +
+		`"1", "destStoreId": "3"}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +187,8 @@ func TestRunWhileClickHouseIsAway(t *testing.T) {
 	if err := store.CreateSpace(t.Context(), storage.Space{Name: "photos"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Put(t.Context(), "photos", "a", strings.NewReader("bytes"), storage.PutOptions{Size: 5}); err != nil {
+	if _, err := store.Put(t.Context(), "photos", "a", strings.NewReader("bytes"),
+		storage.PutOptions{Size: 5}); err != nil {
 		t.Fatal(err)
 	}
 	s.hasSpace(1)
@@ -196,13 +200,14 @@ func TestRunWhileClickHouseIsAway(t *testing.T) {
 		}
 	}
 	s.until(copied("2"))
-	// The third one comes: it is found, and what waited for it is done.
+	// When the third store becomes available, it is found, and the work that waits for it is done.
 	marked(t, schemas.Key("acme", "3"), s.cfg.Accounts[0].Stores[2].Root)
 	s.hasSpace(2)
 	s.until(copied("3"))
 }
 
-// It answers while it prepares, and says that it has not started. Here nobody ever answers as a broker.
+// The process answers before the roles run, and reports that it has not started. Here no broker
+// ever answers.
 func TestRunAnswersAtOnce(t *testing.T) {
 	s := newSite(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -212,13 +217,13 @@ func TestRunAnswersAtOnce(t *testing.T) {
 	s.cfg.Kafka.Brokers = []string{silent.Addr().String()}
 	s.run(schemas.RoleDelayer)
 	t.Cleanup(func() { silent.Close() }) // first, so that nobody waits for it when the process stops
-	s.await("/startupz", 503, "nothing is known of the engines yet")
+	s.await("/startupz", 503, "the state of the engines is not known")
 	s.await("/readyz", 503)
 	s.await("/livez", 200)
 	s.await("/metrics", 200, "go_goroutines ")
 }
 
-// A root with another store's marker refuses the start of a role that would touch it.
+// A root with the marker of another store prevents the start of a role that uses stores.
 func TestRunRefusesAWrongMarker(t *testing.T) {
 	s := newSite(t)
 	marked(t, "another", s.cfg.Accounts[0].Stores[2].Root)
@@ -229,7 +234,8 @@ func TestRunRefusesAWrongMarker(t *testing.T) {
 	defer a.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := a.Run(ctx, []schemas.Role{schemas.RoleCopier}); !errors.Is(err, ErrPrecondition) || !errors.Is(err, storage.ErrWrongMarker) {
+	if err := a.Run(ctx, []schemas.Role{schemas.RoleCopier}); !errors.Is(err, ErrPrecondition) ||
+		!errors.Is(err, storage.ErrWrongMarker) {
 		t.Errorf("got %v, want the wrong marker", err)
 	}
 	if code, _ := s.asked("/livez"); code != 0 {

@@ -12,33 +12,35 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3"
 )
 
-// secretWait bounds how long a command may take that tells a secret.
-const secretWait = 30 * time.Second
+// secretTimeout bounds the time of a command that returns a secret.
+const secretTimeout = 30 * time.Second
 
-// openS3 makes a store of driver s3. It asks the service nothing.
+// openS3 makes a store of driver s3. It sends no request.
 func openS3(ctx context.Context, account string, c config.Store, log *slog.Logger) (*s3.Store, error) {
-	ctx, cancel := context.WithTimeout(ctx, secretWait)
+	ctx, cancel := context.WithTimeout(ctx, secretTimeout)
 	defer cancel()
-	who := s3.Credentials{FromEnvironment: c.Credentials.FromEnvironment}
-	for _, of := range []struct {
+	credentials := s3.Credentials{FromEnvironment: c.Credentials.FromEnvironment}
+	for _, secret := range []struct {
 		into *string
 		from config.Secret
 		name string
 	}{
-		{&who.AccessKey, c.Credentials.AccessKey, "access_key"}, {&who.SecretKey, c.Credentials.SecretKey, "secret_key"},
-		{&who.SessionToken, c.Credentials.SessionToken, "session_token"},
+		{&credentials.AccessKey, c.Credentials.AccessKey, "access_key"},
+		{&credentials.SecretKey, c.Credentials.SecretKey, "secret_key"},
+		{&credentials.SessionToken, c.Credentials.SessionToken, "session_token"},
 	} {
 		var err error
-		if *of.into, err = of.from.Resolve(ctx); err != nil {
-			return nil, fmt.Errorf("credentials.%s: %w", of.name, err)
+		if *secret.into, err = secret.from.Resolve(ctx); err != nil {
+			return nil, fmt.Errorf("credentials.%s: %w", secret.name, err)
 		}
 	}
 	cfg := s3.Config{
-		ID: schemas.Key(account, c.ID), Endpoint: c.Endpoint, Region: c.Region, Bucket: c.Bucket, Prefix: c.Prefix, BucketPrefix: c.BucketPrefix,
-		PathStyle: c.PathStyle, Credentials: who, Proxy: c.Proxy, Encryption: c.Encryption, KMSKey: c.KMSKey, StorageClass: c.StorageClass,
-		RequesterPays: c.RequesterPays, Restore: c.Restore,
+		ID: schemas.Key(account, c.ID), Endpoint: c.Endpoint, Region: c.Region, Bucket: c.Bucket, Prefix: c.Prefix,
+		BucketPrefix: c.BucketPrefix, PathStyle: c.PathStyle, Credentials: credentials, Proxy: c.Proxy,
+		Encryption: c.Encryption, KMSKey: c.KMSKey, StorageClass: c.StorageClass, RequesterPays: c.RequesterPays,
+		Restore: c.Restore,
 		Skipped: func(key, reason string) {
-			log.Warn("not an item", "account", account, "store", c.ID, "path", key, "reason", reason)
+			log.Warn("skip path", "account", account, "store", c.ID, "path", key, "reason", reason)
 		},
 	}
 	if c.CA != "" {

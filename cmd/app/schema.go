@@ -20,14 +20,14 @@ const (
 	schemaMost  = 15 * time.Second
 )
 
-// A schema finds out whether ClickHouse has the tables that this program needs. That it lacks some
-// ends the process; that it does not answer is noted, and it is asked again.
+// A schema checks whether ClickHouse has the tables that this program needs. If tables are missing,
+// the process ends. If ClickHouse does not answer, the check is repeated.
 type schema struct {
-	check, alive func(context.Context) error // of the database
-	log          *slog.Logger
+	check, pingDB func(context.Context) error // of the database
+	log           *slog.Logger
 
 	mu  sync.Mutex // guards err
-	err error      // of the newest check, or nil once it has the tables
+	err error      // of the latest check; nil once the tables are verified
 }
 
 func newSchema(db *clickhouse.DB, roles []schemas.Role, log *slog.Logger) *schema {
@@ -38,42 +38,42 @@ func newSchema(db *clickhouse.DB, roles []schemas.Role, log *slog.Logger) *schem
 		}
 		return err
 	}
-	return &schema{check: check, alive: db.Ping, log: log}
+	return &schema{check: check, pingDB: db.Ping, log: log}
 }
 
-// look asks once. Its error is one that a person must mend.
-func (s *schema) look(run context.Context) error {
+// checkOnce checks once. It returns only errors that an operator must resolve.
+func (s *schema) checkOnce(run context.Context) error {
 	ctx, cancel := context.WithTimeout(run, schemaLimit)
 	defer cancel()
 	err := s.check(ctx)
-	if err = refused(err); errors.Is(err, ErrPrecondition) {
+	if err = asPrecondition(err); errors.Is(err, ErrPrecondition) {
 		return err
 	}
 	if run.Err() == nil {
-		s.note(err)
+		s.setErr(err)
 	}
 	return nil
 }
 
-// note keeps what a check said.
-func (s *schema) note(err error) {
+// setErr records the result of a check.
+func (s *schema) setErr(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case err != nil:
-		s.log.Warn("ClickHouse does not answer: it is asked again, and what needs it waits", "err", err)
+		s.log.Warn("wait for ClickHouse", "err", err)
 	case s.err != nil:
-		s.log.Info("ClickHouse is there, and its tables are up to date")
+		s.log.Info("ClickHouse is available and its tables are up to date")
 	}
 	s.err = err
 }
 
-// run asks again until ClickHouse has answered, and then waits for ctx.
+// run repeats the check until ClickHouse has answered, and then waits for ctx.
 func (s *schema) run(ctx context.Context) error {
 	wait := retry.Policy{Wait: schemaWait, MaxWait: schemaMost}
-	for n := 1; s.fault() != nil && ctx.Err() == nil; n++ {
+	for n := 1; s.lastErr() != nil && ctx.Err() == nil; n++ {
 		_ = retry.Sleep(ctx, wait.Backoff(n)) // only ctx ends it early
-		if err := s.look(ctx); err != nil {
+		if err := s.checkOnce(ctx); err != nil {
 			return err
 		}
 	}
@@ -81,16 +81,17 @@ func (s *schema) run(ctx context.Context) error {
 	return nil
 }
 
-func (s *schema) fault() error {
+func (s *schema) lastErr() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.err
 }
 
-// ping asks for a sign of life. What does not answer that about its tables is not there.
+// ping checks that ClickHouse answers. Until its tables have been verified, it returns the error of
+// that check.
 func (s *schema) ping(ctx context.Context) error {
-	if err := s.fault(); err != nil {
+	if err := s.lastErr(); err != nil {
 		return err
 	}
-	return s.alive(ctx)
+	return s.pingDB(ctx)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
-// Each row is what ClickHouse says when it is asked, from the start on.
+// Each row has the answers of ClickHouse, in order.
 func TestSchema(t *testing.T) {
 	away := errors.New("connection refused")
 	lacks := fmt.Errorf("%w: 0003", clickhouse.ErrMigration)
@@ -34,15 +34,16 @@ func TestSchema(t *testing.T) {
 				defer cancel()
 				n := 0
 				var said lines
-				s := &schema{log: said.log(), alive: func(context.Context) error { return nil }, check: func(ctx context.Context) error {
-					err := tt.says[min(n, len(tt.says)-1)]
-					n++
-					if errors.Is(err, context.DeadlineExceeded) {
-						<-ctx.Done()
-					}
-					return err
-				}}
-				if err := s.look(ctx); !errors.Is(err, tt.start) || tt.start != nil && !errors.Is(err, ErrPrecondition) {
+				s := &schema{log: said.log(), pingDB: func(context.Context) error { return nil },
+					check: func(ctx context.Context) error {
+						err := tt.says[min(n, len(tt.says)-1)]
+						n++
+						if errors.Is(err, context.DeadlineExceeded) {
+							<-ctx.Done()
+						}
+						return err
+					}}
+				if err := s.checkOnce(ctx); !errors.Is(err, tt.start) || tt.start != nil && !errors.Is(err, ErrPrecondition) {
 					t.Fatalf("at the start: got %v, want %v", err, tt.start)
 				}
 				if tt.start != nil {
@@ -62,8 +63,8 @@ func TestSchema(t *testing.T) {
 				if tt.ping == nil && tt.later == nil && n != len(tt.says) {
 					t.Errorf("asked %d times, want %d", n, len(tt.says))
 				}
-				if lost := said.with("does not answer"); (lost > 0) != (tt.says[0] != nil) {
-					t.Errorf("said %d times that it does not answer", lost)
+				if lost := said.with("wait for ClickHouse"); (lost > 0) != (tt.says[0] != nil) {
+					t.Errorf("got %d lines \"wait for ClickHouse\"", lost)
 				}
 			})
 		})

@@ -18,25 +18,25 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// Bounds of the server that tells how the process is.
+// Timeouts and limits of the HTTP server for health and metrics.
 const (
 	serveHeader = 5 * time.Second
 	serveRead   = 10 * time.Second
 	serveWrite  = 20 * time.Second
 	serveIdle   = time.Minute
 	serveStop   = 3 * time.Second
-	scrapes     = 4 // at a time
+	scrapes     = 4 // concurrent ones
 )
 
-// newRegistry returns a registry that has what every Go program tells of itself.
+// newRegistry returns a registry with the metrics of the Go runtime and the process.
 func newRegistry() *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return reg
 }
 
-// measure has what the process does counted. Without http.listen only the process itself reads that.
-func (a *App) measure() {
+// registerMetrics creates the metrics. Without http.listen only the process itself reads them.
+func (a *App) registerMetrics() {
 	reg := newRegistry()
 	a.kafka.Metrics = kafka.NewMetrics(reg)
 	if a.cfg.HTTP.Listen != "" {
@@ -44,8 +44,8 @@ func (a *App) measure() {
 	}
 }
 
-// listen takes the port on which the process tells how it is: at once, so that a process that
-// cannot have it does not begin. Without one it returns nil. The caller closes it.
+// listen opens the listener of http.listen, before anything runs: if the port is taken, the process
+// does not start. It returns nil if http.listen is empty. The caller closes it.
 func (a *App) listen(ctx context.Context) (net.Listener, error) {
 	if a.cfg.HTTP.Listen == "" {
 		return nil, nil
@@ -58,34 +58,35 @@ func (a *App) listen(ctx context.Context) (net.Listener, error) {
 	return l, nil
 }
 
-// handler answers /livez, /readyz, /startupz and /metrics.
+// handler serves /livez, /readyz, /startupz and /metrics.
 func handler(h *health, reg *prometheus.Registry, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
-	tell := func(path string, fine func(verdict) bool) {
+	probe := func(path string, ok func(status) bool) {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
 			r := h.report()
 			w.Header().Set("Content-Type", "application/json")
 			w.Header().Set("Cache-Control", "no-store")
-			if !fine(r.verdict) {
+			if !ok(r.status) {
 				w.WriteHeader(http.StatusServiceUnavailable)
 			}
 			e := json.NewEncoder(w)
 			e.SetIndent("", "  ")
 			if err := e.Encode(r); err != nil {
-				log.Debug("answer", "path", path, "err", err) // who asked has gone
+				log.Debug("write response", "path", path, "err", err) // the client has closed the connection
 			}
 		})
 	}
-	tell("/livez", func(v verdict) bool { return v.Live })
-	tell("/readyz", func(v verdict) bool { return v.Ready })
-	tell("/startupz", func(v verdict) bool { return v.Started })
+	probe("/livez", func(v status) bool { return v.Live })
+	probe("/readyz", func(v status) bool { return v.Ready })
+	probe("/startupz", func(v status) bool { return v.Started })
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), MaxRequestsInFlight: scrapes, Timeout: serveRead, Registry: reg,
+		ErrorLog:            slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		MaxRequestsInFlight: scrapes, Timeout: serveRead, Registry: reg,
 	}))
 	return mux
 }
 
-// serve answers on l until ctx is done, and then closes it. A request has serveStop to end.
+// serve serves h on l until ctx is done, and then closes l. Requests have serveStop to end.
 func serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
 	s := &http.Server{
 		Handler: h, ReadHeaderTimeout: serveHeader, ReadTimeout: serveRead, WriteTimeout: serveWrite, IdleTimeout: serveIdle,
@@ -94,7 +95,7 @@ func serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 	return serveOn(ctx, l, s, serveStop)
 }
 
-// serveOn has s answer on l until ctx is done, and then closes it. A request has grace to end.
+// serveOn runs s on l until ctx is done, and then closes l. Requests have grace to end.
 func serveOn(ctx context.Context, l net.Listener, s *http.Server, grace time.Duration) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {

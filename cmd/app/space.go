@@ -16,11 +16,11 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// newActions makes the table of what persons did, as far as roles go by it.
+// newActions makes the table of the admin actions that roles use.
 func (a *App) newActions() (err error) {
 	a.actions, err = kafka.NewTable(a.kafka, schemas.Admin, func(_ []byte, d *schemas.Delivery) error {
 		if action, ok := d.Body.(*pb.AdminAction); ok {
-			a.gone.Apply(d.Partition, d.Timestamp, action)
+			a.goneSpaces.Apply(d.Partition, d.Timestamp, action)
 		}
 		return nil
 	})
@@ -30,51 +30,51 @@ func (a *App) newActions() (err error) {
 	return nil
 }
 
-// missingSpaces has the board keep the incidents of spaces that are expected and not there.
-type missingSpaces struct{ board *incident.Board }
+// spaceIncidents keeps the incidents of missing spaces on the board.
+type spaceIncidents struct{ board *incident.Board }
 
-var _ fixity.SpaceIncidents = missingSpaces{}
+var _ fixity.SpaceIncidents = spaceIncidents{}
 
 // Open implements fixity.SpaceIncidents.
-func (m missingSpaces) Open(ctx context.Context, space schemas.Copy, detail string) error {
-	return m.board.Open(ctx, missing(space), detail)
+func (m spaceIncidents) Open(ctx context.Context, space schemas.Copy, detail string) error {
+	return m.board.Open(ctx, spaceMissing(space), detail)
 }
 
 // Close implements fixity.SpaceIncidents.
-func (m missingSpaces) Close(ctx context.Context, space schemas.Copy, detail string) error {
-	return m.board.Close(ctx, missing(space), detail)
+func (m spaceIncidents) Close(ctx context.Context, space schemas.Copy, detail string) error {
+	return m.board.Close(ctx, spaceMissing(space), detail)
 }
 
-func missing(space schemas.Copy) incident.Subject {
+func spaceMissing(space schemas.Copy) incident.Subject {
 	return incident.Subject{Account: space.Account, Store: space.Store, Space: space.Space, Kind: incident.SpaceMissing}
 }
 
-// SpaceGone publishes that a space of a store is gone: from then on what it lacks is absent, and is treated as lost. A
-// space that is there, or that cannot be looked at, is refused.
+// SpaceGone publishes that a space of a store is gone. From then on its items are absent, and are
+// treated as lost. SpaceGone refuses a space that exists or cannot be checked.
 func (a *App) SpaceGone(ctx context.Context, of StoreName, name string, by Approval) error {
 	st, err := a.storeOf(of)
 	if err != nil {
 		return err
 	}
 	if err := st.Marker(ctx); err != nil {
-		return fmt.Errorf("%w: space %q: whether store %s/%s lacks it is unknown: %w",
+		return fmt.Errorf("%w: check space %q in store %s/%s: %w",
 			ErrPrecondition, name, of.Account, of.Store, err)
 	}
 	switch _, err := st.StatSpace(ctx, name); {
 	case err == nil:
 		return fmt.Errorf("%w: store %s/%s has the space %q", ErrPrecondition, of.Account, of.Store, name)
 	case !errors.Is(err, storage.ErrNoSpace):
-		return fmt.Errorf("look for space %q in store %s/%s: %w", name, of.Account, of.Store, err)
+		return fmt.Errorf("check space %q in store %s/%s: %w", name, of.Account, of.Store, err)
 	}
-	return a.sayOfSpace(ctx, space.ActionGone, of, name, by)
+	return a.publishSpaceAction(ctx, space.ActionGone, of, name, by)
 }
 
-// SpaceBack publishes that a space is no longer to be taken for gone: it is expected again.
+// SpaceBack publishes that a space is expected again.
 func (a *App) SpaceBack(ctx context.Context, of StoreName, name string, by Approval) error {
 	if _, err := a.storeOf(of); err != nil {
 		return err
 	}
-	return a.sayOfSpace(ctx, space.ActionBack, of, name, by)
+	return a.publishSpaceAction(ctx, space.ActionBack, of, name, by)
 }
 
 func (a *App) storeOf(n StoreName) (storage.Store, error) {
@@ -85,7 +85,7 @@ func (a *App) storeOf(n StoreName) (storage.Store, error) {
 	return st, nil
 }
 
-func (a *App) sayOfSpace(ctx context.Context, action string, of StoreName, name string, by Approval) error {
+func (a *App) publishSpaceAction(ctx context.Context, action string, of StoreName, name string, by Approval) error {
 	return a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
 		Id: schemas.NewID(), Time: timestamppb.Now(), Who: by.Who, Action: action,
 		Account: of.Account, Store: of.Store, Space: name, Reason: by.Reason, From: by.From,

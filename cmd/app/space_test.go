@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// What a person says of a space reaches the processes that decide by it. Only of a space that is known not to be there
-// can it be said that it is gone.
+// Actions about a space reach the processes that use them. Only a space that is known to be missing
+// can be declared gone.
 func TestSpaceGone(t *testing.T) {
 	s := newSite(t)
 	s.cfg.HTTP.Listen = ""
@@ -46,7 +46,7 @@ func TestSpaceGone(t *testing.T) {
 	until := func(gone bool) {
 		t.Helper()
 		s.until(func() error {
-			if since := a.gone.Since("acme", "2", "photos"); since.IsZero() == gone {
+			if since := a.goneSpaces.Since("acme", "2", "photos"); since.IsZero() == gone {
 				return errors.New("the action has not come")
 			}
 			return nil
@@ -57,10 +57,11 @@ func TestSpaceGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(true)
-	if since := a.gone.Since("acme", "2", "photos"); since.Before(before) {
+	if since := a.goneSpaces.Since("acme", "2", "photos"); since.Before(before) {
 		t.Errorf("gone since %v, said at %v", since, before)
 	}
-	if late := s.run(schemas.RoleCopier); ready(t.Context(), late.actions) != nil || late.gone.Since("acme", "2", "photos").IsZero() {
+	if late := s.run(schemas.RoleCopier); ready(t.Context(), late.actions) != nil ||
+		late.goneSpaces.Since("acme", "2", "photos").IsZero() {
 		t.Error("a process that starts does not know it")
 	}
 	if err := a.SpaceBack(t.Context(), two, "photos", by); err != nil {
@@ -69,7 +70,8 @@ func TestSpaceGone(t *testing.T) {
 	until(false)
 }
 
-// The broker says when a space was declared gone: the clock of the person does not.
+// The time at which a space was declared gone is that of the broker, not that of the person's
+// clock.
 func TestActionsAreDatedByTheBroker(t *testing.T) {
 	s := newSite(t)
 	s.cfg.HTTP.Listen = ""
@@ -79,16 +81,17 @@ func TestActionsAreDatedByTheBroker(t *testing.T) {
 	}
 	ahead := timestamppb.New(time.Now().Add(2 * time.Hour))
 	if err := a.producer.Publish(t.Context(), schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
-		Id: schemas.NewID(), Time: ahead, Who: "ann", Action: space.ActionGone, Account: "acme", Store: "2", Space: "photos"}}); err != nil {
+		Id: schemas.NewID(), Time: ahead, Who: "ann", Action: space.ActionGone, Account: "acme", Store: "2",
+		Space: "photos"}}); err != nil {
 		t.Fatal(err)
 	}
 	s.until(func() error {
-		if a.gone.Since("acme", "2", "photos").IsZero() {
+		if a.goneSpaces.Since("acme", "2", "photos").IsZero() {
 			return errors.New("the action has not come")
 		}
 		return nil
 	})
-	if since := a.gone.Since("acme", "2", "photos"); since.After(time.Now()) {
+	if since := a.goneSpaces.Since("acme", "2", "photos"); since.After(time.Now()) {
 		t.Errorf("gone since %v, by the clock of the person", since)
 	}
 }

@@ -22,25 +22,26 @@ import (
 	kafka "github.com/millrace/millrace/streams/kafka/embedded"
 )
 
-// stateVersion is raised when an older millrace could not read a state directory any more.
+// stateVersion is the version of the state directory. It is raised when older versions of millrace
+// could not read one any more.
 const stateVersion = 1
 
-// engineGrace is how long the engine has to stop before it is made to.
+// engineGrace is the time that ClickHouse has to stop before it is killed.
 const engineGrace = 2 * time.Second
 
-// partitions of the topics that are made in a state directory: the embedded broker syncs
-// each partition's batches for itself, one after the other, so few are fast.
+// partitions is the number of partitions of topics in a state directory. It is low because the
+// embedded broker syncs the batches of each partition separately, one after the other.
 const partitions = 2
 
-// stateFile makes a directory a state directory.
+// stateFile marks a directory as a state directory, and has its version.
 const stateFile = "state.json"
 
-// ErrPrecondition is wrapped by errors that a person must mend before trying again:
-// a state directory in use or of another version, a store without its marker.
+// ErrPrecondition is wrapped by errors that an operator must resolve before a retry, such as a
+// state directory that is in use, or a store without its marker.
 var ErrPrecondition = errors.New("precondition")
 
-// State is a state directory with the embedded engines that run in it: a Kafka broker
-// and a ClickHouse, both on loopback. One process at a time holds it.
+// State is a state directory and the embedded engines that run in it: a Kafka broker and a
+// ClickHouse server, both on loopback. One process at a time holds it.
 type State struct {
 	dir    string
 	lock   *os.File
@@ -48,16 +49,16 @@ type State struct {
 	engine *clickhouse.Server
 }
 
-// StateConfig says which directory, and what to start in it.
+// StateConfig configures a State.
 type StateConfig struct {
 	Dir           string
 	Log           *slog.Logger
-	Progress      io.Writer // told of what takes long, such as fetching the engine once
-	WithoutBroker bool      // for those who read ClickHouse only
-	WithoutEngine bool      // for those who need Kafka only
+	Progress      io.Writer // gets messages about slow steps, such as downloading ClickHouse
+	WithoutBroker bool      // do not start Kafka
+	WithoutEngine bool      // do not start ClickHouse
 }
 
-// OpenState locks the directory, which is made where it is missing, and starts the engines.
+// OpenState creates the directory if needed, locks it, and starts the engines.
 func OpenState(ctx context.Context, c StateConfig) (_ *State, err error) {
 	s := &State{dir: c.Dir}
 	if err := s.claim(); err != nil {
@@ -83,7 +84,8 @@ func OpenState(ctx context.Context, c StateConfig) (_ *State, err error) {
 		if c.WithoutEngine {
 			return nil
 		}
-		s.engine, err = clickhouse.Start(ctx, clickhouse.Config{Dir: filepath.Join(c.Dir, "clickhouse"), Log: c.Log, Progress: c.Progress})
+		s.engine, err = clickhouse.Start(ctx,
+			clickhouse.Config{Dir: filepath.Join(c.Dir, "clickhouse"), Log: c.Log, Progress: c.Progress})
 		if err != nil {
 			return fmt.Errorf("start the embedded ClickHouse: %w", err)
 		}
@@ -95,7 +97,7 @@ func OpenState(ctx context.Context, c StateConfig) (_ *State, err error) {
 	return s, nil
 }
 
-// claim makes the directory, takes its lock and checks its version.
+// claim creates the directory, locks it, and checks its version.
 func (s *State) claim() (err error) {
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
 		return fmt.Errorf("make the state directory: %w", err)
@@ -114,7 +116,8 @@ func (s *State) claim() (err error) {
 	}()
 	if err := unix.Flock(int(s.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		holder, _ := io.ReadAll(io.LimitReader(s.lock, 32))
-		return fmt.Errorf("%w: state directory %s is in use by process %s: stop it first, or name another directory with --state",
+		return fmt.Errorf(
+			"%w: state directory %s is in use by process %s: stop it first, or name another directory with --state",
 			ErrPrecondition, s.dir, strings.TrimSpace(string(holder)))
 	}
 	if err := s.checkVersion(); err != nil {
@@ -129,7 +132,7 @@ func (s *State) claim() (err error) {
 	return nil
 }
 
-// recognise refuses a directory that holds something else, so that a wrong path does no harm.
+// recognise refuses a directory with other contents, so that a wrong path does no harm.
 func (s *State) recognise() error {
 	if IsState(s.dir) {
 		return nil
@@ -139,7 +142,7 @@ func (s *State) recognise() error {
 		return fmt.Errorf("read the state directory: %w", err)
 	}
 	for _, e := range entries {
-		if e.Name() != "lock" && !strings.HasPrefix(e.Name(), tmpPrefix) { // left by a kill
+		if e.Name() != "lock" && !strings.HasPrefix(e.Name(), tmpPrefix) { // a killed process can leave these
 			return fmt.Errorf("%w: %s holds %s but no %s: it is not a state directory; name an empty or new one with --state",
 				ErrPrecondition, s.dir, e.Name(), stateFile)
 		}
@@ -147,7 +150,7 @@ func (s *State) recognise() error {
 	return nil
 }
 
-// checkVersion reads the directory's version; a new one gets the present version.
+// checkVersion checks the version of the directory. A new directory gets the present version.
 func (s *State) checkVersion() error {
 	file := filepath.Join(s.dir, stateFile)
 	var held struct {
@@ -166,16 +169,19 @@ func (s *State) checkVersion() error {
 		return fmt.Errorf("read the state directory's version: %w", err)
 	}
 	if err := json.Unmarshal(data, &held); err != nil {
-		return fmt.Errorf("%w: %s is not readable (%w): restore it or name another directory with --state", ErrPrecondition, file, err)
+		return fmt.Errorf("%w: %s is not readable (%w): restore it or name another directory with --state",
+			ErrPrecondition, file, err)
 	}
 	if held.Version != stateVersion {
-		return fmt.Errorf("%w: state directory %s is of version %d, this millrace reads version %d: "+
-			"use the millrace that made it, or name another directory with --state", ErrPrecondition, s.dir, held.Version, stateVersion)
+		return fmt.Errorf("%w: state directory %s has version %d, this millrace reads version %d: "+
+			"use the millrace that made it, or name another directory with --state",
+			ErrPrecondition, s.dir, held.Version, stateVersion)
 	}
 	return nil
 }
 
-// Configure points cfg at the embedded engines, which listen on loopback and ask for no login.
+// Configure changes cfg to use the embedded engines, which listen on loopback without
+// authentication.
 func (s *State) Configure(cfg *config.Config) {
 	if s.broker != nil {
 		cfg.Kafka.Brokers = []string{s.broker.Addr()}
@@ -183,7 +189,9 @@ func (s *State) Configure(cfg *config.Config) {
 	cfg.Kafka.Replication, cfg.Kafka.MinInSync, cfg.Kafka.Partitions = 1, 1, partitions
 	cfg.Kafka.TLS, cfg.Kafka.SASL = config.TLS{}, config.SASL{}
 	if s.engine != nil {
-		cfg.ClickHouse = config.ClickHouse{Addresses: []string{s.engine.Addr()}, Database: "millrace", User: "default", InsertQuorum: "all"}
+		cfg.ClickHouse = config.ClickHouse{
+			Addresses: []string{s.engine.Addr()}, Database: "millrace", User: "default", InsertQuorum: "all",
+		}
 	}
 }
 
@@ -193,11 +201,12 @@ func IsState(dir string) bool {
 	return err == nil
 }
 
-// ConfigIn is where a state directory keeps its configuration.
+// ConfigIn returns the path of the configuration in a state directory.
 func ConfigIn(dir string) string { return filepath.Join(dir, "config.yaml") }
 
-// SaveConfig keeps cfg in the state directory, for commands that are given only that, and for nobody else's eyes. The
-// engines' own part is left out: a state has its own engines.
+// SaveConfig writes cfg to the state directory, for commands that get only --state. The file is
+// readable only by its owner. The settings of the engines are left out, since a state has its own
+// engines.
 func SaveConfig(s *State, cfg *config.Config) error {
 	kept := *cfg
 	own := config.Default()
@@ -205,7 +214,7 @@ func SaveConfig(s *State, cfg *config.Config) error {
 	kept.ClickHouse = own.ClickHouse
 	var b bytes.Buffer
 	if err := config.Save(&b, &kept); err != nil {
-		return fmt.Errorf("keep the configuration: %w", err)
+		return fmt.Errorf("save the configuration: %w", err)
 	}
 	return WriteFile(ConfigIn(s.dir), b.Bytes())
 }
@@ -215,16 +224,16 @@ func (s *State) Path(name ...string) string {
 	return filepath.Join(append([]string{s.dir}, name...)...)
 }
 
-// Watch returns when ctx is done, or with an error when an engine dies.
+// Watch waits until ctx is done. It returns an error if ClickHouse ends before.
 func (s *State) Watch(ctx context.Context) error {
 	if err := s.engine.Wait(ctx); ctx.Err() == nil {
-		return fmt.Errorf("the embedded ClickHouse ended by itself: %w", err)
+		return fmt.Errorf("the embedded ClickHouse ended: %w", err)
 	}
 	return nil
 }
 
-// Close stops the engines, also after ctx is done, and gives the directory free. It takes a
-// few seconds at most.
+// Close stops the engines and unlocks the directory, also after ctx is done. It takes a few seconds
+// at most.
 func (s *State) Close(ctx context.Context) error {
 	var errs []error
 	if s.broker != nil {
@@ -238,10 +247,10 @@ func (s *State) Close(ctx context.Context) error {
 	return errors.Join(append(errs, s.lock.Close())...)
 }
 
-// tmpPrefix begins the names of files that are being written.
+// tmpPrefix is the prefix of temporary files that WriteFile renames.
 const tmpPrefix = ".tmp-"
 
-// WriteFile writes a file that is there whole or not at all, also after a crash.
+// WriteFile writes a file atomically and durably: after a crash it is complete or absent.
 func WriteFile(name string, data []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(name), tmpPrefix+"*")
 	if err != nil {

@@ -21,27 +21,27 @@ import (
 	"github.com/millrace/millrace/streams/storage/limit"
 )
 
-// Stores are the stores of the configuration, opened. Its methods are what the
-// processors need to know of them.
+// Stores are the stores of the configuration. The methods implement the interfaces of the
+// processors.
 type Stores struct {
 	log      *slog.Logger
 	byKey    map[string]store // by schemas.Key(account, id)
 	accounts map[string][]string
 	limits   map[string]config.Limits // by account
-	book     *policy.Book
-	waiting  *kafka.Waiting // messages that wait for stores; nil: not counted
+	policies *policy.Book
+	waiting  *kafka.Waiting // counts messages that wait for unavailable stores; nil: not counted
 }
 
 type store struct {
-	storage.Store // the mount, behind the breaker
-	mount         *mount
+	storage.Store // lazy, behind the breaker and the throttle
+	lazy          *lazyStore
 	breaker       *limit.Breaker
 	throttle      *limit.Throttle
-	turns         *turns
+	transitions   *transitions
 	cfg           config.Store
 }
 
-// newStores knows every store of cfg. It opens none: a store is opened when it is first used.
+// newStores makes every store of cfg. It opens none: a store is opened at its first use.
 func newStores(cfg *config.Config, log *slog.Logger) (*Stores, error) {
 	s := &Stores{log: log, byKey: map[string]store{}, accounts: map[string][]string{}, limits: map[string]config.Limits{}}
 	var errs []error
@@ -53,23 +53,24 @@ func newStores(cfg *config.Config, log *slog.Logger) (*Stores, error) {
 				errs = append(errs, fmt.Errorf("store %s/%s: %w", a.ID, c.ID, err))
 				continue
 			}
-			m, changes := &mount{kind: c.Driver, open: open}, newTurns()
+			lazy, changes := &lazyStore{kind: c.Driver, openDriver: open}, newTransitions()
 			b := limit.NewBreaker(limit.Config{Account: a.ID, Store: c.ID, Log: log, Changed: changes.changed})
 			t := limit.NewThrottle(limit.Rates{
-				Concurrency: c.Requests.AtOnce, RequestsPerSecond: float64(c.Requests.PerSecond), BytesPerSecond: float64(c.Requests.BytesPerSecond),
+				Concurrency: c.Requests.AtOnce, RequestsPerSecond: float64(c.Requests.PerSecond),
+				BytesPerSecond: float64(c.Requests.BytesPerSecond),
 			}, log.With("account", a.ID, "store", c.ID))
-			s.byKey[schemas.Key(a.ID, c.ID)] = store{limit.NewThrottled(m, b, t), m, b, t, changes, c}
+			s.byKey[schemas.Key(a.ID, c.ID)] = store{limit.NewThrottled(lazy, b, t), lazy, b, t, changes, c}
 			s.accounts[a.ID] = append(s.accounts[a.ID], c.ID)
 		}
-		// Primary first: the order in which good copies are looked for.
+		// The primary first: good copies are searched in this order.
 		slices.SortStableFunc(s.accounts[a.ID], func(x, y string) int {
-			return rank(s.byKey[schemas.Key(a.ID, x)].cfg) - rank(s.byKey[schemas.Key(a.ID, y)].cfg)
+			return primaryFirst(s.byKey[schemas.Key(a.ID, x)].cfg) - primaryFirst(s.byKey[schemas.Key(a.ID, y)].cfg)
 		})
 	}
 	return s, precondition(errs)
 }
 
-// precondition joins what a person must mend first; nil where there is nothing.
+// precondition joins errors and wraps ErrPrecondition; nil if there are none.
 func precondition(errs []error) error {
 	if len(errs) == 0 {
 		return nil
@@ -77,19 +78,21 @@ func precondition(errs []error) error {
 	return fmt.Errorf("%w: %w", ErrPrecondition, errors.Join(errs...))
 }
 
-func rank(c config.Store) int {
+func primaryFirst(c config.Store) int {
 	if c.Primary {
 		return 0
 	}
 	return 1
 }
 
-// driver is the one switch over drivers. It returns what opens a store.
-func driver(account string, c config.Store, log *slog.Logger) (open func(context.Context) (storage.Store, error), err error) {
+// driver is the only switch over the drivers. It returns the function that opens a store.
+func driver(
+	account string, c config.Store, log *slog.Logger,
+) (open func(context.Context) (storage.Store, error), err error) {
 	switch c.Driver {
 	case "file":
 		id, skipped := schemas.Key(account, c.ID), func(path, reason string) {
-			log.Warn("not an item", "account", account, "store", c.ID, "path", path, "reason", reason)
+			log.Warn("skip path", "account", account, "store", c.ID, "path", path, "reason", reason)
 		}
 		return func(context.Context) (storage.Store, error) {
 			if c.Layout == "plain" {
@@ -106,8 +109,8 @@ func driver(account string, c config.Store, log *slog.Logger) (open func(context
 	}
 }
 
-// CheckStores opens the stores of cfg and reads their markers, so that what a person must mend is
-// told before anything is made.
+// CheckStores opens the stores of cfg and reads their markers, so that their errors are reported
+// before anything else starts.
 func CheckStores(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	stores, err := newStores(cfg, log)
 	if err != nil {
@@ -116,11 +119,11 @@ func CheckStores(ctx context.Context, cfg *config.Config, log *slog.Logger) erro
 	return errors.Join(stores.checkMarkers(ctx), stores.close())
 }
 
-// close closes the stores that hold anything open.
+// close closes the drivers that have resources.
 func (s *Stores) close() error {
 	var errs []error
 	for _, st := range s.byKey {
-		errs = append(errs, st.mount.close())
+		errs = append(errs, st.lazy.close())
 	}
 	return errors.Join(errs...)
 }
@@ -131,9 +134,9 @@ func (s *Stores) Store(account, id string) (storage.Store, bool) {
 	return st.Store, ok
 }
 
-// Admit returns nil where a task may use a store now, or the error, of class
-// unavailable, that its first look would get. It admits to a store that nobody knows:
-// whoever handles the task knows what to say of that.
+// Admit returns nil if a task may use a store now. Otherwise it returns the error, of class
+// unavailable, that the task's first request would get. It admits tasks of unknown stores: their
+// handlers report the error.
 func (s *Stores) Admit(account, id string) error {
 	if st, ok := s.byKey[schemas.Key(account, id)]; ok {
 		return st.breaker.Admit()
@@ -141,31 +144,33 @@ func (s *Stores) Admit(account, id string) error {
 	return nil
 }
 
-// Path returns where an item's bytes lie in a store that keeps them in files.
+// Path returns the path of an item in a store that keeps items in files.
 func (s *Stores) Path(ctx context.Context, name StoreName, space, item string) (string, error) {
 	st, ok := s.byKey[schemas.Key(name.Account, name.Store)]
 	if !ok {
 		return "", fmt.Errorf("no store %s/%s", name.Account, name.Store)
 	}
-	return st.mount.Path(ctx, space, item)
+	return st.lazy.Path(ctx, space, item)
 }
 
-// limit is what the configuration says of a store, or of an account as a whole.
+// limit returns the configured limits of a store or, if id is empty, of an account.
 func (s *Stores) limit(account, id string) kafka.Limit {
 	l := s.limits[account]
 	if id != "" {
 		l = s.byKey[schemas.Key(account, id)].cfg.Limits
 	}
-	return kafka.Limit{Tasks: l.Tasks, TasksPerSecond: float64(l.TasksPerSecond), BytesPerSecond: float64(l.BytesPerSecond)}
+	return kafka.Limit{
+		Tasks: l.Tasks, TasksPerSecond: float64(l.TasksPerSecond), BytesPerSecond: float64(l.BytesPerSecond),
+	}
 }
 
-// A BreakerState says whether a store is away.
+// A BreakerState is the availability of a store.
 type BreakerState struct {
 	Account, Store string
 	State          limit.State
-	Since          time.Time // it is away, or is not
-	Cause          error     // the first failure; nil where it is not away
-	Waiting        int       // messages that this process has sent to delay lanes since it is away, and that are not due
+	Since          time.Time // of the last change of availability
+	Cause          error     // the first failure; nil if the store is available
+	Waiting        int       // messages that this process sent to delay lanes since then, and that are not due
 }
 
 // Breakers returns the state of every store, by account and in the order of IDs.
@@ -184,14 +189,14 @@ func (s *Stores) Breakers() []BreakerState {
 // IDs returns the ids of an account's stores, the primary first.
 func (s *Stores) IDs(account string) []string { return s.accounts[account] }
 
-// checkMarkers refuses stores whose marker cannot be read, for a person who waits for them: a root
-// that is not mounted must not look like a store that lost everything. It passes by the
-// breakers: what a person mends before anything runs is no failure of a store that is in use.
+// checkMarkers reads the markers of all stores for a command. An unmounted root must not look like
+// a store that lost everything. It bypasses the breakers, since an error here is not a failure of a
+// store in use.
 func (s *Stores) checkMarkers(ctx context.Context) error {
 	var errs []error
 	for account, ids := range s.accounts {
 		for _, id := range ids {
-			if err := s.byKey[schemas.Key(account, id)].mount.Marker(ctx); err != nil {
+			if err := s.byKey[schemas.Key(account, id)].lazy.Marker(ctx); err != nil {
 				n := StoreName{account, id}
 				errs = append(errs, fmt.Errorf("store %s/%s: %w: %s", account, id, err, s.remedyFor(n, err)))
 			}
@@ -200,55 +205,57 @@ func (s *Stores) checkMarkers(ctx context.Context) error {
 	return precondition(errs)
 }
 
-// remedy says what a person can do about a marker that could not be read.
+// remedy returns advice to the operator about a marker that could not be read.
 func remedy(n StoreName, err error) string {
 	switch {
 	case errors.Is(err, storage.ErrWrongMarker):
-		return "check in the configuration where it is, and what is expected there"
+		return "check its location and id in the configuration"
 	case errors.Is(err, fs.ErrNotExist):
-		return "make or mount its root, or mend accounts in the configuration"
+		return "create or mount its root, or correct accounts in the configuration"
 	case errors.Is(err, storage.ErrNoMarker):
 		return fmt.Sprintf("if it is mounted and new to millrace, run: millrace store init %s/%s", n.Account, n.Store)
 	}
-	return seeThatItIsUp
+	return remedyUnreachable
 }
 
-const seeThatItIsUp = "see that it is up, mounted and reachable"
+const remedyUnreachable = "check that it is running, mounted and reachable"
 
-// remedyFor is remedy for a store of the configuration: what a service refuses says by itself what to see to.
+// remedyFor is remedy for a configured store, with the advice that its driver needs.
 func (s *Stores) remedyFor(n StoreName, err error) string {
 	switch {
 	case errors.Is(err, storage.ErrCredentials):
-		return "see its credentials in the configuration"
+		return "check its credentials in the configuration"
 	case s.of(n).cfg.Driver == "file", errors.Is(err, storage.ErrWrongMarker), errors.Is(err, storage.ErrNoMarker):
 		return remedy(n, err)
 	}
-	return "see its settings in the configuration"
+	return "check its settings in the configuration"
 }
 
-// init writes a store's marker where it has none.
+// init writes the marker of a store that has none.
 func (s *Stores) init(ctx context.Context, name StoreName) error {
 	st, ok := s.byKey[schemas.Key(name.Account, name.Store)]
 	if !ok {
 		return fmt.Errorf("%w: the configuration has no store %s/%s", ErrPrecondition, name.Account, name.Store)
 	}
-	d, err := st.mount.reach(ctx)
+	d, err := st.lazy.open(ctx)
 	if err != nil {
-		return fmt.Errorf("%w: open store %s/%s: %w: %s", ErrPrecondition, name.Account, name.Store, err, s.remedyFor(name, err))
+		return fmt.Errorf("%w: open store %s/%s: %w: %s",
+			ErrPrecondition, name.Account, name.Store, err, s.remedyFor(name, err))
 	}
 	if err = d.Marker(ctx); errors.Is(err, storage.ErrNoMarker) {
 		err = d.WriteMarker(ctx)
 	}
 	switch state := stateOf(err); {
-	case state == storeOther, state == storeUnavailable, state == storeUnusable: // trying again mends nothing
-		return fmt.Errorf("%w: mark store %s/%s: %w: %s", ErrPrecondition, name.Account, name.Store, err, s.remedyFor(name, err))
+	case state == storeOther, state == storeUnavailable, state == storeUnusable: // a retry does not help
+		return fmt.Errorf("%w: mark store %s/%s: %w: %s",
+			ErrPrecondition, name.Account, name.Store, err, s.remedyFor(name, err))
 	case err != nil:
 		return fmt.Errorf("mark store %s/%s: %w", name.Account, name.Store, err)
 	}
 	return nil
 }
 
-// Settings says how a store is checked.
+// Settings returns the fixity settings of a store.
 func (s *Stores) Settings(account, id string) fixity.StoreSettings {
 	c := s.byKey[schemas.Key(account, id)].cfg
 	set := fixity.StoreSettings{Never: c.Read == "never", ExternalWrites: c.ExternalWrites == "expected"}
@@ -258,14 +265,15 @@ func (s *Stores) Settings(account, id string) fixity.StoreSettings {
 	return set
 }
 
-// RepairMode returns who decides about repairs of a store's copies.
+// RepairMode returns the repair mode of a store.
 func (s *Stores) RepairMode(account, id string) steward.Mode {
 	return steward.Mode(s.byKey[schemas.Key(account, id)].cfg.Repair)
 }
 
-// Others returns the stores other than id that the policy has hold the space, the primary first.
+// Others returns the stores other than id that should have the space according to the policy, the
+// primary first.
 func (s *Stores) Others(account, space, id string) []string {
-	rules, ok := s.book.Rules(account, space)
+	rules, ok := s.policies.Rules(account, space)
 	if !ok {
 		return nil
 	}

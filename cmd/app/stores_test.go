@@ -43,7 +43,7 @@ func openTestStores(t *testing.T, dir string) *Stores {
 	return s
 }
 
-// states are what Breakers tells, without times and causes.
+// states returns the result of Breakers without times and causes.
 func states(s *Stores) (all []string) {
 	for _, b := range s.Breakers() {
 		all = append(all, b.Account+"/"+b.Store+" "+b.State.String())
@@ -51,8 +51,8 @@ func states(s *Stores) (all []string) {
 	return all
 }
 
-// A store that goes away is refused to tasks until it is back; the others, also one of
-// the same id, are not.
+// Tasks of an unavailable store are refused until it returns; those of other stores, also of one
+// with the same id, are not.
 func TestStoreAway(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestStoreAway(t *testing.T) {
 		if err := os.Rename(root, root+".away"); err != nil {
 			t.Fatal(err)
 		}
-		// What is asked before anything runs asks the store itself, and trips nothing.
+		// Checks before the start go directly to the store and do not change the breaker.
 		for range 10 {
 			if err := s.checkMarkers(ctx); !errors.Is(err, storage.ErrNoMarker) || !errors.Is(err, ErrPrecondition) {
 				t.Fatalf("checkMarkers: got %v, want the missing marker", err)
@@ -88,7 +88,8 @@ func TestStoreAway(t *testing.T) {
 		}
 		refusal := s.Admit("acme", "a")
 		var open *limit.OpenError
-		if !errors.As(refusal, &open) || retry.ClassOf(refusal) != retry.ClassUnavailable || open.Account != "acme" || open.Store != "a" {
+		if !errors.As(refusal, &open) || retry.ClassOf(refusal) != retry.ClassUnavailable || open.Account != "acme" ||
+			open.Store != "a" {
 			t.Fatalf("Admit: got %v, want a refusal of class unavailable", refusal)
 		}
 		if err := look("acme", "a"); !errors.Is(err, limit.ErrOpen) {

@@ -13,19 +13,18 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// A part is one long-running piece of the process. Its run blocks until ctx is done
-// and then returns nil; any other return is a failure of the whole process.
+// A part is a long-running component of the process. run blocks until ctx is done and then returns
+// nil. Any other return is a failure of the process.
 type part struct {
 	name string
 	run  func(ctx context.Context) error
 }
 
-var errStopped = errors.New("stopped by itself")
+var errStopped = errors.New("ended before the process was stopped")
 
-// supervise runs every part until ctx is done or one of them fails; then it stops the
-// others and waits for them, but for no longer than grace. It returns the first
-// failure, or nil if ctx was done first and every part stopped in time. An error about
-// time names the parts that still ran.
+// supervise runs all parts until ctx is done or one of them fails. It then stops the others and
+// waits for at most grace. It returns the first failure, or nil if ctx was done first and all parts
+// stopped in time. If parts are still running after grace, the error names them.
 func supervise(ctx context.Context, log *slog.Logger, grace time.Duration, parts ...part) error {
 	var (
 		mu      sync.Mutex // guards running

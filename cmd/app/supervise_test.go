@@ -20,8 +20,10 @@ func TestSupervise(t *testing.T) {
 		want string
 	}{
 		"stopped by the caller": {b: untilDone, stop: time.Hour},
-		"a part fails":          {b: func(context.Context) error { time.Sleep(time.Minute); return errBoom }, want: "b: boom"},
-		"a part just returns":   {b: func(context.Context) error { time.Sleep(time.Minute); return nil }, want: "b: stopped by itself"},
+		"a part fails": {b: func(context.Context) error { time.Sleep(time.Minute); return errBoom },
+			want: "b: boom"},
+		"a part just returns": {b: func(context.Context) error { time.Sleep(time.Minute); return nil },
+			want: "b: ended before the process was stopped"},
 		"a part fails while it stops": {b: func(ctx context.Context) error { <-ctx.Done(); return errBoom },
 			stop: time.Minute, want: "b: boom"},
 		"a part hangs": {b: func(ctx context.Context) error { <-ctx.Done(); time.Sleep(time.Hour); return nil },

@@ -18,39 +18,39 @@ import (
 
 const (
 	fixitySweep = "fixity"
-	// demandSweep are the rounds of the fixity sweep that a person asks for.
+	// demandSweep is the name of fixity rounds that a person requests.
 	demandSweep = "fixity.demand"
-	// sweepEvery is how often copies that have become due are asked for, and sweepLook how
-	// often the sweeper looks whether it is time.
+	// sweepEvery is the time between two rounds over a store, and sweepLook the interval at which the
+	// sweeper checks whether a round is due.
 	sweepEvery = time.Hour
 	sweepLook  = 5 * time.Minute
-	// sweepPage is how many copies are asked for at a time.
+	// sweepPage is the number of copies per page.
 	sweepPage = 1000
 )
 
-// A SweepOrder says which copies a fixity sweep asks checks for.
+// A SweepOrder selects the copies of a fixity sweep.
 type SweepOrder struct {
 	Account, Store string
-	Space          string // empty: every one
-	// Begun names the round: the same time is the same round, which goes on where it stopped.
+	Space          string // empty: all
+	// Begun identifies the round. A round with the same time resumes where it stopped.
 	Begun time.Time
-	// Demand has every copy be read, whenever it last passed. The round is one of its own, beside those that are
-	// due, and goes on with no other one.
+	// Demand checks every copy regardless of its last pass. Such rounds have a checkpoint of their
+	// own, beside the periodic ones, and resume only with the same Begun.
 	Demand bool
-	// Period is how old a copy's last pass must be, at Begun, for the copy to be due; 0: any age.
+	// Period is the minimum age, at Begun, of the last pass of a copy that is due; 0: any age.
 	Period time.Duration
-	// Asked, where it is set, is told how many more checks have been asked for.
+	// Asked is called with the number of checks after each publication; nil: not called.
 	Asked func(n int64)
 }
 
-// telling is a publisher that tells how many tasks it has published.
-type telling struct {
+// countingPublisher is a publisher that reports the number of tasks it has published.
+type countingPublisher struct {
 	sweep.Publisher
-	asked func(n int64)
+	onAsked func(n int64)
 }
 
 // Publish implements sweep.Publisher.
-func (t telling) Publish(ctx context.Context, messages ...schemas.Message) error {
+func (t countingPublisher) Publish(ctx context.Context, messages ...schemas.Message) error {
 	if err := t.Publisher.Publish(ctx, messages...); err != nil {
 		return err
 	}
@@ -60,19 +60,20 @@ func (t telling) Publish(ctx context.Context, messages ...schemas.Message) error
 			n++
 		}
 	}
-	if n > 0 && t.asked != nil {
-		t.asked(n)
+	if n > 0 && t.onAsked != nil {
+		t.onAsked(n)
 	}
 	return nil
 }
 
-// A Round is what a sweep asked for.
+// A Round is the result of a sweep.
 type Round struct {
 	ID      string
 	Emitted int64
 }
 
-// SweepFixity runs one round of the fixity sweep to its end: every copy that is due has a task.
+// SweepFixity runs one round of the fixity sweep to its end: it publishes a task for every copy
+// that is due.
 func (a *App) SweepFixity(ctx context.Context, o SweepOrder) (Round, error) {
 	if _, ok := a.stores.Store(o.Account, o.Store); !ok {
 		return Round{}, fmt.Errorf("%w: the configuration has no store %s/%s", ErrPrecondition, o.Account, o.Store)
@@ -93,18 +94,18 @@ func (a *App) SweepFixity(ctx context.Context, o SweepOrder) (Round, error) {
 	}
 	first := emptyRound(last)
 	if first {
-		if first, err = a.neverSwept(ctx, beside, c); err != nil {
+		if first, err = a.isFirstRound(ctx, beside, c); err != nil {
 			return Round{}, err
 		}
 	}
 	if o.Demand && !same {
 		last = nil
 	}
-	pages, err := sweep.Fixity(due{a}, c)
+	pages, err := sweep.Fixity(dueCopies{a}, c)
 	if err != nil {
 		return Round{}, err
 	}
-	runner, err := sweep.New(sweep.Defaults(), sweep.Deps{Publisher: telling{a.producer, o.Asked}, Log: a.log,
+	runner, err := sweep.New(sweep.Defaults(), sweep.Deps{Publisher: countingPublisher{a.producer, o.Asked}, Log: a.log,
 		Lag: func(ctx context.Context) (int64, error) {
 			lag, err := a.admin.Lag(ctx, schemas.RoleChecker)
 			return lag[schemas.RoleChecker], err
@@ -112,7 +113,7 @@ func (a *App) SweepFixity(ctx context.Context, o SweepOrder) (Round, error) {
 	if err != nil {
 		return Round{}, err
 	}
-	s, err := a.round(ctx, o, runner, sweep.Morsel{Sweep: name, Name: c.Morsel(), Pages: pages, Start: o.Begun,
+	s, err := a.runRound(ctx, o, runner, sweep.Morsel{Sweep: name, Name: c.Morsel(), Pages: pages, Start: o.Begun,
 		Baseline: first, Checkpoint: last})
 	if err != nil {
 		return Round{}, err
@@ -120,14 +121,16 @@ func (a *App) SweepFixity(ctx context.Context, o SweepOrder) (Round, error) {
 	return Round{ID: s.ID, Emitted: s.Emitted}, nil
 }
 
-// emptyRound reports whether a checkpoint, nil if there is none, is of a round that found nothing: it is no first round.
+// emptyRound reports whether a checkpoint is nil or of a finished round without tasks. Such a round
+// does not count as the first one.
 func emptyRound(c *pb.Checkpoint) bool {
 	return c == nil || c.GetFinished() != nil && emitted(c.GetCounts()) == 0
 }
 
-// neverSwept reports whether no round went over what c does: there is neither a checkpoint of the other rounds, but for an
-// empty one, nor a check of any round on record. So a checkpoint that is lost makes no second first round.
-func (a *App) neverSwept(ctx context.Context, beside string, c sweep.FixityConfig) (bool, error) {
+// isFirstRound reports whether no round has checked these copies before: there is no checkpoint of
+// the other kind of rounds, except an empty one, and no check of a round in ClickHouse. So the loss
+// of a checkpoint does not cause a second first round.
+func (a *App) isFirstRound(ctx context.Context, beside string, c sweep.FixityConfig) (bool, error) {
 	other, err := a.checkpoint(ctx, beside, c.Morsel())
 	if err != nil || !emptyRound(other) {
 		return false, err
@@ -136,27 +139,29 @@ func (a *App) neverSwept(ctx context.Context, beside string, c sweep.FixityConfi
 	return !swept, err
 }
 
-// errPaused says that a round is left where it is, to go on when it is let.
-var errPaused = fmt.Errorf("%w: it is paused: see 'millrace pause list'", ErrPrecondition)
+// errPaused reports that a round stopped because of a pause. It resumes later.
+var errPaused = fmt.Errorf("%w: the sweep is paused: see 'millrace pause list'", ErrPrecondition)
 
-// round runs m for as long as neither the sweep nor what it goes over is paused: then it begins no
-// other page, and its error is errPaused.
-func (a *App) round(ctx context.Context, o SweepOrder, runner *sweep.Runner, m sweep.Morsel) (s sweep.Summary, err error) {
+// runRound runs m. If the sweep, its store or its account is paused, it starts no further page and
+// returns errPaused.
+func (a *App) runRound(
+	ctx context.Context, o SweepOrder, runner *sweep.Runner, m sweep.Morsel,
+) (s sweep.Summary, err error) {
 	run := func(ctx context.Context, k *kafka.Controls) error {
-		ctx, stop := context.WithCancelCause(ctx) // so that the end of the run is not taken for its failure
+		ctx, stop := context.WithCancelCause(ctx) // distinguishes a pause from a failure
 		defer stop(nil)
-		going := func() error {
+		checkPause := func() error {
 			if k.Sweep(fixitySweep) || k.Paused(schemas.RoleSweeper, o.Account, o.Store) {
 				stop(errPaused)
 			}
 			return context.Cause(ctx)
 		}
-		if err := going(); err != nil {
+		if err := checkPause(); err != nil {
 			return err
 		}
 		pages := m.Pages
 		m.Pages = func(ctx context.Context, round sweep.Round, cursor []byte) (sweep.Page, error) {
-			if err := going(); err != nil {
+			if err := checkPause(); err != nil {
 				return sweep.Page{}, err
 			}
 			return pages(ctx, round, cursor)
@@ -176,7 +181,7 @@ func emitted(counts map[string]int64) (n int64) {
 	return n
 }
 
-// checkpoint returns how far a sweep's morsel has come, nil if it never began.
+// checkpoint returns the checkpoint of a split of a sweep; nil if it never ran.
 func (a *App) checkpoint(ctx context.Context, name, morsel string) (*pb.Checkpoint, error) {
 	var (
 		mu    sync.Mutex // guards found
@@ -199,32 +204,35 @@ func (a *App) checkpoint(ctx context.Context, name, morsel string) (*pb.Checkpoi
 	return found, nil
 }
 
-// due reads what is due out of the state tables.
-type due struct{ a *App }
+// dueCopies reads the due copies from the state tables.
+type dueCopies struct{ a *App }
 
-// Due implements sweep.Due. What tables that lack records do not have is not known to be none: the round waits for rebuild.
-// The tables are looked at before and after they are read, since they may be filled, or emptied, meanwhile.
-func (d due) Due(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownCopy, error) {
-	if err := d.whole(ctx); err != nil {
+// Due implements sweep.Due. If tables lack records, the due copies are unknown, and the round waits
+// for a rebuild. The gaps are checked before and after the read, since a table may be filled or
+// emptied meanwhile.
+func (d dueCopies) Due(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownCopy, error) {
+	if err := d.requireNoGaps(ctx); err != nil {
 		return nil, err
 	}
 	copies, err := d.read(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	return copies, d.whole(ctx)
+	return copies, d.requireNoGaps(ctx)
 }
 
-func (d due) whole(ctx context.Context) error {
-	gaps, err := d.a.lookForGaps(ctx)
+func (d dueCopies) requireNoGaps(ctx context.Context) error {
+	gaps, err := d.a.findGaps(ctx)
 	if err == nil {
 		err = clickhouse.Known(gaps)
 	}
 	return retry.Unavailable(err)
 }
 
-func (d due) read(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownCopy, error) {
-	c := clickhouse.DueQuery{Account: q.Account, Store: q.Store, Space: q.Space, PassedBefore: q.PassedBefore, Limit: q.Limit}
+func (d dueCopies) read(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownCopy, error) {
+	c := clickhouse.DueQuery{
+		Account: q.Account, Store: q.Store, Space: q.Space, PassedBefore: q.PassedBefore, Limit: q.Limit,
+	}
 	if q.After != nil {
 		c.After = clickhouse.DueCursor{Passed: q.After.LastPass, Space: q.After.Space, Item: q.After.Item}
 	}
@@ -232,8 +240,8 @@ func (d due) read(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownCopy, e
 	return copies, err
 }
 
-// sweeper asks, every hour, for checks of the copies that have become due. Topics are trimmed
-// and stores are tidied beside it.
+// sweeper requests checks of the copies that have become due, every hour. It also runs trimming,
+// the cleanup of stores, and the recording of group positions.
 func (a *App) sweeper() ([]part, error) {
 	run := func(ctx context.Context) error {
 		changed, cancel := a.controls.Watch()
@@ -243,27 +251,28 @@ func (a *App) sweeper() ([]part, error) {
 		for ctx.Err() == nil {
 			for _, acc := range a.cfg.Accounts {
 				for _, st := range acc.Stores {
-					switch err := a.sweepDue(ctx, acc.ID, st.ID); { // the next look goes on where this one stopped
+					switch err := a.sweepDue(ctx, acc.ID, st.ID); { // the next iteration resumes where this one stopped
 					case err == nil || ctx.Err() != nil:
 					case errors.Is(err, errPaused):
-						a.log.Info("sweep paused", "account", acc.ID, "store", st.ID)
+						a.log.Info("pause sweep", "account", acc.ID, "store", st.ID)
 					default:
-						a.log.Error("sweep stopped", "account", acc.ID, "store", st.ID, "err", err)
+						a.log.Error("run sweep", "account", acc.ID, "store", st.ID, "err", err)
 					}
 				}
 			}
 			select {
 			case <-ctx.Done():
 			case <-look.C:
-			case <-changed: // what was paused may go on
+			case <-changed: // a pause may have ended
 			}
 		}
 		return nil
 	}
-	return slices.Concat([]part{served("sweeper", run, a.policies)}, a.trimmer(a.lacking), a.tidier(), a.keeper()), nil
+	return slices.Concat([]part{afterTables("sweeper", run, a.policies)},
+		a.trimmer(a.gapStarts), a.tidier(), a.positionPublisher()), nil
 }
 
-// sweepDue runs a round over a store where the last one began long enough ago, or stopped on its way.
+// sweepDue runs a round over a store if the last one started long enough ago or did not finish.
 func (a *App) sweepDue(ctx context.Context, account, store string) error {
 	last, err := a.checkpoint(ctx, fixitySweep, sweep.FixityConfig{Account: account, Store: store}.Morsel())
 	if err != nil {

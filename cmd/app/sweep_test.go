@@ -20,7 +20,8 @@ import (
 
 const oneMD5 = "00112233445566778899aabbccddeeff"
 
-// swept is an App that can sweep store acme/1: a broker in memory, the real engine, and copies on record.
+// swept is an App that can sweep store acme/1, with an in-memory broker, a real ClickHouse, and
+// recorded copies.
 type swept struct {
 	*verified
 	a     *App
@@ -30,7 +31,8 @@ type swept struct {
 func newSwept(t *testing.T, copies int) *swept {
 	v := newVerified(t)
 	cfg := config.Default()
-	cfg.Accounts = []config.Account{{ID: "acme", Stores: []config.Store{{ID: "1", Driver: "file", Root: t.TempDir(), Primary: true}}}}
+	cfg.Accounts = []config.Account{{ID: "acme",
+		Stores: []config.Store{{ID: "1", Driver: "file", Root: t.TempDir(), Primary: true}}}}
 	log := slog.New(slog.DiscardHandler)
 	stores, err := newStores(&cfg, log)
 	if err != nil {
@@ -45,8 +47,9 @@ func newSwept(t *testing.T, copies int) *swept {
 		t.Fatal(err)
 	}
 	t.Cleanup(producer.Close)
-	s := &swept{v, &App{cfg: &cfg, log: log, db: v.db, kafka: v.b.Config(), producer: producer, admin: v.admin, stores: stores, controls: controls,
-		mark: v.admin.NewWatermark(schemas.Changes, positionTopics())},
+	s := &swept{v, &App{cfg: &cfg, log: log, db: v.db, kafka: v.b.Config(), producer: producer, admin: v.admin,
+		stores: stores, controls: controls,
+		watermark: v.admin.NewWatermark(schemas.Changes, positionTopics())},
 		time.Now().UTC().Truncate(time.Millisecond)}
 	for i := range copies {
 		c := someChange(i)
@@ -57,11 +60,13 @@ func newSwept(t *testing.T, copies int) *swept {
 	return s
 }
 
-// sweep runs a round that begins some time after the first, and returns the tasks that it published.
+// sweep runs a round that starts some time after the first, and returns the tasks that it
+// published.
 func (s *swept) sweep(after time.Duration, demand bool) (Round, []*pb.FixityTask) {
 	s.t.Helper()
 	n := len(s.b.Bodies(schemas.FixityLow))
-	r, err := s.a.SweepFixity(s.t.Context(), SweepOrder{Account: "acme", Store: "1", Begun: s.begun.Add(after), Period: 90 * 24 * time.Hour, Demand: demand})
+	r, err := s.a.SweepFixity(s.t.Context(),
+		SweepOrder{Account: "acme", Store: "1", Begun: s.begun.Add(after), Period: 90 * 24 * time.Hour, Demand: demand})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -72,17 +77,20 @@ func (s *swept) sweep(after time.Duration, demand bool) (Round, []*pb.FixityTask
 	return r, tasks
 }
 
-// pass has the checks of tasks pass, and puts that on record.
+// pass records passed checks of tasks.
 func (s *swept) pass(tasks []*pb.FixityTask, at time.Time) {
 	s.t.Helper()
 	var batch []*schemas.Delivery
 	for i, task := range tasks {
-		e := &pb.Evidence{State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS, Digests: map[string]string{"md5": oneMD5}, Provenance: pb.Provenance_PROVENANCE_VERIFIED}
-		batch = append(batch, &schemas.Delivery{Topic: schemas.FixityResults, From: schemas.FixityResults, Incarnation: 1, Offset: int64(i), Attempt: 1,
+		e := &pb.Evidence{State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS, Digests: map[string]string{"md5": oneMD5},
+			Provenance: pb.Provenance_PROVENANCE_VERIFIED}
+		batch = append(batch, &schemas.Delivery{Topic: schemas.FixityResults, From: schemas.FixityResults, Incarnation: 1,
+			Offset: int64(i), Attempt: 1,
 			Timestamp: at, Body: &pb.FixityResult{
 				Id: schemas.ID("result", task.GetId()), Task: task.GetId(), Account: task.GetAccount(), Store: task.GetStore(),
-				Space: task.GetSpace(), Item: task.GetItem(), Reason: task.GetReason(), Verdict: pb.Verdict_VERDICT_PASS, Row: 1, Finding: "pass",
-				Final: true, EvidenceLevel: 4, Content: e, Stored: e, Manifest: e, Audit: e, Round: task.GetRound(),
+				Space: task.GetSpace(), Item: task.GetItem(), Reason: task.GetReason(), Verdict: pb.Verdict_VERDICT_PASS, Row: 1,
+				Finding: "pass",
+				Final:   true, EvidenceLevel: 4, Content: e, Stored: e, Manifest: e, Audit: e, Round: task.GetRound(),
 				Started: timestamppb.New(at), Finished: timestamppb.New(at),
 			}})
 	}
@@ -102,8 +110,8 @@ func baselines(tasks []*pb.FixityTask) (n int) {
 	return n
 }
 
-// A person's round asks for every copy, however lately it passed, and is a round of its own: neither does it go on with
-// the one that is due, nor takes its place.
+// A round on demand requests checks of every copy, and is separate from the periodic rounds:
+// neither resumes or replaces the other.
 func TestSweepOnDemand(t *testing.T) {
 	t.Parallel()
 	s := newSwept(t, 3)
@@ -117,11 +125,13 @@ func TestSweepOnDemand(t *testing.T) {
 			t.Errorf("the next round that is due, %v, asks for %v", r, tasks)
 		}
 	}
-	// The process is killed in the midst of a round that is due, and of one that was asked for.
+	// The process is killed during a periodic round, and one on demand.
 	half := func(sweep string, begun time.Time) string {
 		id := schemas.ID("half", sweep)
-		s.b.Send(schemas.Message{Topic: schemas.Checkpoints, Body: &pb.Checkpoint{Id: id, Sweep: sweep, Morsel: "acme/1", Round: id,
-			Started: timestamppb.New(begun), Cursor: []byte(`{"Space":"photos","Item":"item-001"}`), Counts: map[string]int64{"1/photos": 2}}})
+		s.b.Send(schemas.Message{Topic: schemas.Checkpoints,
+			Body: &pb.Checkpoint{Id: id, Sweep: sweep, Morsel: "acme/1", Round: id,
+				Started: timestamppb.New(begun), Cursor: []byte(`{"Space":"photos","Item":"item-001"}`),
+				Counts: map[string]int64{"1/photos": 2}}})
 		return id
 	}
 	halfDue, halfAsked := half("fixity", s.begun.Add(150*time.Second)), half("fixity.demand", s.begun.Add(-24*time.Hour))
@@ -142,14 +152,15 @@ func TestSweepOnDemand(t *testing.T) {
 	}
 }
 
-// empty is a round that ended when there was nothing to check.
+// empty is a finished round without checks.
 func (s *swept) empty(sweep string, after time.Duration) {
 	id, begun := schemas.ID("empty", sweep), timestamppb.New(s.begun.Add(after))
 	s.b.Send(schemas.Message{Topic: schemas.Checkpoints, Body: &pb.Checkpoint{
 		Id: id, Sweep: sweep, Morsel: "acme/1", Round: id, Started: begun, Finished: begun, Baseline: true}})
 }
 
-// The first round that found anything is the baseline; when it goes on after a kill it still is. A checkpoint that is lost makes no other.
+// The first round with checks is the baseline, also when it resumes after a kill. A lost checkpoint
+// does not make another one.
 func TestBaselineIsTheFirstRound(t *testing.T) {
 	for name, tt := range map[string]struct {
 		before func(*swept)
@@ -168,12 +179,14 @@ func TestBaselineIsTheFirstRound(t *testing.T) {
 		"its checkpoint is lost": {func(s *swept) {
 			_, tasks := s.sweep(-time.Minute, false)
 			s.pass(tasks[:1], s.begun.Add(-100*24*time.Hour))
-			s.b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Checkpoints, Key: []byte(schemas.Key("fixity", "acme/1"))}, Partition: -1})
+			s.b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Checkpoints,
+				Key: []byte(schemas.Key("fixity", "acme/1"))}, Partition: -1})
 		}, 0},
 		"killed in its midst": {func(s *swept) {
 			mend := s.b.FailProduce(schemas.FixityLow, kafkatest.Refused, -1)
 			defer mend()
-			if _, err := s.a.SweepFixity(s.t.Context(), SweepOrder{Account: "acme", Store: "1", Begun: s.begun.Add(-time.Minute)}); err == nil {
+			if _, err := s.a.SweepFixity(s.t.Context(),
+				SweepOrder{Account: "acme", Store: "1", Begun: s.begun.Add(-time.Minute)}); err == nil {
 				s.t.Error("nothing failed")
 			}
 		}, 3},
@@ -190,8 +203,8 @@ func TestBaselineIsTheFirstRound(t *testing.T) {
 	}
 }
 
-// A round over tables that were emptied finds out that they lack records, and not that nothing is due. It goes on once they
-// are filled again.
+// A round over emptied tables fails because they lack records, instead of finding nothing due. It
+// resumes when they are filled.
 func TestSweepOfEmptiedTables(t *testing.T) {
 	t.Parallel()
 	for _, table := range []string{"copy_state", "audit_log"} {
@@ -219,7 +232,8 @@ func TestSweepOfEmptiedTables(t *testing.T) {
 
 func TestSweepOfAnUnknownStore(t *testing.T) {
 	s := newSwept(t, 0)
-	if _, err := s.a.SweepFixity(t.Context(), SweepOrder{Account: "acme", Store: "9", Begun: s.begun}); !errors.Is(err, ErrPrecondition) {
+	if _, err := s.a.SweepFixity(t.Context(), SweepOrder{Account: "acme", Store: "9", Begun: s.begun}); !errors.Is(err,
+		ErrPrecondition) {
 		t.Errorf("got %v, want a precondition", err)
 	}
 }

@@ -13,18 +13,18 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// tidySay is how often it is said how far a store has come.
-const tidySay = 30 * time.Second
+// tidyLogInterval is the time between two log lines about the progress in a store.
+const tidyLogInterval = 30 * time.Second
 
-// tidier removes from the stores, one after the other, at the start and then now and then, what is of no use any more, but
-// not from one that is paused; no part where it is turned off. Several processes that do so do each other no harm.
+// tidier cleans up the stores, one after the other, at startup and then periodically, except the
+// paused ones. There is no part if tidy.every is 0. Several processes can run it concurrently.
 func (a *App) tidier() []part {
 	if a.cfg.Tidy.Every <= 0 {
 		return nil
 	}
 	m := newTidyMetrics(a.registry, a.stores)
-	return []part{a.chore("tidier", a.cfg.Tidy.Every, func(ctx context.Context) {
-		for _, n := range a.stores.names() {
+	return []part{a.periodic("tidier", a.cfg.Tidy.Every, func(ctx context.Context) {
+		for _, n := range a.stores.storeNames() {
 			if ctx.Err() == nil && !a.controls.Paused(schemas.RoleSweeper, n.Account, n.Store) {
 				a.tidy(ctx, n, m)
 			}
@@ -32,13 +32,13 @@ func (a *App) tidier() []part {
 	})}
 }
 
-// tidy tidies one store, and puts on record what that came to. What failed is left to the next time.
+// tidy cleans up one store, and publishes the result as a job. The next run repeats what failed.
 func (a *App) tidy(ctx context.Context, n StoreName, m *tidyMetrics) {
 	name := schemas.Key("tidy", n.Account, n.Store)
 	log := a.log.With("account", n.Account, "store", n.Store)
 	job := &pb.Job{Id: schemas.NewID(), Name: name, Started: timestamppb.New(time.Now())}
 	done, is, err := a.tidyStore(ctx, n, func(sum storage.Tidied) {
-		log.Info("tidying", "job", job.GetId(), "uploads", sum.Uploads, "kept", sum.Kept, "bytes", sum.Bytes)
+		log.Info("tidy store", "job", job.GetId(), "uploads", sum.Uploads, "kept", sum.Kept, "bytes", sum.Bytes)
 	}, m)
 	if ctx.Err() != nil || !is && err == nil {
 		return
@@ -48,24 +48,27 @@ func (a *App) tidy(ctx context.Context, n StoreName, m *tidyMetrics) {
 	case err != nil:
 		job.Error = err.Error()
 		m.failed(n)
-		log.Warn("tidying stopped short: it goes on the next time", "job", job.GetId(), "uploads", done.Uploads, "kept", done.Kept, "err", err)
+		log.Warn("tidy store: continue in the next run",
+			"job", job.GetId(), "uploads", done.Uploads, "kept", done.Kept, "err", err)
 	case done != storage.Tidied{}:
-		log.Info("tidied", "job", job.GetId(), "uploads", done.Uploads, "kept", done.Kept, "bytes", done.Bytes)
+		log.Info("tidied store", "job", job.GetId(), "uploads", done.Uploads, "kept", done.Kept, "bytes", done.Bytes)
 	}
 	a.record(ctx, job)
 }
 
-// tidyStore tidies a store that is known to be there; is says whether it is one that has something to tidy. say is told
-// now and then what was removed by then.
-func (a *App) tidyStore(ctx context.Context, n StoreName, say func(storage.Tidied), m *tidyMetrics) (done storage.Tidied, is bool, err error) {
+// tidyStore cleans up a store if its marker can be read. It calls progress periodically with the
+// total so far. is reports whether the store has anything to clean up.
+func (a *App) tidyStore(
+	ctx context.Context, n StoreName, progress func(storage.Tidied), m *tidyMetrics,
+) (done storage.Tidied, is bool, err error) {
 	st := a.stores.of(n)
-	if st.cfg.Layout == "plain" { // it is only read
+	if st.cfg.Layout == "plain" { // read only
 		return done, false, nil
 	}
 	if err := st.Marker(ctx); err != nil {
 		return done, true, fmt.Errorf("read the store's marker: %w", err)
 	}
-	d, err := st.mount.found(ctx)
+	d, err := st.lazy.available(ctx)
 	if err != nil {
 		return done, true, err
 	}
@@ -73,23 +76,24 @@ func (a *App) tidyStore(ctx context.Context, n StoreName, say func(storage.Tidie
 	if !is {
 		return done, false, nil
 	}
-	o, sum, said := storage.TidyOptions{Shared: st.cfg.ExternalWrites == "expected"}, storage.Tidied{}, time.Now()
+	o, sum, last := storage.TidyOptions{Shared: st.cfg.ExternalWrites == "expected"}, storage.Tidied{}, time.Now()
 	if keep := a.cfg.Replaced.Keep; keep > 0 {
 		o.Kept = time.Now().Add(-keep)
 	}
 	o.Each = func(more storage.Tidied) {
 		m.removed(n, more)
 		sum.Add(storage.TidyOptions{}, more)
-		if now := time.Now(); now.Sub(said) >= tidySay {
-			said = now
-			say(sum)
+		if now := time.Now(); now.Sub(last) >= tidyLogInterval {
+			last = now
+			progress(sum)
 		}
 	}
 	done, err = t.Tidy(ctx, o)
 	return done, true, err
 }
 
-// tidyMetrics count what was removed from the stores of the configuration. Nil counts nothing.
+// tidyMetrics counts the objects and bytes removed from the configured stores. A nil *tidyMetrics
+// counts nothing.
 type tidyMetrics struct{ things, bytes, failures *prometheus.CounterVec }
 
 func newTidyMetrics(reg *prometheus.Registry, stores *Stores) *tidyMetrics {
@@ -97,17 +101,17 @@ func newTidyMetrics(reg *prometheus.Registry, stores *Stores) *tidyMetrics {
 		return nil
 	}
 	counter := func(name, help string, more ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "millrace", Subsystem: "tidy", Name: name, Help: help},
-			append([]string{"account", "store"}, more...))
+		opts := prometheus.CounterOpts{Namespace: "millrace", Subsystem: "tidy", Name: name, Help: help}
+		return prometheus.NewCounterVec(opts, append([]string{"account", "store"}, more...))
 	}
 	m := &tidyMetrics{
-		counter("removed_total", "What was removed from a store: uploads that nobody completed, and what was kept for long enough.", "what"),
-		counter("removed_bytes_total", "Bytes of what was kept for long enough and removed."),
-		counter("failures_total", "Times that a store could not be tidied to the end."),
+		counter("removed_total", "Incomplete uploads, and replaced items after their retention, that were removed.", "what"),
+		counter("removed_bytes_total", "Replaced bytes that were removed from a store after their retention."),
+		counter("failures_total", "Cleanups of a store that failed."),
 	}
-	for _, n := range stores.names() {
-		for _, what := range []string{"uploads", "kept"} {
-			m.things.WithLabelValues(n.Account, n.Store, what)
+	for _, n := range stores.storeNames() {
+		for _, kind := range []string{"uploads", "kept"} {
+			m.things.WithLabelValues(n.Account, n.Store, kind)
 		}
 		m.bytes.WithLabelValues(n.Account, n.Store)
 		m.failures.WithLabelValues(n.Account, n.Store)

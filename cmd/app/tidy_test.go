@@ -17,8 +17,9 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// Stores are tidied at the start and then now and then: what was kept for long enough goes, each time is a job on record for
-// each store, one that is away is told of and keeps no other from its turn, and one that is paused is left alone.
+// Stores are cleaned up at startup and periodically: replaced bytes are removed after their
+// retention, each run is recorded as a job per store, an unavailable store is reported and does not
+// block others, and a paused one is skipped.
 func TestTidier(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -27,13 +28,14 @@ func TestTidier(t *testing.T) {
 		a := trimming(t, b, 0)
 		a.cfg.Tidy.Every, a.cfg.Replaced.Keep = 6*time.Hour, 3*24*time.Hour
 		a.stores, a.controls, a.registry = openTestStores(t, dir), &kafka.Controls{}, newRegistry()
-		for _, n := range a.stores.names() {
+		for _, n := range a.stores.storeNames() {
 			st := a.stores.of(n)
 			if err := st.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
 				t.Fatal(err)
 			}
 			for _, text := range []string{"replaced", "now"} {
-				if _, err := st.Put(t.Context(), "s", "a", strings.NewReader(text), storage.PutOptions{Size: int64(len(text)), KeepReplaced: true}); err != nil {
+				if _, err := st.Put(t.Context(), "s", "a", strings.NewReader(text),
+					storage.PutOptions{Size: int64(len(text)), KeepReplaced: true}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -48,7 +50,8 @@ func TestTidier(t *testing.T) {
 			t.Fatal(err)
 		}
 		left := func(n StoreName) int {
-			all, err := filepath.Glob(filepath.Join(dir, n.Account+"-"+n.Store+"*", ".millrace", "quarantine", "*", "*", "bytes"))
+			all, err := filepath.Glob(filepath.Join(dir, n.Account+"-"+n.Store+"*", ".millrace", "quarantine", "*", "*",
+				"bytes"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -83,7 +86,7 @@ func TestTidier(t *testing.T) {
 		}
 		time.Sleep(7 * time.Hour)
 		synctest.Wait()
-		for _, n := range a.stores.names() {
+		for _, n := range a.stores.storeNames() {
 			if got := left(n); got != 0 {
 				t.Errorf("%v: %d are kept at the end", n, got)
 			}
@@ -131,7 +134,8 @@ func wantTidyMetrics(t *testing.T, a *App) {
 			}
 		}
 	}
-	if sums["millrace_tidy_removed_total"] != 3 || sums["millrace_tidy_removed_bytes_total"] != 24 || sums["millrace_tidy_failures_total"] == 0 {
+	if sums["millrace_tidy_removed_total"] != 3 || sums["millrace_tidy_removed_bytes_total"] != 24 ||
+		sums["millrace_tidy_failures_total"] == 0 {
 		t.Errorf("metrics: %v, want 3 things of 24 bytes removed, and failures", sums)
 	}
 }

@@ -21,19 +21,19 @@ import (
 const (
 	traceFlush  = 5 * time.Second
 	traceExport = 10 * time.Second
-	traceLog    = time.Minute // between two complaints about the collector
+	traceLog    = time.Minute // between two warnings about the collector
 )
 
-// A tracing sends spans to a collector. Nothing waits for it: spans that the collector does
-// not take in time are dropped.
+// A tracing sends spans to a collector. It never blocks: spans that the collector does not accept
+// in time are dropped.
 type tracing struct {
 	url      string
-	flush    time.Duration // how long stop may take
+	flush    time.Duration // maximum time of stop
 	log      *slog.Logger
 	provider *sdktrace.TracerProvider
 }
 
-// newTracing returns nil where spans are off. Nothing is sent before start, nor made.
+// newTracing returns nil if tracing is off. Nothing is sent before start.
 func newTracing(c config.Trace, log *slog.Logger) *tracing {
 	if c.Endpoint == "" {
 		return nil
@@ -49,16 +49,16 @@ func newTracing(c config.Trace, log *slog.Logger) *tracing {
 	}
 }
 
-// spansURL is where a collector takes spans: its URL has no path, or the whole one.
+// spansURL returns the URL of the collector for traces. endpoint has no path, or the complete one.
 func spansURL(endpoint string) string {
 	u, err := url.Parse(endpoint)
 	if err != nil || strings.Trim(u.Path, "/") != "" {
-		return endpoint // config.Validate has refused what is no URL
+		return endpoint // the configuration has refused invalid URLs
 	}
 	return u.JoinPath("v1", "traces").String()
 }
 
-// tracer returns what makes spans; nil where they are off.
+// tracer returns the tracer; nil if tracing is off.
 func (t *tracing) tracer() trace.Tracer {
 	if t == nil {
 		return nil
@@ -66,23 +66,25 @@ func (t *tracing) tracer() trace.Tracer {
 	return t.provider.Tracer("github.com/millrace/millrace")
 }
 
-// start begins to send. The caller calls stop.
+// start starts sending. The caller calls stop.
 func (t *tracing) start(ctx context.Context) error {
 	if t == nil {
 		return nil
 	}
 	to, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(t.url), otlptracehttp.WithTimeout(traceExport),
 		otlptracehttp.WithCompression(otlptracehttp.GzipCompression),
-		otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: true, InitialInterval: time.Second, MaxInterval: 5 * time.Second, MaxElapsedTime: traceExport}))
+		otlptracehttp.WithRetry(otlptracehttp.RetryConfig{
+			Enabled: true, InitialInterval: time.Second, MaxInterval: 5 * time.Second, MaxElapsedTime: traceExport,
+		}))
 	if err != nil {
 		return fmt.Errorf("send spans to %s: %w", t.url, err)
 	}
-	t.provider.RegisterSpanProcessor(sdktrace.NewBatchSpanProcessor(&patient{SpanExporter: to, url: t.url, log: t.log},
-		sdktrace.WithExportTimeout(traceExport)))
+	t.provider.RegisterSpanProcessor(sdktrace.NewBatchSpanProcessor(
+		&lossyExporter{SpanExporter: to, url: t.url, log: t.log}, sdktrace.WithExportTimeout(traceExport)))
 	return nil
 }
 
-// stop sends the spans that are left, for as long as that may take, though ctx be done.
+// stop sends the remaining spans for at most the flush time, also after ctx is done.
 func (t *tracing) stop(ctx context.Context) {
 	if t == nil {
 		return
@@ -90,24 +92,23 @@ func (t *tracing) stop(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.flush)
 	defer cancel()
 	if err := t.provider.Shutdown(ctx); err != nil {
-		t.log.Warn("not all spans were sent", "url", t.url, "err", err)
+		t.log.Warn("flush spans", "url", t.url, "err", err)
 	}
 }
 
-// A patient exporter makes light of a collector that does not answer: it says so once in a
-// while, and drops the spans.
-type patient struct {
+// A lossyExporter drops the spans that the collector does not accept, and logs that at intervals.
+type lossyExporter struct {
 	sdktrace.SpanExporter
 	url string
 	log *slog.Logger
 
-	mu   sync.Mutex // guards the rest
-	said time.Time
-	lost int // spans since
+	mu         sync.Mutex // guards the rest
+	lastLogged time.Time
+	lost       int // spans dropped since then
 }
 
 // ExportSpans implements sdktrace.SpanExporter. It never fails.
-func (p *patient) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+func (p *lossyExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	err := p.SpanExporter.ExportSpans(ctx, spans)
 	if err == nil {
 		return nil
@@ -115,12 +116,12 @@ func (p *patient) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.lost += len(spans)
-	if now := time.Now(); p.said.IsZero() || now.Sub(p.said) >= traceLog {
-		p.log.Warn("spans are lost", "url", p.url, "spans", p.lost, "err", err)
-		p.said, p.lost = now, 0
+	if now := time.Now(); p.lastLogged.IsZero() || now.Sub(p.lastLogged) >= traceLog {
+		p.log.Warn("drop spans", "url", p.url, "spans", p.lost, "err", err)
+		p.lastLogged, p.lost = now, 0
 	}
 	return nil
 }
 
 // Shutdown implements sdktrace.SpanExporter.
-func (p *patient) Shutdown(ctx context.Context) error { return p.SpanExporter.Shutdown(ctx) }
+func (p *lossyExporter) Shutdown(ctx context.Context) error { return p.SpanExporter.Shutdown(ctx) }

@@ -25,7 +25,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// A collected is a span as a collector gets it.
+// A collected is a span as a collector receives it.
 type collected struct{ service, name, parent string }
 
 // receiver is a collector of spans.
@@ -60,14 +60,15 @@ func (c *receiver) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 		}
 		for _, ss := range rs.GetScopeSpans() {
 			for _, s := range ss.GetSpans() {
-				c.spans = append(c.spans, collected{service, s.GetName(), trace.SpanID(append(s.GetParentSpanId(), make([]byte, 8)...)[:8]).String()})
+				c.spans = append(c.spans, collected{service, s.GetName(),
+					trace.SpanID(append(s.GetParentSpanId(), make([]byte, 8)...)[:8]).String()})
 			}
 		}
 	}
 }
 
-// A message that stands in a trace gets its span to the collector, when the process stops at the
-// latest; one without a trace as often as percent says.
+// A span of a traced message reaches the collector at the latest when the process stops. Messages
+// without a trace are sampled by percent.
 func TestTracing(t *testing.T) {
 	const parent = "00f067aa0ba902b7"
 	for name, tt := range map[string]struct {
@@ -75,7 +76,8 @@ func TestTracing(t *testing.T) {
 		path    string
 		want    []collected
 	}{
-		"all":  {100, "", []collected{{"millrace", "planner handle", "0000000000000000"}, {"millrace", "planner handle", parent}}},
+		"all": {100, "", []collected{{"millrace", "planner handle", "0000000000000000"},
+			{"millrace", "planner handle", parent}}},
 		"none": {0, "/v1/traces", []collected{{"millrace", "planner handle", parent}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -93,7 +95,8 @@ func TestTracing(t *testing.T) {
 				t.Fatal(err)
 			}
 			fresh := kafkatest.Record{Record: rec, Partition: -1}
-			rec.Headers = append(slices.Clone(rec.Headers), schemas.Header{Key: "traceparent", Value: []byte("00-4bf92f3577b34da6a3ce929d0e0e4736-" + parent + "-01")})
+			rec.Headers = append(slices.Clone(rec.Headers),
+				schemas.Header{Key: "traceparent", Value: []byte("00-4bf92f3577b34da6a3ce929d0e0e4736-" + parent + "-01")})
 			b.Write(fresh, kafkatest.Record{Record: rec, Partition: -1})
 			cfg := b.Config()
 			cfg.Tracer = tr.tracer()
@@ -140,8 +143,8 @@ func TestTracingOff(t *testing.T) {
 	tr.stop(t.Context())
 }
 
-// A collector that is away, refuses, or never answers holds up neither work nor the stop, and
-// is told of.
+// A collector that is unavailable, refuses, or hangs delays neither the work nor the stop, and is
+// logged.
 func TestTracingWithoutCollector(t *testing.T) {
 	t.Parallel()
 	hang := make(chan struct{})
@@ -150,9 +153,10 @@ func TestTracingWithoutCollector(t *testing.T) {
 		away    bool
 		want    string // in the log
 	}{
-		"away":    {handler: func(http.ResponseWriter, *http.Request) {}, away: true, want: "spans are lost"},
-		"refuses": {handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) }, want: "spans are lost"},
-		"hangs":   {handler: func(http.ResponseWriter, *http.Request) { <-hang }, want: "not all spans were sent"},
+		"away": {handler: func(http.ResponseWriter, *http.Request) {}, away: true, want: "drop spans"},
+		"refuses": {handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) },
+			want: "drop spans"},
+		"hangs": {handler: func(http.ResponseWriter, *http.Request) { <-hang }, want: "flush spans"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := httptest.NewServer(tt.handler)
@@ -194,17 +198,17 @@ func (f *failing) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { 
 
 func (f *failing) Shutdown(context.Context) error { return nil }
 
-// It is told once a minute that a collector is away, with what was lost.
-func TestPatient(t *testing.T) {
+// Dropped spans are logged once a minute.
+func TestLossyExporter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged lines
 		f := &failing{errors.New("connection refused")}
-		p := &patient{SpanExporter: f, url: "http://collector", log: logged.log()}
+		p := &lossyExporter{SpanExporter: f, url: "http://collector", log: logged.log()}
 		for i, want := range []int{1, 1, 1, 1, 2, 2, 2, 2, 3} {
 			if err := p.ExportSpans(t.Context(), make([]sdktrace.ReadOnlySpan, 2)); err != nil {
 				t.Fatal(err)
 			}
-			if got := logged.with("spans are lost"); got != want {
+			if got := logged.with("drop spans"); got != want {
 				t.Errorf("after %d s: %d lines, want %d", i*15, got, want)
 			}
 			time.Sleep(15 * time.Second)
@@ -214,7 +218,7 @@ func TestPatient(t *testing.T) {
 		}
 		f.err = nil
 		time.Sleep(time.Hour)
-		if err := p.ExportSpans(t.Context(), make([]sdktrace.ReadOnlySpan, 2)); err != nil || logged.with("spans are lost") != 3 {
+		if err := p.ExportSpans(t.Context(), make([]sdktrace.ReadOnlySpan, 2)); err != nil || logged.with("drop spans") != 3 {
 			t.Errorf("got %v, and a complaint about nothing", err)
 		}
 	})

@@ -13,33 +13,35 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// trimmer deletes what every reader has handled, now and then, but not while the sweeper or everything
-// is paused; no part where it is turned off. Records that lacking returns are kept.
-func (a *App) trimmer(lacking func(context.Context) (map[schemas.Topic]map[int32]int64, error)) []part {
+// trimmer periodically deletes the records that every reader has handled, except while the sweeper
+// or everything is paused. There is no part if trim.every is 0. Records from the offsets of
+// gapStarts on are kept.
+func (a *App) trimmer(gapStarts func(context.Context) (map[schemas.Topic]map[int32]int64, error)) []part {
 	if a.cfg.Trim.Every <= 0 {
 		return nil
 	}
-	t := a.newTrimmer(lacking)
-	return []part{a.chore("trimmer", a.cfg.Trim.Every, func(ctx context.Context) { a.trim(ctx, t) })}
+	t := a.newTrimmer(gapStarts)
+	return []part{a.periodic("trimmer", a.cfg.Trim.Every, func(ctx context.Context) { a.trim(ctx, t) })}
 }
 
-func (a *App) newTrimmer(lacking func(context.Context) (map[schemas.Topic]map[int32]int64, error)) *kafka.Trimmer {
+func (a *App) newTrimmer(gapStarts func(context.Context) (map[schemas.Topic]map[int32]int64, error)) *kafka.Trimmer {
 	var topics []schemas.Topic
-	for _, of := range positionTopics() {
-		topics = append(topics, of...)
+	for _, roleTopics := range positionTopics() {
+		topics = append(topics, roleTopics...)
 	}
 	slices.Sort(topics)
 	t := kafka.NewTrimmer(a.admin, a.cfg.Trim.Keep)
-	t.Keep(slices.Compact(topics), lacking)
+	t.Keep(slices.Compact(topics), gapStarts)
 	return t
 }
 
-// lacking returns where the gaps of the tables begin, which only Kafka may still have.
-func (a *App) lacking(ctx context.Context) (map[schemas.Topic]map[int32]int64, error) {
-	gaps, err := a.lookForGaps(ctx)
+// gapStarts returns the first offsets of the gaps of the tables. Possibly only Kafka still has
+// these records.
+func (a *App) gapStarts(ctx context.Context) (map[schemas.Topic]map[int32]int64, error) {
+	gaps, err := a.findGaps(ctx)
 	first := map[schemas.Topic]map[int32]int64{}
 	for _, g := range gaps {
-		if g.Former { // Kafka has nothing of it
+		if g.Former { // of a deleted topic: Kafka has none of the records
 			continue
 		}
 		if first[g.Topic] == nil {
@@ -52,10 +54,11 @@ func (a *App) lacking(ctx context.Context) (map[schemas.Topic]map[int32]int64, e
 	return first, err
 }
 
-// chore is a part that runs do at the start and then once in every, except while the sweeper is paused.
-func (a *App) chore(name string, every time.Duration, do func(context.Context)) part {
+// periodic returns a part that runs do at startup and then at the interval every, except while the
+// sweeper is paused.
+func (a *App) periodic(name string, every time.Duration, do func(context.Context)) part {
 	return part{name, func(ctx context.Context) error {
-		for a.leave(ctx, name) {
+		for a.waitUntilResumed(ctx, name) {
 			do(ctx)
 			_ = retry.Sleep(ctx, every) // only ctx ends it early
 		}
@@ -63,13 +66,14 @@ func (a *App) chore(name string, every time.Duration, do func(context.Context)) 
 	}}
 }
 
-// leave waits until the sweeper is not paused, and logs that a part waits. It returns false if ctx ends before.
-func (a *App) leave(ctx context.Context, name string) bool {
+// waitUntilResumed waits while the sweeper is paused, and logs the wait. It returns false if ctx
+// ends first.
+func (a *App) waitUntilResumed(ctx context.Context, name string) bool {
 	changed, cancel := a.controls.Watch()
 	defer cancel()
-	for said := false; a.controls.Role(schemas.RoleSweeper) && ctx.Err() == nil; said = true {
-		if !said {
-			a.log.Info("wait until the sweeper is resumed", "part", name)
+	for logged := false; a.controls.Role(schemas.RoleSweeper) && ctx.Err() == nil; logged = true {
+		if !logged {
+			a.log.Info("wait for the sweeper to be resumed", "part", name)
 		}
 		select {
 		case <-ctx.Done():
@@ -79,7 +83,7 @@ func (a *App) leave(ctx context.Context, name string) bool {
 	return ctx.Err() == nil
 }
 
-// trim trims once, and puts on record what that came to. What failed is left to the next time.
+// trim trims once, and publishes the result as a job. The next run repeats what failed.
 func (a *App) trim(ctx context.Context, t *kafka.Trimmer) {
 	job := &pb.Job{Id: schemas.NewID(), Name: "trim", Started: timestamppb.New(time.Now()), Counts: map[string]int64{}}
 	removed, err := t.Trim(ctx)
@@ -91,17 +95,17 @@ func (a *App) trim(ctx context.Context, t *kafka.Trimmer) {
 	}
 	if err != nil {
 		job.Error = err.Error()
-		a.log.Error("trimming stopped short", "removed", removed, "err", err)
+		a.log.Error("trim topics", "removed", removed, "err", err)
 	} else if len(removed) > 0 {
-		a.log.Info("trimmed", "removed", removed)
+		a.log.Info("trimmed topics", "removed", removed)
 	}
 	a.record(ctx, job)
 }
 
-// record publishes a job that has ended now.
+// record publishes a job that has just ended.
 func (a *App) record(ctx context.Context, job *pb.Job) {
 	job.Finished = timestamppb.New(time.Now())
 	if err := a.producer.Publish(ctx, schemas.Message{Topic: schemas.Jobs, Body: job}); err != nil && ctx.Err() == nil {
-		a.log.Error("a job is not on record", "job", job.GetName(), "err", err)
+		a.log.Error("record job", "job", job.GetName(), "err", err)
 	}
 }

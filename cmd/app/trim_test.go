@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// trimming is an App that trims each hour what is older than keep.
+// trimming is an App that hourly trims records older than keep.
 func trimming(t *testing.T, b *kafkatest.Broker, keep time.Duration) *App {
 	t.Helper()
 	admin, err := kafka.NewAdmin(b.Config())
@@ -28,13 +28,14 @@ func trimming(t *testing.T, b *kafkatest.Broker, keep time.Duration) *App {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.Close)
-	return &App{cfg: &config.Config{Trim: config.Trim{Every: time.Hour, Keep: keep}}, log: slog.New(slog.DiscardHandler), admin: admin, producer: p}
+	return &App{cfg: &config.Config{Trim: config.Trim{Every: time.Hour, Keep: keep}}, log: slog.New(slog.DiscardHandler),
+		admin: admin, producer: p}
 }
 
 func wholeTables(context.Context) (map[schemas.Topic]map[int32]int64, error) { return nil, nil }
 
-// The trimmer trims at once and then now and then; each time is a job on record, with how many
-// records it deleted of which topic, and a time when nothing answers is followed by the next.
+// The trimmer trims at startup and then periodically. Each run is recorded as a job with the
+// deleted records by topic. A failed run is followed by the next.
 func TestTrimmer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -103,9 +104,10 @@ func TestTrimmerOff(t *testing.T) {
 	}
 }
 
-// While the sweeper is paused, or everything, nothing is trimmed, and right after that it is.
+// While the sweeper or everything is paused, nothing is trimmed; after the pause it is.
 func TestTrimmerIsPaused(t *testing.T) {
-	for name, ctl := range map[string]*pb.Control{"all": {Paused: true}, "the sweeper": {Paused: true, Role: string(schemas.RoleSweeper)}} {
+	for name, ctl := range map[string]*pb.Control{"all": {Paused: true},
+		"the sweeper": {Paused: true, Role: string(schemas.RoleSweeper)}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
@@ -143,7 +145,8 @@ func TestTrimmerIsPaused(t *testing.T) {
 	}
 }
 
-// What a table lacks stays in Kafka until a rebuild has stored it, and all of its topic while ClickHouse does not answer.
+// Records that a table lacks stay in Kafka until a rebuild has stored them; while ClickHouse is
+// unavailable, those of the whole topic.
 func TestTrimmerKeepsWhatTablesLack(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -158,14 +161,14 @@ func TestTrimmerKeepsWhatTablesLack(t *testing.T) {
 		lacking func(context.Context) (map[schemas.Topic]map[int32]int64, error)
 		want    int64 // where the log starts then
 	}{
-		{"a log and the state lack all", func() { r.empty("bit_log", "copy_state") }, r.app.lacking, 0},
+		{"a log and the state lack all", func() { r.empty("bit_log", "copy_state") }, r.app.gapStarts, 0},
 		{"ClickHouse is away", func() {}, away, 0},
 		{"it is filled, and ClickHouse is away", func() {
 			if _, err := r.rebuild(t.Context(), quiet); err != nil {
 				t.Fatal(err)
 			}
 		}, away, 0},
-		{"it is filled", func() {}, r.app.lacking, 19}, // the newest stays
+		{"it is filled", func() {}, r.app.gapStarts, 19}, // the newest stays
 	} {
 		tt.before()
 		r.app.trim(t.Context(), r.app.newTrimmer(tt.lacking))

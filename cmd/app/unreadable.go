@@ -12,25 +12,27 @@ import (
 )
 
 const (
-	// reportAgain is the time after which incidents are published again that could not be.
-	reportAgain = 5 * time.Second
-	// lookAgain is the time after which incidents are compared again with what is unreadable.
-	lookAgain = 30 * time.Second
+	// reportRetryInterval is the wait before incidents that could not be published are published
+	// again.
+	reportRetryInterval = 5 * time.Second
+	// reportInterval is the time between two comparisons of the incidents with the unreadable records.
+	reportInterval = 30 * time.Second
 )
 
-// aboutUnreadable is what the incident of an unreadable record is about.
-func aboutUnreadable(u kafka.UnreadableRecord) incident.Subject {
+// recordSubject returns the subject of the incident of an unreadable record.
+func recordSubject(u kafka.UnreadableRecord) incident.Subject {
 	return incident.Subject{Kind: incident.RecordUnreadable, Name: u.Position()}
 }
 
-// aboutBatch is what the incident of a batch that cannot be parsed is about.
-func aboutBatch(u kafka.UnreadableBatch) incident.Subject {
+// batchSubject returns the subject of the incident of a batch that cannot be parsed.
+func batchSubject(u kafka.UnreadableBatch) incident.Subject {
 	return incident.Subject{Kind: incident.BatchUnreadable, Name: u.Reader + " " + u.Position()}
 }
 
-// watchUnreadable opens an incident for each record of a table that cannot be read here, and closes it when a later
-// record of the same key follows. One that a person has closed stays closed: its name has the record's offset. One about
-// a record that can be read here is left alone: another process may not be able to.
+// watchUnreadable opens an incident for each record of a table that this process cannot read, and
+// closes it when a later record of the same key follows. An incident that a person closed stays
+// closed, since its name has the record's offset. An incident about a record that this process can
+// read is not touched: another process may be unable to.
 func (a *App) watchUnreadable(ctx context.Context) error {
 	if err := ready(ctx, a.incidents); err != nil {
 		return err
@@ -38,55 +40,56 @@ func (a *App) watchUnreadable(ctx context.Context) error {
 	for ctx.Err() == nil {
 		changed := a.unreadable.Changed()
 		if err := errors.Join(a.reportUnreadable(ctx), a.reportBatches(ctx)); err != nil && ctx.Err() == nil {
-			a.log.Warn("report unreadable records again", "wait", reportAgain, "err", err)
-			_ = retry.Sleep(ctx, reportAgain) // only ctx ends it early
+			a.log.Warn("report unreadable records", "retry_after", reportRetryInterval, "err", err)
+			_ = retry.Sleep(ctx, reportRetryInterval) // only ctx ends it early
 			continue
 		}
 		select {
 		case <-ctx.Done():
 		case <-changed:
-		case <-time.After(lookAgain): // an older program closes what it can read
+		case <-time.After(reportInterval): // an older version closes incidents of records that it can read
 		}
 	}
 	return nil
 }
 
-// reportUnreadable brings the incidents in line with the records that are unreadable now.
+// reportUnreadable opens and closes incidents to match the records that are unreadable now.
 func (a *App) reportUnreadable(ctx context.Context) error {
 	var errs []error
 	for _, u := range a.unreadable.List() {
-		if about := aboutUnreadable(u); a.unreadable.Complete(u.Topic) && !a.board.Accepted(about) {
-			errs = append(errs, a.board.Open(ctx, about, fmt.Sprintf("key %q: %v", u.Key, u.Err)))
+		if about := recordSubject(u); a.unreadable.Complete(u.Topic) && !a.incidentBoard.Accepted(about) {
+			errs = append(errs, a.incidentBoard.Open(ctx, about, fmt.Sprintf("key %q: %v", u.Key, u.Err)))
 		}
 	}
-	for _, about := range a.board.OpenOf(incident.RecordUnreadable) {
+	for _, about := range a.incidentBoard.OpenOf(incident.RecordUnreadable) {
 		if a.unreadable.Superseded(about.Name) {
-			errs = append(errs, a.board.Close(ctx, about, "a later record of its key follows, or its key is gone"))
+			errs = append(errs, a.incidentBoard.Close(ctx, about, "a later record of its key follows, or its key was deleted"))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// reportBatches opens an incident for each batch that keeps a partition from being read. A person closes it: the process
-// that reads the partition on may be another one. Then it stays closed, since its name has the offset.
+// reportBatches opens an incident for each batch that blocks the reading of a partition. A person
+// closes it, since another process may read the partition later. It then stays closed, since its
+// name has the offset.
 func (a *App) reportBatches(ctx context.Context) error {
 	var errs []error
 	for _, u := range a.unreadable.Batches() {
-		if about := aboutBatch(u); !a.board.Accepted(about) {
-			errs = append(errs, a.board.Open(ctx, about, u.Err.Error()))
+		if about := batchSubject(u); !a.incidentBoard.Accepted(about) {
+			errs = append(errs, a.incidentBoard.Open(ctx, about, u.Err.Error()))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// unread names the records that cannot be read, that what n has depends on, and that no person has accepted as lost,
-// and the partitions that are not read any further.
-func (a *App) unread(n needs) (all []string) {
+// unreadableRecords returns descriptions of the unreadable records on which the roles depend and
+// that no person has accepted as lost, and of the partitions that cannot be read further.
+func (a *App) unreadableRecords(n needs) (all []string) {
 	for _, u := range a.unreadable.Batches() {
 		all = append(all, u.Err.Error())
 	}
 	for _, u := range a.unreadable.List() {
-		if about := aboutUnreadable(u); n.table(u.Topic) && !a.board.Accepted(about) {
+		if about := recordSubject(u); n.table(u.Topic) && !a.incidentBoard.Accepted(about) {
 			all = append(all, fmt.Sprintf("%s with key %q (%v): publish its key again, or 'millrace incident close %s'",
 				u.Position(), u.Key, u.Err, about.Key()))
 		}

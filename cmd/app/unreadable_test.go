@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// control is a record of a role for an account; with workers it is never in force.
+// control is a record of a role for an account; with workers it is never active.
 func control(id string, workers int32) schemas.Message {
 	return schemas.Message{Topic: schemas.Controls,
 		Body: &pb.Control{Id: schemas.ID(id), Role: string(schemas.RoleCopier), Account: "acme", Workers: workers}}
@@ -22,7 +22,7 @@ func control(id string, workers int32) schemas.Message {
 func openUnreadable(s *site, a *App, n int) (open []incident.Subject) {
 	s.t.Helper()
 	s.until(func() error {
-		if open = a.board.OpenOf(incident.RecordUnreadable); len(open) != n {
+		if open = a.incidentBoard.OpenOf(incident.RecordUnreadable); len(open) != n {
 			return fmt.Errorf("open are %v, want %d", open, n)
 		}
 		return nil
@@ -30,13 +30,14 @@ func openUnreadable(s *site, a *App, n int) (open []incident.Subject) {
 	return open
 }
 
-// A record that decides something and cannot be read is an incident and a metric, and the process is not ready, until a
-// later record of its key can be read.
+// An unreadable record of a table is an incident and a metric, and the process is not ready, until
+// a later record of its key can be read.
 func TestUnreadableRecord(t *testing.T) {
 	s := newSite(t)
 	a := s.run(schemas.RoleDelayer)
 	s.await("/readyz", 200)
-	s.await("/metrics", 200, `millrace_kafka_table_unreadable{topic="control"} 0`, `millrace_kafka_table_unreadable{topic="policies"} 0`)
+	s.await("/metrics", 200, `millrace_kafka_table_unreadable{topic="control"} 0`,
+		`millrace_kafka_table_unreadable{topic="policies"} 0`)
 	if err := a.producer.Publish(t.Context(), control("refused", 3)); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +53,7 @@ func TestUnreadableRecord(t *testing.T) {
 	s.await("/metrics", 200, `millrace_kafka_table_unreadable{topic="control"} 0`)
 }
 
-// A person accepts that a record cannot be read: then every process is ready, those that start later too.
+// When a person accepts an unreadable record, every process is ready, also those that start later.
 func TestUnreadableRecordIsAccepted(t *testing.T) {
 	s := newSite(t)
 	a := s.run(schemas.RoleDelayer)
@@ -62,15 +63,17 @@ func TestUnreadableRecordIsAccepted(t *testing.T) {
 	}
 	about := openUnreadable(s, a, 1)[0]
 	s.await("/readyz", 503, "millrace incident close "+about.Key())
-	if err := a.CloseIncident(t.Context(), about.Incident(), Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
+	if err := a.CloseIncident(t.Context(), about.Incident(),
+		Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
 		t.Fatal(err)
 	}
 	s.await("/readyz", 200)
 	openUnreadable(s, a, 0)
 	late := s.another(schemas.RoleDelayer)
 	s.await("/readyz", 200)
-	if !late.board.Accepted(about) || len(late.unreadable.List()) != 1 {
-		t.Errorf("a process that starts later has %v unreadable, and the incident closed: %t", late.unreadable.List(), late.board.Accepted(about))
+	if !late.incidentBoard.Accepted(about) || len(late.unreadable.List()) != 1 {
+		t.Errorf("a process that starts later has %v unreadable, and the incident closed: %t", late.unreadable.List(),
+			late.incidentBoard.Accepted(about))
 	}
 	if err := a.producer.Publish(t.Context(), control("another", 3)); err != nil {
 		t.Fatal(err)
@@ -80,7 +83,7 @@ func TestUnreadableRecordIsAccepted(t *testing.T) {
 	}
 }
 
-// A process is ready whose roles do not depend on the records that cannot be read: ingest goes on.
+// A process is ready if its roles do not depend on the unreadable records.
 func TestTablesThatRolesDependOn(t *testing.T) {
 	for name, tt := range map[string]struct {
 		role                         schemas.Role
@@ -92,14 +95,16 @@ func TestTablesThatRolesDependOn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := needsOf([]schemas.Role{tt.role})
-			if n.table(schemas.Policies) != tt.policies || n.table(schemas.Incidents) != tt.incidents || n.table(schemas.Controls) != tt.control {
+			if n.table(schemas.Policies) != tt.policies || n.table(schemas.Incidents) != tt.incidents ||
+				n.table(schemas.Controls) != tt.control {
 				t.Errorf("depends on %+v", n)
 			}
 		})
 	}
 }
 
-// One process can read what another one cannot: that accepts nothing for the other, and closes nothing.
+// A record that one process can read and another cannot: the first neither accepts nor closes it
+// for the other.
 func TestRecordThatOneProcessReads(t *testing.T) {
 	s := newSite(t)
 	a := s.run(schemas.RoleDelayer)
@@ -109,28 +114,29 @@ func TestRecordThatOneProcessReads(t *testing.T) {
 	}
 	about := openUnreadable(s, a, 1)[0]
 	s.await("/readyz", 503, "record cannot be read: "+about.Name)
-	able := &App{kafka: a.kafka, board: a.board, unreadable: kafka.NewUnreadables()}
+	able := &App{kafka: a.kafka, incidentBoard: a.incidentBoard, unreadable: kafka.NewUnreadables()}
 	able.kafka.Unreadables = able.unreadable
 	report := func(context.Context) error { return able.reportUnreadable(t.Context()) }
 	read := func([]byte, *schemas.Delivery) error { return nil }
 	if err := able.readTable(t.Context(), schemas.Controls, read, report); err != nil {
 		t.Fatal(err)
 	}
-	if !able.unreadable.Complete(schemas.Controls) || !a.board.IsOpen(about) {
+	if !able.unreadable.Complete(schemas.Controls) || !a.incidentBoard.IsOpen(about) {
 		t.Error("the incident is closed, or the topic was not read")
 	}
 
-	// A program that closes it all the same, as older ones do, accepts nothing.
-	if err := a.board.Close(t.Context(), about, "a later record of its key can be read, or its key is gone"); err != nil {
+	// An older version that closes the incident nevertheless accepts nothing.
+	if err := a.incidentBoard.Close(t.Context(), about,
+		"a later record of its key can be read, or its key is gone"); err != nil {
 		t.Fatal(err)
 	}
 	s.await("/readyz", 503, "record cannot be read: "+about.Name)
-	if err := a.reportUnreadable(t.Context()); err != nil || !a.board.IsOpen(about) {
+	if err := a.reportUnreadable(t.Context()); err != nil || !a.incidentBoard.IsOpen(about) {
 		t.Errorf("the incident is closed (%v)", err)
 	}
 }
 
-// No process ran when a good record followed: the next process closes the incident.
+// A good record followed while no process ran: the next process closes the incident.
 func TestUnreadableRecordOfThePast(t *testing.T) {
 	s := newSite(t)
 	s.cfg.HTTP.Listen = ""
@@ -151,7 +157,7 @@ func TestUnreadableRecordOfThePast(t *testing.T) {
 	}
 	unknown := incident.Subject{Kind: incident.RecordUnreadable, Name: "again.copier/0@7"} // of no table here
 	for _, about := range []incident.Subject{past, unknown} {
-		if err := a.board.Open(t.Context(), about, "was there"); err != nil {
+		if err := a.incidentBoard.Open(t.Context(), about, "was there"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -160,15 +166,15 @@ func TestUnreadableRecordOfThePast(t *testing.T) {
 	}
 	next := s.run(schemas.RoleDelayer)
 	s.until(func() error {
-		if !next.board.IsOpen(unknown) || next.board.IsOpen(past) {
-			return fmt.Errorf("open are %v, want %v", next.board.OpenOf(incident.RecordUnreadable), unknown)
+		if !next.incidentBoard.IsOpen(unknown) || next.incidentBoard.IsOpen(past) {
+			return fmt.Errorf("open are %v, want %v", next.incidentBoard.OpenOf(incident.RecordUnreadable), unknown)
 		}
 		return nil
 	})
 }
 
-// A partition that is not read any further, since a batch cannot be parsed, is an incident and a metric, and the process
-// is not ready. What is due of the partition counts for nothing, so the process stays live.
+// A partition that is blocked by a batch that cannot be parsed is an incident and a metric, and the
+// process is not ready. Its due records do not count, so the process stays live.
 func TestUnreadableBatch(t *testing.T) {
 	s := newSite(t)
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Loopback: true, RealTime: true})
@@ -177,7 +183,7 @@ func TestUnreadableBatch(t *testing.T) {
 	a := s.run(schemas.RoleCopier)
 	want := incident.Subject{Kind: incident.BatchUnreadable, Name: "millrace.copier.low again.copier/0@0"}
 	s.until(func() error {
-		if open := a.board.OpenOf(incident.BatchUnreadable); len(open) != 1 || open[0] != want {
+		if open := a.incidentBoard.OpenOf(incident.BatchUnreadable); len(open) != 1 || open[0] != want {
 			return fmt.Errorf("open are %v", open)
 		}
 		return nil
@@ -185,8 +191,8 @@ func TestUnreadableBatch(t *testing.T) {
 	s.await("/readyz", 503, "--to-offset 2 --execute")
 	s.await("/livez", 200)
 	h := a.newHealth(needs{}, nil)
-	h.look(t.Context())
-	if low := (group{schemas.RoleCopier, schemas.Low}); h.faults[engineKafka] != nil || h.due[low] != 0 {
+	h.collect(t.Context())
+	if low := (roleClass{schemas.RoleCopier, schemas.Low}); h.faults[engineKafka] != nil || h.due[low] != 0 {
 		t.Errorf("%d messages are due, error %v", h.due[low], h.faults[engineKafka])
 	}
 	s.await("/metrics", 200, `millrace_kafka_partitions_stopped{topic="again.copier"} 1`)

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/streams/storage/file"
 )
 
-// UpgradeStore brings a store of driver file to the newest layout. A store that another process uses, or that has no
-// layouts, is refused with ErrPrecondition.
+// UpgradeStore upgrades a store of driver file to the newest layout. It returns ErrPrecondition if
+// another process uses the store, or if the store has no layout version.
 func UpgradeStore(
 	ctx context.Context, cfg *config.Config, log *slog.Logger, name StoreName, o file.UpgradeOptions,
 ) (done file.Upgraded, err error) {
@@ -26,19 +26,20 @@ func UpgradeStore(
 	if !ok {
 		return done, fmt.Errorf("%w: the configuration has no store %s/%s", ErrPrecondition, name.Account, name.Store)
 	}
-	d, err := st.mount.reach(ctx)
+	d, err := st.lazy.open(ctx)
 	if err != nil {
-		return done, fmt.Errorf("%w: open store %s/%s: %w: %s", ErrPrecondition, name.Account, name.Store, err, stores.remedyFor(name, err))
+		return done, fmt.Errorf("%w: open store %s/%s: %w: %s",
+			ErrPrecondition, name.Account, name.Store, err, stores.remedyFor(name, err))
 	}
 	f, ok := d.(*file.Store)
 	if !ok {
-		return done, fmt.Errorf("%w: store %s/%s has no layout to upgrade: that is for driver file, layout millrace",
+		return done, fmt.Errorf("%w: store %s/%s has no layout to upgrade: only driver file with layout millrace has one",
 			ErrPrecondition, name.Account, name.Store)
 	}
 	done, err = f.Upgrade(ctx, o)
 	switch class := retry.ClassOf(err); {
 	case errors.Is(err, file.ErrInUse):
-		err = fmt.Errorf("%w: %w: end the processes that use it, and run this again", ErrPrecondition, err)
+		err = fmt.Errorf("%w: %w: stop the processes that use it, and run this again", ErrPrecondition, err)
 	case err != nil && (class == retry.ClassUnavailable || class == retry.ClassPermanent):
 		err = fmt.Errorf("%w: %w", ErrPrecondition, err)
 	}

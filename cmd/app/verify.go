@@ -15,27 +15,30 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// A Verifier compares what Kafka holds with what ClickHouse has of it. It repairs nothing and
-// commits nothing; the one thing that it makes is a table in which the state is rebuilt, which it drops.
+// A Verifier compares the records of Kafka with the rows of ClickHouse. It repairs nothing and
+// commits no offsets. It creates one table, for the rebuilt state of copies, and drops it.
 type Verifier struct {
-	admin *kafka.Admin
-	mark  *kafka.Watermark
-	db    *clickhouse.DB
-	log   *slog.Logger
-	told  func(step string, done, total int64)
+	admin     *kafka.Admin
+	watermark *kafka.Watermark
+	db        *clickhouse.DB
+	log       *slog.Logger
+	progress  func(step string, done, total int64)
 }
 
-// OpenVerifier opens both engines; told is told how far a step is. The caller closes it.
-func OpenVerifier(ctx context.Context, cfg *config.Config, log *slog.Logger, told func(step string, done, total int64)) (*Verifier, error) {
+// OpenVerifier connects to Kafka and ClickHouse. progress is called with the progress of each step.
+// The caller closes the Verifier.
+func OpenVerifier(
+	ctx context.Context, cfg *config.Config, log *slog.Logger, progress func(step string, done, total int64),
+) (*Verifier, error) {
 	k, err := kafkaConfig(ctx, cfg, log)
 	if err != nil {
 		return nil, err
 	}
-	v := &Verifier{log: log, told: told}
+	v := &Verifier{log: log, progress: progress}
 	if v.admin, err = kafka.NewAdmin(k); err != nil {
 		return nil, fmt.Errorf("make the admin client: %w", err)
 	}
-	v.mark = v.admin.NewWatermark(schemas.Changes, positionTopics())
+	v.watermark = v.admin.NewWatermark(schemas.Changes, positionTopics())
 	if v.db, err = OpenDB(ctx, cfg, log); err != nil {
 		v.admin.Close()
 		return nil, err
@@ -49,7 +52,7 @@ func (v *Verifier) Close() error {
 	return v.db.Close()
 }
 
-// SinkTopics are those that Topics can prove.
+// SinkTopics returns the topics that Topics can verify.
 func SinkTopics() (topics []schemas.Topic) {
 	for _, e := range schemas.Catalogue() {
 		if e.Reads(schemas.RoleSink) {
@@ -59,10 +62,10 @@ func SinkTopics() (topics []schemas.Topic) {
 	return topics
 }
 
-// Topics proves one topic after the other: each is read once, up to where it ends when its turn comes.
+// Topics verifies topics one after the other. Each is read once, up to its end at that time.
 func (v *Verifier) Topics(ctx context.Context, topics []schemas.Topic) ([]*clickhouse.TableProof, error) {
-	// What was committed is asked for before anything is read: so far every record has its row, or
-	// its dead letter.
+	// The committed offsets are read before the records: every record before them has a row or a dead
+	// letter.
 	committed := map[schemas.Topic]map[int32]int64{}
 	for _, topic := range topics {
 		var err error
@@ -70,9 +73,9 @@ func (v *Verifier) Topics(ctx context.Context, topics []schemas.Topic) ([]*click
 			return nil, fmt.Errorf("verify %s: %w", topic, err)
 		}
 	}
-	dead, err := v.refused(ctx)
+	dead, err := v.sinkDeadLetters(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("look for what the sink made dead letters: %w", err)
+		return nil, fmt.Errorf("read the dead letters of the sink: %w", err)
 	}
 	var all []*clickhouse.TableProof
 	for _, topic := range topics {
@@ -85,21 +88,23 @@ func (v *Verifier) Topics(ctx context.Context, topics []schemas.Topic) ([]*click
 	return all, nil
 }
 
-func (v *Verifier) topic(ctx context.Context, topic schemas.Topic, committed map[int32]int64, dead map[place]int64) (_ []*clickhouse.TableProof, err error) {
-	noted, err := v.admin.Extent(ctx, topic)
+func (v *Verifier) topic(
+	ctx context.Context, topic schemas.Topic, committed map[int32]int64, dead map[recordPosition]int64,
+) (_ []*clickhouse.TableProof, err error) {
+	extent, err := v.admin.Extent(ctx, topic)
 	if err != nil {
 		return nil, err
 	}
 	p, err := v.db.NewProof(topic, func(d *schemas.Delivery) bool {
-		at, ok := dead[place{topic, d.Partition, d.Offset}]
+		at, ok := dead[recordPosition{topic, d.Partition, d.Offset}]
 		return ok && at == d.Timestamp.UnixMilli()
 	})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
-	if err := v.read(ctx, topic, noted, func(d *schemas.Delivery, unreadable error) error {
-		if d.Incarnation != noted.Incarnation {
+	if err := v.read(ctx, topic, extent, func(d *schemas.Delivery, unreadable error) error {
+		if d.Incarnation != extent.Incarnation {
 			return clickhouse.ErrAnew
 		}
 		return p.Add(d, unreadable)
@@ -107,15 +112,17 @@ func (v *Verifier) topic(ctx context.Context, topic schemas.Topic, committed map
 		return nil, err
 	}
 	return p.Compare(ctx, clickhouse.Reading{
-		Noted: noted, Committed: committed, Told: v.told,
+		Noted: extent, Committed: committed, Told: v.progress,
 		Now: func(ctx context.Context) (schemas.Extent, error) {
 			return v.admin.Extent(ctx, topic)
 		},
 	})
 }
 
-// read reads a topic, and tells how far it is, in offsets.
-func (v *Verifier) read(ctx context.Context, topic schemas.Topic, e schemas.Extent, f func(*schemas.Delivery, error) error) error {
+// read reads a topic and reports the progress in offsets.
+func (v *Verifier) read(
+	ctx context.Context, topic schemas.Topic, e schemas.Extent, f func(*schemas.Delivery, error) error,
+) error {
 	var done, total, n int64
 	at := map[int32]int64{}
 	for id, end := range e.Ends {
@@ -123,32 +130,32 @@ func (v *Verifier) read(ctx context.Context, topic schemas.Topic, e schemas.Exte
 		total += max(0, end-e.Starts[id])
 	}
 	step := "read " + string(topic)
-	v.told(step, 0, total)
+	v.progress(step, 0, total)
 	err := v.admin.Read(ctx, topic, e, func(d *schemas.Delivery, unreadable error) error {
 		done += d.Offset + 1 - at[d.Partition]
 		at[d.Partition] = d.Offset + 1
 		if n++; n%1000 == 0 {
-			v.told(step, min(done, total-1), total)
+			v.progress(step, min(done, total-1), total)
 		}
 		return f(d, unreadable)
 	})
 	if err == nil {
-		v.told(step, total, total)
+		v.progress(step, total, total)
 	}
 	return err
 }
 
-// A place is where a record stands.
-type place struct {
+// A recordPosition is the position of a record.
+type recordPosition struct {
 	topic     schemas.Topic
 	partition int32
 	offset    int64
 }
 
-// refused returns the records that the sink made dead letters, and when they were made: that tells
-// them from those of a topic of the same name. There are few, or much is wrong.
-func (v *Verifier) refused(ctx context.Context) (map[place]int64, error) {
-	letters := map[place]int64{}
+// sinkDeadLetters returns the records that the sink made dead letters, with their timestamps: those
+// distinguish them from records of an earlier topic of the same name. Normally there are few.
+func (v *Verifier) sinkDeadLetters(ctx context.Context) (map[recordPosition]int64, error) {
+	letters := map[recordPosition]int64{}
 	e, err := v.admin.Extent(ctx, schemas.Dead)
 	if err != nil {
 		return nil, err
@@ -165,42 +172,43 @@ func (v *Verifier) refused(ctx context.Context) (map[place]int64, error) {
 		offset, errO := strconv.ParseInt(h[schemas.TrailOffset], 10, 64)
 		made, errT := strconv.ParseInt(h[schemas.TrailTimestamp], 10, 64)
 		if err := errors.Join(errP, errO, errT); err != nil {
-			v.log.Warn("a dead letter does not say where it stood", "partition", d.Partition, "offset", d.Offset, "err", err)
+			v.log.Warn("skip dead letter without an original position", "partition", d.Partition, "offset", d.Offset, "err", err)
 			return nil
 		}
-		letters[place{schemas.Topic(h[schemas.TrailTopic]), int32(partition), offset}] = made
+		letters[recordPosition{schemas.Topic(h[schemas.TrailTopic]), int32(partition), offset}] = made
 		return nil
 	})
 }
 
-// Behind returns what the tables lack by their positions of what was committed.
+// Behind returns the committed records that the tables lack by their positions.
 func (v *Verifier) Behind(ctx context.Context) ([]clickhouse.Gap, error) {
-	return gapsIn(ctx, v.mark, v.db)
+	return findGaps(ctx, v.watermark, v.db)
 }
 
-// Replicated returns the shards of which one replica was asked, and others were not.
+// Replicated returns the shards with several replicas: only one replica of each was queried.
 func (v *Verifier) Replicated(ctx context.Context) ([]clickhouse.Shard, error) {
 	return v.db.Replicated(ctx)
 }
 
-// Lost returns what rebuilds found to be lost for good, and nobody has accepted.
-func (v *Verifier) Lost(ctx context.Context) ([]Lost, error) { return lostForGood(ctx, v.admin) }
+// Lost returns the losses that rebuilds recorded and no person has accepted.
+func (v *Verifier) Lost(ctx context.Context) ([]Lost, error) { return unacceptedLosses(ctx, v.admin) }
 
-// ManifestReport is what comparing the state of copies with the logs came to.
+// ManifestReport is the result of comparing the state of copies with the logs.
 type ManifestReport struct {
 	clickhouse.ManifestProof
-	// Moving are copies that differ, but of which records are under way that sink or state had not
-	// committed when the comparison began: that is no finding.
+	// Moving are copies that differ and have records that sink or state had not committed when the
+	// comparison started. They are not findings.
 	Moving []clickhouse.CopyDifference `json:"moving,omitempty"`
 }
 
-// Manifest makes the state of every copy once more from the logs, and compares.
+// Manifest rebuilds the state of every copy from the logs, and compares it with the table of
+// copies.
 func (v *Verifier) Manifest(ctx context.Context) (*ManifestReport, error) {
 	from, err := v.uncommitted(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("verify the manifest: %w", err)
 	}
-	proof, err := v.db.CheckManifest(ctx, clickhouse.ManifestCheck{Told: v.told})
+	proof, err := v.db.CheckManifest(ctx, clickhouse.ManifestCheck{Told: v.progress})
 	if err != nil {
 		return nil, fmt.Errorf("verify the manifest: %w", err)
 	}
@@ -208,7 +216,7 @@ func (v *Verifier) Manifest(ctx context.Context) (*ManifestReport, error) {
 	if len(r.Differ) == 0 {
 		return r, nil
 	}
-	moving, err := v.moving(ctx, from, r.Differ)
+	moving, err := v.inFlight(ctx, from, r.Differ)
 	if err != nil {
 		return nil, fmt.Errorf("verify the manifest: %w", err)
 	}
@@ -221,10 +229,10 @@ func (v *Verifier) Manifest(ctx context.Context) (*ManifestReport, error) {
 	return r, nil
 }
 
-// stateTopics are those of which the state is made.
+// stateTopics returns the topics from which the state is made.
 func stateTopics() []schemas.Topic { return []schemas.Topic{schemas.Changes, schemas.FixityResults} }
 
-// uncommitted returns from where on it is not certain that both log and state have a topic's records.
+// uncommitted returns, for each topic, the offsets from which log or state may lack records.
 func (v *Verifier) uncommitted(ctx context.Context) (map[schemas.Topic]schemas.Extent, error) {
 	all := map[schemas.Topic]schemas.Extent{}
 	for _, topic := range stateTopics() {
@@ -248,11 +256,13 @@ func (v *Verifier) uncommitted(ctx context.Context) (map[schemas.Topic]schemas.E
 	return all, nil
 }
 
-// moving returns of which of the copies there are records from the given offsets on.
-func (v *Verifier) moving(ctx context.Context, from map[schemas.Topic]schemas.Extent, differ []clickhouse.CopyDifference) (map[schemas.Copy]bool, error) {
-	asked, moving := map[schemas.Copy]bool{}, map[schemas.Copy]bool{}
+// inFlight returns the copies among differ that have records at or after the given offsets.
+func (v *Verifier) inFlight(
+	ctx context.Context, from map[schemas.Topic]schemas.Extent, differ []clickhouse.CopyDifference,
+) (map[schemas.Copy]bool, error) {
+	differing, inFlight := map[schemas.Copy]bool{}, map[schemas.Copy]bool{}
 	for _, d := range differ {
-		asked[d.Copy()] = true
+		differing[d.Copy()] = true
 	}
 	for _, topic := range stateTopics() {
 		e := from[topic]
@@ -268,19 +278,19 @@ func (v *Verifier) moving(ctx context.Context, from map[schemas.Topic]schemas.Ex
 		}
 		e.Ends = now.Ends
 		if err := v.read(ctx, topic, e, func(d *schemas.Delivery, _ error) error {
-			if c := copyIn(d.Body); asked[c] {
-				moving[c] = true
+			if c := copyOf(d.Body); differing[c] {
+				inFlight[c] = true
 			}
 			return nil
 		}); err != nil {
 			return nil, err
 		}
 	}
-	return moving, nil
+	return inFlight, nil
 }
 
-// copyIn is the copy that a record tells of.
-func copyIn(b schemas.Body) schemas.Copy {
+// copyOf returns the copy that a record is about.
+func copyOf(b schemas.Body) schemas.Copy {
 	switch m := b.(type) {
 	case *pb.Change:
 		return schemas.CopyOf(m)

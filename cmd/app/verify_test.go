@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { clickhousetest.Main(m) }
 
-// A verified is a Verifier on a broker in memory and the real engine.
+// A verified is a Verifier with an in-memory broker and a real ClickHouse.
 type verified struct {
 	*Verifier
 	t        *testing.T
@@ -43,7 +43,8 @@ func newVerified(t *testing.T) *verified {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v.Verifier = &Verifier{admin: admin, db: db, mark: admin.NewWatermark(schemas.Changes, positionTopics()), log: slog.New(slog.DiscardHandler), told: func(string, int64, int64) {}}
+	v.Verifier = &Verifier{admin: admin, db: db, watermark: admin.NewWatermark(schemas.Changes, positionTopics()),
+		log: slog.New(slog.DiscardHandler), progress: func(string, int64, int64) {}}
 	t.Cleanup(func() {
 		if err := db.Drop(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
@@ -58,12 +59,13 @@ func newVerified(t *testing.T) *verified {
 
 func (v *verified) exec(statement string) {
 	v.t.Helper()
-	if err := clickhousetest.Exec(v.t.Context(), clickhousetest.Addr(v.t), strings.ReplaceAll(statement, "{db}", v.database)); err != nil {
+	if err := clickhousetest.Exec(v.t.Context(), clickhousetest.Addr(v.t),
+		strings.ReplaceAll(statement, "{db}", v.database)); err != nil {
 		v.t.Fatal(err)
 	}
 }
 
-// sink runs sink and state until they have committed all that is in the topics.
+// sink runs sink and state until they have committed all records.
 func (v *verified) sink(roles ...schemas.Role) {
 	v.t.Helper()
 	for _, role := range roles {
@@ -75,18 +77,19 @@ func (v *verified) sink(roles ...schemas.Role) {
 	}
 }
 
-// A topicSink is a sink that knows its topics.
+// A topicSink is a sink that returns its topics.
 type topicSink interface {
 	kafka.BatchSink
 	Topics() []schemas.Topic
 }
 
-// store runs a sink until it has committed all that was published.
+// store runs a sink until it has committed all records.
 func (v *verified) store(role schemas.Role, to topicSink) {
 	v.t.Helper()
 	ctx, stop := context.WithTimeout(v.t.Context(), time.Minute)
 	defer stop()
-	g, err := kafka.NewBatchGroup(v.b.Config(), kafka.BatchConfig{Role: role, Topics: to.Topics(), MaxAge: 50 * time.Millisecond}, to)
+	g, err := kafka.NewBatchGroup(v.b.Config(),
+		kafka.BatchConfig{Role: role, Topics: to.Topics(), MaxAge: 50 * time.Millisecond}, to)
 	if err != nil {
 		v.t.Fatal(err)
 	}
@@ -104,7 +107,8 @@ func (v *verified) store(role schemas.Role, to topicSink) {
 }
 
 func someChange(i int) *pb.Change {
-	c := &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: fmt.Sprintf("item-%03d", i), Version: "v", Size: 7,
+	c := &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: fmt.Sprintf("item-%03d", i),
+		Version: "v", Size: 7,
 		Time: timestamppb.New(time.Date(2026, 3, 4, 5, i, 0, 0, time.UTC))}
 	c.Id = schemas.ChangeID(c)
 	return c
@@ -116,7 +120,7 @@ func (v *verified) send(cs ...*pb.Change) {
 	}
 }
 
-// prove verifies changes, and returns the one proof in words.
+// prove verifies changes, and returns the only proof as text.
 func (v *verified) prove() string {
 	v.t.Helper()
 	proofs, err := v.Topics(v.t.Context(), []schemas.Topic{schemas.Changes})
@@ -127,13 +131,14 @@ func (v *verified) prove() string {
 	s := fmt.Sprintf("%d records, %d messages, %d rows", p.Records, p.Messages, p.Rows)
 	for i, d := range []clickhouse.Discrepancy{p.Missing, p.Doubled, p.Extra, p.Displaced, p.Altered} {
 		if d.Messages > 0 {
-			s += fmt.Sprintf(", %s %d at %d", []string{"missing", "doubled", "extra", "displaced", "altered"}[i], d.Messages, d.Ranges[0].First)
+			s += fmt.Sprintf(", %s %d at %d", []string{"missing", "doubled", "extra", "displaced", "altered"}[i], d.Messages,
+				d.Ranges[0].First)
 		}
 	}
 	return s + fmt.Sprintf(", dead %d, pending %d, trimmed %d", p.Dead.Messages, p.Pending.Messages, p.Gone.Retention)
 }
 
-// What stands in a real topic beside one message after the other is no finding, and damage is one.
+// Repeated messages, dead letters and transaction markers are no findings; damage is.
 func TestVerify(t *testing.T) {
 	t.Parallel()
 	v := newVerified(t)
@@ -163,12 +168,14 @@ func TestVerify(t *testing.T) {
 	v.exec("ALTER TABLE {db}.audit_log DELETE WHERE item = 'item-007' SETTINGS mutations_sync = 2")
 	v.exec("INSERT INTO {db}.audit_log SELECT * REPLACE (reverse(id) AS id) FROM {db}.audit_log WHERE item = 'item-008'")
 	v.exec("ALTER TABLE {db}.audit_log UPDATE user = 'eve' WHERE item = 'item-011' SETTINGS mutations_sync = 2")
-	check("damaged", "25 records, 23 messages, 21 rows, missing 1 at 7, extra 1 at 8, altered 1 at 11, dead 2, pending 0, trimmed 0")
+	check("damaged", "25 records, 23 messages, 21 rows, missing 1 at 7, extra 1 at 8, altered 1 at 11, dead 2, "+
+		"pending 0, trimmed 0")
 	v.b.Trim(schemas.Changes, 0, 10)
-	check("trimmed", "15 records, 15 messages, 21 rows, altered 2 at 8, dead 2, pending 0, trimmed 8") // the ids of 3 and 4 stand at later offsets too
+	check("trimmed", "15 records, 15 messages, 21 rows, altered 2 at 8, dead 2, pending 0, "+
+		"trimmed 8") // the ids of 3 and 4 stand at later offsets too
 
-	// A topic made anew holds nothing of what the table has, and its dead letters are another's. Rows that are not what
-	// was stored are found all the same.
+	// A recreated topic has none of the table's records, and the dead letters are of the former one.
+	// Rows that differ from what was stored are found nevertheless.
 	v.b.Recreate(schemas.Changes, 1)
 	for i := range 26 {
 		v.send(someChange(100 + i))
@@ -184,10 +191,13 @@ func TestVerify(t *testing.T) {
 func TestVerifyEveryTopic(t *testing.T) {
 	t.Parallel()
 	v := newVerified(t)
-	v.b.Send(schemas.Message{Topic: schemas.Jobs, Body: &pb.Job{Id: schemas.NewID(), Name: "j", Started: timestamppb.Now()}})
+	v.b.Send(schemas.Message{Topic: schemas.Jobs,
+		Body: &pb.Job{Id: schemas.NewID(), Name: "j", Started: timestamppb.Now()}})
 	for i := range 3 {
-		v.b.Send(schemas.Message{Topic: schemas.Incidents, Body: &pb.Incident{Id: schemas.ID("i"), Account: "acme", Store: "1", Space: "s", Item: "i", Kind: "k",
-			State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: timestamppb.Now(), Updated: timestamppb.Now(), StepCount: int32(i)}})
+		v.b.Send(schemas.Message{Topic: schemas.Incidents,
+			Body: &pb.Incident{Id: schemas.ID("i"), Account: "acme", Store: "1", Space: "s", Item: "i", Kind: "k",
+				State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: timestamppb.Now(), Updated: timestamppb.Now(),
+				StepCount: int32(i)}})
 	}
 	v.sink(schemas.RoleSink)
 	v.b.Compact()
@@ -202,14 +212,17 @@ func TestVerifyEveryTopic(t *testing.T) {
 		}
 		rows[string(p.Topic)+" "+p.Table] = p.Rows
 	}
-	want := map[string]int64{"changes audit_log": 0, "duplication.results duplication_log": 0, "fixity.results bit_log": 0, "incidents incidents": rows["incidents incidents"],
-		"reports reports": 0, "jobs job_log": 1, "policies policy_history": 0, "admin admin_log": 0, "dead dead_letters": 0, "dead duplication_log": 0}
+	want := map[string]int64{"changes audit_log": 0, "duplication.results duplication_log": 0,
+		"fixity.results bit_log": 0, "incidents incidents": rows["incidents incidents"],
+		"reports reports": 0, "jobs job_log": 1, "policies policy_history": 0, "admin admin_log": 0, "dead dead_letters": 0,
+		"dead duplication_log": 0}
 	if !reflect.DeepEqual(rows, want) || rows["incidents incidents"] < 1 {
 		t.Errorf("got %v, want %v", rows, want)
 	}
 }
 
-// Copies that differ only because log or state has not come as far as Kafka are told apart.
+// Copies that differ only because log or state have not committed all records are reported
+// separately.
 func TestVerifyManifest(t *testing.T) {
 	t.Parallel()
 	v := newVerified(t)
@@ -230,7 +243,8 @@ func TestVerifyManifest(t *testing.T) {
 			return names
 		}
 		if r.Copies != copies || !slices.Equal(items(r.Differ), differ) || !slices.Equal(items(r.Moving), moving) {
-			t.Errorf("%s: of %d copies differ %v and move %v, want of %d %v and %v", when, r.Copies, items(r.Differ), items(r.Moving), copies, differ, moving)
+			t.Errorf("%s: of %d copies differ %v and move %v, want of %d %v and %v", when, r.Copies, items(r.Differ),
+				items(r.Moving), copies, differ, moving)
 		}
 	}
 	check("stored", 10, nil, nil)
@@ -246,7 +260,7 @@ func TestVerifyManifest(t *testing.T) {
 	check("the state has caught up", 11, []string{"item-006"}, nil)
 }
 
-// A server that does not answer is an error, and one whose tables cannot be used a precondition.
+// An unavailable server is an error; one with unusable tables is a precondition.
 func TestOpenDB(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

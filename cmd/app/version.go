@@ -5,7 +5,7 @@ import "os"
 // Version is set by the linker.
 var Version = "dev"
 
-// hostname is the machine's name, empty where it has none.
+// hostname returns the name of the machine; "" if it is unknown.
 func hostname() string {
 	name, err := os.Hostname()
 	if err != nil {

@@ -1,10 +1,9 @@
-// Package config is the tree of settings: what can be set, what holds where nothing is
-// set, and where each value came from.
+// Package config defines the settings of millrace, their defaults, and how they are loaded.
 //
-// Later layers win: defaults, then the file, then MILLRACE_* variables, then the
-// command line. Loading is strict and complete: every fault of every layer is told at
-// once, with its place and what would be right, and a configuration with a fault is
-// not returned. Secrets are references, resolved when they are used and never printed.
+// Later layers override earlier ones: defaults, the file, MILLRACE_* variables, the command line.
+// Load validates every layer and returns all faults at once, each with its origin and the expected
+// value. It returns no configuration if there is a fault. Secrets are references: they are resolved
+// when they are used and never printed.
 package config
 
 import "time"
@@ -13,450 +12,495 @@ import "time"
 type Config struct {
 	// The tenants and their stores.
 	Accounts []Account `key:"accounts"`
-	// Which spaces are carried from where to where.
+	// Which spaces are copied from which store to which.
 	Policies Policies `key:"policies"`
-	// The broker. Standalone and demo bring their own, with one replica and two partitions.
+	// The Kafka cluster. standalone and demo start a broker of their own, with one replica and two
+	// partitions.
 	Kafka Kafka `key:"kafka"`
-	// The read model. Standalone and demo bring their own.
+	// The ClickHouse server or cluster. standalone and demo start one of their own.
 	ClickHouse ClickHouse `key:"clickhouse"`
-	// Where messages wait that are to be handled later.
+	// The delay lanes: topics that hold messages until a later time.
 	Delay Delay `key:"delay"`
-	// How changes are carried.
+	// How changes are copied.
 	Duplication Duplication `key:"duplication"`
 	// How copies are checked.
 	Fixity Fixity `key:"fixity"`
-	// How deletes are carried.
+	// How deletes are applied to copies.
 	Deletes Deletes `key:"deletes"`
-	// How the parts run.
+	// Workers, limits and retries of each role.
 	Roles Roles `key:"roles"`
-	// How events come in, other than from producers that write to topic changes themselves.
+	// Sources of events besides producers that write to the topic changes themselves.
 	Ingest Ingest `key:"ingest"`
-	// Where changes wait that millrace itself made as a client, until Kafka has them: today those of millrace demo, which has its outbox
-	// in its state directory. run and standalone open none; other programs open theirs with emit.OpenFile (docs/outbox.md).
+	// The outbox of changes that millrace makes as a client and that Kafka has not acknowledged yet.
+	// Only millrace demo uses it, in its state directory; run and standalone do not. Other programs
+	// open theirs with emit.OpenFile (docs/outbox.md).
 	Outbox Outbox `key:"outbox"`
-	// How rows are gathered for ClickHouse.
+	// How rows are batched for ClickHouse.
 	Sink Sink `key:"sink"`
 	// How topics are trimmed.
 	Trim Trim `key:"trim"`
-	// What becomes of what is replaced or deleted.
+	// What happens to bytes that are replaced or deleted.
 	Replaced Replaced `key:"replaced"`
-	// How stores are tidied.
+	// How stores are cleaned up.
 	Tidy Tidy `key:"tidy"`
-	// When the process calls itself unhealthy.
+	// When the process reports itself as unhealthy.
 	Health Health `key:"health"`
-	// Where the process tells how it is: /livez, /readyz, /startupz and /metrics.
+	// The HTTP endpoints /livez, /readyz, /startupz and /metrics.
 	HTTP HTTP `key:"http"`
-	// Where spans go.
+	// Where trace spans are sent.
 	Trace Trace `key:"trace"`
-	// Where standalone keeps what its embedded engines hold.
+	// Where standalone stores the data of its embedded Kafka and ClickHouse.
 	State State `key:"state"`
-	// What the process says, on standard error.
+	// The log, on standard error.
 	Log Log `key:"log"`
 }
 
 // Account is a tenant.
 type Account struct {
-	// Its name: letters, digits, dot, dash and underscore. It stands in every record, so it cannot be changed later.
+	// The account's name: letters, digits, dot, dash and underscore. Every record contains it, so it
+	// cannot be changed later.
 	ID string `key:"id"`
-	// Its storage providers.
+	// The account's stores.
 	Stores []Store `key:"stores"`
-	// What all its stores together may be asked for by one process.
+	// Limits of the tasks of all its stores together, in one process.
 	Limits Limits `key:"limits"`
 }
 
-// Limits bound what the tasks of one process do at a time; nothing set is no limit. Of several
-// processes each has limits of its own: divide them.
+// Limits bound the tasks of one process; zero is no limit. Each process applies its limits by
+// itself, so with several processes divide them.
 type Limits struct {
-	// Tasks at work at a time.
+	// Tasks that run at the same time.
 	Tasks int `key:"tasks"`
-	// Tasks begun in a second.
+	// Tasks started per second.
 	TasksPerSecond int `key:"tasks_per_second"`
-	// Bytes, as far as they are known beforehand, of the tasks begun in a second.
+	// Bytes per second of the tasks that are started, as far as their sizes are known in advance.
 	BytesPerSecond Size `key:"bytes_per_second"`
 }
 
 // Store is one storage provider of an account.
 type Store struct {
-	// Its name, unique in the account: letters, digits, dot, dash and underscore. Not to be changed later either.
+	// The store's name, unique in the account: letters, digits, dot, dash and underscore. It cannot be
+	// changed later.
 	ID string `key:"id"`
-	// What kind of store it is.
+	// The kind of store.
 	Driver string `key:"driver" oneof:"file|s3"`
-	// Driver file: the directory that holds the spaces, as an absolute path.
+	// Driver file: the directory that holds the spaces, an absolute path.
 	Root string `key:"root"`
-	// Driver file: how items lie in root. millrace: as millrace writes them. plain: an ordinary directory tree, which is only read, such
-	// as an archive that exists already: the path of a file is the id of its item, and nothing is written into it.
+	// Driver file: how items are stored in root. millrace: the layout of millrace. plain: an ordinary
+	// directory tree, such as an existing archive. The path of a file is its item id; the tree is read
+	// only.
 	Layout string `key:"layout" oneof:"millrace|plain"`
-	// Layout plain: the name of the one space that all of root is. Without it every directory in root is a space.
+	// Layout plain: the name of the single space that contains all of root. Default: each directory in
+	// root is a space.
 	Space string `key:"space"`
-	// Layout plain: a file or directory by which root is known, as a path below it; it stands for the marker. Choose one
-	// that an empty mount point or another disk does not have, such as bagit.txt.
+	// Layout plain: the path, relative to root, of a file or directory that proves that root is
+	// mounted; a plain tree has no marker file. Choose one that an empty mount point or another disk
+	// does not have, such as bagit.txt.
 	Expect string `key:"expect"`
-	// Layout plain: the digest that the file expect has, in hex; it has 1 MiB at most. Without it: any content.
+	// Layout plain: the SHA-256 of the file expect, in hex. The file may have up to 1 MiB. Default:
+	// any content.
 	ExpectSHA256 string `key:"expect_sha256"`
-	// Driver s3: where the service is, https://host[:port]; http for what is on the same machine.
+	// Driver s3: the URL of the service, https://host[:port]; http for a service on the same machine.
 	Endpoint string `key:"endpoint"`
-	// Driver s3: the bucket's region. Without it: us-east-1.
+	// Driver s3: the region of the bucket. Default: us-east-1.
 	Region string `key:"region"`
-	// Driver s3: the bucket that holds all spaces, each below its own name.
+	// Driver s3: the bucket that holds all spaces, each below a prefix with the space's name.
 	Bucket string `key:"bucket"`
-	// Driver s3: with bucket, what goes before the names of spaces, such as a folder's name.
+	// Driver s3, with bucket: a key prefix before the names of spaces, such as a folder name.
 	Prefix string `key:"prefix"`
-	// Driver s3: without bucket each space is a bucket, called this and the space's name.
+	// Driver s3, without bucket: each space is a bucket, named by this prefix and the space's name.
 	BucketPrefix string `key:"bucket_prefix"`
-	// Driver s3: the bucket is in the path of requests, not in the host's name. For most services that are not AWS.
+	// Driver s3: path-style requests: the bucket is in the path, not in the host name. Most services
+	// other than AWS need it.
 	PathStyle bool `key:"path_style"`
-	// Driver s3: who asks.
+	// Driver s3: the credentials.
 	Credentials Credentials `key:"credentials"`
-	// Driver s3: PEM file with the authorities to trust, beside the system's.
+	// Driver s3: a PEM file with certificate authorities to trust in addition to the system's.
 	CA string `key:"ca"`
-	// Driver s3: URL of an HTTP proxy. Without it: the environment's.
+	// Driver s3: the URL of an HTTP proxy. Default: the proxy of the environment.
 	Proxy string `key:"proxy"`
-	// Driver s3: how the service encrypts what is written. Without it: as the bucket says.
+	// Driver s3: the server-side encryption of objects that are written. Default: the bucket's.
 	Encryption string `key:"encryption" oneof:"AES256|aws:kms"`
-	// Driver s3: with aws:kms, the key's id. Without it: the bucket's own.
+	// Driver s3, with encryption aws:kms: the id of the key. Default: the bucket's key.
 	KMSKey string `key:"kms_key"`
-	// Driver s3: of what is written. Without it: the service's own.
+	// Driver s3: the storage class of objects that are written. Default: the service's.
 	StorageClass string `key:"storage_class"`
-	// Driver s3: our account pays for what it reads.
+	// Driver s3: requester pays: reads are charged to this account.
 	RequesterPays bool `key:"requester_pays"`
-	// Driver s3: objects that are archived are asked back before they are read, which costs; else their reading fails.
+	// Driver s3: restore archived objects before they are read, which costs. If false, reading them
+	// fails.
 	Restore bool `key:"restore"`
-	// Clients write to this store. One in an account at most.
+	// Whether clients write to this store. At most one store of an account is primary.
 	Primary bool `key:"primary"`
-	// Whether checks read the bytes of its copies. never is for archives whose reading costs too much. sampled reads those of a few in
-	// each fixity.period, each copy in its turn, and those that are checked for another reason than a round, such as on demand.
+	// Whether checks read the bytes of copies. never: for archives where reads cost too much. sampled:
+	// rounds read sample_percent of the copies in each fixity.period, each copy in its turn; checks
+	// for any other reason, such as on demand, always read.
 	Read string `key:"read" oneof:"always|sampled|never"`
-	// With read sampled: of how many copies in a hundred the bytes are read in each fixity.period. Without it: 5.
+	// With read: sampled, the percentage of copies that is read in each fixity.period. Default: 5.
 	SamplePercent int `key:"sample_percent"`
-	// Whether damaged copies are repaired at once, after approval, or not at all. Without it: off for layout plain, approve for the primary, auto for the others.
+	// Whether damaged copies are repaired at once (auto), after approval (approve), or not at all
+	// (off). Default: off for layout plain, approve for the primary store, auto for the others.
 	Repair string `key:"repair" oneof:"auto|approve|off"`
-	// Whether others than millrace may change this store.
+	// Whether programs other than millrace may change this store.
 	ExternalWrites string `key:"external_writes" oneof:"refused|expected"`
-	// Driver file: whether role ingester watches the directory (inotify), and reports changes as soon as it sees them. When it starts, it
-	// reports all files that are there. It does not report what was deleted while it did not run (docs/ingest.md).
+	// Driver file: whether the ingester watches the directory with inotify and reports changes at
+	// once. When it starts, it reports every existing file. It does not report files that were deleted
+	// while it was stopped (docs/ingest.md).
 	Watch bool `key:"watch"`
-	// What it may be asked for by one process.
+	// Limits of this store's tasks, in one process.
 	Limits Limits `key:"limits"`
-	// What single requests of one process, of all its tasks together, may take of it.
+	// Limits of the requests to this store, of all tasks of one process together.
 	Requests Requests `key:"requests"`
 }
 
-// Requests bound what one process asks of one store; nothing set is no limit. A store that asks for fewer
-// requests gets half of them, and more again by and by, whether a limit is set or not.
+// Requests bound the requests of one process to one store; zero is no limit. When a store asks for
+// fewer requests, the rate is halved and then raised again step by step, with or without a limit.
 type Requests struct {
-	// At a time, of each: items that are read, items that are written, and other requests.
+	// Concurrent requests of each kind: reads of items, writes of items, and others.
 	AtOnce int `key:"at_once"`
-	// Begun in a second.
+	// Requests started per second.
 	PerSecond int `key:"per_second"`
-	// Bytes read and written in a second.
+	// Bytes read and written per second.
 	BytesPerSecond Size `key:"bytes_per_second"`
 }
 
-// Credentials are keys, or those of the machine. Without any, requests are not signed.
+// Credentials are keys, or the credentials of the machine. Without any, requests are not signed.
 type Credentials struct {
-	// The key's id.
+	// The access key id.
 	AccessKey Secret `key:"access_key"`
-	// The key.
+	// The secret access key.
 	SecretKey Secret `key:"secret_key"`
-	// The session's, where keys are for a time.
+	// The session token of temporary keys.
 	SessionToken Secret `key:"session_token"`
-	// Whether they come from where AWS's own tools find them: variables, ~/.aws, the role of the machine or of the pod.
+	// Whether credentials come from the sources of the AWS tools: variables, ~/.aws, the role of the
+	// machine or pod.
 	FromEnvironment bool `key:"from_environment"`
 }
 
-// Policies says where policy documents come from.
+// Policies configures where policy documents come from.
 type Policies struct {
-	// A folder with duplication-accounts.json and one ACCOUNT-duplication-policy.json (or .yaml) per account; it is read
-	// at the start and published. Without it those hold that were published before.
+	// A folder with duplication-accounts.json and one ACCOUNT-duplication-policy.json (or .yaml) for
+	// each account. It is read at startup and published. Default: the policies that were published
+	// before apply.
 	Folder string `key:"folder"`
 }
 
-// Kafka says how to reach the brokers, and how topics are made.
+// Kafka configures the connection to the brokers, and the topics that are created.
 type Kafka struct {
-	// Addresses to start from, host:port.
+	// Bootstrap addresses, host:port.
 	Brokers []string `key:"brokers"`
-	// Goes before the name of every topic and group: letters, digits, dot, dash and underscore, a letter or digit first.
+	// A prefix of all topic and group names: letters, digits, dot, dash and underscore, starting with
+	// a letter or digit.
 	TopicPrefix string `key:"topic_prefix"`
-	// Of topics that are made; those that exist stay as they are.
+	// Partitions of topics that are created; existing topics stay as they are.
 	Partitions int `key:"partitions"`
-	// Brokers that hold each record.
+	// Replicas of each partition of topics that are created.
 	Replication int `key:"replication"`
-	// Brokers that must have a record before it counts as written.
+	// min.insync.replicas of topics that are created; existing topics must have at least this.
 	MinInSync int `key:"min_insync"`
-	// Encryption.
+	// TLS.
 	TLS TLS `key:"tls"`
-	// Login.
+	// SASL authentication.
 	SASL SASL `key:"sasl"`
-	// Who shares out partitions: the members of a group (classic), or the brokers (consumer, KIP-848, which is for Kafka 4.3 and newer).
+	// The group protocol: classic, or consumer (KIP-848, for Kafka 4.3 and newer).
 	GroupProtocol string `key:"group_protocol" oneof:"classic|consumer"`
-	// A name of this process among those that run the same roles, such as its pod's. With it a restart within the session's time-out moves no partitions.
+	// The group.instance.id of this process: a name that is unique among the processes with the same
+	// roles, such as the pod's. With it, a restart within the session timeout does not move
+	// partitions.
 	Instance string `key:"instance"`
-	// How long a member may be silent before its partitions go to others: 6s to 30m; 0 means 10s, or 45s with kafka.instance. With
-	// group_protocol consumer the brokers say so (group.consumer.session.timeout.ms), and this must be left out.
+	// The session timeout of group members, 6s to 30m; 0 means 10s, or 45s with kafka.instance. It
+	// must not be set with group_protocol consumer: the brokers' group.consumer.session.timeout.ms
+	// applies.
 	SessionTimeout time.Duration `key:"session_timeout"`
 }
 
-// TLS says how a connection is encrypted.
+// TLS configures the encryption of a connection.
 type TLS struct {
-	// Whether it is.
+	// Whether connections use TLS.
 	Enabled bool `key:"enabled"`
-	// PEM file with the authorities to trust. Without it: the system's.
+	// A PEM file with the certificate authorities to trust. Default: the system's.
 	CA string `key:"ca"`
-	// PEM file with the client's certificate, where the server asks for one.
+	// A PEM file with the client certificate, if the server asks for one.
 	Cert string `key:"cert"`
-	// PEM file with the key of cert.
+	// A PEM file with the private key of cert.
 	Key string `key:"key"`
-	// Name that the server's certificate must have. Without it: the host of the address.
+	// The name that the server's certificate must have. Default: the host of the address.
 	ServerName string `key:"server_name"`
 }
 
-// SASL says how to log in to the brokers.
+// SASL configures the authentication to the brokers.
 type SASL struct {
-	// Without it there is no login.
+	// The SASL mechanism. Default: no authentication.
 	Mechanism string `key:"mechanism" oneof:"PLAIN|SCRAM-SHA-256|SCRAM-SHA-512"`
-	User      string `key:"user"`
-	Password  Secret `key:"password"`
+	// The user name.
+	User string `key:"user"`
+	// The password.
+	Password Secret `key:"password"`
 }
 
-// ClickHouse says how to reach ClickHouse.
+// ClickHouse configures the connection to ClickHouse.
 type ClickHouse struct {
-	// Addresses of the native protocol, host:port; the first that answers is used, and used on while it answers.
+	// Addresses of the native protocol, host:port. The first address that answers is used for as long
+	// as it answers.
 	Addresses []string `key:"addresses"`
-	// The database that holds the tables; migrate makes it.
+	// The database of the tables; millrace migrate creates it.
 	Database string `key:"database"`
-	// Who writes: sinks and migrate.
-	User     string `key:"user"`
+	// The user of sinks and of millrace migrate, which write.
+	User string `key:"user"`
+	// The password of user.
 	Password Secret `key:"password"`
-	// Who reads, where that is somebody else.
+	// A separate user for reads.
 	Reader Reader `key:"reader"`
-	// Encryption.
+	// TLS.
 	TLS TLS `key:"tls"`
-	// The cluster, as the servers call it, over which the tables are spread. Without it: one server. To be set before the first migrate.
+	// The name of the ClickHouse cluster that holds the tables. Default: a single server. Set it
+	// before the first migrate.
 	Cluster string `key:"cluster"`
-	// Replicas of a shard that must have a row before it counts as written: all, auto (more than half), or a number. With fewer
-	// than all, what is read after a replica was lost can be older than what was written.
+	// Replicas of a shard that must store a row before an insert succeeds: all, auto (a majority), or
+	// a number. With fewer than all, a read after the loss of a replica can return older data than was
+	// written.
 	InsertQuorum string `key:"insert_quorum"`
-	// Work with servers that are older than the oldest release that is tested (docs/clickhouse.md). Without it they are refused.
+	// Whether to use servers older than the oldest tested release (docs/clickhouse.md). If false, they
+	// are refused.
 	AllowOlder bool `key:"allow_older"`
 }
 
-// Reader is who asks ClickHouse, and changes nothing there.
+// Reader is the ClickHouse user for reads.
 type Reader struct {
-	// Without it all is done by clickhouse.user. It reads for the commands that only look, and the fresh records for the roles.
-	User     string `key:"user"`
+	// The user that commands use to read, and that roles use for fresh records. Default:
+	// clickhouse.user.
+	User string `key:"user"`
+	// The password of user.
 	Password Secret `key:"password"`
 }
 
-// Delay says in which steps messages can wait.
+// Delay configures the delay lanes.
 type Delay struct {
-	// Shortest first. A message hops through the longest lane that does not overshoot; a wait shorter than all takes the first.
+	// The lanes, shortest first. A message passes through the longest lane that does not exceed its
+	// remaining delay; a delay shorter than all lanes takes the first.
 	Lanes []Lane `key:"lanes"`
 }
 
-// Lane is one topic in which every message waits equally long.
+// Lane is a topic in which every message waits for the same time.
 type Lane struct {
-	// The topic is called delay.NAME.
-	Name  string        `key:"name"`
+	// The lane's name; its topic is delay.NAME.
+	Name string `key:"name"`
+	// How long messages wait in it.
 	Delay time.Duration `key:"delay"`
 }
 
-// Duplication says how changes are carried to the other stores.
+// Duplication configures how changes are copied to the other stores.
 type Duplication struct {
-	// Items of this size and above go a way of their own, so that they hold up no others.
+	// Items of this size or larger have a topic and workers of their own, so that they do not delay
+	// smaller ones.
 	LargeThreshold Size `key:"large_threshold"`
-	// How long a command waits each time for the record of a change of the source that is on its way. After the
-	// last one the source is checked.
+	// How long a command waits, each time, for the record of a change of its source that is not in
+	// ClickHouse yet. After the last wait the source is checked.
 	Wait []time.Duration `key:"wait"`
 }
 
-// Fixity says how copies are checked.
+// Fixity configures how copies are checked.
 type Fixity struct {
-	// Every copy is read at least once in this time.
+	// The time in which every copy is read at least once.
 	Period time.Duration `key:"period"`
-	// A copy that passed more recently than this is skipped by a sweep, but not by sweep start --all.
+	// A sweep skips a copy that passed a check within this time; sweep start --all does not.
 	MinInterval time.Duration `key:"min_interval"`
-	// What differs within this time of an item's newest change is looked at again before it is called a fault.
+	// A difference found within this time after the newest change of the item is checked again before
+	// it counts as a fault.
 	Settle time.Duration `key:"settle"`
-	// How long to wait before each second look: of a check, and of a command whose source is missing; the first is also the
-	// wait for records that a repair needs. After the last
-	// one the fault stands.
+	// The waits before each recheck, of a check and of a command whose source is missing. After the
+	// last recheck the fault is final. A repair waits for the first of them for the records that it
+	// needs.
 	Recheck []time.Duration `key:"recheck"`
-	// How long a fresh look at the records waits for the sinks to catch up.
+	// How long a fresh read of the records waits until the sinks have caught up.
 	FreshWait time.Duration `key:"fresh_wait"`
-	// Whether every copy is checked as soon as it is made.
+	// Whether every copy is checked as soon as it is written.
 	AfterCopy bool `key:"after_copy"`
 }
 
-// Deletes says how deletes are carried.
+// Deletes configures how deletes are applied to copies.
 type Deletes struct {
-	// How long a copy stays after its source was deleted.
+	// How long a copy is kept after its source was deleted.
 	Delay time.Duration `key:"delay"`
 }
 
-// Roles says how the parts run.
+// Roles configures the roles of a process.
 type Roles struct {
-	// Copies items.
+	// The copier copies items.
 	Copier Role `key:"copier"`
-	// Checks copies.
+	// The checker checks copies.
 	Checker Role `key:"checker"`
-	// Deletes copies.
+	// The deleter deletes copies.
 	Deleter Role `key:"deleter"`
-	// Looks into notifications.
+	// The ingester verifies notifications of object stores.
 	Ingester Role `key:"ingester"`
-	// How often a message is tried before it is a dead letter. Waiting for a store that is away does not count.
+	// Attempts to handle a message before it becomes a dead letter. Waiting for an unavailable store
+	// does not count.
 	Attempts int `key:"attempts"`
-	// How many messages of class high are begun for one of class low, while both have work.
+	// Messages of class high that are started for each one of class low while both are queued.
 	HighWeight int `key:"high_weight"`
-	// How long a task may go on without progress before it is cancelled; 1s or more.
+	// How long a task may run without progress before it is cancelled; 1s or more.
 	Stall time.Duration `key:"stall"`
-	// How long tasks at work may go on when the process stops or their partition moves; then they are cancelled, and done again.
+	// How long running tasks may continue when the process stops or their partition moves. After that
+	// they are cancelled and repeated.
 	Drain time.Duration `key:"drain"`
 }
 
-// Role says how one part runs.
+// Role configures one role.
 type Role struct {
-	// Items at a time, in one process.
+	// Items that are processed at the same time, in one process.
 	Workers int `key:"workers"`
-	// Of the workers, those that are kept free of class low. Not for the deleter and the ingester, which have no such class.
+	// Workers that do not take tasks of class low. The deleter and the ingester have no such class.
 	Reserved int `key:"reserved"`
-	// Large items at a time, besides. Not for those two either.
+	// Additional workers for large items. The deleter and the ingester have no such class.
 	Large int `key:"large"`
-	// Messages of one partition that are read and not done.
+	// Messages of one partition that are fetched and not finished.
 	Window int `key:"window"`
-	// Bytes of messages of one class that are read and not done.
+	// Bytes of messages of one class that are fetched and not finished.
 	Bytes Size `key:"bytes"`
 }
 
-// Ingest says how events come in to role ingester.
+// Ingest configures how the ingester receives events.
 type Ingest struct {
-	// Address that takes events (POST /v1/changes) and notifications of object stores (POST /v1/notifications/s3), host:port; empty: none.
-	// There is no TLS: that is for a proxy in front. Without tokens it must be a loopback address.
+	// The address that accepts events (POST /v1/changes) and notifications of object stores (POST
+	// /v1/notifications/s3), host:port; empty: none. It has no TLS; use a proxy. Without tokens it
+	// must be a loopback address.
 	Listen string `key:"listen"`
-	// Who may send there. Without any everybody may, for every account.
+	// The senders that may post. Without any, everyone may post for every account.
 	Tokens []Token `key:"tokens"`
-	// Bytes of a request's body at most.
+	// The largest request body, in bytes.
 	MaxBody Size `key:"max_body"`
-	// Events of one request at most.
+	// The most events in one request.
 	MaxEvents int `key:"max_events"`
-	// Requests at a time, in one process; more are told to come again.
+	// Concurrent requests in one process; further requests get status 503.
 	Concurrency int `key:"concurrency"`
-	// What these requests may take of memory together, besides their bodies, in one process. Each counts with 16 times the size of its
-	// body and 4KiB for each event that it may hold; one that would need all of it and more is handled alone. A request that waits for
-	// it for 1s is told to come again.
+	// Memory of all requests of one process together, besides their bodies. A request counts 16 times
+	// the size of its body plus 4KiB for each event that it may hold. A request that needs more than
+	// the whole is handled alone. One that waits for memory for 1s gets status 503.
 	Memory Size `key:"memory"`
-	// Topics to which object stores write what happened in them.
+	// Topics to which object stores publish notifications.
 	Notifications []Notification `key:"notifications"`
 }
 
-// Token is who may send events of one account.
+// Token is a sender that may post events of one account.
 type Token struct {
-	// Of the sender; it stands as the user of events that name none.
+	// The sender's name; it becomes the user of events that have none.
 	Name string `key:"name"`
-	// Whose stores its events are about.
+	// The account of the stores that its events are about.
 	Account string `key:"account"`
-	// What it sends as Authorization: Bearer TOKEN, or as a password: 16 bytes or more.
+	// The secret that it sends as Authorization: Bearer TOKEN or as a password, 16 bytes or more.
 	Token Secret `key:"token"`
 }
 
-// Notification is a topic with notifications in the form of AWS, MinIO, Ceph or versitygw.
+// Notification is a topic with notifications in the format of AWS, MinIO, Ceph or versitygw.
 type Notification struct {
-	// Its whole name; kafka.topic_prefix does not go before it.
+	// The full topic name; kafka.topic_prefix is not added.
 	Topic string `key:"topic"`
-	// Whose stores it may tell of. Without it: those of all accounts.
+	// The account of the stores that it may report. Default: all accounts.
 	Account string `key:"account"`
-	// The one store that it tells of, where several have buckets of one name. With a store of driver file, which an S3 gateway serves,
-	// buckets are spaces.
+	// The only store that it reports, if several stores have buckets of the same name. For a store of
+	// driver file that an S3 gateway serves, buckets are spaces.
 	Store string `key:"store"`
 }
 
-// Outbox says where it is kept what millrace itself stores as a client, until Kafka has it (docs/outbox.md): today what millrace
-// demo does. The roles of run and standalone open none. When it is full, writes fail and nothing is done.
+// Outbox configures the outbox of changes that millrace makes as a client and that Kafka has not
+// acknowledged yet (docs/outbox.md). Only millrace demo uses it; the roles of run and standalone do
+// not. When it is full, writes fail without effect.
 type Outbox struct {
-	// A directory, as an absolute path; each store that is written to has an outbox of its own below it. Without it the outbox is in
-	// memory: what waits in it is lost with the process.
+	// The directory of the outboxes, an absolute path; each store that is written to has one below it.
+	// Default: in memory, so that unpublished changes are lost with the process.
 	Dir string `key:"dir"`
-	// Bytes of one outbox at most, 1MiB or more.
+	// The size limit of one outbox, in bytes; 1MiB or more.
 	Limit Size `key:"limit"`
 }
 
-// Sink says how rows are gathered; what comes first ends a batch.
+// Sink configures the batches of rows; a batch ends at the limit that it reaches first.
 type Sink struct {
-	// Rows of one insert at most.
+	// The most rows of one insert.
 	Rows int `key:"rows"`
-	// Bytes of one insert at most.
+	// The most bytes of one insert.
 	Bytes Size `key:"bytes"`
-	// How long the first row waits at most.
+	// How long the first row of a batch waits at most.
 	Age time.Duration `key:"age"`
-	// Inserts of one table in a second that are made although they could take more rows and are younger than `sink.age`: at
-	// once, if no other insert of the table is under way. Of those that are as old, four times as many are made.
+	// Inserts per second into one table that are smaller than sink.rows and sink.bytes and younger
+	// than sink.age; such an insert is sent if no other insert into the table is running. Of inserts
+	// that reach sink.age, four times as many are sent.
 	PartsPerSecond int `key:"parts_per_second"`
-	// What is read for the logs and not stored; for the state of copies it is a third. Before there is more, the largest
-	// inserts are made though they have fewer rows and bytes than they may.
+	// Bytes that are read for the log tables and not stored yet; for the table of copies a third of
+	// this. At the limit, the largest batches are inserted even if they are not full.
 	Memory Size `key:"memory"`
 }
 
-// Trim says how topics are trimmed: records that every reader has handled are deleted, and no others.
+// Trim configures the deletion of records that every reader has handled. No other records are
+// deleted.
 type Trim struct {
-	// Time between two looks, 1m or more; 0 turns it off. Nothing is trimmed while the sweeper, or everything, is paused.
+	// The time between two runs, 1m or more; 0 turns trimming off. Nothing is trimmed while the
+	// sweeper, or everything, is paused.
 	Every time.Duration `key:"every"`
-	// How long records are kept although they are handled.
+	// How long records are kept after they were handled.
 	Keep time.Duration `key:"keep"`
 }
 
-// Replaced says what becomes of bytes that millrace replaces or deletes. In buckets that have versions the bucket's own lifecycle
-// rules say so.
+// Replaced configures what happens to bytes that millrace replaces or deletes. In a versioned
+// bucket the lifecycle rules of the bucket apply instead.
 type Replaced struct {
-	// How long they stay in the store, aside; 1d or more; 0 is for ever.
+	// How long replaced and deleted bytes are kept in the store; 1d or more; 0 is forever.
 	Keep time.Duration `key:"keep"`
 }
 
-// Tidy says how stores are tidied by role sweeper: uploads to S3 that nobody has completed for a week are ended, and what was kept for
-// replaced.keep is removed.
+// Tidy configures the cleanup of stores by the sweeper: it aborts multipart uploads that are older
+// than a week, and removes replaced bytes after replaced.keep.
 type Tidy struct {
-	// Time between two looks, 1m or more; 0 turns it off.
+	// The time between two runs, 1m or more; 0 turns it off.
 	Every time.Duration `key:"every"`
 }
 
-// Health says when the process calls itself unhealthy.
+// Health configures when the process reports itself as unhealthy.
 type Health struct {
-	// There is work that is due and not paused, and nothing of it has been done for this long; 1s or more.
+	// The process is unhealthy when it has had work that is due and not paused for this long without
+	// finishing any; 1s or more.
 	StallAfter time.Duration `key:"stall_after"`
 }
 
-// HTTP says where the process tells how it is.
+// HTTP configures the endpoints for health and metrics.
 type HTTP struct {
-	// Address to listen on, host:port; empty: none.
+	// The address to listen on, host:port; empty: none.
 	Listen string `key:"listen"`
 }
 
-// Trace says where spans go, by OTLP over HTTP.
+// Trace configures the export of trace spans, by OTLP over HTTP.
 type Trace struct {
-	// URL such as http://localhost:4318; empty: there are no spans, and trace contexts are passed on.
+	// The URL of the collector, such as http://localhost:4318. If empty, no spans are recorded, and
+	// trace contexts are passed on.
 	Endpoint string `key:"endpoint"`
-	// Of traces that begin here, the share that is recorded, in percent.
+	// The percentage of traces that start in millrace and are recorded.
 	Percent int `key:"percent"`
 }
 
-// State says where standalone keeps its state.
+// State configures where standalone stores its state.
 type State struct {
-	// A directory of its own; --state wins over it.
+	// A directory that is used for nothing else; --state overrides it.
 	Dir string `key:"dir"`
 }
 
-// Log says what is logged, and how.
+// Log configures the log.
 type Log struct {
-	Level  string `key:"level" oneof:"debug|info|warn|error"`
+	// The lowest level that is logged.
+	Level string `key:"level" oneof:"debug|info|warn|error"`
+	// The format of log lines.
 	Format string `key:"format" oneof:"text|json"`
 }
 
-// Default returns the settings that hold where nothing is set.
+// Default returns the default settings.
 func Default() Config {
 	return Config{
 		Kafka: Kafka{
 			Brokers: []string{"localhost:9092"}, TopicPrefix: "millrace.",
 			Partitions: 12, Replication: 3, MinInSync: 2, GroupProtocol: "classic",
 		},
-		ClickHouse: ClickHouse{Addresses: []string{"localhost:9000"}, Database: "millrace", User: "default", InsertQuorum: "all"},
+		ClickHouse: ClickHouse{
+			Addresses: []string{"localhost:9000"}, Database: "millrace", User: "default", InsertQuorum: "all",
+		},
 		Delay: Delay{Lanes: []Lane{
 			{"30s", 30 * time.Second}, {"5m", 5 * time.Minute}, {"1h", time.Hour}, {"1d", day},
 		}},
@@ -488,7 +532,7 @@ func Default() Config {
 	}
 }
 
-// withDefaults fills in what a store's settings leave open.
+// withDefaults sets the fields of a store that are empty to their defaults.
 func (s Store) withDefaults() Store {
 	if s.Driver == "" {
 		s.Driver = "file"

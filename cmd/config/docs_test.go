@@ -18,23 +18,33 @@ var update = flag.Bool("update", false, "write docs/configuration.md")
 
 const docsHead = `# Configuration
 
-Made of the structs in ` + "`cmd/config/config.go`" + ` by ` + "`go test ./cmd/config -update`" + `; a commented example is ` + "`examples/millrace.yaml`" + `.
+Generated from the structs in 'cmd/config/config.go' by 'go test ./cmd/config -update'.
+'examples/millrace.yaml' is a commented example.
 
-Later wins: defaults, the file (YAML), variables, the command line. An unknown setting is a fault; all faults are told at once, with their
-places. ` + "`millrace config check`" + ` looks for them, ` + "`millrace config print --origin`" + ` says what is in force and where it came from.
+Settings come from four layers. A later layer overrides an earlier one: defaults, the file (YAML),
+variables, the command line. An unknown setting is an error. All errors are reported at once, each
+with its file and line or its variable.
 
-- A variable is the path in upper case, with ` + "`__`" + ` for each dot: ` + "`MILLRACE_KAFKA__TOPIC_PREFIX`" + ` sets ` + "`kafka.topic_prefix`" + `.
-  Lists are separated by commas; lists of settings are JSON, as in ` + "`MILLRACE_DELAY__LANES='[{\"name\": \"30s\", \"delay\": \"30s\"}]'`" + `.
-- Durations have units: ` + "`500ms`, `30s`, `5m`, `2h`, `90d`, `1w`, `1d12h`" + `. Sizes too: ` + "`512KiB`, `200MB`, `5GiB`" + `.
-- Secrets are references, resolved when they are used: ` + "`env:NAME`, `file:PATH`, `exec:COMMAND`" + `. They print as ` + "`***`" + `.
+| command | prints |
+|---|---|
+| 'millrace config check' | the errors of the configuration and of the policies |
+| 'millrace config print --origin' | the settings in effect, and the origin of each |
+
+| form | values |
+|---|---|
+| variable | the path in upper case, with '__' for each dot: 'MILLRACE_KAFKA__TOPIC_PREFIX' sets 'kafka.topic_prefix' |
+| list in a variable | values separated by commas; tables in JSON: '[{"name": "5m", "delay": "5m"}]' |
+| duration | a number with a unit: '500ms', '30s', '5m', '2h', '90d', '1w', '1d12h' |
+| size | a number with a unit: '512KiB', '200MB', '5GiB' |
+| secret | a reference, resolved when it is used: 'env:NAME', 'file:PATH', 'exec:COMMAND'; printed as '***' |
 
 `
 
-// The documentation is made of the structs: their fields, comments and defaults.
+// docs/configuration.md is generated from the fields, comments and defaults of the structs.
 func TestConfigurationDocument(t *testing.T) {
 	defaults := Default()
 	d := &document{comments: comments(t)}
-	d.WriteString(docsHead)
+	d.WriteString(strings.ReplaceAll(docsHead, "'", "`"))
 	d.table("", reflect.ValueOf(defaults))
 	file := filepath.Join("..", "..", "docs", "configuration.md")
 	if *update {
@@ -53,7 +63,7 @@ func TestConfigurationDocument(t *testing.T) {
 
 type document struct {
 	strings.Builder
-	comments map[string]string // by Struct.Field, and Struct
+	comments map[string]string // by Struct.Field
 }
 
 // table writes the settings of one table, then the tables in it.
@@ -63,18 +73,18 @@ func (d *document) table(path string, v reflect.Value) {
 	for _, f := range fieldsOf(v.Type()) {
 		at := strings.TrimPrefix(path+"."+keyOf(f), ".")
 		comment := d.comments[v.Type().Name()+"."+f.Name]
-		of := v.FieldByIndex(f.Index)
+		value := v.FieldByIndex(f.Index)
 		switch {
 		case isTable(f.Type):
-			inner = append(inner, func() { d.section(at, comment, of) })
+			inner = append(inner, func() { d.section(at, comment, value) })
 			continue
 		case isTables(f.Type):
 			inner = append(inner, func() { d.section(at+"[]", comment, exampleOf(f.Type.Elem())) })
 		}
 		if rows++; rows == 1 {
-			d.WriteString("| setting | form | default | |\n|---|---|---|---|\n")
+			d.WriteString("| setting | form | default | meaning |\n|---|---|---|---|\n")
 		}
-		fmt.Fprintf(d, "| `%s` | %s | %s | %s |\n", at, form(f), d.defaultOf(of), comment)
+		fmt.Fprintf(d, "| `%s` | %s | %s | %s |\n", at, form(f), d.defaultOf(value), comment)
 	}
 	if rows > 0 {
 		d.WriteByte('\n')
@@ -85,11 +95,31 @@ func (d *document) table(path string, v reflect.Value) {
 }
 
 func (d *document) section(path, comment string, v reflect.Value) {
-	fmt.Fprintf(d, "## %s\n\n%s\n\n", path, comment)
+	fmt.Fprintf(d, "## %s\n\n%s\n\n", path, wrap(comment))
 	d.table(path, v)
 }
 
-// exampleOf is an entry of a list with its defaults.
+// wrap breaks text into lines of at most 100 columns.
+func wrap(text string) string {
+	var b strings.Builder
+	column := 0
+	for _, word := range strings.Fields(text) {
+		switch {
+		case column == 0:
+		case column+1+len(word) > 100:
+			b.WriteByte('\n')
+			column = 0
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += len(word)
+	}
+	return b.String()
+}
+
+// exampleOf returns an entry of a list with its defaults.
 func exampleOf(t reflect.Type) reflect.Value {
 	if t == reflect.TypeFor[Store]() {
 		s := Store{}.withDefaults()
@@ -146,7 +176,7 @@ func typeName(t reflect.Type) string {
 	return "text"
 }
 
-// comments reads what the source says of the fields.
+// comments returns the comments of the fields in config.go, by Struct.Field.
 func comments(t *testing.T) map[string]string {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "config.go", nil, parser.ParseComments)

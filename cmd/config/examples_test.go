@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The examples have no fault, whatever the environment of whoever reads them.
+// The examples have no fault, independently of the environment of the test.
 func TestExamples(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("..", "..", "examples", "*.yaml"))
 	if err != nil || len(files) < 2 {

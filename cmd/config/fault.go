@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// A Fault is one thing that is wrong with a configuration.
+// A Fault is one error in a configuration.
 type Fault struct {
 	Key    string // path of the setting: accounts[0].stores[1].root
-	Value  string // as it was given, shortened; empty where none was, or where it might be a secret
-	Reason string // what is wrong, or what would be right
-	Origin string // where the value came from: FILE:LINE, a variable, the command line, default
+	Value  string // as given, shortened; empty if there is none or if it may be a secret
+	Reason string // the error, or the values that are allowed
+	Origin string // FILE:LINE, the name of a variable, "command line" or "default"
 
-	meant string // path of the setting that an unknown one stands for
+	meant string // of an unknown setting: the path of the setting that was probably meant
 }
 
 func (f Fault) String() string {
@@ -30,10 +30,10 @@ func (f Fault) String() string {
 	return b.String() + f.Reason
 }
 
-// Faults are all that is wrong with a configuration.
+// Faults are all errors in a configuration.
 type Faults []Fault
 
-// Error lists the faults, one a line.
+// Error lists the faults, one per line.
 func (f Faults) Error() string {
 	var b strings.Builder
 	if len(f) == 1 {

@@ -13,9 +13,9 @@ var topicForm = regexp.MustCompile(`^[A-Za-z0-9._-]{1,249}$`)
 func validateIngest(c *Config, fault report) {
 	g := c.Ingest
 	if g.Listen != "" {
-		addresses("ingest.listen", []string{g.Listen}, func(_ string, value any, reason string) { fault("ingest.listen", value, reason) })
+		listenAddress("ingest.listen", g.Listen, fault)
 		if len(g.Tokens) == 0 && !isLoopback(g.Listen) {
-			fault("ingest.listen", g.Listen, "is not on loopback, and ingest.tokens is empty: everybody could write")
+			fault("ingest.listen", g.Listen, "is not on loopback, and ingest.tokens is empty: everyone could write")
 		}
 		if g.Listen == c.HTTP.Listen {
 			fault("ingest.listen", g.Listen, "is taken by http.listen")
@@ -59,13 +59,14 @@ func validateIngest(c *Config, fault report) {
 	for i, a := range c.Accounts {
 		for j, s := range a.Stores {
 			if s.Watch && s.Driver != "file" {
-				fault(fmt.Sprintf("accounts[%d].stores[%d].watch", i, j), s.Watch, "only directories can be watched: stores of driver file")
+				fault(fmt.Sprintf("accounts[%d].stores[%d].watch", i, j), s.Watch,
+					"is for driver file: only directories can be watched")
 			}
 		}
 	}
 }
 
-// known checks that an account, and a store of it, are there where they are named.
+// known checks that the configuration has the account and the store that a setting names.
 func (c *Config) known(at, account, store string, fault report) {
 	i := slices.IndexFunc(c.Accounts, func(a Account) bool { return a.ID == account })
 	switch {

@@ -8,7 +8,8 @@ import (
 )
 
 func TestValidateIngest(t *testing.T) {
-	for text, want := range map[string]string{ // of the one fault, after its place; empty: none
+	const token = `, tokens: [{name: x, account: acme, token: "env:T"}`
+	for text, want := range map[string]string{ // the fault, after its origin; empty: no fault
 		`roles: {ingester: {reserved: 2}}`: "roles.ingester.reserved = 2: notifications have no class low",
 		`roles: {ingester: {large: 2}}`:    "roles.ingester.large = 2: notifications have no large class",
 		`ingest: {listen: "0.0.0.0:80"}`:   "ingest.listen = 0.0.0.0:80: is not on loopback, and ingest.tokens is empty",
@@ -16,23 +17,29 @@ func TestValidateIngest(t *testing.T) {
 		`ingest: {listen: "localhost:80"}`: "",
 		`ingest: {listen: "127.0.0.1:80"}
 http: {listen: "127.0.0.1:80"}`: "ingest.listen = 127.0.0.1:80: is taken by http.listen",
-		`ingest: {listen: nowhere, tokens: [{name: x, account: acme, token: "env:T"}]}`:                          "ingest.listen = nowhere: want host:port",
-		`ingest: {listen: "0.0.0.0:80", tokens: [{name: x, account: acme, token: "env:T"}]}`:                     "",
-		`ingest: {tokens: [{name: x, token: "env:T"}]}`:                                                          "ingest.tokens[0].account: is missing",
-		`ingest: {tokens: [{name: x, account: nobody, token: "env:T"}]}`:                                         "ingest.tokens[0].account = nobody: there is no such account",
-		`ingest: {tokens: [{name: x, account: acme}]}`:                                                           "ingest.tokens[0].token: is missing",
-		`ingest: {tokens: [{account: acme, token: "env:T"}]}`:                                                    "ingest.tokens[0].name: is missing",
-		`ingest: {tokens: [{name: x, account: acme, token: "env:T"}, {name: x, account: acme, token: "env:U"}]}`: "ingest.tokens[1].name = x: is taken by ingest.tokens[0].name",
-		`ingest: {max_body: 100B}`:                                         "ingest.max_body = 100B: want 1KiB to 1GiB",
-		`ingest: {max_events: 0}`:                                          "ingest.max_events = 0: want 1 to 100000",
-		`ingest: {memory: 1MiB}`:                                           "ingest.memory = 1MiB: want 16MiB or more",
-		`ingest: {concurrency: 0}`:                                         "ingest.concurrency = 0: want 1 to 10000",
-		`ingest: {notifications: [{account: acme}]}`:                       "ingest.notifications[0].topic: is missing",
-		`ingest: {notifications: [{topic: a/b}]}`:                          "ingest.notifications[0].topic = a/b: want 1 to 249 letters",
-		`ingest: {notifications: [{topic: t}, {topic: t}]}`:                "ingest.notifications[1].topic = t: is taken by ingest.notifications[0].topic",
-		`ingest: {notifications: [{topic: t, store: "1"}]}`:                "ingest.notifications[0].account: is missing",
-		`ingest: {notifications: [{topic: t, account: acme, store: "9"}]}`: "ingest.notifications[0].store = 9: account acme has no such store",
-		`ingest: {notifications: [{topic: t}, {topic: u, account: acme}, {topic: v, account: acme, store: "1"}, {topic: w}]}`: "",
+		`ingest: {listen: nowhere` + token + `]}`:       "ingest.listen = nowhere: want host:port",
+		`ingest: {listen: "0.0.0.0:80"` + token + `]}`:  "",
+		`ingest: {tokens: [{name: x, token: "env:T"}]}`: "ingest.tokens[0].account: is missing",
+		`ingest: {tokens: [{name: x, account: absent, token: "env:T"}]}`: "ingest.tokens[0].account = absent: " +
+			"there is no such account",
+		`ingest: {tokens: [{name: x, account: acme}]}`:        "ingest.tokens[0].token: is missing",
+		`ingest: {tokens: [{account: acme, token: "env:T"}]}`: "ingest.tokens[0].name: is missing",
+		`ingest: {max_events: 1000` + token + `, {name: x, account: acme, token: "env:U"}]}`: "ingest.tokens[1].name = x: " +
+			"is taken by ingest.tokens[0].name",
+		`ingest: {max_body: 100B}`:                   "ingest.max_body = 100B: want 1KiB to 1GiB",
+		`ingest: {max_events: 0}`:                    "ingest.max_events = 0: want 1 to 100000",
+		`ingest: {memory: 1MiB}`:                     "ingest.memory = 1MiB: want 16MiB or more",
+		`ingest: {concurrency: 0}`:                   "ingest.concurrency = 0: want 1 to 10000",
+		`ingest: {notifications: [{account: acme}]}`: "ingest.notifications[0].topic: is missing",
+		`ingest: {notifications: [{topic: a/b}]}`: "ingest.notifications[0].topic = a/b: " +
+			"want 1 to 249 letters",
+		`ingest: {notifications: [{topic: t}, {topic: t}]}`: "ingest.notifications[1].topic = t: " +
+			"is taken by ingest.notifications[0].topic",
+		`ingest: {notifications: [{topic: t, store: "1"}]}`: "ingest.notifications[0].account: is missing",
+		`ingest: {notifications: [{topic: t, account: acme, store: "9"}]}`: "ingest.notifications[0].store = 9: " +
+			"account acme has no such store",
+		`ingest: {notifications: [{topic: t}, {topic: u, account: acme}, ` +
+			`{topic: v, account: acme, store: "1"}, {topic: w}]}`: "",
 	} {
 		t.Run(text, func(t *testing.T) {
 			_, _, err := load(t, twoStores+text+"\n")
@@ -50,11 +57,12 @@ http: {listen: "127.0.0.1:80"}`: "ingest.listen = 127.0.0.1:80: is taken by http
 	}
 }
 
-// What is saved is read back whole, secrets as the references that they are.
-func TestSaveIsReadBack(t *testing.T) {
+// Load reads what Save writes, including the references of secrets.
+func TestSaveLoadRoundTrip(t *testing.T) {
 	want := Default()
 	want.Accounts = []Account{{ID: "a", Stores: []Store{Store{ID: "1", Root: "/a", Watch: true}.withDefaults()}}}
-	want.Accounts[0].Stores = append(want.Accounts[0].Stores, Store{ID: "2", Driver: "s3", Endpoint: "http://[::1]:9", BucketPrefix: "b-",
+	want.Accounts[0].Stores = append(want.Accounts[0].Stores, Store{ID: "2", Driver: "s3",
+		Endpoint: "http://[::1]:9", BucketPrefix: "b-",
 		Credentials: Credentials{AccessKey: FileSecret("/a b/key"), SecretKey: Secret{"env:K"}}}.withDefaults())
 	want.ClickHouse.Password = Secret{"exec:pass show \"it\""}
 	want.Ingest.Listen = "0.0.0.0:8080"

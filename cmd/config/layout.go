@@ -16,11 +16,11 @@ func validateRequests(at string, r Requests, fault report) {
 	}
 }
 
-// validateLayout checks what goes with the layout of a store of driver file.
+// validateLayout checks the settings that depend on the layout of a store of driver file.
 func validateLayout(at string, s Store, fault report) {
 	if s.Layout != layoutPlain {
-		for _, of := range [...][2]string{{"space", s.Space}, {"expect", s.Expect}, {"expect_sha256", s.ExpectSHA256}} {
-			if key, value := of[0], of[1]; value != "" {
+		for _, setting := range [...][2]string{{"space", s.Space}, {"expect", s.Expect}, {"expect_sha256", s.ExpectSHA256}} {
+			if key, value := setting[0], setting[1]; value != "" {
 				fault(at+"."+key, value, "is for layout plain only")
 			}
 		}
@@ -32,7 +32,7 @@ func validateLayout(at string, s Store, fault report) {
 	}
 	switch {
 	case s.Expect == "":
-		fault(at+".expect", nil, "is missing: nothing is written into a plain tree, so it is known by a file or directory that it has")
+		fault(at+".expect", nil, "is missing: a plain tree has no marker; name a file or directory in it that identifies it")
 	case !filepath.IsLocal(s.Expect) || filepath.Clean(s.Expect) == ".":
 		fault(at+".expect", s.Expect, "want a path below root")
 	}

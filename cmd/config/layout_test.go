@@ -7,13 +7,13 @@ import (
 )
 
 func TestValidateLayout(t *testing.T) {
-	for text, want := range map[string]string{ // settings of a store; the one fault, after its place; empty: none
+	for text, want := range map[string]string{ // settings of a store, and the fault after its origin; empty: no fault
 		"":                                 "",
 		"layout: millrace":                 "",
 		"layout: plain, expect: bagit.txt": "",
 		"layout: plain, expect: a/b, space: archive, expect_sha256: " + strings.Repeat("0A", 32): "",
 		"layout: tree":                                  ".layout",
-		"layout: plain":                                 ".expect: is missing: nothing is written into a plain tree",
+		"layout: plain":                                 ".expect: is missing: a plain tree has no marker",
 		"layout: plain, expect: ../x":                   ".expect = ../x: want a path below root",
 		"layout: plain, expect: /x":                     ".expect = /x: want a path below root",
 		"layout: plain, expect: .":                      ".expect = .: want a path below root",
@@ -45,7 +45,8 @@ func TestValidateLayout(t *testing.T) {
 				return
 			}
 			var faults Faults
-			if !errors.As(err, &faults) || len(faults) != 1 || !strings.Contains(faults[0].String(), "accounts[0].stores[0]"+want) {
+			want = "accounts[0].stores[0]" + want
+			if !errors.As(err, &faults) || len(faults) != 1 || !strings.Contains(faults[0].String(), want) {
 				t.Errorf("got %v, want %s", err, want)
 			}
 		})

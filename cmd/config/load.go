@@ -19,27 +19,28 @@ import (
 
 const envPrefix = "MILLRACE_"
 
-// Sources are where settings come from. Later fields win.
+// Sources are the layers of settings. Later fields override earlier ones.
 type Sources struct {
 	// File is the path of a YAML file; empty: none.
 	File string
-	// Env are variables, as NAME=value; nil: those of the process. MILLRACE_A__B sets a.b. Lists are separated by
-	// commas, lists of settings (accounts, lanes) are JSON.
+	// Env are environment variables in the form NAME=value; nil: those of the process. MILLRACE_A__B
+	// sets a.b. Lists of values are separated by commas; lists of tables (accounts, lanes) are JSON.
 	Env []string
-	// Flags are settings of the command line, by path: "kafka.topic_prefix".
+	// Flags are settings of the command line, by path, such as "kafka.topic_prefix".
 	Flags map[string]any
 }
 
-// Origins say where each setting came from, by its path.
-type Origins struct{ of map[string]string }
+// Origins records where each setting came from.
+type Origins struct{ byPath map[string]string }
 
-// Of returns where the setting at path came from: FILE:LINE, a variable, the command line, or default.
+// Of returns the origin of the setting at path: FILE:LINE, the name of a variable, "command line"
+// or "default".
 func (o *Origins) Of(path string) string {
 	for path != "" {
-		if origin, ok := o.of[path]; ok {
+		if origin, ok := o.byPath[path]; ok {
 			return origin
 		}
-		// What stands in a list came with the list, unless it has an origin of its own.
+		// An entry of a list has the origin of the list, unless it has one of its own.
 		i := strings.LastIndexAny(path, "[")
 		if i < 0 || strings.Contains(path[i:], ".") {
 			break
@@ -49,7 +50,8 @@ func (o *Origins) Of(path string) string {
 	return "default"
 }
 
-// Load reads the settings. What is wrong with them comes back as one error of type Faults.
+// Load reads the settings of all layers. If there are faults, the error is of type Faults and holds
+// all of them.
 func Load(s Sources) (*Config, *Origins, error) {
 	cfg, l, err := settings(s)
 	if err != nil {
@@ -61,8 +63,9 @@ func Load(s Sources) (*Config, *Origins, error) {
 	return cfg, l.origins, nil
 }
 
-// Check is Load for a person who wants to see every fault at once: those of the settings, and those that more returns.
-// more is called with the settings that could be read; sound reports whether all of accounts could be.
+// Check is Load with additional validation: its error holds the faults of the settings and those
+// that more returns. more gets the settings that could be read; sound reports whether accounts was
+// read without a fault.
 func Check(s Sources, more func(cfg *Config, sound bool) Faults) (*Config, error) {
 	cfg, l, err := settings(s)
 	if err != nil {
@@ -77,7 +80,8 @@ func Check(s Sources, more func(cfg *Config, sound bool) Faults) (*Config, error
 	return cfg, nil
 }
 
-// settings reads the settings that are not faulty. The faults are the loader's.
+// settings reads the settings of all layers, without those that have a fault. The faults are in the
+// loader.
 func settings(s Sources) (*Config, *loader, error) {
 	l := &loader{koanf: koanf.New("."), origins: &Origins{map[string]string{}}}
 	if err := l.layer(treeOf(reflect.ValueOf(Default())), decoder{}); err != nil {
@@ -119,11 +123,12 @@ type loader struct {
 	faults  Faults
 }
 
-// check finds the faults of one layer, takes out what is faulty, and notes where the rest came from.
+// check records the faults of one layer, removes the faulty settings from values, and records the
+// origin of the others.
 func (l *loader) check(values map[string]any, d decoder) {
 	d.set = func(path, origin string) {
-		maps.DeleteFunc(l.origins.of, func(p, _ string) bool { return strings.HasPrefix(p, path+"[") })
-		l.origins.of[path] = origin
+		maps.DeleteFunc(l.origins.byPath, func(p, _ string) bool { return strings.HasPrefix(p, path+"[") })
+		l.origins.byPath[path] = origin
 	}
 	d.table("", values, reflect.New(reflect.TypeFor[Config]()).Elem(), &l.faults)
 }
@@ -138,7 +143,8 @@ func (l *loader) layer(values map[string]any, d decoder) error {
 	return nil
 }
 
-// validate adds the faults that only show in the whole, but for settings that have one already.
+// validate adds the faults that depend on several settings, except for settings that have a fault
+// already.
 func (l *loader) validate(cfg *Config) {
 	var found Faults
 	validate(cfg, func(key string, value any, reason string) {
@@ -153,7 +159,7 @@ func (l *loader) validate(cfg *Config) {
 	}
 }
 
-// sameSetting reports whether one of two paths is, or holds, the other.
+// sameSetting reports whether two paths are equal, or one contains the other.
 func sameSetting(a, b string) bool {
 	if len(a) > len(b) {
 		a, b = b, a
@@ -162,13 +168,13 @@ func sameSetting(a, b string) bool {
 	return ok && a != "" && (rest == "" || rest[0] == '.' || rest[0] == '[')
 }
 
-// fileParser reads YAML for koanf, checked.
+// fileParser is a koanf parser of YAML that validates the file.
 type fileParser struct {
 	loader *loader
 	name   string
 }
 
-// Unmarshal reads the good part of a file; the faults go to the loader.
+// Unmarshal returns the valid settings of a file. It adds the faults to the loader.
 func (p fileParser) Unmarshal(data []byte) (map[string]any, error) {
 	values, lines, f := parseYAML(data)
 	if f != nil {
@@ -187,13 +193,13 @@ func (p fileParser) Unmarshal(data []byte) (map[string]any, error) {
 	return values, nil
 }
 
-// Marshal is not used: Print writes what is in force.
+// Marshal is not supported; Print writes the settings.
 func (p fileParser) Marshal(map[string]any) ([]byte, error) {
 	return nil, fmt.Errorf("write %s: %w", p.name, os.ErrInvalid)
 }
 
-// env reads the variables that are settings. Those without a double underscore are
-// none, unless they look like one that lacks it.
+// env reads the variables that are settings. Other variables with the prefix are ignored, unless
+// they contain a double underscore or match a setting that is written with single ones.
 func (l *loader) env(env []string) error {
 	values := map[string]any{}
 	names := map[string]string{} // by path
@@ -207,7 +213,7 @@ func (l *loader) env(env []string) error {
 		kind, ok := typeAt(path)
 		switch {
 		case !ok && !strings.Contains(path, "."):
-			if meant := withoutDots(path); meant != "" {
+			if meant := withSingleUnderscores(path); meant != "" {
 				l.faults.add("", nil, name, "sets nothing; did you mean "+variable(meant)+"?")
 			}
 			continue
@@ -216,7 +222,7 @@ func (l *loader) env(env []string) error {
 			continue
 		case !ok:
 			reason := "sets nothing"
-			if meant := nearest.Of(path, leaves()); meant != "" {
+			if meant := nearest.Of(path, settingPaths()); meant != "" {
 				reason += "; did you mean " + variable(meant) + "?"
 			}
 			l.faults.add("", nil, name, reason)
@@ -228,7 +234,7 @@ func (l *loader) env(env []string) error {
 			continue
 		}
 		names[path] = name
-		nest(values, path, value)
+		setPath(values, path, value)
 	}
 	return l.layer(values, decoder{text: true, origin: func(path string) string {
 		for i := len(path); i > 0; i = strings.LastIndexAny(path[:i], ".[") {
@@ -244,9 +250,10 @@ func variable(path string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(path, ".", "__"))
 }
 
-// withoutDots finds the setting whose path is name with underscores for dots.
-func withoutDots(name string) string {
-	for _, leaf := range leaves() {
+// withSingleUnderscores returns the path of the setting that name spells with single underscores
+// for dots; "" if there is none.
+func withSingleUnderscores(name string) string {
+	for _, leaf := range settingPaths() {
 		if strings.ReplaceAll(leaf, ".", "_") == name {
 			return leaf
 		}
@@ -254,7 +261,7 @@ func withoutDots(name string) string {
 	return ""
 }
 
-// fromText turns a variable's text into what a file would say.
+// fromText converts the text of a variable to the value that a file would have.
 func fromText(text string, kind reflect.Type) (any, error) {
 	if kind.Kind() != reflect.Slice {
 		return text, nil
@@ -278,13 +285,13 @@ func fromText(text string, kind reflect.Type) (any, error) {
 func (l *loader) flags(flags map[string]any) error {
 	values := map[string]any{}
 	for path, v := range flags {
-		nest(values, path, v)
+		setPath(values, path, v)
 	}
 	return l.layer(values, decoder{text: true, origin: func(string) string { return "command line" }})
 }
 
-// nest puts value at a dotted path.
-func nest(m map[string]any, path string, value any) {
+// setPath sets the value at a dotted path.
+func setPath(m map[string]any, path string, value any) {
 	for {
 		head, rest, deeper := strings.Cut(path, ".")
 		if !deeper {

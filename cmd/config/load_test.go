@@ -46,17 +46,19 @@ func TestLoadNothing(t *testing.T) {
 	}
 }
 
-// Each layer wins over the one before, setting by setting.
+// Each layer overrides the one before, setting by setting.
 func TestLoadLayers(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
-	text := twoStores + "kafka:\n  topic_prefix: from-file.\n  partitions: 3\n  tls: {enabled: true}\nfixity: {recheck: [1s, 2s]}\n"
+	text := twoStores + "kafka:\n  topic_prefix: from-file.\n  partitions: 3\n  tls: {enabled: true}\nfixity: " +
+		"{recheck: [1s, 2s]}\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	got, origins, err := Load(Sources{
 		File: file,
 		Env: []string{"MILLRACE_KAFKA__PARTITIONS=4", "MILLRACE_KAFKA__BROKERS=a:1, b:2", "MILLRACE_FIXITY__AFTER_COPY=false",
-			"MILLRACE_SINK__BYTES=2MiB", `MILLRACE_DELAY__LANES=[{"name":"1s","delay":"1s"}]`, "MILLRACE_CLICKHOUSE__PASSWORD=env:CH"},
+			"MILLRACE_SINK__BYTES=2MiB", `MILLRACE_DELAY__LANES=[{"name":"1s","delay":"1s"}]`,
+			"MILLRACE_CLICKHOUSE__PASSWORD=env:CH"},
 		Flags: map[string]any{"state.dir": "/state", "kafka.topic_prefix": "from-flag."},
 	})
 	if err != nil {
@@ -64,8 +66,10 @@ func TestLoadLayers(t *testing.T) {
 	}
 	want := Default()
 	want.Accounts = []Account{{ID: "acme", Stores: []Store{
-		{ID: "1", Driver: "file", Layout: "millrace", Root: "/a", Primary: true, Read: "always", Repair: "approve", ExternalWrites: "refused"},
-		{ID: "2", Driver: "file", Layout: "millrace", Root: "/b", Read: "always", Repair: "off", ExternalWrites: "refused"},
+		{ID: "1", Driver: "file", Layout: "millrace", Root: "/a", Primary: true,
+			Read: "always", Repair: "approve", ExternalWrites: "refused"},
+		{ID: "2", Driver: "file", Layout: "millrace", Root: "/b",
+			Read: "always", Repair: "off", ExternalWrites: "refused"},
 	}}}
 	want.Kafka.TopicPrefix, want.Kafka.Partitions, want.Kafka.Brokers = "from-flag.", 4, []string{"a:1", "b:2"}
 	want.Kafka.TLS.Enabled = true
@@ -101,7 +105,7 @@ func TestLoadExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What the example says of the defaults is true.
+	// The defaults in the example are those of Default.
 	want := Default()
 	want.Accounts, want.Policies, want.State = got.Accounts, got.Policies, got.State
 	want.Kafka.Brokers, want.Kafka.TLS, want.Kafka.SASL = got.Kafka.Brokers, got.Kafka.TLS, got.Kafka.SASL
@@ -114,8 +118,8 @@ func TestLoadExample(t *testing.T) {
 	}
 }
 
-// Every fault is told at once, each with its key, its place and what would be right.
-func TestLoadTellsAllFaults(t *testing.T) {
+// Load reports every fault at once, each with its key, its origin and the allowed values.
+func TestLoadReportsAllFaults(t *testing.T) {
 	_, _, err := load(t, `accounts:
   - id: acme
     stores:
@@ -146,23 +150,24 @@ topic_prefix: x
 		{"MILLRACE_SINK__ROW", "", "", "sets nothing; did you mean MILLRACE_SINK__ROWS?"},
 		{":4", "accounts[0].stores[0].driver", "fiel", "unknown driver; want one of file, s3"},
 		{":5", "accounts[0].stores[1].id", "1", "is taken by accounts[0].stores[0].id"},
-		{":5", "accounts[0].stores[1].root", "relative", "want an absolute path: a relative one would be another store in another working directory"},
-		{":5", "accounts[0].stores[1].primary", "true", "an account has one primary store, and accounts[0].stores[0] is it already"},
-		{":12", "delay.lanes[1].delay", "1m", "want more than the lane before: the shortest goes first"},
+		{":5", "accounts[0].stores[1].root", "relative", "want an absolute path: " +
+			"a relative one depends on the working directory"},
+		{":5", "accounts[0].stores[1].primary", "true", "an account has one primary store, which is accounts[0].stores[0]"},
+		{":12", "delay.lanes[1].delay", "1m", "want more than the lane before: lanes are sorted from the shortest"},
 		{"MILLRACE_FIXITY__PERIOD", "fixity.period", "-1d", "want more than 0"},
 	}
-	var told []fault
+	var reported []fault
 	for _, f := range got {
 		if i := strings.LastIndex(f.Origin, ":"); i >= 0 {
 			f.Origin = f.Origin[i:]
 		}
-		told = append(told, fault{f.Origin, f.Key, f.Value, f.Reason})
+		reported = append(reported, fault{f.Origin, f.Key, f.Value, f.Reason})
 	}
-	if !slices.Equal(told, want) {
-		t.Errorf("got\n%v\nwant\n%v", told, want)
+	if !slices.Equal(reported, want) {
+		t.Errorf("got\n%v\nwant\n%v", reported, want)
 	}
 	if strings.Contains(err.Error(), "hunter2") {
-		t.Error("a secret is told")
+		t.Error("the error contains a secret")
 	}
 	if !strings.HasPrefix(err.Error(), "14 faults") || strings.Count(err.Error(), "\n") != 14 {
 		t.Errorf("got %s", err)
@@ -172,7 +177,7 @@ topic_prefix: x
 func TestLoadFile(t *testing.T) {
 	for name, tt := range map[string]struct {
 		text string
-		want string // of the one fault, without its file; empty: none
+		want string // the fault, without its file; empty: no fault
 	}{
 		"empty":              {"", ""},
 		"comments":           {"# nothing\n", ""},
@@ -183,17 +188,23 @@ func TestLoadFile(t *testing.T) {
 		"a word for a table": {"log: {level: warn}\nkafka: localhost\n", ":2: kafka: want a table of settings"},
 		"a word for a list":  {"kafka: {brokers: \"a:1\"}\n", ":1: kafka.brokers: want a list"},
 		"a list for a word":  {"log: {level: [info]}\n", ":1: log.level = [info]: want a text"},
-		"a word for a flag":  {"kafka:\n  tls:\n    enabled: yes please\n", ":3: kafka.tls.enabled = yes please: want true or false"},
-		"no unit":            {"fixity: {period: 90}\n", ":1: fixity.period = 90: want " + errDuration.Error()},
-		"negative size":      {"sink: {bytes: -1}\n", ":1: sink.bytes = -1: want " + errSize.Error()},
-		"a gap in a list":    {"kafka:\n  brokers:\n    - a:1\n    -\n", ":4: kafka.brokers[1]: is empty"},
-		"twice the same key": {"log: {level: warn}\nlog: {level: info}\n", ":2: is not YAML: mapping key \"log\" already defined at [1:1]"},
-		"an anchor":          {"clickhouse:\n  tls: &tls {enabled: true}\nkafka:\n  tls: *tls\n", ""},
-		"a cluster's name":   {"clickhouse: {cluster: \"a b\"}\n", ":1: clickhouse.cluster = a b: want letters, digits, dots, dashes and underscores, a letter or digit first"},
-		"a quorum of none":   {"clickhouse: {insert_quorum: \"0\"}\n", ":1: clickhouse.insert_quorum = 0: want all, auto or a number from 1"},
-		"a reader, no name":  {"clickhouse:\n  reader: {password: \"env:R\"}\n", ":2: clickhouse.reader.password: is set, but clickhouse.reader.user is missing"},
-		"a good cluster":     {"clickhouse: {cluster: main-1, insert_quorum: \"2\", reader: {user: r, password: \"env:R\"}}\n", ""},
-		"nothing near":       {"log: {colour: red}\n", ":1: log.colour: unknown setting; known here: level, format"},
+		"a word for a flag": {"kafka:\n  tls:\n    enabled: yes please\n", ":3: kafka.tls.enabled = yes please: " +
+			"want true or false"},
+		"no unit":         {"fixity: {period: 90}\n", ":1: fixity.period = 90: want " + errDuration.Error()},
+		"negative size":   {"sink: {bytes: -1}\n", ":1: sink.bytes = -1: want " + errSize.Error()},
+		"a gap in a list": {"kafka:\n  brokers:\n    - a:1\n    -\n", ":4: kafka.brokers[1]: is empty"},
+		"twice the same key": {"log: {level: warn}\nlog: {level: info}\n", ":2: is not YAML: " +
+			"mapping key \"log\" already defined at [1:1]"},
+		"an anchor": {"clickhouse:\n  tls: &tls {enabled: true}\nkafka:\n  tls: *tls\n", ""},
+		"a cluster's name": {"clickhouse: {cluster: \"a b\"}\n", ":1: clickhouse.cluster = a b: " +
+			"want letters, digits, dots, dashes and underscores, a letter or digit first"},
+		"a quorum of none": {"clickhouse: {insert_quorum: \"0\"}\n", ":1: clickhouse.insert_quorum = 0: " +
+			"want all, auto or a number from 1"},
+		"a reader, no name": {"clickhouse:\n  reader: {password: \"env:R\"}\n", ":2: clickhouse.reader.password: " +
+			"is set, but clickhouse.reader.user is missing"},
+		"a good cluster": {"clickhouse: {cluster: main-1, insert_quorum: \"2\", reader: {user: r, password: " +
+			"\"env:R\"}}\n", ""},
+		"nothing near": {"log: {colour: red}\n", ":1: log.colour: unknown setting; known here: level, format"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := load(t, tt.text)
@@ -211,7 +222,7 @@ func TestLoadFile(t *testing.T) {
 	}
 }
 
-func TestLoadFileThatIsNotThere(t *testing.T) {
+func TestLoadMissingFile(t *testing.T) {
 	_, _, err := Load(Sources{File: filepath.Join(t.TempDir(), "no.yaml"), Env: []string{}})
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v", err)
@@ -221,17 +232,23 @@ func TestLoadFileThatIsNotThere(t *testing.T) {
 func TestLoadEnv(t *testing.T) {
 	for name, tt := range map[string]struct {
 		env  string
-		want string // of the one fault; empty: none
+		want string // the fault; empty: no fault
 	}{
-		"a table":             {"MILLRACE_KAFKA__TLS=true", "MILLRACE_KAFKA__TLS: is a table of settings: set those, such as MILLRACE_KAFKA__TLS__ENABLED"},
-		"below a setting":     {"MILLRACE_LOG__LEVEL__X=info", "MILLRACE_LOG__LEVEL__X: sets nothing; did you mean MILLRACE_LOG__LEVEL?"},
-		"into a list":         {"MILLRACE_ACCOUNTS__ID=x", "MILLRACE_ACCOUNTS__ID: sets nothing; did you mean MILLRACE_ACCOUNTS?"},
-		"a list, not JSON":    {"MILLRACE_ACCOUNTS=acme", "MILLRACE_ACCOUNTS: accounts: want a list of tables of settings: it is not a list in JSON"},
-		"a word for a number": {"MILLRACE_ROLES__ATTEMPTS=five", "MILLRACE_ROLES__ATTEMPTS: roles.attempts = five: want a whole number"},
-		"a word for a flag":   {"MILLRACE_KAFKA__TLS__ENABLED=yes", "MILLRACE_KAFKA__TLS__ENABLED: kafka.tls.enabled = yes: want true or false"},
-		"accounts as JSON":    {`MILLRACE_ACCOUNTS=[{"id":"a","stores":[{"id":"1","root":"/r"}]}]`, ""},
-		"a list as JSON":      {`MILLRACE_KAFKA__BROKERS=["a:1","b:2"]`, ""},
-		"a number in words":   {"MILLRACE_STATE__DIR=7", ""},
+		"a table": {"MILLRACE_KAFKA__TLS=true", "MILLRACE_KAFKA__TLS: is a table of settings: " +
+			"set those, such as MILLRACE_KAFKA__TLS__ENABLED"},
+		"below a setting": {"MILLRACE_LOG__LEVEL__X=info", "MILLRACE_LOG__LEVEL__X: " +
+			"sets nothing; did you mean MILLRACE_LOG__LEVEL?"},
+		"into a list": {"MILLRACE_ACCOUNTS__ID=x", "MILLRACE_ACCOUNTS__ID: " +
+			"sets nothing; did you mean MILLRACE_ACCOUNTS?"},
+		"a list, not JSON": {"MILLRACE_ACCOUNTS=acme", "MILLRACE_ACCOUNTS: accounts: " +
+			"want a list of tables of settings: it is not a list in JSON"},
+		"a word for a number": {"MILLRACE_ROLES__ATTEMPTS=five", "MILLRACE_ROLES__ATTEMPTS: roles.attempts = five: " +
+			"want a whole number"},
+		"a word for a flag": {"MILLRACE_KAFKA__TLS__ENABLED=yes", "MILLRACE_KAFKA__TLS__ENABLED: " +
+			"kafka.tls.enabled = yes: want true or false"},
+		"accounts as JSON":  {`MILLRACE_ACCOUNTS=[{"id":"a","stores":[{"id":"1","root":"/r"}]}]`, ""},
+		"a list as JSON":    {`MILLRACE_KAFKA__BROKERS=["a:1","b:2"]`, ""},
+		"a number in words": {"MILLRACE_STATE__DIR=7", ""},
 		"an unknown in JSON": {`MILLRACE_ACCOUNTS=[{"id":"a","stores":[{"id":"1","root":"/r","primry":true}]}]`,
 			"MILLRACE_ACCOUNTS: accounts[0].stores[0].primry: unknown setting; did you mean primary?"},
 	} {
@@ -248,15 +265,21 @@ func TestLoadEnv(t *testing.T) {
 	}
 }
 
-func TestPrintIsReadBack(t *testing.T) {
+func TestPrintLoadRoundTrip(t *testing.T) {
 	want := Default()
 	want.Accounts = []Account{
-		{ID: "a", Stores: []Store{Store{ID: "1", Root: "/a: \"#1\"", Primary: true}.withDefaults(), Store{ID: "2", Root: "/☂"}.withDefaults()}},
+		{ID: "a", Stores: []Store{
+			Store{ID: "1", Root: "/a: \"#1\"", Primary: true}.withDefaults(),
+			Store{ID: "2", Root: "/☂"}.withDefaults(),
+		}},
 		{ID: "b", Stores: []Store{Store{ID: "1", Root: "/c"}.withDefaults()}},
 	}
 	want.Fixity.Settle = 36*time.Hour + 1500*time.Millisecond
 	want.Deletes.Delay = 14 * day
-	for name, origins := range map[string]*Origins{"plain": nil, "with origins": {map[string]string{"accounts": "c.yaml:1", "log.level": "MILLRACE_LOG__LEVEL"}}} {
+	for name, origins := range map[string]*Origins{
+		"plain":        nil,
+		"with origins": {map[string]string{"accounts": "c.yaml:1", "log.level": "MILLRACE_LOG__LEVEL"}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			var b strings.Builder
 			if err := Print(&b, &want, origins); err != nil {
@@ -283,7 +306,8 @@ func TestPrintOrigins(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"accounts: # default\n  - id: \"a\" # c.yaml:2\n    stores: # default\n      - id: \"1\" # default\n        driver: \"file\" # default\n",
+		"accounts: # default\n  - id: \"a\" # c.yaml:2\n    stores: # default\n      - id: " +
+			"\"1\" # default\n        driver: \"file\" # default\n",
 		"  password: \"***\" # c.yaml:9\n", "  period: 90d # default\n", "  brokers: [\"localhost:9092\"] # default\n",
 	} {
 		if !strings.Contains(b.String(), want) {

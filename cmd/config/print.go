@@ -10,22 +10,22 @@ import (
 	"time"
 )
 
-// Print writes every setting as YAML, with where it came from where origins is not nil.
-// Load reads it back, but for secrets, which are written as ***.
+// Print writes every setting as YAML, each with its origin as a comment if origins is not nil. Load
+// reads the output, except for secrets, which are printed as ***.
 func Print(w io.Writer, c *Config, origins *Origins) error {
 	return printer{w: bufio.NewWriter(w), origins: origins}.all(c)
 }
 
-// Save writes every setting as YAML that Load reads back: with the references of secrets, so it is for a file that
-// only its owner can read.
+// Save writes every setting as YAML that Load reads, including the references of secrets. Write it
+// only to a file that its owner alone can read.
 func Save(w io.Writer, c *Config) error {
 	return printer{w: bufio.NewWriter(w), references: true}.all(c)
 }
 
 type printer struct {
-	w          *bufio.Writer // keeps the first error
+	w          *bufio.Writer // records the first error; Flush returns it
 	origins    *Origins
-	references bool // to secrets are told
+	references bool // print the references of secrets
 }
 
 func (p printer) all(c *Config) error {
@@ -36,7 +36,8 @@ func (p printer) all(c *Config) error {
 	return nil
 }
 
-// line writes one line; path is empty where it holds no value.
+// line writes one line, with the origin of the setting at path. path is empty if the line has no
+// value.
 func (p printer) line(text, path string) {
 	_, _ = p.w.WriteString(text)
 	if p.origins != nil && path != "" {
@@ -45,23 +46,23 @@ func (p printer) line(text, path string) {
 	_ = p.w.WriteByte('\n')
 }
 
-// table writes the settings of a struct. Those of a list entry begin with its dash.
+// table writes the settings of a struct. The first line of a list entry starts with its dash.
 func (p printer) table(path, indent string, v reflect.Value) {
 	for _, f := range fieldsOf(v.Type()) {
 		at := strings.TrimPrefix(path+"."+keyOf(f), ".")
-		of := v.FieldByIndex(f.Index)
+		value := v.FieldByIndex(f.Index)
 		switch {
 		case isTable(f.Type):
 			p.line(indent+keyOf(f)+":", "")
-			p.table(at, strings.Replace(indent, "-", " ", 1)+"  ", of)
-		case isTables(f.Type) && of.Len() > 0:
+			p.table(at, strings.Replace(indent, "-", " ", 1)+"  ", value)
+		case isTables(f.Type) && value.Len() > 0:
 			p.line(indent+keyOf(f)+":", at)
-			for i := range of.Len() {
-				p.table(at+"["+strconv.Itoa(i)+"]", strings.Replace(indent, "-", " ", 1)+"  - ", of.Index(i))
+			for i := range value.Len() {
+				p.table(at+"["+strconv.Itoa(i)+"]", strings.Replace(indent, "-", " ", 1)+"  - ", value.Index(i))
 			}
 		default:
-			text := valueText(of)
-			if s, ok := of.Interface().(Secret); ok && p.references {
+			text := valueText(value)
+			if s, ok := value.Interface().(Secret); ok && p.references {
 				text = strconv.Quote(s.reference)
 			}
 			p.line(indent+keyOf(f)+": "+text, at)

@@ -10,22 +10,22 @@ import (
 	"strings"
 )
 
-// A Secret is a reference to something that only its user gets to see. It prints as ***,
-// whichever way it is printed; the zero Secret is none.
+// A Secret is a reference to a secret value. It prints as *** with every verb and encoder. The zero
+// Secret is no secret.
 //
-// The forms are env:NAME (a variable of the environment), file:PATH (a file's content) and
-// exec:COMMAND (what a command writes to its standard output; words are split at
-// spaces, there is no shell). A line break at the end is not part of the secret.
+// The forms are env:NAME (an environment variable), file:PATH (the content of a file) and
+// exec:COMMAND (the standard output of a command; arguments are split at spaces, there is no
+// shell). Line breaks at the end are removed.
 type Secret struct{ reference string }
 
 const hidden = "***"
 
 var errSecret = errors.New("a reference to the secret, never the secret itself: env:NAME, file:PATH or exec:COMMAND")
 
-// EnvSecret refers to a variable of the environment.
+// EnvSecret returns a reference to an environment variable.
 func EnvSecret(name string) Secret { return Secret{"env:" + name} }
 
-// FileSecret refers to a file's content.
+// FileSecret returns a reference to the content of a file.
 func FileSecret(path string) Secret { return Secret{"file:" + path} }
 
 func parseSecret(text string) (Secret, error) {
@@ -41,10 +41,11 @@ func parseSecret(text string) (Secret, error) {
 	return Secret{}, errSecret
 }
 
-// IsZero reports whether there is no secret.
+// IsZero reports whether s refers to no secret.
 func (s Secret) IsZero() bool { return s.reference == "" }
 
-// Resolve gets the secret; the zero Secret is empty. Its errors name the reference, and nothing of the secret.
+// Resolve returns the secret value; "" for the zero Secret. Its errors contain the reference, never
+// the value.
 func (s Secret) Resolve(ctx context.Context) (string, error) {
 	kind, of, _ := strings.Cut(s.reference, ":")
 	var value string
@@ -75,7 +76,7 @@ func (s Secret) Resolve(ctx context.Context) (string, error) {
 	return value, nil
 }
 
-// name is the reference as far as it may be told: a command's arguments may be secret too.
+// name returns the reference without the arguments of a command, which may be secret.
 func (s Secret) name() string {
 	if command, ok := strings.CutPrefix(s.reference, "exec:"); ok {
 		return "exec:" + strings.Fields(command)[0]

@@ -7,6 +7,6 @@ func validateTidy(c *Config, fault report) {
 		atLeast("tidy.every", c.Tidy.Every, time.Minute, fault)
 	}
 	if k := c.Replaced.Keep; k != 0 && k < day {
-		fault("replaced.keep", formatDuration(k), "want 0, for ever, or 1d or more: it is what one goes back to")
+		fault("replaced.keep", formatDuration(k), "want 0 (forever), or 1d or more: recovery needs these bytes")
 	}
 }

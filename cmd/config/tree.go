@@ -16,7 +16,7 @@ import (
 
 var errNoList = errors.New("it is not a list in JSON")
 
-// fieldsOf returns the settings of a table, in the order of the struct.
+// fieldsOf returns the fields of a table, in the order of the struct.
 func fieldsOf(t reflect.Type) []reflect.StructField {
 	fields := make([]reflect.StructField, 0, t.NumField())
 	for i := range t.NumField() {
@@ -27,15 +27,15 @@ func fieldsOf(t reflect.Type) []reflect.StructField {
 
 func keyOf(f reflect.StructField) string { return f.Tag.Get("key") }
 
-// isTable reports whether t holds settings by name.
+// isTable reports whether t is a table: a struct with named settings.
 func isTable(t reflect.Type) bool {
 	return t.Kind() == reflect.Struct && t != reflect.TypeFor[Secret]()
 }
 
 func isTables(t reflect.Type) bool { return t.Kind() == reflect.Slice && isTable(t.Elem()) }
 
-// leaves returns the paths of all settings outside of lists.
-func leaves() []string {
+// settingPaths returns the paths of all settings outside of lists.
+func settingPaths() []string {
 	var paths []string
 	var walk func(prefix string, t reflect.Type)
 	walk = func(prefix string, t reflect.Type) {
@@ -68,25 +68,25 @@ func typeAt(path string) (reflect.Type, bool) {
 	return t, true
 }
 
-// treeOf turns a table into nested maps whose leaves are as they are in Go.
+// treeOf converts a table to nested maps. The values keep their Go types; zero values are left out.
 func treeOf(v reflect.Value) map[string]any {
 	m := map[string]any{}
 	for _, f := range fieldsOf(v.Type()) {
-		switch of := v.FieldByIndex(f.Index); {
+		switch value := v.FieldByIndex(f.Index); {
 		case isTable(f.Type):
-			m[keyOf(f)] = treeOf(of)
-		case !of.IsZero():
-			m[keyOf(f)] = of.Interface()
+			m[keyOf(f)] = treeOf(value)
+		case !value.IsZero():
+			m[keyOf(f)] = value.Interface()
 		}
 	}
 	return m
 }
 
-// A decoder reads one layer into the structs. What is faulty it takes out of the layer.
+// A decoder reads one layer into the structs. It removes faulty values from the layer.
 type decoder struct {
-	text   bool                      // values are texts, as variables are
-	origin func(path string) string  // of a value; nil: faults cannot be
-	set    func(path, origin string) // is told of every good value
+	text   bool                      // scalar values are text, as in variables
+	origin func(path string) string  // of a value; nil: unknown
+	set    func(path, origin string) // is called for every valid value
 }
 
 func (d decoder) from(path string) string {
@@ -111,7 +111,7 @@ func (d decoder) table(path string, values map[string]any, into reflect.Value, f
 			faults.add(at, nil, d.from(at), "unknown setting"+hint)
 			(*faults)[len(*faults)-1].meant = strings.TrimSuffix(at, key) + meant
 			delete(values, key)
-		case values[key] == nil: // a key with nothing behind it is as if it were not there
+		case values[key] == nil: // a key without a value is not set
 			delete(values, key)
 		default:
 			if !d.value(at, values[key], into.FieldByIndex(fields[i].Index), faults) {
@@ -121,8 +121,8 @@ func (d decoder) table(path string, values map[string]any, into reflect.Value, f
 	}
 }
 
-// suggestion says what an unknown key may have been meant to be, in words and, where it
-// is one of fields, as that.
+// suggestion returns what an unknown key was probably meant to be: as text for the fault, and, if
+// it is one of fields, as its key.
 func suggestion(key string, fields []reflect.StructField) (meant, hint string) {
 	siblings := make([]string, len(fields))
 	for i, f := range fields {
@@ -131,7 +131,7 @@ func suggestion(key string, fields []reflect.StructField) (meant, hint string) {
 	if meant := nearest.Of(key, siblings); meant != "" {
 		return meant, "; did you mean " + meant + "?"
 	}
-	for _, leaf := range leaves() {
+	for _, leaf := range settingPaths() {
 		if strings.HasSuffix(leaf, "."+key) {
 			return "", "; did you mean " + leaf + "?"
 		}
@@ -139,7 +139,7 @@ func suggestion(key string, fields []reflect.StructField) (meant, hint string) {
 	return "", "; known here: " + strings.Join(siblings, ", ")
 }
 
-// value reads one setting, table or list, and reports whether it could.
+// value reads one setting, table or list into a field, and reports whether all of it was valid.
 func (d decoder) value(path string, v any, into reflect.Value, faults *Faults) bool {
 	switch {
 	case reflect.TypeOf(v) == into.Type():
@@ -193,14 +193,14 @@ func (d decoder) list(path string, list []any, into reflect.Value, faults *Fault
 		}
 		d := d
 		if !isTables(into.Type()) {
-			d.set = nil // has the origin of its list
+			d.set = nil // the entries have the origin of the list
 		}
 		good = d.value(at, v, into.Index(i), faults) && good
 	}
 	return good
 }
 
-// scalar reads one value. Its error says what would be right.
+// scalar reads one value. Its error describes the values that are allowed.
 func (d decoder) scalar(v any, into reflect.Value) error {
 	text, isText := v.(string)
 	switch p := into.Addr().Interface().(type) {
@@ -212,7 +212,7 @@ func (d decoder) scalar(v any, into reflect.Value) error {
 		*p = got
 		return err
 	case *Size:
-		if n, ok := whole(v); ok && n >= 0 {
+		if n, ok := integer(v); ok && n >= 0 {
 			*p = Size(n)
 			return nil
 		}
@@ -232,37 +232,37 @@ func (d decoder) scalar(v any, into reflect.Value) error {
 			b, ok = text == "true", text == "true" || text == "false"
 		}
 		*p = b
-		return unless(ok, into.Type())
+		return wantTypeUnless(ok, into.Type())
 	case *int:
-		n, ok := whole(v)
+		n, ok := integer(v)
 		if d.text && isText {
 			i, err := strconv.Atoi(text)
 			n, ok = int64(i), err == nil
 		}
 		*p = int(n)
-		return unless(ok, into.Type())
+		return wantTypeUnless(ok, into.Type())
 	case *string:
 		*p = text
-		if _, number := whole(v); number {
+		if _, number := integer(v); number {
 			return errors.New(`a text: numbers go in quotes here, as in "1"`)
 		}
-		return unless(isText, into.Type())
+		return wantTypeUnless(isText, into.Type())
 	}
-	return fmt.Errorf("a %s, which this version cannot read", into.Type())
+	return fmt.Errorf("a %s, which is not supported", into.Type())
 }
 
 type wantError string
 
 func (e wantError) Error() string { return string(e) }
 
-func unless(ok bool, t reflect.Type) error {
+func wantTypeUnless(ok bool, t reflect.Type) error {
 	if ok {
 		return nil
 	}
 	return wantError(wanted(t))
 }
 
-// wanted says in words what a setting of type t looks like.
+// wanted describes the values of a setting of type t.
 func wanted(t reflect.Type) string {
 	switch {
 	case isTables(t):
@@ -279,8 +279,8 @@ func wanted(t reflect.Type) string {
 	return "a text"
 }
 
-// whole returns v where it is a whole number.
-func whole(v any) (int64, bool) {
+// integer returns v as an integer, if it is one.
+func integer(v any) (int64, bool) {
 	switch n := v.(type) {
 	case int:
 		return int64(n), true

@@ -19,7 +19,7 @@ type unit struct {
 	size int64
 }
 
-// Largest first; of two names the first is written.
+// sizeUnits returns the units, largest first. String uses the first of two names of the same size.
 func sizeUnits() []unit {
 	return []unit{
 		{"TiB", 1 << 40}, {"TB", 1e12}, {"GiB", 1 << 30}, {"GB", 1e9}, {"MiB", 1 << 20}, {"MB", 1e6},
@@ -27,7 +27,7 @@ func sizeUnits() []unit {
 	}
 }
 
-// String writes s in the largest unit that it is a whole number of.
+// String formats s in the largest unit of which it is a multiple.
 func (s Size) String() string {
 	for _, u := range sizeUnits() {
 		if s != 0 && int64(s)%u.size == 0 {
@@ -60,7 +60,8 @@ func parseSize(text string) (Size, error) {
 	return 0, errSize
 }
 
-// plainNumber keeps out what ParseFloat takes beyond digits and a point: signs, exponents, words.
+// plainNumber reports whether s has only digits and points. ParseFloat also accepts signs,
+// exponents and words.
 func plainNumber(s string) bool { return strings.Trim(s, "0123456789.") == "" }
 
 // splitUnit splits text after its leading digits and points.
@@ -80,7 +81,7 @@ func durationUnits() []unit {
 	}
 }
 
-// ParseDuration is time.ParseDuration with days and weeks, which have 24 hours and seven days.
+// ParseDuration is time.ParseDuration with days (24 hours) and weeks (7 days).
 func ParseDuration(text string) (time.Duration, error) {
 	if text == "0" {
 		return 0, nil
@@ -115,7 +116,7 @@ func ParseDuration(text string) (time.Duration, error) {
 	return time.Duration(total), nil
 }
 
-// formatDuration writes d as ParseDuration reads it: 90d, 1d12h, 500ms.
+// formatDuration formats d in the form that ParseDuration reads: 90d, 1d12h, 500ms.
 func formatDuration(d time.Duration) string {
 	if d == 0 {
 		return "0s"

@@ -17,17 +17,17 @@ var (
 	idForm     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$`)
 	prefixForm = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]{0,99})?$`)
 	laneForm   = regexp.MustCompile(`^[a-z0-9]{1,20}$`)
-	bucketForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$`) // old ones of AWS have more than new ones may
+	bucketForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$`) // old AWS buckets have such names
 	quorumForm = regexp.MustCompile(`^(all|auto|[1-9][0-9]{0,2})$`)
-	// What the driver keeps for itself is in bucket PREFIXmillrace.
+	// The driver stores its own data in bucket PREFIXmillrace.
 	bucketPrefixForm = regexp.MustCompile(`^([a-z0-9][a-z0-9.-]{0,54})?$`)
 	databaseForm     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,63}$`)
 )
 
-// report is told of a fault: the setting's path, its value (nil: not to be shown), what is wrong.
+// report records a fault: the path of the setting, its value (nil: not shown), and the reason.
 type report func(key string, value any, reason string)
 
-// validate reports every fault that a configuration of the right form can have.
+// validate reports the faults of settings that have the right types.
 func validate(c *Config, fault report) {
 	validateWords("", reflect.ValueOf(c).Elem(), fault)
 	validateAccounts(c.Accounts, fault)
@@ -37,15 +37,16 @@ func validate(c *Config, fault report) {
 	if c.Duplication.LargeThreshold <= 0 {
 		fault("duplication.large_threshold", c.Duplication.LargeThreshold, "want more than 0 bytes")
 	}
-	ladder("duplication.wait", c.Duplication.Wait, fault)
+	increasing("duplication.wait", c.Duplication.Wait, fault)
 	f := c.Fixity
 	positive("fixity.period", f.Period, fault)
 	notNegative("fixity.min_interval", f.MinInterval, fault)
 	if f.MinInterval > f.Period && f.Period > 0 {
-		fault("fixity.min_interval", formatDuration(f.MinInterval), "is longer than fixity.period: every sweep would skip what is due")
+		fault("fixity.min_interval", formatDuration(f.MinInterval),
+			"is longer than fixity.period: every sweep would skip the copies that are due")
 	}
 	notNegative("fixity.settle", f.Settle, fault)
-	ladder("fixity.recheck", f.Recheck, fault)
+	increasing("fixity.recheck", f.Recheck, fault)
 	positive("fixity.fresh_wait", f.FreshWait, fault)
 	notNegative("deletes.delay", c.Deletes.Delay, fault)
 	validateRoles(&c.Roles, fault)
@@ -55,7 +56,7 @@ func validate(c *Config, fault report) {
 	notNegative("trim.keep", c.Trim.Keep, fault)
 	atLeast("health.stall_after", c.Health.StallAfter, time.Second, fault)
 	if c.HTTP.Listen != "" {
-		addresses("http.listen", []string{c.HTTP.Listen}, func(_ string, value any, reason string) { fault("http.listen", value, reason) })
+		listenAddress("http.listen", c.HTTP.Listen, fault)
 	}
 	validateIngest(c, fault)
 	validateOutbox(c.Outbox, fault)
@@ -73,7 +74,9 @@ func validate(c *Config, fault report) {
 }
 
 func validateRoles(r *Roles, fault report) {
-	for name, role := range map[string]Role{"copier": r.Copier, "checker": r.Checker, "deleter": r.Deleter, "ingester": r.Ingester} {
+	for name, role := range map[string]Role{
+		"copier": r.Copier, "checker": r.Checker, "deleter": r.Deleter, "ingester": r.Ingester,
+	} {
 		at := "roles." + name
 		between(at+".workers", role.Workers, 4096, fault)
 		between(at+".window", role.Window, 1<<20, fault)
@@ -81,14 +84,15 @@ func validateRoles(r *Roles, fault report) {
 			fault(at+".bytes", role.Bytes, "want 1MiB or more")
 		}
 		if role.Reserved < 0 || role.Reserved >= max(role.Workers, 1) {
-			fault(at+".reserved", role.Reserved, "want 0 or more, and fewer than workers: class low must have one")
+			fault(at+".reserved", role.Reserved, "want 0 or more, and fewer than workers: class low needs one")
 		}
-		if what := map[string]string{"deleter": "deletes", "ingester": "notifications"}[name]; what != "" { // has one class
+		oneClass := map[string]string{"deleter": "deletes", "ingester": "notifications"}
+		if tasks := oneClass[name]; tasks != "" {
 			if role.Large != 0 {
-				fault(at+".large", role.Large, what+" have no large class")
+				fault(at+".large", role.Large, tasks+" have no large class")
 			}
 			if role.Reserved > 0 {
-				fault(at+".reserved", role.Reserved, what+" have no class low: there is nothing to keep workers free of")
+				fault(at+".reserved", role.Reserved, tasks+" have no class low")
 			}
 		} else {
 			between(at+".large", role.Large, 4096, fault)
@@ -99,7 +103,7 @@ func validateRoles(r *Roles, fault report) {
 	atLeast("roles.stall", r.Stall, time.Second, fault)
 	positive("roles.drain", r.Drain, fault)
 	if r.Drain > 4*time.Minute {
-		fault("roles.drain", formatDuration(r.Drain), "want 4m at most: other members wait for it when partitions move")
+		fault("roles.drain", formatDuration(r.Drain), "want at most 4m: rebalances wait for it")
 	}
 }
 
@@ -124,25 +128,25 @@ func validateTrace(t Trace, fault report) {
 	}
 }
 
-// validateWords checks the settings that are one of a few words, wherever they are.
-// Empty is left to those who know whether it may be.
+// validateWords checks the settings that have a fixed set of values, in all tables. An empty value
+// is accepted here: the checks of the settings refuse it if they require one.
 func validateWords(path string, v reflect.Value, fault report) {
 	for _, f := range fieldsOf(v.Type()) {
 		at := strings.TrimPrefix(path+"."+keyOf(f), ".")
-		of := v.FieldByIndex(f.Index)
+		value := v.FieldByIndex(f.Index)
 		switch words := f.Tag.Get("oneof"); {
 		case isTable(f.Type):
-			validateWords(at, of, fault)
+			validateWords(at, value, fault)
 		case isTables(f.Type):
-			for i := range of.Len() {
-				validateWords(at+"["+strconv.Itoa(i)+"]", of.Index(i), fault)
+			for i := range value.Len() {
+				validateWords(at+"["+strconv.Itoa(i)+"]", value.Index(i), fault)
 			}
-		case words != "" && of.String() != "" && !slices.Contains(strings.Split(words, "|"), of.String()):
+		case words != "" && value.String() != "" && !slices.Contains(strings.Split(words, "|"), value.String()):
 			reason := "want one of " + strings.ReplaceAll(words, "|", ", ")
 			if keyOf(f) == "driver" {
 				reason = "unknown driver; " + reason
 			}
-			fault(at, of.String(), reason)
+			fault(at, value.String(), reason)
 		}
 	}
 }
@@ -154,14 +158,14 @@ func validateAccounts(accounts []Account, fault report) {
 		at := fmt.Sprintf("accounts[%d]", i)
 		identifier(at+".id", a.ID, seen, fault)
 		if len(a.Stores) == 0 {
-			fault(at+".stores", nil, "is empty: an account has one store at least")
+			fault(at+".stores", nil, "is empty: an account needs at least one store")
 		}
 		validateLimits(at+".limits", a.Limits, fault)
 		stores, primary := map[string]string{}, ""
 		for j, s := range a.Stores {
 			at := fmt.Sprintf("%s.stores[%d]", at, j)
 			identifier(at+".id", s.ID, stores, fault)
-			validatePlace(at, s, roots, fault)
+			validateLocation(at, s, roots, fault)
 			validateLimits(at+".limits", s.Limits, fault)
 			validateRequests(at+".requests", s.Requests, fault)
 			if s.SamplePercent < 0 || s.SamplePercent > 100 || s.SamplePercent > 0 && s.Read != "sampled" {
@@ -172,14 +176,14 @@ func validateAccounts(accounts []Account, fault report) {
 				continue
 			}
 			if primary != "" {
-				fault(at+".primary", s.Primary, "an account has one primary store, and "+primary+" is it already")
+				fault(at+".primary", s.Primary, "an account has one primary store, which is "+primary)
 			}
 			primary = at
 		}
 	}
 }
 
-// identifier checks an id, and that no other has it.
+// identifier checks an id, and that it is unique.
 func identifier(at, id string, seen map[string]string, fault report) {
 	switch other, taken := seen[id]; {
 	case id == "":
@@ -193,15 +197,16 @@ func identifier(at, id string, seen map[string]string, fault report) {
 	}
 }
 
-// validatePlace checks where a store keeps its items.
-func validatePlace(at string, s Store, roots map[string]string, fault report) {
+// validateLocation checks the settings of where a store keeps its items.
+func validateLocation(at string, s Store, roots map[string]string, fault report) {
 	if s.Driver != "s3" {
 		validateRoot(at+".root", s.Root, roots, fault)
 		for key, is := range map[string]bool{
-			"endpoint": s.Endpoint != "", "bucket": s.Bucket != "", "bucket_prefix": s.BucketPrefix != "", "prefix": s.Prefix != "",
-			"credentials": s.Credentials != Credentials{}, "region": s.Region != "", "path_style": s.PathStyle, "ca": s.CA != "",
-			"proxy": s.Proxy != "", "encryption": s.Encryption != "", "kms_key": s.KMSKey != "", "storage_class": s.StorageClass != "",
-			"requester_pays": s.RequesterPays, "restore": s.Restore,
+			"endpoint": s.Endpoint != "", "bucket": s.Bucket != "", "bucket_prefix": s.BucketPrefix != "",
+			"prefix": s.Prefix != "", "credentials": s.Credentials != Credentials{}, "region": s.Region != "",
+			"path_style": s.PathStyle, "ca": s.CA != "", "proxy": s.Proxy != "", "encryption": s.Encryption != "",
+			"kms_key": s.KMSKey != "", "storage_class": s.StorageClass != "", "requester_pays": s.RequesterPays,
+			"restore": s.Restore,
 		} {
 			if is {
 				fault(at+"."+key, nil, "is for driver s3")
@@ -212,16 +217,19 @@ func validatePlace(at string, s Store, roots map[string]string, fault report) {
 	if s.Root != "" {
 		fault(at+".root", s.Root, "is for driver file")
 	}
-	if u, err := url.Parse(s.Endpoint); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
-		fault(at+".endpoint", s.Endpoint, "want https://host[:port], without a path: the bucket is said by itself")
+	u, err := url.Parse(s.Endpoint)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
+		fault(at+".endpoint", s.Endpoint, "want https://host[:port], without a path: the bucket is a setting of its own")
 	}
 	switch {
 	case s.Bucket == "" && s.BucketPrefix == "":
 		fault(at+".bucket", nil, "is missing: want a bucket for all spaces, or bucket_prefix for a bucket for each")
 	case s.Bucket != "" && !bucketForm.MatchString(s.Bucket):
-		fault(at+".bucket", s.Bucket, "want 3 to 63 letters, digits, dots, dashes and underscores, a letter or digit first and last")
+		fault(at+".bucket", s.Bucket,
+			"want 3 to 63 letters, digits, dots, dashes and underscores, a letter or digit first and last")
 	case !bucketPrefixForm.MatchString(s.BucketPrefix):
-		fault(at+".bucket_prefix", s.BucketPrefix, "want at most 55 lower-case letters, digits, dots and dashes, a letter or digit first")
+		fault(at+".bucket_prefix", s.BucketPrefix,
+			"want at most 55 lower-case letters, digits, dots and dashes, a letter or digit first")
 	case s.Bucket != "" && s.BucketPrefix != "":
 		fault(at+".bucket_prefix", s.BucketPrefix, "is for stores without bucket")
 	case s.Bucket == "" && s.Prefix != "":
@@ -235,25 +243,26 @@ func validatePlace(at string, s Store, roots map[string]string, fault report) {
 	if s.KMSKey != "" && s.Encryption != "aws:kms" {
 		fault(at+".kms_key", s.KMSKey, "is for encryption aws:kms")
 	}
-	here := "s3:" + strings.TrimSuffix(s.Endpoint, "/") + "/" + s.Bucket + s.BucketPrefix + "/" + strings.Trim(s.Prefix, "/") + "/"
+	root := fmt.Sprintf("s3:%s/%s/%s/",
+		strings.TrimSuffix(s.Endpoint, "/"), s.Bucket+s.BucketPrefix, strings.Trim(s.Prefix, "/"))
 	for other, path := range roots {
-		if strings.HasPrefix(other, "s3:") && (strings.HasPrefix(here, other) || strings.HasPrefix(other, here)) {
+		if strings.HasPrefix(other, "s3:") && (strings.HasPrefix(root, other) || strings.HasPrefix(other, root)) {
 			fault(at+".bucket", s.Bucket, "is in the same place as "+path+": stores must not share keys")
 			return
 		}
 	}
-	roots[here] = at
+	roots[root] = at
 }
 
-// validateRoot checks a directory, and that no two stores share bytes: a copy would be
-// its own second copy.
+// validateRoot checks a directory, and that no two stores share one: a copy would be its own second
+// copy.
 func validateRoot(at, root string, roots map[string]string, fault report) {
 	switch {
 	case root == "":
-		fault(at, nil, "is missing: a store of driver file has the directory that holds its spaces here")
+		fault(at, nil, "is missing: a store of driver file needs the directory that holds its spaces")
 		return
 	case !filepath.IsAbs(root):
-		fault(at, root, "want an absolute path: a relative one would be another store in another working directory")
+		fault(at, root, "want an absolute path: a relative one depends on the working directory")
 		return
 	}
 	root = filepath.Clean(root)
@@ -277,13 +286,15 @@ func within(path, parent string) bool {
 func validateKafka(k *Kafka, fault report) {
 	addresses("kafka.brokers", k.Brokers, fault)
 	if !prefixForm.MatchString(k.TopicPrefix) {
-		fault("kafka.topic_prefix", k.TopicPrefix, "want at most 100 letters, digits, dots, dashes and underscores, a letter or digit first")
+		fault("kafka.topic_prefix", k.TopicPrefix,
+			"want at most 100 letters, digits, dots, dashes and underscores, a letter or digit first")
 	}
 	between("kafka.partitions", k.Partitions, 10_000, fault)
 	between("kafka.replication", k.Replication, 100, fault)
 	between("kafka.min_insync", k.MinInSync, 100, fault)
 	if k.MinInSync > k.Replication && k.Replication > 0 {
-		fault("kafka.min_insync", k.MinInSync, fmt.Sprintf("is more than kafka.replication, which is %d: nothing could be written", k.Replication))
+		fault("kafka.min_insync", k.MinInSync,
+			fmt.Sprintf("is more than kafka.replication, which is %d: nothing could be written", k.Replication))
 	}
 	if k.Instance != "" && !idForm.MatchString(k.Instance) {
 		fault("kafka.instance", k.Instance, "want letters, digits, dots, dashes and underscores, a letter or digit first")
@@ -302,17 +313,17 @@ func validateKafka(k *Kafka, fault report) {
 	}
 }
 
-// validateSession knows what brokers allow that are not set otherwise, and that three heartbeats must
-// fit into a session.
+// validateSession checks the session timeout. The range has the brokers' default limits, and room
+// for three heartbeats.
 func validateSession(k *Kafka, fault report) {
 	const at = "kafka.session_timeout"
 	switch d := k.SessionTimeout; {
 	case d == 0:
 	case d < 6*time.Second || d > 30*time.Minute:
-		fault(at, formatDuration(d), "want 6s to 30m: brokers allow no other")
+		fault(at, formatDuration(d), "want 6s to 30m: brokers refuse other values")
 	case k.GroupProtocol == "consumer":
-		fault(at, formatDuration(d), "has no effect with kafka.group_protocol consumer: the brokers say how long a session is; "+
-			"leave it out, and set group.consumer.session.timeout.ms there")
+		fault(at, formatDuration(d), "has no effect with kafka.group_protocol consumer: "+
+			"leave it out, and set group.consumer.session.timeout.ms of the brokers")
 	}
 }
 
@@ -338,7 +349,7 @@ func validateClickHouse(c *ClickHouse, fault report) {
 
 func validateTLS(at string, t TLS, fault report) {
 	if !t.Enabled && t != (TLS{}) {
-		fault(at+".enabled", false, "the other settings of "+at+" do nothing without it")
+		fault(at+".enabled", false, "the other settings of "+at+" have no effect without it")
 	}
 	if (t.Cert == "") != (t.Key == "") {
 		fault(at, nil, "cert and key go together")
@@ -347,7 +358,7 @@ func validateTLS(at string, t TLS, fault report) {
 
 func validateLanes(lanes []Lane, fault report) {
 	if len(lanes) == 0 {
-		fault("delay.lanes", nil, "is empty: messages that wait need one lane at least")
+		fault("delay.lanes", nil, "is empty: messages that wait need at least one lane")
 	}
 	seen := map[string]string{}
 	for i, l := range lanes {
@@ -362,15 +373,15 @@ func validateLanes(lanes []Lane, fault report) {
 		}
 		positive(at+".delay", l.Delay, fault)
 		if i > 0 && l.Delay > 0 && l.Delay <= lanes[i-1].Delay {
-			fault(at+".delay", formatDuration(l.Delay), "want more than the lane before: the shortest goes first")
+			fault(at+".delay", formatDuration(l.Delay), "want more than the lane before: lanes are sorted from the shortest")
 		}
 	}
 }
 
-// addresses checks a list of host:port.
+// addresses checks a list of addresses, host:port.
 func addresses(at string, list []string, fault report) {
 	if len(list) == 0 {
-		fault(at, nil, "is empty: name one address at least, host:port")
+		fault(at, nil, "is empty: want at least one address, host:port")
 	}
 	for i, a := range list {
 		host, port, err := net.SplitHostPort(a)
@@ -378,15 +389,20 @@ func addresses(at string, list []string, fault report) {
 		if err != nil || host == "" || numErr != nil || n < 1 || n > 65535 {
 			fault(fmt.Sprintf("%s[%d]", at, i), a, "want host:port")
 		} else if slices.Contains(list[:i], a) {
-			fault(fmt.Sprintf("%s[%d]", at, i), a, "is there twice")
+			fault(fmt.Sprintf("%s[%d]", at, i), a, "is listed twice")
 		}
 	}
 }
 
-// ladder checks waits that grow.
-func ladder(at string, steps []time.Duration, fault report) {
+// listenAddress checks one address, host:port.
+func listenAddress(at, address string, fault report) {
+	addresses(at, []string{address}, func(_ string, value any, reason string) { fault(at, value, reason) })
+}
+
+// increasing checks a list of waits, each at least as long as the one before.
+func increasing(at string, steps []time.Duration, fault report) {
 	if len(steps) == 0 {
-		fault(at, nil, "is empty: name one duration at least")
+		fault(at, nil, "is empty: want at least one duration")
 	}
 	for i, d := range steps {
 		positive(fmt.Sprintf("%s[%d]", at, i), d, fault)

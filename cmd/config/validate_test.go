@@ -10,69 +10,90 @@ const s3Store = "accounts: [{id: a, stores: [{id: s, driver: s3, endpoint: \"htt
 
 const fileStore = "accounts: [{id: a, stores: [{id: s, root: /srv/s, "
 
-// Each row is one setting that would only fail, or do nothing, when the process runs.
+// Each row is a setting that without validation would fail, or have no effect, only at run time.
 func TestValidate(t *testing.T) {
-	for text, want := range map[string]string{ // of the one fault, after its place; empty: none
-		"kafka: {session_timeout: 2s}":                                    "kafka.session_timeout = 2s: want 6s to 30m",
-		"kafka: {session_timeout: 31m}":                                   "kafka.session_timeout = 31m: want 6s to 30m",
-		"kafka: {session_timeout: 6s}":                                    "",
-		"kafka: {session_timeout: 10s, group_protocol: consumer}":         "kafka.session_timeout = 10s: has no effect with kafka.group_protocol consumer",
-		"kafka: {session_timeout: 45s, group_protocol: consumer}":         "kafka.session_timeout = 45s: has no effect with kafka.group_protocol consumer",
-		"kafka: {session_timeout: 0s}":                                    "",
-		"kafka: {group_protocol: consumer}":                               "",
-		"kafka: {topic_prefix: ..}":                                       "kafka.topic_prefix = ..: want at most 100 letters",
-		"kafka: {topic_prefix: .}":                                        "kafka.topic_prefix = .: want at most 100 letters",
-		"kafka: {topic_prefix: __consumer}":                               "kafka.topic_prefix = __consumer: want at most 100 letters",
-		"kafka: {topic_prefix: a/b}":                                      "kafka.topic_prefix = a/b: want at most 100 letters",
-		"kafka: {topic_prefix: \"a b\"}":                                  "kafka.topic_prefix = a b: want at most 100 letters",
-		"kafka: {topic_prefix: ü}":                                        "kafka.topic_prefix = ü: want at most 100 letters",
-		"kafka: {topic_prefix: " + strings.Repeat("a", 101) + "}":         "kafka.topic_prefix = " + strings.Repeat("a", 60) + "...: want at most 100 letters",
-		"kafka: {topic_prefix: " + strings.Repeat("a", 99) + ".}":         "",
-		"kafka: {topic_prefix: \"\"}":                                     "",
-		"health: {stall_after: 1ns}":                                      "health.stall_after = 1ns: want 1s or more",
-		"health: {stall_after: 0s}":                                       "health.stall_after = 0s: want 1s or more",
-		"health: {stall_after: 1s}":                                       "",
-		"trim: {every: 1ns}":                                              "trim.every = 1ns: want 1m or more",
-		"trim: {every: -1h}":                                              "trim.every = -1h: want 1m or more",
-		"trim: {every: 0s}":                                               "",
-		"trim: {every: 1m}":                                               "",
-		"roles: {stall: 1ns}":                                             "roles.stall = 1ns: want 1s or more",
-		"roles: {deleter: {reserved: 2}}":                                 "roles.deleter.reserved = 2: deletes have no class low",
-		"roles: {deleter: {large: 2}}":                                    "roles.deleter.large = 2: deletes have no large class",
-		"roles: {copier: {workers: 3, reserved: 2, large: 1}}":            "",
-		"roles: {copier: {workers: 2, reserved: 2}}":                      "roles.copier.reserved = 2: want 0 or more, and fewer than workers",
-		s3Store + "bucket: b1}]}]":                                        "accounts[0].stores[0].bucket = b1: want 3 to 63 letters",
-		s3Store + "bucket: a/b}]}]":                                       "accounts[0].stores[0].bucket = a/b: want 3 to 63 letters",
-		s3Store + "bucket: Old_Bucket}]}]":                                "",
-		s3Store + "bucket_prefix: A-}]}]":                                 "accounts[0].stores[0].bucket_prefix = A-: want at most 55 lower-case",
-		s3Store + "bucket_prefix: acme-}]}]":                              "",
-		s3Store + "region: x}]}]":                                         "accounts[0].stores[0].bucket: is missing",
-		fileStore + "endpoint: \"https://s3.example.org\"}]}]":            "accounts[0].stores[0].endpoint: is for driver s3",
-		fileStore + "bucket: b}]}]":                                       "accounts[0].stores[0].bucket: is for driver s3",
-		fileStore + "bucket_prefix: b-}]}]":                               "accounts[0].stores[0].bucket_prefix: is for driver s3",
-		fileStore + "prefix: p/}]}]":                                      "accounts[0].stores[0].prefix: is for driver s3",
-		fileStore + "credentials: {from_environment: true}}]}]":           "accounts[0].stores[0].credentials: is for driver s3",
-		fileStore + "region: x}]}]":                                       "accounts[0].stores[0].region: is for driver s3",
-		fileStore + "path_style: true}]}]":                                "accounts[0].stores[0].path_style: is for driver s3",
-		fileStore + "ca: /ca.pem}]}]":                                     "accounts[0].stores[0].ca: is for driver s3",
-		fileStore + "proxy: \"http://proxy:3128\"}]}]":                    "accounts[0].stores[0].proxy: is for driver s3",
-		fileStore + "encryption: AES256}]}]":                              "accounts[0].stores[0].encryption: is for driver s3",
-		fileStore + "kms_key: k}]}]":                                      "accounts[0].stores[0].kms_key: is for driver s3",
-		fileStore + "storage_class: DEEP_ARCHIVE}]}]":                     "accounts[0].stores[0].storage_class: is for driver s3",
-		fileStore + "requester_pays: true}]}]":                            "accounts[0].stores[0].requester_pays: is for driver s3",
+	for text, want := range map[string]string{ // the fault, after its origin; empty: no fault
+		"kafka: {session_timeout: 2s}":  "kafka.session_timeout = 2s: want 6s to 30m",
+		"kafka: {session_timeout: 31m}": "kafka.session_timeout = 31m: want 6s to 30m",
+		"kafka: {session_timeout: 6s}":  "",
+		"kafka: {session_timeout: 10s, group_protocol: consumer}": "kafka.session_timeout = 10s: " +
+			"has no effect with kafka.group_protocol consumer",
+		"kafka: {session_timeout: 45s, group_protocol: consumer}": "kafka.session_timeout = 45s: " +
+			"has no effect with kafka.group_protocol consumer",
+		"kafka: {session_timeout: 0s}":      "",
+		"kafka: {group_protocol: consumer}": "",
+		"kafka: {topic_prefix: ..}": "kafka.topic_prefix = ..: " +
+			"want at most 100 letters",
+		"kafka: {topic_prefix: .}": "kafka.topic_prefix = .: want at most 100 letters",
+		"kafka: {topic_prefix: __consumer}": "kafka.topic_prefix = __consumer: " +
+			"want at most 100 letters",
+		"kafka: {topic_prefix: a/b}": "kafka.topic_prefix = a/b: " +
+			"want at most 100 letters",
+		"kafka: {topic_prefix: \"a b\"}": "kafka.topic_prefix = a b: " +
+			"want at most 100 letters",
+		"kafka: {topic_prefix: ü}": "kafka.topic_prefix = ü: want at most 100 letters",
+		"kafka: {topic_prefix: " + strings.Repeat("a", 101) + "}": "kafka.topic_prefix = " +
+			strings.Repeat("a", 60) + "...: want at most 100 letters",
+		"kafka: {topic_prefix: " + strings.Repeat("a", 99) + ".}": "",
+		"kafka: {topic_prefix: \"\"}":                             "",
+		"health: {stall_after: 1ns}":                              "health.stall_after = 1ns: want 1s or more",
+		"health: {stall_after: 0s}":                               "health.stall_after = 0s: want 1s or more",
+		"health: {stall_after: 1s}":                               "",
+		"trim: {every: 1ns}":                                      "trim.every = 1ns: want 1m or more",
+		"trim: {every: -1h}":                                      "trim.every = -1h: want 1m or more",
+		"trim: {every: 0s}":                                       "",
+		"trim: {every: 1m}":                                       "",
+		"roles: {stall: 1ns}":                                     "roles.stall = 1ns: want 1s or more",
+		"roles: {deleter: {reserved: 2}}": "roles.deleter.reserved = 2: " +
+			"deletes have no class low",
+		"roles: {deleter: {large: 2}}": "roles.deleter.large = 2: " +
+			"deletes have no large class",
+		"roles: {copier: {workers: 3, reserved: 2, large: 1}}": "",
+		"roles: {copier: {workers: 2, reserved: 2}}": "roles.copier.reserved = 2: " +
+			"want 0 or more, and fewer than workers",
+		s3Store + "bucket: b1}]}]": "accounts[0].stores[0].bucket = b1: " +
+			"want 3 to 63 letters",
+		s3Store + "bucket: a/b}]}]": "accounts[0].stores[0].bucket = a/b: " +
+			"want 3 to 63 letters",
+		s3Store + "bucket: Old_Bucket}]}]": "",
+		s3Store + "bucket_prefix: A-}]}]": "accounts[0].stores[0].bucket_prefix = A-: " +
+			"want at most 55 lower-case",
+		s3Store + "bucket_prefix: acme-}]}]":                   "",
+		s3Store + "region: x}]}]":                              "accounts[0].stores[0].bucket: is missing",
+		fileStore + "endpoint: \"https://s3.example.org\"}]}]": "accounts[0].stores[0].endpoint: is for driver s3",
+		fileStore + "bucket: b}]}]":                            "accounts[0].stores[0].bucket: is for driver s3",
+		fileStore + "bucket_prefix: b-}]}]": "accounts[0].stores[0].bucket_prefix: " +
+			"is for driver s3",
+		fileStore + "prefix: p/}]}]": "accounts[0].stores[0].prefix: is for driver s3",
+		fileStore + "credentials: {from_environment: true}}]}]": "accounts[0].stores[0].credentials: " +
+			"is for driver s3",
+		fileStore + "region: x}]}]": "accounts[0].stores[0].region: is for driver s3",
+		fileStore + "path_style: true}]}]": "accounts[0].stores[0].path_style: " +
+			"is for driver s3",
+		fileStore + "ca: /ca.pem}]}]":                  "accounts[0].stores[0].ca: is for driver s3",
+		fileStore + "proxy: \"http://proxy:3128\"}]}]": "accounts[0].stores[0].proxy: is for driver s3",
+		fileStore + "encryption: AES256}]}]": "accounts[0].stores[0].encryption: " +
+			"is for driver s3",
+		fileStore + "kms_key: k}]}]": "accounts[0].stores[0].kms_key: is for driver s3",
+		fileStore + "storage_class: DEEP_ARCHIVE}]}]": "accounts[0].stores[0].storage_class: " +
+			"is for driver s3",
+		fileStore + "requester_pays: true}]}]": "accounts[0].stores[0].requester_pays: " +
+			"is for driver s3",
 		fileStore + "restore: true}]}]":                                   "accounts[0].stores[0].restore: is for driver s3",
 		fileStore + "path_style: false, restore: false, region: \"\"}]}]": "",
 		"tidy: {every: 1s}":                                               "tidy.every = 1s: want 1m or more",
 		"tidy: {every: 0s}":                                               "",
-		"replaced: {keep: 1h}":                                            "replaced.keep = 1h: want 0, for ever, or 1d or more",
-		"replaced: {keep: -1d}":                                           "replaced.keep = -1d: want 0, for ever, or 1d or more",
-		"replaced: {keep: 0s}":                                            "",
-		"outbox: {dir: outbox}":                                           "outbox.dir = outbox: want an absolute path",
-		"outbox: {dir: /outbox, limit: 1MiB}":                             "",
-		"outbox: {limit: 1KiB}":                                           "outbox.limit = 1KiB: want 1MiB or more",
-		"kafka: {session_timeout: 0s, group_protocol: consumer}":          "",
-		"kafka: {session_timeout: -1s}\nlog: {level: info}":               "kafka.session_timeout = -1s: want 6s to 30m",
-		"kafka: {instance: pod-1, group_protocol: consumer}\nlog: {}":     "",
+		"replaced: {keep: 1h}": "replaced.keep = 1h: " +
+			"want 0 (forever), or 1d or more",
+		"replaced: {keep: -1d}": "replaced.keep = -1d: " +
+			"want 0 (forever), or 1d or more",
+		"replaced: {keep: 0s}":                                        "",
+		"outbox: {dir: outbox}":                                       "outbox.dir = outbox: want an absolute path",
+		"outbox: {dir: /outbox, limit: 1MiB}":                         "",
+		"outbox: {limit: 1KiB}":                                       "outbox.limit = 1KiB: want 1MiB or more",
+		"kafka: {session_timeout: 0s, group_protocol: consumer}":      "",
+		"kafka: {session_timeout: -1s}\nlog: {level: info}":           "kafka.session_timeout = -1s: want 6s to 30m",
+		"kafka: {instance: pod-1, group_protocol: consumer}\nlog: {}": "",
 	} {
 		t.Run(text, func(t *testing.T) {
 			_, _, err := load(t, text+"\n")

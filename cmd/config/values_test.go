@@ -34,7 +34,8 @@ func TestParseSize(t *testing.T) {
 func TestParseDuration(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"0": 0, "0s": 0, "500ms": 500 * time.Millisecond, "90d": 90 * 24 * time.Hour, "2w": 14 * 24 * time.Hour,
-		"1d12h": 36 * time.Hour, "1.5h": 90 * time.Minute, "10us": 10 * time.Microsecond, "3µs": 3 * time.Microsecond, "-1d": -24 * time.Hour,
+		"1d12h": 36 * time.Hour, "1.5h": 90 * time.Minute, "10us": 10 * time.Microsecond,
+		"3µs": 3 * time.Microsecond, "-1d": -24 * time.Hour,
 	} {
 		t.Run(text, func(t *testing.T) {
 			if got, err := ParseDuration(text); err != nil || got != want {
@@ -51,8 +52,8 @@ func TestParseDuration(t *testing.T) {
 	}
 }
 
-// What is written is read back as it was.
-func TestUnitsAreReadBack(t *testing.T) {
+// Parsing what String and formatDuration write returns the same value.
+func TestUnitsRoundTrip(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
 		size := Size(rapid.Int64Range(0, 1<<52).Draw(t, "size"))
 		if got, err := parseSize(size.String()); err != nil || got != size {
@@ -95,7 +96,7 @@ func TestSecretResolve(t *testing.T) {
 				t.Errorf("got %q, %v, want %q, %q", got, err, tt.want, tt.err)
 			}
 			if err != nil && strings.Contains(err.Error(), "t0ken") {
-				t.Errorf("tells a command's argument: %v", err)
+				t.Errorf("the error contains an argument of the command: %v", err)
 			}
 		})
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/goccy/go-yaml/parser"
 )
 
-// parseYAML reads one document, with the line of every key and list entry by its path.
-// The Origin of a fault is only the line, as ":12".
+// parseYAML parses one document. It returns its values, and the line of every key and list entry by
+// path. The Origin of the fault is only the line, as ":12".
 func parseYAML(data []byte) (map[string]any, map[string]int, *Fault) {
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
@@ -38,7 +38,7 @@ func parseYAML(data []byte) (map[string]any, map[string]int, *Fault) {
 		return nil, nil, &Fault{Reason: "want a table of settings", Origin: at(body)}
 	}
 	lines := map[string]int{}
-	noteLines(body, "", lines)
+	recordLines(body, "", lines)
 	return values, lines, nil
 }
 
@@ -52,13 +52,13 @@ func yamlFault(err error) *Fault {
 
 func at(n ast.Node) string { return ":" + strconv.Itoa(n.GetToken().Position.Line) }
 
-// noteLines notes where each key and list entry stands. What comes through an alias or a
-// merge is found at the place of what refers to it.
-func noteLines(n ast.Node, path string, lines map[string]int) {
+// recordLines records the line of each key and list entry. For an alias or merge key it is the line
+// of the reference.
+func recordLines(n ast.Node, path string, lines map[string]int) {
 	switch n := n.(type) {
 	case *ast.MappingNode:
 		for _, v := range n.Values {
-			noteLines(v, path, lines)
+			recordLines(v, path, lines)
 		}
 	case *ast.MappingValueNode:
 		at := n.Key.GetToken().Value
@@ -66,14 +66,14 @@ func noteLines(n ast.Node, path string, lines map[string]int) {
 			at = path + "." + at
 		}
 		lines[at] = n.Key.GetToken().Position.Line
-		noteLines(n.Value, at, lines)
+		recordLines(n.Value, at, lines)
 	case *ast.SequenceNode:
 		for i, v := range n.Values {
 			at := path + "[" + strconv.Itoa(i) + "]"
 			lines[at] = v.GetToken().Position.Line
-			noteLines(v, at, lines)
+			recordLines(v, at, lines)
 		}
 	case *ast.AnchorNode:
-		noteLines(n.Value, path, lines)
+		recordLines(n.Value, path, lines)
 	}
 }

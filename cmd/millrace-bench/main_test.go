@@ -38,7 +38,7 @@ func TestUsage(t *testing.T) {
 		"a side without a broker":   {"side", exitUsage, "wants --broker, --group and --records"},
 		"a sink without a database": {"sinkside", exitUsage, "wants --broker, --clickhouse, --database and --records"},
 		"a job without items":       {"rolesside --do delete --dir d", exitUsage, "or --do delete or import with --items and --window"},
-		"no completion":             {"completion bash", exitUsage, `millrace bench: "completion" is no command of 'millrace bench'`},
+		"no completion":             {"completion bash", exitUsage, `millrace bench: "completion" is not a command of 'millrace bench'`},
 		"nothing":                   {"", exitFine, "Exit codes: 0 all figures"},
 		"how it is started":         {"", exitFine, "millrace bench AREA [flags]"},
 		"help of an area":           {"all --help", exitFine, "Figures mean little on a machine that does anything else"},

@@ -13,36 +13,37 @@ import (
 	"github.com/millrace/millrace/cmd/app"
 )
 
-// benchProgram takes the figures. It is a program of its own, so that this one holds nothing that only measures.
+// benchProgram runs the benchmarks. It is a separate program, so that this one does not contain
+// code for measurements only.
 const benchProgram = "millrace-bench"
 
 func newBench() *cobra.Command {
 	return &cobra.Command{
 		Use:   "bench AREA",
-		Short: "Take figures, and compare them with their targets",
-		// All words are the other program's, --help too.
+		Short: "Run benchmarks and compare the results with their targets",
+		// All arguments, --help too, are for the other program.
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
 			program, err := findBench()
 			if err != nil {
 				return err
 			}
-			// This process becomes the other one: signals, streams and the exit code are its own.
+			// exec replaces this process, so that signals, streams and the exit code are those of the other program.
 			err = syscall.Exec(program, append([]string{program}, args...), os.Environ())
 			return fmt.Errorf("%w: run %s: %w: build it with 'make build'", app.ErrPrecondition, program, err)
 		},
 	}
 }
 
-// findBench returns the path of the program: beside this one, else on PATH.
+// findBench returns the path of the program: in the directory of this one, or on PATH.
 func findBench() (string, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return "", err
 	}
-	beside, err := exec.LookPath(filepath.Join(filepath.Dir(self), benchProgram))
+	sibling, err := exec.LookPath(filepath.Join(filepath.Dir(self), benchProgram))
 	if err == nil {
-		return beside, nil
+		return sibling, nil
 	}
 	program, err := exec.LookPath(benchProgram)
 	if errors.Is(err, exec.ErrNotFound) {

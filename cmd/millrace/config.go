@@ -15,16 +15,16 @@ import (
 )
 
 func newConfig() *cobra.Command {
-	return noun("config", "Look at the configuration", newConfigCheck(), newConfigPrint())
+	return noun("config", "Check and print the configuration", newConfigCheck(), newConfigPrint())
 }
 
 func newConfigCheck() *cobra.Command {
 	var file, policies string
 	c := &cobra.Command{
 		Use:   "check --config FILE [--policies DIR]",
-		Short: "Name every fault of the configuration and of its policies at once",
-		Long: `Reads the configuration, and the policies of its folder (policies.folder) or of DIR, and names every fault
-with its file and line. It reaches no store and no server, and resolves no secret.
+		Short: "Report all faults of the configuration and of the policies",
+		Long: `Reads the configuration, and the policies in policies.folder or DIR, and reports every fault with its file and
+line. It does not connect to stores and servers, and resolves no secrets.
 
 Exit codes: 0 no faults, 2 faults.`,
 		Args: usage.NoArgs,
@@ -33,7 +33,7 @@ Exit codes: 0 no faults, 2 faults.`,
 		},
 	}
 	c.Flags().StringVar(&file, "config", "", "configuration `FILE`; without one, defaults and environment")
-	c.Flags().StringVar(&policies, "policies", "", "folder `DIR` of policies, in place of policies.folder")
+	c.Flags().StringVar(&policies, "policies", "", "folder `DIR` of policies, instead of policies.folder")
 	return c
 }
 
@@ -59,8 +59,8 @@ func checkConfig(out io.Writer, file, folder string) error {
 		report += fmt.Sprintf("; %d policies in %s", len(found.Documents), folder)
 	}
 	for _, name := range found.Unread {
-		report += fmt.Sprintf("\nignored: %s: its account is not in duplication-accounts.json, or its name does not end in .json or .yaml",
-			filepath.Join(folder, name))
+		report += fmt.Sprintf("\nignored: %s: its account is not in duplication-accounts.json, "+
+			"or its name does not end in .json or .yaml", filepath.Join(folder, name))
 	}
 	_, err = fmt.Fprintln(out, report)
 	return err
@@ -73,7 +73,7 @@ func newConfigPrint() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "print --config FILE [--origin]",
-		Short: "Print every setting in force, secrets left out",
+		Short: "Print every setting in effect, with secrets hidden",
 		Args:  usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, origins, err := config.Load(config.Sources{File: file})
@@ -87,6 +87,6 @@ func newConfigPrint() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&file, "config", "", "configuration `FILE`")
-	c.Flags().BoolVar(&origin, "origin", false, "say where each value came from")
+	c.Flags().BoolVar(&origin, "origin", false, "print the origin of each value")
 	return c
 }

@@ -21,10 +21,11 @@ import (
 )
 
 func newDead() *cobra.Command {
-	return noun("dead", "Look at what could not be handled, and decide", newDeadList(), newDeadShow(), newDeadRedrive(), newDeadDiscard())
+	return noun("dead", "List, redrive and discard dead letters",
+		newDeadList(), newDeadShow(), newDeadRedrive(), newDeadDiscard())
 }
 
-// deadFlags choose dead letters.
+// deadFlags select dead letters.
 type deadFlags struct {
 	engineFlags
 	role, topic, class, cause, since string
@@ -32,16 +33,19 @@ type deadFlags struct {
 
 func (f *deadFlags) register(c *cobra.Command) {
 	f.engineFlags.register(c)
-	c.Flags().StringVar(&f.role, "role", "", "only what this `ROLE` could not handle")
-	c.Flags().StringVar(&f.topic, "topic", "", "only what was first sent to this `TOPIC`")
+	c.Flags().StringVar(&f.role, "role", "", "only dead letters of this `ROLE`")
+	c.Flags().StringVar(&f.topic, "topic", "", "only messages first sent to this `TOPIC`")
 	c.Flags().StringVar(&f.class, "class", "", "only failures of this `CLASS`: transient, wait, unavailable or permanent")
-	c.Flags().StringVar(&f.cause, "cause", "", "only errors that hold this `TEXT`")
-	c.Flags().StringVar(&f.since, "since", "", "only what died since this `TIME`, or not longer ago: 2006-01-02T15:04:05Z, 90m, 7d")
+	c.Flags().StringVar(&f.cause, "cause", "", "only errors that contain this `TEXT`")
+	c.Flags().StringVar(&f.since, "since", "",
+		"only dead letters since this `TIME`, or of the last such period: 2006-01-02T15:04:05Z, 90m, 7d")
 }
 
-// query turns the flags into what is asked for.
+// query converts the flags to a query.
 func (f *deadFlags) query(ids []string) (kafka.DeadQuery, error) {
-	q := kafka.DeadQuery{IDs: ids, Role: schemas.Role(f.role), Topic: schemas.Topic(f.topic), Class: f.class, Cause: f.cause}
+	q := kafka.DeadQuery{
+		IDs: ids, Role: schemas.Role(f.role), Topic: schemas.Topic(f.topic), Class: f.class, Cause: f.cause,
+	}
 	var roles, topics, classes []string
 	for _, e := range schemas.Catalogue() {
 		if !e.Raw {
@@ -54,7 +58,7 @@ func (f *deadFlags) query(ids []string) (kafka.DeadQuery, error) {
 		}
 	}
 	roles = append(roles, string(schemas.RoleDelayer))
-	if _, foreign := q.Topic.Foreign(); foreign { // of which there are any
+	if _, foreign := q.Topic.Foreign(); foreign { // any foreign topic is accepted
 		topics = append(topics, f.topic)
 	}
 	for _, c := range []retry.Class{retry.Transient, retry.ClassWait, retry.ClassUnavailable, retry.ClassPermanent} {
@@ -78,9 +82,9 @@ func (f *deadFlags) query(ids []string) (kafka.DeadQuery, error) {
 	return q, nil
 }
 
-// sinceTime reads a time, or how long ago it was.
+// sinceTime parses a time, or a duration before now.
 func sinceTime(text string, now time.Time) (time.Time, error) {
-	at, ok := moment(text, func(d time.Duration) time.Time { return now.Add(-d) })
+	at, ok := parseTimeOr(text, func(d time.Duration) time.Time { return now.Add(-d) })
 	if !ok {
 		return at, fmt.Errorf("%w: --since is a time such as 2006-01-02T15:04:05Z, or how long ago: 90m, 24h, 7d; not %q",
 			usage.Err, text)
@@ -88,7 +92,8 @@ func sinceTime(text string, now time.Time) (time.Time, error) {
 	return at, nil
 }
 
-// withDead runs do with the dead letters. With roles, which need all engines, do can run roles.
+// withDead calls do with access to the dead letters. If roles is true, all engines are started, so
+// that do can run roles.
 func (f *engineFlags) withDead(c *cobra.Command, roles bool,
 	do func(ctx context.Context, e *engines, d *kafka.DeadLetters) error) (err error) {
 	ctx := c.Context()
@@ -113,7 +118,7 @@ func newDeadList() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "list",
-		Short: "List dead letters by their causes, the most frequent first",
+		Short: "List dead letters by cause, the most frequent first",
 		Args:  usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			q, err := f.query(nil)
@@ -134,8 +139,8 @@ func newDeadList() *cobra.Command {
 		},
 	}
 	f.register(c)
-	c.Flags().BoolVar(&all, "all", false, "those too that were redriven or discarded")
-	c.Flags().BoolVar(&each, "each", false, "every letter for itself")
+	c.Flags().BoolVar(&all, "all", false, "include those that were redriven or discarded")
+	c.Flags().BoolVar(&each, "each", false, "list each dead letter")
 	o = listFlag(c)
 	return c
 }
@@ -147,7 +152,7 @@ func newDeadShow() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "show ID",
-		Short: "Print all that is known of a dead letter: headers, history and message",
+		Short: "Print a dead letter: headers, history and message",
 		Args:  exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return f.withDead(c, false, func(ctx context.Context, _ *engines, d *kafka.DeadLetters) error {
@@ -166,42 +171,44 @@ func newDeadShow() *cobra.Command {
 }
 
 // deadCodes are the exit codes of discard.
-const deadCodes = `Exit codes: 0 all of them, 1 none or not to the end, 2 usage, 4 some were refused (it is said why) and the
-others are done, 5 precondition, 130 interrupted.`
+const deadCodes = `Exit codes: 0 all are done, 1 none is done or the command stopped early, 2 usage, 4 some were
+refused (the
+reason is printed) and the others are done, 5 precondition, 130 interrupted.`
 
-// deadOrder is what redrive and discard have in common.
-type deadOrder struct {
+// deadDecision has the flags that redrive and discard share.
+type deadDecision struct {
 	deadFlags
 	reason, rate string
 	dryRun       bool
 	force        bool
-	wait         bool // of redrive
+	wait         bool // of redrive only
 	output       *output
 }
 
-func (o *deadOrder) register(c *cobra.Command) {
+func (o *deadDecision) register(c *cobra.Command) {
 	o.deadFlags.register(c)
-	c.Flags().StringVar(&o.reason, "reason", "", "why, for the record")
-	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "only say how many that are, by cause")
-	c.Flags().BoolVar(&o.force, "force", false, "also letters that are named and were decided about before")
+	c.Flags().StringVar(&o.reason, "reason", "", "the reason, which is recorded")
+	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "only print the number of dead letters, by cause")
+	c.Flags().BoolVar(&o.force, "force", false, "include named dead letters that were redriven or discarded before")
 	o.output = listFlag(c)
-	c.Flags().Lookup("output").Usage += "; of the list of --dry-run"
+	c.Flags().Lookup("output").Usage += ", for the list of --dry-run"
 }
 
-// order checks the flags.
-func (o *deadOrder) order(ids []string) (kafka.DeadQuery, kafka.DeadOrder, error) {
-	order := kafka.DeadOrder{Who: person(), Reason: o.reason, From: "cli", Force: o.force}
+// parse checks the flags and returns the query and the order.
+func (o *deadDecision) parse(ids []string) (kafka.DeadQuery, kafka.DeadOrder, error) {
+	order := kafka.DeadOrder{Who: currentUser(), Reason: o.reason, From: "cli", Force: o.force}
 	q, err := o.query(ids)
 	switch {
 	case err != nil:
 	case !q.Narrow():
-		err = fmt.Errorf("%w: name dead letters by their ids, or choose them with --role, --topic, --class, --cause or --since", usage.Err)
+		err = fmt.Errorf("%w: name dead letters by their ids, or choose them with --role, --topic, --class, --cause "+
+			"or --since", usage.Err)
 	case o.force && len(ids) == 0:
 		err = fmt.Errorf("%w: --force is for dead letters that are named by their ids", usage.Err)
 	case o.rate != "":
 		order.Rate, err = strconv.ParseFloat(strings.TrimSuffix(o.rate, "/s"), 64)
 		if err != nil || order.Rate <= 0 {
-			err = fmt.Errorf("%w: --rate is a number of letters a second, such as 50/s, not %q", usage.Err, o.rate)
+			err = fmt.Errorf("%w: --rate is a number of dead letters per second, such as 50/s, not %q", usage.Err, o.rate)
 		}
 	}
 	return q, order, err
@@ -209,31 +216,31 @@ func (o *deadOrder) order(ids []string) (kafka.DeadQuery, kafka.DeadOrder, error
 
 func newDeadRedrive() *cobra.Command {
 	var (
-		o    deadOrder
+		o    deadDecision
 		file string
 	)
 	c := &cobra.Command{
 		Use:   "redrive [ID...]",
-		Short: "Have dead letters handled once more, by the role that could not",
-		Long: `Sends dead letters, named or chosen, to the role that could not handle them, with all attempts before
-them and their history kept. What the sinks could not store goes to the topic where it came from, and so
-does a letter whose value was edited. Nothing is removed: the letters stay, and it is put on record that
-they were redriven, so that the same command goes on with the rest where it was stopped.
+		Short: "Send dead letters back to their roles",
+		Long: `Sends the selected dead letters back to the roles that could not handle them. Their attempts start again at
+zero, and their history is kept. Dead letters of the sinks, and those with an edited value, go to their original topic.
+The dead letters stay and are recorded as redriven. If the command is stopped, the same command continues with the
+rest.
 
-With --wait it ends when the roles have handled the letters and what came of that is on record: outputs, or another
-dead letter. A letter that waits in a delay lane, since a store is away for example, counts as handled: the delayer
-has it tried again when it is due. With --state all roles run in this command until then.
+With --wait the command ends when the roles have handled the messages and ClickHouse has the results: outputs, or
+new dead letters. A message in a delay lane, for example because its store is unavailable, counts as handled: the
+delayer retries it when it is due. With --state all roles run in this command until then.
 
-Exit codes: 0 all of them, 1 none or not to the end, 2 usage, 3 with --wait: some are dead letters again, 4 some were
-refused (it is said why) and the others are done, 5 precondition, 130 interrupted.`,
+Exit codes: 0 all are done, 1 none is done or the command stopped early, 2 usage, 3 with --wait: some are dead letters
+again, 4 some were refused (the reason is printed) and the others are done, 5 precondition, 130 interrupted.`,
 		RunE: func(c *cobra.Command, ids []string) error {
-			q, order, err := o.order(ids)
+			q, order, err := o.parse(ids)
 			if err != nil {
 				return err
 			}
 			if file != "" {
 				if len(ids) != 1 || o.reason == "" {
-					return fmt.Errorf("%w: --value is for one dead letter, named by its id, and wants a --reason", usage.Err)
+					return fmt.Errorf("%w: --value is for one dead letter, named by its id, and needs a --reason", usage.Err)
 				}
 				if order.Value, err = os.ReadFile(file); err != nil {
 					return fmt.Errorf("read the edited value: %w", err)
@@ -242,48 +249,51 @@ refused (it is said why) and the others are done, 5 precondition, 130 interrupte
 					return fmt.Errorf("%w: %s is empty", usage.Err, file)
 				}
 			}
-			return o.carryOut(c, "redrive", "redriven", q, order, (*kafka.DeadLetters).Redrive)
+			return o.run(c, "redrive", "redriven", q, order, (*kafka.DeadLetters).Redrive)
 		},
 	}
 	o.register(c)
 	c.Flags().BoolVar(&o.wait, "wait", false,
-		"wait until they are handled, or dead once more, and what came of it is on record")
-	c.Flags().StringVar(&o.rate, "rate", "", "at most `N/s` letters a second")
-	c.Flags().StringVar(&file, "value", "", "send the message in this `FILE` (JSON, as show -o json has it, or Protobuf) in place of the letter's")
+		"wait until they are handled or dead letters again, and ClickHouse has the results")
+	c.Flags().StringVar(&o.rate, "rate", "", "at most `N/s` dead letters per second")
+	c.Flags().StringVar(&file, "value", "",
+		"send the message in this `FILE` (JSON in the form of show -o json, or Protobuf) instead of the original")
 	return c
 }
 
 func newDeadDiscard() *cobra.Command {
-	var o deadOrder
+	var o deadDecision
 	c := &cobra.Command{
 		Use:   "discard [ID...] --reason TEXT",
-		Short: "Put on record that dead letters are not to be handled any more; they stay where they are",
-		Long: `Puts on record that dead letters, named or chosen, are not to be handled any more, and why. They stay
-where they are, and can be redriven by their ids with --force.
+		Short: "Record that dead letters will not be handled",
+		Long: `Records that the selected dead letters will not be handled, and the reason. The dead letters stay, and can be
+redriven by id with --force.
 
 ` + deadCodes,
 		RunE: func(c *cobra.Command, ids []string) error {
-			q, order, err := o.order(ids)
+			q, order, err := o.parse(ids)
 			if err != nil {
 				return err
 			}
 			if o.reason == "" && !o.dryRun {
-				return fmt.Errorf("%w: say with --reason why nothing more is to come of them", usage.Err)
+				return fmt.Errorf("%w: say with --reason why they are discarded", usage.Err)
 			}
-			return o.carryOut(c, "discard", "discarded", q, order, (*kafka.DeadLetters).Discard)
+			return o.run(c, "discard", "discarded", q, order, (*kafka.DeadLetters).Discard)
 		},
 	}
 	o.register(c)
 	return c
 }
 
-type decider func(*kafka.DeadLetters, context.Context, kafka.DeadQuery, kafka.DeadOrder) (kafka.DeadReport, error)
+type decideFunc func(*kafka.DeadLetters, context.Context, kafka.DeadQuery, kafka.DeadOrder) (kafka.DeadReport, error)
 
-// longWork is from how many letters on it is shown how far they are.
-const longWork = 200
+// progressThreshold is the number of dead letters from which progress is shown.
+const progressThreshold = 200
 
-//nolint:revive // the words differ, and nothing else
-func (o *deadOrder) carryOut(c *cobra.Command, verb, done string, q kafka.DeadQuery, order kafka.DeadOrder, decide decider) error {
+//nolint:revive // redrive and discard differ in their words only
+func (o *deadDecision) run(
+	c *cobra.Command, verb, done string, q kafka.DeadQuery, order kafka.DeadOrder, decide decideFunc,
+) error {
 	return o.withDead(c, o.wait, func(ctx context.Context, e *engines, d *kafka.DeadLetters) error {
 		causes, err := causesOf(ctx, d, q)
 		if err != nil {
@@ -306,7 +316,7 @@ func (o *deadOrder) carryOut(c *cobra.Command, verb, done string, q kafka.DeadQu
 			return err
 		}
 		var step *progress.Step
-		if total >= longWork || order.Rate > 0 {
+		if total >= progressThreshold || order.Rate > 0 {
 			step = e.display.Step(verb, int64(total))
 			order.Told = func(n int) { step.Set(int64(n)) }
 		}
@@ -315,16 +325,18 @@ func (o *deadOrder) carryOut(c *cobra.Command, verb, done string, q kafka.DeadQu
 			step.End(err == nil)
 		}
 		if ctx.Err() != nil {
-			fmt.Fprintf(stderr, "stopped: %d of %d dead letters are %s; the same command goes on with the rest\n", r.Done, total, done)
+			fmt.Fprintf(stderr, "stopped: %d of %d dead letters are %s; the same command continues with the rest\n",
+				r.Done, total, done)
 			return err
 		}
 		if err != nil {
-			return fmt.Errorf("%d of %d dead letters are %s; the same command goes on with the rest: %w", r.Done, total, done, err)
+			return fmt.Errorf("%d of %d dead letters are %s; the same command continues with the rest: %w",
+				r.Done, total, done, err)
 		}
-		again := 0
+		deadAgain := 0
 		if o.wait && r.Done > 0 {
-			if err = e.handled(c, o.engineFlags, rolesOf(causes)...); err == nil {
-				again, err = letters.again(ctx, d)
+			if err = e.waitHandled(c, o.engineFlags, rolesOf(causes)...); err == nil {
+				deadAgain, err = letters.countDeadAgain(ctx, d)
 			}
 		}
 		fmt.Fprintf(out, "%s %d dead letters\n", done, r.Done)
@@ -332,13 +344,13 @@ func (o *deadOrder) carryOut(c *cobra.Command, verb, done string, q kafka.DeadQu
 			return err
 		}
 		if o.state != "" && verb == "redrive" && r.Done > 0 && !o.wait {
-			fmt.Fprintln(out, o.later("they are handled"))
+			fmt.Fprintln(out, o.laterWithState("they are handled"))
 		}
-		return outcome(r, again)
+		return outcome(r, deadAgain)
 	})
 }
 
-// outcome returns the error of letters that were refused, and of messages that are dead letters again.
+// outcome returns an error if dead letters were refused, or messages are dead letters again.
 func outcome(r kafka.DeadReport, again int) (err error) {
 	if again > 0 {
 		err = fmt.Errorf("%w: %d messages are dead letters again: see 'millrace dead list'", errFindings, again)

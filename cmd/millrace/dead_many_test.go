@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// manyLetters returns n dead letters, each with an error of its own and a stack of 8 KiB.
+// manyLetters returns n dead letters, each with a different error and a stack of 8 KiB.
 func manyLetters(t *testing.T, n int) *kafka.DeadLetters {
 	t.Helper()
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 2, RealTime: true, Loopback: true})
@@ -30,7 +30,8 @@ func manyLetters(t *testing.T, n int) *kafka.DeadLetters {
 	for i := range n {
 		recs = append(recs, kafkatest.Record{
 			Record: schemas.Record{Topic: schemas.Dead, Key: []byte("k"), Value: []byte("v"), Headers: []schemas.Header{
-				header(schemas.TrailTopic, "changes"), header(schemas.TrailRole, "planner"), header(schemas.TrailClass, "permanent"),
+				header(schemas.TrailTopic, "changes"), header(schemas.TrailRole, "planner"), header(schemas.TrailClass,
+					"permanent"),
 				header(schemas.TrailPartition, "0"), header(schemas.TrailOffset, fmt.Sprint(i)),
 				header(schemas.TrailError, fmt.Sprintf("item %d is refused\n%s", i, stack)),
 			}},
@@ -49,7 +50,7 @@ func manyLetters(t *testing.T, n int) *kafka.DeadLetters {
 	return d
 }
 
-// A gauge is a writer that looks at the heap now and then.
+// A gauge is a writer that samples the heap size.
 type gauge struct {
 	io.Writer
 	writes       int
@@ -70,7 +71,8 @@ func (g *gauge) Write(p []byte) (int, error) {
 	return g.Writer.Write(p)
 }
 
-// Lists of very many letters are printed piece by piece, and are whole; causes beyond a number are counted together.
+// Long lists of dead letters are printed in batches and are complete; causes beyond the maximum are
+// counted together.
 func TestManyDeadLetters(t *testing.T) {
 	n := need.Amount(12_000, 100_000, 300_000)
 	d := manyLetters(t, n)
@@ -138,8 +140,9 @@ func TestManyDeadLetters(t *testing.T) {
 			open += c.Open
 		}
 		last := slices.IndexFunc(causes, func(c *causeRow) bool { return c.Error == otherErrors })
-		if err != nil || len(causes) != mostCauses+1 || open != n || last != 0 || causes[0].Open != n-mostCauses {
-			t.Errorf("%d causes of %d letters, %v, want %d of %d: the others are at %d", len(causes), open, err, mostCauses+1, n, last)
+		if err != nil || len(causes) != maxCauses+1 || open != n || last != 0 || causes[0].Open != n-maxCauses {
+			t.Errorf("%d causes of %d letters, %v, want %d of %d: the others are at %d", len(causes), open, err, maxCauses+1, n,
+				last)
 		}
 		if took > 16<<20 {
 			t.Errorf("%d causes take %d MiB", len(causes), took>>20)
@@ -147,7 +150,7 @@ func TestManyDeadLetters(t *testing.T) {
 	})
 }
 
-// A list that is printed piece by piece is what it would be if it were printed at once.
+// A list that is printed in batches equals one that is printed at once.
 func TestListOfPieces(t *testing.T) {
 	rows := []deadCause{{Role: "a<b", Error: "one"}, {Role: "b"}, {Role: "c", Error: "\"three\""}}
 	cells := table[deadCause]{"ROLE\tERROR", func(c deadCause) []string { return []string{string(c.Role), c.Error} }}

@@ -22,7 +22,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// A deadCause is what dead letters have in common.
+// A deadCause is a group of dead letters with a common cause.
 type deadCause struct {
 	Role  schemas.Role  `json:"role"`
 	Topic schemas.Topic `json:"topic"`
@@ -30,7 +30,7 @@ type deadCause struct {
 	Error string        `json:"error"` // its first line
 }
 
-// A causeRow is one cause with its letters.
+// A causeRow is a cause and the numbers of its dead letters.
 type causeRow struct {
 	deadCause
 	Open      int       `json:"open"`
@@ -38,29 +38,29 @@ type causeRow struct {
 	Discarded int       `json:"discarded"`
 	First     time.Time `json:"first"`
 	Last      time.Time `json:"last"`
-	Example   string    `json:"example"` // id of the newest letter
+	Example   string    `json:"example"` // id of the newest dead letter
 }
 
-// mostCauses bounds the causes that are told apart, as the text of an error may name what it is about. Letters of further
-// ones count as otherErrors of their role, topic and class.
+// maxCauses bounds the number of causes, since error texts may contain the names of items. Further
+// dead letters count as otherErrors of their role, topic and class.
 const (
-	mostCauses  = 10_000
+	maxCauses   = 10_000
 	otherErrors = "(other errors)"
 )
 
-// causesOf groups the letters that q chooses, the largest group first.
+// causesOf groups the dead letters that q selects by cause, the largest group first.
 func causesOf(ctx context.Context, d *kafka.DeadLetters, q kafka.DeadQuery) ([]*causeRow, error) {
 	byCause := map[deadCause]*causeRow{}
 	err := d.Each(ctx, q, func(l *kafka.DeadLetter) error {
 		line, _, _ := strings.Cut(l.Error, "\n")
 		key := deadCause{l.Role, l.Topic, l.Class, line}
 		r := byCause[key]
-		if r == nil && len(byCause) >= mostCauses {
+		if r == nil && len(byCause) >= maxCauses {
 			key.Error = otherErrors
 			r = byCause[key]
 		}
 		if r == nil {
-			key.Error = strings.Clone(key.Error) // or it would keep the whole text
+			key.Error = strings.Clone(key.Error) // releases the rest of the text
 			r = &causeRow{deadCause: key, First: l.Time}
 			byCause[key] = r
 		}
@@ -91,7 +91,7 @@ func causesOf(ctx context.Context, d *kafka.DeadLetters, q kafka.DeadQuery) ([]*
 	return rows, err
 }
 
-// rolesOf returns the roles that could not handle the letters of the causes.
+// rolesOf returns the roles of the dead letters of the causes.
 func rolesOf(causes []*causeRow) (roles []schemas.Role) {
 	for _, c := range causes {
 		if !slices.Contains(roles, c.Role) {
@@ -101,17 +101,17 @@ func rolesOf(causes []*causeRow) (roles []schemas.Role) {
 	return roles
 }
 
-// causeTable is the table of causes.
+// causeTable returns the table of causes.
 func causeTable() table[*causeRow] {
 	const columns = "OPEN\tCLOSED\tROLE\tTOPIC\tCLASS\tFIRST\tLAST\tFOR EXAMPLE\tERROR"
 	return table[*causeRow]{columns, func(r *causeRow) []string {
 		closed := r.Redriven + r.Discarded
 		return []string{strconv.Itoa(r.Open), strconv.Itoa(closed), string(r.Role), string(r.Topic), r.Class,
-			r.First.Format(time.RFC3339), r.Last.Format(time.RFC3339), r.Example, short(r.Error)}
+			r.First.Format(time.RFC3339), r.Last.Format(time.RFC3339), r.Example, firstLine(r.Error)}
 	}}
 }
 
-// A letterRow is what a list says of one letter.
+// A letterRow is a dead letter in a list.
 type letterRow struct {
 	ID        string          `json:"id"`
 	State     kafka.DeadState `json:"state"`
@@ -139,11 +139,12 @@ func rowOf(l *kafka.DeadLetter) letterRow {
 	return r
 }
 
-// sortedLetters bounds the letters that are held, and sorted by their time, before they are printed.
+// sortedLetters is the number of dead letters that are buffered, and sorted by time, before they
+// are printed.
 const sortedLetters = 5_000
 
-// listLetters prints every letter. As ndjson they are printed in the order in which they are read, else each
-// sortedLetters of them by their times.
+// listLetters prints each dead letter: as ndjson in the order of reading, otherwise sorted by time
+// in batches of sortedLetters.
 func listLetters(ctx context.Context, out io.Writer, d *kafka.DeadLetters, q kafka.DeadQuery, o *output) error {
 	if o.form == formNDJSON {
 		enc := json.NewEncoder(out)
@@ -152,7 +153,9 @@ func listLetters(ctx context.Context, out io.Writer, d *kafka.DeadLetters, q kaf
 	var rows []letterRow
 	l := list[letterRow]{w: out, form: o.form, table: letterTable()}
 	flush := func() error {
-		slices.SortFunc(rows, func(a, b letterRow) int { return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.ID, b.ID)) })
+		slices.SortFunc(rows, func(a, b letterRow) int {
+			return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.ID, b.ID))
+		})
 		err := l.print(rows)
 		rows = rows[:0]
 		return err
@@ -160,7 +163,7 @@ func listLetters(ctx context.Context, out io.Writer, d *kafka.DeadLetters, q kaf
 	err := d.Each(ctx, q, func(l *kafka.DeadLetter) error {
 		row := rowOf(l)
 		if o.form == formTable {
-			row.Error = strings.Clone(row.Error[:min(len(row.Error), 1<<10)]) // more than a line shows
+			row.Error = strings.Clone(row.Error[:min(len(row.Error), 1<<10)]) // more than a line of the table shows
 		}
 		if rows = append(rows, row); len(rows) >= sortedLetters {
 			return flush()
@@ -176,22 +179,22 @@ func listLetters(ctx context.Context, out io.Writer, d *kafka.DeadLetters, q kaf
 	return l.end()
 }
 
-// letterTable is the table of letters.
+// letterTable returns the table of dead letters.
 func letterTable() table[letterRow] {
 	return table[letterRow]{"ID\tSTATE\tTIME\tROLE\tTOPIC\tCLASS\tATTEMPTS\tKEY\tERROR", func(r letterRow) []string {
 		return []string{r.ID, string(r.State), r.Time.Format(time.RFC3339), string(r.Role), string(r.Topic), r.Class,
-			strconv.Itoa(r.Attempts), short(r.Key), short(r.Error)}
+			strconv.Itoa(r.Attempts), firstLine(r.Key), firstLine(r.Error)}
 	}}
 }
 
-// A header is one header, its value as text where it is text.
+// A header is a header, with its value as text if it is valid UTF-8.
 type header struct {
 	Name   string `json:"name"`
 	Value  string `json:"value"`
 	Base64 bool   `json:"base64,omitempty"`
 }
 
-// A letterView is all that is known of a letter. It has a message, or the value that is none.
+// A letterView is a dead letter with its message or, if that cannot be decoded, its value.
 type letterView struct {
 	letterRow
 	Waits   int             `json:"waits"`
@@ -224,27 +227,30 @@ func fullLetter(l *kafka.DeadLetter) letterView {
 	return v
 }
 
-// mostHex is how much of a value that is no message is shown.
-const mostHex = 2048
+// maxHexBytes is the number of bytes shown of a value that is not a message.
+const maxHexBytes = 2048
 
 func showLetter(out io.Writer, l *kafka.DeadLetter) error {
 	v := fullLetter(l)
 	fmt.Fprintf(out, "dead letter %s: %s", l.ID, l.State)
 	if v.Decided != nil {
-		fmt.Fprintf(out, " by %s on %s", clean(l.By), v.Decided.Format(time.RFC3339))
+		fmt.Fprintf(out, " by %s on %s", printable(l.By), v.Decided.Format(time.RFC3339))
 		if l.Reason != "" {
-			fmt.Fprintf(out, ": %s", clean(l.Reason))
+			fmt.Fprintf(out, ": %s", printable(l.Reason))
 		}
 	}
-	fmt.Fprintf(out, "\n\ndied   %s, after %d attempts and %d waits\nrole   %s\nfrom   %s, partition %d, offset %d\nkey    %s\nclass  %s\nerror  %s\n",
-		v.Time.Format(time.RFC3339Nano), l.Attempts, l.Waits, word(string(l.Role)), word(string(l.Topic)), l.Partition, l.Offset,
-		clean(v.Key), word(l.Class), strings.ReplaceAll(clean(l.Error), "\n", "\n       "))
+	fmt.Fprintf(out, "\n\ntime   %s, after %d attempts and %d waits\nrole   %s\n",
+		v.Time.Format(time.RFC3339Nano), l.Attempts, l.Waits, orDash(string(l.Role)))
+	fmt.Fprintf(out, "from   %s, partition %d, offset %d\nkey    %s\nclass  %s\nerror  %s\n",
+		orDash(string(l.Topic)), l.Partition, l.Offset, printable(v.Key), orDash(l.Class),
+		strings.ReplaceAll(printable(l.Error), "\n", "\n       "))
 	tw := tabwriter.NewWriter(out, 2, 0, 2, ' ', 0)
 	if len(l.History) > 0 {
 		fmt.Fprintln(out, "\nhistory")
 		for _, f := range l.History {
-			fmt.Fprintf(tw, "  %s\t%s\t%d times\t%s\t%s\t%s\n", f.First.UTC().Format(time.RFC3339), f.Last.UTC().Format(time.RFC3339), f.Times,
-				word(f.Class), word(f.By), short(f.Error))
+			fmt.Fprintf(tw, "  %s\t%s\t%d times\t%s\t%s\t%s\n",
+				f.First.UTC().Format(time.RFC3339), f.Last.UTC().Format(time.RFC3339), f.Times,
+				orDash(f.Class), orDash(f.By), firstLine(f.Error))
 		}
 		if err := tw.Flush(); err != nil {
 			return err
@@ -252,7 +258,7 @@ func showLetter(out io.Writer, l *kafka.DeadLetter) error {
 	}
 	fmt.Fprintln(out, "\nheaders")
 	for _, h := range v.Headers {
-		fmt.Fprintf(tw, "  %s\t%s\n", clean(h.Name), short(h.Value))
+		fmt.Fprintf(tw, "  %s\t%s\n", printable(h.Name), firstLine(h.Value))
 	}
 	if err := tw.Flush(); err != nil {
 		return err
@@ -265,15 +271,16 @@ func showLetter(out io.Writer, l *kafka.DeadLetter) error {
 		_, err = fmt.Fprintf(out, "\nmessage, a %s of %d bytes\n%s\n", v.Type, v.Size, text)
 		return err
 	}
-	fmt.Fprintf(out, "\nvalue of %d bytes, which is no message: %s\n%s", v.Size, clean(v.Broken), hex.Dump(l.Value[:min(v.Size, mostHex)]))
-	if v.Size > mostHex {
-		fmt.Fprintf(out, "and %d bytes more: show -o json has them all\n", v.Size-mostHex)
+	fmt.Fprintf(out, "\nvalue of %d bytes, which is not a message: %s\n%s",
+		v.Size, printable(v.Broken), hex.Dump(l.Value[:min(v.Size, maxHexBytes)]))
+	if v.Size > maxHexBytes {
+		fmt.Fprintf(out, "and %d more bytes: show -o json prints all\n", v.Size-maxHexBytes)
 	}
 	return nil
 }
 
-// clean keeps what others wrote from steering a terminal.
-func clean(s string) string {
+// printable replaces control characters, which could control the terminal.
+func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || unicode.IsPrint(r) {
 			return r
@@ -282,18 +289,18 @@ func clean(s string) string {
 	}, s)
 }
 
-// word is s, or a dash where there is nothing.
-func word(s string) string {
+// orDash returns s, or a dash if s is empty.
+func orDash(s string) string {
 	if s == "" {
 		return "-"
 	}
-	return clean(s)
+	return printable(s)
 }
 
-// short is the first line of s, or as much as fits a line.
-func short(s string) string {
+// firstLine returns the first line of s, shortened to 120 characters.
+func firstLine(s string) string {
 	const most = 120
-	line, rest, _ := strings.Cut(clean(s), "\n")
+	line, rest, _ := strings.Cut(printable(s), "\n")
 	if runes := []rune(line); len(runes) > most {
 		return string(runes[:most]) + "…"
 	}

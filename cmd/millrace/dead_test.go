@@ -24,8 +24,8 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// deadState is "deadstate DIR N": it makes a state directory whose broker holds N dead letters of changes that a
-// planner refused, the first one for a reason of its own.
+// deadState is the command "deadstate DIR N": it makes a state directory with N dead letters of
+// changes that a planner refused, the first one for a different reason.
 func deadState(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: deadstate DIR N")
@@ -52,7 +52,7 @@ func makeDeadState(ctx context.Context, dir string, n int) (err error) {
 	return errors.Join(err, os.WriteFile(filepath.Join(dir, "state.json"), []byte(`{"version": 1}`), 0o644))
 }
 
-// refuse has a planner make dead letters of n changes.
+// refuse makes a planner produce dead letters of n changes.
 func refuse(ctx context.Context, cfg kafka.Config, n int) error {
 	var changes []schemas.Message
 	for i := range n {
@@ -66,7 +66,7 @@ func refuse(ctx context.Context, cfg kafka.Config, n int) error {
 	return refuseAll(ctx, cfg, schemas.RolePlanner, changes)
 }
 
-// refuseAll has a role make dead letters of messages of one topic.
+// refuseAll makes a role produce dead letters of messages of one topic.
 func refuseAll(ctx context.Context, cfg kafka.Config, role schemas.Role, msgs []schemas.Message) error {
 	p, err := kafka.NewProducer(cfg, "test")
 	if err != nil {
@@ -103,7 +103,7 @@ func refuseAll(ctx context.Context, cfg kafka.Config, role schemas.Role, msgs []
 	return errors.Join(err, <-ended)
 }
 
-// A stopper ends a context when it is told of progress.
+// A stopper cancels a context at the first progress.
 type stopper struct {
 	bytes.Buffer
 	stop context.CancelFunc
@@ -117,7 +117,7 @@ func (s *stopper) Write(p []byte) (int, error) {
 	return s.Buffer.Write(p)
 }
 
-// Ctrl-C stops a redrive, which says how far it came; the same command does the rest.
+// Ctrl-C stops a redrive, which reports its progress; the same command completes it.
 func TestRedriveIsStopped(t *testing.T) {
 	dir := t.TempDir()
 	if err := makeDeadState(t.Context(), dir, 20); err != nil {
@@ -127,35 +127,44 @@ func TestRedriveIsStopped(t *testing.T) {
 	defer stop()
 	var out bytes.Buffer
 	stderr := &stopper{stop: stop}
-	if code := run(ctx, []string{"dead", "redrive", "--state", dir, "--role", "planner", "--rate", "4/s"}, &out, stderr); code != exitInterrupted {
+	if code := run(ctx, []string{"dead", "redrive", "--state", dir, "--role", "planner", "--rate", "4/s"}, &out,
+		stderr); code != exitInterrupted {
 		t.Errorf("exit code %d, want %d", code, exitInterrupted)
 	}
 	var done, total int
 	said := stderr.String()[strings.LastIndex(stderr.String(), "stopped: "):]
-	if _, err := fmt.Sscanf(said, "stopped: %d of %d dead letters", &done, &total); err != nil || done < 1 || done > 19 || total != 20 {
+	if _, err := fmt.Sscanf(said, "stopped: %d of %d dead letters", &done, &total); err != nil || done < 1 || done > 19 ||
+		total != 20 {
 		t.Fatalf("said %q", stderr.String())
 	}
-	code := run(t.Context(), []string{"dead", "redrive", "--state", dir, "--role", "planner", "--rate", "1000"}, &out, &stderr.Buffer)
-	if want := fmt.Sprintf("redriven %d dead letters\n", total-done); code != exitFine || !strings.Contains(out.String(), want) {
+	code := run(t.Context(), []string{"dead", "redrive", "--state", dir, "--role", "planner", "--rate", "1000"}, &out,
+		&stderr.Buffer)
+	if want := fmt.Sprintf("redriven %d dead letters\n", total-done); code != exitOK ||
+		!strings.Contains(out.String(), want) {
 		t.Errorf("exit code %d, %q, want %q", code, out.String(), want)
 	}
 }
 
-// A letter that is no message is shown as what it is, and steers no terminal.
+// A dead letter that is not a message is shown as bytes, without control characters.
 func TestShowLetter(t *testing.T) {
-	long := bytes.Repeat([]byte{0xff}, mostHex+10)
+	long := bytes.Repeat([]byte{0xff}, maxHexBytes+10)
 	l := &kafka.DeadLetter{
-		ID: "1-7", State: kafka.DeadDiscarded, By: "ann", Reason: "test\x1b[2J", Decided: time.Unix(1_800_000_000, 0), Time: time.Unix(1_700_000_000, 0),
-		Role: schemas.RolePlanner, Topic: schemas.Changes, Partition: 3, Offset: 5, Class: "permanent", Error: "malformed\x1b[31m\nstack", Attempts: 1,
-		Key: []byte("k\xff"), Value: long, Headers: []schemas.Header{{Key: "a", Value: []byte{0xff}}, {Key: "b", Value: []byte("text")}},
+		ID: "1-7", State: kafka.DeadDiscarded, By: "ann", Reason: "test\x1b[2J", Decided: time.Unix(1_800_000_000,
+			0), Time: time.Unix(1_700_000_000, 0),
+		Role: schemas.RolePlanner, Topic: schemas.Changes, Partition: 3, Offset: 5, Class: "permanent",
+		Error: "malformed\x1b[31m\nstack", Attempts: 1,
+		Key: []byte("k\xff"), Value: long, Headers: []schemas.Header{{Key: "a", Value: []byte{0xff}},
+			{Key: "b", Value: []byte("text")}},
 		History: []kafka.Failure{{Attempt: 1, Class: "permanent", Error: "malformed", By: "planner", Times: 1}},
 	}
 	var out bytes.Buffer
 	if err := showLetter(&out, l); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"dead letter 1-7: discarded by ann on 2027-01-15", "from   changes, partition 3, offset 5", "       stack", "/w==", "text",
-		fmt.Sprintf("value of %d bytes, which is no message: malformed message", mostHex+10), "00000000  ff ff", "and 10 bytes more", "1 times"} {
+	for _, want := range []string{"dead letter 1-7: discarded by ann on 2027-01-15",
+		"from   changes, partition 3, offset 5", "       stack", "/w==", "text",
+		fmt.Sprintf("value of %d bytes, which is not a message: malformed message",
+			maxHexBytes+10), "00000000  ff ff", "and 10 more bytes", "1 times"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%.400q does not say %q", out.String(), want)
 		}
@@ -164,7 +173,8 @@ func TestShowLetter(t *testing.T) {
 		t.Error("what is shown holds what is no text")
 	}
 	v := fullLetter(l)
-	if v.Message != nil || len(v.Value) != mostHex+10 || v.Broken == "" || !v.Headers[0].Base64 || v.Headers[1].Base64 {
+	if v.Message != nil || len(v.Value) != maxHexBytes+10 || v.Broken == "" || !v.Headers[0].Base64 ||
+		v.Headers[1].Base64 {
 		t.Errorf("got %+v", v)
 	}
 }
@@ -172,7 +182,8 @@ func TestShowLetter(t *testing.T) {
 func TestSinceTime(t *testing.T) {
 	now := time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
 	for text, want := range map[string]string{
-		"2026-03-01T10:00:00Z": "2026-03-01T10:00:00Z", "2026-03-01": "2026-03-01T00:00:00Z", "90m": "2026-03-10T10:30:00Z", "7d": "2026-03-03T12:00:00Z",
+		"2026-03-01T10:00:00Z": "2026-03-01T10:00:00Z", "2026-03-01": "2026-03-01T00:00:00Z", "90m": "2026-03-10T10:30:00Z",
+		"7d":        "2026-03-03T12:00:00Z",
 		"yesterday": "", "-3h": "", "d": "", "": "",
 	} {
 		at, err := sinceTime(text, now)
@@ -182,9 +193,10 @@ func TestSinceTime(t *testing.T) {
 	}
 }
 
-// A topic is one of ours, or any of others.
+// --topic accepts the topics of millrace, and any foreign one.
 func TestDeadTopic(t *testing.T) {
-	for topic, bad := range map[string]bool{"": false, "changes": false, "foreign:bucket-events": false, "bucket-events": true, "dead": true} {
+	for topic, bad := range map[string]bool{"": false, "changes": false, "foreign:bucket-events": false,
+		"bucket-events": true, "dead": true} {
 		if q, err := (&deadFlags{topic: topic}).query(nil); (err != nil) != bad || !bad && string(q.Topic) != topic {
 			t.Errorf("%q: got %q, %v", topic, q.Topic, err)
 		}

@@ -17,19 +17,21 @@ func newDemo() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "demo [DIR]",
-		Short: "Do the main job once, on real files, and show it",
-		Long: `Starts an embedded broker, an embedded ClickHouse and three stores in a state directory;
-writes the files of DIR into the first store (DIR is only read; default: Go's own sources); waits
-until every file has a verified copy in the other two; does harm behind the system's back;
-and shows that a sweep finds it and repairs come from good copies.
+		Short: "Copy, check, damage and repair real files, and show the results",
+		Long: `Starts an embedded Kafka broker, an embedded ClickHouse and three stores in a state directory, and then
+
+  1. writes the files of DIR to the first store (DIR is only read; default: the sources of Go),
+  2. waits until every file has a verified copy in the other two stores,
+  3. damages some copies bypassing millrace,
+  4. shows that a sweep finds the damage, and that the copies are repaired from good ones.
 
 -o is the form of the summary; json prints it as one object on the last line.
 
-With --stores s3 stores 2 and 3 are on a real S3 server (versitygw; 'make servers' builds it), which runs in the
-state directory and ends with the demo. A demo that goes on has the stores that it began with.
+With --stores s3 stores 2 and 3 are on an S3 server (versitygw; 'make servers' builds it), which runs in the state
+directory and ends with the demo. A demo that is resumed keeps its kind of stores.
 
-Exit codes: 0 all of it came true, 2 DIR or the S3 server cannot be used, 3 not all came true, 5 the state
-directory is in use or of another version, 130 interrupted (the same command goes on).`,
+Exit codes: 0 all as expected, 2 DIR or the S3 server cannot be used, 3 not all as expected, 5 the state directory is
+in use or has another version, 130 interrupted (the same command resumes).`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return fmt.Errorf("%w: '%s' takes one folder, got %d", usage.Err, c.CommandPath(), len(args))
@@ -47,10 +49,11 @@ directory is in use or of another version, 130 interrupted (the same command goe
 			return demo.Run(c.Context(), cfg, c.OutOrStdout(), c.ErrOrStderr())
 		},
 	}
-	c.Flags().IntVar(&cfg.Items, "items", 0, "take at most `N` files")
-	c.Flags().StringVar(&cfg.State, "state", "", "work in `DIR` and keep it; one that was stopped goes on")
-	c.Flags().BoolVar(&cfg.Keep, "keep", false, "keep the state, and say how to look into it")
-	c.Flags().StringVar(&cfg.Stores, "stores", "", "`KIND` of stores 2 and 3: file (default), or s3: on a real S3 server on loopback")
+	c.Flags().IntVar(&cfg.Items, "items", 0, "use at most `N` files")
+	c.Flags().StringVar(&cfg.State, "state", "", "state `DIR`, which is kept; a stopped demo resumes in it")
+	c.Flags().BoolVar(&cfg.Keep, "keep", false, "keep the state directory, and print commands to inspect it")
+	c.Flags().StringVar(&cfg.Stores, "stores", "",
+		"`KIND` of stores 2 and 3: file (default), or s3: on an S3 server on loopback")
 	c.Flags().StringVar(&cfg.Server, "s3-server", os.Getenv("MILLRACE_S3_SERVER"),
 		"the versitygw to run for --stores s3 (default: peers/versitygw beside this program; MILLRACE_S3_SERVER)")
 	o = outputFlag(c, formTable, formJSON)

@@ -16,27 +16,27 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
-// engineFlags say where a command finds Kafka and ClickHouse: in a configuration, or in
-// a state directory whose embedded engines it starts for itself.
+// engineFlags are the flags that select Kafka and ClickHouse: those of a configuration, or the
+// embedded engines of a state directory, which the command starts.
 type engineFlags struct {
 	config, state string
 }
 
 func (f *engineFlags) register(c *cobra.Command) {
 	c.Flags().StringVar(&f.config, "config", "", "configuration `FILE`")
-	c.Flags().StringVar(&f.state, "state", "", "state `DIR` of a demo or standalone; its engines are started for this command")
+	c.Flags().StringVar(&f.state, "state", "", "state `DIR` of a demo or standalone; this command starts its engines")
 }
 
-// engines are the opened configuration, and what must be closed after use.
+// engines are the configuration and the resources that the command must close.
 type engines struct {
 	cfg     *config.Config
-	log     *slog.Logger      // writes to display, so that lines and bars do not mix
-	display *progress.Display // of the command's progress
+	log     *slog.Logger      // writes to display, so that it does not disturb progress bars
+	display *progress.Display // shows the progress of the command
 	state   *app.State        // nil if --config was given
 }
 
-// open reads the configuration, from the state directory where one is named. without says
-// which engine of a state is not needed.
+// open reads the configuration, and starts the engines of a state directory except those that
+// without excludes.
 func (f *engineFlags) open(ctx context.Context, stderr io.Writer, without app.StateConfig) (*engines, error) {
 	switch {
 	case f.config == "" && f.state == "":
@@ -78,8 +78,10 @@ func (e *engines) Close(ctx context.Context) error {
 	return e.state.Close(ctx)
 }
 
-// withApp runs do with an opened app.
-func (f *engineFlags) withApp(c *cobra.Command, do func(ctx context.Context, a *app.App, e *engines) error) (err error) {
+// withApp calls do with an App.
+func (f *engineFlags) withApp(
+	c *cobra.Command, do func(ctx context.Context, a *app.App, e *engines) error,
+) (err error) {
 	ctx := c.Context()
 	e, err := f.open(ctx, c.ErrOrStderr(), app.StateConfig{})
 	if err != nil {
@@ -94,7 +96,7 @@ func (f *engineFlags) withApp(c *cobra.Command, do func(ctx context.Context, a *
 	return do(ctx, a, e)
 }
 
-// withDB runs do with the read model alone.
+// withDB calls do with the ClickHouse database. It needs no Kafka.
 func (f *engineFlags) withDB(c *cobra.Command, do func(ctx context.Context, db *clickhouse.DB) error) (err error) {
 	ctx := c.Context()
 	e, err := f.open(ctx, c.ErrOrStderr(), app.StateConfig{WithoutBroker: true})
@@ -110,7 +112,7 @@ func (f *engineFlags) withDB(c *cobra.Command, do func(ctx context.Context, db *
 	return do(ctx, db)
 }
 
-// loadConfig reads a configuration; what is wrong with it is the user's to mend.
+// loadConfig reads a configuration. Its faults are usage errors.
 func loadConfig(file string) (*config.Config, error) {
 	cfg, _, err := config.Load(config.Sources{File: file})
 	if err != nil {
@@ -122,7 +124,7 @@ func loadConfig(file string) (*config.Config, error) {
 func newLog(cfg *config.Config, stderr io.Writer) *slog.Logger {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(cfg.Log.Level)); err != nil {
-		level = slog.LevelInfo // config.Load has refused any other word
+		level = slog.LevelInfo // not reached: config.Load validates it
 	}
 	o := &slog.HandlerOptions{Level: level}
 	if cfg.Log.Format == "json" {

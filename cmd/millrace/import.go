@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/streams/inventory"
 )
 
-// importFlags say what is imported, as what, and how it is told.
+// importFlags are the flags of import, and the options that they become.
 type importFlags struct {
 	engineFlags
 	options inventory.Options
@@ -33,8 +33,8 @@ type importFlags struct {
 	output                        *output
 }
 
-const importLong = `Reads listings that others made of items, and publishes each row as a Change of origin import, with the listing's
-own time and claimed digests: a claim, which fixity checks prove or not. Listings are:
+const importLong = `Reads listings of items and publishes each row as a Change of origin import, with the time and
+the digests of the listing. The digests are claims: fixity checks confirm or refute them. Formats:
 
   sums          md5sum, sha1sum, sha256sum, sha512sum, with escapes, and the BSD --tag form
   csv, tsv      with a header; columns by their usual names, or --column MEANING=NAME
@@ -43,29 +43,28 @@ own time and claimed digests: a claim, which fixity checks prove or not. Listing
   duracloud     the manifest of a space: TSV, or its BagIt form
   s3-inventory  manifest.json, with its CSV or Parquet files as Amazon puts them, or beside it
 
-The form is recognised; what may be two is refused until --format says which. Files may be gzipped.
+The format is detected; an ambiguous listing needs --format. Files may be gzipped.
 
-Everything is read twice: first it is checked, and only then published. Where there is a fault in any row,
-nothing is published, and every fault is named with its file and line; --skip-faulty publishes the sound
-rows all the same. Faults are also: one item with two digests (then none of its rows counts), and a listing
-that lists nothing. A listing that is damaged as a whole (cut short, or not what its own sums say) is never published.
-Paths must be relative and plain: --strip and --prefix change their beginnings. Keys of S3 and content ids of DuraCloud are
-taken as they are.
+Everything is read twice: it is checked first and then published. If any row has a fault, nothing is published, and
+every fault is printed with its file and line; with --skip-faulty the sound rows are published. An item with two
+digests (none of its rows is sound) and an empty listing are faults too. A listing that is damaged as a whole
+(truncated, or different from its own checksums) is never published. Paths must be relative, without "." and "..";
+--strip and --prefix change their beginnings. S3 keys and DuraCloud content ids are used unchanged.
 
-Rows without a time get --time, or else the time when their listing was written last. Running the same command again changes
-nothing, as long as that time stays. After a stop, --from goes on where it was.
+Rows without a time get --time, or else the modification time of their listing. Repeating the command has no effect
+while that time is the same. After a stop, --from continues at a row.
 
-With --wait it ends when ClickHouse has the rows and the planner has seen them. With --state all roles run in this
-command until then.
+With --wait the command ends when ClickHouse has the rows and the planner has handled them. With --state all roles
+run in this command until then.
 
-Exit codes: 0 fine, 1 error, 2 usage, 3 faults and nothing is published, 4 sound rows are published and faulty ones skipped,
-5 precondition, 130 interrupted.`
+Exit codes: 0 fine, 1 error, 2 usage, 3 faults, and nothing is published, 4 sound rows are published and faulty ones
+skipped, 5 precondition, 130 interrupted.`
 
 func newImport() *cobra.Command {
 	f := new(importFlags)
 	c := &cobra.Command{
 		Use:   "import LISTING... --account ID --store ID",
-		Short: "Take in what a listing says of the copies in a store: sums, tables, BagIt, OCFL, DuraCloud, S3 Inventory",
+		Short: "Import a listing of the copies in a store: checksums, tables, BagIt, OCFL, DuraCloud, S3 Inventory",
 		Long:  importLong,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -83,30 +82,35 @@ func (f *importFlags) register(c *cobra.Command) {
 	f.engineFlags.register(c)
 	s := c.Flags()
 	s.StringVar(&f.target.Account, "account", "", "`ID` of the account")
-	s.StringVar(&f.target.Store, "store", "", "`ID` of the store whose copies are listed")
-	s.StringVar(&f.target.Space, "space", "", "`SPACE` of all rows; needed where the listing names none")
-	s.StringVar(&f.target.Strip, "strip", "", "take `PREFIX` away from items: of paths whole parts; an item without it is a fault")
-	s.StringVar(&f.target.Prefix, "prefix", "", "put `TEXT` in front of items")
-	s.StringVar(&f.target.Backslash, "backslash", "", "in paths, take backslashes for `WHAT`: slash, or keep; else they are faults")
-	s.StringVar(&f.when, "time", "", "`TIME` of rows that have none, as 2006-01-02T15:04:05Z")
-	s.StringVar(&f.format, "format", "", "`FORM` of the listings, in place of what is recognised: "+formatWords())
-	s.StringVar(&f.options.Algorithm, "algorithm", "", "`ALGORITHM` of digests that do not say; else their length does")
-	s.StringArrayVar(&f.columns, "column", nil, "of tables, `MEANING=NAME`: "+strings.Join(inventory.Meanings(), ", ")+", or an algorithm")
-	s.StringVar(&f.delimiter, "delimiter", "", "of CSV, `CHARACTER`, or tab")
-	s.StringVar(&f.zone, "zone", "", "`ZONE` of times that name none: UTC, Europe/Berlin")
-	s.StringVar(&f.options.Version, "version", "", "of OCFL, read this `VERSION`, not the head")
-	s.BoolVar(&f.options.ContentPaths, "content-paths", false, "of OCFL, read the files as they lie in the object")
-	s.BoolVar(&f.options.TagManifests, "tag-manifests", false, "of BagIt, read the tag files too")
-	s.BoolVar(&f.dryRun, "dry-run", false, "only check, and print the first rows; needs no engine")
-	s.BoolVar(&f.wait, "wait", false, "wait until what is published has been planned, and is on record")
-	s.BoolVar(&f.order.SkipFaulty, "skip-faulty", false, "publish what is sound where there are faults")
-	s.BoolVar(&f.order.Strict, "strict", false, "what is only odd is a fault: an item listed twice alike, a row without a digest, a column that is not read")
-	s.Int64Var(&f.order.From, "from", 1, "go on with row `N`, counted over all listings")
-	s.IntVar(&f.order.Faults, "faults", 100, "print at most `N` faults; the others are counted")
+	s.StringVar(&f.target.Store, "store", "", "`ID` of the store that has the listed copies")
+	s.StringVar(&f.target.Space, "space", "", "`SPACE` of all rows; required if the listing has no spaces")
+	s.StringVar(&f.target.Strip, "strip", "",
+		"remove `PREFIX` from items (from paths: whole elements); an item without it is a fault")
+	s.StringVar(&f.target.Prefix, "prefix", "", "add `TEXT` before items")
+	s.StringVar(&f.target.Backslash, "backslash", "",
+		"`MEANING` of backslashes in paths: slash, or keep; by default they are faults")
+	s.StringVar(&f.when, "time", "", "`TIME` of rows without one, as 2006-01-02T15:04:05Z")
+	s.StringVar(&f.format, "format", "", "`FORMAT` of the listings, instead of the detected one: "+formatNames())
+	s.StringVar(&f.options.Algorithm, "algorithm", "",
+		"`ALGORITHM` of digests without one; by default their length determines it")
+	s.StringArrayVar(&f.columns, "column", nil,
+		"tables: `MEANING=NAME` of a column; meanings are "+strings.Join(inventory.Meanings(), ", ")+" and algorithms")
+	s.StringVar(&f.delimiter, "delimiter", "", "CSV: separating `CHARACTER`, or tab")
+	s.StringVar(&f.zone, "zone", "", "time `ZONE` of times without one: UTC, Europe/Berlin")
+	s.StringVar(&f.options.Version, "version", "", "OCFL: read this `VERSION`, not the head")
+	s.BoolVar(&f.options.ContentPaths, "content-paths", false, "OCFL: use the content paths in the object")
+	s.BoolVar(&f.options.TagManifests, "tag-manifests", false, "BagIt: read the tag files too")
+	s.BoolVar(&f.dryRun, "dry-run", false, "only check, and print the first rows; needs neither Kafka nor ClickHouse")
+	s.BoolVar(&f.wait, "wait", false, "wait until the changes are planned, and ClickHouse has them")
+	s.BoolVar(&f.order.SkipFaulty, "skip-faulty", false, "publish the sound rows even if others have faults")
+	s.BoolVar(&f.order.Strict, "strict", false,
+		"treat as faults: an item listed twice alike, a row without a digest, a column that is not read")
+	s.Int64Var(&f.order.From, "from", 1, "start with row `N`, counted over all listings")
+	s.IntVar(&f.order.Faults, "faults", 100, "print at most `N` faults, and the number of the others")
 	f.output = outputFlag(c, formText, formJSON)
 }
 
-func formatWords() string {
+func formatNames() string {
 	words := make([]string, 0, len(inventory.Formats()))
 	for _, f := range inventory.Formats() {
 		words = append(words, string(f))
@@ -114,21 +118,22 @@ func formatWords() string {
 	return strings.Join(words, ", ")
 }
 
-// check reads the flags.
+// check validates the flags and sets the options.
 func (f *importFlags) check() (err error) {
 	f.options.Format = inventory.Format(f.format)
-	f.target.User, f.target.Now = person(), time.Now()
+	backslashes := []string{inventory.BackslashRefuse, inventory.BackslashSlash, inventory.BackslashKeep}
+	f.target.User, f.target.Now = currentUser(), time.Now()
 	switch {
 	case f.target.Account == "" || f.target.Store == "":
 		return fmt.Errorf("%w: name the copies' --account and --store", usage.Err)
 	case f.format != "" && !slices.Contains(inventory.Formats(), f.options.Format):
-		return fmt.Errorf("%w: there is no form %q; there are %s", usage.Err, f.format, formatWords())
-	case !slices.Contains([]string{inventory.BackslashRefuse, inventory.BackslashSlash, inventory.BackslashKeep}, f.target.Backslash):
+		return fmt.Errorf("%w: there is no format %q; there are %s", usage.Err, f.format, formatNames())
+	case !slices.Contains(backslashes, f.target.Backslash):
 		return fmt.Errorf("%w: --backslash is slash or keep, not %q", usage.Err, f.target.Backslash)
 	case f.dryRun && f.wait:
 		return fmt.Errorf("%w: --dry-run publishes nothing that --wait could wait for", usage.Err)
 	case f.order.From < 1 || f.order.Faults < 0:
-		return fmt.Errorf("%w: rows are counted from 1, and faults from 0", usage.Err)
+		return fmt.Errorf("%w: --from must be at least 1, and --faults at least 0", usage.Err)
 	}
 	if f.when != "" {
 		if f.target.Default, err = time.Parse(time.RFC3339, f.when); err != nil {
@@ -175,12 +180,13 @@ func (f *importFlags) run(c *cobra.Command, paths []string) (err error) {
 		return err
 	}
 	if !f.dryRun && f.config == "" && f.state == "" {
-		return fmt.Errorf("%w: name a configuration with --config FILE, or a kept state with --state DIR; or check with --dry-run", usage.Err)
+		return fmt.Errorf("%w: name a configuration with --config FILE, or a kept state with --state DIR; "+
+			"or check with --dry-run", usage.Err)
 	}
 	ctx := c.Context()
 	var e *engines
 	if f.config != "" || f.state != "" {
-		// Before the listings are read: that may take long.
+		// Open before reading the listings, which may take long.
 		without := app.StateConfig{WithoutEngine: !f.wait, WithoutBroker: f.dryRun}
 		if e, err = f.open(ctx, c.ErrOrStderr(), without); err != nil {
 			return err
@@ -196,36 +202,35 @@ func (f *importFlags) run(c *cobra.Command, paths []string) (err error) {
 	} else {
 		display = progress.New(c.ErrOrStderr())
 	}
-	defer display.Close() // also before anything is printed below the bars
-	checked, err := f.examine(ctx, display, paths)
+	defer display.Close() // it is also closed before each print below the bars
+	checked, err := f.checkListings(ctx, display, paths)
 	if err != nil {
 		display.Close()
 		if ctx.Err() != nil {
 			fmt.Fprintln(c.ErrOrStderr(), "stopped before anything was published")
 		}
-		return classedImport(err)
+		return classifyImportError(err)
 	}
 	report := importReport{flags: f, check: checked}
 	if !f.dryRun && (checked.Faulty == 0 || f.order.SkipFaulty) {
 		if report.done, err = f.publish(ctx, display, e, checked); err != nil {
 			display.Close()
-			return f.stopped(ctx, c.ErrOrStderr(), report, err)
+			return f.stoppedError(ctx, c.ErrOrStderr(), report, err)
 		}
 	}
 	if f.wait && report.done.Published > 0 {
-		err = e.handled(c, f.engineFlags, schemas.RolePlanner)
+		err = e.waitHandled(c, f.engineFlags, schemas.RolePlanner)
 	}
 	display.Close()
-	// What was published is reported also if the wait for it fails.
+	// Report the published rows even if waiting for them failed.
 	if err := errors.Join(err, report.print(c.OutOrStdout(), c.ErrOrStderr())); err != nil {
 		return err
 	}
-	return report.verdict()
+	return report.exitError()
 }
 
-// classedImport says whose an error is: a form that is not recognised is the caller's to say, a damaged listing is
-// a finding.
-func classedImport(err error) error {
+// classifyImportError maps an unknown format to a usage error, and a damaged listing to a finding.
+func classifyImportError(err error) error {
 	switch {
 	case errors.Is(err, inventory.ErrFormat):
 		return fmt.Errorf("%w: %w", usage.Err, err)
@@ -235,8 +240,10 @@ func classedImport(err error) error {
 	return err
 }
 
-// examine opens and checks the listings.
-func (f *importFlags) examine(ctx context.Context, display *progress.Display, paths []string) (*app.ImportCheck, error) {
+// checkListings opens and checks the listings.
+func (f *importFlags) checkListings(
+	ctx context.Context, display *progress.Display, paths []string,
+) (*app.ImportCheck, error) {
 	var step *progress.Step
 	var total, read int64
 	f.options.Told = func(n int64) {
@@ -249,8 +256,9 @@ func (f *importFlags) examine(ctx context.Context, display *progress.Display, pa
 		if err != nil {
 			return nil, err
 		}
-		if f.target.Space == "" && slices.Contains([]inventory.Format{inventory.Sums, inventory.BagIt, inventory.OCFL}, l.Format()) {
-			return nil, fmt.Errorf("%w: %s names no spaces; say with --space which it is", usage.Err, path)
+		withoutSpaces := []inventory.Format{inventory.Sums, inventory.BagIt, inventory.OCFL}
+		if f.target.Space == "" && slices.Contains(withoutSpaces, l.Format()) {
+			return nil, fmt.Errorf("%w: %s has no spaces; name the space with --space", usage.Err, path)
 		}
 		f.order.Listings = append(f.order.Listings, l)
 		total += l.Bytes()
@@ -264,7 +272,9 @@ func (f *importFlags) examine(ctx context.Context, display *progress.Display, pa
 	return checked, err
 }
 
-func (f *importFlags) publish(ctx context.Context, display *progress.Display, e *engines, c *app.ImportCheck) (app.ImportDone, error) {
+func (f *importFlags) publish(
+	ctx context.Context, display *progress.Display, e *engines, c *app.ImportCheck,
+) (app.ImportDone, error) {
 	p, err := app.OpenProducer(ctx, e.cfg, e.log, "millrace/import")
 	if err != nil {
 		return app.ImportDone{Next: f.order.From}, err
@@ -276,13 +286,13 @@ func (f *importFlags) publish(ctx context.Context, display *progress.Display, e 
 	return done, err
 }
 
-// stopped says how to go on.
-func (f *importFlags) stopped(ctx context.Context, stderr io.Writer, r importReport, err error) error {
-	again := fmt.Sprintf("%d of %d rows are published; the same command goes on with --from %d (or again from the beginning, which is harmless)",
-		r.done.Published, r.check.Sound(), r.done.Next)
+// stoppedError returns the error of an import that stopped, with the options to continue.
+func (f *importFlags) stoppedError(ctx context.Context, stderr io.Writer, r importReport, err error) error {
+	hint := fmt.Sprintf("%d of %d rows are published; the same command continues with --from %d "+
+		"(repeating it from the beginning is safe too)", r.done.Published, r.check.Sound(), r.done.Next)
 	if ctx.Err() != nil {
-		fmt.Fprintln(stderr, "stopped: "+again)
+		fmt.Fprintln(stderr, "stopped: "+hint)
 		return err
 	}
-	return fmt.Errorf("%s: %w", again, err)
+	return fmt.Errorf("%s: %w", hint, err)
 }

@@ -15,14 +15,14 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// An importReport is what an import found and did.
+// An importReport is the result of an import.
 type importReport struct {
 	flags *importFlags
 	check *app.ImportCheck
 	done  app.ImportDone
 }
 
-// importJSON is the report for programs.
+// importJSON is the report as JSON.
 type importJSON struct {
 	Listings  []listingJSON     `json:"listings"`
 	Rows      int64             `json:"rows"`
@@ -53,16 +53,16 @@ type faultJSON struct {
 	Reason string `json:"reason"`
 }
 
-// print writes the report to out, and faults, as text, to problems.
+// print writes the report to out, and the faults as text to problems.
 func (r importReport) print(out, problems io.Writer) error {
 	if r.flags.output.form == formJSON {
 		return r.json(out)
 	}
 	for _, f := range r.check.Faults {
-		fmt.Fprintln(problems, clean(f.Error()))
+		fmt.Fprintln(problems, printable(f.Error()))
 	}
 	if more := r.check.Faulty - int64(len(r.check.Faults)); more > 0 {
-		fmt.Fprintf(problems, "and %d more faults (--faults says how many are printed)\n", more)
+		fmt.Fprintf(problems, "and %d more faults (--faults sets how many are printed)\n", more)
 	}
 	for _, l := range r.flags.order.Listings {
 		fmt.Fprintf(out, "%s: %s\n", l.Path(), l.Format())
@@ -71,17 +71,19 @@ func (r importReport) print(out, problems io.Writer) error {
 	fmt.Fprintf(out, "%d rows, %d of them sound; %d faults\n", c.Rows, c.Sound(), c.Faulty)
 	for _, n := range []struct {
 		n    int64
-		what string
+		text string
 	}{
-		{c.Repeated, "items are listed more than once, alike"}, {c.NoDigest, "rows have no digest"}, {c.NoSize, "rows have no size"},
-		{c.NoTime, "rows have no time of their own, and get " + r.times()},
+		{c.Repeated, "items are listed more than once, alike"},
+		{c.NoDigest, "rows have no digest"},
+		{c.NoSize, "rows have no size"},
+		{c.NoTime, "rows have no time, and get " + r.defaultTimes()},
 	} {
 		if n.n > 0 {
-			fmt.Fprintf(out, "%d %s\n", n.n, n.what)
+			fmt.Fprintf(out, "%d %s\n", n.n, n.text)
 		}
 	}
 	for _, kind := range slices.Sorted(maps.Keys(c.PassedOver)) {
-		fmt.Fprintf(out, "%d rows are passed over: %s\n", c.PassedOver[kind], kind)
+		fmt.Fprintf(out, "%d rows are ignored: %s\n", c.PassedOver[kind], kind)
 	}
 	if len(c.Unread) > 0 {
 		fmt.Fprintf(out, "columns that are not read: %q\n", c.Unread)
@@ -91,27 +93,29 @@ func (r importReport) print(out, problems io.Writer) error {
 		for _, change := range c.First {
 			fmt.Fprintln(out, changeLine(change))
 		}
-		fmt.Fprintf(out, "would publish %d changes of store %s/%s\n", r.would(), r.flags.target.Account, r.flags.target.Store)
+		fmt.Fprintf(out, "would publish %d changes of store %s/%s\n",
+			r.publishable(), r.flags.target.Account, r.flags.target.Store)
 	default:
-		fmt.Fprintf(out, "published %d changes of store %s/%s; skipped %d rows\n", r.done.Published, r.flags.target.Account,
-			r.flags.target.Store, r.done.Skipped)
+		fmt.Fprintf(out, "published %d changes of store %s/%s; skipped %d rows\n",
+			r.done.Published, r.flags.target.Account, r.flags.target.Store, r.done.Skipped)
 		if r.flags.state != "" && r.done.Published > 0 && !r.flags.wait {
-			fmt.Fprintln(out, r.flags.later("they are handled"))
+			fmt.Fprintln(out, r.flags.laterWithState("they are handled"))
 		}
 	}
 	return nil
 }
 
-// would is how many rows a run without --dry-run would publish, from the first on.
-func (r importReport) would() int64 {
+// publishable returns the number of rows that a run without --dry-run would publish, starting at
+// the first.
+func (r importReport) publishable() int64 {
 	if r.check.Faulty > 0 && !r.flags.order.SkipFaulty {
 		return 0
 	}
 	return r.check.Sound()
 }
 
-// times are those of rows that have none.
-func (r importReport) times() string {
+// defaultTimes returns the times for rows without one.
+func (r importReport) defaultTimes() string {
 	if t := r.flags.target.Default; !t.IsZero() {
 		return t.UTC().Format(time.RFC3339)
 	}
@@ -121,7 +125,7 @@ func (r importReport) times() string {
 			words = append(words, word)
 		}
 	}
-	return "that of their listing: " + strings.Join(words, ", ")
+	return "the time of their listing: " + strings.Join(words, ", ")
 }
 
 func changeLine(c *pb.Change) string {
@@ -140,9 +144,11 @@ func changeLine(c *pb.Change) string {
 func (r importReport) json(out io.Writer) error {
 	c := r.check
 	j := importJSON{
-		Rows: c.Rows, Sound: c.Sound(), Faulty: c.Faulty, Repeated: c.Repeated, NoDigest: c.NoDigest, NoSize: c.NoSize, NoTime: c.NoTime,
+		Rows: c.Rows, Sound: c.Sound(), Faulty: c.Faulty, Repeated: c.Repeated,
+		NoDigest: c.NoDigest, NoSize: c.NoSize, NoTime: c.NoTime,
 		Passed: c.PassedOver, Unread: append([]string{}, c.Unread...), DryRun: r.flags.dryRun,
-		Published: r.done.Published, Skipped: r.done.Skipped, Listings: []listingJSON{}, First: []json.RawMessage{}, Found: []faultJSON{},
+		Published: r.done.Published, Skipped: r.done.Skipped,
+		Listings: []listingJSON{}, First: []json.RawMessage{}, Found: []faultJSON{},
 	}
 	for _, l := range r.flags.order.Listings {
 		j.Listings = append(j.Listings, listingJSON{l.Path(), string(l.Format()), l.Modified().UTC()})
@@ -160,16 +166,17 @@ func (r importReport) json(out io.Writer) error {
 	return writeJSON(out, j)
 }
 
-// verdict is how the command ends.
-func (r importReport) verdict() error {
+// exitError returns the error with which the command ends.
+func (r importReport) exitError() error {
 	switch {
 	case r.check.Faulty == 0:
 		return nil
 	case r.flags.dryRun:
 		return fmt.Errorf("%w: there are %d faults in the listings", errFindings, r.check.Faulty)
 	case r.flags.order.SkipFaulty:
-		return fmt.Errorf("%w: %d rows were skipped, for there are %d faults in the listings", errPartly, r.done.Skipped, r.check.Faulty)
+		return fmt.Errorf("%w: %d rows were skipped because there are %d faults in the listings",
+			errPartly, r.done.Skipped, r.check.Faulty)
 	}
-	return fmt.Errorf("%w: there are %d faults in the listings, so nothing is published; --skip-faulty publishes the %d sound rows",
-		errFindings, r.check.Faulty, r.check.Sound())
+	return fmt.Errorf("%w: there are %d faults in the listings, so nothing is published; "+
+		"--skip-faulty publishes the %d sound rows", errFindings, r.check.Faulty, r.check.Sound())
 }

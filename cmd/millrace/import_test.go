@@ -11,18 +11,21 @@ import (
 	"github.com/millrace/millrace/cmd/millrace/usage"
 )
 
-// Whoever stops an import, or sees it fail, is told how far it came and how to go on.
+// An import that is stopped or fails reports its progress and how to continue.
 func TestImportStopped(t *testing.T) {
-	r := importReport{check: &app.ImportCheck{Rows: 50, Skipped: 2}, done: app.ImportDone{Published: 9, Skipped: 1, Next: 11}}
-	const want = "9 of 48 rows are published; the same command goes on with --from 11"
+	r := importReport{check: &app.ImportCheck{Rows: 50, Skipped: 2},
+		done: app.ImportDone{Published: 9, Skipped: 1, Next: 11}}
+	const want = "9 of 48 rows are published; the same command continues with --from 11"
 	ctx, stop := context.WithCancel(t.Context())
 	var out bytes.Buffer
 	broker := errors.New("no broker")
-	if err := new(importFlags).stopped(ctx, &out, r, broker); !errors.Is(err, broker) || !strings.Contains(err.Error(), want) || exitCode(ctx, err) != exitError {
+	if err := new(importFlags).stoppedError(ctx, &out, r, broker); !errors.Is(err, broker) ||
+		!strings.Contains(err.Error(), want) || exitCode(ctx, err) != exitError {
 		t.Errorf("failed: %v", err)
 	}
 	stop()
-	if err := new(importFlags).stopped(ctx, &out, r, ctx.Err()); exitCode(ctx, err) != exitInterrupted || !strings.Contains(out.String(), "stopped: "+want) {
+	if err := new(importFlags).stoppedError(ctx, &out, r, ctx.Err()); exitCode(ctx, err) != exitInterrupted ||
+		!strings.Contains(out.String(), "stopped: "+want) {
 		t.Errorf("stopped: %v, %q", err, out.String())
 	}
 }

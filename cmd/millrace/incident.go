@@ -19,7 +19,8 @@ import (
 )
 
 func newIncident() *cobra.Command {
-	return noun("incident", "Look at what is wrong, and decide", newIncidentList(), newIncidentApprove(), newIncidentClose())
+	return noun("incident", "List, approve and close incidents",
+		newIncidentList(), newIncidentApprove(), newIncidentClose())
 }
 
 func newIncidentList() *cobra.Command {
@@ -31,12 +32,11 @@ func newIncidentList() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "list",
-		Short: "List open incidents, or what may become one",
-		Long: `Lists open incidents: those of copies, and those of a table, a space, a policy or a record.
+		Short: "List open incidents, or checks that may become incidents",
+		Long: `Lists the open incidents of copies, tables, spaces, policies and records.
 
-With --pending it lists the copies of which the newest check, of the last 35 days, has concluded nothing yet: what
-it would conclude, since when, and when the copy is checked again. There is an incident only when a check has
-concluded something.`,
+With --pending it lists the copies with a check of the last 35 days that is not concluded yet: the preliminary
+verdict, since when, and the time of the next check. An incident is opened only when a check is concluded.`,
 		Args: usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if pending {
@@ -59,15 +59,15 @@ concluded something.`,
 	}
 	f.register(c)
 	c.Flags().StringVar(&account, "account", "", "only of this `ACCOUNT`")
-	c.Flags().BoolVar(&pending, "pending", false, "list copies of which nothing is concluded yet")
+	c.Flags().BoolVar(&pending, "pending", false, "list copies with checks that are not concluded yet")
 	o = listFlag(c)
 	return c
 }
 
-// pendingDays is how far back checks are looked for that have concluded nothing.
+// pendingDays is the age in days up to which unconcluded checks are listed.
 const pendingDays = 35
 
-// listPending prints the copies of which nothing is concluded yet.
+// listPending prints the copies with checks that are not concluded yet.
 func listPending(c *cobra.Command, f engineFlags, o *output, account string) error {
 	rows := []pendingRow{}
 	err := f.withDB(c, func(ctx context.Context, db *clickhouse.DB) error {
@@ -89,7 +89,7 @@ func listPending(c *cobra.Command, f engineFlags, o *output, account string) err
 		table[pendingRow]{"COPY\tVERDICT\tFINDING\tROW\tSINCE\tNEXT CHECK", cells})
 }
 
-// A pendingRow is what a list says of one copy of which nothing is concluded yet.
+// A pendingRow is a copy with an unconcluded check in a list.
 type pendingRow struct {
 	Account string    `json:"account"`
 	Store   string    `json:"store"`
@@ -103,9 +103,9 @@ type pendingRow struct {
 	Checks  uint64    `json:"checks"`
 }
 
-// An incidentRow is what a list says of one incident.
+// An incidentRow is an incident in a list.
 type incidentRow struct {
-	Key     string     `json:"key"` // as approve takes it
+	Key     string     `json:"key"` // the argument of approve
 	ID      string     `json:"id"`
 	Account string     `json:"account"`
 	Store   string     `json:"store"`
@@ -124,13 +124,13 @@ type incidentRow struct {
 func incidentOf(i *pb.Incident) incidentRow {
 	return incidentRow{
 		Key: schemas.IncidentKey(i), ID: i.GetId(), Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(),
-		Item: i.GetItem(), Kind: i.GetKind(), Subject: i.GetSubject(), State: stateWord(i.GetState()), Row: i.GetRow(),
+		Item: i.GetItem(), Kind: i.GetKind(), Subject: i.GetSubject(), State: incidentState(i.GetState()), Row: i.GetRow(),
 		Opened: timeOf(i.GetOpened()), Updated: timeOf(i.GetUpdated()), Repairs: i.GetRepairs(),
 		Last: lastStep(i),
 	}
 }
 
-// lastStep is the newest step of an incident, with its detail.
+// lastStep returns the latest step of an incident, with its detail.
 func lastStep(i *pb.Incident) string {
 	n := len(i.GetSteps())
 	if n == 0 {
@@ -143,7 +143,7 @@ func lastStep(i *pb.Incident) string {
 	return s.GetAction() + ": " + s.GetDetail()
 }
 
-// incidentTable is the table of incidents.
+// incidentTable returns the table of incidents.
 func incidentTable() table[incidentRow] {
 	return table[incidentRow]{"KEY\tSTATE\tROW\tOPENED\tLAST STEP", func(r incidentRow) []string {
 		return []string{r.Key, r.State, strconv.Itoa(int(r.Row)), stamp(r.Opened), r.Last}
@@ -158,23 +158,22 @@ func newIncidentApprove() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "approve KEY",
-		Short: "Let the repair of an incident go ahead; it is carried out by a running steward and copier",
-		Long: `Publishes the approval of the repair that the incident waits for. The roles steward, copier and checker carry it
-out.
+		Short: "Approve the repair of an incident",
+		Long: `Publishes the approval of a repair. The roles steward, copier and checker carry it out.
 
-With --wait it ends when the incident is closed, or when the steward does not order a repair, such as without a good
-copy, or the repair has failed. With --state all roles run in this command until then.
+With --wait the command ends when the incident is closed, when the repair has failed, or when the steward does not
+order a repair, for example because there is no good copy. With --state all roles run in this command until then.
 
 Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: the incident is still open, 5 precondition, such as an incident
 that has no repair, 130 interrupted.`,
 		Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
-				incident, err := mustBeOpen(ctx, a, args[0])
+				incident, err := requireOpenIncident(ctx, a, args[0])
 				if err != nil {
 					return err
 				}
-				action, err := a.ApproveRepair(ctx, incident, app.Approval{Who: person(), Reason: reason, From: "cli"})
+				action, err := a.ApproveRepair(ctx, incident, app.Approval{Who: currentUser(), Reason: reason, From: "cli"})
 				if err != nil {
 					return err
 				}
@@ -186,7 +185,7 @@ that has no repair, 130 interrupted.`,
 						return err
 					}
 				case e.state != nil:
-					how = f.later("it is carried out")
+					how = f.laterWithState("it is carried out")
 				}
 				_, err = fmt.Fprintf(c.OutOrStdout(), "approved %s: %s\n", args[0], how)
 				return err
@@ -194,7 +193,7 @@ that has no repair, 130 interrupted.`,
 		},
 	}
 	f.register(c)
-	c.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	c.Flags().StringVar(&reason, "reason", "", "the reason, which is recorded")
 	c.Flags().BoolVar(&wait, "wait", false, "wait until the incident is closed, or its repair has failed")
 	return c
 }
@@ -206,30 +205,31 @@ func newIncidentClose() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "close KEY",
-		Short: "Close an incident of which a person knows that it is over",
-		Long: `Closes an open incident, and records who did it and why.
+		Short: "Close an incident",
+		Long: `Closes an open incident, and records the user and the reason.
 
-An incident of a copy is closed by a running steward; a later check that passes closes it too, and one that finds
-the fault again opens a new one. An incident of a table, a space or a policy is opened again while its cause is
-there; one of a record that cannot be read stays closed, and the record is passed over from then on.`,
+A running steward closes an incident of a copy. A later check that passes closes such an incident too, and a check
+that finds the fault again opens a new one. An incident of a table, a space or a policy is opened again while its cause
+exists. An incident of an unreadable record stays closed, and the record is skipped from then on.`,
 		Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if reason == "" {
-				return fmt.Errorf("%w: say with --reason why, for the record", usage.Err)
+				return fmt.Errorf("%w: --reason is missing: it is recorded", usage.Err)
 			}
 			return f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
-				incident, err := mustBeOpen(ctx, a, args[0])
+				incident, err := requireOpenIncident(ctx, a, args[0])
 				if err != nil {
 					return err
 				}
-				if err := a.CloseIncident(ctx, incident, app.Approval{Who: person(), Reason: reason, From: "cli"}); err != nil {
+				by := app.Approval{Who: currentUser(), Reason: reason, From: "cli"}
+				if err := a.CloseIncident(ctx, incident, by); err != nil {
 					return err
 				}
 				how := "closed"
 				switch {
 				case incident.GetItem() == "":
 				case e.state != nil:
-					how = f.later("it is closed")
+					how = f.laterWithState("it is closed")
 				default:
 					how = "the steward will close it"
 				}
@@ -239,12 +239,12 @@ there; one of a record that cannot be read stays closed, and the record is passe
 		},
 	}
 	f.register(c)
-	c.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	c.Flags().StringVar(&reason, "reason", "", "the reason, which is recorded")
 	return c
 }
 
-// mustBeOpen returns the open incident of a key.
-func mustBeOpen(ctx context.Context, a *app.App, key string) (*pb.Incident, error) {
+// requireOpenIncident returns the open incident with a key, or an error if there is none.
+func requireOpenIncident(ctx context.Context, a *app.App, key string) (*pb.Incident, error) {
 	i, err := openIncident(ctx, a, key)
 	if err == nil && i == nil {
 		err = fmt.Errorf("no open incident has the key %q: see 'millrace incident list'", key)
@@ -252,9 +252,10 @@ func mustBeOpen(ctx context.Context, a *app.App, key string) (*pb.Incident, erro
 	return i, err
 }
 
-// withKeys returns the arguments of the command line in a form in which no key of an incident looks like a flag: the
-// account of incidents that are of none, "-", is left out, and openIncident knows them without it.
-func withKeys(args []string) []string {
+// escapeIncidentKeys changes arguments so that no incident key looks like a flag: the key of an
+// incident without an account starts with "-/", and the dash is removed. openIncident accepts keys
+// without it.
+func escapeIncidentKeys(args []string) []string {
 	if len(args) == 0 || args[0] != "incident" {
 		return args
 	}
@@ -267,7 +268,7 @@ func withKeys(args []string) []string {
 	return args
 }
 
-// openIncident returns the open incident of a key, nil if there is none.
+// openIncident returns the open incident with a key; nil if there is none.
 func openIncident(ctx context.Context, a *app.App, key string) (*pb.Incident, error) {
 	open, err := a.DB().OpenIncidents(ctx, "")
 	if err != nil {
@@ -281,8 +282,11 @@ func openIncident(ctx context.Context, a *app.App, key string) (*pb.Incident, er
 	return nil, nil
 }
 
-// awaitRepair waits until an incident is closed, or its repair, which an action approved, cannot be made or has failed.
-func (f *engineFlags) awaitRepair(c *cobra.Command, e *engines, a *app.App, approved *pb.Incident, action string) error {
+// awaitRepair waits until an approved incident is closed, or its repair has failed or cannot be
+// made. action is the id of the approval.
+func (f *engineFlags) awaitRepair(
+	c *cobra.Command, e *engines, a *app.App, approved *pb.Incident, action string,
+) error {
 	key, open := schemas.IncidentKey(approved), ""
 	by := []schemas.Role{schemas.RoleSteward, schemas.RoleCopier, schemas.RoleChecker, schemas.RoleSink}
 	err := e.withRoles(c, a, *f, app.Roles(), func(ctx context.Context, w *waiter) error {
@@ -305,8 +309,9 @@ func (f *engineFlags) awaitRepair(c *cobra.Command, e *engines, a *app.App, appr
 	return err
 }
 
-// repairEnded reports whether a repair that an action approved has come to an end, and the last step of its incident if
-// that is still open. now is the newest record of the open incident of the same key, nil if there is none.
+// repairEnded reports whether the repair approved by an action has ended, and, if the incident is
+// still open, its last step. now is the present state of the open incident with the same key; nil
+// if there is none.
 func repairEnded(now, approved *pb.Incident, action string) (over bool, open string) {
 	if now == nil || now.GetId() != approved.GetId() {
 		return true, ""
@@ -314,7 +319,7 @@ func repairEnded(now, approved *pb.Incident, action string) (over bool, open str
 	if now.GetState() == pb.IncidentState_INCIDENT_STATE_REPAIRING {
 		return false, ""
 	}
-	// The steward ignores an approval while a repair is under way: then the end of that one counts.
+	// During a repair the steward ignores an approval. Then the end of that repair counts.
 	taken := approved.GetState() == pb.IncidentState_INCIDENT_STATE_REPAIRING
 	for _, s := range now.GetSteps() {
 		taken = taken || s.GetRef() == action
@@ -325,8 +330,8 @@ func repairEnded(now, approved *pb.Incident, action string) (over bool, open str
 	return true, lastStep(now)
 }
 
-// person is who sits at the keyboard, as far as the machine knows.
-func person() string {
+// currentUser returns the name of the user who runs the command.
+func currentUser() string {
 	u, err := user.Current()
 	if err != nil {
 		return "unknown"
@@ -334,8 +339,8 @@ func person() string {
 	return u.Username
 }
 
-// stateWord is an incident's state as people say it.
-func stateWord(s pb.IncidentState) string {
+// incidentState returns the name of an incident's state, as it is printed.
+func incidentState(s pb.IncidentState) string {
 	word := strings.TrimPrefix(s.String(), "INCIDENT_STATE_")
 	return strings.ReplaceAll(strings.ToLower(word), "_", "-")
 }

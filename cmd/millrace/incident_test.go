@@ -6,8 +6,8 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// A command that waits for a repair ends when the incident is closed, and when the steward has taken the approval and
-// no repair is under way any more.
+// Waiting for a repair ends when the incident is closed, and when the steward has accepted the
+// approval and no repair is running.
 func TestRepairEnded(t *testing.T) {
 	const (
 		waiting   = pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL
@@ -26,18 +26,26 @@ func TestRepairEnded(t *testing.T) {
 		over        bool
 		open        string
 	}{
-		"closed":             {incident("i", waiting), nil, true, ""},
-		"another one":        {incident("i", waiting), incident("j", waiting), true, ""},
-		"not taken yet":      {incident("i", waiting), incident("i", waiting), false, ""},
-		"seen again":         {incident("i", open), incident("i", open, step("seen-again", "c2", "")), false, ""},
-		"under way":          {incident("i", waiting), incident("i", repairing, approved, ordered), false, ""},
-		"no good copy":       {incident("i", waiting), incident("i", open, approved, step("no-good-copy", "a", "")), true, "no-good-copy"},
-		"no digests":         {incident("i", open), incident("i", open, approved, step("no-verified-digests", "a", "")), true, "no-verified-digests"},
-		"failed":             {incident("i", waiting), incident("i", open, approved, ordered, step("repair-failed", "r", "no space left")), true, "repair-failed: no space left"},
-		"did not help":       {incident("i", waiting), incident("i", waiting, approved, ordered, step("repaired", "r", ""), step("approval-asked", "c2", "")), true, "approval-asked"},
-		"is ignored":         {incident("i", repairing), incident("i", repairing), false, ""},
-		"was ignored":        {incident("i", repairing), incident("i", open, step("repair-failed", "r", "")), true, "repair-failed"},
-		"repaired, unproved": {incident("i", waiting), incident("i", repairing, approved, ordered, step("repaired", "r", "")), false, ""},
+		"closed":        {incident("i", waiting), nil, true, ""},
+		"another one":   {incident("i", waiting), incident("j", waiting), true, ""},
+		"not taken yet": {incident("i", waiting), incident("i", waiting), false, ""},
+		"seen again":    {incident("i", open), incident("i", open, step("seen-again", "c2", "")), false, ""},
+		"under way":     {incident("i", waiting), incident("i", repairing, approved, ordered), false, ""},
+		"no good copy": {incident("i", waiting), incident("i", open, approved, step("no-good-copy", "a", "")), true,
+			"no-good-copy"},
+		"no digests": {incident("i", open), incident("i", open, approved, step("no-verified-digests", "a", "")),
+			true, "no-verified-digests"},
+		"failed": {incident("i", waiting),
+			incident("i", open, approved, ordered,
+				step("repair-failed", "r", "no space left")), true, "repair-failed: no space left"},
+		"did not help": {incident("i", waiting),
+			incident("i", waiting, approved, ordered, step("repaired", "r", ""),
+				step("approval-asked", "c2", "")), true, "approval-asked"},
+		"is ignored": {incident("i", repairing), incident("i", repairing), false, ""},
+		"was ignored": {incident("i", repairing), incident("i", open, step("repair-failed", "r", "")), true,
+			"repair-failed"},
+		"repaired, unproved": {incident("i", waiting),
+			incident("i", repairing, approved, ordered, step("repaired", "r", "")), false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			over, open := repairEnded(tt.now, tt.before, "a")

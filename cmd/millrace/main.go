@@ -1,5 +1,5 @@
-// Command millrace keeps the promised number of copies of everything in a set of
-// stores, proves again and again that every copy is intact, and repairs what is not.
+// Command millrace keeps the required number of copies of every item in a set of stores, checks
+// every copy periodically, and repairs damaged and missing copies.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 
 // Exit codes of every command.
 const (
-	exitFine         = 0
+	exitOK           = 0
 	exitError        = 1
 	exitUsage        = 2
 	exitFindings     = 3
@@ -34,28 +34,29 @@ func main() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	ctx, stop := context.WithCancel(context.Background())
-	go obey(signals, stop, os.Exit) // for as long as the process lives
+	go handleSignals(signals, stop, os.Exit) // until the process ends
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// obey has the first signal stop the process, and the second one end it at once. It is not left to
-// the signals' default: a shell may have started the process with SIGINT ignored.
-func obey(signals <-chan os.Signal, stop context.CancelFunc, exit func(int)) {
+// handleSignals stops the process at the first signal, and ends it immediately at the second. It
+// does not rely on the default action of the signals: a shell may have started the process with
+// SIGINT ignored.
+func handleSignals(signals <-chan os.Signal, stop context.CancelFunc, exit func(int)) {
 	<-signals
 	stop()
 	<-signals
 	exit(exitInterrupted)
 }
 
-// Sentinels that choose an exit code.
+// Errors that select an exit code.
 var (
-	errPartly = errors.New("partly done") // what was refused is left; the rest is done
+	errPartly = errors.New("partly done") // some objects were refused, the others are done
 )
 
-// run is main without the process.
+// run executes the command line and returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
-	root.SetArgs(withKeys(args))
+	root.SetArgs(escapeIncidentKeys(args))
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
@@ -69,7 +70,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func exitCode(ctx context.Context, err error) int {
 	switch {
 	case err == nil:
-		return exitFine
+		return exitOK
 	case errors.Is(err, demo.ErrFindings), errors.Is(err, errFindings), errors.Is(err, errPending):
 		return exitFindings
 	case errors.Is(err, usage.Err):
@@ -87,10 +88,9 @@ func exitCode(ctx context.Context, err error) int {
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "millrace",
-		Short: "Keeps copies of everything in a set of stores, proves them intact, repairs what is not",
-		Long: `millrace keeps the promised number of copies of everything in a set of stores, proves again
-and again that every copy is intact, repairs what is not, and can tell years later what
-happened to any item.
+		Short: "Keep, check and repair copies of items in a set of stores",
+		Long: `millrace keeps the required number of copies of every item in a set of stores. It checks every copy
+periodically, repairs damaged and missing copies, and records everything that happens to an item.
 
 Exit codes: 0 fine, 1 error, 2 usage, 3 findings, 4 partly done, 5 precondition, 130 interrupted.`,
 		SilenceErrors: true,
@@ -101,24 +101,28 @@ Exit codes: 0 fine, 1 error, 2 usage, 3 findings, 4 partly done, 5 precondition,
 	root.SuggestionsMinimumDistance = 2
 	root.SetFlagErrorFunc(usage.Flag)
 	root.AddCommand(newDemo(), newStandalone(), newRun(), newMigrate(), newConfig(), newObject(),
-		newIncident(), newDead(), newPause(), newResume(), newWorkers(), newSweep(), newStore(), newSpace(), newOutbox(), newImport(),
-		newVerify(), newRebuild(), newBench(), newVersion())
+		newIncident(), newDead(), newPause(), newResume(), newWorkers(), newSweep(), newStore(), newSpace(),
+		newOutbox(), newImport(), newVerify(), newRebuild(), newBench(), newVersion())
 	return root
 }
 
-// exactly refuses any other number of words than the command's own.
+// exactly accepts n arguments and refuses any other number.
 func exactly(n int) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != n {
-			return fmt.Errorf("%w: '%s' takes %d argument(s), got %d; see '%s --help'", usage.Err, c.UseLine(), n, len(args), c.CommandPath())
+			return fmt.Errorf("%w: '%s' takes %d argument(s), got %d; see '%s --help'",
+				usage.Err, c.UseLine(), n, len(args), c.CommandPath())
 		}
 		return nil
 	}
 }
 
-// noun is a command that only holds others.
+// noun returns a command that only has subcommands.
 func noun(use, short string, verbs ...*cobra.Command) *cobra.Command {
-	c := &cobra.Command{Use: use, Short: short, Args: usage.NoArgs, RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
+	c := &cobra.Command{
+		Use: use, Short: short, Args: usage.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
 	c.SuggestionsMinimumDistance = 2
 	c.AddCommand(verbs...)
 	return c

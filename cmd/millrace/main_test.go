@@ -13,12 +13,12 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// The first signal asks the process to stop, and only the second one ends it, whatever still runs.
+// The first signal stops the process; only the second one ends it immediately.
 func TestObey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		signals, code := make(chan os.Signal), make(chan int, 1)
-		go obey(signals, stop, func(n int) { code <- n })
+		go handleSignals(signals, stop, func(n int) { code <- n })
 		synctest.Wait()
 		if ctx.Err() != nil {
 			t.Fatal("it stops without a signal")
@@ -46,10 +46,10 @@ func TestScripts(t *testing.T) {
 	scripts(t, "testdata/script")
 }
 
-// scripts runs the command lines in a folder. "exits N CMD ..." runs a command
-// and wants its exit code; "deadstate" makes a state with dead letters, "stored" one whose sink is done, "more"
-// and "damage" change such a one; "fifo" and "notutf8" make files that an
-// archive cannot hold; "outbox", "hold" and "flip" make, open and damage an outbox.
+// scripts runs the testscripts in a folder. "exits N CMD ..." runs a command and expects its exit
+// code. "deadstate" makes a state with dead letters, "stored" one with committed records; "more"
+// and "damage" change it. "fifo" and "notutf8" make files that cannot become items. "outbox",
+// "hold" and "flip" make, open and damage an outbox.
 func scripts(t *testing.T, dir string) {
 	testscript.Run(t, testscript.Params{
 		Dir: dir,

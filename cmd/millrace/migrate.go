@@ -12,10 +12,10 @@ import (
 	"github.com/millrace/millrace/cmd/millrace/usage"
 )
 
-// errPending means that a dry run has found something to do.
+// errPending reports that a dry run has found something to do.
 var errPending = errors.New("there is something to migrate")
 
-// clusterWarning is printed whenever tables are made for a cluster.
+// clusterWarning is printed whenever tables are created on a cluster.
 const clusterWarning = "replication, quorum and ON CLUSTER are not covered by any test of millrace: " +
 	"try a copy of your cluster first (docs/clickhouse.md, Cluster)"
 
@@ -28,16 +28,16 @@ func newMigrate() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "migrate --config FILE",
-		Short: "Bring ClickHouse's tables up to date and make the topics that are missing",
-		Long: `Applies the migrations that the database lacks, in their order, and makes the topics that are
-missing. Whatever interrupts it, it is simply run again.
+		Short: "Update the tables of ClickHouse and create missing topics",
+		Long: `Applies the missing migrations in their order, and creates the missing topics. After an interruption, run it
+again.
 
-With --dry-run it prints the statements and topics and does nothing. It exits with 0 where there is nothing
-to do, and with 3 where there is. See docs/clickhouse.md.`,
+With --dry-run it prints the statements and topics and changes nothing; the exit code is 3 if there is something to
+do, otherwise 0. See docs/clickhouse.md.`,
 		Args: usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) (err error) {
 			if cluster != "" && f.state != "" {
-				return fmt.Errorf("%w: the ClickHouse of a state directory is one server: --cluster goes with --config", usage.Err)
+				return fmt.Errorf("%w: --cluster needs --config: the ClickHouse of a state directory is a single server", usage.Err)
 			}
 			ctx := c.Context()
 			e, err := f.open(ctx, c.ErrOrStderr(), app.StateConfig{})
@@ -66,18 +66,20 @@ to do, and with 3 where there is. See docs/clickhouse.md.`,
 		},
 	}
 	f.register(c)
-	c.Flags().StringVar(&cluster, "cluster", "", "spread the tables over the cluster `NAME`; clickhouse.cluster must then say so too")
-	c.Flags().BoolVar(&dryRun, "dry-run", false, "print what would be done, and do nothing")
-	c.Flags().BoolVar(&again, "again", false, "apply every migration again: for a server that has joined the cluster, or a table that was dropped")
+	c.Flags().StringVar(&cluster, "cluster", "",
+		"create the tables on the cluster `NAME`; set clickhouse.cluster to it as well")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "print the statements and topics, and change nothing")
+	c.Flags().BoolVar(&again, "again", false,
+		"apply every migration again: for a server that joined the cluster, or a table that was dropped")
 	o = outputFlag(c, formText, formJSON)
 	return c
 }
 
-// migrated is the document of a migration.
+// migrated is the JSON output of a migration.
 type migrated struct {
 	Applied []string `json:"applied"`
-	Topics  []string `json:"topics"`  // that were made
-	Present int      `json:"present"` // topics that were there before
+	Topics  []string `json:"topics"`  // created topics
+	Present int      `json:"present"` // number of topics that existed before
 }
 
 func migrate(ctx context.Context, out io.Writer, o *output, a *app.App, again bool) error {
@@ -94,25 +96,25 @@ func migrate(ctx context.Context, out io.Writer, o *output, a *app.App, again bo
 		fmt.Fprintln(out, "applied", name)
 	}
 	for _, name := range done.Topics {
-		fmt.Fprintln(out, "made topic", name)
+		fmt.Fprintln(out, "created topic", name)
 	}
 	if err != nil {
 		return err
 	}
 	if len(done.Applied)+len(done.Topics) == 0 {
-		_, err = fmt.Fprintf(out, "nothing to apply: the tables are up to date, and all %d topics are there\n", done.Present)
+		_, err = fmt.Fprintf(out, "nothing to apply: the tables are up to date, and all %d topics exist\n", done.Present)
 		return err
 	}
-	_, err = fmt.Fprintf(out, "%d migrations applied, %d topics made, %d topics were there already\n",
+	_, err = fmt.Fprintf(out, "%d migrations applied, %d topics created, %d topics existed\n",
 		len(done.Applied), len(done.Topics), done.Present)
 	return err
 }
 
-// A migrationPlan is the document of what a migration would do.
+// A migrationPlan is the JSON output of a dry run.
 type migrationPlan struct {
 	Prepare    []string         `json:"prepare"` // statements before the first migration
 	Migrations []migrationSteps `json:"migrations"`
-	Topics     []string         `json:"topics"` // that are missing
+	Topics     []string         `json:"topics"` // missing topics
 }
 
 type migrationSteps struct {
@@ -120,7 +122,8 @@ type migrationSteps struct {
 	Statements []string `json:"statements"`
 }
 
-// planMigration prints what a migration would do; as text, statements that clickhouse-client takes as they are.
+// planMigration prints the plan of a migration. As text it prints statements that clickhouse-client
+// accepts unchanged.
 func planMigration(ctx context.Context, out io.Writer, o *output, a *app.App, again bool) error {
 	m, err := a.PlanMigration(ctx, again)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 func newObject() *cobra.Command {
-	return noun("object", "Look at items", newObjectShow())
+	return noun("object", "Show items", newObjectShow())
 }
 
 func newObjectShow() *cobra.Command {
@@ -23,10 +23,10 @@ func newObjectShow() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "show ACCOUNT/SPACE/ITEM",
-		Short: "Print all that happened to an item, in whichever store, oldest first",
+		Short: "Print the history of an item in all stores, oldest first",
 		Args:  exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			parts := strings.SplitN(args[0], "/", 3) // an item may hold slashes
+			parts := strings.SplitN(args[0], "/", 3) // an item may contain slashes
 			if len(parts) != 3 || parts[0] == "" || parts[1] == "" || parts[2] == "" {
 				return fmt.Errorf("%w: %q is not ACCOUNT/SPACE/ITEM", usage.Err, args[0])
 			}
@@ -48,15 +48,15 @@ func showObject(c *cobra.Command, f engineFlags, parts []string, o *output) erro
 		return err
 	}
 	if len(events) == 0 {
-		return fmt.Errorf("nothing is on record of item %q in space %q of account %q", parts[2], parts[1], parts[0])
+		return fmt.Errorf("there are no records of item %q in space %q of account %q", parts[2], parts[1], parts[0])
 	}
 	return printList(c.OutOrStdout(), o, events, eventTable())
 }
 
-// eventTable is the table of what happened to an item.
+// eventTable returns the table of an item's history.
 func eventTable() table[clickhouse.Event] {
 	return table[clickhouse.Event]{"TIME\tSTORE\tKIND\tWHAT", func(ev clickhouse.Event) []string {
-		what := strings.TrimSpace(ev.What + " " + ev.Detail)
-		return []string{ev.Time.UTC().Format(time.RFC3339Nano), ev.Store, ev.Kind, what}
+		text := strings.TrimSpace(ev.What + " " + ev.Detail)
+		return []string{ev.Time.UTC().Format(time.RFC3339Nano), ev.Store, ev.Kind, text}
 	}}
 }

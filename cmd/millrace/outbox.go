@@ -15,11 +15,11 @@ import (
 	"github.com/millrace/millrace/streams/storage/emit"
 )
 
-// shownOutcomes is how many mutations of unknown outcome a text names.
-const shownOutcomes = 50
+// maxOutcomes is the number of mutations of unknown outcome that are printed.
+const maxOutcomes = 50
 
 func newOutbox() *cobra.Command {
-	return noun("outbox", "Look after the outbox of a program that stores through streams/storage/emit",
+	return noun("outbox", "Check and salvage the outbox of a program that uses streams/storage/emit",
 		newOutboxCheck(), newOutboxSalvage())
 }
 
@@ -27,11 +27,11 @@ func newOutboxCheck() *cobra.Command {
 	var o *output
 	c := &cobra.Command{
 		Use:   "check DIR",
-		Short: "Read all of an outbox, and report what of it is damaged; nothing is written",
-		Long: `Reads each note of the outbox in DIR and verifies its checksum. It reports how many mutations wait to be published,
-which of them have no outcome (the program looks it up in the store when it starts), and the bytes that were on
-disk and cannot be read any more. An incomplete note at the end is no damage: a process that is killed leaves one.
-If the oldest or the newest segments are missing, it does not find that.
+		Short: "Verify an outbox and report damage; nothing is written",
+		Long: `Reads each record of the outbox in DIR and verifies its checksum. It reports the number of unpublished
+mutations, those of unknown outcome (the program looks it up in the store when it starts), and damaged bytes. An
+incomplete record at the end is no damage: a killed process leaves one. Missing segments at the beginning or end are
+not detected.
 
 Exit codes: 0 sound, 1 error, 2 usage, 3 damaged, 5 a process has the outbox open, 130 interrupted.`,
 		Args: exactly(1),
@@ -50,9 +50,9 @@ Exit codes: 0 sound, 1 error, 2 usage, 3 damaged, 5 a process has the outbox ope
 	return c
 }
 
-// A salvaged outbox is what salvage reports.
+// A salvaged is the result of salvaging an outbox.
 type salvaged struct {
-	emit.Inspection        // of the old one, before
+	emit.Inspection        // of the damaged outbox
 	To              string `json:"to,omitempty"` // empty: nothing was written
 }
 
@@ -64,18 +64,18 @@ func newOutboxSalvage() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "salvage DIR",
-		Short: "Write what can be read of a damaged outbox into a new one",
-		Long: `Writes what can be read of the damaged outbox in DIR into a new one, DIR.salvaged or what --to names, and reports
-what is lost: the bytes, and the tickets between which the lost notes lie. DIR stays as it is. Have the program open
-the new outbox then, or put it in the place of the old one. With --in-place DIR itself is mended; its damaged
-segments lie in it as NAME.damaged.
+		Short: "Copy the readable records of a damaged outbox to a new one",
+		Long: `Copies the readable records of the damaged outbox in DIR to a new one, DIR.salvaged or --to, and reports
+the loss: the bytes, and the tickets between which records are lost. DIR is not changed. Let the program open the
+new outbox, or move it to the place of the old one. With --in-place DIR itself is repaired; its damaged segments
+stay in it as NAME.damaged.
 
-Mutations of which the outcome is unknown are looked up in the store when the program starts. Those of which all notes
-are lost are not published: import a listing of the store (millrace import) to find them.
+Mutations of unknown outcome are looked up in the store when the program starts. Mutations with no readable record are
+not published: import a listing of the store (millrace import) to find them.
 
-Run it as the user of the program, who owns the new outbox. Of an outbox that is sound nothing is written.
+Run it as the user of the program, who will own the new outbox. For a sound outbox nothing is written.
 
-Exit codes: 0 sound, 1 error, 2 usage, 3 it was damaged and what can be read is kept, 5 a process has the outbox
+Exit codes: 0 sound, 1 error, 2 usage, 3 it was damaged and the readable records are kept, 5 a process has the outbox
 open, 130 interrupted.`,
 		Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -101,11 +101,11 @@ open, 130 interrupted.`,
 			if err := showInspection(c.OutOrStdout(), o, in, s); err != nil || s.To == "" {
 				return err
 			}
-			return fmt.Errorf("%w: outbox %s was damaged: what can be read of it is in %s", errFindings, args[0], s.To)
+			return fmt.Errorf("%w: outbox %s was damaged: its readable records are in %s", errFindings, args[0], s.To)
 		},
 	}
-	c.Flags().StringVar(&to, "to", "", "`DIRECTORY` of the new outbox, which must not be there [DIR.salvaged]")
-	c.Flags().BoolVar(&inPlace, "in-place", false, "mend DIR itself")
+	c.Flags().StringVar(&to, "to", "", "`DIRECTORY` of the new outbox, which must not exist [DIR.salvaged]")
+	c.Flags().BoolVar(&inPlace, "in-place", false, "repair DIR itself")
 	o = outputFlag(c, formText, formJSON)
 	return c
 }
@@ -115,7 +115,7 @@ func salvageTo(dir, to string) (_ string, err error) {
 	if to != "" {
 		return filepath.Clean(to), nil
 	}
-	if base := filepath.Base(dir); base == "." || base == ".." { // it has a name only as seen from elsewhere
+	if base := filepath.Base(dir); base == "." || base == ".." { // it has no name of its own
 		if dir, err = filepath.Abs(dir); err != nil {
 			return "", err
 		}
@@ -123,7 +123,7 @@ func salvageTo(dir, to string) (_ string, err error) {
 	return filepath.Clean(dir) + ".salvaged", nil
 }
 
-// outboxError says of an error that another process causes it.
+// outboxError wraps ErrPrecondition if another process has the outbox open.
 func outboxError(err error) error {
 	if errors.Is(err, emit.ErrLocked) {
 		return fmt.Errorf("%w: %w", app.ErrPrecondition, err)
@@ -131,7 +131,7 @@ func outboxError(err error) error {
 	return err
 }
 
-// showInspection prints in for people, or document.
+// showInspection prints in as text, or document as JSON.
 func showInspection(w io.Writer, o *output, in emit.Inspection, document any) error {
 	if o.form == formJSON {
 		return writeJSON(w, document)
@@ -142,41 +142,43 @@ func showInspection(w io.Writer, o *output, in emit.Inspection, document any) er
 
 func inspectionText(in emit.Inspection) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %d segments of %d bytes; %d mutations wait, %d of them have no outcome; %d reports undecided, %d aside\n",
+	fmt.Fprintf(&b, "%s: %d segments of %d bytes; %d mutations wait, %d of them of unknown outcome; "+
+		"%d reports unresolved, %d rejected\n",
 		in.Dir, in.Segments, in.Bytes, in.Held, len(in.Unknown), in.Undecided, in.Aside)
 	if in.Torn > 0 {
-		fmt.Fprintf(&b, "incomplete: the last %d bytes are no whole note, as a kill leaves it: no damage\n", in.Torn)
+		fmt.Fprintf(&b, "incomplete: the last %d bytes are part of a record, as a killed process leaves it: no damage\n",
+			in.Torn)
 	}
 	lost := int64(0)
 	for _, d := range in.Damage {
 		lost += d.Bytes
 		if d.Missing > 0 {
-			fmt.Fprintf(&b, "damaged: %d segments are missing from %s on%s\n", d.Missing, d.Segment, between(d))
+			fmt.Fprintf(&b, "damaged: %d segments are missing, starting with %s%s\n", d.Missing, d.Segment, gapText(d))
 			continue
 		}
-		fmt.Fprintf(&b, "damaged: %s: %d bytes from byte %d on cannot be read%s\n", d.Segment, d.Bytes, d.From, between(d))
+		fmt.Fprintf(&b, "damaged: %s: %d bytes from byte %d on cannot be read%s\n", d.Segment, d.Bytes, d.From, gapText(d))
 	}
 	if len(in.Damage) > 0 {
 		fmt.Fprintf(&b, "lost: %d bytes in %d places\n", lost, len(in.Damage))
 	}
 	for i, u := range in.Unknown {
-		if i == shownOutcomes {
-			fmt.Fprintf(&b, "and %d more without an outcome\n", len(in.Unknown)-i)
+		if i == maxOutcomes {
+			fmt.Fprintf(&b, "and %d more of unknown outcome\n", len(in.Unknown)-i)
 			break
 		}
-		fmt.Fprintf(&b, "no outcome: ticket %d: %s of item %q in space %q, begun at %s\n",
+		fmt.Fprintf(&b, "unknown outcome: ticket %d: %s of item %q in space %q, started at %s\n",
 			u.Ticket, u.Op, u.Item, u.Space, u.Began.Format(time.RFC3339))
 	}
 	return b.String()
 }
 
-// between says which notes damage has taken.
-func between(d emit.Damage) string {
+// gapText describes the records that damage has removed.
+func gapText(d emit.Damage) string {
 	if d.Before == 0 {
-		return fmt.Sprintf(", of notes after ticket %d", d.After)
+		return fmt.Sprintf(", records after ticket %d", d.After)
 	}
 	if d.Before == d.After+1 {
-		return fmt.Sprintf(", between tickets %d and %d: no intent and no outcome", d.After, d.Before)
+		return fmt.Sprintf(", between tickets %d and %d: neither an intent nor an outcome", d.After, d.Before)
 	}
-	return fmt.Sprintf(", of notes between tickets %d and %d", d.After, d.Before)
+	return fmt.Sprintf(", records between tickets %d and %d", d.After, d.Before)
 }

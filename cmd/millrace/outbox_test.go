@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/emit"
 )
 
-// newOutboxIn is "outbox DIR": it makes an outbox in which three puts wait that have no outcome.
+// newOutboxIn is the command "outbox DIR": it makes an outbox with three puts of unknown outcome.
 func newOutboxIn(ts *testscript.TestScript, _ bool, args []string) {
 	f, err := emit.OpenFile(emit.FileConfig{Dir: ts.MkAbs(args[0])})
 	ts.Check(err)
@@ -23,7 +23,7 @@ func newOutboxIn(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(f.Close())
 }
 
-// holdOutbox is "hold DIR": this process has the outbox open until the script ends.
+// holdOutbox is the command "hold DIR": this process opens the outbox until the script ends.
 func holdOutbox(ts *testscript.TestScript, _ bool, args []string) {
 	f, err := emit.OpenFile(emit.FileConfig{Dir: ts.MkAbs(args[0])})
 	ts.Check(err)
@@ -31,7 +31,7 @@ func holdOutbox(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv("HOLDER", strconv.Itoa(os.Getpid()))
 }
 
-// flipBit is "flip FILE BYTE".
+// flipBit is the command "flip FILE BYTE".
 func flipBit(ts *testscript.TestScript, _ bool, args []string) {
 	name := ts.MkAbs(args[0])
 	b, err := os.ReadFile(name)

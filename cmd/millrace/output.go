@@ -12,21 +12,21 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Forms of output, as -o names them.
+// Output forms of the flag -o.
 const (
-	formTable  = "table"  // aligned columns, for people
-	formText   = "text"   // lines, for people
+	formTable  = "table"  // aligned columns
+	formText   = "text"   // lines of text
 	formJSON   = "json"   // one document; a list is an array
-	formNDJSON = "ndjson" // of a list, one object a line
+	formNDJSON = "ndjson" // for a list: one object per line
 )
 
-// An output is the flag -o, a pflag.Value. It takes the forms that its command has, and refuses others.
+// An output is the flag -o, a pflag.Value. It accepts the forms of its command.
 type output struct {
 	form  string
 	forms []string
 }
 
-// outputFlag gives c the flag -o with forms, of which the first is the default.
+// outputFlag adds the flag -o to c. The first of forms is the default.
 func outputFlag(c *cobra.Command, forms ...string) *output {
 	o := &output{forms[0], forms}
 	c.Flags().VarP(o, "output", "o", "`FORM` of the output: "+o.choices())
@@ -56,33 +56,33 @@ func (o *output) Set(form string) error {
 // Type implements pflag.Value.
 func (o *output) Type() string { return "form" }
 
-// A table is how a list is printed for people: the names of its columns, and the cells of a row.
+// A table formats the rows of a list as columns.
 type table[T any] struct {
-	columns string // with tabs between them
+	columns string // names, separated by tabs
 	cells   func(T) []string
 }
 
-// printList prints rows in the form that o has.
+// printList prints rows in the form of o.
 func printList[T any](w io.Writer, o *output, rows []T, t table[T]) error {
 	l := list[T]{w: w, form: o.form, table: t}
 	return errors.Join(l.print(rows), l.end())
 }
 
-// A list is printed piece by piece: none of its rows is held.
+// A list prints rows in batches. It does not buffer them.
 type list[T any] struct {
-	w     io.Writer
-	form  string
-	table table[T]
-	some  bool // something was printed
+	w       io.Writer
+	form    string
+	table   table[T]
+	started bool // rows were printed
 }
 
-// print prints the next rows. Columns of a table are aligned among them.
+// print prints the next rows. The columns of a table are aligned within a batch.
 func (l *list[T]) print(rows []T) error {
 	if len(rows) == 0 {
 		return nil
 	}
-	began := !l.some
-	l.some = true
+	began := !l.started
+	l.started = true
 	switch l.form {
 	case formJSON:
 		return l.document(rows, began)
@@ -98,21 +98,21 @@ func (l *list[T]) print(rows []T) error {
 	return l.lines(rows, began)
 }
 
-// end prints what closes the list.
+// end prints the end of the list.
 func (l *list[T]) end() error {
 	var err error
 	switch {
-	case l.form == formJSON && l.some:
+	case l.form == formJSON && l.started:
 		_, err = io.WriteString(l.w, "\n]\n")
 	case l.form == formJSON:
 		_, err = io.WriteString(l.w, "[]\n")
-	case l.form == formTable && !l.some:
+	case l.form == formTable && !l.started:
 		return l.lines(nil, true)
 	}
 	return err
 }
 
-// document prints rows of a document that is an array.
+// document prints rows as elements of a JSON array.
 func (l *list[T]) document(rows []T, began bool) error {
 	before := ",\n  "
 	if began {
@@ -131,7 +131,7 @@ func (l *list[T]) document(rows []T, began bool) error {
 	return nil
 }
 
-// lines prints rows for people.
+// lines prints rows as a table.
 func (l *list[T]) lines(rows []T, began bool) error {
 	tw := tabwriter.NewWriter(l.w, 2, 0, 2, ' ', 0)
 	if began {
@@ -140,14 +140,14 @@ func (l *list[T]) lines(rows []T, began bool) error {
 	for _, r := range rows {
 		cells := l.table.cells(r)
 		for i, cell := range cells {
-			cells[i] = strings.ReplaceAll(word(cell), "\n", " ")
+			cells[i] = strings.ReplaceAll(orDash(cell), "\n", " ")
 		}
 		fmt.Fprintln(tw, strings.Join(cells, "\t"))
 	}
 	return tw.Flush()
 }
 
-// writeJSON prints one document.
+// writeJSON prints v as one document.
 func writeJSON(out io.Writer, v any) error {
 	enc := json.NewEncoder(out)
 	enc.SetIndent("", "  ")

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// leaves returns the commands that do something, with their words.
+// leaves returns the commands without subcommands, with their arguments.
 func leaves(c *cobra.Command) map[string]*cobra.Command {
 	all := map[string]*cobra.Command{}
 	for _, sub := range c.Commands() {
@@ -33,12 +33,14 @@ func leaves(c *cobra.Command) map[string]*cobra.Command {
 	return all
 }
 
-// Every command that prints a list, or a document, has -o, which refuses other forms with exit code 2; what has none
-// is named here. A list has the forms table, json and ndjson.
+// Every command that prints a list or a document has -o, and refuses other forms with exit code 2;
+// the commands without -o are listed here. Lists have the forms table, json and ndjson.
 func TestEveryListHasForms(t *testing.T) {
-	lists := []string{"store list", "store check", "dead list", "dead redrive", "dead discard", "incident list", "object show",
+	lists := []string{"store list", "store check", "dead list", "dead redrive", "dead discard", "incident list",
+		"object show",
 		"pause", "pause list"}
-	documents := []string{"demo", "dead show", "store probe", "store upgrade", "outbox check", "outbox salvage", "import", "verify", "rebuild", "sweep start", "migrate"}
+	documents := []string{"demo", "dead show", "store probe", "store upgrade", "outbox check", "outbox salvage", "import",
+		"verify", "rebuild", "sweep start", "migrate"}
 	none := []string{"standalone", "run", "version", "config check", "config print", "incident approve", "incident close",
 		"space back", "space gone", "store init", "workers"}
 	for words, c := range leaves(newRoot()) {
@@ -113,8 +115,8 @@ func printed(t *testing.T, n int) map[string]func(io.Writer, *output) error {
 	}
 }
 
-// As json a list is one array, [] if it is empty; as ndjson it has an object a line; a table has a line of columns and
-// one for each row, whatever the names hold.
+// A list is one array as json, [] if it is empty; one object per line as ndjson; and a header and a
+// line per row as table, whatever the names contain.
 func TestFormsOfLists(t *testing.T) {
 	for _, n := range []int{0, 1, 3} {
 		for name, list := range printed(t, n) {

@@ -18,22 +18,26 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// A piece is a way to name a part of the work on the command line.
-type piece struct {
+// A scopeArgs is a form of arguments that selects a part of the work.
+type scopeArgs struct {
 	use, short string
 	parse      func(words []string) (app.Piece, error)
 }
 
-func pieces() []piece {
-	return []piece{
+func scopes() []scopeArgs {
+	return []scopeArgs{
 		{"all", "everything", func([]string) (app.Piece, error) { return app.Piece{}, nil }},
-		{"role NAME", "one role", func(w []string) (app.Piece, error) { return app.Piece{Role: schemas.Role(w[0])}, nil }},
-		{"account NAME", "what concerns an account", func(w []string) (app.Piece, error) { return app.Piece{Account: w[0]}, nil }},
-		{"store ACCOUNT/STORE", "what reads or writes a store", func(w []string) (app.Piece, error) {
+		{"role NAME", "a role", func(w []string) (app.Piece, error) {
+			return app.Piece{Role: schemas.Role(w[0])}, nil
+		}},
+		{"account NAME", "all work for an account", func(w []string) (app.Piece, error) {
+			return app.Piece{Account: w[0]}, nil
+		}},
+		{"store ACCOUNT/STORE", "all reads and writes of a store", func(w []string) (app.Piece, error) {
 			account, store, err := accountStore(w[0])
 			return app.Piece{Account: account, Store: store}, err
 		}},
-		{"pair ROLE ACCOUNT[/STORE]", "a role, for a store or an account", func(w []string) (app.Piece, error) {
+		{"pair ROLE ACCOUNT[/STORE]", "a role, for an account or a store", func(w []string) (app.Piece, error) {
 			p := app.Piece{Role: schemas.Role(w[0]), Account: w[1]}
 			var err error
 			if strings.Contains(w[1], "/") {
@@ -41,7 +45,9 @@ func pieces() []piece {
 			}
 			return p, err
 		}},
-		{"sweep NAME", "a sweep; tasks that it asked for go on", func(w []string) (app.Piece, error) { return app.Piece{Sweep: w[0]}, nil }},
+		{"sweep NAME", "a sweep; its published tasks continue", func(w []string) (app.Piece, error) {
+			return app.Piece{Sweep: w[0]}, nil
+		}},
 	}
 }
 
@@ -54,8 +60,8 @@ func accountStore(word string) (account, store string, err error) {
 	return account, store, nil
 }
 
-// command is the command of a verb for p.
-func (p piece) command(verb string, do func(c *cobra.Command, p app.Piece) error) *cobra.Command {
+// command returns the command of a verb for this form of arguments.
+func (p scopeArgs) command(verb string, do func(c *cobra.Command, p app.Piece) error) *cobra.Command {
 	return &cobra.Command{
 		Use: p.use, Short: verb + " " + p.short, Args: exactly(len(strings.Fields(p.use)) - 1),
 		RunE: func(c *cobra.Command, words []string) error {
@@ -74,65 +80,65 @@ func (p piece) command(verb string, do func(c *cobra.Command, p app.Piece) error
 }
 
 func newPause() *cobra.Command {
-	c := newPauseList("pause", "Pause a part of the work, or list what is paused")
-	c.Long = `Pauses a part of the work in all processes, in under a second and over restarts, until it is
-resumed or its time has come. Messages stay in Kafka; tasks that are at work come to their end.
-Without a word it lists what is paused.`
+	c := newPauseList("pause", "Pause a part of the work, or list the pauses")
+	c.Long = `Pauses a part of the work in all processes within a second, until it is resumed or the time --until.
+A pause survives restarts. Messages stay in Kafka; running tasks finish. Without arguments it lists the pauses.`
 	c.SuggestionsMinimumDistance = 2
-	c.AddCommand(newPauseList("list", "List what is paused, and roles whose number of workers is set"))
-	for _, p := range pieces() {
+	c.AddCommand(newPauseList("list", "List the pauses, and the roles with a set number of workers"))
+	for _, p := range scopes() {
 		c.AddCommand(newPauseOne(p))
 	}
 	return c
 }
 
-func newPauseOne(p piece) *cobra.Command {
+func newPauseOne(p scopeArgs) *cobra.Command {
 	var (
 		f             engineFlags
 		reason, until string
 	)
-	c := p.command("Pause", func(c *cobra.Command, what app.Piece) error {
+	c := p.command("Pause", func(c *cobra.Command, scope app.Piece) error {
 		if reason == "" {
-			return fmt.Errorf("%w: say with --reason why, for those who find it paused", usage.Err)
+			return fmt.Errorf("%w: --reason is missing: 'millrace pause list' shows it", usage.Err)
 		}
 		end, err := untilTime(until, time.Now())
 		if err != nil {
 			return err
 		}
 		return f.withControls(c, func(ctx context.Context, ctl *app.Controls) error {
-			if err := ctl.Pause(ctx, what, end, app.Approval{Who: person(), Reason: reason, From: "cli"}); err != nil {
+			if err := ctl.Pause(ctx, scope, end, app.Approval{Who: currentUser(), Reason: reason, From: "cli"}); err != nil {
 				return err
 			}
-			how := "until it is resumed: millrace resume " + what.String()
+			how := "until it is resumed: millrace resume " + scope.String()
 			if !end.IsZero() {
 				how = "until " + end.Format(time.RFC3339)
 			}
-			_, err := fmt.Fprintf(c.OutOrStdout(), "paused %s %s\n", what, how)
+			_, err := fmt.Fprintf(c.OutOrStdout(), "paused %s %s\n", scope, how)
 			return err
 		})
 	})
 	f.register(c)
-	c.Flags().StringVar(&reason, "reason", "", "why, for those who find it paused")
-	c.Flags().StringVar(&until, "until", "", "end by itself at a `TIME`, or after a time: 2006-01-02T15:04:05Z, 90m, 7d")
+	c.Flags().StringVar(&reason, "reason", "", "the reason, which 'millrace pause list' shows")
+	c.Flags().StringVar(&until, "until", "",
+		"end the pause at this `TIME`, or after a period: 2006-01-02T15:04:05Z, 90m, 7d")
 	return c
 }
 
 func newResume() *cobra.Command {
-	c := noun("resume", "Let go on what was paused")
-	for _, p := range pieces() {
+	c := noun("resume", "End a pause")
+	for _, p := range scopes() {
 		c.AddCommand(newResumeOne(p))
 	}
 	return c
 }
 
-func newResumeOne(p piece) *cobra.Command {
+func newResumeOne(p scopeArgs) *cobra.Command {
 	var (
 		f      engineFlags
 		reason string
 	)
-	c := p.command("Resume", func(c *cobra.Command, what app.Piece) error {
+	c := p.command("Resume", func(c *cobra.Command, scope app.Piece) error {
 		return f.withControls(c, func(ctx context.Context, ctl *app.Controls) error {
-			was, err := ctl.Resume(ctx, what, app.Approval{Who: person(), Reason: reason, From: "cli"})
+			was, err := ctl.Resume(ctx, scope, app.Approval{Who: currentUser(), Reason: reason, From: "cli"})
 			if err != nil {
 				return err
 			}
@@ -144,17 +150,18 @@ func newResumeOne(p piece) *cobra.Command {
 			if !was {
 				line = "was not paused:"
 			}
-			fmt.Fprintln(c.OutOrStdout(), line, what)
+			fmt.Fprintln(c.OutOrStdout(), line, scope)
 			for _, other := range in {
 				if other.GetPaused() {
-					fmt.Fprintf(c.OutOrStdout(), "still paused: %s, by %s: %s\n", app.PieceOf(other), clean(other.GetBy()), clean(other.GetReason()))
+					fmt.Fprintf(c.OutOrStdout(), "still paused: %s, by %s: %s\n",
+						app.PieceOf(other), printable(other.GetBy()), printable(other.GetReason()))
 				}
 			}
 			return nil
 		})
 	})
 	f.register(c)
-	c.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	c.Flags().StringVar(&reason, "reason", "", "the reason, which is recorded")
 	return c
 }
 
@@ -165,31 +172,33 @@ func newWorkers() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "workers ROLE N|default",
-		Short: "Set how many items a role handles at a time, in each process; 'millrace pause list' shows it",
+		Short: "Set the number of items that a role handles at a time in each process; 'millrace pause list' shows it",
 		Args:  exactly(2),
 		RunE: func(c *cobra.Command, words []string) error {
 			var n uint64
 			if words[1] != "default" {
 				var err error
 				if n, err = strconv.ParseUint(words[1], 10, 16); err != nil || n == 0 {
-					return fmt.Errorf("%w: %q is not a number of workers from 1 to 65535, or default; 'millrace pause role' has a role stop", usage.Err, words[1])
+					return fmt.Errorf("%w: %q is not a number of workers from 1 to 65535, or default; "+
+						"'millrace pause role' stops a role", usage.Err, words[1])
 				}
 			}
 			return f.withControls(c, func(ctx context.Context, ctl *app.Controls) error {
-				if err := ctl.SetWorkers(ctx, schemas.Role(words[0]), int32(n), app.Approval{Who: person(), Reason: reason, From: "cli"}); err != nil {
+				by := app.Approval{Who: currentUser(), Reason: reason, From: "cli"}
+				if err := ctl.SetWorkers(ctx, schemas.Role(words[0]), int32(n), by); err != nil {
 					return err
 				}
-				what := fmt.Sprintf("%d workers in each process", n)
+				workers := fmt.Sprintf("%d workers in each process", n)
 				if n == 0 {
-					what = "as many workers as the configuration says"
+					workers = "the number of workers of the configuration"
 				}
-				_, err := fmt.Fprintf(c.OutOrStdout(), "role %s has %s\n", words[0], what)
+				_, err := fmt.Fprintf(c.OutOrStdout(), "role %s has %s\n", words[0], workers)
 				return err
 			})
 		},
 	}
 	f.register(c)
-	c.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	c.Flags().StringVar(&reason, "reason", "", "the reason, which is recorded")
 	return c
 }
 
@@ -219,7 +228,7 @@ func newPauseList(use, short string) *cobra.Command {
 	return c
 }
 
-// A pauseRow is one entry of the list of pauses.
+// A pauseRow is a pause, or a set number of workers, in a list.
 type pauseRow struct {
 	What    string     `json:"what"`
 	Role    string     `json:"role,omitempty"`
@@ -242,7 +251,7 @@ func pauseOf(c *pb.Control) pauseRow {
 	}
 }
 
-// pauseTable is the table of pauses.
+// pauseTable returns the table of pauses.
 func pauseTable() table[pauseRow] {
 	return table[pauseRow]{"WHAT\tPAUSED\tUNTIL\tWORKERS\tBY\tSINCE\tREASON", func(p pauseRow) []string {
 		paused, workers := "no", ""
@@ -256,15 +265,15 @@ func pauseTable() table[pauseRow] {
 	}}
 }
 
-// untilTime reads a time, or how long from now; empty is the zero time.
+// untilTime parses a time, or a duration from now; the zero time for "".
 func untilTime(text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
-	at, ok := moment(text, now.Add)
+	at, ok := parseTimeOr(text, now.Add)
 	if !ok {
-		return at, fmt.Errorf("%w: --until is a time such as 2006-01-02T15:04:05Z, or how long from now: 90m, 24h, 7d; not %q",
-			usage.Err, text)
+		return at, fmt.Errorf("%w: --until is a time such as 2006-01-02T15:04:05Z, or how long from now: "+
+			"90m, 24h, 7d; not %q", usage.Err, text)
 	}
 	if !at.After(now) {
 		return at, fmt.Errorf("%w: --until %s is past", usage.Err, text)
@@ -272,8 +281,8 @@ func untilTime(text string, now time.Time) (time.Time, error) {
 	return at.UTC(), nil
 }
 
-// moment reads a time or a date, or a duration, of which from makes a time.
-func moment(text string, from func(time.Duration) time.Time) (at time.Time, ok bool) {
+// parseTimeOr parses a time or a date, or a duration, which from converts to a time.
+func parseTimeOr(text string, from func(time.Duration) time.Time) (at time.Time, ok bool) {
 	for _, form := range []string{time.RFC3339, time.DateOnly} {
 		if at, err := time.Parse(form, text); err == nil {
 			return at, true
@@ -283,7 +292,7 @@ func moment(text string, from func(time.Duration) time.Time) (at time.Time, ok b
 	return from(d), err == nil && d >= 0
 }
 
-// timeOf returns the time of t, nil if there is none.
+// timeOf converts t; nil if t is nil.
 func timeOf(t *timestamppb.Timestamp) *time.Time {
 	if t == nil {
 		return nil
@@ -292,7 +301,7 @@ func timeOf(t *timestamppb.Timestamp) *time.Time {
 	return &at
 }
 
-// stamp prints a time in a table; there is none if t is nil.
+// stamp formats a time for a table; "" if t is nil.
 func stamp(t *time.Time) string {
 	if t == nil {
 		return ""
@@ -300,8 +309,10 @@ func stamp(t *time.Time) string {
 	return t.Format(time.RFC3339)
 }
 
-// withControls runs do with what pauses. A name that nothing has is a wrong command line.
-func (f *engineFlags) withControls(c *cobra.Command, do func(ctx context.Context, ctl *app.Controls) error) (err error) {
+// withControls calls do with the controls. An unknown name is a usage error.
+func (f *engineFlags) withControls(
+	c *cobra.Command, do func(ctx context.Context, ctl *app.Controls) error,
+) (err error) {
 	ctx := c.Context()
 	e, err := f.open(ctx, c.ErrOrStderr(), app.StateConfig{WithoutEngine: true})
 	if err != nil {
@@ -315,13 +326,14 @@ func (f *engineFlags) withControls(c *cobra.Command, do func(ctx context.Context
 	defer ctl.Close()
 	err = do(ctx, ctl)
 	if unknown := (*app.UnknownError)(nil); errors.As(err, &unknown) {
-		err = fmt.Errorf("%w: %w%s", usage.Err, err, meant(unknown.Name, unknown.Known))
+		err = fmt.Errorf("%w: %w%s", usage.Err, err, suggestion(unknown.Name, unknown.Known))
 	}
 	return err
 }
 
-// meant says which of the known names a word was meant to be; without one that is near it lists all.
-func meant(word string, known []string) string {
+// suggestion returns the known name that is nearest to a word as a suggestion, or, if none is near,
+// all names.
+func suggestion(word string, known []string) string {
 	c := &cobra.Command{SuggestionsMinimumDistance: 2}
 	for _, name := range known {
 		c.AddCommand(&cobra.Command{Use: name, Run: func(*cobra.Command, []string) {}})

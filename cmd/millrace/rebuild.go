@@ -23,45 +23,45 @@ func newRebuild() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "rebuild",
-		Short: "Fill the tables of ClickHouse after they were emptied or restored from a backup",
-		Long: `Stores what the tables audit_log, duplication_log, bit_log and copy_state lack of what the sink has
-committed: the records that Kafka still has and, for the state of copies, the rows that the logs have.
-The other tables, which are short, get what they lack of the records in Kafka; what was removed from
-there is not named.
-It moves the position of each partition as it goes, so that it can be stopped and run again, and may
-run beside a sink. Fresh reads are unknown until it is done.
+		Short: "Fill gaps in the tables of ClickHouse after they were emptied or restored from a backup",
+		Long: `Stores the committed records that the tables audit_log, duplication_log, bit_log and copy_state lack, from
+Kafka and, for copy_state, from the log tables. The other tables are small; they get the records that Kafka has,
+and records that were removed from Kafka are not reported for them.
 
-What neither Kafka nor the logs have any more is named, and stays a finding of 'millrace verify' until
-it is accepted with --accept-loss and a --reason, which go on record.
+The command moves the position of each partition as it proceeds. It can be stopped and repeated, and can run beside
+a sink. Fresh reads fail until it is done.
 
-Exit codes: 0 done, 1 error, 2 usage, 3 something is lost for good, 5 precondition, 130 interrupted.`,
+Records that neither Kafka nor the logs have are reported as lost. They stay findings of 'millrace verify' until
+they are accepted with --accept-loss and a --reason, which are recorded.
+
+Exit codes: 0 done, 1 error, 2 usage, 3 records are lost, 5 precondition, 130 interrupted.`,
 		Args: usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if accept && strings.TrimSpace(reason) == "" {
-				return fmt.Errorf("%w: --accept-loss wants a --reason", usage.Err)
+				return fmt.Errorf("%w: --accept-loss needs a --reason", usage.Err)
 			}
-			by := app.Approval{Who: person(), Reason: reason, From: "cli"}
+			by := app.Approval{Who: currentUser(), Reason: reason, From: "cli"}
 			return f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
 				if accept {
 					return acceptLoss(ctx, c.OutOrStdout(), o, a, by)
 				}
-				show := &shownSteps{display: e.display, steps: map[string]*progress.Step{}}
-				done, err := a.Rebuild(ctx, by, show.told)
+				show := &stepTracker{display: e.display, steps: map[string]*progress.Step{}}
+				done, err := a.Rebuild(ctx, by, show.update)
 				show.display.Close()
-				return tellRebuilt(c.OutOrStdout(), o, done, err)
+				return printRebuilt(c.OutOrStdout(), o, done, err)
 			})
 		},
 	}
 	f.register(c)
-	c.Flags().BoolVar(&accept, "accept-loss", false, "rebuild nothing: accept what is lost for good")
-	c.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	c.Flags().BoolVar(&accept, "accept-loss", false, "accept the lost records instead of rebuilding")
+	c.Flags().StringVar(&reason, "reason", "", "the reason, which is recorded")
 	o = outputFlag(c, formText, formJSON)
 	return c
 }
 
-// tellRebuilt writes what a rebuild did before it ended with an error, if there is one, which it returns; it returns an
-// error that wraps errFindings if something is lost.
-func tellRebuilt(out io.Writer, o *output, done app.Rebuilt, failed error) error {
+// printRebuilt prints the result of a rebuild, which may have ended with the error failed. It
+// returns failed, joined with an error that wraps errFindings if records are lost.
+func printRebuilt(out io.Writer, o *output, done app.Rebuilt, failed error) error {
 	var err error
 	if o.form == formJSON {
 		err = writeJSON(out, done)
@@ -70,21 +70,22 @@ func tellRebuilt(out io.Writer, o *output, done app.Rebuilt, failed error) error
 		for _, g := range done.Gaps {
 			fmt.Fprintf(&b, "%s: stored offsets %d to %d of %s, partition %d\n", g.Table, g.From, g.To-1, g.Topic, g.Partition)
 		}
-		lostText(&b, done.Lost)
+		writeLost(&b, done.Lost)
 		if failed == nil && len(done.Gaps) == 0 {
-			b.WriteString("the tables have all that was committed\n")
+			b.WriteString("the tables have all committed records\n")
 		}
 		_, err = io.WriteString(out, b.String())
 	}
 	if err == nil && len(done.Lost) > 0 {
-		err = fmt.Errorf("%w: %d ranges of offsets are lost for good", errFindings, len(done.Lost))
+		err = fmt.Errorf("%w: %d ranges of offsets are lost", errFindings, len(done.Lost))
 	}
 	return errors.Join(failed, err)
 }
 
-func lostText(b *strings.Builder, lost []app.Lost) {
+func writeLost(b *strings.Builder, lost []app.Lost) {
 	for _, l := range lost {
-		fmt.Fprintf(b, "%s: lost for good: offsets %d to %d of %s, partition %d (incarnation %08x): Kafka no longer has them, and there are rows of %d of %d\n",
+		fmt.Fprintf(b, "%s: lost: offsets %d to %d of %s, partition %d (incarnation %08x): "+
+			"Kafka no longer has them, and %d of %d have rows\n",
 			l.Table, l.From, l.To-1, l.Topic, l.Partition, l.Incarnation, l.Held, l.To-l.From)
 	}
 }
@@ -100,7 +101,7 @@ func acceptLoss(ctx context.Context, out io.Writer, o *output, a *app.App, by ap
 		}{append([]app.Lost{}, lost...)})
 	}
 	var b strings.Builder
-	lostText(&b, lost)
+	writeLost(&b, lost)
 	fmt.Fprintf(&b, "accepted: %d\n", len(lost))
 	_, err = io.WriteString(out, b.String())
 	return err

@@ -22,16 +22,17 @@ func newRun() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run --config FILE --roles ROLE,...",
 		Short: "Run roles against the Kafka and ClickHouse of the configuration",
-		Long: fmt.Sprintf(`Runs any set of roles; as many processes as wanted share the work. What the roles do not use need not be
-there; a ClickHouse or a store that is away is waited for, and the rest goes on.
+		Long: fmt.Sprintf(`Runs the given roles. Any number of processes share the work. Engines and stores that the roles
+do not use are not needed. If ClickHouse or a store is unavailable, the work that needs it waits, and the rest
+continues.
 
-The first signal (SIGINT, SIGTERM) has no new work begun and what is at work end, for roles.drain at most;
-a second one ends the process at once (exit code 130), and then what was at work is done again elsewhere.
+The first signal (SIGINT, SIGTERM) stops the process: it starts no new tasks, and running tasks may finish within
+roles.drain. A second one ends it immediately (exit code 130); another process repeats the running tasks.
 
 Roles: %v.
 
-Exit codes: 0 stopped by a signal, 1 error, 2 usage, 5 what a person must mend first: a migration that is
-missing, a root that is another store's, a port that is taken.`, app.Roles()),
+Exit codes: 0 stopped by a signal, 1 error, 2 usage, 5 precondition, such as a missing migration, a root with the
+marker of another store, or a port that is in use.`, app.Roles()),
 		Args: usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if file == "" {
@@ -46,7 +47,7 @@ missing, a root that is another store's, a port that is taken.`, app.Roles()),
 				return err
 			}
 			log := newLog(cfg, c.ErrOrStderr())
-			defer tellStop(c.Context(), log)()
+			defer logStop(c.Context(), log)()
 			a, err := app.Open(c.Context(), cfg, app.Options{Log: log})
 			if err != nil {
 				return err
@@ -61,20 +62,22 @@ missing, a root that is another store's, a port that is taken.`, app.Roles()),
 	return c
 }
 
-// warnNotCompared logs what a planner does not see, until a sweep compares stores.
+// warnNotCompared logs which files a planner does not see. No sweep compares the stores yet.
 func warnNotCompared(log *slog.Logger, roles []schemas.Role) {
 	if slices.Contains(roles, schemas.RolePlanner) {
-		log.Warn("only changes that are reported from now on are copied: files that are there already in a store that is not watched, "+
-			"what was deleted while the ingester is stopped, and what a new store or pair lacks are not", "do", "millrace import (docs/first-steps.md)")
+		log.Warn("copy only changes that are reported from now on", "not_copied", "existing files of stores that are not "+
+			"watched, deletes while the ingester is stopped, and existing files that a new store or pair lacks",
+			"advice", "millrace import (docs/first-steps.md)")
 	}
 }
 
-// tellStop tells, when ctx ends, what the signal does. What it returns ends that.
-func tellStop(ctx context.Context, log *slog.Logger) (end func() bool) {
-	return context.AfterFunc(ctx, func() { log.Info("signal: the process stops; a second one ends it at once") })
+// logStop logs the stop when ctx is done. The returned function cancels that.
+func logStop(ctx context.Context, log *slog.Logger) (end func() bool) {
+	return context.AfterFunc(ctx, func() { log.Info("stop: a second signal ends the process immediately") })
 }
 
-// chooseRoles reads the names of roles; none is not all, so that nobody runs what he did not name.
+// chooseRoles parses the names of roles. An empty list is an error, so that all roles run only on
+// request.
 func chooseRoles(names []string) ([]schemas.Role, error) {
 	if len(names) == 0 {
 		return nil, fmt.Errorf("%w: name the roles with --roles: all, or any of %v", usage.Err, app.Roles())
@@ -95,10 +98,10 @@ func chooseRoles(names []string) ([]schemas.Role, error) {
 	return roles, nil
 }
 
-const banner = `millrace standalone: all roles, a broker and a ClickHouse in one process and one directory.
-It is for trying things out and for one machine's archive. It is not for production: there is one
-broker and one copy of the journal, nothing takes over when this machine dies, and the
-embedded broker reads its whole log at every start.
+const banner = `millrace standalone: all roles, a Kafka broker and a ClickHouse server in one directory.
+It is for evaluation, and for an archive on a single machine. It is not for production: there is one
+broker with one replica, no failover if this machine fails, and the embedded broker reads its whole
+log at every start.
 `
 
 func newStandalone() *cobra.Command {
@@ -111,7 +114,8 @@ func newStandalone() *cobra.Command {
 			return standalone(c, file, dir)
 		},
 	}
-	c.Flags().StringVar(&file, "config", "", "configuration `FILE`; kept in the state directory, and not needed again")
+	c.Flags().StringVar(&file, "config", "",
+		"configuration `FILE`; it is copied to the state directory, and not needed again")
 	c.Flags().StringVar(&dir, "state", "", "state `DIR`")
 	return c
 }
@@ -135,7 +139,7 @@ func standalone(c *cobra.Command, file, dir string) (err error) {
 		return fmt.Errorf("%w: name a state directory with --state DIR, or state.dir in the configuration", usage.Err)
 	}
 	log := newLog(cfg, stderr)
-	defer tellStop(ctx, log)()
+	defer logStop(ctx, log)()
 	if err := app.CheckStores(ctx, cfg, log); err != nil {
 		return err
 	}

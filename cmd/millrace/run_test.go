@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-const notCompared = "only changes that are reported from now on are copied"
+const notCompared = "copy only changes that are reported from now on"
 
-// A process that runs a planner warns at its start that stores are not compared; one without a planner does not.
-// Both end here since there is no broker.
+// A process with a planner warns at startup that stores are not compared; one without a planner
+// does not. Both end here because there is no broker.
 func TestRunWarns(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	if err := os.WriteFile(file, []byte("kafka: {brokers: [\"127.0.0.1:1\"]}\n"), 0o644); err != nil {
@@ -20,7 +20,8 @@ func TestRunWarns(t *testing.T) {
 	for roles, want := range map[string]int{"planner,delayer": 1, "delayer": 0} {
 		t.Run(roles, func(t *testing.T) {
 			stderr := new(bytes.Buffer)
-			if code := run(t.Context(), []string{"run", "--config", file, "--roles", roles}, new(bytes.Buffer), stderr); code != exitError {
+			if code := run(t.Context(), []string{"run", "--config", file, "--roles", roles}, new(bytes.Buffer),
+				stderr); code != exitError {
 				t.Errorf("exit code %d: %s", code, stderr)
 			}
 			if got := strings.Count(stderr.String(), notCompared); got != want {

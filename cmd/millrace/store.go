@@ -14,17 +14,17 @@ import (
 )
 
 func newStore() *cobra.Command {
-	return noun("store", "Look after stores", newStoreList(), newStoreCheck(), newStoreProbe(), newStoreInit(), newStoreUpgrade())
+	return noun("store", "List, check and initialise stores",
+		newStoreList(), newStoreCheck(), newStoreProbe(), newStoreInit(), newStoreUpgrade())
 }
 
 func newStoreInit() *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use:   "init ACCOUNT/STORE",
-		Short: "Make a store known: write the marker that carries its id",
-		Long: `Writes the store's marker. millrace believes that something is absent only where it can
-read the marker, so that a disk that is not mounted is never taken for a store that lost
-everything. Run it once, when the store is mounted.`,
+		Short: "Initialise a store: write the marker with its id",
+		Long: `Writes the store's marker. millrace treats an item as absent only while it can read the marker, so that an
+unmounted disk does not look like a store that lost everything. Run it once, when the store is mounted.`,
 		Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			names, err := storeNames(args)
@@ -54,7 +54,7 @@ func newStoreList() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "list --config FILE",
-		Short: "What the configuration says of the stores; none of them is asked",
+		Short: "List the configured stores without accessing them",
 		Args:  usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, err := storeConfig(file)
@@ -76,15 +76,15 @@ func newStoreCheck() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "check --config FILE [ACCOUNT/STORE ...]",
-		Short: "Reach stores and read their markers; nothing is written",
-		Long: `Reaches the stores, all where none is named, and reads their markers. STATE is
+		Short: "Read the markers of stores; nothing is written",
+		Long: `Reads the markers of the named stores, or of all stores. STATE is
 
-  ok            it is the store that it should be
-  no-marker     it was never made known (millrace store init), or something else is in its place
-  other-marker  another store is in its place
-  unavailable   it cannot be reached, or does not let us in
-  unusable      it refuses for good
-  error         this look failed, and another may not
+  ok            the store has the expected marker
+  no-marker     the store was not initialised (millrace store init), or another disk or bucket is in its place
+  other-marker  the store has the marker of another store
+  unavailable   the store cannot be reached, or refuses the credentials
+  unusable      permanent error
+  error         transient error: try again
 
 Exit codes: 0 all are ok, 2 usage, 3 one is not, 5 the configuration has no such store.`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -119,10 +119,10 @@ func newStoreProbe() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "probe --config FILE ACCOUNT/STORE",
-		Short: "Try what a store can do, and show it",
-		Long: `Tries what the service of a store of driver s3 can do, with objects below .millrace/probe/ that it removes. A store
-remembers in its marker what 'millrace store init' found; --record has the marker say what is found now, which
-running processes learn when they start. Of other drivers it shows what is known.
+		Short: "Test and print the capabilities of a store",
+		Long: `Tests the capabilities of the service of a store of driver s3, with objects below .millrace/probe/ that it
+removes. For other drivers it prints the known capabilities. 'millrace store init' stores the result in the marker;
+--record updates it there. Running processes read it at their next start.
 
 Exit codes: 0 fine, 2 usage, 3 the store is not ok, 5 the configuration has no such store.`,
 		Args: exactly(1),
@@ -155,11 +155,11 @@ Exit codes: 0 fine, 2 usage, 3 the store is not ok, 5 the configuration has no s
 	}
 	c.Flags().StringVar(&file, "config", "", "configuration `FILE`")
 	o = outputFlag(c, formTable, formJSON)
-	c.Flags().BoolVar(&record, "record", false, "have the store's marker say what is found")
+	c.Flags().BoolVar(&record, "record", false, "write the result to the store's marker")
 	return c
 }
 
-// storeNames reads names of stores.
+// storeNames parses arguments of the form ACCOUNT/STORE.
 func storeNames(args []string) (names []app.StoreName, err error) {
 	for _, arg := range args {
 		account, id, ok := strings.Cut(arg, "/")
@@ -178,7 +178,7 @@ func storeConfig(file string) (*config.Config, error) {
 	return loadConfig(file)
 }
 
-// notOK is an error where a store is not as it should be.
+// notOK returns an error that names the stores that are not ok; nil if all are.
 func notOK(views []app.StoreView) error {
 	var names []string
 	for _, v := range views {
@@ -192,7 +192,8 @@ func notOK(views []app.StoreView) error {
 	return fmt.Errorf("%w: not ok: %s", errFindings, strings.Join(names, ", "))
 }
 
-// showStores prints stores, and below a table, of those that are not ok, why and what to do.
+// showStores prints stores. Below a table it prints the error and the advice for each store that is
+// not ok.
 func showStores(w io.Writer, o *output, views []app.StoreView) error {
 	if err := printList(w, o, views, storeTable()); err != nil || o.form != formTable {
 		return err
@@ -208,9 +209,9 @@ func showStores(w io.Writer, o *output, views []app.StoreView) error {
 	return nil
 }
 
-// storeTable is the table of stores.
+// storeTable returns the table of stores.
 func storeTable() table[app.StoreView] {
-	return table[app.StoreView]{"STORE\tSTATE\tDRIVER\tPRIMARY\tREAD\tREPAIR\tPLACE", func(v app.StoreView) []string {
+	return table[app.StoreView]{"STORE\tSTATE\tDRIVER\tPRIMARY\tREAD\tREPAIR\tLOCATION", func(v app.StoreView) []string {
 		primary := ""
 		if v.Primary {
 			primary = "primary"
@@ -219,9 +220,9 @@ func storeTable() table[app.StoreView] {
 	}}
 }
 
-// abilityTable is the table of what a store can do.
+// abilityTable returns the table of a store's capabilities.
 func abilityTable() table[app.Ability] {
-	return table[app.Ability]{"ABILITY\tIS\tKNOWN FROM", func(a app.Ability) []string {
+	return table[app.Ability]{"CAPABILITY\tVALUE\tORIGIN", func(a app.Ability) []string {
 		return []string{a.Name, a.Is, a.Origin}
 	}}
 }

@@ -19,13 +19,13 @@ func newStoreUpgrade() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "upgrade --config FILE ACCOUNT/STORE",
-		Short: "Bring a store of driver file to the newest layout",
-		Long: `Switches a store of driver file to layout 2, in which properties and digests are in an extended attribute of
-each item's own file, and moves there what sidecar files have (docs/stores.md). Older versions of millrace refuse
-the store from then on.
+		Short: "Upgrade a store of driver file to the newest layout",
+		Long: `Switches a store of driver file to layout 2, which keeps properties and digests in an extended attribute of
+each item's file, and moves them there from sidecar files (docs/stores.md). Older versions of millrace refuse the
+store from then on.
 
-The switch needs a store that no other process uses. The rest may be interrupted and run again, beside running
-roles. With --dry-run it counts sidecar files and changes nothing.
+The switch requires that no other process uses the store. The move can be interrupted and repeated, also while roles
+run. With --dry-run the command counts sidecar files and changes nothing.
 
 Exit codes: 0 fine, 2 usage, 3 a dry run has found something to move, 5 the store is in use, cannot be reached, or
 has no such layout.`,
@@ -41,8 +41,9 @@ has no such layout.`,
 			}
 			display := progress.New(c.ErrOrStderr())
 			defer display.Close()
-			var step *progress.Step // begun with the first sidecar
-			done, err := app.UpgradeStore(c.Context(), cfg, slog.New(slog.NewTextHandler(display, nil)), names[0], file.UpgradeOptions{
+			var step *progress.Step // started with the first sidecar file
+			log := slog.New(slog.NewTextHandler(display, nil))
+			done, err := app.UpgradeStore(c.Context(), cfg, log, names[0], file.UpgradeOptions{
 				DryRun: dryRun,
 				Each: func(u file.Upgraded, total int64) {
 					if step == nil {
@@ -68,12 +69,12 @@ has no such layout.`,
 		},
 	}
 	c.Flags().StringVar(&config, "config", "", "configuration `FILE`")
-	c.Flags().BoolVar(&dryRun, "dry-run", false, "count what would be moved, and change nothing")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "count the sidecar files that would be moved, and change nothing")
 	o = outputFlag(c, formText, formJSON)
 	return c
 }
 
-// showUpgraded prints what an upgrade came to.
+// showUpgraded prints the result of an upgrade.
 func showUpgraded(c *cobra.Command, o *output, dryRun bool, done file.Upgraded) error {
 	if o.form == formJSON {
 		return writeJSON(c.OutOrStdout(), done)
@@ -82,7 +83,8 @@ func showUpgraded(c *cobra.Command, o *output, dryRun bool, done file.Upgraded) 
 	if dryRun {
 		moved = "to be moved"
 	}
-	_, err := fmt.Fprintf(c.OutOrStdout(), "sidecar files: %d %s, %d kept for want of room or rights, %d of absent items, %d spoilt\n",
+	_, err := fmt.Fprintf(c.OutOrStdout(),
+		"sidecar files: %d %s, %d kept for lack of space or permission, %d of absent items, %d damaged\n",
 		done.Moved, moved, done.Kept, done.Absent, done.Spoilt)
 	return err
 }

@@ -23,7 +23,7 @@ func newSweep() *cobra.Command {
 	return noun("sweep", "Start sweeps", newSweepStart())
 }
 
-// sweepFlags say what is swept.
+// sweepFlags are the flags of sweep start.
 type sweepFlags struct {
 	engineFlags
 	account, store, space string
@@ -35,20 +35,20 @@ func newSweepStart() *cobra.Command {
 	var f sweepFlags
 	c := &cobra.Command{
 		Use:   "start fixity",
-		Short: "Ask for a check of every copy that is due",
-		Long: `Asks for a check of every copy that is due. The roles checker and sink make the checks and put them on record;
-with --state all roles but the sweeper run in this command. While more than 10,000 tasks wait for checkers, no more are
-asked for.
+		Short: "Request checks of all copies that are due",
+		Long: `Requests a check of every copy that is due. The checker makes the checks, and the sink records the results;
+with --state all roles except the sweeper run in this command. While more than 10,000 tasks wait for checkers, no
+further checks are requested.
 
-With --all every copy is checked, however lately it passed, and its bytes are read, also in a store that is sampled.
-That is a round of its own beside those that are due. Without --all a copy that passed less than fixity.min_interval
-ago is skipped.
+With --all every copy is checked regardless of its last pass, and its bytes are read, also in a store with
+read: sampled. Such a round is separate from the periodic ones. Without --all, a copy that passed less than
+fixity.min_interval ago is skipped.
 
-With --wait it ends when the result of every check is on record, and says how many copies passed, failed, were
-skipped or have lost their properties (metadata-damaged).
+With --wait the command ends when the result of every check is recorded. It prints how many copies passed, failed,
+were skipped, or have lost their properties (metadata-damaged).
 
-Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: a copy has failed its check or lost its properties,
-5 precondition, 130 interrupted: the round goes on with the next sweep of its store, but one with --all does not.`,
+Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: a copy failed its check or lost its properties, 5 precondition,
+130 interrupted: the next sweep of the store resumes the round, except one with --all.`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] != "fixity" {
 				return fmt.Errorf("%w: name a sweep; there is one: fixity", usage.Err)
@@ -61,21 +61,21 @@ Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: a copy has failed its check
 	c.Flags().StringVar(&f.account, "account", "", "only of this `ACCOUNT`")
 	c.Flags().StringVar(&f.store, "store", "", "only of the store of this `ID`")
 	c.Flags().StringVar(&f.space, "space", "", "only of this `SPACE`")
-	c.Flags().BoolVar(&f.all, "all", false, "every copy, not only those whose last pass is older than fixity.period")
-	c.Flags().BoolVar(&f.wait, "wait", false, "wait until the result of every check is on record")
+	c.Flags().BoolVar(&f.all, "all", false, "check every copy, also if its last pass is not older than fixity.period")
+	c.Flags().BoolVar(&f.wait, "wait", false, "wait until the result of every check is recorded")
 	f.output = outputFlag(c, formText, formJSON)
 	return c
 }
 
-// A sweepReport is what a sweep came to.
+// A sweepReport is the result of a sweep.
 type sweepReport struct {
 	Sweep    string           `json:"sweep"`
-	Asked    int64            `json:"asked"`              // checks that were asked for
-	Verdicts map[string]int64 `json:"verdicts,omitempty"` // with --wait: copies, by how their checks ended
-	Rounds   []sweepRound     `json:"rounds"`             // one for each store
+	Asked    int64            `json:"asked"`              // requested checks
+	Verdicts map[string]int64 `json:"verdicts,omitempty"` // with --wait: copies by the verdict of their checks
+	Rounds   []sweepRound     `json:"rounds"`             // one per store
 }
 
-// A sweepRound is what the sweep of one store came to.
+// A sweepRound is the result for one store.
 type sweepRound struct {
 	Account string `json:"account"`
 	Store   string `json:"store"`
@@ -83,17 +83,18 @@ type sweepRound struct {
 	Asked   int64  `json:"asked"`
 }
 
-// sweepers are all roles but the sweeper, in whose place the command is: its own rounds would be the same rounds.
-func sweepers() []schemas.Role {
+// rolesWithoutSweeper returns all roles except the sweeper: this command does its work, and both
+// would run the same rounds.
+func rolesWithoutSweeper() []schemas.Role {
 	return slices.DeleteFunc(app.Roles(), func(r schemas.Role) bool { return r == schemas.RoleSweeper })
 }
 
 func (f *sweepFlags) run(c *cobra.Command) error {
 	report := sweepReport{Sweep: "fixity", Rounds: []sweepRound{}}
 	err := f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
-		return e.withRoles(c, a, f.engineFlags, sweepers(), func(ctx context.Context, w *waiter) error {
+		return e.withRoles(c, a, f.engineFlags, rolesWithoutSweeper(), func(ctx context.Context, w *waiter) error {
 			var asked atomic.Int64
-			err := w.while(ctx, "checks", []schemas.Role{schemas.RoleChecker}, asked.Load, func(ctx context.Context) error {
+			err := w.waitWhile(ctx, "checks", []schemas.Role{schemas.RoleChecker}, asked.Load, func(ctx context.Context) error {
 				return f.ask(ctx, a, e, &report, func(n int64) { asked.Add(n) })
 			})
 			if err != nil || !f.wait {
@@ -102,26 +103,28 @@ func (f *sweepFlags) run(c *cobra.Command) error {
 			return report.wait(ctx, w, a.DB())
 		})
 	})
-	// What was asked for is reported also if a later store fails, or the command is interrupted.
+	// Report the requested checks even if a later store fails or the command is interrupted.
 	if err == nil || len(report.Rounds) > 0 {
 		err = errors.Join(err, report.print(c.OutOrStdout(), f))
 	}
 	if n := report.failed(); err == nil && n > 0 {
-		err = fmt.Errorf("%w: %d copies have failed their check or lost their properties: see 'millrace incident list'",
+		err = fmt.Errorf("%w: %d copies failed their check or lost their properties: see 'millrace incident list'",
 			errFindings, n)
 	}
 	return err
 }
 
-// ask asks for the checks of all stores that are meant.
+// ask requests the checks of all selected stores.
 func (f *sweepFlags) ask(ctx context.Context, a *app.App, e *engines, r *sweepReport, asked func(int64)) error {
 	for _, acc := range e.cfg.Accounts {
 		for _, st := range acc.Stores {
 			if f.account != "" && acc.ID != f.account || f.store != "" && st.ID != f.store {
 				continue
 			}
-			o := app.SweepOrder{Account: acc.ID, Store: st.ID, Space: f.space, Begun: time.Now().UTC().Truncate(time.Millisecond),
-				Demand: f.all, Period: e.cfg.Fixity.Period, Asked: asked}
+			o := app.SweepOrder{
+				Account: acc.ID, Store: st.ID, Space: f.space, Begun: time.Now().UTC().Truncate(time.Millisecond),
+				Demand: f.all, Period: e.cfg.Fixity.Period, Asked: asked,
+			}
 			round, err := a.SweepFixity(ctx, o)
 			if err != nil {
 				return fmt.Errorf("sweep store %s/%s: %w", acc.ID, st.ID, err)
@@ -133,12 +136,12 @@ func (f *sweepFlags) ask(ctx context.Context, a *app.App, e *engines, r *sweepRe
 	return nil
 }
 
-// failed counts the copies that are not as they should be.
+// failed returns the number of copies with a finding.
 func (r *sweepReport) failed() int64 {
 	return r.Verdicts["fail"] + r.Verdicts["missing"] + r.Verdicts["not_captured"] + r.Verdicts[metadataDamaged]
 }
 
-// wait waits until every check of the rounds is on record, and notes how they ended.
+// wait waits until the result of every check of the rounds is recorded, and stores the verdicts.
 func (r *sweepReport) wait(ctx context.Context, w *waiter, db *clickhouse.DB) error {
 	by := []schemas.Role{schemas.RoleChecker, schemas.RoleDelayer, schemas.RoleSink}
 	return w.until(ctx, "checks", by, func(ctx context.Context) (p app.Progress, err error) {
@@ -158,10 +161,11 @@ func (r *sweepReport) wait(ctx context.Context, w *waiter, db *clickhouse.DB) er
 	})
 }
 
-// metadataDamaged counts, beside the verdicts, the copies whose properties are on record and cannot be told by their store.
+// metadataDamaged is the entry of the verdicts that counts copies whose recorded properties the
+// store cannot return. They have a verdict too.
 const metadataDamaged = "metadata-damaged"
 
-// verdictsOf counts the copies of rounds by how their checks ended.
+// verdictsOf counts the copies of rounds by verdict.
 func verdictsOf(ctx context.Context, db *clickhouse.DB, rounds []sweepRound) (map[string]int64, error) {
 	verdicts := map[string]int64{}
 	for _, round := range rounds {
@@ -187,17 +191,17 @@ func (r *sweepReport) print(out io.Writer, f *sweepFlags) error {
 	}
 	var b strings.Builder
 	for _, round := range r.Rounds {
-		fmt.Fprintf(&b, "store %s/%s: round %s: %d checks asked for\n", round.Account, round.Store, round.Round, round.Asked)
+		fmt.Fprintf(&b, "store %s/%s: round %s: %d checks requested\n", round.Account, round.Store, round.Round, round.Asked)
 	}
 	for _, verdict := range slices.Sorted(maps.Keys(r.Verdicts)) {
 		why := ""
 		if verdict == "skipped" {
-			why = ", since they passed less than fixity.min_interval ago: --all checks them"
+			why = ", because they passed less than fixity.min_interval ago: --all checks them"
 		}
 		fmt.Fprintf(&b, "%d copies: %s%s\n", r.Verdicts[verdict], verdict, why)
 	}
 	if f.state != "" && !f.wait && r.Asked > 0 {
-		fmt.Fprintf(&b, "%s\n", f.later("the checks that are left are made"))
+		fmt.Fprintf(&b, "%s\n", f.laterWithState("the remaining checks are made"))
 	}
 	_, err := io.WriteString(out, b.String())
 	return err

@@ -17,10 +17,10 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
-// errFindings is wrapped by what a command returns that found something wrong, and said what.
+// errFindings is wrapped by the error of a command that has reported findings.
 var errFindings = errors.New("findings")
 
-// verifyFlags say what is verified, and how it is told.
+// verifyFlags are the flags of verify.
 type verifyFlags struct {
 	engineFlags
 	topics   []string
@@ -33,20 +33,24 @@ func newVerify() *cobra.Command {
 	var f verifyFlags
 	c := &cobra.Command{
 		Use:   "verify",
-		Short: "Compare what Kafka holds with what ClickHouse has of it: ids, bytes and rows",
-		Long: `Reads each topic once, up to where it ends now, and its tables and their views once, and names
-messages without a row, with several, or with one in the wrong month, rows without a message,
-and rows that are not what was stored, or were not made of the bytes that Kafka has. An id that stands at
-two offsets counts once, wherever its row is. Said apart, and no findings, are: what the sink made dead letters;
-what its group has not committed yet (--strict counts it); rows whose records retention
-has removed from Kafka; and rows that were stored before rows had hashes. A table that is behind what was committed,
-since it was emptied or restored, is a finding, and so are records that Kafka has removed before they were
-stored, and what 'millrace rebuild' found to be lost for good, until it is accepted.
+		Short: "Compare the records of Kafka with the rows of ClickHouse: ids, bytes and rows",
+		Long: `Reads each topic once up to its present end, and its tables and their views once. Findings are
 
-With --manifest, makes the state of every copy once more, from audit log and bit log, in a table
-that is dropped again, and names the copies that the state says something else of, by column.
+  - messages without a row, with several rows, or with a row in the wrong month,
+  - rows without a message,
+  - rows that differ from what was stored, or from the bytes in Kafka,
+  - tables that lack committed records, because they were emptied or restored,
+  - records that Kafka removed before they were stored,
+  - records that 'millrace rebuild' reported as lost, until they are accepted.
 
-Ids wait in a temporary file (120 bytes a message, in TMPDIR), so that memory does not grow with their number.
+An id at two offsets counts as one message. These are reported and are no findings: dead letters of the sink, records
+that its group has not committed (--strict makes them findings), rows with records that retention removed from Kafka,
+and rows that were stored before rows had hashes.
+
+With --manifest the command rebuilds the state of every copy from audit_log and bit_log in a temporary table, and
+reports the copies that differ from it, by column.
+
+Ids are kept in a temporary file (120 bytes per message, in TMPDIR), so that memory is bounded.
 
 Exit codes: 0 no findings, 1 error, 2 usage, 3 findings, 5 precondition, 130 interrupted.`,
 		Args: usage.NoArgs,
@@ -59,14 +63,14 @@ Exit codes: 0 no findings, 1 error, 2 usage, 3 findings, 5 precondition, 130 int
 		},
 	}
 	f.register(c)
-	c.Flags().StringSliceVar(&f.topics, "topic", nil, "only these `TOPICS`, named without their prefix")
+	c.Flags().StringSliceVar(&f.topics, "topic", nil, "only these `TOPICS`, without their prefix")
 	c.Flags().BoolVar(&f.manifest, "manifest", false, "compare the state of copies with the logs")
-	c.Flags().BoolVar(&f.strict, "strict", false, "what the sink has not committed yet is a finding too")
+	c.Flags().BoolVar(&f.strict, "strict", false, "treat records that the sink has not committed as findings")
 	f.output = outputFlag(c, formTable, formJSON)
 	return c
 }
 
-// check returns the topics that are meant.
+// check returns the topics to verify.
 func (f *verifyFlags) check() ([]schemas.Topic, error) {
 	if f.manifest && len(f.topics) > 0 {
 		return nil, fmt.Errorf("%w: --manifest compares tables, and --topic a topic: name one of them", usage.Err)
@@ -95,13 +99,13 @@ func (f *verifyFlags) run(c *cobra.Command, topics []schemas.Topic) (err error) 
 		return err
 	}
 	defer func() { err = errors.Join(err, e.Close(ctx)) }()
-	show := &shownSteps{display: e.display, steps: map[string]*progress.Step{}}
-	v, err := app.OpenVerifier(ctx, e.cfg, e.log, show.told)
+	show := &stepTracker{display: e.display, steps: map[string]*progress.Step{}}
+	v, err := app.OpenVerifier(ctx, e.cfg, e.log, show.update)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, v.Close()) }()
-	r := verdict{Strict: f.strict}
+	r := verifyReport{Strict: f.strict}
 	if f.manifest {
 		r.Manifest, err = v.Manifest(ctx)
 	} else {
@@ -120,18 +124,18 @@ func (f *verifyFlags) run(c *cobra.Command, topics []schemas.Topic) (err error) 
 	if err != nil {
 		return err
 	}
-	return r.tell(out, f.output.form == formJSON)
+	return r.finish(out, f.output.form == formJSON)
 }
 
-// shownSteps begins a step when it is first told of, and ends it when it is complete.
-type shownSteps struct {
+// A stepTracker starts a progress step at its first update, and ends it when it is complete.
+type stepTracker struct {
 	display *progress.Display
-	steps   map[string]*progress.Step // nil: it has ended
+	steps   map[string]*progress.Step // nil values are ended steps
 }
 
-func (s *shownSteps) told(name string, done, total int64) {
+func (s *stepTracker) update(name string, done, total int64) {
 	if total == 0 {
-		return // nothing to be done is nothing to be shown
+		return // an empty step is not shown
 	}
 	step, known := s.steps[name]
 	if !known {
@@ -139,7 +143,7 @@ func (s *shownSteps) told(name string, done, total int64) {
 		s.steps[name] = step
 	}
 	switch {
-	case step == nil: // it was told once too often
+	case step == nil: // already ended
 	case done < total:
 		step.Set(done)
 	default:
@@ -149,21 +153,22 @@ func (s *shownSteps) told(name string, done, total int64) {
 	}
 }
 
-// A verdict is what verify says, as JSON in these names.
-type verdict struct {
+// A verifyReport is the result of verify, and its JSON output.
+type verifyReport struct {
 	OK       bool                     `json:"ok"`
 	Findings int64                    `json:"findings"`
 	Strict   bool                     `json:"strict,omitempty"`
 	Tables   []*clickhouse.TableProof `json:"tables,omitempty"`
 	Manifest *app.ManifestReport      `json:"manifest,omitempty"`
-	Behind   []clickhouse.Gap         `json:"behind,omitempty"` // what tables lack by their positions
+	Behind   []clickhouse.Gap         `json:"behind,omitempty"` // committed records that tables lack by their positions
 	Lost     []app.Lost               `json:"lost,omitempty"`
-	// Replicated are the shards of which one replica was asked: what the others have is not known.
+	// Replicated are the shards with several replicas. Only one of each was queried; the rows of the
+	// others are unknown.
 	Replicated []clickhouse.Shard `json:"replicated,omitempty"`
 }
 
-// tell writes the verdict, and returns an error that wraps errFindings where there are any.
-func (r *verdict) tell(out io.Writer, asJSON bool) error {
+// finish writes the report, and returns an error that wraps errFindings if there are findings.
+func (r *verifyReport) finish(out io.Writer, asJSON bool) error {
 	for _, t := range r.Tables {
 		r.Findings += t.Findings()
 		if r.Strict {
@@ -183,35 +188,35 @@ func (r *verdict) tell(out io.Writer, asJSON bool) error {
 		write = func(w io.Writer) error { return json.NewEncoder(w).Encode(r) }
 	}
 	if err := write(out); err != nil {
-		return fmt.Errorf("write what was found: %w", err)
+		return fmt.Errorf("write the report: %w", err)
 	}
 	if r.OK {
 		return nil
 	}
-	what := "messages or rows"
+	objects := "messages or rows"
 	switch {
 	case len(r.Behind)+len(r.Lost) > 0:
-		what = "messages, rows, copies or ranges of offsets"
+		objects = "messages, rows, copies or ranges of offsets"
 	case r.Manifest != nil:
-		what = "copies"
+		objects = "copies"
 	}
-	return fmt.Errorf("%w: %d %s are not as they should be", errFindings, r.Findings, what)
+	return fmt.Errorf("%w: %d %s differ or are missing", errFindings, r.Findings, objects)
 }
 
-func (r *verdict) text(out io.Writer) error {
+func (r *verifyReport) text(out io.Writer) error {
 	var b strings.Builder
 	if r.Manifest != nil {
-		manifestText(&b, r.Manifest)
+		writeManifest(&b, r.Manifest)
 	} else {
-		proofText(&b, r.Tables)
+		writeTables(&b, r.Tables)
 	}
 	for _, g := range r.Behind {
 		fmt.Fprintf(&b, "%s (run millrace rebuild)\n", g)
 	}
-	lostText(&b, r.Lost)
+	writeLost(&b, r.Lost)
 	for _, s := range r.Replicated {
-		fmt.Fprintf(&b, "shard %d: one of its replicas %s was asked, the first that answered; what the others have was not compared\n",
-			s.Number, strings.Join(s.Replicas, ", "))
+		fmt.Fprintf(&b, "shard %d: one of its replicas %s was queried, the first that answered; "+
+			"the others were not compared\n", s.Number, strings.Join(s.Replicas, ", "))
 	}
 	if r.OK {
 		b.WriteString("no findings\n")

@@ -11,14 +11,14 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
-// Most that a table for people lists of one finding.
+// The number of entries that the text output lists for one finding.
 const (
-	shownRanges = 20
-	shownCopies = 50
+	maxRanges = 20
+	maxCopies = 50
 )
 
-// proofText writes a table of the proofs, and a line for whatever there is to say.
-func proofText(b *strings.Builder, proofs []*clickhouse.TableProof) {
+// writeTables writes a table of the proofs, and the details of each.
+func writeTables(b *strings.Builder, proofs []*clickhouse.TableProof) {
 	tw := tabwriter.NewWriter(b, 2, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "TOPIC\tTABLE\tRECORDS\tMESSAGES\tROWS\tMISSING\tDOUBLED\tEXTRA\tDISPLACED\tALTERED\tDEAD\tPENDING\t")
 	for _, p := range proofs {
@@ -28,24 +28,24 @@ func proofText(b *strings.Builder, proofs []*clickhouse.TableProof) {
 	}
 	tw.Flush() // into memory
 	for _, p := range proofs {
-		discrepancyText(b, p, "no row", p.Missing)
-		discrepancyText(b, p, "several rows in the view", p.Doubled)
-		discrepancyText(b, p, "a row, and no message in Kafka", p.Extra)
-		discrepancyText(b, p, "a row in another month than its time says", p.Displaced)
-		discrepancyText(b, p, "a row that is not what was stored, or not of the bytes in Kafka", p.Altered)
-		discrepancyText(b, p, "no row, but a dead letter (millrace dead list --role sink)", p.Dead)
-		discrepancyText(b, p, "no row yet: the sink has not committed so far", p.Pending)
-		goneText(b, p)
+		writeDiscrepancy(b, p, "no row", p.Missing)
+		writeDiscrepancy(b, p, "several rows in the view", p.Doubled)
+		writeDiscrepancy(b, p, "a row, and no message in Kafka", p.Extra)
+		writeDiscrepancy(b, p, "a row in another month than its time says", p.Displaced)
+		writeDiscrepancy(b, p, "a row that differs from what was stored, or from the bytes in Kafka", p.Altered)
+		writeDiscrepancy(b, p, "no row, but a dead letter (millrace dead list --role sink)", p.Dead)
+		writeDiscrepancy(b, p, "no row yet: not committed by the sink", p.Pending)
+		writeNotCompared(b, p)
 	}
 }
 
-func discrepancyText(b *strings.Builder, p *clickhouse.TableProof, what string, d clickhouse.Discrepancy) {
+func writeDiscrepancy(b *strings.Builder, p *clickhouse.TableProof, what string, d clickhouse.Discrepancy) {
 	if d.Messages == 0 {
 		return
 	}
 	fmt.Fprintf(b, "%s, %s: %s: %d\n", p.Topic, p.Table, what, d.Messages)
 	for i, r := range d.Ranges {
-		if i == shownRanges {
+		if i == maxRanges {
 			fmt.Fprintf(b, "  and %d more ranges\n", len(d.Ranges)-i+d.MoreRanges)
 			break
 		}
@@ -58,26 +58,26 @@ func discrepancyText(b *strings.Builder, p *clickhouse.TableProof, what string, 
 	}
 }
 
-// goneText lists what was not compared.
-func goneText(b *strings.Builder, p *clickhouse.TableProof) {
+// writeNotCompared writes the rows that were not compared, and the reasons.
+func writeNotCompared(b *strings.Builder, p *clickhouse.TableProof) {
 	if p.Unhashed > 0 {
-		fmt.Fprintf(b, "%s, %s: %d rows were stored before rows had hashes; what they say was not compared\n",
+		fmt.Fprintf(b, "%s, %s: %d rows were stored before rows had hashes; their contents were not compared\n",
 			p.Topic, p.Table, p.Unhashed)
 	}
 	for _, t := range p.Trimmed {
-		fmt.Fprintf(b, "%s, %s: retention has removed partition %d below offset %d; %d rows of that are there and were not compared\n",
+		fmt.Fprintf(b, "%s, %s: retention has removed partition %d below offset %d; %d rows from there were not compared\n",
 			p.Topic, p.Table, t.Partition, t.Before, t.Rows)
 		if t.Unread > 0 {
-			fmt.Fprintf(b, "  the sink had not stored %d of its offsets: their records are lost\n", t.Unread)
+			fmt.Fprintf(b, "  the sink had not stored %d of these offsets: their records are lost\n", t.Unread)
 		}
 	}
 	for _, g := range []struct {
 		rows int64
 		why  string
 	}{
-		{p.Gone.Compaction, "of records that newer ones of their keys have replaced"},
+		{p.Gone.Compaction, "of records that were compacted"},
 		{p.Gone.Incarnations, "of a topic of the same name that was deleted"},
-		{p.Gone.Later, "of records that came after the end was noted"},
+		{p.Gone.Later, "of records after the end of the comparison"},
 	} {
 		if g.rows > 0 {
 			fmt.Fprintf(b, "%s, %s: %d rows %s were not compared\n", p.Topic, p.Table, g.rows, g.why)
@@ -85,25 +85,26 @@ func goneText(b *strings.Builder, p *clickhouse.TableProof) {
 	}
 }
 
-func manifestText(b *strings.Builder, m *app.ManifestReport) {
-	fmt.Fprintf(b, "%d copies compared with what the logs make of them\n", m.Copies)
+func writeManifest(b *strings.Builder, m *app.ManifestReport) {
+	fmt.Fprintf(b, "%d copies compared with the state that the logs give\n", m.Copies)
 	if m.Retold > 0 {
-		fmt.Fprintf(b, "%d copies know another telling of a change than the log, which keeps the one that says most\n", m.Retold)
+		fmt.Fprintf(b, "%d copies have another report of a change than the log, which keeps the most detailed one\n",
+			m.Retold)
 	}
-	copiesText(b, "differ, but records of them are under way", m.Moving)
-	copiesText(b, "differ", m.Differ)
+	writeCopies(b, "differ, but have records in flight", m.Moving)
+	writeCopies(b, "differ", m.Differ)
 	if m.Stopped {
-		b.WriteString("the comparison was stopped there: there may be more\n")
+		b.WriteString("the comparison stopped at this number: there may be more\n")
 	}
 }
 
-func copiesText(b io.Writer, what string, copies []clickhouse.CopyDifference) {
+func writeCopies(b io.Writer, what string, copies []clickhouse.CopyDifference) {
 	if len(copies) == 0 {
 		return
 	}
 	fmt.Fprintf(b, "%d copies %s:\n", len(copies), what)
 	for i, d := range copies {
-		if i == shownCopies {
+		if i == maxCopies {
 			fmt.Fprintf(b, "  and %d more\n", len(copies)-i)
 			break
 		}
@@ -113,7 +114,7 @@ func copiesText(b io.Writer, what string, copies []clickhouse.CopyDifference) {
 				fmt.Fprintf(b, "    state: %s; logs: %s\n", c.State, c.Logs)
 				continue
 			}
-			fmt.Fprintf(b, "    %s: the state has %.120q, the logs say %.120q\n", c.Column, c.State, c.Logs)
+			fmt.Fprintf(b, "    %s: state %.120q, logs %.120q\n", c.Column, c.State, c.Logs)
 		}
 	}
 }

@@ -28,8 +28,8 @@ import (
 	"github.com/millrace/millrace/streams/kafka/embedded"
 )
 
-// stored is "stored DIR N": it makes a state directory whose broker holds N changes, all of which the sink has
-// stored, and puts the engine's command on the script's PATH.
+// stored is the command "stored DIR N": it makes a state directory with N changes that the sink has
+// stored, and adds the command of the engine to the script's PATH.
 func stored(ts *testscript.TestScript, neg bool, args []string) {
 	var n int
 	if _, err := fmt.Sscan(args[len(args)-1], &n); neg || len(args) != 2 || err != nil {
@@ -53,14 +53,14 @@ func stored(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(makeStored(ctx, ts.MkAbs(args[0]), filepath.Join(bin, "millrace-clickhouse"), n))
 }
 
-// What is on record is proved, over an engine that each command starts.
+// Stored records are verified, with an engine that each command starts.
 func TestVerifyScripts(t *testing.T) {
 	t.Parallel()
 	wantEngine(t)
 	scripts(t, "testdata/verify")
 }
 
-// Damage to the tables is named.
+// Damage to the tables is reported.
 func TestVerifyDamageScripts(t *testing.T) {
 	need.Integration(t)
 	t.Parallel()
@@ -103,7 +103,7 @@ func makeStored(ctx context.Context, dir, binary string, n int) (err error) {
 	if _, err := a.Migrate(ctx); err != nil {
 		return err
 	}
-	if err := tell(ctx, broker.Addr(), n); err != nil {
+	if err := publishChanges(ctx, broker.Addr(), n); err != nil {
 		return err
 	}
 	run, stop := context.WithCancel(ctx)
@@ -111,19 +111,21 @@ func makeStored(ctx context.Context, dir, binary string, n int) (err error) {
 	g.Go(func() error { return a.Run(run, []schemas.Role{schemas.RoleSink}) })
 	err = a.CatchUp(ctx)
 	stop()
-	err = errors.Join(err, g.Wait(), os.WriteFile(filepath.Join(dir, "config.yaml"), []byte("log: {level: warn}\n"), 0o644))
+	err = errors.Join(err, g.Wait(),
+		os.WriteFile(filepath.Join(dir, "config.yaml"), []byte("log: {level: warn}\n"), 0o644))
 	return errors.Join(err, os.WriteFile(filepath.Join(dir, "state.json"), []byte(`{"version": 1}`), 0o644))
 }
 
-// tell publishes n changes.
-func tell(ctx context.Context, broker string, n int) error {
+// publishChanges publishes n changes.
+func publishChanges(ctx context.Context, broker string, n int) error {
 	p, err := kafka.NewProducer(kafka.Config{Brokers: []string{broker}, Prefix: "millrace."}, "test")
 	if err != nil {
 		return err
 	}
 	defer p.Close()
 	for i := range n {
-		c := &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "maps", Item: fmt.Sprintf("item-%d", i), Version: "v", Size: int64(i),
+		c := &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "maps", Item: fmt.Sprintf("item-%d", i),
+			Version: "v", Size: int64(i),
 			Time: timestamppb.New(time.UnixMilli(1_700_000_000_000 + int64(i)))}
 		c.Id = schemas.ChangeID(c)
 		if err := p.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: c}); err != nil {
@@ -133,7 +135,7 @@ func tell(ctx context.Context, broker string, n int) error {
 	return nil
 }
 
-// more is "more DIR N": N changes more than the first are in Kafka, and not stored.
+// more is the command "more DIR N": it publishes the first N changes again, without a sink that stores them.
 func more(ts *testscript.TestScript, _ bool, args []string) {
 	var n int
 	_, err := fmt.Sscan(args[1], &n)
@@ -143,10 +145,10 @@ func more(ts *testscript.TestScript, _ bool, args []string) {
 	defer broker.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	ts.Check(tell(ctx, broker.Addr(), n))
+	ts.Check(publishChanges(ctx, broker.Addr(), n))
 }
 
-// damage is "damage DIR SQL": it runs a statement on the engine of a state behind millrace's back.
+// damage is the command "damage DIR SQL": it runs a statement on the engine of a state.
 func damage(ts *testscript.TestScript, _ bool, args []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -157,45 +159,47 @@ func damage(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(errors.Join(err, engine.Close(ctx)))
 }
 
-// Tables that are behind and records that are lost are findings of a manifest too.
+// Gaps of tables and lost records are findings of --manifest too.
 func TestVerdictOfAManifestNamesWhatIsLacking(t *testing.T) {
 	t.Parallel()
 	gap := sink.Gap{Table: "bit_log", Topic: "fixity.results", To: 20}
-	r := verdict{Manifest: new(app.ManifestReport), Behind: []sink.Gap{gap}, Lost: []app.Lost{{Gap: gap, Held: 5}}}
+	r := verifyReport{Manifest: new(app.ManifestReport), Behind: []sink.Gap{gap}, Lost: []app.Lost{{Gap: gap, Held: 5}}}
 	var out strings.Builder
-	if err := r.tell(&out, false); !errors.Is(err, errFindings) || r.Findings != 2 {
+	if err := r.finish(&out, false); !errors.Is(err, errFindings) || r.Findings != 2 {
 		t.Errorf("%d findings, %v, want 2", r.Findings, err)
 	}
 	for _, want := range []string{"bit_log lacks offsets 0 to 19 of fixity.results, partition 0 (run millrace rebuild)\n",
-		"bit_log: lost for good: offsets 0 to 19 of fixity.results, partition 0 (incarnation 00000000): Kafka no longer has them, and there are rows of 5 of 20\n"} {
+		"bit_log: lost: offsets 0 to 19 of fixity.results, partition 0 (incarnation 00000000): " +
+			"Kafka no longer has them, and 5 of 20 have rows\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("got %s, want %s", out.String(), want)
 		}
 	}
 }
 
-// A rebuild that ended with an error does not say that the tables are whole.
+// A rebuild that fails does not report that the tables are complete.
 func TestRebuildThatFailed(t *testing.T) {
 	t.Parallel()
-	const whole = "the tables have all that was committed\n"
+	const whole = "the tables have all committed records\n"
 	for _, failed := range []error{nil, errors.New("ClickHouse is away")} {
 		var out strings.Builder
-		err := tellRebuilt(&out, &output{form: formText}, app.Rebuilt{}, failed)
+		err := printRebuilt(&out, &output{form: formText}, app.Rebuilt{}, failed)
 		if said := out.String() == whole; said != (failed == nil) || !errors.Is(err, failed) {
 			t.Errorf("after %v: %q, %v", failed, out.String(), err)
 		}
 	}
 }
 
-// A replica that was not asked is named, and is no finding.
+// Replicas that were not queried are reported, and are no findings.
 func TestVerdictNamesReplicas(t *testing.T) {
 	t.Parallel()
-	r := verdict{Replicated: []sink.Shard{{Number: 2, Replicas: []string{"a:9000", "b:9000"}}}}
+	r := verifyReport{Replicated: []sink.Shard{{Number: 2, Replicas: []string{"a:9000", "b:9000"}}}}
 	var out strings.Builder
-	if err := r.tell(&out, false); err != nil {
+	if err := r.finish(&out, false); err != nil {
 		t.Fatal(err)
 	}
-	want := "shard 2: one of its replicas a:9000, b:9000 was asked, the first that answered; what the others have was not compared\nno findings\n"
+	want := "shard 2: " +
+		"one of its replicas a:9000, b:9000 was queried, the first that answered; the others were not compared\nno findings\n"
 	if !strings.HasSuffix(out.String(), want) {
 		t.Errorf("got %s, want %s", out.String(), want)
 	}

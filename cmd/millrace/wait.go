@@ -17,21 +17,22 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// patience is how long nothing may change before a command that waits reports why.
+// patience is the time without progress after which a waiting command reports the reasons.
 const patience = 10 * time.Second
 
-// A waiter waits for work that roles do: in this process with --state, in running ones with --config.
+// A waiter waits for the work of roles: in this process with --state, in other processes with
+// --config.
 type waiter struct {
 	flags engineFlags
-	// standstill returns why roles may do nothing.
+	// standstill returns reasons why roles make no progress.
 	standstill func(context.Context, ...schemas.Role) (app.Standstill, error)
 	display    *progress.Display
 
-	left func() string // of what is waited for, and when it is done; nil: nothing yet
+	remaining func() string // describes the remaining work; nil: not waiting yet
 }
 
-// withRoles runs do, and with --state roles beside it, which stop when do returns. If do is interrupted, it reports what
-// do waited for.
+// withRoles calls do; with --state it runs roles meanwhile and stops them when do returns. If do is
+// interrupted, it prints the remaining work.
 func (e *engines) withRoles(c *cobra.Command, a *app.App, f engineFlags, roles []schemas.Role,
 	do func(ctx context.Context, w *waiter) error) error {
 	ctx := c.Context()
@@ -49,8 +50,9 @@ func (e *engines) withRoles(c *cobra.Command, a *app.App, f engineFlags, roles [
 	return err
 }
 
-// handled waits until roles have handled what their topics hold now, and what came of that is on record.
-func (e *engines) handled(c *cobra.Command, f engineFlags, roles ...schemas.Role) (err error) {
+// waitHandled waits until roles have handled the present records of their topics, and ClickHouse
+// has the results.
+func (e *engines) waitHandled(c *cobra.Command, f engineFlags, roles ...schemas.Role) (err error) {
 	a, err := app.Open(c.Context(), e.cfg, app.Options{Log: e.log, Drain: app.QuickDrain})
 	if err != nil {
 		return err
@@ -64,28 +66,28 @@ func (e *engines) handled(c *cobra.Command, f engineFlags, roles ...schemas.Role
 	})
 }
 
-// later says when roles go on with a state.
-func (f *engineFlags) later(what string) string {
+// laterWithState returns a sentence saying that work is done when the roles run with the state.
+func (f *engineFlags) laterWithState(what string) string {
 	return fmt.Sprintf("%s when 'millrace standalone --state %s' runs", what, f.state)
 }
 
-// interrupted reports what is left when the command is interrupted.
+// interrupted prints the remaining work of an interrupted command.
 func (w *waiter) interrupted(stderr io.Writer) {
-	if w.left != nil {
-		fmt.Fprintln(stderr, "stopped:", w.left())
+	if w.remaining != nil {
+		fmt.Fprintln(stderr, "stopped:", w.remaining())
 	}
 }
 
-// until waits until all of what look counts is on record, and shows how far it is. what is a plural noun; roles do the
-// work, and are named if nothing changes.
+// until waits until look reports that all work is recorded, and shows the progress. what is a
+// plural noun. roles do the work; they are named if there is no progress.
 func (w *waiter) until(ctx context.Context, what string, roles []schemas.Role, look app.Look) error {
 	var last app.Progress
-	w.left = func() string {
-		how := "running roles go on with the rest"
+	w.remaining = func() string {
+		how := "running roles continue with the rest"
 		if w.flags.state != "" {
-			how = w.flags.later("the rest is done")
+			how = w.flags.laterWithState("the rest is done")
 		}
-		return fmt.Sprintf("%d of %d %s are on record; %s", last.Done, last.Total, what, how)
+		return fmt.Sprintf("%d of %d %s are recorded; %s", last.Done, last.Total, what, how)
 	}
 	var step *progress.Step
 	err := app.Wait{
@@ -102,7 +104,7 @@ func (w *waiter) until(ctx context.Context, what string, roles []schemas.Role, l
 		},
 		Patience: patience,
 		Stalled: w.stalled(roles, func(last app.Progress) string {
-			return fmt.Sprintf("waiting for %s: %d of %d are on record", what, max(last.Done, 0), last.Total)
+			return fmt.Sprintf("waiting for %s: %d of %d are recorded", what, max(last.Done, 0), last.Total)
 		}),
 	}.Until(ctx)
 	if step != nil {
@@ -111,12 +113,12 @@ func (w *waiter) until(ctx context.Context, what string, roles []schemas.Role, l
 	return err
 }
 
-// while runs do, which publishes messages and may wait until roles have handled some of them. It reports if their
-// number, which published returns, does not change.
-func (w *waiter) while(ctx context.Context, what string, roles []schemas.Role, published func() int64,
+// waitWhile calls do, which publishes messages and may wait until roles have handled some. It
+// reports if the number of messages, which published returns, does not change.
+func (w *waiter) waitWhile(ctx context.Context, what string, roles []schemas.Role, published func() int64,
 	do func(context.Context) error) error {
-	w.left = func() string {
-		return fmt.Sprintf("%d %s are asked for; the same command goes on with the rest", published(), what)
+	w.remaining = func() string {
+		return fmt.Sprintf("%d %s are requested; the same command continues with the rest", published(), what)
 	}
 	var done atomic.Bool
 	g, gctx := errgroup.WithContext(ctx)
@@ -135,37 +137,38 @@ func (w *waiter) while(ctx context.Context, what string, roles []schemas.Role, p
 			},
 			Patience: patience,
 			Stalled: w.stalled(roles, func(last app.Progress) string {
-				return fmt.Sprintf("asking for %s: %d so far", what, last.Done)
+				return fmt.Sprintf("requesting %s: %d so far", what, last.Done)
 			}),
 		}.Until(gctx)
 	})
 	return g.Wait()
 }
 
-// stalled returns what app.Wait calls when nothing has changed for a while: it prints how far the work is and why it
-// may not go on, unless that has been printed before.
+// stalled returns the function that app.Wait calls without progress: it prints the progress and the
+// reasons, unless it has just printed the same.
 func (w *waiter) stalled(roles []schemas.Role, state func(app.Progress) string) func(context.Context, app.Progress,
 	error) error {
-	said := ""
+	printed := ""
 	return func(ctx context.Context, last app.Progress, look error) error {
-		text := fmt.Sprintf("%s, and nothing has changed for %v; %s", state(last), patience, w.why(ctx, roles, look))
-		if text != said && ctx.Err() == nil {
-			said = text
+		text := fmt.Sprintf("%s, without progress for %v; %s", state(last), patience, w.why(ctx, roles, look))
+		if text != printed && ctx.Err() == nil {
+			printed = text
 			fmt.Fprintln(w.display, text)
 		}
 		return nil
 	}
 }
 
-// why returns why roles may do nothing, and what a person can do about it; look is the error of the last look.
+// why returns reasons why roles make no progress, and what a person can do. look is the error of
+// the last poll.
 func (w *waiter) why(ctx context.Context, roles []schemas.Role, look error) string {
 	s, err := w.standstill(ctx, roles...)
 	if err != nil {
-		return fmt.Sprintf("Kafka does not say which roles run: %v", err)
+		return fmt.Sprintf("read from Kafka which roles run: %v", err)
 	}
 	var reasons []string
 	if look != nil {
-		reasons = append(reasons, fmt.Sprintf("the last look failed: %v", look))
+		reasons = append(reasons, fmt.Sprintf("the last read failed: %v", look))
 	}
 	if len(s.Unserved) > 0 {
 		names := join(s.Unserved)
@@ -179,7 +182,7 @@ func (w *waiter) why(ctx context.Context, roles []schemas.Role, look error) stri
 		reasons = append(reasons, fmt.Sprintf("paused: %s ('millrace resume %s' ends it)", p, p))
 	}
 	if len(reasons) == 0 {
-		reasons = append(reasons, join(roles)+" run: their log says what they do, and 'millrace dead list' what they could not handle, if anything")
+		reasons = append(reasons, join(roles)+" run: see their log, and 'millrace dead list' for messages that failed")
 	}
 	return strings.Join(reasons, "; ")
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// notices are the lines for people among what a waiter prints.
+// notices returns the text lines of a waiter's output.
 func notices(out *bytes.Buffer) (lines []string) {
 	for line := range strings.Lines(out.String()) {
 		if !strings.HasPrefix(line, "{") {
@@ -27,10 +27,11 @@ func notices(out *bytes.Buffer) (lines []string) {
 	return lines
 }
 
-// When nothing has changed for 10 s, and no sooner, a command reports why, once for each reason, and goes on waiting.
+// After 10 s without progress, and not before, a command prints each reason once, and continues to
+// wait.
 func TestWaiterReportsAStandstill(t *testing.T) {
 	asked := []schemas.Role{schemas.RoleChecker, schemas.RoleSink}
-	const waits = "waiting for checks: 1 of 2 are on record, and nothing has changed for 10s; "
+	const waits = "waiting for checks: 1 of 2 are recorded, without progress for 10s; "
 	for name, tt := range map[string]struct {
 		flags engineFlags
 		why   app.Standstill
@@ -52,15 +53,15 @@ func TestWaiterReportsAStandstill(t *testing.T) {
 		},
 		"all run": {
 			flags: engineFlags{config: "m.yaml"},
-			want:  waits + "checker,sink run: their log says what they do, and 'millrace dead list' what they could not handle, if anything\n",
+			want:  waits + "checker,sink run: see their log, and 'millrace dead list' for messages that failed\n",
 		},
 		"ClickHouse is away": {
 			flags: engineFlags{config: "m.yaml"}, look: errors.New("no answer"),
-			want: waits + "the last look failed: no answer\n",
+			want: waits + "the last read failed: no answer\n",
 		},
 		"Kafka is away": {
 			flags: engineFlags{config: "m.yaml"}, err: errors.New("no broker"),
-			want: waits + "Kafka does not say which roles run: no broker\n",
+			want: waits + "read from Kafka which roles run: no broker\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -97,7 +98,7 @@ func TestWaiterReportsAStandstill(t *testing.T) {
 	}
 }
 
-// A change of the reason is reported too.
+// A changed reason is printed too.
 func TestWaiterReportsAnotherReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -121,7 +122,7 @@ func TestWaiterReportsAnotherReason(t *testing.T) {
 	})
 }
 
-// A sweep that waits for room reports a standstill too, and ends when it is done or fails.
+// A sweep that waits for checkers reports a standstill too, and ends when it is done or fails.
 func TestWaiterWhilePublishing(t *testing.T) {
 	for name, want := range map[string]error{"done": nil, "failed": errors.New("broken")} {
 		t.Run(name, func(t *testing.T) {
@@ -132,12 +133,12 @@ func TestWaiterWhilePublishing(t *testing.T) {
 						return app.Standstill{Unserved: []schemas.Role{schemas.RoleChecker}}, nil
 					}}
 				checker, published := []schemas.Role{schemas.RoleChecker}, func() int64 { return 10_000 }
-				err := w.while(t.Context(), "checks", checker, published, func(context.Context) error {
+				err := w.waitWhile(t.Context(), "checks", checker, published, func(context.Context) error {
 					time.Sleep(35 * time.Second)
 					return want
 				})
 				got := notices(&out)
-				const notice = "asking for checks: 10000 so far, and nothing has changed for 10s; no process runs checker:"
+				const notice = "requesting checks: 10000 so far, without progress for 10s; no process runs checker:"
 				if !errors.Is(err, want) || len(got) != 1 || !strings.HasPrefix(got[0], notice) {
 					t.Errorf("returned %v, printed %q", err, got)
 				}
@@ -146,7 +147,7 @@ func TestWaiterWhilePublishing(t *testing.T) {
 	}
 }
 
-// A command that is interrupted reports what is left, and when it is done.
+// An interrupted command prints the remaining work, and when it will be done.
 func TestWaiterIsInterrupted(t *testing.T) {
 	nothing := func(context.Context) (app.Progress, error) { return app.Progress{Done: 3, Total: 7}, nil }
 	wait := func(ctx context.Context, w *waiter) error { return w.until(ctx, "checks", nil, nothing) }
@@ -156,20 +157,20 @@ func TestWaiterIsInterrupted(t *testing.T) {
 		want  string
 	}{
 		"running roles": {
-			engineFlags{config: "m.yaml"}, wait, "stopped: 3 of 7 checks are on record; running roles go on with the rest\n",
+			engineFlags{config: "m.yaml"}, wait, "stopped: 3 of 7 checks are recorded; running roles continue with the rest\n",
 		},
 		"roles here": {
 			engineFlags{state: "s"}, wait,
-			"stopped: 3 of 7 checks are on record; the rest is done when 'millrace standalone --state s' runs\n",
+			"stopped: 3 of 7 checks are recorded; the rest is done when 'millrace standalone --state s' runs\n",
 		},
 		"publishing": {
 			engineFlags{state: "s"}, func(ctx context.Context, w *waiter) error {
-				return w.while(ctx, "checks", nil, func() int64 { return 5 }, func(ctx context.Context) error {
+				return w.waitWhile(ctx, "checks", nil, func() int64 { return 5 }, func(ctx context.Context) error {
 					<-ctx.Done()
 					return context.Cause(ctx)
 				})
 			},
-			"stopped: 5 checks are asked for; the same command goes on with the rest\n",
+			"stopped: 5 checks are requested; the same command continues with the rest\n",
 		},
 		"nothing was waited for": {
 			engineFlags{state: "s"}, func(ctx context.Context, _ *waiter) error { <-ctx.Done(); return context.Cause(ctx) }, "",

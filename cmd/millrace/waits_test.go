@@ -30,7 +30,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A kept is a state directory of two stores, of which the first has items that no role has seen.
+// A kept is a state directory with two stores; the first has items that no role has handled.
 type kept struct {
 	t   *testing.T
 	dir string
@@ -133,7 +133,7 @@ func (k *kept) make(ctx context.Context) (err error) {
 
 func (k *kept) path(id string) string { return filepath.Join(k.dir, "store-"+id) }
 
-// run runs a command with the state, and wants its exit code.
+// run runs a command with the state, and expects its exit code.
 func (k *kept) run(ctx context.Context, want int, stderr interface {
 	Write([]byte) (int, error)
 	String() string
@@ -141,12 +141,13 @@ func (k *kept) run(ctx context.Context, want int, stderr interface {
 	k.t.Helper()
 	var out bytes.Buffer
 	if code := run(ctx, append(args, "--state", k.dir), &out, stderr); code != want {
-		k.t.Fatalf("millrace %s: exit code %d, want %d\n%s%s", strings.Join(args, " "), code, want, out.String(), stderr.String())
+		k.t.Fatalf("millrace %s: exit code %d, want %d\n%s%s", strings.Join(args, " "), code, want, out.String(),
+			stderr.String())
 	}
 	return out.String()
 }
 
-// sweep runs a sweep of both stores that is waited for.
+// sweep runs a sweep of both stores with --wait.
 func (k *kept) sweep(want int) (r sweepReport) {
 	k.t.Helper()
 	stderr := new(bytes.Buffer)
@@ -160,56 +161,59 @@ func (k *kept) sweep(want int) (r sweepReport) {
 	return r
 }
 
-// A sweep with --state runs the roles itself, and ends when its checks are on record: the verdicts are read from there.
+// A sweep with --state runs the roles, and ends when its checks are recorded: the verdicts are read
+// from the records.
 func TestSweepWaits(t *testing.T) {
 	k := newKept(t)
-	r := k.sweep(exitFine)
+	r := k.sweep(exitOK)
 	if len(r.Rounds) != 2 || r.Rounds[0].Asked != keptItems || r.Verdicts["pass"] != r.Asked || r.failed() != 0 {
 		t.Fatalf("got %+v, want %d checks of store 1 on record, and all passed", r, keptItems)
 	}
 }
 
-// A sweep that is interrupted while no check can be made reports what is left, and the next one ends.
+// A sweep that is interrupted while no check can run prints the remaining work; the next one
+// completes it.
 func TestInterruptedSweep(t *testing.T) {
 	need.Integration(t)
 	k := newKept(t)
 	quiet := new(bytes.Buffer)
-	k.run(t.Context(), exitFine, quiet, "pause", "role", "checker", "--reason", "test")
+	k.run(t.Context(), exitOK, quiet, "pause", "role", "checker", "--reason", "test")
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	stderr := &cutter{mark: `"step":"checks"`, cut: stop}
 	k.run(ctx, exitInterrupted, stderr, "sweep", "start", "fixity", "--store", "1", "--all", "--wait")
-	want := fmt.Sprintf("stopped: 0 of %d checks are on record; the rest is done when", keptItems)
+	want := fmt.Sprintf("stopped: 0 of %d checks are recorded; the rest is done when", keptItems)
 	if !strings.Contains(stderr.String(), want) {
 		t.Errorf("it does not say %q:\n%s", want, stderr.String())
 	}
-	k.run(t.Context(), exitFine, quiet, "resume", "role", "checker")
-	if r := k.sweep(exitFine); r.Verdicts["pass"] != r.Asked || r.Asked < keptItems {
+	k.run(t.Context(), exitOK, quiet, "resume", "role", "checker")
+	if r := k.sweep(exitOK); r.Verdicts["pass"] != r.Asked || r.Asked < keptItems {
 		t.Errorf("after the interruption: %+v, want all checks on record", r)
 	}
 
 	// What was asked for of one store is reported also if the next one fails.
-	k.run(t.Context(), exitFine, quiet, "pause", "store", "acme/2", "--reason", "test")
+	k.run(t.Context(), exitOK, quiet, "pause", "store", "acme/2", "--reason", "test")
 	out := k.run(t.Context(), exitPrecondition, quiet, "sweep", "start", "fixity", "--all")
-	if want := fmt.Sprintf(": %d checks asked for", keptItems); !strings.Contains(out, "store acme/1: round ") || !strings.Contains(out, want) {
+	if want := fmt.Sprintf(": %d checks requested", keptItems); !strings.Contains(out, "store acme/1: round ") ||
+		!strings.Contains(out, want) {
 		t.Errorf("printed %q, want the round of store 1", out)
 	}
 }
 
-// An import is on record when its command ends. What a sweep finds is its exit code; an approved repair is waited for
-// until its incident is closed.
+// An import is recorded when its command ends. The findings of a sweep are its exit code. The wait
+// for an approved repair ends when the incident is closed.
 func TestCommandsWait(t *testing.T) {
 	need.Full(t)
 	k := newKept(t)
 	quiet := new(bytes.Buffer)
-	k.sweep(exitFine) // the copies of store 2 are made meanwhile
+	k.sweep(exitOK) // the copies of store 2 are made meanwhile
 
 	sums := filepath.Join(t.TempDir(), "sums.txt")
 	if err := os.WriteFile(sums, []byte("5d41402abc4b2a76b9719d911017c592  imported\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	k.run(t.Context(), exitFine, quiet, "import", sums, "--account", "acme", "--store", "1", "--space", "maps", "--wait")
-	out := k.run(t.Context(), exitFine, quiet, "object", "show", "acme/maps/imported", "-o", "ndjson")
+	k.run(t.Context(), exitOK, quiet, "import", sums, "--account", "acme", "--store", "1", "--space", "maps", "--wait")
+	out := k.run(t.Context(), exitOK, quiet, "object", "show", "acme/maps/imported", "-o", "ndjson")
 	if !strings.Contains(out, "import") {
 		t.Errorf("the import is not on record: %s", out)
 	}
@@ -225,7 +229,7 @@ func TestCommandsWait(t *testing.T) {
 	incidents := func() []incidentRow {
 		t.Helper()
 		open = nil
-		out := k.run(t.Context(), exitFine, quiet, "incident", "list", "-o", "json")
+		out := k.run(t.Context(), exitOK, quiet, "incident", "list", "-o", "json")
 		if err := json.Unmarshal([]byte(out), &open); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -235,7 +239,7 @@ func TestCommandsWait(t *testing.T) {
 	if len(found) != 1 || found[0].State != "awaiting-approval" {
 		t.Fatalf("open incidents: %+v, want one that waits for approval", found)
 	}
-	k.run(t.Context(), exitFine, quiet, "incident", "approve", found[0].Key, "--reason", "test", "--wait")
+	k.run(t.Context(), exitOK, quiet, "incident", "approve", found[0].Key, "--reason", "test", "--wait")
 	if left := incidents(); len(left) != 0 {
 		t.Errorf("still open after the repair: %+v", left)
 	}
@@ -260,7 +264,7 @@ func TestCommandsWait(t *testing.T) {
 	}) {
 		t.Errorf("open are %+v, want %s", open, unread.Key())
 	}
-	out = k.run(t.Context(), exitFine, quiet, "incident", "close", unread.Key(), "--reason", "restored")
+	out = k.run(t.Context(), exitOK, quiet, "incident", "close", unread.Key(), "--reason", "restored")
 	if want := "close " + unread.Key() + ": closed\n"; out != want {
 		t.Errorf("close printed %q, want %q", out, want)
 	}
@@ -272,7 +276,7 @@ func TestCommandsWait(t *testing.T) {
 	// Dead letters of a planner are handled when their redrive ends.
 	k.withBroker(func(cfg kafka.Config) error { return refuse(t.Context(), cfg, 3) })
 	stderr := new(bytes.Buffer)
-	out = k.run(t.Context(), exitFine, stderr, "dead", "redrive", "--role", "planner", "--wait")
+	out = k.run(t.Context(), exitOK, stderr, "dead", "redrive", "--role", "planner", "--wait")
 	if out != "redriven 3 dead letters\n" {
 		t.Errorf("redrive printed %q", out)
 	}
@@ -280,7 +284,7 @@ func TestCommandsWait(t *testing.T) {
 	if !handled.MatchString(stderr.String()) {
 		t.Errorf("the redrive does not show that the planner has handled the letters: %s", stderr.String())
 	}
-	if out := k.run(t.Context(), exitFine, quiet, "dead", "list", "-o", "json"); out != "[]\n" {
+	if out := k.run(t.Context(), exitOK, quiet, "dead", "list", "-o", "json"); out != "[]\n" {
 		t.Errorf("dead letters are left: %s", out)
 	}
 
@@ -293,12 +297,13 @@ func TestCommandsWait(t *testing.T) {
 	})
 	stderr.Reset()
 	out = k.run(t.Context(), exitFindings, stderr, "dead", "redrive", "--role", "checker", "--wait")
-	if !strings.HasPrefix(out, "redriven ") || !strings.Contains(stderr.String(), "findings: 1 messages are dead letters again") {
+	if !strings.HasPrefix(out, "redriven ") ||
+		!strings.Contains(stderr.String(), "findings: 1 messages are dead letters again") {
 		t.Errorf("redrive printed %q and %q", out, stderr)
 	}
 }
 
-// withBroker runs do with the broker of the state.
+// withBroker calls do with the broker of the state.
 func (k *kept) withBroker(do func(kafka.Config) error) {
 	k.t.Helper()
 	b, err := embedded.StartBroker(embedded.BrokerConfig{Dir: filepath.Join(k.dir, "kafka"), SyncWrites: true})
@@ -312,7 +317,7 @@ func (k *kept) withBroker(do func(kafka.Config) error) {
 	}
 }
 
-// A cutter cuts what is under way when a mark has been written.
+// A cutter cancels a context when a text has been written.
 type cutter struct {
 	bytes.Buffer
 	mark string

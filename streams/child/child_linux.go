@@ -2,7 +2,7 @@ package child
 
 import "syscall"
 
-// attributes have the kernel kill the child when its parent is gone.
+// attributes makes the kernel kill the child when its parent ends.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 }

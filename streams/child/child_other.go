@@ -4,5 +4,6 @@ package child
 
 import "syscall"
 
-// attributes cannot tie the child to its parent on this system: it outlives one that is killed.
+// attributes cannot bind the child to its parent on this system: the child survives a killed
+// parent.
 func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

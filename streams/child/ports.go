@@ -6,7 +6,8 @@ import (
 	"net"
 )
 
-// FreePorts returns n ports of loopback that nobody listens on now. One may be taken before the child listens there.
+// FreePorts returns n unused ports of loopback. Another process may take one before the child
+// listens on it.
 func FreePorts(n int) (ports []int, err error) {
 	var listeners []net.Listener
 	defer func() {

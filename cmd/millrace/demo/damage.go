@@ -14,42 +14,43 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// damage harms one copy in each of four ways behind the system's back, and deletes one
-// item properly. Doing it twice, after a kill, harms no more than once.
+// damage damages one copy in each of four ways bypassing millrace, and deletes one item
+// through the emit decorator. It is idempotent, so that a killed demo can repeat it.
 func (d *demo) damage(ctx context.Context) error {
-	if err := d.settled(ctx); err != nil {
+	if err := d.waitCommitted(ctx); err != nil {
 		return err
 	}
-	p := d.memo.Picks
-	step := d.show.Step("do harm", 5)
-	for _, harm := range []func() error{
+	p := d.checkpoint.Picks
+	step := d.display.Step("damage copies", 5)
+	for _, damage := range []func() error{
 		func() error { return d.flip(ctx, "2", p.Flip) },
 		func() error { return d.truncate(ctx, "3", p.Truncate) },
 		func() error { return d.remove(ctx, "2", p.Remove) },
 		func() error { return d.replace(ctx, "3", p.Replace) },
 		func() error { return d.delete(ctx, p.Delete) },
 	} {
-		if err := harm(); err != nil {
+		if err := damage(); err != nil {
 			step.End(false)
 			return err
 		}
 		step.Add(1)
 	}
 	step.End(true)
-	d.memo.Damaged = time.Now().UTC()
+	d.checkpoint.Damaged = time.Now().UTC()
 	return nil
 }
 
-// settled waits until all work is committed: what is not is done again after a kill, and would heal
-// harm before anybody finds it.
-func (d *demo) settled(ctx context.Context) error {
+// waitCommitted waits until all work is committed. Uncommitted work would be repeated after a kill,
+// and would repair the damage before it is found.
+func (d *demo) waitCommitted(ctx context.Context) error {
 	return d.until(ctx, "all work committed", func(ctx context.Context) (app.Progress, error) {
-		behind, err := d.app.Behind(ctx, schemas.RolePlanner, schemas.RoleCopier, schemas.RoleChecker, schemas.RoleSteward, schemas.RoleDelayer)
+		behind, err := d.app.Behind(ctx, schemas.RolePlanner, schemas.RoleCopier, schemas.RoleChecker,
+			schemas.RoleSteward, schemas.RoleDelayer)
 		return app.Progress{Done: -behind}, err
 	})
 }
 
-// path is where a copy's bytes lie: the demo knows because it set the stores up.
+// path returns the path of a copy's file.
 func (d *demo) path(ctx context.Context, store, item string) (string, error) {
 	if d.server != nil && store != primary {
 		return d.server.path(store, item), nil
@@ -57,9 +58,9 @@ func (d *demo) path(ctx context.Context, store, item string) (string, error) {
 	return d.app.Stores().Path(ctx, app.StoreName{Account: account, Store: store}, space, item)
 }
 
-// quietly changes a copy's file and gives it its modification time back. What the file
-// was is noted first, so that a second time, after a kill, makes no difference.
-func (d *demo) quietly(ctx context.Context, store, item string, change func(*os.File, before) error) error {
+// changeFile changes a copy's file and restores its modification time. It records the original
+// state first, so that a repetition after a kill has the same result.
+func (d *demo) changeFile(ctx context.Context, store, item string, change func(*os.File, original) error) error {
 	path, err := d.path(ctx, store, item)
 	if err != nil {
 		return err
@@ -68,7 +69,7 @@ func (d *demo) quietly(ctx context.Context, store, item string, change func(*os.
 	if err != nil {
 		return err
 	}
-	was, err := d.remember(f, item)
+	was, err := d.recordOriginal(f, item)
 	if err == nil {
 		err = change(f, was)
 	}
@@ -78,29 +79,29 @@ func (d *demo) quietly(ctx context.Context, store, item string, change func(*os.
 	return os.Chtimes(path, time.Time{}, was.Modified)
 }
 
-func (d *demo) remember(f *os.File, item string) (before, error) {
-	if was, ok := d.memo.Before[item]; ok {
+func (d *demo) recordOriginal(f *os.File, item string) (original, error) {
+	if was, ok := d.checkpoint.Originals[item]; ok {
 		return was, nil
 	}
 	info, err := f.Stat()
 	if err != nil {
-		return before{}, err
+		return original{}, err
 	}
 	var first [1]byte
 	if _, err := f.ReadAt(first[:], 0); err != nil {
-		return before{}, err
+		return original{}, err
 	}
-	if d.memo.Before == nil {
-		d.memo.Before = map[string]before{}
+	if d.checkpoint.Originals == nil {
+		d.checkpoint.Originals = map[string]original{}
 	}
-	was := before{first[0], info.ModTime()}
-	d.memo.Before[item] = was
-	return was, d.memo.save()
+	was := original{first[0], info.ModTime()}
+	d.checkpoint.Originals[item] = was
+	return was, d.checkpoint.save()
 }
 
-// flip turns over the first byte of a copy.
+// flip inverts the first byte of a copy.
 func (d *demo) flip(ctx context.Context, store, item string) error {
-	err := d.quietly(ctx, store, item, func(f *os.File, was before) error {
+	err := d.changeFile(ctx, store, item, func(f *os.File, was original) error {
 		_, err := f.WriteAt([]byte{was.First ^ 0xff}, 0)
 		return err
 	})
@@ -110,21 +111,21 @@ func (d *demo) flip(ctx context.Context, store, item string) error {
 	return nil
 }
 
-// truncate cuts a copy to half of what the first store has.
+// truncate cuts a copy to half the size of the item in the first store.
 func (d *demo) truncate(ctx context.Context, store, item string) error {
 	st, _ := d.app.Stores().Store(account, primary)
-	whole, err := st.Stat(ctx, space, item)
+	object, err := st.Stat(ctx, space, item)
 	if err != nil {
 		return fmt.Errorf("truncate %s: %w", item, err)
 	}
-	err = d.quietly(ctx, store, item, func(f *os.File, _ before) error { return f.Truncate(whole.Size / 2) })
+	err = d.changeFile(ctx, store, item, func(f *os.File, _ original) error { return f.Truncate(object.Size / 2) })
 	if err != nil {
 		return fmt.Errorf("truncate %s: %w", item, err)
 	}
 	return nil
 }
 
-// remove takes a copy's bytes away.
+// remove deletes a copy's file.
 func (d *demo) remove(ctx context.Context, store, item string) error {
 	path, err := d.path(ctx, store, item)
 	if err == nil {
@@ -136,7 +137,7 @@ func (d *demo) remove(ctx context.Context, store, item string) error {
 	return nil
 }
 
-// replace puts other bytes in a copy's place, through its driver, telling nobody.
+// replace overwrites a copy through its driver, without a Change.
 func (d *demo) replace(ctx context.Context, store, item string) error {
 	first, _ := d.app.Stores().Store(account, primary)
 	st, _ := d.app.Stores().Store(account, store)
@@ -152,8 +153,8 @@ func (d *demo) replace(ctx context.Context, store, item string) error {
 	return nil
 }
 
-// delete removes an item properly: from the first store, through the decorator. Where a killed run had
-// removed it, the outbox tells.
+// delete deletes an item from the first store through the emit decorator. If a killed run has
+// deleted it, the outbox has the Change.
 func (d *demo) delete(ctx context.Context, item string) error {
 	_, err := d.emit.Delete(ctx, space, item, storage.DeleteOptions{})
 	if err != nil && !errors.Is(err, storage.ErrNotFound) {

@@ -1,9 +1,9 @@
-// Package demo does the main job once, on real files, and shows it: files become items
-// of a first store, copies in two more, every copy is checked; then some are harmed
-// behind the system's back, found, and repaired.
+// Package demo demonstrates millrace on real files. It writes the files as items to one store,
+// waits for verified copies in two others, damages some copies bypassing millrace, and shows
+// that the damage is found and repaired.
 //
-// It promises to say that all went well only if all of it did, to read the folder that
-// it is given and never write there, and to go on where it was stopped or killed.
+// It reports success only if every step succeeded. It reads the given folder and never writes
+// there. After a stop or a kill it resumes.
 package demo
 
 import (
@@ -31,10 +31,10 @@ import (
 	"github.com/millrace/millrace/streams/storage/emit"
 )
 
-// ErrFindings means that not all of the demo came true.
-var ErrFindings = errors.New("not all of the demo came true")
+// ErrFindings reports that a step of the demo did not succeed.
+var ErrFindings = errors.New("the demo did not succeed")
 
-// The demo's own names.
+// The names that the demo uses.
 const (
 	account = "acme"
 	space   = "files"
@@ -44,32 +44,34 @@ const (
 
 var stores = []string{primary, "2", "3"}
 
-// Config says what the demo reads and where it works.
+// Config configures the demo.
 type Config struct {
-	Dir   string // the folder to read; empty: the Go distribution's src tree
-	Items int    // at most so many files; 0: all
-	State string // state directory; empty: a new one that is removed at the end
-	Keep  bool   // leave the new one
-	// Stores is what stores 2 and 3 are: file, or s3, on a real S3 server on loopback. Empty: as in the state directory, else file.
+	Dir   string // the folder to read; empty: the src directory of the Go distribution
+	Items int    // maximum number of files; 0: all
+	State string // state directory; empty: a new one, which is removed at the end
+	Keep  bool   // keep a new state directory
+	// Stores is the kind of stores 2 and 3: file, or s3 on an S3 server on loopback. Empty: the kind
+	// recorded in the state directory; file for a new one.
 	Stores string
-	Server string // program of the S3 server; empty: peers/versitygw beside this one
+	Server string // program of the S3 server; empty: peers/versitygw in the directory of this program
 	JSON   bool
 }
 
-// A demo is one run of it.
+// A demo is one run of the demonstration.
 type demo struct {
-	cfg    Config
-	memo   *memo
-	app    *app.App
-	server *server // nil: stores 2 and 3 are of files too
-	emit   *emit.Store
-	show   *progress.Display
-	// copies and checks are shown while files are written and after.
+	cfg        Config
+	checkpoint *checkpoint
+	app        *app.App
+	server     *server // nil: stores 2 and 3 have driver file
+	emit       *emit.Store
+	display    *progress.Display
+	// copies and checks are steps that are shown during and after the writing of files.
 	copies, checks *progress.Step
-	out            io.Writer // for what the person reads on the way
+	out            io.Writer // for messages during the run
 }
 
-// Run does the whole of it, or what is left of it. Progress goes to stderr, the summary to stdout.
+// Run runs the demo, or the remaining steps of a stopped one. Progress goes to stderr, the summary
+// to stdout.
 func Run(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) {
 	if cfg.Items < 0 {
 		return fmt.Errorf("%w: --items must not be negative", usage.Err)
@@ -92,15 +94,15 @@ func Run(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) 
 	d := &demo{cfg: cfg, out: stderr}
 	result, err := d.run(ctx)
 	switch {
-	case err == nil && made && !cfg.Keep && result.OK: // what did not come true is left for a person to look into
+	case err == nil && made && !cfg.Keep && result.OK: // after a failure the state is kept for inspection
 		if err := os.RemoveAll(cfg.State); err != nil {
 			return fmt.Errorf("remove the state directory: %w", err)
 		}
 		result.State = ""
-	case made && (d.memo == nil || d.memo.Step == 0): // nothing was begun
+	case made && (d.checkpoint == nil || d.checkpoint.Step == 0): // nothing was started
 		return errors.Join(err, os.RemoveAll(cfg.State))
 	case err != nil:
-		fmt.Fprintf(stderr, "\nThe state is in %s (log: millrace.log). To go on:\n  %s\n", cfg.State, d.again())
+		fmt.Fprintf(stderr, "\nThe state is in %s (log: millrace.log). To resume:\n  %s\n", cfg.State, d.resumeCommand())
 		return err
 	}
 	if err := result.write(stdout, cfg.JSON); err != nil {
@@ -112,8 +114,8 @@ func Run(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) 
 	return nil
 }
 
-// again is the command line that goes on with this demo.
-func (d *demo) again() string {
+// resumeCommand returns the command line that resumes this demo.
+func (d *demo) resumeCommand() string {
 	server := ""
 	if d.cfg.Server != "" {
 		server = " --s3-server " + strconv.Quote(d.cfg.Server)
@@ -121,7 +123,7 @@ func (d *demo) again() string {
 	return fmt.Sprintf("millrace demo --state %s%s %s", strconv.Quote(d.cfg.State), server, strconv.Quote(d.cfg.Dir))
 }
 
-// checkStores refuses kinds of stores that there are not, or for which something is missing.
+// checkStores refuses an unknown kind of stores, and s3 without a server program.
 func (c Config) checkStores() error {
 	switch c.Stores {
 	case "", kindFile:
@@ -133,7 +135,8 @@ func (c Config) checkStores() error {
 	return fmt.Errorf("%w: --stores is %s or %s, not %q", usage.Err, kindFile, kindS3, c.Stores)
 }
 
-// Folder returns the absolute path of the folder to read: dir, or Go's own sources if dir is empty.
+// Folder returns the absolute path of the folder to read: dir, or the sources of Go if dir is
+// empty.
 func Folder(dir string) (string, error) {
 	if dir == "" {
 		root := goroot()
@@ -150,7 +153,8 @@ func Folder(dir string) (string, error) {
 }
 
 func goroot() string {
-	for _, dir := range []string{os.Getenv("GOROOT"), goEnv("GOROOT"), runtime.GOROOT()} { //nolint:staticcheck // the last resort
+	fallback := runtime.GOROOT() //nolint:staticcheck // deprecated, but used last
+	for _, dir := range []string{os.Getenv("GOROOT"), goEnv("GOROOT"), fallback} {
 		if dir != "" {
 			return dir
 		}
@@ -158,28 +162,28 @@ func goroot() string {
 	return ""
 }
 
-// run opens the state, starts all roles, and does the steps that are left.
+// run opens the state, starts all roles, and runs the remaining steps.
 func (d *demo) run(ctx context.Context) (res *result, err error) {
-	// Everything that a person may have got wrong is looked at before anything is made.
+	// Check the inputs before anything is created.
 	files, skipped, err := scan(ctx, d.cfg.Dir, d.cfg.Items)
 	if err != nil {
 		return nil, err
 	}
-	five, err := distinct(d.cfg.Dir, files)
+	five, err := pickDistinct(d.cfg.Dir, files)
 	if err != nil {
 		return nil, err
 	}
-	d.show = progress.New(d.out)
-	defer d.show.Close()
+	d.display = progress.New(d.out)
+	defer d.display.Close()
 	state, log, err := d.open(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, state.Close(ctx), log.Close()) }()
-	if d.memo, err = recall(state.Path("demo.json")); err != nil {
+	if d.checkpoint, err = loadCheckpoint(state.Path("demo.json")); err != nil {
 		return nil, err
 	}
-	if err := d.choose(files, skipped, five); err != nil {
+	if err := d.initCheckpoint(files, skipped, five); err != nil {
 		return nil, err
 	}
 	if err := d.serve(ctx, state); err != nil {
@@ -190,7 +194,8 @@ func (d *demo) run(ctx context.Context) (res *result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if d.app, err = app.Open(ctx, cfg, app.Options{Log: slog.New(slog.NewTextHandler(log, nil)), Drain: app.QuickDrain}); err != nil {
+	o := app.Options{Log: slog.New(slog.NewTextHandler(log, nil)), Drain: app.QuickDrain}
+	if d.app, err = app.Open(ctx, cfg, o); err != nil {
 		return nil, err
 	}
 	defer d.app.Close()
@@ -207,14 +212,15 @@ func (d *demo) run(ctx context.Context) (res *result, err error) {
 	return res, nil
 }
 
-// roles are all but the sweeper: the demo begins its rounds itself.
+// roles returns all roles except the sweeper: the demo starts the rounds itself.
 func roles() []schemas.Role {
 	return slices.DeleteFunc(app.Roles(), func(r schemas.Role) bool { return r == schemas.RoleSweeper })
 }
 
 func (d *demo) open(ctx context.Context) (*app.State, *os.File, error) {
-	step := d.show.Step("start the parts", 1)
-	state, err := app.OpenState(ctx, app.StateConfig{Dir: d.cfg.State, Log: slog.New(slog.DiscardHandler), Progress: d.show})
+	step := d.display.Step("start the parts", 1)
+	state, err := app.OpenState(ctx,
+		app.StateConfig{Dir: d.cfg.State, Log: slog.New(slog.DiscardHandler), Progress: d.display})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -227,12 +233,13 @@ func (d *demo) open(ctx context.Context) (*app.State, *os.File, error) {
 	return state, log, nil
 }
 
-// choose notes in the memo, once, what this demo works on.
-func (d *demo) choose(files []file, skipped []skip, five []string) error {
-	m := d.memo
+// initCheckpoint records the folder, files and kind of stores of a new demo. For a resumed one it
+// checks them.
+func (d *demo) initCheckpoint(files []file, skipped []skip, five []string) error {
+	m := d.checkpoint
 	if m.Step > 0 {
 		if m.Dir != d.cfg.Dir {
-			return fmt.Errorf("%w: the demo in %s is about %s, not %s: name that folder, or another --state",
+			return fmt.Errorf("%w: the demo in %s uses %s, not %s: name that folder, or another --state",
 				app.ErrPrecondition, d.cfg.State, m.Dir, d.cfg.Dir)
 		}
 		m.Kind = cmp.Or(m.Kind, kindFile)
@@ -246,12 +253,11 @@ func (d *demo) choose(files []file, skipped []skip, five []string) error {
 	m.Dir, m.Files, m.Skipped, m.Started = d.cfg.Dir, files, skipped, time.Now().UTC()
 	m.Picks = picks{Flip: five[0], Truncate: five[1], Remove: five[2], Replace: five[3], Delete: five[4]}
 	m.Rounds = map[string]time.Time{}
-	return m.done(stepWrite)
+	return m.completed(stepWrite)
 }
 
-// configure writes the demo's configuration into its state directory, where the other
-// commands find it, and points it at the running engines. What takes days in earnest
-// takes moments here.
+// configure writes the configuration to the state directory, where other commands find it, and
+// adjusts it to the running engines. It uses waits of seconds instead of hours and days.
 func (d *demo) configure(state *app.State) (*config.Config, error) {
 	cfg := config.Default()
 	acc := config.Account{ID: account}
@@ -263,10 +269,15 @@ func (d *demo) configure(state *app.State) (*config.Config, error) {
 		if err := os.MkdirAll(state.Path("stores", id), 0o755); err != nil {
 			return nil, fmt.Errorf("make a store: %w", err)
 		}
-		acc.Stores = append(acc.Stores, config.Store{ID: id, Driver: "file", Root: state.Path("stores", id), Primary: id == primary})
+		acc.Stores = append(acc.Stores,
+			config.Store{ID: id, Driver: "file", Root: state.Path("stores", id), Primary: id == primary})
 	}
 	cfg.Accounts = []config.Account{acc}
-	cfg.Delay.Lanes = []config.Lane{{Name: "200ms", Delay: 200 * time.Millisecond}, {Name: "1s", Delay: time.Second}, {Name: "5s", Delay: 5 * time.Second}}
+	cfg.Delay.Lanes = []config.Lane{
+		{Name: "200ms", Delay: 200 * time.Millisecond},
+		{Name: "1s", Delay: time.Second},
+		{Name: "5s", Delay: 5 * time.Second},
+	}
 	cfg.Fixity.MinInterval = time.Millisecond
 	cfg.Fixity.Settle = 500 * time.Millisecond
 	cfg.Fixity.Recheck = []time.Duration{500 * time.Millisecond, time.Second}
@@ -284,7 +295,7 @@ func (d *demo) configure(state *app.State) (*config.Config, error) {
 	return saved, nil
 }
 
-// prepare makes tables, topics and stores, as far as they are not there.
+// prepare creates the tables, topics and stores that do not exist.
 func (d *demo) prepare(ctx context.Context) error {
 	if _, err := d.app.Migrate(ctx); err != nil {
 		return err
@@ -299,9 +310,12 @@ func (d *demo) prepare(ctx context.Context) error {
 	return err
 }
 
-// steps does what is left to do.
+// steps runs the remaining steps.
 func (d *demo) steps(ctx context.Context) (*result, error) {
-	doc, err := policy.Parse([]byte(`{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": "1", "destStoreId": "3"}]}`))
+	doc, err := policy.Parse([]byte(`{"defaultPolicies": [
+		{"srcStoreId": "1", "destStoreId": "2"},
+		{"srcStoreId": "1", "destStoreId": "3"}
+	]}`))
 	if err != nil {
 		return nil, err
 	}
@@ -312,9 +326,9 @@ func (d *demo) steps(ctx context.Context) (*result, error) {
 		step int
 		do   func(context.Context) error
 	}{
-		{stepWrite, d.write}, {stepCopy, d.copied}, {stepDamage, d.damage}, {stepSweep, d.sweep}, {stepRepair, d.repair},
+		{stepWrite, d.write}, {stepCopy, d.waitCopied}, {stepDamage, d.damage}, {stepSweep, d.sweep}, {stepRepair, d.repair},
 	} {
-		if d.memo.Step > s.step {
+		if d.checkpoint.Step > s.step {
 			continue
 		}
 		if err := s.do(ctx); err != nil {
@@ -324,14 +338,14 @@ func (d *demo) steps(ctx context.Context) (*result, error) {
 			}
 			return nil, err
 		}
-		if err := d.memo.done(s.step + 1); err != nil {
+		if err := d.checkpoint.completed(s.step + 1); err != nil {
 			return nil, err
 		}
 	}
 	return d.result(ctx, nil)
 }
 
-// goEnv asks the go command, where there is one.
+// goEnv returns a variable of the go command; "" if there is no such command.
 func goEnv(name string) string {
 	out, err := exec.Command("go", "env", name).Output()
 	if err != nil {

@@ -86,12 +86,14 @@ func TestDistinct(t *testing.T) {
 		files map[string]string
 		fails bool
 	}{
-		"five of five":         {files: map[string]string{"a": "1", "b": "2", "c": "3", "d": "4", "e": "5"}},
-		"empty ones between":   {files: map[string]string{"a": "1", "a0": "", "b": "2", "b0": "", "c": "3", "d": "4", "e": "5"}},
-		"four contents":        {files: same, fails: true},
-		"four and an empty":    {files: map[string]string{"a": "1", "b": "2", "c": "3", "d": "4", "e": ""}, fails: true},
-		"nothing":              {fails: true},
-		"one of many is other": {files: map[string]string{"a": "1", "b": "1", "c": "1", "d": "2", "e": "3", "f": "4", "g": "5", "h": "1"}},
+		"five of five": {files: map[string]string{"a": "1", "b": "2", "c": "3", "d": "4", "e": "5"}},
+		"empty ones between": {files: map[string]string{"a": "1", "a0": "", "b": "2", "b0": "", "c": "3", "d": "4",
+			"e": "5"}},
+		"four contents":     {files: same, fails: true},
+		"four and an empty": {files: map[string]string{"a": "1", "b": "2", "c": "3", "d": "4", "e": ""}, fails: true},
+		"nothing":           {fails: true},
+		"one of many is other": {files: map[string]string{"a": "1", "b": "1", "c": "1", "d": "2", "e": "3", "f": "4",
+			"g": "5", "h": "1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := folderOf(t, tt.files)
@@ -99,7 +101,7 @@ func TestDistinct(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := distinct(dir, files)
+			got, err := pickDistinct(dir, files)
 			if tt.fails {
 				if !errors.Is(err, usage.Err) {
 					t.Errorf("distinct = %q, %v, want usage.Err", got, err)
@@ -116,7 +118,7 @@ func TestDistinct(t *testing.T) {
 			if len(got) != 5 || len(contents) != 5 || contents[""] {
 				t.Errorf("picked %q with contents %v, want five of different content", got, contents)
 			}
-			if again, err := distinct(dir, files); err != nil || !reflect.DeepEqual(again, got) {
+			if again, err := pickDistinct(dir, files); err != nil || !reflect.DeepEqual(again, got) {
 				t.Errorf("a second time it picked %q (%v), not %q", again, err, got)
 			}
 		})
@@ -125,24 +127,24 @@ func TestDistinct(t *testing.T) {
 
 func TestMemo(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "demo.json")
-	m, err := recall(path)
+	m, err := loadCheckpoint(path)
 	if err != nil || m.Step != 0 {
 		t.Fatalf("recall of nothing = %+v, %v, want step 0", m, err)
 	}
 	m.Dir, m.Files, m.Picks.Flip = "/some/where", []file{{"a\nb", 3}}, "a\nb"
 	m.Rounds = map[string]time.Time{"r": time.Unix(1, 2000000).UTC()}
-	m.Before = map[string]before{"a\nb": {0xff, time.Unix(3, 4).UTC()}}
-	if err := m.done(stepDamage); err != nil {
+	m.Originals = map[string]original{"a\nb": {0xff, time.Unix(3, 4).UTC()}}
+	if err := m.completed(stepDamage); err != nil {
 		t.Fatal(err)
 	}
-	got, err := recall(path)
+	got, err := loadCheckpoint(path)
 	if err != nil || !reflect.DeepEqual(got, m) {
 		t.Errorf("recall = %+v, %v, want %+v", got, err, m)
 	}
 	if err := os.WriteFile(path, []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := recall(path); err == nil {
+	if _, err := loadCheckpoint(path); err == nil {
 		t.Error("a memo that cannot be read is taken for none")
 	}
 }

@@ -16,41 +16,41 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A finding is what should be found of one harmed item, and what was.
+// A finding is the expected and the actual result for a damaged item.
 type finding struct {
 	Item     string     `json:"item"`
 	Store    string     `json:"store"`
 	Harm     string     `json:"harm"`
-	Expected fixity.Row `json:"expected_row,omitempty"` // 0: none, for the proper delete
+	Expected fixity.Row `json:"expected_row,omitempty"` // 0: none, for the deleted item
 	Row      fixity.Row `json:"row,omitempty"`
 	Finding  string     `json:"finding"`
 	Found    bool       `json:"found"`
-	Repaired bool       `json:"repaired"` // for the proper delete: carried out everywhere
+	Repaired bool       `json:"repaired"` // for the deleted item: deleted in all stores
 }
 
-// expected are the five findings of this demo, none of them made yet.
+// expected returns the five expected findings, without results.
 func (p picks) expected() []finding {
 	return []finding{
 		{Item: p.Flip, Store: "2", Harm: "one byte flipped", Expected: fixity.RowContentCorrupt},
 		{Item: p.Truncate, Store: "3", Harm: "truncated", Expected: fixity.RowContentCorrupt},
 		{Item: p.Remove, Store: "2", Harm: "bytes removed", Expected: fixity.RowContentMissing},
-		{Item: p.Replace, Store: "3", Harm: "replaced, nobody told", Expected: fixity.RowReplaced},
-		{Item: p.Delete, Store: "1", Harm: "properly deleted"},
+		{Item: p.Replace, Store: "3", Harm: "replaced, unreported", Expected: fixity.RowReplaced},
+		{Item: p.Delete, Store: "1", Harm: "deleted, reported"},
 	}
 }
 
-// round runs one fixity round over stores that hold so many items each. Its time is noted first, so that a round
-// that was interrupted goes on as the same round.
+// round runs one fixity round over stores with the given number of items each. It records the time
+// first, so that an interrupted round resumes.
 func (d *demo) round(ctx context.Context, name string, items int, ids ...string) (rounds []app.Round, err error) {
-	begun, ok := d.memo.Rounds[name]
+	begun, ok := d.checkpoint.Rounds[name]
 	if !ok {
 		begun = time.Now().UTC().Truncate(time.Millisecond)
-		d.memo.Rounds[name] = begun
-		if err := d.memo.save(); err != nil {
+		d.checkpoint.Rounds[name] = begun
+		if err := d.checkpoint.save(); err != nil {
 			return nil, err
 		}
 	}
-	step := d.show.Step(name, int64(len(ids)*items))
+	step := d.display.Step(name, int64(len(ids)*items))
 	defer func() { step.End(err == nil) }()
 	for _, id := range ids {
 		r, err := d.app.SweepFixity(ctx, app.SweepOrder{Account: account, Store: id, Begun: begun, Asked: step.Add})
@@ -62,13 +62,13 @@ func (d *demo) round(ctx context.Context, name string, items int, ids ...string)
 	return rounds, nil
 }
 
-// sweep checks every copy again, and waits until each check has come to its end and the
-// proper delete has been carried out.
+// sweep checks every copy again, and waits until each check is concluded and the delete is done in
+// all stores.
 func (d *demo) sweep(ctx context.Context) error {
-	if err := d.deleted(ctx); err != nil {
+	if err := d.waitDeleted(ctx); err != nil {
 		return err
 	}
-	rounds, err := d.round(ctx, "sweep all stores", len(d.memo.Files)-1, stores...)
+	rounds, err := d.round(ctx, "sweep all stores", len(d.checkpoint.Files)-1, stores...)
 	if err != nil {
 		return err
 	}
@@ -76,8 +76,8 @@ func (d *demo) sweep(ctx context.Context) error {
 	for _, r := range rounds {
 		total += r.Emitted
 	}
-	step := d.show.Step("check what was swept", total)
-	err = d.until(ctx, "every copy of the sweep checked to the end", func(ctx context.Context) (app.Progress, error) {
+	step := d.display.Step("check copies", total)
+	err = d.until(ctx, "checks of the sweep concluded", func(ctx context.Context) (app.Progress, error) {
 		var final int64
 		for _, r := range rounds {
 			n, err := d.app.DB().RoundFinal(ctx, r.ID)
@@ -99,17 +99,17 @@ func (d *demo) sweep(ctx context.Context) error {
 	}
 	for _, f := range found {
 		if f.Expected > 0 {
-			fmt.Fprintf(d.show, "  store %s  %-22s  row %-2d  %-18s  %s\n", f.Store, f.Harm, f.Row, f.Finding, f.Item)
+			fmt.Fprintf(d.display, "  store %s  %-22s  row %-2d  %-18s  %s\n", f.Store, f.Harm, f.Row, f.Finding, f.Item)
 		}
 	}
 	return nil
 }
 
-// deleted waits until the proper delete is carried out in all stores.
-func (d *demo) deleted(ctx context.Context) error {
-	step := d.show.Step("carry out the delete", int64(len(stores)))
-	err := d.until(ctx, "the delete carried out everywhere", func(ctx context.Context) (app.Progress, error) {
-		n, err := d.goneFrom(ctx)
+// waitDeleted waits until the item is deleted in all stores.
+func (d *demo) waitDeleted(ctx context.Context) error {
+	step := d.display.Step("delete copies", int64(len(stores)))
+	err := d.until(ctx, "deletes in all stores", func(ctx context.Context) (app.Progress, error) {
+		n, err := d.countDeleted(ctx)
 		step.Set(n)
 		return app.Progress{Done: n, Total: int64(len(stores))}, err
 	})
@@ -117,10 +117,11 @@ func (d *demo) deleted(ctx context.Context) error {
 	return err
 }
 
-// goneFrom counts the stores where the deleted item is absent and has a tombstone.
-func (d *demo) goneFrom(ctx context.Context) (n int64, err error) {
+// countDeleted returns the number of stores in which the deleted item is absent and has a
+// tombstone.
+func (d *demo) countDeleted(ctx context.Context) (n int64, err error) {
 	for _, id := range stores {
-		c := schemas.Copy{Account: account, Store: id, Space: space, Item: d.memo.Picks.Delete}
+		c := schemas.Copy{Account: account, Store: id, Space: space, Item: d.checkpoint.Picks.Delete}
 		st, _ := d.app.Stores().Store(account, id)
 		if _, err := st.Stat(ctx, space, c.Item); err == nil {
 			continue
@@ -138,13 +139,13 @@ func (d *demo) goneFrom(ctx context.Context) (n int64, err error) {
 	return n, nil
 }
 
-// repair approves what waits for a person and waits until every incident is closed and
-// every harmed copy is, byte for byte, what the first store has.
+// repair approves the incidents that wait for it, and waits until every incident is closed and
+// every damaged copy equals the item in the first store.
 func (d *demo) repair(ctx context.Context) error {
-	harmed := d.memo.Picks.expected()[:4]
-	step := d.show.Step("repair from good copies", int64(len(harmed)))
+	damaged := d.checkpoint.Picks.expected()[:4]
+	step := d.display.Step("repair from good copies", int64(len(damaged)))
 	approved := map[string]bool{}
-	err := d.until(ctx, "every harmed copy repaired and checked", func(ctx context.Context) (app.Progress, error) {
+	err := d.until(ctx, "damaged copies repaired and checked", func(ctx context.Context) (app.Progress, error) {
 		open, err := d.app.DB().OpenIncidents(ctx, account)
 		if err != nil {
 			return app.Progress{}, err
@@ -152,15 +153,16 @@ func (d *demo) repair(ctx context.Context) error {
 		for _, i := range open {
 			key := schemas.IncidentKey(i)
 			if i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL && !approved[key] {
-				if _, err := d.app.ApproveRepair(ctx, i, app.Approval{Who: agent, Reason: "part of the demo", From: "cli"}); err != nil {
+				by := app.Approval{Who: agent, Reason: "part of the demo", From: "cli"}
+				if _, err := d.app.ApproveRepair(ctx, i, by); err != nil {
 					return app.Progress{}, err
 				}
 				approved[key] = true
 			}
 		}
 		var n int64
-		for _, f := range harmed {
-			ok, err := d.whole(ctx, f, open)
+		for _, f := range damaged {
+			ok, err := d.isRepaired(ctx, f, open)
 			if err != nil {
 				return app.Progress{}, err
 			}
@@ -169,14 +171,15 @@ func (d *demo) repair(ctx context.Context) error {
 			}
 		}
 		step.Set(n)
-		return app.Progress{Done: n, Total: int64(len(harmed))}, nil
+		return app.Progress{Done: n, Total: int64(len(damaged))}, nil
 	})
 	step.End(err == nil)
 	return err
 }
 
-// whole reports whether a harmed copy has no open incident, was checked since, and holds the good bytes.
-func (d *demo) whole(ctx context.Context, f finding, open []*pb.Incident) (bool, error) {
+// isRepaired reports whether a damaged copy has no open incident, was checked since, and has the
+// good bytes.
+func (d *demo) isRepaired(ctx context.Context, f finding, open []*pb.Incident) (bool, error) {
 	for _, i := range open {
 		if i.GetStore() == f.Store && i.GetItem() == f.Item {
 			return false, nil
@@ -186,7 +189,7 @@ func (d *demo) whole(ctx context.Context, f finding, open []*pb.Incident) (bool,
 	if err != nil {
 		return false, err
 	}
-	if p := recs[0].GetLastPass(); p == nil || !p.AsTime().After(d.memo.Damaged) {
+	if p := recs[0].GetLastPass(); p == nil || !p.AsTime().After(d.checkpoint.Damaged) {
 		return false, nil
 	}
 	good, err := d.bytes(ctx, primary, f.Item)
@@ -200,7 +203,7 @@ func (d *demo) whole(ctx context.Context, f finding, open []*pb.Incident) (bool,
 	return is == good, err
 }
 
-// bytes is the sha256 of what a store holds now.
+// bytes returns the SHA-256 of an item in a store.
 func (d *demo) bytes(ctx context.Context, store, item string) (string, error) {
 	st, _ := d.app.Stores().Store(account, store)
 	r, _, err := st.Open(ctx, space, item, "")
@@ -215,21 +218,21 @@ func (d *demo) bytes(ctx context.Context, store, item string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// findings fills in what was found.
+// findings returns the expected findings with their results.
 func (d *demo) findings(ctx context.Context) ([]finding, error) {
-	found := d.memo.Picks.expected()
+	found := d.checkpoint.Picks.expected()
 	for i := range found {
 		f := &found[i]
 		c := schemas.Copy{Account: account, Store: f.Store, Space: space, Item: f.Item}
 		if f.Expected == 0 {
-			n, err := d.goneFrom(ctx)
+			n, err := d.countDeleted(ctx)
 			if err != nil {
 				return nil, err
 			}
 			f.Found = n == int64(len(stores))
-			f.Repaired, f.Finding = f.Found, "deleted everywhere"
+			f.Repaired, f.Finding = f.Found, "deleted in all stores"
 			if !f.Found {
-				f.Finding = fmt.Sprintf("gone from %d of %d stores", n, len(stores))
+				f.Finding = fmt.Sprintf("deleted in %d of %d stores", n, len(stores))
 			}
 			continue
 		}
@@ -238,7 +241,7 @@ func (d *demo) findings(ctx context.Context) ([]finding, error) {
 			return nil, err
 		}
 		for _, k := range checks { // oldest first
-			if k.Final && k.Started.After(d.memo.Damaged) && k.Verdict != "pass" && f.Row == 0 {
+			if k.Final && k.Started.After(d.checkpoint.Damaged) && k.Verdict != "pass" && f.Row == 0 {
 				f.Row, f.Finding = fixity.Row(k.Row), k.Finding
 			}
 		}

@@ -13,13 +13,13 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
-// shown is how many skipped names a person is shown.
-const shown = 5
+// maxSkippedShown is the number of skipped names that the text output lists.
+const maxSkippedShown = 5
 
-// A result is what the demo came to.
+// A result is the result of the demo.
 type result struct {
 	OK       bool      `json:"ok"`
-	Missed   []string  `json:"missed,omitempty"` // what did not come true
+	Missed   []string  `json:"missed,omitempty"` // expectations that were not met
 	Dir      string    `json:"dir"`
 	State    string    `json:"state,omitempty"`
 	Items    int       `json:"items"`
@@ -27,7 +27,7 @@ type result struct {
 	Skipped  []skip    `json:"skipped,omitempty"`
 	Stores   []counts  `json:"stores"`
 	Findings []finding `json:"findings"`
-	// Seconds from the first write to the last first check, over all runs.
+	// Seconds is the time from the first write to the last first check, over all runs.
 	Seconds   float64 `json:"seconds"`
 	ItemRate  float64 `json:"items_per_second"`
 	DelayP50  float64 `json:"change_to_copy_seconds_median"`
@@ -35,9 +35,9 @@ type result struct {
 	Checks    int64   `json:"checks"`
 	BytesRead int64   `json:"bytes_checked"`
 
-	timeline []clickhouse.Event
-	memo     *memo
-	kept     bool
+	timeline   []clickhouse.Event
+	checkpoint *checkpoint
+	kept       bool
 }
 
 type counts struct {
@@ -49,13 +49,16 @@ type counts struct {
 	Bytes    int64  `json:"bytes"`
 }
 
-// result gathers what there is to say; short is what did not come true, nil if nothing.
+// result collects the result. short is the step that did not succeed; nil if all did.
 func (d *demo) result(ctx context.Context, short *shortfall) (*result, error) {
-	r := &result{Dir: d.memo.Dir, State: d.cfg.State, Skipped: d.memo.Skipped, Seconds: d.memo.Spent, memo: d.memo, kept: d.cfg.Keep}
+	r := &result{
+		Dir: d.checkpoint.Dir, State: d.cfg.State, Skipped: d.checkpoint.Skipped, Seconds: d.checkpoint.Spent,
+		checkpoint: d.checkpoint, kept: d.cfg.Keep,
+	}
 	if short != nil {
 		r.Missed = append(r.Missed, short.what)
 	}
-	for _, f := range d.memo.Files {
+	for _, f := range d.checkpoint.Files {
 		r.Items++
 		r.Bytes += f.Size
 	}
@@ -76,7 +79,7 @@ func (d *demo) result(ctx context.Context, short *shortfall) (*result, error) {
 	for i := range r.Findings {
 		f := &r.Findings[i]
 		if f.Expected > 0 {
-			if f.Repaired, err = d.whole(ctx, *f, open); err != nil {
+			if f.Repaired, err = d.isRepaired(ctx, *f, open); err != nil {
 				return nil, err
 			}
 		}
@@ -85,28 +88,29 @@ func (d *demo) result(ctx context.Context, short *shortfall) (*result, error) {
 				f.Item, f.Store, f.Harm, f.Expected, f.Row, f.Finding, f.Repaired))
 		}
 	}
-	if r.timeline, err = d.app.DB().Timeline(ctx, account, space, d.memo.Picks.Flip); err != nil {
+	if r.timeline, err = d.app.DB().Timeline(ctx, account, space, d.checkpoint.Picks.Flip); err != nil {
 		return nil, err
 	}
 	r.OK = len(r.Missed) == 0
 	return r, nil
 }
 
-// measure reads counts and delays, and says which counts are not what they should be.
+// measure reads counts and delays, and records counts that differ from the expected ones.
 func (d *demo) measure(ctx context.Context, r *result) error {
 	list, err := d.app.DB().CopyCounts(ctx, account)
 	if err != nil {
 		return err
 	}
 	for _, c := range list {
-		r.Stores = append(r.Stores, counts{c.Store, d.driver(c.Store), int64(c.Live), int64(c.Verified), int64(c.Tombstones), c.Bytes})
+		r.Stores = append(r.Stores,
+			counts{c.Store, d.driver(c.Store), int64(c.Live), int64(c.Verified), int64(c.Tombstones), c.Bytes})
 		if want := uint64(r.Items - 1); c.Live != want || c.Verified != want || c.Tombstones != 1 {
 			r.Missed = append(r.Missed, fmt.Sprintf("store %s: %d items, %d verified, %d deleted; expected %d, %d, 1",
 				c.Store, c.Live, c.Verified, c.Tombstones, want, want))
 		}
 	}
 	if len(list) != len(stores) {
-		r.Missed = append(r.Missed, fmt.Sprintf("%d stores on record, expected %d", len(list), len(stores)))
+		r.Missed = append(r.Missed, fmt.Sprintf("%d stores recorded, expected %d", len(list), len(stores)))
 	}
 	delays, err := d.app.DB().CopyDelays(ctx, account)
 	if err != nil {
@@ -121,17 +125,17 @@ func (d *demo) measure(ctx context.Context, r *result) error {
 	return nil
 }
 
-// driver is the kind of a store.
+// driver returns the kind of a store.
 func (d *demo) driver(store string) string {
 	if store == primary {
 		return kindFile
 	}
-	return d.memo.Kind
+	return d.checkpoint.Kind
 }
 
 func (r *result) missed() string { return strings.Join(r.Missed, "; ") }
 
-// write shows the result: one JSON object on one line, or a page for a person.
+// write prints the result: as one JSON object on one line, or as text.
 func (r *result) write(w io.Writer, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(w).Encode(r)
@@ -143,10 +147,11 @@ func (r *result) write(w io.Writer, asJSON bool) error {
 }
 
 func (r *result) page(b *strings.Builder) {
-	fmt.Fprintf(b, "One item's history (%s):\n\n", r.memo.Picks.Flip)
+	fmt.Fprintf(b, "History of an item (%s):\n\n", r.checkpoint.Picks.Flip)
 	tw := tabwriter.NewWriter(b, 2, 0, 2, ' ', 0)
 	for _, e := range r.timeline {
-		fmt.Fprintf(tw, "  %s\tstore %s\t%s\t%s\n", e.Time.Local().Format("15:04:05.000"), e.Store, e.Kind, e.What+" "+e.Detail)
+		fmt.Fprintf(tw, "  %s\tstore %s\t%s\t%s\n",
+			e.Time.Local().Format("15:04:05.000"), e.Store, e.Kind, e.What+" "+e.Detail)
 	}
 	tw.Flush()
 	fmt.Fprintf(b, "\nStores of account %s, space %s:\n\n", account, space)
@@ -156,16 +161,18 @@ func (r *result) page(b *strings.Builder) {
 		fmt.Fprintf(tw, "%s\t%s\t%d\t%d\t%d\t%d\t\n", c.Store, c.Driver, c.Items, c.Verified, c.Deleted, c.Bytes)
 	}
 	tw.Flush()
-	fmt.Fprintf(b, "\n%d items (%d bytes) written, copied twice and all three checked in %.1f s: %.0f items/s\n", r.Items, r.Bytes, r.Seconds, r.ItemRate)
-	fmt.Fprintf(b, "change to copy: median %v, p99 %v; %d checks read %d bytes\n", seconds(r.DelayP50), seconds(r.DelayP99), r.Checks, r.BytesRead)
+	fmt.Fprintf(b, "\n%d items (%d bytes) written, copied twice and all three checked in %.1f s: %.0f items/s\n",
+		r.Items, r.Bytes, r.Seconds, r.ItemRate)
+	fmt.Fprintf(b, "change to copy: median %v, p99 %v; %d checks read %d bytes\n",
+		seconds(r.DelayP50), seconds(r.DelayP99), r.Checks, r.BytesRead)
 	r.skips(b)
-	fmt.Fprintln(b, "\nWhat was done behind the system's back, and what became of it:")
+	fmt.Fprintln(b, "\nDamage without a report to millrace, and the result:")
 	fmt.Fprintln(b)
 	tw = tabwriter.NewWriter(b, 2, 0, 2, ' ', 0)
 	for _, f := range r.Findings {
 		row, end := fmt.Sprintf("row %d", f.Row), "repaired"
 		if f.Expected == 0 {
-			row, end = "", "carried out"
+			row, end = "", "done"
 		}
 		if !f.Found || !f.Repaired {
 			end = "NOT AS EXPECTED"
@@ -182,29 +189,30 @@ func (r *result) skips(b *strings.Builder) {
 	}
 	fmt.Fprintf(b, "%d names were skipped:\n", len(r.Skipped))
 	for i, s := range r.Skipped {
-		if i == shown {
-			fmt.Fprintf(b, "  ... and %d more (all of them with -o json)\n", len(r.Skipped)-shown)
+		if i == maxSkippedShown {
+			fmt.Fprintf(b, "  ... and %d more (all of them with -o json)\n", len(r.Skipped)-maxSkippedShown)
 			break
 		}
 		fmt.Fprintf(b, "  %s: %s\n", s.Path, s.Reason)
 	}
 }
 
-// next says what to type next.
+// next prints the next commands to try.
 func (r *result) next(b *strings.Builder) {
 	if !r.OK {
-		fmt.Fprintln(b, "\nNot all of it came true:")
+		fmt.Fprintln(b, "\nThe demo did not succeed:")
 		for _, m := range r.Missed {
 			fmt.Fprintf(b, "  %s\n", m)
 		}
 	} else {
-		fmt.Fprintln(b, "\nAll of it came true.")
+		fmt.Fprintln(b, "\nThe demo succeeded: every result is as expected.")
 	}
 	fmt.Fprintln(b, "\nNext:")
 	if r.State == "" {
-		fmt.Fprintln(b, "  millrace demo --keep DIR          the same with files of your own, and the state kept")
+		fmt.Fprintln(b, "  millrace demo --keep DIR          the same with your own files, and keep the state")
 	} else {
-		fmt.Fprintf(b, "  millrace object show --state %s %s\n", r.State, schemas.Key(account)+"/"+space+"/"+r.memo.Picks.Flip)
+		fmt.Fprintf(b, "  millrace object show --state %s %s/%s/%s\n",
+			r.State, schemas.Key(account), space, r.checkpoint.Picks.Flip)
 		fmt.Fprintf(b, "  millrace incident list --state %s\n", r.State)
 	}
 	fmt.Fprintln(b, "  millrace standalone --config examples/millrace.yaml --state STATE")

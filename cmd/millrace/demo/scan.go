@@ -18,20 +18,20 @@ import (
 // maxItem is the longest item id, in bytes.
 const maxItem = 1024
 
-// A file is one file of the folder that the demo reads.
+// A file is a file of the folder.
 type file struct {
 	Item string `json:"item"`
 	Size int64  `json:"size"` // bytes, when it was listed
 }
 
-// A skip is something in the folder that cannot become an item, and why.
+// A skip is a name in the folder that cannot become an item, and the reason.
 type skip struct {
 	Path   string `json:"path"`
 	Reason string `json:"reason"`
 }
 
-// scan lists up to limit regular files below dir in the order of their names; limit 0
-// means all. Whatever is no readable regular file with a name in UTF-8 is named, not followed.
+// scan lists up to limit regular files below dir, sorted by name; 0 means all. It returns other
+// names, such as links, unreadable files and names that are not UTF-8, as skipped.
 func scan(ctx context.Context, dir string, limit int) (files []file, skipped []skip, err error) {
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -90,7 +90,7 @@ func scan(ctx context.Context, dir string, limit int) (files []file, skipped []s
 	return files, skipped, err
 }
 
-// reason is the cause of a path error, without the path, which the caller names.
+// reason returns the cause of a path error without the path, which the caller prints.
 func reason(err error) string {
 	var p *fs.PathError
 	if errors.As(err, &p) {
@@ -113,7 +113,7 @@ func kind(m fs.FileMode) string {
 	return "special file"
 }
 
-// printable shows a name of any bytes on one line.
+// printable returns a name on one line, quoted if it has other bytes than printable text.
 func printable(name string) string {
 	if q := strconv.Quote(name); !utf8.ValidString(name) || len(q) != len(name)+2 {
 		return q
@@ -121,17 +121,17 @@ func printable(name string) string {
 	return name
 }
 
-// harms is how many items the demo harms: one in each way.
-const harms = 5
+// harmCount is the number of items that the demo damages, each in a different way.
+const harmCount = 5
 
-// distinct picks as many non-empty files of different content, spread over all of them, in
-// the same way for the same files.
-func distinct(dir string, files []file) ([]string, error) {
+// pickDistinct returns harmCount non-empty files with different contents, spread over all files.
+// The result is the same for the same files.
+func pickDistinct(dir string, files []file) ([]string, error) {
 	var (
 		picked []string
 		seen   = map[[sha256.Size]byte]bool{}
 	)
-	step := max(1, len(files)/(harms+1))
+	step := max(1, len(files)/(harmCount+1))
 	for start := range step {
 		for i := (start + step/2) % step; i < len(files); i += step {
 			f := files[i]
@@ -140,19 +140,19 @@ func distinct(dir string, files []file) ([]string, error) {
 			}
 			sum, err := sumOf(filepath.Join(dir, filepath.FromSlash(f.Item)))
 			if err != nil {
-				continue // it went away or cannot be read: the writer will say so
+				continue // deleted or unreadable: the write step reports it
 			}
 			if seen[sum] {
 				continue
 			}
 			seen[sum] = true
-			if picked = append(picked, f.Item); len(picked) == harms {
+			if picked = append(picked, f.Item); len(picked) == harmCount {
 				return picked, nil
 			}
 		}
 	}
-	return nil, fmt.Errorf("%w: %s holds %d distinct non-empty files that can be read, and the demo needs %d: name a folder with more of them",
-		usage.Err, dir, len(picked), harms)
+	return nil, fmt.Errorf("%w: %s holds %d distinct non-empty files that can be read, and the demo needs %d: "+
+		"name a folder with more of them", usage.Err, dir, len(picked), harmCount)
 }
 
 func sumOf(path string) (sum [sha256.Size]byte, err error) {

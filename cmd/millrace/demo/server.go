@@ -17,26 +17,27 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3proc"
 )
 
-// Kinds of stores 2 and 3. The first is always one of files.
+// Kinds of stores 2 and 3. The first store always has driver file.
 const (
 	kindFile = "file"
 	kindS3   = "s3"
 )
 
-// serverName is the one server that the demo can do harm to: it keeps objects as files.
+// serverName is the only supported server: it keeps objects as files, which the demo can damage.
 const serverName = "versitygw"
 
-// A server is the S3 server of one demo, in its state directory:
+// A server is the S3 server of a demo, in its state directory:
 //
 //	s3/data/store-ID-SPACE/ITEM    the objects
-//	s3/access-key, s3/secret-key   what its clients say, mode 0600
-//	s3/server.log                  what it says
+//	s3/access-key, s3/secret-key   the credentials, mode 0600
+//	s3/server.log                  the log
 type server struct {
 	*s3proc.Server
 	dir string
 }
 
-// program finds the S3 server: the one that is named, or the one beside millrace.
+// program returns the path of the S3 server: cfg.Server, or peers/versitygw in the directory of
+// this program.
 func (c Config) program() (string, error) {
 	path := c.Server
 	if path == "" {
@@ -47,7 +48,7 @@ func (c Config) program() (string, error) {
 		path = filepath.Join(filepath.Dir(self), "peers", serverName)
 	}
 	if filepath.Base(path) != serverName {
-		return "", fmt.Errorf("%w: %s: the demo wants a %s, whose files it can harm", usage.Err, path, serverName)
+		return "", fmt.Errorf("%w: %s: the demo needs a %s, whose files it can damage", usage.Err, path, serverName)
 	}
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -55,40 +56,42 @@ func (c Config) program() (string, error) {
 	}
 	switch info, err := os.Stat(path); {
 	case errors.Is(err, os.ErrNotExist):
-		return "", fmt.Errorf("%w: there is no S3 server at %s: build it with 'make servers', or name one with --s3-server PATH", usage.Err, path)
+		return "", fmt.Errorf("%w: there is no S3 server at %s: build it with 'make servers', "+
+			"or name one with --s3-server PATH", usage.Err, path)
 	case err != nil:
-		return "", fmt.Errorf("%w: look for the S3 server: %w", usage.Err, err)
+		return "", fmt.Errorf("%w: find the S3 server: %w", usage.Err, err)
 	case info.IsDir() || info.Mode()&0o111 == 0:
-		return "", fmt.Errorf("%w: %s is no program", usage.Err, path)
+		return "", fmt.Errorf("%w: %s is not a program", usage.Err, path)
 	}
 	return path, nil
 }
 
-// serve starts the S3 server where stores 2 and 3 are on one: on the port of the run before, where that is free.
+// serve starts the S3 server if stores 2 and 3 need it, on the port of the previous run if that is
+// free.
 func (d *demo) serve(ctx context.Context, state *app.State) error {
-	if d.memo.Kind != kindS3 {
+	if d.checkpoint.Kind != kindS3 {
 		return nil
 	}
 	program, err := d.cfg.program()
 	if err != nil {
 		return err
 	}
-	step := d.show.Step("start the S3 server", 1)
+	step := d.display.Step("start the S3 server", 1)
 	s := &server{dir: state.Path("s3")}
-	cfg := s3proc.Config{Program: program, Dir: s.dir, Port: d.memo.Port}
+	cfg := s3proc.Config{Program: program, Dir: s.dir, Port: d.checkpoint.Port}
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return fmt.Errorf("make the S3 server's directory: %w", err)
 	}
 	if cfg.Port != 0 && !isFree(cfg.Port) {
 		cfg.Port = 0
 	}
-	if err := s.attributes(); err != nil {
+	if err := s.checkXattrs(); err != nil {
 		return err
 	}
-	if cfg.Access, err = kept(s.key("access")); err != nil {
+	if cfg.Access, err = readKey(s.keyFile("access")); err != nil {
 		return err
 	}
-	if cfg.Secret, err = kept(s.key("secret")); err != nil {
+	if cfg.Secret, err = readKey(s.keyFile("secret")); err != nil {
 		return err
 	}
 	if s.Server, err = s3proc.Start(ctx, cfg); err != nil {
@@ -98,26 +101,27 @@ func (d *demo) serve(ctx context.Context, state *app.State) error {
 	d.server = s
 	step.Set(1)
 	step.End(true)
-	if err := errors.Join(keep(s.key("access"), s.Access), keep(s.key("secret"), s.Secret)); err != nil {
+	if err := errors.Join(writeKey(s.keyFile("access"), s.Access), writeKey(s.keyFile("secret"), s.Secret)); err != nil {
 		return err
 	}
-	d.memo.Port = s.Port
-	return d.memo.save()
+	d.checkpoint.Port = s.Port
+	return d.checkpoint.save()
 }
 
-// attributes refuses a file system that keeps no attributes of files: the server has its metadata in them.
-func (s *server) attributes() error {
+// checkXattrs refuses a file system without extended attributes: the server keeps its metadata in
+// them.
+func (s *server) checkXattrs() error {
 	err := unix.Setxattr(s.dir, "user.millrace", []byte("1"), 0)
 	if errors.Is(err, unix.ENOTSUP) {
-		return fmt.Errorf("%w: the file system of %s keeps no attributes of files, which the S3 server needs: name a directory of another with --state",
-			app.ErrPrecondition, s.dir)
+		return fmt.Errorf("%w: the file system of %s has no extended attributes, which the S3 server needs: "+
+			"name a directory of another one with --state", app.ErrPrecondition, s.dir)
 	} else if err != nil {
-		return fmt.Errorf("try attributes of files in %s: %w", s.dir, err)
+		return fmt.Errorf("test extended attributes in %s: %w", s.dir, err)
 	}
 	return nil
 }
 
-// close ends the server.
+// close stops the server.
 func (s *server) close() error {
 	if s == nil {
 		return nil
@@ -128,7 +132,7 @@ func (s *server) close() error {
 	return nil
 }
 
-// watch returns when ctx is done, or with an error when the server ends by itself.
+// watch waits until ctx is done. It returns an error if the server ends before.
 func (s *server) watch(ctx context.Context) error {
 	if s == nil {
 		return nil
@@ -137,29 +141,31 @@ func (s *server) watch(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	case <-s.Exited():
-		return fmt.Errorf("the S3 server ended by itself (%v) and said last:\n%s", s.State(), s.Said())
+		return fmt.Errorf("the S3 server ended (%v); its last output:\n%s", s.State(), s.Said())
 	}
 }
 
-// key is the file that has one of the credentials.
-func (s *server) key(which string) string { return filepath.Join(s.dir, which+"-key") }
+// keyFile returns the path of one of the credentials.
+func (s *server) keyFile(which string) string { return filepath.Join(s.dir, which+"-key") }
 
-// buckets goes before the names of spaces in the names of a store's buckets.
-func buckets(store string) string { return "store-" + store + "-" }
+// bucketPrefix returns the prefix of the names of a store's buckets.
+func bucketPrefix(store string) string { return "store-" + store + "-" }
 
-// path is where an object's bytes lie. Whoever changes them there does so behind the server's back.
+// path returns the path of an object's file. Changes to it bypass the server.
 func (s *server) path(store, item string) string {
-	return filepath.Join(s.dir, "data", buckets(store)+space, filepath.FromSlash(item))
+	return filepath.Join(s.dir, "data", bucketPrefix(store)+space, filepath.FromSlash(item))
 }
 
-// store is the configuration of a store on the server.
+// store returns the configuration of a store on the server.
 func (s *server) store(id string) config.Store {
-	return config.Store{ID: id, Driver: kindS3, Endpoint: s.URL, BucketPrefix: buckets(id), PathStyle: true,
-		Credentials: config.Credentials{AccessKey: config.FileSecret(s.key("access")), SecretKey: config.FileSecret(s.key("secret"))}}
+	return config.Store{ID: id, Driver: kindS3, Endpoint: s.URL, BucketPrefix: bucketPrefix(id), PathStyle: true,
+		Credentials: config.Credentials{
+			AccessKey: config.FileSecret(s.keyFile("access")), SecretKey: config.FileSecret(s.keyFile("secret")),
+		}}
 }
 
-// kept reads what keep wrote; nothing where it did not.
-func kept(path string) (string, error) {
+// readKey reads a credential; "" if there is none.
+func readKey(path string) (string, error) {
 	b, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", fmt.Errorf("read the S3 server's keys: %w", err)
@@ -167,10 +173,10 @@ func kept(path string) (string, error) {
 	return string(b), nil
 }
 
-// keep writes a file that only its owner reads.
-func keep(path, text string) error {
+// writeKey writes a credential to a file that only its owner can read.
+func writeKey(path, text string) error {
 	if err := app.WriteFile(path, []byte(text)); err != nil { // mode 0600
-		return fmt.Errorf("keep the S3 server's keys: %w", err)
+		return fmt.Errorf("write the S3 server's keys: %w", err)
 	}
 	return nil
 }

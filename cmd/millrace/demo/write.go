@@ -20,25 +20,26 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// writers is how many files are written side by side: enough for what is told of them to
-// share a batch, and with it an fsync of the broker.
+// writers is the number of concurrent writes. It is large, so that their Changes share a batch, and
+// with it an fsync of the broker.
 const writers = 128
 
-// write puts every file into the first store, through the decorator. After a stop it tells first what the outbox
-// holds, and then puts what has no row in the manifest: it was not put.
+// write writes every file to the first store, through the emit decorator. After a stop it first
+// waits until the outbox is published, and then writes the files without a row in the manifest:
+// those were not written.
 func (d *demo) write(ctx context.Context) error {
 	if err := d.emit.CreateSpace(ctx, storage.Space{Name: space}); err != nil && !errors.Is(err, storage.ErrExists) {
 		return fmt.Errorf("create the space: %w", err)
 	}
-	if err := d.told(ctx); err != nil {
+	if err := d.waitPublished(ctx); err != nil {
 		return err
 	}
-	known, err := d.known(ctx)
+	known, err := d.existing(ctx)
 	if err != nil {
 		return err
 	}
-	step := d.show.Step("write to store 1", int64(len(d.memo.Files)))
-	defer d.following(ctx)()
+	step := d.display.Step("write to store 1", int64(len(d.checkpoint.Files)))
+	defer d.updateInBackground(ctx)()
 	step.Set(int64(len(known)))
 	var (
 		mu   sync.Mutex // guards left
@@ -46,7 +47,7 @@ func (d *demo) write(ctx context.Context) error {
 	)
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(writers)
-	for _, f := range d.memo.Files {
+	for _, f := range d.checkpoint.Files {
 		if known[f.Item] {
 			continue
 		}
@@ -72,57 +73,59 @@ func (d *demo) write(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.leave(left)
-	if err := d.wrote(); err != nil {
+	d.dropUnreadable(left)
+	if err := d.checkPicks(); err != nil {
 		return err
 	}
-	return d.told(ctx)
+	return d.waitPublished(ctx)
 }
 
-// told waits until the outbox holds nothing: all that was done is in Kafka.
-func (d *demo) told(ctx context.Context) error {
-	return d.until(ctx, "everything written told of", func(context.Context) (app.Progress, error) {
+// waitPublished waits until the outbox is empty: all Changes are in Kafka.
+func (d *demo) waitPublished(ctx context.Context) error {
+	return d.until(ctx, "changes published", func(context.Context) (app.Progress, error) {
 		return app.Progress{Done: -int64(d.app.Untold())}, nil
 	})
 }
 
-// leave takes files that could not be read, after all, off the list.
-func (d *demo) leave(left []skip) {
-	gone := map[string]bool{}
+// dropUnreadable moves files that could not be read from the list of files to the skipped ones.
+func (d *demo) dropUnreadable(left []skip) {
+	unreadable := map[string]bool{}
 	for _, s := range left {
-		gone[s.Path] = true
+		unreadable[s.Path] = true
 	}
 	var files []file
-	for _, f := range d.memo.Files {
-		if !gone[f.Item] {
+	for _, f := range d.checkpoint.Files {
+		if !unreadable[f.Item] {
 			files = append(files, f)
 		}
 	}
-	d.memo.Files, d.memo.Skipped = files, append(d.memo.Skipped, left...)
+	d.checkpoint.Files, d.checkpoint.Skipped = files, append(d.checkpoint.Skipped, left...)
 }
 
-// wrote refuses to go on where one of the chosen files went away meanwhile.
-func (d *demo) wrote() error {
-	there := map[string]bool{}
-	for _, f := range d.memo.Files {
-		there[f.Item] = true
+// checkPicks returns an error if one of the picked files has become unreadable.
+func (d *demo) checkPicks() error {
+	readable := map[string]bool{}
+	for _, f := range d.checkpoint.Files {
+		readable[f.Item] = true
 	}
-	p := d.memo.Picks
+	p := d.checkpoint.Picks
 	for _, item := range []string{p.Flip, p.Truncate, p.Remove, p.Replace, p.Delete} {
-		if !there[item] {
-			return fmt.Errorf("%s could be read at first and cannot now: begin again with another state directory", item)
+		if !readable[item] {
+			return fmt.Errorf("%s has become unreadable: start again with another state directory", item)
 		}
 	}
 	return nil
 }
 
-// known is what the manifest has of the first store, once it has caught up with Kafka.
-func (d *demo) known(ctx context.Context) (map[string]bool, error) {
+// existing returns the items of the first store in the manifest, after ClickHouse has caught up
+// with Kafka.
+func (d *demo) existing(ctx context.Context) (map[string]bool, error) {
 	if err := d.app.CatchUp(ctx); err != nil {
 		return nil, fmt.Errorf("wait for the manifest: %w", err)
 	}
 	known := map[string]bool{}
-	err := d.app.DB().EachLive(ctx, schemas.Copy{Account: account, Store: primary, Space: space}, func(c schemas.KnownCopy) error {
+	copies := schemas.Copy{Account: account, Store: primary, Space: space}
+	err := d.app.DB().EachLive(ctx, copies, func(c schemas.KnownCopy) error {
 		known[c.Item] = true
 		return nil
 	})
@@ -132,14 +135,15 @@ func (d *demo) known(ctx context.Context) (map[string]bool, error) {
 	return known, nil
 }
 
-// put stores one file. unreadable is what went wrong on the person's side, where nothing was stored.
+// put writes one file to the store. unreadable is the error of reading the file; then nothing was
+// stored.
 func (d *demo) put(ctx context.Context, item string) (unreadable, err error) {
-	f, err := os.Open(filepath.Join(d.memo.Dir, filepath.FromSlash(item)))
+	f, err := os.Open(filepath.Join(d.checkpoint.Dir, filepath.FromSlash(item)))
 	if err != nil {
 		return err, nil
 	}
 	defer f.Close()
-	in := &source{f: f}
+	in := &sourceReader{f: f}
 	_, err = d.emit.Put(ctx, space, item, in, storage.PutOptions{
 		Size: storage.UnknownSize, Properties: storage.Properties{MediaType: mediaType(item)}})
 	if in.err != nil {
@@ -148,14 +152,14 @@ func (d *demo) put(ctx context.Context, item string) (unreadable, err error) {
 	return nil, err
 }
 
-// source tells errors of the file that is read from errors of the store.
-type source struct {
+// sourceReader records errors of reading the file, to distinguish them from errors of the store.
+type sourceReader struct {
 	f   *os.File
 	err error
 }
 
 // Read implements io.Reader.
-func (s *source) Read(p []byte) (int, error) {
+func (s *sourceReader) Read(p []byte) (int, error) {
 	n, err := s.f.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
 		s.err = err
@@ -170,34 +174,34 @@ func mediaType(item string) string {
 	return "application/octet-stream"
 }
 
-// copied waits until every item is in every store and checked there. The copies are
-// checked as they are made; the first store's items by a sweep.
-func (d *demo) copied(ctx context.Context) error {
+// waitCopied waits until every item is in every store and checked. Copies are checked when they are
+// made; a sweep checks the items of the first store.
+func (d *demo) waitCopied(ctx context.Context) error {
 	if err := d.app.CatchUp(ctx); err != nil {
 		return fmt.Errorf("wait for the manifest: %w", err)
 	}
-	if _, err := d.round(ctx, "sweep store 1", len(d.memo.Files), primary); err != nil {
+	if _, err := d.round(ctx, "sweep store 1", len(d.checkpoint.Files), primary); err != nil {
 		return err
 	}
-	d.expect()
-	err := d.until(ctx, "every item copied and checked", d.follow)
+	d.showCopies()
+	err := d.until(ctx, "items copied and checked", d.updateCopies)
 	d.copies.End(err == nil)
 	d.checks.End(err == nil)
-	if err == nil && d.memo.Spent == 0 {
-		d.memo.Spent = time.Since(d.memo.Started).Seconds()
+	if err == nil && d.checkpoint.Spent == 0 {
+		d.checkpoint.Spent = time.Since(d.checkpoint.Started).Seconds()
 	}
 	return err
 }
 
-// expect begins to show the copies and checks that are to come, once.
-func (d *demo) expect() {
-	if total := int64(len(d.memo.Files)); d.copies == nil {
-		d.copies, d.checks = d.show.Step("copy to stores 2, 3", 2*total), d.show.Step("check all copies", 3*total)
+// showCopies starts to show the numbers of copies and checks, once.
+func (d *demo) showCopies() {
+	if total := int64(len(d.checkpoint.Files)); d.copies == nil {
+		d.copies, d.checks = d.display.Step("copy to stores 2, 3", 2*total), d.display.Step("check all copies", 3*total)
 	}
 }
 
-// follow shows how many copies there are and how many of them are checked.
-func (d *demo) follow(ctx context.Context) (app.Progress, error) {
+// updateCopies updates the numbers of copies and checks.
+func (d *demo) updateCopies(ctx context.Context) (app.Progress, error) {
 	counts, err := d.app.DB().CopyCounts(ctx, account)
 	if err != nil {
 		return app.Progress{}, err
@@ -211,17 +215,17 @@ func (d *demo) follow(ctx context.Context) (app.Progress, error) {
 	}
 	d.copies.Set(live)
 	d.checks.Set(checked)
-	return app.Progress{Done: live + checked, Total: 5 * int64(len(d.memo.Files))}, nil
+	return app.Progress{Done: live + checked, Total: 5 * int64(len(d.checkpoint.Files))}, nil
 }
 
-// following shows the same while something else goes on, until it is stopped.
-func (d *demo) following(ctx context.Context) (stop func()) {
-	d.expect()
+// updateInBackground calls updateCopies periodically until stop is called.
+func (d *demo) updateInBackground(ctx context.Context) (stop func()) {
+	d.showCopies()
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for retry.Sleep(ctx, time.Second) == nil {
-			_, _ = d.follow(ctx) // what cannot be read now is read the next time
+			_, _ = d.updateCopies(ctx) // an error is transient: the next call reads again
 		}
 	})
 	return func() { cancel(); wg.Wait() }

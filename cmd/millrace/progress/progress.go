@@ -1,6 +1,6 @@
-// Package progress shows long work: bars on a terminal, else one JSON line per
-// interval, and a last one when a step ends. It promises that whatever it was told last
-// is what was shown last.
+// Package progress shows the progress of long operations: bars on a terminal, otherwise one JSON
+// line per interval and one at the end of each step. The last output of a step shows its last
+// value.
 package progress
 
 import (
@@ -18,17 +18,17 @@ import (
 // interval is the time between two lines of one step.
 const interval = 2 * time.Second
 
-// A Display shows the steps of one piece of work, to one writer. Its Write is safe for concurrent use.
+// A Display shows the steps of an operation on one writer. Write is safe for concurrent use.
 type Display struct {
-	bars  *mpb.Progress // nil where lines are written
-	steps []*Step       // all that were begun; Step and Close are called one after the other
+	bars  *mpb.Progress // nil: lines are written
+	steps []*Step       // all steps; Step and Close must not be called concurrently
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	out    io.Writer
 	closed bool
 }
 
-// New returns a display on out: bars where out is a terminal, lines elsewhere.
+// New returns a display on out: bars if out is a terminal, otherwise lines.
 func New(out io.Writer) *Display {
 	d := &Display{out: out}
 	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
@@ -37,7 +37,7 @@ func New(out io.Writer) *Display {
 	return d
 }
 
-// Write shows lines of text: above the bars until Close, if there are any.
+// Write prints text, above the bars if there are any and the display is not closed.
 func (d *Display) Write(p []byte) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -47,7 +47,7 @@ func (d *Display) Write(p []byte) (int, error) {
 	return d.out.Write(p)
 }
 
-// Close leaves the bars as they are, and waits until they are drawn. A second Close does nothing.
+// Close waits until the bars are drawn, and leaves them on the screen. A second Close does nothing.
 func (d *Display) Close() {
 	d.mu.Lock()
 	closed := d.closed
@@ -62,14 +62,14 @@ func (d *Display) Close() {
 	d.bars.Wait()
 }
 
-// A Step is one counted part of the work. Its methods are safe for concurrent use.
+// A Step is one part of the operation, with a counter. Its methods are safe for concurrent use.
 type Step struct {
 	display *Display
 	name    string
 	bar     *mpb.Bar
 	started time.Time
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	n     int64
 	total int64
 	shown time.Time
@@ -85,7 +85,7 @@ type line struct {
 	Ended   bool    `json:"ended"`
 }
 
-// Step begins a step of total things.
+// Step starts a step of total units.
 func (d *Display) Step(name string, total int64) *Step {
 	s := &Step{display: d, name: name, total: total, started: time.Now()}
 	d.steps = append(d.steps, s)
@@ -98,14 +98,14 @@ func (d *Display) Step(name string, total int64) *Step {
 	return s
 }
 
-// Set says that n things are done.
+// Set sets the number of finished units.
 func (s *Step) Set(n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.set(n)
 }
 
-// Add says that n more things are done.
+// Add adds to the number of finished units.
 func (s *Step) Add(n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,7 +115,7 @@ func (s *Step) Add(n int64) {
 func (s *Step) set(n int64) {
 	s.n = n
 	if s.bar != nil {
-		s.bar.SetCurrent(min(n, s.total-1)) // the last one is End's
+		s.bar.SetCurrent(min(n, s.total-1)) // End completes the bar
 		return
 	}
 	if now := time.Now(); now.Sub(s.shown) >= interval {
@@ -124,7 +124,7 @@ func (s *Step) set(n int64) {
 	}
 }
 
-// End ends the step; ok says whether all of it was done.
+// End ends the step; ok reports whether all of it was done.
 func (s *Step) End(ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,7 +142,7 @@ func (s *Step) End(ok bool) {
 	}
 }
 
-// write is called with mu held.
+// write writes a line. mu must be held.
 func (s *Step) write() {
 	spent := time.Since(s.started).Seconds()
 	l := line{Step: s.name, Done: s.n, Total: s.total, Seconds: round(spent), Ended: s.ended}
@@ -153,7 +153,7 @@ func (s *Step) write() {
 	if err != nil {
 		return // numbers and a name always encode
 	}
-	_, _ = s.display.Write(append(data, '\n')) // a display that cannot be written to stops no work
+	_, _ = s.display.Write(append(data, '\n')) // an error must not stop the operation
 }
 
 func round(f float64) float64 { return float64(int64(f*10+0.5)) / 10 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Elsewhere than on a terminal a step is a line at once, one an interval, and one at its end.
+// Without a terminal a step prints a line at its start, one per interval, and one at its end.
 func TestLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

@@ -1,4 +1,4 @@
-// Package usage refuses command lines that cannot be meant, for the commands of millrace and of millrace-bench.
+// Package usage reports errors in command lines, for the commands of millrace and millrace-bench.
 package usage
 
 import (
@@ -8,15 +8,15 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Err is wrapped by errors about a command line that cannot be meant.
+// Err is wrapped by errors about the command line.
 var Err = errors.New("usage")
 
-// Flag is the error of a flag that a command does not take so.
+// Flag returns the error of an invalid flag.
 func Flag(c *cobra.Command, err error) error {
 	return fmt.Errorf("%w: %w; see '%s --help'", Err, err, c.CommandPath())
 }
 
-// NoArgs refuses words that are no command, with the nearest one that is.
+// NoArgs refuses arguments that are not a subcommand, and suggests the nearest one.
 func NoArgs(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -25,5 +25,5 @@ func NoArgs(c *cobra.Command, args []string) error {
 	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
 		hint = fmt.Sprintf("; did you mean %q?", near[0])
 	}
-	return fmt.Errorf("%w: %q is no command of '%s'%s", Err, args[0], c.CommandPath(), hint)
+	return fmt.Errorf("%w: %q is not a command of '%s'%s", Err, args[0], c.CommandPath(), hint)
 }

@@ -259,7 +259,7 @@ func TestStartErrors(t *testing.T) {
 	}
 	t.Run("wrong library", func(t *testing.T) {
 		_, err := Start(t.Context(), Config{Dir: empty, library: library, Binary: binary(t)})
-		if err == nil || !strings.Contains(err.Error(), "loading the library "+library) {
+		if err == nil || !strings.Contains(err.Error(), "load the library "+library) {
 			t.Errorf("Start = %v, want it to name the library", err)
 		}
 	})

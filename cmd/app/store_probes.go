@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	firstLook = 5 * time.Second // for all stores, when the process starts
-	nextLook  = 10 * time.Second
+	startCheckTimeout = 5 * time.Second // of all stores together, at startup
+	probeInterval     = 10 * time.Second
 )
 
-// names are all stores, by account and in the order of IDs.
-func (s *Stores) names() (all []StoreName) {
+// storeNames returns all stores, by account and in the order of IDs.
+func (s *Stores) storeNames() (all []StoreName) {
 	for _, account := range slices.Sorted(maps.Keys(s.accounts)) {
 		for _, id := range s.accounts[account] {
 			all = append(all, StoreName{account, id})
@@ -35,12 +35,13 @@ func (s *Stores) names() (all []StoreName) {
 
 func (s *Stores) of(n StoreName) store { return s.byKey[schemas.Key(n.Account, n.Store)] }
 
-// look reads all markers once, so that the breakers of stores that are not there are open before
-// the first task. It refuses only what no waiting mends: a root that is another store's.
-func (s *Stores) look(run context.Context) error {
-	ctx, cancel := context.WithTimeout(run, firstLook)
+// checkAtStart reads all markers once, so that the breakers of unavailable stores are open before
+// the first task. Its error reports only stores that have the marker of another store, since
+// waiting does not help there.
+func (s *Stores) checkAtStart(run context.Context) error {
+	ctx, cancel := context.WithTimeout(run, startCheckTimeout)
 	defer cancel()
-	names := s.names()
+	names := s.storeNames()
 	errs := make([]error, len(names))
 	var wg sync.WaitGroup
 	for i, n := range names {
@@ -51,11 +52,11 @@ func (s *Stores) look(run context.Context) error {
 			case errors.Is(err, storage.ErrWrongMarker):
 				errs[i] = fmt.Errorf("store %s/%s: %w: %s", n.Account, n.Store, err, remedy(n, err))
 			default:
-				message := "store is not there: it is looked for again, and what needs it waits"
+				message := "wait for unavailable store"
 				if errors.Is(err, storage.ErrCredentials) {
-					message = "store refuses the credentials: it is asked again, and what needs it waits"
+					message = "wait for store that refuses the credentials"
 				}
-				s.log.Warn(message, "account", n.Account, "store", n.Store, "err", err, "do", s.remedyFor(n, err))
+				s.log.Warn(message, "account", n.Account, "store", n.Store, "err", err, "advice", s.remedyFor(n, err))
 			}
 		})
 	}
@@ -63,21 +64,22 @@ func (s *Stores) look(run context.Context) error {
 	return precondition(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
 }
 
-// run looks for each store that is away until it answers, when the process starts and whenever its breaker opens: no
-// message need come for it to be found, and what waits for it goes on when it is due.
+// run probes each unavailable store until it answers: at startup, and whenever its breaker opens.
+// So a store is found to be available again without a message for it, and the tasks that wait for
+// it continue when they are due.
 func (s *Stores) run(ctx context.Context) error {
 	var wg sync.WaitGroup
-	for _, n := range s.names() {
+	for _, n := range s.storeNames() {
 		wg.Go(func() { s.of(n).watch(ctx) })
 	}
 	wg.Wait()
 	return nil
 }
 
-// watch looks for the store whenever it is away, until ctx is done.
+// watch probes the store whenever it is unavailable, until ctx is done.
 func (st store) watch(ctx context.Context) {
 	for {
-		for !st.there() {
+		for !st.available() {
 			if retry.Sleep(ctx, st.probe(ctx)) != nil {
 				return
 			}
@@ -85,21 +87,21 @@ func (st store) watch(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-st.turns.opened:
+		case <-st.transitions.opened:
 		}
 	}
 }
 
-// there says whether the store has been found, and is not away.
-func (st store) there() bool {
+// available reports whether the store was opened and its breaker is closed.
+func (st store) available() bool {
 	is, _, _ := st.breaker.State()
-	return is == limit.Closed && st.mount.seen.Load() != nil
+	return is == limit.Closed && st.lazy.opened.Load() != nil
 }
 
-// probe looks for the store if its breaker lets it, and returns how long to wait for the next look. A store whose
-// streams hung answers a look, and is half-open until a task's stream does not hang.
+// probe reads the marker if the breaker admits it, and returns the wait before the next probe.
+// After hung streams, a store answers probes and stays half-open until a stream of a task succeeds.
 func (st store) probe(run context.Context) time.Duration {
-	ctx, cancel := context.WithTimeout(run, nextLook)
+	ctx, cancel := context.WithTimeout(run, probeInterval)
 	defer cancel()
 	const least = 100 * time.Millisecond
 	var open *limit.OpenError
@@ -109,21 +111,21 @@ func (st store) probe(run context.Context) time.Duration {
 	case errors.As(err, &open):
 		return max(time.Until(open.Until), least)
 	case is == limit.HalfOpen:
-		return nextLook
+		return probeInterval
 	}
 	return least
 }
 
-// turns count how often a breaker came into each state.
-type turns struct {
+// transitions counts how often a breaker entered each state.
+type transitions struct {
 	count  [limit.Open + 1]atomic.Int64
-	opened chan struct{} // holds one if it has opened since somebody looked
+	opened chan struct{} // has an element if the breaker opened since the last receive
 }
 
-func newTurns() *turns { return &turns{opened: make(chan struct{}, 1)} }
+func newTransitions() *transitions { return &transitions{opened: make(chan struct{}, 1)} }
 
-// changed is a limit.Config's Changed.
-func (t *turns) changed(_, to limit.State) {
+// changed is the callback limit.Config.Changed.
+func (t *transitions) changed(_, to limit.State) {
 	t.count[to].Add(1)
 	if to != limit.Open {
 		return
@@ -134,8 +136,8 @@ func (t *turns) changed(_, to limit.State) {
 	}
 }
 
-// A breakerMetrics tells of the breakers and throttles of all stores. Its label values are the stores of the
-// configuration and the states.
+// breakerMetrics collects the metrics of the breakers and throttles of all stores. Its label values
+// are the configured stores and the states.
 type breakerMetrics struct {
 	stores          *Stores
 	state, changes  *prometheus.Desc
@@ -149,13 +151,17 @@ func newBreakerMetrics(s *Stores) *breakerMetrics {
 	labels := []string{"account", "store", "state"}
 	return &breakerMetrics{s,
 		prometheus.NewDesc("millrace_limit_breaker_state",
-			"1 for the state that the breaker of a store is in, 0 for the others; a store is away unless it is closed.", labels, nil),
-		prometheus.NewDesc("millrace_limit_breaker_changes_total", "Times that the breaker of a store came into a state.", labels, nil),
+			"1 for the present state of a store's breaker, 0 for the others; a store is available if it is closed.",
+			labels, nil),
+		prometheus.NewDesc("millrace_limit_breaker_changes_total",
+			"Transitions of a store's breaker into a state.", labels, nil),
 		prometheus.NewDesc("millrace_limit_requests_per_second",
-			"Requests that a store may get in a second now; 0: no limit. It falls where the store asks for fewer.", labels[:2], nil),
-		prometheus.NewDesc("millrace_limit_slow_downs_total", "Answers of a store that asked for fewer requests.", labels[:2], nil),
+			"Present limit of requests to a store per second; 0: no limit. It falls when the store throttles.", labels[:2], nil),
+		prometheus.NewDesc("millrace_limit_slow_downs_total",
+			"Responses with which a store asked for fewer requests.", labels[:2], nil),
 		prometheus.NewDesc("millrace_limit_waiting_messages",
-			"Messages that this process has sent to delay lanes since a store is away, and that are not due.", labels[:2], nil)}
+			"Messages that this process sent to delay lanes since a store became unavailable, and that are not due.",
+			labels[:2], nil)}
 }
 
 // Describe implements prometheus.Collector.
@@ -169,7 +175,7 @@ func (m *breakerMetrics) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *breakerMetrics) Collect(to chan<- prometheus.Metric) {
-	for _, n := range m.stores.names() {
+	for _, n := range m.stores.storeNames() {
 		st := m.stores.of(n)
 		is, _, _ := st.breaker.State()
 		rate, slowed := st.throttle.Allowed()
@@ -183,7 +189,8 @@ func (m *breakerMetrics) Collect(to chan<- prometheus.Metric) {
 				in = 1
 			}
 			to <- prometheus.MustNewConstMetric(m.state, prometheus.GaugeValue, in, n.Account, n.Store, state.String())
-			to <- prometheus.MustNewConstMetric(m.changes, prometheus.CounterValue, float64(st.turns.count[state].Load()), n.Account, n.Store, state.String())
+			changes := float64(st.transitions.count[state].Load())
+			to <- prometheus.MustNewConstMetric(m.changes, prometheus.CounterValue, changes, n.Account, n.Store, state.String())
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// OpenDead opens the dead letters alone: they need no more than Kafka. The caller closes them.
+// OpenDead returns access to the dead letters. It needs only Kafka. The caller closes it.
 func OpenDead(ctx context.Context, cfg *config.Config, log *slog.Logger) (*kafka.DeadLetters, error) {
 	k, err := kafkaConfig(ctx, cfg, log)
 	if err != nil {

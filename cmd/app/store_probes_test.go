@@ -18,8 +18,8 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// Three stores of which one is there, one has no root, and one is not mounted: those are away from the
-// first task on, the other is used, and they are found without any message when they come.
+// Of three stores one is available, one has no root, and one is not mounted. The last two are
+// unavailable from the first task on, and are found without a message when they become available.
 func TestStoresAreLookedFor(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -39,13 +39,13 @@ func TestStoresAreLookedFor(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.look(ctx); err != nil {
+		if err := s.checkAtStart(ctx); err != nil {
 			t.Fatal(err)
 		}
 		if want := []string{"acme/1 closed", "acme/2 open", "acme/3 open"}; !slices.Equal(states(s), want) {
 			t.Fatalf("got %q, want %q", states(s), want)
 		}
-		for _, want := range []string{"make or mount its root", "millrace store init acme/3"} {
+		for _, want := range []string{"create or mount its root", "millrace store init acme/3"} {
 			if said.with(want) != 1 {
 				t.Errorf("%d lines say %q", said.with(want), want)
 			}
@@ -110,7 +110,7 @@ func TestStoresAreLookedFor(t *testing.T) {
 	})
 }
 
-// A root with another store's marker is refused, however many others are away.
+// A root with the marker of another store is refused, whatever the state of the others.
 func TestWrongMarkerIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	marked(t, schemas.Key("acme", "2"), filepath.Join(dir, "1"))
@@ -120,11 +120,13 @@ func TestWrongMarkerIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = s.look(t.Context())
-	if !errors.Is(err, ErrPrecondition) || !errors.Is(err, storage.ErrWrongMarker) || !strings.Contains(err.Error(), "store acme/1") || strings.Contains(err.Error(), "acme/2:") {
+	err = s.checkAtStart(t.Context())
+	if !errors.Is(err, ErrPrecondition) || !errors.Is(err, storage.ErrWrongMarker) ||
+		!strings.Contains(err.Error(), "store acme/1") || strings.Contains(err.Error(), "acme/2:") {
 		t.Errorf("got %v, want what is wrong with acme/1", err)
 	}
-	if err := s.checkMarkers(t.Context()); !errors.Is(err, ErrPrecondition) || !strings.Contains(err.Error(), "store acme/2") {
+	if err := s.checkMarkers(t.Context()); !errors.Is(err, ErrPrecondition) ||
+		!strings.Contains(err.Error(), "store acme/2") {
 		t.Errorf("the check of all: got %v, want what is wrong with acme/2 too", err)
 	}
 	if err := s.close(); err != nil {
@@ -134,13 +136,14 @@ func TestWrongMarkerIsRefused(t *testing.T) {
 
 // An unknown driver is refused before anything is opened.
 func TestUnknownDriver(t *testing.T) {
-	_, err := newStores(&config.Config{Accounts: []config.Account{{ID: "acme", Stores: []config.Store{{ID: "1", Driver: "tape"}}}}}, new(lines).log())
+	_, err := newStores(&config.Config{Accounts: []config.Account{{ID: "acme",
+		Stores: []config.Store{{ID: "1", Driver: "tape"}}}}}, new(lines).log())
 	if !errors.Is(err, ErrPrecondition) || !strings.Contains(err.Error(), `store acme/1: unknown driver "tape"`) {
 		t.Errorf("got %v", err)
 	}
 }
 
-// metrics are what is told of the breakers, as name{labels} value.
+// metrics returns the metrics of the breakers, as name{labels} value.
 func metrics(t *testing.T, s *Stores) (all []string) {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
@@ -149,12 +152,14 @@ func metrics(t *testing.T, s *Stores) (all []string) {
 	return strings.Split(body, "\n")
 }
 
-// What each role uses, as the design says.
+// The dependencies of each role.
 func TestNeeds(t *testing.T) {
 	for role, want := range map[schemas.Role]needs{
 		schemas.RolePlanner: {policies: true}, schemas.RoleDelayer: {},
-		schemas.RoleSteward: {clickhouse: true, policies: true, incidents: true}, schemas.RoleSweeper: {clickhouse: true, policies: true},
-		schemas.RoleSink: {clickhouse: true}, schemas.RoleIngester: {stores: true}, schemas.RoleChecker: {clickhouse: true, stores: true},
+		schemas.RoleSteward: {clickhouse: true, policies: true, incidents: true}, schemas.RoleSweeper: {clickhouse: true,
+			policies: true},
+		schemas.RoleSink: {clickhouse: true}, schemas.RoleIngester: {stores: true}, schemas.RoleChecker: {clickhouse: true,
+			stores: true},
 		schemas.RoleCopier:  {clickhouse: true, stores: true, policies: true},
 		schemas.RoleDeleter: {clickhouse: true, stores: true, policies: true},
 	} {
@@ -162,7 +167,8 @@ func TestNeeds(t *testing.T) {
 			t.Errorf("%s: got %+v, want %+v", role, got, want)
 		}
 	}
-	if got, want := needsOf(Roles()), (needs{clickhouse: true, stores: true, policies: true, incidents: true}); got != want {
+	if got, want := needsOf(Roles()), (needs{clickhouse: true, stores: true, policies: true,
+		incidents: true}); got != want {
 		t.Errorf("all: got %+v, want %+v", got, want)
 	}
 }

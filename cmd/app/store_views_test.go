@@ -16,13 +16,14 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// What a person gets wrong about a store has a state, and an error of one line that says what to see to.
+// Each configuration error has a state, and an error of one line with advice.
 func TestCheckStoresOf(t *testing.T) {
 	answer := func(status int, code string) func(*testing.T) string {
 		return func(t *testing.T) string {
 			s := s3test.New(s3test.Options{Before: func(w http.ResponseWriter, _ *http.Request) bool {
 				w.WriteHeader(status)
-				_, _ = w.Write([]byte(`<?xml version="1.0"?><Error><Code>` + code + `</Code><Message>So it` + "\n" + ` is.</Message><Region>eu-west-1</Region></Error>`))
+				_, _ = w.Write([]byte(`<?xml version="1.0"?><Error><Code>` + code + `</Code><Message>So it` + "\n" +
+					` is.</Message><Region>eu-west-1</Region></Error>`))
 				return true
 			}})
 			t.Cleanup(s.Close)
@@ -35,34 +36,45 @@ func TestCheckStoresOf(t *testing.T) {
 		return s.URL()
 	}
 	t.Setenv("LOOK_KEY", "key")
-	key := config.Credentials{AccessKey: config.FileSecret(written(t, "key")), SecretKey: config.FileSecret(written(t, "secret"))}
+	key := config.Credentials{AccessKey: config.FileSecret(written(t, "key")),
+		SecretKey: config.FileSecret(written(t, "secret"))}
 	for name, tt := range map[string]struct {
 		endpoint func(t *testing.T) string
 		change   func(c *config.Store)
 		state    StoreState
 		says     string
 	}{
-		"wrong key":        {answer(403, "InvalidAccessKeyId"), nil, storeUnavailable, "refuses the credentials"},
-		"wrong secret":     {answer(403, "SignatureDoesNotMatch"), nil, storeUnavailable, "refuses the credentials"},
-		"unknown user":     {answer(404, "XAdminUserNotFound"), nil, storeUnavailable, "refuses the credentials"},
-		"not allowed":      {answer(403, "AccessDenied"), nil, storeError, "what the bucket's policy allows"},
-		"clock skew":       {answer(403, "RequestTimeTooSkewed"), nil, storeUnavailable, "the clocks of this machine and of the service"},
-		"other region":     {answer(400, "AuthorizationHeaderMalformed"), nil, storeUnavailable, "the bucket's region is eu-west-1"},
-		"no bucket":        {fine, nil, storeUnavailable, `bucket "bucket" does not exist`},
-		"no marker":        {fine, func(c *config.Store) { c.Bucket, c.BucketPrefix = "", "b-" }, storeUnmarked, "millrace store init acme/s"},
-		"no TLS there":     {func(t *testing.T) string { return strings.Replace(fine(t), "http:", "https:", 1) }, nil, storeUnavailable, "does not speak TLS"},
-		"nobody's cert":    {secure, nil, storeUnavailable, "its certificate is not trusted"},
-		"nobody there":     {func(t *testing.T) string { return "http://" + free(t) }, nil, storeUnavailable, "nobody is there"},
-		"no proxy":         {fine, func(c *config.Store) { c.Proxy = "http://" + free(t) }, storeUnavailable, "see the endpoint, and the proxy"},
-		"no secret":        {fine, func(c *config.Store) { c.Credentials.SecretKey = config.FileSecret("/nowhere") }, storeUnavailable, "credentials.secret_key"},
-		"no CA":            {fine, func(c *config.Store) { c.CA = "/nowhere" }, storeUnavailable, "ca: open /nowhere"},
-		"CA that is none":  {fine, func(c *config.Store) { c.CA = c.Credentials.AccessKey.String() }, storeUnavailable, "ca: "},
-		"directory absent": {nil, func(c *config.Store) { c.Root = "/nowhere" }, storeUnavailable, "make or mount its root"},
+		"wrong key":    {answer(403, "InvalidAccessKeyId"), nil, storeUnavailable, "refuses the credentials"},
+		"wrong secret": {answer(403, "SignatureDoesNotMatch"), nil, storeUnavailable, "refuses the credentials"},
+		"unknown user": {answer(404, "XAdminUserNotFound"), nil, storeUnavailable, "refuses the credentials"},
+		"not allowed":  {answer(403, "AccessDenied"), nil, storeError, "what the bucket's policy allows"},
+		"clock skew": {answer(403, "RequestTimeTooSkewed"), nil, storeUnavailable,
+			"the clocks of this machine and of the service"},
+		"other region": {answer(400, "AuthorizationHeaderMalformed"), nil, storeUnavailable,
+			"the bucket's region is eu-west-1"},
+		"no bucket": {fine, nil, storeUnavailable, `bucket "bucket" does not exist`},
+		"no marker": {fine, func(c *config.Store) { c.Bucket, c.BucketPrefix = "", "b-" }, storeUnmarked,
+			"millrace store init acme/s"},
+		"no TLS there": {func(t *testing.T) string { return strings.Replace(fine(t), "http:", "https:", 1) }, nil,
+			storeUnavailable, "does not speak TLS"},
+		"nobody's cert": {secure, nil, storeUnavailable, "its certificate is not trusted"},
+		"nobody there": {func(t *testing.T) string { return "http://" + free(t) }, nil, storeUnavailable,
+			"nobody is there"},
+		"no proxy": {fine, func(c *config.Store) { c.Proxy = "http://" + free(t) }, storeUnavailable,
+			"see the endpoint, and the proxy"},
+		"no secret": {fine, func(c *config.Store) { c.Credentials.SecretKey = config.FileSecret("/nowhere") },
+			storeUnavailable, "credentials.secret_key"},
+		"no CA": {fine, func(c *config.Store) { c.CA = "/nowhere" }, storeUnavailable, "ca: open /nowhere"},
+		"CA that is none": {fine, func(c *config.Store) { c.CA = c.Credentials.AccessKey.String() }, storeUnavailable,
+			"ca: "},
+		"directory absent": {nil, func(c *config.Store) { c.Root = "/nowhere" }, storeUnavailable,
+			"create or mount its root"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := config.Store{ID: "s", Driver: "file"}
 			if tt.endpoint != nil {
-				c = config.Store{ID: "s", Driver: "s3", Endpoint: tt.endpoint(t), Bucket: "bucket", PathStyle: true, Credentials: key}
+				c = config.Store{ID: "s", Driver: "s3", Endpoint: tt.endpoint(t), Bucket: "bucket", PathStyle: true,
+					Credentials: key}
 			}
 			if tt.change != nil {
 				tt.change(&c)
@@ -73,7 +85,8 @@ func TestCheckStoresOf(t *testing.T) {
 				t.Fatalf("CheckStoresOf = %+v, %v", views, err)
 			}
 			v := views[0]
-			if said := v.Error + ": " + v.Do; v.State != tt.state || !strings.Contains(said, tt.says) || strings.Contains(said, "\n") {
+			if said := v.Error + ": " + v.Do; v.State != tt.state || !strings.Contains(said, tt.says) ||
+				strings.Contains(said, "\n") {
 				t.Errorf("state %q, %q; want %q, a line with %q", v.State, said, tt.state, tt.says)
 			}
 			err = InitStore(t.Context(), cfg, slog.New(slog.DiscardHandler), StoreName{"acme", "s"})
@@ -102,17 +115,19 @@ func written(t *testing.T, text string) string {
 	return path
 }
 
-// A store of S3 that was made known tells what its service can do: from the marker, and from a probe, which the marker
-// has only when that is asked for; and another's is not taken for it.
+// An initialised S3 store reports the capabilities of its service from the marker or a probe. The
+// marker is updated only on request, and the marker of another store is refused.
 func TestProbeStore(t *testing.T) {
 	t.Parallel()
 	s := s3test.New(s3test.Options{NoChecksums: true})
 	t.Cleanup(s.Close)
 	key := config.FileSecret(written(t, "k"))
-	c := config.Store{ID: "s", Driver: "s3", Endpoint: s.URL(), BucketPrefix: "b-", PathStyle: true, Credentials: config.Credentials{AccessKey: key, SecretKey: key}}
+	c := config.Store{ID: "s", Driver: "s3", Endpoint: s.URL(), BucketPrefix: "b-", PathStyle: true,
+		Credentials: config.Credentials{AccessKey: key, SecretKey: key}}
 	cfg := &config.Config{Accounts: []config.Account{{ID: "acme", Stores: []config.Store{c}}}}
 	log, name := slog.New(slog.DiscardHandler), StoreName{"acme", "s"}
-	if v, err := ProbeStore(t.Context(), cfg, log, name, false); err != nil || v.State == StoreOK || len(s.Keys("b-millrace", "")) > 0 {
+	if v, err := ProbeStore(t.Context(), cfg, log, name, false); err != nil || v.State == StoreOK ||
+		len(s.Keys("b-millrace", "")) > 0 {
 		t.Errorf("before it was made known: %+v, %v, keys %q", v, err, s.Keys("b-millrace", ""))
 	}
 	if err := InitStore(t.Context(), cfg, log, name); err != nil {

@@ -16,20 +16,21 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3"
 )
 
-// A StoreState is what a look at a store came to.
+// A StoreState is the result of checking a store.
 type StoreState string
 
-// The states; empty if nobody has looked. Of a store that is not ok nothing is known: whatever it lacks is not absent.
+// The states; empty if the store was not checked. A store in a state other than ok says nothing
+// about its items: an item that it does not show is not absent.
 const (
-	StoreOK          StoreState = "ok"           // it is the one that it should be
-	storeUnmarked    StoreState = "no-marker"    // not made known, or another disk or bucket
-	storeOther       StoreState = "other-marker" // another store's
-	storeUnavailable StoreState = "unavailable"  // nothing in it can be reached
-	storeUnusable    StoreState = "unusable"     // it refuses for good
-	storeError       StoreState = "error"        // this look failed; the next may not
+	StoreOK          StoreState = "ok"           // it has the expected marker
+	storeUnmarked    StoreState = "no-marker"    // not initialised, or another disk or bucket
+	storeOther       StoreState = "other-marker" // the marker of another store
+	storeUnavailable StoreState = "unavailable"  // not reachable
+	storeUnusable    StoreState = "unusable"     // permanent error
+	storeError       StoreState = "error"        // transient error
 )
 
-// A StoreView is what a person is shown of a store.
+// A StoreView is the description of a store that the CLI prints.
 type StoreView struct {
 	Account string     `json:"account"`
 	Store   string     `json:"store"`
@@ -40,33 +41,34 @@ type StoreView struct {
 	Repair  string     `json:"repair"`
 	State   StoreState `json:"state,omitempty"`
 	Error   string     `json:"error,omitempty"`
-	Do      string     `json:"do,omitempty"` // what a person can do about it
-	// Abilities are what the store can do, nil where nobody has looked.
+	Do      string     `json:"do,omitempty"` // advice to the operator
+	// Abilities are the capabilities of the store; nil if it was not checked.
 	Abilities []Ability `json:"abilities,omitempty"`
 }
 
-// An Ability is one thing that stores may be able to do.
+// An Ability is one capability of a store.
 type Ability struct {
 	Name   string `json:"name"`
 	Is     string `json:"is"`     // yes, no, or a value
-	Origin string `json:"origin"` // driver: it is so; marker: as probed once; probe: just now
+	Origin string `json:"origin"` // driver: always so; marker: recorded by a probe; probe: probed now
 }
 
-// lookTime bounds one look of a person at a store.
-const lookTime = 30 * time.Second
+// storeCheckTimeout bounds one check of a store by a command.
+const storeCheckTimeout = 30 * time.Second
 
-// ListStores tells what the configuration says of the stores. It asks none of them.
+// ListStores returns the stores of the configuration. It does not access them.
 func ListStores(cfg *config.Config) (all []StoreView) {
 	for _, a := range cfg.Accounts {
 		for _, c := range a.Stores {
-			all = append(all, StoreView{Account: a.ID, Store: c.ID, Driver: c.Driver, Place: placeOf(c), Primary: c.Primary, Read: c.Read, Repair: c.Repair})
+			all = append(all, StoreView{Account: a.ID, Store: c.ID, Driver: c.Driver, Place: locationOf(c),
+				Primary: c.Primary, Read: c.Read, Repair: c.Repair})
 		}
 	}
 	return all
 }
 
-// placeOf says where a store is.
-func placeOf(c config.Store) string {
+// locationOf returns the root directory or the URL of a store.
+func locationOf(c config.Store) string {
 	switch {
 	case c.Driver != "s3":
 		return c.Root
@@ -76,39 +78,42 @@ func placeOf(c config.Store) string {
 	return strings.TrimSuffix(c.Endpoint, "/") + "/" + c.Bucket + "/" + c.Prefix
 }
 
-// CheckStoresOf reads the markers of stores, all at a time, and writes nothing; no names are all stores.
+// CheckStoresOf reads the markers of the named stores concurrently; without names, of all stores.
+// It writes nothing.
 func CheckStoresOf(ctx context.Context, cfg *config.Config, log *slog.Logger, names ...StoreName) ([]StoreView, error) {
 	stores, err := newStores(cfg, log)
 	if err != nil {
 		return nil, err
 	}
-	views, err := pick(ListStores(cfg), names)
+	views, err := selectStores(ListStores(cfg), names)
 	if err != nil {
 		return nil, err
 	}
 	var wg sync.WaitGroup
 	for i := range views {
-		wg.Go(func() { stores.view(ctx, &views[i], storage.Store.Marker) })
+		wg.Go(func() { stores.observe(ctx, &views[i], storage.Store.Marker) })
 	}
 	wg.Wait()
 	return views, errors.Join(context.Cause(ctx), stores.close())
 }
 
-// ProbeStore tries what a store can do, with things of its own that it removes. Where record is set, the marker
-// says so from then on.
-func ProbeStore(ctx context.Context, cfg *config.Config, log *slog.Logger, name StoreName, record bool) (StoreView, error) {
+// ProbeStore tests the capabilities of a store with temporary objects, which it removes. If record
+// is set, it writes the results to the marker.
+func ProbeStore(
+	ctx context.Context, cfg *config.Config, log *slog.Logger, name StoreName, record bool,
+) (StoreView, error) {
 	stores, err := newStores(cfg, log)
 	if err != nil {
 		return StoreView{}, err
 	}
-	views, err := pick(ListStores(cfg), []StoreName{name})
+	views, err := selectStores(ListStores(cfg), []StoreName{name})
 	if err != nil {
 		return StoreView{}, err
 	}
 	v := &views[0]
-	stores.view(ctx, v, func(st storage.Store, ctx context.Context) error {
+	stores.observe(ctx, v, func(st storage.Store, ctx context.Context) error {
 		p, can := st.(interface{ Probe(context.Context) error })
-		// Nothing is written where another store is.
+		// Nothing is written to a store that has another marker.
 		if err := st.Marker(ctx); err != nil && (!errors.Is(err, storage.ErrNoMarker) || record) {
 			return err
 		}
@@ -128,8 +133,8 @@ func ProbeStore(ctx context.Context, cfg *config.Config, log *slog.Logger, name 
 	return *v, errors.Join(context.Cause(ctx), stores.close())
 }
 
-// pick returns the views of the stores that are named, or all.
-func pick(all []StoreView, names []StoreName) (some []StoreView, err error) {
+// selectStores returns the views of the named stores; without names, all.
+func selectStores(all []StoreView, names []StoreName) (some []StoreView, err error) {
 	if len(names) == 0 {
 		return all, nil
 	}
@@ -147,43 +152,45 @@ func pick(all []StoreView, names []StoreName) (some []StoreView, err error) {
 	return some, nil
 }
 
-// view looks at a store, past its breaker, and fills in what came of it. It waits no longer than lookTime, whatever hangs.
-func (s *Stores) view(ctx context.Context, v *StoreView, look func(storage.Store, context.Context) error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, lookTime, fmt.Errorf("no answer within %v", lookTime))
+// observe checks a store without its breaker, and sets the result in v. It returns after
+// storeCheckTimeout even if the driver hangs.
+func (s *Stores) observe(ctx context.Context, v *StoreView, look func(storage.Store, context.Context) error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, storeCheckTimeout, fmt.Errorf("no answer within %v", storeCheckTimeout))
 	defer cancel()
-	m := s.byKey[schemas.Key(v.Account, v.Store)].mount
-	type seen struct {
+	m := s.byKey[schemas.Key(v.Account, v.Store)].lazy
+	type result struct {
 		d    storage.Store
 		open bool
 		err  error
 	}
-	came := make(chan seen, 1)
-	go func() { // a mount that hangs is left to the end of the process
-		d, err := m.reach(ctx)
+	results := make(chan result, 1)
+	go func() { // one that hangs stays until the process ends
+		d, err := m.open(ctx)
 		open := err == nil
 		if open {
 			err = look(d, ctx)
 		}
-		came <- seen{d, open, err}
+		results <- result{d, open, err}
 	}()
-	var got seen
+	var got result
 	select {
-	case got = <-came:
+	case got = <-results:
 	case <-ctx.Done():
 		got.err = retry.Unavailable(context.Cause(ctx))
 	}
 	v.State = stateOf(got.err)
 	if got.err != nil {
-		if !got.open { // its root, or what it needs of the configuration, is not there
+		if !got.open { // its root is missing, or a secret or file that the configuration names
 			v.State = storeUnavailable
 		}
-		v.Error, v.Do = strings.Join(strings.Fields(got.err.Error()), " "), s.remedyFor(StoreName{v.Account, v.Store}, got.err)
+		v.Error = strings.Join(strings.Fields(got.err.Error()), " ")
+		v.Do = s.remedyFor(StoreName{v.Account, v.Store}, got.err)
 		return
 	}
 	v.Abilities = abilities(got.d)
 }
 
-// stateOf says what an error of a look means.
+// stateOf returns the state for the error of a check.
 func stateOf(err error) StoreState {
 	switch {
 	case err == nil:
@@ -202,14 +209,14 @@ func stateOf(err error) StoreState {
 	return storeError
 }
 
-// Where abilities are known from.
+// The origins of capabilities.
 const (
 	originDriver = "driver"
 	originMarker = "marker"
 	originProbe  = "probe"
 )
 
-// abilities are what a store can do.
+// abilities returns the capabilities of a store.
 func abilities(st storage.Store) []Ability {
 	c := st.Capabilities()
 	var all []Ability

@@ -11,19 +11,23 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// The positions of groups are put on record when they have moved; what fails, done or not, is put on record the next time.
-func TestKeeper(t *testing.T) {
+// Changed positions of groups are recorded. After a failure, or a lost acknowledgement, the next
+// run records them.
+func TestPositionPublisher(t *testing.T) {
 	t.Parallel()
-	for name, fault := range map[string]kafkatest.Fault{"refused": kafkatest.Refused, "done, but reported lost": kafkatest.DoneButLost} {
+	for name, fault := range map[string]kafkatest.Fault{"refused": kafkatest.Refused,
+		"done, but reported lost": kafkatest.DoneButLost} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				a := trimming(t, b, time.Minute)
 				send := func() { // it becomes a dead letter, and is committed
-					b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.DuplicationHigh, Key: []byte("k"), Value: []byte("malformed")}})
+					b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.DuplicationHigh, Key: []byte("k"),
+						Value: []byte("malformed")}})
 				}
 				send()
-				g, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}},
+				g, err := kafka.NewPool(b.Config(),
+					kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}},
 					func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, nil })
 				if err != nil {
 					t.Fatal(err)
@@ -32,7 +36,7 @@ func TestKeeper(t *testing.T) {
 				ended := make(chan error, 2)
 				go func() { ended <- g.Run(ctx) }()
 				time.Sleep(time.Minute)
-				parts := a.keeper()
+				parts := a.positionPublisher()
 				mend := b.FailProduce(schemas.Checkpoints, fault, -1)
 				go func() { ended <- parts[0].run(ctx) }()
 				time.Sleep(time.Minute)
@@ -42,17 +46,17 @@ func TestKeeper(t *testing.T) {
 				if fault == kafkatest.Refused && before != 0 {
 					t.Errorf("%d on record though refused", before)
 				}
-				time.Sleep(keepEvery)
+				time.Sleep(positionInterval)
 				first := count()
 				if first != max(before, 1) {
 					t.Errorf("%d on record after the next time, %d before", first, before)
 				}
-				time.Sleep(3 * keepEvery)
+				time.Sleep(3 * positionInterval)
 				if got := count(); got != first {
 					t.Errorf("%d on record though nothing has moved", got)
 				}
 				send()
-				time.Sleep(keepEvery + time.Minute)
+				time.Sleep(positionInterval + time.Minute)
 				if got := count(); got != first+1 {
 					t.Errorf("%d on record after the group has moved, want %d", got, first+1)
 				}

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// gathered are records that are read once n have asked for them.
+// gathered are records that are read when n callers have asked for them.
 type gathered struct {
 	asks chan chan struct{}
 	n    int
@@ -49,7 +49,7 @@ func (g gathered) Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyR
 	}
 }
 
-// Fresh reads of many tasks are gathered into one, though there is but one worker.
+// Fresh reads of many tasks are combined, even with one worker.
 func TestFreshReadsHoldNoWorker(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestFreshReadsHoldNoWorker(t *testing.T) {
 		defer close(reads.asks)
 		done := 0
 		deleter(t, b.Config(), 1, 20*time.Second, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
-			records, err := parked{records: reads}.Fresh(ctx, make([]schemas.Copy, 2))
+			records, err := parkedRecords{records: reads}.Fresh(ctx, make([]schemas.Copy, 2))
 			if err != nil || len(records) != 2 {
 				return nil, fmt.Errorf("got %d records: %w", len(records), err)
 			}
@@ -76,7 +76,7 @@ func TestFreshReadsHoldNoWorker(t *testing.T) {
 	})
 }
 
-// numbers are records that count how often they were read, and that call during in each reading.
+// numbers are records that count their reads and call during in each.
 type numbers struct {
 	reads  *atomic.Int64
 	takes  time.Duration
@@ -92,18 +92,18 @@ func (n numbers) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyReco
 	return []*pb.CopyRecord{{Manifest: &pb.Record{Size: reading}}}, nil
 }
 
-// A delete that waits for its worker after its records were read decides from records that are read again, and holds no
-// worker meanwhile. If it goes on soon they are read once, and so they are where their age does not matter.
-func TestFreshRecordsAreOfNow(t *testing.T) {
+// A delete that waits for a worker after its records were read reads them again, without holding a
+// worker. If it resumes soon, or their age does not matter, they are read once.
+func TestParkedRecordsAreFresh(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		age, busy time.Duration // busy is the worker
 		want      int64
 	}{
-		"goes on at once":        {deleteAge, 0, 1},
-		"waits for some seconds": {deleteAge, deleteAge, 1},
-		"waits for a long task":  {deleteAge, 10 * time.Minute, 2},
-		"waits for a moment":     {deleteAge, deleteAge + time.Second, 2},
+		"goes on at once":        {maxDeleteAge, 0, 1},
+		"waits for some seconds": {maxDeleteAge, maxDeleteAge, 1},
+		"waits for a long task":  {maxDeleteAge, 10 * time.Minute, 2},
+		"waits for a moment":     {maxDeleteAge, maxDeleteAge + time.Second, 2},
 		"of any age":             {0, 10 * time.Minute, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestFreshRecordsAreOfNow(t *testing.T) {
 						time.Sleep(tt.busy)
 						return nil, nil
 					}
-					records, err := parked{reads, tt.age}.Fresh(ctx, make([]schemas.Copy, 1))
+					records, err := parkedRecords{reads, tt.age}.Fresh(ctx, make([]schemas.Copy, 1))
 					if err == nil {
 						got.Store(records[0].GetManifest().GetSize())
 					}
@@ -139,19 +139,20 @@ func TestFreshRecordsAreOfNow(t *testing.T) {
 	}
 }
 
-// Records that are too old whenever the task goes on are unknown.
-func TestFreshRecordsAreNeverOfNow(t *testing.T) {
+// Records that are too old after every attempt are unknown.
+func TestParkedRecordsNeverFresh(t *testing.T) {
 	t.Parallel()
 	reads := numbers{reads: new(atomic.Int64)}
-	if _, err := (parked{reads, -1}).Fresh(t.Context(), make([]schemas.Copy, 1)); retry.ClassOf(err) != retry.ClassUnavailable {
+	if _, err := (parkedRecords{reads, -1}).Fresh(t.Context(),
+		make([]schemas.Copy, 1)); retry.ClassOf(err) != retry.ClassUnavailable {
 		t.Errorf("got %v, want an error that says that nothing is known", err)
 	}
-	if got := reads.reads.Load(); got != freshReads {
-		t.Errorf("read %d times, want %d", got, freshReads)
+	if got := reads.reads.Load(); got != maxFreshReads {
+		t.Errorf("read %d times, want %d", got, maxFreshReads)
 	}
 }
 
-// A backlog of deletes keeps all workers at work, although each of them waits for its records.
+// A backlog of deletes keeps all workers busy although each task waits for its records.
 func TestBacklogOfDeletes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -168,22 +169,23 @@ func TestBacklogOfDeletes(t *testing.T) {
 		reads := numbers{reads: new(atomic.Int64), takes: 500 * time.Millisecond}
 		var mu sync.Mutex
 		var first, last time.Time
-		deleter(t, b.Config(), workers, 10*time.Minute, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
-			mu.Lock()
-			if first.IsZero() {
-				first = time.Now()
-			}
-			mu.Unlock()
-			time.Sleep(before)
-			if _, err := (parked{reads, deleteAge}).Fresh(ctx, make([]schemas.Copy, 1)); err != nil {
-				return nil, err
-			}
-			time.Sleep(after)
-			mu.Lock()
-			last = time.Now()
-			mu.Unlock()
-			return nil, nil
-		})
+		deleter(t, b.Config(), workers, 10*time.Minute,
+			func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
+				mu.Lock()
+				if first.IsZero() {
+					first = time.Now()
+				}
+				mu.Unlock()
+				time.Sleep(before)
+				if _, err := (parkedRecords{reads, maxDeleteAge}).Fresh(ctx, make([]schemas.Copy, 1)); err != nil {
+					return nil, err
+				}
+				time.Sleep(after)
+				mu.Lock()
+				last = time.Now()
+				mu.Unlock()
+				return nil, nil
+			})
 		const ideal = n * (before + after) / workers
 		if took := last.Sub(first); took > ideal*5/4 {
 			t.Errorf("%d deletes took %v, want hardly more than the %v of their work", n, took, ideal)

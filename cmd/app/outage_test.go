@@ -20,10 +20,10 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// What waits for a store that was away is done within a minute of its return, however long it was away, and whether or
-// not the process was started again meanwhile. Until then it is counted by store, and the log has one line when the
-// store goes and one when it returns.
-func TestWhatWaitsForAStoreGoesOn(t *testing.T) {
+// Work that waits for an unavailable store is done within a minute after its return, independently
+// of the length of the outage and of restarts. Until then it is counted by store. The log has one
+// line when the store becomes unavailable and one when it returns.
+func TestWorkResumesAfterOutage(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		away    time.Duration
@@ -84,7 +84,7 @@ func TestWhatWaitsForAStoreGoesOn(t *testing.T) {
 	}
 }
 
-// An outage is a Pool whose tasks need a store that can be taken away.
+// An outage is a Pool with tasks that need a store which can become unavailable.
 type outage struct {
 	broker      *kafkatest.Broker
 	root, aside string

@@ -18,15 +18,15 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// What has its marker is a store as any other, and what has none yet takes one.
-func TestMountContract(t *testing.T) {
+// A store with its marker passes the contract; one without accepts a marker.
+func TestLazyStoreContract(t *testing.T) {
 	inner := map[storage.Store]*mem.Store{}
 	fresh := func(t *testing.T) storage.Store {
 		d, err := mem.New(mem.Config{ID: "1"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := &mount{kind: "mem", open: func(context.Context) (storage.Store, error) { return d, nil }}
+		m := &lazyStore{kind: "mem", openDriver: func(context.Context) (storage.Store, error) { return d, nil }}
 		inner[m] = d
 		return m
 	}
@@ -46,14 +46,16 @@ func TestMountContract(t *testing.T) {
 			}
 			return all
 		}),
-			storagetest.Only("Capabilities", "Spaces", "SpaceErrors", "OddIDs", "BadNames", "Nesting", "List", "ListModel", "ListCancelled",
-				"Put", "PutLarge", "PutCondition", "PutDigests", "PutBroken", "PutVersions", "OpenPinned", "OpenWhileChange", "Properties",
+			storagetest.Only("Capabilities", "Spaces", "SpaceErrors", "OddIDs", "BadNames", "Nesting", "List", "ListModel",
+				"ListCancelled",
+				"Put", "PutLarge", "PutCondition", "PutDigests", "PutBroken", "PutVersions", "OpenPinned", "OpenWhileChange",
+				"Properties",
 				"Delete", "Keep", "NotApplied", "Ended", "RacePut", "RaceReplace", "RaceDelete", "RaceNeighbours"))
 	})
 }
 
-// A mount passes on what errors of mutations prove.
-func TestMountMarks(t *testing.T) {
+// A lazyStore keeps the NotApplied marks of errors.
+func TestLazyStorePassesNotApplied(t *testing.T) {
 	storagetest.RunMarks(t, func(t *testing.T) (storage.Store, *storagetest.Faulty) {
 		d, err := mem.New(mem.Config{ID: "1"})
 		if err != nil {
@@ -61,50 +63,55 @@ func TestMountMarks(t *testing.T) {
 		}
 		d.Mark("1")
 		inner := storagetest.NewFaulty(d)
-		return &mount{kind: "mem", open: func(context.Context) (storage.Store, error) { return inner, nil }}, inner
+		return &lazyStore{kind: "mem", openDriver: func(context.Context) (storage.Store, error) { return inner, nil }}, inner
 	})
 }
 
 // mutations are the methods that change items or spaces.
 var mutations = []string{"Put", "SetProperties", "Delete", "CreateSpace", "SetSpace", "DeleteSpace"}
 
-// A mount passes on the places of its driver: a service copies from them.
-func TestMountLocates(t *testing.T) {
+// A lazyStore passes on Locate, which server-side copies need.
+func TestLazyStoreLocates(t *testing.T) {
 	d, err := mem.New(mem.Config{ID: "1"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	d.Mark("1")
-	m := &mount{kind: "mem", open: func(context.Context) (storage.Store, error) { return located{d}, nil }}
+	m := &lazyStore{kind: "mem", openDriver: func(context.Context) (storage.Store, error) { return located{d}, nil }}
 	ref := storage.Ref{Space: "photos", Item: "a", Version: "7"}
 	if at, err := storage.Locate(t.Context(), m, ref); err != nil || at.At != ref {
 		t.Errorf("got %+v, %v", at, err)
 	}
 }
 
-// A located store has places, which are what was asked for.
+// A located store implements storage.Locator; its locations are the refs.
 type located struct{ storage.Store }
 
 func (located) Locate(_ context.Context, ref storage.Ref) (storage.Place, error) {
 	return storage.Place{At: ref, Close: func() error { return nil }}, nil
 }
 
-// A caller whose context ends while the root hangs does not get what the cause says of another call.
-func TestMountEnded(t *testing.T) {
+// A caller whose context ends while the root hangs gets its own cause, not that of another call.
+func TestLazyStoreContextEnds(t *testing.T) {
 	hangs := make(chan struct{})
 	defer close(hangs)
-	m := &mount{kind: "mem", open: func(context.Context) (storage.Store, error) { <-hangs; return nil, os.ErrNotExist }}
+	m := &lazyStore{kind: "mem", openDriver: func(context.Context) (storage.Store, error) {
+		<-hangs
+		return nil,
+			os.ErrNotExist
+	}}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(storagetest.OtherCall())
 	for call, err := range calls(ctx, m) {
-		if !errors.Is(err, context.Canceled) || errors.Is(err, storage.ErrNotFound) || retry.ClassOf(err) != retry.ClassUnavailable ||
+		if !errors.Is(err, context.Canceled) || errors.Is(err, storage.ErrNotFound) ||
+			retry.ClassOf(err) != retry.ClassUnavailable ||
 			storage.IsNotApplied(err) != slices.Contains(mutations, call) {
 			t.Errorf("%s: got %v, want the end of the context", call, err)
 		}
 	}
 }
 
-// calls are all that a store can be asked for, but its marker.
+// calls are all methods of a store except the marker's.
 func calls(ctx context.Context, s storage.Store) map[string]error {
 	errs := map[string]error{}
 	for _, err := range s.Spaces(ctx) {
@@ -125,9 +132,9 @@ func calls(ctx context.Context, s storage.Store) map[string]error {
 	return errs
 }
 
-// A root that is not there, one that is not mounted, and one of another store: nothing is believed
-// of them and nothing is written to them, until the store is there.
-func TestMountIsNotThere(t *testing.T) {
+// If the root is missing, not mounted or another store's, nothing is read or written until the
+// store is available.
+func TestLazyStoreUnavailable(t *testing.T) {
 	for name, tt := range map[string]struct {
 		make func(t *testing.T, root string)
 		mend func(t *testing.T, root string)
@@ -152,7 +159,8 @@ func TestMountIsNotThere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root, ctx := filepath.Join(t.TempDir(), "root"), t.Context()
 			tt.make(t, root)
-			m := &mount{kind: "file", open: func(context.Context) (storage.Store, error) { return file.Open(file.Config{ID: "1", Root: root}) }}
+			m := &lazyStore{kind: "file",
+				openDriver: func(context.Context) (storage.Store, error) { return file.Open(file.Config{ID: "1", Root: root}) }}
 			errs := calls(ctx, m)
 			errs["Marker"] = m.Marker(ctx)
 			if len(errs) != 12 {
@@ -184,7 +192,7 @@ func TestMountIsNotThere(t *testing.T) {
 	}
 }
 
-// marked makes root a store's.
+// marked writes a store's marker to root.
 func marked(t *testing.T, id, root string) {
 	t.Helper()
 	f, err := file.Open(file.Config{ID: id, Root: root, Create: true})
@@ -196,8 +204,9 @@ func marked(t *testing.T, id, root string) {
 	}
 }
 
-// A root that hangs keeps nobody longer than he waits, is asked once at a time, and is used when it answers.
-func TestMountHangs(t *testing.T) {
+// Callers of a hanging root wait no longer than their contexts. There is one probe at a time, and
+// the store is used when it answers.
+func TestLazyStoreHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner, err := mem.New(mem.Config{ID: "1"})
 		if err != nil {
@@ -205,7 +214,7 @@ func TestMountHangs(t *testing.T) {
 		}
 		inner.Mark("1")
 		opened, answer := 0, make(chan struct{})
-		m := &mount{kind: "mem", open: func(context.Context) (storage.Store, error) {
+		m := &lazyStore{kind: "mem", openDriver: func(context.Context) (storage.Store, error) {
 			opened++
 			<-answer
 			return inner, nil
@@ -215,7 +224,8 @@ func TestMountHangs(t *testing.T) {
 			begun := time.Now()
 			_, err := m.Stat(ctx, "photos", "a")
 			cancel()
-			if retry.ClassOf(err) != retry.ClassUnavailable || !errors.Is(err, context.DeadlineExceeded) || time.Since(begun) != time.Second {
+			if retry.ClassOf(err) != retry.ClassUnavailable || !errors.Is(err, context.DeadlineExceeded) ||
+				time.Since(begun) != time.Second {
 				t.Errorf("after %v: got %v, want that time is up", time.Since(begun), err)
 			}
 		}

@@ -1,0 +1,121 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/kafka"
+)
+
+const (
+	// positionsEvery is the time between two comparisons of the positions with the committed offsets.
+	// Fresh reads compare them too; this is for times without any.
+	positionsEvery = 30 * time.Second
+	positionsLimit = 20 * time.Second
+)
+
+// watchPositions periodically compares the positions in the tables with the committed offsets,
+// until ctx is done.
+func (a *App) watchPositions(ctx context.Context) error {
+	t := time.NewTicker(positionsEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+		gaps, err := a.findGaps(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				a.log.Debug("compare positions with committed offsets", "err", err)
+			}
+			continue
+		}
+		a.reportAllGaps(ctx, gaps)
+	}
+}
+
+// findGaps returns the committed records that the tables lack.
+func (a *App) findGaps(ctx context.Context) ([]clickhouse.Gap, error) {
+	ctx, cancel := context.WithTimeout(ctx, positionsLimit)
+	defer cancel()
+	return findGaps(ctx, a.watermark, a.db)
+}
+
+func findGaps(ctx context.Context, mark *kafka.Watermark, db *clickhouse.DB) ([]clickhouse.Gap, error) {
+	committed, err := mark.Committed(ctx) // before the positions, which sinks move first
+	if err != nil {
+		return nil, fmt.Errorf("read the committed offsets: %w", err)
+	}
+	return db.Gaps(ctx, committed)
+}
+
+// reportSinkGaps opens an incident for each table that a sink found to lack records. A sink knows
+// only its own partitions, so it does not change the detail of an open incident; reportAllGaps
+// does.
+func (a *App) reportSinkGaps(ctx context.Context, gaps []clickhouse.Gap) {
+	gaps = slices.DeleteFunc(slices.Clone(gaps), func(g clickhouse.Gap) bool {
+		return a.incidentBoard.IsOpen(gapSubject(g.Table))
+	})
+	a.openGapIncidents(ctx, gaps)
+}
+
+// reportAllGaps opens an incident for each table that lacks records, and closes the incidents of
+// the others. gaps are those of all tables.
+func (a *App) reportAllGaps(ctx context.Context, gaps []clickhouse.Gap) {
+	a.openGapIncidents(ctx, gaps)
+	for _, s := range a.incidentBoard.OpenOf(incident.RecordsBehind) {
+		if slices.ContainsFunc(gaps, func(g clickhouse.Gap) bool { return g.Table == s.Name }) {
+			continue
+		}
+		if err := a.incidentBoard.Close(ctx, s, "the table has all that was committed"); err != nil {
+			a.log.Warn("close incident", "table", s.Name, "err", err)
+		}
+	}
+}
+
+func (a *App) openGapIncidents(ctx context.Context, gaps []clickhouse.Gap) {
+	byTable := map[string][]clickhouse.Gap{}
+	for _, g := range gaps {
+		byTable[g.Table] = append(byTable[g.Table], g)
+	}
+	for table, gaps := range byTable {
+		if err := a.incidentBoard.Open(ctx, gapSubject(table), describeGaps(gaps)); err != nil {
+			a.log.Warn("open incident", "table", table, "err", err)
+		}
+	}
+}
+
+func gapSubject(table string) incident.Subject {
+	return incident.Subject{Kind: incident.RecordsBehind, Name: table}
+}
+
+// maxGapsNamed is the number of gaps that an incident names.
+const maxGapsNamed = 20
+
+// describeGaps returns the detail of the incident of one table. It names the starts of the gaps and
+// not their ends, which move with each commit, and would add a step to the incident each time.
+func describeGaps(gaps []clickhouse.Gap) string {
+	var b strings.Builder
+	if slices.ContainsFunc(gaps, clickhouse.Gap.Unknown) {
+		fmt.Fprintf(&b, "table %s was emptied or restored: it lacks records from these offsets on, "+
+			"and fresh reads are unknown until millrace rebuild has run:", gaps[0].Table)
+	} else {
+		fmt.Fprintf(&b, "table %s lacks the last records of a topic that was recreated, from these offsets on, "+
+			"until millrace rebuild has run:", gaps[0].Table)
+	}
+	for i, g := range gaps {
+		if i == maxGapsNamed {
+			fmt.Fprintf(&b, " and %d more", len(gaps)-i)
+			break
+		}
+		fmt.Fprintf(&b, " %s/%d@%d", g.Topic, g.Partition, g.From)
+	}
+	return b.String()
+}
