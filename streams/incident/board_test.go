@@ -89,8 +89,9 @@ func TestSubject(t *testing.T) {
 		subject Subject
 		key     string
 	}{
-		"a table":    {behind, "-////records-behind/copy_state"},
-		"a space":    {Subject{Account: "acme", Store: "2", Space: "photos", Kind: SpaceMissing}, "acme/2/photos//space-missing"},
+		"a table": {behind, "-////records-behind/copy_state"},
+		"a space": {Subject{Account: "acme", Store: "2", Space: "photos", Kind: SpaceMissing},
+			"acme/2/photos//space-missing"},
 		"a record":   {Subject{Kind: RecordUnreadable, Name: "policies/0@7"}, "-////record-unreadable/policies%2F0@7"},
 		"an account": {Subject{Account: "acme", Kind: PolicyRefused}, "acme////policy-refused"},
 	} {
@@ -133,7 +134,8 @@ func TestOpenOnceAndClose(t *testing.T) {
 		}
 		must(t, b.Open(t.Context(), behind, "1 record"))
 		l.is(t, isOpen, 3, "opened 2 records", "closed has caught up", "opened 1 record")
-		if last := l.records[2]; last.GetId() != id || last.GetClosed() != nil || !last.GetOpened().AsTime().Equal(time.Now()) {
+		if last := l.records[2]; last.GetId() != id || last.GetClosed() != nil ||
+			!last.GetOpened().AsTime().Equal(time.Now()) {
 			t.Errorf("opened again as %v", last)
 		}
 	})
@@ -158,10 +160,11 @@ func TestRecordCarriesItsLastSteps(t *testing.T) {
 		b := l.board()
 		for n := range maxSteps + 5 {
 			must(t, b.Open(t.Context(), behind, strconv.Itoa(n)))
-			time.Sleep(perStep)
+			time.Sleep(detailInterval)
 		}
 		last := l.records[len(l.records)-1]
-		if n := len(last.GetSteps()); n != maxSteps || last.GetStepCount() != maxSteps+5 || last.GetSteps()[0].GetDetail() != "5" {
+		if n := len(last.GetSteps()); n != maxSteps || last.GetStepCount() != maxSteps+5 ||
+			last.GetSteps()[0].GetDetail() != "5" {
 			t.Errorf("carries %d of %d steps, the first is %v", n, last.GetStepCount(), last.GetSteps()[0])
 		}
 	})
@@ -278,7 +281,8 @@ func TestClosedByAPerson(t *testing.T) {
 func TestIncidentWithAnIDOfItsOwn(t *testing.T) {
 	var l topic
 	b := l.board()
-	removed := &pb.Incident{Id: schemas.ID("7", "12"), Account: "-", Kind: "records-removed", Subject: "sink changes 0", State: isOpen, StepCount: 1}
+	removed := &pb.Incident{Id: schemas.ID("7", "12"), Account: "-", Kind: "records-removed", Subject: "sink changes 0",
+		State: isOpen, StepCount: 1}
 	key := schemas.IncidentKey(removed)
 	b.Apply([]byte(key), removed)
 	must(t, b.CloseBy(t.Context(), key, &pb.AdminAction{Id: "a1", Who: "eve", Reason: "known"}))
@@ -343,7 +347,7 @@ func TestOpenedByManyAtOnce(t *testing.T) {
 func TestOpenGivesUp(t *testing.T) {
 	var l topic
 	b := l.board()
-	b.turn <- struct{}{}
+	b.publishing <- struct{}{}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := b.Open(ctx, behind, ""); !errors.Is(err, context.Canceled) {

@@ -15,8 +15,8 @@ func damaged(r *pb.FixityResult) {
 
 func intact(r *pb.FixityResult) { r.Metadata = pb.Metadata_METADATA_INTACT }
 
-// Properties that a store has lost are an incident whatever the check found of the bytes. It is closed when they are there
-// again, or the copy is rightly gone, and not by a check that says nothing of them.
+// Properties that a store has lost are an incident whatever the check found of the bytes. It is closed when they are
+// there again, or the copy is rightly gone, and not by a check that says nothing of them.
 func TestMetadataDamaged(t *testing.T) {
 	const kind = "metadata-damaged"
 	w := newWorld(t)
@@ -27,10 +27,12 @@ func TestMetadataDamaged(t *testing.T) {
 	w.do(found)
 	w.is(kind, open, "opened")
 	incident := &pb.Incident{
-		Id: schemas.ID("incident", key(kind), found.GetId()), Account: at.Account, Store: at.Store, Space: at.Space, Item: at.Item,
+		Id: schemas.ID("incident", key(kind), found.GetId()), Account: at.Account, Store: at.Store, Space: at.Space,
+		Item: at.Item,
 		Kind: kind, State: open, Opened: found.GetFinished(), Updated: found.GetFinished(), Checked: found.GetStarted(),
 		Object: found.GetObject(), Size: 3, StepCount: 1,
-		Steps: []*pb.IncidentStep{{Time: found.GetFinished(), Action: "opened", Ref: found.GetId(), Detail: "media type image/png"}},
+		Steps: []*pb.IncidentStep{{Time: found.GetFinished(), Action: "opened", Ref: found.GetId(),
+			Detail: "media type image/png"}},
 	}
 	if got := w.topic[key(kind)]; !proto.Equal(got, incident) {
 		t.Errorf("got %v\nwant %v", got, incident)
@@ -72,7 +74,8 @@ func TestMetadataOfOlderChecks(t *testing.T) {
 		t.Errorf("an older check opens %v", got)
 	}
 	for name, set := range map[string]with{
-		"overtaken": func(r *pb.FixityResult) { r.Overtaken = true }, "not final": func(r *pb.FixityResult) { r.Final = false },
+		"overtaken": func(r *pb.FixityResult) { r.Overtaken = true },
+		"not final": func(r *pb.FixityResult) { r.Final = false },
 	} {
 		if got := w.do(w.result(1, damaged, set)); got != nil {
 			t.Errorf("%s: %v", name, got)

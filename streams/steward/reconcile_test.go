@@ -37,19 +37,31 @@ func TestReconcile(t *testing.T) {
 		steps      []string
 		behind     bool
 	}{
-		"nothing was held":                   {nil, first, repairing, []string{"opened", "repair-ordered"}, false},
-		"the echo of what was decided":       {whole, whole, shut, []string{"opened", "repair-ordered", "repaired", "closed"}, false},
-		"another process went on":            {first, whole, shut, []string{"opened", "repair-ordered", "repaired", "closed"}, false},
-		"one that was frozen wakes up":       {whole, first, shut, []string{"opened", "repair-ordered", "repaired", "closed"}, true},
-		"a newer incident":                   {whole, record("j", open, 9, 0, step(9, "m9", "opened")), open, []string{"opened"}, false},
-		"an older incident, after it":        {record("j", open, 9, 0, step(9, "m9", "opened")), whole, open, []string{"opened"}, true},
-		"a newer incident, beside a repair":  {first, record("j", open, 9, 0, step(9, "m9", "opened")), open, []string{"repair-ordered-by-another", "opened"}, true},
-		"an older incident, with a repair":   {record("j", open, 9, 0, step(9, "m9", "opened")), first, open, []string{"repair-ordered-by-another", "opened"}, true},
-		"a pass here, the end of repair":     {record("i", shut, 5, 1, opened, ordered, closing), record("i", repairing, 1, 1, opened, ordered, repaired), shut, []string{"opened", "repair-ordered", "repaired", "closed"}, true},
-		"the same, the other way round":      {record("i", repairing, 1, 1, opened, ordered, repaired), record("i", shut, 5, 1, opened, ordered, closing), shut, []string{"opened", "repair-ordered", "repaired", "closed"}, true},
-		"seen again here, an approval there": {record("i", awaiting, 2, 0, opened, seen), record("i", repairing, 1, 1, opened, approved, byEve), repairing, []string{"opened", "seen-again", "approved", "repair-ordered"}, true},
-		"closed here, seen later there":      {record("i", shut, 2, 0, opened, step(2, "p", "closed")), record("i", open, 6, 0, opened, step(6, "m6", "seen-again")), open, []string{"opened", "closed", "seen-again"}, true},
-		"closed by a person, the same check": {record("i", shut, 1, 0, opened, step(7, "a", "closed")), record("i", open, 1, 0, opened, step(8, "r", "repair-failed")), shut, []string{"opened", "closed", "repair-failed"}, true},
+		"nothing was held": {nil, first, repairing, []string{"opened", "repair-ordered"}, false},
+		"the echo of what was decided": {whole, whole, shut, []string{"opened", "repair-ordered", "repaired",
+			"closed"}, false},
+		"another process went on": {first, whole, shut, []string{"opened", "repair-ordered", "repaired",
+			"closed"}, false},
+		"one that was frozen wakes up": {whole, first, shut, []string{"opened", "repair-ordered", "repaired",
+			"closed"}, true},
+		"a newer incident": {whole, record("j", open, 9, 0, step(9, "m9", "opened")), open,
+			[]string{"opened"}, false},
+		"an older incident, after it": {record("j", open, 9, 0, step(9, "m9", "opened")), whole, open,
+			[]string{"opened"}, true},
+		"a newer incident, beside a repair": {first, record("j", open, 9, 0, step(9, "m9", "opened")), open,
+			[]string{"repair-ordered-by-another", "opened"}, true},
+		"an older incident, with a repair": {record("j", open, 9, 0, step(9, "m9", "opened")), first, open,
+			[]string{"repair-ordered-by-another", "opened"}, true},
+		"a pass here, the end of repair": {record("i", shut, 5, 1, opened, ordered, closing), record("i", repairing,
+			1, 1, opened, ordered, repaired), shut, []string{"opened", "repair-ordered", "repaired", "closed"}, true},
+		"the same, the other way round": {record("i", repairing, 1, 1, opened, ordered, repaired), record("i", shut,
+			5, 1, opened, ordered, closing), shut, []string{"opened", "repair-ordered", "repaired", "closed"}, true},
+		"seen again here, an approval there": {record("i", awaiting, 2, 0, opened, seen), record("i", repairing, 1, 1,
+			opened, approved, byEve), repairing, []string{"opened", "seen-again", "approved", "repair-ordered"}, true},
+		"closed here, seen later there": {record("i", shut, 2, 0, opened, step(2, "p", "closed")), record("i", open,
+			6, 0, opened, step(6, "m6", "seen-again")), open, []string{"opened", "closed", "seen-again"}, true},
+		"closed by a person, the same check": {record("i", shut, 1, 0, opened, step(7, "a", "closed")), record("i", open,
+			1, 0, opened, step(8, "r", "repair-failed")), shut, []string{"opened", "closed", "repair-failed"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			held, read := proto.CloneOf(tt.held), proto.CloneOf(tt.read)
@@ -59,13 +71,15 @@ func TestReconcile(t *testing.T) {
 				steps = append(steps, s.GetAction())
 			}
 			if now.GetState() != tt.state || !slices.Equal(steps, tt.steps) || behind != tt.behind {
-				t.Errorf("got %v with %q, behind %t, want %v with %q, %t", now.GetState(), steps, behind, tt.state, tt.steps, tt.behind)
+				t.Errorf("got %v with %q, behind %t, want %v with %q, %t", now.GetState(), steps, behind, tt.state, tt.steps,
+					tt.behind)
 			}
 			if !proto.Equal(held, tt.held) || !proto.Equal(read, tt.read) {
 				t.Error("an argument was modified")
 			}
 			same := tt.held != nil && tt.held.GetId() == tt.read.GetId() // each id counts its own steps
-			if same && now != held && now != read && (now.GetStepCount() <= held.GetStepCount() || now.GetStepCount() <= read.GetStepCount()) {
+			if same && now != held && now != read && (now.GetStepCount() <= held.GetStepCount() ||
+				now.GetStepCount() <= read.GetStepCount()) {
 				t.Errorf("step %d is not after steps %d and %d", now.GetStepCount(), held.GetStepCount(), read.GetStepCount())
 			}
 			if again, _ := reconcile(now, now); !proto.Equal(again, now) {

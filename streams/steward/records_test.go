@@ -27,12 +27,15 @@ func TestRecordsUnknown(t *testing.T) {
 	want := schemas.Message{
 		Topic: schemas.FixityHigh, Due: r.GetFinished().AsTime().Add(5 * time.Minute),
 		Body: &pb.FixityTask{
-			Id: schemas.ID("records-unknown", i.GetId(), r.GetId()), Account: at.Account, Store: at.Store, Space: at.Space, Item: at.Item,
-			Reason: pb.FixityReason_FIXITY_REASON_SUSPECT, Priority: pb.Priority_PRIORITY_HIGH, Cause: r.GetId(), Time: r.GetFinished(), Size: 3,
+			Id: schemas.ID("records-unknown", i.GetId(), r.GetId()), Account: at.Account, Store: at.Store, Space: at.Space,
+			Item:   at.Item,
+			Reason: pb.FixityReason_FIXITY_REASON_SUSPECT, Priority: pb.Priority_PRIORITY_HIGH, Cause: r.GetId(),
+			Time: r.GetFinished(), Size: 3,
 		},
 	}
 	for range 2 {
-		if len(out) != 2 || out[1].Topic != want.Topic || !out[1].Due.Equal(want.Due) || !proto.Equal(out[1].Body, want.Body) {
+		if len(out) != 2 || out[1].Topic != want.Topic || !out[1].Due.Equal(want.Due) ||
+			!proto.Equal(out[1].Body, want.Body) {
 			t.Fatalf("got %v\nwant the incident and %v", out, want)
 		}
 		w.restart()
@@ -107,7 +110,7 @@ func TestRecordsThatDoNotAnswer(t *testing.T) {
 					}
 					return
 				}
-				if err != nil || len(out) != 2 || i.GetState() != open || !has(i, "records-unknown") {
+				if err != nil || len(out) != 2 || i.GetState() != open || !hasStep(i, "records-unknown") {
 					t.Errorf("got %v, %v", out, err)
 				}
 				// An approval has only its error to tell it with.

@@ -50,14 +50,18 @@ func TestDecisionIsAboutWhatWasSeen(t *testing.T) {
 		edit      func(*world, *pb.AdminAction)
 		taken     bool
 	}{
-		"nothing has happened":      {nil, nil, true},
-		"seen again, the same":      {func(w *world) { w.do(w.result(13)) }, nil, true},
-		"the copy is another one":   {func(w *world) { w.do(w.result(13, other)) }, nil, false},
-		"should be something else":  {func(w *world) { w.do(w.result(13, func(r *pb.FixityResult) { r.Audit.Digests = bad1 })) }, nil, false},
-		"closed, and opened again":  {func(w *world) { w.do(w.result(1)); w.do(w.result(13)) }, nil, false},
-		"an older program's":        {nil, older, true},
-		"an older program's, late":  {func(w *world) { w.do(w.result(13)) }, older, false},
-		"an older program's, later": {func(w *world) { w.do(w.result(13)) }, func(w *world, a *pb.AdminAction) { older(w, a); a.Time = w.next() }, true},
+		"nothing has happened":    {nil, nil, true},
+		"seen again, the same":    {func(w *world) { w.do(w.result(13)) }, nil, true},
+		"the copy is another one": {func(w *world) { w.do(w.result(13, other)) }, nil, false},
+		"should be something else": {func(w *world) {
+			w.do(w.result(13,
+				func(r *pb.FixityResult) { r.Audit.Digests = bad1 }))
+		}, nil, false},
+		"closed, and opened again": {func(w *world) { w.do(w.result(1)); w.do(w.result(13)) }, nil, false},
+		"an older program's":       {nil, older, true},
+		"an older program's, late": {func(w *world) { w.do(w.result(13)) }, older, false},
+		"an older program's, later": {func(w *world) { w.do(w.result(13)) },
+			func(w *world, a *pb.AdminAction) { older(w, a); a.Time = w.next() }, true},
 	} {
 		for do, taken := range map[string]string{ActionApprove: stepOrdered, ActionClose: stepClosed} {
 			t.Run(name+"/"+do, func(t *testing.T) {
@@ -83,7 +87,8 @@ func TestDecisionIsAboutWhatWasSeen(t *testing.T) {
 				w.restart()
 				w.do(a)
 				i := w.topic[key("replaced")]
-				if last := i.GetSteps()[len(i.GetSteps())-1]; last.GetAction() != want || last.GetRef() != a.GetId() || last.GetBy() != "eve" {
+				if last := i.GetSteps()[len(i.GetSteps())-1]; last.GetAction() != want || last.GetRef() != a.GetId() ||
+					last.GetBy() != "eve" {
 					t.Errorf("the last step is %v, want %s", last, want)
 				}
 				if !tt.taken && (i.GetState() != before.GetState() || len(w.orders) != 0) {
@@ -239,7 +244,8 @@ func TestLateEndsOfRepairs(t *testing.T) {
 	w.is("content-corrupt", repairing, "opened", "repair-ordered", "seen-again", "repair-ordered", "repair-moot")
 	w.do(w.result(1))
 	w.do(w.ended(w.orders[1], "repaired"))
-	w.is("content-corrupt", shut, "opened", "repair-ordered", "seen-again", "repair-ordered", "repair-moot", "closed", "repaired")
+	w.is("content-corrupt", shut, "opened", "repair-ordered", "seen-again", "repair-ordered", "repair-moot", "closed",
+		"repaired")
 	old := w.orders[1]
 	w.do(w.result(2))
 	if got := w.do(w.ended(old, "repair-moot")); got != nil {
@@ -421,7 +427,8 @@ func TestClosedByAPerson(t *testing.T) {
 			}
 			i := w.topic[key(tt.kind)]
 			last := i.GetSteps()[len(i.GetSteps())-1]
-			if i.GetState() != shut || !proto.Equal(i.GetClosed(), a.GetTime()) || last.GetAction() != "closed" || last.GetBy() != "eve" || last.GetRef() != a.GetId() {
+			if i.GetState() != shut || !proto.Equal(i.GetClosed(), a.GetTime()) || last.GetAction() != "closed" ||
+				last.GetBy() != "eve" || last.GetRef() != a.GetId() {
 				t.Errorf("got %v", i)
 			}
 			if got := w.do(w.closing(tt.kind)); got != nil {
@@ -444,7 +451,8 @@ func (w *world) closing(kind string) *pb.AdminAction {
 // Incidents without an item are those of the roles that observe them: the steward neither keeps nor closes them.
 func TestIncidentsWithoutAnItemAreLeftAlone(t *testing.T) {
 	w := newWorld(t)
-	i := &pb.Incident{Id: schemas.ID("i"), Account: at.Account, Store: at.Store, Space: at.Space, Kind: "space-missing", State: open}
+	i := &pb.Incident{Id: schemas.ID("i"), Account: at.Account, Store: at.Store, Space: at.Space, Kind: "space-missing",
+		State: open}
 	k := schemas.IncidentKey(i)
 	w.topic[k] = i
 	w.restart()
@@ -471,7 +479,8 @@ func TestRepairThatNeverEnds(t *testing.T) {
 	}
 	w.clock += 24 * 60
 	w.do(w.result(2))
-	w.is("content-corrupt", repairing, "opened", "repair-ordered", "seen-again", "approved", "repair-ordered", "seen-again", "repair-ordered")
+	w.is("content-corrupt", repairing, "opened", "repair-ordered", "seen-again", "approved", "repair-ordered",
+		"seen-again", "repair-ordered")
 }
 
 // A copy that an executor compared with its source has not been checked: a fault that a check finds counts also if the

@@ -32,9 +32,11 @@ func TestCorruptCopyIsRepaired(t *testing.T) {
 		t.Fatalf("ordered %v\nwant %v", w.orders, order)
 	}
 	incident := &pb.Incident{
-		Id: schemas.ID("incident", key("content-corrupt"), found.GetId()), Account: at.Account, Store: at.Store, Space: at.Space, Item: at.Item,
+		Id: schemas.ID("incident", key("content-corrupt"), found.GetId()), Account: at.Account, Store: at.Store,
+		Space: at.Space, Item: at.Item,
 		Kind: "content-corrupt", State: repairing, Opened: found.GetFinished(), Updated: found.GetFinished(),
-		Checked: found.GetStarted(), Row: 2, Expected: want, Found: bad1, Object: found.GetObject(), Repairs: 1, StepCount: 2, Size: 3,
+		Checked: found.GetStarted(), Row: 2, Expected: want, Found: bad1, Object: found.GetObject(), Repairs: 1,
+		StepCount: 2, Size: 3,
 		Steps: []*pb.IncidentStep{
 			{Time: found.GetFinished(), Action: "opened", Ref: found.GetId()},
 			{Time: found.GetFinished(), Action: "repair-ordered", Ref: found.GetId(), Detail: "1"},
@@ -119,13 +121,20 @@ func TestResultsThatMoveNothing(t *testing.T) {
 		row    int32
 		change with
 	}{
-		"unknown":                {12, nil},
-		"undecided":              {8, set(func(r *pb.FixityResult) { r.Final, r.Verdict = false, pb.Verdict_VERDICT_UNDECIDED })},
-		"overtaken":              {2, set(func(r *pb.FixityResult) { r.Overtaken = true })},
-		"pass":                   {1, nil},
-		"moot":                   {11, nil},
-		"skipped":                {0, set(func(r *pb.FixityResult) { r.Verdict, r.Finding = pb.Verdict_VERDICT_SKIPPED, "skipped" })},
-		"unverified":             {15, set(func(r *pb.FixityResult) { r.Verdict, r.Finding = pb.Verdict_VERDICT_UNVERIFIED, "unverified" })},
+		"unknown": {12, nil},
+		"undecided": {8,
+			set(func(r *pb.FixityResult) { r.Final, r.Verdict = false, pb.Verdict_VERDICT_UNDECIDED })},
+		"overtaken": {2, set(func(r *pb.FixityResult) { r.Overtaken = true })},
+		"pass":      {1, nil},
+		"moot":      {11, nil},
+		"skipped": {0, set(func(r *pb.FixityResult) {
+			r.Verdict, r.Finding = pb.Verdict_VERDICT_SKIPPED,
+				"skipped"
+		})},
+		"unverified": {15, set(func(r *pb.FixityResult) {
+			r.Verdict, r.Finding = pb.Verdict_VERDICT_UNVERIFIED,
+				"unverified"
+		})},
 		"taken in by a baseline": {9, set(func(r *pb.FixityResult) { r.Baseline = true })},
 		"taken in, row without digest": {9, set(func(r *pb.FixityResult) {
 			r.Manifest = &pb.Evidence{State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS}

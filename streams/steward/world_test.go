@@ -84,7 +84,8 @@ func in(store string) schemas.Copy {
 }
 
 func live(digests map[string]string) *pb.Record {
-	return &pb.Record{State: pb.RecordState_RECORD_STATE_LIVE, Digests: digests, Provenance: pb.Provenance_PROVENANCE_VERIFIED}
+	return &pb.Record{State: pb.RecordState_RECORD_STATE_LIVE, Digests: digests,
+		Provenance: pb.Provenance_PROVENANCE_VERIFIED}
 }
 
 // restart puts a new steward in place, which reads the topic.
@@ -197,7 +198,8 @@ func (w *world) ended(order *pb.DuplicationCommand, result string) *pb.Duplicati
 func (w *world) approval(kind string) *pb.AdminAction {
 	at1 := w.next()
 	return &pb.AdminAction{
-		Id: "admin-" + strconv.Itoa(w.clock), Time: at1, Who: "eve", Action: "approve-repair", Target: key(kind), Reason: "looked at it",
+		Id: "admin-" + strconv.Itoa(w.clock), Time: at1, Who: "eve", Action: "approve-repair", Target: key(kind),
+		Reason: "looked at it",
 	}
 }
 
