@@ -20,7 +20,8 @@ func TestDecide(t *testing.T) {
 	told := now.Add(-3 * time.Second).Add(250 * time.Millisecond)
 	modified := now.Add(-time.Minute)
 	c := schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "a"}
-	object := storage.Object{Item: "a", Size: 5, Modified: modified, Version: "v1", ETag: `"e1"`, Digests: digest.Set{"md5": "5d41402abc4b2a76b9719d911017c592"},
+	object := storage.Object{Item: "a", Size: 5, Modified: modified, Version: "v1", ETag: `"e1"`,
+		Digests:    digest.Set{"md5": "5d41402abc4b2a76b9719d911017c592"},
 		Properties: storage.Properties{MediaType: "image/jpeg", User: map[string]string{"title": "x"}}}
 	hint := func(k Kind, etag string) Hint {
 		return Hint{Kind: k, Vendor: "minio", Event: "E", Time: told, ETag: etag, Sequence: "17", User: "ann"}
@@ -30,13 +31,17 @@ func TestDecide(t *testing.T) {
 	fine := absent
 	fine.Resolution = time.Nanosecond
 	add := func(sequence, user string) *pb.Change {
-		return &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "2", Space: "photos", Item: "a", Version: "v1", Etag: `"e1"`, Size: 5,
-			Digests: object.Digests, Provenance: pb.Provenance_PROVENANCE_VERIFIED, MediaType: "image/jpeg", Properties: object.Properties.User,
-			Time: timestamppb.New(modified), Sequence: sequence, User: user, Agent: "notification/minio", Origin: pb.Origin_ORIGIN_NOTIFICATION,
+		return &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "2", Space: "photos", Item: "a", Version: "v1",
+			Etag: `"e1"`, Size: 5,
+			Digests: object.Digests, Provenance: pb.Provenance_PROVENANCE_VERIFIED, MediaType: "image/jpeg",
+			Properties: object.Properties.User,
+			Time:       timestamppb.New(modified), Sequence: sequence, User: user, Agent: "notification/minio",
+			Origin:   pb.Origin_ORIGIN_NOTIFICATION,
 			Evidence: map[string]string{"event": "E", "event_time": "2026-05-04T09:59:57.25Z"}}
 	}
 	gone := func(when time.Time) *pb.Change {
-		return &pb.Change{Op: pb.Op_OP_DELETE, Account: "acme", Store: "2", Space: "photos", Item: "a", Time: timestamppb.New(when),
+		return &pb.Change{Op: pb.Op_OP_DELETE, Account: "acme", Store: "2", Space: "photos", Item: "a",
+			Time:        timestamppb.New(when),
 			SizeUnknown: true, Sequence: "17", User: "ann", Agent: "notification/minio", Origin: pb.Origin_ORIGIN_NOTIFICATION,
 			Evidence: map[string]string{"event": "E", "event_time": "2026-05-04T09:59:57.25Z"}}
 	}
@@ -58,7 +63,7 @@ func TestDecide(t *testing.T) {
 		row  Row
 		want *pb.Change
 	}{
-		"aside":                                     {hint(Aside, "e1"), Sight{}, rowAside, nil},
+		"aside":                                     {hint(Irrelevant, "e1"), Sight{}, rowIrrelevant, nil},
 		"created, present, that content":            {hint(Created, "e1"), present, rowTold, add("17", "ann")},
 		"created, present, properties not known":    {hint(Created, "e1"), lost, rowTold, addLost},
 		"created, present, not comparable":          {hint(Created, ""), present, rowTold, add("17", "ann")},

@@ -65,7 +65,8 @@ func (w *world) Places(_ schemas.Topic, bucket, key string) (all []schemas.Copy,
 
 func (w *world) put(item, bytes string) storage.Object {
 	w.t.Helper()
-	o, err := w.mem.Put(w.t.Context(), "photos", item, strings.NewReader(bytes), storage.PutOptions{Size: storage.UnknownSize})
+	o, err := w.mem.Put(w.t.Context(), "photos", item, strings.NewReader(bytes),
+		storage.PutOptions{Size: storage.UnknownSize})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -73,13 +74,15 @@ func (w *world) put(item, bytes string) storage.Object {
 }
 
 func event(name, bucket, key string) string {
-	return fmt.Sprintf(`{"eventSource":"aws:s3","eventName":%q,"eventTime":"2026-05-04T10:00:00.5Z","s3":{"bucket":{"name":%q},"object":{"key":%q,"sequencer":"7"}}}`,
+	return fmt.Sprintf(
+		`{"eventSource":"aws:s3","eventName":%q,"eventTime":"2026-05-04T10:00:00.5Z","s3":{"bucket":{"name":%q},"object":{"key":%q,"sequencer":"7"}}}`,
 		name, bucket, key)
 }
 
 func (w *world) handle(ctx context.Context, events ...string) ([]schemas.Message, error) {
-	return w.h.Handle(ctx, &schemas.Delivery{Topic: schemas.Foreign("events"), Timestamp: time.UnixMilli(1_700_000_000_000),
-		Value: []byte(`{"Records":[` + strings.Join(events, ",") + `]}`)})
+	return w.h.Handle(ctx, &schemas.Delivery{Topic: schemas.Foreign("events"),
+		Timestamp: time.UnixMilli(1_700_000_000_000),
+		Value:     []byte(`{"Records":[` + strings.Join(events, ",") + `]}`)})
 }
 
 func TestHandle(t *testing.T) {
@@ -90,11 +93,13 @@ func TestHandle(t *testing.T) {
 		ops    []pb.Op
 		row    Row
 	}{
-		"present":                 {[]string{event("ObjectCreated:Put", "photos", "a+b")}, []pb.Op{pb.Op_OP_ADD}, rowTold},
-		"told of as removed":      {[]string{event("ObjectRemoved:Delete", "photos", "a+b")}, []pb.Op{pb.Op_OP_ADD}, rowReturned},
-		"gone":                    {[]string{event("ObjectRemoved:Delete", "photos", "gone")}, []pb.Op{pb.Op_OP_DELETE}, rowGone},
+		"present": {[]string{event("ObjectCreated:Put", "photos", "a+b")}, []pb.Op{pb.Op_OP_ADD}, rowTold},
+		"told of as removed": {[]string{event("ObjectRemoved:Delete", "photos", "a+b")}, []pb.Op{pb.Op_OP_ADD},
+			rowReturned},
+		"gone": {[]string{event("ObjectRemoved:Delete", "photos", "gone")}, []pb.Op{pb.Op_OP_DELETE},
+			rowGone},
 		"gone before it was seen": {[]string{event("ObjectCreated:Put", "photos", "gone")}, nil, rowNever},
-		"aside":                   {[]string{event("ObjectTagging:Put", "nobody's", "x")}, nil, rowAside},
+		"aside":                   {[]string{event("ObjectTagging:Put", "nobody's", "x")}, nil, rowIrrelevant},
 		"no item's key":           {[]string{event("ObjectRemoved:Delete", "own", ".millrace/marker.json")}, nil, rowNoItem},
 		"nothing":                 {nil, nil, ""},
 	} {
@@ -132,8 +137,9 @@ func TestHandle(t *testing.T) {
 func TestHandleSplits(t *testing.T) {
 	w := newWorld(t)
 	w.put("a", "hello")
-	out, err := w.handle(t.Context(), event("ObjectCreated:Put", "photos", "a"), event("ObjectAcl:Put", "photos", "a"), event("ObjectRemoved:Delete", "unknown", "b"))
-	if err != nil || len(out) != 2 || !slices.Equal(w.rows, []Row{rowAside}) {
+	out, err := w.handle(t.Context(), event("ObjectCreated:Put", "photos", "a"), event("ObjectAcl:Put", "photos", "a"),
+		event("ObjectRemoved:Delete", "unknown", "b"))
+	if err != nil || len(out) != 2 || !slices.Equal(w.rows, []Row{rowIrrelevant}) {
 		t.Fatalf("got %v, %v, rows %v", out, err, w.rows)
 	}
 	if w.store.Count("Stat") != 0 {
@@ -144,10 +150,12 @@ func TestHandleSplits(t *testing.T) {
 			t.Errorf("got %+v, want key %s", m, want)
 		}
 	}
-	if one, err := w.h.Handle(t.Context(), &schemas.Delivery{Topic: out[0].Topic, Value: out[0].Value}); err != nil || len(one) != 1 {
+	if one, err := w.h.Handle(t.Context(), &schemas.Delivery{Topic: out[0].Topic, Value: out[0].Value}); err != nil ||
+		len(one) != 1 {
 		t.Errorf("got %v, %v", one, err)
 	}
-	if _, err := w.h.Handle(t.Context(), &schemas.Delivery{Topic: out[1].Topic, Value: out[1].Value}); !retry.IsPermanent(err) {
+	if _, err := w.h.Handle(t.Context(), &schemas.Delivery{Topic: out[1].Topic,
+		Value: out[1].Value}); !retry.IsPermanent(err) {
 		t.Errorf("got %v, want a permanent error", err)
 	}
 }
@@ -165,15 +173,21 @@ func TestHandleFaults(t *testing.T) {
 		"stat was done and reported failed": {storagetest.Fault{Method: "Stat", Done: true}, created, retry.Transient},
 		"store away":                        {storagetest.Fault{Method: "Stat", Err: away}, created, retry.ClassUnavailable},
 		"absence, marker not read":          {storagetest.Fault{Method: "Marker"}, removed, retry.ClassUnavailable},
-		"absence, marker missing":           {storagetest.Fault{Method: "Marker", Err: storage.ErrNoMarker}, removed, retry.ClassUnavailable},
-		"absence, marker of another":        {storagetest.Fault{Method: "Marker", Err: retry.Permanent(storage.ErrWrongMarker)}, removed, retry.ClassPermanent},
+		"absence, marker missing": {storagetest.Fault{Method: "Marker", Err: storage.ErrNoMarker}, removed,
+			retry.ClassUnavailable},
+		"absence, marker of another": {storagetest.Fault{Method: "Marker",
+			Err: retry.Permanent(storage.ErrWrongMarker)}, removed, retry.ClassPermanent},
 		"space absent, marker missing": {storagetest.Fault{Method: "Marker", Err: storage.ErrNoMarker},
 			event("ObjectRemoved:Delete", "photos", "gone"), retry.ClassUnavailable},
-		"a name that no store has": {storagetest.Fault{Method: "Stat", Err: retry.Permanent(storage.ErrName)}, created, retry.ClassPermanent},
-		"unknown bucket":           {storagetest.Fault{Method: "Put"}, event("ObjectCreated:Put", "nobody's", "a"), retry.ClassPermanent},
-		"bucket of two stores":     {storagetest.Fault{Method: "Put"}, event("ObjectCreated:Put", "twin", "a"), retry.ClassPermanent},
-		"store not configured":     {storagetest.Fault{Method: "Put"}, event("ObjectCreated:Put", "elsewhere", "a"), retry.ClassPermanent},
-		"no notification":          {storagetest.Fault{Method: "Put"}, `"x"`, retry.ClassPermanent},
+		"a name that no store has": {storagetest.Fault{Method: "Stat", Err: retry.Permanent(storage.ErrName)}, created,
+			retry.ClassPermanent},
+		"unknown bucket": {storagetest.Fault{Method: "Put"}, event("ObjectCreated:Put", "nobody's", "a"),
+			retry.ClassPermanent},
+		"bucket of two stores": {storagetest.Fault{Method: "Put"}, event("ObjectCreated:Put", "twin", "a"),
+			retry.ClassPermanent},
+		"store not configured": {storagetest.Fault{Method: "Put"}, event("ObjectCreated:Put", "elsewhere", "a"),
+			retry.ClassPermanent},
+		"no notification": {storagetest.Fault{Method: "Put"}, `"x"`, retry.ClassPermanent},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -194,8 +208,9 @@ func TestPlace(t *testing.T) {
 		value string
 		want  string
 	}{
-		"one":             {`{"Records":[` + event("ObjectCreated:Put", "photos", "a") + `]}`, "acme/1/photos/a"},
-		"several":         {`{"Records":[` + event("ObjectCreated:Put", "photos", "a") + "," + event("ObjectCreated:Put", "photos", "b") + `]}`, ""},
+		"one": {`{"Records":[` + event("ObjectCreated:Put", "photos", "a") + `]}`, "acme/1/photos/a"},
+		"several": {`{"Records":[` + event("ObjectCreated:Put", "photos", "a") + "," +
+			event("ObjectCreated:Put", "photos", "b") + `]}`, ""},
 		"aside":           {`{"Records":[` + event("ObjectAcl:Put", "photos", "a") + `]}`, ""},
 		"nobody's bucket": {`{"Records":[` + event("ObjectCreated:Put", "x", "a") + `]}`, ""},
 		"garbage":         {`x`, ""},

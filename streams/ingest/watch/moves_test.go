@@ -35,7 +35,7 @@ func (w *tree) steps() *stepper {
 	s := w.watch.newSession(notify)
 	s.mark, err = newMark(notify)
 	w.do(err)
-	s.walk = newWalk(s, seen{})
+	s.walk = newWalk(s, coverage{})
 	ctx, cancel := context.WithCancel(w.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- notify.run(ctx) }()
@@ -88,7 +88,7 @@ func (w *stepper) missed() (all []string) {
 		if err := errors.Join(err, relErr); err != nil {
 			return err
 		}
-		if d.IsDir() && own(rel) {
+		if d.IsDir() && isInternal(rel) {
 			return fs.SkipDir
 		}
 		if _, waits := w.s.queue.paths[rel]; !waits && d.Type().IsRegular() && strings.Contains(rel, "/") {
@@ -105,7 +105,7 @@ func (w *stepper) writeEverywhere(file string) {
 		if err != nil || !d.IsDir() || name == w.root {
 			return err
 		}
-		if own(d.Name()) {
+		if isInternal(d.Name()) {
 			return fs.SkipDir
 		}
 		return os.WriteFile(filepath.Join(name, file), nil, 0o600)
@@ -128,7 +128,7 @@ func TestMovedDirectoryIsWatched(t *testing.T) {
 		"new name read first":   func(w *stepper) { moveIntoNew(w); w.events(1); w.walk(2) },
 		"all below read first":  func(w *stepper) { moveIntoNew(w); w.events(1); w.walk(100) },
 		"another in its place, read before its going": func(w *stepper) {
-			w.s.walk.add("inbox/d")
+			w.s.walk.readDir("inbox/d")
 			w.do(os.Rename(w.path("inbox/d"), w.path("inbox/e")))
 			w.do(os.Rename(w.path("inbox/c"), w.path("inbox/d")))
 			w.walk(1)
@@ -139,11 +139,11 @@ func TestMovedDirectoryIsWatched(t *testing.T) {
 			w.events(1)
 			w.walk(100)
 			w.do(os.Rename(w.path("archive/y/k"), w.path("archive/k")))
-			w.s.walk.add("archive")
+			w.s.walk.readDir("archive")
 			w.walk(100)
 		},
 		"gone and made again while one below waits": func(w *stepper) {
-			w.s.walk.add("inbox/d/sub")
+			w.s.walk.readDir("inbox/d/sub")
 			w.do(os.Rename(w.path("inbox/d"), w.path("elsewhere")))
 			w.events(2)
 			w.do(os.MkdirAll(w.path("inbox/d/sub"), 0o755))
@@ -165,7 +165,7 @@ func TestMovedDirectoryIsWatched(t *testing.T) {
 			w.do(err)
 			w.t.Cleanup(func() { held.Close() })
 			w.do(unix.Rename(w.path("inbox/d"), w.path("inbox/e")))
-			w.s.walk.add("inbox/e")
+			w.s.walk.readDir("inbox/e")
 			w.walk(1)
 		},
 		"exchanged, new name read in between": func(w *stepper) {
@@ -193,8 +193,8 @@ func TestMovedDirectoryIsWatched(t *testing.T) {
 	}
 }
 
-// Whatever is made, moved and removed while events are read and directories walked, in the end every directory is watched
-// under its name, and every file was found.
+// Whatever is made, moved and removed while events are read and directories walked, in the end every directory is
+// watched under its name, and every file was found.
 func TestEveryDirectoryIsWatched(t *testing.T) {
 	w := newTree(t)
 	round := 0
@@ -216,7 +216,8 @@ func TestEveryDirectoryIsWatched(t *testing.T) {
 		}
 		defer letGo()
 		path := rapid.Custom(func(rt *rapid.T) string {
-			return filepath.Join(top, filepath.Join(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c"}), 1, 2).Draw(rt, "names")...))
+			return filepath.Join(top, filepath.Join(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c"}), 1, 2).Draw(rt,
+				"names")...))
 		})
 		var log []string
 		for range rapid.IntRange(1, 30).Draw(rt, "steps") {

@@ -27,7 +27,8 @@ func (w *tree) times() map[string]int {
 	return maps.Clone(w.count)
 }
 
-// Every file that is there when a watch begins is reported, and again by a process that starts anew, as the same Change.
+// Every file that is there when a watch begins is reported, and again by a process that starts anew, as the same
+// Change.
 func TestWalkAtStart(t *testing.T) {
 	t.Parallel()
 	w := newTree(t)
@@ -95,7 +96,8 @@ func TestWalkOfATreeThatGrows(t *testing.T) {
 			add(fmt.Sprintf("photos/%d/new%d/%d/a", i%10, i%30, i))
 			if i%10 == 0 { // a directory with all in it
 				from, to := w.path(fmt.Sprintf(".millrace/in%d", i)), fmt.Sprintf("photos/%d/moved%d", i%7, i)
-				w.do(errors.Join(os.MkdirAll(filepath.Join(from, "x"), 0o755), os.WriteFile(filepath.Join(from, "x/y"), []byte("1"), 0o644)))
+				w.do(errors.Join(os.MkdirAll(filepath.Join(from, "x"), 0o755), os.WriteFile(filepath.Join(from, "x/y"),
+					[]byte("1"), 0o644)))
 				w.do(os.Rename(from, w.path(to)))
 				want = append(want, "ADD "+to+"/x/y 1")
 			}
@@ -115,7 +117,8 @@ func TestWalkOfATreeThatGrows(t *testing.T) {
 	})
 }
 
-// After the kernel has dropped events the tree is walked again: what changed is reported, and what did not change is not.
+// After the kernel has dropped events the tree is walked again: what changed is reported, and what did not change is
+// not.
 func TestWalkAfterOverflow(t *testing.T) {
 	w := newTree(t)
 	w.begin(func(c *Config) { c.margin = 20 * time.Millisecond })
@@ -125,8 +128,9 @@ func TestWalkAfterOverflow(t *testing.T) {
 	w.write("photos/changed", "1")
 	w.write("photos/maps/x", "123")
 	w.run()
-	w.tells("ADD still/old 1", "ADD still/deep/er/old 1", "ADD photos/deep/er/old 1", "ADD photos/changed 1", "ADD photos/maps/x 3")
-	later := time.Now().Add(20 * w.watch.cfg.again)
+	w.tells("ADD still/old 1", "ADD still/deep/er/old 1", "ADD photos/deep/er/old 1", "ADD photos/changed 1",
+		"ADD photos/maps/x 3")
+	later := time.Now().Add(20 * w.watch.cfg.recheck)
 	w.until("some time passes", func() bool { return time.Now().After(later) })
 	hold := make(chan chan struct{}, 1)
 	w.mu.Lock()

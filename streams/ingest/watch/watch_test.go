@@ -65,7 +65,8 @@ func newTree(t testing.TB) *tree {
 // begin makes a Watch, as a process does that starts.
 func (w *tree) begin(more func(*Config)) {
 	w.t.Helper()
-	cfg := Config{Account: "acme", Store: "1", Root: w.root, ItemAt: file.ItemAt, quiet: 30 * time.Millisecond, again: 50 * time.Millisecond}
+	cfg := Config{Account: "acme", Store: "1", Root: w.root, ItemAt: file.ItemAt, quiet: 30 * time.Millisecond,
+		recheck: 50 * time.Millisecond}
 	if more != nil {
 		more(&cfg)
 	}
@@ -127,7 +128,8 @@ func (w *tree) Publish(_ context.Context, msgs ...schemas.Message) error {
 			}
 			w.count[c.GetSpace()+"/"+c.GetItem()]++
 			if w.ids[c.GetId()]++; w.ids[c.GetId()] == 1 {
-				w.told = append(w.told, fmt.Sprintf("%s %s/%s %d", strings.TrimPrefix(c.GetOp().String(), "OP_"), c.GetSpace(), c.GetItem(), c.GetSize()))
+				w.told = append(w.told, fmt.Sprintf("%s %s/%s %d", strings.TrimPrefix(c.GetOp().String(), "OP_"), c.GetSpace(),
+					c.GetItem(), c.GetSize()))
 			}
 			if c.GetOrigin() != pb.Origin_ORIGIN_NOTIFICATION || c.GetAgent() != "notification/watch" {
 				w.t.Errorf("got %v", c)
@@ -236,7 +238,8 @@ func TestWatch(t *testing.T) {
 	w.tells("ADD maps/2026/05/b c 4")
 	w.write("maps/2026/05/c", "12345")
 	w.tells("ADD maps/2026/05/c 5")
-	if _, err := w.store.Put(t.Context(), "photos", "ours", strings.NewReader("123"), storage.PutOptions{Size: 3}); err != nil {
+	if _, err := w.store.Put(t.Context(), "photos", "ours", strings.NewReader("123"),
+		storage.PutOptions{Size: 3}); err != nil {
 		t.Fatal(err)
 	}
 	w.tells("ADD photos/ours 3") // as the one who put it tells, by the same id
@@ -250,9 +253,9 @@ func TestWatchLosesItsRoot(t *testing.T) {
 	w.run()
 	w.tells("ADD photos/a 1")
 	w.do(os.Rename(w.root, w.root+".away"))
-	w.says("not watched")
+	w.says("stop watching")
 	w.do(os.Mkdir(w.root, 0o755)) // a mount point without its disk
-	w.says("not watched")
+	w.says("stop watching")
 	w.do(errors.Join(os.Remove(w.root), os.Rename(w.root+".away", w.root)))
 	w.says("msg=watched")
 	w.until("reports all again", func() bool { return w.count["photos/a"] == 2 })
@@ -275,11 +278,11 @@ func TestWatchFaults(t *testing.T) {
 			t.Parallel()
 			w := newTree(t)
 			w.write("photos/a", "1")
-			w.watch.queue.note("photos/a", time.Now(), true) // present or not is what the store says
+			w.watch.queue.add("photos/a", time.Now(), true) // present or not is what the store says
 			fault(w)
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
-			go func() { ended <- w.watch.tell(ctx) }()
+			go func() { ended <- w.watch.publishDue(ctx) }()
 			if name == "marker, of an absence" {
 				w.tells("DELETE photos/a 0")
 			} else {
@@ -300,9 +303,9 @@ func TestWatchSaysWhatItMisses(t *testing.T) {
 	w.do(s.event(event{watch: -1, mask: unix.IN_Q_OVERFLOW}))
 	w.says("the kernel dropped events")
 	w.watch.queue.limit = 1
-	s.noted("photos/a", false)
-	s.noted("photos/b", false)
-	s.noted("photos/c", false)
+	s.enqueue("photos/a", false)
+	s.enqueue("photos/b", false)
+	s.enqueue("photos/c", false)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if n := strings.Count(w.said.String(), "too many paths wait"); n != 1 {
@@ -335,7 +338,7 @@ func TestQueue(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			q := newQueue(100*time.Millisecond, 10)
 			for _, n := range tt.notes {
-				q.note("p", at(n.ms), n.gone)
+				q.add("p", at(n.ms), n.gone)
 			}
 			got := ""
 			for _, p := range q.due(at(tt.look), 10) {
@@ -349,18 +352,18 @@ func TestQueue(t *testing.T) {
 		})
 	}
 	q := newQueue(0, 10)
-	q.note("p", now, true)
+	q.add("p", now, true)
 	p := q.due(now, 10)[0]
-	q.again(p, now)
+	q.retry(p, now)
 	if len(q.due(now, 10)) != 0 {
 		t.Error("what failed is due at once")
 	}
 	if got := q.due(at(2000), 10); len(got) != 1 || got[0].failures != 1 {
 		t.Errorf("got %v", got)
 	}
-	q.again(p, now)
-	q.note("p", now, false)
-	q.again(p, now)
+	q.retry(p, now)
+	q.add("p", now, false)
+	q.retry(p, now)
 	if got := q.due(now, 10); len(got) != 1 || got[0].gone || got[0].failures != 0 {
 		t.Errorf("got %v: what happened since counts", got)
 	}
