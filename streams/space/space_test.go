@@ -9,8 +9,8 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// Of what persons said of a space the newest counts: in one partition that is the last record, whatever the clocks of the
-// brokers say, and among partitions, whose records come in no order, the one with the latest time.
+// Of what persons said of a space the newest counts: in one partition that is the last record, whatever the clocks of
+// the brokers say, and among partitions, whose records come in no order, the one with the latest time.
 func TestGone(t *testing.T) {
 	base := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	at := func(hours int) time.Time { return base.Add(time.Duration(hours) * time.Hour) }

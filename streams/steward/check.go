@@ -33,7 +33,7 @@ func (s *Steward) check(ctx context.Context, r *pb.FixityResult) ([]schemas.Mess
 	return append(out, s.metadata(r)...), nil
 }
 
-// metadata opens, updates or closes the incident of a copy whose store has lost the recorded media type and properties.
+// metadata opens, updates or closes the incident of a copy that has lost the media type and properties on record.
 // It does not depend on the verdict about the bytes.
 func (s *Steward) metadata(r *pb.FixityResult) []schemas.Message {
 	cp, damaged := schemas.CopyOf(r), r.GetMetadata() == pb.Metadata_METADATA_DAMAGED

@@ -59,7 +59,7 @@ type Config struct {
 	// Recheck is the delay of the next check of a faulty copy if no repair could be ordered because the records were
 	// unavailable; 0 means 5 min.
 	Recheck time.Duration
-	// Large is the smallest size in bytes of items whose repairs and checks are of class large; 0 means that none are.
+	// Large is the smallest size in bytes of an item of class large; 0 means that no item is.
 	Large int64
 }
 

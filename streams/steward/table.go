@@ -123,8 +123,8 @@ func (t *table) of(c schemas.Copy) []*pb.Incident {
 	return out
 }
 
-// newest returns the start of the newest check among the incidents of c. It skips kindDiffers and kindMetadata, whose
-// checks are not about the bytes.
+// newest returns the start of the newest check among the incidents of c. It skips kindDiffers and kindMetadata,
+// because their checks are not about the bytes.
 func (t *table) newest(c schemas.Copy) time.Time {
 	var newest time.Time
 	for _, i := range t.of(c) {

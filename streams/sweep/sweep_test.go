@@ -31,7 +31,8 @@ func TestRound(t *testing.T) {
 		Round: Round{ID: id, Started: start}, Finished: s.Finished, Emitted: 5,
 		Counts: map[string]int64{"2/papers": 3, "2/photos": 2},
 	}
-	if s.ID != want.ID || !s.Started.Equal(want.Started) || s.Emitted != 5 || !maps.Equal(s.Counts, want.Counts) || s.Finished.IsZero() {
+	if s.ID != want.ID || !s.Started.Equal(want.Started) || s.Emitted != 5 || !maps.Equal(s.Counts, want.Counts) ||
+		s.Finished.IsZero() {
 		t.Errorf("got %+v, want %+v", s, want)
 	}
 	tasks := of[*pb.FixityTask](w)
@@ -149,7 +150,8 @@ func TestDemand(t *testing.T) {
 		t.Fatalf("got %+v, %v, want all 7 copies", s, err)
 	}
 	for _, task := range of[*pb.FixityTask](w) {
-		if task.GetReason() != pb.FixityReason_FIXITY_REASON_DEMAND || task.GetRound() != s.ID || task.GetPriority() != pb.Priority_PRIORITY_LOW {
+		if task.GetReason() != pb.FixityReason_FIXITY_REASON_DEMAND || task.GetRound() != s.ID ||
+			task.GetPriority() != pb.Priority_PRIORITY_LOW {
 			t.Errorf("got %v", task)
 		}
 	}
@@ -313,7 +315,8 @@ func TestCancelledWhileWaiting(t *testing.T) {
 func TestCursorsThatAreNone(t *testing.T) {
 	w := newWorld(t)
 	w.fill()
-	broken := &pb.Checkpoint{Sweep: "fixity", Morsel: "acme/2", Round: "r", Started: timestamppb.New(start), Cursor: []byte("{")}
+	broken := &pb.Checkpoint{Sweep: "fixity", Morsel: "acme/2", Round: "r", Started: timestamppb.New(start),
+		Cursor: []byte("{")}
 	if _, err := w.run(w.config(), broken); err == nil {
 		t.Error("a broken cursor is taken for a beginning")
 	}
@@ -327,7 +330,7 @@ func TestCursorsThatAreNone(t *testing.T) {
 	}
 	stuck := func(_ context.Context, _ Round, cursor []byte) (Page, error) { return Page{Next: cursor}, nil }
 	if _, err := r.Run(t.Context(), Morsel{Sweep: "s", Name: "m", Pages: stuck, Start: start}); err == nil {
-		t.Error("a page that does not advance is no error")
+		t.Error("a page that does not advance the cursor is not an error")
 	}
 }
 

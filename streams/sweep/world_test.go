@@ -136,11 +136,13 @@ func (w *world) run(c FixityConfig, from *pb.Checkpoint) (Summary, error) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	r, err := New(Config{Retry: retry.Policy{Attempts: 3, Wait: time.Millisecond}}, Deps{Publisher: w, Lag: w.Lag, Log: slog.New(slog.DiscardHandler)})
+	r, err := New(Config{Retry: retry.Policy{Attempts: 3, Wait: time.Millisecond}},
+		Deps{Publisher: w, Lag: w.Lag, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return r.Run(w.t.Context(), Morsel{Sweep: "fixity", Name: c.Morsel(), Pages: pages, Start: start, Baseline: w.baseline, Checkpoint: from})
+	return r.Run(w.t.Context(), Morsel{Sweep: "fixity", Name: c.Morsel(), Pages: pages, Start: start,
+		Baseline: w.baseline, Checkpoint: from})
 }
 
 // fill puts seven copies on record, of which five are due.
