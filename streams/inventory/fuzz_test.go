@@ -101,7 +101,7 @@ func FuzzParquet(f *testing.F) {
 	f.Add([]byte(whole[:len(whole)/2]))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		n := 0
-		readParquet("x", bytes.NewReader(data), int64(len(data)), func(row s3Row, err error) bool {
+		readParquet("x", bytes.NewReader(data), int64(len(data)), func(row inventoryRow, err error) bool {
 			var fault *Fault
 			if err != nil && !errors.As(err, &fault) && !errors.Is(err, ErrInvalid) {
 				t.Fatal(err)

@@ -40,7 +40,7 @@ func readAllParquet(b []byte) (rows int, err error) {
 }
 
 func readParquetRows(b []byte, sound func(row int)) (rows int, err error) {
-	readParquet("x", bytes.NewReader(b), int64(len(b)), func(_ s3Row, failed error) bool {
+	readParquet("x", bytes.NewReader(b), int64(len(b)), func(_ inventoryRow, failed error) bool {
 		var f *Fault
 		switch {
 		case failed == nil:
