@@ -54,7 +54,7 @@ func (l *topic) follow(boards ...*Board) {
 func (l *topic) board() *Board { return NewBoard(l, slog.New(slog.DiscardHandler)) }
 
 // is compares the steps of the newest record, and the number of records.
-func (l *topic) is(t *testing.T, state pb.IncidentState, records int, steps ...string) {
+func (l *topic) checkNewest(t *testing.T, state pb.IncidentState, records int, steps ...string) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,7 +116,7 @@ func TestOpenOnceAndClose(t *testing.T) {
 		for range 3 {
 			must(t, b.Open(t.Context(), behind, "2 records"))
 		}
-		l.is(t, isOpen, 1, "opened 2 records")
+		l.checkNewest(t, isOpen, 1, "opened 2 records")
 		if !b.IsOpen(behind) || !slices.Equal(b.OpenOf(RecordsBehind), []Subject{behind}) || b.OpenOf(SpaceMissing) != nil {
 			t.Error("is not open")
 		}
@@ -125,7 +125,7 @@ func TestOpenOnceAndClose(t *testing.T) {
 		for range 2 {
 			must(t, b.Close(t.Context(), behind, "has caught up"))
 		}
-		l.is(t, isClosed, 2, "opened 2 records", "closed has caught up")
+		l.checkNewest(t, isClosed, 2, "opened 2 records", "closed has caught up")
 		if last := l.records[1]; !last.GetOpened().AsTime().Equal(opened) || !last.GetClosed().AsTime().Equal(time.Now()) {
 			t.Errorf("opened %v, closed %v", last.GetOpened(), last.GetClosed())
 		}
@@ -133,7 +133,7 @@ func TestOpenOnceAndClose(t *testing.T) {
 			t.Error("is open, or was closed by a person")
 		}
 		must(t, b.Open(t.Context(), behind, "1 record"))
-		l.is(t, isOpen, 3, "opened 2 records", "closed has caught up", "opened 1 record")
+		l.checkNewest(t, isOpen, 3, "opened 2 records", "closed has caught up", "opened 1 record")
 		if last := l.records[2]; last.GetId() != id || last.GetClosed() != nil ||
 			!last.GetOpened().AsTime().Equal(time.Now()) {
 			t.Errorf("opened again as %v", last)
@@ -150,7 +150,7 @@ func TestDetailChanges(t *testing.T) {
 			must(t, b.Open(t.Context(), behind, strconv.Itoa(n)+" records"))
 			time.Sleep(time.Second)
 		}
-		l.is(t, isOpen, 3, "opened 0 records", "seen-again 60 records", "seen-again 120 records")
+		l.checkNewest(t, isOpen, 3, "opened 0 records", "seen-again 60 records", "seen-again 120 records")
 	})
 }
 
@@ -177,10 +177,10 @@ func TestTwoBoards(t *testing.T) {
 	must(t, one.Open(t.Context(), behind, "2 records"))
 	l.follow(one, two)
 	must(t, two.Open(t.Context(), behind, "2 records"))
-	l.is(t, isOpen, 1, "opened 2 records")
+	l.checkNewest(t, isOpen, 1, "opened 2 records")
 	must(t, two.Close(t.Context(), behind, ""))
 	l.follow(one, two)
-	l.is(t, isClosed, 2, "opened 2 records", "closed ")
+	l.checkNewest(t, isClosed, 2, "opened 2 records", "closed ")
 	if one.IsOpen(behind) {
 		t.Error("the other board has it open")
 	}
@@ -221,14 +221,14 @@ func TestPublishFails(t *testing.T) {
 			}
 			l.follow(b)
 			must(t, b.Open(t.Context(), behind, "2 records"))
-			l.is(t, isOpen, 1, "opened 2 records")
+			l.checkNewest(t, isOpen, 1, "opened 2 records")
 			l.fail = away
 			if err := b.Close(t.Context(), behind, ""); !errors.Is(err, away) {
 				t.Fatalf("Close = %v", err)
 			}
 			l.follow(b)
 			must(t, b.Close(t.Context(), behind, ""))
-			l.is(t, isClosed, 2, "opened 2 records", "closed ")
+			l.checkNewest(t, isClosed, 2, "opened 2 records", "closed ")
 		})
 	}
 }
@@ -246,7 +246,7 @@ func TestBoardAfterRestart(t *testing.T) {
 	must(t, restart().Close(t.Context(), behind, ""))
 	must(t, restart().Close(t.Context(), behind, ""))
 	must(t, restart().Open(t.Context(), behind, "1 record"))
-	l.is(t, isOpen, 3, "opened 2 records", "closed ", "opened 1 record")
+	l.checkNewest(t, isOpen, 3, "opened 2 records", "closed ", "opened 1 record")
 }
 
 // A person closes an incident; while its cause is there, it is opened again.
@@ -260,7 +260,7 @@ func TestClosedByAPerson(t *testing.T) {
 	}
 	must(t, b.Open(t.Context(), behind, "2 records"))
 	must(t, b.CloseBy(t.Context(), behind.Key(), a))
-	l.is(t, isClosed, 2, "opened 2 records", "closed restored from tape")
+	l.checkNewest(t, isClosed, 2, "opened 2 records", "closed restored from tape")
 	if s := l.records[1].GetSteps()[1]; s.GetBy() != "eve" || s.GetRef() != "a1" {
 		t.Errorf("closed by %v", s)
 	}
@@ -340,7 +340,7 @@ func TestOpenedByManyAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	l.is(t, isOpen, 1, "opened 2 records")
+	l.checkNewest(t, isOpen, 1, "opened 2 records")
 }
 
 // A caller that gives up does not wait for another's publishing.

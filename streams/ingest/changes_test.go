@@ -132,9 +132,9 @@ func TestChangesFaults(t *testing.T) {
 		"unknown properties are set": {typeJSON,
 			string(with(func(c *pb.Change) { c.Op, c.PropertiesUnknown = pb.Op_OP_SET_PROPERTIES, true })), 422,
 			[]string{"0  properties_unknown: is set, but OP_SET_PROPERTIES reports properties"}},
-		"what only we say": {typeJSON, string(with(func(c *pb.Change) {
+		"fields that only millrace may set": {typeJSON, string(with(func(c *pb.Change) {
 			c.Origin, c.Approved, c.SourceTime, c.SourceVersion = pb.Origin_ORIGIN_REPAIR, "me", timestamppb.New(now), "v"
-		})), 422, []string{"0  origin: ORIGIN_REPAIR", "0  approved: ", "0  source_time: ", "0  source_version: "}},
+		})), 422, []string{"0  origin: only millrace may set ORIGIN_REPAIR", "0  approved: ", "0  source_time: ", "0  source_version: "}},
 		"too large": {typeJSON,
 			string(with(func(c *pb.Change) {
 				c.Properties = map[string]string{"a": strings.Repeat("x",
@@ -152,7 +152,7 @@ func TestChangesFaults(t *testing.T) {
 		"attributes no text": {typeEvent, `{"id":7,"source":"s","specversion":"1.0","type":"millrace.v1.Change"}`, 422,
 			[]string{"0  ce-id: is not text", "0 7 data: is missing"}},
 		"data twice": {typeEvent, envelope("7", `"data":{},"data_base64":""`), 422,
-			[]string{"0 7 data: is there twice"}},
+			[]string{"0 7 data: occurs twice"}},
 		"no base64": {typeEvent, envelope("7", `"data_base64":"%"`), 422,
 			[]string{"0 7 data_base64: illegal base64"}},
 		"of another form": {typeEvent, envelope("7", `"datacontenttype":"text/xml","data":"x"`), 422,

@@ -112,7 +112,7 @@ func TestReconcileLongIncidents(t *testing.T) {
 }
 
 // both publishes what two processes have decided, and both read it.
-func (w *world) both(one, two *Steward, outs ...[]schemas.Message) {
+func (w *harness) both(one, two *Steward, outs ...[]schemas.Message) {
 	for _, out := range outs {
 		for _, m := range out {
 			if i, ok := m.Body.(*pb.Incident); ok {
@@ -125,7 +125,7 @@ func (w *world) both(one, two *Steward, outs ...[]schemas.Message) {
 	}
 }
 
-func (w *world) handle(s *Steward, b schemas.Body) []schemas.Message {
+func (w *harness) handleWith(s *Steward, b schemas.Body) []schemas.Message {
 	w.t.Helper()
 	out, err := s.Handle(w.t.Context(), &schemas.Delivery{Body: b})
 	if err != nil {
@@ -138,27 +138,27 @@ func (w *world) handle(s *Steward, b schemas.Body) []schemas.Message {
 // had decided when it wakes up. The topic's newest record is then an old one, and the next message about the copy
 // mends that.
 func TestFrozenStewardPublishesLate(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	frozen := w.steward
 	found := w.result(2)
 	late := w.handle(frozen, found)
 	w.restart()
 	two := w.steward
-	again := w.handle(two, found)
+	again := w.handleWith(two, found)
 	if !proto.Equal(again[0].Body, late[0].Body) {
 		t.Fatalf("the second decides %v, the first %v", again[0].Body, late[0].Body)
 	}
 	w.both(frozen, two, again)
-	w.do(w.ended(again[1].Body.(*pb.DuplicationCommand), "repaired"))
-	w.do(w.result(1, because(pb.FixityReason_FIXITY_REASON_REPAIR)))
-	w.is("content-corrupt", shut, "opened", "repair-ordered", "repaired", "closed")
+	w.handle(w.repairResult(again[1].Body.(*pb.DuplicationCommand), "repaired"))
+	w.handle(w.result(1, because(pb.FixityReason_FIXITY_REASON_REPAIR)))
+	w.checkIncident("content-corrupt", shut, "opened", "repair-ordered", "repaired", "closed")
 	w.both(frozen, two, late)
-	w.is("content-corrupt", repairing, "opened", "repair-ordered")
-	if got := w.do(w.result(1)); len(got) != 1 {
+	w.checkIncident("content-corrupt", repairing, "opened", "repair-ordered")
+	if got := w.handle(w.result(1)); len(got) != 1 {
 		t.Fatalf("published %v, want the incident", got)
 	}
-	w.is("content-corrupt", shut, "opened", "repair-ordered", "repaired", "closed")
-	if got := w.do(w.result(1)); got != nil {
+	w.checkIncident("content-corrupt", shut, "opened", "repair-ordered", "repaired", "closed")
+	if got := w.handle(w.result(1)); got != nil {
 		t.Errorf("published once more: %v", got)
 	}
 }
@@ -167,31 +167,31 @@ func TestFrozenStewardPublishesLate(t *testing.T) {
 // time. Each finds the other's record, and neither decision is lost.
 func TestTwoStewardsDecideAtOnce(t *testing.T) {
 	tests := map[string]struct {
-		one, two func(w *world, order *pb.DuplicationCommand) schemas.Body
+		one, two func(w *harness, order *pb.DuplicationCommand) schemas.Body
 		state    pb.IncidentState
 		steps    []string
 	}{
 		"the end of a repair and the pass after it": {
-			func(w *world, o *pb.DuplicationCommand) schemas.Body { return w.ended(o, "repaired") },
-			func(w *world, _ *pb.DuplicationCommand) schemas.Body {
+			func(w *harness, o *pb.DuplicationCommand) schemas.Body { return w.repairResult(o, "repaired") },
+			func(w *harness, _ *pb.DuplicationCommand) schemas.Body {
 				return w.result(1, because(pb.FixityReason_FIXITY_REASON_REPAIR))
 			},
 			shut, []string{"opened", "repair-ordered", "repaired", "closed"},
 		},
 		"a fault seen again and its approval": {
-			func(w *world, _ *pb.DuplicationCommand) schemas.Body { return w.result(2) },
-			func(w *world, _ *pb.DuplicationCommand) schemas.Body { return w.approval("content-corrupt") },
+			func(w *harness, _ *pb.DuplicationCommand) schemas.Body { return w.result(2) },
+			func(w *harness, _ *pb.DuplicationCommand) schemas.Body { return w.approval("content-corrupt") },
 			repairing, []string{"opened", "approval-asked", "seen-again", "approved", "repair-ordered"},
 		},
 	}
 	for name, tt := range tests {
 		for _, swapped := range []bool{false, true} {
 			t.Run(name+", order "+strconv.FormatBool(swapped), func(t *testing.T) {
-				w := newWorld(t)
+				w := newHarness(t)
 				if len(tt.steps) == 5 {
 					w.modes[at.Store] = Approve
 				}
-				w.do(w.result(2))
+				w.handle(w.result(2))
 				var order *pb.DuplicationCommand
 				if len(w.orders) == 1 {
 					order = w.orders[0]
@@ -199,15 +199,15 @@ func TestTwoStewardsDecideAtOnce(t *testing.T) {
 				one := w.steward
 				w.restart()
 				two := w.steward
-				a, b := w.handle(one, tt.one(w, order)), w.handle(two, tt.two(w, order))
+				a, b := w.handleWith(one, tt.one(w, order)), w.handleWith(two, tt.two(w, order))
 				if swapped {
 					w.both(one, two, b, a)
 				} else {
 					w.both(one, two, a, b)
 				}
 				// The next message about the copy says what came of both.
-				w.do(w.result(12, func(r *pb.FixityResult) { r.Final = true }))
-				w.is("content-corrupt", tt.state, tt.steps...)
+				w.handle(w.result(12, func(r *pb.FixityResult) { r.Final = true }))
+				w.checkIncident("content-corrupt", tt.state, tt.steps...)
 				if i := w.topic[key("content-corrupt")]; i.GetRepairs() != 1 {
 					t.Errorf("%d repairs are on record", i.GetRepairs())
 				}
@@ -219,28 +219,28 @@ func TestTwoStewardsDecideAtOnce(t *testing.T) {
 // The clock of the checker that found the first fault is ahead: the second incident of the key is the newer one all the
 // same, for every process, in whichever order the records are read.
 func TestNewIncidentIsTheNewerOne(t *testing.T) {
-	for name, close := range map[string]func(*world) schemas.Body{
-		"closed by a person": func(w *world) schemas.Body { return w.closing("no-quorum") },
-		"closed by a person, a clock ahead": func(w *world) schemas.Body {
+	for name, close := range map[string]func(*harness) schemas.Body{
+		"closed by a person": func(w *harness) schemas.Body { return w.closing("no-quorum") },
+		"closed by a person, a clock ahead": func(w *harness) schemas.Body {
 			a := w.closing("no-quorum")
 			a.Time = timestamppb.New(a.GetTime().AsTime().Add(time.Hour))
 			return a
 		},
-		"closed by a check": func(w *world) schemas.Body { return w.result(1) },
+		"closed by a check": func(w *harness) schemas.Body { return w.result(1) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newHarness(t)
 			ahead := w.result(14)
 			ahead.Finished = timestamppb.New(ahead.GetFinished().AsTime().Add(10 * time.Minute))
-			w.do(ahead)
+			w.handle(ahead)
 			a := close(w)
 			if action, ok := a.(*pb.AdminAction); ok {
 				i := w.topic[key("no-quorum")]
 				action.Incident, action.Seen = i.GetId(), Seen(i)
 			}
-			w.do(a)
+			w.handle(a)
 			first := w.topic[key("no-quorum")]
-			w.do(w.result(14))
+			w.handle(w.result(14))
 			second := w.topic[key("no-quorum")]
 			if first.GetState() != shut || second.GetId() == first.GetId() {
 				t.Fatalf("got %v, then %v", first, second)
@@ -261,20 +261,20 @@ func TestNewIncidentIsTheNewerOne(t *testing.T) {
 
 // A repair that an incident ordered in whose place another one counts comes to an end on record.
 func TestEndOfAnothersRepair(t *testing.T) {
-	w := newWorld(t)
-	w.do(w.result(2))
+	w := newHarness(t)
+	w.handle(w.result(2))
 	order := w.orders[0]
 	other := proto.CloneOf(w.topic[key("content-corrupt")])
 	other.Id, other.Opened, other.State, other.Repairs = schemas.ID("other"), w.next(), open, 0
 	other.Steps, other.StepCount = []*pb.IncidentStep{{Time: other.Opened, Action: "opened", Ref: "check-other"}}, 1
 	w.topic[key("content-corrupt")] = other
 	w.steward.Apply([]byte(key("content-corrupt")), other)
-	end := w.ended(order, "repaired")
-	lost := w.lose(end)
-	if again := w.do(end); len(again) != len(lost) || !proto.Equal(again[0].Body, lost[0].Body) {
+	end := w.repairResult(order, "repaired")
+	lost := w.handleWithoutPublishing(end)
+	if again := w.handle(end); len(again) != len(lost) || !proto.Equal(again[0].Body, lost[0].Body) {
 		t.Errorf("handled again: %v, want %v", again, lost)
 	}
-	w.is("content-corrupt", open, "repair-ordered-by-another", "opened", "repaired")
-	w.do(w.result(1, because(pb.FixityReason_FIXITY_REASON_REPAIR)))
-	w.is("content-corrupt", shut, "repair-ordered-by-another", "opened", "repaired", "closed")
+	w.checkIncident("content-corrupt", open, "repair-ordered-by-another", "opened", "repaired")
+	w.handle(w.result(1, because(pb.FixityReason_FIXITY_REASON_REPAIR)))
+	w.checkIncident("content-corrupt", shut, "repair-ordered-by-another", "opened", "repaired", "closed")
 }

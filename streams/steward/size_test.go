@@ -19,16 +19,16 @@ func TestSizeOfOrders(t *testing.T) {
 		size     int64
 	}
 	const high, large = pb.Priority_PRIORITY_HIGH, pb.Priority_PRIORITY_LARGE
-	silent := func(w *world) { w.failure = errors.New("has not caught up") }
-	wasLost := func(bytes int64) func(*world) schemas.Body {
-		return func(w *world) schemas.Body {
-			r := w.lost("was-lost")
+	silent := func(w *harness) { w.failure = errors.New("has not caught up") }
+	wasLost := func(bytes int64) func(*harness) schemas.Body {
+		return func(w *harness) schemas.Body {
+			r := w.lostResult("was-lost")
 			r.Bytes = bytes
 			return r
 		}
 	}
-	result := func(row int32, size int64) func(*world) schemas.Body {
-		return func(w *world) schemas.Body {
+	result := func(row int32, size int64) func(*harness) schemas.Body {
+		return func(w *harness) schemas.Body {
 			return w.result(row, func(r *pb.FixityResult) {
 				if r.Object != nil {
 					r.Object.Size = size
@@ -38,8 +38,8 @@ func TestSizeOfOrders(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		known int64 // size on record of the copies to repair from
-		setUp func(*world)
-		of    func(*world) schemas.Body
+		setUp func(*harness)
+		of    func(*harness) schemas.Body
 		want  sent
 	}{
 		"repair of a small one":            {99, nil, result(2, 3), sent{schemas.DuplicationHigh, high, 99}},
@@ -54,7 +54,7 @@ func TestSizeOfOrders(t *testing.T) {
 		"check of what was lost, not told": {99, nil, wasLost(0), sent{schemas.FixityHigh, high, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newHarness(t)
 			for _, r := range w.records {
 				r.Size = tt.known
 			}
@@ -72,7 +72,7 @@ func TestSizeOfOrders(t *testing.T) {
 					w.steward.Apply([]byte(key), i)
 				}
 				var got []sent
-				for _, m := range w.lose(cause) {
+				for _, m := range w.handleWithoutPublishing(cause) {
 					switch b := m.Body.(type) {
 					case *pb.Incident:
 						w.topic[schemas.IncidentKey(b)] = b

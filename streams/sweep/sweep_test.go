@@ -20,7 +20,7 @@ import (
 )
 
 func TestRound(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.fill()
 	s, err := w.run(w.config(), nil)
 	if err != nil {
@@ -78,7 +78,7 @@ func TestRound(t *testing.T) {
 }
 
 func TestTopics(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	large := w.add("photos", "large", 0)
 	r := proto.CloneOf(w.copies[large])
 	r.Manifest.Size, r.Manifest.Properties = 100, map[string]string{"k": "v"}
@@ -111,7 +111,7 @@ func TestTopics(t *testing.T) {
 
 // Copies whose checks pass while the round runs neither come again nor hide others.
 func TestChecksPassMeanwhile(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.fill()
 	w.publish = func(int) (bool, error) {
 		for _, task := range of[*pb.FixityTask](w) {
@@ -129,7 +129,7 @@ func TestChecksPassMeanwhile(t *testing.T) {
 }
 
 func TestEmptyRound(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	s, err := w.run(w.config(), nil)
 	if err != nil || s.Emitted != 0 || len(of[*pb.FixityTask](w)) != 0 {
 		t.Errorf("got %+v, %v", s, err)
@@ -141,7 +141,7 @@ func TestEmptyRound(t *testing.T) {
 
 // What a person asks for is of reason demand, so that it is read whenever it last passed.
 func TestDemand(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.fill()
 	c := w.config()
 	c.Demand, c.Period = true, 0
@@ -164,7 +164,7 @@ func TestInterrupted(t *testing.T) {
 	for n := 1; n <= 7; n++ {
 		for _, persisted := range []bool{false, true} {
 			t.Run(fmt.Sprintf("publish %d, persisted %v", n, persisted), func(t *testing.T) {
-				w := newWorld(t)
+				w := newHarness(t)
 				w.fill()
 				w.baseline = true
 				w.publish = func(call int) (bool, error) {
@@ -216,7 +216,7 @@ func TestInterrupted(t *testing.T) {
 }
 
 func TestPublishIsTriedAgain(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.fill()
 	w.publish = func(n int) (bool, error) {
 		if n == 2 || n == 4 {
@@ -232,7 +232,7 @@ func TestPublishIsTriedAgain(t *testing.T) {
 
 // An error is not the end of the round, and is put on record.
 func TestDueFails(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.fill()
 	w.due = errors.New("engine away")
 	if _, err := w.run(w.config(), nil); !errors.Is(err, w.due) {
@@ -253,7 +253,7 @@ func TestDueFails(t *testing.T) {
 }
 
 func TestLagFails(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.fill()
 	w.lag = errors.New("broker away")
 	if _, err := w.run(w.config(), nil); !errors.Is(err, w.lag) || len(of[*pb.FixityTask](w)) != 0 {
@@ -274,7 +274,7 @@ func TestBackpressure(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
+				w := newHarness(t)
 				w.fill()
 				w.lags = tt.lags
 				begun := time.Now()
@@ -291,7 +291,7 @@ func TestBackpressure(t *testing.T) {
 
 func TestCancelledWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newHarness(t)
 		w.fill()
 		w.lags = []int64{1 << 20}
 		pages, err := Fixity(w, w.config())
@@ -313,7 +313,7 @@ func TestCancelledWhileWaiting(t *testing.T) {
 }
 
 func TestCursorsThatAreNone(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.fill()
 	broken := &pb.Checkpoint{Sweep: "fixity", Morsel: "acme/2", Round: "r", Started: timestamppb.New(start),
 		Cursor: []byte("{")}
@@ -335,7 +335,7 @@ func TestCursorsThatAreNone(t *testing.T) {
 }
 
 func TestNew(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	d := Deps{Publisher: w, Lag: w.Lag, Log: slog.Default()}
 	if _, err := New(Config{Poll: -1}, d); err == nil {
 		t.Error("a negative poll is taken")

@@ -18,7 +18,7 @@ import (
 )
 
 // A world has one account with one store, in which bucket photos is space photos, and two stores have bucket twin.
-type world struct {
+type site struct {
 	t     *testing.T
 	store *storagetest.Faulty
 	mem   *mem.Store
@@ -26,13 +26,13 @@ type world struct {
 	h     *Handler
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T) *site {
 	t.Helper()
 	inner, err := mem.New(mem.Config{ID: "acme/1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, mem: inner, store: storagetest.NewFaulty(inner)}
+	w := &site{t: t, mem: inner, store: storagetest.NewFaulty(inner)}
 	if err := w.mem.WriteMarker(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -45,11 +45,11 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) Store(account, id string) (storage.Store, bool) {
+func (w *site) Store(account, id string) (storage.Store, bool) {
 	return w.store, account == "acme" && id == "1"
 }
 
-func (w *world) Places(_ schemas.Topic, bucket, key string) (all []schemas.Copy, known bool) {
+func (w *site) Places(_ schemas.Topic, bucket, key string) (all []schemas.Copy, known bool) {
 	one := schemas.Copy{Account: "acme", Store: "1", Space: bucket, Item: key}
 	switch bucket {
 	case "photos":
@@ -63,7 +63,7 @@ func (w *world) Places(_ schemas.Topic, bucket, key string) (all []schemas.Copy,
 	return nil, bucket == "own"
 }
 
-func (w *world) put(item, bytes string) storage.Object {
+func (w *site) put(item, bytes string) storage.Object {
 	w.t.Helper()
 	o, err := w.mem.Put(w.t.Context(), "photos", item, strings.NewReader(bytes),
 		storage.PutOptions{Size: storage.UnknownSize})
@@ -79,7 +79,7 @@ func event(name, bucket, key string) string {
 		name, bucket, key)
 }
 
-func (w *world) handle(ctx context.Context, events ...string) ([]schemas.Message, error) {
+func (w *site) handle(ctx context.Context, events ...string) ([]schemas.Message, error) {
 	return w.h.Handle(ctx, &schemas.Delivery{Topic: schemas.Foreign("events"),
 		Timestamp: time.UnixMilli(1_700_000_000_000),
 		Value:     []byte(`{"Records":[` + strings.Join(events, ",") + `]}`)})

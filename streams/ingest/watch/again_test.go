@@ -24,13 +24,13 @@ func TestWatchWhileMarkerFails(t *testing.T) {
 	w := newTree(t)
 	w.write("photos/old", "1")
 	w.run()
-	w.tells("ADD photos/old 1")
+	w.awaitChanges("ADD photos/old 1")
 	w.store.Script(storagetest.Fault{Method: "Marker", Times: 3})
-	w.says("retry root")
+	w.awaitLog("retry root")
 	w.write("photos/new", "12")
-	w.tells("ADD photos/new 2")
+	w.awaitChanges("ADD photos/new 2")
 	w.do(os.Remove(w.path("photos/new")))
-	w.tells("DELETE photos/new 0")
+	w.awaitChanges("DELETE photos/new 0")
 	if n := w.times()["photos/old"]; n != 1 {
 		t.Errorf("photos/old was reported %d times", n)
 	}
@@ -91,9 +91,9 @@ func TestWatchOfAFileSystemThatGoes(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Unmount(w.path("disk"), 0) }) // it is gone if the test passes
 	w.write("disk/b", "12")
 	w.run()
-	w.tells("ADD photos/a 1", "ADD disk/b 2")
+	w.awaitChanges("ADD photos/a 1", "ADD disk/b 2")
 	w.until("unmounts", func() bool { return unix.Unmount(w.path("disk"), 0) == nil })
-	w.says("was unmounted")
+	w.awaitLog("was unmounted")
 	w.until("reports all again", func() bool { return w.count["photos/a"] == 2 })
 }
 
@@ -126,7 +126,7 @@ func TestWalkReadsAgain(t *testing.T) {
 	w.do(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 0, Max: limit.Max}))
 	s.walk(1)
 	w.do(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit))
-	w.says("defer directory")
+	w.awaitLog("defer directory")
 	s.settle()
 	if got := s.missed(); len(got) != 1 {
 		t.Fatalf("missed %q", got)
@@ -159,7 +159,7 @@ func TestSessionReadsAgain(t *testing.T) {
 		got, err = w.watch.session(ctx, coverage{root, at, later})
 		ended <- err
 	}()
-	w.tells("ADD photos/d/old 1")
+	w.awaitChanges("ADD photos/d/old 1")
 	w.watch.queue.mu.Lock()
 	w.watch.queue.missed = true
 	w.watch.queue.mu.Unlock()
@@ -193,8 +193,8 @@ func TestWalkOfWhatCannotBeRead(t *testing.T) {
 		}
 		s.s.walk.readDeferred(now)
 	}
-	if got := strings.Count(w.said.String(), "level=WARN"); got != 2 {
-		t.Errorf("logged %d times:\n%s", got, w.said.String())
+	if got := strings.Count(w.logs.String(), "level=WARN"); got != 2 {
+		t.Errorf("logged %d times:\n%s", got, w.logs.String())
 	}
 }
 
@@ -239,7 +239,7 @@ func TestWalkOfASpoiltDirectory(t *testing.T) {
 		}
 		delete(s.s.walk.deferred, "photos")
 	}
-	w.tells(all...)
+	w.awaitChanges(all...)
 }
 
 // What went, or is no directory any more, is not read again; without the root there is no walk.

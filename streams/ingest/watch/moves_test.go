@@ -286,7 +286,7 @@ func TestMovesAtFullSpeed(t *testing.T) {
 	}()
 	w.until("reports all", func() bool {
 		got := map[string]bool{}
-		for _, s := range w.told {
+		for _, s := range w.changes {
 			got[s] = true
 		}
 		want = slices.DeleteFunc(want, func(s string) bool { return got[s] })

@@ -42,7 +42,7 @@ func TestWalkAtStart(t *testing.T) {
 	w.do(syscall.Mkfifo(w.path("photos/pipe"), 0o644))
 	want := []string{"ADD photos/a 1", "ADD photos/2026/05/b c 2", "ADD maps/m 3"}
 	end := w.run()
-	w.tells(want...)
+	w.awaitChanges(want...)
 	end()
 	w.begin(nil)
 	w.run()
@@ -72,7 +72,7 @@ func TestWalkFaults(t *testing.T) {
 			}
 			fault(w)
 			w.run()
-			w.tells(want...)
+			w.awaitChanges(want...)
 		})
 	}
 }
@@ -128,7 +128,7 @@ func TestWalkAfterOverflow(t *testing.T) {
 	w.write("photos/changed", "1")
 	w.write("photos/maps/x", "123")
 	w.run()
-	w.tells("ADD still/old 1", "ADD still/deep/er/old 1", "ADD photos/deep/er/old 1", "ADD photos/changed 1",
+	w.awaitChanges("ADD still/old 1", "ADD still/deep/er/old 1", "ADD photos/deep/er/old 1", "ADD photos/changed 1",
 		"ADD photos/maps/x 3")
 	later := time.Now().Add(20 * w.watch.cfg.recheck)
 	w.until("some time passes", func() bool { return time.Now().After(later) })
@@ -143,8 +143,8 @@ func TestWalkAfterOverflow(t *testing.T) {
 	w.write("photos/new/2/late", "123")
 	w.do(os.Rename(w.path("photos/maps"), w.path("photos/deep/maps"))) // whose file is as old as it was
 	close(let)
-	w.says("the kernel dropped events")
-	w.says("msg=watched")
+	w.awaitLog("the kernel dropped events")
+	w.awaitLog(`msg="finish walk"`)
 	w.until("reports what changed", func() bool {
 		return w.has("ADD photos/deep/late 2", "ADD photos/changed 2", "ADD photos/new/2/late 3", "ADD photos/deep/maps/x 3")
 	})
@@ -193,7 +193,7 @@ func TestWalkAfterTooManyPaths(t *testing.T) {
 		w.write(path, "1")
 		want = append(want, "ADD "+path+" 1")
 	}
-	w.says("too many paths wait")
+	w.awaitLog("too many paths wait")
 	w.until("reports all", func() bool { return w.has(want...) })
 }
 
@@ -229,8 +229,8 @@ func TestWalkWithoutWatches(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- w.watch.Run(ctx) }()
-	w.tells(want...)
-	w.says("fs.inotify.max_user_watches")
+	w.awaitChanges(want...)
+	w.awaitLog("fs.inotify.max_user_watches")
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)

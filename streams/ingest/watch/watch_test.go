@@ -32,8 +32,8 @@ type tree struct {
 	watch *Watch
 
 	mu   sync.Mutex // guards the rest
-	said bytes.Buffer
-	told []string
+	logs bytes.Buffer
+	changes []string
 	ids  map[string]int
 	fail int // so many publications fail
 	done bool
@@ -89,7 +89,7 @@ func (w *tree) run() (end func()) {
 		}
 	})
 	w.t.Cleanup(end)
-	w.says("msg=watched")
+	w.awaitLog(`msg="finish walk"`)
 	return end
 }
 
@@ -112,7 +112,7 @@ func (w *tree) Store(account, id string) (storage.Store, bool) {
 func (w *tree) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.said.Write(p)
+	return w.logs.Write(p)
 }
 
 func (w *tree) Publish(_ context.Context, msgs ...schemas.Message) error {
@@ -128,7 +128,7 @@ func (w *tree) Publish(_ context.Context, msgs ...schemas.Message) error {
 			}
 			w.count[c.GetSpace()+"/"+c.GetItem()]++
 			if w.ids[c.GetId()]++; w.ids[c.GetId()] == 1 {
-				w.told = append(w.told, fmt.Sprintf("%s %s/%s %d", strings.TrimPrefix(c.GetOp().String(), "OP_"), c.GetSpace(),
+				w.changes = append(w.changes, fmt.Sprintf("%s %s/%s %d", strings.TrimPrefix(c.GetOp().String(), "OP_"), c.GetSpace(),
 					c.GetItem(), c.GetSize()))
 			}
 			if c.GetOrigin() != pb.Origin_ORIGIN_NOTIFICATION || c.GetAgent() != "notification/watch" {
@@ -148,7 +148,7 @@ func (w *tree) until(what string, done func() bool) {
 	defer tick.Stop()
 	for {
 		w.mu.Lock()
-		is, told, said := done(), fmt.Sprint(w.told), w.said.String()
+		is, told, said := done(), fmt.Sprint(w.changes), w.logs.String()
 		w.mu.Unlock()
 		if is {
 			return
@@ -160,30 +160,30 @@ func (w *tree) until(what string, done func() bool) {
 	}
 }
 
-func (w *tree) says(text string) {
+func (w *tree) awaitLog(text string) {
 	w.t.Helper()
-	w.until("says "+text, func() bool { return strings.Contains(w.said.String(), text) })
+	w.until("says "+text, func() bool { return strings.Contains(w.logs.String(), text) })
 	w.mu.Lock()
-	w.said.Reset()
+	w.logs.Reset()
 	w.mu.Unlock()
 }
 
 // tells waits until exactly that was told since it was last asked, in any order.
-func (w *tree) tells(want ...string) {
+func (w *tree) awaitChanges(want ...string) {
 	w.t.Helper()
 	slices.Sort(want)
 	w.until(fmt.Sprintf("tells %.1000q", want), func() bool {
-		got := slices.Sorted(slices.Values(w.told))
+		got := slices.Sorted(slices.Values(w.changes))
 		return slices.Equal(got, want)
 	})
 	w.mu.Lock()
-	w.told = nil
+	w.changes = nil
 	w.mu.Unlock()
 }
 
 // has says whether all that is wanted was told; the caller holds mu.
 func (w *tree) has(want ...string) bool {
-	return !slices.ContainsFunc(want, func(s string) bool { return !slices.Contains(w.told, s) })
+	return !slices.ContainsFunc(want, func(s string) bool { return !slices.Contains(w.changes, s) })
 }
 
 func (w *tree) write(path, text string) {
@@ -208,41 +208,41 @@ func TestWatch(t *testing.T) {
 	w := newTree(t)
 	w.write("photos/old", "12345")
 	w.run()
-	w.tells("ADD photos/old 5") // which was there before
+	w.awaitChanges("ADD photos/old 5") // which was there before
 	w.write("photos/a", "1")    // in a directory that was there
-	w.tells("ADD photos/a 1")
+	w.awaitChanges("ADD photos/a 1")
 	w.write("photos/2026/05/b c", "12") // with directories that are new, and a new space
 	w.write("maps/m", "123")
-	w.tells("ADD photos/2026/05/b c 2", "ADD maps/m 3")
+	w.awaitChanges("ADD photos/2026/05/b c 2", "ADD maps/m 3")
 	w.write("photos/2026/05/b c", "1234") // again, in a directory that came while it was watched
-	w.tells("ADD photos/2026/05/b c 4")
+	w.awaitChanges("ADD photos/2026/05/b c 4")
 	w.do(os.Rename(w.path("photos/a"), w.path("maps/a")))
-	w.tells("DELETE photos/a 0", "ADD maps/a 1")
+	w.awaitChanges("DELETE photos/a 0", "ADD maps/a 1")
 	w.do(os.Remove(w.path("photos/old")))
-	w.tells("DELETE photos/old 0")
+	w.awaitChanges("DELETE photos/old 0")
 	w.write("photos/.swap", "x") // came and went again
 	w.do(os.Remove(w.path("photos/.swap")))
-	w.tells("DELETE photos/.swap 0")
+	w.awaitChanges("DELETE photos/.swap 0")
 	w.write("maps/known", "12")
-	w.tells("ADD maps/known 2")
+	w.awaitChanges("ADD maps/known 2")
 	w.write(".millrace/new", "123") // takes the place of what is known, and goes before that was looked at
 	w.do(os.Rename(w.path(".millrace/new"), w.path("maps/known")))
 	w.do(os.Remove(w.path("maps/known")))
-	w.tells("DELETE maps/known 0")
+	w.awaitChanges("DELETE maps/known 0")
 	w.write(".millrace/mine", "x") // and what is no item
 	w.do(os.Symlink("m", w.path("maps/link")))
 	w.write("photos/end", "1")
-	w.tells("ADD photos/end 1")
+	w.awaitChanges("ADD photos/end 1")
 	w.do(os.Rename(w.path("photos/2026"), w.path("maps/2026"))) // a directory as a whole
-	w.says("a directory went")
-	w.tells("ADD maps/2026/05/b c 4")
+	w.awaitLog("forget directory")
+	w.awaitChanges("ADD maps/2026/05/b c 4")
 	w.write("maps/2026/05/c", "12345")
-	w.tells("ADD maps/2026/05/c 5")
+	w.awaitChanges("ADD maps/2026/05/c 5")
 	if _, err := w.store.Put(t.Context(), "photos", "ours", strings.NewReader("123"),
 		storage.PutOptions{Size: 3}); err != nil {
 		t.Fatal(err)
 	}
-	w.tells("ADD photos/ours 3") // as the one who put it tells, by the same id
+	w.awaitChanges("ADD photos/ours 3") // as the one who put it tells, by the same id
 }
 
 // A root that goes tells of nothing, is waited for, and is watched again.
@@ -251,16 +251,16 @@ func TestWatchLosesItsRoot(t *testing.T) {
 	w := newTree(t)
 	w.write("photos/a", "1")
 	w.run()
-	w.tells("ADD photos/a 1")
+	w.awaitChanges("ADD photos/a 1")
 	w.do(os.Rename(w.root, w.root+".away"))
-	w.says("stop watching")
+	w.awaitLog("stop watching")
 	w.do(os.Mkdir(w.root, 0o755)) // a mount point without its disk
-	w.says("stop watching")
+	w.awaitLog("stop watching")
 	w.do(errors.Join(os.Remove(w.root), os.Rename(w.root+".away", w.root)))
-	w.says("msg=watched")
+	w.awaitLog(`msg="finish walk"`)
 	w.until("reports all again", func() bool { return w.count["photos/a"] == 2 })
 	w.write("photos/b", "12")
-	w.tells("ADD photos/b 2")
+	w.awaitChanges("ADD photos/b 2")
 }
 
 // What fails is looked at again; what is not acknowledged is told again, by the same id.
@@ -284,9 +284,9 @@ func TestWatchFaults(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- w.watch.publishDue(ctx) }()
 			if name == "marker, of an absence" {
-				w.tells("DELETE photos/a 0")
+				w.awaitChanges("DELETE photos/a 0")
 			} else {
-				w.tells("ADD photos/a 1")
+				w.awaitChanges("ADD photos/a 1")
 			}
 			cancel()
 			if err := <-ended; err != nil {
@@ -301,14 +301,14 @@ func TestWatchSaysWhatItMisses(t *testing.T) {
 	s := &session{Watch: w.watch}
 	s.mark = new(mark)
 	w.do(s.event(event{watch: -1, mask: unix.IN_Q_OVERFLOW}))
-	w.says("the kernel dropped events")
+	w.awaitLog("the kernel dropped events")
 	w.watch.queue.limit = 1
 	s.enqueue("photos/a", false)
 	s.enqueue("photos/b", false)
 	s.enqueue("photos/c", false)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if n := strings.Count(w.said.String(), "too many paths wait"); n != 1 {
+	if n := strings.Count(w.logs.String(), "too many paths wait"); n != 1 {
 		t.Errorf("said %d times, want once", n)
 	}
 }
