@@ -19,12 +19,12 @@ import (
 
 var behind = Subject{Kind: RecordsBehind, Name: "copy_state"}
 
-// A topic is the topic incidents, and the boards that follow it.
+// A topic is the topic incidents.
 type topic struct {
 	mu      sync.Mutex
 	records []*pb.Incident // guarded by mu
-	fail    error          // of the next Publish, once
-	persist bool           // what fails is on record all the same
+	fail    error          // error of the next Publish
+	persist bool           // failed messages are written all the same
 }
 
 func (l *topic) Publish(_ context.Context, msgs ...schemas.Message) error {
@@ -53,7 +53,7 @@ func (l *topic) follow(boards ...*Board) {
 
 func (l *topic) board() *Board { return NewBoard(l, slog.New(slog.DiscardHandler)) }
 
-// is compares the steps of the newest record, and the number of records.
+// checkNewest compares the state and steps of the newest record, and the number of records.
 func (l *topic) checkNewest(t *testing.T, state pb.IncidentState, records int, steps ...string) {
 	t.Helper()
 	l.mu.Lock()
@@ -104,7 +104,7 @@ func TestSubject(t *testing.T) {
 	}
 }
 
-// An incident is published once while it is open, and can be opened again when it was closed.
+// Opening an open incident publishes nothing. A closed incident can be opened again.
 func TestOpenOnceAndClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l topic
@@ -141,7 +141,7 @@ func TestOpenOnceAndClose(t *testing.T) {
 	})
 }
 
-// A detail that changes all the time is a step a minute.
+// A changing detail adds at most one step per minute.
 func TestDetailChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l topic
@@ -170,7 +170,7 @@ func TestRecordCarriesItsLastSteps(t *testing.T) {
 	})
 }
 
-// Two processes observe one problem: what one has opened the other leaves, and may close.
+// Two processes observe the same problem: one opens the incident, and the other can close it.
 func TestTwoBoards(t *testing.T) {
 	var l topic
 	one, two := l.board(), l.board()
@@ -190,7 +190,7 @@ func TestTwoBoards(t *testing.T) {
 	}
 }
 
-// Both open before either has read the other's record: it is one incident, and closed once.
+// Both processes open before they have read the other's record: it is one incident, and closed once.
 func TestTwoBoardsAtOnce(t *testing.T) {
 	var l topic
 	one, two := l.board(), l.board()
@@ -233,7 +233,7 @@ func TestPublishFails(t *testing.T) {
 	}
 }
 
-// A process that dies after each record goes on with what the topic says.
+// A process that is restarted after each record continues from the topic.
 func TestBoardAfterRestart(t *testing.T) {
 	var l topic
 	restart := func() *Board {
@@ -249,7 +249,7 @@ func TestBoardAfterRestart(t *testing.T) {
 	l.checkNewest(t, isOpen, 3, "opened 2 records", "closed ", "opened 1 record")
 }
 
-// A person closes an incident; while its cause is there, it is opened again.
+// An incident that an operator closes is opened again while its cause persists.
 func TestClosedByAPerson(t *testing.T) {
 	var l topic
 	b := l.board()
@@ -277,7 +277,7 @@ func TestClosedByAPerson(t *testing.T) {
 	}
 }
 
-// What the runtime opens has ids of its own, one for each event: a person closes it.
+// The incidents of the runtime have an id per event, and an operator closes them.
 func TestIncidentWithAnIDOfItsOwn(t *testing.T) {
 	var l topic
 	b := l.board()
@@ -297,7 +297,7 @@ func TestIncidentWithAnIDOfItsOwn(t *testing.T) {
 	}
 	late := &pb.AdminAction{Id: "a2", Who: "eve", Incident: removed.GetId()}
 	if err := b.CloseBy(t.Context(), key, late); !errors.Is(err, ErrAnother) || len(b.OpenOf("records-removed")) != 1 {
-		t.Errorf("closed the next one, which nobody has seen (%v)", err)
+		t.Errorf("closed the next one, which the operator had not seen (%v)", err)
 	}
 	late.Incident = next.GetId()
 	must(t, b.CloseBy(t.Context(), key, late))
@@ -327,7 +327,7 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// Many callers that open what is not open yet open it once.
+// Concurrent calls open an incident once.
 func TestOpenedByManyAtOnce(t *testing.T) {
 	var l topic
 	b := l.board()
@@ -343,7 +343,7 @@ func TestOpenedByManyAtOnce(t *testing.T) {
 	l.checkNewest(t, isOpen, 1, "opened 2 records")
 }
 
-// A caller that gives up does not wait for another's publishing.
+// A cancelled call does not wait while another one publishes.
 func TestOpenGivesUp(t *testing.T) {
 	var l topic
 	b := l.board()

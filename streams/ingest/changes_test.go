@@ -19,7 +19,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// Every form of an event comes to the same Change.
+// Every format of an event gives the same Change.
 func TestChangesForms(t *testing.T) {
 	c := change("été/a b.jpg")
 	j, p := asJSON(t, c), asProtobuf(t, c)
@@ -67,13 +67,13 @@ func TestChangesForms(t *testing.T) {
 				t.Fatalf("got %d %s", w.Code, w.Body)
 			}
 			id := want(c.GetItem()).GetId()
-			told := accepted{1, []received{{0, tt.given, id, "written"}}}
+			answer := accepted{1, []received{{0, tt.given, id, "written"}}}
 			if strings.Contains(name, "batch") {
-				told.Events = append(told.Events, received{1, tt.given, id, "repeated"})
+				answer.Events = append(answer.Events, received{1, tt.given, id, "repeated"})
 			}
 			var got accepted
-			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || !reflect.DeepEqual(got, told) {
-				t.Errorf("got %+v, %v, want %+v", got, err, told)
+			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || !reflect.DeepEqual(got, answer) {
+				t.Errorf("got %+v, %v, want %+v", got, err, answer)
 			}
 			if all := out.changes(); len(all) != 1 || !proto.Equal(all[0], want(c.GetItem())) ||
 				out.msgs[0].Source != tt.source {
@@ -85,7 +85,7 @@ func TestChangesForms(t *testing.T) {
 
 func (f Fault) line() string { return fmt.Sprintf("%d %s %s: %s", f.Index, f.ID, f.Field, f.Reason) }
 
-// Everything that is wrong is said, of each event, and nothing is written.
+// All faults of all events are listed, and nothing is written.
 func TestChangesFaults(t *testing.T) {
 	long := strings.Repeat("x", 1025)
 	with := func(f func(*pb.Change)) []byte {
@@ -134,7 +134,8 @@ func TestChangesFaults(t *testing.T) {
 			[]string{"0  properties_unknown: is set, but OP_SET_PROPERTIES reports properties"}},
 		"fields that only millrace may set": {typeJSON, string(with(func(c *pb.Change) {
 			c.Origin, c.Approved, c.SourceTime, c.SourceVersion = pb.Origin_ORIGIN_REPAIR, "me", timestamppb.New(now), "v"
-		})), 422, []string{"0  origin: only millrace may set ORIGIN_REPAIR", "0  approved: ", "0  source_time: ", "0  source_version: "}},
+		})), 422, []string{"0  origin: only millrace may set ORIGIN_REPAIR", "0  approved: ", "0  source_time: ",
+			"0  source_version: "}},
 		"too large": {typeJSON,
 			string(with(func(c *pb.Change) {
 				c.Properties = map[string]string{"a": strings.Repeat("x",
@@ -200,7 +201,7 @@ func TestChangesFaults(t *testing.T) {
 	}
 }
 
-// A size that JSON does not have is unknown. Protobuf has no form of 0 but absence.
+// A missing size is unknown in JSON. Protobuf encodes a size of 0 like a missing one.
 func TestChangesSize(t *testing.T) {
 	text := func(op, more string) []byte {
 		return []byte(`{"op":"` + op + `","store":"1","space":"photos","item":"a","time":"2026-05-04T10:00:00Z"` + more + `}`)
@@ -242,7 +243,7 @@ func TestChangesSize(t *testing.T) {
 	}
 }
 
-// Of many faults the first are listed, and all are counted.
+// The first faults are listed, and all are counted.
 func TestChangesManyFaults(t *testing.T) {
 	event := `{"specversion":"1.0","source":"s","type":"millrace.v1.Change"` + strings.Repeat(`,"id":5`, 150) +
 		`,"data":{"op":"x"}}`
@@ -270,7 +271,7 @@ func TestChangesManyFaults(t *testing.T) {
 	}
 }
 
-// Whatever is sent, the answer is one of those that are documented, and what is taken can be encoded.
+// For any request, the status is a documented one, and accepted Changes can be encoded.
 func FuzzChanges(f *testing.F) {
 	c := change("a")
 	for _, kind := range []string{typeJSON, typeProtobuf, typeEvent, typeBatch, typeEventProtobuf, typeBatchProtobuf} {

@@ -31,7 +31,7 @@ const (
 	other  = "0123456789abcdef-other"
 )
 
-// A topic keeps what is published, and fails as it is told.
+// A topic keeps published messages, and fails on request.
 type topic struct {
 	mu   sync.Mutex
 	msgs []schemas.Message
@@ -108,7 +108,7 @@ func change(item string) *pb.Change {
 		Id: "made up"}
 }
 
-// want is what is published of change(item).
+// want returns the message that is published for change(item).
 func want(item string) *pb.Change {
 	c := change(item)
 	c.Account, c.Origin, c.Provenance, c.User, c.Agent = "acme", pb.Origin_ORIGIN_CLIENT,
@@ -141,7 +141,7 @@ func envelope(id, data string) string {
 		id, data)
 }
 
-// wire writes a CloudEvent in Protobuf, whose data is of a field.
+// wire encodes a CloudEvent in Protobuf with its data in the given field.
 func wire(id string, of protowire.Number, data []byte, content string) []byte {
 	var b []byte
 	text := func(b []byte, n protowire.Number, s string) []byte {
@@ -205,7 +205,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// What Kafka does not acknowledge is not acknowledged either, whether or not it was written.
+// A request is not acknowledged if Kafka does not acknowledge it, even if it was written.
 func TestPublishFaults(t *testing.T) {
 	body := asJSON(t, change("a"))
 	for name, tt := range map[string]struct {
@@ -263,7 +263,7 @@ func TestLimits(t *testing.T) {
 			}
 		})
 	}
-	t.Run("no length told", func(t *testing.T) {
+	t.Run("unknown length", func(t *testing.T) {
 		r := httptest.NewRequest(http.MethodPost, pathChanges, io.MultiReader(strings.NewReader(big)))
 		r.Header.Set("Authorization", "Bearer "+secret)
 		w := httptest.NewRecorder()
@@ -303,7 +303,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// A body that does not come is not waited for, on a real connection.
+// The wait for a body is limited, on a real connection.
 func TestSlowBody(t *testing.T) {
 	s := httptest.NewServer(handler(t, &topic{}, func(c *Config) { c.readTimeout = 50 * time.Millisecond }))
 	defer s.Close()

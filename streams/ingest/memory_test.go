@@ -30,7 +30,7 @@ func fill(begin, part, end string) []byte {
 	return []byte(begin + strings.TrimSuffix(strings.Repeat(part, n), ",") + end)
 }
 
-// manyNames is a Change of n properties, whose names are the shortest. In Protobuf they have no values.
+// manyNames returns a Change with n properties with the shortest names. In Protobuf they have no values.
 func manyNames(t testing.TB, n int) (asProto, asText []byte) {
 	asProto = asProtobuf(t, change("a"))
 	c := change("a")
@@ -49,7 +49,7 @@ func protobufBatch(event []byte, n int) []byte {
 	return bytes.Repeat(one, n)
 }
 
-// hostile are bodies that take as much memory as their senders can make them take.
+// hostile returns bodies that take as much memory as possible.
 func hostile(t testing.TB) map[string]struct {
 	path, kind string
 	body       []byte
@@ -121,7 +121,7 @@ func hostile(t testing.TB) map[string]struct {
 	}
 }
 
-// A request takes no more memory than it is counted with, whatever its body holds.
+// No body takes more memory than its request counts with.
 func TestRequestMemory(t *testing.T) {
 	all := hostile(t)
 	defer runtime.KeepAlive(all) // or bodies that go would hide what comes
@@ -148,7 +148,7 @@ func TestRequestMemory(t *testing.T) {
 	}
 }
 
-// Requests together take no more memory than there is: one that finds none is refused and told when to come again.
+// All requests together stay within the memory limit. A request over it is rejected with Retry-After.
 func TestMemoryOfAllRequests(t *testing.T) {
 	body := asJSON(t, change("a"))
 	weight := (&Handler{cfg: Config{MaxEvents: 1000, Memory: 1 << 30}}).weight(len(body))
@@ -190,7 +190,7 @@ func TestMemoryOfAllRequests(t *testing.T) {
 	}
 }
 
-// However a request ends, its memory is free again.
+// Every request releases its memory, also after a failure.
 func TestMemoryIsFreed(t *testing.T) {
 	body := asJSON(t, change("a"))
 	for name, tt := range map[string]struct {
@@ -217,7 +217,7 @@ func TestMemoryIsFreed(t *testing.T) {
 	}
 }
 
-// A request whose answer is not read keeps its place and its memory.
+// A request keeps its slot and its memory until its response is read.
 func TestAnswersAreCounted(t *testing.T) {
 	good := asJSON(t, change("a"))
 	weight := (&Handler{cfg: Config{MaxEvents: 1000, Memory: 1 << 30}}).weight(len(good))
@@ -261,7 +261,7 @@ func TestAnswersAreCounted(t *testing.T) {
 	}
 }
 
-// unread is an answer whose writing begins, and goes on when it is let.
+// unread is a ResponseWriter that blocks in its first write until it is released.
 type unread struct {
 	*httptest.ResponseRecorder
 	begun, let chan bool
@@ -276,7 +276,7 @@ func (u *unread) Write(b []byte) (int, error) {
 	return u.ResponseRecorder.Write(b)
 }
 
-// A client that does not read its answer loses its connection in time.
+// A client that does not read its response is disconnected after the timeout.
 func TestAnswerThatIsNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := handler(t, new(topic), nil)
@@ -311,7 +311,7 @@ func TestAnswerThatIsNotRead(t *testing.T) {
 	})
 }
 
-// oneConn listens for what is put into it.
+// oneConn is a listener for the connections that are put into it.
 type oneConn struct {
 	conns chan net.Conn
 	once  sync.Once
@@ -331,7 +331,7 @@ func (o *oneConn) Close() error {
 
 func (o *oneConn) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
-// discarding is an answer that is counted and not kept.
+// discarding is a ResponseWriter that only counts bytes.
 type discarding struct {
 	header http.Header
 	status int

@@ -149,7 +149,7 @@ func TestBagIt(t *testing.T) {
 	}
 }
 
-// A bag whose manifests agree in order is read in little memory; here, that the end comes as it should.
+// Manifests with the same order are read in little memory; this checks the end of the sequence.
 func TestBagItMany(t *testing.T) {
 	var md5s, sha1s strings.Builder
 	for i := range 5000 {
@@ -165,11 +165,11 @@ func TestBagItMany(t *testing.T) {
 	seen := map[string]bool{}
 	for e, err := range l.Entries() {
 		if err != nil || len(e.Digests) != 2 {
-			t.Fatalf("%v with %v", told(e), err)
+			t.Fatalf("%v with %v", formatEntry(e), err)
 		}
 		seen[e.Item] = true
 		if len(seen) == 4000 {
-			break // whoever reads may stop
+			break // the reader may stop
 		}
 	}
 	if len(seen) != 4000 {

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/need"
 )
 
-// sane checks what holds of everything that a parser yields, whatever it reads.
+// sane checks the invariants of the results of every parser.
 func sane(t *testing.T, rows iter.Seq2[Entry, error], most int) {
 	t.Helper()
 	n, ended := 0, false
@@ -112,7 +112,7 @@ func FuzzParquet(f *testing.F) {
 	})
 }
 
-// What the tools of this machine write is read as what they were given.
+// The output of the installed tools is read as their input.
 func TestCoreutils(t *testing.T) {
 	names := []string{"plain", "with space", " leading", "trailing ", "new\nline", "back\\slash", "carriage\rreturn",
 		"*star", "-dash", "(1) = 2", "ü", "#hash"}
@@ -160,7 +160,7 @@ func TestCoreutils(t *testing.T) {
 	}
 }
 
-// BenchmarkSums reads, makes a Change of, and compares rows of one sum each.
+// BenchmarkSums reads rows of one sum each, converts them to Changes and compares them.
 func BenchmarkSums(b *testing.B) {
 	var text strings.Builder
 	for b.Loop() {

@@ -55,9 +55,9 @@ func (l *Listing) text(path, charset string, parse func(*input) iter.Seq2[Entry,
 
 // A source is an open file of a listing. It counts the bytes that are read and optionally hashes them.
 type source struct {
-	f    *os.File // not embedded, because io.Copy would then bypass Read
-	told func(int64)
-	md5  hash.Hash // nil if not needed
+	f        *os.File // not embedded, because io.Copy would then bypass Read
+	progress func(int64)
+	md5      hash.Hash // nil if not needed
 }
 
 // open opens a file of the listing. It is an error if the file has changed since it was opened first.
@@ -77,7 +77,7 @@ func (l *Listing) open(path string) (*source, error) {
 		return nil, fmt.Errorf("%w: %s was changed while it was being imported", ErrInvalid, path)
 	}
 	l.files[path] = now
-	return &source{f: f, told: l.opts.Told}, nil
+	return &source{f: f, progress: l.opts.Told}, nil
 }
 
 // Close closes the file.
@@ -89,8 +89,8 @@ func (s *source) Read(p []byte) (int, error) {
 	if s.md5 != nil {
 		s.md5.Write(p[:n])
 	}
-	if s.told != nil && n > 0 {
-		s.told(int64(n))
+	if s.progress != nil && n > 0 {
+		s.progress(int64(n))
 	}
 	return n, err
 }

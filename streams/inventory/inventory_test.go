@@ -53,8 +53,8 @@ func md5Of(content string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// told is an entry as a line: FILE:LINE SPACE|ITEM SIZE DIGESTS TIME.
-func told(e Entry) string {
+// formatEntry formats an entry: FILE:LINE SPACE|ITEM SIZE DIGESTS TIME.
+func formatEntry(e Entry) string {
 	words := []string{fmt.Sprintf("%s:%d %s|%q", filepath.Base(e.At.File), e.At.Line, e.Space, e.Item)}
 	if e.Key {
 		words[0] += " key"
@@ -76,8 +76,8 @@ func told(e Entry) string {
 	return strings.Join(words, " ")
 }
 
-// read reads a listing twice, which must be the same, and returns lines: entries, "! FILE:LINE REASON" for faults,
-// and last "!! ERROR" where it ended with one.
+// read reads a listing twice, with the same result, and returns lines: entries, "! FILE:LINE REASON" for faults,
+// and last "!! ERROR" if it ended with one.
 func read(t testing.TB, l *Listing) []string {
 	t.Helper()
 	var both [2][]string
@@ -86,7 +86,7 @@ func read(t testing.TB, l *Listing) []string {
 			var f *Fault
 			switch {
 			case err == nil:
-				both[i] = append(both[i], told(e))
+				both[i] = append(both[i], formatEntry(e))
 			case errors.As(err, &f):
 				both[i] = append(both[i], fmt.Sprintf("! %s:%d %s", filepath.Base(f.At.File), f.At.Line, f.Reason))
 			default:
@@ -100,7 +100,7 @@ func read(t testing.TB, l *Listing) []string {
 	return both[0]
 }
 
-// listing is one case: files, of which one is opened, and what is read of it.
+// A listing is one test case: files, the one to open, and the expected lines.
 type listing struct {
 	files  map[string]string
 	open   string // empty: the folder
@@ -135,8 +135,8 @@ func (c listing) run(t *testing.T) {
 	}
 }
 
-// Forms of md5sum and its sisters: GNU coreutils manual, "md5sum invocation"; FreeBSD md5(1); openssl-dgst(1); perl's
-// shasum.
+// Formats of md5sum and similar tools: GNU coreutils manual, "md5sum invocation"; FreeBSD md5(1); openssl-dgst(1);
+// perl's shasum.
 func TestSums(t *testing.T) {
 	for name, c := range map[string]struct {
 		file, text string
@@ -213,14 +213,14 @@ func utf16(s string) string {
 	return b.String()
 }
 
-// spoilt changes the sum at the end of a gzip file.
+// spoilt changes the checksum at the end of a gzip file.
 func spoilt(s string) string {
 	b := []byte(s)
 	b[len(b)-6] ^= 1
 	return string(b)
 }
 
-// Tables: RFC 4180, and what spreadsheets and archives' own tools write.
+// Tables: RFC 4180, and the output of spreadsheets and archive tools.
 func TestTables(t *testing.T) {
 	const day = "2020-01-02T03:04:05Z"
 	for name, c := range map[string]struct {
@@ -308,7 +308,7 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// What is not recognised, or may be two, is refused with the names of what it may be.
+// An unknown or ambiguous format is an error with the possible formats.
 func TestOpenRefuses(t *testing.T) {
 	sum := emptyMD5 + "  data/a\n"
 	for name, c := range map[string]struct {
@@ -363,7 +363,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// A file that changes between two readings is not read again.
+// A file that has changed between two readings is an error.
 func TestChanged(t *testing.T) {
 	path := filepath.Join(files(t, map[string]string{"x": emptyMD5 + "  a\n"}), "x")
 	l, err := Open(path, Options{})

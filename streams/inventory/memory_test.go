@@ -41,7 +41,7 @@ func bigOCFL(t *testing.T, path string, paths, versions int) int64 {
 	return info.Size()
 }
 
-// Of an OCFL inventory as much is held as one version needs, and of one that holds other things next to nothing.
+// An OCFL inventory takes the memory of one version, and almost none for unknown parts.
 func TestOCFLMemory(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inventory.json")
 	write := func(text string) func(*testing.T) int64 {
@@ -95,7 +95,7 @@ func TestOCFLMemory(t *testing.T) {
 	}
 }
 
-// An inventory that names more than can be held is refused, and does not take the memory.
+// An inventory that needs too much memory is rejected before it takes the memory.
 func TestOCFLTooMuch(t *testing.T) {
 	o := &object{Listing: &Listing{path: "x"}, at: Place{File: "x"}}
 	if err := errors.Join(o.reserve(maxOCFLHeld), o.reserve(0)); err != nil {

@@ -120,7 +120,7 @@ func TestOCFL(t *testing.T) {
 	}
 }
 
-// What an inventory of nothing that is known would be taken for.
+// An inventory with unknown parts only.
 func TestOCFLRecognised(t *testing.T) {
 	inv, _ := ocflExample()
 	l, err := Open(files(t, map[string]string{"object.json": inv})+"/object.json", Options{})

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/heaptest"
 )
 
-// parquetOf writes a file of rows that row makes.
+// parquetOf writes a file with the rows that row returns.
 func parquetOf[R any](t testing.TB, rows int, row func(i int) R, options ...parquet.WriterOption) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -34,7 +34,7 @@ func parquetOf[R any](t testing.TB, rows int, row func(i int) R, options ...parq
 	return bytes.Clone(b.Bytes())
 }
 
-// readAllParquet returns how many rows are sound, and the first error of the file.
+// readAllParquet returns the number of valid rows, and the first error.
 func readAllParquet(b []byte) (rows int, err error) {
 	return readParquetRows(b, func(int) {})
 }
@@ -127,7 +127,7 @@ func TestParquetMemory(t *testing.T) {
 	}
 }
 
-// lying changes the size that the header of a page says, without changing its length.
+// lying changes the size in the header of a page, not the page.
 func lying(t *testing.T, file []byte, size, says uint64) []byte {
 	t.Helper()
 	was := binary.AppendUvarint(nil, size<<1)
@@ -215,7 +215,7 @@ func TestCheckRuns(t *testing.T) {
 	}
 }
 
-// A footer that says that there is more than there is does not take the memory for it.
+// A footer with sizes that are too large does not take memory for them.
 func TestCheckFooter(t *testing.T) {
 	whole := func(footer ...byte) []byte {
 		b := append([]byte("PAR1"), footer...)

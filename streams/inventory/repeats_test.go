@@ -57,7 +57,7 @@ func TestRepeats(t *testing.T) {
 	}
 }
 
-// More rows than memory holds are compared as well, and no file has a name meanwhile.
+// More rows than fit into memory are compared too, and the temporary file has no name.
 func TestRepeatsOnDisk(t *testing.T) {
 	tmp := t.TempDir()
 	r := NewRepeats(tmp)

@@ -29,7 +29,7 @@ var (
 	bad1 = map[string]string{"sha256": "bb"}
 )
 
-// A world is a steward, its neighbours, and what it has told so far.
+// A harness is a Steward with its dependencies and published messages.
 type harness struct {
 	t       *testing.T
 	steward *Steward
@@ -38,7 +38,7 @@ type harness struct {
 	failure error                       // of Fresh
 	silent  bool                        // Fresh does not answer
 	clock   int                         // minutes since base
-	topic   map[string]*pb.Incident     // what was published, by key
+	topic   map[string]*pb.Incident     // published incidents, by key
 	orders  []*pb.DuplicationCommand    // published
 	tasks   []*pb.FixityTask            // published
 }
@@ -88,7 +88,7 @@ func live(digests map[string]string) *pb.Record {
 		Provenance: pb.Provenance_PROVENANCE_VERIFIED}
 }
 
-// restart puts a new steward in place, which reads the topic.
+// restart replaces the Steward with a new one that has read the topic.
 func (w *harness) restart() {
 	s, err := New(Config{}, Deps{Stores: w, Records: w, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -100,7 +100,7 @@ func (w *harness) restart() {
 	}
 }
 
-// lose handles a message whose outputs are never published.
+// handleWithoutPublishing handles a message and drops its outputs.
 func (w *harness) handleWithoutPublishing(b schemas.Body) []schemas.Message {
 	w.t.Helper()
 	out, err := w.steward.Handle(w.t.Context(), &schemas.Delivery{Body: b})
@@ -110,7 +110,7 @@ func (w *harness) handleWithoutPublishing(b schemas.Body) []schemas.Message {
 	return out
 }
 
-// do handles a message and publishes what comes of it.
+// handle handles a message and publishes its outputs.
 func (w *harness) handle(b schemas.Body) []schemas.Message {
 	w.t.Helper()
 	out := w.handleWithoutPublishing(b)
@@ -132,18 +132,18 @@ func (w *harness) handle(b schemas.Body) []schemas.Message {
 	return out
 }
 
-// next is a minute later than all before.
+// next returns a time one minute after the last one.
 func (w *harness) next() *timestamppb.Timestamp {
 	w.clock++
 	return timestamppb.New(base.Add(time.Duration(w.clock) * time.Minute))
 }
 
-// A change to a result.
+// A with changes a result.
 type with func(*pb.FixityResult)
 
 func because(r pb.FixityReason) with { return func(f *pb.FixityResult) { f.Reason = r } }
 
-// result is the final result of a check that found row.
+// result returns the final result of a check that found row.
 func (w *harness) result(row int32, changes ...with) *pb.FixityResult {
 	w.clock++
 	verified := &pb.Evidence{
@@ -184,7 +184,7 @@ func (w *harness) result(row int32, changes ...with) *pb.FixityResult {
 	return r
 }
 
-// ended is the result of an order.
+// repairResult returns the result of a repair order.
 func (w *harness) repairResult(order *pb.DuplicationCommand, result string) *pb.DuplicationResult {
 	at := w.next()
 	return &pb.DuplicationResult{
@@ -207,7 +207,7 @@ func key(kind string) string {
 	return schemas.Key(at.Account, at.Store, at.Space, at.Item, kind)
 }
 
-// is checks where the incident of a kind stands and which steps it took.
+// checkIncident checks the state and steps of the incident of a kind.
 func (w *harness) checkIncident(kind string, state pb.IncidentState, steps ...string) {
 	w.t.Helper()
 	i := w.topic[key(kind)]

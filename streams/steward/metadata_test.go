@@ -15,8 +15,8 @@ func damaged(r *pb.FixityResult) {
 
 func intact(r *pb.FixityResult) { r.Metadata = pb.Metadata_METADATA_INTACT }
 
-// Properties that a store has lost are an incident whatever the check found of the bytes. It is closed when they are
-// there again, or the copy is rightly gone, and not by a check that says nothing of them.
+// Lost properties open an incident, with any verdict about the bytes. It is closed by a check that finds them again or
+// finds the copy rightly deleted, and not by a check that did not compare them.
 func TestMetadataDamaged(t *testing.T) {
 	const kind = "metadata-damaged"
 	w := newHarness(t)
@@ -39,7 +39,7 @@ func TestMetadataDamaged(t *testing.T) {
 	}
 	w.handle(w.result(15, unverified, damaged))
 	w.checkIncident(kind, open, "opened", "seen-again")
-	w.handle(w.result(1)) // of an older program, or the manifest did not answer
+	w.handle(w.result(1)) // from an older program, or without an answer of the manifest
 	w.checkIncident(kind, open, "opened", "seen-again")
 	w.handle(w.result(2, damaged))
 	w.checkIncident(kind, open, "opened", "seen-again", "seen-again")
@@ -61,7 +61,7 @@ func TestMetadataDamaged(t *testing.T) {
 	}
 }
 
-// An older check neither opens nor closes the incident, and one that was overtaken or is not final does nothing.
+// An older check neither opens nor closes the incident. An overtaken or non-final check has no effect.
 func TestMetadataOfOlderChecks(t *testing.T) {
 	w := newHarness(t)
 	was, wasIntact := w.result(1, damaged), w.result(1, intact)
@@ -81,14 +81,14 @@ func TestMetadataOfOlderChecks(t *testing.T) {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	// What is found of properties hides no fault of the bytes that an older check found.
+	// A finding about properties does not hide a fault of the bytes from an older check.
 	corrupt := w.result(2)
 	w.handle(w.result(15, damaged, func(r *pb.FixityResult) { r.Verdict = pb.Verdict_VERDICT_UNVERIFIED }))
 	w.handle(corrupt)
 	w.checkIncident("content-corrupt", repairing, "opened", "repair-ordered")
 }
 
-// Handled again, by this process or the next one, a result is published again and decided once.
+// A result that is handled again, by this process or the next one, publishes the same decision again.
 func TestMetadataReplay(t *testing.T) {
 	w := newHarness(t)
 	for _, step := range []struct {

@@ -13,7 +13,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// record makes an incident out of steps "minute ref action"; its newest check began at the minute checked.
+// record returns an incident with the given steps. Its newest check began at the minute checked.
 func record(id string, state pb.IncidentState, checked int, repairs int32, steps ...*pb.IncidentStep) *pb.Incident {
 	minute := func(n int) *timestamppb.Timestamp { return timestamppb.New(base.Add(time.Duration(n) * time.Minute)) }
 	i := &pb.Incident{Id: id, State: state, Opened: steps[0].GetTime(), Checked: minute(checked), Repairs: repairs,
@@ -92,7 +92,7 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
-// What an incident no longer carries is not missed.
+// Steps that an incident no longer carries are not missing.
 func TestReconcileLongIncidents(t *testing.T) {
 	var steps []*pb.IncidentStep
 	for n := range 300 {
@@ -111,7 +111,7 @@ func TestReconcileLongIncidents(t *testing.T) {
 	}
 }
 
-// both publishes what two processes have decided, and both read it.
+// both publishes the outputs of two processes, and both read them.
 func (w *harness) both(one, two *Steward, outs ...[]schemas.Message) {
 	for _, out := range outs {
 		for _, m := range out {
@@ -134,14 +134,13 @@ func (w *harness) handleWith(s *Steward, b schemas.Body) []schemas.Message {
 	return out
 }
 
-// A process is frozen after it has decided, another one takes over and goes on, and the first one publishes what it
-// had decided when it wakes up. The topic's newest record is then an old one, and the next message about the copy
-// mends that.
+// A process is suspended after a decision, and another one takes over. When the first one resumes, it publishes its old
+// decision. The newest record of the topic is then outdated; the next message about the copy corrects it.
 func TestFrozenStewardPublishesLate(t *testing.T) {
 	w := newHarness(t)
 	frozen := w.steward
 	found := w.result(2)
-	late := w.handle(frozen, found)
+	late := w.handleWith(frozen, found)
 	w.restart()
 	two := w.steward
 	again := w.handleWith(two, found)
@@ -205,7 +204,7 @@ func TestTwoStewardsDecideAtOnce(t *testing.T) {
 				} else {
 					w.both(one, two, a, b)
 				}
-				// The next message about the copy says what came of both.
+				// The next message about the copy publishes both decisions.
 				w.handle(w.result(12, func(r *pb.FixityResult) { r.Final = true }))
 				w.checkIncident("content-corrupt", tt.state, tt.steps...)
 				if i := w.topic[key("content-corrupt")]; i.GetRepairs() != 1 {
@@ -259,7 +258,7 @@ func TestNewIncidentIsTheNewerOne(t *testing.T) {
 	}
 }
 
-// A repair that an incident ordered in whose place another one counts comes to an end on record.
+// The result of a repair is recorded even if the incident that ordered it was replaced by another one.
 func TestEndOfAnothersRepair(t *testing.T) {
 	w := newHarness(t)
 	w.handle(w.result(2))

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// An error of the records is no absence of good copies: the incident is told, and the
-// copy checked again later, which orders the repair.
+// Unavailable records do not mean that there is no good copy: the incident is published, and the copy is checked again
+// later, which orders the repair.
 func TestRecordsUnknown(t *testing.T) {
 	w := newHarness(t)
 	w.failure = errors.New("has not caught up")
@@ -49,15 +49,15 @@ func TestRecordsUnknown(t *testing.T) {
 		t.Errorf("ordered %v, and before that %d", w.orders, i.GetRepairs())
 	}
 	if got := w.handle(r); len(got) != 1 {
-		t.Errorf("with the repair on its way the first result tells %v, want the incident only", got)
+		t.Errorf("during the repair the first result gives %v, want the incident only", got)
 	}
 	w.handle(w.repairResult(w.orders[0], "repair-moot"))
 	if got := w.handle(r); len(got) != 1 {
-		t.Errorf("after a repair the first result tells %v, want the incident only", got)
+		t.Errorf("after a repair the first result gives %v, want the incident only", got)
 	}
 }
 
-// A person's approval is no state of the incident: it waits for the records itself.
+// An approval does not change the incident while the records are unavailable: the message itself waits.
 func TestApprovalWhileRecordsAreUnknown(t *testing.T) {
 	w := newHarness(t)
 	w.handle(w.result(13))
@@ -72,8 +72,8 @@ func TestApprovalWhileRecordsAreUnknown(t *testing.T) {
 	w.checkIncident("replaced", repairing, "opened", "approval-asked", "approved", "repair-ordered")
 }
 
-// The records are not waited for longer than a message may be at work; being stopped
-// meanwhile says nothing of them.
+// The wait for records is shorter than the time limit of a message. If the process is stopped meanwhile, the records
+// do not count as unavailable.
 func TestRecordsThatDoNotAnswer(t *testing.T) {
 	tests := map[string]struct {
 		end     func(context.Context) (context.Context, context.CancelFunc)
@@ -113,7 +113,7 @@ func TestRecordsThatDoNotAnswer(t *testing.T) {
 				if err != nil || len(out) != 2 || i.GetState() != open || !hasStep(i, "records-unknown") {
 					t.Errorf("got %v, %v", out, err)
 				}
-				// An approval has only its error to tell it with.
+				// An approval reports it only by its error.
 				w.topic[schemas.IncidentKey(i)] = i
 				a := w.approval("content-corrupt")
 				a.Time = timestamppb.New(base.Add(time.Hour))

@@ -38,8 +38,8 @@ func TestApproval(t *testing.T) {
 	}
 }
 
-// A person decides about what was seen. If the incident of the key is another one by the time that the steward comes to
-// the decision, or the copy is, the incident says so and nothing is done.
+// A decision applies to the state that the operator saw. If the incident or its copy has changed before the decision is
+// handled, the incident gets a step and nothing else happens.
 func TestDecisionIsAboutWhatWasSeen(t *testing.T) {
 	other := func(r *pb.FixityResult) {
 		r.Object, r.Content.Digests = &pb.Identity{Version: "v2", Size: 3}, map[string]string{"sha256": "cc"}
@@ -99,7 +99,7 @@ func TestDecisionIsAboutWhatWasSeen(t *testing.T) {
 	}
 }
 
-// An approval that waits because the records do not answer is of no use for what is found meanwhile.
+// An approval that waits for the records does not apply to a later finding.
 func TestApprovalThatWaited(t *testing.T) {
 	w := newHarness(t)
 	w.handle(w.result(13))
@@ -159,7 +159,7 @@ func TestNoGoodCopy(t *testing.T) {
 	}
 }
 
-// spoil opens an incident of the copy in another store.
+// openIncidentAt opens an incident of the copy in another store.
 func (w *harness) openIncidentAt(store string) {
 	w.modes[store] = Off
 	w.handle(w.result(2, func(r *pb.FixityResult) { r.Store = store }))
@@ -174,7 +174,7 @@ func TestNextGoodCopy(t *testing.T) {
 	}
 }
 
-// A good copy that an order did not repair from may be none: the next order tries another.
+// If a repair from one good copy fails, the next order uses another one.
 func TestAnotherGoodCopyIsTried(t *testing.T) {
 	w := newHarness(t)
 	w.handle(w.result(2))
@@ -185,7 +185,7 @@ func TestAnotherGoodCopyIsTried(t *testing.T) {
 		}
 		got = append(got, w.orders[n].GetSourceStore())
 		w.handle(w.repairResult(w.orders[n], "repair-moot"))
-		w.restart() // what was tried is in the steps
+		w.restart() // the steps contain the tried sources
 		w.handle(w.result(2, because(pb.FixityReason_FIXITY_REASON_REPAIR)))
 	}
 	if want := []string{"1", "3", "1"}; !slices.Equal(got, want) {
@@ -235,16 +235,18 @@ func TestEndsOfARepair(t *testing.T) {
 	}
 }
 
-// What comes out of another topic may come late.
+// Results from another topic can be late.
 func TestLateEndsOfRepairs(t *testing.T) {
 	w := newHarness(t)
 	w.handle(w.result(2))
 	w.handle(w.result(2, because(pb.FixityReason_FIXITY_REASON_REPAIR))) // orders again
 	w.handle(w.repairResult(w.orders[0], "repair-moot"))
-	w.checkIncident("content-corrupt", repairing, "opened", "repair-ordered", "seen-again", "repair-ordered", "repair-moot")
+	w.checkIncident("content-corrupt", repairing, "opened", "repair-ordered", "seen-again", "repair-ordered",
+		"repair-moot")
 	w.handle(w.result(1))
 	w.handle(w.repairResult(w.orders[1], "repaired"))
-	w.checkIncident("content-corrupt", shut, "opened", "repair-ordered", "seen-again", "repair-ordered", "repair-moot", "closed",
+	w.checkIncident("content-corrupt", shut, "opened", "repair-ordered", "seen-again", "repair-ordered", "repair-moot",
+		"closed",
 		"repaired")
 	old := w.orders[1]
 	w.handle(w.result(2))
@@ -253,7 +255,7 @@ func TestLateEndsOfRepairs(t *testing.T) {
 	}
 }
 
-// While a repair is on its way other checks order nothing.
+// While a repair is in progress, other checks order nothing.
 func TestSeenWhileRepairing(t *testing.T) {
 	w := newHarness(t)
 	w.handle(w.result(2))
@@ -305,12 +307,12 @@ func TestWhatDuplicationComesAcross(t *testing.T) {
 	}
 	w := newHarness(t)
 	if got := w.handle(w.lostResult("copied")); got != nil {
-		t.Errorf("an ordinary copy tells %v", got)
+		t.Errorf("an ordinary copy gives %v", got)
 	}
 }
 
-// A copy that a check's Change may not overwrite, and that is not what its source is, has an incident until both are
-// alike: that each of them passes its checks says nothing about that. There is no repair.
+// A copy that differs from its source and must not be overwritten has an incident until both are equal. Checks that
+// pass on each of them do not close it. It is never repaired.
 func TestCopyThatDiffers(t *testing.T) {
 	for name, tt := range map[string]struct {
 		then  func(*harness) schemas.Body
@@ -361,7 +363,7 @@ func TestCopyThatDiffers(t *testing.T) {
 	}
 }
 
-// What is gone without an explanation is repaired when a check has settled that it is missing.
+// A copy that is gone without an explanation is repaired after a check has confirmed that it is missing.
 func TestGoneUnexplainedIsRepaired(t *testing.T) {
 	w := newHarness(t)
 	w.handle(w.lostResult("gone-unexplained"))
@@ -372,7 +374,7 @@ func TestGoneUnexplainedIsRepaired(t *testing.T) {
 	w.checkIncident("content-missing", shut, "opened", "seen-again", "repair-ordered", "closed")
 }
 
-// A copy that is there under a tombstone is left to a person, whatever the store's mode, and is no source of a repair.
+// A resurrected copy is left to an operator in every mode, and is never the source of a repair.
 func TestResurrectedCopy(t *testing.T) {
 	w := newHarness(t)
 	back := func(r *pb.FixityResult) { r.Row, r.Finding, r.Store = 16, "resurrected", "1" }
@@ -396,7 +398,7 @@ func TestResurrectedCopy(t *testing.T) {
 	}
 }
 
-// A person closes an incident, whatever its kind and state; a fault that is found again opens a new one.
+// An operator can close an incident of any kind and state. A fault that is found again opens a new one.
 func TestClosedByAPerson(t *testing.T) {
 	for name, tt := range map[string]struct {
 		row  int32
@@ -448,7 +450,7 @@ func (w *harness) closing(kind string) *pb.AdminAction {
 	return a
 }
 
-// Incidents without an item are those of the roles that observe them: the steward neither keeps nor closes them.
+// Incidents without an item belong to the roles that observe them: the Steward neither holds nor closes them.
 func TestIncidentsWithoutAnItemAreLeftAlone(t *testing.T) {
 	w := newHarness(t)
 	i := &pb.Incident{Id: schemas.ID("i"), Account: at.Account, Store: at.Store, Space: at.Space, Kind: "space-missing",
@@ -466,7 +468,7 @@ func TestIncidentsWithoutAnItemAreLeftAlone(t *testing.T) {
 	}
 }
 
-// A repair that never comes to an end does not hold the incident up for ever.
+// A repair without a result does not block the incident for ever.
 func TestRepairThatNeverEnds(t *testing.T) {
 	w := newHarness(t)
 	w.handle(w.result(2))
@@ -483,8 +485,8 @@ func TestRepairThatNeverEnds(t *testing.T) {
 		"seen-again", "repair-ordered")
 }
 
-// A copy that an executor compared with its source has not been checked: a fault that a check finds counts also if the
-// check began before, and so does a difference that was found before a check.
+// A comparison with the source is not a check: a fault counts even if its check began before the comparison, and so
+// does a difference that was found before a check.
 func TestCopyThatDiffersIsNoCheck(t *testing.T) {
 	for _, last := range []string{"copy-differs", "in-sync"} {
 		t.Run(last, func(t *testing.T) {
@@ -503,7 +505,7 @@ func TestCopyThatDiffersIsNoCheck(t *testing.T) {
 	w.checkIncident("copy-differs", open, "opened")
 }
 
-// A repair closes the incident of a copy that differed from its source, also if the result is handled a second time.
+// A repair closes the incident of a copy that differed from its source, even if the result is handled twice.
 func TestRepairOfACopyThatDiffers(t *testing.T) {
 	for result, want := range map[string]pb.IncidentState{"repaired": shut, "repair-moot": open, "repair-failed": open} {
 		t.Run(result, func(t *testing.T) {

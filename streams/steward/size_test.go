@@ -10,8 +10,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// What is ordered says how large the item is, and large items have topics of their own, also when it is
-// told once more.
+// Orders carry the size of the item, and large items have topics of their own, also when an order is published again.
 func TestSizeOfOrders(t *testing.T) {
 	type sent struct {
 		topic    schemas.Topic
@@ -42,16 +41,16 @@ func TestSizeOfOrders(t *testing.T) {
 		of    func(*harness) schemas.Body
 		want  sent
 	}{
-		"repair of a small one":            {99, nil, result(2, 3), sent{schemas.DuplicationHigh, high, 99}},
-		"repair of a large one":            {100, nil, result(2, 3), sent{schemas.DuplicationLarge, large, 100}},
-		"repair of one that is gone":       {100, nil, result(8, 0), sent{schemas.DuplicationLarge, large, 100}},
-		"repair, the record has no size":   {0, nil, result(2, 101), sent{schemas.DuplicationLarge, large, 101}},
-		"put off, small":                   {99, silent, result(2, 99), sent{schemas.FixityHigh, high, 99}},
-		"put off, large":                   {99, silent, result(2, 100), sent{schemas.FixityLarge, large, 100}},
-		"put off, of one that is gone":     {99, silent, result(8, 0), sent{schemas.FixityHigh, high, 0}},
-		"check of what was lost, small":    {99, nil, wasLost(5), sent{schemas.FixityHigh, high, 5}},
-		"check of what was lost, large":    {99, nil, wasLost(500), sent{schemas.FixityLarge, large, 500}},
-		"check of what was lost, not told": {99, nil, wasLost(0), sent{schemas.FixityHigh, high, 0}},
+		"repair of a small one":              {99, nil, result(2, 3), sent{schemas.DuplicationHigh, high, 99}},
+		"repair of a large one":              {100, nil, result(2, 3), sent{schemas.DuplicationLarge, large, 100}},
+		"repair of one that is gone":         {100, nil, result(8, 0), sent{schemas.DuplicationLarge, large, 100}},
+		"repair, the record has no size":     {0, nil, result(2, 101), sent{schemas.DuplicationLarge, large, 101}},
+		"put off, small":                     {99, silent, result(2, 99), sent{schemas.FixityHigh, high, 99}},
+		"put off, large":                     {99, silent, result(2, 100), sent{schemas.FixityLarge, large, 100}},
+		"put off, of one that is gone":       {99, silent, result(8, 0), sent{schemas.FixityHigh, high, 0}},
+		"check of what was lost, small":      {99, nil, wasLost(5), sent{schemas.FixityHigh, high, 5}},
+		"check of what was lost, large":      {99, nil, wasLost(500), sent{schemas.FixityLarge, large, 500}},
+		"check of a lost copy, size unknown": {99, nil, wasLost(0), sent{schemas.FixityHigh, high, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newHarness(t)
@@ -62,7 +61,7 @@ func TestSizeOfOrders(t *testing.T) {
 				tt.setUp(w)
 			}
 			cause := tt.of(w)
-			for range 2 { // its outputs are lost, but for the incident
+			for range 2 { // its outputs are lost, except the incident
 				var err error
 				if w.steward,
 					err = New(Config{Large: 100}, Deps{Stores: w, Records: w, Log: slog.New(slog.DiscardHandler)}); err != nil {
@@ -83,7 +82,7 @@ func TestSizeOfOrders(t *testing.T) {
 					}
 				}
 				if wasLost := w.topic[key("content-missing")].GetState() == open; wasLost && got == nil {
-					return // told again, an incident of what was lost asks for nothing
+					return // published again, the incident of a lost copy requests nothing
 				}
 				if want := []sent{tt.want}; !reflect.DeepEqual(got, want) {
 					t.Errorf("got %v, want %v", got, want)

@@ -114,7 +114,7 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// Results that find nothing out, or that say what is as it should be, move nothing.
+// Inconclusive results, and results without a fault, have no effect.
 func TestResultsThatMoveNothing(t *testing.T) {
 	set := func(f func(*pb.FixityResult)) with { return f }
 	tests := map[string]struct {
@@ -184,7 +184,7 @@ func TestPassClosesAllOfTheCopy(t *testing.T) {
 			}
 			w.handle(w.result(2, func(r *pb.FixityResult) { r.Item = "b.jpg" }))
 			if got := w.handle(w.result(row)); len(got) != 3 {
-				t.Errorf("told %v, want three incidents", got)
+				t.Errorf("got %v, want three incidents", got)
 			}
 			for key, i := range w.topic {
 				if (i.GetState() == shut) != (i.GetItem() == at.Item) {
@@ -195,7 +195,7 @@ func TestPassClosesAllOfTheCopy(t *testing.T) {
 	}
 }
 
-// A pass that read no bytes says nothing of bytes.
+// A pass that did not read bytes does not close incidents about bytes.
 func TestPassOnTheStoresWord(t *testing.T) {
 	w := newHarness(t)
 	w.handle(w.result(2))
@@ -205,7 +205,7 @@ func TestPassOnTheStoresWord(t *testing.T) {
 	w.checkIncident("content-missing", shut, "opened", "repair-ordered", "closed")
 }
 
-// The same message twice: decided once, told again in case it was lost.
+// A message that is handled twice gives one decision, published again in case it was lost.
 func TestReplay(t *testing.T) {
 	equal := func(t *testing.T, got, want []schemas.Message) {
 		t.Helper()
@@ -269,17 +269,17 @@ func TestStepsAreCapped(t *testing.T) {
 	}
 }
 
-// What the topic says wins, unless more has been decided since.
+// The record of the topic counts, unless there have been decisions since.
 func TestApply(t *testing.T) {
 	w := newHarness(t)
 	k := key("no-quorum")
 	w.handle(w.result(14))
 	first := w.topic[k]
 	w.handle(w.result(14))
-	w.steward.Apply([]byte(k), first) // an echo
+	w.steward.Apply([]byte(k), first) // the own record
 	w.handle(w.result(14))
 	w.checkIncident("no-quorum", open, "opened", "seen-again", "seen-again")
-	other := proto.CloneOf(w.topic[k]) // another process went on
+	other := proto.CloneOf(w.topic[k]) // another process continued
 	other.StepCount, other.State = 7, shut
 	w.steward.Apply([]byte(k), other)
 	w.handle(w.result(14))
@@ -292,7 +292,7 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// Partitions are handled side by side, also those that speak of one copy.
+// Partitions are handled concurrently, even if they have messages about the same copy.
 func TestManyAtOnce(t *testing.T) {
 	w := newHarness(t)
 	var results []schemas.Body

@@ -17,7 +17,7 @@ import (
 
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// A world is what is on record of some copies, and what was published.
+// A harness holds the records of some copies and the published messages.
 type harness struct {
 	t       *testing.T
 	copies  map[schemas.Copy]*pb.CopyRecord
@@ -40,7 +40,7 @@ func newHarness(t *testing.T) *harness {
 	return &harness{t: t, copies: map[schemas.Copy]*pb.CopyRecord{}, lags: []int64{0}}
 }
 
-// add puts a copy on record that passed so long before start; 0: never.
+// add records a copy with its last pass ago before start; 0 means that it never passed.
 func (w *harness) add(space, item string, ago time.Duration) schemas.Copy {
 	c := schemas.Copy{Account: "acme", Store: "2", Space: space, Item: item}
 	r := &pb.Record{
@@ -145,7 +145,7 @@ func (w *harness) run(c FixityConfig, from *pb.Checkpoint) (Summary, error) {
 		Baseline: w.baseline, Checkpoint: from})
 }
 
-// fill puts seven copies on record, of which five are due.
+// fill records seven copies; five of them are due.
 func (w *harness) fill() {
 	w.add("photos", "b", 0)
 	w.add("photos", "a", 48*time.Hour)

@@ -109,7 +109,7 @@ func TestTopics(t *testing.T) {
 	}
 }
 
-// Copies whose checks pass while the round runs neither come again nor hide others.
+// Copies with a check that passes during the round are not returned again and do not hide others.
 func TestChecksPassMeanwhile(t *testing.T) {
 	w := newHarness(t)
 	w.fill()
@@ -139,7 +139,7 @@ func TestEmptyRound(t *testing.T) {
 	}
 }
 
-// What a person asks for is of reason demand, so that it is read whenever it last passed.
+// A sweep on demand emits tasks of reason demand, which are read even after a recent pass.
 func TestDemand(t *testing.T) {
 	w := newHarness(t)
 	w.fill()
@@ -157,7 +157,7 @@ func TestDemand(t *testing.T) {
 	}
 }
 
-// Killed after any publish, failed or not, and started again on the newest checkpoint:
+// The Runner is killed after any publish, failed or not, and restarted from the newest checkpoint: it is
 // the same round, every copy once or, of one page, twice with the same id.
 func TestInterrupted(t *testing.T) {
 	dead := retry.Permanent(errors.New("killed"))
@@ -230,7 +230,7 @@ func TestPublishIsTriedAgain(t *testing.T) {
 	}
 }
 
-// An error is not the end of the round, and is put on record.
+// An error does not end the round, and is published in the job.
 func TestDueFails(t *testing.T) {
 	w := newHarness(t)
 	w.fill()

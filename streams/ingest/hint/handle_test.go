@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// A world has one account with one store, in which bucket photos is space photos, and two stores have bucket twin.
+// A site has one account with one store, in which bucket photos is space photos, and two stores have bucket twin.
 type site struct {
 	t     *testing.T
 	store *storagetest.Faulty
@@ -75,7 +75,8 @@ func (w *site) put(item, bytes string) storage.Object {
 
 func event(name, bucket, key string) string {
 	return fmt.Sprintf(
-		`{"eventSource":"aws:s3","eventName":%q,"eventTime":"2026-05-04T10:00:00.5Z","s3":{"bucket":{"name":%q},"object":{"key":%q,"sequencer":"7"}}}`,
+		`{"eventSource":"aws:s3","eventName":%q,"eventTime":"2026-05-04T10:00:00.5Z",`+
+			`"s3":{"bucket":{"name":%q},"object":{"key":%q,"sequencer":"7"}}}`,
 		name, bucket, key)
 }
 
@@ -94,19 +95,19 @@ func TestHandle(t *testing.T) {
 		row    Row
 	}{
 		"present": {[]string{event("ObjectCreated:Put", "photos", "a+b")}, []pb.Op{pb.Op_OP_ADD}, rowTold},
-		"told of as removed": {[]string{event("ObjectRemoved:Delete", "photos", "a+b")}, []pb.Op{pb.Op_OP_ADD},
+		"removed, but present": {[]string{event("ObjectRemoved:Delete", "photos", "a+b")}, []pb.Op{pb.Op_OP_ADD},
 			rowReturned},
 		"gone": {[]string{event("ObjectRemoved:Delete", "photos", "gone")}, []pb.Op{pb.Op_OP_DELETE},
 			rowGone},
 		"gone before it was seen": {[]string{event("ObjectCreated:Put", "photos", "gone")}, nil, rowNever},
-		"aside":                   {[]string{event("ObjectTagging:Put", "nobody's", "x")}, nil, rowIrrelevant},
+		"irrelevant":              {[]string{event("ObjectTagging:Put", "unknown", "x")}, nil, rowIrrelevant},
 		"no item's key":           {[]string{event("ObjectRemoved:Delete", "own", ".millrace/marker.json")}, nil, rowNoItem},
 		"nothing":                 {nil, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w.rows = nil
 			var ids []string
-			for range 2 { // told again it is the same
+			for range 2 { // a redelivery gives the same
 				out, err := w.handle(t.Context(), tt.events...)
 				if err != nil {
 					t.Fatal(err)
@@ -133,7 +134,7 @@ func TestHandle(t *testing.T) {
 	}
 }
 
-// Several hints go on one by one, without those that nobody tells of.
+// Several hints become one message each, without irrelevant ones.
 func TestHandleSplits(t *testing.T) {
 	w := newWorld(t)
 	w.put("a", "hello")
@@ -160,7 +161,7 @@ func TestHandleSplits(t *testing.T) {
 	}
 }
 
-// What goes wrong is an error of its class, never a Change.
+// A failure is an error of its class, never a Change.
 func TestHandleFaults(t *testing.T) {
 	away := retry.Unavailable(errors.New("store away"))
 	created, removed := event("ObjectCreated:Put", "photos", "a"), event("ObjectRemoved:Delete", "photos", "gone")
@@ -181,7 +182,7 @@ func TestHandleFaults(t *testing.T) {
 			event("ObjectRemoved:Delete", "photos", "gone"), retry.ClassUnavailable},
 		"a name that no store has": {storagetest.Fault{Method: "Stat", Err: retry.Permanent(storage.ErrName)}, created,
 			retry.ClassPermanent},
-		"unknown bucket": {storagetest.Fault{Method: "Put"}, event("ObjectCreated:Put", "nobody's", "a"),
+		"unknown bucket": {storagetest.Fault{Method: "Put"}, event("ObjectCreated:Put", "unknown", "a"),
 			retry.ClassPermanent},
 		"bucket of two stores": {storagetest.Fault{Method: "Put"}, event("ObjectCreated:Put", "twin", "a"),
 			retry.ClassPermanent},
@@ -201,7 +202,7 @@ func TestHandleFaults(t *testing.T) {
 	}
 }
 
-// What a delivery is about is known beforehand where it is one thing in one place.
+// The copy of a delivery is known before it is handled if it has one hint about one copy.
 func TestPlace(t *testing.T) {
 	w := newWorld(t)
 	for name, tt := range map[string]struct {
@@ -211,9 +212,9 @@ func TestPlace(t *testing.T) {
 		"one": {`{"Records":[` + event("ObjectCreated:Put", "photos", "a") + `]}`, "acme/1/photos/a"},
 		"several": {`{"Records":[` + event("ObjectCreated:Put", "photos", "a") + "," +
 			event("ObjectCreated:Put", "photos", "b") + `]}`, ""},
-		"aside":           {`{"Records":[` + event("ObjectAcl:Put", "photos", "a") + `]}`, ""},
-		"nobody's bucket": {`{"Records":[` + event("ObjectCreated:Put", "x", "a") + `]}`, ""},
-		"garbage":         {`x`, ""},
+		"irrelevant":     {`{"Records":[` + event("ObjectAcl:Put", "photos", "a") + `]}`, ""},
+		"unknown bucket": {`{"Records":[` + event("ObjectCreated:Put", "x", "a") + `]}`, ""},
+		"garbage":        {`x`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, ok := w.h.Place(&schemas.Delivery{Value: []byte(tt.value)})

@@ -30,14 +30,15 @@ func read(t testing.TB, name string) []byte {
 	return b
 }
 
-// What each vendor sends. The files are the examples of:
+// The notifications of each vendor. The files are the examples of:
 //
 //	aws-*               Amazon S3 User Guide, "Event message structure" and "How to enable and configure event
 //	                    notifications" (s3:TestEvent); keys with a space and a plus
 //	minio-put           MinIO, "Bucket notifications"; key as event-notification.go escapes it
-//	minio-access        what targets in access format hold of an event
-//	minio-20260212-*    what MinIO of 2026-02-12 (7aac2a2c5b7c) sent, by topic and by webhook
-//	versitygw-1.8.0-*   what versitygw 1.8.0 sent, the same: its ETags have quotes, its sequencer begins anew with the process
+//	minio-access        an event in the access format of targets
+//	minio-20260212-*    sent by MinIO of 2026-02-12 (7aac2a2c5b7c), by topic and by webhook
+//	versitygw-1.8.0-*   sent by versitygw 1.8.0, both ways: its ETags have quotes, its sequencer restarts with the
+//	                    process
 //	ceph-put            Ceph, "Bucket notifications", "Events"; key as rgw_pubsub.cc writes it, unescaped
 //	versitygw-*         s3event/event.go and webhook.go of versitygw (older: an array)
 //	eventbridge-*       Amazon S3 User Guide, "EventBridge event message structure"
@@ -123,7 +124,7 @@ func withoutRaw(hints []Hint) []Hint {
 	return out
 }
 
-// alone checks that each hint, sent by itself, is the hint that it was.
+// alone checks that each hint, sent alone, is parsed as the same hint.
 func alone(t *testing.T, hints []Hint) {
 	t.Helper()
 	var left []Hint
@@ -185,7 +186,7 @@ func quoted(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }
 
-// Events by name: a removal is never made of an event that tells of none.
+// The kinds of events by name. Only events of removals give a removal.
 func TestKindOf(t *testing.T) {
 	for event, want := range map[string]Kind{
 		"ObjectCreated:Put": Created, "s3:ObjectCreated:CompleteMultipartUpload": Created, "s3:ObjectSynced:Create": Created,

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// While the marker cannot be read the tree is watched on, and no file is looked at again for that.
+// While the marker cannot be read, watching continues, and no file is examined again because of it.
 func TestWatchWhileMarkerFails(t *testing.T) {
 	t.Parallel()
 	w := newTree(t)
@@ -36,7 +36,7 @@ func TestWatchWhileMarkerFails(t *testing.T) {
 	}
 }
 
-// A session takes up where the one before ended, if its root is the same.
+// A session continues after the previous one if its root is the same.
 func TestSessionTakesUp(t *testing.T) {
 	at := time.Now().Add(-time.Hour)
 	for name, tt := range map[string]struct {
@@ -80,7 +80,7 @@ func TestSessionTakesUp(t *testing.T) {
 	}
 }
 
-// A file system that is unmounted takes its watches along: the tree is walked again, and all of it.
+// The watches of an unmounted file system are lost: the whole tree is walked again.
 func TestWatchOfAFileSystemThatGoes(t *testing.T) {
 	w := newTree(t)
 	w.write("photos/a", "1")
@@ -114,7 +114,7 @@ func TestWentBack(t *testing.T) {
 	}
 }
 
-// A directory that cannot be read for want of open files is read when it can be.
+// A directory that cannot be read because of the limit of open files is read later.
 func TestWalkReadsAgain(t *testing.T) {
 	w := newTree(t)
 	w.write("photos/d/old", "1")
@@ -172,7 +172,7 @@ func TestSessionReadsAgain(t *testing.T) {
 	}
 }
 
-// What can neither be watched nor read is logged once, and read again ever more rarely.
+// A directory that can be neither watched nor read is logged once, and read again at growing intervals.
 func TestWalkOfWhatCannotBeRead(t *testing.T) {
 	w := newTree(t)
 	w.write("photos/a", "1")
@@ -198,13 +198,13 @@ func TestWalkOfWhatCannotBeRead(t *testing.T) {
 	}
 }
 
-// A spoilt directory can be read up to so many entries.
-type spoilt struct {
+// A brokenDir fails after a number of entries.
+type brokenDir struct {
 	*os.File
 	good int
 }
 
-func (s *spoilt) ReadDir(n int) ([]fs.DirEntry, error) {
+func (s *brokenDir) ReadDir(n int) ([]fs.DirEntry, error) {
 	if s.good == 0 {
 		return nil, syscall.EIO
 	}
@@ -213,7 +213,7 @@ func (s *spoilt) ReadDir(n int) ([]fs.DirEntry, error) {
 	return all, err
 }
 
-// A directory that cannot be read to its end reports the files before that once, and all when it can be read.
+// The files of a directory that cannot be read to its end are published once, and all when it can be read.
 func TestWalkOfASpoiltDirectory(t *testing.T) {
 	w := newTree(t)
 	var all []string
@@ -228,7 +228,7 @@ func TestWalkOfASpoiltDirectory(t *testing.T) {
 	for _, tt := range []struct{ good, published int }{{2, 2}, {2, 2}, {3, 2}, {100, 6}} {
 		f, err := os.Open(w.path("photos"))
 		w.do(err)
-		w.do(s.s.walk.readAll(t.Context(), d, &spoilt{f, tt.good}))
+		w.do(s.s.walk.readAll(t.Context(), d, &brokenDir{f, tt.good}))
 		w.do(f.Close())
 		if w.published != tt.published {
 			t.Errorf("%d entries can be read: %d published, want %d", tt.good, w.published, tt.published)
@@ -242,7 +242,7 @@ func TestWalkOfASpoiltDirectory(t *testing.T) {
 	w.awaitChanges(all...)
 }
 
-// What went, or is no directory any more, is not read again; without the root there is no walk.
+// A path that was removed, or is not a directory any more, is not read again. A missing root ends the walk.
 func TestWalkOfWhatWent(t *testing.T) {
 	w := newTree(t)
 	s := w.steps()

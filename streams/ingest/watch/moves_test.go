@@ -19,14 +19,14 @@ import (
 	"github.com/millrace/millrace/internal/need"
 )
 
-// A stepper runs a session one step at a time: an event of the kernel's, or a directory of the walk.
+// A stepper runs a session step by step: one event of the kernel, or one directory of the walk.
 type stepper struct {
 	*tree
 	s   *session
 	end func()
 }
 
-// steps begins a session in which nothing that is found is published: it waits in the queue.
+// steps begins a session that publishes nothing: found files wait in the queue.
 func (w *tree) steps() *stepper {
 	w.t.Helper()
 	w.begin(func(c *Config) { c.quiet = time.Hour })
@@ -47,7 +47,7 @@ func (w *tree) steps() *stepper {
 	}}
 }
 
-// walk reads n directories, or less if there are no more.
+// walk reads up to n directories.
 func (w *stepper) walk(n int) {
 	for range n {
 		d, ok := w.s.walk.next()
@@ -58,7 +58,7 @@ func (w *stepper) walk(n int) {
 	}
 }
 
-// events takes n events, or less if there are no more.
+// events handles up to n events.
 func (w *stepper) events(n int) {
 	w.s.mark.set(time.Now())
 	for range n {
@@ -69,7 +69,7 @@ func (w *stepper) events(n int) {
 	}
 }
 
-// settle takes all events, and walks to the end.
+// settle handles all events and finishes the walk.
 func (w *stepper) settle() {
 	for {
 		w.events(1 << 30) // up to the mark that was set last
@@ -81,7 +81,7 @@ func (w *stepper) settle() {
 	}
 }
 
-// missed returns the files that do not wait to be looked at.
+// missed returns the files that are not in the queue.
 func (w *stepper) missed() (all []string) {
 	w.do(filepath.WalkDir(w.root, func(name string, d fs.DirEntry, err error) error {
 		rel, relErr := filepath.Rel(w.root, name)
@@ -116,7 +116,7 @@ func exchange(a, b string) error {
 	return unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE)
 }
 
-// A directory that is moved is watched under its new name, whatever was read before the events of the move.
+// A moved directory is watched under its new name, in whichever order events and directories are read.
 func TestMovedDirectoryIsWatched(t *testing.T) {
 	moveIntoNew := func(w *stepper) {
 		w.do(os.Mkdir(w.path("archive"), 0o755))
@@ -260,7 +260,7 @@ func TestEveryDirectoryIsWatched(t *testing.T) {
 	})
 }
 
-// Directories that are moved into ones that were just made are watched, while all goes on at once.
+// Directories that are moved into new ones are watched, with everything running concurrently.
 func TestMovesAtFullSpeed(t *testing.T) {
 	need.Full(t)
 	w, n := newTree(t), 2000

@@ -283,7 +283,7 @@ func (w *walk) examineFiles(ctx context.Context) error {
 		g         errgroup.Group
 		mu        sync.Mutex
 		decisions []hint.Decision
-		told      []pendingPath
+		examined  []pendingPath
 		failures  []pendingPath
 		last      error
 	)
@@ -301,7 +301,7 @@ func (w *walk) examineFiles(ctx context.Context) error {
 			case s.Present && p.last.Sub(s.Object.Modified) < w.s.cfg.quiet:
 				w.s.enqueue(p.path, false) // it may still be written
 			default:
-				decisions, told = append(decisions, d), append(told, p)
+				decisions, examined = append(decisions, d), append(examined, p)
 			}
 			return nil
 		})
@@ -315,7 +315,7 @@ func (w *walk) examineFiles(ctx context.Context) error {
 	}
 	if len(msgs) > 0 {
 		if err := w.s.out.Publish(ctx, msgs...); err != nil {
-			failures, last, decisions = append(failures, told...), err, nil
+			failures, last, decisions = append(failures, examined...), err, nil
 		}
 	}
 	for _, d := range decisions {

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// times says how often each item was told.
+// times returns how often each item was published.
 func (w *tree) times() map[string]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -51,7 +51,7 @@ func TestWalkAtStart(t *testing.T) {
 	})
 }
 
-// What fails while the tree is walked is looked at again, also if there is no room for all that failed.
+// Files that fail during a walk are examined again, even if the queue is too small for all of them.
 func TestWalkFaults(t *testing.T) {
 	for name, fault := range map[string]func(*tree){
 		"stat":                 func(w *tree) { w.store.Script(storagetest.Fault{Method: "Stat", Times: 8}) },
@@ -77,7 +77,7 @@ func TestWalkFaults(t *testing.T) {
 	}
 }
 
-// Directories that come while the tree is walked are walked as well.
+// Directories that are created during a walk are walked too.
 func TestWalkOfATreeThatGrows(t *testing.T) {
 	t.Parallel()
 	w := newTree(t)
@@ -157,7 +157,7 @@ func TestWalkAfterOverflow(t *testing.T) {
 	w.until("reports what comes", func() bool { return w.has("ADD photos/new/2/end 4") })
 }
 
-// flood makes more events than the kernel holds.
+// flood causes more events than the queue of the kernel holds.
 func flood(t *testing.T, name string) {
 	t.Helper()
 	b, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
@@ -181,7 +181,7 @@ func flood(t *testing.T, name string) {
 	}
 }
 
-// If more paths wait than there is room for, the tree is walked again, until all are reported.
+// If the queue is full, the tree is walked again until all files are published.
 func TestWalkAfterTooManyPaths(t *testing.T) {
 	t.Parallel()
 	w := newTree(t)
@@ -197,7 +197,7 @@ func TestWalkAfterTooManyPaths(t *testing.T) {
 	w.until("reports all", func() bool { return w.has(want...) })
 }
 
-// Without enough watches the tree is walked to its end all the same, and the log says what to raise.
+// Without enough watches, the walk still finishes, and the log names the setting to raise.
 func TestWalkWithoutWatches(t *testing.T) {
 	const env = "WATCH_TEST_LIMIT"
 	if os.Getenv(env) == "" {
@@ -237,7 +237,7 @@ func TestWalkWithoutWatches(t *testing.T) {
 	}
 }
 
-// Memory does not grow with the files of a tree, whether they are in one directory or in many.
+// Memory does not grow with the number of files, in one directory or in many.
 func TestWalkMemory(t *testing.T) {
 	files := need.Amount(600, 20_000, 100_000)
 	for name, dirs := range map[string]int{"one directory": 1, "many directories": files / 20} {

@@ -24,26 +24,26 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// A tree is a file store that is watched, in real time: the kernel knows no other.
+// A tree is a watched file store. It works in real time, because inotify does.
 type tree struct {
 	t     testing.TB
 	root  string
 	store *storagetest.Faulty
 	watch *Watch
 
-	mu   sync.Mutex // guards the rest
-	logs bytes.Buffer
+	mu      sync.Mutex // guards the rest
+	logs    bytes.Buffer
 	changes []string
-	ids  map[string]int
-	fail int // so many publications fail
-	done bool
+	ids     map[string]int
+	fail    int // number of publications that fail
+	done    bool
 
-	forgetful bool // what is published is only counted, and calls of the store are not kept
+	forgetful bool // only count published messages, and do not record calls of the store
 	inner     storage.Store
 	published int            // messages
 	count     map[string]int // of messages, by item
 
-	hold chan chan struct{} // where it is set, a look whether the root is there says so, and waits to be let go
+	hold chan chan struct{} // if set, checkRoot sends a channel on it and waits until that is closed
 }
 
 func newTree(t testing.TB) *tree {
@@ -62,7 +62,7 @@ func newTree(t testing.TB) *tree {
 	return w
 }
 
-// begin makes a Watch, as a process does that starts.
+// begin creates a Watch, like a process that starts.
 func (w *tree) begin(more func(*Config)) {
 	w.t.Helper()
 	cfg := Config{Account: "acme", Store: "1", Root: w.root, ItemAt: file.ItemAt, quiet: 30 * time.Millisecond,
@@ -128,7 +128,8 @@ func (w *tree) Publish(_ context.Context, msgs ...schemas.Message) error {
 			}
 			w.count[c.GetSpace()+"/"+c.GetItem()]++
 			if w.ids[c.GetId()]++; w.ids[c.GetId()] == 1 {
-				w.changes = append(w.changes, fmt.Sprintf("%s %s/%s %d", strings.TrimPrefix(c.GetOp().String(), "OP_"), c.GetSpace(),
+				w.changes = append(w.changes, fmt.Sprintf("%s %s/%s %d", strings.TrimPrefix(c.GetOp().String(), "OP_"),
+					c.GetSpace(),
 					c.GetItem(), c.GetSize()))
 			}
 			if c.GetOrigin() != pb.Origin_ORIGIN_NOTIFICATION || c.GetAgent() != "notification/watch" {
@@ -148,13 +149,13 @@ func (w *tree) until(what string, done func() bool) {
 	defer tick.Stop()
 	for {
 		w.mu.Lock()
-		is, told, said := done(), fmt.Sprint(w.changes), w.logs.String()
+		is, changes, logs := done(), fmt.Sprint(w.changes), w.logs.String()
 		w.mu.Unlock()
 		if is {
 			return
 		}
 		if time.Now().After(end) {
-			w.t.Fatalf("%s: told %s\n%s", what, told, said)
+			w.t.Fatalf("%s: published %s\n%s", what, changes, logs)
 		}
 		<-tick.C
 	}
@@ -168,11 +169,11 @@ func (w *tree) awaitLog(text string) {
 	w.mu.Unlock()
 }
 
-// tells waits until exactly that was told since it was last asked, in any order.
+// awaitChanges waits until exactly these Changes were published since the last call, in any order.
 func (w *tree) awaitChanges(want ...string) {
 	w.t.Helper()
 	slices.Sort(want)
-	w.until(fmt.Sprintf("tells %.1000q", want), func() bool {
+	w.until(fmt.Sprintf("publishes %.1000q", want), func() bool {
 		got := slices.Sorted(slices.Values(w.changes))
 		return slices.Equal(got, want)
 	})
@@ -181,7 +182,7 @@ func (w *tree) awaitChanges(want ...string) {
 	w.mu.Unlock()
 }
 
-// has says whether all that is wanted was told; the caller holds mu.
+// has reports whether all wanted Changes were published. The caller holds mu.
 func (w *tree) has(want ...string) bool {
 	return !slices.ContainsFunc(want, func(s string) bool { return !slices.Contains(w.changes, s) })
 }
@@ -209,7 +210,7 @@ func TestWatch(t *testing.T) {
 	w.write("photos/old", "12345")
 	w.run()
 	w.awaitChanges("ADD photos/old 5") // which was there before
-	w.write("photos/a", "1")    // in a directory that was there
+	w.write("photos/a", "1")           // in a directory that was there
 	w.awaitChanges("ADD photos/a 1")
 	w.write("photos/2026/05/b c", "12") // with directories that are new, and a new space
 	w.write("maps/m", "123")
@@ -242,10 +243,10 @@ func TestWatch(t *testing.T) {
 		storage.PutOptions{Size: 3}); err != nil {
 		t.Fatal(err)
 	}
-	w.awaitChanges("ADD photos/ours 3") // as the one who put it tells, by the same id
+	w.awaitChanges("ADD photos/ours 3") // with the id of the Change of the writer
 }
 
-// A root that goes tells of nothing, is waited for, and is watched again.
+// While the root is gone, nothing is published; it is watched again when it is back.
 func TestWatchLosesItsRoot(t *testing.T) {
 	t.Parallel()
 	w := newTree(t)
@@ -263,7 +264,7 @@ func TestWatchLosesItsRoot(t *testing.T) {
 	w.awaitChanges("ADD photos/b 2")
 }
 
-// What fails is looked at again; what is not acknowledged is told again, by the same id.
+// A path that fails is examined again. A Change that is not acknowledged is published again with the same id.
 func TestWatchFaults(t *testing.T) {
 	for name, fault := range map[string]func(*tree){
 		"stat":                 func(w *tree) { w.store.Script(storagetest.Fault{Method: "Stat"}) },
