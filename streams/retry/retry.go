@@ -14,7 +14,7 @@ import (
 // A Class determines how an error is handled.
 type Class int
 
-// The classes, from the mildest to the worst.
+// The classes, from the mildest to the worst. Of several errors, the worst class counts.
 const (
 	// Transient errors may disappear on a retry: time-outs, resets, 5xx.
 	Transient Class = iota
