@@ -74,12 +74,10 @@ func missing(b Body) *fault {
 			required{"outcome", b.GetOutcome() != 0}, timestamp("finished", b.GetFinished()))
 	case *pb.FixityTask:
 		return requireFields(b.GetId(), text("account", b.GetAccount()), text("store", b.GetStore()),
-			text("space", b.GetSpace()),
-			text("item", b.GetItem()), required{"reason", b.GetReason() != 0})
+			text("space", b.GetSpace()), text("item", b.GetItem()), required{"reason", b.GetReason() != 0})
 	case *pb.FixityResult:
 		return requireFields(b.GetId(), text("account", b.GetAccount()), text("store", b.GetStore()),
-			text("space", b.GetSpace()),
-			text("item", b.GetItem()), required{"verdict", b.GetVerdict() != 0},
+			text("space", b.GetSpace()), text("item", b.GetItem()), required{"verdict", b.GetVerdict() != 0},
 			timestamp("started", b.GetStarted()), timestamp("finished", b.GetFinished()))
 	case *pb.Incident:
 		return requireFields(b.GetId(), text("kind", b.GetKind()), required{"state", b.GetState() != 0})
@@ -88,8 +86,8 @@ func missing(b Body) *fault {
 	case *pb.Job:
 		return requireFields(b.GetId(), text("name", b.GetName()))
 	case *pb.Policy:
-		return requireFields(b.GetId(), text("account", b.GetAccount()), required{"document", b.GetRemoved() ||
-			b.GetDocument() != ""})
+		return requireFields(b.GetId(), text("account", b.GetAccount()),
+			required{"document", b.GetRemoved() || b.GetDocument() != ""})
 	case *pb.Control:
 		return requireFields(b.GetId())
 	case *pb.Checkpoint:

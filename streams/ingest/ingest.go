@@ -118,8 +118,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case pathNotifications:
 		take = h.notifications
 	default:
-		h.answer(w, r, nil, refusal(http.StatusNotFound, "not-found", "unknown path: the paths are %s and %s", pathChanges,
-			pathNotifications))
+		h.answer(w, r, nil, refusal(http.StatusNotFound, "not-found", "unknown path: the paths are %s and %s",
+			pathChanges, pathNotifications))
 		return
 	}
 	if p := h.serve(w, r, take); p != nil {

@@ -206,8 +206,9 @@ func readSize(value string) (size int64, reason string) {
 // time zone, which are in zone.
 func readTime(value string, zone *time.Location) (t time.Time, reason string) {
 	value = strings.TrimSpace(value)
-	for _, form := range []string{time.RFC3339, "2006-01-02 15:04:05Z07:00", "2006-01-02 15:04:05 -0700", time.RFC1123,
-		time.RFC1123Z} {
+	for _, form := range []string{
+		time.RFC3339, "2006-01-02 15:04:05Z07:00", "2006-01-02 15:04:05 -0700", time.RFC1123, time.RFC1123Z,
+	} {
 		t, err := time.Parse(form, value)
 		// Of zones by name, only UTC has a known offset.
 		if name, offset := t.Zone(); err == nil && (form != time.RFC1123 || offset != 0 || name == "GMT" || name == "UTC") {

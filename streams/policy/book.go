@@ -40,7 +40,7 @@ type history struct {
 type RecordFaults struct {
 	Gap    error // a record after the newest revision cannot be decoded
 	Unread error // the document of the newest revision cannot be parsed
-	Stores error // the newest revision is in force, but is invalid for the stores that this process knows
+	Stores error // the newest revision is in force, but this process, with the stores it knows, would not publish it
 }
 
 // Err returns all faults as one error; nil if there are none.
