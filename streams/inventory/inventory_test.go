@@ -349,8 +349,8 @@ func TestOpenRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Open(filepath.Join(files(t, c.files), c.open), c.opts)
-			if err == nil || !strings.Contains(err.Error(), c.want) || !errors.Is(err, ErrFormat) &&
-				!errors.Is(err, ErrInvalid) {
+			if err == nil || !strings.Contains(err.Error(), c.want) ||
+				!errors.Is(err, ErrFormat) && !errors.Is(err, ErrInvalid) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})

@@ -63,8 +63,8 @@ func TestSizeOfOrders(t *testing.T) {
 			cause := tt.of(w)
 			for range 2 { // its outputs are lost, except the incident
 				var err error
-				if w.steward,
-					err = New(Config{Large: 100}, Deps{Stores: w, Records: w, Log: slog.New(slog.DiscardHandler)}); err != nil {
+				deps := Deps{Stores: w, Records: w, Log: slog.New(slog.DiscardHandler)}
+				if w.steward, err = New(Config{Large: 100}, deps); err != nil {
 					t.Fatal(err)
 				}
 				for key, i := range w.topic {
