@@ -131,7 +131,7 @@ func TestHasherReadFromFails(t *testing.T) {
 	}
 	wrapped := fmt.Errorf("connection: %w", io.EOF)
 	if _, err := h.ReadFrom(iotest.ErrReader(wrapped)); err != wrapped {
-		t.Errorf("got %v, want the reader's error, which is no end", err)
+		t.Errorf("got %v, want the error of the reader, which is not io.EOF", err)
 	}
 	if _, err := h.ReadFrom(stuck{}); !errors.Is(err, io.ErrNoProgress) {
 		t.Errorf("got %v, want io.ErrNoProgress", err)

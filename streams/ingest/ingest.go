@@ -111,18 +111,18 @@ const (
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var take func(request) (any, *problem)
+	var handle func(request) (any, *problem)
 	switch r.URL.Path {
 	case pathChanges:
-		take = h.changes
+		handle = h.changes
 	case pathNotifications:
-		take = h.notifications
+		handle = h.notifications
 	default:
 		h.answer(w, r, nil, refusal(http.StatusNotFound, "not-found", "unknown path: the paths are %s and %s",
 			pathChanges, pathNotifications))
 		return
 	}
-	if p := h.serve(w, r, take); p != nil {
+	if p := h.serve(w, r, handle); p != nil {
 		h.answer(w, r, nil, p)
 	}
 }
@@ -136,7 +136,7 @@ type request struct {
 
 // serve authorises, reads, handles and answers a request. If it returns a problem, the caller must answer with it,
 // which needs almost no memory.
-func (h *Handler) serve(w http.ResponseWriter, r *http.Request, take func(request) (any, *problem)) *problem {
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request, handle func(request) (any, *problem)) *problem {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
 		return refusal(http.StatusMethodNotAllowed, "method", "%s is not allowed here, only POST", r.Method)
@@ -167,7 +167,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, take func(reques
 			"the requests in progress use all of the %d bytes of memory", h.cfg.Memory).retryAfter(retryBusy)
 	}
 	defer h.memory.Release(weight)
-	out, p := take(request{r, sender, body})
+	out, p := handle(request{r, sender, body})
 	h.answer(w, r, out, p)
 	return nil
 }

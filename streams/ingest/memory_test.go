@@ -124,7 +124,7 @@ func hostile(t testing.TB) map[string]struct {
 // No body takes more memory than its request counts with.
 func TestRequestMemory(t *testing.T) {
 	all := hostile(t)
-	defer runtime.KeepAlive(all) // or bodies that go would hide what comes
+	defer runtime.KeepAlive(all) // or freed bodies would hide new allocations
 	for name, tt := range all {
 		t.Run(name, func(t *testing.T) {
 			if len(tt.body) > bodyLimit {

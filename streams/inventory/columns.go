@@ -69,9 +69,9 @@ type columns struct {
 	unread  []string
 }
 
-// readHeader determines the meanings of columns: those in said, else those of their usual names. Its error is for the
-// user.
-func readHeader(header []string, said map[string]string) (columns, error) {
+// readHeader determines the meanings of columns: those in chosenNames, else those of their usual names. Its error is
+// for the user.
+func readHeader(header []string, chosenNames map[string]string) (columns, error) {
 	c := columns{meaning: make([]string, len(header))}
 	at := map[string]int{} // positions by meaning
 	set := func(meaning string, i int) error {
@@ -82,10 +82,10 @@ func readHeader(header []string, said map[string]string) (columns, error) {
 		at[meaning], c.meaning[i] = i, meaning
 		return nil
 	}
-	for _, meaning := range slices.Sorted(maps.Keys(said)) {
-		i := slices.Index(header, said[meaning])
+	for _, meaning := range slices.Sorted(maps.Keys(chosenNames)) {
+		i := slices.Index(header, chosenNames[meaning])
 		if i < 0 {
-			return c, fmt.Errorf("there is no column %q; there are %q", said[meaning], header)
+			return c, fmt.Errorf("there is no column %q; there are %q", chosenNames[meaning], header)
 		}
 		if meaning = meaningOf(meaning); c.meaning[i] != "" {
 			return c, fmt.Errorf("column %q cannot be %s and %s", header[i], c.meaning[i], meaning)

@@ -187,7 +187,7 @@ func TestSums(t *testing.T) {
 		"not UTF-8": {"x", emptyMD5 + "  a\n" + emptyMD5 + "  \xff\n", Options{}, []string{`x:1 |"a" md5:` + emptyMD5,
 			"! x:2 the line is not UTF-8"}},
 		"no name": {"x", emptyMD5 + "  a\n" + emptyMD5 + "  \n", Options{}, []string{`x:1 |"a" md5:` + emptyMD5,
-			"! x:2 there is no name behind the sum"}},
+			"! x:2 there is no name after the sum"}},
 		"stdin": {"x", emptyMD5 + "  -\n", Options{Format: Sums}, []string{"~! x:1 it is the sum of standard input"}},
 		"odd length": {"x", emptyMD5 + "  a\n" + emptyMD5 + "0  b\n", Options{}, []string{`x:1 |"a" md5:` + emptyMD5,
 			"! x:2 no algorithm has digests of 33 digits"}},

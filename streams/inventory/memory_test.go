@@ -53,7 +53,7 @@ func TestOCFLMemory(t *testing.T) {
 		}
 	}
 	const mib = 1 << 20
-	const slack = 4 * mib // what comes while garbage is looked for
+	const slack = 4 * mib // allocations during garbage collection
 	for name, tt := range map[string]struct {
 		write func(*testing.T) int64
 		rows  int

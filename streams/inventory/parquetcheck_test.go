@@ -68,8 +68,7 @@ type wideRow struct {
 	Other string `parquet:"other,plain"`
 }
 
-// What is held of a Parquet file is a page of each column that is read, however large the file is, and whatever it
-// says.
+// Reading a Parquet file holds one page of each column in memory, for any size of the file and any claim in it.
 func TestParquetMemory(t *testing.T) {
 	const mib = 1 << 20
 	long := strings.Repeat("k", 8<<10)

@@ -134,11 +134,11 @@ func isDuraCloud(header []string) bool {
 	return len(header) >= 3 && slices.Equal(header[:3], []string{"space-id", "content-id", "MD5"})
 }
 
-// delimiterOf returns the delimiter of CSV: said if set, else a comma, or a semicolon if the header has no comma.
-func delimiterOf(header []byte, said rune) rune {
+// delimiterOf returns the delimiter of CSV: configured if set, else a comma, or a semicolon if the header has no comma.
+func delimiterOf(header []byte, configured rune) rune {
 	switch {
-	case said != 0:
-		return said
+	case configured != 0:
+		return configured
 	case !bytes.ContainsRune(header, ',') && bytes.ContainsRune(header, ';'):
 		return ';'
 	}

@@ -55,7 +55,7 @@ func splitSum(line, algorithm string) (alg, hex, name, reason string) {
 	}
 	switch name {
 	case "":
-		return "", "", "", "there is no name behind the sum"
+		return "", "", "", "there is no name after the sum"
 	case "-":
 		return "", "", "", "it is the sum of standard input, of no file"
 	}

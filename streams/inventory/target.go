@@ -131,7 +131,7 @@ func (t *Target) item(e Entry) (item, reason string) {
 		return part == "" || part == "." ||
 			part == ".."
 	}):
-		return "", fmt.Sprintf("%.200q is no plain path: it has a part that is empty, . or ..", item)
+		return "", fmt.Sprintf("%.200q is not a plain path: it has a part that is empty, . or ..", item)
 	}
 	return t.Prefix + item, ""
 }

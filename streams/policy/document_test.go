@@ -256,7 +256,7 @@ func FuzzParse(f *testing.F) {
 		d, err := Parse(b)
 		var faults Faults
 		if err != nil && (!errors.As(err, &faults) || len(faults) == 0) {
-			t.Errorf("an error that is no Faults: %v", err)
+			t.Errorf("an error that is not Faults: %v", err)
 		}
 		d.Validate(stores) // must not panic
 		d.rules("a").Excludes("b", 1)

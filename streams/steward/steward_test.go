@@ -284,7 +284,7 @@ func TestApply(t *testing.T) {
 	w.steward.Apply([]byte(k), other)
 	w.handle(w.result(14))
 	if i := w.topic[k]; i.GetId() == other.GetId() || i.GetStepCount() != 1 {
-		t.Errorf("the closed incident goes on: %v", i)
+		t.Errorf("the closed incident is continued: %v", i)
 	}
 	w.steward.Apply([]byte(k), nil)
 	if w.steward.table.get(k) != nil || w.steward.table.of(at) != nil {

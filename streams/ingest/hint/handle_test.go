@@ -26,7 +26,7 @@ type site struct {
 	h     *Handler
 }
 
-func newWorld(t *testing.T) *site {
+func newSite(t *testing.T) *site {
 	t.Helper()
 	inner, err := mem.New(mem.Config{ID: "acme/1"})
 	if err != nil {
@@ -87,7 +87,7 @@ func (w *site) handle(ctx context.Context, events ...string) ([]schemas.Message,
 }
 
 func TestHandle(t *testing.T) {
-	w := newWorld(t)
+	w := newSite(t)
 	o := w.put("a b", "hello")
 	for name, tt := range map[string]struct {
 		events []string
@@ -136,7 +136,7 @@ func TestHandle(t *testing.T) {
 
 // Several hints become one message each, without irrelevant ones.
 func TestHandleSplits(t *testing.T) {
-	w := newWorld(t)
+	w := newSite(t)
 	w.put("a", "hello")
 	out, err := w.handle(t.Context(), event("ObjectCreated:Put", "photos", "a"), event("ObjectAcl:Put", "photos", "a"),
 		event("ObjectRemoved:Delete", "unknown", "b"))
@@ -191,7 +191,7 @@ func TestHandleFaults(t *testing.T) {
 		"no notification": {storagetest.Fault{Method: "Put"}, `"x"`, retry.ClassPermanent},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newSite(t)
 			w.put("a", "hello")
 			w.store.Script(tt.fault)
 			out, err := w.handle(t.Context(), tt.event)
@@ -204,7 +204,7 @@ func TestHandleFaults(t *testing.T) {
 
 // The copy of a delivery is known before it is handled if it has one hint about one copy.
 func TestPlace(t *testing.T) {
-	w := newWorld(t)
+	w := newSite(t)
 	for name, tt := range map[string]struct {
 		value string
 		want  string

@@ -138,8 +138,7 @@ func TestWalkReadsAgain(t *testing.T) {
 	}
 }
 
-// The directories that wait to be read again wait on in the next session, which reads all of them whatever it leaves
-// out.
+// Deferred directories stay deferred in the next session, which then reads all files in them.
 func TestSessionReadsAgain(t *testing.T) {
 	w := newTree(t)
 	w.write("photos/d/old", "1")

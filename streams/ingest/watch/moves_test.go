@@ -147,7 +147,7 @@ func TestMovedDirectoryIsWatched(t *testing.T) {
 			w.do(os.Rename(w.path("inbox/d"), w.path("elsewhere")))
 			w.events(2)
 			w.do(os.MkdirAll(w.path("inbox/d/sub"), 0o755))
-			w.walk(3) // the other two are where it went
+			w.walk(3) // the other two are in the new place
 			w.do(os.Rename(w.path("inbox/d"), w.path("inbox/e")))
 		},
 		"over an empty one that is held open": func(w *stepper) {

@@ -24,7 +24,7 @@ type queue struct {
 	mu       sync.Mutex // guards the rest
 	paths    map[string]pendingPath
 	full     bool                 // a path was refused, and none was taken since
-	missed   bool                 // a path was refused, and missed did not say so yet
+	missed   bool                 // a path was dropped since the last takeMissed
 	inFlight map[string]time.Time // paths that were taken and are not done, with their first
 }
 

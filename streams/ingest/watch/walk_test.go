@@ -153,7 +153,7 @@ func TestWalkAfterOverflow(t *testing.T) {
 			t.Errorf("%s was reported %d times", item, n)
 		}
 	}
-	w.write("photos/new/2/end", "1234") // and what comes is seen, in directories that came unseen
+	w.write("photos/new/2/end", "1234") // new files are found, even in directories with a dropped event
 	w.until("reports what comes", func() bool { return w.has("ADD photos/new/2/end 4") })
 }
 

@@ -215,22 +215,22 @@ func TestWatch(t *testing.T) {
 	w.write("photos/2026/05/b c", "12") // with directories that are new, and a new space
 	w.write("maps/m", "123")
 	w.awaitChanges("ADD photos/2026/05/b c 2", "ADD maps/m 3")
-	w.write("photos/2026/05/b c", "1234") // again, in a directory that came while it was watched
+	w.write("photos/2026/05/b c", "1234") // again, in a directory that is new
 	w.awaitChanges("ADD photos/2026/05/b c 4")
 	w.do(os.Rename(w.path("photos/a"), w.path("maps/a")))
 	w.awaitChanges("DELETE photos/a 0", "ADD maps/a 1")
 	w.do(os.Remove(w.path("photos/old")))
 	w.awaitChanges("DELETE photos/old 0")
-	w.write("photos/.swap", "x") // came and went again
+	w.write("photos/.swap", "x") // created and deleted
 	w.do(os.Remove(w.path("photos/.swap")))
 	w.awaitChanges("DELETE photos/.swap 0")
 	w.write("maps/known", "12")
 	w.awaitChanges("ADD maps/known 2")
-	w.write(".millrace/new", "123") // takes the place of what is known, and goes before that was looked at
+	w.write(".millrace/new", "123") // replaces a known file, and is deleted before it is examined
 	w.do(os.Rename(w.path(".millrace/new"), w.path("maps/known")))
 	w.do(os.Remove(w.path("maps/known")))
 	w.awaitChanges("DELETE maps/known 0")
-	w.write(".millrace/mine", "x") // and what is no item
+	w.write(".millrace/mine", "x") // not an item
 	w.do(os.Symlink("m", w.path("maps/link")))
 	w.write("photos/end", "1")
 	w.awaitChanges("ADD photos/end 1")
