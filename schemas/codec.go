@@ -14,15 +14,15 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// What an error of this package wraps. Neither is cured by trying again.
+// Sentinels that the errors of this package wrap. Both are permanent.
 var (
-	// ErrMalformed: the record cannot be read, or the message must not be written.
+	// ErrMalformed reports that a record cannot be decoded or that a message is invalid.
 	ErrMalformed = errors.New("malformed message")
-	// ErrTooLarge: the encoded message is larger than MaxBytes.
+	// ErrTooLarge reports that an encoded message is larger than MaxBytes.
 	ErrTooLarge = errors.New("message is too large")
 )
 
-// Content types of a record's value.
+// Content types of the value of a record.
 const (
 	ContentProtobuf = "application/protobuf"
 	ContentJSON     = "application/json"
@@ -43,10 +43,10 @@ const (
 	timeForm    = "2006-01-02T15:04:05.000Z" // RFC 3339 in milliseconds, UTC
 )
 
-// A DecodeError says what is wrong with one message. It wraps ErrMalformed.
+// A DecodeError is the reason why a message is invalid. It wraps ErrMalformed.
 type DecodeError struct {
-	Topic  Topic  // empty where the topic is not known
-	Field  string // path of the field (source_record.size), or a header's name; empty: all of it
+	Topic  Topic  // empty if the topic is not known
+	Field  string // path of the field (source_record.size), or name of a header; empty for the whole message
 	Reason string
 }
 
@@ -64,15 +64,14 @@ func (e *DecodeError) Error() string {
 // Unwrap returns ErrMalformed.
 func (e *DecodeError) Unwrap() error { return ErrMalformed }
 
-// Encode turns a message into a record: Protobuf, keyed by the catalogue, with
-// CloudEvents headers.
+// Encode returns the record of a message: Protobuf, with the key of the catalogue and CloudEvents headers.
 //
-// A message that Decode would refuse is refused with a *DecodeError. A record that is
-// over MaxBytes, all told, is refused with an error that wraps ErrTooLarge.
+// It returns a *DecodeError if Decode would reject the message, and an error that wraps ErrTooLarge if key, value and
+// headers are larger than MaxBytes.
 func Encode(m Message) (Record, error) {
 	c, ok := codings[m.Topic]
 	if !ok {
-		return Record{}, &DecodeError{m.Topic, "", "the topic has no message of its own"}
+		return Record{}, &DecodeError{m.Topic, "", "the topic has no message type"}
 	}
 	if reflect.TypeOf(m.Body) != c.body {
 		return Record{}, &DecodeError{m.Topic, "", fmt.Sprintf("is a %T, want a %v", m.Body, c.body)}
@@ -87,7 +86,7 @@ func Encode(m Message) (Record, error) {
 	if _, err := body.MarshalToSizedBufferVT(buf); err != nil {
 		return Record{}, fmt.Errorf("encode %s: %w", m.Topic, err)
 	}
-	if f := c.shape.check(buf); f != nil {
+	if f := c.validator.check(buf); f != nil {
 		return Record{}, f.in(m.Topic)
 	}
 	r := Record{Topic: m.Topic, Value: buf[:size:size]}
@@ -113,10 +112,10 @@ func Encode(m Message) (Record, error) {
 	return r, nil
 }
 
-// tail returns the part of buf from n on, closed to appending, and buf.
+// tail returns buf[n:] without spare capacity, so that an append to it cannot overwrite buf, and buf itself.
 func tail(buf []byte, n int) (part, all []byte) { return buf[n:len(buf):len(buf)], buf }
 
-// appendTime is t.AppendFormat(buf, timeForm), at a third of its cost, for years of four digits.
+// appendTime is a faster t.AppendFormat(buf, timeForm), at a third of the cost, for years of four digits.
 func appendTime(buf []byte, t time.Time) []byte {
 	year, month, day := t.Date()
 	hour, minute, second := t.Clock()
@@ -138,7 +137,7 @@ func appendTime(buf []byte, t time.Time) []byte {
 	return buf
 }
 
-// Size is what a record weighs: the bytes of its key, value and headers.
+// Size returns the size of a record in bytes: key, value and headers.
 func (r Record) Size() int {
 	n := len(r.Key) + len(r.Value)
 	for _, h := range r.Headers {
@@ -147,22 +146,20 @@ func (r Record) Size() int {
 	return n
 }
 
-// Decode reads the message in a record of topic. Its errors are *DecodeError.
+// Decode decodes the message in a record of topic. Its errors are *DecodeError.
 //
-// The content type is that of the header, or Protobuf without one; a ce_type, where
-// there is one, must be the topic's. The value is what counts: no other header is
-// read. A Change without an id gets the one that is a function of it.
+// The header content-type selects the encoding; the default is Protobuf. The headers ce_type and ce_specversion, if
+// present, must match the topic. No other header is read. A Change without an id gets its ChangeID.
 //
-// Fields that this version does not know are kept in Protobuf, and passed on. In JSON
-// they are refused: they could not be passed on, so taking them would lose them, and
-// a misspelt name would be taken for a missing value; the dead letter that a refusal makes can be
-// sent again after an upgrade.
+// In Protobuf, fields unknown to this version are kept and passed on. In JSON they are an error: they could not be
+// passed on, and a misspelt name would look like a missing value. The resulting dead letter can be redriven after an
+// upgrade.
 func Decode(topic Topic, headers []Header, value []byte) (Body, error) {
 	return decode(topic, headers, value, bytes.Clone)
 }
 
-// DecodeShared is as Decode, and takes less memory: the body shares that of value, which must not change
-// while the body is in use and is held as long.
+// DecodeShared is like Decode, but does not copy: the body refers to the memory of value. The caller must not change
+// value while the body is in use, and the body keeps all of value in memory.
 func DecodeShared(topic Topic, headers []Header, value []byte) (Body, error) {
 	return decode(topic, headers, value, func(b []byte) []byte { return b })
 }
@@ -170,7 +167,7 @@ func DecodeShared(topic Topic, headers []Header, value []byte) (Body, error) {
 func decode(topic Topic, headers []Header, value []byte, own func([]byte) []byte) (Body, error) {
 	c, ok := codings[topic]
 	if !ok {
-		return nil, &DecodeError{topic, "", "the topic has no message of its own"}
+		return nil, &DecodeError{topic, "", "the topic has no message type"}
 	}
 	asJSON, f := c.readHeaders(headers)
 	if f != nil {
@@ -179,7 +176,8 @@ func decode(topic Topic, headers []Header, value []byte, own func([]byte) []byte
 	if len(value) > MaxBytes {
 		return nil, &DecodeError{topic, "", fmt.Sprintf("%d bytes, at most %d", len(value), MaxBytes)}
 	}
-	if n := (Record{Headers: headers}).Size(); n > MaxBytes { // it could not wait and come back
+	// A record with larger headers could not be written to a delay lane.
+	if n := (Record{Headers: headers}).Size(); n > MaxBytes {
 		return nil, &DecodeError{topic, "", fmt.Sprintf("headers of %d bytes, at most %d", n, MaxBytes)}
 	}
 	body := c.make().(vtMessage)
@@ -201,11 +199,11 @@ func decode(topic Topic, headers []Header, value []byte, own func([]byte) []byte
 }
 
 func readProtobuf(c *coding, body vtMessage, value []byte, own func([]byte) []byte) *fault {
-	if f := c.shape.check(value); f != nil {
+	if f := c.validator.check(value); f != nil {
 		return f
 	}
-	// What is read shares the memory of what it is read from: as a rule a copy of its own, so that
-	// it neither changes nor holds on to a whole fetch from the broker.
+	// The decoded message refers to the memory of its input. Decode passes a copy, so that the message neither changes
+	// with the fetch buffer nor keeps it in memory.
 	if err := body.UnmarshalVTUnsafe(own(value)); err != nil {
 		return &fault{reason: "is not a " + string(c.name) + ": " + err.Error()}
 	}
@@ -220,10 +218,10 @@ func readJSON(c *coding, body vtMessage, value []byte) *fault {
 	if err != nil {
 		return &fault{reason: err.Error()}
 	}
-	return c.shape.check(b)
+	return c.validator.check(b)
 }
 
-// readHeaders says whether the value is JSON. Of headers of one name the last counts.
+// readHeaders reports whether the value is JSON. The last of several headers with the same name counts.
 func (c *coding) readHeaders(headers []Header) (asJSON bool, f *fault) {
 	for _, h := range headers {
 		switch h.Key {
@@ -234,7 +232,8 @@ func (c *coding) readHeaders(headers []Header) (asJSON bool, f *fault) {
 			case isContent(h.Value, ContentJSON):
 				asJSON = true
 			default:
-				return false, &fault{h.Key, fmt.Sprintf("%.80q is neither %s nor %s", h.Value, ContentProtobuf, ContentJSON)}
+				return false, &fault{h.Key,
+					fmt.Sprintf("%.80q is neither %s nor %s", h.Value, ContentProtobuf, ContentJSON)}
 			}
 		case HeaderType:
 			if !bytes.Equal(h.Value, c.name) {
@@ -249,13 +248,13 @@ func (c *coding) readHeaders(headers []Header) (asJSON bool, f *fault) {
 	return asJSON, nil
 }
 
-// isContent reports whether a header's value is a media type, whatever its case and parameters.
+// isContent reports whether the value of a header is mediaType. It ignores case and parameters.
 func isContent(value []byte, mediaType string) bool {
 	t, _, _ := strings.Cut(string(value), ";")
 	return strings.EqualFold(strings.TrimSpace(t), mediaType)
 }
 
-// vtMessage is what the generated code gives every Body.
+// vtMessage is the interface that the generated code implements for every Body.
 type vtMessage interface {
 	Body
 	SizeVT() int
@@ -264,13 +263,13 @@ type vtMessage interface {
 	UnmarshalVTUnsafe(b []byte) error
 }
 
-// A coding is what is made once of an entry of the catalogue: its headers and its shape.
+// A coding holds everything that is precomputed for an entry of the catalogue.
 type coding struct {
 	name, version, source, content []byte // values of headers
 	body                           reflect.Type
 	make                           func() Body
 	key                            func(Body) string
-	shape                          *shape
+	validator                      *validator
 }
 
 var codings = compile(Catalogue())
@@ -286,13 +285,13 @@ func compile(entries []Entry) map[Topic]*coding {
 		m[e.Topic] = &coding{
 			name: []byte(d.FullName()), version: []byte(specVersion),
 			source: []byte(DefaultSource), content: []byte(ContentProtobuf),
-			body: reflect.TypeOf(b), make: e.New, key: e.Key, shape: shapeOf(d),
+			body: reflect.TypeOf(b), make: e.New, key: e.Key, validator: newValidator(d),
 		}
 	}
 	return m
 }
 
-// timeOf returns the time that a message is about; nil where it has none.
+// timeOf returns the field that Time is based on; nil if the message has none.
 func timeOf(b Body) *timestamppb.Timestamp {
 	switch b := b.(type) {
 	case interface{ GetTime() *timestamppb.Timestamp }:
@@ -305,8 +304,8 @@ func timeOf(b Body) *timestamppb.Timestamp {
 	return nil
 }
 
-// Time returns the time that a message is about, in UTC: when it happened, was made, or
-// came to its end. It is zero where the message has none.
+// Time returns the time of the event that a message describes, in UTC: when it happened, was created, updated or
+// finished. It is zero if the message has no such field.
 func Time(b Body) time.Time {
 	if t := timeOf(b); t != nil {
 		return t.AsTime()

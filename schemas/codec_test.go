@@ -17,7 +17,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// change is a Change as the decorator makes them.
+// change returns a Change like those of the emit decorator.
 func change() *pb.Change {
 	c := &pb.Change{
 		Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "2020/summer/img_0001.jpg",
@@ -63,10 +63,10 @@ func TestEncode(t *testing.T) {
 	if err := proto.Unmarshal(got.Value, &read); err != nil || !proto.Equal(&read, c) {
 		t.Errorf("value: got %v (%v), want %v", &read, err, c)
 	}
-	// What shares memory must not share room to grow.
+	// Slices of one allocation must not have spare capacity.
 	for _, b := range [][]byte{got.Key, got.Value, got.Headers[1].Value} {
 		if cap(b) != len(b) {
-			t.Errorf("%.20q has room for %d bytes more", b, cap(b)-len(b))
+			t.Errorf("%.20q has a spare capacity of %d bytes", b, cap(b)-len(b))
 		}
 	}
 }
@@ -109,7 +109,8 @@ func TestEncodeRefuses(t *testing.T) {
 	}
 }
 
-const byHand = `{"op": "OP_ADD", "account": "acme", "store": "1", "space": "photos", "item": "a.jpg", "size": 3, "time": "2026-05-04T03:02:01Z"}`
+const byHand = `{"op": "OP_ADD", "account": "acme", "store": "1", "space": "photos", "item": "a.jpg", "size": 3, ` +
+	`"time": "2026-05-04T03:02:01Z"}`
 
 func TestDecodeByHand(t *testing.T) {
 	headers := []schemas.Header{{Key: "content-type", Value: []byte("Application/JSON; charset=utf-8")}}
@@ -127,7 +128,7 @@ func TestDecodeByHand(t *testing.T) {
 	}
 }
 
-// What is decoded is of its own, unless it is to share.
+// A message of Decode has its own memory; one of DecodeShared refers to the value.
 func TestDecodeShared(t *testing.T) {
 	c := &pb.Change{
 		Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "a.jpg",
@@ -140,8 +141,8 @@ func TestDecodeShared(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		decode func(schemas.Topic, []schemas.Header, []byte) (schemas.Body, error)
-		after  string // the item, once the value has changed
-	}{"own": {schemas.Decode, "a.jpg"}, "shared": {schemas.DecodeShared, "b.jpg"}} {
+		after  string // the item after the value has changed
+	}{"copied": {schemas.Decode, "a.jpg"}, "shared": {schemas.DecodeShared, "b.jpg"}} {
 		value := bytes.Clone(rec.Value)
 		got, err := tt.decode(schemas.Changes, rec.Headers, value)
 		if err != nil {
@@ -172,12 +173,13 @@ func TestDecodeHeaders(t *testing.T) {
 		"protobuf":                  {headers{"content-type": "application/protobuf"}, binary, ""},
 		"protobuf, with parameters": {headers{"content-type": "application/protobuf; v=1"}, binary, ""},
 		"others":                    {headers{"traceparent": "00-1", "ce_id": "x", "ce_source": "/me"}, binary, ""},
-		"JSON":                      {headers{"content-type": "application/json", "ce_type": "millrace.v1.Change"}, []byte(byHand), ""},
-		"unknown content type":      {headers{"content-type": "text/plain"}, binary, "content-type"},
-		"empty content type":        {headers{"content-type": ""}, binary, "content-type"},
-		"another message":           {headers{"ce_type": "millrace.v1.Job"}, binary, "ce_type"},
-		"another version":           {headers{"ce_type": "millrace.v2.Change"}, binary, "ce_type"},
-		"another specversion":       {headers{"ce_specversion": "0.3"}, binary, "ce_specversion"},
+		"JSON": {headers{"content-type": "application/json", "ce_type": "millrace.v1.Change"},
+			[]byte(byHand), ""},
+		"unknown content type": {headers{"content-type": "text/plain"}, binary, "content-type"},
+		"empty content type":   {headers{"content-type": ""}, binary, "content-type"},
+		"another message":      {headers{"ce_type": "millrace.v1.Job"}, binary, "ce_type"},
+		"another version":      {headers{"ce_type": "millrace.v2.Change"}, binary, "ce_type"},
+		"another specversion":  {headers{"ce_specversion": "0.3"}, binary, "ce_specversion"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var hs []schemas.Header
@@ -190,7 +192,7 @@ func TestDecodeHeaders(t *testing.T) {
 	}
 }
 
-// wantFault wants an error about field, or a body where field is empty.
+// wantFault checks that err is about field or, if field is empty, that there is a body and no error.
 func wantFault(t *testing.T, body schemas.Body, err error, field string) {
 	t.Helper()
 	if field == "" {
@@ -219,15 +221,17 @@ func TestDecodeGarbage(t *testing.T) {
 		headers []schemas.Header
 		value   []byte
 	}{
-		"empty":                  {schemas.Changes, nil, nil},
-		"cut short":              {schemas.Changes, nil, binary[:len(binary)-1]},
-		"JSON without a header":  {schemas.Changes, nil, []byte(byHand)},
-		"field number 0":         {schemas.Changes, nil, append(slices.Clone(binary), 0, 0)},
-		"group that never ends":  {schemas.Changes, nil, protowire.AppendTag(slices.Clone(binary), 99, protowire.StartGroupType)},
-		"protobuf as JSON":       {schemas.Changes, asJSON, binary},
-		"unknown field in JSON":  {schemas.Changes, asJSON, []byte(strings.Replace(byHand, "{", `{"itm": "a",`, 1))},
-		"two documents":          {schemas.Changes, asJSON, []byte(byHand + byHand)},
-		"number as a word":       {schemas.Changes, asJSON, []byte(strings.Replace(byHand, `"size": 3`, `"size": "many"`, 1))},
+		"empty":                 {schemas.Changes, nil, nil},
+		"cut short":             {schemas.Changes, nil, binary[:len(binary)-1]},
+		"JSON without a header": {schemas.Changes, nil, []byte(byHand)},
+		"field number 0":        {schemas.Changes, nil, append(slices.Clone(binary), 0, 0)},
+		"group that never ends": {schemas.Changes, nil, protowire.AppendTag(slices.Clone(binary), 99,
+			protowire.StartGroupType)},
+		"protobuf as JSON":      {schemas.Changes, asJSON, binary},
+		"unknown field in JSON": {schemas.Changes, asJSON, []byte(strings.Replace(byHand, "{", `{"itm": "a",`, 1))},
+		"two documents":         {schemas.Changes, asJSON, []byte(byHand + byHand)},
+		"number as a word": {schemas.Changes, asJSON,
+			[]byte(strings.Replace(byHand, `"size": 3`, `"size": "many"`, 1))},
 		"over the limit":         {schemas.Changes, nil, make([]byte, schemas.MaxBytes+1)},
 		"others' records' topic": {schemas.Dead, nil, binary},
 		"unknown topic":          {"nonsense", nil, binary},
@@ -242,7 +246,7 @@ func TestDecodeGarbage(t *testing.T) {
 	}
 }
 
-// What this version does not know is passed on.
+// Fields that this version does not know are passed on.
 func TestUnknownFieldsAreKept(t *testing.T) {
 	value, err := proto.Marshal(change())
 	if err != nil {
@@ -263,7 +267,7 @@ func TestUnknownFieldsAreKept(t *testing.T) {
 	}
 }
 
-// A message shares no memory with the record that it was read from.
+// A message shares no memory with the record that it was decoded from.
 func TestDecodeCopies(t *testing.T) {
 	value, err := proto.Marshal(change())
 	if err != nil {

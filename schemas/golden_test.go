@@ -13,9 +13,9 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// golden returns the messages of testdata that are of the type of e, without their
-// endings. Files there are added and never edited: what was once written is read for ever.
-// A message that gets a new field gets a new file beside the old (change.2.json, change.2.pb).
+// golden returns the files in testdata with messages of the type of e, without extensions. Files are added and never
+// edited, because every version must read all older messages. A message with a new field gets a new file beside the old
+// one (change.2.json, change.2.pb).
 func golden(t testing.TB, e schemas.Entry) []string {
 	t.Helper()
 	var name strings.Builder
@@ -68,7 +68,7 @@ func TestGolden(t *testing.T) {
 					t.Errorf("JSON says %v, Protobuf says %v", fromJSON, fromBinary)
 				}
 				if len(fromBinary.ProtoReflect().GetUnknown()) > 0 {
-					t.Error("Protobuf holds fields that are not known")
+					t.Error("Protobuf contains unknown fields")
 				}
 				r, err := schemas.Encode(schemas.Message{Topic: e.Topic, Body: fromBinary})
 				if err != nil {
@@ -87,7 +87,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// markSet marks the fields that m sets, those of messages inside of it too.
+// markSet marks the fields that are set in m and in nested messages.
 func markSet(seen map[protoreflect.FullName]bool, m protoreflect.Message) {
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		seen[f.FullName()] = true
@@ -138,9 +138,9 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What can be read is good, can be written unless its headers make it too large, and reads the same.
+		// A decoded message is valid and can be encoded, unless headers make it too large. It survives the round trip.
 		if err := schemas.Validate(body); err != nil {
-			t.Fatalf("read what does not validate: %v", err)
+			t.Fatalf("a decoded message is invalid: %v", err)
 		}
 		r, err := schemas.Encode(schemas.Message{Topic: topic, Body: body})
 		if err != nil {
@@ -153,7 +153,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil || !proto.Equal(again, body) {
 			t.Fatalf("got %v (%v), want %v", again, err, body)
 		}
-		// The generated code and the library read alike.
+		// The generated code and the library give the same message.
 		if content == schemas.ContentProtobuf {
 			plain := entries[uint(i)%uint(len(entries))].New()
 			if err := proto.Unmarshal(r.Value, plain); err != nil || !proto.Equal(plain, body) {

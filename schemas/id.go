@@ -12,7 +12,8 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// ID returns 128 bits, in hex, that are a function of the parts, each taken with its length.
+// ID returns a hash of the parts: 128 bits in hex. It hashes the length of each part too, so that different lists of
+// parts have different ids.
 func ID(parts ...string) string {
 	var stack [512]byte
 	b := stack[:0]
@@ -24,16 +25,16 @@ func ID(parts ...string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// NewID returns a random id, for what is made once per execution.
+// NewID returns a random id of 128 bits in hex, for messages that describe one execution.
 func NewID() string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])
 }
 
-// ChangeID returns the id of c: a function of where, what, which content, and when in
-// milliseconds by the store's clock. ADD, UPDATE and COPY count as one op, so that a
-// Change rebuilt from what is there has the id of the one that was sent.
+// ChangeID returns the id of c: a hash of the copy, the op, the version (or, without one, the digests) and the time in
+// milliseconds by the clock of the store. ADD, UPDATE and COPY count as one op, so that a Change rebuilt from the state
+// of the store has the id of the Change that was published for the write.
 func ChangeID(c *pb.Change) string {
 	op := c.GetOp()
 	if op == pb.Op_OP_UPDATE || op == pb.Op_OP_COPY {
@@ -51,6 +52,6 @@ func ChangeID(c *pb.Change) string {
 	return ID(append(parts, strconv.FormatInt(c.GetTime().AsTime().UnixMilli(), 10))...)
 }
 
-// Completes is a key of the evidence of a correction that adds digests to a content that is on record without any. Its
-// value is the id of the Change that reported the content.
+// Completes is a key in the evidence of a correction. It marks a correction that only adds digests to a content on
+// record without any. The value is the id of the Change that reported the content.
 const Completes = "completes"

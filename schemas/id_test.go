@@ -14,8 +14,8 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// The answers are from another implementation: SHA-256 over the parts, each after its
-// length as a varint, cut to 128 bits. Ids outlive versions, so they never change.
+// The expected ids come from another implementation: SHA-256 over the parts, each after its length as a varint, cut to
+// 128 bits. Ids must stay the same in all versions.
 func TestID(t *testing.T) {
 	for name, tt := range map[string]struct {
 		parts []string
@@ -24,7 +24,7 @@ func TestID(t *testing.T) {
 		"no parts":       {nil, "e3b0c44298fc1c149afbf4c8996fb924"},
 		"one empty":      {[]string{""}, "6e340b9cffb37a989ca544e6bb780a2c"},
 		"two":            {[]string{"a", "b"}, "fa4a350f5906021e27b2caf19409319e"},
-		"the two, glued": {[]string{"ab"}, "3502aac2f2e29890633f7992adb58fb3"},
+		"the two joined": {[]string{"ab"}, "3502aac2f2e29890633f7992adb58fb3"},
 		"long":           {[]string{string(slices.Repeat([]byte("a"), 200)), "é"}, "71c7985202502acd17be2c01c79ea935"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -46,7 +46,8 @@ func TestChangeID(t *testing.T) {
 			Time: timestamppb.New(time.UnixMilli(1777863721987).Add(654 * time.Microsecond)),
 		}
 	}
-	const added, deleted, byDigest = "aae5a35bb2c9c7378ea0be53d3f815e6", "90fb926f623205efa7ae85bf9fc6a462", "60077d63952729ecfb07a96d9c6bd1aa"
+	const added, deleted, byDigest = "aae5a35bb2c9c7378ea0be53d3f815e6", "90fb926f623205efa7ae85bf9fc6a462",
+		"60077d63952729ecfb07a96d9c6bd1aa"
 	rebuilt := base(pb.Op_OP_UPDATE)
 	rebuilt.Digests, rebuilt.User, rebuilt.Origin, rebuilt.Cause = digests, "ann", pb.Origin_ORIGIN_SWEEP, "x"
 	withoutVersion := base(pb.Op_OP_COPY)
@@ -55,11 +56,11 @@ func TestChangeID(t *testing.T) {
 		change *pb.Change
 		want   string
 	}{
-		"add":                           {base(pb.Op_OP_ADD), added},
-		"copy counts as add":            {base(pb.Op_OP_COPY), added},
-		"how it is told does not count": {rebuilt, added},
-		"delete":                        {base(pb.Op_OP_DELETE), deleted},
-		"digests stand in":              {withoutVersion, byDigest},
+		"add":                         {base(pb.Op_OP_ADD), added},
+		"copy counts as add":          {base(pb.Op_OP_COPY), added},
+		"other fields do not count":   {rebuilt, added},
+		"delete":                      {base(pb.Op_OP_DELETE), deleted},
+		"digests replace the version": {withoutVersion, byDigest},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := schemas.ChangeID(tt.change); got != tt.want {
@@ -81,12 +82,13 @@ func TestKey(t *testing.T) {
 		parts []string
 		want  string
 	}{
-		"none":         {nil, ""},
-		"plain":        {[]string{"acme", "photos", "a.jpg"}, "acme/photos/a.jpg"},
-		"slashes":      {[]string{"acme", "photos", "/a//b/"}, "acme/photos/%2Fa%2F%2Fb%2F"},
-		"per cent":     {[]string{"%", "100%25", "é"}, "%25/100%2525/é"},
-		"empty parts":  {[]string{"", "", ""}, "//"},
-		"longer parts": {[]string{string(slices.Repeat([]byte("a"), 300)), "b"}, string(slices.Repeat([]byte("a"), 300)) + "/b"},
+		"none":        {nil, ""},
+		"plain":       {[]string{"acme", "photos", "a.jpg"}, "acme/photos/a.jpg"},
+		"slashes":     {[]string{"acme", "photos", "/a//b/"}, "acme/photos/%2Fa%2F%2Fb%2F"},
+		"per cent":    {[]string{"%", "100%25", "é"}, "%25/100%2525/é"},
+		"empty parts": {[]string{"", "", ""}, "//"},
+		"longer parts": {[]string{string(slices.Repeat([]byte("a"), 300)), "b"}, string(slices.Repeat([]byte("a"), 300)) +
+			"/b"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := schemas.Key(tt.parts...); got != tt.want {
@@ -96,9 +98,9 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// Two items share a key, or two lists of parts an id, only if they are the same.
+// Different items have different keys, and different lists of parts have different ids.
 func TestKeysAndIDsAreInjective(t *testing.T) {
-	// Few characters, those that are escaped among them, so that near misses are common.
+	// Few characters, including the escaped ones, make near collisions likely.
 	part := rapid.StringOfN(rapid.RuneFrom([]rune("a/%25F\x00")), 0, 4, -1)
 	parts := rapid.SliceOfN(part, 1, 4)
 	need.Check(t, func(t *rapid.T) {
@@ -113,7 +115,7 @@ func TestKeysAndIDsAreInjective(t *testing.T) {
 	})
 }
 
-// All copies of an item share its key; the state of the map of digests does not count.
+// All copies of an item share its key.
 func TestItemKeyIgnoresTheStore(t *testing.T) {
 	e, _ := schemas.Lookup(schemas.Changes)
 	a, b := change(), change()

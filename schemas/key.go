@@ -1,6 +1,6 @@
 package schemas
 
-// Key joins parts to a key, each escaped so that no two lists of parts share a key.
+// Key joins parts with slashes. It escapes each part, so that different lists of parts have different keys.
 func Key(parts ...string) string {
 	var stack [256]byte
 	b := stack[:0]
@@ -24,8 +24,8 @@ func Key(parts ...string) string {
 	return string(b)
 }
 
-// ItemKey is the partition key of all that concerns one item, in whichever store.
+// ItemKey returns the partition key of all messages about one item. It does not depend on the store.
 func ItemKey(account, space, item string) string { return Key(account, space, item) }
 
-// String is the copy's key.
+// String returns the key of the copy.
 func (c Copy) String() string { return Key(c.Account, c.Store, c.Space, c.Item) }

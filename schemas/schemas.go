@@ -1,10 +1,10 @@
-// Package schemas defines what is on the wire: every message of millrace, its topic,
-// its key and its form as a Kafka record.
+// Package schemas defines the wire format: every message of millrace, its topic, its key and its encoding as a Kafka
+// record.
 //
-// A message is Protobuf (millrace/v1) with CloudEvents headers in binary mode; the
-// JSON mapping of Protobuf is read everywhere too. Ids are functions of what a message
-// says, so a message that is made twice is one message. The package imports nothing
-// of millrace, and everything else may import it.
+// A message is Protobuf (millrace/v1) with CloudEvents headers in binary mode. Readers also accept the JSON mapping of
+// Protobuf. The id of a message is a function of its content, so that producing a message twice gives the same id.
+// Messages that describe one execution have a random id instead. The package imports no other package of millrace;
+// every other package may import it.
 package schemas
 
 import (
@@ -22,21 +22,21 @@ type Body interface {
 	GetId() string
 }
 
-// A Message is a body on its way to a topic.
+// A Message is a body with the topic to publish it to.
 type Message struct {
 	Topic Topic
 	Body  Body
-	// Due, where it is set, keeps the message in the delay lanes until then; it comes
-	// back to the reader of Topic through that reader's again topic.
+	// Due, if set, keeps the message in the delay lanes until then. The handler of Topic then reads it from its again
+	// topic.
 	Due time.Time
-	// Source is who sends it, as ce_source says; empty: DefaultSource.
+	// Source is the header ce_source; empty means DefaultSource.
 	Source string
-	// Key and Value are set, and Body is nil, where Topic is a foreign one: bytes for the ingester, which gets
-	// them as if it had read them there.
+	// Key and Value are set, and Body is nil, if Topic is foreign. The ingester receives these bytes as if it had read
+	// them from that topic.
 	Key, Value []byte
 }
 
-// DefaultSource is the ce_source of messages that name none.
+// DefaultSource is the ce_source of messages without a Source.
 const DefaultSource = "millrace"
 
 // A Header is one header of a Kafka record.
@@ -45,7 +45,7 @@ type Header struct {
 	Value []byte
 }
 
-// A Record is an encoded message: what a Kafka record holds.
+// A Record is an encoded message: the content of a Kafka record.
 type Record struct {
 	Topic   Topic
 	Key     []byte
@@ -53,44 +53,43 @@ type Record struct {
 	Headers []Header
 }
 
-// A Delivery is one record as a reader got it.
+// A Delivery is one record that a reader received.
 type Delivery struct {
-	// Topic is the topic that the message was first sent to, also where it came back
-	// through the delay lanes.
+	// Topic is the topic that the message was first published to, even if it has passed through the delay lanes.
 	Topic Topic
-	// From is the topic that it was read from: Topic or an again topic.
+	// From is the topic that the record was read from: Topic or an again topic.
 	From Topic
-	// Incarnation is a hash of the id of the topic it was read from: it tells a topic
-	// that was deleted and made again from its predecessor.
+	// Incarnation is a hash of the id of the topic that the record was read from. It differs between a topic and a
+	// deleted topic of the same name.
 	Incarnation uint32
 	Partition   int32
 	Offset      int64
-	// Timestamp is the record's own, in milliseconds.
+	// Timestamp is the timestamp of the record, in milliseconds.
 	Timestamp time.Time
 	Key       []byte
-	// Value is set, and Body nil, for topics that hold other topics' bytes (dead), and for those of others (Foreign).
+	// Value is set, and Body is nil, for raw topics (Dead) and for foreign topics (Foreign).
 	Value   []byte
 	Headers []Header
 	Body    Body
-	// Hash is Hash of the record's value, whatever Value holds; 0: not known.
+	// Hash is Hash of the value of the record, even if Value is not set; 0 means unknown.
 	Hash uint64
-	// Attempt counts deliveries that were tried, this one included: 1 at first.
+	// Attempt counts the attempts, this one included. It begins at 1.
 	Attempt int
-	// Waits counts deliveries that ended in class wait, WaitsBy those of them that have a cause.
+	// Waits counts the deliveries that ended in class wait. WaitsBy counts those that have a cause, by cause.
 	Waits   int
 	WaitsBy map[string]int
-	// Last says that another failure makes a dead letter of it.
+	// Last reports that another failure makes the record a dead letter.
 	Last bool
-	// Behind is the newest message that the same process will handle after this one, since it has the same key; nil if
-	// none is known. Neither is committed.
+	// Behind is the newest message with the same key that this process will handle after this one; nil if none is
+	// known. Neither message is committed.
 	Behind Body
 }
 
-// MaxCauses bounds WaitsBy.
+// MaxCauses is the largest number of causes in WaitsBy.
 const MaxCauses = 8
 
-// WaitsFor returns how many deliveries ended in class wait for one cause. If more causes than can be told apart were
-// waited for, it is at most all waits.
+// WaitsFor returns the number of deliveries that ended in class wait because of one cause. If WaitsBy is full and lacks
+// the cause, it returns the number of all waits, which is an upper bound.
 func (d *Delivery) WaitsFor(cause string) int {
 	n, ok := d.WaitsBy[cause]
 	if !ok && len(d.WaitsBy) >= MaxCauses {
@@ -99,26 +98,26 @@ func (d *Delivery) WaitsFor(cause string) int {
 	return n
 }
 
-// Hash returns the hash of a record's value by which a row says of which bytes it was made: XXH64 with seed 0, of
-// which 0 counts as 1.
+// Hash returns the hash of the value of a record: XXH64 with seed 0. It returns 1 instead of 0, because 0 means
+// unknown. Rows store it to identify the bytes that they were made from.
 func Hash(value []byte) uint64 { return max(1, xxhash.Sum64(value)) }
 
 // An Extent is the range of offsets that each partition of a topic holds at one moment.
 type Extent struct {
-	// Incarnation differs for a topic of the same name that was deleted before.
+	// Incarnation differs between a topic and a deleted topic of the same name.
 	Incarnation uint32
-	// Starts and Ends are by partition. An offset of Ends is the next that will be written.
+	// Starts and Ends are by partition. An end is the offset of the next record to be written.
 	Starts, Ends map[int32]int64
 }
 
-// A Progress says how far a group has handled one partition of a topic.
+// A Progress is how far a consumer group has handled one partition of a topic.
 type Progress struct {
 	Topic       Topic
 	Incarnation uint32
 	Partition   int32
-	// Start is where the records start that the group ever read: where the log does, or 0 if the group has committed some.
-	// From is where the member that reports it began to read; 0 in a report on the whole group. Next is the offset of the
-	// first record that is not handled.
+	// Start is the first offset that the group has ever read: the log start offset, or 0 if the group has a commit.
+	// From is the first offset that the reporting member read, or 0 in a report on the whole group. Next is the offset
+	// of the first record that is not handled.
 	Start, From, Next int64
 }
 
@@ -137,7 +136,7 @@ func CopyOf(m interface {
 	return Copy{Account: m.GetAccount(), Store: m.GetStore(), Space: m.GetSpace(), Item: m.GetItem()}
 }
 
-// A KnownCopy is a copy with what is on record of it.
+// A KnownCopy is a copy with its record.
 type KnownCopy struct {
 	Copy
 	Record *pb.CopyRecord

@@ -8,7 +8,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// A Topic names an entry of the catalogue, without the configured prefix.
+// A Topic is the name of a topic of the catalogue, without the configured prefix, or that of a foreign topic.
 type Topic string
 
 // The topics.
@@ -33,22 +33,22 @@ const (
 	Admin              Topic = "admin"
 )
 
-// foreign goes before the names of topics of others; no topic of ours can begin with it.
+// foreign is the prefix of foreign topics. No topic of the catalogue can begin with it.
 const foreign = "foreign:"
 
-// Foreign is how a topic of others is called here: name is its whole name in Kafka, without the configured
-// prefix. What comes to the ingester by another way than a topic has such a name too, so that it can wait
-// in the delay lanes, or be a dead letter, as if it had: one with a slash, as no topic has.
+// Foreign returns the Topic for a topic that other software writes; name is its full name in Kafka. Sources of the
+// ingester that are not topics have such a name too, so that their records can wait in the delay lanes and become dead
+// letters. These names contain a slash, which no topic name can contain.
 func Foreign(name string) Topic { return foreign + Topic(name) }
 
-// Foreign returns the name of a topic of others; not ok: t is of the catalogue.
+// Foreign returns the name that was given to the function Foreign; ok is false if t is a topic of the catalogue.
 func (t Topic) Foreign() (name string, ok bool) { return strings.CutPrefix(string(t), foreign) }
 
 // A Role is a part of millrace that runs on its own.
 type Role string
 
-// The roles. RoleState is the half of the sink that feeds the state tables: its group
-// is its own, so that its commits say how far the state has come.
+// The roles. RoleState is the part of the sink that writes the state tables. It has a consumer group of its own, so
+// that its commits show the progress of the state tables alone.
 const (
 	RoleIngester Role = "ingester"
 	RolePlanner  Role = "planner"
@@ -63,11 +63,11 @@ const (
 	RoleAPI      Role = "api"
 )
 
-// Again is the topic through which messages that waited come back to role.
+// Again returns the topic from which role reads messages that have waited in a delay lane.
 func Again(role Role) Topic { return "again." + Topic(role) }
 
-// AgainOf is the topic through which a message that was first sent to origin comes back to role: what is
-// large has one of its own, as it would hold up what is small.
+// AgainOf returns the again topic for a message that was first published to origin. Large work has an again topic of
+// its own, because it would delay small work.
 func AgainOf(role Role, origin Topic) Topic {
 	if e, ok := Lookup(origin); ok && e.Class == Large && e.Readers[0] == role {
 		return againLarge(role)
@@ -77,8 +77,8 @@ func AgainOf(role Role, origin Topic) Topic {
 
 func againLarge(role Role) Topic { return Again(role) + "." + Topic(Large) }
 
-// Backlog is the topic in which the backlog of an account waits that would keep the messages of others in a class of role
-// from being read. Class large has none: its backlogs are short, and its tasks long.
+// Backlog returns the topic that takes over the backlog of an account if that backlog would delay the messages of other
+// accounts in one class of role. Class large has no such topic: its backlogs are short, and its tasks are long.
 func Backlog(role Role, class Class) Topic {
 	t := "backlog." + Topic(role)
 	if class != High {
@@ -87,68 +87,72 @@ func Backlog(role Role, class Class) Topic {
 	return t
 }
 
-// Delay is the topic of the delay lane called name.
+// Delay returns the topic of the delay lane with the given name.
 func Delay(name string) Topic { return "delay." + Topic(name) }
 
-// A Class says how urgent a topic's messages are for the role that handles them. Each class of a
-// role is read by a consumer group of its own, so that no class waits behind another.
+// A Class is the urgency of the messages of a topic for the role that handles them. Each class of a role has a consumer
+// group of its own, so that no class waits for another.
 type Class string
 
 // The classes.
 const (
-	High  Class = "high" // also of topics that have but one
+	High  Class = "high" // also the class of messages that have no other
 	Low   Class = "low"
-	Large Class = "large" // few and long: they have workers of their own
+	Large Class = "large" // few and long tasks, which have workers of their own
 )
 
-// A Cleanup says how records leave a topic.
+// A Cleanup is the cleanup policy of a topic.
 type Cleanup string
 
-// The ways of cleaning up.
+// The cleanup policies.
 const (
-	Keep    Cleanup = "keep"    // never, unless configured
-	Trim    Cleanup = "trim"    // by the trimming job, below every reader's commit
-	Compact Cleanup = "compact" // the newest of each key stays
+	Keep    Cleanup = "keep"    // records are kept for ever, unless configured otherwise
+	Trim    Cleanup = "trim"    // the trimming job deletes records that all readers have committed
+	Compact Cleanup = "compact" // log compaction keeps the newest record of each key
 )
 
 // An Entry is one row of the catalogue.
 type Entry struct {
 	Topic   Topic
 	Cleanup Cleanup
-	// Class is that of its messages, for the first of its readers.
+	// Class is the class of the messages for the first reader.
 	Class Class
-	// Readers are the groups that must have read a record before it may be trimmed.
-	// The first one is the handler of the messages: what waited comes back to it.
+	// Readers are the roles whose groups must have read a record before it may be trimmed. The first one handles the
+	// messages, and receives them again after a wait.
 	Readers []Role
 	Writers []Role
-	// Raw topics hold other topics' records, byte for byte; they have no message of their own.
+	// Raw reports that the topic holds records of other topics, byte for byte, and has no message type.
 	Raw bool
 	// New returns an empty message of the topic's type; nil for raw topics.
 	New func() Body
 	// Key returns the partition key of a message; nil for raw topics.
 	Key func(Body) string
-	// KeyDoc says what the key is made of.
+	// KeyDoc names the parts of the key.
 	KeyDoc string
-	// LogAppendTime has the broker stamp records.
+	// LogAppendTime reports that the broker sets the timestamps of records.
 	LogAppendTime bool
-	// FixedPartitions must never be added to.
+	// FixedPartitions reports that partitions must never be added.
 	FixedPartitions bool
 }
 
-// MaxBytes bounds an encoded message; raw topics accept twice that, and dead all that can be read.
+// MaxBytes is the largest size of an encoded message, with its key and headers. Raw topics accept twice that size;
+// Dead accepts every record that can be read.
 const MaxBytes = 256 << 10
 
-// waitingRoles are those whose messages can wait and come back.
+// waitingRoles are the roles that can delay messages and read them again.
 var waitingRoles = []Role{RoleIngester, RolePlanner, RoleCopier, RoleDeleter, RoleChecker, RoleSteward}
 
-// observers are the roles that open and close incidents: the steward those of copies, each one those without an item.
+// observers returns the roles that open and close incidents. The steward handles the incidents of copies; every role
+// handles its own incidents without an item.
 func observers() []Role {
 	return []Role{RoleIngester, RolePlanner, RoleCopier, RoleDeleter, RoleChecker, RoleSteward, RoleSweeper, RoleDelayer,
 		RoleSink, RoleState, RoleAPI}
 }
 
-//nolint:revive // its arguments are the columns of the table below
-func entry[B Body](topic Topic, cleanup Cleanup, newBody func() B, keyDoc string, key func(B) string, writers, readers []Role) Entry {
+//nolint:revive // the arguments are the columns of the table in Catalogue
+func entry[B Body](
+	topic Topic, cleanup Cleanup, newBody func() B, keyDoc string, key func(B) string, writers, readers []Role,
+) Entry {
 	return Entry{
 		Topic: topic, Cleanup: cleanup, Class: High, Readers: readers, Writers: writers,
 		New: func() Body { return newBody() }, KeyDoc: keyDoc,
@@ -157,7 +161,10 @@ func entry[B Body](topic Topic, cleanup Cleanup, newBody func() B, keyDoc string
 }
 
 func raw(topic Topic, cleanup Cleanup, writers, readers []Role) Entry {
-	return Entry{Topic: topic, Cleanup: cleanup, Class: High, Raw: true, KeyDoc: "as the original", Writers: writers, Readers: readers}
+	return Entry{
+		Topic: topic, Cleanup: cleanup, Class: High, Raw: true, KeyDoc: "as the original",
+		Writers: writers, Readers: readers,
+	}
 }
 
 type itemBody interface {
@@ -169,7 +176,7 @@ type itemBody interface {
 
 func itemKey[B itemBody](b B) string { return ItemKey(b.GetAccount(), b.GetSpace(), b.GetItem()) }
 
-// Catalogue returns every topic, with the delay lanes of the given names.
+// Catalogue returns the entries of all topics, including delay lanes with the given names.
 func Catalogue(lanes ...string) []Entry {
 	roles := func(r ...Role) []Role { return r }
 	change := func() *pb.Change { return new(pb.Change) }
@@ -177,16 +184,17 @@ func Catalogue(lanes ...string) []Entry {
 	task := func() *pb.FixityTask { return new(pb.FixityTask) }
 	const item = "account/space/item"
 	fixed := func(e Entry) Entry { e.FixedPartitions = true; return e }
-	dated := func(e Entry) Entry { e.LogAppendTime = true; return e }
-	of := func(c Class, e Entry) Entry { e.Class = c; return e }
+	appendTime := func(e Entry) Entry { e.LogAppendTime = true; return e }
+	class := func(c Class, e Entry) Entry { e.Class = c; return e }
 	entries := []Entry{
 		entry(Changes, Keep, change, item, itemKey[*pb.Change],
-			roles(RoleIngester, RoleCopier, RoleDeleter, RoleChecker, RoleSweeper, RoleAPI), roles(RolePlanner, RoleSink, RoleState)),
+			roles(RoleIngester, RoleCopier, RoleDeleter, RoleChecker, RoleSweeper, RoleAPI),
+			roles(RolePlanner, RoleSink, RoleState)),
 		entry(DuplicationHigh, Trim, command, item, itemKey[*pb.DuplicationCommand],
 			roles(RolePlanner, RoleSteward, RoleDeleter, RoleAPI), roles(RoleCopier)),
-		of(Low, entry(DuplicationLow, Trim, command, item, itemKey[*pb.DuplicationCommand],
+		class(Low, entry(DuplicationLow, Trim, command, item, itemKey[*pb.DuplicationCommand],
 			roles(RolePlanner, RoleDeleter, RoleSweeper), roles(RoleCopier))),
-		of(Large, entry(DuplicationLarge, Trim, command, item, itemKey[*pb.DuplicationCommand],
+		class(Large, entry(DuplicationLarge, Trim, command, item, itemKey[*pb.DuplicationCommand],
 			roles(RolePlanner, RoleSteward, RoleDeleter, RoleSweeper), roles(RoleCopier))),
 		entry(Deletions, Trim, func() *pb.DeletionCommand { return new(pb.DeletionCommand) }, "account/destination",
 			func(c *pb.DeletionCommand) string { return Key(c.GetAccount(), c.GetDestinationStore()) },
@@ -195,18 +203,23 @@ func Catalogue(lanes ...string) []Entry {
 			itemKey[*pb.DuplicationResult], roles(RoleCopier, RoleDeleter), roles(RoleSteward, RoleSink)),
 		entry(FixityHigh, Trim, task, item, itemKey[*pb.FixityTask],
 			roles(RoleCopier, RoleChecker, RoleSteward, RoleAPI), roles(RoleChecker)),
-		of(Low, entry(FixityLow, Trim, task, item, itemKey[*pb.FixityTask], roles(RoleSweeper, RoleCopier), roles(RoleChecker))),
-		of(Large, entry(FixityLarge, Trim, task, item, itemKey[*pb.FixityTask], roles(RoleSweeper, RoleCopier), roles(RoleChecker))),
+		class(Low, entry(FixityLow, Trim, task, item, itemKey[*pb.FixityTask],
+			roles(RoleSweeper, RoleCopier), roles(RoleChecker))),
+		class(Large, entry(FixityLarge, Trim, task, item, itemKey[*pb.FixityTask],
+			roles(RoleSweeper, RoleCopier), roles(RoleChecker))),
 		entry(FixityResults, Trim, func() *pb.FixityResult { return new(pb.FixityResult) }, item,
 			itemKey[*pb.FixityResult], roles(RoleChecker), roles(RoleSteward, RoleSink, RoleState)),
-		fixed(entry(Incidents, Compact, func() *pb.Incident { return new(pb.Incident) }, "account/store/space/item/kind[/subject]",
+		fixed(entry(Incidents, Compact, func() *pb.Incident { return new(pb.Incident) },
+			"account/store/space/item/kind[/subject]",
 			IncidentKey, observers(), roles(RoleSink))),
 		entry(Reports, Trim, func() *pb.Report { return new(pb.Report) }, "account/store/space",
 			func(r *pb.Report) string { return Key(r.GetAccount(), r.GetStore(), r.GetSpace()) },
 			roles(RoleSweeper), roles(RoleSink)),
-		entry(Jobs, Trim, func() *pb.Job { return new(pb.Job) }, "job", (*pb.Job).GetName, roles(RoleSweeper), roles(RoleSink)),
-		// A revision is in force from its record's time on, so that is not the writer's to say.
-		dated(fixed(entry(Policies, Keep, func() *pb.Policy { return new(pb.Policy) }, "account", (*pb.Policy).GetAccount,
+		entry(Jobs, Trim, func() *pb.Job { return new(pb.Job) }, "job", (*pb.Job).GetName,
+			roles(RoleSweeper), roles(RoleSink)),
+		// A revision takes effect at the timestamp of its record, so the broker sets the timestamp.
+		appendTime(fixed(entry(Policies, Keep, func() *pb.Policy { return new(pb.Policy) }, "account",
+			(*pb.Policy).GetAccount,
 			roles(RoleAPI), roles(RoleSink)))),
 		fixed(entry(Controls, Compact, func() *pb.Control { return new(pb.Control) }, "role/store/account/sweep",
 			func(c *pb.Control) string { return Key(c.GetRole(), c.GetStore(), c.GetAccount(), c.GetSweep()) },
@@ -214,8 +227,8 @@ func Catalogue(lanes ...string) []Entry {
 		fixed(entry(Checkpoints, Compact, func() *pb.Checkpoint { return new(pb.Checkpoint) }, "sweep/morsel",
 			func(c *pb.Checkpoint) string { return Key(c.GetSweep(), c.GetMorsel()) },
 			roles(RoleSweeper, RoleDeleter), nil)),
-		// A space is gone from its record's time on, so that is not the writer's to say.
-		dated(entry(Admin, Keep, func() *pb.AdminAction { return new(pb.AdminAction) }, item, itemKey[*pb.AdminAction],
+		// The removal of a space takes effect at the timestamp of its record, so the broker sets the timestamp.
+		appendTime(entry(Admin, Keep, func() *pb.AdminAction { return new(pb.AdminAction) }, item, itemKey[*pb.AdminAction],
 			roles(RoleAPI, RoleSink), roles(RoleSteward, RoleSink))),
 		raw(Dead, Keep, waitingRoles, roles(RoleSink)),
 	}
@@ -227,11 +240,11 @@ func Catalogue(lanes ...string) []Entry {
 			continue
 		}
 		large := raw(againLarge(role), Trim, roles(RoleDelayer, RoleAPI), roles(role))
-		// What comes back must not wait in front of what is urgent.
-		entries = append(entries, of(Low, again), of(Large, large))
+		// Messages that return from a delay lane must not delay urgent ones.
+		entries = append(entries, class(Low, again), class(Large, large))
 	}
 	for _, lane := range lanes {
-		entries = append(entries, dated(raw(Delay(lane), Trim, waitingRoles, roles(RoleDelayer))))
+		entries = append(entries, appendTime(raw(Delay(lane), Trim, waitingRoles, roles(RoleDelayer))))
 	}
 	return entries
 }
@@ -257,15 +270,15 @@ var byTopic = func() map[Topic]Entry {
 	return m
 }()
 
-// Lookup returns the catalogue's entry of a topic that is no delay lane.
+// Lookup returns the entry of a topic of the catalogue. Delay lanes are not found.
 func Lookup(t Topic) (Entry, bool) {
 	e, ok := byTopic[t]
 	return e, ok
 }
 
-// CompactionLag is for how long a compacted topic that a group reads keeps every record [14 days]: records of one key that
-// the group has not read by then may be compacted to the newest. It is 0 for other topics. Topics that only tables read
-// need none, as tables keep the newest record of each key.
+// CompactionLag returns how long a compacted topic keeps every record: 14 days if a consumer group reads the topic, so
+// that the group can read each record before compaction; otherwise 0. Processes that read a topic without a group need
+// only the newest record of each key.
 func (e Entry) CompactionLag() time.Duration {
 	if e.Cleanup != Compact || len(e.Readers) == 0 {
 		return 0
@@ -273,10 +286,11 @@ func (e Entry) CompactionLag() time.Duration {
 	return 14 * 24 * time.Hour
 }
 
-// Reads reports whether role is one of the topic's readers.
+// Reads reports whether role is one of e.Readers.
 func (e Entry) Reads(role Role) bool { return slices.Contains(e.Readers, role) }
 
-// IncidentKey is the key of the one open incident of a copy and kind or, without an item, of a kind and subject.
+// IncidentKey returns the key of an incident: account, store, space, item, kind and, if set, subject. At most one
+// incident is open for a key.
 func IncidentKey(i *pb.Incident) string {
 	parts := []string{i.GetAccount(), i.GetStore(), i.GetSpace(), i.GetItem(), i.GetKind()}
 	if i.GetSubject() != "" {

@@ -21,18 +21,18 @@ func TestCatalogue(t *testing.T) {
 	for _, e := range entries {
 		t.Run(string(e.Topic), func(t *testing.T) {
 			if seen[e.Topic] {
-				t.Error("is there twice")
+				t.Error("occurs twice")
 			}
 			seen[e.Topic] = true
 			if len(e.Writers) == 0 || e.KeyDoc == "" {
 				t.Errorf("writers %v, key %q", e.Writers, e.KeyDoc)
 			}
-			// A topic that is trimmed without a reader would lose what nobody read.
+			// A trimmed topic without a reader would lose unread records.
 			if e.Cleanup == schemas.Trim && len(e.Readers) == 0 {
 				t.Error("is trimmed, and has no reader")
 			}
 			if e.Cleanup == schemas.Compact && !e.FixedPartitions {
-				t.Error("is compacted, and partitions may be added: a key would be in two of them")
+				t.Error("is compacted, but partitions may be added, which would put a key into two partitions")
 			}
 			if e.Raw != (e.New == nil) || e.Raw != (e.Key == nil) {
 				t.Fatalf("raw %t, new %t, key %t", e.Raw, e.New != nil, e.Key != nil)
@@ -52,11 +52,11 @@ func TestCatalogue(t *testing.T) {
 	}
 }
 
-// Who is named as a reader and does not read falls behind for ever, and what is trimmed stays.
+// A listed reader that does not read would keep the topic from being trimmed.
 func TestReadersOfAdmin(t *testing.T) {
 	e, _ := schemas.Lookup(schemas.Admin)
 	if want := []schemas.Role{schemas.RoleSteward, schemas.RoleSink}; !slices.Equal(e.Readers, want) {
-		t.Errorf("got %v, want %v: those whose roles do", e.Readers, want)
+		t.Errorf("got %v, want %v: the roles that read it", e.Readers, want)
 	}
 }
 
@@ -70,18 +70,19 @@ func TestAgainOf(t *testing.T) {
 		{schemas.RoleCopier, schemas.DuplicationLow, "again.copier"},
 		{schemas.RoleCopier, schemas.DuplicationLarge, "again.copier.large"},
 		{schemas.RoleChecker, schemas.FixityLarge, "again.checker.large"},
-		{schemas.RoleChecker, schemas.DuplicationLarge, "again.checker"}, // is not its work
+		{schemas.RoleChecker, schemas.DuplicationLarge, "again.checker"}, // work of another role
 		{schemas.RolePlanner, schemas.Changes, "again.planner"},
 		{schemas.RoleCopier, "nonsense", "again.copier"},
-		{schemas.RoleSink, schemas.Changes, "again.sink"}, // which is not there
+		{schemas.RoleSink, schemas.Changes, "again.sink"}, // a topic that does not exist
 	} {
 		got := schemas.AgainOf(tt.role, tt.origin)
 		if got != tt.want {
 			t.Errorf("%s of %s: got %s, want %s", tt.role, tt.origin, got, tt.want)
 		}
 		e, ok := schemas.Lookup(got)
-		if origin, known := schemas.Lookup(tt.origin); ok && known && (e.Class == schemas.Large) != (origin.Class == schemas.Large && origin.Readers[0] == tt.role) {
-			t.Errorf("%s is of class %s, and what comes back through it of %s", got, e.Class, origin.Class)
+		if origin, known := schemas.Lookup(tt.origin); ok && known &&
+			(e.Class == schemas.Large) != (origin.Class == schemas.Large && origin.Readers[0] == tt.role) {
+			t.Errorf("%s is of class %s, its messages are of class %s", got, e.Class, origin.Class)
 		}
 	}
 }
@@ -92,14 +93,15 @@ func TestLookup(t *testing.T) {
 		t.Errorf("got %v, %t", e.Topic, ok)
 	}
 	if _, ok := schemas.Lookup("nonsense"); ok {
-		t.Error("a topic that is not there was found")
+		t.Error("a topic that does not exist was found")
 	}
 }
 
-// The documentation is made of the catalogue: go test ./schemas -update
+// docs/topics.md is generated from the catalogue: go test ./schemas -update
 func TestTopicsDocument(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("# Topics\n\nMade of the catalogue in `schemas/topics.go` by `go test ./schemas -update`; names carry the configured prefix.\n\n" +
+	b.WriteString("# Topics\n\nGenerated from the catalogue in `schemas/topics.go` by `go test ./schemas -update`.\n" +
+		"In Kafka, the names have the configured prefix.\n\n" +
 		"| topic | message | key | cleanup | written by | read by | |\n|---|---|---|---|---|---|---|\n")
 	for _, e := range schemas.Catalogue("*") {
 		message, notes := "any", []string{}

@@ -9,12 +9,12 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// Validate says what is wrong with a message: a field that must be there and is not,
-// or one that is out of range. Encode and Decode do the same. Its error is a *DecodeError.
+// Validate checks that b has all required fields and that its values are in range. Encode and Decode make the same
+// checks. Its error is a *DecodeError.
 func Validate(b Body) error {
 	m, ok := b.(vtMessage)
 	if !ok {
-		return &DecodeError{"", "", fmt.Sprintf("%T is no message of millrace", b)}
+		return &DecodeError{"", "", fmt.Sprintf("%T is not a message of millrace", b)}
 	}
 	if f := missing(m); f != nil {
 		return f.in("")
@@ -27,7 +27,7 @@ func Validate(b Body) error {
 		if c.body != reflect.TypeOf(b) {
 			continue
 		}
-		if f := c.shape.check(raw); f != nil {
+		if f := c.validator.check(raw); f != nil {
 			return f.in("")
 		}
 		break
@@ -35,66 +35,68 @@ func Validate(b Body) error {
 	return nil
 }
 
-// A need is one field that must be there.
-type need struct {
-	field string
-	there bool
+// A required is a field that a message must have.
+type required struct {
+	field   string
+	present bool
 }
 
-func text(field, value string) need { return need{field, value != ""} }
+func text(field, value string) required { return required{field, value != ""} }
 
-func when(field string, t *timestamppb.Timestamp) need { return need{field, t != nil} }
+func timestamp(field string, t *timestamppb.Timestamp) required { return required{field, t != nil} }
 
-func lacks(id string, needs ...need) *fault {
+func requireFields(id string, fields ...required) *fault {
 	if id == "" {
 		return &fault{"id", "is missing"}
 	}
-	for _, n := range needs {
-		if !n.there {
-			return &fault{n.field, "is missing"}
+	for _, f := range fields {
+		if !f.present {
+			return &fault{f.field, "is missing"}
 		}
 	}
 	return nil
 }
 
-// missing finds the first field that a message must have and has not.
+// missing returns a fault for the first required field that b lacks; nil if b has them all.
 func missing(b Body) *fault {
 	switch b := b.(type) {
 	case *pb.Change:
 		return missingInChange(b)
 	case *pb.DuplicationCommand:
-		return lacks(b.GetId(), text("account", b.GetAccount()), text("space", b.GetSpace()),
+		return requireFields(b.GetId(), text("account", b.GetAccount()), text("space", b.GetSpace()),
 			text("source_store", b.GetSourceStore()), text("destination_store", b.GetDestinationStore()),
-			need{"reason", b.GetReason() != 0})
+			required{"reason", b.GetReason() != 0})
 	case *pb.DeletionCommand:
-		return lacks(b.GetId(), text("account", b.GetAccount()), text("space", b.GetSpace()),
+		return requireFields(b.GetId(), text("account", b.GetAccount()), text("space", b.GetSpace()),
 			text("source_store", b.GetSourceStore()), text("destination_store", b.GetDestinationStore()))
 	case *pb.DuplicationResult:
-		return lacks(b.GetId(), text("command", b.GetCommand()), text("account", b.GetAccount()),
-			need{"outcome", b.GetOutcome() != 0}, when("finished", b.GetFinished()))
+		return requireFields(b.GetId(), text("command", b.GetCommand()), text("account", b.GetAccount()),
+			required{"outcome", b.GetOutcome() != 0}, timestamp("finished", b.GetFinished()))
 	case *pb.FixityTask:
-		return lacks(b.GetId(), text("account", b.GetAccount()), text("store", b.GetStore()), text("space", b.GetSpace()),
-			text("item", b.GetItem()), need{"reason", b.GetReason() != 0})
+		return requireFields(b.GetId(), text("account", b.GetAccount()), text("store", b.GetStore()),
+			text("space", b.GetSpace()), text("item", b.GetItem()), required{"reason", b.GetReason() != 0})
 	case *pb.FixityResult:
-		return lacks(b.GetId(), text("account", b.GetAccount()), text("store", b.GetStore()), text("space", b.GetSpace()),
-			text("item", b.GetItem()), need{"verdict", b.GetVerdict() != 0},
-			when("started", b.GetStarted()), when("finished", b.GetFinished()))
+		return requireFields(b.GetId(), text("account", b.GetAccount()), text("store", b.GetStore()),
+			text("space", b.GetSpace()), text("item", b.GetItem()), required{"verdict", b.GetVerdict() != 0},
+			timestamp("started", b.GetStarted()), timestamp("finished", b.GetFinished()))
 	case *pb.Incident:
-		return lacks(b.GetId(), text("kind", b.GetKind()), need{"state", b.GetState() != 0})
+		return requireFields(b.GetId(), text("kind", b.GetKind()), required{"state", b.GetState() != 0})
 	case *pb.Report:
-		return lacks(b.GetId(), text("kind", b.GetKind()))
+		return requireFields(b.GetId(), text("kind", b.GetKind()))
 	case *pb.Job:
-		return lacks(b.GetId(), text("name", b.GetName()))
+		return requireFields(b.GetId(), text("name", b.GetName()))
 	case *pb.Policy:
-		return lacks(b.GetId(), text("account", b.GetAccount()), need{"document", b.GetRemoved() || b.GetDocument() != ""})
+		return requireFields(b.GetId(), text("account", b.GetAccount()),
+			required{"document", b.GetRemoved() || b.GetDocument() != ""})
 	case *pb.Control:
-		return lacks(b.GetId())
+		return requireFields(b.GetId())
 	case *pb.Checkpoint:
-		return lacks(b.GetId(), text("sweep", b.GetSweep()))
+		return requireFields(b.GetId(), text("sweep", b.GetSweep()))
 	case *pb.AdminAction:
-		return lacks(b.GetId(), text("who", b.GetWho()), text("action", b.GetAction()), when("time", b.GetTime()))
+		return requireFields(b.GetId(), text("who", b.GetWho()), text("action", b.GetAction()),
+			timestamp("time", b.GetTime()))
 	}
-	return &fault{reason: fmt.Sprintf("%T is no message of millrace", b)}
+	return &fault{reason: fmt.Sprintf("%T is not a message of millrace", b)}
 }
 
 func missingInChange(c *pb.Change) *fault {
@@ -121,7 +123,7 @@ func missingInChange(c *pb.Change) *fault {
 	return nil
 }
 
-// OfSpace reports whether op happens to a space and not to an item.
+// OfSpace reports whether op applies to a space, not to an item.
 func OfSpace(op pb.Op) bool {
 	switch op {
 	case pb.Op_OP_CREATE_SPACE, pb.Op_OP_DELETE_SPACE, pb.Op_OP_SET_ACL, pb.Op_OP_SET_SPACE_PROPERTIES:

@@ -13,7 +13,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// Each case spoils one thing of a good Change.
+// Each case makes one edit to a valid Change.
 func TestValidateChange(t *testing.T) {
 	digest := func(alg, d string) func(*pb.Change) {
 		return func(c *pb.Change) { c.Digests = map[string]string{alg: d} }
@@ -22,8 +22,8 @@ func TestValidateChange(t *testing.T) {
 		return func(c *pb.Change) { c.Time = &timestamppb.Timestamp{Seconds: seconds, Nanos: nanos} }
 	}
 	for name, tt := range map[string]struct {
-		spoil func(*pb.Change)
-		field string // empty: it stays good
+		edit  func(*pb.Change)
+		field string // with the fault; empty if the Change stays valid
 	}{
 		"as it was":                    {func(*pb.Change) {}, ""},
 		"id missing":                   {func(c *pb.Change) { c.Id = "" }, "id"},
@@ -59,28 +59,30 @@ func TestValidateChange(t *testing.T) {
 		"time 2262":                    {at(9_214_646_400, 0), "time"},
 		"time's nanoseconds over 10^9": {at(1, 1_000_000_000), "time"},
 		"time's nanoseconds negative":  {at(1, -1), "time"},
-		"source time out of range":     {func(c *pb.Change) { c.SourceTime = &timestamppb.Timestamp{Seconds: -1} }, "source_time"},
-		"no digests":                   {func(c *pb.Change) { c.Digests = nil }, ""},
-		"md5 short":                    {digest("md5", "d41d8cd98f00b204"), "digests.md5"},
-		"md5 in upper case":            {digest("md5", "D41D8CD98F00B204E9800998ECF8427E"), "digests.md5"},
-		"md5 of a multipart ETag":      {digest("md5", "d41d8cd98f00b204e9800998ecf8427e-2"), "digests.md5"},
-		"sha1":                         {digest("sha1", strings.Repeat("09af", 10)), ""},
-		"sha1 long":                    {digest("sha1", strings.Repeat("09af", 11)), "digests.sha1"},
-		"sha256 empty":                 {digest("sha256", ""), "digests.sha256"},
-		"sha512":                       {digest("sha512", strings.Repeat("0", 128)), ""},
-		"crc64nvme in base64":          {digest("crc64nvme", "rosUhgp5mIg="), "digests.crc64nvme"},
-		"algorithm of tomorrow":        {digest("blake3", "00ff"), ""},
-		"algorithm of tomorrow, odd":   {digest("blake3", "g"), "digests.blake3"},
-		"algorithm without a name":     {digest("", "00"), "digests"},
+		"source time out of range": {func(c *pb.Change) { c.SourceTime = &timestamppb.Timestamp{Seconds: -1} },
+			"source_time"},
+		"no digests":                 {func(c *pb.Change) { c.Digests = nil }, ""},
+		"md5 short":                  {digest("md5", "d41d8cd98f00b204"), "digests.md5"},
+		"md5 in upper case":          {digest("md5", "D41D8CD98F00B204E9800998ECF8427E"), "digests.md5"},
+		"md5 of a multipart ETag":    {digest("md5", "d41d8cd98f00b204e9800998ecf8427e-2"), "digests.md5"},
+		"sha1":                       {digest("sha1", strings.Repeat("09af", 10)), ""},
+		"sha1 long":                  {digest("sha1", strings.Repeat("09af", 11)), "digests.sha1"},
+		"sha256 empty":               {digest("sha256", ""), "digests.sha256"},
+		"sha512":                     {digest("sha512", strings.Repeat("0", 128)), ""},
+		"crc64nvme in base64":        {digest("crc64nvme", "rosUhgp5mIg="), "digests.crc64nvme"},
+		"unknown algorithm":          {digest("blake3", "00ff"), ""},
+		"unknown algorithm, not hex": {digest("blake3", "g"), "digests.blake3"},
+		"algorithm without a name":   {digest("", "00"), "digests"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := change()
-			tt.spoil(c)
+			tt.edit(c)
 			var validated, encoded *schemas.DecodeError
 			if err := schemas.Validate(c); (err == nil) != (tt.field == "") || err != nil && !errors.As(err, &validated) {
 				t.Fatalf("validate: got %v, want one about %q", err, tt.field)
 			}
-			if _, err := schemas.Encode(schemas.Message{Topic: schemas.Changes, Body: c}); err != nil && !errors.As(err, &encoded) {
+			if _, err := schemas.Encode(schemas.Message{Topic: schemas.Changes, Body: c}); err != nil &&
+				!errors.As(err, &encoded) {
 				t.Fatalf("encode: got %v", err)
 			}
 			if tt.field != "" && (validated.Field != tt.field || encoded == nil || encoded.Field != tt.field) {
@@ -91,7 +93,7 @@ func TestValidateChange(t *testing.T) {
 				t.Fatal(err)
 			}
 			if c.Id == "" {
-				tt.field = "" // a Change gets its id
+				tt.field = "" // Decode sets a missing id
 			}
 			body, err := schemas.Decode(schemas.Changes, nil, value)
 			wantFault(t, body, err, tt.field)
@@ -99,7 +101,7 @@ func TestValidateChange(t *testing.T) {
 	}
 }
 
-// A number that the generated code would cut short is refused.
+// Numbers that the generated code would truncate are rejected.
 func TestValidateCutShort(t *testing.T) {
 	value, err := proto.Marshal(&pb.FixityTask{
 		Id: schemas.ID("a"), Account: "acme", Store: "1", Space: "s", Item: "i", Reason: pb.FixityReason_FIXITY_REASON_SWEEP,
@@ -122,7 +124,8 @@ func TestValidateCutShort(t *testing.T) {
 		"last time as a number": {14, 1, "first"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			value := protowire.AppendVarint(protowire.AppendTag(value[:len(value):len(value)], tt.field, protowire.VarintType), tt.value)
+			value := protowire.AppendVarint(protowire.AppendTag(value[:len(value):len(value)], tt.field, protowire.VarintType),
+				tt.value)
 			_, err := schemas.Decode(schemas.FixityLow, nil, value)
 			var de *schemas.DecodeError
 			if !errors.As(err, &de) || de.Field != tt.want {
@@ -132,7 +135,7 @@ func TestValidateCutShort(t *testing.T) {
 	}
 }
 
-// Faults inside of nested messages carry the whole path.
+// Faults in nested messages have the full path.
 func TestValidateNested(t *testing.T) {
 	task := &pb.FixityTask{
 		Id: schemas.ID("a"), Account: "acme", Store: "1", Space: "s", Item: "i", Reason: pb.FixityReason_FIXITY_REASON_SWEEP,
@@ -144,8 +147,7 @@ func TestValidateNested(t *testing.T) {
 	}
 }
 
-// Every message refuses to be empty, and says which field it lacks first.
-// The rows of the table of checks are 1 to 16; the last is that of what is there though it was deleted.
+// The rows of the decision table of checks are 1 to 16.
 func TestValidateRow(t *testing.T) {
 	for row, want := range map[int32]bool{0: true, 1: true, 16: true, 17: false, -1: false} {
 		err := schemas.Validate(&pb.FixityResult{
@@ -159,6 +161,7 @@ func TestValidateRow(t *testing.T) {
 	}
 }
 
+// Every empty message is invalid, because it lacks an id.
 func TestValidateEmpty(t *testing.T) {
 	for _, e := range schemas.Catalogue() {
 		if e.Raw {

@@ -161,7 +161,7 @@ func TestImportFaults(t *testing.T) {
 		"nothing": {[]string{"x.csv\npath,size\n"}, nil, []string{"x.csv: it lists nothing"}, nil},
 		"more than are kept": {[]string{"x\n" + md5A + "  a\n" + strings.Repeat("bad\n", 5)},
 			func(i *Import) { i.Faults = 1 },
-			[]string{"x:2: it is no line"}, []string{"a"}},
+			[]string{"x:2: it is not a line"}, []string{"a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := importOf(t, c.listings...)

@@ -205,7 +205,7 @@ func TestIngestWatch(t *testing.T) {
 	s.cfg.Accounts[0].Stores[1].Watch, s.cfg.Accounts[0].Stores[2].Watch = true, true // of which the third is not there
 	s.run(schemas.RoleIngester)
 	s.until(func() error {
-		if s.said.with("msg=watched") != 1 || s.said.with("not watched") < 1 {
+		if s.said.with(`msg="finish walk"`) != 1 || s.said.with("stop watching") < 1 {
 			return fmt.Errorf("the log does not say what is watched")
 		}
 		return nil

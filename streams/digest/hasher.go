@@ -16,27 +16,26 @@ import (
 	"github.com/minio/crc64nvme"
 )
 
-// errAlgorithm: millrace does not compute an algorithm.
+// errAlgorithm reports an algorithm that millrace does not compute.
 var errAlgorithm = errors.New("unknown digest algorithm")
 
 const (
-	// cacheBlock is what all algorithms see before the next bytes are touched: it stays
-	// in a core's first caches.
+	// cacheBlock is the number of bytes that all algorithms process before the next bytes are read. It fits into the L1
+	// and L2 caches of a core.
 	cacheBlock = 32 << 10
-	// forkBytes is from where on a Write is worth a goroutine for each algorithm.
+	// forkBytes is the smallest length of a Write for which a goroutine per algorithm pays off.
 	forkBytes = 128 << 10
-	// readBlock is what ReadFrom reads at a time, once a stream has shown to be long.
+	// readBlock is the number of bytes that ReadFrom reads at a time from a long stream.
 	readBlock = 512 << 10
 )
 
-// A Hasher computes several digests of one stream in one pass. Long writes are hashed
-// by all algorithms at the same time; no goroutine outlives the call that started it,
-// so a Hasher may be dropped at any point. It is not safe for concurrent use.
+// A Hasher computes several digests of one stream in one pass. It hashes long writes with all algorithms concurrently.
+// No goroutine outlives the call that started it, so a Hasher needs no Close. It is not safe for concurrent use.
 type Hasher struct {
 	algs   []string
 	hashes []hash.Hash
 	size   int64
-	block  []byte // of ReadFrom; kept over Reset
+	block  []byte // buffer of ReadFrom; kept by reset
 }
 
 var (
@@ -44,8 +43,8 @@ var (
 	_ io.ReaderFrom = (*Hasher)(nil)
 )
 
-// New returns a Hasher for the named algorithms; repeated names count once. It returns an
-// error for one that is not Known.
+// New returns a Hasher for the given algorithms. Repeated names count once. It returns an error for an algorithm that
+// is not Known.
 func New(algs ...string) (*Hasher, error) {
 	h := &Hasher{}
 	for _, alg := range algs {
@@ -121,7 +120,7 @@ func (h *Hasher) ReadFrom(r io.Reader) (int64, error) {
 		m, err := fill(r, h.block)
 		h.add(h.block[:m])
 		n += int64(m)
-		if err == io.EOF { //nolint:errorlint // an error that wraps EOF is a stream that broke
+		if err == io.EOF { //nolint:errorlint // an error that wraps EOF is a failure of the stream
 			return n, nil
 		}
 		if err != nil {
@@ -133,7 +132,7 @@ func (h *Hasher) ReadFrom(r io.Reader) (int64, error) {
 	}
 }
 
-// fill reads until b is full or r ends; unlike io.ReadFull it returns r's own error.
+// fill reads until b is full or r ends. Unlike io.ReadFull, it returns the error of r unchanged.
 func fill(r io.Reader, b []byte) (n int, err error) {
 	for empty := 0; n < len(b) && err == nil; {
 		var m int
@@ -148,7 +147,7 @@ func fill(r io.Reader, b []byte) (n int, err error) {
 	return n, err
 }
 
-// Sum returns the digests of the bytes so far; more may follow.
+// Sum returns the digests of all bytes so far. More bytes may follow.
 func (h *Hasher) Sum() Set {
 	var stack [sha256.Size]byte
 	s := make(Set, len(h.algs))
@@ -158,10 +157,10 @@ func (h *Hasher) Sum() Set {
 	return s
 }
 
-// Size returns how many bytes the stream had so far.
+// Size returns the number of bytes so far.
 func (h *Hasher) Size() int64 { return h.size }
 
-// reset makes the Hasher ready for another stream.
+// reset prepares the Hasher for another stream.
 func (h *Hasher) reset() {
 	h.size = 0
 	for _, f := range h.hashes {
@@ -175,7 +174,7 @@ type Pool struct {
 	free sync.Pool
 }
 
-// NewPool returns a Pool of Hashers for the named algorithms.
+// NewPool returns a Pool of Hashers for the given algorithms.
 func NewPool(algs ...string) (*Pool, error) {
 	h, err := New(algs...)
 	if err != nil {
@@ -186,8 +185,8 @@ func NewPool(algs ...string) (*Pool, error) {
 	return p, nil
 }
 
-// Get returns a Hasher of the pool's algorithms and those in more, at the start of a
-// stream. It returns an error for one that is not Known.
+// Get returns a Hasher for a new stream, with the algorithms of the pool and those in more. It returns an error for an
+// algorithm that is not Known.
 func (p *Pool) Get(more ...string) (*Hasher, error) {
 	for _, alg := range more {
 		if !slices.Contains(p.algs, alg) {
@@ -200,7 +199,7 @@ func (p *Pool) Get(more ...string) (*Hasher, error) {
 	return New(p.algs...)
 }
 
-// Put takes back a Hasher that Get returned and that nobody uses any more.
+// Put returns a Hasher from Get to the pool. The caller must not use it any more.
 func (p *Pool) Put(h *Hasher) {
 	if len(h.algs) == len(p.algs) {
 		h.reset()

@@ -1,7 +1,6 @@
-// Package digest computes digests of byte streams, many in one pass, and says how
-// sets of digests agree.
+// Package digest computes digests of byte streams, several in one pass, and compares sets of digests.
 //
-// A digest is lower-case hex under its algorithm's name.
+// A digest is lower-case hex. In a set, it is stored under the name of its algorithm.
 package digest
 
 import (
@@ -22,25 +21,24 @@ const (
 	SHA1      = "sha1"
 	SHA256    = "sha256"
 	SHA512    = "sha512"
-	CRC64NVME = "crc64nvme" // big-endian; S3's own for whole objects in parts
+	CRC64NVME = "crc64nvme" // big-endian; the default of S3 for whole multipart objects
 )
 
-// A Set holds digests of one sequence of bytes: algorithm to lower-case hex.
+// A Set maps algorithms to the digests of one sequence of bytes, in lower-case hex.
 type Set map[string]string
 
-// An Agreement is how two sets compare.
+// An Agreement is the result of comparing two sets.
 type Agreement int
 
-// The three ways: sets with no algorithm in common cannot be compared, which is
-// neither yes nor no.
+// The results. Sets without a common algorithm are Incomparable, which is neither Agree nor Disagree.
 const (
 	Incomparable Agreement = iota
 	Agree
 	Disagree
 )
 
-// Compare says Agree when the sets share at least one algorithm and agree on every
-// one they share, Disagree when they differ on one, else Incomparable.
+// Compare returns Agree if the sets have at least one common algorithm and equal digests for all common algorithms,
+// Disagree if any of these digests differ, and Incomparable otherwise.
 func (s Set) Compare(o Set) Agreement {
 	result := Incomparable
 	for alg, d := range s {
@@ -54,8 +52,8 @@ func (s Set) Compare(o Set) Agreement {
 	return result
 }
 
-// Union returns the digests of both; where both hold one, that of s. It is only
-// meant for sets that do not disagree.
+// Union returns the digests of both sets. If both have a digest of the same algorithm, it takes that of s. The sets
+// must not disagree.
 func (s Set) Union(o Set) Set {
 	u := maps.Clone(o)
 	if u == nil {
@@ -68,7 +66,7 @@ func (s Set) Union(o Set) Set {
 // Algorithms returns the names of the algorithms in s, sorted.
 func (s Set) Algorithms() []string { return slices.Sorted(maps.Keys(s)) }
 
-// Only returns the digests of s whose algorithms are named.
+// Only returns the digests of s with the given algorithms.
 func (s Set) Only(algs ...string) Set {
 	o := Set{}
 	for _, alg := range algs {
@@ -79,8 +77,8 @@ func (s Set) Only(algs ...string) Set {
 	return o
 }
 
-// Validate says which digest of s cannot be one: not lower-case hex, or not as long as
-// its algorithm's are. Of algorithms that millrace does not compute only the form is judged.
+// Validate returns an error if a digest of s is not lower-case hex or has the wrong length. It does not check the
+// length for algorithms that millrace does not compute.
 func (s Set) Validate() error {
 	for _, alg := range s.Algorithms() {
 		d := s[alg]
@@ -96,7 +94,7 @@ func (s Set) Validate() error {
 	return nil
 }
 
-// HexLen returns how long a digest of alg is in hex; 0 for algorithms that are not computed.
+// HexLen returns the number of hex digits of a digest of alg; 0 for algorithms that millrace does not compute.
 func HexLen(alg string) int {
 	switch alg {
 	case MD5:

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	maxSteps = 100         // that a record carries; those before are in the table of all records
-	perStep  = time.Minute // the least time between two steps that only change the detail
+	maxSteps       = 100         // steps in a record; the table of incidents has the older ones
+	detailInterval = time.Minute // shortest time between steps that only change the detail
 )
 
 // The steps that a Board adds.
@@ -29,35 +29,35 @@ const (
 	stepClosed = "closed"
 )
 
-// ErrAnother says that the incident of a key is another one than a person decided about.
-var ErrAnother = errors.New("it is another incident than the one that was decided about: look again")
+// ErrAnother reports that the open incident of a key is not the one that an operator decided about.
+var ErrAnother = errors.New("the open incident is not the one that was decided about: look again")
 
-// A Publisher publishes messages, and returns nil when all are acknowledged.
+// A Publisher publishes messages. Publish returns nil after all of them are acknowledged.
 type Publisher interface {
 	Publish(ctx context.Context, msgs ...schemas.Message) error
 }
 
-// A Board knows the incidents without an item, from the topic incidents, and publishes those that it opens and closes.
-// It is safe for concurrent use.
+// A Board holds the incidents without an item, which it reads from the topic incidents, and opens and closes them. It
+// is safe for concurrent use.
 type Board struct {
 	pub Publisher
 	log *slog.Logger
-	// turn holds one value while an incident is published, so that what two callers open is opened once.
-	turn chan struct{}
+	// publishing is a semaphore of one: it prevents two callers from opening the same incident twice.
+	publishing chan struct{}
 
 	mu    sync.RWMutex
-	known map[string]*pb.Incident // by key, the newest, closed ones too; guarded by mu, and none is ever modified
+	known map[string]*pb.Incident // newest record of each key, closed ones included; guarded by mu, never modified
 }
 
-// NewBoard returns a Board that knows of no incident yet: Apply feeds it. It opens and closes nothing that is on record
-// as long as the records that the topic holds at the start have been applied first.
+// NewBoard returns a Board without incidents. The caller must apply all records that the topic holds at the start
+// before it opens or closes incidents; otherwise the Board would publish incidents again.
 func NewBoard(pub Publisher, log *slog.Logger) *Board {
 	return &Board{
-		pub: pub, log: log.With("part", "incidents"), turn: make(chan struct{}, 1), known: map[string]*pb.Incident{},
+		pub: pub, log: log.With("part", "incidents"), publishing: make(chan struct{}, 1), known: map[string]*pb.Incident{},
 	}
 }
 
-// Apply takes a record of the topic incidents; nil is a tombstone. Incidents of items are passed over.
+// Apply applies a record of the topic incidents; nil is a tombstone. It ignores incidents of items.
 func (b *Board) Apply(key []byte, i *pb.Incident) {
 	if i.GetItem() != "" {
 		return
@@ -68,51 +68,51 @@ func (b *Board) Apply(key []byte, i *pb.Incident) {
 	switch {
 	case i == nil:
 		delete(b.known, string(key))
-	case held.GetId() != i.GetId() || held.GetStepCount() <= i.GetStepCount(): // else it is the echo of an older step
+	case held.GetId() != i.GetId() || held.GetStepCount() <= i.GetStepCount(): // otherwise the record is older
 		b.known[string(key)] = i
 	}
 }
 
-// Open publishes the incident about s, with detail, if it is not open. If it is, and its last detail is another one,
-// that is published as a further step, at most once a minute. A nil error means that the incident is on record.
+// Open opens the incident about s. If it is already open, Open adds a step with detail if that differs from the last
+// detail, at most once a minute. A nil error means that the open incident has been published.
 func (b *Board) Open(ctx context.Context, s Subject, detail string) error {
 	return b.change(ctx, s.Key(), func(i *pb.Incident, now time.Time) *pb.Incident {
 		action := stepSeen
 		switch {
 		case closed(i):
 			i, action = reopened(i, s, now), stepOpened
-		case lastDetail(i) == detail || now.Sub(i.GetUpdated().AsTime()) < perStep:
+		case lastDetail(i) == detail || now.Sub(i.GetUpdated().AsTime()) < detailInterval:
 			return nil
 		}
-		return with(i, now, &pb.IncidentStep{Action: action, Detail: detail})
+		return withStep(i, now, &pb.IncidentStep{Action: action, Detail: detail})
 	})
 }
 
-// Close publishes that the incident about s is over. Nothing is published if it is not open.
+// Close closes the incident about s. It does nothing if the incident is not open.
 func (b *Board) Close(ctx context.Context, s Subject, detail string) error {
-	return b.end(ctx, s.Key(), "", &pb.IncidentStep{Action: stepClosed, Detail: detail})
+	return b.closeIf(ctx, s.Key(), "", &pb.IncidentStep{Action: stepClosed, Detail: detail})
 }
 
-// CloseBy is Close of the incident of a key by the person behind a. If the problem is still there, the role that
-// observes it opens the incident again. An error wraps ErrAnother if a names another incident than the one that is open.
+// CloseBy closes the incident of a key on behalf of the operator who made a. If the problem persists, the role that
+// observes it opens the incident again. The error wraps ErrAnother if a refers to another incident than the open one.
 func (b *Board) CloseBy(ctx context.Context, key string, a *pb.AdminAction) error {
-	if i := b.get(key); !closed(i) && another(i, a.GetIncident()) {
+	if i := b.get(key); !closed(i) && differs(i, a.GetIncident()) {
 		return fmt.Errorf("close incident %s: %w", key, ErrAnother)
 	}
 	step := &pb.IncidentStep{Action: stepClosed, Ref: a.GetId(), By: a.GetWho(), Detail: a.GetReason()}
-	return b.end(ctx, key, a.GetIncident(), step)
+	return b.closeIf(ctx, key, a.GetIncident(), step)
 }
 
-// another reports whether i is not the incident of an id; empty: any one.
-func another(i *pb.Incident, id string) bool { return id != "" && i.GetId() != id }
+// differs reports whether i has another id than id. An empty id matches every incident.
+func differs(i *pb.Incident, id string) bool { return id != "" && i.GetId() != id }
 
-// end closes the incident of a key, if it is the one of an id.
-func (b *Board) end(ctx context.Context, key, id string, step *pb.IncidentStep) error {
+// closeIf closes the incident of a key if it has the given id.
+func (b *Board) closeIf(ctx context.Context, key, id string, step *pb.IncidentStep) error {
 	return b.change(ctx, key, func(i *pb.Incident, now time.Time) *pb.Incident {
-		if closed(i) || another(i, id) {
+		if closed(i) || differs(i, id) {
 			return nil
 		}
-		i = with(i, now, step)
+		i = withStep(i, now, step)
 		i.State, i.Closed = pb.IncidentState_INCIDENT_STATE_CLOSED, i.GetUpdated()
 		return i
 	})
@@ -124,14 +124,14 @@ func (b *Board) IsOpen(s Subject) bool {
 	return !closed(i)
 }
 
-// Accepted reports whether a person closed the incident about s, and it was not opened again.
+// Accepted reports whether an operator closed the incident about s and it has not been opened again.
 func (b *Board) Accepted(s Subject) bool {
 	i := b.get(s.Key())
 	n := len(i.GetSteps())
 	return n > 0 && closed(i) && i.GetSteps()[n-1].GetBy() != ""
 }
 
-// OpenOf returns the open incidents of a kind, in the order of their keys.
+// OpenOf returns the subjects of the open incidents of a kind, ordered by key.
 func (b *Board) OpenOf(kind string) []Subject {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -144,23 +144,24 @@ func (b *Board) OpenOf(kind string) []Subject {
 	return all
 }
 
-// change publishes what next makes of the newest record of a key, nil if there is none; nothing if that is nil.
+// change passes the newest incident of a key, or nil, to next, and publishes the result. It publishes nothing if the
+// result is nil.
 func (b *Board) change(ctx context.Context, key string, next func(*pb.Incident, time.Time) *pb.Incident) error {
-	if next(b.get(key), time.Now()) == nil { // nearly always
+	if next(b.get(key), time.Now()) == nil { // usual case
 		return nil
 	}
 	select {
 	case <-ctx.Done():
 		return fmt.Errorf("publish incident %s: %w", key, context.Cause(ctx))
-	case b.turn <- struct{}{}:
+	case b.publishing <- struct{}{}:
 	}
-	defer func() { <-b.turn }()
+	defer func() { <-b.publishing }()
 	i := next(b.get(key), time.Now())
 	if i == nil {
 		return nil
 	}
 	if err := b.pub.Publish(ctx, schemas.Message{Topic: schemas.Incidents, Body: i}); err != nil {
-		// It may be on record: then the next call finds it there, or publishes it again.
+		// The record may have been written all the same: the next call either has read it, or publishes it again.
 		return fmt.Errorf("publish incident %s: %w", key, err)
 	}
 	b.Apply([]byte(key), i)
@@ -180,8 +181,8 @@ func (b *Board) get(key string) *pb.Incident {
 	return b.known[key]
 }
 
-// reopened returns the incident about s as it begins. Its steps go on from those of the last time, so that of two
-// records the one with more steps is the newer one.
+// reopened returns a new open incident about s. It continues the steps of last, so that the record with more steps is
+// always the newer one.
 func reopened(last *pb.Incident, s Subject, now time.Time) *pb.Incident {
 	i := s.Incident()
 	i.State, i.Opened = pb.IncidentState_INCIDENT_STATE_OPEN, timestamppb.New(now)
@@ -189,8 +190,8 @@ func reopened(last *pb.Incident, s Subject, now time.Time) *pb.Incident {
 	return i
 }
 
-// with returns i with a further step.
-func with(i *pb.Incident, now time.Time, step *pb.IncidentStep) *pb.Incident {
+// withStep returns a copy of i with a further step.
+func withStep(i *pb.Incident, now time.Time, step *pb.IncidentStep) *pb.Incident {
 	i = proto.CloneOf(i)
 	i.Updated = timestamppb.New(now)
 	step = proto.CloneOf(step)
@@ -201,7 +202,7 @@ func with(i *pb.Incident, now time.Time, step *pb.IncidentStep) *pb.Incident {
 	return i
 }
 
-// closed says that i, which may be nil, is no open incident.
+// closed reports whether i is nil or closed.
 func closed(i *pb.Incident) bool {
 	return i == nil || i.GetState() == pb.IncidentState_INCIDENT_STATE_CLOSED
 }

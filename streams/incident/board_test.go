@@ -19,12 +19,12 @@ import (
 
 var behind = Subject{Kind: RecordsBehind, Name: "copy_state"}
 
-// A topic is the topic incidents, and the boards that follow it.
+// A topic is the topic incidents.
 type topic struct {
 	mu      sync.Mutex
 	records []*pb.Incident // guarded by mu
-	fail    error          // of the next Publish, once
-	persist bool           // what fails is on record all the same
+	fail    error          // error of the next Publish
+	persist bool           // failed messages are written all the same
 }
 
 func (l *topic) Publish(_ context.Context, msgs ...schemas.Message) error {
@@ -53,8 +53,8 @@ func (l *topic) follow(boards ...*Board) {
 
 func (l *topic) board() *Board { return NewBoard(l, slog.New(slog.DiscardHandler)) }
 
-// is compares the steps of the newest record, and the number of records.
-func (l *topic) is(t *testing.T, state pb.IncidentState, records int, steps ...string) {
+// checkNewest compares the state and steps of the newest record, and the number of records.
+func (l *topic) checkNewest(t *testing.T, state pb.IncidentState, records int, steps ...string) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,8 +89,9 @@ func TestSubject(t *testing.T) {
 		subject Subject
 		key     string
 	}{
-		"a table":    {behind, "-////records-behind/copy_state"},
-		"a space":    {Subject{Account: "acme", Store: "2", Space: "photos", Kind: SpaceMissing}, "acme/2/photos//space-missing"},
+		"a table": {behind, "-////records-behind/copy_state"},
+		"a space": {Subject{Account: "acme", Store: "2", Space: "photos", Kind: SpaceMissing},
+			"acme/2/photos//space-missing"},
 		"a record":   {Subject{Kind: RecordUnreadable, Name: "policies/0@7"}, "-////record-unreadable/policies%2F0@7"},
 		"an account": {Subject{Account: "acme", Kind: PolicyRefused}, "acme////policy-refused"},
 	} {
@@ -103,7 +104,7 @@ func TestSubject(t *testing.T) {
 	}
 }
 
-// An incident is published once while it is open, and can be opened again when it was closed.
+// Opening an open incident publishes nothing. A closed incident can be opened again.
 func TestOpenOnceAndClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l topic
@@ -115,7 +116,7 @@ func TestOpenOnceAndClose(t *testing.T) {
 		for range 3 {
 			must(t, b.Open(t.Context(), behind, "2 records"))
 		}
-		l.is(t, isOpen, 1, "opened 2 records")
+		l.checkNewest(t, isOpen, 1, "opened 2 records")
 		if !b.IsOpen(behind) || !slices.Equal(b.OpenOf(RecordsBehind), []Subject{behind}) || b.OpenOf(SpaceMissing) != nil {
 			t.Error("is not open")
 		}
@@ -124,7 +125,7 @@ func TestOpenOnceAndClose(t *testing.T) {
 		for range 2 {
 			must(t, b.Close(t.Context(), behind, "has caught up"))
 		}
-		l.is(t, isClosed, 2, "opened 2 records", "closed has caught up")
+		l.checkNewest(t, isClosed, 2, "opened 2 records", "closed has caught up")
 		if last := l.records[1]; !last.GetOpened().AsTime().Equal(opened) || !last.GetClosed().AsTime().Equal(time.Now()) {
 			t.Errorf("opened %v, closed %v", last.GetOpened(), last.GetClosed())
 		}
@@ -132,14 +133,15 @@ func TestOpenOnceAndClose(t *testing.T) {
 			t.Error("is open, or was closed by a person")
 		}
 		must(t, b.Open(t.Context(), behind, "1 record"))
-		l.is(t, isOpen, 3, "opened 2 records", "closed has caught up", "opened 1 record")
-		if last := l.records[2]; last.GetId() != id || last.GetClosed() != nil || !last.GetOpened().AsTime().Equal(time.Now()) {
+		l.checkNewest(t, isOpen, 3, "opened 2 records", "closed has caught up", "opened 1 record")
+		if last := l.records[2]; last.GetId() != id || last.GetClosed() != nil ||
+			!last.GetOpened().AsTime().Equal(time.Now()) {
 			t.Errorf("opened again as %v", last)
 		}
 	})
 }
 
-// A detail that changes all the time is a step a minute.
+// A changing detail adds at most one step per minute.
 func TestDetailChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l topic
@@ -148,7 +150,7 @@ func TestDetailChanges(t *testing.T) {
 			must(t, b.Open(t.Context(), behind, strconv.Itoa(n)+" records"))
 			time.Sleep(time.Second)
 		}
-		l.is(t, isOpen, 3, "opened 0 records", "seen-again 60 records", "seen-again 120 records")
+		l.checkNewest(t, isOpen, 3, "opened 0 records", "seen-again 60 records", "seen-again 120 records")
 	})
 }
 
@@ -158,26 +160,27 @@ func TestRecordCarriesItsLastSteps(t *testing.T) {
 		b := l.board()
 		for n := range maxSteps + 5 {
 			must(t, b.Open(t.Context(), behind, strconv.Itoa(n)))
-			time.Sleep(perStep)
+			time.Sleep(detailInterval)
 		}
 		last := l.records[len(l.records)-1]
-		if n := len(last.GetSteps()); n != maxSteps || last.GetStepCount() != maxSteps+5 || last.GetSteps()[0].GetDetail() != "5" {
+		if n := len(last.GetSteps()); n != maxSteps || last.GetStepCount() != maxSteps+5 ||
+			last.GetSteps()[0].GetDetail() != "5" {
 			t.Errorf("carries %d of %d steps, the first is %v", n, last.GetStepCount(), last.GetSteps()[0])
 		}
 	})
 }
 
-// Two processes observe one problem: what one has opened the other leaves, and may close.
+// Two processes observe the same problem: one opens the incident, and the other can close it.
 func TestTwoBoards(t *testing.T) {
 	var l topic
 	one, two := l.board(), l.board()
 	must(t, one.Open(t.Context(), behind, "2 records"))
 	l.follow(one, two)
 	must(t, two.Open(t.Context(), behind, "2 records"))
-	l.is(t, isOpen, 1, "opened 2 records")
+	l.checkNewest(t, isOpen, 1, "opened 2 records")
 	must(t, two.Close(t.Context(), behind, ""))
 	l.follow(one, two)
-	l.is(t, isClosed, 2, "opened 2 records", "closed ")
+	l.checkNewest(t, isClosed, 2, "opened 2 records", "closed ")
 	if one.IsOpen(behind) {
 		t.Error("the other board has it open")
 	}
@@ -187,7 +190,7 @@ func TestTwoBoards(t *testing.T) {
 	}
 }
 
-// Both open before either has read the other's record: it is one incident, and closed once.
+// Both processes open before they have read the other's record: it is one incident, and closed once.
 func TestTwoBoardsAtOnce(t *testing.T) {
 	var l topic
 	one, two := l.board(), l.board()
@@ -218,19 +221,19 @@ func TestPublishFails(t *testing.T) {
 			}
 			l.follow(b)
 			must(t, b.Open(t.Context(), behind, "2 records"))
-			l.is(t, isOpen, 1, "opened 2 records")
+			l.checkNewest(t, isOpen, 1, "opened 2 records")
 			l.fail = away
 			if err := b.Close(t.Context(), behind, ""); !errors.Is(err, away) {
 				t.Fatalf("Close = %v", err)
 			}
 			l.follow(b)
 			must(t, b.Close(t.Context(), behind, ""))
-			l.is(t, isClosed, 2, "opened 2 records", "closed ")
+			l.checkNewest(t, isClosed, 2, "opened 2 records", "closed ")
 		})
 	}
 }
 
-// A process that dies after each record goes on with what the topic says.
+// A process that is restarted after each record continues from the topic.
 func TestBoardAfterRestart(t *testing.T) {
 	var l topic
 	restart := func() *Board {
@@ -243,10 +246,10 @@ func TestBoardAfterRestart(t *testing.T) {
 	must(t, restart().Close(t.Context(), behind, ""))
 	must(t, restart().Close(t.Context(), behind, ""))
 	must(t, restart().Open(t.Context(), behind, "1 record"))
-	l.is(t, isOpen, 3, "opened 2 records", "closed ", "opened 1 record")
+	l.checkNewest(t, isOpen, 3, "opened 2 records", "closed ", "opened 1 record")
 }
 
-// A person closes an incident; while its cause is there, it is opened again.
+// An incident that an operator closes is opened again while its cause persists.
 func TestClosedByAPerson(t *testing.T) {
 	var l topic
 	b := l.board()
@@ -257,7 +260,7 @@ func TestClosedByAPerson(t *testing.T) {
 	}
 	must(t, b.Open(t.Context(), behind, "2 records"))
 	must(t, b.CloseBy(t.Context(), behind.Key(), a))
-	l.is(t, isClosed, 2, "opened 2 records", "closed restored from tape")
+	l.checkNewest(t, isClosed, 2, "opened 2 records", "closed restored from tape")
 	if s := l.records[1].GetSteps()[1]; s.GetBy() != "eve" || s.GetRef() != "a1" {
 		t.Errorf("closed by %v", s)
 	}
@@ -274,11 +277,12 @@ func TestClosedByAPerson(t *testing.T) {
 	}
 }
 
-// What the runtime opens has ids of its own, one for each event: a person closes it.
+// The incidents of the runtime have an id per event, and an operator closes them.
 func TestIncidentWithAnIDOfItsOwn(t *testing.T) {
 	var l topic
 	b := l.board()
-	removed := &pb.Incident{Id: schemas.ID("7", "12"), Account: "-", Kind: "records-removed", Subject: "sink changes 0", State: isOpen, StepCount: 1}
+	removed := &pb.Incident{Id: schemas.ID("7", "12"), Account: "-", Kind: "records-removed", Subject: "sink changes 0",
+		State: isOpen, StepCount: 1}
 	key := schemas.IncidentKey(removed)
 	b.Apply([]byte(key), removed)
 	must(t, b.CloseBy(t.Context(), key, &pb.AdminAction{Id: "a1", Who: "eve", Reason: "known"}))
@@ -293,7 +297,7 @@ func TestIncidentWithAnIDOfItsOwn(t *testing.T) {
 	}
 	late := &pb.AdminAction{Id: "a2", Who: "eve", Incident: removed.GetId()}
 	if err := b.CloseBy(t.Context(), key, late); !errors.Is(err, ErrAnother) || len(b.OpenOf("records-removed")) != 1 {
-		t.Errorf("closed the next one, which nobody has seen (%v)", err)
+		t.Errorf("closed the next one, which the operator had not seen (%v)", err)
 	}
 	late.Incident = next.GetId()
 	must(t, b.CloseBy(t.Context(), key, late))
@@ -323,7 +327,7 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// Many callers that open what is not open yet open it once.
+// Concurrent calls open an incident once.
 func TestOpenedByManyAtOnce(t *testing.T) {
 	var l topic
 	b := l.board()
@@ -336,14 +340,14 @@ func TestOpenedByManyAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	l.is(t, isOpen, 1, "opened 2 records")
+	l.checkNewest(t, isOpen, 1, "opened 2 records")
 }
 
-// A caller that gives up does not wait for another's publishing.
+// A cancelled call does not wait while another one publishes.
 func TestOpenGivesUp(t *testing.T) {
 	var l topic
 	b := l.board()
-	b.turn <- struct{}{}
+	b.publishing <- struct{}{}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := b.Open(ctx, behind, ""); !errors.Is(err, context.Canceled) {

@@ -1,9 +1,9 @@
-// Package incident opens and closes the incidents that are about no item: a table that lacks rows, a space that is
-// gone, a record that cannot be read.
+// Package incident opens and closes the incidents that are not about an item: a table that lacks rows, a missing space,
+// an unreadable record.
 //
-// The role that observes such a problem publishes its incident. The key and the id are functions of what the incident
-// is about, so all processes that observe one problem open one incident, and any of them closes it. An incident is
-// published once while it is open. The steward leaves these incidents alone: its own are those of copies.
+// The role that observes such a problem publishes its incident. Key and id are functions of the subject, so that all
+// processes that observe the same problem open the same incident, and any of them can close it. Opening an incident
+// that is open publishes nothing new. The steward ignores these incidents; it manages those of copies.
 package incident
 
 import (
@@ -13,25 +13,24 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// The kinds, and what their subjects name.
+// The kinds of incidents, and the fields of Subject that each one uses.
 const (
 	RecordsBehind    = "records-behind"    // Name: a table of ClickHouse
 	SpaceMissing     = "space-missing"     // Account, Store, Space
 	RecordUnreadable = "record-unreadable" // Name: topic/partition@offset
-	BatchUnreadable  = "batch-unreadable"  // Name: its reader, a blank, topic/partition@offset
+	BatchUnreadable  = "batch-unreadable"  // Name: reader, blank, topic/partition@offset
 	PolicyRefused    = "policy-refused"    // Account
 	PolicyDiverged   = "policy-diverged"   // Account
-	DeletesHeld      = "deletes-held"      // Account, Store, Space: of the copies that are not deleted
+	DeletesHeld      = "deletes-held"      // Account, Store, Space of the copies that are not deleted
 )
 
-// noAccount stands in for the account of incidents that are of none.
+// noAccount is the account on the wire of incidents without an account.
 const noAccount = "-"
 
-// A Subject is what an incident without an item is about. Account is empty if it is of no account, and so is Name if
-// account, store and space say enough.
+// A Subject identifies the problem of an incident without an item. Fields that do not apply are empty.
 type Subject struct{ Account, Store, Space, Kind, Name string }
 
-// Incident returns an incident about s without a state, times and steps.
+// Incident returns an incident about s without state, times and steps.
 func (s Subject) Incident() *pb.Incident {
 	i := &pb.Incident{
 		Account: cmp.Or(s.Account, noAccount), Store: s.Store, Space: s.Space, Kind: s.Kind, Subject: s.Name,
@@ -40,5 +39,5 @@ func (s Subject) Incident() *pb.Incident {
 	return i
 }
 
-// Key is the key of the incident about s.
+// Key returns the key of the incident about s.
 func (s Subject) Key() string { return schemas.IncidentKey(s.Incident()) }

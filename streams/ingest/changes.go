@@ -14,23 +14,23 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// An accepted answer says what became of the events of a request that was answered with 202.
+// An accepted is the response with status 202 to a request with events.
 type accepted struct {
 	Accepted int        `json:"accepted"` // events that Kafka has acknowledged
 	Events   []received `json:"events"`
 }
 
-// A received event is what became of one event.
+// A received is the result of one event.
 type received struct {
 	Index int    `json:"index"`
-	Given string `json:"given,omitempty"` // what the sender calls it
-	// ID is that of the Change: a function of what it says, whatever the sender calls it.
+	Given string `json:"given,omitempty"` // id that the sender has given
+	// ID is the id of the Change, a function of its content.
 	ID string `json:"id"`
-	// Status is written, or repeated where an earlier event of the same request says the same.
+	// Status is written, or repeated if an earlier event of the same request is equal.
 	Status string `json:"status"`
 }
 
-// changes takes events.
+// changes handles a request with events.
 func (h *Handler) changes(r request) (any, *problem) {
 	events, p := h.parse(r)
 	if p != nil {
@@ -39,7 +39,7 @@ func (h *Handler) changes(r request) (any, *problem) {
 	}
 	var (
 		faults []Fault // the first
-		n      int     // of them all
+		n      int     // number of all faults
 		status = http.StatusUnprocessableEntity
 		msgs   []schemas.Message
 		out    = accepted{Events: []received{}}
@@ -84,11 +84,11 @@ func (h *Handler) changes(r request) (any, *problem) {
 	return out, nil
 }
 
-// maxFuture is how far in the future an event's time may be.
+// maxFuture is how far the time of an event may be in the future.
 const maxFuture = 5 * time.Minute
 
-// complete makes of an event's Change what is published, and adds what is wrong with it to its faults. foreign: it is of
-// an account that the sender may not write.
+// complete validates the Change of an event and completes it for publishing. It adds faults to e. foreign reports that
+// the sender has no right to the account.
 func (h *Handler) complete(e *event, s sender) (foreign bool) {
 	c := e.change
 	if c.GetAccount() == "" {
@@ -135,25 +135,26 @@ func (h *Handler) complete(e *event, s sender) (foreign bool) {
 	return foreign
 }
 
-// reserved finds what only millrace itself says.
+// reserved adds a fault for each field that only millrace may set.
 func reserved(e *event) {
 	c := e.change
 	switch c.GetOrigin() {
 	case pb.Origin_ORIGIN_UNSPECIFIED, pb.Origin_ORIGIN_CLIENT, pb.Origin_ORIGIN_IMPORT, pb.Origin_ORIGIN_NOTIFICATION:
 	case pb.Origin_ORIGIN_DUPLICATION, pb.Origin_ORIGIN_REPAIR, pb.Origin_ORIGIN_FIXITY, pb.Origin_ORIGIN_SWEEP:
-		e.fault("origin", "%s is told by millrace only", c.GetOrigin())
+		e.fault("origin", "only millrace may set %s", c.GetOrigin())
 	}
 	for _, own := range []struct {
 		field string
 		set   bool
-	}{{"approved", c.GetApproved() != ""}, {"source_time", c.GetSourceTime() != nil}, {"source_version", c.GetSourceVersion() != ""}} {
+	}{{"approved", c.GetApproved() != ""}, {"source_time", c.GetSourceTime() != nil},
+		{"source_version", c.GetSourceVersion() != ""}} {
 		if own.set {
-			e.fault(own.field, "is told by millrace only")
+			e.fault(own.field, "only millrace may set it")
 		}
 	}
 }
 
-// contradictions finds what is reported, and as unknown too.
+// contradictions adds a fault for each field that has a value and is reported as unknown.
 func contradictions(e *event) {
 	c := e.change
 	if c.GetSizeUnknown() && c.GetSize() != 0 {
@@ -173,7 +174,7 @@ func contradictions(e *event) {
 	}
 }
 
-// missing finds all that must be there and is not.
+// missing adds a fault for each required field that is missing.
 func missing(e *event) {
 	c := e.change
 	lacks := func(field string, there bool) {
@@ -194,10 +195,14 @@ func missing(e *event) {
 	}
 }
 
-// outOfRange finds the fields whose values are none. Validate tells of the first, so each is looked at by itself.
+// outOfRange adds a fault for each invalid field. Validate reports only the first fault of a message, so outOfRange
+// validates each field in a message of its own.
 func outOfRange(e *event) {
 	e.change.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		one := &pb.Change{Id: e.change.GetId(), Op: pb.Op_OP_ADD, Account: "a", Store: "s", Space: "s", Item: "i", Time: &timestamppb.Timestamp{}}
+		one := &pb.Change{
+			Id: e.change.GetId(), Op: pb.Op_OP_ADD, Account: "a", Store: "s", Space: "s", Item: "i",
+			Time: &timestamppb.Timestamp{},
+		}
 		if f.Name() == "op" && schemas.OfSpace(e.change.GetOp()) {
 			one.Item = ""
 		}
@@ -209,7 +214,7 @@ func outOfRange(e *event) {
 	})
 }
 
-// decodeFault adds what schemas says is wrong.
+// decodeFault adds a fault for an error of package schemas.
 func (e *event) decodeFault(err error) {
 	if d := (*schemas.DecodeError)(nil); errors.As(err, &d) {
 		e.fault(d.Field, "%s", d.Reason)
@@ -218,7 +223,7 @@ func (e *event) decodeFault(err error) {
 	e.fault("", "%v", err)
 }
 
-// fault adds what is wrong. Faults that would not be listed are counted.
+// fault adds a fault. Faults over maxFaults are only counted.
 func (e *event) fault(field, format string, args ...any) {
 	if e.count++; len(e.faults) == maxFaults {
 		return
@@ -230,13 +235,13 @@ func (e *event) fault(field, format string, args ...any) {
 	e.faults = append(e.faults, Fault{Index: e.index, ID: e.id, Field: field, Reason: reason})
 }
 
-// maxFaults is how many faults an answer lists, and maxReason bounds the text of each.
+// maxFaults is the largest number of faults in a response, and maxReason the largest length of a reason in bytes.
 const (
 	maxFaults = 100
 	maxReason = 300
 )
 
-// message is what is published.
+// message returns the message to publish.
 func (e *event) message() schemas.Message {
 	return schemas.Message{Topic: schemas.Changes, Body: e.change, Source: e.source}
 }

@@ -19,12 +19,13 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// Every form of an event comes to the same Change.
+// Every format of an event gives the same Change.
 func TestChangesForms(t *testing.T) {
 	c := change("été/a b.jpg")
 	j, p := asJSON(t, c), asProtobuf(t, c)
 	ce := []string{"ce-specversion", "1.0", "ce-id", "7", "ce-source", "urn:camera%20%C3%A9", "ce-type", eventType}
-	anyOf := protowire.AppendBytes(protowire.AppendTag(protowire.AppendString(protowire.AppendTag(nil, anyType, protowire.BytesType),
+	anyOf := protowire.AppendBytes(protowire.AppendTag(protowire.AppendString(protowire.AppendTag(nil, anyType,
+		protowire.BytesType),
 		"type.googleapis.com/millrace.v1.Change"), anyValue, protowire.BytesType), p)
 	twice := func(b []byte) []byte {
 		one := protowire.AppendBytes(protowire.AppendTag(nil, batchEvents, protowire.BytesType), b)
@@ -38,22 +39,26 @@ func TestChangesForms(t *testing.T) {
 		given   string
 		source  string
 	}{
-		"plain JSON":              {"application/json; charset=utf-8", j, nil, "", ""},
-		"plain Protobuf":          {typeProtobuf, p, nil, "", ""},
-		"binary JSON":             {typeJSON, j, ce, "7", "urn:camera é"},
-		"binary Protobuf":         {"application/x-protobuf", p, ce, "7", "urn:camera é"},
-		"structured":              {typeEvent, []byte(envelope("7", `"data":`+string(j))), nil, "7", "urn:camera"},
-		"structured, JSON named":  {typeEvent, []byte(envelope("7", `"datacontenttype":"application/json","data":`+string(j))), nil, "7", "urn:camera"},
+		"plain JSON":      {"application/json; charset=utf-8", j, nil, "", ""},
+		"plain Protobuf":  {typeProtobuf, p, nil, "", ""},
+		"binary JSON":     {typeJSON, j, ce, "7", "urn:camera é"},
+		"binary Protobuf": {"application/x-protobuf", p, ce, "7", "urn:camera é"},
+		"structured":      {typeEvent, []byte(envelope("7", `"data":`+string(j))), nil, "7", "urn:camera"},
+		"structured, JSON named": {typeEvent,
+			[]byte(envelope("7", `"datacontenttype":"application/json","data":`+string(j))), nil, "7", "urn:camera"},
 		"structured, JSON base64": {typeEvent, []byte(envelope("7", `"data_base64":"`+b64(j)+`"`)), nil, "7", "urn:camera"},
-		"structured, Protobuf": {typeEvent, []byte(envelope("7", `"datacontenttype":"application/protobuf","data_base64":"`+b64(p)+`"`)),
+		"structured, Protobuf": {typeEvent,
+			[]byte(envelope("7", `"datacontenttype":"application/protobuf","data_base64":"`+b64(p)+`"`)),
 			nil, "7", "urn:camera"},
-		"batch":                 {typeBatch, []byte("[" + envelope("7", `"data":`+string(j)) + "," + envelope("7", `"data":`+string(j)) + "]"), nil, "7", "urn:camera"},
-		"Protobuf event":        {typeEventProtobuf, wire("7", ceBinaryData, p, ""), nil, "7", "urn:camera"},
-		"Protobuf event, named": {typeEventProtobuf, wire("7", ceBinaryData, p, "application/protobuf"), nil, "7", "urn:camera"},
-		"Protobuf event, any":   {typeEventProtobuf, wire("7", ceProtoData, anyOf, ""), nil, "7", "urn:camera"},
-		"Protobuf event, text":  {typeEventProtobuf, wire("7", ceTextData, j, ""), nil, "7", "urn:camera"},
-		"Protobuf event, JSON":  {typeEventProtobuf, wire("7", ceBinaryData, j, "application/json"), nil, "7", "urn:camera"},
-		"Protobuf batch":        {typeBatchProtobuf, twice(wire("7", ceBinaryData, p, "")), nil, "7", "urn:camera"},
+		"batch": {typeBatch, []byte("[" + envelope("7", `"data":`+string(j)) + "," +
+			envelope("7", `"data":`+string(j)) + "]"), nil, "7", "urn:camera"},
+		"Protobuf event": {typeEventProtobuf, wire("7", ceBinaryData, p, ""), nil, "7", "urn:camera"},
+		"Protobuf event, named": {typeEventProtobuf, wire("7", ceBinaryData, p, "application/protobuf"), nil, "7",
+			"urn:camera"},
+		"Protobuf event, any":  {typeEventProtobuf, wire("7", ceProtoData, anyOf, ""), nil, "7", "urn:camera"},
+		"Protobuf event, text": {typeEventProtobuf, wire("7", ceTextData, j, ""), nil, "7", "urn:camera"},
+		"Protobuf event, JSON": {typeEventProtobuf, wire("7", ceBinaryData, j, "application/json"), nil, "7", "urn:camera"},
+		"Protobuf batch":       {typeBatchProtobuf, twice(wire("7", ceBinaryData, p, "")), nil, "7", "urn:camera"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := &topic{}
@@ -62,15 +67,16 @@ func TestChangesForms(t *testing.T) {
 				t.Fatalf("got %d %s", w.Code, w.Body)
 			}
 			id := want(c.GetItem()).GetId()
-			told := accepted{1, []received{{0, tt.given, id, "written"}}}
+			answer := accepted{1, []received{{0, tt.given, id, "written"}}}
 			if strings.Contains(name, "batch") {
-				told.Events = append(told.Events, received{1, tt.given, id, "repeated"})
+				answer.Events = append(answer.Events, received{1, tt.given, id, "repeated"})
 			}
 			var got accepted
-			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || !reflect.DeepEqual(got, told) {
-				t.Errorf("got %+v, %v, want %+v", got, err, told)
+			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || !reflect.DeepEqual(got, answer) {
+				t.Errorf("got %+v, %v, want %+v", got, err, answer)
 			}
-			if all := out.changes(); len(all) != 1 || !proto.Equal(all[0], want(c.GetItem())) || out.msgs[0].Source != tt.source {
+			if all := out.changes(); len(all) != 1 || !proto.Equal(all[0], want(c.GetItem())) ||
+				out.msgs[0].Source != tt.source {
 				t.Errorf("got %v from %q, want %v from %q", all, out.msgs[0].Source, want(c.GetItem()), tt.source)
 			}
 		})
@@ -79,7 +85,7 @@ func TestChangesForms(t *testing.T) {
 
 func (f Fault) line() string { return fmt.Sprintf("%d %s %s: %s", f.Index, f.ID, f.Field, f.Reason) }
 
-// Everything that is wrong is said, of each event, and nothing is written.
+// All faults of all events are listed, and nothing is written.
 func TestChangesFaults(t *testing.T) {
 	long := strings.Repeat("x", 1025)
 	with := func(f func(*pb.Change)) []byte {
@@ -93,45 +99,74 @@ func TestChangesFaults(t *testing.T) {
 		status int
 		want   []string // beginnings of faults; none: there are none
 	}{
-		"empty body":                {typeJSON, ``, 422, []string{"0  data: is missing"}},
-		"no JSON":                   {typeJSON, `{"op"`, 422, []string{"0  data: is not a millrace.v1.Change"}},
-		"unknown field":             {typeJSON, `{"oops":1}`, 422, []string{"0  data: is not a millrace.v1.Change"}},
-		"nothing in it":             {typeJSON, `{}`, 422, []string{"0  store: is missing", "0  space: is missing", "0  op: is missing", "0  time: is missing"}},
-		"no Protobuf":               {typeProtobuf, "\xff", 422, []string{"0  data: is not a millrace.v1.Change"}},
-		"another account":           {typeJSON, string(with(func(c *pb.Change) { c.Account = "other" })), 403, []string{`0  account: is "other": the token is for "acme"`}},
-		"unknown store":             {typeJSON, string(with(func(c *pb.Change) { c.Store = "9" })), 422, []string{`0  store: account "acme" has no store "9"`}},
-		"of tomorrow":               {typeJSON, string(with(func(c *pb.Change) { c.Time = timestamppb.New(now.Add(6 * time.Minute)) })), 422, []string{"0  time: is 2026-05-04T10:06:00Z, more than 5m0s"}},
-		"item of a space's change":  {typeJSON, string(with(func(c *pb.Change) { c.Op = pb.Op_OP_CREATE_SPACE })), 422, []string{"0  item: is set, but OP_CREATE_SPACE is about a space"}},
-		"out of range, all of them": {typeJSON, string(with(func(c *pb.Change) { c.Item, c.Size, c.Digests["md5"] = long, -1, "xyz" })), 422, []string{"0  item: ", "0  size: ", "0  digests"}},
-		"size, known and not":       {typeJSON, string(with(func(c *pb.Change) { c.SizeUnknown = true })), 422, []string{"0  size: is 5, and size_unknown is set"}},
-		"size, known and not, Protobuf": {typeProtobuf, string(asProtobuf(t, &pb.Change{Op: pb.Op_OP_ADD, Store: "1", Space: "photos", Item: "a", Size: 5, SizeUnknown: true,
-			Time: timestamppb.New(now)})), 422, []string{"0  size: is 5, and size_unknown is set"}},
-		"properties, known and not": {typeJSON, string(with(func(c *pb.Change) { c.Properties, c.PropertiesUnknown = map[string]string{"a": "b"}, true })), 422,
+		"empty body":    {typeJSON, ``, 422, []string{"0  data: is missing"}},
+		"no JSON":       {typeJSON, `{"op"`, 422, []string{"0  data: is not a millrace.v1.Change"}},
+		"unknown field": {typeJSON, `{"oops":1}`, 422, []string{"0  data: is not a millrace.v1.Change"}},
+		"nothing in it": {typeJSON, `{}`, 422, []string{"0  store: is missing", "0  space: is missing",
+			"0  op: is missing", "0  time: is missing"}},
+		"no Protobuf": {typeProtobuf, "\xff", 422, []string{"0  data: is not a millrace.v1.Change"}},
+		"another account": {typeJSON, string(with(func(c *pb.Change) { c.Account = "other" })), 403,
+			[]string{`0  account: is "other": the token is for "acme"`}},
+		"unknown store": {typeJSON, string(with(func(c *pb.Change) { c.Store = "9" })), 422,
+			[]string{`0  store: account "acme" has no store "9"`}},
+		"of tomorrow": {typeJSON,
+			string(with(func(c *pb.Change) { c.Time = timestamppb.New(now.Add(6 * time.Minute)) })), 422,
+			[]string{"0  time: is 2026-05-04T10:06:00Z, more than 5m0s"}},
+		"item of a space's change": {typeJSON, string(with(func(c *pb.Change) { c.Op = pb.Op_OP_CREATE_SPACE })), 422,
+			[]string{"0  item: is set, but OP_CREATE_SPACE is about a space"}},
+		"out of range, all of them": {typeJSON, string(with(func(c *pb.Change) {
+			c.Item, c.Size, c.Digests["md5"] = long,
+				-1, "xyz"
+		})), 422, []string{"0  item: ", "0  size: ", "0  digests"}},
+		"size, known and not": {typeJSON, string(with(func(c *pb.Change) { c.SizeUnknown = true })), 422,
+			[]string{"0  size: is 5, and size_unknown is set"}},
+		"size, known and not, Protobuf": {typeProtobuf,
+			string(asProtobuf(t, &pb.Change{Op: pb.Op_OP_ADD, Store: "1", Space: "photos", Item: "a", Size: 5, SizeUnknown: true,
+				Time: timestamppb.New(now)})), 422, []string{"0  size: is 5, and size_unknown is set"}},
+		"properties, known and not": {typeJSON,
+			string(with(func(c *pb.Change) { c.Properties, c.PropertiesUnknown = map[string]string{"a": "b"}, true })), 422,
 			[]string{"0  properties: are set, and properties_unknown too"}},
-		"media type, known and not": {typeJSON, string(with(func(c *pb.Change) { c.MediaType, c.PropertiesUnknown = "text/plain", true })), 422,
+		"media type, known and not": {typeJSON,
+			string(with(func(c *pb.Change) { c.MediaType, c.PropertiesUnknown = "text/plain", true })), 422,
 			[]string{"0  media_type: is set, and properties_unknown too"}},
-		"unknown properties are set": {typeJSON, string(with(func(c *pb.Change) { c.Op, c.PropertiesUnknown = pb.Op_OP_SET_PROPERTIES, true })), 422,
+		"unknown properties are set": {typeJSON,
+			string(with(func(c *pb.Change) { c.Op, c.PropertiesUnknown = pb.Op_OP_SET_PROPERTIES, true })), 422,
 			[]string{"0  properties_unknown: is set, but OP_SET_PROPERTIES reports properties"}},
-		"what only we say": {typeJSON, string(with(func(c *pb.Change) {
+		"fields that only millrace may set": {typeJSON, string(with(func(c *pb.Change) {
 			c.Origin, c.Approved, c.SourceTime, c.SourceVersion = pb.Origin_ORIGIN_REPAIR, "me", timestamppb.New(now), "v"
-		})), 422, []string{"0  origin: ORIGIN_REPAIR", "0  approved: ", "0  source_time: ", "0  source_version: "}},
-		"too large": {typeJSON, string(with(func(c *pb.Change) { c.Properties = map[string]string{"a": strings.Repeat("x", schemas.MaxBytes-300)} })), 422,
+		})), 422, []string{"0  origin: only millrace may set ORIGIN_REPAIR", "0  approved: ", "0  source_time: ",
+			"0  source_version: "}},
+		"too large": {typeJSON,
+			string(with(func(c *pb.Change) {
+				c.Properties = map[string]string{"a": strings.Repeat("x",
+					schemas.MaxBytes-300)}
+			})), 422,
 			[]string{"0  : encode changes: message is too large"}},
-		"far too large": {typeJSON, string(with(func(c *pb.Change) { c.Properties = map[string]string{"a": strings.Repeat("x", schemas.MaxBytes)} })), 422, []string{"0  data: has "}},
-		"no event":      {typeEvent, `7`, 422, []string{"0  : is no JSON object"}},
-		"null":          {typeEvent, `null`, 422, []string{"0  : is no JSON object"}},
-		"attributes missing": {typeEvent, `{"type":"x","data":{}}`, 422, []string{"0  ce-id: is missing", "0  ce-source: is missing", "0  ce-specversion: ",
+		"far too large": {typeJSON,
+			string(with(func(c *pb.Change) { c.Properties = map[string]string{"a": strings.Repeat("x", schemas.MaxBytes)} })),
+			422, []string{"0  data: has "}},
+		"no event": {typeEvent, `7`, 422, []string{"0  : is not a JSON object"}},
+		"null":     {typeEvent, `null`, 422, []string{"0  : is not a JSON object"}},
+		"attributes missing": {typeEvent, `{"type":"x","data":{}}`, 422, []string{"0  ce-id: is missing",
+			"0  ce-source: is missing", "0  ce-specversion: ",
 			`0  ce-type: is "x"`, "0  store: ", "0  space: ", "0  op: ", "0  time: "}},
 		"attributes no text": {typeEvent, `{"id":7,"source":"s","specversion":"1.0","type":"millrace.v1.Change"}`, 422,
-			[]string{"0  ce-id: is no text", "0 7 data: is missing"}},
-		"data twice":        {typeEvent, envelope("7", `"data":{},"data_base64":""`), 422, []string{"0 7 data: is there twice"}},
-		"no base64":         {typeEvent, envelope("7", `"data_base64":"%"`), 422, []string{"0 7 data_base64: illegal base64"}},
-		"of another form":   {typeEvent, envelope("7", `"datacontenttype":"text/xml","data":"x"`), 422, []string{`0 7 ce-datacontenttype: is "text/xml"`}},
-		"Protobuf as JSON":  {typeEvent, envelope("7", `"datacontenttype":"application/protobuf","data":{}`), 422, []string{"0 7 data: application/protobuf goes into data_base64"}},
-		"Any of another":    {typeEventProtobuf, string(wire("7", ceProtoData, []byte{0x0a, 1, 'x'}, "")), 422, []string{`0 7 proto_data: holds a "x"`}},
-		"no Protobuf event": {typeEventProtobuf, "\x0a", 422, []string{"0  : is no CloudEvent"}},
-		"a batch, all of it": {typeBatch, "[" + envelope("1", `"data":`+string(asJSON(t, change("a")))) + "," + envelope("2", `"data":{"op":"OP_ADD"}`) + ",7," +
-			envelope("4", `"data":{"account":"other"}`) + "]", 403, []string{"1 2 store: ", "1 2 space: ", "1 2 time: ", "1 2 item: ", "2  : is no", "3 4 account: ",
+			[]string{"0  ce-id: is not text", "0 7 data: is missing"}},
+		"data twice": {typeEvent, envelope("7", `"data":{},"data_base64":""`), 422,
+			[]string{"0 7 data: occurs twice"}},
+		"no base64": {typeEvent, envelope("7", `"data_base64":"%"`), 422,
+			[]string{"0 7 data_base64: illegal base64"}},
+		"of another form": {typeEvent, envelope("7", `"datacontenttype":"text/xml","data":"x"`), 422,
+			[]string{`0 7 ce-datacontenttype: is "text/xml"`}},
+		"Protobuf as JSON": {typeEvent, envelope("7", `"datacontenttype":"application/protobuf","data":{}`), 422,
+			[]string{"0 7 data: application/protobuf must be in data_base64"}},
+		"Any of another": {typeEventProtobuf, string(wire("7", ceProtoData, []byte{0x0a, 1, 'x'}, "")), 422,
+			[]string{`0 7 proto_data: holds a "x"`}},
+		"no Protobuf event": {typeEventProtobuf, "\x0a", 422, []string{"0  : is not a CloudEvent"}},
+		"a batch, all of it": {typeBatch, "[" + envelope("1", `"data":`+string(asJSON(t, change("a")))) + "," +
+			envelope("2", `"data":{"op":"OP_ADD"}`) + ",7," +
+			envelope("4", `"data":{"account":"other"}`) + "]", 403, []string{"1 2 store: ", "1 2 space: ", "1 2 time: ",
+			"1 2 item: ", "2  : is no", "3 4 account: ",
 			"3 4 store: ", "3 4 space: ", "3 4 op: ", "3 4 time: "}},
 		"an empty batch":       {typeBatch, `[]`, 400, nil},
 		"a batch of no array":  {typeBatch, `{}`, 400, nil},
@@ -145,7 +180,8 @@ func TestChangesFaults(t *testing.T) {
 			w := post(handler(t, out, nil), pathChanges, tt.kind, secret, []byte(tt.body))
 			var p problem
 			if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != tt.status || p.Status != tt.status ||
-				!strings.HasPrefix(p.Type, "urn:millrace:problem:") || w.Header().Get("Content-Type") != "application/problem+json" {
+				!strings.HasPrefix(p.Type, "urn:millrace:problem:") ||
+				w.Header().Get("Content-Type") != "application/problem+json" {
 				t.Errorf("got %d %v %s, %v", w.Code, w.Header(), w.Body, err)
 			}
 			var got []string
@@ -165,7 +201,7 @@ func TestChangesFaults(t *testing.T) {
 	}
 }
 
-// A size that JSON does not have is unknown. Protobuf has no form of 0 but absence.
+// A missing size is unknown in JSON. Protobuf encodes a size of 0 like a missing one.
 func TestChangesSize(t *testing.T) {
 	text := func(op, more string) []byte {
 		return []byte(`{"op":"` + op + `","store":"1","space":"photos","item":"a","time":"2026-05-04T10:00:00Z"` + more + `}`)
@@ -207,16 +243,19 @@ func TestChangesSize(t *testing.T) {
 	}
 }
 
-// Of many faults the first are listed, and all are counted.
+// The first faults are listed, and all are counted.
 func TestChangesManyFaults(t *testing.T) {
-	event := `{"specversion":"1.0","source":"s","type":"millrace.v1.Change"` + strings.Repeat(`,"id":5`, 150) + `,"data":{"op":"x"}}`
+	event := `{"specversion":"1.0","source":"s","type":"millrace.v1.Change"` + strings.Repeat(`,"id":5`, 150) +
+		`,"data":{"op":"x"}}`
 	for name, tt := range map[string]struct {
 		body   string
 		listed int
 		detail string
 	}{
-		"of one event":   {"[" + event + "]", 100, "151 faults in 1 events, of which the first 100 are listed: nothing was written"},
-		"of more events": {"[" + strings.Repeat("{},", 20) + event + "]", 100, "251 faults in 21 events, of which the first 100 are listed: nothing was written"},
+		"of one event": {"[" + event + "]", 100,
+			"151 faults in 1 events, of which the first 100 are listed: nothing was written"},
+		"of more events": {"[" + strings.Repeat("{},", 20) + event + "]", 100,
+			"251 faults in 21 events, of which the first 100 are listed: nothing was written"},
 		"as many as may": {"[" + strings.Repeat("{},", 19) + "{}]", 100, "100 faults in 20 events: nothing was written"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -232,7 +271,7 @@ func TestChangesManyFaults(t *testing.T) {
 	}
 }
 
-// Whatever is sent, the answer is one of those that are documented, and what is taken can be encoded.
+// For any request, the status is a documented one, and accepted Changes can be encoded.
 func FuzzChanges(f *testing.F) {
 	c := change("a")
 	for _, kind := range []string{typeJSON, typeProtobuf, typeEvent, typeBatch, typeEventProtobuf, typeBatchProtobuf} {

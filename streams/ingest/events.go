@@ -22,18 +22,18 @@ import (
 
 // The content types of requests.
 const (
-	typeJSON          = "application/json"     // a Change; with ce- headers a CloudEvent in binary mode
-	typeProtobuf      = "application/protobuf" // the same
+	typeJSON          = "application/json"     // a Change, or with ce- headers a CloudEvent in binary mode
+	typeProtobuf      = "application/protobuf" // the same in Protobuf
 	typeEvent         = "application/cloudevents+json"
 	typeBatch         = "application/cloudevents-batch+json"
 	typeEventProtobuf = "application/cloudevents+protobuf"
 	typeBatchProtobuf = "application/cloudevents-batch+protobuf"
 )
 
-// eventType is the only type of CloudEvents that is taken.
+// eventType is the only accepted type of CloudEvents.
 const eventType = "millrace.v1.Change"
 
-// Bounds of an event: the bytes of its source and of its id, and how many attributes it has.
+// Bounds of an event: the length of its source and of its id in bytes, and the number of its attributes.
 const (
 	maxSource     = 1024
 	maxGiven      = 1024
@@ -44,12 +44,12 @@ const (
 type event struct {
 	index      int
 	id, source string
-	change     *pb.Change // nil where it cannot be read; its faults say why
+	change     *pb.Change // nil if it cannot be decoded; then there are faults
 	faults     []Fault
-	count      int // of its faults, also of those that are not kept
+	count      int // number of faults, including those that are not kept
 }
 
-// parse reads the events of a request. A problem is one of all of it.
+// parse parses the events of a request. A problem applies to the whole request; events have faults of their own.
 func (h *Handler) parse(r request) ([]event, *problem) {
 	text := r.Header.Get("Content-Type")
 	kind, _, err := mime.ParseMediaType(text)
@@ -58,24 +58,26 @@ func (h *Handler) parse(r request) ([]event, *problem) {
 	}
 	switch kind {
 	case typeJSON, typeProtobuf, "application/x-protobuf":
-		return one(binary(r.Header, r.body, kind == typeJSON)), nil
+		return single(binary(r.Header, r.body, kind == typeJSON)), nil
 	case typeEvent:
-		return one(structured(0, r.body)), nil
+		return single(structured(0, r.body)), nil
 	case typeBatch:
 		return h.batch(r, jsonpart.Elements, structured)
 	case typeEventProtobuf:
-		return one(structuredProtobuf(0, r.body)), nil
+		return single(structuredProtobuf(0, r.body)), nil
 	case typeBatchProtobuf:
-		return h.batch(r, eachOfBatch, structuredProtobuf)
+		return h.batch(r, eachEvent, structuredProtobuf)
 	}
 	return nil, refusal(http.StatusUnsupportedMediaType, "content-type", "Content-Type is %.80q, want one of %s", text,
 		strings.Join([]string{typeEvent, typeBatch, typeJSON, typeProtobuf, typeEventProtobuf, typeBatchProtobuf}, ", "))
 }
 
-func one(e event) []event { return []event{e} }
+func single(e event) []event { return []event{e} }
 
-// batch reads the events of a batch one by one, and no more than one over the limit.
-func (h *Handler) batch(r request, each func([]byte, func([]byte) error) error, read func(int, []byte) event) ([]event, *problem) {
+// batch parses the events of a batch one by one. It stops at the limit.
+func (h *Handler) batch(
+	r request, each func([]byte, func([]byte) error) error, read func(int, []byte) event,
+) ([]event, *problem) {
 	var events []event
 	err := each(r.body, func(raw []byte) error {
 		if len(events) == h.cfg.MaxEvents {
@@ -86,9 +88,10 @@ func (h *Handler) batch(r request, each func([]byte, func([]byte) error) error, 
 	})
 	switch {
 	case errors.Is(err, errTooMany):
-		return nil, refusal(http.StatusRequestEntityTooLarge, "too-many", "the batch has more than %d events", h.cfg.MaxEvents)
+		return nil, refusal(http.StatusRequestEntityTooLarge, "too-many", "the batch has more than %d events",
+			h.cfg.MaxEvents)
 	case err != nil:
-		return nil, refusal(http.StatusBadRequest, "form", "the body is no batch of events: %v", err)
+		return nil, refusal(http.StatusBadRequest, "form", "the body is not a batch of events: %v", err)
 	case len(events) == 0:
 		return nil, refusal(http.StatusBadRequest, "form", "the batch is empty")
 	}
@@ -97,13 +100,13 @@ func (h *Handler) batch(r request, each func([]byte, func([]byte) error) error, 
 
 var errTooMany = errors.New("too many events")
 
-// binary reads a CloudEvent in binary mode or, without any ce- header, a bare Change.
+// binary parses a CloudEvent in binary mode or, without ce- headers, a bare Change.
 func binary(headers http.Header, body []byte, asJSON bool) event {
 	var e event
 	attributes := map[string]string{}
 	for name, values := range headers {
 		if name, ok := strings.CutPrefix(strings.ToLower(name), "ce-"); ok && len(values) > 0 {
-			v, err := url.PathUnescape(values[0]) // the HTTP binding has them percent-encoded
+			v, err := url.PathUnescape(values[0]) // the HTTP binding percent-encodes them
 			if err != nil || !utf8.ValidString(v) {
 				e.fault("ce-"+name, "is not percent-encoded UTF-8")
 			}
@@ -117,11 +120,11 @@ func binary(headers http.Header, body []byte, asJSON bool) event {
 	return e
 }
 
-// attributes checks those that every CloudEvent has.
+// attributes checks the required attributes of a CloudEvent.
 func (e *event) attributes(a map[string]string) {
 	e.id, e.source = a["id"], a["source"]
 	if n := len(e.id); n > maxGiven {
-		e.id = "" // or every fault of the event repeats it
+		e.id = "" // or every fault of the event would repeat it
 		e.fault("ce-id", "has %d bytes, at most %d", n, maxGiven)
 	}
 	for _, name := range []string{"id", "source"} {
@@ -140,7 +143,7 @@ func (e *event) attributes(a map[string]string) {
 	}
 }
 
-// data reads the Change of an event.
+// data decodes the Change of an event.
 func (e *event) data(b []byte, asJSON bool) {
 	c := new(pb.Change)
 	var err error
@@ -166,21 +169,21 @@ func (e *event) data(b []byte, asJSON bool) {
 	e.change = c
 }
 
-// hasContent reports whether changes of op report a content, which has a size.
+// hasContent reports whether a Change with op reports a content, and so a size.
 func hasContent(op pb.Op) bool {
 	return op == pb.Op_OP_ADD || op == pb.Op_OP_UPDATE || op == pb.Op_OP_COPY
 }
 
-// hasSize reports whether a Change in JSON has a size. protojson makes the same of none and of 0.
+// hasSize reports whether a Change in JSON has a size. protojson does not distinguish between no size and 0.
 func hasSize(b []byte) (is bool) {
-	_ = jsonpart.Members(b, func(name string, v []byte) error { // protojson has read it
+	_ = jsonpart.Members(b, func(name string, v []byte) error { // protojson has parsed it already
 		is = is || name == "size" && string(v) != "null"
 		return nil
 	})
 	return is
 }
 
-// structured reads a CloudEvent in JSON. Extensions are left out.
+// structured parses a CloudEvent in JSON. It ignores extensions.
 func structured(index int, raw []byte) event {
 	e := event{index: index}
 	a, data, plain := e.members(raw)
@@ -196,9 +199,9 @@ func structured(index int, raw []byte) event {
 	_, encoded := a["data_base64"]
 	switch {
 	case plain && encoded:
-		e.fault("data", "is there twice: as data and as data_base64")
+		e.fault("data", "occurs twice: as data and as data_base64")
 	case encoded:
-		if n := base64.StdEncoding.DecodedLen(len(a["data_base64"])); n > schemas.MaxBytes+2 { // without its padding
+		if n := base64.StdEncoding.DecodedLen(len(a["data_base64"])); n > schemas.MaxBytes+2 { // without the padding
 			e.fault("data_base64", "has %d bytes, at most %d", n, schemas.MaxBytes)
 			return e
 		}
@@ -209,15 +212,15 @@ func structured(index int, raw []byte) event {
 		}
 		e.data(b, asJSON)
 	case plain && !asJSON:
-		e.fault("data", "%s goes into data_base64", typeProtobuf)
+		e.fault("data", "%s must be in data_base64", typeProtobuf)
 	default:
 		e.data(data, asJSON)
 	}
 	return e
 }
 
-// members reads the attributes of a CloudEvent in JSON that are known, and its data; plain: it has member data. The
-// attributes are nil if it cannot be read.
+// members returns the known attributes of a CloudEvent in JSON, and its data. plain reports whether it has the member
+// data. The attributes are nil if raw cannot be parsed.
 func (e *event) members(raw []byte) (a map[string]string, data []byte, plain bool) {
 	a = map[string]string{}
 	n := 0
@@ -234,8 +237,8 @@ func (e *event) members(raw []byte) (a map[string]string, data []byte, plain boo
 			}
 			var s string
 			if err := json.Unmarshal(v, &s); err != nil {
-				e.fault("ce-"+name, "is no text")
-				s = string(v[:min(len(v), maxSource)]) // so that it is not missing too
+				e.fault("ce-"+name, "is not text")
+				s = string(v[:min(len(v), maxSource)]) // or the attribute would be reported as missing, too
 			}
 			a[name] = s
 		}
@@ -245,14 +248,14 @@ func (e *event) members(raw []byte) (a map[string]string, data []byte, plain boo
 	case errors.Is(err, errTooMany):
 		e.fault("", "has more than %d attributes", maxAttributes)
 	case err != nil:
-		e.fault("", "is no JSON object")
+		e.fault("", "is not a JSON object")
 	default:
 		return a, data, plain
 	}
 	return nil, nil, false
 }
 
-// isJSON reads the content type of an event's data; unset is what holds where there is none.
+// isJSON reports whether the content type of an event's data is JSON. It returns unset if there is no content type.
 func isJSON(text string, unset bool) (bool, error) {
 	if text == "" {
 		return unset, nil

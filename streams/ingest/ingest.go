@@ -1,10 +1,11 @@
-// Package ingest takes events over HTTP: POST /v1/changes for Changes, as CloudEvents or as they are, and
-// POST /v1/notifications/s3 for what object stores tell of themselves.
+// Package ingest accepts events over HTTP: POST /v1/changes for Changes, bare or as CloudEvents, and
+// POST /v1/notifications/s3 for notifications of object stores.
 //
-// What is answered with 202 has been acknowledged by Kafka, all of it. A batch with a fault in any of its events is
-// refused as a whole, and the faults of its events are listed, 100 at most. Where Kafka does not acknowledge, the answer is 503:
-// some of the batch may be written, and all of it is to be sent again, which is harmless, since ids are functions
-// of what events say. The package publishes through a small interface and knows nothing of Kafka.
+// Status 202 means that Kafka has acknowledged all events of the request. If any event of a batch has a fault, the
+// whole batch is rejected, with a list of at most 100 faults. Status 503 means that Kafka did not acknowledge all
+// events: some may have been written, and the client must send the whole request again. That is idempotent, because the
+// id of an event is a function of its content. The package publishes through a small interface and does not depend on
+// Kafka.
 package ingest
 
 import (
@@ -26,38 +27,38 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A Publisher publishes messages, and returns when all of them are acknowledged. An error means that some may not be.
+// A Publisher publishes messages and waits until all of them are acknowledged. An error means that some may not be.
 type Publisher interface {
 	Publish(ctx context.Context, msgs ...schemas.Message) error
 }
 
-// Stores says whether an account has a store.
+// Stores reports whether an account has a store.
 type Stores interface {
 	HasStore(account, store string) bool
 }
 
-// Config says who may send what. Zero values take the defaults in brackets.
+// Config holds the settings of a Handler. Zero values mean the defaults in brackets.
 type Config struct {
-	// Tokens are who may send. Without any everybody may, for every account: whoever listens makes sure that
-	// nobody else can.
+	// Tokens are the accepted tokens. Without tokens, everyone who can connect may send events for every account, so the
+	// caller must restrict access to the listener.
 	Tokens []Token
-	// MaxBody bounds the bytes of a request's body [4 MiB], MaxEvents the events of a batch [1000].
+	// MaxBody is the largest request body in bytes [4 MiB], MaxEvents the largest number of events in a batch [1000].
 	MaxBody   int64
 	MaxEvents int
-	// Concurrency bounds the requests that are being read, handled or answered [64]; others are refused with 503.
+	// Concurrency is the largest number of requests in progress [64]. Others are rejected with status 503.
 	Concurrency int
-	// Memory bounds the bytes that these requests take together from the time that their bodies are read until their
-	// answers are written [256 MiB]. Each counts with what a body of its size takes at most, some 16 times the size, or
-	// with all of Memory if that is less. One that finds no room is refused with 503.
+	// Memory is the memory limit in bytes for all requests together, from reading the body to writing the response
+	// [256 MiB]. Each request counts with the largest memory use of a body of its size, about 16 times the size, but not
+	// with more than Memory. Requests that exceed the limit are rejected with status 503.
 	Memory int64
-	// readTimeout is how long a body may take to come [30 s], roomTimeout how long it may wait for memory [1 s],
-	// publishTimeout how long Kafka may take [10 s], writeTimeout how long a client may take to read its answer [10 s].
-	readTimeout, roomTimeout, publishTimeout, writeTimeout time.Duration
-	// now is the clock; nil: the machine's.
+	// readTimeout is the time limit for reading a body [30 s], memoryTimeout for waiting for memory [1 s], publishTimeout
+	// for publishing [10 s], and writeTimeout for writing the response [10 s].
+	readTimeout, memoryTimeout, publishTimeout, writeTimeout time.Duration
+	// now returns the current time; nil means time.Now.
 	now func() time.Time
 }
 
-// A Handler answers the requests. It is safe for concurrent use.
+// A Handler serves the requests. It is safe for concurrent use.
 type Handler struct {
 	cfg     Config
 	tokens  []hashed
@@ -66,7 +67,7 @@ type Handler struct {
 	metrics *Metrics
 	log     *slog.Logger
 	slots   chan struct{}
-	room    *semaphore.Weighted // of cfg.Memory bytes
+	memory  *semaphore.Weighted // of cfg.Memory bytes
 }
 
 var _ http.Handler = (*Handler)(nil)
@@ -80,7 +81,7 @@ func New(cfg Config, out Publisher, stores Stores, metrics *Metrics, log *slog.L
 	cfg.MaxEvents = cmp.Or(cfg.MaxEvents, 1000)
 	cfg.Concurrency = cmp.Or(cfg.Concurrency, 64)
 	cfg.Memory = cmp.Or(cfg.Memory, 256<<20)
-	cfg.roomTimeout = cmp.Or(cfg.roomTimeout, time.Second)
+	cfg.memoryTimeout = cmp.Or(cfg.memoryTimeout, time.Second)
 	cfg.readTimeout = cmp.Or(cfg.readTimeout, 30*time.Second)
 	cfg.publishTimeout = cmp.Or(cfg.publishTimeout, 10*time.Second)
 	cfg.writeTimeout = cmp.Or(cfg.writeTimeout, 10*time.Second)
@@ -91,9 +92,9 @@ func New(cfg Config, out Publisher, stores Stores, metrics *Metrics, log *slog.L
 	if err != nil {
 		return nil, err
 	}
-	cfg.Tokens = nil // only their hashes are kept
+	cfg.Tokens = nil // keep only the hashes
 	return &Handler{cfg: cfg, tokens: tokens, out: out, stores: stores, metrics: metrics, log: log,
-		slots: make(chan struct{}, cfg.Concurrency), room: semaphore.NewWeighted(cfg.Memory)}, nil
+		slots: make(chan struct{}, cfg.Concurrency), memory: semaphore.NewWeighted(cfg.Memory)}, nil
 }
 
 // The paths.
@@ -102,7 +103,7 @@ const (
 	pathNotifications = "/v1/notifications/s3"
 )
 
-// retryBusy and retryKafka are after how many seconds a request is to be sent again.
+// retryBusy and retryKafka are values of Retry-After in seconds.
 const (
 	retryBusy  = 1
 	retryKafka = 5
@@ -110,30 +111,32 @@ const (
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var take func(request) (any, *problem)
+	var handle func(request) (any, *problem)
 	switch r.URL.Path {
 	case pathChanges:
-		take = h.changes
+		handle = h.changes
 	case pathNotifications:
-		take = h.notifications
+		handle = h.notifications
 	default:
-		h.answer(w, r, nil, refusal(http.StatusNotFound, "not-found", "there is nothing here: the paths are %s and %s", pathChanges, pathNotifications))
+		h.answer(w, r, nil, refusal(http.StatusNotFound, "not-found", "unknown path: the paths are %s and %s",
+			pathChanges, pathNotifications))
 		return
 	}
-	if p := h.serve(w, r, take); p != nil {
+	if p := h.serve(w, r, handle); p != nil {
 		h.answer(w, r, nil, p)
 	}
 }
 
-// A request is one that was let in, and whose body was read.
+// A request is an authorised request with its body.
 type request struct {
 	*http.Request
 	sender sender
 	body   []byte
 }
 
-// serve lets a request in, handles and answers it. A problem is still to be answered: it takes next to no memory.
-func (h *Handler) serve(w http.ResponseWriter, r *http.Request, take func(request) (any, *problem)) *problem {
+// serve authorises, reads, handles and answers a request. If it returns a problem, the caller must answer with it,
+// which needs almost no memory.
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request, handle func(request) (any, *problem)) *problem {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
 		return refusal(http.StatusMethodNotAllowed, "method", "%s is not allowed here, only POST", r.Method)
@@ -141,13 +144,14 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, take func(reques
 	sender, ok := h.authorise(r)
 	if !ok {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="millrace"`)
-		return refusal(http.StatusUnauthorized, "token", "a token is wanted, as Authorization: Bearer TOKEN")
+		return refusal(http.StatusUnauthorized, "token", "a token is required, as Authorization: Bearer TOKEN")
 	}
 	select {
 	case h.slots <- struct{}{}:
 		defer func() { <-h.slots }()
 	default:
-		return refusal(http.StatusServiceUnavailable, "busy", "%d requests are being handled, which is the limit", h.cfg.Concurrency).after(retryBusy)
+		return refusal(http.StatusServiceUnavailable, "busy", "%d requests are being handled, which is the limit",
+			h.cfg.Concurrency).retryAfter(retryBusy)
 	}
 	h.metrics.inFlight(1)
 	defer h.metrics.inFlight(-1)
@@ -156,26 +160,26 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, take func(reques
 		return p
 	}
 	weight := h.weight(len(body))
-	ctx, cancel := context.WithTimeout(r.Context(), h.cfg.roomTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), h.cfg.memoryTimeout)
 	defer cancel()
-	if h.room.Acquire(ctx, weight) != nil {
+	if h.memory.Acquire(ctx, weight) != nil {
 		return refusal(http.StatusServiceUnavailable, "busy",
-			"the requests that are being handled take all of %d bytes of memory", h.cfg.Memory).after(retryBusy)
+			"the requests in progress use all of the %d bytes of memory", h.cfg.Memory).retryAfter(retryBusy)
 	}
-	defer h.room.Release(weight)
-	out, p := take(request{r, sender, body})
+	defer h.memory.Release(weight)
+	out, p := handle(request{r, sender, body})
 	h.answer(w, r, out, p)
 	return nil
 }
 
-// weight is how many bytes a request with a body of n bytes takes at most. Most is taken by Changes with many short
-// properties.
+// weight returns the largest memory use, in bytes, of a request with a body of n bytes. Changes with many short
+// properties use most.
 func (h *Handler) weight(n int) int64 {
-	events := min(n/2, h.cfg.MaxEvents) // of two bytes at least
+	events := min(n/2, h.cfg.MaxEvents) // an event has at least two bytes
 	return min(16*int64(n)+4096*int64(events), h.cfg.Memory)
 }
 
-// read reads a body, which must come in time and be no larger than it may.
+// read reads the body within the limits of time and size.
 func (h *Handler) read(w http.ResponseWriter, r *http.Request) ([]byte, *problem) {
 	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
 		w.Header().Set("Accept-Encoding", "identity")
@@ -187,24 +191,24 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request) ([]byte, *problem
 	if r.ContentLength > h.cfg.MaxBody {
 		return nil, large()
 	}
-	// Not every ResponseWriter has deadlines; the server's own hold then.
+	// Not every ResponseWriter supports deadlines. Without support, those of the server apply.
 	conn := http.NewResponseController(w)
 	_ = conn.SetReadDeadline(time.Now().Add(h.cfg.readTimeout))
-	defer func() { _ = conn.SetReadDeadline(time.Time{}) }() // or it would end the request while Kafka is waited for
+	defer func() { _ = conn.SetReadDeadline(time.Time{}) }() // or it would cancel the request during publishing
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.cfg.MaxBody))
 	tooLarge := (*http.MaxBytesError)(nil)
 	switch {
 	case errors.As(err, &tooLarge):
 		return nil, large()
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, refusal(http.StatusRequestTimeout, "slow", "the body did not come within %v", h.cfg.readTimeout)
+		return nil, refusal(http.StatusRequestTimeout, "slow", "the body was not received within %v", h.cfg.readTimeout)
 	case err != nil:
-		return nil, refusal(http.StatusBadRequest, "broken", "the body did not come: %v", err)
+		return nil, refusal(http.StatusBadRequest, "broken", "read the body: %v", err)
 	}
 	return body, nil
 }
 
-// publish publishes msgs, and says what is wrong where they are not acknowledged.
+// publish publishes msgs. It returns a problem if not all of them are acknowledged.
 func (h *Handler) publish(r request, way string, msgs []schemas.Message) *problem {
 	if len(msgs) == 0 {
 		return nil
@@ -217,17 +221,18 @@ func (h *Handler) publish(r request, way string, msgs []schemas.Message) *proble
 		return nil
 	}
 	h.metrics.events(way, outcomeFailed, len(msgs))
-	h.log.Warn("events were not acknowledged", "way", way, "events", len(msgs), "account", r.sender.account, "err", err)
+	h.log.Warn("publish events", "way", way, "events", len(msgs), "account", r.sender.account, "err", err)
 	if retry.IsPermanent(err) {
-		return refusal(http.StatusInternalServerError, "refused", "Kafka refuses what was sent, and would again: %v", err)
+		return refusal(http.StatusInternalServerError, "refused", "Kafka rejects the events permanently: %v", err)
 	}
 	return refusal(http.StatusServiceUnavailable, "kafka",
-		"Kafka did not acknowledge all of what was sent. Some of it may be written; send all of it again, which tells of nothing twice").after(retryKafka)
+		"Kafka did not acknowledge all events. Some may have been written. Send all of them again, which is idempotent").
+		retryAfter(retryKafka)
 }
 
 var errKafkaSlow = fmt.Errorf("kafka took too long (%w)", context.DeadlineExceeded)
 
-// answer writes what came of a request.
+// answer writes the response: body with status 202 or, if p is not nil, the problem.
 func (h *Handler) answer(w http.ResponseWriter, r *http.Request, body any, p *problem) {
 	code := http.StatusAccepted
 	w.Header().Set("Content-Type", "application/json")
@@ -239,7 +244,8 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, body any, p *pr
 		}
 	}
 	h.metrics.request(r.URL.Path, code)
-	// It holds until the server sets its own for the next request: some of the answer is written after this returns.
+	// The server writes a part of the response after this returns. The deadline applies until the server sets the one of
+	// the next request.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(h.cfg.writeTimeout))
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -248,6 +254,6 @@ func (h *Handler) answer(w http.ResponseWriter, r *http.Request, body any, p *pr
 		body = p
 	}
 	if err := json.NewEncoder(w).Encode(body); err != nil {
-		h.log.Debug("answer", "path", r.URL.Path, "err", err) // the client has gone
+		h.log.Debug("write response", "path", r.URL.Path, "err", err) // the client has disconnected
 	}
 }

@@ -31,7 +31,7 @@ const (
 	other  = "0123456789abcdef-other"
 )
 
-// A topic keeps what is published, and fails as it is told.
+// A topic keeps published messages, and fails on request.
 type topic struct {
 	mu   sync.Mutex
 	msgs []schemas.Message
@@ -75,7 +75,8 @@ var now = time.Date(2026, 5, 4, 10, 0, 0, 0, time.UTC)
 
 func handler(t testing.TB, p *topic, more func(*Config)) *Handler {
 	t.Helper()
-	cfg := Config{Tokens: []Token{{"loader", "acme", secret}, {"theirs", "other", other}}, now: func() time.Time { return now }}
+	cfg := Config{Tokens: []Token{{"loader", "acme", secret}, {"theirs", "other", other}},
+		now: func() time.Time { return now }}
 	if more != nil {
 		more(&cfg)
 	}
@@ -101,14 +102,17 @@ func post(h http.Handler, path, kind, token string, body []byte, headers ...stri
 }
 
 func change(item string) *pb.Change {
-	return &pb.Change{Op: pb.Op_OP_ADD, Store: "1", Space: "photos", Item: item, Size: 5, Time: timestamppb.New(now.Add(-time.Hour)),
-		Digests: map[string]string{"md5": "5d41402abc4b2a76b9719d911017c592"}, Provenance: pb.Provenance_PROVENANCE_VERIFIED, Id: "made up"}
+	return &pb.Change{Op: pb.Op_OP_ADD, Store: "1", Space: "photos", Item: item, Size: 5,
+		Time:    timestamppb.New(now.Add(-time.Hour)),
+		Digests: map[string]string{"md5": "5d41402abc4b2a76b9719d911017c592"}, Provenance: pb.Provenance_PROVENANCE_VERIFIED,
+		Id: "made up"}
 }
 
-// want is what is published of change(item).
+// want returns the message that is published for change(item).
 func want(item string) *pb.Change {
 	c := change(item)
-	c.Account, c.Origin, c.Provenance, c.User, c.Agent = "acme", pb.Origin_ORIGIN_CLIENT, pb.Provenance_PROVENANCE_CLAIMED, "loader", "http"
+	c.Account, c.Origin, c.Provenance, c.User, c.Agent = "acme", pb.Origin_ORIGIN_CLIENT,
+		pb.Provenance_PROVENANCE_CLAIMED, "loader", "http"
 	c.Id = schemas.ChangeID(c)
 	return c
 }
@@ -132,10 +136,12 @@ func asProtobuf(t testing.TB, c *pb.Change) []byte {
 }
 
 func envelope(id, data string) string {
-	return fmt.Sprintf(`{"specversion":"1.0","id":%q,"source":"urn:camera","type":"millrace.v1.Change","subject":"x","extension":7,%s}`, id, data)
+	return fmt.Sprintf(
+		`{"specversion":"1.0","id":%q,"source":"urn:camera","type":"millrace.v1.Change","subject":"x","extension":7,%s}`,
+		id, data)
 }
 
-// wire writes a CloudEvent in Protobuf, whose data is of a field.
+// wire encodes a CloudEvent in Protobuf with its data in the given field.
 func wire(id string, of protowire.Number, data []byte, content string) []byte {
 	var b []byte
 	text := func(b []byte, n protowire.Number, s string) []byte {
@@ -169,7 +175,8 @@ func TestTokens(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			out := &topic{}
 			w := post(handler(t, out, nil), pathChanges, typeJSON, "", body, "Authorization", tt.authorization)
-			if w.Code != tt.status || (w.Header().Get("WWW-Authenticate") != "") != (tt.status == 401) || (len(out.msgs) > 0) != (tt.status == 202) {
+			if w.Code != tt.status || (w.Header().Get("WWW-Authenticate") != "") != (tt.status == 401) ||
+				(len(out.msgs) > 0) != (tt.status == 202) {
 				t.Errorf("got %d %v %s", w.Code, w.Header(), w.Body)
 			}
 		})
@@ -187,16 +194,18 @@ func TestTokens(t *testing.T) {
 		"short": {{"a", "acme", "short"}}, "no account": {{"a", "", secret}}, "no name": {{"", "acme", secret}},
 		"one secret of two": {{"a", "acme", secret}, {"b", "other", secret}},
 	} {
-		if _, err := New(Config{Tokens: tokens}, &topic{}, &topic{}, nil, slog.New(slog.DiscardHandler)); err == nil || strings.Contains(err.Error(), secret) {
+		if _, err := New(Config{Tokens: tokens}, &topic{}, &topic{}, nil, slog.New(slog.DiscardHandler)); err == nil ||
+			strings.Contains(err.Error(), secret) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
-	if s := fmt.Sprintf("%v %+v %#v", Token{"a", "acme", secret}, Token{"a", "acme", secret}, Token{"a", "acme", secret}); strings.Contains(s, secret) {
+	if s := fmt.Sprintf("%v %+v %#v", Token{"a", "acme", secret}, Token{"a", "acme", secret},
+		Token{"a", "acme", secret}); strings.Contains(s, secret) {
 		t.Errorf("it prints %s", s)
 	}
 }
 
-// What Kafka does not acknowledge is not acknowledged either, whether or not it was written.
+// A request is not acknowledged if Kafka does not acknowledge it, even if it was written.
 func TestPublishFaults(t *testing.T) {
 	body := asJSON(t, change("a"))
 	for name, tt := range map[string]struct {
@@ -225,7 +234,8 @@ func TestPublishFaults(t *testing.T) {
 			if w := post(h, path, typeJSON, secret, sent); w.Code != 202 {
 				t.Errorf("again: got %d %s", w.Code, w.Body)
 			}
-			if all := tt.out.changes(); tt.out.done && path == pathChanges && (len(all) != 2 || all[0].GetId() != all[1].GetId()) {
+			if all := tt.out.changes(); tt.out.done && path == pathChanges &&
+				(len(all) != 2 || all[0].GetId() != all[1].GetId()) {
 				t.Errorf("got %v: want one id twice", all)
 			}
 		})
@@ -246,13 +256,14 @@ func TestLimits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := &topic{}
-			w := post(handler(t, out, func(c *Config) { c.MaxBody, c.MaxEvents = 2000, 5 }), pathChanges, tt.kind, secret, []byte(tt.body), tt.headers...)
+			w := post(handler(t, out, func(c *Config) { c.MaxBody, c.MaxEvents = 2000, 5 }), pathChanges, tt.kind, secret,
+				[]byte(tt.body), tt.headers...)
 			if w.Code != tt.status || len(out.msgs) != 0 {
 				t.Errorf("got %d %s", w.Code, w.Body)
 			}
 		})
 	}
-	t.Run("no length told", func(t *testing.T) {
+	t.Run("unknown length", func(t *testing.T) {
 		r := httptest.NewRequest(http.MethodPost, pathChanges, io.MultiReader(strings.NewReader(big)))
 		r.Header.Set("Authorization", "Bearer "+secret)
 		w := httptest.NewRecorder()
@@ -292,7 +303,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// A body that does not come is not waited for, on a real connection.
+// The wait for a body is limited, on a real connection.
 func TestSlowBody(t *testing.T) {
 	s := httptest.NewServer(handler(t, &topic{}, func(c *Config) { c.readTimeout = 50 * time.Millisecond }))
 	defer s.Close()

@@ -30,7 +30,7 @@ func fill(begin, part, end string) []byte {
 	return []byte(begin + strings.TrimSuffix(strings.Repeat(part, n), ",") + end)
 }
 
-// manyNames is a Change of n properties, whose names are the shortest. In Protobuf they have no values.
+// manyNames returns a Change with n properties with the shortest names. In Protobuf they have no values.
 func manyNames(t testing.TB, n int) (asProto, asText []byte) {
 	asProto = asProtobuf(t, change("a"))
 	c := change("a")
@@ -49,14 +49,15 @@ func protobufBatch(event []byte, n int) []byte {
 	return bytes.Repeat(one, n)
 }
 
-// hostile are bodies that take as much memory as their senders can make them take.
+// hostile returns bodies that take as much memory as possible.
 func hostile(t testing.TB) map[string]struct {
 	path, kind string
 	body       []byte
 	status     int
 } {
 	record := `{"eventName":"ObjectCreated:Put","s3":{"bucket":{"name":"b"},"object":{"key":"k"}}},`
-	nested := string(fill(`{"Records":[`, record, `]}`)[:0]) + `{"Records":[` + strings.Repeat(record, 900) + strings.TrimSuffix(record, ",") + `]}`
+	nested := string(fill(`{"Records":[`, record, `]}`)[:0]) + `{"Records":[` + strings.Repeat(record, 900) +
+		strings.TrimSuffix(record, ",") + `]}`
 	for range 3 {
 		nested = `{"Type":"Notification","Message":` + fmt.Sprintf("%q", nested) + `}`
 	}
@@ -72,45 +73,58 @@ func hostile(t testing.TB) map[string]struct {
 		status     int
 	}
 	return map[string]request{
-		"batch of numbers":            {pathChanges, typeBatch, fill("[", "1,", "]"), 413},
-		"batch of objects":            {pathChanges, typeBatch, fill("[", "{},", "]"), 413},
-		"batch of nested arrays":      {pathChanges, typeBatch, fill("", "[", ""), 400},
-		"batch without end":           {pathChanges, typeBatch, fill("[", `{"a":1},`, ""), 413},
-		"batch of strings":            {pathChanges, typeBatch, fill(`["`, "a", `"]`), 422},
-		"Protobuf batch of nothing":   {pathChanges, typeBatchProtobuf, bytes.Repeat([]byte{0x0a, 0}, bodyLimit/2), 413},
-		"Protobuf batch of numbers":   {pathChanges, typeBatchProtobuf, bytes.Repeat([]byte{0x10, 0}, bodyLimit/2), 400},
-		"event of many attributes":    {pathChanges, typeEvent, []byte("{" + attributes.String() + `"id":"z"}`), 422},
-		"event of one attribute":      {pathChanges, typeEvent, fill("{", `"id":"a",`, "}"), 422},
-		"event of a long id":          {pathChanges, typeEvent, fill(`{"id":"`, `\u0001`, `"}`), 422},
-		"event of long data":          {pathChanges, typeEvent, []byte(envelope("7", `"data":{"op":"`+strings.Repeat("a", bodyLimit-300)+`"}`)), 422},
-		"event of long base64":        {pathChanges, typeEvent, []byte(envelope("7", `"data_base64":"`+strings.Repeat("AAAA", bodyLimit/4-100)+`"`)), 422},
-		"Protobuf event of ids":       {pathChanges, typeEventProtobuf, fill("", "\x0a\x01a", ""), 422},
-		"Change of spaces":            {pathChanges, typeJSON, fill("{", " ", "}"), 422},
-		"faults of long ids":          {pathChanges, typeBatchProtobuf, protobufBatch(wire(longID, ceBinaryData, asProtobuf(t, &pb.Change{Size: -1}), ""), 500), 422},
-		"smallest faults":             {pathChanges, typeBatch, []byte("[" + strings.Repeat("{},", 999) + "{}]"), 422},
-		"faults of repeated members":  {pathChanges, typeBatch, fill("[", "{"+strings.Repeat(`"id":5,`, 255)+`"id":5},`, "]"), 422},
-		"faults of repeated data":     {pathChanges, typeBatch, fill("[", "{"+strings.Repeat(`"data":{"op":"x"},`, 50)+`"id":5},`, "]"), 422},
-		"properties, Protobuf":        {pathChanges, typeBatchProtobuf, protobufBatch(wire("7", ceBinaryData, names, ""), 4), 202},
-		"properties, JSON":            {pathChanges, typeBatch, []byte("[" + strings.Repeat(envelope("7", `"data":`+string(text))+",", 3) + "1]"), 422},
-		"properties, base64":          {pathChanges, typeEvent, []byte(envelope("7", `"datacontenttype":"application/protobuf","data_base64":"`+base64.StdEncoding.EncodeToString(names)+`"`)), 202},
-		"records of numbers":          {pathNotifications, typeJSON, fill(`{"Records":[`, "1,", "]}"), 400},
-		"records of others":           {pathNotifications, typeJSON, fill(`{"Records":[`, `{"eventName":"x"},`, "]}"), 400},
-		"records":                     {pathNotifications, typeJSON, fill(`{"Records":[`, record, "]}"), 400},
-		"records aside":               {pathNotifications, typeJSON, fill(`[`, `{"eventName":"ObjectTagging:Put"},`, "]"), 400},
-		"messages":                    {pathNotifications, typeJSON, fill(`{"Messages":[`, "{},", "]}"), 400},
-		"messages of test events":     {pathNotifications, typeJSON, fill(`{"Messages":[`, `{"Body":"{\"Event\":\"s3:TestEvent\"}"},`, "]}"), 202},
+		"batch of numbers":          {pathChanges, typeBatch, fill("[", "1,", "]"), 413},
+		"batch of objects":          {pathChanges, typeBatch, fill("[", "{},", "]"), 413},
+		"batch of nested arrays":    {pathChanges, typeBatch, fill("", "[", ""), 400},
+		"batch without end":         {pathChanges, typeBatch, fill("[", `{"a":1},`, ""), 413},
+		"batch of strings":          {pathChanges, typeBatch, fill(`["`, "a", `"]`), 422},
+		"Protobuf batch of nothing": {pathChanges, typeBatchProtobuf, bytes.Repeat([]byte{0x0a, 0}, bodyLimit/2), 413},
+		"Protobuf batch of numbers": {pathChanges, typeBatchProtobuf, bytes.Repeat([]byte{0x10, 0}, bodyLimit/2), 400},
+		"event of many attributes":  {pathChanges, typeEvent, []byte("{" + attributes.String() + `"id":"z"}`), 422},
+		"event of one attribute":    {pathChanges, typeEvent, fill("{", `"id":"a",`, "}"), 422},
+		"event of a long id":        {pathChanges, typeEvent, fill(`{"id":"`, `\u0001`, `"}`), 422},
+		"event of long data": {pathChanges, typeEvent,
+			[]byte(envelope("7", `"data":{"op":"`+strings.Repeat("a", bodyLimit-300)+`"}`)), 422},
+		"event of long base64": {pathChanges, typeEvent,
+			[]byte(envelope("7", `"data_base64":"`+strings.Repeat("AAAA", bodyLimit/4-100)+`"`)), 422},
+		"Protobuf event of ids": {pathChanges, typeEventProtobuf, fill("", "\x0a\x01a", ""), 422},
+		"Change of spaces":      {pathChanges, typeJSON, fill("{", " ", "}"), 422},
+		"faults of long ids": {pathChanges, typeBatchProtobuf,
+			protobufBatch(wire(longID, ceBinaryData, asProtobuf(t, &pb.Change{Size: -1}), ""), 500), 422},
+		"smallest faults": {pathChanges, typeBatch, []byte("[" + strings.Repeat("{},", 999) + "{}]"), 422},
+		"faults of repeated members": {pathChanges, typeBatch, fill("[", "{"+strings.Repeat(`"id":5,`, 255)+`"id":5},`,
+			"]"), 422},
+		"faults of repeated data": {pathChanges, typeBatch,
+			fill("[", "{"+strings.Repeat(`"data":{"op":"x"},`, 50)+`"id":5},`, "]"), 422},
+		"properties, Protobuf": {pathChanges, typeBatchProtobuf, protobufBatch(wire("7", ceBinaryData, names, ""), 4),
+			202},
+		"properties, JSON": {pathChanges, typeBatch,
+			[]byte("[" + strings.Repeat(envelope("7", `"data":`+string(text))+",", 3) + "1]"), 422},
+		"properties, base64": {pathChanges, typeEvent,
+			[]byte(envelope("7",
+				`"datacontenttype":"application/protobuf","data_base64":"`+base64.StdEncoding.EncodeToString(names)+`"`)), 202},
+		"records of numbers": {pathNotifications, typeJSON, fill(`{"Records":[`, "1,", "]}"), 400},
+		"records of others":  {pathNotifications, typeJSON, fill(`{"Records":[`, `{"eventName":"x"},`, "]}"), 400},
+		"records":            {pathNotifications, typeJSON, fill(`{"Records":[`, record, "]}"), 400},
+		"records aside": {pathNotifications, typeJSON, fill(`[`, `{"eventName":"ObjectTagging:Put"},`, "]"),
+			400},
+		"messages": {pathNotifications, typeJSON, fill(`{"Messages":[`, "{},", "]}"), 400},
+		"messages of test events": {pathNotifications, typeJSON,
+			fill(`{"Messages":[`, `{"Body":"{\"Event\":\"s3:TestEvent\"}"},`, "]}"), 202},
 		"records, and again":          {pathNotifications, typeJSON, fill(`{`, `"Records":[1,1,1,1,1],`, "}"), 400},
 		"nested arrays":               {pathNotifications, typeJSON, fill("", "[", ""), 400},
 		"notifications in each other": {pathNotifications, typeJSON, []byte(nested), 202},
-		"a long key":                  {pathNotifications, typeJSON, fill(`{"EventName":"s3:ObjectCreated:Put","Key":"b/`, "a", `"}`), 413},
-		"a long message":              {pathNotifications, typeJSON, fill(`{"Type":"Notification","Message":"`, `\\\"`, `"}`), 400},
+		"a long key": {pathNotifications, typeJSON, fill(`{"EventName":"s3:ObjectCreated:Put","Key":"b/`,
+			"a", `"}`), 413},
+		"a long message": {pathNotifications, typeJSON, fill(`{"Type":"Notification","Message":"`, `\\\"`,
+			`"}`), 400},
 	}
 }
 
-// A request takes no more memory than it is counted with, whatever its body holds.
+// No body takes more memory than its request counts with.
 func TestRequestMemory(t *testing.T) {
 	all := hostile(t)
-	defer runtime.KeepAlive(all) // or bodies that go would hide what comes
+	defer runtime.KeepAlive(all) // or freed bodies would hide new allocations
 	for name, tt := range all {
 		t.Run(name, func(t *testing.T) {
 			if len(tt.body) > bodyLimit {
@@ -122,7 +136,8 @@ func TestRequestMemory(t *testing.T) {
 			r.Header.Set("Authorization", "Bearer "+secret)
 			w := &discarding{header: http.Header{}}
 			got, most := heaptest.Peak(func() { h.ServeHTTP(w, r) }), h.weight(len(tt.body))
-			t.Logf("body of %d bytes: %d alive at most, %.1f times; answer %d of %d bytes", len(tt.body), got, float64(got)/float64(len(tt.body)), w.status, w.bytes)
+			t.Logf("body of %d bytes: %d alive at most, %.1f times; answer %d of %d bytes", len(tt.body), got,
+				float64(got)/float64(len(tt.body)), w.status, w.bytes)
 			if got > most {
 				t.Errorf("%d bytes are alive, at most %d", got, most)
 			}
@@ -133,7 +148,7 @@ func TestRequestMemory(t *testing.T) {
 	}
 }
 
-// Requests together take no more memory than there is: one that finds none is refused and told when to come again.
+// All requests together stay within the memory limit. A request over it is rejected with Retry-After.
 func TestMemoryOfAllRequests(t *testing.T) {
 	body := asJSON(t, change("a"))
 	weight := (&Handler{cfg: Config{MaxEvents: 1000, Memory: 1 << 30}}).weight(len(body))
@@ -151,7 +166,7 @@ func TestMemoryOfAllRequests(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				out := &topic{wait: make(chan struct{})}
-				h := handler(t, out, func(c *Config) { c.Memory, c.roomTimeout = tt.memory, tt.wait })
+				h := handler(t, out, func(c *Config) { c.Memory, c.memoryTimeout = tt.memory, tt.wait })
 				first, second := make(chan int), make(chan *httptest.ResponseRecorder)
 				go func() { first <- post(h, pathChanges, typeJSON, secret, body).Code }()
 				synctest.Wait()
@@ -175,7 +190,7 @@ func TestMemoryOfAllRequests(t *testing.T) {
 	}
 }
 
-// However a request ends, its memory is free again.
+// Every request releases its memory, also after a failure.
 func TestMemoryIsFreed(t *testing.T) {
 	body := asJSON(t, change("a"))
 	for name, tt := range map[string]struct {
@@ -195,14 +210,14 @@ func TestMemoryIsFreed(t *testing.T) {
 			for range 3 {
 				post(h, pathChanges, typeJSON, secret, tt.body)
 			}
-			if !h.room.TryAcquire(1000) {
+			if !h.memory.TryAcquire(1000) {
 				t.Error("memory is still taken")
 			}
 		})
 	}
 }
 
-// A request whose answer is not read keeps its place and its memory.
+// A request keeps its slot and its memory until its response is read.
 func TestAnswersAreCounted(t *testing.T) {
 	good := asJSON(t, change("a"))
 	weight := (&Handler{cfg: Config{MaxEvents: 1000, Memory: 1 << 30}}).weight(len(good))
@@ -219,7 +234,7 @@ func TestAnswersAreCounted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := handler(t, new(topic), func(c *Config) {
-					c.Concurrency, c.Memory, c.roomTimeout = tt.concurrency, tt.memory, time.Millisecond
+					c.Concurrency, c.Memory, c.memoryTimeout = tt.concurrency, tt.memory, time.Millisecond
 				})
 				begun, let := make(chan bool), make(chan bool)
 				var g errgroup.Group
@@ -246,7 +261,7 @@ func TestAnswersAreCounted(t *testing.T) {
 	}
 }
 
-// unread is an answer whose writing begins, and goes on when it is let.
+// unread is a ResponseWriter that blocks in its first write until it is released.
 type unread struct {
 	*httptest.ResponseRecorder
 	begun, let chan bool
@@ -261,7 +276,7 @@ func (u *unread) Write(b []byte) (int, error) {
 	return u.ResponseRecorder.Write(b)
 }
 
-// A client that does not read its answer loses its connection in time.
+// A client that does not read its response is disconnected after the timeout.
 func TestAnswerThatIsNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := handler(t, new(topic), nil)
@@ -272,7 +287,8 @@ func TestAnswerThatIsNotRead(t *testing.T) {
 		client, conn := net.Pipe()
 		conns.conns <- conn
 		body := "[" + strings.Repeat("{},", 500) + "{}]"
-		_, err := fmt.Fprintf(client, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s",
+		_, err := fmt.Fprintf(client,
+			"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s",
 			pathChanges, typeBatch, secret, len(body), body)
 		if err != nil {
 			t.Fatal(err)
@@ -283,7 +299,7 @@ func TestAnswerThatIsNotRead(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if len(h.slots) != 0 || !h.room.TryAcquire(h.cfg.Memory) {
+		if len(h.slots) != 0 || !h.memory.TryAcquire(h.cfg.Memory) {
 			t.Error("its place or its memory is still taken after 10 s")
 		}
 		if err := errors.Join(client.Close(), server.Close()); err != nil {
@@ -295,7 +311,7 @@ func TestAnswerThatIsNotRead(t *testing.T) {
 	})
 }
 
-// oneConn listens for what is put into it.
+// oneConn is a listener for the connections that are put into it.
 type oneConn struct {
 	conns chan net.Conn
 	once  sync.Once
@@ -315,7 +331,7 @@ func (o *oneConn) Close() error {
 
 func (o *oneConn) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
-// discarding is an answer that is counted and not kept.
+// discarding is a ResponseWriter that only counts bytes.
 type discarding struct {
 	header http.Header
 	status int

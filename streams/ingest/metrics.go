@@ -8,38 +8,38 @@ import (
 	"github.com/millrace/millrace/streams/ingest/hint"
 )
 
-// What became of events.
+// The outcomes of events.
 const (
-	outcomeWritten = "written" // acknowledged
-	outcomeRefused = "refused" // a fault of the sender's
-	outcomeFailed  = "failed"  // not acknowledged
+	outcomeWritten = "written" // acknowledged by Kafka
+	outcomeRefused = "refused" // rejected because of a fault
+	outcomeFailed  = "failed"  // not acknowledged by Kafka
 )
 
-// The ways in.
+// The ways in which events arrive.
 const (
 	wayHTTP    = "http"
 	wayWebhook = "webhook"
 )
 
-// Metrics count what comes in. Nil Metrics count nothing.
+// Metrics count requests, events and hints. Nil Metrics count nothing.
 type Metrics struct {
-	requests *prometheus.CounterVec
-	outcomes *prometheus.CounterVec
-	hints    *prometheus.CounterVec
-	at       prometheus.Gauge
+	requests         *prometheus.CounterVec
+	outcomes         *prometheus.CounterVec
+	hints            *prometheus.CounterVec
+	requestsInFlight prometheus.Gauge
 }
 
-// NewMetrics returns Metrics that reg tells of.
+// NewMetrics returns Metrics that are registered with reg.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "millrace_ingest_requests_total", Help: "Requests, by path and status."}, []string{"path", "status"}),
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "millrace_ingest_events_total", Help: "Events that came over HTTP, by what became of them."}, []string{"way", "outcome"}),
+			Name: "millrace_ingest_events_total", Help: "Events received over HTTP, by outcome."}, []string{"way", "outcome"}),
 		hints: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "millrace_ingest_hints_total", Help: "Hints that were looked into, by what they came to."}, []string{"way", "row"}),
-		at: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "millrace_ingest_requests_in_flight", Help: "Requests that are read and not answered."}),
+			Name: "millrace_ingest_hints_total", Help: "Hints handled, by row of the decision table."}, []string{"way", "row"}),
+		requestsInFlight: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "millrace_ingest_requests_in_flight", Help: "Requests in progress."}),
 	}
 	for _, way := range []string{wayHTTP, wayWebhook} {
 		for _, o := range []string{outcomeWritten, outcomeRefused, outcomeFailed} {
@@ -54,11 +54,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	for _, path := range []string{pathChanges, pathNotifications} {
 		m.requests.WithLabelValues(path, "202")
 	}
-	reg.MustRegister(m.requests, m.outcomes, m.hints, m.at)
+	reg.MustRegister(m.requests, m.outcomes, m.hints, m.requestsInFlight)
 	return m
 }
 
-// Hints returns what counts the hints of a way: notification or watch.
+// Hints returns a function that counts the hints of a way: notification or watch.
 func (m *Metrics) Hints(way string) func(hint.Row) {
 	return func(r hint.Row) {
 		if m != nil {
@@ -85,6 +85,6 @@ func (m *Metrics) events(way, outcome string, n int) {
 
 func (m *Metrics) inFlight(n float64) {
 	if m != nil {
-		m.at.Add(n)
+		m.requestsInFlight.Add(n)
 	}
 }

@@ -9,9 +9,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The numbers of the fields of io.cloudevents.v1 (CloudEvents Protobuf format 1.0): of CloudEvent, of an entry of its
-// attributes and their values, of google.protobuf.Any, and of CloudEventBatch. They are read here, since the messages
-// are few and small, and their module would bring others.
+// Field numbers of io.cloudevents.v1 (CloudEvents Protobuf format 1.0): of CloudEvent, of an entry of its attributes
+// and their values, of google.protobuf.Any, and of CloudEventBatch. This package decodes these few small messages
+// itself, because the module with the generated code has further dependencies.
 const (
 	ceID          protowire.Number = 1
 	ceSource      protowire.Number = 2
@@ -34,8 +34,8 @@ const (
 
 var errWire = errors.New("is not Protobuf")
 
-// each calls f for the fields of a message that have a length; others are passed over.
-func each(b []byte, f func(n protowire.Number, v []byte) error) error {
+// eachField calls f for each length-delimited field of a message. It skips other fields.
+func eachField(b []byte, f func(n protowire.Number, v []byte) error) error {
 	for len(b) > 0 {
 		n, t, size := protowire.ConsumeTag(b)
 		if size < 0 {
@@ -61,9 +61,9 @@ func each(b []byte, f func(n protowire.Number, v []byte) error) error {
 	return nil
 }
 
-// eachOfBatch calls f for the events of a CloudEventBatch.
-func eachOfBatch(b []byte, f func(event []byte) error) error {
-	return each(b, func(n protowire.Number, v []byte) error {
+// eachEvent calls f for each event of a CloudEventBatch.
+func eachEvent(b []byte, f func(event []byte) error) error {
+	return eachField(b, func(n protowire.Number, v []byte) error {
 		if n != batchEvents {
 			return nil
 		}
@@ -71,17 +71,17 @@ func eachOfBatch(b []byte, f func(event []byte) error) error {
 	})
 }
 
-// structuredProtobuf reads a CloudEvent in Protobuf. Extensions are left out.
+// structuredProtobuf parses a CloudEvent in Protobuf. It ignores extensions.
 func structuredProtobuf(index int, raw []byte) event {
 	e := event{index: index}
 	var (
 		a       = map[string]string{}
 		data    []byte
-		of      protowire.Number // which field data is of
+		of      protowire.Number // field number of data
 		content string
 	)
 	names := map[protowire.Number]string{ceID: "id", ceSource: "source", ceSpecVersion: "specversion", ceType: "type"}
-	err := each(raw, func(n protowire.Number, v []byte) error {
+	err := eachField(raw, func(n protowire.Number, v []byte) error {
 		switch n {
 		case ceID, ceSource, ceSpecVersion, ceType:
 			if !utf8.Valid(v) {
@@ -100,7 +100,7 @@ func structuredProtobuf(index int, raw []byte) event {
 		return nil
 	})
 	if err != nil {
-		e.fault("", "is no CloudEvent: %v", err)
+		e.fault("", "is not a CloudEvent: %v", err)
 		return e
 	}
 	e.attributes(a)
@@ -121,14 +121,14 @@ func structuredProtobuf(index int, raw []byte) event {
 	return e
 }
 
-// attribute reads an entry of the attributes. text is empty where the value is none.
+// attribute decodes an entry of the attributes. text is empty if the value is not a string.
 func attribute(b []byte) (name, text string, err error) {
-	err = each(b, func(n protowire.Number, v []byte) error {
+	err = eachField(b, func(n protowire.Number, v []byte) error {
 		switch n {
 		case entryKey:
 			name = string(v)
 		case entryValue:
-			return each(v, func(n protowire.Number, v []byte) error {
+			return eachField(v, func(n protowire.Number, v []byte) error {
 				if n == valueString {
 					text = string(v)
 				}
@@ -140,10 +140,10 @@ func attribute(b []byte) (name, text string, err error) {
 	return name, text, err
 }
 
-// unwrap returns what is in a google.protobuf.Any, which must be a Change.
+// unwrap returns the encoded Change in a google.protobuf.Any.
 func unwrap(b []byte) (value []byte, err error) {
 	kind := ""
-	err = each(b, func(n protowire.Number, v []byte) error {
+	err = eachField(b, func(n protowire.Number, v []byte) error {
 		switch n {
 		case anyType:
 			kind = string(v)

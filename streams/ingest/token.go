@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// minToken is how long a token is at least: one that can be guessed is none.
+// minToken is the shortest length of a token in bytes, since short ones can be guessed.
 const minToken = 16
 
-// A Token is who may send events of one account.
+// A Token is the permission to send events for one account.
 type Token struct {
-	Name    string // of the sender, in logs and as the user of changes that name none
+	Name    string // name of the sender in logs, and the user of Changes without a user
 	Account string
 	Secret  string
 }
@@ -25,7 +25,7 @@ func (t Token) String() string { return t.Name + " of " + t.Account + " ***" }
 // GoString hides the secret.
 func (t Token) GoString() string { return t.String() }
 
-// A sender is who sent a request. The account is empty where there are no tokens.
+// A sender is the authorised sender of a request. It is empty if there are no tokens.
 type sender struct{ name, account string }
 
 type hashed struct {
@@ -43,7 +43,7 @@ func hashTokens(tokens []Token) ([]hashed, error) {
 		sum := sha256.Sum256([]byte(t.Secret))
 		switch other, taken := seen[sum]; {
 		case t.Name == "" || t.Account == "":
-			errs = append(errs, fmt.Errorf("token %q of account %q: both names must be there", t.Name, t.Account))
+			errs = append(errs, fmt.Errorf("token %q of account %q: name and account are required", t.Name, t.Account))
 		case len(t.Secret) < minToken:
 			errs = append(errs, fmt.Errorf("token %q is shorter than %d bytes", t.Name, minToken))
 		case taken:
@@ -56,12 +56,12 @@ func hashTokens(tokens []Token) ([]hashed, error) {
 	return all, errors.Join(errs...)
 }
 
-// authorise says who sent r. Its token is compared with all, in a time that tells nothing of any.
+// authorise returns the sender of r. It compares the token with all known ones in constant time.
 func (h *Handler) authorise(r *http.Request) (s sender, ok bool) {
 	if len(h.tokens) == 0 {
 		return sender{}, true
 	}
-	sum := sha256.Sum256([]byte(presented(r)))
+	sum := sha256.Sum256([]byte(tokenOf(r)))
 	for _, t := range h.tokens {
 		if subtle.ConstantTimeCompare(sum[:], t.sum[:]) == 1 {
 			s, ok = t.sender, true
@@ -70,8 +70,8 @@ func (h *Handler) authorise(r *http.Request) (s sender, ok bool) {
 	return s, ok
 }
 
-// presented is the token of r: a bearer token, or the password of who can only send those.
-func presented(r *http.Request) string {
+// tokenOf returns the token of r: a bearer token, or the password of clients that support only basic authentication.
+func tokenOf(r *http.Request) string {
 	if _, password, ok := r.BasicAuth(); ok {
 		return password
 	}

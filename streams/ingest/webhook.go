@@ -9,11 +9,11 @@ import (
 	"github.com/millrace/millrace/streams/ingest/hint"
 )
 
-// webhook goes before the names of topics that are none: those of what comes by webhook.
+// webhook is the prefix of the names of foreign topics that stand for notifications by webhook.
 const webhook = "webhook/"
 
-// WebhookTopic names what comes by webhook for an account, and for one of its stores where the sender says so; both
-// may be empty. What waits, or is a dead letter, stands under this name.
+// WebhookTopic returns the topic of notifications by webhook for an account and store. Both may be empty. Notifications
+// that wait or become dead letters have this topic.
 func WebhookTopic(account, store string) schemas.Topic {
 	return schemas.Foreign(webhook + account + "/" + store)
 }
@@ -27,14 +27,14 @@ func Webhook(t schemas.Topic) (account, store string, ok bool) {
 	return account, store, ok
 }
 
-// A noted answer says what became of a notification that was answered with 202: its hints will be looked into.
-type noted struct {
+// An acceptedNotification is the response with status 202 to a notification. Its hints are handled later.
+type acceptedNotification struct {
 	Accepted int `json:"accepted"` // hints that Kafka has acknowledged
-	Ignored  int `json:"ignored"`  // those of which no Change tells
+	Ignored  int `json:"ignored"`  // hints that never lead to a Change
 }
 
-// notifications takes what object stores tell. It is written to Kafka as it is, and looked into from there, so that a
-// store that is away is waited for.
+// notifications handles the notification of an object store. It only writes the hints to Kafka. The ingester reads them
+// from there, so that they can wait for a store that is unavailable.
 func (h *Handler) notifications(r request) (any, *problem) {
 	account, store := r.sender.account, r.URL.Query().Get("store")
 	if account == "" {
@@ -52,21 +52,23 @@ func (h *Handler) notifications(r request) (any, *problem) {
 	for i, m := range msgs {
 		if n := len(m.Key) + len(m.Value); n > schemas.MaxBytes {
 			h.metrics.events(wayWebhook, outcomeRefused, len(msgs))
-			return nil, refusal(http.StatusRequestEntityTooLarge, "too-large", "record %d has %d bytes, at most %d", i, n, schemas.MaxBytes)
+			return nil, refusal(http.StatusRequestEntityTooLarge, "too-large",
+				"record %d has %d bytes, at most %d", i, n, schemas.MaxBytes)
 		}
 	}
 	h.subscription(r)
 	if p := h.publish(r, wayWebhook, msgs); p != nil {
 		return nil, p
 	}
-	return noted{len(msgs), len(hints) - len(msgs)}, nil
+	return acceptedNotification{len(msgs), len(hints) - len(msgs)}, nil
 }
 
-// subscription tells of SNS, which wants to be told that its notifications are wanted. Whoever set it up does that: a
-// process that opens every address it is sent would open others' too.
+// subscription logs the request of SNS to confirm a subscription. The operator has to confirm it. The process does not
+// open the URL itself, because anyone could make it open any URL.
 func (h *Handler) subscription(r request) {
 	var s struct{ Type, TopicArn, SubscribeURL string }
 	if json.Unmarshal(r.body, &s) == nil && s.Type == "SubscriptionConfirmation" {
-		h.log.Warn("SNS asks to confirm a subscription: open the address if it is yours", "topic", s.TopicArn, "url", s.SubscribeURL, "account", r.sender.account)
+		h.log.Warn("confirm SNS subscription: open the URL if the subscription is yours",
+			"topic", s.TopicArn, "url", s.SubscribeURL, "account", r.sender.account)
 	}
 }

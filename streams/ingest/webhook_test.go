@@ -10,35 +10,44 @@ import (
 )
 
 func notification(bucket, key string) string {
-	return fmt.Sprintf(`{"Records":[{"eventSource":"minio:s3","eventName":"s3:ObjectCreated:Put","s3":{"bucket":{"name":%q},"object":{"key":%q}}}]}`, bucket, key)
+	return fmt.Sprintf(
+		`{"Records":[{"eventSource":"minio:s3","eventName":"s3:ObjectCreated:Put",`+
+			`"s3":{"bucket":{"name":%q},"object":{"key":%q}}}]}`, bucket, key)
 }
 
 func TestNotifications(t *testing.T) {
-	two := `[{"eventName":"ObjectCreated:Put","s3":{"bucket":{"name":"b"},"object":{"key":"a+1"}}},{"eventName":"ObjectTagging:Put"},
+	two := `[{"eventName":"ObjectCreated:Put","s3":{"bucket":{"name":"b"},"object":{"key":"a+1"}}},` +
+		`{"eventName":"ObjectTagging:Put"},
 		{"eventName":"ObjectRemoved:Delete","s3":{"bucket":{"name":"b"},"object":{"key":"c"}}}]`
 	for name, tt := range map[string]struct {
 		query, body string
 		status      int
 		topic       schemas.Topic
 		keys        []string
-		told        string
+		answer      string
 	}{
-		"one":                 {"", notification("photos", "x%2Fa"), 202, "foreign:webhook/acme/", []string{"photos/x%2Fa"}, `{"accepted":1,"ignored":0}`},
-		"of a store":          {"?store=2", notification("photos", "a"), 202, "foreign:webhook/acme/2", []string{"photos/a"}, `{"accepted":1,"ignored":0}`},
-		"several":             {"", two, 202, "foreign:webhook/acme/", []string{"b/a 1", "b/c"}, `{"accepted":2,"ignored":1}`},
-		"a test":              {"", `{"Service":"S3","Event":"s3:TestEvent"}`, 202, "", nil, `{"accepted":0,"ignored":0}`},
-		"SNS asks":            {"", `{"Type":"SubscriptionConfirmation","SubscribeURL":"https://example.org"}`, 202, "", nil, `{"accepted":0,"ignored":0}`},
-		"unknown store":       {"?store=9", notification("photos", "a"), 422, "", nil, ""},
-		"another's account":   {"?account=other&store=1", notification("photos", "a"), 202, "foreign:webhook/acme/1", []string{"photos/a"}, `{"accepted":1,"ignored":0}`},
-		"nothing":             {"", "", 400, "", nil, ""},
-		"no notification":     {"", `{"a":1}`, 400, "", nil, ""},
-		"a record too large":  {"", notification("photos", strings.Repeat("x", schemas.MaxBytes)), 413, "", nil, ""},
-		"a good and a broken": {"", `[{"eventName":"ObjectCreated:Put","s3":{"bucket":{"name":"b"},"object":{"key":"a"}}},{}]`, 400, "", nil, ""},
+		"one": {"", notification("photos", "x%2Fa"), 202, "foreign:webhook/acme/", []string{"photos/x%2Fa"},
+			`{"accepted":1,"ignored":0}`},
+		"of a store": {"?store=2", notification("photos", "a"), 202, "foreign:webhook/acme/2", []string{"photos/a"},
+			`{"accepted":1,"ignored":0}`},
+		"several": {"", two, 202, "foreign:webhook/acme/", []string{"b/a 1", "b/c"},
+			`{"accepted":2,"ignored":1}`},
+		"a test": {"", `{"Service":"S3","Event":"s3:TestEvent"}`, 202, "", nil, `{"accepted":0,"ignored":0}`},
+		"SNS subscription": {"", `{"Type":"SubscriptionConfirmation","SubscribeURL":"https://example.org"}`, 202,
+			"", nil, `{"accepted":0,"ignored":0}`},
+		"unknown store": {"?store=9", notification("photos", "a"), 422, "", nil, ""},
+		"another's account": {"?account=other&store=1", notification("photos", "a"), 202, "foreign:webhook/acme/1",
+			[]string{"photos/a"}, `{"accepted":1,"ignored":0}`},
+		"nothing":            {"", "", 400, "", nil, ""},
+		"no notification":    {"", `{"a":1}`, 400, "", nil, ""},
+		"a record too large": {"", notification("photos", strings.Repeat("x", schemas.MaxBytes)), 413, "", nil, ""},
+		"a good and a broken": {"",
+			`[{"eventName":"ObjectCreated:Put","s3":{"bucket":{"name":"b"},"object":{"key":"a"}}},{}]`, 400, "", nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := &topic{}
 			w := post(handler(t, out, nil), pathNotifications+tt.query, "text/plain", secret, []byte(tt.body))
-			if w.Code != tt.status || tt.status == 202 && strings.TrimSpace(w.Body.String()) != tt.told {
+			if w.Code != tt.status || tt.status == 202 && strings.TrimSpace(w.Body.String()) != tt.answer {
 				t.Errorf("got %d %s", w.Code, w.Body)
 			}
 			var keys []string

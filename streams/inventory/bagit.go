@@ -13,20 +13,20 @@ import (
 	"strings"
 )
 
-// maxPending is how many paths may wait for the other manifests of their bag, which list them elsewhere.
+// maxPending is the largest number of paths that some manifests of a bag have listed and others have not yet.
 const maxPending = 1 << 20
 
-// A bag is what bagit.txt and the names of its files say.
+// A bag holds the contents of bagit.txt and the names of the manifests.
 type bag struct {
 	dir       string
 	version   string
 	charset   string
 	manifests []string // payload manifests first
-	tags      int      // how many of them are tag manifests
+	tags      int      // number of tag manifests
 }
 
-// bag reads the manifests of a bag side by side: each path once, with the digests of all of them (RFC 8493,
-// section 2.1.3). Since 1.0 every payload manifest lists every file; before, a file stood in at least one.
+// bag reads the manifests of a bag in parallel and returns each path once, with the digests of all manifests (RFC 8493,
+// section 2.1.3). Since version 1.0 every payload manifest must list every file; before, one had to.
 func (l *Listing) bag() iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		b, err := l.openBag()
@@ -50,7 +50,7 @@ func (l *Listing) openBag() (*bag, error) {
 	fields, err := l.tags(filepath.Join(b.dir, "bagit.txt"), "")
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && payloadManifest.MatchString(base(l.path)):
-		b.manifests = []string{l.path} // without its bag, by the rules of 1.0
+		b.manifests = []string{l.path} // a manifest without its bag: version 1.0
 		return b, nil
 	case err != nil:
 		return nil, err
@@ -65,7 +65,7 @@ func (l *Listing) openBag() (*bag, error) {
 		}
 	}
 	if !slices.Contains([]string{"0.93", "0.94", "0.95", "0.96", "0.97", "1.0"}, b.version) {
-		return nil, invalid(at, "BagIt %q is not read; 0.93 to 0.97 and 1.0 are", b.version)
+		return nil, invalid(at, "BagIt %q is not supported; supported are 0.93 to 0.97 and 1.0", b.version)
 	}
 	entries, err := os.ReadDir(b.dir)
 	if err != nil {
@@ -87,7 +87,7 @@ func (l *Listing) openBag() (*bag, error) {
 	return b, nil
 }
 
-// A tag is one line "Name: value" of a tag file, with those that continue it.
+// A tag is one line "Name: value" of a tag file, with its continuation lines.
 type tag struct {
 	at          Place
 	name, value string
@@ -110,7 +110,7 @@ func (l *Listing) tags(path, charset string) (all []tag, err error) {
 		case errors.Is(err, io.EOF):
 			return all, nil
 		case err != nil:
-			return nil, whole(err)
+			return nil, wholeListing(err)
 		}
 		name, value, ok := strings.Cut(string(line), ":")
 		switch {
@@ -122,7 +122,7 @@ func (l *Listing) tags(path, charset string) (all []tag, err error) {
 	}
 }
 
-// checkOxum compares the number of payload files with that in bag-info.txt, where there is one.
+// checkOxum compares the number of payload files with the one in bag-info.txt, if there is one.
 func (l *Listing) checkOxum(b *bag, count int64, yield func(Entry, error) bool) bool {
 	fields, err := l.tags(filepath.Join(b.dir, "bag-info.txt"), b.charset)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -153,25 +153,25 @@ func (l *Listing) checkOxum(b *bag, count int64, yield func(Entry, error) bool) 
 	return true
 }
 
-// A merger puts together what several manifests say of one path.
+// A merger combines the entries of several manifests for each path.
 type merger struct {
 	files   []string
-	pending map[string]*half
+	pending map[string]*partialEntry
 	going   bool
 	yield   func(Entry, error) bool
-	count   int64 // paths that were told, right or wrong
+	count   int64 // paths so far, faulty ones included
 }
 
-// A half is an entry that not all manifests have told of.
-type half struct {
+// A partialEntry is an entry that some manifests have not listed yet.
+type partialEntry struct {
 	Entry
 	seen []bool
 	n    int
 }
 
-// merge yields the entries of manifests; going is false where the reading has ended.
+// merge yields the entries of manifests. going is false if the caller or an error has ended the sequence.
 func (l *Listing) merge(b *bag, files []string, payload bool, yield func(Entry, error) bool) (count int64, going bool) {
-	m := &merger{files: files, pending: map[string]*half{}, going: true, yield: yield}
+	m := &merger{files: files, pending: map[string]*partialEntry{}, going: true, yield: yield}
 	var (
 		pulls []func() (Entry, error, bool)
 		stops []func()
@@ -202,7 +202,7 @@ func (l *Listing) merge(b *bag, files []string, payload bool, yield func(Entry, 
 		}
 	}
 	if m.going {
-		m.rest(b.version == "1.0")
+		m.flush(b.version == "1.0")
 	}
 	return m.count, m.going
 }
@@ -222,11 +222,12 @@ func (m *merger) add(i int, e Entry, err error) {
 	h := m.pending[e.Item]
 	if h == nil {
 		if len(m.pending) == maxPending {
-			m.yield(Entry{}, invalid(e.At, "the manifests of the bag list their files in too different an order; sort them"))
+			m.yield(Entry{},
+				invalid(e.At, "the manifests of the bag list their files in very different orders; sort them"))
 			m.going = false
 			return
 		}
-		h = &half{Entry: e, seen: make([]bool, len(m.files))}
+		h = &partialEntry{Entry: e, seen: make([]bool, len(m.files))}
 		m.pending[e.Item] = h
 	} else if h.seen[i] {
 		m.going = m.yield(e, &Fault{e.At, fmt.Sprintf("%q is listed more than once", e.Item)})
@@ -236,7 +237,7 @@ func (m *merger) add(i int, e Entry, err error) {
 		h.Digests[alg] = d
 	}
 	if !slices.Contains(h.seen[:i], true) {
-		h.At = e.At // a row stands where the first manifest has it
+		h.At = e.At // the position is the one in the first manifest
 	}
 	h.seen[i] = true
 	if h.n++; h.n == len(m.files) {
@@ -246,13 +247,13 @@ func (m *merger) add(i int, e Entry, err error) {
 	}
 }
 
-// rest yields what some manifests did not tell of.
-func (m *merger) rest(complete bool) {
-	left := make([]*half, 0, len(m.pending))
+// flush yields the entries that some manifests do not list.
+func (m *merger) flush(complete bool) {
+	left := make([]*partialEntry, 0, len(m.pending))
 	for _, h := range m.pending {
 		left = append(left, h)
 	}
-	slices.SortFunc(left, func(a, b *half) int {
+	slices.SortFunc(left, func(a, b *partialEntry) int {
 		if a.At.File != b.At.File {
 			return strings.Compare(a.At.File, b.At.File)
 		}
@@ -271,11 +272,13 @@ func (m *merger) rest(complete bool) {
 	}
 }
 
-// manifest reads one manifest: lines "HEX PATH", blanks between them; an asterisk, as md5sum writes one, is no part of
-// the path.
+// manifest reads one manifest: lines "HEX PATH", separated by blanks. An asterisk before the path, as md5sum writes it,
+// is not a part of the path.
 func (l *Listing) manifest(b *bag, path string, payload bool) iter.Seq2[Entry, error] {
 	alg := payloadManifest.FindStringSubmatch(strings.TrimPrefix(base(path), "tag"))[1]
-	return l.text(path, b.charset, func(in *input) iter.Seq2[Entry, error] { return manifestLines(in, alg, b.version, payload) })
+	return l.text(path, b.charset, func(in *input) iter.Seq2[Entry, error] {
+		return manifestLines(in, alg, b.version, payload)
+	})
 }
 
 func manifestLines(in *input, alg, version string, payload bool) iter.Seq2[Entry, error] {
@@ -283,7 +286,7 @@ func manifestLines(in *input, alg, version string, payload bool) iter.Seq2[Entry
 		n := hexRun(line)
 		name := strings.TrimLeft(line[n:], " \t")
 		if n == 0 || len(name) == len(line)-n || name == "" {
-			return Entry{}, in.fault("it is no line of a manifest: want HEX, a space, PATH")
+			return Entry{}, in.fault("it is not a line of a manifest: want HEX, a space, PATH")
 		}
 		name = unpercent(strings.TrimPrefix(name, "*"), version == "1.0")
 		e := Entry{Item: strings.TrimPrefix(name, "./"), Size: -1}
@@ -297,8 +300,8 @@ func manifestLines(in *input, alg, version string, payload bool) iter.Seq2[Entry
 	})
 }
 
-// unpercent undoes how paths are written: LF and CR as %0A and %0D, since 1.0 the percent sign too, as %25. Any other
-// percent sign stands for itself: nothing else is encoded, whatever the tool.
+// unpercent decodes a path: %0A and %0D are LF and CR and, if sign is true (since version 1.0), %25 is the percent
+// sign. Any other percent sign stands for itself, because nothing else is encoded.
 func unpercent(name string, sign bool) string {
 	if !strings.Contains(name, "%") {
 		return name

@@ -13,24 +13,24 @@ import (
 
 // Meanings of columns, besides the names of algorithms.
 const (
-	colPath     = "path" // a path of a file: relative, in parts
-	colKey      = "key"  // an item's name as it is
+	colPath     = "path" // relative path of a file
+	colKey      = "key"  // name of an item, used unchanged
 	colSpace    = "space"
-	colSize     = "size" // bytes
+	colSize     = "size" // in bytes
 	colModified = "modified"
 	colVersion  = "version"
 	colETag     = "etag"
 	colMedia    = "media-type"
-	colDigest   = "digest" // of the algorithm that the options name, or by its length
+	colDigest   = "digest" // with the algorithm of the options, or the one for its length
 )
 
-// Meanings are what a column can be said to hold, besides the digests of an algorithm.
+// Meanings returns the meanings of columns, besides digest algorithms.
 func Meanings() []string {
 	return []string{colPath, colKey, colSpace, colSize, colModified, colVersion, colETag, colMedia, colDigest}
 }
 
-// usual are the names that columns have, in lower case without space and punctuation.
-func usual() map[string]string {
+// usualNames returns the meanings of the usual names of columns, in lower case without space and punctuation.
+func usualNames() map[string]string {
 	names := map[string]string{}
 	for meaning, all := range map[string]string{
 		colPath:       "path file filename filepath name relativepath",
@@ -53,8 +53,8 @@ func usual() map[string]string {
 	return names
 }
 
-// plainName is a column's name as usual has it.
-func plainName(name string) string {
+// normalName returns the name of a column in the form of usualNames.
+func normalName(name string) string {
 	return strings.Map(func(r rune) rune {
 		if strings.ContainsRune(" -_./:", r) {
 			return -1
@@ -63,27 +63,29 @@ func plainName(name string) string {
 	}, strings.ToLower(strings.TrimSpace(name)))
 }
 
-// columns say what each column of a table means.
+// columns holds the meanings of the columns of a table.
 type columns struct {
-	meaning []string // by position; empty: nothing
+	meaning []string // by position; empty if the column is ignored
 	unread  []string
 }
 
-// readHeader finds out what columns mean: as said, else by their usual names. Its error is for people.
-func readHeader(header []string, said map[string]string) (columns, error) {
+// readHeader determines the meanings of columns: those in chosenNames, else those of their usual names. Its error is
+// for the user.
+func readHeader(header []string, chosenNames map[string]string) (columns, error) {
 	c := columns{meaning: make([]string, len(header))}
-	at := map[string]int{} // meaning to position
+	at := map[string]int{} // positions by meaning
 	set := func(meaning string, i int) error {
 		if j, ok := at[meaning]; ok {
-			return fmt.Errorf("columns %q and %q may both be the %s; say which with --column %s=NAME", header[j], header[i], meaning, meaning)
+			return fmt.Errorf("columns %q and %q may both be the %s; say which with --column %s=NAME",
+				header[j], header[i], meaning, meaning)
 		}
 		at[meaning], c.meaning[i] = i, meaning
 		return nil
 	}
-	for _, meaning := range slices.Sorted(maps.Keys(said)) {
-		i := slices.Index(header, said[meaning])
+	for _, meaning := range slices.Sorted(maps.Keys(chosenNames)) {
+		i := slices.Index(header, chosenNames[meaning])
 		if i < 0 {
-			return c, fmt.Errorf("there is no column %q; there are %q", said[meaning], header)
+			return c, fmt.Errorf("there is no column %q; there are %q", chosenNames[meaning], header)
 		}
 		if meaning = meaningOf(meaning); c.meaning[i] != "" {
 			return c, fmt.Errorf("column %q cannot be %s and %s", header[i], c.meaning[i], meaning)
@@ -93,9 +95,9 @@ func readHeader(header []string, said map[string]string) (columns, error) {
 		}
 	}
 	chosen := maps.Clone(at)
-	names := usual()
+	names := usualNames()
 	for i, name := range header {
-		meaning := names[plainName(name)]
+		meaning := names[normalName(name)]
 		_, taken := chosen[meaning]
 		if c.meaning[i] != "" {
 			continue
@@ -112,14 +114,16 @@ func readHeader(header []string, said map[string]string) (columns, error) {
 	key, isKey := at[colKey]
 	switch {
 	case isPath && isKey:
-		return c, fmt.Errorf("columns %q and %q may both name the item; say which with --column path=NAME or --column key=NAME", header[path], header[key])
+		return c, fmt.Errorf("columns %q and %q may both name the item; say which with --column path=NAME or "+
+			"--column key=NAME", header[path], header[key])
 	case !isPath && !isKey:
-		return c, fmt.Errorf("no column of %q names the item; say which does with --column path=NAME or --column key=NAME", header)
+		return c, fmt.Errorf("no column of %q names the item; say which does with --column path=NAME or --column key=NAME",
+			header)
 	}
 	return c, nil
 }
 
-// other is the other way to name an item.
+// other returns the alternative to a meaning that names items: the key for a path, and the path for a key.
 func other(meaning string) string {
 	switch meaning {
 	case colPath:
@@ -130,7 +134,7 @@ func other(meaning string) string {
 	return ""
 }
 
-// meaningOf is what a person says a column means: one of Meanings, or an algorithm.
+// meaningOf returns the meaning for a word of the user: one of Meanings, or an algorithm.
 func meaningOf(word string) string {
 	if slices.Contains(Meanings(), word) {
 		return word
@@ -138,7 +142,7 @@ func meaningOf(word string) string {
 	return algorithmOf(word)
 }
 
-// entry reads one row; reason says what is wrong with it.
+// entry parses one row. If it is invalid, reason is not empty.
 func (c columns) entry(row []string, o Options) (e Entry, reason string) {
 	e.Size = -1
 	for i, value := range row {
@@ -174,7 +178,7 @@ func (c columns) entry(row []string, o Options) (e Entry, reason string) {
 	return e, ""
 }
 
-// add adds a digest, which must not contradict another of the same row.
+// add adds a digest. It returns a reason if the digest is invalid or contradicts another one of the row.
 func (e *Entry) add(tag, wanted, value string) (reason string) {
 	alg, hex, reason := digestOf(tag, wanted, value)
 	if reason != "" {
@@ -198,13 +202,15 @@ func readSize(value string) (size int64, reason string) {
 	return size, ""
 }
 
-// readTime reads times as tables have them: RFC 3339, HTTP's, seconds or milliseconds since 1970, and, in zone,
-// those that name none.
+// readTime parses the times of tables: RFC 3339, HTTP dates, seconds or milliseconds since 1970, and times without a
+// time zone, which are in zone.
 func readTime(value string, zone *time.Location) (t time.Time, reason string) {
 	value = strings.TrimSpace(value)
-	for _, form := range []string{time.RFC3339, "2006-01-02 15:04:05Z07:00", "2006-01-02 15:04:05 -0700", time.RFC1123, time.RFC1123Z} {
+	for _, form := range []string{
+		time.RFC3339, "2006-01-02 15:04:05Z07:00", "2006-01-02 15:04:05 -0700", time.RFC1123, time.RFC1123Z,
+	} {
 		t, err := time.Parse(form, value)
-		// A zone by name is known where it is UTC; of another one the offset would be a guess.
+		// Of zones by name, only UTC has a known offset.
 		if name, offset := t.Zone(); err == nil && (form != time.RFC1123 || offset != 0 || name == "GMT" || name == "UTC") {
 			return t.UTC(), ""
 		}
@@ -233,10 +239,11 @@ func readTime(value string, zone *time.Location) (t time.Time, reason string) {
 	case n < 1e14 && fraction == "":
 		return time.UnixMilli(n).UTC(), ""
 	}
-	return time.Time{}, fmt.Sprintf("%.80q is not a time such as 2006-01-02T15:04:05Z, nor seconds or milliseconds since 1970", value)
+	return time.Time{},
+		fmt.Sprintf("%.80q is not a time such as 2006-01-02T15:04:05Z, nor seconds or milliseconds since 1970", value)
 }
 
-// readFraction reads the digits behind a point, as nanoseconds.
+// readFraction parses the digits after the decimal point as nanoseconds.
 func readFraction(digits string) (nanos int64, ok bool) {
 	if digits == "" {
 		return 0, true

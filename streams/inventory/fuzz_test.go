@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/need"
 )
 
-// sane checks what holds of everything that a parser yields, whatever it reads.
+// sane checks the invariants of the results of every parser.
 func sane(t *testing.T, rows iter.Seq2[Entry, error], most int) {
 	t.Helper()
 	n, ended := 0, false
@@ -47,14 +47,16 @@ func sane(t *testing.T, rows iter.Seq2[Entry, error], most int) {
 
 func FuzzText(f *testing.F) {
 	for _, s := range []string{
-		emptyMD5 + "  a\n", `\` + emptyMD5 + ` *a\nb` + "\r\n", "SHA256 (a) = " + emptySHA256 + "\n", "path,size,md5\na,1," + emptyMD5 + "\n",
-		"space-id\tcontent-id\tMD5\ns\tc\t" + emptyMD5 + "\n", emptyMD5 + " data/a%0A%25\n", "\xff\xfea\x00", zipped(emptyMD5 + "  a\n"), "\"a\n,\"\"", "key;size;mtime\na;1;2\n",
+		emptyMD5 + "  a\n", `\` + emptyMD5 + ` *a\nb` + "\r\n", "SHA256 (a) = " + emptySHA256 + "\n", "path,size,md5\na,1," +
+			emptyMD5 + "\n",
+		"space-id\tcontent-id\tMD5\ns\tc\t" + emptyMD5 + "\n", emptyMD5 + " data/a%0A%25\n", "\xff\xfea\x00",
+		zipped(emptyMD5 + "  a\n"), "\"a\n,\"\"", "key;size;mtime\na;1;2\n",
 		s3Rows,
 	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		l := &Listing{path: "x", passed: map[string]int64{}}
+		l := &Listing{path: "x", skipped: map[string]int64{}}
 		b := &bag{version: "1.0"}
 		for _, parse := range []func(*input) iter.Seq2[Entry, error]{
 			func(in *input) iter.Seq2[Entry, error] { return sums(in, "") },
@@ -65,7 +67,7 @@ func FuzzText(f *testing.F) {
 		} {
 			in, err := newInput("x", strings.NewReader(text), "")
 			if err != nil {
-				sane(t, broken(err), 1)
+				sane(t, failed(err), 1)
 				continue
 			}
 			sane(t, parse(in), 1_100*(len(text)+2)) // gzip packs 1,032 bytes into one
@@ -99,7 +101,7 @@ func FuzzParquet(f *testing.F) {
 	f.Add([]byte(whole[:len(whole)/2]))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		n := 0
-		readParquet("x", bytes.NewReader(data), int64(len(data)), func(row bucketRow, err error) bool {
+		readParquet("x", bytes.NewReader(data), int64(len(data)), func(row inventoryRow, err error) bool {
 			var fault *Fault
 			if err != nil && !errors.As(err, &fault) && !errors.Is(err, ErrInvalid) {
 				t.Fatal(err)
@@ -110,9 +112,10 @@ func FuzzParquet(f *testing.F) {
 	})
 }
 
-// What the tools of this machine write is read as what they were given.
+// The output of the installed tools is read as their input.
 func TestCoreutils(t *testing.T) {
-	names := []string{"plain", "with space", " leading", "trailing ", "new\nline", "back\\slash", "carriage\rreturn", "*star", "-dash", "(1) = 2", "ü", "#hash"}
+	names := []string{"plain", "with space", " leading", "trailing ", "new\nline", "back\\slash", "carriage\rreturn",
+		"*star", "-dash", "(1) = 2", "ü", "#hash"}
 	all := map[string]string{}
 	for _, n := range names {
 		all[n] = n
@@ -120,7 +123,8 @@ func TestCoreutils(t *testing.T) {
 	dir := files(t, all)
 	slices.Sort(names)
 	for name, args := range map[string][]string{
-		"sha256sum": {"sha256sum"}, "binary": {"md5sum", "--binary"}, "tag": {"sha1sum", "--tag"}, "sha512sum": {"sha512sum", "--text"}, "openssl": {"openssl", "dgst", "-sha256"},
+		"sha256sum": {"sha256sum"}, "binary": {"md5sum", "--binary"}, "tag": {"sha1sum", "--tag"},
+		"sha512sum": {"sha512sum", "--text"}, "openssl": {"openssl", "dgst", "-sha256"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := exec.LookPath(args[0]); err != nil {
@@ -156,7 +160,7 @@ func TestCoreutils(t *testing.T) {
 	}
 }
 
-// BenchmarkSums reads, makes a Change of, and compares rows of one sum each.
+// BenchmarkSums reads rows of one sum each, converts them to Changes and compares them.
 func BenchmarkSums(b *testing.B) {
 	var text strings.Builder
 	for b.Loop() {

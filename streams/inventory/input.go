@@ -21,21 +21,21 @@ import (
 	"golang.org/x/text/transform"
 )
 
-// maxLine is the length of the longest line or record that is read: no message may be longer.
+// maxLine is the largest length of a line or record in bytes. It is that of a message.
 const maxLine = 256 << 10
 
-// An input is the text of one file: decompressed, in UTF-8 as far as its encoding is known, without a BOM.
+// An input is the text of one file: decompressed, without BOM, and converted to UTF-8 if its encoding is known.
 type input struct {
 	name string
 	r    *bufio.Reader
-	// transcoded: the text was in another encoding, and what that could not say is U+FFFD now.
+	// transcoded reports that the text was in another encoding. Invalid bytes have become U+FFFD.
 	transcoded bool
 
 	line int64
 	buf  []byte
 }
 
-// text reads a file with parse.
+// text reads a text file with parse.
 func (l *Listing) text(path, charset string, parse func(*input) iter.Seq2[Entry, error]) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		f, err := l.open(path)
@@ -53,14 +53,14 @@ func (l *Listing) text(path, charset string, parse func(*input) iter.Seq2[Entry,
 	}
 }
 
-// A source is an open file of a listing: it counts, and can hash, what is read.
+// A source is an open file of a listing. It counts the bytes that are read and optionally hashes them.
 type source struct {
-	f    *os.File // not embedded: copying from it would pass by what is below
-	told func(int64)
-	md5  hash.Hash // nil: not wanted
+	f        *os.File // not embedded, because io.Copy would then bypass Read
+	progress func(int64)
+	md5      hash.Hash // nil if not needed
 }
 
-// open opens a file of the listing, which must be as it was when it was opened first.
+// open opens a file of the listing. It is an error if the file has changed since it was opened first.
 func (l *Listing) open(path string) (*source, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -71,13 +71,13 @@ func (l *Listing) open(path string) (*source, error) {
 		f.Close()
 		return nil, fmt.Errorf("read the listing: %w", err)
 	}
-	now := stamp{info.Size(), info.ModTime()}
+	now := fileState{info.Size(), info.ModTime()}
 	if before, ok := l.files[path]; ok && before != now {
 		f.Close()
 		return nil, fmt.Errorf("%w: %s was changed while it was being imported", ErrInvalid, path)
 	}
 	l.files[path] = now
-	return &source{f: f, told: l.opts.Told}, nil
+	return &source{f: f, progress: l.opts.Told}, nil
 }
 
 // Close closes the file.
@@ -89,13 +89,14 @@ func (s *source) Read(p []byte) (int, error) {
 	if s.md5 != nil {
 		s.md5.Write(p[:n])
 	}
-	if s.told != nil && n > 0 {
-		s.told(int64(n))
+	if s.progress != nil && n > 0 {
+		s.progress(int64(n))
 	}
 	return n, err
 }
 
-// newInput finds out how a text is packed and encoded. charset is an IANA name; empty: UTF-8, or what a BOM says.
+// newInput detects the compression and encoding of a text. charset is an IANA name; if it is empty, the encoding is
+// that of the BOM, or UTF-8.
 func newInput(name string, r io.Reader, charset string) (*input, error) {
 	in := &input{name: name}
 	raw := bufio.NewReaderSize(r, 64<<10)
@@ -131,22 +132,22 @@ func newInput(name string, r io.Reader, charset string) (*input, error) {
 	return in, nil
 }
 
-// encodingOf looks up an encoding; nil for UTF-8.
+// encodingOf returns the encoding of a charset; nil for UTF-8.
 func encodingOf(name, charset string) (encoding.Encoding, error) {
 	if charset == "" {
 		return nil, nil
 	}
 	enc, err := ianaindex.IANA.Encoding(charset)
 	if err != nil || enc == nil {
-		return nil, invalid(Place{File: name}, "the encoding %q is not known here", charset)
+		return nil, invalid(Place{File: name}, "the encoding %q is unknown", charset)
 	}
 	if canonical, err := ianaindex.IANA.Name(enc); err == nil && (canonical == "UTF-8" || canonical == "US-ASCII") {
-		return nil, nil // bytes that are neither are found in each row
+		return nil, nil // each row is checked later
 	}
 	return enc, nil
 }
 
-// damaged says that a file could not be read to its end.
+// damaged returns the error of a file that could not be read to its end.
 func (in *input) damaged(err error) error {
 	var corrupt flate.CorruptInputError
 	switch {
@@ -164,8 +165,8 @@ func (in *input) fault(format string, args ...any) *Fault {
 	return &Fault{in.at(), fmt.Sprintf(format, args...)}
 }
 
-// next returns the next line without its end, good until the next call: a *Fault where it is not text, io.EOF after
-// the last.
+// next returns the next line without its end. The line is valid until the next call. The error is a *Fault if the line
+// is not text, and io.EOF after the last line.
 func (in *input) next() ([]byte, error) {
 	in.buf = in.buf[:0]
 	in.line++
@@ -190,23 +191,23 @@ func (in *input) next() ([]byte, error) {
 	}
 	line := bytes.TrimSuffix(bytes.TrimSuffix(in.buf, []byte("\n")), []byte("\r"))
 	if bytes.IndexByte(line, 0) >= 0 {
-		return nil, in.fault("there is a NUL in the line; sums made with --zero are not read")
+		return nil, in.fault("the line has a NUL byte; sums made with --zero are not supported")
 	}
-	return line, in.legible(line)
+	return line, in.checkText(line)
 }
 
-// legible says whether a text could be read in the encoding that it should have.
-func (in *input) legible(text []byte) error {
+// checkText returns a *Fault if the text is not valid in its encoding.
+func (in *input) checkText(text []byte) error {
 	switch {
 	case !utf8.Valid(text):
 		return in.fault("the line is not UTF-8")
 	case in.transcoded && bytes.ContainsRune(text, utf8.RuneError):
-		return in.fault("the line holds bytes that its encoding does not have")
+		return in.fault("the line has bytes that are invalid in its encoding")
 	}
 	return nil
 }
 
-// each reads every line that is not blank. A line that is wrong is a fault, and so is what parse returns as one.
+// each parses every line that is not blank. Faults are those of reading the line and those that parse returns.
 func (in *input) each(parse func(line string) (Entry, error)) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		for {
@@ -233,10 +234,10 @@ func (in *input) each(parse func(line string) (Entry, error)) iter.Seq2[Entry, e
 	}
 }
 
-// errNoRow is what parsers return for lines that say nothing of an item.
+// errNoRow is returned by parsers for lines without an item.
 var errNoRow = errors.New("no row")
 
-// sum returns the MD5 of what was read, and reads the rest for it.
+// sum returns the MD5 of the whole file. It reads the rest of the file.
 func (s *source) sum() (string, error) {
 	if _, err := io.Copy(io.Discard, s); err != nil {
 		return "", fmt.Errorf("read the listing: %w", err)

@@ -1,10 +1,10 @@
-// Package inventory reads listings that others made of items: files of sums, tables, manifests of
-// bags, inventories of objects and of buckets. It says what each row claims, and what is wrong with it.
+// Package inventory reads listings of items made by other software: checksum files, tables, manifests of bags,
+// inventories of OCFL objects and of buckets. It returns the claim of each row, or its fault.
 //
-// It promises that no row is lost silently: each one is an Entry, a *Fault, or counted among what is
-// passed over. Rows come in the order of the listing, the same at every reading, in memory that does not
-// grow with them (except for OCFL: the paths of one version are held, to be sorted). Nothing is guessed: a listing that may be
-// read in two ways is an error that names both.
+// No row is lost silently: each one becomes an Entry or a *Fault, or is counted as skipped. Rows come in the order of
+// the listing, which is the same at every reading. The memory does not grow with the number of rows, except for OCFL:
+// there the paths of one version are held in memory and sorted. The package does not guess: if a listing can be read in
+// two ways, Open returns an error that names both.
 package inventory
 
 import (
@@ -23,18 +23,19 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 )
 
-// What errors of this package wrap, besides those of reading files.
+// Sentinels that the errors of this package wrap, apart from errors of reading files.
 var (
-	// ErrFormat: the form of a listing is not recognised, is in doubt, or is not read.
-	ErrFormat = errors.New("unknown form of listing")
-	// ErrInvalid: the listing as a whole is damaged: cut short, not what its own sums say, or not of its form.
+	// ErrFormat reports that the format of a listing is unknown, ambiguous or not supported.
+	ErrFormat = errors.New("unknown format of listing")
+	// ErrInvalid reports that a listing as a whole is damaged: it is truncated, differs from its own checksums, or does
+	// not have its format.
 	ErrInvalid = errors.New("damaged listing")
 )
 
-// A Format is a form of listing.
+// A Format is the format of a listing.
 type Format string
 
-// The forms that are read.
+// The supported formats.
 const (
 	Sums      Format = "sums"         // md5sum, sha1sum, sha256sum, sha512sum: GNU, BSD and --tag forms
 	CSV       Format = "csv"          // with a header; comma or semicolon
@@ -45,13 +46,13 @@ const (
 	S3        Format = "s3-inventory" // manifest.json with CSV or Parquet files
 )
 
-// Formats are all of them.
+// Formats returns all supported formats.
 func Formats() []Format { return []Format{Sums, CSV, TSV, BagIt, OCFL, DuraCloud, S3} }
 
-// A Place is where a row stands.
+// A Place is the position of a row.
 type Place struct {
 	File string
-	Line int64 // of the text, or row of a Parquet file; 0: the file as a whole
+	Line int64 // line of a text, or row of a Parquet file; 0 for the whole file
 }
 
 func (p Place) String() string {
@@ -61,22 +62,22 @@ func (p Place) String() string {
 	return p.File + ":" + strconv.FormatInt(p.Line, 10)
 }
 
-// An Entry is what one row claims of one item.
+// An Entry is the claim of one row about one item.
 type Entry struct {
 	At    Place
-	Space string // empty where the listing names none
-	Item  string // as it stands there, decoded; any bytes
-	// Key says that Item is a key, to be taken as it is. Else it is a path of a file: relative, in parts.
+	Space string // empty if the listing has none
+	Item  string // as in the listing, decoded; it can contain any bytes
+	// Key reports that Item is a key, to be used unchanged. Otherwise it is the relative path of a file.
 	Key     bool
-	Size    int64      // bytes; -1: not said
+	Size    int64      // in bytes; -1 if unknown
 	Digests digest.Set // lower-case hex
-	Time    time.Time  // when the content was written; zero: not said
+	Time    time.Time  // when the content was written; zero if unknown
 	Version string
 	ETag    string
 	Media   string
 }
 
-// A Fault is what is wrong with one row. The rows after it can be read.
+// A Fault is an error in one row. The rows after it can be read.
 type Fault struct {
 	At     Place
 	Reason string
@@ -84,55 +85,57 @@ type Fault struct {
 
 func (f *Fault) Error() string { return f.At.String() + ": " + f.Reason }
 
-// Options say how listings are read. The zero value recognises what it can.
+// Options control how listings are read. The zero value recognises formats and columns where it can.
 type Options struct {
 	Format Format
-	// Algorithm is that of digests that do not say: untagged sums, a column "checksum". Empty: by their length.
+	// Algorithm is the algorithm of digests without one: untagged sums, a column "checksum". If it is empty, the length
+	// of the digest determines the algorithm.
 	Algorithm string
-	// Columns names columns of tables: meaning to name in the header. Meanings are those of Meanings, or an algorithm.
+	// Columns maps meanings to names in the header of a table. A meaning is one of Meanings or a digest algorithm.
 	Columns map[string]string
-	// Delimiter is that of CSV; 0: found in the header.
+	// Delimiter is the delimiter of CSV; 0 means that the header determines it.
 	Delimiter rune
-	// Zone is that of times without one; nil: they are faults.
+	// Zone is the time zone of times without one. If it is nil, such times are faults.
 	Zone *time.Location
-	// Version is the OCFL version to read; empty: the head.
+	// Version is the OCFL version to read; empty means the head.
 	Version string
-	// ContentPaths takes the files of an OCFL object as they lie, in place of a version's logical paths.
+	// ContentPaths reads the content paths of an OCFL object instead of the logical paths of a version.
 	ContentPaths bool
-	// TagManifests reads the tag files of a bag too.
+	// TagManifests also reads the tag manifests of a bag.
 	TagManifests bool
-	// Told, where set, is called with the number of bytes that were read since it was called last.
+	// Told, if not nil, is called with the number of bytes read since the last call.
 	Told func(bytes int64)
 }
 
-// A Listing is one listing whose form is known. Its methods are for one goroutine.
+// A Listing is one listing with a known format. Its methods must be called from one goroutine.
 type Listing struct {
-	path   string // of its main file
-	format Format
-	opts   Options
-	mod    time.Time
-	bytes  int64
-	files  map[string]stamp // what was read, as it was at the first reading
-	passed map[string]int64
-	unread []string // columns
+	path          string // of the main file
+	format        Format
+	opts          Options
+	mod           time.Time
+	bytes         int64
+	files         map[string]fileState // states of the files at the first reading
+	skipped       map[string]int64
+	unreadColumns []string
 }
 
-// stamp tells that a file has changed.
-type stamp struct {
+// A fileState detects changes of a file.
+type fileState struct {
 	size int64
 	mod  time.Time
 }
 
-// Open recognises the listing at path: a file, or the folder of a bag, an OCFL object or an S3 Inventory.
+// Open opens the listing at path and determines its format. The path is a file, or the folder of a bag, an OCFL object
+// or an S3 Inventory.
 func Open(path string, o Options) (*Listing, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, fmt.Errorf("open the listing: %w", err)
 	}
 	if o.Format != "" && !slices.Contains(Formats(), o.Format) {
-		return nil, fmt.Errorf("%w: there is no form %q; there are %s", ErrFormat, o.Format, wordsOf(Formats()))
+		return nil, fmt.Errorf("%w: there is no format %q; there are %s", ErrFormat, o.Format, joinFormats(Formats()))
 	}
-	l := &Listing{path: path, format: o.Format, opts: o, files: map[string]stamp{}, passed: map[string]int64{}}
+	l := &Listing{path: path, format: o.Format, opts: o, files: map[string]fileState{}, skipped: map[string]int64{}}
 	switch {
 	case info.IsDir():
 		err = l.inFolder()
@@ -151,7 +154,7 @@ func Open(path string, o Options) (*Listing, error) {
 	return l, nil
 }
 
-// inFolder finds the file that stands for a folder.
+// inFolder finds the main file in a folder.
 func (l *Listing) inFolder() error {
 	var found []Format
 	mains := map[Format]string{BagIt: "bagit.txt", OCFL: "inventory.json", S3: "manifest.json"}
@@ -167,19 +170,20 @@ func (l *Listing) inFolder() error {
 	}
 	switch len(found) {
 	case 0:
-		return fmt.Errorf("%w: folder %s holds no bagit.txt (bagit), inventory.json (ocfl) or manifest.json (s3-inventory)", ErrFormat, l.path)
+		return fmt.Errorf("%w: folder %s holds no bagit.txt (bagit), inventory.json (ocfl) or manifest.json (s3-inventory)",
+			ErrFormat, l.path)
 	case 1:
 		l.format, l.path = found[0], filepath.Join(l.path, mains[found[0]])
 		return nil
 	}
-	return doubt(l.path, found)
+	return ambiguous(l.path, found)
 }
 
-func doubt(path string, candidates []Format) error {
-	return fmt.Errorf("%w: %s may be %s; say which with --format", ErrFormat, path, wordsOf(candidates))
+func ambiguous(path string, candidates []Format) error {
+	return fmt.Errorf("%w: %s may be %s; say which with --format", ErrFormat, path, joinFormats(candidates))
 }
 
-func wordsOf(formats []Format) string {
+func joinFormats(formats []Format) string {
 	words := make([]string, len(formats))
 	for i, f := range formats {
 		words[i] = string(f)
@@ -187,30 +191,30 @@ func wordsOf(formats []Format) string {
 	return strings.Join(words, ", ")
 }
 
-// Path is that of the file that is the listing, or stands for it.
+// Path returns the path of the main file.
 func (l *Listing) Path() string { return l.path }
 
-// Format is the listing's form.
+// Format returns the format of the listing.
 func (l *Listing) Format() Format { return l.format }
 
-// Modified is when the listing itself was written last.
+// Modified returns the modification time of the main file.
 func (l *Listing) Modified() time.Time { return l.mod }
 
-// Bytes is how much there is to be read, as far as that is known before it is.
+// Bytes returns the number of bytes to read, as far as it is known in advance.
 func (l *Listing) Bytes() int64 { return l.bytes }
 
-// PassedOver counts, by kind, the rows that the last reading read and that are no entries: older versions and delete
-// markers of an S3 Inventory.
-func (l *Listing) PassedOver() map[string]int64 { return maps.Clone(l.passed) }
+// PassedOver returns the numbers of rows, by kind, that the last reading skipped: older versions and delete markers of
+// an S3 Inventory.
+func (l *Listing) PassedOver() map[string]int64 { return maps.Clone(l.skipped) }
 
-// Unread are the columns of a table that mean nothing to the last reading.
-func (l *Listing) Unread() []string { return slices.Clone(l.unread) }
+// Unread returns the columns of a table that the last reading ignored.
+func (l *Listing) Unread() []string { return slices.Clone(l.unreadColumns) }
 
-// Entries reads the listing, from its beginning each time. A row that is wrong comes with a *Fault, and
-// the next one follows. Any other error is the last that comes: then the listing has not been read to its end,
-// or, where it wraps ErrInvalid, is not what it says it is.
+// Entries reads the listing from its beginning. A faulty row has a *Fault as its error, and the next rows follow. Any
+// other error ends the sequence: the listing could not be read to its end or, if the error wraps ErrInvalid, is
+// damaged.
 func (l *Listing) Entries() iter.Seq2[Entry, error] {
-	clear(l.passed)
+	clear(l.skipped)
 	switch l.format {
 	case Sums:
 		return l.text(l.path, "", func(in *input) iter.Seq2[Entry, error] { return sums(in, l.opts.Algorithm) })
@@ -223,23 +227,23 @@ func (l *Listing) Entries() iter.Seq2[Entry, error] {
 	case OCFL:
 		return l.ocfl()
 	case S3:
-		return l.bucket()
+		return l.s3Inventory()
 	}
-	return broken(fmt.Errorf("%w: %q", ErrFormat, l.format))
+	return failed(fmt.Errorf("%w: %q", ErrFormat, l.format))
 }
 
-// broken is a listing of which nothing can be read.
-func broken(err error) iter.Seq2[Entry, error] {
+// failed returns a sequence that only has an error.
+func failed(err error) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) { yield(Entry{}, err) }
 }
 
-// invalid wraps ErrInvalid, with what is wrong and where.
+// invalid returns an error at a place that wraps ErrInvalid.
 func invalid(at Place, format string, args ...any) error {
 	return fmt.Errorf("%w: %s: %w", ErrInvalid, at, fmt.Errorf(format, args...))
 }
 
-// whole makes a row's fault one of the whole listing, where nothing after it can be read.
-func whole(err error) error {
+// wholeListing converts the fault of a row to an error of the listing, after which nothing can be read.
+func wholeListing(err error) error {
 	var f *Fault
 	if errors.As(err, &f) {
 		return invalid(f.At, "%s", f.Reason)

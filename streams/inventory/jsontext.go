@@ -8,45 +8,45 @@ import (
 	"strings"
 )
 
-// maxNested is how deep JSON may be nested: what is passed over has no form that is known.
+// maxNested is the largest nesting depth of JSON. It limits the stack for skipped values, which can have any structure.
 const maxNested = 64
 
-// An errJSON says that JSON is of another form than is wanted.
+// An errJSON reports that JSON does not have the expected structure.
 type errJSON string
 
 func (e errJSON) Error() string { return string(e) }
 
-// A jsonText reads JSON token by token, so that it need not be held. No text in it is longer than maxLine.
-type jsonText struct {
+// A jsonReader reads JSON token by token, so that it need not be held in memory. Strings are not longer than maxLine.
+type jsonReader struct {
 	dec   *json.Decoder
-	lim   *limited
-	begin int64 // of the text in the file
+	lim   *limitedReader
+	begin int64 // offset of the JSON in the file
 }
 
-func newJSONText(r io.Reader, begin int64) *jsonText {
-	lim := &limited{r: r}
-	return &jsonText{json.NewDecoder(lim), lim, begin}
+func newJSONReader(r io.Reader, begin int64) *jsonReader {
+	lim := &limitedReader{r: r}
+	return &jsonReader{json.NewDecoder(lim), lim, begin}
 }
 
-// offset is how far the file is read.
-func (j *jsonText) offset() int64 { return j.begin + j.dec.InputOffset() }
+// offset returns the offset in the file up to which it has been read.
+func (j *jsonReader) offset() int64 { return j.begin + j.dec.InputOffset() }
 
-func (j *jsonText) token() (json.Token, error) {
+func (j *jsonReader) token() (json.Token, error) {
 	j.lim.left = 2 * maxLine
 	t, err := j.dec.Token()
 	if s, ok := t.(string); ok && len(s) > maxLine {
-		return nil, errLong
+		return nil, errTooLong
 	}
 	return t, err
 }
 
-func (j *jsonText) more() bool {
+func (j *jsonReader) more() bool {
 	j.lim.left = 2 * maxLine
 	return j.dec.More()
 }
 
-// text reads a string; null is none.
-func (j *jsonText) text() (string, error) {
+// text reads a string; null gives an empty one.
+func (j *jsonReader) text() (string, error) {
 	t, err := j.token()
 	s, ok := t.(string)
 	if err == nil && !ok && t != nil {
@@ -55,8 +55,8 @@ func (j *jsonText) text() (string, error) {
 	return s, err
 }
 
-// open reads the beginning of an object or a list; null is none.
-func (j *jsonText) open(want json.Delim) (is bool, err error) {
+// open reads the beginning of an object or a list; is is false for null.
+func (j *jsonReader) open(want json.Delim) (is bool, err error) {
 	t, err := j.token()
 	if err == nil && t != nil && t != want {
 		err = errJSON(fmt.Sprintf("there is %.80v, want %v", t, want))
@@ -64,8 +64,8 @@ func (j *jsonText) open(want json.Delim) (is bool, err error) {
 	return err == nil && t == want, err
 }
 
-// members reads an object: f is called with each name, and reads the value.
-func (j *jsonText) members(f func(name string) error) error {
+// members reads an object. It calls f with each name; f reads the value.
+func (j *jsonReader) members(f func(name string) error) error {
 	is, err := j.open('{')
 	if !is {
 		return err
@@ -79,12 +79,12 @@ func (j *jsonText) members(f func(name string) error) error {
 			return err
 		}
 	}
-	_, err = j.token() // its end
+	_, err = j.token() // the closing brace
 	return err
 }
 
-// lists reads an object whose members are lists of texts. Names are in lower case: they are digests.
-func (j *jsonText) lists(f func(name, text string) error) error {
+// lists reads an object that has lists of strings as values. It converts the names, which are digests, to lower case.
+func (j *jsonReader) lists(f func(name, text string) error) error {
 	return j.members(func(name string) error {
 		is, err := j.open('[')
 		if !is {
@@ -105,20 +105,20 @@ func (j *jsonText) lists(f func(name, text string) error) error {
 	})
 }
 
-// span passes over an object, and says where it stands.
-func (j *jsonText) span() (span, error) {
+// byteRange skips an object and returns its position.
+func (j *jsonReader) byteRange() (byteRange, error) {
 	is, err := j.open('{')
 	if !is {
-		return span{}, err
+		return byteRange{}, err
 	}
-	return span{j.offset() - 1, true}, j.rest(1)
+	return byteRange{j.offset() - 1, true}, j.rest(1)
 }
 
-// skip passes over a value.
-func (j *jsonText) skip() error { return j.rest(0) }
+// skip skips a value.
+func (j *jsonReader) skip() error { return j.rest(0) }
 
-// rest passes over what is left of the value that is nested so deep.
-func (j *jsonText) rest(depth int) error {
+// rest skips the rest of a value at the given depth.
+func (j *jsonReader) rest(depth int) error {
 	for {
 		t, err := j.token()
 		if err != nil {
@@ -139,8 +139,8 @@ func (j *jsonText) rest(depth int) error {
 	}
 }
 
-// end says whether nothing follows.
-func (j *jsonText) end() error {
+// end returns an error if anything follows.
+func (j *jsonReader) end() error {
 	_, err := j.token()
 	switch {
 	case errors.Is(err, io.EOF):

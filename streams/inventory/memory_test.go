@@ -41,7 +41,7 @@ func bigOCFL(t *testing.T, path string, paths, versions int) int64 {
 	return info.Size()
 }
 
-// Of an OCFL inventory as much is held as one version needs, and of one that holds other things next to nothing.
+// An OCFL inventory takes the memory of one version, and almost none for unknown parts.
 func TestOCFLMemory(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inventory.json")
 	write := func(text string) func(*testing.T) int64 {
@@ -53,18 +53,24 @@ func TestOCFLMemory(t *testing.T) {
 		}
 	}
 	const mib = 1 << 20
-	const slack = 4 * mib // what comes while garbage is looked for
+	const slack = 4 * mib // allocations during garbage collection
 	for name, tt := range map[string]struct {
 		write func(*testing.T) int64
 		rows  int
 		most  float64 // times its size
 	}{
-		"one version":        {func(t *testing.T) int64 { return bigOCFL(t, path, 5_000, 1) }, 5_000, 2},
-		"twenty versions":    {func(t *testing.T) int64 { return bigOCFL(t, path, 2_000, 15) }, 2_000, 0.5},
-		"one path, always":   {write(`{"digestAlgorithm":"sha512","head":"v1","versions":{"v1":{"state":{}}},"manifest":{"aa":[` + strings.Repeat(`"",`, mib/2) + `""]}}`), 0, 0},
-		"empty lists":        {write(`{"digestAlgorithm":"sha512","head":"v1","versions":{"v1":{"state":{}}},"manifest":{"aa":[]` + strings.Repeat(`,"":[]`, mib/16) + `}}`), 0, 0},
-		"what is not read":   {write(`{"digestAlgorithm":"sha512","head":"v1","versions":{"v1":{"state":{}}},"x":[` + strings.Repeat(`{},`, mib/2) + `7],"manifest":{}}`), 0, 0},
-		"versions of a name": {write(`{"digestAlgorithm":"sha512","head":"v1","manifest":{},"versions":{"v1":{}` + strings.Repeat(`,"v1":{}`, mib/16) + `}}`), 0, 0},
+		"one version":     {func(t *testing.T) int64 { return bigOCFL(t, path, 5_000, 1) }, 5_000, 2},
+		"twenty versions": {func(t *testing.T) int64 { return bigOCFL(t, path, 2_000, 15) }, 2_000, 0.5},
+		"one path, always": {write(
+			`{"digestAlgorithm":"sha512","head":"v1","versions":{"v1":{"state":{}}},"manifest":{"aa":[` +
+				strings.Repeat(`"",`, mib/2) + `""]}}`), 0, 0},
+		"empty lists": {write(
+			`{"digestAlgorithm":"sha512","head":"v1","versions":{"v1":{"state":{}}},"manifest":{"aa":[]` +
+				strings.Repeat(`,"":[]`, mib/16) + `}}`), 0, 0},
+		"ignored JSON": {write(`{"digestAlgorithm":"sha512","head":"v1","versions":{"v1":{"state":{}}},"x":[` +
+			strings.Repeat(`{},`, mib/2) + `7],"manifest":{}}`), 0, 0},
+		"versions of a name": {write(`{"digestAlgorithm":"sha512","head":"v1","manifest":{},"versions":{"v1":{}` +
+			strings.Repeat(`,"v1":{}`, mib/16) + `}}`), 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			size := tt.write(t)
@@ -82,19 +88,20 @@ func TestOCFLMemory(t *testing.T) {
 			})
 			t.Logf("of %d bytes %d are held, %.2f times", size, got, float64(got)/float64(size))
 			if float64(got) > tt.most*float64(size)+slack || rows != tt.rows {
-				t.Errorf("got %d rows and %d bytes, want %d and at most %.1f times %d and %d", rows, got, tt.rows, tt.most, size, slack)
+				t.Errorf("got %d rows and %d bytes, want %d and at most %.1f times %d and %d", rows, got, tt.rows, tt.most,
+					size, slack)
 			}
 		})
 	}
 }
 
-// An inventory that names more than can be held is refused, and does not take the memory.
+// An inventory that needs too much memory is rejected before it takes the memory.
 func TestOCFLTooMuch(t *testing.T) {
 	o := &object{Listing: &Listing{path: "x"}, at: Place{File: "x"}}
-	if err := errors.Join(o.hold(maxOCFLHeld), o.hold(0)); err != nil {
+	if err := errors.Join(o.reserve(maxOCFLHeld), o.reserve(0)); err != nil {
 		t.Errorf("as much as can be: %v", err)
 	}
-	if err := o.hold(1); !errors.Is(err, ErrInvalid) {
+	if err := o.reserve(1); !errors.Is(err, ErrInvalid) {
 		t.Errorf("more: %v", err)
 	}
 }

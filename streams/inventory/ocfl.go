@@ -26,53 +26,53 @@ import (
 	"golang.org/x/text/transform"
 )
 
-// Bounds of an OCFL inventory: its bytes, and the bytes that are held of it.
+// Bounds of an OCFL inventory: its size, and the memory for it, in bytes.
 const (
 	maxOCFL     = 1 << 30
 	maxOCFLHeld = 1 << 30
 )
 
-// What is held besides the bytes of a name, at most: an entry of a map that is half full, and what it leads to.
+// Upper bounds of the memory for an entry besides its name, in bytes: a map entry in a half-full map, and its value.
 const (
 	heldPath   = 128
 	heldDigest = 160
 	heldSum    = 96
 )
 
-// An object is an OCFL inventory (ocfl.io/1.1/spec, section 3.5), as far as it is read. It is read in parts, so that the
-// states of its versions are held one at a time.
+// An object is an OCFL inventory (ocfl.io/1.1/spec, section 3.5). It is read in parts, so that only the state of one
+// version is in memory at a time.
 type object struct {
 	*Listing
 	at               Place
 	algorithm, head  string
-	manifest, fixity span
+	manifest, fixity byteRange
 	versions         map[string]objectVersion
 	held             int64
 }
 
 type objectVersion struct {
 	created time.Time
-	state   span
+	state   byteRange
 }
 
-// A span says where a JSON object stands in the file.
-type span struct {
+// A byteRange is the position of a JSON object in the file; is reports that it exists.
+type byteRange struct {
 	offset int64
 	is     bool
 }
 
-// A content is what the object says of one digest.
+// A content is the information about one digest.
 type content struct {
 	digest string // in lower case
-	known  bool   // to the manifest
-	sums   []sum  // of the fixity block, for any of its content paths
+	known  bool   // the manifest has the digest
+	sums   []sum  // digests of the fixity block for any of its content paths
 }
 
-// A sum is another digest of a content.
+// A sum is a further digest of a content.
 type sum struct{ alg, hex string }
 
-// ocfl reads the logical paths of one version, sorted, each with the time of the version that gave it its
-// content; or the content paths of the object.
+// ocfl reads the sorted logical paths of one version, each with the time of the version that introduced its content; or
+// the content paths of the object.
 func (l *Listing) ocfl() iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		o, err := l.openOCFL()
@@ -87,14 +87,14 @@ func (l *Listing) ocfl() iter.Seq2[Entry, error] {
 	}
 }
 
-// errStopped: the caller wants no more rows.
+// errStopped reports that the caller has ended the sequence.
 var errStopped = errors.New("stopped")
 
-// openOCFL reads the file to its end, and compares it with its sum in the file beside it, where there is one.
+// openOCFL reads the whole file and compares it with its checksum in the file beside it, if there is one.
 func (l *Listing) openOCFL() (*object, error) {
 	o := &object{Listing: l, at: Place{File: l.path}, versions: map[string]objectVersion{}}
 	hashes, wanted, failed := map[string]hash.Hash{}, map[string]string{}, map[string]error{}
-	for _, alg := range []string{"md5", "sha1", "sha256", "sha512"} { // which one counts is in the file
+	for _, alg := range []string{"md5", "sha1", "sha256", "sha512"} { // the file names the algorithm
 		side, err := l.readAll(l.path+"."+alg, maxLine)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -122,7 +122,7 @@ func (l *Listing) openOCFL() (*object, error) {
 		return nil, err
 	}
 	if o.algorithm == "" || len(o.versions) == 0 || !o.manifest.is {
-		return nil, invalid(o.at, "it is no OCFL inventory: digestAlgorithm, manifest or versions are missing")
+		return nil, invalid(o.at, "it is not an OCFL inventory: digestAlgorithm, manifest or versions are missing")
 	}
 	o.algorithm = algorithmOf(o.algorithm)
 	if err := failed[o.algorithm]; err != nil {
@@ -137,15 +137,15 @@ func (l *Listing) openOCFL() (*object, error) {
 	return o, nil
 }
 
-// scan finds out where everything stands.
+// scan determines the positions of all parts.
 func (o *object) scan(r io.Reader) error {
 	buf := bufio.NewReaderSize(r, 64<<10)
 	begin := int64(0)
 	if bom, _ := buf.Peek(3); string(bom) == "\xef\xbb\xbf" {
 		begin = 3
-		_, _ = buf.Discard(3) // which are there
+		_, _ = buf.Discard(3) // Peek has returned them
 	}
-	j := newJSONText(transform.NewReader(buf, encoding.UTF8Validator), begin)
+	j := newJSONReader(transform.NewReader(buf, encoding.UTF8Validator), begin)
 	err := j.members(func(name string) (err error) {
 		switch name {
 		case "digestAlgorithm":
@@ -153,9 +153,9 @@ func (o *object) scan(r io.Reader) error {
 		case "head":
 			o.head, err = j.text()
 		case "manifest":
-			o.manifest, err = j.span()
+			o.manifest, err = j.byteRange()
 		case "fixity":
-			o.fixity, err = j.span()
+			o.fixity, err = j.byteRange()
 		case "versions":
 			err = j.members(func(name string) error { return o.version(j, name) })
 		default:
@@ -166,10 +166,10 @@ func (o *object) scan(r io.Reader) error {
 	if err == nil {
 		err = j.end()
 	}
-	return o.broken(j, err)
+	return o.readError(j, err)
 }
 
-func (o *object) version(j *jsonText, name string) error {
+func (o *object) version(j *jsonReader, name string) error {
 	v := objectVersion{}
 	err := j.members(func(field string) (err error) {
 		switch field {
@@ -179,18 +179,18 @@ func (o *object) version(j *jsonText, name string) error {
 				v.created, err = time.Parse(time.RFC3339, text)
 			}
 		case "state":
-			v.state, err = j.span()
+			v.state, err = j.byteRange()
 		default:
 			err = j.skip()
 		}
 		return err
 	})
 	o.versions[name] = v
-	return errors.Join(err, o.hold(len(name)+heldPath))
+	return errors.Join(err, o.reserve(len(name)+heldPath))
 }
 
-// broken says what an error of reading the file is.
-func (o *object) broken(j *jsonText, err error) error {
+// readError converts an error of reading the file.
+func (o *object) readError(j *jsonReader, err error) error {
 	var syntax *json.SyntaxError
 	var form errJSON
 	var parse *time.ParseError
@@ -201,9 +201,10 @@ func (o *object) broken(j *jsonText, err error) error {
 		return invalid(o.at, "it is not UTF-8")
 	case errors.Is(err, ErrInvalid), errors.Is(err, errStopped):
 		return err
-	case errors.Is(err, errLong):
+	case errors.Is(err, errTooLong):
 		return invalid(o.at, "a text in it is longer than %d bytes", maxLine)
-	case errors.As(err, &syntax), errors.As(err, &form), errors.As(err, &parse), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.As(err, &syntax), errors.As(err, &form), errors.As(err, &parse),
+		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		at := o.at
 		at.Line = o.lineOf(j.offset())
 		return invalid(at, "it is not the JSON of an OCFL inventory: %w", err)
@@ -211,7 +212,7 @@ func (o *object) broken(j *jsonText, err error) error {
 	return fmt.Errorf("read the listing: %w", err)
 }
 
-// lineOf returns the line in which an offset lies; 0 if that cannot be found out.
+// lineOf returns the line at an offset; 0 if it cannot be determined.
 func (o *object) lineOf(offset int64) int64 {
 	f, err := os.Open(o.path)
 	if err != nil {
@@ -231,21 +232,21 @@ func (o *object) lineOf(offset int64) int64 {
 	}
 }
 
-// hold counts what is held.
-func (o *object) hold(n int) error {
+// reserve counts n bytes of memory. It returns an error at the limit.
+func (o *object) reserve(n int) error {
 	if o.held += int64(n); o.held > maxOCFLHeld {
-		return invalid(o.at, "it names so much that more than %d bytes of memory are needed", maxOCFLHeld)
+		return invalid(o.at, "it has so many names that more than %d bytes of memory are needed", maxOCFLHeld)
 	}
 	return nil
 }
 
-// lists reads an object of lists of texts: f is called with each text and the name of its list.
-func (o *object) lists(of span, f func(name, text string) error) error {
-	return o.part(of, func(j *jsonText) error { return j.lists(f) })
+// lists reads an object that has lists of strings as values. It calls f with each string and the name of its list.
+func (o *object) lists(of byteRange, f func(name, text string) error) error {
+	return o.part(of, func(j *jsonReader) error { return j.lists(f) })
 }
 
-// part reads the part of the file that stands at a span, again.
-func (o *object) part(of span, read func(j *jsonText) error) error {
+// part reads a part of the file again.
+func (o *object) part(of byteRange, read func(j *jsonReader) error) error {
 	if !of.is {
 		return nil
 	}
@@ -257,14 +258,14 @@ func (o *object) part(of span, read func(j *jsonText) error) error {
 	if _, err := f.f.Seek(of.offset, io.SeekStart); err != nil {
 		return fmt.Errorf("read the listing: %w", err)
 	}
-	j := newJSONText(f.f, of.offset) // not counted: it was when it was scanned
-	return o.broken(j, read(j))
+	j := newJSONReader(f.f, of.offset) // not counted as progress: scan has counted it
+	return o.readError(j, read(j))
 }
 
-// sums are those of the fixity block, by content path.
+// sums returns the digests of the fixity block, by content path.
 func (o *object) sums() (map[string][]sum, error) {
 	all := map[string][]sum{}
-	err := o.part(o.fixity, func(j *jsonText) error {
+	err := o.part(o.fixity, func(j *jsonReader) error {
 		return j.members(func(alg string) error {
 			return j.lists(func(d, path string) error {
 				name, hex, reason := digestOf(alg, "", d)
@@ -277,7 +278,7 @@ func (o *object) sums() (map[string][]sum, error) {
 					return invalid(o.at, "fixity of %q: %s", path, reason)
 				}
 				all[path] = addSum(all[path], sum{name, hex})
-				return o.hold(len(path) + len(hex) + heldPath + heldSum)
+				return o.reserve(len(path) + len(hex) + heldPath + heldSum)
 			})
 		})
 	})
@@ -291,12 +292,12 @@ func addSum(all []sum, s sum) []sum {
 	return append(all, s)
 }
 
-// A place is what is known of a path.
-type place struct {
+// A pathState is the state of a logical path.
+type pathState struct {
 	content *content
-	// since and last are the versions, counted from 0, that gave it this content and that have it last.
+	// since is the version that introduced the content, and last the last version that has it, counted from 0.
 	since, last int32
-	twice       bool // in the last of them
+	twice       bool // the last version lists the path twice
 }
 
 // logical yields the paths of one version.
@@ -305,28 +306,28 @@ func (o *object) logical(last string, yield func(Entry, error) bool) error {
 	if err != nil {
 		return err
 	}
-	contents, places := map[string]*content{}, map[string]place{}
+	contents, paths := map[string]*content{}, map[string]pathState{}
 	for i, name := range names {
 		v := int32(i)
 		err := o.lists(o.versions[name].state, func(d, path string) error {
 			c, err := o.content(contents, d)
-			before, known := places[path]
-			now := place{content: c, since: v, last: v, twice: known && before.last == v}
+			before, known := paths[path]
+			now := pathState{content: c, since: v, last: v, twice: known && before.last == v}
 			if known && before.last == v-1 && before.content == c {
 				now.since = before.since
 			}
-			places[path] = now
+			paths[path] = now
 			if !known {
-				err = errors.Join(err, o.hold(len(path)+heldPath))
+				err = errors.Join(err, o.reserve(len(path)+heldPath))
 			}
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		for path, p := range places {
+		for path, p := range paths {
 			if p.last != v {
-				delete(places, path)
+				delete(paths, path)
 				o.held -= int64(len(path) + heldPath)
 			}
 		}
@@ -334,13 +335,13 @@ func (o *object) logical(last string, yield func(Entry, error) bool) error {
 	if err := o.gather(func(d, path string) (*content, error) { return contents[d], nil }); err != nil {
 		return err
 	}
-	for _, path := range sortedKeys(places) {
-		p := places[path]
+	for _, path := range sortedKeys(paths) {
+		p := paths[path]
 		e, err := o.entry(path, p.content)
 		switch {
 		case err != nil:
 		case p.twice:
-			err = &Fault{o.at, fmt.Sprintf("%q stands in the version's state more than once", path)}
+			err = &Fault{o.at, fmt.Sprintf("%q occurs in the version's state more than once", path)}
 		case !p.content.known:
 			err = &Fault{o.at, fmt.Sprintf("%q has content %.80q, which the manifest does not have", path, p.content.digest)}
 		}
@@ -354,44 +355,45 @@ func (o *object) logical(last string, yield func(Entry, error) bool) error {
 
 // contents yields the content paths.
 func (o *object) contents(yield func(Entry, error) bool) error {
-	contents, places := map[string]*content{}, map[string]*content{}
+	contents, paths := map[string]*content{}, map[string]*content{}
 	err := o.gather(func(d, path string) (*content, error) {
 		c, err := o.content(contents, d)
 		if err != nil {
 			return nil, err
 		}
-		if _, ok := places[path]; ok {
-			if !yield(Entry{At: o.at, Item: path}, &Fault{o.at, fmt.Sprintf("%q stands in the manifest more than once", path)}) {
+		if _, ok := paths[path]; ok {
+			fault := &Fault{o.at, fmt.Sprintf("%q occurs in the manifest more than once", path)}
+			if !yield(Entry{At: o.at, Item: path}, fault) {
 				return nil, errStopped
 			}
 			return nil, nil
 		}
-		places[path] = c
-		return c, o.hold(len(path) + heldPath)
+		paths[path] = c
+		return c, o.reserve(len(path) + heldPath)
 	})
 	if err != nil {
 		return err
 	}
-	for _, path := range sortedKeys(places) {
-		if !yield(o.entry(path, places[path])) {
+	for _, path := range sortedKeys(paths) {
+		if !yield(o.entry(path, paths[path])) {
 			return errStopped
 		}
 	}
 	return nil
 }
 
-// content returns the content of a digest, one for all its paths.
+// content returns the content of a digest. All paths with the digest share it.
 func (o *object) content(all map[string]*content, d string) (*content, error) {
 	if c := all[d]; c != nil {
 		return c, nil
 	}
 	c := &content{digest: d}
 	all[d] = c
-	return c, o.hold(len(d) + heldDigest)
+	return c, o.reserve(len(d) + heldDigest)
 }
 
-// gather reads the manifest, and puts the digests of the fixity block with the contents that of returns for each of its
-// rows; nil: none.
+// gather reads the manifest and adds the digests of the fixity block to contents. It calls of for each row of the
+// manifest to get the content, or nil to skip the row.
 func (o *object) gather(of func(d, path string) (*content, error)) error {
 	sums, err := o.sums()
 	if err != nil {
@@ -410,7 +412,7 @@ func (o *object) gather(of func(d, path string) (*content, error)) error {
 	})
 }
 
-// entry is what the object says of a path with a content.
+// entry returns the entry for a path with a content.
 func (o *object) entry(path string, c *content) (Entry, error) {
 	e := Entry{At: o.at, Item: path, Size: -1}
 	reason := e.add(o.algorithm, "", c.digest)
@@ -429,13 +431,14 @@ func sortedKeys[V any](m map[string]V) []string {
 	return slices.Sorted(maps.Keys(m))
 }
 
-// versionsUpTo are the names of versions up to last (empty: the head), the oldest first.
+// versionsUpTo returns the names of the versions up to last, the oldest first. If last is empty, it is the head.
 func (o *object) versionsUpTo(last string) ([]string, error) {
 	if last == "" {
 		last = o.head
 	}
 	if _, ok := o.versions[last]; !ok {
-		return nil, invalid(o.at, "there is no version %q; there are %s", last, strings.Join(slices.Sorted(maps.Keys(o.versions)), ", "))
+		return nil, invalid(o.at, "there is no version %q; there are %s",
+			last, strings.Join(slices.Sorted(maps.Keys(o.versions)), ", "))
 	}
 	number := func(v string) int {
 		n, err := strconv.Atoi(strings.TrimPrefix(v, "v"))
@@ -447,7 +450,7 @@ func (o *object) versionsUpTo(last string) ([]string, error) {
 	var names []string
 	for _, v := range sortedKeys(o.versions) {
 		if number(v) < 1 {
-			return nil, invalid(o.at, "%q is no name of a version", v)
+			return nil, invalid(o.at, "%q is not the name of a version", v)
 		}
 		if number(v) <= number(last) {
 			names = append(names, v)
@@ -471,7 +474,7 @@ func newHash(alg string) hash.Hash {
 	return nil
 }
 
-// readAll reads a file of the listing that is held in memory.
+// readAll reads a file of the listing into memory. It returns an error if the file has more than most bytes.
 func (l *Listing) readAll(path string, most int64) ([]byte, error) {
 	f, err := l.open(path)
 	if err != nil {

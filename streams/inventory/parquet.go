@@ -13,63 +13,62 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// parquetRows is how many values of a column are read at a time.
+// parquetRows is the number of values of a column that are read at a time.
 const parquetRows = 256
 
-// bucketParquet reads one Parquet file of an inventory; lines are its rows.
-func (l *Listing) bucketParquet(file, sum string) iter.Seq2[bucketRow, error] {
-	return func(yield func(bucketRow, error) bool) {
+// s3Parquet reads one Parquet file of an inventory. The lines of positions are its rows.
+func (l *Listing) s3Parquet(file, sum string) iter.Seq2[inventoryRow, error] {
+	return func(yield func(inventoryRow, error) bool) {
 		f, err := l.open(file)
 		if err != nil {
-			yield(bucketRow{}, err)
+			yield(inventoryRow{}, err)
 			return
 		}
 		defer f.Close()
-		// It is read here and there, so its sum is made before.
+		// The file is not read sequentially, so compute its checksum first.
 		if err := l.checkMD5(f.hashing(), sum); err != nil {
-			yield(bucketRow{}, err)
+			yield(inventoryRow{}, err)
 			return
 		}
 		readParquet(file, f.f, l.files[file].size, yield)
 	}
 }
 
-// readParquet yields the rows of a Parquet file. What the library does with one that is damaged, panics
-// included, is an error.
-func readParquet(name string, r io.ReaderAt, size int64, yield func(bucketRow, error) bool) {
+// readParquet yields the rows of a Parquet file. It converts panics of the library about damaged files to errors.
+func readParquet(name string, r io.ReaderAt, size int64, yield func(inventoryRow, error) bool) {
 	at, yielding := Place{File: name}, false
-	hand := func(row bucketRow, err error) bool {
+	hand := func(row inventoryRow, err error) bool {
 		yielding = true
 		defer func() { yielding = false }()
 		return yield(row, err)
 	}
 	defer func() {
 		if yielding {
-			return // what the caller panics with is the caller's
+			return // the panic comes from the caller
 		}
 		if v := recover(); v != nil {
-			yield(bucketRow{}, invalid(at, "it is not a Parquet file that can be read: %v", v))
+			yield(inventoryRow{}, invalid(at, "it is not a readable Parquet file: %v", v))
 		}
 	}()
 	if err := checkFooter(r, size); err != nil {
-		hand(bucketRow{}, invalid(at, "it is not a Parquet file: %w", err))
+		hand(inventoryRow{}, invalid(at, "it is not a Parquet file: %w", err))
 		return
 	}
 	f, err := parquet.OpenFile(r, size, parquet.SkipBloomFilters(true), parquet.SkipPageIndex(true))
 	if err != nil {
-		hand(bucketRow{}, invalid(at, "it is not a Parquet file: %w", err))
+		hand(inventoryRow{}, invalid(at, "it is not a Parquet file: %w", err))
 		return
 	}
 	columns, err := parquetColumns(f)
 	if err != nil {
-		hand(bucketRow{}, invalid(at, "%w", err))
+		hand(inventoryRow{}, invalid(at, "%w", err))
 		return
 	}
 	for i, group := range f.RowGroups() {
 		for _, c := range columns {
 			meta := &f.Metadata().RowGroups[i].Columns[c.index].MetaData
 			if err := checkPages(r, size, meta, c.optional); err != nil {
-				hand(bucketRow{}, invalid(at, "column %s: %w", c.name, err))
+				hand(inventoryRow{}, invalid(at, "column %s: %w", c.name, err))
 				return
 			}
 		}
@@ -79,22 +78,22 @@ func readParquet(name string, r io.ReaderAt, size int64, yield func(bucketRow, e
 	}
 }
 
-// A parquetColumn is a column that means something.
+// A parquetColumn is a column that is read.
 type parquetColumn struct {
 	name     string
 	index    int           // among all columns
-	unit     time.Duration // of times; 0: no time
+	unit     time.Duration // unit of times; 0 for other columns
 	optional bool
 }
 
-// parquetColumns are those columns that mean something; no others are read.
+// parquetColumns returns the columns to read.
 func parquetColumns(f *parquet.File) ([]parquetColumn, error) {
 	var columns []parquetColumn
 	key := false
 	for i, path := range f.Schema().Columns() {
 		leaf, ok := f.Schema().Lookup(path...)
-		c := parquetColumn{name: plainName(path[0]), index: i, optional: leaf.MaxDefinitionLevel > 0}
-		if !ok || len(path) != 1 || !bucketColumn(c.name) {
+		c := parquetColumn{name: normalName(path[0]), index: i, optional: leaf.MaxDefinitionLevel > 0}
+		if !ok || len(path) != 1 || !isS3Column(c.name) {
 			continue
 		}
 		if leaf.MaxRepetitionLevel > 0 || leaf.MaxDefinitionLevel > 1 {
@@ -102,7 +101,7 @@ func parquetColumns(f *parquet.File) ([]parquetColumn, error) {
 		}
 		if c.name == "lastmodifieddate" {
 			if c.unit = unitOf(leaf.Node.Type()); c.unit == 0 {
-				return nil, fmt.Errorf("column %s is no time", path[0])
+				return nil, fmt.Errorf("column %s is not a time", path[0])
 			}
 		}
 		key = key || c.name == "key"
@@ -114,7 +113,7 @@ func parquetColumns(f *parquet.File) ([]parquetColumn, error) {
 	return columns, nil
 }
 
-// unitOf is the unit of a column of times: of its logical type, or of the older one, milliseconds or microseconds.
+// unitOf returns the unit of a column of times, from its logical type or the older converted type; 0 for other columns.
 func unitOf(t parquet.Type) time.Duration {
 	if l := t.LogicalType(); l != nil {
 		if stamp, ok := l.Value.(*format.TimestampType); ok && stamp.Unit.Value != nil {
@@ -127,8 +126,8 @@ func unitOf(t parquet.Type) time.Duration {
 	return 0
 }
 
-// groupRows yields the rows of a group. Of each column one page is held.
-func groupRows(group parquet.RowGroup, columns []parquetColumn, at *Place, yield func(bucketRow, error) bool) bool {
+// groupRows yields the rows of a row group. It holds one page of each column in memory.
+func groupRows(group parquet.RowGroup, columns []parquetColumn, at *Place, yield func(inventoryRow, error) bool) bool {
 	readers := make([]*columnReader, len(columns))
 	for i, c := range columns {
 		readers[i] = &columnReader{column: c, pages: group.ColumnChunks()[c.index].Pages()}
@@ -140,7 +139,7 @@ func groupRows(group parquet.RowGroup, columns []parquetColumn, at *Place, yield
 	}()
 	for range group.NumRows() {
 		at.Line++
-		row := bucketRow{at: *at, size: -1}
+		row := inventoryRow{at: *at, size: -1}
 		reason := ""
 		for _, r := range readers {
 			v, err := r.next()
@@ -148,7 +147,7 @@ func groupRows(group parquet.RowGroup, columns []parquetColumn, at *Place, yield
 				err = errors.New("its columns have fewer values than it has rows")
 			}
 			if err != nil {
-				yield(bucketRow{}, invalid(*at, "read the Parquet file: column %s: %w", r.column.name, err))
+				yield(inventoryRow{}, invalid(*at, "read the Parquet file: column %s: %w", r.column.name, err))
 				return false
 			}
 			if reason == "" {
@@ -165,7 +164,8 @@ func groupRows(group parquet.RowGroup, columns []parquetColumn, at *Place, yield
 	}
 	for _, r := range readers {
 		if _, err := r.next(); !errors.Is(err, io.EOF) {
-			yield(bucketRow{}, invalid(*at, "read the Parquet file: column %s has more values than it has rows", r.column.name))
+			yield(inventoryRow{}, invalid(*at, "read the Parquet file: column %s has more values than it has rows",
+				r.column.name))
 			return false
 		}
 	}
@@ -176,13 +176,13 @@ func groupRows(group parquet.RowGroup, columns []parquetColumn, at *Place, yield
 type columnReader struct {
 	column parquetColumn
 	pages  parquet.Pages
-	page   parquet.Page // nil: none is open
+	page   parquet.Page // nil if none is open
 	values parquet.ValueReader
 	buf    [parquetRows]parquet.Value
-	left   []parquet.Value // of buf
+	left   []parquet.Value // unread part of buf
 }
 
-// next returns the next value, good until the next call; io.EOF after the last.
+// next returns the next value, which is valid until the next call. It returns io.EOF after the last value.
 func (r *columnReader) next() (parquet.Value, error) {
 	for len(r.left) == 0 {
 		if r.page == nil {
@@ -211,11 +211,11 @@ func (r *columnReader) close() {
 	if r.page != nil {
 		parquet.Release(r.page)
 	}
-	_ = r.pages.Close() // it was only read
+	_ = r.pages.Close() // reading has finished, so an error does not matter
 }
 
-// fromParquet fills in one column.
-func (r *bucketRow) fromParquet(c parquetColumn, v parquet.Value) (reason string) {
+// fromParquet sets the value of one column.
+func (r *inventoryRow) fromParquet(c parquetColumn, v parquet.Value) (reason string) {
 	if v.IsNull() {
 		return ""
 	}

@@ -14,8 +14,9 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// Bounds of a Parquet file. Writers make pages of 1 MiB; those that hold a value that repeats have as many values as the rows
-// of their group. The library believes what sizes and counts a file names, so they are looked at before it reads them.
+// Bounds of a Parquet file. Writers make pages of 1 MiB; a page of one repeated value has as many values as its row
+// group has rows. The library trusts the sizes and counts in a file, so this package checks them before the library
+// reads them.
 const (
 	maxParquetFooter = 16 << 20
 	maxParquetItems  = 1 << 18 // elements of all lists of the footer: columns, groups and columns of groups
@@ -24,18 +25,18 @@ const (
 	maxPageValues    = 1 << 22
 )
 
-// plainDictionary is what older writers call dictionary encoding.
+// plainDictionary is the dictionary encoding of older writers.
 const plainDictionary format.Encoding = 2
 
 var errParquet = errors.New("not what a writer of Parquet files makes")
 
-// A thriftText reads the compact protocol of Thrift.
-type thriftText struct {
+// A thriftReader reads the compact protocol of Thrift.
+type thriftReader struct {
 	b     []byte
-	items int // elements of lists that may still come
+	items int // remaining limit of list elements
 }
 
-func (t *thriftText) uvarint() (uint64, error) {
+func (t *thriftReader) uvarint() (uint64, error) {
 	v, n := binary.Uvarint(t.b)
 	if n <= 0 {
 		return 0, io.ErrUnexpectedEOF
@@ -45,12 +46,12 @@ func (t *thriftText) uvarint() (uint64, error) {
 }
 
 // number reads a signed integer.
-func (t *thriftText) number() (int64, error) {
+func (t *thriftReader) number() (int64, error) {
 	v, err := t.uvarint()
 	return int64(v>>1) ^ -int64(v&1), err
 }
 
-func (t *thriftText) pass(n uint64) error {
+func (t *thriftReader) discard(n uint64) error {
 	if n > uint64(len(t.b)) {
 		return io.ErrUnexpectedEOF
 	}
@@ -75,7 +76,7 @@ const (
 )
 
 // fields calls f with each field of a struct; f reads its value.
-func (t *thriftText) fields(f func(id int64, kind byte) error) error {
+func (t *thriftReader) fields(f func(id int64, kind byte) error) error {
 	for id := int64(0); ; {
 		if len(t.b) == 0 {
 			return io.ErrUnexpectedEOF
@@ -98,8 +99,8 @@ func (t *thriftText) fields(f func(id int64, kind byte) error) error {
 	}
 }
 
-// skip passes over a value, and finds out that it is all there.
-func (t *thriftText) skip(kind byte, depth int) error {
+// skip skips a value and checks that it is complete.
+func (t *thriftReader) skip(kind byte, depth int) error {
 	if depth > maxNested {
 		return fmt.Errorf("%w: it is nested more than %d deep", errParquet, maxNested)
 	}
@@ -107,15 +108,15 @@ func (t *thriftText) skip(kind byte, depth int) error {
 	case thriftTrue, thriftFalse:
 		return nil
 	case thriftByte:
-		return t.pass(1)
+		return t.discard(1)
 	case thriftDouble:
-		return t.pass(8)
+		return t.discard(8)
 	case thriftI16, thriftI32, thriftI64:
 		_, err := t.uvarint()
 		return err
 	case thriftBinary:
 		n, err := t.uvarint()
-		return errors.Join(err, t.pass(n))
+		return errors.Join(err, t.discard(n))
 	case thriftStruct:
 		return t.fields(func(_ int64, kind byte) error { return t.skip(kind, depth+1) })
 	case thriftList, thriftSet:
@@ -124,7 +125,7 @@ func (t *thriftText) skip(kind byte, depth int) error {
 	return fmt.Errorf("%w: there is a field of kind %d", errParquet, kind)
 }
 
-func (t *thriftText) skipList(depth int) error {
+func (t *thriftReader) skipList(depth int) error {
 	if len(t.b) == 0 {
 		return io.ErrUnexpectedEOF
 	}
@@ -141,7 +142,7 @@ func (t *thriftText) skipList(depth int) error {
 	}
 	t.items -= int(n)
 	for range n {
-		if kind == thriftTrue || kind == thriftFalse { // a byte each, in lists
+		if kind == thriftTrue || kind == thriftFalse { // in lists, each takes one byte
 			kind = thriftByte
 		}
 		if err := t.skip(kind, depth+1); err != nil {
@@ -151,7 +152,7 @@ func (t *thriftText) skipList(depth int) error {
 	return nil
 }
 
-// checkFooter finds out that a footer is in the file, and as large as it says in all its parts.
+// checkFooter checks that the file has a footer, and that all sizes in it are true.
 func checkFooter(r io.ReaderAt, size int64) error {
 	var tail [8]byte // length of the footer, and a magic number
 	if size < 12 {
@@ -173,23 +174,23 @@ func checkFooter(r io.ReaderAt, size int64) error {
 	if _, err := r.ReadAt(footer, size-8-n); err != nil {
 		return err
 	}
-	t := &thriftText{footer, maxParquetItems}
+	t := &thriftReader{footer, maxParquetItems}
 	if err := t.skip(thriftStruct, 0); err != nil {
 		return fmt.Errorf("its footer: %w", err)
 	}
 	return nil
 }
 
-// A pageHeader is what matters of one.
+// A pageHeader has the relevant fields of a page header.
 type pageHeader struct {
 	kind, size, packed int64
 	values             int64
-	encoding, levels   int64 // encodings of values and, where they are packed with them, of definition levels
-	lengths            int64 // of the levels before what is packed
-	plain              bool  // what is behind the levels is not packed
+	encoding, levels   int64 // encodings of values and of definition levels that are compressed with them
+	lengths            int64 // length of the levels before the compressed data
+	plain              bool  // the data after the levels is not compressed
 }
 
-// The numbers of the fields of PageHeader that hold a header of one kind of page.
+// Field numbers of PageHeader for the headers of each kind of page.
 const (
 	fieldDataPage   = 5
 	fieldDictionary = 7
@@ -197,7 +198,7 @@ const (
 )
 
 func readPageHeader(b []byte) (h pageHeader, n int, err error) {
-	t := &thriftText{b, maxParquetItems}
+	t := &thriftReader{b, maxParquetItems}
 	err = t.fields(func(id int64, kind byte) error {
 		to := map[int64]*int64{1: &h.kind, 2: &h.size, 3: &h.packed}[id]
 		switch {
@@ -231,7 +232,7 @@ func readPageHeader(b []byte) (h pageHeader, n int, err error) {
 	return h, len(b) - len(t.b), err
 }
 
-// checkPages finds out that the pages of a column are as large as they say, and not larger than they may be.
+// checkPages checks that the pages of a column have the sizes in their headers and are within the bounds.
 func checkPages(r io.ReaderAt, size int64, m *format.ColumnMetaData, optional bool) error {
 	at := m.DataPageOffset
 	if m.DictionaryPageOffset != 0 {
@@ -259,7 +260,8 @@ func checkPages(r io.ReaderAt, size int64, m *format.ColumnMetaData, optional bo
 		case h.size < 0 || h.packed < 0 || h.values < 0 || h.packed > end-at || h.lengths < 0 || h.lengths > h.packed:
 			return fmt.Errorf("%w: a page does not lie in its column", errParquet)
 		case h.size > maxPage || h.packed > maxPage:
-			return fmt.Errorf("a page has %d bytes, at most %d; have it made with pages of 1 MiB", max(h.size, h.packed), maxPage)
+			return fmt.Errorf("a page has %d bytes, at most %d; have it made with pages of 1 MiB",
+				max(h.size, h.packed), maxPage)
 		case h.values > maxPageValues:
 			return fmt.Errorf("a page has %d values, at most %d", h.values, maxPageValues)
 		}
@@ -275,7 +277,7 @@ func checkPages(r io.ReaderAt, size int64, m *format.ColumnMetaData, optional bo
 	return nil
 }
 
-// checkPage finds out that a page is not larger than its header says.
+// checkPage checks that a page is not larger than its header says.
 func checkPage(h pageHeader, page []byte, codec format.CompressionCodec, optional bool) error {
 	kind := format.PageType(h.kind)
 	if kind == format.IndexPage {
@@ -291,7 +293,7 @@ func checkPage(h pageHeader, page []byte, codec format.CompressionCodec, optiona
 	levels := page[:h.lengths]
 	if kind == format.DataPage && optional {
 		if format.Encoding(h.levels) != format.RLE {
-			return fmt.Errorf("levels in encoding %s are not read", format.Encoding(h.levels))
+			return fmt.Errorf("levels in encoding %s are not supported", format.Encoding(h.levels))
 		}
 		if len(values) < 4 {
 			return io.ErrUnexpectedEOF
@@ -315,8 +317,8 @@ func checkPage(h pageHeader, page []byte, codec format.CompressionCodec, optiona
 			return nil
 		}
 		return checkRuns(values[1:], uint64(values[0]), h.values)
-	case format.DeltaBinaryPacked, format.DeltaLengthByteArray: // which begins with packed lengths
-		t := &thriftText{b: values}
+	case format.DeltaBinaryPacked, format.DeltaLengthByteArray: // the latter begins with packed lengths
+		t := &thriftReader{b: values}
 		_, blockErr := t.uvarint()
 		_, partsErr := t.uvarint()
 		count, err := t.uvarint()
@@ -327,24 +329,24 @@ func checkPage(h pageHeader, page []byte, codec format.CompressionCodec, optiona
 			return fmt.Errorf("%w: a page has more values than it says", errParquet)
 		}
 		return nil
-	case format.RLE: // of booleans
+	case format.RLE: // booleans
 		if len(values) < 4 {
 			return io.ErrUnexpectedEOF
 		}
 		return checkRuns(values[4:], 1, h.values)
 	}
-	return fmt.Errorf("values in encoding %s are not read", format.Encoding(h.encoding))
+	return fmt.Errorf("values in encoding %s are not supported", format.Encoding(h.encoding))
 }
 
-// checkRuns finds out that runs of values of so many bits are not more than there are values, but for the last that are packed
-// together.
+// checkRuns checks that runs of values with the given number of bits do not have more values than the page, except for
+// the padding of the last bit-packed run.
 func checkRuns(b []byte, bits uint64, values int64) error {
 	const group = 8 * 64
 	count := uint64(0)
 	for len(b) > 0 {
 		head, n := binary.Uvarint(b)
 		if n <= 0 || bits > 32 || head > math.MaxInt32 {
-			return fmt.Errorf("%w: a page has runs that are none", errParquet)
+			return fmt.Errorf("%w: a page has an invalid run", errParquet)
 		}
 		b = b[n:]
 		size := (bits + 7) / 8
@@ -362,7 +364,7 @@ func checkRuns(b []byte, bits uint64, values int64) error {
 	return nil
 }
 
-// unpack returns what is packed, which must not have more than so many bytes.
+// unpack decompresses b. The result must not have more than size bytes.
 func unpack(codec format.CompressionCodec, b []byte, size int64) ([]byte, error) {
 	var r io.Reader
 	switch codec {
@@ -387,7 +389,7 @@ func unpack(codec format.CompressionCodec, b []byte, size int64) ([]byte, error)
 		defer z.Close()
 		r = z
 	default:
-		return nil, fmt.Errorf("pages that are packed with %s are not read", codec)
+		return nil, fmt.Errorf("pages that are packed with %s are not supported", codec)
 	}
 	out, err := io.ReadAll(io.LimitReader(r, size+1))
 	if err == nil && int64(len(out)) > size {

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/heaptest"
 )
 
-// parquetOf writes a file of rows that row makes.
+// parquetOf writes a file with the rows that row returns.
 func parquetOf[R any](t testing.TB, rows int, row func(i int) R, options ...parquet.WriterOption) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -34,13 +34,13 @@ func parquetOf[R any](t testing.TB, rows int, row func(i int) R, options ...parq
 	return bytes.Clone(b.Bytes())
 }
 
-// readAllParquet returns how many rows are sound, and the first error of the file.
+// readAllParquet returns the number of valid rows, and the first error.
 func readAllParquet(b []byte) (rows int, err error) {
 	return readParquetRows(b, func(int) {})
 }
 
 func readParquetRows(b []byte, sound func(row int)) (rows int, err error) {
-	readParquet("x", bytes.NewReader(b), int64(len(b)), func(_ bucketRow, failed error) bool {
+	readParquet("x", bytes.NewReader(b), int64(len(b)), func(_ inventoryRow, failed error) bool {
 		var f *Fault
 		switch {
 		case failed == nil:
@@ -68,12 +68,13 @@ type wideRow struct {
 	Other string `parquet:"other,plain"`
 }
 
-// What is held of a Parquet file is a page of each column that is read, however large the file is, and whatever it says.
+// Reading a Parquet file holds one page of each column in memory, for any size of the file and any claim in it.
 func TestParquetMemory(t *testing.T) {
 	const mib = 1 << 20
 	long := strings.Repeat("k", 8<<10)
 	gzip := parquet.Compression(&parquet.Gzip)
-	large := []parquet.WriterOption{gzip, parquet.PageBufferSize(1 << 30), parquet.SkipPageBounds("key"), parquet.SkipPageBounds("other")}
+	large := []parquet.WriterOption{gzip, parquet.PageBufferSize(1 << 30), parquet.SkipPageBounds("key"),
+		parquet.SkipPageBounds("other")}
 	bomb := parquetOf(t, 3200, func(int) plainRow { return plainRow{long} }, large...)
 	for name, tt := range map[string]struct {
 		file []byte
@@ -83,12 +84,17 @@ func TestParquetMemory(t *testing.T) {
 
 		garbage bool // it makes much more than may be held
 	}{
-		"many rows":                     {parquetOf(t, 20_000, func(i int) keyRow { return keyRow{Key: fmt.Sprintf("photos/%012d.jpg", i*i)} }), 20_000, 16 * mib, "", false},
-		"many groups":                   {parquetOf(t, 20_000, func(i int) keyRow { return keyRow{Key: fmt.Sprint(i)} }, parquet.MaxRowsPerRowGroup(2000)), 20_000, 16 * mib, "", false},
-		"a large page":                  {bomb, 0, 16 * mib, "a page has 26227200 bytes", false},
-		"a page larger than it says":    {lying(t, bomb, 3200*(8<<10+4), 1000), 0, 16 * mib, "a page is larger than it says", false},
-		"a column that is not read":     {parquetOf(t, 3200, func(int) wideRow { return wideRow{"k", long} }, large...), 3200, 16 * mib, "", false},
-		"a long value, again and again": {parquetOf(t, 1_000, func(int) wideRow { return wideRow{long, ""} }), 1_000, 4 * mib, "", true},
+		"many rows": {parquetOf(t, 20_000,
+			func(i int) keyRow { return keyRow{Key: fmt.Sprintf("photos/%012d.jpg", i*i)} }), 20_000, 16 * mib, "", false},
+		"many groups": {parquetOf(t, 20_000, func(i int) keyRow { return keyRow{Key: fmt.Sprint(i)} },
+			parquet.MaxRowsPerRowGroup(2000)), 20_000, 16 * mib, "", false},
+		"a large page": {bomb, 0, 16 * mib, "a page has 26227200 bytes", false},
+		"a page larger than it says": {lying(t, bomb, 3200*(8<<10+4), 1000), 0, 16 * mib, "a page is larger than it says",
+			false},
+		"a column that is not read": {parquetOf(t, 3200, func(int) wideRow { return wideRow{"k", long} }, large...),
+			3200, 16 * mib, "", false},
+		"a long value, again and again": {parquetOf(t, 1_000, func(int) wideRow { return wideRow{long, ""} }), 1_000,
+			4 * mib, "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var rows int
@@ -112,14 +118,15 @@ func TestParquetMemory(t *testing.T) {
 			if got > tt.most || rows != tt.rows {
 				t.Errorf("got %d rows and %d bytes, want %d and at most %d", rows, got, tt.rows, tt.most)
 			}
-			if tt.want == "" && err != nil || tt.want != "" && (!errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), tt.want)) {
+			if tt.want == "" && err != nil || tt.want != "" && (!errors.Is(err, ErrInvalid) ||
+				!strings.Contains(err.Error(), tt.want)) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
 		})
 	}
 }
 
-// lying changes the size that the header of a page says, without changing its length.
+// lying changes the size in the header of a page, not the page.
 func lying(t *testing.T, file []byte, size, says uint64) []byte {
 	t.Helper()
 	was := binary.AppendUvarint(nil, size<<1)
@@ -144,12 +151,14 @@ func TestParquetPacked(t *testing.T) {
 		"gzip":   {&parquet.Gzip, ""},
 		"snappy": {&parquet.Snappy, ""},
 		"zstd":   {&parquet.Zstd, ""},
-		"lz4":    {&parquet.Lz4Raw, "packed with LZ4_RAW are not read"}, // the library would take all memory for one that is damaged
-		"brotli": {&parquet.Brotli, "packed with BROTLI are not read"},
+		"lz4":    {&parquet.Lz4Raw, "packed with LZ4_RAW are not supported"},
+		// the library would take all memory for one that is damaged
+		"brotli": {&parquet.Brotli, "packed with BROTLI are not supported"},
 	} {
 		for _, version := range []int{1, 2} {
 			t.Run(fmt.Sprintf("%s, version %d", name, version), func(t *testing.T) {
-				rows, err := readAllParquet(parquetOf(t, 5000, row, parquet.Compression(tt.codec), parquet.DataPageVersion(version)))
+				rows, err := readAllParquet(parquetOf(t, 5000, row, parquet.Compression(tt.codec),
+					parquet.DataPageVersion(version)))
 				switch {
 				case tt.want == "" && (err != nil || rows != 5000):
 					t.Errorf("got %d rows, %v", rows, err)
@@ -176,7 +185,7 @@ func TestParquetEncodings(t *testing.T) {
 		Key string `parquet:"key,delta"` // each value as what follows the one before: they can be of any length together
 	}
 	_, err = readAllParquet(parquetOf(t, 10, func(i int) delta { return delta{strings.Repeat("k", i)} }))
-	if err == nil || !strings.Contains(err.Error(), "encoding DELTA_BYTE_ARRAY are not read") {
+	if err == nil || !strings.Contains(err.Error(), "encoding DELTA_BYTE_ARRAY are not supported") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -205,7 +214,7 @@ func TestCheckRuns(t *testing.T) {
 	}
 }
 
-// A footer that says that there is more than there is does not take the memory for it.
+// A footer with sizes that are too large does not take memory for them.
 func TestCheckFooter(t *testing.T) {
 	whole := func(footer ...byte) []byte {
 		b := append([]byte("PAR1"), footer...)
@@ -215,10 +224,12 @@ func TestCheckFooter(t *testing.T) {
 		file []byte
 		want error
 	}{
-		"nothing in it":      {whole(0), nil},
-		"a number":           {whole(0x15, 2, 0), nil},
-		"a text of 1 GiB":    {whole(append([]byte{0x18}, append(binary.AppendUvarint(nil, 1<<30), 0)...)...), io.ErrUnexpectedEOF},
-		"a list of 1 << 30":  {whole(append([]byte{0x19, 0xfc}, append(binary.AppendUvarint(nil, 1<<30), 0)...)...), errParquet},
+		"nothing in it": {whole(0), nil},
+		"a number":      {whole(0x15, 2, 0), nil},
+		"a text of 1 GiB": {whole(append([]byte{0x18}, append(binary.AppendUvarint(nil, 1<<30), 0)...)...),
+			io.ErrUnexpectedEOF},
+		"a list of 1 << 30": {whole(append([]byte{0x19, 0xfc}, append(binary.AppendUvarint(nil, 1<<30), 0)...)...),
+			errParquet},
 		"nested without end": {whole(bytes.Repeat([]byte{0x1c}, 1000)...), errParquet},
 		"without its last":   {whole(0x15, 2), io.ErrUnexpectedEOF},
 		"of kinds unknown":   {whole(0x1e, 0), errParquet},

@@ -15,10 +15,10 @@ import (
 
 var payloadManifest = regexp.MustCompile(`(?i)^manifest-([a-z0-9-]+)\.txt$`)
 
-// headBytes is how much of a file is looked at to recognise it.
+// headBytes is the number of bytes of a file that recognition examines.
 const headBytes = 64 << 10
 
-// recogniseFile finds the form of a file, by its content, its name and what lies beside it.
+// recogniseFile determines the format of a file by its content, its name and the files beside it.
 func recogniseFile(path string, o Options) (Format, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -39,25 +39,26 @@ func recogniseFile(path string, o Options) (Format, error) {
 	case len(candidates) == 1:
 		return candidates[0], nil
 	case len(candidates) > 1:
-		return "", doubt(path, candidates)
+		return "", ambiguous(path, candidates)
 	case why != "":
 		return "", fmt.Errorf("%w: %s: %s", ErrFormat, path, why)
 	}
-	return "", fmt.Errorf("%w: %s is none that is known (%s); say with --format which it is", ErrFormat, path, wordsOf(Formats()))
+	return "", fmt.Errorf("%w: %s has no known format (%s); say with --format which it is",
+		ErrFormat, path, joinFormats(Formats()))
 }
 
-// recognise finds the forms that a listing may have: by the first bytes of its text, its name, and whether it lies
-// in a bag. why says why there is none.
+// recognise returns the possible formats of a listing, by the first bytes of its text, its name, and whether it is in a
+// bag. If there is none, why is the reason.
 func recognise(name string, head []byte, inBag bool, o Options) (candidates []Format, why string) {
 	switch {
 	case len(bytes.TrimSpace(head)) == 0:
 		return nil, "is empty"
 	case bytes.HasPrefix(head, []byte("ORC")):
-		return nil, "ORC is not read; have the inventory made as CSV or Parquet"
+		return nil, "ORC is not supported; have the inventory made as CSV or Parquet"
 	case bytes.HasPrefix(head, []byte("PAR1")):
 		return nil, "a Parquet file is read by the manifest.json of its S3 Inventory"
 	case bytes.HasPrefix(head, []byte("%%%% HASHDEEP")):
-		return nil, "hashdeep's own form is not read; write sums, or a table with a header"
+		return nil, "hashdeep's own format is not supported; write sums, or a table with a header"
 	case bytes.HasPrefix(bytes.TrimSpace(head), []byte("{")):
 		return recogniseJSON(head)
 	case name == "bagit.txt" || bytes.HasPrefix(head, []byte("BagIt-Version:")):
@@ -70,7 +71,7 @@ func recognise(name string, head []byte, inBag bool, o Options) (candidates []Fo
 		case bagName && inBag:
 			return []Format{BagIt}, ""
 		case reason == "" && bagName && strings.HasPrefix(path, "data/"):
-			return []Format{BagIt, Sums}, "" // read by the rules of one, names of the other come out wrong
+			return []Format{BagIt, Sums}, "" // reading one as the other would give wrong names
 		case reason == "":
 			return []Format{Sums}, ""
 		}
@@ -91,7 +92,7 @@ func recogniseJSON(head []byte) (candidates []Format, why string) {
 	return candidates, ""
 }
 
-// firstSum is the first line that is neither blank nor a comment.
+// firstSum returns the first line that is neither blank nor a comment.
 func firstSum(head []byte) string {
 	for line := range bytes.Lines(head) {
 		if line = bytes.TrimRight(line, "\r\n"); len(bytes.TrimSpace(line)) > 0 && line[0] != '#' {
@@ -133,11 +134,11 @@ func isDuraCloud(header []string) bool {
 	return len(header) >= 3 && slices.Equal(header[:3], []string{"space-id", "content-id", "MD5"})
 }
 
-// delimiterOf is what separates the fields of a CSV's header: what was said, a comma, or, where there is none, a semicolon.
-func delimiterOf(header []byte, said rune) rune {
+// delimiterOf returns the delimiter of CSV: configured if set, else a comma, or a semicolon if the header has no comma.
+func delimiterOf(header []byte, configured rune) rune {
 	switch {
-	case said != 0:
-		return said
+	case configured != 0:
+		return configured
 	case !bytes.ContainsRune(header, ',') && bytes.ContainsRune(header, ';'):
 		return ';'
 	}

@@ -13,37 +13,37 @@ import (
 	"github.com/millrace/millrace/internal/tally"
 )
 
-// Repeats finds the items that are listed more than once. Its rows wait in a tally.Book, each with about 60 bytes and
-// the item's name.
+// Repeats finds the items that are listed more than once. It keeps the rows in a temporary file (tally), with about 60
+// bytes and the name of the item per row.
 type Repeats struct {
 	rows  *tally.Book
 	seed  maphash.Seed
 	files []string
-	tags  map[string]byte // of the compared values: an algorithm, or one of the names below
+	tags  map[string]byte // tags of the compared values: an algorithm, or one of the names below
 }
 
-// What is compared besides digests.
+// The compared values besides digests.
 const (
 	tagSize    = "size"
 	tagVersion = "version"
 )
 
-// NewRepeats returns an empty one, whose temporary file is made in dir, or in os.TempDir if dir is empty. The caller
-// closes it.
+// NewRepeats returns empty Repeats with a temporary file in dir, or in os.TempDir if dir is empty. The caller must
+// close it.
 func NewRepeats(dir string) *Repeats {
 	return &Repeats{rows: tally.New(dir), seed: maphash.MakeSeed(), tags: map[string]byte{}}
 }
 
 // A Repeat is an item that is listed more than once.
 type Repeat struct {
-	Item    string // its key
+	Item    string // key of the item
 	Rows    int64
 	First   Place
-	Again   Place  // where it first contradicts, or where it is listed last
-	Differs string // what contradicts: an algorithm, size or version; empty: nothing does
+	Again   Place  // the first contradicting row, or else the last row
+	Differs string // the contradicting value: an algorithm, size or version; empty if there is none
 }
 
-// Add takes a row: item is the key of its item.
+// Add adds a row. item is the key of its item.
 func (r *Repeats) Add(item string, e Entry) error {
 	b := binary.AppendUvarint(nil, uint64(len(item)))
 	b = append(b, item...)
@@ -64,7 +64,7 @@ func (r *Repeats) Add(item string, e Entry) error {
 		b = binary.BigEndian.AppendUint64(append(b, tag), facts[tag])
 	}
 	if err := r.rows.Add([]byte(item), b); err != nil {
-		return fmt.Errorf("put a listed row aside: %w", err)
+		return fmt.Errorf("write a listed row to a temporary file: %w", err)
 	}
 	return nil
 }
@@ -89,16 +89,16 @@ func (r *Repeats) tag(name string) byte {
 	return t
 }
 
-// Find calls each with every item that is listed more than once, in no particular order.
+// Find calls each for every item that is listed more than once, in no particular order.
 func (r *Repeats) Find(ctx context.Context, each func(Repeat) error) error {
 	return r.rows.Each(ctx, func(part []byte) error { return r.findIn(part, each) }, nil)
 }
 
-// A listed is one row of a part.
+// A listed is one row in a part of the temporary file.
 type listed struct {
 	item  []byte
 	at    Place
-	order int // in which it was added
+	order int // order of Add
 	facts []byte
 }
 
@@ -134,7 +134,7 @@ func (r *Repeats) findIn(part []byte, each func(Repeat) error) error {
 	return nil
 }
 
-// compare finds the first row that contradicts one before it.
+// compare finds the first row that contradicts an earlier one.
 func (r *Repeats) compare(rows []listed) Repeat {
 	out := Repeat{Item: string(rows[0].item), Rows: int64(len(rows)), First: rows[0].at, Again: rows[len(rows)-1].at}
 	type fact struct {

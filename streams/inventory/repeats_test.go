@@ -27,13 +27,17 @@ func TestRepeats(t *testing.T) {
 		rows []Entry // of item x
 		want []Repeat
 	}{
-		"once":              {[]Entry{{At: at(1), Size: 1}}, nil},
-		"alike":             {[]Entry{{At: at(1), Size: 1}, {At: at(2), Size: 1}}, []Repeat{{"x", 2, at(1), at(2), ""}}},
-		"another size":      {[]Entry{{At: at(1), Size: 0}, {At: at(2), Size: 1}}, []Repeat{{"x", 2, at(1), at(2), "size"}}},
-		"a size, and none":  {[]Entry{{At: at(1), Size: -1}, {At: at(2), Size: 1}}, []Repeat{{"x", 2, at(1), at(2), ""}}},
-		"another algorithm": {[]Entry{{At: at(1), Size: -1, Digests: digest.Set{"md5": emptyMD5}}, {At: at(2), Size: -1, Digests: digest.Set{"sha1": emptySHA1}}}, []Repeat{{"x", 2, at(1), at(2), ""}}},
-		"another digest":    {[]Entry{{At: at(1), Size: -1, Digests: digest.Set{"md5": emptyMD5, "sha1": emptySHA1}}, {At: at(2), Size: -1, Digests: digest.Set{"sha1": emptySHA1}}, {At: at(3), Size: -1, Digests: digest.Set{"md5": otherMD5}}}, []Repeat{{"x", 3, at(1), at(3), "md5"}}},
-		"another version":   {[]Entry{{At: at(1), Size: 1, Version: "a"}, {At: at(2), Size: 1, Version: "b"}}, []Repeat{{"x", 2, at(1), at(2), "version"}}},
+		"once":             {[]Entry{{At: at(1), Size: 1}}, nil},
+		"alike":            {[]Entry{{At: at(1), Size: 1}, {At: at(2), Size: 1}}, []Repeat{{"x", 2, at(1), at(2), ""}}},
+		"another size":     {[]Entry{{At: at(1), Size: 0}, {At: at(2), Size: 1}}, []Repeat{{"x", 2, at(1), at(2), "size"}}},
+		"a size, and none": {[]Entry{{At: at(1), Size: -1}, {At: at(2), Size: 1}}, []Repeat{{"x", 2, at(1), at(2), ""}}},
+		"another algorithm": {[]Entry{{At: at(1), Size: -1, Digests: digest.Set{"md5": emptyMD5}},
+			{At: at(2), Size: -1, Digests: digest.Set{"sha1": emptySHA1}}}, []Repeat{{"x", 2, at(1), at(2), ""}}},
+		"another digest": {[]Entry{{At: at(1), Size: -1, Digests: digest.Set{"md5": emptyMD5, "sha1": emptySHA1}},
+			{At: at(2), Size: -1, Digests: digest.Set{"sha1": emptySHA1}},
+			{At: at(3), Size: -1, Digests: digest.Set{"md5": otherMD5}}}, []Repeat{{"x", 3, at(1), at(3), "md5"}}},
+		"another version": {[]Entry{{At: at(1), Size: 1, Version: "a"}, {At: at(2), Size: 1, Version: "b"}},
+			[]Repeat{{"x", 2, at(1), at(2), "version"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := NewRepeats(t.TempDir())
@@ -53,7 +57,7 @@ func TestRepeats(t *testing.T) {
 	}
 }
 
-// More rows than memory holds are compared as well, and no file has a name meanwhile.
+// More rows than fit into memory are compared too, and the temporary file has no name.
 func TestRepeatsOnDisk(t *testing.T) {
 	tmp := t.TempDir()
 	r := NewRepeats(tmp)

@@ -17,11 +17,11 @@ import (
 	"time"
 )
 
-// maxManifest is the size of the largest manifest.json that is read.
+// maxManifest is the largest size of a manifest.json in bytes.
 const maxManifest = 64 << 20
 
-// A report is the manifest.json of an S3 Inventory (Amazon S3 User Guide, "Locating your inventory list").
-type report struct {
+// An s3Manifest is the manifest.json of an S3 Inventory (Amazon S3 User Guide, "Locating your inventory list").
+type s3Manifest struct {
 	SourceBucket string `json:"sourceBucket"`
 	Created      string `json:"creationTimestamp"` // milliseconds
 	Format       string `json:"fileFormat"`
@@ -33,32 +33,33 @@ type report struct {
 	} `json:"files"`
 }
 
-// The kinds of rows of an S3 Inventory that are no entries.
+// The kinds of skipped rows of an S3 Inventory.
 const (
-	passedOld     = "older versions"
-	passedDeleted = "delete markers"
+	skippedOld     = "older versions"
+	skippedDeleted = "delete markers"
 )
 
-// bucket reads the files of an S3 Inventory, each compared with its MD5: the latest version of each object.
-func (l *Listing) bucket() iter.Seq2[Entry, error] {
+// s3Inventory reads the files of an S3 Inventory and compares each with its MD5. The entries are the latest versions of
+// objects.
+func (l *Listing) s3Inventory() iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
-		r, err := l.openReport()
+		r, err := l.openS3Manifest()
 		if err != nil {
 			yield(Entry{}, err)
 			return
 		}
-		// A row without a time was so when the inventory was made: that stays, wherever its files are copied to.
+		// A row without a time gets the creation time of the inventory, which stays the same if the files are copied.
 		made, _ := readTime(r.Created, nil)
 		stop := false
 		for _, f := range r.Files {
-			file, err := l.beside(f.Key, f.Size)
+			file, err := l.locate(f.Key, f.Size)
 			if err != nil {
 				yield(Entry{}, err)
 				return
 			}
-			rows := l.bucketCSV(file, f.MD5, r)
+			rows := l.s3CSV(file, f.MD5, r)
 			if r.Format == "Parquet" {
-				rows = l.bucketParquet(file, f.MD5)
+				rows = l.s3Parquet(file, f.MD5)
 			}
 			for row, err := range rows {
 				var fault *Fault
@@ -66,7 +67,7 @@ func (l *Listing) bucket() iter.Seq2[Entry, error] {
 				case err == nil:
 					e, passed, reason := row.entry()
 					if passed != "" {
-						l.passed[passed]++
+						l.skipped[passed]++
 						continue
 					}
 					if e.Time.IsZero() {
@@ -90,7 +91,7 @@ func (l *Listing) bucket() iter.Seq2[Entry, error] {
 	}
 }
 
-func (l *Listing) openReport() (*report, error) {
+func (l *Listing) openS3Manifest() (*s3Manifest, error) {
 	at := Place{File: l.path}
 	data, err := l.readAll(l.path, maxManifest)
 	if err != nil {
@@ -107,16 +108,17 @@ func (l *Listing) openReport() (*report, error) {
 			return nil, invalid(at, "its md5 is %s, and manifest.checksum says %.80q", got, want)
 		}
 	}
-	r := new(report)
+	r := new(s3Manifest)
 	if err := json.Unmarshal(data, r); err != nil {
 		return nil, invalid(at, "it is not the JSON of an S3 Inventory: %w", err)
 	}
 	switch r.Format {
 	case "CSV", "Parquet":
 	case "ORC":
-		return nil, fmt.Errorf("%w: %s: the files of this inventory are ORC, which is not read; have it made as CSV or Parquet", ErrFormat, l.path)
+		return nil, fmt.Errorf("%w: %s: the files of this inventory are ORC, which is not supported; "+
+			"have it made as CSV or Parquet", ErrFormat, l.path)
 	default:
-		return nil, invalid(at, "fileFormat is %q; CSV and Parquet are read", r.Format)
+		return nil, invalid(at, "fileFormat is %q; CSV and Parquet are supported", r.Format)
 	}
 	l.bytes = 0
 	for _, f := range r.Files {
@@ -125,14 +127,15 @@ func (l *Listing) openReport() (*report, error) {
 	return r, nil
 }
 
-// beside finds a file of an S3 Inventory: where Amazon puts it, as seen from the manifest, or beside the manifest.
-func (l *Listing) beside(key string, size int64) (string, error) {
+// locate returns the path of a file of an S3 Inventory: relative to the manifest as Amazon lays it out, or beside the
+// manifest.
+func (l *Listing) locate(key string, size int64) (string, error) {
 	dir, name := filepath.Dir(l.path), path.Base(key)
 	if name == "." || name == "/" || name == ".." || strings.ContainsRune(name, filepath.Separator) {
-		return "", invalid(Place{File: l.path}, "%q is no key of a file", key)
+		return "", invalid(Place{File: l.path}, "%q is not the key of a file", key)
 	}
-	places := []string{filepath.Join(dir, "..", "data", name), filepath.Join(dir, "data", name), filepath.Join(dir, name)}
-	for _, p := range places {
+	paths := []string{filepath.Join(dir, "..", "data", name), filepath.Join(dir, "data", name), filepath.Join(dir, name)}
+	for _, p := range paths {
 		info, err := os.Stat(p)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -144,11 +147,11 @@ func (l *Listing) beside(key string, size int64) (string, error) {
 		}
 		return p, nil
 	}
-	return "", fmt.Errorf("%w: %s names %s, which is in none of %s", ErrInvalid, l.path, key, strings.Join(places, ", "))
+	return "", fmt.Errorf("%w: %s names %s, which is in none of %s", ErrInvalid, l.path, key, strings.Join(paths, ", "))
 }
 
-// A bucketRow is one row of an S3 Inventory; pointers are nil where a column is missing or empty.
-type bucketRow struct {
+// An inventoryRow is one row of an S3 Inventory. Pointers are nil if a column is missing or empty.
+type inventoryRow struct {
 	at                                    Place
 	bucket, key, version, etag, encrypted string
 	latest, marker, multipart             *bool
@@ -156,19 +159,21 @@ type bucketRow struct {
 	modified                              time.Time
 }
 
-// entry is what the row claims. The ETag is the MD5 of the content only where the object came in one part and is
-// not encrypted by a key of its owner; where the row does not say, it is only an ETag.
-func (r bucketRow) entry() (e Entry, passed, reason string) {
-	e = Entry{At: r.at, Space: r.bucket, Item: r.key, Key: true, Size: r.size, Time: r.modified, Version: r.version, ETag: r.etag}
+// entry converts the row. If the row is to be skipped, passed is its kind; if it is invalid, reason is not empty. The
+// ETag is the MD5 of the content only if the row says that the object was not uploaded in parts and is not encrypted
+// with a customer's key.
+func (r inventoryRow) entry() (e Entry, passed, reason string) {
+	e = Entry{At: r.at, Space: r.bucket, Item: r.key, Key: true, Size: r.size, Time: r.modified, Version: r.version,
+		ETag: r.etag}
 	switch {
 	case r.latest != nil && !*r.latest:
-		return e, passedOld, ""
+		return e, skippedOld, ""
 	case r.marker != nil && *r.marker:
-		return e, passedDeleted, ""
+		return e, skippedDeleted, ""
 	case r.key == "":
 		return e, "", "the row has no key"
 	}
-	if e.Version == "null" { // what an object has that came before versioning: it pins nothing
+	if e.Version == "null" { // the object is older than versioning; this version is not unique
 		e.Version = ""
 	}
 	plain := r.encrypted == "SSE-S3" || r.encrypted == "NOT-SSE"
@@ -178,14 +183,15 @@ func (r bucketRow) entry() (e Entry, passed, reason string) {
 	return e, "", ""
 }
 
-// bucketColumn says whether a column means something to set.
-func bucketColumn(name string) bool {
-	return slices.Contains([]string{"bucket", "key", "versionid", "etag", "encryptionstatus", "size", "lastmodifieddate", "islatest",
+// isS3Column reports whether set uses a column.
+func isS3Column(name string) bool {
+	return slices.Contains([]string{"bucket", "key", "versionid", "etag", "encryptionstatus", "size", "lastmodifieddate",
+		"islatest",
 		"isdeletemarker", "ismultipartuploaded"}, name)
 }
 
-// set fills in one column by its name, of CSV or Parquet.
-func (r *bucketRow) set(column, value string) (reason string) {
+// set sets the value of one column, from CSV or Parquet.
+func (r *inventoryRow) set(column, value string) (reason string) {
 	if value == "" {
 		return ""
 	}
@@ -222,26 +228,26 @@ func readBool(value string) (b *bool, reason string) {
 	return &v, ""
 }
 
-// bucketCSV reads one file of an inventory: gzip, no header, keys encoded as in URLs.
-func (l *Listing) bucketCSV(file, sum string, r *report) iter.Seq2[bucketRow, error] {
-	return func(yield func(bucketRow, error) bool) {
+// s3CSV reads one file of an inventory: gzip, no header, URL-encoded keys.
+func (l *Listing) s3CSV(file, sum string, r *s3Manifest) iter.Seq2[inventoryRow, error] {
+	return func(yield func(inventoryRow, error) bool) {
 		f, err := l.open(file)
 		if err != nil {
-			yield(bucketRow{}, err)
+			yield(inventoryRow{}, err)
 			return
 		}
 		defer f.Close()
 		in, err := newInput(file, f.hashing(), "")
 		if err != nil {
-			yield(bucketRow{}, err)
+			yield(inventoryRow{}, err)
 			return
 		}
 		columns := strings.Split(r.Schema, ",")
 		for i, c := range columns {
-			columns[i] = plainName(c)
+			columns[i] = normalName(c)
 		}
 		for fields, err := range in.quoted(',') {
-			row := bucketRow{at: in.at(), size: -1}
+			row := inventoryRow{at: in.at(), size: -1}
 			if err == nil {
 				err = row.fromCSV(columns, fields)
 			}
@@ -251,12 +257,12 @@ func (l *Listing) bucketCSV(file, sum string, r *report) iter.Seq2[bucketRow, er
 			}
 		}
 		if err := l.checkMD5(f, sum); err != nil {
-			yield(bucketRow{}, err)
+			yield(inventoryRow{}, err)
 		}
 	}
 }
 
-func (r *bucketRow) fromCSV(columns, fields []string) error {
+func (r *inventoryRow) fromCSV(columns, fields []string) error {
 	if len(fields) != len(columns) {
 		return &Fault{r.at, fmt.Sprintf("the row has %d fields, and fileSchema %d", len(fields), len(columns))}
 	}
@@ -276,7 +282,7 @@ func (r *bucketRow) fromCSV(columns, fields []string) error {
 	return nil
 }
 
-// checkMD5 compares a file that has been read with what the manifest says of it.
+// checkMD5 compares the MD5 of a file with the one in the manifest.
 func (l *Listing) checkMD5(f *source, want string) error {
 	got, err := f.sum()
 	switch {

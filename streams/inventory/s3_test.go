@@ -12,9 +12,11 @@ import (
 )
 
 // s3CSVSchema is the fileSchema of the Amazon S3 User Guide, "Locating your inventory list".
-const s3CSVSchema = "Bucket, Key, VersionId, IsLatest, IsDeleteMarker, Size, LastModifiedDate, ETag, StorageClass, IsMultipartUploaded, ReplicationStatus, EncryptionStatus"
+const s3CSVSchema = "Bucket, Key, VersionId, IsLatest, IsDeleteMarker, Size, LastModifiedDate, ETag, StorageClass, " +
+	"IsMultipartUploaded, ReplicationStatus, EncryptionStatus"
 
-const s3ParquetSchema = "message s3.inventory { required binary bucket (UTF8); required binary key (UTF8); optional binary version_id (UTF8); }"
+const s3ParquetSchema = "message s3.inventory { required binary bucket (UTF8); required binary key (UTF8); optional " +
+	"binary version_id (UTF8); }"
 
 // manifest is a manifest.json as in the guide's example, with its checksum and its files in data/.
 func manifest(format, schema string, data ...string) map[string]string {
@@ -50,44 +52,59 @@ func without(m map[string]string, name string) map[string]string {
 	return m
 }
 
-const s3Rows = `"example-source-bucket","photos/a+b%2Bc+%C3%BC.jpg","CZ1FU_LgfcRTXJZnEeFDIfU6rpBKYG4g","true","false","1048576","2016-08-11T02:11:10.000Z","d41d8cd98f00b204e9800998ecf8427e","STANDARD","false","COMPLETED","SSE-S3"
-"example-source-bucket","gone","V2","true","true","","2016-08-10T22:23:56.000Z","","","","",""
-"example-source-bucket","old","V1","false","false","1","2016-08-10T22:23:56.000Z","d41d8cd98f00b204e9800998ecf8427e","STANDARD","false","","NOT-SSE"
-"example-source-bucket","../parts//","null","true","false","6291456","2016-08-10T22:23:56.000Z","9c8af9a76df052144598c115ef33e511-2","STANDARD","true","","NOT-SSE"
-"example-source-bucket","kms","","","","0","2016-08-10T22:23:56.000Z","ab9503789e4af0669bcea10bc79d1ff7","STANDARD","false","","SSE-KMS"
-`
+const s3Rows = `"example-source-bucket","photos/a+b%2Bc+%C3%BC.jpg","CZ1FU_LgfcRTXJZnEeFDIfU6rpBKYG4g","true",` +
+	`"false","1048576","2016-08-11T02:11:10.000Z","d41d8cd98f00b204e9800998ecf8427e","STANDARD","false",` +
+	`"COMPLETED","SSE-S3"` + "\n" +
+	`"example-source-bucket","gone","V2","true","true","","2016-08-10T22:23:56.000Z","","","","",""` + "\n" +
+	`"example-source-bucket","old","V1","false","false","1","2016-08-10T22:23:56.000Z",` +
+	`"d41d8cd98f00b204e9800998ecf8427e","STANDARD","false","","NOT-SSE"` + "\n" +
+	`"example-source-bucket","../parts//","null","true","false","6291456","2016-08-10T22:23:56.000Z",` +
+	`"9c8af9a76df052144598c115ef33e511-2","STANDARD","true","","NOT-SSE"` + "\n" +
+	`"example-source-bucket","kms","","","","0","2016-08-10T22:23:56.000Z",` +
+	`"ab9503789e4af0669bcea10bc79d1ff7","STANDARD","false","","SSE-KMS"` + "\n"
 
 func TestS3CSV(t *testing.T) {
-	whole := manifest("CSV", s3CSVSchema, zipped(s3Rows), zipped(`"example-source-bucket","b","","","","7","2016-08-10T22:23:56.000Z","x","","","",""`+"\n"))
+	whole := manifest("CSV", s3CSVSchema, zipped(s3Rows),
+		zipped(`"example-source-bucket","b","","","","7","2016-08-10T22:23:56.000Z","x","","","",""`+"\n"))
 	good := []string{
-		`0.csv:1 example-source-bucket|"photos/a b+c ü.jpg" key 1048576 md5:` + emptyMD5 + " 2016-08-11T02:11:10Z CZ1FU_LgfcRTXJZnEeFDIfU6rpBKYG4g " + emptyMD5,
+		`0.csv:1 example-source-bucket|"photos/a b+c ü.jpg" key 1048576 md5:` + emptyMD5 +
+			" 2016-08-11T02:11:10Z CZ1FU_LgfcRTXJZnEeFDIfU6rpBKYG4g " + emptyMD5,
 		`0.csv:4 example-source-bucket|"../parts//" key 6291456 2016-08-10T22:23:56Z 9c8af9a76df052144598c115ef33e511-2`,
 		`0.csv:5 example-source-bucket|"kms" key 0 2016-08-10T22:23:56Z ` + otherMD5,
 		`1.csv:1 example-source-bucket|"b" key 7 2016-08-10T22:23:56Z x`,
 	}
 	const in, of = "2018-01-03T02-00Z", "2018-01-03T02-00Z/manifest.json"
 	bad := zipped(`"b","%zz","","","","7","2016-08-10T22:23:56.000Z","x","","","",""` + "\n" + `"b","c"` + "\n" +
-		`"b","d","","maybe","","7","2016-08-10T22:23:56.000Z","x","","","",""` + "\n" + `"b","","","","","7","2016-08-10T22:23:56.000Z","x","","","",""` + "\n" +
+		`"b","d","","maybe","","7","2016-08-10T22:23:56.000Z","x","","","",""` + "\n" +
+		`"b","","","","","7","2016-08-10T22:23:56.000Z","x","","","",""` + "\n" +
 		`"b","e","","","","7","yesterday","x","","","",""` + "\n")
 	short := manifest("CSV", s3CSVSchema, zipped(s3Rows)[:60])
 	for name, c := range map[string]listing{
-		"as Amazon puts them":      {files: whole, open: in, want: good},
-		"by the manifest":          {files: whole, open: of, want: good},
-		"all in one folder":        {files: flat(whole), want: good},
-		"without its sum":          {files: without(whole, in+"/manifest.checksum"), open: in, want: good},
-		"a manifest with another":  {files: with(whole, in+"/manifest.checksum", emptyMD5), open: in, want: []string{"~and manifest.checksum says " + `"` + emptyMD5}},
-		"a file that is missing":   {files: without(whole, "data/1.csv"), open: in, want: append(good[:3:3], "~names inventory/example-source-bucket/data/1.csv, which is in none of")},
-		"a file of another length": {files: with(whole, "data/1.csv", "x"), open: in, want: append(good[:3:3], "~it has 1 bytes, and the manifest says")},
-		"a file with another sum":  {files: with(whole, "data/1.csv", swap(whole["data/1.csv"])), open: in, want: append(good[:3:3], good[3], "~its md5 is")},
+		"as Amazon puts them": {files: whole, open: in, want: good},
+		"by the manifest":     {files: whole, open: of, want: good},
+		"all in one folder":   {files: flat(whole), want: good},
+		"without its sum":     {files: without(whole, in+"/manifest.checksum"), open: in, want: good},
+		"a manifest with another": {files: with(whole, in+"/manifest.checksum", emptyMD5), open: in,
+			want: []string{"~and manifest.checksum says " + `"` + emptyMD5}},
+		"a file that is missing": {files: without(whole, "data/1.csv"), open: in,
+			want: append(good[:3:3], "~names inventory/example-source-bucket/data/1.csv, which is in none of")},
+		"a file of another length": {files: with(whole, "data/1.csv", "x"), open: in,
+			want: append(good[:3:3], "~it has 1 bytes, and the manifest says")},
+		"a file with another sum": {files: with(whole, "data/1.csv", swap(whole["data/1.csv"])), open: in,
+			want: append(good[:3:3], good[3], "~its md5 is")},
 		"a file that is cut short": {files: short, open: in, want: []string{"~the compressed file is cut short"}},
 		"rows that are wrong": {files: manifest("CSV", s3CSVSchema, bad), open: in, want: []string{
 			`! 0.csv:1 key "%zz" is not encoded as in a URL`, "! 0.csv:2 the row has 2 fields, and fileSchema 12",
-			`! 0.csv:3 "maybe" is neither true nor false`, "! 0.csv:4 the row has no key", `~! 0.csv:5 "yesterday" is not a time`}},
-		"ORC":         {files: manifest("ORC", "struct<bucket:string>", "x"), open: in, want: []string{"~are ORC, which is not read"}},
+			`! 0.csv:3 "maybe" is neither true nor false`, "! 0.csv:4 the row has no key",
+			`~! 0.csv:5 "yesterday" is not a time`}},
+		"ORC": {files: manifest("ORC", "struct<bucket:string>", "x"), open: in,
+			want: []string{"~are ORC, which is not supported"}},
 		"other files": {files: manifest("XML", "", "x"), open: in, want: []string{`~fileFormat is "XML"`}},
-		"not JSON":    {files: map[string]string{"manifest.json": "x"}, want: []string{"~it is not the JSON of an S3 Inventory"}},
-		"a key of no file": {files: map[string]string{"manifest.json": `{"fileFormat": "CSV", "fileSchema": "Key", "files": [{"key": "data/.."}]}`},
-			want: []string{`~"data/.." is no key of a file`}},
+		"not JSON": {files: map[string]string{"manifest.json": "x"},
+			want: []string{"~it is not the JSON of an S3 Inventory"}},
+		"a key of no file": {files: map[string]string{"manifest.json": `{"fileFormat": "CSV", "fileSchema": "Key", ` +
+			`"files": [{"key": "data/.."}]}`},
+			want: []string{`~"data/.." is not the key of a file`}},
 		"nothing": {files: manifest("CSV", s3CSVSchema), open: in, want: nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -100,7 +117,7 @@ func TestS3CSV(t *testing.T) {
 		t.Fatal(err)
 	}
 	read(t, l)
-	if got := l.PassedOver(); !maps.Equal(got, map[string]int64{passedOld: 1, passedDeleted: 1}) {
+	if got := l.PassedOver(); !maps.Equal(got, map[string]int64{skippedOld: 1, skippedDeleted: 1}) {
 		t.Errorf("passed over: %v", got)
 	}
 }
@@ -114,14 +131,14 @@ func flat(m map[string]string) map[string]string {
 	return out
 }
 
-// swap changes what of a gzip file nobody looks at: the time in its header.
+// swap changes the time in the header of a gzip file, which readers ignore.
 func swap(s string) string {
 	b := []byte(s)
 	b[4] ^= 1
 	return string(b)
 }
 
-// s3Row is one row as Amazon's Parquet files have it.
+// s3Row is one row of a Parquet file in Amazon's format.
 type s3Row struct {
 	Bucket    string     `parquet:"bucket"`
 	Key       string     `parquet:"key"`
@@ -153,7 +170,8 @@ func some[T any](v T) *T { return &v }
 func parquetExample(t testing.TB) string {
 	at := time.Date(2016, 8, 10, 22, 23, 56, 7e6, time.UTC)
 	return parquetFile(t,
-		s3Row{"b", "a b%2B/ü", some("V1"), some(true), some(false), some(int64(5)), &at, some(emptyMD5), some(false), some("NOT-SSE")},
+		s3Row{"b", "a b%2B/ü", some("V1"), some(true), some(false), some(int64(5)), &at, some(emptyMD5), some(false),
+			some("NOT-SSE")},
 		s3Row{"b", "gone", some("V2"), some(true), some(true), nil, &at, nil, nil, nil},
 		s3Row{"b", "old", some("V1"), some(false), nil, nil, &at, nil, nil, nil},
 		s3Row{"b", "bare", nil, nil, nil, nil, nil, nil, nil, nil},
@@ -183,13 +201,18 @@ func TestS3Parquet(t *testing.T) {
 			"! 0.parquet:5 key is not UTF-8",
 			`0.parquet:6 b|"big" key 1099511627776 2016-08-10T22:23:56.007Z ` + otherMD5 + "-9",
 		}},
-		"microseconds":               {files: manifest("Parquet", "", parquetFile(t, micros{"a", time.UnixMicro(1_500_000)})), want: []string{`0.parquet:1 |"a" key 1970-01-01T00:00:01.5Z`}},
-		"no key":                     {files: manifest("Parquet", "", parquetFile(t, bare{1})), want: []string{"~it has no column key"}},
-		"no times":                   {files: manifest("Parquet", "", parquetFile(t, textual{"a", "b"})), want: []string{"~column last_modified_date is no time"}},
-		"damaged":                    {files: manifest("Parquet", "", cut), want: []string{"~0.parquet"}},
-		"a footer that does not fit": {files: manifest("Parquet", "", "PAR1....\xff\xff\xff\x7fPAR1"), want: []string{"~its footer of 2147483647 bytes does not fit"}},
-		"not Parquet":                {files: manifest("Parquet", "", "hello"), want: []string{"~it is not a Parquet file"}},
-		"another sum":                {files: with(manifest("Parquet", "", data), "data/0.parquet", cut), want: []string{"~its md5 is"}},
+		"microseconds": {files: manifest("Parquet", "", parquetFile(t,
+			micros{"a", time.UnixMicro(1_500_000)})), want: []string{`0.parquet:1 |"a" key 1970-01-01T00:00:01.5Z`}},
+		"no key": {files: manifest("Parquet", "", parquetFile(t, bare{1})),
+			want: []string{"~it has no column key"}},
+		"no times": {files: manifest("Parquet", "", parquetFile(t, textual{"a", "b"})),
+			want: []string{"~column last_modified_date is not a time"}},
+		"damaged": {files: manifest("Parquet", "", cut), want: []string{"~0.parquet"}},
+		"a footer that does not fit": {files: manifest("Parquet", "", "PAR1....\xff\xff\xff\x7fPAR1"),
+			want: []string{"~its footer of 2147483647 bytes does not fit"}},
+		"not Parquet": {files: manifest("Parquet", "", "hello"), want: []string{"~it is not a Parquet file"}},
+		"another sum": {files: with(manifest("Parquet", "", data), "data/0.parquet", cut),
+			want: []string{"~its md5 is"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.format, c.open = S3, "2018-01-03T02-00Z"

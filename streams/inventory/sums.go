@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 )
 
-// sums reads what md5sum and its sisters write (GNU coreutils manual, "md5sum invocation"; FreeBSD md5(1)):
+// sums reads the output of md5sum and similar tools (GNU coreutils manual, "md5sum invocation"; FreeBSD md5(1)):
 //
 //	HEX  NAME         text mode
 //	HEX *NAME         binary mode
@@ -16,10 +16,10 @@ import (
 //	SHA256 (NAME) = HEX, and openssl's SHA256(NAME)= HEX
 //	HEX NAME          BSD, reversed
 //
-// Lines that begin with # are comments. An algorithm that is not said is that of the digest's length.
+// Lines that begin with # are comments. If no algorithm is given, the length of the digest determines it.
 func sums(in *input, algorithm string) iter.Seq2[Entry, error] {
 	if algorithm == "" && strings.Contains(strings.ToLower(base(in.name)), "b2") {
-		algorithm = "blake2b-512" // b2sum's; by its length it were a SHA-512
+		algorithm = "blake2b-512" // from b2sum; by its length it would be SHA-512
 	}
 	return in.each(func(line string) (Entry, error) {
 		if strings.HasPrefix(line, "#") {
@@ -33,7 +33,7 @@ func sums(in *input, algorithm string) iter.Seq2[Entry, error] {
 	})
 }
 
-// splitSum takes one line apart; reason says why it is none.
+// splitSum parses one line. If it is invalid, reason is not empty.
 func splitSum(line, algorithm string) (alg, hex, name, reason string) {
 	line = strings.TrimLeft(line, " \t")
 	rest, escaped := strings.CutPrefix(line, `\`)
@@ -41,7 +41,7 @@ func splitSum(line, algorithm string) (alg, hex, name, reason string) {
 	if !tagged {
 		n := hexRun(rest)
 		if n == 0 || n == len(rest) || rest[n] != ' ' && rest[n] != '\t' {
-			return "", "", "", "it is no line of sums: want HEX, two spaces or a space and *, NAME; or ALGORITHM (NAME) = HEX"
+			return "", "", "", "it is not a line of sums: want HEX, two spaces or a space and *, NAME; or ALGORITHM (NAME) = HEX"
 		}
 		hex, name = rest[:n], rest[n+1:]
 		if name != "" && (name[0] == ' ' || name[0] == '*') {
@@ -55,7 +55,7 @@ func splitSum(line, algorithm string) (alg, hex, name, reason string) {
 	}
 	switch name {
 	case "":
-		return "", "", "", "there is no name behind the sum"
+		return "", "", "", "there is no name after the sum"
 	case "-":
 		return "", "", "", "it is the sum of standard input, of no file"
 	}
@@ -63,7 +63,7 @@ func splitSum(line, algorithm string) (alg, hex, name, reason string) {
 	return alg, hex, name, reason
 }
 
-// splitTagged takes a line of the BSD form apart.
+// splitTagged parses a line in the BSD format.
 func splitTagged(line string) (alg, name, hex string, ok bool) {
 	open := strings.IndexByte(line, '(')
 	end := strings.LastIndex(line, ")")
@@ -78,7 +78,7 @@ func splitTagged(line string) (alg, name, hex string, ok bool) {
 	return alg, line[open+1 : end], hex, true
 }
 
-// unescape undoes what coreutils does to names in lines that begin with a backslash.
+// unescape reverses the escapes of coreutils in names of lines that begin with a backslash.
 func unescape(name string) (text, reason string) {
 	var b strings.Builder
 	for i := 0; i < len(name); i++ {
@@ -103,7 +103,7 @@ func unescape(name string) (text, reason string) {
 	return b.String(), ""
 }
 
-// hexRun returns how many hexadecimal digits s begins with.
+// hexRun returns the number of hexadecimal digits at the beginning of s.
 func hexRun(s string) int {
 	for i := range len(s) {
 		if c := s[i] | 0x20; (s[i] < '0' || s[i] > '9') && (c < 'a' || c > 'f') {
@@ -113,8 +113,8 @@ func hexRun(s string) int {
 	return len(s)
 }
 
-// digestOf makes sure that a digest is one of its algorithm: tag as the row says, else wanted, else by the
-// length.
+// digestOf checks that a digest is valid for its algorithm: tag if the row has one, else wanted, else the one for the
+// length of the digest.
 func digestOf(tag, wanted, hex string) (alg, lower, reason string) {
 	lower = strings.ToLower(strings.TrimSpace(hex))
 	if hexRun(lower) != len(lower) {
@@ -129,12 +129,12 @@ func digestOf(tag, wanted, hex string) (alg, lower, reason string) {
 	case alg == "":
 		return "", "", fmt.Sprintf("no algorithm has digests of %d digits", len(lower))
 	case n != 0 && n != len(lower), len(lower)%2 != 0, lower == "":
-		return "", "", fmt.Sprintf("a digest of %d digits is no %s", len(lower), alg)
+		return "", "", fmt.Sprintf("a digest of %d digits is not a %s", len(lower), alg)
 	}
 	return alg, lower, ""
 }
 
-// algorithmOf is the name that digests of an algorithm have here: SHA-256, SHA2-256 and sha256 are one.
+// algorithmOf returns the normalised name of an algorithm: SHA-256, SHA2-256 and sha256 are the same.
 func algorithmOf(name string) string {
 	name = strings.ToLower(strings.TrimSpace(name))
 	plain := strings.NewReplacer("-", "", "_", "", " ", "").Replace(name)
@@ -153,7 +153,7 @@ func algorithmOf(name string) string {
 	return name
 }
 
-// digits is the length of an algorithm's digests in hex; 0: not known here.
+// digits returns the number of hex digits of an algorithm's digests; 0 if the algorithm is unknown.
 func digits(alg string) int {
 	switch alg {
 	case "crc32", "crc32c":
@@ -176,7 +176,7 @@ func digits(alg string) int {
 	return 0
 }
 
-// byLength is the algorithm of the sum tools whose digests have n digits.
+// byLength returns the algorithm of checksum tools with digests of n hex digits.
 func byLength(n int) string {
 	for _, alg := range []string{digest.MD5, digest.SHA1, "sha224", digest.SHA256, "sha384", "sha512"} {
 		if digits(alg) == n {

@@ -14,7 +14,7 @@ import (
 
 func base(path string) string { return filepath.Base(path) }
 
-// table reads rows under a header.
+// table reads a table with a header.
 func (l *Listing) table(in *input, tabs bool) iter.Seq2[Entry, error] {
 	rows := in.records(tabs, l.opts.Delimiter)
 	return func(yield func(Entry, error) bool) {
@@ -24,7 +24,7 @@ func (l *Listing) table(in *input, tabs bool) iter.Seq2[Entry, error] {
 			var f *Fault
 			switch {
 			case err != nil && (cols == nil || !errors.As(err, &f)):
-				err = whole(err)
+				err = wholeListing(err)
 				yield(Entry{At: at}, err)
 				return
 			case err != nil:
@@ -38,7 +38,7 @@ func (l *Listing) table(in *input, tabs bool) iter.Seq2[Entry, error] {
 					yield(Entry{At: at}, fmt.Errorf("%w: %s: %w", ErrFormat, at, err))
 					return
 				}
-				cols, l.unread = &c, c.unread
+				cols, l.unreadColumns = &c, c.unread
 				continue
 			}
 			if !yield(l.row(in, *cols, row)) {
@@ -48,7 +48,7 @@ func (l *Listing) table(in *input, tabs bool) iter.Seq2[Entry, error] {
 	}
 }
 
-// row reads one row of a table.
+// row parses one row of a table.
 func (l *Listing) row(in *input, cols columns, row []string) (Entry, error) {
 	at := in.at()
 	if len(row) != len(cols.meaning) {
@@ -62,7 +62,7 @@ func (l *Listing) row(in *input, cols columns, row []string) (Entry, error) {
 	return e, nil
 }
 
-// records splits a text into the fields of its rows; blank lines are none. An error that is no *Fault is the last.
+// records splits a text into the fields of its rows. It skips blank lines. An error that is not a *Fault is the last.
 func (in *input) records(tabs bool, delimiter rune) iter.Seq2[[]string, error] {
 	if !tabs {
 		return in.quoted(delimiter)
@@ -80,7 +80,8 @@ func (in *input) records(tabs bool, delimiter rune) iter.Seq2[[]string, error] {
 				}
 				fields = strings.Split(string(line), "\t")
 				if slices.ContainsFunc(fields, isQuoted) {
-					fields, err = nil, in.fault("a field is in quotes, which TSV does not have; if they are no part of it, say --format csv --delimiter tab")
+					fields, err = nil, in.fault("a field is in quotes, which TSV does not have; if they are not a part of it, "+
+						"say --format csv --delimiter tab")
 				}
 			}
 			var f *Fault
@@ -95,10 +96,10 @@ func isQuoted(field string) bool {
 	return len(field) > 1 && field[0] == '"' && field[len(field)-1] == '"'
 }
 
-// quoted reads CSV (RFC 4180). A row that is wrong is a fault, as is one of text that is not UTF-8.
+// quoted reads CSV (RFC 4180). An invalid row is a fault, as is a row that is not UTF-8.
 func (in *input) quoted(delimiter rune) iter.Seq2[[]string, error] {
-	head, _ := in.r.Peek(in.r.Size()) // what is wrong with it is found when it is read
-	lim := &limited{r: in.r}
+	head, _ := in.r.Peek(in.r.Size()) // reading finds its errors again
+	lim := &limitedReader{r: in.r}
 	r := csv.NewReader(lim)
 	r.Comma, r.FieldsPerRecord, r.ReuseRecord = delimiterOf(firstLine(head), delimiter), -1, true
 	return func(yield func([]string, error) bool) {
@@ -116,20 +117,22 @@ func (in *input) quoted(delimiter rune) iter.Seq2[[]string, error] {
 			switch {
 			case errors.As(err, &parse):
 				in.line = int64(parse.StartLine)
-				if parse.Line != parse.StartLine { // rows are in it that nobody can tell apart
-					yield(nil, invalid(in.at(), "a quote that is opened there is not closed as it should be: line %d: %w", parse.Line, parse.Err))
+				if parse.Line != parse.StartLine { // it spans several rows, which cannot be separated
+					yield(nil, invalid(in.at(), "a quote that is opened there is not closed as it should be: line %d: %w",
+						parse.Line, parse.Err))
 					return
 				}
 				err = in.fault("%s", parse.Err)
-			case errors.Is(err, errLong):
+			case errors.Is(err, errTooLong):
 				in.line++
-				yield(nil, invalid(in.at(), "a row does not end within %d bytes: a quote is not closed there or further on", maxLine))
+				yield(nil, invalid(in.at(), "a row does not end within %d bytes: a quote is not closed there or further on",
+					maxLine))
 				return
 			case err != nil:
 				yield(nil, in.damaged(err))
 				return
 			default:
-				err = in.fieldsLegible(row)
+				err = in.checkFields(row)
 			}
 			if !yield(row, err) {
 				return
@@ -138,12 +141,12 @@ func (in *input) quoted(delimiter rune) iter.Seq2[[]string, error] {
 	}
 }
 
-func (in *input) fieldsLegible(row []string) error {
+func (in *input) checkFields(row []string) error {
 	for _, field := range row {
 		if strings.IndexByte(field, 0) >= 0 {
-			return in.fault("there is a NUL in the row")
+			return in.fault("the row has a NUL byte")
 		}
-		if err := in.legible([]byte(field)); err != nil {
+		if err := in.checkText([]byte(field)); err != nil {
 			return err
 		}
 	}
@@ -155,18 +158,18 @@ func firstLine(b []byte) []byte {
 	return line
 }
 
-var errLong = errors.New("too long")
+var errTooLong = errors.New("too long")
 
-// limited keeps a quote that is not closed from taking all memory.
-type limited struct {
+// A limitedReader limits the memory that an unclosed quote takes.
+type limitedReader struct {
 	r    io.Reader
 	left int
 }
 
 // Read implements io.Reader.
-func (l *limited) Read(p []byte) (int, error) {
+func (l *limitedReader) Read(p []byte) (int, error) {
 	if l.left <= 0 {
-		return 0, errLong
+		return 0, errTooLong
 	}
 	n, err := l.r.Read(p[:min(len(p), l.left)])
 	l.left -= n
@@ -174,11 +177,11 @@ func (l *limited) Read(p []byte) (int, error) {
 }
 
 // duraCloud reads the manifest of a DuraCloud space: its TSV (TsvManifestFormatter, ExtendedTsvManifestFormatter),
-// and its BagIt form, lines "MD5  SPACE/CONTENT" (BagitManifestFormatter). Content ids are taken as they are.
+// and its BagIt format, lines "MD5  SPACE/CONTENT" (BagitManifestFormatter). Content ids are used unchanged.
 func (l *Listing) duraCloud(in *input) iter.Seq2[Entry, error] {
 	head, err := in.r.Peek(in.r.Size())
 	if err != nil && !errors.Is(err, io.EOF) {
-		return broken(in.damaged(err))
+		return failed(in.damaged(err))
 	}
 	first := string(firstLine(head))
 	if strings.Contains(first, "\t") && hexRun(first) != 32 {
@@ -188,7 +191,7 @@ func (l *Listing) duraCloud(in *input) iter.Seq2[Entry, error] {
 		n := hexRun(line)
 		space, item, ok := strings.Cut(strings.TrimLeft(line[n:], " \t"), "/")
 		if n != 32 || len(line) == n || line[n] != ' ' && line[n] != '\t' || !ok || space == "" || item == "" {
-			return Entry{}, in.fault("it is no line of a DuraCloud manifest: want MD5, two spaces, SPACE/CONTENT")
+			return Entry{}, in.fault("it is not a line of a DuraCloud manifest: want MD5, two spaces, SPACE/CONTENT")
 		}
 		e := Entry{Space: space, Item: item, Key: true, Size: -1}
 		if reason := e.add("md5", "", line[:n]); reason != "" {

@@ -13,34 +13,34 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// What backslashes in paths are taken for.
+// The meanings of backslashes in paths.
 const (
-	BackslashRefuse = ""      // a fault: the name may come from Windows, or hold one
-	BackslashSlash  = "slash" // what Windows has between parts
+	BackslashRefuse = ""      // a fault, because it may be a separator or part of a name
+	BackslashSlash  = "slash" // a separator, as on Windows
 	BackslashKeep   = "keep"  // part of the name
 )
 
-// agent is what Changes say of the way in.
+// agent is the agent of the Changes.
 const agent = "import"
 
-// maxAhead is how far ahead of the clock a time may be.
+// maxAhead is how far a time may be in the future.
 const maxAhead = 5 * time.Minute
 
-// A Target says which copies the rows of a listing are, and turns them into Changes. It is for one reading.
+// A Target maps the rows of a listing to copies and converts them to Changes. It serves one reading.
 type Target struct {
 	Account, Store string
-	Space          string // of all rows; empty: the one that each row names
-	Strip, Prefix  string // of items: what is taken away, and what is put in front
-	Backslash      string // in paths
+	Space          string // space of all rows; empty means the space of each row
+	Strip, Prefix  string // prefix to remove from items, and prefix to add then
+	Backslash      string // meaning of backslashes in paths
 	Default        time.Time
 	Now            time.Time
-	User           string // who imports
+	User           string // the user of the Changes
 
-	only string // the space that rows name, where Space is put in its place
+	only string // the space of the rows that Space replaces; a second one is a fault
 }
 
-// Change is what an entry says happened: op ADD, origin import, digests claimed. Its id is a function of the entry,
-// of t, and, where the entry has no time, of t.Default. The error is a *Fault.
+// Change returns the Change for an entry: op ADD, origin import, claimed digests. Its id is a function of the entry, of
+// t and, if the entry has no time, of t.Default. The error is a *Fault.
 func (t *Target) Change(e Entry) (*pb.Change, error) {
 	space, reason := t.space(e)
 	if reason != "" {
@@ -55,18 +55,20 @@ func (t *Target) Change(e Entry) (*pb.Change, error) {
 		when = t.Default
 	}
 	if when.Sub(t.Now) > maxAhead {
-		return nil, &Fault{e.At, fmt.Sprintf("the time %s of %.200q is in the future", when.UTC().Format(time.RFC3339), e.Item)}
+		return nil, &Fault{e.At,
+			fmt.Sprintf("the time %s of %.200q is in the future", when.UTC().Format(time.RFC3339), e.Item)}
 	}
 	c := &pb.Change{
 		Op: pb.Op_OP_ADD, Account: t.Account, Store: t.Store, Space: space, Item: item,
 		Version: e.Version, Etag: e.ETag, Size: max(e.Size, 0), SizeUnknown: e.Size < 0, MediaType: e.Media,
-		Time: timestamppb.New(when.UTC().Truncate(time.Millisecond)), User: t.User, Agent: agent, Origin: pb.Origin_ORIGIN_IMPORT,
+		Time: timestamppb.New(when.UTC().Truncate(time.Millisecond)), User: t.User, Agent: agent,
+		Origin: pb.Origin_ORIGIN_IMPORT,
 	}
 	if len(e.Digests) > 0 {
 		c.Digests, c.Provenance = e.Digests, pb.Provenance_PROVENANCE_CLAIMED
 	}
 	c.Id = schemas.ChangeID(c)
-	// What cannot be sent is found before anything is.
+	// Find Changes that cannot be encoded before any is published.
 	if _, err := schemas.Encode(schemas.Message{Topic: schemas.Changes, Body: c}); err != nil {
 		var d *schemas.DecodeError
 		if errors.As(err, &d) {
@@ -93,7 +95,7 @@ func (t *Target) space(e Entry) (space, reason string) {
 	return t.Space, ""
 }
 
-// item is the name that an entry's item has in the store.
+// item returns the name of an entry's item in the store. If it is invalid, reason is not empty.
 func (t *Target) item(e Entry) (item, reason string) {
 	item = e.Item
 	if !e.Key && strings.Contains(item, `\`) {
@@ -101,7 +103,8 @@ func (t *Target) item(e Entry) (item, reason string) {
 		case BackslashSlash:
 			item = strings.ReplaceAll(item, `\`, "/")
 		case BackslashRefuse:
-			return "", fmt.Sprintf(`there is a backslash in %.200q; say with --backslash slash or keep whether it stands between parts`, item)
+			return "", fmt.Sprintf(
+				`there is a backslash in %.200q; say with --backslash slash or keep whether it is a separator`, item)
 		}
 	}
 	if !e.Key {
@@ -124,13 +127,16 @@ func (t *Target) item(e Entry) (item, reason string) {
 	case e.Key:
 	case item[0] == '/', len(item) > 1 && item[1] == ':' && t.Backslash == BackslashSlash:
 		return "", fmt.Sprintf("%.200q is an absolute path; --strip takes its beginning away", item)
-	case slices.ContainsFunc(strings.Split(item, "/"), func(part string) bool { return part == "" || part == "." || part == ".." }):
-		return "", fmt.Sprintf("%.200q is no plain path: it has a part that is empty, . or ..", item)
+	case slices.ContainsFunc(strings.Split(item, "/"), func(part string) bool {
+		return part == "" || part == "." ||
+			part == ".."
+	}):
+		return "", fmt.Sprintf("%.200q is not a plain path: it has a part that is empty, . or ..", item)
 	}
 	return t.Prefix + item, ""
 }
 
-// stripped takes t.Strip away: from a path whole parts, from a key what is written.
+// stripped removes t.Strip: whole parts from a path, and a plain prefix from a key.
 func (t *Target) stripped(item string, key bool) (string, bool) {
 	if key {
 		return strings.CutPrefix(item, t.Strip)

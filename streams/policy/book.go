@@ -16,70 +16,70 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// A Book holds the policies of all accounts, folded from the records of the topic policies in their order. It is safe
-// for concurrent use.
+// A Book holds the policies of all accounts. It is built by applying the records of the topic policies in order. It is
+// safe for concurrent use.
 //
-// What is in force is a function of the records alone: every document that can be parsed comes into force, also one that
-// names stores that this process does not know. Whether the stores exist is judged when a document is written.
+// The policies in force depend only on the records: every document that can be parsed takes effect, even if it names
+// stores that this process does not know. The stores are validated before a document is published.
 type Book struct {
 	stores func(account string) []string
 
 	mu       sync.RWMutex
-	accounts map[string]*page // guarded by mu
+	accounts map[string]*history // guarded by mu
 }
 
-// A page is what a Book knows of one account.
-type page struct {
-	revisions []revision // the record of revision n is revisions[n-1]
-	// gap is when the first record after the newest revision came that cannot be decoded; zero: there is none.
+// A history holds the revisions of one account.
+type history struct {
+	revisions []revision // revision n is revisions[n-1]
+	// gap is the time of the first record after the newest revision that cannot be decoded; zero if there is none.
 	gap    time.Time
 	faults RecordFaults
 }
 
-// RecordFaults are what is wrong with the newest records of one account; each is nil if it does not apply.
+// RecordFaults are the faults of the newest records of one account. An error is nil if it does not apply.
 type RecordFaults struct {
 	Gap    error // a record after the newest revision cannot be decoded
 	Unread error // the document of the newest revision cannot be parsed
-	Stores error // the newest revision is in force, and this process would have refused to publish it
+	Stores error // the newest revision is in force, but this process, with the stores it knows, would not publish it
 }
 
 // Err returns all faults as one error; nil if there are none.
 func (f RecordFaults) Err() error { return errors.Join(f.Unread, f.Stores, f.Gap) }
 
-// A revision is a record whose base was the revision before it.
+// A revision is a record that was based on the previous revision.
 type revision struct {
 	id, by string
-	file   string    // the digest of the file of a policy folder that it was made of; empty: it was not
-	time   time.Time // not before that of the revision before it
-	// document is in force from time on; nil: none is. from is the revision that it is of.
+	file   string    // digest of the file in a policy folder that it was read from; empty if it is from elsewhere
+	time   time.Time // not before the time of the previous revision
+	// document is in force from time on; nil if none is. from is the revision that it belongs to.
 	document *Document
 	from     int64
-	// unread: the record's own document cannot be parsed, and document is the last one that can be.
+	// unread reports that the document of this record cannot be parsed. document is then the last one that could be.
 	unread bool
-	// afterGap: a record between the last revision and this one cannot be decoded.
+	// afterGap reports that a record between the previous revision and this one cannot be decoded.
 	afterGap bool
 }
 
-// NewBook returns an empty Book. stores returns the ids of an account's stores, as this process knows them; Faults
-// reports the documents that name others.
+// NewBook returns an empty Book. stores returns the ids of the stores of an account that this process knows. Faults
+// reports documents that name other stores.
 func NewBook(stores func(account string) []string) *Book {
-	return &Book{stores: stores, accounts: map[string]*page{}}
+	return &Book{stores: stores, accounts: map[string]*history{}}
 }
 
-// Apply folds one record of the topic policies: its key, the time at which the broker appended it, its message. A record
-// whose base is not the current revision is ignored; every other takes the next revision, even if its document cannot be
-// parsed. Then the last document that can be parsed stays in force, but for its rule for deletes, which is KeepCopy
-// until the next document. Apply reports whether the record is a revision now.
+// Apply applies one record of the topic policies: its key, the time at which the broker appended it, and its message.
+// It ignores a record with a base other than the current revision. Every other record becomes the next revision, even
+// if its document cannot be parsed. In that case the last parsed document stays in force, with KeepCopy as its rule for
+// deletes until the next document. Apply reports whether the record has become a revision.
 func (b *Book) Apply(key []byte, at time.Time, p *pb.Policy) bool {
 	account := p.GetAccount()
 	if p == nil || account == "" || account != string(key) {
-		return false // every reader sees the same bytes, and ignores them alike
+		return false // all readers ignore the same records, since they read the same bytes
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	current := b.accounts[account]
 	if current == nil {
-		current = &page{}
+		current = &history{}
 	}
 	if p.GetBase() != int64(len(current.revisions)) {
 		return false
@@ -87,7 +87,8 @@ func (b *Book) Apply(key []byte, at time.Time, p *pb.Policy) bool {
 	b.accounts[account] = current
 	last := current.newest()
 	next := revision{
-		id: p.GetId(), by: p.GetBy(), file: p.GetFileSha256(), time: at, from: p.GetBase() + 1, afterGap: !current.gap.IsZero(),
+		id: p.GetId(), by: p.GetBy(), file: p.GetFileSha256(), time: at, from: p.GetBase() + 1,
+		afterGap: !current.gap.IsZero(),
 	}
 	if next.time.Before(last.time) {
 		next.time = last.time // the clocks of brokers differ
@@ -95,7 +96,8 @@ func (b *Book) Apply(key []byte, at time.Time, p *pb.Policy) bool {
 	current.faults, current.gap = RecordFaults{}, time.Time{}
 	if !p.GetRemoved() {
 		if d, err := Parse([]byte(p.GetDocument())); err != nil {
-			current.faults.Unread = fmt.Errorf("revision %d cannot be read, and deletes are kept until the next revision: %w", next.from, err)
+			current.faults.Unread = fmt.Errorf(
+				"revision %d cannot be read, and deletes are kept until the next revision: %w", next.from, err)
 			next.document, next.from, next.unread = last.document, last.from, true
 		} else {
 			next.document = &d
@@ -108,33 +110,36 @@ func (b *Book) Apply(key []byte, at time.Time, p *pb.Policy) bool {
 	return true
 }
 
-// Unreadable folds a record of the topic policies that cannot be decoded: its key, the time at which the broker appended it,
-// the cause. It is no revision, since the one that it was made from is not known. The document in force stays, but its
-// rule for deletes is KeepCopy until the next revision: the record may have said so.
+// Unreadable applies a record of the topic policies that cannot be decoded: its key, the time at which the broker
+// appended it, and the decoding error. Such a record is not a revision, because its base is unknown. The document in
+// force stays, but its rule for deletes is KeepCopy until the next revision, because the record may have requested
+// that.
 func (b *Book) Unreadable(key []byte, at time.Time, cause error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	p := b.accounts[string(key)]
 	if p == nil {
-		p = &page{}
+		p = &history{}
 		b.accounts[string(key)] = p
 	}
 	if p.gap.IsZero() {
 		p.gap = at
 	}
-	p.faults.Gap = fmt.Errorf("a record after revision %d cannot be decoded, and deletes are kept until the next revision: %w", len(p.revisions), cause)
+	p.faults.Gap = fmt.Errorf(
+		"a record after revision %d cannot be decoded, and deletes are kept until the next revision: %w",
+		len(p.revisions), cause)
 }
 
 // newest returns the last revision; the zero value if there is none.
-func (p *page) newest() revision {
+func (p *history) newest() revision {
 	if p == nil || len(p.revisions) == 0 {
 		return revision{}
 	}
 	return p.revisions[len(p.revisions)-1]
 }
 
-// Rules returns what is in force for a space. If the account has no policy in force it returns false, and rules that
-// copy nothing and keep what is there.
+// Rules returns the rules in force for a space. If the account has no policy in force, it returns false and rules
+// without pairs that keep copies.
 func (b *Book) Rules(account, space string) (Rules, bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -146,7 +151,7 @@ func (b *Book) Rules(account, space string) (Rules, bool) {
 	}
 	r.Revision = newest.from
 	if len(r.Pairs) > 0 {
-		p.date(&r, space)
+		p.setTimes(&r, space)
 	}
 	if !p.gap.IsZero() && r.Deletes != KeepCopy {
 		r.Deletes, r.Since = KeepCopy, p.gap
@@ -154,7 +159,7 @@ func (b *Book) Rules(account, space string) (Rules, bool) {
 	return r, true
 }
 
-// rules returns what the revision puts in force for a space.
+// rules returns the rules for a space from this revision on.
 func (r revision) rules(space string) Rules {
 	if r.document == nil {
 		return Rules{Deletes: KeepCopy}
@@ -166,9 +171,9 @@ func (r revision) rules(space string) Rules {
 	return rules
 }
 
-// date sets when the rule for deletes, and each pair, came into force: the start of
-// the unbroken run of revisions that say the same.
-func (p *page) date(r *Rules, space string) {
+// setTimes sets r.Since and r.Added: the time of the first revision in the unbroken sequence, up to the newest
+// revision, that has the same rule for deletes or the same pair.
+func (p *history) setTimes(r *Rules, space string) {
 	r.Added = make(map[Pair]time.Time, len(r.Pairs))
 	rule := true
 	running := slices.Clone(r.Pairs)
@@ -188,8 +193,7 @@ func (p *page) date(r *Rules, space string) {
 	}
 }
 
-// Revision returns the account's current revision, on which the next record must be
-// based; 0 if there is none.
+// Revision returns the current revision of an account, which must be the base of the next record; 0 if there is none.
 func (b *Book) Revision(account string) int64 {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -199,7 +203,7 @@ func (b *Book) Revision(account string) int64 {
 	return 0
 }
 
-// Document returns the document that is in force; false if none is.
+// Document returns the document in force, or false if there is none.
 func (b *Book) Document(account string) (Document, bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -209,7 +213,7 @@ func (b *Book) Document(account string) (Document, bool) {
 	return Document{}, false
 }
 
-// Faults returns what is wrong with the newest records of an account.
+// Faults returns the faults of the newest records of an account.
 func (b *Book) Faults(account string) RecordFaults {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -219,9 +223,9 @@ func (b *Book) Faults(account string) RecordFaults {
 	return RecordFaults{}
 }
 
-// Published reports whether a revision of the account was made of a file of a policy folder, whose digest is file and
-// whose document is d. Revisions before the first one with a digest are those of programs that recorded none: if only one
-// of them has the document, older is true, and the file may be another one.
+// Published reports whether a file of a policy folder has been published as a revision of the account. file is the
+// digest of the file, and d its document. Older programs did not record digests: if only a revision before the first
+// one with a digest has the document d, made is false and older is true, since the revision may be from another file.
 func (b *Book) Published(account, file string, d Document) (made, older bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -239,13 +243,13 @@ func (b *Book) Published(account, file string, d Document) (made, older bool) {
 	return false, older
 }
 
-// A LostError reports that another record took the revision that a published record asked for. The published record is
-// ignored by every reader.
+// A LostError reports that a published record is ignored by all readers, because another record with the same base came
+// first.
 type LostError struct {
 	Account  string
-	Revision int64     // that the other record took
+	Revision int64     // the revision of the other record
 	By       string    // the writer of the other record; may be empty
-	Time     time.Time // at which the other record came into force
+	Time     time.Time // when the other record took effect
 }
 
 // Error implements error.
@@ -258,8 +262,8 @@ func (e *LostError) Error() string {
 		e.Account, by, e.Revision, e.Time.UTC().Format(time.RFC3339))
 }
 
-// Settled reports whether the revision that a published record asked for is taken. The error is a *LostError if another
-// record has it.
+// Settled reports whether a published record has been applied or superseded by another record with the same base, in
+// which case the error is a *LostError. It returns false if neither record has been read yet.
 func (b *Book) Settled(p *pb.Policy) (bool, error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -273,7 +277,7 @@ func (b *Book) Settled(p *pb.Policy) (bool, error) {
 	return true, nil
 }
 
-// Record makes the message that puts a document in force on top of revision base.
+// Record returns the message that publishes a document as the revision after base.
 func Record(account string, base int64, d Document, by string, at time.Time) (*pb.Policy, error) {
 	if account == "" {
 		return nil, errors.New("name the account of a policy")
@@ -283,6 +287,7 @@ func Record(account string, base int64, d Document, by string, at time.Time) (*p
 		return nil, fmt.Errorf("encode policy of account %q: %w", account, err)
 	}
 	p := &pb.Policy{Account: account, Base: base, Document: string(content), By: by, Time: timestamppb.New(at)}
-	p.Id = schemas.ID("policy", account, strconv.FormatInt(base, 10), p.Document, by, strconv.FormatInt(at.UnixMilli(), 10))
+	p.Id = schemas.ID("policy", account, strconv.FormatInt(base, 10), p.Document, by,
+		strconv.FormatInt(at.UnixMilli(), 10))
 	return p, nil
 }

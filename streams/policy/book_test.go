@@ -57,8 +57,9 @@ func TestBook(t *testing.T) {
 		records []*pb.Policy // one an hour, from 1 on
 		want    want
 	}{
-		"empty":      {nil, want{rules: nothing}},
-		"first":      {[]*pb.Policy{record(t, 0, to2)}, want{1, false, true, rules(1, Propagate, 1, map[Pair]time.Time{p12: at(1)}, p12)}},
+		"empty": {nil, want{rules: nothing}},
+		"first": {[]*pb.Policy{record(t, 0, to2)},
+			want{1, false, true, rules(1, Propagate, 1, map[Pair]time.Time{p12: at(1)}, p12)}},
 		"wrong base": {[]*pb.Policy{record(t, 1, to2)}, want{rules: nothing}},
 		"lost the race": {[]*pb.Policy{record(t, 0, to2), record(t, 0, to23)},
 			want{1, false, true, rules(1, Propagate, 1, map[Pair]time.Time{p12: at(1)}, p12)}},
@@ -68,23 +69,25 @@ func TestBook(t *testing.T) {
 			want{2, true, true, rules(2, Propagate, 1, map[Pair]time.Time{p19: at(2)}, p19)}},
 		"an unknown store from the start": {[]*pb.Policy{record(t, 0, to9)},
 			want{1, true, true, rules(1, Propagate, 1, map[Pair]time.Time{p19: at(1)}, p19)}},
-		"a word of a later version keeps": {[]*pb.Policy{record(t, 0, later)},
+		"an unknown rule keeps copies": {[]*pb.Policy{record(t, 0, later)},
 			want{1, true, true, rules(1, KeepCopy, 1, map[Pair]time.Time{p12: at(1)}, p12)}},
-		"an unreadable one keeps": {[]*pb.Policy{record(t, 0, to2), record(t, 1, "{")},
+		"an unreadable revision keeps copies": {[]*pb.Policy{record(t, 0, to2), record(t, 1, "{")},
 			want{2, true, true, rules(1, KeepCopy, 2, map[Pair]time.Time{p12: at(1)}, p12)}},
-		"unreadable ones keep": {[]*pb.Policy{record(t, 0, to2), record(t, 1, "{"), record(t, 2, "{")},
+		"unreadable revisions keep copies": {[]*pb.Policy{record(t, 0, to2), record(t, 1, "{"), record(t, 2, "{")},
 			want{3, true, true, rules(1, KeepCopy, 2, map[Pair]time.Time{p12: at(1)}, p12)}},
-		"what was deleted under an unreadable one is kept": {[]*pb.Policy{record(t, 0, to2), record(t, 1, "{"), record(t, 2, to23)},
+		"copies deleted during an unreadable revision are kept": {[]*pb.Policy{record(t, 0, to2), record(t, 1, "{"),
+			record(t, 2, to23)},
 			want{3, false, true, rules(3, Propagate, 3, map[Pair]time.Time{p12: at(1), p13: at(3)}, p12, p13)}},
 		"unreadable from the start": {[]*pb.Policy{record(t, 0, "{")}, want{revision: 1, fault: true, rules: nothing}},
 		"deletes kept, then not": {[]*pb.Policy{record(t, 0, to2), record(t, 1, to2keep), record(t, 2, to2)},
 			want{3, false, true, rules(3, Propagate, 3, map[Pair]time.Time{p12: at(1)}, p12)}},
 		"ignored for a while": {[]*pb.Policy{record(t, 0, to2), record(t, 1, ignored), record(t, 2, to2)},
 			want{3, false, true, rules(3, Propagate, 3, map[Pair]time.Time{p12: at(3)}, p12)}},
-		"is ignored": {[]*pb.Policy{record(t, 0, ignored)},
+		"space is ignored": {[]*pb.Policy{record(t, 0, ignored)},
 			want{1, false, true, Rules{Revision: 1, Deletes: Propagate}}},
-		"removed":                 {[]*pb.Policy{record(t, 0, to2), removed}, want{revision: 2, rules: nothing}},
-		"removed, and unreadable": {[]*pb.Policy{record(t, 0, to2), removed, record(t, 2, "{")}, want{revision: 3, fault: true, rules: nothing}},
+		"removed": {[]*pb.Policy{record(t, 0, to2), removed}, want{revision: 2, rules: nothing}},
+		"removed, and unreadable": {[]*pb.Policy{record(t, 0, to2), removed, record(t, 2, "{")},
+			want{revision: 3, fault: true, rules: nothing}},
 		"removed and back": {[]*pb.Policy{record(t, 0, to2), removed, record(t, 2, to2)},
 			want{3, false, true, rules(3, Propagate, 3, map[Pair]time.Time{p12: at(3)}, p12)}},
 	}
@@ -108,7 +111,7 @@ func TestBook(t *testing.T) {
 	}
 }
 
-// A store is taken out of the configuration of a reader, and put back: what is in force stays, with every date.
+// Removing a store from the configuration of a reader and adding it again does not change the rules or their times.
 func TestRulesDoNotDependOnStores(t *testing.T) {
 	const keep = `{"defaultPolicies": [{"srcStoreId":"1","destStoreId":"2"}, {"srcStoreId":"1","destStoreId":"3"}],
 		"spaces": {"photos": {"deletes": "keep"}}}`
@@ -127,7 +130,8 @@ func TestRulesDoNotDependOnStores(t *testing.T) {
 	if !reflect.DeepEqual(without, before) {
 		t.Errorf("without store 3: got %+v, want %+v", without, before)
 	}
-	if fault == nil || !strings.Contains(fault.Error(), `revision 2 is in force with faults: defaultPolicies[1].destStoreId: unknown store "3"`) {
+	if fault == nil || !strings.Contains(fault.Error(),
+		`revision 2 is in force with faults: defaultPolicies[1].destStoreId: unknown store "3"`) {
 		t.Errorf("without store 3: fault %v", fault)
 	}
 	if after, fault := rules("1", "2", "3"); !reflect.DeepEqual(after, before) || fault != nil {
@@ -135,8 +139,8 @@ func TestRulesDoNotDependOnStores(t *testing.T) {
 	}
 }
 
-// Readers that read the same records hold the same revisions and the same rules, and decide alike which record lost,
-// whatever stores each knows. A document that cannot be read leaves the last one in force, and keeps what is deleted.
+// Readers of the same records have the same revisions and rules and agree on which record was superseded, even if they
+// know different stores. An unreadable document leaves the last one in force, but copies are kept.
 func TestReadersAgree(t *testing.T) {
 	documents := []string{to2, to2keep, to23, to9, later, ignored, "{"}
 	need.Check(t, func(rt *rapid.T) {
@@ -181,8 +185,8 @@ func TestReadersAgree(t *testing.T) {
 	})
 }
 
-// No revision is dated before the one that it follows, whatever the clock of the broker that appended it.
-func TestRevisionsAreDatedInOrder(t *testing.T) {
+// A revision never has an earlier time than the previous one, even if the clocks of the brokers differ.
+func TestRevisionTimesAreOrdered(t *testing.T) {
 	tests := map[string]struct {
 		times        []int // of three revisions that propagate, keep and propagate deletes; hours
 		since, added time.Time
@@ -206,9 +210,9 @@ func TestRevisionsAreDatedInOrder(t *testing.T) {
 	}
 }
 
-// A record that cannot be decoded is no revision: what is in force stays, and what is deleted until the next revision is
-// kept, then and later.
-func TestRecordThatCannotBeDecoded(t *testing.T) {
+// A record that cannot be decoded is not a revision: the document in force stays. Copies deleted at the source before
+// the next revision are kept for good.
+func TestUndecodableRecord(t *testing.T) {
 	broken := errors.New("broken")
 	p12 := Pair{"1", "2"}
 	for name, tt := range map[string]struct {
@@ -250,7 +254,7 @@ func TestRecordThatCannotBeDecoded(t *testing.T) {
 	}
 }
 
-// A writer learns whether its record was taken, also when others were taken since.
+// Settled reports whether a record was applied, even if other revisions followed.
 func TestSettled(t *testing.T) {
 	b := NewBook(threeStores)
 	mine, other, unreadable := record(t, 0, to2), record(t, 0, to23), record(t, 1, "{")
@@ -268,7 +272,8 @@ func TestSettled(t *testing.T) {
 	}
 	settled, err := b.Settled(mine)
 	var lost *LostError
-	if want := (LostError{Account: "acme", Revision: 1, By: "someone", Time: at(1)}); !settled || !errors.As(err, &lost) || *lost != want {
+	if want := (LostError{Account: "acme", Revision: 1, By: "someone", Time: at(1)}); !settled ||
+		!errors.As(err, &lost) || *lost != want {
 		t.Errorf("the second: got %v, %+v, want %+v", settled, lost, want)
 	}
 	if settled, err := b.Settled(record(t, 2, to2)); settled || err != nil {
@@ -289,8 +294,8 @@ func TestRecordIsAFunction(t *testing.T) {
 	}
 }
 
-// A file of a folder has been published if a revision carries its digest. Of revisions before the first digest, which
-// older programs published, the document is compared.
+// A file of a folder has been published if a revision has its digest. Revisions before the first digest come from older
+// programs: their documents are compared.
 func TestPublished(t *testing.T) {
 	of := func(base int64, document, file string) *pb.Policy {
 		p := record(t, base, document)
@@ -312,7 +317,8 @@ func TestPublished(t *testing.T) {
 		"by an older program, and again since":   {[]*pb.Policy{of(0, to2, ""), of(1, to2, "f")}, true, false},
 		"another by an older program":            {[]*pb.Policy{of(0, to23, "")}, false, false},
 		"ignored, as its base is not the newest": {[]*pb.Policy{of(0, to23, "g"), of(0, to2, "f")}, false, false},
-		"removed since":                          {[]*pb.Policy{of(0, to2, "f"), {Id: "r", Account: "acme", Base: 1, Removed: true}}, true, false},
+		"removed since": {[]*pb.Policy{of(0, to2, "f"), {Id: "r", Account: "acme", Base: 1,
+			Removed: true}}, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := NewBook(func(string) []string { return []string{"1", "2", "3"} })

@@ -5,8 +5,8 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// Class returns the class and the topic of commands to copy an item of size bytes. From large bytes on an item is of
-// the class large; 0: none is.
+// Class returns the class and the topic of commands to copy an item of size bytes. Items of at least large bytes are of
+// class large; with large 0, none are.
 func (r Rules) Class(size, large int64) (pb.Priority, schemas.Topic) {
 	switch {
 	case large > 0 && size >= large:

@@ -8,42 +8,41 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 )
 
-// A Document is the policy of one account. Its JSON is that of the older tools, with
-// Options added. A Document is not changed once it has been read.
+// A Document is the policy of one account. Its JSON is that of the DuraCloud Mill with the field Options added. A
+// Document is immutable after it has been read.
 type Document struct {
-	// Spaces holds the pairs of the spaces that have their own.
+	// Spaces holds the pairs of spaces, by space.
 	Spaces map[string][]Pair `json:"spaceDuplicationStorePolicies,omitempty"`
 	// Default holds the pairs of all other spaces.
 	Default []Pair `json:"defaultPolicies,omitempty"`
-	// Ignore names spaces that are carried nowhere.
+	// Ignore lists the spaces that are not copied.
 	Ignore []string `json:"spacesToIgnore,omitempty"`
-	// Options says more about single spaces, whichever pairs are theirs.
+	// Options holds further options by space, both for spaces in Spaces and for others.
 	Options map[string]options `json:"spaces,omitempty"`
 }
 
-// options say how the items of one space are carried.
+// options are the options of one space.
 type options struct {
-	// Deletes is Propagate where it is empty.
+	// Deletes is the rule for deletes; empty means Propagate.
 	Deletes Deletes `json:"deletes,omitempty"`
-	// Exclude holds globs on item ids: * within a segment, ** across them.
+	// Exclude holds globs on item ids: * within a segment, ** across segments.
 	Exclude []string `json:"exclude,omitempty"`
-	// MaxSize is in bytes; greater items are not carried. 0: no bound.
+	// MaxSize is in bytes. Larger items are not copied. 0 means no limit.
 	MaxSize int64 `json:"maxSize,omitempty"`
-	// Priority is high, which is the same as empty, or low.
+	// Priority is high or low; empty means high.
 	Priority string `json:"priority,omitempty"`
-	// Copies is read and refused: it is not implemented.
+	// Copies is parsed and then rejected, because it is not implemented.
 	Copies *copies `json:"copies,omitempty"`
 }
 
-// copies asks for a number of copies instead of naming pairs.
+// copies requests a number of copies instead of pairs.
 type copies struct {
 	Min   int      `json:"min,omitempty"`
 	Among []string `json:"among,omitempty"`
 }
 
-// rules returns what the document says of a space: nothing for spaces whose name
-// starts with x- and those that are ignored, else the space's own pairs, else the default.
-// A word for deletes that is not known is KeepCopy.
+// rules returns the rules for a space. Ignored spaces, and spaces with a name that starts with x-, have no pairs;
+// others have the pairs in Spaces, or else those in Default. An unknown rule for deletes counts as KeepCopy.
 func (d Document) rules(space string) Rules {
 	r := Rules{Deletes: Propagate}
 	if strings.HasPrefix(space, "x-") || slices.Contains(d.Ignore, space) {
@@ -65,7 +64,7 @@ func (d Document) rules(space string) Rules {
 	return r
 }
 
-// Excludes reports whether the rules keep an item of this size (in bytes) from being carried.
+// Excludes reports whether the rules exclude an item with the given size in bytes from being copied.
 func (r Rules) Excludes(item string, size int64) bool {
 	if r.MaxSize > 0 && size > r.MaxSize {
 		return true
@@ -73,8 +72,8 @@ func (r Rules) Excludes(item string, size int64) bool {
 	return slices.ContainsFunc(r.Exclude, func(glob string) bool { return doublestar.MatchUnvalidated(glob, item) })
 }
 
-// Validate returns Faults with all that keeps the document from being put in force for
-// an account that has these stores; nil if nothing does.
+// Validate returns Faults with all reasons not to publish the document for an account with these stores; nil if there
+// are none.
 func (d Document) Validate(stores []string) error {
 	v := validator{stores: stores}
 	for _, space := range slices.Sorted(maps.Keys(d.Spaces)) {
@@ -100,22 +99,22 @@ func (d Document) Validate(stores []string) error {
 	return v.faults.err()
 }
 
-// A validator looks for what is wrong with a document of the right form.
+// A validator collects the faults of a parsed document.
 type validator struct {
-	stores []string // that the account has
+	stores []string // the stores of the account
 	faults Faults
 }
 
 func (v *validator) pairs(path string, pairs []Pair) {
 	seen := map[Pair]bool{}
-	first := map[string]int{} // pair of a destination
+	first := map[string]int{} // index of the first pair with a destination
 	next := map[string][]string{}
 	for i, p := range pairs {
 		at := index(path, i)
 		v.store(at, "srcStoreId", p.Source)
 		v.store(at, "destStoreId", p.Destination)
 		switch {
-		case p.Source == "" || p.Destination == "": // it has its fault
+		case p.Source == "" || p.Destination == "": // v.store has added the fault
 		case p.Source == p.Destination:
 			v.faults.add(0, at, "source and destination are the same store %q", p.Source)
 		case seen[p]:
@@ -123,7 +122,8 @@ func (v *validator) pairs(path string, pairs []Pair) {
 		default:
 			next[p.Source] = append(next[p.Source], p.Destination)
 			if j, ok := first[p.Destination]; ok {
-				v.faults.add(0, at, "store %q has two sources: %q in %s, and %q", p.Destination, pairs[j].Source, index("", j), p.Source)
+				v.faults.add(0, at, "store %q has two sources: %q in %s, and %q",
+					p.Destination, pairs[j].Source, index("", j), p.Source)
 			} else {
 				first[p.Destination] = i
 			}
@@ -131,7 +131,7 @@ func (v *validator) pairs(path string, pairs []Pair) {
 		seen[p] = true
 	}
 	for _, loop := range cycles(next) {
-		v.faults.add(0, path, "changes would go round in a cycle: %s", strings.Join(loop, " to "))
+		v.faults.add(0, path, "the pairs form a cycle: %s", strings.Join(loop, " to "))
 	}
 }
 
@@ -148,8 +148,8 @@ func (v *validator) store(path, key, store string) {
 	}
 }
 
-// cycles returns the stores along each cycle that a walk meets, the first of them again at the end. Without any of these
-// cycles there is none.
+// cycles returns the stores of each cycle that a depth-first search finds, with the first store again at the end. It
+// returns nil only if there is no cycle.
 func cycles(next map[string][]string) (loops [][]string) {
 	done := map[string]bool{}
 	var path []string
@@ -181,7 +181,7 @@ func (v *validator) options(path string, o options) {
 	}
 	switch o.Deletes {
 	case "", Propagate, KeepCopy:
-	case Approve: // of a document in force: the copies are kept
+	case Approve: // a document in force may have it: it keeps the copies
 		v.faults.add(0, path+".deletes", "approve is not implemented; keep the copies instead")
 	default:
 		v.faults.add(0, path+".deletes", "want propagate or keep, got %q", o.Deletes)

@@ -62,16 +62,17 @@ func TestRules(t *testing.T) {
 		document, space string
 		want            Rules
 	}{
-		"own":                {older, "spaceA", Rules{Pairs: one, Deletes: Propagate}},
-		"own, two":           {older, "spaceB", Rules{Pairs: two, Deletes: Propagate}},
-		"own but empty":      {older, "empty", Rules{Pairs: three, Deletes: Propagate}},
-		"default":            {older, "anything", Rules{Pairs: three, Deletes: Propagate}},
-		"ignored":            {older, "scratch", Rules{Deletes: Propagate}},
-		"x- before its own":  {older, "x-snapshots", Rules{Deletes: Propagate}},
-		"x- without its own": {older, "x-other", Rules{Deletes: Propagate}},
-		"options on default": {ours, "photos", Rules{Pairs: chain, Deletes: KeepCopy, Exclude: []string{"**/*.tmp", "thumbs/**"}, MaxSize: 1000, Low: true}},
-		"keep":               {ours, "papers", Rules{Pairs: chain, Deletes: KeepCopy}},
-		"nothing said":       {`{}`, "photos", Rules{Deletes: Propagate}},
+		"own":               {older, "spaceA", Rules{Pairs: one, Deletes: Propagate}},
+		"own, two":          {older, "spaceB", Rules{Pairs: two, Deletes: Propagate}},
+		"own but empty":     {older, "empty", Rules{Pairs: three, Deletes: Propagate}},
+		"default":           {older, "anything", Rules{Pairs: three, Deletes: Propagate}},
+		"ignored":           {older, "scratch", Rules{Deletes: Propagate}},
+		"x- with own pairs": {older, "x-snapshots", Rules{Deletes: Propagate}},
+		"x- without own":    {older, "x-other", Rules{Deletes: Propagate}},
+		"options on default": {ours, "photos", Rules{Pairs: chain, Deletes: KeepCopy,
+			Exclude: []string{"**/*.tmp", "thumbs/**"}, MaxSize: 1000, Low: true}},
+		"keep":           {ours, "papers", Rules{Pairs: chain, Deletes: KeepCopy}},
+		"empty document": {`{}`, "photos", Rules{Deletes: Propagate}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -114,13 +115,15 @@ func TestFaultsOfReading(t *testing.T) {
 		document string
 		want     []string
 	}{
-		"empty":       {" \n", []string{"is empty"}},
-		"not UTF-8":   {"{\xff}", []string{"is not text in UTF-8"}},
-		"binary":      {"a\x00b", []string{"is not text in UTF-8"}},
-		"not closed":  {"{\n\"spacesToIgnore\": [", []string{"line 2: unexpected end of JSON input"}},
-		"lone commas": {"{\"spacesToIgnore\": [\"a\",,]}", []string{"line 1: invalid character ',' looking for beginning of value"}},
-		"only commas": {"{\"spacesToIgnore\": [,]}", []string{"line 1: invalid character ',' looking for beginning of value"}},
-		"not object":  {"[]", []string{"line 1: want an object, got a list"}},
+		"empty":      {" \n", []string{"is empty"}},
+		"not UTF-8":  {"{\xff}", []string{"is not text in UTF-8"}},
+		"binary":     {"a\x00b", []string{"is not text in UTF-8"}},
+		"not closed": {"{\n\"spacesToIgnore\": [", []string{"line 2: unexpected end of JSON input"}},
+		"lone commas": {"{\"spacesToIgnore\": [\"a\",,]}",
+			[]string{"line 1: invalid character ',' looking for beginning of value"}},
+		"only commas": {"{\"spacesToIgnore\": [,]}",
+			[]string{"line 1: invalid character ',' looking for beginning of value"}},
+		"not object": {"[]", []string{"line 1: want an object, got a list"}},
 		"every fault at once": {`{
   "spacestoIgnore": [],
   "defaultPolicies": [
@@ -140,14 +143,16 @@ func TestFaultsOfReading(t *testing.T) {
 			`line 8: spaces.papers.maxSize: want a whole number of 64 bits, got 1.5`,
 			`line 9: spaces.photos: is there twice, first in line 7`,
 		}},
-		"YAML": {"defaultPolicies:\n- src: 1\n  destStoreId: [2]\nspaces:\n  a b: 1\n  a b: 2\n  c: {colour: red}\n", []string{
-			`line 2: defaultPolicies[0].src: unknown key; known here: destStoreId, srcStoreId`,
-			`line 3: defaultPolicies[0].destStoreId: want text, got a list`,
-			`line 5: spaces."a b": want an object, got a number`,
-			`line 6: spaces."a b": is there twice, first in line 5`,
-			`line 7: spaces.c.colour: unknown key; known here: copies, deletes, exclude, maxSize, priority`,
-		}},
-		"YAML alias":    {"spacesToIgnore: &a [x]\ndefaultPolicies: *a\n", []string{"line 1: anchors, aliases, merges and tags are not supported"}},
+		"YAML": {"defaultPolicies:\n- src: 1\n  destStoreId: [2]\nspaces:\n  a b: 1\n  a b: 2\n  c: {colour: red}\n",
+			[]string{
+				`line 2: defaultPolicies[0].src: unknown key; known here: destStoreId, srcStoreId`,
+				`line 3: defaultPolicies[0].destStoreId: want text, got a list`,
+				`line 5: spaces."a b": want an object, got a number`,
+				`line 6: spaces."a b": is there twice, first in line 5`,
+				`line 7: spaces.c.colour: unknown key; known here: copies, deletes, exclude, maxSize, priority`,
+			}},
+		"YAML alias": {"spacesToIgnore: &a [x]\ndefaultPolicies: *a\n",
+			[]string{"line 1: anchors, aliases, merges and tags are not supported"}},
 		"YAML, two":     {"spacesToIgnore: []\n---\nspacesToIgnore: []\n", []string{"want one YAML document, got 2"}},
 		"nested deeply": {strings.Repeat("[", 40) + strings.Repeat("]", 40), []string{"line 1: is nested too deep"}},
 	}
@@ -165,9 +170,12 @@ func TestValidate(t *testing.T) {
 	d := mustParse(t, `{
   "spaceDuplicationStorePolicies": {
     "a": [ {"srcStoreId":"1","destStoreId":"9"}, {"srcStoreId":"1"} ],
-    "b": [ {"srcStoreId":"2","destStoreId":"2"}, {"srcStoreId":"1","destStoreId":"2"}, {"srcStoreId":"1","destStoreId":"2"} ],
-    "c": [ {"srcStoreId":"1","destStoreId":"2"}, {"srcStoreId":"2","destStoreId":"3"}, {"srcStoreId":"3","destStoreId":"1"} ],
-    "d": [ {"srcStoreId":"1","destStoreId":"3"}, {"srcStoreId":"2","destStoreId":"3"}, {"srcStoreId":"3","destStoreId":"2"}, {"srcStoreId":"2","destStoreId":"1"} ]
+    "b": [ {"srcStoreId":"2","destStoreId":"2"}, {"srcStoreId":"1","destStoreId":"2"},
+           {"srcStoreId":"1","destStoreId":"2"} ],
+    "c": [ {"srcStoreId":"1","destStoreId":"2"}, {"srcStoreId":"2","destStoreId":"3"},
+           {"srcStoreId":"3","destStoreId":"1"} ],
+    "d": [ {"srcStoreId":"1","destStoreId":"3"}, {"srcStoreId":"2","destStoreId":"3"},
+           {"srcStoreId":"3","destStoreId":"2"}, {"srcStoreId":"2","destStoreId":"1"} ]
   },
   "spaces": {
     "a": {"copies": {"min": 2, "among": ["1", "2"]}, "deletes": "never", "priority": "urgent"},
@@ -179,10 +187,10 @@ func TestValidate(t *testing.T) {
 		`spaceDuplicationStorePolicies.a[1]: destStoreId is missing`,
 		`spaceDuplicationStorePolicies.b[0]: source and destination are the same store "2"`,
 		`spaceDuplicationStorePolicies.b[2]: is there twice: 1 to 2`,
-		`spaceDuplicationStorePolicies.c: changes would go round in a cycle: 1 to 2 to 3 to 1`,
+		`spaceDuplicationStorePolicies.c: the pairs form a cycle: 1 to 2 to 3 to 1`,
 		`spaceDuplicationStorePolicies.d[1]: store "3" has two sources: "1" in [0], and "2"`,
-		`spaceDuplicationStorePolicies.d: changes would go round in a cycle: 3 to 2 to 3`,
-		`spaceDuplicationStorePolicies.d: changes would go round in a cycle: 1 to 3 to 2 to 1`,
+		`spaceDuplicationStorePolicies.d: the pairs form a cycle: 3 to 2 to 3`,
+		`spaceDuplicationStorePolicies.d: the pairs form a cycle: 1 to 3 to 2 to 1`,
 		`spaces.a.copies: is not implemented; name pairs instead`,
 		`spaces.a.deletes: want propagate or keep, got "never"`,
 		`spaces.a.priority: want high or low, got "urgent"`,
@@ -200,7 +208,8 @@ func TestValidate(t *testing.T) {
 
 func document(t *rapid.T) Document {
 	store := rapid.SampledFrom([]string{"1", "2", "3", "é", `"`})
-	pairs := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Pair { return Pair{store.Draw(t, "s"), store.Draw(t, "d")} }), 0, 3)
+	pairs := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Pair { return Pair{store.Draw(t, "s"), store.Draw(t, "d")} }),
+		0, 3)
 	space := rapid.StringN(1, 8, 30)
 	return Document{
 		Spaces:  rapid.MapOfN(space, pairs, 0, 3).Draw(t, "spaces"),
@@ -216,7 +225,7 @@ func document(t *rapid.T) Document {
 	}
 }
 
-// A document that was read is the same after it has been a record: otherwise each start would publish it anew.
+// A document is equal to itself after encoding and parsing. Otherwise each start would publish it again.
 func TestDocumentsSurviveTheirRecord(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
 		written, err := json.Marshal(document(t))
@@ -239,22 +248,23 @@ func TestDocumentsSurviveTheirRecord(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{older, ours, "{}", "[,]", "a: &b [1]", "\"", "{\"a\":\"\\", "- - - x", "? a\n: b", "a: |\n  x\n"} {
+	for _, seed := range []string{older, ours, "{}", "[,]", "a: &b [1]", "\"", "{\"a\":\"\\", "- - - x", "? a\n: b",
+		"a: |\n  x\n"} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d, err := Parse(b)
 		var faults Faults
 		if err != nil && (!errors.As(err, &faults) || len(faults) == 0) {
-			t.Errorf("an error that is no Faults: %v", err)
+			t.Errorf("an error that is not Faults: %v", err)
 		}
 		d.Validate(stores) // must not panic
 		d.rules("a").Excludes("b", 1)
 	})
 }
 
-// A document that has deletes wait for approval is not published, since nothing approves them. One that is in force
-// keeps that rule, under which nothing is deleted.
+// A document with the rule approve is invalid, because approvals are not implemented. A document in force keeps that
+// rule, which keeps all copies.
 func TestApprovalOfDeletesIsRefused(t *testing.T) {
 	d := mustParse(t, `{"spaces": {"photos": {"deletes": "approve"}}}`)
 	const want = "spaces.photos.deletes: approve is not implemented; keep the copies instead"

@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// A Fault is one thing that is wrong with a policy.
+// A Fault is one error in a policy document or folder.
 type Fault struct {
-	Account string // empty: not of one account only
-	File    string // name in the folder; empty: the document is not from a folder, or the folder itself
-	Line    int    // in File; 0: not one line
-	Key     string // path in the document: defaultPolicies[0].destStoreId; empty: the whole document
+	Account string // empty if the fault is not in one account
+	File    string // name in the folder; empty for the folder itself or a document that is not from a folder
+	Line    int    // in File; 0 if there is no single line
+	Key     string // path in the document: defaultPolicies[0].destStoreId; empty for the whole document
 	Reason  string
 }
 
-// String returns FILE:LINE: KEY: REASON, without the parts that are not known.
+// String returns FILE:LINE: KEY: REASON, without the unknown parts.
 func (f Fault) String() string {
 	var parts []string
 	switch {
@@ -33,10 +33,10 @@ func (f Fault) String() string {
 	return strings.Join(append(parts, f.Reason), ": ")
 }
 
-// Faults are all that is wrong with one policy or several.
+// Faults are all faults of one or more policies.
 type Faults []Fault
 
-// Error returns the faults, one a line.
+// Error returns the faults, one per line.
 func (f Faults) Error() string {
 	lines := make([]string, len(f))
 	for i, fault := range f {
@@ -49,7 +49,7 @@ func (f *Faults) add(line int, key, format string, a ...any) {
 	*f = append(*f, Fault{Line: line, Key: key, Reason: fmt.Sprintf(format, a...)})
 }
 
-// err returns the faults in the order of their lines, or nil.
+// err returns the faults ordered by line, or nil if there are none.
 func (f Faults) err() error {
 	if len(f) == 0 {
 		return nil
@@ -58,8 +58,8 @@ func (f Faults) err() error {
 	return f
 }
 
-// whole returns the only fault of a document that cannot be read.
-func whole(line int, format string, a ...any) Faults {
+// documentFault returns one fault of a document as a whole.
+func documentFault(line int, format string, a ...any) Faults {
 	var f Faults
 	f.add(line, "", format, a...)
 	return f

@@ -15,39 +15,39 @@ import (
 )
 
 const (
-	accountsFile = "duplication-accounts.json" // lists a folder's accounts: a JSON array of names
+	accountsFile = "duplication-accounts.json" // a JSON array of the names of accounts
 	infix        = "-duplication-policy"       // of the name of a document, between account and extension
 
 	maxFile     = 1 << 20   // bytes of one file
-	maxDocument = 240 << 10 // bytes of one document as JSON: its record must fit into a message
+	maxDocument = 240 << 10 // bytes of one document as JSON, so that it fits into a message
 )
 
-// A Store is what documents depend on of a store of the configuration.
+// A Store is a configured store, as far as it matters for the validation of documents.
 type Store struct {
 	ID       string
-	ReadOnly bool   // nothing can be copied to it
-	Space    string // the only space that it has; empty: it may have any
+	ReadOnly bool   // cannot be a destination
+	Space    string // the only space of the store; empty if it may have any
 }
 
 // A Folder is the content of a policy folder.
 type Folder struct {
-	// Documents holds those without a fault, by account.
+	// Documents holds the valid documents by account.
 	Documents map[string]Document
-	// Sums holds the hex SHA-256 of the file of each of Documents.
+	// Sums holds the hex SHA-256 of the file of each of Documents, by account.
 	Sums   map[string]string
 	Faults Faults
-	// Unread names the files that look like documents and are none: their account is not in the list of accounts, or
-	// the extension is another one.
+	// Unread lists files with names of documents that were not read, because the list of accounts does not have the
+	// account or because the extension is unknown.
 	Unread []string
 }
 
-// ReadFolder reads the documents of a folder in the layout of the older tools: duplication-accounts.json, and for each
-// account that it names <account>-duplication-policy.json (or .yaml). accounts holds the stores of each account of the
-// configuration; with nil only the form of documents is checked.
+// ReadFolder reads the documents of a folder in the layout of the DuraCloud Mill: duplication-accounts.json and, for
+// each account in it, <account>-duplication-policy.json (or .yaml). accounts holds the configured stores by account; if
+// it is nil, ReadFolder does not check accounts and stores.
 func ReadFolder(fsys fs.FS, accounts map[string][]Store) Folder {
 	f := folder{Folder{Documents: map[string]Document{}, Sums: map[string]string{}}, fsys, accounts}
 	if _, err := fs.Stat(fsys, "."); err != nil {
-		f.fault("", "", whole(0, "read the folder: %v", reasonOf(err)))
+		f.fault("", "", documentFault(0, "read the folder: %v", reasonOf(err)))
 		return f.Folder
 	}
 	names, lines, faults := f.list()
@@ -60,7 +60,7 @@ func ReadFolder(fsys fs.FS, accounts map[string][]Store) Folder {
 			continue
 		}
 		if reason := f.unknown(account); reason != "" {
-			f.fault(account, accountsFile, whole(lines[i], "%s", reason))
+			f.fault(account, accountsFile, documentFault(lines[i], "%s", reason))
 			continue
 		}
 		f.account(account)
@@ -72,7 +72,7 @@ func ReadFolder(fsys fs.FS, accounts map[string][]Store) Folder {
 type folder struct {
 	Folder
 	fsys     fs.FS
-	accounts map[string][]Store // nil: not known
+	accounts map[string][]Store // nil if unknown
 }
 
 // fault adds the faults of a file.
@@ -83,14 +83,14 @@ func (f *folder) fault(account, file string, faults Faults) {
 	}
 }
 
-// list reads the list of accounts, with the line of each.
+// list reads the list of accounts, with their lines.
 func (f *folder) list() (names []string, lines []int, faults Faults) {
 	b, err := f.file(accountsFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil, whole(0, `is missing: it lists the accounts that have a policy here, such as ["acme"]`)
+		return nil, nil, documentFault(0, `is missing: it lists the accounts that have a policy here, such as ["acme"]`)
 	case err != nil:
-		return nil, nil, whole(0, "%v", err)
+		return nil, nil, documentFault(0, "%v", err)
 	}
 	root, err := read(b)
 	if err != nil {
@@ -105,7 +105,7 @@ func (f *folder) list() (names []string, lines []int, faults Faults) {
 	return names, lines, r.faults
 }
 
-// unknown returns why an account of the list cannot have a document; empty if it can.
+// unknown returns the reason why an account in the list cannot have a document; empty if it can.
 func (f *folder) unknown(account string) string {
 	if account == "" || !fs.ValidPath(account+infix) || strings.Contains(account, "/") {
 		return fmt.Sprintf("%q is not a name of an account", account)
@@ -130,18 +130,19 @@ func (f *folder) account(account string) {
 			continue
 		}
 		if err != nil {
-			f.fault(account, name, whole(0, "%v", err))
+			f.fault(account, name, documentFault(0, "%v", err))
 			return
 		}
 		found, content = append(found, name), b
 	}
 	switch len(found) {
 	case 0:
-		f.fault(account, documentNames(account)[0], whole(0, "is missing, as is %s: %s names account %q",
+		f.fault(account, documentNames(account)[0], documentFault(0, "is missing, as is %s: %s names account %q",
 			documentNames(account)[1], accountsFile, account))
 		return
 	case 2:
-		f.fault(account, found[1], whole(0, "is a second document of account %q, beside %s: remove one of them", account, found[0]))
+		f.fault(account, found[1],
+			documentFault(0, "is a second document of account %q, beside %s: remove one of them", account, found[0]))
 		return
 	}
 	d, err := f.document(account, content)
@@ -159,7 +160,8 @@ func documentNames(account string) [2]string {
 	return [2]string{account + infix + ".json", account + infix + ".yaml"}
 }
 
-// document parses and validates a document. The error is Faults: those of its form, and those of the rest of it.
+// document parses and validates a document. The error is Faults: those of parsing, and those of validation outside of
+// the parts that could not be parsed.
 func (f *folder) document(account string, content []byte) (Document, error) {
 	var faults Faults
 	d, lines, err := parse(content)
@@ -167,7 +169,7 @@ func (f *folder) document(account string, content []byte) (Document, error) {
 		return d, faults
 	}
 	if f.accounts != nil {
-		for _, fault := range d.misfits(f.accounts[account]) {
+		for _, fault := range d.faultsFor(f.accounts[account]) {
 			if !slices.ContainsFunc(faults, func(known Fault) bool { return overlap(known.Key, fault.Key) }) {
 				fault.Line = lineOf(lines, fault.Key)
 				faults = append(faults, fault)
@@ -180,7 +182,7 @@ func (f *folder) document(account string, content []byte) (Document, error) {
 	return d, faults.err()
 }
 
-// overlap reports whether one of two paths is, or holds, the other.
+// overlap reports whether two paths are equal or one contains the other.
 func overlap(a, b string) bool {
 	if len(a) > len(b) {
 		a, b = b, a
@@ -188,26 +190,27 @@ func overlap(a, b string) bool {
 	return strings.HasPrefix(b, a) && (len(a) == len(b) || a == "" || b[len(a)] == '.' || b[len(a)] == '[')
 }
 
-// misfits returns what keeps a document from being put in force for an account with these stores.
-func (d Document) misfits(stores []Store) (faults Faults) {
+// faultsFor returns the faults of a document for an account with these stores.
+func (d Document) faultsFor(stores []Store) (faults Faults) {
 	ids := make([]string, len(stores))
 	for i, s := range stores {
 		ids[i] = s.ID
 	}
 	errors.As(d.Validate(ids), &faults)
-	return append(faults, d.unfit(stores)...)
+	return append(faults, d.unusablePairs(stores)...)
 }
 
-// unfit returns the pairs that stores of the account cannot serve.
-func (d Document) unfit(stores []Store) (faults Faults) {
+// unusablePairs returns a fault for each pair with a read-only destination, or with a source that lacks the space.
+func (d Document) unusablePairs(stores []Store) (faults Faults) {
 	check := func(path, space string, pairs []Pair) {
 		for i, p := range pairs {
 			for _, s := range stores {
 				switch {
 				case s.ID == p.Destination && s.ReadOnly:
-					faults.add(0, index(path, i)+".destStoreId", "store %q is only read: its layout is plain", s.ID)
+					faults.add(0, index(path, i)+".destStoreId", "store %q is read-only: its layout is plain", s.ID)
 				case s.ID == p.Source && space != "" && s.Space != "" && s.Space != space:
-					faults.add(0, index(path, i)+".srcStoreId", "store %q has no space %q: its only space is %q", s.ID, space, s.Space)
+					faults.add(0, index(path, i)+".srcStoreId", "store %q has no space %q: its only space is %q",
+						s.ID, space, s.Space)
 				}
 			}
 		}
@@ -219,7 +222,7 @@ func (d Document) unfit(stores []Store) (faults Faults) {
 	return faults
 }
 
-// lineOf returns the line of what is at a path, or of the nearest thing that holds it.
+// lineOf returns the line of a path, or of the innermost object or list around it; 0 if none is known.
 func lineOf(lines map[string]int, path string) int {
 	for path != "" {
 		if line, ok := lines[path]; ok {
@@ -230,7 +233,7 @@ func lineOf(lines map[string]int, path string) int {
 	return 0
 }
 
-// file reads a file of the folder. What is no file, such as a pipe that nothing is written to, is not opened.
+// file reads a file of the folder. It does not open other things, such as a pipe, on which it could block.
 func (f *folder) file(name string) ([]byte, error) {
 	info, err := fs.Stat(f.fsys, name)
 	if err != nil {
@@ -248,7 +251,7 @@ func (f *folder) file(name string) ([]byte, error) {
 	return b, reasonOf(err)
 }
 
-// reasonOf returns err without the path, which its caller knows.
+// reasonOf returns err without the path, which the caller knows.
 func reasonOf(err error) error {
 	var path *fs.PathError
 	if errors.As(err, &path) {
@@ -257,11 +260,11 @@ func reasonOf(err error) error {
 	return err
 }
 
-// unread looks for files that look like documents and are none of these accounts'.
+// unread collects the files with names of documents that do not belong to these accounts.
 func (f *folder) unread(accounts []string) {
 	entries, err := fs.ReadDir(f.fsys, ".")
 	if err != nil {
-		f.fault("", "", whole(0, "list the folder: %v", reasonOf(err)))
+		f.fault("", "", documentFault(0, "list the folder: %v", reasonOf(err)))
 		return
 	}
 	known := map[string]bool{}

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/nearest"
 )
 
-// maxDepth bounds how deep a document may nest; a policy needs five levels.
+// maxDepth is the largest nesting depth of a document. A policy needs five levels.
 const maxDepth = 16
 
 // The keys of a document.
@@ -24,9 +24,9 @@ const (
 	keyOptions = "spaces"
 )
 
-// Parse reads a document, in JSON if it begins with a brace or bracket, else in YAML. A comma too many before a closing
-// bracket is accepted, as it is in the sample of the older tools; anything else that is unknown, doubled or of a wrong
-// type is a fault. The error is Faults, with line numbers.
+// Parse parses a document: as JSON if it begins with a brace or bracket, else as YAML. JSON may have a trailing comma
+// before a closing bracket, as the sample of the DuraCloud Mill has. Unknown keys, duplicate keys and wrong types are
+// faults. The error is Faults, with line numbers.
 func Parse(b []byte) (Document, error) {
 	d, _, err := parse(b)
 	if err != nil {
@@ -35,8 +35,8 @@ func Parse(b []byte) (Document, error) {
 	return d, nil
 }
 
-// parse is Parse that also returns the line of each key and list entry, by its path. With faults it returns the rest
-// of the document too; without lines there is none.
+// parse is like Parse, but also returns the line of each key and list entry by path. With an error, it returns the
+// parts of the document without faults; if the syntax is wrong, there are none and lines is nil.
 func parse(b []byte) (Document, map[string]int, error) {
 	root, err := read(b)
 	if err != nil {
@@ -47,15 +47,15 @@ func parse(b []byte) (Document, map[string]int, error) {
 	return d, r.lines, r.faults.err()
 }
 
-// read reads the syntax.
+// read parses the syntax of JSON or YAML.
 func read(b []byte) (*node, error) {
 	b = bytes.TrimPrefix(b, []byte("\ufeff"))
 	if !utf8.Valid(b) || bytes.IndexByte(b, 0) >= 0 {
-		return nil, whole(0, "is not text in UTF-8")
+		return nil, documentFault(0, "is not text in UTF-8")
 	}
 	trimmed := bytes.TrimSpace(b)
 	if len(trimmed) == 0 {
-		return nil, whole(0, "is empty")
+		return nil, documentFault(0, "is empty")
 	}
 	if trimmed[0] == '{' || trimmed[0] == '[' {
 		return readJSON(b)
@@ -67,7 +67,7 @@ func read(b []byte) (*node, error) {
 type node struct {
 	line    int
 	kind    kind
-	text    string // of scalars
+	text    string // the value of a scalar
 	entries []entry
 	items   []*node
 }
@@ -88,20 +88,20 @@ const (
 	other  kind = "something else"
 )
 
-// A reader turns nodes into a Document.
+// A reader converts nodes to a Document.
 type reader struct {
 	faults Faults
-	lines  map[string]int // of keys and list entries, by path
+	lines  map[string]int // lines of keys and list entries, by path
 }
 
-// A setter reads the value of one key, whose path is given.
+// A setter reads the value n of the key at path.
 type setter func(path string, n *node)
 
 func (r *reader) document(n *node) (d Document) {
 	r.fields(n, "", map[string]setter{
 		keySpaces: func(path string, n *node) {
 			r.each(n, path, func(space, path string, n *node) {
-				put(&d.Spaces, space, append([]Pair{}, r.pairs(n, path)...)) // null would not be read back
+				put(&d.Spaces, space, append([]Pair{}, r.pairs(n, path)...)) // Parse would reject null
 			})
 		},
 		keyDefault: func(path string, n *node) { d.Default = r.pairs(n, path) },
@@ -113,7 +113,8 @@ func (r *reader) document(n *node) (d Document) {
 	return d
 }
 
-// put sets a value of a map, which it makes: without a value there is no map, as after reading the document's record.
+// put sets a key of *m. It allocates the map only when needed, so that an empty one is nil, as it is after the document
+// was encoded and parsed again.
 func put[V any](m *map[string]V, key string, v V) {
 	if *m == nil {
 		*m = map[string]V{}
@@ -202,7 +203,7 @@ func (r *reader) texts(n *node, path string) (texts []string) {
 	return texts
 }
 
-// text accepts numbers too: in YAML a store's id is written without quotes.
+// text also accepts numbers, because ids of stores are often written without quotes in YAML.
 func (r *reader) text(n *node, path string) string {
 	if n.kind != text && n.kind != number {
 		r.wrong(n, path, text)

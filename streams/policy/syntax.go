@@ -11,7 +11,7 @@ import (
 )
 
 func readJSON(b []byte) (*node, error) {
-	b = forgiveCommas(b)
+	b = stripTrailingCommas(b)
 	var raw json.RawMessage
 	if err := json.Unmarshal(b, &raw); err != nil {
 		var syntax *json.SyntaxError
@@ -19,7 +19,7 @@ func readJSON(b []byte) (*node, error) {
 		if errors.As(err, &syntax) {
 			line = lineAt(b, syntax.Offset)
 		}
-		return nil, whole(line, "%v", err)
+		return nil, documentFault(line, "%v", err)
 	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
@@ -27,8 +27,8 @@ func readJSON(b []byte) (*node, error) {
 	return r.value(0)
 }
 
-// forgiveCommas replaces by a blank each comma right before a closing bracket.
-func forgiveCommas(b []byte) []byte {
+// stripTrailingCommas replaces each comma before a closing bracket by a blank, which keeps line numbers.
+func stripTrailingCommas(b []byte) []byte {
 	out := bytes.Clone(b)
 	comma, inText := -1, false
 	before := byte(0)
@@ -69,7 +69,7 @@ type jsonReader struct {
 func (r jsonReader) value(depth int) (*node, error) {
 	t, err := r.d.Token()
 	if err != nil {
-		return nil, whole(r.line(), "%v", err)
+		return nil, documentFault(r.line(), "%v", err)
 	}
 	n := &node{line: r.line(), kind: other}
 	if depth > maxDepth {
@@ -91,7 +91,7 @@ func (r jsonReader) value(depth int) (*node, error) {
 			}
 		}
 		if _, err := r.d.Token(); err != nil {
-			return nil, whole(r.line(), "%v", err)
+			return nil, documentFault(r.line(), "%v", err)
 		}
 	}
 	return n, nil
@@ -102,7 +102,7 @@ func (r jsonReader) member(n *node, depth int) error {
 	if n.kind == object {
 		t, err := r.d.Token()
 		if err != nil {
-			return whole(r.line(), "%v", err)
+			return documentFault(r.line(), "%v", err)
 		}
 		e.key, _ = t.(string)
 		e.line = r.line()
@@ -122,19 +122,19 @@ func (r jsonReader) member(n *node, depth int) error {
 
 func (r jsonReader) line() int { return lineAt(r.b, r.d.InputOffset()) }
 
-func tooDeep(line int) error { return whole(line, "is nested too deep") }
+func tooDeep(line int) error { return documentFault(line, "is nested too deep") }
 
 func readYAML(b []byte) (*node, error) {
 	file, err := parser.ParseBytes(b, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		var e yaml.Error
 		if errors.As(err, &e) && e.GetToken() != nil && e.GetToken().Position != nil {
-			return nil, whole(e.GetToken().Position.Line, "%s", e.GetMessage())
+			return nil, documentFault(e.GetToken().Position.Line, "%s", e.GetMessage())
 		}
-		return nil, whole(0, "%v", err)
+		return nil, documentFault(0, "%v", err)
 	}
 	if len(file.Docs) != 1 || file.Docs[0].Body == nil {
-		return nil, whole(0, "want one YAML document, got %d", len(file.Docs))
+		return nil, documentFault(0, "want one YAML document, got %d", len(file.Docs))
 	}
 	return fromYAML(file.Docs[0].Body, 0)
 }
@@ -173,7 +173,7 @@ func fromYAML(in ast.Node, depth int) (*node, error) {
 			}
 		}
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode, *ast.MergeKeyNode:
-		return nil, whole(n.line, "anchors, aliases, merges and tags are not supported")
+		return nil, documentFault(n.line, "anchors, aliases, merges and tags are not supported")
 	}
 	return n, nil
 }
@@ -184,7 +184,7 @@ func (n *node) yamlEntry(in *ast.MappingValueNode, depth int) error {
 		return err
 	}
 	if key.kind != text && key.kind != number {
-		return whole(key.line, "want a key, got %s", key.kind)
+		return documentFault(key.line, "want a key, got %s", key.kind)
 	}
 	value, err := fromYAML(in.Value, depth+1)
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package record turns what a store tells of a copy into what the wire says of it.
+// Package record converts the objects that a store reports into Changes and identities on the wire.
 //
-// A Change rebuilt from what is there has the id of the one that was sent when the
-// content was written, so telling of a copy again is telling of it once.
+// A Change rebuilt from the state of a store has the same id as the Change that was published when the content was
+// written, so that publishing it again is idempotent.
 package record
 
 import (
@@ -16,10 +16,10 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// Content returns the Change of a copy whose content is o: op ADD, in the store's time
-// in milliseconds. Digests, where o has any, count as verified; of a copy it says what it
-// is a copy of. A size that is negative and properties that the store cannot tell are unknown.
-// It has no id yet, and says nothing of who, why and which way.
+// Content returns the Change for a copy with content o: op ADD, at the time of o in milliseconds. The digests of o, if
+// any, count as verified. If o has an original, the Change carries its time and version. A negative size, and
+// properties that the store cannot report, are unknown. The caller sets the id (see Seal), user, agent, origin and
+// cause.
 func Content(c schemas.Copy, o storage.Object) *pb.Change {
 	ch := object(c, o)
 	ch.Op = pb.Op_OP_ADD
@@ -31,8 +31,8 @@ func Content(c schemas.Copy, o storage.Object) *pb.Change {
 	return ch
 }
 
-// Delete returns the Change of a copy that is gone: op DELETE, with version, size and
-// digests of what was there. It has no id yet.
+// Delete returns the Change for a deleted copy: op DELETE, with version, size and digests of the deleted content. The
+// caller sets the id.
 func Delete(c schemas.Copy, d storage.Deleted) *pb.Change {
 	ch := object(c, d.Object)
 	ch.Op = pb.Op_OP_DELETE
@@ -55,13 +55,13 @@ func object(c schemas.Copy, o storage.Object) *pb.Change {
 	return ch
 }
 
-// Original returns what o is to those that are made copies of it.
+// Original returns the reference to o that is stored with copies of o.
 func Original(o storage.Object) storage.Original {
 	return storage.Original{Modified: Time(o.Modified).AsTime(), Version: o.Version}
 }
 
-// Properties returns the media type and the properties on record that the store of a live copy has held. Those that
-// were only claimed are none.
+// Properties returns the media type and properties of a live copy according to r. It returns none if they were only
+// claimed.
 func Properties(r *pb.Record) storage.Properties {
 	if r.GetState() != pb.RecordState_RECORD_STATE_LIVE || r.GetPropertiesClaimed() {
 		return storage.Properties{}
@@ -69,8 +69,8 @@ func Properties(r *pb.Record) storage.Properties {
 	return storage.Properties{MediaType: r.GetMediaType(), User: r.GetProperties()}
 }
 
-// Describes reports whether the properties in r, which was read afresh, were reported of the content of a version or
-// with these digests. Incomparable: what is on record of their content does not say.
+// Describes reports whether the properties in r belong to the content with the given version or digests. It returns
+// Incomparable if r does not identify their content. The caller must have just read r.
 func Describes(r *pb.Record, version string, digests digest.Set) digest.Agreement {
 	name, of := r.GetVersion(), r.GetDigests()
 	if other := r.GetPropertiesOf(); other != nil {
@@ -82,24 +82,24 @@ func Describes(r *pb.Record, version string, digests digest.Set) digest.Agreemen
 	return digest.Set(of).Compare(digests)
 }
 
-// Seal gives ch the id that is a function of what it says, and returns it.
+// Seal sets the id of ch to its ChangeID, and returns ch.
 func Seal(ch *pb.Change) *pb.Change {
 	ch.Id = schemas.ChangeID(ch)
 	return ch
 }
 
-// Time returns t as it stands in messages: UTC, in milliseconds, cut off.
+// Time returns t for a message: in UTC, truncated to milliseconds.
 func Time(t time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(t.Truncate(time.Millisecond).UTC())
 }
 
-// Identity returns what pins o.
+// Identity returns the identity of o.
 func Identity(o storage.Object) *pb.Identity {
 	return &pb.Identity{Version: o.Version, Etag: o.ETag, Modified: timestamppb.New(o.Modified), Size: o.Size}
 }
 
-// Is reports whether o is the object that id pins: by version where id has one, else
-// by ETag, else by modification time and size. An identity that pins nothing is of no object.
+// Is reports whether id identifies o: by version if id has one, else by ETag, else by modification time and size. An
+// empty identity identifies no object.
 func Is(o storage.Object, id *pb.Identity) bool {
 	switch {
 	case id.GetVersion() != "":

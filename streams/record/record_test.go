@@ -27,7 +27,7 @@ var (
 
 func TestChanges(t *testing.T) {
 	bare := storage.Object{Item: "a/b.jpg", Modified: at, Version: "v1"}
-	unknown := full // but for the flag, which counts
+	unknown := full // with properties, which the flag overrides
 	unknown.PropertiesUnknown = true
 	tests := map[string]struct{ got, want *pb.Change }{
 		"content": {Content(c, full), &pb.Change{
@@ -39,15 +39,16 @@ func TestChanges(t *testing.T) {
 		"content without digests claims no provenance": {Content(c, bare), &pb.Change{
 			Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "a/b.jpg", Version: "v1", Time: atMS,
 		}},
-		"a size that is not known is not 0": {Content(c, storage.Object{Size: storage.UnknownSize, Modified: at}), &pb.Change{
+		"an unknown size is not 0": {Content(c, storage.Object{Size: storage.UnknownSize, Modified: at}), &pb.Change{
 			Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "a/b.jpg", SizeUnknown: true, Time: atMS,
 		}},
-		"properties that are not known are not none": {Content(c, unknown), &pb.Change{
+		"unknown properties are not empty": {Content(c, unknown), &pb.Change{
 			Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "a/b.jpg", Version: "v7", Etag: "e7", Size: 7,
 			Digests: map[string]string{"md5": "00ff"}, Provenance: pb.Provenance_PROVENANCE_VERIFIED, Time: atMS,
 			PropertiesUnknown: true,
 		}},
-		"delete of what nobody saw": {Delete(c, storage.Deleted{Object: storage.Object{Size: storage.UnknownSize}, Time: at}), &pb.Change{
+		"delete of an unknown content": {Delete(c, storage.Deleted{Object: storage.Object{Size: storage.UnknownSize},
+			Time: at}), &pb.Change{
 			Op: pb.Op_OP_DELETE, Account: "acme", Store: "1", Space: "photos", Item: "a/b.jpg", SizeUnknown: true, Time: atMS,
 		}},
 		"delete has the time of the delete": {Delete(c, storage.Deleted{Object: full, Time: at.Add(time.Second)}), &pb.Change{
@@ -71,24 +72,24 @@ func TestContentSharesNothing(t *testing.T) {
 	ch := Content(c, o)
 	o.Digests[digest.MD5] = "changed"
 	if ch.Digests["md5"] != "00ff" {
-		t.Error("a Change shares its digests with the object it was made of")
+		t.Error("the Change shares its digests with the object")
 	}
 }
 
-// A Change that is rebuilt from stat, whose time has more digits, and told as an update,
-// is the one that was sent.
+// A Change that is rebuilt from a stat, with another precision of time and as an update, has the id of the published
+// one.
 func TestSealIsStable(t *testing.T) {
-	sent := Seal(Content(c, full))
+	published := Seal(Content(c, full))
 	rebuilt := full
 	rebuilt.Modified = at.Truncate(time.Millisecond)
 	again := Content(c, rebuilt)
 	again.Op, again.User = pb.Op_OP_UPDATE, "somebody"
-	if got := Seal(again).GetId(); got != sent.GetId() || got == "" {
-		t.Errorf("got id %q, want %q", got, sent.GetId())
+	if got := Seal(again).GetId(); got != published.GetId() || got == "" {
+		t.Errorf("got id %q, want %q", got, published.GetId())
 	}
 	other := full
 	other.Version = "v8"
-	if Seal(Content(c, other)).GetId() == sent.GetId() {
+	if Seal(Content(c, other)).GetId() == published.GetId() {
 		t.Error("another version has the same id")
 	}
 }
@@ -102,16 +103,16 @@ func TestIs(t *testing.T) {
 		id   *pb.Identity
 		want bool
 	}{
-		"itself":                         {full, Identity(full), true},
-		"same version":                   {change(func(o *storage.Object) { o.Size = 1 }), Identity(full), true},
-		"other version":                  {change(func(o *storage.Object) { o.Version = "v8" }), Identity(full), false},
-		"same etag":                      {full, Identity(noVersion), true},
-		"other etag":                     {change(func(o *storage.Object) { o.ETag = "e8" }), Identity(noVersion), false},
-		"same time and size":             {full, Identity(plain), true},
-		"other size":                     {change(func(o *storage.Object) { o.Size = 8 }), Identity(plain), false},
-		"later by a nanosecond":          {change(func(o *storage.Object) { o.Modified = at.Add(1) }), Identity(plain), false},
-		"identity of nothing is nothing": {storage.Object{}, &pb.Identity{}, false},
-		"no identity":                    {full, nil, false},
+		"itself":                {full, Identity(full), true},
+		"same version":          {change(func(o *storage.Object) { o.Size = 1 }), Identity(full), true},
+		"other version":         {change(func(o *storage.Object) { o.Version = "v8" }), Identity(full), false},
+		"same etag":             {full, Identity(noVersion), true},
+		"other etag":            {change(func(o *storage.Object) { o.ETag = "e8" }), Identity(noVersion), false},
+		"same time and size":    {full, Identity(plain), true},
+		"other size":            {change(func(o *storage.Object) { o.Size = 8 }), Identity(plain), false},
+		"later by a nanosecond": {change(func(o *storage.Object) { o.Modified = at.Add(1) }), Identity(plain), false},
+		"empty identity":        {storage.Object{}, &pb.Identity{}, false},
+		"no identity":           {full, nil, false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -134,20 +135,20 @@ func TestDescribes(t *testing.T) {
 		digests digest.Set
 		want    digest.Agreement
 	}{
-		"the content on record":                                    {own, "v1", a, digest.Agree},
-		"its version, of which no digests are known":               {own, "v1", nil, digest.Agree},
-		"its version, and the bytes rot":                           {own, "v1", b, digest.Agree},
-		"its bytes in another version":                             {own, "v2", a, digest.Agree},
-		"other bytes":                                              {own, "v2", b, digest.Disagree},
-		"another version, of which no digests are known":           {own, "v2", nil, digest.Incomparable},
-		"another version, of which other digests are known":        {own, "v2", sha1, digest.Incomparable},
-		"no version, and no digests":                               {&pb.Record{}, "", nil, digest.Incomparable},
-		"of another content, which is back":                        {other, "v2", b, digest.Agree},
-		"of another content than the one on record":                {other, "v1", a, digest.Disagree},
-		"of another content, and no digests are known":             {other, "v1", nil, digest.Incomparable},
-		"of another content, whose version is there":               {other, "v0", nil, digest.Agree},
-		"of another content, of which nothing is on record":        {unread, "v1", a, digest.Incomparable},
-		"of another content, on record without a version, is back": {unnamed, "", b, digest.Agree},
+		"the content on record":                                {own, "v1", a, digest.Agree},
+		"its version, without digests":                         {own, "v1", nil, digest.Agree},
+		"its version with other bytes":                         {own, "v1", b, digest.Agree},
+		"its bytes in another version":                         {own, "v2", a, digest.Agree},
+		"other bytes":                                          {own, "v2", b, digest.Disagree},
+		"another version, without digests":                     {own, "v2", nil, digest.Incomparable},
+		"another version, with digests of another algorithm":   {own, "v2", sha1, digest.Incomparable},
+		"no version, and no digests":                           {&pb.Record{}, "", nil, digest.Incomparable},
+		"properties of another content, by digests":            {other, "v2", b, digest.Agree},
+		"properties of another content, the content on record": {other, "v1", a, digest.Disagree},
+		"properties of another content, without digests":       {other, "v1", nil, digest.Incomparable},
+		"properties of another content, by version":            {other, "v0", nil, digest.Agree},
+		"properties of an unknown content":                     {unread, "v1", a, digest.Incomparable},
+		"properties of another content without a version":      {unnamed, "", b, digest.Agree},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

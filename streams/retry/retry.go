@@ -1,7 +1,7 @@
-// Package retry classes errors and decides whether and when to try again.
+// Package retry classifies errors and decides whether and when to retry.
 //
-// An error is transient unless somebody who knows better said otherwise: Permanent,
-// Unavailable and Wait are the only ways to say so. Text is never matched.
+// Every error is transient unless it was wrapped by Permanent, Unavailable or Wait. The text of an error never decides
+// its class.
 package retry
 
 import (
@@ -11,22 +11,22 @@ import (
 	"time"
 )
 
-// A Class says what may be done about an error.
+// A Class determines how an error is handled.
 type Class int
 
-// The classes, in the order in which the worst of several errors wins.
+// The classes, from the mildest to the worst. Of several errors, the worst class counts.
 const (
-	// Transient errors may pass when tried again: time-outs, resets, 5xx.
+	// Transient errors may disappear on a retry: time-outs, resets, 5xx.
 	Transient Class = iota
-	// ClassWait: not due yet, or a fact from upstream is missing. Counted apart.
+	// ClassWait: the work is not due yet, or lacks information from upstream. Waits are counted apart from attempts.
 	ClassWait
-	// ClassUnavailable: a whole store or engine is away. Spends no attempt.
+	// ClassUnavailable: a whole store or engine is unavailable. It does not count as an attempt.
 	ClassUnavailable
-	// ClassPermanent: it can never work.
+	// ClassPermanent: no retry can succeed.
 	ClassPermanent
 )
 
-// String returns the class's name, as it stands in headers, rows and metrics.
+// String returns the name of the class in headers, rows and metrics.
 func (c Class) String() string {
 	switch c {
 	case ClassWait:
@@ -41,7 +41,7 @@ func (c Class) String() string {
 
 type classed struct {
 	class Class
-	cause string // of classes wait and unavailable
+	cause string // set by WaitFor and UnavailableFor
 	due   time.Time
 	err   error
 }
@@ -56,14 +56,14 @@ func mark(class Class, due time.Time, err error) error {
 	return &classed{class: class, due: due, err: err}
 }
 
-// Permanent marks err as one that no retry will cure. Permanent(nil) is nil, as are its siblings'.
+// Permanent marks err as permanent: no retry can succeed. Permanent(nil) is nil, as it is for Unavailable and Wait.
 func Permanent(err error) error { return mark(ClassPermanent, time.Time{}, err) }
 
-// Unavailable marks err as the absence of a whole store or engine.
+// Unavailable marks err as the unavailability of a whole store or engine.
 func Unavailable(err error) error { return mark(ClassUnavailable, time.Time{}, err) }
 
-// UnavailableFor is Unavailable with a word for what is away. Messages that wait for it are counted by that word, and
-// trying one of them again costs little while it is away: whoever returns the error knows before it is tried.
+// UnavailableFor is like Unavailable, and names the unavailable part. Waiting messages are counted by that name. Its
+// callers know the unavailability in advance, so that a retry costs little while it lasts.
 func UnavailableFor(cause string, err error) error {
 	if err == nil {
 		return nil
@@ -71,11 +71,11 @@ func UnavailableFor(cause string, err error) error {
 	return &classed{class: ClassUnavailable, cause: cause, err: err}
 }
 
-// Wait marks err as one that time may cure; due may be zero: then the lanes decide.
+// Wait marks err as one that may disappear by time due. If due is zero, the delay lanes determine the wait.
 func Wait(err error, due time.Time) error { return mark(ClassWait, due, err) }
 
-// WaitFor is Wait with a word for what is waited for. Waits of one message are counted by it, so that each of several
-// causes has all its waits.
+// WaitFor is like Wait, and names the cause of the wait. The waits of a message are counted by cause, so that the limit
+// on waits applies to each cause alone.
 func WaitFor(cause string, err error, due time.Time) error {
 	if err == nil {
 		return nil
@@ -83,7 +83,7 @@ func WaitFor(cause string, err error, due time.Time) error {
 	return &classed{class: ClassWait, cause: cause, due: due, err: err}
 }
 
-// ClassOf returns the class of err: that of the outermost mark, else Transient.
+// ClassOf returns the class of err: the class of its outermost mark, or Transient if it has none.
 func ClassOf(err error) Class {
 	var c *classed
 	if errors.As(err, &c) {
@@ -92,10 +92,10 @@ func ClassOf(err error) Class {
 	return Transient
 }
 
-// IsPermanent reports whether no retry will cure err.
+// IsPermanent reports whether err is of class permanent.
 func IsPermanent(err error) bool { return err != nil && ClassOf(err) == ClassPermanent }
 
-// Due returns when an error of class wait wants to be looked at again; zero if it did not say.
+// Due returns the time for the next attempt after an error of class wait; zero if none is set.
 func Due(err error) time.Time {
 	var c *classed
 	if errors.As(err, &c) {
@@ -104,19 +104,19 @@ func Due(err error) time.Time {
 	return time.Time{}
 }
 
-// A Policy says how often to try in place and how long to wait between.
+// A Policy limits the retries of one call, and the waits between them.
 type Policy struct {
-	Attempts int           // calls in all; 0 means until Elapsed or for ever
-	Wait     time.Duration // before the second call; doubles after each, with jitter
-	MaxWait  time.Duration // bound of one wait
-	Elapsed  time.Duration // no call is begun later than this after the first; 0 means no bound
+	Attempts int           // number of calls in all; 0 means no limit
+	Wait     time.Duration // wait before the second call; doubles with each call, with jitter
+	MaxWait  time.Duration // longest single wait; 0 means no limit
+	Elapsed  time.Duration // no call begins later than this after the first; 0 means no limit
 }
 
-// Do calls f until it succeeds, returns an error that is not Transient, the policy is
-// used up, or ctx is done. It returns how often it called f and the last error, or
-// the cause of ctx. If each is not nil, it is told of every failure that will be
-// followed by another call.
-func (p Policy) Do(ctx context.Context, f func() error, each func(attempt int, wait time.Duration, err error)) (attempts int, err error) {
+// Do calls f until it succeeds, returns an error that is not Transient, the policy is exhausted, or ctx is done. It
+// returns the number of calls and the last error, or the cause of ctx. If each is not nil, Do calls it before the wait
+// that follows a failed call.
+func (p Policy) Do(ctx context.Context, f func() error, each func(attempt int, wait time.Duration,
+	err error)) (attempts int, err error) {
 	start := time.Now()
 	for n := 1; ; n++ {
 		err := f()
@@ -140,7 +140,8 @@ func (p Policy) Do(ctx context.Context, f func() error, each func(attempt int, w
 	}
 }
 
-// Backoff returns how long to wait after the nth failure: between half and all of Wait·2^(n-1), at most MaxWait.
+// Backoff returns the wait after the nth failure. It is random between half and all of Wait·2^(n-1), bounded by
+// MaxWait.
 func (p Policy) Backoff(n int) time.Duration {
 	wait := p.Wait
 	for range n - 1 {
@@ -157,7 +158,7 @@ func (p Policy) Backoff(n int) time.Duration {
 	return wait/2 + rand.N(wait/2)
 }
 
-// Sleep waits for d or for ctx, whose cause it then returns.
+// Sleep waits for d. If ctx ends first, Sleep returns its cause.
 func Sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -180,14 +181,13 @@ func CauseOf(err error) string {
 
 type watchKey struct{}
 
-// Watched returns a context whose Alive calls f.
+// Watched returns a context for which Alive calls f.
 func Watched(ctx context.Context, f func()) context.Context {
 	return context.WithValue(ctx, watchKey{}, f)
 }
 
-// Alive tells whoever watches the task behind ctx that it gets on. Tasks that may be long call
-// it now and then, such as after each piece of a file: one that does not, and is not done either, is
-// taken for one that hangs.
+// Alive reports progress to the function that Watched added to ctx, if any. Long tasks call it regularly, for example
+// after each part of a file. A task that neither reports progress nor ends is considered stuck.
 func Alive(ctx context.Context) {
 	if f, ok := ctx.Value(watchKey{}).(func()); ok {
 		f()

@@ -9,8 +9,8 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// Of what persons said of a space the newest counts: in one partition that is the last record, whatever the clocks of the
-// brokers say, and among partitions, whose records come in no order, the one with the latest time.
+// The newest declaration about a space counts. In one partition that is the last record, even if the clocks of brokers
+// differ. Among partitions, which have no common order, it is the one with the latest time.
 func TestGone(t *testing.T) {
 	base := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	at := func(hours int) time.Time { return base.Add(time.Duration(hours) * time.Hour) }
@@ -46,7 +46,7 @@ func TestGone(t *testing.T) {
 			var g Gone
 			for _, r := range tt.records {
 				g.Apply(r.partition, at(r.hours), &pb.AdminAction{Action: r.action, Account: "acme", Store: r.store, Space: r.space,
-					Time: timestamppb.New(at(9))}) // the person's clock says nothing
+					Time: timestamppb.New(at(9))}) // the clock of the operator does not count
 			}
 			if got := g.Since("acme", "2", "photos"); !got.Equal(tt.want) {
 				t.Errorf("got %v, want %v", got, tt.want)

@@ -14,8 +14,8 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// check takes the result of a check. What is not final, or was overtaken by a change,
-// moves nothing, and neither does a check that found nothing out.
+// check handles the result of a check. It ignores results that are not final, were overtaken by a change, or have no
+// conclusive verdict.
 func (s *Steward) check(ctx context.Context, r *pb.FixityResult) ([]schemas.Message, error) {
 	if !r.GetFinal() || r.GetOvertaken() {
 		return nil, nil
@@ -33,77 +33,77 @@ func (s *Steward) check(ctx context.Context, r *pb.FixityResult) ([]schemas.Mess
 	return append(out, s.metadata(r)...), nil
 }
 
-// metadata opens, adds to or closes the incident of a copy whose media type and properties are on record and cannot be told
-// by its store, whatever the check found of the bytes.
+// metadata opens, updates or closes the incident of a copy that has lost the media type and properties on record.
+// It does not depend on the verdict about the bytes.
 func (s *Steward) metadata(r *pb.FixityResult) []schemas.Message {
-	place, damaged := schemas.CopyOf(r), r.GetMetadata() == pb.Metadata_METADATA_DAMAGED
-	if r.GetMetadata() == pb.Metadata_METADATA_UNSPECIFIED || !damaged && s.table.of(place) == nil { // nearly always
+	cp, damaged := schemas.CopyOf(r), r.GetMetadata() == pb.Metadata_METADATA_DAMAGED
+	if r.GetMetadata() == pb.Metadata_METADATA_UNSPECIFIED || !damaged && s.table.of(cp) == nil { // usual case
 		return nil
 	}
-	defer s.lock(place)()
+	defer s.lock(cp)()
 	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
-	i := s.table.get(schemas.Key(place.Account, place.Store, place.Space, place.Item, kindMetadata))
+	i := s.table.get(schemas.Key(cp.Account, cp.Store, cp.Space, cp.Item, kindMetadata))
 	started := r.GetStarted().AsTime()
-	older := started.Before(s.table.newest(place)) || started.Before(i.GetChecked().AsTime())
+	older := started.Before(s.table.newest(cp)) || started.Before(i.GetChecked().AsTime())
 	switch {
-	case knows(i, c.ref):
-		return s.tell(i, c.ref)
+	case hasRef(i, c.ref):
+		return s.save(i, c.ref)
 	case closed(i) && (!damaged || older):
 		return nil
 	case older:
-		i = edit(i)
+		i = clone(i)
 		s.step(i, stepOlder, c, r.GetMetadata().String())
-		return s.tell(i, c.ref)
+		return s.save(i, c.ref)
 	case !damaged:
-		i = edit(i)
+		i = clone(i)
 		i.State, i.Checked, i.Closed = pb.IncidentState_INCIDENT_STATE_CLOSED, r.GetStarted(), r.GetFinished()
 		s.step(i, stepClosed, c, "")
-		return s.tell(i, c.ref)
+		return s.save(i, c.ref)
 	case closed(i):
-		i = s.open(place, kindMetadata, i, c)
+		i = s.open(cp, kindMetadata, i, c)
 		s.step(i, stepOpened, c, r.GetMetadataDetail())
-		s.log.Warn("incident opened", "copy", place.String(), "kind", kindMetadata, "check", c.ref)
+		s.log.Warn("open incident", "copy", cp.String(), "kind", kindMetadata, "check", c.ref)
 	default:
-		i = edit(i)
+		i = clone(i)
 		s.step(i, stepSeenAgain, c, r.GetMetadataDetail())
 	}
 	i.Checked, i.Object, i.Size = r.GetStarted(), r.GetObject(), r.GetObject().GetSize()
-	return s.tell(i, c.ref)
+	return s.save(i, c.ref)
 }
 
-// passed closes the incidents of a copy that is well, or that is rightly gone.
+// passed closes the incidents of a copy that is intact or was deleted on purpose.
 func (s *Steward) passed(r *pb.FixityResult) []schemas.Message {
-	place := schemas.CopyOf(r)
-	if s.table.of(place) == nil { // nearly always
+	cp := schemas.CopyOf(r)
+	if s.table.of(cp) == nil { // usual case
 		return nil
 	}
-	defer s.lock(place)()
+	defer s.lock(cp)()
 	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
 	var out []schemas.Message
-	for _, i := range s.table.of(place) {
+	for _, i := range s.table.of(cp) {
 		switch {
 		case i.GetKind() == kindMetadata && r.GetVerdict() != pb.Verdict_VERDICT_MOOT: // see metadata
 			continue
-		case knows(i, c.ref):
-			out = append(out, s.tell(i, c.ref)...)
+		case hasRef(i, c.ref):
+			out = append(out, s.save(i, c.ref)...)
 			continue
 		case closed(i), !cures(r, i.GetKind()):
 			continue
 		}
-		i = edit(i)
+		i = clone(i)
 		if r.GetStarted().AsTime().Before(i.GetChecked().AsTime()) {
 			s.step(i, stepOlder, c, r.GetFinding())
 		} else {
 			i.State, i.Checked, i.Closed = pb.IncidentState_INCIDENT_STATE_CLOSED, r.GetStarted(), r.GetFinished()
 			s.step(i, stepClosed, c, r.GetFinding())
 		}
-		out = append(out, s.tell(i, c.ref)...)
+		out = append(out, s.save(i, c.ref)...)
 	}
 	return out
 }
 
-// cures says whether a result that is good closes incidents of kind: what was found by
-// reading bytes is closed only by reading bytes, and what was found beside another copy only beside that.
+// cures reports whether a good result closes incidents of kind. A fault that was found by reading bytes needs a check
+// that reads bytes, and a difference from another copy needs a comparison with that copy.
 func cures(r *pb.FixityResult, kind string) bool {
 	switch {
 	case r.GetVerdict() == pb.Verdict_VERDICT_MOOT:
@@ -120,59 +120,60 @@ func cures(r *pb.FixityResult, kind string) bool {
 	return true
 }
 
-// failed opens the incident of a check that found a fault, or adds to it.
+// failed opens or updates the incident of a check that found a fault.
 func (s *Steward) failed(ctx context.Context, r *pb.FixityResult) ([]schemas.Message, error) {
-	if r.GetFinding() == kindUncaptured && takenIn(r) {
+	if r.GetFinding() == kindUncaptured && captured(r) {
 		return nil, nil
 	}
-	place := schemas.CopyOf(r)
-	defer s.lock(place)()
+	cp := schemas.CopyOf(r)
+	defer s.lock(cp)()
 	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
-	i := s.table.get(schemas.Key(place.Account, place.Store, place.Space, place.Item, r.GetFinding()))
-	older := r.GetStarted().AsTime().Before(s.table.newest(place))
+	i := s.table.get(schemas.Key(cp.Account, cp.Store, cp.Space, cp.Item, r.GetFinding()))
+	older := r.GetStarted().AsTime().Before(s.table.newest(cp))
 	switch {
-	case knows(i, c.ref):
-		return s.tell(i, c.ref), nil
+	case hasRef(i, c.ref):
+		return s.save(i, c.ref), nil
 	case older && i == nil:
-		s.log.Info("fault of an older check ignored", "copy", place.String(), "check", c.ref, "kind", r.GetFinding())
+		s.log.Info("ignore fault of an older check", "copy", cp.String(), "check", c.ref, "kind", r.GetFinding())
 		return nil, nil
 	case older:
-		i = edit(i)
+		i = clone(i)
 		s.step(i, stepOlder, c, r.GetFinding())
-		return s.tell(i, c.ref), nil
+		return s.save(i, c.ref), nil
 	}
 	if closed(i) {
-		i = s.open(place, r.GetFinding(), i, c)
+		i = s.open(cp, r.GetFinding(), i, c)
 		s.step(i, stepOpened, c, r.GetDetail())
-		s.log.Warn("incident opened", "copy", place.String(), "kind", i.GetKind(), "row", r.GetRow(), "check", c.ref)
+		s.log.Warn("open incident", "copy", cp.String(), "kind", i.GetKind(), "row", r.GetRow(), "check", c.ref)
 	} else {
-		i = edit(i)
+		i = clone(i)
 		s.step(i, stepSeenAgain, c, r.GetDetail())
 	}
 	i.Checked = r.GetStarted()
-	if r.GetReason() != pb.FixityReason_FIXITY_REASON_REPAIR && s.onItsWay(i, c) {
-		return s.tell(i, c.ref), nil
+	if r.GetReason() != pb.FixityReason_FIXITY_REASON_REPAIR && s.repairInProgress(i, c) {
+		return s.save(i, c.ref), nil
 	}
 	i.Row, i.Expected, i.Found, i.Object = r.GetRow(), expected(r), found(r), r.GetObject()
-	if size := r.GetObject().GetSize(); size > 0 { // nothing is known of one that is gone
+	if size := r.GetObject().GetSize(); size > 0 { // 0 if the object is missing
 		i.Size = size
 	}
-	err := s.treat(ctx, i, c)
+	err := s.applyMode(ctx, i, c)
 	switch {
 	case retry.ClassOf(err) == retry.ClassUnavailable:
-		// The fault is a fact, and is told; only the order waits. It comes from the check
-		// that tell asks for: that one reads the records too, so it goes on until they
-		// answer, and it sees what became of the copy meanwhile.
+		// The fault is certain, so the incident is published; only the repair order waits. The check that save requests
+		// leads to the order. That check needs the records too, so it waits until they are available, and it examines
+		// the copy as it is then.
 		s.step(i, stepUnknown, c, "")
-		s.log.Warn("repair is put off: what could be its source is not known", "copy", place.String(), "kind", i.GetKind(), "err", err)
+		s.log.Warn("postpone repair: the records of its sources are unavailable",
+			"copy", cp.String(), "kind", i.GetKind(), "err", err)
 	case err != nil:
 		return nil, err
 	}
-	return s.tell(i, c.ref), nil
+	return s.save(i, c.ref), nil
 }
 
-// onItsWay says that a repair was ordered not too long ago and has not come to an end.
-func (s *Steward) onItsWay(i *pb.Incident, c cause) bool {
+// repairInProgress reports whether a repair was ordered less than Patience ago and has no result yet.
+func (s *Steward) repairInProgress(i *pb.Incident, c cause) bool {
 	if i.GetState() != pb.IncidentState_INCIDENT_STATE_REPAIRING {
 		return false
 	}
@@ -180,8 +181,8 @@ func (s *Steward) onItsWay(i *pb.Incident, c cause) bool {
 	return n >= 0 && c.at.Sub(i.GetSteps()[n].GetTime().AsTime()) < s.config.Patience
 }
 
-// treat does about an open incident what the store's mode says.
-func (s *Steward) treat(ctx context.Context, i *pb.Incident, c cause) error {
+// applyMode starts or requests a repair according to the mode of the store.
+func (s *Steward) applyMode(ctx context.Context, i *pb.Incident, c cause) error {
 	if !Repairable(i.GetKind()) {
 		return nil
 	}
@@ -191,7 +192,7 @@ func (s *Steward) treat(ctx context.Context, i *pb.Incident, c cause) error {
 	}
 	switch mode {
 	case Auto:
-		return s.order(ctx, i, c)
+		return s.orderRepair(ctx, i, c)
 	case Approve:
 		if i.GetState() != pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL {
 			i.State = pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL
@@ -203,25 +204,25 @@ func (s *Steward) treat(ctx context.Context, i *pb.Incident, c cause) error {
 	return nil
 }
 
-// Repairable reports whether there is a repair for incidents of kind.
+// Repairable reports whether incidents of kind can be repaired.
 func Repairable(kind string) bool {
 	return kind == kindCorrupt || kind == kindMissing || kind == kindReplaced
 }
 
-// order has the copy repaired from a good one, if there is one and the steps so far allow it.
-func (s *Steward) order(ctx context.Context, i *pb.Incident, c cause) error {
+// orderRepair orders a repair from a good copy, if there is one and the limit of repairs is not reached.
+func (s *Steward) orderRepair(ctx context.Context, i *pb.Incident, c cause) error {
 	log := s.log.With("copy", schemas.CopyOf(i).String(), "kind", i.GetKind(), "incident", i.GetId())
 	i.State = pb.IncidentState_INCIDENT_STATE_OPEN
 	if c.by == "" && int(i.GetRepairs()) >= s.config.MaxRepairs {
-		if !has(i, stepExhausted) {
+		if !hasStep(i, stepExhausted) {
 			s.step(i, stepExhausted, c, "")
-			log.Error("repairs are exhausted: a person must decide", "repairs", i.GetRepairs())
+			log.Error("stop repairs: the limit is reached and an operator must decide", "repairs", i.GetRepairs())
 		}
 		return nil
 	}
 	if len(i.GetExpected()) == 0 {
 		s.step(i, stepNoDigests, c, "")
-		log.Error("no repair: what the copy should be is not on record, or only claimed")
+		log.Error("skip repair: no verified digests are on record")
 		return nil
 	}
 	source, size, err := s.source(ctx, i)
@@ -230,7 +231,7 @@ func (s *Steward) order(ctx context.Context, i *pb.Incident, c cause) error {
 	}
 	if source == "" {
 		s.step(i, stepNoCopy, c, "")
-		log.Error("no repair: no good copy is left")
+		log.Error("skip repair: no good copy is left")
 		return nil
 	}
 	i.State = pb.IncidentState_INCIDENT_STATE_REPAIRING
@@ -239,24 +240,25 @@ func (s *Steward) order(ctx context.Context, i *pb.Incident, c cause) error {
 	}
 	i.Repairs++
 	s.step(i, stepOrdered, c, source)
-	log.Info("repair ordered", "source", source, "number", i.GetRepairs())
+	log.Info("order repair", "source", source, "number", i.GetRepairs())
 	return nil
 }
 
-// freshWait bounds how long the records are waited for. It is less than a message may be
-// at work before it is put aside as failed: not to know is no failure of the message.
-const freshWait = 8 * time.Second
+// recordsTimeout is the longest wait for records. It is less than the time limit of a message, because unavailable
+// records are not a failure of the message.
+const recordsTimeout = 8 * time.Second
 
-// source returns, with the size that is on record, the first store whose copy is on record with the digests that i's copy
-// should have, and has no open incident itself; empty where there is none. Stores that i
-// had a repair ordered from come last: that did not cure it, and their copies may not be
-// what the record says. An error is of class unavailable, or the end of a ctx that was
-// cancelled.
+// source returns the first store with a copy that has no open incident and is on record with the expected digests of i,
+// and the recorded size of that copy; empty if there is none. Stores that an earlier repair of i used come last: that
+// repair had no success, so their copies may differ from the record. An error is of class unavailable, or the cause of
+// a cancelled ctx.
 func (s *Steward) source(ctx context.Context, i *pb.Incident) (store string, size int64, err error) {
 	var copies []schemas.Copy
 	for _, store := range s.stores.Others(i.GetAccount(), i.GetSpace(), i.GetStore()) {
 		other := schemas.Copy{Account: i.GetAccount(), Store: store, Space: i.GetSpace(), Item: i.GetItem()}
-		if !slices.ContainsFunc(s.table.of(other), func(i *pb.Incident) bool { return !closed(i) && bad(i.GetKind()) }) {
+		if !slices.ContainsFunc(s.table.of(other), func(i *pb.Incident) bool {
+			return !closed(i) && excludesSource(i.GetKind())
+		}) {
 			copies = append(copies, other)
 		}
 	}
@@ -269,11 +271,12 @@ func (s *Steward) source(ctx context.Context, i *pb.Incident) (store string, siz
 	}
 	for n, r := range records {
 		m := r.GetManifest()
-		if m.GetState() != pb.RecordState_RECORD_STATE_LIVE || digest.Set(m.GetDigests()).Compare(i.GetExpected()) != digest.Agree {
+		if m.GetState() != pb.RecordState_RECORD_STATE_LIVE ||
+			digest.Set(m.GetDigests()).Compare(i.GetExpected()) != digest.Agree {
 			continue
 		}
 		other := copies[n].Store
-		if !tried(i, other) {
+		if !triedSource(i, other) {
 			return other, m.GetSize(), nil
 		}
 		if store == "" {
@@ -283,10 +286,10 @@ func (s *Steward) source(ctx context.Context, i *pb.Incident) (store string, siz
 	return store, size, nil
 }
 
-// fresh reads the records of copies. That ctx has a deadline which passes tells no more
-// of them than that they do not answer; that it was cancelled tells nothing.
+// fresh reads the records of copies. A deadline of ctx that passes means that the records are unavailable. If ctx is
+// cancelled, fresh returns its cause.
 func (s *Steward) fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
-	wait, cancel := context.WithTimeout(ctx, freshWait)
+	wait, cancel := context.WithTimeout(ctx, recordsTimeout)
 	defer cancel()
 	records, err := s.records.Fresh(wait, copies)
 	switch {
@@ -298,20 +301,20 @@ func (s *Steward) fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyR
 	return nil, retry.Unavailable(fmt.Errorf("read records of the other copies afresh: %w", err))
 }
 
-// bad says that a copy with an open incident of kind is no source of a repair.
-func bad(kind string) bool {
+// excludesSource reports whether a copy with an open incident of kind must not be the source of a repair.
+func excludesSource(kind string) bool {
 	return Repairable(kind) || kind == "no-quorum" || kind == "source-missing" || kind == kindBack
 }
 
-// takenIn says that the check took in what nobody had told of, as it should: a
-// baseline's, or of a row without digests.
-func takenIn(r *pb.FixityResult) bool {
+// captured reports whether the check has added an unreported copy to the records as intended: in a baseline round, or
+// for a record without digests.
+func captured(r *pb.FixityResult) bool {
 	const digests = pb.EvidenceState_EVIDENCE_STATE_DIGESTS
 	return r.GetBaseline() || r.GetManifest().GetState() == digests || r.GetAudit().GetState() == digests
 }
 
-// expected returns the digests that the copy should have: what manifest and audit log
-// say together and is verified. Empty where they contradict each other.
+// expected returns the digests that the copy should have: all verified digests of manifest and audit log. It returns
+// nil if they contradict each other.
 func expected(r *pb.FixityResult) map[string]string {
 	var all, verified digest.Set
 	for _, e := range [...]*pb.Evidence{r.GetManifest(), r.GetAudit()} {
@@ -329,7 +332,7 @@ func expected(r *pb.FixityResult) map[string]string {
 	return verified
 }
 
-// found returns the digests that the copy has.
+// found returns the digests that the check found.
 func found(r *pb.FixityResult) map[string]string {
 	if d := r.GetContent().GetDigests(); len(d) > 0 {
 		return maps.Clone(d)

@@ -30,24 +30,24 @@ const (
 	stepUnknown    = "records-unknown"
 	stepClosed     = "closed"
 	stepOutdated   = "decision-outdated"
-	stepOther      = "repair-ordered-by-another" // Ref: the command
+	stepOther      = "repair-ordered-by-another" // Ref is the id of the command
 	kindCorrupt    = "content-corrupt"
 	kindMissing    = "content-missing"
 	kindReplaced   = "replaced"
 	kindUncaptured = "not-captured"
 	kindBack       = "resurrected"  // present under a tombstone
-	kindDiffers    = "copy-differs" // from its source, whose content no client has reported
+	kindDiffers    = "copy-differs" // from its source, but no client has reported the content of the source
 	kindMetadata   = "metadata-damaged"
 )
 
-// A cause is the message that makes an incident change.
+// A cause is the message that changes an incident.
 type cause struct {
-	ref string // its id
-	by  string // the person behind it, if there is one
+	ref string // id of the message
+	by  string // the operator, if there is one
 	at  time.Time
 }
 
-// step adds a step to an incident that is being changed.
+// step adds a step to i, which must be a clone.
 func (s *Steward) step(i *pb.Incident, action string, c cause, detail string) {
 	i.StepCount++
 	i.Updated = timestamppb.New(c.at)
@@ -57,12 +57,12 @@ func (s *Steward) step(i *pb.Incident, action string, c cause, detail string) {
 	}
 }
 
-// edit returns a form of i that may be changed.
-func edit(i *pb.Incident) *pb.Incident { return proto.CloneOf(i) }
+// clone returns a copy of i that may be changed.
+func clone(i *pb.Incident) *pb.Incident { return proto.CloneOf(i) }
 
-// open returns a new incident of c. Of two incidents of one key the one that was opened later counts, so it is not dated
-// before the last one, nil if there was none: the clocks of checkers differ.
-func (s *Steward) open(place schemas.Copy, kind string, last *pb.Incident, c cause) *pb.Incident {
+// open returns a new incident caused by c. last is the previous incident of the same key, or nil. The one opened later
+// is the current one, so open never sets a time before that of last, even if the clocks of checkers differ.
+func (s *Steward) open(cp schemas.Copy, kind string, last *pb.Incident, c cause) *pb.Incident {
 	opened := c.at
 	if last != nil {
 		for _, at := range []time.Time{last.GetOpened().AsTime().Add(time.Millisecond), last.GetClosed().AsTime()} {
@@ -72,15 +72,15 @@ func (s *Steward) open(place schemas.Copy, kind string, last *pb.Incident, c cau
 		}
 	}
 	i := &pb.Incident{
-		Account: place.Account, Store: place.Store, Space: place.Space, Item: place.Item, Kind: kind,
+		Account: cp.Account, Store: cp.Store, Space: cp.Space, Item: cp.Item, Kind: kind,
 		State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: timestamppb.New(opened),
 	}
 	i.Id = schemas.ID("incident", schemas.IncidentKey(i), c.ref)
 	return i
 }
 
-// Seen returns a digest of what a person who decides about an incident knows of its copy: what it is and what it should
-// be. It is the same for a record of the topic and for a row of the table.
+// Seen returns a digest of the facts that a decision about an incident is based on: the actual and the expected state
+// of its copy. It is the same for a record of the topic and for a row of the table.
 func Seen(i *pb.Incident) string {
 	parts := []string{"seen", strconv.Itoa(int(i.GetRow()))}
 	if o := i.GetObject(); o.GetVersion() != "" || o.GetEtag() != "" || o.GetModified() != nil {
@@ -98,9 +98,9 @@ func Seen(i *pb.Incident) string {
 	return schemas.ID(parts...)
 }
 
-// meant says that a person decided about i as it is now. An action of an older program names neither the incident nor
-// what was seen of it: it is about what was found before it.
-func meant(i *pb.Incident, a *pb.AdminAction) bool {
+// stillApplies reports whether i is unchanged since the decision a. Actions of older programs carry neither the id of
+// the incident nor the digest of Seen; they apply if no check has found a fault since.
+func stillApplies(i *pb.Incident, a *pb.AdminAction) bool {
 	if a.GetIncident() != "" {
 		return a.GetIncident() == i.GetId() && a.GetSeen() == Seen(i)
 	}
@@ -113,31 +113,31 @@ func meant(i *pb.Incident, a *pb.AdminAction) bool {
 	return !i.GetOpened().AsTime().After(at)
 }
 
-// closed says that i, which may be nil, is no open incident.
+// closed reports whether i is nil or closed.
 func closed(i *pb.Incident) bool {
 	return i == nil || i.GetState() == pb.IncidentState_INCIDENT_STATE_CLOSED
 }
 
-// knows says that the message ref has been taken into account.
-func knows(i *pb.Incident, ref string) bool {
+// hasRef reports whether a step of i was caused by the message ref.
+func hasRef(i *pb.Incident, ref string) bool {
 	return slices.ContainsFunc(i.GetSteps(), func(s *pb.IncidentStep) bool { return s.GetRef() == ref })
 }
 
-// has says that i has taken a step.
-func has(i *pb.Incident, action string) bool {
+// hasStep reports whether i has a step with the given action.
+func hasStep(i *pb.Incident, action string) bool {
 	return slices.ContainsFunc(i.GetSteps(), func(s *pb.IncidentStep) bool { return s.GetAction() == action })
 }
 
-// tried says that a repair of i was ordered from store.
-func tried(i *pb.Incident, store string) bool {
+// triedSource reports whether a repair of i from store was ordered.
+func triedSource(i *pb.Incident, store string) bool {
 	return slices.ContainsFunc(i.GetSteps(), func(s *pb.IncidentStep) bool {
 		return s.GetAction() == stepOrdered && s.GetDetail() == store
 	})
 }
 
-// tell keeps i and returns it as a message, with what ref led to as long as that is
-// still out: the order, or the check in its place.
-func (s *Steward) tell(i *pb.Incident, ref string) []schemas.Message {
+// save stores i in the table and returns the messages to publish: i itself and, unless it is finished, the repair order
+// or the postponed check that the message ref caused.
+func (s *Steward) save(i *pb.Incident, ref string) []schemas.Message {
 	s.table.set(i)
 	out := []schemas.Message{{Topic: schemas.Incidents, Body: i}}
 	if order := ordered(i, ref); order != nil {
@@ -147,19 +147,19 @@ func (s *Steward) tell(i *pb.Incident, ref string) []schemas.Message {
 		}
 		out = append(out, schemas.Message{Topic: topic, Body: order})
 	}
-	if task := putOff(i, ref); task != nil {
-		m := s.asked(task)
+	if task := postponedCheck(i, ref); task != nil {
+		m := s.checkRequest(task)
 		m.Due = task.GetTime().AsTime().Add(s.config.Recheck)
 		out = append(out, m)
 	}
 	return out
 }
 
-// large says that an item of size bytes is of the class large.
+// large reports whether an item of size bytes is of class large.
 func (s *Steward) large(size int64) bool { return s.config.Large > 0 && size >= s.config.Large }
 
-// asked is the message that asks for the check that task is, in its class.
-func (s *Steward) asked(task *pb.FixityTask) schemas.Message {
+// checkRequest returns the message for a check, with the topic and priority for its size.
+func (s *Steward) checkRequest(task *pb.FixityTask) schemas.Message {
 	topic := schemas.FixityHigh
 	if s.large(task.GetSize()) {
 		topic, task.Priority = schemas.FixityLarge, pb.Priority_PRIORITY_LARGE
@@ -167,12 +167,13 @@ func (s *Steward) asked(task *pb.FixityTask) schemas.Message {
 	return schemas.Message{Topic: topic, Body: task}
 }
 
-// putOff rebuilds the task of the check that stands in for the order that ref could not
-// give; nil where it gave one, or where a repair has been ordered since. The task's
-// reason is not repair, whose failure means that a repair has come to its end: one that
-// another check orders meanwhile is let finish.
-func putOff(i *pb.Incident, ref string) *pb.FixityTask {
-	n := slices.IndexFunc(i.GetSteps(), func(s *pb.IncidentStep) bool { return s.GetAction() == stepUnknown && s.GetRef() == ref })
+// postponedCheck returns the check that replaces the repair order if the message ref could not order a repair because
+// the records were unavailable. It returns nil if a repair has been ordered. The reason of the task is not
+// FIXITY_REASON_REPAIR, because a failed check with that reason would end a repair that was ordered meanwhile.
+func postponedCheck(i *pb.Incident, ref string) *pb.FixityTask {
+	n := slices.IndexFunc(i.GetSteps(), func(s *pb.IncidentStep) bool {
+		return s.GetAction() == stepUnknown && s.GetRef() == ref
+	})
 	if n < 0 || n < lastOrder(i) || i.GetState() != pb.IncidentState_INCIDENT_STATE_OPEN {
 		return nil
 	}
@@ -184,12 +185,12 @@ func putOff(i *pb.Incident, ref string) *pb.FixityTask {
 	}
 }
 
-// orderID is the id of the nth order of repair of an incident.
+// orderID returns the id of the nth repair order of an incident.
 func orderID(incident string, n int32) string {
 	return schemas.ID("repair", incident, strconv.Itoa(int(n)))
 }
 
-// orderNumber says which order of i a command was; 0 where it was none.
+// orderNumber returns the number of the repair order of i with the id command; 0 if there is none.
 func orderNumber(i *pb.Incident, command string) int32 {
 	for n := i.GetRepairs(); n > 0; n-- {
 		if orderID(i.GetId(), n) == command {
@@ -199,7 +200,7 @@ func orderNumber(i *pb.Incident, command string) int32 {
 	return 0
 }
 
-// lastOrder returns which step of i ordered the newest repair; -1 where none did.
+// lastOrder returns the index of the step of i that ordered the newest repair; -1 if there is none.
 func lastOrder(i *pb.Incident) int {
 	n := len(i.GetSteps()) - 1
 	for n >= 0 && i.Steps[n].GetAction() != stepOrdered {
@@ -208,8 +209,8 @@ func lastOrder(i *pb.Incident) int {
 	return n
 }
 
-// ordered rebuilds the order of repair that ref gave; nil where it gave none, or where
-// the repair is over.
+// ordered returns the repair order that the message ref caused. It returns nil if ref caused none or the repair has
+// finished.
 func ordered(i *pb.Incident, ref string) *pb.DuplicationCommand {
 	if i.GetState() != pb.IncidentState_INCIDENT_STATE_REPAIRING {
 		return nil

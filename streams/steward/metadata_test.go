@@ -15,79 +15,82 @@ func damaged(r *pb.FixityResult) {
 
 func intact(r *pb.FixityResult) { r.Metadata = pb.Metadata_METADATA_INTACT }
 
-// Properties that a store has lost are an incident whatever the check found of the bytes. It is closed when they are there
-// again, or the copy is rightly gone, and not by a check that says nothing of them.
+// Lost properties open an incident, with any verdict about the bytes. It is closed by a check that finds them again or
+// finds the copy rightly deleted, and not by a check that did not compare them.
 func TestMetadataDamaged(t *testing.T) {
 	const kind = "metadata-damaged"
-	w := newWorld(t)
+	w := newHarness(t)
 	unverified := func(r *pb.FixityResult) {
 		r.Verdict, r.Finding = pb.Verdict_VERDICT_UNVERIFIED, "unverified"
 	}
 	found := w.result(1, damaged)
-	w.do(found)
-	w.is(kind, open, "opened")
+	w.handle(found)
+	w.checkIncident(kind, open, "opened")
 	incident := &pb.Incident{
-		Id: schemas.ID("incident", key(kind), found.GetId()), Account: at.Account, Store: at.Store, Space: at.Space, Item: at.Item,
+		Id: schemas.ID("incident", key(kind), found.GetId()), Account: at.Account, Store: at.Store, Space: at.Space,
+		Item: at.Item,
 		Kind: kind, State: open, Opened: found.GetFinished(), Updated: found.GetFinished(), Checked: found.GetStarted(),
 		Object: found.GetObject(), Size: 3, StepCount: 1,
-		Steps: []*pb.IncidentStep{{Time: found.GetFinished(), Action: "opened", Ref: found.GetId(), Detail: "media type image/png"}},
+		Steps: []*pb.IncidentStep{{Time: found.GetFinished(), Action: "opened", Ref: found.GetId(),
+			Detail: "media type image/png"}},
 	}
 	if got := w.topic[key(kind)]; !proto.Equal(got, incident) {
 		t.Errorf("got %v\nwant %v", got, incident)
 	}
-	w.do(w.result(15, unverified, damaged))
-	w.is(kind, open, "opened", "seen-again")
-	w.do(w.result(1)) // of an older program, or the manifest did not answer
-	w.is(kind, open, "opened", "seen-again")
-	w.do(w.result(2, damaged))
-	w.is(kind, open, "opened", "seen-again", "seen-again")
-	w.is("content-corrupt", repairing, "opened", "repair-ordered")
-	w.do(w.result(1, damaged))
-	w.is("content-corrupt", shut, "opened", "repair-ordered", "closed")
-	w.is(kind, open, "opened", "seen-again", "seen-again", "seen-again")
-	w.do(w.result(15, unverified, intact))
-	w.is(kind, shut, "opened", "seen-again", "seen-again", "seen-again", "closed")
-	if got := w.do(w.result(1, intact)); got != nil {
+	w.handle(w.result(15, unverified, damaged))
+	w.checkIncident(kind, open, "opened", "seen-again")
+	w.handle(w.result(1)) // from an older program, or without an answer of the manifest
+	w.checkIncident(kind, open, "opened", "seen-again")
+	w.handle(w.result(2, damaged))
+	w.checkIncident(kind, open, "opened", "seen-again", "seen-again")
+	w.checkIncident("content-corrupt", repairing, "opened", "repair-ordered")
+	w.handle(w.result(1, damaged))
+	w.checkIncident("content-corrupt", shut, "opened", "repair-ordered", "closed")
+	w.checkIncident(kind, open, "opened", "seen-again", "seen-again", "seen-again")
+	w.handle(w.result(15, unverified, intact))
+	w.checkIncident(kind, shut, "opened", "seen-again", "seen-again", "seen-again", "closed")
+	if got := w.handle(w.result(1, intact)); got != nil {
 		t.Errorf("a copy that is well: %v", got)
 	}
-	w.do(w.result(1, damaged))
-	w.is(kind, open, "opened")
-	w.do(w.result(11))
-	w.is(kind, shut, "opened", "closed")
+	w.handle(w.result(1, damaged))
+	w.checkIncident(kind, open, "opened")
+	w.handle(w.result(11))
+	w.checkIncident(kind, shut, "opened", "closed")
 	if len(w.orders) != 1 {
 		t.Errorf("ordered %v, want the repair of the bytes alone", w.orders)
 	}
 }
 
-// An older check neither opens nor closes the incident, and one that was overtaken or is not final does nothing.
+// An older check neither opens nor closes the incident. An overtaken or non-final check has no effect.
 func TestMetadataOfOlderChecks(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	was, wasIntact := w.result(1, damaged), w.result(1, intact)
-	w.do(w.result(1, damaged))
-	w.do(wasIntact)
-	w.is("metadata-damaged", open, "opened", "older-check")
-	w.do(w.result(1, intact))
-	w.is("metadata-damaged", shut, "opened", "older-check", "closed")
-	if got := w.do(was); got != nil {
+	w.handle(w.result(1, damaged))
+	w.handle(wasIntact)
+	w.checkIncident("metadata-damaged", open, "opened", "older-check")
+	w.handle(w.result(1, intact))
+	w.checkIncident("metadata-damaged", shut, "opened", "older-check", "closed")
+	if got := w.handle(was); got != nil {
 		t.Errorf("an older check opens %v", got)
 	}
 	for name, set := range map[string]with{
-		"overtaken": func(r *pb.FixityResult) { r.Overtaken = true }, "not final": func(r *pb.FixityResult) { r.Final = false },
+		"overtaken": func(r *pb.FixityResult) { r.Overtaken = true },
+		"not final": func(r *pb.FixityResult) { r.Final = false },
 	} {
-		if got := w.do(w.result(1, damaged, set)); got != nil {
+		if got := w.handle(w.result(1, damaged, set)); got != nil {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
-	// What is found of properties hides no fault of the bytes that an older check found.
+	// A finding about properties does not hide a fault of the bytes from an older check.
 	corrupt := w.result(2)
-	w.do(w.result(15, damaged, func(r *pb.FixityResult) { r.Verdict = pb.Verdict_VERDICT_UNVERIFIED }))
-	w.do(corrupt)
-	w.is("content-corrupt", repairing, "opened", "repair-ordered")
+	w.handle(w.result(15, damaged, func(r *pb.FixityResult) { r.Verdict = pb.Verdict_VERDICT_UNVERIFIED }))
+	w.handle(corrupt)
+	w.checkIncident("content-corrupt", repairing, "opened", "repair-ordered")
 }
 
-// Handled again, by this process or the next one, a result is published again and decided once.
+// A result that is handled again, by this process or the next one, publishes the same decision again.
 func TestMetadataReplay(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	for _, step := range []struct {
 		found with
 		state pb.IncidentState
@@ -98,16 +101,16 @@ func TestMetadataReplay(t *testing.T) {
 		{intact, shut, []string{"opened", "seen-again", "closed"}},
 	} {
 		r := w.result(1, step.found)
-		lost := w.lose(r) // publishing failed
+		lost := w.handleWithoutPublishing(r) // publishing failed
 		if len(lost) != 1 {
 			t.Fatalf("got %v", lost)
 		}
-		w.do(r)
-		w.is("metadata-damaged", step.state, step.steps...)
+		w.handle(r)
+		w.checkIncident("metadata-damaged", step.state, step.steps...)
 		w.restart()
-		if again := w.do(r); len(again) != 1 || !proto.Equal(again[0].Body.(*pb.Incident), lost[0].Body.(*pb.Incident)) {
+		if again := w.handle(r); len(again) != 1 || !proto.Equal(again[0].Body.(*pb.Incident), lost[0].Body.(*pb.Incident)) {
 			t.Errorf("again: %v, want %v", again, lost)
 		}
-		w.is("metadata-damaged", step.state, step.steps...)
+		w.checkIncident("metadata-damaged", step.state, step.steps...)
 	}
 }

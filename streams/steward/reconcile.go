@@ -9,13 +9,13 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// reconcile returns what to hold of an incident when the topic says read and held, which may be nil, was decided: what
-// takes more into account or, if each takes something into account that the other does not, both. behind says that
-// read lacks something, so that the topic's newest record is not what is held.
+// reconcile combines the incident that this process holds, which may be nil, with the newest record of the topic, read.
+// It returns the one that has all steps of the other, or both merged if each has steps that the other lacks. stale
+// reports that read differs from the result, so that the topic needs a new record.
 //
-// A process owns all that concerns a copy, and has read the topic when it begins to; but one that was frozen may
-// publish, when it wakes up, what it had decided before.
-func reconcile(held, read *pb.Incident) (now *pb.Incident, behind bool) {
+// Only one process handles the messages of a copy, and it reads the topic first. But a suspended process may publish an
+// old decision when it resumes.
+func reconcile(held, read *pb.Incident) (now *pb.Incident, stale bool) {
 	switch {
 	case held == nil:
 		return read, false
@@ -26,18 +26,18 @@ func reconcile(held, read *pb.Incident) (now *pb.Incident, behind bool) {
 		now = withOrders(read, held)
 		return now, now != read
 	}
-	missed, added := lacks(read, held), lacks(held, read)
+	missed, added := missingSteps(read, held), missingSteps(held, read)
 	switch {
 	case len(missed) == 0:
 		return read, false
 	case len(added) == 0:
 		return held, true
 	}
-	return unite(held, read), true
+	return merge(held, read), true
 }
 
-// withOrders returns an incident with the repairs that another one of its key, which does not count, has ordered, and
-// that may not have come to their end.
+// withOrders returns i with steps for the repairs of other, if they may be unfinished. other is an incident of the same
+// key that i replaces.
 func withOrders(i, other *pb.Incident) *pb.Incident {
 	if other.GetState() != pb.IncidentState_INCIDENT_STATE_REPAIRING {
 		return i
@@ -53,7 +53,7 @@ func withOrders(i, other *pb.Incident) *pb.Incident {
 			continue
 		}
 		if carried == i {
-			carried = edit(i)
+			carried = clone(i)
 		}
 		carried.StepCount++
 		carried.Steps = append(carried.Steps,
@@ -65,18 +65,21 @@ func withOrders(i, other *pb.Incident) *pb.Incident {
 	return carried
 }
 
-// orderedByAnother says that a command is an order of another incident of i's key, which was given at the same time.
+// orderedByAnother reports whether command is a repair order of an incident that i has replaced (see withOrders).
 func orderedByAnother(i *pb.Incident, command string) bool {
-	return slices.ContainsFunc(i.GetSteps(), func(s *pb.IncidentStep) bool { return s.GetAction() == stepOther && s.GetRef() == command })
+	return slices.ContainsFunc(i.GetSteps(), func(s *pb.IncidentStep) bool {
+		return s.GetAction() == stepOther && s.GetRef() == command
+	})
 }
 
 func byTime(a, b *pb.IncidentStep) int { return a.GetTime().AsTime().Compare(b.GetTime().AsTime()) }
 
-// lacks returns the steps of other that i does not carry and has not carried before.
-func lacks(i, other *pb.Incident) (steps []*pb.IncidentStep) {
+// missingSteps returns the steps of other that i has never had. It skips steps that are older than the oldest step of i
+// if i has dropped steps.
+func missingSteps(i, other *pb.Incident) (steps []*pb.IncidentStep) {
 	cut := int(i.GetStepCount()) > len(i.GetSteps()) && len(i.GetSteps()) > 0
 	for _, s := range other.GetSteps() {
-		if knows(i, s.GetRef()) || cut && s.GetTime().AsTime().Before(i.GetSteps()[0].GetTime().AsTime()) {
+		if hasRef(i, s.GetRef()) || cut && s.GetTime().AsTime().Before(i.GetSteps()[0].GetTime().AsTime()) {
 			continue
 		}
 		steps = append(steps, s)
@@ -84,17 +87,17 @@ func lacks(i, other *pb.Incident) (steps []*pb.IncidentStep) {
 	return steps
 }
 
-// unite returns an incident with the steps of both a and b, which are of one id. It stands where the one stands that
-// took the newer check into account; but a repair that only the other has ordered is on its way.
-func unite(a, b *pb.Incident) *pb.Incident {
+// merge returns an incident with the steps of both a and b, which have the same id. Its state is that of the one with
+// the newer check, but it is repairing if only the other one has ordered the newest repair.
+func merge(a, b *pb.Incident) *pb.Incident {
 	if order := cmp.Or(
 		a.GetChecked().AsTime().Compare(b.GetChecked().AsTime()),
-		cmp.Compare(rank(a), rank(b)),
+		cmp.Compare(closedRank(a), closedRank(b)),
 		a.GetUpdated().AsTime().Compare(b.GetUpdated().AsTime()),
 	); order < 0 {
 		a, b = b, a
 	}
-	missed := lacks(a, b)
+	missed := missingSteps(a, b)
 	i := proto.CloneOf(a)
 	for _, s := range missed {
 		i.Steps = append(i.Steps, proto.CloneOf(s))
@@ -113,8 +116,8 @@ func unite(a, b *pb.Incident) *pb.Incident {
 	return i
 }
 
-// rank is greater for an incident that is closed.
-func rank(i *pb.Incident) int {
+// closedRank orders closed incidents after open ones.
+func closedRank(i *pb.Incident) int {
 	if closed(i) {
 		return 1
 	}

@@ -13,7 +13,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// record makes an incident out of steps "minute ref action"; its newest check began at the minute checked.
+// record returns an incident with the given steps. Its newest check began at the minute checked.
 func record(id string, state pb.IncidentState, checked int, repairs int32, steps ...*pb.IncidentStep) *pb.Incident {
 	minute := func(n int) *timestamppb.Timestamp { return timestamppb.New(base.Add(time.Duration(n) * time.Minute)) }
 	i := &pb.Incident{Id: id, State: state, Opened: steps[0].GetTime(), Checked: minute(checked), Repairs: repairs,
@@ -37,19 +37,31 @@ func TestReconcile(t *testing.T) {
 		steps      []string
 		behind     bool
 	}{
-		"nothing was held":                   {nil, first, repairing, []string{"opened", "repair-ordered"}, false},
-		"the echo of what was decided":       {whole, whole, shut, []string{"opened", "repair-ordered", "repaired", "closed"}, false},
-		"another process went on":            {first, whole, shut, []string{"opened", "repair-ordered", "repaired", "closed"}, false},
-		"one that was frozen wakes up":       {whole, first, shut, []string{"opened", "repair-ordered", "repaired", "closed"}, true},
-		"a newer incident":                   {whole, record("j", open, 9, 0, step(9, "m9", "opened")), open, []string{"opened"}, false},
-		"an older incident, after it":        {record("j", open, 9, 0, step(9, "m9", "opened")), whole, open, []string{"opened"}, true},
-		"a newer incident, beside a repair":  {first, record("j", open, 9, 0, step(9, "m9", "opened")), open, []string{"repair-ordered-by-another", "opened"}, true},
-		"an older incident, with a repair":   {record("j", open, 9, 0, step(9, "m9", "opened")), first, open, []string{"repair-ordered-by-another", "opened"}, true},
-		"a pass here, the end of repair":     {record("i", shut, 5, 1, opened, ordered, closing), record("i", repairing, 1, 1, opened, ordered, repaired), shut, []string{"opened", "repair-ordered", "repaired", "closed"}, true},
-		"the same, the other way round":      {record("i", repairing, 1, 1, opened, ordered, repaired), record("i", shut, 5, 1, opened, ordered, closing), shut, []string{"opened", "repair-ordered", "repaired", "closed"}, true},
-		"seen again here, an approval there": {record("i", awaiting, 2, 0, opened, seen), record("i", repairing, 1, 1, opened, approved, byEve), repairing, []string{"opened", "seen-again", "approved", "repair-ordered"}, true},
-		"closed here, seen later there":      {record("i", shut, 2, 0, opened, step(2, "p", "closed")), record("i", open, 6, 0, opened, step(6, "m6", "seen-again")), open, []string{"opened", "closed", "seen-again"}, true},
-		"closed by a person, the same check": {record("i", shut, 1, 0, opened, step(7, "a", "closed")), record("i", open, 1, 0, opened, step(8, "r", "repair-failed")), shut, []string{"opened", "closed", "repair-failed"}, true},
+		"nothing was held": {nil, first, repairing, []string{"opened", "repair-ordered"}, false},
+		"the echo of what was decided": {whole, whole, shut, []string{"opened", "repair-ordered", "repaired",
+			"closed"}, false},
+		"another process went on": {first, whole, shut, []string{"opened", "repair-ordered", "repaired",
+			"closed"}, false},
+		"one that was frozen wakes up": {whole, first, shut, []string{"opened", "repair-ordered", "repaired",
+			"closed"}, true},
+		"a newer incident": {whole, record("j", open, 9, 0, step(9, "m9", "opened")), open,
+			[]string{"opened"}, false},
+		"an older incident, after it": {record("j", open, 9, 0, step(9, "m9", "opened")), whole, open,
+			[]string{"opened"}, true},
+		"a newer incident, beside a repair": {first, record("j", open, 9, 0, step(9, "m9", "opened")), open,
+			[]string{"repair-ordered-by-another", "opened"}, true},
+		"an older incident, with a repair": {record("j", open, 9, 0, step(9, "m9", "opened")), first, open,
+			[]string{"repair-ordered-by-another", "opened"}, true},
+		"a pass here, the end of repair": {record("i", shut, 5, 1, opened, ordered, closing), record("i", repairing,
+			1, 1, opened, ordered, repaired), shut, []string{"opened", "repair-ordered", "repaired", "closed"}, true},
+		"the same, the other way round": {record("i", repairing, 1, 1, opened, ordered, repaired), record("i", shut,
+			5, 1, opened, ordered, closing), shut, []string{"opened", "repair-ordered", "repaired", "closed"}, true},
+		"seen again here, an approval there": {record("i", awaiting, 2, 0, opened, seen), record("i", repairing, 1, 1,
+			opened, approved, byEve), repairing, []string{"opened", "seen-again", "approved", "repair-ordered"}, true},
+		"closed here, seen later there": {record("i", shut, 2, 0, opened, step(2, "p", "closed")), record("i", open,
+			6, 0, opened, step(6, "m6", "seen-again")), open, []string{"opened", "closed", "seen-again"}, true},
+		"closed by a person, the same check": {record("i", shut, 1, 0, opened, step(7, "a", "closed")), record("i", open,
+			1, 0, opened, step(8, "r", "repair-failed")), shut, []string{"opened", "closed", "repair-failed"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			held, read := proto.CloneOf(tt.held), proto.CloneOf(tt.read)
@@ -59,13 +71,15 @@ func TestReconcile(t *testing.T) {
 				steps = append(steps, s.GetAction())
 			}
 			if now.GetState() != tt.state || !slices.Equal(steps, tt.steps) || behind != tt.behind {
-				t.Errorf("got %v with %q, behind %t, want %v with %q, %t", now.GetState(), steps, behind, tt.state, tt.steps, tt.behind)
+				t.Errorf("got %v with %q, behind %t, want %v with %q, %t", now.GetState(), steps, behind, tt.state, tt.steps,
+					tt.behind)
 			}
 			if !proto.Equal(held, tt.held) || !proto.Equal(read, tt.read) {
 				t.Error("an argument was modified")
 			}
 			same := tt.held != nil && tt.held.GetId() == tt.read.GetId() // each id counts its own steps
-			if same && now != held && now != read && (now.GetStepCount() <= held.GetStepCount() || now.GetStepCount() <= read.GetStepCount()) {
+			if same && now != held && now != read && (now.GetStepCount() <= held.GetStepCount() ||
+				now.GetStepCount() <= read.GetStepCount()) {
 				t.Errorf("step %d is not after steps %d and %d", now.GetStepCount(), held.GetStepCount(), read.GetStepCount())
 			}
 			if again, _ := reconcile(now, now); !proto.Equal(again, now) {
@@ -78,7 +92,7 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
-// What an incident no longer carries is not missed.
+// Steps that an incident no longer carries are not missing.
 func TestReconcileLongIncidents(t *testing.T) {
 	var steps []*pb.IncidentStep
 	for n := range 300 {
@@ -97,8 +111,8 @@ func TestReconcileLongIncidents(t *testing.T) {
 	}
 }
 
-// both publishes what two processes have decided, and both read it.
-func (w *world) both(one, two *Steward, outs ...[]schemas.Message) {
+// both publishes the outputs of two processes, and both read them.
+func (w *harness) both(one, two *Steward, outs ...[]schemas.Message) {
 	for _, out := range outs {
 		for _, m := range out {
 			if i, ok := m.Body.(*pb.Incident); ok {
@@ -111,7 +125,7 @@ func (w *world) both(one, two *Steward, outs ...[]schemas.Message) {
 	}
 }
 
-func (w *world) handle(s *Steward, b schemas.Body) []schemas.Message {
+func (w *harness) handleWith(s *Steward, b schemas.Body) []schemas.Message {
 	w.t.Helper()
 	out, err := s.Handle(w.t.Context(), &schemas.Delivery{Body: b})
 	if err != nil {
@@ -120,31 +134,30 @@ func (w *world) handle(s *Steward, b schemas.Body) []schemas.Message {
 	return out
 }
 
-// A process is frozen after it has decided, another one takes over and goes on, and the first one publishes what it
-// had decided when it wakes up. The topic's newest record is then an old one, and the next message about the copy
-// mends that.
+// A process is suspended after a decision, and another one takes over. When the first one resumes, it publishes its old
+// decision. The newest record of the topic is then outdated; the next message about the copy corrects it.
 func TestFrozenStewardPublishesLate(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	frozen := w.steward
 	found := w.result(2)
-	late := w.handle(frozen, found)
+	late := w.handleWith(frozen, found)
 	w.restart()
 	two := w.steward
-	again := w.handle(two, found)
+	again := w.handleWith(two, found)
 	if !proto.Equal(again[0].Body, late[0].Body) {
 		t.Fatalf("the second decides %v, the first %v", again[0].Body, late[0].Body)
 	}
 	w.both(frozen, two, again)
-	w.do(w.ended(again[1].Body.(*pb.DuplicationCommand), "repaired"))
-	w.do(w.result(1, because(pb.FixityReason_FIXITY_REASON_REPAIR)))
-	w.is("content-corrupt", shut, "opened", "repair-ordered", "repaired", "closed")
+	w.handle(w.repairResult(again[1].Body.(*pb.DuplicationCommand), "repaired"))
+	w.handle(w.result(1, because(pb.FixityReason_FIXITY_REASON_REPAIR)))
+	w.checkIncident("content-corrupt", shut, "opened", "repair-ordered", "repaired", "closed")
 	w.both(frozen, two, late)
-	w.is("content-corrupt", repairing, "opened", "repair-ordered")
-	if got := w.do(w.result(1)); len(got) != 1 {
+	w.checkIncident("content-corrupt", repairing, "opened", "repair-ordered")
+	if got := w.handle(w.result(1)); len(got) != 1 {
 		t.Fatalf("published %v, want the incident", got)
 	}
-	w.is("content-corrupt", shut, "opened", "repair-ordered", "repaired", "closed")
-	if got := w.do(w.result(1)); got != nil {
+	w.checkIncident("content-corrupt", shut, "opened", "repair-ordered", "repaired", "closed")
+	if got := w.handle(w.result(1)); got != nil {
 		t.Errorf("published once more: %v", got)
 	}
 }
@@ -153,31 +166,31 @@ func TestFrozenStewardPublishesLate(t *testing.T) {
 // time. Each finds the other's record, and neither decision is lost.
 func TestTwoStewardsDecideAtOnce(t *testing.T) {
 	tests := map[string]struct {
-		one, two func(w *world, order *pb.DuplicationCommand) schemas.Body
+		one, two func(w *harness, order *pb.DuplicationCommand) schemas.Body
 		state    pb.IncidentState
 		steps    []string
 	}{
 		"the end of a repair and the pass after it": {
-			func(w *world, o *pb.DuplicationCommand) schemas.Body { return w.ended(o, "repaired") },
-			func(w *world, _ *pb.DuplicationCommand) schemas.Body {
+			func(w *harness, o *pb.DuplicationCommand) schemas.Body { return w.repairResult(o, "repaired") },
+			func(w *harness, _ *pb.DuplicationCommand) schemas.Body {
 				return w.result(1, because(pb.FixityReason_FIXITY_REASON_REPAIR))
 			},
 			shut, []string{"opened", "repair-ordered", "repaired", "closed"},
 		},
 		"a fault seen again and its approval": {
-			func(w *world, _ *pb.DuplicationCommand) schemas.Body { return w.result(2) },
-			func(w *world, _ *pb.DuplicationCommand) schemas.Body { return w.approval("content-corrupt") },
+			func(w *harness, _ *pb.DuplicationCommand) schemas.Body { return w.result(2) },
+			func(w *harness, _ *pb.DuplicationCommand) schemas.Body { return w.approval("content-corrupt") },
 			repairing, []string{"opened", "approval-asked", "seen-again", "approved", "repair-ordered"},
 		},
 	}
 	for name, tt := range tests {
 		for _, swapped := range []bool{false, true} {
 			t.Run(name+", order "+strconv.FormatBool(swapped), func(t *testing.T) {
-				w := newWorld(t)
+				w := newHarness(t)
 				if len(tt.steps) == 5 {
 					w.modes[at.Store] = Approve
 				}
-				w.do(w.result(2))
+				w.handle(w.result(2))
 				var order *pb.DuplicationCommand
 				if len(w.orders) == 1 {
 					order = w.orders[0]
@@ -185,15 +198,15 @@ func TestTwoStewardsDecideAtOnce(t *testing.T) {
 				one := w.steward
 				w.restart()
 				two := w.steward
-				a, b := w.handle(one, tt.one(w, order)), w.handle(two, tt.two(w, order))
+				a, b := w.handleWith(one, tt.one(w, order)), w.handleWith(two, tt.two(w, order))
 				if swapped {
 					w.both(one, two, b, a)
 				} else {
 					w.both(one, two, a, b)
 				}
-				// The next message about the copy says what came of both.
-				w.do(w.result(12, func(r *pb.FixityResult) { r.Final = true }))
-				w.is("content-corrupt", tt.state, tt.steps...)
+				// The next message about the copy publishes both decisions.
+				w.handle(w.result(12, func(r *pb.FixityResult) { r.Final = true }))
+				w.checkIncident("content-corrupt", tt.state, tt.steps...)
 				if i := w.topic[key("content-corrupt")]; i.GetRepairs() != 1 {
 					t.Errorf("%d repairs are on record", i.GetRepairs())
 				}
@@ -205,28 +218,28 @@ func TestTwoStewardsDecideAtOnce(t *testing.T) {
 // The clock of the checker that found the first fault is ahead: the second incident of the key is the newer one all the
 // same, for every process, in whichever order the records are read.
 func TestNewIncidentIsTheNewerOne(t *testing.T) {
-	for name, close := range map[string]func(*world) schemas.Body{
-		"closed by a person": func(w *world) schemas.Body { return w.closing("no-quorum") },
-		"closed by a person, a clock ahead": func(w *world) schemas.Body {
+	for name, close := range map[string]func(*harness) schemas.Body{
+		"closed by a person": func(w *harness) schemas.Body { return w.closing("no-quorum") },
+		"closed by a person, a clock ahead": func(w *harness) schemas.Body {
 			a := w.closing("no-quorum")
 			a.Time = timestamppb.New(a.GetTime().AsTime().Add(time.Hour))
 			return a
 		},
-		"closed by a check": func(w *world) schemas.Body { return w.result(1) },
+		"closed by a check": func(w *harness) schemas.Body { return w.result(1) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newHarness(t)
 			ahead := w.result(14)
 			ahead.Finished = timestamppb.New(ahead.GetFinished().AsTime().Add(10 * time.Minute))
-			w.do(ahead)
+			w.handle(ahead)
 			a := close(w)
 			if action, ok := a.(*pb.AdminAction); ok {
 				i := w.topic[key("no-quorum")]
 				action.Incident, action.Seen = i.GetId(), Seen(i)
 			}
-			w.do(a)
+			w.handle(a)
 			first := w.topic[key("no-quorum")]
-			w.do(w.result(14))
+			w.handle(w.result(14))
 			second := w.topic[key("no-quorum")]
 			if first.GetState() != shut || second.GetId() == first.GetId() {
 				t.Fatalf("got %v, then %v", first, second)
@@ -245,22 +258,22 @@ func TestNewIncidentIsTheNewerOne(t *testing.T) {
 	}
 }
 
-// A repair that an incident ordered in whose place another one counts comes to an end on record.
+// The result of a repair is recorded even if the incident that ordered it was replaced by another one.
 func TestEndOfAnothersRepair(t *testing.T) {
-	w := newWorld(t)
-	w.do(w.result(2))
+	w := newHarness(t)
+	w.handle(w.result(2))
 	order := w.orders[0]
 	other := proto.CloneOf(w.topic[key("content-corrupt")])
 	other.Id, other.Opened, other.State, other.Repairs = schemas.ID("other"), w.next(), open, 0
 	other.Steps, other.StepCount = []*pb.IncidentStep{{Time: other.Opened, Action: "opened", Ref: "check-other"}}, 1
 	w.topic[key("content-corrupt")] = other
 	w.steward.Apply([]byte(key("content-corrupt")), other)
-	end := w.ended(order, "repaired")
-	lost := w.lose(end)
-	if again := w.do(end); len(again) != len(lost) || !proto.Equal(again[0].Body, lost[0].Body) {
+	end := w.repairResult(order, "repaired")
+	lost := w.handleWithoutPublishing(end)
+	if again := w.handle(end); len(again) != len(lost) || !proto.Equal(again[0].Body, lost[0].Body) {
 		t.Errorf("handled again: %v, want %v", again, lost)
 	}
-	w.is("content-corrupt", open, "repair-ordered-by-another", "opened", "repaired")
-	w.do(w.result(1, because(pb.FixityReason_FIXITY_REASON_REPAIR)))
-	w.is("content-corrupt", shut, "repair-ordered-by-another", "opened", "repaired", "closed")
+	w.checkIncident("content-corrupt", open, "repair-ordered-by-another", "opened", "repaired")
+	w.handle(w.result(1, because(pb.FixityReason_FIXITY_REASON_REPAIR)))
+	w.checkIncident("content-corrupt", shut, "repair-ordered-by-another", "opened", "repaired", "closed")
 }

@@ -15,49 +15,52 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// An error of the records is no absence of good copies: the incident is told, and the
-// copy checked again later, which orders the repair.
+// Unavailable records do not mean that there is no good copy: the incident is published, and the copy is checked again
+// later, which orders the repair.
 func TestRecordsUnknown(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.failure = errors.New("has not caught up")
 	r := w.result(2)
-	out := w.do(r)
-	w.is("content-corrupt", open, "opened", "records-unknown")
+	out := w.handle(r)
+	w.checkIncident("content-corrupt", open, "opened", "records-unknown")
 	i := w.topic[key("content-corrupt")]
 	want := schemas.Message{
 		Topic: schemas.FixityHigh, Due: r.GetFinished().AsTime().Add(5 * time.Minute),
 		Body: &pb.FixityTask{
-			Id: schemas.ID("records-unknown", i.GetId(), r.GetId()), Account: at.Account, Store: at.Store, Space: at.Space, Item: at.Item,
-			Reason: pb.FixityReason_FIXITY_REASON_SUSPECT, Priority: pb.Priority_PRIORITY_HIGH, Cause: r.GetId(), Time: r.GetFinished(), Size: 3,
+			Id: schemas.ID("records-unknown", i.GetId(), r.GetId()), Account: at.Account, Store: at.Store, Space: at.Space,
+			Item:   at.Item,
+			Reason: pb.FixityReason_FIXITY_REASON_SUSPECT, Priority: pb.Priority_PRIORITY_HIGH, Cause: r.GetId(),
+			Time: r.GetFinished(), Size: 3,
 		},
 	}
 	for range 2 {
-		if len(out) != 2 || out[1].Topic != want.Topic || !out[1].Due.Equal(want.Due) || !proto.Equal(out[1].Body, want.Body) {
+		if len(out) != 2 || out[1].Topic != want.Topic || !out[1].Due.Equal(want.Due) ||
+			!proto.Equal(out[1].Body, want.Body) {
 			t.Fatalf("got %v\nwant the incident and %v", out, want)
 		}
 		w.restart()
-		out = w.do(r) // its outputs were lost
+		out = w.handle(r) // its outputs were lost
 	}
 	w.failure = nil
 	again := w.result(2, because(pb.FixityReason_FIXITY_REASON_SUSPECT))
-	w.do(again)
-	w.is("content-corrupt", repairing, "opened", "records-unknown", "seen-again", "repair-ordered")
+	w.handle(again)
+	w.checkIncident("content-corrupt", repairing, "opened", "records-unknown", "seen-again", "repair-ordered")
 	if len(w.orders) != 1 || i.GetRepairs() != 0 {
 		t.Errorf("ordered %v, and before that %d", w.orders, i.GetRepairs())
 	}
-	if got := w.do(r); len(got) != 1 {
-		t.Errorf("with the repair on its way the first result tells %v, want the incident only", got)
+	if got := w.handle(r); len(got) != 1 {
+		t.Errorf("during the repair the first result gives %v, want the incident only", got)
 	}
-	w.do(w.ended(w.orders[0], "repair-moot"))
-	if got := w.do(r); len(got) != 1 {
-		t.Errorf("after a repair the first result tells %v, want the incident only", got)
+	w.handle(w.repairResult(w.orders[0], "repair-moot"))
+	if got := w.handle(r); len(got) != 1 {
+		t.Errorf("after a repair the first result gives %v, want the incident only", got)
 	}
 }
 
-// A person's approval is no state of the incident: it waits for the records itself.
+// An approval does not change the incident while the records are unavailable: the message itself waits.
 func TestApprovalWhileRecordsAreUnknown(t *testing.T) {
-	w := newWorld(t)
-	w.do(w.result(13))
+	w := newHarness(t)
+	w.handle(w.result(13))
 	w.failure = errors.New("has not caught up")
 	approval := w.approval("replaced")
 	got, err := w.steward.Handle(t.Context(), &schemas.Delivery{Body: approval})
@@ -65,12 +68,12 @@ func TestApprovalWhileRecordsAreUnknown(t *testing.T) {
 		t.Fatalf("got %v, %v", got, err)
 	}
 	w.failure = nil
-	w.do(approval)
-	w.is("replaced", repairing, "opened", "approval-asked", "approved", "repair-ordered")
+	w.handle(approval)
+	w.checkIncident("replaced", repairing, "opened", "approval-asked", "approved", "repair-ordered")
 }
 
-// The records are not waited for longer than a message may be at work; being stopped
-// meanwhile says nothing of them.
+// The wait for records is shorter than the time limit of a message. If the process is stopped meanwhile, the records
+// do not count as unavailable.
 func TestRecordsThatDoNotAnswer(t *testing.T) {
 	tests := map[string]struct {
 		end     func(context.Context) (context.Context, context.CancelFunc)
@@ -90,7 +93,7 @@ func TestRecordsThatDoNotAnswer(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
+				w := newHarness(t)
 				w.silent = true
 				ctx, cancel := tt.end(t.Context())
 				defer cancel()
@@ -107,10 +110,10 @@ func TestRecordsThatDoNotAnswer(t *testing.T) {
 					}
 					return
 				}
-				if err != nil || len(out) != 2 || i.GetState() != open || !has(i, "records-unknown") {
+				if err != nil || len(out) != 2 || i.GetState() != open || !hasStep(i, "records-unknown") {
 					t.Errorf("got %v, %v", out, err)
 				}
-				// An approval has only its error to tell it with.
+				// An approval reports it only by its error.
 				w.topic[schemas.IncidentKey(i)] = i
 				a := w.approval("content-corrupt")
 				a.Time = timestamppb.New(base.Add(time.Hour))

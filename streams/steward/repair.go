@@ -9,14 +9,14 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// The actions of a person that the steward carries out. Their target is the key of an incident.
+// The actions of an operator that a Steward handles. Their target is the key of an incident.
 const (
 	ActionApprove = "approve-repair"
 	ActionClose   = "close-incident"
 )
 
-// action takes what a person did: the approval of a repair, or the end of an incident. It counts only if the incident
-// and its copy are still what the person saw.
+// action approves a repair or closes an incident on behalf of an operator. It has an effect only if the incident and
+// its copy have not changed since the operator decided.
 func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Message, error) {
 	if a.GetAction() != ActionApprove && a.GetAction() != ActionClose {
 		return nil, nil
@@ -29,73 +29,73 @@ func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Mess
 	log := s.log.With("target", a.GetTarget(), "who", a.GetWho(), "action", a.GetId())
 	c := cause{ref: a.GetId(), by: a.GetWho(), at: a.GetTime().AsTime()}
 	switch {
-	case knows(i, a.GetId()):
-		return s.tell(i, a.GetId()), nil
+	case hasRef(i, a.GetId()):
+		return s.save(i, a.GetId()), nil
 	case closed(i):
-		log.Warn("ignore a person's action: there is no such open incident", "do", a.GetAction())
+		log.Warn("ignore action: no such incident is open", "do", a.GetAction())
 		return nil, nil
 	case a.GetAccount() != "" && a.GetAccount() != i.GetAccount():
-		log.Warn("ignore a person's action: the incident is of another account", "do", a.GetAction())
+		log.Warn("ignore action: the incident belongs to another account", "do", a.GetAction())
 		return nil, nil
-	case !meant(i, a):
-		log.Warn("ignore a person's action: it is not about what is known now", "do", a.GetAction())
-		i = edit(i)
-		s.step(i, stepOutdated, c, a.GetAction()+": this is not what was decided about; look again")
-		return s.tell(i, c.ref), nil
+	case !stillApplies(i, a):
+		log.Warn("ignore action: the incident has changed since the decision", "do", a.GetAction())
+		i = clone(i)
+		s.step(i, stepOutdated, c, a.GetAction()+": the incident has changed since the decision; look again")
+		return s.save(i, c.ref), nil
 	case a.GetAction() == ActionClose:
-		i = edit(i)
+		i = clone(i)
 		i.State, i.Closed = pb.IncidentState_INCIDENT_STATE_CLOSED, a.GetTime()
 		s.step(i, stepClosed, c, a.GetReason())
-		return s.tell(i, c.ref), nil
-	case s.onItsWay(i, c):
-		log.Warn("ignore approval of a repair: one is on its way")
+		return s.save(i, c.ref), nil
+	case s.repairInProgress(i, c):
+		log.Warn("ignore approval of a repair: a repair is in progress")
 		return nil, nil
 	case !Repairable(i.GetKind()):
-		log.Warn("ignore approval of a repair: incidents of this kind have none", "kind", i.GetKind())
+		log.Warn("ignore approval of a repair: incidents of this kind cannot be repaired", "kind", i.GetKind())
 		return nil, nil
 	case s.stores.RepairMode(i.GetAccount(), i.GetStore()) == Off:
 		log.Warn("ignore approval of a repair: repair is off for the store", "store", i.GetStore())
 		return nil, nil
 	}
-	i = edit(i)
+	i = clone(i)
 	s.step(i, stepApproved, c, a.GetReason())
-	if err := s.order(ctx, i, c); err != nil {
+	if err := s.orderRepair(ctx, i, c); err != nil {
 		return nil, err
 	}
-	return s.tell(i, c.ref), nil
+	return s.save(i, c.ref), nil
 }
 
-// duplication takes a result of duplication: the end of a repair, or a copy of which an executor found that it is
-// missing, is there again though it was deleted, or is not what its source is.
+// duplication handles the result of a duplication command: the result of a repair, or that of an executor that found a
+// copy missing, resurrected or different from its source.
 func (s *Steward) duplication(r *pb.DuplicationResult) []schemas.Message {
 	if r.GetIncident() != "" {
 		return s.repaired(r)
 	}
-	place := schemas.Copy{Account: r.GetAccount(), Space: r.GetSpace(), Item: r.GetItem()}
+	cp := schemas.Copy{Account: r.GetAccount(), Space: r.GetSpace(), Item: r.GetItem()}
 	switch r.GetResult() {
 	case "source-missing", "all-copies-missing", kindBack:
-		place.Store = r.GetSourceStore()
-		return s.noticed(place, r.GetResult(), r)
+		cp.Store = r.GetSourceStore()
+		return s.observed(cp, r.GetResult(), r)
 	case kindDiffers:
-		place.Store = r.GetDestinationStore()
-		return s.noticed(place, kindDiffers, r)
+		cp.Store = r.GetDestinationStore()
+		return s.observed(cp, kindDiffers, r)
 	case "in-sync", "properties-set", "properties-unknown", "gone", "not-in-policy":
-		place.Store = r.GetDestinationStore()
-		return s.alike(place, r, r.GetStarted())
-	case "copied", "deleted": // what the look of another executor saw is no more
-		place.Store = r.GetDestinationStore()
-		return s.alike(place, r, r.GetFinished())
+		cp.Store = r.GetDestinationStore()
+		return s.closeDiffers(cp, r, r.GetStarted())
+	case "copied", "deleted": // earlier observations of the copy are obsolete
+		cp.Store = r.GetDestinationStore()
+		return s.closeDiffers(cp, r, r.GetFinished())
 	case "was-lost", "gone-unexplained":
-		place.Store = r.GetDestinationStore()
-		out := s.noticed(place, kindMissing, r)
+		cp.Store = r.GetDestinationStore()
+		out := s.observed(cp, kindMissing, r)
 		if out == nil {
 			return nil
 		}
-		// What was lost is there again by now, and the check that says so closes the incident. What is gone is
-		// checked until it is settled that it is missing: that orders a repair from a good copy, if there is one.
-		return append(out, s.asked(&pb.FixityTask{
+		// A copy that was lost has been written again, and a check of it closes the incident. A copy that is gone is
+		// checked until it is certain that it is missing; that check orders a repair.
+		return append(out, s.checkRequest(&pb.FixityTask{
 			Id:      schemas.ID(r.GetResult(), r.GetId()),
-			Account: place.Account, Store: place.Store, Space: place.Space, Item: place.Item,
+			Account: cp.Account, Store: cp.Store, Space: cp.Space, Item: cp.Item,
 			Reason: pb.FixityReason_FIXITY_REASON_SUSPECT, Priority: pb.Priority_PRIORITY_HIGH,
 			Cause: r.GetId(), Time: r.GetFinished(), Size: r.GetBytes(),
 		}))
@@ -103,77 +103,80 @@ func (s *Steward) duplication(r *pb.DuplicationResult) []schemas.Message {
 	return nil
 }
 
-// noticed opens the incident of a copy that an executor came across, or adds to it.
-func (s *Steward) noticed(place schemas.Copy, kind string, r *pb.DuplicationResult) []schemas.Message {
-	defer s.lock(place)()
+// observed opens or updates the incident of a copy in which an executor found a fault.
+func (s *Steward) observed(cp schemas.Copy, kind string, r *pb.DuplicationResult) []schemas.Message {
+	defer s.lock(cp)()
 	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
-	i := s.table.get(schemas.Key(place.Account, place.Store, place.Space, place.Item, kind))
-	newest := s.table.newest(place)
+	i := s.table.get(schemas.Key(cp.Account, cp.Store, cp.Space, cp.Item, kind))
+	newest := s.table.newest(cp)
 	if kind == kindDiffers {
 		newest = i.GetChecked().AsTime()
 	}
 	switch {
-	case knows(i, c.ref):
-		return s.tell(i, c.ref)
+	case hasRef(i, c.ref):
+		return s.save(i, c.ref)
 	case r.GetStarted().AsTime().Before(newest):
 		if i == nil {
 			return nil
 		}
-		i = edit(i)
+		i = clone(i)
 		s.step(i, stepOlder, c, r.GetResult())
-		return s.tell(i, c.ref)
+		return s.save(i, c.ref)
 	case closed(i):
-		i = s.open(place, kind, i, c)
+		i = s.open(cp, kind, i, c)
 		i.Expected = r.GetDigests()
 		s.step(i, stepOpened, c, r.GetResult())
-		s.log.Warn("incident opened", "copy", place.String(), "kind", kind, "result", c.ref)
+		s.log.Warn("open incident", "copy", cp.String(), "kind", kind, "result", c.ref)
 	default:
-		i = edit(i)
+		i = clone(i)
 		s.step(i, stepSeenAgain, c, r.GetResult())
 	}
 	i.Checked, i.Size = r.GetStarted(), max(i.GetSize(), r.GetBytes())
-	return s.tell(i, c.ref)
+	return s.save(i, c.ref)
 }
 
-// alike closes the incident of a copy that differed from its source, and at a time did not any more, or was not to be like
-// it.
-func (s *Steward) alike(place schemas.Copy, r *pb.DuplicationResult, at *timestamppb.Timestamp) []schemas.Message {
-	if s.table.of(place) == nil { // nearly always
+// closeDiffers closes the incident of a copy that differed from its source, if the result shows that it did not differ
+// at the given time or need not be equal.
+func (s *Steward) closeDiffers(cp schemas.Copy, r *pb.DuplicationResult, at *timestamppb.Timestamp) []schemas.Message {
+	if s.table.of(cp) == nil { // usual case
 		return nil
 	}
-	defer s.lock(place)()
-	return s.endDiffers(place, r, at)
+	defer s.lock(cp)()
+	return s.closeDiffersLocked(cp, r, at)
 }
 
-// endDiffers is alike of a copy that is locked.
-func (s *Steward) endDiffers(place schemas.Copy, r *pb.DuplicationResult, at *timestamppb.Timestamp) []schemas.Message {
-	i := s.table.get(schemas.Key(place.Account, place.Store, place.Space, place.Item, kindDiffers))
+// closeDiffersLocked is closeDiffers for a copy that the caller has locked.
+func (s *Steward) closeDiffersLocked(
+	cp schemas.Copy, r *pb.DuplicationResult, at *timestamppb.Timestamp,
+) []schemas.Message {
+	i := s.table.get(schemas.Key(cp.Account, cp.Store, cp.Space, cp.Item, kindDiffers))
 	switch {
-	case knows(i, r.GetId()):
-		return s.tell(i, r.GetId())
+	case hasRef(i, r.GetId()):
+		return s.save(i, r.GetId())
 	case closed(i), at.AsTime().Before(i.GetChecked().AsTime()):
 		return nil
 	}
-	i = edit(i)
+	i = clone(i)
 	i.State, i.Checked, i.Closed = pb.IncidentState_INCIDENT_STATE_CLOSED, at, r.GetFinished()
 	s.step(i, stepClosed, cause{ref: r.GetId(), at: r.GetFinished().AsTime()}, r.GetResult())
-	return s.tell(i, r.GetId())
+	return s.save(i, r.GetId())
 }
 
-// repaired takes the end of a repair. The incident stays open until a check has passed.
+// repaired handles the result of a repair. The incident stays open until a check has passed.
 func (s *Steward) repaired(r *pb.DuplicationResult) []schemas.Message {
-	place := schemas.Copy{Account: r.GetAccount(), Store: r.GetDestinationStore(), Space: r.GetSpace(), Item: r.GetItem()}
-	defer s.lock(place)()
+	cp := schemas.Copy{Account: r.GetAccount(), Store: r.GetDestinationStore(), Space: r.GetSpace(), Item: r.GetItem()}
+	defer s.lock(cp)()
 	i := s.table.get(r.GetIncident())
-	if knows(i, r.GetId()) {
-		return append(s.tell(i, r.GetId()), s.repairedDiffers(place, r)...)
+	if hasRef(i, r.GetId()) {
+		return append(s.save(i, r.GetId()), s.closeDiffersRepaired(cp, r)...)
 	}
 	number := orderNumber(i, r.GetCommand())
 	if number == 0 && !orderedByAnother(i, r.GetCommand()) {
-		s.log.Warn("result of a repair ignored: the incident did not order it", "target", r.GetIncident(), "result", r.GetId())
+		s.log.Warn("ignore result of a repair: the incident did not order it",
+			"target", r.GetIncident(), "result", r.GetId())
 		return nil
 	}
-	i = edit(i)
+	i = clone(i)
 	action := stepFailed
 	if word := r.GetResult(); word == stepRepaired || word == stepMoot {
 		action = word
@@ -186,14 +189,14 @@ func (s *Steward) repaired(r *pb.DuplicationResult) []schemas.Message {
 		detail = r.GetError()
 	}
 	s.step(i, action, cause{ref: r.GetId(), at: r.GetFinished().AsTime()}, detail)
-	return append(s.tell(i, r.GetId()), s.repairedDiffers(place, r)...)
+	return append(s.save(i, r.GetId()), s.closeDiffersRepaired(cp, r)...)
 }
 
-// repairedDiffers closes the incident of a copy that differed from its source and was repaired: the next copy that finds
-// that it still does opens it again.
-func (s *Steward) repairedDiffers(place schemas.Copy, r *pb.DuplicationResult) []schemas.Message {
+// closeDiffersRepaired closes the incident of a copy that differed from its source and was repaired. If the copy still
+// differs, the next duplication command for it opens the incident again.
+func (s *Steward) closeDiffersRepaired(cp schemas.Copy, r *pb.DuplicationResult) []schemas.Message {
 	if r.GetResult() != stepRepaired {
 		return nil
 	}
-	return s.endDiffers(place, r, r.GetFinished())
+	return s.closeDiffersLocked(cp, r, r.GetFinished())
 }

@@ -13,12 +13,12 @@ import (
 )
 
 func TestApproval(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	found := w.result(13)
-	w.do(found)
+	w.handle(found)
 	approval := w.approval("replaced")
-	w.do(approval)
-	w.is("replaced", repairing, "opened", "approval-asked", "approved", "repair-ordered")
+	w.handle(approval)
+	w.checkIncident("replaced", repairing, "opened", "approval-asked", "approved", "repair-ordered")
 	if len(w.orders) != 1 {
 		t.Fatalf("ordered %v", w.orders)
 	}
@@ -27,42 +27,46 @@ func TestApproval(t *testing.T) {
 		!proto.Equal(o.GetRepair().GetFailed(), found.GetObject()) {
 		t.Errorf("ordered %v", o)
 	}
-	if got := w.do(w.approval("replaced")); got != nil {
+	if got := w.handle(w.approval("replaced")); got != nil {
 		t.Errorf("approved a second time: %v, want nothing", got)
 	}
-	w.do(w.ended(o, "repaired"))
-	w.do(w.result(1))
-	w.is("replaced", shut, "opened", "approval-asked", "approved", "repair-ordered", "repaired", "closed")
-	if got := w.do(w.approval("replaced")); got != nil {
+	w.handle(w.repairResult(o, "repaired"))
+	w.handle(w.result(1))
+	w.checkIncident("replaced", shut, "opened", "approval-asked", "approved", "repair-ordered", "repaired", "closed")
+	if got := w.handle(w.approval("replaced")); got != nil {
 		t.Errorf("approved when closed: %v, want nothing", got)
 	}
 }
 
-// A person decides about what was seen. If the incident of the key is another one by the time that the steward comes to
-// the decision, or the copy is, the incident says so and nothing is done.
+// A decision applies to the state that the operator saw. If the incident or its copy has changed before the decision is
+// handled, the incident gets a step and nothing else happens.
 func TestDecisionIsAboutWhatWasSeen(t *testing.T) {
 	other := func(r *pb.FixityResult) {
 		r.Object, r.Content.Digests = &pb.Identity{Version: "v2", Size: 3}, map[string]string{"sha256": "cc"}
 	}
-	older := func(_ *world, a *pb.AdminAction) { a.Incident, a.Seen = "", "" }
+	older := func(_ *harness, a *pb.AdminAction) { a.Incident, a.Seen = "", "" }
 	for name, tt := range map[string]struct {
-		meanwhile func(*world)
-		edit      func(*world, *pb.AdminAction)
+		meanwhile func(*harness)
+		edit      func(*harness, *pb.AdminAction)
 		taken     bool
 	}{
-		"nothing has happened":      {nil, nil, true},
-		"seen again, the same":      {func(w *world) { w.do(w.result(13)) }, nil, true},
-		"the copy is another one":   {func(w *world) { w.do(w.result(13, other)) }, nil, false},
-		"should be something else":  {func(w *world) { w.do(w.result(13, func(r *pb.FixityResult) { r.Audit.Digests = bad1 })) }, nil, false},
-		"closed, and opened again":  {func(w *world) { w.do(w.result(1)); w.do(w.result(13)) }, nil, false},
-		"an older program's":        {nil, older, true},
-		"an older program's, late":  {func(w *world) { w.do(w.result(13)) }, older, false},
-		"an older program's, later": {func(w *world) { w.do(w.result(13)) }, func(w *world, a *pb.AdminAction) { older(w, a); a.Time = w.next() }, true},
+		"nothing has happened":    {nil, nil, true},
+		"seen again, the same":    {func(w *harness) { w.handle(w.result(13)) }, nil, true},
+		"the copy is another one": {func(w *harness) { w.handle(w.result(13, other)) }, nil, false},
+		"should be something else": {func(w *harness) {
+			w.handle(w.result(13,
+				func(r *pb.FixityResult) { r.Audit.Digests = bad1 }))
+		}, nil, false},
+		"closed, and opened again": {func(w *harness) { w.handle(w.result(1)); w.handle(w.result(13)) }, nil, false},
+		"an older program's":       {nil, older, true},
+		"an older program's, late": {func(w *harness) { w.handle(w.result(13)) }, older, false},
+		"an older program's, later": {func(w *harness) { w.handle(w.result(13)) },
+			func(w *harness, a *pb.AdminAction) { older(w, a); a.Time = w.next() }, true},
 	} {
 		for do, taken := range map[string]string{ActionApprove: stepOrdered, ActionClose: stepClosed} {
 			t.Run(name+"/"+do, func(t *testing.T) {
-				w := newWorld(t)
-				w.do(w.result(13))
+				w := newHarness(t)
+				w.handle(w.result(13))
 				a := w.approval("replaced")
 				a.Action, a.Incident, a.Seen = do, w.topic[key("replaced")].GetId(), Seen(w.topic[key("replaced")])
 				if tt.meanwhile != nil {
@@ -75,15 +79,16 @@ func TestDecisionIsAboutWhatWasSeen(t *testing.T) {
 				if !tt.taken {
 					want = stepOutdated
 				}
-				lost := w.lose(a)
+				lost := w.handleWithoutPublishing(a)
 				w.restart()
-				if again := w.do(a); len(again) != len(lost) || !proto.Equal(again[0].Body, lost[0].Body) {
+				if again := w.handle(a); len(again) != len(lost) || !proto.Equal(again[0].Body, lost[0].Body) {
 					t.Errorf("handled again: %v, want %v", again, lost)
 				}
 				w.restart()
-				w.do(a)
+				w.handle(a)
 				i := w.topic[key("replaced")]
-				if last := i.GetSteps()[len(i.GetSteps())-1]; last.GetAction() != want || last.GetRef() != a.GetId() || last.GetBy() != "eve" {
+				if last := i.GetSteps()[len(i.GetSteps())-1]; last.GetAction() != want || last.GetRef() != a.GetId() ||
+					last.GetBy() != "eve" {
 					t.Errorf("the last step is %v, want %s", last, want)
 				}
 				if !tt.taken && (i.GetState() != before.GetState() || len(w.orders) != 0) {
@@ -94,30 +99,30 @@ func TestDecisionIsAboutWhatWasSeen(t *testing.T) {
 	}
 }
 
-// An approval that waits because the records do not answer is of no use for what is found meanwhile.
+// An approval that waits for the records does not apply to a later finding.
 func TestApprovalThatWaited(t *testing.T) {
-	w := newWorld(t)
-	w.do(w.result(13))
+	w := newHarness(t)
+	w.handle(w.result(13))
 	a := w.approval("replaced")
 	a.Incident, a.Seen = w.topic[key("replaced")].GetId(), Seen(w.topic[key("replaced")])
 	w.failure = errors.New("the tables are away")
 	if _, err := w.steward.Handle(t.Context(), &schemas.Delivery{Body: a}); err == nil {
 		t.Fatal("the approval does not wait")
 	}
-	w.do(w.result(13, func(r *pb.FixityResult) { r.Object = &pb.Identity{Version: "v2", Size: 3} }))
+	w.handle(w.result(13, func(r *pb.FixityResult) { r.Object = &pb.Identity{Version: "v2", Size: 3} }))
 	w.failure = nil
-	w.do(a)
-	w.is("replaced", awaiting, "opened", "approval-asked", "seen-again", "decision-outdated")
+	w.handle(a)
+	w.checkIncident("replaced", awaiting, "opened", "approval-asked", "seen-again", "decision-outdated")
 	if len(w.orders) != 0 {
 		t.Errorf("ordered %v", w.orders)
 	}
 }
 
 func TestApprovalsOfNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.modes["2"] = Off
-	w.do(w.result(14))
-	w.do(w.result(2))
+	w.handle(w.result(14))
+	w.handle(w.result(2))
 	other := w.approval("content-corrupt")
 	other.Account = "umbrella"
 	discard := w.approval("content-corrupt")
@@ -126,27 +131,27 @@ func TestApprovalsOfNothing(t *testing.T) {
 		"no such incident": w.approval("replaced"), "no repair of that kind": w.approval("no-quorum"),
 		"off": w.approval("content-corrupt"), "of another account": other, "another action": discard,
 	} {
-		if got := w.do(a); got != nil {
+		if got := w.handle(a); got != nil {
 			t.Errorf("%s: %v, want nothing", name, got)
 		}
 	}
 }
 
 func TestNoGoodCopy(t *testing.T) {
-	tests := map[string]func(*world){
-		"none on record":    func(w *world) { clear(w.records) },
-		"others differ":     func(w *world) { w.records[in("1")], w.records[in("3")] = live(bad1), live(bad1) },
-		"others deleted":    func(w *world) { w.records[in("1")].State, w.records[in("3")].State = 3, 3 },
-		"others are bad":    func(w *world) { w.spoil("1"); w.spoil("3") },
-		"not on record yet": func(w *world) { w.records[in("1")].State, w.records[in("3")].State = 0, 0 },
+	tests := map[string]func(*harness){
+		"none on record":    func(w *harness) { clear(w.records) },
+		"others differ":     func(w *harness) { w.records[in("1")], w.records[in("3")] = live(bad1), live(bad1) },
+		"others deleted":    func(w *harness) { w.records[in("1")].State, w.records[in("3")].State = 3, 3 },
+		"others are bad":    func(w *harness) { w.openIncidentAt("1"); w.openIncidentAt("3") },
+		"not on record yet": func(w *harness) { w.records[in("1")].State, w.records[in("3")].State = 0, 0 },
 	}
 	for name, prepare := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newHarness(t)
 			prepare(w)
 			w.orders = nil
-			w.do(w.result(2))
-			w.is("content-corrupt", open, "opened", "no-good-copy")
+			w.handle(w.result(2))
+			w.checkIncident("content-corrupt", open, "opened", "no-good-copy")
 			if len(w.orders) != 0 {
 				t.Errorf("ordered %v", w.orders)
 			}
@@ -154,34 +159,34 @@ func TestNoGoodCopy(t *testing.T) {
 	}
 }
 
-// spoil opens an incident of the copy in another store.
-func (w *world) spoil(store string) {
+// openIncidentAt opens an incident of the copy in another store.
+func (w *harness) openIncidentAt(store string) {
 	w.modes[store] = Off
-	w.do(w.result(2, func(r *pb.FixityResult) { r.Store = store }))
+	w.handle(w.result(2, func(r *pb.FixityResult) { r.Store = store }))
 }
 
 func TestNextGoodCopy(t *testing.T) {
-	w := newWorld(t)
-	w.spoil("1")
-	w.do(w.result(2))
+	w := newHarness(t)
+	w.openIncidentAt("1")
+	w.handle(w.result(2))
 	if len(w.orders) != 1 || w.orders[0].GetSourceStore() != "3" {
 		t.Errorf("ordered %v, want from store 3", w.orders)
 	}
 }
 
-// A good copy that an order did not repair from may be none: the next order tries another.
+// If a repair from one good copy fails, the next order uses another one.
 func TestAnotherGoodCopyIsTried(t *testing.T) {
-	w := newWorld(t)
-	w.do(w.result(2))
+	w := newHarness(t)
+	w.handle(w.result(2))
 	var got []string
 	for n := range 3 {
 		if len(w.orders) != n+1 {
 			t.Fatalf("round %d: ordered %v", n, w.orders)
 		}
 		got = append(got, w.orders[n].GetSourceStore())
-		w.do(w.ended(w.orders[n], "repair-moot"))
-		w.restart() // what was tried is in the steps
-		w.do(w.result(2, because(pb.FixityReason_FIXITY_REASON_REPAIR)))
+		w.handle(w.repairResult(w.orders[n], "repair-moot"))
+		w.restart() // the steps contain the tried sources
+		w.handle(w.result(2, because(pb.FixityReason_FIXITY_REASON_REPAIR)))
 	}
 	if want := []string{"1", "3", "1"}; !slices.Equal(got, want) {
 		t.Errorf("ordered from %v, want %v", got, want)
@@ -189,22 +194,22 @@ func TestAnotherGoodCopyIsTried(t *testing.T) {
 }
 
 func TestThreeRepairsThenAPerson(t *testing.T) {
-	w := newWorld(t)
-	w.do(w.result(2))
+	w := newHarness(t)
+	w.handle(w.result(2))
 	steps := []string{"opened", "repair-ordered"}
 	for n := range 3 {
 		if len(w.orders) != n+1 || w.orders[n].GetRepair().GetNumber() != int32(n+1) {
 			t.Fatalf("round %d: ordered %v", n, w.orders)
 		}
-		w.do(w.ended(w.orders[n], "repair-moot"))
-		w.do(w.result(2, because(pb.FixityReason_FIXITY_REASON_REPAIR)))
+		w.handle(w.repairResult(w.orders[n], "repair-moot"))
+		w.handle(w.result(2, because(pb.FixityReason_FIXITY_REASON_REPAIR)))
 		steps = append(steps, "repair-moot", "seen-again", "repair-ordered")
 	}
 	steps[len(steps)-1] = "repairs-exhausted"
-	w.is("content-corrupt", open, steps...)
-	w.do(w.result(2))
-	w.is("content-corrupt", open, append(steps, "seen-again")...)
-	w.do(w.approval("content-corrupt"))
+	w.checkIncident("content-corrupt", open, steps...)
+	w.handle(w.result(2))
+	w.checkIncident("content-corrupt", open, append(steps, "seen-again")...)
+	w.handle(w.approval("content-corrupt"))
 	if len(w.orders) != 4 || w.orders[3].GetRepair().GetNumber() != 4 {
 		t.Errorf("a person's approval orders %v", w.orders)
 	}
@@ -222,37 +227,40 @@ func TestEndsOfARepair(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.do(w.result(2))
-			w.do(w.ended(w.orders[0], tt.result))
-			w.is("content-corrupt", tt.state, "opened", "repair-ordered", tt.step)
+			w := newHarness(t)
+			w.handle(w.result(2))
+			w.handle(w.repairResult(w.orders[0], tt.result))
+			w.checkIncident("content-corrupt", tt.state, "opened", "repair-ordered", tt.step)
 		})
 	}
 }
 
-// What comes out of another topic may come late.
+// Results from another topic can be late.
 func TestLateEndsOfRepairs(t *testing.T) {
-	w := newWorld(t)
-	w.do(w.result(2))
-	w.do(w.result(2, because(pb.FixityReason_FIXITY_REASON_REPAIR))) // orders again
-	w.do(w.ended(w.orders[0], "repair-moot"))
-	w.is("content-corrupt", repairing, "opened", "repair-ordered", "seen-again", "repair-ordered", "repair-moot")
-	w.do(w.result(1))
-	w.do(w.ended(w.orders[1], "repaired"))
-	w.is("content-corrupt", shut, "opened", "repair-ordered", "seen-again", "repair-ordered", "repair-moot", "closed", "repaired")
+	w := newHarness(t)
+	w.handle(w.result(2))
+	w.handle(w.result(2, because(pb.FixityReason_FIXITY_REASON_REPAIR))) // orders again
+	w.handle(w.repairResult(w.orders[0], "repair-moot"))
+	w.checkIncident("content-corrupt", repairing, "opened", "repair-ordered", "seen-again", "repair-ordered",
+		"repair-moot")
+	w.handle(w.result(1))
+	w.handle(w.repairResult(w.orders[1], "repaired"))
+	w.checkIncident("content-corrupt", shut, "opened", "repair-ordered", "seen-again", "repair-ordered", "repair-moot",
+		"closed",
+		"repaired")
 	old := w.orders[1]
-	w.do(w.result(2))
-	if got := w.do(w.ended(old, "repair-moot")); got != nil {
+	w.handle(w.result(2))
+	if got := w.handle(w.repairResult(old, "repair-moot")); got != nil {
 		t.Errorf("the end of an older incident's repair: %v, want nothing", got)
 	}
 }
 
-// While a repair is on its way other checks order nothing.
+// While a repair is in progress, other checks order nothing.
 func TestSeenWhileRepairing(t *testing.T) {
-	w := newWorld(t)
-	w.do(w.result(2))
-	w.do(w.result(2))
-	w.is("content-corrupt", repairing, "opened", "repair-ordered", "seen-again")
+	w := newHarness(t)
+	w.handle(w.result(2))
+	w.handle(w.result(2))
+	w.checkIncident("content-corrupt", repairing, "opened", "repair-ordered", "seen-again")
 	if len(w.orders) != 1 {
 		t.Errorf("ordered %v", w.orders)
 	}
@@ -271,9 +279,9 @@ func TestWhatDuplicationComesAcross(t *testing.T) {
 	}
 	for result, tt := range tests {
 		t.Run(result, func(t *testing.T) {
-			w := newWorld(t)
-			lost := w.lost(result)
-			w.do(lost)
+			w := newHarness(t)
+			lost := w.lostResult(result)
+			w.handle(lost)
 			k := schemas.Key(at.Account, tt.store, at.Space, at.Item, tt.kind)
 			if i := w.topic[k]; i.GetState() != open || i.GetStore() != tt.store || i.GetSteps()[0].GetRef() != lost.GetId() {
 				t.Errorf("got %v", i)
@@ -287,65 +295,65 @@ func TestWhatDuplicationComesAcross(t *testing.T) {
 			if tt.checked && (w.tasks[0].GetStore() != tt.store || w.tasks[0].GetId() != schemas.ID(result, lost.GetId())) {
 				t.Errorf("asked for %v", w.tasks[0])
 			}
-			w.do(w.lost(result))
+			w.handle(w.lostResult(result))
 			if n := w.topic[k].GetStepCount(); n != 2 {
 				t.Errorf("%d steps after it was found twice, want 2", n)
 			}
-			w.do(w.result(1, func(r *pb.FixityResult) { r.Store = tt.store }))
+			w.handle(w.result(1, func(r *pb.FixityResult) { r.Store = tt.store }))
 			if i := w.topic[k]; i.GetState() != shut {
 				t.Errorf("after a pass %v", i.GetState())
 			}
 		})
 	}
-	w := newWorld(t)
-	if got := w.do(w.lost("copied")); got != nil {
-		t.Errorf("an ordinary copy tells %v", got)
+	w := newHarness(t)
+	if got := w.handle(w.lostResult("copied")); got != nil {
+		t.Errorf("an ordinary copy gives %v", got)
 	}
 }
 
-// A copy that a check's Change may not overwrite, and that is not what its source is, has an incident until both are
-// alike: that each of them passes its checks says nothing about that. There is no repair.
+// A copy that differs from its source and must not be overwritten has an incident until both are equal. Checks that
+// pass on each of them do not close it. It is never repaired.
 func TestCopyThatDiffers(t *testing.T) {
 	for name, tt := range map[string]struct {
-		then  func(*world) schemas.Body
+		then  func(*harness) schemas.Body
 		state pb.IncidentState
 	}{
-		"a pass":                 {func(w *world) schemas.Body { return w.result(1) }, open},
-		"the copy is gone":       {func(w *world) schemas.Body { return w.result(11) }, shut},
-		"a client's change came": {func(w *world) schemas.Body { return w.lost("copied") }, shut},
-		"they are alike":         {func(w *world) schemas.Body { return w.lost("in-sync") }, shut},
-		"their bytes are alike":  {func(w *world) schemas.Body { return w.lost("properties-unknown") }, shut},
-		"seen again":             {func(w *world) schemas.Body { return w.lost("copy-differs") }, open},
-		"an older copy": {func(w *world) schemas.Body {
-			r := w.lost("copied")
+		"a pass":                 {func(w *harness) schemas.Body { return w.result(1) }, open},
+		"the copy is gone":       {func(w *harness) schemas.Body { return w.result(11) }, shut},
+		"a client's change came": {func(w *harness) schemas.Body { return w.lostResult("copied") }, shut},
+		"they are alike":         {func(w *harness) schemas.Body { return w.lostResult("in-sync") }, shut},
+		"their bytes are alike":  {func(w *harness) schemas.Body { return w.lostResult("properties-unknown") }, shut},
+		"seen again":             {func(w *harness) schemas.Body { return w.lostResult("copy-differs") }, open},
+		"an older copy": {func(w *harness) schemas.Body {
+			r := w.lostResult("copied")
 			r.Started, r.Finished = timestamppb.New(base), timestamppb.New(base)
 			return r
 		}, open},
-		"a copy that began before and ended after": {func(w *world) schemas.Body {
-			r := w.lost("copied")
+		"a copy that began before and ended after": {func(w *harness) schemas.Body {
+			r := w.lostResult("copied")
 			r.Started = timestamppb.New(base)
 			return r
 		}, shut},
-		"a look that began before": {func(w *world) schemas.Body {
-			r := w.lost("in-sync")
+		"a look that began before": {func(w *harness) schemas.Body {
+			r := w.lostResult("in-sync")
 			r.Started = timestamppb.New(base)
 			return r
 		}, open},
-		"the deleter has deleted it": {func(w *world) schemas.Body { return w.lost("deleted") }, shut},
-		"both are gone":              {func(w *world) schemas.Body { return w.lost("gone") }, shut},
-		"the pair was removed":       {func(w *world) schemas.Body { return w.lost("not-in-policy") }, shut},
-		"a delete failed":            {func(w *world) schemas.Body { return w.lost("awaiting-approval") }, open},
-		"an approval":                {func(w *world) schemas.Body { return w.approval("copy-differs") }, open},
-		"a person":                   {func(w *world) schemas.Body { return w.closing("copy-differs") }, shut},
+		"the deleter has deleted it": {func(w *harness) schemas.Body { return w.lostResult("deleted") }, shut},
+		"both are gone":              {func(w *harness) schemas.Body { return w.lostResult("gone") }, shut},
+		"the pair was removed":       {func(w *harness) schemas.Body { return w.lostResult("not-in-policy") }, shut},
+		"a delete failed":            {func(w *harness) schemas.Body { return w.lostResult("awaiting-approval") }, open},
+		"an approval":                {func(w *harness) schemas.Body { return w.approval("copy-differs") }, open},
+		"a person":                   {func(w *harness) schemas.Body { return w.closing("copy-differs") }, shut},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.do(w.lost("copy-differs"))
-			w.is("copy-differs", open, "opened")
+			w := newHarness(t)
+			w.handle(w.lostResult("copy-differs"))
+			w.checkIncident("copy-differs", open, "opened")
 			then := tt.then(w)
-			lost := w.lose(then)
+			lost := w.handleWithoutPublishing(then)
 			w.restart()
-			if again := w.do(then); len(again) != len(lost) || len(again) > 0 && !proto.Equal(again[0].Body, lost[0].Body) {
+			if again := w.handle(then); len(again) != len(lost) || len(again) > 0 && !proto.Equal(again[0].Body, lost[0].Body) {
 				t.Errorf("handled again: %v, want %v", again, lost)
 			}
 			if i := w.topic[key("copy-differs")]; i.GetState() != tt.state || len(w.orders) != 0 {
@@ -355,42 +363,42 @@ func TestCopyThatDiffers(t *testing.T) {
 	}
 }
 
-// What is gone without an explanation is repaired when a check has settled that it is missing.
+// A copy that is gone without an explanation is repaired after a check has confirmed that it is missing.
 func TestGoneUnexplainedIsRepaired(t *testing.T) {
-	w := newWorld(t)
-	w.do(w.lost("gone-unexplained"))
-	w.is("content-missing", open, "opened")
-	w.do(w.result(8, because(pb.FixityReason_FIXITY_REASON_SUSPECT)))
-	w.is("content-missing", repairing, "opened", "seen-again", "repair-ordered")
-	w.do(w.result(11))
-	w.is("content-missing", shut, "opened", "seen-again", "repair-ordered", "closed")
+	w := newHarness(t)
+	w.handle(w.lostResult("gone-unexplained"))
+	w.checkIncident("content-missing", open, "opened")
+	w.handle(w.result(8, because(pb.FixityReason_FIXITY_REASON_SUSPECT)))
+	w.checkIncident("content-missing", repairing, "opened", "seen-again", "repair-ordered")
+	w.handle(w.result(11))
+	w.checkIncident("content-missing", shut, "opened", "seen-again", "repair-ordered", "closed")
 }
 
-// A copy that is there under a tombstone is left to a person, whatever the store's mode, and is no source of a repair.
+// A resurrected copy is left to an operator in every mode, and is never the source of a repair.
 func TestResurrectedCopy(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	back := func(r *pb.FixityResult) { r.Row, r.Finding, r.Store = 16, "resurrected", "1" }
-	w.do(w.result(2, back))
+	w.handle(w.result(2, back))
 	k := schemas.Key(at.Account, "1", at.Space, at.Item, "resurrected")
 	if i := w.topic[k]; i.GetState() != open || i.GetStepCount() != 1 || len(w.orders)+len(w.tasks) != 0 {
 		t.Fatalf("got %v, orders %v", i, w.orders)
 	}
 	approval := w.approval("resurrected")
 	approval.Target = k
-	if got := w.do(approval); got != nil {
+	if got := w.handle(approval); got != nil {
 		t.Errorf("approved: %v, want nothing", got)
 	}
-	w.do(w.result(2))
+	w.handle(w.result(2))
 	if len(w.orders) != 1 || w.orders[0].GetSourceStore() != "3" {
 		t.Errorf("ordered %v, want from store 3", w.orders)
 	}
-	w.do(w.result(11, func(r *pb.FixityResult) { r.Store = "1" })) // deleted again
+	w.handle(w.result(11, func(r *pb.FixityResult) { r.Store = "1" })) // deleted again
 	if i := w.topic[k]; i.GetState() != shut {
 		t.Errorf("is %v", i)
 	}
 }
 
-// A person closes an incident, whatever its kind and state; a fault that is found again opens a new one.
+// An operator can close an incident of any kind and state. A fault that is found again opens a new one.
 func TestClosedByAPerson(t *testing.T) {
 	for name, tt := range map[string]struct {
 		row  int32
@@ -403,31 +411,32 @@ func TestClosedByAPerson(t *testing.T) {
 		"repair under way": {2, Auto, "content-corrupt"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newHarness(t)
 			w.modes[at.Store] = tt.mode
-			w.do(w.result(tt.row))
+			w.handle(w.result(tt.row))
 			first := w.topic[key(tt.kind)]
 			other := w.closing(tt.kind)
 			other.Account = "umbrella"
-			if got := w.do(other); got != nil {
+			if got := w.handle(other); got != nil {
 				t.Errorf("closed for another account: %v", got)
 			}
 			a := w.closing(tt.kind)
-			lost := w.lose(a)
-			w.do(a)
+			lost := w.handleWithoutPublishing(a)
+			w.handle(a)
 			w.restart()
-			if got := w.do(a); len(got) != 1 || !proto.Equal(got[0].Body, lost[0].Body) {
+			if got := w.handle(a); len(got) != 1 || !proto.Equal(got[0].Body, lost[0].Body) {
 				t.Errorf("handled again: %v, want %v", got, lost)
 			}
 			i := w.topic[key(tt.kind)]
 			last := i.GetSteps()[len(i.GetSteps())-1]
-			if i.GetState() != shut || !proto.Equal(i.GetClosed(), a.GetTime()) || last.GetAction() != "closed" || last.GetBy() != "eve" || last.GetRef() != a.GetId() {
+			if i.GetState() != shut || !proto.Equal(i.GetClosed(), a.GetTime()) || last.GetAction() != "closed" ||
+				last.GetBy() != "eve" || last.GetRef() != a.GetId() {
 				t.Errorf("got %v", i)
 			}
-			if got := w.do(w.closing(tt.kind)); got != nil {
+			if got := w.handle(w.closing(tt.kind)); got != nil {
 				t.Errorf("closed twice: %v", got)
 			}
-			w.do(w.result(tt.row))
+			w.handle(w.result(tt.row))
 			if again := w.topic[key(tt.kind)]; again.GetState() == shut || again.GetId() == first.GetId() {
 				t.Errorf("found again: %v", again)
 			}
@@ -435,76 +444,78 @@ func TestClosedByAPerson(t *testing.T) {
 	}
 }
 
-func (w *world) closing(kind string) *pb.AdminAction {
+func (w *harness) closing(kind string) *pb.AdminAction {
 	a := w.approval(kind)
 	a.Action = ActionClose
 	return a
 }
 
-// Incidents without an item are those of the roles that observe them: the steward neither keeps nor closes them.
+// Incidents without an item belong to the roles that observe them: the Steward neither holds nor closes them.
 func TestIncidentsWithoutAnItemAreLeftAlone(t *testing.T) {
-	w := newWorld(t)
-	i := &pb.Incident{Id: schemas.ID("i"), Account: at.Account, Store: at.Store, Space: at.Space, Kind: "space-missing", State: open}
+	w := newHarness(t)
+	i := &pb.Incident{Id: schemas.ID("i"), Account: at.Account, Store: at.Store, Space: at.Space, Kind: "space-missing",
+		State: open}
 	k := schemas.IncidentKey(i)
 	w.topic[k] = i
 	w.restart()
 	a := w.closing("space-missing")
 	a.Target = k
-	if got := w.do(a); got != nil {
+	if got := w.handle(a); got != nil {
 		t.Errorf("published %v", got)
 	}
-	if got := w.do(w.result(1, func(r *pb.FixityResult) { r.Item = "" })); got != nil {
+	if got := w.handle(w.result(1, func(r *pb.FixityResult) { r.Item = "" })); got != nil {
 		t.Errorf("published %v", got)
 	}
 }
 
-// A repair that never comes to an end does not hold the incident up for ever.
+// A repair without a result does not block the incident for ever.
 func TestRepairThatNeverEnds(t *testing.T) {
-	w := newWorld(t)
-	w.do(w.result(2))
+	w := newHarness(t)
+	w.handle(w.result(2))
 	w.clock += 24*60 - 2
-	w.do(w.result(2))
-	w.is("content-corrupt", repairing, "opened", "repair-ordered", "seen-again")
+	w.handle(w.result(2))
+	w.checkIncident("content-corrupt", repairing, "opened", "repair-ordered", "seen-again")
 	w.clock++
-	if got := w.do(w.approval("content-corrupt")); got == nil {
+	if got := w.handle(w.approval("content-corrupt")); got == nil {
 		t.Error("a person's approval is ignored after a day")
 	}
 	w.clock += 24 * 60
-	w.do(w.result(2))
-	w.is("content-corrupt", repairing, "opened", "repair-ordered", "seen-again", "approved", "repair-ordered", "seen-again", "repair-ordered")
+	w.handle(w.result(2))
+	w.checkIncident("content-corrupt", repairing, "opened", "repair-ordered", "seen-again", "approved", "repair-ordered",
+		"seen-again", "repair-ordered")
 }
 
-// A copy that an executor compared with its source has not been checked: a fault that a check finds counts also if the
-// check began before, and so does a difference that was found before a check.
+// A comparison with the source is not a check: a fault counts even if its check began before the comparison, and so
+// does a difference that was found before a check.
 func TestCopyThatDiffersIsNoCheck(t *testing.T) {
 	for _, last := range []string{"copy-differs", "in-sync"} {
 		t.Run(last, func(t *testing.T) {
-			w := newWorld(t)
-			w.do(w.lost("copy-differs"))
+			w := newHarness(t)
+			w.handle(w.lostResult("copy-differs"))
 			check := w.result(2) // begins now, and ends after the next look
-			w.do(w.lost(last))
-			w.do(check)
-			w.is("content-corrupt", repairing, "opened", "repair-ordered")
+			w.handle(w.lostResult(last))
+			w.handle(check)
+			w.checkIncident("content-corrupt", repairing, "opened", "repair-ordered")
 		})
 	}
-	w := newWorld(t)
-	differs := w.lost("copy-differs")
-	w.do(w.result(2))
-	w.do(differs)
-	w.is("copy-differs", open, "opened")
+	w := newHarness(t)
+	differs := w.lostResult("copy-differs")
+	w.handle(w.result(2))
+	w.handle(differs)
+	w.checkIncident("copy-differs", open, "opened")
 }
 
-// A repair closes the incident of a copy that differed from its source, also if the result is handled a second time.
+// A repair closes the incident of a copy that differed from its source, even if the result is handled twice.
 func TestRepairOfACopyThatDiffers(t *testing.T) {
 	for result, want := range map[string]pb.IncidentState{"repaired": shut, "repair-moot": open, "repair-failed": open} {
 		t.Run(result, func(t *testing.T) {
-			w := newWorld(t)
-			w.do(w.lost("copy-differs"))
-			w.do(w.result(2))
-			end := w.ended(w.orders[0], result)
-			lost := w.lose(end)
+			w := newHarness(t)
+			w.handle(w.lostResult("copy-differs"))
+			w.handle(w.result(2))
+			end := w.repairResult(w.orders[0], result)
+			lost := w.handleWithoutPublishing(end)
 			w.restart()
-			again := w.do(end)
+			again := w.handle(end)
 			if len(again) != len(lost) {
 				t.Errorf("handled again: %v, want %v", again, lost)
 			}

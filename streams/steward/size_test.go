@@ -10,8 +10,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// What is ordered says how large the item is, and large items have topics of their own, also when it is
-// told once more.
+// Orders carry the size of the item, and large items have topics of their own, also when an order is published again.
 func TestSizeOfOrders(t *testing.T) {
 	type sent struct {
 		topic    schemas.Topic
@@ -19,16 +18,16 @@ func TestSizeOfOrders(t *testing.T) {
 		size     int64
 	}
 	const high, large = pb.Priority_PRIORITY_HIGH, pb.Priority_PRIORITY_LARGE
-	silent := func(w *world) { w.failure = errors.New("has not caught up") }
-	wasLost := func(bytes int64) func(*world) schemas.Body {
-		return func(w *world) schemas.Body {
-			r := w.lost("was-lost")
+	silent := func(w *harness) { w.failure = errors.New("has not caught up") }
+	wasLost := func(bytes int64) func(*harness) schemas.Body {
+		return func(w *harness) schemas.Body {
+			r := w.lostResult("was-lost")
 			r.Bytes = bytes
 			return r
 		}
 	}
-	result := func(row int32, size int64) func(*world) schemas.Body {
-		return func(w *world) schemas.Body {
+	result := func(row int32, size int64) func(*harness) schemas.Body {
+		return func(w *harness) schemas.Body {
 			return w.result(row, func(r *pb.FixityResult) {
 				if r.Object != nil {
 					r.Object.Size = size
@@ -38,23 +37,23 @@ func TestSizeOfOrders(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		known int64 // size on record of the copies to repair from
-		setUp func(*world)
-		of    func(*world) schemas.Body
+		setUp func(*harness)
+		of    func(*harness) schemas.Body
 		want  sent
 	}{
-		"repair of a small one":            {99, nil, result(2, 3), sent{schemas.DuplicationHigh, high, 99}},
-		"repair of a large one":            {100, nil, result(2, 3), sent{schemas.DuplicationLarge, large, 100}},
-		"repair of one that is gone":       {100, nil, result(8, 0), sent{schemas.DuplicationLarge, large, 100}},
-		"repair, the record has no size":   {0, nil, result(2, 101), sent{schemas.DuplicationLarge, large, 101}},
-		"put off, small":                   {99, silent, result(2, 99), sent{schemas.FixityHigh, high, 99}},
-		"put off, large":                   {99, silent, result(2, 100), sent{schemas.FixityLarge, large, 100}},
-		"put off, of one that is gone":     {99, silent, result(8, 0), sent{schemas.FixityHigh, high, 0}},
-		"check of what was lost, small":    {99, nil, wasLost(5), sent{schemas.FixityHigh, high, 5}},
-		"check of what was lost, large":    {99, nil, wasLost(500), sent{schemas.FixityLarge, large, 500}},
-		"check of what was lost, not told": {99, nil, wasLost(0), sent{schemas.FixityHigh, high, 0}},
+		"repair of a small one":              {99, nil, result(2, 3), sent{schemas.DuplicationHigh, high, 99}},
+		"repair of a large one":              {100, nil, result(2, 3), sent{schemas.DuplicationLarge, large, 100}},
+		"repair of one that is gone":         {100, nil, result(8, 0), sent{schemas.DuplicationLarge, large, 100}},
+		"repair, the record has no size":     {0, nil, result(2, 101), sent{schemas.DuplicationLarge, large, 101}},
+		"put off, small":                     {99, silent, result(2, 99), sent{schemas.FixityHigh, high, 99}},
+		"put off, large":                     {99, silent, result(2, 100), sent{schemas.FixityLarge, large, 100}},
+		"put off, of one that is gone":       {99, silent, result(8, 0), sent{schemas.FixityHigh, high, 0}},
+		"check of what was lost, small":      {99, nil, wasLost(5), sent{schemas.FixityHigh, high, 5}},
+		"check of what was lost, large":      {99, nil, wasLost(500), sent{schemas.FixityLarge, large, 500}},
+		"check of a lost copy, size unknown": {99, nil, wasLost(0), sent{schemas.FixityHigh, high, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newHarness(t)
 			for _, r := range w.records {
 				r.Size = tt.known
 			}
@@ -62,16 +61,17 @@ func TestSizeOfOrders(t *testing.T) {
 				tt.setUp(w)
 			}
 			cause := tt.of(w)
-			for range 2 { // its outputs are lost, but for the incident
+			for range 2 { // its outputs are lost, except the incident
 				var err error
-				if w.steward, err = New(Config{Large: 100}, Deps{Stores: w, Records: w, Log: slog.New(slog.DiscardHandler)}); err != nil {
+				deps := Deps{Stores: w, Records: w, Log: slog.New(slog.DiscardHandler)}
+				if w.steward, err = New(Config{Large: 100}, deps); err != nil {
 					t.Fatal(err)
 				}
 				for key, i := range w.topic {
 					w.steward.Apply([]byte(key), i)
 				}
 				var got []sent
-				for _, m := range w.lose(cause) {
+				for _, m := range w.handleWithoutPublishing(cause) {
 					switch b := m.Body.(type) {
 					case *pb.Incident:
 						w.topic[schemas.IncidentKey(b)] = b
@@ -82,7 +82,7 @@ func TestSizeOfOrders(t *testing.T) {
 					}
 				}
 				if wasLost := w.topic[key("content-missing")].GetState() == open; wasLost && got == nil {
-					return // told again, an incident of what was lost asks for nothing
+					return // published again, the incident of a lost copy requests nothing
 				}
 				if want := []sent{tt.want}; !reflect.DeepEqual(got, want) {
 					t.Errorf("got %v, want %v", got, want)

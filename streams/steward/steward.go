@@ -1,11 +1,10 @@
-// Package steward keeps the incidents: it turns the results of checks and of
-// duplication into open and closed incidents, and has repaired what may be repaired.
+// Package steward manages the incidents of copies. It opens, updates and closes incidents according to the results of
+// checks and of duplication, and orders repairs.
 //
-// There is at most one open incident of a copy and kind. What is decided is a function
-// of the incident and of the message, so handling a message twice tells the same thing
-// twice and decides it once; checks count in the order in which they began, and
-// an older one changes nothing. Orders of repair carry what must still hold when they
-// are executed: a second execution finds that it does not.
+// At most one incident is open for a copy and kind. A decision depends only on the incident and the message, so that a
+// message that is handled twice publishes the same decision again. Checks count in the order of their start times; an
+// older check does not change the state of an incident. Repair orders carry preconditions, so that executing one twice
+// has no further effect.
 package steward
 
 import (
@@ -23,49 +22,48 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A Mode says who decides that bad copies of a store are repaired.
+// A Mode determines how repairs of a store's copies are started.
 type Mode string
 
 // The modes.
 const (
-	Auto    Mode = "auto"
-	Approve Mode = "approve"
-	Off     Mode = "off"
+	Auto    Mode = "auto"    // without approval
+	Approve Mode = "approve" // after the approval of an operator
+	Off     Mode = "off"     // never
 )
 
-// Stores says what the steward needs to know of the stores.
+// Stores provides information about stores.
 type Stores interface {
-	// RepairMode returns the mode of a store: what is configured, else Auto for
-	// secondaries and Approve for primaries. Any other than the three counts as Off.
+	// RepairMode returns the mode of a store: the configured one, else Auto for secondaries and Approve for primaries.
+	// Any other value counts as Off.
 	RepairMode(account, store string) Mode
 	// Others returns the other stores that should hold the space, the primary first.
 	Others(account, space, store string) []string
 }
 
-// Records reads what is on record.
+// Records reads the records of copies.
 type Records interface {
-	// Fresh returns a record of each copy, in their order, that tells of everything
-	// that was published before the call. An error means that it cannot say.
+	// Fresh returns the record of each copy, in the order of copies. The records include everything that was published
+	// before the call. An error means that the records are unknown, not that they are empty.
 	Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error)
 }
 
-// Config is how a Steward works.
+// Config holds the settings of a Steward.
 type Config struct {
-	// MaxRepairs is how many repairs of one incident are ordered without a person; 0 means 3.
+	// MaxRepairs is the number of repairs of one incident that are ordered without approval; 0 means 3.
 	MaxRepairs int
-	// MaxSteps is how many of its newest steps an incident carries; 0 means 100.
+	// MaxSteps is the number of steps that an incident carries, the newest ones; 0 means 100.
 	MaxSteps int
-	// Patience is how long a repair may be on its way before the incident is treated as
-	// if it had come to nothing; 0 means 24 h.
+	// Patience is the time after which a repair without a result counts as failed; 0 means 24 h.
 	Patience time.Duration
-	// Recheck is how long after the check that found a fault its copy is checked again if no repair could be ordered,
-	// since the records did not answer; 0 means 5 min.
+	// Recheck is the delay of the next check of a faulty copy if no repair could be ordered because the records were
+	// unavailable; 0 means 5 min.
 	Recheck time.Duration
-	// Large is the size in bytes from which on what is ordered is of the class large; 0: never.
+	// Large is the smallest size in bytes of an item of class large; 0 means that no item is.
 	Large int64
 }
 
-// Deps are what a Steward works with.
+// Deps are the dependencies of a Steward. All are required.
 type Deps struct {
 	Stores  Stores
 	Records Records
@@ -80,11 +78,11 @@ type Steward struct {
 	log     *slog.Logger
 	table   table
 	seed    maphash.Seed
-	// locks, by copy, are held while an incident of the copy is thought about.
+	// locks are held while an incident of a copy is read and changed. A copy uses the lock at its hash.
 	locks [256]sync.Mutex
 }
 
-// New returns a Steward that knows of no incident yet: Apply tells it of them.
+// New returns a Steward without incidents. Apply adds those of the topic.
 func New(c Config, d Deps) (*Steward, error) {
 	switch {
 	case c.MaxRepairs < 0 || c.MaxSteps < 0 || c.Patience < 0 || c.Recheck < 0 || c.Large < 0:
@@ -110,11 +108,11 @@ func New(c Config, d Deps) (*Steward, error) {
 	}, nil
 }
 
-// Apply takes a record of the topic incidents; nil is a tombstone.
+// Apply applies a record of the topic incidents; nil is a tombstone.
 func (s *Steward) Apply(key []byte, i *pb.Incident) { s.table.apply(string(key), i) }
 
-// Handle takes a result of a check or of duplication, or an admin action, and returns
-// the incidents that it changed and the orders that follow.
+// Handle handles the result of a check or of duplication, or an admin action. It returns the changed incidents, and the
+// repair orders and checks that follow.
 func (s *Steward) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 	var out []schemas.Message
 	var err error
@@ -134,15 +132,15 @@ func (s *Steward) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 	return s.restate(d.Body, out), nil
 }
 
-// Overwritten returns the incidents of which the topic's newest record lacks something that is held: a process that was
-// frozen has published what it had decided before. It also returns those of which a newer record is on its way.
+// Overwritten returns the incidents for which the newest record of the topic lacks steps that this Steward holds. This
+// happens if a suspended process resumes and publishes an older decision. The result includes incidents for which a
+// newer record is published but not read yet.
 func (s *Steward) Overwritten() []*pb.Incident { return s.table.overwritten() }
 
-// restate adds to out the incidents of the copies that a message is about of which the topic's newest record lacks
-// something.
+// restate adds to out the incidents of the message's copies for which the newest record of the topic lacks steps.
 func (s *Steward) restate(b schemas.Body, out []schemas.Message) []schemas.Message {
-	for _, c := range s.concerned(b) {
-		for _, i := range s.table.unsaid(c) {
+	for _, c := range s.copiesOf(b) {
+		for _, i := range s.table.staleOf(c) {
 			if !slices.ContainsFunc(out, func(m schemas.Message) bool { return m.Body == i }) {
 				out = append(out, schemas.Message{Topic: schemas.Incidents, Body: i})
 			}
@@ -151,8 +149,8 @@ func (s *Steward) restate(b schemas.Body, out []schemas.Message) []schemas.Messa
 	return out
 }
 
-// concerned returns the copies that a message is about.
-func (s *Steward) concerned(b schemas.Body) []schemas.Copy {
+// copiesOf returns the copies that a message is about.
+func (s *Steward) copiesOf(b schemas.Body) []schemas.Copy {
 	switch m := b.(type) {
 	case *pb.FixityResult:
 		return []schemas.Copy{schemas.CopyOf(m)}
@@ -169,7 +167,7 @@ func (s *Steward) concerned(b schemas.Body) []schemas.Copy {
 	return nil
 }
 
-// lock keeps everybody else from thinking about c until the returned function is called.
+// lock locks the incidents of c until the returned function is called.
 func (s *Steward) lock(c schemas.Copy) (unlock func()) {
 	m := &s.locks[maphash.Comparable(s.seed, c)%uint64(len(s.locks))]
 	m.Lock()

@@ -14,10 +14,10 @@ import (
 )
 
 func TestCorruptCopyIsRepaired(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	found := w.result(2)
-	w.do(found)
-	w.is("content-corrupt", repairing, "opened", "repair-ordered")
+	w.handle(found)
+	w.checkIncident("content-corrupt", repairing, "opened", "repair-ordered")
 	id := w.topic[key("content-corrupt")].GetId()
 	order := &pb.DuplicationCommand{
 		Id: schemas.ID("repair", id, "1"), Account: at.Account, Space: at.Space, Item: at.Item,
@@ -32,9 +32,11 @@ func TestCorruptCopyIsRepaired(t *testing.T) {
 		t.Fatalf("ordered %v\nwant %v", w.orders, order)
 	}
 	incident := &pb.Incident{
-		Id: schemas.ID("incident", key("content-corrupt"), found.GetId()), Account: at.Account, Store: at.Store, Space: at.Space, Item: at.Item,
+		Id: schemas.ID("incident", key("content-corrupt"), found.GetId()), Account: at.Account, Store: at.Store,
+		Space: at.Space, Item: at.Item,
 		Kind: "content-corrupt", State: repairing, Opened: found.GetFinished(), Updated: found.GetFinished(),
-		Checked: found.GetStarted(), Row: 2, Expected: want, Found: bad1, Object: found.GetObject(), Repairs: 1, StepCount: 2, Size: 3,
+		Checked: found.GetStarted(), Row: 2, Expected: want, Found: bad1, Object: found.GetObject(), Repairs: 1,
+		StepCount: 2, Size: 3,
 		Steps: []*pb.IncidentStep{
 			{Time: found.GetFinished(), Action: "opened", Ref: found.GetId()},
 			{Time: found.GetFinished(), Action: "repair-ordered", Ref: found.GetId(), Detail: "1"},
@@ -43,25 +45,25 @@ func TestCorruptCopyIsRepaired(t *testing.T) {
 	if got := w.topic[key("content-corrupt")]; !proto.Equal(got, incident) {
 		t.Errorf("got %v\nwant %v", got, incident)
 	}
-	w.do(w.ended(order, "repaired"))
-	w.is("content-corrupt", repairing, "opened", "repair-ordered", "repaired")
+	w.handle(w.repairResult(order, "repaired"))
+	w.checkIncident("content-corrupt", repairing, "opened", "repair-ordered", "repaired")
 	pass := w.result(1, because(pb.FixityReason_FIXITY_REASON_REPAIR))
-	w.do(pass)
-	w.is("content-corrupt", shut, "opened", "repair-ordered", "repaired", "closed")
+	w.handle(pass)
+	w.checkIncident("content-corrupt", shut, "opened", "repair-ordered", "repaired", "closed")
 	if got := w.topic[key("content-corrupt")].GetClosed(); !proto.Equal(got, pass.GetFinished()) {
 		t.Errorf("closed %v, want %v", got, pass.GetFinished())
 	}
-	w.do(w.result(2))
-	w.is("content-corrupt", repairing, "opened", "repair-ordered")
+	w.handle(w.result(2))
+	w.checkIncident("content-corrupt", repairing, "opened", "repair-ordered")
 	if i := w.topic[key("content-corrupt")]; i.GetId() == id || i.GetRepairs() != 1 {
 		t.Errorf("a new incident is the old one, or counts its repairs: %v", i)
 	}
 }
 
 func TestMissingCopyIsRepaired(t *testing.T) {
-	w := newWorld(t)
-	w.do(w.result(8))
-	w.is("content-missing", repairing, "opened", "repair-ordered")
+	w := newHarness(t)
+	w.handle(w.result(8))
+	w.checkIncident("content-missing", repairing, "opened", "repair-ordered")
 	if len(w.orders) != 1 || w.orders[0].GetRepair().GetFailed() != nil {
 		t.Errorf("ordered %v, want one order that expects nothing there", w.orders)
 	}
@@ -97,14 +99,14 @@ func TestModes(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newHarness(t)
 			w.modes[at.Store] = tt.mode
 			r := w.result(tt.row)
 			if tt.change != nil {
 				tt.change(r)
 			}
-			w.do(r)
-			w.is(r.GetFinding(), tt.state, tt.steps...)
+			w.handle(r)
+			w.checkIncident(r.GetFinding(), tt.state, tt.steps...)
 			if (len(w.orders) == 1) != (tt.state == repairing) {
 				t.Errorf("ordered %v", w.orders)
 			}
@@ -112,20 +114,27 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// Results that find nothing out, or that say what is as it should be, move nothing.
+// Inconclusive results, and results without a fault, have no effect.
 func TestResultsThatMoveNothing(t *testing.T) {
 	set := func(f func(*pb.FixityResult)) with { return f }
 	tests := map[string]struct {
 		row    int32
 		change with
 	}{
-		"unknown":                {12, nil},
-		"undecided":              {8, set(func(r *pb.FixityResult) { r.Final, r.Verdict = false, pb.Verdict_VERDICT_UNDECIDED })},
-		"overtaken":              {2, set(func(r *pb.FixityResult) { r.Overtaken = true })},
-		"pass":                   {1, nil},
-		"moot":                   {11, nil},
-		"skipped":                {0, set(func(r *pb.FixityResult) { r.Verdict, r.Finding = pb.Verdict_VERDICT_SKIPPED, "skipped" })},
-		"unverified":             {15, set(func(r *pb.FixityResult) { r.Verdict, r.Finding = pb.Verdict_VERDICT_UNVERIFIED, "unverified" })},
+		"unknown": {12, nil},
+		"undecided": {8,
+			set(func(r *pb.FixityResult) { r.Final, r.Verdict = false, pb.Verdict_VERDICT_UNDECIDED })},
+		"overtaken": {2, set(func(r *pb.FixityResult) { r.Overtaken = true })},
+		"pass":      {1, nil},
+		"moot":      {11, nil},
+		"skipped": {0, set(func(r *pb.FixityResult) {
+			r.Verdict, r.Finding = pb.Verdict_VERDICT_SKIPPED,
+				"skipped"
+		})},
+		"unverified": {15, set(func(r *pb.FixityResult) {
+			r.Verdict, r.Finding = pb.Verdict_VERDICT_UNVERIFIED,
+				"unverified"
+		})},
 		"taken in by a baseline": {9, set(func(r *pb.FixityResult) { r.Baseline = true })},
 		"taken in, row without digest": {9, set(func(r *pb.FixityResult) {
 			r.Manifest = &pb.Evidence{State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS}
@@ -133,12 +142,12 @@ func TestResultsThatMoveNothing(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newHarness(t)
 			r := w.result(tt.row)
 			if tt.change != nil {
 				tt.change(r)
 			}
-			if got := w.do(r); got != nil {
+			if got := w.handle(r); got != nil {
 				t.Errorf("got %v, want nothing", got)
 			}
 		})
@@ -146,21 +155,21 @@ func TestResultsThatMoveNothing(t *testing.T) {
 }
 
 func TestOlderChecksChangeNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	early, late, kinds := w.result(1), w.result(2), w.result(13)
 	early.Id, kinds.Started = "early", early.GetStarted()
-	w.do(late)
-	w.do(early)
-	w.is("content-corrupt", repairing, "opened", "repair-ordered", "older-check")
-	if got := w.do(kinds); got != nil {
+	w.handle(late)
+	w.handle(early)
+	w.checkIncident("content-corrupt", repairing, "opened", "repair-ordered", "older-check")
+	if got := w.handle(kinds); got != nil {
 		t.Errorf("an older check opens %v", got)
 	}
 	again := w.result(2)
 	pass := w.result(1)
-	w.do(pass)
-	w.is("content-corrupt", shut, "opened", "repair-ordered", "older-check", "closed")
-	w.do(again)
-	w.is("content-corrupt", shut, "opened", "repair-ordered", "older-check", "closed", "older-check")
+	w.handle(pass)
+	w.checkIncident("content-corrupt", shut, "opened", "repair-ordered", "older-check", "closed")
+	w.handle(again)
+	w.checkIncident("content-corrupt", shut, "opened", "repair-ordered", "older-check", "closed", "older-check")
 	if got := w.topic[key("content-corrupt")].GetChecked(); !proto.Equal(got, pass.GetStarted()) {
 		t.Errorf("checked %v, want %v", got, pass.GetStarted())
 	}
@@ -169,13 +178,13 @@ func TestOlderChecksChangeNothing(t *testing.T) {
 func TestPassClosesAllOfTheCopy(t *testing.T) {
 	for name, row := range map[string]int32{"pass": 1, "moot": 11} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newHarness(t)
 			for _, r := range []int32{2, 13, 14} {
-				w.do(w.result(r))
+				w.handle(w.result(r))
 			}
-			w.do(w.result(2, func(r *pb.FixityResult) { r.Item = "b.jpg" }))
-			if got := w.do(w.result(row)); len(got) != 3 {
-				t.Errorf("told %v, want three incidents", got)
+			w.handle(w.result(2, func(r *pb.FixityResult) { r.Item = "b.jpg" }))
+			if got := w.handle(w.result(row)); len(got) != 3 {
+				t.Errorf("got %v, want three incidents", got)
 			}
 			for key, i := range w.topic {
 				if (i.GetState() == shut) != (i.GetItem() == at.Item) {
@@ -186,17 +195,17 @@ func TestPassClosesAllOfTheCopy(t *testing.T) {
 	}
 }
 
-// A pass that read no bytes says nothing of bytes.
+// A pass that did not read bytes does not close incidents about bytes.
 func TestPassOnTheStoresWord(t *testing.T) {
-	w := newWorld(t)
-	w.do(w.result(2))
-	w.do(w.result(8))
-	w.do(w.result(1, func(r *pb.FixityResult) { r.EvidenceLevel = 2 }))
-	w.is("content-corrupt", repairing, "opened", "repair-ordered")
-	w.is("content-missing", shut, "opened", "repair-ordered", "closed")
+	w := newHarness(t)
+	w.handle(w.result(2))
+	w.handle(w.result(8))
+	w.handle(w.result(1, func(r *pb.FixityResult) { r.EvidenceLevel = 2 }))
+	w.checkIncident("content-corrupt", repairing, "opened", "repair-ordered")
+	w.checkIncident("content-missing", shut, "opened", "repair-ordered", "closed")
 }
 
-// The same message twice: decided once, told again in case it was lost.
+// A message that is handled twice gives one decision, published again in case it was lost.
 func TestReplay(t *testing.T) {
 	equal := func(t *testing.T, got, want []schemas.Message) {
 		t.Helper()
@@ -209,50 +218,50 @@ func TestReplay(t *testing.T) {
 			}
 		}
 	}
-	tests := map[string]func(*world) schemas.Body{
-		"a fault":    func(w *world) schemas.Body { return w.result(2) },
-		"seen again": func(w *world) schemas.Body { w.do(w.result(14)); return w.result(14) },
-		"a pass":     func(w *world) schemas.Body { w.do(w.result(2)); return w.result(1) },
-		"an approval": func(w *world) schemas.Body {
-			w.do(w.result(13))
+	tests := map[string]func(*harness) schemas.Body{
+		"a fault":    func(w *harness) schemas.Body { return w.result(2) },
+		"seen again": func(w *harness) schemas.Body { w.handle(w.result(14)); return w.result(14) },
+		"a pass":     func(w *harness) schemas.Body { w.handle(w.result(2)); return w.result(1) },
+		"an approval": func(w *harness) schemas.Body {
+			w.handle(w.result(13))
 			return w.approval("replaced")
 		},
-		"the end of a repair": func(w *world) schemas.Body {
-			w.do(w.result(2))
-			return w.ended(w.orders[0], "repaired")
+		"the end of a repair": func(w *harness) schemas.Body {
+			w.handle(w.result(2))
+			return w.repairResult(w.orders[0], "repaired")
 		},
-		"a copy that was lost": func(w *world) schemas.Body { return w.lost("was-lost") },
+		"a copy that was lost": func(w *harness) schemas.Body { return w.lostResult("was-lost") },
 	}
 	for name, prepare := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newHarness(t)
 			message := prepare(w)
-			lost := w.lose(message) // publishing failed
-			equal(t, w.do(message), lost)
-			equal(t, w.do(message), lost)
+			lost := w.handleWithoutPublishing(message) // publishing failed
+			equal(t, w.handle(message), lost)
+			equal(t, w.handle(message), lost)
 			w.restart()
-			equal(t, w.do(message), lost)
+			equal(t, w.handle(message), lost)
 		})
 	}
 }
 
 // A replay after the repair is over orders nothing.
 func TestReplayOfAnOldOrder(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	found := w.result(2)
-	w.do(found)
-	w.do(w.ended(w.orders[0], "repair-moot"))
-	w.do(found)
+	w.handle(found)
+	w.handle(w.repairResult(w.orders[0], "repair-moot"))
+	w.handle(found)
 	if len(w.orders) != 1 {
 		t.Errorf("ordered %v", w.orders)
 	}
-	w.is("content-corrupt", open, "opened", "repair-ordered", "repair-moot")
+	w.checkIncident("content-corrupt", open, "opened", "repair-ordered", "repair-moot")
 }
 
 func TestStepsAreCapped(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	for range 130 {
-		w.do(w.result(14))
+		w.handle(w.result(14))
 	}
 	i := w.topic[key("no-quorum")]
 	if len(i.GetSteps()) != 100 || i.GetStepCount() != 130 || i.GetSteps()[99].GetRef() != "check-130" {
@@ -260,22 +269,22 @@ func TestStepsAreCapped(t *testing.T) {
 	}
 }
 
-// What the topic says wins, unless more has been decided since.
+// The record of the topic counts, unless there have been decisions since.
 func TestApply(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	k := key("no-quorum")
-	w.do(w.result(14))
+	w.handle(w.result(14))
 	first := w.topic[k]
-	w.do(w.result(14))
-	w.steward.Apply([]byte(k), first) // an echo
-	w.do(w.result(14))
-	w.is("no-quorum", open, "opened", "seen-again", "seen-again")
-	other := proto.CloneOf(w.topic[k]) // another process went on
+	w.handle(w.result(14))
+	w.steward.Apply([]byte(k), first) // the own record
+	w.handle(w.result(14))
+	w.checkIncident("no-quorum", open, "opened", "seen-again", "seen-again")
+	other := proto.CloneOf(w.topic[k]) // another process continued
 	other.StepCount, other.State = 7, shut
 	w.steward.Apply([]byte(k), other)
-	w.do(w.result(14))
+	w.handle(w.result(14))
 	if i := w.topic[k]; i.GetId() == other.GetId() || i.GetStepCount() != 1 {
-		t.Errorf("the closed incident goes on: %v", i)
+		t.Errorf("the closed incident is continued: %v", i)
 	}
 	w.steward.Apply([]byte(k), nil)
 	if w.steward.table.get(k) != nil || w.steward.table.of(at) != nil {
@@ -283,9 +292,9 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// Partitions are handled side by side, also those that speak of one copy.
+// Partitions are handled concurrently, even if they have messages about the same copy.
 func TestManyAtOnce(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	var results []schemas.Body
 	for n := range 400 {
 		results = append(results, w.result([]int32{14, 2, 1, 13}[n%4], func(r *pb.FixityResult) {
@@ -315,14 +324,14 @@ func TestManyAtOnce(t *testing.T) {
 }
 
 func TestHandleRefusesOtherMessages(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	if _, err := w.steward.Handle(t.Context(), &schemas.Delivery{Body: &pb.Change{}}); err == nil {
 		t.Error("a Change is handled")
 	}
 }
 
 func TestNew(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	if _, err := New(Config{MaxSteps: -1}, Deps{Stores: w, Records: w, Log: slog.Default()}); err == nil {
 		t.Error("negative steps are taken")
 	}

@@ -9,17 +9,17 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// table holds the newest form of each incident of a copy, closed ones too: what the topic says,
-// and what was decided since. What it holds is never modified.
+// A table holds the newest state of each incident of a copy, closed ones included: the record of the topic with the
+// decisions since. Its incidents are never modified.
 type table struct {
 	mu sync.RWMutex
 	// All guarded by mu.
 	incidents map[string]*pb.Incident
-	copies    map[schemas.Copy][]string // keys of a copy's incidents, sorted
-	behind    map[string]bool           // keys of which the topic's newest record lacks something that is held
+	copies    map[schemas.Copy][]string // sorted keys of the incidents of each copy
+	stale     map[string]bool           // keys for which the newest record of the topic lacks steps
 }
 
-// apply takes what the topic says. Incidents without an item are those of others.
+// apply applies a record of the topic. It ignores incidents without an item, which other roles manage.
 func (t *table) apply(key string, i *pb.Incident) {
 	if i != nil && i.GetItem() == "" {
 		return
@@ -27,41 +27,41 @@ func (t *table) apply(key string, i *pb.Incident) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	old := t.incidents[key]
-	delete(t.behind, key)
+	delete(t.stale, key)
 	if i == nil {
 		t.drop(key, old)
 		return
 	}
-	now, behind := reconcile(old, i)
+	now, stale := reconcile(old, i)
 	t.put(key, now)
-	if behind {
-		if t.behind == nil {
-			t.behind = map[string]bool{}
+	if stale {
+		if t.stale == nil {
+			t.stale = map[string]bool{}
 		}
-		t.behind[key] = true
+		t.stale[key] = true
 	}
 }
 
-// unsaid returns the incidents of a copy of which the topic's newest record lacks something.
-func (t *table) unsaid(c schemas.Copy) (all []*pb.Incident) {
+// staleOf returns the incidents of a copy for which the newest record of the topic lacks steps.
+func (t *table) staleOf(c schemas.Copy) (all []*pb.Incident) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if len(t.behind) == 0 { // nearly always
+	if len(t.stale) == 0 { // usual case
 		return nil
 	}
 	for _, key := range t.copies[c] {
-		if t.behind[key] {
+		if t.stale[key] {
 			all = append(all, t.incidents[key])
 		}
 	}
 	return all
 }
 
-// overwritten returns the incidents of which the topic's newest record lacks something.
+// overwritten returns all incidents for which the newest record of the topic lacks steps.
 func (t *table) overwritten() (all []*pb.Incident) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	for key := range t.behind {
+	for key := range t.stale {
 		all = append(all, t.incidents[key])
 	}
 	return all
@@ -94,14 +94,14 @@ func (t *table) put(key string, i *pb.Incident) {
 	t.incidents[key] = i
 }
 
-// set takes what was decided.
+// set stores a decision.
 func (t *table) set(i *pb.Incident) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.put(schemas.IncidentKey(i), i)
 }
 
-// get returns the incident of a key; nil where there is none.
+// get returns the incident of a key; nil if there is none.
 func (t *table) get(key string) *pb.Incident {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -123,8 +123,8 @@ func (t *table) of(c schemas.Copy) []*pb.Incident {
 	return out
 }
 
-// newest returns when the newest check began that any incident of c took into account. Those of kindDiffers and
-// kindMetadata do not count: what they took into account says nothing of the bytes.
+// newest returns the start of the newest check among the incidents of c. It skips kindDiffers and kindMetadata,
+// because their checks are not about the bytes.
 func (t *table) newest(c schemas.Copy) time.Time {
 	var newest time.Time
 	for _, i := range t.of(c) {

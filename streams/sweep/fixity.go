@@ -13,50 +13,50 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// Due reads which copies are due for a check.
+// Due returns the copies that are due for a check.
 type Due interface {
-	// Due returns up to q.Limit live copies in the order of Position, with manifest and
-	// audit log. Fewer than q.Limit means that there are no more.
+	// Due returns up to q.Limit live copies in the order of Position, with their records in manifest and audit log. If it
+	// returns fewer than q.Limit, there are no more.
 	Due(ctx context.Context, q DueQuery) ([]schemas.KnownCopy, error)
 }
 
-// A DueQuery asks for the copies of one store, or of one space of it, whose last pass on
-// their current content is older than PassedBefore, or that never passed.
+// A DueQuery selects the copies of one store, or of one space of it, without a passed check of their current content
+// since PassedBefore.
 type DueQuery struct {
 	Account, Store string
 	// Space is empty for all spaces.
 	Space        string
 	PassedBefore time.Time
-	// After is the last copy that was returned before; nil at first.
+	// After is the position of the last copy of the previous query; nil for the first query.
 	After *Position
 	Limit int
 }
 
-// A Position is where a copy stands in the order of checks: by the last pass, never
-// checked first, then by the bytes of space and item.
+// A Position is the position of a copy in the order of checks: by the last pass, copies without one first, then by the
+// bytes of space and item.
 type Position struct {
-	// LastPass is zero for copies that never passed.
+	// LastPass is zero for copies without a passed check.
 	LastPass    time.Time
 	Space, Item string
 }
 
-// FixityConfig is what one fixity sweep goes over.
+// FixityConfig holds the settings of one fixity sweep.
 type FixityConfig struct {
 	Account, Store string
 	// Space is empty for all spaces of the store.
 	Space string
-	// Period is how old a pass may be, at the start of the round, before its copy is due.
+	// Period is the age of the last pass, at the start of the round, after which a copy is due.
 	Period time.Duration
-	// Demand: a person asks. Each copy is read, also one that passed a moment ago or is not in the sample.
+	// Demand reports that an operator requested the sweep. All copies are read, even those outside of the sample or with
+	// a recent pass.
 	Demand bool
-	// Large is the size in bytes from which on items have topic and workers of their own;
-	// 0: none.
+	// Large is the smallest size in bytes of items of class large; 0 means that none are.
 	Large int64
-	// Page is how many copies are asked for at a time.
+	// Page is the number of copies per query.
 	Page int
 }
 
-// Morsel is the name of what the sweep goes over.
+// Morsel returns the name of the morsel.
 func (c FixityConfig) Morsel() string {
 	if c.Space == "" {
 		return schemas.Key(c.Account, c.Store)
@@ -64,9 +64,9 @@ func (c FixityConfig) Morsel() string {
 	return schemas.Key(c.Account, c.Store, c.Space)
 }
 
-// Fixity returns the sweep that emits a task for every copy that was due at the start
-// of the round, each once: a copy whose check passes meanwhile is no longer due, and the
-// cursor never goes back. It counts tasks by Key(store, space).
+// Fixity returns a sweep that emits one task for every copy that was due at the start of the round. A copy with a check
+// that passes during the round is no longer due, and the cursor never moves back, so no copy gets two tasks. The sweep
+// counts tasks by Key(store, space).
 func Fixity(due Due, c FixityConfig) (Sweep, error) {
 	switch {
 	case due == nil:
@@ -91,7 +91,7 @@ func Fixity(due Due, c FixityConfig) (Sweep, error) {
 		}
 		copies, err := due.Due(ctx, q)
 		if err != nil {
-			return Page{}, fmt.Errorf("ask what is due: %w", err)
+			return Page{}, fmt.Errorf("read due copies: %w", err)
 		}
 		return c.page(round, copies)
 	}, nil

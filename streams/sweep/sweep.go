@@ -1,9 +1,9 @@
-// Package sweep holds the resumable loops that find what events missed: each turns a
-// cursor into a page of messages and the next cursor, and a Runner does the rest.
+// Package sweep implements resumable loops that find work that events missed. A Sweep is a function from a cursor to a
+// page of messages and the next cursor. A Runner publishes the pages, saves checkpoints and limits the rate.
 //
-// A round that is interrupted goes on where its checkpoint stands; at most one page is
-// then published twice, with the same ids. A page's messages are acknowledged before
-// its checkpoint is saved. An error is never taken for the end of a page or a round.
+// An interrupted round continues from its checkpoint. The messages of a page are acknowledged before its checkpoint is
+// saved, so that at most one page is published twice, with the same ids. An error never ends a page or a round as if it
+// were complete.
 package sweep
 
 import (
@@ -22,49 +22,49 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A Publisher sends messages and returns when all of them are acknowledged.
+// A Publisher publishes messages and waits until all of them are acknowledged.
 type Publisher interface {
 	Publish(ctx context.Context, messages ...schemas.Message) error
 }
 
 // A Round is one complete pass over one morsel.
 type Round struct {
-	// ID is a function of the sweep, the morsel and Started.
+	// ID is a hash of the sweep, the morsel and Started.
 	ID      string
 	Started time.Time
-	// Baseline: the round is the first one ever of what it goes over. A round that is resumed stays what it was.
+	// Baseline reports that the round is the first one of its morsel. It does not change when a round is resumed.
 	Baseline bool
 }
 
-// A Page is what a sweep found between two cursors.
+// A Page is the result of a sweep between two cursors.
 type Page struct {
 	Messages []schemas.Message
-	// Counts says what was found, by what the sweep counts.
+	// Counts are the numbers of findings. The sweep defines the keys.
 	Counts map[string]int64
-	// Next is where the next page begins; it is not used where the page is the Last.
+	// Next is the cursor of the next page. It is not used if Last is set.
 	Next []byte
 	Last bool
 }
 
-// A Sweep returns the page that begins at cursor; nil is the beginning. The same
-// round and cursor give messages with the same ids.
+// A Sweep returns the page that begins at cursor; nil is the beginning. For the same round and cursor it must return
+// messages with the same ids.
 type Sweep func(ctx context.Context, round Round, cursor []byte) (Page, error)
 
-// A Morsel is what one Run goes over.
+// A Morsel is the part of the input that one Run processes.
 type Morsel struct {
-	// Sweep and Name key the checkpoint: which sweep, and over what.
+	// Sweep and Name are the names of the sweep and of the morsel. They are the key of the checkpoint.
 	Sweep, Name string
 	Pages       Sweep
-	// Start is when a new round begins. It names the round.
+	// Start is the start time of a new round. It identifies the round.
 	Start time.Time
-	// Baseline is that of a new round.
+	// Baseline is Round.Baseline of a new round.
 	Baseline bool
-	// Checkpoint is the newest of the morsel; nil where there is none. A round that
-	// it leaves unfinished goes on, instead of a new one.
+	// Checkpoint is the newest checkpoint of the morsel; nil if there is none. If its round is unfinished, Run continues
+	// that round and does not begin a new one.
 	Checkpoint *pb.Checkpoint
 }
 
-// A Summary is what a round came to, all of its runs together.
+// A Summary is the result of a round, including all its runs.
 type Summary struct {
 	Round
 	Finished time.Time
@@ -72,20 +72,20 @@ type Summary struct {
 	Counts   map[string]int64
 }
 
-// Config is how a Runner paces itself. What is zero is taken from Defaults.
+// Config holds the settings of a Runner. Zero values are replaced by those of Defaults.
 type Config struct {
-	// MaxBacklog is the lag, in records, above which nothing is emitted until it has
-	// fallen below half of it.
+	// MaxBacklog is the consumer lag, in records, above which the Runner stops publishing until the lag has fallen to
+	// half of it.
 	MaxBacklog int64
-	// Poll is how long to wait between two looks at a lag that is too high.
+	// Poll is the interval of reading a lag that is too high.
 	Poll time.Duration
-	// Pause is how long to wait between two pages.
+	// Pause is the wait between two pages.
 	Pause time.Duration
-	// Retry is for pages, publishes and looks at the lag.
+	// Retry is the policy for reading pages, publishing and reading the lag.
 	Retry retry.Policy
 }
 
-// Defaults returns the values of the specification.
+// Defaults returns the default settings.
 func Defaults() Config {
 	return Config{
 		MaxBacklog: 10_000, Poll: time.Second,
@@ -93,10 +93,10 @@ func Defaults() Config {
 	}
 }
 
-// Deps are what a Runner works with.
+// Deps are the dependencies of a Runner. All are required.
 type Deps struct {
 	Publisher Publisher
-	// Lag returns how many records of the topics that sweeps emit to wait unread.
+	// Lag returns the number of unread records in the topics that sweeps publish to.
 	Lag func(context.Context) (int64, error)
 	Log *slog.Logger
 }
@@ -128,15 +128,15 @@ func New(c Config, d Deps) (*Runner, error) {
 	return &Runner{config: c, deps: d}, nil
 }
 
-// Run runs the morsel's round to its end and returns what it came to. After an error
-// the round goes on from the newest checkpoint.
+// Run runs the round of a morsel to its end and returns its result. After an error, the next Run continues from the
+// newest checkpoint.
 func (r *Runner) Run(ctx context.Context, m Morsel) (Summary, error) {
 	if m.Sweep == "" || m.Name == "" || m.Pages == nil || m.Start.IsZero() {
 		return Summary{}, errors.New("sweep: morsel has no sweep, name, pages or start")
 	}
 	run := newRun(r, m)
 	log := r.deps.Log.With("sweep", m.Sweep, "morsel", m.Name, "round", run.summary.ID)
-	log.Info("round begins", "resumed", run.resumed)
+	log.Info("begin round", "resumed", run.resumed)
 	err := run.pages(ctx)
 	if err == nil {
 		err = run.end(ctx, nil)
@@ -146,11 +146,11 @@ func (r *Runner) Run(ctx context.Context, m Morsel) (Summary, error) {
 	if err != nil {
 		return run.summary, fmt.Errorf("sweep %s over %s: %w", m.Sweep, m.Name, err)
 	}
-	log.Info("round ended", "emitted", run.summary.Emitted)
+	log.Info("end round", "emitted", run.summary.Emitted)
 	return run.summary, nil
 }
 
-// A run is one Run.
+// A run is the state of one Run.
 type run struct {
 	*Runner
 	morsel  Morsel
@@ -176,10 +176,10 @@ func newRun(r *Runner, m Morsel) *run {
 	return n
 }
 
-// pages goes from page to page.
+// pages processes pages until the last one.
 func (r *run) pages(ctx context.Context) error {
 	if !r.resumed {
-		if err := r.publish(ctx, r.checkpoint()); err != nil { // so that a crash now begins no other round
+		if err := r.publish(ctx, r.checkpoint()); err != nil { // so that this round continues after a crash
 			return err
 		}
 	}
@@ -189,7 +189,7 @@ func (r *run) pages(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := r.room(ctx); err != nil {
+		if err := r.waitForBacklog(ctx); err != nil {
 			return err
 		}
 		page, err := r.page(ctx)
@@ -209,7 +209,7 @@ func (r *run) pages(ctx context.Context) error {
 			return nil
 		}
 		if bytes.Equal(page.Next, r.cursor) {
-			return errors.New("page does not advance")
+			return errors.New("page does not advance the cursor")
 		}
 		r.cursor = page.Next
 		if err := r.publish(ctx, r.checkpoint()); err != nil {
@@ -223,7 +223,7 @@ func (r *run) page(ctx context.Context) (Page, error) {
 	_, err := r.config.Retry.Do(ctx, func() (err error) {
 		page, err = r.morsel.Pages(ctx, r.summary.Round, r.cursor)
 		return err
-	}, r.again("page"))
+	}, r.logRetry("page"))
 	if err != nil {
 		return Page{}, fmt.Errorf("read a page: %w", err)
 	}
@@ -233,28 +233,29 @@ func (r *run) page(ctx context.Context) (Page, error) {
 func (r *run) publish(ctx context.Context, messages ...schemas.Message) error {
 	_, err := r.config.Retry.Do(ctx, func() error {
 		return r.deps.Publisher.Publish(ctx, messages...)
-	}, r.again("publish"))
+	}, r.logRetry("publish"))
 	if err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
 	return nil
 }
 
-func (r *run) again(what string) func(int, time.Duration, error) {
+func (r *run) logRetry(what string) func(int, time.Duration, error) {
 	return func(attempt int, wait time.Duration, err error) {
-		r.deps.Log.Warn("sweep tries again", "sweep", r.morsel.Sweep, "morsel", r.morsel.Name,
+		r.deps.Log.Warn("retry sweep", "sweep", r.morsel.Sweep, "morsel", r.morsel.Name,
 			"what", what, "attempt", attempt, "wait", wait, "err", err)
 	}
 }
 
-// room waits until the backlog lets more be emitted. A lag that cannot be read is no room.
-func (r *run) room(ctx context.Context) error {
+// waitForBacklog waits until the lag is at most MaxBacklog. If it is higher, it waits until the lag is at most half of
+// it.
+func (r *run) waitForBacklog(ctx context.Context) error {
 	for bound := r.config.MaxBacklog; ; bound = r.config.MaxBacklog / 2 {
 		var lag int64
 		_, err := r.config.Retry.Do(ctx, func() (err error) {
 			lag, err = r.deps.Lag(ctx)
 			return err
-		}, r.again("lag"))
+		}, r.logRetry("lag"))
 		if err != nil {
 			return fmt.Errorf("read the lag: %w", err)
 		}
@@ -267,7 +268,7 @@ func (r *run) room(ctx context.Context) error {
 	}
 }
 
-// checkpoint is where the round stands.
+// checkpoint returns the checkpoint message for the current cursor.
 func (r *run) checkpoint() schemas.Message {
 	return schemas.Message{Topic: schemas.Checkpoints, Body: &pb.Checkpoint{
 		Id:    schemas.ID("checkpoint", r.morsel.Sweep, r.morsel.Name, r.summary.ID, string(r.cursor)),
@@ -277,7 +278,7 @@ func (r *run) checkpoint() schemas.Message {
 	}}
 }
 
-// end puts on record that the run is over, and the round too where failure is nil.
+// end publishes the end of the run and, if failure is nil, of the round.
 func (r *run) end(ctx context.Context, failure error) error {
 	now := timestamppb.Now()
 	name := r.morsel.Sweep + "/" + r.morsel.Name

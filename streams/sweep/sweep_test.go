@@ -20,7 +20,7 @@ import (
 )
 
 func TestRound(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.fill()
 	s, err := w.run(w.config(), nil)
 	if err != nil {
@@ -31,7 +31,8 @@ func TestRound(t *testing.T) {
 		Round: Round{ID: id, Started: start}, Finished: s.Finished, Emitted: 5,
 		Counts: map[string]int64{"2/papers": 3, "2/photos": 2},
 	}
-	if s.ID != want.ID || !s.Started.Equal(want.Started) || s.Emitted != 5 || !maps.Equal(s.Counts, want.Counts) || s.Finished.IsZero() {
+	if s.ID != want.ID || !s.Started.Equal(want.Started) || s.Emitted != 5 || !maps.Equal(s.Counts, want.Counts) ||
+		s.Finished.IsZero() {
 		t.Errorf("got %+v, want %+v", s, want)
 	}
 	tasks := of[*pb.FixityTask](w)
@@ -77,7 +78,7 @@ func TestRound(t *testing.T) {
 }
 
 func TestTopics(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	large := w.add("photos", "large", 0)
 	r := proto.CloneOf(w.copies[large])
 	r.Manifest.Size, r.Manifest.Properties = 100, map[string]string{"k": "v"}
@@ -108,9 +109,9 @@ func TestTopics(t *testing.T) {
 	}
 }
 
-// Copies whose checks pass while the round runs neither come again nor hide others.
+// Copies with a check that passes during the round are not returned again and do not hide others.
 func TestChecksPassMeanwhile(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.fill()
 	w.publish = func(int) (bool, error) {
 		for _, task := range of[*pb.FixityTask](w) {
@@ -128,7 +129,7 @@ func TestChecksPassMeanwhile(t *testing.T) {
 }
 
 func TestEmptyRound(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	s, err := w.run(w.config(), nil)
 	if err != nil || s.Emitted != 0 || len(of[*pb.FixityTask](w)) != 0 {
 		t.Errorf("got %+v, %v", s, err)
@@ -138,9 +139,9 @@ func TestEmptyRound(t *testing.T) {
 	}
 }
 
-// What a person asks for is of reason demand, so that it is read whenever it last passed.
+// A sweep on demand emits tasks of reason demand, which are read even after a recent pass.
 func TestDemand(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.fill()
 	c := w.config()
 	c.Demand, c.Period = true, 0
@@ -149,20 +150,21 @@ func TestDemand(t *testing.T) {
 		t.Fatalf("got %+v, %v, want all 7 copies", s, err)
 	}
 	for _, task := range of[*pb.FixityTask](w) {
-		if task.GetReason() != pb.FixityReason_FIXITY_REASON_DEMAND || task.GetRound() != s.ID || task.GetPriority() != pb.Priority_PRIORITY_LOW {
+		if task.GetReason() != pb.FixityReason_FIXITY_REASON_DEMAND || task.GetRound() != s.ID ||
+			task.GetPriority() != pb.Priority_PRIORITY_LOW {
 			t.Errorf("got %v", task)
 		}
 	}
 }
 
-// Killed after any publish, failed or not, and started again on the newest checkpoint:
+// The Runner is killed after any publish, failed or not, and restarted from the newest checkpoint: it is
 // the same round, every copy once or, of one page, twice with the same id.
 func TestInterrupted(t *testing.T) {
 	dead := retry.Permanent(errors.New("killed"))
 	for n := 1; n <= 7; n++ {
 		for _, persisted := range []bool{false, true} {
 			t.Run(fmt.Sprintf("publish %d, persisted %v", n, persisted), func(t *testing.T) {
-				w := newWorld(t)
+				w := newHarness(t)
 				w.fill()
 				w.baseline = true
 				w.publish = func(call int) (bool, error) {
@@ -214,7 +216,7 @@ func TestInterrupted(t *testing.T) {
 }
 
 func TestPublishIsTriedAgain(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.fill()
 	w.publish = func(n int) (bool, error) {
 		if n == 2 || n == 4 {
@@ -228,9 +230,9 @@ func TestPublishIsTriedAgain(t *testing.T) {
 	}
 }
 
-// An error is not the end of the round, and is put on record.
+// An error does not end the round, and is published in the job.
 func TestDueFails(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.fill()
 	w.due = errors.New("engine away")
 	if _, err := w.run(w.config(), nil); !errors.Is(err, w.due) {
@@ -251,7 +253,7 @@ func TestDueFails(t *testing.T) {
 }
 
 func TestLagFails(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.fill()
 	w.lag = errors.New("broker away")
 	if _, err := w.run(w.config(), nil); !errors.Is(err, w.lag) || len(of[*pb.FixityTask](w)) != 0 {
@@ -272,7 +274,7 @@ func TestBackpressure(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
+				w := newHarness(t)
 				w.fill()
 				w.lags = tt.lags
 				begun := time.Now()
@@ -289,7 +291,7 @@ func TestBackpressure(t *testing.T) {
 
 func TestCancelledWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newHarness(t)
 		w.fill()
 		w.lags = []int64{1 << 20}
 		pages, err := Fixity(w, w.config())
@@ -311,9 +313,10 @@ func TestCancelledWhileWaiting(t *testing.T) {
 }
 
 func TestCursorsThatAreNone(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	w.fill()
-	broken := &pb.Checkpoint{Sweep: "fixity", Morsel: "acme/2", Round: "r", Started: timestamppb.New(start), Cursor: []byte("{")}
+	broken := &pb.Checkpoint{Sweep: "fixity", Morsel: "acme/2", Round: "r", Started: timestamppb.New(start),
+		Cursor: []byte("{")}
 	if _, err := w.run(w.config(), broken); err == nil {
 		t.Error("a broken cursor is taken for a beginning")
 	}
@@ -327,12 +330,12 @@ func TestCursorsThatAreNone(t *testing.T) {
 	}
 	stuck := func(_ context.Context, _ Round, cursor []byte) (Page, error) { return Page{Next: cursor}, nil }
 	if _, err := r.Run(t.Context(), Morsel{Sweep: "s", Name: "m", Pages: stuck, Start: start}); err == nil {
-		t.Error("a page that does not advance is no error")
+		t.Error("a page that does not advance the cursor is not an error")
 	}
 }
 
 func TestNew(t *testing.T) {
-	w := newWorld(t)
+	w := newHarness(t)
 	d := Deps{Publisher: w, Lag: w.Lag, Log: slog.Default()}
 	if _, err := New(Config{Poll: -1}, d); err == nil {
 		t.Error("a negative poll is taken")

@@ -18,17 +18,17 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Tells millrace of files that were put into a store: one Change each.
+ * Publishes one Change for each file that was added to a store.
  *
  * <pre>
  * mvn -q dependency:copy-dependencies -DoutputDirectory=lib
  * BROKERS=localhost:9092 java -cp 'lib/*' Add.java ACCOUNT STORE SPACE FOLDER ITEM...
  * </pre>
  *
- * Each ITEM is a file below FOLDER, and the name that it has in SPACE. Needs a JDK, 17 or newer.
+ * Each ITEM is the path of a file below FOLDER, which is also its name in SPACE. Needs JDK 17 or newer.
  */
 public class Add {
-  /** The number of OP_ADD in Op, of which the id is made. */
+  /** The number of OP_ADD in Op, part of the id. */
   private static final String OP_ADD = "1";
 
   private static final DateTimeFormatter TIME =
@@ -41,14 +41,14 @@ public class Add {
       System.exit(2);
     }
     String topic = System.getenv().getOrDefault("TOPIC", "millrace.changes");
-    // The client's own partitioner is the one that all producers share.
+    // Use the client's default partitioner, as all producers do.
     Map<String, Object> config =
         Map.of("bootstrap.servers", brokers, "acks", "all", "enable.idempotence", true);
     try (var producer =
         new KafkaProducer<>(config, new ByteArraySerializer(), new ByteArraySerializer())) {
       for (int i = 4; i < args.length; i++) {
         var record = record(topic, args[0], args[1], args[2], args[i], Path.of(args[3], args[i]));
-        producer.send(record).get(); // told is what the brokers have acknowledged
+        producer.send(record).get(); // wait for the acknowledgement
         System.out.println(new String(record.headers().lastHeader("ce_id").value(), StandardCharsets.UTF_8) + " " + args[i]);
       }
     }
@@ -57,10 +57,10 @@ public class Add {
   static ProducerRecord<byte[], byte[]> record(
       String topic, String account, String store, String space, String item, Path file) throws Exception {
     FileTime before = Files.getLastModifiedTime(file);
-    TreeMap<String, String> digests = digests(file); // by algorithm, as the id wants them
+    TreeMap<String, String> digests = digests(file); // sorted by algorithm, as the id requires
     long size = Files.size(file);
     if (!before.equals(Files.getLastModifiedTime(file))) {
-      throw new IllegalStateException(file + " was written to meanwhile");
+      throw new IllegalStateException(file + " was changed meanwhile");
     }
     long millis = Math.floorDiv(before.to(java.util.concurrent.TimeUnit.NANOSECONDS), 1_000_000L);
     String time = TIME.format(Instant.ofEpochMilli(millis));
@@ -97,7 +97,7 @@ public class Add {
     return record;
   }
 
-  /** Joins parts, so that no two lists of them share a key. */
+  /** Joins parts. Different lists of parts have different keys. */
   static String key(String... parts) {
     var escaped = new ArrayList<String>();
     for (String p : parts) {
@@ -106,7 +106,7 @@ public class Add {
     return String.join("/", escaped);
   }
 
-  /** Returns 128 bits, in hex, that are a function of the parts, each with its length in front. */
+  /** Returns a hash of the parts and their lengths: 128 bits in hex. */
   static String id(List<String> parts) throws Exception {
     var all = new ByteArrayOutputStream();
     for (String part : parts) {

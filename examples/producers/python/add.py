@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Tells millrace of files that were put into a store: one Change each.
+"""Publishes one Change for each file that was added to a store.
 
     python3 -m venv venv && venv/bin/pip install --require-hashes -r requirements.txt
     BROKERS=localhost:9092 venv/bin/python add.py ACCOUNT STORE SPACE FOLDER ITEM...
 
-Each ITEM is a file below FOLDER, and the name that it has in SPACE.
+Each ITEM is the path of a file below FOLDER, which is also its name in SPACE.
 """
 
 import datetime
@@ -17,16 +17,16 @@ import sys
 
 from kafka import KafkaProducer
 
-OP_ADD = 1  # its number in Op, of which the id is made
+OP_ADD = 1  # number in Op, part of the id
 
 
 def key(*parts):
-    """Joins parts, so that no two lists of them share a key."""
+    """Joins parts. Different lists of parts have different keys."""
     return "/".join(p.replace("%", "%25").replace("/", "%2F") for p in parts).encode()
 
 
 def change_id(*parts):
-    """Returns 128 bits, in hex, that are a function of the parts, each with its length in front."""
+    """Returns a hash of the parts and their lengths: 128 bits in hex."""
     h = hashlib.sha256()
     for part in parts:
         data = part.encode()
@@ -39,7 +39,7 @@ def change_id(*parts):
 
 
 def read(path):
-    """Returns size, time in milliseconds and digests of a file that is not written to meanwhile."""
+    """Returns size, time in milliseconds and digests of a file, which must not change meanwhile."""
     before = path.stat()
     hashes = {"md5": hashlib.md5(), "sha256": hashlib.sha256()}
     with path.open("rb") as f:
@@ -48,16 +48,16 @@ def read(path):
                 h.update(data)
     after = path.stat()
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise SystemExit(f"{path} was written to meanwhile")
+        raise SystemExit(f"{path} was changed meanwhile")
     return after.st_size, after.st_mtime_ns // 1_000_000, {alg: h.hexdigest() for alg, h in hashes.items()}
 
 
 def change(account, store, space, item, path):
     size, millis, digests = read(path)
     at = datetime.datetime.fromtimestamp(millis // 1000, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
-    told = [part for alg in sorted(digests) for part in (alg, digests[alg])]
+    digest_parts = [part for alg in sorted(digests) for part in (alg, digests[alg])]
     return {
-        "id": change_id("change", account, store, space, item, str(OP_ADD), "d", *told, str(millis)),
+        "id": change_id("change", account, store, space, item, str(OP_ADD), "d", *digest_parts, str(millis)),
         "op": "OP_ADD",
         "account": account,
         "store": store,
@@ -78,7 +78,7 @@ def main(args):
         print("usage: BROKERS=HOST:PORT add.py ACCOUNT STORE SPACE FOLDER ITEM...", file=sys.stderr)
         return 2
     account, store, space, folder, *items = args
-    # The client's partitioner for keys is Java's, murmur2: all that concerns an item is in one partition.
+    # All messages about an item must be in one partition: the client's default is that of Java, murmur2.
     producer = KafkaProducer(bootstrap_servers=os.environ["BROKERS"].split(","), acks="all", enable_idempotence=True)
     try:
         for item in items:
@@ -96,7 +96,7 @@ def main(args):
                 key=key(account, space, item),
                 value=json.dumps(c, ensure_ascii=False).encode(),
                 headers=[(name, value.encode()) for name, value in headers.items()],
-            ).get(timeout=60)  # told is what the brokers have acknowledged
+            ).get(timeout=60)  # wait for the acknowledgement
             print(c["id"], item)
     finally:
         producer.close()

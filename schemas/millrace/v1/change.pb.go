@@ -22,7 +22,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Op is what happened to a copy or a space.
+// Op is the kind of an event on a copy or a space.
 type Op int32
 
 const (
@@ -36,7 +36,7 @@ const (
 	Op_OP_DELETE_SPACE         Op = 7
 	Op_OP_SET_ACL              Op = 8
 	Op_OP_SET_SPACE_PROPERTIES Op = 9
-	// An access event; optional.
+	// A read access; publishing it is optional.
 	Op_OP_READ Op = 10
 )
 
@@ -97,21 +97,21 @@ func (Op) EnumDescriptor() ([]byte, []int) {
 	return file_millrace_v1_change_proto_rawDescGZIP(), []int{0}
 }
 
-// Change is one thing that happened to one copy, or to one space of one store.
+// Change is one event on one copy, or on one space of one store.
 type Change struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 128 bits in hex; a function of what happened, never of when it was told.
+	// 128 bits in hex: a hash of the event. It does not depend on when the event is published.
 	Id      string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Op      Op     `protobuf:"varint,2,opt,name=op,proto3,enum=millrace.v1.Op" json:"op,omitempty"`
 	Account string `protobuf:"bytes,3,opt,name=account,proto3" json:"account,omitempty"`
 	Store   string `protobuf:"bytes,4,opt,name=store,proto3" json:"store,omitempty"`
 	Space   string `protobuf:"bytes,5,opt,name=space,proto3" json:"space,omitempty"`
-	// Empty for changes of a space; else up to 1,024 bytes of UTF-8.
+	// Up to 1,024 bytes of UTF-8; empty for changes of a space.
 	Item string `protobuf:"bytes,6,opt,name=item,proto3" json:"item,omitempty"`
-	// For OP_COPY.
+	// For OP_COPY: the item that was copied.
 	SourceSpace string `protobuf:"bytes,7,opt,name=source_space,json=sourceSpace,proto3" json:"source_space,omitempty"`
 	SourceItem  string `protobuf:"bytes,8,opt,name=source_item,json=sourceItem,proto3" json:"source_item,omitempty"`
-	// What the provider called it, where it does.
+	// The version and ETag that the provider assigned; empty if it assigns none.
 	Version string `protobuf:"bytes,9,opt,name=version,proto3" json:"version,omitempty"`
 	Etag    string `protobuf:"bytes,10,opt,name=etag,proto3" json:"etag,omitempty"`
 	// Bytes; 0 if size_unknown is set.
@@ -120,31 +120,31 @@ type Change struct {
 	Digests    map[string]string `protobuf:"bytes,12,rep,name=digests,proto3" json:"digests,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Provenance Provenance        `protobuf:"varint,13,opt,name=provenance,proto3,enum=millrace.v1.Provenance" json:"provenance,omitempty"`
 	MediaType  string            `protobuf:"bytes,14,opt,name=media_type,json=mediaType,proto3" json:"media_type,omitempty"`
-	// The user's own, not the provider's headers.
+	// User-defined properties, without the headers of the provider.
 	Properties map[string]string `protobuf:"bytes,15,rep,name=properties,proto3" json:"properties,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Grantee to rights.
 	Acl map[string]string `protobuf:"bytes,16,rep,name=acl,proto3" json:"acl,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// When it happened, by the store's clock.
+	// When it happened, by the clock of the store.
 	Time *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=time,proto3" json:"time,omitempty"`
-	// The provider's sequencer or the emitter's counter; comparable within one agent only.
+	// The sequencer of the provider or the counter of the emitter; comparable only within one agent.
 	Sequence string `protobuf:"bytes,18,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// Who asked for it.
+	// The user who requested it.
 	User string `protobuf:"bytes,19,opt,name=user,proto3" json:"user,omitempty"`
-	// Which decorator, role or way in told of it.
+	// The decorator, role or ingest path that reported it.
 	Agent  string `protobuf:"bytes,20,opt,name=agent,proto3" json:"agent,omitempty"`
 	Origin Origin `protobuf:"varint,21,opt,name=origin,proto3,enum=millrace.v1.Origin" json:"origin,omitempty"`
-	// Id of the change, command or check that led to this change.
+	// The id of the change, command or check that caused this change.
 	Cause string `protobuf:"bytes,22,opt,name=cause,proto3" json:"cause,omitempty"`
-	// For origin duplication and repair: of the source content that was copied.
+	// For origin duplication and repair: time and version of the source content that was copied.
 	SourceTime    *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=source_time,json=sourceTime,proto3" json:"source_time,omitempty"`
 	SourceVersion string                 `protobuf:"bytes,24,opt,name=source_version,json=sourceVersion,proto3" json:"source_version,omitempty"`
-	// By whom, for corrections.
+	// For corrections: who approved it.
 	Approved string `protobuf:"bytes,25,opt,name=approved,proto3" json:"approved,omitempty"`
-	// For corrections: what was seen.
+	// For corrections: the facts that it is based on.
 	Evidence map[string]string `protobuf:"bytes,26,rep,name=evidence,proto3" json:"evidence,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// The size was not reported, which does not mean that the content is empty.
+	// The size was not reported. The content need not be empty.
 	SizeUnknown bool `protobuf:"varint,27,opt,name=size_unknown,json=sizeUnknown,proto3" json:"size_unknown,omitempty"`
-	// The store could not tell media_type and properties: they are empty here, which does not mean that the copy has none.
+	// The store could not report media_type and properties. They are empty here, but the copy may have some.
 	PropertiesUnknown bool `protobuf:"varint,28,opt,name=properties_unknown,json=propertiesUnknown,proto3" json:"properties_unknown,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache

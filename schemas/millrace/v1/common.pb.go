@@ -22,14 +22,14 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Provenance says how far a set of digests may be trusted.
+// Provenance is the trust level of a set of digests.
 type Provenance int32
 
 const (
 	Provenance_PROVENANCE_UNSPECIFIED Provenance = 0
-	// Computed by us while the bytes streamed, or once agreed with bytes that we read.
+	// Millrace computed them from the bytes that it wrote, or has compared them with bytes that it read.
 	Provenance_PROVENANCE_VERIFIED Provenance = 1
-	// Told by somebody: HTTP ingest, import, a notification.
+	// Reported by another party: HTTP ingest, import, a notification.
 	Provenance_PROVENANCE_CLAIMED Provenance = 2
 )
 
@@ -74,16 +74,16 @@ func (Provenance) EnumDescriptor() ([]byte, []int) {
 	return file_millrace_v1_common_proto_rawDescGZIP(), []int{0}
 }
 
-// RecordState says what is on record of a copy in one place (manifest or audit log).
+// RecordState is the state of a copy according to one source (manifest or audit log).
 type RecordState int32
 
 const (
-	// Not asked, or the place did not answer: never to be read as absent.
+	// The source was not queried or did not answer. It does not mean that the copy is absent.
 	RecordState_RECORD_STATE_UNSPECIFIED RecordState = 0
-	// The place has no row of the copy.
+	// The source has no row for the copy.
 	RecordState_RECORD_STATE_NONE RecordState = 1
 	RecordState_RECORD_STATE_LIVE RecordState = 2
-	// The newest event is a delete; digests are those of the content before it.
+	// The newest event is a delete; digests are those of the deleted content.
 	RecordState_RECORD_STATE_TOMBSTONE RecordState = 3
 )
 
@@ -130,7 +130,7 @@ func (RecordState) EnumDescriptor() ([]byte, []int) {
 	return file_millrace_v1_common_proto_rawDescGZIP(), []int{1}
 }
 
-// Origin says which way a change, or the record of it, came.
+// Origin is the source of a change or of its record.
 type Origin int32
 
 const (
@@ -195,7 +195,7 @@ func (Origin) EnumDescriptor() ([]byte, []int) {
 	return file_millrace_v1_common_proto_rawDescGZIP(), []int{2}
 }
 
-// Priority is the class of work that a command or task belongs to.
+// Priority is the class of a command or task.
 type Priority int32
 
 const (
@@ -248,7 +248,7 @@ func (Priority) EnumDescriptor() ([]byte, []int) {
 	return file_millrace_v1_common_proto_rawDescGZIP(), []int{3}
 }
 
-// Record is what one place (manifest or audit log) knows of the content of one copy.
+// Record is the content of one copy according to one source (manifest or audit log).
 type Record struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	State RecordState            `protobuf:"varint,1,opt,name=state,proto3,enum=millrace.v1.RecordState" json:"state,omitempty"`
@@ -259,21 +259,22 @@ type Record struct {
 	Size    int64  `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
 	Version string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
 	Etag    string `protobuf:"bytes,6,opt,name=etag,proto3" json:"etag,omitempty"`
-	// When the content changed, or was deleted, by the store's clock.
+	// When the content was written or deleted, by the clock of the store.
 	Time     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=time,proto3" json:"time,omitempty"`
 	ChangeId string                 `protobuf:"bytes,8,opt,name=change_id,json=changeId,proto3" json:"change_id,omitempty"`
-	// Of the source content that was copied, for copies made by duplication or repair.
+	// For copies made by duplication or repair: time and version of the source content that was copied.
 	SourceTime    *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=source_time,json=sourceTime,proto3" json:"source_time,omitempty"`
 	SourceVersion string                 `protobuf:"bytes,10,opt,name=source_version,json=sourceVersion,proto3" json:"source_version,omitempty"`
 	MediaType     string                 `protobuf:"bytes,11,opt,name=media_type,json=mediaType,proto3" json:"media_type,omitempty"`
 	Properties    map[string]string      `protobuf:"bytes,12,rep,name=properties,proto3" json:"properties,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Origin        Origin                 `protobuf:"varint,13,opt,name=origin,proto3,enum=millrace.v1.Origin" json:"origin,omitempty"`
-	// The size was not reported, which does not mean that the content is empty.
+	// The size was not reported. The content need not be empty.
 	SizeUnknown bool `protobuf:"varint,14,opt,name=size_unknown,json=sizeUnknown,proto3" json:"size_unknown,omitempty"`
-	// No report that knew what the store held had media_type and properties: a listing or a client claimed them.
+	// media_type and properties come only from claims of a listing or a client, not from a report on the store's content.
 	PropertiesClaimed bool `protobuf:"varint,15,opt,name=properties_claimed,json=propertiesClaimed,proto3" json:"properties_claimed,omitempty"`
-	// The content that media_type and properties were reported of, if it is another than this record's, which was
-	// reported without any. If it was deleted, they are no longer on record, and it is empty.
+	// The content that media_type and properties belong to, if it differs from the content of this record. It differs if
+	// the content of this record was reported without them. It is empty if that content was deleted, so that they are no
+	// longer on record.
 	PropertiesOf  *Content `protobuf:"bytes,16,opt,name=properties_of,json=propertiesOf,proto3" json:"properties_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -421,7 +422,7 @@ func (x *Record) GetPropertiesOf() *Content {
 	return nil
 }
 
-// Content pins a content of a copy. What is not known of it is not set.
+// Content identifies one content of a copy. Unknown fields are not set.
 type Content struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Version string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -475,12 +476,12 @@ func (x *Content) GetDigests() map[string]string {
 	return nil
 }
 
-// CopyRecord is what is on record of one copy: manifest and audit log side by side.
+// CopyRecord holds the records of one copy in manifest and audit log.
 type CopyRecord struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Manifest *Record                `protobuf:"bytes,1,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	Audit    *Record                `protobuf:"bytes,2,opt,name=audit,proto3" json:"audit,omitempty"`
-	// Start of the last check that passed on the bytes of the current content.
+	// Start of the last check that read the bytes of the current content and passed.
 	LastPass      *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=last_pass,json=lastPass,proto3" json:"last_pass,omitempty"`
 	LastAttempt   *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=last_attempt,json=lastAttempt,proto3" json:"last_attempt,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -545,8 +546,7 @@ func (x *CopyRecord) GetLastAttempt() *timestamppb.Timestamp {
 	return nil
 }
 
-// Identity pins one stored object: by version or ETag where there is one, else by
-// modification time and size.
+// Identity identifies one stored object: by version, else by ETag, else by modification time and size.
 type Identity struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Version  string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`

@@ -27,15 +27,15 @@ type Policy struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Id      string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Account string                 `protobuf:"bytes,2,opt,name=account,proto3" json:"account,omitempty"`
-	// The revision this was made from; a record whose base is not the current revision is ignored.
+	// The revision that was edited. A record with another base than the current revision is ignored.
 	Base int64 `protobuf:"varint,3,opt,name=base,proto3" json:"base,omitempty"`
-	// The document as JSON; empty where removed.
+	// The document as JSON; empty if removed is set.
 	Document string                 `protobuf:"bytes,4,opt,name=document,proto3" json:"document,omitempty"`
 	Removed  bool                   `protobuf:"varint,5,opt,name=removed,proto3" json:"removed,omitempty"`
 	By       string                 `protobuf:"bytes,6,opt,name=by,proto3" json:"by,omitempty"`
 	Reason   string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
 	Time     *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=time,proto3" json:"time,omitempty"`
-	// Hex SHA-256 of the file that the document was read from; empty if it is not from a policy folder.
+	// SHA-256, in hex, of the file that the document was read from; empty if it does not come from a policy folder.
 	FileSha256    string `protobuf:"bytes,9,opt,name=file_sha256,json=fileSha256,proto3" json:"file_sha256,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -134,11 +134,11 @@ func (x *Policy) GetFileSha256() string {
 	return ""
 }
 
-// Control pauses, slows or sizes a part of the work.
+// Control pauses a part of the work or sets its number of workers.
 type Control struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Empty fields match everything.
+	// Selects the work. Empty fields match everything.
 	Role          string                 `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
 	Account       string                 `protobuf:"bytes,3,opt,name=account,proto3" json:"account,omitempty"`
 	Store         string                 `protobuf:"bytes,4,opt,name=store,proto3" json:"store,omitempty"`
@@ -260,7 +260,7 @@ func (x *Control) GetUntil() *timestamppb.Timestamp {
 	return nil
 }
 
-// Checkpoint is how far a resumable loop has come with one morsel.
+// Checkpoint is the progress of a sweep in one morsel, a part of its input.
 type Checkpoint struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Id        string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -273,7 +273,7 @@ type Checkpoint struct {
 	NextStart *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=next_start,json=nextStart,proto3" json:"next_start,omitempty"`
 	Counts    map[string]int64       `protobuf:"bytes,9,rep,name=counts,proto3" json:"counts,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	Time      *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=time,proto3" json:"time,omitempty"`
-	// The round is the baseline of what it goes over.
+	// The round is the first one of its (store, space): it establishes the baseline.
 	Baseline      bool `protobuf:"varint,11,opt,name=baseline,proto3" json:"baseline,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -386,7 +386,7 @@ func (x *Checkpoint) GetBaseline() bool {
 	return false
 }
 
-// Report is what a round of one (store, space) came to.
+// Report is the result of a round of one (store, space).
 type Report struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -596,7 +596,7 @@ func (x *Job) GetError() string {
 	return ""
 }
 
-// AdminAction is something that a person did to the system.
+// AdminAction is an action of an operator.
 type AdminAction struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -608,16 +608,16 @@ type AdminAction struct {
 	Store   string `protobuf:"bytes,6,opt,name=store,proto3" json:"store,omitempty"`
 	Space   string `protobuf:"bytes,7,opt,name=space,proto3" json:"space,omitempty"`
 	Item    string `protobuf:"bytes,8,opt,name=item,proto3" json:"item,omitempty"`
-	// What it is about: an incident's key, a dead letter's position, ...
+	// The object of the action: the key of an incident, the position of a dead letter, ...
 	Target string `protobuf:"bytes,9,opt,name=target,proto3" json:"target,omitempty"`
 	Reason string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Which way it came: cli, api.
+	// The interface that was used: cli, api.
 	From   string `protobuf:"bytes,11,opt,name=from,proto3" json:"from,omitempty"`
 	Before string `protobuf:"bytes,12,opt,name=before,proto3" json:"before,omitempty"`
 	After  string `protobuf:"bytes,13,opt,name=after,proto3" json:"after,omitempty"`
 	// The id of the incident that the action is about.
 	Incident string `protobuf:"bytes,14,opt,name=incident,proto3" json:"incident,omitempty"`
-	// A digest of what was known of the incident's copy when the person decided.
+	// A digest of the records of the incident's copy at the time of the decision.
 	Seen          string `protobuf:"bytes,15,opt,name=seen,proto3" json:"seen,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -22,7 +22,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// DuplicationReason says why somebody is asked to look at an item.
+// DuplicationReason is the reason for a duplication command.
 type DuplicationReason int32
 
 const (
@@ -78,16 +78,16 @@ func (DuplicationReason) EnumDescriptor() ([]byte, []int) {
 	return file_millrace_v1_duplication_proto_rawDescGZIP(), []int{0}
 }
 
-// Outcome is what became of a command.
+// Outcome is the outcome of a command.
 type Outcome int32
 
 const (
 	Outcome_OUTCOME_UNSPECIFIED Outcome = 0
 	// Something was written, changed or deleted.
 	Outcome_OUTCOME_DONE Outcome = 1
-	// Nothing needed doing, or nothing may be done.
+	// No action was needed or allowed.
 	Outcome_OUTCOME_NOTHING Outcome = 2
-	// Handed on: a deletion, a check, an approval, another store's copy.
+	// Another message continues the work: a deletion, a check, a request for approval, a copy from another store.
 	Outcome_OUTCOME_HANDED_ON Outcome = 3
 	Outcome_OUTCOME_FAILED    Outcome = 4
 )
@@ -137,10 +137,11 @@ func (Outcome) EnumDescriptor() ([]byte, []int) {
 	return file_millrace_v1_duplication_proto_rawDescGZIP(), []int{1}
 }
 
-// DuplicationCommand says: look at this item, or this space, now. It never orders a fixed act.
+// DuplicationCommand requests an examination of one item, or one space, in a source and a destination store. The
+// executor decides from the state of both stores; the command never prescribes an action.
 type DuplicationCommand struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A function of the causing change and the destination.
+	// A hash of the causing change and the destination.
 	Id      string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Account string `protobuf:"bytes,2,opt,name=account,proto3" json:"account,omitempty"`
 	Space   string `protobuf:"bytes,3,opt,name=space,proto3" json:"space,omitempty"`
@@ -150,9 +151,9 @@ type DuplicationCommand struct {
 	DestinationStore string            `protobuf:"bytes,6,opt,name=destination_store,json=destinationStore,proto3" json:"destination_store,omitempty"`
 	Reason           DuplicationReason `protobuf:"varint,7,opt,name=reason,proto3,enum=millrace.v1.DuplicationReason" json:"reason,omitempty"`
 	Priority         Priority          `protobuf:"varint,8,opt,name=priority,proto3,enum=millrace.v1.Priority" json:"priority,omitempty"`
-	// Id of the change, sweep round or incident that caused the command.
+	// The id of the change, sweep round or incident that caused the command.
 	Cause string `protobuf:"bytes,9,opt,name=cause,proto3" json:"cause,omitempty"`
-	// Of the causing change, where there is one.
+	// Op, time and version of the causing change, if there is one.
 	CauseOp       Op                     `protobuf:"varint,10,opt,name=cause_op,json=causeOp,proto3,enum=millrace.v1.Op" json:"cause_op,omitempty"`
 	ChangeTime    *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=change_time,json=changeTime,proto3" json:"change_time,omitempty"`
 	ChangeVersion string                 `protobuf:"bytes,12,opt,name=change_version,json=changeVersion,proto3" json:"change_version,omitempty"`
@@ -163,14 +164,14 @@ type DuplicationCommand struct {
 	// Do not overwrite a copy that is present.
 	IfAbsent       bool  `protobuf:"varint,16,opt,name=if_absent,json=ifAbsent,proto3" json:"if_absent,omitempty"`
 	PolicyRevision int64 `protobuf:"varint,17,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// What a sweep had on record of both sides when it made the command.
+	// The records of source and destination when a sweep made the command.
 	SourceRecord      *Record                `protobuf:"bytes,18,opt,name=source_record,json=sourceRecord,proto3" json:"source_record,omitempty"`
 	DestinationRecord *Record                `protobuf:"bytes,19,opt,name=destination_record,json=destinationRecord,proto3" json:"destination_record,omitempty"`
 	Repair            *RepairOrder           `protobuf:"bytes,20,opt,name=repair,proto3" json:"repair,omitempty"`
 	Approved          string                 `protobuf:"bytes,21,opt,name=approved,proto3" json:"approved,omitempty"`
 	Time              *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=time,proto3" json:"time,omitempty"`
-	// Of a command to copy again what a deletion took: the delete of the source that the deletion carried. A tombstone
-	// that is not younger says nothing against a source that is there.
+	// Set if the command copies again an item that a deletion removed from the destination: the time of the source's
+	// delete that led to the deletion. A tombstone that is not newer does not contradict a source that exists.
 	CarriedDelete *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=carried_delete,json=carriedDelete,proto3" json:"carried_delete,omitempty"`
 	// The causing change did not report the size.
 	SizeUnknown   bool `protobuf:"varint,24,opt,name=size_unknown,json=sizeUnknown,proto3" json:"size_unknown,omitempty"`
@@ -376,14 +377,14 @@ func (x *DuplicationCommand) GetSizeUnknown() bool {
 	return false
 }
 
-// RepairOrder carries what a repair must find before it may act.
+// RepairOrder holds the preconditions of a repair.
 type RepairOrder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Key of the incident that is to be closed.
+	// The key of the incident that the repair is to close.
 	Incident string `protobuf:"bytes,1,opt,name=incident,proto3" json:"incident,omitempty"`
 	// The digests that the copy should have.
 	Digests map[string]string `protobuf:"bytes,2,rep,name=digests,proto3" json:"digests,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// The object that failed its check; unset where the bytes were gone.
+	// The object that failed its check; unset if the bytes were missing.
 	Failed *Identity `protobuf:"bytes,3,opt,name=failed,proto3" json:"failed,omitempty"`
 	// The check that failed.
 	Check         string `protobuf:"bytes,4,opt,name=check,proto3" json:"check,omitempty"`
@@ -457,7 +458,7 @@ func (x *RepairOrder) GetNumber() int32 {
 	return 0
 }
 
-// DeletionCommand asks the owner of a destination's deletes to look at one copy again.
+// DeletionCommand requests a second examination of one copy, by the deleter of the destination, before it is deleted.
 type DeletionCommand struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Id               string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -466,18 +467,18 @@ type DeletionCommand struct {
 	Item             string                 `protobuf:"bytes,4,opt,name=item,proto3" json:"item,omitempty"`
 	SourceStore      string                 `protobuf:"bytes,5,opt,name=source_store,json=sourceStore,proto3" json:"source_store,omitempty"`
 	DestinationStore string                 `protobuf:"bytes,6,opt,name=destination_store,json=destinationStore,proto3" json:"destination_store,omitempty"`
-	// The duplication command that led here.
+	// The id of the duplication command that caused this command.
 	Command string `protobuf:"bytes,7,opt,name=command,proto3" json:"command,omitempty"`
 	Cause   string `protobuf:"bytes,8,opt,name=cause,proto3" json:"cause,omitempty"`
-	// The delete of the source, by the source store's clock.
+	// When the source was deleted, by the clock of the source store.
 	Deleted *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=deleted,proto3" json:"deleted,omitempty"`
-	// The destination object that was seen.
+	// The object that the copier found in the destination.
 	Destination    *Identity              `protobuf:"bytes,10,opt,name=destination,proto3" json:"destination,omitempty"`
 	NeedsApproval  bool                   `protobuf:"varint,11,opt,name=needs_approval,json=needsApproval,proto3" json:"needs_approval,omitempty"`
 	Reason         DuplicationReason      `protobuf:"varint,12,opt,name=reason,proto3,enum=millrace.v1.DuplicationReason" json:"reason,omitempty"`
 	PolicyRevision int64                  `protobuf:"varint,13,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
 	Time           *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=time,proto3" json:"time,omitempty"`
-	// Who approved the correction that the duplication command came from.
+	// Who approved the correction that caused the duplication command.
 	Approved      string `protobuf:"bytes,15,opt,name=approved,proto3" json:"approved,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -618,10 +619,10 @@ func (x *DeletionCommand) GetApproved() string {
 	return ""
 }
 
-// DuplicationResult is the one row in which a command ends.
+// DuplicationResult is the result of one execution of a command.
 type DuplicationResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Made once per execution.
+	// Random; one per execution.
 	Id               string            `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Command          string            `protobuf:"bytes,2,opt,name=command,proto3" json:"command,omitempty"`
 	Cause            string            `protobuf:"bytes,3,opt,name=cause,proto3" json:"cause,omitempty"`
@@ -631,12 +632,12 @@ type DuplicationResult struct {
 	SourceStore      string            `protobuf:"bytes,7,opt,name=source_store,json=sourceStore,proto3" json:"source_store,omitempty"`
 	DestinationStore string            `protobuf:"bytes,8,opt,name=destination_store,json=destinationStore,proto3" json:"destination_store,omitempty"`
 	Reason           DuplicationReason `protobuf:"varint,9,opt,name=reason,proto3,enum=millrace.v1.DuplicationReason" json:"reason,omitempty"`
-	// Row of the decision table: C5, S1, ...
+	// The row of the decision table: C5, S1, ...
 	Decision string `protobuf:"bytes,10,opt,name=decision,proto3" json:"decision,omitempty"`
-	// A word for the row's end: copied, in-sync, deleted, source-suspect, ...
+	// The result in a word: copied, in-sync, deleted, source-suspect, ...
 	Result  string  `protobuf:"bytes,11,opt,name=result,proto3" json:"result,omitempty"`
 	Outcome Outcome `protobuf:"varint,12,opt,name=outcome,proto3,enum=millrace.v1.Outcome" json:"outcome,omitempty"`
-	// Bytes that were written.
+	// The number of bytes written.
 	Bytes      int64                  `protobuf:"varint,13,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	Digests    map[string]string      `protobuf:"bytes,14,rep,name=digests,proto3" json:"digests,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Started    *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=started,proto3" json:"started,omitempty"`
@@ -645,14 +646,14 @@ type DuplicationResult struct {
 	ErrorClass string                 `protobuf:"bytes,18,opt,name=error_class,json=errorClass,proto3" json:"error_class,omitempty"`
 	Error      string                 `protobuf:"bytes,19,opt,name=error,proto3" json:"error,omitempty"`
 	Detail     string                 `protobuf:"bytes,20,opt,name=detail,proto3" json:"detail,omitempty"`
-	// Time of the causing change; finished less this is the event-to-copy delay.
+	// The time of the causing change. The event-to-copy delay is finished minus change_time.
 	ChangeTime *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=change_time,json=changeTime,proto3" json:"change_time,omitempty"`
-	// The source was newer than the command knew (C11).
+	// The source was newer than the causing change of the command (C11).
 	Newer    bool   `protobuf:"varint,22,opt,name=newer,proto3" json:"newer,omitempty"`
 	Worker   string `protobuf:"bytes,23,opt,name=worker,proto3" json:"worker,omitempty"`
 	Host     string `protobuf:"bytes,24,opt,name=host,proto3" json:"host,omitempty"`
 	Software string `protobuf:"bytes,25,opt,name=software,proto3" json:"software,omitempty"`
-	// Key of the incident, for repairs.
+	// For repairs: the key of the incident.
 	Incident      string `protobuf:"bytes,26,opt,name=incident,proto3" json:"incident,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -29,9 +29,9 @@ const (
 	FixityReason_FIXITY_REASON_SWEEP       FixityReason = 1
 	FixityReason_FIXITY_REASON_AFTER_COPY  FixityReason = 2
 	FixityReason_FIXITY_REASON_DEMAND      FixityReason = 3
-	// Asked for by an executor that found something odd.
+	// Requested by an executor that found an inconsistency.
 	FixityReason_FIXITY_REASON_SUSPECT FixityReason = 4
-	// Asked for after a repair, or after one that was moot.
+	// Requested after a repair, also after one that was not needed any more.
 	FixityReason_FIXITY_REASON_REPAIR FixityReason = 5
 )
 
@@ -82,7 +82,8 @@ func (FixityReason) EnumDescriptor() ([]byte, []int) {
 	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{0}
 }
 
-// EvidenceState is what one of the four places (C, S, M, A) said.
+// EvidenceState is the answer of one of the four sources of evidence: content (C), store (S), manifest (M) and audit
+// log (A).
 type EvidenceState int32
 
 const (
@@ -90,11 +91,11 @@ const (
 	EvidenceState_EVIDENCE_STATE_DIGESTS     EvidenceState = 1
 	// Present without a digest (S), no row (M, A), or the newest row is a delete (A).
 	EvidenceState_EVIDENCE_STATE_NONE EvidenceState = 2
-	// 404, confirmed by the store's marker.
+	// The store has no object, which its marker confirms: the right store answered.
 	EvidenceState_EVIDENCE_STATE_ABSENT EvidenceState = 3
 	// The bytes are not to be read (C).
 	EvidenceState_EVIDENCE_STATE_UNREAD EvidenceState = 4
-	// The place did not answer.
+	// The source did not answer.
 	EvidenceState_EVIDENCE_STATE_UNKNOWN EvidenceState = 5
 	// The row is a tombstone (M).
 	EvidenceState_EVIDENCE_STATE_TOMBSTONE EvidenceState = 6
@@ -155,7 +156,7 @@ const (
 	Verdict_VERDICT_UNSPECIFIED Verdict = 0
 	Verdict_VERDICT_PASS        Verdict = 1
 	Verdict_VERDICT_FAIL        Verdict = 2
-	// Not concluded yet; a re-check is due.
+	// Not decided yet; a re-check follows.
 	Verdict_VERDICT_UNDECIDED    Verdict = 3
 	Verdict_VERDICT_UNKNOWN      Verdict = 4
 	Verdict_VERDICT_MISSING      Verdict = 5
@@ -220,15 +221,15 @@ func (Verdict) EnumDescriptor() ([]byte, []int) {
 	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{2}
 }
 
-// Metadata is what a check found of an item's media type and properties, whatever the verdict.
+// Metadata is the result of comparing the media type and properties of an item. It is independent of the verdict.
 type Metadata int32
 
 const (
-	// They were not compared: the item is absent, or a place did not answer.
+	// They were not compared: the item is absent, or a source did not answer.
 	Metadata_METADATA_UNSPECIFIED Metadata = 0
-	// The store can tell them, or none are on record.
+	// The store reports them, or none are on record.
 	Metadata_METADATA_INTACT Metadata = 1
-	// They are on record, and the store cannot tell them.
+	// They are on record, but the store cannot report them.
 	Metadata_METADATA_DAMAGED Metadata = 2
 )
 
@@ -278,7 +279,7 @@ type IncidentState int32
 const (
 	IncidentState_INCIDENT_STATE_UNSPECIFIED IncidentState = 0
 	IncidentState_INCIDENT_STATE_OPEN        IncidentState = 1
-	// A repair waits for a person.
+	// A repair waits for the approval of an operator.
 	IncidentState_INCIDENT_STATE_AWAITING_APPROVAL IncidentState = 2
 	IncidentState_INCIDENT_STATE_REPAIRING         IncidentState = 3
 	IncidentState_INCIDENT_STATE_CLOSED            IncidentState = 4
@@ -329,7 +330,7 @@ func (IncidentState) EnumDescriptor() ([]byte, []int) {
 	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{4}
 }
 
-// FixityTask asks for one check of one copy.
+// FixityTask requests one check of one copy.
 type FixityTask struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Id       string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -341,18 +342,18 @@ type FixityTask struct {
 	Priority Priority               `protobuf:"varint,7,opt,name=priority,proto3,enum=millrace.v1.Priority" json:"priority,omitempty"`
 	Cause    string                 `protobuf:"bytes,8,opt,name=cause,proto3" json:"cause,omitempty"`
 	Round    string                 `protobuf:"bytes,9,opt,name=round,proto3" json:"round,omitempty"`
-	// The round is the baseline of its (store, space).
+	// The round is the first one of its (store, space): it establishes the baseline.
 	Baseline bool `protobuf:"varint,10,opt,name=baseline,proto3" json:"baseline,omitempty"`
-	// Which re-check this is; 0 is the first look.
+	// The number of the re-check; 0 for the first check.
 	Recheck int32 `protobuf:"varint,11,opt,name=recheck,proto3" json:"recheck,omitempty"`
-	// What was on record when the task was made.
+	// The records of the copy when the task was made.
 	Known *CopyRecord            `protobuf:"bytes,12,opt,name=known,proto3" json:"known,omitempty"`
 	Time  *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=time,proto3" json:"time,omitempty"`
-	// Start of the first check of this chain of re-checks.
+	// The start of the first check in this chain of re-checks.
 	First *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=first,proto3" json:"first,omitempty"`
-	// The last check of this copy that came to an end, by id.
+	// The id of the last finished check of this copy.
 	Previous string `protobuf:"bytes,15,opt,name=previous,proto3" json:"previous,omitempty"`
-	// Bytes, as far as they are known without a record: for limits and fairness alone.
+	// An estimate in bytes, for rate limits and fairness only.
 	Size          int64 `protobuf:"varint,16,opt,name=size,proto3" json:"size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -560,10 +561,10 @@ func (x *Evidence) GetProvenance() Provenance {
 	return Provenance_PROVENANCE_UNSPECIFIED
 }
 
-// FixityResult is the one row in which a check ends.
+// FixityResult is the result of one check.
 type FixityResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Made once per execution.
+	// Random; one per execution.
 	Id      string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Task    string `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
 	Cause   string `protobuf:"bytes,3,opt,name=cause,proto3" json:"cause,omitempty"`
@@ -571,13 +572,13 @@ type FixityResult struct {
 	Store   string `protobuf:"bytes,5,opt,name=store,proto3" json:"store,omitempty"`
 	Space   string `protobuf:"bytes,6,opt,name=space,proto3" json:"space,omitempty"`
 	Item    string `protobuf:"bytes,7,opt,name=item,proto3" json:"item,omitempty"`
-	// The driver's name.
+	// The name of the storage driver.
 	StoreKind string       `protobuf:"bytes,8,opt,name=store_kind,json=storeKind,proto3" json:"store_kind,omitempty"`
 	Reason    FixityReason `protobuf:"varint,9,opt,name=reason,proto3,enum=millrace.v1.FixityReason" json:"reason,omitempty"`
 	Verdict   Verdict      `protobuf:"varint,10,opt,name=verdict,proto3,enum=millrace.v1.Verdict" json:"verdict,omitempty"`
-	// 1 to 16; 0 for a check that was skipped.
+	// The row of the decision table, 1 to 16; 0 for a check that was skipped.
 	Row int32 `protobuf:"varint,11,opt,name=row,proto3" json:"row,omitempty"`
-	// A word for the row: content-corrupt, missing, replaced, ...
+	// The row in a word: content-corrupt, missing, replaced, ...
 	Finding string `protobuf:"bytes,12,opt,name=finding,proto3" json:"finding,omitempty"`
 	// No re-check follows.
 	Final bool `protobuf:"varint,13,opt,name=final,proto3" json:"final,omitempty"`
@@ -597,17 +598,17 @@ type FixityResult struct {
 	Started       *timestamppb.Timestamp `protobuf:"bytes,26,opt,name=started,proto3" json:"started,omitempty"`
 	Finished      *timestamppb.Timestamp `protobuf:"bytes,27,opt,name=finished,proto3" json:"finished,omitempty"`
 	Detail        string                 `protobuf:"bytes,28,opt,name=detail,proto3" json:"detail,omitempty"`
-	// The object that was looked at.
+	// The object that was checked.
 	Object *Identity `protobuf:"bytes,29,opt,name=object,proto3" json:"object,omitempty"`
-	// When the next re-check is due, where one follows.
+	// When the next re-check is due, if one follows.
 	Next *timestamppb.Timestamp `protobuf:"bytes,30,opt,name=next,proto3" json:"next,omitempty"`
 	// The second reading of the bytes that confirmed a first mismatch.
 	Confirmed *Evidence `protobuf:"bytes,31,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
 	Baseline  bool      `protobuf:"varint,32,opt,name=baseline,proto3" json:"baseline,omitempty"`
-	// The content changed while the check ran: it moves nothing.
+	// The content changed during the check, so that the result has no effect.
 	Overtaken bool     `protobuf:"varint,33,opt,name=overtaken,proto3" json:"overtaken,omitempty"`
 	Metadata  Metadata `protobuf:"varint,34,opt,name=metadata,proto3,enum=millrace.v1.Metadata" json:"metadata,omitempty"`
-	// For METADATA_DAMAGED: what is on record.
+	// For METADATA_DAMAGED: the media type and properties on record.
 	MetadataDetail string `protobuf:"bytes,35,opt,name=metadata_detail,json=metadataDetail,proto3" json:"metadata_detail,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -893,7 +894,7 @@ type IncidentStep struct {
 	Time  *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
 	// opened, seen-again, repair-ordered, repaired, repair-moot, approved, closed, ...
 	Action string `protobuf:"bytes,2,opt,name=action,proto3" json:"action,omitempty"`
-	// The check, result or admin action behind the step.
+	// The id of the check, result or admin action that caused the step.
 	Ref           string `protobuf:"bytes,3,opt,name=ref,proto3" json:"ref,omitempty"`
 	By            string `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"`
 	Detail        string `protobuf:"bytes,5,opt,name=detail,proto3" json:"detail,omitempty"`
@@ -966,12 +967,12 @@ func (x *IncidentStep) GetDetail() string {
 	return ""
 }
 
-// Incident is one open problem of one copy, or of what the subject names; each record carries its last 100 steps.
+// Incident is one problem of one copy, or of the subject. Each record carries the last 100 steps.
 type Incident struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A function of the copy, the kind and the check that opened it; without an item, of the key alone.
+	// A hash of the copy, the kind and the check that opened it; without an item, a hash of the key.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// "-" if the problem is of no account.
+	// "-" if the problem does not belong to an account.
 	Account string `protobuf:"bytes,2,opt,name=account,proto3" json:"account,omitempty"`
 	Store   string `protobuf:"bytes,3,opt,name=store,proto3" json:"store,omitempty"`
 	Space   string `protobuf:"bytes,4,opt,name=space,proto3" json:"space,omitempty"`
@@ -982,21 +983,22 @@ type Incident struct {
 	Opened  *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=opened,proto3" json:"opened,omitempty"`
 	Updated *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=updated,proto3" json:"updated,omitempty"`
 	Closed  *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=closed,proto3" json:"closed,omitempty"`
-	// Start of the newest check that was taken into account.
+	// The start of the newest check that was taken into account.
 	Checked *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=checked,proto3" json:"checked,omitempty"`
 	Row     int32                  `protobuf:"varint,12,opt,name=row,proto3" json:"row,omitempty"`
-	// The digests that the copy should have, where they are known.
+	// The digests that the copy should have, if they are known.
 	Expected map[string]string `protobuf:"bytes,13,rep,name=expected,proto3" json:"expected,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Found    map[string]string `protobuf:"bytes,14,rep,name=found,proto3" json:"found,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Object   *Identity         `protobuf:"bytes,15,opt,name=object,proto3" json:"object,omitempty"`
 	Repairs  int32             `protobuf:"varint,16,opt,name=repairs,proto3" json:"repairs,omitempty"`
 	Parent   string            `protobuf:"bytes,17,opt,name=parent,proto3" json:"parent,omitempty"`
-	// Counts every step, also those no longer carried.
+	// The number of all steps, including those that are no longer carried.
 	StepCount int32           `protobuf:"varint,18,opt,name=step_count,json=stepCount,proto3" json:"step_count,omitempty"`
 	Steps     []*IncidentStep `protobuf:"bytes,19,rep,name=steps,proto3" json:"steps,omitempty"`
-	// Bytes: of the copy to repair from, where one was found, else of what was looked at.
+	// The size in bytes of the copy to repair from, if one was found, else of the object that was checked.
 	Size int64 `protobuf:"varint,20,opt,name=size,proto3" json:"size,omitempty"`
-	// What an incident without an item is about, beside its account, store, space and kind: a table, a position, ...
+	// For incidents without an item: the object of the problem (a table, a position, ...), besides account, store, space
+	// and kind.
 	Subject       string `protobuf:"bytes,21,opt,name=subject,proto3" json:"subject,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

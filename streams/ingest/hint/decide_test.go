@@ -17,26 +17,31 @@ import (
 
 func TestDecide(t *testing.T) {
 	now := at(t, "2026-05-04T10:00:00Z")
-	told := now.Add(-3 * time.Second).Add(250 * time.Millisecond)
+	eventTime := now.Add(-3 * time.Second).Add(250 * time.Millisecond)
 	modified := now.Add(-time.Minute)
 	c := schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "a"}
-	object := storage.Object{Item: "a", Size: 5, Modified: modified, Version: "v1", ETag: `"e1"`, Digests: digest.Set{"md5": "5d41402abc4b2a76b9719d911017c592"},
+	object := storage.Object{Item: "a", Size: 5, Modified: modified, Version: "v1", ETag: `"e1"`,
+		Digests:    digest.Set{"md5": "5d41402abc4b2a76b9719d911017c592"},
 		Properties: storage.Properties{MediaType: "image/jpeg", User: map[string]string{"title": "x"}}}
 	hint := func(k Kind, etag string) Hint {
-		return Hint{Kind: k, Vendor: "minio", Event: "E", Time: told, ETag: etag, Sequence: "17", User: "ann"}
+		return Hint{Kind: k, Vendor: "minio", Event: "E", Time: eventTime, ETag: etag, Sequence: "17", User: "ann"}
 	}
 	present := Sight{Present: true, Object: object, Resolution: time.Second, Received: now, Now: now}
 	absent := Sight{Resolution: time.Second, Received: now.Add(time.Millisecond), Now: now}
 	fine := absent
 	fine.Resolution = time.Nanosecond
 	add := func(sequence, user string) *pb.Change {
-		return &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "2", Space: "photos", Item: "a", Version: "v1", Etag: `"e1"`, Size: 5,
-			Digests: object.Digests, Provenance: pb.Provenance_PROVENANCE_VERIFIED, MediaType: "image/jpeg", Properties: object.Properties.User,
-			Time: timestamppb.New(modified), Sequence: sequence, User: user, Agent: "notification/minio", Origin: pb.Origin_ORIGIN_NOTIFICATION,
+		return &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "2", Space: "photos", Item: "a", Version: "v1",
+			Etag: `"e1"`, Size: 5,
+			Digests: object.Digests, Provenance: pb.Provenance_PROVENANCE_VERIFIED, MediaType: "image/jpeg",
+			Properties: object.Properties.User,
+			Time:       timestamppb.New(modified), Sequence: sequence, User: user, Agent: "notification/minio",
+			Origin:   pb.Origin_ORIGIN_NOTIFICATION,
 			Evidence: map[string]string{"event": "E", "event_time": "2026-05-04T09:59:57.25Z"}}
 	}
 	gone := func(when time.Time) *pb.Change {
-		return &pb.Change{Op: pb.Op_OP_DELETE, Account: "acme", Store: "2", Space: "photos", Item: "a", Time: timestamppb.New(when),
+		return &pb.Change{Op: pb.Op_OP_DELETE, Account: "acme", Store: "2", Space: "photos", Item: "a",
+			Time:        timestamppb.New(when),
 			SizeUnknown: true, Sequence: "17", User: "ann", Agent: "notification/minio", Origin: pb.Origin_ORIGIN_NOTIFICATION,
 			Evidence: map[string]string{"event": "E", "event_time": "2026-05-04T09:59:57.25Z"}}
 	}
@@ -44,7 +49,7 @@ func TestDecide(t *testing.T) {
 	lost.Object.Properties, lost.Object.PropertiesUnknown = storage.Properties{}, true
 	addLost.MediaType, addLost.Properties, addLost.PropertiesUnknown = "", nil, true
 	whole := hint(Removed, "")
-	whole.Time = told.Truncate(time.Second)
+	whole.Time = eventTime.Truncate(time.Second)
 	wholeGone := gone(whole.Time.Add(999 * time.Millisecond))
 	wholeGone.Evidence["event_time"] = "2026-05-04T09:59:57Z"
 	untimed := hint(Removed, "")
@@ -58,19 +63,20 @@ func TestDecide(t *testing.T) {
 		row  Row
 		want *pb.Change
 	}{
-		"aside":                                     {hint(Aside, "e1"), Sight{}, rowAside, nil},
-		"created, present, that content":            {hint(Created, "e1"), present, rowTold, add("17", "ann")},
-		"created, present, properties not known":    {hint(Created, "e1"), lost, rowTold, addLost},
-		"created, present, not comparable":          {hint(Created, ""), present, rowTold, add("17", "ann")},
-		"created, present, another content":         {hint(Created, "e2"), present, rowMovedOn, add("", "")},
-		"created, absent":                           {hint(Created, "e1"), absent, rowNever, nil},
-		"other, present":                            {hint(Other, "e1"), present, rowOther, add("", "")},
-		"other, absent":                             {hint(Other, "e1"), absent, rowNever, nil},
-		"removed, present":                          {hint(Removed, "e1"), present, rowReturned, add("", "")},
-		"removed, absent, times of seconds":         {hint(Removed, "e1"), absent, rowGone, gone(told.Truncate(time.Second))},
-		"removed, absent, fine times":               {hint(Removed, "e1"), fine, rowGone, gone(told)},
-		"removed, absent, told in seconds of finer": {whole, fine, rowGone, wholeGone},
-		"removed, absent, no time told":             {untimed, absent, rowGone, untimedGone},
+		"aside":                                  {hint(Irrelevant, "e1"), Sight{}, rowIrrelevant, nil},
+		"created, present, that content":         {hint(Created, "e1"), present, rowTold, add("17", "ann")},
+		"created, present, properties not known": {hint(Created, "e1"), lost, rowTold, addLost},
+		"created, present, not comparable":       {hint(Created, ""), present, rowTold, add("17", "ann")},
+		"created, present, another content":      {hint(Created, "e2"), present, rowMovedOn, add("", "")},
+		"created, absent":                        {hint(Created, "e1"), absent, rowNever, nil},
+		"other, present":                         {hint(Other, "e1"), present, rowOther, add("", "")},
+		"other, absent":                          {hint(Other, "e1"), absent, rowNever, nil},
+		"removed, present":                       {hint(Removed, "e1"), present, rowReturned, add("", "")},
+		"removed, absent, times of seconds": {hint(Removed, "e1"), absent, rowGone,
+			gone(eventTime.Truncate(time.Second))},
+		"removed, absent, fine times":                   {hint(Removed, "e1"), fine, rowGone, gone(eventTime)},
+		"removed, absent, time in seconds, finer store": {whole, fine, rowGone, wholeGone},
+		"removed, absent, no time":                      {untimed, absent, rowGone, untimedGone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tt.want != nil {

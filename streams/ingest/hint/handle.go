@@ -9,8 +9,9 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Places says of which copies a bucket's key can be, told by a topic: of several where stores have buckets of one
-// name and nothing says which is meant; of none where the key is no item's. known says that the bucket is somebody's.
+// Places returns the copies that a bucket and key in a notification from topic can mean: several if stores have buckets
+// of the same name and the topic does not select one, and none if the key is not that of an item. known reports whether
+// a store has the bucket.
 type Places interface {
 	Places(topic schemas.Topic, bucket, key string) (all []schemas.Copy, known bool)
 }
@@ -22,7 +23,7 @@ type Handler struct {
 	count  func(Row)
 }
 
-// NewHandler returns a Handler. count, where it is set, is told what each hint came to.
+// NewHandler returns a Handler. It calls count, if not nil, with the row of each hint.
 func NewHandler(stores Stores, places Places, count func(Row)) (*Handler, error) {
 	if stores == nil || places == nil {
 		return nil, errors.New("hint: stores or places are missing")
@@ -33,8 +34,8 @@ func NewHandler(stores Stores, places Places, count func(Row)) (*Handler, error)
 	return &Handler{look: NewLooker(stores), places: places, count: count}, nil
 }
 
-// Handle returns what one delivery comes to: a Change, nothing, or, where the delivery holds several hints, each of
-// them by itself, so that none waits for another's store, or is lost with another's unknown bucket.
+// Handle handles one delivery. It returns a Change or nothing for a single hint. If the delivery has several hints, it
+// returns one message per hint, so that the failure of one does not affect the others.
 func (h *Handler) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 	hints, err := Parse(d.Value)
 	if err != nil {
@@ -43,13 +44,13 @@ func (h *Handler) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 	if len(hints) > 1 {
 		out := Split(d.Topic, hints)
 		for range len(hints) - len(out) {
-			h.count(rowAside)
+			h.count(rowIrrelevant)
 		}
 		return out, nil
 	}
 	var out []schemas.Message
 	for _, one := range hints {
-		ch, err := h.one(ctx, d, one)
+		ch, err := h.handleHint(ctx, d, one)
 		if err != nil {
 			return nil, err
 		}
@@ -58,12 +59,12 @@ func (h *Handler) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 	return out, nil
 }
 
-func (h *Handler) one(ctx context.Context, d *schemas.Delivery, one Hint) ([]schemas.Message, error) {
-	if one.Kind == Aside {
-		h.count(rowAside)
+func (h *Handler) handleHint(ctx context.Context, d *schemas.Delivery, one Hint) ([]schemas.Message, error) {
+	if one.Kind == Irrelevant {
+		h.count(rowIrrelevant)
 		return nil, nil
 	}
-	c, item, err := h.place(d.Topic, one)
+	c, item, err := h.copyOf(d.Topic, one)
 	if err != nil {
 		return nil, err
 	}
@@ -87,28 +88,30 @@ func (h *Handler) one(ctx context.Context, d *schemas.Delivery, one Hint) ([]sch
 	return []schemas.Message{{Topic: schemas.Changes, Body: decided.Change}}, nil
 }
 
-// place finds the copy that a hint is about; not item: it is about something else in a bucket of ours, such as what
-// the driver keeps there for itself. Its error is permanent.
-func (h *Handler) place(topic schemas.Topic, one Hint) (c schemas.Copy, item bool, err error) {
+// copyOf returns the copy that a hint is about. item is false if the hint is about another object in a known bucket,
+// such as an internal one of the driver. Its error is permanent.
+func (h *Handler) copyOf(topic schemas.Topic, one Hint) (c schemas.Copy, item bool, err error) {
 	name, _ := topic.Foreign()
 	all, known := h.places.Places(topic, one.Bucket, one.Key)
 	switch {
 	case len(all) == 1:
 		return all[0], true, nil
 	case len(all) > 1:
-		return c, false, retry.Permanent(fmt.Errorf("%s of key %q by %s: bucket %q may be of %s or %s: say for %s which store it tells of",
+		return c, false, retry.Permanent(fmt.Errorf(
+			"%s of key %q by %s: bucket %q can be that of %s or %s: configure the store of %s",
 			one.Event, one.Key, name, one.Bucket, all[0], all[1], name))
 	case !known:
-		return c, false, retry.Permanent(fmt.Errorf("%s of key %q by %s: no store that it may tell of has bucket %q", one.Event, one.Key, name, one.Bucket))
+		return c, false, retry.Permanent(fmt.Errorf("%s of key %q by %s: none of its stores has bucket %q",
+			one.Event, one.Key, name, one.Bucket))
 	}
 	return c, false, nil
 }
 
-// Place is the first copy of the first hint in value: what a delivery is about, as far as that is known before
-// it is handled; false where it is not.
+// Place returns the copy that a delivery is about, before it is handled. It returns false if the delivery does not have
+// exactly one hint about exactly one copy.
 func (h *Handler) Place(d *schemas.Delivery) (schemas.Copy, bool) {
 	hints, err := Parse(d.Value)
-	if err != nil || len(hints) != 1 || hints[0].Kind == Aside {
+	if err != nil || len(hints) != 1 || hints[0].Kind == Irrelevant {
 		return schemas.Copy{}, false
 	}
 	all, _ := h.places.Places(d.Topic, hints[0].Bucket, hints[0].Key)
@@ -118,12 +121,12 @@ func (h *Handler) Place(d *schemas.Delivery) (schemas.Copy, bool) {
 	return all[0], true
 }
 
-// Split returns messages to the ingester, in the name of topic, of one hint each, but for those that no Change tells
-// of. Those of one key have one key.
+// Split returns a message to the ingester for each hint, except irrelevant ones. The messages have the given topic.
+// Hints with the same bucket and key have the same message key.
 func Split(topic schemas.Topic, hints []Hint) []schemas.Message {
 	out := make([]schemas.Message, 0, len(hints))
 	for _, one := range hints {
-		if one.Kind == Aside {
+		if one.Kind == Irrelevant {
 			continue
 		}
 		out = append(out, schemas.Message{Topic: topic, Key: []byte(schemas.Key(one.Bucket, one.Key)), Value: one.raw})

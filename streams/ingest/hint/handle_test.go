@@ -17,8 +17,8 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// A world has one account with one store, in which bucket photos is space photos, and two stores have bucket twin.
-type world struct {
+// A site has one account with one store, in which bucket photos is space photos, and two stores have bucket twin.
+type site struct {
 	t     *testing.T
 	store *storagetest.Faulty
 	mem   *mem.Store
@@ -26,13 +26,13 @@ type world struct {
 	h     *Handler
 }
 
-func newWorld(t *testing.T) *world {
+func newSite(t *testing.T) *site {
 	t.Helper()
 	inner, err := mem.New(mem.Config{ID: "acme/1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, mem: inner, store: storagetest.NewFaulty(inner)}
+	w := &site{t: t, mem: inner, store: storagetest.NewFaulty(inner)}
 	if err := w.mem.WriteMarker(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -45,11 +45,11 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) Store(account, id string) (storage.Store, bool) {
+func (w *site) Store(account, id string) (storage.Store, bool) {
 	return w.store, account == "acme" && id == "1"
 }
 
-func (w *world) Places(_ schemas.Topic, bucket, key string) (all []schemas.Copy, known bool) {
+func (w *site) Places(_ schemas.Topic, bucket, key string) (all []schemas.Copy, known bool) {
 	one := schemas.Copy{Account: "acme", Store: "1", Space: bucket, Item: key}
 	switch bucket {
 	case "photos":
@@ -63,9 +63,10 @@ func (w *world) Places(_ schemas.Topic, bucket, key string) (all []schemas.Copy,
 	return nil, bucket == "own"
 }
 
-func (w *world) put(item, bytes string) storage.Object {
+func (w *site) put(item, bytes string) storage.Object {
 	w.t.Helper()
-	o, err := w.mem.Put(w.t.Context(), "photos", item, strings.NewReader(bytes), storage.PutOptions{Size: storage.UnknownSize})
+	o, err := w.mem.Put(w.t.Context(), "photos", item, strings.NewReader(bytes),
+		storage.PutOptions{Size: storage.UnknownSize})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -73,35 +74,40 @@ func (w *world) put(item, bytes string) storage.Object {
 }
 
 func event(name, bucket, key string) string {
-	return fmt.Sprintf(`{"eventSource":"aws:s3","eventName":%q,"eventTime":"2026-05-04T10:00:00.5Z","s3":{"bucket":{"name":%q},"object":{"key":%q,"sequencer":"7"}}}`,
+	return fmt.Sprintf(
+		`{"eventSource":"aws:s3","eventName":%q,"eventTime":"2026-05-04T10:00:00.5Z",`+
+			`"s3":{"bucket":{"name":%q},"object":{"key":%q,"sequencer":"7"}}}`,
 		name, bucket, key)
 }
 
-func (w *world) handle(ctx context.Context, events ...string) ([]schemas.Message, error) {
-	return w.h.Handle(ctx, &schemas.Delivery{Topic: schemas.Foreign("events"), Timestamp: time.UnixMilli(1_700_000_000_000),
-		Value: []byte(`{"Records":[` + strings.Join(events, ",") + `]}`)})
+func (w *site) handle(ctx context.Context, events ...string) ([]schemas.Message, error) {
+	return w.h.Handle(ctx, &schemas.Delivery{Topic: schemas.Foreign("events"),
+		Timestamp: time.UnixMilli(1_700_000_000_000),
+		Value:     []byte(`{"Records":[` + strings.Join(events, ",") + `]}`)})
 }
 
 func TestHandle(t *testing.T) {
-	w := newWorld(t)
+	w := newSite(t)
 	o := w.put("a b", "hello")
 	for name, tt := range map[string]struct {
 		events []string
 		ops    []pb.Op
 		row    Row
 	}{
-		"present":                 {[]string{event("ObjectCreated:Put", "photos", "a+b")}, []pb.Op{pb.Op_OP_ADD}, rowTold},
-		"told of as removed":      {[]string{event("ObjectRemoved:Delete", "photos", "a+b")}, []pb.Op{pb.Op_OP_ADD}, rowReturned},
-		"gone":                    {[]string{event("ObjectRemoved:Delete", "photos", "gone")}, []pb.Op{pb.Op_OP_DELETE}, rowGone},
+		"present": {[]string{event("ObjectCreated:Put", "photos", "a+b")}, []pb.Op{pb.Op_OP_ADD}, rowTold},
+		"removed, but present": {[]string{event("ObjectRemoved:Delete", "photos", "a+b")}, []pb.Op{pb.Op_OP_ADD},
+			rowReturned},
+		"gone": {[]string{event("ObjectRemoved:Delete", "photos", "gone")}, []pb.Op{pb.Op_OP_DELETE},
+			rowGone},
 		"gone before it was seen": {[]string{event("ObjectCreated:Put", "photos", "gone")}, nil, rowNever},
-		"aside":                   {[]string{event("ObjectTagging:Put", "nobody's", "x")}, nil, rowAside},
+		"irrelevant":              {[]string{event("ObjectTagging:Put", "unknown", "x")}, nil, rowIrrelevant},
 		"no item's key":           {[]string{event("ObjectRemoved:Delete", "own", ".millrace/marker.json")}, nil, rowNoItem},
 		"nothing":                 {nil, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w.rows = nil
 			var ids []string
-			for range 2 { // told again it is the same
+			for range 2 { // a redelivery gives the same
 				out, err := w.handle(t.Context(), tt.events...)
 				if err != nil {
 					t.Fatal(err)
@@ -128,12 +134,13 @@ func TestHandle(t *testing.T) {
 	}
 }
 
-// Several hints go on one by one, without those that nobody tells of.
+// Several hints become one message each, without irrelevant ones.
 func TestHandleSplits(t *testing.T) {
-	w := newWorld(t)
+	w := newSite(t)
 	w.put("a", "hello")
-	out, err := w.handle(t.Context(), event("ObjectCreated:Put", "photos", "a"), event("ObjectAcl:Put", "photos", "a"), event("ObjectRemoved:Delete", "unknown", "b"))
-	if err != nil || len(out) != 2 || !slices.Equal(w.rows, []Row{rowAside}) {
+	out, err := w.handle(t.Context(), event("ObjectCreated:Put", "photos", "a"), event("ObjectAcl:Put", "photos", "a"),
+		event("ObjectRemoved:Delete", "unknown", "b"))
+	if err != nil || len(out) != 2 || !slices.Equal(w.rows, []Row{rowIrrelevant}) {
 		t.Fatalf("got %v, %v, rows %v", out, err, w.rows)
 	}
 	if w.store.Count("Stat") != 0 {
@@ -144,15 +151,17 @@ func TestHandleSplits(t *testing.T) {
 			t.Errorf("got %+v, want key %s", m, want)
 		}
 	}
-	if one, err := w.h.Handle(t.Context(), &schemas.Delivery{Topic: out[0].Topic, Value: out[0].Value}); err != nil || len(one) != 1 {
+	if one, err := w.h.Handle(t.Context(), &schemas.Delivery{Topic: out[0].Topic, Value: out[0].Value}); err != nil ||
+		len(one) != 1 {
 		t.Errorf("got %v, %v", one, err)
 	}
-	if _, err := w.h.Handle(t.Context(), &schemas.Delivery{Topic: out[1].Topic, Value: out[1].Value}); !retry.IsPermanent(err) {
+	if _, err := w.h.Handle(t.Context(), &schemas.Delivery{Topic: out[1].Topic,
+		Value: out[1].Value}); !retry.IsPermanent(err) {
 		t.Errorf("got %v, want a permanent error", err)
 	}
 }
 
-// What goes wrong is an error of its class, never a Change.
+// A failure is an error of its class, never a Change.
 func TestHandleFaults(t *testing.T) {
 	away := retry.Unavailable(errors.New("store away"))
 	created, removed := event("ObjectCreated:Put", "photos", "a"), event("ObjectRemoved:Delete", "photos", "gone")
@@ -165,18 +174,24 @@ func TestHandleFaults(t *testing.T) {
 		"stat was done and reported failed": {storagetest.Fault{Method: "Stat", Done: true}, created, retry.Transient},
 		"store away":                        {storagetest.Fault{Method: "Stat", Err: away}, created, retry.ClassUnavailable},
 		"absence, marker not read":          {storagetest.Fault{Method: "Marker"}, removed, retry.ClassUnavailable},
-		"absence, marker missing":           {storagetest.Fault{Method: "Marker", Err: storage.ErrNoMarker}, removed, retry.ClassUnavailable},
-		"absence, marker of another":        {storagetest.Fault{Method: "Marker", Err: retry.Permanent(storage.ErrWrongMarker)}, removed, retry.ClassPermanent},
+		"absence, marker missing": {storagetest.Fault{Method: "Marker", Err: storage.ErrNoMarker}, removed,
+			retry.ClassUnavailable},
+		"absence, marker of another": {storagetest.Fault{Method: "Marker",
+			Err: retry.Permanent(storage.ErrWrongMarker)}, removed, retry.ClassPermanent},
 		"space absent, marker missing": {storagetest.Fault{Method: "Marker", Err: storage.ErrNoMarker},
 			event("ObjectRemoved:Delete", "photos", "gone"), retry.ClassUnavailable},
-		"a name that no store has": {storagetest.Fault{Method: "Stat", Err: retry.Permanent(storage.ErrName)}, created, retry.ClassPermanent},
-		"unknown bucket":           {storagetest.Fault{Method: "Put"}, event("ObjectCreated:Put", "nobody's", "a"), retry.ClassPermanent},
-		"bucket of two stores":     {storagetest.Fault{Method: "Put"}, event("ObjectCreated:Put", "twin", "a"), retry.ClassPermanent},
-		"store not configured":     {storagetest.Fault{Method: "Put"}, event("ObjectCreated:Put", "elsewhere", "a"), retry.ClassPermanent},
-		"no notification":          {storagetest.Fault{Method: "Put"}, `"x"`, retry.ClassPermanent},
+		"a name that no store has": {storagetest.Fault{Method: "Stat", Err: retry.Permanent(storage.ErrName)}, created,
+			retry.ClassPermanent},
+		"unknown bucket": {storagetest.Fault{Method: "Put"}, event("ObjectCreated:Put", "unknown", "a"),
+			retry.ClassPermanent},
+		"bucket of two stores": {storagetest.Fault{Method: "Put"}, event("ObjectCreated:Put", "twin", "a"),
+			retry.ClassPermanent},
+		"store not configured": {storagetest.Fault{Method: "Put"}, event("ObjectCreated:Put", "elsewhere", "a"),
+			retry.ClassPermanent},
+		"no notification": {storagetest.Fault{Method: "Put"}, `"x"`, retry.ClassPermanent},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newSite(t)
 			w.put("a", "hello")
 			w.store.Script(tt.fault)
 			out, err := w.handle(t.Context(), tt.event)
@@ -187,18 +202,19 @@ func TestHandleFaults(t *testing.T) {
 	}
 }
 
-// What a delivery is about is known beforehand where it is one thing in one place.
+// The copy of a delivery is known before it is handled if it has one hint about one copy.
 func TestPlace(t *testing.T) {
-	w := newWorld(t)
+	w := newSite(t)
 	for name, tt := range map[string]struct {
 		value string
 		want  string
 	}{
-		"one":             {`{"Records":[` + event("ObjectCreated:Put", "photos", "a") + `]}`, "acme/1/photos/a"},
-		"several":         {`{"Records":[` + event("ObjectCreated:Put", "photos", "a") + "," + event("ObjectCreated:Put", "photos", "b") + `]}`, ""},
-		"aside":           {`{"Records":[` + event("ObjectAcl:Put", "photos", "a") + `]}`, ""},
-		"nobody's bucket": {`{"Records":[` + event("ObjectCreated:Put", "x", "a") + `]}`, ""},
-		"garbage":         {`x`, ""},
+		"one": {`{"Records":[` + event("ObjectCreated:Put", "photos", "a") + `]}`, "acme/1/photos/a"},
+		"several": {`{"Records":[` + event("ObjectCreated:Put", "photos", "a") + "," +
+			event("ObjectCreated:Put", "photos", "b") + `]}`, ""},
+		"irrelevant":     {`{"Records":[` + event("ObjectAcl:Put", "photos", "a") + `]}`, ""},
+		"unknown bucket": {`{"Records":[` + event("ObjectCreated:Put", "x", "a") + `]}`, ""},
+		"garbage":        {`x`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, ok := w.h.Place(&schemas.Delivery{Value: []byte(tt.value)})

@@ -1,10 +1,10 @@
-// Package hint turns hints that something happened to a copy into Changes: the notifications of object stores, and
-// what a watch of a directory tells. Such feeds come unordered, twice, late or never, and with sizes that are not so:
-// a hint only ever says where to look, and what is told is what the store shows then.
+// Package hint converts hints into Changes. A hint says that something may have happened to a copy. It comes from a
+// notification of an object store or from a watched directory. Hints can be out of order, duplicated, late or lost, and
+// their sizes can be wrong. So a hint only says where to look: the Change describes the state that the store shows.
 //
-// A Change that is told because of a hint has the id of any other that tells of the same content, so telling twice
-// is telling once. Absence is told only after a hint of a removal, and only where the store's marker was read behind
-// it. A store that does not answer is an error, and the hint is looked into again later.
+// A Change for a hint has the same id as any other Change that reports the same content, so that publishing it twice is
+// idempotent. A delete is published only after a hint of a removal, and only if the store's marker was read after the
+// copy was found absent. If the store does not answer, that is an error, and the hint is handled again later.
 package hint
 
 import (
@@ -21,96 +21,99 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A Kind is what a hint says has happened.
+// A Kind is the kind of event that a hint reports.
 type Kind uint8
 
 // The kinds.
 const (
-	Other   Kind = iota // something that this version does not know
-	Created             // there is content, new or again
-	Removed             // it went, or hides behind a delete marker
-	Aside               // something that no Change tells of: tags, tiers, reads
+	Other      Kind = iota // an event that this version does not know
+	Created                // content was written or restored
+	Removed                // the object was deleted or has a delete marker
+	Irrelevant             // an event that never leads to a Change: tags, tiers, reads
 )
 
 // A Hint is one hint.
 type Hint struct {
 	Kind Kind
-	// Vendor is whose form it has: aws, eventbridge, minio, ceph, versitygw, or watch.
+	// Vendor is the format of the hint: aws, eventbridge, minio, ceph, versitygw, or watch.
 	Vendor string
-	// Event is what the vendor calls what happened.
+	// Event is the vendor's name of the event.
 	Event string
-	// Bucket and Key are where, decoded. A watch has none: it knows the copy.
+	// Bucket and Key name the object, decoded. They are empty for a watch, which knows the copy.
 	Bucket, Key string
-	// Time is when, by the store's clock; zero: not told.
+	// Time is the time of the event by the clock of the store; zero if unknown.
 	Time time.Time
-	// Version and ETag are of the content that it is about; Sequence is the provider's sequencer; User asked for it.
+	// Version and ETag are those of the content, Sequence is the provider's sequencer, and User caused the event.
 	Version, ETag, Sequence, User string
 
-	raw []byte // the record, as it can be parsed by itself
+	raw []byte // the record in a form that can be parsed alone
 }
 
-// A Sight is what the store showed after a hint. What could not be seen is no Sight, but an error.
+// A Sight is the state of a copy that a store showed after a hint.
 type Sight struct {
 	Present bool
-	Object  storage.Object // where Present
-	// Resolution is that of the store's times.
+	Object  storage.Object // set if Present
+	// Resolution is the resolution of the store's times.
 	Resolution time.Duration
-	// Received is when the hint came, the same however often it is delivered; Now is when it was looked at.
+	// Received is when the hint was received first; it stays the same on redelivery. Now is when the store was queried.
 	Received, Now time.Time
 }
 
-// A Row is a row of Decide's table.
+// A Row is a row of the decision table of Decide.
 type Row string
 
-// The rows. Which one holds depends on the kind of the hint and on what is seen:
+// The rows. They depend on the kind of the hint and on the state of the copy:
 //
-//	aside                               nothing, and nobody looks
+//	irrelevant                          no Change; the store is not queried
 //	created, present, that content      ADD, with sequencer and user
-//	created, present, another content   ADD, of what is there: nobody knows who wrote it
-//	other, present                      ADD, the same
-//	removed, present                    ADD, the same: it came back, or an older version went
+//	created, present, another content   ADD of the current content, whose writer is unknown
+//	other, present                      ADD of the current content
+//	removed, present                    ADD of the current content: it was written again, or an older version was deleted
 //	removed, absent                     DELETE, at the time of the hint, with sequencer and user
-//	created or other, absent            nothing: its removal is another hint
-//	a key that is no item's             nothing, and nobody looks
+//	created or other, absent            no Change: the removal has a hint of its own
+//	a key that is not of an item        no Change; the store is not queried
 const (
-	rowAside    Row = "aside"
-	rowTold     Row = "told"
-	rowMovedOn  Row = "moved on"
-	rowOther    Row = "other"
-	rowReturned Row = "returned"
-	rowGone     Row = "gone"
-	rowNever    Row = "never seen"
-	rowNoItem   Row = "no item"
+	rowIrrelevant Row = "aside"
+	rowTold       Row = "told"
+	rowMovedOn    Row = "moved on"
+	rowOther      Row = "other"
+	rowReturned   Row = "returned"
+	rowGone       Row = "gone"
+	rowNever      Row = "never seen"
+	rowNoItem     Row = "no item"
 )
 
-// Rows are all rows.
+// Rows returns all rows.
 func Rows() []Row {
-	return []Row{rowAside, rowTold, rowMovedOn, rowOther, rowReturned, rowGone, rowNever, rowNoItem}
+	return []Row{rowIrrelevant, rowTold, rowMovedOn, rowOther, rowReturned, rowGone, rowNever, rowNoItem}
 }
 
-// A Decision is what is told of a hint: the Change is nil where that is nothing.
+// A Decision is the result of Decide. Change is nil if there is nothing to publish.
 type Decision struct {
 	Row    Row
 	Change *pb.Change
 }
 
-// maxFuture is how far in the future a store's clock may be. A Change beyond it would be refused by whoever reads it.
+// maxFuture is how far the time of a Change may be in the future. Readers reject Changes beyond it.
 const maxFuture = 5 * time.Minute
 
-// Decide decides what is told of a copy after a hint. It is pure. Its error is permanent: the time is no time.
+// Decide returns the Change to publish for a hint about copy c with the observed state s. It is a pure function. Its
+// error is permanent: the time of the Change is too far in the future.
 func Decide(c schemas.Copy, h Hint, s Sight) (Decision, error) {
 	d := Decision{Row: rowOf(h, s)}
 	switch d.Row {
-	case rowAside, rowNever:
+	case rowIrrelevant, rowNever:
 		return d, nil
 	case rowGone:
-		d.Change = record.Delete(c, storage.Deleted{Object: storage.Object{Size: storage.UnknownSize}, Time: removal(h, s)})
+		d.Change = record.Delete(c, storage.Deleted{Object: storage.Object{Size: storage.UnknownSize},
+			Time: removalTime(h, s)})
 	default:
 		d.Change = record.Content(c, s.Object)
 	}
 	ch := d.Change
 	if at := ch.GetTime().AsTime(); at.Sub(s.Now) > maxFuture {
-		return d, retry.Permanent(fmt.Errorf("hint %s of %s: time is %s, more than %v in the future", h.Event, c, at.Format(time.RFC3339Nano), maxFuture))
+		return d, retry.Permanent(fmt.Errorf("hint %s of %s: time is %s, more than %v in the future",
+			h.Event, c, at.Format(time.RFC3339Nano), maxFuture))
 	}
 	ch.Origin, ch.Agent = pb.Origin_ORIGIN_NOTIFICATION, "notification/"+h.Vendor
 	if d.Row == rowTold || d.Row == rowGone {
@@ -123,8 +126,8 @@ func Decide(c schemas.Copy, h Hint, s Sight) (Decision, error) {
 
 func rowOf(h Hint, s Sight) Row {
 	switch {
-	case h.Kind == Aside:
-		return rowAside
+	case h.Kind == Irrelevant:
+		return rowIrrelevant
 	case !s.Present && h.Kind == Removed:
 		return rowGone
 	case !s.Present:
@@ -133,39 +136,39 @@ func rowOf(h Hint, s Sight) Row {
 		return rowReturned
 	case h.Kind == Other:
 		return rowOther
-	case !h.of(s.Object):
+	case !h.matches(s.Object):
 		return rowMovedOn
 	}
 	return rowTold
 }
 
-// of says whether a hint is about the content of o, as far as the two can be compared.
-func (h Hint) of(o storage.Object) bool {
+// matches reports whether a hint can be about the content of o. It compares versions and ETags if both have them.
+func (h Hint) matches(o storage.Object) bool {
 	if h.Version != "" && h.Version == o.Version {
 		return true
 	}
-	mine, its := bare(h.ETag), bare(o.ETag)
+	mine, its := trimETag(h.ETag), trimETag(o.ETag)
 	return mine == "" || its == "" || mine == its
 }
 
-func bare(etag string) string { return strings.Trim(etag, `"`) }
+func trimETag(etag string) string { return strings.Trim(etag, `"`) }
 
-// removal is when a removal happened, such that it can be compared with the times that the store gives to content:
-// it must not lie before the content that went, nor behind content that came later.
-func removal(h Hint, s Sight) time.Time {
+// removalTime returns the time of a removal such that it is comparable with the store's times of contents: not before
+// the removed content, and not after content that was written later.
+func removalTime(h Hint, s Sight) time.Time {
 	at := h.Time
 	switch {
 	case at.IsZero():
 		at = s.Received
-	case s.Resolution >= time.Second: // content of the same moment has that time too; the order in Kafka decides
+	case s.Resolution >= time.Second: // content written in the same interval has this time too; the order in Kafka decides
 		return at.Truncate(s.Resolution)
-	case at.Nanosecond() == 0: // told in whole seconds, of a store that counts less: the last moment of it
+	case at.Nanosecond() == 0: // whole seconds from a store with a finer resolution: use the end of the second
 		return at.Add(time.Second - time.Millisecond)
 	}
 	return at
 }
 
-// evidence keeps what the hint said by itself.
+// evidence returns the statements of the hint itself, for the Change.
 func evidence(h Hint) map[string]string {
 	e := map[string]string{}
 	if h.Event != "" {

@@ -11,12 +11,12 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// Stores gives the store of an account; false where there is none of that id.
+// Stores returns the store of an account, or false if there is none with that id.
 type Stores interface {
 	Store(account, id string) (storage.Store, bool)
 }
 
-// A Looker looks at copies. It is safe for concurrent use.
+// A Looker queries stores for the state of copies. It is safe for concurrent use.
 type Looker struct {
 	stores  Stores
 	markers storage.Markers
@@ -25,8 +25,8 @@ type Looker struct {
 // NewLooker returns a Looker.
 func NewLooker(stores Stores) *Looker { return &Looker{stores: stores} }
 
-// Look looks at a copy. That it is absent is believed only where the store's marker was read afterwards. The
-// error has the class of what did not answer; an unknown store is a permanent one.
+// Look returns the state of a copy. It reports a copy as absent only if it could read the store's marker afterwards.
+// An unknown store is a permanent error; other errors have the class that the store returned.
 func (l *Looker) Look(ctx context.Context, c schemas.Copy) (Sight, error) {
 	store, ok := l.stores.Store(c.Account, c.Store)
 	if !ok {
@@ -42,7 +42,7 @@ func (l *Looker) Look(ctx context.Context, c schemas.Copy) (Sight, error) {
 		return Sight{}, fmt.Errorf("look at %s: %w", c, err)
 	}
 	if err := l.markers.Confirm(ctx, schemas.Key(c.Account, c.Store), store, now); err != nil {
-		err = fmt.Errorf("believe that %s is absent: %w", c, err)
+		err = fmt.Errorf("confirm that %s is absent: %w", c, err)
 		if retry.ClassOf(err) == retry.Transient {
 			err = retry.Unavailable(err)
 		}

@@ -15,21 +15,21 @@ import (
 
 // Bounds of a notification.
 const (
-	maxDepth = 4    // envelopes in envelopes
-	maxHints = 1000 // in one notification
+	maxDepth = 4    // nested envelopes
+	maxHints = 1000 // hints in one notification
 )
 
-// errForm is wrapped by the errors of Parse: the bytes are no notification that this version knows.
+// errForm is wrapped by the errors of Parse: the bytes are not a notification in a known format.
 var errForm = errors.New("not a notification of an object store")
 
 func malformed(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errForm, fmt.Sprintf(format, args...))
 }
 
-// Parse reads a notification: what object stores write to a topic or send to a webhook, and the envelopes of the
-// services in between. Notifications that tell of nothing, such as s3:TestEvent, hold no hints.
+// Parse parses a notification that an object store writes to a topic or sends to a webhook, possibly in envelopes of
+// other services. Test notifications, such as s3:TestEvent, have no hints.
 //
-//	{"Records": [...]}                     AWS, MinIO (beside EventName and Key), Ceph, versitygw
+//	{"Records": [...]}                     AWS, MinIO (with EventName and Key), Ceph, versitygw
 //	[...]                                  older versitygw
 //	{"EventName", "Key"}                   MinIO without records
 //	{"detail-type", "detail"}              EventBridge
@@ -37,8 +37,9 @@ func malformed(format string, args ...any) error {
 //	{"Messages": [{"Body"}]}               SQS, as received; and as Records of Lambda: body, Sns.Message
 //	{"Event": "s3:TestEvent"}              none
 //
-// Keys come decoded. AWS and MinIO write them as forms do: %2F is a slash and + is a space. Ceph, versitygw and
-// EventBridge write them as they are, as MinIO does in Key beside the records. An unknown vendor is read as AWS.
+// The keys of the result are decoded. AWS and MinIO encode keys like HTML forms: %2F is a slash and + is a space. Ceph,
+// versitygw and EventBridge do not encode them, nor does MinIO in the field Key outside of records. An unknown vendor
+// is treated as AWS.
 func Parse(value []byte) ([]Hint, error) {
 	p := &parser{}
 	if err := p.value(value, 0); err != nil {
@@ -49,7 +50,7 @@ func Parse(value []byte) ([]Hint, error) {
 
 type parser struct{ hints []Hint }
 
-// An envelope has the fields of all forms.
+// An envelope has the fields of all formats.
 type envelope struct {
 	Records    json.RawMessage `json:"Records"`
 	Messages   json.RawMessage `json:"Messages"`
@@ -98,14 +99,14 @@ func (p *parser) value(value []byte, depth int) error {
 	case e.Type == "SubscriptionConfirmation", e.Type == "UnsubscribeConfirmation":
 		return nil
 	case e.DetailType != "":
-		return p.bridged(value, e)
+		return p.eventBridge(value, e)
 	case e.EventName != "" && e.Key != "":
 		return p.minio(value, e)
 	}
-	return malformed("it has no Records, and is none of the other forms")
+	return malformed("it has no Records and is in none of the other formats")
 }
 
-// A message is a Lambda's record of SQS or SNS, around a notification.
+// A message is a record of SQS or SNS in the format of Lambda, with a notification as its body.
 type message struct {
 	EventSource string `json:"eventSource"`
 	Body        string `json:"body"`
@@ -114,7 +115,7 @@ type message struct {
 	} `json:"Sns"`
 }
 
-// isSet says whether a field is there and not null.
+// isSet reports whether a field is present and not null.
 func isSet(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }
 
 // elements calls f with each element of an array.
@@ -149,14 +150,14 @@ func (p *parser) records(array []byte, depth int) error {
 	})
 }
 
-// A rec is one record of the S3 form. What differs between vendors, and is not needed, is left out: sizes are text
-// in some, and 0 for some operations in others.
-type rec struct {
+// An s3Record is one record in the format of S3. It omits fields that differ between vendors and are not needed: sizes
+// are strings for some, and 0 for some operations of others.
+type s3Record struct {
 	EventSource  string `json:"eventSource"`
 	EventTime    string `json:"eventTime"`
 	EventName    string `json:"eventName"`
 	UserIdentity struct {
-		PrincipalID string `json:"principalId"` // PrincipalId, at versitygw
+		PrincipalID string `json:"principalId"` // versitygw writes PrincipalId
 	} `json:"userIdentity"`
 	S3 struct {
 		ConfigurationID string `json:"configurationId"`
@@ -173,7 +174,7 @@ type rec struct {
 }
 
 func (p *parser) record(raw json.RawMessage) error {
-	var r rec
+	var r s3Record
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return malformed("%v", err)
 	}
@@ -182,9 +183,11 @@ func (p *parser) record(raw json.RawMessage) error {
 	}
 	o := r.S3.Object
 	h := Hint{
-		Kind: kindOf(r.EventName), Vendor: vendorOf(r.EventSource, r.S3.ConfigurationID), Event: strings.TrimPrefix(r.EventName, "s3:"),
-		Bucket: r.S3.Bucket.Name, Key: o.Key, Version: o.VersionID, ETag: o.ETag, Sequence: o.Sequencer, User: r.UserIdentity.PrincipalID,
-		raw: append(append([]byte(`{"Records":[`), raw...), "]}"...),
+		Kind: kindOf(r.EventName), Vendor: vendorOf(r.EventSource, r.S3.ConfigurationID),
+		Event:  strings.TrimPrefix(r.EventName, "s3:"),
+		Bucket: r.S3.Bucket.Name, Key: o.Key, Version: o.VersionID, ETag: o.ETag, Sequence: o.Sequencer,
+		User: r.UserIdentity.PrincipalID,
+		raw:  append(append([]byte(`{"Records":[`), raw...), "]}"...),
 	}
 	if h.Vendor == "aws" || h.Vendor == "minio" {
 		key, err := url.QueryUnescape(o.Key)
@@ -196,14 +199,17 @@ func (p *parser) record(raw json.RawMessage) error {
 	return p.add(h, r.EventTime, "eventTime")
 }
 
-// minio reads the form in which all that MinIO says are the event and where.
+// minio parses the format of MinIO without records, which has only the event, bucket and key.
 func (p *parser) minio(value []byte, e envelope) error {
 	bucket, key, _ := strings.Cut(e.Key, "/")
-	return p.add(Hint{Kind: kindOf(e.EventName), Vendor: "minio", Event: strings.TrimPrefix(e.EventName, "s3:"), Bucket: bucket, Key: key, raw: value}, "", "")
+	return p.add(Hint{
+		Kind: kindOf(e.EventName), Vendor: "minio", Event: strings.TrimPrefix(e.EventName, "s3:"),
+		Bucket: bucket, Key: key, raw: value,
+	}, "", "")
 }
 
-// bridged reads the form of EventBridge.
-func (p *parser) bridged(value []byte, e envelope) error {
+// eventBridge parses the format of EventBridge.
+func (p *parser) eventBridge(value []byte, e envelope) error {
 	var d struct {
 		Bucket struct {
 			Name string `json:"name"`
@@ -220,17 +226,18 @@ func (p *parser) bridged(value []byte, e envelope) error {
 		return malformed("detail: %v", err)
 	}
 	return p.add(Hint{
-		Kind: bridgedKind(e.DetailType), Vendor: "eventbridge", Event: e.DetailType, Bucket: d.Bucket.Name, Key: d.Object.Key,
+		Kind: eventBridgeKind(e.DetailType), Vendor: "eventbridge", Event: e.DetailType, Bucket: d.Bucket.Name,
+		Key:     d.Object.Key,
 		Version: d.Object.VersionID, ETag: d.Object.ETag, Sequence: d.Object.Sequencer, User: d.Requester, raw: value,
 	}, e.Time, "time")
 }
 
 func (p *parser) add(h Hint, at, field string) error {
 	if len(p.hints) == maxHints {
-		return malformed("it holds more than %d records", maxHints)
+		return malformed("it has more than %d records", maxHints)
 	}
-	if h.Kind != Aside && (h.Bucket == "" || h.Key == "") {
-		return malformed("%s names no bucket, or no key", h.Event)
+	if h.Kind != Irrelevant && (h.Bucket == "" || h.Key == "") {
+		return malformed("%s has no bucket or no key", h.Event)
 	}
 	if !utf8.ValidString(h.Bucket) || !utf8.ValidString(h.Key) {
 		return malformed("key %q of bucket %q is not UTF-8", h.Key, h.Bucket)
@@ -246,7 +253,8 @@ func (p *parser) add(h Hint, at, field string) error {
 	return nil
 }
 
-// vendorOf says whose a record is. versitygw calls itself aws:s3, but has configurations of its own names.
+// vendorOf returns the vendor of a record. versitygw has the source aws:s3 too, but its configurations have special
+// names.
 func vendorOf(source, configuration string) string {
 	switch source {
 	case "minio:s3":
@@ -261,16 +269,16 @@ func vendorOf(source, configuration string) string {
 	return "aws"
 }
 
-// kindOf says what an event is, by its name.
+// kindOf returns the kind of an event by its name.
 func kindOf(event string) Kind {
 	event = strings.TrimPrefix(event, "s3:")
-	switch event { // among those of their groups
+	switch event { // exceptions in their groups
 	case "ObjectSynced:Create", "ObjectSynced:Create:Replicated":
 		return Created
 	case "ObjectSynced:Delete", "ObjectSynced:DeletionMarkerCreated", "ObjectLifecycle:Expiration:Current":
 		return Removed
-	case "ObjectRemoved:NoOP", "TestEvent": // MinIO: there was nothing
-		return Aside
+	case "ObjectRemoved:NoOP", "TestEvent": // MinIO: no object was removed
+		return Irrelevant
 	}
 	group, _, _ := strings.Cut(event, ":")
 	switch group {
@@ -278,15 +286,17 @@ func kindOf(event string) Kind {
 		return Created
 	case "ObjectRemoved", "LifecycleExpiration":
 		return Removed
-	case "ObjectTagging", "ObjectAcl", "ObjectRestore", "ObjectTransition", "LifecycleTransition", "IntelligentTiering", "Replication",
-		"ObjectReplication", "ObjectAccessed", "ObjectLifecycle", "LifecycleDelMarkerExpiration", "BucketCreated", "BucketRemoved", "Scanner", "ILM":
-		return Aside
+	case "ObjectTagging", "ObjectAcl", "ObjectRestore", "ObjectTransition", "LifecycleTransition", "IntelligentTiering",
+		"Replication",
+		"ObjectReplication", "ObjectAccessed", "ObjectLifecycle", "LifecycleDelMarkerExpiration", "BucketCreated",
+		"BucketRemoved", "Scanner", "ILM":
+		return Irrelevant
 	}
 	return Other
 }
 
-// bridgedKind is kindOf for the names of EventBridge.
-func bridgedKind(event string) Kind {
+// eventBridgeKind returns the kind of an event by its name in EventBridge.
+func eventBridgeKind(event string) Kind {
 	switch event {
 	case "Object Created":
 		return Created
@@ -294,7 +304,7 @@ func bridgedKind(event string) Kind {
 		return Removed
 	case "Object Restore Initiated", "Object Restore Completed", "Object Restore Expired", "Object Storage Class Changed",
 		"Object Access Tier Changed", "Object ACL Updated", "Object Tags Added", "Object Tags Deleted":
-		return Aside
+		return Irrelevant
 	}
 	return Other
 }

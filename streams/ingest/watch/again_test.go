@@ -18,41 +18,45 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// While the marker cannot be read the tree is watched on, and no file is looked at again for that.
+// While the marker cannot be read, watching continues, and no file is examined again because of it.
 func TestWatchWhileMarkerFails(t *testing.T) {
 	t.Parallel()
 	w := newTree(t)
 	w.write("photos/old", "1")
 	w.run()
-	w.tells("ADD photos/old 1")
+	w.awaitChanges("ADD photos/old 1")
 	w.store.Script(storagetest.Fault{Method: "Marker", Times: 3})
-	w.says("the root cannot be looked at now")
+	w.awaitLog("retry root")
 	w.write("photos/new", "12")
-	w.tells("ADD photos/new 2")
+	w.awaitChanges("ADD photos/new 2")
 	w.do(os.Remove(w.path("photos/new")))
-	w.tells("DELETE photos/new 0")
+	w.awaitChanges("DELETE photos/new 0")
 	if n := w.times()["photos/old"]; n != 1 {
 		t.Errorf("photos/old was reported %d times", n)
 	}
 }
 
-// A session takes up where the one before ended, if its root is the same.
+// A session continues after the previous one if its root is the same.
 func TestSessionTakesUp(t *testing.T) {
 	at := time.Now().Add(-time.Hour)
 	for name, tt := range map[string]struct {
-		fault error              // of the marker
-		do    func(*tree, *seen) // before it begins
+		fault error                  // of the marker
+		do    func(*tree, *coverage) // before it begins
 		want  time.Time
 		gone  bool
 	}{
-		"same root":                           {nil, func(*tree, *seen) {}, at, false},
-		"same root, marker cannot be read":    {syscall.EIO, func(*tree, *seen) {}, at, false},
-		"same root, marker of another store":  {storage.ErrWrongMarker, func(*tree, *seen) {}, at, true},
-		"same root, no marker":                {storage.ErrNoMarker, func(*tree, *seen) {}, at, true},
-		"no root before":                      {nil, func(_ *tree, s *seen) { s.root = nil }, time.Time{}, false},
-		"another root, marker cannot be read": {syscall.EIO, func(w *tree, s *seen) { s.root, _ = os.Stat(w.path("photos")) }, time.Time{}, false},
-		"root gone":                           {nil, func(w *tree, _ *seen) { w.do(os.Rename(w.root, w.root+".away")) }, at, true},
-		"root is a file": {nil, func(w *tree, _ *seen) {
+		"same root":                          {nil, func(*tree, *coverage) {}, at, false},
+		"same root, marker cannot be read":   {syscall.EIO, func(*tree, *coverage) {}, at, false},
+		"same root, marker of another store": {storage.ErrWrongMarker, func(*tree, *coverage) {}, at, true},
+		"same root, no marker":               {storage.ErrNoMarker, func(*tree, *coverage) {}, at, true},
+		"no root before":                     {nil, func(_ *tree, s *coverage) { s.root = nil }, time.Time{}, false},
+		"another root, marker cannot be read": {syscall.EIO, func(w *tree, s *coverage) {
+			s.root,
+				_ = os.Stat(w.path("photos"))
+		}, time.Time{}, false},
+		"root gone": {nil, func(w *tree, _ *coverage) { w.do(os.Rename(w.root, w.root+".away")) },
+			at, true},
+		"root is a file": {nil, func(w *tree, _ *coverage) {
 			w.do(errors.Join(os.Rename(w.root, w.root+".away"), os.WriteFile(w.root, nil, 0o600)))
 		}, time.Time{}, true},
 	} {
@@ -61,7 +65,7 @@ func TestSessionTakesUp(t *testing.T) {
 			w.write("photos/a", "1")
 			root, err := os.Stat(w.root)
 			w.do(err)
-			from := seen{root: root, until: at}
+			from := coverage{root: root, until: at}
 			tt.do(w, &from)
 			if tt.fault != nil {
 				w.store.Script(storagetest.Fault{Method: "Marker", Err: tt.fault})
@@ -76,7 +80,7 @@ func TestSessionTakesUp(t *testing.T) {
 	}
 }
 
-// A file system that is unmounted takes its watches along: the tree is walked again, and all of it.
+// The watches of an unmounted file system are lost: the whole tree is walked again.
 func TestWatchOfAFileSystemThatGoes(t *testing.T) {
 	w := newTree(t)
 	w.write("photos/a", "1")
@@ -87,9 +91,9 @@ func TestWatchOfAFileSystemThatGoes(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Unmount(w.path("disk"), 0) }) // it is gone if the test passes
 	w.write("disk/b", "12")
 	w.run()
-	w.tells("ADD photos/a 1", "ADD disk/b 2")
+	w.awaitChanges("ADD photos/a 1", "ADD disk/b 2")
 	w.until("unmounts", func() bool { return unix.Unmount(w.path("disk"), 0) == nil })
-	w.says("was unmounted")
+	w.awaitLog("was unmounted")
 	w.until("reports all again", func() bool { return w.count["photos/a"] == 2 })
 }
 
@@ -104,13 +108,13 @@ func TestWentBack(t *testing.T) {
 		"set back":             {59*time.Minute - 1, time.Hour, true},
 		"set back before then": {-time.Hour, time.Minute, true},
 	} {
-		if got := wentBack(tt.wall, tt.passed, time.Minute); got != tt.want {
+		if got := clockSetBack(tt.wall, tt.passed, time.Minute); got != tt.want {
 			t.Errorf("%s: got %v", name, got)
 		}
 	}
 }
 
-// A directory that cannot be read for want of open files is read when it can be.
+// A directory that cannot be read because of the limit of open files is read later.
 func TestWalkReadsAgain(t *testing.T) {
 	w := newTree(t)
 	w.write("photos/d/old", "1")
@@ -122,19 +126,19 @@ func TestWalkReadsAgain(t *testing.T) {
 	w.do(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 0, Max: limit.Max}))
 	s.walk(1)
 	w.do(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit))
-	w.says("a directory cannot be read")
+	w.awaitLog("defer directory")
 	s.settle()
 	if got := s.missed(); len(got) != 1 {
 		t.Fatalf("missed %q", got)
 	}
-	s.s.walk.again(time.Now().Add(w.watch.cfg.again))
+	s.s.walk.readDeferred(time.Now().Add(w.watch.cfg.recheck))
 	s.settle()
 	if got := s.missed(); len(got) != 0 {
 		t.Errorf("missed %q", got)
 	}
 }
 
-// The directories that wait to be read again wait on in the next session, which reads all of them whatever it leaves out.
+// Deferred directories stay deferred in the next session, which then reads all files in them.
 func TestSessionReadsAgain(t *testing.T) {
 	w := newTree(t)
 	w.write("photos/d/old", "1")
@@ -143,30 +147,31 @@ func TestSessionReadsAgain(t *testing.T) {
 	w.do(os.Chtimes(w.path("photos/d/old"), past, past)) // it is not written on
 	root, err := os.Stat(w.root)
 	w.do(err)
-	later := map[string]found{"photos/d": {path: "photos/d", all: true}, "photos/far": {path: "photos/far", until: at}}
+	later := map[string]pendingDir{"photos/d": {path: "photos/d", all: true}, "photos/far": {path: "photos/far",
+		until: at}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)
-	var got seen
+	var got coverage
 	go func() {
 		var err error
-		got, err = w.watch.session(ctx, seen{root, at, later})
+		got, err = w.watch.session(ctx, coverage{root, at, later})
 		ended <- err
 	}()
-	w.tells("ADD photos/d/old 1")
+	w.awaitChanges("ADD photos/d/old 1")
 	w.watch.queue.mu.Lock()
-	w.watch.queue.lost = true
+	w.watch.queue.missed = true
 	w.watch.queue.mu.Unlock()
 	if err := <-ended; !errors.Is(err, errMissed) {
 		t.Error(err)
 	}
-	want := map[string]found{"photos/far": later["photos/far"]}
-	if !maps.Equal(got.later, want) || got.until.Before(at) || len(later) != 2 {
+	want := map[string]pendingDir{"photos/far": later["photos/far"]}
+	if !maps.Equal(got.deferred, want) || got.until.Before(at) || len(later) != 2 {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
-// What can neither be watched nor read is logged once, and read again ever more rarely.
+// A directory that can be neither watched nor read is logged once, and read again at growing intervals.
 func TestWalkOfWhatCannotBeRead(t *testing.T) {
 	w := newTree(t)
 	w.write("photos/a", "1")
@@ -174,31 +179,31 @@ func TestWalkOfWhatCannotBeRead(t *testing.T) {
 	defer s.end()
 	s.settle()
 	path := "photos/" + strings.Repeat("x", 300) // no file system has such names
-	s.s.walk.push(found{path: path})
+	s.s.walk.push(pendingDir{path: path})
 	for n := range 20 {
 		s.settle()
-		wait := time.Until(s.s.walk.later[path].until)
-		if most := min(w.watch.cfg.again<<n, time.Hour); wait > most || n > 10 && wait < most*49/100 {
+		wait := time.Until(s.s.walk.deferred[path].until)
+		if most := min(w.watch.cfg.recheck<<n, time.Hour); wait > most || n > 10 && wait < most*49/100 {
 			t.Errorf("it is read again after %v, want %v at most", wait, most)
 		}
-		now := s.s.walk.later[path].until
-		if s.s.walk.again(now.Add(-1)); s.s.walk.busy() {
+		now := s.s.walk.deferred[path].until
+		if s.s.walk.readDeferred(now.Add(-1)); s.s.walk.busy() {
 			t.Error("it is read before its time")
 		}
-		s.s.walk.again(now)
+		s.s.walk.readDeferred(now)
 	}
-	if got := strings.Count(w.said.String(), "level=WARN"); got != 2 {
-		t.Errorf("logged %d times:\n%s", got, w.said.String())
+	if got := strings.Count(w.logs.String(), "level=WARN"); got != 2 {
+		t.Errorf("logged %d times:\n%s", got, w.logs.String())
 	}
 }
 
-// A spoilt directory can be read up to so many entries.
-type spoilt struct {
+// A brokenDir fails after a number of entries.
+type brokenDir struct {
 	*os.File
 	good int
 }
 
-func (s *spoilt) ReadDir(n int) ([]fs.DirEntry, error) {
+func (s *brokenDir) ReadDir(n int) ([]fs.DirEntry, error) {
 	if s.good == 0 {
 		return nil, syscall.EIO
 	}
@@ -207,7 +212,7 @@ func (s *spoilt) ReadDir(n int) ([]fs.DirEntry, error) {
 	return all, err
 }
 
-// A directory that cannot be read to its end reports the files before that once, and all when it can be read.
+// The files of a directory that cannot be read to its end are published once, and all when it can be read.
 func TestWalkOfASpoiltDirectory(t *testing.T) {
 	w := newTree(t)
 	var all []string
@@ -218,39 +223,39 @@ func TestWalkOfASpoiltDirectory(t *testing.T) {
 	s := w.steps()
 	defer s.end()
 	w.watch.cfg.quiet = 0 // they are published, not queued
-	d := found{path: "photos", all: true}
+	d := pendingDir{path: "photos", all: true}
 	for _, tt := range []struct{ good, published int }{{2, 2}, {2, 2}, {3, 2}, {100, 6}} {
 		f, err := os.Open(w.path("photos"))
 		w.do(err)
-		w.do(s.s.walk.readAll(t.Context(), d, &spoilt{f, tt.good}))
+		w.do(s.s.walk.readAll(t.Context(), d, &brokenDir{f, tt.good}))
 		w.do(f.Close())
 		if w.published != tt.published {
 			t.Errorf("%d entries can be read: %d published, want %d", tt.good, w.published, tt.published)
 		}
 		var waits bool
-		if d, waits = s.s.walk.later["photos"]; waits != (tt.good < 4) {
+		if d, waits = s.s.walk.deferred["photos"]; waits != (tt.good < 4) {
 			t.Errorf("%d entries can be read: read again: %v", tt.good, waits)
 		}
-		delete(s.s.walk.later, "photos")
+		delete(s.s.walk.deferred, "photos")
 	}
-	w.tells(all...)
+	w.awaitChanges(all...)
 }
 
-// What went, or is no directory any more, is not read again; without the root there is no walk.
+// A path that was removed, or is not a directory any more, is not read again. A missing root ends the walk.
 func TestWalkOfWhatWent(t *testing.T) {
 	w := newTree(t)
 	s := w.steps()
 	defer s.end()
 	for _, err := range []error{syscall.ENOENT, syscall.ENOTDIR, syscall.ELOOP} {
-		w.do(s.s.walk.unread(found{path: "photos/d"}, err))
-		if len(s.s.walk.later) > 0 {
+		w.do(s.s.walk.deferDir(pendingDir{path: "photos/d"}, err))
+		if len(s.s.walk.deferred) > 0 {
 			t.Errorf("%v: it is read again", err)
 		}
 	}
-	if err := s.s.walk.unread(found{path: "."}, syscall.EIO); err == nil || errors.Is(err, errGone) {
+	if err := s.s.walk.deferDir(pendingDir{path: "."}, syscall.EIO); err == nil || errors.Is(err, errGone) {
 		t.Errorf("the root, EIO: got %v", err)
 	}
-	if err := s.s.walk.unread(found{path: "."}, syscall.ENOENT); !errors.Is(err, errGone) {
+	if err := s.s.walk.deferDir(pendingDir{path: "."}, syscall.ENOENT); !errors.Is(err, errGone) {
 		t.Errorf("the root, ENOENT: got %v", err)
 	}
 }

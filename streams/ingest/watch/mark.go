@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A mark finds out up to when the kernel's events were read: a write to a file of its own makes an event that comes behind all
-// that were there before.
+// A mark determines up to which time the kernel's events have been read. It writes to a file of its own; the event of
+// that write follows all earlier events.
 type mark struct {
-	file    *os.File  // which has no name; nil: there is none
-	watch   int       // of the file; 0: none
-	written time.Time // zero: its event was read
-	passed  time.Time // all that was before is read
+	file    *os.File  // unlinked; nil if there is none
+	watch   int       // watch of the file; 0 if there is none
+	written time.Time // time of the write with a pending event; zero if there is none
+	passed  time.Time // all events before this time have been read
 }
 
 func newMark(notify *notifier) (*mark, error) {
@@ -30,24 +30,24 @@ func newMark(notify *notifier) (*mark, error) {
 	return &mark{file: f, watch: watch}, nil
 }
 
-// set writes, unless the event of the last time is still to come.
+// set writes to the file, unless the event of the last write is pending.
 func (m *mark) set(now time.Time) {
 	if m.file == nil || !m.written.IsZero() {
 		return
 	}
-	if _, err := m.file.WriteAt([]byte{0}, 0); err == nil { // else it is tried again
+	if _, err := m.file.WriteAt([]byte{0}, 0); err == nil { // on an error, the next call tries again
 		m.written = now
 	}
 }
 
 func (m *mark) close() {
 	if m.file != nil {
-		_ = m.file.Close() // nothing in it counts
+		_ = m.file.Close() // the content does not matter
 	}
 }
 
-// is says whether an event is the mark's, and notes that it came.
-func (m *mark) is(e event) bool {
+// consume reports whether e is the event of the mark, and if so, updates passed.
+func (m *mark) consume(e event) bool {
 	if e.watch != m.watch {
 		return false
 	}

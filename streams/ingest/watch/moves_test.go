@@ -19,14 +19,14 @@ import (
 	"github.com/millrace/millrace/internal/need"
 )
 
-// A stepper runs a session one step at a time: an event of the kernel's, or a directory of the walk.
+// A stepper runs a session step by step: one event of the kernel, or one directory of the walk.
 type stepper struct {
 	*tree
 	s   *session
 	end func()
 }
 
-// steps begins a session in which nothing that is found is published: it waits in the queue.
+// steps begins a session that publishes nothing: found files wait in the queue.
 func (w *tree) steps() *stepper {
 	w.t.Helper()
 	w.begin(func(c *Config) { c.quiet = time.Hour })
@@ -35,7 +35,7 @@ func (w *tree) steps() *stepper {
 	s := w.watch.newSession(notify)
 	s.mark, err = newMark(notify)
 	w.do(err)
-	s.walk = newWalk(s, seen{})
+	s.walk = newWalk(s, coverage{})
 	ctx, cancel := context.WithCancel(w.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- notify.run(ctx) }()
@@ -47,7 +47,7 @@ func (w *tree) steps() *stepper {
 	}}
 }
 
-// walk reads n directories, or less if there are no more.
+// walk reads up to n directories.
 func (w *stepper) walk(n int) {
 	for range n {
 		d, ok := w.s.walk.next()
@@ -58,7 +58,7 @@ func (w *stepper) walk(n int) {
 	}
 }
 
-// events takes n events, or less if there are no more.
+// events handles up to n events.
 func (w *stepper) events(n int) {
 	w.s.mark.set(time.Now())
 	for range n {
@@ -69,7 +69,7 @@ func (w *stepper) events(n int) {
 	}
 }
 
-// settle takes all events, and walks to the end.
+// settle handles all events and finishes the walk.
 func (w *stepper) settle() {
 	for {
 		w.events(1 << 30) // up to the mark that was set last
@@ -81,14 +81,14 @@ func (w *stepper) settle() {
 	}
 }
 
-// missed returns the files that do not wait to be looked at.
+// missed returns the files that are not in the queue.
 func (w *stepper) missed() (all []string) {
 	w.do(filepath.WalkDir(w.root, func(name string, d fs.DirEntry, err error) error {
 		rel, relErr := filepath.Rel(w.root, name)
 		if err := errors.Join(err, relErr); err != nil {
 			return err
 		}
-		if d.IsDir() && own(rel) {
+		if d.IsDir() && isInternal(rel) {
 			return fs.SkipDir
 		}
 		if _, waits := w.s.queue.paths[rel]; !waits && d.Type().IsRegular() && strings.Contains(rel, "/") {
@@ -105,7 +105,7 @@ func (w *stepper) writeEverywhere(file string) {
 		if err != nil || !d.IsDir() || name == w.root {
 			return err
 		}
-		if own(d.Name()) {
+		if isInternal(d.Name()) {
 			return fs.SkipDir
 		}
 		return os.WriteFile(filepath.Join(name, file), nil, 0o600)
@@ -116,7 +116,7 @@ func exchange(a, b string) error {
 	return unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE)
 }
 
-// A directory that is moved is watched under its new name, whatever was read before the events of the move.
+// A moved directory is watched under its new name, in whichever order events and directories are read.
 func TestMovedDirectoryIsWatched(t *testing.T) {
 	moveIntoNew := func(w *stepper) {
 		w.do(os.Mkdir(w.path("archive"), 0o755))
@@ -128,7 +128,7 @@ func TestMovedDirectoryIsWatched(t *testing.T) {
 		"new name read first":   func(w *stepper) { moveIntoNew(w); w.events(1); w.walk(2) },
 		"all below read first":  func(w *stepper) { moveIntoNew(w); w.events(1); w.walk(100) },
 		"another in its place, read before its going": func(w *stepper) {
-			w.s.walk.add("inbox/d")
+			w.s.walk.readDir("inbox/d")
 			w.do(os.Rename(w.path("inbox/d"), w.path("inbox/e")))
 			w.do(os.Rename(w.path("inbox/c"), w.path("inbox/d")))
 			w.walk(1)
@@ -139,15 +139,15 @@ func TestMovedDirectoryIsWatched(t *testing.T) {
 			w.events(1)
 			w.walk(100)
 			w.do(os.Rename(w.path("archive/y/k"), w.path("archive/k")))
-			w.s.walk.add("archive")
+			w.s.walk.readDir("archive")
 			w.walk(100)
 		},
 		"gone and made again while one below waits": func(w *stepper) {
-			w.s.walk.add("inbox/d/sub")
+			w.s.walk.readDir("inbox/d/sub")
 			w.do(os.Rename(w.path("inbox/d"), w.path("elsewhere")))
 			w.events(2)
 			w.do(os.MkdirAll(w.path("inbox/d/sub"), 0o755))
-			w.walk(3) // the other two are where it went
+			w.walk(3) // the other two are in the new place
 			w.do(os.Rename(w.path("inbox/d"), w.path("inbox/e")))
 		},
 		"over an empty one that is held open": func(w *stepper) {
@@ -165,7 +165,7 @@ func TestMovedDirectoryIsWatched(t *testing.T) {
 			w.do(err)
 			w.t.Cleanup(func() { held.Close() })
 			w.do(unix.Rename(w.path("inbox/d"), w.path("inbox/e")))
-			w.s.walk.add("inbox/e")
+			w.s.walk.readDir("inbox/e")
 			w.walk(1)
 		},
 		"exchanged, new name read in between": func(w *stepper) {
@@ -193,8 +193,8 @@ func TestMovedDirectoryIsWatched(t *testing.T) {
 	}
 }
 
-// Whatever is made, moved and removed while events are read and directories walked, in the end every directory is watched
-// under its name, and every file was found.
+// Whatever is made, moved and removed while events are read and directories walked, in the end every directory is
+// watched under its name, and every file was found.
 func TestEveryDirectoryIsWatched(t *testing.T) {
 	w := newTree(t)
 	round := 0
@@ -216,7 +216,8 @@ func TestEveryDirectoryIsWatched(t *testing.T) {
 		}
 		defer letGo()
 		path := rapid.Custom(func(rt *rapid.T) string {
-			return filepath.Join(top, filepath.Join(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c"}), 1, 2).Draw(rt, "names")...))
+			return filepath.Join(top, filepath.Join(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c"}), 1, 2).Draw(rt,
+				"names")...))
 		})
 		var log []string
 		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
@@ -259,7 +260,7 @@ func TestEveryDirectoryIsWatched(t *testing.T) {
 	})
 }
 
-// Directories that are moved into ones that were just made are watched, while all goes on at once.
+// Directories that are moved into new ones are watched, with everything running concurrently.
 func TestMovesAtFullSpeed(t *testing.T) {
 	need.Full(t)
 	w, n := newTree(t), 2000
@@ -285,7 +286,7 @@ func TestMovesAtFullSpeed(t *testing.T) {
 	}()
 	w.until("reports all", func() bool {
 		got := map[string]bool{}
-		for _, s := range w.told {
+		for _, s := range w.changes {
 			got[s] = true
 		}
 		want = slices.DeleteFunc(want, func(s string) bool { return got[s] })

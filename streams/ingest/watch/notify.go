@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An event is one of the kernel's.
+// An event is an inotify event.
 type event struct {
-	watch int    // which reports it
+	watch int    // watch that reports it
 	mask  uint32 // unix.IN_*
-	name  string // in the directory that is watched; empty: the directory itself
+	name  string // name in the watched directory; empty for the directory itself
 }
 
-// A notifier is an inotify instance. Its watches are the kernel's: one for each file, under whatever names it was added.
+// A notifier is an inotify instance. The kernel has one watch per inode, even if it is added under several names.
 type notifier struct {
 	fd     int
 	file   *os.File
@@ -32,7 +32,7 @@ func newNotifier() (*notifier, error) {
 		err = fmt.Errorf("%w: fs.inotify.max_user_instances or the limit of open files is reached", err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("begin to watch: %w", err)
+		return nil, fmt.Errorf("initialise inotify: %w", err)
 	}
 	return &notifier{fd: fd, file: os.NewFile(uintptr(fd), "inotify"), events: make(chan event)}, nil
 }
@@ -41,12 +41,12 @@ func (n *notifier) add(path string, mask uint32) (watch int, err error) {
 	return unix.InotifyAddWatch(n.fd, path, mask)
 }
 
-// remove ends a watch. Its events that were not read yet still come.
+// remove removes a watch. Its unread events are still delivered.
 func (n *notifier) remove(watch int) {
-	_, _ = unix.InotifyRmWatch(n.fd, uint32(watch)) // the kernel may have ended it already
+	_, _ = unix.InotifyRmWatch(n.fd, uint32(watch)) // the kernel may have removed it already
 }
 
-// close ends the instance, when nothing uses it any more.
+// close closes the instance. Nothing may use it any more.
 func (n *notifier) close() { _ = n.file.Close() }
 
 // run sends events until ctx is done.
@@ -74,7 +74,7 @@ func (n *notifier) run(ctx context.Context) error {
 	}
 }
 
-// parse takes the first event of b, as inotify(7) has it. The kernel writes whole events.
+// parse parses the first event of b, in the format of inotify(7), and returns the rest. The kernel writes whole events.
 func parse(b []byte) (e event, rest []byte) {
 	end := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(b[12:]))
 	e.watch = int(int32(binary.NativeEndian.Uint32(b))) //nolint:gosec // it is signed

@@ -5,45 +5,45 @@ import (
 	"time"
 )
 
-// A pending is a path that something happened to.
-type pending struct {
+// A pendingPath is a path with a hint.
+type pendingPath struct {
 	path     string
-	last     time.Time // when something last happened to it
-	first    time.Time // when something happened to it that is not published
-	gone     bool      // by what happened last
-	found    bool      // by a walk, and nothing happened since
+	last     time.Time // time of its last event
+	first    time.Time // time of its first unpublished event
+	gone     bool      // the last event was a removal
+	found    bool      // a walk found it, and there was no event since
 	failures int
-	until    time.Time // not looked at before, since that failed
+	until    time.Time // earliest time of the next attempt after a failure
 }
 
-// A queue holds the paths that wait to be looked at. It is safe for concurrent use.
+// A queue holds the paths that wait to be examined. It is safe for concurrent use.
 type queue struct {
 	quiet time.Duration
 	limit int
 
-	mu    sync.Mutex // guards the rest
-	paths map[string]pending
-	full  bool                 // a path was refused, and none was taken since
-	lost  bool                 // a path was refused, and missed did not say so yet
-	work  map[string]time.Time // paths that were taken and are not done, with their first
+	mu       sync.Mutex // guards the rest
+	paths    map[string]pendingPath
+	full     bool                 // a path was refused, and none was taken since
+	missed   bool                 // a path was dropped since the last takeMissed
+	inFlight map[string]time.Time // paths that were taken and are not done, with their first
 }
 
 func newQueue(quiet time.Duration, limit int) *queue {
-	return &queue{quiet: quiet, limit: limit, paths: map[string]pending{}, work: map[string]time.Time{}}
+	return &queue{quiet: quiet, limit: limit, paths: map[string]pendingPath{}, inFlight: map[string]time.Time{}}
 }
 
-// note notes that something happened to a path. What came and went again is looked at like all else: that it came
-// does not say that nothing was there before, since a file that is moved in replaces one of its name. Where there is
-// no room, first says that it is the first time since there was.
-func (q *queue) note(path string, now time.Time, gone bool) (fits, first bool) {
+// add adds a path or updates it. A file that was created and removed is examined like any other, since it may have
+// replaced a file of the same name. fits is false if the queue is full; first then reports that this is the first path
+// that was dropped since paths were taken.
+func (q *queue) add(path string, now time.Time, gone bool) (fits, first bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	before, known := q.paths[path]
 	if !known && len(q.paths) >= q.limit {
-		first, q.full, q.lost = !q.full, true, true
+		first, q.full, q.missed = !q.full, true, true
 		return false, first
 	}
-	p := pending{path: path, last: now, first: now, gone: gone}
+	p := pendingPath{path: path, last: now, first: now, gone: gone}
 	if known {
 		p.first = before.first
 	}
@@ -51,17 +51,17 @@ func (q *queue) note(path string, now time.Time, gone bool) (fits, first bool) {
 	return true, false
 }
 
-// missed says whether a path was refused since it was asked last.
-func (q *queue) missed() bool {
+// takeMissed reports whether a path was dropped since the last call.
+func (q *queue) takeMissed() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	was := q.lost
-	q.lost = false
+	was := q.missed
+	q.missed = false
 	return was
 }
 
-// since is the earliest moment of which a path is not done; now without any.
-func (q *queue) since(now time.Time) time.Time {
+// oldest returns the time of the earliest event that is not published, or now if there is none.
+func (q *queue) oldest(now time.Time) time.Time {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, p := range q.paths {
@@ -69,7 +69,7 @@ func (q *queue) since(now time.Time) time.Time {
 			now = p.first
 		}
 	}
-	for _, first := range q.work {
+	for _, first := range q.inFlight {
 		if first.Before(now) {
 			now = first
 		}
@@ -77,11 +77,11 @@ func (q *queue) since(now time.Time) time.Time {
 	return now
 }
 
-// due takes up to n paths to which nothing has happened for a while, those that waited longest first.
-func (q *queue) due(now time.Time, n int) []pending {
+// due removes and returns up to n paths that have been quiet for long enough, the longest waiting ones first.
+func (q *queue) due(now time.Time, n int) []pendingPath {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	var all []pending
+	var all []pendingPath
 	for _, p := range q.paths {
 		if now.Sub(p.last) >= q.quiet && !now.Before(p.until) {
 			all = append(all, p)
@@ -91,30 +91,30 @@ func (q *queue) due(now time.Time, n int) []pending {
 	all = all[:min(n, len(all))]
 	for _, p := range all {
 		delete(q.paths, p.path)
-		q.work[p.path] = p.first
+		q.inFlight[p.path] = p.first
 	}
 	q.full = q.full && len(all) == 0
 	return all
 }
 
-// done says that a path that was taken is published, or never can be.
-func (q *queue) done(p pending) {
+// done records that a path from due is published or was skipped.
+func (q *queue) done(p pendingPath) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	delete(q.work, p.path)
+	delete(q.inFlight, p.path)
 }
 
-// again puts a path back that could not be reported, unless something has happened to it since. There is always room
-// for what was here.
-func (q *queue) again(p pending, now time.Time) {
+// retry puts a path from due back into the queue after a failure, unless the queue has a newer event of it. It may
+// exceed the limit.
+func (q *queue) retry(p pendingPath, now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	delete(q.work, p.path)
+	delete(q.inFlight, p.path)
 	q.putBack(p, now)
 }
 
-// offer is again for a path that was not here; false: there is no room.
-func (q *queue) offer(p pending, now time.Time) bool {
+// offer is like retry for a path that was not in the queue. It returns false if the queue is full.
+func (q *queue) offer(p pendingPath, now time.Time) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if _, known := q.paths[p.path]; !known && len(q.paths) >= q.limit {
@@ -124,7 +124,7 @@ func (q *queue) offer(p pending, now time.Time) bool {
 	return true
 }
 
-func (q *queue) putBack(p pending, now time.Time) {
+func (q *queue) putBack(p pendingPath, now time.Time) {
 	if newer, is := q.paths[p.path]; is {
 		if p.first.Before(newer.first) {
 			newer.first = p.first

@@ -21,74 +21,76 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// entriesAtOnce is how many entries of a directory are read at a time, and progress how often a walk says how far it is.
+// dirBatch is the number of directory entries that are read at a time, and progressInterval the interval at which a
+// walk logs its progress.
 const (
-	entriesAtOnce = 512
-	progress      = 30 * time.Second
+	dirBatch         = 512
+	progressInterval = 30 * time.Second
 )
 
-// A walk goes over the tree, and later over the directories that come: it watches each before it reads it, so that what
-// comes while it is read is a hint, too. It holds the directories that it has seen and not read, and the files of one turn.
+// A walk reads the tree and, afterwards, new directories. It adds the watch of a directory before it reads it, so that
+// no file that is created meanwhile is missed. In memory it holds the directories to read and the files of one batch.
 type walk struct {
 	s     *session
-	since time.Time // what is older is left out; zero: nothing is
+	since time.Time // files that have not changed since are skipped; zero means none are
 
-	mu    sync.Mutex       // guards the rest
-	stack []found          // directories to be read
-	later map[string]found // those that could not be read, by path
-	at    bool             // one is being read, or its files are looked at
-	wake  chan struct{}
+	mu       sync.Mutex            // guards the rest
+	stack    []pendingDir          // directories to read
+	deferred map[string]pendingDir // directories that could not be read, by path
+	active   bool                  // a directory is being read, or its files are examined
+	wake     chan struct{}
 
-	files []pending // for the goroutine of run, as all that follows
-	count struct{ directories, seen, looked int64 }
-	begun time.Time
-	said  time.Time
+	files        []pendingPath // this and all that follows belong to the goroutine of run
+	count        struct{ directories, seen, looked int64 }
+	started      time.Time
+	lastProgress time.Time
 }
 
-// A found is a directory.
-type found struct {
+// A pendingDir is a directory to read.
+type pendingDir struct {
 	path string // below the root
-	all  bool   // no file in it or below is left out
+	all  bool   // examine all files in it and below
 
-	failures int       // how often it could not be read
-	until    time.Time // it is not read again before
+	failures int       // number of failed attempts to read it
+	until    time.Time // earliest time of the next attempt
 }
 
-func newWalk(s *session, from seen) *walk {
-	w := &walk{s: s, since: from.until, stack: []found{{path: ".", all: from.until.IsZero()}}, later: map[string]found{},
-		wake: make(chan struct{}, 1), begun: time.Now()}
-	maps.Copy(w.later, from.later)
-	w.said = w.begun
+func newWalk(s *session, from coverage) *walk {
+	w := &walk{s: s, since: from.until, stack: []pendingDir{{path: ".", all: from.until.IsZero()}},
+		deferred: map[string]pendingDir{},
+		wake:     make(chan struct{}, 1), started: time.Now()}
+	maps.Copy(w.deferred, from.deferred)
+	w.lastProgress = w.started
 	return w
 }
 
-// add has a directory read that came.
-func (w *walk) add(path string) { w.push(found{path: path, all: true}) }
+// readDir has a new directory read.
+func (w *walk) readDir(path string) { w.push(pendingDir{path: path, all: true}) }
 
-func (w *walk) push(d found) {
+func (w *walk) push(d pendingDir) {
 	w.mu.Lock()
 	w.stack = append(w.stack, d)
 	w.mu.Unlock()
 	select {
 	case w.wake <- struct{}{}:
-	default: // it is awake
+	default: // run is about to wake up
 	}
 }
 
-// busy says whether there is anything to be read, or looked at.
+// busy reports whether there are directories to read or files to examine.
 func (w *walk) busy() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.at || len(w.stack) > 0
+	return w.active || len(w.stack) > 0
 }
 
-// again has those directories read again that could not be read, and have waited.
-func (w *walk) again(now time.Time) {
-	var due []found
+// readDeferred has the deferred directories read that have waited long enough.
+func (w *walk) readDeferred(now time.Time) {
+	var due []pendingDir
 	w.mu.Lock()
-	for path, d := range w.later {
+	for path, d := range w.deferred {
 		if !now.Before(d.until) {
-			delete(w.later, path)
+			delete(w.deferred, path)
 			due = append(due, d)
 		}
 	}
@@ -98,11 +100,11 @@ func (w *walk) again(now time.Time) {
 	}
 }
 
-// next takes a directory: the one that came last, so that there are not more than lie beside one path.
-func (w *walk) next() (d found, ok bool) {
+// next removes the newest directory from the stack. Depth-first order keeps the stack small.
+func (w *walk) next() (d pendingDir, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.at = len(w.stack) > 0; !w.at {
+	if w.active = len(w.stack) > 0; !w.active {
 		return d, false
 	}
 	d = w.stack[len(w.stack)-1]
@@ -110,9 +112,9 @@ func (w *walk) next() (d found, ok bool) {
 	return d, true
 }
 
-// run walks until ctx is done. Its error ends the session.
+// run reads directories until ctx is done. An error ends the session.
 func (w *walk) run(ctx context.Context) error {
-	w.s.log.Info("walk the tree", "root", w.s.cfg.Root, "since", sinceWord(w.since))
+	w.s.log.Info("start walk", "root", w.s.cfg.Root, "since", sinceText(w.since))
 	for first := true; ctx.Err() == nil; {
 		d, ok := w.next()
 		if ok {
@@ -123,7 +125,7 @@ func (w *walk) run(ctx context.Context) error {
 		}
 		if first {
 			first = false
-			w.s.log.Info("watched", w.progress()...)
+			w.s.log.Info("finish walk", w.progressAttrs()...)
 		}
 		select {
 		case <-ctx.Done():
@@ -133,39 +135,39 @@ func (w *walk) run(ctx context.Context) error {
 	return nil
 }
 
-func sinceWord(t time.Time) string {
+func sinceText(t time.Time) string {
 	if t.IsZero() {
 		return "all files"
 	}
 	return t.UTC().Format(time.RFC3339)
 }
 
-func (w *walk) progress() []any {
+func (w *walk) progressAttrs() []any {
 	return []any{"root", w.s.cfg.Root, "directories", w.count.directories, "files", w.count.seen, "looked", w.count.looked,
-		"took", time.Since(w.begun).Round(time.Millisecond)}
+		"took", time.Since(w.started).Round(time.Millisecond)}
 }
 
-// read watches a directory, reads it, and looks at its files.
-func (w *walk) read(ctx context.Context, d found) error {
-	is, err := w.s.add(d.path)
+// read watches and reads a directory, and examines its files.
+func (w *walk) read(ctx context.Context, d pendingDir) error {
+	is, err := w.s.addWatch(d.path)
 	if !is || err != nil {
 		return err
 	}
 	w.count.directories++
 	flags := unix.O_NOFOLLOW
 	if d.path == "." {
-		flags = 0 // which may be a link
+		flags = 0 // the root may be a symbolic link
 	}
 	f, err := os.OpenFile(filepath.Join(w.s.cfg.Root, d.path), os.O_RDONLY|unix.O_DIRECTORY|flags, 0)
 	if err != nil {
-		return w.unread(d, err)
+		return w.deferDir(d, err)
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return w.unread(d, err)
+		return w.deferDir(d, err)
 	}
-	// What was moved into a directory may be older than the directory's change, and so may all below it.
+	// Files that were moved into a directory can be older than the directory's change time, as can all files below it.
 	d.all = d.all || w.isNew(info)
 	return w.readAll(ctx, d, f)
 }
@@ -176,14 +178,14 @@ type directory interface {
 	io.Seeker
 }
 
-func (w *walk) readAll(ctx context.Context, d found, f directory) error {
-	if d.failures > 0 { // the files before an error would be published each time
-		if err := toEnd(f); err != nil {
-			return w.unread(d, err)
+func (w *walk) readAll(ctx context.Context, d pendingDir, f directory) error {
+	if d.failures > 0 { // or the files before the error would be published at each attempt
+		if err := probeRead(f); err != nil {
+			return w.deferDir(d, err)
 		}
 	}
 	for {
-		entries, err := f.ReadDir(entriesAtOnce)
+		entries, err := f.ReadDir(dirBatch)
 		for _, e := range entries {
 			if err := w.entry(ctx, d, e); err != nil {
 				return err
@@ -191,17 +193,17 @@ func (w *walk) readAll(ctx context.Context, d found, f directory) error {
 		}
 		switch {
 		case errors.Is(err, io.EOF):
-			return w.look(ctx)
+			return w.examineFiles(ctx)
 		case err != nil:
-			return errors.Join(w.unread(d, err), w.look(ctx))
+			return errors.Join(w.deferDir(d, err), w.examineFiles(ctx))
 		}
 	}
 }
 
-// toEnd finds out whether a directory can be read to its end, and goes back to its beginning.
-func toEnd(f directory) error {
+// probeRead reads a directory to its end and goes back to its beginning. It returns the error of reading.
+func probeRead(f directory) error {
 	for {
-		switch _, err := f.ReadDir(entriesAtOnce); {
+		switch _, err := f.ReadDir(dirBatch); {
 		case errors.Is(err, io.EOF):
 			_, err = f.Seek(0, io.SeekStart)
 			return err
@@ -211,10 +213,11 @@ func toEnd(f directory) error {
 	}
 }
 
-// unread has a directory read again later that cannot be read now, or not to its end: it may look as old as it is when it
-// can be read, so that no file in it is left out then. Without the root there is no walk.
-func (w *walk) unread(d found, err error) error {
-	gone := goneIf(err, fs.ErrNotExist, unix.ENOTDIR, unix.ELOOP) // it went, or something else has its name
+// deferDir schedules another attempt to read a directory that could not be read to its end. No file in it is skipped
+// then, because the directory's change time does not show that it was not read. If it is the root, deferDir returns an
+// error.
+func (w *walk) deferDir(d pendingDir, err error) error {
+	gone := goneIf(err, fs.ErrNotExist, unix.ENOTDIR, unix.ELOOP) // it was removed or replaced
 	switch {
 	case d.path == ".":
 		return fmt.Errorf("walk %s: %w", w.s.cfg.Root, gone)
@@ -223,26 +226,28 @@ func (w *walk) unread(d found, err error) error {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	d.failures = max(d.failures, w.later[d.path].failures) + 1
-	d.all, d.until = true, time.Now().Add(retry.Policy{Wait: w.s.cfg.again, MaxWait: time.Hour}.Backoff(d.failures))
-	w.later[d.path] = d
+	d.failures = max(d.failures, w.deferred[d.path].failures) + 1
+	d.all, d.until = true, time.Now().Add(retry.Policy{Wait: w.s.cfg.recheck, MaxWait: time.Hour}.Backoff(d.failures))
+	w.deferred[d.path] = d
 	if d.failures == 1 {
-		w.s.log.Warn("a directory cannot be read: files that were there before are picked up when it can be", "path", d.path, "err", err)
+		w.s.log.Warn("defer directory: it cannot be read; its earlier files are picked up when it can be",
+			"path", d.path, "err", err)
 	}
 	return nil
 }
 
-// isNew says whether a file or directory may have changed since: by its change time, which programs cannot set.
+// isNew reports whether a file or directory may have changed after w.since, according to its change time, which
+// programs cannot set.
 func (w *walk) isNew(info fs.FileInfo) bool {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	return !ok || !time.Unix(st.Ctim.Unix()).Before(w.since)
 }
 
-func (w *walk) entry(ctx context.Context, d found, e fs.DirEntry) error {
+func (w *walk) entry(ctx context.Context, d pendingDir, e fs.DirEntry) error {
 	rel := filepath.Join(d.path, e.Name())
 	switch {
-	case e.IsDir() && !own(rel):
-		w.push(found{path: rel, all: d.all})
+	case e.IsDir() && !isInternal(rel):
+		w.push(pendingDir{path: rel, all: d.all})
 		return nil
 	case !e.Type().IsRegular():
 		return nil
@@ -258,50 +263,50 @@ func (w *walk) entry(ctx context.Context, d found, e fs.DirEntry) error {
 		}
 	}
 	now := time.Now()
-	w.files = append(w.files, pending{path: path, last: now, first: now, found: true})
-	if len(w.files) == turn {
-		return w.look(ctx)
+	w.files = append(w.files, pendingPath{path: path, last: now, first: now, found: true})
+	if len(w.files) == batchSize {
+		return w.examineFiles(ctx)
 	}
 	return nil
 }
 
-// look looks at the files that wait, and publishes what they come to, all at once. What fails waits with the hints of the
-// kernel; if there is no room, it is waited for.
-func (w *walk) look(ctx context.Context) error {
+// examineFiles examines the files of the batch and publishes their Changes in one call. Files that fail go to the
+// queue, with the hints of the kernel. If the queue is full, examineFiles waits.
+func (w *walk) examineFiles(ctx context.Context) error {
 	all := w.files
 	w.files = w.files[:0]
 	if len(all) == 0 {
 		return nil
 	}
-	defer w.tellProgress(int64(len(all)))
+	defer w.logProgress(int64(len(all)))
 	var (
 		g         errgroup.Group
 		mu        sync.Mutex
 		decisions []hint.Decision
-		told      []pending
-		failures  []pending
+		examined  []pendingPath
+		failures  []pendingPath
 		last      error
 	)
-	g.SetLimit(lookers)
+	g.SetLimit(parallel)
 	for _, p := range all {
 		g.Go(func() error {
-			d, s, err := w.s.lookAt(ctx, p)
+			d, s, err := w.s.examine(ctx, p)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
 			case retry.IsPermanent(err):
-				w.s.log.Error("a path cannot be reported: it is not picked up", "path", p.path, "err", err)
+				w.s.log.Error("skip path: it cannot be published", "path", p.path, "err", err)
 			case err != nil:
 				failures, last = append(failures, p), err
 			case s.Present && p.last.Sub(s.Object.Modified) < w.s.cfg.quiet:
-				w.s.noted(p.path, false) // it may be written on: that is waited for
+				w.s.enqueue(p.path, false) // it may still be written
 			default:
-				decisions, told = append(decisions, d), append(told, p)
+				decisions, examined = append(decisions, d), append(examined, p)
 			}
 			return nil
 		})
 	}
-	_ = g.Wait() // each path keeps its own error
+	_ = g.Wait() // the errors are in failures
 	msgs := make([]schemas.Message, 0, len(decisions))
 	for _, d := range decisions {
 		if d.Change != nil {
@@ -310,14 +315,15 @@ func (w *walk) look(ctx context.Context) error {
 	}
 	if len(msgs) > 0 {
 		if err := w.s.out.Publish(ctx, msgs...); err != nil {
-			failures, last, decisions = append(failures, told...), err, nil
+			failures, last, decisions = append(failures, examined...), err, nil
 		}
 	}
 	for _, d := range decisions {
 		w.s.count(d.Row)
 	}
 	if len(failures) > 0 && ctx.Err() == nil {
-		w.s.log.Warn("paths cannot be reported now: they are looked at again", "paths", len(failures), "first", failures[0].path, "err", last)
+		w.s.log.Warn("retry paths: they cannot be published now",
+			"paths", len(failures), "first", failures[0].path, "err", last)
 	}
 	for _, p := range failures {
 		for !w.s.queue.offer(p, time.Now()) {
@@ -329,10 +335,10 @@ func (w *walk) look(ctx context.Context) error {
 	return nil
 }
 
-func (w *walk) tellProgress(looked int64) {
+func (w *walk) logProgress(looked int64) {
 	w.count.looked += looked
-	if now := time.Now(); now.Sub(w.said) >= progress {
-		w.said = now
-		w.s.log.Info("walk the tree: at work", w.progress()...)
+	if now := time.Now(); now.Sub(w.lastProgress) >= progressInterval {
+		w.lastProgress = now
+		w.s.log.Info("report walk progress", w.progressAttrs()...)
 	}
 }

@@ -20,14 +20,15 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// times says how often each item was told.
+// times returns how often each item was published.
 func (w *tree) times() map[string]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return maps.Clone(w.count)
 }
 
-// Every file that is there when a watch begins is reported, and again by a process that starts anew, as the same Change.
+// Every file that is there when a watch begins is reported, and again by a process that starts anew, as the same
+// Change.
 func TestWalkAtStart(t *testing.T) {
 	t.Parallel()
 	w := newTree(t)
@@ -41,7 +42,7 @@ func TestWalkAtStart(t *testing.T) {
 	w.do(syscall.Mkfifo(w.path("photos/pipe"), 0o644))
 	want := []string{"ADD photos/a 1", "ADD photos/2026/05/b c 2", "ADD maps/m 3"}
 	end := w.run()
-	w.tells(want...)
+	w.awaitChanges(want...)
 	end()
 	w.begin(nil)
 	w.run()
@@ -50,7 +51,7 @@ func TestWalkAtStart(t *testing.T) {
 	})
 }
 
-// What fails while the tree is walked is looked at again, also if there is no room for all that failed.
+// Files that fail during a walk are examined again, even if the queue is too small for all of them.
 func TestWalkFaults(t *testing.T) {
 	for name, fault := range map[string]func(*tree){
 		"stat":                 func(w *tree) { w.store.Script(storagetest.Fault{Method: "Stat", Times: 8}) },
@@ -71,12 +72,12 @@ func TestWalkFaults(t *testing.T) {
 			}
 			fault(w)
 			w.run()
-			w.tells(want...)
+			w.awaitChanges(want...)
 		})
 	}
 }
 
-// Directories that come while the tree is walked are walked as well.
+// Directories that are created during a walk are walked too.
 func TestWalkOfATreeThatGrows(t *testing.T) {
 	t.Parallel()
 	w := newTree(t)
@@ -95,7 +96,8 @@ func TestWalkOfATreeThatGrows(t *testing.T) {
 			add(fmt.Sprintf("photos/%d/new%d/%d/a", i%10, i%30, i))
 			if i%10 == 0 { // a directory with all in it
 				from, to := w.path(fmt.Sprintf(".millrace/in%d", i)), fmt.Sprintf("photos/%d/moved%d", i%7, i)
-				w.do(errors.Join(os.MkdirAll(filepath.Join(from, "x"), 0o755), os.WriteFile(filepath.Join(from, "x/y"), []byte("1"), 0o644)))
+				w.do(errors.Join(os.MkdirAll(filepath.Join(from, "x"), 0o755), os.WriteFile(filepath.Join(from, "x/y"),
+					[]byte("1"), 0o644)))
 				w.do(os.Rename(from, w.path(to)))
 				want = append(want, "ADD "+to+"/x/y 1")
 			}
@@ -115,7 +117,8 @@ func TestWalkOfATreeThatGrows(t *testing.T) {
 	})
 }
 
-// After the kernel has dropped events the tree is walked again: what changed is reported, and what did not change is not.
+// After the kernel has dropped events the tree is walked again: what changed is reported, and what did not change is
+// not.
 func TestWalkAfterOverflow(t *testing.T) {
 	w := newTree(t)
 	w.begin(func(c *Config) { c.margin = 20 * time.Millisecond })
@@ -125,8 +128,9 @@ func TestWalkAfterOverflow(t *testing.T) {
 	w.write("photos/changed", "1")
 	w.write("photos/maps/x", "123")
 	w.run()
-	w.tells("ADD still/old 1", "ADD still/deep/er/old 1", "ADD photos/deep/er/old 1", "ADD photos/changed 1", "ADD photos/maps/x 3")
-	later := time.Now().Add(20 * w.watch.cfg.again)
+	w.awaitChanges("ADD still/old 1", "ADD still/deep/er/old 1", "ADD photos/deep/er/old 1", "ADD photos/changed 1",
+		"ADD photos/maps/x 3")
+	later := time.Now().Add(20 * w.watch.cfg.recheck)
 	w.until("some time passes", func() bool { return time.Now().After(later) })
 	hold := make(chan chan struct{}, 1)
 	w.mu.Lock()
@@ -139,8 +143,8 @@ func TestWalkAfterOverflow(t *testing.T) {
 	w.write("photos/new/2/late", "123")
 	w.do(os.Rename(w.path("photos/maps"), w.path("photos/deep/maps"))) // whose file is as old as it was
 	close(let)
-	w.says("the kernel dropped events")
-	w.says("msg=watched")
+	w.awaitLog("the kernel dropped events")
+	w.awaitLog(`msg="finish walk"`)
 	w.until("reports what changed", func() bool {
 		return w.has("ADD photos/deep/late 2", "ADD photos/changed 2", "ADD photos/new/2/late 3", "ADD photos/deep/maps/x 3")
 	})
@@ -149,11 +153,11 @@ func TestWalkAfterOverflow(t *testing.T) {
 			t.Errorf("%s was reported %d times", item, n)
 		}
 	}
-	w.write("photos/new/2/end", "1234") // and what comes is seen, in directories that came unseen
+	w.write("photos/new/2/end", "1234") // new files are found, even in directories with a dropped event
 	w.until("reports what comes", func() bool { return w.has("ADD photos/new/2/end 4") })
 }
 
-// flood makes more events than the kernel holds.
+// flood causes more events than the queue of the kernel holds.
 func flood(t *testing.T, name string) {
 	t.Helper()
 	b, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
@@ -177,7 +181,7 @@ func flood(t *testing.T, name string) {
 	}
 }
 
-// If more paths wait than there is room for, the tree is walked again, until all are reported.
+// If the queue is full, the tree is walked again until all files are published.
 func TestWalkAfterTooManyPaths(t *testing.T) {
 	t.Parallel()
 	w := newTree(t)
@@ -189,11 +193,11 @@ func TestWalkAfterTooManyPaths(t *testing.T) {
 		w.write(path, "1")
 		want = append(want, "ADD "+path+" 1")
 	}
-	w.says("too many paths wait")
+	w.awaitLog("too many paths wait")
 	w.until("reports all", func() bool { return w.has(want...) })
 }
 
-// Without enough watches the tree is walked to its end all the same, and the log says what to raise.
+// Without enough watches, the walk still finishes, and the log names the setting to raise.
 func TestWalkWithoutWatches(t *testing.T) {
 	const env = "WATCH_TEST_LIMIT"
 	if os.Getenv(env) == "" {
@@ -225,15 +229,15 @@ func TestWalkWithoutWatches(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- w.watch.Run(ctx) }()
-	w.tells(want...)
-	w.says("fs.inotify.max_user_watches")
+	w.awaitChanges(want...)
+	w.awaitLog("fs.inotify.max_user_watches")
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
 }
 
-// Memory does not grow with the files of a tree, whether they are in one directory or in many.
+// Memory does not grow with the number of files, in one directory or in many.
 func TestWalkMemory(t *testing.T) {
 	files := need.Amount(600, 20_000, 100_000)
 	for name, dirs := range map[string]int{"one directory": 1, "many directories": files / 20} {

@@ -1,14 +1,16 @@
-// Package watch reports what others do in a directory tree. What the kernel says is a hint; what is published is what the store
-// shows when nothing has happened to a path for a while.
+// Package watch publishes Changes for the files that other programs write and delete in a directory tree. An inotify
+// event is only a hint: the Change describes the state that the store shows after a path has been quiet for a while.
 //
-// The tree is walked when a watch begins, and again after the kernel has dropped events, or more paths waited than
-// there is room for: every file found is a hint as well, and its Change has the id of any other that reports the same
-// content. The first walk looks at all files; one that follows looks at those that were written since the last moment up
-// to which everything had been published. A walk finds no deletes: a file that went while nothing was watched, in dropped
-// events, or with its directory as a whole, is not reported, and nothing finds it later. A root that is gone, or another
-// store's, reports nothing; it is waited for, and walked when it is back. One that cannot be looked at is watched on. A file
-// that came and went within the quiet time is reported as deleted, for it may have replaced one that was known; of an item
-// that is not on record that changes nothing.
+// The tree is walked at the start, and again after the kernel has dropped events or too many paths have waited. Every
+// file that a walk finds is a hint too, and its Change has the same id as any other Change that reports the same
+// content. The first walk examines all files. A later walk examines the files that have changed since the last time up
+// to which everything was published.
+//
+// A walk cannot find deletes. The delete of a file is missed for good if it happens while the tree is not watched, if
+// its event was dropped, or if the whole directory was removed or moved away. If the root is missing or belongs to
+// another store, nothing is published; the tree is walked when the root is back. If the root cannot be examined,
+// watching continues. A file that is created and deleted within the quiet time is published as deleted, because it may
+// have replaced a known file; for an item that is not on record this has no effect.
 package watch
 
 import (
@@ -28,31 +30,31 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A Publisher publishes messages, and returns when all of them are acknowledged.
+// A Publisher publishes messages and waits until all of them are acknowledged.
 type Publisher interface {
 	Publish(ctx context.Context, msgs ...schemas.Message) error
 }
 
-// Config says what is watched. Zero values take the defaults in brackets.
+// Config holds the settings of a Watch. Zero values mean the defaults in brackets.
 type Config struct {
 	Account, Store string
-	Root           string // of the tree; spaces are the directories in it
-	// ItemAt says which item a slash-separated path below the root is; false: none.
+	Root           string // root of the tree; the directories in it are the spaces
+	// ItemAt returns the item at a slash-separated path below the root, or false if there is none.
 	ItemAt func(path string) (space, item string, ok bool)
-	// quiet is how long nothing must happen to a path before it is looked at [1 s]: a file that is being written
-	// is looked at when that has ended.
+	// quiet is the time without events after which a path is examined [1 s], so that a file is examined after it has been
+	// written.
 	quiet time.Duration
-	// Limit bounds the paths that wait to be looked at [100,000].
+	// Limit is the largest number of paths that wait to be examined [100,000].
 	Limit int
-	// again is the time between two looks whether the root is there, while it is watched and while it is not [30 s]. A
-	// walk that dropped events make necessary waits for the next of them.
-	again time.Duration
-	// margin is how much older than the last published moment a file must be for the next walk to leave it out [1 min]: the
-	// times of files and the machine's are two clocks.
+	// recheck is the interval of examining the root [30 s], whether it is watched or not. After dropped events, the next
+	// walk begins at the next examination.
+	recheck time.Duration
+	// margin is subtracted from the time up to which everything is published when a walk skips older files [1 min],
+	// because the clock of the file system may differ from that of the machine.
 	margin time.Duration
 }
 
-// A Watch watches one tree.
+// A Watch watches one directory tree.
 type Watch struct {
 	cfg   Config
 	look  *hint.Looker
@@ -63,66 +65,67 @@ type Watch struct {
 	queue *queue
 }
 
-// New returns a Watch. count, where it is set, is told what each hint came to.
+// New returns a Watch. It calls count, if not nil, with the row of each hint.
 func New(cfg Config, stores hint.Stores, out Publisher, count func(hint.Row), log *slog.Logger) (*Watch, error) {
 	if cfg.Root == "" || cfg.ItemAt == nil || stores == nil || out == nil || log == nil {
 		return nil, errors.New("watch: root, names, stores, publisher or log are missing")
 	}
 	cfg.quiet = cmp.Or(cfg.quiet, time.Second)
 	cfg.Limit = cmp.Or(cfg.Limit, 100_000)
-	cfg.again = cmp.Or(cfg.again, 30*time.Second)
+	cfg.recheck = cmp.Or(cfg.recheck, 30*time.Second)
 	cfg.margin = cmp.Or(cfg.margin, time.Minute)
 	if count == nil {
 		count = func(hint.Row) {}
 	}
 	return &Watch{cfg: cfg, look: hint.NewLooker(stores), store: stores, out: out, count: count,
-		log: log.With("part", "watch", "account", cfg.Account, "store", cfg.Store), queue: newQueue(cfg.quiet, cfg.Limit)}, nil
+			log: log.With("part", "watch", "account", cfg.Account, "store", cfg.Store), queue: newQueue(cfg.quiet, cfg.Limit)},
+		nil
 }
 
-// Run watches until ctx is done, and then returns nil. A root that is not there, or goes, is waited for.
+// Run watches the tree until ctx is done, and then returns nil. If the root is missing, it waits for it.
 func (w *Watch) Run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		var from seen
+		var from coverage
 		for gctx.Err() == nil {
 			upTo, err := w.session(gctx, from)
 			if from = upTo; errors.Is(err, errMissed) {
 				continue
 			}
 			if errors.Is(err, errGone) {
-				from = seen{}
+				from = coverage{}
 			}
 			if err != nil && gctx.Err() == nil {
-				w.log.Warn("not watched: deletes are not picked up meanwhile; the tree is walked when it is back",
-					"root", w.cfg.Root, "err", err, "again", w.cfg.again)
+				w.log.Warn("stop watching: deletes are missed until the root is back; then the tree is walked",
+					"root", w.cfg.Root, "err", err, "again", w.cfg.recheck)
 			}
-			_ = retry.Sleep(gctx, w.cfg.again) // only ctx ends it early
+			_ = retry.Sleep(gctx, w.cfg.recheck) // only ctx ends it early
 		}
 		return nil
 	})
-	g.Go(func() error { return w.tell(gctx) })
+	g.Go(func() error { return w.publishDue(gctx) })
 	return g.Wait()
 }
 
-// noted notes a hint about a path below the root.
-func (w *Watch) noted(rel string, gone bool) {
+// enqueue adds a hint about a path below the root to the queue.
+func (w *Watch) enqueue(rel string, gone bool) {
 	if _, _, ok := w.cfg.ItemAt(filepath.ToSlash(rel)); !ok {
 		return
 	}
-	if fits, first := w.queue.note(filepath.ToSlash(rel), time.Now(), gone); !fits && first {
-		w.log.Warn("too many paths wait to be looked at: the tree is walked again, and deletes among the others are not picked up",
+	if fits, first := w.queue.add(filepath.ToSlash(rel), time.Now(), gone); !fits && first {
+		w.log.Warn("drop path: too many paths wait; the tree is walked again, and deletes of dropped paths are missed",
 			"limit", w.cfg.Limit)
 	}
 }
 
-// lookers is how many paths are looked at side by side; turn bounds how many are taken at a time.
+// parallel is the number of paths that are examined concurrently; batchSize is the largest number in one batch.
 const (
-	lookers = 8
-	turn    = 1000
+	parallel  = 8
+	batchSize = 1000
 )
 
-// tell looks at what is due, and publishes what that comes to, until ctx is done.
-func (w *Watch) tell(ctx context.Context) error {
+// publishDue examines due paths and publishes their Changes until ctx is done.
+func (w *Watch) publishDue(ctx context.Context) error {
 	tick := time.NewTicker(max(w.cfg.quiet/4, time.Millisecond))
 	defer tick.Stop()
 	for {
@@ -131,40 +134,40 @@ func (w *Watch) tell(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		due := w.queue.due(time.Now(), turn)
+		due := w.queue.due(time.Now(), batchSize)
 		var g errgroup.Group
-		g.SetLimit(lookers)
+		g.SetLimit(parallel)
 		for _, p := range due {
 			g.Go(func() error {
-				if err := w.one(ctx, p); err != nil {
-					w.failedOne(ctx, p, err)
+				if err := w.publishPath(ctx, p); err != nil {
+					w.handleFailure(ctx, p, err)
 				} else {
 					w.queue.done(p)
 				}
 				return nil
 			})
 		}
-		_ = g.Wait() // each path keeps its own error
+		_ = g.Wait() // handleFailure has handled the errors
 	}
 }
 
-func (w *Watch) failedOne(ctx context.Context, p pending, err error) {
+func (w *Watch) handleFailure(ctx context.Context, p pendingPath, err error) {
 	switch {
 	case ctx.Err() != nil:
 	case retry.IsPermanent(err):
-		w.log.Error("a path cannot be reported: it is not picked up", "path", p.path, "err", err)
+		w.log.Error("skip path: it cannot be published", "path", p.path, "err", err)
 		w.queue.done(p)
 	default:
 		if p.failures == 0 {
-			w.log.Warn("a path cannot be reported now: it is looked at again", "path", p.path, "err", err)
+			w.log.Warn("retry path: it cannot be published now", "path", p.path, "err", err)
 		}
-		w.queue.again(p, time.Now())
+		w.queue.retry(p, time.Now())
 	}
 }
 
-// one looks at a path and publishes what that comes to.
-func (w *Watch) one(ctx context.Context, p pending) error {
-	d, _, err := w.lookAt(ctx, p)
+// publishPath examines a path and publishes its Change.
+func (w *Watch) publishPath(ctx context.Context, p pendingPath) error {
+	d, _, err := w.examine(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -177,8 +180,9 @@ func (w *Watch) one(ctx context.Context, p pending) error {
 	return nil
 }
 
-// lookAt looks at a path, and decides what that comes to. A path that is no item's comes to nothing.
-func (w *Watch) lookAt(ctx context.Context, p pending) (hint.Decision, hint.Sight, error) {
+// examine queries the store for the item at a path and returns the decision and the observed state. Both are zero if
+// the path is not that of an item.
+func (w *Watch) examine(ctx context.Context, p pendingPath) (hint.Decision, hint.Sight, error) {
 	space, item, ok := w.cfg.ItemAt(p.path)
 	if !ok {
 		return hint.Decision{}, hint.Sight{}, nil
@@ -200,12 +204,15 @@ func (w *Watch) lookAt(ctx context.Context, p pending) (hint.Decision, hint.Sigh
 	return d, s, err
 }
 
-// backoff is how long a path waits after it failed.
+// backoff returns the wait after the given number of failures.
 func backoff(failures int) time.Duration {
 	return retry.Policy{Wait: time.Second, MaxWait: time.Minute}.Backoff(failures)
 }
 
-func sorted(all []pending) []pending {
-	slices.SortFunc(all, func(a, b pending) int { return cmp.Or(a.last.Compare(b.last), strings.Compare(a.path, b.path)) })
+func sorted(all []pendingPath) []pendingPath {
+	slices.SortFunc(all, func(a, b pendingPath) int {
+		return cmp.Or(a.last.Compare(b.last),
+			strings.Compare(a.path, b.path))
+	})
 	return all
 }

@@ -24,26 +24,26 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// A tree is a file store that is watched, in real time: the kernel knows no other.
+// A tree is a watched file store. It works in real time, because inotify does.
 type tree struct {
 	t     testing.TB
 	root  string
 	store *storagetest.Faulty
 	watch *Watch
 
-	mu   sync.Mutex // guards the rest
-	said bytes.Buffer
-	told []string
-	ids  map[string]int
-	fail int // so many publications fail
-	done bool
+	mu      sync.Mutex // guards the rest
+	logs    bytes.Buffer
+	changes []string
+	ids     map[string]int
+	fail    int // number of publications that fail
+	done    bool
 
-	forgetful bool // what is published is only counted, and calls of the store are not kept
+	forgetful bool // only count published messages, and do not record calls of the store
 	inner     storage.Store
 	published int            // messages
 	count     map[string]int // of messages, by item
 
-	hold chan chan struct{} // where it is set, a look whether the root is there says so, and waits to be let go
+	hold chan chan struct{} // if set, checkRoot sends a channel on it and waits until that is closed
 }
 
 func newTree(t testing.TB) *tree {
@@ -62,10 +62,11 @@ func newTree(t testing.TB) *tree {
 	return w
 }
 
-// begin makes a Watch, as a process does that starts.
+// begin creates a Watch, like a process that starts.
 func (w *tree) begin(more func(*Config)) {
 	w.t.Helper()
-	cfg := Config{Account: "acme", Store: "1", Root: w.root, ItemAt: file.ItemAt, quiet: 30 * time.Millisecond, again: 50 * time.Millisecond}
+	cfg := Config{Account: "acme", Store: "1", Root: w.root, ItemAt: file.ItemAt, quiet: 30 * time.Millisecond,
+		recheck: 50 * time.Millisecond}
 	if more != nil {
 		more(&cfg)
 	}
@@ -88,7 +89,7 @@ func (w *tree) run() (end func()) {
 		}
 	})
 	w.t.Cleanup(end)
-	w.says("msg=watched")
+	w.awaitLog(`msg="finish walk"`)
 	return end
 }
 
@@ -111,7 +112,7 @@ func (w *tree) Store(account, id string) (storage.Store, bool) {
 func (w *tree) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.said.Write(p)
+	return w.logs.Write(p)
 }
 
 func (w *tree) Publish(_ context.Context, msgs ...schemas.Message) error {
@@ -127,7 +128,9 @@ func (w *tree) Publish(_ context.Context, msgs ...schemas.Message) error {
 			}
 			w.count[c.GetSpace()+"/"+c.GetItem()]++
 			if w.ids[c.GetId()]++; w.ids[c.GetId()] == 1 {
-				w.told = append(w.told, fmt.Sprintf("%s %s/%s %d", strings.TrimPrefix(c.GetOp().String(), "OP_"), c.GetSpace(), c.GetItem(), c.GetSize()))
+				w.changes = append(w.changes, fmt.Sprintf("%s %s/%s %d", strings.TrimPrefix(c.GetOp().String(), "OP_"),
+					c.GetSpace(),
+					c.GetItem(), c.GetSize()))
 			}
 			if c.GetOrigin() != pb.Origin_ORIGIN_NOTIFICATION || c.GetAgent() != "notification/watch" {
 				w.t.Errorf("got %v", c)
@@ -146,42 +149,42 @@ func (w *tree) until(what string, done func() bool) {
 	defer tick.Stop()
 	for {
 		w.mu.Lock()
-		is, told, said := done(), fmt.Sprint(w.told), w.said.String()
+		is, changes, logs := done(), fmt.Sprint(w.changes), w.logs.String()
 		w.mu.Unlock()
 		if is {
 			return
 		}
 		if time.Now().After(end) {
-			w.t.Fatalf("%s: told %s\n%s", what, told, said)
+			w.t.Fatalf("%s: published %s\n%s", what, changes, logs)
 		}
 		<-tick.C
 	}
 }
 
-func (w *tree) says(text string) {
+func (w *tree) awaitLog(text string) {
 	w.t.Helper()
-	w.until("says "+text, func() bool { return strings.Contains(w.said.String(), text) })
+	w.until("says "+text, func() bool { return strings.Contains(w.logs.String(), text) })
 	w.mu.Lock()
-	w.said.Reset()
+	w.logs.Reset()
 	w.mu.Unlock()
 }
 
-// tells waits until exactly that was told since it was last asked, in any order.
-func (w *tree) tells(want ...string) {
+// awaitChanges waits until exactly these Changes were published since the last call, in any order.
+func (w *tree) awaitChanges(want ...string) {
 	w.t.Helper()
 	slices.Sort(want)
-	w.until(fmt.Sprintf("tells %.1000q", want), func() bool {
-		got := slices.Sorted(slices.Values(w.told))
+	w.until(fmt.Sprintf("publishes %.1000q", want), func() bool {
+		got := slices.Sorted(slices.Values(w.changes))
 		return slices.Equal(got, want)
 	})
 	w.mu.Lock()
-	w.told = nil
+	w.changes = nil
 	w.mu.Unlock()
 }
 
-// has says whether all that is wanted was told; the caller holds mu.
+// has reports whether all wanted Changes were published. The caller holds mu.
 func (w *tree) has(want ...string) bool {
-	return !slices.ContainsFunc(want, func(s string) bool { return !slices.Contains(w.told, s) })
+	return !slices.ContainsFunc(want, func(s string) bool { return !slices.Contains(w.changes, s) })
 }
 
 func (w *tree) write(path, text string) {
@@ -206,61 +209,62 @@ func TestWatch(t *testing.T) {
 	w := newTree(t)
 	w.write("photos/old", "12345")
 	w.run()
-	w.tells("ADD photos/old 5") // which was there before
-	w.write("photos/a", "1")    // in a directory that was there
-	w.tells("ADD photos/a 1")
+	w.awaitChanges("ADD photos/old 5") // which was there before
+	w.write("photos/a", "1")           // in a directory that was there
+	w.awaitChanges("ADD photos/a 1")
 	w.write("photos/2026/05/b c", "12") // with directories that are new, and a new space
 	w.write("maps/m", "123")
-	w.tells("ADD photos/2026/05/b c 2", "ADD maps/m 3")
-	w.write("photos/2026/05/b c", "1234") // again, in a directory that came while it was watched
-	w.tells("ADD photos/2026/05/b c 4")
+	w.awaitChanges("ADD photos/2026/05/b c 2", "ADD maps/m 3")
+	w.write("photos/2026/05/b c", "1234") // again, in a directory that is new
+	w.awaitChanges("ADD photos/2026/05/b c 4")
 	w.do(os.Rename(w.path("photos/a"), w.path("maps/a")))
-	w.tells("DELETE photos/a 0", "ADD maps/a 1")
+	w.awaitChanges("DELETE photos/a 0", "ADD maps/a 1")
 	w.do(os.Remove(w.path("photos/old")))
-	w.tells("DELETE photos/old 0")
-	w.write("photos/.swap", "x") // came and went again
+	w.awaitChanges("DELETE photos/old 0")
+	w.write("photos/.swap", "x") // created and deleted
 	w.do(os.Remove(w.path("photos/.swap")))
-	w.tells("DELETE photos/.swap 0")
+	w.awaitChanges("DELETE photos/.swap 0")
 	w.write("maps/known", "12")
-	w.tells("ADD maps/known 2")
-	w.write(".millrace/new", "123") // takes the place of what is known, and goes before that was looked at
+	w.awaitChanges("ADD maps/known 2")
+	w.write(".millrace/new", "123") // replaces a known file, and is deleted before it is examined
 	w.do(os.Rename(w.path(".millrace/new"), w.path("maps/known")))
 	w.do(os.Remove(w.path("maps/known")))
-	w.tells("DELETE maps/known 0")
-	w.write(".millrace/mine", "x") // and what is no item
+	w.awaitChanges("DELETE maps/known 0")
+	w.write(".millrace/mine", "x") // not an item
 	w.do(os.Symlink("m", w.path("maps/link")))
 	w.write("photos/end", "1")
-	w.tells("ADD photos/end 1")
+	w.awaitChanges("ADD photos/end 1")
 	w.do(os.Rename(w.path("photos/2026"), w.path("maps/2026"))) // a directory as a whole
-	w.says("a directory went")
-	w.tells("ADD maps/2026/05/b c 4")
+	w.awaitLog("forget directory")
+	w.awaitChanges("ADD maps/2026/05/b c 4")
 	w.write("maps/2026/05/c", "12345")
-	w.tells("ADD maps/2026/05/c 5")
-	if _, err := w.store.Put(t.Context(), "photos", "ours", strings.NewReader("123"), storage.PutOptions{Size: 3}); err != nil {
+	w.awaitChanges("ADD maps/2026/05/c 5")
+	if _, err := w.store.Put(t.Context(), "photos", "ours", strings.NewReader("123"),
+		storage.PutOptions{Size: 3}); err != nil {
 		t.Fatal(err)
 	}
-	w.tells("ADD photos/ours 3") // as the one who put it tells, by the same id
+	w.awaitChanges("ADD photos/ours 3") // with the id of the Change of the writer
 }
 
-// A root that goes tells of nothing, is waited for, and is watched again.
+// While the root is gone, nothing is published; it is watched again when it is back.
 func TestWatchLosesItsRoot(t *testing.T) {
 	t.Parallel()
 	w := newTree(t)
 	w.write("photos/a", "1")
 	w.run()
-	w.tells("ADD photos/a 1")
+	w.awaitChanges("ADD photos/a 1")
 	w.do(os.Rename(w.root, w.root+".away"))
-	w.says("not watched")
+	w.awaitLog("stop watching")
 	w.do(os.Mkdir(w.root, 0o755)) // a mount point without its disk
-	w.says("not watched")
+	w.awaitLog("stop watching")
 	w.do(errors.Join(os.Remove(w.root), os.Rename(w.root+".away", w.root)))
-	w.says("msg=watched")
+	w.awaitLog(`msg="finish walk"`)
 	w.until("reports all again", func() bool { return w.count["photos/a"] == 2 })
 	w.write("photos/b", "12")
-	w.tells("ADD photos/b 2")
+	w.awaitChanges("ADD photos/b 2")
 }
 
-// What fails is looked at again; what is not acknowledged is told again, by the same id.
+// A path that fails is examined again. A Change that is not acknowledged is published again with the same id.
 func TestWatchFaults(t *testing.T) {
 	for name, fault := range map[string]func(*tree){
 		"stat":                 func(w *tree) { w.store.Script(storagetest.Fault{Method: "Stat"}) },
@@ -275,15 +279,15 @@ func TestWatchFaults(t *testing.T) {
 			t.Parallel()
 			w := newTree(t)
 			w.write("photos/a", "1")
-			w.watch.queue.note("photos/a", time.Now(), true) // present or not is what the store says
+			w.watch.queue.add("photos/a", time.Now(), true) // present or not is what the store says
 			fault(w)
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
-			go func() { ended <- w.watch.tell(ctx) }()
+			go func() { ended <- w.watch.publishDue(ctx) }()
 			if name == "marker, of an absence" {
-				w.tells("DELETE photos/a 0")
+				w.awaitChanges("DELETE photos/a 0")
 			} else {
-				w.tells("ADD photos/a 1")
+				w.awaitChanges("ADD photos/a 1")
 			}
 			cancel()
 			if err := <-ended; err != nil {
@@ -298,14 +302,14 @@ func TestWatchSaysWhatItMisses(t *testing.T) {
 	s := &session{Watch: w.watch}
 	s.mark = new(mark)
 	w.do(s.event(event{watch: -1, mask: unix.IN_Q_OVERFLOW}))
-	w.says("the kernel dropped events")
+	w.awaitLog("the kernel dropped events")
 	w.watch.queue.limit = 1
-	s.noted("photos/a", false)
-	s.noted("photos/b", false)
-	s.noted("photos/c", false)
+	s.enqueue("photos/a", false)
+	s.enqueue("photos/b", false)
+	s.enqueue("photos/c", false)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if n := strings.Count(w.said.String(), "too many paths wait"); n != 1 {
+	if n := strings.Count(w.logs.String(), "too many paths wait"); n != 1 {
 		t.Errorf("said %d times, want once", n)
 	}
 }
@@ -335,7 +339,7 @@ func TestQueue(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			q := newQueue(100*time.Millisecond, 10)
 			for _, n := range tt.notes {
-				q.note("p", at(n.ms), n.gone)
+				q.add("p", at(n.ms), n.gone)
 			}
 			got := ""
 			for _, p := range q.due(at(tt.look), 10) {
@@ -349,18 +353,18 @@ func TestQueue(t *testing.T) {
 		})
 	}
 	q := newQueue(0, 10)
-	q.note("p", now, true)
+	q.add("p", now, true)
 	p := q.due(now, 10)[0]
-	q.again(p, now)
+	q.retry(p, now)
 	if len(q.due(now, 10)) != 0 {
 		t.Error("what failed is due at once")
 	}
 	if got := q.due(at(2000), 10); len(got) != 1 || got[0].failures != 1 {
 		t.Errorf("got %v", got)
 	}
-	q.again(p, now)
-	q.note("p", now, false)
-	q.again(p, now)
+	q.retry(p, now)
+	q.add("p", now, false)
+	q.retry(p, now)
 	if got := q.due(now, 10); len(got) != 1 || got[0].gone || got[0].failures != 0 {
 		t.Errorf("got %v: what happened since counts", got)
 	}

@@ -17,8 +17,8 @@ import (
 
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// A world is what is on record of some copies, and what was published.
-type world struct {
+// A harness holds the records of some copies and the published messages.
+type harness struct {
 	t       *testing.T
 	copies  map[schemas.Copy]*pb.CopyRecord
 	queries []DueQuery
@@ -36,12 +36,12 @@ type world struct {
 	lag  error
 }
 
-func newWorld(t *testing.T) *world {
-	return &world{t: t, copies: map[schemas.Copy]*pb.CopyRecord{}, lags: []int64{0}}
+func newHarness(t *testing.T) *harness {
+	return &harness{t: t, copies: map[schemas.Copy]*pb.CopyRecord{}, lags: []int64{0}}
 }
 
-// add puts a copy on record that passed so long before start; 0: never.
-func (w *world) add(space, item string, ago time.Duration) schemas.Copy {
+// add records a copy with its last pass ago before start; 0 means that it never passed.
+func (w *harness) add(space, item string, ago time.Duration) schemas.Copy {
 	c := schemas.Copy{Account: "acme", Store: "2", Space: space, Item: item}
 	r := &pb.Record{
 		State: pb.RecordState_RECORD_STATE_LIVE, Digests: map[string]string{"md5": "aa"}, Size: 5,
@@ -59,7 +59,7 @@ func order(a, b Position) int {
 	return cmp.Or(a.LastPass.Compare(b.LastPass), cmp.Compare(a.Space, b.Space), cmp.Compare(a.Item, b.Item))
 }
 
-func (w *world) Due(_ context.Context, q DueQuery) ([]schemas.KnownCopy, error) {
+func (w *harness) Due(_ context.Context, q DueQuery) ([]schemas.KnownCopy, error) {
 	w.queries = append(w.queries, q)
 	if w.due != nil {
 		return nil, w.due
@@ -87,7 +87,7 @@ func (w *world) Due(_ context.Context, q DueQuery) ([]schemas.KnownCopy, error) 
 	return out, nil
 }
 
-func (w *world) Publish(_ context.Context, messages ...schemas.Message) error {
+func (w *harness) Publish(_ context.Context, messages ...schemas.Message) error {
 	w.calls++
 	done, err := true, error(nil)
 	if w.publish != nil {
@@ -99,7 +99,7 @@ func (w *world) Publish(_ context.Context, messages ...schemas.Message) error {
 	return err
 }
 
-func (w *world) Lag(context.Context) (int64, error) {
+func (w *harness) Lag(context.Context) (int64, error) {
 	n := w.lags[0]
 	if len(w.lags) > 1 {
 		w.lags = w.lags[1:]
@@ -108,7 +108,7 @@ func (w *world) Lag(context.Context) (int64, error) {
 }
 
 // of returns the published messages of one kind.
-func of[B schemas.Body](w *world) (out []B) {
+func of[B schemas.Body](w *harness) (out []B) {
 	for _, call := range w.published {
 		for _, m := range call {
 			if b, ok := m.Body.(B); ok {
@@ -126,25 +126,27 @@ func items(tasks []*pb.FixityTask) (out []string) {
 	return out
 }
 
-func (w *world) config() FixityConfig {
+func (w *harness) config() FixityConfig {
 	return FixityConfig{Account: "acme", Store: "2", Period: 24 * time.Hour, Page: 2, Large: 100}
 }
 
-func (w *world) run(c FixityConfig, from *pb.Checkpoint) (Summary, error) {
+func (w *harness) run(c FixityConfig, from *pb.Checkpoint) (Summary, error) {
 	w.t.Helper()
 	pages, err := Fixity(w, c)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	r, err := New(Config{Retry: retry.Policy{Attempts: 3, Wait: time.Millisecond}}, Deps{Publisher: w, Lag: w.Lag, Log: slog.New(slog.DiscardHandler)})
+	r, err := New(Config{Retry: retry.Policy{Attempts: 3, Wait: time.Millisecond}},
+		Deps{Publisher: w, Lag: w.Lag, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return r.Run(w.t.Context(), Morsel{Sweep: "fixity", Name: c.Morsel(), Pages: pages, Start: start, Baseline: w.baseline, Checkpoint: from})
+	return r.Run(w.t.Context(), Morsel{Sweep: "fixity", Name: c.Morsel(), Pages: pages, Start: start,
+		Baseline: w.baseline, Checkpoint: from})
 }
 
-// fill puts seven copies on record, of which five are due.
-func (w *world) fill() {
+// fill records seven copies; five of them are due.
+func (w *harness) fill() {
 	w.add("photos", "b", 0)
 	w.add("photos", "a", 48*time.Hour)
 	w.add("papers", "z", 48*time.Hour)

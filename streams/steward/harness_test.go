@@ -29,8 +29,8 @@ var (
 	bad1 = map[string]string{"sha256": "bb"}
 )
 
-// A world is a steward, its neighbours, and what it has told so far.
-type world struct {
+// A harness is a Steward with its dependencies and published messages.
+type harness struct {
 	t       *testing.T
 	steward *Steward
 	modes   map[string]Mode             // by store
@@ -38,18 +38,18 @@ type world struct {
 	failure error                       // of Fresh
 	silent  bool                        // Fresh does not answer
 	clock   int                         // minutes since base
-	topic   map[string]*pb.Incident     // what was published, by key
+	topic   map[string]*pb.Incident     // published incidents, by key
 	orders  []*pb.DuplicationCommand    // published
 	tasks   []*pb.FixityTask            // published
 }
 
-func (w *world) RepairMode(_, store string) Mode { return w.modes[store] }
+func (w *harness) RepairMode(_, store string) Mode { return w.modes[store] }
 
-func (w *world) Others(_, _, store string) []string {
+func (w *harness) Others(_, _, store string) []string {
 	return slices.DeleteFunc([]string{"1", "2", "3"}, func(s string) bool { return s == store })
 }
 
-func (w *world) Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
+func (w *harness) Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
 	if w.silent {
 		<-ctx.Done()
 		return nil, context.Cause(ctx)
@@ -65,8 +65,8 @@ func (w *world) Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRec
 	return out, w.failure
 }
 
-func newWorld(t *testing.T) *world {
-	w := &world{
+func newHarness(t *testing.T) *harness {
+	w := &harness{
 		t: t, modes: map[string]Mode{"1": Approve, "2": Auto, "3": Auto},
 		records: map[schemas.Copy]*pb.Record{}, topic: map[string]*pb.Incident{},
 	}
@@ -84,11 +84,12 @@ func in(store string) schemas.Copy {
 }
 
 func live(digests map[string]string) *pb.Record {
-	return &pb.Record{State: pb.RecordState_RECORD_STATE_LIVE, Digests: digests, Provenance: pb.Provenance_PROVENANCE_VERIFIED}
+	return &pb.Record{State: pb.RecordState_RECORD_STATE_LIVE, Digests: digests,
+		Provenance: pb.Provenance_PROVENANCE_VERIFIED}
 }
 
-// restart puts a new steward in place, which reads the topic.
-func (w *world) restart() {
+// restart replaces the Steward with a new one that has read the topic.
+func (w *harness) restart() {
 	s, err := New(Config{}, Deps{Stores: w, Records: w, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		w.t.Fatal(err)
@@ -99,8 +100,8 @@ func (w *world) restart() {
 	}
 }
 
-// lose handles a message whose outputs are never published.
-func (w *world) lose(b schemas.Body) []schemas.Message {
+// handleWithoutPublishing handles a message and drops its outputs.
+func (w *harness) handleWithoutPublishing(b schemas.Body) []schemas.Message {
 	w.t.Helper()
 	out, err := w.steward.Handle(w.t.Context(), &schemas.Delivery{Body: b})
 	if err != nil {
@@ -109,10 +110,10 @@ func (w *world) lose(b schemas.Body) []schemas.Message {
 	return out
 }
 
-// do handles a message and publishes what comes of it.
-func (w *world) do(b schemas.Body) []schemas.Message {
+// handle handles a message and publishes its outputs.
+func (w *harness) handle(b schemas.Body) []schemas.Message {
 	w.t.Helper()
-	out := w.lose(b)
+	out := w.handleWithoutPublishing(b)
 	for _, m := range out {
 		switch b := m.Body.(type) {
 		case *pb.Incident:
@@ -131,19 +132,19 @@ func (w *world) do(b schemas.Body) []schemas.Message {
 	return out
 }
 
-// next is a minute later than all before.
-func (w *world) next() *timestamppb.Timestamp {
+// next returns a time one minute after the last one.
+func (w *harness) next() *timestamppb.Timestamp {
 	w.clock++
 	return timestamppb.New(base.Add(time.Duration(w.clock) * time.Minute))
 }
 
-// A change to a result.
+// A with changes a result.
 type with func(*pb.FixityResult)
 
 func because(r pb.FixityReason) with { return func(f *pb.FixityResult) { f.Reason = r } }
 
-// result is the final result of a check that found row.
-func (w *world) result(row int32, changes ...with) *pb.FixityResult {
+// result returns the final result of a check that found row.
+func (w *harness) result(row int32, changes ...with) *pb.FixityResult {
 	w.clock++
 	verified := &pb.Evidence{
 		State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS, Digests: want, Provenance: pb.Provenance_PROVENANCE_VERIFIED,
@@ -183,8 +184,8 @@ func (w *world) result(row int32, changes ...with) *pb.FixityResult {
 	return r
 }
 
-// ended is the result of an order.
-func (w *world) ended(order *pb.DuplicationCommand, result string) *pb.DuplicationResult {
+// repairResult returns the result of a repair order.
+func (w *harness) repairResult(order *pb.DuplicationCommand, result string) *pb.DuplicationResult {
 	at := w.next()
 	return &pb.DuplicationResult{
 		Id: "result-" + strconv.Itoa(w.clock), Command: order.GetId(), Incident: order.GetRepair().GetIncident(),
@@ -194,10 +195,11 @@ func (w *world) ended(order *pb.DuplicationCommand, result string) *pb.Duplicati
 	}
 }
 
-func (w *world) approval(kind string) *pb.AdminAction {
+func (w *harness) approval(kind string) *pb.AdminAction {
 	at1 := w.next()
 	return &pb.AdminAction{
-		Id: "admin-" + strconv.Itoa(w.clock), Time: at1, Who: "eve", Action: "approve-repair", Target: key(kind), Reason: "looked at it",
+		Id: "admin-" + strconv.Itoa(w.clock), Time: at1, Who: "eve", Action: "approve-repair", Target: key(kind),
+		Reason: "looked at it",
 	}
 }
 
@@ -205,8 +207,8 @@ func key(kind string) string {
 	return schemas.Key(at.Account, at.Store, at.Space, at.Item, kind)
 }
 
-// is checks where the incident of a kind stands and which steps it took.
-func (w *world) is(kind string, state pb.IncidentState, steps ...string) {
+// checkIncident checks the state and steps of the incident of a kind.
+func (w *harness) checkIncident(kind string, state pb.IncidentState, steps ...string) {
 	w.t.Helper()
 	i := w.topic[key(kind)]
 	var got []string
@@ -218,7 +220,7 @@ func (w *world) is(kind string, state pb.IncidentState, steps ...string) {
 	}
 }
 
-func (w *world) lost(result string) *pb.DuplicationResult {
+func (w *harness) lostResult(result string) *pb.DuplicationResult {
 	at1 := w.next()
 	return &pb.DuplicationResult{
 		Id: "lost-" + strconv.Itoa(w.clock), Account: at.Account, Space: at.Space, Item: at.Item,

@@ -1,8 +1,8 @@
 package schemas
 
-// The headers that the runtime adds to a record that failed: where it was first read, who
-// failed, how often it ended in which way, and the last failure. A waiting record and a
-// dead letter are the original record with these.
+// The headers that the runtime adds to a record after a failure: where it was first read, the role that failed, the
+// number of attempts and waits, and the last failure. A waiting record and a dead letter are the original record with
+// these headers.
 const (
 	TrailTopic       = "millrace-topic"
 	TrailPartition   = "millrace-partition"
@@ -11,7 +11,7 @@ const (
 	TrailRole        = "millrace-role"
 	TrailAttempts    = "millrace-attempts"
 	TrailWaits       = "millrace-waits"
-	TrailWaitsFor    = "millrace-waits-for" // CAUSE=N ...: those of the waits that have a cause
+	TrailWaitsFor    = "millrace-waits-for" // CAUSE=N ...: the number of waits for each cause
 	TrailUnavailable = "millrace-unavailable"
 	TrailDue         = "millrace-due" // RFC 3339
 	TrailClass       = "millrace-class"

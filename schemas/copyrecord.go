@@ -2,10 +2,9 @@ package schemas
 
 import pb "github.com/millrace/millrace/schemas/millrace/v1"
 
-// WithoutProperties returns r without media types and properties, which shares the rest
-// with r; nil for nil. A message that carries what is on record of a content takes it
-// from here: a Change may fill a message with its properties alone, and a record of the
-// manifest and one of the audit log together are twice as long.
+// WithoutProperties returns r without media types and properties. The result shares everything else with r; it is nil
+// if r is nil. Messages that carry records use it because properties have no smaller bound than MaxBytes: those of the
+// manifest and of the audit log together could exceed the size limit of a message.
 func WithoutProperties(r *pb.CopyRecord) *pb.CopyRecord {
 	if r == nil {
 		return nil
@@ -28,7 +27,7 @@ func withoutProperties(r *pb.Record) *pb.Record {
 	}
 }
 
-// SizeOf returns the size in bytes that a message reports, or -1 if it is unknown.
+// SizeOf returns the size in bytes that m reports, or -1 if it is unknown.
 func SizeOf(m interface {
 	GetSize() int64
 	GetSizeUnknown() bool

@@ -10,16 +10,17 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Bounds of what a message may say.
+// Bounds of the fields of messages.
 const (
-	MaxItemBytes = 1024 // of an item's id, in UTF-8
-	MaxNameBytes = 255  // of the name of an account, store or space
+	MaxItemBytes = 1024 // length of an item's name in bytes of UTF-8
+	MaxNameBytes = 255  // length of the name of an account, store or space
 
+	// Times are in seconds. ClickHouse holds later ones, but its drivers count nanoseconds in 64 bits.
 	minTime = 0             // 1970-01-01
-	maxTime = 9_214_646_399 // 2261-12-31T23:59:59Z: ClickHouse holds more, but its drivers count nanoseconds
+	maxTime = 9_214_646_399 // 2261-12-31T23:59:59Z
 )
 
-// A fault is what is wrong with a message, before its topic is known.
+// A fault is a DecodeError without its topic.
 type fault struct{ field, reason string }
 
 func (f *fault) in(t Topic) *DecodeError { return &DecodeError{t, f.field, f.reason} }
@@ -31,22 +32,22 @@ func (f *fault) under(field string) *fault {
 	return &fault{field, f.reason}
 }
 
-// A shape is what is checked of one type of message, in its encoded form: one pass over the
-// bytes finds what the generated code does not look at (strings that are not UTF-8,
-// numbers that would be cut short) and what would be out of range, in fields of today
-// and of tomorrow alike. Fields without a rule may say anything.
-type shape struct {
-	fields []fieldRule // by number, less one; of kindUnknown where the number is free
+// A validator checks the encoded form of one message type. In one pass over the bytes it finds values that the
+// generated code accepts but must not be accepted: strings that are not UTF-8, numbers that would be truncated, and
+// values out of range. Rules follow from the type and name of a field, so that new fields have them too. Fields without
+// a rule may have any value.
+type validator struct {
+	fields []fieldRule // at index field number - 1; kindUnknown if no field has the number
 }
 
 type fieldRule struct {
 	kind kind
 	wire protowire.Type
-	max  int    // bytes of a text
-	low  int64  // of a number
-	high int64  // of a number
-	enum uint64 // the known values, as bits
-	sub  *shape
+	max  int    // largest length of a text in bytes
+	low  int64  // smallest number
+	high int64  // largest number
+	enum uint64 // set of known values, one bit each
+	sub  *validator
 	name string
 }
 
@@ -64,8 +65,8 @@ const (
 	kindDigests
 )
 
-func shapeOf(d protoreflect.MessageDescriptor) *shape {
-	s := new(shape)
+func newValidator(d protoreflect.MessageDescriptor) *validator {
+	s := new(validator)
 	for i := range d.Fields().Len() {
 		f := d.Fields().Get(i)
 		for len(s.fields) < int(f.Number()) {
@@ -89,7 +90,7 @@ func ruleOf(f protoreflect.FieldDescriptor) fieldRule {
 	case protoreflect.BoolKind:
 		r.wire = protowire.VarintType
 	case protoreflect.Int32Kind:
-		// No count, row or attempt is negative.
+		// Counts, rows and attempts are never negative.
 		r.wire, r.kind, r.low, r.high = protowire.VarintType, kindNumber, 0, math.MaxInt32
 		switch r.name {
 		case "row":
@@ -112,10 +113,10 @@ func ruleOf(f protoreflect.FieldDescriptor) fieldRule {
 		case f.IsMap() && isDigests(r.name):
 			r.kind = kindDigests
 		default:
-			r.sub = shapeOf(f.Message())
+			r.sub = newValidator(f.Message())
 		}
 	default:
-		panic("schemas: no rule for fields such as " + string(f.FullName())) // found by every test
+		panic("schemas: no rule for the type of field " + string(f.FullName())) // every test would find it
 	}
 	return r
 }
@@ -134,24 +135,24 @@ func isDigests(field string) bool {
 	return field == "digests" || field == "expected" || field == "found"
 }
 
-// check finds the first fault of an encoded message. It accepts no bytes that the
-// generated code would not read.
-func (s *shape) check(b []byte) *fault {
+// check returns the first fault of an encoded message; nil if there is none. It rejects all bytes that the generated
+// code cannot decode.
+func (s *validator) check(b []byte) *fault {
 	for len(b) > 0 {
 		tag, n := uint64(b[0]), 1
 		if tag >= 0x80 {
 			if tag, n = protowire.ConsumeVarint(b); n < 0 {
-				return &fault{reason: "ends in the middle of a field, or is garbage"}
+				return &fault{reason: "is truncated or corrupt"}
 			}
 		}
 		b = b[n:]
 		num, wire := protowire.Number(tag>>3), protowire.Type(tag&7)
 		if tag>>3 == 0 || tag>>3 > uint64(protowire.MaxValidNumber) {
-			return &fault{reason: fmt.Sprintf("garbage: there is no field number %d", tag>>3)}
+			return &fault{reason: fmt.Sprintf("is corrupt: there is no field number %d", tag>>3)}
 		}
 		if int(num) > len(s.fields) || s.fields[num-1].kind == kindUnknown {
 			if n = protowire.ConsumeFieldValue(num, wire, b); n < 0 {
-				return &fault{reason: fmt.Sprintf("field number %d is garbage", num)}
+				return &fault{reason: fmt.Sprintf("field number %d is truncated or corrupt", num)}
 			}
 			b = b[n:]
 			continue
@@ -164,7 +165,7 @@ func (s *shape) check(b []byte) *fault {
 		if len(b) > 0 && b[0] < 0x80 {
 			v, n = uint64(b[0]), 1
 		} else if v, n = protowire.ConsumeVarint(b); n < 0 {
-			return &fault{r.name, "ends in the middle, or is garbage"}
+			return &fault{r.name, "is truncated or corrupt"}
 		}
 		b = b[n:]
 		var f *fault
@@ -172,12 +173,12 @@ func (s *shape) check(b []byte) *fault {
 			f = r.checkNumber(int64(v))
 		} else {
 			if v > uint64(len(b)) {
-				return &fault{r.name, "ends in the middle, or is garbage"}
+				return &fault{r.name, "is truncated or corrupt"}
 			}
 			value := b[:v]
 			b = b[v:]
 			if r.kind == kindText && len(value) <= r.max && isASCII(value) {
-				continue // what most fields are
+				continue // fast path for most fields
 			}
 			f = r.checkBytes(value)
 		}
@@ -198,7 +199,7 @@ func varint(b []byte) (uint64, int) {
 func (r *fieldRule) checkNumber(v int64) *fault {
 	switch {
 	case r.kind == kindEnum && (v < 0 || v > 63 || r.enum>>v&1 == 0):
-		return &fault{reason: fmt.Sprintf("value %d is not known here", v)}
+		return &fault{reason: fmt.Sprintf("value %d is unknown", v)}
 	case r.kind == kindNumber && (v < r.low || v > r.high):
 		return &fault{reason: fmt.Sprintf("%d is out of range, want %d to %d", v, r.low, r.high)}
 	}
@@ -240,7 +241,7 @@ func checkTime(b []byte) *fault {
 	for len(b) > 0 {
 		tag, n := varint(b)
 		if n < 0 {
-			return &fault{reason: "is garbage"}
+			return &fault{reason: "is truncated or corrupt"}
 		}
 		b = b[n:]
 		if tag != 1<<3 && tag != 2<<3 {
@@ -248,12 +249,14 @@ func checkTime(b []byte) *fault {
 		}
 		v, n := varint(b)
 		if n < 0 {
-			return &fault{reason: "is garbage"}
+			return &fault{reason: "is truncated or corrupt"}
 		}
 		b, parts[tag>>3] = b[n:], int64(v)
 	}
 	if s, ns := parts[1], parts[2]; s < minTime || s > maxTime || ns < 0 || ns > 999_999_999 {
-		return &fault{reason: fmt.Sprintf("%d s and %d ns after 1970 is out of range, want the years 1970 to 2261", s, ns)}
+		return &fault{
+			reason: fmt.Sprintf("%d s and %d ns after 1970 is out of range, want the years 1970 to 2261", s, ns),
+		}
 	}
 	return nil
 }
@@ -279,11 +282,11 @@ func checkDigest(b []byte) *fault {
 	return nil
 }
 
-// readPair reads an encoded entry of a map of texts.
+// readPair decodes an entry of a map from string to string.
 func readPair(b []byte) (key, value []byte, f *fault) {
 	const keyTag, valueTag = 1<<3 | 2, 2<<3 | 2
 	if len(b) > 4 && b[0] == keyTag && b[1] < 0x80 {
-		// The way that everybody writes it.
+		// Fast path: key, then value, with lengths of one byte, as all encoders write it.
 		k := 2 + int(b[1])
 		if k+2 <= len(b) && b[k] == valueTag && b[k+1] < 0x80 && k+2+int(b[k+1]) == len(b) {
 			return b[2:k], b[k+2:], nil
@@ -292,12 +295,12 @@ func readPair(b []byte) (key, value []byte, f *fault) {
 	for len(b) > 0 {
 		tag, n := varint(b)
 		if n < 0 || tag != keyTag && tag != valueTag {
-			return nil, nil, &fault{reason: "is no entry of algorithm and digest"}
+			return nil, nil, &fault{reason: "is not an entry of algorithm and digest"}
 		}
 		b = b[n:]
 		v, n := varint(b)
 		if n < 0 || v > uint64(len(b)-n) {
-			return nil, nil, &fault{reason: "ends in the middle, or is garbage"}
+			return nil, nil, &fault{reason: "is truncated or corrupt"}
 		}
 		part := b[n : n+int(v)]
 		b = b[n+int(v):]
@@ -310,7 +313,7 @@ func readPair(b []byte) (key, value []byte, f *fault) {
 	return key, value, nil
 }
 
-// hexDigits returns the length of an algorithm's digests in hex; 0: not known here.
+// hexDigits returns the number of hex digits of a digest; 0 if the algorithm is unknown.
 func hexDigits(algorithm string) int {
 	switch algorithm {
 	case "crc32", "crc32c":
@@ -329,10 +332,11 @@ func hexDigits(algorithm string) int {
 	return 0
 }
 
-// highBits are those of eight bytes.
+// highBits has the high bit of each of eight bytes set.
 const highBits = 0x8080808080808080
 
-// isASCII is the short way for most texts: eight bytes at a time, the last eight maybe twice.
+// isASCII reports whether b is ASCII, as most texts are. It reads eight bytes at a time; the last eight may overlap
+// those before.
 func isASCII(b []byte) bool {
 	var all uint64
 	if len(b) < 8 {
@@ -348,9 +352,8 @@ func isASCII(b []byte) bool {
 	return all&highBits == 0
 }
 
-// isHex reports whether b is lower-case hex. Digests are most of what a message says, so
-// it looks at eight bytes at a time: adding 0x80-c to a byte below 0x80 sets its high
-// bit where the byte is c or more.
+// isHex reports whether b is lower-case hex. Digests are the largest part of most messages, so it reads eight bytes at
+// a time: adding 0x80-c to a byte below 0x80 sets its high bit if the byte is at least c.
 func isHex(b []byte) bool {
 	const each = 0x0101010101010101
 	for len(b) >= 8 {
