@@ -13,12 +13,12 @@ import (
 )
 
 // A causing store has the cause of its context, which ends during each mutation, in the error of that.
-type causing struct {
+type causeWrapper struct {
 	storage.Store
 	end func()
 }
 
-func (s causing) wrap(ctx context.Context, err error) error {
+func (s causeWrapper) wrap(ctx context.Context, err error) error {
 	s.end()
 	if err == nil {
 		return nil
@@ -26,19 +26,19 @@ func (s causing) wrap(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", err, context.Cause(ctx))
 }
 
-func (s causing) Put(
+func (s causeWrapper) Put(
 	ctx context.Context, space, item string, r io.Reader, o storage.PutOptions,
 ) (storage.Object, error) {
 	obj, err := s.Store.Put(ctx, space, item, r, o)
 	return obj, s.wrap(ctx, err)
 }
 
-func (s causing) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
+func (s causeWrapper) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
 	d, err := s.Store.Delete(ctx, space, item, o)
 	return d, s.wrap(ctx, err)
 }
 
-func (s causing) SetProperties(
+func (s causeWrapper) SetProperties(
 	ctx context.Context, space, item string, p storage.Properties, c storage.Condition,
 ) (storage.Object, error) {
 	o, err := s.Store.SetProperties(ctx, space, item, p, c)
@@ -75,10 +75,10 @@ func TestMarkOfTheCauseProvesNothing(t *testing.T) {
 			"not done, refused": {Err: storage.NotApplied(errors.New("refused"))},
 		} {
 			t.Run(method+" "+name, func(t *testing.T) {
-				w, _ := newDeedWorld(t)
+				w, _ := newMutationWorld(t)
 				ctx, cancel := context.WithCancelCause(t.Context())
 				var err error
-				w.s, err = New(causing{w.faulty, func() { cancel(cause) }}, w.s.cfg, w.topic)
+				w.s, err = New(causeWrapper{w.faulty, func() { cancel(cause) }}, w.s.cfg, w.topic)
 				must(t, err)
 				fault.Method = method
 				w.faulty.Script(fault)

@@ -88,7 +88,7 @@ func openDirectory(path string) (*directory, error) {
 func readDirectory(path string) (*directory, error) {
 	d := &directory{path: path, readOnly: true}
 	lock, err := os.Open(filepath.Join(path, lockName))
-	if isAbsent(err) {
+	if isNotExist(err) {
 		return d, nil
 	}
 	if err != nil {
@@ -167,7 +167,7 @@ func (d *directory) open(name string, create bool) (diskFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	return osFile{f}, nil
+	return syncedFile{f}, nil
 }
 
 func (d *directory) rename(from, to string) error {
@@ -179,11 +179,11 @@ func (d *directory) remove(name string) error { return os.Remove(filepath.Join(d
 func (d *directory) sync() error { return d.self.Sync() }
 
 // osFile is an os.File whose length is of the disk's own making.
-type osFile struct{ *os.File }
+type syncedFile struct{ *os.File }
 
-var _ diskFile = osFile{}
+var _ diskFile = syncedFile{}
 
-func (f osFile) size() (int64, error) {
+func (f syncedFile) size() (int64, error) {
 	st, err := f.Stat()
 	if err != nil {
 		return 0, err
@@ -192,7 +192,7 @@ func (f osFile) size() (int64, error) {
 }
 
 // Sync has the file's bytes on disk, and its length; nobody needs its times.
-func (f osFile) Sync() error {
+func (f syncedFile) Sync() error {
 	conn, err := f.SyscallConn() // which keeps it open meanwhile
 	if err != nil {
 		return err

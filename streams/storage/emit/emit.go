@@ -82,32 +82,32 @@ type Config struct {
 
 // A Store emits a Change for every mutation of the inner store.
 type Store struct {
-	inner storage.Store
-	cfg   Config
-	out   Publisher
-	log   *slog.Logger
-	count *counters
+	inner    storage.Store
+	cfg      Config
+	out      Publisher
+	log      *slog.Logger
+	counters *counters
 	// longest is what stores may say of an item, as long as it gets.
-	longest *pb.Change
-	markers storage.Markers
+	largestFields *pb.Change
+	markers       storage.Markers
 
 	sequence atomic.Int64
 	running  atomic.Bool
-	bell     chan struct{} // rung when a lane is ready, or has an orphan
+	wakeup   chan struct{} // rung when a lane is ready, or has an orphan
 
-	mu         sync.Mutex       // guards what follows
-	times      map[string]int64 // newest time in ms of changes that no store dates, by key
-	lanes      map[string]*lane // those that are not empty
-	orphaned   map[string]*lane // those of lanes that have orphans
-	ready      rank             // lanes that have something to tell, oldest first
-	later      rank             // lanes that failed, by when they are tried again
-	unfinished []Ticket         // told, but the outbox could not note it
-	told       uint64           // how often something was acknowledged
-	away       bool             // nothing was since something failed, or took too long
-	failures   int              // of publishing, since something was acknowledged
-	resumed    time.Time        // when lanes that failed were last tried at once
-	flying     int              // publishes of the dispatcher that are under way
-	probeAt    time.Time        // when the next may begin while away
+	mu             sync.Mutex            // guards what follows
+	lastTimes      map[string]int64      // newest time in ms of changes that no store dates, by key
+	queues         map[string]*itemQueue // those that are not empty
+	withOrphans    map[string]*itemQueue // those of lanes that have orphans
+	ready          queueHeap             // lanes that have something to tell, oldest first
+	retrying       queueHeap             // lanes that failed, by when they are tried again
+	unrecordedDone []Ticket              // told, but the outbox could not note it
+	completed      uint64                // how often something was acknowledged
+	degraded       bool                  // nothing was since something failed, or took too long
+	failures       int                   // of publishing, since something was acknowledged
+	resumedAt      time.Time             // when lanes that failed were last tried at once
+	inFlight       int                   // publishes of the dispatcher that are under way
+	probeAt        time.Time             // when the next may begin while away
 }
 
 var _ storage.Store = (*Store)(nil)
@@ -129,16 +129,16 @@ func New(inner storage.Store, cfg Config, out Publisher) (*Store, error) {
 		}
 	}
 	s := &Store{
-		inner: inner, cfg: cfg, out: out, bell: make(chan struct{}, 1),
-		times: map[string]int64{}, lanes: map[string]*lane{}, orphaned: map[string]*lane{},
-		ready: rank{less: func(a, b *lane) bool { return a.first < b.first }},
-		later: rank{less: func(a, b *lane) bool { return a.retryAt.Before(b.retryAt) }},
-		log:   cfg.Log.With("account", cfg.Account, "store", cfg.Store),
+		inner: inner, cfg: cfg, out: out, wakeup: make(chan struct{}, 1),
+		lastTimes: map[string]int64{}, queues: map[string]*itemQueue{}, withOrphans: map[string]*itemQueue{},
+		ready:    queueHeap{less: func(a, b *itemQueue) bool { return a.first < b.first }},
+		retrying: queueHeap{less: func(a, b *itemQueue) bool { return a.retryAt.Before(b.retryAt) }},
+		log:      cfg.Log.With("account", cfg.Account, "store", cfg.Store),
 	}
 	s.sequence.Store(cfg.Now().UnixNano())
-	s.longest = s.longestSaid()
+	s.largestFields = s.largestReported()
 	s.load()
-	s.count = cfg.Metrics.add(s)
+	s.counters = cfg.Metrics.add(s)
 	return s, nil
 }
 
@@ -232,7 +232,7 @@ func (s *Store) Marker(ctx context.Context) error { return s.inner.Marker(ctx) }
 func (s *Store) WriteMarker(ctx context.Context) error { return s.inner.WriteMarker(ctx) }
 
 // with returns algs with those that are computed of all that is put.
-func (s *Store) with(algs []string) []string {
+func (s *Store) withDigests(algs []string) []string {
 	return append(slices.Clone(s.cfg.Digests), algs...)
 }
 

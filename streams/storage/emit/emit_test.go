@@ -60,22 +60,22 @@ func (p *topic) set(fail func(c *pb.Change) (bool, error)) {
 }
 
 type world struct {
-	t      *testing.T
-	s      *Store
-	mem    *mem.Store
-	faulty *storagetest.Faulty
-	topic  *topic
-	outbox *Memory
-	lost   []Intent // undecided
+	t         *testing.T
+	s         *Store
+	mem       *mem.Store
+	faulty    *storagetest.Faulty
+	topic     *topic
+	outbox    *Memory
+	undecided []Intent // undecided
 }
 
 // A reported outbox records the intents of what is reported.
-type reported struct {
+type reportingOutbox struct {
 	*Memory
 	intents *[]Intent
 }
 
-func (o reported) Report(r Report) error {
+func (o reportingOutbox) Report(r Report) error {
 	*o.intents = append(*o.intents, r.Pending.Intent)
 	return o.Memory.Report(r)
 }
@@ -94,7 +94,7 @@ func newWorld(t *testing.T) *world {
 	}
 	w := &world{t: t, mem: m, faulty: storagetest.NewFaulty(m), topic: &topic{}, outbox: NewMemory(1000)}
 	w.s, err = New(w.faulty, Config{
-		Account: "acme", Store: "1", Agent: "test", Outbox: reported{w.outbox, &w.lost},
+		Account: "acme", Store: "1", Agent: "test", Outbox: reportingOutbox{w.outbox, &w.undecided},
 	}, w.topic)
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +111,7 @@ func (w *world) put(content string, edit ...func(*storage.PutOptions)) (storage.
 }
 
 // pending returns what is in the outbox.
-func (w *world) pending() []Held { return slices.Collect(w.outbox.Held()) }
+func (w *world) pending() []Summary { return slices.Collect(w.outbox.Held()) }
 
 func ops(changes []*pb.Change) (ops []string) {
 	for _, c := range changes {

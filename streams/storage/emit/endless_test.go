@@ -15,7 +15,7 @@ import (
 )
 
 // A logbook keeps records that begin with a text, and when they came.
-type logbook struct {
+type logRecorder struct {
 	slog.Handler
 	text string
 
@@ -23,10 +23,10 @@ type logbook struct {
 	times []time.Time
 }
 
-func (l *logbook) Enabled(context.Context, slog.Level) bool { return true }
-func (l *logbook) WithAttrs([]slog.Attr) slog.Handler       { return l }
+func (l *logRecorder) Enabled(context.Context, slog.Level) bool { return true }
+func (l *logRecorder) WithAttrs([]slog.Attr) slog.Handler       { return l }
 
-func (l *logbook) Handle(_ context.Context, r slog.Record) error {
+func (l *logRecorder) Handle(_ context.Context, r slog.Record) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if r.Level >= slog.LevelWarn && strings.HasPrefix(r.Message, l.text) {
@@ -41,19 +41,19 @@ func TestWhatFailsForLongIsLoggedAgain(t *testing.T) {
 	away := func(w *world) { w.topic.set(func(*pb.Change) (bool, error) { return false, errAway }) }
 	for name, tt := range map[string]struct {
 		text string
-		fail func(w *world, d *ram)
+		fail func(w *world, d *memDisk)
 	}{
-		"publishing": {"changes are not acknowledged", func(w *world, _ *ram) { away(w) }},
-		"a publisher that hangs": {"changes are not acknowledged", func(w *world, _ *ram) {
+		"publishing": {"changes are not acknowledged", func(w *world, _ *memDisk) { away(w) }},
+		"a publisher that hangs": {"changes are not acknowledged", func(w *world, _ *memDisk) {
 			w.s.out = publisher(func(ctx context.Context, _ *pb.Change) error {
 				<-ctx.Done()
 				return context.Cause(ctx)
 			})
 		}},
-		"looking at the store": {"cannot find out what came of mutations", func(w *world, _ *ram) {
+		"looking at the store": {"cannot find out what came of mutations", func(w *world, _ *memDisk) {
 			w.faulty.Script(storagetest.Fault{Method: "Put", Done: true}, storagetest.Fault{Method: "Stat", Skip: 1, Times: -1})
 		}},
-		"forgetting what was published": {"outbox cannot forget", func(w *world, d *ram) {
+		"forgetting what was published": {"outbox cannot forget", func(w *world, d *memDisk) {
 			w.topic.set(func(*pb.Change) (bool, error) {
 				d.mu.Lock()
 				defer d.mu.Unlock()
@@ -64,7 +64,7 @@ func TestWhatFailsForLongIsLoggedAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				log, d := &logbook{text: tt.text}, newRAM()
+				log, d := &logRecorder{text: tt.text}, newMemDisk()
 				w := durable(t, d, memory(t), func(c *Config) { c.Log = slog.New(log) })
 				_, stop := running(t, w.s)
 				tt.fail(w, d)

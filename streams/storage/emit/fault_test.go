@@ -17,15 +17,15 @@ import (
 var errAway = errors.New("broker is away")
 
 // A deed on a world whose space photos holds item b, and which has an empty space.
-type testDeed struct {
+type testMutation struct {
 	op   string
 	call func(w *world) error
 }
 
 // deeds are a call of each mutation, by method.
-func deeds() map[string]testDeed {
+func testMutations() map[string]testMutation {
 	ctx := context.Background()
-	return map[string]testDeed{
+	return map[string]testMutation{
 		"Put":         {"ADD", func(w *world) error { _, err := w.put("new"); return err }},
 		"CreateSpace": {"CREATE_SPACE", func(w *world) error { return w.s.CreateSpace(ctx, storage.Space{Name: "s"}) }},
 		"SetSpace": {"SET_SPACE_PROPERTIES", func(w *world) error {
@@ -41,7 +41,7 @@ func deeds() map[string]testDeed {
 }
 
 // newDeedWorld returns a world for deeds, and item b.
-func newDeedWorld(t *testing.T) (*world, storage.Object) {
+func newMutationWorld(t *testing.T) (*world, storage.Object) {
 	t.Helper()
 	w := newWorld(t)
 	must(t, w.mem.CreateSpace(t.Context(), storage.Space{Name: "empty"}))
@@ -53,10 +53,10 @@ func newDeedWorld(t *testing.T) (*world, storage.Object) {
 // Twins of the inner call: failed, not done; and failed, but done. What was done is
 // told, what was not is not, and the caller gets the failure in both cases.
 func TestInnerTwins(t *testing.T) {
-	for method, m := range deeds() {
+	for method, m := range testMutations() {
 		for _, done := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s done %v", method, done), func(t *testing.T) {
-				w, was := newDeedWorld(t)
+				w, was := newMutationWorld(t)
 				w.faulty.Script(storagetest.Fault{Method: method, Done: done})
 				if err := m.call(w); !errors.Is(err, storagetest.ErrFault) || errors.Is(err, ErrNotPublished) {
 					t.Errorf("got %v, want the store's error", err)
@@ -84,7 +84,7 @@ func TestOnlyTheMarkProves(t *testing.T) {
 		storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrNotEmpty, storage.ErrChanged, storage.ErrDigest,
 		storage.ErrName, storage.ErrReadOnly, storage.ErrUnsupported, storage.ErrTooLarge, storage.ErrSlowDown,
 	}
-	for method, m := range deeds() {
+	for method, m := range testMutations() {
 		for _, sentinel := range sentinels {
 			for name, fault := range map[string]storagetest.Fault{
 				"done":             {Done: true, Err: fmt.Errorf("driver: %w", sentinel)},
@@ -92,7 +92,7 @@ func TestOnlyTheMarkProves(t *testing.T) {
 				"not done, proven": {Err: retry.Permanent(storage.NotApplied(fmt.Errorf("driver: %w", sentinel)))},
 			} {
 				t.Run(fmt.Sprintf("%s %v %s", method, sentinel, name), func(t *testing.T) {
-					w, _ := newDeedWorld(t)
+					w, _ := newMutationWorld(t)
 					fault.Method = method
 					w.faulty.Script(fault)
 					err := m.call(w)
@@ -110,8 +110,8 @@ func TestOnlyTheMarkProves(t *testing.T) {
 					if marked {
 						want = 1
 					}
-					if looks != want || len(w.lost) != 0 {
-						t.Errorf("got %d looks and undecided %v, want %d looks", looks, w.lost, want)
+					if looks != want || len(w.undecided) != 0 {
+						t.Errorf("got %d looks and undecided %v, want %d looks", looks, w.undecided, want)
 					}
 				})
 			}
@@ -131,7 +131,7 @@ func TestUnprovenErrorThenKill(t *testing.T) {
 		"not done, proven": {storagetest.Fault{Err: storage.NotApplied(storage.ErrReadOnly)}, 0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d, m := newRAM(), memory(t)
+			d, m := newMemDisk(), memory(t)
 			_, err := m.Put(t.Context(), sp, "a", strings.NewReader("x"), storage.PutOptions{Size: 1})
 			must(t, err)
 			w := durable(t, d, m)
@@ -140,7 +140,7 @@ func TestUnprovenErrorThenKill(t *testing.T) {
 			if _, err := w.s.Delete(t.Context(), sp, "a", storage.DeleteOptions{}); !errors.Is(err, storage.ErrReadOnly) {
 				t.Errorf("got %v, want the store's error", err)
 			}
-			w = durable(t, d.left(false, nil), m)
+			w = durable(t, d.after(false, nil), m)
 			if got := w.held(); got != tt.held {
 				t.Errorf("%d are in the outbox, want %d", got, tt.held)
 			}
@@ -197,8 +197,8 @@ func TestUndecided(t *testing.T) {
 		t.Errorf("Flush: %v", err)
 	}
 	c := w.wantOps(0, "UPDATE")[0]
-	if c.GetOrigin() != pb.Origin_ORIGIN_SWEEP || c.GetUser() != "" || len(w.lost) != 1 || w.lost[0].Draft.GetUser() != "ann" {
-		t.Errorf("got %v and undecided %+v, want origin sweep, nobody's, and ann's intent reported", c, w.lost)
+	if c.GetOrigin() != pb.Origin_ORIGIN_SWEEP || c.GetUser() != "" || len(w.undecided) != 1 || w.undecided[0].Draft.GetUser() != "ann" {
+		t.Errorf("got %v and undecided %+v, want origin sweep, nobody's, and ann's intent reported", c, w.undecided)
 	}
 	if got := w.outbox.Stats().Undecided; got != 1 {
 		t.Errorf("got %d undecided, want 1", got)
@@ -217,8 +217,8 @@ func TestDecidedByTheNext(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := w.wantOps(0, "ADD", "UPDATE")
-	if c[0].GetUser() != "ann" || len(w.lost) != 0 {
-		t.Errorf("got %v and undecided %v, want ann's", c[0], w.lost)
+	if c[0].GetUser() != "ann" || len(w.undecided) != 0 {
+		t.Errorf("got %v and undecided %v, want ann's", c[0], w.undecided)
 	}
 }
 
@@ -327,7 +327,7 @@ func TestRefusedForGood(t *testing.T) {
 		t.Errorf("the next change: %v", err)
 	}
 	w.wantOps(0, "UPDATE")
-	if got := w.outbox.Stats().Aside; got != 1 {
+	if got := w.outbox.Stats().Rejected; got != 1 {
 		t.Errorf("got %d aside, want 1", got)
 	}
 }

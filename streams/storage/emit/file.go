@@ -42,8 +42,8 @@ type File struct {
 
 	reports sync.Mutex // held while a report is written
 
-	syncing sync.Mutex // held during an fsync, and while lost is read; mu is never waited for meanwhile
-	lost    error      // of the first fsync that failed
+	syncing      sync.Mutex // held during an fsync, and while lost is read; mu is never waited for meanwhile
+	firstSyncErr error      // of the first fsync that failed
 
 	mu    sync.Mutex // guards what follows
 	owner string
@@ -52,56 +52,56 @@ type File struct {
 	err      error // why nothing is noted any more
 	closed   bool
 
-	last     Ticket
-	index    map[Ticket]*held
-	begun    map[string][]*held // those of index without outcome, by key
-	owners   map[string]bool    // of what was held when it was opened
-	live     int64              // bytes of notes that count
-	reserved int64              // bytes that notes to come may take
-	reported int64              // bytes of reports
-	stats    Stats              // Aside and Undecided only
+	last           Ticket
+	index          map[Ticket]*indexEntry
+	unresolved     map[string][]*indexEntry // those of index without outcome, by key
+	replayedOwners map[string]bool          // of what was held when it was opened
+	liveBytes      int64                    // bytes of notes that count
+	reservedBytes  int64                    // bytes that notes to come may take
+	reported       int64                    // bytes of reports
+	stats          Stats                    // Aside and Undecided only
 
-	segments []*segment // by number; the last one is written to
-	end      int64      // of the last one
-	start    int64      // position at which the last one begins; positions count bytes over all segments of this life
-	synced   int64      // position up to which all is on disk
-	round    chan struct{}
+	segments  []*segment // by number; the last one is written to
+	end       int64      // of the last one
+	start     int64      // position at which the last one begins; positions count bytes over all segments of this life
+	synced    int64      // position up to which all is on disk
+	syncRound chan struct{}
 }
 
 var _ Outbox = (*File)(nil)
 
 // A segment is one file of an outbox.
 type segment struct {
-	number  uint64
-	file    diskFile
-	size    int64
-	pins    int // notes that count
-	damaged bool
+	number      uint64
+	file        diskFile
+	size        int64
+	liveRecords int // notes that count
+	damaged     bool
 }
 
 // A place is where a note is. The zero place is nowhere.
-type place struct {
-	seg  *segment
-	at   int64
-	size int32
+type location struct {
+	seg    *segment
+	offset int64
+	size   int32
 }
 
 // held is what is in memory of one mutation.
-type held struct {
-	key     string
-	began   int64 // ms
-	time    int64 // ms; of the Change
-	settled Ticket
-	reserve int64
-	crowded bool
-	main    place // of the intent, or of the outcome once there is one
-	content place
+type indexEntry struct {
+	key        string
+	began      int64 // ms
+	time       int64 // ms; of the Change
+	outcome    Ticket
+	reserve    int64
+	concurrent bool
+	record     location // of the intent, or of the outcome once there is one
+	content    location
 }
 
 const (
-	defaultLimit   = 1 << 30
-	largestSegment = 32 << 20
-	leastSegment   = 16 << 10
+	defaultLimit = 1 << 30
+	maxSegment   = 32 << 20
+	minSegment   = 16 << 10
 )
 
 // OpenFile opens the outbox of a directory. The error wraps ErrLocked where another process has
@@ -124,7 +124,7 @@ func OpenFile(cfg FileConfig) (*File, error) {
 }
 
 func newFile(cfg FileConfig, d disk) *File {
-	return &File{cfg: cfg, disk: d, index: map[Ticket]*held{}, begun: map[string][]*held{}, owners: map[string]bool{}}
+	return &File{cfg: cfg, disk: d, index: map[Ticket]*indexEntry{}, unresolved: map[string][]*indexEntry{}, replayedOwners: map[string]bool{}}
 }
 
 func openFile(cfg FileConfig, d disk) (*File, error) {
@@ -132,7 +132,7 @@ func openFile(cfg FileConfig, d disk) (*File, error) {
 		cfg.Limit = defaultLimit
 	}
 	if cfg.Segment <= 0 {
-		cfg.Segment = min(max(cfg.Limit/16, leastSegment), largestSegment)
+		cfg.Segment = min(max(cfg.Limit/16, minSegment), maxSegment)
 	}
 	f := newFile(cfg, d)
 	err := f.replay()
@@ -158,8 +158,8 @@ func (f *File) release() (err error) {
 func (f *File) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for f.round != nil { // one fsync
-		round := f.round
+	for f.syncRound != nil { // one fsync
+		round := f.syncRound
 		f.mu.Unlock()
 		<-round
 		f.mu.Lock()
@@ -183,7 +183,7 @@ func (f *File) claim(name string) error {
 	if f.owner != "" {
 		return fmt.Errorf("outbox %s serves store %s already", f.cfg.Dir, f.owner)
 	}
-	for owner := range f.owners {
+	for owner := range f.replayedOwners {
 		if owner != name {
 			return fmt.Errorf("outbox %s holds changes of store %s, not of %s", f.cfg.Dir, owner, name)
 		}
@@ -207,16 +207,16 @@ func (f *File) Intend(ctx context.Context, in Intent) (Ticket, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, storage.Ended(ctx)
 	}
-	b, err := intentNote(in)
+	b, err := intentRecord(in)
 	if err != nil {
 		return 0, err
 	}
-	if len(b) > maxNote {
-		return 0, retry.Permanent(fmt.Errorf("intent of %d bytes, at most %d", len(b), maxNote))
+	if len(b) > maxRecordBytes {
+		return 0, retry.Permanent(fmt.Errorf("intent of %d bytes, at most %d", len(b), maxRecordBytes))
 	}
 	// What will be noted of it fits then: its Change, what came, and that it is done.
-	h := &held{began: in.Began.UnixMilli(), crowded: in.Crowded, reserve: int64(in.Draft.SizeVT() + 4096)}
-	h.key = Pending{Intent: in}.held(0).Key
+	h := &indexEntry{began: in.Began.UnixMilli(), concurrent: in.Concurrent, reserve: int64(in.Draft.SizeVT() + 4096)}
+	h.key = Pending{Intent: in}.summary(0).Key
 	f.mu.Lock()
 	t, target, err := f.intend(h, b)
 	f.mu.Unlock()
@@ -226,15 +226,15 @@ func (f *File) Intend(ctx context.Context, in Intent) (Ticket, error) {
 	if err := f.syncTo(ctx, target); err != nil {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		_ = f.drop(t) // else it is found that nothing was done
+		_ = f.recordNothingDone(t) // else it is found that nothing was done
 		return 0, err
 	}
 	return t, nil
 }
 
 // intend notes an intent; f.mu is held.
-func (f *File) intend(h *held, b []byte) (Ticket, int64, error) {
-	if err := f.room(int64(len(b)) + h.reserve); err != nil {
+func (f *File) intend(h *indexEntry, b []byte) (Ticket, int64, error) {
+	if err := f.checkLimit(int64(len(b)) + h.reserve); err != nil {
 		return 0, 0, err
 	}
 	f.last++
@@ -248,55 +248,55 @@ func (f *File) intend(h *held, b []byte) (Ticket, int64, error) {
 }
 
 // begin takes in an intent; f.mu is held.
-func (f *File) begin(t Ticket, h *held, at place) {
+func (f *File) begin(t Ticket, h *indexEntry, at location) {
 	f.index[t] = h
-	f.reserved += h.reserve
-	f.pin(&h.main, at)
-	for _, other := range f.begun[h.key] {
-		other.crowded, h.crowded = true, true
+	f.reservedBytes += h.reserve
+	f.pin(&h.record, at)
+	for _, other := range f.unresolved[h.key] {
+		other.concurrent, h.concurrent = true, true
 	}
-	f.begun[h.key] = append(f.begun[h.key], h)
+	f.unresolved[h.key] = append(f.unresolved[h.key], h)
 }
 
 // ended takes a mutation out of those without outcome; f.mu is held.
-func (f *File) ended(h *held) {
-	if h.settled != 0 {
+func (f *File) removeUnresolved(h *indexEntry) {
+	if h.outcome != 0 {
 		return
 	}
-	left := slices.DeleteFunc(f.begun[h.key], func(x *held) bool { return x == h })
-	if f.begun[h.key] = left; len(left) == 0 {
-		delete(f.begun, h.key)
+	left := slices.DeleteFunc(f.unresolved[h.key], func(x *indexEntry) bool { return x == h })
+	if f.unresolved[h.key] = left; len(left) == 0 {
+		delete(f.unresolved, h.key)
 	}
 }
 
 // room says whether so many bytes more may wait; f.mu is held.
-func (f *File) room(n int64) error {
-	if f.live+f.reserved+f.reported+n > f.cfg.Limit {
+func (f *File) checkLimit(n int64) error {
+	if f.liveBytes+f.reservedBytes+f.reported+n > f.cfg.Limit {
 		f.reported = f.reportBytes() // they may have been moved away
 	}
-	if f.live+f.reserved+f.reported+n > f.cfg.Limit {
+	if f.liveBytes+f.reservedBytes+f.reported+n > f.cfg.Limit {
 		return retry.Unavailable(fmt.Errorf("%d mutations wait in %d bytes, and there are %d bytes of reports; at most %d: %w",
-			len(f.index), f.live, f.reported, f.cfg.Limit, ErrOutboxFull))
+			len(f.index), f.liveBytes, f.reported, f.cfg.Limit, ErrOutboxFull))
 	}
 	return nil
 }
 
-func (f *File) pin(at *place, to place) {
+func (f *File) pin(at *location, to location) {
 	*at = to
-	to.seg.pins++
-	f.live += int64(to.size)
+	to.seg.liveRecords++
+	f.liveBytes += int64(to.size)
 }
 
-func (f *File) unpin(at *place) {
+func (f *File) unpin(at *location) {
 	if at.seg != nil {
-		at.seg.pins--
-		f.live -= int64(at.size)
-		*at = place{}
+		at.seg.liveRecords--
+		f.liveBytes -= int64(at.size)
+		*at = location{}
 	}
 }
 
 // find returns what is held under a ticket; f.mu is held.
-func (f *File) find(t Ticket) (*held, error) {
+func (f *File) find(t Ticket) (*indexEntry, error) {
 	if h := f.index[t]; h != nil {
 		return h, nil
 	}
@@ -305,7 +305,7 @@ func (f *File) find(t Ticket) (*held, error) {
 
 // Content implements Outbox.
 func (f *File) Content(t Ticket, c Content) error {
-	b, err := contentNote(c)
+	b, err := contentRecord(c)
 	if err != nil {
 		return err
 	}
@@ -326,7 +326,7 @@ func (f *File) Content(t Ticket, c Content) error {
 
 // Outcome implements Outbox.
 func (f *File) Outcome(t Ticket, c *pb.Change) (Ticket, error) {
-	b, err := outcomeNote(c)
+	b, err := outcomeRecord(c)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.last++
@@ -339,36 +339,36 @@ func (f *File) Outcome(t Ticket, c *pb.Change) (Ticket, error) {
 		return settled, err
 	}
 	if c == nil {
-		return settled, f.drop(t)
+		return settled, f.recordNothingDone(t)
 	}
-	if h.crowded {
-		b[9] |= flagCrowded // its intent may be gone when this is read
+	if h.concurrent {
+		b[9] |= flagConcurrent // its intent may be gone when this is read
 	}
 	at, err := f.append(b, t, uint64(settled))
 	if err != nil {
 		return settled, err
 	}
-	f.settle(h, settled, c, at)
+	f.setOutcome(h, settled, c, at)
 	return settled, nil
 }
 
 // settle takes in an outcome; f.mu is held.
-func (f *File) settle(h *held, settled Ticket, c *pb.Change, at place) {
-	f.ended(h)
-	f.reserved -= h.reserve
-	h.reserve, h.settled, h.time = 0, settled, c.GetTime().AsTime().UnixMilli()
-	f.unpin(&h.main)
+func (f *File) setOutcome(h *indexEntry, settled Ticket, c *pb.Change, at location) {
+	f.removeUnresolved(h)
+	f.reservedBytes -= h.reserve
+	h.reserve, h.outcome, h.time = 0, settled, c.GetTime().AsTime().UnixMilli()
+	f.unpin(&h.record)
 	f.unpin(&h.content)
-	f.pin(&h.main, at)
+	f.pin(&h.record, at)
 }
 
 // drop notes that nothing was done; f.mu is held.
-func (f *File) drop(t Ticket) error {
-	if _, err := f.append(frame(kindOutcome, 0), t, uint64(f.last)); err != nil {
+func (f *File) recordNothingDone(t Ticket) error {
+	if _, err := f.append(newRecord(kindOutcome, 0), t, uint64(f.last)); err != nil {
 		return err
 	}
 	f.forget(t)
-	return f.tidy()
+	return f.compact()
 }
 
 // Done implements Outbox.
@@ -378,20 +378,20 @@ func (f *File) Done(t Ticket) error {
 	if _, err := f.find(t); err != nil {
 		return nil // it is forgotten already
 	}
-	if _, err := f.append(frame(kindDone, 0), t, 0); err != nil {
+	if _, err := f.append(newRecord(kindDone, 0), t, 0); err != nil {
 		return err
 	}
 	f.forget(t)
-	return f.tidy()
+	return f.compact()
 }
 
 // forget lets go of a mutation; f.mu is held.
 func (f *File) forget(t Ticket) {
 	if h := f.index[t]; h != nil {
-		f.ended(h)
-		f.unpin(&h.main)
+		f.removeUnresolved(h)
+		f.unpin(&h.record)
 		f.unpin(&h.content)
-		f.reserved -= h.reserve
+		f.reservedBytes -= h.reserve
 		delete(f.index, t)
 	}
 }

@@ -80,9 +80,9 @@ func state(t testing.TB, f *File) (all []string) {
 	for h := range f.Held() {
 		p, err := f.Read(h.Ticket)
 		must(t, err)
-		s := fmt.Sprintf("%d %s settled %d crowded %v", h.Ticket, h.Key, h.Settled, h.Crowded)
-		if p.Came != nil {
-			s += fmt.Sprintf(" came %d", p.Came.Size)
+		s := fmt.Sprintf("%d %s settled %d crowded %v", h.Ticket, h.Key, h.Outcome, h.Concurrent)
+		if p.Streamed != nil {
+			s += fmt.Sprintf(" came %d", p.Streamed.Size)
 		}
 		if p.Change != nil {
 			s += " change " + p.Change.GetVersion()
@@ -226,7 +226,7 @@ func TestFileOwners(t *testing.T) {
 }
 
 // segmentOf is the bytes of the only segment.
-func segmentOf(t testing.TB, d *ram) []byte {
+func segmentOf(t testing.TB, d *memDisk) []byte {
 	t.Helper()
 	f := d.files[segmentName(1)]
 	if f == nil {
@@ -236,33 +236,33 @@ func segmentOf(t testing.TB, d *ram) []byte {
 }
 
 // diskOf has one segment.
-func diskOf(b []byte) *ram {
-	d := newRAM()
-	d.files[segmentName(1)] = &ramFile{d, slices.Clone(b), slices.Clone(b)}
-	d.named = d.files
+func diskOf(b []byte) *memDisk {
+	d := newMemDisk()
+	d.files[segmentName(1)] = &memFile{d, slices.Clone(b), slices.Clone(b)}
+	d.syncedNames = d.files
 	return d
 }
 
 // notesOf returns where the notes of a segment end.
-func notesOf(t testing.TB, b []byte) (ends []int) {
+func recordsOf(t testing.TB, b []byte) (ends []int) {
 	t.Helper()
-	_, err := readSegment(b, true, endsReader{&ends})
+	_, err := readSegment(b, true, endsVisitor{&ends})
 	must(t, err)
 	return ends
 }
 
-type endsReader struct{ ends *[]int }
+type endsVisitor struct{ ends *[]int }
 
-func (r endsReader) note(_ note, at int64, size int32) error {
+func (r endsVisitor) record(_ segmentRecord, at int64, size int32) error {
 	*r.ends = append(*r.ends, int(at)+int(size))
 	return nil
 }
 
-func (endsReader) lost(int64, int64) error { return nil }
+func (endsVisitor) damaged(int64, int64) error { return nil }
 
 // A segment that was cut anywhere, or ends in anything, holds what is whole of it.
 func TestTornAtEveryByte(t *testing.T) {
-	d := newRAM()
+	d := newMemDisk()
 	f := fileOn(t, d)
 	for i := range 4 {
 		ticket := intend(t, f, fmt.Sprint(i))
@@ -273,7 +273,7 @@ func TestTornAtEveryByte(t *testing.T) {
 		}
 	}
 	b := segmentOf(t, d)
-	ends := notesOf(t, b)
+	ends := recordsOf(t, b)
 	if len(ends) != 8 {
 		t.Fatalf("got %d notes, want 8", len(ends))
 	}
@@ -308,7 +308,7 @@ func TestTornAtEveryByte(t *testing.T) {
 				t.Fatalf("%s at byte %d: got  %q\nwant %q", name, cut, got, want)
 			}
 			intend(t, f, "after")
-			if got := len(state(t, fileOn(t, torn.left(false, nil)))); got != len(want)+1 {
+			if got := len(state(t, fileOn(t, torn.after(false, nil)))); got != len(want)+1 {
 				t.Fatalf("%s at byte %d: got %d held after a note and a restart, want %d", name, cut, got, len(want)+1)
 			}
 		}
@@ -317,33 +317,33 @@ func TestTornAtEveryByte(t *testing.T) {
 
 // What was after a torn note, and was not on disk for certain, does not come back when the gap is filled.
 func TestTornWithMoreBehind(t *testing.T) {
-	d := newRAM()
+	d := newMemDisk()
 	f := fileOn(t, d)
 	ticket := intend(t, f, "a")
 	must(t, f.Content(ticket, Content{Size: 1}))
 	must(t, f.Content(ticket, Content{Size: 2}))
 	b := slices.Clone(segmentOf(t, d))
-	ends := notesOf(t, b)
-	b[ends[0]+noteBytes] ^= 1
+	ends := recordsOf(t, b)
+	b[ends[0]+recordHeaderBytes] ^= 1
 	torn := diskOf(b)
 	f = fileOn(t, torn)
 	must(t, f.Content(ticket, Content{Size: 3})) // as long as the one that is torn
 	want := []string{fmt.Sprintf("%d acme/photos/a settled 0 crowded false came 3", ticket)}
-	if got := state(t, fileOn(t, torn.left(false, nil))); !slices.Equal(got, want) {
+	if got := state(t, fileOn(t, torn.after(false, nil))); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
 // Bytes that were on disk for certain and are not as they were are never left out in silence.
 func TestDamagedAtEveryByte(t *testing.T) {
-	d := newRAM()
+	d := newMemDisk()
 	f := fileOn(t, d)
 	var tickets []Ticket
 	for i := range 3 {
 		tickets = append(tickets, intend(t, f, fmt.Sprint(i)))
 	}
 	b := segmentOf(t, d)
-	ends := notesOf(t, b)
+	ends := recordsOf(t, b)
 	for at := range b {
 		bad := slices.Clone(b)
 		bad[at] ^= 0x10
@@ -374,14 +374,14 @@ func TestDamagedAtEveryByte(t *testing.T) {
 			t.Fatalf("salvage with byte %d: the damaged segment is gone: %v", at, dd.files)
 		}
 		intend(t, f, "after")
-		if got := len(state(t, fileOn(t, dd.left(false, nil)))); got != want+1 {
+		if got := len(state(t, fileOn(t, dd.after(false, nil)))); got != want+1 {
 			t.Fatalf("after salvage with byte %d and a restart: got %d held, want %d", at, got, want+1)
 		}
 	}
 }
 
 func TestFormats(t *testing.T) {
-	d := newRAM()
+	d := newMemDisk()
 	intend(t, fileOn(t, d), "a")
 	newer := slices.Clone(segmentOf(t, d))
 	newer[8] = 2
@@ -396,7 +396,7 @@ func TestFormats(t *testing.T) {
 	if _, err := tryFile(gap); !errors.Is(err, ErrOutboxDamaged) {
 		t.Errorf("a segment is missing: %v", err)
 	}
-	renamed := newRAM()
+	renamed := newMemDisk()
 	renamed.files[segmentName(2)] = d.files[segmentName(1)]
 	if _, err := tryFile(renamed); !errors.Is(err, ErrOutboxDamaged) {
 		t.Errorf("a segment of another number: %v", err)
@@ -405,7 +405,7 @@ func TestFormats(t *testing.T) {
 
 // What is on both sides of a segment that is missing is kept, and the outbox opens from then on.
 func TestSalvageOverAGap(t *testing.T) {
-	d := newRAM()
+	d := newMemDisk()
 	f := fileOn(t, d, func(c *FileConfig) { c.Segment = 200 })
 	for i := range 6 {
 		intend(t, f, fmt.Sprint(i))
@@ -428,7 +428,7 @@ func TestSalvageOverAGap(t *testing.T) {
 }
 
 func FuzzReadSegment(f *testing.F) {
-	d := newRAM()
+	d := newMemDisk()
 	o := fileOn(f, d)
 	ticket, err := o.Intend(f.Context(), intentOf("a"))
 	must(f, err)
@@ -458,7 +458,7 @@ func FuzzReadSegment(f *testing.F) {
 
 // What is told does not stay on disk, though one mutation of long ago still waits.
 func TestFileDoesNotGrow(t *testing.T) {
-	d := newRAM()
+	d := newMemDisk()
 	f := fileOn(t, d, func(c *FileConfig) { c.Limit, c.Segment = 64<<10, 4<<10 })
 	old := intend(t, f, "old")
 	must(t, f.Content(old, Content{Size: 42}))
@@ -489,7 +489,7 @@ func TestFileDoesNotGrow(t *testing.T) {
 }
 
 func TestFileFull(t *testing.T) {
-	d := newRAM()
+	d := newMemDisk()
 	f := fileOn(t, d, func(c *FileConfig) { c.Limit = 100 << 10 })
 	var tickets []Ticket
 	for {
@@ -513,17 +513,17 @@ func TestFileFull(t *testing.T) {
 	}
 	intend(t, f, "b")
 	// Reports take room too, until they are moved away.
-	must(t, f.Report(Report{Aside: true, Pending: Pending{Change: &pb.Change{User: strings.Repeat("u", 100<<10)}}, Err: errors.New("x")}))
+	must(t, f.Report(Report{Rejected: true, Pending: Pending{Change: &pb.Change{User: strings.Repeat("u", 100<<10)}}, Err: errors.New("x")}))
 	if _, err := f.Intend(t.Context(), intentOf("c")); !errors.Is(err, ErrOutboxFull) {
 		t.Errorf("with reports: got %v, want ErrOutboxFull", err)
 	}
-	must(t, d.remove(asideName))
+	must(t, d.remove(rejectedName))
 	intend(t, f, "c")
 }
 
 // After an fsync that failed nothing is noted any more; who was on disk before is.
 func TestFsyncFails(t *testing.T) {
-	d := newRAM()
+	d := newMemDisk()
 	f := fileOn(t, d)
 	a := intend(t, f, "a")
 	d.failAt = d.steps + 2 // the write goes well
@@ -542,7 +542,7 @@ func TestFsyncFails(t *testing.T) {
 	if f.Stats().Err == nil {
 		t.Error("Stats do not say so")
 	}
-	if got := state(t, fileOn(t, d.left(true, rand.New(rand.NewPCG(1, 1))))); len(got) != 1 && len(got) != 2 {
+	if got := state(t, fileOn(t, d.after(true, rand.New(rand.NewPCG(1, 1))))); len(got) != 1 && len(got) != 2 {
 		t.Errorf("after a restart: got %q, want a, and b perhaps", got)
 	}
 }
@@ -552,18 +552,18 @@ func TestWriteFails(t *testing.T) {
 	for _, did := range []bool{false, true} {
 		for _, cause := range []error{errStep, unix.ENOSPC} {
 			t.Run(fmt.Sprintf("done %v %v", did, cause), func(t *testing.T) {
-				d := newRAM()
+				d := newMemDisk()
 				f := fileOn(t, d)
 				a := intend(t, f, "a")
-				d.failAt, d.did, d.err = d.steps+1, did, cause
+				d.failAt, d.applied, d.err = d.steps+1, did, cause
 				_, err := f.Intend(t.Context(), intentOf("b"))
 				if !errors.Is(err, cause) || (retry.ClassOf(err) == retry.ClassUnavailable) != (cause == unix.ENOSPC) {
 					t.Errorf("got %v, of class %v", err, retry.ClassOf(err))
 				}
 				c := intend(t, f, "c")
 				got := state(t, f)
-				if len(got) != 2 || !slices.Equal(got, state(t, fileOn(t, d.left(false, nil)))) {
-					t.Errorf("got %q, then %q after a restart, want %d and %d", got, state(t, fileOn(t, d.left(false, nil))), a, c)
+				if len(got) != 2 || !slices.Equal(got, state(t, fileOn(t, d.after(false, nil)))) {
+					t.Errorf("got %q, then %q after a restart, want %d and %d", got, state(t, fileOn(t, d.after(false, nil))), a, c)
 				}
 			})
 		}
@@ -606,10 +606,10 @@ func TestReports(t *testing.T) {
 	dir := t.TempDir()
 	f, err := OpenFile(FileConfig{Dir: dir})
 	must(t, err)
-	must(t, f.Report(Report{Aside: true, Ticket: 1, Pending: Pending{Change: changeOf("a", 1)}, Err: errors.New("too large")}))
-	must(t, f.Report(Report{Ticket: 2, Pending: Pending{Intent: intentOf("b"), Came: &Content{Size: 3}}}))
+	must(t, f.Report(Report{Rejected: true, Ticket: 1, Pending: Pending{Change: changeOf("a", 1)}, Err: errors.New("too large")}))
+	must(t, f.Report(Report{Ticket: 2, Pending: Pending{Intent: intentOf("b"), Streamed: &Content{Size: 3}}}))
 	must(t, f.Report(Report{Ticket: 3, Pending: Pending{Intent: intentOf("c")}}))
-	for name, want := range map[string][]string{asideName: {"too large", `"item":"a"`}, undecidedName: {`"user":"ann"`, `"came":{`, `"ticket":3`}} {
+	for name, want := range map[string][]string{rejectedName: {"too large", `"item":"a"`}, undecidedName: {`"user":"ann"`, `"came":{`, `"ticket":3`}} {
 		b, err := os.ReadFile(filepath.Join(dir, name))
 		must(t, err)
 		for _, w := range want {
@@ -618,12 +618,12 @@ func TestReports(t *testing.T) {
 			}
 		}
 	}
-	if s := f.Stats(); s.Aside != 1 || s.Undecided != 2 {
+	if s := f.Stats(); s.Rejected != 1 || s.Undecided != 2 {
 		t.Errorf("got %+v", s)
 	}
 	must(t, f.Close())
 	// A line that was torn is one of its own.
-	half, err := os.OpenFile(filepath.Join(dir, asideName), os.O_APPEND|os.O_WRONLY, 0)
+	half, err := os.OpenFile(filepath.Join(dir, rejectedName), os.O_APPEND|os.O_WRONLY, 0)
 	must(t, err)
 	_, err = half.WriteString(`{"ticket":`)
 	must(t, err)
@@ -631,8 +631,8 @@ func TestReports(t *testing.T) {
 	f, err = OpenFile(FileConfig{Dir: dir})
 	must(t, err)
 	defer f.Close()
-	must(t, f.Report(Report{Aside: true, Ticket: 4, Pending: Pending{Change: changeOf("d", 1)}, Err: errors.New("x")}))
-	b, err := os.ReadFile(filepath.Join(dir, asideName))
+	must(t, f.Report(Report{Rejected: true, Ticket: 4, Pending: Pending{Change: changeOf("d", 1)}, Err: errors.New("x")}))
+	b, err := os.ReadFile(filepath.Join(dir, rejectedName))
 	must(t, err)
 	if lines := strings.Split(strings.TrimSpace(string(b)), "\n"); len(lines) != 3 || !strings.HasPrefix(lines[2], `{"ticket":4`) {
 		t.Errorf("got %q", lines)

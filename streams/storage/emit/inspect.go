@@ -77,8 +77,8 @@ func inspect(ctx context.Context, dir string, d disk, was bool) (in Inspection, 
 	case len(f.segments) == 0 && !was:
 		return in, fmt.Errorf("%s is no outbox: it has neither segments nor a lock", dir)
 	}
-	in = Inspection{Dir: dir, Segments: len(f.segments), Held: len(f.index), Undecided: f.stats.Undecided, Aside: f.stats.Aside,
-		Damage: append([]Damage{}, r.damage...), Unknown: []UnknownOutcome{}}
+	in = Inspection{Dir: dir, Segments: len(f.segments), Held: len(f.index), Undecided: f.stats.Undecided, Aside: f.stats.Rejected,
+		Damage: append([]Damage{}, r.lost...), Unknown: []UnknownOutcome{}}
 	for _, s := range f.segments {
 		in.Bytes += s.size
 	}
@@ -86,7 +86,7 @@ func inspect(ctx context.Context, dir string, d disk, was bool) (in Inspection, 
 		in.Torn += t.seg.size - int64(len(t.bytes))
 	}
 	for h := range f.Held() {
-		if h.Settled != 0 {
+		if h.Outcome != 0 {
 			continue
 		}
 		p, err := f.Read(h.Ticket)

@@ -16,9 +16,9 @@ import (
 )
 
 // boxed returns the segment of an outbox that has all kinds of notes.
-func boxed(t *testing.T) []byte {
+func outboxBytes(t *testing.T) []byte {
 	t.Helper()
-	d := newRAM()
+	d := newMemDisk()
 	f := fileOn(t, d)
 	a := intend(t, f, "a")
 	must(t, f.Content(a, Content{Size: 1}))
@@ -39,12 +39,12 @@ func boxed(t *testing.T) []byte {
 }
 
 // numberedNotes are where the notes of a segment end, and the tickets of their own that they have.
-type numberedNotes struct {
+type recordNumbers struct {
 	ends    []int
 	numbers []Ticket
 }
 
-func (r *numberedNotes) note(n note, at int64, size int32) error {
+func (r *recordNumbers) record(n segmentRecord, at int64, size int32) error {
 	r.ends = append(r.ends, int(at)+int(size))
 	number := Ticket(0)
 	switch n.kind {
@@ -57,13 +57,13 @@ func (r *numberedNotes) note(n note, at int64, size int32) error {
 	return nil
 }
 
-func (*numberedNotes) lost(int64, int64) error { return nil }
+func (*recordNumbers) damaged(int64, int64) error { return nil }
 
 // One bit at any place of an outbox is reported, with its bytes and the tickets around them, or stands where nobody can
 // know whether it was on disk. What is kept is what Salvage keeps. Inspect writes nothing.
 func TestInspectAtEveryBit(t *testing.T) {
-	good := boxed(t)
-	all := &numberedNotes{}
+	good := outboxBytes(t)
+	all := &recordNumbers{}
 	_, err := readSegment(good, true, all)
 	must(t, err)
 	sound, err := inspect(t.Context(), "x", diskOf(good), false)
@@ -126,7 +126,7 @@ func TestInspectAtEveryBit(t *testing.T) {
 		must(t, err)
 		unknown := 0
 		for h := range f.Held() {
-			if h.Settled == 0 {
+			if h.Outcome == 0 {
 				unknown++
 			}
 		}
@@ -207,7 +207,7 @@ func contents(t *testing.T, dir string) map[string]string {
 }
 
 // damagedBox makes an outbox of several segments, with a report, of which one note cannot be read.
-func damagedBox(t *testing.T) (dir string, want []string) {
+func damagedOutbox(t *testing.T) (dir string, want []string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "box")
 	f, err := OpenFile(FileConfig{Dir: dir, Segment: 400})
@@ -215,7 +215,7 @@ func damagedBox(t *testing.T) (dir string, want []string) {
 	for i := range 9 {
 		intend(t, f, fmt.Sprint(i))
 	}
-	must(t, f.Report(Report{Aside: true, Ticket: 1, Pending: Pending{Change: changeOf("z", 1)}, Err: errors.New("no")}))
+	must(t, f.Report(Report{Rejected: true, Ticket: 1, Pending: Pending{Change: changeOf("z", 1)}, Err: errors.New("no")}))
 	lost := ""
 	for i, s := range state(t, f) {
 		if i == 1 {
@@ -231,7 +231,7 @@ func damagedBox(t *testing.T) (dir string, want []string) {
 	name := filepath.Join(dir, segmentName(1))
 	b, err := os.ReadFile(name)
 	must(t, err)
-	b[notesOf(t, b)[0]+noteBytes] ^= 4
+	b[recordsOf(t, b)[0]+recordHeaderBytes] ^= 4
 	must(t, os.WriteFile(name, b, 0o600))
 	return dir, want
 }
@@ -242,7 +242,7 @@ func opened(t *testing.T, dir string) []string {
 	f, err := OpenFile(FileConfig{Dir: dir})
 	must(t, err)
 	defer f.Close()
-	if st := f.Stats(); st.Aside != 1 {
+	if st := f.Stats(); st.Rejected != 1 {
 		t.Errorf("got %+v, want the report", st)
 	}
 	return state(t, f)
@@ -250,7 +250,7 @@ func opened(t *testing.T, dir string) []string {
 
 // A damaged outbox is copied as far as it can be read; the old one is as it was. In place, the damaged segment is set aside.
 func TestSalvage(t *testing.T) {
-	dir, want := damagedBox(t)
+	dir, want := damagedOutbox(t)
 	was := contents(t, dir)
 	to := dir + ".salvaged"
 	in, err := Salvage(t.Context(), dir, to)
@@ -291,10 +291,10 @@ func TestSalvage(t *testing.T) {
 
 // A copy that is not whole never has the name of the new outbox: the caller gives up, or was killed before.
 func TestSalvageInterrupted(t *testing.T) {
-	dir, want := damagedBox(t)
+	dir, want := damagedOutbox(t)
 	to := dir + ".salvaged"
 	for checks := range 100 { // the context ends when it has been asked so often
-		ctx := &ending{Context: t.Context(), left: checks}
+		ctx := &endingContext{Context: t.Context(), left: checks}
 		_, err := Salvage(ctx, dir, to)
 		if err == nil {
 			if checks < 10 {
@@ -319,12 +319,12 @@ func TestSalvageInterrupted(t *testing.T) {
 }
 
 // An ending context ends when it has been asked so often whether it has.
-type ending struct {
+type endingContext struct {
 	context.Context
 	left int
 }
 
-func (c *ending) Err() error {
+func (c *endingContext) Err() error {
 	if c.left--; c.left < 0 {
 		return context.Canceled
 	}
@@ -333,14 +333,14 @@ func (c *ending) Err() error {
 
 // Whatever step of a salvage in place fails or is the last one of the process, the next salvage keeps as much.
 func TestSalvageInPlaceAtEveryStep(t *testing.T) {
-	bad := boxed(t)
-	bad[notesOf(t, bad)[3]+noteBytes] ^= 1 // the intent of b has no content any more
+	bad := outboxBytes(t)
+	bad[recordsOf(t, bad)[3]+recordHeaderBytes] ^= 1 // the intent of b has no content any more
 	salvage := func(c *FileConfig) { c.Salvage = true }
 	want := state(t, fileOn(t, diskOf(bad), salvage))
 	for _, how := range []mode{{}, {did: true}, {stop: true}, {stop: true, did: true}} {
 		for step := 1; ; step++ {
 			d := diskOf(bad)
-			d.failAt, d.stop, d.did = step, how.stop, how.did
+			d.failAt, d.stop, d.applied = step, how.stop, how.did
 			_, err := tryFile(d, salvage)
 			if d.steps < step {
 				must(t, err)
@@ -349,7 +349,7 @@ func TestSalvageInPlaceAtEveryStep(t *testing.T) {
 				}
 				break
 			}
-			left := d.left(false, nil)
+			left := d.after(false, nil)
 			if got := state(t, fileOn(t, left, salvage)); !slices.Equal(got, want) {
 				t.Fatalf("%+v, step %d: got %q, want %q", how, step, got, want)
 			}
@@ -363,23 +363,23 @@ func TestSalvageInPlaceAtEveryStep(t *testing.T) {
 // A program that opens a salvaged outbox looks up in the store what the lost notes would have said, and publishes what was
 // made, once.
 func TestSalvagedIsLookedUp(t *testing.T) {
-	d, m := newRAM(), memory(t)
+	d, m := newMemDisk(), memory(t)
 	w := durable(t, d, m)
 	w.topic.set(func(*pb.Change) (bool, error) { return false, errAway })
 	for i := range 5 {
 		must(t, w.putItem(fmt.Sprint(i), "x"))
 	}
 	b := segmentOf(t, d)
-	notes := &numberedNotes{}
+	notes := &recordNumbers{}
 	_, err := readSegment(b, true, notes)
 	must(t, err)
 	outcome := slices.Index(notes.numbers, 4) // of the second put
 	if outcome < 1 {
 		t.Fatalf("got tickets %v", notes.numbers)
 	}
-	b[notes.ends[outcome-1]+noteBytes] ^= 1
+	b[notes.ends[outcome-1]+recordHeaderBytes] ^= 1
 	salvaged := fileOn(t, diskOf(b), func(c *FileConfig) { c.Salvage = true })
-	w = durable(t, newRAM(), m, func(c *Config) { c.Outbox = salvaged })
+	w = durable(t, newMemDisk(), m, func(c *Config) { c.Outbox = salvaged })
 	must(t, w.s.Flush(t.Context()))
 	got := w.topic.take()
 	if len(got) != 5 || w.held() != 0 {

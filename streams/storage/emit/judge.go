@@ -29,7 +29,7 @@ func (v verdict) String() string { return [verdicts]string{"not_done", "done", "
 // unique, and whether the names of properties have no case.
 func judge(in Intent, came *Content, seen *pb.Change, can storage.Capabilities) verdict {
 	op, was := in.Draft.GetOp(), in.Before
-	then := since(was, seen, can.UniqueVersions)
+	then := compareContent(was, seen, can.UniqueVersions)
 	v := undecided
 	switch op {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE:
@@ -41,13 +41,13 @@ func judge(in Intent, came *Content, seen *pb.Change, can storage.Capabilities) 
 	case pb.Op_OP_CREATE_SPACE:
 		v = judgeCreate(in.Draft, was, seen)
 	case pb.Op_OP_DELETE_SPACE:
-		v = judgeGone(was, seen)
+		v = judgeDeleteSpace(was, seen)
 	case pb.Op_OP_SET_SPACE_PROPERTIES, pb.Op_OP_SET_ACL:
-		v = judgeSet(was, seen, func(c *pb.Change) bool {
+		v = judgeReplaced(was, seen, func(c *pb.Change) bool {
 			return maps.Equal(c.GetProperties(), in.Draft.GetProperties()) && maps.Equal(c.GetAcl(), in.Draft.GetAcl())
 		})
 	}
-	if in.Crowded && !certain(op, v, then, can.UniqueVersions) {
+	if in.Concurrent && !conclusive(op, v, then, can.UniqueVersions) {
 		return undecided // it may have been another's doing, or undone by another
 	}
 	return v
@@ -55,54 +55,54 @@ func judge(in Intent, came *Content, seen *pb.Change, can storage.Capabilities) 
 
 // certain reports whether a verdict holds although others were at work on the same item: a version
 // that was there before has not been replaced, unless by one of the same name, and bytes that are there were put.
-func certain(op pb.Op, v verdict, then fate, unique bool) bool {
+func conclusive(op pb.Op, v verdict, then contentState, unique bool) bool {
 	switch op {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE:
-		return v == done || then == kept && unique
+		return v == done || then == unchangedContent && unique
 	case pb.Op_OP_DELETE:
-		return then == kept && unique
+		return then == unchangedContent && unique
 	}
 	return false
 }
 
 // A fate is what became of the content that was there before.
-type fate uint8
+type contentState uint8
 
 const (
-	unclear  fate = iota // nothing was there or is, or it cannot be told
-	kept                 // it is there
-	replaced             // it was written since
+	unclearContent   contentState = iota // nothing was there or is, or it cannot be told
+	unchangedContent                     // it is there
+	replacedContent                      // it was written since
 )
 
 // since compares what was there with what is seen. Where versions are not unique, as an ETag
 // of the bytes is not, the same bytes may have been written anew: then time and properties
 // are compared too, and where no time is known, as of what was named in a condition, or the properties are not, it is
 // unclear.
-func since(was, seen *pb.Change, unique bool) fate {
+func compareContent(was, seen *pb.Change, unique bool) contentState {
 	switch {
 	case was == nil, seen == nil:
-		return unclear
+		return unclearContent
 	case was.GetVersion() != seen.GetVersion():
-		return replaced
+		return replacedContent
 	case unique:
-		return kept
-	case !dated(was), !dated(seen):
-		return unclear
+		return unchangedContent
+	case !hasTime(was), !hasTime(seen):
+		return unclearContent
 	case !was.GetTime().AsTime().Equal(seen.GetTime().AsTime()):
-		return replaced
+		return replacedContent
 	case was.GetPropertiesUnknown(), seen.GetPropertiesUnknown():
-		return unclear
+		return unclearContent
 	case was.GetMediaType() == seen.GetMediaType() && maps.Equal(was.GetProperties(), seen.GetProperties()):
-		return kept
+		return unchangedContent
 	}
-	return replaced
+	return replacedContent
 }
 
-func dated(c *pb.Change) bool { return c.GetTime() != nil && !c.GetTime().AsTime().IsZero() }
+func hasTime(c *pb.Change) bool { return c.GetTime() != nil && !c.GetTime().AsTime().IsZero() }
 
-func judgePut(was *pb.Change, came *Content, seen *pb.Change, then fate) verdict {
+func judgePut(was *pb.Change, came *Content, seen *pb.Change, then contentState) verdict {
 	switch {
-	case seen == nil && was == nil, then == kept:
+	case seen == nil && was == nil, then == unchangedContent:
 		return notDone
 	case seen == nil, came == nil: // gone by another's hand; nobody knows what came
 		return undecided
@@ -112,17 +112,17 @@ func judgePut(was *pb.Change, came *Content, seen *pb.Change, then fate) verdict
 		same = came.Digests.Compare(seen.GetDigests())
 	}
 	switch {
-	case same == digest.Agree && (was == nil || then == replaced):
+	case same == digest.Agree && (was == nil || then == replacedContent):
 		return done
-	case same == digest.Disagree && was != nil && then == unclear: // the bytes that were there are, and they are others
+	case same == digest.Disagree && was != nil && then == unclearContent: // the bytes that were there are, and they are others
 		return notDone
 	}
 	return undecided
 }
 
-func judgeDelete(was, seen *pb.Change, then fate) verdict {
+func judgeDelete(was, seen *pb.Change, then contentState) verdict {
 	switch {
-	case was == nil, then == kept:
+	case was == nil, then == unchangedContent:
 		return notDone
 	case seen == nil:
 		return done
@@ -130,7 +130,7 @@ func judgeDelete(was, seen *pb.Change, then fate) verdict {
 	return undecided // it may have been put anew since
 }
 
-func judgeGone(was, seen *pb.Change) verdict {
+func judgeDeleteSpace(was, seen *pb.Change) verdict {
 	if was == nil || seen != nil {
 		return notDone
 	}
@@ -147,21 +147,21 @@ func judgeCreate(draft, was, seen *pb.Change) verdict {
 	return undecided
 }
 
-func judgeProperties(draft, was, seen *pb.Change, then fate, folds bool) verdict {
+func judgeProperties(draft, was, seen *pb.Change, then contentState, folds bool) verdict {
 	same := func(c *pb.Change) bool {
 		return !c.GetPropertiesUnknown() && c.GetMediaType() == draft.GetMediaType() && sameProperties(c.GetProperties(), draft.GetProperties(), folds)
 	}
 	if was != nil && seen != nil && digest.Set(was.GetDigests()).Compare(seen.GetDigests()) == digest.Disagree {
 		return undecided // other bytes are there
 	}
-	if then == replaced && same(seen) {
+	if then == replacedContent && same(seen) {
 		return done // in a store where properties are written with the bytes
 	}
-	return judgeSet(was, seen, same)
+	return judgeReplaced(was, seen, same)
 }
 
 // judgeSet is for what replaces properties; same says whether they are as intended.
-func judgeSet(was, seen *pb.Change, same func(*pb.Change) bool) verdict {
+func judgeReplaced(was, seen *pb.Change, same func(*pb.Change) bool) verdict {
 	switch {
 	case was == nil:
 		return notDone // what is absent has none

@@ -132,7 +132,7 @@ func TestJudge(t *testing.T) {
 			}
 			draft.Op = tt.op
 			can := storage.Capabilities{UniqueVersions: !tt.etags, FoldsPropertyCase: tt.draft == upper}
-			got := judge(Intent{Draft: draft, Before: tt.was, Crowded: tt.crowded}, tt.came, tt.seen, can)
+			got := judge(Intent{Draft: draft, Before: tt.was, Concurrent: tt.crowded}, tt.came, tt.seen, can)
 			if got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}

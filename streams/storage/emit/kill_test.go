@@ -52,9 +52,9 @@ type published struct {
 }
 
 // flaky publishes to a file; of every 60 ms it is away for 20.
-type flaky struct{ log *storagetest.Journal }
+type flakyPublisher struct{ log *storagetest.Journal }
 
-func (p flaky) Publish(_ context.Context, messages ...schemas.Message) error {
+func (p flakyPublisher) Publish(_ context.Context, messages ...schemas.Message) error {
 	c := messages[0].Body.(*pb.Change)
 	if time.Now().UnixMilli()%60 < 20 && os.Getenv(drainEnv) == "" {
 		return errors.New("away")
@@ -65,36 +65,36 @@ func (p flaky) Publish(_ context.Context, messages ...schemas.Message) error {
 }
 
 // A deedDone is a line of what was done for certain: known from the store's answer, or seen at a start.
-type deedDone struct{ Op, Item, Version, Media string }
+type loggedMutation struct{ Op, Item, Version, Media string }
 
 // logging is a store that logs what it did.
-type logging struct {
+type loggingStore struct {
 	storage.Store
 	log *storagetest.Journal
 }
 
-func (l logging) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+func (l loggingStore) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
 	obj, err := l.Store.Put(ctx, space, item, r, o)
 	if err == nil {
-		err = l.log.Add(deedDone{"PUT", item, obj.Version, ""})
+		err = l.log.Add(loggedMutation{"PUT", item, obj.Version, ""})
 	}
 	return obj, err
 }
 
-func (l logging) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
+func (l loggingStore) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
 	d, err := l.Store.Delete(ctx, space, item, o)
 	if err == nil {
-		err = l.log.Add(deedDone{"DELETE", item, d.Object.Version, ""})
+		err = l.log.Add(loggedMutation{"DELETE", item, d.Object.Version, ""})
 	}
 	return d, err
 }
 
-func (l logging) SetProperties(
+func (l loggingStore) SetProperties(
 	ctx context.Context, space, item string, p storage.Properties, c storage.Condition,
 ) (storage.Object, error) {
 	o, err := l.Store.SetProperties(ctx, space, item, p, c)
 	if err == nil {
-		err = l.log.Add(deedDone{"SET", item, o.Version, p.MediaType})
+		err = l.log.Add(loggedMutation{"SET", item, o.Version, p.MediaType})
 	}
 	return o, err
 }
@@ -125,7 +125,7 @@ func child(ctx context.Context, dir string) error {
 		}
 		o, err := files.Stat(ctx, sp, o.Item)
 		if err == nil {
-			err = errors.Join(deeds.Add(deedDone{"PUT", o.Item, o.Version, ""}), deeds.Add(deedDone{"SET", o.Item, o.Version, o.Properties.MediaType}))
+			err = errors.Join(deeds.Add(loggedMutation{"PUT", o.Item, o.Version, ""}), deeds.Add(loggedMutation{"SET", o.Item, o.Version, o.Properties.MediaType}))
 		}
 		if err != nil {
 			return err
@@ -135,7 +135,7 @@ func child(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	s, err := New(logging{files, deeds}, Config{Account: "acme", Store: "1", Outbox: outbox, Retry: 10 * time.Millisecond, Wait: 20 * time.Millisecond}, flaky{out})
+	s, err := New(loggingStore{files, deeds}, Config{Account: "acme", Store: "1", Outbox: outbox, Retry: 10 * time.Millisecond, Wait: 20 * time.Millisecond}, flakyPublisher{out})
 	if err != nil {
 		return err
 	}
@@ -231,11 +231,11 @@ func runChild(t *testing.T, dir string, progress bool, after time.Duration, env 
 func checkKilled(t *testing.T, dir string, kills int) {
 	t.Helper()
 	told := storagetest.Journaled[published](t, filepath.Join(dir, "changes"), kills)
-	deeds := map[deedDone]bool{}
-	for _, d := range storagetest.Journaled[deedDone](t, filepath.Join(dir, "deeds"), kills) {
+	deeds := map[loggedMutation]bool{}
+	for _, d := range storagetest.Journaled[loggedMutation](t, filepath.Join(dir, "deeds"), kills) {
 		deeds[d] = true
 	}
-	ids, toldOf := map[string]bool{}, map[deedDone]string{}
+	ids, toldOf := map[string]bool{}, map[loggedMutation]string{}
 	newest := map[string]published{} // by item
 	unknown := map[string]int{}      // reports, by item
 	for _, l := range storagetest.Journaled[struct{ Intent struct{ Item string } }](t, filepath.Join(dir, "outbox", undecidedName), kills) {
@@ -248,7 +248,7 @@ func checkKilled(t *testing.T, dir string, kills int) {
 			continue
 		}
 		ids[c.ID] = true
-		d := deedDone{"PUT", c.Item, c.Version, ""}
+		d := loggedMutation{"PUT", c.Item, c.Version, ""}
 		switch c.Op {
 		case "OP_DELETE":
 			d.Op = "DELETE"
@@ -264,7 +264,7 @@ func checkKilled(t *testing.T, dir string, kills int) {
 		}
 		toldOf[d] = c.ID
 		// A delete that was killed is known from the item being gone.
-		if !deeds[d] && (d.Op != "DELETE" || !deeds[deedDone{"PUT", d.Item, d.Version, ""}]) && !sweep {
+		if !deeds[d] && (d.Op != "DELETE" || !deeds[loggedMutation{"PUT", d.Item, d.Version, ""}]) && !sweep {
 			t.Errorf("%+v was told and not done", c)
 		}
 		last := newest[c.Item]
@@ -298,17 +298,17 @@ func checkKilled(t *testing.T, dir string, kills int) {
 }
 
 // checkStore looks for the Change of all that is there, and that what is told of as deleted is not.
-func checkStore(t *testing.T, dir string, told map[deedDone]string) {
+func checkStore(t *testing.T, dir string, told map[loggedMutation]string) {
 	t.Helper()
 	s, err := file.Open(file.Config{ID: "1", Root: filepath.Join(dir, "store"), ReadOnly: true})
 	must(t, err)
 	defer s.Close()
 	for o, err := range s.List(t.Context(), sp, "") {
 		must(t, err)
-		if told[deedDone{"PUT", o.Item, o.Version, ""}] == "" {
+		if told[loggedMutation{"PUT", o.Item, o.Version, ""}] == "" {
 			t.Errorf("%s is there in version %s, and was not told", o.Item, o.Version)
 		}
-		if told[deedDone{"DELETE", o.Item, o.Version, ""}] != "" {
+		if told[loggedMutation{"DELETE", o.Item, o.Version, ""}] != "" {
 			t.Errorf("%s is there in version %s, and was told as deleted", o.Item, o.Version)
 		}
 	}

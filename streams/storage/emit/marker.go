@@ -11,7 +11,7 @@ import (
 )
 
 // known returns an error unless a reading of the store's marker that began no earlier than since was right.
-func (s *Store) known(ctx context.Context, since time.Time) error {
+func (s *Store) checkMarker(ctx context.Context, since time.Time) error {
 	if s.cfg.Unmarked {
 		return nil
 	}
@@ -23,19 +23,19 @@ func (s *Store) known(ctx context.Context, since time.Time) error {
 
 // certain returns an error if what was before is absent in a store that does not show its marker now: it would be taken
 // for a proof that nothing was changed.
-func (s *Store) certain(ctx context.Context, before *pb.Change) error {
+func (s *Store) checkAbsence(ctx context.Context, before *pb.Change) error {
 	if before != nil {
 		return nil
 	}
-	return storage.NotApplied(s.known(ctx, time.Now()))
+	return storage.NotApplied(s.checkMarker(ctx, time.Now()))
 }
 
 // believed returns err, unless it says that something is absent in a store that does not show its marker now.
-func (s *Store) believed(ctx context.Context, err error) error {
+func (s *Store) confirmAbsence(ctx context.Context, err error) error {
 	if !errors.Is(err, storage.ErrNotFound) && !errors.Is(err, storage.ErrNoSpace) {
 		return err
 	}
-	unknown := s.known(ctx, time.Now())
+	unknown := s.checkMarker(ctx, time.Now())
 	switch {
 	case unknown == nil:
 		return err

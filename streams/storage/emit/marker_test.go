@@ -24,9 +24,9 @@ func TestNothingIsWrittenWithoutMarker(t *testing.T) {
 		"marker of another":    {mark: "2", want: storage.ErrWrongMarker},
 		"marker is unreadable": {mark: "1", fault: []storagetest.Fault{{Method: "Marker"}}, want: storagetest.ErrFault},
 	} {
-		for method, m := range deeds() {
+		for method, m := range testMutations() {
 			t.Run(name+" "+method, func(t *testing.T) {
-				w, _ := newDeedWorld(t)
+				w, _ := newMutationWorld(t)
 				w.mem.Mark(tt.mark)
 				w.faulty.Script(tt.fault...)
 				if n := len(w.faulty.Calls()); n > 0 {
@@ -61,9 +61,9 @@ func TestMarkerIsReadOnce(t *testing.T) {
 
 // Once Config.Unmarked says that the store has no marker, none is asked for, not for what is absent either.
 func TestUnmarked(t *testing.T) {
-	for method, m := range deeds() {
+	for method, m := range testMutations() {
 		t.Run(method, func(t *testing.T) {
-			w, _ := newDeedWorld(t)
+			w, _ := newMutationWorld(t)
 			w.mem.Mark("")
 			w.s.cfg.Unmarked = true
 			must(t, m.call(w))
@@ -118,7 +118,7 @@ func TestMarkerGoesMissing(t *testing.T) {
 		"DeleteSpace": func(w *world) error { return w.s.DeleteSpace(w.t.Context(), none) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, _ := newDeedWorld(t)
+			w, _ := newMutationWorld(t)
 			must(t, w.putItem("first", "x"))
 			w.topic.take()
 			w.mem.Mark("")
@@ -158,7 +158,7 @@ func TestMutationIsLookedIntoInItsOwnStore(t *testing.T) {
 		"empty from the look":    {"100", storage.ErrNoMarker},
 		"empty until the look":   {"001", storage.ErrNoMarker},
 	} {
-		for method, m := range deeds() {
+		for method, m := range testMutations() {
 			for _, done := range []bool{false, true} {
 				if method == "Put" && !done {
 					continue // no byte came, which proves it
@@ -171,8 +171,8 @@ func TestMutationIsLookedIntoInItsOwnStore(t *testing.T) {
 	}
 }
 
-func testLookAt(t *testing.T, method string, m testDeed, done bool, shown string, want error) {
-	w, _ := newDeedWorld(t)
+func testLookAt(t *testing.T, method string, m testMutation, done bool, shown string, want error) {
+	w, _ := newMutationWorld(t)
 	stores := map[byte]storage.Store{'1': w.mem, '2': otherStore(t), '0': emptyStore(t)}
 	at := &mountPoint{w.mem}
 	w.faulty = storagetest.NewFaulty(at)

@@ -11,7 +11,7 @@ import (
 // Metrics counts what the Stores of one process emit. Nil counts nothing.
 type Metrics struct {
 	publishes, resolved *prometheus.CounterVec
-	aside               *prometheus.CounterVec
+	rejections          *prometheus.CounterVec
 	fsync               *prometheus.HistogramVec
 	descs               descriptions
 
@@ -35,9 +35,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return prometheus.NewDesc(prometheus.BuildFQName("millrace", "emit", name), help, labels, nil)
 	}
 	m := &Metrics{
-		publishes: counter("publishes_total", "Attempts to publish a Change.", "result"),
-		resolved:  counter("resolved_total", "Mutations that were looked into since nobody knew what came of them.", "outcome"),
-		aside:     counter("aside_total", "Changes that were refused for good."),
+		publishes:  counter("publishes_total", "Attempts to publish a Change.", "result"),
+		resolved:   counter("resolved_total", "Mutations that were looked into since nobody knew what came of them.", "outcome"),
+		rejections: counter("aside_total", "Changes that were refused for good."),
 		fsync: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "millrace", Subsystem: "emit", Name: "fsync_seconds", Help: "How long the outbox took to have its notes on disk.",
 			Buckets: []float64{.0001, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5},
@@ -50,7 +50,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			aside:     desc("outbox_aside", "Reports of Changes that were refused for good."),
 		},
 	}
-	reg.MustRegister(m.publishes, m.resolved, m.aside, m.fsync, m)
+	reg.MustRegister(m.publishes, m.resolved, m.rejections, m.fsync, m)
 	return m
 }
 
@@ -74,7 +74,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		gauge(m.descs.bytes, float64(st.Bytes))
 		gauge(m.descs.oldest, s.oldestAge().Seconds())
 		gauge(m.descs.undecided, float64(st.Undecided))
-		gauge(m.descs.aside, float64(st.Aside))
+		gauge(m.descs.aside, float64(st.Rejected))
 	}
 }
 
@@ -88,9 +88,9 @@ func (s *Store) oldestAge() time.Duration {
 			oldest = t
 		}
 	}
-	for _, l := range s.lanes {
-		if len(l.queue) > 0 {
-			first(l.queue[0].began)
+	for _, l := range s.queues {
+		if len(l.changes) > 0 {
+			first(l.changes[0].began)
 		}
 		if len(l.orphans) > 0 {
 			first(l.orphans[0].began)
@@ -104,8 +104,8 @@ func (s *Store) oldestAge() time.Duration {
 
 // counters are those of one Store. Its methods may be called on nil.
 type counters struct {
-	ok, bad, aside prometheus.Counter
-	verdicts       [verdicts]prometheus.Counter
+	publishOK, publishFailed, rejections prometheus.Counter
+	verdicts                             [verdicts]prometheus.Counter
 }
 
 // add counts for a Store from now on; what it counts is there at 0.
@@ -119,8 +119,8 @@ func (m *Metrics) add(s *Store) *counters {
 	m.stores = slices.DeleteFunc(m.stores, func(x *Store) bool { return x.cfg.Account == account && x.cfg.Store == store })
 	m.stores = append(m.stores, s)
 	c := &counters{
-		ok: m.publishes.WithLabelValues(account, store, "ok"), bad: m.publishes.WithLabelValues(account, store, "failed"),
-		aside: m.aside.WithLabelValues(account, store),
+		publishOK: m.publishes.WithLabelValues(account, store, "ok"), publishFailed: m.publishes.WithLabelValues(account, store, "failed"),
+		rejections: m.rejections.WithLabelValues(account, store),
 	}
 	for v := range verdicts {
 		c.verdicts[v] = m.resolved.WithLabelValues(account, store, v.String())
@@ -132,25 +132,25 @@ func (m *Metrics) add(s *Store) *counters {
 	return c
 }
 
-func (c *counters) published() {
+func (c *counters) countPublished() {
 	if c != nil {
-		c.ok.Inc()
+		c.publishOK.Inc()
 	}
 }
 
-func (c *counters) failed() {
+func (c *counters) countFailed() {
 	if c != nil {
-		c.bad.Inc()
+		c.publishFailed.Inc()
 	}
 }
 
-func (c *counters) putAside() {
+func (c *counters) countRejected() {
 	if c != nil {
-		c.aside.Inc()
+		c.rejections.Inc()
 	}
 }
 
-func (c *counters) resolved(v verdict) {
+func (c *counters) countResolved(v verdict) {
 	if c != nil {
 		c.verdicts[v].Inc()
 	}

@@ -22,23 +22,23 @@ import (
 // Put implements storage.Store. It emits ADD, or UPDATE where something was there.
 func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
 	var obj storage.Object
-	err := s.onItem(ctx, space, item, o.Condition, func(m *mutation, before *pb.Change) error {
+	err := s.mutateItem(ctx, space, item, o.Condition, func(m *mutation, before *pb.Change) error {
 		op := pb.Op_OP_ADD
 		if before != nil {
 			op = pb.Op_OP_UPDATE
 		}
 		in := Intent{Draft: s.draft(ctx, op, space, item), Before: before}
 		in.Draft.MediaType, in.Draft.Properties = o.Properties.MediaType, maps.Clone(o.Properties.User)
-		o.Compute = s.with(o.Compute)
-		o.Verify = s.watched(m, o.Verify)
+		o.Compute = s.withDigests(o.Compute)
+		o.Verify = s.verifyAndRecord(m, o.Verify)
 		return s.mutate(ctx, m, in, func() (*pb.Change, error) {
 			var err error
 			if obj, err = s.inner.Put(ctx, space, item, r, o); err != nil {
 				return nil, err
 			}
-			c := stored(in.Draft, obj)
-			if m.came != nil {
-				c.Digests = maps.Clone(m.came.Digests) // and not what was told beside them
+			c := putChange(in.Draft, obj)
+			if m.streamed != nil {
+				c.Digests = maps.Clone(m.streamed.Digests) // and not what was told beside them
 			}
 			return c, nil
 		})
@@ -47,7 +47,7 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 }
 
 // watched has it noted what was streamed, before it becomes visible.
-func (s *Store) watched(m *mutation, verify func(digest.Set, int64) error) func(digest.Set, int64) error {
+func (s *Store) verifyAndRecord(m *mutation, verify func(digest.Set, int64) error) func(digest.Set, int64) error {
 	return func(d digest.Set, size int64) error {
 		if verify != nil {
 			if err := verify(d, size); err != nil {
@@ -58,14 +58,14 @@ func (s *Store) watched(m *mutation, verify func(digest.Set, int64) error) func(
 		if err := s.cfg.Outbox.Content(m.ticket, came); err != nil {
 			return fmt.Errorf("note what came: %w", err)
 		}
-		m.came = &came
+		m.streamed = &came
 		return nil
 	}
 }
 
 // stored returns the Change that tells of o.
-func stored(draft *pb.Change, o storage.Object) *pb.Change {
-	c := by(draft, record.Content(schemas.CopyOf(draft), o))
+func putChange(draft *pb.Change, o storage.Object) *pb.Change {
+	c := attributed(draft, record.Content(schemas.CopyOf(draft), o))
 	c.Op = draft.GetOp()
 	return c
 }
@@ -73,8 +73,8 @@ func stored(draft *pb.Change, o storage.Object) *pb.Change {
 // SetProperties implements storage.Store. It emits SET_PROPERTIES.
 func (s *Store) SetProperties(ctx context.Context, space, item string, p storage.Properties, c storage.Condition) (storage.Object, error) {
 	var obj storage.Object
-	err := s.onItem(ctx, space, item, storage.Condition{}, func(m *mutation, before *pb.Change) error {
-		if err := s.certain(ctx, before); err != nil {
+	err := s.mutateItem(ctx, space, item, storage.Condition{}, func(m *mutation, before *pb.Change) error {
+		if err := s.checkAbsence(ctx, before); err != nil {
 			return err
 		}
 		in := Intent{Draft: s.draft(ctx, pb.Op_OP_SET_PROPERTIES, space, item), Before: before}
@@ -84,7 +84,7 @@ func (s *Store) SetProperties(ctx context.Context, space, item string, p storage
 			if obj, err = s.inner.SetProperties(ctx, space, item, p, c); err != nil {
 				return nil, err
 			}
-			return s.undated(stored(in.Draft, obj)), nil
+			return s.stampNow(putChange(in.Draft, obj)), nil
 		})
 	})
 	return obj, err
@@ -93,8 +93,8 @@ func (s *Store) SetProperties(ctx context.Context, space, item string, p storage
 // Delete implements storage.Store. It emits DELETE.
 func (s *Store) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
 	var d storage.Deleted
-	err := s.onItem(ctx, space, item, storage.Condition{}, func(m *mutation, before *pb.Change) error {
-		if err := s.certain(ctx, before); err != nil {
+	err := s.mutateItem(ctx, space, item, storage.Condition{}, func(m *mutation, before *pb.Change) error {
+		if err := s.checkAbsence(ctx, before); err != nil {
 			return err
 		}
 		in := Intent{Draft: s.draft(ctx, pb.Op_OP_DELETE, space, item), Before: before}
@@ -103,34 +103,34 @@ func (s *Store) Delete(ctx context.Context, space, item string, o storage.Delete
 			if d, err = s.inner.Delete(ctx, space, item, o); err != nil {
 				return nil, err
 			}
-			return by(in.Draft, record.Delete(schemas.CopyOf(in.Draft), d)), nil
+			return attributed(in.Draft, record.Delete(schemas.CopyOf(in.Draft), d)), nil
 		})
 	})
 	return d, err
 }
 
 // by gives c what a draft says of who and which way.
-func by(draft, c *pb.Change) *pb.Change {
+func attributed(draft, c *pb.Change) *pb.Change {
 	c.User, c.Agent, c.Origin, c.Sequence = draft.GetUser(), draft.GetAgent(), draft.GetOrigin(), draft.GetSequence()
 	return c
 }
 
 // onItem calls f with a mutation that is known, and with what is there.
-func (s *Store) onItem(
+func (s *Store) mutateItem(
 	ctx context.Context, space, item string, c storage.Condition, f func(m *mutation, before *pb.Change) error,
 ) (err error) {
 	if err := errors.Join(storage.CheckSpace(space), storage.CheckItem(item)); err != nil {
 		return storage.NotApplied(retry.Permanent(err))
 	}
-	if err := s.known(ctx, time.Time{}); err != nil {
+	if err := s.checkMarker(ctx, time.Time{}); err != nil {
 		return storage.NotApplied(err)
 	}
-	defer func() { err = s.believed(ctx, err) }()
+	defer func() { err = s.confirmAbsence(ctx, err) }()
 	m, err := s.begin(ctx, s.key(space, item))
 	if err != nil {
 		return storage.NotApplied(err)
 	}
-	defer s.leaveOff(m)
+	defer s.abandon(m)
 	before, err := s.before(ctx, space, item, c)
 	if err != nil {
 		return storage.NotApplied(err)
@@ -161,37 +161,37 @@ func (s *Store) before(ctx context.Context, space, item string, c storage.Condit
 
 // CreateSpace implements storage.Store. It emits CREATE_SPACE.
 func (s *Store) CreateSpace(ctx context.Context, space storage.Space) error {
-	return s.onSpace(ctx, pb.Op_OP_CREATE_SPACE, space, func() error { return s.inner.CreateSpace(ctx, space) })
+	return s.mutateSpace(ctx, pb.Op_OP_CREATE_SPACE, space, func() error { return s.inner.CreateSpace(ctx, space) })
 }
 
 // SetSpace implements storage.Store. It emits SET_ACL where only the ACL changes, else
 // SET_SPACE_PROPERTIES; both carry all of both.
 func (s *Store) SetSpace(ctx context.Context, space storage.Space) error {
-	return s.onSpace(ctx, pb.Op_OP_SET_SPACE_PROPERTIES, space, func() error { return s.inner.SetSpace(ctx, space) })
+	return s.mutateSpace(ctx, pb.Op_OP_SET_SPACE_PROPERTIES, space, func() error { return s.inner.SetSpace(ctx, space) })
 }
 
 // DeleteSpace implements storage.Store. It emits DELETE_SPACE.
 func (s *Store) DeleteSpace(ctx context.Context, space string) error {
-	return s.onSpace(ctx, pb.Op_OP_DELETE_SPACE, storage.Space{Name: space}, func() error { return s.inner.DeleteSpace(ctx, space) })
+	return s.mutateSpace(ctx, pb.Op_OP_DELETE_SPACE, storage.Space{Name: space}, func() error { return s.inner.DeleteSpace(ctx, space) })
 }
 
-func (s *Store) onSpace(ctx context.Context, op pb.Op, space storage.Space, call func() error) (err error) {
+func (s *Store) mutateSpace(ctx context.Context, op pb.Op, space storage.Space, call func() error) (err error) {
 	if err := storage.CheckSpace(space.Name); err != nil {
 		return storage.NotApplied(retry.Permanent(err))
 	}
-	if err := s.known(ctx, time.Time{}); err != nil {
+	if err := s.checkMarker(ctx, time.Time{}); err != nil {
 		return storage.NotApplied(err)
 	}
-	defer func() { err = s.believed(ctx, err) }()
+	defer func() { err = s.confirmAbsence(ctx, err) }()
 	m, err := s.begin(ctx, s.key(space.Name, ""))
 	if err != nil {
 		return storage.NotApplied(err)
 	}
-	defer s.leaveOff(m)
+	defer s.abandon(m)
 	was, err := s.inner.StatSpace(ctx, space.Name)
 	absent := errors.Is(err, storage.ErrNoSpace)
 	if absent && op != pb.Op_OP_SET_SPACE_PROPERTIES {
-		err = s.known(ctx, time.Now())
+		err = s.checkMarker(ctx, time.Now())
 		absent = err == nil
 	}
 	if err != nil && (!absent || op == pb.Op_OP_SET_SPACE_PROPERTIES) {
@@ -209,7 +209,7 @@ func (s *Store) onSpace(ctx context.Context, op pb.Op, space storage.Space, call
 		if err := call(); err != nil {
 			return nil, err
 		}
-		return s.undated(proto.CloneOf(in.Draft)), nil
+		return s.stampNow(proto.CloneOf(in.Draft)), nil
 	})
 }
 
@@ -224,10 +224,10 @@ func spaceChange(draft *pb.Change, o storage.Space) *pb.Change {
 // undated gives a Change that the store does not date the emitter's time. Two changes of one item or space never have
 // the same, and none is dated ahead of the clock, by which the store may date the next one: a Change waits until the
 // millisecond of the one before it is over.
-func (s *Store) undated(c *pb.Change) *pb.Change { return s.datedFrom(time.Time{}, c) }
+func (s *Store) stampNow(c *pb.Change) *pb.Change { return s.stampFrom(time.Time{}, c) }
 
 // datedFrom is undated for a Change of what was so at a time; zero is now.
-func (s *Store) datedFrom(from time.Time, c *pb.Change) *pb.Change {
+func (s *Store) stampFrom(from time.Time, c *pb.Change) *pb.Change {
 	key := s.key(c.GetSpace(), c.GetItem())
 	for before := (time.Time{}); ; {
 		now := s.cfg.Now()
@@ -235,7 +235,7 @@ func (s *Store) datedFrom(from time.Time, c *pb.Change) *pb.Change {
 		if from.IsZero() {
 			least = now
 		}
-		at, ok := s.date(key, least.UnixMilli(), now.UnixMilli(), now.Equal(before)) // a clock that stands still is not waited for
+		at, ok := s.nextTime(key, least.UnixMilli(), now.UnixMilli(), now.Equal(before)) // a clock that stands still is not waited for
 		if ok {
 			c.Time = record.Time(time.UnixMilli(at))
 			return c
@@ -247,27 +247,27 @@ func (s *Store) datedFrom(from time.Time, c *pb.Change) *pb.Change {
 
 // longestAhead is how many milliseconds a clock may be behind the last Change to be waited for: one that was set back
 // further is not.
-const longestAhead = 1000
+const maxAhead = 1000
 
 // date returns the time in ms of the next Change of a key, least or later, and whether it is taken: unless always, it is
 // not while the last Change of the key has it be ahead of the clock.
-func (s *Store) date(key string, least, now int64, always bool) (at int64, ok bool) {
+func (s *Store) nextTime(key string, least, now int64, always bool) (at int64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.times) > 1<<12 {
-		maps.DeleteFunc(s.times, func(_ string, t int64) bool { return t < now })
+	if len(s.lastTimes) > 1<<12 {
+		maps.DeleteFunc(s.lastTimes, func(_ string, t int64) bool { return t < now })
 	}
-	at = max(least, s.times[key]+1)
-	if ahead := at - now; at > least && ahead > 0 && ahead <= longestAhead && !always {
+	at = max(least, s.lastTimes[key]+1)
+	if ahead := at - now; at > least && ahead > 0 && ahead <= maxAhead && !always {
 		return at, false
 	}
-	s.times[key] = at
+	s.lastTimes[key] = at
 	return at, true
 }
 
 // lookTime bounds how long a failed call is looked into, and an outcome is noted, when
 // the caller has gone.
-const lookTime = 10 * time.Second
+const resolveTimeout = 10 * time.Second
 
 // mutate makes one mutation and tells of it: size, intent, call, outcome, publish, done.
 func (s *Store) mutate(ctx context.Context, m *mutation, in Intent, call func() (*pb.Change, error)) error {
@@ -278,28 +278,28 @@ func (s *Store) mutate(ctx context.Context, m *mutation, in Intent, call func() 
 		return storage.NotApplied(fmt.Errorf("note the intent: %w", err))
 	}
 	change, err := call()
-	err = ofCall(ctx, err)
-	if op := in.Draft.GetOp(); m.came == nil && (op == pb.Op_OP_ADD || op == pb.Op_OP_UPDATE) {
+	err = dropForeignMark(ctx, err)
+	if op := in.Draft.GetOp(); m.streamed == nil && (op == pb.Op_OP_ADD || op == pb.Op_OP_UPDATE) {
 		err = storage.NotApplied(err) // the bytes were never judged to be good
 	}
 	// From here on what was done must be noted, also when the caller has gone.
-	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime)
+	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), resolveTimeout)
 	defer cancel()
 	switch {
 	case err == nil:
-		return s.done(ctx, late, m, record.Seal(change))
+		return s.complete(ctx, late, m, record.Seal(change))
 	case storage.IsNotApplied(err): // anything else in its chain may have been found after a step that others see
 		if _, noted := s.cfg.Outbox.Outcome(m.ticket, nil); noted != nil {
-			s.unnoted(m.ticket)
+			s.deferDone(m.ticket)
 		}
 		s.end(m)
 		return err
 	}
 	// Whatever comes of it: the store said that it failed.
 	s.orphan(m)
-	lerr := s.resolveAll(late, m.lane)
-	if m.entry != nil && lerr == nil {
-		lerr = s.tell(late, m)
+	lerr := s.resolveAll(late, m.queue)
+	if m.queued != nil && lerr == nil {
+		lerr = s.publishNow(late, m)
 	}
 	if lerr != nil {
 		err = fmt.Errorf("%w; and look what was done: %v", err, lerr) //nolint:errorlint // its marks and class are not of this call
@@ -309,7 +309,7 @@ func (s *Store) mutate(ctx context.Context, m *mutation, in Intent, call func() 
 
 // ofCall returns the error of a call without the mark of the error that ended ctx, as that of another call of its
 // group: it proves nothing of this one.
-func ofCall(ctx context.Context, err error) error {
+func dropForeignMark(ctx context.Context, err error) error {
 	if ctx.Err() == nil || !storage.IsNotApplied(context.Cause(ctx)) || !storage.IsNotApplied(err) {
 		return err
 	}
@@ -319,7 +319,7 @@ func ofCall(ctx context.Context, err error) error {
 // intend notes the intent of a mutation.
 func (s *Store) intend(ctx context.Context, m *mutation, in Intent) error {
 	s.mu.Lock()
-	in.Crowded, in.Began = m.crowded, s.cfg.Now()
+	in.Concurrent, in.Began = m.concurrent, s.cfg.Now()
 	s.mu.Unlock()
 	ticket, err := s.cfg.Outbox.Intend(ctx, in)
 	s.mu.Lock()
@@ -328,20 +328,20 @@ func (s *Store) intend(ctx context.Context, m *mutation, in Intent) error {
 		return err
 	}
 	m.ticket, m.began = ticket, in.Began
-	s.arrange(m.lane) // what was ready may have to wait for it now
+	s.reschedule(m.queue) // what was ready may have to wait for it now
 	return nil
 }
 
 // done notes the Change of a mutation that was made, and tells of it. Late outlives ctx.
-func (s *Store) done(ctx, late context.Context, m *mutation, c *pb.Change) error {
+func (s *Store) complete(ctx, late context.Context, m *mutation, c *pb.Change) error {
 	settled, noted := s.cfg.Outbox.Outcome(m.ticket, c)
 	again := !rebuildable(c) // after a crash it would be told as another Change
 	if noted == nil && again {
 		noted = s.cfg.Outbox.Safe(late)
 	}
-	s.settle(m, settled, c, noted != nil && again)
+	s.enqueue(m, settled, c, noted != nil && again)
 	if noted == nil && s.cfg.Outbox.Durable() {
-		told, err := s.tellSoon(ctx, m)
+		told, err := s.awaitPublish(ctx, m)
 		if told {
 			return err
 		}
@@ -351,7 +351,7 @@ func (s *Store) done(ctx, late context.Context, m *mutation, c *pb.Change) error
 		}
 	}
 	// Where it is told now, it need not be noted.
-	if err := s.tell(ctx, m); err != nil {
+	if err := s.publishNow(ctx, m); err != nil {
 		return &NotPublishedError{c, errors.Join(err, noted)}
 	}
 	return nil
@@ -370,7 +370,7 @@ func rebuildable(c *pb.Change) bool {
 // what the store will say.
 func (s *Store) fits(draft *pb.Change) error {
 	c := draft.CloneVT()
-	c.Id, c.Version, c.Etag, c.Digests = s.longest.GetId(), s.longest.GetVersion(), s.longest.GetEtag(), s.longest.GetDigests()
+	c.Id, c.Version, c.Etag, c.Digests = s.largestFields.GetId(), s.largestFields.GetVersion(), s.largestFields.GetEtag(), s.largestFields.GetDigests()
 	c.Size, c.Provenance, c.Time = 1<<50, pb.Provenance_PROVENANCE_VERIFIED, record.Time(s.cfg.Now())
 	if _, err := schemas.Encode(schemas.Message{Topic: schemas.Changes, Body: c}); err != nil {
 		return retry.Permanent(err)
@@ -379,11 +379,11 @@ func (s *Store) fits(draft *pb.Change) error {
 }
 
 // longestSaid returns what stores may say of an item, as long as it gets.
-func (s *Store) longestSaid() *pb.Change {
+func (s *Store) largestReported() *pb.Change {
 	c := &pb.Change{
 		Id: strings.Repeat("0", 32), Version: strings.Repeat("v", 1024), Etag: strings.Repeat("e", 1024), Digests: map[string]string{},
 	}
-	for _, alg := range s.with([]string{digest.SHA1}) {
+	for _, alg := range s.withDigests([]string{digest.SHA1}) {
 		c.Digests[alg] = strings.Repeat("0", digest.HexLen(alg))
 	}
 	return c

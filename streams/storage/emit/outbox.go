@@ -30,7 +30,7 @@ type Intent struct {
 	Began time.Time
 	// Crowded: other mutations of the same item were under way meanwhile, so Before may not be
 	// what this one found.
-	Crowded bool
+	Concurrent bool
 }
 
 // A Content is what was streamed.
@@ -41,22 +41,22 @@ type Content struct {
 
 // A Pending is what an Outbox knows of a mutation that is not told of.
 type Pending struct {
-	Intent Intent   // zero once there is a Change
-	Came   *Content // what was streamed, where that was noted
-	Change *pb.Change
+	Intent   Intent   // zero once there is a Change
+	Streamed *Content // what was streamed, where that was noted
+	Change   *pb.Change
 	// Settled is when Change was noted; 0: it was not.
-	Settled Ticket
+	Outcome Ticket
 }
 
 // A Held is one mutation in an Outbox, in short.
-type Held struct {
-	Ticket  Ticket
-	Key     string    // of the item
-	Began   time.Time // as in its Intent
-	Crowded bool
+type Summary struct {
+	Ticket     Ticket
+	Key        string    // of the item
+	Began      time.Time // as in its Intent
+	Concurrent bool
 	// Settled is when its outcome was noted, and Time that of its Change; zero where nobody
 	// knows yet what came of it.
-	Settled Ticket
+	Outcome Ticket
 	Time    time.Time
 }
 
@@ -65,7 +65,7 @@ type Report struct {
 	// Aside: Pending.Change was refused for good, which Err says. Otherwise nobody can say
 	// whether what was intended was done, and Pending.Change is what is seen; nil where that
 	// tells nothing.
-	Aside bool
+	Rejected bool
 	Ticket
 	Pending
 	Err error
@@ -75,7 +75,7 @@ type Report struct {
 type Stats struct {
 	Held      int   // mutations
 	Bytes     int64 // of them
-	Aside     int   // reports that are kept, by kind
+	Rejected  int   // reports that are kept, by kind
 	Undecided int
 	Err       error // why nothing is noted any more
 }
@@ -88,7 +88,7 @@ type Outbox interface {
 	// Durable reports whether what is in it outlives the process.
 	Durable() bool
 	// Held returns all that is held, oldest first.
-	Held() iter.Seq[Held]
+	Held() iter.Seq[Summary]
 	// Read returns what is known of a mutation.
 	Read(t Ticket) (Pending, error)
 }
@@ -170,7 +170,7 @@ func (m *Memory) Content(t Ticket, c Content) error {
 	defer m.mu.Unlock()
 	r, err := m.find(t)
 	if err == nil {
-		r.Came = &c
+		r.Streamed = &c
 	}
 	return err
 }
@@ -186,7 +186,7 @@ func (m *Memory) Outcome(t Ticket, c *pb.Change) (Ticket, error) {
 	case c == nil:
 		delete(m.held, t)
 	default:
-		r.Change, r.Settled = c, m.last
+		r.Change, r.Outcome = c, m.last
 	}
 	return m.last, err
 }
@@ -206,28 +206,28 @@ func (m *Memory) Done(t Ticket) error {
 func (m *Memory) Report(r Report) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.stats.count(r.Aside)
+	m.stats.count(r.Rejected)
 	return nil
 }
 
 func (s *Stats) count(aside bool) {
 	if aside {
-		s.Aside++
+		s.Rejected++
 	} else {
 		s.Undecided++
 	}
 }
 
 // Held implements Outbox.
-func (m *Memory) Held() iter.Seq[Held] {
-	return func(yield func(Held) bool) {
+func (m *Memory) Held() iter.Seq[Summary] {
+	return func(yield func(Summary) bool) {
 		m.mu.Lock()
-		all := make([]Held, 0, len(m.held))
+		all := make([]Summary, 0, len(m.held))
 		for t, r := range m.held {
-			all = append(all, r.held(t))
+			all = append(all, r.summary(t))
 		}
 		m.mu.Unlock()
-		for _, h := range sorted(all) {
+		for _, h := range sortedByTicket(all) {
 			if !yield(h) {
 				return
 			}
@@ -235,13 +235,13 @@ func (m *Memory) Held() iter.Seq[Held] {
 	}
 }
 
-func sorted(all []Held) []Held {
-	slices.SortFunc(all, func(a, b Held) int { return int(int64(a.Ticket) - int64(b.Ticket)) })
+func sortedByTicket(all []Summary) []Summary {
+	slices.SortFunc(all, func(a, b Summary) int { return int(int64(a.Ticket) - int64(b.Ticket)) })
 	return all
 }
 
-func (p Pending) held(t Ticket) Held {
-	h := Held{Ticket: t, Settled: p.Settled, Began: p.Intent.Began, Crowded: p.Intent.Crowded}
+func (p Pending) summary(t Ticket) Summary {
+	h := Summary{Ticket: t, Outcome: p.Outcome, Began: p.Intent.Began, Concurrent: p.Intent.Concurrent}
 	c := p.Intent.Draft
 	if p.Change != nil {
 		c = p.Change

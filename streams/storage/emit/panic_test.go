@@ -14,7 +14,7 @@ import (
 )
 
 // recovered calls f, which must panic with a scripted fault.
-func recovered(t *testing.T, f func() error) {
+func mustPanic(t *testing.T, f func() error) {
 	t.Helper()
 	defer func() {
 		if err, ok := recover().(error); !ok || !errors.Is(err, storagetest.ErrFault) && !errors.Is(err, errAway) {
@@ -27,7 +27,7 @@ func recovered(t *testing.T, f func() error) {
 // The inner store panics before or after it has made a mutation, and the caller recovers: the next mutation of the item
 // finds out what came of it, and so do Flush and Run. What was made is published, once.
 func TestInnerPanics(t *testing.T) {
-	for method, m := range deeds() {
+	for method, m := range testMutations() {
 		again := []string{m.op} // the same call twice
 		switch method {
 		case "Put":
@@ -42,9 +42,9 @@ func TestInnerPanics(t *testing.T) {
 				want = []string{m.op}
 			}
 			t.Run(fmt.Sprintf("%s done %v, next mutation", method, done), func(t *testing.T) {
-				w, _ := newDeedWorld(t)
+				w, _ := newMutationWorld(t)
 				w.faulty.Script(panics)
-				recovered(t, func() error { return m.call(w) })
+				mustPanic(t, func() error { return m.call(w) })
 				w.wantOps(1)
 				if err := m.call(w); err != nil { // what is there already, or is gone
 					if !storage.IsNotApplied(err) {
@@ -60,18 +60,18 @@ func TestInnerPanics(t *testing.T) {
 				w.wantNoLanes()
 			})
 			t.Run(fmt.Sprintf("%s done %v, Flush", method, done), func(t *testing.T) {
-				w, _ := newDeedWorld(t)
+				w, _ := newMutationWorld(t)
 				w.faulty.Script(panics)
-				recovered(t, func() error { return m.call(w) })
+				mustPanic(t, func() error { return m.call(w) })
 				must(t, w.s.Flush(t.Context()))
 				w.wantOps(0, want...)
 				w.wantNoLanes()
 			})
 			t.Run(fmt.Sprintf("%s done %v, Run", method, done), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					w, _ := newDeedWorld(t)
+					w, _ := newMutationWorld(t)
 					w.faulty.Script(panics)
-					recovered(t, func() error { return m.call(w) })
+					mustPanic(t, func() error { return m.call(w) })
 					ran, stop := running(t, w.s)
 					synctest.Wait()
 					w.wantOps(0, want...)
@@ -86,22 +86,22 @@ func TestInnerPanics(t *testing.T) {
 // wantNoLanes checks that nothing is left of mutations that are over.
 func (w *world) wantNoLanes() {
 	w.t.Helper()
-	if len(w.s.lanes) != 0 || len(w.lost) != 0 {
-		w.t.Errorf("got lanes %v and undecided %v, want none", w.s.lanes, w.lost)
+	if len(w.s.queues) != 0 || len(w.undecided) != 0 {
+		w.t.Errorf("got lanes %v and undecided %v, want none", w.s.queues, w.undecided)
 	}
 }
 
 // The inner store panics when it is asked for what is there: no mutation was begun.
 func TestLookPanics(t *testing.T) {
-	for method, m := range deeds() {
+	for method, m := range testMutations() {
 		look := "Stat"
 		if strings.HasSuffix(method, "Space") {
 			look = "StatSpace"
 		}
 		t.Run(method, func(t *testing.T) {
-			w, _ := newDeedWorld(t)
+			w, _ := newMutationWorld(t)
 			w.faulty.Script(storagetest.Fault{Method: look, Panic: true})
-			recovered(t, func() error { return m.call(w) })
+			mustPanic(t, func() error { return m.call(w) })
 			w.wantOps(0)
 			w.wantNoLanes()
 			must(t, m.call(w))
@@ -114,7 +114,7 @@ func TestLookPanics(t *testing.T) {
 func TestSecondLookPanics(t *testing.T) {
 	w := newWorld(t)
 	w.faulty.Script(storagetest.Fault{Method: "Put", Done: true}, storagetest.Fault{Method: "Stat", Skip: 1, Panic: true})
-	recovered(t, func() error { return w.putItem("a", "one") })
+	mustPanic(t, func() error { return w.putItem("a", "one") })
 	w.wantOps(1)
 	must(t, w.putItem("a", "two"))
 	w.wantOps(0, "ADD", "UPDATE")
@@ -133,7 +133,7 @@ func TestPublisherPanics(t *testing.T) {
 				}
 				panic(errAway)
 			})
-			recovered(t, func() error { return w.putItem("a", "one") })
+			mustPanic(t, func() error { return w.putItem("a", "one") })
 			w.topic.set(nil)
 			_, err := w.s.SetProperties(t.Context(), sp, "a", storage.Properties{MediaType: "x/y"}, storage.Condition{})
 			must(t, err)

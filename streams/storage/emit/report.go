@@ -15,27 +15,27 @@ import (
 )
 
 const (
-	asideName     = "aside.jsonl"
+	rejectedName  = "aside.jsonl"
 	undecidedName = "undecided.jsonl"
 )
 
 // A line is what a report is in its file.
-type line struct {
-	Ticket uint64          `json:"ticket"`
-	At     time.Time       `json:"at"`
-	Error  string          `json:"error,omitempty"`
-	Change json.RawMessage `json:"change,omitempty"` // refused, or what is seen
-	Intent json.RawMessage `json:"intent,omitempty"`
-	Before json.RawMessage `json:"before,omitempty"`
-	Began  *time.Time      `json:"began,omitempty"`
-	Came   *Content        `json:"came,omitempty"`
+type reportJSON struct {
+	Ticket   uint64          `json:"ticket"`
+	At       time.Time       `json:"at"`
+	Error    string          `json:"error,omitempty"`
+	Change   json.RawMessage `json:"change,omitempty"` // refused, or what is seen
+	Intent   json.RawMessage `json:"intent,omitempty"`
+	Before   json.RawMessage `json:"before,omitempty"`
+	Began    *time.Time      `json:"began,omitempty"`
+	Streamed *Content        `json:"came,omitempty"`
 }
 
-func isAbsent(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
 // Report implements Outbox.
 func (f *File) Report(r Report) error {
-	name, b, err := reportLine(r)
+	name, b, err := encodeReport(r)
 	if err != nil {
 		return err
 	}
@@ -48,14 +48,14 @@ func (f *File) Report(r Report) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.reported += n
-	f.stats.count(r.Aside)
+	f.stats.count(r.Rejected)
 	return nil
 }
 
-func reportLine(r Report) (name string, b []byte, err error) {
-	l := line{Ticket: uint64(r.Ticket), At: time.Now().UTC(), Came: r.Came}
-	if name = undecidedName; r.Aside {
-		name = asideName
+func encodeReport(r Report) (name string, b []byte, err error) {
+	l := reportJSON{Ticket: uint64(r.Ticket), At: time.Now().UTC(), Streamed: r.Streamed}
+	if name = undecidedName; r.Rejected {
+		name = rejectedName
 	} else {
 		l.Began = &r.Intent.Began
 	}
@@ -82,7 +82,7 @@ func reportLine(r Report) (name string, b []byte, err error) {
 // appendReport writes a line, safely, and returns by how much the file has grown.
 func (f *File) appendReport(name string, b []byte) (int64, error) {
 	file, err := f.disk.open(name, false)
-	if isAbsent(err) {
+	if isNotExist(err) {
 		if file, err = f.disk.open(name, true); err == nil {
 			err = f.syncReport(f.disk.sync)
 		}
@@ -119,9 +119,9 @@ func (f *File) syncReport(sync func() error) error {
 
 // countReports counts what is there.
 func (f *File) countReports() error {
-	for name, n := range map[string]*int{asideName: &f.stats.Aside, undecidedName: &f.stats.Undecided} {
+	for name, n := range map[string]*int{rejectedName: &f.stats.Rejected, undecidedName: &f.stats.Undecided} {
 		file, err := f.disk.open(name, false)
-		if isAbsent(err) {
+		if isNotExist(err) {
 			continue
 		}
 		if err != nil {
@@ -155,7 +155,7 @@ func countLines(r io.Reader) (n int, err error) {
 
 // reportBytes is how much reports take now; f.mu is held.
 func (f *File) reportBytes() (n int64) {
-	for _, name := range []string{asideName, undecidedName} {
+	for _, name := range []string{rejectedName, undecidedName} {
 		file, err := f.disk.open(name, false)
 		if err != nil {
 			continue

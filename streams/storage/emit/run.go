@@ -14,7 +14,7 @@ import (
 
 // probes bounds how many are tried at once while nothing is acknowledged: several, since one
 // item's Changes may be the ones that cannot be.
-const probes = 8
+const maxProbes = 8
 
 // Run publishes what waits, oldest first, and looks into mutations of which nobody knows what came of
 // them, until ctx ends; then it returns nil, and what waits is told by the next Run. An
@@ -27,7 +27,7 @@ func (s *Store) Run(ctx context.Context) error {
 	defer s.running.Store(false)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.dispatch(ctx) })
-	g.Go(func() error { return s.settleOrphans(ctx) })
+	g.Go(func() error { return s.maintain(ctx) })
 	return g.Wait()
 }
 
@@ -43,9 +43,9 @@ func (s *Store) dispatch(ctx context.Context) error {
 			g.Go(func() error {
 				_ = s.publish(ctx, l, e, c) // the lane knows, and it is tried again
 				s.mu.Lock()
-				s.flying--
+				s.inFlight--
 				s.mu.Unlock()
-				s.ring()
+				s.wake()
 				return nil
 			})
 			continue
@@ -53,7 +53,7 @@ func (s *Store) dispatch(ctx context.Context) error {
 		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
-		case <-s.bell:
+		case <-s.wakeup:
 		case <-timer.C:
 		}
 	}
@@ -61,7 +61,7 @@ func (s *Store) dispatch(ctx context.Context) error {
 }
 
 // pick returns what is to be published now, or how long there is nothing.
-func (s *Store) pick() (*lane, *entry, *pb.Change, time.Duration) {
+func (s *Store) pick() (*itemQueue, *queuedChange, *pb.Change, time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -69,9 +69,9 @@ func (s *Store) pick() (*lane, *entry, *pb.Change, time.Duration) {
 	if l == nil {
 		return nil, nil, nil, wait
 	}
-	if s.away {
-		if s.flying >= probes {
-			return nil, nil, nil, longestRetry
+	if s.degraded {
+		if s.inFlight >= maxProbes {
+			return nil, nil, nil, maxRetry
 		}
 		if wait := s.probeAt.Sub(now); wait > 0 {
 			return nil, nil, nil, wait
@@ -79,34 +79,34 @@ func (s *Store) pick() (*lane, *entry, *pb.Change, time.Duration) {
 		s.probeAt = now.Add(s.cfg.Retry)
 	}
 	e := l.next()
-	s.flying++
+	s.inFlight++
 	return l, e, s.take(l, e), 0
 }
 
 // oldest returns the lane whose turn it is, or how long there is none.
-func (s *Store) oldest(now time.Time) (*lane, time.Duration) {
-	var l *lane
-	wait := longestRetry
-	if s.later.Len() > 0 {
-		if wait = s.later.lanes[0].retryAt.Sub(now); wait <= 0 {
-			l = s.later.lanes[0]
+func (s *Store) oldest(now time.Time) (*itemQueue, time.Duration) {
+	var l *itemQueue
+	wait := maxRetry
+	if s.retrying.Len() > 0 {
+		if wait = s.retrying.queues[0].retryAt.Sub(now); wait <= 0 {
+			l = s.retrying.queues[0]
 		}
 	}
-	if s.ready.Len() > 0 && (l == nil || s.ready.lanes[0].first < l.first) {
-		l = s.ready.lanes[0]
+	if s.ready.Len() > 0 && (l == nil || s.ready.queues[0].first < l.first) {
+		l = s.ready.queues[0]
 	}
-	if l == nil && s.away && s.later.Len() > 0 { // nothing is acknowledged: when is that over?
-		l = s.later.lanes[0]
+	if l == nil && s.degraded && s.retrying.Len() > 0 { // nothing is acknowledged: when is that over?
+		l = s.retrying.queues[0]
 	}
 	return l, wait
 }
 
 // settleOrphans looks into mutations that others left, and has the outbox note what it could not.
-func (s *Store) settleOrphans(ctx context.Context) error {
+func (s *Store) maintain(ctx context.Context) error {
 	var looks, notes streak
 	for ctx.Err() == nil {
 		failed := append(s.resolveOrphans(ctx), nil)
-		noted := s.finish()
+		noted := s.retryDone()
 		if err := s.cfg.Outbox.Stats().Err; err != nil {
 			return fmt.Errorf("emit to %s/%s: %w", s.cfg.Account, s.cfg.Store, err)
 		}

@@ -35,7 +35,7 @@ func running(t testing.TB, s *Store) (ran <-chan error, stop func()) {
 }
 
 // durable is a world whose outbox is a File on a disk in memory.
-func durable(t *testing.T, d *ram, m *mem.Store, edit ...func(*Config)) *world {
+func durable(t *testing.T, d *memDisk, m *mem.Store, edit ...func(*Config)) *world {
 	t.Helper()
 	w := &world{t: t, mem: m, faulty: storagetest.NewFaulty(m), topic: &topic{}}
 	cfg := Config{Account: "acme", Store: "1", Agent: "test", Outbox: fileOn(t, d)}
@@ -98,7 +98,7 @@ func TestContractDurable(t *testing.T) {
 // Kafka is away for a minute: mutations go on, and do not wait for it but once; their changes follow, in order.
 func TestAwayForAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := durable(t, newRAM(), memory(t))
+		w := durable(t, newMemDisk(), memory(t))
 		ran, stop := running(t, w.s)
 		w.topic.set(func(*pb.Change) (bool, error) { return false, errAway })
 		var want []string
@@ -145,7 +145,7 @@ func TestAwayForAMinute(t *testing.T) {
 // are they forgotten.
 func TestOthersGoOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newRAM()
+		d := newMemDisk()
 		m := memory(t)
 		w := durable(t, d, m)
 		_, stop := running(t, w.s)
@@ -171,14 +171,14 @@ func TestOthersGoOn(t *testing.T) {
 		if got := items(w.topic.take()); len(got) != 21 || slices.Contains(got, "stuck") {
 			t.Errorf("got changes of %v, want of all but what is stuck", got)
 		}
-		if s := w.s.cfg.Outbox.Stats(); s.Held != 21 || s.Aside != 1 {
+		if s := w.s.cfg.Outbox.Stats(); s.Held != 21 || s.Rejected != 1 {
 			t.Errorf("got %+v, want the 21 of what is stuck, and one aside", s)
 		}
 		// Another life.
 		stop()
 		synctest.Wait()
-		w = durable(t, d.left(false, nil), m)
-		if s := w.s.cfg.Outbox.Stats(); s.Held != 21 || s.Aside != 1 {
+		w = durable(t, d.after(false, nil), m)
+		if s := w.s.cfg.Outbox.Stats(); s.Held != 21 || s.Rejected != 1 {
 			t.Errorf("after a restart: got %+v", s)
 		}
 		ran, stop := running(t, w.s)
@@ -194,7 +194,7 @@ func TestOthersGoOn(t *testing.T) {
 // A publisher that hangs, as one does whose brokers are gone: only the first calls wait.
 func TestPublisherHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := durable(t, newRAM(), memory(t))
+		w := durable(t, newMemDisk(), memory(t))
 		release := make(chan struct{})
 		w.s.out = publisher(func(ctx context.Context, c *pb.Change) error {
 			select {
@@ -232,7 +232,7 @@ func (p publisher) Publish(ctx context.Context, messages ...schemas.Message) err
 // later, and changes that are known do not wait for those of others.
 func TestStoreAwayAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, m := newRAM(), memory(t)
+		d, m := newMemDisk(), memory(t)
 		w := durable(t, d, m)
 		w.topic.set(func(*pb.Change) (bool, error) { return false, errAway })
 		must(t, w.putItem("known", "1"))
@@ -241,7 +241,7 @@ func TestStoreAwayAtStart(t *testing.T) {
 			t.Fatalf("got %v", err)
 		}
 		reg := prometheus.NewRegistry()
-		w = durable(t, d.left(false, nil), m, func(c *Config) { c.Metrics = NewMetrics(reg) })
+		w = durable(t, d.after(false, nil), m, func(c *Config) { c.Metrics = NewMetrics(reg) })
 		w.faulty.Script(storagetest.Fault{Method: "Stat", Times: -1})
 		ran, stop := running(t, w.s)
 		must(t, retry.Sleep(t.Context(), time.Minute))
@@ -300,8 +300,8 @@ func gathered(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 // An outbox that is full refuses mutations, and the store stays as it is; when there is room they go on.
 func TestFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fileOn(t, newRAM(), func(c *FileConfig) { c.Limit = 20 << 10 })
-		w := durable(t, newRAM(), memory(t), func(c *Config) { c.Outbox = f })
+		f := fileOn(t, newMemDisk(), func(c *FileConfig) { c.Limit = 20 << 10 })
+		w := durable(t, newMemDisk(), memory(t), func(c *Config) { c.Outbox = f })
 		ran, stop := running(t, w.s)
 		w.topic.set(func(*pb.Change) (bool, error) { return false, errAway })
 		done := 0
@@ -326,7 +326,7 @@ func TestFull(t *testing.T) {
 // An outbox that failed ends Run with an error, and refuses mutations.
 func TestRunEndsWithTheOutbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newRAM()
+		d := newMemDisk()
 		w := durable(t, d, memory(t))
 		ran, stop := running(t, w.s)
 		defer stop()
@@ -376,15 +376,15 @@ func TestFlushRacesCalls(t *testing.T) {
 	for _, c := range got {
 		ids[c.GetId()] = true
 	}
-	if len(got) != 2*callers*each || len(ids) != len(got) || len(w.pending()) != 0 || len(w.lost) != 0 {
-		t.Errorf("got %d changes of %d ids, %d left and %d undecided, want %d", len(got), len(ids), len(w.pending()), len(w.lost), 2*callers*each)
+	if len(got) != 2*callers*each || len(ids) != len(got) || len(w.pending()) != 0 || len(w.undecided) != 0 {
+		t.Errorf("got %d changes of %d ids, %d left and %d undecided, want %d", len(got), len(ids), len(w.pending()), len(w.undecided), 2*callers*each)
 	}
 }
 
 // Of mutations of one item that are under way together none is told before it is known what came of all.
 func TestTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := durable(t, newRAM(), memory(t))
+		w := durable(t, newMemDisk(), memory(t))
 		ran, stop := running(t, w.s)
 		hold := make(chan struct{})
 		w.faulty.Before(func(_ context.Context, c storagetest.Call) error {

@@ -49,10 +49,10 @@ func salvageCopy(ctx context.Context, dir, to string) (in Inspection, err error)
 		return in, err
 	}
 	to = filepath.Clean(to)
-	if err := apart(dir, to); err != nil {
+	if err := checkOutside(dir, to); err != nil {
 		return in, fmt.Errorf("salvage into %s: %w", to, err)
 	}
-	if _, err := os.Lstat(to); !isAbsent(err) {
+	if _, err := os.Lstat(to); !isNotExist(err) {
 		return in, errors.Join(fmt.Errorf("salvage into %s: it must not be there", to), err)
 	}
 	partial := to + partialSuffix
@@ -73,7 +73,7 @@ func salvageCopy(ctx context.Context, dir, to string) (in Inspection, err error)
 }
 
 // apart returns an error if to lies in dir.
-func apart(dir, to string) error {
+func checkOutside(dir, to string) error {
 	var real [2]string
 	for i, path := range []string{dir, filepath.Dir(to)} {
 		path, err := filepath.EvalSymlinks(path)
@@ -98,7 +98,7 @@ func salvageInto(ctx context.Context, d *directory, to string) error {
 		return err
 	}
 	for _, name := range names {
-		if _, ok := segmentNumber(name); ok || name == asideName || name == undecidedName {
+		if _, ok := segmentNumber(name); ok || name == rejectedName || name == undecidedName {
 			if err := copyFile(ctx, filepath.Join(d.path, name), filepath.Join(to, name)); err != nil {
 				return err
 			}

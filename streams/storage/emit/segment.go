@@ -37,10 +37,10 @@ import (
 // anything was, both as a Change; content: size and digests in a Change; outcome: the Change, nothing
 // where nothing was done; done: nothing.
 const (
-	format      = 1
-	headerBytes = 32
-	noteBytes   = 36
-	maxNote     = 4 << 20 // a draft and what was there before are less than 256 KiB each
+	segmentFormat     = 1
+	headerBytes       = 32
+	recordHeaderBytes = 36
+	maxRecordBytes    = 4 << 20 // a draft and what was there before are less than 256 KiB each
 )
 
 var (
@@ -58,10 +58,10 @@ const (
 	kinds
 )
 
-const flagCrowded = 1
+const flagConcurrent = 1
 
 // A note is one record of a segment.
-type note struct {
+type segmentRecord struct {
 	kind   kind
 	flags  uint8
 	ticket Ticket
@@ -86,10 +86,10 @@ func segmentNumber(name string) (uint64, bool) {
 	return n, ok && err == nil && segmentName(n) == name
 }
 
-func header(number uint64, last Ticket) []byte {
+func segmentHeader(number uint64, last Ticket) []byte {
 	b := make([]byte, headerBytes)
 	copy(b, magic)
-	binary.LittleEndian.PutUint32(b[8:], format)
+	binary.LittleEndian.PutUint32(b[8:], segmentFormat)
 	binary.LittleEndian.PutUint64(b[16:], number)
 	binary.LittleEndian.PutUint64(b[24:], uint64(last))
 	binary.LittleEndian.PutUint32(b[12:], crc32.Checksum(b[16:], checksum))
@@ -101,8 +101,8 @@ func parseHeader(b []byte) (number uint64, last Ticket, err error) {
 	if len(b) < headerBytes || !bytes.Equal(b[:8], magic) {
 		return 0, 0, fmt.Errorf("no header: %w", ErrOutboxDamaged)
 	}
-	if f := binary.LittleEndian.Uint32(b[8:]); f != format {
-		return 0, 0, fmt.Errorf("format %d, known is %d: %w", f, format, ErrOutboxFormat)
+	if f := binary.LittleEndian.Uint32(b[8:]); f != segmentFormat {
+		return 0, 0, fmt.Errorf("format %d, known is %d: %w", f, segmentFormat, ErrOutboxFormat)
 	}
 	if crc32.Checksum(b[16:headerBytes], checksum) != binary.LittleEndian.Uint32(b[12:]) {
 		return 0, 0, fmt.Errorf("checksum of the header: %w", ErrOutboxDamaged)
@@ -111,8 +111,8 @@ func parseHeader(b []byte) (number uint64, last Ticket, err error) {
 }
 
 // frame returns a note with room for what seal will fill in.
-func frame(k kind, size int) []byte {
-	b := make([]byte, noteBytes, noteBytes+size)
+func newRecord(k kind, size int) []byte {
+	b := make([]byte, recordHeaderBytes, recordHeaderBytes+size)
 	b[8] = byte(k)
 	return b
 }
@@ -128,41 +128,41 @@ func seal(b []byte, t Ticket, number uint64, synced int64) {
 
 // parseNote reads the note at the beginning of b, whose bytes it shares. It returns false where
 // there is none.
-func parseNote(b []byte) (n note, size int, ok bool) {
-	if len(b) < noteBytes {
-		return note{}, 0, false
+func parseRecord(b []byte) (n segmentRecord, size int, ok bool) {
+	if len(b) < recordHeaderBytes {
+		return segmentRecord{}, 0, false
 	}
 	size = int(binary.LittleEndian.Uint32(b))
 	// The cheap checks first: garbage is looked through byte by byte.
 	if k := kind(b[8]); k == 0 || k >= kinds || b[10]|b[11] != 0 {
-		return note{}, 0, false
+		return segmentRecord{}, 0, false
 	}
-	if size < noteBytes || size > maxNote || size > len(b) ||
+	if size < recordHeaderBytes || size > maxRecordBytes || size > len(b) ||
 		crc32.Checksum(b[8:size], checksum) != binary.LittleEndian.Uint32(b[4:]) {
-		return note{}, 0, false
+		return segmentRecord{}, 0, false
 	}
-	n = note{
+	n = segmentRecord{
 		kind: kind(b[8]), flags: b[9], ticket: Ticket(binary.LittleEndian.Uint64(b[12:])),
-		number: binary.LittleEndian.Uint64(b[20:]), synced: int64(binary.LittleEndian.Uint64(b[28:])), body: b[noteBytes:size],
+		number: binary.LittleEndian.Uint64(b[20:]), synced: int64(binary.LittleEndian.Uint64(b[28:])), body: b[recordHeaderBytes:size],
 	}
 	return n, size, true
 }
 
 // A reader of a segment is called with its notes in their order, and with the bytes between them that were on disk and are
 // not as they were, which are skipped unless lost returns an error.
-type reader interface {
-	note(n note, at int64, size int32) error
-	lost(at, size int64) error
+type segmentVisitor interface {
+	record(n segmentRecord, at int64, size int32) error
+	damaged(at, size int64) error
 }
 
 // readSegment has r called with all of a segment, and returns where its last note ends. The tail of the last segment
 // that was not on disk for certain may be torn, and is then left out.
-func readSegment(b []byte, last bool, r reader) (end int64, err error) {
+func readSegment(b []byte, last bool, r segmentVisitor) (end int64, err error) {
 	end = headerBytes
 	for at := headerBytes; at < len(b); {
-		n, size, ok := parseNote(b[at:])
+		n, size, ok := parseRecord(b[at:])
 		if ok {
-			if err := r.note(n, int64(at), int32(size)); err != nil {
+			if err := r.record(n, int64(at), int32(size)); err != nil {
 				return end, fmt.Errorf("note at byte %d: %w", at, err)
 			}
 			at += size
@@ -173,7 +173,7 @@ func readSegment(b []byte, last bool, r reader) (end int64, err error) {
 		if last && torn(b, at, next) {
 			return end, nil
 		}
-		if err := r.lost(int64(at), int64(next-at)); err != nil {
+		if err := r.damaged(int64(at), int64(next-at)); err != nil {
 			return end, err
 		}
 		at = next
@@ -184,7 +184,7 @@ func readSegment(b []byte, last bool, r reader) (end int64, err error) {
 // resync returns where the next note begins after something that is none; the end where there is none.
 func resync(b []byte, at int) int {
 	for at++; at < len(b); at++ {
-		if _, _, ok := parseNote(b[at:]); ok {
+		if _, _, ok := parseRecord(b[at:]); ok {
 			return at
 		}
 	}
@@ -195,7 +195,7 @@ func resync(b []byte, at int) int {
 // knows that it was.
 func torn(b []byte, at, next int) bool {
 	for next < len(b) {
-		n, size, ok := parseNote(b[next:])
+		n, size, ok := parseRecord(b[next:])
 		if !ok {
 			next = resync(b, next)
 			continue
@@ -208,11 +208,11 @@ func torn(b []byte, at, next int) bool {
 	return true
 }
 
-func intentNote(in Intent) ([]byte, error) {
+func intentRecord(in Intent) ([]byte, error) {
 	size := in.Draft.SizeVT()
-	b := frame(kindIntent, 2*binary.MaxVarintLen64+size+in.Before.SizeVT())
-	if in.Crowded {
-		b[9] |= flagCrowded
+	b := newRecord(kindIntent, 2*binary.MaxVarintLen64+size+in.Before.SizeVT())
+	if in.Concurrent {
+		b[9] |= flagConcurrent
 	}
 	b = binary.AppendUvarint(b, uint64(size))
 	b, err := appendChange(b, in.Draft)
@@ -252,9 +252,9 @@ func parseChange(b []byte) (*pb.Change, error) {
 	return c, nil
 }
 
-func contentNote(c Content) ([]byte, error) {
+func contentRecord(c Content) ([]byte, error) {
 	ch := &pb.Change{Size: c.Size, Digests: c.Digests}
-	return appendChange(frame(kindContent, ch.SizeVT()), ch)
+	return appendChange(newRecord(kindContent, ch.SizeVT()), ch)
 }
 
 func parseContent(b []byte) (*Content, error) {
@@ -265,9 +265,9 @@ func parseContent(b []byte) (*Content, error) {
 	return &Content{digest.Set(c.GetDigests()), c.GetSize()}, nil
 }
 
-func outcomeNote(c *pb.Change) ([]byte, error) {
+func outcomeRecord(c *pb.Change) ([]byte, error) {
 	if c == nil {
-		return frame(kindOutcome, 0), nil
+		return newRecord(kindOutcome, 0), nil
 	}
-	return appendChange(frame(kindOutcome, c.SizeVT()), c)
+	return appendChange(newRecord(kindOutcome, c.SizeVT()), c)
 }

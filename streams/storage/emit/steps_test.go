@@ -16,25 +16,25 @@ import (
 )
 
 // A witness is a store that knows what was done with it, until it is dead.
-type witness struct {
+type witnessStore struct {
 	*mem.Store
 	dead func() bool
-	done []deed
+	done []operation
 }
 
 // A deed is a mutation that was made.
-type deed struct{ op, item, version string }
+type operation struct{ op, item, version string }
 
 var errDead = errors.New("the process is dead")
 
-func (w *witness) did(op, item, version string, err error) error {
+func (w *witnessStore) did(op, item, version string, err error) error {
 	if err == nil {
-		w.done = append(w.done, deed{op, item, version})
+		w.done = append(w.done, operation{op, item, version})
 	}
 	return err
 }
 
-func (w *witness) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+func (w *witnessStore) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
 	if w.dead() {
 		return storage.Object{}, errDead
 	}
@@ -42,7 +42,7 @@ func (w *witness) Put(ctx context.Context, space, item string, r io.Reader, o st
 	return obj, w.did("PUT", item, obj.Version+" "+obj.Properties.MediaType, err)
 }
 
-func (w *witness) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
+func (w *witnessStore) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
 	if w.dead() {
 		return storage.Deleted{}, errDead
 	}
@@ -50,7 +50,7 @@ func (w *witness) Delete(ctx context.Context, space, item string, o storage.Dele
 	return d, w.did("DELETE", item, d.Object.Version, err)
 }
 
-func (w *witness) SetProperties(
+func (w *witnessStore) SetProperties(
 	ctx context.Context, space, item string, p storage.Properties, c storage.Condition,
 ) (storage.Object, error) {
 	if w.dead() {
@@ -60,14 +60,14 @@ func (w *witness) SetProperties(
 	return o, w.did("SET", item, p.MediaType, err)
 }
 
-func (w *witness) CreateSpace(ctx context.Context, s storage.Space) error {
+func (w *witnessStore) CreateSpace(ctx context.Context, s storage.Space) error {
 	if w.dead() {
 		return errDead
 	}
 	return w.did("CREATE_SPACE", "", s.Name, w.Store.CreateSpace(ctx, s))
 }
 
-func (w *witness) DeleteSpace(ctx context.Context, space string) error {
+func (w *witnessStore) DeleteSpace(ctx context.Context, space string) error {
 	if w.dead() {
 		return errDead
 	}
@@ -75,16 +75,16 @@ func (w *witness) DeleteSpace(ctx context.Context, space string) error {
 }
 
 // deedOf is what a Change says was done.
-func deedOf(c *pb.Change) deed {
+func operationOf(c *pb.Change) operation {
 	switch c.GetOp() {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE:
-		return deed{"PUT", c.GetItem(), c.GetVersion() + " " + c.GetMediaType()}
+		return operation{"PUT", c.GetItem(), c.GetVersion() + " " + c.GetMediaType()}
 	case pb.Op_OP_SET_PROPERTIES:
-		return deed{"SET", c.GetItem(), c.GetMediaType()}
+		return operation{"SET", c.GetItem(), c.GetMediaType()}
 	case pb.Op_OP_DELETE:
-		return deed{"DELETE", c.GetItem(), c.GetVersion()}
+		return operation{"DELETE", c.GetItem(), c.GetVersion()}
 	}
-	return deed{strings.TrimPrefix(c.GetOp().String(), "OP_"), "", c.GetSpace()}
+	return operation{strings.TrimPrefix(c.GetOp().String(), "OP_"), "", c.GetSpace()}
 }
 
 // play makes mutations of all kinds, some while nothing can be published. Errors are those of the
@@ -164,11 +164,11 @@ func playUntil(t *testing.T, step int, how mode, random *rand.Rand) bool {
 	m.Mark("1")
 	must(t, m.CreateSpace(t.Context(), storage.Space{Name: sp}))
 	small := func(c *FileConfig) { c.Limit, c.Segment = 1<<20, 900 }
-	d := newRAM()
+	d := newMemDisk()
 	f := fileOn(t, d, small) // a first start that fails leaves nothing
-	d.steps, d.failAt, d.stop, d.did = 0, step, how.stop, how.did
+	d.steps, d.failAt, d.stop, d.applied = 0, step, how.stop, how.did
 	dead := func() bool { return !how.alive && d.stopped() }
-	w := &witness{Store: m, dead: dead}
+	w := &witnessStore{Store: m, dead: dead}
 	out := &topic{}
 	out.set(func(*pb.Change) (bool, error) {
 		if dead() {
@@ -182,7 +182,7 @@ func playUntil(t *testing.T, step int, how mode, random *rand.Rand) bool {
 	play(t.Context(), s, out)
 	met := d.steps >= step
 
-	left := d.left(how.power, random)
+	left := d.after(how.power, random)
 	cfg.Outbox, err = tryFile(left, small)
 	if err != nil {
 		t.Fatalf("restart: %v", err)
@@ -200,22 +200,22 @@ func playUntil(t *testing.T, step int, how mode, random *rand.Rand) bool {
 }
 
 // check compares what was done with what was told.
-func check(t *testing.T, done []deed, told []*pb.Change, st Stats, power bool) {
+func check(t *testing.T, done []operation, told []*pb.Change, st Stats, power bool) {
 	t.Helper()
-	var got []deed
+	var got []operation
 	ids := map[string]bool{}
 	for _, c := range told {
 		if !ids[c.GetId()] {
-			got = append(got, deedOf(c))
+			got = append(got, operationOf(c))
 		}
 		ids[c.GetId()] = true
 	}
 	// Without power what was streamed may be forgotten; nothing else is undecided, and never two.
-	if st.Aside != 0 || st.Undecided > 1 || st.Undecided > 0 && !power {
+	if st.Rejected != 0 || st.Undecided > 1 || st.Undecided > 0 && !power {
 		t.Errorf("got %+v", st)
 	}
-	of := func(all []deed) map[string][]deed {
-		by := map[string][]deed{}
+	of := func(all []operation) map[string][]operation {
+		by := map[string][]operation{}
 		for _, d := range all {
 			by[d.item] = append(by[d.item], d)
 		}

@@ -31,7 +31,7 @@ func TestNoChangeIsDatedAhead(t *testing.T) {
 			must(w.t, retry.Sleep(w.t.Context(), time.Second))
 			for range n {
 				in := Intent{Draft: w.s.draft(w.t.Context(), pb.Op_OP_DELETE, sp, "a"), Began: time.Now()}
-				in.Before = stored(in.Draft, o)
+				in.Before = putChange(in.Draft, o)
 				_, err := w.s.cfg.Outbox.Intend(w.t.Context(), in)
 				must(w.t, err)
 			}

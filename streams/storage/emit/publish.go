@@ -15,9 +15,9 @@ import (
 
 // publish tells of the next Change of a lane, whose busy it has set. An error that is not
 // permanent leaves it where it is.
-func (s *Store) publish(ctx context.Context, l *lane, e *entry, c *pb.Change) (err error) {
+func (s *Store) publish(ctx context.Context, l *itemQueue, e *queuedChange, c *pb.Change) (err error) {
 	err = errPanic // unless send returns
-	defer func() { s.published(ctx, l, e, err) }()
+	defer func() { s.finishPublish(ctx, l, e, err) }()
 	err = s.send(ctx, e, c)
 	return err
 }
@@ -25,20 +25,20 @@ func (s *Store) publish(ctx context.Context, l *lane, e *entry, c *pb.Change) (e
 var errPanic = errors.New("publish panicked")
 
 // published notes how the publish of a Change ended.
-func (s *Store) published(ctx context.Context, l *lane, e *entry, err error) {
+func (s *Store) finishPublish(ctx context.Context, l *itemQueue, e *queuedChange, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l.busy = false
-	defer s.arrange(l)
+	defer s.reschedule(l)
 	if err != nil && !retry.IsPermanent(err) {
-		s.failed(ctx, l, err)
+		s.publishFailed(ctx, l, err)
 		return
 	}
-	s.told, l.fails = s.told+1, 0
-	if s.away {
+	s.completed, l.fails = s.completed+1, 0
+	if s.degraded {
 		s.resume()
 	}
-	e.over, e.err = true, err
+	e.finished, e.err = true, err
 	if e.done != nil {
 		close(e.done)
 	}
@@ -46,7 +46,7 @@ func (s *Store) published(ctx context.Context, l *lane, e *entry, err error) {
 }
 
 // send publishes c and has the outbox forget it, or puts it aside.
-func (s *Store) send(ctx context.Context, e *entry, c *pb.Change) error {
+func (s *Store) send(ctx context.Context, e *queuedChange, c *pb.Change) error {
 	if c == nil { // nobody waits for it, so it was left on disk
 		p, err := s.cfg.Outbox.Read(e.ticket)
 		if err != nil {
@@ -55,24 +55,24 @@ func (s *Store) send(ctx context.Context, e *entry, c *pb.Change) error {
 		c = p.Change
 	}
 	s.mu.Lock()
-	unnoted := e.unnoted
+	unnoted := e.unrecorded
 	s.mu.Unlock()
 	if unnoted {
-		if err := s.note(ctx, e); err != nil {
+		if err := s.recordOutcome(ctx, e); err != nil {
 			return err
 		}
 	}
 	err := s.out.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: c})
 	switch {
 	case err == nil:
-		s.count.published()
+		s.counters.countPublished()
 	case retry.IsPermanent(err):
 		// It is in nobody's way.
-		report := Report{Aside: true, Ticket: e.ticket, Pending: Pending{Change: c}, Err: err}
+		report := Report{Rejected: true, Ticket: e.ticket, Pending: Pending{Change: c}, Err: err}
 		if rerr := s.cfg.Outbox.Report(report); rerr != nil {
 			return retry.Unavailable(fmt.Errorf("put aside what is refused (%w): %w", err, rerr))
 		}
-		s.count.putAside()
+		s.counters.countRejected()
 		s.log.Error("a change is refused for good and lies aside", "id", c.GetId(), "op", c.GetOp().String(),
 			"space", c.GetSpace(), "item", c.GetItem(), "err", err)
 	default:
@@ -80,24 +80,24 @@ func (s *Store) send(ctx context.Context, e *entry, c *pb.Change) error {
 	}
 	if derr := s.cfg.Outbox.Done(e.ticket); derr != nil {
 		// If the process ends now it will be told again, which is telling it once.
-		s.unnoted(e.ticket)
+		s.deferDone(e.ticket)
 	}
 	return err
 }
 
 // failed notes that a lane could not be told of; s.mu is held.
-func (s *Store) failed(ctx context.Context, l *lane, err error) {
+func (s *Store) publishFailed(ctx context.Context, l *itemQueue, err error) {
 	if ctx.Err() != nil { // of the caller's doing
 		return
 	}
 	l.fails++
 	l.retryAt = time.Now().Add(s.backoff(l.fails))
-	s.away = true
+	s.degraded = true
 	s.failures++
 	if worthLogging(s.failures) {
 		s.log.Warn("changes are not acknowledged; they wait", "key", l.key, "failures", s.failures, "err", err)
 	}
-	s.count.failed()
+	s.counters.countFailed()
 }
 
 // worthLogging reports whether something that is tried for as long as it fails is logged at its nth failure: at the first,
@@ -106,31 +106,31 @@ func worthLogging(n int) bool { return n&(n-1) == 0 }
 
 // resume has lanes that failed tried again at once, now that others work; s.mu is held.
 func (s *Store) resume() {
-	s.away, s.failures = false, 0
+	s.degraded, s.failures = false, 0
 	now := time.Now()
-	if now.Sub(s.resumed) < longestRetry/6 { // some work, and some do not
+	if now.Sub(s.resumedAt) < maxRetry/6 { // some work, and some do not
 		return
 	}
-	s.resumed = now
-	for _, l := range s.later.lanes {
+	s.resumedAt = now
+	for _, l := range s.retrying.queues {
 		l.retryAt = now
 	}
-	s.log.Info("changes are acknowledged again", "items", len(s.lanes))
+	s.log.Info("changes are acknowledged again", "items", len(s.queues))
 }
 
-const longestRetry = 30 * time.Second
+const maxRetry = 30 * time.Second
 
 func (s *Store) backoff(fails int) time.Duration {
-	return retry.Policy{Wait: s.cfg.Retry, MaxWait: longestRetry}.Backoff(min(fails, 16))
+	return retry.Policy{Wait: s.cfg.Retry, MaxWait: maxRetry}.Backoff(min(fails, 16))
 }
 
 // tell has the Change of a mutation told, and those that come before it. It publishes
 // itself: nobody else may be there who would.
-func (s *Store) tell(ctx context.Context, m *mutation) error {
-	l, e := m.lane, m.entry
+func (s *Store) publishNow(ctx context.Context, m *mutation) error {
+	l, e := m.queue, m.queued
 	for {
 		s.mu.Lock()
-		if e.over {
+		if e.finished {
 			s.mu.Unlock()
 			return e.err
 		}
@@ -154,26 +154,26 @@ func (s *Store) tell(ctx context.Context, m *mutation) error {
 }
 
 // take makes the caller the one who publishes an entry; s.mu is held.
-func (s *Store) take(l *lane, e *entry) *pb.Change {
+func (s *Store) take(l *itemQueue, e *queuedChange) *pb.Change {
 	l.busy = true
-	s.arrange(l)
+	s.reschedule(l)
 	return e.change
 }
 
 // tellSoon waits until the Change of a mutation is told, but not long: the outbox has it.
-func (s *Store) tellSoon(ctx context.Context, m *mutation) (told bool, err error) {
-	e := m.entry
+func (s *Store) awaitPublish(ctx context.Context, m *mutation) (told bool, err error) {
+	e := m.queued
 	if !s.running.Load() {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.Wait)
 		defer cancel()
-		_ = s.tell(ctx, m) // e says how it went
-		return s.unload(e)
+		_ = s.publishNow(ctx, m) // e says how it went
+		return s.releaseChange(e)
 	}
 	s.mu.Lock()
-	before := s.told
-	if e.over || s.away {
+	before := s.completed
+	if e.finished || s.degraded {
 		s.mu.Unlock()
-		return s.unload(e)
+		return s.releaseChange(e)
 	}
 	e.done = make(chan struct{})
 	s.mu.Unlock()
@@ -184,26 +184,26 @@ func (s *Store) tellSoon(ctx context.Context, m *mutation) (told bool, err error
 	case <-ctx.Done():
 	case <-patience.C:
 		s.mu.Lock()
-		if held := !m.lane.busy && m.lane.next() == nil; !held && s.told == before && !s.away {
-			s.away = true // and not only this one waits for others of its item
-			s.log.Warn("changes are not acknowledged in time; they wait", "key", m.lane.key, "waited", s.cfg.Wait)
+		if held := !m.queue.busy && m.queue.next() == nil; !held && s.completed == before && !s.degraded {
+			s.degraded = true // and not only this one waits for others of its item
+			s.log.Warn("changes are not acknowledged in time; they wait", "key", m.queue.key, "waited", s.cfg.Wait)
 		}
 		s.mu.Unlock()
 	}
-	return s.unload(e)
+	return s.releaseChange(e)
 }
 
 // unload leaves a Change to the outbox, unless it is over.
-func (s *Store) unload(e *entry) (over bool, err error) {
+func (s *Store) releaseChange(e *queuedChange) (over bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e.over && e.err != nil {
+	if e.finished && e.err != nil {
 		return true, &NotPublishedError{e.change, e.err}
 	}
-	if !e.over {
+	if !e.finished {
 		e.change = nil
 	}
-	return e.over, nil
+	return e.finished, nil
 }
 
 // Flush looks into mutations of which nobody knows what came of them, and publishes
@@ -212,8 +212,8 @@ func (s *Store) unload(e *entry) (over bool, err error) {
 func (s *Store) Flush(ctx context.Context) error {
 	failed := s.resolveOrphans(ctx)
 	s.mu.Lock()
-	lanes := slices.Concat(s.ready.lanes, s.later.lanes)
-	slices.SortFunc(lanes, func(a, b *lane) int { return int(int64(a.first) - int64(b.first)) })
+	lanes := slices.Concat(s.ready.queues, s.retrying.queues)
+	slices.SortFunc(lanes, func(a, b *itemQueue) int { return int(int64(a.first) - int64(b.first)) })
 	s.mu.Unlock()
 	for _, l := range lanes {
 		if ctx.Err() != nil {
@@ -221,12 +221,12 @@ func (s *Store) Flush(ctx context.Context) error {
 		}
 		failed = append(failed, s.drain(ctx, l))
 	}
-	_ = s.finish() // if the process ends now they are told again, which is telling them once
+	_ = s.retryDone() // if the process ends now they are told again, which is telling them once
 	return errors.Join(failed...)
 }
 
 // drain tells of all that can be told of in a lane.
-func (s *Store) drain(ctx context.Context, l *lane) error {
+func (s *Store) drain(ctx context.Context, l *itemQueue) error {
 	var failed error
 	for {
 		s.mu.Lock()
@@ -246,17 +246,17 @@ func (s *Store) drain(ctx context.Context, l *lane) error {
 }
 
 // unnoted remembers that the outbox could not forget a mutation.
-func (s *Store) unnoted(t Ticket) {
+func (s *Store) deferDone(t Ticket) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.unfinished = append(s.unfinished, t)
+	s.unrecordedDone = append(s.unrecordedDone, t)
 }
 
 // finish has the outbox note what it could not note when it was told, and returns why it still cannot.
-func (s *Store) finish() (failed error) {
+func (s *Store) retryDone() (failed error) {
 	s.mu.Lock()
-	tickets := s.unfinished
-	s.unfinished = nil
+	tickets := s.unrecordedDone
+	s.unrecordedDone = nil
 	s.mu.Unlock()
 	if len(tickets) == 0 {
 		return nil
@@ -270,6 +270,6 @@ func (s *Store) finish() (failed error) {
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.unfinished = append(tickets, s.unfinished...)
+	s.unrecordedDone = append(tickets, s.unrecordedDone...)
 	return failed
 }
