@@ -43,17 +43,17 @@ func TestWhatFailsForLongIsLoggedAgain(t *testing.T) {
 		text string
 		fail func(w *world, d *memDisk)
 	}{
-		"publishing": {"changes are not acknowledged", func(w *world, _ *memDisk) { away(w) }},
-		"a publisher that hangs": {"changes are not acknowledged", func(w *world, _ *memDisk) {
+		"publishing": {"retry publish later", func(w *world, _ *memDisk) { away(w) }},
+		"a publisher that hangs": {"retry publish later", func(w *world, _ *memDisk) {
 			w.s.out = publisher(func(ctx context.Context, _ *pb.Change) error {
 				<-ctx.Done()
 				return context.Cause(ctx)
 			})
 		}},
-		"looking at the store": {"cannot find out what came of mutations", func(w *world, _ *memDisk) {
+		"looking at the store": {"retry resolving mutations later", func(w *world, _ *memDisk) {
 			w.faulty.Script(storagetest.Fault{Method: "Put", Done: true}, storagetest.Fault{Method: "Stat", Skip: 1, Times: -1})
 		}},
-		"forgetting what was published": {"outbox cannot forget", func(w *world, d *memDisk) {
+		"forgetting what was published": {"retry outbox deletion later", func(w *world, d *memDisk) {
 			w.topic.set(func(*pb.Change) (bool, error) {
 				d.mu.Lock()
 				defer d.mu.Unlock()

@@ -13,59 +13,60 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// FileConfig is how a File is opened.
+// FileConfig configures a File.
 type FileConfig struct {
-	// Dir is a directory of its own for the outbox; it is made where it is missing.
+	// Dir is a directory for this outbox only; it is created if needed.
 	Dir string
-	// Limit bounds the bytes of what waits, reports included [1 GiB]; then mutations are refused. On
-	// disk it is up to a quarter and two segments more. In memory each Change that waits takes some 550
-	// bytes, on disk 300 and more: who has little memory wants a lower limit.
+	// Limit bounds the bytes of pending mutations and reports [1 GiB]; at the limit, mutations are refused.
+	// Disk usage may exceed it by a quarter plus two segments. A pending Change takes about 550 bytes of
+	// memory and at least 300 on disk: set a lower limit if memory is scarce.
 	Limit int64
-	// Segment is how many bytes a file of the outbox has, about [a sixteenth of Limit, at most 32 MiB].
+	// Segment is the approximate size of a segment file in bytes [Limit/16, at most 32 MiB].
 	Segment int64
-	// Salvage opens an outbox that is damaged: what can be read is kept, and the damaged
-	// files lie beside it as NAME.damaged. Mutations whose notes are lost are not told of.
+	// Salvage opens a damaged outbox: readable records are kept, and damaged segments are renamed to
+	// NAME.damaged. Mutations without readable records are not published.
 	Salvage bool
 }
 
-// A File is an Outbox in a directory of its own. What it has noted is on disk: an intent
-// before Intend returns, the rest when Safe does; callers at a time share one fsync. It outlives the process at
-// every point, and the machine at every point that was on disk.
+// A File is an Outbox in a directory of its own. An intent is on disk before Intend returns, all other
+// records when Safe returns; concurrent callers share one fsync. Records survive the death of the process
+// as soon as they are written, and a crash of the machine as soon as they are synced.
 //
-// One process at a time has it open. Reports are in undecided.jsonl and aside.jsonl, one JSON
-// object a line, and may be moved away at any time; the objects' change is one that any way in
-// takes.
+// One process at a time can open it. Reports are in undecided.jsonl and aside.jsonl, one JSON object per
+// line. The files may be moved away at any time; the field change is in the format that the other producers
+// of Changes accept.
 type File struct {
 	cfg  FileConfig
 	disk disk
-	dir  *directory // nil in tests of other disks
+	dir  *directory // nil in tests with another disk
 
 	reports sync.Mutex // held while a report is written
 
-	syncing      sync.Mutex // held during an fsync, and while lost is read; mu is never waited for meanwhile
-	firstSyncErr error      // of the first fsync that failed
+	syncing      sync.Mutex // held during an fsync and to read firstSyncErr; its holder never waits for mu
+	firstSyncErr error      // error of the first fsync that failed
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	owner string
-	// observe is told how long each fsync took.
+	// observer is called with the duration of each fsync; may be nil.
 	observer func(time.Duration)
-	err      error // why nothing is noted any more
+	err      error // why nothing is recorded any more
 	closed   bool
 
 	last           Ticket
 	index          map[Ticket]*indexEntry
-	unresolved     map[string][]*indexEntry // those of index without outcome, by key
-	replayedOwners map[string]bool          // of what was held when it was opened
-	liveBytes      int64                    // bytes of notes that count
-	reservedBytes  int64                    // bytes that notes to come may take
+	unresolved     map[string][]*indexEntry // entries of index without outcome, by key
+	replayedOwners map[string]bool          // account/store of all replayed records
+	liveBytes      int64                    // bytes of live records
+	reservedBytes  int64                    // bytes that later records of held mutations may take
 	reported       int64                    // bytes of reports
-	stats          Stats                    // Aside and Undecided only
+	stats          Stats                    // Rejected and Undecided only
 
-	segments  []*segment // by number; the last one is written to
-	end       int64      // of the last one
-	start     int64      // position at which the last one begins; positions count bytes over all segments of this life
-	synced    int64      // position up to which all is on disk
-	syncRound chan struct{}
+	segments []*segment // by number; records are appended to the last one
+	end      int64      // write offset in the last segment
+	// start is the position at which the last segment begins. Positions count bytes over all segments since OpenFile.
+	start     int64
+	synced    int64         // position up to which everything is on disk
+	syncRound chan struct{} // closed at the end of the fsync in progress; nil: there is none
 }
 
 var _ Outbox = (*File)(nil)
@@ -75,22 +76,22 @@ type segment struct {
 	number      uint64
 	file        diskFile
 	size        int64
-	liveRecords int // notes that count
+	liveRecords int // records that are still needed
 	damaged     bool
 }
 
-// A place is where a note is. The zero place is nowhere.
+// A location is the position of a record; the zero location means none.
 type location struct {
 	seg    *segment
 	offset int64
 	size   int32
 }
 
-// held is what is in memory of one mutation.
+// An indexEntry is a held mutation in memory.
 type indexEntry struct {
 	key        string
 	began      int64 // ms
-	time       int64 // ms; of the Change
+	time       int64 // of the Change, in ms
 	outcome    Ticket
 	reserve    int64
 	concurrent bool
@@ -104,8 +105,8 @@ const (
 	minSegment   = 16 << 10
 )
 
-// OpenFile opens the outbox of a directory. The error wraps ErrLocked where another process has
-// it open, ErrOutboxDamaged, or ErrOutboxFormat. The caller closes it, after its Store's last call.
+// OpenFile opens the outbox of a directory. The error wraps ErrLocked if the outbox is open already,
+// ErrOutboxDamaged or ErrOutboxFormat. The caller closes the File after the last call of its Store.
 func OpenFile(cfg FileConfig) (*File, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("outbox has no directory")
@@ -124,7 +125,10 @@ func OpenFile(cfg FileConfig) (*File, error) {
 }
 
 func newFile(cfg FileConfig, d disk) *File {
-	return &File{cfg: cfg, disk: d, index: map[Ticket]*indexEntry{}, unresolved: map[string][]*indexEntry{}, replayedOwners: map[string]bool{}}
+	return &File{
+		cfg: cfg, disk: d, index: map[Ticket]*indexEntry{}, unresolved: map[string][]*indexEntry{},
+		replayedOwners: map[string]bool{},
+	}
 }
 
 func openFile(cfg FileConfig, d disk) (*File, error) {
@@ -154,11 +158,11 @@ func (f *File) release() (err error) {
 	return err
 }
 
-// Close has on disk what was noted, and lets go of the outbox.
+// Close syncs all records and releases the outbox.
 func (f *File) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for f.syncRound != nil { // one fsync
+	for f.syncRound != nil { // wait for the fsync in progress
 		round := f.syncRound
 		f.mu.Unlock()
 		<-round
@@ -176,12 +180,12 @@ func (f *File) Close() error {
 	return err
 }
 
-// claim makes the outbox that of one store, named account/store.
+// claim reserves the outbox for one store, named account/store.
 func (f *File) claim(name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.owner != "" {
-		return fmt.Errorf("outbox %s serves store %s already", f.cfg.Dir, f.owner)
+		return fmt.Errorf("outbox %s already serves store %s", f.cfg.Dir, f.owner)
 	}
 	for owner := range f.replayedOwners {
 		if owner != name {
@@ -192,7 +196,7 @@ func (f *File) claim(name string) error {
 	return nil
 }
 
-// observe has f told how long each fsync takes.
+// observe sets a function that is called with the duration of each fsync.
 func (f *File) observe(g func(time.Duration)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -214,7 +218,7 @@ func (f *File) Intend(ctx context.Context, in Intent) (Ticket, error) {
 	if len(b) > maxRecordBytes {
 		return 0, retry.Permanent(fmt.Errorf("intent of %d bytes, at most %d", len(b), maxRecordBytes))
 	}
-	// What will be noted of it fits then: its Change, what came, and that it is done.
+	// The reserve ensures that the later records fit: content, outcome and done.
 	h := &indexEntry{began: in.Began.UnixMilli(), concurrent: in.Concurrent, reserve: int64(in.Draft.SizeVT() + 4096)}
 	h.key = Pending{Intent: in}.summary(0).Key
 	f.mu.Lock()
@@ -226,13 +230,13 @@ func (f *File) Intend(ctx context.Context, in Intent) (Ticket, error) {
 	if err := f.syncTo(ctx, target); err != nil {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		_ = f.recordNothingDone(t) // else it is found that nothing was done
+		_ = f.recordNothingDone(t) // if that fails, the look-up finds that nothing was done
 		return 0, err
 	}
 	return t, nil
 }
 
-// intend notes an intent; f.mu is held.
+// intend records an intent; f.mu is held.
 func (f *File) intend(h *indexEntry, b []byte) (Ticket, int64, error) {
 	if err := f.checkLimit(int64(len(b)) + h.reserve); err != nil {
 		return 0, 0, err
@@ -247,7 +251,7 @@ func (f *File) intend(h *indexEntry, b []byte) (Ticket, int64, error) {
 	return t, f.start + f.end, nil
 }
 
-// begin takes in an intent; f.mu is held.
+// begin adds an intent to the index; f.mu is held.
 func (f *File) begin(t Ticket, h *indexEntry, at location) {
 	f.index[t] = h
 	f.reservedBytes += h.reserve
@@ -258,7 +262,7 @@ func (f *File) begin(t Ticket, h *indexEntry, at location) {
 	f.unresolved[h.key] = append(f.unresolved[h.key], h)
 }
 
-// ended takes a mutation out of those without outcome; f.mu is held.
+// removeUnresolved removes a mutation from those without outcome; f.mu is held.
 func (f *File) removeUnresolved(h *indexEntry) {
 	if h.outcome != 0 {
 		return
@@ -269,13 +273,13 @@ func (f *File) removeUnresolved(h *indexEntry) {
 	}
 }
 
-// room says whether so many bytes more may wait; f.mu is held.
+// checkLimit returns ErrOutboxFull unless n more bytes fit; f.mu is held.
 func (f *File) checkLimit(n int64) error {
 	if f.liveBytes+f.reservedBytes+f.reported+n > f.cfg.Limit {
-		f.reported = f.reportBytes() // they may have been moved away
+		f.reported = f.reportBytes() // the files may have been moved away
 	}
 	if f.liveBytes+f.reservedBytes+f.reported+n > f.cfg.Limit {
-		return retry.Unavailable(fmt.Errorf("%d mutations wait in %d bytes, and there are %d bytes of reports; at most %d: %w",
+		return retry.Unavailable(fmt.Errorf("%d mutations take %d bytes and reports %d bytes; at most %d: %w",
 			len(f.index), f.liveBytes, f.reported, f.cfg.Limit, ErrOutboxFull))
 	}
 	return nil
@@ -295,7 +299,7 @@ func (f *File) unpin(at *location) {
 	}
 }
 
-// find returns what is held under a ticket; f.mu is held.
+// find returns the mutation with a ticket; f.mu is held.
 func (f *File) find(t Ticket) (*indexEntry, error) {
 	if h := f.index[t]; h != nil {
 		return h, nil
@@ -330,39 +334,39 @@ func (f *File) Outcome(t Ticket, c *pb.Change) (Ticket, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.last++
-	settled := f.last
+	outcome := f.last
 	if err != nil {
-		return settled, err
+		return outcome, err
 	}
 	h, err := f.find(t)
 	if err != nil {
-		return settled, err
+		return outcome, err
 	}
 	if c == nil {
-		return settled, f.recordNothingDone(t)
+		return outcome, f.recordNothingDone(t)
 	}
 	if h.concurrent {
-		b[9] |= flagConcurrent // its intent may be gone when this is read
+		b[9] |= flagConcurrent // the intent may be removed by the time this is read
 	}
-	at, err := f.append(b, t, uint64(settled))
+	at, err := f.append(b, t, uint64(outcome))
 	if err != nil {
-		return settled, err
+		return outcome, err
 	}
-	f.setOutcome(h, settled, c, at)
-	return settled, nil
+	f.setOutcome(h, outcome, c, at)
+	return outcome, nil
 }
 
-// settle takes in an outcome; f.mu is held.
-func (f *File) setOutcome(h *indexEntry, settled Ticket, c *pb.Change, at location) {
+// setOutcome adds an outcome to the index; f.mu is held.
+func (f *File) setOutcome(h *indexEntry, outcome Ticket, c *pb.Change, at location) {
 	f.removeUnresolved(h)
 	f.reservedBytes -= h.reserve
-	h.reserve, h.outcome, h.time = 0, settled, c.GetTime().AsTime().UnixMilli()
+	h.reserve, h.outcome, h.time = 0, outcome, c.GetTime().AsTime().UnixMilli()
 	f.unpin(&h.record)
 	f.unpin(&h.content)
 	f.pin(&h.record, at)
 }
 
-// drop notes that nothing was done; f.mu is held.
+// recordNothingDone records that a mutation was not made, and deletes it; f.mu is held.
 func (f *File) recordNothingDone(t Ticket) error {
 	if _, err := f.append(newRecord(kindOutcome, 0), t, uint64(f.last)); err != nil {
 		return err
@@ -376,7 +380,7 @@ func (f *File) Done(t Ticket) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if _, err := f.find(t); err != nil {
-		return nil // it is forgotten already
+		return nil // already deleted
 	}
 	if _, err := f.append(newRecord(kindDone, 0), t, 0); err != nil {
 		return err
@@ -385,7 +389,7 @@ func (f *File) Done(t Ticket) error {
 	return f.compact()
 }
 
-// forget lets go of a mutation; f.mu is held.
+// forget removes a mutation from the index; f.mu is held.
 func (f *File) forget(t Ticket) {
 	if h := f.index[t]; h != nil {
 		f.removeUnresolved(h)

@@ -276,7 +276,7 @@ func TestSalvage(t *testing.T) {
 	if again, err := Inspect(t.Context(), to); err != nil || len(again.Damage) > 0 || again.Held != len(want) {
 		t.Errorf("of the new one: got %+v, %v, want it sound", again, err)
 	}
-	if _, err := Salvage(t.Context(), dir, to); err == nil || !strings.Contains(err.Error(), "must not be there") {
+	if _, err := Salvage(t.Context(), dir, to); err == nil || !strings.Contains(err.Error(), "must not exist") {
 		t.Errorf("into what is there: %v", err)
 	}
 	_, err = Salvage(t.Context(), dir, "")

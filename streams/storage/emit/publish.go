@@ -13,28 +13,28 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// publish tells of the next Change of a lane, whose busy it has set. An error that is not
-// permanent leaves it where it is.
-func (s *Store) publish(ctx context.Context, l *itemQueue, e *queuedChange, c *pb.Change) (err error) {
-	err = errPanic // unless send returns
-	defer func() { s.finishPublish(ctx, l, e, err) }()
+// publish publishes e, the next Change of a queue that the caller has marked busy (take). After an error
+// that is not permanent the Change stays in the queue.
+func (s *Store) publish(ctx context.Context, q *itemQueue, e *queuedChange, c *pb.Change) (err error) {
+	err = errPanic // replaced when send returns
+	defer func() { s.finishPublish(ctx, q, e, err) }()
 	err = s.send(ctx, e, c)
 	return err
 }
 
 var errPanic = errors.New("publish panicked")
 
-// published notes how the publish of a Change ended.
-func (s *Store) finishPublish(ctx context.Context, l *itemQueue, e *queuedChange, err error) {
+// finishPublish updates the queue after a publish.
+func (s *Store) finishPublish(ctx context.Context, q *itemQueue, e *queuedChange, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l.busy = false
-	defer s.reschedule(l)
+	q.busy = false
+	defer s.reschedule(q)
 	if err != nil && !retry.IsPermanent(err) {
-		s.publishFailed(ctx, l, err)
+		s.publishFailed(ctx, q, err)
 		return
 	}
-	s.completed, l.fails = s.completed+1, 0
+	s.completed, q.fails = s.completed+1, 0
 	if s.degraded {
 		s.resume()
 	}
@@ -42,22 +42,23 @@ func (s *Store) finishPublish(ctx context.Context, l *itemQueue, e *queuedChange
 	if e.done != nil {
 		close(e.done)
 	}
-	l.remove(e)
+	q.remove(e)
 }
 
-// send publishes c and has the outbox forget it, or puts it aside.
+// send publishes c and deletes its record from the outbox. A Change that the publisher rejects permanently
+// is kept as a Report.
 func (s *Store) send(ctx context.Context, e *queuedChange, c *pb.Change) error {
-	if c == nil { // nobody waits for it, so it was left on disk
+	if c == nil { // releaseChange dropped it from memory
 		p, err := s.cfg.Outbox.Read(e.ticket)
 		if err != nil {
-			return fmt.Errorf("read what is to be told: %w", err)
+			return fmt.Errorf("read pending change: %w", err)
 		}
 		c = p.Change
 	}
 	s.mu.Lock()
-	unnoted := e.unrecorded
+	unrecorded := e.unrecorded
 	s.mu.Unlock()
-	if unnoted {
+	if unrecorded {
 		if err := s.recordOutcome(ctx, e); err != nil {
 			return err
 		}
@@ -67,55 +68,56 @@ func (s *Store) send(ctx context.Context, e *queuedChange, c *pb.Change) error {
 	case err == nil:
 		s.counters.countPublished()
 	case retry.IsPermanent(err):
-		// It is in nobody's way.
+		// A rejected Change does not block those after it.
 		report := Report{Rejected: true, Ticket: e.ticket, Pending: Pending{Change: c}, Err: err}
 		if rerr := s.cfg.Outbox.Report(report); rerr != nil {
-			return retry.Unavailable(fmt.Errorf("put aside what is refused (%w): %w", err, rerr))
+			return retry.Unavailable(fmt.Errorf("report rejected change (%w): %w", err, rerr))
 		}
 		s.counters.countRejected()
-		s.log.Error("a change is refused for good and lies aside", "id", c.GetId(), "op", c.GetOp().String(),
+		s.log.Error("reject change", "id", c.GetId(), "op", c.GetOp().String(),
 			"space", c.GetSpace(), "item", c.GetItem(), "err", err)
 	default:
 		return err
 	}
 	if derr := s.cfg.Outbox.Done(e.ticket); derr != nil {
-		// If the process ends now it will be told again, which is telling it once.
+		// If the process ends now the Change is published again, with the same id.
 		s.deferDone(e.ticket)
 	}
 	return err
 }
 
-// failed notes that a lane could not be told of; s.mu is held.
-func (s *Store) publishFailed(ctx context.Context, l *itemQueue, err error) {
-	if ctx.Err() != nil { // of the caller's doing
+// publishFailed schedules a retry after a failed publish; s.mu is held.
+func (s *Store) publishFailed(ctx context.Context, q *itemQueue, err error) {
+	if ctx.Err() != nil { // the caller gave up, which says nothing about the publisher
 		return
 	}
-	l.fails++
-	l.retryAt = time.Now().Add(s.backoff(l.fails))
+	q.fails++
+	q.retryAt = time.Now().Add(s.backoff(q.fails))
 	s.degraded = true
 	s.failures++
 	if worthLogging(s.failures) {
-		s.log.Warn("changes are not acknowledged; they wait", "key", l.key, "failures", s.failures, "err", err)
+		s.log.Warn("retry publish later", "key", q.key, "failures", s.failures, "err", err)
 	}
 	s.counters.countFailed()
 }
 
-// worthLogging reports whether something that is tried for as long as it fails is logged at its nth failure: at the first,
-// and each time that it has failed twice as often.
+// worthLogging reports whether the nth consecutive failure of a retried operation is logged: the 1st, 2nd,
+// 4th, 8th and so on.
 func worthLogging(n int) bool { return n&(n-1) == 0 }
 
-// resume has lanes that failed tried again at once, now that others work; s.mu is held.
+// resume ends the degraded state and makes all retrying queues due, at most once in maxRetry/6; s.mu is
+// held.
 func (s *Store) resume() {
 	s.degraded, s.failures = false, 0
 	now := time.Now()
-	if now.Sub(s.resumedAt) < maxRetry/6 { // some work, and some do not
+	if now.Sub(s.resumedAt) < maxRetry/6 { // some items are acknowledged and others keep failing
 		return
 	}
 	s.resumedAt = now
-	for _, l := range s.retrying.queues {
-		l.retryAt = now
+	for _, q := range s.retrying.queues {
+		q.retryAt = now
 	}
-	s.log.Info("changes are acknowledged again", "items", len(s.queues))
+	s.log.Info("resume publishing", "items", len(s.queues))
 }
 
 const maxRetry = 30 * time.Second
@@ -124,19 +126,19 @@ func (s *Store) backoff(fails int) time.Duration {
 	return retry.Policy{Wait: s.cfg.Retry, MaxWait: maxRetry}.Backoff(min(fails, 16))
 }
 
-// tell has the Change of a mutation told, and those that come before it. It publishes
-// itself: nobody else may be there who would.
+// publishNow publishes the Change of a mutation and those queued before it, in the caller's goroutine: Run
+// may not be running.
 func (s *Store) publishNow(ctx context.Context, m *mutation) error {
-	l, e := m.queue, m.queued
+	q, e := m.queue, m.queued
 	for {
 		s.mu.Lock()
 		if e.finished {
 			s.mu.Unlock()
 			return e.err
 		}
-		n := l.next()
+		n := q.next()
 		if n == nil {
-			changed := l.changed()
+			changed := q.changed()
 			s.mu.Unlock()
 			select {
 			case <-changed:
@@ -145,28 +147,28 @@ func (s *Store) publishNow(ctx context.Context, m *mutation) error {
 				return storage.Ended(ctx)
 			}
 		}
-		c := s.take(l, n)
+		c := s.take(q, n)
 		s.mu.Unlock()
-		if err := s.publish(ctx, l, n, c); err != nil && !retry.IsPermanent(err) {
+		if err := s.publish(ctx, q, n, c); err != nil && !retry.IsPermanent(err) {
 			return err
 		}
 	}
 }
 
-// take makes the caller the one who publishes an entry; s.mu is held.
-func (s *Store) take(l *itemQueue, e *queuedChange) *pb.Change {
-	l.busy = true
-	s.reschedule(l)
+// take marks the queue busy, so that the caller alone publishes e; s.mu is held.
+func (s *Store) take(q *itemQueue, e *queuedChange) *pb.Change {
+	q.busy = true
+	s.reschedule(q)
 	return e.change
 }
 
-// tellSoon waits until the Change of a mutation is told, but not long: the outbox has it.
-func (s *Store) awaitPublish(ctx context.Context, m *mutation) (told bool, err error) {
+// awaitPublish waits until the Change of a mutation is finished, at most Config.Wait: the outbox holds it.
+func (s *Store) awaitPublish(ctx context.Context, m *mutation) (finished bool, err error) {
 	e := m.queued
 	if !s.running.Load() {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.Wait)
 		defer cancel()
-		_ = s.publishNow(ctx, m) // e says how it went
+		_ = s.publishNow(ctx, m) // the result is in e
 		return s.releaseChange(e)
 	}
 	s.mu.Lock()
@@ -177,24 +179,24 @@ func (s *Store) awaitPublish(ctx context.Context, m *mutation) (told bool, err e
 	}
 	e.done = make(chan struct{})
 	s.mu.Unlock()
-	patience := time.NewTimer(s.cfg.Wait)
-	defer patience.Stop()
+	timeout := time.NewTimer(s.cfg.Wait)
+	defer timeout.Stop()
 	select {
 	case <-e.done:
 	case <-ctx.Done():
-	case <-patience.C:
+	case <-timeout.C:
 		s.mu.Lock()
 		if held := !m.queue.busy && m.queue.next() == nil; !held && s.completed == before && !s.degraded {
-			s.degraded = true // and not only this one waits for others of its item
-			s.log.Warn("changes are not acknowledged in time; they wait", "key", m.queue.key, "waited", s.cfg.Wait)
+			s.degraded = true // and this Change did not merely wait for another of its item
+			s.log.Warn("stop waiting for acknowledgements", "key", m.queue.key, "waited", s.cfg.Wait)
 		}
 		s.mu.Unlock()
 	}
 	return s.releaseChange(e)
 }
 
-// unload leaves a Change to the outbox, unless it is over.
-func (s *Store) releaseChange(e *queuedChange) (over bool, err error) {
+// releaseChange drops a Change from memory unless it is finished: the outbox has it.
+func (s *Store) releaseChange(e *queuedChange) (finished bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e.finished && e.err != nil {
@@ -206,38 +208,37 @@ func (s *Store) releaseChange(e *queuedChange) (over bool, err error) {
 	return e.finished, nil
 }
 
-// Flush looks into mutations of which nobody knows what came of them, and publishes
-// what waits. It goes on after a failure, and returns all. Mutations whose callers
-// wait are left to them.
+// Flush resolves mutations of unknown outcome and publishes the pending Changes. It continues after a
+// failure and returns all errors. Mutations with an active call are left to that call.
 func (s *Store) Flush(ctx context.Context) error {
 	failed := s.resolveOrphans(ctx)
 	s.mu.Lock()
-	lanes := slices.Concat(s.ready.queues, s.retrying.queues)
-	slices.SortFunc(lanes, func(a, b *itemQueue) int { return int(int64(a.first) - int64(b.first)) })
+	queues := slices.Concat(s.ready.queues, s.retrying.queues)
+	slices.SortFunc(queues, func(a, b *itemQueue) int { return int(int64(a.first) - int64(b.first)) })
 	s.mu.Unlock()
-	for _, l := range lanes {
+	for _, q := range queues {
 		if ctx.Err() != nil {
 			return errors.Join(append(failed, storage.Ended(ctx))...)
 		}
-		failed = append(failed, s.drain(ctx, l))
+		failed = append(failed, s.drain(ctx, q))
 	}
-	_ = s.retryDone() // if the process ends now they are told again, which is telling them once
+	_ = s.retryDone() // a Change that stays recorded is published again, with the same id
 	return errors.Join(failed...)
 }
 
-// drain tells of all that can be told of in a lane.
-func (s *Store) drain(ctx context.Context, l *itemQueue) error {
+// drain publishes the Changes of a queue until none is ready or one fails.
+func (s *Store) drain(ctx context.Context, q *itemQueue) error {
 	var failed error
 	for {
 		s.mu.Lock()
-		e := l.next()
+		e := q.next()
 		if e == nil {
 			s.mu.Unlock()
 			return failed
 		}
-		c := s.take(l, e)
+		c := s.take(q, e)
 		s.mu.Unlock()
-		err := s.publish(ctx, l, e, c)
+		err := s.publish(ctx, q, e, c)
 		failed = errors.Join(failed, err)
 		if err != nil && !retry.IsPermanent(err) {
 			return failed
@@ -245,14 +246,14 @@ func (s *Store) drain(ctx context.Context, l *itemQueue) error {
 	}
 }
 
-// unnoted remembers that the outbox could not forget a mutation.
+// deferDone schedules another Outbox.Done after the outbox failed to record the end of a mutation.
 func (s *Store) deferDone(t Ticket) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unrecordedDone = append(s.unrecordedDone, t)
 }
 
-// finish has the outbox note what it could not note when it was told, and returns why it still cannot.
+// retryDone repeats the Outbox.Done calls that failed, and returns the last error.
 func (s *Store) retryDone() (failed error) {
 	s.mu.Lock()
 	tickets := s.unrecordedDone

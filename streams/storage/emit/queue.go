@@ -11,169 +11,172 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// A lane is what goes on with one item, or one space, until all of it is told. Store.mu guards
-// it and all that hangs on it.
+// An itemQueue orders the mutations of one item, or of one space, until all their Changes are published.
+// Store.mu guards the queue and everything in it.
 //
-// Changes of one item do not overtake: one that was done before another began is told before it.
-// Of those that were under way together the one with the earlier time is told first, and of one time the one
-// whose outcome was noted first, so none of them is told before it is known what came of all.
+// Changes of one item are published in order: if a mutation ended before another began, its Change is
+// published first. Among concurrent mutations the Change with the earlier time is first; with equal times,
+// the one with the lower outcome ticket. So the Change of a concurrent mutation is published only when
+// the outcomes of all of them are known.
 type itemQueue struct {
 	key     string
-	active  []*mutation     // of callers that wait
-	orphans []*mutation     // of which nobody knows what came of them; by ticket
-	changes []*queuedChange // what is to be told, by settled
+	active  []*mutation     // calls in progress
+	orphans []*mutation     // mutations of unknown outcome that no call handles; by ticket
+	changes []*queuedChange // to be published; by outcome
 
-	busy      bool // somebody publishes
-	resolving bool // somebody looks at the first orphan
-	fails     int  // of publishing, in a row
+	busy      bool // a publish is in progress
+	resolving bool // the first orphan is being resolved
+	fails     int  // consecutive publish failures
 	retryAt   time.Time
-	changedC  chan struct{} // closed when something has changed; nil while nobody waits
+	changedC  chan struct{} // closed when the queue changes; nil if no goroutine waits
 
-	heapIndex int        // in the heap
-	heap      *queueHeap // the heap that it is in; nil: none
+	heapIndex int        // position in heap
+	heap      *queueHeap // that contains the queue; nil: none
 	first     Ticket
 }
 
-// A mutation is one that was begun, and of which nobody has noted yet what came of it.
+// A mutation is in progress, or ended without a recorded outcome.
 type mutation struct {
 	queue       *itemQueue
-	ticket      Ticket // 0 until its intent is noted: it will come after all that is done by now
+	ticket      Ticket // 0 until the intent is recorded: then it is greater than all outcomes so far
 	began       time.Time
 	concurrent  bool
-	foundAbsent bool // a look found the item absent
+	foundAbsent bool // the look-up found the item absent
 	streamed    *Content
-	queued      *queuedChange // what is told of it, once that is known
+	queued      *queuedChange // its Change; nil until the outcome is known
 }
 
-// An entry is a Change that is to be told.
+// A queuedChange is a Change to be published.
 type queuedChange struct {
-	ticket, outcome Ticket
-	time            int64 // of the Change, in ms
+	ticket, outcome Ticket // of the intent, and at which the outcome was recorded
+	time            int64  // of the Change, in ms
 	began           time.Time
 	change          *pb.Change
 	concurrent      bool
-	foundAbsent     bool // a look found the item absent: what was put in that millisecond was put after it
-	unrecorded      bool // the outbox has to have it before it is told, and has not
+	foundAbsent     bool // a look-up found the item absent: a Put in the same millisecond came after it
+	unrecorded      bool // the outbox must record the Change before it is published, and failed to
 
-	finished bool          // it is told, or aside
-	err      error         // why it is aside
-	done     chan struct{} // closed when it is over; nil while nobody waits for that
+	finished bool          // acknowledged, or rejected with err
+	err      error         // why it was rejected
+	done     chan struct{} // closed when finished; nil if no call waits
 }
 
-// next returns what is to be told next; nil where that cannot be said yet, or there is nothing.
-func (l *itemQueue) next() *queuedChange {
-	if len(l.changes) == 0 || l.busy {
+// next returns the Change to publish next; nil if there is none, or if an earlier mutation is still in
+// progress.
+func (q *itemQueue) next() *queuedChange {
+	if len(q.changes) == 0 || q.busy {
 		return nil
 	}
-	best := l.changes[0]
+	best := q.changes[0]
 	if best.concurrent {
-		for _, e := range l.changes[1:] {
-			if e.ticket < l.changes[0].outcome && (e.time < best.time || e.time == best.time && e.foundAbsent && !best.foundAbsent) {
+		for _, e := range q.changes[1:] {
+			earlier := e.time < best.time || e.time == best.time && e.foundAbsent && !best.foundAbsent
+			if earlier && e.ticket < q.changes[0].outcome {
 				best = e
 			}
 		}
 	}
 	before := func(m *mutation) bool { return m.ticket != 0 && m.ticket < best.outcome }
-	if slices.ContainsFunc(l.active, before) || slices.ContainsFunc(l.orphans, before) {
+	if slices.ContainsFunc(q.active, before) || slices.ContainsFunc(q.orphans, before) {
 		return nil
 	}
 	return best
 }
 
-// add has e told in its turn.
-func (l *itemQueue) add(e *queuedChange) {
-	i := len(l.changes)
-	for i > 0 && l.changes[i-1].outcome > e.outcome {
+// add inserts e by its outcome ticket.
+func (q *itemQueue) add(e *queuedChange) {
+	i := len(q.changes)
+	for i > 0 && q.changes[i-1].outcome > e.outcome {
 		i--
 	}
-	l.changes = slices.Insert(l.changes, i, e)
+	q.changes = slices.Insert(q.changes, i, e)
 }
 
-func (l *itemQueue) remove(e *queuedChange) {
-	if l.changes[0] == e {
-		l.changes[0] = nil
-		l.changes = l.changes[1:]
+func (q *itemQueue) remove(e *queuedChange) {
+	if q.changes[0] == e {
+		q.changes[0] = nil
+		q.changes = q.changes[1:]
 		return
 	}
-	l.changes = slices.DeleteFunc(l.changes, func(x *queuedChange) bool { return x == e })
+	q.changes = slices.DeleteFunc(q.changes, func(x *queuedChange) bool { return x == e })
 }
 
-// changed returns a channel that is closed when something changes.
-func (l *itemQueue) changed() <-chan struct{} {
-	if l.changedC == nil {
-		l.changedC = make(chan struct{})
+// changed returns a channel that is closed at the next change of the queue.
+func (q *itemQueue) changed() <-chan struct{} {
+	if q.changedC == nil {
+		q.changedC = make(chan struct{})
 	}
-	return l.changedC
+	return q.changedC
 }
 
-// enter returns a lane of a key; s.mu is held.
+// queueOf returns the queue of a key and creates it if needed; s.mu is held.
 func (s *Store) queueOf(key string) *itemQueue {
-	l := s.queues[key]
-	if l == nil {
-		l = &itemQueue{key: key}
-		s.queues[key] = l
+	q := s.queues[key]
+	if q == nil {
+		q = &itemQueue{key: key}
+		s.queues[key] = q
 	}
-	return l
+	return q
 }
 
-// arrange puts a lane where it belongs after something has changed, and tells who waits for
-// that; s.mu is held.
-func (s *Store) reschedule(l *itemQueue) {
-	if l.changedC != nil {
-		close(l.changedC)
-		l.changedC = nil
+// reschedule moves a queue to the heap where it belongs after a change, wakes the goroutines that wait for
+// a change and removes the queue if it is empty; s.mu is held.
+func (s *Store) reschedule(q *itemQueue) {
+	if q.changedC != nil {
+		close(q.changedC)
+		q.changedC = nil
 	}
 	var to *queueHeap
-	if e := l.next(); e != nil {
-		l.first = e.ticket
-		if to = &s.ready; l.fails > 0 {
+	if e := q.next(); e != nil {
+		q.first = e.ticket
+		if to = &s.ready; q.fails > 0 {
 			to = &s.retrying
 		}
 	}
 	switch {
-	case l.heap == to && to != nil:
-		heap.Fix(to, l.heapIndex)
-	case l.heap != to:
-		if l.heap != nil {
-			heap.Remove(l.heap, l.heapIndex)
+	case q.heap == to && to != nil:
+		heap.Fix(to, q.heapIndex)
+	case q.heap != to:
+		if q.heap != nil {
+			heap.Remove(q.heap, q.heapIndex)
 		}
-		if l.heap = to; to != nil {
-			heap.Push(to, l)
+		if q.heap = to; to != nil {
+			heap.Push(to, q)
 			s.wake()
 		}
 	}
-	if len(l.orphans) > 0 {
-		s.withOrphans[l.key] = l
+	if len(q.orphans) > 0 {
+		s.withOrphans[q.key] = q
 	} else {
-		delete(s.withOrphans, l.key)
+		delete(s.withOrphans, q.key)
 	}
-	if len(l.active)+len(l.orphans)+len(l.changes) == 0 && !l.resolving {
-		delete(s.queues, l.key)
+	if len(q.active)+len(q.orphans)+len(q.changes) == 0 && !q.resolving {
+		delete(s.queues, q.key)
 	}
 }
 
-// ring wakes the dispatcher.
+// wake wakes the dispatcher.
 func (s *Store) wake() {
 	select {
 	case s.wakeup <- struct{}{}:
-	default: // it will wake
+	default: // a wake-up is pending
 	}
 }
 
-// begin has a mutation of the item with this key known, after it has found out what came of
-// earlier ones: what is there now is the only evidence of them.
+// begin adds a mutation to the queue of key, after earlier mutations of unknown outcome are resolved: the
+// state that this mutation may overwrite is the only evidence of them.
 func (s *Store) begin(ctx context.Context, key string) (*mutation, error) {
 	for {
-		_ = s.retryDone() // it is tried again
+		_ = s.retryDone() // maintain and later calls retry
 		s.mu.Lock()
-		l := s.queueOf(key)
-		e := l.firstUnrecorded()
-		if len(l.orphans) == 0 && e == nil {
-			m := &mutation{queue: l, concurrent: len(l.active) > 0}
-			for _, other := range l.active {
+		q := s.queueOf(key)
+		e := q.firstUnrecorded()
+		if len(q.orphans) == 0 && e == nil {
+			m := &mutation{queue: q, concurrent: len(q.active) > 0}
+			for _, other := range q.active {
 				other.concurrent = true
 			}
-			l.active = append(l.active, m)
+			q.active = append(q.active, m)
 			s.mu.Unlock()
 			return m, nil
 		}
@@ -182,7 +185,7 @@ func (s *Store) begin(ctx context.Context, key string) (*mutation, error) {
 		if e != nil {
 			err = s.recordOutcome(ctx, e)
 		} else {
-			err = s.resolveFirst(ctx, l)
+			err = s.resolveFirst(ctx, q)
 		}
 		if err != nil {
 			return nil, err
@@ -190,22 +193,22 @@ func (s *Store) begin(ctx context.Context, key string) (*mutation, error) {
 	}
 }
 
-// unnoted returns a Change that the outbox has to have and has not.
-func (l *itemQueue) firstUnrecorded() *queuedChange {
-	if i := slices.IndexFunc(l.changes, func(e *queuedChange) bool { return e.unrecorded }); i >= 0 {
-		return l.changes[i]
+// firstUnrecorded returns a Change that the outbox failed to record but must; nil if there is none.
+func (q *itemQueue) firstUnrecorded() *queuedChange {
+	if i := slices.IndexFunc(q.changes, func(e *queuedChange) bool { return e.unrecorded }); i >= 0 {
+		return q.changes[i]
 	}
 	return nil
 }
 
-// note has the outbox note a Change that it could not note when it came.
+// recordOutcome records a Change that the outbox failed to record at first.
 func (s *Store) recordOutcome(ctx context.Context, e *queuedChange) error {
 	_, err := s.cfg.Outbox.Outcome(e.ticket, e.change)
 	if err == nil {
 		err = s.cfg.Outbox.Safe(ctx)
 	}
-	if err != nil && !errors.Is(err, errNotHeld) { // it may have been told meanwhile
-		return fmt.Errorf("note what was done: %w", err)
+	if err != nil && !errors.Is(err, errNotHeld) { // it may have been published meanwhile
+		return fmt.Errorf("record outcome: %w", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -213,7 +216,7 @@ func (s *Store) recordOutcome(ctx context.Context, e *queuedChange) error {
 	return nil
 }
 
-// end forgets a mutation of which there is nothing to tell.
+// end removes a mutation without a Change.
 func (s *Store) end(m *mutation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,14 +224,14 @@ func (s *Store) end(m *mutation) {
 	s.reschedule(m.queue)
 }
 
-// leaveOff ends what the call of a mutation has left, as one does that is refused, or panics. If there is an intent, the
-// mutation may have been made, and is looked into.
+// abandon ends a mutation after its call returned early or panicked. A mutation with a recorded intent may
+// have been made: it becomes an orphan.
 func (s *Store) abandon(m *mutation) {
 	s.mu.Lock()
 	live, intended := slices.Contains(m.queue.active, m), m.ticket != 0
 	s.mu.Unlock()
 	switch {
-	case !live: // it has an end
+	case !live: // already ended
 	case intended:
 		s.orphan(m)
 	default:
@@ -236,53 +239,54 @@ func (s *Store) abandon(m *mutation) {
 	}
 }
 
-// leave takes a mutation out of those whose callers wait; s.mu is held.
+// deactivate removes a mutation from the active calls; s.mu is held.
 func (s *Store) deactivate(m *mutation) {
 	m.queue.active = slices.DeleteFunc(m.queue.active, func(x *mutation) bool { return x == m })
 }
 
-// settle has the Change of a mutation told in its turn.
-func (s *Store) enqueue(m *mutation, settled Ticket, c *pb.Change, unnoted bool) {
+// enqueue adds the Change of a mutation to its queue.
+func (s *Store) enqueue(m *mutation, outcome Ticket, c *pb.Change, unrecorded bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.deactivate(m)
 	m.queue.orphans = slices.DeleteFunc(m.queue.orphans, func(x *mutation) bool { return x == m })
 	m.queued = &queuedChange{
-		ticket: m.ticket, outcome: settled, change: c, concurrent: m.concurrent, foundAbsent: m.foundAbsent, unrecorded: unnoted,
-		time: c.GetTime().AsTime().UnixMilli(), began: m.began,
+		ticket: m.ticket, outcome: outcome, change: c, concurrent: m.concurrent, foundAbsent: m.foundAbsent,
+		unrecorded: unrecorded,
+		time:       c.GetTime().AsTime().UnixMilli(), began: m.began,
 	}
 	m.queue.add(m.queued)
 	s.reschedule(m.queue)
 }
 
-// orphan has a mutation looked into.
+// orphan hands a mutation of unknown outcome over to be resolved.
 func (s *Store) orphan(m *mutation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.deactivate(m)
-	l := m.queue
-	l.orphans = append(l.orphans, m)
-	slices.SortFunc(l.orphans, func(a, b *mutation) int { return int(int64(a.ticket) - int64(b.ticket)) })
-	s.reschedule(l)
+	q := m.queue
+	q.orphans = append(q.orphans, m)
+	slices.SortFunc(q.orphans, func(a, b *mutation) int { return int(int64(a.ticket) - int64(b.ticket)) })
+	s.reschedule(q)
 	s.wake()
 }
 
-// load takes in what an outbox holds of another life.
+// load fills the queues with the mutations that the outbox holds from an earlier process.
 func (s *Store) load() {
 	for h := range s.cfg.Outbox.Held() {
-		l := s.queueOf(h.Key)
+		q := s.queueOf(h.Key)
 		if h.Outcome == 0 {
-			l.orphans = append(l.orphans, &mutation{queue: l, ticket: h.Ticket, began: h.Began, concurrent: h.Concurrent})
+			q.orphans = append(q.orphans, &mutation{queue: q, ticket: h.Ticket, began: h.Began, concurrent: h.Concurrent})
 		} else {
-			l.add(&queuedChange{
+			q.add(&queuedChange{
 				ticket: h.Ticket, outcome: h.Outcome, concurrent: h.Concurrent, time: h.Time.UnixMilli(), began: h.Began,
 			})
 		}
-		s.reschedule(l)
+		s.reschedule(q)
 	}
 }
 
-// A rank is a heap of lanes.
+// A queueHeap is a heap of queues.
 type queueHeap struct {
 	queues []*itemQueue
 	less   func(a, b *itemQueue) bool
@@ -304,16 +308,16 @@ func (r *queueHeap) Swap(i, j int) {
 
 // Push implements heap.Interface.
 func (r *queueHeap) Push(x any) {
-	l := x.(*itemQueue)
-	l.heapIndex = len(r.queues)
-	r.queues = append(r.queues, l)
+	q := x.(*itemQueue)
+	q.heapIndex = len(r.queues)
+	r.queues = append(r.queues, q)
 }
 
 // Pop implements heap.Interface.
 func (r *queueHeap) Pop() any {
 	n := len(r.queues) - 1
-	l := r.queues[n]
+	q := r.queues[n]
 	r.queues[n] = nil
 	r.queues = r.queues[:n]
-	return l
+	return q
 }

@@ -54,7 +54,7 @@ func (f *File) Read(t Ticket) (p Pending, err error) {
 	return p, err
 }
 
-// read reads a note; f.mu is held.
+// read reads a record; f.mu is held.
 func (f *File) read(at location) (segmentRecord, error) {
 	if f.closed {
 		return segmentRecord{}, errClosed

@@ -12,17 +12,16 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// probes bounds how many are tried at once while nothing is acknowledged: several, since one
-// item's Changes may be the ones that cannot be.
+// maxProbes bounds concurrent publishes while degraded. It is more than one because the Changes of a single
+// item may be the ones that fail.
 const maxProbes = 8
 
-// Run publishes what waits, oldest first, and looks into mutations of which nobody knows what came of
-// them, until ctx ends; then it returns nil, and what waits is told by the next Run. An
-// error says that the outbox is of no use any more: every mutation is refused from then on.
-// Without Run, calls publish for themselves, and what they leave is told by Flush.
+// Run publishes pending Changes, oldest first, and resolves mutations of unknown outcome, until ctx ends;
+// then it returns nil, and the next Run continues. An error means that the outbox has failed: every later
+// mutation is refused. Without Run, calls publish their own Changes, and Flush publishes those that remain.
 func (s *Store) Run(ctx context.Context) error {
 	if !s.running.CompareAndSwap(false, true) {
-		return errors.New("emit runs already")
+		return errors.New("emit: Run is already running")
 	}
 	defer s.running.Store(false)
 	g, ctx := errgroup.WithContext(ctx)
@@ -31,17 +30,17 @@ func (s *Store) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// dispatch has Changes published.
+// dispatch starts publishes, at most Config.Publishers at a time.
 func (s *Store) dispatch(ctx context.Context) error {
 	var g errgroup.Group
 	g.SetLimit(s.cfg.Publishers)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		l, e, c, wait := s.pick()
+		q, e, c, wait := s.pick()
 		if e != nil {
 			g.Go(func() error {
-				_ = s.publish(ctx, l, e, c) // the lane knows, and it is tried again
+				_ = s.publish(ctx, q, e, c) // the queue schedules the retry
 				s.mu.Lock()
 				s.inFlight--
 				s.mu.Unlock()
@@ -60,13 +59,13 @@ func (s *Store) dispatch(ctx context.Context) error {
 	return g.Wait()
 }
 
-// pick returns what is to be published now, or how long there is nothing.
+// pick returns the next Change to publish, or how long to wait for one.
 func (s *Store) pick() (*itemQueue, *queuedChange, *pb.Change, time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	l, wait := s.oldest(now)
-	if l == nil {
+	q, wait := s.oldest(now)
+	if q == nil {
 		return nil, nil, nil, wait
 	}
 	if s.degraded {
@@ -78,58 +77,58 @@ func (s *Store) pick() (*itemQueue, *queuedChange, *pb.Change, time.Duration) {
 		}
 		s.probeAt = now.Add(s.cfg.Retry)
 	}
-	e := l.next()
+	e := q.next()
 	s.inFlight++
-	return l, e, s.take(l, e), 0
+	return q, e, s.take(q, e), 0
 }
 
-// oldest returns the lane whose turn it is, or how long there is none.
+// oldest returns the due queue with the oldest Change, or how long until one is due.
 func (s *Store) oldest(now time.Time) (*itemQueue, time.Duration) {
-	var l *itemQueue
+	var q *itemQueue
 	wait := maxRetry
 	if s.retrying.Len() > 0 {
 		if wait = s.retrying.queues[0].retryAt.Sub(now); wait <= 0 {
-			l = s.retrying.queues[0]
+			q = s.retrying.queues[0]
 		}
 	}
-	if s.ready.Len() > 0 && (l == nil || s.ready.queues[0].first < l.first) {
-		l = s.ready.queues[0]
+	if s.ready.Len() > 0 && (q == nil || s.ready.queues[0].first < q.first) {
+		q = s.ready.queues[0]
 	}
-	if l == nil && s.degraded && s.retrying.Len() > 0 { // nothing is acknowledged: when is that over?
-		l = s.retrying.queues[0]
+	if q == nil && s.degraded && s.retrying.Len() > 0 { // probe whether the publisher is back
+		q = s.retrying.queues[0]
 	}
-	return l, wait
+	return q, wait
 }
 
-// settleOrphans looks into mutations that others left, and has the outbox note what it could not.
+// maintain resolves orphans and retries Done calls that the outbox failed to record.
 func (s *Store) maintain(ctx context.Context) error {
-	var looks, notes streak
+	var lookFailures, recordFailures streak
 	for ctx.Err() == nil {
 		failed := append(s.resolveOrphans(ctx), nil)
-		noted := s.retryDone()
+		recordErr := s.retryDone()
 		if err := s.cfg.Outbox.Stats().Err; err != nil {
 			return fmt.Errorf("emit to %s/%s: %w", s.cfg.Account, s.cfg.Store, err)
 		}
-		if looks.add(ctx, failed[0]) {
-			s.log.Warn("cannot find out what came of mutations; they are looked into later",
-				"items", len(failed)-1, "failures", looks, "err", failed[0])
+		if lookFailures.add(ctx, failed[0]) {
+			s.log.Warn("retry resolving mutations later",
+				"items", len(failed)-1, "failures", lookFailures, "err", failed[0])
 		}
-		if notes.add(ctx, noted) {
-			s.log.Warn("outbox cannot forget what was published; it is tried later", "failures", notes, "err", noted)
+		if recordFailures.add(ctx, recordErr) {
+			s.log.Warn("retry outbox deletion later", "failures", recordFailures, "err", recordErr)
 		}
 		wait := s.cfg.Retry
-		if looks > 0 {
-			wait = s.backoff(int(looks))
+		if lookFailures > 0 {
+			wait = s.backoff(int(lookFailures))
 		}
-		_ = retry.Sleep(ctx, wait) // the loop's condition says that ctx has ended
+		_ = retry.Sleep(ctx, wait) // the loop checks ctx
 	}
 	return nil
 }
 
-// A streak is how often something has failed in a row.
+// A streak counts consecutive failures.
 type streak int
 
-// add counts a try, unless ctx has ended, and reports whether its error is to be logged.
+// add counts an attempt, unless ctx has ended, and reports whether its error is to be logged.
 func (n *streak) add(ctx context.Context, err error) bool {
 	switch {
 	case ctx.Err() != nil:

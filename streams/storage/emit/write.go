@@ -23,7 +23,7 @@ func (f *File) Safe(ctx context.Context) error {
 	return f.syncTo(ctx, target)
 }
 
-// syncTo returns when all up to a position is on disk. Of those who wait one does it for all.
+// syncTo returns when everything up to a position is on disk. One of the waiting callers syncs for all.
 func (f *File) syncTo(ctx context.Context, target int64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -50,25 +50,25 @@ func (f *File) syncTo(ctx context.Context, target int64) error {
 	return nil
 }
 
-// lead has on disk what is written by now; f.mu is held, but not meanwhile.
+// groupSync syncs what is written by now; f.mu is held on entry and return, but not during the fsync.
 func (f *File) groupSync() {
 	round, file, goal := make(chan struct{}), f.current().file, f.start+f.end
 	f.syncRound = round
-	f.syncing.Lock() // before f.mu is released: a segment is closed after a sync only
+	f.syncing.Lock() // before f.mu is released: a segment is closed only after another sync
 	f.mu.Unlock()
 	began := time.Now()
 	err := f.fsync(file.Sync)
 	took := time.Since(began)
 	f.syncing.Unlock()
 	f.mu.Lock()
-	_ = f.finishSync(goal, took, err) // it is in f.err
+	_ = f.finishSync(goal, took, err) // the error is in f.err
 	f.syncRound = nil
 	close(round)
 }
 
-// fsync calls sync, unless an earlier one failed; f.syncing is held. The kernel reports an error of writing once for each
-// open file, and counts the pages as written: after an fsync that failed, the next one of any caller may succeed without
-// them. So there is one at a time, and all that follow return the first error.
+// fsync calls sync, unless an earlier one failed; f.syncing is held. The kernel reports a write error once
+// per open file and then treats the pages as clean: after a failed fsync the next one may succeed although
+// data is lost. So there is one fsync at a time, and all later ones return the first error.
 func (f *File) fsync(sync func() error) error {
 	if f.firstSyncErr == nil {
 		f.firstSyncErr = sync()
@@ -76,7 +76,7 @@ func (f *File) fsync(sync func() error) error {
 	return f.firstSyncErr
 }
 
-// sync is fsync while f.mu is held, also meanwhile.
+// sync is fsync with f.mu held throughout.
 func (f *File) sync(sync func() error) error {
 	f.syncing.Lock()
 	err := f.fsync(sync)
@@ -84,7 +84,7 @@ func (f *File) sync(sync func() error) error {
 	return f.syncFailed(err)
 }
 
-// failed notes how an fsync went, and returns why nothing is noted any more; f.mu is held.
+// syncFailed records the result of an fsync, and returns why nothing is recorded any more; f.mu is held.
 func (f *File) syncFailed(err error) error {
 	if err != nil && f.err == nil {
 		f.err = retry.Unavailable(fmt.Errorf("%w: %w", ErrOutboxFailed, err))
@@ -92,7 +92,7 @@ func (f *File) syncFailed(err error) error {
 	return f.err
 }
 
-// noteSync notes how an fsync of all up to a position went; f.mu is held.
+// finishSync records the result of an fsync of everything up to a position; f.mu is held.
 func (f *File) finishSync(goal int64, took time.Duration, err error) error {
 	if f.observer != nil {
 		f.observer(took)
@@ -107,7 +107,7 @@ var errClosed = errors.New("outbox is closed")
 
 func (f *File) current() *segment { return f.segments[len(f.segments)-1] }
 
-// append writes a framed note to the end; f.mu is held.
+// append writes a record to the end; f.mu is held.
 func (f *File) append(b []byte, t Ticket, number uint64) (location, error) {
 	switch {
 	case f.err != nil:
@@ -121,9 +121,9 @@ func (f *File) append(b []byte, t Ticket, number uint64) (location, error) {
 		}
 	}
 	seg := f.current()
-	seal(b, t, number, max(0, f.synced-f.start))
+	finishRecord(b, t, number, max(0, f.synced-f.start))
 	if err := writeAt(seg.file, b, f.end); err != nil {
-		_ = seg.file.Truncate(f.end) // what stays is written over, or found to be torn
+		_ = seg.file.Truncate(f.end) // bytes that stay are overwritten, or recognised as incomplete
 		return location{}, classifyWriteError(err)
 	}
 	at := location{seg, f.end, int32(len(b))}
@@ -132,7 +132,7 @@ func (f *File) append(b []byte, t Ticket, number uint64) (location, error) {
 	return at, nil
 }
 
-// written classes an error of writing: a disk that is full is away, and comes back.
+// classifyWriteError makes an error of a full or read-only disk unavailable: the disk may recover.
 func classifyWriteError(err error) error {
 	err = fmt.Errorf("write to the outbox: %w", err)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS) {
@@ -141,7 +141,7 @@ func classifyWriteError(err error) error {
 	return err
 }
 
-// create makes a segment to write to: it has its name when it is whole.
+// create creates a segment to write to. It is renamed to its final name when it is complete.
 func (f *File) create(number uint64) error {
 	if err := f.disk.remove(newSegmentName); err != nil && !isNotExist(err) {
 		return err
@@ -169,18 +169,18 @@ func (f *File) create(number uint64) error {
 	return nil
 }
 
-// rotate has all on disk and goes on in a new segment; f.mu is held.
+// rotate syncs the current segment and continues in a new one; f.mu is held.
 func (f *File) rotate() error {
 	if err := f.syncNow(); err != nil {
 		return err
 	}
 	if err := f.create(f.current().number + 1); err != nil {
-		return classifyWriteError(fmt.Errorf("begin a segment: %w", err))
+		return classifyWriteError(fmt.Errorf("create segment: %w", err))
 	}
 	return nil
 }
 
-// syncNow has all on disk; f.mu is held, also meanwhile.
+// syncNow syncs everything; f.mu is held throughout.
 func (f *File) syncNow() error {
 	if f.err != nil {
 		return f.err
@@ -190,8 +190,9 @@ func (f *File) syncNow() error {
 	return f.finishSync(f.start+f.end, time.Since(began), err)
 }
 
-// tidy removes what no longer counts, from the oldest segment on: a later one says what of it is
-// done. Where that would not do, since little of much counts, it moves what counts; f.mu is held.
+// compact removes segments without live records, oldest first only: a later segment may hold the end of an
+// earlier mutation. If live records in the oldest segment block that while most of the outbox is dead, it
+// moves them to the end; f.mu is held.
 func (f *File) compact() error {
 	size := int64(0)
 	for _, s := range f.segments {
@@ -205,20 +206,20 @@ func (f *File) compact() error {
 	if len(f.segments) < 2 || f.segments[0].liveRecords > 0 {
 		return nil
 	}
-	// What replaces it must be on disk first.
+	// The records that replace those removed must be on disk first.
 	if err := f.syncNow(); err != nil {
 		return err
 	}
 	for len(f.segments) > 1 && f.segments[0].liveRecords == 0 {
 		if err := f.discard(f.segments[0]); err != nil {
-			return fmt.Errorf("remove a segment of the outbox: %w", err)
+			return fmt.Errorf("remove segment: %w", err)
 		}
 		f.segments = slices.Delete(f.segments, 0, 1)
 	}
 	return nil
 }
 
-// discard removes a segment, or sets it aside where it is damaged.
+// discard removes a segment, or renames it if it is damaged.
 func (f *File) discard(s *segment) error {
 	name := segmentName(s.number)
 	var err error
@@ -236,7 +237,7 @@ func (f *File) discard(s *segment) error {
 	return s.file.Close()
 }
 
-// move writes the notes of a segment that count again, to the end.
+// relocate appends the live records of a segment to the end.
 func (f *File) relocate(s *segment) error {
 	b := make([]byte, min(s.size, math.MaxInt32))
 	if _, err := s.file.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
@@ -246,33 +247,33 @@ func (f *File) relocate(s *segment) error {
 	return err
 }
 
-// A mover writes the notes of a segment that count again.
+// A relocator appends the live records of a segment to the end of the outbox.
 type relocator struct {
-	f     *File
-	from  *segment
-	bytes []byte
+	f       *File
+	segment *segment
+	bytes   []byte
 }
 
 func (m relocator) record(n segmentRecord, at int64, size int32) error {
 	h := m.f.index[n.ticket]
-	if h == nil || h.record.seg != m.from || h.record.offset != at {
+	if h == nil || h.record.seg != m.segment || h.record.offset != at {
 		return nil
 	}
 	content := h.content
 	if err := m.f.rewrite(&h.record, h, m.bytes[at:at+int64(size)], n); err != nil || content.seg == nil {
 		return err
 	}
-	c, err := m.f.read(content) // it goes with its intent, and after it
+	c, err := m.f.read(content) // the content record follows its intent
 	if err != nil {
 		return err
 	}
 	return m.f.rewrite(&h.content, h, append(make([]byte, recordHeaderBytes), c.body...), c)
 }
 
-// lost skips what cannot be read: it does not count.
+// damaged skips bytes that cannot be read: they are not live.
 func (relocator) damaged(int64, int64) error { return nil }
 
-// again writes a note once more, and counts it there.
+// rewrite appends a record again and makes the copy the live one.
 func (f *File) rewrite(at *location, h *indexEntry, b []byte, n segmentRecord) error {
 	b = slices.Clone(b)
 	b[8] = byte(n.kind)
