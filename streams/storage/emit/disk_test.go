@@ -11,18 +11,18 @@ import (
 	"sync"
 )
 
-// A ram is a disk in memory that fails, or stops, at a step that is told, and knows what a
-// machine without power would have left of it.
+// A memDisk is a disk in memory that fails or stops at a given step, and knows what a power failure would
+// leave of it.
 type memDisk struct {
 	mu          sync.Mutex // guards all
 	files       map[string]*memFile
-	syncedNames map[string]*memFile // what is on disk of the names
+	syncedNames map[string]*memFile // files whose names are synced
 	steps       int
-	// failAt is the step that fails with err: only that, or all from there on where stop is set.
+	// failAt is the step that fails with err: only that step, or all from there on if stop is set.
 	failAt  int
 	err     error
 	stop    bool
-	applied bool // what fails is done all the same
+	applied bool // the failing step is carried out nevertheless
 }
 
 type memFile struct {
@@ -37,7 +37,7 @@ func newMemDisk() *memDisk {
 	return &memDisk{files: map[string]*memFile{}, syncedNames: map[string]*memFile{}, err: errStep}
 }
 
-// step counts; d.mu is held.
+// step counts a step; d.mu is held.
 func (d *memDisk) step() (do bool, err error) {
 	d.steps++
 	if d.failAt == 0 || d.steps != d.failAt && !(d.stop && d.steps > d.failAt) {
@@ -52,7 +52,7 @@ func (d *memDisk) stopped() bool {
 	return d.stop && d.failAt > 0 && d.steps >= d.failAt
 }
 
-// left returns a disk with what is there when the process was killed, or when the machine was.
+// after returns the disk after the process was killed, or after a power failure.
 func (d *memDisk) after(power bool, random *rand.Rand) *memDisk {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// A logbook keeps records that begin with a text, and when they came.
+// A logRecorder keeps the times of records whose message begins with text.
 type logRecorder struct {
 	slog.Handler
 	text string
@@ -35,16 +35,16 @@ func (l *logRecorder) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// What is tried again for as long as it fails is logged when it begins, and again while it lasts: each time that it has
-// failed twice as often. A person who reads the log of the last hours finds it, and it does not fill the disk.
-func TestWhatFailsForLongIsLoggedAgain(t *testing.T) {
-	away := func(w *world) { w.topic.set(func(*pb.Change) (bool, error) { return false, errAway }) }
+// A persistent failure is logged when it begins, and again whenever the number of failures has doubled: the
+// log of the last hours shows it, and it does not fill the disk.
+func TestPersistentFailureIsLoggedAgain(t *testing.T) {
+	away := func(w *world) { w.topic.set(func(*pb.Change) (bool, error) { return false, errUnavailable }) }
 	for name, tt := range map[string]struct {
 		text string
 		fail func(w *world, d *memDisk)
 	}{
 		"publishing": {"retry publish later", func(w *world, _ *memDisk) { away(w) }},
-		"a publisher that hangs": {"retry publish later", func(w *world, _ *memDisk) {
+		"a publisher that hangs": {"stop waiting for acknowledgements", func(w *world, _ *memDisk) {
 			w.s.out = publisher(func(ctx context.Context, _ *pb.Change) error {
 				<-ctx.Done()
 				return context.Cause(ctx)

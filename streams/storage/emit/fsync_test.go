@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A forgetful disk loses what a failed fsync was to write, as Linux does: the error is returned to one caller, the pages
-// count as clean from then on, and an fsync that follows succeeds without them.
+// A lossyDisk loses the data of a failed fsync, as Linux does: the error is returned to one caller, the
+// pages count as clean from then on, and the next fsync succeeds without them.
 type lossyDisk struct {
 	*memDisk
-	fail   atomic.Int32 // the fsync of a segment that fails, counted down; 0: none
-	during func()       // called while it is under way
-	inside atomic.Int32 // fsyncs of one file that are under way
+	fail   atomic.Int32 // counts down to the fsync that fails; 0: none
+	during func()       // called during the failing fsync
+	inside atomic.Int32 // fsyncs in progress
 	most   atomic.Int32
 
 	pages sync.Mutex // guards clean
-	// clean are the bytes of files, by offset, that count as written and are not on disk.
+	// clean has the offsets of bytes that count as written and are not on disk, by file.
 	clean map[*memFile]map[int]bool
 }
 
@@ -92,7 +92,7 @@ func (f lossyFile) Sync() error {
 	return nil
 }
 
-// sync has the names on disk; it may be the fsync that fails, and is never tried again.
+// sync makes the names durable; it may be the fsync that fails, and is never retried.
 func (d *lossyDisk) sync() error {
 	if d.fail.Load() > 0 && d.fail.Add(-1) == 0 {
 		return unix.EIO
@@ -100,8 +100,8 @@ func (d *lossyDisk) sync() error {
 	return d.memDisk.sync()
 }
 
-// An fsync that fails is never made good by one that succeeds: neither one at the same time, for a segment that is
-// full, nor one after it. Nobody is told that an intent is on disk which is not.
+// A successful fsync never hides a failed one: neither a concurrent one, for a full segment, nor a later
+// one. Intend never succeeds for an intent that is not on disk.
 func TestFsyncErrorIsNotSwallowed(t *testing.T) {
 	small := func(c *FileConfig) { c.Segment = 2048 }
 	d := newLossyDisk()
@@ -128,14 +128,15 @@ func TestFsyncErrorIsNotSwallowed(t *testing.T) {
 		t.Error("the fsync of an intent failed, and Intend returned no error")
 	}
 	if f.Stats().Err == nil {
-		t.Error("the outbox goes on after an fsync that failed")
+		t.Error("the outbox continues after a failed fsync")
 	}
 	if got := d.most.Load(); got > 1 {
 		t.Errorf("%d fsyncs at a time, want one", got)
 	}
 }
 
-// The same for each fsync of a segment, or of the directory, that fails once, whoever made it: nothing is noted any more.
+// The same for each fsync of a segment or of the directory, whichever call made it: nothing is recorded
+// after the first failure.
 func TestEveryFsyncErrorStays(t *testing.T) {
 	for n := int32(1); ; n++ {
 		d := newLossyDisk()
@@ -151,11 +152,11 @@ func TestEveryFsyncErrorStays(t *testing.T) {
 				err = f.Done(ticket)
 			}
 			if failed && err == nil {
-				t.Fatalf("fsync %d: the outbox notes again after an fsync that failed", n)
+				t.Fatalf("fsync %d: the outbox records again after a failed fsync", n)
 			}
 			failed = failed || err != nil
 			if d.fail.Load() <= 0 && !failed {
-				t.Fatalf("fsync %d failed, and nobody had its error", n)
+				t.Fatalf("fsync %d failed, and no call returned its error", n)
 			}
 		}
 		if d.fail.Load() > 0 {
@@ -170,8 +171,8 @@ func TestEveryFsyncErrorStays(t *testing.T) {
 	}
 }
 
-// What a process that starts again finds after an fsync that failed is in memory, and not on disk: it is written once
-// more, so that it outlives the machine.
+// After a failed fsync and a restart, the data is in the page cache but not on disk: it is written again,
+// so that it survives a power failure.
 func TestReopenedAfterFsyncError(t *testing.T) {
 	d := newLossyDisk()
 	f := fileOn(t, d)

@@ -15,7 +15,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// boxed returns the segment of an outbox that has all kinds of notes.
+// outboxBytes returns the segment of an outbox with all kinds of records.
 func outboxBytes(t *testing.T) []byte {
 	t.Helper()
 	d := newMemDisk()
@@ -38,7 +38,7 @@ func outboxBytes(t *testing.T) []byte {
 	return segmentOf(t, d)
 }
 
-// numberedNotes are where the notes of a segment end, and the tickets of their own that they have.
+// A recordNumbers collects the end offsets of the records of a segment, and the tickets assigned to them.
 type recordNumbers struct {
 	ends    []int
 	numbers []Ticket
@@ -59,8 +59,8 @@ func (r *recordNumbers) record(n segmentRecord, at int64, size int32) error {
 
 func (*recordNumbers) damaged(int64, int64) error { return nil }
 
-// One bit at any place of an outbox is reported, with its bytes and the tickets around them, or stands where nobody can
-// know whether it was on disk. What is kept is what Salvage keeps. Inspect writes nothing.
+// A flipped bit anywhere in an outbox is reported with its range and the tickets around it, unless it is in
+// the tail that was never known to be synced. Inspect counts what Salvage keeps, and writes nothing.
 func TestInspectAtEveryBit(t *testing.T) {
 	good := outboxBytes(t)
 	all := &recordNumbers{}
@@ -68,7 +68,8 @@ func TestInspectAtEveryBit(t *testing.T) {
 	must(t, err)
 	sound, err := inspect(t.Context(), "x", diskOf(good), false)
 	must(t, err)
-	if len(sound.Damage) > 0 || sound.Held != 4 || len(sound.Unknown) != 3 || sound.Torn != 0 || sound.Bytes != int64(len(good)) {
+	if len(sound.Damage) > 0 || sound.Held != 4 || len(sound.Unknown) != 3 || sound.Torn != 0 ||
+		sound.Bytes != int64(len(good)) {
 		t.Fatalf("got %+v, want 4 that wait, 3 without an outcome", sound)
 	}
 	for bit := range 8 * len(good) {
@@ -87,7 +88,7 @@ func TestInspectAtEveryBit(t *testing.T) {
 			continue
 		}
 		must(t, err)
-		n := len(all.ends) // the note that the bit is in
+		n := len(all.ends) // the record that contains the bit
 		from := 0
 		if at >= headerBytes {
 			from = headerBytes
@@ -104,9 +105,9 @@ func TestInspectAtEveryBit(t *testing.T) {
 			if !slices.Equal(in.Damage, want) || in.Held != sound.Held {
 				t.Fatalf("bit %d, of the header: got %+v, want damage %+v", bit, in, want)
 			}
-		case n == len(all.ends)-1: // no later note says that it was on disk
+		case n == len(all.ends)-1: // no later record says that it was synced
 			if len(in.Damage) > 0 || in.Torn != int64(len(good)-from) || in.Held != sound.Held-1 {
-				t.Fatalf("bit %d, of the last note: got %+v", bit, in)
+				t.Fatalf("bit %d, of the last record: got %+v", bit, in)
 			}
 		default:
 			want := Damage{Segment: segmentName(1), From: int64(from), Bytes: int64(all.ends[n] - from)}
@@ -137,7 +138,7 @@ func TestInspectAtEveryBit(t *testing.T) {
 	}
 }
 
-// Of what is no outbox, and of one that is held, it says so; nothing is made.
+// Inspect refuses a directory that is no outbox, and one in use; it creates nothing.
 func TestInspectDirectories(t *testing.T) {
 	box := func(t *testing.T, dir string) {
 		f, err := OpenFile(FileConfig{Dir: dir})
@@ -150,10 +151,11 @@ func TestInspectDirectories(t *testing.T) {
 		want string // of the error
 		held int
 	}{
-		"sound":          {make: box, held: 1},
-		"absent":         {func(*testing.T, string) {}, "no such file or directory", 0},
-		"empty":          {func(t *testing.T, dir string) { must(t, os.Mkdir(dir, 0o700)) }, "is no outbox", 0},
-		"a file":         {func(t *testing.T, dir string) { must(t, os.WriteFile(dir, []byte("x"), 0o600)) }, "not a directory", 0},
+		"sound":  {make: box, held: 1},
+		"absent": {func(*testing.T, string) {}, "no such file or directory", 0},
+		"empty":  {func(t *testing.T, dir string) { must(t, os.Mkdir(dir, 0o700)) }, "is no outbox", 0},
+		"a file": {func(t *testing.T, dir string) { must(t, os.WriteFile(dir, []byte("x"), 0o600)) },
+			"not a directory", 0},
 		"something else": {func(t *testing.T, dir string) { must(t, os.CopyFS(dir, os.DirFS("."))) }, "is no outbox", 0},
 		"not begun": {func(t *testing.T, dir string) {
 			must(t, os.Mkdir(dir, 0o700))
@@ -191,7 +193,7 @@ func TestInspectDirectories(t *testing.T) {
 	}
 }
 
-// contents are the files below a directory, by name.
+// contents returns the files below a directory, by name.
 func contents(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -206,7 +208,7 @@ func contents(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-// damagedBox makes an outbox of several segments, with a report, of which one note cannot be read.
+// damagedOutbox creates an outbox of several segments with a report and one unreadable record.
 func damagedOutbox(t *testing.T) (dir string, want []string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "box")
@@ -236,7 +238,7 @@ func damagedOutbox(t *testing.T) (dir string, want []string) {
 	return dir, want
 }
 
-// opened returns what an outbox holds.
+// opened opens an outbox and returns its content.
 func opened(t *testing.T, dir string) []string {
 	t.Helper()
 	f, err := OpenFile(FileConfig{Dir: dir})
@@ -248,14 +250,16 @@ func opened(t *testing.T, dir string) []string {
 	return state(t, f)
 }
 
-// A damaged outbox is copied as far as it can be read; the old one is as it was. In place, the damaged segment is set aside.
+// A damaged outbox is copied as far as it is readable, and the old one stays as it was. In place, the
+// damaged segment is set aside.
 func TestSalvage(t *testing.T) {
 	dir, want := damagedOutbox(t)
 	was := contents(t, dir)
 	to := dir + ".salvaged"
 	in, err := Salvage(t.Context(), dir, to)
 	must(t, err)
-	if len(in.Damage) != 1 || in.Damage[0].After != 1 || in.Damage[0].Before != 3 || in.Held != len(want) || len(in.Unknown) != len(want) {
+	if len(in.Damage) != 1 || in.Damage[0].After != 1 || in.Damage[0].Before != 3 || in.Held != len(want) ||
+		len(in.Unknown) != len(want) {
 		t.Errorf("got %+v, want ticket 2 lost", in)
 	}
 	u, i := in.Unknown[0], intentOf("0")
@@ -289,7 +293,7 @@ func TestSalvage(t *testing.T) {
 	}
 }
 
-// A copy that is not whole never has the name of the new outbox: the caller gives up, or was killed before.
+// An incomplete copy never has the name of the new outbox, whether the caller gave up or was killed.
 func TestSalvageInterrupted(t *testing.T) {
 	dir, want := damagedOutbox(t)
 	to := dir + ".salvaged"
@@ -313,12 +317,13 @@ func TestSalvageInterrupted(t *testing.T) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 	must(t, os.Rename(to, to+partialSuffix)) // as a kill leaves it
-	if _, err := Salvage(t.Context(), dir, to); !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), to+partialSuffix) {
+	if _, err := Salvage(t.Context(), dir, to); !errors.Is(err, fs.ErrExist) ||
+		!strings.Contains(err.Error(), to+partialSuffix) {
 		t.Errorf("got %v, want the name of what is left", err)
 	}
 }
 
-// An ending context ends when it has been asked so often whether it has.
+// An endingContext ends after a number of calls of Err.
 type endingContext struct {
 	context.Context
 	left int
@@ -331,7 +336,8 @@ func (c *endingContext) Err() error {
 	return nil
 }
 
-// Whatever step of a salvage in place fails or is the last one of the process, the next salvage keeps as much.
+// Whichever step of a salvage in place fails, or is the last one of the process, the next salvage keeps as
+// much.
 func TestSalvageInPlaceAtEveryStep(t *testing.T) {
 	bad := outboxBytes(t)
 	bad[recordsOf(t, bad)[3]+recordHeaderBytes] ^= 1 // the intent of b has no content any more
@@ -360,12 +366,12 @@ func TestSalvageInPlaceAtEveryStep(t *testing.T) {
 	}
 }
 
-// A program that opens a salvaged outbox looks up in the store what the lost notes would have said, and publishes what was
-// made, once.
+// A program that opens a salvaged outbox looks up lost outcomes in the store and publishes what was made,
+// once.
 func TestSalvagedIsLookedUp(t *testing.T) {
 	d, m := newMemDisk(), memory(t)
 	w := durable(t, d, m)
-	w.topic.set(func(*pb.Change) (bool, error) { return false, errAway })
+	w.topic.set(func(*pb.Change) (bool, error) { return false, errUnavailable })
 	for i := range 5 {
 		must(t, w.putItem(fmt.Sprint(i), "x"))
 	}

@@ -13,11 +13,11 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// A stalled outbox fails as many calls of Safe, or of Outcome, as it is told.
+// A stallingOutbox fails a number of calls of Safe and Outcome.
 type stallingOutbox struct {
 	*File
 	safe, outcome int
-	noted         bool // an Outcome that fails is noted all the same
+	recorded      bool // an Outcome that fails is recorded nevertheless
 }
 
 func (o *stallingOutbox) Safe(ctx context.Context) error {
@@ -28,27 +28,28 @@ func (o *stallingOutbox) Safe(ctx context.Context) error {
 	return o.File.Safe(ctx)
 }
 
-func (o *stallingOutbox) Outcome(t Ticket, c *pb.Change) (settled Ticket, err error) {
+func (o *stallingOutbox) Outcome(t Ticket, c *pb.Change) (outcome Ticket, err error) {
 	if o.outcome == 0 {
 		return o.File.Outcome(t, c)
 	}
 	o.outcome--
-	if o.noted {
-		settled, _ = o.File.Outcome(t, c)
+	if o.recorded {
+		outcome, _ = o.File.Outcome(t, c)
 	}
-	return settled, errStep
+	return outcome, errStep
 }
 
-// A mutation that is looked into ends once, whatever fails after the look, also if its outcome is noted by then: the
-// next look goes on there, in this process or the next. What was made is published, once, and the item is free again.
+// A mutation is resolved once, whatever fails after the observation, even if its outcome is recorded by
+// then: the next attempt continues there, in this process or the next. A mutation that was made is
+// published once.
 func TestLookGoesOnAfterItsOutcome(t *testing.T) {
 	for name, fails := range map[string]stallingOutbox{
-		"outcome fails":                 {outcome: 1},
-		"outcome fails twice":           {outcome: 2},
-		"outcome fails, but is noted":   {outcome: 1, noted: true},
-		"outcome is not safe":           {safe: 1},
-		"outcome is not safe, again":    {safe: 2},
-		"noted, fails, and is not safe": {outcome: 1, noted: true, safe: 2},
+		"outcome fails":                    {outcome: 1},
+		"outcome fails twice":              {outcome: 2},
+		"outcome fails, but is recorded":   {outcome: 1, recorded: true},
+		"outcome is not safe":              {safe: 1},
+		"outcome is not safe, again":       {safe: 2},
+		"recorded, fails, and is not safe": {outcome: 1, recorded: true, safe: 2},
 	} {
 		for method, m := range testMutations() {
 			for _, done := range []bool{false, true} {
@@ -94,5 +95,5 @@ func testLookGoesOn(t *testing.T, method string, m testMutation, done bool, fail
 	if got = append(got, w.topic.take()...); !slices.Equal(ops(got), want) || w.held() != 0 {
 		t.Errorf("got %v and %d in the outbox, want %v", ops(got), w.held(), want)
 	}
-	w.wantNoLanes()
+	w.wantNoQueues()
 }
