@@ -12,8 +12,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/mem"
 )
 
-// Each piece that is read tells whoever watches the task that it gets on; asking for what
-// does not come tells nothing.
+// Each successful read is reported to the watchdog of the task; a Read that returns no bytes is not.
 func TestReadersAreAlive(t *testing.T) {
 	m, err := mem.New(mem.Config{ID: "1"})
 	if err != nil {
