@@ -18,7 +18,7 @@ import (
 
 const sp = "photos"
 
-// world returns a store of items a, b, c and d, each with 100 bytes, and what it is without faults.
+// world returns a Faulty store with items a, b, c and d of 100 bytes each, and its inner store.
 func world(t *testing.T) (*storagetest.Faulty, *mem.Store) {
 	t.Helper()
 	m, err := mem.New(mem.Config{ID: "1"})
@@ -113,7 +113,7 @@ func TestListingFaults(t *testing.T) {
 	}
 }
 
-// Fault twins: done and reported as failed, and the reverse.
+// A call is carried out and reported as failed, and the reverse.
 func TestFalseReports(t *testing.T) {
 	ctx := t.Context()
 	unsized := storage.PutOptions{Size: storage.UnknownSize}
@@ -171,7 +171,7 @@ func TestFalseReports(t *testing.T) {
 	}
 }
 
-// Draws are the same for the same seed, and others for another.
+// Draws are equal for the same seed, and differ for another.
 func TestChance(t *testing.T) {
 	run := func(seed uint64) (met []int) {
 		f, _ := world(t)
@@ -193,11 +193,12 @@ func TestChance(t *testing.T) {
 	}
 }
 
-// What is slow is slow where it is said to be, and a caller need not wait for it.
+// A delay occurs where it is scripted, and ends with the caller's context.
 func TestDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := world(t)
-		f.Script(storagetest.Fault{Method: "Open", Mid: true, After: 50, Delay: time.Minute}, storagetest.Fault{Method: "Stat", Delay: time.Hour},
+		f.Script(storagetest.Fault{Method: "Open", Mid: true, After: 50, Delay: time.Minute},
+			storagetest.Fault{Method: "Stat", Delay: time.Hour},
 			storagetest.Fault{Method: "List", Mid: true, After: 2, Delay: time.Minute})
 		begun := time.Now()
 		if got, err := read(t.Context(), f, "a"); len(got) != 100 || err != nil || time.Since(begun) != time.Minute {
