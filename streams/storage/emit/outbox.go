@@ -19,7 +19,7 @@ import (
 // mutation.
 type Ticket uint64
 
-// An Intent is what is known of a mutation before it is made.
+// An Intent describes a mutation before it is made.
 type Intent struct {
 	// Draft is the Change without the fields that only the mutation yields (version, size, digests, time).
 	Draft *pb.Change
