@@ -60,8 +60,8 @@ func Sorted(after string, listing iter.Seq2[Object, error]) iter.Seq2[Object, er
 // A Tidier is a Store that accumulates unneeded data: uploads of dead processes, and replaced or deleted
 // bytes that are kept for a time.
 type Tidier interface {
-	// Tidy removes data that o declares unneeded, and nothing of uncertain age. It returns what it removed
-	// also with an error; the rest is left for the next call.
+	// Tidy removes data that o declares unneeded, and nothing of uncertain age. It returns the counts of removed
+	// data also with an error; the rest is left for the next call.
 	Tidy(ctx context.Context, o TidyOptions) (Tidied, error)
 }
 

@@ -51,7 +51,7 @@ func (s causeWrapper) SetProperties(
 // A call ends because another call of its errgroup was refused: the cause of its context is the other
 // call's error, with its NotApplied mark. The mark proves nothing about this call, even if the store wraps
 // the cause: a mutation that was made is published, and the caller's error is not marked. If the store
-// itself refused the call, its mark cannot be told from the foreign one, so the store is observed, with the
+// itself refused the call, its mark cannot be distinguished from the foreign one, so the store is observed, with the
 // same result.
 func TestMarkOfTheCauseProvesNothing(t *testing.T) {
 	cause := storage.NotApplied(fmt.Errorf("another call: %w", storage.ErrNotFound))

@@ -70,7 +70,7 @@ func TestInnerTwins(t *testing.T) {
 				}
 				c := w.wantOps(0, m.op)[0]
 				if m.op == "DELETE" && (c.GetVersion() != was.Version || c.GetDigests()["md5"] != was.Digests["md5"]) {
-					t.Errorf("got %v, want what was there", c)
+					t.Errorf("got %v, want the deleted content", c)
 				}
 				if m.op == "ADD" && (c.GetUser() != "ann" || c.GetOrigin() != pb.Origin_ORIGIN_CLIENT || len(c.GetDigests()) == 0) {
 					t.Errorf("got %v, want the client's change", c)
@@ -206,7 +206,7 @@ func TestUndecided(t *testing.T) {
 	c := w.wantOps(0, "UPDATE")[0]
 	if c.GetOrigin() != pb.Origin_ORIGIN_SWEEP || c.GetUser() != "" || len(w.undecided) != 1 ||
 		w.undecided[0].Draft.GetUser() != "ann" {
-		t.Errorf("got %v and undecided %+v, want origin sweep, nobody's, and ann's intent reported", c, w.undecided)
+		t.Errorf("got %v and undecided %+v, want origin sweep, no user, and ann's intent reported", c, w.undecided)
 	}
 	if got := w.outbox.Stats().Undecided; got != 1 {
 		t.Errorf("got %d undecided, want 1", got)
@@ -274,7 +274,7 @@ func TestPublishTwins(t *testing.T) {
 			o, err := w.put("one")
 			var np *NotPublishedError
 			if !errors.Is(err, ErrNotPublished) || !errors.Is(err, errUnavailable) || !errors.As(err, &np) || o.Version == "" {
-				t.Fatalf("got %+v, %v, want what was stored, ErrNotPublished and the reason", o, err)
+				t.Fatalf("got %+v, %v, want the stored object, ErrNotPublished and the reason", o, err)
 			}
 			first := w.topic.take()
 			if err := w.s.Flush(t.Context()); !errors.Is(err, errUnavailable) {

@@ -140,7 +140,7 @@ func TestFileKeeps(t *testing.T) {
 		t.Errorf("got ticket %d, want one after %d", next, x)
 	}
 	if _, err := f.Read(d); !errors.Is(err, errNotHeld) {
-		t.Errorf("Read of what was not done: %v", err)
+		t.Errorf("Read of a mutation that was not done: %v", err)
 	}
 }
 

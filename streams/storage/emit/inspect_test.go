@@ -281,7 +281,7 @@ func TestSalvage(t *testing.T) {
 		t.Errorf("of the new one: got %+v, %v, want it sound", again, err)
 	}
 	if _, err := Salvage(t.Context(), dir, to); err == nil || !strings.Contains(err.Error(), "must not exist") {
-		t.Errorf("into what is there: %v", err)
+		t.Errorf("into an existing directory: %v", err)
 	}
 	_, err = Salvage(t.Context(), dir, "")
 	must(t, err)
@@ -319,7 +319,7 @@ func TestSalvageInterrupted(t *testing.T) {
 	must(t, os.Rename(to, to+partialSuffix)) // as a kill leaves it
 	if _, err := Salvage(t.Context(), dir, to); !errors.Is(err, fs.ErrExist) ||
 		!strings.Contains(err.Error(), to+partialSuffix) {
-		t.Errorf("got %v, want the name of what is left", err)
+		t.Errorf("got %v, want the name of the partial copy", err)
 	}
 }
 
@@ -395,7 +395,7 @@ func TestSalvagedIsLookedUp(t *testing.T) {
 		o, err := m.Stat(t.Context(), sp, c.GetItem())
 		must(t, err)
 		if c.GetVersion() != o.Version || !c.GetTime().AsTime().Equal(o.Modified) || c.GetOp() != pb.Op_OP_ADD {
-			t.Errorf("got %v, want what is there: %+v", c, o)
+			t.Errorf("got %v, want the observed item: %+v", c, o)
 		}
 	}
 }

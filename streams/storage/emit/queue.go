@@ -119,7 +119,7 @@ func (s *Store) queueOf(key string) *itemQueue {
 	return q
 }
 
-// reschedule moves a queue to the heap where it belongs after a change, wakes the goroutines that wait for
+// reschedule moves a queue to the right heap after a change, wakes the goroutines that wait for
 // a change and removes the queue if it is empty; s.mu is held.
 func (s *Store) reschedule(q *itemQueue) {
 	if q.changedC != nil {

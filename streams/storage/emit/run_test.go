@@ -248,7 +248,7 @@ func TestStoreUnavailableAtStart(t *testing.T) {
 		ran, stop := running(t, w.s)
 		must(t, retry.Sleep(t.Context(), time.Minute))
 		if got := items(w.topic.take()); !slices.Equal(got, []string{"known"}) || w.held() != 1 {
-			t.Errorf("got %v, %d left, want what is known", got, w.held())
+			t.Errorf("got %v, %d left, want the known Changes", got, w.held())
 		}
 		if err := w.putItem("unknown", "2"); !errors.Is(err, storagetest.ErrFault) {
 			t.Errorf("the next mutation: got %v, want that the store is away", err)

@@ -124,7 +124,7 @@ func play(ctx context.Context, s *Store, out *topic) {
 // A mode is how a step fails.
 type mode struct {
 	stop  bool // and all that follow
-	power bool // what was not synced is gone
+	power bool // unsynced data is lost
 	did   bool // it was done all the same
 	alive bool // only the disk stops, and not the store and the publisher
 	etags bool // versions of the store are those of bytes

@@ -50,7 +50,7 @@ func (f *File) syncTo(ctx context.Context, target int64) error {
 	return nil
 }
 
-// groupSync syncs what is written by now; f.mu is held on entry and return, but not during the fsync.
+// groupSync syncs everything written so far; f.mu is held on entry and return, but not during the fsync.
 func (f *File) groupSync() {
 	round, file, goal := make(chan struct{}), f.current().file, f.start+f.end
 	f.syncRound = round

@@ -45,5 +45,5 @@ func TestReadersAreAlive(t *testing.T) {
 	if n, err := r.Read(make([]byte, 1)); n != 0 || err != io.EOF || alive != 5 {
 		t.Errorf("at the end: %d, %v, alive %d times", n, err, alive)
 	}
-	retry.Alive(context.Background()) // nobody watches: no harm
+	retry.Alive(context.Background()) // without a watchdog: no effect
 }

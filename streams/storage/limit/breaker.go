@@ -74,7 +74,7 @@ type Breaker struct {
 }
 
 // An epoch identifies the period in which an operation was admitted: it grows with each change of state,
-// and its lowest bit tells whether the breaker was closed. Results from an earlier epoch are ignored.
+// and its lowest bit is set if the breaker was closed. Results from an earlier epoch are ignored.
 type epoch uint64
 
 func (p epoch) closed() bool { return p&1 == 1 }

@@ -117,7 +117,7 @@ func (b *putBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// verify wraps PutOptions.Verify, whose errors are the caller's too.
+// verify wraps PutOptions.Verify, and counts its errors as the caller's.
 func (b *putBody) verify(f func(digest.Set, int64) error) func(digest.Set, int64) error {
 	if f == nil {
 		return nil

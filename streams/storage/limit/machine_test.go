@@ -118,7 +118,7 @@ func TestJudge(t *testing.T) {
 		"cancelled by the driver": {live, context.Canceled, failed, failed, failed},
 		"reset":                   {live, syscall.ECONNRESET, failed, failed, failed},
 		"I/O error":               {live, &fs.PathError{Op: "read", Path: "a", Err: syscall.EIO}, failed, failed, failed},
-		// a driver says ErrNotFound where it means that
+		// a driver returns ErrNotFound for an absent item
 		"file system's own no": {live, fs.ErrNotExist, failed, failed, failed},
 
 		"permanent": {live, retry.Permanent(errors.New("malformed")), answered, answered, answered},

@@ -49,11 +49,11 @@ func TestStreams(t *testing.T) {
 		"put: the caller's stream is of a store that is away": {func(w *world) error {
 			return put(w, iotest.ErrReader(retry.Unavailable(boom)), unsized())
 		}, boom, 0},
-		"put: the caller refuses what came": {func(w *world) error {
+		"put: Verify fails": {func(w *world) error {
 			return put(w, strings.NewReader("x"),
 				storage.PutOptions{Size: -1, Verify: func(digest.Set, int64) error { return boom }})
 		}, boom, 0},
-		"put: not the bytes that were told": {func(w *world) error {
+		"put: other bytes than declared": {func(w *world) error {
 			return put(w, strings.NewReader("x"), storage.PutOptions{Size: 5})
 		}, storage.ErrDigest, 0},
 		"put: the caller gives up": {func(w *world) error {
@@ -126,7 +126,7 @@ func TestStreams(t *testing.T) {
 			w.faulty.Script(storagetest.Fault{Method: "Open", Mid: true, After: 3, Err: boom})
 			return read(w, w.t.Context(), func() {})
 		}, boom, 1},
-		"open: what is read changes": {func(w *world) error {
+		"open: the item changes during the read": {func(w *world) error {
 			w.faulty.Script(storagetest.Fault{Method: "Open", Mid: true, After: 2, Err: storage.ErrChanged})
 			return read(w, w.t.Context(), func() {})
 		}, storage.ErrChanged, 0},
@@ -226,7 +226,7 @@ func TestStoreWhoseStreamsHang(t *testing.T) {
 				go func() { probe <- task() }() // its Stat is answered
 				synctest.Wait()
 				wantState(t, w.breaker, HalfOpen)
-				time.Sleep(time.Minute) // while it may hang, nobody else does
+				time.Sleep(time.Minute) // while the probe may hang, no other operation is admitted
 				if err := stat(); !errors.Is(err, ErrOpen) {
 					t.Errorf("beside a probe: got %v, want %v", err, ErrOpen)
 				}

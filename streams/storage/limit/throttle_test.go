@@ -33,10 +33,11 @@ func TestPace(t *testing.T) {
 		at   time.Duration
 		want adaptiveRate
 	}{
-		"no limit, slowed: half of what was seen":      {adaptiveRate{}, slowed(80), 0, adaptiveRate{40, 80, t0}},
-		"no limit, slowed, nothing seen: the least":    {adaptiveRate{}, slowed(0), 0, adaptiveRate{1, 2, t0}},
-		"a limit, slowed: half of it":                  {adaptiveRate{rate: 100}, slowed(300), 0, adaptiveRate{50, 100, t0}},
-		"a limit, slowed below it: half of what it is": {adaptiveRate{rate: 100}, slowed(20), 0, adaptiveRate{10, 20, t0}},
+		"no limit, slowed: half of the rate seen":   {adaptiveRate{}, slowed(80), 0, adaptiveRate{40, 80, t0}},
+		"no limit, slowed, nothing seen: the least": {adaptiveRate{}, slowed(0), 0, adaptiveRate{1, 2, t0}},
+		"a limit, slowed: half of it": {adaptiveRate{rate: 100}, slowed(300), 0,
+			adaptiveRate{50, 100, t0}},
+		"a limit, slowed below it: half of the rate seen": {adaptiveRate{rate: 100}, slowed(20), 0, adaptiveRate{10, 20, t0}},
 		"slowed again at once: it was under way": {adaptiveRate{40, 80, t0}, slowed(80), s - 1,
 			adaptiveRate{40, 80, t0}},
 		"slowed again later: half of that": {adaptiveRate{40, 80, t0}, slowed(40), s,

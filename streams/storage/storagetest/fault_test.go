@@ -124,14 +124,14 @@ func TestFalseReports(t *testing.T) {
 		"Put": {func(s storage.Store) error {
 			o, err := s.Put(ctx, sp, "new", strings.NewReader("x"), unsized)
 			if err == nil && (o.Size != 1 || o.Version == "" || len(o.Digests) == 0) {
-				t.Errorf("Put told %+v", o)
+				t.Errorf("Put returned %+v", o)
 			}
 			return err
 		}, func(m *mem.Store) bool { _, err := m.Stat(ctx, sp, "new"); return err == nil }},
 		"Delete": {func(s storage.Store) error {
 			d, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{})
 			if err == nil && (d.Object.Size != 100 || d.Time.IsZero()) {
-				t.Errorf("Delete told %+v", d)
+				t.Errorf("Delete returned %+v", d)
 			}
 			return err
 		}, func(m *mem.Store) bool { _, err := m.Stat(ctx, sp, "a"); return err != nil }},
@@ -149,13 +149,13 @@ func TestFalseReports(t *testing.T) {
 			fault    storagetest.Fault
 			did, err bool
 		}{
-			"not done, told so":        {storagetest.Fault{Method: name}, false, true},
-			"done, told as failed":     {storagetest.Fault{Method: name, Done: true}, true, true},
-			"not done, told as done":   {storagetest.Fault{Method: name, Lie: true}, false, false},
-			"done late, and told so":   {storagetest.Fault{Method: name, Delay: time.Nanosecond}, true, false},
-			"not met: another item":    {storagetest.Fault{Method: name, Space: "another"}, true, false},
-			"not met: the third call":  {storagetest.Fault{Method: name, Skip: 2}, true, false},
-			"not met: a chance of nil": {storagetest.Fault{Method: name, Chance: 1e-300}, true, false},
+			"not done, reported so":      {storagetest.Fault{Method: name}, false, true},
+			"done, reported as failed":   {storagetest.Fault{Method: name, Done: true}, true, true},
+			"not done, reported as done": {storagetest.Fault{Method: name, Lie: true}, false, false},
+			"done late, and reported so": {storagetest.Fault{Method: name, Delay: time.Nanosecond}, true, false},
+			"not met: another item":      {storagetest.Fault{Method: name, Space: "another"}, true, false},
+			"not met: the third call":    {storagetest.Fault{Method: name, Skip: 2}, true, false},
+			"not met: a chance of nil":   {storagetest.Fault{Method: name, Chance: 1e-300}, true, false},
 		} {
 			t.Run(name+" "+kind, func(t *testing.T) {
 				f, m := world(t)

@@ -49,8 +49,8 @@ func (j *Journal) Add(v any) error {
 	return err
 }
 
-// Journaled returns the lines of a journal; none if the file is absent. It skips incomplete lines, of which
-// there must be at most as many as kills.
+// Journaled returns the lines of a journal; none if the file is absent. It skips incomplete lines and
+// fails the test if there are more than kills.
 func Journaled[T any](t *testing.T, name string, kills int) (all []T) {
 	t.Helper()
 	b, err := os.ReadFile(name)
