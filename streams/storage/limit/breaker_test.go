@@ -101,7 +101,7 @@ func TestLife(t *testing.T) {
 		use(ctx, b, errors.New("the second"))
 		began := time.Now()
 		if s, since, cause := b.State(); s != Open || !since.Equal(began) || cause != errDown {
-			t.Errorf("away: got %v, %v, %v, want open, %v, the first failure", s, since, cause, began)
+			t.Errorf("unavailable: got %v, %v, %v, want open, %v, the first failure", s, since, cause, began)
 		}
 		for what, err := range map[string]error{"operation": use(ctx, b, nil), "Admit": b.Admit()} {
 			var open *OpenError
@@ -130,7 +130,7 @@ func TestLife(t *testing.T) {
 			t.Errorf("when it is due: got %v", err)
 		}
 		if s, since, cause := b.State(); s != Open || !since.Equal(began) || cause != errDown {
-			t.Errorf("still away: got %v, %v, %v, want open, since %v and for the same reason", s, since, cause, began)
+			t.Errorf("still unavailable: got %v, %v, %v, want open, since %v and for the same reason", s, since, cause, began)
 		}
 		time.Sleep(time.Until(until(t, b)))
 		if err := use(ctx, b, storage.ErrNotFound); err != nil { // a probe that is answered
@@ -323,7 +323,7 @@ func TestProbes(t *testing.T) {
 
 // The result of an operation that began before a change of state says nothing about the new state.
 func TestLate(t *testing.T) {
-	for name, e := range map[string]event{"answer": answered, "failure": failed, "away": unavailable, "nothing": nothing} {
+	for name, e := range map[string]event{"answer": answered, "failure": failed, "unavailable": unavailable, "nothing": nothing} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx := t.Context()

@@ -408,7 +408,7 @@ func TestLocate(t *testing.T) {
 	if _, err := storage.Locate(t.Context(), w, ref); !errors.Is(err, storage.ErrUnsupported) || w.failures() != 0 {
 		t.Errorf("a store without places: got %v, %d failures", err, w.failures())
 	}
-	s = NewThrottled(locatedStore{w.mem, retry.Unavailable(errors.New("away"))}, w.breaker, nil)
+	s = NewThrottled(locatedStore{w.mem, retry.Unavailable(errors.New("unavailable"))}, w.breaker, nil)
 	for range 2 {
 		if _, err := storage.Locate(t.Context(), s, ref); err == nil {
 			t.Error("got no error")

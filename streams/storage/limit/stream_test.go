@@ -46,7 +46,7 @@ func TestStreams(t *testing.T) {
 		"put: the caller's stream breaks with an error that wraps EOF": {func(w *world) error {
 			return put(w, storagetest.FailingReader(strings.NewReader("x"), 1, fmt.Errorf("conn: %w", io.EOF)), unsized())
 		}, io.EOF, 0},
-		"put: the caller's stream is of a store that is away": {func(w *world) error {
+		"put: the caller's stream is of an unavailable store": {func(w *world) error {
 			return put(w, iotest.ErrReader(retry.Unavailable(boom)), unsized())
 		}, boom, 0},
 		"put: Verify fails": {func(w *world) error {
