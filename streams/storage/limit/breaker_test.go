@@ -323,7 +323,8 @@ func TestProbes(t *testing.T) {
 
 // The result of an operation that began before a change of state says nothing about the new state.
 func TestLate(t *testing.T) {
-	for name, e := range map[string]event{"answer": answered, "failure": failed, "unavailable": unavailable, "nothing": nothing} {
+	for name, e := range map[string]event{"answer": answered, "failure": failed, "unavailable": unavailable,
+		"nothing": nothing} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx := t.Context()
