@@ -1,12 +1,13 @@
-// Command decorator stores files such that nothing that it does is lost: each becomes an
-// item of a file store, and a Change on the topic changes. While Kafka is away it goes on, the
-// Changes wait in the outbox, and the next run tells of them.
+// Command decorator stores files without losing an event: each file becomes an item of a file store, and a
+// Change on the topic changes. While Kafka is unavailable, the Changes stay in the outbox, and the next run
+// publishes them.
 //
-// The store is known by its marker, which the first run writes with -init. Without the marker nothing is stored: the
-// directory may be a mount point on which nothing is mounted.
+// The store is identified by its marker, which the first run writes with -init. Without the marker nothing
+// is stored: the directory may be an unmounted mount point.
 //
 //	decorator -init -root /srv/photos -outbox /var/lib/photos/outbox </dev/null
-//	decorator -brokers 127.0.0.1:9092 -account acme -store 1 -space photos -root /srv/photos -outbox /var/lib/photos/outbox a.jpg b.jpg
+//	decorator -brokers 127.0.0.1:9092 -account acme -store 1 -space photos \
+//	    -root /srv/photos -outbox /var/lib/photos/outbox a.jpg b.jpg
 //	find . -type f | decorator ...
 package main
 
@@ -50,26 +51,26 @@ type options struct {
 	init                                                       bool
 }
 
-// run returns 0 where all files are stored, 1 where some are not, and 2 for bad arguments.
+// run returns 0 if all files are stored, 1 if some are not, and 2 for bad arguments.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	var o options
 	flags := flag.NewFlagSet("decorator", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.StringVar(&o.brokers, "brokers", "127.0.0.1:9092", "addresses of brokers, with commas between")
-	flags.StringVar(&o.prefix, "prefix", "millrace.", "what names of topics begin with")
+	flags.StringVar(&o.brokers, "brokers", "127.0.0.1:9092", "comma-separated addresses of brokers")
+	flags.StringVar(&o.prefix, "prefix", "millrace.", "prefix of topic names")
 	flags.StringVar(&o.account, "account", "acme", "the account")
 	flags.StringVar(&o.store, "store", "1", "the store's id")
 	flags.StringVar(&o.space, "space", "files", "the space to store in")
 	flags.StringVar(&o.root, "root", "", "the store's directory")
-	flags.StringVar(&o.outbox, "outbox", "", "the directory of the outbox, of this program only")
-	flags.StringVar(&o.user, "user", os.Getenv("USER"), "on whose behalf")
-	flags.BoolVar(&o.init, "init", false, "make the directory, and write the marker that carries the store's id")
-	flags.DurationVar(&o.wait, "wait", 10*time.Second, "how long to wait at the end for what Kafka has not acknowledged")
+	flags.StringVar(&o.outbox, "outbox", "", "the directory of the outbox, for this program only")
+	flags.StringVar(&o.user, "user", os.Getenv("USER"), "the user to record in the changes")
+	flags.BoolVar(&o.init, "init", false, "create the directory and write the store's marker")
+	flags.DurationVar(&o.wait, "wait", 10*time.Second, "how long to wait at the end for acknowledgements")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
 	if o.root == "" || o.outbox == "" {
-		fmt.Fprintln(stderr, "decorator wants -root and -outbox")
+		fmt.Fprintln(stderr, "decorator: -root and -outbox are required")
 		return 2
 	}
 	paths := slices.Values(flags.Args())
@@ -93,7 +94,7 @@ func lines(r io.Reader) iter.Seq[string] {
 	}
 }
 
-// do stores the files, and tells of them.
+// do stores the files and publishes their Changes.
 func (o options) do(ctx context.Context, paths iter.Seq[string], stdout io.Writer, log *slog.Logger) (err error) {
 	files, err := file.Open(file.Config{ID: o.store, Root: o.root, Create: o.init})
 	if err != nil {
@@ -102,8 +103,8 @@ func (o options) do(ctx context.Context, paths iter.Seq[string], stdout io.Write
 	defer func() { err = errors.Join(err, files.Close()) }()
 	if o.init {
 		err = files.WriteMarker(ctx)
-	} else if err = files.Marker(ctx); err != nil { // emit asks too, before it writes
-		err = fmt.Errorf("%w; see that %s is mounted, or make it the store once with -init", err, o.root)
+	} else if err = files.Marker(ctx); err != nil { // emit checks it too, before the first write
+		err = fmt.Errorf("%w; mount %s, or write the marker once with -init", err, o.root)
 	}
 	if err != nil {
 		return err
@@ -113,12 +114,16 @@ func (o options) do(ctx context.Context, paths iter.Seq[string], stdout io.Write
 		return err
 	}
 	defer func() { err = errors.Join(err, outbox.Close()) }()
-	producer, err := kafka.NewProducer(kafka.Config{Brokers: strings.Split(o.brokers, ","), ClientID: "decorator", Prefix: o.prefix}, "decorator")
+	producer, err := kafka.NewProducer(kafka.Config{
+		Brokers: strings.Split(o.brokers, ","), ClientID: "decorator", Prefix: o.prefix,
+	}, "decorator")
 	if err != nil {
 		return err
 	}
-	defer producer.Close() // twice is once
-	s, err := emit.New(files, emit.Config{Account: o.account, Store: o.store, Agent: "decorator", Outbox: outbox, Log: log}, producer)
+	defer producer.Close() // a second Close does nothing
+	s, err := emit.New(files, emit.Config{
+		Account: o.account, Store: o.store, Agent: "decorator", Outbox: outbox, Log: log,
+	}, producer)
 	if err != nil {
 		return err
 	}
@@ -127,24 +132,26 @@ func (o options) do(ctx context.Context, paths iter.Seq[string], stdout io.Write
 	var g errgroup.Group
 	g.Go(func() error { return s.Run(running) })
 	stored, err := o.putAll(emit.WithUser(ctx, o.user), s, paths, stdout)
-	o.settle(ctx, outbox)
+	o.awaitAcks(ctx, outbox)
 	stop()
-	producer.Close() // gives up what nobody acknowledges; the outbox has it
+	producer.Close() // gives up unacknowledged messages; the outbox holds them
 	err = errors.Join(err, g.Wait())
-	fmt.Fprintf(stdout, "%d stored, %d changes wait in the outbox\n", stored, outbox.Stats().Held)
+	fmt.Fprintf(stdout, "%d stored, %d changes pending in the outbox\n", stored, outbox.Stats().Held)
 	return err
 }
 
-// settle waits for what is not acknowledged yet; what then is not waits for the next run.
-func (o options) settle(ctx context.Context, outbox *emit.File) {
+// awaitAcks waits, at most o.wait, until the outbox is empty. The next run publishes the rest.
+func (o options) awaitAcks(ctx context.Context, outbox *emit.File) {
 	ctx, cancel := context.WithTimeout(ctx, o.wait)
 	defer cancel()
 	for outbox.Stats().Held > 0 && retry.Sleep(ctx, 20*time.Millisecond) == nil {
 	}
 }
 
-// putAll stores the files, sixteen at once, and goes on after one that it cannot store.
-func (o options) putAll(ctx context.Context, s *emit.Store, paths iter.Seq[string], stdout io.Writer) (stored int, err error) {
+// putAll stores the files, 16 at a time, and continues after a failure.
+func (o options) putAll(
+	ctx context.Context, s *emit.Store, paths iter.Seq[string], stdout io.Writer,
+) (stored int, err error) {
 	if err := s.CreateSpace(ctx, storage.Space{Name: o.space}); err != nil && !errors.Is(err, storage.ErrExists) {
 		return 0, err
 	}
@@ -177,7 +184,7 @@ func (o options) putAll(ctx context.Context, s *emit.Store, paths iter.Seq[strin
 	close(results)
 	err = errors.Join(err, reader.Wait())
 	if len(failed) > 0 {
-		err = errors.Join(err, fmt.Errorf("%d files are not stored, the first for: %w", len(failed), failed[0]))
+		err = errors.Join(err, fmt.Errorf("%d files are not stored; the first: %w", len(failed), failed[0]))
 	}
 	return stored, err
 }
@@ -193,14 +200,14 @@ func (o options) put(ctx context.Context, s *emit.Store, path string) error {
 		return err
 	}
 	if !st.Mode().IsRegular() {
-		return fmt.Errorf("%s is no file", path)
+		return fmt.Errorf("%s is not a regular file", path)
 	}
 	item := strings.TrimPrefix(filepath.ToSlash(filepath.Clean(path)), "/")
 	_, err = s.Put(ctx, o.space, item, f, storage.PutOptions{
 		Size: st.Size(), Properties: storage.Properties{MediaType: mime.TypeByExtension(filepath.Ext(path))},
 	})
 	if errors.Is(err, emit.ErrNotPublished) {
-		return fmt.Errorf("%s is stored, and its change is refused: %w", path, err)
+		return fmt.Errorf("%s is stored, but its change is not published: %w", path, err)
 	}
 	if err != nil {
 		return fmt.Errorf("store %s: %w", path, err)

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// The end of a context is that of the call, and its cause is said and wrapped by nothing.
+// The error of an ended context has its cause in the text only and does not wrap it.
 func TestEnded(t *testing.T) {
 	if err := storage.Ended(t.Context()); err != nil {
 		t.Errorf("of a context that has not ended: %v", err)
@@ -46,7 +46,7 @@ func TestEnded(t *testing.T) {
 			}
 			if tt.cause != nil && errors.Is(err, tt.cause) || storage.IsNotApplied(err) || errors.As(err, &absent) ||
 				errors.Is(err, storage.ErrNotFound) || retry.ClassOf(err) != retry.Transient {
-				t.Errorf("got %v, which is taken for the error of another call", err)
+				t.Errorf("got %v, which wraps the error of another call", err)
 			}
 		})
 	}

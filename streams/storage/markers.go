@@ -6,25 +6,24 @@ import (
 	"time"
 )
 
-// Markers reads the markers of stores, each reading on behalf of all who ask meanwhile:
-// an absence is believed only where the marker was read after it, and thousands of
-// absences must not be thousands of readings. The zero Markers is ready, and safe for
-// concurrent use.
+// Markers reads the markers of stores; concurrent callers share a reading. An absence counts as a fact only
+// if the marker was read after it, and thousands of absences must not cause thousands of readings. The zero
+// Markers is ready for use; it is safe for concurrent use.
 type Markers struct {
 	mu       sync.Mutex
-	readings map[string]*reading // by key; the newest; guarded by mu
+	readings map[string]*reading // by key; the newest of each
 }
 
-// A reading is one look at a marker. Its fields but done are set before done is closed.
+// A reading is one call of Store.Marker. Its fields except done are set before done is closed.
 type reading struct {
 	began  time.Time
 	done   chan struct{}
 	err    error
-	gaveUp bool // the one who read gave up, for reasons of his own
+	gaveUp bool // the reader's context ended
 }
 
-// Confirm returns what s.Marker says, by a reading that began no earlier than since. An
-// error means that whatever the store lacks is unknown. The key tells stores apart.
+// Confirm returns the result of s.Marker, from a reading that began at since or later. An error means that
+// items missing from the store are unknown, not absent. key identifies the store.
 func (m *Markers) Confirm(ctx context.Context, key string, s Store, since time.Time) error {
 	for {
 		r, mine := m.join(key, since)
@@ -42,7 +41,7 @@ func (m *Markers) Confirm(ctx context.Context, key string, s Store, since time.T
 	}
 }
 
-// join returns the reading to wait for, or a new one that is the caller's to do.
+// join returns the reading to wait for, or a new one that the caller must perform (mine).
 func (m *Markers) join(key string, since time.Time) (r *reading, mine bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -58,7 +57,7 @@ func (m *Markers) join(key string, since time.Time) (r *reading, mine bool) {
 	return r, true
 }
 
-// read reads the marker for all who wait. If it panics they read it themselves.
+// read reads the marker for all waiting callers. If it panics, they read it themselves.
 func (r *reading) read(ctx context.Context, s Store) error {
 	r.gaveUp = true
 	defer close(r.done)

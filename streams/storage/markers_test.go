@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// One reading of a marker is for all callers that wait for it. If it does not end with an answer, because the store panics
-// or the context of the caller that reads has ended, one of those that wait reads, and so does the next caller.
+// All waiting callers share one reading of a marker. If it ends without an answer, because the store panics or the
+// reader's context ends, one of those that wait reads again, and so does the next caller.
 func TestConfirmTogether(t *testing.T) {
 	for name, tt := range map[string]struct {
 		fault storagetest.Fault
@@ -67,11 +67,11 @@ func TestConfirmTogether(t *testing.T) {
 				synctest.Wait()
 				close(goOn)
 				if err := <-first; !errors.Is(err, tt.first) {
-					t.Errorf("the caller that reads: %v, want %v", err, tt.first)
+					t.Errorf("reading caller: %v, want %v", err, tt.first)
 				}
 				for range cap(waits) {
 					if err := <-waits; !errors.Is(err, tt.want) {
-						t.Errorf("a caller that waits: %v, want %v", err, tt.want)
+						t.Errorf("waiting caller: %v, want %v", err, tt.want)
 					}
 				}
 				if err := markers.Confirm(t.Context(), "1", s, begun); err != nil {

@@ -11,12 +11,12 @@ const (
 	MaxSpaceName = 255
 )
 
-// CheckItem returns an error that wraps ErrName where id can be no item's: it is
-// empty, longer than MaxItemID, or not UTF-8.
+// CheckItem returns an error that wraps ErrName if id is not a valid item id: it is empty, longer than
+// MaxItemID, or not UTF-8.
 func CheckItem(id string) error { return checkName("item id", id, MaxItemID) }
 
-// CheckSpace returns an error that wraps ErrName where name can be no space's: it is
-// empty, longer than MaxSpaceName, or not UTF-8.
+// CheckSpace returns an error that wraps ErrName if name is not a valid space name: it is empty, longer
+// than MaxSpaceName, or not UTF-8.
 func CheckSpace(name string) error { return checkName("space name", name, MaxSpaceName) }
 
 func checkName(what, name string, limit int) error {

@@ -7,31 +7,30 @@ import (
 	"time"
 )
 
-// What only some stores can do is in interfaces of its own, each with its field in
-// Capabilities: whoever uses it asks for both. A decorator that has the methods has them
-// whatever it decorates, and returns ErrUnsupported where that cannot; one that does not know
-// them hides them, so that no mutation passes it by.
+// Optional features are interfaces of their own, each with a field in Capabilities: callers check both. A decorator
+// that implements such an interface has its methods whatever store it wraps, and returns ErrUnsupported if that store
+// has not; a decorator that does not implement it hides it, so that no mutation bypasses the decorator.
 
-// A Ref names an item, and its version where one is given.
+// A Ref names an item, and optionally its version.
 type Ref struct{ Space, Item, Version string }
 
-// A Place is where an item's bytes lie, for PutOptions.Source of a store of the same kind. It pins them: what is copied
-// from it is of the version in Object.
+// A Place is the location of an item's bytes, for PutOptions.Source of a store of the same kind. It pins
+// the bytes: a copy from it is of the version in Object.
 type Place struct {
-	Kind   string // Capabilities.Kind of the driver whose it is
+	Kind   string // Capabilities.Kind of the driver that returned it
 	Object Object
-	At     any // the driver's own
-	// Close lets go of it; never nil.
+	At     any // opaque to all but the driver
+	// Close releases the place; never nil.
 	Close func() error
 }
 
-// A Locator is a Store that tells places.
+// A Locator is a Store that returns the places of items.
 type Locator interface {
-	// Locate fails as Open does, and with ErrUnsupported where the store has no places.
+	// Locate returns the errors of Open, and ErrUnsupported if the store has no places.
 	Locate(ctx context.Context, ref Ref) (Place, error)
 }
 
-// Locate asks any store for a place; ErrUnsupported where it is no Locator.
+// Locate returns the place of an item in any store; ErrUnsupported if the store is no Locator.
 func Locate(ctx context.Context, s Store, ref Ref) (Place, error) {
 	if l, ok := s.(Locator); ok {
 		return l.Locate(ctx, ref)
@@ -39,9 +38,9 @@ func Locate(ctx context.Context, s Store, ref Ref) (Place, error) {
 	return Place{}, fmt.Errorf("locate item %q: %w", ref.Item, ErrUnsupported)
 }
 
-// Sorted passes on a listing of what comes after an id, and ends it with an error that wraps
-// ErrListing at the first entry that does not come after all before: a listing that
-// repeats itself may have skipped as well, so what was not listed is unknown.
+// Sorted passes on a listing of the items after an id, and ends it with an error that wraps ErrListing at
+// the first entry that is out of order: a listing that repeats itself may also have skipped items, so those
+// not listed are unknown.
 func Sorted(after string, listing iter.Seq2[Object, error]) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
 		last := after
@@ -58,32 +57,32 @@ func Sorted(after string, listing iter.Seq2[Object, error]) iter.Seq2[Object, er
 	}
 }
 
-// A Tidier is a Store in which things of no use stay behind: what processes that died had begun, and
-// what was replaced or deleted and is kept for a time.
+// A Tidier is a Store that accumulates unneeded data: uploads of dead processes, and replaced or deleted
+// bytes that are kept for a time.
 type Tidier interface {
-	// Tidy removes what is older than o says, and nothing of whose age it is not sure. What it has removed
-	// it tells also with an error; the rest is there for the next time.
+	// Tidy removes data that o declares unneeded, and nothing of uncertain age. It returns the counts of removed
+	// data also with an error; the rest is left for the next call.
 	Tidy(ctx context.Context, o TidyOptions) (Tidied, error)
 }
 
-// TidyOptions say what is of no use any more. A zero time: nothing is. What dead processes have begun is of none: how
-// that is known the driver says.
+// TidyOptions declare which data is unneeded. Uploads of dead processes always are: the driver knows which
+// those are.
 type TidyOptions struct {
-	Kept time.Time // what was replaced or deleted before
-	// Shared: others write there too, so what cannot be told from theirs stays.
+	Kept time.Time // remove bytes replaced or deleted before; zero: none
+	// Shared: other programs write to the store too, so data that may be theirs is left.
 	Shared bool
-	// Each, where it is set, is told of each thing that was removed.
+	// Each, if not nil, is called for each removal.
 	Each func(Tidied)
 }
 
-// Tidied is what was removed.
+// Tidied counts removed data.
 type Tidied struct {
-	Uploads int64 // that nobody has completed
-	Kept    int64
+	Uploads int64 // incomplete uploads
+	Kept    int64 // replaced or deleted objects
 	Bytes   int64 // of Kept
 }
 
-// Add adds what was removed, and tells o.Each.
+// Add adds a removal and calls o.Each.
 func (t *Tidied) Add(o TidyOptions, more Tidied) {
 	t.Uploads, t.Kept, t.Bytes = t.Uploads+more.Uploads, t.Kept+more.Kept, t.Bytes+more.Bytes
 	if o.Each != nil {

@@ -43,7 +43,7 @@ func TestSorted(t *testing.T) {
 			var err error
 			for o, e := range storage.Sorted(tt.after, in) {
 				if err != nil {
-					t.Errorf("the listing went on to %q after %v", o.Item, err)
+					t.Errorf("the listing continued with %q after %v", o.Item, err)
 				}
 				if err = e; e == nil {
 					got = append(got, o.Item)

@@ -6,8 +6,8 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 )
 
-// Check returns what a write under c must return when the item is as told: nil, or an
-// error that wraps ErrExists, ErrNotFound or ErrChanged.
+// Check returns the error of a write under c if the item is in the given state: nil, or an error that wraps
+// ErrExists, ErrNotFound or ErrChanged.
 func (c Condition) Check(o Object, present bool) error {
 	switch {
 	case c.Absent && present:
@@ -20,9 +20,8 @@ func (c Condition) Check(o Object, present bool) error {
 	return nil
 }
 
-// Algorithms returns those that a driver, whose own are given, computes under o: its own,
-// those asked for, and those of expected digests as far as millrace computes them. The
-// error wraps ErrUnsupported where one is asked for that nobody computes.
+// Algorithms returns the algorithms that a driver computes under o: its own, those of Compute, and those of
+// Digests that millrace can compute. The error wraps ErrUnsupported if Compute names an unknown algorithm.
 func (o PutOptions) Algorithms(own []string) ([]string, error) {
 	algs := append(make([]string, 0, len(own)+len(o.Compute)+len(o.Digests)), own...)
 	for _, alg := range o.Compute {
@@ -39,18 +38,17 @@ func (o PutOptions) Algorithms(own []string) ([]string, error) {
 	return algs, nil
 }
 
-// Accept judges a stream whose digests and size a driver has computed, before it
-// becomes visible, and returns the digests to store: what was computed, and what was
-// told beside it. The error wraps ErrDigest where they disagree, ErrUnsupported where
-// there is nothing to compare, and otherwise is that of Verify.
+// Accept verifies a stream with the digests and size that a driver has computed, before it becomes visible,
+// and returns the digests to store: the computed ones, and the declared ones of other algorithms. The error
+// wraps ErrDigest if they disagree, ErrUnsupported if no digest can be compared, or is that of Verify.
 func (o PutOptions) Accept(sum digest.Set, size int64) (digest.Set, error) {
 	if o.Size >= 0 && o.Size != size {
-		return nil, fmt.Errorf("%d bytes came and must be %d: %w", size, o.Size, ErrDigest)
+		return nil, fmt.Errorf("got %d bytes, want %d: %w", size, o.Size, ErrDigest)
 	}
 	if len(o.Digests) > 0 {
 		switch o.Digests.Compare(sum) {
 		case digest.Disagree:
-			return nil, fmt.Errorf("bytes have %v and must have %v: %w", sum, o.Digests, ErrDigest)
+			return nil, fmt.Errorf("got digests %v, want %v: %w", sum, o.Digests, ErrDigest)
 		case digest.Incomparable:
 			return nil, fmt.Errorf("verify %v: %w", o.Digests.Algorithms(), ErrUnsupported)
 		}

@@ -7,8 +7,7 @@ import (
 	"iter"
 )
 
-// ReadOnly returns a view of s through which nothing can be changed: every mutation
-// returns ErrReadOnly and does not reach s.
+// ReadOnly returns a read-only view of s: every mutation returns ErrReadOnly and does not reach s.
 func ReadOnly(s Store) Store { return readOnly{s} }
 
 type readOnly struct{ s Store }

@@ -12,10 +12,10 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// reads are the methods that change nothing; every other one must be refused.
+// reads are the methods that change nothing; every other method must be refused.
 var reads = []string{"Capabilities", "List", "Marker", "Open", "Spaces", "Stat", "StatSpace"}
 
-// A read-only view passes the contract of reading.
+// A read-only view passes the reading part of the contract.
 func TestReadOnlyContract(t *testing.T) {
 	storagetest.RunReadOnly(t, func(t *testing.T, spaces map[string]map[string]string) storage.Store {
 		s, err := mem.New(mem.Config{ID: "1"})
@@ -26,7 +26,8 @@ func TestReadOnlyContract(t *testing.T) {
 		for space, items := range spaces {
 			err = s.CreateSpace(t.Context(), storage.Space{Name: space})
 			for item, content := range items {
-				_, putErr := s.Put(t.Context(), space, item, strings.NewReader(content), storage.PutOptions{Size: storage.UnknownSize})
+				_, putErr := s.Put(t.Context(), space, item, strings.NewReader(content),
+					storage.PutOptions{Size: storage.UnknownSize})
 				err = errors.Join(err, putErr)
 			}
 			if err != nil {
@@ -37,7 +38,7 @@ func TestReadOnlyContract(t *testing.T) {
 	})
 }
 
-// A read-only view passes on places: the source of a copy is opened through one.
+// A read-only view passes on Locate: the source of a copy is opened through such a view.
 func TestReadOnlyLocates(t *testing.T) {
 	inner, err := mem.New(mem.Config{ID: "1"})
 	if err != nil {
@@ -53,7 +54,7 @@ func TestReadOnlyLocates(t *testing.T) {
 	}
 }
 
-// A located store has places, which are what was asked for.
+// A located store returns a place that holds the Ref it was asked for.
 type located struct{ storage.Store }
 
 func (located) Locate(_ context.Context, ref storage.Ref) (storage.Place, error) {
@@ -68,7 +69,8 @@ func TestReadOnly(t *testing.T) {
 	}
 	inner.Mark("1")
 	inner.CreateSpace(ctx, storage.Space{Name: "photos"})
-	if _, err := inner.Put(ctx, "photos", "a", strings.NewReader("x"), storage.PutOptions{Size: storage.UnknownSize}); err != nil {
+	if _, err := inner.Put(ctx, "photos", "a", strings.NewReader("x"),
+		storage.PutOptions{Size: storage.UnknownSize}); err != nil {
 		t.Fatal(err)
 	}
 	f := storagetest.NewFaulty(inner)
@@ -116,6 +118,6 @@ func TestReadOnly(t *testing.T) {
 		}
 	}
 	if n != 2 {
-		t.Errorf("listings told %d, want one space and one item", n)
+		t.Errorf("listings returned %d, want one space and one item", n)
 	}
 }

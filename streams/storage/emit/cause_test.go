@@ -12,13 +12,14 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// A causing store has the cause of its context, which ends during each mutation, in the error of that.
-type causing struct {
+// A causeWrapper ends its context during each mutation and wraps the context's cause in the mutation's
+// error.
+type causeWrapper struct {
 	storage.Store
 	end func()
 }
 
-func (s causing) wrap(ctx context.Context, err error) error {
+func (s causeWrapper) wrap(ctx context.Context, err error) error {
 	s.end()
 	if err == nil {
 		return nil
@@ -26,29 +27,32 @@ func (s causing) wrap(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", err, context.Cause(ctx))
 }
 
-func (s causing) Put(
+func (s causeWrapper) Put(
 	ctx context.Context, space, item string, r io.Reader, o storage.PutOptions,
 ) (storage.Object, error) {
 	obj, err := s.Store.Put(ctx, space, item, r, o)
 	return obj, s.wrap(ctx, err)
 }
 
-func (s causing) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
+func (s causeWrapper) Delete(
+	ctx context.Context, space, item string, o storage.DeleteOptions,
+) (storage.Deleted, error) {
 	d, err := s.Store.Delete(ctx, space, item, o)
 	return d, s.wrap(ctx, err)
 }
 
-func (s causing) SetProperties(
+func (s causeWrapper) SetProperties(
 	ctx context.Context, space, item string, p storage.Properties, c storage.Condition,
 ) (storage.Object, error) {
 	o, err := s.Store.SetProperties(ctx, space, item, p, c)
 	return o, s.wrap(ctx, err)
 }
 
-// A call ends because another one of its group was refused: its context's cause is that one's error, with its mark. The
-// mark proves nothing of this call, also if the store has the cause in its error: what was done is published, and the
-// caller's error is not marked. The mark of a store that refused the call itself may be taken for the other's: then the
-// store is looked at, which shows the same.
+// A call ends because another call of its errgroup was refused: the cause of its context is the other
+// call's error, with its NotApplied mark. The mark proves nothing about this call, even if the store wraps
+// the cause: a mutation that was made is published, and the caller's error is not marked. If the store
+// itself refused the call, its mark cannot be distinguished from the foreign one, so the store is observed, with the
+// same result.
 func TestMarkOfTheCauseProvesNothing(t *testing.T) {
 	cause := storage.NotApplied(fmt.Errorf("another call: %w", storage.ErrNotFound))
 	calls := map[string]struct {
@@ -75,15 +79,15 @@ func TestMarkOfTheCauseProvesNothing(t *testing.T) {
 			"not done, refused": {Err: storage.NotApplied(errors.New("refused"))},
 		} {
 			t.Run(method+" "+name, func(t *testing.T) {
-				w, _ := newDeedWorld(t)
+				w, _ := newMutationWorld(t)
 				ctx, cancel := context.WithCancelCause(t.Context())
 				var err error
-				w.s, err = New(causing{w.faulty, func() { cancel(cause) }}, w.s.cfg, w.topic)
+				w.s, err = New(causeWrapper{w.faulty, func() { cancel(cause) }}, w.s.cfg, w.topic)
 				must(t, err)
 				fault.Method = method
 				w.faulty.Script(fault)
 				err = m.call(ctx, w)
-				unread := method == "Put" && !fault.Done // no byte came, which proves it
+				unread := method == "Put" && !fault.Done // no byte was read, which proves it
 				if err == nil || storage.IsNotApplied(err) != unread {
 					t.Errorf("got %v, marked %v, want an error, marked %v", err, storage.IsNotApplied(err), unread)
 				}
@@ -93,7 +97,7 @@ func TestMarkOfTheCauseProvesNothing(t *testing.T) {
 				} else {
 					w.wantOps(0)
 				}
-				w.wantNoLanes()
+				w.wantNoQueues()
 			})
 		}
 	}

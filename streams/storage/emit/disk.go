@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A disk is the directory of an outbox: what may fail at any step, and forget what was not synced.
+// A disk is the directory of an outbox. Tests replace it to fail at any step and to lose unsynced data.
 type disk interface {
-	// names returns the files, in no order.
+	// names returns the file names, unsorted.
 	names() ([]string, error)
-	// open opens a file; with create it is made, and must not be there.
+	// open opens a file; with create it creates the file, which must not exist.
 	open(name string, create bool) (diskFile, error)
 	rename(from, to string) error
 	remove(name string) error
-	// sync has made, renamed and removed files on disk.
+	// sync makes created, renamed and removed files durable.
 	sync() error
 }
 
@@ -37,24 +37,25 @@ type readWriterAt interface {
 	io.WriterAt
 }
 
-// A directory is a disk, and locked.
+// A directory is a locked disk in the file system.
 type directory struct {
 	path     string
-	lock     *os.File // nil: it has none, and is only read
+	lock     *os.File // nil: there is none, and the directory is only read
 	readOnly bool
-	// self is open all the time, to be synced, unless the directory is only read: an fsync that had to open it could
-	// fail for want of a descriptor, and would miss an error of writing that another open file has been told of.
+	// self stays open for fsync, unless the directory is only read. An fsync that had to open it first could
+	// fail for lack of a descriptor, and would miss a write error that was already reported to another open
+	// file.
 	self *os.File
 }
 
 var _ disk = (*directory)(nil)
 
-// ErrLocked is what an error wraps where another has the outbox open.
+// ErrLocked is wrapped by the error of an outbox that another process or File has open.
 var ErrLocked = errors.New("outbox is in use")
 
 const lockName = "lock"
 
-// openDirectory makes a directory where it is missing, and locks it.
+// openDirectory creates a directory if needed and locks it.
 func openDirectory(path string) (*directory, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("make outbox: %w", err)
@@ -83,12 +84,12 @@ func openDirectory(path string) (*directory, error) {
 	return &directory{path: path, lock: lock, self: self}, nil
 }
 
-// readDirectory opens a directory to read it, and keeps writers out if it has a lock. Nothing is written: an outbox that
-// was ever opened to be written has a lock.
+// readDirectory opens a directory for reading and keeps writers out if it has a lock file. It writes
+// nothing: an outbox that was ever opened for writing has a lock file.
 func readDirectory(path string) (*directory, error) {
 	d := &directory{path: path, readOnly: true}
 	lock, err := os.Open(filepath.Join(path, lockName))
-	if isAbsent(err) {
+	if isNotExist(err) {
 		return d, nil
 	}
 	if err != nil {
@@ -120,7 +121,7 @@ func flock(f *os.File, how int) error {
 	}
 }
 
-// locked returns the error of a lock that was not given: if another has it, with the process that has the outbox open.
+// locked returns the error of a failed flock. If another process holds the lock, the error names it.
 func locked(path string, lock *os.File, err error) error {
 	if !errors.Is(err, unix.EWOULDBLOCK) {
 		return fmt.Errorf("lock outbox %s: %w", path, err)
@@ -128,7 +129,7 @@ func locked(path string, lock *os.File, err error) error {
 	return fmt.Errorf("outbox %s: %w by %s", path, ErrLocked, holder(lock))
 }
 
-// holder names the process that has an outbox open, as far as it is known.
+// holder names the process that has an outbox open, if it is known.
 func holder(lock *os.File) string {
 	b, err := io.ReadAll(io.NewSectionReader(lock, 0, 32))
 	pid, perr := strconv.Atoi(strings.TrimSpace(string(b)))
@@ -167,7 +168,7 @@ func (d *directory) open(name string, create bool) (diskFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	return osFile{f}, nil
+	return syncedFile{f}, nil
 }
 
 func (d *directory) rename(from, to string) error {
@@ -178,12 +179,12 @@ func (d *directory) remove(name string) error { return os.Remove(filepath.Join(d
 
 func (d *directory) sync() error { return d.self.Sync() }
 
-// osFile is an os.File whose length is of the disk's own making.
-type osFile struct{ *os.File }
+// A syncedFile is an os.File that Sync flushes with fdatasync.
+type syncedFile struct{ *os.File }
 
-var _ diskFile = osFile{}
+var _ diskFile = syncedFile{}
 
-func (f osFile) size() (int64, error) {
+func (f syncedFile) size() (int64, error) {
 	st, err := f.Stat()
 	if err != nil {
 		return 0, err
@@ -191,9 +192,9 @@ func (f osFile) size() (int64, error) {
 	return st.Size(), nil
 }
 
-// Sync has the file's bytes on disk, and its length; nobody needs its times.
-func (f osFile) Sync() error {
-	conn, err := f.SyscallConn() // which keeps it open meanwhile
+// Sync makes the file's bytes and its size durable, not its times.
+func (f syncedFile) Sync() error {
+	conn, err := f.SyscallConn() // keeps the descriptor open during Control
 	if err != nil {
 		return err
 	}

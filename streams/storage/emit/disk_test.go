@@ -11,55 +11,55 @@ import (
 	"sync"
 )
 
-// A ram is a disk in memory that fails, or stops, at a step that is told, and knows what a
-// machine without power would have left of it.
-type ram struct {
-	mu    sync.Mutex // guards all
-	files map[string]*ramFile
-	named map[string]*ramFile // what is on disk of the names
-	steps int
-	// failAt is the step that fails with err: only that, or all from there on where stop is set.
-	failAt int
-	err    error
-	stop   bool
-	did    bool // what fails is done all the same
+// A memDisk is a disk in memory that fails or stops at a given step, and knows what a power failure would
+// leave of it.
+type memDisk struct {
+	mu          sync.Mutex // guards all
+	files       map[string]*memFile
+	syncedNames map[string]*memFile // files whose names are synced
+	steps       int
+	// failAt is the step that fails with err: only that step, or all from there on if stop is set.
+	failAt  int
+	err     error
+	stop    bool
+	applied bool // the failing step is carried out nevertheless
 }
 
-type ramFile struct {
-	d      *ram
+type memFile struct {
+	d      *memDisk
 	bytes  []byte
 	synced []byte
 }
 
 var errStep = errors.New("scripted step")
 
-func newRAM() *ram {
-	return &ram{files: map[string]*ramFile{}, named: map[string]*ramFile{}, err: errStep}
+func newMemDisk() *memDisk {
+	return &memDisk{files: map[string]*memFile{}, syncedNames: map[string]*memFile{}, err: errStep}
 }
 
-// step counts; d.mu is held.
-func (d *ram) step() (do bool, err error) {
+// step counts a step; d.mu is held.
+func (d *memDisk) step() (do bool, err error) {
 	d.steps++
 	if d.failAt == 0 || d.steps != d.failAt && !(d.stop && d.steps > d.failAt) {
 		return true, nil
 	}
-	return d.did && d.steps == d.failAt, d.err
+	return d.applied && d.steps == d.failAt, d.err
 }
 
-func (d *ram) stopped() bool {
+func (d *memDisk) stopped() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.stop && d.failAt > 0 && d.steps >= d.failAt
 }
 
-// left returns a disk with what is there when the process was killed, or when the machine was.
-func (d *ram) left(power bool, random *rand.Rand) *ram {
+// after returns the disk after the process was killed, or after a power failure.
+func (d *memDisk) after(power bool, random *rand.Rand) *memDisk {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	n := newRAM()
+	n := newMemDisk()
 	names := d.files
 	if power {
-		names = d.named
+		names = d.syncedNames
 	}
 	for name, f := range names {
 		b := f.bytes
@@ -75,19 +75,19 @@ func (d *ram) left(power bool, random *rand.Rand) *ram {
 				b = append(b, keep...)
 			}
 		}
-		n.files[name] = &ramFile{n, slices.Clone(b), slices.Clone(b)}
+		n.files[name] = &memFile{n, slices.Clone(b), slices.Clone(b)}
 	}
-	n.named = maps.Clone(n.files)
+	n.syncedNames = maps.Clone(n.files)
 	return n
 }
 
-func (d *ram) names() ([]string, error) {
+func (d *memDisk) names() ([]string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Collect(maps.Keys(d.files)), nil
 }
 
-func (d *ram) open(name string, create bool) (diskFile, error) {
+func (d *memDisk) open(name string, create bool) (diskFile, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f := d.files[name]
@@ -101,7 +101,7 @@ func (d *ram) open(name string, create bool) (diskFile, error) {
 	}
 	do, err := d.step()
 	if do {
-		f = &ramFile{d: d}
+		f = &memFile{d: d}
 		d.files[name] = f
 	}
 	if err != nil {
@@ -110,7 +110,7 @@ func (d *ram) open(name string, create bool) (diskFile, error) {
 	return f, nil
 }
 
-func (d *ram) rename(from, to string) error {
+func (d *memDisk) rename(from, to string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	do, err := d.step()
@@ -121,7 +121,7 @@ func (d *ram) rename(from, to string) error {
 	return err
 }
 
-func (d *ram) remove(name string) error {
+func (d *memDisk) remove(name string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.files[name] == nil {
@@ -134,17 +134,17 @@ func (d *ram) remove(name string) error {
 	return err
 }
 
-func (d *ram) sync() error {
+func (d *memDisk) sync() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	do, err := d.step()
 	if do {
-		d.named = maps.Clone(d.files)
+		d.syncedNames = maps.Clone(d.files)
 	}
 	return err
 }
 
-func (f *ramFile) ReadAt(b []byte, at int64) (int, error) {
+func (f *memFile) ReadAt(b []byte, at int64) (int, error) {
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
 	if at >= int64(len(f.bytes)) {
@@ -157,7 +157,7 @@ func (f *ramFile) ReadAt(b []byte, at int64) (int, error) {
 	return n, nil
 }
 
-func (f *ramFile) WriteAt(b []byte, at int64) (int, error) {
+func (f *memFile) WriteAt(b []byte, at int64) (int, error) {
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
 	do, err := f.d.step()
@@ -170,7 +170,7 @@ func (f *ramFile) WriteAt(b []byte, at int64) (int, error) {
 	return copy(f.bytes[at:], b), err
 }
 
-func (f *ramFile) Truncate(size int64) error {
+func (f *memFile) Truncate(size int64) error {
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
 	do, err := f.d.step()
@@ -181,7 +181,7 @@ func (f *ramFile) Truncate(size int64) error {
 	return err
 }
 
-func (f *ramFile) Sync() error {
+func (f *memFile) Sync() error {
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
 	do, err := f.d.step()
@@ -191,10 +191,10 @@ func (f *ramFile) Sync() error {
 	return err
 }
 
-func (f *ramFile) size() (int64, error) {
+func (f *memFile) size() (int64, error) {
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
 	return int64(len(f.bytes)), nil
 }
 
-func (f *ramFile) Close() error { return nil }
+func (f *memFile) Close() error { return nil }

@@ -1,22 +1,23 @@
-// Package emit is a decorator of stores: every mutation that is made through it becomes
-// a Change, which is told exactly as often as it takes until it is acknowledged.
+// Package emit is a decorator of a storage.Store: it publishes a Change for every mutation made through it.
 //
-// A store is written to once its marker has been read, unless Config.Unmarked says that it has none.
+// Delivery is at least once. The intent of a mutation is recorded in an Outbox before the mutation is made,
+// and the resulting Change after it; the record is deleted when the Change is acknowledged. A Change that
+// is published again has the same id, so consumers can deduplicate it.
 //
-// A mutation whose Change could not be told of is refused before it happens. Its intent is
-// noted in an Outbox before it is made, and what came of it after. With an outbox on disk
-// (File) mutations go on while nothing can be published: their Changes wait, and Run tells of
-// them. With one in memory a call returns an error that wraps ErrNotPublished where its Change
-// was not acknowledged, and the Change stays until Flush, or the next mutation of the same item,
-// has told of it.
+//   - With an outbox on disk (File), mutations continue while the publisher is unavailable: their Changes stay
+//     pending, and Run publishes them.
+//   - With an outbox in memory (Memory), a call returns an error that wraps ErrNotPublished if its Change was not
+//     acknowledged. The Change stays pending until Flush, or the next mutation of the same item, publishes it.
 //
-// A mutation of which it is not known whether it was made, since the call failed without
-// proof or the process died, is looked into: what was done is told, and what was not is not. Where the
-// store does not show that, the state that it shows is told, on nobody's behalf, and the
-// intent is reported.
+// A mutation is refused before it is made if its intent cannot be recorded, if its Change would not fit
+// into a message, or if the store's marker is missing or wrong (see Config.Unmarked).
 //
-// Changes of one item do not overtake each other; telling of one twice is telling of it
-// once, for it has the same id.
+// The outcome of a mutation is unknown if its call fails without proof that nothing was applied
+// (storage.NotApplied), or if the process dies. Then emit compares the store with the intent: it publishes
+// the Change of a mutation that was applied and drops the intent of one that was not. If the store's state
+// proves neither, emit publishes that state as a Change without a user and keeps a Report of the intent.
+//
+// Changes of one item are published in the order of its mutations.
 package emit
 
 import (
@@ -38,42 +39,44 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A Publisher sends messages and returns when they are acknowledged: *kafka.Producer is one. A Store publishes one
-// Change at a time, to the topic changes. An error that is permanent says that it never will be acknowledged; any
-// other, that it may be.
+// A Publisher publishes messages and returns when they are acknowledged; *kafka.Producer implements it. A
+// Store publishes one Change per call, to the topic changes. A permanent error (retry.Permanent) means that
+// the message will never be accepted; any other error is retried.
 type Publisher interface {
 	Publish(ctx context.Context, messages ...schemas.Message) error
 }
 
-// ErrNotPublished is what an error wraps about a mutation that was done and is not told of yet.
+// ErrNotPublished is wrapped by the error of a mutation that was applied before its Change could be
+// published.
 var ErrNotPublished = errors.New("mutation was done but is not published yet")
 
-// Config is how a Store is made.
+// Config configures a Store. Account and Store are required.
 type Config struct {
 	Account string
 	Store   string // the id of the inner store
-	Agent   string // who tells of the changes; empty: emit
-	// User says on whose behalf a mutation is made; nil: whom WithUser named.
+	Agent   string // the program that reports the changes [emit]
+	// User returns the user who makes a mutation; nil: the user set by WithUser.
 	User func(ctx context.Context) string
-	// Origin of the changes; unspecified: client.
+	// Origin of the changes [client].
 	Origin pb.Origin
-	// Digests that are computed of all that is put; nil: md5 and sha256.
+	// Digests are the algorithms that are computed of every Put [md5, sha256].
 	Digests []string
-	// Unmarked says that the store has no marker. Else its marker is read before the first mutation, again before an
-	// absence is believed, and before and after a mutation is looked into. A store that does not show the right one is
-	// not written to, and nothing that is seen there is published: it may be an empty mount point, or another store.
+	// Unmarked: the store has no marker. Otherwise the marker is read before the first mutation, again before
+	// an absence is accepted as a fact, and before and after the outcome of a mutation is looked up. If the
+	// marker is missing or wrong, nothing is written and nothing that was read is published: the directory may
+	// be an unmounted mount point, or another store.
 	Unmarked bool
-	// Outbox holds what is not told of yet; nil: a Memory of 100,000 mutations.
+	// Outbox holds the mutations until their Changes are acknowledged [a Memory of 100,000 mutations].
 	Outbox Outbox
-	// Wait is how long a call waits for the acknowledgement of its Change where the outbox
-	// holds it safely [1 s]; while nothing is acknowledged at all it does not wait.
+	// Wait is how long a call waits for the acknowledgement of its Change if the outbox is durable [1 s].
+	// While nothing is acknowledged at all, calls do not wait.
 	Wait time.Duration
-	// Publishers is how many items are told of at once [256].
+	// Publishers is how many items are published concurrently [256].
 	Publishers int
-	// Retry is how long to wait after a failure, of publishing or of looking at the store, at
-	// first [500 ms]; at most 30 s.
+	// Retry is the first backoff after a failure to publish or to read the store [500 ms]. It doubles up to 30
+	// s.
 	Retry time.Duration
-	// Now dates changes that no store dates; nil: the machine's clock.
+	// Now returns the time of changes for which the store reports none [time.Now].
 	Now func() time.Time
 	// Metrics and Log may be nil.
 	Metrics *Metrics
@@ -82,42 +85,42 @@ type Config struct {
 
 // A Store emits a Change for every mutation of the inner store.
 type Store struct {
-	inner storage.Store
-	cfg   Config
-	out   Publisher
-	log   *slog.Logger
-	count *counters
-	// longest is what stores may say of an item, as long as it gets.
-	longest *pb.Change
-	markers storage.Markers
+	inner    storage.Store
+	cfg      Config
+	out      Publisher
+	log      *slog.Logger
+	counters *counters
+	// largestFields has the fields that a store fills in, each at its maximum size.
+	largestFields *pb.Change
+	markers       storage.Markers
 
 	sequence atomic.Int64
 	running  atomic.Bool
-	bell     chan struct{} // rung when a lane is ready, or has an orphan
+	wakeup   chan struct{} // wakes the dispatcher: a queue is ready or has an orphan
 
-	mu         sync.Mutex       // guards what follows
-	times      map[string]int64 // newest time in ms of changes that no store dates, by key
-	lanes      map[string]*lane // those that are not empty
-	orphaned   map[string]*lane // those of lanes that have orphans
-	ready      rank             // lanes that have something to tell, oldest first
-	later      rank             // lanes that failed, by when they are tried again
-	unfinished []Ticket         // told, but the outbox could not note it
-	told       uint64           // how often something was acknowledged
-	away       bool             // nothing was since something failed, or took too long
-	failures   int              // of publishing, since something was acknowledged
-	resumed    time.Time        // when lanes that failed were last tried at once
-	flying     int              // publishes of the dispatcher that are under way
-	probeAt    time.Time        // when the next may begin while away
+	mu             sync.Mutex            // guards the fields below
+	lastTimes      map[string]int64      // by key: the last time in ms given to a change that the store does not date
+	queues         map[string]*itemQueue // by key; empty queues are removed
+	withOrphans    map[string]*itemQueue // the subset of queues that have orphans
+	ready          queueHeap             // queues with a Change to publish, oldest first
+	retrying       queueHeap             // queues after a failed publish, by retry time
+	unrecordedDone []Ticket              // finished mutations that the outbox failed to delete
+	completed      uint64                // Changes acknowledged or rejected so far
+	degraded       bool                  // a publish failed or timed out, and none was acknowledged since
+	failures       int                   // publish failures since the last acknowledgement
+	resumedAt      time.Time             // when all retrying queues were last made due at once
+	inFlight       int                   // publishes that the dispatcher has started
+	probeAt        time.Time             // earliest start of the next publish while degraded
 }
 
 var _ storage.Store = (*Store)(nil)
 
-// New returns a Store around inner, which it does not close. What its outbox holds of another
-// life is told of by Run or Flush. An outbox serves one Store; a File that serves another, or holds changes
-// of another, is refused.
+// New returns a Store around inner, which it does not close. Changes that the outbox holds from an earlier
+// process are published by Run or Flush. An outbox serves one Store: New refuses a File that serves another
+// Store or holds changes of another account or store.
 func New(inner storage.Store, cfg Config, out Publisher) (*Store, error) {
 	if inner == nil || out == nil || cfg.Account == "" || cfg.Store == "" {
-		return nil, errors.New("emit wants a store, a publisher, an account and the store's id")
+		return nil, errors.New("emit: store, publisher, account and store id are required")
 	}
 	cfg.fill()
 	if _, err := digest.New(cfg.Digests...); err != nil {
@@ -129,20 +132,20 @@ func New(inner storage.Store, cfg Config, out Publisher) (*Store, error) {
 		}
 	}
 	s := &Store{
-		inner: inner, cfg: cfg, out: out, bell: make(chan struct{}, 1),
-		times: map[string]int64{}, lanes: map[string]*lane{}, orphaned: map[string]*lane{},
-		ready: rank{less: func(a, b *lane) bool { return a.first < b.first }},
-		later: rank{less: func(a, b *lane) bool { return a.retryAt.Before(b.retryAt) }},
-		log:   cfg.Log.With("account", cfg.Account, "store", cfg.Store),
+		inner: inner, cfg: cfg, out: out, wakeup: make(chan struct{}, 1),
+		lastTimes: map[string]int64{}, queues: map[string]*itemQueue{}, withOrphans: map[string]*itemQueue{},
+		ready:    queueHeap{less: func(a, b *itemQueue) bool { return a.first < b.first }},
+		retrying: queueHeap{less: func(a, b *itemQueue) bool { return a.retryAt.Before(b.retryAt) }},
+		log:      cfg.Log.With("account", cfg.Account, "store", cfg.Store),
 	}
 	s.sequence.Store(cfg.Now().UnixNano())
-	s.longest = s.longestSaid()
+	s.largestFields = s.largestReported()
 	s.load()
-	s.count = cfg.Metrics.add(s)
+	s.counters = cfg.Metrics.add(s)
 	return s, nil
 }
 
-// fill sets what was left out.
+// fill sets the defaults.
 func (cfg *Config) fill() {
 	if cfg.Agent == "" {
 		cfg.Agent = "emit"
@@ -178,7 +181,7 @@ func (cfg *Config) fill() {
 
 type userKey struct{}
 
-// WithUser returns a context whose mutations are made on behalf of user.
+// WithUser returns a context in which mutations are made on behalf of user.
 func WithUser(ctx context.Context, user string) context.Context {
 	return context.WithValue(ctx, userKey{}, user)
 }
@@ -188,7 +191,7 @@ func user(ctx context.Context) string {
 	return u
 }
 
-// draft returns what can be said of a mutation before it is made.
+// draft returns the Change as far as it is known before the mutation.
 func (s *Store) draft(ctx context.Context, op pb.Op, space, item string) *pb.Change {
 	return &pb.Change{
 		Op: op, Account: s.cfg.Account, Store: s.cfg.Store, Space: space, Item: item,
@@ -228,23 +231,24 @@ func (s *Store) Open(ctx context.Context, space, item, version string) (io.ReadC
 // Marker implements storage.Store. It emits nothing.
 func (s *Store) Marker(ctx context.Context) error { return s.inner.Marker(ctx) }
 
-// WriteMarker implements storage.Store. It emits nothing: a marker is no item.
+// WriteMarker implements storage.Store. It emits nothing: the marker is not an item.
 func (s *Store) WriteMarker(ctx context.Context) error { return s.inner.WriteMarker(ctx) }
 
-// with returns algs with those that are computed of all that is put.
-func (s *Store) with(algs []string) []string {
+// withDigests returns algs and the algorithms that are computed of every Put.
+func (s *Store) withDigests(algs []string) []string {
 	return append(slices.Clone(s.cfg.Digests), algs...)
 }
 
-// A NotPublishedError tells of a mutation that was done and is not published yet. It
-// wraps ErrNotPublished, and why.
+// A NotPublishedError reports a mutation that was applied before its Change could be published. It wraps
+// ErrNotPublished and the reason.
 type NotPublishedError struct {
 	Change *pb.Change
 	Err    error
 }
 
 func (e *NotPublishedError) Error() string {
-	return fmt.Sprintf("%s of %q in %q: %v: %v", e.Change.GetOp(), e.Change.GetItem(), e.Change.GetSpace(), ErrNotPublished, e.Err)
+	c := e.Change
+	return fmt.Sprintf("%s of %q in %q: %v: %v", c.GetOp(), c.GetItem(), c.GetSpace(), ErrNotPublished, e.Err)
 }
 
 // Unwrap returns ErrNotPublished and the reason.

@@ -23,7 +23,8 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// topic is what was published; calls of fail decide what is not, or is said not to be.
+// A topic records the published Changes; fail decides for each whether it is published and which error is
+// returned.
 type topic struct {
 	mu   sync.Mutex
 	got  []*pb.Change
@@ -44,7 +45,7 @@ func (p *topic) Publish(_ context.Context, messages ...schemas.Message) error {
 	return err
 }
 
-// take returns what was published since, and forgets it.
+// take returns the Changes published since the last take.
 func (p *topic) take() []*pb.Change {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -60,22 +61,22 @@ func (p *topic) set(fail func(c *pb.Change) (bool, error)) {
 }
 
 type world struct {
-	t      *testing.T
-	s      *Store
-	mem    *mem.Store
-	faulty *storagetest.Faulty
-	topic  *topic
-	outbox *Memory
-	lost   []Intent // undecided
+	t         *testing.T
+	s         *Store
+	mem       *mem.Store
+	faulty    *storagetest.Faulty
+	topic     *topic
+	outbox    *Memory
+	undecided []Intent // undecided
 }
 
-// A reported outbox records the intents of what is reported.
-type reported struct {
+// A reportingOutbox records the intents of all reports.
+type reportingOutbox struct {
 	*Memory
 	intents *[]Intent
 }
 
-func (o reported) Report(r Report) error {
+func (o reportingOutbox) Report(r Report) error {
 	*o.intents = append(*o.intents, r.Pending.Intent)
 	return o.Memory.Report(r)
 }
@@ -94,7 +95,7 @@ func newWorld(t *testing.T) *world {
 	}
 	w := &world{t: t, mem: m, faulty: storagetest.NewFaulty(m), topic: &topic{}, outbox: NewMemory(1000)}
 	w.s, err = New(w.faulty, Config{
-		Account: "acme", Store: "1", Agent: "test", Outbox: reported{w.outbox, &w.lost},
+		Account: "acme", Store: "1", Agent: "test", Outbox: reportingOutbox{w.outbox, &w.undecided},
 	}, w.topic)
 	if err != nil {
 		t.Fatal(err)
@@ -110,8 +111,8 @@ func (w *world) put(content string, edit ...func(*storage.PutOptions)) (storage.
 	return w.s.Put(WithUser(w.t.Context(), "ann"), sp, "a", strings.NewReader(content), o)
 }
 
-// pending returns what is in the outbox.
-func (w *world) pending() []Held { return slices.Collect(w.outbox.Held()) }
+// pending returns the content of the outbox.
+func (w *world) pending() []Summary { return slices.Collect(w.outbox.Held()) }
 
 func ops(changes []*pb.Change) (ops []string) {
 	for _, c := range changes {
@@ -120,7 +121,7 @@ func ops(changes []*pb.Change) (ops []string) {
 	return ops
 }
 
-// wantOps compares the ops that were published since, and what is left in the outbox.
+// wantOps compares the ops published since the last call, and the number of mutations left in the outbox.
 func (w *world) wantOps(left int, want ...string) []*pb.Change {
 	w.t.Helper()
 	got := w.topic.take()
@@ -172,7 +173,7 @@ func TestContract(t *testing.T) {
 	}))
 }
 
-// A decorated store passes on what errors of mutations prove.
+// The decorator passes on the NotApplied marks of the inner store.
 func TestMarks(t *testing.T) {
 	storagetest.RunMarks(t, func(t *testing.T) (storage.Store, *storagetest.Faulty) {
 		w := newWorld(t)
@@ -230,7 +231,7 @@ func TestEveryMethod(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			if call == nil {
-				t.Fatalf("nobody said whether %s emits", name)
+				t.Fatalf("method %s is missing from both tables", name)
 			}
 			w := newWorld(t)
 			if _, err := w.mem.Put(ctx, sp, "a", strings.NewReader("x"), storage.PutOptions{Size: 1}); err != nil {
@@ -248,7 +249,7 @@ func TestEveryMethod(t *testing.T) {
 		})
 	}
 	if len(quiet)+len(emitting) != store.NumMethod() {
-		t.Error("a method is listed that is none")
+		t.Error("a table lists an unknown method")
 	}
 }
 
@@ -329,12 +330,12 @@ func TestSpaceChanges(t *testing.T) {
 	}
 	for i, c := range got[1:] { // in one millisecond too
 		if !c.GetTime().AsTime().After(got[i].GetTime().AsTime()) || c.GetId() == got[i].GetId() {
-			t.Errorf("change %d is not told apart from the one before", i+1)
+			t.Errorf("change %d has the time or id of the one before", i+1)
 		}
 	}
 }
 
-// What cannot be told is refused before it happens.
+// A mutation whose Change could not be published is refused before it is made.
 func TestRefused(t *testing.T) {
 	w := newWorld(t)
 	_, err := w.put("x", func(o *storage.PutOptions) {

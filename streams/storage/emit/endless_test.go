@@ -14,8 +14,8 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// A logbook keeps records that begin with a text, and when they came.
-type logbook struct {
+// A logRecorder keeps the times of records whose message begins with text.
+type logRecorder struct {
 	slog.Handler
 	text string
 
@@ -23,10 +23,10 @@ type logbook struct {
 	times []time.Time
 }
 
-func (l *logbook) Enabled(context.Context, slog.Level) bool { return true }
-func (l *logbook) WithAttrs([]slog.Attr) slog.Handler       { return l }
+func (l *logRecorder) Enabled(context.Context, slog.Level) bool { return true }
+func (l *logRecorder) WithAttrs([]slog.Attr) slog.Handler       { return l }
 
-func (l *logbook) Handle(_ context.Context, r slog.Record) error {
+func (l *logRecorder) Handle(_ context.Context, r slog.Record) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if r.Level >= slog.LevelWarn && strings.HasPrefix(r.Message, l.text) {
@@ -35,25 +35,25 @@ func (l *logbook) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// What is tried again for as long as it fails is logged when it begins, and again while it lasts: each time that it has
-// failed twice as often. A person who reads the log of the last hours finds it, and it does not fill the disk.
-func TestWhatFailsForLongIsLoggedAgain(t *testing.T) {
-	away := func(w *world) { w.topic.set(func(*pb.Change) (bool, error) { return false, errAway }) }
+// A persistent failure is logged when it begins, and again whenever the number of failures has doubled: the
+// log of the last hours shows it, and it does not fill the disk.
+func TestPersistentFailureIsLoggedAgain(t *testing.T) {
+	away := func(w *world) { w.topic.set(func(*pb.Change) (bool, error) { return false, errUnavailable }) }
 	for name, tt := range map[string]struct {
 		text string
-		fail func(w *world, d *ram)
+		fail func(w *world, d *memDisk)
 	}{
-		"publishing": {"changes are not acknowledged", func(w *world, _ *ram) { away(w) }},
-		"a publisher that hangs": {"changes are not acknowledged", func(w *world, _ *ram) {
+		"publishing": {"retry publish later", func(w *world, _ *memDisk) { away(w) }},
+		"a publisher that hangs": {"stop waiting for acknowledgements", func(w *world, _ *memDisk) {
 			w.s.out = publisher(func(ctx context.Context, _ *pb.Change) error {
 				<-ctx.Done()
 				return context.Cause(ctx)
 			})
 		}},
-		"looking at the store": {"cannot find out what came of mutations", func(w *world, _ *ram) {
+		"looking at the store": {"retry resolving mutations later", func(w *world, _ *memDisk) {
 			w.faulty.Script(storagetest.Fault{Method: "Put", Done: true}, storagetest.Fault{Method: "Stat", Skip: 1, Times: -1})
 		}},
-		"forgetting what was published": {"outbox cannot forget", func(w *world, d *ram) {
+		"deleting published records": {"retry outbox deletion later", func(w *world, d *memDisk) {
 			w.topic.set(func(*pb.Change) (bool, error) {
 				d.mu.Lock()
 				defer d.mu.Unlock()
@@ -64,7 +64,7 @@ func TestWhatFailsForLongIsLoggedAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				log, d := &logbook{text: tt.text}, newRAM()
+				log, d := &logRecorder{text: tt.text}, newMemDisk()
 				w := durable(t, d, memory(t), func(c *Config) { c.Log = slog.New(log) })
 				_, stop := running(t, w.s)
 				tt.fail(w, d)

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/file"
 )
 
-// A mounted file system of its own in a file, on a loop device.
+// A mounted is a file system in a file, mounted through a loop device.
 type mounted struct{ image, dir, device string }
 
 func run(ctx context.Context, name string, args ...string) (string, error) {
@@ -28,7 +28,7 @@ func run(ctx context.Context, name string, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// newExt4 makes and mounts an ext4 that becomes read-only at its first error.
+// newExt4 creates and mounts an ext4 that becomes read-only at its first error.
 func newExt4(t *testing.T) *mounted {
 	t.Helper()
 	dir := t.TempDir()
@@ -55,7 +55,7 @@ func (m *mounted) mount(t *testing.T) {
 	}
 }
 
-// fail has the file system find an error, as it does in a bad block: it takes no writes from then on.
+// fail makes the file system find an error, as in a bad block: it refuses writes from then on.
 func (m *mounted) fail(t *testing.T) {
 	t.Helper()
 	trigger := filepath.Join("/sys/fs/ext4", filepath.Base(m.device), "trigger_fs_error")
@@ -64,7 +64,7 @@ func (m *mounted) fail(t *testing.T) {
 	}
 }
 
-// repair mounts what the disk has.
+// repair checks the file system and mounts it again.
 func (m *mounted) repair(t *testing.T) {
 	t.Helper()
 	_, err := run(t.Context(), "umount", m.dir)
@@ -73,8 +73,8 @@ func (m *mounted) repair(t *testing.T) {
 	m.mount(t)
 }
 
-// A file system that becomes read-only in the middle of a mutation returns "read-only file system" before its first
-// step and after its last: what the disk has afterwards is published, or waits in the outbox.
+// A file system that becomes read-only during a mutation returns "read-only file system" before the first
+// and after the last step: what is on disk afterwards was published, or is in the outbox.
 func TestFileSystemGoesReadOnly(t *testing.T) {
 	need.Full(t)
 	for range need.Amount(1, 4, 20) {
@@ -109,8 +109,8 @@ type failure struct {
 	err     error
 }
 
-// mutateUntilErrors puts and deletes items until each caller has an error, and calls then when some have been put. It
-// returns the failures by item.
+// mutateUntilErrors puts and deletes items until each caller gets an error, and calls then after each has
+// put some. It returns the failures by item.
 func mutateUntilErrors(t *testing.T, s *Store, then func()) map[string]failure {
 	var mu sync.Mutex
 	failed := map[string]failure{}
@@ -159,12 +159,15 @@ func listed(t *testing.T, s storage.Store) map[string]bool {
 	return there
 }
 
-// compareToDisk looks for the Change of all that failed calls have left, or removed. What was seen when all had ended, and is
-// not on the disk, the file system has lost: some kernels return no error for an fsync while the journal is given up.
-func compareToDisk(t *testing.T, fs *mounted, told []*pb.Change, failed map[string]failure, seen, waits map[string]bool) {
+// compareToDisk checks that each effect of a failed call is published or in the outbox. Items that existed
+// after all calls ended and are not on disk were lost by the file system: some kernels return no error for
+// an fsync while the journal is aborted.
+func compareToDisk(
+	t *testing.T, fs *mounted, published []*pb.Change, failed map[string]failure, seen, pending map[string]bool,
+) {
 	t.Helper()
 	last := map[string]pb.Op{}
-	for _, c := range told {
+	for _, c := range published {
 		last[c.GetItem()] = c.GetOp()
 	}
 	files, err := file.Open(file.Config{ID: "1", Root: fs.dir, ReadOnly: true})
@@ -172,7 +175,7 @@ func compareToDisk(t *testing.T, fs *mounted, told []*pb.Change, failed map[stri
 	defer files.Close()
 	there, lost := listed(t, files), 0
 	for item, f := range failed {
-		if waits[schemas.ItemKey("acme", sp, item)] {
+		if pending[schemas.ItemKey("acme", sp, item)] {
 			continue
 		}
 		op, ok := last[item]
@@ -185,5 +188,6 @@ func compareToDisk(t *testing.T, fs *mounted, told []*pb.Change, failed map[stri
 			t.Errorf("item %s is deleted, and that is neither published nor in the outbox; its call returned: %v", item, f.err)
 		}
 	}
-	t.Logf("%d calls failed, %d items are on the disk, %d are lost, %d changes, %d wait", len(failed), len(there), lost, len(told), len(waits))
+	t.Logf("%d calls failed, %d items are on the disk, %d are lost, %d changes, %d pending",
+		len(failed), len(there), lost, len(published), len(pending))
 }

@@ -14,18 +14,18 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-var errAway = errors.New("broker is away")
+var errUnavailable = errors.New("broker is unavailable")
 
-// A deed on a world whose space photos holds item b, and which has an empty space.
-type testDeed struct {
+// A testMutation is a mutation of a world with an item b in space photos and a space named empty.
+type testMutation struct {
 	op   string
 	call func(w *world) error
 }
 
-// deeds are a call of each mutation, by method.
-func deeds() map[string]testDeed {
+// testMutations returns a call of each mutating method, by method.
+func testMutations() map[string]testMutation {
 	ctx := context.Background()
-	return map[string]testDeed{
+	return map[string]testMutation{
 		"Put":         {"ADD", func(w *world) error { _, err := w.put("new"); return err }},
 		"CreateSpace": {"CREATE_SPACE", func(w *world) error { return w.s.CreateSpace(ctx, storage.Space{Name: "s"}) }},
 		"SetSpace": {"SET_SPACE_PROPERTIES", func(w *world) error {
@@ -36,12 +36,15 @@ func deeds() map[string]testDeed {
 			_, err := w.s.SetProperties(ctx, sp, "b", storage.Properties{MediaType: "x/y"}, storage.Condition{})
 			return err
 		}},
-		"Delete": {"DELETE", func(w *world) error { _, err := w.s.Delete(ctx, sp, "b", storage.DeleteOptions{}); return err }},
+		"Delete": {"DELETE", func(w *world) error {
+			_, err := w.s.Delete(ctx, sp, "b", storage.DeleteOptions{})
+			return err
+		}},
 	}
 }
 
-// newDeedWorld returns a world for deeds, and item b.
-func newDeedWorld(t *testing.T) (*world, storage.Object) {
+// newMutationWorld returns a world for testMutations, and item b.
+func newMutationWorld(t *testing.T) (*world, storage.Object) {
 	t.Helper()
 	w := newWorld(t)
 	must(t, w.mem.CreateSpace(t.Context(), storage.Space{Name: "empty"}))
@@ -50,13 +53,13 @@ func newDeedWorld(t *testing.T) (*world, storage.Object) {
 	return w, was
 }
 
-// Twins of the inner call: failed, not done; and failed, but done. What was done is
-// told, what was not is not, and the caller gets the failure in both cases.
+// The inner call fails and was not applied, or fails but was applied. Only applied mutations are published;
+// the caller gets the error in both cases.
 func TestInnerTwins(t *testing.T) {
-	for method, m := range deeds() {
+	for method, m := range testMutations() {
 		for _, done := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s done %v", method, done), func(t *testing.T) {
-				w, was := newDeedWorld(t)
+				w, was := newMutationWorld(t)
 				w.faulty.Script(storagetest.Fault{Method: method, Done: done})
 				if err := m.call(w); !errors.Is(err, storagetest.ErrFault) || errors.Is(err, ErrNotPublished) {
 					t.Errorf("got %v, want the store's error", err)
@@ -67,7 +70,7 @@ func TestInnerTwins(t *testing.T) {
 				}
 				c := w.wantOps(0, m.op)[0]
 				if m.op == "DELETE" && (c.GetVersion() != was.Version || c.GetDigests()["md5"] != was.Digests["md5"]) {
-					t.Errorf("got %v, want what was there", c)
+					t.Errorf("got %v, want the deleted content", c)
 				}
 				if m.op == "ADD" && (c.GetUser() != "ann" || c.GetOrigin() != pb.Origin_ORIGIN_CLIENT || len(c.GetDigests()) == 0) {
 					t.Errorf("got %v, want the client's change", c)
@@ -77,14 +80,16 @@ func TestInnerTwins(t *testing.T) {
 	}
 }
 
-// A sentinel in the chain of an error is no proof: a driver may return it after it has written. Only
-// storage.NotApplied is one. The caller gets the sentinel in each case, and the mark only with its proof.
+// A sentinel in an error's chain is no proof that nothing was applied: a driver may return it after a
+// write. Only storage.NotApplied is. The caller gets the sentinel in each case, and the mark only with its
+// proof.
 func TestOnlyTheMarkProves(t *testing.T) {
 	sentinels := []error{
-		storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrNotEmpty, storage.ErrChanged, storage.ErrDigest,
+		storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrNotEmpty, storage.ErrChanged,
+		storage.ErrDigest,
 		storage.ErrName, storage.ErrReadOnly, storage.ErrUnsupported, storage.ErrTooLarge, storage.ErrSlowDown,
 	}
-	for method, m := range deeds() {
+	for method, m := range testMutations() {
 		for _, sentinel := range sentinels {
 			for name, fault := range map[string]storagetest.Fault{
 				"done":             {Done: true, Err: fmt.Errorf("driver: %w", sentinel)},
@@ -92,11 +97,11 @@ func TestOnlyTheMarkProves(t *testing.T) {
 				"not done, proven": {Err: retry.Permanent(storage.NotApplied(fmt.Errorf("driver: %w", sentinel)))},
 			} {
 				t.Run(fmt.Sprintf("%s %v %s", method, sentinel, name), func(t *testing.T) {
-					w, _ := newDeedWorld(t)
+					w, _ := newMutationWorld(t)
 					fault.Method = method
 					w.faulty.Script(fault)
 					err := m.call(w)
-					marked := storage.IsNotApplied(fault.Err) || method == "Put" && !fault.Done // of a Put no byte came
+					marked := storage.IsNotApplied(fault.Err) || method == "Put" && !fault.Done // the Put read no byte
 					if !errors.Is(err, sentinel) || storage.IsNotApplied(err) != marked {
 						t.Errorf("got %v, marked %v, want the store's error, marked %v", err, storage.IsNotApplied(err), marked)
 					}
@@ -110,8 +115,8 @@ func TestOnlyTheMarkProves(t *testing.T) {
 					if marked {
 						want = 1
 					}
-					if looks != want || len(w.lost) != 0 {
-						t.Errorf("got %d looks and undecided %v, want %d looks", looks, w.lost, want)
+					if looks != want || len(w.undecided) != 0 {
+						t.Errorf("got %d looks and undecided %v, want %d looks", looks, w.undecided, want)
 					}
 				})
 			}
@@ -119,7 +124,7 @@ func TestOnlyTheMarkProves(t *testing.T) {
 	}
 }
 
-// An error without the mark, a store that cannot be looked at, and then a kill: the next process finds out.
+// After an unmarked error, a failed look-up and a kill, the next process resolves the mutation.
 func TestUnprovenErrorThenKill(t *testing.T) {
 	for name, tt := range map[string]struct {
 		fault storagetest.Fault
@@ -131,7 +136,7 @@ func TestUnprovenErrorThenKill(t *testing.T) {
 		"not done, proven": {storagetest.Fault{Err: storage.NotApplied(storage.ErrReadOnly)}, 0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d, m := newRAM(), memory(t)
+			d, m := newMemDisk(), memory(t)
 			_, err := m.Put(t.Context(), sp, "a", strings.NewReader("x"), storage.PutOptions{Size: 1})
 			must(t, err)
 			w := durable(t, d, m)
@@ -140,7 +145,7 @@ func TestUnprovenErrorThenKill(t *testing.T) {
 			if _, err := w.s.Delete(t.Context(), sp, "a", storage.DeleteOptions{}); !errors.Is(err, storage.ErrReadOnly) {
 				t.Errorf("got %v, want the store's error", err)
 			}
-			w = durable(t, d.left(false, nil), m)
+			w = durable(t, d.after(false, nil), m)
 			if got := w.held(); got != tt.held {
 				t.Errorf("%d are in the outbox, want %d", got, tt.held)
 			}
@@ -152,7 +157,7 @@ func TestUnprovenErrorThenKill(t *testing.T) {
 	}
 }
 
-// The store fails and then does not answer: the intent stays until somebody can look.
+// The store fails a mutation and then does not answer: the intent stays until the store can be observed.
 func TestInnerUnknown(t *testing.T) {
 	for _, done := range []bool{false, true} {
 		t.Run(fmt.Sprint("done ", done), func(t *testing.T) {
@@ -160,13 +165,14 @@ func TestInnerUnknown(t *testing.T) {
 			if _, err := w.mem.Put(t.Context(), sp, "a", strings.NewReader("x"), storage.PutOptions{Size: 1}); err != nil {
 				t.Fatal(err)
 			}
-			w.faulty.Script(storagetest.Fault{Method: "Delete", Done: done}, storagetest.Fault{Method: "Stat", Skip: 1, Times: 2})
+			w.faulty.Script(storagetest.Fault{Method: "Delete", Done: done},
+				storagetest.Fault{Method: "Stat", Skip: 1, Times: 2})
 			if _, err := w.s.Delete(t.Context(), sp, "a", storage.DeleteOptions{}); !errors.Is(err, storagetest.ErrFault) {
 				t.Errorf("got %v, want the store's error", err)
 			}
 			w.wantOps(1)
 			if err := w.s.Flush(t.Context()); !errors.Is(err, storagetest.ErrFault) {
-				t.Errorf("Flush while the store is away: got %v", err)
+				t.Errorf("Flush while the store is unavailable: got %v", err)
 			}
 			w.wantOps(1)
 			if err := w.s.Flush(t.Context()); err != nil {
@@ -181,8 +187,8 @@ func TestInnerUnknown(t *testing.T) {
 	}
 }
 
-// Where nobody can say any more what came of a put, the state that is seen is told, on
-// nobody's behalf, and the intent is reported.
+// If the store's state does not decide the outcome of a Put, that state is published without a user, and
+// the intent is reported.
 func TestUndecided(t *testing.T) {
 	w := newWorld(t)
 	w.faulty.Script(storagetest.Fault{Method: "Put", Done: true}, storagetest.Fault{Method: "Stat", Skip: 1})
@@ -190,23 +196,25 @@ func TestUndecided(t *testing.T) {
 		t.Fatalf("got %v, want the store's error", err)
 	}
 	w.wantOps(1)
-	if _, err := w.mem.Put(t.Context(), sp, "a", strings.NewReader("by another"), storage.PutOptions{Size: 10}); err != nil {
+	if _, err := w.mem.Put(t.Context(), sp, "a", strings.NewReader("by another"),
+		storage.PutOptions{Size: 10}); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.s.Flush(t.Context()); err != nil {
 		t.Errorf("Flush: %v", err)
 	}
 	c := w.wantOps(0, "UPDATE")[0]
-	if c.GetOrigin() != pb.Origin_ORIGIN_SWEEP || c.GetUser() != "" || len(w.lost) != 1 || w.lost[0].Draft.GetUser() != "ann" {
-		t.Errorf("got %v and undecided %+v, want origin sweep, nobody's, and ann's intent reported", c, w.lost)
+	if c.GetOrigin() != pb.Origin_ORIGIN_SWEEP || c.GetUser() != "" || len(w.undecided) != 1 ||
+		w.undecided[0].Draft.GetUser() != "ann" {
+		t.Errorf("got %v and undecided %+v, want origin sweep, no user, and ann's intent reported", c, w.undecided)
 	}
 	if got := w.outbox.Stats().Undecided; got != 1 {
 		t.Errorf("got %d undecided, want 1", got)
 	}
 }
 
-// What was streamed is remembered: it decides, also when the next mutation asks.
-func TestDecidedByTheNext(t *testing.T) {
+// The recorded digests of the stream decide the outcome, also when the next mutation resolves it.
+func TestResolvedByNextMutation(t *testing.T) {
 	w := newWorld(t)
 	w.faulty.Script(storagetest.Fault{Method: "Put", Done: true}, storagetest.Fault{Method: "Stat", Skip: 1})
 	if _, err := w.put("one"); !errors.Is(err, storagetest.ErrFault) {
@@ -217,12 +225,12 @@ func TestDecidedByTheNext(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := w.wantOps(0, "ADD", "UPDATE")
-	if c[0].GetUser() != "ann" || len(w.lost) != 0 {
-		t.Errorf("got %v and undecided %v, want ann's", c[0], w.lost)
+	if c[0].GetUser() != "ann" || len(w.undecided) != 0 {
+		t.Errorf("got %v and undecided %v, want ann's", c[0], w.undecided)
 	}
 }
 
-// Absence tells nothing in a store that is not the one it should be.
+// An absence proves nothing in a store without the right marker.
 func TestAbsentInWrongStore(t *testing.T) {
 	w := newWorld(t)
 	if _, err := w.put("one"); err != nil {
@@ -242,7 +250,7 @@ func TestAbsentInWrongStore(t *testing.T) {
 	w.wantOps(0, "DELETE")
 }
 
-// A stream that breaks proves that nothing was done: nobody looks.
+// A failing reader proves that nothing was applied: the store is not observed.
 func TestStreamBreaks(t *testing.T) {
 	w := newWorld(t)
 	boom := errors.New("boom")
@@ -256,21 +264,21 @@ func TestStreamBreaks(t *testing.T) {
 	}
 }
 
-// Twins of publishing: failed; and failed, but published. Both times the caller learns
-// that it was done and not told, and it is told later, under the same id.
+// Publishing fails, or fails although it was published. In both cases the caller gets ErrNotPublished, and
+// the Change is published later with the same id.
 func TestPublishTwins(t *testing.T) {
 	for _, published := range []bool{false, true} {
 		t.Run(fmt.Sprint("published ", published), func(t *testing.T) {
 			w := newWorld(t)
-			w.topic.set(func(*pb.Change) (bool, error) { return published, errAway })
+			w.topic.set(func(*pb.Change) (bool, error) { return published, errUnavailable })
 			o, err := w.put("one")
 			var np *NotPublishedError
-			if !errors.Is(err, ErrNotPublished) || !errors.Is(err, errAway) || !errors.As(err, &np) || o.Version == "" {
-				t.Fatalf("got %+v, %v, want what was stored, ErrNotPublished and the reason", o, err)
+			if !errors.Is(err, ErrNotPublished) || !errors.Is(err, errUnavailable) || !errors.As(err, &np) || o.Version == "" {
+				t.Fatalf("got %+v, %v, want the stored object, ErrNotPublished and the reason", o, err)
 			}
 			first := w.topic.take()
-			if err := w.s.Flush(t.Context()); !errors.Is(err, errAway) {
-				t.Errorf("Flush while the broker is away: got %v", err)
+			if err := w.s.Flush(t.Context()); !errors.Is(err, errUnavailable) {
+				t.Errorf("Flush while the broker is unavailable: got %v", err)
 			}
 			w.topic.take()
 			w.topic.set(nil)
@@ -289,13 +297,13 @@ func TestPublishTwins(t *testing.T) {
 	}
 }
 
-// Changes of one item that wait go first; other items do not wait for them.
+// Pending Changes of an item are published before its next one; other items do not wait for them.
 func TestOrder(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	w.topic.set(func(c *pb.Change) (bool, error) {
 		if c.GetItem() == "a" {
-			return false, errAway
+			return false, errUnavailable
 		}
 		return true, nil
 	})
@@ -315,10 +323,10 @@ func TestOrder(t *testing.T) {
 	w.wantOps(0, "ADD", "UPDATE", "DELETE")
 }
 
-// A Change that is refused for good is in nobody's way.
-func TestRefusedForGood(t *testing.T) {
+// A Change that is rejected permanently does not block the next one.
+func TestRejectedChange(t *testing.T) {
 	w := newWorld(t)
-	w.topic.set(func(c *pb.Change) (bool, error) { return false, retry.Permanent(errAway) })
+	w.topic.set(func(c *pb.Change) (bool, error) { return false, retry.Permanent(errUnavailable) })
 	if _, err := w.put("one"); !errors.Is(err, ErrNotPublished) || !retry.IsPermanent(err) {
 		t.Errorf("got %v, want a permanent ErrNotPublished", err)
 	}
@@ -327,12 +335,12 @@ func TestRefusedForGood(t *testing.T) {
 		t.Errorf("the next change: %v", err)
 	}
 	w.wantOps(0, "UPDATE")
-	if got := w.outbox.Stats().Aside; got != 1 {
-		t.Errorf("got %d aside, want 1", got)
+	if got := w.outbox.Stats().Rejected; got != 1 {
+		t.Errorf("got %d rejected, want 1", got)
 	}
 }
 
-// badOutbox fails where it is told to.
+// A badOutbox returns the errors that are set.
 type badOutbox struct {
 	*Memory
 	intend, outcome, done error
@@ -362,11 +370,11 @@ func (b *badOutbox) Done(t Ticket) error {
 func TestOutboxFails(t *testing.T) {
 	boom := errors.New("disk is full")
 	tests := map[string]struct {
-		outbox badOutbox
-		puts   int      // calls of the inner store
-		told   []string // at once
-		want   error
-		later  []string // told by Flush, when the outbox works again
+		outbox    badOutbox
+		puts      int      // calls of the inner store
+		published []string // ops published at once
+		want      error
+		later     []string // ops published by Flush when the outbox works again
 	}{
 		"intent":  {badOutbox{intend: boom}, 0, nil, boom, nil},
 		"outcome": {badOutbox{outcome: boom}, 1, []string{"ADD"}, nil, nil},
@@ -383,8 +391,8 @@ func TestOutboxFails(t *testing.T) {
 			if got := w.faulty.Count("Put"); got != tt.puts {
 				t.Errorf("got %d puts, want %d", got, tt.puts)
 			}
-			if got := ops(w.topic.take()); fmt.Sprint(got) != fmt.Sprint(tt.told) {
-				t.Errorf("got %v, want %v", got, tt.told)
+			if got := ops(w.topic.take()); fmt.Sprint(got) != fmt.Sprint(tt.published) {
+				t.Errorf("got %v, want %v", got, tt.published)
 			}
 			tt.outbox.outcome, tt.outbox.done = nil, nil
 			if err := w.s.Flush(t.Context()); err != nil {
@@ -395,21 +403,22 @@ func TestOutboxFails(t *testing.T) {
 	}
 }
 
-// A caller that gives up when its bytes are stored leaves its Change in the outbox;
-// Flush does not meddle with mutations whose callers still wait.
+// If a caller gives up after its bytes are stored, its Change stays in the outbox. Flush ignores mutations
+// with an active call.
 func TestCallerGivesUp(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	w.topic.set(func(*pb.Change) (bool, error) { return ctx.Err() == nil, ctx.Err() })
-	_, err := w.s.Put(ctx, sp, "a", strings.NewReader("x"), storage.PutOptions{Size: 1, Verify: func(digest.Set, int64) error {
-		if err := w.s.Flush(t.Context()); err != nil {
-			t.Errorf("Flush while a put is under way: %v", err)
-		}
-		w.wantOps(1)
-		cancel()
-		return nil
-	}})
+	_, err := w.s.Put(ctx, sp, "a", strings.NewReader("x"),
+		storage.PutOptions{Size: 1, Verify: func(digest.Set, int64) error {
+			if err := w.s.Flush(t.Context()); err != nil {
+				t.Errorf("Flush while a put is under way: %v", err)
+			}
+			w.wantOps(1)
+			cancel()
+			return nil
+		}})
 	if !errors.Is(err, ErrNotPublished) || !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want ErrNotPublished, for the caller went", err)
 	}

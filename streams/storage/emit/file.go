@@ -13,99 +13,100 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// FileConfig is how a File is opened.
+// FileConfig configures a File.
 type FileConfig struct {
-	// Dir is a directory of its own for the outbox; it is made where it is missing.
+	// Dir is a directory for this outbox only; it is created if needed.
 	Dir string
-	// Limit bounds the bytes of what waits, reports included [1 GiB]; then mutations are refused. On
-	// disk it is up to a quarter and two segments more. In memory each Change that waits takes some 550
-	// bytes, on disk 300 and more: who has little memory wants a lower limit.
+	// Limit bounds the bytes of pending mutations and reports [1 GiB]; at the limit, mutations are refused.
+	// Disk usage may exceed it by a quarter plus two segments. A pending Change takes about 550 bytes of
+	// memory and at least 300 on disk: set a lower limit if memory is scarce.
 	Limit int64
-	// Segment is how many bytes a file of the outbox has, about [a sixteenth of Limit, at most 32 MiB].
+	// Segment is the approximate size of a segment file in bytes [Limit/16, at most 32 MiB].
 	Segment int64
-	// Salvage opens an outbox that is damaged: what can be read is kept, and the damaged
-	// files lie beside it as NAME.damaged. Mutations whose notes are lost are not told of.
+	// Salvage opens a damaged outbox: readable records are kept, and damaged segments are renamed to
+	// NAME.damaged. Mutations without readable records are not published.
 	Salvage bool
 }
 
-// A File is an Outbox in a directory of its own. What it has noted is on disk: an intent
-// before Intend returns, the rest when Safe does; callers at a time share one fsync. It outlives the process at
-// every point, and the machine at every point that was on disk.
+// A File is an Outbox in a directory of its own. An intent is on disk before Intend returns, all other
+// records when Safe returns; concurrent callers share one fsync. Records survive the death of the process
+// as soon as they are written, and a crash of the machine as soon as they are synced.
 //
-// One process at a time has it open. Reports are in undecided.jsonl and aside.jsonl, one JSON
-// object a line, and may be moved away at any time; the objects' change is one that any way in
-// takes.
+// One process at a time can open it. Reports are in undecided.jsonl and aside.jsonl, one JSON object per
+// line. The files may be moved away at any time; the field change is in the format that the other producers
+// of Changes accept.
 type File struct {
 	cfg  FileConfig
 	disk disk
-	dir  *directory // nil in tests of other disks
+	dir  *directory // nil in tests with another disk
 
 	reports sync.Mutex // held while a report is written
 
-	syncing sync.Mutex // held during an fsync, and while lost is read; mu is never waited for meanwhile
-	lost    error      // of the first fsync that failed
+	syncing      sync.Mutex // held during an fsync and to read firstSyncErr; its holder never waits for mu
+	firstSyncErr error      // error of the first fsync that failed
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	owner string
-	// observe is told how long each fsync took.
+	// observer is called with the duration of each fsync; may be nil.
 	observer func(time.Duration)
-	err      error // why nothing is noted any more
+	err      error // why nothing is recorded any more
 	closed   bool
 
-	last     Ticket
-	index    map[Ticket]*held
-	begun    map[string][]*held // those of index without outcome, by key
-	owners   map[string]bool    // of what was held when it was opened
-	live     int64              // bytes of notes that count
-	reserved int64              // bytes that notes to come may take
-	reported int64              // bytes of reports
-	stats    Stats              // Aside and Undecided only
+	last           Ticket
+	index          map[Ticket]*indexEntry
+	unresolved     map[string][]*indexEntry // entries of index without outcome, by key
+	replayedOwners map[string]bool          // account/store of all replayed records
+	liveBytes      int64                    // bytes of live records
+	reservedBytes  int64                    // bytes that later records of held mutations may take
+	reported       int64                    // bytes of reports
+	stats          Stats                    // Rejected and Undecided only
 
-	segments []*segment // by number; the last one is written to
-	end      int64      // of the last one
-	start    int64      // position at which the last one begins; positions count bytes over all segments of this life
-	synced   int64      // position up to which all is on disk
-	round    chan struct{}
+	segments []*segment // by number; records are appended to the last one
+	end      int64      // write offset in the last segment
+	// start is the position at which the last segment begins. Positions count bytes over all segments since OpenFile.
+	start     int64
+	synced    int64         // position up to which everything is on disk
+	syncRound chan struct{} // closed at the end of the fsync in progress; nil: there is none
 }
 
 var _ Outbox = (*File)(nil)
 
 // A segment is one file of an outbox.
 type segment struct {
-	number  uint64
-	file    diskFile
-	size    int64
-	pins    int // notes that count
-	damaged bool
+	number      uint64
+	file        diskFile
+	size        int64
+	liveRecords int // records that are still needed
+	damaged     bool
 }
 
-// A place is where a note is. The zero place is nowhere.
-type place struct {
-	seg  *segment
-	at   int64
-	size int32
+// A location is the position of a record; the zero location means none.
+type location struct {
+	seg    *segment
+	offset int64
+	size   int32
 }
 
-// held is what is in memory of one mutation.
-type held struct {
-	key     string
-	began   int64 // ms
-	time    int64 // ms; of the Change
-	settled Ticket
-	reserve int64
-	crowded bool
-	main    place // of the intent, or of the outcome once there is one
-	content place
+// An indexEntry is a held mutation in memory.
+type indexEntry struct {
+	key        string
+	began      int64 // ms
+	time       int64 // of the Change, in ms
+	outcome    Ticket
+	reserve    int64
+	concurrent bool
+	record     location // of the intent, or of the outcome once there is one
+	content    location
 }
 
 const (
-	defaultLimit   = 1 << 30
-	largestSegment = 32 << 20
-	leastSegment   = 16 << 10
+	defaultLimit = 1 << 30
+	maxSegment   = 32 << 20
+	minSegment   = 16 << 10
 )
 
-// OpenFile opens the outbox of a directory. The error wraps ErrLocked where another process has
-// it open, ErrOutboxDamaged, or ErrOutboxFormat. The caller closes it, after its Store's last call.
+// OpenFile opens the outbox of a directory. The error wraps ErrLocked if the outbox is open already,
+// ErrOutboxDamaged or ErrOutboxFormat. The caller closes the File after the last call of its Store.
 func OpenFile(cfg FileConfig) (*File, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("outbox has no directory")
@@ -124,7 +125,10 @@ func OpenFile(cfg FileConfig) (*File, error) {
 }
 
 func newFile(cfg FileConfig, d disk) *File {
-	return &File{cfg: cfg, disk: d, index: map[Ticket]*held{}, begun: map[string][]*held{}, owners: map[string]bool{}}
+	return &File{
+		cfg: cfg, disk: d, index: map[Ticket]*indexEntry{}, unresolved: map[string][]*indexEntry{},
+		replayedOwners: map[string]bool{},
+	}
 }
 
 func openFile(cfg FileConfig, d disk) (*File, error) {
@@ -132,7 +136,7 @@ func openFile(cfg FileConfig, d disk) (*File, error) {
 		cfg.Limit = defaultLimit
 	}
 	if cfg.Segment <= 0 {
-		cfg.Segment = min(max(cfg.Limit/16, leastSegment), largestSegment)
+		cfg.Segment = min(max(cfg.Limit/16, minSegment), maxSegment)
 	}
 	f := newFile(cfg, d)
 	err := f.replay()
@@ -154,12 +158,12 @@ func (f *File) release() (err error) {
 	return err
 }
 
-// Close has on disk what was noted, and lets go of the outbox.
+// Close syncs all records and releases the outbox.
 func (f *File) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for f.round != nil { // one fsync
-		round := f.round
+	for f.syncRound != nil { // wait for the fsync in progress
+		round := f.syncRound
 		f.mu.Unlock()
 		<-round
 		f.mu.Lock()
@@ -176,14 +180,14 @@ func (f *File) Close() error {
 	return err
 }
 
-// claim makes the outbox that of one store, named account/store.
+// claim reserves the outbox for one store, named account/store.
 func (f *File) claim(name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.owner != "" {
-		return fmt.Errorf("outbox %s serves store %s already", f.cfg.Dir, f.owner)
+		return fmt.Errorf("outbox %s already serves store %s", f.cfg.Dir, f.owner)
 	}
-	for owner := range f.owners {
+	for owner := range f.replayedOwners {
 		if owner != name {
 			return fmt.Errorf("outbox %s holds changes of store %s, not of %s", f.cfg.Dir, owner, name)
 		}
@@ -192,7 +196,7 @@ func (f *File) claim(name string) error {
 	return nil
 }
 
-// observe has f told how long each fsync takes.
+// observe sets a function that is called with the duration of each fsync.
 func (f *File) observe(g func(time.Duration)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -207,16 +211,16 @@ func (f *File) Intend(ctx context.Context, in Intent) (Ticket, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, storage.Ended(ctx)
 	}
-	b, err := intentNote(in)
+	b, err := intentRecord(in)
 	if err != nil {
 		return 0, err
 	}
-	if len(b) > maxNote {
-		return 0, retry.Permanent(fmt.Errorf("intent of %d bytes, at most %d", len(b), maxNote))
+	if len(b) > maxRecordBytes {
+		return 0, retry.Permanent(fmt.Errorf("intent of %d bytes, at most %d", len(b), maxRecordBytes))
 	}
-	// What will be noted of it fits then: its Change, what came, and that it is done.
-	h := &held{began: in.Began.UnixMilli(), crowded: in.Crowded, reserve: int64(in.Draft.SizeVT() + 4096)}
-	h.key = Pending{Intent: in}.held(0).Key
+	// The reserve ensures that the later records fit: content, outcome and done.
+	h := &indexEntry{began: in.Began.UnixMilli(), concurrent: in.Concurrent, reserve: int64(in.Draft.SizeVT() + 4096)}
+	h.key = Pending{Intent: in}.summary(0).Key
 	f.mu.Lock()
 	t, target, err := f.intend(h, b)
 	f.mu.Unlock()
@@ -226,15 +230,15 @@ func (f *File) Intend(ctx context.Context, in Intent) (Ticket, error) {
 	if err := f.syncTo(ctx, target); err != nil {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		_ = f.drop(t) // else it is found that nothing was done
+		_ = f.recordNothingDone(t) // if that fails, the look-up finds that nothing was done
 		return 0, err
 	}
 	return t, nil
 }
 
-// intend notes an intent; f.mu is held.
-func (f *File) intend(h *held, b []byte) (Ticket, int64, error) {
-	if err := f.room(int64(len(b)) + h.reserve); err != nil {
+// intend records an intent; f.mu is held.
+func (f *File) intend(h *indexEntry, b []byte) (Ticket, int64, error) {
+	if err := f.checkLimit(int64(len(b)) + h.reserve); err != nil {
 		return 0, 0, err
 	}
 	f.last++
@@ -247,56 +251,56 @@ func (f *File) intend(h *held, b []byte) (Ticket, int64, error) {
 	return t, f.start + f.end, nil
 }
 
-// begin takes in an intent; f.mu is held.
-func (f *File) begin(t Ticket, h *held, at place) {
+// begin adds an intent to the index; f.mu is held.
+func (f *File) begin(t Ticket, h *indexEntry, at location) {
 	f.index[t] = h
-	f.reserved += h.reserve
-	f.pin(&h.main, at)
-	for _, other := range f.begun[h.key] {
-		other.crowded, h.crowded = true, true
+	f.reservedBytes += h.reserve
+	f.pin(&h.record, at)
+	for _, other := range f.unresolved[h.key] {
+		other.concurrent, h.concurrent = true, true
 	}
-	f.begun[h.key] = append(f.begun[h.key], h)
+	f.unresolved[h.key] = append(f.unresolved[h.key], h)
 }
 
-// ended takes a mutation out of those without outcome; f.mu is held.
-func (f *File) ended(h *held) {
-	if h.settled != 0 {
+// removeUnresolved removes a mutation from those without outcome; f.mu is held.
+func (f *File) removeUnresolved(h *indexEntry) {
+	if h.outcome != 0 {
 		return
 	}
-	left := slices.DeleteFunc(f.begun[h.key], func(x *held) bool { return x == h })
-	if f.begun[h.key] = left; len(left) == 0 {
-		delete(f.begun, h.key)
+	left := slices.DeleteFunc(f.unresolved[h.key], func(x *indexEntry) bool { return x == h })
+	if f.unresolved[h.key] = left; len(left) == 0 {
+		delete(f.unresolved, h.key)
 	}
 }
 
-// room says whether so many bytes more may wait; f.mu is held.
-func (f *File) room(n int64) error {
-	if f.live+f.reserved+f.reported+n > f.cfg.Limit {
-		f.reported = f.reportBytes() // they may have been moved away
+// checkLimit returns ErrOutboxFull unless n more bytes fit; f.mu is held.
+func (f *File) checkLimit(n int64) error {
+	if f.liveBytes+f.reservedBytes+f.reported+n > f.cfg.Limit {
+		f.reported = f.reportBytes() // the files may have been moved away
 	}
-	if f.live+f.reserved+f.reported+n > f.cfg.Limit {
-		return retry.Unavailable(fmt.Errorf("%d mutations wait in %d bytes, and there are %d bytes of reports; at most %d: %w",
-			len(f.index), f.live, f.reported, f.cfg.Limit, ErrOutboxFull))
+	if f.liveBytes+f.reservedBytes+f.reported+n > f.cfg.Limit {
+		return retry.Unavailable(fmt.Errorf("%d mutations take %d bytes and reports %d bytes; at most %d: %w",
+			len(f.index), f.liveBytes, f.reported, f.cfg.Limit, ErrOutboxFull))
 	}
 	return nil
 }
 
-func (f *File) pin(at *place, to place) {
+func (f *File) pin(at *location, to location) {
 	*at = to
-	to.seg.pins++
-	f.live += int64(to.size)
+	to.seg.liveRecords++
+	f.liveBytes += int64(to.size)
 }
 
-func (f *File) unpin(at *place) {
+func (f *File) unpin(at *location) {
 	if at.seg != nil {
-		at.seg.pins--
-		f.live -= int64(at.size)
-		*at = place{}
+		at.seg.liveRecords--
+		f.liveBytes -= int64(at.size)
+		*at = location{}
 	}
 }
 
-// find returns what is held under a ticket; f.mu is held.
-func (f *File) find(t Ticket) (*held, error) {
+// find returns the mutation with a ticket; f.mu is held.
+func (f *File) find(t Ticket) (*indexEntry, error) {
 	if h := f.index[t]; h != nil {
 		return h, nil
 	}
@@ -305,7 +309,7 @@ func (f *File) find(t Ticket) (*held, error) {
 
 // Content implements Outbox.
 func (f *File) Content(t Ticket, c Content) error {
-	b, err := contentNote(c)
+	b, err := contentRecord(c)
 	if err != nil {
 		return err
 	}
@@ -326,49 +330,49 @@ func (f *File) Content(t Ticket, c Content) error {
 
 // Outcome implements Outbox.
 func (f *File) Outcome(t Ticket, c *pb.Change) (Ticket, error) {
-	b, err := outcomeNote(c)
+	b, err := outcomeRecord(c)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.last++
-	settled := f.last
+	outcome := f.last
 	if err != nil {
-		return settled, err
+		return outcome, err
 	}
 	h, err := f.find(t)
 	if err != nil {
-		return settled, err
+		return outcome, err
 	}
 	if c == nil {
-		return settled, f.drop(t)
+		return outcome, f.recordNothingDone(t)
 	}
-	if h.crowded {
-		b[9] |= flagCrowded // its intent may be gone when this is read
+	if h.concurrent {
+		b[9] |= flagConcurrent // the intent may be removed by the time this is read
 	}
-	at, err := f.append(b, t, uint64(settled))
+	at, err := f.append(b, t, uint64(outcome))
 	if err != nil {
-		return settled, err
+		return outcome, err
 	}
-	f.settle(h, settled, c, at)
-	return settled, nil
+	f.setOutcome(h, outcome, c, at)
+	return outcome, nil
 }
 
-// settle takes in an outcome; f.mu is held.
-func (f *File) settle(h *held, settled Ticket, c *pb.Change, at place) {
-	f.ended(h)
-	f.reserved -= h.reserve
-	h.reserve, h.settled, h.time = 0, settled, c.GetTime().AsTime().UnixMilli()
-	f.unpin(&h.main)
+// setOutcome adds an outcome to the index; f.mu is held.
+func (f *File) setOutcome(h *indexEntry, outcome Ticket, c *pb.Change, at location) {
+	f.removeUnresolved(h)
+	f.reservedBytes -= h.reserve
+	h.reserve, h.outcome, h.time = 0, outcome, c.GetTime().AsTime().UnixMilli()
+	f.unpin(&h.record)
 	f.unpin(&h.content)
-	f.pin(&h.main, at)
+	f.pin(&h.record, at)
 }
 
-// drop notes that nothing was done; f.mu is held.
-func (f *File) drop(t Ticket) error {
-	if _, err := f.append(frame(kindOutcome, 0), t, uint64(f.last)); err != nil {
+// recordNothingDone records that a mutation was not made, and deletes it; f.mu is held.
+func (f *File) recordNothingDone(t Ticket) error {
+	if _, err := f.append(newRecord(kindOutcome, 0), t, uint64(f.last)); err != nil {
 		return err
 	}
 	f.forget(t)
-	return f.tidy()
+	return f.compact()
 }
 
 // Done implements Outbox.
@@ -376,22 +380,22 @@ func (f *File) Done(t Ticket) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if _, err := f.find(t); err != nil {
-		return nil // it is forgotten already
+		return nil // already deleted
 	}
-	if _, err := f.append(frame(kindDone, 0), t, 0); err != nil {
+	if _, err := f.append(newRecord(kindDone, 0), t, 0); err != nil {
 		return err
 	}
 	f.forget(t)
-	return f.tidy()
+	return f.compact()
 }
 
-// forget lets go of a mutation; f.mu is held.
+// forget removes a mutation from the index; f.mu is held.
 func (f *File) forget(t Ticket) {
 	if h := f.index[t]; h != nil {
-		f.ended(h)
-		f.unpin(&h.main)
+		f.removeUnresolved(h)
+		f.unpin(&h.record)
 		f.unpin(&h.content)
-		f.reserved -= h.reserve
+		f.reservedBytes -= h.reserve
 		delete(f.index, t)
 	}
 }

@@ -74,15 +74,15 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// state is all that an outbox holds, to compare.
+// state returns the content of an outbox in a comparable form.
 func state(t testing.TB, f *File) (all []string) {
 	t.Helper()
 	for h := range f.Held() {
 		p, err := f.Read(h.Ticket)
 		must(t, err)
-		s := fmt.Sprintf("%d %s settled %d crowded %v", h.Ticket, h.Key, h.Settled, h.Crowded)
-		if p.Came != nil {
-			s += fmt.Sprintf(" came %d", p.Came.Size)
+		s := fmt.Sprintf("%d %s outcome %d concurrent %v", h.Ticket, h.Key, h.Outcome, h.Concurrent)
+		if p.Streamed != nil {
+			s += fmt.Sprintf(" streamed %d", p.Streamed.Size)
 		}
 		if p.Change != nil {
 			s += " change " + p.Change.GetVersion()
@@ -102,7 +102,7 @@ func TestFileKeeps(t *testing.T) {
 	a, b, c, d := intend(t, f, "a"), intend(t, f, "b"), intend(t, f, "c"), intend(t, f, "d")
 	e := intend(t, f, "a") // while another of a is under way
 	must(t, f.Content(b, Content{digest.Set{"md5": "00"}, 5}))
-	settled, err := f.Outcome(c, changeOf("c", 1_700_000_000_005))
+	outcome, err := f.Outcome(c, changeOf("c", 1_700_000_000_005))
 	must(t, err)
 	_, err = f.Outcome(d, nil)
 	must(t, err)
@@ -122,34 +122,37 @@ func TestFileKeeps(t *testing.T) {
 	must(t, err)
 	defer f.Close()
 	want := []string{
-		fmt.Sprintf("%d acme/photos/a settled 0 crowded true", a), fmt.Sprintf("%d acme/photos/b settled 0 crowded false came 5", b),
-		fmt.Sprintf("%d acme/photos/c settled %d crowded false change 1700000000005", c, settled),
-		fmt.Sprintf("%d acme/photos/a settled 0 crowded true", e),
+		fmt.Sprintf("%d acme/photos/a outcome 0 concurrent true", a),
+		fmt.Sprintf("%d acme/photos/b outcome 0 concurrent false streamed 5", b),
+		fmt.Sprintf("%d acme/photos/c outcome %d concurrent false change 1700000000005", c, outcome),
+		fmt.Sprintf("%d acme/photos/a outcome 0 concurrent true", e),
 	}
 	if got := state(t, f); !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 	p, err := f.Read(b)
 	must(t, err)
-	if w := intentOf("b"); !proto.Equal(p.Intent.Draft, w.Draft) || !proto.Equal(p.Intent.Before, w.Before) || !p.Intent.Began.Equal(w.Began) {
+	if w := intentOf("b"); !proto.Equal(p.Intent.Draft, w.Draft) || !proto.Equal(p.Intent.Before, w.Before) ||
+		!p.Intent.Began.Equal(w.Began) {
 		t.Errorf("got %+v, want %+v", p.Intent, w)
 	}
 	if next := intend(t, f, "n"); next <= x {
 		t.Errorf("got ticket %d, want one after %d", next, x)
 	}
 	if _, err := f.Read(d); !errors.Is(err, errNotHeld) {
-		t.Errorf("Read of what was not done: %v", err)
+		t.Errorf("Read of a mutation that was not done: %v", err)
 	}
 }
 
-// An outbox serves one Store in its life, and only the store whose changes it holds.
+// An outbox serves one Store in its life, and only the account and store of the Changes that it holds.
 func TestNewClaimsTheFile(t *testing.T) {
 	m, err := mem.New(mem.Config{ID: "1"})
 	must(t, err)
 	dir := t.TempDir()
 	refused := func(f *File, store, why string) {
 		t.Helper()
-		if _, err := New(m, Config{Account: "acme", Store: store, Outbox: f}, &topic{}); err == nil || !strings.Contains(err.Error(), why) {
+		if _, err := New(m, Config{Account: "acme", Store: store, Outbox: f}, &topic{}); err == nil ||
+			!strings.Contains(err.Error(), why) {
 			t.Errorf("of store %s: got %v, want %s", store, err, why)
 		}
 	}
@@ -157,8 +160,8 @@ func TestNewClaimsTheFile(t *testing.T) {
 	must(t, err)
 	_, err = New(m, Config{Account: "acme", Store: "1", Outbox: f}, &topic{})
 	must(t, err)
-	refused(f, "1", "serves store acme/1 already")
-	refused(f, "2", "serves store acme/1 already")
+	refused(f, "1", "already serves store acme/1")
+	refused(f, "2", "already serves store acme/1")
 	intend(t, f, "a")
 	must(t, f.Close())
 	f, err = OpenFile(FileConfig{Dir: dir})
@@ -169,12 +172,13 @@ func TestNewClaimsTheFile(t *testing.T) {
 	must(t, f.Close())
 }
 
-// One at a time, and of one store.
+// An outbox is open once at a time, and holds the Changes of one store.
 func TestFileOwners(t *testing.T) {
 	dir := t.TempDir()
 	f, err := OpenFile(FileConfig{Dir: dir})
 	must(t, err)
-	if _, err := OpenFile(FileConfig{Dir: dir}); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "this process") {
+	if _, err := OpenFile(FileConfig{Dir: dir}); !errors.Is(err, ErrLocked) ||
+		!strings.Contains(err.Error(), "this process") {
 		t.Errorf("a second opener: %v", err)
 	}
 	must(t, f.claim("acme/1"))
@@ -190,7 +194,7 @@ func TestFileOwners(t *testing.T) {
 	}
 	must(t, f.claim("acme/1"))
 	must(t, f.Close())
-	// By another process.
+	// Another process has it open.
 	flock := exec.CommandContext(t.Context(), "flock", "-n", filepath.Join(dir, lockName), "sh", "-c", "echo; read x")
 	in, err := flock.StdinPipe()
 	must(t, err)
@@ -202,12 +206,13 @@ func TestFileOwners(t *testing.T) {
 	_, err = out.Read(make([]byte, 1))
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(dir, lockName), []byte("4711\n"), 0o600))
-	if _, err := OpenFile(FileConfig{Dir: dir}); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "process 4711") {
+	if _, err := OpenFile(FileConfig{Dir: dir}); !errors.Is(err, ErrLocked) ||
+		!strings.Contains(err.Error(), "process 4711") {
 		t.Errorf("a second process: %v", err)
 	}
 	must(t, in.Close())
 	_ = flock.Wait()
-	// By one that reads it, which is not the one that has written its id there.
+	// A process that only reads it does not write its pid.
 	d, err := readDirectory(dir)
 	must(t, err)
 	if _, err := OpenFile(FileConfig{Dir: dir}); !errors.Is(err, ErrLocked) || strings.Contains(err.Error(), "4711") ||
@@ -225,8 +230,8 @@ func TestFileOwners(t *testing.T) {
 	}
 }
 
-// segmentOf is the bytes of the only segment.
-func segmentOf(t testing.TB, d *ram) []byte {
+// segmentOf returns the bytes of the only segment.
+func segmentOf(t testing.TB, d *memDisk) []byte {
 	t.Helper()
 	f := d.files[segmentName(1)]
 	if f == nil {
@@ -235,34 +240,34 @@ func segmentOf(t testing.TB, d *ram) []byte {
 	return f.bytes
 }
 
-// diskOf has one segment.
-func diskOf(b []byte) *ram {
-	d := newRAM()
-	d.files[segmentName(1)] = &ramFile{d, slices.Clone(b), slices.Clone(b)}
-	d.named = d.files
+// diskOf returns a disk with one segment.
+func diskOf(b []byte) *memDisk {
+	d := newMemDisk()
+	d.files[segmentName(1)] = &memFile{d, slices.Clone(b), slices.Clone(b)}
+	d.syncedNames = d.files
 	return d
 }
 
-// notesOf returns where the notes of a segment end.
-func notesOf(t testing.TB, b []byte) (ends []int) {
+// recordsOf returns the end offsets of the records of a segment.
+func recordsOf(t testing.TB, b []byte) (ends []int) {
 	t.Helper()
-	_, err := readSegment(b, true, endsReader{&ends})
+	_, err := readSegment(b, true, endsVisitor{&ends})
 	must(t, err)
 	return ends
 }
 
-type endsReader struct{ ends *[]int }
+type endsVisitor struct{ ends *[]int }
 
-func (r endsReader) note(_ note, at int64, size int32) error {
+func (r endsVisitor) record(_ segmentRecord, at int64, size int32) error {
 	*r.ends = append(*r.ends, int(at)+int(size))
 	return nil
 }
 
-func (endsReader) lost(int64, int64) error { return nil }
+func (endsVisitor) damaged(int64, int64) error { return nil }
 
-// A segment that was cut anywhere, or ends in anything, holds what is whole of it.
+// A segment that is cut at any byte, or has garbage after it, keeps its complete records.
 func TestTornAtEveryByte(t *testing.T) {
-	d := newRAM()
+	d := newMemDisk()
 	f := fileOn(t, d)
 	for i := range 4 {
 		ticket := intend(t, f, fmt.Sprint(i))
@@ -273,9 +278,9 @@ func TestTornAtEveryByte(t *testing.T) {
 		}
 	}
 	b := segmentOf(t, d)
-	ends := notesOf(t, b)
+	ends := recordsOf(t, b)
 	if len(ends) != 8 {
-		t.Fatalf("got %d notes, want 8", len(ends))
+		t.Fatalf("got %d records, want 8", len(ends))
 	}
 	whole := func(cut int) []string {
 		end := headerBytes
@@ -289,9 +294,10 @@ func TestTornAtEveryByte(t *testing.T) {
 	for cut := headerBytes; cut < len(b); cut++ {
 		want := whole(cut)
 		for name, rest := range map[string][]byte{
-			"cut": nil, "zeros": make([]byte, 100), "garbage": bytes.Repeat([]byte{0xa5}, 100), "other bytes": slices.Repeat([]byte{1, 0, 0, 0}, 64),
+			"cut": nil, "zeros": make([]byte, 100), "garbage": bytes.Repeat([]byte{0xa5}, 100),
+			"other bytes": slices.Repeat([]byte{1, 0, 0, 0}, 64),
 		} {
-			same := 0 // of what replaces it
+			same := 0 // leading bytes of rest that equal the original
 			for same < len(rest) && cut+same < len(b) && rest[same] == b[cut+same] {
 				same++
 			}
@@ -308,47 +314,48 @@ func TestTornAtEveryByte(t *testing.T) {
 				t.Fatalf("%s at byte %d: got  %q\nwant %q", name, cut, got, want)
 			}
 			intend(t, f, "after")
-			if got := len(state(t, fileOn(t, torn.left(false, nil)))); got != len(want)+1 {
-				t.Fatalf("%s at byte %d: got %d held after a note and a restart, want %d", name, cut, got, len(want)+1)
+			if got := len(state(t, fileOn(t, torn.after(false, nil)))); got != len(want)+1 {
+				t.Fatalf("%s at byte %d: got %d held after a record and a restart, want %d", name, cut, got, len(want)+1)
 			}
 		}
 	}
 }
 
-// What was after a torn note, and was not on disk for certain, does not come back when the gap is filled.
+// A record behind an incomplete one, if never known to be synced, does not come back when the gap is
+// overwritten.
 func TestTornWithMoreBehind(t *testing.T) {
-	d := newRAM()
+	d := newMemDisk()
 	f := fileOn(t, d)
 	ticket := intend(t, f, "a")
 	must(t, f.Content(ticket, Content{Size: 1}))
 	must(t, f.Content(ticket, Content{Size: 2}))
 	b := slices.Clone(segmentOf(t, d))
-	ends := notesOf(t, b)
-	b[ends[0]+noteBytes] ^= 1
+	ends := recordsOf(t, b)
+	b[ends[0]+recordHeaderBytes] ^= 1
 	torn := diskOf(b)
 	f = fileOn(t, torn)
 	must(t, f.Content(ticket, Content{Size: 3})) // as long as the one that is torn
-	want := []string{fmt.Sprintf("%d acme/photos/a settled 0 crowded false came 3", ticket)}
-	if got := state(t, fileOn(t, torn.left(false, nil))); !slices.Equal(got, want) {
+	want := []string{fmt.Sprintf("%d acme/photos/a outcome 0 concurrent false streamed 3", ticket)}
+	if got := state(t, fileOn(t, torn.after(false, nil))); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
-// Bytes that were on disk for certain and are not as they were are never left out in silence.
+// Bytes that were known to be synced and have changed are never ignored silently.
 func TestDamagedAtEveryByte(t *testing.T) {
-	d := newRAM()
+	d := newMemDisk()
 	f := fileOn(t, d)
 	var tickets []Ticket
 	for i := range 3 {
 		tickets = append(tickets, intend(t, f, fmt.Sprint(i)))
 	}
 	b := segmentOf(t, d)
-	ends := notesOf(t, b)
+	ends := recordsOf(t, b)
 	for at := range b {
 		bad := slices.Clone(b)
 		bad[at] ^= 0x10
 		_, err := tryFile(diskOf(bad))
-		// Of the last note nobody later says that it was on disk.
+		// No later record says that the last one was synced.
 		if at < ends[1] && !errors.Is(err, ErrOutboxDamaged) && !errors.Is(err, ErrOutboxFormat) {
 			t.Fatalf("byte %d: got %v, want ErrOutboxDamaged", at, err)
 		}
@@ -374,18 +381,19 @@ func TestDamagedAtEveryByte(t *testing.T) {
 			t.Fatalf("salvage with byte %d: the damaged segment is gone: %v", at, dd.files)
 		}
 		intend(t, f, "after")
-		if got := len(state(t, fileOn(t, dd.left(false, nil)))); got != want+1 {
+		if got := len(state(t, fileOn(t, dd.after(false, nil)))); got != want+1 {
 			t.Fatalf("after salvage with byte %d and a restart: got %d held, want %d", at, got, want+1)
 		}
 	}
 }
 
 func TestFormats(t *testing.T) {
-	d := newRAM()
+	d := newMemDisk()
 	intend(t, fileOn(t, d), "a")
 	newer := slices.Clone(segmentOf(t, d))
 	newer[8] = 2
-	if _, err := tryFile(diskOf(newer), func(c *FileConfig) { c.Salvage = true }); !errors.Is(err, ErrOutboxFormat) || !strings.Contains(err.Error(), "format 2") {
+	if _, err := tryFile(diskOf(newer), func(c *FileConfig) { c.Salvage = true }); !errors.Is(err, ErrOutboxFormat) ||
+		!strings.Contains(err.Error(), "format 2") {
 		t.Errorf("a newer format: %v", err)
 	}
 	if _, err := tryFile(diskOf([]byte("what is this"))); !errors.Is(err, ErrOutboxDamaged) {
@@ -396,16 +404,16 @@ func TestFormats(t *testing.T) {
 	if _, err := tryFile(gap); !errors.Is(err, ErrOutboxDamaged) {
 		t.Errorf("a segment is missing: %v", err)
 	}
-	renamed := newRAM()
+	renamed := newMemDisk()
 	renamed.files[segmentName(2)] = d.files[segmentName(1)]
 	if _, err := tryFile(renamed); !errors.Is(err, ErrOutboxDamaged) {
 		t.Errorf("a segment of another number: %v", err)
 	}
 }
 
-// What is on both sides of a segment that is missing is kept, and the outbox opens from then on.
+// The records on both sides of a missing segment are kept, and the outbox can be opened from then on.
 func TestSalvageOverAGap(t *testing.T) {
-	d := newRAM()
+	d := newMemDisk()
 	f := fileOn(t, d, func(c *FileConfig) { c.Segment = 200 })
 	for i := range 6 {
 		intend(t, f, fmt.Sprint(i))
@@ -428,7 +436,7 @@ func TestSalvageOverAGap(t *testing.T) {
 }
 
 func FuzzReadSegment(f *testing.F) {
-	d := newRAM()
+	d := newMemDisk()
 	o := fileOn(f, d)
 	ticket, err := o.Intend(f.Context(), intentOf("a"))
 	must(f, err)
@@ -456,9 +464,9 @@ func FuzzReadSegment(f *testing.F) {
 	})
 }
 
-// What is told does not stay on disk, though one mutation of long ago still waits.
+// Published mutations do not stay on disk, even while one old mutation is pending.
 func TestFileDoesNotGrow(t *testing.T) {
-	d := newRAM()
+	d := newMemDisk()
 	f := fileOn(t, d, func(c *FileConfig) { c.Limit, c.Segment = 64<<10, 4<<10 })
 	old := intend(t, f, "old")
 	must(t, f.Content(old, Content{Size: 42}))
@@ -475,11 +483,11 @@ func TestFileDoesNotGrow(t *testing.T) {
 			size += len(x.bytes)
 		}
 		if size > 4*4<<10 {
-			t.Fatalf("%d bytes in %d files after %d mutations that are told", size, len(d.files), i)
+			t.Fatalf("%d bytes in %d files after %d published mutations", size, len(d.files), i)
 		}
 	}
 	want := state(t, f)
-	if len(want) != 2 || !strings.Contains(want[0], "came 42") {
+	if len(want) != 2 || !strings.Contains(want[0], "streamed 42") {
 		t.Fatalf("got %q, want the two that wait", want)
 	}
 	must(t, f.Close())
@@ -489,7 +497,7 @@ func TestFileDoesNotGrow(t *testing.T) {
 }
 
 func TestFileFull(t *testing.T) {
-	d := newRAM()
+	d := newMemDisk()
 	f := fileOn(t, d, func(c *FileConfig) { c.Limit = 100 << 10 })
 	var tickets []Ticket
 	for {
@@ -500,7 +508,7 @@ func TestFileFull(t *testing.T) {
 			}
 			break
 		}
-		// What was intended can always be noted.
+		// The outcome of a recorded intent always fits.
 		_, err = f.Outcome(ticket, changeOf("a", 1))
 		must(t, err)
 		tickets = append(tickets, ticket)
@@ -512,25 +520,27 @@ func TestFileFull(t *testing.T) {
 		must(t, f.Done(ticket))
 	}
 	intend(t, f, "b")
-	// Reports take room too, until they are moved away.
-	must(t, f.Report(Report{Aside: true, Pending: Pending{Change: &pb.Change{User: strings.Repeat("u", 100<<10)}}, Err: errors.New("x")}))
+	// Reports count towards the limit until they are moved away.
+	must(t, f.Report(Report{Rejected: true, Pending: Pending{Change: &pb.Change{User: strings.Repeat("u", 100<<10)}},
+		Err: errors.New("x")}))
 	if _, err := f.Intend(t.Context(), intentOf("c")); !errors.Is(err, ErrOutboxFull) {
 		t.Errorf("with reports: got %v, want ErrOutboxFull", err)
 	}
-	must(t, d.remove(asideName))
+	must(t, d.remove(rejectedName))
 	intend(t, f, "c")
 }
 
-// After an fsync that failed nothing is noted any more; who was on disk before is.
+// After a failed fsync nothing is recorded any more; records synced before it are kept.
 func TestFsyncFails(t *testing.T) {
-	d := newRAM()
+	d := newMemDisk()
 	f := fileOn(t, d)
 	a := intend(t, f, "a")
 	d.failAt = d.steps + 2 // the write goes well
 	if _, err := f.Intend(t.Context(), intentOf("b")); !errors.Is(err, ErrOutboxFailed) || !errors.Is(err, errStep) {
 		t.Errorf("got %v, want ErrOutboxFailed and why", err)
 	}
-	if _, err := f.Intend(t.Context(), intentOf("c")); !errors.Is(err, ErrOutboxFailed) || retry.ClassOf(err) != retry.ClassUnavailable {
+	if _, err := f.Intend(t.Context(), intentOf("c")); !errors.Is(err, ErrOutboxFailed) ||
+		retry.ClassOf(err) != retry.ClassUnavailable {
 		t.Errorf("the next: got %v, want ErrOutboxFailed, as unavailable", err)
 	}
 	if _, err := f.Outcome(a, changeOf("a", 1)); !errors.Is(err, ErrOutboxFailed) {
@@ -542,35 +552,35 @@ func TestFsyncFails(t *testing.T) {
 	if f.Stats().Err == nil {
 		t.Error("Stats do not say so")
 	}
-	if got := state(t, fileOn(t, d.left(true, rand.New(rand.NewPCG(1, 1))))); len(got) != 1 && len(got) != 2 {
+	if got := state(t, fileOn(t, d.after(true, rand.New(rand.NewPCG(1, 1))))); len(got) != 1 && len(got) != 2 {
 		t.Errorf("after a restart: got %q, want a, and b perhaps", got)
 	}
 }
 
-// A write that fails, or is said to, is not noted, and what comes after it is.
+// A record whose write fails, or seems to, is not kept, and those after it are.
 func TestWriteFails(t *testing.T) {
 	for _, did := range []bool{false, true} {
 		for _, cause := range []error{errStep, unix.ENOSPC} {
 			t.Run(fmt.Sprintf("done %v %v", did, cause), func(t *testing.T) {
-				d := newRAM()
+				d := newMemDisk()
 				f := fileOn(t, d)
 				a := intend(t, f, "a")
-				d.failAt, d.did, d.err = d.steps+1, did, cause
+				d.failAt, d.applied, d.err = d.steps+1, did, cause
 				_, err := f.Intend(t.Context(), intentOf("b"))
 				if !errors.Is(err, cause) || (retry.ClassOf(err) == retry.ClassUnavailable) != (cause == unix.ENOSPC) {
 					t.Errorf("got %v, of class %v", err, retry.ClassOf(err))
 				}
 				c := intend(t, f, "c")
 				got := state(t, f)
-				if len(got) != 2 || !slices.Equal(got, state(t, fileOn(t, d.left(false, nil)))) {
-					t.Errorf("got %q, then %q after a restart, want %d and %d", got, state(t, fileOn(t, d.left(false, nil))), a, c)
+				if len(got) != 2 || !slices.Equal(got, state(t, fileOn(t, d.after(false, nil)))) {
+					t.Errorf("got %q, then %q after a restart, want %d and %d", got, state(t, fileOn(t, d.after(false, nil))), a, c)
 				}
 			})
 		}
 	}
 }
 
-// Many share an fsync.
+// Concurrent callers share an fsync.
 func TestGroupSync(t *testing.T) {
 	f, err := OpenFile(FileConfig{Dir: t.TempDir()})
 	must(t, err)
@@ -606,10 +616,14 @@ func TestReports(t *testing.T) {
 	dir := t.TempDir()
 	f, err := OpenFile(FileConfig{Dir: dir})
 	must(t, err)
-	must(t, f.Report(Report{Aside: true, Ticket: 1, Pending: Pending{Change: changeOf("a", 1)}, Err: errors.New("too large")}))
-	must(t, f.Report(Report{Ticket: 2, Pending: Pending{Intent: intentOf("b"), Came: &Content{Size: 3}}}))
+	must(t, f.Report(Report{Rejected: true, Ticket: 1, Pending: Pending{Change: changeOf("a", 1)},
+		Err: errors.New("too large")}))
+	must(t, f.Report(Report{Ticket: 2, Pending: Pending{Intent: intentOf("b"), Streamed: &Content{Size: 3}}}))
 	must(t, f.Report(Report{Ticket: 3, Pending: Pending{Intent: intentOf("c")}}))
-	for name, want := range map[string][]string{asideName: {"too large", `"item":"a"`}, undecidedName: {`"user":"ann"`, `"came":{`, `"ticket":3`}} {
+	for name, want := range map[string][]string{
+		rejectedName:  {"too large", `"item":"a"`},
+		undecidedName: {`"user":"ann"`, `"came":{`, `"ticket":3`},
+	} {
 		b, err := os.ReadFile(filepath.Join(dir, name))
 		must(t, err)
 		for _, w := range want {
@@ -618,12 +632,12 @@ func TestReports(t *testing.T) {
 			}
 		}
 	}
-	if s := f.Stats(); s.Aside != 1 || s.Undecided != 2 {
+	if s := f.Stats(); s.Rejected != 1 || s.Undecided != 2 {
 		t.Errorf("got %+v", s)
 	}
 	must(t, f.Close())
-	// A line that was torn is one of its own.
-	half, err := os.OpenFile(filepath.Join(dir, asideName), os.O_APPEND|os.O_WRONLY, 0)
+	// An incomplete line stays a line of its own.
+	half, err := os.OpenFile(filepath.Join(dir, rejectedName), os.O_APPEND|os.O_WRONLY, 0)
 	must(t, err)
 	_, err = half.WriteString(`{"ticket":`)
 	must(t, err)
@@ -631,10 +645,11 @@ func TestReports(t *testing.T) {
 	f, err = OpenFile(FileConfig{Dir: dir})
 	must(t, err)
 	defer f.Close()
-	must(t, f.Report(Report{Aside: true, Ticket: 4, Pending: Pending{Change: changeOf("d", 1)}, Err: errors.New("x")}))
-	b, err := os.ReadFile(filepath.Join(dir, asideName))
+	must(t, f.Report(Report{Rejected: true, Ticket: 4, Pending: Pending{Change: changeOf("d", 1)}, Err: errors.New("x")}))
+	b, err := os.ReadFile(filepath.Join(dir, rejectedName))
 	must(t, err)
-	if lines := strings.Split(strings.TrimSpace(string(b)), "\n"); len(lines) != 3 || !strings.HasPrefix(lines[2], `{"ticket":4`) {
+	if lines := strings.Split(strings.TrimSpace(string(b)), "\n"); len(lines) != 3 ||
+		!strings.HasPrefix(lines[2], `{"ticket":4`) {
 		t.Errorf("got %q", lines)
 	}
 	if s := f.Stats(); s.Undecided != 2 {

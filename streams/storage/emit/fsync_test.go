@@ -13,45 +13,47 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A forgetful disk loses what a failed fsync was to write, as Linux does: the error is returned to one caller, the pages
-// count as clean from then on, and an fsync that follows succeeds without them.
-type forgetful struct {
-	*ram
-	fail   atomic.Int32 // the fsync of a segment that fails, counted down; 0: none
-	during func()       // called while it is under way
-	inside atomic.Int32 // fsyncs of one file that are under way
+// A lossyDisk loses the data of a failed fsync, as Linux does: the error is returned to one caller, the
+// pages count as clean from then on, and the next fsync succeeds without them.
+type lossyDisk struct {
+	*memDisk
+	fail   atomic.Int32 // counts down to the fsync that fails; 0: none
+	during func()       // called during the failing fsync
+	inside atomic.Int32 // fsyncs in progress
 	most   atomic.Int32
 
 	pages sync.Mutex // guards clean
-	// clean are the bytes of files, by offset, that count as written and are not on disk.
-	clean map[*ramFile]map[int]bool
+	// clean has the offsets of bytes that count as written and are not on disk, by file.
+	clean map[*memFile]map[int]bool
 }
 
-type forgetfulFile struct {
-	*ramFile
-	d *forgetful
+type lossyFile struct {
+	*memFile
+	d *lossyDisk
 }
 
-func newForgetful() *forgetful { return &forgetful{ram: newRAM(), clean: map[*ramFile]map[int]bool{}} }
+func newLossyDisk() *lossyDisk {
+	return &lossyDisk{memDisk: newMemDisk(), clean: map[*memFile]map[int]bool{}}
+}
 
-func (d *forgetful) open(name string, create bool) (diskFile, error) {
-	f, err := d.ram.open(name, create)
+func (d *lossyDisk) open(name string, create bool) (diskFile, error) {
+	f, err := d.memDisk.open(name, create)
 	if err != nil {
 		return nil, err
 	}
-	return forgetfulFile{f.(*ramFile), d}, nil
+	return lossyFile{f.(*memFile), d}, nil
 }
 
-func (f forgetfulFile) WriteAt(b []byte, at int64) (int, error) {
+func (f lossyFile) WriteAt(b []byte, at int64) (int, error) {
 	f.d.pages.Lock()
 	defer f.d.pages.Unlock()
 	for i := range b {
-		delete(f.d.clean[f.ramFile], int(at)+i)
+		delete(f.d.clean[f.memFile], int(at)+i)
 	}
-	return f.ramFile.WriteAt(b, at)
+	return f.memFile.WriteAt(b, at)
 }
 
-func (f forgetfulFile) Sync() error {
+func (f lossyFile) Sync() error {
 	d := f.d
 	now := d.inside.Add(1)
 	defer d.inside.Add(-1)
@@ -62,24 +64,24 @@ func (f forgetfulFile) Sync() error {
 	}
 	d.pages.Lock()
 	defer d.pages.Unlock()
-	d.ram.mu.Lock()
+	d.memDisk.mu.Lock()
 	was, all := slices.Clone(f.synced), len(f.bytes)
-	d.ram.mu.Unlock()
+	d.memDisk.mu.Unlock()
 	if fails {
-		if d.clean[f.ramFile] == nil {
-			d.clean[f.ramFile] = map[int]bool{}
+		if d.clean[f.memFile] == nil {
+			d.clean[f.memFile] = map[int]bool{}
 		}
 		for i := len(was); i < all; i++ {
-			d.clean[f.ramFile][i] = true
+			d.clean[f.memFile][i] = true
 		}
 		return unix.EIO
 	}
-	if err := f.ramFile.Sync(); err != nil {
+	if err := f.memFile.Sync(); err != nil {
 		return err
 	}
-	d.ram.mu.Lock()
-	defer d.ram.mu.Unlock()
-	for i := range d.clean[f.ramFile] { // these pages were not written
+	d.memDisk.mu.Lock()
+	defer d.memDisk.mu.Unlock()
+	for i := range d.clean[f.memFile] { // these pages were not written
 		if i >= len(f.synced) {
 			continue
 		}
@@ -90,19 +92,19 @@ func (f forgetfulFile) Sync() error {
 	return nil
 }
 
-// sync has the names on disk; it may be the fsync that fails, and is never tried again.
-func (d *forgetful) sync() error {
+// sync makes the names durable; it may be the fsync that fails, and is never retried.
+func (d *lossyDisk) sync() error {
 	if d.fail.Load() > 0 && d.fail.Add(-1) == 0 {
 		return unix.EIO
 	}
-	return d.ram.sync()
+	return d.memDisk.sync()
 }
 
-// An fsync that fails is never made good by one that succeeds: neither one at the same time, for a segment that is
-// full, nor one after it. Nobody is told that an intent is on disk which is not.
+// A successful fsync never hides a failed one: neither a concurrent one, for a full segment, nor a later
+// one. Intend never succeeds for an intent that is not on disk.
 func TestFsyncErrorIsNotSwallowed(t *testing.T) {
 	small := func(c *FileConfig) { c.Segment = 2048 }
-	d := newForgetful()
+	d := newLossyDisk()
 	f := fileOn(t, d, small)
 	x := intend(t, f, "x")
 	full := make(chan struct{})
@@ -126,17 +128,18 @@ func TestFsyncErrorIsNotSwallowed(t *testing.T) {
 		t.Error("the fsync of an intent failed, and Intend returned no error")
 	}
 	if f.Stats().Err == nil {
-		t.Error("the outbox goes on after an fsync that failed")
+		t.Error("the outbox continues after a failed fsync")
 	}
 	if got := d.most.Load(); got > 1 {
 		t.Errorf("%d fsyncs at a time, want one", got)
 	}
 }
 
-// The same for each fsync of a segment, or of the directory, that fails once, whoever made it: nothing is noted any more.
+// The same for each fsync of a segment or of the directory, whichever call made it: nothing is recorded
+// after the first failure.
 func TestEveryFsyncErrorStays(t *testing.T) {
 	for n := int32(1); ; n++ {
-		d := newForgetful()
+		d := newLossyDisk()
 		f := fileOn(t, d, func(c *FileConfig) { c.Limit, c.Segment = 1<<20, 900 })
 		d.fail.Store(n)
 		failed := false
@@ -149,11 +152,11 @@ func TestEveryFsyncErrorStays(t *testing.T) {
 				err = f.Done(ticket)
 			}
 			if failed && err == nil {
-				t.Fatalf("fsync %d: the outbox notes again after an fsync that failed", n)
+				t.Fatalf("fsync %d: the outbox records again after a failed fsync", n)
 			}
 			failed = failed || err != nil
 			if d.fail.Load() <= 0 && !failed {
-				t.Fatalf("fsync %d failed, and nobody had its error", n)
+				t.Fatalf("fsync %d failed, and no call returned its error", n)
 			}
 		}
 		if d.fail.Load() > 0 {
@@ -168,10 +171,10 @@ func TestEveryFsyncErrorStays(t *testing.T) {
 	}
 }
 
-// What a process that starts again finds after an fsync that failed is in memory, and not on disk: it is written once
-// more, so that it outlives the machine.
+// After a failed fsync and a restart, the data is in the page cache but not on disk: it is written again,
+// so that it survives a power failure.
 func TestReopenedAfterFsyncError(t *testing.T) {
-	d := newForgetful()
+	d := newLossyDisk()
 	f := fileOn(t, d)
 	a := intend(t, f, "a")
 	_, err := f.Outcome(a, changeOf("a", 1))
@@ -186,7 +189,7 @@ func TestReopenedAfterFsyncError(t *testing.T) {
 		t.Fatalf("got %q, want the outcome", want)
 	}
 	intend(t, f, "b")
-	lost, err := tryFile(d.left(true, rand.New(rand.NewPCG(1, 1))))
+	lost, err := tryFile(d.after(true, rand.New(rand.NewPCG(1, 1))))
 	must(t, err)
 	if got := state(t, lost); len(got) != 2 || got[0] != want[0] {
 		t.Errorf("after a power failure: got %q, want %q and b", got, want)

@@ -15,10 +15,10 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// boxed returns the segment of an outbox that has all kinds of notes.
-func boxed(t *testing.T) []byte {
+// outboxBytes returns the segment of an outbox with all kinds of records.
+func outboxBytes(t *testing.T) []byte {
 	t.Helper()
-	d := newRAM()
+	d := newMemDisk()
 	f := fileOn(t, d)
 	a := intend(t, f, "a")
 	must(t, f.Content(a, Content{Size: 1}))
@@ -38,13 +38,13 @@ func boxed(t *testing.T) []byte {
 	return segmentOf(t, d)
 }
 
-// numberedNotes are where the notes of a segment end, and the tickets of their own that they have.
-type numberedNotes struct {
+// A recordNumbers collects the end offsets of the records of a segment, and the tickets assigned to them.
+type recordNumbers struct {
 	ends    []int
 	numbers []Ticket
 }
 
-func (r *numberedNotes) note(n note, at int64, size int32) error {
+func (r *recordNumbers) record(n segmentRecord, at int64, size int32) error {
 	r.ends = append(r.ends, int(at)+int(size))
 	number := Ticket(0)
 	switch n.kind {
@@ -57,18 +57,19 @@ func (r *numberedNotes) note(n note, at int64, size int32) error {
 	return nil
 }
 
-func (*numberedNotes) lost(int64, int64) error { return nil }
+func (*recordNumbers) damaged(int64, int64) error { return nil }
 
-// One bit at any place of an outbox is reported, with its bytes and the tickets around them, or stands where nobody can
-// know whether it was on disk. What is kept is what Salvage keeps. Inspect writes nothing.
+// A flipped bit anywhere in an outbox is reported with its range and the tickets around it, unless it is in
+// the tail that was never known to be synced. Inspect counts what Salvage keeps, and writes nothing.
 func TestInspectAtEveryBit(t *testing.T) {
-	good := boxed(t)
-	all := &numberedNotes{}
+	good := outboxBytes(t)
+	all := &recordNumbers{}
 	_, err := readSegment(good, true, all)
 	must(t, err)
 	sound, err := inspect(t.Context(), "x", diskOf(good), false)
 	must(t, err)
-	if len(sound.Damage) > 0 || sound.Held != 4 || len(sound.Unknown) != 3 || sound.Torn != 0 || sound.Bytes != int64(len(good)) {
+	if len(sound.Damage) > 0 || sound.Held != 4 || len(sound.Unknown) != 3 || sound.Torn != 0 ||
+		sound.Bytes != int64(len(good)) {
 		t.Fatalf("got %+v, want 4 that wait, 3 without an outcome", sound)
 	}
 	for bit := range 8 * len(good) {
@@ -87,7 +88,7 @@ func TestInspectAtEveryBit(t *testing.T) {
 			continue
 		}
 		must(t, err)
-		n := len(all.ends) // the note that the bit is in
+		n := len(all.ends) // the record that contains the bit
 		from := 0
 		if at >= headerBytes {
 			from = headerBytes
@@ -104,9 +105,9 @@ func TestInspectAtEveryBit(t *testing.T) {
 			if !slices.Equal(in.Damage, want) || in.Held != sound.Held {
 				t.Fatalf("bit %d, of the header: got %+v, want damage %+v", bit, in, want)
 			}
-		case n == len(all.ends)-1: // no later note says that it was on disk
+		case n == len(all.ends)-1: // no later record says that it was synced
 			if len(in.Damage) > 0 || in.Torn != int64(len(good)-from) || in.Held != sound.Held-1 {
-				t.Fatalf("bit %d, of the last note: got %+v", bit, in)
+				t.Fatalf("bit %d, of the last record: got %+v", bit, in)
 			}
 		default:
 			want := Damage{Segment: segmentName(1), From: int64(from), Bytes: int64(all.ends[n] - from)}
@@ -126,7 +127,7 @@ func TestInspectAtEveryBit(t *testing.T) {
 		must(t, err)
 		unknown := 0
 		for h := range f.Held() {
-			if h.Settled == 0 {
+			if h.Outcome == 0 {
 				unknown++
 			}
 		}
@@ -137,7 +138,7 @@ func TestInspectAtEveryBit(t *testing.T) {
 	}
 }
 
-// Of what is no outbox, and of one that is held, it says so; nothing is made.
+// Inspect refuses a directory that is no outbox, and one in use; it creates nothing.
 func TestInspectDirectories(t *testing.T) {
 	box := func(t *testing.T, dir string) {
 		f, err := OpenFile(FileConfig{Dir: dir})
@@ -150,10 +151,11 @@ func TestInspectDirectories(t *testing.T) {
 		want string // of the error
 		held int
 	}{
-		"sound":          {make: box, held: 1},
-		"absent":         {func(*testing.T, string) {}, "no such file or directory", 0},
-		"empty":          {func(t *testing.T, dir string) { must(t, os.Mkdir(dir, 0o700)) }, "is no outbox", 0},
-		"a file":         {func(t *testing.T, dir string) { must(t, os.WriteFile(dir, []byte("x"), 0o600)) }, "not a directory", 0},
+		"sound":  {make: box, held: 1},
+		"absent": {func(*testing.T, string) {}, "no such file or directory", 0},
+		"empty":  {func(t *testing.T, dir string) { must(t, os.Mkdir(dir, 0o700)) }, "is no outbox", 0},
+		"a file": {func(t *testing.T, dir string) { must(t, os.WriteFile(dir, []byte("x"), 0o600)) },
+			"not a directory", 0},
 		"something else": {func(t *testing.T, dir string) { must(t, os.CopyFS(dir, os.DirFS("."))) }, "is no outbox", 0},
 		"not begun": {func(t *testing.T, dir string) {
 			must(t, os.Mkdir(dir, 0o700))
@@ -191,7 +193,7 @@ func TestInspectDirectories(t *testing.T) {
 	}
 }
 
-// contents are the files below a directory, by name.
+// contents returns the files below a directory, by name.
 func contents(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -206,8 +208,8 @@ func contents(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-// damagedBox makes an outbox of several segments, with a report, of which one note cannot be read.
-func damagedBox(t *testing.T) (dir string, want []string) {
+// damagedOutbox creates an outbox of several segments with a report and one unreadable record.
+func damagedOutbox(t *testing.T) (dir string, want []string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "box")
 	f, err := OpenFile(FileConfig{Dir: dir, Segment: 400})
@@ -215,7 +217,7 @@ func damagedBox(t *testing.T) (dir string, want []string) {
 	for i := range 9 {
 		intend(t, f, fmt.Sprint(i))
 	}
-	must(t, f.Report(Report{Aside: true, Ticket: 1, Pending: Pending{Change: changeOf("z", 1)}, Err: errors.New("no")}))
+	must(t, f.Report(Report{Rejected: true, Ticket: 1, Pending: Pending{Change: changeOf("z", 1)}, Err: errors.New("no")}))
 	lost := ""
 	for i, s := range state(t, f) {
 		if i == 1 {
@@ -231,31 +233,33 @@ func damagedBox(t *testing.T) (dir string, want []string) {
 	name := filepath.Join(dir, segmentName(1))
 	b, err := os.ReadFile(name)
 	must(t, err)
-	b[notesOf(t, b)[0]+noteBytes] ^= 4
+	b[recordsOf(t, b)[0]+recordHeaderBytes] ^= 4
 	must(t, os.WriteFile(name, b, 0o600))
 	return dir, want
 }
 
-// opened returns what an outbox holds.
+// opened opens an outbox and returns its content.
 func opened(t *testing.T, dir string) []string {
 	t.Helper()
 	f, err := OpenFile(FileConfig{Dir: dir})
 	must(t, err)
 	defer f.Close()
-	if st := f.Stats(); st.Aside != 1 {
+	if st := f.Stats(); st.Rejected != 1 {
 		t.Errorf("got %+v, want the report", st)
 	}
 	return state(t, f)
 }
 
-// A damaged outbox is copied as far as it can be read; the old one is as it was. In place, the damaged segment is set aside.
+// A damaged outbox is copied as far as it is readable, and the old one stays as it was. In place, the
+// damaged segment is set aside.
 func TestSalvage(t *testing.T) {
-	dir, want := damagedBox(t)
+	dir, want := damagedOutbox(t)
 	was := contents(t, dir)
 	to := dir + ".salvaged"
 	in, err := Salvage(t.Context(), dir, to)
 	must(t, err)
-	if len(in.Damage) != 1 || in.Damage[0].After != 1 || in.Damage[0].Before != 3 || in.Held != len(want) || len(in.Unknown) != len(want) {
+	if len(in.Damage) != 1 || in.Damage[0].After != 1 || in.Damage[0].Before != 3 || in.Held != len(want) ||
+		len(in.Unknown) != len(want) {
 		t.Errorf("got %+v, want ticket 2 lost", in)
 	}
 	u, i := in.Unknown[0], intentOf("0")
@@ -276,8 +280,8 @@ func TestSalvage(t *testing.T) {
 	if again, err := Inspect(t.Context(), to); err != nil || len(again.Damage) > 0 || again.Held != len(want) {
 		t.Errorf("of the new one: got %+v, %v, want it sound", again, err)
 	}
-	if _, err := Salvage(t.Context(), dir, to); err == nil || !strings.Contains(err.Error(), "must not be there") {
-		t.Errorf("into what is there: %v", err)
+	if _, err := Salvage(t.Context(), dir, to); err == nil || !strings.Contains(err.Error(), "must not exist") {
+		t.Errorf("into an existing directory: %v", err)
 	}
 	_, err = Salvage(t.Context(), dir, "")
 	must(t, err)
@@ -289,12 +293,12 @@ func TestSalvage(t *testing.T) {
 	}
 }
 
-// A copy that is not whole never has the name of the new outbox: the caller gives up, or was killed before.
+// An incomplete copy never has the name of the new outbox, whether the caller gave up or was killed.
 func TestSalvageInterrupted(t *testing.T) {
-	dir, want := damagedBox(t)
+	dir, want := damagedOutbox(t)
 	to := dir + ".salvaged"
 	for checks := range 100 { // the context ends when it has been asked so often
-		ctx := &ending{Context: t.Context(), left: checks}
+		ctx := &endingContext{Context: t.Context(), left: checks}
 		_, err := Salvage(ctx, dir, to)
 		if err == nil {
 			if checks < 10 {
@@ -313,34 +317,36 @@ func TestSalvageInterrupted(t *testing.T) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 	must(t, os.Rename(to, to+partialSuffix)) // as a kill leaves it
-	if _, err := Salvage(t.Context(), dir, to); !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), to+partialSuffix) {
-		t.Errorf("got %v, want the name of what is left", err)
+	if _, err := Salvage(t.Context(), dir, to); !errors.Is(err, fs.ErrExist) ||
+		!strings.Contains(err.Error(), to+partialSuffix) {
+		t.Errorf("got %v, want the name of the partial copy", err)
 	}
 }
 
-// An ending context ends when it has been asked so often whether it has.
-type ending struct {
+// An endingContext ends after a number of calls of Err.
+type endingContext struct {
 	context.Context
 	left int
 }
 
-func (c *ending) Err() error {
+func (c *endingContext) Err() error {
 	if c.left--; c.left < 0 {
 		return context.Canceled
 	}
 	return nil
 }
 
-// Whatever step of a salvage in place fails or is the last one of the process, the next salvage keeps as much.
+// Whichever step of a salvage in place fails, or is the last one of the process, the next salvage keeps as
+// much.
 func TestSalvageInPlaceAtEveryStep(t *testing.T) {
-	bad := boxed(t)
-	bad[notesOf(t, bad)[3]+noteBytes] ^= 1 // the intent of b has no content any more
+	bad := outboxBytes(t)
+	bad[recordsOf(t, bad)[3]+recordHeaderBytes] ^= 1 // the intent of b has no content any more
 	salvage := func(c *FileConfig) { c.Salvage = true }
 	want := state(t, fileOn(t, diskOf(bad), salvage))
 	for _, how := range []mode{{}, {did: true}, {stop: true}, {stop: true, did: true}} {
 		for step := 1; ; step++ {
 			d := diskOf(bad)
-			d.failAt, d.stop, d.did = step, how.stop, how.did
+			d.failAt, d.stop, d.applied = step, how.stop, how.did
 			_, err := tryFile(d, salvage)
 			if d.steps < step {
 				must(t, err)
@@ -349,7 +355,7 @@ func TestSalvageInPlaceAtEveryStep(t *testing.T) {
 				}
 				break
 			}
-			left := d.left(false, nil)
+			left := d.after(false, nil)
 			if got := state(t, fileOn(t, left, salvage)); !slices.Equal(got, want) {
 				t.Fatalf("%+v, step %d: got %q, want %q", how, step, got, want)
 			}
@@ -360,26 +366,26 @@ func TestSalvageInPlaceAtEveryStep(t *testing.T) {
 	}
 }
 
-// A program that opens a salvaged outbox looks up in the store what the lost notes would have said, and publishes what was
-// made, once.
+// A program that opens a salvaged outbox looks up lost outcomes in the store and publishes what was made,
+// once.
 func TestSalvagedIsLookedUp(t *testing.T) {
-	d, m := newRAM(), memory(t)
+	d, m := newMemDisk(), memory(t)
 	w := durable(t, d, m)
-	w.topic.set(func(*pb.Change) (bool, error) { return false, errAway })
+	w.topic.set(func(*pb.Change) (bool, error) { return false, errUnavailable })
 	for i := range 5 {
 		must(t, w.putItem(fmt.Sprint(i), "x"))
 	}
 	b := segmentOf(t, d)
-	notes := &numberedNotes{}
+	notes := &recordNumbers{}
 	_, err := readSegment(b, true, notes)
 	must(t, err)
 	outcome := slices.Index(notes.numbers, 4) // of the second put
 	if outcome < 1 {
 		t.Fatalf("got tickets %v", notes.numbers)
 	}
-	b[notes.ends[outcome-1]+noteBytes] ^= 1
+	b[notes.ends[outcome-1]+recordHeaderBytes] ^= 1
 	salvaged := fileOn(t, diskOf(b), func(c *FileConfig) { c.Salvage = true })
-	w = durable(t, newRAM(), m, func(c *Config) { c.Outbox = salvaged })
+	w = durable(t, newMemDisk(), m, func(c *Config) { c.Outbox = salvaged })
 	must(t, w.s.Flush(t.Context()))
 	got := w.topic.take()
 	if len(got) != 5 || w.held() != 0 {
@@ -389,7 +395,7 @@ func TestSalvagedIsLookedUp(t *testing.T) {
 		o, err := m.Stat(t.Context(), sp, c.GetItem())
 		must(t, err)
 		if c.GetVersion() != o.Version || !c.GetTime().AsTime().Equal(o.Modified) || c.GetOp() != pb.Op_OP_ADD {
-			t.Errorf("got %v, want what is there: %+v", c, o)
+			t.Errorf("got %v, want the observed item: %+v", c, o)
 		}
 	}
 }

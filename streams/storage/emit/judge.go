@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A verdict is what is known of an intent whose outcome nobody noted.
+// A verdict is the conclusion about an intent without a recorded outcome.
 type verdict uint8
 
 // The verdicts.
@@ -20,157 +20,162 @@ const (
 	verdicts
 )
 
-// String is the value of label outcome.
+// String returns the value of the label outcome.
 func (v verdict) String() string { return [verdicts]string{"not_done", "done", "undecided"}[v] }
 
-// judge says what came of an intent, from what was there before, what was streamed, and what is
-// seen now; nil is absent. It takes for granted that nobody else writes there, and where what is
-// seen shows that somebody did, it is undecided. Of can it asks whether versions are
-// unique, and whether the names of properties have no case.
-func judge(in Intent, came *Content, seen *pb.Change, can storage.Capabilities) verdict {
-	op, was := in.Draft.GetOp(), in.Before
-	then := since(was, seen, can.UniqueVersions)
+// judge decides whether an intent was carried out, from the state before it, the streamed content and the
+// state observed now; nil means absent. It assumes that no other program writes to the store; if the
+// observed state shows that one did, the verdict is undecided. Of can it uses UniqueVersions and
+// FoldsPropertyCase.
+func judge(in Intent, streamed *Content, observed *pb.Change, can storage.Capabilities) verdict {
+	op, before := in.Draft.GetOp(), in.Before
+	content := compareContent(before, observed, can.UniqueVersions)
 	v := undecided
 	switch op {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE:
-		v = judgePut(was, came, seen, then)
+		v = judgePut(before, streamed, observed, content)
 	case pb.Op_OP_DELETE:
-		v = judgeDelete(was, seen, then)
+		v = judgeDelete(before, observed, content)
 	case pb.Op_OP_SET_PROPERTIES:
-		v = judgeProperties(in.Draft, was, seen, then, can.FoldsPropertyCase)
+		v = judgeProperties(in.Draft, before, observed, content, can.FoldsPropertyCase)
 	case pb.Op_OP_CREATE_SPACE:
-		v = judgeCreate(in.Draft, was, seen)
+		v = judgeCreate(in.Draft, before, observed)
 	case pb.Op_OP_DELETE_SPACE:
-		v = judgeGone(was, seen)
+		v = judgeDeleteSpace(before, observed)
 	case pb.Op_OP_SET_SPACE_PROPERTIES, pb.Op_OP_SET_ACL:
-		v = judgeSet(was, seen, func(c *pb.Change) bool {
+		v = judgeReplaced(before, observed, func(c *pb.Change) bool {
 			return maps.Equal(c.GetProperties(), in.Draft.GetProperties()) && maps.Equal(c.GetAcl(), in.Draft.GetAcl())
 		})
 	}
-	if in.Crowded && !certain(op, v, then, can.UniqueVersions) {
-		return undecided // it may have been another's doing, or undone by another
+	if in.Concurrent && !conclusive(op, v, content, can.UniqueVersions) {
+		return undecided // a concurrent mutation may have done it, or undone it
 	}
 	return v
 }
 
-// certain reports whether a verdict holds although others were at work on the same item: a version
-// that was there before has not been replaced, unless by one of the same name, and bytes that are there were put.
-func certain(op pb.Op, v verdict, then fate, unique bool) bool {
+// conclusive reports whether a verdict holds despite concurrent mutations of the same item: a version from
+// before that is still current was not replaced, and bytes that are present were put.
+func conclusive(op pb.Op, v verdict, content contentState, unique bool) bool {
 	switch op {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE:
-		return v == done || then == kept && unique
+		return v == done || content == unchangedContent && unique
 	case pb.Op_OP_DELETE:
-		return then == kept && unique
+		return content == unchangedContent && unique
 	}
 	return false
 }
 
-// A fate is what became of the content that was there before.
-type fate uint8
+// A contentState is what happened to the content that was present before.
+type contentState uint8
 
 const (
-	unclear  fate = iota // nothing was there or is, or it cannot be told
-	kept                 // it is there
-	replaced             // it was written since
+	unclearContent   contentState = iota // absent before or now, or not provable
+	unchangedContent                     // still present
+	replacedContent                      // written since
 )
 
-// since compares what was there with what is seen. Where versions are not unique, as an ETag
-// of the bytes is not, the same bytes may have been written anew: then time and properties
-// are compared too, and where no time is known, as of what was named in a condition, or the properties are not, it is
-// unclear.
-func since(was, seen *pb.Change, unique bool) fate {
+// compareContent compares the state before with the observed state. If versions are not unique (an ETag of
+// the bytes is not), the same bytes may have been written again: then time and properties are compared too.
+// The result is unclearContent if a time is unknown, as for a version known only from a condition, or if
+// the properties are.
+func compareContent(before, observed *pb.Change, unique bool) contentState {
 	switch {
-	case was == nil, seen == nil:
-		return unclear
-	case was.GetVersion() != seen.GetVersion():
-		return replaced
+	case before == nil, observed == nil:
+		return unclearContent
+	case before.GetVersion() != observed.GetVersion():
+		return replacedContent
 	case unique:
-		return kept
-	case !dated(was), !dated(seen):
-		return unclear
-	case !was.GetTime().AsTime().Equal(seen.GetTime().AsTime()):
-		return replaced
-	case was.GetPropertiesUnknown(), seen.GetPropertiesUnknown():
-		return unclear
-	case was.GetMediaType() == seen.GetMediaType() && maps.Equal(was.GetProperties(), seen.GetProperties()):
-		return kept
+		return unchangedContent
+	case !hasTime(before), !hasTime(observed):
+		return unclearContent
+	case !before.GetTime().AsTime().Equal(observed.GetTime().AsTime()):
+		return replacedContent
+	case before.GetPropertiesUnknown(), observed.GetPropertiesUnknown():
+		return unclearContent
+	case before.GetMediaType() == observed.GetMediaType() && maps.Equal(before.GetProperties(), observed.GetProperties()):
+		return unchangedContent
 	}
-	return replaced
+	return replacedContent
 }
 
-func dated(c *pb.Change) bool { return c.GetTime() != nil && !c.GetTime().AsTime().IsZero() }
+func hasTime(c *pb.Change) bool { return c.GetTime() != nil && !c.GetTime().AsTime().IsZero() }
 
-func judgePut(was *pb.Change, came *Content, seen *pb.Change, then fate) verdict {
+func judgePut(before *pb.Change, streamed *Content, observed *pb.Change, content contentState) verdict {
 	switch {
-	case seen == nil && was == nil, then == kept:
+	case observed == nil && before == nil, content == unchangedContent:
 		return notDone
-	case seen == nil, came == nil: // gone by another's hand; nobody knows what came
+	case observed == nil, streamed == nil: // deleted by another program, or the stream was not recorded
 		return undecided
 	}
 	same := digest.Disagree
-	if came.Size == seen.GetSize() {
-		same = came.Digests.Compare(seen.GetDigests())
+	if streamed.Size == observed.GetSize() {
+		same = streamed.Digests.Compare(observed.GetDigests())
 	}
 	switch {
-	case same == digest.Agree && (was == nil || then == replaced):
+	case same == digest.Agree && (before == nil || content == replacedContent):
 		return done
-	case same == digest.Disagree && was != nil && then == unclear: // the bytes that were there are, and they are others
+	case same == digest.Disagree && before != nil && content == unclearContent: // the old bytes are still present
 		return notDone
 	}
 	return undecided
 }
 
-func judgeDelete(was, seen *pb.Change, then fate) verdict {
+func judgeDelete(before, observed *pb.Change, content contentState) verdict {
 	switch {
-	case was == nil, then == kept:
+	case before == nil, content == unchangedContent:
 		return notDone
-	case seen == nil:
+	case observed == nil:
 		return done
 	}
-	return undecided // it may have been put anew since
+	return undecided // it may have been put again since
 }
 
-func judgeGone(was, seen *pb.Change) verdict {
-	if was == nil || seen != nil {
+func judgeDeleteSpace(before, observed *pb.Change) verdict {
+	if before == nil || observed != nil {
 		return notDone
 	}
 	return done
 }
 
-func judgeCreate(draft, was, seen *pb.Change) verdict {
+func judgeCreate(draft, before, observed *pb.Change) verdict {
 	switch {
-	case was != nil, seen == nil:
+	case before != nil, observed == nil:
 		return notDone
-	case maps.Equal(seen.GetProperties(), draft.GetProperties()) && maps.Equal(seen.GetAcl(), draft.GetAcl()):
+	case maps.Equal(observed.GetProperties(), draft.GetProperties()) && maps.Equal(observed.GetAcl(), draft.GetAcl()):
 		return done
 	}
 	return undecided
 }
 
-func judgeProperties(draft, was, seen *pb.Change, then fate, folds bool) verdict {
+func judgeProperties(draft, before, observed *pb.Change, content contentState, folds bool) verdict {
 	same := func(c *pb.Change) bool {
-		return !c.GetPropertiesUnknown() && c.GetMediaType() == draft.GetMediaType() && sameProperties(c.GetProperties(), draft.GetProperties(), folds)
+		return !c.GetPropertiesUnknown() && c.GetMediaType() == draft.GetMediaType() &&
+			sameProperties(c.GetProperties(), draft.GetProperties(), folds)
 	}
-	if was != nil && seen != nil && digest.Set(was.GetDigests()).Compare(seen.GetDigests()) == digest.Disagree {
-		return undecided // other bytes are there
+
+	if before != nil && observed != nil &&
+		digest.Set(before.GetDigests()).Compare(observed.GetDigests()) == digest.Disagree {
+		return undecided // the bytes were replaced
 	}
-	if then == replaced && same(seen) {
-		return done // in a store where properties are written with the bytes
+	if content == replacedContent && same(observed) {
+		return done // this store writes properties together with the bytes
 	}
-	return judgeSet(was, seen, same)
+	return judgeReplaced(before, observed, same)
 }
 
-// judgeSet is for what replaces properties; same says whether they are as intended.
-func judgeSet(was, seen *pb.Change, same func(*pb.Change) bool) verdict {
+// judgeReplaced judges mutations that replace properties; same reports whether a state has the intended
+// ones.
+func judgeReplaced(before, observed *pb.Change, same func(*pb.Change) bool) verdict {
 	switch {
-	case was == nil:
-		return notDone // what is absent has none
-	case seen == nil:
+	case before == nil:
+		return notDone // an absent item has no properties
+	case observed == nil:
 		return undecided
-	case same(seen) && !same(was):
+	case same(observed) && !same(before):
 		return done
-	case !same(seen) && maps.Equal(was.GetProperties(), seen.GetProperties()) && maps.Equal(was.GetAcl(), seen.GetAcl()) &&
-		was.GetMediaType() == seen.GetMediaType() && was.GetPropertiesUnknown() == seen.GetPropertiesUnknown():
+	case !same(observed) && maps.Equal(before.GetProperties(), observed.GetProperties()) &&
+		maps.Equal(before.GetAcl(), observed.GetAcl()) &&
+		before.GetMediaType() == observed.GetMediaType() && before.GetPropertiesUnknown() == observed.GetPropertiesUnknown():
 		return notDone
 	}
 	return undecided

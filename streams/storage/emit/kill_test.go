@@ -24,14 +24,14 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// childEnv has the test binary be a program that stores through emit, and not run tests. It is the
-// directory that the program works in.
+// childEnv makes the test binary run a program that stores through emit, in the given directory, instead of
+// tests.
 const childEnv = "MILLRACE_TEST_EMIT_DIR"
 
-// drainEnv has the program tell of what is left, and end.
+// drainEnv makes the program publish what is pending and exit.
 const drainEnv = "MILLRACE_TEST_EMIT_DRAIN"
 
-// progressFD is the descriptor to which the program writes when it has made mutations.
+// progressFD is the descriptor that the program writes to after it has made mutations.
 const progressFD = 3
 
 func TestMain(m *testing.M) {
@@ -45,56 +45,62 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// published is what the test needs of a Change.
+// A published is the part of a Change that the test needs.
 type published struct {
 	ID, Op, Item, Version, Media, Origin string
 	MS                                   int64
 }
 
-// flaky publishes to a file; of every 60 ms it is away for 20.
-type flaky struct{ log *storagetest.Journal }
+// A flakyPublisher publishes to a file, and fails during 20 ms of every 60.
+type flakyPublisher struct{ log *storagetest.Journal }
 
-func (p flaky) Publish(_ context.Context, messages ...schemas.Message) error {
+func (p flakyPublisher) Publish(_ context.Context, messages ...schemas.Message) error {
 	c := messages[0].Body.(*pb.Change)
 	if time.Now().UnixMilli()%60 < 20 && os.Getenv(drainEnv) == "" {
 		return errors.New("away")
 	}
 	return p.log.Add(published{
-		c.GetId(), c.GetOp().String(), c.GetItem(), c.GetVersion(), c.GetMediaType(), c.GetOrigin().String(), c.GetTime().AsTime().UnixMilli(),
+		c.GetId(), c.GetOp().String(), c.GetItem(), c.GetVersion(), c.GetMediaType(), c.GetOrigin().String(),
+		c.GetTime().AsTime().UnixMilli(),
 	})
 }
 
-// A deedDone is a line of what was done for certain: known from the store's answer, or seen at a start.
-type deedDone struct{ Op, Item, Version, Media string }
+// A loggedMutation is a mutation that was certainly made: the store returned it, or it was found at a
+// start.
+type loggedMutation struct{ Op, Item, Version, Media string }
 
-// logging is a store that logs what it did.
-type logging struct {
+// A loggingStore logs the mutations that were made.
+type loggingStore struct {
 	storage.Store
 	log *storagetest.Journal
 }
 
-func (l logging) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+func (l loggingStore) Put(
+	ctx context.Context, space, item string, r io.Reader, o storage.PutOptions,
+) (storage.Object, error) {
 	obj, err := l.Store.Put(ctx, space, item, r, o)
 	if err == nil {
-		err = l.log.Add(deedDone{"PUT", item, obj.Version, ""})
+		err = l.log.Add(loggedMutation{"PUT", item, obj.Version, ""})
 	}
 	return obj, err
 }
 
-func (l logging) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
+func (l loggingStore) Delete(
+	ctx context.Context, space, item string, o storage.DeleteOptions,
+) (storage.Deleted, error) {
 	d, err := l.Store.Delete(ctx, space, item, o)
 	if err == nil {
-		err = l.log.Add(deedDone{"DELETE", item, d.Object.Version, ""})
+		err = l.log.Add(loggedMutation{"DELETE", item, d.Object.Version, ""})
 	}
 	return d, err
 }
 
-func (l logging) SetProperties(
+func (l loggingStore) SetProperties(
 	ctx context.Context, space, item string, p storage.Properties, c storage.Condition,
 ) (storage.Object, error) {
 	o, err := l.Store.SetProperties(ctx, space, item, p, c)
 	if err == nil {
-		err = l.log.Add(deedDone{"SET", item, o.Version, p.MediaType})
+		err = l.log.Add(loggedMutation{"SET", item, o.Version, p.MediaType})
 	}
 	return o, err
 }
@@ -105,7 +111,7 @@ func child(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	deeds, err := storagetest.OpenJournal(filepath.Join(dir, "deeds"))
+	mutations, err := storagetest.OpenJournal(filepath.Join(dir, "mutations"))
 	if err != nil {
 		return err
 	}
@@ -125,7 +131,8 @@ func child(ctx context.Context, dir string) error {
 		}
 		o, err := files.Stat(ctx, sp, o.Item)
 		if err == nil {
-			err = errors.Join(deeds.Add(deedDone{"PUT", o.Item, o.Version, ""}), deeds.Add(deedDone{"SET", o.Item, o.Version, o.Properties.MediaType}))
+			err = errors.Join(mutations.Add(loggedMutation{"PUT", o.Item, o.Version, ""}),
+				mutations.Add(loggedMutation{"SET", o.Item, o.Version, o.Properties.MediaType}))
 		}
 		if err != nil {
 			return err
@@ -135,7 +142,9 @@ func child(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	s, err := New(logging{files, deeds}, Config{Account: "acme", Store: "1", Outbox: outbox, Retry: 10 * time.Millisecond, Wait: 20 * time.Millisecond}, flaky{out})
+	s, err := New(loggingStore{files, mutations}, Config{
+		Account: "acme", Store: "1", Outbox: outbox, Retry: 10 * time.Millisecond, Wait: 20 * time.Millisecond,
+	}, flakyPublisher{out})
 	if err != nil {
 		return err
 	}
@@ -151,7 +160,7 @@ func child(ctx context.Context, dir string) error {
 	return <-failed
 }
 
-// mutateOn makes random mutations of a worker's own items, and now and then of one that all share.
+// mutateOn makes random mutations of a worker's own items, and sometimes of one that all workers share.
 func mutateOn(ctx context.Context, s *Store, worker int) error {
 	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), uint64(worker)))
 	for n := 0; ; n++ {
@@ -180,27 +189,28 @@ func mutateOn(ctx context.Context, s *Store, worker int) error {
 	}
 }
 
-// A program that is killed at any moments, while what it publishes to comes and goes: after restarts each
-// mutation that the store shows, or showed, has one Change, in the order of its item, and none has one that was not made.
+// A program is killed at random moments while its publisher fails now and then. After restarts each
+// mutation that the store shows, or showed, has one Change, in the order of its item, and no other Change
+// exists.
 func TestKilled(t *testing.T) {
 	need.Integration(t)
 	kills := need.Amount(12, 50, 300)
 	dir := t.TempDir()
 	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
 	for n := range kills {
-		// Each third one may be killed while it starts; others have made some mutations, however slow the machine is.
+		// Each third one may be killed while it starts; the others are killed after some mutations.
 		out, killed := runChild(t, dir, n%3 > 0, time.Duration(random.Int64N(int64(300*time.Millisecond))))
 		if !killed {
 			t.Fatalf("kill %d: it ended: %s", n, out)
 		}
 	}
 	if out, killed := runChild(t, dir, false, time.Minute, drainEnv+"=1"); killed || out != "" {
-		t.Fatalf("it did not tell of what was left: killed %v: %s", killed, out)
+		t.Fatalf("the last run did not publish everything: killed %v: %s", killed, out)
 	}
 	checkKilled(t, dir, kills)
 }
 
-// runChild runs the program, and kills it after a time from its start, or from when it has made mutations.
+// runChild runs the program, and kills it some time after its start, or after it has made mutations.
 func runChild(t *testing.T, dir string, progress bool, after time.Duration, env ...string) (out string, killed bool) {
 	t.Helper()
 	self, err := os.Executable()
@@ -230,25 +240,26 @@ func runChild(t *testing.T, dir string, progress bool, after time.Duration, env 
 
 func checkKilled(t *testing.T, dir string, kills int) {
 	t.Helper()
-	told := storagetest.Journaled[published](t, filepath.Join(dir, "changes"), kills)
-	deeds := map[deedDone]bool{}
-	for _, d := range storagetest.Journaled[deedDone](t, filepath.Join(dir, "deeds"), kills) {
-		deeds[d] = true
+	changes := storagetest.Journaled[published](t, filepath.Join(dir, "changes"), kills)
+	mutations := map[loggedMutation]bool{}
+	for _, d := range storagetest.Journaled[loggedMutation](t, filepath.Join(dir, "mutations"), kills) {
+		mutations[d] = true
 	}
-	ids, toldOf := map[string]bool{}, map[deedDone]string{}
+	ids, idOf := map[string]bool{}, map[loggedMutation]string{}
 	newest := map[string]published{} // by item
 	unknown := map[string]int{}      // reports, by item
-	for _, l := range storagetest.Journaled[struct{ Intent struct{ Item string } }](t, filepath.Join(dir, "outbox", undecidedName), kills) {
+	for _, l := range storagetest.Journaled[struct{ Intent struct{ Item string } }](t,
+		filepath.Join(dir, "outbox", undecidedName), kills) {
 		unknown[l.Intent.Item]++
 	}
 	again, sweeps := 0, 0
-	for _, c := range told {
+	for _, c := range changes {
 		if ids[c.ID] {
 			again++
 			continue
 		}
 		ids[c.ID] = true
-		d := deedDone{"PUT", c.Item, c.Version, ""}
+		d := loggedMutation{"PUT", c.Item, c.Version, ""}
 		switch c.Op {
 		case "OP_DELETE":
 			d.Op = "DELETE"
@@ -259,13 +270,13 @@ func checkKilled(t *testing.T, dir string, kills int) {
 		if sweep {
 			sweeps++
 		}
-		if other := toldOf[d]; other != "" && !sweep {
+		if other := idOf[d]; other != "" && !sweep {
 			t.Errorf("%+v has ids %s and %s", d, other, c.ID)
 		}
-		toldOf[d] = c.ID
-		// A delete that was killed is known from the item being gone.
-		if !deeds[d] && (d.Op != "DELETE" || !deeds[deedDone{"PUT", d.Item, d.Version, ""}]) && !sweep {
-			t.Errorf("%+v was told and not done", c)
+		idOf[d] = c.ID
+		// A delete that was killed is known from the item's absence.
+		if !mutations[d] && (d.Op != "DELETE" || !mutations[loggedMutation{"PUT", d.Item, d.Version, ""}]) && !sweep {
+			t.Errorf("%+v was published and not done", c)
 		}
 		last := newest[c.Item]
 		if c.MS < last.MS && !sweep {
@@ -276,40 +287,42 @@ func checkKilled(t *testing.T, dir string, kills int) {
 		}
 	}
 	missing := 0
-	for d := range deeds {
+	for d := range mutations {
 		if d.Op == "SET" && !strings.HasPrefix(d.Media, "x/") { // as put
 			continue
 		}
-		if toldOf[d] == "" && unknown[d.Item] == 0 {
+		if idOf[d] == "" && unknown[d.Item] == 0 {
 			missing++
-			t.Errorf("%+v was done and not told", d)
+			t.Errorf("%+v was done and not published", d)
 		}
 	}
 	for item, n := range unknown {
 		if item != "shared" {
-			t.Errorf("%d unknown of %s, which one at a time writes to", n, item)
+			t.Errorf("%d unknown of %s, which has one writer at a time", n, item)
 		}
 	}
-	checkStore(t, dir, toldOf)
-	t.Logf("%d deeds, %d changes of %d ids (%d of sweeps), %d unknown", len(deeds), len(told), len(ids), sweeps, unknown["shared"])
-	if len(ids) < 50 || again > len(told)/2 || missing > 0 {
-		t.Errorf("got %d ids, %d told again, %d missing", len(ids), again, missing)
+	checkStore(t, dir, idOf)
+	t.Logf("%d mutations, %d changes of %d ids (%d of sweeps), %d unknown", len(mutations), len(changes), len(ids), sweeps,
+		unknown["shared"])
+	if len(ids) < 50 || again > len(changes)/2 || missing > 0 {
+		t.Errorf("got %d ids, %d published again, %d missing", len(ids), again, missing)
 	}
 }
 
-// checkStore looks for the Change of all that is there, and that what is told of as deleted is not.
-func checkStore(t *testing.T, dir string, told map[deedDone]string) {
+// checkStore checks that every present item has a Change, and that no present version was published as
+// deleted.
+func checkStore(t *testing.T, dir string, changes map[loggedMutation]string) {
 	t.Helper()
 	s, err := file.Open(file.Config{ID: "1", Root: filepath.Join(dir, "store"), ReadOnly: true})
 	must(t, err)
 	defer s.Close()
 	for o, err := range s.List(t.Context(), sp, "") {
 		must(t, err)
-		if told[deedDone{"PUT", o.Item, o.Version, ""}] == "" {
-			t.Errorf("%s is there in version %s, and was not told", o.Item, o.Version)
+		if changes[loggedMutation{"PUT", o.Item, o.Version, ""}] == "" {
+			t.Errorf("%s is present in version %s, and was not published", o.Item, o.Version)
 		}
-		if told[deedDone{"DELETE", o.Item, o.Version, ""}] != "" {
-			t.Errorf("%s is there in version %s, and was told as deleted", o.Item, o.Version)
+		if changes[loggedMutation{"DELETE", o.Item, o.Version, ""}] != "" {
+			t.Errorf("%s is present in version %s, and was published as deleted", o.Item, o.Version)
 		}
 	}
 }

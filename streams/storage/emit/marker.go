@@ -10,32 +10,34 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// known returns an error unless a reading of the store's marker that began no earlier than since was right.
-func (s *Store) known(ctx context.Context, since time.Time) error {
+// checkMarker returns an error unless the store's marker was read, and was right, in a reading that began
+// at since or later.
+func (s *Store) checkMarker(ctx context.Context, since time.Time) error {
 	if s.cfg.Unmarked {
 		return nil
 	}
 	if err := s.markers.Confirm(ctx, "", s.inner, since); err != nil {
-		return fmt.Errorf("read the marker of store %s/%s: %w", s.cfg.Account, s.cfg.Store, err)
+		return fmt.Errorf("check marker of store %s/%s: %w", s.cfg.Account, s.cfg.Store, err)
 	}
 	return nil
 }
 
-// certain returns an error if what was before is absent in a store that does not show its marker now: it would be taken
-// for a proof that nothing was changed.
-func (s *Store) certain(ctx context.Context, before *pb.Change) error {
+// checkAbsence returns an error if before is nil but the store does not show its marker now: the absence
+// would be taken as proof that nothing was changed.
+func (s *Store) checkAbsence(ctx context.Context, before *pb.Change) error {
 	if before != nil {
 		return nil
 	}
-	return storage.NotApplied(s.known(ctx, time.Now()))
+	return storage.NotApplied(s.checkMarker(ctx, time.Now()))
 }
 
-// believed returns err, unless it says that something is absent in a store that does not show its marker now.
-func (s *Store) believed(ctx context.Context, err error) error {
+// confirmAbsence returns err, or the marker's error if err reports an absence and the store does not show
+// its marker now.
+func (s *Store) confirmAbsence(ctx context.Context, err error) error {
 	if !errors.Is(err, storage.ErrNotFound) && !errors.Is(err, storage.ErrNoSpace) {
 		return err
 	}
-	unknown := s.known(ctx, time.Now())
+	unknown := s.checkMarker(ctx, time.Now())
 	switch {
 	case unknown == nil:
 		return err

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// A store whose marker cannot be read may be another one, or an empty mount point: nothing is written to it, and no intent
-// is noted. New asks for nothing.
+// A store without its marker may be another one, or an unmounted mount point: nothing is written to it, and
+// no intent is recorded. New makes no call.
 func TestNothingIsWrittenWithoutMarker(t *testing.T) {
 	for name, tt := range map[string]struct {
 		mark  string
@@ -24,9 +24,9 @@ func TestNothingIsWrittenWithoutMarker(t *testing.T) {
 		"marker of another":    {mark: "2", want: storage.ErrWrongMarker},
 		"marker is unreadable": {mark: "1", fault: []storagetest.Fault{{Method: "Marker"}}, want: storagetest.ErrFault},
 	} {
-		for method, m := range deeds() {
+		for method, m := range testMutations() {
 			t.Run(name+" "+method, func(t *testing.T) {
-				w, _ := newDeedWorld(t)
+				w, _ := newMutationWorld(t)
 				w.mem.Mark(tt.mark)
 				w.faulty.Script(tt.fault...)
 				if n := len(w.faulty.Calls()); n > 0 {
@@ -36,18 +36,18 @@ func TestNothingIsWrittenWithoutMarker(t *testing.T) {
 					t.Errorf("got %v, want %v, marked by NotApplied", err, tt.want)
 				}
 				if n := w.faulty.Count(method); n > 0 || w.outbox.last > 0 {
-					t.Errorf("the inner store was called %d times, and the outbox has noted %d intents", n, w.outbox.last)
+					t.Errorf("the inner store was called %d times, and the outbox has recorded %d intents", n, w.outbox.last)
 				}
 				w.mem.Mark("1")
 				must(t, m.call(w))
 				w.wantOps(0, m.op)
-				w.wantNoLanes()
+				w.wantNoQueues()
 			})
 		}
 	}
 }
 
-// The marker is read once for many mutations.
+// Many mutations share one reading of the marker.
 func TestMarkerIsReadOnce(t *testing.T) {
 	w := newWorld(t)
 	for range 10 {
@@ -59,11 +59,11 @@ func TestMarkerIsReadOnce(t *testing.T) {
 	}
 }
 
-// Once Config.Unmarked says that the store has no marker, none is asked for, not for what is absent either.
+// With Config.Unmarked the marker is never read, not even to confirm an absence.
 func TestUnmarked(t *testing.T) {
-	for method, m := range deeds() {
+	for method, m := range testMutations() {
 		t.Run(method, func(t *testing.T) {
-			w, _ := newDeedWorld(t)
+			w, _ := newMutationWorld(t)
 			w.mem.Mark("")
 			w.s.cfg.Unmarked = true
 			must(t, m.call(w))
@@ -82,8 +82,8 @@ func TestUnmarked(t *testing.T) {
 	}
 }
 
-// A store whose marker goes missing later lacks nothing for certain: what its mutations say of absence is an error, and
-// neither ErrNotFound nor ErrNoSpace.
+// If the marker disappears later, absences are not facts: a mutation returns the marker's error, neither
+// ErrNotFound nor ErrNoSpace.
 func TestMarkerGoesMissing(t *testing.T) {
 	const none = "none"
 	for name, call := range map[string]func(w *world) error{
@@ -118,17 +118,18 @@ func TestMarkerGoesMissing(t *testing.T) {
 		"DeleteSpace": func(w *world) error { return w.s.DeleteSpace(w.t.Context(), none) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, _ := newDeedWorld(t)
+			w, _ := newMutationWorld(t)
 			must(t, w.putItem("first", "x"))
 			w.topic.take()
 			w.mem.Mark("")
 			err := call(w)
-			if !errors.Is(err, storage.ErrNoMarker) || errors.Is(err, storage.ErrNotFound) || errors.Is(err, storage.ErrNoSpace) {
-				t.Errorf("got %v, want ErrNoMarker, and nothing that says that it is absent", err)
+			if !errors.Is(err, storage.ErrNoMarker) || errors.Is(err, storage.ErrNotFound) ||
+				errors.Is(err, storage.ErrNoSpace) {
+				t.Errorf("got %v, want ErrNoMarker, and no sentinel of an absence", err)
 			}
 			left := 0
 			if name == "Delete that may have found nothing" {
-				left = 1 // it is looked into when the marker is back
+				left = 1 // resolved when the marker is back
 			}
 			if marked := left == 0; storage.IsNotApplied(err) != marked {
 				t.Errorf("got %v, marked %v, want %v", err, !marked, marked)
@@ -144,8 +145,8 @@ func TestMarkerGoesMissing(t *testing.T) {
 // A mountPoint shows one store or another.
 type mountPoint struct{ storage.Store }
 
-// A mutation is looked into only in its own store. Neither what is seen there nor an absence is believed, unless the
-// marker was right before the look and after it: nothing is published, and the intent stays until the store is back.
+// A mutation is resolved only in its own store: unless the marker is right before and after the
+// observation, nothing is published, and the intent stays until the store is back.
 func TestMutationIsLookedIntoInItsOwnStore(t *testing.T) {
 	for name, tt := range map[string]struct {
 		shown string // before, at and after the look: 1 is the store, 2 is another one, 0 is an empty mount point
@@ -158,10 +159,10 @@ func TestMutationIsLookedIntoInItsOwnStore(t *testing.T) {
 		"empty from the look":    {"100", storage.ErrNoMarker},
 		"empty until the look":   {"001", storage.ErrNoMarker},
 	} {
-		for method, m := range deeds() {
+		for method, m := range testMutations() {
 			for _, done := range []bool{false, true} {
 				if method == "Put" && !done {
-					continue // no byte came, which proves it
+					continue // no byte was read, which proves it
 				}
 				t.Run(fmt.Sprintf("%s %s done %v", name, method, done), func(t *testing.T) {
 					testLookAt(t, method, m, done, tt.shown, tt.want)
@@ -171,8 +172,8 @@ func TestMutationIsLookedIntoInItsOwnStore(t *testing.T) {
 	}
 }
 
-func testLookAt(t *testing.T, method string, m testDeed, done bool, shown string, want error) {
-	w, _ := newDeedWorld(t)
+func testLookAt(t *testing.T, method string, m testMutation, done bool, shown string, want error) {
+	w, _ := newMutationWorld(t)
 	stores := map[byte]storage.Store{'1': w.mem, '2': otherStore(t), '0': emptyStore(t)}
 	at := &mountPoint{w.mem}
 	w.faulty = storagetest.NewFaulty(at)
@@ -216,10 +217,10 @@ func testLookAt(t *testing.T, method string, m testDeed, done bool, shown string
 	} else {
 		w.wantOps(0)
 	}
-	w.wantNoLanes()
+	w.wantNoQueues()
 }
 
-// otherStore is another store, with the spaces and items of newDeedWorld, in the place of store 1.
+// otherStore returns another store with the spaces and items of newMutationWorld, in place of store 1.
 func otherStore(t *testing.T) *mem.Store {
 	m, err := mem.New(mem.Config{ID: "1"})
 	must(t, err)

@@ -8,10 +8,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts what the Stores of one process emit. Nil counts nothing.
+// Metrics counts what the Stores of one process publish. A nil Metrics counts nothing.
 type Metrics struct {
 	publishes, resolved *prometheus.CounterVec
-	aside               *prometheus.CounterVec
+	rejections          *prometheus.CounterVec
 	fsync               *prometheus.HistogramVec
 	descs               descriptions
 
@@ -19,45 +19,47 @@ type Metrics struct {
 	stores []*Store
 }
 
-type descriptions struct{ depth, bytes, oldest, undecided, aside *prometheus.Desc }
+type descriptions struct{ depth, bytes, oldest, undecided, rejected *prometheus.Desc }
 
 var _ prometheus.Collector = (*Metrics)(nil)
 
-// NewMetrics returns Metrics that are registered with reg. It panics where reg has them
-// already: there is one in a process.
+// NewMetrics returns Metrics registered with reg. It panics if reg already has them.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	labels := []string{"account", "store"}
 	counter := func(name, help string, more ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "millrace", Subsystem: "emit", Name: name, Help: help},
-			append(labels[:2:2], more...))
+		o := prometheus.CounterOpts{Namespace: "millrace", Subsystem: "emit", Name: name, Help: help}
+		return prometheus.NewCounterVec(o, append(labels[:2:2], more...))
 	}
 	desc := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(prometheus.BuildFQName("millrace", "emit", name), help, labels, nil)
 	}
 	m := &Metrics{
-		publishes: counter("publishes_total", "Attempts to publish a Change.", "result"),
-		resolved:  counter("resolved_total", "Mutations that were looked into since nobody knew what came of them.", "outcome"),
-		aside:     counter("aside_total", "Changes that were refused for good."),
+		publishes:  counter("publishes_total", "Attempts to publish a Change.", "result"),
+		resolved:   counter("resolved_total", "Mutations of unknown outcome that were resolved.", "outcome"),
+		rejections: counter("aside_total", "Changes that the publisher rejected permanently."),
 		fsync: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: "millrace", Subsystem: "emit", Name: "fsync_seconds", Help: "How long the outbox took to have its notes on disk.",
+			Namespace: "millrace", Subsystem: "emit", Name: "fsync_seconds",
+			Help:    "Duration of the outbox's fsyncs.",
 			Buckets: []float64{.0001, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5},
 		}, labels),
 		descs: descriptions{
-			depth:     desc("outbox_depth", "Mutations in the outbox, those under way included."),
-			bytes:     desc("outbox_bytes", "Bytes of mutations in the outbox."),
-			oldest:    desc("outbox_oldest_seconds", "Age of the oldest mutation that waits to be told of or looked into; 0 where none does."),
-			undecided: desc("outbox_undecided", "Reports of intents of which nobody can say whether they were carried out."),
-			aside:     desc("outbox_aside", "Reports of Changes that were refused for good."),
+			depth: desc("outbox_depth", "Mutations in the outbox, including those in progress."),
+			bytes: desc("outbox_bytes", "Bytes of mutations in the outbox."),
+			oldest: desc("outbox_oldest_seconds",
+				"Age of the oldest pending mutation without a call in progress; 0 if there is none."),
+			undecided: desc("outbox_undecided", "Reports of mutations of undecided outcome."),
+			rejected:  desc("outbox_aside", "Reports of Changes that the publisher rejected permanently."),
 		},
 	}
-	reg.MustRegister(m.publishes, m.resolved, m.aside, m.fsync, m)
+	reg.MustRegister(m.publishes, m.resolved, m.rejections, m.fsync, m)
 	return m
 }
 
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.descs.depth, m.descs.bytes, m.descs.oldest, m.descs.undecided, m.descs.aside} {
-		ch <- d
+	d := m.descs
+	for _, desc := range []*prometheus.Desc{d.depth, d.bytes, d.oldest, d.undecided, d.rejected} {
+		ch <- desc
 	}
 }
 
@@ -74,11 +76,11 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		gauge(m.descs.bytes, float64(st.Bytes))
 		gauge(m.descs.oldest, s.oldestAge().Seconds())
 		gauge(m.descs.undecided, float64(st.Undecided))
-		gauge(m.descs.aside, float64(st.Aside))
+		gauge(m.descs.rejected, float64(st.Rejected))
 	}
 }
 
-// oldestAge is how long the oldest waits of those that have no caller at work on them.
+// oldestAge returns the age of the oldest mutation without an active call.
 func (s *Store) oldestAge() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,12 +90,12 @@ func (s *Store) oldestAge() time.Duration {
 			oldest = t
 		}
 	}
-	for _, l := range s.lanes {
-		if len(l.queue) > 0 {
-			first(l.queue[0].began)
+	for _, q := range s.queues {
+		if len(q.changes) > 0 {
+			first(q.changes[0].began)
 		}
-		if len(l.orphans) > 0 {
-			first(l.orphans[0].began)
+		if len(q.orphans) > 0 {
+			first(q.orphans[0].began)
 		}
 	}
 	if oldest.IsZero() {
@@ -102,13 +104,13 @@ func (s *Store) oldestAge() time.Duration {
 	return max(0, s.cfg.Now().Sub(oldest))
 }
 
-// counters are those of one Store. Its methods may be called on nil.
+// counters are the metrics of one Store. Its methods accept a nil receiver.
 type counters struct {
-	ok, bad, aside prometheus.Counter
-	verdicts       [verdicts]prometheus.Counter
+	publishOK, publishFailed, rejections prometheus.Counter
+	verdicts                             [verdicts]prometheus.Counter
 }
 
-// add counts for a Store from now on; what it counts is there at 0.
+// add registers a Store and initialises its counters to 0.
 func (m *Metrics) add(s *Store) *counters {
 	if m == nil {
 		return nil
@@ -119,8 +121,9 @@ func (m *Metrics) add(s *Store) *counters {
 	m.stores = slices.DeleteFunc(m.stores, func(x *Store) bool { return x.cfg.Account == account && x.cfg.Store == store })
 	m.stores = append(m.stores, s)
 	c := &counters{
-		ok: m.publishes.WithLabelValues(account, store, "ok"), bad: m.publishes.WithLabelValues(account, store, "failed"),
-		aside: m.aside.WithLabelValues(account, store),
+		publishOK:     m.publishes.WithLabelValues(account, store, "ok"),
+		publishFailed: m.publishes.WithLabelValues(account, store, "failed"),
+		rejections:    m.rejections.WithLabelValues(account, store),
 	}
 	for v := range verdicts {
 		c.verdicts[v] = m.resolved.WithLabelValues(account, store, v.String())
@@ -132,25 +135,25 @@ func (m *Metrics) add(s *Store) *counters {
 	return c
 }
 
-func (c *counters) published() {
+func (c *counters) countPublished() {
 	if c != nil {
-		c.ok.Inc()
+		c.publishOK.Inc()
 	}
 }
 
-func (c *counters) failed() {
+func (c *counters) countFailed() {
 	if c != nil {
-		c.bad.Inc()
+		c.publishFailed.Inc()
 	}
 }
 
-func (c *counters) putAside() {
+func (c *counters) countRejected() {
 	if c != nil {
-		c.aside.Inc()
+		c.rejections.Inc()
 	}
 }
 
-func (c *counters) resolved(v verdict) {
+func (c *counters) countResolved(v verdict) {
 	if c != nil {
 		c.verdicts[v].Inc()
 	}

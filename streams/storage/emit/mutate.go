@@ -19,26 +19,29 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// Put implements storage.Store. It emits ADD, or UPDATE where something was there.
-func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+// Put implements storage.Store. It emits ADD, or UPDATE if the item was present.
+func (s *Store) Put(
+	ctx context.Context, space, item string, r io.Reader, o storage.PutOptions,
+) (storage.Object, error) {
 	var obj storage.Object
-	err := s.onItem(ctx, space, item, o.Condition, func(m *mutation, before *pb.Change) error {
+	err := s.mutateItem(ctx, space, item, o.Condition, func(m *mutation, before *pb.Change) error {
 		op := pb.Op_OP_ADD
 		if before != nil {
 			op = pb.Op_OP_UPDATE
 		}
 		in := Intent{Draft: s.draft(ctx, op, space, item), Before: before}
 		in.Draft.MediaType, in.Draft.Properties = o.Properties.MediaType, maps.Clone(o.Properties.User)
-		o.Compute = s.with(o.Compute)
-		o.Verify = s.watched(m, o.Verify)
+		o.Compute = s.withDigests(o.Compute)
+		o.Verify = s.verifyAndRecord(m, o.Verify)
 		return s.mutate(ctx, m, in, func() (*pb.Change, error) {
 			var err error
 			if obj, err = s.inner.Put(ctx, space, item, r, o); err != nil {
 				return nil, err
 			}
-			c := stored(in.Draft, obj)
-			if m.came != nil {
-				c.Digests = maps.Clone(m.came.Digests) // and not what was told beside them
+			c := putChange(in.Draft, obj)
+			if m.streamed != nil {
+				// Only the digests computed from the stream, not those that the caller declared.
+				c.Digests = maps.Clone(m.streamed.Digests)
 			}
 			return c, nil
 		})
@@ -46,35 +49,38 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 	return obj, err
 }
 
-// watched has it noted what was streamed, before it becomes visible.
-func (s *Store) watched(m *mutation, verify func(digest.Set, int64) error) func(digest.Set, int64) error {
+// verifyAndRecord returns a PutOptions.Verify that calls verify and then records the digests and size of
+// the stream before the bytes become visible.
+func (s *Store) verifyAndRecord(m *mutation, verify func(digest.Set, int64) error) func(digest.Set, int64) error {
 	return func(d digest.Set, size int64) error {
 		if verify != nil {
 			if err := verify(d, size); err != nil {
 				return err
 			}
 		}
-		came := Content{maps.Clone(d), size}
-		if err := s.cfg.Outbox.Content(m.ticket, came); err != nil {
-			return fmt.Errorf("note what came: %w", err)
+		streamed := Content{maps.Clone(d), size}
+		if err := s.cfg.Outbox.Content(m.ticket, streamed); err != nil {
+			return fmt.Errorf("record streamed content: %w", err)
 		}
-		m.came = &came
+		m.streamed = &streamed
 		return nil
 	}
 }
 
-// stored returns the Change that tells of o.
-func stored(draft *pb.Change, o storage.Object) *pb.Change {
-	c := by(draft, record.Content(schemas.CopyOf(draft), o))
+// putChange returns the Change of a mutation after which the item is o.
+func putChange(draft *pb.Change, o storage.Object) *pb.Change {
+	c := attributed(draft, record.Content(schemas.CopyOf(draft), o))
 	c.Op = draft.GetOp()
 	return c
 }
 
 // SetProperties implements storage.Store. It emits SET_PROPERTIES.
-func (s *Store) SetProperties(ctx context.Context, space, item string, p storage.Properties, c storage.Condition) (storage.Object, error) {
+func (s *Store) SetProperties(
+	ctx context.Context, space, item string, p storage.Properties, c storage.Condition,
+) (storage.Object, error) {
 	var obj storage.Object
-	err := s.onItem(ctx, space, item, storage.Condition{}, func(m *mutation, before *pb.Change) error {
-		if err := s.certain(ctx, before); err != nil {
+	err := s.mutateItem(ctx, space, item, storage.Condition{}, func(m *mutation, before *pb.Change) error {
+		if err := s.checkAbsence(ctx, before); err != nil {
 			return err
 		}
 		in := Intent{Draft: s.draft(ctx, pb.Op_OP_SET_PROPERTIES, space, item), Before: before}
@@ -84,7 +90,7 @@ func (s *Store) SetProperties(ctx context.Context, space, item string, p storage
 			if obj, err = s.inner.SetProperties(ctx, space, item, p, c); err != nil {
 				return nil, err
 			}
-			return s.undated(stored(in.Draft, obj)), nil
+			return s.stampNow(putChange(in.Draft, obj)), nil
 		})
 	})
 	return obj, err
@@ -93,8 +99,8 @@ func (s *Store) SetProperties(ctx context.Context, space, item string, p storage
 // Delete implements storage.Store. It emits DELETE.
 func (s *Store) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
 	var d storage.Deleted
-	err := s.onItem(ctx, space, item, storage.Condition{}, func(m *mutation, before *pb.Change) error {
-		if err := s.certain(ctx, before); err != nil {
+	err := s.mutateItem(ctx, space, item, storage.Condition{}, func(m *mutation, before *pb.Change) error {
+		if err := s.checkAbsence(ctx, before); err != nil {
 			return err
 		}
 		in := Intent{Draft: s.draft(ctx, pb.Op_OP_DELETE, space, item), Before: before}
@@ -103,34 +109,35 @@ func (s *Store) Delete(ctx context.Context, space, item string, o storage.Delete
 			if d, err = s.inner.Delete(ctx, space, item, o); err != nil {
 				return nil, err
 			}
-			return by(in.Draft, record.Delete(schemas.CopyOf(in.Draft), d)), nil
+			return attributed(in.Draft, record.Delete(schemas.CopyOf(in.Draft), d)), nil
 		})
 	})
 	return d, err
 }
 
-// by gives c what a draft says of who and which way.
-func by(draft, c *pb.Change) *pb.Change {
+// attributed copies user, agent, origin and sequence from draft to c.
+func attributed(draft, c *pb.Change) *pb.Change {
 	c.User, c.Agent, c.Origin, c.Sequence = draft.GetUser(), draft.GetAgent(), draft.GetOrigin(), draft.GetSequence()
 	return c
 }
 
-// onItem calls f with a mutation that is known, and with what is there.
-func (s *Store) onItem(
+// mutateItem checks names and marker, enters the item's queue and calls f with the item as it is before the
+// mutation (nil: absent).
+func (s *Store) mutateItem(
 	ctx context.Context, space, item string, c storage.Condition, f func(m *mutation, before *pb.Change) error,
 ) (err error) {
 	if err := errors.Join(storage.CheckSpace(space), storage.CheckItem(item)); err != nil {
 		return storage.NotApplied(retry.Permanent(err))
 	}
-	if err := s.known(ctx, time.Time{}); err != nil {
+	if err := s.checkMarker(ctx, time.Time{}); err != nil {
 		return storage.NotApplied(err)
 	}
-	defer func() { err = s.believed(ctx, err) }()
+	defer func() { err = s.confirmAbsence(ctx, err) }()
 	m, err := s.begin(ctx, s.key(space, item))
 	if err != nil {
 		return storage.NotApplied(err)
 	}
-	defer s.leaveOff(m)
+	defer s.abandon(m)
 	before, err := s.before(ctx, space, item, c)
 	if err != nil {
 		return storage.NotApplied(err)
@@ -138,8 +145,8 @@ func (s *Store) onItem(
 	return f(m, before)
 }
 
-// before returns what is there, as far as it matters; nil where the item is absent. A
-// condition that says it saves the question.
+// before returns the item's current state for Intent.Before; nil if it is absent. A condition that states
+// it saves the Stat.
 func (s *Store) before(ctx context.Context, space, item string, c storage.Condition) (*pb.Change, error) {
 	at := schemas.Copy{Account: s.cfg.Account, Store: s.cfg.Store, Space: space, Item: item}
 	switch {
@@ -161,59 +168,62 @@ func (s *Store) before(ctx context.Context, space, item string, c storage.Condit
 
 // CreateSpace implements storage.Store. It emits CREATE_SPACE.
 func (s *Store) CreateSpace(ctx context.Context, space storage.Space) error {
-	return s.onSpace(ctx, pb.Op_OP_CREATE_SPACE, space, func() error { return s.inner.CreateSpace(ctx, space) })
+	return s.mutateSpace(ctx, pb.Op_OP_CREATE_SPACE, space, func() error { return s.inner.CreateSpace(ctx, space) })
 }
 
-// SetSpace implements storage.Store. It emits SET_ACL where only the ACL changes, else
-// SET_SPACE_PROPERTIES; both carry all of both.
+// SetSpace implements storage.Store. It emits SET_ACL if only the ACL changes, else SET_SPACE_PROPERTIES;
+// both carry all properties and the whole ACL.
 func (s *Store) SetSpace(ctx context.Context, space storage.Space) error {
-	return s.onSpace(ctx, pb.Op_OP_SET_SPACE_PROPERTIES, space, func() error { return s.inner.SetSpace(ctx, space) })
+	return s.mutateSpace(ctx, pb.Op_OP_SET_SPACE_PROPERTIES, space, func() error { return s.inner.SetSpace(ctx, space) })
 }
 
 // DeleteSpace implements storage.Store. It emits DELETE_SPACE.
 func (s *Store) DeleteSpace(ctx context.Context, space string) error {
-	return s.onSpace(ctx, pb.Op_OP_DELETE_SPACE, storage.Space{Name: space}, func() error { return s.inner.DeleteSpace(ctx, space) })
+	return s.mutateSpace(ctx, pb.Op_OP_DELETE_SPACE, storage.Space{Name: space}, func() error {
+		return s.inner.DeleteSpace(ctx, space)
+	})
 }
 
-func (s *Store) onSpace(ctx context.Context, op pb.Op, space storage.Space, call func() error) (err error) {
+func (s *Store) mutateSpace(ctx context.Context, op pb.Op, space storage.Space, call func() error) (err error) {
 	if err := storage.CheckSpace(space.Name); err != nil {
 		return storage.NotApplied(retry.Permanent(err))
 	}
-	if err := s.known(ctx, time.Time{}); err != nil {
+	if err := s.checkMarker(ctx, time.Time{}); err != nil {
 		return storage.NotApplied(err)
 	}
-	defer func() { err = s.believed(ctx, err) }()
+	defer func() { err = s.confirmAbsence(ctx, err) }()
 	m, err := s.begin(ctx, s.key(space.Name, ""))
 	if err != nil {
 		return storage.NotApplied(err)
 	}
-	defer s.leaveOff(m)
-	was, err := s.inner.StatSpace(ctx, space.Name)
+	defer s.abandon(m)
+	current, err := s.inner.StatSpace(ctx, space.Name)
 	absent := errors.Is(err, storage.ErrNoSpace)
 	if absent && op != pb.Op_OP_SET_SPACE_PROPERTIES {
-		err = s.known(ctx, time.Now())
+		err = s.checkMarker(ctx, time.Now())
 		absent = err == nil
 	}
 	if err != nil && (!absent || op == pb.Op_OP_SET_SPACE_PROPERTIES) {
 		return storage.NotApplied(err)
 	}
-	if op == pb.Op_OP_SET_SPACE_PROPERTIES && maps.Equal(was.Properties, space.Properties) && !maps.Equal(was.ACL, space.ACL) {
+	if op == pb.Op_OP_SET_SPACE_PROPERTIES &&
+		maps.Equal(current.Properties, space.Properties) && !maps.Equal(current.ACL, space.ACL) {
 		op = pb.Op_OP_SET_ACL
 	}
 	in := Intent{Draft: s.draft(ctx, op, space.Name, "")}
 	in.Draft.Properties, in.Draft.Acl = maps.Clone(space.Properties), maps.Clone(space.ACL)
 	if !absent {
-		in.Before = spaceChange(in.Draft, was)
+		in.Before = spaceChange(in.Draft, current)
 	}
 	return s.mutate(ctx, m, in, func() (*pb.Change, error) {
 		if err := call(); err != nil {
 			return nil, err
 		}
-		return s.undated(proto.CloneOf(in.Draft)), nil
+		return s.stampNow(proto.CloneOf(in.Draft)), nil
 	})
 }
 
-// spaceChange returns what a space is, as a Change without an op.
+// spaceChange returns the state of a space as a Change without an op.
 func spaceChange(draft *pb.Change, o storage.Space) *pb.Change {
 	return &pb.Change{
 		Account: draft.GetAccount(), Store: draft.GetStore(), Space: draft.GetSpace(),
@@ -221,13 +231,13 @@ func spaceChange(draft *pb.Change, o storage.Space) *pb.Change {
 	}
 }
 
-// undated gives a Change that the store does not date the emitter's time. Two changes of one item or space never have
-// the same, and none is dated ahead of the clock, by which the store may date the next one: a Change waits until the
-// millisecond of the one before it is over.
-func (s *Store) undated(c *pb.Change) *pb.Change { return s.datedFrom(time.Time{}, c) }
+// stampNow sets the time of a Change that the store does not date. Two changes of one item or space never
+// have the same time, and none has a time ahead of the clock, which the store may use for the next one: if
+// the millisecond is taken, stampNow waits for the next.
+func (s *Store) stampNow(c *pb.Change) *pb.Change { return s.stampFrom(time.Time{}, c) }
 
-// datedFrom is undated for a Change of what was so at a time; zero is now.
-func (s *Store) datedFrom(from time.Time, c *pb.Change) *pb.Change {
+// stampFrom is stampNow for a state that was observed at from; zero means now.
+func (s *Store) stampFrom(from time.Time, c *pb.Change) *pb.Change {
 	key := s.key(c.GetSpace(), c.GetItem())
 	for before := (time.Time{}); ; {
 		now := s.cfg.Now()
@@ -235,7 +245,8 @@ func (s *Store) datedFrom(from time.Time, c *pb.Change) *pb.Change {
 		if from.IsZero() {
 			least = now
 		}
-		at, ok := s.date(key, least.UnixMilli(), now.UnixMilli(), now.Equal(before)) // a clock that stands still is not waited for
+		// Do not wait for a clock that does not advance.
+		at, ok := s.nextTime(key, least.UnixMilli(), now.UnixMilli(), now.Equal(before))
 		if ok {
 			c.Time = record.Time(time.UnixMilli(at))
 			return c
@@ -245,81 +256,84 @@ func (s *Store) datedFrom(from time.Time, c *pb.Change) *pb.Change {
 	}
 }
 
-// longestAhead is how many milliseconds a clock may be behind the last Change to be waited for: one that was set back
-// further is not.
-const longestAhead = 1000
+// maxAhead is the largest lead, in ms, of an item's last Change over the clock for which the next Change
+// waits. A clock that was set back by more is not waited for.
+const maxAhead = 1000
 
-// date returns the time in ms of the next Change of a key, least or later, and whether it is taken: unless always, it is
-// not while the last Change of the key has it be ahead of the clock.
-func (s *Store) date(key string, least, now int64, always bool) (at int64, ok bool) {
+// nextTime returns the time in ms of the next Change of a key, at least least, and reports whether it was
+// reserved. It is not reserved if it is up to maxAhead ahead of the clock because of the key's last Change,
+// unless always is set.
+func (s *Store) nextTime(key string, least, now int64, always bool) (at int64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.times) > 1<<12 {
-		maps.DeleteFunc(s.times, func(_ string, t int64) bool { return t < now })
+	if len(s.lastTimes) > 1<<12 {
+		maps.DeleteFunc(s.lastTimes, func(_ string, t int64) bool { return t < now })
 	}
-	at = max(least, s.times[key]+1)
-	if ahead := at - now; at > least && ahead > 0 && ahead <= longestAhead && !always {
+	at = max(least, s.lastTimes[key]+1)
+	if ahead := at - now; at > least && ahead > 0 && ahead <= maxAhead && !always {
 		return at, false
 	}
-	s.times[key] = at
+	s.lastTimes[key] = at
 	return at, true
 }
 
-// lookTime bounds how long a failed call is looked into, and an outcome is noted, when
-// the caller has gone.
-const lookTime = 10 * time.Second
+// resolveTimeout bounds recording and looking up an outcome after the call returned, even if the caller's
+// context has ended.
+const resolveTimeout = 10 * time.Second
 
-// mutate makes one mutation and tells of it: size, intent, call, outcome, publish, done.
+// mutate makes one mutation and publishes its Change: check size, record intent, call, record outcome,
+// publish, delete the record.
 func (s *Store) mutate(ctx context.Context, m *mutation, in Intent, call func() (*pb.Change, error)) error {
 	if err := s.fits(in.Draft); err != nil {
-		return storage.NotApplied(fmt.Errorf("refuse a change that cannot be told: %w", err))
+		return storage.NotApplied(fmt.Errorf("encode change: %w", err))
 	}
 	if err := s.intend(ctx, m, in); err != nil {
-		return storage.NotApplied(fmt.Errorf("note the intent: %w", err))
+		return storage.NotApplied(fmt.Errorf("record intent: %w", err))
 	}
 	change, err := call()
-	err = ofCall(ctx, err)
-	if op := in.Draft.GetOp(); m.came == nil && (op == pb.Op_OP_ADD || op == pb.Op_OP_UPDATE) {
-		err = storage.NotApplied(err) // the bytes were never judged to be good
+	err = dropForeignMark(ctx, err)
+	if op := in.Draft.GetOp(); m.streamed == nil && (op == pb.Op_OP_ADD || op == pb.Op_OP_UPDATE) {
+		err = storage.NotApplied(err) // Verify was not called: no bytes became visible
 	}
-	// From here on what was done must be noted, also when the caller has gone.
-	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime)
+	// From here on the outcome must be recorded, even if the caller's context has ended.
+	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), resolveTimeout)
 	defer cancel()
 	switch {
 	case err == nil:
-		return s.done(ctx, late, m, record.Seal(change))
-	case storage.IsNotApplied(err): // anything else in its chain may have been found after a step that others see
-		if _, noted := s.cfg.Outbox.Outcome(m.ticket, nil); noted != nil {
-			s.unnoted(m.ticket)
+		return s.complete(ctx, late, m, record.Seal(change))
+	case storage.IsNotApplied(err): // any other sentinel in the chain may follow a visible step
+		if _, err := s.cfg.Outbox.Outcome(m.ticket, nil); err != nil {
+			s.deferDone(m.ticket)
 		}
 		s.end(m)
 		return err
 	}
-	// Whatever comes of it: the store said that it failed.
+	// The caller gets the store's error even if the look-up finds that the mutation was applied.
 	s.orphan(m)
-	lerr := s.resolveAll(late, m.lane)
-	if m.entry != nil && lerr == nil {
-		lerr = s.tell(late, m)
+	lerr := s.resolveAll(late, m.queue)
+	if m.queued != nil && lerr == nil {
+		lerr = s.publishNow(late, m)
 	}
 	if lerr != nil {
-		err = fmt.Errorf("%w; and look what was done: %v", err, lerr) //nolint:errorlint // its marks and class are not of this call
+		//nolint:errorlint // the marks and class of lerr say nothing about this call
+		err = fmt.Errorf("%w; and resolve outcome: %v", err, lerr)
 	}
 	return err
 }
 
-// ofCall returns the error of a call without the mark of the error that ended ctx, as that of another call of its
-// group: it proves nothing of this one.
-func ofCall(ctx context.Context, err error) error {
+// dropForeignMark returns the error of a call without a NotApplied mark that may come from the cause of
+// ctx: the cause can be the error of another call of the same errgroup, and proves nothing about this one.
+func dropForeignMark(ctx context.Context, err error) error {
 	if ctx.Err() == nil || !storage.IsNotApplied(context.Cause(ctx)) || !storage.IsNotApplied(err) {
 		return err
 	}
-	return fmt.Errorf("%w: %v", ctx.Err(), err) //nolint:errorlint // its marks and class may be of the other call
+	return fmt.Errorf("%w: %v", ctx.Err(), err) //nolint:errorlint // marks and class may be those of the other call
 }
 
-// intend notes the intent of a mutation.
+// intend records the intent of a mutation.
 func (s *Store) intend(ctx context.Context, m *mutation, in Intent) error {
 	s.mu.Lock()
-	in.Crowded, in.Began = m.crowded, s.cfg.Now()
+	in.Concurrent, in.Began = m.concurrent, s.cfg.Now()
 	s.mu.Unlock()
 	ticket, err := s.cfg.Outbox.Intend(ctx, in)
 	s.mu.Lock()
@@ -328,36 +342,36 @@ func (s *Store) intend(ctx context.Context, m *mutation, in Intent) error {
 		return err
 	}
 	m.ticket, m.began = ticket, in.Began
-	s.arrange(m.lane) // what was ready may have to wait for it now
+	s.reschedule(m.queue) // a Change that was ready may have to wait for this mutation
 	return nil
 }
 
-// done notes the Change of a mutation that was made, and tells of it. Late outlives ctx.
-func (s *Store) done(ctx, late context.Context, m *mutation, c *pb.Change) error {
-	settled, noted := s.cfg.Outbox.Outcome(m.ticket, c)
-	again := !rebuildable(c) // after a crash it would be told as another Change
-	if noted == nil && again {
-		noted = s.cfg.Outbox.Safe(late)
+// complete records the Change of a mutation that was made, and publishes it. late outlives ctx.
+func (s *Store) complete(ctx, late context.Context, m *mutation, c *pb.Change) error {
+	outcome, recordErr := s.cfg.Outbox.Outcome(m.ticket, c)
+	mustRecord := !rebuildable(c) // rebuilt after a crash, it would have another id
+	if recordErr == nil && mustRecord {
+		recordErr = s.cfg.Outbox.Safe(late)
 	}
-	s.settle(m, settled, c, noted != nil && again)
-	if noted == nil && s.cfg.Outbox.Durable() {
-		told, err := s.tellSoon(ctx, m)
-		if told {
+	s.enqueue(m, outcome, c, recordErr != nil && mustRecord)
+	if recordErr == nil && s.cfg.Outbox.Durable() {
+		finished, err := s.awaitPublish(ctx, m)
+		if finished {
 			return err
 		}
-		noted = s.cfg.Outbox.Safe(late)
-		if noted == nil {
-			return nil // Run tells of it
+		recordErr = s.cfg.Outbox.Safe(late)
+		if recordErr == nil {
+			return nil // Run publishes it
 		}
 	}
-	// Where it is told now, it need not be noted.
-	if err := s.tell(ctx, m); err != nil {
-		return &NotPublishedError{c, errors.Join(err, noted)}
+	// A failure to record does not matter if the Change is published now.
+	if err := s.publishNow(ctx, m); err != nil {
+		return &NotPublishedError{c, errors.Join(err, recordErr)}
 	}
 	return nil
 }
 
-// rebuildable reports whether a Change with the same id can be made of what the store shows.
+// rebuildable reports whether a Change with the same id can be built from what the store shows.
 func rebuildable(c *pb.Change) bool {
 	switch c.GetOp() {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_COPY:
@@ -366,11 +380,12 @@ func rebuildable(c *pb.Change) bool {
 	return false
 }
 
-// fits says whether the Change that comes of a draft can be a message, with room for
-// what the store will say.
+// fits returns an error if the Change of a draft could exceed the size of a message, once the store's
+// fields are filled in.
 func (s *Store) fits(draft *pb.Change) error {
 	c := draft.CloneVT()
-	c.Id, c.Version, c.Etag, c.Digests = s.longest.GetId(), s.longest.GetVersion(), s.longest.GetEtag(), s.longest.GetDigests()
+	largest := s.largestFields
+	c.Id, c.Version, c.Etag, c.Digests = largest.GetId(), largest.GetVersion(), largest.GetEtag(), largest.GetDigests()
 	c.Size, c.Provenance, c.Time = 1<<50, pb.Provenance_PROVENANCE_VERIFIED, record.Time(s.cfg.Now())
 	if _, err := schemas.Encode(schemas.Message{Topic: schemas.Changes, Body: c}); err != nil {
 		return retry.Permanent(err)
@@ -378,12 +393,13 @@ func (s *Store) fits(draft *pb.Change) error {
 	return nil
 }
 
-// longestSaid returns what stores may say of an item, as long as it gets.
-func (s *Store) longestSaid() *pb.Change {
+// largestReported returns a Change with the fields that a store fills in, each at its maximum size.
+func (s *Store) largestReported() *pb.Change {
 	c := &pb.Change{
-		Id: strings.Repeat("0", 32), Version: strings.Repeat("v", 1024), Etag: strings.Repeat("e", 1024), Digests: map[string]string{},
+		Id: strings.Repeat("0", 32), Version: strings.Repeat("v", 1024), Etag: strings.Repeat("e", 1024),
+		Digests: map[string]string{},
 	}
-	for _, alg := range s.with([]string{digest.SHA1}) {
+	for _, alg := range s.withDigests([]string{digest.SHA1}) {
 		c.Digests[alg] = strings.Repeat("0", digest.HexLen(alg))
 	}
 	return c

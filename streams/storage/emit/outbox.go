@@ -15,123 +15,124 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A Ticket is a point in the order of what an Outbox was told. It names the mutation whose
-// intent was noted there.
+// A Ticket is a position in the sequence of records of an Outbox. The ticket of an intent identifies its
+// mutation.
 type Ticket uint64
 
-// An Intent is what is known of a mutation before it is made.
+// An Intent describes a mutation before it is made.
 type Intent struct {
-	// Draft is the Change as far as it can be told before: what, where, who, which way.
+	// Draft is the Change without the fields that only the mutation yields (version, size, digests, time).
 	Draft *pb.Change
-	// Before is the item or space as it was, with version, size, digests and properties as far
-	// as they are known; nil where it was absent.
+	// Before is the item or space before the mutation, with version, size, digests and properties as far as
+	// they are known; nil if it was absent.
 	Before *pb.Change
-	// Began is when, by the emitter's clock.
+	// Began is the start of the mutation, by the emitter's clock.
 	Began time.Time
-	// Crowded: other mutations of the same item were under way meanwhile, so Before may not be
-	// what this one found.
-	Crowded bool
+	// Concurrent: other mutations of the same item ran at the same time, so this one may have found another
+	// state than Before.
+	Concurrent bool
 }
 
-// A Content is what was streamed.
+// Content describes the bytes that a Put streamed.
 type Content struct {
 	Digests digest.Set `json:"digests"`
 	Size    int64      `json:"size"` // bytes
 }
 
-// A Pending is what an Outbox knows of a mutation that is not told of.
+// A Pending is an unacknowledged mutation, as recorded in an Outbox.
 type Pending struct {
-	Intent Intent   // zero once there is a Change
-	Came   *Content // what was streamed, where that was noted
-	Change *pb.Change
-	// Settled is when Change was noted; 0: it was not.
-	Settled Ticket
+	Intent   Intent   // zero once there is a Change
+	Streamed *Content // nil if it was not recorded
+	Change   *pb.Change
+	// Outcome is the ticket at which Change was recorded; 0: it was not.
+	Outcome Ticket
 }
 
-// A Held is one mutation in an Outbox, in short.
-type Held struct {
-	Ticket  Ticket
-	Key     string    // of the item
-	Began   time.Time // as in its Intent
-	Crowded bool
-	// Settled is when its outcome was noted, and Time that of its Change; zero where nobody
-	// knows yet what came of it.
-	Settled Ticket
+// A Summary describes one mutation that an Outbox holds.
+type Summary struct {
+	Ticket     Ticket
+	Key        string    // of the item
+	Began      time.Time // Intent.Began
+	Concurrent bool
+	// Outcome is the ticket at which the outcome was recorded, and Time that of its Change; zero if the
+	// outcome is unknown.
+	Outcome Ticket
 	Time    time.Time
 }
 
-// A Report is what a person has to know of.
+// A Report is a mutation that a person has to look at.
 type Report struct {
-	// Aside: Pending.Change was refused for good, which Err says. Otherwise nobody can say
-	// whether what was intended was done, and Pending.Change is what is seen; nil where that
-	// tells nothing.
-	Aside bool
+	// Rejected: the publisher rejected Pending.Change permanently, with Err. Otherwise the outcome of the
+	// intent is undecided, and Pending.Change is the observed state; nil if the item was absent before and is
+	// absent now.
+	Rejected bool
 	Ticket
 	Pending
 	Err error
 }
 
-// Stats are the measures of an Outbox.
+// Stats are the gauges of an Outbox.
 type Stats struct {
-	Held      int   // mutations
-	Bytes     int64 // of them
-	Aside     int   // reports that are kept, by kind
-	Undecided int
-	Err       error // why nothing is noted any more
+	Held      int   // mutations held
+	Bytes     int64 // their bytes
+	Rejected  int   // reports of rejected Changes
+	Undecided int   // reports of undecided intents
+	Err       error // why the outbox records nothing any more; nil: it works
 }
 
-// An Outbox holds mutations from before they are made until their changes have been
-// acknowledged. It is safe for concurrent use, and serves one Store.
+// An Outbox holds mutations from before they are made until their Changes are acknowledged. It is safe for
+// concurrent use, and serves one Store.
 type Outbox interface {
 	Journal
 	Reports
-	// Durable reports whether what is in it outlives the process.
+	// Durable reports whether its content outlives the process.
 	Durable() bool
-	// Held returns all that is held, oldest first.
-	Held() iter.Seq[Held]
-	// Read returns what is known of a mutation.
+	// Held returns the mutations that the outbox holds, oldest first.
+	Held() iter.Seq[Summary]
+	// Read returns the recorded state of a mutation.
 	Read(t Ticket) (Pending, error)
 }
 
-// Reports is what an Outbox keeps for people.
+// Reports are the part of an Outbox that is kept for people.
 type Reports interface {
-	// Report keeps what a person has to know of, safely; twice where it is told twice.
+	// Report keeps r durably. A repeated call keeps it twice.
 	Report(r Report) error
 	Stats() Stats
 }
 
-// A Journal is what an Outbox is told of each mutation, in this order.
+// A Journal records the steps of each mutation, in the order of its methods.
 type Journal interface {
-	// Intend notes a mutation that is about to be made, and returns when that is as safe as it
-	// will be. An error refuses the mutation; one that wraps ErrOutboxFull may pass.
+	// Intend records a mutation that is about to be made, and returns when the record is as durable as the
+	// outbox can make it. After an error the mutation must not be made; an error that wraps ErrOutboxFull is
+	// transient.
 	Intend(ctx context.Context, in Intent) (Ticket, error)
-	// Content notes what was streamed and is about to become visible.
+	// Content records the streamed bytes before they become visible.
 	Content(t Ticket, c Content) error
-	// Outcome notes what came of a mutation: the Change to tell, or nil where nothing was done,
-	// which forgets it. What it returns is greater than any ticket so far, also with an error.
-	Outcome(t Ticket, c *pb.Change) (settled Ticket, err error)
-	// Safe returns when all that was noted so far is as safe as it will be.
+	// Outcome records the Change of a mutation; nil means that nothing was done, and deletes the mutation. The
+	// returned ticket is greater than all tickets before it, also if the call fails.
+	Outcome(t Ticket, c *pb.Change) (outcome Ticket, err error)
+	// Safe returns when all records so far are as durable as the outbox can make them.
 	Safe(ctx context.Context) error
-	// Done forgets a mutation: its Change was acknowledged, or is in a report.
+	// Done deletes a mutation: its Change was acknowledged, or is kept in a report.
 	Done(t Ticket) error
 }
 
-// What a refusal of mutations wraps.
+// Errors that a refused mutation wraps.
 var (
-	// ErrOutboxFull: too much waits to be told.
+	// ErrOutboxFull: too many mutations are pending.
 	ErrOutboxFull = errors.New("outbox is full")
-	// ErrOutboxFailed: the disk did not take what it was to keep, and nobody knows what it
-	// holds now. Nothing is noted any more until the outbox is opened again.
+	// ErrOutboxFailed: a write to disk failed, so the content on disk is unknown. Nothing is recorded until
+	// the outbox is opened again.
 	ErrOutboxFailed = errors.New("outbox could not be kept on disk")
 )
 
-var errNotHeld = errors.New("outbox does not hold it")
+var errNotHeld = errors.New("outbox does not hold the mutation")
 
-// A Memory is an Outbox that is lost with its process.
+// A Memory is an Outbox that is lost when the process ends.
 type Memory struct {
 	limit int
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	last  Ticket
 	held  map[Ticket]*Pending
 	stats Stats
@@ -170,7 +171,7 @@ func (m *Memory) Content(t Ticket, c Content) error {
 	defer m.mu.Unlock()
 	r, err := m.find(t)
 	if err == nil {
-		r.Came = &c
+		r.Streamed = &c
 	}
 	return err
 }
@@ -186,7 +187,7 @@ func (m *Memory) Outcome(t Ticket, c *pb.Change) (Ticket, error) {
 	case c == nil:
 		delete(m.held, t)
 	default:
-		r.Change, r.Settled = c, m.last
+		r.Change, r.Outcome = c, m.last
 	}
 	return m.last, err
 }
@@ -202,32 +203,32 @@ func (m *Memory) Done(t Ticket) error {
 	return nil
 }
 
-// Report implements Outbox. It keeps the count only.
+// Report implements Outbox. It only counts.
 func (m *Memory) Report(r Report) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.stats.count(r.Aside)
+	m.stats.count(r.Rejected)
 	return nil
 }
 
-func (s *Stats) count(aside bool) {
-	if aside {
-		s.Aside++
+func (s *Stats) count(rejected bool) {
+	if rejected {
+		s.Rejected++
 	} else {
 		s.Undecided++
 	}
 }
 
 // Held implements Outbox.
-func (m *Memory) Held() iter.Seq[Held] {
-	return func(yield func(Held) bool) {
+func (m *Memory) Held() iter.Seq[Summary] {
+	return func(yield func(Summary) bool) {
 		m.mu.Lock()
-		all := make([]Held, 0, len(m.held))
+		all := make([]Summary, 0, len(m.held))
 		for t, r := range m.held {
-			all = append(all, r.held(t))
+			all = append(all, r.summary(t))
 		}
 		m.mu.Unlock()
-		for _, h := range sorted(all) {
+		for _, h := range sortedByTicket(all) {
 			if !yield(h) {
 				return
 			}
@@ -235,13 +236,13 @@ func (m *Memory) Held() iter.Seq[Held] {
 	}
 }
 
-func sorted(all []Held) []Held {
-	slices.SortFunc(all, func(a, b Held) int { return int(int64(a.Ticket) - int64(b.Ticket)) })
+func sortedByTicket(all []Summary) []Summary {
+	slices.SortFunc(all, func(a, b Summary) int { return int(int64(a.Ticket) - int64(b.Ticket)) })
 	return all
 }
 
-func (p Pending) held(t Ticket) Held {
-	h := Held{Ticket: t, Settled: p.Settled, Began: p.Intent.Began, Crowded: p.Intent.Crowded}
+func (p Pending) summary(t Ticket) Summary {
+	h := Summary{Ticket: t, Outcome: p.Outcome, Began: p.Intent.Began, Concurrent: p.Intent.Concurrent}
 	c := p.Intent.Draft
 	if p.Change != nil {
 		c = p.Change

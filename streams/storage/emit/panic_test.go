@@ -13,21 +13,21 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// recovered calls f, which must panic with a scripted fault.
-func recovered(t *testing.T, f func() error) {
+// mustPanic calls f, which must panic with a scripted fault.
+func mustPanic(t *testing.T, f func() error) {
 	t.Helper()
 	defer func() {
-		if err, ok := recover().(error); !ok || !errors.Is(err, storagetest.ErrFault) && !errors.Is(err, errAway) {
+		if err, ok := recover().(error); !ok || !errors.Is(err, storagetest.ErrFault) && !errors.Is(err, errUnavailable) {
 			t.Errorf("recovered %v, want the scripted panic", err)
 		}
 	}()
 	t.Errorf("got %v, want a panic", f())
 }
 
-// The inner store panics before or after it has made a mutation, and the caller recovers: the next mutation of the item
-// finds out what came of it, and so do Flush and Run. What was made is published, once.
+// The inner store panics before or after it has made a mutation, and the caller recovers: the next mutation
+// of the item resolves it, and so do Flush and Run. A mutation that was made is published once.
 func TestInnerPanics(t *testing.T) {
-	for method, m := range deeds() {
+	for method, m := range testMutations() {
 		again := []string{m.op} // the same call twice
 		switch method {
 		case "Put":
@@ -42,11 +42,11 @@ func TestInnerPanics(t *testing.T) {
 				want = []string{m.op}
 			}
 			t.Run(fmt.Sprintf("%s done %v, next mutation", method, done), func(t *testing.T) {
-				w, _ := newDeedWorld(t)
+				w, _ := newMutationWorld(t)
 				w.faulty.Script(panics)
-				recovered(t, func() error { return m.call(w) })
+				mustPanic(t, func() error { return m.call(w) })
 				w.wantOps(1)
-				if err := m.call(w); err != nil { // what is there already, or is gone
+				if err := m.call(w); err != nil { // already present, or already absent
 					if !storage.IsNotApplied(err) {
 						t.Errorf("got %v, want a refusal", err)
 					}
@@ -57,21 +57,21 @@ func TestInnerPanics(t *testing.T) {
 				} else {
 					w.wantOps(0, m.op)
 				}
-				w.wantNoLanes()
+				w.wantNoQueues()
 			})
 			t.Run(fmt.Sprintf("%s done %v, Flush", method, done), func(t *testing.T) {
-				w, _ := newDeedWorld(t)
+				w, _ := newMutationWorld(t)
 				w.faulty.Script(panics)
-				recovered(t, func() error { return m.call(w) })
+				mustPanic(t, func() error { return m.call(w) })
 				must(t, w.s.Flush(t.Context()))
 				w.wantOps(0, want...)
-				w.wantNoLanes()
+				w.wantNoQueues()
 			})
 			t.Run(fmt.Sprintf("%s done %v, Run", method, done), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					w, _ := newDeedWorld(t)
+					w, _ := newMutationWorld(t)
 					w.faulty.Script(panics)
-					recovered(t, func() error { return m.call(w) })
+					mustPanic(t, func() error { return m.call(w) })
 					ran, stop := running(t, w.s)
 					synctest.Wait()
 					w.wantOps(0, want...)
@@ -83,45 +83,45 @@ func TestInnerPanics(t *testing.T) {
 	}
 }
 
-// wantNoLanes checks that nothing is left of mutations that are over.
-func (w *world) wantNoLanes() {
+// wantNoQueues checks that no queue is left and no report was made.
+func (w *world) wantNoQueues() {
 	w.t.Helper()
-	if len(w.s.lanes) != 0 || len(w.lost) != 0 {
-		w.t.Errorf("got lanes %v and undecided %v, want none", w.s.lanes, w.lost)
+	if len(w.s.queues) != 0 || len(w.undecided) != 0 {
+		w.t.Errorf("got queues %v and undecided %v, want none", w.s.queues, w.undecided)
 	}
 }
 
-// The inner store panics when it is asked for what is there: no mutation was begun.
+// The inner store panics in the Stat before a mutation: no mutation was begun.
 func TestLookPanics(t *testing.T) {
-	for method, m := range deeds() {
+	for method, m := range testMutations() {
 		look := "Stat"
 		if strings.HasSuffix(method, "Space") {
 			look = "StatSpace"
 		}
 		t.Run(method, func(t *testing.T) {
-			w, _ := newDeedWorld(t)
+			w, _ := newMutationWorld(t)
 			w.faulty.Script(storagetest.Fault{Method: look, Panic: true})
-			recovered(t, func() error { return m.call(w) })
+			mustPanic(t, func() error { return m.call(w) })
 			w.wantOps(0)
-			w.wantNoLanes()
+			w.wantNoQueues()
 			must(t, m.call(w))
 			w.wantOps(0, m.op)
 		})
 	}
 }
 
-// The store panics when a mutation is looked into: the next look is not kept waiting.
+// The store panics while a mutation is resolved: the next attempt is not blocked.
 func TestSecondLookPanics(t *testing.T) {
 	w := newWorld(t)
 	w.faulty.Script(storagetest.Fault{Method: "Put", Done: true}, storagetest.Fault{Method: "Stat", Skip: 1, Panic: true})
-	recovered(t, func() error { return w.putItem("a", "one") })
+	mustPanic(t, func() error { return w.putItem("a", "one") })
 	w.wantOps(1)
 	must(t, w.putItem("a", "two"))
 	w.wantOps(0, "ADD", "UPDATE")
-	w.wantNoLanes()
+	w.wantNoQueues()
 }
 
-// The publisher panics, and the caller recovers: the Change is published later, and those of the item that follow.
+// The publisher panics, and the caller recovers: the Change and those after it are published later.
 func TestPublisherPanics(t *testing.T) {
 	for _, published := range []bool{false, true} {
 		t.Run(fmt.Sprint("published ", published), func(t *testing.T) {
@@ -131,9 +131,9 @@ func TestPublisherPanics(t *testing.T) {
 				if published {
 					first = append(first, c)
 				}
-				panic(errAway)
+				panic(errUnavailable)
 			})
-			recovered(t, func() error { return w.putItem("a", "one") })
+			mustPanic(t, func() error { return w.putItem("a", "one") })
 			w.topic.set(nil)
 			_, err := w.s.SetProperties(t.Context(), sp, "a", storage.Properties{MediaType: "x/y"}, storage.Condition{})
 			must(t, err)
@@ -141,7 +141,7 @@ func TestPublisherPanics(t *testing.T) {
 			if slices.ContainsFunc(first, func(c *pb.Change) bool { return c.GetId() != got[0].GetId() }) {
 				t.Errorf("got id %s, want that of %v", got[0].GetId(), first)
 			}
-			w.wantNoLanes()
+			w.wantNoQueues()
 		})
 	}
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// A stalled outbox fails as many calls of Safe, or of Outcome, as it is told.
-type stalled struct {
+// A stallingOutbox fails a number of calls of Safe and Outcome.
+type stallingOutbox struct {
 	*File
 	safe, outcome int
-	noted         bool // an Outcome that fails is noted all the same
+	recorded      bool // an Outcome that fails is recorded nevertheless
 }
 
-func (o *stalled) Safe(ctx context.Context) error {
+func (o *stallingOutbox) Safe(ctx context.Context) error {
 	if o.safe > 0 {
 		o.safe--
 		return context.DeadlineExceeded // as if the fsync of another caller took longer
@@ -28,29 +28,30 @@ func (o *stalled) Safe(ctx context.Context) error {
 	return o.File.Safe(ctx)
 }
 
-func (o *stalled) Outcome(t Ticket, c *pb.Change) (settled Ticket, err error) {
+func (o *stallingOutbox) Outcome(t Ticket, c *pb.Change) (outcome Ticket, err error) {
 	if o.outcome == 0 {
 		return o.File.Outcome(t, c)
 	}
 	o.outcome--
-	if o.noted {
-		settled, _ = o.File.Outcome(t, c)
+	if o.recorded {
+		outcome, _ = o.File.Outcome(t, c)
 	}
-	return settled, errStep
+	return outcome, errStep
 }
 
-// A mutation that is looked into ends once, whatever fails after the look, also if its outcome is noted by then: the
-// next look goes on there, in this process or the next. What was made is published, once, and the item is free again.
+// A mutation is resolved once, whatever fails after the observation, even if its outcome is recorded by
+// then: the next attempt continues there, in this process or the next. A mutation that was made is
+// published once.
 func TestLookGoesOnAfterItsOutcome(t *testing.T) {
-	for name, fails := range map[string]stalled{
-		"outcome fails":                 {outcome: 1},
-		"outcome fails twice":           {outcome: 2},
-		"outcome fails, but is noted":   {outcome: 1, noted: true},
-		"outcome is not safe":           {safe: 1},
-		"outcome is not safe, again":    {safe: 2},
-		"noted, fails, and is not safe": {outcome: 1, noted: true, safe: 2},
+	for name, fails := range map[string]stallingOutbox{
+		"outcome fails":                    {outcome: 1},
+		"outcome fails twice":              {outcome: 2},
+		"outcome fails, but is recorded":   {outcome: 1, recorded: true},
+		"outcome is not safe":              {safe: 1},
+		"outcome is not safe, again":       {safe: 2},
+		"recorded, fails, and is not safe": {outcome: 1, recorded: true, safe: 2},
 	} {
-		for method, m := range deeds() {
+		for method, m := range testMutations() {
 			for _, done := range []bool{false, true} {
 				for _, then := range []string{"flush", "kill", "power"} {
 					t.Run(fmt.Sprintf("%s %s done %v %s", name, method, done, then), func(t *testing.T) {
@@ -62,8 +63,8 @@ func TestLookGoesOnAfterItsOutcome(t *testing.T) {
 	}
 }
 
-func testLookGoesOn(t *testing.T, method string, m testDeed, done bool, fails stalled, then string) {
-	d, inner := newRAM(), memory(t)
+func testLookGoesOn(t *testing.T, method string, m testMutation, done bool, fails stallingOutbox, then string) {
+	d, inner := newMemDisk(), memory(t)
 	must(t, inner.CreateSpace(t.Context(), storage.Space{Name: "empty"}))
 	_, err := inner.Put(t.Context(), sp, "b", strings.NewReader("b"), storage.PutOptions{Size: 1})
 	must(t, err)
@@ -77,7 +78,7 @@ func testLookGoesOn(t *testing.T, method string, m testDeed, done bool, fails st
 	}
 	got := w.topic.take()
 	if then != "flush" {
-		w = durable(t, d.left(then == "power", rand.New(rand.NewPCG(1, 1))), inner)
+		w = durable(t, d.after(then == "power", rand.New(rand.NewPCG(1, 1))), inner)
 	}
 	for range 3 { // the outbox may still fail
 		if err = w.s.Flush(t.Context()); err == nil {
@@ -94,5 +95,5 @@ func testLookGoesOn(t *testing.T, method string, m testDeed, done bool, fails st
 	if got = append(got, w.topic.take()...); !slices.Equal(ops(got), want) || w.held() != 0 {
 		t.Errorf("got %v and %d in the outbox, want %v", ops(got), w.held(), want)
 	}
-	w.wantNoLanes()
+	w.wantNoQueues()
 }

@@ -11,20 +11,20 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// newName is what a segment is called while it is made.
-const newName = "new"
+// newSegmentName is the name of a segment until it is complete.
+const newSegmentName = "new"
 
-// replay reads all segments, and makes the first where there is none.
+// replay reads all segments, and creates the first if there is none.
 func (f *File) replay() error {
 	r := &replayer{f: f}
 	if err := r.all(); err != nil {
 		return err
 	}
-	if err := f.disk.remove(newName); err != nil && !isAbsent(err) {
+	if err := f.disk.remove(newSegmentName); err != nil && !isNotExist(err) {
 		return err
 	}
 	for _, t := range r.tails {
-		if err := t.settle(); err != nil {
+		if err := t.repair(); err != nil {
 			return err
 		}
 	}
@@ -37,33 +37,34 @@ func (f *File) replay() error {
 			return err
 		}
 	}
-	if err := f.disk.sync(); err != nil { // of names too
+	if err := f.disk.sync(); err != nil { // file names too
 		return err
 	}
 	f.synced = f.start + f.end
 	return f.salvage()
 }
 
-// A replayer reads segments in their order, and writes nothing.
+// A replayer reads the segments in order and writes nothing.
 type replayer struct {
 	f    *File
-	stop func() error // nil, or asked at each note
+	stop func() error // called for each record; may be nil
 
-	seg      *segment // that is read
-	greatest Ticket   // that a note has so far
-	damage   []Damage
+	current  *segment // being read
+	greatest Ticket   // of a record so far
+	lost     []Damage
 	tails    []tail
 }
 
-// A tail is a segment after which there is nothing, and what counts of it.
+// A tail is a last segment: no segment with records follows it. bytes is its valid part.
 type tail struct {
 	seg   *segment
 	bytes []byte
 }
 
-// settle cuts off what was torn, and has the rest on disk. A process that died may have left it unsynced, and one whose
-// fsync failed may have left pages that count as written and are not: they are written once more.
-func (t tail) settle() error {
+// repair truncates an incomplete record and makes the rest durable. A process that died may have left it
+// unsynced, and after a failed fsync the kernel may treat pages as clean that were never written: so the
+// bytes are written again.
+func (t tail) repair() error {
 	if end := int64(len(t.bytes)); end < t.seg.size {
 		if err := t.seg.file.Truncate(end); err != nil {
 			return err
@@ -101,12 +102,12 @@ func (r *replayer) all() error {
 		}
 	}
 	last := len(f.segments) - 1
-	for last > 0 && f.segments[last].size <= headerBytes { // made, but the process ended there
+	for last > 0 && f.segments[last].size <= headerBytes { // created, but the process ended before the first record
 		last--
 	}
 	for i, seg := range f.segments {
 		if i > 0 {
-			if err := r.gap(f.segments[i-1], seg); err != nil {
+			if err := r.checkGap(f.segments[i-1], seg); err != nil {
 				return err
 			}
 		}
@@ -117,8 +118,8 @@ func (r *replayer) all() error {
 	return nil
 }
 
-// gap looks for segments that are missing between two.
-func (r *replayer) gap(before, after *segment) error {
+// checkGap reports missing segments between two.
+func (r *replayer) checkGap(before, after *segment) error {
 	missing := after.number - before.number - 1
 	if missing == 0 {
 		return nil
@@ -126,15 +127,15 @@ func (r *replayer) gap(before, after *segment) error {
 	if !r.f.cfg.Salvage {
 		return fmt.Errorf("segments after %s are missing: %w", segmentName(before.number), ErrOutboxDamaged)
 	}
-	before.damaged = true // all up to the gap is moved behind it
-	r.damage = append(r.damage, Damage{Segment: segmentName(before.number + 1), Missing: missing, After: r.greatest})
+	before.damaged = true // salvage moves all live records to the end
+	r.lost = append(r.lost, Damage{Segment: segmentName(before.number + 1), Missing: missing, After: r.greatest})
 	return nil
 }
 
-// segment reads one segment; after the last there is nothing.
+// segment reads one segment; last: no segment with records follows.
 func (r *replayer) segment(seg *segment, last bool) error {
 	f := r.f
-	r.seg = seg
+	r.current = seg
 	b := make([]byte, min(seg.size, math.MaxInt32))
 	if _, err := seg.file.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
 		return err
@@ -148,7 +149,9 @@ func (r *replayer) segment(seg *segment, last bool) error {
 	}
 	if err != nil {
 		seg.damaged = true
-		r.damage = append(r.damage, Damage{Segment: segmentName(seg.number), Bytes: min(seg.size, headerBytes), After: r.greatest})
+		r.lost = append(r.lost, Damage{
+			Segment: segmentName(seg.number), Bytes: min(seg.size, headerBytes), After: r.greatest,
+		})
 	}
 	f.last = max(f.last, ticket)
 	end, err := readSegment(b, last, r)
@@ -162,47 +165,47 @@ func (r *replayer) segment(seg *segment, last bool) error {
 	return nil
 }
 
-// lost takes in bytes that cannot be read.
-func (r *replayer) lost(at, size int64) error {
+// damaged handles bytes that cannot be read.
+func (r *replayer) damaged(at, size int64) error {
 	if !r.f.cfg.Salvage {
 		return fmt.Errorf("%d bytes from byte %d on cannot be read: %w", size, at, ErrOutboxDamaged)
 	}
-	r.seg.damaged = true
-	r.damage = append(r.damage, Damage{Segment: segmentName(r.seg.number), From: at, Bytes: size, After: r.greatest})
+	r.current.damaged = true
+	r.lost = append(r.lost, Damage{Segment: segmentName(r.current.number), From: at, Bytes: size, After: r.greatest})
 	return nil
 }
 
-// numbered takes in that a note has a ticket of its own: what was lost before it has smaller ones.
-func (r *replayer) numbered(t Ticket) {
+// advance handles a ticket that was assigned to a record: lost records before it have smaller tickets.
+func (r *replayer) advance(t Ticket) {
 	if t <= r.greatest {
-		return // it was moved
+		return // the record was moved
 	}
 	r.greatest = t
-	for i := len(r.damage) - 1; i >= 0 && r.damage[i].Before == 0; i-- {
-		r.damage[i].Before = t
+	for i := len(r.lost) - 1; i >= 0 && r.lost[i].Before == 0; i-- {
+		r.lost[i].Before = t
 	}
 }
 
-// note takes in one note.
-func (r *replayer) note(n note, from int64, size int32) error {
+// record handles one record.
+func (r *replayer) record(n segmentRecord, from int64, size int32) error {
 	if r.stop != nil {
 		if err := r.stop(); err != nil {
 			return err
 		}
 	}
-	f, at := r.f, place{r.seg, from, size}
+	f, at := r.f, location{r.current, from, size}
 	f.last = max(f.last, n.ticket)
 	switch n.kind {
 	case kindIntent:
-		r.numbered(n.ticket)
+		r.advance(n.ticket)
 		return r.intent(n, at)
 	case kindContent:
-		if h := f.index[n.ticket]; h != nil && h.settled == 0 {
+		if h := f.index[n.ticket]; h != nil && h.outcome == 0 {
 			f.unpin(&h.content)
 			f.pin(&h.content, at)
 		}
 	case kindOutcome:
-		r.numbered(Ticket(n.number))
+		r.advance(Ticket(n.number))
 		f.last = max(f.last, Ticket(n.number))
 		return r.outcome(n, at)
 	case kindDone:
@@ -211,31 +214,32 @@ func (r *replayer) note(n note, from int64, size int32) error {
 	return nil
 }
 
-func (r *replayer) intent(n note, at place) error {
+func (r *replayer) intent(n segmentRecord, at location) error {
 	f := r.f
 	draft, _, err := parseIntent(n.body)
 	if err != nil {
 		return fmt.Errorf("read an intent: %w: %w", ErrOutboxDamaged, err)
 	}
-	if h := f.index[n.ticket]; h != nil { // it was moved
-		f.unpin(&h.main)
-		f.pin(&h.main, at)
+	if h := f.index[n.ticket]; h != nil { // the record was moved
+		f.unpin(&h.record)
+		f.pin(&h.record, at)
 		return nil
 	}
-	h := &held{
-		key: r.own(draft), began: int64(n.number), reserve: int64(draft.SizeVT() + 4096), crowded: n.flags&flagCrowded != 0,
+	h := &indexEntry{
+		key: r.addOwner(draft), began: int64(n.number), reserve: int64(draft.SizeVT() + 4096),
+		concurrent: n.flags&flagConcurrent != 0,
 	}
 	f.begin(n.ticket, h, at)
 	return nil
 }
 
-// own remembers whose a Change is, and returns its key.
-func (r *replayer) own(c *pb.Change) string {
-	r.f.owners[c.GetAccount()+"/"+c.GetStore()] = true
+// addOwner adds the account and store of a Change to the owners, and returns its key.
+func (r *replayer) addOwner(c *pb.Change) string {
+	r.f.replayedOwners[c.GetAccount()+"/"+c.GetStore()] = true
 	return schemas.ItemKey(c.GetAccount(), c.GetSpace(), c.GetItem())
 }
 
-func (r *replayer) outcome(n note, at place) error {
+func (r *replayer) outcome(n segmentRecord, at location) error {
 	f := r.f
 	h := f.index[n.ticket]
 	if len(n.body) == 0 {
@@ -246,27 +250,27 @@ func (r *replayer) outcome(n note, at place) error {
 	if err != nil {
 		return fmt.Errorf("read an outcome: %w: %w", ErrOutboxDamaged, err)
 	}
-	if h == nil { // its intent is in a segment that is gone
-		h = &held{key: r.own(c), began: c.GetTime().AsTime().UnixMilli()}
+	if h == nil { // its intent was in a segment that is removed
+		h = &indexEntry{key: r.addOwner(c), began: c.GetTime().AsTime().UnixMilli()}
 		f.index[n.ticket] = h
 	}
-	h.crowded = h.crowded || n.flags&flagCrowded != 0
-	f.settle(h, Ticket(n.number), c, at)
+	h.concurrent = h.concurrent || n.flags&flagConcurrent != 0
+	f.setOutcome(h, Ticket(n.number), c, at)
 	return nil
 }
 
-// salvage moves all that counts out of segments that are damaged.
+// salvage moves all live records out of damaged segments.
 func (f *File) salvage() error {
 	if !slices.ContainsFunc(f.segments, func(s *segment) bool { return s.damaged }) {
 		return nil
 	}
 	for slices.ContainsFunc(f.segments, func(s *segment) bool { return s.damaged }) {
 		s := f.segments[0]
-		if err := f.move(s); err != nil {
+		if err := f.relocate(s); err != nil {
 			return err
 		}
-		s.pins = 0 // what could not be read does not count
-		if err := f.tidy(); err != nil {
+		s.liveRecords = 0 // those left cannot be read
+		if err := f.compact(); err != nil {
 			return err
 		}
 	}

@@ -15,27 +15,27 @@ import (
 )
 
 const (
-	asideName     = "aside.jsonl"
+	rejectedName  = "aside.jsonl"
 	undecidedName = "undecided.jsonl"
 )
 
-// A line is what a report is in its file.
-type line struct {
-	Ticket uint64          `json:"ticket"`
-	At     time.Time       `json:"at"`
-	Error  string          `json:"error,omitempty"`
-	Change json.RawMessage `json:"change,omitempty"` // refused, or what is seen
-	Intent json.RawMessage `json:"intent,omitempty"`
-	Before json.RawMessage `json:"before,omitempty"`
-	Began  *time.Time      `json:"began,omitempty"`
-	Came   *Content        `json:"came,omitempty"`
+// A reportJSON is a line of a report file.
+type reportJSON struct {
+	Ticket   uint64          `json:"ticket"`
+	At       time.Time       `json:"at"`
+	Error    string          `json:"error,omitempty"`
+	Change   json.RawMessage `json:"change,omitempty"` // rejected, or the observed state
+	Intent   json.RawMessage `json:"intent,omitempty"`
+	Before   json.RawMessage `json:"before,omitempty"`
+	Began    *time.Time      `json:"began,omitempty"`
+	Streamed *Content        `json:"came,omitempty"`
 }
 
-func isAbsent(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
 // Report implements Outbox.
 func (f *File) Report(r Report) error {
-	name, b, err := reportLine(r)
+	name, b, err := encodeReport(r)
 	if err != nil {
 		return err
 	}
@@ -48,14 +48,14 @@ func (f *File) Report(r Report) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.reported += n
-	f.stats.count(r.Aside)
+	f.stats.count(r.Rejected)
 	return nil
 }
 
-func reportLine(r Report) (name string, b []byte, err error) {
-	l := line{Ticket: uint64(r.Ticket), At: time.Now().UTC(), Came: r.Came}
-	if name = undecidedName; r.Aside {
-		name = asideName
+func encodeReport(r Report) (name string, b []byte, err error) {
+	l := reportJSON{Ticket: uint64(r.Ticket), At: time.Now().UTC(), Streamed: r.Streamed}
+	if name = undecidedName; r.Rejected {
+		name = rejectedName
 	} else {
 		l.Began = &r.Intent.Began
 	}
@@ -79,10 +79,10 @@ func reportLine(r Report) (name string, b []byte, err error) {
 	return name, append(b, '\n'), nil
 }
 
-// appendReport writes a line, safely, and returns by how much the file has grown.
+// appendReport appends a line, syncs the file and returns by how much it has grown.
 func (f *File) appendReport(name string, b []byte) (int64, error) {
 	file, err := f.disk.open(name, false)
-	if isAbsent(err) {
+	if isNotExist(err) {
 		if file, err = f.disk.open(name, true); err == nil {
 			err = f.syncReport(f.disk.sync)
 		}
@@ -95,7 +95,7 @@ func (f *File) appendReport(name string, b []byte) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if size > 0 { // a line that was torn is a line of its own
+	if size > 0 { // an incomplete last line stays a line of its own
 		end := make([]byte, 1)
 		if _, err := file.ReadAt(end, size-1); err != nil {
 			return 0, err
@@ -105,7 +105,7 @@ func (f *File) appendReport(name string, b []byte) (int64, error) {
 		}
 	}
 	if err := writeAt(file, b, size); err != nil {
-		_ = file.Truncate(size) // else it is a line that is torn
+		_ = file.Truncate(size) // if that fails, an incomplete line stays
 		return 0, err
 	}
 	return int64(len(b)), f.syncReport(file.Sync)
@@ -117,11 +117,11 @@ func (f *File) syncReport(sync func() error) error {
 	return f.sync(sync)
 }
 
-// countReports counts what is there.
+// countReports counts the reports of earlier processes.
 func (f *File) countReports() error {
-	for name, n := range map[string]*int{asideName: &f.stats.Aside, undecidedName: &f.stats.Undecided} {
+	for name, n := range map[string]*int{rejectedName: &f.stats.Rejected, undecidedName: &f.stats.Undecided} {
 		file, err := f.disk.open(name, false)
-		if isAbsent(err) {
+		if isNotExist(err) {
 			continue
 		}
 		if err != nil {
@@ -153,9 +153,9 @@ func countLines(r io.Reader) (n int, err error) {
 	}
 }
 
-// reportBytes is how much reports take now; f.mu is held.
+// reportBytes returns the current size of the report files; f.mu is held.
 func (f *File) reportBytes() (n int64) {
-	for _, name := range []string{asideName, undecidedName} {
+	for _, name := range []string{rejectedName, undecidedName} {
 		file, err := f.disk.open(name, false)
 		if err != nil {
 			continue

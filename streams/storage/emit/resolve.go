@@ -17,47 +17,48 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// resolveOrphans looks into all mutations of which nobody knows what came of them, and goes
-// on after a failure.
+// resolveOrphans resolves all orphans; it continues after a failure.
 func (s *Store) resolveOrphans(ctx context.Context) (failed []error) {
 	s.mu.Lock()
-	lanes := slices.SortedFunc(maps.Values(s.orphaned), func(a, b *lane) int { return cmp.Compare(a.orphans[0].ticket, b.orphans[0].ticket) })
+	queues := slices.SortedFunc(maps.Values(s.withOrphans), func(a, b *itemQueue) int {
+		return cmp.Compare(a.orphans[0].ticket, b.orphans[0].ticket)
+	})
 	s.mu.Unlock()
-	for _, l := range lanes {
+	for _, q := range queues {
 		if ctx.Err() != nil {
 			return append(failed, storage.Ended(ctx))
 		}
-		if err := s.resolveAll(ctx, l); err != nil {
+		if err := s.resolveAll(ctx, q); err != nil {
 			failed = append(failed, err)
 		}
 	}
 	return failed
 }
 
-// resolveAll looks into the orphans of a lane, until one cannot be.
-func (s *Store) resolveAll(ctx context.Context, l *lane) error {
+// resolveAll resolves the orphans of a queue until one fails.
+func (s *Store) resolveAll(ctx context.Context, q *itemQueue) error {
 	for {
 		s.mu.Lock()
-		n := len(l.orphans)
+		n := len(q.orphans)
 		s.mu.Unlock()
 		if n == 0 {
 			return nil
 		}
-		if err := s.resolveFirst(ctx, l); err != nil {
+		if err := s.resolveFirst(ctx, q); err != nil {
 			return err
 		}
 	}
 }
 
-// resolveFirst looks into the first orphan of a lane, or waits for whoever does.
-func (s *Store) resolveFirst(ctx context.Context, l *lane) error {
+// resolveFirst resolves the first orphan of a queue, or waits for the goroutine that does.
+func (s *Store) resolveFirst(ctx context.Context, q *itemQueue) error {
 	s.mu.Lock()
 	switch {
-	case len(l.orphans) == 0:
+	case len(q.orphans) == 0:
 		s.mu.Unlock()
 		return nil
-	case l.resolving:
-		changed := l.changed()
+	case q.resolving:
+		changed := q.changed()
 		s.mu.Unlock()
 		select {
 		case <-changed:
@@ -66,105 +67,106 @@ func (s *Store) resolveFirst(ctx context.Context, l *lane) error {
 			return storage.Ended(ctx)
 		}
 	}
-	l.resolving = true
-	m := l.orphans[0]
-	crowded := m.crowded
+	q.resolving = true
+	m := q.orphans[0]
+	concurrent := m.concurrent
 	s.mu.Unlock()
-	defer func() { // also if the store panics
+	defer func() { // deferred for the case that the store panics
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		l.resolving = false
-		s.arrange(l)
+		q.resolving = false
+		s.reschedule(q)
 	}()
-	if err := s.resolve(ctx, m, crowded); err != nil {
-		return fmt.Errorf("find out what came of an earlier mutation: %w", err)
+	if err := s.resolve(ctx, m, concurrent); err != nil {
+		return fmt.Errorf("resolve an earlier mutation: %w", err)
 	}
 	return nil
 }
 
-// resolve looks at the store to find out what came of a mutation. An error leaves it as it is, or with its outcome
-// noted: then the next call goes on there.
-func (s *Store) resolve(ctx context.Context, m *mutation, crowded bool) error {
+// resolve looks up the outcome of a mutation in the store. After an error the mutation stays an orphan; if
+// its outcome is recorded by then, the next call continues from there.
+func (s *Store) resolve(ctx context.Context, m *mutation, concurrent bool) error {
 	p, err := s.cfg.Outbox.Read(m.ticket)
 	switch {
-	case errors.Is(err, errNotHeld): // it is noted that nothing was done
-		s.drop(m)
+	case errors.Is(err, errNotHeld): // recorded as not done
+		s.dropOrphan(m)
 		return nil
 	case err != nil:
 		return err
 	case p.Change == nil:
-		p.Intent.Crowded = p.Intent.Crowded || crowded
-		if p.Change, p.Settled, err = s.outcome(ctx, m.ticket, p); err != nil {
+		p.Intent.Concurrent = p.Intent.Concurrent || concurrent
+		if p.Change, p.Outcome, err = s.lookUpOutcome(ctx, m.ticket, p); err != nil {
 			return err
 		}
 	}
 	if p.Change == nil {
-		s.drop(m)
+		s.dropOrphan(m)
 		return nil
 	}
 	if err := s.cfg.Outbox.Safe(ctx); err != nil {
-		return fmt.Errorf("note what came of it: %w", err)
+		return fmt.Errorf("record outcome: %w", err)
 	}
-	m.gone = p.Change.GetOp() == pb.Op_OP_DELETE
-	s.settle(m, p.Settled, p.Change, false)
+	m.foundAbsent = p.Change.GetOp() == pb.Op_OP_DELETE
+	s.enqueue(m, p.Outcome, p.Change, false)
 	return nil
 }
 
-// outcome looks at the store, and notes and returns the Change of an intent; nil if nothing was done.
-func (s *Store) outcome(ctx context.Context, t Ticket, p Pending) (c *pb.Change, settled Ticket, err error) {
-	seen, at, err := s.see(ctx, p.Intent.Draft)
+// lookUpOutcome observes the store, judges an intent, and records and returns its Change; nil if nothing
+// was done.
+func (s *Store) lookUpOutcome(ctx context.Context, t Ticket, p Pending) (c *pb.Change, outcome Ticket, err error) {
+	observed, at, err := s.observe(ctx, p.Intent.Draft)
 	if err != nil {
 		return nil, 0, err
 	}
-	v := judge(p.Intent, p.Came, seen, s.inner.Capabilities())
-	c = s.verdict(v, p.Intent, p.Came, seen, at)
+	v := judge(p.Intent, p.Streamed, observed, s.inner.Capabilities())
+	c = s.changeOf(v, p.Intent, p.Streamed, observed, at)
 	if v == undecided {
-		if err := s.report(t, p, c); err != nil {
+		if err := s.reportUndecided(t, p, c); err != nil {
 			return nil, 0, err
 		}
 	}
-	if settled, err = s.cfg.Outbox.Outcome(t, c); err != nil {
-		return nil, 0, fmt.Errorf("note what came of it: %w", err)
+	if outcome, err = s.cfg.Outbox.Outcome(t, c); err != nil {
+		return nil, 0, fmt.Errorf("record outcome: %w", err)
 	}
-	s.count.resolved(v)
-	return c, settled, nil
+	s.counters.countResolved(v)
+	return c, outcome, nil
 }
 
-// drop forgets an orphan of which there is nothing to publish.
-func (s *Store) drop(m *mutation) {
+// dropOrphan removes an orphan without a Change.
+func (s *Store) dropOrphan(m *mutation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m.lane.orphans = slices.DeleteFunc(m.lane.orphans, func(x *mutation) bool { return x == m })
+	m.queue.orphans = slices.DeleteFunc(m.queue.orphans, func(x *mutation) bool { return x == m })
 }
 
-// report tells of an intent that nobody can decide on.
-func (s *Store) report(t Ticket, p Pending, c *pb.Change) error {
+// reportUndecided keeps a Report of an intent that the store's state does not decide, and logs it.
+func (s *Store) reportUndecided(t Ticket, p Pending, c *pb.Change) error {
 	p.Change = c
 	if err := s.cfg.Outbox.Report(Report{Ticket: t, Pending: p}); err != nil {
-		return fmt.Errorf("report an intent of which nobody knows what came of it: %w", err)
+		return fmt.Errorf("report undecided mutation: %w", err)
 	}
 	d := p.Intent.Draft
-	s.log.Error("nobody can say whether a mutation was made; what is seen is told", "ticket", uint64(t), "op", d.GetOp().String(),
+	s.log.Error("report undecided mutation", "ticket", uint64(t), "op", d.GetOp().String(),
 		"space", d.GetSpace(), "item", d.GetItem(), "user", d.GetUser(), "began", p.Intent.Began)
 	return nil
 }
 
-// see returns what is there as a Change without an op, nil if it is absent, and when it was so. Neither is believed
-// unless the store's marker is right before the look and after it: else what is seen may be of another store, or of an
-// empty mount point.
-func (s *Store) see(ctx context.Context, d *pb.Change) (seen *pb.Change, at time.Time, err error) {
-	if err := s.known(ctx, time.Now()); err != nil {
+// observe returns the current state as a Change without an op, nil if the item or space is absent, and the
+// time of the observation. It fails unless the store's marker is right before and after: otherwise the
+// state may be that of another store or of an unmounted mount point.
+func (s *Store) observe(ctx context.Context, d *pb.Change) (observed *pb.Change, at time.Time, err error) {
+	if err := s.checkMarker(ctx, time.Now()); err != nil {
 		return nil, at, err
 	}
-	if seen, at, err = s.look(ctx, d); err != nil {
+	if observed, at, err = s.stat(ctx, d); err != nil {
 		return nil, at, err
 	}
-	return seen, at, s.known(ctx, time.Now())
+	return observed, at, s.checkMarker(ctx, time.Now())
 }
 
-// look is see without a look at the marker. What is absent is so at the time that the store says, by the clock by which it
-// dates what is put after that.
-func (s *Store) look(ctx context.Context, d *pb.Change) (seen *pb.Change, at time.Time, err error) {
+// stat is observe without the marker checks. The time of an absence is the store's own if it reports one:
+// the store dates later writes by the same clock.
+func (s *Store) stat(ctx context.Context, d *pb.Change) (observed *pb.Change, at time.Time, err error) {
 	at = s.cfg.Now()
 	if d.GetItem() == "" {
 		o, err := s.inner.StatSpace(ctx, d.GetSpace())
@@ -172,7 +174,7 @@ func (s *Store) look(ctx context.Context, d *pb.Change) (seen *pb.Change, at tim
 		case errors.Is(err, storage.ErrNoSpace):
 			return nil, at, nil
 		case err != nil:
-			return nil, at, fmt.Errorf("look at space %q: %w", d.GetSpace(), err)
+			return nil, at, fmt.Errorf("stat space %q: %w", d.GetSpace(), err)
 		}
 		return spaceChange(d, o), at, nil
 	}
@@ -185,78 +187,78 @@ func (s *Store) look(ctx context.Context, d *pb.Change) (seen *pb.Change, at tim
 		}
 		return nil, at, nil
 	case err != nil:
-		return nil, at, fmt.Errorf("look at item %q: %w", d.GetItem(), err)
+		return nil, at, fmt.Errorf("stat item %q: %w", d.GetItem(), err)
 	}
 	return record.Content(schemas.CopyOf(d), o), at, nil
 }
 
-// verdict returns the Change to tell; nil where there is none.
-func (s *Store) verdict(v verdict, in Intent, came *Content, seen *pb.Change, at time.Time) *pb.Change {
+// changeOf returns the Change to publish for a verdict; nil if there is none.
+func (s *Store) changeOf(v verdict, in Intent, streamed *Content, observed *pb.Change, at time.Time) *pb.Change {
 	switch v {
 	case done:
-		return record.Seal(s.carriedOut(in, came, seen, at))
+		return record.Seal(s.carriedOutChange(in, streamed, observed, at))
 	case undecided:
-		if c := s.sighted(in, seen, at); c != nil {
+		if c := s.observedChange(in, observed, at); c != nil {
 			return record.Seal(c)
 		}
 	}
 	return nil
 }
 
-// carriedOut returns the Change of an intent that was carried out.
-func (s *Store) carriedOut(in Intent, came *Content, seen *pb.Change, at time.Time) *pb.Change {
+// carriedOutChange returns the Change of an intent that was carried out.
+func (s *Store) carriedOutChange(in Intent, streamed *Content, observed *pb.Change, at time.Time) *pb.Change {
 	switch op := in.Draft.GetOp(); op {
 	case pb.Op_OP_DELETE:
-		return by(in.Draft, s.gone(in.Before, at))
+		return attributed(in.Draft, s.deletionChange(in.Before, at))
 	case pb.Op_OP_SET_PROPERTIES:
-		c := by(in.Draft, proto.CloneOf(seen))
+		c := attributed(in.Draft, proto.CloneOf(observed))
 		c.Op = op
-		return s.datedFrom(at, c)
+		return s.stampFrom(at, c)
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE:
-		c := by(in.Draft, proto.CloneOf(seen))
-		c.Op, c.Digests = op, maps.Clone(came.Digests)
+		c := attributed(in.Draft, proto.CloneOf(observed))
+		c.Op, c.Digests = op, maps.Clone(streamed.Digests)
 		return c
 	}
-	return s.datedFrom(at, proto.CloneOf(in.Draft))
+	return s.stampFrom(at, proto.CloneOf(in.Draft))
 }
 
-// sighted returns the Change that tells what is seen, on nobody's behalf; nil where nothing
-// is there, and nothing was.
-func (s *Store) sighted(in Intent, seen *pb.Change, at time.Time) *pb.Change {
+// observedChange returns a Change of the observed state, without a user; nil if the item or space was
+// absent before and is absent now.
+func (s *Store) observedChange(in Intent, observed *pb.Change, at time.Time) *pb.Change {
 	var c *pb.Change
 	op, d := in.Draft.GetOp(), in.Draft
 	switch {
-	case seen == nil && in.Before == nil:
+	case observed == nil && in.Before == nil:
 		return nil
-	case seen == nil && d.GetItem() != "":
-		c = s.gone(in.Before, at)
-	case seen == nil:
+	case observed == nil && d.GetItem() != "":
+		c = s.deletionChange(in.Before, at)
+	case observed == nil:
 		c = proto.CloneOf(in.Before)
 		c.Op, c.Properties, c.Acl = pb.Op_OP_DELETE_SPACE, nil, nil
-		s.datedFrom(at, c)
+		s.stampFrom(at, c)
 	case d.GetItem() == "":
-		c = proto.CloneOf(seen)
+		c = proto.CloneOf(observed)
 		c.Op = pb.Op_OP_SET_SPACE_PROPERTIES
-		s.datedFrom(at, c)
+		s.stampFrom(at, c)
 	case op == pb.Op_OP_SET_PROPERTIES:
-		c = proto.CloneOf(seen)
+		c = proto.CloneOf(observed)
 		c.Op = op
-		s.datedFrom(at, c)
+		s.stampFrom(at, c)
 	default:
-		c = proto.CloneOf(seen)
+		c = proto.CloneOf(observed)
 		c.Op = pb.Op_OP_UPDATE
 	}
 	c.Origin, c.Agent, c.Sequence, c.User = pb.Origin_ORIGIN_SWEEP, d.GetAgent(), d.GetSequence(), ""
 	return c
 }
 
-// gone returns the Change that says that what was there is absent, and was so at a time.
-func (s *Store) gone(before *pb.Change, at time.Time) *pb.Change {
+// deletionChange returns the Change of a deletion that was observed at a time.
+func (s *Store) deletionChange(before *pb.Change, at time.Time) *pb.Change {
 	c := proto.CloneOf(before)
 	c.Op, c.MediaType, c.Properties = pb.Op_OP_DELETE, "", nil
-	s.datedFrom(at, c)
-	if was := before.GetTime().AsTime(); !c.GetTime().AsTime().After(was) {
-		c.Time = record.Time(was.Add(time.Millisecond))
+	s.stampFrom(at, c)
+	if last := before.GetTime().AsTime(); !c.GetTime().AsTime().After(last) {
+		c.Time = record.Time(last.Add(time.Millisecond))
 	}
 	return c
 }

@@ -12,40 +12,39 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// probes bounds how many are tried at once while nothing is acknowledged: several, since one
-// item's Changes may be the ones that cannot be.
-const probes = 8
+// maxProbes bounds concurrent publishes while degraded. It is more than one because the Changes of a single
+// item may be the ones that fail.
+const maxProbes = 8
 
-// Run publishes what waits, oldest first, and looks into mutations of which nobody knows what came of
-// them, until ctx ends; then it returns nil, and what waits is told by the next Run. An
-// error says that the outbox is of no use any more: every mutation is refused from then on.
-// Without Run, calls publish for themselves, and what they leave is told by Flush.
+// Run publishes pending Changes, oldest first, and resolves mutations of unknown outcome, until ctx ends;
+// then it returns nil, and the next Run continues. An error means that the outbox has failed: every later
+// mutation is refused. Without Run, calls publish their own Changes, and Flush publishes those that remain.
 func (s *Store) Run(ctx context.Context) error {
 	if !s.running.CompareAndSwap(false, true) {
-		return errors.New("emit runs already")
+		return errors.New("emit: Run is already running")
 	}
 	defer s.running.Store(false)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.dispatch(ctx) })
-	g.Go(func() error { return s.settleOrphans(ctx) })
+	g.Go(func() error { return s.maintain(ctx) })
 	return g.Wait()
 }
 
-// dispatch has Changes published.
+// dispatch starts publishes, at most Config.Publishers at a time.
 func (s *Store) dispatch(ctx context.Context) error {
 	var g errgroup.Group
 	g.SetLimit(s.cfg.Publishers)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		l, e, c, wait := s.pick()
+		q, e, c, wait := s.pick()
 		if e != nil {
 			g.Go(func() error {
-				_ = s.publish(ctx, l, e, c) // the lane knows, and it is tried again
+				_ = s.publish(ctx, q, e, c) // the queue schedules the retry
 				s.mu.Lock()
-				s.flying--
+				s.inFlight--
 				s.mu.Unlock()
-				s.ring()
+				s.wake()
 				return nil
 			})
 			continue
@@ -53,83 +52,83 @@ func (s *Store) dispatch(ctx context.Context) error {
 		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
-		case <-s.bell:
+		case <-s.wakeup:
 		case <-timer.C:
 		}
 	}
 	return g.Wait()
 }
 
-// pick returns what is to be published now, or how long there is nothing.
-func (s *Store) pick() (*lane, *entry, *pb.Change, time.Duration) {
+// pick returns the next Change to publish, or how long to wait for one.
+func (s *Store) pick() (*itemQueue, *queuedChange, *pb.Change, time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	l, wait := s.oldest(now)
-	if l == nil {
+	q, wait := s.oldest(now)
+	if q == nil {
 		return nil, nil, nil, wait
 	}
-	if s.away {
-		if s.flying >= probes {
-			return nil, nil, nil, longestRetry
+	if s.degraded {
+		if s.inFlight >= maxProbes {
+			return nil, nil, nil, maxRetry
 		}
 		if wait := s.probeAt.Sub(now); wait > 0 {
 			return nil, nil, nil, wait
 		}
 		s.probeAt = now.Add(s.cfg.Retry)
 	}
-	e := l.next()
-	s.flying++
-	return l, e, s.take(l, e), 0
+	e := q.next()
+	s.inFlight++
+	return q, e, s.take(q, e), 0
 }
 
-// oldest returns the lane whose turn it is, or how long there is none.
-func (s *Store) oldest(now time.Time) (*lane, time.Duration) {
-	var l *lane
-	wait := longestRetry
-	if s.later.Len() > 0 {
-		if wait = s.later.lanes[0].retryAt.Sub(now); wait <= 0 {
-			l = s.later.lanes[0]
+// oldest returns the due queue with the oldest Change, or how long until one is due.
+func (s *Store) oldest(now time.Time) (*itemQueue, time.Duration) {
+	var q *itemQueue
+	wait := maxRetry
+	if s.retrying.Len() > 0 {
+		if wait = s.retrying.queues[0].retryAt.Sub(now); wait <= 0 {
+			q = s.retrying.queues[0]
 		}
 	}
-	if s.ready.Len() > 0 && (l == nil || s.ready.lanes[0].first < l.first) {
-		l = s.ready.lanes[0]
+	if s.ready.Len() > 0 && (q == nil || s.ready.queues[0].first < q.first) {
+		q = s.ready.queues[0]
 	}
-	if l == nil && s.away && s.later.Len() > 0 { // nothing is acknowledged: when is that over?
-		l = s.later.lanes[0]
+	if q == nil && s.degraded && s.retrying.Len() > 0 { // probe whether the publisher is back
+		q = s.retrying.queues[0]
 	}
-	return l, wait
+	return q, wait
 }
 
-// settleOrphans looks into mutations that others left, and has the outbox note what it could not.
-func (s *Store) settleOrphans(ctx context.Context) error {
-	var looks, notes streak
+// maintain resolves orphans and retries Done calls that the outbox failed to record.
+func (s *Store) maintain(ctx context.Context) error {
+	var lookFailures, recordFailures streak
 	for ctx.Err() == nil {
 		failed := append(s.resolveOrphans(ctx), nil)
-		noted := s.finish()
+		recordErr := s.retryDone()
 		if err := s.cfg.Outbox.Stats().Err; err != nil {
 			return fmt.Errorf("emit to %s/%s: %w", s.cfg.Account, s.cfg.Store, err)
 		}
-		if looks.add(ctx, failed[0]) {
-			s.log.Warn("cannot find out what came of mutations; they are looked into later",
-				"items", len(failed)-1, "failures", looks, "err", failed[0])
+		if lookFailures.add(ctx, failed[0]) {
+			s.log.Warn("retry resolving mutations later",
+				"items", len(failed)-1, "failures", lookFailures, "err", failed[0])
 		}
-		if notes.add(ctx, noted) {
-			s.log.Warn("outbox cannot forget what was published; it is tried later", "failures", notes, "err", noted)
+		if recordFailures.add(ctx, recordErr) {
+			s.log.Warn("retry outbox deletion later", "failures", recordFailures, "err", recordErr)
 		}
 		wait := s.cfg.Retry
-		if looks > 0 {
-			wait = s.backoff(int(looks))
+		if lookFailures > 0 {
+			wait = s.backoff(int(lookFailures))
 		}
-		_ = retry.Sleep(ctx, wait) // the loop's condition says that ctx has ended
+		_ = retry.Sleep(ctx, wait) // the loop checks ctx
 	}
 	return nil
 }
 
-// A streak is how often something has failed in a row.
+// A streak counts consecutive failures.
 type streak int
 
-// add counts a try, unless ctx has ended, and reports whether its error is to be logged.
+// add counts an attempt, unless ctx has ended, and reports whether its error is to be logged.
 func (n *streak) add(ctx context.Context, err error) bool {
 	switch {
 	case ctx.Err() != nil:

@@ -22,7 +22,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// running has s.Run run until stop is called, or the test ends.
+// running starts s.Run, which ends when stop is called or the test ends.
 func running(t testing.TB, s *Store) (ran <-chan error, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -34,8 +34,8 @@ func running(t testing.TB, s *Store) (ran <-chan error, stop func()) {
 	return ch, cancel
 }
 
-// durable is a world whose outbox is a File on a disk in memory.
-func durable(t *testing.T, d *ram, m *mem.Store, edit ...func(*Config)) *world {
+// durable returns a world with a File on a disk in memory.
+func durable(t *testing.T, d *memDisk, m *mem.Store, edit ...func(*Config)) *world {
 	t.Helper()
 	w := &world{t: t, mem: m, faulty: storagetest.NewFaulty(m), topic: &topic{}}
 	cfg := Config{Account: "acme", Store: "1", Agent: "test", Outbox: fileOn(t, d)}
@@ -92,15 +92,17 @@ func TestContractDurable(t *testing.T) {
 			must(t, f.Close())
 		})
 		return s
-	}, storagetest.Only("Put", "PutCondition", "PutBroken", "Properties", "Delete", "RacePut", "RaceReplace", "RaceDelete", "SpaceErrors"))
+	}, storagetest.Only("Put", "PutCondition", "PutBroken", "Properties", "Delete", "RacePut", "RaceReplace", "RaceDelete",
+		"SpaceErrors"))
 }
 
-// Kafka is away for a minute: mutations go on, and do not wait for it but once; their changes follow, in order.
-func TestAwayForAMinute(t *testing.T) {
+// Kafka is unavailable for a minute: mutations continue, and only the first waits for it; their Changes
+// follow in order.
+func TestPublisherUnavailableForAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := durable(t, newRAM(), memory(t))
+		w := durable(t, newMemDisk(), memory(t))
 		ran, stop := running(t, w.s)
-		w.topic.set(func(*pb.Change) (bool, error) { return false, errAway })
+		w.topic.set(func(*pb.Change) (bool, error) { return false, errUnavailable })
 		var want []string
 		began := time.Now()
 		for i := range 60 {
@@ -116,7 +118,7 @@ func TestAwayForAMinute(t *testing.T) {
 			t.Errorf("got %d in the outbox, want 60", got)
 		}
 		w.topic.set(nil)
-		must(t, retry.Sleep(t.Context(), 10*time.Second)) // it was given up for a while, and is tried again
+		must(t, retry.Sleep(t.Context(), 10*time.Second)) // the backoff ends
 		got := w.topic.take()
 		by := map[string]int{}
 		var names []string
@@ -124,7 +126,7 @@ func TestAwayForAMinute(t *testing.T) {
 			names = append(names, fmt.Sprint(c.GetItem(), by[c.GetItem()]))
 			by[c.GetItem()]++
 			if n := by[c.GetItem()]; n > 1 && c.GetOp() != pb.Op_OP_UPDATE || n == 1 && c.GetOp() != pb.Op_OP_ADD {
-				t.Errorf("%s is told out of its order", c.GetOp())
+				t.Errorf("%s is published out of order", c.GetOp())
 			}
 		}
 		slices.Sort(want)
@@ -141,18 +143,17 @@ func TestAwayForAMinute(t *testing.T) {
 	})
 }
 
-// Neither an item that cannot be told of, nor a Change that is refused for good, is in the way of others; nor
-// are they forgotten.
-func TestOthersGoOn(t *testing.T) {
+// Neither an item that cannot be published nor a rejected Change blocks other items; neither is lost.
+func TestFailingItemDoesNotBlockOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newRAM()
+		d := newMemDisk()
 		m := memory(t)
 		w := durable(t, d, m)
 		_, stop := running(t, w.s)
 		w.topic.set(func(c *pb.Change) (bool, error) {
 			switch {
 			case c.GetItem() == "stuck":
-				return false, errAway
+				return false, errUnavailable
 			case c.GetItem() == "refused" && c.GetOp() == pb.Op_OP_ADD:
 				return false, retry.Permanent(errors.New("not this one"))
 			}
@@ -169,16 +170,16 @@ func TestOthersGoOn(t *testing.T) {
 		}
 		must(t, retry.Sleep(t.Context(), time.Minute))
 		if got := items(w.topic.take()); len(got) != 21 || slices.Contains(got, "stuck") {
-			t.Errorf("got changes of %v, want of all but what is stuck", got)
+			t.Errorf("got changes of %v, want of all but the stuck item", got)
 		}
-		if s := w.s.cfg.Outbox.Stats(); s.Held != 21 || s.Aside != 1 {
-			t.Errorf("got %+v, want the 21 of what is stuck, and one aside", s)
+		if s := w.s.cfg.Outbox.Stats(); s.Held != 21 || s.Rejected != 1 {
+			t.Errorf("got %+v, want the 21 of the stuck item, and one rejected", s)
 		}
-		// Another life.
+		// The next process.
 		stop()
 		synctest.Wait()
-		w = durable(t, d.left(false, nil), m)
-		if s := w.s.cfg.Outbox.Stats(); s.Held != 21 || s.Aside != 1 {
+		w = durable(t, d.after(false, nil), m)
+		if s := w.s.cfg.Outbox.Stats(); s.Held != 21 || s.Rejected != 1 {
 			t.Errorf("after a restart: got %+v", s)
 		}
 		ran, stop := running(t, w.s)
@@ -191,10 +192,10 @@ func TestOthersGoOn(t *testing.T) {
 	})
 }
 
-// A publisher that hangs, as one does whose brokers are gone: only the first calls wait.
+// A publisher hangs, as when its brokers are down: only the first calls wait.
 func TestPublisherHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := durable(t, newRAM(), memory(t))
+		w := durable(t, newMemDisk(), memory(t))
 		release := make(chan struct{})
 		w.s.out = publisher(func(ctx context.Context, c *pb.Change) error {
 			select {
@@ -228,25 +229,26 @@ func (p publisher) Publish(ctx context.Context, messages ...schemas.Message) err
 	return p(ctx, messages[0].Body.(*pb.Change))
 }
 
-// A store that cannot be reached at a start leaves mutations of which nobody knows what came of them for
-// later, and changes that are known do not wait for those of others.
-func TestStoreAwayAtStart(t *testing.T) {
+// If the store is unavailable at the start, mutations of unknown outcome stay in the outbox, and the
+// Changes of other items do not wait for them.
+func TestStoreUnavailableAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, m := newRAM(), memory(t)
+		d, m := newMemDisk(), memory(t)
 		w := durable(t, d, m)
-		w.topic.set(func(*pb.Change) (bool, error) { return false, errAway })
+		w.topic.set(func(*pb.Change) (bool, error) { return false, errUnavailable })
 		must(t, w.putItem("known", "1"))
-		w.faulty.Script(storagetest.Fault{Method: "Put", Item: "unknown", Done: true}, storagetest.Fault{Method: "Stat", Item: "unknown", Skip: 1, Times: -1})
+		w.faulty.Script(storagetest.Fault{Method: "Put", Item: "unknown", Done: true},
+			storagetest.Fault{Method: "Stat", Item: "unknown", Skip: 1, Times: -1})
 		if err := w.putItem("unknown", "1"); !errors.Is(err, storagetest.ErrFault) {
 			t.Fatalf("got %v", err)
 		}
 		reg := prometheus.NewRegistry()
-		w = durable(t, d.left(false, nil), m, func(c *Config) { c.Metrics = NewMetrics(reg) })
+		w = durable(t, d.after(false, nil), m, func(c *Config) { c.Metrics = NewMetrics(reg) })
 		w.faulty.Script(storagetest.Fault{Method: "Stat", Times: -1})
 		ran, stop := running(t, w.s)
 		must(t, retry.Sleep(t.Context(), time.Minute))
 		if got := items(w.topic.take()); !slices.Equal(got, []string{"known"}) || w.held() != 1 {
-			t.Errorf("got %v, %d left, want what is known", got, w.held())
+			t.Errorf("got %v, %d left, want the known Changes", got, w.held())
 		}
 		if err := w.putItem("unknown", "2"); !errors.Is(err, storagetest.ErrFault) {
 			t.Errorf("the next mutation: got %v, want that the store is away", err)
@@ -256,7 +258,8 @@ func TestStoreAwayAtStart(t *testing.T) {
 		}
 		w.faulty.Heal()
 		must(t, retry.Sleep(t.Context(), time.Minute))
-		if got := w.topic.take(); !slices.Equal(items(got), []string{"unknown"}) || got[0].GetOp() != pb.Op_OP_ADD || w.held() != 0 {
+		if got := w.topic.take(); !slices.Equal(items(got), []string{"unknown"}) || got[0].GetOp() != pb.Op_OP_ADD ||
+			w.held() != 0 {
 			t.Errorf("got %v, %d left", got, w.held())
 		}
 		got := gathered(t, reg)
@@ -264,7 +267,8 @@ func TestStoreAwayAtStart(t *testing.T) {
 			"millrace_emit_resolved_total acme done 1": 1, "millrace_emit_resolved_total acme not_done 1": 0,
 			"millrace_emit_resolved_total acme undecided 1": 0, "millrace_emit_outbox_depth acme 1": 0,
 			"millrace_emit_outbox_bytes acme 1": 0, "millrace_emit_outbox_oldest_seconds acme 1": 0,
-			"millrace_emit_outbox_aside acme 1": 0, "millrace_emit_outbox_undecided acme 1": 0, "millrace_emit_aside_total acme 1": 0,
+			"millrace_emit_outbox_aside acme 1": 0, "millrace_emit_outbox_undecided acme 1": 0,
+			"millrace_emit_aside_total acme 1":        0,
 			"millrace_emit_publishes_total acme ok 1": 2, "millrace_emit_publishes_total acme failed 1": 0,
 		} {
 			if is, ok := got[name]; !ok || is != want {
@@ -279,7 +283,7 @@ func TestStoreAwayAtStart(t *testing.T) {
 	})
 }
 
-// gathered returns the values of metrics by name and values of labels; of histograms the counts.
+// gathered returns metric values by name and label values; for histograms the counts.
 func gathered(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := reg.Gather()
@@ -297,13 +301,13 @@ func gathered(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	return all
 }
 
-// An outbox that is full refuses mutations, and the store stays as it is; when there is room they go on.
+// A full outbox refuses mutations, and the store stays as it is; when there is space they continue.
 func TestFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fileOn(t, newRAM(), func(c *FileConfig) { c.Limit = 20 << 10 })
-		w := durable(t, newRAM(), memory(t), func(c *Config) { c.Outbox = f })
+		f := fileOn(t, newMemDisk(), func(c *FileConfig) { c.Limit = 20 << 10 })
+		w := durable(t, newMemDisk(), memory(t), func(c *Config) { c.Outbox = f })
 		ran, stop := running(t, w.s)
-		w.topic.set(func(*pb.Change) (bool, error) { return false, errAway })
+		w.topic.set(func(*pb.Change) (bool, error) { return false, errUnavailable })
 		done := 0
 		var err error
 		for ; err == nil; done++ {
@@ -323,10 +327,10 @@ func TestFull(t *testing.T) {
 	})
 }
 
-// An outbox that failed ends Run with an error, and refuses mutations.
+// A failed outbox ends Run with an error and refuses mutations.
 func TestRunEndsWithTheOutbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newRAM()
+		d := newMemDisk()
 		w := durable(t, d, memory(t))
 		ran, stop := running(t, w.s)
 		defer stop()
@@ -342,7 +346,7 @@ func TestRunEndsWithTheOutbox(t *testing.T) {
 	})
 }
 
-// Flush does not meddle with calls that end meanwhile, nor does Run.
+// Neither Flush nor Run interferes with calls that end at the same time.
 func TestFlushRacesCalls(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -376,15 +380,17 @@ func TestFlushRacesCalls(t *testing.T) {
 	for _, c := range got {
 		ids[c.GetId()] = true
 	}
-	if len(got) != 2*callers*each || len(ids) != len(got) || len(w.pending()) != 0 || len(w.lost) != 0 {
-		t.Errorf("got %d changes of %d ids, %d left and %d undecided, want %d", len(got), len(ids), len(w.pending()), len(w.lost), 2*callers*each)
+	if len(got) != 2*callers*each || len(ids) != len(got) || len(w.pending()) != 0 || len(w.undecided) != 0 {
+		t.Errorf("got %d changes of %d ids, %d left and %d undecided, want %d", len(got), len(ids), len(w.pending()),
+			len(w.undecided), 2*callers*each)
 	}
 }
 
-// Of mutations of one item that are under way together none is told before it is known what came of all.
-func TestTogether(t *testing.T) {
+// The Change of a concurrent mutation of an item is not published before the outcomes of all of them are
+// known.
+func TestConcurrentMutationsOfOneItem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := durable(t, newRAM(), memory(t))
+		w := durable(t, newMemDisk(), memory(t))
 		ran, stop := running(t, w.s)
 		hold := make(chan struct{})
 		w.faulty.Before(func(_ context.Context, c storagetest.Call) error {

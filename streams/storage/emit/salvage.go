@@ -16,10 +16,10 @@ const (
 	partialSuffix = ".partial"
 )
 
-// Salvage keeps what can be read of a damaged outbox, and returns what Inspect did of it before. With to, it is written into
-// a new outbox in that directory, which must neither be there nor lie in the old one, and the old one stays as it is;
-// the copy has another name until it is whole. Without, the damaged segments are set aside in the old one, and a call
-// that was killed is made again. Of an outbox that is sound nothing is written.
+// Salvage saves what can be read of a damaged outbox, and returns the Inspection from before. If to is set,
+// it writes a new outbox in that directory, which must not exist and must be outside dir, and leaves the
+// old one as it is; until the copy is complete it has the suffix .partial. If to is empty, it sets the
+// damaged segments aside in dir itself; after a kill, call it again. A sound outbox is left unchanged.
 func Salvage(ctx context.Context, dir, to string) (Inspection, error) {
 	if to != "" {
 		return salvageCopy(ctx, dir, to)
@@ -44,21 +44,21 @@ func salvageCopy(ctx context.Context, dir, to string) (in Inspection, err error)
 	if err != nil {
 		return in, err
 	}
-	defer func() { err = errors.Join(err, d.close()) }() // no process opens it meanwhile
+	defer func() { err = errors.Join(err, d.close()) }() // the lock is held until then
 	if in, err = inspect(ctx, dir, d, d.lock != nil); err != nil || len(in.Damage) == 0 {
 		return in, err
 	}
 	to = filepath.Clean(to)
-	if err := apart(dir, to); err != nil {
+	if err := checkOutside(dir, to); err != nil {
 		return in, fmt.Errorf("salvage into %s: %w", to, err)
 	}
-	if _, err := os.Lstat(to); !isAbsent(err) {
-		return in, errors.Join(fmt.Errorf("salvage into %s: it must not be there", to), err)
+	if _, err := os.Lstat(to); !isNotExist(err) {
+		return in, errors.Join(fmt.Errorf("salvage into %s: it must not exist", to), err)
 	}
 	partial := to + partialSuffix
 	switch err := os.Mkdir(partial, 0o700); {
 	case errors.Is(err, fs.ErrExist):
-		return in, fmt.Errorf("salvage into %s (what an earlier call has left there may be removed): %w", partial, err)
+		return in, fmt.Errorf("salvage into %s (remove it if it is left over from an earlier call): %w", partial, err)
 	case err != nil:
 		return in, fmt.Errorf("salvage into %s: %w", to, err)
 	}
@@ -72,8 +72,8 @@ func salvageCopy(ctx context.Context, dir, to string) (in Inspection, err error)
 	return in, syncDirectory(filepath.Dir(to))
 }
 
-// apart returns an error if to lies in dir.
-func apart(dir, to string) error {
+// checkOutside returns an error if to is inside dir.
+func checkOutside(dir, to string) error {
 	var real [2]string
 	for i, path := range []string{dir, filepath.Dir(to)} {
 		path, err := filepath.EvalSymlinks(path)
@@ -86,19 +86,19 @@ func apart(dir, to string) error {
 	}
 	rel, err := filepath.Rel(real[0], real[1])
 	if err == nil && filepath.IsLocal(rel) {
-		err = errors.New("it lies in the outbox")
+		err = errors.New("it is inside the outbox")
 	}
 	return err
 }
 
-// salvageInto copies an outbox, and salvages the copy.
+// salvageInto copies an outbox to another directory and salvages the copy.
 func salvageInto(ctx context.Context, d *directory, to string) error {
 	names, err := d.names()
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		if _, ok := segmentNumber(name); ok || name == asideName || name == undecidedName {
+		if _, ok := segmentNumber(name); ok || name == rejectedName || name == undecidedName {
 			if err := copyFile(ctx, filepath.Join(d.path, name), filepath.Join(to, name)); err != nil {
 				return err
 			}
@@ -109,7 +109,7 @@ func salvageInto(ctx context.Context, d *directory, to string) error {
 	}
 	names, err = (&directory{path: to}).names()
 	for _, name := range names {
-		if strings.HasSuffix(name, damagedSuffix) { // the old outbox has it
+		if strings.HasSuffix(name, damagedSuffix) { // the old outbox keeps it
 			err = errors.Join(err, os.Remove(filepath.Join(to, name)))
 		}
 	}

@@ -14,33 +14,36 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 )
 
-// An outbox on disk is a row of segments, numbered without gaps; what is noted goes to the end
-// of the last one. A segment begins with a header, in little endian:
+// An outbox on disk is a sequence of segments, numbered without gaps; records are appended to the last one. A segment
+// begins with a header, in little endian:
 //
 //	 0  8 bytes "millrace"
 //	 8  u32     format: 1
-//	12  u32     CRC-32C of what follows, up to byte 32
+//	12  u32     CRC-32C of bytes 16 to 32
 //	16  u64     number of the segment
-//	24  u64     greatest ticket before it
+//	24  u64     greatest ticket before the segment
 //
-// and then has notes:
+// Records follow:
 //
-//	 0  u32     length of the note, these 4 bytes included
-//	 4  u32     CRC-32C of what follows
+//	 0  u32     length of the record, including these 4 bytes
+//	 4  u32     CRC-32C of the bytes that follow
 //	 8  u8      kind;  9 u8 flags;  10 2 bytes 0
 //	12  u64     ticket of the mutation
-//	20  u64     intent: when it began, in ms; outcome: the ticket at which it was noted
-//	28  u64     how much of the segment was on disk for certain when this was written
+//	20  u64     intent: start of the mutation in ms; outcome: the ticket at which it was recorded
+//	28  u64     offset in this segment up to which it was synced when the record was written
 //	36          body
 //
-// The bodies: intent: length of the draft as a uvarint, the draft, and what was there before where
-// anything was, both as a Change; content: size and digests in a Change; outcome: the Change, nothing
-// where nothing was done; done: nothing.
+// Bodies by kind:
+//
+//	intent    length of the draft as a uvarint, the draft, and the state before unless absent; both as a Change
+//	content   size and digests, as a Change
+//	outcome   the Change; empty if nothing was done
+//	done      empty
 const (
-	format      = 1
-	headerBytes = 32
-	noteBytes   = 36
-	maxNote     = 4 << 20 // a draft and what was there before are less than 256 KiB each
+	segmentFormat     = 1
+	headerBytes       = 32
+	recordHeaderBytes = 36
+	maxRecordBytes    = 4 << 20 // a draft and the state before are less than 256 KiB each
 )
 
 var (
@@ -58,10 +61,10 @@ const (
 	kinds
 )
 
-const flagCrowded = 1
+const flagConcurrent = 1
 
-// A note is one record of a segment.
-type note struct {
+// A segmentRecord is one record of a segment.
+type segmentRecord struct {
 	kind   kind
 	flags  uint8
 	ticket Ticket
@@ -70,12 +73,12 @@ type note struct {
 	body   []byte
 }
 
-// Errors of what is on disk.
+// Errors of the content on disk.
 var (
-	// ErrOutboxDamaged: bytes that were on disk are not as they were written.
+	// ErrOutboxDamaged: bytes that were on disk have changed or are missing.
 	ErrOutboxDamaged = errors.New("outbox is damaged")
-	// ErrOutboxFormat: it was written by a newer version of this program, or is none.
-	ErrOutboxFormat = errors.New("outbox is in a format that is not known here")
+	// ErrOutboxFormat: a newer version wrote the outbox.
+	ErrOutboxFormat = errors.New("outbox has an unknown format")
 )
 
 func segmentName(n uint64) string { return fmt.Sprintf("%016x.segment", n) }
@@ -86,23 +89,23 @@ func segmentNumber(name string) (uint64, bool) {
 	return n, ok && err == nil && segmentName(n) == name
 }
 
-func header(number uint64, last Ticket) []byte {
+func segmentHeader(number uint64, last Ticket) []byte {
 	b := make([]byte, headerBytes)
 	copy(b, magic)
-	binary.LittleEndian.PutUint32(b[8:], format)
+	binary.LittleEndian.PutUint32(b[8:], segmentFormat)
 	binary.LittleEndian.PutUint64(b[16:], number)
 	binary.LittleEndian.PutUint64(b[24:], uint64(last))
 	binary.LittleEndian.PutUint32(b[12:], crc32.Checksum(b[16:], checksum))
 	return b
 }
 
-// parseHeader reads what header wrote.
+// parseHeader parses the result of segmentHeader.
 func parseHeader(b []byte) (number uint64, last Ticket, err error) {
 	if len(b) < headerBytes || !bytes.Equal(b[:8], magic) {
 		return 0, 0, fmt.Errorf("no header: %w", ErrOutboxDamaged)
 	}
-	if f := binary.LittleEndian.Uint32(b[8:]); f != format {
-		return 0, 0, fmt.Errorf("format %d, known is %d: %w", f, format, ErrOutboxFormat)
+	if f := binary.LittleEndian.Uint32(b[8:]); f != segmentFormat {
+		return 0, 0, fmt.Errorf("format %d, want %d: %w", f, segmentFormat, ErrOutboxFormat)
 	}
 	if crc32.Checksum(b[16:headerBytes], checksum) != binary.LittleEndian.Uint32(b[12:]) {
 		return 0, 0, fmt.Errorf("checksum of the header: %w", ErrOutboxDamaged)
@@ -110,15 +113,15 @@ func parseHeader(b []byte) (number uint64, last Ticket, err error) {
 	return binary.LittleEndian.Uint64(b[16:]), Ticket(binary.LittleEndian.Uint64(b[24:])), nil
 }
 
-// frame returns a note with room for what seal will fill in.
-func frame(k kind, size int) []byte {
-	b := make([]byte, noteBytes, noteBytes+size)
+// newRecord returns a record of a kind; finishRecord fills in the rest of its header.
+func newRecord(k kind, size int) []byte {
+	b := make([]byte, recordHeaderBytes, recordHeaderBytes+size)
 	b[8] = byte(k)
 	return b
 }
 
-// seal fills in the rest of a framed note.
-func seal(b []byte, t Ticket, number uint64, synced int64) {
+// finishRecord fills in the header of a record.
+func finishRecord(b []byte, t Ticket, number uint64, synced int64) {
 	binary.LittleEndian.PutUint32(b, uint32(len(b)))
 	binary.LittleEndian.PutUint64(b[12:], uint64(t))
 	binary.LittleEndian.PutUint64(b[20:], number)
@@ -126,44 +129,44 @@ func seal(b []byte, t Ticket, number uint64, synced int64) {
 	binary.LittleEndian.PutUint32(b[4:], crc32.Checksum(b[8:], checksum))
 }
 
-// parseNote reads the note at the beginning of b, whose bytes it shares. It returns false where
-// there is none.
-func parseNote(b []byte) (n note, size int, ok bool) {
-	if len(b) < noteBytes {
-		return note{}, 0, false
+// parseRecord parses the record at the beginning of b and shares its bytes. ok is false if there is none.
+func parseRecord(b []byte) (n segmentRecord, size int, ok bool) {
+	if len(b) < recordHeaderBytes {
+		return segmentRecord{}, 0, false
 	}
 	size = int(binary.LittleEndian.Uint32(b))
-	// The cheap checks first: garbage is looked through byte by byte.
+	// The cheap checks come first: resync calls this for each byte of damaged data.
 	if k := kind(b[8]); k == 0 || k >= kinds || b[10]|b[11] != 0 {
-		return note{}, 0, false
+		return segmentRecord{}, 0, false
 	}
-	if size < noteBytes || size > maxNote || size > len(b) ||
+	if size < recordHeaderBytes || size > maxRecordBytes || size > len(b) ||
 		crc32.Checksum(b[8:size], checksum) != binary.LittleEndian.Uint32(b[4:]) {
-		return note{}, 0, false
+		return segmentRecord{}, 0, false
 	}
-	n = note{
+	n = segmentRecord{
 		kind: kind(b[8]), flags: b[9], ticket: Ticket(binary.LittleEndian.Uint64(b[12:])),
-		number: binary.LittleEndian.Uint64(b[20:]), synced: int64(binary.LittleEndian.Uint64(b[28:])), body: b[noteBytes:size],
+		number: binary.LittleEndian.Uint64(b[20:]), synced: int64(binary.LittleEndian.Uint64(b[28:])),
+		body: b[recordHeaderBytes:size],
 	}
 	return n, size, true
 }
 
-// A reader of a segment is called with its notes in their order, and with the bytes between them that were on disk and are
-// not as they were, which are skipped unless lost returns an error.
-type reader interface {
-	note(n note, at int64, size int32) error
-	lost(at, size int64) error
+// A segmentVisitor is called with the records of a segment in order, and with each range of damaged bytes
+// between them: it is skipped unless damaged returns an error.
+type segmentVisitor interface {
+	record(n segmentRecord, at int64, size int32) error
+	damaged(at, size int64) error
 }
 
-// readSegment has r called with all of a segment, and returns where its last note ends. The tail of the last segment
-// that was not on disk for certain may be torn, and is then left out.
-func readSegment(b []byte, last bool, r reader) (end int64, err error) {
+// readSegment calls r for the whole segment, and returns where its last record ends. In the last segment,
+// an incomplete record at the end that was never synced is left out.
+func readSegment(b []byte, last bool, r segmentVisitor) (end int64, err error) {
 	end = headerBytes
 	for at := headerBytes; at < len(b); {
-		n, size, ok := parseNote(b[at:])
+		n, size, ok := parseRecord(b[at:])
 		if ok {
-			if err := r.note(n, int64(at), int32(size)); err != nil {
-				return end, fmt.Errorf("note at byte %d: %w", at, err)
+			if err := r.record(n, int64(at), int32(size)); err != nil {
+				return end, fmt.Errorf("record at byte %d: %w", at, err)
 			}
 			at += size
 			end = int64(at)
@@ -173,7 +176,7 @@ func readSegment(b []byte, last bool, r reader) (end int64, err error) {
 		if last && torn(b, at, next) {
 			return end, nil
 		}
-		if err := r.lost(int64(at), int64(next-at)); err != nil {
+		if err := r.damaged(int64(at), int64(next-at)); err != nil {
 			return end, err
 		}
 		at = next
@@ -181,21 +184,21 @@ func readSegment(b []byte, last bool, r reader) (end int64, err error) {
 	return end, nil
 }
 
-// resync returns where the next note begins after something that is none; the end where there is none.
+// resync returns the offset of the next record after at, or the length of b if there is none.
 func resync(b []byte, at int) int {
 	for at++; at < len(b); at++ {
-		if _, _, ok := parseNote(b[at:]); ok {
+		if _, _, ok := parseRecord(b[at:]); ok {
 			return at
 		}
 	}
 	return len(b)
 }
 
-// torn reports whether what is no note at a place was never on disk for certain: no later note
-// knows that it was.
+// torn reports whether the invalid bytes at an offset were never known to be synced: no later record says
+// that they were.
 func torn(b []byte, at, next int) bool {
 	for next < len(b) {
-		n, size, ok := parseNote(b[next:])
+		n, size, ok := parseRecord(b[next:])
 		if !ok {
 			next = resync(b, next)
 			continue
@@ -208,11 +211,11 @@ func torn(b []byte, at, next int) bool {
 	return true
 }
 
-func intentNote(in Intent) ([]byte, error) {
+func intentRecord(in Intent) ([]byte, error) {
 	size := in.Draft.SizeVT()
-	b := frame(kindIntent, 2*binary.MaxVarintLen64+size+in.Before.SizeVT())
-	if in.Crowded {
-		b[9] |= flagCrowded
+	b := newRecord(kindIntent, 2*binary.MaxVarintLen64+size+in.Before.SizeVT())
+	if in.Concurrent {
+		b[9] |= flagConcurrent
 	}
 	b = binary.AppendUvarint(b, uint64(size))
 	b, err := appendChange(b, in.Draft)
@@ -222,7 +225,7 @@ func intentNote(in Intent) ([]byte, error) {
 	return appendChange(b, in.Before)
 }
 
-// appendChange appends c, for which there is room.
+// appendChange appends c to b, which has the capacity for it.
 func appendChange(b []byte, c *pb.Change) ([]byte, error) {
 	n, size := len(b), c.SizeVT()
 	b = b[:n+size]
@@ -252,9 +255,9 @@ func parseChange(b []byte) (*pb.Change, error) {
 	return c, nil
 }
 
-func contentNote(c Content) ([]byte, error) {
+func contentRecord(c Content) ([]byte, error) {
 	ch := &pb.Change{Size: c.Size, Digests: c.Digests}
-	return appendChange(frame(kindContent, ch.SizeVT()), ch)
+	return appendChange(newRecord(kindContent, ch.SizeVT()), ch)
 }
 
 func parseContent(b []byte) (*Content, error) {
@@ -265,9 +268,9 @@ func parseContent(b []byte) (*Content, error) {
 	return &Content{digest.Set(c.GetDigests()), c.GetSize()}, nil
 }
 
-func outcomeNote(c *pb.Change) ([]byte, error) {
+func outcomeRecord(c *pb.Change) ([]byte, error) {
 	if c == nil {
-		return frame(kindOutcome, 0), nil
+		return newRecord(kindOutcome, 0), nil
 	}
-	return appendChange(frame(kindOutcome, c.SizeVT()), c)
+	return appendChange(newRecord(kindOutcome, c.SizeVT()), c)
 }

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A shortage of file descriptors fails the calls that need one, and passes: it is no fsync that failed. What is noted
-// meanwhile is kept.
+// A shortage of file descriptors fails the calls that need one, and is temporary: it is no failed fsync.
+// Records made meanwhile are kept.
 func TestShortageOfDescriptorsPasses(t *testing.T) {
 	for free := range 3 {
 		t.Run(fmt.Sprint("free ", free), func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestShortageOfDescriptorsPasses(t *testing.T) {
 	}
 }
 
-// leaveDescriptors lets the process open only so many files more, until restore is called.
+// leaveDescriptors lets the process open only free more files until restore is called.
 func leaveDescriptors(t *testing.T, free int) (restore func()) {
 	t.Helper()
 	var was unix.Rlimit

@@ -15,26 +15,28 @@ import (
 	"github.com/millrace/millrace/streams/storage/mem"
 )
 
-// A witness is a store that knows what was done with it, until it is dead.
-type witness struct {
+// A witnessStore records the mutations made through it, until it is dead.
+type witnessStore struct {
 	*mem.Store
 	dead func() bool
-	done []deed
+	done []operation
 }
 
-// A deed is a mutation that was made.
-type deed struct{ op, item, version string }
+// An operation is a mutation that was made.
+type operation struct{ op, item, version string }
 
 var errDead = errors.New("the process is dead")
 
-func (w *witness) did(op, item, version string, err error) error {
+func (w *witnessStore) did(op, item, version string, err error) error {
 	if err == nil {
-		w.done = append(w.done, deed{op, item, version})
+		w.done = append(w.done, operation{op, item, version})
 	}
 	return err
 }
 
-func (w *witness) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+func (w *witnessStore) Put(
+	ctx context.Context, space, item string, r io.Reader, o storage.PutOptions,
+) (storage.Object, error) {
 	if w.dead() {
 		return storage.Object{}, errDead
 	}
@@ -42,7 +44,9 @@ func (w *witness) Put(ctx context.Context, space, item string, r io.Reader, o st
 	return obj, w.did("PUT", item, obj.Version+" "+obj.Properties.MediaType, err)
 }
 
-func (w *witness) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
+func (w *witnessStore) Delete(
+	ctx context.Context, space, item string, o storage.DeleteOptions,
+) (storage.Deleted, error) {
 	if w.dead() {
 		return storage.Deleted{}, errDead
 	}
@@ -50,7 +54,7 @@ func (w *witness) Delete(ctx context.Context, space, item string, o storage.Dele
 	return d, w.did("DELETE", item, d.Object.Version, err)
 }
 
-func (w *witness) SetProperties(
+func (w *witnessStore) SetProperties(
 	ctx context.Context, space, item string, p storage.Properties, c storage.Condition,
 ) (storage.Object, error) {
 	if w.dead() {
@@ -60,35 +64,35 @@ func (w *witness) SetProperties(
 	return o, w.did("SET", item, p.MediaType, err)
 }
 
-func (w *witness) CreateSpace(ctx context.Context, s storage.Space) error {
+func (w *witnessStore) CreateSpace(ctx context.Context, s storage.Space) error {
 	if w.dead() {
 		return errDead
 	}
 	return w.did("CREATE_SPACE", "", s.Name, w.Store.CreateSpace(ctx, s))
 }
 
-func (w *witness) DeleteSpace(ctx context.Context, space string) error {
+func (w *witnessStore) DeleteSpace(ctx context.Context, space string) error {
 	if w.dead() {
 		return errDead
 	}
 	return w.did("DELETE_SPACE", "", space, w.Store.DeleteSpace(ctx, space))
 }
 
-// deedOf is what a Change says was done.
-func deedOf(c *pb.Change) deed {
+// operationOf returns the operation that a Change reports.
+func operationOf(c *pb.Change) operation {
 	switch c.GetOp() {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE:
-		return deed{"PUT", c.GetItem(), c.GetVersion() + " " + c.GetMediaType()}
+		return operation{"PUT", c.GetItem(), c.GetVersion() + " " + c.GetMediaType()}
 	case pb.Op_OP_SET_PROPERTIES:
-		return deed{"SET", c.GetItem(), c.GetMediaType()}
+		return operation{"SET", c.GetItem(), c.GetMediaType()}
 	case pb.Op_OP_DELETE:
-		return deed{"DELETE", c.GetItem(), c.GetVersion()}
+		return operation{"DELETE", c.GetItem(), c.GetVersion()}
 	}
-	return deed{strings.TrimPrefix(c.GetOp().String(), "OP_"), "", c.GetSpace()}
+	return operation{strings.TrimPrefix(c.GetOp().String(), "OP_"), "", c.GetSpace()}
 }
 
-// play makes mutations of all kinds, some while nothing can be published. Errors are those of the
-// step that fails; what was done, the witness knows.
+// play makes mutations of all kinds, some while nothing can be published. It ignores errors: the
+// witnessStore knows what was made.
 func play(ctx context.Context, s *Store, out *topic) {
 	putAs := func(item, content, media string) {
 		_, _ = s.Put(ctx, sp, item, strings.NewReader(content), storage.PutOptions{
@@ -102,7 +106,7 @@ func play(ctx context.Context, s *Store, out *topic) {
 	put("a", "2")
 	_, _ = s.SetProperties(ctx, sp, "a", storage.Properties{MediaType: "x/1"}, storage.Condition{})
 	away := out.fail
-	out.set(func(c *pb.Change) (bool, error) { return false, errAway })
+	out.set(func(c *pb.Change) (bool, error) { return false, errUnavailable })
 	put("b", "1")
 	_, _ = s.Delete(ctx, sp, "a", storage.DeleteOptions{})
 	put("a", "3")
@@ -120,22 +124,23 @@ func play(ctx context.Context, s *Store, out *topic) {
 // A mode is how a step fails.
 type mode struct {
 	stop  bool // and all that follow
-	power bool // what was not synced is gone
+	power bool // unsynced data is lost
 	did   bool // it was done all the same
 	alive bool // only the disk stops, and not the store and the publisher
 	etags bool // versions of the store are those of bytes
 }
 
-// Whatever step of the outbox fails, and whether that kills the process, or the machine, or neither:
-// after a restart each mutation that was made has one Change, in the order of the item, and no other has one.
+// One step of the outbox fails, and kills the process, or the machine, or neither: after a restart each
+// mutation that was made has one Change, in the order of its item, and no other Change exists.
 func TestEveryStep(t *testing.T) {
 	for name, m := range map[string]mode{
 		"one fails": {}, "one fails, but was done": {did: true},
 		"killed before": {stop: true}, "killed after": {stop: true, did: true},
 		"one fails, power lost later": {power: true}, "one fails, but was done, power lost later": {power: true, did: true},
 		"power lost before": {stop: true, power: true}, "power lost after": {stop: true, power: true, did: true},
-		"disk gone, process not": {stop: true, alive: true}, "disk gone after, process not": {stop: true, did: true, alive: true},
-		"ETags, one fails": {etags: true}, "ETags, one fails, but was done": {etags: true, did: true},
+		"disk gone, process not":       {stop: true, alive: true},
+		"disk gone after, process not": {stop: true, did: true, alive: true},
+		"ETags, one fails":             {etags: true}, "ETags, one fails, but was done": {etags: true, did: true},
 		"ETags, killed before": {etags: true, stop: true}, "ETags, killed after": {etags: true, stop: true, did: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -157,18 +162,18 @@ func TestEveryStep(t *testing.T) {
 	}
 }
 
-// playUntil plays with one step that fails, and reports whether there was such a step.
+// playUntil plays with one failing step, and reports whether that step was reached.
 func playUntil(t *testing.T, step int, how mode, random *rand.Rand) bool {
 	m, err := mem.New(mem.Config{ID: "1", Weak: mem.Weak{Versions: how.etags}})
 	must(t, err)
 	m.Mark("1")
 	must(t, m.CreateSpace(t.Context(), storage.Space{Name: sp}))
 	small := func(c *FileConfig) { c.Limit, c.Segment = 1<<20, 900 }
-	d := newRAM()
+	d := newMemDisk()
 	f := fileOn(t, d, small) // a first start that fails leaves nothing
-	d.steps, d.failAt, d.stop, d.did = 0, step, how.stop, how.did
+	d.steps, d.failAt, d.stop, d.applied = 0, step, how.stop, how.did
 	dead := func() bool { return !how.alive && d.stopped() }
-	w := &witness{Store: m, dead: dead}
+	w := &witnessStore{Store: m, dead: dead}
 	out := &topic{}
 	out.set(func(*pb.Change) (bool, error) {
 		if dead() {
@@ -182,7 +187,7 @@ func playUntil(t *testing.T, step int, how mode, random *rand.Rand) bool {
 	play(t.Context(), s, out)
 	met := d.steps >= step
 
-	left := d.left(how.power, random)
+	left := d.after(how.power, random)
 	cfg.Outbox, err = tryFile(left, small)
 	if err != nil {
 		t.Fatalf("restart: %v", err)
@@ -199,23 +204,23 @@ func playUntil(t *testing.T, step int, how mode, random *rand.Rand) bool {
 	return met
 }
 
-// check compares what was done with what was told.
-func check(t *testing.T, done []deed, told []*pb.Change, st Stats, power bool) {
+// check compares the mutations that were made with the published Changes.
+func check(t *testing.T, done []operation, changes []*pb.Change, st Stats, power bool) {
 	t.Helper()
-	var got []deed
+	var got []operation
 	ids := map[string]bool{}
-	for _, c := range told {
+	for _, c := range changes {
 		if !ids[c.GetId()] {
-			got = append(got, deedOf(c))
+			got = append(got, operationOf(c))
 		}
 		ids[c.GetId()] = true
 	}
-	// Without power what was streamed may be forgotten; nothing else is undecided, and never two.
-	if st.Aside != 0 || st.Undecided > 1 || st.Undecided > 0 && !power {
+	// A power failure may lose the digests of one stream; nothing else is undecided.
+	if st.Rejected != 0 || st.Undecided > 1 || st.Undecided > 0 && !power {
 		t.Errorf("got %+v", st)
 	}
-	of := func(all []deed) map[string][]deed {
-		by := map[string][]deed{}
+	of := func(all []operation) map[string][]operation {
+		by := map[string][]operation{}
 		for _, d := range all {
 			by[d.item] = append(by[d.item], d)
 		}

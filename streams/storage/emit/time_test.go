@@ -17,13 +17,13 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// Changes that the store does not date are apart by a millisecond, however close they were made, and none is dated
-// ahead of the clock: the Put that follows is dated by the store, by the same clock, and would count as the older one.
+// Changes that the store does not date are at least a millisecond apart, and none is dated ahead of the
+// clock: the store dates the next Put by the same clock, and it must not look older.
 func TestNoChangeIsDatedAhead(t *testing.T) {
 	const n = 5
 	for name, act := range map[string]func(w *world){
-		// Deletes of the same item were under way when the process ended, and are looked into by the next one.
-		"deletes that are looked into": func(w *world) {
+		// Deletes of one item were in progress when the process ended; the next process resolves them.
+		"resolved deletes": func(w *world) {
 			o, err := w.mem.Stat(w.t.Context(), sp, "a")
 			must(w.t, err)
 			_, err = w.mem.Delete(w.t.Context(), sp, "a", storage.DeleteOptions{})
@@ -31,7 +31,7 @@ func TestNoChangeIsDatedAhead(t *testing.T) {
 			must(w.t, retry.Sleep(w.t.Context(), time.Second))
 			for range n {
 				in := Intent{Draft: w.s.draft(w.t.Context(), pb.Op_OP_DELETE, sp, "a"), Began: time.Now()}
-				in.Before = stored(in.Draft, o)
+				in.Before = putChange(in.Draft, o)
 				_, err := w.s.cfg.Outbox.Intend(w.t.Context(), in)
 				must(w.t, err)
 			}
@@ -78,14 +78,14 @@ func TestNoChangeIsDatedAhead(t *testing.T) {
 	}
 }
 
-// A Put that takes its place after a look has found the item absent is published after the DELETE of that look, and is not
-// dated before it, however long the marker is read in between.
+// A Put that becomes visible after an observation of the item's absence is published after the DELETE of
+// that observation and is not dated before it, however long the marker is read in between.
 func TestPutAfterALook(t *testing.T) {
 	for name, tt := range map[string]struct {
-		marker bool          // the Put goes on while the marker is read after the look, else after that
-		slow   time.Duration // before it goes on
+		marker bool          // the Put continues while the marker is read after the observation, else after that
+		slow   time.Duration // delay before it continues
 	}{
-		"after the mutation was looked into":   {},
+		"after the mutation was resolved":      {},
 		"while the marker is read":             {marker: true},
 		"while the marker is read, and slowly": {marker: true, slow: 50 * time.Millisecond},
 	} {
@@ -103,13 +103,13 @@ func TestPutAfterALook(t *testing.T) {
 						w.mem.Lose(sp, "a")
 						deleted = true
 					case c.Method == "Stat" && deleted && tt.marker:
-						must(t, retry.Sleep(ctx, time.Millisecond)) // or the reading of the marker before it counts as one after it
+						must(t, retry.Sleep(ctx, time.Millisecond)) // else the marker reading before it counts as one after it
 						looked = true
 					case c.Method == "Marker" && looked:
 						looked, deleted = false, false
 						must(t, retry.Sleep(ctx, tt.slow))
 						close(goOn)
-						must(t, retry.Sleep(ctx, time.Millisecond)) // the outcome of the Put is noted meanwhile
+						must(t, retry.Sleep(ctx, time.Millisecond)) // the outcome of the Put is recorded meanwhile
 					}
 					return nil
 				})
@@ -146,7 +146,7 @@ func TestPutAfterALook(t *testing.T) {
 	}
 }
 
-// A clock that stands still, or was set back, is not waited for.
+// A clock that does not advance, or was set back, is not waited for.
 func TestClockIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -23,7 +23,7 @@ func (f *File) Safe(ctx context.Context) error {
 	return f.syncTo(ctx, target)
 }
 
-// syncTo returns when all up to a position is on disk. Of those who wait one does it for all.
+// syncTo returns when everything up to a position is on disk. One of the waiting callers syncs for all.
 func (f *File) syncTo(ctx context.Context, target int64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -34,7 +34,7 @@ func (f *File) syncTo(ctx context.Context, target int64) error {
 		if f.closed {
 			return errClosed
 		}
-		if round := f.round; round != nil {
+		if round := f.syncRound; round != nil {
 			f.mu.Unlock()
 			select {
 			case <-round:
@@ -45,95 +45,95 @@ func (f *File) syncTo(ctx context.Context, target int64) error {
 			f.mu.Lock()
 			continue
 		}
-		f.lead()
+		f.groupSync()
 	}
 	return nil
 }
 
-// lead has on disk what is written by now; f.mu is held, but not meanwhile.
-func (f *File) lead() {
+// groupSync syncs everything written so far; f.mu is held on entry and return, but not during the fsync.
+func (f *File) groupSync() {
 	round, file, goal := make(chan struct{}), f.current().file, f.start+f.end
-	f.round = round
-	f.syncing.Lock() // before f.mu is released: a segment is closed after a sync only
+	f.syncRound = round
+	f.syncing.Lock() // before f.mu is released: a segment is closed only after another sync
 	f.mu.Unlock()
 	began := time.Now()
 	err := f.fsync(file.Sync)
 	took := time.Since(began)
 	f.syncing.Unlock()
 	f.mu.Lock()
-	_ = f.noteSync(goal, took, err) // it is in f.err
-	f.round = nil
+	_ = f.finishSync(goal, took, err) // the error is in f.err
+	f.syncRound = nil
 	close(round)
 }
 
-// fsync calls sync, unless an earlier one failed; f.syncing is held. The kernel reports an error of writing once for each
-// open file, and counts the pages as written: after an fsync that failed, the next one of any caller may succeed without
-// them. So there is one at a time, and all that follow return the first error.
+// fsync calls sync, unless an earlier one failed; f.syncing is held. The kernel reports a write error once
+// per open file and then treats the pages as clean: after a failed fsync the next one may succeed although
+// data is lost. So there is one fsync at a time, and all later ones return the first error.
 func (f *File) fsync(sync func() error) error {
-	if f.lost == nil {
-		f.lost = sync()
+	if f.firstSyncErr == nil {
+		f.firstSyncErr = sync()
 	}
-	return f.lost
+	return f.firstSyncErr
 }
 
-// sync is fsync while f.mu is held, also meanwhile.
+// sync is fsync with f.mu held throughout.
 func (f *File) sync(sync func() error) error {
 	f.syncing.Lock()
 	err := f.fsync(sync)
 	f.syncing.Unlock()
-	return f.failed(err)
+	return f.syncFailed(err)
 }
 
-// failed notes how an fsync went, and returns why nothing is noted any more; f.mu is held.
-func (f *File) failed(err error) error {
+// syncFailed records the result of an fsync, and returns why nothing is recorded any more; f.mu is held.
+func (f *File) syncFailed(err error) error {
 	if err != nil && f.err == nil {
 		f.err = retry.Unavailable(fmt.Errorf("%w: %w", ErrOutboxFailed, err))
 	}
 	return f.err
 }
 
-// noteSync notes how an fsync of all up to a position went; f.mu is held.
-func (f *File) noteSync(goal int64, took time.Duration, err error) error {
+// finishSync records the result of an fsync of everything up to a position; f.mu is held.
+func (f *File) finishSync(goal int64, took time.Duration, err error) error {
 	if f.observer != nil {
 		f.observer(took)
 	}
 	if err == nil {
 		f.synced = max(f.synced, goal)
 	}
-	return f.failed(err)
+	return f.syncFailed(err)
 }
 
 var errClosed = errors.New("outbox is closed")
 
 func (f *File) current() *segment { return f.segments[len(f.segments)-1] }
 
-// append writes a framed note to the end; f.mu is held.
-func (f *File) append(b []byte, t Ticket, number uint64) (place, error) {
+// append writes a record to the end; f.mu is held.
+func (f *File) append(b []byte, t Ticket, number uint64) (location, error) {
 	switch {
 	case f.err != nil:
-		return place{}, f.err
+		return location{}, f.err
 	case f.closed:
-		return place{}, errClosed
+		return location{}, errClosed
 	}
 	if f.end > headerBytes && f.end+int64(len(b)) > f.cfg.Segment {
 		if err := f.rotate(); err != nil {
-			return place{}, err
+			return location{}, err
 		}
 	}
 	seg := f.current()
-	seal(b, t, number, max(0, f.synced-f.start))
+	finishRecord(b, t, number, max(0, f.synced-f.start))
 	if err := writeAt(seg.file, b, f.end); err != nil {
-		_ = seg.file.Truncate(f.end) // what stays is written over, or found to be torn
-		return place{}, written(err)
+		_ = seg.file.Truncate(f.end) // bytes that stay are overwritten, or recognised as incomplete
+		return location{}, classifyWriteError(err)
 	}
-	at := place{seg, f.end, int32(len(b))}
+	at := location{seg, f.end, int32(len(b))}
 	f.end += int64(len(b))
 	seg.size = f.end
 	return at, nil
 }
 
-// written classes an error of writing: a disk that is full is away, and comes back.
-func written(err error) error {
+// classifyWriteError makes an error of a full or read-only disk unavailable: the disk may recover.
+func classifyWriteError(err error) error {
 	err = fmt.Errorf("write to the outbox: %w", err)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS) {
 		return retry.Unavailable(err)
@@ -141,21 +141,21 @@ func written(err error) error {
 	return err
 }
 
-// create makes a segment to write to: it has its name when it is whole.
+// create creates a segment to write to. It is renamed to its final name when it is complete.
 func (f *File) create(number uint64) error {
-	if err := f.disk.remove(newName); err != nil && !isAbsent(err) {
+	if err := f.disk.remove(newSegmentName); err != nil && !isNotExist(err) {
 		return err
 	}
-	file, err := f.disk.open(newName, true)
+	file, err := f.disk.open(newSegmentName, true)
 	if err != nil {
 		return err
 	}
-	err = writeAt(file, header(number, f.last), 0)
+	err = writeAt(file, segmentHeader(number, f.last), 0)
 	if err == nil {
 		err = f.sync(file.Sync)
 	}
 	if err == nil {
-		err = f.disk.rename(newName, segmentName(number))
+		err = f.disk.rename(newSegmentName, segmentName(number))
 	}
 	if err == nil {
 		err = f.sync(f.disk.sync)
@@ -169,56 +169,57 @@ func (f *File) create(number uint64) error {
 	return nil
 }
 
-// rotate has all on disk and goes on in a new segment; f.mu is held.
+// rotate syncs the current segment and continues in a new one; f.mu is held.
 func (f *File) rotate() error {
 	if err := f.syncNow(); err != nil {
 		return err
 	}
 	if err := f.create(f.current().number + 1); err != nil {
-		return written(fmt.Errorf("begin a segment: %w", err))
+		return classifyWriteError(fmt.Errorf("create segment: %w", err))
 	}
 	return nil
 }
 
-// syncNow has all on disk; f.mu is held, also meanwhile.
+// syncNow syncs everything; f.mu is held throughout.
 func (f *File) syncNow() error {
 	if f.err != nil {
 		return f.err
 	}
 	began := time.Now()
 	err := f.sync(f.current().file.Sync)
-	return f.noteSync(f.start+f.end, time.Since(began), err)
+	return f.finishSync(f.start+f.end, time.Since(began), err)
 }
 
-// tidy removes what no longer counts, from the oldest segment on: a later one says what of it is
-// done. Where that would not do, since little of much counts, it moves what counts; f.mu is held.
-func (f *File) tidy() error {
+// compact removes segments without live records, oldest first only: a later segment may hold the end of an
+// earlier mutation. If live records in the oldest segment block that while most of the outbox is dead, it
+// moves them to the end; f.mu is held.
+func (f *File) compact() error {
 	size := int64(0)
 	for _, s := range f.segments {
 		size += s.size
 	}
-	if len(f.segments) > 1 && f.segments[0].pins > 0 && size > f.live+f.live/4+2*f.cfg.Segment {
-		if err := f.move(f.segments[0]); err != nil {
+	if len(f.segments) > 1 && f.segments[0].liveRecords > 0 && size > f.liveBytes+f.liveBytes/4+2*f.cfg.Segment {
+		if err := f.relocate(f.segments[0]); err != nil {
 			return err
 		}
 	}
-	if len(f.segments) < 2 || f.segments[0].pins > 0 {
+	if len(f.segments) < 2 || f.segments[0].liveRecords > 0 {
 		return nil
 	}
-	// What replaces it must be on disk first.
+	// The records that replace those removed must be on disk first.
 	if err := f.syncNow(); err != nil {
 		return err
 	}
-	for len(f.segments) > 1 && f.segments[0].pins == 0 {
+	for len(f.segments) > 1 && f.segments[0].liveRecords == 0 {
 		if err := f.discard(f.segments[0]); err != nil {
-			return fmt.Errorf("remove a segment of the outbox: %w", err)
+			return fmt.Errorf("remove segment: %w", err)
 		}
 		f.segments = slices.Delete(f.segments, 0, 1)
 	}
 	return nil
 }
 
-// discard removes a segment, or sets it aside where it is damaged.
+// discard removes a segment, or renames it if it is damaged.
 func (f *File) discard(s *segment) error {
 	name := segmentName(s.number)
 	var err error
@@ -227,7 +228,7 @@ func (f *File) discard(s *segment) error {
 	} else {
 		err = f.disk.remove(name)
 	}
-	if err != nil && !isAbsent(err) {
+	if err != nil && !isNotExist(err) {
 		return err
 	}
 	if err := f.sync(f.disk.sync); err != nil {
@@ -236,48 +237,48 @@ func (f *File) discard(s *segment) error {
 	return s.file.Close()
 }
 
-// move writes the notes of a segment that count again, to the end.
-func (f *File) move(s *segment) error {
+// relocate appends the live records of a segment to the end.
+func (f *File) relocate(s *segment) error {
 	b := make([]byte, min(s.size, math.MaxInt32))
 	if _, err := s.file.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	_, err := readSegment(b, false, mover{f, s, b})
+	_, err := readSegment(b, false, relocator{f, s, b})
 	return err
 }
 
-// A mover writes the notes of a segment that count again.
-type mover struct {
-	f     *File
-	from  *segment
-	bytes []byte
+// A relocator appends the live records of a segment to the end of the outbox.
+type relocator struct {
+	f       *File
+	segment *segment
+	bytes   []byte
 }
 
-func (m mover) note(n note, at int64, size int32) error {
+func (m relocator) record(n segmentRecord, at int64, size int32) error {
 	h := m.f.index[n.ticket]
-	if h == nil || h.main.seg != m.from || h.main.at != at {
+	if h == nil || h.record.seg != m.segment || h.record.offset != at {
 		return nil
 	}
 	content := h.content
-	if err := m.f.again(&h.main, h, m.bytes[at:at+int64(size)], n); err != nil || content.seg == nil {
+	if err := m.f.rewrite(&h.record, h, m.bytes[at:at+int64(size)], n); err != nil || content.seg == nil {
 		return err
 	}
-	c, err := m.f.read(content) // it goes with its intent, and after it
+	c, err := m.f.read(content) // the content record follows its intent
 	if err != nil {
 		return err
 	}
-	return m.f.again(&h.content, h, append(make([]byte, noteBytes), c.body...), c)
+	return m.f.rewrite(&h.content, h, append(make([]byte, recordHeaderBytes), c.body...), c)
 }
 
-// lost skips what cannot be read: it does not count.
-func (mover) lost(int64, int64) error { return nil }
+// damaged skips bytes that cannot be read: they are not live.
+func (relocator) damaged(int64, int64) error { return nil }
 
-// again writes a note once more, and counts it there.
-func (f *File) again(at *place, h *held, b []byte, n note) error {
+// rewrite appends a record again and makes the copy the live one.
+func (f *File) rewrite(at *location, h *indexEntry, b []byte, n segmentRecord) error {
 	b = slices.Clone(b)
 	b[8] = byte(n.kind)
-	if b[9] = n.flags; h.crowded {
-		b[9] |= flagCrowded
+	if b[9] = n.flags; h.concurrent {
+		b[9] |= flagConcurrent
 	}
 	to, err := f.append(b, n.ticket, n.number)
 	if err != nil {

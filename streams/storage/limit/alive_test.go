@@ -12,8 +12,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/mem"
 )
 
-// Each piece that is read tells whoever watches the task that it gets on; asking for what
-// does not come tells nothing.
+// Each successful read is reported to the watchdog of the task; a Read that returns no bytes is not.
 func TestReadersAreAlive(t *testing.T) {
 	m, err := mem.New(mem.Config{ID: "1"})
 	if err != nil {
@@ -46,5 +45,5 @@ func TestReadersAreAlive(t *testing.T) {
 	if n, err := r.Read(make([]byte, 1)); n != 0 || err != io.EOF || alive != 5 {
 		t.Errorf("at the end: %d, %v, alive %d times", n, err, alive)
 	}
-	retry.Alive(context.Background()) // nobody watches: no harm
+	retry.Alive(context.Background()) // without a watchdog: no effect
 }

@@ -14,77 +14,75 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// ErrOpen is what an error wraps of an operation that was not begun, as its store is away.
-var ErrOpen = errors.New("store is away")
+// ErrOpen is wrapped by the error of an operation that was refused because its store is unavailable.
+var ErrOpen = errors.New("store is unavailable")
 
-// An OpenError says which store is away, and why. It wraps ErrOpen, but not what
-// happened first: that is no fact about whatever is asked for now.
+// An OpenError names the unavailable store and the reason. It wraps ErrOpen but not the first error, which
+// is no fact about the refused operation.
 type OpenError struct {
 	Account, Store string
-	First          error     // with which it became unavailable
-	Since, Until   time.Time // Until: when it is asked again
+	First          error     // the error that opened the breaker, or the first of those counted
+	Since, Until   time.Time // Until: when the next probe is due
 }
 
-// Error is the same text for as long as the store is away: in the history of a message that is one entry.
+// Error returns the same text for as long as the store is unavailable, so that the history of a message has
+// one entry.
 func (e *OpenError) Error() string {
 	since := e.Since.UTC().Format(time.RFC3339)
-	return fmt.Sprintf("%v: %s/%s since %s; at first: %v", ErrOpen, e.Account, e.Store, since, e.First)
+	return fmt.Sprintf("%v: %s/%s since %s; first error: %v", ErrOpen, e.Account, e.Store, since, e.First)
 }
 
 // Unwrap returns ErrOpen.
 func (e *OpenError) Unwrap() error { return ErrOpen }
 
-// Config is how a Breaker is made. In brackets is what zero values mean.
+// Config configures a Breaker. Defaults are in brackets.
 type Config struct {
-	Account, Store string // whose it is
-	// Threshold is how many failures without a success between them open it [5], or how many
-	// streams that hang without one between them that does not. One error of class unavailable does
-	// it at once.
+	Account, Store string // of the store
+	// Threshold is the number of failures without a success between them that open the breaker [5]; hung
+	// streams are counted in the same way, apart. One error of class unavailable opens it at once.
 	Threshold int
-	// Open is how long the store is left alone at first [5s]; it doubles with each probe
-	// that fails, up to maxOpen [10s], and is shortened by up to a half at random.
+	// Open is the first interval without probes [5s]; it doubles with each failed probe up to maxOpen [10s],
+	// and is shortened at random by up to a half.
 	Open, maxOpen time.Duration
-	// lease is how long a probe keeps others waiting [10s]; one who was admitted to make
-	// one, and does not begin, a tenth of that. streamLease is that of a stream, if the
-	// breaker opened since streams hung [5m].
+	// lease is how long a probe excludes others [10s]; a caller that was admitted but does not begin excludes
+	// them for a tenth of that. streamLease is the lease of a stream if hung streams opened the breaker [5m].
 	lease, streamLease time.Duration
 	Log                *slog.Logger // [none]
-	// Changed is told of each change, one after the other; it must not call the Breaker.
+	// Changed is called for each change of state, one at a time; it must not call the Breaker.
 	Changed func(from, to State)
 }
 
-// A Breaker knows whether one store is away. It is safe for concurrent use.
+// A Breaker tracks whether one store is available. It is safe for concurrent use.
 type Breaker struct {
 	cfg Config
 	log *slog.Logger
 
-	// What operations look at first; written under mu.
-	pass    atomic.Uint64 // that they get now
+	// The fast path of an operation reads these without mu; they are written under it.
+	epoch   atomic.Uint64 // the current epoch
 	failing atomic.Bool   // failures are being counted
-	hanging atomic.Bool   // streams that hung are
+	hanging atomic.Bool   // hung streams are being counted
 
-	mu sync.Mutex // guards what follows
-	m  machine
-	// since is when it was closed last, or when it opened and has not been closed again.
-	since time.Time
-	first error // of those that are being counted, or that opened it
-	// refused counts the operations and admissions that were refused since it opened.
+	mu      sync.Mutex // guards the fields below
+	machine machine
+	// since is when the breaker last closed or, if it is not closed, when it opened.
+	since    time.Time
+	firstErr error // first of the counted failures, or the error that opened it
+	// refused counts operations and admissions refused since it opened.
 	refused int
 	until   time.Time
-	lease   probe
+	probe   probe
 }
 
-// A pass says in which period an operation was let through: a number that grows with
-// each change of state, and in its lowest bit whether the breaker was closed. What is
-// learned after that period is late, and is ignored.
-type pass uint64
+// An epoch identifies the period in which an operation was admitted: it grows with each change of state,
+// and its lowest bit is set if the breaker was closed. Results from an earlier epoch are ignored.
+type epoch uint64
 
-func (p pass) closed() bool { return p&1 == 1 }
+func (p epoch) closed() bool { return p&1 == 1 }
 
-// A probe is the one who may use a store that is half-open.
+// A probe is the operation that may use a half-open store.
 type probe struct {
 	until time.Time
-	// admitted: by Admit; the next operation is the one that it was for.
+	// admitted: reserved by Admit; the next operation takes it.
 	admitted bool
 }
 
@@ -100,7 +98,7 @@ func NewBreaker(cfg Config) *Breaker {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	b := &Breaker{cfg: cfg, log: cfg.Log.With("account", cfg.Account, "store", cfg.Store), since: time.Now()}
-	b.pass.Store(1)
+	b.epoch.Store(1)
 	return b
 }
 
@@ -110,158 +108,158 @@ func orElse[T int | time.Duration](v *T, other T) {
 	}
 }
 
-// State returns the state, since when the store is away or is not, and for one that is
-// away the first failure.
+// State returns the state, the time since when the store is available or unavailable, and the first failure
+// if it is unavailable.
 func (b *Breaker) State() (s State, since time.Time, cause error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.m.state != Closed {
-		cause = b.first
+	if b.machine.state != Closed {
+		cause = b.firstErr
 	}
-	return b.m.state, b.since, cause
+	return b.machine.state, b.since, cause
 }
 
-// Admit returns nil where an operation would go through now, and otherwise the error
-// that it would get. Of those who ask while the store is half-open one at a time gets
-// nil, and its operation is the probe; if it makes none another one's turn comes.
+// Admit returns nil if an operation would be admitted now, and otherwise its error. While the store is
+// half-open, one caller at a time gets nil and its next operation is the probe; if it starts none, the
+// reservation expires.
 func (b *Breaker) Admit() error {
-	if pass(b.pass.Load()).closed() {
+	if epoch(b.epoch.Load()).closed() {
 		return nil
 	}
-	_, err := b.try(admission)
+	_, err := b.acquireSlow(admission)
 	return err
 }
 
-// An errand is what somebody wants of a store.
-type errand int
+// A kind is a kind of use of a store.
+type kind int
 
 const (
-	operation errand = iota
-	stream           // an operation in which bytes come or go, and may take their time
-	admission        // leave to begin one
+	operation kind = iota
+	stream         // an operation that transfers bytes, and may take long
+	admission      // a call of Admit
 )
 
-// enter lets an operation through, or says why not. One that is let through leaves.
-func (b *Breaker) enter(ctx context.Context) (pass, error) { return b.let(ctx, operation) }
+// begin admits an operation, or returns why not. An admitted operation calls report.
+func (b *Breaker) begin(ctx context.Context) (epoch, error) { return b.acquire(ctx, operation) }
 
-// begin is enter for a stream.
-func (b *Breaker) begin(ctx context.Context) (pass, error) { return b.let(ctx, stream) }
+// beginStream is begin for a stream.
+func (b *Breaker) beginStream(ctx context.Context) (epoch, error) { return b.acquire(ctx, stream) }
 
-func (b *Breaker) let(ctx context.Context, u errand) (pass, error) {
-	if ctx.Err() != nil { // it would fail, and nobody could say why
+func (b *Breaker) acquire(ctx context.Context, u kind) (epoch, error) {
+	if ctx.Err() != nil { // its failure would say nothing about the store
 		return 0, storage.Ended(ctx)
 	}
-	if p := pass(b.pass.Load()); p.closed() {
+	if p := epoch(b.epoch.Load()); p.closed() {
 		return p, nil
 	}
-	return b.try(u)
+	return b.acquireSlow(u)
 }
 
-// try is enter, begin and Admit where the store may be away.
-func (b *Breaker) try(u errand) (pass, error) {
+// acquireSlow is acquire for a breaker that is not closed.
+func (b *Breaker) acquireSlow(u kind) (epoch, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
-	if b.m.state == Open {
+	if b.machine.state == Open {
 		if now.Before(b.until) {
-			return 0, b.refusal(b.until)
+			return 0, b.refuse(b.until)
 		}
-		b.become(b.m.step(due, b.cfg.Threshold), now, nil)
+		b.transition(b.machine.step(due, b.cfg.Threshold), now, nil)
 	}
-	if b.m.state == HalfOpen {
-		mine := b.lease.admitted && u != admission
-		if !mine && now.Before(b.lease.until) {
-			return 0, b.refusal(b.lease.until)
+	if b.machine.state == HalfOpen {
+		mine := b.probe.admitted && u != admission
+		if !mine && now.Before(b.probe.until) {
+			return 0, b.refuse(b.probe.until)
 		}
 		held := b.cfg.lease
 		switch {
 		case u == admission:
 			held /= 10
-		case u == stream && b.m.streams: // it may hang, and says something only at its end
+		case u == stream && b.machine.streams: // only the end of the stream is a result
 			held = max(held, b.cfg.streamLease)
 		}
-		b.lease = probe{now.Add(held), u == admission}
+		b.probe = probe{now.Add(held), u == admission}
 	}
-	return pass(b.pass.Load()), nil
+	return epoch(b.epoch.Load()), nil
 }
 
-// refusal is the error of what is not let through. mu is held.
-func (b *Breaker) refusal(until time.Time) error {
+// refuse returns the error of a refused operation; mu is held.
+func (b *Breaker) refuse(until time.Time) error {
 	b.refused++
-	return b.blame(away, &OpenError{b.cfg.Account, b.cfg.Store, b.first, b.since, until})
+	return b.nameStore(unavailable, &OpenError{b.cfg.Account, b.cfg.Store, b.firstErr, b.since, until})
 }
 
-// blame returns err, which says e about the store, and names the store if e is that it is away.
-func (b *Breaker) blame(e event, err error) error {
-	if e != away {
+// nameStore adds the store's name to err if event e is unavailable, else returns err.
+func (b *Breaker) nameStore(e event, err error) error {
+	if e != unavailable {
 		return err
 	}
 	return retry.UnavailableFor(schemas.Key(b.cfg.Account, b.cfg.Store), err)
 }
 
-// knows reports whether what went well under p would change nothing.
-func (b *Breaker) knows(p pass, e event) bool {
+// noEffect reports whether a success in an epoch would change nothing.
+func (b *Breaker) noEffect(p epoch, e event) bool {
 	switch {
-	case e != answered && e != opened && e != streamed, !p.closed(), b.pass.Load() != uint64(p), b.failing.Load():
+	case e != answered && e != opened && e != streamed, !p.closed(), b.epoch.Load() != uint64(p), b.failing.Load():
 		return false
 	}
 	return e != streamed || !b.hanging.Load()
 }
 
-// leave reports what an operation learned, and returns the pass for what it learns later.
-func (b *Breaker) leave(p pass, e event, err error) pass {
-	if b.knows(p, e) {
+// report handles the result of an operation, and returns the epoch for its later results.
+func (b *Breaker) report(p epoch, e event, err error) epoch {
+	if b.noEffect(p, e) {
 		return p
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.pass.Load() != uint64(p) {
-		return pass(b.pass.Load())
+	if b.epoch.Load() != uint64(p) {
+		return epoch(b.epoch.Load())
 	}
 	switch {
-	case e == nothing, e == answered && b.m.streams:
-		b.lease = probe{} // the next one may probe
-	case b.m.state != Closed:
-	case e == away, (e == failed || e == hung) && b.m.failures+b.m.hangs == 0:
-		b.first = err
+	case e == nothing, e == answered && b.machine.streams:
+		b.probe = probe{} // the next one may probe
+	case b.machine.state != Closed:
+	case e == unavailable, (e == failed || e == hung) && b.machine.failures+b.machine.hangs == 0:
+		b.firstErr = err
 	}
-	b.become(b.m.step(e, b.cfg.Threshold), time.Now(), err)
-	return pass(b.pass.Load())
+	b.transition(b.machine.step(e, b.cfg.Threshold), time.Now(), err)
+	return epoch(b.epoch.Load())
 }
 
-// become makes next what is known; err is what is new. mu is held.
-func (b *Breaker) become(next machine, now time.Time, err error) {
-	from := b.m.state
-	b.m = next
+// transition sets the next machine; err is the error that caused it. mu is held.
+func (b *Breaker) transition(next machine, now time.Time, err error) {
+	from := b.machine.state
+	b.machine = next
 	b.failing.Store(next.failures > 0)
 	b.hanging.Store(next.hangs > 0)
 	if next.state == from {
 		return
 	}
-	p := (b.pass.Load()>>1 + 1) << 1
+	p := (b.epoch.Load()>>1 + 1) << 1
 	if next.state == Closed {
 		p |= 1
 	}
-	b.pass.Store(p)
+	b.epoch.Store(p)
 	switch next.state {
 	case Closed:
-		b.log.Info("store is back", "since", b.since, "refused", b.refused)
+		b.log.Info("close breaker", "since", b.since, "refused", b.refused)
 		b.since, b.refused = now, 0
 	case HalfOpen:
-		b.log.Debug("store is asked again", "since", b.since)
-		b.lease = probe{}
+		b.log.Debug("probe store", "since", b.since)
+		b.probe = probe{}
 	case Open:
 		b.until = now.Add(retry.Policy{Wait: b.cfg.Open, MaxWait: b.cfg.maxOpen}.Backoff(next.rounds))
 		if from != Closed {
-			b.log.Debug("store is still away", "err", err, "since", b.since, "again", b.until)
+			b.log.Debug("keep breaker open", "err", err, "since", b.since, "until", b.until)
 			break
 		}
 		b.since = now
-		message := "store is away: what needs it waits until it answers; see that it is up, mounted and reachable"
+		do := "check that the store is up, mounted and reachable; operations continue when it answers"
 		if errors.Is(err, storage.ErrCredentials) {
-			message = "store refuses the credentials: what needs it waits until it accepts them; see its credentials in the configuration"
+			do = "check the store's credentials in the configuration; operations continue when it accepts them"
 		}
-		b.log.Warn(message, "err", err, "since", b.since, "again", b.until)
+		b.log.Warn("open breaker", "err", err, "since", b.since, "until", b.until, "do", do)
 	}
 	if b.cfg.Changed != nil {
 		b.cfg.Changed(from, next.state)

@@ -17,11 +17,11 @@ import (
 
 var errDown = errors.New("connection refused")
 
-// use is one operation that ends with err; it returns what it got before.
+// use runs one operation that ends with err, and returns the error of its admission.
 func use(ctx context.Context, b *Breaker, err error) error {
-	p, refused := b.enter(ctx)
+	p, refused := b.begin(ctx)
 	if refused == nil {
-		b.leave(p, judge(ctx, err), err)
+		b.report(p, classify(ctx, err), err)
 	}
 	return refused
 }
@@ -33,7 +33,7 @@ func wantState(t *testing.T, b *Breaker, want State) {
 	}
 }
 
-// down opens b, which is closed, and returns when it may be probed.
+// down opens b, which is closed, and returns when the next probe is due.
 func down(t *testing.T, b *Breaker) time.Time {
 	t.Helper()
 	if err := use(t.Context(), b, retry.Unavailable(errDown)); err != nil {
@@ -43,7 +43,7 @@ func down(t *testing.T, b *Breaker) time.Time {
 	return until(t, b)
 }
 
-// until returns when b, which is not closed, lets somebody through.
+// until returns when b, which is not closed, admits the next probe.
 func until(t *testing.T, b *Breaker) time.Time {
 	t.Helper()
 	err := b.Admit()
@@ -84,7 +84,7 @@ func TestOpens(t *testing.T) {
 	}
 }
 
-// The life of a breaker: what is refused, and when; each change is told and logged.
+// The states of a breaker: what it refuses and when; each change is reported and logged.
 func TestLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
@@ -101,7 +101,7 @@ func TestLife(t *testing.T) {
 		use(ctx, b, errors.New("the second"))
 		began := time.Now()
 		if s, since, cause := b.State(); s != Open || !since.Equal(began) || cause != errDown {
-			t.Errorf("away: got %v, %v, %v, want open, %v, the first failure", s, since, cause, began)
+			t.Errorf("unavailable: got %v, %v, %v, want open, %v, the first failure", s, since, cause, began)
 		}
 		for what, err := range map[string]error{"operation": use(ctx, b, nil), "Admit": b.Admit()} {
 			var open *OpenError
@@ -130,7 +130,7 @@ func TestLife(t *testing.T) {
 			t.Errorf("when it is due: got %v", err)
 		}
 		if s, since, cause := b.State(); s != Open || !since.Equal(began) || cause != errDown {
-			t.Errorf("still away: got %v, %v, %v, want open, since %v and for the same reason", s, since, cause, began)
+			t.Errorf("still unavailable: got %v, %v, %v, want open, since %v and for the same reason", s, since, cause, began)
 		}
 		time.Sleep(time.Until(until(t, b)))
 		if err := use(ctx, b, storage.ErrNotFound); err != nil { // a probe that is answered
@@ -157,7 +157,7 @@ func TestLife(t *testing.T) {
 			levels = append(levels, strings.Fields(strings.SplitN(line, "level=", 2)[1])[0])
 		}
 		if !strings.Contains(log.String(), "refused=5") {
-			t.Errorf("the log does not count what was refused:\n%s", log.String())
+			t.Errorf("the log does not count the refused operations:\n%s", log.String())
 		}
 		if want := []string{"WARN", "INFO"}; !slices.Equal(levels, want) { // one line for each change that a person sees
 			t.Errorf("log: got %q, want %q\n%s", levels, want, log.String())
@@ -165,7 +165,7 @@ func TestLife(t *testing.T) {
 	})
 }
 
-// Each failed probe doubles the time, up to its bound; an answer starts it anew.
+// Each failed probe doubles the interval up to its bound; an answer resets it.
 func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := NewBreaker(Config{Open: time.Second, maxOpen: 6 * time.Second})
@@ -189,13 +189,13 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
-// While the store is half-open one caller at a time gets through.
+// While the store is half-open, one caller at a time is admitted.
 func TestProbes(t *testing.T) {
 	const lease = 10 * time.Second
 	ctx := context.Background()
 	for name, f := range map[string]func(t *testing.T, b *Breaker){
 		"one operation at a time": func(t *testing.T, b *Breaker) {
-			p, err := b.enter(ctx)
+			p, err := b.begin(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -208,14 +208,14 @@ func TestProbes(t *testing.T) {
 					t.Errorf("Admit beside a probe: got %v", err)
 				}
 			}
-			b.leave(p, answered, nil)
+			b.report(p, answered, nil)
 			if err := use(ctx, b, nil); err != nil {
 				t.Errorf("after it: %v", err)
 			}
 		},
 		"a probe that says nothing makes room": func(t *testing.T, b *Breaker) {
-			p, _ := b.enter(ctx)
-			b.leave(p, nothing, context.Canceled)
+			p, _ := b.begin(ctx)
+			b.report(p, nothing, context.Canceled)
 			wantState(t, b, HalfOpen)
 			if err := use(ctx, b, nil); err != nil {
 				t.Errorf("the next one: %v", err)
@@ -223,7 +223,7 @@ func TestProbes(t *testing.T) {
 			wantState(t, b, Closed)
 		},
 		"a probe that hangs makes room": func(t *testing.T, b *Breaker) {
-			if _, err := b.enter(ctx); err != nil {
+			if _, err := b.begin(ctx); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(lease - 1)
@@ -237,15 +237,15 @@ func TestProbes(t *testing.T) {
 			wantState(t, b, Closed)
 		},
 		"a probe that was slow still counts": func(t *testing.T, b *Breaker) {
-			p, _ := b.enter(ctx)
+			p, _ := b.begin(ctx)
 			time.Sleep(lease)
-			q, err := b.enter(ctx)
+			q, err := b.begin(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}
-			b.leave(p, answered, nil)
+			b.report(p, answered, nil)
 			wantState(t, b, Closed)
-			b.leave(q, away, errDown) // it began before the store was known to be back
+			b.report(q, unavailable, errDown) // it began before the store was known to be back
 			wantState(t, b, Closed)
 		},
 		"one is admitted, and its operation is the probe": func(t *testing.T, b *Breaker) {
@@ -255,14 +255,14 @@ func TestProbes(t *testing.T) {
 			if err := b.Admit(); !errors.Is(err, ErrOpen) {
 				t.Errorf("the second: got %v", err)
 			}
-			p, err := b.enter(ctx)
+			p, err := b.begin(ctx)
 			if err != nil {
 				t.Fatalf("operation of the one who was admitted: %v", err)
 			}
 			if err := use(ctx, b, nil); !errors.Is(err, ErrOpen) {
 				t.Errorf("another one: got %v", err)
 			}
-			b.leave(p, answered, nil)
+			b.report(p, answered, nil)
 			if err := b.Admit(); err != nil {
 				t.Errorf("afterwards: %v", err)
 			}
@@ -289,7 +289,7 @@ func TestProbes(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(lease)
-			p, err := b.enter(ctx)
+			p, err := b.begin(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -297,13 +297,13 @@ func TestProbes(t *testing.T) {
 			if err := b.Admit(); !errors.Is(err, ErrOpen) {
 				t.Errorf("beside it: got %v", err)
 			}
-			b.leave(p, answered, nil)
+			b.report(p, answered, nil)
 			wantState(t, b, Closed)
 		},
 		"a context that is dead takes no lease": func(t *testing.T, b *Breaker) {
 			dead, cancel := context.WithCancelCause(ctx)
 			cancel(errDown)
-			if _, err := b.enter(dead); !errors.Is(err, context.Canceled) || errors.Is(err, errDown) {
+			if _, err := b.begin(dead); !errors.Is(err, context.Canceled) || errors.Is(err, errDown) {
 				t.Errorf("got %v, want the end of the context, and its cause in the text only", err)
 			}
 			if err := use(ctx, b, nil); err != nil {
@@ -321,46 +321,47 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-// What was begun before a change and ends after it says nothing of what is now.
+// The result of an operation that began before a change of state says nothing about the new state.
 func TestLate(t *testing.T) {
-	for name, e := range map[string]event{"answer": answered, "failure": failed, "away": away, "nothing": nothing} {
+	for name, e := range map[string]event{"answer": answered, "failure": failed, "unavailable": unavailable,
+		"nothing": nothing} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx := t.Context()
 				b := NewBreaker(Config{Threshold: 1})
-				old, _ := b.enter(ctx)
+				old, _ := b.begin(ctx)
 				at := down(t, b)
-				b.leave(old, e, errDown)
+				b.report(old, e, errDown)
 				wantState(t, b, Open)
 				if got := until(t, b); !got.Equal(at) {
 					t.Errorf("while open: asked again at %v, want %v", got, at)
 				}
 				time.Sleep(time.Until(at))
-				probe, err := b.enter(ctx)
+				probe, err := b.begin(ctx)
 				if err != nil {
 					t.Fatal(err)
 				}
-				b.leave(old, e, errDown)
+				b.report(old, e, errDown)
 				wantState(t, b, HalfOpen)
 				if err := b.Admit(); !errors.Is(err, ErrOpen) {
 					t.Errorf("the lease is lost: Admit: got %v", err)
 				}
-				b.leave(probe, answered, nil)
-				b.leave(old, e, errDown)
+				b.report(probe, answered, nil)
+				b.report(old, e, errDown)
 				wantState(t, b, Closed)
 			})
 		})
 	}
 }
 
-// The log of a store that refuses the credentials does not send a person to look for a mount.
+// The log of a store that refuses the credentials does not suggest to check a mount.
 func TestLogOfCredentials(t *testing.T) {
 	for name, tt := range map[string]struct {
 		err  error
 		want string
 	}{
-		"away":        {errDown, "see that it is up, mounted and reachable"},
-		"credentials": {storage.ErrCredentials, "see its credentials in the configuration"},
+		"unavailable": {errDown, "check that the store is up, mounted and reachable"},
+		"credentials": {storage.ErrCredentials, "check the store's credentials in the configuration"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer

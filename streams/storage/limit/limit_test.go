@@ -21,7 +21,7 @@ import (
 
 const sp = "photos"
 
-// A world is a store with one item "a" of bytes "old", and an empty space "empty".
+// A world is a store with an item "a" with the bytes "old", and an empty space "empty".
 type world struct {
 	*Store
 	t       *testing.T
@@ -52,14 +52,14 @@ func newWorld(t *testing.T, cfg Config) *world {
 
 func unsized() storage.PutOptions { return storage.PutOptions{Size: storage.UnknownSize} }
 
-// failures returns how many are counted.
+// failures returns the number of counted failures.
 func (w *world) failures() int {
 	w.breaker.mu.Lock()
 	defer w.breaker.mu.Unlock()
-	return w.breaker.m.failures + w.breaker.m.hangs
+	return w.breaker.machine.failures + w.breaker.machine.hangs
 }
 
-// content reads an item behind all decorators; "" where it is absent.
+// content reads an item from the innermost store; "" if it is absent.
 func (w *world) content(item string) string {
 	w.t.Helper()
 	r, _, err := w.mem.Open(context.Background(), sp, item, "")
@@ -76,8 +76,8 @@ func (w *world) content(item string) string {
 	return string(b)
 }
 
-// A decorated store is the same store. No error that the contract provokes is one of
-// the store: the first that counted as one would open the breaker, for ever.
+// The decorated store passes the contract. None of the contract's errors counts as a failure of the store:
+// the first one would open the breaker.
 func TestContract(t *testing.T) {
 	inner := map[storage.Store]*mem.Store{}
 	storagetest.Run(t, func(t *testing.T) storage.Store {
@@ -104,7 +104,7 @@ func TestContract(t *testing.T) {
 	}))
 }
 
-// A decorated store passes on what errors of mutations prove.
+// The decorator passes on the NotApplied marks of the inner store.
 func TestMarks(t *testing.T) {
 	storagetest.RunMarks(t, func(t *testing.T) (storage.Store, *storagetest.Faulty) {
 		m, err := mem.New(mem.Config{ID: "1"})
@@ -116,7 +116,7 @@ func TestMarks(t *testing.T) {
 	})
 }
 
-// operations are all methods that ask a store. did says whether a mutation was done.
+// operations returns a call of each method that uses the store. did reports whether the mutation was made.
 func operations() map[string]struct {
 	call func(ctx context.Context, s storage.Store) error
 	did  func(w *world) bool
@@ -205,9 +205,9 @@ func drain[T any](seq func(func(T, error) bool)) error {
 	return nil
 }
 
-// Twins of every operation: failed, and not done; failed, but done. Either way the
-// caller gets the store's own error, the failure counts, and the store is as it says.
-// Then the breaker opens, and nothing reaches the store.
+// Each operation fails and was not applied, or fails but was applied. In both cases the caller gets the
+// store's own error, the failure counts, and the store's content is as it says. Then the breaker opens, and
+// nothing reaches the store.
 func TestTwins(t *testing.T) {
 	ops := operations()
 	if got, want := reflect.TypeFor[storage.Store]().NumMethod(), len(ops)+1; got != want { // and Capabilities
@@ -241,10 +241,10 @@ func TestTwins(t *testing.T) {
 				for other, op := range operations() {
 					err := op.call(ctx, w)
 					if !errors.Is(err, ErrOpen) || retry.ClassOf(err) != retry.ClassUnavailable {
-						t.Errorf("%s while the store is away: got %v", other, err)
+						t.Errorf("%s while the store is unavailable: got %v", other, err)
 					}
 					if mutates := op.did != nil && other != "WriteMarker"; storage.IsNotApplied(err) != mutates {
-						t.Errorf("%s while the store is away: marked by NotApplied %v, want %v", other, !mutates, mutates)
+						t.Errorf("%s while the store is unavailable: marked by NotApplied %v, want %v", other, !mutates, mutates)
 					}
 				}
 				if got := len(w.faulty.Calls()); got != calls {
@@ -258,8 +258,8 @@ func TestTwins(t *testing.T) {
 	}
 }
 
-// An unavailable store is left alone at once, and every operation can be the probe that
-// brings it back, or not.
+// An error of class unavailable opens the breaker at once, and every operation can be the probe that closes
+// it, or not.
 func TestEveryProbe(t *testing.T) {
 	for method, op := range operations() {
 		t.Run(method, func(t *testing.T) {
@@ -286,7 +286,7 @@ func TestEveryProbe(t *testing.T) {
 	}
 }
 
-// No error of a refused operation can be read as one of the store's answers.
+// No error of a refused operation can be mistaken for an answer of the store.
 func TestRefusalIsNoFact(t *testing.T) {
 	b := NewBreaker(Config{})
 	use(t.Context(), b, retry.Unavailable(fmt.Errorf("%w: %w", storage.ErrNoMarker, context.Canceled)))
@@ -296,7 +296,7 @@ func TestRefusalIsNoFact(t *testing.T) {
 	}
 }
 
-// fail makes one failure.
+// fail makes one failing call.
 func (w *world) fail() {
 	w.t.Helper()
 	w.faulty.Script(storagetest.Fault{Method: "Stat"})
@@ -305,9 +305,9 @@ func (w *world) fail() {
 	}
 }
 
-// A source that fails while it is copied is away; the store that it is copied to is
-// not, goes on, and still holds nothing.
-func TestOneStoreAway(t *testing.T) {
+// A source fails while it is copied: its breaker opens. The breaker of the target does not, and the target
+// stores nothing.
+func TestOneStoreUnavailable(t *testing.T) {
 	ctx := t.Context()
 	source, destination := newWorld(t, Config{Threshold: 1}), newWorld(t, Config{Threshold: 1})
 	source.faulty.Script(storagetest.Fault{Method: "Open", Mid: true, After: 1, Err: errDown})
@@ -323,7 +323,7 @@ func TestOneStoreAway(t *testing.T) {
 	wantState(t, destination.breaker, Closed)
 	for method, op := range operations() {
 		if err := op.call(ctx, source); !errors.Is(err, ErrOpen) {
-			t.Errorf("%s of the one that is away: got %v", method, err)
+			t.Errorf("%s of the unavailable one: got %v", method, err)
 		}
 	}
 	if _, err := destination.Put(ctx, sp, "copy", strings.NewReader("x"), unsized()); err != nil {
@@ -334,8 +334,8 @@ func TestOneStoreAway(t *testing.T) {
 	}
 }
 
-// Many use a store that goes away and comes back. While it is half-open never more than
-// one of them is in it, and all of them end by using it.
+// Many callers use a store that becomes unavailable and comes back. While the breaker is half-open, at most
+// one of them is in the store, and all of them succeed in the end.
 func TestManyUsers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const users = 50
@@ -397,18 +397,18 @@ func TestManyUsers(t *testing.T) {
 	})
 }
 
-// A place is located behind the breaker, and its error is one of the store.
+// Locate is admitted by the breaker, and its error counts as the store's.
 func TestLocate(t *testing.T) {
 	w := newWorld(t, Config{Threshold: 1, Open: time.Hour})
 	ref := storage.Ref{Space: sp, Item: "a", Version: "7"}
-	s := NewThrottled(located{w.mem, nil}, w.breaker, nil)
+	s := NewThrottled(locatedStore{w.mem, nil}, w.breaker, nil)
 	if at, err := storage.Locate(t.Context(), s, ref); err != nil || at.At != ref {
 		t.Errorf("got %+v, %v", at, err)
 	}
 	if _, err := storage.Locate(t.Context(), w, ref); !errors.Is(err, storage.ErrUnsupported) || w.failures() != 0 {
 		t.Errorf("a store without places: got %v, %d failures", err, w.failures())
 	}
-	s = NewThrottled(located{w.mem, retry.Unavailable(errors.New("away"))}, w.breaker, nil)
+	s = NewThrottled(locatedStore{w.mem, retry.Unavailable(errors.New("unavailable"))}, w.breaker, nil)
 	for range 2 {
 		if _, err := storage.Locate(t.Context(), s, ref); err == nil {
 			t.Error("got no error")
@@ -419,12 +419,12 @@ func TestLocate(t *testing.T) {
 	}
 }
 
-// A located store has places, which are what was asked for, or fails.
-type located struct {
+// A locatedStore returns a place that holds the Ref it was asked for, or fails.
+type locatedStore struct {
 	storage.Store
 	err error
 }
 
-func (l located) Locate(_ context.Context, ref storage.Ref) (storage.Place, error) {
+func (l locatedStore) Locate(_ context.Context, ref storage.Ref) (storage.Place, error) {
 	return storage.Place{At: ref, Close: func() error { return nil }}, l.err
 }

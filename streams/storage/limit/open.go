@@ -10,33 +10,33 @@ import (
 
 var _ storage.Locator = (*Store)(nil)
 
-// Open implements storage.Store. That an item was opened is an answer; its reading is
-// never refused, and a failure of it is one of the store.
+// Open implements storage.Store. A successful Open is an answer; reading is never refused, and its failure
+// counts as the store's.
 func (s *Store) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
-	p, err := s.begin(ctx, reads)
+	p, err := s.beginStream(ctx, reads)
 	if err != nil {
 		return nil, storage.Object{}, err
 	}
-	closed := func() { s.throttle.give(reads) }
+	closed := func() { s.throttle.release(reads) }
 	defer func() {
-		if closed != nil { // also if the inner store panics
+		if closed != nil { // the inner store failed or panicked
 			closed()
 		}
 	}()
 	r, o, err := s.inner.Open(ctx, space, item, version)
-	s.throttle.learn(err)
+	s.throttle.observe(err)
 	e := opened
 	if err != nil {
-		e = judge(ctx, err)
+		e = classify(ctx, err)
 	}
-	if p = s.breaker.leave(p, e, err); err != nil {
-		return nil, storage.Object{}, s.breaker.blame(e, err)
+	if p = s.breaker.report(p, e, err); err != nil {
+		return nil, storage.Object{}, s.breaker.nameStore(e, err)
 	}
-	body := &reader{
-		ReadCloser: r, alive: func() { retry.Alive(ctx) }, over: func() bool { return ctx.Err() != nil },
-		report: func(e event, err error) { p = s.breaker.leave(p, e, err) }, blame: s.breaker.blame,
-		judge: func(err error, begun bool) event { return judgeStream(ctx, err, begun) },
-		move:  func(n int) error { return s.throttle.move(ctx, n) }, closed: closed,
+	body := &openReader{
+		ReadCloser: r, alive: func() { retry.Alive(ctx) }, expired: func() bool { return ctx.Err() != nil },
+		report: func(e event, err error) { p = s.breaker.report(p, e, err) }, nameStore: s.breaker.nameStore,
+		classify: func(err error, begun bool) event { return classifyStream(ctx, err, begun) },
+		throttle: func(n int) error { return s.throttle.waitBytes(ctx, n) }, closed: closed,
 	}
 	closed = nil
 	return body, o, nil
@@ -44,11 +44,11 @@ func (s *Store) Open(ctx context.Context, space, item, version string) (io.ReadC
 
 // Locate implements storage.Locator.
 func (s *Store) Locate(ctx context.Context, ref storage.Ref) (storage.Place, error) {
-	p, err := s.enter(ctx)
+	p, err := s.begin(ctx)
 	if err != nil {
 		return storage.Place{}, err
 	}
-	defer s.throttle.give(others)
+	defer s.throttle.release(others)
 	at, err := storage.Locate(ctx, s.inner, ref)
-	return at, s.leave(ctx, p, err)
+	return at, s.end(ctx, p, err)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// A panic of the inner store, from which the caller recovers, gives the turn back: the store is as usable as before.
+// If the inner store panics and the caller recovers, the slot is released: the store can be used as before.
 func TestPanics(t *testing.T) {
 	ops := operations()
 	locate, closing := ops["Stat"], ops["Open"]
@@ -22,7 +22,7 @@ func TestPanics(t *testing.T) {
 	}
 	closing.call = func(ctx context.Context, s storage.Store) error {
 		inner := s.(*world)
-		inner.Store = NewThrottled(closer{inner.faulty}, inner.breaker, inner.throttle)
+		inner.Store = NewThrottled(panicCloserStore{inner.faulty}, inner.breaker, inner.throttle)
 		return ops["Open"].call(ctx, inner)
 	}
 	ops["Locate"], ops["Close"] = locate, closing
@@ -40,7 +40,7 @@ func TestPanics(t *testing.T) {
 						}()
 						_ = op.call(t.Context(), w)
 					}()
-					if n := w.held(); n > 0 {
+					if n := w.slotsHeld(); n > 0 {
 						t.Errorf("%d slots are not given back", n)
 					}
 					wantState(t, w.breaker, Closed)
@@ -50,14 +50,16 @@ func TestPanics(t *testing.T) {
 	}
 }
 
-// A closer is a store whose items panic when they are closed.
-type closer struct{ storage.Store }
+// A panicCloserStore opens items that panic when they are closed.
+type panicCloserStore struct{ storage.Store }
 
-func (s closer) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
+func (s panicCloserStore) Open(
+	ctx context.Context, space, item, version string,
+) (io.ReadCloser, storage.Object, error) {
 	r, o, err := s.Store.Open(ctx, space, item, version)
-	return closing{r}, o, err
+	return panicCloser{r}, o, err
 }
 
-type closing struct{ io.ReadCloser }
+type panicCloser struct{ io.ReadCloser }
 
-func (closing) Close() error { panic(storagetest.ErrFault) }
+func (panicCloser) Close() error { panic(storagetest.ErrFault) }

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// Who is to blame where bytes stream: what fails, and what counts.
+// Which failures of a stream count as the store's, and which as the caller's.
 func TestStreams(t *testing.T) {
 	boom := errors.New("boom")
 	errSlow := fmt.Errorf("watchdog: %w", context.DeadlineExceeded)
@@ -46,13 +46,14 @@ func TestStreams(t *testing.T) {
 		"put: the caller's stream breaks with an error that wraps EOF": {func(w *world) error {
 			return put(w, storagetest.FailingReader(strings.NewReader("x"), 1, fmt.Errorf("conn: %w", io.EOF)), unsized())
 		}, io.EOF, 0},
-		"put: the caller's stream is of a store that is away": {func(w *world) error {
+		"put: the caller's stream is of an unavailable store": {func(w *world) error {
 			return put(w, iotest.ErrReader(retry.Unavailable(boom)), unsized())
 		}, boom, 0},
-		"put: the caller refuses what came": {func(w *world) error {
-			return put(w, strings.NewReader("x"), storage.PutOptions{Size: -1, Verify: func(digest.Set, int64) error { return boom }})
+		"put: Verify fails": {func(w *world) error {
+			return put(w, strings.NewReader("x"),
+				storage.PutOptions{Size: -1, Verify: func(digest.Set, int64) error { return boom }})
 		}, boom, 0},
-		"put: not the bytes that were told": {func(w *world) error {
+		"put: other bytes than declared": {func(w *world) error {
 			return put(w, strings.NewReader("x"), storage.PutOptions{Size: 5})
 		}, storage.ErrDigest, 0},
 		"put: the caller gives up": {func(w *world) error {
@@ -62,7 +63,8 @@ func TestStreams(t *testing.T) {
 		}, context.Canceled, 0},
 		"put: the caller's time is up": {func(w *world) error {
 			ctx, cancel := context.WithCancelCause(w.t.Context())
-			_, err := w.Put(ctx, sp, "b", io.TeeReader(strings.NewReader(long), writerFunc(func() { cancel(errSlow) })), unsized())
+			_, err := w.Put(ctx, sp, "b", io.TeeReader(strings.NewReader(long), writerFunc(func() { cancel(errSlow) })),
+				unsized())
 			return err
 		}, context.Canceled, 0},
 		"put: the store hangs": {func(w *world) error {
@@ -73,17 +75,17 @@ func TestStreams(t *testing.T) {
 		}, errSlow, 1},
 		"open: the store hangs midway": {func(w *world) error {
 			ctx, cancel := context.WithCancelCause(w.t.Context())
-			w.Store = NewThrottled(hanging{w.faulty, func() { cancel(errSlow) }}, w.breaker, nil)
+			w.Store = NewThrottled(hangingStore{w.faulty, func() { cancel(errSlow) }}, w.breaker, nil)
 			return read(w, ctx, func() {})
 		}, errSlow, 1},
 		"open: the store hangs midway, and the caller gives up": {func(w *world) error {
 			ctx, cancel := context.WithCancelCause(w.t.Context())
-			w.Store = NewThrottled(hanging{w.faulty, func() { cancel(errDown) }}, w.breaker, nil)
+			w.Store = NewThrottled(hangingStore{w.faulty, func() { cancel(errDown) }}, w.breaker, nil)
 			return read(w, ctx, func() {})
 		}, errDown, 0},
 		"open: the caller's time is up between two reads": {func(w *world) error {
 			ctx, cancel := context.WithCancelCause(w.t.Context())
-			w.Store = NewThrottled(hanging{w.faulty, func() {}}, w.breaker, nil)
+			w.Store = NewThrottled(hangingStore{w.faulty, func() {}}, w.breaker, nil)
 			return read(w, ctx, func() { cancel(errSlow) })
 		}, errSlow, 0},
 		"stat: the caller's time is up": {func(w *world) error {
@@ -102,7 +104,8 @@ func TestStreams(t *testing.T) {
 		}, boom, 1},
 		"put: the store fails, and a Verify agreed": {func(w *world) error {
 			w.faulty.Script(storagetest.Fault{Method: "Put", Done: true, Err: boom})
-			return put(w, strings.NewReader("x"), storage.PutOptions{Size: -1, Verify: func(digest.Set, int64) error { return nil }})
+			return put(w, strings.NewReader("x"),
+				storage.PutOptions{Size: -1, Verify: func(digest.Set, int64) error { return nil }})
 		}, boom, 1},
 		"open: reading fails midway": {func(w *world) error {
 			w.faulty.Script(storagetest.Fault{Method: "Open", Mid: true, After: 2, Err: boom})
@@ -123,7 +126,7 @@ func TestStreams(t *testing.T) {
 			w.faulty.Script(storagetest.Fault{Method: "Open", Mid: true, After: 3, Err: boom})
 			return read(w, w.t.Context(), func() {})
 		}, boom, 1},
-		"open: what is read changes": {func(w *world) error {
+		"open: the item changes during the read": {func(w *world) error {
 			w.faulty.Script(storagetest.Fault{Method: "Open", Mid: true, After: 2, Err: storage.ErrChanged})
 			return read(w, w.t.Context(), func() {})
 		}, storage.ErrChanged, 0},
@@ -153,13 +156,13 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// A hanging store gives the first byte of an item, and then waits until its time is up.
-type hanging struct {
+// A hangingStore returns the first byte of an item, and then waits until the context ends.
+type hangingStore struct {
 	storage.Store
 	wait func()
 }
 
-func (h hanging) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
+func (h hangingStore) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
 	r, o, err := h.Store.Open(ctx, space, item, version)
 	return &hangingReader{ReadCloser: r, wait: func() error { h.wait(); <-ctx.Done(); return context.Cause(ctx) }}, o, err
 }
@@ -177,8 +180,8 @@ func (h *hangingReader) Read(p []byte) (int, error) {
 	return h.ReadCloser.Read(p[:1])
 }
 
-// A store that answers, but whose bytes hang, is left alone until bytes come: that it answers what it
-// knows by heart neither keeps the breaker shut nor shuts it.
+// A store that answers but hangs in its transfers is not used until a transfer ends: answers from its cache
+// neither keep the breaker closed nor close it.
 func TestStoreWhoseStreamsHang(t *testing.T) {
 	for name, call := range map[string]func(w *world, ctx context.Context) error{
 		"read": func(w *world, ctx context.Context) error {
@@ -199,13 +202,14 @@ func TestStoreWhoseStreamsHang(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, Config{Threshold: 3})
 				hangs := true
-				w.Store = NewThrottled(stuck{w.faulty, &hangs}, w.breaker, nil)
+				w.Store = NewThrottled(stuckStore{w.faulty, &hangs}, w.breaker, nil)
 				stat := func() error { _, err := w.Stat(t.Context(), sp, "a"); return err }
 				task := func() error { // as the watchdog does it
 					if err := stat(); err != nil {
 						return err
 					}
-					ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Minute, fmt.Errorf("stalled (%w)", context.DeadlineExceeded))
+					ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Minute,
+						fmt.Errorf("stalled (%w)", context.DeadlineExceeded))
 					defer cancel()
 					return call(w, ctx)
 				}
@@ -222,7 +226,7 @@ func TestStoreWhoseStreamsHang(t *testing.T) {
 				go func() { probe <- task() }() // its Stat is answered
 				synctest.Wait()
 				wantState(t, w.breaker, HalfOpen)
-				time.Sleep(time.Minute) // while it may hang, nobody else does
+				time.Sleep(time.Minute) // while the probe may hang, no other operation is admitted
 				if err := stat(); !errors.Is(err, ErrOpen) {
 					t.Errorf("beside a probe: got %v, want %v", err, ErrOpen)
 				}
@@ -244,13 +248,13 @@ func TestStoreWhoseStreamsHang(t *testing.T) {
 	}
 }
 
-// A stuck store answers, but no byte comes or goes.
-type stuck struct {
+// A stuckStore answers, but transfers no byte.
+type stuckStore struct {
 	storage.Store
 	hangs *bool
 }
 
-func (s stuck) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
+func (s stuckStore) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
 	r, o, err := s.Store.Open(ctx, space, item, version)
 	if *s.hangs {
 		r = &hangingReader{ReadCloser: r, wait: func() error { <-ctx.Done(); return context.Cause(ctx) }}
@@ -258,7 +262,9 @@ func (s stuck) Open(ctx context.Context, space, item, version string) (io.ReadCl
 	return r, o, err
 }
 
-func (s stuck) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+func (s stuckStore) Put(
+	ctx context.Context, space, item string, r io.Reader, o storage.PutOptions,
+) (storage.Object, error) {
 	if *s.hangs {
 		<-ctx.Done()
 		return storage.Object{}, context.Cause(ctx)
@@ -270,7 +276,7 @@ type writerFunc func()
 
 func (f writerFunc) Write(p []byte) (int, error) { f(); return len(p), nil }
 
-// What ends well resets the count, each kind of stream in its own way.
+// A success resets the count, for each kind of stream.
 func TestStreamsAnswer(t *testing.T) {
 	for name, call := range map[string]func(w *world) error{
 		"read to the end": func(w *world) error {
@@ -303,8 +309,7 @@ func TestStreamsAnswer(t *testing.T) {
 	}
 }
 
-// A stream that began as the probe that brought the store back, and breaks, counts as a
-// failure of a store that is back.
+// A stream that was the successful probe and breaks later counts as a failure of a closed breaker.
 func TestProbeBreaks(t *testing.T) {
 	for method, op := range operations() {
 		if method != "Open" && method != "List" && method != "Spaces" {

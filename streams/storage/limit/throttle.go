@@ -14,54 +14,54 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// Rates are what a store may be asked for by one process; zero values are no limit.
+// Rates limit the use of a store by one process; zero values mean no limit.
 type Rates struct {
-	// Concurrency is how many of each may be under way: items that are read (from Open to Close), items that
-	// are written, and other requests (a listing until its first entry). They are counted apart, as
-	// who copies reads one item while it writes another: were they one number, copies to
-	// and fro between two stores could wait for each other for ever.
+	// Concurrency bounds each of these: items being read (from Open to Close), items being written, and other
+	// requests (a listing until its first entry). They are counted separately, because a copy reads one item
+	// while it writes another: with one count, copies in both directions between two stores could deadlock.
 	Concurrency       int
 	RequestsPerSecond float64
 	BytesPerSecond    float64 // read and written, together
 }
 
-// A Throttle has callers of one store wait for their turn. A store that asks for fewer requests
-// (storage.ErrSlowDown) has what it is asked for in a second halved, once a second at most, and from then
-// on grow again by a twentieth of what it was in each second without such an answer. It is
-// safe for concurrent use; the nil Throttle limits nothing.
+// A Throttle limits the rate of one store's callers. When the store asks for fewer requests
+// (storage.ErrSlowDown), the request rate is halved, at most once a second; in each second without such an
+// answer it grows again, by a twentieth of the original rate. It is safe for concurrent use; the nil
+// Throttle limits nothing.
 type Throttle struct {
 	rates Rates
 	log   *slog.Logger
 	slots [classes]chan struct{} // nil: no limit
 
 	requests, bytes *bucket
-	count           atomic.Int64 // requests since the second began
-	turns           atomic.Int64 // when the second ends, ns since 1970
-	slowed          atomic.Int64 // how often the store asked for fewer
+	windowCount     atomic.Int64 // requests since windowStart
+	windowEnd       atomic.Int64 // Unix time in ns
+	slowDowns       atomic.Int64 // times that the store asked for fewer requests
 
-	mu     sync.Mutex // guards what follows
-	pace   pace
-	began  time.Time // of the second
-	before float64   // requests in the last whole second
+	mu          sync.Mutex // guards the fields below
+	adaptive    adaptiveRate
+	windowStart time.Time // of the one-second window
+	lastRate    float64   // requests per second in the last complete window
 }
 
-// A class is what slots are counted for.
+// A class is a kind of operation with slots of its own.
 type class int
 
 const (
 	others class = iota
 	reads
 	writes
-	classes // how many there are
+	classes // their number
 )
 
-// NewThrottle returns a Throttle for one store. log, which may be nil, is told when the store asks for fewer requests.
+// NewThrottle returns a Throttle for one store. It logs to log, which may be nil, when the store asks for
+// fewer requests.
 func NewThrottle(r Rates, log *slog.Logger) *Throttle {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
 	t := &Throttle{rates: r, log: log, requests: newBucket(r.RequestsPerSecond), bytes: newBucket(r.BytesPerSecond),
-		pace: pace{rate: max(r.RequestsPerSecond, 0)}, began: time.Now()}
+		adaptive: adaptiveRate{rate: max(r.RequestsPerSecond, 0)}, windowStart: time.Now()}
 	for i := range t.slots {
 		if r.Concurrency > 0 {
 			t.slots[i] = make(chan struct{}, r.Concurrency)
@@ -70,27 +70,28 @@ func NewThrottle(r Rates, log *slog.Logger) *Throttle {
 	return t
 }
 
-// Allowed returns how many requests the store gets in a second now (0: as many as come), and how
-// often it has asked for fewer.
+// Allowed returns the current rate in requests per second (0: no limit), and how often the store has asked
+// for fewer.
 func (t *Throttle) Allowed() (perSecond float64, slowed int64) {
 	if t == nil {
 		return 0, 0
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.pace.rate, t.slowed.Load()
+	return t.adaptive.rate, t.slowDowns.Load()
 }
 
-// take waits for a turn, and for a slot, which is given back. Who holds one of reads may wait for
-// writes or others, and who holds one of writes for others, but never the other way round.
-func (t *Throttle) take(ctx context.Context, c class) error {
+// acquire waits for the request rate and for a slot, which release gives back. A holder of a slot of reads
+// may wait for writes or others, and a holder of one of writes for others, but never the other way round:
+// that prevents deadlocks.
+func (t *Throttle) acquire(ctx context.Context, c class) error {
 	if t == nil {
 		return nil
 	}
 	if err := t.requests.wait(ctx, 1); err != nil {
-		return fmt.Errorf("wait for a turn at the store: %w", err)
+		return fmt.Errorf("wait for the throttle: %w", err)
 	}
-	t.count.Add(1)
+	t.windowCount.Add(1)
 	if t.slots[c] == nil {
 		return nil
 	}
@@ -104,137 +105,138 @@ func (t *Throttle) take(ctx context.Context, c class) error {
 		retry.Alive(ctx)
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("wait for a turn at the store: %w", storage.Ended(ctx))
+		return fmt.Errorf("wait for the throttle: %w", storage.Ended(ctx))
 	}
 }
 
-// give gives a slot back.
-func (t *Throttle) give(c class) {
+// release returns a slot.
+func (t *Throttle) release(c class) {
 	if t != nil && t.slots[c] != nil {
 		<-t.slots[c]
 	}
 }
 
-// move waits for the turn of n bytes that have come or are about to go.
-func (t *Throttle) move(ctx context.Context, n int) error {
+// waitBytes waits until n bytes, which were received or are about to be sent, fit the byte rate.
+func (t *Throttle) waitBytes(ctx context.Context, n int) error {
 	if t == nil || n <= 0 {
 		return nil
 	}
 	return t.bytes.wait(ctx, n)
 }
 
-// learn takes in what the store answered.
-func (t *Throttle) learn(err error) {
+// observe adapts the request rate to the result of an operation.
+func (t *Throttle) observe(err error) {
 	if t == nil {
 		return
 	}
 	slow := errors.Is(err, storage.ErrSlowDown)
 	now := time.Now()
-	if !slow && now.UnixNano() < t.turns.Load() {
+	if !slow && now.UnixNano() < t.windowEnd.Load() {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	seen := t.before
-	if in := now.Sub(t.began); in >= time.Second {
-		t.before, t.began = float64(t.count.Swap(0))/in.Seconds(), now
-		t.turns.Store(now.Add(time.Second).UnixNano())
-		seen = t.before
+	seen := t.lastRate
+	if in := now.Sub(t.windowStart); in >= time.Second {
+		t.lastRate, t.windowStart = float64(t.windowCount.Swap(0))/in.Seconds(), now
+		t.windowEnd.Store(now.Add(time.Second).UnixNano())
+		seen = t.lastRate
 	} else if in > time.Second/10 {
-		seen = max(seen, float64(t.count.Load())/in.Seconds())
+		seen = max(seen, float64(t.windowCount.Load())/in.Seconds())
 	}
-	was := t.pace
+	was := t.adaptive
 	if slow {
-		t.slowed.Add(1)
-		t.pace = was.slowed(now, seen)
+		t.slowDowns.Add(1)
+		t.adaptive = was.decrease(now, seen)
 	} else {
-		t.pace = was.went(now, t.rates.RequestsPerSecond)
+		t.adaptive = was.increase(now, t.rates.RequestsPerSecond)
 	}
-	if t.pace.rate == was.rate {
+	if t.adaptive.rate == was.rate {
 		return
 	}
-	t.requests.set(t.pace.rate)
+	t.requests.set(t.adaptive.rate)
 	switch {
 	case slow:
-		t.log.Warn("store asks for fewer requests: it gets half of them, and more again by and by", "perSecond", t.pace.rate, "err", err)
-	case !t.pace.cut():
-		t.log.Info("store gets as many requests as before")
+		t.log.Warn("lower request rate", "perSecond", t.adaptive.rate, "err", err)
+	case !t.adaptive.reduced():
+		t.log.Info("restore request rate")
 	}
 }
 
-// A pace is how many requests a store gets in a second, as a function of what it answers.
-type pace struct {
-	rate    float64   // 0: as many as come
-	peak    float64   // what it was when it was cut first; 0: it is not cut
-	changed time.Time // when it was cut or grew last
+// An adaptiveRate is the request rate of a store, as a function of its answers.
+type adaptiveRate struct {
+	rate      float64   // requests per second; 0: no limit
+	peak      float64   // rate before the first decrease; 0: not reduced
+	changedAt time.Time // the last decrease or increase
 }
 
-func (p pace) cut() bool { return p.peak > 0 }
+func (p adaptiveRate) reduced() bool { return p.peak > 0 }
 
 const (
-	minPace  = 1           // request a second: a store that is never asked cannot say that all is well
-	paceStep = time.Second // between two cuts, and between two steps of growth
+	minRate        = 1           // per second: a store without requests could not report its recovery
+	adjustInterval = time.Second // between two decreases, and between two increases
 )
 
-// slowed returns the pace when the store has asked for fewer requests, of which it had seen so many in a
-// second. Answers to requests that were under way when it was cut do not cut it again.
-func (p pace) slowed(now time.Time, seen float64) pace {
-	if p.cut() && now.Sub(p.changed) < paceStep {
+// decrease returns the rate after the store asked for fewer requests; seen is the rate that it got. Answers
+// to requests that were in flight at the last decrease do not lower it again.
+func (p adaptiveRate) decrease(now time.Time, seen float64) adaptiveRate {
+	if p.reduced() && now.Sub(p.changedAt) < adjustInterval {
 		return p
 	}
-	base := max(seen, 2*minPace)
+	base := max(seen, 2*minRate)
 	if p.rate > 0 {
 		base = min(base, p.rate)
 	}
-	if !p.cut() {
+	if !p.reduced() {
 		p.peak = base
 	}
-	return pace{max(base/2, minPace), p.peak, now}
+	return adaptiveRate{max(base/2, minRate), p.peak, now}
 }
 
-// went returns the pace when a request went well. It grows up to the limit that was set or, where none
-// was, to twice of what was too much once; from there on there is none again.
-func (p pace) went(now time.Time, limit float64) pace {
-	if !p.cut() || now.Sub(p.changed) < paceStep {
+// increase returns the rate after a success. It grows up to limit or, without one, to twice the rate that
+// was too much; then there is no limit again.
+func (p adaptiveRate) increase(now time.Time, limit float64) adaptiveRate {
+	if !p.reduced() || now.Sub(p.changedAt) < adjustInterval {
 		return p
 	}
-	p.rate, p.changed = p.rate+max(p.peak/20, minPace), now
+	p.rate, p.changedAt = p.rate+max(p.peak/20, minRate), now
 	switch {
 	case limit > 0 && p.rate >= limit:
-		return pace{rate: limit}
+		return adaptiveRate{rate: limit}
 	case limit <= 0 && p.rate >= 2*p.peak:
-		return pace{}
+		return adaptiveRate{}
 	}
 	return p
 }
 
-// burst is how much may come at once after a pause: the share of a second.
+// burst is how much of a second's rate may be used at once after a pause.
 const burst = 100 * time.Millisecond
 
-// A bucket lets so many through in a second: each is due when the one before it has had its time. Only the caller at
-// the head of the queue has a time: those behind it that give up leave no gap, which rate.Limiter of x/time keeps.
+// A bucket limits a rate: each unit is due when the time of the one before it has passed. Only the caller
+// at the head of the queue reserves a time, so callers behind it that give up leave no gap, as they would
+// with x/time/rate.Limiter.
 type bucket struct {
-	rate atomic.Uint64 // a second, as bits of a float64; 0: no limit
-	turn chan struct{} // of capacity 1, full while a caller is at the head
-	next time.Time     // when the next one is due; for the caller at the head
+	rate atomic.Uint64 // per second, as bits of a float64; 0: no limit
+	head chan struct{} // capacity 1; full while a caller is at the head
+	next time.Time     // when the next unit is due; owned by the caller at the head
 }
 
 func newBucket(rate float64) *bucket {
-	b := &bucket{turn: make(chan struct{}, 1)}
+	b := &bucket{head: make(chan struct{}, 1)}
 	b.set(rate)
 	return b
 }
 
 func (b *bucket) set(rate float64) { b.rate.Store(math.Float64bits(max(rate, 0))) }
 
-// wait returns when n are due. If ctx ends before, they do not count.
+// wait returns when n units are due. If ctx ends first, they do not count.
 func (b *bucket) wait(ctx context.Context, n int) error {
 	if b.rate.Load() == 0 {
 		return nil
 	}
 	select {
-	case b.turn <- struct{}{}:
-		defer func() { <-b.turn }()
+	case b.head <- struct{}{}:
+		defer func() { <-b.head }()
 	case <-ctx.Done():
 		return storage.Ended(ctx)
 	}

@@ -20,35 +20,42 @@ import (
 func TestPace(t *testing.T) {
 	t0 := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	after := func(d time.Duration) time.Time { return t0.Add(d) }
-	slowed := func(seen float64) func(pace, time.Time) pace {
-		return func(p pace, now time.Time) pace { return p.slowed(now, seen) }
+	slowed := func(seen float64) func(adaptiveRate, time.Time) adaptiveRate {
+		return func(p adaptiveRate, now time.Time) adaptiveRate { return p.decrease(now, seen) }
 	}
-	went := func(limit float64) func(pace, time.Time) pace {
-		return func(p pace, now time.Time) pace { return p.went(now, limit) }
+	went := func(limit float64) func(adaptiveRate, time.Time) adaptiveRate {
+		return func(p adaptiveRate, now time.Time) adaptiveRate { return p.increase(now, limit) }
 	}
 	const s = time.Second
 	tests := map[string]struct {
-		from pace
-		on   func(pace, time.Time) pace
+		from adaptiveRate
+		on   func(adaptiveRate, time.Time) adaptiveRate
 		at   time.Duration
-		want pace
+		want adaptiveRate
 	}{
-		"no limit, slowed: half of what was seen":      {pace{}, slowed(80), 0, pace{40, 80, t0}},
-		"no limit, slowed, nothing seen: the least":    {pace{}, slowed(0), 0, pace{1, 2, t0}},
-		"a limit, slowed: half of it":                  {pace{rate: 100}, slowed(300), 0, pace{50, 100, t0}},
-		"a limit, slowed below it: half of what it is": {pace{rate: 100}, slowed(20), 0, pace{10, 20, t0}},
-		"slowed again at once: it was under way":       {pace{40, 80, t0}, slowed(80), s - 1, pace{40, 80, t0}},
-		"slowed again later: half of that":             {pace{40, 80, t0}, slowed(40), s, pace{20, 80, after(s)}},
-		"slowed when it is idle too":                   {pace{40, 80, t0}, slowed(4), s, pace{2, 80, after(s)}},
-		"slowed at the least: stays":                   {pace{1, 80, t0}, slowed(1), s, pace{1, 80, after(s)}},
-		"went, no limit":                               {pace{}, went(0), s, pace{}},
-		"went, a limit":                                {pace{rate: 100}, went(100), s, pace{rate: 100}},
-		"went soon after the cut: stays":               {pace{40, 80, t0}, went(0), s - 1, pace{40, 80, t0}},
-		"went a second after: a twentieth more":        {pace{40, 80, t0}, went(0), s, pace{44, 80, after(s)}},
-		"went, of little: one more":                    {pace{1, 4, t0}, went(0), s, pace{2, 4, after(s)}},
-		"went up to the limit: as before":              {pace{96, 80, t0}, went(100), s, pace{rate: 100}},
-		"went beyond the first cut: carefully":         {pace{80, 80, t0}, went(0), s, pace{84, 80, after(s)}},
-		"went to twice of that: no limit again":        {pace{156, 80, t0}, went(0), s, pace{}},
+		"no limit, slowed: half of the rate seen":   {adaptiveRate{}, slowed(80), 0, adaptiveRate{40, 80, t0}},
+		"no limit, slowed, nothing seen: the least": {adaptiveRate{}, slowed(0), 0, adaptiveRate{1, 2, t0}},
+		"a limit, slowed: half of it": {adaptiveRate{rate: 100}, slowed(300), 0,
+			adaptiveRate{50, 100, t0}},
+		"a limit, slowed below it: half of the rate seen": {adaptiveRate{rate: 100}, slowed(20), 0, adaptiveRate{10, 20, t0}},
+		"slowed again at once: it was under way": {adaptiveRate{40, 80, t0}, slowed(80), s - 1,
+			adaptiveRate{40, 80, t0}},
+		"slowed again later: half of that": {adaptiveRate{40, 80, t0}, slowed(40), s,
+			adaptiveRate{20, 80, after(s)}},
+		"slowed when it is idle too": {adaptiveRate{40, 80, t0}, slowed(4), s,
+			adaptiveRate{2, 80, after(s)}},
+		"slowed at the least: stays": {adaptiveRate{1, 80, t0}, slowed(1), s,
+			adaptiveRate{1, 80, after(s)}},
+		"went, no limit":                 {adaptiveRate{}, went(0), s, adaptiveRate{}},
+		"went, a limit":                  {adaptiveRate{rate: 100}, went(100), s, adaptiveRate{rate: 100}},
+		"went soon after the cut: stays": {adaptiveRate{40, 80, t0}, went(0), s - 1, adaptiveRate{40, 80, t0}},
+		"went a second after: a twentieth more": {adaptiveRate{40, 80, t0}, went(0), s,
+			adaptiveRate{44, 80, after(s)}},
+		"went, of little: one more":       {adaptiveRate{1, 4, t0}, went(0), s, adaptiveRate{2, 4, after(s)}},
+		"went up to the limit: as before": {adaptiveRate{96, 80, t0}, went(100), s, adaptiveRate{rate: 100}},
+		"went beyond the first cut: carefully": {adaptiveRate{80, 80, t0}, went(0), s,
+			adaptiveRate{84, 80, after(s)}},
+		"went to twice of that: no limit again": {adaptiveRate{156, 80, t0}, went(0), s, adaptiveRate{}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -59,22 +66,22 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// throttled is a world behind a Throttle.
+// throttled returns a world behind a Throttle.
 func throttled(t *testing.T, r Rates) *world {
 	w := newWorld(t, Config{Threshold: 1, Open: time.Hour})
 	w.Store = NewThrottled(w.faulty, w.breaker, NewThrottle(r, nil))
 	return w
 }
 
-// held returns how many slots are taken.
-func (w *world) held() (n int) {
+// slotsHeld returns the number of slots in use.
+func (w *world) slotsHeld() (n int) {
 	for _, c := range w.throttle.slots {
 		n += len(c)
 	}
 	return n
 }
 
-// A throttled store is the same store, and every slot that was taken is given back.
+// The throttled store passes the contract, and every slot is released.
 func TestThrottledContract(t *testing.T) {
 	storagetest.Run(t, func(t *testing.T) storage.Store {
 		m, err := mem.New(mem.Config{ID: "1"})
@@ -89,14 +96,14 @@ func TestThrottledContract(t *testing.T) {
 				}
 			}
 		})
-		return NewThrottled(bareKept{m}, NewBreaker(Config{Threshold: 1, Open: time.Hour}), th)
+		return NewThrottled(keepsNothing{m}, NewBreaker(Config{Threshold: 1, Open: time.Hour}), th)
 	})
 }
 
-// bareKept is a store that says that it keeps nothing, so that nobody looks for it.
-type bareKept struct{ storage.Store }
+// A keepsNothing store reports that it keeps nothing, so that the suite does not look for kept bytes.
+type keepsNothing struct{ storage.Store }
 
-func (b bareKept) Capabilities() storage.Capabilities {
+func (b keepsNothing) Capabilities() storage.Capabilities {
 	c := b.Store.Capabilities()
 	c.KeepsReplaced = false
 	return c
@@ -119,7 +126,7 @@ func TestRequestsPerSecond(t *testing.T) {
 	}
 }
 
-// The turns of callers that gave up are those of others, and no two callers have the same.
+// Callers that give up leave their turns to others, and no two callers have the same turn.
 func TestTurnsOfThoseThatGaveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := throttled(t, Rates{RequestsPerSecond: 10})
@@ -189,13 +196,14 @@ func TestBytesPerSecond(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err = w.Put(ctx, sp, "late", strings.NewReader(content), unsized())
-		if state, _, _ := w.breaker.State(); !errors.Is(err, context.DeadlineExceeded) || state != Closed || w.failures() > 0 || w.content("late") != "" {
+		if state, _, _ := w.breaker.State(); !errors.Is(err, context.DeadlineExceeded) || state != Closed ||
+			w.failures() > 0 || w.content("late") != "" {
 			t.Errorf("a put that had to wait for too long: got %v, breaker %v", err, state)
 		}
 	})
 }
 
-// Those who wait for a turn in vain say nothing about the store, and take no turn.
+// Callers that wait for a turn in vain say nothing about the store, and take no turn.
 func TestConcurrency(t *testing.T) {
 	for name, op := range operations() {
 		t.Run(name, func(t *testing.T) {
@@ -211,20 +219,21 @@ func TestConcurrency(t *testing.T) {
 				defer cancel()
 				err := op.call(ctx, w)
 				state, _, _ := w.breaker.State()
-				if err == nil || !strings.Contains(err.Error(), "wait for a turn") || state != Closed || w.failures() > 0 || len(w.faulty.Calls()) != 2 {
+				if err == nil || !strings.Contains(err.Error(), "wait for the throttle") || state != Closed || w.failures() > 0 ||
+					len(w.faulty.Calls()) != 2 {
 					t.Errorf("the third got %v, breaker %v, calls %v", err, state, w.faulty.Calls())
 				}
 				wg.Wait()
-				if w.held() != 0 {
-					t.Errorf("%d slots are held by nobody", w.held())
+				if w.slotsHeld() != 0 {
+					t.Errorf("%d slots are not released", w.slotsHeld())
 				}
 			})
 		})
 	}
 }
 
-// Copies to and fro between two stores, each with room for one, all end.
-func TestNobodyWaitsForEver(t *testing.T) {
+// Copies in both directions between two stores, each with one slot per class, all end.
+func TestCopiesDoNotDeadlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stores := []*world{throttled(t, Rates{Concurrency: 1}), throttled(t, Rates{Concurrency: 1})}
 		for _, w := range stores {
@@ -252,13 +261,14 @@ func TestNobodyWaitsForEver(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if n := stores[0].held() + stores[1].held(); n != 0 {
-			t.Errorf("%d slots are held by nobody", n)
+		if n := stores[0].slotsHeld() + stores[1].slotsHeld(); n != 0 {
+			t.Errorf("%d slots are not released", n)
 		}
 	})
 }
 
-// A store that asks for fewer requests gets half of them, and more again by and by; its breaker stays closed.
+// A store that asks for fewer requests gets half of them, and then gradually more; its breaker stays
+// closed.
 func TestSlowDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := throttled(t, Rates{RequestsPerSecond: 100})
@@ -300,7 +310,7 @@ func TestSlowDown(t *testing.T) {
 	})
 }
 
-// A store without a limit that asks for fewer gets one for a time.
+// A store without a limit that asks for fewer requests gets a temporary limit.
 func TestSlowDownWithoutLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := throttled(t, Rates{})

@@ -1,8 +1,7 @@
-// Package mem is a storage driver that keeps everything in memory: a whole and honest
-// store for the tests of others, with ways to damage it behind its driver's back.
+// Package mem is a storage driver that keeps everything in memory, for tests: a complete and correct store,
+// with methods that damage its content as a failing medium or another program would.
 //
-// Times have milliseconds and grow with every write of an item, also under a clock that
-// stands still.
+// Times are in milliseconds and increase with every write of an item, even if the clock does not advance.
 package mem
 
 import (
@@ -23,47 +22,47 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// Config is how a Store is made.
+// Config configures a Store.
 type Config struct {
-	ID string // in the marker
-	// Now is the store's clock; nil: the machine's.
+	ID string // written into the marker
+	// Now is the store's clock [time.Now].
 	Now func() time.Time
-	// Digests are the algorithms kept as evidence S; nil: md5 and sha256.
+	// Digests are the algorithms stored as evidence S [md5, sha256].
 	Digests []string
 	Weak    Weak
 }
 
-// Weak are things that other stores cannot do, for tests that this is no harm.
+// Weak disables features that other stores lack, to test their absence.
 type Weak struct {
-	Versions         bool          // a version is a function of the bytes, as an ETag is
+	Versions         bool          // versions are a function of the bytes, as an ETag is
 	Times            time.Duration // resolution of times; 0: milliseconds
 	Properties       bool          // SetProperties returns ErrUnsupported
-	Conditions       bool          // conditions are looked at before a write, not in its moment
-	MaxPropertyBytes int           // 0: no bound
+	Conditions       bool          // conditions are checked before a write, not atomically with it
+	MaxPropertyBytes int           // 0: unlimited
 }
 
 // A Store is a storage.Store in memory.
 type Store struct {
-	cfg    Config
-	clocks bool // its clock is not the machine's
-	pool   *digest.Pool
+	cfg      Config
+	ownClock bool // Config.Now was set
+	pool     *digest.Pool
 
 	mu sync.Mutex
-	// All below is guarded by mu. Values of items are replaced, never changed in place.
-	spaces   map[string]*shelf
-	versions int64
-	marker   string
-	marked   bool
-	kept     []Kept
+	// mu guards the fields below. Items are replaced, never changed in place.
+	spaces      map[string]*spaceItems
+	lastVersion int64
+	marker      string
+	marked      bool
+	kept        []Kept
 }
 
 var _ storage.Store = (*Store)(nil)
 
-type shelf struct {
-	about storage.Space
-	items map[string]*item
-	order []string             // keys of items, sorted
-	last  map[string]time.Time // of the newest write or delete of items that ever were
+type spaceItems struct {
+	info      storage.Space
+	items     map[string]*item
+	order     []string             // keys of items, sorted
+	lastTimes map[string]time.Time // of the last write or delete, also of deleted items
 }
 
 type item struct {
@@ -71,7 +70,7 @@ type item struct {
 	bytes  []byte
 }
 
-// Kept is what a replacement or a delete kept.
+// Kept is an item that a replacement or a delete kept.
 type Kept struct {
 	Space  string
 	Object storage.Object
@@ -97,10 +96,10 @@ func New(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{cfg: cfg, clocks: clocks, pool: pool, spaces: map[string]*shelf{}}, nil
+	return &Store{cfg: cfg, ownClock: clocks, pool: pool, spaces: map[string]*spaceItems{}}, nil
 }
 
-// Capabilities says that the store can do everything but where it is to be weak.
+// Capabilities returns all features except those that Config.Weak disables.
 func (s *Store) Capabilities() storage.Capabilities {
 	w := s.cfg.Weak
 	return storage.Capabilities{
@@ -110,7 +109,7 @@ func (s *Store) Capabilities() storage.Capabilities {
 	}
 }
 
-// Spaces lists the spaces that exist when the listing begins.
+// Spaces implements storage.Store. It returns the spaces that exist when the listing begins.
 func (s *Store) Spaces(ctx context.Context) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		s.mu.Lock()
@@ -129,7 +128,7 @@ func (s *Store) Spaces(ctx context.Context) iter.Seq2[string, error] {
 }
 
 // space returns the named space; s.mu is held.
-func (s *Store) space(name string) (*shelf, error) {
+func (s *Store) space(name string) (*spaceItems, error) {
 	if err := storage.CheckSpace(name); err != nil {
 		return nil, retry.Permanent(err)
 	}
@@ -152,12 +151,12 @@ func (s *Store) StatSpace(ctx context.Context, name string) (storage.Space, erro
 	if err != nil {
 		return storage.Space{}, err
 	}
-	return cloneSpace(sp.about), nil
+	return cloneSpace(sp.info), nil
 }
 
 // CreateSpace implements storage.Store.
 func (s *Store) CreateSpace(ctx context.Context, about storage.Space) (err error) {
-	defer refused(&err)
+	defer markNotApplied(&err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch _, err := s.space(about.Name); {
@@ -166,26 +165,27 @@ func (s *Store) CreateSpace(ctx context.Context, about storage.Space) (err error
 	case !errors.Is(err, storage.ErrNoSpace):
 		return err
 	}
-	s.spaces[about.Name] = &shelf{about: cloneSpace(about), items: map[string]*item{}, last: map[string]time.Time{}}
+	s.spaces[about.Name] = &spaceItems{info: cloneSpace(about), items: map[string]*item{},
+		lastTimes: map[string]time.Time{}}
 	return nil
 }
 
 // SetSpace implements storage.Store.
 func (s *Store) SetSpace(ctx context.Context, about storage.Space) (err error) {
-	defer refused(&err)
+	defer markNotApplied(&err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sp, err := s.space(about.Name)
 	if err != nil {
 		return err
 	}
-	sp.about = cloneSpace(about)
+	sp.info = cloneSpace(about)
 	return nil
 }
 
 // DeleteSpace implements storage.Store.
 func (s *Store) DeleteSpace(ctx context.Context, name string) (err error) {
-	defer refused(&err)
+	defer markNotApplied(&err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sp, err := s.space(name)
@@ -199,7 +199,7 @@ func (s *Store) DeleteSpace(ctx context.Context, name string) (err error) {
 	return nil
 }
 
-// List tells of each item as it is when the listing comes to it.
+// List implements storage.Store. Each item is returned as it is when the listing reaches it.
 func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage.Object, error] {
 	return func(yield func(storage.Object, error) bool) {
 		for last := after; ; {
@@ -244,7 +244,7 @@ func clone(o storage.Object) storage.Object {
 }
 
 // find returns an item and its space; s.mu is held.
-func (s *Store) find(space, id string) (*shelf, *item, error) {
+func (s *Store) find(space, id string) (*spaceItems, *item, error) {
 	if err := storage.CheckItem(id); err != nil {
 		return nil, nil, retry.Permanent(err)
 	}
@@ -268,11 +268,11 @@ func (s *Store) Stat(ctx context.Context, space, id string) (storage.Object, err
 	defer s.mu.Unlock()
 	sp, it, err := s.find(space, id)
 	if err != nil {
-		return storage.Object{}, storage.Absent(err, s.time(sp, id))
+		return storage.Object{}, storage.Absent(err, s.now(sp, id))
 	}
 	o := clone(it.object)
-	if s.clocks {
-		o.Seen = s.time(sp, id)
+	if s.ownClock {
+		o.Seen = s.now(sp, id)
 	}
 	return o, nil
 }
@@ -301,12 +301,12 @@ func (s *Store) WriteMarker(ctx context.Context) error {
 	return nil
 }
 
-// version returns that of a new content; s.mu is held.
+// version returns the version of new content; s.mu is held.
 func (s *Store) version(content []byte) string {
 	if s.cfg.Weak.Versions {
 		sum := md5.Sum(content)
 		return hex.EncodeToString(sum[:])
 	}
-	s.versions++
-	return strconv.FormatInt(s.versions, 10)
+	s.lastVersion++
+	return strconv.FormatInt(s.lastVersion, 10)
 }

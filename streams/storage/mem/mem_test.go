@@ -47,7 +47,8 @@ func TestContract(t *testing.T) {
 		"whole seconds":             {mem.Config{Weak: mem.Weak{Times: time.Second}}, times},
 		"no properties are set":     {mem.Config{Weak: mem.Weak{Properties: true}}, properties},
 		"properties are bounded":    {mem.Config{Weak: mem.Weak{MaxPropertyBytes: 2048}}, properties},
-		"conditions are looked at":  {mem.Config{Weak: mem.Weak{Conditions: true}}, []string{"PutCondition", "RacePut", "RaceReplace", "RaceDelete"}},
+		"conditions are looked at": {mem.Config{Weak: mem.Weak{Conditions: true}},
+			[]string{"PutCondition", "RacePut", "RaceReplace", "RaceDelete"}},
 		"as weak as an object store's": {mem.Config{
 			Weak: mem.Weak{Versions: true, Times: time.Second, Properties: true, Conditions: true, MaxPropertyBytes: 2048},
 		}, slices.Concat(versions, times, properties)},
@@ -58,12 +59,13 @@ func TestContract(t *testing.T) {
 			if need.Amount(0, 1, 1) > 0 {
 				tt.only = nil
 			}
-			storagetest.Run(t, func(t *testing.T) storage.Store { return open(t, tt.cfg) }, storagetest.WithKept(kept), storagetest.Only(tt.only...))
+			storagetest.Run(t, func(t *testing.T) storage.Store { return open(t, tt.cfg) }, storagetest.WithKept(kept),
+				storagetest.Only(tt.only...))
 		})
 	}
 }
 
-// A store behind a Faulty without faults is the same store.
+// A store behind a Faulty without faults passes the contract.
 func TestFaultyContract(t *testing.T) {
 	inner := map[storage.Store]*mem.Store{}
 	storagetest.Run(t, func(t *testing.T) storage.Store {
@@ -97,7 +99,8 @@ func TestDamage(t *testing.T) {
 		t.Errorf("after Corrupt: got %q", b)
 	}
 	s.Rewrite("s", "a", []byte("new"))
-	if o, _ := s.Stat(ctx, "s", "a"); len(o.Digests) != 0 || o.Version == was.Version || !o.Modified.After(was.Modified) || o.Size != 3 {
+	if o, _ := s.Stat(ctx, "s", "a"); len(o.Digests) != 0 || o.Version == was.Version || !o.Modified.After(was.Modified) ||
+		o.Size != 3 {
 		t.Errorf("after Rewrite: got %+v, want another, later version without digests", o)
 	}
 	s.Date("s", "a", was.Modified.Add(time.Hour))
@@ -105,11 +108,13 @@ func TestDamage(t *testing.T) {
 		t.Errorf("after Date: got %v", o.Modified)
 	}
 	s.Strip("s", "a")
-	if o, _ := s.Stat(ctx, "s", "a"); !o.PropertiesUnknown || len(o.Digests) != 0 || !o.Modified.Equal(was.Modified.Add(time.Hour)) || o.Size != 3 {
+	if o, _ := s.Stat(ctx, "s", "a"); !o.PropertiesUnknown || len(o.Digests) != 0 ||
+		!o.Modified.Equal(was.Modified.Add(time.Hour)) || o.Size != 3 {
 		t.Errorf("after Strip: got %+v, want unknown properties, and no digests", o)
 	}
 	set := storage.Properties{MediaType: "text/plain"}
-	if o, err := s.SetProperties(ctx, "s", "a", set, storage.Condition{}); err != nil || o.PropertiesUnknown || o.Properties.MediaType != "text/plain" {
+	if o, err := s.SetProperties(ctx, "s", "a", set, storage.Condition{}); err != nil || o.PropertiesUnknown ||
+		o.Properties.MediaType != "text/plain" {
 		t.Errorf("after SetProperties: got %+v, %v", o, err)
 	}
 	s.Lose("s", "a")

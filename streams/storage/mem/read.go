@@ -8,17 +8,17 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// Open implements storage.Store. What is read stays as it was when it was opened.
+// Open implements storage.Store. The bytes are those at the time of the call.
 func (s *Store) Open(ctx context.Context, space, id, version string) (io.ReadCloser, storage.Object, error) {
-	it, err := s.pinned(ctx, storage.Ref{Space: space, Item: id, Version: version})
+	it, err := s.current(ctx, storage.Ref{Space: space, Item: id, Version: version})
 	if err != nil {
 		return nil, storage.Object{}, err
 	}
 	return io.NopCloser(bytes.NewReader(it.bytes)), clone(it.object), nil
 }
 
-// pinned returns an item as it is now.
-func (s *Store) pinned(ctx context.Context, ref storage.Ref) (*item, error) {
+// current returns an item as it is now.
+func (s *Store) current(ctx context.Context, ref storage.Ref) (*item, error) {
 	if ctx.Err() != nil {
 		return nil, storage.Ended(ctx)
 	}

@@ -14,12 +14,14 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// refused marks the error of a mutation. Here each is returned before anything changes.
-func refused(err *error) { *err = storage.NotApplied(*err) }
+// markNotApplied marks the error of a mutation: this store returns all of them before anything changes.
+func markNotApplied(err *error) { *err = storage.NotApplied(*err) }
 
 // Put implements storage.Store.
-func (s *Store) Put(ctx context.Context, space, id string, r io.Reader, o storage.PutOptions) (_ storage.Object, err error) {
-	defer refused(&err)
+func (s *Store) Put(
+	ctx context.Context, space, id string, r io.Reader, o storage.PutOptions,
+) (_ storage.Object, err error) {
+	defer markNotApplied(&err)
 	if err := errors.Join(s.fits(o.Properties), s.check(space, id, o.Condition)); err != nil {
 		return storage.Object{}, err
 	}
@@ -33,8 +35,8 @@ func (s *Store) Put(ctx context.Context, space, id string, r io.Reader, o storag
 	}
 	defer s.pool.Put(h)
 	var b bytes.Buffer
-	if _, err := b.ReadFrom(io.TeeReader(reader{ctx, r}, h)); err != nil {
-		return storage.Object{}, fmt.Errorf("read what is put: %w", err)
+	if _, err := b.ReadFrom(io.TeeReader(contextReader{ctx, r}, h)); err != nil {
+		return storage.Object{}, fmt.Errorf("read stream: %w", err)
 	}
 	digests, err := o.Accept(h.Sum(), h.Size())
 	if err != nil {
@@ -45,7 +47,7 @@ func (s *Store) Put(ctx context.Context, space, id string, r io.Reader, o storag
 	}, b.Bytes()}, o)
 }
 
-// check looks at a condition before any byte is read, as commit will again.
+// check checks a condition before any byte is read; commit checks it again.
 func (s *Store) check(space, id string, c storage.Condition) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,13 +79,13 @@ func (s *Store) commit(space string, it *item, o storage.PutOptions) (storage.Ob
 	if old != nil && o.KeepReplaced {
 		s.keep(space, old)
 	}
-	it.object.Modified = s.tick(sp, id)
+	it.object.Modified = s.nextTime(sp, id)
 	it.object.Version = s.version(it.bytes)
 	sp.insert(it)
 	return clone(it.object), nil
 }
 
-func (sp *shelf) insert(it *item) {
+func (sp *spaceItems) insert(it *item) {
 	id := it.object.Item
 	if i, found := slices.BinarySearch(sp.order, id); !found {
 		sp.order = slices.Insert(sp.order, i, id)
@@ -91,40 +93,40 @@ func (sp *shelf) insert(it *item) {
 	sp.items[id] = it
 }
 
-func (sp *shelf) remove(id string) {
+func (sp *spaceItems) remove(id string) {
 	if i, found := slices.BinarySearch(sp.order, id); found {
 		sp.order = slices.Delete(sp.order, i, i+1)
 	}
 	delete(sp.items, id)
 }
 
-// tick returns a time for what happens to an item now, later than all before; s.mu is held.
-func (s *Store) tick(sp *shelf, id string) time.Time {
+// nextTime returns the time of a write of an item, later than all before; s.mu is held.
+func (s *Store) nextTime(sp *spaceItems, id string) time.Time {
 	now := s.cfg.Now().UTC().Truncate(s.cfg.Weak.Times)
-	if last := sp.last[id]; !now.After(last) && s.cfg.Weak.Times <= time.Millisecond {
+	if last := sp.lastTimes[id]; !now.After(last) && s.cfg.Weak.Times <= time.Millisecond {
 		now = last.Add(time.Millisecond)
 	}
-	sp.last[id] = now
+	sp.lastTimes[id] = now
 	return now
 }
 
-// time returns the time of the store, not before that of what last happened to an item; sp may be nil. s.mu is held.
-func (s *Store) time(sp *shelf, id string) time.Time {
+// now returns the store's time, not before the last write of an item; sp may be nil. s.mu is held.
+func (s *Store) now(sp *spaceItems, id string) time.Time {
 	now := s.cfg.Now().UTC().Truncate(s.cfg.Weak.Times)
-	if sp != nil && now.Before(sp.last[id]) {
-		return sp.last[id]
+	if sp != nil && now.Before(sp.lastTimes[id]) {
+		return sp.lastTimes[id]
 	}
 	return now
 }
 
-// fits returns an error where properties are larger than the store keeps.
+// fits returns an error if properties exceed MaxPropertyBytes.
 func (s *Store) fits(p storage.Properties) error {
 	n := 0
 	for k, v := range p.User {
 		n += len(k) + len(v)
 	}
 	if bound := s.cfg.Weak.MaxPropertyBytes; bound > 0 && n > bound {
-		return retry.Permanent(fmt.Errorf("properties of %d bytes, and %d are kept: %w", n, bound, storage.ErrTooLarge))
+		return retry.Permanent(fmt.Errorf("properties of %d bytes, at most %d: %w", n, bound, storage.ErrTooLarge))
 	}
 	return nil
 }
@@ -133,7 +135,7 @@ func (s *Store) fits(p storage.Properties) error {
 func (s *Store) SetProperties(
 	ctx context.Context, space, id string, p storage.Properties, c storage.Condition,
 ) (_ storage.Object, err error) {
-	defer refused(&err)
+	defer markNotApplied(&err)
 	if s.cfg.Weak.Properties {
 		return storage.Object{}, retry.Permanent(fmt.Errorf("set properties of item %q: %w", id, storage.ErrUnsupported))
 	}
@@ -161,7 +163,7 @@ func properties(p storage.Properties) storage.Properties {
 
 // Delete implements storage.Store.
 func (s *Store) Delete(ctx context.Context, space, id string, o storage.DeleteOptions) (_ storage.Deleted, err error) {
-	defer refused(&err)
+	defer markNotApplied(&err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sp, old, err := s.find(space, id)
@@ -175,20 +177,20 @@ func (s *Store) Delete(ctx context.Context, space, id string, o storage.DeleteOp
 		s.keep(space, old)
 	}
 	sp.remove(id)
-	return storage.Deleted{Object: clone(old.object), Time: s.tick(sp, id)}, nil
+	return storage.Deleted{Object: clone(old.object), Time: s.nextTime(sp, id)}, nil
 }
 
 func (s *Store) keep(space string, it *item) {
 	s.kept = append(s.kept, Kept{space, clone(it.object), it.bytes})
 }
 
-// reader ends when ctx does.
-type reader struct {
+// A contextReader fails when ctx has ended.
+type contextReader struct {
 	ctx context.Context
 	r   io.Reader
 }
 
-func (r reader) Read(p []byte) (int, error) {
+func (r contextReader) Read(p []byte) (int, error) {
 	if r.ctx.Err() != nil {
 		return 0, storage.Ended(r.ctx)
 	}

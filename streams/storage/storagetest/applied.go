@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// notApplied has each mutation refused before its first step that others can see: its error is marked by
+// notApplied makes the store refuse each mutation before its first visible step: the error is marked by
 // storage.NotApplied.
 func (x *suite) notApplied(t *testing.T) {
 	s := x.store(t)
@@ -37,31 +37,34 @@ func (x *suite) notApplied(t *testing.T) {
 	}
 	bytes := func() io.Reader { return strings.NewReader("two") }
 	refusals := map[string]error{
-		"Put without an id":             putOf(space, "", bytes(), plain),
-		"Put into an absent space":      putOf(noSpace, "a", bytes(), plain),
-		"Put where it must be absent":   putOf(space, "a", bytes(), absent),
-		"Put on another version":        putOf(space, "a", bytes(), version("no such version")),
-		"Put on an absent version":      putOf(space, "b", bytes(), version("no such version")),
-		"Put of other bytes":            putOf(space, "a", bytes(), func(o *storage.PutOptions) { o.Digests = sums("other") }),
-		"Put of another size":           putOf(space, "a", bytes(), func(o *storage.PutOptions) { o.Size = 2 }),
-		"Put of an unknown algorithm":   putOf(space, "a", bytes(), func(o *storage.PutOptions) { o.Compute = []string{"crc0"} }),
-		"Put of a stream that breaks":   putOf(space, "a", FailingReader(bytes(), 2, boom), plain),
-		"Put that is refused by Verify": putOf(space, "a", bytes(), func(o *storage.PutOptions) { o.Verify = func(digest.Set, int64) error { return boom } }),
-		"SetProperties without an id":   set(space, "", ""),
-		"SetProperties in no space":     set(noSpace, "a", ""),
-		"SetProperties of no item":      set(space, "b", ""),
-		"SetProperties of a version":    set(space, "a", "no such version"),
-		"Delete without an id":          del(space, "", ""),
-		"Delete in an absent space":     del(noSpace, "a", ""),
-		"Delete of an absent item":      del(space, "b", ""),
-		"Delete of another version":     del(space, "a", "no such version"),
-		"CreateSpace without a name":    s.CreateSpace(ctx, storage.Space{}),
-		"CreateSpace that is there":     s.CreateSpace(ctx, storage.Space{Name: space}),
-		"SetSpace without a name":       s.SetSpace(ctx, storage.Space{}),
-		"SetSpace that is absent":       s.SetSpace(ctx, storage.Space{Name: noSpace}),
-		"DeleteSpace without a name":    s.DeleteSpace(ctx, ""),
-		"DeleteSpace that is absent":    s.DeleteSpace(ctx, noSpace),
-		"DeleteSpace with an item":      s.DeleteSpace(ctx, space),
+		"Put without an id":           putOf(space, "", bytes(), plain),
+		"Put into an absent space":    putOf(noSpace, "a", bytes(), plain),
+		"Put where it must be absent": putOf(space, "a", bytes(), absent),
+		"Put on another version":      putOf(space, "a", bytes(), version("no such version")),
+		"Put on an absent version":    putOf(space, "b", bytes(), version("no such version")),
+		"Put of other bytes": putOf(space, "a", bytes(),
+			func(o *storage.PutOptions) { o.Digests = sums("other") }),
+		"Put of another size": putOf(space, "a", bytes(), func(o *storage.PutOptions) { o.Size = 2 }),
+		"Put of an unknown algorithm": putOf(space, "a", bytes(),
+			func(o *storage.PutOptions) { o.Compute = []string{"crc0"} }),
+		"Put of a stream that breaks": putOf(space, "a", FailingReader(bytes(), 2, boom), plain),
+		"Put that is refused by Verify": putOf(space, "a", bytes(),
+			func(o *storage.PutOptions) { o.Verify = func(digest.Set, int64) error { return boom } }),
+		"SetProperties without an id": set(space, "", ""),
+		"SetProperties in no space":   set(noSpace, "a", ""),
+		"SetProperties of no item":    set(space, "b", ""),
+		"SetProperties of a version":  set(space, "a", "no such version"),
+		"Delete without an id":        del(space, "", ""),
+		"Delete in an absent space":   del(noSpace, "a", ""),
+		"Delete of an absent item":    del(space, "b", ""),
+		"Delete of another version":   del(space, "a", "no such version"),
+		"CreateSpace without a name":  s.CreateSpace(ctx, storage.Space{}),
+		"CreateSpace that is there":   s.CreateSpace(ctx, storage.Space{Name: space}),
+		"SetSpace without a name":     s.SetSpace(ctx, storage.Space{}),
+		"SetSpace that is absent":     s.SetSpace(ctx, storage.Space{Name: noSpace}),
+		"DeleteSpace without a name":  s.DeleteSpace(ctx, ""),
+		"DeleteSpace that is absent":  s.DeleteSpace(ctx, noSpace),
+		"DeleteSpace with an item":    s.DeleteSpace(ctx, space),
 	}
 	for call, err := range refusals {
 		wantMark(t, call, err)
@@ -72,11 +75,12 @@ func (x *suite) notApplied(t *testing.T) {
 func wantMark(t *testing.T, call string, err error) {
 	t.Helper()
 	if !storage.IsNotApplied(err) {
-		t.Errorf("%s: got %v, want an error that is marked by storage.NotApplied", call, err)
+		t.Errorf("%s: got %v, want an error marked by storage.NotApplied", call, err)
 	}
 }
 
-// mutations are a call of each, by method, on a store that has the space with item "a", and an empty space.
+// mutations returns a call of each mutating method, for a store with item "a" in the space and an empty
+// space.
 func mutations(ctx context.Context, s storage.Store) map[string]func() error {
 	return map[string]func() error{
 		"Put": func() error {
@@ -99,9 +103,10 @@ func mutations(ctx context.Context, s storage.Store) map[string]func() error {
 	}
 }
 
-// RunMarks checks that a decorator passes on what the errors of mutations prove: an error that the inner store has marked by
-// storage.NotApplied stays marked, and one that it returns after it has made the mutation is never marked, whatever it
-// wraps, and whatever the cause is with which the context has ended since. open returns the decorator and the store that it decorates, which is empty and has its marker.
+// RunMarks checks that a decorator keeps the meaning of NotApplied: an error that the inner store marked
+// stays marked, and the error of a mutation that was made is never marked, whatever it wraps and whatever
+// the cause of an ended context is. open returns the decorator and its inner store, which is empty and has
+// its marker.
 func RunMarks(t *testing.T, open func(t *testing.T) (decorator storage.Store, inner *Faulty)) {
 	for method := range mutations(t.Context(), nil) {
 		for name, f := range map[string]Fault{
@@ -133,7 +138,7 @@ func RunMarks(t *testing.T, open func(t *testing.T) (decorator storage.Store, in
 				err = mutations(ctx, s)[method]()
 				if f.Err == nil && f.Then != nil {
 					if wantEnded(t, method, err); storage.IsNotApplied(err) {
-						t.Errorf("got %v, which is marked, and it is made", err)
+						t.Errorf("got %v, which is marked, although the mutation was made", err)
 					}
 					return
 				}

@@ -17,11 +17,13 @@ func (x *suite) delete(t *testing.T) {
 	wantErr(t, "Delete of an absent item", err, storage.ErrNotFound)
 	put(t, s, "d/a", "a")
 	was := has(t, s, "d/a", "a")
-	_, err = s.Delete(t.Context(), space, "d/a", storage.DeleteOptions{Condition: storage.Condition{Version: "no such version"}})
+	_, err = s.Delete(t.Context(), space, "d/a",
+		storage.DeleteOptions{Condition: storage.Condition{Version: "no such version"}})
 	wantErr(t, "Delete of another version", err, storage.ErrChanged)
 	same(t, "Stat", has(t, s, "d/a", "a"), was)
 
-	d, err := s.Delete(t.Context(), space, "d/a", storage.DeleteOptions{Condition: storage.Condition{Version: was.Version}})
+	d, err := s.Delete(t.Context(), space, "d/a",
+		storage.DeleteOptions{Condition: storage.Condition{Version: was.Version}})
 	if err != nil {
 		t.Fatalf("Delete: %v", err)
 	}
@@ -54,7 +56,8 @@ func (x *suite) keep(t *testing.T) {
 		two := has(t, s, item, "two")
 		_, err := tryPut(t, s, item, "never", keep, version("no such version"))
 		wantErr(t, "Put on another version", err, storage.ErrChanged)
-		if _, err := s.Delete(t.Context(), space, item, storage.DeleteOptions{Keep: true, Condition: storage.Condition{Version: two.Version}}); err != nil {
+		if _, err := s.Delete(t.Context(), space, item,
+			storage.DeleteOptions{Keep: true, Condition: storage.Condition{Version: two.Version}}); err != nil {
 			t.Fatalf("Delete: %v", err)
 		}
 		lacks(t, s, item)
@@ -65,14 +68,14 @@ func (x *suite) keep(t *testing.T) {
 		equalBytes(t, fmt.Sprintf("kept of %q", item), x.kept(t, s, space, item), [][]byte{[]byte("one"), []byte("two")})
 	}
 	if got := ids(t, s, ""); len(got) != 0 {
-		t.Errorf("List has what was kept: %q", got)
+		t.Errorf("List has kept items: %q", got)
 	}
 }
 
 const racers = 12
 
-// race runs f for many racers at once, half of them at a twin of the store where there
-// is one, and returns their errors.
+// race runs f concurrently for all racers, half of them on a twin of the store if there is one, and returns
+// their errors.
 func (x *suite) race(t *testing.T, s storage.Store, f func(s storage.Store, i int) error) []error {
 	stores := []storage.Store{s, s}
 	if x.twin != nil {
@@ -92,8 +95,8 @@ func (x *suite) race(t *testing.T, s storage.Store, f func(s storage.Store, i in
 	return errs
 }
 
-// won checks that a racer won, exactly one where the store's conditions hold in the moment of
-// the write, and all others lost with one of these errors. It returns the winners.
+// won checks that at least one racer succeeded, exactly one if exact, and that all others failed with one
+// of these errors. It returns the winners.
 func won(t *testing.T, exact bool, errs []error, lost ...error) (winners []int) {
 	t.Helper()
 	for i, err := range errs {
@@ -112,12 +115,12 @@ func won(t *testing.T, exact bool, errs []error, lost ...error) (winners []int) 
 		}
 	}
 	if len(winners) == 0 {
-		t.Fatalf("nobody won: %v", errs)
+		t.Fatalf("all racers failed: %v", errs)
 	}
 	return winners
 }
 
-// racerBytes are those of one racer in one round: nobody else's, also in other rounds.
+// racerBytes returns bytes that are unique to a racer and a round.
 func racerBytes(i, round int) string {
 	return strings.Repeat(fmt.Sprintf("racer %02d of %02d ", i, round), 1000*(i+1))
 }
@@ -175,7 +178,8 @@ func (x *suite) raceDelete(t *testing.T) {
 		put(t, s, "d/e/i", fmt.Sprint(n))
 		o := has(t, s, "d/e/i", fmt.Sprint(n))
 		errs := x.race(t, s, func(s storage.Store, i int) error {
-			_, err := s.Delete(t.Context(), space, "d/e/i", storage.DeleteOptions{Condition: storage.Condition{Version: o.Version}})
+			_, err := s.Delete(t.Context(), space, "d/e/i",
+				storage.DeleteOptions{Condition: storage.Condition{Version: o.Version}})
 			return err
 		})
 		won(t, c.ConditionalDelete, errs, storage.ErrNotFound)
@@ -184,7 +188,7 @@ func (x *suite) raceDelete(t *testing.T) {
 	if !c.ConditionalPut || !c.ConditionalDelete {
 		return
 	}
-	// A replacement and a delete on the same version: one of them.
+	// Of a replacement and a delete on the same version, one succeeds.
 	o := put(t, s, "d/i", "x")
 	errs := x.race(t, s, func(s storage.Store, i int) (err error) {
 		if i%4 < 2 {
@@ -197,8 +201,8 @@ func (x *suite) raceDelete(t *testing.T) {
 	won(t, true, errs, storage.ErrNotFound, storage.ErrChanged)
 }
 
-// raceNeighbours puts and deletes items that share directories, where a store has such,
-// and are each other's parents: nobody is in anybody's way.
+// raceNeighbours puts and deletes items that may share directories, some as parents of others: none
+// disturbs another.
 func (x *suite) raceNeighbours(t *testing.T) {
 	s := x.store(t)
 	items := x.keepable([]string{"a", "a/b", "a/b/c", "a/b/d", "a//", "a/b/c/d"})

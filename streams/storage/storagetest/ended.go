@@ -12,15 +12,15 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// facts are the errors that a caller takes for a fact about the call that returned them.
+// facts are the errors that a caller interprets as facts about its call.
 var facts = []error{
-	storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrNotEmpty, storage.ErrChanged, storage.ErrDigest, storage.ErrName,
-	storage.ErrReadOnly, storage.ErrUnsupported, storage.ErrTooLarge, storage.ErrListing, storage.ErrSlowDown, storage.ErrCredentials,
-	storage.ErrNoMarker, storage.ErrWrongMarker,
+	storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrNotEmpty, storage.ErrChanged,
+	storage.ErrDigest, storage.ErrName, storage.ErrReadOnly, storage.ErrUnsupported, storage.ErrTooLarge,
+	storage.ErrListing, storage.ErrSlowDown, storage.ErrCredentials, storage.ErrNoMarker, storage.ErrWrongMarker,
 }
 
-// OtherCall is an error of another call, with which an errgroup may have ended the context of this one: it has all facts, a
-// class and the mark of storage.NotApplied.
+// OtherCall returns the error of another call, with which an errgroup may have cancelled the context of
+// this one. It wraps all facts, and has a class and the NotApplied mark.
 func OtherCall() error { return storage.NotApplied(retry.Permanent(otherCall{})) }
 
 type otherCall struct{}
@@ -28,10 +28,11 @@ type otherCall struct{}
 func (otherCall) Error() string   { return "the error of another call" }
 func (otherCall) Unwrap() []error { return facts }
 
-// wantEnded checks the error of a call whose context has ended with OtherCall as its cause: it says nothing of that call.
+// wantEnded checks the error of a call after its context ended with OtherCall as the cause: it has nothing
+// of that error.
 func wantEnded(t *testing.T, call string, err error) {
 	t.Helper()
-	if err == nil { // it was made all the same
+	if err == nil { // the call succeeded nevertheless
 		return
 	}
 	for _, fact := range facts {
@@ -45,8 +46,8 @@ func wantEnded(t *testing.T, call string, err error) {
 	}
 }
 
-// ended has calls whose context ends with the error of another call as its cause, before they begin and, of a Put, when its
-// bytes have come.
+// ended makes calls with a context that ends with OtherCall as its cause: before the call and, for Put,
+// after the bytes were read.
 func (x *suite) ended(t *testing.T) {
 	s := x.store(t)
 	if err := s.WriteMarker(t.Context()); err != nil {
@@ -69,10 +70,12 @@ func (x *suite) ended(t *testing.T) {
 		}
 	}
 	for call, edit := range map[string]func(end func(), r *io.Reader, o *storage.PutOptions){
-		"Put, before":       func(end func(), _ *io.Reader, _ *storage.PutOptions) { end() },
-		"Put, at its end":   func(end func(), r *io.Reader, _ *storage.PutOptions) { *r = endOf(*r, end) },
-		"Put, when judged":  func(end func(), _ *io.Reader, o *storage.PutOptions) { o.Verify = judging(end) },
-		"Put, on condition": func(end func(), _ *io.Reader, o *storage.PutOptions) { o.Absent, o.Verify = true, judging(end) },
+		"Put, before":     func(end func(), _ *io.Reader, _ *storage.PutOptions) { end() },
+		"Put, at its end": func(end func(), r *io.Reader, _ *storage.PutOptions) { *r = endOf(*r, end) },
+		"Put, in Verify":  func(end func(), _ *io.Reader, o *storage.PutOptions) { o.Verify = verifyEnds(end) },
+		"Put, on condition": func(end func(), _ *io.Reader, o *storage.PutOptions) {
+			o.Absent, o.Verify = true, verifyEnds(end)
+		},
 	} {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		var r io.Reader = strings.NewReader("two")
@@ -89,12 +92,12 @@ func (x *suite) ended(t *testing.T) {
 	}
 }
 
-// endOf calls end when r has come to its end.
+// endOf calls end at the end of r.
 func endOf(r io.Reader, end func()) io.Reader {
 	return io.MultiReader(r, readerFunc(func([]byte) (int, error) { end(); return 0, io.EOF }))
 }
 
-func judging(end func()) func(digest.Set, int64) error {
+func verifyEnds(end func()) func(digest.Set, int64) error {
 	return func(digest.Set, int64) error { end(); return nil }
 }
 

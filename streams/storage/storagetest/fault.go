@@ -12,56 +12,55 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// ErrFault is what a Fault without an error of its own returns.
+// ErrFault is the error of a Fault without Err.
 var ErrFault = errors.New("scripted fault")
 
-// A Fault is what goes wrong with the calls that it matches. Empty strings match all.
+// A Fault is a failure of the calls that it matches. Empty strings match all.
 type Fault struct {
 	Method, Space, Item string
-	// Skip lets so many matching calls through first.
+	// Skip is the number of matching calls that succeed first.
 	Skip int
 	// Times is how many calls fail: 0 means one, a negative number all.
 	Times int
-	// Chance is with what probability a matching call meets the fault, by Faulty.Seed; 0: always.
+	// Chance is the probability that a matching call fails, drawn as set by Faulty.Seed; 0: always.
 	Chance float64
 
-	// Err is what the caller gets; nil: ErrFault, or success where a quiet fault is set.
+	// Err is returned to the caller; nil: ErrFault, or success if one of the silent faults is set.
 	Err error
-	// Done has the call carried out before its failure is reported; otherwise it is
-	// not carried out at all.
+	// Done carries the call out before it fails; otherwise it is not carried out at all.
 	Done bool
-	// Panic has the call panic with Err instead of returning it.
+	// Panic makes the call panic with Err.
 	Panic bool
-	// Mid has a stream fail after After bytes (Open: what is read; Put: what is put) or
-	// after After entries (List, Spaces), instead of the call.
+	// Mid makes a stream fail after After bytes (Open, Put), or a listing after After entries (List, Spaces),
+	// instead of the call.
 	Mid   bool
 	After int
 
-	// What follows are the quiet faults: nobody is told of them.
+	// The fields below are silent faults: the caller gets no error.
 
-	// Then is called once the call has been carried out, before it returns.
+	// Then is called after the call was carried out, before it returns.
 	Then func()
 
-	// Delay is waited, or until ctx is done, before the call, or with Mid before what comes after After.
+	// Delay is a wait before the call or, with Mid, after After bytes or entries; it ends when ctx does.
 	Delay time.Duration
 	// Lie reports success of a mutation that is not carried out.
 	Lie bool
-	// Cut ends a stream or listing after After bytes or entries as if that were all.
+	// Cut ends a stream or listing after After bytes or entries without an error.
 	Cut bool
-	// Flip changes one bit of the byte after After (Open, Put).
+	// Flip inverts one bit of the byte at offset After (Open, Put).
 	Flip bool
-	// Repeat tells the entry after After twice, Omit leaves it out (List).
+	// Repeat returns the entry at index After twice, Omit skips it (List).
 	Repeat, Omit bool
-	// Stale has List tell of these instead, which Snapshot has taken.
+	// Stale is returned by List instead of the current items; Snapshot makes it.
 	Stale []storage.Object
 }
 
-// quiet reports whether something happens but an error.
-func (x Fault) quiet() bool {
+// silent reports whether one of the silent faults is set.
+func (x Fault) silent() bool {
 	return x.Then != nil || x.Delay > 0 || x.Lie || x.Cut || x.Flip || x.Repeat || x.Omit || x.Stale != nil
 }
 
-// Snapshot returns what a space lists now, for Fault.Stale; never nil.
+// Snapshot returns the current listing of a space, for Fault.Stale; never nil.
 func Snapshot(ctx context.Context, s storage.Store, space string) ([]storage.Object, error) {
 	all := []storage.Object{}
 	for o, err := range s.List(ctx, space, "") {
@@ -73,7 +72,7 @@ func Snapshot(ctx context.Context, s storage.Store, space string) ([]storage.Obj
 	return all, nil
 }
 
-// leave returns what a call returns that was carried out with err.
+// leave returns the result of a call that was carried out with err.
 func (x Fault) leave(err error) error {
 	if x.Then != nil {
 		x.Then()
@@ -100,15 +99,15 @@ func faulted[T any](x Fault, v T, err error) (T, error) {
 	return v, nil
 }
 
-// drawn reports whether a call meets the fault.
+// drawn reports whether a call meets the fault, by Chance.
 func (x Fault) drawn(r *rand.Rand) bool {
 	return x.Chance == 0 || r.Float64() < x.Chance
 }
 
-// stream returns r as the fault leaves it.
+// stream returns r with the fault applied.
 func (x Fault) stream(ctx context.Context, r io.Reader) io.Reader {
 	if x.Flip {
-		r = &flipped{r: r, at: x.After}
+		r = &flipReader{r: r, at: x.After}
 	}
 	if x.Cut {
 		r = io.LimitReader(r, int64(x.After))
@@ -118,7 +117,7 @@ func (x Fault) stream(ctx context.Context, r io.Reader) io.Reader {
 	}
 	first := io.LimitReader(r, int64(x.After))
 	if x.Delay > 0 {
-		first = io.MultiReader(first, waits{ctx, x.Delay})
+		first = io.MultiReader(first, delayReader{ctx, x.Delay})
 	}
 	if x.Err != nil {
 		return &failingReader{first, x.Err}
@@ -126,7 +125,7 @@ func (x Fault) stream(ctx context.Context, r io.Reader) io.Reader {
 	return io.MultiReader(first, r)
 }
 
-// body is stream for what Open opened.
+// body is stream for the reader of Open.
 func (x Fault) body(ctx context.Context, r io.ReadCloser) io.ReadCloser {
 	if !x.Mid && !x.Flip && !x.Cut {
 		return r
@@ -137,26 +136,26 @@ func (x Fault) body(ctx context.Context, r io.ReadCloser) io.ReadCloser {
 	}{x.stream(ctx, r), r}
 }
 
-// waits is a stream of nothing that ends after a while.
-type waits struct {
+// A delayReader returns no bytes and ends after a delay.
+type delayReader struct {
 	ctx context.Context
 	d   time.Duration
 }
 
-func (w waits) Read([]byte) (int, error) {
+func (w delayReader) Read([]byte) (int, error) {
 	if err := retry.Sleep(w.ctx, w.d); err != nil {
 		return 0, err
 	}
 	return 0, io.EOF
 }
 
-// flipped changes a bit of the byte at an offset.
-type flipped struct {
+// A flipReader inverts a bit of the byte at an offset.
+type flipReader struct {
 	r  io.Reader
-	at int // from here on; negative when it has come
+	at int // relative to the next read; negative afterwards
 }
 
-func (f *flipped) Read(p []byte) (int, error) {
+func (f *flipReader) Read(p []byte) (int, error) {
 	n, err := f.r.Read(p)
 	if f.at >= 0 && f.at < n {
 		p[f.at] ^= 1
@@ -165,7 +164,7 @@ func (f *flipped) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// sequence returns a listing as the fault leaves it; err is of its beginning.
+// sequence returns a listing with the fault applied; err is the error of its beginning.
 func sequence[T any](ctx context.Context, x Fault, err error, inner iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var zero T
@@ -201,7 +200,7 @@ func sequence[T any](ctx context.Context, x Fault, err error, inner iter.Seq2[T,
 	}
 }
 
-// stale is a listing of what was.
+// stale returns a listing of all.
 func stale(all []storage.Object, after string) iter.Seq2[storage.Object, error] {
 	return func(yield func(storage.Object, error) bool) {
 		for _, o := range all {

@@ -18,7 +18,7 @@ import (
 
 const sp = "photos"
 
-// world returns a store of items a, b, c and d, each with 100 bytes, and what it is without faults.
+// world returns a Faulty store with items a, b, c and d of 100 bytes each, and its inner store.
 func world(t *testing.T) (*storagetest.Faulty, *mem.Store) {
 	t.Helper()
 	m, err := mem.New(mem.Config{ID: "1"})
@@ -113,7 +113,7 @@ func TestListingFaults(t *testing.T) {
 	}
 }
 
-// Fault twins: done and reported as failed, and the reverse.
+// A call is carried out and reported as failed, and the reverse.
 func TestFalseReports(t *testing.T) {
 	ctx := t.Context()
 	unsized := storage.PutOptions{Size: storage.UnknownSize}
@@ -124,14 +124,14 @@ func TestFalseReports(t *testing.T) {
 		"Put": {func(s storage.Store) error {
 			o, err := s.Put(ctx, sp, "new", strings.NewReader("x"), unsized)
 			if err == nil && (o.Size != 1 || o.Version == "" || len(o.Digests) == 0) {
-				t.Errorf("Put told %+v", o)
+				t.Errorf("Put returned %+v", o)
 			}
 			return err
 		}, func(m *mem.Store) bool { _, err := m.Stat(ctx, sp, "new"); return err == nil }},
 		"Delete": {func(s storage.Store) error {
 			d, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{})
 			if err == nil && (d.Object.Size != 100 || d.Time.IsZero()) {
-				t.Errorf("Delete told %+v", d)
+				t.Errorf("Delete returned %+v", d)
 			}
 			return err
 		}, func(m *mem.Store) bool { _, err := m.Stat(ctx, sp, "a"); return err != nil }},
@@ -149,13 +149,13 @@ func TestFalseReports(t *testing.T) {
 			fault    storagetest.Fault
 			did, err bool
 		}{
-			"not done, told so":        {storagetest.Fault{Method: name}, false, true},
-			"done, told as failed":     {storagetest.Fault{Method: name, Done: true}, true, true},
-			"not done, told as done":   {storagetest.Fault{Method: name, Lie: true}, false, false},
-			"done late, and told so":   {storagetest.Fault{Method: name, Delay: time.Nanosecond}, true, false},
-			"not met: another item":    {storagetest.Fault{Method: name, Space: "another"}, true, false},
-			"not met: the third call":  {storagetest.Fault{Method: name, Skip: 2}, true, false},
-			"not met: a chance of nil": {storagetest.Fault{Method: name, Chance: 1e-300}, true, false},
+			"not done, reported so":      {storagetest.Fault{Method: name}, false, true},
+			"done, reported as failed":   {storagetest.Fault{Method: name, Done: true}, true, true},
+			"not done, reported as done": {storagetest.Fault{Method: name, Lie: true}, false, false},
+			"done late, and reported so": {storagetest.Fault{Method: name, Delay: time.Nanosecond}, true, false},
+			"not met: another item":      {storagetest.Fault{Method: name, Space: "another"}, true, false},
+			"not met: the third call":    {storagetest.Fault{Method: name, Skip: 2}, true, false},
+			"not met: a chance of nil":   {storagetest.Fault{Method: name, Chance: 1e-300}, true, false},
 		} {
 			t.Run(name+" "+kind, func(t *testing.T) {
 				f, m := world(t)
@@ -171,7 +171,7 @@ func TestFalseReports(t *testing.T) {
 	}
 }
 
-// Draws are the same for the same seed, and others for another.
+// Draws are equal for the same seed, and differ for another.
 func TestChance(t *testing.T) {
 	run := func(seed uint64) (met []int) {
 		f, _ := world(t)
@@ -193,11 +193,12 @@ func TestChance(t *testing.T) {
 	}
 }
 
-// What is slow is slow where it is said to be, and a caller need not wait for it.
+// A delay occurs where it is scripted, and ends with the caller's context.
 func TestDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := world(t)
-		f.Script(storagetest.Fault{Method: "Open", Mid: true, After: 50, Delay: time.Minute}, storagetest.Fault{Method: "Stat", Delay: time.Hour},
+		f.Script(storagetest.Fault{Method: "Open", Mid: true, After: 50, Delay: time.Minute},
+			storagetest.Fault{Method: "Stat", Delay: time.Hour},
 			storagetest.Fault{Method: "List", Mid: true, After: 2, Delay: time.Minute})
 		begun := time.Now()
 		if got, err := read(t.Context(), f, "a"); len(got) != 100 || err != nil || time.Since(begun) != time.Minute {

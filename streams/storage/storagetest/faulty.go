@@ -21,11 +21,11 @@ type Call struct {
 	Space, Item string
 }
 
-// Faulty is a store whose calls fail as scripted. It is safe for concurrent use.
+// A Faulty is a store with scripted faults. It is safe for concurrent use.
 type Faulty struct {
 	inner storage.Store
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	faults []*Fault
 	before func(context.Context, Call) error
 	calls  []Call
@@ -37,21 +37,21 @@ var (
 	_ storage.Locator = (*Faulty)(nil)
 )
 
-// NewFaulty returns a store that passes all calls to inner until it is told otherwise.
+// NewFaulty returns a store without faults that passes all calls to inner.
 func NewFaulty(inner storage.Store) *Faulty {
 	f := &Faulty{inner: inner}
 	f.Seed(1)
 	return f
 }
 
-// Seed begins the draws of Fault.Chance anew: calls in the same order meet the same faults.
+// Seed restarts the draws of Fault.Chance: the same calls in the same order meet the same faults.
 func (f *Faulty) Seed(seed uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.dice = rand.New(rand.NewPCG(seed, seed)) //nolint:gosec // faults are to be the same ones again
+	f.dice = rand.New(rand.NewPCG(seed, seed)) //nolint:gosec // faults must be reproducible
 }
 
-// Script adds faults. Of several that match a call the first one that is not used up acts.
+// Script adds faults. A call meets the first matching fault that is not used up.
 func (f *Faulty) Script(faults ...Fault) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -59,29 +59,29 @@ func (f *Faulty) Script(faults ...Fault) {
 		if x.Times == 0 {
 			x.Times = 1
 		}
-		if x.Err == nil && !x.quiet() {
+		if x.Err == nil && !x.silent() {
 			x.Err = ErrFault
 		}
 		f.faults = append(f.faults, &x)
 	}
 }
 
-// Heal forgets all faults.
+// Heal removes all faults.
 func (f *Faulty) Heal() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.faults = nil
 }
 
-// Before has every call but Capabilities call g first, outside of any lock; its error
-// is returned and nothing is done. A test may change the inner store there.
+// Before sets a function that is called before every call except Capabilities, without any lock; if it
+// fails, its error is returned and the call is not carried out. It may change the inner store.
 func (f *Faulty) Before(g func(context.Context, Call) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.before = g
 }
 
-// Calls returns all calls so far but those of Capabilities.
+// Calls returns all calls so far, except those of Capabilities.
 func (f *Faulty) Calls() []Call {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -143,10 +143,10 @@ func (f *Faulty) match(c Call) Fault {
 	return Fault{}
 }
 
-// Capabilities asks inner; it cannot fail.
+// Capabilities implements storage.Store. It never fails.
 func (f *Faulty) Capabilities() storage.Capabilities { return f.inner.Capabilities() }
 
-// Spaces implements storage.Store. Its fault is found when the listing begins.
+// Spaces implements storage.Store. Its fault is drawn when the listing begins.
 func (f *Faulty) Spaces(ctx context.Context) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		x, err := f.enter(ctx, "Spaces", "", "")
@@ -191,7 +191,7 @@ func (f *Faulty) DeleteSpace(ctx context.Context, space string) error {
 	return x.leave(f.inner.DeleteSpace(ctx, space))
 }
 
-// List implements storage.Store. Its fault is found when the listing begins.
+// List implements storage.Store. Its fault is drawn when the listing begins.
 func (f *Faulty) List(ctx context.Context, space, after string) iter.Seq2[storage.Object, error] {
 	return func(yield func(storage.Object, error) bool) {
 		x, err := f.enter(ctx, "List", space, "")
@@ -231,7 +231,9 @@ func (f *Faulty) Open(ctx context.Context, space, item, version string) (io.Read
 }
 
 // Put implements storage.Store.
-func (f *Faulty) Put(ctx context.Context, space, item string, r io.Reader, p storage.PutOptions) (storage.Object, error) {
+func (f *Faulty) Put(
+	ctx context.Context, space, item string, r io.Reader, p storage.PutOptions,
+) (storage.Object, error) {
 	x, err := f.enter(ctx, "Put", space, item)
 	if err != nil {
 		return storage.Object{}, err
@@ -243,7 +245,7 @@ func (f *Faulty) Put(ctx context.Context, space, item string, r io.Reader, p sto
 	return faulted(x, o, err)
 }
 
-// pretend answers as a Put does, and stores nothing.
+// pretend returns the result of a Put, and stores nothing.
 func pretend(item string, r io.Reader, p storage.PutOptions) (storage.Object, error) {
 	algs, err := p.Algorithms([]string{digest.MD5, digest.SHA256})
 	if err != nil {
@@ -266,7 +268,9 @@ func pretend(item string, r io.Reader, p storage.PutOptions) (storage.Object, er
 }
 
 // SetProperties implements storage.Store.
-func (f *Faulty) SetProperties(ctx context.Context, space, item string, p storage.Properties, c storage.Condition) (storage.Object, error) {
+func (f *Faulty) SetProperties(
+	ctx context.Context, space, item string, p storage.Properties, c storage.Condition,
+) (storage.Object, error) {
 	x, err := f.enter(ctx, "SetProperties", space, item)
 	if err != nil {
 		return storage.Object{}, err

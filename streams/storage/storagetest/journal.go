@@ -10,14 +10,14 @@ import (
 	"testing"
 )
 
-// A Journal is a file of JSON lines, in which a process that will be killed says what it did. A line is there whole
-// once Add has returned; a kill in the middle of Add leaves a part of it, or nothing.
+// A Journal is a file of JSON lines in which a process records its actions before it is killed. A line is
+// complete once Add has returned; a kill during Add leaves a part of it, or nothing.
 type Journal struct {
 	mu sync.Mutex
 	f  *os.File
 }
 
-// OpenJournal opens a journal to go on with it. What the last process left of a line is a line of its own then.
+// OpenJournal opens or creates a journal for appending. An incomplete last line is terminated first.
 func OpenJournal(name string) (*Journal, error) {
 	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -37,7 +37,7 @@ func OpenJournal(name string) (*Journal, error) {
 	return &Journal{f: f}, nil
 }
 
-// Add adds a line.
+// Add appends a line.
 func (j *Journal) Add(v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -49,8 +49,8 @@ func (j *Journal) Add(v any) error {
 	return err
 }
 
-// Journaled returns the lines of a journal, none where it is absent. Of those that were left in parts, as many as there
-// were kills at most, there are none.
+// Journaled returns the lines of a journal; none if the file is absent. It skips incomplete lines and
+// fails the test if there are more than kills.
 func Journaled[T any](t *testing.T, name string, kills int) (all []T) {
 	t.Helper()
 	b, err := os.ReadFile(name)

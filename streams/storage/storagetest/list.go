@@ -36,7 +36,7 @@ func (x *suite) list(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(o.Digests) == 0 && o.Properties.MediaType == "" { // a listing may leave them out
+		if len(o.Digests) == 0 && o.Properties.MediaType == "" { // a listing may omit them
 			want.Digests, want.Properties = nil, storage.Properties{}
 		}
 		same(t, "List", o, want)
@@ -54,7 +54,7 @@ func (x *suite) list(t *testing.T) {
 		}
 	}
 	for range s.List(t.Context(), space, "") {
-		break // a listing may be left at any point
+		break // a caller may stop at any entry
 	}
 	for _, err := range s.List(t.Context(), noSpace, "") {
 		wantErr(t, "List of an absent space", err, storage.ErrNoSpace)
@@ -86,14 +86,18 @@ func (x *suite) listCancelled(t *testing.T) {
 	t.Error("a listing that was cancelled ended without an error")
 }
 
-// listModel puts, replaces and deletes items with ids of nasty pieces and compares
-// with a map, listing from anywhere.
+// listModel puts, replaces and deletes items with unusual ids, and compares listings from random positions
+// with a map.
 func (x *suite) listModel(t *testing.T) {
 	piece := rapid.SampledFrom([]string{
-		"a", "b", "-", "/", "/", ".", "..", "%", "%2F", "%25", "%+", "%=", "%f", "0", "é", " ", "\n", "\x00", strings.Repeat("x", 238),
+		"a", "b", "-", "/", "/", ".", "..", "%", "%2F", "%25", "%+", "%=", "%f", "0", "é", " ", "\n", "\x00",
+		strings.Repeat("x", 238),
 	})
 	id := rapid.Custom(func(t *rapid.T) string {
-		return strings.Join(rapid.SliceOfN(piece, 1, 6).Filter(func(p []string) bool { return len(strings.Join(p, "")) <= storage.MaxItemID }).Draw(t, "pieces"), "")
+		pieces := rapid.SliceOfN(piece, 1, 6).Filter(func(p []string) bool {
+			return len(strings.Join(p, "")) <= storage.MaxItemID
+		})
+		return strings.Join(pieces.Draw(t, "pieces"), "")
 	})
 	need.Check(t, func(rt *rapid.T) {
 		s := x.store(t)
@@ -129,7 +133,7 @@ func (x *suite) listModel(t *testing.T) {
 	})
 }
 
-// listLong lists more than fits into one page of any service that has pages.
+// listLong lists more items than fit into one page of a service.
 func (x *suite) listLong(t *testing.T) {
 	s := x.store(t)
 	var items []string
@@ -156,7 +160,7 @@ func (x *suite) listLong(t *testing.T) {
 	}
 }
 
-// agrees compares a listing, and the items that it has, with a model.
+// agrees compares a listing and its items with a model.
 func (x *suite) agrees(t tb, s storage.Store, there map[string]string, after string) {
 	t.Helper()
 	want := slices.DeleteFunc(slices.Sorted(maps.Keys(there)), func(id string) bool { return id <= after })

@@ -13,14 +13,15 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// oddIDs keeps all odd ids beside each other, lists them, and deletes one by one.
+// oddIDs stores all odd ids together, lists them, and deletes them one by one.
 func (x *suite) oddIDs(t *testing.T) {
 	s := x.store(t)
 	var odd []string
 	for _, item := range OddIDs() {
 		_, err := tryPut(t, s, item, content(item), absent)
 		if errors.Is(err, storage.ErrName) && x.mayRefuse(item, odd) {
-			if _, err := s.Stat(t.Context(), space, item); !errors.Is(err, storage.ErrName) && !errors.Is(err, storage.ErrNotFound) {
+			if _, err := s.Stat(t.Context(), space, item); !errors.Is(err, storage.ErrName) &&
+				!errors.Is(err, storage.ErrNotFound) {
 				t.Errorf("Stat(%q), which was refused: got %v, want ErrName or ErrNotFound", item, err)
 			}
 			continue
@@ -90,10 +91,10 @@ func (x *suite) badNames(t *testing.T) {
 	}
 }
 
-// nested returns ids each of which is below the one before.
+// nested returns ids that are each a path prefix of the next.
 func nested() []string { return []string{"a", "a/b", "a/b/c", "a/b/c/d"} }
 
-// nesting writes an item and items below its id in either order, and takes them away again.
+// nesting puts an item and items below its id in any order, and deletes them.
 func (x *suite) nesting(t *testing.T) {
 	all := nested()
 	need.Check(t, func(rt *rapid.T) {

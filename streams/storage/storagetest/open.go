@@ -13,12 +13,13 @@ func (x *suite) openPinned(t *testing.T) {
 	s := x.store(t)
 	one := put(t, s, "a", "one")
 	two := put(t, s, "a", "two")
-	// A store with versions may still have the old one: then it is that which is read.
-	if got, o, err := read(t, s, "a", one.Version); !errors.Is(err, storage.ErrChanged) && (err != nil || got != "one" || o.Version != one.Version) {
-		t.Errorf("Open of a version that was replaced: got %q, %+v, %v, want it, or ErrChanged", got, o, err)
+	// A store that keeps versions may return the old one.
+	if got, o, err := read(t, s, "a", one.Version); !errors.Is(err, storage.ErrChanged) &&
+		(err != nil || got != "one" || o.Version != one.Version) {
+		t.Errorf("Open of a replaced version: got %q, %+v, %v, want its bytes or ErrChanged", got, o, err)
 	}
 	if _, _, err := read(t, s, "a", "no such version"); !errors.Is(err, storage.ErrChanged) {
-		t.Errorf("Open of a version that never was: got %v, want ErrChanged", err)
+		t.Errorf("Open of an unknown version: got %v, want ErrChanged", err)
 	}
 	for _, version := range []string{two.Version, ""} {
 		got, o, err := read(t, s, "a", version)
@@ -28,8 +29,8 @@ func (x *suite) openPinned(t *testing.T) {
 	}
 }
 
-// openWhileChange replaces and deletes items that are being read: a reader gets the
-// bytes of the version that it opened, or ErrChanged, never a mixture.
+// openWhileChange replaces and deletes items that are being read: a reader gets the bytes of the opened
+// version or ErrChanged, never a mixture.
 func (x *suite) openWhileChange(t *testing.T) {
 	s := x.store(t)
 	old := strings.Repeat("old ", 1<<18)

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// putOriginal puts copies: what they are copies of is kept beside them, and goes with them.
+// putOriginal puts copies: their Original is kept with them, and removed with them.
 func (x *suite) putOriginal(t *testing.T) {
 	s := x.store(t)
 	at := time.Date(2020, 2, 3, 4, 5, 6, 789_000_000, time.UTC)
@@ -46,7 +46,7 @@ func (x *suite) putOriginal(t *testing.T) {
 	check("Stat after a Put that is no copy", has(t, s, "a", "other").Original, storage.Original{})
 }
 
-// absentAt asks for what is absent: the store says when, in the times that it gives to what is written.
+// absentAt checks the time of an absence: it is by the clock that dates writes.
 func (x *suite) absentAt(t *testing.T) {
 	s := x.store(t)
 	look := func(space string, want error) time.Time {
@@ -54,7 +54,7 @@ func (x *suite) absentAt(t *testing.T) {
 		_, err := s.Stat(t.Context(), space, "i")
 		var absent *storage.AbsentError
 		if !errors.Is(err, want) || !errors.As(err, &absent) || absent.At.IsZero() {
-			t.Fatalf("Stat: got %v, want %v, and when", err, want)
+			t.Fatalf("Stat: got %v, want %v with a time", err, want)
 		}
 		return absent.At
 	}
@@ -69,9 +69,9 @@ func (x *suite) absentAt(t *testing.T) {
 		t.Fatalf("Delete: %v", err)
 	}
 	then := look(space, storage.ErrNotFound)
-	round := s.Capabilities().TimeResolution // some services round times of objects, and cut off that of an answer
+	round := s.Capabilities().TimeResolution // some services round the times of objects and truncate that of a response
 	if then.Before(o.Modified.Add(-round)) || then.Before(d.Time.Add(-round)) {
-		t.Errorf("Stat: absent at %v, which is before it was put at %v or deleted at %v", then, o.Modified, d.Time)
+		t.Errorf("Stat: absent at %v, before it was put at %v or deleted at %v", then, o.Modified, d.Time)
 	}
 	if again := put(t, s, "i", "y"); earlier(s, again.Modified, then) {
 		t.Errorf("Put: got time %v, and the item was absent at %v", again.Modified, then)

@@ -53,7 +53,7 @@ func (x *suite) properties(t *testing.T) {
 	}
 }
 
-// setError is the error of a call of SetProperties that a store with that capability answers with err.
+// setError returns the error of a SetProperties that would fail with err in a store that supports it.
 func setError(s storage.Store, err error) error {
 	if s.Capabilities().SetProperties {
 		return err
@@ -61,13 +61,15 @@ func setError(s storage.Store, err error) error {
 	return storage.ErrUnsupported
 }
 
-// propertyValues keeps names and values of all kinds, each exactly as it was.
+// propertyValues stores unusual names and values, and expects them unchanged.
 func (x *suite) propertyValues(t *testing.T) {
 	s := x.store(t)
 	fold := s.Capabilities().FoldsPropertyCase
 	values := map[string]string{
-		"empty": "", "spaces": "  a  b  ", "lines": "a\r\nb\n", "nul": "a\x00b", "control": "\x01\x1f\x7f", "latin": "é", "emoji": "🎞️",
-		"percent": "%41%C3", "encoded word": "=?UTF-8?Q?a?=", "quoted": `"a\"b"`, "colon": "a: b", "base64": "YQ==", "long": strings.Repeat("x", 500),
+		"empty": "", "spaces": "  a  b  ", "lines": "a\r\nb\n", "nul": "a\x00b", "control": "\x01\x1f\x7f", "latin": "é",
+		"emoji":   "🎞️",
+		"percent": "%41%C3", "encoded word": "=?UTF-8?Q?a?=", "quoted": `"a\"b"`, "colon": "a: b", "base64": "YQ==",
+		"long": strings.Repeat("x", 500),
 	}
 	names := []string{"k", "a-b", "a_b.c", "with space", "é", "=", ":", "content-type", "x-amz-meta-k", "1", "a\nb", "%41"}
 	if !fold {
@@ -93,7 +95,7 @@ func (x *suite) propertyValues(t *testing.T) {
 	}
 	check("all names", storage.Properties{MediaType: `text/plain; charset="utf-8"`, User: all})
 	_, err := tryPut(t, s, "bad", "x", func(o *storage.PutOptions) { o.Properties.User = map[string]string{"k": "a\xff"} })
-	if err == nil { // a store may keep any bytes; it must not change them
+	if err == nil { // a store may accept any bytes, but must not change them
 		if o := has(t, s, "bad", "x"); o.Properties.User["k"] != "a\xff" {
 			t.Errorf("a value that is not UTF-8 became %q", o.Properties.User["k"])
 		}
@@ -105,7 +107,7 @@ func (x *suite) propertyValues(t *testing.T) {
 	lacks(t, s, "bad")
 }
 
-// propertyBytes puts as many properties as may be, and more.
+// propertyBytes stores as many properties as allowed, and more.
 func (x *suite) propertyBytes(t *testing.T) {
 	s := x.store(t)
 	sized := func(n int) func(*storage.PutOptions) {

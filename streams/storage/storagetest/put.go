@@ -17,17 +17,21 @@ import (
 
 func (x *suite) put(t *testing.T) {
 	s := x.store(t)
-	for name, content := range map[string]string{"empty": "", "one byte": "x", "text": "some text\n", "zeros": "\x00\x00"} {
+	for name, content := range map[string]string{
+		"empty": "", "one byte": "x", "text": "some text\n", "zeros": "\x00\x00",
+	} {
 		t.Run(name, func(t *testing.T) {
 			before := time.Now().Add(-time.Minute)
-			p := storage.Properties{MediaType: "text/plain; charset=utf-8", User: map[string]string{"Title": "é\n", "": "v", "k": ""}}
+			p := storage.Properties{MediaType: "text/plain; charset=utf-8",
+				User: map[string]string{"Title": "é\n", "": "v", "k": ""}}
 			if s.Capabilities().FoldsPropertyCase {
 				p.User = map[string]string{"title": "v", "k": "w"}
 			}
 			o := put(t, s, name, content, func(o *storage.PutOptions) {
 				o.Properties, o.Size, o.Compute = p, int64(len(content)), []string{digest.MD5, digest.SHA256, digest.SHA1}
 			})
-			if got := o.Digests.Only(digest.MD5, digest.SHA256); !maps.Equal(got, sums(content)) || o.Digests[digest.SHA1] == "" {
+			if got := o.Digests.Only(digest.MD5, digest.SHA256); !maps.Equal(got, sums(content)) ||
+				o.Digests[digest.SHA1] == "" {
 				t.Errorf("Put: got digests %v, want %v and a sha1", o.Digests, sums(content))
 			}
 			if o.Modified.Before(before) {
@@ -44,7 +48,8 @@ func (x *suite) put(t *testing.T) {
 			same(t, "Put", o, stat)
 		})
 	}
-	if _, err := tryPut(t, s, "i", "x", func(o *storage.PutOptions) { o.Compute = []string{"crc0"} }); !errors.Is(err, storage.ErrUnsupported) {
+	_, err := tryPut(t, s, "i", "x", func(o *storage.PutOptions) { o.Compute = []string{"crc0"} })
+	if !errors.Is(err, storage.ErrUnsupported) {
 		t.Errorf("Put that computes an unknown algorithm: got %v, want ErrUnsupported", err)
 	}
 	lacks(t, s, "i")
@@ -54,7 +59,7 @@ func (x *suite) putLarge(t *testing.T) {
 	s := x.store(t)
 	content := strings.Repeat("0123456789abcde\n", 100_000) // 1.6 MB
 	o := storage.PutOptions{Size: int64(len(content)), Digests: sums(content)}
-	// A reader that gives little at a time, and data together with the end.
+	// A reader that returns few bytes at a time, and the last ones together with io.EOF.
 	r := iotest.DataErrReader(iotest.HalfReader(strings.NewReader(content)))
 	if _, err := s.Put(t.Context(), space, "large", r, o); err != nil {
 		t.Fatalf("Put: %v", err)
@@ -75,13 +80,15 @@ func (x *suite) putCondition(t *testing.T) {
 	_, err = tryPut(t, s, "d/a", "three", version(one.Version))
 	wantErr(t, "Put on an old version", err, storage.ErrChanged)
 	has(t, s, "d/a", "two")
-	if two.Version == one.Version || !two.Modified.After(one.Modified) && s.Capabilities().TimeResolution <= time.Millisecond {
-		t.Errorf("got version %q of %v after %q of %v, want a new and later one", two.Version, two.Modified, one.Version, one.Modified)
+	if two.Version == one.Version || !two.Modified.After(one.Modified) &&
+		s.Capabilities().TimeResolution <= time.Millisecond {
+		t.Errorf("got version %q of %v after %q of %v, want a new and later one", two.Version, two.Modified, one.Version,
+			one.Modified)
 	}
 }
 
-// putVersions replaces an item quickly: each version differs from all before, also over a
-// delete, and where the store gives each write its own also when the bytes are the same.
+// putVersions replaces an item quickly: each version differs from all before, also after a delete and, with
+// UniqueVersions, for the same bytes.
 func (x *suite) putVersions(t *testing.T) {
 	s := x.store(t)
 	seen := map[string]bool{}
@@ -109,20 +116,22 @@ func (x *suite) putDigests(t *testing.T) {
 	both := sums("good")
 	both[digest.SHA256] = wrong[digest.SHA256]
 	boom := errors.New("boom")
-	const nobodys = "crc0" // an algorithm
-	unknown := digest.Set{nobodys: "0011223344556677"}
+	const unknownAlgorithm = "crc0" // not computed by any store
+	unknown := digest.Set{unknownAlgorithm: "0011223344556677"}
 	tests := map[string]struct {
 		edit func(*storage.PutOptions)
 		want error
 	}{
-		"all wrong":          {func(o *storage.PutOptions) { o.Digests = wrong }, storage.ErrDigest},
-		"one wrong":          {func(o *storage.PutOptions) { o.Digests = both }, storage.ErrDigest},
-		"sha1 wrong":         {func(o *storage.PutOptions) { o.Digests = digest.Set{digest.SHA1: strings.Repeat("0", 40)} }, storage.ErrDigest},
+		"all wrong": {func(o *storage.PutOptions) { o.Digests = wrong }, storage.ErrDigest},
+		"one wrong": {func(o *storage.PutOptions) { o.Digests = both }, storage.ErrDigest},
+		"sha1 wrong": {func(o *storage.PutOptions) { o.Digests = digest.Set{digest.SHA1: strings.Repeat("0", 40)} },
+			storage.ErrDigest},
 		"shorter":            {func(o *storage.PutOptions) { o.Size = 5 }, storage.ErrDigest},
 		"longer":             {func(o *storage.PutOptions) { o.Size = 3 }, storage.ErrDigest},
 		"not empty":          {func(o *storage.PutOptions) { o.Size = 0 }, storage.ErrDigest},
 		"nothing to compare": {func(o *storage.PutOptions) { o.Digests = unknown }, storage.ErrUnsupported},
-		"refused by Verify":  {func(o *storage.PutOptions) { o.Verify = func(digest.Set, int64) error { return boom } }, boom},
+		"refused by Verify": {func(o *storage.PutOptions) { o.Verify = func(digest.Set, int64) error { return boom } },
+			boom},
 	}
 	for name, tt := range tests {
 		for _, before := range []string{"", "old"} {
@@ -153,16 +162,16 @@ func (x *suite) putDigests(t *testing.T) {
 			return nil
 		}
 	})
-	if got.Compare(sums("good")) != digest.Agree || got[nobodys] != "" || size != 4 {
+	if got.Compare(sums("good")) != digest.Agree || got[unknownAlgorithm] != "" || size != 4 {
 		t.Errorf("Verify was told %v and %d, want what was computed of the stream", got, size)
 	}
-	if o.Digests[nobodys] != unknown[nobodys] {
+	if o.Digests[unknownAlgorithm] != unknown[unknownAlgorithm] {
 		t.Errorf("Put: got %v, want the digest that was told too", o.Digests)
 	}
 	has(t, s, "good", "good")
 }
 
-// putBroken breaks streams at every stage: the old bytes stay, or nothing is there.
+// putBroken breaks streams at every stage: the old bytes stay, or the item stays absent.
 func (x *suite) putBroken(t *testing.T) {
 	s := x.store(t)
 	boom := errors.New("boom")

@@ -2,8 +2,8 @@ package storagetest
 
 import "io"
 
-// FailingReader returns a reader of the first n bytes of r that then fails with err
-// instead of ending. If r is shorter it fails where r ends.
+// FailingReader returns a reader of the first n bytes of r that then fails with err. If r is shorter, it
+// fails at the end of r.
 func FailingReader(r io.Reader, n int, err error) io.Reader {
 	return &failingReader{io.LimitReader(r, int64(n)), err}
 }

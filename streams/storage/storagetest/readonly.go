@@ -13,10 +13,11 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// RunReadOnly checks that stores that cannot be written keep what the contract says of reading,
-// and refuse the rest with ErrReadOnly. fill returns one, with its marker, of these spaces,
-// which hold items of these bytes.
-func RunReadOnly(t *testing.T, fill func(t *testing.T, spaces map[string]map[string]string) storage.Store, opts ...Option) {
+// RunReadOnly checks that read-only stores keep the reading part of the contract, and refuse mutations with
+// ErrReadOnly. fill returns such a store with its marker and these spaces, which map item ids to bytes.
+func RunReadOnly(
+	t *testing.T, fill func(t *testing.T, spaces map[string]map[string]string) storage.Store, opts ...Option,
+) {
 	x := &suite{}
 	for _, o := range opts {
 		o(x)
@@ -42,7 +43,7 @@ type readOnlySuite struct {
 	fill func(t *testing.T, spaces map[string]map[string]string) storage.Store
 }
 
-// items fills the space with items of their content.
+// items fills the space with items that contain content(id).
 func (y *readOnlySuite) items(t *testing.T, ids ...string) storage.Store {
 	t.Helper()
 	all := map[string]string{}
@@ -68,7 +69,8 @@ func (y *readOnlySuite) refuses(t *testing.T) {
 	}
 	for _, item := range []string{"a", "new"} {
 		_, refused["Put "+item] = tryPut(t, s, item, "x")
-		_, refused["SetProperties "+item] = s.SetProperties(ctx, space, item, storage.Properties{MediaType: "a/b"}, storage.Condition{})
+		_, refused["SetProperties "+item] = s.SetProperties(ctx, space, item, storage.Properties{MediaType: "a/b"},
+			storage.Condition{})
 		_, refused["Delete "+item] = s.Delete(ctx, space, item, storage.DeleteOptions{})
 	}
 	for call, err := range refused {
@@ -81,7 +83,7 @@ func (y *readOnlySuite) refuses(t *testing.T) {
 	}
 }
 
-// notApplied calls each mutation: it is refused, and marked by storage.NotApplied.
+// notApplied checks that each mutation is refused and marked by storage.NotApplied.
 func (y *readOnlySuite) notApplied(t *testing.T) {
 	for method, call := range mutations(t.Context(), y.items(t, "a")) {
 		wantMark(t, method, call())

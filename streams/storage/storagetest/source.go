@@ -10,21 +10,22 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// foreign is a place that no driver knows.
+// foreign returns a place of an unknown driver.
 func foreign() storage.Place {
-	return storage.Place{Kind: "nobody's", At: struct{}{}, Object: storage.Object{Item: "x"}, Close: io.NopCloser(nil).Close}
+	return storage.Place{Kind: "foreign", At: struct{}{}, Object: storage.Object{Item: "x"},
+		Close: io.NopCloser(nil).Close}
 }
 
-// putSource puts bytes of which it is said where they lie already: what is stored is what is put, whatever lies there.
+// putSource puts bytes with a Source: the stored bytes are those of the Put, whatever the place contains.
 func (x *suite) putSource(t *testing.T) {
 	s := x.store(t)
 	size := int(max(s.Capabilities().SourceFrom, 100) + 7)
 	content := strings.Repeat("some ", size/5+1)[:size]
 	other := content[:size/2] + "x" + content[size/2+1:]
 	for name, tt := range map[string]struct {
-		lies, then, given string // what lies there when it is located, and then; what is put
-		known             digest.Set
-		want              error
+		located, current, given string // content when it is located; content during the Put; bytes of the Put
+		known                   digest.Set
+		want                    error
 	}{
 		"the same":        {content, content, content, sums(content), nil},
 		"other bytes":     {other, other, content, sums(content), nil},
@@ -37,8 +38,8 @@ func (x *suite) putSource(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			from, to := "from/"+name, "to/"+name
 			at := foreign()
-			if tt.lies != "" {
-				put(t, s, from, tt.lies)
+			if tt.located != "" {
+				put(t, s, from, tt.located)
 				if it, err := storage.Locate(t.Context(), s, storage.Ref{Space: space, Item: from}); err == nil {
 					at = it
 				} else if s.Capabilities().SourceFrom > 0 || !errors.Is(err, storage.ErrUnsupported) {
@@ -46,9 +47,9 @@ func (x *suite) putSource(t *testing.T) {
 				}
 			}
 			switch {
-			case tt.then == tt.lies:
-			case tt.then != "":
-				put(t, s, from, tt.then)
+			case tt.current == tt.located:
+			case tt.current != "":
+				put(t, s, from, tt.current)
 			default:
 				if _, err := s.Delete(t.Context(), space, from, storage.DeleteOptions{}); err != nil {
 					t.Fatal(err)
@@ -64,7 +65,7 @@ func (x *suite) putSource(t *testing.T) {
 				lacks(t, s, to)
 				return
 			}
-			got, o, err := read(t, s, to, "") // Open of what is large may tell fewer digests than Stat: of a piece there may be none
+			got, o, err := read(t, s, to, "") // Open may return fewer digests than Stat
 			if err != nil || got != content || o.Size != int64(size) || o.Digests.Compare(sums(content)) == digest.Disagree {
 				t.Errorf("got %d bytes, %+v, %v, want the %d that were put", len(got), o, err, size)
 			}
@@ -80,14 +81,14 @@ func (x *suite) putSource(t *testing.T) {
 	wantErr(t, "Locate of an absent item", err, storage.ErrNotFound)
 }
 
-// putTooLarge puts what says beforehand that it is too large: nothing of it is read.
+// putTooLarge puts an item with a Size above the limit: no byte of it is read.
 func (x *suite) putTooLarge(t *testing.T) {
 	s := x.store(t)
 	never := readerFunc(func([]byte) (int, error) {
-		t.Error("bytes were read of what is too large")
+		t.Error("bytes of a too large item were read")
 		return 0, io.EOF
 	})
 	_, err := s.Put(t.Context(), space, "i", never, storage.PutOptions{Size: s.Capabilities().MaxItemBytes + 1})
-	wantErr(t, "Put of what is too large", err, storage.ErrTooLarge)
+	wantErr(t, "Put of a too large item", err, storage.ErrTooLarge)
 	lacks(t, s, "i")
 }

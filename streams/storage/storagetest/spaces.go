@@ -38,7 +38,8 @@ func (x *suite) spaces(t *testing.T) {
 	if got := spaces(); len(got) != 0 {
 		t.Errorf("Spaces of an empty store: got %q", got)
 	}
-	names := []string{"bbb", "a", "aaa", "a-b", "a/b", ".", "..", "%2F", "x-y", ".millrace", "Ä", "with space", strings.Repeat("s", 200)}
+	names := []string{"bbb", "a", "aaa", "a-b", "a/b", ".", "..", "%2F", "x-y", ".millrace", "Ä", "with space",
+		strings.Repeat("s", 200)}
 	names = slices.DeleteFunc(names, func(name string) bool {
 		about := storage.Space{Name: name, Properties: map[string]string{"of": name}, ACL: map[string]string{"all": "r"}}
 		err := s.CreateSpace(t.Context(), about)
@@ -78,7 +79,8 @@ func (x *suite) spaces(t *testing.T) {
 func (x *suite) about(t *testing.T, s storage.Store, want storage.Space) {
 	t.Helper()
 	got, err := s.StatSpace(t.Context(), want.Name)
-	if err != nil || got.Name != want.Name || !maps.Equal(got.Properties, want.Properties) || !maps.Equal(got.ACL, want.ACL) {
+	if err != nil || got.Name != want.Name || !maps.Equal(got.Properties, want.Properties) ||
+		!maps.Equal(got.ACL, want.ACL) {
 		t.Fatalf("StatSpace: got %+v, %v, want %+v", got, err, want)
 	}
 }
@@ -100,7 +102,7 @@ func (x *suite) spaceErrors(t *testing.T) {
 		wantErr(t, fmt.Sprintf("Put %+v", c), err, storage.ErrNoSpace)
 	}
 	_, err = s.SetProperties(ctx, none, "a", storage.Properties{}, storage.Condition{})
-	if !errors.Is(err, storage.ErrNoSpace) { // a decorator may look first
+	if !errors.Is(err, storage.ErrNoSpace) { // a decorator may check it first
 		wantErr(t, "SetProperties", err, setError(s, storage.ErrNoSpace))
 	}
 	_, err = s.Delete(ctx, none, "a", storage.DeleteOptions{})

@@ -1,9 +1,9 @@
-// Package storagetest is the contract that every storage driver and decorator passes,
-// and a store whose calls fail as a test wants.
+// Package storagetest is the contract test of storage drivers and decorators, and a store with scripted
+// faults.
 //
-// The contract covers every method and every error of storage.Store, item ids of all
-// kinds, sorted listings against a model, races, and streams that break. What only some
-// stores can do it asks for where their Capabilities say so.
+// The contract covers every method and every error of storage.Store, unusual item ids, sorted listings
+// against a model, races, and failing streams. Optional features are tested if the store's Capabilities
+// declare them.
 package storagetest
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// An Option tells the suite more of the stores under test.
+// An Option configures the suite for the stores under test.
 type Option func(*suite)
 
 type suite struct {
@@ -37,25 +37,25 @@ type suite struct {
 	except        []string
 }
 
-// WithKept tells how to find all bytes that were kept of an item, oldest first. Stores
-// whose capabilities say KeepsReplaced need it.
+// WithKept sets a function that returns all kept bytes of an item, oldest first. Stores with
+// Capabilities.KeepsReplaced need it.
 func WithKept(f func(t *testing.T, s storage.Store, space, item string) [][]byte) Option {
 	return func(x *suite) { x.kept = f }
 }
 
-// WithTwin tells how to open the place where s keeps its items a second time, as the
-// store called id, or under the id of s where id is empty.
+// WithTwin sets a function that opens the data of s a second time, as the store named id, or with the id of
+// s if id is empty.
 func WithTwin(f func(t *testing.T, s storage.Store, id string) storage.Store) Option {
 	return func(x *suite) { x.twin = f }
 }
 
-// WithRefused tells which ids a store may refuse, beside those of items that it has: with
-// ErrName, and never by keeping them under another id.
+// WithRefused sets which ids a store may refuse while the items beside are present: with ErrName, and never
+// by storing them under another id.
 func WithRefused(f func(item string, beside []string) bool) Option {
 	return func(x *suite) { x.refused = f }
 }
 
-// WithRefusedSpaces is WithRefused for names of spaces.
+// WithRefusedSpaces is WithRefused for space names.
 func WithRefusedSpaces(f func(name string) bool) Option {
 	return func(x *suite) { x.refusedSpaces = f }
 }
@@ -63,18 +63,18 @@ func WithRefusedSpaces(f func(name string) bool) Option {
 // Only runs the named parts of the suite.
 func Only(parts ...string) Option { return func(x *suite) { x.only = parts } }
 
-// Except leaves out the named parts of the suite.
+// Except skips the named parts of the suite.
 func Except(parts ...string) Option { return func(x *suite) { x.except = parts } }
 
-// Run checks that the stores that open returns, each empty and without a marker, keep
-// the contract of storage.Store.
+// Run checks that the stores returned by open, each empty and without a marker, keep the contract of
+// storage.Store.
 func Run(t *testing.T, open func(t *testing.T) storage.Store, opts ...Option) {
 	x := &suite{open: open}
 	for _, o := range opts {
 		o(x)
 	}
 	can := x.open(t).Capabilities()
-	applies := map[string]bool{ // the parts that only some stores have
+	applies := map[string]bool{ // parts that apply to some stores only
 		"Nesting":     len(x.keepable(nested())) == len(nested()),
 		"PutTooLarge": can.MaxItemBytes > 0,
 		"Keep":        can.KeepsReplaced && x.kept != nil,
@@ -122,19 +122,19 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store, opts ...Option) {
 	}
 }
 
-// Names that every kind of store can give, a bucket's too.
+// Space names that every kind of store accepts, also as bucket names.
 const (
 	space      = "space-one"
 	emptySpace = "space-empty"
 	noSpace    = "no-such-space"
 )
 
-// mayRefuse reports whether an id may be refused beside those that are there.
+// mayRefuse reports whether an id may be refused beside the present ones.
 func (x *suite) mayRefuse(item string, beside []string) bool {
 	return x.refused != nil && x.refused(item, beside)
 }
 
-// keepable returns those of the ids that the store must keep beside each other.
+// keepable returns those of the ids that the store must be able to hold together.
 func (x *suite) keepable(ids []string) (some []string) {
 	for _, id := range ids {
 		if !x.mayRefuse(id, some) {
@@ -144,13 +144,13 @@ func (x *suite) keepable(ids []string) (some []string) {
 	return some
 }
 
-// earlier reports whether a is before b, in the times that the store tells.
+// earlier reports whether a is before b at the store's time resolution.
 func earlier(s storage.Store, a, b time.Time) bool {
 	r := s.Capabilities().TimeResolution
 	return a.Truncate(r).Before(b.Truncate(r))
 }
 
-// store opens a store that has the space.
+// store opens a store and creates the space.
 func (x *suite) store(t *testing.T) storage.Store {
 	t.Helper()
 	s := x.open(t)
@@ -167,7 +167,7 @@ type tb interface {
 	Errorf(string, ...any)
 }
 
-// put puts content with the options that edit leaves, and fails the test where that fails.
+// put stores content with the options as changed by edit, and fails the test on an error.
 func put(t tb, s storage.Store, item, content string, edit ...func(*storage.PutOptions)) storage.Object {
 	t.Helper()
 	o, err := tryPut(t, s, item, content, edit...)
@@ -191,7 +191,7 @@ func version(v string) func(*storage.PutOptions) {
 	return func(o *storage.PutOptions) { o.Version = v }
 }
 
-// has checks that the item is there with this content, by Stat and by Open.
+// has checks with Stat and Open that the item is present with this content.
 func has(t tb, s storage.Store, item, content string) storage.Object {
 	t.Helper()
 	o, err := s.Stat(t.Context(), space, item)
@@ -224,7 +224,7 @@ func read(t tb, s storage.Store, item, version string) (string, storage.Object, 
 	return string(b), o, err
 }
 
-// same compares all that two calls say of one object.
+// same compares two Objects in all fields.
 func same(t tb, call string, got, want storage.Object) {
 	t.Helper()
 	if got.Item != want.Item || got.Size != want.Size || got.Version != want.Version || got.ETag != want.ETag ||
@@ -240,7 +240,7 @@ func sums(content string) digest.Set {
 	return digest.Set{digest.MD5: hex.EncodeToString(m[:]), digest.SHA256: hex.EncodeToString(s[:])}
 }
 
-// lacks checks that the item is absent to every method.
+// lacks checks that the item is absent, with every method.
 func lacks(t tb, s storage.Store, item string) {
 	t.Helper()
 	gone(t, s, item)
@@ -261,7 +261,7 @@ func gone(t tb, s storage.Store, item string) {
 	}
 }
 
-// ids lists the space.
+// ids returns the item ids of the space after an id.
 func ids(t tb, s storage.Store, after string) []string {
 	t.Helper()
 	list := []string{}
@@ -281,17 +281,21 @@ func wantErr(t tb, call string, err, want error) {
 	}
 }
 
-// OddIDs returns item ids that stores tend to stumble over, sorted.
+// OddIDs returns item ids that are likely to break a store, sorted.
 func OddIDs() []string {
 	long := strings.Repeat("é", storage.MaxItemID/2)
 	odd := []string{
 		"plain", "with space", " ", ".", "..", "...", "./a", "../a", "a/.", "a/..", "a/../b", "../../../../etc/passwd",
 		"a", "a/b", "a-b", "a/b/c", "a//b", "a/", "a//", "/", "//", "/a", "//a", "/a/", "a\x00b", "\x00",
-		"%", "%%", "%2", "%2F", "%2f", "%2E", "%25", "%2525", "%00", "%+", "%-", "%=", "%f", "a%f", "a%+", "a%+/b", "%-/a", "100%",
+		"%", "%%", "%2", "%2F", "%2f", "%2E", "%25", "%2525", "%00", "%+", "%-", "%=", "%f", "a%f", "a%+", "a%+/b", "%-/a",
+		"100%",
 		"emoji 🎞️", "new\nline", "tab\t", "back\\slash", `quote"`, "'", "*?[]{}$;&|<>", "~", "-rf", "a:b", "#", "+",
-		"CON", "nul.txt", "trailing.", ".millrace", ".millrace/marker.json", ".hidden", "é", "e\u0301", "A", "\u202e", "\ufffd",
-		long, strings.Repeat("a", storage.MaxItemID), strings.Repeat("/", storage.MaxItemID), strings.Repeat("../", 341) + "x",
-		strings.Repeat("%", storage.MaxItemID), strings.Repeat("a/", 512), strings.Repeat("%25", 341), strings.Repeat("\x00", storage.MaxItemID),
+		"CON", "nul.txt", "trailing.", ".millrace", ".millrace/marker.json", ".hidden", "é", "e\u0301", "A", "\u202e",
+		"\ufffd",
+		long, strings.Repeat("a", storage.MaxItemID), strings.Repeat("/", storage.MaxItemID),
+		strings.Repeat("../", 341) + "x",
+		strings.Repeat("%", storage.MaxItemID), strings.Repeat("a/", 512), strings.Repeat("%25", 341),
+		strings.Repeat("\x00", storage.MaxItemID),
 	}
 	for _, n := range []int{239, 240, 241, 254, 255, 256, 257, 511} {
 		odd = append(odd, strings.Repeat("s", n), strings.Repeat("s", n)+"/t", "d/"+strings.Repeat("é", n/2)+"é")

@@ -32,18 +32,18 @@ func TestStep(t *testing.T) {
 		"closed, failed: counted":                {shut(0), failed, shut(1)},
 		"closed, failed: one below":              {shut(1), failed, shut(2)},
 		"closed, failed: the threshold":          {shut(2), failed, open(1)},
-		"closed, away: at once":                  {shut(0), away, open(1)},
-		"closed, away after failures":            {shut(2), away, open(1)},
+		"closed, unavailable: at once":           {shut(0), unavailable, open(1)},
+		"closed, unavailable after failures":     {shut(2), unavailable, open(1)},
 		"closed, due":                            {shut(2), due, shut(2)},
 		"open, nothing":                          {open(3), nothing, open(3)},
 		"open, answered: late":                   {open(3), answered, open(3)},
 		"open, failed: late":                     {open(3), failed, open(3)},
-		"open, away: late":                       {open(3), away, open(3)},
+		"open, unavailable: late":                {open(3), unavailable, open(3)},
 		"open, due: may be probed":               {open(3), due, half(3)},
 		"half-open, nothing: the next one":       {half(3), nothing, half(3)},
 		"half-open, answered: the store is back": {half(3), answered, shut(0)},
 		"half-open, failed: the first suffices":  {half(3), failed, open(4)},
-		"half-open, away":                        {half(3), away, open(4)},
+		"half-open, unavailable":                 {half(3), unavailable, open(4)},
 		"half-open, due":                         {half(3), due, half(3)},
 
 		"closed, opened: an answer":                        {shut(2), opened, shut(0)},
@@ -118,29 +118,35 @@ func TestJudge(t *testing.T) {
 		"cancelled by the driver": {live, context.Canceled, failed, failed, failed},
 		"reset":                   {live, syscall.ECONNRESET, failed, failed, failed},
 		"I/O error":               {live, &fs.PathError{Op: "read", Path: "a", Err: syscall.EIO}, failed, failed, failed},
-		"file system's own no":    {live, fs.ErrNotExist, failed, failed, failed}, // a driver says ErrNotFound where it means that
+		// a driver returns ErrNotFound for an absent item
+		"file system's own no": {live, fs.ErrNotExist, failed, failed, failed},
 
 		"permanent": {live, retry.Permanent(errors.New("malformed")), answered, answered, answered},
 		"wait":      {live, retry.Wait(errors.New("in the archive"), time.Time{}), answered, answered, answered},
 
-		"unavailable":                       {live, retry.Unavailable(syscall.ENOENT), away, away, away},
-		"unavailable, no root":              {live, retry.Unavailable(fmt.Errorf("%w: %w", storage.ErrNoMarker, syscall.ENOENT)), away, away, away},
-		"unavailable, wrapped":              {live, fmt.Errorf("stat: %w", retry.Unavailable(io.EOF)), away, away, away},
-		"unavailable for writes, read-only": {live, retry.Unavailable(fmt.Errorf("%w: %w", storage.ErrReadOnly, syscall.EROFS)), nothing, nothing, nothing},
-		"unavailable for writes, full":      {live, retry.Unavailable(&fs.PathError{Op: "write", Err: syscall.ENOSPC}), nothing, nothing, nothing},
-		"unavailable for writes, quota":     {live, retry.Unavailable(syscall.EDQUOT), nothing, nothing, nothing},
+		"unavailable": {live, retry.Unavailable(syscall.ENOENT), unavailable, unavailable, unavailable},
+		"unavailable, no root": {live,
+			retry.Unavailable(fmt.Errorf("%w: %w", storage.ErrNoMarker, syscall.ENOENT)), unavailable, unavailable, unavailable},
+		"unavailable, wrapped": {live, fmt.Errorf("stat: %w", retry.Unavailable(io.EOF)), unavailable,
+			unavailable, unavailable},
+		"unavailable for writes, read-only": {live,
+			retry.Unavailable(fmt.Errorf("%w: %w", storage.ErrReadOnly, syscall.EROFS)), nothing, nothing, nothing},
+		"unavailable for writes, full": {live, retry.Unavailable(&fs.PathError{Op: "write", Err: syscall.ENOSPC}),
+			nothing, nothing, nothing},
+		"unavailable for writes, quota": {live, retry.Unavailable(syscall.EDQUOT), nothing, nothing, nothing},
 
-		"cancelled by the caller":           {cancelled, context.Cause(cancelled), nothing, nothing, nothing},
-		"cancelled, and a reset":            {cancelled, syscall.ECONNRESET, nothing, nothing, nothing},
-		"cancelled, and unavailable":        {cancelled, retry.Unavailable(io.EOF), nothing, nothing, nothing},
-		"cancelled, and an answer":          {cancelled, storage.ErrNotFound, answered, answered, answered},
-		"caller's time is up":               {late, context.Cause(late), failed, nothing, hung},
-		"caller's time is up, by the cause": {watched, context.Cause(watched), failed, nothing, hung},
-		"time is up, and an answer":         {late, storage.ErrNotFound, answered, answered, answered},
-		"time is up, and unavailable":       {late, retry.Unavailable(io.EOF), away, nothing, nothing},
+		"cancelled by the caller":            {cancelled, context.Cause(cancelled), nothing, nothing, nothing},
+		"cancelled, and a reset":             {cancelled, syscall.ECONNRESET, nothing, nothing, nothing},
+		"cancelled, and unavailable":         {cancelled, retry.Unavailable(io.EOF), nothing, nothing, nothing},
+		"cancelled, and an answer":           {cancelled, storage.ErrNotFound, answered, answered, answered},
+		"caller's time is up":                {late, context.Cause(late), failed, nothing, hung},
+		"caller's time is up, by the cause":  {watched, context.Cause(watched), failed, nothing, hung},
+		"time is up, and an answer":          {late, storage.ErrNotFound, answered, answered, answered},
+		"deadline exceeded, and unavailable": {late, retry.Unavailable(io.EOF), unavailable, nothing, nothing},
 	}
 	for _, answer := range []error{
-		storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrNotEmpty, storage.ErrChanged, storage.ErrDigest,
+		storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrNotEmpty, storage.ErrChanged,
+		storage.ErrDigest,
 		storage.ErrName, storage.ErrReadOnly, storage.ErrUnsupported, storage.ErrNoMarker, storage.ErrWrongMarker,
 		storage.ErrTooLarge, storage.ErrListing, storage.ErrSlowDown,
 	} {
@@ -148,13 +154,13 @@ func TestJudge(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := judge(tt.ctx, tt.err); got != tt.want {
+			if got := classify(tt.ctx, tt.err); got != tt.want {
 				t.Errorf("judge: got %d, want %d", got, tt.want)
 			}
-			if got := judgeStream(tt.ctx, tt.err, false); got != tt.stream {
+			if got := classifyStream(tt.ctx, tt.err, false); got != tt.stream {
 				t.Errorf("judgeStream: got %d, want %d", got, tt.stream)
 			}
-			if got := judgeStream(tt.ctx, tt.err, true); got != tt.alone {
+			if got := classifyStream(tt.ctx, tt.err, true); got != tt.alone {
 				t.Errorf("judgeStream, alone: got %d, want %d", got, tt.alone)
 			}
 		})

@@ -16,9 +16,9 @@ import (
 	"github.com/millrace/millrace/streams/storage/limit"
 )
 
-// A directory that is taken away and put back, as a disk is that is unplugged: one
-// operation finds out, the rest is refused, and the first probe after it is back closes.
-func TestDirectoryAway(t *testing.T) {
+// A directory disappears and comes back, like an unplugged disk: one operation fails, the next are refused,
+// and the first probe after the return closes the breaker.
+func TestDirectoryUnavailable(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
@@ -43,11 +43,13 @@ func TestDirectoryAway(t *testing.T) {
 		if err := os.Rename(root, aside); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Stat(ctx, "photos", "a"); retry.ClassOf(err) != retry.ClassUnavailable || errors.Is(err, limit.ErrOpen) {
+		if _, err := s.Stat(ctx, "photos", "a"); retry.ClassOf(err) != retry.ClassUnavailable ||
+			errors.Is(err, limit.ErrOpen) {
 			t.Errorf("Stat: got %v, want the store's own error", err)
 		}
 		var open *limit.OpenError
-		if _, err := s.Stat(ctx, "photos", "a"); !errors.As(err, &open) || errors.Is(err, storage.ErrNotFound) || errors.Is(err, storage.ErrNoMarker) {
+		if _, err := s.Stat(ctx, "photos", "a"); !errors.As(err, &open) || errors.Is(err, storage.ErrNotFound) ||
+			errors.Is(err, storage.ErrNoMarker) {
 			t.Fatalf("Stat again: got %v, want a refusal", err)
 		}
 		if err := os.Rename(aside, root); err != nil {

@@ -1,0 +1,276 @@
+package emit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// publish publishes e, the next Change of a queue that the caller has marked busy (take). After an error
+// that is not permanent the Change stays in the queue.
+func (s *Store) publish(ctx context.Context, q *itemQueue, e *queuedChange, c *pb.Change) (err error) {
+	err = errPanic // replaced when send returns
+	defer func() { s.finishPublish(ctx, q, e, err) }()
+	err = s.send(ctx, e, c)
+	return err
+}
+
+var errPanic = errors.New("publish panicked")
+
+// finishPublish updates the queue after a publish.
+func (s *Store) finishPublish(ctx context.Context, q *itemQueue, e *queuedChange, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q.busy = false
+	defer s.reschedule(q)
+	if err != nil && !retry.IsPermanent(err) {
+		s.publishFailed(ctx, q, err)
+		return
+	}
+	s.completed, q.fails = s.completed+1, 0
+	if s.degraded {
+		s.resume()
+	}
+	e.finished, e.err = true, err
+	if e.done != nil {
+		close(e.done)
+	}
+	q.remove(e)
+}
+
+// send publishes c and deletes its record from the outbox. A Change that the publisher rejects permanently
+// is kept as a Report.
+func (s *Store) send(ctx context.Context, e *queuedChange, c *pb.Change) error {
+	if c == nil { // releaseChange dropped it from memory
+		p, err := s.cfg.Outbox.Read(e.ticket)
+		if err != nil {
+			return fmt.Errorf("read pending change: %w", err)
+		}
+		c = p.Change
+	}
+	s.mu.Lock()
+	unrecorded := e.unrecorded
+	s.mu.Unlock()
+	if unrecorded {
+		if err := s.recordOutcome(ctx, e); err != nil {
+			return err
+		}
+	}
+	err := s.out.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: c})
+	switch {
+	case err == nil:
+		s.counters.countPublished()
+	case retry.IsPermanent(err):
+		// A rejected Change does not block those after it.
+		report := Report{Rejected: true, Ticket: e.ticket, Pending: Pending{Change: c}, Err: err}
+		if rerr := s.cfg.Outbox.Report(report); rerr != nil {
+			return retry.Unavailable(fmt.Errorf("report rejected change (%w): %w", err, rerr))
+		}
+		s.counters.countRejected()
+		s.log.Error("reject change", "id", c.GetId(), "op", c.GetOp().String(),
+			"space", c.GetSpace(), "item", c.GetItem(), "err", err)
+	default:
+		return err
+	}
+	if derr := s.cfg.Outbox.Done(e.ticket); derr != nil {
+		// If the process ends now the Change is published again, with the same id.
+		s.deferDone(e.ticket)
+	}
+	return err
+}
+
+// publishFailed schedules a retry after a failed publish; s.mu is held.
+func (s *Store) publishFailed(ctx context.Context, q *itemQueue, err error) {
+	if ctx.Err() != nil { // the caller gave up, which says nothing about the publisher
+		return
+	}
+	q.fails++
+	q.retryAt = time.Now().Add(s.backoff(q.fails))
+	s.degraded = true
+	s.failures++
+	if worthLogging(s.failures) {
+		s.log.Warn("retry publish later", "key", q.key, "failures", s.failures, "err", err)
+	}
+	s.counters.countFailed()
+}
+
+// worthLogging reports whether the nth consecutive failure of a retried operation is logged: the 1st, 2nd,
+// 4th, 8th and so on.
+func worthLogging(n int) bool { return n&(n-1) == 0 }
+
+// resume ends the degraded state and makes all retrying queues due, at most once in maxRetry/6; s.mu is
+// held.
+func (s *Store) resume() {
+	s.degraded, s.failures = false, 0
+	now := time.Now()
+	if now.Sub(s.resumedAt) < maxRetry/6 { // some items are acknowledged and others keep failing
+		return
+	}
+	s.resumedAt = now
+	for _, q := range s.retrying.queues {
+		q.retryAt = now
+	}
+	s.log.Info("resume publishing", "items", len(s.queues))
+}
+
+const maxRetry = 30 * time.Second
+
+func (s *Store) backoff(fails int) time.Duration {
+	return retry.Policy{Wait: s.cfg.Retry, MaxWait: maxRetry}.Backoff(min(fails, 16))
+}
+
+// publishNow publishes the Change of a mutation and those queued before it, in the caller's goroutine: Run
+// may not be running.
+func (s *Store) publishNow(ctx context.Context, m *mutation) error {
+	q, e := m.queue, m.queued
+	for {
+		s.mu.Lock()
+		if e.finished {
+			s.mu.Unlock()
+			return e.err
+		}
+		n := q.next()
+		if n == nil {
+			changed := q.changed()
+			s.mu.Unlock()
+			select {
+			case <-changed:
+				continue
+			case <-ctx.Done():
+				return storage.Ended(ctx)
+			}
+		}
+		c := s.take(q, n)
+		s.mu.Unlock()
+		if err := s.publish(ctx, q, n, c); err != nil && !retry.IsPermanent(err) {
+			return err
+		}
+	}
+}
+
+// take marks the queue busy, so that the caller alone publishes e; s.mu is held.
+func (s *Store) take(q *itemQueue, e *queuedChange) *pb.Change {
+	q.busy = true
+	s.reschedule(q)
+	return e.change
+}
+
+// awaitPublish waits until the Change of a mutation is finished, at most Config.Wait: the outbox holds it.
+func (s *Store) awaitPublish(ctx context.Context, m *mutation) (finished bool, err error) {
+	e := m.queued
+	if !s.running.Load() {
+		ctx, cancel := context.WithTimeout(ctx, s.cfg.Wait)
+		defer cancel()
+		_ = s.publishNow(ctx, m) // the result is in e
+		return s.releaseChange(e)
+	}
+	s.mu.Lock()
+	before := s.completed
+	if e.finished || s.degraded {
+		s.mu.Unlock()
+		return s.releaseChange(e)
+	}
+	e.done = make(chan struct{})
+	s.mu.Unlock()
+	timeout := time.NewTimer(s.cfg.Wait)
+	defer timeout.Stop()
+	select {
+	case <-e.done:
+	case <-ctx.Done():
+	case <-timeout.C:
+		s.mu.Lock()
+		if held := !m.queue.busy && m.queue.next() == nil; !held && s.completed == before && !s.degraded {
+			s.degraded = true // and this Change did not merely wait for another of its item
+			s.log.Warn("stop waiting for acknowledgements", "key", m.queue.key, "waited", s.cfg.Wait)
+		}
+		s.mu.Unlock()
+	}
+	return s.releaseChange(e)
+}
+
+// releaseChange drops a Change from memory unless it is finished: the outbox has it.
+func (s *Store) releaseChange(e *queuedChange) (finished bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e.finished && e.err != nil {
+		return true, &NotPublishedError{e.change, e.err}
+	}
+	if !e.finished {
+		e.change = nil
+	}
+	return e.finished, nil
+}
+
+// Flush resolves mutations of unknown outcome and publishes the pending Changes. It continues after a
+// failure and returns all errors. Mutations with an active call are left to that call.
+func (s *Store) Flush(ctx context.Context) error {
+	failed := s.resolveOrphans(ctx)
+	s.mu.Lock()
+	queues := slices.Concat(s.ready.queues, s.retrying.queues)
+	slices.SortFunc(queues, func(a, b *itemQueue) int { return int(int64(a.first) - int64(b.first)) })
+	s.mu.Unlock()
+	for _, q := range queues {
+		if ctx.Err() != nil {
+			return errors.Join(append(failed, storage.Ended(ctx))...)
+		}
+		failed = append(failed, s.drain(ctx, q))
+	}
+	_ = s.retryDone() // a Change that stays recorded is published again, with the same id
+	return errors.Join(failed...)
+}
+
+// drain publishes the Changes of a queue until none is ready or one fails.
+func (s *Store) drain(ctx context.Context, q *itemQueue) error {
+	var failed error
+	for {
+		s.mu.Lock()
+		e := q.next()
+		if e == nil {
+			s.mu.Unlock()
+			return failed
+		}
+		c := s.take(q, e)
+		s.mu.Unlock()
+		err := s.publish(ctx, q, e, c)
+		failed = errors.Join(failed, err)
+		if err != nil && !retry.IsPermanent(err) {
+			return failed
+		}
+	}
+}
+
+// deferDone schedules another Outbox.Done after the outbox failed to record the end of a mutation.
+func (s *Store) deferDone(t Ticket) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unrecordedDone = append(s.unrecordedDone, t)
+}
+
+// retryDone repeats the Outbox.Done calls that failed, and returns the last error.
+func (s *Store) retryDone() (failed error) {
+	s.mu.Lock()
+	tickets := s.unrecordedDone
+	s.unrecordedDone = nil
+	s.mu.Unlock()
+	if len(tickets) == 0 {
+		return nil
+	}
+	tickets = slices.DeleteFunc(tickets, func(t Ticket) bool {
+		err := s.cfg.Outbox.Done(t)
+		if err != nil {
+			failed = err
+		}
+		return err == nil
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unrecordedDone = append(tickets, s.unrecordedDone...)
+	return failed
+}
