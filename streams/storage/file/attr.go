@@ -48,7 +48,7 @@ func hashItem(item string) uint64 {
 }
 
 // encodeAttr returns the attribute of an item's file, of which the properties are known.
-func encodeAttr(item string, a aspect) []byte {
+func encodeAttr(item string, a metadata) []byte {
 	b := make([]byte, 0, 192)
 	text := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
 	flags := byte(0)
@@ -80,25 +80,25 @@ func encodeAttr(item string, a aspect) []byte {
 		text(a.Original.Version)
 		b = binary.LittleEndian.AppendUint64(b, hashItem(item))
 	}
-	return sealed(b)
+	return appendCRC(b)
 }
 
 // sealed appends the CRC.
-func sealed(b []byte) []byte {
+func appendCRC(b []byte) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
 // errAttr is of an attribute that says nothing.
-var errAttr = errors.New("attribute is spoilt")
+var errAttrDamaged = errors.New("attribute is spoilt")
 
 // An attrReader takes an attribute apart. After a fault all that it returns is zero.
 type attrReader struct {
-	b     []byte
-	fault bool
+	b      []byte
+	failed bool
 }
 
 func (r *attrReader) take(n uint64) []byte {
-	if r.fault = r.fault || n > uint64(len(r.b)); r.fault {
+	if r.failed = r.failed || n > uint64(len(r.b)); r.failed {
 		return nil
 	}
 	b := r.b[:n]
@@ -116,7 +116,7 @@ func (r *attrReader) uint64() uint64 {
 // count reads how many entries follow, each of which has a byte at least.
 func (r *attrReader) count() uint64 {
 	n, size := binary.Uvarint(r.b)
-	if r.fault = r.fault || size <= 0 || n > uint64(len(r.b)-size); r.fault {
+	if r.failed = r.failed || size <= 0 || n > uint64(len(r.b)-size); r.failed {
 		return 0
 	}
 	r.b = r.b[size:]
@@ -128,7 +128,7 @@ func (r *attrReader) text() string { return string(r.take(r.count())) }
 func (r *attrReader) digest() (alg, sum string) {
 	code := r.take(1)
 	switch {
-	case r.fault:
+	case r.failed:
 	case code[0] == 0:
 		return r.text(), r.text()
 	case int(code[0]) < len(attrCodes):
@@ -136,15 +136,15 @@ func (r *attrReader) digest() (alg, sum string) {
 		var text [128]byte
 		return alg, string(text[:hex.Encode(text[:], r.take(uint64(digest.HexLen(alg)/2)))])
 	}
-	r.fault = true
+	r.failed = true
 	return "", ""
 }
 
 // decodeAttr reads the attribute of an item's file.
-func decodeAttr(item string, b []byte) (a aspect, err error) {
+func decodeAttr(item string, b []byte) (a metadata, err error) {
 	n := len(b) - 4
 	if n < 2 || crc32.Checksum(b[:n], castagnoli) != binary.LittleEndian.Uint32(b[n:]) || b[0] != attrVersion {
-		return aspect{}, errAttr
+		return metadata{}, errAttrDamaged
 	}
 	r, flags := &attrReader{b: b[2:n]}, b[1]
 	a.Modified, a.Size = int64(r.uint64()), int64(r.uint64())
@@ -169,14 +169,14 @@ func decodeAttr(item string, b []byte) (a aspect, err error) {
 			a.Original = &o
 		}
 	}
-	if r.fault || len(r.b) > 0 {
-		return aspect{}, errAttr
+	if r.failed || len(r.b) > 0 {
+		return metadata{}, errAttrDamaged
 	}
 	return a, nil
 }
 
 // readAttr returns what the attribute of an opened file says: nil if it has none, errAttr if that is spoilt.
-func readAttr(fd int, item string) (*aspect, error) {
+func readAttr(fd int, item string) (*metadata, error) {
 	var small [512]byte
 	b := small[:]
 	n, err := fgetxattr(fd, b)
@@ -207,7 +207,7 @@ func noAttr(err error) bool { return errors.Is(err, unix.ENODATA) || errors.Is(e
 
 // writeAttr gives an opened file its attribute; it is not synced. It returns false, and leaves the file as it was, if
 // the attribute is longer than the file system takes, or than room, if that is not 0.
-func writeAttr(fd int, item string, a aspect, room int) (bool, error) {
+func writeAttr(fd int, item string, a metadata, room int) (bool, error) {
 	b := encodeAttr(item, a)
 	if room > 0 && len(b) > room {
 		return false, nil
@@ -237,6 +237,6 @@ func probeAttrs(dir int) (bool, error) {
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPERM):
 		return false, nil
 	default:
-		return err == nil, named("set attribute", scratchDir, err)
+		return err == nil, pathError("set attribute", scratchDir, err)
 	}
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-func aspects() *rapid.Generator[aspect] {
-	return rapid.Custom(func(t *rapid.T) aspect {
-		a := aspect{
+func aspects() *rapid.Generator[metadata] {
+	return rapid.Custom(func(t *rapid.T) metadata {
+		a := metadata{
 			Modified: rapid.Int64().Draw(t, "modified"), Size: rapid.Int64Min(0).Draw(t, "size"),
 			MediaType: rapid.String().Draw(t, "media type"),
 		}
@@ -58,8 +58,8 @@ func TestAttrRoundTrip(t *testing.T) {
 	})
 }
 
-func fullAspect() aspect {
-	return aspect{
+func fullAspect() metadata {
+	return metadata{
 		Modified: 1795421447715647065, Size: 10 << 10, MediaType: "image/tiff", User: map[string]string{"rights": "closed", "title": "é"},
 		Digests:  digest.Set{digest.MD5: strings.Repeat("0a", 16), digest.SHA256: strings.Repeat("f1", 32), "blake3": "ab"},
 		Original: &original{1795421447715, "v1"},
@@ -83,15 +83,15 @@ func TestAttrDamage(t *testing.T) {
 		for bit := range 8 {
 			bad := bytes.Clone(good)
 			bad[i] ^= 1 << bit
-			if a, err := decodeAttr("a", bad); !errors.Is(err, errAttr) {
+			if a, err := decodeAttr("a", bad); !errors.Is(err, errAttrDamaged) {
 				t.Errorf("bit %d of byte %d: got %+v, %v", bit, i, a, err)
 			}
 		}
-		if a, err := decodeAttr("a", good[:i]); !errors.Is(err, errAttr) {
+		if a, err := decodeAttr("a", good[:i]); !errors.Is(err, errAttrDamaged) {
 			t.Errorf("the first %d bytes: got %+v, %v", i, a, err)
 		}
 	}
-	if a, err := decodeAttr("a", append(bytes.Clone(good), 0)); !errors.Is(err, errAttr) {
+	if a, err := decodeAttr("a", append(bytes.Clone(good), 0)); !errors.Is(err, errAttrDamaged) {
 		t.Errorf("one byte more: got %+v, %v", a, err)
 	}
 }
@@ -140,7 +140,7 @@ func TestDamagedAttrOnDisk(t *testing.T) {
 
 // Every damage to a byte of a sidecar is found, or changes nothing of what it says.
 func TestSidecarDamage(t *testing.T) {
-	want := sidecar{Item: "a", Now: fullAspect()}
+	want := sidecar{Item: "a", Current: fullAspect()}
 	good, err := want.encode()
 	must(t, err)
 	if got, err := decodeSidecar("a", good); err != nil || !reflect.DeepEqual(*got, want) {
@@ -150,7 +150,7 @@ func TestSidecarDamage(t *testing.T) {
 		for bit := range 8 {
 			bad := bytes.Clone(good)
 			bad[i] ^= 1 << bit
-			if got, err := decodeSidecar("a", bad); !errors.Is(err, errSpoilt) && !reflect.DeepEqual(*got, want) {
+			if got, err := decodeSidecar("a", bad); !errors.Is(err, errSidecarDamaged) && !reflect.DeepEqual(*got, want) {
 				t.Errorf("bit %d of byte %d: got %+v, %v", bit, i, got, err)
 			}
 		}
@@ -161,7 +161,7 @@ func TestSidecarDamage(t *testing.T) {
 func TestSidecarOfAnOlderVersion(t *testing.T) {
 	s := store(t, Config{format: layoutSidecars})
 	o := put(t, s, "a", "x")
-	p, err := newPlace(sp, "a")
+	p, err := newItemPath(sp, "a")
 	must(t, err)
 	_, at := sidecarPath(p)
 	path := s.cfg.Root + "/" + at
@@ -183,10 +183,10 @@ func TestSidecarOfAnOlderVersion(t *testing.T) {
 
 func FuzzDecodeAttr(f *testing.F) {
 	f.Add([]byte(nil))
-	f.Add(encodeAttr("a", aspect{}))
+	f.Add(encodeAttr("a", metadata{}))
 	f.Add(encodeAttr("a", fullAspect()))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for _, b := range [][]byte{b, sealed(b)} {
+		for _, b := range [][]byte{b, appendCRC(b)} {
 			a, err := decodeAttr("a", b)
 			if err != nil {
 				continue

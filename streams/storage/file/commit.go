@@ -18,41 +18,41 @@ import (
 // A write brings one temporary file to its place. What is known of it is in its attribute, and so on disk with it; or
 // else in a sidecar, which takes its place first.
 type write struct {
-	s       *Store
-	sess    *session
-	p       place
-	t       *temp       // the bytes
-	st      unix.Stat_t // of t
-	o       storage.PutOptions
-	digests digest.Set
-	beside  bool    // what is known is kept in a sidecar, and not in the attribute
-	side    *temp   // the sidecar, until it has its place
-	was     *aspect // what is known of the file that is replaced
-	shown   bool    // others may see the file in its place
+	s          *Store
+	sess       *session
+	p          itemPath
+	t          *temp       // the bytes
+	st         unix.Stat_t // of t
+	o          storage.PutOptions
+	digests    digest.Set
+	useSidecar bool      // what is known is kept in a sidecar, and not in the attribute
+	sidecar    *temp     // the sidecar, until it has its place
+	prev       *metadata // what is known of the file that is replaced
+	visible    bool      // others may see the file in its place
 }
 
 func (w *write) discard() {
-	if w.side != nil {
-		w.side.discard()
-		w.side = nil
+	if w.sidecar != nil {
+		w.sidecar.discard()
+		w.sidecar = nil
 	}
 }
 
 // prepare has the file on disk before the item is locked; it is dated and described under the lock. A small one on a file
 // system that does not keep order is synced only then, once: its date has to be on disk before its name.
-func (w *write) prepare() error {
-	if w.t.size < large && !w.sess.ordered {
+func (w *write) syncEarly() error {
+	if w.t.size < largeFile && !w.sess.ordered {
 		return nil
 	}
 	return w.syncFile()
 }
 
 // replaced returns what is known of the file that is in the place; nil if there is none.
-func (w *write) replaced(at *spot) (*aspect, error) {
+func (w *write) readPrev(at *location) (*metadata, error) {
 	if !at.present {
 		return nil, nil
 	}
-	a, err := w.sess.aspectOf(at, w.p)
+	a, err := w.sess.metadataOrUnknown(at, w.p)
 	if err != nil {
 		return nil, err
 	}
@@ -62,35 +62,35 @@ func (w *write) replaced(at *spot) (*aspect, error) {
 
 // describe writes what is known of the file to its attribute, or to a sidecar, which also says what is known of the
 // file that is replaced. Neither is synced.
-func (w *write) describe(at *spot) (err error) {
+func (w *write) writeMetadata(at *location) (err error) {
 	w.discard()
-	now := newAspect(&w.st, w.digests, w.o.Properties, newOriginal(w.o.Original))
+	now := newMetadata(&w.st, w.digests, w.o.Properties, newOriginal(w.o.Original))
 	inAttr := false
-	if w.sess.attrs.Load() {
-		if inAttr, err = writeAttr(w.t.fd, w.p.item, now, w.s.cfg.attrRoom); err != nil {
+	if w.sess.useAttrs.Load() {
+		if inAttr, err = writeAttr(w.t.fd, w.p.item, now, w.s.cfg.maxAttr); err != nil {
 			return err
 		}
 	}
-	w.beside = !inAttr
-	if w.beside || w.o.KeepReplaced {
-		if w.was, err = w.replaced(at); err != nil {
+	w.useSidecar = !inAttr
+	if w.useSidecar || w.o.KeepReplaced {
+		if w.prev, err = w.readPrev(at); err != nil {
 			return err
 		}
 	}
-	if w.beside {
-		w.side, err = w.sess.sidecarTemp(sidecar{Item: w.p.item, Now: now, Was: w.was})
+	if w.useSidecar {
+		w.sidecar, err = w.sess.sidecarTemp(sidecar{Item: w.p.item, Current: now, Previous: w.prev})
 	}
 	return err
 }
 
 // flush has the file and its sidecar on disk.
 func (w *write) flush() error {
-	if w.side == nil {
+	if w.sidecar == nil {
 		return w.syncFile()
 	}
 	var sideErr error
 	var wg sync.WaitGroup
-	wg.Go(func() { sideErr = fsync(w.side.fd, w.side.path()) })
+	wg.Go(func() { sideErr = fsync(w.sidecar.fd, w.sidecar.path()) })
 	err := w.syncFile()
 	wg.Wait()
 	return errors.Join(err, sideErr)
@@ -102,7 +102,7 @@ func (w *write) syncFile() error {
 	if err := fsync(w.t.fd, w.t.path()); err != nil {
 		return err
 	}
-	if w.t.size >= large {
+	if w.t.size >= largeFile {
 		_ = unix.Fadvise(w.t.fd, 0, 0, unix.FADV_DONTNEED) // advice only
 	}
 	return nil
@@ -112,17 +112,17 @@ func (w *write) syncFile() error {
 func (w *write) commit(ctx context.Context) error {
 	var err error
 	for range maxTries {
-		var at *spot
-		if at, err = w.try(ctx); err == nil {
-			err = w.settle(ctx, at)
+		var at *location
+		if at, err = w.tryCommit(ctx); err == nil {
+			err = w.waitDurable(ctx, at)
 			at.close()
 			return err
 		}
-		if w.shown || errors.Is(err, errRemoved) || !isAbsent(err) && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.EISDIR) {
+		if w.visible || errors.Is(err, errTempRemoved) || !isAbsent(err) && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.EISDIR) {
 			return err
 		}
 		// A directory is missing, or the place was taken by what takes no lock.
-		if err := w.s.makeRoom(ctx, w.sess, w.p); err != nil {
+		if err := w.s.makeParents(ctx, w.sess, w.p); err != nil {
 			return err
 		}
 	}
@@ -130,7 +130,7 @@ func (w *write) commit(ctx context.Context) error {
 }
 
 // try puts the file into its place, if the item is as the condition wants it.
-func (w *write) try(ctx context.Context) (at *spot, err error) {
+func (w *write) tryCommit(ctx context.Context) (at *location, err error) {
 	unlock, err := w.s.lock(ctx, w.sess, w.p.space, w.p.item)
 	if err != nil {
 		return nil, err
@@ -147,16 +147,16 @@ func (w *write) try(ctx context.Context) (at *spot, err error) {
 	if err := w.o.Condition.Check(storage.Object{Version: versionOf(at.st.Mtim.Nano())}, at.present); err != nil {
 		return at, err
 	}
-	if err := w.date(ctx, at); err != nil {
+	if err := w.finalize(ctx, at); err != nil {
 		return at, err
 	}
 	if at.present {
-		err = w.over(at)
+		err = w.replace(at)
 	} else {
-		err = w.first(at)
+		err = w.putNew(at)
 	}
-	if err == nil && !w.beside {
-		err = w.s.dropSidecar(w.sess, w.p, at)
+	if err == nil && !w.useSidecar {
+		err = w.s.removeStaleSidecar(w.sess, w.p, at)
 	}
 	return at, err
 }
@@ -164,91 +164,91 @@ func (w *write) try(ctx context.Context) (at *spot, err error) {
 // date dates the file, describes it, and has that on disk. The date is that of now, while the item is locked, and later
 // than that of the file in the place and of the newest delete, in the milliseconds of changes: what others did, or saw,
 // before the file takes its place is not dated after it.
-func (w *write) date(ctx context.Context, at *spot) error {
+func (w *write) finalize(ctx context.Context, at *location) error {
 	var modified time.Time
 	if at.present {
 		modified = time.Unix(0, at.st.Mtim.Nano())
 	}
-	newest, err := w.s.newest(w.sess, w.p, modified)
+	newest, err := w.s.lastChange(w.sess, w.p, modified)
 	if err != nil {
 		return err
 	}
-	now, err := w.s.after(ctx, newest)
+	now, err := w.s.timeAfter(ctx, newest)
 	if err != nil {
 		return err
 	}
-	if w.st, err = w.t.dateLater(now, newest); err != nil {
+	if w.st, err = w.t.setModTimeAfter(now, newest); err != nil {
 		return err
 	}
-	if err := w.describe(at); err != nil {
+	if err := w.writeMetadata(at); err != nil {
 		return err
 	}
 	// The bytes are on disk if the journal keeps order, and it has the rest on disk with the file's name.
-	if w.beside || !w.sess.ordered {
+	if w.useSidecar || !w.sess.ordered {
 		if err := w.flush(); err != nil {
 			return err
 		}
 	}
-	return w.s.did("written")
+	return w.s.stepDone("written")
 }
 
 // first puts the file where no file of the item is.
-func (w *write) first(at *spot) error {
-	if err := w.placeSidecar(); err != nil {
+func (w *write) putNew(at *location) error {
+	if err := w.installSidecar(); err != nil {
 		return err
 	}
 	err := w.move(at.dir, at.name, unix.RENAME_NOREPLACE)
-	if err == nil || w.shown {
+	if err == nil || w.visible {
 		return err
 	}
 	if errors.Is(err, unix.EEXIST) {
-		switch serr := at.look(at.name); {
+		switch serr := at.lookup(at.name); {
 		case serr == nil && isDir(&at.st):
-			err = w.firstBeside(at)
+			err = w.putNewAtAlt(at)
 		case serr == nil && !isRegular(&at.st):
 			err = retry.Permanent(fmt.Errorf("what is neither file nor directory is there: %w", storage.ErrName))
 		}
 	}
-	if err == nil || w.shown {
+	if err == nil || w.visible {
 		return err
 	}
-	err = named("rename", w.p.path, err)
-	if w.beside {
+	err = pathError("rename", w.p.path, err)
+	if w.useSidecar {
 		err = errors.Join(err, w.sess.removeSidecar(w.p))
 	}
 	return err
 }
 
 // firstBeside puts the file beside the directory that has its name, and moves the spot there.
-func (w *write) firstBeside(at *spot) error {
-	if dir := path.Dir(w.p.beside); dir != at.at { // the name is so long that it is split
-		if err := w.sess.mkdirs(at.at, dir); err != nil {
+func (w *write) putNewAtAlt(at *location) error {
+	if dir := path.Dir(w.p.alt); dir != at.dirPath { // the name is so long that it is split
+		if err := w.sess.mkdirs(at.dirPath, dir); err != nil {
 			return err
 		}
-		beside, err := w.sess.spotOf(w.p.beside)
+		beside, err := w.sess.locationOf(w.p.alt)
 		if err != nil {
 			return err
 		}
 		at.close()
 		*at = *beside
 	}
-	at.name = path.Base(w.p.beside)
+	at.name = path.Base(w.p.alt)
 	return w.move(at.dir, at.name, unix.RENAME_NOREPLACE)
 }
 
 // over puts the file over the one that is there.
-func (w *write) over(at *spot) (err error) {
-	if err := w.placeSidecar(); err != nil {
+func (w *write) replace(at *location) (err error) {
+	if err := w.installSidecar(); err != nil {
 		return err
 	}
 	undo := func() error { return nil }
 	if w.o.KeepReplaced {
-		if undo, err = w.s.keepLink(w.sess, w.p, at, *w.was); err != nil {
+		if undo, err = w.s.quarantineLink(w.sess, w.p, at, *w.prev); err != nil {
 			return fmt.Errorf("keep what is replaced: %w", err)
 		}
 	}
-	err = named("rename", at.path(), w.move(at.dir, at.name, 0))
-	if err != nil && !w.shown {
+	err = pathError("rename", at.path(), w.move(at.dir, at.name, 0))
+	if err != nil && !w.visible {
 		return errors.Join(err, undo())
 	}
 	return err
@@ -257,22 +257,22 @@ func (w *write) over(at *spot) (err error) {
 // move has the file take its place.
 func (w *write) move(dir int, name string, flags uint) error {
 	err := w.t.move(dir, name, flags)
-	if w.shown = !storage.IsNotApplied(err); err == nil {
-		err = w.s.did("moved")
+	if w.visible = !storage.IsNotApplied(err); err == nil {
+		err = w.s.stepDone("moved")
 	}
 	return err
 }
 
 // placeSidecar has the sidecar, if there is one, take its place, before the file does. It tells of the old
 // file too, so nothing is lost where the file does not follow.
-func (w *write) placeSidecar() error {
-	if w.side == nil {
+func (w *write) installSidecar() error {
+	if w.sidecar == nil {
 		return nil
 	}
-	err := w.sess.placeSidecar(w.p, w.side)
+	err := w.sess.installSidecar(w.p, w.sidecar)
 	w.discard()
 	if err == nil {
-		err = w.s.did("sidecar placed")
+		err = w.s.stepDone("sidecar placed")
 	}
 	if err != nil || w.sess.ordered {
 		return err
@@ -282,22 +282,22 @@ func (w *write) placeSidecar() error {
 	if err := w.sess.syncDir(dir); err != nil {
 		return err
 	}
-	return w.s.did("sidecar synced")
+	return w.s.stepDone("sidecar synced")
 }
 
 // dropSidecar removes an item's sidecar after its file was replaced by one with an attribute, or removed. The caller has
 // locked the item. Where the journal keeps no order that is on disk first: else the file of before could come back
 // without its sidecar.
-func (s *Store) dropSidecar(sess *session, p place, at *spot) error {
+func (s *Store) removeStaleSidecar(sess *session, p itemPath, at *location) error {
 	if !sess.ordered {
 		_, path := sidecarPath(p)
 		if _, err := sess.stat(path); err != nil {
-			return skipAbsent(err)
+			return ignoreAbsent(err)
 		}
-		if err := sess.syncShared(at.dir, at.at); err != nil {
+		if err := sess.syncShared(at.dir, at.dirPath); err != nil {
 			return err
 		}
-		if err := s.did("directory synced"); err != nil {
+		if err := s.stepDone("directory synced"); err != nil {
 			return err
 		}
 	}
@@ -305,48 +305,48 @@ func (s *Store) dropSidecar(sess *session, p place, at *spot) error {
 }
 
 // settle returns when the file's name is on disk. Its sidecar's was given first, and is: by the journal, or by a sync.
-func (w *write) settle(ctx context.Context, at *spot) error {
-	if err := w.sess.syncShared(at.dir, at.at); err != nil {
+func (w *write) waitDurable(ctx context.Context, at *location) error {
+	if err := w.sess.syncShared(at.dir, at.dirPath); err != nil {
 		return err
 	}
-	if err := w.sess.settled(ctx, at.path()); err != nil {
+	if err := w.sess.waitPending(ctx, at.path()); err != nil {
 		return err
 	}
-	if !w.beside {
+	if !w.useSidecar {
 		return nil
 	}
 	sideDir, _ := sidecarPath(w.p)
-	return w.sess.settled(ctx, sideDir+"/")
+	return w.sess.waitPending(ctx, sideDir+"/")
 }
 
 // date sets the file's modification time.
-func (t *temp) date(at time.Time) (unix.Stat_t, error) {
+func (t *temp) setModTime(at time.Time) (unix.Stat_t, error) {
 	name := t.path()
 	var st unix.Stat_t
 	ts, err := unix.TimeToTimespec(at)
 	if err != nil {
-		return st, named("date", name, err)
+		return st, pathError("date", name, err)
 	}
 	times := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, ts}
 	if err := unix.UtimesNanoAt(t.in.fd, t.name, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		if err = named("date", name, err); lost(err) {
-			err = fmt.Errorf("%w: %w", errRemoved, err)
+		if err = pathError("date", name, err); isRemoved(err) {
+			err = fmt.Errorf("%w: %w", errTempRemoved, err)
 		}
 		return st, err
 	}
 	err = unix.Fstat(t.fd, &st)
-	return st, named("stat", name, err)
+	return st, pathError("stat", name, err)
 }
 
 // dateLater dates the file at a time, or after it where a file system with coarse times
 // would not tell it from another's millisecond. That is not synced.
-func (t *temp) dateLater(at, than time.Time) (st unix.Stat_t, err error) {
+func (t *temp) setModTimeAfter(at, than time.Time) (st unix.Stat_t, err error) {
 	for _, step := range []time.Duration{0, time.Millisecond, time.Second, 2 * time.Second} {
-		st, err = t.date(at.Add(step))
+		st, err = t.setModTime(at.Add(step))
 		if err != nil {
 			return st, err
 		}
-		if milli(&st) > than.UnixMilli() {
+		if modMillis(&st) > than.UnixMilli() {
 			return st, nil
 		}
 	}
@@ -354,4 +354,4 @@ func (t *temp) dateLater(at, than time.Time) (st unix.Stat_t, err error) {
 }
 
 // milli is a file's modification time as changes tell it.
-func milli(st *unix.Stat_t) int64 { return time.Unix(0, st.Mtim.Nano()).UnixMilli() }
+func modMillis(st *unix.Stat_t) int64 { return time.Unix(0, st.Mtim.Nano()).UnixMilli() }

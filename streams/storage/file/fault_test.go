@@ -108,7 +108,7 @@ func TestRootVanishesWhileListing(t *testing.T) {
 // What a dead process left in our directory goes; what a living one has there stays.
 func TestLeftovers(t *testing.T) {
 	s := store(t, Config{})
-	live := s.sess.tmp.Load().path
+	live := s.sess.scratch.Load().path
 	tmp, err := s.sess.temp()
 	must(t, err)
 	defer tmp.discard()
@@ -136,14 +136,14 @@ func TestDiesBeforeRename(t *testing.T) {
 				put(t, s, "a", "old")
 				was = stat(t, s, "a")
 			}
-			p, err := newPlace(sp, "a")
+			p, err := newItemPath(sp, "a")
 			must(t, err)
 			tmp, err := s.sess.temp()
 			must(t, err)
 			w := &write{s: s, sess: s.sess, p: p, t: tmp, digests: map[string]string{"md5": "ff"}}
 			w.o.Properties.MediaType, w.o.Original.Version = "never/seen", "never seen"
 			at, err := s.sess.find(p)
-			must(t, err, w.date(t.Context(), at), w.placeSidecar())
+			must(t, err, w.finalize(t.Context(), at), w.installSidecar())
 			at.close()
 			tmp.discard() // and now it is dead
 			if !present {
@@ -168,7 +168,7 @@ func TestSidecarSpoilt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := store(t, Config{format: layoutSidecars})
 			put(t, s, "a", "x")
-			p, _ := newPlace(sp, "a")
+			p, _ := newItemPath(sp, "a")
 			_, path := sidecarPath(p)
 			spoil := func() { must(t, os.WriteFile(filepath.Join(s.cfg.Root, path), []byte(content), 0o666)) }
 			spoil()
@@ -205,7 +205,7 @@ func TestIsDamaged(t *testing.T) {
 		unix.EIO: true, unix.EUCLEAN: true, unix.EBADMSG: true, unix.EISDIR: true, unix.ENXIO: true,
 		unix.EMFILE: false, unix.ENOMEM: false, unix.EACCES: false, unix.ESTALE: false, unix.ETIMEDOUT: false,
 	} {
-		if got := isDamaged(fmt.Errorf("look: %w", named("read", "x", err))); got != want {
+		if got := isDamaged(fmt.Errorf("look: %w", pathError("read", "x", err))); got != want {
 			t.Errorf("%v: got %v", err, got)
 		}
 	}
@@ -218,7 +218,7 @@ func TestUnreadableSidecar(t *testing.T) {
 	for name, keep := range map[string]bool{"gone": false, "kept": true} {
 		t.Run(name, func(t *testing.T) {
 			s := store(t, Config{format: layoutSidecars})
-			_, side := sidecarPath(placeIn(sp, "a"))
+			_, side := sidecarPath(itemPathIn(sp, "a"))
 			side = filepath.Join(s.cfg.Root, side)
 			harm := func() { must(t, os.Remove(side), unix.Mknod(side, unix.S_IFSOCK|0o666, 0)) } // cannot be opened
 			put(t, s, "a", "x")
@@ -281,7 +281,7 @@ func TestDoesNotFit(t *testing.T) {
 	if got, err := read(t, s, "d/old", ""); got != "old" || err != nil {
 		t.Errorf("got %q, %v, want the old bytes", got, err)
 	}
-	if left, _ := os.ReadDir(filepath.Join(s.cfg.Root, s.sess.tmp.Load().path)); len(left) != 0 {
+	if left, _ := os.ReadDir(filepath.Join(s.cfg.Root, s.sess.scratch.Load().path)); len(left) != 0 {
 		t.Errorf("temporary files are left: %v", left)
 	}
 }
@@ -301,13 +301,13 @@ func TestRefine(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			got := refine(fmt.Errorf("put: %w", named("write", "x", tt.err)))
+			got := classify(fmt.Errorf("put: %w", pathError("write", "x", tt.err)))
 			if retry.ClassOf(got) != tt.class || !errors.Is(got, tt.is) || !errors.Is(got, tt.err) {
 				t.Errorf("got %v of class %v, want class %v and %v", got, retry.ClassOf(got), tt.class, tt.is)
 			}
 		})
 	}
-	if refine(nil) != nil {
+	if classify(nil) != nil {
 		t.Error("no error became one")
 	}
 }

@@ -60,7 +60,7 @@ type Config struct {
 	// format is that of a root that this store marks; 0: the newest that the file system has room for.
 	format int
 	// attrRoom is how long an attribute may be; 0: as the file system says. Negative: there are none.
-	attrRoom int
+	maxAttr int
 	// step is called between the effects of a mutation; its error is that of the next one. nil: nothing is called.
 	step func(done string) error
 	// Skipped, where it is set, is told by listings of what is in the tree and is no
@@ -115,18 +115,18 @@ func Open(cfg Config) (*Store, error) {
 			return nil, fmt.Errorf("make root of file store %q: %w", cfg.ID, err)
 		}
 	}
-	s := &Store{cfg: cfg, pool: pool, locks: newStripes(), window: windowNames, root: root{dir: dir, known: (*session).hasOwnDir}}
+	s := &Store{cfg: cfg, pool: pool, locks: newStripes(), window: windowNames, root: root{dir: dir, isStore: (*session).hasOwnDir}}
 	s.bufs.New = func() any { b := make([]byte, bufBytes); return &b }
 	if s.sess, err = openSession(dir); err != nil {
 		return nil, fmt.Errorf("open root of file store %q: %w", cfg.ID, err)
 	}
 	if s.sess.foldsOwnDir() {
-		err = retry.Unavailable(fmt.Errorf("%w: the file system takes upper and lower case for the same", errFolds))
+		err = retry.Unavailable(fmt.Errorf("%w: the file system takes upper and lower case for the same", errFolded))
 	} else if !cfg.ReadOnly && s.sess.hasOwnDir() {
-		err = s.admit(s.sess)
+		err = s.allowWrites(s.sess)
 	}
 	// What takes no writes now, a full disk, a read-only one or one without a marker, can be read.
-	if err != nil && (retry.ClassOf(err) != retry.ClassUnavailable || errors.Is(err, errFolds)) {
+	if err != nil && (retry.ClassOf(err) != retry.ClassUnavailable || errors.Is(err, errFolded)) {
 		return nil, errors.Join(fmt.Errorf("open file store %q in %s: %w", cfg.ID, dir, err), s.Close())
 	}
 	return s, nil
@@ -142,48 +142,48 @@ func (s *Store) Capabilities() storage.Capabilities {
 }
 
 // enterWrite is enter for calls that change something. Its errors are marked by storage.NotApplied.
-func (s *Store) enterWrite() (*session, error) { return s.enterFor(s.admit) }
+func (s *Store) acquireForWrite() (*session, error) { return s.acquireAfter(s.allowWrites) }
 
 // enterFor is enter for calls that write, once ready has returned nil for the session.
-func (s *Store) enterFor(ready func(*session) error) (*session, error) {
+func (s *Store) acquireAfter(ready func(*session) error) (*session, error) {
 	if s.cfg.ReadOnly {
 		return nil, storage.NotApplied(retry.Permanent(fmt.Errorf("store %q: %w", s.cfg.ID, storage.ErrReadOnly)))
 	}
-	sess, err := s.enter()
+	sess, err := s.acquire()
 	if err != nil {
 		return nil, storage.NotApplied(err)
 	}
 	if err := ready(sess); err != nil {
-		s.leave(sess)
+		s.release(sess)
 		return nil, storage.NotApplied(err)
 	}
 	return sess, nil
 }
 
 // admit has a session take writes, when it has read that its root is marked as this store.
-func (s *Store) admit(sess *session) error {
-	if sess.admitted.Load() {
+func (s *Store) allowWrites(sess *session) error {
+	if sess.writesAllowed.Load() {
 		return nil
 	}
-	if _, err := s.admits(sess); err != nil {
+	if _, err := s.writableFormat(sess); err != nil {
 		return err
 	}
 	if err := sess.prepare(); err != nil {
 		return err
 	}
-	format, err := s.admits(sess) // once more: from prepare on no other process changes it
+	format, err := s.writableFormat(sess) // once more: from prepare on no other process changes it
 	if err != nil {
 		return err
 	}
-	has := sess.canAttrs && s.cfg.attrRoom >= 0
-	sess.attrs.Store(format == layoutAttrs && has)
-	sess.bare.Store(format == layoutAttrs && !has)
-	sess.admitted.Store(true)
+	has := sess.supportsAttrs && s.cfg.maxAttr >= 0
+	sess.useAttrs.Store(format == layoutAttrs && has)
+	sess.attrsMissing.Store(format == layoutAttrs && !has)
+	sess.writesAllowed.Store(true)
 	return nil
 }
 
 // admits returns the layout of a root that takes our writes.
-func (s *Store) admits(sess *session) (format int, err error) {
+func (s *Store) writableFormat(sess *session) (format int, err error) {
 	doc, err := s.marker(sess)
 	switch {
 	case err == nil:
@@ -200,7 +200,7 @@ func (s *Store) now() time.Time {
 	t := s.cfg.now().UnixNano()
 	s.clock.Lock()
 	defer s.clock.Unlock()
-	if s.last-t <= int64(maxAhead) {
+	if s.last-t <= int64(maxSkew) {
 		t = max(t, s.last+1)
 	}
 	s.last = t
@@ -208,7 +208,7 @@ func (s *Store) now() time.Time {
 }
 
 // did is called after each effect of a mutation.
-func (s *Store) did(effect string) error {
+func (s *Store) stepDone(effect string) error {
 	if s.cfg.step == nil {
 		return nil
 	}
@@ -225,7 +225,7 @@ func versionOf(ns int64) string { return strconv.FormatInt(ns, 10) }
 
 // refine says of errors of the file system what it knows: a store that takes no writes
 // now is away, and a name that is too long for it stays so.
-func refine(err error) error {
+func classify(err error) error {
 	switch {
 	case err == nil:
 		return nil

@@ -45,13 +45,13 @@ func inMemory(t *testing.T) string {
 func kept(t *testing.T, st storage.Store, space, item string) (all [][]byte) {
 	t.Helper()
 	s := st.(*Store)
-	docs, err := filepath.Glob(filepath.Join(s.cfg.Root, keptDir, "*", "*", keptAbout))
+	docs, err := filepath.Glob(filepath.Join(s.cfg.Root, quarantineDir, "*", "*", quarantineAbout))
 	if err != nil {
 		t.Fatal(err)
 	}
 	slices.Sort(docs)
 	for _, path := range docs {
-		var doc keptDoc
+		var doc quarantineDoc
 		b, err := os.ReadFile(path)
 		if err == nil {
 			err = json.Unmarshal(b, &doc)
@@ -62,7 +62,7 @@ func kept(t *testing.T, st storage.Store, space, item string) (all [][]byte) {
 		if dir, _ := spaceDir(space); doc.SpaceDir != dir || doc.Item != item {
 			continue
 		}
-		b, err = os.ReadFile(filepath.Join(filepath.Dir(path), keptBytes))
+		b, err = os.ReadFile(filepath.Join(filepath.Dir(path), quarantineBytes))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +90,7 @@ func TestContractNameByName(t *testing.T) {
 	t.Parallel()
 	storagetest.Run(t, func(t *testing.T) storage.Store {
 		s := open(t, Config{Root: inMemory(t)})
-		s.sess.walk = true
+		s.sess.byName = true
 		return s
 	}, storagetest.WithKept(kept), storagetest.Only("List", "Put", "Keep", "Delete", "Spaces", "Nesting", "RaceNeighbours"))
 }

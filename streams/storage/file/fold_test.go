@@ -33,7 +33,7 @@ func TestProbeNames(t *testing.T) {
 			fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 			must(t, err)
 			defer unix.Close(fd)
-			if err := probeNames(fd); errors.Is(err, errFolds) != tt.want || err != nil != tt.want {
+			if err := checkFolding(fd); errors.Is(err, errFolded) != tt.want || err != nil != tt.want {
 				t.Errorf("got %v, want errFolds: %v", err, tt.want)
 			}
 		})
@@ -47,7 +47,7 @@ func refusesFolded(t *testing.T, dir string) {
 	s, err := Open(Config{ID: "1", Root: dir})
 	must(t, err)
 	defer s.Close()
-	if err := s.WriteMarker(ctx); !errors.Is(err, errFolds) || retry.ClassOf(err) != retry.ClassUnavailable {
+	if err := s.WriteMarker(ctx); !errors.Is(err, errFolded) || retry.ClassOf(err) != retry.ClassUnavailable {
 		t.Errorf("WriteMarker: got %v, want that names are folded", err)
 	}
 	if err := s.Marker(ctx); !errors.Is(err, storage.ErrNoMarker) {
@@ -57,14 +57,14 @@ func refusesFolded(t *testing.T, dir string) {
 	must(t, os.MkdirAll(filepath.Join(dir, sp), 0o777), os.WriteFile(filepath.Join(dir, sp, "a"), []byte("one"), 0o666),
 		os.MkdirAll(filepath.Join(dir, ownDir), 0o777), os.WriteFile(filepath.Join(dir, markerFile), []byte(`{"format":1,"store":"1"}`), 0o666))
 	_, err = s.Put(ctx, sp, "A", strings.NewReader("two"), storage.PutOptions{Size: 3})
-	if !errors.Is(err, errFolds) || !storage.IsNotApplied(err) {
+	if !errors.Is(err, errFolded) || !storage.IsNotApplied(err) {
 		t.Errorf("Put: got %v, want that names are folded", err)
 	}
 	if b, err := os.ReadFile(filepath.Join(dir, sp, "a")); string(b) != "one" || err != nil {
 		t.Errorf("the file has %q, %v", b, err)
 	}
 	for _, cfg := range []Config{{ID: "1", Root: dir}, {ID: "1", Root: dir, ReadOnly: true}} {
-		if again, err := Open(cfg); !errors.Is(err, errFolds) {
+		if again, err := Open(cfg); !errors.Is(err, errFolded) {
 			t.Errorf("Open: got %v, want that names are folded", err)
 			if err == nil {
 				again.Close()
@@ -95,9 +95,9 @@ func TestFoldingFileSystem(t *testing.T) {
 func TestRefusedStartLeavesNothing(t *testing.T) {
 	s := store(t, Config{})
 	must(t, s.WriteMarker(t.Context()), s.Close())
-	was := probes
-	defer func() { probes = was }()
-	probes = append(probes[:0:0], struct{ what, a, b string }{"a name", "probe", "probe"}) // as if it folded all names
+	was := foldProbes
+	defer func() { foldProbes = was }()
+	foldProbes = append(foldProbes[:0:0], struct{ what, a, b string }{"a name", "probe", "probe"}) // as if it folded all names
 	fds := func() int {
 		all, err := os.ReadDir("/proc/self/fd")
 		must(t, err)
@@ -105,7 +105,7 @@ func TestRefusedStartLeavesNothing(t *testing.T) {
 	}
 	before := fds()
 	for range 3 {
-		if r, err := Open(Config{ID: "1", Root: s.cfg.Root}); !errors.Is(err, errFolds) {
+		if r, err := Open(Config{ID: "1", Root: s.cfg.Root}); !errors.Is(err, errFolded) {
 			t.Errorf("Open: got %v, want that names are folded", err)
 			if err == nil {
 				r.Close()
@@ -118,13 +118,13 @@ func TestRefusedStartLeavesNothing(t *testing.T) {
 	if after := fds(); after > before {
 		t.Errorf("got %d descriptors after %d", after, before)
 	}
-	probes = was
+	foldProbes = was
 	again := open(t, Config{Root: s.cfg.Root})
-	here := again.sess.tmp.Load()
+	here := again.sess.scratch.Load()
 	must(t, os.RemoveAll(filepath.Join(s.cfg.Root, here.path)))
-	probes = append(probes[:0:0], struct{ what, a, b string }{"a name", "probe", "probe"})
+	foldProbes = append(foldProbes[:0:0], struct{ what, a, b string }{"a name", "probe", "probe"})
 	for range 3 {
-		if _, err := again.Put(t.Context(), sp, "a", strings.NewReader(""), storage.PutOptions{}); !errors.Is(err, errFolds) {
+		if _, err := again.Put(t.Context(), sp, "a", strings.NewReader(""), storage.PutOptions{}); !errors.Is(err, errFolded) {
 			t.Errorf("Put: got %v, want that names are folded", err)
 		}
 	}
@@ -153,7 +153,7 @@ func TestFoldingDirectory(t *testing.T) {
 			if call != "Put" && item == "folds/below/a" {
 				continue // its directory is not there
 			}
-			if !errors.Is(err, errFolds) || !retry.IsPermanent(err) || !storage.IsNotApplied(err) {
+			if !errors.Is(err, errFolded) || !retry.IsPermanent(err) || !storage.IsNotApplied(err) {
 				t.Errorf("%s(%q): got %v, want that names are folded", call, item, err)
 			}
 		}

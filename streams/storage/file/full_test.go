@@ -161,7 +161,7 @@ func fullAt(t *testing.T, format int, fits bool, call func(*Store) error, room f
 			t.Errorf("room for %d: marker: %v", n, err)
 		}
 		left, err := filepath.Glob(filepath.Join(dir, scratchDir, "*", "*"))
-		kept, kerr := filepath.Glob(filepath.Join(dir, keptDir, "*", "*", "*"))
+		kept, kerr := filepath.Glob(filepath.Join(dir, quarantineDir, "*", "*", "*"))
 		if len(left)+len(kept) > 0 || err != nil || kerr != nil {
 			t.Errorf("room for %d: %q and %q are left", n, left, kept)
 		}

@@ -113,7 +113,7 @@ func TestKilledAtEachStep(t *testing.T) {
 			return err
 		}, old},
 	}
-	ways := map[string]Config{"attribute": {}, "sidecar": {format: layoutSidecars}, "no room": {attrRoom: 1}}
+	ways := map[string]Config{"attribute": {}, "sidecar": {format: layoutSidecars}, "no room": {maxAttr: 1}}
 	for was, before := range ways {
 		for now, cfg := range ways {
 			for name, m := range mutations {
@@ -147,7 +147,7 @@ func endsAfter(t *testing.T, n int, kill bool, before Config, format int, cfg Co
 	cfg.Root = before.Root
 	s := store(t, before)
 	put(t, s, "a", "old")
-	must(t, s.mark(s.sess, format), s.Close())
+	must(t, s.writeMarkerFile(s.sess, format), s.Close())
 	there := sidecarBytes(t, cfg.Root)
 	first := open(t, cfg)
 	ended, err := endsAt(first, n, kill, do)
@@ -189,7 +189,7 @@ func TestOrderOfSteps(t *testing.T) {
 		_, err := s.SetProperties(ctx, sp, "a", storage.Properties{}, storage.Condition{})
 		return err
 	}
-	side, attr, full := Config{format: layoutSidecars}, Config{}, Config{attrRoom: 1}
+	side, attr, full := Config{format: layoutSidecars}, Config{}, Config{maxAttr: 1}
 	for name, tt := range map[string]struct {
 		was, now           Config
 		do                 func(*Store) error

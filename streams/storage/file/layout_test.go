@@ -32,8 +32,8 @@ func TestContractLayouts(t *testing.T) {
 	for name, cfg := range map[string]Config{
 		"sidecars":      {format: layoutSidecars},
 		"mixed":         {},
-		"room for some": {attrRoom: 110},
-		"room for none": {attrRoom: 1},
+		"room for some": {maxAttr: 110},
+		"room for none": {maxAttr: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -44,7 +44,7 @@ func TestContractLayouts(t *testing.T) {
 				if name == "mixed" {
 					cfg.step = func(string) error {
 						if sess := s.sess; sess != nil {
-							sess.attrs.Store(!sess.attrs.Load())
+							sess.useAttrs.Store(!sess.useAttrs.Load())
 						}
 						return nil
 					}
@@ -58,45 +58,45 @@ func TestContractLayouts(t *testing.T) {
 
 func TestKnown(t *testing.T) {
 	const at = 5
-	told := func(modified int64, name string) aspect {
-		return aspect{Modified: modified, Digests: map[string]string{"md5": name}, MediaType: name, Original: &original{1, name}}
+	told := func(modified int64, name string) metadata {
+		return metadata{Modified: modified, Digests: map[string]string{"md5": name}, MediaType: name, Original: &original{1, name}}
 	}
 	side := func(now int64, was ...int64) *sidecar {
-		sc := &sidecar{Now: told(now, "sidecar")}
+		sc := &sidecar{Current: told(now, "sidecar")}
 		for _, at := range was {
 			a := told(at, "was")
-			sc.Was = &a
+			sc.Previous = &a
 		}
 		return sc
 	}
-	attr := func(at int64) *aspect { a := told(at, "attr"); return &a }
-	unknown := aspect{Unknown: true}
+	attr := func(at int64) *metadata { a := told(at, "attr"); return &a }
+	unknown := metadata{Unknown: true}
 	tests := map[string]struct {
-		attr    *aspect
+		attr    *metadata
 		spoilt  bool
 		sidecar *sidecar
-		want    aspect
+		want    metadata
 		sure    bool
 	}{
 		"nothing":                                    {nil, false, nil, unknown, false},
 		"the attribute of the file":                  {attr(at), false, nil, told(at, "attr"), true},
 		"the same, and a sidecar of the file":        {attr(at), false, side(at), told(at, "attr"), true},
 		"the same, and one of another":               {attr(at), false, side(4, 3), told(at, "attr"), true},
-		"an attribute of other bytes":                {attr(4), false, nil, aspect{MediaType: "attr"}, false},
+		"an attribute of other bytes":                {attr(4), false, nil, metadata{MediaType: "attr"}, false},
 		"older, and a sidecar of the file":           {attr(4), false, side(at), told(at, "sidecar"), true},
 		"the same, and one that was of the file":     {attr(4), false, side(6, at), told(at, "was"), true},
-		"the same, and one of other bytes":           {attr(4), false, side(3), aspect{MediaType: "attr"}, false},
+		"the same, and one of other bytes":           {attr(4), false, side(3), metadata{MediaType: "attr"}, false},
 		"a spoilt attribute":                         {nil, true, nil, unknown, false},
 		"the same, and a sidecar of the file ":       {nil, true, side(at), told(at, "sidecar"), true},
 		"the same, and a sidecar of other bytes":     {nil, true, side(4), unknown, false},
 		"a sidecar of the file":                      {nil, false, side(at), told(at, "sidecar"), true},
 		"a sidecar that was of the file":             {nil, false, side(6, at), told(at, "was"), true},
-		"a sidecar of other bytes":                   {nil, false, side(4, 3), aspect{MediaType: "sidecar"}, false},
-		"a sidecar of other bytes, which knows none": {nil, false, &sidecar{Now: aspect{Modified: 4, Unknown: true}}, unknown, false},
+		"a sidecar of other bytes":                   {nil, false, side(4, 3), metadata{MediaType: "sidecar"}, false},
+		"a sidecar of other bytes, which knows none": {nil, false, &sidecar{Current: metadata{Modified: 4, Unknown: true}}, unknown, false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, sure := known(at, tt.attr, tt.spoilt, tt.sidecar)
+			got, sure := selectMetadata(at, tt.attr, tt.spoilt, tt.sidecar)
 			if !reflect.DeepEqual(got, tt.want) || sure != tt.sure {
 				t.Errorf("got %+v, %v, want %+v, %v", got, sure, tt.want, tt.sure)
 			}
@@ -133,13 +133,13 @@ func TestLayoutOfARoot(t *testing.T) {
 	}{
 		"new":                        {Config{}, layoutAttrs, true},
 		"older":                      {Config{format: layoutSidecars}, layoutSidecars, false},
-		"no attributes":              {Config{attrRoom: -1}, layoutSidecars, false},
-		"no attributes, though full": {Config{attrRoom: 1}, layoutAttrs, false},
+		"no attributes":              {Config{maxAttr: -1}, layoutSidecars, false},
+		"no attributes, though full": {Config{maxAttr: 1}, layoutAttrs, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, tt.cfg)
 			must(t, s.WriteMarker(t.Context()), s.CreateSpace(t.Context(), storage.Space{Name: sp}))
-			again := open(t, Config{Root: s.cfg.Root, attrRoom: tt.cfg.attrRoom})
+			again := open(t, Config{Root: s.cfg.Root, maxAttr: tt.cfg.maxAttr})
 			doc, err := again.marker(again.sess)
 			if err != nil || doc.Format != tt.want {
 				t.Errorf("got format %d, %v, want %d", doc.Format, err, tt.want)
@@ -169,7 +169,7 @@ func TestNoAttributes(t *testing.T) {
 	}
 	t.Cleanup(func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
 	s := store(t, Config{Root: dir})
-	if s.sess.canAttrs {
+	if s.sess.supportsAttrs {
 		need.Missing(t, need.Kernel("a file system without attributes"), "ramfs has them")
 	}
 	must(t, s.WriteMarker(t.Context()))
@@ -184,7 +184,7 @@ func TestNoAttributes(t *testing.T) {
 		t.Errorf("Upgrade: %v", err)
 	}
 	// A root of layout 2 that was copied here.
-	must(t, s.mark(s.sess, layoutAttrs))
+	must(t, s.writeMarkerFile(s.sess, layoutAttrs))
 	there := open(t, Config{Root: dir})
 	put(t, there, "b", "x")
 	if got := stat(t, there, "b"); len(got.Digests) != 2 || got.PropertiesUnknown {
@@ -302,7 +302,7 @@ func TestHardLinksWithAttribute(t *testing.T) {
 	of := func(item string) storage.Properties { return storage.Properties{MediaType: "of/" + item} }
 	for name, long := range map[string]string{"in the attribute": "", "too long for it": strings.Repeat("long", 100)} {
 		t.Run(name, func(t *testing.T) {
-			s := store(t, Config{Root: inMemory(t), attrRoom: 200})
+			s := store(t, Config{Root: inMemory(t), maxAttr: 200})
 			_, err := s.Put(ctx, sp, "a", strings.NewReader("x"), storage.PutOptions{
 				Size: 1, Properties: of("a"), Original: storage.Original{Modified: time.UnixMilli(5).UTC(), Version: "v"},
 			})
@@ -367,7 +367,7 @@ func TestAttributeMayNotBeWritten(t *testing.T) {
 		refused bool
 	}{
 		"an attribute":                {Config{}, true, true},
-		"an attribute, and no room":   {Config{attrRoom: 1}, true, true},
+		"an attribute, and no room":   {Config{maxAttr: 1}, true, true},
 		"an attribute, and sidecars":  {Config{format: layoutSidecars}, true, true},
 		"a file of another program":   {Config{}, false, false},
 		"a file of another, sidecars": {Config{format: layoutSidecars}, false, false},

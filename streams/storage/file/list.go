@@ -32,42 +32,42 @@ func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage
 
 // A lister lists one space.
 type lister struct {
-	root    *root
-	sess    *session
-	space   string // its directory
-	after   string
-	yield   func(storage.Object, error) bool
-	skipped func(path, reason string)
-	window  int                                               // how many names of a directory are held
-	plain   func(item string, st *unix.Stat_t) storage.Object // of a tree in which names are ids as they are; nil elsewhere
-	named   bool                                              // the last file was where its entry said
-	unread  error                                             // of the first directory that may not be read
+	root          *root
+	sess          *session
+	space         string // its directory
+	after         string
+	yield         func(storage.Object, error) bool
+	skipped       func(path, reason string)
+	window        int                                               // how many names of a directory are held
+	plain         func(item string, st *unix.Stat_t) storage.Object // of a tree in which names are ids as they are; nil elsewhere
+	atEntry       bool                                              // the last file was where its entry said
+	unreadableErr error                                             // of the first directory that may not be read
 }
 
 func (l *lister) list(ctx context.Context) error {
-	sess, err := l.root.enter()
+	sess, err := l.root.acquire()
 	if err != nil {
 		return err
 	}
-	defer l.root.leave(sess)
+	defer l.root.release(sess)
 	l.sess = sess
-	if err := sess.hasSpace(l.space); err != nil {
+	if err := sess.checkSpace(l.space); err != nil {
 		return err
 	}
-	more, err := l.dir(ctx, l.space, "")
+	more, err := l.listDir(ctx, l.space, "")
 	if !more || err != nil {
 		return err
 	}
 	// What was not found is only absent if the root and the space were there all the time.
-	now, err := l.root.enter()
+	now, err := l.root.acquire()
 	if err != nil {
 		return err
 	}
-	defer l.root.leave(now)
+	defer l.root.release(now)
 	if now != sess {
-		return l.root.gone(errors.New("another directory came into its place"))
+		return l.root.unavailable(errors.New("another directory came into its place"))
 	}
-	return errors.Join(sess.hasSpace(l.space), l.unread)
+	return errors.Join(sess.checkSpace(l.space), l.unreadableErr)
 }
 
 // An entry is a name in a directory that leads to items.
@@ -88,13 +88,13 @@ func join(dir, name string) string {
 }
 
 // A bound says which keys of a directory are wanted.
-type bound struct {
-	key   string // greater ones, and that of the directory of this name
-	set   bool   // else all of them
-	later bool   // this is not the first reading: what is skipped has been told
+type lowerBound struct {
+	key      string // greater ones, and that of the directory of this name
+	set      bool   // else all of them
+	reported bool   // this is not the first reading: what is skipped has been told
 }
 
-func (b bound) lets(name string, dir bool) bool {
+func (b lowerBound) includes(name string, dir bool) bool {
 	if dir {
 		name += "/"
 	}
@@ -104,16 +104,16 @@ func (b bound) lets(name string, dir bool) bool {
 // dir lists what is in a directory, whose items' ids begin with prefix, in the order of
 // their ids: a directory's items come where its name with a slash comes. It returns
 // false when the listing is to end.
-func (l *lister) dir(ctx context.Context, path, prefix string) (bool, error) {
-	from := bound{key: l.above(prefix)}
+func (l *lister) listDir(ctx context.Context, path, prefix string) (bool, error) {
+	from := lowerBound{key: l.startKey(prefix)}
 	from.set = from.key != ""
 	for {
 		if ctx.Err() != nil {
 			return false, storage.Ended(ctx)
 		}
-		w, err := l.read(ctx, path, prefix, from)
+		w, err := l.readWindow(ctx, path, prefix, from)
 		if errors.Is(err, fs.ErrPermission) {
-			l.unreadable(path, err)
+			l.recordUnreadable(path, err)
 			return true, nil
 		}
 		if err != nil {
@@ -122,13 +122,13 @@ func (l *lister) dir(ctx context.Context, path, prefix string) (bool, error) {
 		if more, err := l.entries(ctx, path, prefix, w.entries); !more || err != nil || !w.more {
 			return more, err
 		}
-		from = bound{key: w.entries[len(w.entries)-1].key, set: true, later: true}
+		from = lowerBound{key: w.entries[len(w.entries)-1].key, set: true, reported: true}
 	}
 }
 
 // above returns the key above which a directory has what comes after l.after, or that very key
 // of the directory that leads there.
-func (l *lister) above(prefix string) string {
+func (l *lister) startKey(prefix string) string {
 	if !strings.HasPrefix(l.after, prefix) {
 		return ""
 	}
@@ -140,28 +140,28 @@ func (l *lister) above(prefix string) string {
 }
 
 // unreadable remembers a directory that may not be read: what is in it is unknown.
-func (l *lister) unreadable(path string, err error) {
+func (l *lister) recordUnreadable(path string, err error) {
 	l.skipped(path, "it may not be read: what is in it is unknown")
-	if l.unread == nil {
-		l.unread = fmt.Errorf("list %s, of which nothing is known: %w", path, err)
+	if l.unreadableErr == nil {
+		l.unreadableErr = fmt.Errorf("list %s, of which nothing is known: %w", path, err)
 	}
 }
 
 // entries lists a part of a directory.
 func (l *lister) entries(ctx context.Context, path, prefix string, entries []entry) (bool, error) {
 	at := -1 // the directory, opened while files are looked at
-	defer func() { l.shut(&at) }()
+	defer func() { l.closeDir(&at) }()
 	for i, e := range entries {
 		id := prefix + e.key
 		switch {
 		case i > 0 && e.key == entries[i-1].key:
-			if l.named { // else this is the same file, after it moved beside a directory
+			if l.atEntry { // else this is the same file, after it moved beside a directory
 				l.skipped(join(path, e.path), "the item has another file, under its own name")
 			}
 		case e.dir && id < l.after && !strings.HasPrefix(l.after, id):
 		case e.dir:
-			l.shut(&at)
-			if more, err := l.dir(ctx, join(path, e.path), id); !more || err != nil {
+			l.closeDir(&at)
+			if more, err := l.listDir(ctx, join(path, e.path), id); !more || err != nil {
 				return false, err
 			}
 		case id <= l.after:
@@ -174,7 +174,7 @@ func (l *lister) entries(ctx context.Context, path, prefix string, entries []ent
 	return true, nil
 }
 
-func (l *lister) shut(at *int) {
+func (l *lister) closeDir(at *int) {
 	if *at >= 0 {
 		unix.Close(*at)
 		*at = -1
@@ -187,19 +187,19 @@ func (l *lister) file(ctx context.Context, at *int, dir string, e entry, id stri
 		return false, storage.Ended(ctx)
 	}
 	st, err := l.stat(at, dir, e.path)
-	l.named = err == nil && isRegular(&st)
+	l.atEntry = err == nil && isRegular(&st)
 	if l.plain != nil && (isAbsent(err) || err == nil && !isRegular(&st)) {
 		return true, nil // it went
 	}
 	if isAbsent(err) || err == nil && !isRegular(&st) {
 		// It went, or moved beside a new directory of its name.
-		_, st, err = l.sess.locate(placeIn(l.space, id))
+		_, st, err = l.sess.locate(itemPathIn(l.space, id))
 		if errors.Is(err, storage.ErrNotFound) {
 			return true, nil
 		}
 	}
 	if errors.Is(err, fs.ErrPermission) {
-		l.unreadable(join(dir, e.path), err)
+		l.recordUnreadable(join(dir, e.path), err)
 		return true, nil
 	}
 	if err != nil {
@@ -208,7 +208,7 @@ func (l *lister) file(ctx context.Context, at *int, dir string, e entry, id stri
 	if l.plain != nil {
 		return l.yield(l.plain(id, &st), nil), nil
 	}
-	return l.yield(object(id, &st, aspect{}), nil), nil
+	return l.yield(object(id, &st, metadata{}), nil), nil
 }
 
 // stat looks at dir/path. The directory stays open in at for the next one.
@@ -223,5 +223,5 @@ func (l *lister) stat(at *int, dir, path string) (st unix.Stat_t, err error) {
 		}
 	}
 	err = retryEINTR(func() error { return unix.Fstatat(*at, path, &st, unix.AT_SYMLINK_NOFOLLOW) })
-	return st, named("stat", join(dir, path), err)
+	return st, pathError("stat", join(dir, path), err)
 }

@@ -21,8 +21,8 @@ const maxTries = 100
 
 // locate finds an item's file: under its own name, or beside a directory of that name.
 // The order matters: files only ever move from the first to the second.
-func (s *session) locate(p place) (path string, st unix.Stat_t, err error) {
-	for _, path := range []string{p.path, p.beside} {
+func (s *session) locate(p itemPath) (path string, st unix.Stat_t, err error) {
+	for _, path := range []string{p.path, p.alt} {
 		st, err := s.stat(path)
 		if err == nil && isRegular(&st) {
 			return path, st, nil
@@ -31,53 +31,53 @@ func (s *session) locate(p place) (path string, st unix.Stat_t, err error) {
 			return "", st, err
 		}
 	}
-	return "", st, s.absent(p)
+	return "", st, s.absentError(p)
 }
 
 // A spot is where an item's file is, or would be: a directory, held open, and the name in it. Whatever happens to the
 // directory, what is done in a spot is done in one and the same.
-type spot struct {
+type location struct {
 	dir     int
-	at      string // the directory's path
+	dirPath string // the directory's path
 	name    string
 	st      unix.Stat_t // of the file
 	present bool
 }
 
-func (p *spot) path() string { return p.at + "/" + p.name }
+func (p *location) path() string { return p.dirPath + "/" + p.name }
 
-func (p *spot) close() { unix.Close(p.dir) }
+func (p *location) close() { unix.Close(p.dir) }
 
 // look looks for the file of a name in the directory.
-func (p *spot) look(name string) error {
+func (p *location) lookup(name string) error {
 	p.name = name
 	err := retryEINTR(func() error { return unix.Fstatat(p.dir, name, &p.st, unix.AT_SYMLINK_NOFOLLOW) })
 	p.present = err == nil && isRegular(&p.st)
 	if isAbsent(err) {
 		return nil
 	}
-	return named("stat", p.path(), err)
+	return pathError("stat", p.path(), err)
 }
 
 // open opens the file to be read.
-func (p *spot) open() (fd int, err error) {
+func (p *location) open() (fd int, err error) {
 	err = retryEINTR(func() error {
 		fd, err = unix.Openat(p.dir, p.name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		return err
 	})
-	return fd, named("open", p.path(), err) // -1 with an error
+	return fd, pathError("open", p.path(), err) // -1 with an error
 }
 
 // spotOf opens the directory of a path and looks for the file there.
-func (s *session) spotOf(file string) (*spot, error) {
-	p := &spot{at: path.Dir(file)}
+func (s *session) locationOf(file string) (*location, error) {
+	p := &location{dirPath: path.Dir(file)}
 	var err error
-	if p.dir, err = s.dir(p.at); err != nil {
+	if p.dir, err = s.dir(p.dirPath); err != nil {
 		return nil, err
 	}
-	err = checkNames(p.dir, p.at)
+	err = checkDirFolding(p.dir, p.dirPath)
 	if err == nil {
-		err = p.look(path.Base(file))
+		err = p.lookup(path.Base(file))
 	}
 	if err != nil {
 		p.close()
@@ -88,13 +88,13 @@ func (s *session) spotOf(file string) (*spot, error) {
 
 // find is locate for calls that change something. If the item is absent it returns the spot of its own name. An error
 // for which isAbsent holds says that its directory is absent.
-func (s *session) find(p place) (*spot, error) {
-	own, err := s.spotOf(p.path)
+func (s *session) find(p itemPath) (*location, error) {
+	own, err := s.locationOf(p.path)
 	if err != nil || own.present {
 		return own, err
 	}
-	if path.Dir(p.beside) == own.at {
-		if err = own.look(path.Base(p.beside)); err == nil && !own.present {
+	if path.Dir(p.alt) == own.dirPath {
+		if err = own.lookup(path.Base(p.alt)); err == nil && !own.present {
 			own.name = path.Base(p.path)
 		}
 		if err != nil {
@@ -103,7 +103,7 @@ func (s *session) find(p place) (*spot, error) {
 		}
 		return own, nil
 	}
-	beside, err := s.spotOf(p.beside) // whose name is so long that it is split
+	beside, err := s.locationOf(p.alt) // whose name is so long that it is split
 	switch {
 	case err == nil && beside.present:
 		own.close()
@@ -118,37 +118,37 @@ func (s *session) find(p place) (*spot, error) {
 }
 
 // present is find for an item that must be there.
-func (s *session) present(p place) (*spot, error) {
+func (s *session) mustFind(p itemPath) (*location, error) {
 	at, err := s.find(p)
 	switch {
 	case isAbsent(err):
-		return nil, s.absent(p)
+		return nil, s.absentError(p)
 	case err == nil && !at.present:
 		at.close()
-		return nil, s.absent(p)
+		return nil, s.absentError(p)
 	}
 	return at, err
 }
 
 // aspectAt returns what is known of the file that is in a spot, which the caller has locked.
-func (s *session) aspectAt(at *spot, p place) (aspect, error) {
+func (s *session) metadataAt(at *location, p itemPath) (metadata, error) {
 	fd, err := at.open()
 	if errors.Is(err, fs.ErrPermission) {
-		return aspect{Unknown: true}, nil
+		return metadata{Unknown: true}, nil
 	}
 	if err != nil {
-		return aspect{}, err
+		return metadata{}, err
 	}
 	defer unix.Close(fd)
-	a, _, err := s.aspect(fd, p, &at.st)
+	a, _, err := s.readMetadata(fd, p, &at.st)
 	return a, err
 }
 
 // aspectOf is aspectAt for a file that is replaced or removed: what is damaged so that it cannot be read is unknown.
-func (s *session) aspectOf(at *spot, p place) (aspect, error) {
-	a, err := s.aspectAt(at, p)
+func (s *session) metadataOrUnknown(at *location, p itemPath) (metadata, error) {
+	a, err := s.metadataAt(at, p)
 	if isDamaged(err) {
-		return aspect{Unknown: true}, nil
+		return metadata{Unknown: true}, nil
 	}
 	return a, err
 }
@@ -161,15 +161,15 @@ func isDamaged(err error) bool {
 }
 
 // absent returns the error for an item that is not there.
-func (s *session) absent(p place) error {
-	if err := s.hasSpace(p.space); err != nil {
+func (s *session) absentError(p itemPath) error {
+	if err := s.checkSpace(p.space); err != nil {
 		return err
 	}
 	return fmt.Errorf("item %q: %w", p.item, storage.ErrNotFound)
 }
 
 // hasSpace returns an error that wraps ErrNoSpace where the directory is not there.
-func (s *session) hasSpace(dir string) error {
+func (s *session) checkSpace(dir string) error {
 	st, err := s.stat(dir)
 	switch {
 	case isAbsent(err), err == nil && !isDir(&st):
@@ -205,21 +205,21 @@ func (s *session) mkdirSynced(dir string) error {
 			return nil
 		}
 		if err == nil {
-			return &inTheWay{dir, isRegular(&st)}
+			return &notDirError{dir, isRegular(&st)}
 		}
 		if err != unix.ENOENT {
-			return named("stat", dir, err)
+			return pathError("stat", dir, err)
 		}
-		defer s.begin(dir)()
+		defer s.markPending(dir)()
 		if err := unix.Mkdirat(fd, name, 0o777); err != nil && err != unix.EEXIST {
-			return named("mkdir", dir, err)
+			return pathError("mkdir", dir, err)
 		}
 		return fsync(fd, dir)
 	})
 }
 
 // begin makes a directory pending until end is called.
-func (s *session) begin(dir string) (end func()) {
+func (s *session) markPending(dir string) (end func()) {
 	s.pending.mu.Lock()
 	defer s.pending.mu.Unlock()
 	if _, ok := s.pending.m[dir]; ok {
@@ -238,7 +238,7 @@ func (s *session) begin(dir string) (end func()) {
 }
 
 // settled waits until all directories above a path are on disk.
-func (s *session) settled(ctx context.Context, p string) error {
+func (s *session) waitPending(ctx context.Context, p string) error {
 	for s.pending.n.Load() > 0 && p != "." {
 		p = path.Dir(p)
 		s.pending.mu.Lock()
@@ -257,31 +257,31 @@ func (s *session) settled(ctx context.Context, p string) error {
 }
 
 // An inTheWay is a file that has the path that a directory should have.
-type inTheWay struct {
+type notDirError struct {
 	path    string
 	regular bool
 }
 
-func (e *inTheWay) Error() string {
+func (e *notDirError) Error() string {
 	return fmt.Sprintf("%s is not a directory", e.path)
 }
 
 // makeRoom makes the directories above an item's file. Files of other items that have
 // their names are moved beside them. The caller holds no lock.
-func (s *Store) makeRoom(ctx context.Context, sess *session, p place) error {
+func (s *Store) makeParents(ctx context.Context, sess *session, p itemPath) error {
 	dir := path.Dir(p.path)
 	for range maxTries {
-		if err := sess.hasSpace(p.space); err != nil {
+		if err := sess.checkSpace(p.space); err != nil {
 			return err
 		}
 		if dir == p.space {
 			return nil
 		}
 		err := sess.mkdirs(p.space, dir)
-		var way *inTheWay
+		var way *notDirError
 		switch {
 		case errors.As(err, &way) && way.regular:
-			if err := s.moveBeside(ctx, sess, p, way.path); err != nil {
+			if err := s.moveToAlt(ctx, sess, p, way.path); err != nil {
 				return err
 			}
 		case errors.As(err, &way):
@@ -295,8 +295,8 @@ func (s *Store) makeRoom(ctx context.Context, sess *session, p place) error {
 }
 
 // moveBeside moves the file of an item out of the way of a directory.
-func (s *Store) moveBeside(ctx context.Context, sess *session, p place, from string) error {
-	other, err := itemAt(p, from)
+func (s *Store) moveToAlt(ctx context.Context, sess *session, p itemPath, from string) error {
+	other, err := itemOfParent(p, from)
 	if err != nil {
 		return err
 	}
@@ -313,30 +313,30 @@ func (s *Store) moveBeside(ctx context.Context, sess *session, p place, from str
 		return err
 	}
 	err = sess.within(other.path, func(fd int, name string) error {
-		dir, besideName := path.Split(other.beside)
+		dir, besideName := path.Split(other.alt)
 		if dir == path.Dir(other.path)+"/" {
 			return rename(fd, name, fd, besideName, unix.RENAME_NOREPLACE)
 		}
 		if err := sess.mkdirs(other.space, path.Clean(dir)); err != nil {
 			return err
 		}
-		return sess.within(other.beside, func(to int, besideName string) error {
+		return sess.within(other.alt, func(to int, besideName string) error {
 			return rename(fd, name, to, besideName, unix.RENAME_NOREPLACE)
 		})
 	})
-	return named("move", other.beside, err)
+	return pathError("move", other.alt, err)
 }
 
 // itemAt returns the place of the item whose file is at a path above that of p.
-func itemAt(p place, at string) (place, error) {
+func itemOfParent(p itemPath, at string) (itemPath, error) {
 	id := p.item
 	for {
 		i := strings.LastIndexByte(id, '/')
 		if i < 0 {
-			return place{}, fmt.Errorf("file %s has the name of no item above %q", at, p.item)
+			return itemPath{}, fmt.Errorf("file %s has the name of no item above %q", at, p.item)
 		}
 		id = id[:i]
-		if other := placeIn(p.space, id); other.path == at {
+		if other := itemPathIn(p.space, id); other.path == at {
 			return other, nil
 		}
 	}

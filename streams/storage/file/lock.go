@@ -18,7 +18,7 @@ import (
 // lock on one byte of the file of locks. A call holds at most one stripe.
 const (
 	stripeCount = 256
-	openStripe  = stripeCount // who opens the store and looks for the dead
+	openByte    = stripeCount // who opens the store and looks for the dead
 )
 
 // The file of locks also has the times of deletes, so that no process dates a Put before a delete that came first,
@@ -35,13 +35,13 @@ func hashOf(names ...string) uint32 {
 }
 
 // slot is where the file of locks has the time of the newest delete of p's slot.
-func (p place) slot() int64 { return 8 * int64(hashOf(p.space, p.item)%slotCount) }
+func (p itemPath) slot() int64 { return 8 * int64(hashOf(p.space, p.item)%slotCount) }
 
 // makeSlots makes room for the times of deletes. No other process does that now.
-func (s *session) makeSlots() error {
+func (s *session) initSlots() error {
 	var st unix.Stat_t
 	if err := unix.Fstat(s.lockFD, &st); err != nil {
-		return named("stat", lockFile, err)
+		return pathError("stat", lockFile, err)
 	}
 	missing := slotCount*8 - st.Size
 	if missing <= 0 {
@@ -52,7 +52,7 @@ func (s *session) makeSlots() error {
 		err = unix.ENOSPC
 	}
 	if err != nil {
-		return named("write", lockFile, err)
+		return pathError("write", lockFile, err)
 	}
 	if err := fsync(s.lockFD, lockFile); err != nil {
 		return err
@@ -61,20 +61,20 @@ func (s *session) makeSlots() error {
 }
 
 // deleted returns the time of the newest delete in p's slot, whose stripe the caller has locked.
-func (s *session) deleted(p place) (time.Time, error) {
+func (s *session) lastDelete(p itemPath) (time.Time, error) {
 	var b [8]byte
 	err := retryEINTR(func() error { _, err := unix.Pread(s.lockFD, b[:], p.slot()); return err })
-	return time.Unix(0, int64(binary.LittleEndian.Uint64(b[:]))), named("read", lockFile, err)
+	return time.Unix(0, int64(binary.LittleEndian.Uint64(b[:]))), pathError("read", lockFile, err)
 }
 
 // setDeleted records the time of a delete of p and has it on disk. The caller has locked p's stripe.
-func (s *session) setDeleted(p place, at time.Time) error {
+func (s *session) recordDelete(p itemPath, at time.Time) error {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(at.UnixNano()))
 	err := retryEINTR(func() error { _, err := unix.Pwrite(s.lockFD, b, p.slot()); return err })
 	if err == nil {
 		err = retryEINTR(func() error { return unix.Fdatasync(s.lockFD) })
 	}
-	return named("write", lockFile, err)
+	return pathError("write", lockFile, err)
 }
 
 type stripes [stripeCount]chan struct{}
@@ -107,7 +107,7 @@ func (s *Store) lock(ctx context.Context, sess *session, names ...string) (unloc
 			<-held
 		}
 		if err == nil {
-			if err := sess.hasLocks(); err != nil {
+			if err := sess.checkLockFile(); err != nil {
 				unlock()
 				return nil, err
 			}
@@ -120,18 +120,18 @@ func (s *Store) lock(ctx context.Context, sess *session, names ...string) (unloc
 			err = storage.Ended(ctx)
 		}
 		<-held
-		return nil, named("lock", lockFile, err)
+		return nil, pathError("lock", lockFile, err)
 	}
 }
 
 // hasLocks returns an error if the file of locks was removed. The next call makes a new session, and the file with it.
-func (s *session) hasLocks() error {
+func (s *session) checkLockFile() error {
 	var st unix.Stat_t
 	if err := unix.Fstat(s.lockFD, &st); err != nil {
-		return named("stat", lockFile, err)
+		return pathError("stat", lockFile, err)
 	}
 	if st.Nlink == 0 {
-		s.lost.Store(true)
+		s.locksRemoved.Store(true)
 		return retry.Unavailable(fmt.Errorf("%s was removed while the store is in use", lockFile))
 	}
 	return nil

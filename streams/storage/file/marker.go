@@ -24,11 +24,11 @@ const (
 
 // Marker implements storage.Store. A root that is gone has no marker.
 func (s *Store) Marker(ctx context.Context) error {
-	sess, err := s.enter()
+	sess, err := s.acquire()
 	if err != nil {
 		return err
 	}
-	defer s.leave(sess)
+	defer s.release(sess)
 	_, err = s.marker(sess)
 	return err
 }
@@ -52,7 +52,7 @@ func (s *Store) marker(sess *session) (doc markerDoc, err error) {
 
 // newFormat is the layout of a root that has no marker.
 func (s *Store) newFormat(sess *session) int {
-	if s.cfg.format == layoutSidecars || !sess.canAttrs || s.cfg.attrRoom < 0 {
+	if s.cfg.format == layoutSidecars || !sess.supportsAttrs || s.cfg.maxAttr < 0 {
 		return layoutSidecars
 	}
 	return layoutAttrs
@@ -60,11 +60,11 @@ func (s *Store) newFormat(sess *session) int {
 
 // WriteMarker implements storage.Store.
 func (s *Store) WriteMarker(ctx context.Context) error {
-	sess, err := s.enterFor((*session).prepare)
+	sess, err := s.acquireAfter((*session).prepare)
 	if err != nil {
 		return err
 	}
-	defer s.leave(sess)
+	defer s.release(sess)
 	unlock, err := s.lock(ctx, sess, markerFile)
 	if err != nil {
 		return err
@@ -80,21 +80,21 @@ func (s *Store) WriteMarker(ctx context.Context) error {
 	}
 	format := s.newFormat(sess)
 	if format == layoutAttrs {
-		if err := sess.bar(); err != nil {
-			return refine(err)
+		if err := sess.blockOldVersions(); err != nil {
+			return classify(err)
 		}
 	}
-	return s.mark(sess, format)
+	return s.writeMarkerFile(sess, format)
 }
 
 // mark writes the marker and returns when it is on disk.
-func (s *Store) mark(sess *session, format int) error {
+func (s *Store) writeMarkerFile(sess *session, format int) error {
 	b, err := json.Marshal(markerDoc{format, s.cfg.ID})
 	if err != nil {
 		return err
 	}
 	if err := sess.writeOwn(markerFile, append(b, '\n')); err != nil {
-		return refine(err)
+		return classify(err)
 	}
-	return refine(sess.syncDir(ownDir))
+	return classify(sess.syncDir(ownDir))
 }

@@ -25,14 +25,14 @@ import (
 // All else after a percent sign is itself, so names like 100% and a%20b are as people
 // wrote them. A name on disk that is not what its text would be written as is no item.
 const (
-	tokenEmpty  = "%-"
-	tokenMore   = "%+"
-	tokenBeside = "%="
+	tokenEmpty = "%-"
+	tokenMore  = "%+"
+	tokenAlt   = "%="
 )
 
 const (
 	nameMax  = 255
-	pieceMax = 240 // of a segment that is split; what is left over is then never short
+	splitMax = 240 // of a segment that is split; what is left over is then never short
 )
 
 // ownDir holds all that is not items, in the root.
@@ -42,25 +42,25 @@ const ownDir = ".millrace"
 const lostFound = "lost+found"
 
 // place is where an item is kept, as paths below the root.
-type place struct {
-	space  string // the space's directory
-	item   string // the id
-	path   string // of the file, where it has the name of the id
-	beside string // of the file, where a directory has that name
+type itemPath struct {
+	space string // the space's directory
+	item  string // the id
+	path  string // of the file, where it has the name of the id
+	alt   string // of the file, where a directory has that name
 }
 
-func newPlace(space, item string) (place, error) {
+func newItemPath(space, item string) (itemPath, error) {
 	dir, err := spaceDir(space)
 	if err != nil {
-		return place{}, err
+		return itemPath{}, err
 	}
 	if err := storage.CheckItem(item); err != nil {
-		return place{}, retry.Permanent(err)
+		return itemPath{}, retry.Permanent(err)
 	}
-	return placeIn(dir, item), nil
+	return itemPathIn(dir, item), nil
 }
 
-func placeIn(dir, item string) place {
+func itemPathIn(dir, item string) itemPath {
 	path, last := dir+"/", item
 	if i := strings.LastIndexByte(item, '/'); i >= 0 {
 		last = item[i+1:]
@@ -68,7 +68,7 @@ func placeIn(dir, item string) place {
 			path += segment(seg, false) + "/"
 		}
 	}
-	return place{space: dir, item: item, path: path + segment(last, false), beside: path + segment(last, true)}
+	return itemPath{space: dir, item: item, path: path + segment(last, false), alt: path + segment(last, true)}
 }
 
 // spaceDir returns the name of a space's directory.
@@ -97,7 +97,7 @@ func spaceName(name string) string {
 func segment(seg string, beside bool) string {
 	limit, suffix := nameMax, ""
 	if beside {
-		limit, suffix = nameMax-len(tokenBeside), tokenBeside
+		limit, suffix = nameMax-len(tokenAlt), tokenAlt
 	}
 	if seg == "" {
 		return tokenEmpty + suffix
@@ -113,7 +113,7 @@ func segment(seg string, beside bool) string {
 	var b strings.Builder
 	for left > limit {
 		n := 0
-		for ; n+len(us[0]) <= pieceMax; us = us[1:] {
+		for ; n+len(us[0]) <= splitMax; us = us[1:] {
 			b.WriteString(us[0])
 			n += len(us[0])
 		}
@@ -201,7 +201,7 @@ func decode(name string, space bool) (text, end string, ok bool) {
 		case "%2B":
 			b.WriteByte('+')
 		case tokenEmpty:
-			if len(rest) != len(name) || rest != tokenEmpty && rest != tokenEmpty+tokenBeside {
+			if len(rest) != len(name) || rest != tokenEmpty && rest != tokenEmpty+tokenAlt {
 				return "", "", false
 			}
 		default:

@@ -29,8 +29,8 @@ func TestPlace(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := newPlace("s", tt.item)
-			want := place{space: "s", item: tt.item, path: tt.path, beside: tt.beside}
+			got, err := newItemPath("s", tt.item)
+			want := itemPath{space: "s", item: tt.item, path: tt.path, alt: tt.beside}
 			if err != nil || got != want {
 				t.Errorf("got  %+v, %v\nwant %+v", got, err, want)
 			}
@@ -75,7 +75,7 @@ func checkPath(t interface{ Fatalf(string, ...any) }, item, path string, beside 
 		}
 		text, end, ok := decode(name, false)
 		last := i == len(names)-2
-		if !ok || (end == tokenBeside) != (last && beside) || last && end == tokenMore {
+		if !ok || (end == tokenAlt) != (last && beside) || last && end == tokenMore {
 			t.Fatalf("%q: got name %q, which reads %q, end %q, ok %v", item, name, text, end, ok)
 		}
 		if pieces += text; end != tokenMore {
@@ -92,17 +92,17 @@ func checkPath(t interface{ Fatalf(string, ...any) }, item, path string, beside 
 
 func TestPlaceIsReversible(t *testing.T) {
 	for _, item := range storagetest.OddIDs() {
-		p, err := newPlace("s", item)
+		p, err := newItemPath("s", item)
 		if err != nil {
 			t.Fatal(err)
 		}
 		checkPath(t, item, p.path, false)
-		checkPath(t, item, p.beside, true)
+		checkPath(t, item, p.alt, true)
 	}
 	piece := rapid.OneOf(rapid.SampledFrom([]string{"%", "%25", "%2E", "%+", "%-", "%=", ".", "..", "/", "\x00", strings.Repeat("é", 119)}), rapid.String())
 	need.Check(t, func(t *rapid.T) {
 		item := strings.Join(rapid.SliceOfN(piece, 1, 12).Draw(t, "pieces"), "")
-		p, err := newPlace("s", item)
+		p, err := newItemPath("s", item)
 		if storage.CheckItem(item) != nil {
 			if !errors.Is(err, storage.ErrName) {
 				t.Fatalf("%q: got %v, want ErrName", item, err)
@@ -110,7 +110,7 @@ func TestPlaceIsReversible(t *testing.T) {
 			return
 		}
 		checkPath(t, item, p.path, false)
-		checkPath(t, item, p.beside, true)
+		checkPath(t, item, p.alt, true)
 	})
 }
 
@@ -120,8 +120,8 @@ func TestPlacesDiffer(t *testing.T) {
 	seen := map[string]string{}
 	ids := storagetest.OddIDs()
 	for _, item := range slices.Clone(ids) {
-		p, _ := newPlace("s", item)
-		for _, path := range []string{p.path, p.beside} { // where these are ids themselves
+		p, _ := newItemPath("s", item)
+		for _, path := range []string{p.path, p.alt} { // where these are ids themselves
 			if id := strings.TrimPrefix(path, "s/"); len(id) <= storage.MaxItemID {
 				ids = append(ids, id)
 			}
@@ -129,11 +129,11 @@ func TestPlacesDiffer(t *testing.T) {
 	}
 	slices.Sort(ids)
 	for _, item := range slices.Compact(ids) {
-		p, err := newPlace("s", item)
+		p, err := newItemPath("s", item)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, path := range []string{p.path, p.beside} {
+		for _, path := range []string{p.path, p.alt} {
 			if other, ok := seen[path]; ok {
 				t.Errorf("%q and %q share %q", item, other, path)
 			}

@@ -19,7 +19,7 @@ func ItemAt(path string) (space, item string, ok bool) {
 	for i, name := range names {
 		text, end, ok := decode(name, false)
 		last := i == len(names)-1
-		if !ok || last && end == tokenMore || !last && end == tokenBeside {
+		if !ok || last && end == tokenMore || !last && end == tokenAlt {
 			return "", "", false
 		}
 		id.WriteString(text)
@@ -31,6 +31,6 @@ func ItemAt(path string) (space, item string, ok bool) {
 	if storage.CheckItem(item) != nil {
 		return "", "", false
 	}
-	p := placeIn(dir, item)
-	return space, item, p.path == path || p.beside == path
+	p := itemPathIn(dir, item)
+	return space, item, p.path == path || p.alt == path
 }

@@ -46,11 +46,11 @@ func TestItemAt(t *testing.T) {
 func TestItemAtIsInverse(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
 		space, item := rapid.StringN(1, 20, 60).Draw(t, "space"), rapid.StringN(1, 400, storage.MaxItemID).Draw(t, "item")
-		p, err := newPlace(space, item)
+		p, err := newItemPath(space, item)
 		if err != nil {
 			return
 		}
-		for _, path := range []string{p.path, p.beside} {
+		for _, path := range []string{p.path, p.alt} {
 			if s, i, ok := ItemAt(path); !ok || s != space || i != item {
 				t.Errorf("at %q: got %q, %q, %v, want %q, %q", path, s, i, ok, space, item)
 			}

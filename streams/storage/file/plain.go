@@ -80,7 +80,7 @@ func OpenPlain(cfg PlainConfig) (*Plain, error) {
 		return nil, err
 	}
 	p := &Plain{cfg: cfg, window: windowNames}
-	p.root = root{dir: dir, known: func(s *session) bool { return p.expected(s) == nil }}
+	p.root = root{dir: dir, isStore: func(s *session) bool { return p.checkExpected(s) == nil }}
 	if p.sess, err = openSession(dir); err != nil {
 		return nil, fmt.Errorf("open root of file store %q: %w", cfg.ID, err)
 	}
@@ -93,7 +93,7 @@ func (p *Plain) Capabilities() storage.Capabilities {
 }
 
 // expected looks for what the root is known by.
-func (p *Plain) expected(s *session) error {
+func (p *Plain) checkExpected(s *session) error {
 	if s.hasOwnDir() {
 		return fmt.Errorf("root %s is a store in millrace's own layout: %w", p.dir, storage.ErrWrongMarker)
 	}
@@ -118,12 +118,12 @@ func (p *Plain) expected(s *session) error {
 
 // Marker implements storage.Store.
 func (p *Plain) Marker(ctx context.Context) error {
-	sess, err := p.enter()
+	sess, err := p.acquire()
 	if err != nil {
 		return err
 	}
-	defer p.leave(sess)
-	return p.expected(sess)
+	defer p.release(sess)
+	return p.checkExpected(sess)
 }
 
 // space returns the directory of a space.
@@ -140,7 +140,7 @@ func (p *Plain) space(sess *session, name string) (string, error) {
 	if !isName(name) || name == lostFound {
 		return "", fmt.Errorf("space %q: %w", name, storage.ErrNoSpace)
 	}
-	return name, sess.hasSpace(name)
+	return name, sess.checkSpace(name)
 }
 
 // isName reports whether a file can have the name; none that cannot is there.
@@ -166,7 +166,7 @@ func (p *Plain) locate(sess *session, space, item string) (string, unix.Stat_t, 
 	at := join(dir, item)
 	st, err := sess.stat(at)
 	if isAbsent(err) || err == nil && !isRegular(&st) {
-		if err := sess.hasSpace(dir); err != nil {
+		if err := sess.checkSpace(dir); err != nil {
 			return "", st, err
 		}
 		return "", st, absent
@@ -189,11 +189,11 @@ func (p *Plain) Stat(ctx context.Context, space, item string) (storage.Object, e
 	if ctx.Err() != nil {
 		return storage.Object{}, storage.Ended(ctx)
 	}
-	sess, err := p.enter()
+	sess, err := p.acquire()
 	if err != nil {
 		return storage.Object{}, err
 	}
-	defer p.leave(sess)
+	defer p.release(sess)
 	looked := time.Now()
 	_, st, err := p.locate(sess, space, item)
 	if err != nil {
@@ -215,11 +215,11 @@ func (p *Plain) open(ctx context.Context, ref storage.Ref) (*reader, storage.Obj
 	if ctx.Err() != nil {
 		return nil, storage.Object{}, storage.Ended(ctx)
 	}
-	sess, err := p.enter()
+	sess, err := p.acquire()
 	if err != nil {
 		return nil, storage.Object{}, err
 	}
-	defer p.leave(sess)
+	defer p.release(sess)
 	for range maxTries {
 		at, _, err := p.locate(sess, ref.Space, ref.Item)
 		if err != nil {
@@ -243,7 +243,7 @@ func (p *Plain) open(ctx context.Context, ref storage.Ref) (*reader, storage.Obj
 
 func plainReader(f *os.File, ref storage.Ref) (*reader, storage.Object, error) {
 	var st unix.Stat_t
-	err := named("stat", f.Name(), unix.Fstat(int(f.Fd()), &st))
+	err := pathError("stat", f.Name(), unix.Fstat(int(f.Fd()), &st))
 	o := plainObject(ref.Item, &st)
 	if err == nil && !isRegular(&st) {
 		err = fmt.Errorf("open %s: it was a file, and is none any more: %w", f.Name(), storage.ErrChanged)
@@ -267,12 +267,12 @@ func (p *Plain) List(ctx context.Context, space, after string) iter.Seq2[storage
 }
 
 func (p *Plain) list(ctx context.Context, space, after string, yield func(storage.Object, error) bool) error {
-	sess, err := p.enter()
+	sess, err := p.acquire()
 	if err != nil {
 		return err
 	}
 	dir, err := p.space(sess, space)
-	p.leave(sess)
+	p.release(sess)
 	if err != nil {
 		return err
 	}
@@ -303,11 +303,11 @@ func (p *Plain) Spaces(ctx context.Context) iter.Seq2[string, error] {
 }
 
 func (p *Plain) spaceNames(ctx context.Context) ([]string, error) {
-	sess, err := p.enter()
+	sess, err := p.acquire()
 	if err != nil {
 		return nil, err
 	}
-	defer p.leave(sess)
+	defer p.release(sess)
 	if p.cfg.Space != "" {
 		return []string{p.cfg.Space}, nil
 	}
@@ -317,12 +317,12 @@ func (p *Plain) spaceNames(ctx context.Context) ([]string, error) {
 	}
 	defer unix.Close(fd)
 	var names []string
-	r := &reading{l: &lister{sess: sess}}
+	r := &dirWindow{l: &lister{sess: sess}}
 	err = r.names(ctx, fd, func(b []byte, kind byte) error {
 		name := string(b)
 		switch kind, err := kindAt(fd, b, kind); {
 		case err != nil:
-			return skipAbsent(err)
+			return ignoreAbsent(err)
 		case kind == unix.DT_REG && name == p.cfg.Expect:
 		case kind == unix.DT_REG:
 			p.skipped(name, "it is a file outside of any space")
@@ -338,16 +338,16 @@ func (p *Plain) spaceNames(ctx context.Context) ([]string, error) {
 		return nil
 	})
 	slices.Sort(names)
-	return names, named("list", p.dir, err)
+	return names, pathError("list", p.dir, err)
 }
 
 // StatSpace implements storage.Store.
 func (p *Plain) StatSpace(ctx context.Context, space string) (storage.Space, error) {
-	sess, err := p.enter()
+	sess, err := p.acquire()
 	if err != nil {
 		return storage.Space{}, err
 	}
-	defer p.leave(sess)
+	defer p.release(sess)
 	if _, err := p.space(sess, space); err != nil {
 		return storage.Space{}, err
 	}

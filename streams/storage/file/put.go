@@ -16,49 +16,49 @@ import (
 func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (_ storage.Object, err error) {
 	var w *write
 	defer func() {
-		if w == nil || !w.shown {
+		if w == nil || !w.visible {
 			err = storage.NotApplied(err)
 		}
 	}()
-	p, err := newPlace(space, item)
+	p, err := newItemPath(space, item)
 	if err != nil {
 		return storage.Object{}, err
 	}
 	if err := checkProperties(o.Properties); err != nil {
 		return storage.Object{}, err
 	}
-	sess, err := s.enterWrite()
+	sess, err := s.acquireForWrite()
 	if err != nil {
 		return storage.Object{}, err
 	}
-	defer s.leave(sess)
+	defer s.release(sess)
 	if err := check(sess, p, o.Condition); err != nil { // before anything is read; again later
 		return storage.Object{}, err
 	}
 	t, err := sess.temp()
 	if err != nil {
-		return storage.Object{}, refine(err)
+		return storage.Object{}, classify(err)
 	}
 	defer t.discard()
 	digests, err := s.stream(ctx, t, r, o)
 	if err != nil {
-		return storage.Object{}, fmt.Errorf("put item %q: %w", item, refine(err))
+		return storage.Object{}, fmt.Errorf("put item %q: %w", item, classify(err))
 	}
 	w = &write{s: s, sess: sess, p: p, t: t, o: o, digests: digests}
 	defer w.discard()
-	if err := w.prepare(); err != nil {
-		return storage.Object{}, fmt.Errorf("put item %q: %w", item, refine(err))
+	if err := w.syncEarly(); err != nil {
+		return storage.Object{}, fmt.Errorf("put item %q: %w", item, classify(err))
 	}
 	if err := w.commit(ctx); err != nil {
-		return storage.Object{}, fmt.Errorf("put item %q: %w", item, refine(err))
+		return storage.Object{}, fmt.Errorf("put item %q: %w", item, classify(err))
 	}
-	return object(item, &w.st, newAspect(&w.st, maps.Clone(digests), o.Properties, newOriginal(o.Original))), nil
+	return object(item, &w.st, newMetadata(&w.st, maps.Clone(digests), o.Properties, newOriginal(o.Original))), nil
 }
 
 // check looks at a condition, and at the space, without a lock.
-func check(sess *session, p place, c storage.Condition) error {
+func check(sess *session, p itemPath, c storage.Condition) error {
 	if c == (storage.Condition{}) {
-		return sess.hasSpace(p.space)
+		return sess.checkSpace(p.space)
 	}
 	_, st, err := sess.locate(p)
 	if err != nil && !errors.Is(err, storage.ErrNotFound) {

@@ -41,7 +41,7 @@ func TestListWhileFilesMove(t *testing.T) {
 			do = func() {
 				for _, item := range want {
 					path := filepath.Join(dir, item)
-					must(t, os.Rename(path, path+tokenBeside))
+					must(t, os.Rename(path, path+tokenAlt))
 					if made {
 						must(t, os.Mkdir(path, 0o777))
 					}
@@ -87,8 +87,8 @@ func TestBesides(t *testing.T) {
 	}
 	want := slices.Insert(slices.Clone(seen), 1, entry{"a", "a%=", false})
 	want = slices.Insert(want, len(want)-1, entry{long, segment(long, true), false})
-	r := &reading{l: &lister{root: &s.root, sess: s.sess, space: sp}, dir: sp, entries: seen}
-	must(t, r.besides())
+	r := &dirWindow{l: &lister{root: &s.root, sess: s.sess, space: sp}, dir: sp, entries: seen}
+	must(t, r.addAltNames())
 	if !reflect.DeepEqual(r.entries, want) {
 		t.Errorf("got %v, want %v", r.entries, want)
 	}
@@ -179,13 +179,13 @@ func TestStatWhileDeleted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := store(t, Config{format: layoutSidecars})
 			o := put(t, s, "a", "old")
-			p, err := newPlace(sp, "a")
+			p, err := newItemPath(sp, "a")
 			must(t, err)
 			fd, _, st, err := s.sess.openItem(p)
 			must(t, err)
 			defer unix.Close(fd)
 			tt.do(t, s)
-			a, sure, err := s.sess.aspect(fd, p, &st)
+			a, sure, err := s.sess.readMetadata(fd, p, &st)
 			if err != nil || sure != tt.sure || sure && a.Digests["md5"] != o.Digests["md5"] || !sure && len(a.Digests) > 0 {
 				t.Errorf("got %+v, %v, %v, want sure: %v", a, sure, err, tt.sure)
 			}

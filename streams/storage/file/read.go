@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-func object(item string, st *unix.Stat_t, a aspect) storage.Object {
+func object(item string, st *unix.Stat_t, a metadata) storage.Object {
 	ns := st.Mtim.Nano()
 	return storage.Object{
 		Item: item, Size: st.Size, Modified: time.Unix(0, ns).UTC(), Version: versionOf(ns),
@@ -23,8 +23,8 @@ func object(item string, st *unix.Stat_t, a aspect) storage.Object {
 
 // openItem opens an item's file to be read: under its own name, or beside a directory of that name. The order matters:
 // files only ever move from the first to the second.
-func (s *session) openItem(p place) (fd int, at string, st unix.Stat_t, err error) {
-	for _, at := range []string{p.path, p.beside} {
+func (s *session) openItem(p itemPath) (fd int, at string, st unix.Stat_t, err error) {
+	for _, at := range []string{p.path, p.alt} {
 		fd, err := s.open(at, unix.O_RDONLY|unix.O_NONBLOCK)
 		switch {
 		case isAbsent(err), errors.Is(err, unix.ENXIO), errors.Is(err, unix.ENODEV): // the latter two of sockets and devices
@@ -37,7 +37,7 @@ func (s *session) openItem(p place) (fd int, at string, st unix.Stat_t, err erro
 		case err != nil:
 			return -1, "", st, err
 		}
-		err = named("stat", at, retryEINTR(func() error { return unix.Fstat(fd, &st) }))
+		err = pathError("stat", at, retryEINTR(func() error { return unix.Fstat(fd, &st) }))
 		if err == nil && isRegular(&st) {
 			return fd, at, st, nil
 		}
@@ -46,18 +46,18 @@ func (s *session) openItem(p place) (fd int, at string, st unix.Stat_t, err erro
 			return -1, "", st, err
 		}
 	}
-	return -1, "", st, s.absent(p)
+	return -1, "", st, s.absentError(p)
 }
 
 // look opens an item's file and returns what is known of it. The caller closes it. If its attribute and its sidecar
 // cannot be read, as unread says, the bytes still can.
-func (s *session) look(p place) (fd int, at string, st unix.Stat_t, a aspect, unread, err error) {
+func (s *session) openWithMetadata(p itemPath) (fd int, at string, st unix.Stat_t, a metadata, unread, err error) {
 	for range maxTries {
 		if fd, at, st, err = s.openItem(p); err != nil {
 			return -1, "", st, a, nil, err
 		}
 		var sure bool
-		if a, sure, unread = s.aspect(fd, p, &st); sure || unread != nil {
+		if a, sure, unread = s.readMetadata(fd, p, &st); sure || unread != nil {
 			return fd, at, st, a, unread, nil
 		}
 		// A writer may just be replacing or removing file and sidecar, or moving what the sidecar says to the attribute: if
@@ -65,7 +65,7 @@ func (s *session) look(p place) (fd int, at string, st unix.Stat_t, a aspect, un
 		_, now, err := s.locate(p)
 		if err == nil && now.Mtim == st.Mtim && now.Ino == st.Ino {
 			for range 2 { // twice: it may move to and fro
-				if a, sure, unread = s.aspect(fd, p, &st); sure || unread != nil {
+				if a, sure, unread = s.readMetadata(fd, p, &st); sure || unread != nil {
 					break
 				}
 			}
@@ -88,25 +88,25 @@ func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, e
 	if ctx.Err() != nil {
 		return storage.Object{}, storage.Ended(ctx)
 	}
-	p, err := newPlace(space, item)
+	p, err := newItemPath(space, item)
 	if err != nil {
 		return storage.Object{}, err
 	}
-	sess, err := s.enter()
+	sess, err := s.acquire()
 	if err != nil {
 		return storage.Object{}, err
 	}
-	defer s.leave(sess)
+	defer s.release(sess)
 	at := s.now()
-	fd, _, st, a, unread, err := sess.look(p)
-	if isItemAbsent(err) && sess.admitted.Load() {
+	fd, _, st, a, unread, err := sess.openWithMetadata(p)
+	if isItemAbsent(err) && sess.writesAllowed.Load() {
 		// Once more while the item is locked: a Put whose file takes its place after that is dated after that too.
 		unlock, lerr := s.lock(ctx, sess, p.space, p.item)
 		if lerr != nil {
 			return storage.Object{}, lerr
 		}
-		if fd, _, st, a, unread, err = sess.look(p); isItemAbsent(err) {
-			if at, lerr = s.absentAt(sess, p); lerr != nil {
+		if fd, _, st, a, unread, err = sess.openWithMetadata(p); isItemAbsent(err) {
+			if at, lerr = s.absenceTime(sess, p); lerr != nil {
 				err = lerr
 			}
 		}
@@ -124,15 +124,15 @@ func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, e
 
 // Path returns where an item's file is. It is for people, and for tests that do harm.
 func (s *Store) Path(space, item string) (string, error) {
-	p, err := newPlace(space, item)
+	p, err := newItemPath(space, item)
 	if err != nil {
 		return "", err
 	}
-	sess, err := s.enter()
+	sess, err := s.acquire()
 	if err != nil {
 		return "", err
 	}
-	defer s.leave(sess)
+	defer s.release(sess)
 	at, _, err := sess.locate(p)
 	if err != nil {
 		return "", err

@@ -26,39 +26,39 @@ const windowNames = 64 << 10
 // maxReads bounds how often a directory is read that others keep changing. A file moves
 // beside a directory once, so what was not seen on its way is there for the next
 // reading; the third is for file systems where a file that is replaced changes its slot.
-const maxReads = 3
+const maxScans = 3
 
 // A reading collects the entries of one directory, with those of the directories in
 // it that hold the rest of split segments: the first window of those above a key.
-type reading struct {
-	l       *lister
-	dir     string
-	room    int // bytes that ids have left
-	from    bound
-	entries []entry
-	more    bool // there are entries behind the last one
-	moved   bool // names may have been changed under way
-	again   bool // what is skipped has been told
-	buf     []byte
+type dirWindow struct {
+	l           *lister
+	dir         string
+	maxKeyBytes int // bytes that ids have left
+	from        lowerBound
+	entries     []entry
+	more        bool // there are entries behind the last one
+	changed     bool // names may have been changed under way
+	reported    bool // what is skipped has been told
+	buf         []byte
 }
 
 // read returns the next part of what is in a directory that can lead to items, sorted. What
 // is there all the time is in it, under whatever names.
-func (l *lister) read(ctx context.Context, path, prefix string, from bound) (*reading, error) {
-	r := &reading{l: l, dir: path, room: storage.MaxItemID - len(prefix), from: from, again: from.later, buf: make([]byte, 64<<10)}
-	for range maxReads {
-		r.moved = false
-		if err := r.read(ctx, "", ""); err != nil {
+func (l *lister) readWindow(ctx context.Context, path, prefix string, from lowerBound) (*dirWindow, error) {
+	r := &dirWindow{l: l, dir: path, maxKeyBytes: storage.MaxItemID - len(prefix), from: from, reported: from.reported, buf: make([]byte, 64<<10)}
+	for range maxScans {
+		r.changed = false
+		if err := r.scan(ctx, "", ""); err != nil {
 			return nil, err
 		}
 		r.sort()
-		if !r.moved {
+		if !r.changed {
 			break
 		}
-		r.again = true
+		r.reported = true
 	}
 	if l.plain == nil {
-		if err := r.besides(); err != nil {
+		if err := r.addAltNames(); err != nil {
 			return nil, err
 		}
 	}
@@ -67,17 +67,17 @@ func (l *lister) read(ctx context.Context, path, prefix string, from bound) (*re
 }
 
 // sort sorts the entries, each once.
-func (r *reading) sort() {
+func (r *dirWindow) sort() {
 	slices.SortFunc(r.entries, func(a, b entry) int {
 		// Of two files of one item the one under its own name counts.
-		beside := btoi(strings.HasSuffix(a.path, tokenBeside)) - btoi(strings.HasSuffix(b.path, tokenBeside))
+		beside := btoi(strings.HasSuffix(a.path, tokenAlt)) - btoi(strings.HasSuffix(b.path, tokenAlt))
 		return cmp.Or(strings.Compare(a.key, b.key), beside, strings.Compare(a.path, b.path))
 	})
 	r.entries = slices.Compact(r.entries)
 }
 
 // trim keeps a window of the entries, which are sorted. Those of one key stay together.
-func (r *reading) trim() {
+func (r *dirWindow) trim() {
 	n := r.l.window
 	for n > 0 && n < len(r.entries) && r.entries[n].key == r.entries[n-1].key {
 		n++
@@ -97,16 +97,16 @@ func btoi(b bool) int {
 
 // besides adds the files beside directories that were not seen: a file goes there before
 // the directory takes its name, maybe into a slot that was read by then.
-func (r *reading) besides() error {
+func (r *dirWindow) addAltNames() error {
 	at := -1
-	defer func() { r.l.shut(&at) }()
+	defer func() { r.l.closeDir(&at) }()
 	var more []entry
 	for _, e := range r.entries {
 		if !e.dir {
 			continue
 		}
 		key := strings.TrimSuffix(e.key, "/")
-		if _, seen := slices.BinarySearchFunc(r.entries, key, entry.compare); seen || !r.from.lets(key, false) {
+		if _, seen := slices.BinarySearchFunc(r.entries, key, entry.compare); seen || !r.from.includes(key, false) {
 			continue
 		}
 		path := segment(key, true)
@@ -126,7 +126,7 @@ func (r *reading) besides() error {
 }
 
 // collect adds an entry, and drops the last ones where there are too many.
-func (r *reading) collect(e entry) {
+func (r *dirWindow) insert(e entry) {
 	if r.more && e.key > r.entries[r.l.window-1].key {
 		return
 	}
@@ -150,7 +150,7 @@ func changed(before, after *unix.Stat_t, at time.Time) bool {
 }
 
 // read reads dir/sub, whose names go on from text.
-func (r *reading) read(ctx context.Context, sub, text string) error {
+func (r *dirWindow) scan(ctx context.Context, sub, text string) error {
 	path := r.dir
 	if sub != "" {
 		path += "/" + sub[:len(sub)-1]
@@ -166,25 +166,25 @@ func (r *reading) read(ctx context.Context, sub, text string) error {
 	var before, after unix.Stat_t
 	at := time.Now()
 	if err := unix.Fstat(fd, &before); err != nil {
-		return named("stat", path, err)
+		return pathError("stat", path, err)
 	}
 	err = r.names(ctx, fd, func(name []byte, kind byte) error {
 		kind, err := kindAt(fd, name, kind)
 		if err != nil {
-			return skipAbsent(err)
+			return ignoreAbsent(err)
 		}
-		return r.name(ctx, sub, text, name, kind)
+		return r.visit(ctx, sub, text, name, kind)
 	})
 	if err == nil {
 		err = unix.Fstat(fd, &after)
 	}
-	r.moved = r.moved || changed(&before, &after, at)
-	return named("list", path, err)
+	r.changed = r.changed || changed(&before, &after, at)
+	return pathError("list", path, err)
 }
 
 // names tells what is in an opened directory. Unlike os.File.ReadDir it makes nothing of a
 // name that nobody wants, and most are not wanted when a directory is read once more.
-func (r *reading) names(ctx context.Context, fd int, tell func(name []byte, kind byte) error) error {
+func (r *dirWindow) names(ctx context.Context, fd int, tell func(name []byte, kind byte) error) error {
 	buf := r.buf
 	if r.buf = nil; buf == nil { // in use, by the directory above
 		buf = make([]byte, 64<<10)
@@ -223,16 +223,16 @@ func (r *reading) names(ctx context.Context, fd int, tell func(name []byte, kind
 }
 
 // name takes in one name of a directory.
-func (r *reading) name(ctx context.Context, sub, text string, b []byte, kind byte) error {
+func (r *dirWindow) visit(ctx context.Context, sub, text string, b []byte, kind byte) error {
 	isDir := kind == unix.DT_DIR
 	asItIs := r.l.plain != nil || text == "" && bytes.IndexByte(b, '%') < 0
-	if asItIs && r.again && !isDir && (string(b) <= r.from.key || r.more && string(b) > r.entries[r.l.window-1].key) {
+	if asItIs && r.reported && !isDir && (string(b) <= r.from.key || r.more && string(b) > r.entries[r.l.window-1].key) {
 		return nil // nothing is made of it
 	}
 	return r.add(ctx, sub, text, string(b), kind)
 }
 
-func (r *reading) add(ctx context.Context, sub, text, name string, kind byte) error {
+func (r *dirWindow) add(ctx context.Context, sub, text, name string, kind byte) error {
 	path := sub + name
 	part, end, ok := name, "", true
 	if r.l.plain == nil {
@@ -245,26 +245,26 @@ func (r *reading) add(ctx context.Context, sub, text, name string, kind byte) er
 	case !utf8.ValidString(name):
 		reason = "its name is not UTF-8"
 	case isDir && ok && end == tokenMore:
-		return r.read(ctx, path+"/", full)
+		return r.scan(ctx, path+"/", full)
 	case !isDir && kind != unix.DT_REG:
 		reason = "it is " + kindOf(kind)
 	case r.l.plain != nil && isDir && name == lostFound && r.dir == ".":
 		reason = "it is the file system's own"
 	case !ok || end == tokenMore || isDir && end != "" ||
-		(path != part) && segment(full, end == tokenBeside) != path:
+		(path != part) && segment(full, end == tokenAlt) != path:
 		reason = "it has a name that this store does not give"
-	case len(full)+btoi(isDir) > r.room:
+	case len(full)+btoi(isDir) > r.maxKeyBytes:
 		reason = "its id would be too long"
-	case !r.from.lets(full, isDir):
+	case !r.from.includes(full, isDir):
 		return nil
 	case isDir:
-		r.collect(entry{key: full + "/", path: path, dir: true})
+		r.insert(entry{key: full + "/", path: path, dir: true})
 		return nil
 	default:
-		r.collect(entry{key: full, path: path})
+		r.insert(entry{key: full, path: path})
 		return nil
 	}
-	if !r.again {
+	if !r.reported {
 		r.l.skipped(join(r.dir, path), reason)
 	}
 	return nil
@@ -281,7 +281,7 @@ func kindAt(fd int, name []byte, listed byte) (byte, error) {
 }
 
 // skipAbsent is nil for what went while it was listed.
-func skipAbsent(err error) error {
+func ignoreAbsent(err error) error {
 	if isAbsent(err) {
 		return nil
 	}

@@ -15,7 +15,7 @@ import (
 type root struct {
 	dir string
 	// known says of a directory that came in the root's place whether it is a store.
-	known func(*session) bool
+	isStore func(*session) bool
 
 	mu     sync.Mutex // guards what follows
 	sess   *session
@@ -48,7 +48,7 @@ func (r *root) retire() {
 // enter returns the session of the root as it is now; the caller leaves it. A root that
 // is gone, or that is another directory now that is no store (a disk that is not
 // mounted), is none either: all of it is unknown.
-func (r *root) enter() (*session, error) {
+func (r *root) acquire() (*session, error) {
 	var st unix.Stat_t
 	err := retryEINTR(func() error { return unix.Stat(r.dir, &st) })
 	r.mu.Lock()
@@ -57,16 +57,16 @@ func (r *root) enter() (*session, error) {
 		return nil, errClosed
 	}
 	if err != nil {
-		return nil, r.gone(err)
+		return nil, r.unavailable(err)
 	}
-	if r.sess == nil || !r.sess.is(&st) || r.sess.lost.Load() {
+	if r.sess == nil || !r.sess.sameDir(&st) || r.sess.locksRemoved.Load() {
 		sess, err := openSession(r.dir)
 		if err != nil {
-			return nil, r.gone(err)
+			return nil, r.unavailable(err)
 		}
-		if !r.known(sess) {
+		if !r.isStore(sess) {
 			sess.close()
-			return nil, r.gone(errors.New("another directory is in its place"))
+			return nil, r.unavailable(errors.New("another directory is in its place"))
 		}
 		r.retire()
 		r.sess = sess
@@ -75,7 +75,7 @@ func (r *root) enter() (*session, error) {
 	return r.sess, nil
 }
 
-func (r *root) leave(sess *session) {
+func (r *root) release(sess *session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if sess.users--; sess.users == 0 && sess.retired {
@@ -83,6 +83,6 @@ func (r *root) leave(sess *session) {
 	}
 }
 
-func (r *root) gone(err error) error {
+func (r *root) unavailable(err error) error {
 	return retry.Unavailable(fmt.Errorf("root %s: %w: %w", r.dir, storage.ErrNoMarker, err))
 }

@@ -20,7 +20,7 @@ import (
 // living one alone, and removes those of a dead one.
 func TestLocksOfDirectoriesAreLocal(t *testing.T) {
 	s := store(t, Config{})
-	here := s.sess.tmp.Load()
+	here := s.sess.scratch.Load()
 	tmp, err := s.sess.temp()
 	must(t, err)
 	defer tmp.discard()
@@ -29,7 +29,7 @@ func TestLocksOfDirectoriesAreLocal(t *testing.T) {
 		t.Errorf("the temporary file of a living process: %v", err)
 	}
 	put(t, s, "a", "x")
-	must(t, setLock(s.sess.lockFD, aliveByte(here.path), unix.F_UNLCK, unix.F_OFD_SETLK))
+	must(t, setLock(s.sess.lockFD, livenessByte(here.path), unix.F_UNLCK, unix.F_OFD_SETLK))
 	open(t, Config{Root: s.cfg.Root})
 	if _, err := os.Stat(filepath.Join(s.cfg.Root, here.path)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the directory of a process that holds no lock: %v", err)
@@ -61,7 +61,7 @@ func TestTemporaryDirectoryGoes(t *testing.T) {
 			put(t, s, "old", "old")
 			for _, item := range []string{"new", "d/new", "old"} {
 				removes := readerFunc(func([]byte) (int, error) {
-					return 0, errors.Join(os.RemoveAll(filepath.Join(s.cfg.Root, s.sess.tmp.Load().path, below)), io.EOF)
+					return 0, errors.Join(os.RemoveAll(filepath.Join(s.cfg.Root, s.sess.scratch.Load().path, below)), io.EOF)
 				})
 				_, err := s.Put(ctx, sp, item, io.MultiReader(strings.NewReader("half"), eofAfter{removes}), storage.PutOptions{Size: storage.UnknownSize})
 				if err == nil || !errors.Is(err, unix.ENOENT) || retry.IsPermanent(err) || strings.Contains(err.Error(), "others keep") ||

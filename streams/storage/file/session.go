@@ -31,21 +31,21 @@ type session struct {
 
 	// attrs says that what is known of a file that we write goes into its attribute: layout 2, on a file system that has
 	// attributes.
-	attrs    atomic.Bool
-	bare     atomic.Bool // the root has layout 2 and its file system no attributes; set before admitted
-	syncs    syncs
-	admitted atomic.Bool // the marker was read and is right, and prepare has returned
+	useAttrs      atomic.Bool
+	attrsMissing  atomic.Bool // the root has layout 2 and its file system no attributes; set before admitted
+	syncs         syncGroup
+	writesAllowed atomic.Bool // the marker was read and is right, and prepare has returned
 
-	lost atomic.Bool // the file of locks was removed: others lock another one
+	locksRemoved atomic.Bool // the file of locks was removed: others lock another one
 
-	mu    sync.Mutex // guards prepare and gone
-	gone  []*scratch // closed with the session: calls under way may use them
-	ready atomic.Bool
+	mu         sync.Mutex // guards prepare and gone
+	oldScratch []*scratch // closed with the session: calls under way may use them
+	ready      atomic.Bool
 	// What follows is set once, before ready.
-	canAttrs bool // the file system has attributes
-	lockFD   int
-	tmp      atomic.Pointer[scratch]
-	counter  atomic.Uint64
+	supportsAttrs bool // the file system has attributes
+	lockFD        int
+	scratch       atomic.Pointer[scratch]
+	counter       atomic.Uint64
 
 	// pending holds directories that are being made and are not on disk yet.
 	pending struct {
@@ -56,22 +56,22 @@ type session struct {
 }
 
 const (
-	scratchDir = ownDir + "/scratch"
-	tmpDir     = ownDir + "/tmp" // of older versions; in layout 2 it is a file, so that they cannot write
-	lockFile   = ownDir + "/locks"
-	markerFile = ownDir + "/marker.json"
-	metaDir    = ownDir + "/meta"
-	keptDir    = ownDir + "/quarantine"
+	scratchDir    = ownDir + "/scratch"
+	tmpDir        = ownDir + "/tmp" // of older versions; in layout 2 it is a file, so that they cannot write
+	lockFile      = ownDir + "/locks"
+	markerFile    = ownDir + "/marker.json"
+	metaDir       = ownDir + "/meta"
+	quarantineDir = ownDir + "/quarantine"
 )
 
 func openSession(root string) (*session, error) {
 	fd, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, named("open", root, err)
+		return nil, pathError("open", root, err)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, errors.Join(named("stat", root, err), unix.Close(fd))
+		return nil, errors.Join(pathError("stat", root, err), unix.Close(fd))
 	}
 	s := &session{tree: newTree(fd), dev: st.Dev, ino: st.Ino, lockFD: -1, ordered: keepsOrder(fd, st.Dev)}
 	s.pending.m = map[string]chan struct{}{}
@@ -105,7 +105,7 @@ func journalled(task string) bool {
 	return err == nil
 }
 
-func (s *session) is(st *unix.Stat_t) bool { return s.dev == st.Dev && s.ino == st.Ino }
+func (s *session) sameDir(st *unix.Stat_t) bool { return s.dev == st.Dev && s.ino == st.Ino }
 
 func (s *session) hasOwnDir() bool {
 	st, err := s.stat(ownDir)
@@ -114,11 +114,11 @@ func (s *session) hasOwnDir() bool {
 
 // close removes our temporary files and lets go of everything.
 func (s *session) close() {
-	if t := s.tmp.Load(); t != nil {
+	if t := s.scratch.Load(); t != nil {
 		_ = s.removeFlat(t.path) // what stays is removed by the next process
-		s.gone = append(s.gone, t)
+		s.oldScratch = append(s.oldScratch, t)
 	}
-	for _, t := range s.gone {
+	for _, t := range s.oldScratch {
 		unix.Close(t.fd)
 	}
 	if s.lockFD >= 0 {
@@ -140,17 +140,17 @@ func (s *session) prepare() error {
 	}
 	for _, dir := range []string{ownDir, scratchDir, metaDir} {
 		if err := s.mkdir(dir); err != nil {
-			return refine(err)
+			return classify(err)
 		}
 	}
 	lockFD, err := s.create(lockFile, unix.O_RDWR|unix.O_CREAT)
 	if err != nil {
-		return refine(err)
+		return classify(err)
 	}
 	s.lockFD = lockFD
-	if err := s.renew(); err != nil {
+	if err := s.newScratch(); err != nil {
 		s.lockFD = -1
-		return errors.Join(refine(err), unix.Close(lockFD))
+		return errors.Join(classify(err), unix.Close(lockFD))
 	}
 	s.ready.Store(true)
 	return nil
@@ -165,7 +165,7 @@ func (s *session) mkdir(dir string) error {
 		case unix.EEXIST:
 			return nil
 		default:
-			return named("mkdir", dir, err)
+			return pathError("mkdir", dir, err)
 		}
 	})
 }
@@ -177,7 +177,7 @@ func (s *session) create(path string, flags int) (fd int, err error) {
 			fd, err = unix.Openat(dir, name, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o666)
 			return err
 		})
-		return named("create", path, err)
+		return pathError("create", path, err)
 	})
 	return fd, err
 }
@@ -191,24 +191,24 @@ type scratch struct {
 // renew gives the session a directory for temporary files, and removes those of the dead. A session is alive while
 // it holds the lock on the byte of the file of locks that the name of its directory leads to, which all machines
 // that share the file system see.
-func (s *session) renew() (err error) {
+func (s *session) newScratch() (err error) {
 	t := &scratch{path: scratchDir + "/" + schemas.NewID(), fd: -1}
 	// No other process looks for the dead while our directory is not locked yet.
-	if err := setLock(s.lockFD, openStripe, unix.F_WRLCK, unix.F_OFD_SETLKW); err != nil {
-		return named("lock", lockFile, err)
+	if err := setLock(s.lockFD, openByte, unix.F_WRLCK, unix.F_OFD_SETLKW); err != nil {
+		return pathError("lock", lockFile, err)
 	}
 	defer func() {
-		if s.tmp.Load() != t { // it was refused, or failed
+		if s.scratch.Load() != t { // it was refused, or failed
 			if t.fd >= 0 {
 				unix.Close(t.fd)
 			}
 			_ = s.removeFlat(t.path) // what stays is removed by the next process
-			_ = setLock(s.lockFD, aliveByte(t.path), unix.F_UNLCK, unix.F_OFD_SETLK)
+			_ = setLock(s.lockFD, livenessByte(t.path), unix.F_UNLCK, unix.F_OFD_SETLK)
 		}
-		err = errors.Join(err, setLock(s.lockFD, openStripe, unix.F_UNLCK, unix.F_OFD_SETLK))
+		err = errors.Join(err, setLock(s.lockFD, openByte, unix.F_UNLCK, unix.F_OFD_SETLK))
 	}()
-	if err := setLock(s.lockFD, aliveByte(t.path), unix.F_WRLCK, unix.F_OFD_SETLK); err != nil {
-		return named("lock", lockFile, err)
+	if err := setLock(s.lockFD, livenessByte(t.path), unix.F_WRLCK, unix.F_OFD_SETLK); err != nil {
+		return pathError("lock", lockFile, err)
 	}
 	if err := s.mkdir(t.path); err != nil {
 		return err
@@ -216,25 +216,25 @@ func (s *session) renew() (err error) {
 	if t.fd, err = s.dir(t.path); err != nil {
 		return err
 	}
-	if err := probeNames(t.fd); err != nil {
+	if err := checkFolding(t.fd); err != nil {
 		return retry.Unavailable(err)
 	}
 	if !s.ready.Load() {
-		if s.canAttrs, err = probeAttrs(t.fd); err != nil {
+		if s.supportsAttrs, err = probeAttrs(t.fd); err != nil {
 			return err
 		}
 	}
-	if err := errors.Join(s.removeDead(t.path), s.makeSlots()); err != nil {
+	if err := errors.Join(s.removeDeadScratch(t.path), s.initSlots()); err != nil {
 		return err
 	}
-	if was := s.tmp.Swap(t); was != nil {
-		s.gone = append(s.gone, was)
+	if was := s.scratch.Swap(t); was != nil {
+		s.oldScratch = append(s.oldScratch, was)
 	}
 	return nil
 }
 
 // bar makes tmpDir a plain file, on disk. It has no directories of living processes.
-func (s *session) bar() error {
+func (s *session) blockOldVersions() error {
 	if err := s.unlink(tmpDir, unix.AT_REMOVEDIR); err != nil {
 		return err
 	}
@@ -247,7 +247,7 @@ func (s *session) bar() error {
 
 // aliveByte is the byte of the file of locks that the process of a directory for temporary files has locked. It is
 // behind those of the stripes.
-func aliveByte(dir string) int64 {
+func livenessByte(dir string) int64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(path.Base(dir))) // never fails
 	return int64(h.Sum64()>>2) | 1<<32
@@ -255,7 +255,7 @@ func aliveByte(dir string) int64 {
 
 // others calls f for each directory for temporary files but ours. alive says whether its process lives: one of an older
 // version locks the directory only.
-func (s *session) others(ours string, f func(dir string, alive bool) error) error {
+func (s *session) eachOtherScratch(ours string, f func(dir string, alive bool) error) error {
 	for _, in := range []string{scratchDir, tmpDir} {
 		names, err := s.names(in)
 		if err != nil && !isAbsent(err) {
@@ -266,7 +266,7 @@ func (s *session) others(ours string, f func(dir string, alive bool) error) erro
 			if dir == ours {
 				continue
 			}
-			if err := s.other(dir, f); err != nil {
+			if err := s.visitScratch(dir, f); err != nil {
 				return err
 			}
 		}
@@ -274,23 +274,23 @@ func (s *session) others(ours string, f func(dir string, alive bool) error) erro
 	return nil
 }
 
-func (s *session) other(dir string, f func(dir string, alive bool) error) error {
+func (s *session) visitScratch(dir string, f func(dir string, alive bool) error) error {
 	fd, err := s.dir(dir)
 	if err != nil {
 		return nil // not a directory of ours, or gone by now
 	}
 	defer unix.Close(fd)
-	alive := setLock(s.lockFD, aliveByte(dir), unix.F_WRLCK, unix.F_OFD_SETLK) != nil
+	alive := setLock(s.lockFD, livenessByte(dir), unix.F_WRLCK, unix.F_OFD_SETLK) != nil
 	if !alive {
-		_ = setLock(s.lockFD, aliveByte(dir), unix.F_UNLCK, unix.F_OFD_SETLK) // cannot fail on a lock that is held
+		_ = setLock(s.lockFD, livenessByte(dir), unix.F_UNLCK, unix.F_OFD_SETLK) // cannot fail on a lock that is held
 		alive = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil
 	}
 	return f(dir, alive)
 }
 
 // removeDead removes the temporary files of processes that are gone.
-func (s *session) removeDead(ours string) error {
-	return s.others(ours, func(dir string, alive bool) error {
+func (s *session) removeDeadScratch(ours string) error {
+	return s.eachOtherScratch(ours, func(dir string, alive bool) error {
 		if alive {
 			return nil
 		}
@@ -318,7 +318,7 @@ func (s *session) removeFlat(dir string) error {
 // unlink removes a file or an empty directory, which may be gone already.
 func (s *session) unlink(path string, flags int) error {
 	err := s.within(path, func(fd int, name string) error {
-		return named("remove", path, unix.Unlinkat(fd, name, flags))
+		return pathError("remove", path, unix.Unlinkat(fd, name, flags))
 	})
 	if isAbsent(err) {
 		return nil
@@ -351,7 +351,7 @@ func (t *temp) path() string { return t.in.path + "/" + t.name }
 // temp makes a temporary file. If the directory for them has gone it makes that anew.
 func (s *session) temp() (*temp, error) {
 	for again := false; ; again = true {
-		t := &temp{s: s, in: s.tmp.Load(), name: strconv.FormatUint(s.counter.Add(1), 36)}
+		t := &temp{s: s, in: s.scratch.Load(), name: strconv.FormatUint(s.counter.Add(1), 36)}
 		err := retryEINTR(func() (err error) {
 			t.fd, err = unix.Openat(t.in.fd, t.name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o666)
 			return err
@@ -359,29 +359,29 @@ func (s *session) temp() (*temp, error) {
 		if err == nil {
 			return t, nil
 		}
-		if again || !lost(err) {
-			return nil, named("create", t.path(), err)
+		if again || !isRemoved(err) {
+			return nil, pathError("create", t.path(), err)
 		}
-		if err := s.replace(t.in); err != nil {
+		if err := s.replaceScratch(t.in); err != nil {
 			return nil, err
 		}
 	}
 }
 
 // lost reports whether an error is that of a directory that was removed; on NFS its handle is stale.
-func lost(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESTALE) }
+func isRemoved(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESTALE) }
 
 // replace makes a directory for temporary files in place of one that has gone.
-func (s *session) replace(gone *scratch) error {
+func (s *session) replaceScratch(gone *scratch) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.tmp.Load() != gone {
+	if s.scratch.Load() != gone {
 		return nil
 	}
 	if err := s.mkdir(scratchDir); err != nil {
 		return err
 	}
-	return s.renew()
+	return s.newScratch()
 }
 
 // tempOf returns a temporary file with these bytes, which are not synced.
@@ -414,7 +414,7 @@ func (t *temp) Write(p []byte) (int, error) {
 			t.size += int64(n)
 		}
 		if err != nil || done == len(p) {
-			return done, named("write", t.path(), err)
+			return done, pathError("write", t.path(), err)
 		}
 	}
 }
@@ -440,14 +440,14 @@ func (t *temp) move(dir int, name string, flags uint) error {
 	case serr != nil && !isAbsent(serr):
 		return err
 	}
-	if lost(err) && lost(retryEINTR(func() error { return unix.Fstatat(t.in.fd, t.name, &st, unix.AT_SYMLINK_NOFOLLOW) })) {
-		err = fmt.Errorf("%w: %w", errRemoved, named("rename", t.path(), err))
+	if isRemoved(err) && isRemoved(retryEINTR(func() error { return unix.Fstatat(t.in.fd, t.name, &st, unix.AT_SYMLINK_NOFOLLOW) })) {
+		err = fmt.Errorf("%w: %w", errTempRemoved, pathError("rename", t.path(), err))
 	}
 	return storage.NotApplied(err)
 }
 
 // errRemoved is of a temporary file that somebody has removed: what is written must be written again.
-var errRemoved = errors.New("the temporary file was removed under way")
+var errTempRemoved = errors.New("the temporary file was removed under way")
 
 // rename is renameat2. Where a file system does not know RENAME_NOREPLACE a link does the same.
 func rename(fromDir int, from string, toDir int, to string, flags uint) error {

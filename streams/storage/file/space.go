@@ -47,11 +47,11 @@ func (s *Store) Spaces(ctx context.Context) iter.Seq2[string, error] {
 }
 
 func (s *Store) spaceNames() ([]string, error) {
-	sess, err := s.enter()
+	sess, err := s.acquire()
 	if err != nil {
 		return nil, err
 	}
-	defer s.leave(sess)
+	defer s.release(sess)
 	fd, err := sess.dir(".")
 	if err != nil {
 		return nil, err
@@ -87,12 +87,12 @@ func (s *Store) StatSpace(ctx context.Context, space string) (storage.Space, err
 	if err != nil {
 		return storage.Space{}, err
 	}
-	sess, err := s.enter()
+	sess, err := s.acquire()
 	if err != nil {
 		return storage.Space{}, err
 	}
-	defer s.leave(sess)
-	if err := sess.hasSpace(dir); err != nil {
+	defer s.release(sess)
+	if err := sess.checkSpace(dir); err != nil {
 		return storage.Space{}, err
 	}
 	b, err := sess.read(spaceDocPath(dir))
@@ -110,27 +110,27 @@ func (s *Store) StatSpace(ctx context.Context, space string) (storage.Space, err
 }
 
 // change calls f for a space, holding its lock.
-func (s *Store) change(ctx context.Context, space string, f func(sess *session, dir string) error) error {
+func (s *Store) withSpaceLock(ctx context.Context, space string, f func(sess *session, dir string) error) error {
 	dir, err := spaceDir(space)
 	if err != nil {
 		return storage.NotApplied(err)
 	}
-	sess, err := s.enterWrite()
+	sess, err := s.acquireForWrite()
 	if err != nil {
 		return err
 	}
-	defer s.leave(sess)
+	defer s.release(sess)
 	unlock, err := s.lock(ctx, sess, dir)
 	if err != nil {
 		return storage.NotApplied(err)
 	}
 	defer unlock()
-	return refine(f(sess, dir))
+	return classify(f(sess, dir))
 }
 
 // CreateSpace implements storage.Store.
 func (s *Store) CreateSpace(ctx context.Context, space storage.Space) error {
-	return s.change(ctx, space.Name, func(sess *session, dir string) error {
+	return s.withSpaceLock(ctx, space.Name, func(sess *session, dir string) error {
 		switch st, err := sess.stat(dir); {
 		case err == nil && isDir(&st):
 			return storage.NotApplied(fmt.Errorf("space %q: %w", space.Name, storage.ErrExists))
@@ -144,7 +144,7 @@ func (s *Store) CreateSpace(ctx context.Context, space storage.Space) error {
 			return storage.NotApplied(err)
 		}
 		if err := unix.Mkdirat(sess.fd, dir, 0o777); err != nil {
-			return named("mkdir", dir, err)
+			return pathError("mkdir", dir, err)
 		}
 		return fsync(sess.fd, ".")
 	})
@@ -152,8 +152,8 @@ func (s *Store) CreateSpace(ctx context.Context, space storage.Space) error {
 
 // SetSpace implements storage.Store.
 func (s *Store) SetSpace(ctx context.Context, space storage.Space) error {
-	return s.change(ctx, space.Name, func(sess *session, dir string) error {
-		if err := sess.hasSpace(dir); err != nil {
+	return s.withSpaceLock(ctx, space.Name, func(sess *session, dir string) error {
+		if err := sess.checkSpace(dir); err != nil {
 			return storage.NotApplied(err)
 		}
 		return sess.writeSpace(dir, space)
@@ -180,8 +180,8 @@ func (s *session) writeSpace(dir string, space storage.Space) error {
 // DeleteSpace implements storage.Store. It removes directories only; any file, also one
 // that is no item, keeps the space.
 func (s *Store) DeleteSpace(ctx context.Context, space string) error {
-	return s.change(ctx, space, func(sess *session, dir string) error {
-		if err := sess.hasSpace(dir); err != nil {
+	return s.withSpaceLock(ctx, space, func(sess *session, dir string) error {
+		if err := sess.checkSpace(dir); err != nil {
 			return storage.NotApplied(err)
 		}
 		if err := sess.removeEmpty(dir); err != nil {
@@ -209,7 +209,7 @@ func (s *session) removeEmpty(dir string) error {
 			return err
 		}
 		if err == nil && !isDir(&st) {
-			return named("remove", dir, unix.ENOTEMPTY)
+			return pathError("remove", dir, unix.ENOTEMPTY)
 		}
 		if err == nil {
 			if err := s.removeEmpty(dir + "/" + name); err != nil && !isAbsent(err) {
@@ -236,11 +236,11 @@ func (s *session) removeMeta(dir string) error {
 		} else {
 			err = s.unlink(meta+"/"+name, 0)
 		}
-		if err != nil && !leftBehind(err) {
+		if err != nil && !isAbsentOrNotEmpty(err) {
 			return err
 		}
 	}
-	if err := s.unlink(meta, unix.AT_REMOVEDIR); !leftBehind(err) {
+	if err := s.unlink(meta, unix.AT_REMOVEDIR); !isAbsentOrNotEmpty(err) {
 		return err
 	}
 	return nil
@@ -248,4 +248,4 @@ func (s *session) removeMeta(dir string) error {
 
 // leftBehind reports whether a directory is gone, or holds what somebody just put there
 // who will find that the space is gone.
-func leftBehind(err error) bool { return isAbsent(err) || errors.Is(err, unix.ENOTEMPTY) }
+func isAbsentOrNotEmpty(err error) bool { return isAbsent(err) || errors.Is(err, unix.ENOTEMPTY) }

@@ -22,7 +22,7 @@ func (b syncBegan) Error() string { return fmt.Sprint("began at ", int64(b)) }
 func TestSharedSyncs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
-			s     syncs
+			s     syncGroup
 			wg    sync.WaitGroup
 			runs  atomic.Int64
 			start = time.Now()
@@ -32,7 +32,7 @@ func TestSharedSyncs(t *testing.T) {
 			wg.Go(func() {
 				time.Sleep(time.Duration(n) * time.Millisecond)
 				came, id := now(), dirID{ino: uint64(n % 2)}
-				err := s.share(id, func() error {
+				err := s.do(id, func() error {
 					runs.Add(1)
 					began := now()
 					time.Sleep(10 * time.Millisecond)
@@ -59,7 +59,7 @@ func TestSharedSyncs(t *testing.T) {
 func TestSharedSyncFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
-			s    syncs
+			s    syncGroup
 			wg   sync.WaitGroup
 			boom = errors.New("boom")
 			got  [3]error
@@ -67,7 +67,7 @@ func TestSharedSyncFails(t *testing.T) {
 		for n := range got {
 			wg.Go(func() {
 				time.Sleep(time.Duration(n) * 10 * time.Millisecond) // each comes during the sync of the one before
-				got[n] = s.share(dirID{}, func() error {
+				got[n] = s.do(dirID{}, func() error {
 					time.Sleep(15 * time.Millisecond)
 					if n == 0 {
 						return boom
@@ -86,7 +86,7 @@ func TestSharedSyncFails(t *testing.T) {
 // While what is known of an item moves between sidecar and attribute, no look at it misses it.
 func TestStatWhileItMoves(t *testing.T) {
 	ctx := t.Context()
-	s := store(t, Config{Root: inMemory(t), attrRoom: 200})
+	s := store(t, Config{Root: inMemory(t), maxAttr: 200})
 	want := put(t, s, "a", "x")
 	var wg sync.WaitGroup
 	done := make(chan struct{})

@@ -38,11 +38,11 @@ func TestTidy(t *testing.T) {
 	}
 	now = now.Add(48 * time.Hour)
 	put("a", "third") // keeps "second"
-	theirs := filepath.Join(s.cfg.Root, keptDir, "2026-03-01", "theirs")
+	theirs := filepath.Join(s.cfg.Root, quarantineDir, "2026-03-01", "theirs")
 	if err := os.Mkdir(theirs, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(filepath.Join(s.cfg.Root, keptDir, "0-notes"), 0o755); err != nil {
+	if err := os.Mkdir(filepath.Join(s.cfg.Root, quarantineDir, "0-notes"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	tidy := func(before time.Time, want storage.Tidied, a, b string) {
@@ -71,7 +71,7 @@ func TestTidy(t *testing.T) {
 	}
 	tidy(now.Add(-time.Hour), storage.Tidied{Kept: 1, Bytes: 4}, "second", "")
 	tidy(now.Add(time.Hour), storage.Tidied{Kept: 1, Bytes: 6}, "", "")
-	left, err := filepath.Glob(filepath.Join(s.cfg.Root, keptDir, "*"))
+	left, err := filepath.Glob(filepath.Join(s.cfg.Root, quarantineDir, "*"))
 	if err != nil || len(left) != 2 {
 		t.Errorf("left are %q (%v), want the days of others", left, err)
 	}

@@ -18,14 +18,14 @@ import (
 // began returns a Put of an item that has come as far as the lock.
 func began(t *testing.T, s *Store, item string) *write {
 	t.Helper()
-	p, err := newPlace(sp, item)
+	p, err := newItemPath(sp, item)
 	must(t, err)
 	tmp, err := s.sess.temp()
 	must(t, err)
 	t.Cleanup(tmp.discard)
 	w := &write{s: s, sess: s.sess, p: p, t: tmp}
 	t.Cleanup(w.discard)
-	must(t, w.prepare())
+	must(t, w.syncEarly())
 	return w
 }
 
@@ -65,10 +65,10 @@ func TestPutIsLaterThanDeletes(t *testing.T) {
 			return at, del(t, s)
 		},
 		"the process died before it removed the file": func(t *testing.T, s *Store, now *time.Time) (time.Time, time.Time) {
-			p, err := newPlace(sp, "a")
+			p, err := newItemPath(sp, "a")
 			must(t, err)
 			at := now.Add(time.Second)
-			must(t, s.sess.setDeleted(p, at))
+			must(t, s.sess.recordDelete(p, at))
 			return at, put(t, s, "a", "two").Modified
 		},
 	}
@@ -81,7 +81,7 @@ func TestPutIsLaterThanDeletes(t *testing.T) {
 			if put.UnixMilli() <= deleted.UnixMilli() {
 				t.Errorf("deleted at %v, and what came next is dated %v", deleted, put)
 			}
-			if put.Sub(now) > maxAhead {
+			if put.Sub(now) > maxSkew {
 				t.Errorf("dated %v, at %v", put, now)
 			}
 		})
@@ -100,7 +100,7 @@ func TestClockWasAhead(t *testing.T) {
 			now = right
 			near := func(what string, at time.Time) {
 				t.Helper()
-				if at.Sub(now).Abs() > maxAhead {
+				if at.Sub(now).Abs() > maxSkew {
 					t.Errorf("%s is dated %v, at %v", what, at, now)
 				}
 			}
@@ -203,14 +203,14 @@ func TestTimesFromAhead(t *testing.T) {
 			must(t, os.Chtimes(filepath.Join(s.cfg.Root, sp, "a"), time.Time{}, now.Add(by)))
 		},
 		"a delete": func(t *testing.T, s *Store, by time.Duration) {
-			p, err := newPlace(sp, "a")
-			must(t, err, s.sess.setDeleted(p, now.Add(by)))
+			p, err := newItemPath(sp, "a")
+			must(t, err, s.sess.recordDelete(p, now.Add(by)))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := store(t, Config{now: func() time.Time { return now }})
 			put(t, s, "a", "one")
-			ahead(t, s, maxAhead+time.Second)
+			ahead(t, s, maxSkew+time.Second)
 			was := stat(t, s, "a")
 			_, putErr := s.Put(ctx, sp, "a", strings.NewReader("x"), storage.PutOptions{Size: 1})
 			_, delErr := s.Delete(ctx, sp, "a", storage.DeleteOptions{})
@@ -222,8 +222,8 @@ func TestTimesFromAhead(t *testing.T) {
 			if got, err := read(t, s, "a", was.Version); got != "one" || err != nil {
 				t.Errorf("got %q, %v", got, err)
 			}
-			ahead(t, s, maxAhead-time.Second)
-			if got := put(t, s, "a", "two").Modified.Sub(now); got > maxAhead {
+			ahead(t, s, maxSkew-time.Second)
+			if got := put(t, s, "a", "two").Modified.Sub(now); got > maxSkew {
 				t.Errorf("dated %v ahead", got)
 			}
 			_, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{})
@@ -296,7 +296,7 @@ func TestReadOnlyAfterTheFirstStep(t *testing.T) {
 			was := stat(t, s, "a")
 			s.cfg.step = func(done string) error {
 				if done == "moved" || done == "removed" {
-					return named("test", "a", unix.EROFS)
+					return pathError("test", "a", unix.EROFS)
 				}
 				return nil
 			}

@@ -12,8 +12,8 @@ import (
 
 // A tree opens what is below a directory, following no symbolic link and never leaving it.
 type tree struct {
-	fd   int
-	walk bool // openat2 is not to be had: go name by name
+	fd     int
+	byName bool // openat2 is not to be had: go name by name
 }
 
 const noLinks = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
@@ -30,7 +30,7 @@ func newTree(fd int) tree {
 // open opens a slash-separated path. Where a name on the way is a symbolic link the
 // error is ELOOP or ENOTDIR.
 func (t tree) open(path string, flags int) (fd int, err error) {
-	if t.walk {
+	if t.byName {
 		return t.openByName(path, flags)
 	}
 	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC | unix.O_NOFOLLOW), Resolve: noLinks}
@@ -38,7 +38,7 @@ func (t tree) open(path string, flags int) (fd int, err error) {
 		fd, err = unix.Openat2(t.fd, path, &how)
 		return err
 	})
-	return fd, named("open", path, err)
+	return fd, pathError("open", path, err)
 }
 
 func (t tree) openByName(path string, flags int) (int, error) {
@@ -58,7 +58,7 @@ func (t tree) openByName(path string, flags int) (int, error) {
 			unix.Close(at)
 		}
 		if err != nil || !more {
-			return fd, named("open", path, err)
+			return fd, pathError("open", path, err)
 		}
 		at, own, rest = fd, true, below
 	}
@@ -76,7 +76,7 @@ func (t tree) stat(path string) (unix.Stat_t, error) {
 	}
 	defer unix.Close(fd)
 	err = retryEINTR(func() error { return unix.Fstat(fd, &st) })
-	return st, named("stat", path, err)
+	return st, pathError("stat", path, err)
 }
 
 // within calls f with the opened directory of a path, and the path's last name.
@@ -105,7 +105,7 @@ func (t tree) read(path string) ([]byte, error) {
 		var n int
 		err := retryEINTR(func() (err error) { n, err = unix.Read(fd, b[len(b):cap(b)]); return err })
 		if err != nil {
-			return nil, named("read", path, err)
+			return nil, pathError("read", path, err)
 		}
 		if b = b[:len(b)+n]; n == 0 {
 			return b, nil
@@ -117,7 +117,7 @@ func (t tree) read(path string) ([]byte, error) {
 }
 
 func fsync(fd int, path string) error {
-	return named("sync", path, retryEINTR(func() error { return unix.Fsync(fd) }))
+	return pathError("sync", path, retryEINTR(func() error { return unix.Fsync(fd) }))
 }
 
 // syncDir makes what happened in a directory last. A directory that is gone needs no sync.
@@ -134,7 +134,7 @@ func (t tree) syncDir(path string) error {
 }
 
 // named tells of what an error of the file system is; nil stays nil.
-func named(op, path string, err error) error {
+func pathError(op, path string, err error) error {
 	if err == nil {
 		return nil
 	}

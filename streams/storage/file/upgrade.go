@@ -34,28 +34,28 @@ type Upgraded struct {
 }
 
 // upgradeAtOnce is how many items are upgraded at a time: most of the time is waiting for the disk.
-const upgradeAtOnce = 16
+const upgradeConcurrency = 16
 
 // Upgrade switches a store to layout 2, unless it has that, and moves what sidecars say to the attributes of the items'
 // files. The switch is refused with ErrInUse while another process uses the root; the rest can go on beside others, can
 // be ended at any time, and does what is left when it is called again.
 func (s *Store) Upgrade(ctx context.Context, o UpgradeOptions) (Upgraded, error) {
-	sess, err := s.enterWrite()
+	sess, err := s.acquireForWrite()
 	if err != nil {
 		return Upgraded{}, err
 	}
-	defer s.leave(sess)
-	if !sess.canAttrs || s.cfg.attrRoom < 0 {
+	defer s.release(sess)
+	if !sess.supportsAttrs || s.cfg.maxAttr < 0 {
 		return Upgraded{}, retry.Permanent(fmt.Errorf("the file system of %s has no extended attributes: %w", s.cfg.Root, storage.ErrUnsupported))
 	}
 	if !o.DryRun {
 		if err := s.switchLayout(sess); err != nil {
-			return Upgraded{}, fmt.Errorf("switch store %q to layout %d: %w", s.cfg.ID, layoutAttrs, refine(err))
+			return Upgraded{}, fmt.Errorf("switch store %q to layout %d: %w", s.cfg.ID, layoutAttrs, classify(err))
 		}
 	}
 	u := &upgrade{s: s, sess: sess, o: o}
 	err = u.spaces(ctx)
-	return u.done, refine(err)
+	return u.done, classify(err)
 }
 
 // switchLayout has the marker say layout 2.
@@ -65,30 +65,30 @@ func (s *Store) switchLayout(sess *session) (err error) {
 		return err
 	}
 	// No other process begins to write meanwhile; one that comes later reads the new marker.
-	if err := setLock(sess.lockFD, openStripe, unix.F_WRLCK, unix.F_OFD_SETLKW); err != nil {
-		return named("lock", lockFile, err)
+	if err := setLock(sess.lockFD, openByte, unix.F_WRLCK, unix.F_OFD_SETLKW); err != nil {
+		return pathError("lock", lockFile, err)
 	}
-	defer func() { err = errors.Join(err, setLock(sess.lockFD, openStripe, unix.F_UNLCK, unix.F_OFD_SETLK)) }()
-	err = sess.others(sess.tmp.Load().path, func(dir string, alive bool) error {
+	defer func() { err = errors.Join(err, setLock(sess.lockFD, openByte, unix.F_UNLCK, unix.F_OFD_SETLK)) }()
+	err = sess.eachOtherScratch(sess.scratch.Load().path, func(dir string, alive bool) error {
 		if alive {
 			return fmt.Errorf("%w: it has %s", ErrInUse, dir)
 		}
 		return sess.removeFlat(dir)
 	})
 	if err == nil {
-		err = sess.bar()
+		err = sess.blockOldVersions()
 	}
 	if err == nil {
-		err = s.did("barred")
+		err = s.stepDone("barred")
 	}
 	if err == nil {
-		err = s.mark(sess, layoutAttrs)
+		err = s.writeMarkerFile(sess, layoutAttrs)
 	}
 	if err == nil {
-		err = s.did("switched")
+		err = s.stepDone("switched")
 	}
 	if err == nil {
-		sess.attrs.Store(true)
+		sess.useAttrs.Store(true)
 	}
 	return err
 }
@@ -132,7 +132,7 @@ func (u *upgrade) spaces(ctx context.Context) error {
 	err = each(func(_, shard string) error {
 		names, err := u.sess.names(shard)
 		u.total += int64(len(names))
-		return skipAbsent(err)
+		return ignoreAbsent(err)
 	})
 	if err != nil {
 		return err
@@ -141,7 +141,7 @@ func (u *upgrade) spaces(ctx context.Context) error {
 		if err := u.shard(ctx, space, shard); err != nil || u.o.DryRun {
 			return err
 		}
-		if err := u.sess.unlink(shard, unix.AT_REMOVEDIR); err != nil && !leftBehind(err) {
+		if err := u.sess.unlink(shard, unix.AT_REMOVEDIR); err != nil && !isAbsentOrNotEmpty(err) {
 			return err
 		}
 		return nil
@@ -151,10 +151,10 @@ func (u *upgrade) spaces(ctx context.Context) error {
 func (u *upgrade) shard(ctx context.Context, space, dir string) error {
 	names, err := u.sess.names(dir)
 	if err != nil {
-		return skipAbsent(err)
+		return ignoreAbsent(err)
 	}
 	group, each := errgroup.WithContext(ctx)
-	group.SetLimit(upgradeAtOnce)
+	group.SetLimit(upgradeConcurrency)
 	for _, name := range names {
 		if strings.HasSuffix(name, ".json") && each.Err() == nil {
 			group.Go(func() error { return u.sidecar(each, space, dir+"/"+name) })
@@ -180,7 +180,7 @@ func (u *upgrade) sidecar(ctx context.Context, space, path string) error {
 		u.count(&u.done.Spoilt)
 		return nil
 	}
-	p := placeIn(space, sc.Item)
+	p := itemPathIn(space, sc.Item)
 	if _, own := sidecarPath(p); own != path {
 		u.count(&u.done.Spoilt)
 		return nil
@@ -191,7 +191,7 @@ func (u *upgrade) sidecar(ctx context.Context, space, path string) error {
 	}
 	defer unlock()
 	at, err := u.sess.find(p)
-	if errors.Is(err, errFolds) { // nothing is written to its directory
+	if errors.Is(err, errFolded) { // nothing is written to its directory
 		u.count(&u.done.Kept)
 		return nil
 	}
@@ -218,11 +218,11 @@ func (u *upgrade) sidecar(ctx context.Context, space, path string) error {
 }
 
 // item moves what is known of an item, which is locked, and returns what it counts as.
-func (u *upgrade) item(at *spot, p place) (*int64, error) {
+func (u *upgrade) item(at *location, p itemPath) (*int64, error) {
 	if u.o.DryRun {
 		return &u.done.Moved, nil
 	}
-	a, err := u.sess.aspectAt(at, p)
+	a, err := u.sess.metadataAt(at, p)
 	switch {
 	case err != nil:
 		return nil, err
@@ -232,7 +232,7 @@ func (u *upgrade) item(at *spot, p place) (*int64, error) {
 	if a.Modified != at.st.Mtim.Nano() { // others have changed the bytes
 		a.Modified, a.Size = at.st.Mtim.Nano(), at.st.Size
 	}
-	switch inAttr, err := u.s.describe(u.sess, at, p, a); {
+	switch inAttr, err := u.s.updateMetadata(u.sess, at, p, a); {
 	case storage.IsNotApplied(err) && retry.IsPermanent(err), err == nil && !inAttr:
 		return &u.done.Kept, nil
 	case err != nil:

@@ -54,14 +54,14 @@ func TestUpgrade(t *testing.T) {
 	ctx := t.Context()
 	cfg, want := older(t, Config{})
 	s := open(t, cfg)
-	if s.sess.attrs.Load() {
+	if s.sess.useAttrs.Load() {
 		t.Fatal("it has layout 2 already")
 	}
 	sameItems(t, s, want)
 	in := func(path ...string) string { return filepath.Join(append([]string{s.cfg.Root}, path...)...) }
 	// One that others rewrote, one that they took away, one whose sidecar is spoilt, and one that is no sidecar.
 	must(t, os.WriteFile(in(sp, "d0/item0"), []byte("by hand"), 0o666), os.Rename(in(sp, "d1/item1"), in("away")))
-	_, spoilt := sidecarPath(placeIn(sp, "d2/item2"))
+	_, spoilt := sidecarPath(itemPathIn(sp, "d2/item2"))
 	must(t, os.WriteFile(in(spoilt), []byte("{"), 0o666), os.WriteFile(filepath.Dir(in(spoilt))+"/notes.txt", nil, 0o666))
 	delete(want, "d0/item0")
 	delete(want, "d1/item1")
@@ -72,7 +72,7 @@ func TestUpgrade(t *testing.T) {
 	if got, err := s.Upgrade(ctx, UpgradeOptions{DryRun: true}); err != nil || got != counts {
 		t.Errorf("dry run: got %+v, %v, want %+v", got, err, counts)
 	}
-	if after := everything(t, s.cfg.Root); after != before || s.sess.attrs.Load() || hasAttr(t, s, "d2/item5") {
+	if after := everything(t, s.cfg.Root); after != before || s.sess.useAttrs.Load() || hasAttr(t, s, "d2/item5") {
 		t.Error("a dry run changed something")
 	}
 	var last Upgraded
@@ -165,7 +165,7 @@ func TestUpgradeEnds(t *testing.T) {
 // What an attribute has no room for stays where it is.
 func TestUpgradeWithoutRoom(t *testing.T) {
 	cfg, want := older(t, Config{})
-	cfg.attrRoom = 500
+	cfg.maxAttr = 500
 	s := open(t, cfg)
 	got, err := s.Upgrade(t.Context(), UpgradeOptions{})
 	if err != nil || got.Moved == 0 || got.Kept == 0 || got.Moved+got.Kept != int64(len(want)) {
@@ -182,8 +182,8 @@ func TestUpgradeBesideHardLinks(t *testing.T) {
 	s := store(t, Config{Root: inMemory(t)})
 	must(t, s.WriteMarker(t.Context()))
 	want := put(t, s, "a", "x")
-	before := sidecar{Item: "a", Now: aspect{Modified: want.Modified.UnixNano(), MediaType: "of/before"}}
-	must(t, s.sess.setSidecar(placeIn(sp, "a"), before),
+	before := sidecar{Item: "a", Current: metadata{Modified: want.Modified.UnixNano(), MediaType: "of/before"}}
+	must(t, s.sess.setSidecar(itemPathIn(sp, "a"), before),
 		os.Link(filepath.Join(s.cfg.Root, sp, "a"), filepath.Join(s.cfg.Root, sp, "b")))
 	if got, err := s.Upgrade(t.Context(), UpgradeOptions{}); err != nil || got != (Upgraded{Kept: 1}) {
 		t.Errorf("got %+v, %v", got, err)
