@@ -117,7 +117,7 @@ func (h *harmful) RoundTrip(req *http.Request) (*http.Response, error) {
 		req.Body.Close()
 	}
 	if h.ends {
-		h.end(storage.NotApplied(&refused{storage.ErrNotFound, http.StatusNotFound})) // of another call
+		h.end(storage.NotApplied(&serviceError{storage.ErrNotFound, http.StatusNotFound})) // of another call
 		return nil, cmp.Or(req.Context().Err(), errReset)
 	}
 	if h.status == 0 {
@@ -180,7 +180,7 @@ func (m mutation) harmed(t *testing.T, layout string, h *harmful, what string) b
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(2 * spaceFresh)
+	time.Sleep(2 * spaceCacheTTL)
 	was := visible(srv)
 	ctx, end := context.WithCancelCause(t.Context())
 	defer end(nil)
@@ -208,7 +208,7 @@ func visible(srv *s3test.Server) map[string]string {
 	all := map[string]string{}
 	for _, bucket := range []string{testBucket, "b-s", "b-new", "b-empty", "b-millrace"} {
 		for _, key := range srv.Keys(bucket, "") {
-			if b, _ := srv.Object(bucket, key); !strings.HasPrefix(key, ownPrefix+"kept/") && !strings.HasPrefix(key, ownPrefix+"uploads/") {
+			if b, _ := srv.Object(bucket, key); !strings.HasPrefix(key, controlPrefix+"kept/") && !strings.HasPrefix(key, controlPrefix+"uploads/") {
 				all[bucket+"/"+key] = string(b)
 			}
 		}

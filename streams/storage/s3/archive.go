@@ -17,11 +17,11 @@ import (
 var errArchived = errors.New("it is archived")
 
 // restoring is how long it is waited before an archived object is looked at again.
-const restoring = time.Hour
+const restoreWait = time.Hour
 
 // bringBack asks for the return of an object whose bytes cannot be had because it is archived, and says when to come again
 // (retry.Wait); nobody waits here. Any other error is returned as it is.
-func (s *Store) bringBack(ctx context.Context, what string, at spot, version string, err error) error {
+func (s *Store) requestRestore(ctx context.Context, what string, at location, version string, err error) error {
 	if !errors.Is(err, errArchived) {
 		return err
 	}
@@ -38,5 +38,5 @@ func (s *Store) bringBack(ctx context.Context, what string, at spot, version str
 	if err != nil && minio.ToErrorResponse(err).Code != "RestoreAlreadyInProgress" {
 		return s.translate(ctx, anItem, what+": ask for its return from the archive", err)
 	}
-	return retry.Wait(fmt.Errorf("%s: %w, and its return was asked for", what, errArchived), s.cfg.now().Add(restoring))
+	return retry.Wait(fmt.Errorf("%s: %w, and its return was asked for", what, errArchived), s.cfg.now().Add(restoreWait))
 }

@@ -47,7 +47,7 @@ func TestArchived(t *testing.T) {
 				if retry.ClassOf(err) != want || isAbsent(err) || errors.Is(err, storage.ErrUnsupported) == restore {
 					t.Errorf("%s: %v is %v", what, err, retry.ClassOf(err))
 				}
-				if due := retry.Due(err); restore && (due.Before(time.Now()) || due.After(time.Now().Add(2*restoring))) {
+				if due := retry.Due(err); restore && (due.Before(time.Now()) || due.After(time.Now().Add(2*restoreWait))) {
 					t.Errorf("%s is due %v", what, due)
 				}
 			}
@@ -60,7 +60,7 @@ func TestArchived(t *testing.T) {
 			if len(asked) == 0 || !strings.Contains(asked[0], "<Days>7</Days>") || !strings.Contains(asked[0], "<Tier>Standard</Tier>") {
 				t.Errorf("asked %q", asked)
 			}
-			if !srv.Return(testBucket, "s/item") {
+			if !srv.CompleteRestore(testBucket, "s/item") {
 				t.Error("nobody asked")
 			}
 			if err := drain(s.Open(t.Context(), "s", "item", "")); err != nil {

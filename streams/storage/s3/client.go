@@ -30,7 +30,7 @@ func (c Credentials) provider() (*credentials.Credentials, error) {
 		return nil, errors.New("credentials: keys and the environment's exclude each other")
 	case c.FromEnvironment:
 		return credentials.NewChainCredentials([]credentials.Provider{
-			pairs{new(credentials.EnvAWS)}, new(credentials.FileAWSCredentials),
+			completeKeys{new(credentials.EnvAWS)}, new(credentials.FileAWSCredentials),
 			&credentials.IAM{Client: &http.Client{Timeout: 10 * time.Second}, Endpoint: c.roleEndpoint},
 		}), nil
 	case (c.AccessKey == "") != (c.SecretKey == ""):
@@ -41,9 +41,9 @@ func (c Credentials) provider() (*credentials.Credentials, error) {
 
 // pairs are the credentials of a provider, without those of which one key is missing: a chain takes them for some, and
 // asks none of the providers behind.
-type pairs struct{ credentials.Provider }
+type completeKeys struct{ credentials.Provider }
 
-func (p pairs) RetrieveWithCredContext(cc *credentials.CredContext) (credentials.Value, error) {
+func (p completeKeys) RetrieveWithCredContext(cc *credentials.CredContext) (credentials.Value, error) {
 	v, err := p.Provider.RetrieveWithCredContext(cc)
 	if v.AccessKeyID == "" || v.SecretAccessKey == "" {
 		return credentials.Value{}, err
@@ -52,14 +52,14 @@ func (p pairs) RetrieveWithCredContext(cc *credentials.CredContext) (credentials
 }
 
 // client returns a client that makes each request once: who calls knows whether it may be made again.
-func (s *Store) client(u *url.URL) (*minio.Core, error) {
+func (s *Store) newClient(u *url.URL) (*minio.Core, error) {
 	who, err := s.cfg.Credentials.provider()
 	if err != nil {
 		return nil, err
 	}
 	transport := s.cfg.Transport
 	if transport == nil {
-		if s.http, err = s.transport(); err != nil {
+		if s.http, err = s.httpTransport(); err != nil {
 			return nil, err
 		}
 		transport = s.http
@@ -69,7 +69,7 @@ func (s *Store) client(u *url.URL) (*minio.Core, error) {
 		lookup = minio.BucketLookupPath
 	}
 	core, err := minio.NewCore(u.Host, &minio.Options{
-		Creds: who, Secure: u.Scheme == "https", Transport: s.wire(transport, who, lookup == minio.BucketLookupPath),
+		Creds: who, Secure: u.Scheme == "https", Transport: s.wrapTransport(transport, who, lookup == minio.BucketLookupPath),
 		Region: s.cfg.Region, BucketLookup: lookup, MaxRetries: 1,
 	})
 	if err != nil {
@@ -83,7 +83,7 @@ func (s *Store) client(u *url.URL) (*minio.Core, error) {
 const writeBuffer = 64 << 10
 
 // transport bounds what can be bounded: a body may take as long as it likes while bytes come.
-func (s *Store) transport() (*http.Transport, error) {
+func (s *Store) httpTransport() (*http.Transport, error) {
 	t := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
 		DialContext:         (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext,

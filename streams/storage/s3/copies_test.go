@@ -93,7 +93,7 @@ func TestCopiesAreNeverStuck(t *testing.T) {
 						t.Fatalf("with %d copies at once", workers)
 					}
 				}
-				if !source.reads.left.TryAcquire(source.reads.all) || !target.room.left.TryAcquire(target.room.all) {
+				if !source.readBuffers.available.TryAcquire(source.readBuffers.capacity) || !target.writeBuffers.available.TryAcquire(target.writeBuffers.capacity) {
 					t.Error("memory is not given back")
 				}
 			})
@@ -123,10 +123,10 @@ func TestPiecesWithoutMemory(t *testing.T) {
 		"it breaks with an EOF":   {first: fmt.Errorf("GET: %w", io.EOF), want: io.EOF, read: size},
 	} {
 		t.Run(name, func(t *testing.T) {
-			memory := newRoom(size, 4)
-			var others []part
+			memory := newBufferPool(size, 4)
+			var others []buffer
 			for range tt.taken {
-				p, _ := memory.try(size)
+				p, _ := memory.tryGet(size)
 				others = append(others, p)
 			}
 			open := func(_ context.Context, at, n int64) (io.ReadCloser, error) {
@@ -139,7 +139,7 @@ func TestPiecesWithoutMemory(t *testing.T) {
 			if tt.first != nil {
 				first = io.MultiReader(first, iotest.ErrReader(tt.first))
 			}
-			p := newPieces(t.Context(), io.NopCloser(first), cut{size, n - size, size, 3}, memory, open)
+			p := newParallelReader(t.Context(), io.NopCloser(first), readPlan{size, n - size, size, 3}, memory, open)
 			var got []byte
 			var err error
 			for b := make([]byte, 7); err == nil; {
@@ -159,7 +159,7 @@ func TestPiecesWithoutMemory(t *testing.T) {
 			for _, o := range others {
 				o.free()
 			}
-			if _, ok := memory.try(4 * size); !ok {
+			if _, ok := memory.tryGet(4 * size); !ok {
 				t.Error("memory is not given back")
 			}
 		})

@@ -284,7 +284,7 @@ func (gone) IsExpired() bool { return true }
 // A request that is signed again to say who pays is not made if the keys have expired since it was signed.
 func TestPayingWithoutCredentials(t *testing.T) {
 	made := 0
-	w := &wire{pays: true, who: credentials.New(gone{}), region: "us-east-1", next: tripper(func(*http.Request) (*http.Response, error) {
+	w := &transport{requesterPays: true, creds: credentials.New(gone{}), region: "us-east-1", next: tripper(func(*http.Request) (*http.Response, error) {
 		made++
 		return nil, errReset
 	})}

@@ -26,11 +26,11 @@ type layout struct {
 }
 
 // A spot is where an object lies.
-type spot struct{ bucket, key string }
+type location struct{ bucket, key string }
 
 const (
-	ownPrefix = ".millrace/"
-	ownBucket = "millrace" // after the prefix of buckets
+	controlPrefix = ".millrace/"
+	controlBucket = "millrace" // after the prefix of buckets
 )
 
 func newLayout(c Config) layout {
@@ -47,7 +47,7 @@ func ItemAt(c Config, bucket, key string) (space, item string, is, known bool) {
 	if l.bucket == "" {
 		space, known = strings.CutPrefix(bucket, l.bucketPrefix)
 		known = known && space != ""
-		return space, key, known && space != ownBucket && isItem(space, key), known
+		return space, key, known && space != controlBucket && isItem(space, key), known
 	}
 	if bucket != l.bucket {
 		return "", "", false, false
@@ -55,7 +55,7 @@ func ItemAt(c Config, bucket, key string) (space, item string, is, known bool) {
 	rest, below := strings.CutPrefix(key, l.prefix)
 	piece, item, cut := strings.Cut(rest, "/")
 	space, ok := unescape(piece)
-	return space, item, below && cut && ok && !strings.HasPrefix(rest, ownPrefix) && isItem(space, item), true
+	return space, item, below && cut && ok && !strings.HasPrefix(rest, controlPrefix) && isItem(space, item), true
 }
 
 func isItem(space, item string) bool {
@@ -65,9 +65,9 @@ func isItem(space, item string) bool {
 // control returns where what is the driver's own lies.
 func (l layout) control() (bucket, prefix string) {
 	if l.bucket == "" {
-		return l.bucketPrefix + ownBucket, ownPrefix
+		return l.bucketPrefix + controlBucket, controlPrefix
 	}
-	return l.bucket, l.prefix + ownPrefix
+	return l.bucket, l.prefix + controlPrefix
 }
 
 // space returns where a space's items lie.
@@ -78,7 +78,7 @@ func (l layout) space(name string) (bucket, prefix string, err error) {
 	if l.bucket != "" {
 		return l.bucket, l.prefix + escape(name) + "/", nil
 	}
-	if name == ownBucket || !isBucket(l.bucketPrefix+name) {
+	if name == controlBucket || !isBucket(l.bucketPrefix+name) {
 		return "", "", retry.Permanent(fmt.Errorf("space %q cannot be a bucket %q: %w", name, l.bucketPrefix+name, storage.ErrName))
 	}
 	return l.bucketPrefix + name, "", nil

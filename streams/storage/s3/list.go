@@ -17,17 +17,17 @@ func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage
 	return storage.Sorted(after, func(yield func(storage.Object, error) bool) {
 		bucket, prefix, err := s.layout.space(space)
 		if err == nil {
-			err = s.must(ctx, space)
+			err = s.requireSpace(ctx, space)
 		}
 		if err != nil {
 			yield(storage.Object{}, err)
 			return
 		}
-		ctx, cancel := context.WithCancel(listed(ctx))
+		ctx, cancel := context.WithCancel(withListing(ctx))
 		defer cancel()
-		o := minio.ListObjectsOptions{Prefix: prefix, Recursive: true, WithVersions: s.facts.Load().Versions}
+		o := minio.ListObjectsOptions{Prefix: prefix, Recursive: true, WithVersions: s.features.Load().Versions}
 		if after != "" {
-			o.StartAfter = s.from(prefix, after)
+			o.StartAfter = s.listStart(prefix, after)
 		}
 		if s.cfg.RequesterPays {
 			o.Set("x-amz-request-payer", "requester")

@@ -35,13 +35,13 @@ func (s *Store) Marker(ctx context.Context) error {
 		return fmt.Errorf("store %q is marked %q: %w", s.cfg.ID, m.Store, storage.ErrWrongMarker)
 	}
 	if m.Facts != nil {
-		s.facts.Store(m.Facts)
+		s.features.Store(m.Facts)
 	}
 	return nil
 }
 
 func (s *Store) readMarker(ctx context.Context) (m marker, err error) {
-	text, err := s.ownGet(ctx, "marker.json")
+	text, err := s.getControl(ctx, "marker.json")
 	if err != nil {
 		return m, err
 	}
@@ -77,10 +77,10 @@ func (s *Store) WriteMarker(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("encode the marker: %w", err)
 	}
-	if err := s.ownPut(ctx, "marker.json", text); err != nil {
+	if err := s.putControl(ctx, "marker.json", text); err != nil {
 		return err
 	}
-	s.facts.Store(f)
+	s.features.Store(f)
 	return nil
 }
 
@@ -90,7 +90,7 @@ func (s *Store) makeBucket(ctx context.Context, bucket string) error {
 }
 
 // ownGet reads what is the driver's own.
-func (s *Store) ownGet(ctx context.Context, name string) (text []byte, err error) {
+func (s *Store) getControl(ctx context.Context, name string) (text []byte, err error) {
 	bucket, prefix := s.layout.control()
 	what := fmt.Sprintf("read %s%s in bucket %q", prefix, name, bucket)
 	body, _, _, err := s.core.GetObject(ctx, bucket, prefix+name, s.getOptions())
@@ -103,16 +103,16 @@ func (s *Store) ownGet(ctx context.Context, name string) (text []byte, err error
 }
 
 // ownPut writes what is the driver's own. pairs are headers.
-func (s *Store) ownPut(ctx context.Context, name string, text []byte, pairs ...string) error {
+func (s *Store) putControl(ctx context.Context, name string, text []byte, pairs ...string) error {
 	bucket, prefix := s.layout.control()
-	ctx, _ = noted(ctx, pairs...)
-	_, err := s.core.PutObject(ctx, bucket, prefix+name, bytes.NewReader(text), int64(len(text)), "", "", s.putOptions(heading{contentType: "application/json"}))
+	ctx, _ = withHeaders(ctx, pairs...)
+	_, err := s.core.PutObject(ctx, bucket, prefix+name, bytes.NewReader(text), int64(len(text)), "", "", s.putOptions(objectHeaders{contentType: "application/json"}))
 	return s.translate(ctx, anItem, fmt.Sprintf("write %s%s in bucket %q", prefix, name, bucket), err)
 }
 
-func (s *Store) ownDelete(ctx context.Context, name string, pairs ...string) error {
+func (s *Store) deleteControl(ctx context.Context, name string, pairs ...string) error {
 	bucket, prefix := s.layout.control()
-	ctx, _ = noted(ctx, pairs...)
+	ctx, _ = withHeaders(ctx, pairs...)
 	err := s.core.RemoveObject(ctx, bucket, prefix+name, minio.RemoveObjectOptions{})
 	return s.translate(ctx, anItem, fmt.Sprintf("delete %s%s in bucket %q", prefix, name, bucket), err)
 }

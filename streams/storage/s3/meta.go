@@ -25,7 +25,7 @@ import (
 // one piece of metadata, moreName.
 const (
 	metaHeader  = "X-Amz-Meta-"
-	moreName    = "millrace-more"    // base64url of JSON
+	extraName   = "millrace-more"    // base64url of JSON
 	digestsName = "millrace-digests" // "size=1,md5=...,sha256=..."
 	// originalName holds the storage.Original of an item: milliseconds since 1970, the version in base64url, and
 	// what names the item, separated by commas.
@@ -35,7 +35,7 @@ const (
 )
 
 // more is what headers would not keep.
-type more struct {
+type extra struct {
 	User map[string]string `json:"user,omitempty"`
 	Type string            `json:"type,omitempty"`
 }
@@ -44,12 +44,12 @@ type more struct {
 // in contentType. More than S3 keeps is refused. of is the text of an Original, which is left out if there is no room.
 func encode(p storage.Properties, sum digest.Set, size int64, of string) (meta map[string]string, contentType string, err error) {
 	meta, contentType = map[string]string{}, plainType
-	var rest more
+	var rest extra
 	for name, v := range p.User {
 		if !utf8.ValidString(name) || !utf8.ValidString(v) {
 			return nil, "", retry.Permanent(fmt.Errorf("property %q is not UTF-8: %w", name, storage.ErrName))
 		}
-		if keepsName(name) && keepsValue(v) {
+		if isHeaderName(name) && isHeaderValue(v) {
 			meta[name] = v
 		} else {
 			if rest.User == nil {
@@ -60,7 +60,7 @@ func encode(p storage.Properties, sum digest.Set, size int64, of string) (meta m
 	}
 	switch {
 	case p.MediaType == "":
-	case keepsValue(p.MediaType) && p.MediaType != plainType:
+	case isHeaderValue(p.MediaType) && p.MediaType != plainType:
 		contentType = p.MediaType
 	default:
 		rest.Type = p.MediaType
@@ -70,10 +70,10 @@ func encode(p storage.Properties, sum digest.Set, size int64, of string) (meta m
 		if err != nil {
 			return nil, "", fmt.Errorf("encode properties: %w", err)
 		}
-		meta[moreName] = base64.RawURLEncoding.EncodeToString(text)
+		meta[extraName] = base64.RawURLEncoding.EncodeToString(text)
 	}
 	if len(sum) > 0 {
-		meta[digestsName] = digestsText(sum, size)
+		meta[digestsName] = formatDigests(sum, size)
 	}
 	n := 0
 	for name, v := range meta {
@@ -88,7 +88,7 @@ func encode(p storage.Properties, sum digest.Set, size int64, of string) (meta m
 	return meta, contentType, nil
 }
 
-func keepsName(name string) bool {
+func isHeaderName(name string) bool {
 	if name == "" || strings.HasPrefix(name, "millrace-") || strings.HasPrefix(name, "x-") || len(name) > 128 {
 		return false
 	}
@@ -97,15 +97,15 @@ func keepsName(name string) bool {
 			return false
 		}
 	}
-	return !isHTTP[name]
+	return !httpHeaders[name]
 }
 
 // isHTTP are names that the client takes for headers of HTTP.
-var isHTTP = map[string]bool{
+var httpHeaders = map[string]bool{
 	"content-type": true, "cache-control": true, "content-encoding": true, "content-disposition": true, "content-language": true, "expires": true,
 }
 
-func keepsValue(v string) bool {
+func isHeaderValue(v string) bool {
 	if v == "" || v != strings.TrimSpace(v) || strings.Contains(v, "=?") || strings.Contains(v, "  ") {
 		return false
 	}
@@ -118,13 +118,13 @@ func keepsValue(v string) bool {
 }
 
 // beside is what the driver wrote into the metadata of an object.
-type beside struct {
+type driverMeta struct {
 	digests  digest.Set
 	original string
 }
 
 // decode returns the properties that headers tell of, and what the driver wrote beside them.
-func decode(info minio.ObjectInfo) (p storage.Properties, own beside, err error) {
+func decode(info minio.ObjectInfo) (p storage.Properties, own driverMeta, err error) {
 	p.MediaType = info.ContentType
 	if p.MediaType == plainType || p.MediaType == "application/octet-stream" && info.Headers.Get("Content-Type") == "" {
 		p.MediaType = ""
@@ -132,14 +132,14 @@ func decode(info minio.ObjectInfo) (p storage.Properties, own beside, err error)
 	for name, v := range info.UserMetadata {
 		name = strings.ToLower(name)
 		switch name {
-		case moreName:
+		case extraName:
 			text, err := base64.RawURLEncoding.DecodeString(v)
-			var rest more
+			var rest extra
 			if err == nil {
 				err = json.Unmarshal(text, &rest)
 			}
 			if err != nil {
-				return p, own, fmt.Errorf("read metadata %s: %w", moreName, err)
+				return p, own, fmt.Errorf("read metadata %s: %w", extraName, err)
 			}
 			if p.User == nil {
 				p.User = map[string]string{}
@@ -149,7 +149,7 @@ func decode(info minio.ObjectInfo) (p storage.Properties, own beside, err error)
 				p.MediaType = rest.Type
 			}
 		case digestsName:
-			own.digests = readDigests(v, info.Size)
+			own.digests = parseDigests(v, info.Size)
 		case originalName:
 			own.original = v
 		default:
@@ -163,18 +163,18 @@ func decode(info minio.ObjectInfo) (p storage.Properties, own beside, err error)
 }
 
 // originalText is of the zero Original empty.
-func originalText(space, item string, o storage.Original) string {
+func formatOriginal(space, item string, o storage.Original) string {
 	if o == (storage.Original{}) {
 		return ""
 	}
-	return strconv.FormatInt(o.Modified.UnixMilli(), 10) + "," + base64.RawURLEncoding.EncodeToString([]byte(o.Version)) + "," + itemName(space, item)
+	return strconv.FormatInt(o.Modified.UnixMilli(), 10) + "," + base64.RawURLEncoding.EncodeToString([]byte(o.Version)) + "," + itemHash(space, item)
 }
 
 // readOriginal is the inverse of originalText; zero if the text is not about this item: metadata goes along when an
 // object is copied to another key.
-func readOriginal(space, item, text string) storage.Original {
+func parseOriginal(space, item, text string) storage.Original {
 	parts := strings.Split(text, ",")
-	if len(parts) != 3 || parts[2] != itemName(space, item) {
+	if len(parts) != 3 || parts[2] != itemHash(space, item) {
 		return storage.Original{}
 	}
 	ms, err := strconv.ParseInt(parts[0], 10, 64)
@@ -186,9 +186,9 @@ func readOriginal(space, item, text string) storage.Original {
 }
 
 // itemName names an item in few bytes. No space's name has a zero byte.
-func itemName(space, item string) string { return digestOf(space + "\x00" + item)[:16] }
+func itemHash(space, item string) string { return hashName(space + "\x00" + item)[:16] }
 
-func digestsText(sum digest.Set, size int64) string {
+func formatDigests(sum digest.Set, size int64) string {
 	parts := []string{"size=" + strconv.FormatInt(size, 10)}
 	for _, alg := range slices.Sorted(maps.Keys(sum)) {
 		parts = append(parts, alg+"="+sum[alg])
@@ -197,7 +197,7 @@ func digestsText(sum digest.Set, size int64) string {
 }
 
 // readDigests is the inverse of digestsText; nil where the text is not about an object of this size, or is none of ours.
-func readDigests(text string, size int64) digest.Set {
+func parseDigests(text string, size int64) digest.Set {
 	sum, sized := digest.Set{}, false
 	for part := range strings.SplitSeq(text, ",") {
 		name, v, _ := strings.Cut(part, "=")
@@ -221,7 +221,7 @@ func (s *Store) evidence(info minio.ObjectInfo, beside digest.Set) (all digest.S
 	own := digest.Set{}
 	h := info.Headers
 	whole := h.Get("X-Amz-Checksum-Type") != "COMPOSITE" // elsewhere a composite ends in -N, which is no base64
-	if s.facts.Load().ETagIsMD5 && isMD5(info.ETag) && !keyed(h) {
+	if s.features.Load().ETagIsMD5 && isMD5(info.ETag) && !keyDependent(h) {
 		own[digest.MD5] = info.ETag
 	}
 	for alg, header := range map[string]string{
@@ -240,7 +240,7 @@ func (s *Store) evidence(info minio.ObjectInfo, beside digest.Set) (all digest.S
 }
 
 // keyed says that an ETag depends on the key that the object is encrypted with.
-func keyed(h http.Header) bool {
+func keyDependent(h http.Header) bool {
 	return h.Get("X-Amz-Server-Side-Encryption-Customer-Algorithm") != "" || strings.HasPrefix(h.Get("X-Amz-Server-Side-Encryption"), "aws:kms")
 }
 

@@ -55,8 +55,8 @@ func TestNestedAtOnce(t *testing.T) {
 			if err := put(t.Context(), s, tt.second, 10, storage.PutOptions{}); !errors.Is(err, tt.after) {
 				t.Errorf("after it: %v, want %v", err, tt.after)
 			}
-			if len(s.putting) > 0 || len(s.below) > 0 {
-				t.Errorf("still put are %v, above them %v", s.putting, s.below)
+			if len(s.puts) > 0 || len(s.putsBelow) > 0 {
+				t.Errorf("still put are %v, above them %v", s.puts, s.putsBelow)
 
 			}
 		})

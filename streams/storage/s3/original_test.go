@@ -17,12 +17,12 @@ import (
 func TestOriginal(t *testing.T) {
 	original := storage.Original{Modified: time.UnixMilli(1).UTC(), Version: `"v"`}
 	none := storage.Original{}
-	at := func(item string) spot { return spot{testBucket, "s/" + item} }
+	at := func(item string) location { return location{testBucket, "s/" + item} }
 	move := func(t *testing.T, s *Store, from, to string) {
 		t.Helper()
 		o, err := s.Stat(t.Context(), "s", from)
 		if err == nil {
-			err = s.copy(t.Context(), source{at(from), o}, at(to))
+			err = s.copy(t.Context(), copySource{at(from), o}, at(to))
 		}
 		if err != nil {
 			t.Fatal(err)

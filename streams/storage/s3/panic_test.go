@@ -43,15 +43,15 @@ func (r *panicAfter) Read(b []byte) (int, error) {
 // wantIdle checks that a store holds nothing for calls that are over.
 func wantIdle(t *testing.T, s *Store) {
 	t.Helper()
-	if !s.room.left.TryAcquire(s.room.all) {
+	if !s.writeBuffers.available.TryAcquire(s.writeBuffers.capacity) {
 		t.Error("memory of parts is not given back")
 	} else {
-		s.room.left.Release(s.room.all)
+		s.writeBuffers.available.Release(s.writeBuffers.capacity)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.putting)+len(s.below)+len(s.working) > 0 {
-		t.Errorf("items are still put: %v, above %v, by uploads %v", s.putting, s.below, s.working)
+	if len(s.puts)+len(s.putsBelow)+len(s.activeUploads) > 0 {
+		t.Errorf("items are still put: %v, above %v, by uploads %v", s.puts, s.putsBelow, s.activeUploads)
 	}
 }
 
@@ -82,7 +82,7 @@ func TestReaderPanics(t *testing.T) {
 				t.Fatal("it does not panic")
 			}
 			wantIdle(t, s)
-			records := srv.Keys(testBucket, ownPrefix+"uploads/")
+			records := srv.Keys(testBucket, controlPrefix+"uploads/")
 			if _, there := srv.Object(testBucket, "s/a/b"); there || srv.Uploads() != tt.left || len(records) != tt.left {
 				t.Errorf("there: %t, %d uploads, records %q; want %d", there, srv.Uploads(), records, tt.left)
 			}

@@ -21,7 +21,7 @@ import (
 func (s *Store) Probe(ctx context.Context) error {
 	f, err := s.probe(ctx)
 	if err == nil {
-		s.facts.Store(f)
+		s.features.Store(f)
 	}
 	return err
 }
@@ -31,15 +31,15 @@ func (s *Store) probe(ctx context.Context) (*Facts, error) {
 	f := new(Facts)
 	bucket, prefix := s.layout.control()
 	name := "probe/" + rand.Text()
-	if err := s.ownPut(ctx, name, []byte("1")); err != nil {
+	if err := s.putControl(ctx, name, []byte("1")); err != nil {
 		return nil, fmt.Errorf("try what the service can do: %w", err)
 	}
-	defer func() { _ = s.ownDelete(context.WithoutCancel(ctx), name) }()
+	defer func() { _ = s.deleteControl(context.WithoutCancel(ctx), name) }()
 	refused := func(err error) (bool, error) {
 		if errors.Is(err, storage.ErrChanged) || errors.Is(err, storage.ErrNotFound) {
 			return true, nil
 		}
-		if err == nil || errors.Is(err, storage.ErrUnsupported) || errors.Is(err, errUnclear) {
+		if err == nil || errors.Is(err, storage.ErrUnsupported) {
 			return false, nil
 		}
 		return false, err
@@ -51,20 +51,20 @@ func (s *Store) probe(ctx context.Context) (*Facts, error) {
 			errs = append(errs, err)
 		}
 	}
-	try(&f.IfNoneMatch, func() error { return s.ownPut(ctx, name, []byte("2"), "If-None-Match", "*") })
+	try(&f.IfNoneMatch, func() error { return s.putControl(ctx, name, []byte("2"), "If-None-Match", "*") })
 	try(&f.IfMatch, func() error {
-		return s.ownPut(ctx, name, []byte("2"), "If-Match", `"00000000000000000000000000000000"`)
+		return s.putControl(ctx, name, []byte("2"), "If-Match", `"00000000000000000000000000000000"`)
 	})
-	try(&f.DeleteMatch, func() error { return s.ownDelete(ctx, name, "If-Match", `"00000000000000000000000000000000"`) })
+	try(&f.DeleteMatch, func() error { return s.deleteControl(ctx, name, "If-Match", `"00000000000000000000000000000000"`) })
 	if f.IfNoneMatch && f.IfMatch {
-		try(&f.Complete, func() error { return s.completeOver(ctx, spot{bucket, prefix + name}) })
+		try(&f.Complete, func() error { return s.completeOver(ctx, location{bucket, prefix + name}) })
 	}
 	if f.IfNoneMatch { // versitygw takes a delete marker for an object
-		f.IfNoneMatch = s.ownPut(ctx, name+"-gone", []byte("1")) == nil && s.ownDelete(ctx, name+"-gone") == nil &&
-			s.ownPut(ctx, name+"-gone", []byte("2"), "If-None-Match", "*") == nil
-		_ = s.ownDelete(ctx, name+"-gone")
+		f.IfNoneMatch = s.putControl(ctx, name+"-gone", []byte("1")) == nil && s.deleteControl(ctx, name+"-gone") == nil &&
+			s.putControl(ctx, name+"-gone", []byte("2"), "If-None-Match", "*") == nil
+		_ = s.deleteControl(ctx, name+"-gone")
 	}
-	errs = append(errs, s.probeRaces(ctx, f, name), s.probeKeys(ctx, f, name), s.probeSums(ctx, f, spot{bucket, prefix + name}))
+	errs = append(errs, s.probeRaces(ctx, f, name), s.probeKeys(ctx, f, name), s.probeSums(ctx, f, location{bucket, prefix + name}))
 	v, err := s.core.GetBucketVersioning(ctx, bucket)
 	if err = s.translate(ctx, aBucket, "ask whether the bucket has versions", err); err != nil && !errors.Is(err, storage.ErrUnsupported) {
 		errs = append(errs, err)
@@ -73,23 +73,20 @@ func (s *Store) probe(ctx context.Context) (*Facts, error) {
 	if err := errors.Join(errs...); err != nil {
 		return f, err
 	}
-	return f, s.probeCopies(ctx, f, spot{bucket, prefix + name})
+	return f, s.probeCopies(ctx, f, location{bucket, prefix + name})
 }
 
-// errUnclear is not an answer about conditions.
-var errUnclear = errors.New("unclear")
-
 // completeOver ends an upload in parts on condition that there is no object, where there is one.
-func (s *Store) completeOver(ctx context.Context, at spot) error {
-	up, err := s.begin(ctx, at, heading{})
+func (s *Store) completeOver(ctx context.Context, at location) error {
+	up, err := s.begin(ctx, at, objectHeaders{})
 	if err != nil {
 		return err
 	}
 	defer up.abort(ctx)
-	if err := up.send(ctx, 1, 0, []byte("3")); err != nil {
+	if err := up.sendPart(ctx, 1, 0, []byte("3")); err != nil {
 		return err
 	}
-	_, _, err = up.complete(ctx, nil, unfound, "If-None-Match", "*")
+	_, _, err = up.complete(ctx, nil, notVerified, "If-None-Match", "*")
 	return err
 }
 
@@ -104,14 +101,14 @@ const (
 func (s *Store) probeRaces(ctx context.Context, f *Facts, name string) error {
 	bucket, prefix := s.layout.control()
 	name += "-race"
-	defer func() { _ = s.ownDelete(context.WithoutCancel(ctx), name) }()
+	defer func() { _ = s.deleteControl(context.WithoutCancel(ctx), name) }()
 	f.Atomic, f.DeletesOnce = f.IfNoneMatch && f.IfMatch, f.DeleteMatch
 	var serial atomic.Int64 // each has other bytes than all before
 	put := func(condition ...string) error {
-		return s.ownPut(ctx, name, strconv.AppendInt(nil, serial.Add(1), 10), condition...)
+		return s.putControl(ctx, name, strconv.AppendInt(nil, serial.Add(1), 10), condition...)
 	}
 	for range raceRounds {
-		if won, err := race(ctx, func() error { return put("If-None-Match", "*") }); err != nil {
+		if won, err := countWinners(ctx, func() error { return put("If-None-Match", "*") }); err != nil {
 			return err
 		} else if won != 1 {
 			f.Atomic = false
@@ -121,13 +118,13 @@ func (s *Store) probeRaces(ctx context.Context, f *Facts, name string) error {
 			do   func(etag string) error
 		}{
 			{&f.Atomic, func(etag string) error { return put("If-Match", etag) }},
-			{&f.DeletesOnce, func(etag string) error { return s.ownDelete(ctx, name, "If-Match", etag) }},
+			{&f.DeletesOnce, func(etag string) error { return s.deleteControl(ctx, name, "If-Match", etag) }},
 		} {
 			info, err := s.core.StatObject(ctx, bucket, prefix+name, s.getOptions())
 			if err = translate(ctx, anItem, "look at what was tried", err); err != nil && !isAbsent(err) {
 				return err
 			}
-			won, rerr := race(ctx, func() error { return call.do(`"` + info.ETag + `"`) })
+			won, rerr := countWinners(ctx, func() error { return call.do(`"` + info.ETag + `"`) })
 			if rerr != nil {
 				return rerr
 			}
@@ -143,7 +140,7 @@ func (s *Store) probeRaces(ctx context.Context, f *Facts, name string) error {
 }
 
 // race returns how many succeeded.
-func race(ctx context.Context, do func() error) (won int, err error) {
+func countWinners(ctx context.Context, do func() error) (won int, err error) {
 	errs := make([]error, racers)
 	var all sync.WaitGroup
 	for i := range errs {
@@ -162,7 +159,7 @@ func race(ctx context.Context, do func() error) (won int, err error) {
 }
 
 // probeSums looks which checksums the service tells of what it was sent.
-func (s *Store) probeSums(ctx context.Context, f *Facts, at spot) error {
+func (s *Store) probeSums(ctx context.Context, f *Facts, at location) error {
 	h, err := digest.New(digest.SHA256, digest.CRC64NVME)
 	if err != nil {
 		return err
@@ -181,7 +178,7 @@ func (s *Store) probeSums(ctx context.Context, f *Facts, at spot) error {
 		{Facts{CRC64NVME: true}, &f.CRC64NVME, "X-Amz-Checksum-Crc64nvme", sum[digest.CRC64NVME]},
 		{Facts{}, &f.ETagIsMD5, "Etag", ""},
 	} {
-		_, err := s.single(ctx, at, payload{text, sum}, &try.sums, s.putOptions(heading{contentType: plainType}))
+		_, err := s.putObject(ctx, at, payload{text, sum}, &try.sums, s.putOptions(objectHeaders{contentType: plainType}))
 		if err != nil && try.want != "" { // it does not know this one
 			continue
 		}
@@ -190,7 +187,7 @@ func (s *Store) probeSums(ctx context.Context, f *Facts, at spot) error {
 		}
 		o := s.getOptions()
 		o.Checksum = true
-		stat, err := s.written(ctx, at, o, "what was tried")
+		stat, err := s.statWritten(ctx, at, o, "what was tried")
 		if err != nil {
 			return err
 		}
@@ -204,7 +201,7 @@ func (s *Store) probeSums(ctx context.Context, f *Facts, at spot) error {
 
 // probeCopies has the service copy an object part by part, under the checksums that are told of parts: MinIO cannot then, and
 // versitygw tells the checksum of the whole object for that of each part.
-func (s *Store) probeCopies(ctx context.Context, f *Facts, at spot) error {
+func (s *Store) probeCopies(ctx context.Context, f *Facts, at location) error {
 	alg := f.checksum()
 	h, err := digest.New(alg)
 	if err != nil {
@@ -214,22 +211,22 @@ func (s *Store) probeCopies(ctx context.Context, f *Facts, at spot) error {
 	all := bytes.Repeat([]byte("copy "), int(first)/5+2) // more than a part, and a little
 	_, _ = h.Write(all)
 	sum := h.Sum()
-	info, err := s.single(ctx, at, payload{all, sum}, &Facts{CRC64NVME: f.CRC64NVME}, s.putOptions(heading{contentType: plainType}))
+	info, err := s.putObject(ctx, at, payload{all, sum}, &Facts{CRC64NVME: f.CRC64NVME}, s.putOptions(objectHeaders{contentType: plainType}))
 	if err != nil {
 		return err
 	}
-	u, err := s.beginAs(ctx, f, at, heading{contentType: plainType})
+	u, err := s.beginAs(ctx, f, at, objectHeaders{contentType: plainType})
 	if err != nil {
 		return storage.Ended(ctx) // who cannot begin with checksums does not copy with them
 	}
-	u.from.Store(&source{at, storage.Object{ETag: info.ETag}})
-	err = errors.Join(u.send(ctx, 1, 0, all[:first]), u.send(ctx, 2, first, all[first:]))
-	if err == nil && u.from.Load() != nil { // nothing had to be sent
-		_, _, err = u.complete(ctx, sum, unfound)
+	u.copyFrom.Store(&copySource{at, storage.Object{ETag: info.ETag}})
+	err = errors.Join(u.sendPart(ctx, 1, 0, all[:first]), u.sendPart(ctx, 2, first, all[first:]))
+	if err == nil && u.copyFrom.Load() != nil { // nothing had to be sent
+		_, _, err = u.complete(ctx, sum, notVerified)
 		f.CopiesParts = err == nil
 	}
 	if f.CopiesParts {
-		u.done(ctx)
+		u.finish(ctx)
 	} else {
 		u.abort(ctx)
 	}

@@ -155,7 +155,7 @@ func TestReadThatNeverGoesOn(t *testing.T) {
 		}
 		defer body.Close()
 		got, err := io.ReadAll(body)
-		if len(got) != 10 || !unclear(err) || gets != readTries.Attempts {
+		if len(got) != 10 || !isAmbiguous(err) || gets != readRetry.Attempts {
 			t.Errorf("read %d bytes with %d requests: %v", len(got), gets, err)
 		}
 	})
@@ -215,7 +215,7 @@ func TestFiveGiBAndOne(t *testing.T) {
 	if err != nil || o.Size != size || o.Digests[digest.CRC64NVME] == "" {
 		t.Fatalf("put %d bytes, %v: %v", o.Size, o.Digests, err)
 	}
-	body, _, err := s.piece(t.Context(), spot{testBucket, "s/item"}, o.Version, cut{at: maxSingle - 5, left: 6})
+	body, _, err := s.getRange(t.Context(), location{testBucket, "s/item"}, o.Version, readPlan{offset: maxSingle - 5, remaining: 6})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +228,7 @@ func TestFiveGiBAndOne(t *testing.T) {
 	if err != nil || len(kept) != 1 || srv.Uploads() != 0 {
 		t.Fatalf("kept %q, %d uploads are left: %v", kept, srv.Uploads(), err)
 	}
-	info, err := s.head(t.Context(), spot{testBucket, kept[0]}, s.getOptions())
+	info, err := s.head(t.Context(), location{testBucket, kept[0]}, s.getOptions())
 	if err != nil || info.Size != size {
 		t.Errorf("kept %d bytes: %v", info.Size, err)
 	}
@@ -244,7 +244,7 @@ func TestKeepInParts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	from, to := source{spot{testBucket, "s/item"}, o}, spot{testBucket, ".millrace/kept/one"}
+	from, to := copySource{location{testBucket, "s/item"}, o}, location{testBucket, ".millrace/kept/one"}
 	if err := s.copyParts(t.Context(), from, to); err != nil {
 		t.Fatal(err)
 	}

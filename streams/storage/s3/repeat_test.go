@@ -70,31 +70,31 @@ func TestRefusalOf(t *testing.T) {
 		about  subject
 		status int
 		code   string
-		want   refusal
+		want   rejection
 	}{
-		"malformed":                   {anItem, 400, "InvalidRequest", isRefused},
-		"not allowed":                 {anItem, 403, "AccessDenied", isRefused},
-		"absent":                      {anItem, 404, "NoSuchKey", refusedOrRepeated},
-		"absent, by an unknown code":  {anItem, 404, "NoSuchUpload", refusedOrRepeated},
-		"not supported":               {anItem, 405, "MethodNotAllowed", isRefused},
-		"too slow":                    {anItem, 408, "RequestTimeout", notRefused},
-		"two at once":                 {anItem, 409, "OperationAborted", notRefused},
-		"two at once, on condition":   {anItem, 409, "ConditionalRequestConflict", notRefused},
-		"a bucket that is there":      {aBucket, 409, "BucketAlreadyOwnedByYou", notRefused},
-		"a bucket that is not empty":  {aBucket, 409, "BucketNotEmpty", isRefused},
-		"the condition does not hold": {anItem, 412, "PreconditionFailed", refusedOrRepeated},
-		"too many requests":           {anItem, 429, "TooManyRequests", isRefused},
-		"failed":                      {anItem, 500, "InternalError", notRefused},
-		"slow down":                   {anItem, 503, "SlowDown", notRefused},
+		"malformed":                   {anItem, 400, "InvalidRequest", rejected},
+		"not allowed":                 {anItem, 403, "AccessDenied", rejected},
+		"absent":                      {anItem, 404, "NoSuchKey", rejectedOrRepeated},
+		"absent, by an unknown code":  {anItem, 404, "NoSuchUpload", rejectedOrRepeated},
+		"not supported":               {anItem, 405, "MethodNotAllowed", rejected},
+		"too slow":                    {anItem, 408, "RequestTimeout", maybeApplied},
+		"two at once":                 {anItem, 409, "OperationAborted", maybeApplied},
+		"two at once, on condition":   {anItem, 409, "ConditionalRequestConflict", maybeApplied},
+		"a bucket that is there":      {aBucket, 409, "BucketAlreadyOwnedByYou", maybeApplied},
+		"a bucket that is not empty":  {aBucket, 409, "BucketNotEmpty", rejected},
+		"the condition does not hold": {anItem, 412, "PreconditionFailed", rejectedOrRepeated},
+		"too many requests":           {anItem, 429, "TooManyRequests", rejected},
+		"failed":                      {anItem, 500, "InternalError", maybeApplied},
+		"slow down":                   {anItem, 503, "SlowDown", maybeApplied},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := translate(t.Context(), tt.about, "do", minio.ErrorResponse{StatusCode: tt.status, Code: tt.code})
-			if got := refusalOf(err); got != tt.want {
+			if got := rejectionOf(err); got != tt.want {
 				t.Errorf("%v: got %d, want %d", err, got, tt.want)
 			}
 		})
 	}
-	if got := refusalOf(errReset); got != notRefused {
+	if got := rejectionOf(errReset); got != maybeApplied {
 		t.Errorf("no answer: got %d", got)
 	}
 }

@@ -82,7 +82,7 @@ var operations = map[string]func(ctx context.Context, s *Store) error{
 	"DeleteSpace": func(ctx context.Context, s *Store) error { return s.DeleteSpace(ctx, "empty") },
 	"Marker":      func(ctx context.Context, s *Store) error { return s.Marker(ctx) },
 	"WriteMarker": func(ctx context.Context, s *Store) error { return s.WriteMarker(ctx) },
-	"Sweep":       func(ctx context.Context, s *Store) error { _, err := s.sweep(ctx, "s"); return err },
+	"Sweep":       func(ctx context.Context, s *Store) error { _, err := s.abortStaleUploads(ctx, "s"); return err },
 }
 
 // expect makes an error that should be there none.
@@ -208,11 +208,11 @@ func (f fault) from(t *testing.T, k int, what string, do func(context.Context, *
 			t.Fatal(err)
 		}
 	}
-	text, err := json.Marshal(marker{s.cfg.ID, s.facts.Load()})
-	if err := errors.Join(err, s.CreateSpace(t.Context(), storage.Space{Name: "empty"}), s.ownPut(t.Context(), "marker.json", text)); err != nil {
+	text, err := json.Marshal(marker{s.cfg.ID, s.features.Load()})
+	if err := errors.Join(err, s.CreateSpace(t.Context(), storage.Space{Name: "empty"}), s.putControl(t.Context(), "marker.json", text)); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(2 * spaceFresh)
+	time.Sleep(2 * spaceCacheTTL)
 	var mu sync.Mutex // what the service can do is found out by several at once
 	asked, first := 0, ""
 	meets := func(r *http.Request) bool {

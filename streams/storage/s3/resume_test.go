@@ -59,13 +59,13 @@ func TestPutResumed(t *testing.T) {
 		"odd ETags":        {o: s3test.Options{NoChecksums: true, OddETags: true}, size: longParts * testPart, sends: 12}, // nothing is proven
 		"of unknown size":  {size: storage.UnknownSize, sends: 3},
 		"one byte differs": {size: longParts * testPart, sends: 4, between: func(_ *Store, _ *s3test.Server, b []byte, _ *storage.PutOptions) { b[testPart+7] ^= 1 }},
-		"a part was lost":  {size: longParts * testPart, sends: 4, between: func(_ *Store, srv *s3test.Server, _ []byte, _ *storage.PutOptions) { srv.Forget(3) }},
+		"a part was lost":  {size: longParts * testPart, sends: 4, between: func(_ *Store, srv *s3test.Server, _ []byte, _ *storage.PutOptions) { srv.CorruptPart(3) }},
 		"other properties": {size: longParts * testPart, sends: 12, between: func(_ *Store, _ *s3test.Server, _ []byte, o *storage.PutOptions) {
 			o.Properties.MediaType = "text/plain"
 		}},
 		"the upload is old": {size: longParts * testPart, sends: 12, between: func(s *Store, srv *s3test.Server, _ []byte, _ *storage.PutOptions) {
 			srv.Age(8 * 24 * time.Hour)
-			_, _ = s.sweep(noTest, "s")
+			_, _ = s.abortStaleUploads(noTest, "s")
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestPutResumed(t *testing.T) {
 				})
 				content, o := long(), storage.PutOptions{Size: tt.size}
 				n.down = true
-				if _, err := s.Put(t.Context(), "s", "item", bytes.NewReader(content), o); !unclear(err) {
+				if _, err := s.Put(t.Context(), "s", "item", bytes.NewReader(content), o); !isAmbiguous(err) {
 					t.Fatalf("the first: %v", err)
 				}
 				if tt.between != nil {
@@ -141,7 +141,7 @@ func (failing) Read([]byte) (int, error) { return 0, errReset }
 func TestSweepOfUploads(t *testing.T) {
 	s, srv := direct(t, s3test.Options{}, func(c *Config) { c.PartBytes, c.Endpoint = testPart, "https://127.0.0.1" })
 	begin := func(key string) *upload {
-		u, err := s.begin(t.Context(), spot{testBucket, key}, heading{})
+		u, err := s.begin(t.Context(), location{testBucket, key}, objectHeaders{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -149,30 +149,30 @@ func TestSweepOfUploads(t *testing.T) {
 	}
 	sweep := func(want int) {
 		t.Helper()
-		if n, err := s.sweep(t.Context(), "s"); n != want || err != nil {
+		if n, err := s.abortStaleUploads(t.Context(), "s"); n != want || err != nil {
 			t.Errorf("ended %d, want %d: %v", n, want, err)
 		}
 	}
 	dead, slow, other, ours := begin("s/dead"), begin("s/slow"), begin("other/dead"), begin("s/ours")
 	for _, u := range []*upload{dead, slow, other} {
-		s.work(u.id, false) // they are other processes'
+		s.setActive(u.id, false) // they are other processes'
 	}
-	if err := errors.Join(dead.send(t.Context(), 1, 0, plenty), slow.send(t.Context(), 1, 0, plenty)); err != nil {
+	if err := errors.Join(dead.sendPart(t.Context(), 1, 0, plenty), slow.sendPart(t.Context(), 1, 0, plenty)); err != nil {
 		t.Fatal(err)
 	}
 	sweep(0)
 	srv.Age(8 * 24 * time.Hour)
-	if err := slow.send(t.Context(), 2, 0, plenty); err != nil { // it gets on
+	if err := slow.sendPart(t.Context(), 2, 0, plenty); err != nil { // it gets on
 		t.Fatal(err)
 	}
 	sweep(1)
 	for u, want := range map[*upload]bool{dead: false, slow: true, other: true, ours: true} {
-		if there, err := u.list(t.Context(), func(minio.ObjectPart) {}); there != want || err != nil {
+		if there, err := u.listParts(t.Context(), func(minio.ObjectPart) {}); there != want || err != nil {
 			t.Errorf("%s is there: %t, %v", u.key, there, err)
 		}
 	}
 	srv.Age(8 * 24 * time.Hour)
-	s.work(ours.id, false)
+	s.setActive(ours.id, false)
 	sweep(2)
 	if srv.Uploads() != 1 {
 		t.Errorf("%d are left", srv.Uploads())
@@ -189,7 +189,7 @@ func TestSweepStuck(t *testing.T) {
 		return true
 	}}
 	s, _ := direct(t, s3test.Options{Before: sc.hook})
-	if _, err := s.sweep(t.Context(), "s"); !errors.Is(err, storage.ErrListing) {
+	if _, err := s.abortStaleUploads(t.Context(), "s"); !errors.Is(err, storage.ErrListing) {
 		t.Errorf("%v", err)
 	}
 }
@@ -215,7 +215,7 @@ func TestTwoGoOnWithOneUpload(t *testing.T) {
 					c.PartBytes, c.parallel, c.Endpoint, c.digests = testPart, 1, "https://127.0.0.1", []string{digest.MD5}
 				})
 				o := storage.PutOptions{Size: longParts * testPart}
-				if _, err := s.Put(t.Context(), "s", "item", bytes.NewReader(long()), o); !unclear(err) {
+				if _, err := s.Put(t.Context(), "s", "item", bytes.NewReader(long()), o); !isAmbiguous(err) {
 					t.Fatalf("the first: %v", err)
 				}
 				n.down = false
@@ -231,7 +231,7 @@ func TestTwoGoOnWithOneUpload(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					other.facts.Store(s.facts.Load())
+					other.features.Store(s.features.Load())
 					all.Go(func() {
 						for try := range 5 {
 							if _, errs[i] = other.Put(t.Context(), "s", "item", bytes.NewReader(contents[i]), o); errs[i] == nil {

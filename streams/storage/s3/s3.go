@@ -65,7 +65,7 @@ type Config struct {
 	PartBytes int64
 	parallel  int
 	// leftover is the age after which an upload that was not completed is taken for that of a process that died [7 days].
-	leftover time.Duration
+	staleAfter time.Duration
 	// Skipped, where it is set, is told by listings of keys that are no items, and why. It may be called by many at once.
 	Skipped func(key, reason string)
 	// Transport, where it is set, makes the requests; CA and Proxy do not count then.
@@ -80,7 +80,7 @@ func (c *Config) defaults() {
 	c.minPart = cmp.Or(c.minPart, minPart)
 	c.PartBytes = max(cmp.Or(c.PartBytes, 16<<20), c.minPart)
 	c.parallel = max(cmp.Or(c.parallel, 4), 1)
-	c.leftover = cmp.Or(c.leftover, 7*24*time.Hour)
+	c.staleAfter = cmp.Or(c.staleAfter, 7*24*time.Hour)
 	c.RestoreDays = cmp.Or(c.RestoreDays, 7)
 	c.RestoreTier = cmp.Or(c.RestoreTier, string(minio.TierStandard))
 	if c.digests == nil {
@@ -122,26 +122,26 @@ func (c *Config) check() (*url.URL, error) {
 
 // A Store is a storage.Store in an object storage service.
 type Store struct {
-	cfg    Config
-	core   *minio.Core
-	layout layout
-	pool   *digest.Pool
-	http   *http.Transport // nil: the caller's
-	room   *room           // of what is written
-	reads  *room           // of what is read ahead, by all readers
+	cfg          Config
+	core         *minio.Core
+	layout       layout
+	pool         *digest.Pool
+	http         *http.Transport // nil: the caller's
+	writeBuffers *bufferPool     // of what is written
+	readBuffers  *bufferPool     // of what is read ahead, by all readers
 	// private: nobody between this process and the service can change what is sent
-	private bool
+	trustedLink bool
 
-	facts atomic.Pointer[Facts]
+	features atomic.Pointer[Facts]
 
-	mu    sync.Mutex
-	known map[string]time.Time // spaces, and when they were last seen; guarded by mu
-	dirs  map[spot]time.Time   // keys below which items may be put, and when that was seen; guarded by mu
+	mu            sync.Mutex
+	knownSpaces   map[string]time.Time   // spaces, and when they were last seen; guarded by mu
+	freeAncestors map[location]time.Time // keys below which items may be put, and when that was seen; guarded by mu
 	// putting are the items that are put at services that hide what lies below an item, by space and id, and below counts
 	// those below each; guarded by mu
-	putting, below map[spot]int
+	puts, putsBelow map[location]int
 	// working are the uploads that this process is at work on; guarded by mu
-	working map[string]bool
+	activeUploads map[string]bool
 }
 
 var _ storage.Store = (*Store)(nil)
@@ -172,23 +172,23 @@ func New(cfg Config) (*Store, error) {
 	}
 	cfg.defaults()
 	s := &Store{
-		cfg: cfg, layout: newLayout(cfg), known: map[string]time.Time{}, dirs: map[spot]time.Time{}, working: map[string]bool{},
-		putting: map[spot]int{}, below: map[spot]int{},
-		room: newRoom(cfg.PartBytes, 2*cfg.parallel), reads: newRoom(cfg.PartBytes, 2*cfg.parallel),
+		cfg: cfg, layout: newLayout(cfg), knownSpaces: map[string]time.Time{}, freeAncestors: map[location]time.Time{}, activeUploads: map[string]bool{},
+		puts: map[location]int{}, putsBelow: map[location]int{},
+		writeBuffers: newBufferPool(cfg.PartBytes, 2*cfg.parallel), readBuffers: newBufferPool(cfg.PartBytes, 2*cfg.parallel),
 	}
-	s.private = u.Scheme == "https" || u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback()
+	s.trustedLink = u.Scheme == "https" || u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback()
 	if s.pool, err = digest.NewPool(cfg.digests...); err != nil {
 		return nil, err
 	}
-	if s.core, err = s.client(u); err != nil {
+	if s.core, err = s.newClient(u); err != nil {
 		return nil, fmt.Errorf("s3 store: %w", err)
 	}
-	s.facts.Store(new(Facts))
+	s.features.Store(new(Facts))
 	return s, nil
 }
 
 // Facts are what is known of the service: all false before Probe or Marker have told.
-func (s *Store) Facts() Facts { return *s.facts.Load() }
+func (s *Store) Facts() Facts { return *s.features.Load() }
 
 // Close lets go of idle connections.
 func (s *Store) Close() error {
@@ -200,7 +200,7 @@ func (s *Store) Close() error {
 
 // Capabilities says what is known of the service: without a marker that tells what was tried, it can do little.
 func (s *Store) Capabilities() storage.Capabilities {
-	f := s.facts.Load()
+	f := s.features.Load()
 	var sourceFrom int64
 	if f.CopiesParts {
 		sourceFrom = s.cfg.PartBytes + 1 // what goes in parts

@@ -68,7 +68,7 @@ func openKnown(t testing.TB, srv *s3test.Server, f *Facts, edit ...func(*Config)
 		bucket, _ := s.layout.control()
 		_ = s.makeBucket(t.Context(), bucket)
 	}
-	s.facts.Store(f)
+	s.features.Store(f)
 	return s
 }
 
@@ -110,7 +110,7 @@ func TestContract(t *testing.T) {
 			storagetest.Run(t, func(t *testing.T) storage.Store { return openKnown(t, srv, &facts, prefix) },
 				storagetest.Only(tt.only...), storagetest.Except(except...),
 				storagetest.WithKept(func(t *testing.T, s storage.Store, space, item string) (all [][]byte) {
-					at := s.(*Store).layout.prefix + ownPrefix + "kept/" + escape(space) + "/" + digestOf(item) + "/"
+					at := s.(*Store).layout.prefix + controlPrefix + "kept/" + escape(space) + "/" + hashName(item) + "/"
 					for _, key := range srv.Keys(testBucket, at) {
 						b, _ := srv.Object(testBucket, key)
 						all = append(all, b)
@@ -138,9 +138,9 @@ func TestContractOfOddServices(t *testing.T) {
 		refuses func(item string, beside []string) bool
 		only    []string
 	}{
-		"keys are paths": {s3test.Options{CleanKeys: true}, func(item string, _ []string) bool { return isOdd(item) }, []string{"OddIDs", "Nesting", "List"}},
+		"keys are paths": {s3test.Options{CleanKeys: true}, func(item string, _ []string) bool { return isOddKey(item) }, []string{"OddIDs", "Nesting", "List"}},
 		"hides": {s3test.Options{CleanKeys: true, HideBelow: true},
-			func(item string, beside []string) bool { return isOdd(item) || nests(item, beside) }, []string{"OddIDs", "RaceNeighbours"}},
+			func(item string, beside []string) bool { return isOddKey(item) || nests(item, beside) }, []string{"OddIDs", "RaceNeighbours"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -218,7 +218,7 @@ func TestProbe(t *testing.T) {
 			srv := server(t, o)
 			s := open(t, srv, through(srv))
 			want := factsOf(o)
-			if got := *s.facts.Load(); got != want {
+			if got := *s.features.Load(); got != want {
 				t.Errorf("got  %+v\nwant %+v", got, want)
 			}
 			if left := srv.Keys(testBucket, ""); len(left) > 0 || srv.Uploads() > 0 {
@@ -231,8 +231,8 @@ func TestProbe(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := again.Marker(t.Context()); err != nil || *again.facts.Load() != want {
-				t.Errorf("by its marker (%v): got %+v, want %+v", err, *again.facts.Load(), want)
+			if err := again.Marker(t.Context()); err != nil || *again.features.Load() != want {
+				t.Errorf("by its marker (%v): got %+v, want %+v", err, *again.features.Load(), want)
 			}
 		})
 	}

@@ -131,7 +131,7 @@ func TestDeleteTwins(t *testing.T) {
 			}
 			sc.on = true
 			_, err := s.Delete(t.Context(), "s", "item", storage.DeleteOptions{})
-			if !unclear(err) {
+			if !isAmbiguous(err) {
 				t.Errorf("delete: %v", err)
 			}
 			sc.on = false
@@ -174,7 +174,7 @@ func TestPartStoredWrongly(t *testing.T) {
 						return false
 					}
 					if n++; !tt.tells {
-						srv.Forget(1)
+						srv.CorruptPart(1)
 						return false
 					}
 					r.Header.Del("Content-Md5") // it does not look
@@ -247,13 +247,13 @@ func TestParts(t *testing.T) {
 			if size >= 0 && size <= usual {
 				continue
 			}
-			first, all, n := partSize(usual, size), int64(0), 0
+			first, all, n := firstPartSize(usual, size), int64(0), 0
 			want := size
 			if size < 0 {
 				want = maxObject - 200<<30 // with parts of 5 MiB not quite
 			}
 			for ; all < want; n++ {
-				p := partOf(n+1, first, size)
+				p := nthPartSize(n+1, first, size)
 				if p < minPart || p > maxSingle {
 					t.Fatalf("part %d has %d bytes", n+1, p)
 				}
@@ -336,7 +336,7 @@ func TestLookContradicted(t *testing.T) {
 				if got, _ := srv.Object(testBucket, "s/item"); !bytes.Equal(got, plenty[:5]) {
 					t.Errorf("%d bytes are there", len(got))
 				}
-				if want := min(tt.times, lookTries.Attempts); (err == nil) != tt.ok || n != want {
+				if want := min(tt.times, statRetry.Attempts); (err == nil) != tt.ok || n != want {
 					t.Errorf("%v after %d wrong answers, want %t after %d", err, n, tt.ok, want)
 				}
 				if err != nil && (retry.ClassOf(err) != retry.Transient || errors.Is(err, storage.ErrDigest)) {

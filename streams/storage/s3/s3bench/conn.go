@@ -16,27 +16,27 @@ const httpTime = "Mon, 02 Jan 2006 15:04:05 GMT"
 
 // A request is what matters of one.
 type request struct {
-	method, bucket, key string
-	query               url.Values
-	length              int64
-	from, to            int64 // of a range; to < 0: none, or to the end
-	ranged              bool
-	ifMatch, ifNone     string
-	md5, sha256         string // base64
-	kept                []byte // lines that come back with an object
-	chunked             bool   // signed in chunks
-	wait, last          bool   // it wants a 100 first; the connection ends with it
+	method, bucket, key        string
+	query                      url.Values
+	length                     int64
+	from, to                   int64 // of a range; to < 0: none, or to the end
+	ranged                     bool
+	ifMatch, ifNone            string
+	md5, sha256                string // base64
+	objectHeader               []byte // lines that come back with an object
+	chunked                    bool   // signed in chunks
+	expectContinue, closeAfter bool   // it wants a 100 first; the connection ends with it
 }
 
 // A conn is a connection. One goroutine owns it.
 type conn struct {
-	s    *server
-	net  net.Conn
-	in   *bufio.Reader
-	head []byte // of the answer
-	size int    // of its body
-	body []byte
-	send net.Buffers
+	s       *server
+	net     net.Conn
+	in      *bufio.Reader
+	header  []byte // of the answer
+	size    int    // of its body
+	body    []byte
+	buffers net.Buffers
 }
 
 // maxBody bounds what is put, in bytes.
@@ -48,33 +48,33 @@ var errRequest = errors.New("malformed request")
 // serve answers requests until the client has no more.
 func (c *conn) serve() {
 	for {
-		r, err := c.read()
+		r, err := c.readRequest()
 		if err != nil {
 			return
 		}
-		if r.wait {
+		if r.expectContinue {
 			if _, err := c.net.Write([]byte("HTTP/1.1 100 Continue\r\n\r\n")); err != nil {
 				return
 			}
 		}
-		body, err := c.content(r)
+		body, err := c.readBody(r)
 		if err != nil {
 			return
 		}
-		c.head, c.body, c.size = c.head[:0], nil, 0
-		c.answer(r, body)
+		c.header, c.body, c.size = c.header[:0], nil, 0
+		c.handle(r, body)
 		if r.method == "HEAD" {
 			c.body = nil
 		}
-		c.send = append(c.send[:0], c.head, c.body)
-		send := c.send
-		if _, err := send.WriteTo(c.net); err != nil || r.last {
+		c.buffers = append(c.buffers[:0], c.header, c.body)
+		send := c.buffers
+		if _, err := send.WriteTo(c.net); err != nil || r.closeAfter {
 			return
 		}
 	}
 }
 
-func (c *conn) read() (r *request, err error) {
+func (c *conn) readRequest() (r *request, err error) {
 	line, err := c.in.ReadSlice('\n')
 	if err != nil {
 		return nil, err
@@ -139,16 +139,16 @@ func (r *request) header(name, value, line []byte) (err error) {
 	case "x-amz-content-sha256":
 		r.chunked = bytes.HasPrefix(value, []byte("STREAMING-"))
 	case "expect":
-		r.wait = true
+		r.expectContinue = true
 	case "connection":
-		r.last = bytes.EqualFold(value, []byte("close"))
+		r.closeAfter = bytes.EqualFold(value, []byte("close"))
 	case "content-type":
-		r.kept = append(r.kept, line...)
+		r.objectHeader = append(r.objectHeader, line...)
 	case "transfer-encoding":
 		return errRequest
 	default:
 		if bytes.HasPrefix(lower, []byte("x-amz-meta-")) || isChecksum(lower) {
-			r.kept = append(r.kept, line...)
+			r.objectHeader = append(r.objectHeader, line...)
 		}
 		if string(lower) == "x-amz-checksum-sha256" {
 			r.sha256 = string(value)
@@ -164,9 +164,9 @@ func isChecksum(name []byte) bool {
 }
 
 // content reads what was sent.
-func (c *conn) content(r *request) ([]byte, error) {
+func (c *conn) readBody(r *request) ([]byte, error) {
 	if r.chunked {
-		return c.chunks()
+		return c.readChunks()
 	}
 	switch {
 	case r.length == 0:
@@ -180,7 +180,7 @@ func (c *conn) content(r *request) ([]byte, error) {
 }
 
 // chunks reads what was signed in pieces, and the lines that may follow it.
-func (c *conn) chunks() (all []byte, err error) {
+func (c *conn) readChunks() (all []byte, err error) {
 	for {
 		line, err := c.in.ReadString('\n')
 		if err != nil {
@@ -214,14 +214,14 @@ func (c *conn) chunks() (all []byte, err error) {
 }
 
 // begin begins an answer whose body has so many bytes; end ends its header.
-func (c *conn) begin(status string, size int) {
-	c.head = append(c.head, "HTTP/1.1 "...)
-	c.head = append(c.head, status...)
-	c.head = append(c.head, "\r\nServer: s3bench\r\nDate: "...)
-	c.head = time.Now().UTC().AppendFormat(c.head, httpTime)
-	c.head = append(c.head, "\r\nContent-Length: "...)
-	c.head = strconv.AppendInt(c.head, int64(size), 10)
-	c.head = append(c.head, "\r\n"...)
+func (c *conn) startHeader(status string, size int) {
+	c.header = append(c.header, "HTTP/1.1 "...)
+	c.header = append(c.header, status...)
+	c.header = append(c.header, "\r\nServer: s3bench\r\nDate: "...)
+	c.header = time.Now().UTC().AppendFormat(c.header, httpTime)
+	c.header = append(c.header, "\r\nContent-Length: "...)
+	c.header = strconv.AppendInt(c.header, int64(size), 10)
+	c.header = append(c.header, "\r\n"...)
 }
 
-func (c *conn) end() { c.head = append(c.head, "\r\n"...) }
+func (c *conn) endHeader() { c.header = append(c.header, "\r\n"...) }

@@ -38,11 +38,11 @@ type Load struct {
 func Key(i int) string { return fmt.Sprintf("2026/%05d/img-%08d.tif", i/1000, i) }
 
 // serverGC lets garbage lie: what is put is bytes, and the processor is the clients'.
-const serverGC = 400
+const gcPercent = 400
 
 // Serve is the server's process: it writes to out the endpoint's URL and ends when in ends.
 func Serve(ctx context.Context, load Load, in io.Reader, out io.Writer) error {
-	debug.SetGCPercent(serverGC)
+	debug.SetGCPercent(gcPercent)
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -55,7 +55,7 @@ func Serve(ctx context.Context, load Load, in io.Reader, out io.Writer) error {
 	var accepting sync.WaitGroup
 	accepting.Go(func() { s.accept(l) })
 	_, err = io.Copy(io.Discard, in)
-	s.end()
+	s.closeConns()
 	err = errors.Join(err, l.Close())
 	accepting.Wait()
 	return err
@@ -69,16 +69,16 @@ type server struct {
 }
 
 type bucket struct {
-	objects map[string]*object
-	keys    []string
-	sorted  bool
-	made    int // keys that are listed instead
+	objects   map[string]*object
+	keys      []string
+	sorted    bool
+	generated int // keys that are listed instead
 }
 
 type object struct {
 	bytes    []byte
 	etag     string
-	head     []byte // lines of a header that tell of it
+	header   []byte // lines of a header that tell of it
 	modified time.Time
 }
 
@@ -88,7 +88,7 @@ func newServer(load Load) *server {
 		return s
 	}
 	const step = 8 // bytes from one object to the next: they lie over one another
-	b := &bucket{objects: map[string]*object{}, made: load.Keys}
+	b := &bucket{objects: map[string]*object{}, generated: load.Keys}
 	s.buckets[load.Bucket] = b
 	all := make([]byte, load.Size+int64(step*load.Objects))
 	_, _ = rand.NewChaCha8([32]byte{7}).Read(all) // the same each time; it never fails
@@ -100,7 +100,7 @@ func newServer(load Load) *server {
 		} else {
 			o.etag = etag(o.bytes)
 		}
-		o.tell([]byte("Content-Type: image/tiff\r\n"))
+		o.formatHeader([]byte("Content-Type: image/tiff\r\n"))
 		b.put(Key(i), o)
 	}
 	return s
@@ -112,8 +112,8 @@ func etag(b []byte) string {
 }
 
 // tell makes the lines that tell of the object; kept are those it was put with.
-func (o *object) tell(kept []byte) {
-	o.head = fmt.Appendf(nil, "ETag: \"%s\"\r\nLast-Modified: %s\r\nAccept-Ranges: bytes\r\n%s", o.etag, o.modified.UTC().Format(httpTime), kept)
+func (o *object) formatHeader(kept []byte) {
+	o.header = fmt.Appendf(nil, "ETag: \"%s\"\r\nLast-Modified: %s\r\nAccept-Ranges: bytes\r\n%s", o.etag, o.modified.UTC().Format(httpTime), kept)
 }
 
 // put makes o the object of a key.
@@ -147,13 +147,13 @@ func (s *server) accept(l net.Listener) {
 		}
 		s.mu.Unlock()
 		all.Go(func() {
-			defer s.left(c)
+			defer s.remove(c)
 			(&conn{s: s, net: c, in: bufio.NewReaderSize(c, 64<<10)}).serve()
 		})
 	}
 }
 
-func (s *server) left(c net.Conn) {
+func (s *server) remove(c net.Conn) {
 	_ = c.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,7 +161,7 @@ func (s *server) left(c net.Conn) {
 }
 
 // end closes all connections.
-func (s *server) end() {
+func (s *server) closeConns() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
@@ -173,8 +173,8 @@ func (s *server) end() {
 // page tells of up to limit keys after one, below a prefix, each with its object (nil: it is made up), and whether there are more.
 // s.mu is held for writing.
 func (b *bucket) page(prefix, after string, limit int, each func(key string, o *object)) (more bool) {
-	if b.made > 0 {
-		return b.numbered(after, limit, each)
+	if b.generated > 0 {
+		return b.generatedPage(after, limit, each)
 	}
 	if !b.sorted {
 		slices.Sort(b.keys)
@@ -194,11 +194,11 @@ func (b *bucket) page(prefix, after string, limit int, each func(key string, o *
 	return false
 }
 
-func (b *bucket) numbered(after string, limit int, each func(key string, o *object)) (more bool) {
-	lo := sort.Search(b.made, func(i int) bool { return Key(i) > after })
-	end := min(b.made, lo+limit)
+func (b *bucket) generatedPage(after string, limit int, each func(key string, o *object)) (more bool) {
+	lo := sort.Search(b.generated, func(i int) bool { return Key(i) > after })
+	end := min(b.generated, lo+limit)
 	for ; lo < end; lo++ {
 		each(Key(lo), nil)
 	}
-	return end < b.made
+	return end < b.generated
 }

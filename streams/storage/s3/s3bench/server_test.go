@@ -160,18 +160,18 @@ func FuzzRequest(f *testing.F) {
 		s := newServer(Load{Bucket: "b", Objects: 2, Size: 10})
 		c := &conn{s: s, in: bufio.NewReader(bytes.NewReader(in))}
 		for {
-			r, err := c.read()
+			r, err := c.readRequest()
 			if err != nil {
 				return
 			}
-			body, err := c.content(r)
+			body, err := c.readBody(r)
 			if err != nil {
 				return
 			}
-			c.head, c.body = c.head[:0], nil
-			c.answer(r, body)
-			if !bytes.HasPrefix(c.head, []byte("HTTP/1.1 ")) || !bytes.HasSuffix(c.head, []byte("\r\n\r\n")) {
-				t.Fatalf("%q is answered with %q", in, c.head)
+			c.header, c.body = c.header[:0], nil
+			c.handle(r, body)
+			if !bytes.HasPrefix(c.header, []byte("HTTP/1.1 ")) || !bytes.HasSuffix(c.header, []byte("\r\n\r\n")) {
+				t.Fatalf("%q is answered with %q", in, c.header)
 			}
 		}
 	})

@@ -22,9 +22,9 @@ import (
 )
 
 const (
-	readyWait = 60 * time.Second
-	stopWait  = 5 * time.Second
-	said      = 2000 // bytes of its log's end that an error has
+	readyWait    = 60 * time.Second
+	stopWait     = 5 * time.Second
+	logTailBytes = 2000 // bytes of its log's end that an error has
 )
 
 // ErrAbsent means that the program is not there.
@@ -84,7 +84,7 @@ func start(ctx context.Context, cfg Config) (*Server, error) {
 	}
 	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port))
 	s.URL = "http://" + addr
-	f, ok := flavours()[filepath.Base(cfg.Program)]
+	f, ok := programs()[filepath.Base(cfg.Program)]
 	if !ok {
 		return nil, fmt.Errorf("%s is none of the servers that are known", filepath.Base(cfg.Program))
 	}
@@ -103,20 +103,20 @@ func start(ctx context.Context, cfg Config) (*Server, error) {
 	if s.exited, err = child.Start(s.cmd); err != nil {
 		return nil, err
 	}
-	if err := s.ready(ctx, s.URL+f.health); err != nil {
+	if err := s.waitReady(ctx, s.URL+f.health); err != nil {
 		return nil, errors.Join(err, s.Kill())
 	}
 	return s, nil
 }
 
 // A flavour is how one server is told what all are told.
-type flavour struct {
+type program struct {
 	health  string // path that answers 200 when it serves
 	command func(cfg Config, s *Server, addr, data string) (args, env []string, err error)
 }
 
-func flavours() map[string]flavour {
-	return map[string]flavour{
+func programs() map[string]program {
+	return map[string]program{
 		"versitygw": {"/health-of-the-server", func(cfg Config, s *Server, addr, data string) (args, env []string, err error) {
 			args = append([]string{"--port", addr, "--quiet", "--health", "/health-of-the-server"}, cfg.Args...)
 			args = append(args, "posix")
@@ -154,7 +154,7 @@ func (s *Server) Said() string {
 		return err.Error()
 	}
 	b = bytes.TrimSpace(b)
-	return string(b[max(0, len(b)-said):])
+	return string(b[max(0, len(b)-logTailBytes):])
 }
 
 // Close ends the server in order: by SIGTERM, and by SIGKILL when it takes too long.
@@ -183,14 +183,14 @@ func (s *Server) Kill() error {
 func (s *Server) Signal(sig os.Signal) error { return s.cmd.Process.Signal(sig) }
 
 // ready waits until the server says that it serves.
-func (s *Server) ready(ctx context.Context, url string) error {
+func (s *Server) waitReady(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, readyWait, fmt.Errorf("no answer within %v", readyWait))
 	defer cancel()
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if serves(ctx, client, url) {
+		if isReady(ctx, client, url) {
 			return nil
 		}
 		select {
@@ -203,7 +203,7 @@ func (s *Server) ready(ctx context.Context, url string) error {
 	}
 }
 
-func serves(ctx context.Context, client *http.Client, url string) bool {
+func isReady(ctx context.Context, client *http.Client, url string) bool {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return false

@@ -16,15 +16,15 @@ import (
 )
 
 // take reads what was sent, and judges it.
-func (s *Server) take(r *http.Request) (*object, *failure) {
+func (s *Server) readBody(r *http.Request) (*object, *failure) {
 	if s.o.Virtual {
-		return s.count(r)
+		return s.countBody(r)
 	}
 	b, err := body(r)
 	if err != nil {
 		return nil, &failure{400, "IncompleteBody"}
 	}
-	if !s.agrees(r, b) {
+	if !s.checksumsMatch(r, b) {
 		return nil, &failure{400, "BadDigest"}
 	}
 	o := &object{bytes: b, size: int64(len(b)), etag: s.etag(b)}
@@ -35,7 +35,7 @@ func (s *Server) take(r *http.Request) (*object, *failure) {
 }
 
 // count reads what was sent without keeping it. It knows no streaming signatures.
-func (s *Server) count(r *http.Request) (*object, *failure) {
+func (s *Server) countBody(r *http.Request) (*object, *failure) {
 	h := crc64nvme.New()
 	n, err := io.CopyBuffer(struct{ io.Writer }{h}, struct{ io.Reader }{r.Body}, make([]byte, 1<<20))
 	if err != nil || r.ContentLength >= 0 && n != r.ContentLength {
@@ -112,7 +112,7 @@ func body(r *http.Request) ([]byte, error) {
 }
 
 // agrees says whether bytes have what the request says of them.
-func (s *Server) agrees(r *http.Request, b []byte) bool {
+func (s *Server) checksumsMatch(r *http.Request, b []byte) bool {
 	if want := r.Header.Get("Content-Md5"); want != "" {
 		if m := md5.Sum(b); base64.StdEncoding.EncodeToString(m[:]) != want {
 			return false

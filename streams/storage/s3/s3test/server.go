@@ -49,27 +49,27 @@ type Server struct {
 }
 
 type bucket struct {
-	objects map[string][]*object // newest last
-	keys    []string
-	dirty   bool // keys are not sorted
+	objects  map[string][]*object // newest last
+	keys     []string
+	unsorted bool // keys are not sorted
 }
 
 type object struct {
-	bytes    []byte
-	size     int64 // of a virtual one, else that of bytes
-	etag     string
-	modified time.Time
-	header   http.Header // of metadata, type and checksums
-	version  string
-	gone     bool // a delete marker
-	tier     tier
-	sum      string // crc64nvme of a part
+	bytes        []byte
+	size         int64 // of a virtual one, else that of bytes
+	etag         string
+	modified     time.Time
+	header       http.Header // of metadata, type and checksums
+	version      string
+	deleteMarker bool // a delete marker
+	tier         tier
+	sum          string // crc64nvme of a part
 }
 
 type upload struct {
 	bucket, key string
 	header      http.Header
-	begun       time.Time
+	initiated   time.Time
 	parts       map[int]*object
 }
 
@@ -91,7 +91,7 @@ func (s *Server) Object(bucket, key string) (b []byte, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if bk := s.buckets[bucket]; bk != nil {
-		if o := bk.now(key); o != nil {
+		if o := bk.current(key); o != nil {
 			return o.bytes, true
 		}
 	}
@@ -104,7 +104,7 @@ func (s *Server) Keys(bucket, prefix string) (keys []string) {
 	defer s.mu.Unlock()
 	if bk := s.buckets[bucket]; bk != nil {
 		for _, k := range bk.sorted() {
-			if strings.HasPrefix(k, prefix) && bk.now(k) != nil {
+			if strings.HasPrefix(k, prefix) && bk.current(k) != nil {
 				keys = append(keys, k)
 			}
 		}
@@ -123,7 +123,7 @@ func (s *Server) Uploads() int {
 func (s *Server) Damage(bucket, key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o := s.buckets[bucket].now(key)
+	o := s.buckets[bucket].current(key)
 	o.bytes = slices.Clone(o.bytes)
 	o.bytes[len(o.bytes)/2] ^= 1
 }
@@ -132,21 +132,21 @@ func (s *Server) Damage(bucket, key string) {
 func (s *Server) Edit(bucket, key string, f func(http.Header)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f(s.buckets[bucket].now(key).header)
+	f(s.buckets[bucket].current(key).header)
 }
 
-func (b *bucket) now(key string) *object {
+func (b *bucket) current(key string) *object {
 	all := b.objects[key]
-	if len(all) == 0 || all[len(all)-1].gone {
+	if len(all) == 0 || all[len(all)-1].deleteMarker {
 		return nil
 	}
 	return all[len(all)-1]
 }
 
 func (b *bucket) sorted() []string {
-	if b.dirty {
+	if b.unsorted {
 		slices.Sort(b.keys)
-		b.dirty = false
+		b.unsorted = false
 	}
 	return b.keys
 }
@@ -196,21 +196,21 @@ func (f *failure) write(w http.ResponseWriter, r *http.Request) {
 }
 
 var (
-	noKey       = &failure{404, "NoSuchKey"}
-	noBucket    = &failure{404, "NoSuchBucket"}
-	noUpload    = &failure{404, "NoSuchUpload"}
-	condition   = &failure{412, "PreconditionFailed"}
-	notModified = &failure{304, "NotModified"}
-	unknown     = &failure{501, "NotImplemented"}
-	malformed   = &failure{400, "InvalidRequest"}
-	skewed      = &failure{403, "RequestTimeTooSkewed"}
+	noKey              = &failure{404, "NoSuchKey"}
+	noBucket           = &failure{404, "NoSuchBucket"}
+	noUpload           = &failure{404, "NoSuchUpload"}
+	preconditionFailed = &failure{412, "PreconditionFailed"}
+	notModified        = &failure{304, "NotModified"}
+	notImplemented     = &failure{501, "NotImplemented"}
+	invalidRequest     = &failure{400, "InvalidRequest"}
+	skewed             = &failure{403, "RequestTimeTooSkewed"}
 )
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) *failure {
 	name, rawKey, _ := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), "/"), "/")
 	key, err := url.PathUnescape(rawKey)
 	if err != nil {
-		return malformed
+		return invalidRequest
 	}
 	if s.o.CleanKeys && key != "" {
 		dir := strings.HasSuffix(key, "/")
@@ -243,7 +243,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) *failure {
 	case r.Method == http.MethodDelete:
 		return s.remove(w, r, bk, key)
 	}
-	return unknown
+	return notImplemented
 }
 
 func (s *Server) listBuckets(w http.ResponseWriter) *failure {
@@ -257,7 +257,7 @@ func (s *Server) listBuckets(w http.ResponseWriter) *failure {
 	for name := range s.buckets {
 		out.Buckets = append(out.Buckets, one{name, "2026-01-01T00:00:00.000Z"})
 	}
-	return answer(w, out)
+	return writeXML(w, out)
 }
 
 func (s *Server) onBucket(w http.ResponseWriter, r *http.Request, name string) *failure {
@@ -283,9 +283,9 @@ func (s *Server) onBucket(w http.ResponseWriter, r *http.Request, name string) *
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	case r.Method != http.MethodGet:
-		return unknown
+		return notImplemented
 	case q.Has("location"):
-		return answer(w, struct {
+		return writeXML(w, struct {
 			XMLName xml.Name `xml:"LocationConstraint"`
 		}{})
 	case q.Has("versioning"):
@@ -293,7 +293,7 @@ func (s *Server) onBucket(w http.ResponseWriter, r *http.Request, name string) *
 		if s.o.Versions {
 			status = "Enabled"
 		}
-		return answer(w, struct {
+		return writeXML(w, struct {
 			XMLName xml.Name `xml:"VersioningConfiguration"`
 			Status  string   `xml:",omitempty"`
 		}{Status: status})
@@ -305,7 +305,7 @@ func (s *Server) onBucket(w http.ResponseWriter, r *http.Request, name string) *
 	return s.list(w, bk, q)
 }
 
-func answer(w http.ResponseWriter, v any) *failure {
+func writeXML(w http.ResponseWriter, v any) *failure {
 	w.Header().Set("Content-Type", "application/xml")
 	_ = xml.NewEncoder(w).Encode(v)
 	return nil
@@ -353,10 +353,10 @@ func (s *Server) list(w http.ResponseWriter, bk *bucket, q url.Values) *failure 
 	common := ""
 	for ; i < len(keys) && strings.HasPrefix(keys[i], under); i++ {
 		k := keys[i]
-		o := bk.now(k)
+		o := bk.current(k)
 		within := common != "" && strings.HasPrefix(k, common) || // of a prefix that was told, or by the page before
 			delimiter != "" && strings.HasSuffix(after, delimiter) && strings.HasPrefix(k, after)
-		if k <= after || o == nil || within || s.o.HideBelow && bk.above(k, under) {
+		if k <= after || o == nil || within || s.o.HideBelow && bk.hasAncestor(k, under) {
 			continue
 		}
 		if len(out.Contents)+len(out.CommonPrefixes) == page(q) {
@@ -376,13 +376,13 @@ func (s *Server) list(w http.ResponseWriter, bk *bucket, q url.Values) *failure 
 		out.NextContinuationToken = ""
 	}
 	out.KeyCount = len(out.Contents) + len(out.CommonPrefixes)
-	return answer(w, out)
+	return writeXML(w, out)
 }
 
 // above says whether an object lies above a key, and below a prefix.
-func (b *bucket) above(key, under string) bool {
+func (b *bucket) hasAncestor(key, under string) bool {
 	for i, c := range key {
-		if c == '/' && i > 0 && i < len(key)-1 && i >= len(under) && b.now(key[:i]) != nil {
+		if c == '/' && i > 0 && i < len(key)-1 && i >= len(under) && b.current(key[:i]) != nil {
 			return true
 		}
 	}
@@ -410,7 +410,7 @@ func (s *Server) listVersions(w http.ResponseWriter, bk *bucket, q url.Values) *
 		}
 		all := bk.objects[k]
 		for i := len(all) - 1; i >= 0; i-- {
-			if o := all[i]; !o.gone {
+			if o := all[i]; !o.deleteMarker {
 				e, latest := entry(k, o), i == len(all)-1
 				e.VersionID, e.IsLatest = o.version, &latest
 				out.Version = append(out.Version, e)
@@ -421,5 +421,5 @@ func (s *Server) listVersions(w http.ResponseWriter, bk *bucket, q url.Values) *
 	if !out.IsTruncated {
 		out.NextKeyMarker = ""
 	}
-	return answer(w, out)
+	return writeXML(w, out)
 }

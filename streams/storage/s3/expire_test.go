@@ -46,19 +46,19 @@ func TestTidy(t *testing.T) {
 				}
 			}
 			bucket, own := s.layout.control()
-			if err := s.ownPut(ctx, "kept/one/theirs", []byte("not ours")); err != nil {
+			if err := s.putControl(ctx, "kept/one/theirs", []byte("not ours")); err != nil {
 				t.Fatal(err)
 			}
 			now = now.Add(40 * 24 * time.Hour)
 			put("one", "third") // keeps "second"
 
-			s.cfg.leftover = 24 * time.Hour
+			s.cfg.staleAfter = 24 * time.Hour
 			begun := time.Now()
 			s.cfg.now = func() time.Time { return begun } // by which uploads are young
 			if done, err := s.Tidy(ctx, storage.TidyOptions{}); err != nil || done != (storage.Tidied{}) || srv.Uploads() != 2 {
 				t.Errorf("nothing is of no use: %+v, %v, %d uploads", done, err, srv.Uploads())
 			}
-			s.cfg.leftover = -time.Hour // by which all are old
+			s.cfg.staleAfter = -time.Hour // by which all are old
 			want, told := storage.Tidied{Uploads: 2, Kept: 2, Bytes: 10}, storage.Tidied{}
 			done, err := s.Tidy(ctx, storage.TidyOptions{Kept: now.Add(-30 * 24 * time.Hour), Each: func(more storage.Tidied) { told.Add(storage.TidyOptions{}, more) }})
 			if err != nil || done != want || told != want || srv.Uploads() != 0 {
@@ -123,7 +123,7 @@ func TestKeptAt(t *testing.T) {
 		"p/.millrace/kept/s/abc/etag":                            {},
 		"":                                                       {},
 	} {
-		if got, ok := keptAt(key); ok != !want.IsZero() || ok && !got.Equal(want) {
+		if got, ok := quarantinedAt(key); ok != !want.IsZero() || ok && !got.Equal(want) {
 			t.Errorf("keptAt(%q) = %v, %t, want %v", key, got, ok, want)
 		}
 	}

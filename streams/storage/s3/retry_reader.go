@@ -12,30 +12,30 @@ import (
 )
 
 // readTries is how often in a row a body is opened again without a byte having come.
-var readTries = retry.Policy{Attempts: 5, Wait: 100 * time.Millisecond, MaxWait: 5 * time.Second}
+var readRetry = retry.Policy{Attempts: 5, Wait: 100 * time.Millisecond, MaxWait: 5 * time.Second}
 
 // A steady body has so many bytes, and goes on where a connection broke: of the same version, or not at all.
-type steady struct {
-	ctx   context.Context // of the requests whose bodies it reads
-	body  io.ReadCloser   // nil: it has to be opened
-	at    int64
-	left  int64
-	open  opener
-	what  string
-	broke error // why the last body ended early; the next attempt begins with it
-	err   error
+type retryReader struct {
+	ctx        context.Context // of the requests whose bodies it reads
+	body       io.ReadCloser   // nil: it has to be opened
+	offset     int64
+	remaining  int64
+	open       opener
+	what       string
+	pendingErr error // why the last body ended early; the next attempt begins with it
+	err        error
 }
 
-func (b *steady) Read(p []byte) (int, error) {
-	if b.left == 0 {
+func (b *retryReader) Read(p []byte) (int, error) {
+	if b.remaining == 0 {
 		return 0, io.EOF
 	}
 	if b.err != nil || len(p) == 0 {
 		return 0, b.err
 	}
 	var n int
-	err := again(b.ctx, readTries, unclear, func() (err error) {
-		n, err = b.some(p)
+	err := retryWhile(b.ctx, readRetry, isAmbiguous, func() (err error) {
+		n, err = b.readOnce(p)
 		return err
 	})
 	switch {
@@ -53,35 +53,35 @@ func (b *steady) Read(p []byte) (int, error) {
 
 // some reads what comes next. After a body that ended early it returns why, if no byte came with it, and opens the rest
 // in a later call.
-func (b *steady) some(p []byte) (n int, err error) {
-	if err, b.broke = b.broke, nil; err != nil {
+func (b *retryReader) readOnce(p []byte) (n int, err error) {
+	if err, b.pendingErr = b.pendingErr, nil; err != nil {
 		return 0, err
 	}
 	if b.body == nil {
-		if b.body, err = b.open(b.ctx, b.at, b.left); err != nil {
+		if b.body, err = b.open(b.ctx, b.offset, b.remaining); err != nil {
 			b.body = nil
 			return 0, err
 		}
 	}
-	n, err = b.body.Read(p[:min(int64(len(p)), b.left)])
-	b.at, b.left = b.at+int64(n), b.left-int64(n)
-	if err == nil || b.left == 0 {
+	n, err = b.body.Read(p[:min(int64(len(p)), b.remaining)])
+	b.offset, b.remaining = b.offset+int64(n), b.remaining-int64(n)
+	if err == nil || b.remaining == 0 {
 		return n, nil
 	}
 	if errors.Is(err, io.EOF) {
-		err = fmt.Errorf("the body ends %d bytes early: %w", b.left, io.ErrUnexpectedEOF)
+		err = fmt.Errorf("the body ends %d bytes early: %w", b.remaining, io.ErrUnexpectedEOF)
 	}
 	b.body.Close()
 	b.body = nil
 	if n > 0 {
-		b.broke, err = err, nil
+		b.pendingErr, err = err, nil
 	}
 	return n, err
 }
 
 // again calls f until it succeeds, or returns an error for which may is false, or the policy is used up. It returns the
 // last error of f, or the end of ctx.
-func again(ctx context.Context, p retry.Policy, may func(error) bool, f func() error) error {
+func retryWhile(ctx context.Context, p retry.Policy, may func(error) bool, f func() error) error {
 	var last error // for which may is false
 	_, err := p.Do(ctx, func() error {
 		err := f()
@@ -100,7 +100,7 @@ func again(ctx context.Context, p retry.Policy, may func(error) bool, f func() e
 }
 
 // mayPass says that an error is no fact, and that the same request may be made again.
-func mayPass(err error) bool {
+func isTransient(err error) bool {
 	if retry.ClassOf(err) != retry.Transient {
 		return false
 	}
@@ -114,7 +114,7 @@ func mayPass(err error) bool {
 	return true
 }
 
-func (b *steady) Close() error {
+func (b *retryReader) Close() error {
 	b.err = errClosed
 	if b.body == nil {
 		return nil

@@ -28,7 +28,7 @@ import (
 const resumeParts = 8
 
 // A plan is how a Put is divided: parts of so many bytes, of so many in all, negative where nobody knows.
-type plan struct{ part, size int64 }
+type partPlan struct{ part, size int64 }
 
 type uploadRecord struct {
 	Upload string `json:"upload"`
@@ -37,24 +37,24 @@ type uploadRecord struct {
 }
 
 // work notes that this process is, or is not, at work on an upload.
-func (s *Store) work(id string, at bool) {
+func (s *Store) setActive(id string, at bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if at {
-		s.working[id] = true
+		s.activeUploads[id] = true
 	} else {
-		delete(s.working, id)
+		delete(s.activeUploads, id)
 	}
 }
 
-func (s *Store) atWork(id string) bool {
+func (s *Store) isActive(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.working[id]
+	return s.activeUploads[id]
 }
 
 // beginAgain goes on with an upload that was left, or begins one.
-func (s *Store) beginAgain(ctx context.Context, to spot, with heading, p plan) (*upload, error) {
+func (s *Store) resumeOrBegin(ctx context.Context, to location, with objectHeaders, p partPlan) (*upload, error) {
 	if p.size >= 0 && p.size < resumeParts*p.part {
 		return s.begin(ctx, to, with)
 	}
@@ -62,7 +62,7 @@ func (s *Store) beginAgain(ctx context.Context, to spot, with heading, p plan) (
 	if err != nil {
 		return nil, err
 	}
-	u, err := s.left(ctx, to, name)
+	u, err := s.findResumable(ctx, to, name)
 	if err != nil || u != nil {
 		return u, err
 	}
@@ -73,8 +73,8 @@ func (s *Store) beginAgain(ctx context.Context, to spot, with heading, p plan) (
 }
 
 // recordName names an upload by all that is fixed when it begins.
-func (s *Store) recordName(to spot, with heading, p plan) (string, error) {
-	text, err := json.Marshal([]any{to.bucket, to.key, with.contentType, with.meta, p.part, p.size, s.facts.Load().CRC64NVME,
+func (s *Store) recordName(to location, with objectHeaders, p partPlan) (string, error) {
+	text, err := json.Marshal([]any{to.bucket, to.key, with.contentType, with.meta, p.part, p.size, s.features.Load().CRC64NVME,
 		s.cfg.Encryption, s.cfg.KMSKey, s.cfg.StorageClass})
 	if err != nil {
 		return "", fmt.Errorf("name an upload: %w", err)
@@ -84,28 +84,28 @@ func (s *Store) recordName(to spot, with heading, p plan) (string, error) {
 }
 
 // left returns an upload that somebody has left; nil where there is none, or this process is at work on it.
-func (s *Store) left(ctx context.Context, to spot, name string) (*upload, error) {
+func (s *Store) findResumable(ctx context.Context, to location, name string) (*upload, error) {
 	r, err := s.readRecord(ctx, name)
-	if err != nil || r.Upload == "" || r.Bucket != to.bucket || r.Key != to.key || s.atWork(r.Upload) {
+	if err != nil || r.Upload == "" || r.Bucket != to.bucket || r.Key != to.key || s.isActive(r.Upload) {
 		return nil, err
 	}
-	u := &upload{s: s, spot: to, id: r.Upload, facts: s.facts.Load(), record: name, recorded: true,
-		stored: map[int]minio.ObjectPart{}, parts: map[int]minio.CompletePart{}}
-	there, err := u.list(ctx, func(p minio.ObjectPart) { u.stored[p.PartNumber] = p })
-	var r403 *refused
+	u := &upload{s: s, location: to, id: r.Upload, features: s.features.Load(), record: name, recorded: true,
+		existing: map[int]minio.ObjectPart{}, parts: map[int]minio.CompletePart{}}
+	there, err := u.listParts(ctx, func(p minio.ObjectPart) { u.existing[p.PartNumber] = p })
+	var r403 *serviceError
 	if errors.As(err, &r403) && r403.status == http.StatusForbidden || errors.Is(err, storage.ErrUnsupported) { // who may not look begins anew
 		return nil, nil
 	}
 	if err != nil || !there {
 		return nil, err
 	}
-	s.work(u.id, true)
+	s.setActive(u.id, true)
 	return u, nil
 }
 
 // readRecord returns an empty record where there is none that can be read.
 func (s *Store) readRecord(ctx context.Context, name string) (r uploadRecord, err error) {
-	text, err := s.ownGet(ctx, name)
+	text, err := s.getControl(ctx, name)
 	if err != nil {
 		if isAbsent(err) {
 			err = nil
@@ -119,7 +119,7 @@ func (s *Store) readRecord(ctx context.Context, name string) (r uploadRecord, er
 }
 
 // list tells of the parts that the service has; false: it has no such upload.
-func (u *upload) list(ctx context.Context, each func(minio.ObjectPart)) (there bool, err error) {
+func (u *upload) listParts(ctx context.Context, each func(minio.ObjectPart)) (there bool, err error) {
 	for marker := 0; ; {
 		page, err := u.s.core.ListObjectParts(ctx, u.bucket, u.key, u.id, marker, 1000)
 		if code := minio.ToErrorResponse(err).Code; code == "NoSuchUpload" || code == "NoSuchKey" {
@@ -135,14 +135,14 @@ func (u *upload) list(ctx context.Context, each func(minio.ObjectPart)) (there b
 			return true, nil
 		}
 		if page.NextPartNumberMarker <= marker {
-			return false, fmt.Errorf("list the parts of an upload: %w", errStuck)
+			return false, fmt.Errorf("list the parts of an upload: %w", errListingLoop)
 		}
 		marker = page.NextPartNumberMarker
 	}
 }
 
 // note records the upload when it has become worth it.
-func (u *upload) note(ctx context.Context, n int) error {
+func (u *upload) recordOnce(ctx context.Context, n int) error {
 	if n != resumeParts || u.record == "" {
 		return nil
 	}
@@ -157,11 +157,11 @@ func (u *upload) note(ctx context.Context, n int) error {
 	if err != nil {
 		return fmt.Errorf("record an upload: %w", err)
 	}
-	return u.s.ownPut(ctx, u.record, text)
+	return u.s.putControl(ctx, u.record, text)
 }
 
 // worth says that somebody can go on with it.
-func (u *upload) worth() bool {
+func (u *upload) isRecorded() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.recorded
@@ -169,34 +169,34 @@ func (u *upload) worth() bool {
 
 // unrecord forgets the record of an upload that is no more. What is left of it does no harm: it leads nowhere.
 func (u *upload) unrecord(ctx context.Context) {
-	if u.record != "" && u.worth() {
-		_ = u.s.ownDelete(ctx, u.record)
+	if u.record != "" && u.isRecorded() {
+		_ = u.s.deleteControl(ctx, u.record)
 	}
 }
 
 // sweep ends uploads in parts that processes which died have left, and returns how many: those that are old, and of which no part
 // is young, by the service's clock.
-func (s *Store) sweep(ctx context.Context, space string) (ended int, err error) {
+func (s *Store) abortStaleUploads(ctx context.Context, space string) (ended int, err error) {
 	bucket, prefix, err := s.layout.space(space)
 	if err != nil {
 		return 0, err
 	}
-	before := s.cfg.now().Add(-s.cfg.leftover)
+	before := s.cfg.now().Add(-s.cfg.staleAfter)
 	for key, id := "", ""; ; {
-		asked, answer := noted(ctx)
+		asked, answer := withHeaders(ctx)
 		page, err := s.core.ListMultipartUploads(asked, bucket, prefix, key, id, "", 1000)
 		if err != nil {
 			return ended, s.translate(ctx, aBucket, fmt.Sprintf("list uploads of space %q", space), err)
 		}
-		if at := answer.answered(); !at.IsZero() {
-			before = at.Add(-s.cfg.leftover)
+		if at := answer.responseDate(); !at.IsZero() {
+			before = at.Add(-s.cfg.staleAfter)
 		}
 		for _, u := range page.Uploads {
-			if !strings.HasPrefix(u.Key, prefix) || s.atWork(u.UploadID) || !u.Initiated.Before(before) {
+			if !strings.HasPrefix(u.Key, prefix) || s.isActive(u.UploadID) || !u.Initiated.Before(before) {
 				continue
 			}
-			old := &upload{s: s, spot: spot{bucket, u.Key}, id: u.UploadID}
-			dead, err := old.endIfOlder(ctx, before)
+			old := &upload{s: s, location: location{bucket, u.Key}, id: u.UploadID}
+			dead, err := old.abortIfOlder(ctx, before)
 			if err != nil {
 				return ended, err
 			}
@@ -205,19 +205,19 @@ func (s *Store) sweep(ctx context.Context, space string) (ended int, err error) 
 			}
 		}
 		if !page.IsTruncated {
-			return ended, s.sweepRecords(ctx, bucket, prefix, before)
+			return ended, s.removeStaleRecords(ctx, bucket, prefix, before)
 		}
 		if c := cmp.Or(cmp.Compare(page.NextKeyMarker, key), cmp.Compare(page.NextUploadIDMarker, id)); c == 0 || page.NextKeyMarker < key {
-			return ended, fmt.Errorf("list uploads of space %q: %w", space, errStuck)
+			return ended, fmt.Errorf("list uploads of space %q: %w", space, errListingLoop)
 		}
 		key, id = page.NextKeyMarker, page.NextUploadIDMarker
 	}
 }
 
 // endIfOlder ends an upload unless it has a part that is not older than a time.
-func (u *upload) endIfOlder(ctx context.Context, before time.Time) (ended bool, err error) {
+func (u *upload) abortIfOlder(ctx context.Context, before time.Time) (ended bool, err error) {
 	young := false
-	there, err := u.list(ctx, func(p minio.ObjectPart) { young = young || !p.LastModified.Before(before) })
+	there, err := u.listParts(ctx, func(p minio.ObjectPart) { young = young || !p.LastModified.Before(before) })
 	if err != nil || !there || young {
 		return false, err
 	}
@@ -229,9 +229,9 @@ func (u *upload) endIfOlder(ctx context.Context, before time.Time) (ended bool, 
 }
 
 // sweepRecords removes records of uploads below a prefix that are no more.
-func (s *Store) sweepRecords(ctx context.Context, bucket, prefix string, before time.Time) error {
+func (s *Store) removeStaleRecords(ctx context.Context, bucket, prefix string, before time.Time) error {
 	own, at := s.layout.control()
-	ctx, cancel := context.WithCancel(listed(ctx))
+	ctx, cancel := context.WithCancel(withListing(ctx))
 	defer cancel()
 	for info := range s.core.ListObjectsIter(ctx, own, minio.ListObjectsOptions{Prefix: at + "uploads/", Recursive: true}) {
 		if info.Err != nil {
@@ -240,7 +240,7 @@ func (s *Store) sweepRecords(ctx context.Context, bucket, prefix string, before 
 		if !info.LastModified.Before(before) {
 			continue
 		}
-		ctx := context.WithValue(ctx, noteKey{}, nil)
+		ctx := context.WithValue(ctx, exchangeKey{}, nil)
 		name := strings.TrimPrefix(info.Key, at)
 		r, err := s.readRecord(ctx, name)
 		if err != nil {
@@ -249,10 +249,10 @@ func (s *Store) sweepRecords(ctx context.Context, bucket, prefix string, before 
 		if r.Bucket != bucket || !strings.HasPrefix(r.Key, prefix) {
 			continue
 		}
-		u := &upload{s: s, spot: spot{r.Bucket, r.Key}, id: r.Upload}
-		there, err := u.list(ctx, func(minio.ObjectPart) {})
+		u := &upload{s: s, location: location{r.Bucket, r.Key}, id: r.Upload}
+		there, err := u.listParts(ctx, func(minio.ObjectPart) {})
 		if err == nil && !there {
-			err = s.ownDelete(ctx, name)
+			err = s.deleteControl(ctx, name)
 		}
 		if err != nil && !errors.Is(err, storage.ErrNotFound) {
 			return err

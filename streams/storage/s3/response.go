@@ -20,26 +20,26 @@ import (
 // it, a page of 404 an absence, and an error within a success a success. So answers are looked at before it sees them.
 
 // errAlien says that what has answered does not speak S3.
-var errAlien = errors.New("what answers at the endpoint does not speak S3")
+var errNotS3 = errors.New("what answers at the endpoint does not speak S3")
 
 // errStuck says that a listing asks for a page that it has given before.
-var errStuck = fmt.Errorf("the service goes on where it was: %w", storage.ErrListing)
+var errListingLoop = fmt.Errorf("the service goes on where it was: %w", storage.ErrListing)
 
 // maxAnswer bounds what is read of an answer that is no object's bytes: a page of 1,000 versions of the longest keys has less.
-const maxAnswer = 16 << 20
+const maxResponse = 16 << 20
 
 // maxProlog bounds what is read of it in search of its first element.
 const maxProlog = 64 << 10
 
 // A bounded body ends with an error after so many bytes.
-type bounded struct {
+type limitedBody struct {
 	io.ReadCloser
 	left int64
 }
 
-func (b *bounded) Read(p []byte) (int, error) {
+func (b *limitedBody) Read(p []byte) (int, error) {
 	if b.left <= 0 {
-		return 0, fmt.Errorf("%w: an answer has more than %d bytes", errAlien, maxAnswer)
+		return 0, fmt.Errorf("%w: an answer has more than %d bytes", errNotS3, maxResponse)
 	}
 	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
 	b.left -= int64(n)
@@ -47,16 +47,16 @@ func (b *bounded) Read(p []byte) (int, error) {
 }
 
 // inspect judges an answer by what it is made of. Errors of S3 that come as a success are made errors.
-func inspect(req *http.Request, resp *http.Response, ofObject bool) error {
+func checkResponse(req *http.Request, resp *http.Response, ofObject bool) error {
 	media, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
 	html := strings.TrimSpace(strings.ToLower(media)) == "text/html"
 	alien := func() error {
 		resp.Body.Close()
-		return fmt.Errorf("%w: %s %s: %s, %q", errAlien, req.Method, req.URL.Path, resp.Status, media)
+		return fmt.Errorf("%w: %s %s: %s, %q", errNotS3, req.Method, req.URL.Path, resp.Status, media)
 	}
 	ok := resp.StatusCode >= 200 && resp.StatusCode < 300
 	if !ok || !ofObject || req.Method != http.MethodGet {
-		resp.Body = &bounded{resp.Body, maxAnswer}
+		resp.Body = &limitedBody{resp.Body, maxResponse}
 	}
 	switch {
 	case ok && ofObject && (req.Method == http.MethodGet || req.Method == http.MethodHead) && resp.Header.Get("ETag") == "":
@@ -70,10 +70,10 @@ func inspect(req *http.Request, resp *http.Response, ofObject bool) error {
 		}
 		return nil
 	}
-	name, body := root(resp.Body)
+	name, body := rootElement(resp.Body)
 	resp.Body = body
 	switch {
-	case name == "" && !body.any && !(ok && req.Method == http.MethodGet): // not a word
+	case name == "" && !body.nonEmpty && !(ok && req.Method == http.MethodGet): // not a word
 	case name != "Error" && (resp.StatusCode == http.StatusForbidden || resp.StatusCode == http.StatusRequestEntityTooLarge):
 		// Whoever stands between refuses this one request, which says nothing of the service.
 	case ok && name == "": // Google heads good answers as HTML, so what counts is what they are
@@ -94,14 +94,14 @@ func inspect(req *http.Request, resp *http.Response, ofObject bool) error {
 }
 
 // A whole is a body of which something has been read, and is given again.
-type whole struct {
+type replayBody struct {
 	io.Reader
 	io.Closer
-	any bool // it is not empty
+	nonEmpty bool // it is not empty
 }
 
 // root returns the name of a body's first element; empty where it is no XML, or cannot be read.
-func root(body io.ReadCloser) (name string, again *whole) {
+func rootElement(body io.ReadCloser) (name string, again *replayBody) {
 	var seen bytes.Buffer
 	d := xml.NewDecoder(io.TeeReader(io.LimitReader(body, maxProlog), &seen))
 	for {
@@ -110,13 +110,13 @@ func root(body io.ReadCloser) (name string, again *whole) {
 			name = start.Name.Local
 		}
 		if text, ok := t.(xml.CharData); err != nil || name != "" || ok && len(bytes.TrimSpace(text)) > 0 {
-			return name, &whole{io.MultiReader(&seen, body), body, len(bytes.TrimSpace(seen.Bytes())) > 0}
+			return name, &replayBody{io.MultiReader(&seen, body), body, len(bytes.TrimSpace(seen.Bytes())) > 0}
 		}
 	}
 }
 
 // ofObject says whether a request is for an object, and for nothing that belongs to it.
-func ofObject(req *http.Request, pathStyle bool) bool {
+func isObjectRequest(req *http.Request, pathStyle bool) bool {
 	path := strings.TrimPrefix(req.URL.Path, "/")
 	if pathStyle {
 		_, path, _ = strings.Cut(path, "/")
@@ -126,8 +126,8 @@ func ofObject(req *http.Request, pathStyle bool) bool {
 }
 
 // speechless says that an answer to HEAD, which has no body, does not tell what it means.
-func speechless(err error) bool {
-	if errors.Is(err, errAlien) {
+func needsBody(err error) bool {
+	if errors.Is(err, errNotS3) {
 		return true
 	}
 	var answer minio.ErrorResponse
@@ -144,6 +144,6 @@ func speechless(err error) bool {
 }
 
 // alien is the error of an answer that is not S3's.
-func alien(what string) error {
-	return retry.Unavailable(fmt.Errorf("%s: %w: see the endpoint", what, errAlien))
+func notS3Error(what string) error {
+	return retry.Unavailable(fmt.Errorf("%s: %w: see the endpoint", what, errNotS3))
 }

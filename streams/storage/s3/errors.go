@@ -28,139 +28,139 @@ const (
 )
 
 // A verdict is what an answer that is no success means.
-type verdict struct {
+type meaning struct {
 	is    error       // what callers branch on; nil: it is no fact about anything
 	class retry.Class // what may be done about it
 	hint  string      // what a person should know or do, where the answer does not say it
 }
 
 // away is the verdict of what concerns the whole store.
-func away(hint string) verdict { return verdict{nil, retry.ClassUnavailable, hint} }
+func unavailable(hint string) meaning { return meaning{nil, retry.ClassUnavailable, hint} }
 
 // never is the verdict of what no retry will cure.
-func never(is error) verdict { return verdict{is, retry.ClassPermanent, ""} }
+func permanent(is error) meaning { return meaning{is, retry.ClassPermanent, ""} }
 
 // judge says what an HTTP status and S3's error code mean. Of what it does not know it says that it may pass.
-func judge(about subject, status int, code string) verdict {
+func meaningOf(about subject, status int, code string) meaning {
 	if status == 0 && code == "NotImplemented" && about == aBucket { // the client's own word for a listing that does not say how to go on
-		return verdict{is: storage.ErrListing}
+		return meaning{is: storage.ErrListing}
 	}
-	if v, ok := byCode(about, code); ok {
+	if v, ok := codeMeaning(about, code); ok {
 		return v
 	}
 	switch status {
 	case http.StatusNotFound: // with a code that is not known it may be anything that was not found: a user, a page
 		if code == "" {
-			return missing(about)
+			return notFound(about)
 		}
-		return verdict{}
+		return meaning{}
 	case http.StatusPreconditionFailed:
-		return verdict{is: storage.ErrChanged}
+		return meaning{is: storage.ErrChanged}
 	case http.StatusRequestedRangeNotSatisfiable:
-		return verdict{is: errRange}
+		return meaning{is: errRange}
 	case http.StatusMethodNotAllowed, http.StatusNotImplemented:
-		return never(storage.ErrUnsupported)
+		return permanent(storage.ErrUnsupported)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		return verdict{is: storage.ErrSlowDown}
+		return meaning{is: storage.ErrSlowDown}
 	case http.StatusUnauthorized, http.StatusProxyAuthRequired:
-		return verdict{storage.ErrCredentials, retry.ClassUnavailable, "see the credentials, and those of the proxy"}
+		return meaning{storage.ErrCredentials, retry.ClassUnavailable, "see the credentials, and those of the proxy"}
 	case http.StatusMovedPermanently, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
-		return away("the bucket is in another region, or at another endpoint")
+		return unavailable("the bucket is in another region, or at another endpoint")
 	case http.StatusInsufficientStorage:
-		return noRoom
+		return outOfSpace
 	}
 	if status == http.StatusForbidden { // who may not look has seen nothing
-		return verdict{hint: "who asks may not do this: see the credentials, and what the bucket's policy allows them"}
+		return meaning{hint: "who asks may not do this: see the credentials, and what the bucket's policy allows them"}
 	}
-	return verdict{}
+	return meaning{}
 }
 
-var noRoom = verdict{syscall.ENOSPC, retry.ClassUnavailable, "the store has no room left, or a quota is used up"}
+var outOfSpace = meaning{syscall.ENOSPC, retry.ClassUnavailable, "the store has no room left, or a quota is used up"}
 
 // missing is what the absence of a subject means.
-func missing(about subject) verdict {
+func notFound(about subject) meaning {
 	switch about {
 	case anItem:
-		return verdict{is: storage.ErrNotFound}
+		return meaning{is: storage.ErrNotFound}
 	case aBucket:
-		return verdict{is: storage.ErrNoSpace}
+		return meaning{is: storage.ErrNoSpace}
 	}
-	return verdict{} // an upload that somebody ended: it is begun again
+	return meaning{} // an upload that somebody ended: it is begun again
 }
 
 // byCode judges what the code alone tells.
-func byCode(about subject, code string) (v verdict, known bool) {
+func codeMeaning(about subject, code string) (v meaning, known bool) {
 	switch code {
 	case "NoSuchKey", "NoSuchVersion":
-		return missing(about), true
+		return notFound(about), true
 	case "NoSuchBucket":
-		return verdict{is: storage.ErrNoSpace}, true
+		return meaning{is: storage.ErrNoSpace}, true
 	case "NoSuchUpload":
-		return verdict{}, true
+		return meaning{}, true
 	case "PreconditionFailed":
-		return verdict{is: storage.ErrChanged}, true
+		return meaning{is: storage.ErrChanged}, true
 	case "ConditionalRequestConflict", "OperationAborted", "Conflict", "RequestTimeout", "InternalError", "IncompleteBody":
-		return verdict{}, true
+		return meaning{}, true
 	case "BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch":
-		return verdict{hint: "the bytes were damaged on their way"}, true
+		return meaning{hint: "the bytes were damaged on their way"}, true
 	case "SlowDown", "SlowDownRead", "SlowDownWrite", "TooManyRequests", "RequestLimitExceeded", "Throttling", "ThrottlingException",
 		"ServiceUnavailable", "service_unavailable", "rateLimitExceeded", "BandwidthLimitExceeded", "Busy":
-		return verdict{is: storage.ErrSlowDown}, true
+		return meaning{is: storage.ErrSlowDown}, true
 	case "BucketAlreadyOwnedByYou", "BucketAlreadyExists":
-		return verdict{is: storage.ErrExists}, true
+		return meaning{is: storage.ErrExists}, true
 	case "BucketNotEmpty":
-		return verdict{is: storage.ErrNotEmpty}, true
+		return meaning{is: storage.ErrNotEmpty}, true
 	case "InvalidRange":
-		return verdict{is: errRange}, true
+		return meaning{is: errRange}, true
 	case "InvalidObjectState":
-		return verdict{is: errArchived}, true
+		return meaning{is: errArchived}, true
 	case "InvalidArgument":
-		return verdict{is: errArgument}, true
+		return meaning{is: errInvalidArgument}, true
 	}
-	if v, known = byLimit(code); known {
+	if v, known = limitMeaning(code); known {
 		return v, true
 	}
-	return byStore(code)
+	return storeMeaning(code)
 }
 
 // byLimit judges what a service will never take.
-func byLimit(code string) (v verdict, known bool) {
+func limitMeaning(code string) (v meaning, known bool) {
 	switch code {
 	case "KeyTooLongError", "InvalidObjectName", "XMinioInvalidObjectName", "XMinioInvalidResourceName", "ObjectParentIsFile", "XMinioParentIsObject",
 		"ExistingObjectIsDirectory", "ExistingObjectIsFile", "InvalidURI", "InvalidBucketName", "XMinioObjectExistsAsDirectory", "DirectoryObjectContainsData":
-		return never(storage.ErrName), true
+		return permanent(storage.ErrName), true
 	case "EntityTooLarge", "MetadataTooLarge", "RequestHeaderSectionTooLarge", "TooManyParts":
-		return never(storage.ErrTooLarge), true
+		return permanent(storage.ErrTooLarge), true
 	case "NotImplemented", "MethodNotAllowed", "InvalidStorageClass", "XNotImplemented":
-		return never(storage.ErrUnsupported), true
+		return permanent(storage.ErrUnsupported), true
 	}
 	return v, false
 }
 
 // byStore judges what concerns the store as a whole.
-func byStore(code string) (v verdict, known bool) {
+func storeMeaning(code string) (v meaning, known bool) {
 	switch code {
 	case "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "InvalidSecurity", "AuthFailure", "UnauthorizedAccess",
 		"XMinioInvalidIAMCredentials", "XAdminUserNotFound", "TokenRefreshRequired", "InvalidClientTokenId":
-		return verdict{storage.ErrCredentials, retry.ClassUnavailable, "they are wrong, or no longer valid"}, true
+		return meaning{storage.ErrCredentials, retry.ClassUnavailable, "they are wrong, or no longer valid"}, true
 	case "RequestTimeTooSkewed":
-		return away("the clocks of this machine and of the service differ too much"), true
+		return unavailable("the clocks of this machine and of the service differ too much"), true
 	case "AuthorizationHeaderMalformed", "PermanentRedirect", "TemporaryRedirect", "IllegalLocationConstraintException", "InvalidRegion":
-		return away("the bucket is in another region, or at another endpoint"), true
+		return unavailable("the bucket is in another region, or at another endpoint"), true
 	case "AccountProblem", "AllAccessDisabled", "NotSignedUp", "InvalidPayer", "UserSuspended":
-		return away("the account is not served"), true
+		return unavailable("the account is not served"), true
 	case "QuotaExceeded", "XMinioAdminBucketQuotaExceeded", "XMinioStorageFull", "InsufficientCapacity", "StorageLimitExceeded", "cap_exceeded":
-		return noRoom, true
+		return outOfSpace, true
 	case "ServerNotInitialized", "XMinioServerNotInitialized":
-		return away("it is not up yet"), true
+		return unavailable("it is not up yet"), true
 	case "KMS.DisabledException", "KMS.NotFoundException", "KMS.KMSInvalidStateException":
-		return away("the key that encrypts is not there"), true
+		return unavailable("the key that encrypts is not there"), true
 	}
 	return v, false
 }
 
 // clip makes what a service says fit into one line.
-func clip(message string) string {
+func shorten(message string) string {
 	const most = 300
 	message = strings.Join(strings.Fields(message), " ")
 	if len(message) > most {
@@ -179,9 +179,9 @@ func translate(ctx context.Context, about subject, what string, err error) error
 	}
 	var answer minio.ErrorResponse
 	if !errors.As(err, &answer) || answer.StatusCode == 0 && answer.Code == "" {
-		return unanswered(what, err)
+		return transportError(what, err)
 	}
-	return errorOf(what, judge(about, answer.StatusCode, answer.Code), answer)
+	return errorOf(what, meaningOf(about, answer.StatusCode, answer.Code), answer)
 }
 
 // translate is that, in a store whose spaces are all in one bucket: a bucket that is not there is no space that is absent.
@@ -195,8 +195,8 @@ func (s *Store) translate(ctx context.Context, about subject, what string, err e
 }
 
 // errorOf is the error of a verdict.
-func errorOf(what string, v verdict, answer minio.ErrorResponse) error {
-	said := fmt.Sprintf("%d %s: %s", answer.StatusCode, answer.Code, clip(answer.Message))
+func errorOf(what string, v meaning, answer minio.ErrorResponse) error {
+	said := fmt.Sprintf("%d %s: %s", answer.StatusCode, answer.Code, shorten(answer.Message))
 	if answer.Region != "" && v.class == retry.ClassUnavailable {
 		said += fmt.Sprintf(" (the bucket's region is %s)", answer.Region)
 	}
@@ -207,7 +207,7 @@ func errorOf(what string, v verdict, answer minio.ErrorResponse) error {
 	if v.is != nil {
 		err = fmt.Errorf("%s: %w (%s)", what, v.is, said)
 	}
-	err = &refused{err, answer.StatusCode}
+	err = &serviceError{err, answer.StatusCode}
 	switch v.class {
 	case retry.ClassPermanent:
 		return retry.Permanent(err)
@@ -218,54 +218,54 @@ func errorOf(what string, v verdict, answer minio.ErrorResponse) error {
 }
 
 // refused is the error of an answer of S3's kind.
-type refused struct {
+type serviceError struct {
 	error
 	status int
 }
 
-func (r *refused) Unwrap() error { return r.error }
+func (r *serviceError) Unwrap() error { return r.error }
 
 // A refusal is what an error says of the request that would have applied a mutation.
-type refusal int
+type rejection int
 
 // A proxy sends a PUT or a DELETE again if the connection to the service breaks or the answer takes too long. The caller sees
 // the answer to the second request, and its reason may be the effect of the first.
 const (
-	notRefused        refusal = iota // it may have been carried out, or an equal one may be carried out at this moment
-	refusedOrRepeated                // it was not carried out, and an equal one may have been before
-	isRefused                        // the service has not carried it out
+	maybeApplied       rejection = iota // it may have been carried out, or an equal one may be carried out at this moment
+	rejectedOrRepeated                  // it was not carried out, and an equal one may have been before
+	rejected                            // the service has not carried it out
 )
 
 // refusalOf returns which refusal err is.
-func refusalOf(err error) refusal {
-	var r *refused
+func rejectionOf(err error) rejection {
+	var r *serviceError
 	switch {
 	case !errors.As(err, &r), r.status < 400, r.status >= 500, r.status == http.StatusRequestTimeout:
-		return notRefused
+		return maybeApplied
 	case r.status == http.StatusConflict && !errors.Is(err, storage.ErrNotEmpty): // of two at once, or it exists
-		return notRefused
+		return maybeApplied
 	case r.status == http.StatusNotFound, r.status == http.StatusPreconditionFailed:
-		return refusedOrRepeated
+		return rejectedOrRepeated
 	}
-	return isRefused
+	return rejected
 }
 
 // applies marks the error of the request that would have applied a mutation, if that was refused.
-func applies(err error) error {
-	if refusalOf(err) == isRefused {
+func markNotApplied(err error) error {
+	if rejectionOf(err) == rejected {
 		return storage.NotApplied(err)
 	}
 	return err
 }
 
 // unclear says that an error does not tell whether what was asked for has been done, nor anything else.
-func unclear(err error) bool {
-	var r *refused
-	return mayPass(err) && (!errors.As(err, &r) || r.status >= 500 || r.status == 0)
+func isAmbiguous(err error) bool {
+	var r *serviceError
+	return isTransient(err) && (!errors.As(err, &r) || r.status >= 500 || r.status == 0)
 }
 
 // unanswered is the error of a request to which nobody of S3's kind has answered.
-func unanswered(what string, err error) error {
+func transportError(what string, err error) error {
 	var (
 		syntax   *xml.SyntaxError
 		unknown  x509.UnknownAuthorityError
@@ -277,7 +277,7 @@ func unanswered(what string, err error) error {
 	)
 	var hint string
 	switch {
-	case errors.Is(err, errAlien):
+	case errors.Is(err, errNotS3):
 		hint = "see the endpoint"
 	case errors.Is(err, errUnsigned):
 		hint = "see from_environment, and the role that the machine should have"
@@ -296,7 +296,7 @@ func unanswered(what string, err error) error {
 }
 
 // errArgument says that something about a request is no value of its kind: a version's id, where one is asked for.
-var errArgument = errors.New("it takes an argument for none")
+var errInvalidArgument = errors.New("it takes an argument for none")
 
 // errRange is the error of a range that begins at the end of an object or past it.
 var errRange = errors.New("range begins past the end of the object")

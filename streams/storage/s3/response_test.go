@@ -37,14 +37,14 @@ func TestAnswersAreBounded(t *testing.T) {
 				}
 				w.WriteHeader(tt.status)
 				_, err := io.WriteString(w, tt.begins)
-				for text := strings.Repeat("x", 64<<10); err == nil && given.Load() < 4*maxAnswer; given.Add(int64(len(text))) {
+				for text := strings.Repeat("x", 64<<10); err == nil && given.Load() < 4*maxResponse; given.Add(int64(len(text))) {
 					_, err = io.WriteString(w, text)
 				}
 				return true
 			}
 			sc.on = true
 			err := operations[tt.what](t.Context(), s)
-			if err == nil || given.Load() == 0 || given.Load() > 2*maxAnswer { // what it means may be asked for once more
+			if err == nil || given.Load() == 0 || given.Load() > 2*maxResponse { // what it means may be asked for once more
 				t.Errorf("%d bytes were read: %v", given.Load(), err)
 			}
 		})
