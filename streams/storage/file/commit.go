@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A write brings one temporary file to its place. What is known of it is in its attribute, and so on disk with it; or
-// else in a sidecar, which takes its place first.
+// A write commits one temporary file as the file of an item. The metadata is in the attribute, which is synced with
+// the file, or in a sidecar, which is installed before the file.
 type write struct {
 	s          *Store
 	sess       *session
@@ -25,10 +25,10 @@ type write struct {
 	st         unix.Stat_t // of t
 	o          storage.PutOptions
 	digests    digest.Set
-	useSidecar bool      // what is known is kept in a sidecar, and not in the attribute
-	sidecar    *temp     // the sidecar, until it has its place
-	prev       *metadata // what is known of the file that is replaced
-	visible    bool      // others may see the file in its place
+	useSidecar bool      // the metadata is in a sidecar, not in the attribute
+	sidecar    *temp     // the sidecar, until it is installed
+	prev       *metadata // of the file that is replaced
+	visible    bool      // other processes may see the file under its final name
 }
 
 func (w *write) discard() {
@@ -38,8 +38,9 @@ func (w *write) discard() {
 	}
 }
 
-// prepare has the file on disk before the item is locked; it is dated and described under the lock. A small one on a file
-// system that does not keep order is synced only then, once: its date has to be on disk before its name.
+// syncEarly syncs the bytes before the item is locked, to keep the lock short. The modification time and the metadata
+// are set later, under the lock. A small file on a file system without ordered metadata is synced only then: its
+// modification time must be durable before its name, so an early sync would be a second one.
 func (w *write) syncEarly() error {
 	if w.t.size < largeFile && !w.sess.ordered {
 		return nil
@@ -47,7 +48,7 @@ func (w *write) syncEarly() error {
 	return w.syncFile()
 }
 
-// replaced returns what is known of the file that is in the place; nil if there is none.
+// readPrev returns the metadata of the file at the location; nil if there is none.
 func (w *write) readPrev(at *location) (*metadata, error) {
 	if !at.present {
 		return nil, nil
@@ -60,8 +61,8 @@ func (w *write) readPrev(at *location) (*metadata, error) {
 	return &a, nil
 }
 
-// describe writes what is known of the file to its attribute, or to a sidecar, which also says what is known of the
-// file that is replaced. Neither is synced.
+// writeMetadata writes the metadata to the attribute of the file, or else to a sidecar, which also holds the metadata
+// of the file that is replaced. It syncs neither.
 func (w *write) writeMetadata(at *location) (err error) {
 	w.discard()
 	now := newMetadata(&w.st, w.digests, w.o.Properties, newOriginal(w.o.Original))
@@ -83,7 +84,7 @@ func (w *write) writeMetadata(at *location) (err error) {
 	return err
 }
 
-// flush has the file and its sidecar on disk.
+// flush syncs the file and its sidecar.
 func (w *write) flush() error {
 	if w.sidecar == nil {
 		return w.syncFile()
@@ -96,8 +97,8 @@ func (w *write) flush() error {
 	return errors.Join(err, sideErr)
 }
 
-// syncFile has the file on disk. A large one does not stay in the page cache: the next who reads it, to see that it is
-// intact, sees what the disk has.
+// syncFile syncs the file. It drops a large file from the page cache, so that the next read, a verification for
+// example, reads from the disk.
 func (w *write) syncFile() error {
 	if err := fsync(w.t.fd, w.t.path()); err != nil {
 		return err
@@ -108,7 +109,7 @@ func (w *write) syncFile() error {
 	return nil
 }
 
-// commit puts the file into its place, and returns when all is on disk.
+// commit gives the file its final name and returns when file, name and metadata are durable.
 func (w *write) commit(ctx context.Context) error {
 	var err error
 	for range maxTries {
@@ -118,10 +119,11 @@ func (w *write) commit(ctx context.Context) error {
 			at.close()
 			return err
 		}
-		if w.visible || errors.Is(err, errTempRemoved) || !isAbsent(err) && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.EISDIR) {
+		retryable := isAbsent(err) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EISDIR)
+		if w.visible || errors.Is(err, errTempRemoved) || !retryable {
 			return err
 		}
-		// A directory is missing, or the place was taken by what takes no lock.
+		// A parent directory is missing, or another program, which takes no lock, has created a file there.
 		if err := w.s.makeParents(ctx, w.sess, w.p); err != nil {
 			return err
 		}
@@ -129,7 +131,7 @@ func (w *write) commit(ctx context.Context) error {
 	return fmt.Errorf("others keep changing the directories: %w", err)
 }
 
-// try puts the file into its place, if the item is as the condition wants it.
+// tryCommit gives the file its final name if the condition holds. It locks the item meanwhile.
 func (w *write) tryCommit(ctx context.Context) (at *location, err error) {
 	unlock, err := w.s.lock(ctx, w.sess, w.p.space, w.p.item)
 	if err != nil {
@@ -161,9 +163,9 @@ func (w *write) tryCommit(ctx context.Context) (at *location, err error) {
 	return at, err
 }
 
-// date dates the file, describes it, and has that on disk. The date is that of now, while the item is locked, and later
-// than that of the file in the place and of the newest delete, in the milliseconds of changes: what others did, or saw,
-// before the file takes its place is not dated after it.
+// finalize sets the modification time, writes the metadata and syncs both. The time is taken while the item is locked.
+// In milliseconds, the resolution of changes, it is later than the replaced file and the last delete: no earlier
+// operation or observation of another process has a later time than this write.
 func (w *write) finalize(ctx context.Context, at *location) error {
 	var modified time.Time
 	if at.present {
@@ -183,7 +185,7 @@ func (w *write) finalize(ctx context.Context, at *location) error {
 	if err := w.writeMetadata(at); err != nil {
 		return err
 	}
-	// The bytes are on disk if the journal keeps order, and it has the rest on disk with the file's name.
+	// With ordered metadata syncEarly has synced the bytes, and the journal makes the rest durable with the name.
 	if w.useSidecar || !w.sess.ordered {
 		if err := w.flush(); err != nil {
 			return err
@@ -192,7 +194,7 @@ func (w *write) finalize(ctx context.Context, at *location) error {
 	return w.s.stepDone("written")
 }
 
-// first puts the file where no file of the item is.
+// putNew gives the file its final name if the item has no file.
 func (w *write) putNew(at *location) error {
 	if err := w.installSidecar(); err != nil {
 		return err
@@ -206,7 +208,7 @@ func (w *write) putNew(at *location) error {
 		case serr == nil && isDir(&at.st):
 			err = w.putNewAtAlt(at)
 		case serr == nil && !isRegular(&at.st):
-			err = retry.Permanent(fmt.Errorf("what is neither file nor directory is there: %w", storage.ErrName))
+			err = retry.Permanent(fmt.Errorf("neither a regular file nor a directory has this path: %w", storage.ErrName))
 		}
 	}
 	if err == nil || w.visible {
@@ -219,9 +221,9 @@ func (w *write) putNew(at *location) error {
 	return err
 }
 
-// firstBeside puts the file beside the directory that has its name, and moves the spot there.
+// putNewAtAlt gives the file its alternate name, because a directory has its own name, and sets the location to it.
 func (w *write) putNewAtAlt(at *location) error {
-	if dir := path.Dir(w.p.alt); dir != at.dirPath { // the name is so long that it is split
+	if dir := path.Dir(w.p.alt); dir != at.dirPath { // a long name, which is split over directories
 		if err := w.sess.mkdirs(at.dirPath, dir); err != nil {
 			return err
 		}
@@ -236,7 +238,7 @@ func (w *write) putNewAtAlt(at *location) error {
 	return w.move(at.dir, at.name, unix.RENAME_NOREPLACE)
 }
 
-// over puts the file over the one that is there.
+// replace renames the file over the existing one.
 func (w *write) replace(at *location) (err error) {
 	if err := w.installSidecar(); err != nil {
 		return err
@@ -244,7 +246,7 @@ func (w *write) replace(at *location) (err error) {
 	undo := func() error { return nil }
 	if w.o.KeepReplaced {
 		if undo, err = w.s.quarantineLink(w.sess, w.p, at, *w.prev); err != nil {
-			return fmt.Errorf("keep what is replaced: %w", err)
+			return fmt.Errorf("quarantine the replaced file: %w", err)
 		}
 	}
 	err = pathError("rename", at.path(), w.move(at.dir, at.name, 0))
@@ -254,7 +256,7 @@ func (w *write) replace(at *location) (err error) {
 	return err
 }
 
-// move has the file take its place.
+// move renames the temporary file and records whether the new name may be visible.
 func (w *write) move(dir int, name string, flags uint) error {
 	err := w.t.move(dir, name, flags)
 	if w.visible = !storage.IsNotApplied(err); err == nil {
@@ -263,8 +265,8 @@ func (w *write) move(dir int, name string, flags uint) error {
 	return err
 }
 
-// placeSidecar has the sidecar, if there is one, take its place, before the file does. It tells of the old
-// file too, so nothing is lost where the file does not follow.
+// installSidecar renames the sidecar, if there is one, to its path, before the file is renamed. It also holds the
+// metadata of the old file, so nothing is lost if the rename of the file does not follow.
 func (w *write) installSidecar() error {
 	if w.sidecar == nil {
 		return nil
@@ -277,7 +279,7 @@ func (w *write) installSidecar() error {
 	if err != nil || w.sess.ordered {
 		return err
 	}
-	// The file's name must not be on disk before the sidecar's is.
+	// The name of the sidecar must be durable before the name of the file.
 	dir, _ := sidecarPath(w.p)
 	if err := w.sess.syncDir(dir); err != nil {
 		return err
@@ -285,9 +287,9 @@ func (w *write) installSidecar() error {
 	return w.s.stepDone("sidecar synced")
 }
 
-// dropSidecar removes an item's sidecar after its file was replaced by one with an attribute, or removed. The caller has
-// locked the item. Where the journal keeps no order that is on disk first: else the file of before could come back
-// without its sidecar.
+// removeStaleSidecar removes the sidecar of an item after its file was deleted, or replaced by a file with an
+// attribute. The caller holds the lock of the item. Without ordered metadata it syncs the directory of the file first:
+// otherwise a crash could bring back the old file without its sidecar.
 func (s *Store) removeStaleSidecar(sess *session, p itemPath, at *location) error {
 	if !sess.ordered {
 		_, path := sidecarPath(p)
@@ -304,7 +306,8 @@ func (s *Store) removeStaleSidecar(sess *session, p itemPath, at *location) erro
 	return sess.removeSidecar(p)
 }
 
-// settle returns when the file's name is on disk. Its sidecar's was given first, and is: by the journal, or by a sync.
+// waitDurable returns when the name of the file is durable. The name of the sidecar already is: it came first, and the
+// journal or installSidecar has synced it.
 func (w *write) waitDurable(ctx context.Context, at *location) error {
 	if err := w.sess.syncShared(at.dir, at.dirPath); err != nil {
 		return err
@@ -319,7 +322,7 @@ func (w *write) waitDurable(ctx context.Context, at *location) error {
 	return w.sess.waitPending(ctx, sideDir+"/")
 }
 
-// date sets the file's modification time.
+// setModTime sets the modification time of the file.
 func (t *temp) setModTime(at time.Time) (unix.Stat_t, error) {
 	name := t.path()
 	var st unix.Stat_t
@@ -338,8 +341,8 @@ func (t *temp) setModTime(at time.Time) (unix.Stat_t, error) {
 	return st, pathError("stat", name, err)
 }
 
-// dateLater dates the file at a time, or after it where a file system with coarse times
-// would not tell it from another's millisecond. That is not synced.
+// setModTimeAfter sets the modification time to at, or later if the file system has coarse times and would round it
+// to the millisecond of than. It does not sync.
 func (t *temp) setModTimeAfter(at, than time.Time) (st unix.Stat_t, err error) {
 	for _, step := range []time.Duration{0, time.Millisecond, time.Second, 2 * time.Second} {
 		st, err = t.setModTime(at.Add(step))
@@ -350,8 +353,8 @@ func (t *temp) setModTimeAfter(at, than time.Time) (st unix.Stat_t, err error) {
 			return st, nil
 		}
 	}
-	return st, fmt.Errorf("date %s at %v: the file system keeps no such time", t.name, at)
+	return st, fmt.Errorf("set modification time of %s to %v: the file system does not keep that time", t.name, at)
 }
 
-// milli is a file's modification time as changes tell it.
+// modMillis returns the modification time in milliseconds, the resolution of changes.
 func modMillis(st *unix.Stat_t) int64 { return time.Unix(0, st.Mtim.Nano()).UnixMilli() }

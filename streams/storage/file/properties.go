@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// SetProperties implements storage.Store. Neither file nor version changes.
+// SetProperties implements storage.Store. The bytes and the version of the item stay the same.
 func (s *Store) SetProperties(
 	ctx context.Context, space, item string, props storage.Properties, c storage.Condition,
 ) (_ storage.Object, err error) {
@@ -64,11 +64,11 @@ func (s *Store) SetProperties(
 	return object(item, &at.st, now), nil
 }
 
-// describe writes what is known of a file that is in its place and returns when that is on disk: to the attribute, or,
-// if the attribute cannot have it, to a sidecar. It reports whether the attribute has it. At each step one of the two
-// speaks for the file; if both do, the attribute counts. So it is refused, for good and with nothing changed, if an
-// attribute counts that may not be changed: the file may not be written to, or is another item too. The caller has
-// locked the item.
+// updateMetadata writes the metadata of an existing file and returns when it is durable: to the attribute, or to a
+// sidecar if the attribute cannot hold it. It reports whether the attribute holds it. At each step at least one of the
+// two is valid; if both are, the attribute takes precedence. Therefore a valid attribute that cannot be changed is a
+// permanent error, and nothing is changed: the file is not writable, or has several hard links. The caller holds the
+// lock of the item.
 func (s *Store) updateMetadata(sess *session, at *location, p itemPath, a metadata) (inAttr bool, err error) {
 	fd, err := at.open()
 	if err != nil {
@@ -89,7 +89,7 @@ func (s *Store) updateMetadata(sess *session, at *location, p itemPath, a metada
 	if sess.useAttrs.Load() && !shared {
 		inAttr, err = writeAttr(fd, p.item, a, s.cfg.maxAttr)
 	}
-	if err == nil && counts && !inAttr { // it is removed in the end: may it be?
+	if err == nil && counts && !inAttr { // the attribute is removed below: test whether that is permitted
 		_, err = writeAttr(fd, p.item, *attr, 0)
 	}
 	switch {
@@ -115,7 +115,7 @@ func (s *Store) updateMetadata(sess *session, at *location, p itemPath, a metada
 	return false, fsync(fd, at.path())
 }
 
-// settleAttr has a file's attribute on disk, and then removes the sidecar.
+// syncAttr syncs the attribute of a file, and then removes the sidecar.
 func (s *Store) syncAttr(sess *session, fd int, at *location, p itemPath) error {
 	if err := s.stepDone("attribute written"); err != nil {
 		return err

@@ -11,9 +11,11 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// Put implements storage.Store. The bytes go into a temporary file, which takes its
-// place when it is on disk and has been judged.
-func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (_ storage.Object, err error) {
+// Put implements storage.Store. It writes the bytes to a temporary file, verifies and syncs it,
+// and renames it to the item's path.
+func (s *Store) Put(
+	ctx context.Context, space, item string, r io.Reader, o storage.PutOptions,
+) (_ storage.Object, err error) {
 	var w *write
 	defer func() {
 		if w == nil || !w.visible {
@@ -32,7 +34,7 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 		return storage.Object{}, err
 	}
 	defer s.release(sess)
-	if err := check(sess, p, o.Condition); err != nil { // before anything is read; again later
+	if err := check(sess, p, o.Condition); err != nil { // fail before r is read; tryCommit checks again
 		return storage.Object{}, err
 	}
 	t, err := sess.temp()
@@ -55,7 +57,7 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 	return object(item, &w.st, newMetadata(&w.st, maps.Clone(digests), o.Properties, newOriginal(o.Original))), nil
 }
 
-// check looks at a condition, and at the space, without a lock.
+// check returns an error if the condition does not hold or the space is absent. It takes no lock.
 func check(sess *session, p itemPath, c storage.Condition) error {
 	if c == (storage.Condition{}) {
 		return sess.checkSpace(p.space)
@@ -67,7 +69,7 @@ func check(sess *session, p itemPath, c storage.Condition) error {
 	return c.Check(storage.Object{Version: versionOf(st.Mtim.Nano())}, err == nil)
 }
 
-// stream writes r to t, hashing it on the way, and judges what came.
+// stream writes r to t and verifies its digests and size. It returns the digests to record.
 func (s *Store) stream(ctx context.Context, t *temp, r io.Reader, o storage.PutOptions) (digest.Set, error) {
 	algs, err := o.Algorithms(s.cfg.digests)
 	if err != nil {
@@ -89,7 +91,7 @@ func (s *Store) stream(ctx context.Context, t *temp, r io.Reader, o storage.PutO
 			}
 		}
 	}
-	if err != io.EOF { //nolint:errorlint // an error that wraps EOF is a stream that broke
+	if err != io.EOF { //nolint:errorlint // an error that wraps EOF means a broken stream
 		return nil, fmt.Errorf("read what is put: %w", err)
 	}
 	return o.Accept(h.Sum(), h.Size())
