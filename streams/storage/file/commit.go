@@ -128,7 +128,7 @@ func (w *write) commit(ctx context.Context) error {
 			return err
 		}
 	}
-	return fmt.Errorf("others keep changing the directories: %w", err)
+	return fmt.Errorf("directories keep changing: %w", err)
 }
 
 // tryCommit gives the file its final name if the condition holds. It locks the item meanwhile.
@@ -227,12 +227,12 @@ func (w *write) putNewAtAlt(at *location) error {
 		if err := w.sess.mkdirs(at.dirPath, dir); err != nil {
 			return err
 		}
-		beside, err := w.sess.locationOf(w.p.alt)
+		alt, err := w.sess.locationOf(w.p.alt)
 		if err != nil {
 			return err
 		}
 		at.close()
-		*at = *beside
+		*at = *alt
 	}
 	at.name = path.Base(w.p.alt)
 	return w.move(at.dir, at.name, unix.RENAME_NOREPLACE)

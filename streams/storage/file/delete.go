@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// Delete implements storage.Store. Directories that it leaves empty go too.
+// Delete implements storage.Store. It also removes parent directories that become empty.
 func (s *Store) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
 	p, err := newItemPath(space, item)
 	if err != nil {
@@ -37,8 +37,10 @@ func (s *Store) Delete(ctx context.Context, space, item string, o storage.Delete
 	return d, nil
 }
 
-// remove takes the item's file away and returns where it was, which the caller closes.
-func (s *Store) remove(ctx context.Context, sess *session, p itemPath, o storage.DeleteOptions) (at *location, d storage.Deleted, err error) {
+// remove removes the file of an item and returns its location, which the caller closes.
+func (s *Store) remove(
+	ctx context.Context, sess *session, p itemPath, o storage.DeleteOptions,
+) (at *location, d storage.Deleted, err error) {
 	begun := false
 	defer func() {
 		if !begun {
@@ -93,13 +95,13 @@ func (s *Store) remove(ctx context.Context, sess *session, p itemPath, o storage
 	return at, d, err
 }
 
-// maxAhead is how far ahead of the clock a time may be for what comes next to be dated after it. Changes that are dated
-// further ahead are refused.
+// maxSkew bounds how far ahead of the clock the time of the last change may be. The next change gets a later time if
+// that is within maxSkew, and is refused otherwise.
 const maxSkew = 5 * time.Minute
 
-// newest returns the later of a file's time and that of the newest delete in its item's slot: what comes next is
-// dated after both. One that is too far ahead of the clock is refused, since all that comes next would be too.
-// The caller has locked the item.
+// lastChange returns the later of a file's modification time and the last delete in the item's slot; the next change
+// must be later than both. A time more than maxSkew ahead of the clock is an error: all later changes would be dated
+// ahead too. The caller holds the lock of the item.
 func (s *Store) lastChange(sess *session, p itemPath, modified time.Time) (time.Time, error) {
 	deleted, err := sess.lastDelete(p)
 	if err != nil {
@@ -109,19 +111,21 @@ func (s *Store) lastChange(sess *session, p itemPath, modified time.Time) (time.
 	switch {
 	case modified.Sub(now) > maxSkew:
 		return time.Time{}, retry.Permanent(fmt.Errorf(
-			"the item's file is dated %v, ahead of the clock, which says %v: set the file's time, or the clock, right", modified.UTC(), now.UTC()))
+			"the modification time of the item's file is %v, ahead of the clock (%v): correct the file's time or the clock",
+			modified.UTC(), now.UTC()))
 	case deleted.Sub(now) > maxSkew:
 		return time.Time{}, retry.Permanent(fmt.Errorf(
-			"a delete is on record for %v, ahead of the clock, which says %v: set the clock right; if the clock was wrong then, "+
-				"remove %s while no process uses the store", deleted.UTC(), now.UTC(), lockFile))
+			"the last recorded delete is of %v, ahead of the clock (%v): correct the clock; "+
+				"if the clock was wrong at that time, remove %s while no process uses the store",
+			deleted.UTC(), now.UTC(), lockFile))
 	case deleted.After(modified):
 		return deleted, nil
 	}
 	return modified, nil
 }
 
-// after returns the time of what comes after modified: now, but later than that in
-// milliseconds, which is what the times of changes are told in.
+// timeAfter returns the time for a change after modified: now, or the next millisecond after modified if that is
+// later. Changes have times in milliseconds. It sleeps if the next millisecond is at most 2 ms away.
 func (s *Store) timeAfter(ctx context.Context, modified time.Time) (time.Time, error) {
 	first := modified.Truncate(time.Millisecond).Add(time.Millisecond)
 	now := s.now()
@@ -137,8 +141,8 @@ func (s *Store) timeAfter(ctx context.Context, modified time.Time) (time.Time, e
 	return now, nil
 }
 
-// absentAt returns the time of an absence that has just been seen: now, or that of the newest delete, if that is later.
-// The caller has locked the item.
+// absenceTime returns the time for an absence that was just observed: now, or the time of the last delete if that is
+// later, within maxSkew. The caller holds the lock of the item.
 func (s *Store) absenceTime(sess *session, p itemPath) (time.Time, error) {
 	deleted, err := sess.lastDelete(p)
 	now := s.now()
@@ -148,18 +152,17 @@ func (s *Store) absenceTime(sess *session, p itemPath) (time.Time, error) {
 	return now, err
 }
 
-// prune removes the directories from dir upwards, to the space's, that are empty.
+// prune removes empty directories, from dir up to the directory of the space, which stays.
 func (s *session) prune(space, dir string) {
 	for ; dir != space && dir != "."; dir = path.Dir(dir) {
 		err := s.within(dir, func(fd int, name string) error { return unix.Unlinkat(fd, name, unix.AT_REMOVEDIR) })
 		if err != nil && !isAbsent(err) {
-			return // somebody needs it; a directory too many is no item
+			return // in use; an empty directory that remains is not an item
 		}
 	}
 }
 
-// What is kept lies in a directory of its own: the bytes, and a document that says
-// what they were.
+// Each quarantined file has its own directory with the bytes and a document that describes them.
 const (
 	quarantineBytes = "bytes"
 	quarantineAbout = "about.json"
@@ -172,10 +175,11 @@ type quarantineDoc struct {
 	metadata
 }
 
-// keepDir makes a directory for what is kept, with its document, on disk.
+// makeQuarantineDir makes a directory in quarantine, with the document in it, durably.
 func (s *Store) makeQuarantineDir(sess *session, p itemPath, a metadata, why string) (string, error) {
 	now := s.now()
-	dir := quarantineDir + "/" + now.Format(quarantineDay) + "/" + now.Format(quarantineTime) + "-" + path.Base(sess.scratch.Load().path)[:8]
+	process := path.Base(sess.scratch.Load().path)[:8]
+	dir := quarantineDir + "/" + now.Format(quarantineDay) + "/" + now.Format(quarantineTime) + "-" + process
 	b, err := json.MarshalIndent(quarantineDoc{p.space, p.item, why, a}, "", "  ")
 	if err != nil {
 		return "", err
@@ -186,14 +190,15 @@ func (s *Store) makeQuarantineDir(sess *session, p itemPath, a metadata, why str
 	return dir, sess.writeOwn(dir+"/"+quarantineAbout, append(b, '\n'))
 }
 
-// keepLink keeps a file that is about to be replaced. undo removes what was kept.
+// quarantineLink links a file that is about to be replaced into quarantine. undo removes it from there.
 func (s *Store) quarantineLink(sess *session, p itemPath, at *location, a metadata) (undo func() error, err error) {
 	dir, err := s.makeQuarantineDir(sess, p, a, "replaced")
 	if err != nil {
 		return nil, err
 	}
 	undo = func() error {
-		return errors.Join(sess.unlink(dir+"/"+quarantineBytes, 0), sess.unlink(dir+"/"+quarantineAbout, 0), sess.unlink(dir, unix.AT_REMOVEDIR))
+		return errors.Join(sess.unlink(dir+"/"+quarantineBytes, 0), sess.unlink(dir+"/"+quarantineAbout, 0),
+			sess.unlink(dir, unix.AT_REMOVEDIR))
 	}
 	err = sess.within(dir+"/"+quarantineBytes, func(to int, name string) error {
 		if err := unix.Linkat(at.dir, at.name, to, name, 0); err != nil {
@@ -210,7 +215,7 @@ func (s *Store) quarantineLink(sess *session, p itemPath, at *location, a metada
 	return undo, nil
 }
 
-// keepMove keeps a file that is deleted.
+// quarantineMove deletes a file by moving it into quarantine.
 func (s *Store) quarantineMove(sess *session, p itemPath, at *location, a metadata) error {
 	dir, err := s.makeQuarantineDir(sess, p, a, "deleted")
 	if err != nil {

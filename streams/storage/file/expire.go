@@ -14,14 +14,14 @@ import (
 
 var _ storage.Tidier = (*Store)(nil)
 
-// The names of what is kept say when it was: a directory for each day, and one in it for each thing.
+// Names in quarantine hold the time: a directory for each day, and in it one for each quarantined file.
 const (
 	quarantineDay  = "2006-01-02"
 	quarantineTime = "150405.000000000"
 )
 
-// Tidy implements storage.Tidier. Temporary files of processes that died are removed already when the store is
-// opened, so it is about what is kept. What has another name was put there by somebody else, and stays.
+// Tidy implements storage.Tidier. It removes files from quarantine. Entries with other names are not the store's and
+// stay. Temporary files of dead processes are removed when the store is opened.
 func (s *Store) Tidy(ctx context.Context, o storage.TidyOptions) (done storage.Tidied, err error) {
 	if o.Kept.IsZero() {
 		return done, nil
@@ -45,12 +45,14 @@ func (s *Store) Tidy(ctx context.Context, o storage.TidyOptions) (done storage.T
 		}
 	}
 	if err != nil {
-		return done, fmt.Errorf("remove what was kept: %w", classify(err))
+		return done, fmt.Errorf("remove expired files from quarantine: %w", classify(err))
 	}
 	return done, nil
 }
 
-func (s *Store) expireDay(ctx context.Context, sess *session, day string, o storage.TidyOptions, done *storage.Tidied) error {
+func (s *Store) expireDay(
+	ctx context.Context, sess *session, day string, o storage.TidyOptions, done *storage.Tidied,
+) error {
 	dir := quarantineDir + "/" + day
 	names, err := sess.names(dir)
 	if err != nil {

@@ -14,16 +14,17 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// Items are locked in stripes: within a process by a channel, between processes by a
-// lock on one byte of the file of locks. A call holds at most one stripe.
+// Items are locked in stripes: within a process by a channel, between processes by a lock on one byte of the lock file.
+// A call holds at most one stripe.
 const (
 	stripeCount = 256
-	openByte    = stripeCount // who opens the store and looks for the dead
+	openByte    = stripeCount // held by a session that opens the store and removes scratch of dead processes
 )
 
-// The file of locks also has the times of deletes, so that no process dates a Put before a delete that came first,
-// whatever its clock says: of each slot of items the newest, as nanoseconds since 1970 in 8 bytes. All items of
-// a slot are of one stripe. The blocks are written when the file is made, so that a delete needs no room.
+// The lock file also holds the times of deletes, so that no process dates a Put before an earlier delete, whatever its
+// clock says. Items are hashed into slots; a slot holds the time of the last delete of one of its items, 8 bytes in
+// nanoseconds since 1970. All items of a slot have the same stripe. The slots are written when the file is created, so
+// that a delete needs no disk space.
 const slotCount = 16 * stripeCount
 
 func hashOf(names ...string) uint32 {
@@ -34,10 +35,10 @@ func hashOf(names ...string) uint32 {
 	return h.Sum32()
 }
 
-// slot is where the file of locks has the time of the newest delete of p's slot.
+// slot returns the offset of p's slot in the lock file.
 func (p itemPath) slot() int64 { return 8 * int64(hashOf(p.space, p.item)%slotCount) }
 
-// makeSlots makes room for the times of deletes. No other process does that now.
+// initSlots extends the lock file to hold all slots. The caller holds the lock on openByte.
 func (s *session) initSlots() error {
 	var st unix.Stat_t
 	if err := unix.Fstat(s.lockFD, &st); err != nil {
@@ -60,14 +61,14 @@ func (s *session) initSlots() error {
 	return s.syncDir(ownDir)
 }
 
-// deleted returns the time of the newest delete in p's slot, whose stripe the caller has locked.
+// lastDelete returns the time of the last delete in p's slot. The caller holds the stripe of p.
 func (s *session) lastDelete(p itemPath) (time.Time, error) {
 	var b [8]byte
 	err := retryEINTR(func() error { _, err := unix.Pread(s.lockFD, b[:], p.slot()); return err })
 	return time.Unix(0, int64(binary.LittleEndian.Uint64(b[:]))), pathError("read", lockFile, err)
 }
 
-// setDeleted records the time of a delete of p and has it on disk. The caller has locked p's stripe.
+// recordDelete records the time of a delete of p durably. The caller holds the stripe of p.
 func (s *session) recordDelete(p itemPath, at time.Time) error {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(at.UnixNano()))
 	err := retryEINTR(func() error { _, err := unix.Pwrite(s.lockFD, b, p.slot()); return err })
@@ -87,7 +88,7 @@ func newStripes() *stripes {
 	return &s
 }
 
-// lock locks the stripe of what is named until unlock is called.
+// lock locks the stripe of the given names until unlock is called.
 func (s *Store) lock(ctx context.Context, sess *session, names ...string) (unlock func(), err error) {
 	i := int64(hashOf(names...) % stripeCount)
 	held := s.locks[i]
@@ -113,7 +114,7 @@ func (s *Store) lock(ctx context.Context, sess *session, names ...string) (unloc
 			}
 			return unlock, nil
 		}
-		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) { // another process has it
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) { // another process holds it
 			if retry.Sleep(ctx, wait) == nil {
 				continue
 			}
@@ -124,7 +125,8 @@ func (s *Store) lock(ctx context.Context, sess *session, names ...string) (unloc
 	}
 }
 
-// hasLocks returns an error if the file of locks was removed. The next call makes a new session, and the file with it.
+// checkLockFile returns an error if the lock file was removed. The next call then opens a new session, which creates
+// it.
 func (s *session) checkLockFile() error {
 	var st unix.Stat_t
 	if err := unix.Fstat(s.lockFD, &st); err != nil {
@@ -137,7 +139,7 @@ func (s *session) checkLockFile() error {
 	return nil
 }
 
-// setLock sets or removes a lock on one byte of a file, which belongs to this opening of it.
+// setLock sets or removes a lock on one byte of a file. It is an open file description lock.
 func setLock(fd int, at int64, kind int16, cmd int) error {
 	l := unix.Flock_t{Type: kind, Start: at, Len: 1}
 	return retryEINTR(func() error { return unix.FcntlFlock(uintptr(fd), cmd, &l) })

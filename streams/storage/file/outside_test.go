@@ -328,7 +328,7 @@ func TestSkipped(t *testing.T) {
 	if want := []string{sp}; !slices.Equal(spaces, want) {
 		t.Errorf("Spaces: got %q, want %q", spaces, want)
 	}
-	const form = "it has a name that this store does not give"
+	const form = "its name is not one that this store writes"
 	want := map[string]string{
 		sp + "/link": "it is a symbolic link", sp + "/dirlink": "it is a symbolic link", sp + "/inside": "it is a symbolic link",
 		sp + "/fifo": "it is a fifo", sp + "/bad\xff": "its name is not UTF-8", sp + "/baddir\xfe": "its name is not UTF-8",
@@ -336,7 +336,7 @@ func TestSkipped(t *testing.T) {
 		sp + "/item%=": "the item has another file, under its own name",
 		sp + "/" + strings.Repeat("0123456789/", 100)[:1099] + "/x/" + strings.Repeat("y", 100): "its id would be too long",
 		"stray": "it is a file outside of any space", "spacelink": "it is a symbolic link",
-		"%2Ex": "it has a name that this store gives to no space",
+		"%2Ex": "its name is not one that this store writes for a space",
 	}
 	for path, reason := range want {
 		if len(path) > 1000 { // directories end the descent before

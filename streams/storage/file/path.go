@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// ItemAt returns which item has its file at a path below the root, slash-separated, or would have it there; false where
-// this store gives no item such a path. It looks at nothing but the path.
+// ItemAt returns the item for a slash-separated path below the root. ok is false if no item can have this path. It does
+// not access the file system.
 func ItemAt(path string) (space, item string, ok bool) {
 	dir, rest, cut := strings.Cut(path, "/")
 	if space, ok = decodeSpace(dir); !ok || !cut || !utf8.ValidString(rest) {

@@ -295,8 +295,8 @@ func TestPlainSkipped(t *testing.T) {
 	}
 	want := map[string]string{
 		"s/link": "it is a symbolic link", "s/fifo": "it is a fifo", "s/bad\xff": "its name is not UTF-8", "bad\xfe": "its name is not UTF-8",
-		"s/no": "it may not be read: what is in it is unknown", "stray": "it is a file outside of any space",
-		"slink": "it is a symbolic link", "lost+found": "it is the file system's own",
+		"s/no": "permission denied: its items are unknown", "stray": "it is a file outside of any space",
+		"slink": "it is a symbolic link", "lost+found": "it belongs to the file system",
 	}
 	if !maps.Equal(told, want) {
 		t.Errorf("told %q, want %q", told, want)

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// refuse is what every mutation of a Plain returns.
+// readOnlyError returns the error of every mutation of a Plain.
 func (p *Plain) readOnlyError(verb, name string) error {
 	err := fmt.Errorf("%s %q in store %q: %w", verb, name, p.cfg.ID, storage.ErrReadOnly)
 	return storage.NotApplied(retry.Permanent(err))
@@ -37,7 +37,9 @@ func (p *Plain) Put(_ context.Context, _, item string, _ io.Reader, _ storage.Pu
 }
 
 // SetProperties implements storage.Store.
-func (p *Plain) SetProperties(_ context.Context, _, item string, _ storage.Properties, _ storage.Condition) (storage.Object, error) {
+func (p *Plain) SetProperties(
+	_ context.Context, _, item string, _ storage.Properties, _ storage.Condition,
+) (storage.Object, error) {
 	return storage.Object{}, p.readOnlyError("set properties of", item)
 }
 
@@ -46,12 +48,13 @@ func (p *Plain) Delete(_ context.Context, _, item string, _ storage.DeleteOption
 	return storage.Deleted{}, p.readOnlyError("delete", item)
 }
 
-// WriteMarker implements storage.Store: nothing is written into the tree.
+// WriteMarker implements storage.Store. It always fails: nothing is written into the tree.
 func (p *Plain) WriteMarker(context.Context) error {
-	return retry.Permanent(fmt.Errorf("mark root %s: %w: a plain tree is known by %s, which must be there", p.dir, storage.ErrReadOnly, p.cfg.Expect))
+	return retry.Permanent(fmt.Errorf("mark root %s: %w: a plain tree is identified by %s, which must exist",
+		p.dir, storage.ErrReadOnly, p.cfg.Expect))
 }
 
-// Path returns where an item's file is. It is for people.
+// Path returns the path of an item's file in the file system, for output.
 func (p *Plain) Path(space, item string) (string, error) {
 	sess, err := p.acquire()
 	if err != nil {

@@ -18,36 +18,36 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A session is one root directory, held open, with what this process keeps in it.
+// A session is an open root directory with this process's locks and temporary files in it.
 type session struct {
 	tree
 	dev, ino uint64
-	// ordered says that the file system has one journal for all metadata: what is synced
-	// in a directory brings all renames before it to disk, wherever they were.
+	// ordered: the file system has one journal for all metadata, so an fsync of one directory also makes
+	// all earlier renames durable, in whatever directory.
 	ordered bool
 
-	users   int  // calls under way; guarded by Store.mu
-	retired bool // closed when users is 0; guarded by Store.mu
+	users   int  // active calls; guarded by root.mu
+	retired bool // close when users is 0; guarded by root.mu
 
-	// attrs says that what is known of a file that we write goes into its attribute: layout 2, on a file system that has
-	// attributes.
+	// useAttrs: metadata is written to the attribute of a file. The root has layout 2 and its file system has
+	// extended attributes.
 	useAttrs      atomic.Bool
-	attrsMissing  atomic.Bool // the root has layout 2 and its file system no attributes; set before admitted
+	attrsMissing  atomic.Bool // layout 2 on a file system without attributes; set before writesAllowed
 	syncs         syncGroup
-	writesAllowed atomic.Bool // the marker was read and is right, and prepare has returned
+	writesAllowed atomic.Bool // the marker is the right one and prepare has succeeded
 
-	locksRemoved atomic.Bool // the file of locks was removed: others lock another one
+	locksRemoved atomic.Bool // the lock file was removed; other processes may use a new one
 
-	mu         sync.Mutex // guards prepare and gone
-	oldScratch []*scratch // closed with the session: calls under way may use them
+	mu         sync.Mutex // guards prepare and oldScratch
+	oldScratch []*scratch // active calls may use them; closed with the session
 	ready      atomic.Bool
-	// What follows is set once, before ready.
+	// The fields below are set before ready.
 	supportsAttrs bool // the file system has attributes
 	lockFD        int
 	scratch       atomic.Pointer[scratch]
 	counter       atomic.Uint64
 
-	// pending holds directories that are being made and are not on disk yet.
+	// pending holds the paths of new directories that are not durable yet. A channel is closed when its directory is.
 	pending struct {
 		n  atomic.Int32
 		mu sync.Mutex
@@ -57,7 +57,7 @@ type session struct {
 
 const (
 	scratchDir    = ownDir + "/scratch"
-	tmpDir        = ownDir + "/tmp" // of older versions; in layout 2 it is a file, so that they cannot write
+	tmpDir        = ownDir + "/tmp" // of older versions; a plain file in layout 2, which blocks their writes
 	lockFile      = ownDir + "/locks"
 	markerFile    = ownDir + "/marker.json"
 	metaDir       = ownDir + "/meta"
@@ -78,7 +78,7 @@ func openSession(root string) (*session, error) {
 	return s, nil
 }
 
-// keepsOrder reports whether the file system that fd is in is known to have one journal for all metadata.
+// keepsOrder reports whether the file system of fd is known to have one journal for all metadata.
 func keepsOrder(fd int, dev uint64) bool {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
@@ -87,7 +87,7 @@ func keepsOrder(fd int, dev uint64) bool {
 	switch fs.Type {
 	case unix.XFS_SUPER_MAGIC:
 		return true
-	case unix.EXT4_SUPER_MAGIC: // with a journal or without, as ext2, 3 or 4
+	case unix.EXT4_SUPER_MAGIC: // ext2, ext3 or ext4, with or without a journal
 		disk, err := os.Readlink(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(dev), unix.Minor(dev)))
 		if err != nil {
 			return false
@@ -98,8 +98,8 @@ func keepsOrder(fd int, dev uint64) bool {
 	return false
 }
 
-// journalled reads the id of the process that writes ext4's journal. It is 0 if that process is in another
-// namespace, and no number if there is no journal.
+// journalled reports whether task, the content of ext4's journal_task, is a process id. It is 0 if the journal
+// process is in another PID namespace, and not a number if there is no journal.
 func journalled(task string) bool {
 	_, err := strconv.Atoi(strings.TrimSpace(task))
 	return err == nil
@@ -112,10 +112,10 @@ func (s *session) hasOwnDir() bool {
 	return err == nil && isDir(&st)
 }
 
-// close removes our temporary files and lets go of everything.
+// close removes the session's temporary files and closes its descriptors.
 func (s *session) close() {
 	if t := s.scratch.Load(); t != nil {
-		_ = s.removeFlat(t.path) // what stays is removed by the next process
+		_ = s.removeFlat(t.path) // the next process removes what remains
 		s.oldScratch = append(s.oldScratch, t)
 	}
 	for _, t := range s.oldScratch {
@@ -127,8 +127,8 @@ func (s *session) close() {
 	unix.Close(s.fd)
 }
 
-// prepare makes what writing needs: our own directories, the file with the locks, and a
-// directory for temporary files. It removes those whose processes are dead.
+// prepare creates what writes need: the directories below ownDir, the lock file and a scratch directory. It removes
+// the scratch directories of dead processes.
 func (s *session) prepare() error {
 	if s.ready.Load() {
 		return nil
@@ -156,7 +156,7 @@ func (s *session) prepare() error {
 	return nil
 }
 
-// mkdir makes a directory that may be there; what is above it is.
+// mkdir makes a directory unless it exists. Its parent exists.
 func (s *session) mkdir(dir string) error {
 	return s.within(dir, func(fd int, name string) error {
 		switch err := unix.Mkdirat(fd, name, 0o777); err {
@@ -170,7 +170,7 @@ func (s *session) mkdir(dir string) error {
 	})
 }
 
-// create opens a file that may have to be made.
+// create opens a file relative to the root. flags say whether it is created.
 func (s *session) create(path string, flags int) (fd int, err error) {
 	err = s.within(path, func(dir int, name string) error {
 		err := retryEINTR(func() (err error) {
@@ -182,27 +182,27 @@ func (s *session) create(path string, flags int) (fd int, err error) {
 	return fd, err
 }
 
-// A scratch is a directory of one session for temporary files.
+// A scratch is the directory of one session for temporary files.
 type scratch struct {
 	path string
 	fd   int // closed with the session
 }
 
-// renew gives the session a directory for temporary files, and removes those of the dead. A session is alive while
-// it holds the lock on the byte of the file of locks that the name of its directory leads to, which all machines
-// that share the file system see.
+// newScratch gives the session a new scratch directory and removes those of dead sessions. A session is alive while it
+// holds the lock on the liveness byte of its scratch directory in the lock file; all machines that share the file
+// system see that lock.
 func (s *session) newScratch() (err error) {
 	t := &scratch{path: scratchDir + "/" + schemas.NewID(), fd: -1}
-	// No other process looks for the dead while our directory is not locked yet.
+	// Until the new directory's liveness byte is locked, no other process may look for dead sessions.
 	if err := setLock(s.lockFD, openByte, unix.F_WRLCK, unix.F_OFD_SETLKW); err != nil {
 		return pathError("lock", lockFile, err)
 	}
 	defer func() {
-		if s.scratch.Load() != t { // it was refused, or failed
+		if s.scratch.Load() != t { // a step below failed
 			if t.fd >= 0 {
 				unix.Close(t.fd)
 			}
-			_ = s.removeFlat(t.path) // what stays is removed by the next process
+			_ = s.removeFlat(t.path) // the next process removes what remains
 			_ = setLock(s.lockFD, livenessByte(t.path), unix.F_UNLCK, unix.F_OFD_SETLK)
 		}
 		err = errors.Join(err, setLock(s.lockFD, openByte, unix.F_UNLCK, unix.F_OFD_SETLK))
@@ -233,7 +233,8 @@ func (s *session) newScratch() (err error) {
 	return nil
 }
 
-// bar makes tmpDir a plain file, on disk. It has no directories of living processes.
+// blockOldVersions makes tmpDir a plain file, durably, so that older versions cannot write. The caller has checked that
+// no live process has a directory in it.
 func (s *session) blockOldVersions() error {
 	if err := s.unlink(tmpDir, unix.AT_REMOVEDIR); err != nil {
 		return err
@@ -245,16 +246,16 @@ func (s *session) blockOldVersions() error {
 	return errors.Join(unix.Close(fd), s.syncDir(ownDir))
 }
 
-// aliveByte is the byte of the file of locks that the process of a directory for temporary files has locked. It is
-// behind those of the stripes.
+// livenessByte returns the offset in the lock file that the process of a scratch directory locks. It is above the
+// offsets of the stripes.
 func livenessByte(dir string) int64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(path.Base(dir))) // never fails
 	return int64(h.Sum64()>>2) | 1<<32
 }
 
-// others calls f for each directory for temporary files but ours. alive says whether its process lives: one of an older
-// version locks the directory only.
+// eachOtherScratch calls f for each scratch directory except ours, also for those of older versions. alive reports
+// whether its process is alive; an older version locks only the directory.
 func (s *session) eachOtherScratch(ours string, f func(dir string, alive bool) error) error {
 	for _, in := range []string{scratchDir, tmpDir} {
 		names, err := s.names(in)
@@ -277,7 +278,7 @@ func (s *session) eachOtherScratch(ours string, f func(dir string, alive bool) e
 func (s *session) visitScratch(dir string, f func(dir string, alive bool) error) error {
 	fd, err := s.dir(dir)
 	if err != nil {
-		return nil // not a directory of ours, or gone by now
+		return nil // not a scratch directory, or removed meanwhile
 	}
 	defer unix.Close(fd)
 	alive := setLock(s.lockFD, livenessByte(dir), unix.F_WRLCK, unix.F_OFD_SETLK) != nil
@@ -288,14 +289,14 @@ func (s *session) visitScratch(dir string, f func(dir string, alive bool) error)
 	return f(dir, alive)
 }
 
-// removeDead removes the temporary files of processes that are gone.
+// removeDeadScratch removes the scratch directories of dead processes.
 func (s *session) removeDeadScratch(ours string) error {
 	return s.eachOtherScratch(ours, func(dir string, alive bool) error {
 		if alive {
 			return nil
 		}
 		if err := s.removeFlat(dir); err != nil {
-			return fmt.Errorf("remove temporary files that were left: %w", err)
+			return fmt.Errorf("remove temporary files of a dead process: %w", err)
 		}
 		return nil
 	})
@@ -315,7 +316,7 @@ func (s *session) removeFlat(dir string) error {
 	return s.unlink(dir, unix.AT_REMOVEDIR)
 }
 
-// unlink removes a file or an empty directory, which may be gone already.
+// unlink removes a file or an empty directory. It succeeds if there is none.
 func (s *session) unlink(path string, flags int) error {
 	err := s.within(path, func(fd int, name string) error {
 		return pathError("remove", path, unix.Unlinkat(fd, name, flags))
@@ -337,18 +338,18 @@ func (s *session) names(dir string) ([]string, error) {
 	return f.Readdirnames(-1)
 }
 
-// A temp is a file that nobody sees yet.
+// A temp is a temporary file in a scratch directory.
 type temp struct {
 	s    *session
 	in   *scratch
-	name string // in its directory; "" when it has moved
+	name string // in the scratch directory; "" after it was renamed
 	fd   int
-	size int64 // of what was written
+	size int64 // bytes written
 }
 
 func (t *temp) path() string { return t.in.path + "/" + t.name }
 
-// temp makes a temporary file. If the directory for them has gone it makes that anew.
+// temp creates a temporary file. If the scratch directory was removed, it creates a new one first.
 func (s *session) temp() (*temp, error) {
 	for again := false; ; again = true {
 		t := &temp{s: s, in: s.scratch.Load(), name: strconv.FormatUint(s.counter.Add(1), 36)}
@@ -368,10 +369,10 @@ func (s *session) temp() (*temp, error) {
 	}
 }
 
-// lost reports whether an error is that of a directory that was removed; on NFS its handle is stale.
+// isRemoved reports whether an error means that an open directory was removed; NFS reports a stale handle.
 func isRemoved(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESTALE) }
 
-// replace makes a directory for temporary files in place of one that has gone.
+// replaceScratch creates a new scratch directory if gone, which was removed, is still the current one.
 func (s *session) replaceScratch(gone *scratch) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -384,7 +385,7 @@ func (s *session) replaceScratch(gone *scratch) error {
 	return s.newScratch()
 }
 
-// tempOf returns a temporary file with these bytes, which are not synced.
+// tempOf returns a temporary file with the bytes b. It does not sync.
 func (s *session) tempOf(b []byte) (*temp, error) {
 	t, err := s.temp()
 	if err != nil {
@@ -397,11 +398,11 @@ func (s *session) tempOf(b []byte) (*temp, error) {
 	return t, nil
 }
 
-// discard closes the file, and removes it unless it has moved.
+// discard closes the file, and removes it unless it was renamed.
 func (t *temp) discard() {
 	unix.Close(t.fd)
 	if t.name != "" {
-		_ = unix.Unlinkat(t.in.fd, t.name, 0) // else the next process removes it
+		_ = unix.Unlinkat(t.in.fd, t.name, 0) // on error the next process removes it
 	}
 }
 
@@ -419,10 +420,10 @@ func (t *temp) Write(p []byte) (int, error) {
 	}
 }
 
-// move gives the file its name in an opened directory, over what has it, or with
-// RENAME_NOREPLACE only where nothing has. An error that is marked by storage.NotApplied
-// says that the file is not there. On NFS an answer can get lost, and the error is then
-// that of the request that was sent again.
+// move renames the file to name in an opened directory. It replaces an existing file, unless flags is
+// RENAME_NOREPLACE. If an error is marked with storage.NotApplied, the file does not have the new name. NFS can lose a
+// response and send the request again; the error is then about the second request, so move checks which file has the
+// name.
 func (t *temp) move(dir int, name string, flags uint) error {
 	err := rename(t.in.fd, t.name, dir, name, flags)
 	if err == nil {
@@ -440,16 +441,19 @@ func (t *temp) move(dir int, name string, flags uint) error {
 	case serr != nil && !isAbsent(serr):
 		return err
 	}
-	if isRemoved(err) && isRemoved(retryEINTR(func() error { return unix.Fstatat(t.in.fd, t.name, &st, unix.AT_SYMLINK_NOFOLLOW) })) {
-		err = fmt.Errorf("%w: %w", errTempRemoved, pathError("rename", t.path(), err))
+	if isRemoved(err) {
+		serr := retryEINTR(func() error { return unix.Fstatat(t.in.fd, t.name, &st, unix.AT_SYMLINK_NOFOLLOW) })
+		if isRemoved(serr) {
+			err = fmt.Errorf("%w: %w", errTempRemoved, pathError("rename", t.path(), err))
+		}
 	}
 	return storage.NotApplied(err)
 }
 
-// errRemoved is of a temporary file that somebody has removed: what is written must be written again.
-var errTempRemoved = errors.New("the temporary file was removed under way")
+// errTempRemoved means that another program removed a temporary file. The write must be repeated from its start.
+var errTempRemoved = errors.New("the temporary file was removed during the write")
 
-// rename is renameat2. Where a file system does not know RENAME_NOREPLACE a link does the same.
+// rename is renameat2. If the file system does not support RENAME_NOREPLACE, it links and unlinks instead.
 func rename(fromDir int, from string, toDir int, to string, flags uint) error {
 	err := retryEINTR(func() error { return unix.Renameat2(fromDir, from, toDir, to, flags) })
 	if flags == unix.RENAME_NOREPLACE && (err == unix.EINVAL || err == unix.ENOSYS) {

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A tree opens what is below a directory, following no symbolic link and never leaving it.
+// A tree opens paths below a directory. It follows no symbolic links and never leaves the directory.
 type tree struct {
 	fd     int
-	byName bool // openat2 is not to be had: go name by name
+	byName bool // openat2 is not available: open the path name by name
 }
 
 const noLinks = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
@@ -27,8 +27,7 @@ func newTree(fd int) tree {
 	return tree{fd, false}
 }
 
-// open opens a slash-separated path. Where a name on the way is a symbolic link the
-// error is ELOOP or ENOTDIR.
+// open opens a slash-separated path. If a name in it is a symbolic link, the error is ELOOP or ENOTDIR.
 func (t tree) open(path string, flags int) (fd int, err error) {
 	if t.byName {
 		return t.openByName(path, flags)
@@ -64,10 +63,10 @@ func (t tree) openByName(path string, flags int) (int, error) {
 	}
 }
 
-// dir opens a directory to look at, to change and to sync.
+// dir opens a directory.
 func (t tree) dir(path string) (int, error) { return t.open(path, unix.O_RDONLY|unix.O_DIRECTORY) }
 
-// stat looks at what has this path.
+// stat stats a path.
 func (t tree) stat(path string) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	fd, err := t.open(path, unix.O_PATH)
@@ -120,7 +119,7 @@ func fsync(fd int, path string) error {
 	return pathError("sync", path, retryEINTR(func() error { return unix.Fsync(fd) }))
 }
 
-// syncDir makes what happened in a directory last. A directory that is gone needs no sync.
+// syncDir makes the names in a directory durable. It succeeds if the directory does not exist.
 func (t tree) syncDir(path string) error {
 	fd, err := t.dir(path)
 	if isAbsent(err) {
@@ -133,7 +132,7 @@ func (t tree) syncDir(path string) error {
 	return fsync(fd, path)
 }
 
-// named tells of what an error of the file system is; nil stays nil.
+// pathError adds operation and path to an error of the file system; nil stays nil.
 func pathError(op, path string, err error) error {
 	if err == nil {
 		return nil
@@ -141,8 +140,8 @@ func pathError(op, path string, err error) error {
 	return &os.PathError{Op: op, Path: path, Err: err}
 }
 
-// isAbsent reports whether an error of open or stat says that no file has the path: a
-// path through a file or a symbolic link leads nowhere either.
+// isAbsent reports whether an error of open or stat means that the path does not exist. This includes paths through a
+// file or a symbolic link.
 func isAbsent(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
@@ -150,7 +149,7 @@ func isAbsent(err error) bool {
 func isRegular(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFREG }
 func isDir(st *unix.Stat_t) bool     { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
 
-// kind names what is neither file nor directory.
+// kind describes a file that is neither regular nor a directory.
 func kind(mode os.FileMode) string {
 	switch {
 	case mode&os.ModeSymlink != 0:

@@ -18,34 +18,37 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// windowNames is how many names of one directory a listing holds, and for a moment twice as many. A directory
-// of a million is read 16 times; that is two to three times the work of having all names at once,
-// with 42 MiB of heap in use at most and not 250.
+// windowNames is the number of names of one directory that a listing holds, and up to twice as many while it reads.
+// A directory with a million entries is read 16 times. That takes two to three times as long as reading it once, but
+// at most 42 MiB of heap instead of 250.
 const windowNames = 64 << 10
 
-// maxReads bounds how often a directory is read that others keep changing. A file moves
-// beside a directory once, so what was not seen on its way is there for the next
-// reading; the third is for file systems where a file that is replaced changes its slot.
+// maxScans bounds how often a directory is scanned while it changes. A file moves to its alternate name at most once,
+// so the second scan finds a file that the first one missed; the third scan is for file systems that move the entry of
+// a replaced file.
 const maxScans = 3
 
-// A reading collects the entries of one directory, with those of the directories in
-// it that hold the rest of split segments: the first window of those above a key.
+// A dirWindow collects a window of the entries of one directory: the first entries above a key. Directories that hold
+// the rest of split segments are read as part of it.
 type dirWindow struct {
 	l           *lister
 	dir         string
-	maxKeyBytes int // bytes that ids have left
+	maxKeyBytes int // bytes that the prefix leaves of the longest id
 	from        lowerBound
 	entries     []entry
-	more        bool // there are entries behind the last one
-	changed     bool // names may have been changed under way
-	reported    bool // what is skipped has been told
+	more        bool // there are entries after the last one
+	changed     bool // names may have changed during the scan
+	reported    bool // skipped entries have been reported
 	buf         []byte
 }
 
-// read returns the next part of what is in a directory that can lead to items, sorted. What
-// is there all the time is in it, under whatever names.
+// readWindow returns the next window of the entries of a directory that can lead to items, sorted. An entry that exists
+// during the whole call is included, even if it is renamed to its alternate name meanwhile.
 func (l *lister) readWindow(ctx context.Context, path, prefix string, from lowerBound) (*dirWindow, error) {
-	r := &dirWindow{l: l, dir: path, maxKeyBytes: storage.MaxItemID - len(prefix), from: from, reported: from.reported, buf: make([]byte, 64<<10)}
+	r := &dirWindow{
+		l: l, dir: path, maxKeyBytes: storage.MaxItemID - len(prefix),
+		from: from, reported: from.reported, buf: make([]byte, 64<<10),
+	}
 	for range maxScans {
 		r.changed = false
 		if err := r.scan(ctx, "", ""); err != nil {
@@ -66,17 +69,17 @@ func (l *lister) readWindow(ctx context.Context, path, prefix string, from lower
 	return r, nil
 }
 
-// sort sorts the entries, each once.
+// sort sorts the entries and removes duplicates.
 func (r *dirWindow) sort() {
 	slices.SortFunc(r.entries, func(a, b entry) int {
-		// Of two files of one item the one under its own name counts.
-		beside := btoi(strings.HasSuffix(a.path, tokenAlt)) - btoi(strings.HasSuffix(b.path, tokenAlt))
-		return cmp.Or(strings.Compare(a.key, b.key), beside, strings.Compare(a.path, b.path))
+		// If an item has two files, the one under its own name comes first and is used.
+		alt := btoi(strings.HasSuffix(a.path, tokenAlt)) - btoi(strings.HasSuffix(b.path, tokenAlt))
+		return cmp.Or(strings.Compare(a.key, b.key), alt, strings.Compare(a.path, b.path))
 	})
 	r.entries = slices.Compact(r.entries)
 }
 
-// trim keeps a window of the entries, which are sorted. Those of one key stay together.
+// trim drops the entries above the window. The entries must be sorted; those of one key stay together.
 func (r *dirWindow) trim() {
 	n := r.l.window
 	for n > 0 && n < len(r.entries) && r.entries[n].key == r.entries[n-1].key {
@@ -95,8 +98,8 @@ func btoi(b bool) int {
 	return 0
 }
 
-// besides adds the files beside directories that were not seen: a file goes there before
-// the directory takes its name, maybe into a slot that was read by then.
+// addAltNames adds files with alternate names that the scan has missed. Such a file is renamed before the directory is
+// created under its own name, and its new entry may be in a part of the directory that was already read.
 func (r *dirWindow) addAltNames() error {
 	at := -1
 	defer func() { r.l.closeDir(&at) }()
@@ -125,7 +128,7 @@ func (r *dirWindow) addAltNames() error {
 	return nil
 }
 
-// collect adds an entry, and drops the last ones where there are too many.
+// insert adds an entry, and drops the last ones if there are too many.
 func (r *dirWindow) insert(e entry) {
 	if r.more && e.key > r.entries[r.l.window-1].key {
 		return
@@ -137,19 +140,18 @@ func (r *dirWindow) insert(e entry) {
 	}
 }
 
-// changed reports whether a directory may have been changed between two looks at it, the
-// first of them at a time: a change so shortly before that another one could bear the
-// same time counts too.
+// changed reports whether a directory may have changed between two stats, the first of which was made at the time at.
+// If the directory was changed so shortly before at that a later change could have the same timestamp, it returns true.
 func changed(before, after *unix.Stat_t, at time.Time) bool {
-	tick := 20 * time.Millisecond // of the kernel's clock for files, and more
+	tick := 20 * time.Millisecond // above the resolution of the kernel's file timestamps
 	if before.Ctim.Nsec == 0 {
-		tick = 2 * time.Second // of file systems with coarse times
+		tick = 2 * time.Second // for file systems with coarse timestamps
 	}
 	return before.Mtim != after.Mtim || before.Ctim != after.Ctim ||
 		at.Sub(time.Unix(0, before.Ctim.Nano())).Abs() <= tick
 }
 
-// read reads dir/sub, whose names go on from text.
+// scan reads the directory dir/sub. text is the beginning of a split segment that the names in sub continue.
 func (r *dirWindow) scan(ctx context.Context, sub, text string) error {
 	path := r.dir
 	if sub != "" {
@@ -157,7 +159,7 @@ func (r *dirWindow) scan(ctx context.Context, sub, text string) error {
 	}
 	fd, err := r.l.sess.dir(path)
 	if isAbsent(err) {
-		return nil // emptied and removed since
+		return nil // removed meanwhile
 	}
 	if err != nil {
 		return err
@@ -182,11 +184,11 @@ func (r *dirWindow) scan(ctx context.Context, sub, text string) error {
 	return pathError("list", path, err)
 }
 
-// names tells what is in an opened directory. Unlike os.File.ReadDir it makes nothing of a
-// name that nobody wants, and most are not wanted when a directory is read once more.
-func (r *dirWindow) names(ctx context.Context, fd int, tell func(name []byte, kind byte) error) error {
+// names calls visit for each entry of an opened directory. Unlike os.File.ReadDir it does not allocate, because most
+// names are outside of the window when a directory is read again.
+func (r *dirWindow) names(ctx context.Context, fd int, visit func(name []byte, kind byte) error) error {
 	buf := r.buf
-	if r.buf = nil; buf == nil { // in use, by the directory above
+	if r.buf = nil; buf == nil { // in use by the scan of the parent directory
 		buf = make([]byte, 64<<10)
 	}
 	defer func() { r.buf = buf }()
@@ -203,7 +205,7 @@ func (r *dirWindow) names(ctx context.Context, fd int, tell func(name []byte, ki
 		for b := buf[:n]; len(b) > 19; {
 			length := int(binary.NativeEndian.Uint16(b[16:]))
 			if length < 20 || length > len(b) {
-				return errors.New("directory entry is spoilt")
+				return errors.New("directory entry is malformed")
 			}
 			name := b[19:length]
 			for i, c := range name {
@@ -213,7 +215,7 @@ func (r *dirWindow) names(ctx context.Context, fd int, tell func(name []byte, ki
 				}
 			}
 			if string(name) != "." && string(name) != ".." {
-				if err := tell(name, b[18]); err != nil {
+				if err := visit(name, b[18]); err != nil {
 					return err
 				}
 			}
@@ -222,12 +224,13 @@ func (r *dirWindow) names(ctx context.Context, fd int, tell func(name []byte, ki
 	}
 }
 
-// name takes in one name of a directory.
+// visit handles one entry of a directory. It returns early, before a string is allocated, if the name is outside of the
+// window and cannot be an escaped one.
 func (r *dirWindow) visit(ctx context.Context, sub, text string, b []byte, kind byte) error {
 	isDir := kind == unix.DT_DIR
 	asItIs := r.l.plain != nil || text == "" && bytes.IndexByte(b, '%') < 0
 	if asItIs && r.reported && !isDir && (string(b) <= r.from.key || r.more && string(b) > r.entries[r.l.window-1].key) {
-		return nil // nothing is made of it
+		return nil
 	}
 	return r.add(ctx, sub, text, string(b), kind)
 }
@@ -249,10 +252,10 @@ func (r *dirWindow) add(ctx context.Context, sub, text, name string, kind byte) 
 	case !isDir && kind != unix.DT_REG:
 		reason = "it is " + kindOf(kind)
 	case r.l.plain != nil && isDir && name == lostFound && r.dir == ".":
-		reason = "it is the file system's own"
+		reason = "it belongs to the file system"
 	case !ok || end == tokenMore || isDir && end != "" ||
 		(path != part) && segment(full, end == tokenAlt) != path:
-		reason = "it has a name that this store does not give"
+		reason = "its name is not one that this store writes"
 	case len(full)+btoi(isDir) > r.maxKeyBytes:
 		reason = "its id would be too long"
 	case !r.from.includes(full, isDir):
@@ -270,7 +273,7 @@ func (r *dirWindow) add(ctx context.Context, sub, text, name string, kind byte) 
 	return nil
 }
 
-// kindAt is the kind of what is in a directory. Some file systems do not list it.
+// kindAt returns the type (DT_*) of a directory entry. Some file systems do not return it with the entry.
 func kindAt(fd int, name []byte, listed byte) (byte, error) {
 	if listed != unix.DT_UNKNOWN {
 		return listed, nil
@@ -280,7 +283,7 @@ func kindAt(fd int, name []byte, listed byte) (byte, error) {
 	return byte(st.Mode & unix.S_IFMT >> 12), err
 }
 
-// skipAbsent is nil for what went while it was listed.
+// ignoreAbsent returns nil if err says that a file is absent, which may have been removed meanwhile.
 func ignoreAbsent(err error) error {
 	if isAbsent(err) {
 		return nil
