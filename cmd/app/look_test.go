@@ -52,7 +52,7 @@ func TestCheckStoresOf(t *testing.T) {
 		"no marker":        {fine, func(c *config.Store) { c.Bucket, c.BucketPrefix = "", "b-" }, storeUnmarked, "millrace store init acme/s"},
 		"no TLS there":     {func(t *testing.T) string { return strings.Replace(fine(t), "http:", "https:", 1) }, nil, storeUnavailable, "does not speak TLS"},
 		"nobody's cert":    {secure, nil, storeUnavailable, "its certificate is not trusted"},
-		"nobody there":     {func(t *testing.T) string { return "http://" + free(t) }, nil, storeUnavailable, "nobody is there"},
+		"nobody there":     {func(t *testing.T) string { return "http://" + free(t) }, nil, storeUnavailable, "no connection"},
 		"no proxy":         {fine, func(c *config.Store) { c.Proxy = "http://" + free(t) }, storeUnavailable, "see the endpoint, and the proxy"},
 		"no secret":        {fine, func(c *config.Store) { c.Credentials.SecretKey = config.FileSecret("/nowhere") }, storeUnavailable, "credentials.secret_key"},
 		"no CA":            {fine, func(c *config.Store) { c.CA = "/nowhere" }, storeUnavailable, "ca: open /nowhere"},

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// lent reads bytes in memory that is used again after the request that carries them. A transport may go on reading
-// the body of a request that was answered early or whose context is done.
+// A sharedBody is a request body in memory that is reused after the request. A transport may continue to read a body
+// after an early response, or after the end of the request's context; detach prevents that.
 type sharedBody struct {
 	mu sync.Mutex
 	r  *bytes.Reader // guarded by mu
@@ -20,14 +20,14 @@ func (l *sharedBody) Read(p []byte) (int, error) {
 	return l.r.Read(p)
 }
 
-// Seek lets the client send the bytes again.
+// Seek implements io.Seeker. The client seeks to send the bytes again.
 func (l *sharedBody) Seek(offset int64, whence int) (int64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.r.Seek(offset, whence)
 }
 
-// back waits for a read that is under way. None reads the bytes after it.
+// detach waits for an active Read. Later ones return no bytes.
 func (l *sharedBody) detach() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

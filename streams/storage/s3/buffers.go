@@ -9,13 +9,13 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A part is a piece of what is put, in memory.
+// A buffer is memory from a bufferPool. free returns it.
 type buffer struct {
 	bytes []byte
 	free  func()
 }
 
-// take returns what p is, which is empty then.
+// detach returns the buffer and leaves p empty.
 func (p *buffer) detach() buffer {
 	taken := *p
 	*p = buffer{}
@@ -29,22 +29,27 @@ func (p *buffer) release() {
 	}
 }
 
-// A room is the memory that parts have: so many of full size at a time, and as many small ones as take no more than those.
+// A bufferPool bounds the memory for buffers by their total size, so that many small ones can be in use instead of a
+// few large ones. It reuses their memory.
 type bufferPool struct {
-	capacity  int64 // bytes
+	capacity  int64 // in bytes
 	available *semaphore.Weighted
-	sizes     []int64 // sizes that are kept for reuse, ascending
+	sizes     []int64 // of the reused memory, ascending
 	pools     []sync.Pool
 }
 
-// newRoom has room for so many full parts.
+// newBufferPool returns a pool with the capacity for this number of parts of full bytes each.
 func newBufferPool(full int64, parts int) *bufferPool {
-	r := &bufferPool{capacity: int64(parts) * full, available: semaphore.NewWeighted(int64(parts) * full), sizes: []int64{64 << 10, 1 << 20, full}}
+	capacity := int64(parts) * full
+	r := &bufferPool{
+		capacity: capacity, available: semaphore.NewWeighted(capacity), sizes: []int64{64 << 10, 1 << 20, full},
+	}
 	r.pools = make([]sync.Pool, len(r.sizes))
 	return r
 }
 
-// part returns memory for size bytes, when there is some. One that is larger than all has it for itself.
+// get returns a buffer of size bytes and waits until the capacity permits it. A buffer larger than the capacity waits
+// until all others are free.
 func (r *bufferPool) get(ctx context.Context, size int64) (buffer, error) {
 	if err := r.available.Acquire(ctx, min(size, r.capacity)); err != nil {
 		return buffer{}, storage.Ended(ctx)
@@ -52,7 +57,7 @@ func (r *bufferPool) get(ctx context.Context, size int64) (buffer, error) {
 	return r.allocate(size), nil
 }
 
-// try returns memory for size bytes if there is some now.
+// tryGet is get without waiting. ok is false if the capacity does not permit the buffer now.
 func (r *bufferPool) tryGet(size int64) (_ buffer, ok bool) {
 	if !r.available.TryAcquire(min(size, r.capacity)) {
 		return buffer{}, false
@@ -60,7 +65,7 @@ func (r *bufferPool) tryGet(size int64) (_ buffer, ok bool) {
 	return r.allocate(size), true
 }
 
-// taken returns memory whose weight is acquired.
+// allocate returns a buffer after its weight was acquired.
 func (r *bufferPool) allocate(size int64) buffer {
 	weight := min(size, r.capacity)
 	for i, n := range r.sizes {

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A subject is what a request was about: one answer means different things.
+// A subject is the kind of object that a request was about. The meaning of a 404 depends on it.
 type subject int
 
 const (
@@ -27,29 +27,29 @@ const (
 	anUpload
 )
 
-// A verdict is what an answer that is no success means.
+// A meaning classifies an error response.
 type meaning struct {
-	is    error       // what callers branch on; nil: it is no fact about anything
-	class retry.Class // what may be done about it
-	hint  string      // what a person should know or do, where the answer does not say it
+	is    error       // sentinel for callers; nil: the response says nothing about the subject
+	class retry.Class // whether to retry
+	hint  string      // for the operator: cause or remedy, if the response does not contain it
 }
 
-// away is the verdict of what concerns the whole store.
+// unavailable is the meaning of errors that concern the whole store.
 func unavailable(hint string) meaning { return meaning{nil, retry.ClassUnavailable, hint} }
 
-// never is the verdict of what no retry will cure.
+// permanent is the meaning of errors that a retry cannot fix.
 func permanent(is error) meaning { return meaning{is, retry.ClassPermanent, ""} }
 
-// judge says what an HTTP status and S3's error code mean. Of what it does not know it says that it may pass.
+// meaningOf classifies an HTTP status and an S3 error code. Unknown ones are transient.
 func meaningOf(about subject, status int, code string) meaning {
-	if status == 0 && code == "NotImplemented" && about == aBucket { // the client's own word for a listing that does not say how to go on
+	if status == 0 && code == "NotImplemented" && about == aBucket { // minio-go: a truncated listing has no continuation
 		return meaning{is: storage.ErrListing}
 	}
 	if v, ok := codeMeaning(about, code); ok {
 		return v
 	}
 	switch status {
-	case http.StatusNotFound: // with a code that is not known it may be anything that was not found: a user, a page
+	case http.StatusNotFound: // an unknown code may be about something else: a user, a page
 		if code == "" {
 			return notFound(about)
 		}
@@ -69,15 +69,15 @@ func meaningOf(about subject, status int, code string) meaning {
 	case http.StatusInsufficientStorage:
 		return outOfSpace
 	}
-	if status == http.StatusForbidden { // who may not look has seen nothing
-		return meaning{hint: "who asks may not do this: see the credentials, and what the bucket's policy allows them"}
+	if status == http.StatusForbidden { // says nothing about the subject
+		return meaning{hint: "access denied: see the credentials and the bucket's policy"}
 	}
 	return meaning{}
 }
 
-var outOfSpace = meaning{syscall.ENOSPC, retry.ClassUnavailable, "the store has no room left, or a quota is used up"}
+var outOfSpace = meaning{syscall.ENOSPC, retry.ClassUnavailable, "the store is full, or a quota is exceeded"}
 
-// missing is what the absence of a subject means.
+// notFound is the meaning of the absence of a subject.
 func notFound(about subject) meaning {
 	switch about {
 	case anItem:
@@ -85,10 +85,10 @@ func notFound(about subject) meaning {
 	case aBucket:
 		return meaning{is: storage.ErrNoSpace}
 	}
-	return meaning{} // an upload that somebody ended: it is begun again
+	return meaning{} // another process aborted the upload; the caller starts a new one
 }
 
-// byCode judges what the code alone tells.
+// codeMeaning classifies an error code.
 func codeMeaning(about subject, code string) (v meaning, known bool) {
 	switch code {
 	case "NoSuchKey", "NoSuchVersion":
@@ -102,9 +102,10 @@ func codeMeaning(about subject, code string) (v meaning, known bool) {
 	case "ConditionalRequestConflict", "OperationAborted", "Conflict", "RequestTimeout", "InternalError", "IncompleteBody":
 		return meaning{}, true
 	case "BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch":
-		return meaning{hint: "the bytes were damaged on their way"}, true
-	case "SlowDown", "SlowDownRead", "SlowDownWrite", "TooManyRequests", "RequestLimitExceeded", "Throttling", "ThrottlingException",
-		"ServiceUnavailable", "service_unavailable", "rateLimitExceeded", "BandwidthLimitExceeded", "Busy":
+		return meaning{hint: "the bytes were damaged in transit"}, true
+	case "SlowDown", "SlowDownRead", "SlowDownWrite", "TooManyRequests", "RequestLimitExceeded", "Throttling",
+		"ThrottlingException", "ServiceUnavailable", "service_unavailable", "rateLimitExceeded", "BandwidthLimitExceeded",
+		"Busy":
 		return meaning{is: storage.ErrSlowDown}, true
 	case "BucketAlreadyOwnedByYou", "BucketAlreadyExists":
 		return meaning{is: storage.ErrExists}, true
@@ -123,11 +124,12 @@ func codeMeaning(about subject, code string) (v meaning, known bool) {
 	return storeMeaning(code)
 }
 
-// byLimit judges what a service will never take.
+// limitMeaning classifies the codes of requests that a service never accepts.
 func limitMeaning(code string) (v meaning, known bool) {
 	switch code {
-	case "KeyTooLongError", "InvalidObjectName", "XMinioInvalidObjectName", "XMinioInvalidResourceName", "ObjectParentIsFile", "XMinioParentIsObject",
-		"ExistingObjectIsDirectory", "ExistingObjectIsFile", "InvalidURI", "InvalidBucketName", "XMinioObjectExistsAsDirectory", "DirectoryObjectContainsData":
+	case "KeyTooLongError", "InvalidObjectName", "XMinioInvalidObjectName", "XMinioInvalidResourceName",
+		"ObjectParentIsFile", "XMinioParentIsObject", "ExistingObjectIsDirectory", "ExistingObjectIsFile", "InvalidURI",
+		"InvalidBucketName", "XMinioObjectExistsAsDirectory", "DirectoryObjectContainsData":
 		return permanent(storage.ErrName), true
 	case "EntityTooLarge", "MetadataTooLarge", "RequestHeaderSectionTooLarge", "TooManyParts":
 		return permanent(storage.ErrTooLarge), true
@@ -137,29 +139,32 @@ func limitMeaning(code string) (v meaning, known bool) {
 	return v, false
 }
 
-// byStore judges what concerns the store as a whole.
+// storeMeaning classifies the codes that concern the whole store.
 func storeMeaning(code string) (v meaning, known bool) {
 	switch code {
-	case "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "InvalidSecurity", "AuthFailure", "UnauthorizedAccess",
-		"XMinioInvalidIAMCredentials", "XAdminUserNotFound", "TokenRefreshRequired", "InvalidClientTokenId":
-		return meaning{storage.ErrCredentials, retry.ClassUnavailable, "they are wrong, or no longer valid"}, true
+	case "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "InvalidSecurity", "AuthFailure",
+		"UnauthorizedAccess", "XMinioInvalidIAMCredentials", "XAdminUserNotFound", "TokenRefreshRequired",
+		"InvalidClientTokenId":
+		return meaning{storage.ErrCredentials, retry.ClassUnavailable, "they are wrong or have expired"}, true
 	case "RequestTimeTooSkewed":
 		return unavailable("the clocks of this machine and of the service differ too much"), true
-	case "AuthorizationHeaderMalformed", "PermanentRedirect", "TemporaryRedirect", "IllegalLocationConstraintException", "InvalidRegion":
+	case "AuthorizationHeaderMalformed", "PermanentRedirect", "TemporaryRedirect", "IllegalLocationConstraintException",
+		"InvalidRegion":
 		return unavailable("the bucket is in another region, or at another endpoint"), true
 	case "AccountProblem", "AllAccessDisabled", "NotSignedUp", "InvalidPayer", "UserSuspended":
-		return unavailable("the account is not served"), true
-	case "QuotaExceeded", "XMinioAdminBucketQuotaExceeded", "XMinioStorageFull", "InsufficientCapacity", "StorageLimitExceeded", "cap_exceeded":
+		return unavailable("the account is disabled or suspended"), true
+	case "QuotaExceeded", "XMinioAdminBucketQuotaExceeded", "XMinioStorageFull", "InsufficientCapacity",
+		"StorageLimitExceeded", "cap_exceeded":
 		return outOfSpace, true
 	case "ServerNotInitialized", "XMinioServerNotInitialized":
-		return unavailable("it is not up yet"), true
+		return unavailable("the service is starting"), true
 	case "KMS.DisabledException", "KMS.NotFoundException", "KMS.KMSInvalidStateException":
-		return unavailable("the key that encrypts is not there"), true
+		return unavailable("the encryption key is not available"), true
 	}
 	return v, false
 }
 
-// clip makes what a service says fit into one line.
+// shorten shortens a message of the service to one line.
 func shorten(message string) string {
 	const most = 300
 	message = strings.Join(strings.Fields(message), " ")
@@ -169,7 +174,8 @@ func shorten(message string) string {
 	return message
 }
 
-// translate makes an error of the client one of ours: the only place that knows its kinds. what says what was to be done.
+// translate converts an error of the S3 client. It is the only place that knows the client's error types. The
+// operation is named by what.
 func translate(ctx context.Context, about subject, what string, err error) error {
 	if err == nil {
 		return nil
@@ -177,14 +183,15 @@ func translate(ctx context.Context, about subject, what string, err error) error
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", what, storage.Ended(ctx))
 	}
-	var answer minio.ErrorResponse
-	if !errors.As(err, &answer) || answer.StatusCode == 0 && answer.Code == "" {
+	var response minio.ErrorResponse
+	if !errors.As(err, &response) || response.StatusCode == 0 && response.Code == "" {
 		return transportError(what, err)
 	}
-	return errorOf(what, meaningOf(about, answer.StatusCode, answer.Code), answer)
+	return errorOf(what, meaningOf(about, response.StatusCode, response.Code), response)
 }
 
-// translate is that, in a store whose spaces are all in one bucket: a bucket that is not there is no space that is absent.
+// translate is the function translate for this store. If all spaces are in one bucket, an absent bucket means that the
+// store is unavailable, not that a space is absent.
 func (s *Store) translate(ctx context.Context, about subject, what string, err error) error {
 	err = translate(ctx, about, what, err)
 	if s.layout.bucket != "" && errors.Is(err, storage.ErrNoSpace) {
@@ -194,20 +201,20 @@ func (s *Store) translate(ctx context.Context, about subject, what string, err e
 	return err
 }
 
-// errorOf is the error of a verdict.
-func errorOf(what string, v meaning, answer minio.ErrorResponse) error {
-	said := fmt.Sprintf("%d %s: %s", answer.StatusCode, answer.Code, shorten(answer.Message))
-	if answer.Region != "" && v.class == retry.ClassUnavailable {
-		said += fmt.Sprintf(" (the bucket's region is %s)", answer.Region)
+// errorOf returns the error for an error response with this meaning.
+func errorOf(what string, v meaning, response minio.ErrorResponse) error {
+	text := fmt.Sprintf("%d %s: %s", response.StatusCode, response.Code, shorten(response.Message))
+	if response.Region != "" && v.class == retry.ClassUnavailable {
+		text += fmt.Sprintf(" (the bucket's region is %s)", response.Region)
 	}
 	if v.hint != "" {
-		said += ": " + v.hint
+		text += ": " + v.hint
 	}
-	err := fmt.Errorf("%s: %s", what, said)
+	err := fmt.Errorf("%s: %s", what, text)
 	if v.is != nil {
-		err = fmt.Errorf("%s: %w (%s)", what, v.is, said)
+		err = fmt.Errorf("%s: %w (%s)", what, v.is, text)
 	}
-	err = &serviceError{err, answer.StatusCode}
+	err = &serviceError{err, response.StatusCode}
 	switch v.class {
 	case retry.ClassPermanent:
 		return retry.Permanent(err)
@@ -217,7 +224,7 @@ func errorOf(what string, v meaning, answer minio.ErrorResponse) error {
 	return err
 }
 
-// refused is the error of an answer of S3's kind.
+// A serviceError is the error of an S3 error response.
 type serviceError struct {
 	error
 	status int
@@ -225,24 +232,24 @@ type serviceError struct {
 
 func (r *serviceError) Unwrap() error { return r.error }
 
-// A refusal is what an error says of the request that would have applied a mutation.
+// A rejection is the conclusion from the error of a mutating request: whether the service has applied it.
 type rejection int
 
-// A proxy sends a PUT or a DELETE again if the connection to the service breaks or the answer takes too long. The caller sees
-// the answer to the second request, and its reason may be the effect of the first.
+// A proxy may repeat a PUT or a DELETE if the connection to the service breaks or the response takes too long. The
+// caller sees the response to the second request, which the first one may have caused.
 const (
-	maybeApplied       rejection = iota // it may have been carried out, or an equal one may be carried out at this moment
-	rejectedOrRepeated                  // it was not carried out, and an equal one may have been before
-	rejected                            // the service has not carried it out
+	maybeApplied       rejection = iota // it may have been applied, or a repetition of it may be applied just now
+	rejectedOrRepeated                  // it was not applied, but an earlier repetition of it may have been
+	rejected                            // it was not applied
 )
 
-// refusalOf returns which refusal err is.
+// rejectionOf returns the rejection for an error.
 func rejectionOf(err error) rejection {
 	var r *serviceError
 	switch {
 	case !errors.As(err, &r), r.status < 400, r.status >= 500, r.status == http.StatusRequestTimeout:
 		return maybeApplied
-	case r.status == http.StatusConflict && !errors.Is(err, storage.ErrNotEmpty): // of two at once, or it exists
+	case r.status == http.StatusConflict && !errors.Is(err, storage.ErrNotEmpty): // concurrent requests, or it exists
 		return maybeApplied
 	case r.status == http.StatusNotFound, r.status == http.StatusPreconditionFailed:
 		return rejectedOrRepeated
@@ -250,7 +257,7 @@ func rejectionOf(err error) rejection {
 	return rejected
 }
 
-// applies marks the error of the request that would have applied a mutation, if that was refused.
+// markNotApplied marks the error of a mutating request with storage.NotApplied if the service rejected the request.
 func markNotApplied(err error) error {
 	if rejectionOf(err) == rejected {
 		return storage.NotApplied(err)
@@ -258,13 +265,13 @@ func markNotApplied(err error) error {
 	return err
 }
 
-// unclear says that an error does not tell whether what was asked for has been done, nor anything else.
+// isAmbiguous reports whether an error leaves open whether the request was carried out.
 func isAmbiguous(err error) bool {
 	var r *serviceError
 	return isTransient(err) && (!errors.As(err, &r) || r.status >= 500 || r.status == 0)
 }
 
-// unanswered is the error of a request to which nobody of S3's kind has answered.
+// transportError returns the error of a request that got no S3 response.
 func transportError(what string, err error) error {
 	var (
 		syntax   *xml.SyntaxError
@@ -282,26 +289,26 @@ func transportError(what string, err error) error {
 	case errors.Is(err, errUnsigned):
 		hint = "see from_environment, and the role that the machine should have"
 	case errors.As(err, &syntax):
-		hint = "what answers at the endpoint does not speak S3"
+		hint = "the endpoint does not speak S3"
 	case errors.As(err, &unknown), errors.As(err, &host), errors.As(err, &invalid):
 		hint = "its certificate is not trusted: see ca, and the endpoint's name"
 	case errors.As(err, &noTLS), errors.Is(err, http.ErrSchemeMismatch):
 		hint = "it does not speak TLS: see the endpoint's scheme"
 	case errors.As(err, &resolver), errors.As(err, &op) && (op.Op == "dial" || op.Op == "proxyconnect"):
-		hint = "nobody is there: see the endpoint, and the proxy"
+		hint = "no connection: see the endpoint, and the proxy"
 	default:
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return retry.Unavailable(fmt.Errorf("%s: %w: %s", what, err, hint))
 }
 
-// errArgument says that something about a request is no value of its kind: a version's id, where one is asked for.
-var errInvalidArgument = errors.New("it takes an argument for none")
+// errInvalidArgument means that the service rejected a value of the request, for example a malformed version id.
+var errInvalidArgument = errors.New("invalid argument")
 
 // errRange is the error of a range that begins at the end of an object or past it.
 var errRange = errors.New("range begins past the end of the object")
 
-// isAbsent says that a request found nothing where it looked.
+// isAbsent reports whether an error means that an item or a space is absent.
 func isAbsent(err error) bool {
 	return errors.Is(err, storage.ErrNotFound) || errors.Is(err, storage.ErrNoSpace)
 }

@@ -16,16 +16,16 @@ import (
 
 var _ storage.Tidier = (*Store)(nil)
 
-// keptTime is when something was kept, as keep has it in the key: kept/SPACE/DIGEST/TIME-ETAG.
+// quarantineTime is the format of the time in the key of a quarantined object: kept/SPACE/DIGEST/TIME-ETAG.
 const quarantineTime = "20060102T150405.000000000Z"
 
-// Tidy implements storage.Tidier: it ends the uploads that Sweep would, in all spaces, and removes what is kept. Old
-// versions are the bucket's own affair: its lifecycle rules expire them.
+// Tidy implements storage.Tidier. It aborts stale uploads in all spaces and removes quarantined objects. Old versions
+// are left to the lifecycle rules of the bucket.
 func (s *Store) Tidy(ctx context.Context, o storage.TidyOptions) (done storage.Tidied, err error) {
 	if s.cfg.ReadOnly {
 		return done, retry.Permanent(storage.ErrReadOnly)
 	}
-	if !o.Shared { // whose uploads they are nobody says
+	if !o.Shared { // uploads do not record the program that began them
 		err = s.expireUploads(ctx, o, &done)
 	}
 	if ctx.Err() != nil {
@@ -37,7 +37,7 @@ func (s *Store) Tidy(ctx context.Context, o storage.TidyOptions) (done storage.T
 	return done, err
 }
 
-// tidyUploads ends the uploads of dead processes in all spaces.
+// expireUploads aborts stale uploads in all spaces.
 func (s *Store) expireUploads(ctx context.Context, o storage.TidyOptions, done *storage.Tidied) error {
 	names, err := s.spaceNames(ctx)
 	if err != nil {
@@ -45,13 +45,13 @@ func (s *Store) expireUploads(ctx context.Context, o storage.TidyOptions, done *
 	}
 	for _, name := range names {
 		if _, _, err := s.layout.space(name); err != nil {
-			continue // a bucket that is no space of ours
+			continue // the bucket is not a space of this store
 		}
-		ended, serr := s.abortStaleUploads(ctx, name)
-		if ended > 0 {
-			done.Add(o, storage.Tidied{Uploads: int64(ended)})
+		aborted, serr := s.abortStaleUploads(ctx, name)
+		if aborted > 0 {
+			done.Add(o, storage.Tidied{Uploads: int64(aborted)})
 		}
-		// A service that does not list uploads has none to end, or ends them by itself.
+		// A service that does not list uploads does not support them, or expires them itself.
 		if serr != nil && !isAbsent(serr) && !errors.Is(serr, storage.ErrUnsupported) {
 			err = errors.Join(err, serr)
 		}
@@ -62,11 +62,12 @@ func (s *Store) expireUploads(ctx context.Context, o storage.TidyOptions, done *
 	return err
 }
 
-// tidyKept removes what was kept of what was replaced or deleted.
+// expireQuarantine removes quarantined objects older than o.Kept.
 func (s *Store) expireQuarantine(ctx context.Context, o storage.TidyOptions, done *storage.Tidied) error {
 	bucket, own := s.layout.control()
-	what := fmt.Sprintf("list what is kept in bucket %q", bucket)
-	for info := range s.core.ListObjectsIter(withListing(ctx), bucket, minio.ListObjectsOptions{Prefix: own + "kept/", Recursive: true}) {
+	what := fmt.Sprintf("list quarantined objects in bucket %q", bucket)
+	listOptions := minio.ListObjectsOptions{Prefix: own + "kept/", Recursive: true}
+	for info := range s.core.ListObjectsIter(withListing(ctx), bucket, listOptions) {
 		if info.Err != nil {
 			return s.translate(ctx, aBucket, what, info.Err)
 		}
@@ -84,7 +85,7 @@ func (s *Store) expireQuarantine(ctx context.Context, o storage.TidyOptions, don
 	return nil
 }
 
-// keptAt says when what lies at a key was kept; not ok: it was not keep that named it.
+// quarantinedAt returns the time in the key of a quarantined object. ok is false if the driver did not write the key.
 func quarantinedAt(key string) (at time.Time, ok bool) {
 	text, etag, ok := strings.Cut(path.Base(key), "-")
 	at, err := time.Parse(quarantineTime, text)

@@ -156,9 +156,9 @@ func TestTransports(t *testing.T) {
 		"wrong name":            {func(c *Config) { c.Endpoint, c.CA = name(secure.URL, "localhost"), ca }, retry.ClassUnavailable, "certificate is not trusted"},
 		"http on a port of TLS": {func(c *Config) { c.Endpoint = "http" + strings.TrimPrefix(secure.URL, "https") }, retry.ClassUnavailable, "S3"},
 		"TLS on a port of http": {func(c *Config) { c.Endpoint = "https" + strings.TrimPrefix(mem.URL(), "http") }, retry.ClassUnavailable, "does not speak TLS"},
-		"nobody there":          {func(c *Config) { c.Endpoint = "http://127.0.0.1:1" }, retry.ClassUnavailable, "nobody is there"},
+		"nobody there":          {func(c *Config) { c.Endpoint = "http://127.0.0.1:1" }, retry.ClassUnavailable, "no connection"},
 		"a proxy":               {func(c *Config) { c.Endpoint, c.Proxy = "http://s3.example.org", proxy.URL }, 0, ""},
-		"a proxy that is away":  {func(c *Config) { c.Endpoint, c.Proxy = "http://s3.example.org", "http://127.0.0.1:1" }, retry.ClassUnavailable, "nobody is there"},
+		"a proxy that is away":  {func(c *Config) { c.Endpoint, c.Proxy = "http://s3.example.org", "http://127.0.0.1:1" }, retry.ClassUnavailable, "no connection"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			cfg := Config{ID: "1", Bucket: testBucket, PathStyle: true, Credentials: Credentials{AccessKey: "k", SecretKey: "s"}}

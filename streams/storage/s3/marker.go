@@ -14,16 +14,16 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A marker makes a store known, and says what its service was found to do.
+// A marker identifies a store and records the features of its service.
 type marker struct {
 	Store string `json:"store"`
 	Facts *Facts `json:"facts,omitempty"`
 }
 
-// maxRecord bounds what the driver keeps for itself.
+// maxRecord bounds the size of the driver's own objects, in bytes.
 const maxRecord = 1 << 20
 
-// Marker implements storage.Store. What it tells of the service holds from then on.
+// Marker implements storage.Store. The store uses the features in the marker from then on.
 func (s *Store) Marker(ctx context.Context) error {
 	m, err := s.readMarker(ctx)
 	switch {
@@ -51,7 +51,7 @@ func (s *Store) readMarker(ctx context.Context) (m marker, err error) {
 	return m, nil
 }
 
-// WriteMarker implements storage.Store. It tries what the service can do, and notes it.
+// WriteMarker implements storage.Store. It probes the service and records its features in the marker.
 func (s *Store) WriteMarker(ctx context.Context) error {
 	if s.cfg.ReadOnly {
 		return storage.NotApplied(retry.Permanent(storage.ErrReadOnly))
@@ -89,7 +89,7 @@ func (s *Store) makeBucket(ctx context.Context, bucket string) error {
 	return s.translate(ctx, aBucket, fmt.Sprintf("make bucket %q", bucket), err)
 }
 
-// ownGet reads what is the driver's own.
+// getControl reads one of the driver's own objects.
 func (s *Store) getControl(ctx context.Context, name string) (text []byte, err error) {
 	bucket, prefix := s.layout.control()
 	what := fmt.Sprintf("read %s%s in bucket %q", prefix, name, bucket)
@@ -102,14 +102,16 @@ func (s *Store) getControl(ctx context.Context, name string) (text []byte, err e
 	return text, s.translate(ctx, anItem, what, err)
 }
 
-// ownPut writes what is the driver's own. pairs are headers.
+// putControl writes one of the driver's own objects. pairs are headers.
 func (s *Store) putControl(ctx context.Context, name string, text []byte, pairs ...string) error {
 	bucket, prefix := s.layout.control()
 	ctx, _ = withHeaders(ctx, pairs...)
-	_, err := s.core.PutObject(ctx, bucket, prefix+name, bytes.NewReader(text), int64(len(text)), "", "", s.putOptions(objectHeaders{contentType: "application/json"}))
+	o := s.putOptions(objectHeaders{contentType: "application/json"})
+	_, err := s.core.PutObject(ctx, bucket, prefix+name, bytes.NewReader(text), int64(len(text)), "", "", o)
 	return s.translate(ctx, anItem, fmt.Sprintf("write %s%s in bucket %q", prefix, name, bucket), err)
 }
 
+// deleteControl deletes one of the driver's own objects. pairs are headers.
 func (s *Store) deleteControl(ctx context.Context, name string, pairs ...string) error {
 	bucket, prefix := s.layout.control()
 	ctx, _ = withHeaders(ctx, pairs...)

@@ -7,44 +7,47 @@ import (
 	"sync"
 )
 
-// pieces reads what follows a first body. It fetches pieces ahead, side by side, into memory that is free at that moment, and
-// never waits for memory: a Put that holds its own while it reads would then wait for other Puts that wait for it. The
-// piece for which there is no memory is read from its body.
+// A parallelReader reads a first body and then the ranges of a plan. It fetches ranges ahead in parallel, as far as
+// buffers are free at that moment. It never waits for a buffer: Puts hold buffers while they read, so readers that wait
+// could deadlock with each other. A range without a buffer is read directly from its body.
 type parallelReader struct {
 	ctx     context.Context // of the requests
 	cancel  context.CancelFunc
-	plan    readPlan // what is not asked for yet
+	plan    readPlan // the ranges that are not requested yet
 	buffers *bufferPool
 	open    opener
 
-	body    io.ReadCloser  // is read now; nil: none
-	queue   []chan fetched // in order
-	unread  []byte         // what is left of whole
+	body    io.ReadCloser  // the body that is being read; nil: none
+	queue   []chan fetched // the ranges that are being fetched, in order
+	unread  []byte         // the rest of current
 	current buffer
 	all     sync.WaitGroup
-	err     error // the end
+	err     error // final
 }
 
 type fetched struct {
 	buffer
-	err error // then there is no part
+	err error // if set, there is no buffer
 }
 
 var errClosed = errors.New("body is closed")
 
-// A cut is how what is left from at on is read: size bytes at a time, so many side by side.
+// A readPlan is the rest of an object to be read: remaining bytes from offset, in ranges of rangeSize bytes, parallel
+// of them at a time.
 type readPlan struct {
 	offset, remaining, rangeSize int64
 	parallel                     int
 }
 
-// An opener opens n bytes from at on.
+// An opener opens n bytes at the offset at.
 type opener func(ctx context.Context, at, n int64) (io.ReadCloser, error)
 
-// newPieces reads first, and then the cut. All readers share the memory.
-func newParallelReader(ctx context.Context, first io.ReadCloser, c readPlan, memory *bufferPool, open opener) *parallelReader {
+// newParallelReader returns a reader of first and then of the plan. All readers share the buffers.
+func newParallelReader(
+	ctx context.Context, first io.ReadCloser, plan readPlan, buffers *bufferPool, open opener,
+) *parallelReader {
 	ctx, cancel := context.WithCancel(ctx)
-	return &parallelReader{ctx: ctx, cancel: cancel, plan: c, buffers: memory, open: open, body: first}
+	return &parallelReader{ctx: ctx, cancel: cancel, plan: plan, buffers: buffers, open: open, body: first}
 }
 
 func (p *parallelReader) Read(b []byte) (int, error) {
@@ -67,7 +70,7 @@ func (p *parallelReader) Read(b []byte) (int, error) {
 		}
 		p.body.Close()
 		p.body = nil
-		if err != io.EOF { // an error that wraps EOF is a stream that broke
+		if err != io.EOF { // an error that wraps EOF means a broken stream
 			p.err = err
 			return n, err
 		}
@@ -78,7 +81,7 @@ func (p *parallelReader) Read(b []byte) (int, error) {
 	return 0, p.err
 }
 
-// fetchAhead has as many pieces fetched as may be in memory and have room there now.
+// prefetch starts to fetch ranges, up to the parallelism of the plan and while buffers are free.
 func (p *parallelReader) prefetch() {
 	n := len(p.queue)
 	if p.current.free != nil {
@@ -96,7 +99,7 @@ func (p *parallelReader) prefetch() {
 	}
 }
 
-// next makes the next piece the one that is read, or returns the end.
+// next sets the next range as the one to read. It returns io.EOF if there is none.
 func (p *parallelReader) next() (err error) {
 	if len(p.queue) > 0 {
 		got := <-p.queue[0]
@@ -112,13 +115,14 @@ func (p *parallelReader) next() (err error) {
 	return err
 }
 
-// take returns where the next n bytes begin.
+// take removes the next n bytes from the plan and returns their offset.
 func (c *readPlan) take(n int64) (at int64) {
 	at = c.offset
 	c.offset, c.remaining = c.offset+n, c.remaining-n
 	return at
 }
 
+// fetch reads a range into a buffer. After an error it frees the buffer.
 func fetch(ctx context.Context, to buffer, at int64, open opener) fetched {
 	body, err := open(ctx, at, int64(len(to.bytes)))
 	if err == nil {
@@ -132,7 +136,7 @@ func fetch(ctx context.Context, to buffer, at int64, open opener) fetched {
 	return fetched{buffer: to}
 }
 
-// give gives back the memory of what is read.
+// releaseCurrent frees the current buffer, if there is one.
 func (p *parallelReader) releaseCurrent() {
 	if p.current.free != nil {
 		p.current.free()
@@ -140,7 +144,7 @@ func (p *parallelReader) releaseCurrent() {
 	p.current = buffer{}
 }
 
-// Close ends what is being fetched.
+// Close cancels the fetches, waits for them and frees their buffers.
 func (p *parallelReader) Close() error {
 	p.cancel()
 	if p.body != nil {

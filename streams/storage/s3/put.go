@@ -19,9 +19,11 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-func (s *Store) putOptions(with objectHeaders) minio.PutObjectOptions {
-	o := minio.PutObjectOptions{UserMetadata: map[string]string{}, ContentType: with.contentType, StorageClass: s.cfg.StorageClass}
-	maps.Copy(o.UserMetadata, with.meta)
+func (s *Store) putOptions(h objectHeaders) minio.PutObjectOptions {
+	o := minio.PutObjectOptions{
+		UserMetadata: map[string]string{}, ContentType: h.contentType, StorageClass: s.cfg.StorageClass,
+	}
+	maps.Copy(o.UserMetadata, h.meta)
 	switch s.cfg.Encryption {
 	case "AES256":
 		o.ServerSideEncryption = encrypt.NewSSE()
@@ -32,7 +34,9 @@ func (s *Store) putOptions(with objectHeaders) minio.PutObjectOptions {
 }
 
 // Put implements storage.Store.
-func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+func (s *Store) Put(
+	ctx context.Context, space, item string, r io.Reader, o storage.PutOptions,
+) (storage.Object, error) {
 	w, algs, err := s.newWrite(ctx, space, item, o)
 	if err != nil {
 		return storage.Object{}, storage.NotApplied(err)
@@ -54,8 +58,11 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 	return storage.Object{}, err
 }
 
-// newWrite looks whether an item may be written. It returns the write and the algorithms of the digests that Put returns.
-func (s *Store) newWrite(ctx context.Context, space, item string, o storage.PutOptions) (w *write, algs []string, err error) {
+// newWrite checks whether an item may be written. It returns the write and the algorithms of the digests that Put
+// returns.
+func (s *Store) newWrite(
+	ctx context.Context, space, item string, o storage.PutOptions,
+) (w *write, algs []string, err error) {
 	if s.cfg.ReadOnly {
 		return nil, nil, retry.Permanent(storage.ErrReadOnly)
 	}
@@ -66,7 +73,7 @@ func (s *Store) newWrite(ctx context.Context, space, item string, o storage.PutO
 	if o.Size > maxObject {
 		return nil, nil, retry.Permanent(fmt.Errorf("%s: %d bytes: %w", itemText(space, item), o.Size, storage.ErrTooLarge))
 	}
-	if _, _, err := encode(o.Properties, nil, 0, ""); err != nil { // before anything is read or kept
+	if _, _, err := encode(o.Properties, nil, 0, ""); err != nil { // fail before anything is read or quarantined
 		return nil, nil, fmt.Errorf("write %s: %w", itemText(space, item), err)
 	}
 	if err := s.requireSpace(ctx, space); err != nil {
@@ -80,11 +87,11 @@ func (s *Store) newWrite(ctx context.Context, space, item string, o storage.PutO
 		return nil, nil, err
 	}
 	defer func() {
-		if w == nil { // also if the transport panics
+		if w == nil { // also after a panic of the transport
 			free()
 		}
 	}()
-	when, err := s.checkCondition(ctx, space, item, o.Condition, o.KeepReplaced)
+	conditions, err := s.checkCondition(ctx, space, item, o.Condition, o.KeepReplaced)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -92,11 +99,13 @@ func (s *Store) newWrite(ctx context.Context, space, item string, o storage.PutO
 	if err != nil {
 		return nil, nil, err
 	}
-	return &write{s: s, space: space, item: item, location: location{bucket, key}, o: o, h: h, op: "write " + itemText(space, item),
-		conditions: when, copyFrom: s.copySourceOf(o), free: func() { s.pool.Put(h); free() }}, algs, nil
+	return &write{
+		s: s, space: space, item: item, location: location{bucket, key}, o: o, h: h, op: "write " + itemText(space, item),
+		conditions: conditions, copyFrom: s.copySourceOf(o), free: func() { s.pool.Put(h); free() },
+	}, algs, nil
 }
 
-// checksum is the algorithm whose digest the service verifies and keeps.
+// checksum returns the algorithm of the checksum that the service verifies and stores for each part.
 func (f *Facts) checksum() string {
 	if f.CRC64NVME {
 		return digest.CRC64NVME
@@ -111,51 +120,53 @@ type write struct {
 	space, item, op string
 	o               storage.PutOptions
 	h               *digest.Hasher
-	conditions      []string    // headers of its condition
-	copyFrom        *copySource // where the service may copy the bytes from
-	sent            bool        // the request that makes it visible was made
+	conditions      []string    // headers, as pairs of name and value
+	copyFrom        *copySource // an object with the same bytes that the service can copy; nil: none
+	sent            bool        // the request that makes the object visible was sent
 	response        *exchange   // of that request
-	free            func()      // lets go of what it holds
+	free            func()      // releases the hasher and the reservation of the key
 }
 
-// run stores the bytes: in one request where they are in one part, else part by part.
+// run stores the bytes: in one request if they fit into one part, otherwise as a multipart upload.
 func (w *write) run(ctx context.Context, r io.Reader) (minio.UploadInfo, digest.Set, error) {
 	size := firstPartSize(w.s.cfg.PartBytes, w.o.Size)
 	part, err := w.s.writeBuffers.get(ctx, size)
 	if err != nil {
 		return minio.UploadInfo{}, nil, err
 	}
-	defer part.release() // also if r panics
+	defer part.release() // also after a panic of r
 	n, end, err := readFull(ctx, r, part.bytes)
 	if err == nil && !end {
 		return w.putParts(ctx, r, &part, size)
 	}
 	if err != nil {
-		return minio.UploadInfo{}, nil, fmt.Errorf("%s: read what is put: %w", w.op, err)
+		return minio.UploadInfo{}, nil, fmt.Errorf("%s: read the source: %w", w.op, err)
 	}
 	_, _ = w.h.Write(part.bytes[:n])
 	sum, err := w.o.Accept(w.h.Sum(), w.h.Size())
 	if err != nil {
 		return minio.UploadInfo{}, nil, fmt.Errorf("%s: %w", w.op, err)
 	}
-	meta, contentType, err := encode(w.o.Properties, sum.Only(w.storedAlgorithms()...), w.h.Size(), formatOriginal(w.space, w.item, w.o.Original))
+	meta, contentType, err := encode(w.o.Properties, sum.Only(w.storedAlgorithms()...), w.h.Size(),
+		formatOriginal(w.space, w.item, w.o.Original))
 	if err != nil {
 		return minio.UploadInfo{}, nil, fmt.Errorf("%s: %w", w.op, err)
 	}
-	asked, answer := withHeaders(ctx, w.conditions...) // the conditions are of this request alone
-	w.sent, w.response = true, answer
-	info, err := w.s.putObject(asked, w.location, payload{part.bytes[:n], w.h.Sum()}, w.s.features.Load(), w.s.putOptions(objectHeaders{meta: meta, contentType: contentType}))
+	putCtx, response := withHeaders(ctx, w.conditions...) // verifyStored must not send the conditions
+	w.sent, w.response = true, response
+	info, err := w.s.putObject(putCtx, w.location, payload{part.bytes[:n], w.h.Sum()}, w.s.features.Load(),
+		w.s.putOptions(objectHeaders{meta: meta, contentType: contentType}))
 	if err != nil && isAmbiguous(err) && ctx.Err() == nil {
-		if there, ok := w.verifyStored(ctx); ok {
-			return there, sum, nil
+		if stored, ok := w.verifyStored(ctx); ok {
+			return stored, sum, nil
 		}
-		err = fmt.Errorf("%w (whether it is stored is not known)", err)
+		err = fmt.Errorf("%w (it is unknown whether it was stored)", err)
 	}
 	return info, sum, err
 }
 
-// found looks whether a write whose success was not reported is there after all: an object that has these very bytes, by
-// what the service tells of them, and these properties.
+// verifyStored reports whether a write without a clear response succeeded: the current object has the digests and the
+// properties of the write, by the digests that the service reports.
 func (w *write) verifyStored(ctx context.Context) (minio.UploadInfo, bool) {
 	o, info, err := w.current(ctx)
 	if err != nil || w.compare(o) != digest.Agree || o.Properties.MediaType != w.o.Properties.MediaType ||
@@ -165,17 +176,17 @@ func (w *write) verifyStored(ctx context.Context) (minio.UploadInfo, bool) {
 	return info, true
 }
 
-// there returns the object that is there now.
+// current returns the current object at the key.
 func (w *write) current(ctx context.Context) (o storage.Object, at minio.UploadInfo, err error) {
 	info, err := w.s.head(ctx, w.location, w.s.getOptions())
 	if err != nil {
-		return o, at, w.s.translate(ctx, anItem, "look at "+itemText(w.space, w.item), err)
+		return o, at, w.s.translate(ctx, anItem, "stat "+itemText(w.space, w.item), err)
 	}
 	o, err = w.s.object(w.space, w.item, info)
 	return o, minio.UploadInfo{ETag: info.ETag, VersionID: info.VersionID}, err
 }
 
-// compare compares the bytes of an object with those that were written.
+// compare compares an object with the bytes that were written, by size and digests.
 func (w *write) compare(o storage.Object) digest.Agreement {
 	if o.Size != w.h.Size() {
 		return digest.Disagree
@@ -183,7 +194,7 @@ func (w *write) compare(o storage.Object) digest.Agreement {
 	return o.Digests.Compare(w.h.Sum())
 }
 
-// kept are the algorithms whose digests go into the metadata.
+// storedAlgorithms returns the algorithms of the digests that are stored in the metadata.
 func (w *write) storedAlgorithms() []string {
 	algs := append([]string{}, w.s.cfg.digests...)
 	for alg := range w.o.Digests {
@@ -192,15 +203,17 @@ func (w *write) storedAlgorithms() []string {
 	return append(algs, w.o.Compute...)
 }
 
-// A payload is bytes and their digests.
+// A payload is a byte slice with its digests.
 type payload struct {
 	bytes []byte
 	sum   digest.Set
 }
 
-// single puts bytes in one request. The service verifies them by what the signature says of them, and by those
-// checksums that it knows.
-func (s *Store) putObject(ctx context.Context, to location, p payload, f *Facts, o minio.PutObjectOptions) (minio.UploadInfo, error) {
+// putObject puts bytes in one request. The service verifies them by the signature, and by the checksum that it supports
+// according to f.
+func (s *Store) putObject(
+	ctx context.Context, to location, p payload, f *Facts, o minio.PutObjectOptions,
+) (minio.UploadInfo, error) {
 	var md5 string
 	b, sum := p.bytes, p.sum
 	switch {
@@ -211,7 +224,7 @@ func (s *Store) putObject(ctx context.Context, to location, p payload, f *Facts,
 	default:
 		md5 = base64Of(sum[digest.MD5])
 	}
-	o.DisableContentSha256 = sum[digest.SHA256] != "" // or each chunk is hashed once more, to be signed
+	o.DisableContentSha256 = sum[digest.SHA256] != "" // otherwise the client hashes the bytes again to sign them
 	body := newSharedBody(b)
 	defer body.detach()
 	info, err := s.core.PutObject(withBody(ctx, b), to.bucket, to.key, body, int64(len(b)), md5, sum[digest.SHA256], o)
@@ -226,9 +239,11 @@ func base64Of(hexed string) string {
 	return base64.StdEncoding.EncodeToString(raw)
 }
 
-// condition looks at what is there, as far as it matters, keeps it where it is to be kept, and returns the headers with
-// which the service sees to the condition itself.
-func (s *Store) checkCondition(ctx context.Context, space, item string, c storage.Condition, keep bool) (headers []string, err error) {
+// checkCondition checks a condition against the current object, unless the service does that alone, and quarantines the
+// object if keep is set. It returns the headers with which the service checks the condition itself.
+func (s *Store) checkCondition(
+	ctx context.Context, space, item string, c storage.Condition, keep bool,
+) (headers []string, err error) {
 	f := s.features.Load()
 	if c == (storage.Condition{}) && !keep || c.Absent && f.IfNoneMatch {
 		if c.Absent {
@@ -258,16 +273,19 @@ func (s *Store) checkCondition(ctx context.Context, space, item string, c storag
 	return headers, nil
 }
 
-// lost makes the refusal of a condition the error that its kind has. It is marked if an object of other bytes is there: if
-// that of this write is, a proxy may have repeated the request that put it there.
+// conditionError returns the error for a condition that the service refused. It is marked with storage.NotApplied if
+// the current object has other bytes. If it has the bytes of this write, a proxy may have repeated the request after it
+// succeeded.
 func (w *write) conditionError(ctx context.Context, err error) error {
 	if len(w.conditions) == 0 || !errors.Is(err, storage.ErrChanged) {
 		return err
 	}
 	o, _, serr := w.current(ctx)
 	switch {
-	case w.o.Absent && strings.HasSuffix(w.item, "/") && isAbsent(serr): // versitygw says so when there is a file of that name
-		err = retry.Permanent(fmt.Errorf("%s: the service has an object of that name without the slash: %w", w.op, storage.ErrName))
+	case w.o.Absent && strings.HasSuffix(w.item, "/") && isAbsent(serr):
+		// versitygw returns this if a file has the name without the slash.
+		err = retry.Permanent(fmt.Errorf("%s: the service has an object of that name without the slash: %w",
+			w.op, storage.ErrName))
 	case w.o.Absent:
 		err = fmt.Errorf("%s: %w", w.op, storage.ErrExists)
 	default:
@@ -279,31 +297,34 @@ func (w *write) conditionError(ctx context.Context, err error) error {
 	return err
 }
 
-// errContradicts is what a service says of an object that cannot be after what it said before. versitygw gathers its
-// answer piece by piece: some are of another's object, or there is none, where another writes at that moment.
-var errInconsistent = errors.New("the service contradicts itself")
+// errInconsistent means that responses of the service contradict each other. versitygw reads the parts of a response
+// one after the other; during a concurrent write some belong to another object, or the object seems to be absent.
+var errInconsistent = errors.New("the service returned inconsistent responses")
 
-// lookTries is how often such a service is asked.
+// statRetry is the retry policy after an inconsistent response.
 var statRetry = retry.Policy{Attempts: 5, Wait: 20 * time.Millisecond, MaxWait: time.Second}
 
-// look asks what is stored now: a time by the service's clock comes with no other answer.
-func (w *write) result(ctx context.Context, put minio.UploadInfo, sum digest.Set, algs []string) (storage.Object, error) {
+// result returns the object as stored. It stats the object, because only that response has its time by the service's
+// clock.
+func (w *write) result(
+	ctx context.Context, put minio.UploadInfo, sum digest.Set, algs []string,
+) (storage.Object, error) {
 	o := w.s.getOptions()
 	if put.VersionID != "" && put.VersionID != "null" {
 		o.VersionID = put.VersionID
 	}
-	told := sum.Only(append(algs, w.storedAlgorithms()...)...)
+	digests := sum.Only(append(algs, w.storedAlgorithms()...)...)
 	var stored storage.Object
-	contradicts := func(err error) bool { return errors.Is(err, errInconsistent) }
-	err := retryWhile(ctx, statRetry, contradicts, func() error {
+	inconsistent := func(err error) bool { return errors.Is(err, errInconsistent) }
+	err := retryWhile(ctx, statRetry, inconsistent, func() error {
 		info, err := w.s.statWritten(ctx, w.location, o, itemText(w.space, w.item))
 		switch {
 		case err != nil:
-		case info.ETag != put.ETag: // another write has replaced it; the result is that of this one all the same
-			stored = w.overwritten(put, told)
+		case info.ETag != put.ETag: // replaced by another write; the result is still that of this one
+			stored = w.overwritten(put, digests)
 		default:
 			stored, err = w.checkStored(info)
-			stored.Digests = told
+			stored.Digests = digests
 		}
 		return err
 	})
@@ -313,39 +334,41 @@ func (w *write) result(ctx context.Context, put minio.UploadInfo, sum digest.Set
 	return stored, nil
 }
 
-// stored is what the service tells of an object that has the ETag of what was written.
+// checkStored returns the object with the ETag of this write, or errInconsistent if its size or digests differ.
 func (w *write) checkStored(info minio.ObjectInfo) (storage.Object, error) {
 	o, err := w.s.object(w.space, w.item, info)
 	switch {
 	case err != nil:
 		return o, err
 	case o.Size != w.h.Size():
-		return o, fmt.Errorf("%s: %w: it keeps %d of %d bytes", w.op, errInconsistent, o.Size, w.h.Size())
+		return o, fmt.Errorf("%s: %w: it stores %d of %d bytes", w.op, errInconsistent, o.Size, w.h.Size())
 	case o.Digests.Compare(w.h.Sum()) == digest.Disagree:
-		return o, fmt.Errorf("%s: %w: it tells digests %v of bytes that have %v", w.op, errInconsistent, o.Digests, w.h.Sum())
+		return o, fmt.Errorf("%s: %w: it reports digests %v for bytes with %v", w.op, errInconsistent, o.Digests, w.h.Sum())
 	}
 	return o, nil
 }
 
-// replaced tells of an object that is there no more.
+// overwritten returns the object of this write after another write has replaced it.
 func (w *write) overwritten(put minio.UploadInfo, sum digest.Set) storage.Object {
 	at := w.response.responseDate()
 	if at.IsZero() {
 		at = w.s.cfg.now()
 	}
 	return storage.Object{
-		Item: w.item, Size: w.h.Size(), Modified: at.UTC().Truncate(time.Second), ETag: put.ETag, Digests: sum, Properties: w.o.Properties, Original: w.o.Original,
+		Item: w.item, Size: w.h.Size(), Modified: at.UTC().Truncate(time.Second), ETag: put.ETag,
+		Digests: sum, Properties: w.o.Properties, Original: w.o.Original,
 		Version: version(minio.ObjectInfo{ETag: put.ETag, VersionID: put.VersionID}),
 	}
 }
 
-// partSize is how large the first part is: so that there are no more than S3 takes, or as large as all where that is less.
+// firstPartSize returns the size of the first part: usual, larger if size needs more than maxParts such parts, or one
+// byte more than size if that is less than usual. size is negative if unknown.
 func firstPartSize(usual, size int64) int64 {
 	switch {
 	case size < 0:
 		return usual
 	case size <= usual:
-		return min(usual, max(size+1, 512)) // one more: whether there is more is seen by reading
+		return min(usual, max(size+1, 512)) // one byte more, so that the read sees the end
 	case size <= maxParts*usual:
 		return usual
 	}
@@ -353,8 +376,8 @@ func firstPartSize(usual, size int64) int64 {
 	return (size/maxParts + mib) / mib * mib
 }
 
-// partOf is how large part n is, where the first has so many bytes. Of what nobody knows the size of, parts grow: the
-// first thousand is small, and 10,000 parts are no less than the largest object.
+// nthPartSize returns the size of part n. If the total size is unknown (negative), parts grow: they double every 1,000
+// parts, so that 10,000 parts hold the largest object.
 func nthPartSize(n int, first, size int64) int64 {
 	if size >= 0 {
 		return first
@@ -362,7 +385,7 @@ func nthPartSize(n int, first, size int64) int64 {
 	return min(first<<min((n-1)/1000, 9), maxSingle>>1)
 }
 
-// read fills b, unless r ends before.
+// readFull reads until b is full or r ends.
 func readFull(ctx context.Context, r io.Reader, b []byte) (n int, end bool, err error) {
 	for empty := 0; n < len(b); {
 		if ctx.Err() != nil {
@@ -371,7 +394,7 @@ func readFull(ctx context.Context, r io.Reader, b []byte) (n int, end bool, err 
 		m, err := r.Read(b[n:])
 		n += m
 		switch {
-		case err == io.EOF: // an error that wraps EOF is a stream that broke
+		case err == io.EOF: // an error that wraps EOF means a broken stream
 			return n, true, nil
 		case err != nil:
 			return n, false, err

@@ -16,22 +16,24 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// What answers at an endpoint need not speak S3, and the client believes it: any XML is a listing without entries to
-// it, a page of 404 an absence, and an error within a success a success. So answers are looked at before it sees them.
+// An endpoint may not be an S3 service, and minio-go does not notice: it treats any XML as an empty listing, a 404 page
+// as an absence, and an error in a 200 response as a success. Responses are therefore checked before the client reads
+// them.
 
-// errAlien says that what has answered does not speak S3.
-var errNotS3 = errors.New("what answers at the endpoint does not speak S3")
+// errNotS3 means that the endpoint is not an S3 service.
+var errNotS3 = errors.New("the endpoint does not speak S3")
 
-// errStuck says that a listing asks for a page that it has given before.
-var errListingLoop = fmt.Errorf("the service goes on where it was: %w", storage.ErrListing)
+// errListingLoop means that a listing continues with a page that it has returned before.
+var errListingLoop = fmt.Errorf("the service repeats pages of a listing: %w", storage.ErrListing)
 
-// maxAnswer bounds what is read of an answer that is no object's bytes: a page of 1,000 versions of the longest keys has less.
+// maxResponse bounds the body of a response that is not the bytes of an object, in bytes. A page of 1,000 versions with
+// the longest keys is shorter.
 const maxResponse = 16 << 20
 
-// maxProlog bounds what is read of it in search of its first element.
+// maxProlog bounds the search for the first XML element, in bytes.
 const maxProlog = 64 << 10
 
-// A bounded body ends with an error after so many bytes.
+// A limitedBody returns an error after left bytes.
 type limitedBody struct {
 	io.ReadCloser
 	left int64
@@ -39,14 +41,15 @@ type limitedBody struct {
 
 func (b *limitedBody) Read(p []byte) (int, error) {
 	if b.left <= 0 {
-		return 0, fmt.Errorf("%w: an answer has more than %d bytes", errNotS3, maxResponse)
+		return 0, fmt.Errorf("%w: a response has more than %d bytes", errNotS3, maxResponse)
 	}
 	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
 	b.left -= int64(n)
 	return n, err
 }
 
-// inspect judges an answer by what it is made of. Errors of S3 that come as a success are made errors.
+// checkResponse returns errNotS3 if a response cannot be that of an S3 service. It changes the status of an S3 error in
+// a 200 response to 500. ofObject is isObjectRequest of the request.
 func checkResponse(req *http.Request, resp *http.Response, ofObject bool) error {
 	media, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
 	html := strings.TrimSpace(strings.ToLower(media)) == "text/html"
@@ -55,14 +58,16 @@ func checkResponse(req *http.Request, resp *http.Response, ofObject bool) error 
 		return fmt.Errorf("%w: %s %s: %s, %q", errNotS3, req.Method, req.URL.Path, resp.Status, media)
 	}
 	ok := resp.StatusCode >= 200 && resp.StatusCode < 300
+	isRead := req.Method == http.MethodGet || req.Method == http.MethodHead
 	if !ok || !ofObject || req.Method != http.MethodGet {
 		resp.Body = &limitedBody{resp.Body, maxResponse}
 	}
 	switch {
-	case ok && ofObject && (req.Method == http.MethodGet || req.Method == http.MethodHead) && resp.Header.Get("ETag") == "":
-		return alien() // all who speak S3 tell it
-	case ok && ofObject && req.Method == http.MethodGet, resp.StatusCode == http.StatusNoContent, resp.StatusCode == http.StatusNotModified,
-		resp.StatusCode >= 500, resp.StatusCode == http.StatusTooManyRequests: // bytes of an item, nothing at all, or anybody's trouble
+	case ok && ofObject && isRead && resp.Header.Get("ETag") == "":
+		return alien() // every S3 service returns it
+	case ok && ofObject && req.Method == http.MethodGet, // the bytes of an object
+		resp.StatusCode == http.StatusNoContent, resp.StatusCode == http.StatusNotModified, // no body
+		resp.StatusCode >= 500, resp.StatusCode == http.StatusTooManyRequests: // also from a proxy
 		return nil
 	case req.Method == http.MethodHead:
 		if html && (!ofObject || resp.StatusCode == http.StatusNotFound) {
@@ -73,15 +78,16 @@ func checkResponse(req *http.Request, resp *http.Response, ofObject bool) error 
 	name, body := rootElement(resp.Body)
 	resp.Body = body
 	switch {
-	case name == "" && !body.nonEmpty && !(ok && req.Method == http.MethodGet): // not a word
-	case name != "Error" && (resp.StatusCode == http.StatusForbidden || resp.StatusCode == http.StatusRequestEntityTooLarge):
-		// Whoever stands between refuses this one request, which says nothing of the service.
-	case ok && name == "": // Google heads good answers as HTML, so what counts is what they are
+	case name == "" && !body.nonEmpty && !(ok && req.Method == http.MethodGet): // empty
+	case name != "Error" && resp.StatusCode == http.StatusForbidden,
+		name != "Error" && resp.StatusCode == http.StatusRequestEntityTooLarge:
+		// A proxy refuses this request, which says nothing about the service.
+	case ok && name == "": // checked by content: Google sends valid responses with the media type of HTML
 		return alien()
 	case strings.EqualFold(name, "html"):
 		return alien()
 	case ok && name == "Error":
-		resp.StatusCode, resp.Status = http.StatusInternalServerError, "500 error within a success"
+		resp.StatusCode, resp.Status = http.StatusInternalServerError, "500 error in a success response"
 	case ok && req.URL.Query().Has("list-type") && name != "ListBucketResult":
 		return alien()
 	case ok && (req.Method != http.MethodGet || strings.HasSuffix(name, "Result")):
@@ -93,14 +99,15 @@ func checkResponse(req *http.Request, resp *http.Response, ofObject bool) error 
 	return nil
 }
 
-// A whole is a body of which something has been read, and is given again.
+// A replayBody returns a body from its start after a part of it was read.
 type replayBody struct {
 	io.Reader
 	io.Closer
-	nonEmpty bool // it is not empty
+	nonEmpty bool // the part that was read has more than white space
 }
 
-// root returns the name of a body's first element; empty where it is no XML, or cannot be read.
+// rootElement returns the name of the first XML element of a body, empty if the body is not XML or cannot be read, and
+// the body to read again.
 func rootElement(body io.ReadCloser) (name string, again *replayBody) {
 	var seen bytes.Buffer
 	d := xml.NewDecoder(io.TeeReader(io.LimitReader(body, maxProlog), &seen))
@@ -115,7 +122,7 @@ func rootElement(body io.ReadCloser) (name string, again *replayBody) {
 	}
 }
 
-// ofObject says whether a request is for an object, and for nothing that belongs to it.
+// isObjectRequest reports whether a request is for an object itself, not for an upload or a restoration.
 func isObjectRequest(req *http.Request, pathStyle bool) bool {
 	path := strings.TrimPrefix(req.URL.Path, "/")
 	if pathStyle {
@@ -125,25 +132,25 @@ func isObjectRequest(req *http.Request, pathStyle bool) bool {
 	return path != "" && !q.Has("uploadId") && !q.Has("uploads") && !q.Has("restore")
 }
 
-// speechless says that an answer to HEAD, which has no body, does not tell what it means.
+// needsBody reports whether an error response to HEAD, which has no body, can only be understood with one.
 func needsBody(err error) bool {
 	if errors.Is(err, errNotS3) {
 		return true
 	}
-	var answer minio.ErrorResponse
-	if !errors.As(err, &answer) || strings.HasPrefix(answer.Code, "XMinio") {
+	var response minio.ErrorResponse
+	if !errors.As(err, &response) || strings.HasPrefix(response.Code, "XMinio") {
 		return false
 	}
-	switch answer.StatusCode {
+	switch response.StatusCode {
 	case http.StatusForbidden:
-		return answer.Code == "AccessDenied"
+		return response.Code == "AccessDenied"
 	case http.StatusMovedPermanently, http.StatusTemporaryRedirect, http.StatusBadRequest, http.StatusUnauthorized:
 		return true
 	}
 	return false
 }
 
-// alien is the error of an answer that is not S3's.
+// notS3Error returns the error of a response that is not that of an S3 service.
 func notS3Error(what string) error {
 	return retry.Unavailable(fmt.Errorf("%s: %w: see the endpoint", what, errNotS3))
 }

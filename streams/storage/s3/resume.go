@@ -1,7 +1,6 @@
 package s3
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -17,17 +16,17 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A Put in parts that ends before its end leaves what it has sent. The next one of the same item, with the same metadata
-// and the same size, goes on with it, also in another process: it reads all bytes again, and does not send those parts of
-// which the service tells the checksum that they have. Metadata is fixed when an upload begins and is told by nobody, so an
-// upload of several parts has a record, .millrace/uploads/<sha256 of all that is fixed>. What nobody goes on with is
-// ended by age. Two processes may go on with one upload at once: each completes it with the parts that it knows, by their
-// ETags, so one of them has wasted its work, and no bytes are mixed.
+// An interrupted multipart Put leaves its upload. The next Put of the same item with the same metadata and size resumes
+// it, also in another process: it reads all bytes again, and does not send a part if the service reports the checksum
+// of the part. The metadata of an upload is fixed when it begins and cannot be queried, so an upload of several parts
+// has a record, .millrace/uploads/<SHA-256 of all fixed parameters>. Uploads that are not resumed are aborted by age.
+// If two processes resume the same upload, each completes it with its own parts, by their ETags: one of them wastes its
+// work, but their bytes are never mixed.
 
-// resumeParts is from which part on an upload has a record: below it is quicker to send them again.
+// resumeParts is the number of parts from which an upload has a record. With fewer, sending them again is faster.
 const resumeParts = 8
 
-// A plan is how a Put is divided: parts of so many bytes, of so many in all, negative where nobody knows.
+// A partPlan holds the sizes of a part and of the whole object. size is negative if unknown.
 type partPlan struct{ part, size int64 }
 
 type uploadRecord struct {
@@ -36,11 +35,11 @@ type uploadRecord struct {
 	Key    string `json:"key"`
 }
 
-// work notes that this process is, or is not, at work on an upload.
-func (s *Store) setActive(id string, at bool) {
+// setActive records whether this process uses an upload.
+func (s *Store) setActive(id string, active bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if at {
+	if active {
 		s.activeUploads[id] = true
 	} else {
 		delete(s.activeUploads, id)
@@ -53,7 +52,7 @@ func (s *Store) isActive(id string) bool {
 	return s.activeUploads[id]
 }
 
-// beginAgain goes on with an upload that was left, or begins one.
+// resumeOrBegin resumes an interrupted upload, or begins a new one.
 func (s *Store) resumeOrBegin(ctx context.Context, to location, with objectHeaders, p partPlan) (*upload, error) {
 	if p.size >= 0 && p.size < resumeParts*p.part {
 		return s.begin(ctx, to, with)
@@ -72,10 +71,12 @@ func (s *Store) resumeOrBegin(ctx context.Context, to location, with objectHeade
 	return u, err
 }
 
-// recordName names an upload by all that is fixed when it begins.
+// recordName returns the name of an upload's record, a hash of all parameters that are fixed when it begins.
 func (s *Store) recordName(to location, with objectHeaders, p partPlan) (string, error) {
-	text, err := json.Marshal([]any{to.bucket, to.key, with.contentType, with.meta, p.part, p.size, s.features.Load().CRC64NVME,
-		s.cfg.Encryption, s.cfg.KMSKey, s.cfg.StorageClass})
+	text, err := json.Marshal([]any{
+		to.bucket, to.key, with.contentType, with.meta, p.part, p.size, s.features.Load().CRC64NVME,
+		s.cfg.Encryption, s.cfg.KMSKey, s.cfg.StorageClass,
+	})
 	if err != nil {
 		return "", fmt.Errorf("name an upload: %w", err)
 	}
@@ -83,7 +84,8 @@ func (s *Store) recordName(to location, with objectHeaders, p partPlan) (string,
 	return "uploads/" + hex.EncodeToString(sum[:]), nil
 }
 
-// left returns an upload that somebody has left; nil where there is none, or this process is at work on it.
+// findResumable returns the upload of a record. It is nil if there is none, if this process already uses it, or if the
+// credentials do not permit listing its parts.
 func (s *Store) findResumable(ctx context.Context, to location, name string) (*upload, error) {
 	r, err := s.readRecord(ctx, name)
 	if err != nil || r.Upload == "" || r.Bucket != to.bucket || r.Key != to.key || s.isActive(r.Upload) {
@@ -91,19 +93,20 @@ func (s *Store) findResumable(ctx context.Context, to location, name string) (*u
 	}
 	u := &upload{s: s, location: to, id: r.Upload, features: s.features.Load(), record: name, recorded: true,
 		existing: map[int]minio.ObjectPart{}, parts: map[int]minio.CompletePart{}}
-	there, err := u.listParts(ctx, func(p minio.ObjectPart) { u.existing[p.PartNumber] = p })
-	var r403 *serviceError
-	if errors.As(err, &r403) && r403.status == http.StatusForbidden || errors.Is(err, storage.ErrUnsupported) { // who may not look begins anew
+	exists, err := u.listParts(ctx, func(p minio.ObjectPart) { u.existing[p.PartNumber] = p })
+	var service *serviceError
+	forbidden := errors.As(err, &service) && service.status == http.StatusForbidden
+	if forbidden || errors.Is(err, storage.ErrUnsupported) {
 		return nil, nil
 	}
-	if err != nil || !there {
+	if err != nil || !exists {
 		return nil, err
 	}
 	s.setActive(u.id, true)
 	return u, nil
 }
 
-// readRecord returns an empty record where there is none that can be read.
+// readRecord returns an empty record if there is none, or if it cannot be decoded.
 func (s *Store) readRecord(ctx context.Context, name string) (r uploadRecord, err error) {
 	text, err := s.getControl(ctx, name)
 	if err != nil {
@@ -118,8 +121,8 @@ func (s *Store) readRecord(ctx context.Context, name string) (r uploadRecord, er
 	return r, nil
 }
 
-// list tells of the parts that the service has; false: it has no such upload.
-func (u *upload) listParts(ctx context.Context, each func(minio.ObjectPart)) (there bool, err error) {
+// listParts calls each for every part of the upload. exists is false if there is no such upload.
+func (u *upload) listParts(ctx context.Context, each func(minio.ObjectPart)) (exists bool, err error) {
 	for marker := 0; ; {
 		page, err := u.s.core.ListObjectParts(ctx, u.bucket, u.key, u.id, marker, 1000)
 		if code := minio.ToErrorResponse(err).Code; code == "NoSuchUpload" || code == "NoSuchKey" {
@@ -141,7 +144,7 @@ func (u *upload) listParts(ctx context.Context, each func(minio.ObjectPart)) (th
 	}
 }
 
-// note records the upload when it has become worth it.
+// recordOnce writes the record of the upload after part resumeParts.
 func (u *upload) recordOnce(ctx context.Context, n int) error {
 	if n != resumeParts || u.record == "" {
 		return nil
@@ -160,22 +163,22 @@ func (u *upload) recordOnce(ctx context.Context, n int) error {
 	return u.s.putControl(ctx, u.record, text)
 }
 
-// worth says that somebody can go on with it.
+// isRecorded reports whether the upload can be resumed.
 func (u *upload) isRecorded() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.recorded
 }
 
-// unrecord forgets the record of an upload that is no more. What is left of it does no harm: it leads nowhere.
+// unrecord deletes the record of an upload that no longer exists. An error is ignored: such a record is harmless.
 func (u *upload) unrecord(ctx context.Context) {
 	if u.record != "" && u.isRecorded() {
 		_ = u.s.deleteControl(ctx, u.record)
 	}
 }
 
-// sweep ends uploads in parts that processes which died have left, and returns how many: those that are old, and of which no part
-// is young, by the service's clock.
+// abortStaleUploads aborts the uploads of dead processes and returns their number. An upload is stale if it and all its
+// parts are older than staleAfter by the service's clock.
 func (s *Store) abortStaleUploads(ctx context.Context, space string) (ended int, err error) {
 	bucket, prefix, err := s.layout.space(space)
 	if err != nil {
@@ -183,12 +186,12 @@ func (s *Store) abortStaleUploads(ctx context.Context, space string) (ended int,
 	}
 	before := s.cfg.now().Add(-s.cfg.staleAfter)
 	for key, id := "", ""; ; {
-		asked, answer := withHeaders(ctx)
-		page, err := s.core.ListMultipartUploads(asked, bucket, prefix, key, id, "", 1000)
+		listCtx, response := withHeaders(ctx)
+		page, err := s.core.ListMultipartUploads(listCtx, bucket, prefix, key, id, "", 1000)
 		if err != nil {
 			return ended, s.translate(ctx, aBucket, fmt.Sprintf("list uploads of space %q", space), err)
 		}
-		if at := answer.responseDate(); !at.IsZero() {
+		if at := response.responseDate(); !at.IsZero() {
 			before = at.Add(-s.cfg.staleAfter)
 		}
 		for _, u := range page.Uploads {
@@ -196,44 +199,46 @@ func (s *Store) abortStaleUploads(ctx context.Context, space string) (ended int,
 				continue
 			}
 			old := &upload{s: s, location: location{bucket, u.Key}, id: u.UploadID}
-			dead, err := old.abortIfOlder(ctx, before)
+			aborted, err := old.abortIfOlder(ctx, before)
 			if err != nil {
 				return ended, err
 			}
-			if dead {
+			if aborted {
 				ended++
 			}
 		}
 		if !page.IsTruncated {
 			return ended, s.removeStaleRecords(ctx, bucket, prefix, before)
 		}
-		if c := cmp.Or(cmp.Compare(page.NextKeyMarker, key), cmp.Compare(page.NextUploadIDMarker, id)); c == 0 || page.NextKeyMarker < key {
+		same := page.NextKeyMarker == key && page.NextUploadIDMarker == id
+		if same || page.NextKeyMarker < key {
 			return ended, fmt.Errorf("list uploads of space %q: %w", space, errListingLoop)
 		}
 		key, id = page.NextKeyMarker, page.NextUploadIDMarker
 	}
 }
 
-// endIfOlder ends an upload unless it has a part that is not older than a time.
-func (u *upload) abortIfOlder(ctx context.Context, before time.Time) (ended bool, err error) {
-	young := false
-	there, err := u.listParts(ctx, func(p minio.ObjectPart) { young = young || !p.LastModified.Before(before) })
-	if err != nil || !there || young {
+// abortIfOlder aborts an upload unless one of its parts is not older than before.
+func (u *upload) abortIfOlder(ctx context.Context, before time.Time) (aborted bool, err error) {
+	recent := false
+	exists, err := u.listParts(ctx, func(p minio.ObjectPart) { recent = recent || !p.LastModified.Before(before) })
+	if err != nil || !exists || recent {
 		return false, err
 	}
 	err = u.s.core.AbortMultipartUpload(ctx, u.bucket, u.key, u.id)
 	if minio.ToErrorResponse(err).Code == "NoSuchUpload" {
 		return false, nil
 	}
-	return err == nil, u.s.translate(ctx, anUpload, fmt.Sprintf("end upload %s of %q", u.id, u.key), err)
+	return err == nil, u.s.translate(ctx, anUpload, fmt.Sprintf("abort upload %s of %q", u.id, u.key), err)
 }
 
-// sweepRecords removes records of uploads below a prefix that are no more.
+// removeStaleRecords removes the records of uploads below a prefix that no longer exist, if they are older than before.
 func (s *Store) removeStaleRecords(ctx context.Context, bucket, prefix string, before time.Time) error {
-	own, at := s.layout.control()
+	control, at := s.layout.control()
 	ctx, cancel := context.WithCancel(withListing(ctx))
 	defer cancel()
-	for info := range s.core.ListObjectsIter(ctx, own, minio.ListObjectsOptions{Prefix: at + "uploads/", Recursive: true}) {
+	o := minio.ListObjectsOptions{Prefix: at + "uploads/", Recursive: true}
+	for info := range s.core.ListObjectsIter(ctx, control, o) {
 		if info.Err != nil {
 			return s.translate(ctx, aBucket, "list records of uploads", info.Err)
 		}
@@ -250,8 +255,8 @@ func (s *Store) removeStaleRecords(ctx context.Context, bucket, prefix string, b
 			continue
 		}
 		u := &upload{s: s, location: location{r.Bucket, r.Key}, id: r.Upload}
-		there, err := u.listParts(ctx, func(minio.ObjectPart) {})
-		if err == nil && !there {
+		exists, err := u.listParts(ctx, func(minio.ObjectPart) {})
+		if err == nil && !exists {
 			err = s.deleteControl(ctx, name)
 		}
 		if err != nil && !errors.Is(err, storage.ErrNotFound) {

@@ -11,18 +11,19 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// readTries is how often in a row a body is opened again without a byte having come.
+// readRetry is the retry policy of a read that makes no progress. Any byte resets it.
 var readRetry = retry.Policy{Attempts: 5, Wait: 100 * time.Millisecond, MaxWait: 5 * time.Second}
 
-// A steady body has so many bytes, and goes on where a connection broke: of the same version, or not at all.
+// A retryReader reads a range of an object. After a broken connection it continues at the same offset of the same
+// version, or returns an error.
 type retryReader struct {
-	ctx        context.Context // of the requests whose bodies it reads
-	body       io.ReadCloser   // nil: it has to be opened
+	ctx        context.Context // of the requests
+	body       io.ReadCloser   // nil: not open
 	offset     int64
 	remaining  int64
 	open       opener
 	what       string
-	pendingErr error // why the last body ended early; the next attempt begins with it
+	pendingErr error // of a body that ended early after some bytes; the next attempt returns it
 	err        error
 }
 
@@ -43,16 +44,16 @@ func (b *retryReader) Read(p []byte) (int, error) {
 		return n, nil
 	case b.ctx.Err() != nil:
 		b.err = storage.Ended(b.ctx)
-	case errors.Is(err, storage.ErrNotFound), errors.Is(err, errRange): // it was there before, and longer
-		b.err = fmt.Errorf("%s: it is gone, or shorter: %w", b.what, storage.ErrChanged)
+	case errors.Is(err, storage.ErrNotFound), errors.Is(err, errRange): // it existed before, with this range
+		b.err = fmt.Errorf("%s: deleted or truncated during the read: %w", b.what, storage.ErrChanged)
 	default:
 		b.err = fmt.Errorf("%s: %w", b.what, err)
 	}
 	return 0, b.err
 }
 
-// some reads what comes next. After a body that ended early it returns why, if no byte came with it, and opens the rest
-// in a later call.
+// readOnce reads once and opens the body first if necessary. If the body ends early, it closes it and returns the
+// reason: at once if no byte was read, otherwise in the next call.
 func (b *retryReader) readOnce(p []byte) (n int, err error) {
 	if err, b.pendingErr = b.pendingErr, nil; err != nil {
 		return 0, err
@@ -79,13 +80,13 @@ func (b *retryReader) readOnce(p []byte) (n int, err error) {
 	return n, err
 }
 
-// again calls f until it succeeds, or returns an error for which may is false, or the policy is used up. It returns the
-// last error of f, or the end of ctx.
-func retryWhile(ctx context.Context, p retry.Policy, may func(error) bool, f func() error) error {
-	var last error // for which may is false
+// retryWhile calls f until it succeeds, returns an error for which retryable is false, or the policy is exhausted. It
+// returns the last error of f, or storage.Ended(ctx).
+func retryWhile(ctx context.Context, p retry.Policy, retryable func(error) bool, f func() error) error {
+	var last error // not retryable
 	_, err := p.Do(ctx, func() error {
 		err := f()
-		if err != nil && !may(err) {
+		if err != nil && !retryable(err) {
 			last, err = err, retry.Permanent(err)
 		}
 		return err
@@ -99,13 +100,14 @@ func retryWhile(ctx context.Context, p retry.Policy, may func(error) bool, f fun
 	return err
 }
 
-// mayPass says that an error is no fact, and that the same request may be made again.
+// isTransient reports whether an error says nothing about the subject of a request and the request may be repeated.
 func isTransient(err error) bool {
 	if retry.ClassOf(err) != retry.Transient {
 		return false
 	}
 	for _, fact := range []error{
-		storage.ErrNotFound, storage.ErrNoSpace, storage.ErrChanged, storage.ErrExists, errRange, storage.ErrListing, storage.ErrSlowDown, errArchived,
+		storage.ErrNotFound, storage.ErrNoSpace, storage.ErrChanged, storage.ErrExists, errRange,
+		storage.ErrListing, storage.ErrSlowDown, errArchived,
 	} {
 		if errors.Is(err, fact) {
 			return false

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// reach returns where the service may copy from what is put; nil where it cannot.
+// copySourceOf returns the object that the service can copy instead of an upload; nil if there is none.
 func (s *Store) copySourceOf(o storage.PutOptions) *copySource {
 	if o.Source == nil || !s.features.Load().CopiesParts {
 		return nil
@@ -23,8 +23,8 @@ func (s *Store) copySourceOf(o storage.PutOptions) *copySource {
 	return &from.copySource
 }
 
-// copied has the service copy a part instead of being sent it: the bytes b from at on. It is true where the service proves
-// that it has these bytes now; elsewhere they are sent, and no other part is tried.
+// tryCopyPart makes the service copy part n, the bytes b at the offset at. It returns true if the service proves that
+// the part has these bytes. Otherwise the caller sends the part, and no further copies are tried.
 func (u *upload) tryCopyPart(ctx context.Context, n int, at int64, b []byte, sum string) (minio.ObjectPart, bool) {
 	from := u.copyFrom.Load()
 	if from == nil || len(b) == 0 {
@@ -39,14 +39,15 @@ func (u *upload) tryCopyPart(ctx context.Context, n int, at int64, b []byte, sum
 	return minio.ObjectPart{}, false
 }
 
-// copyPart has the service copy a part of an object that is the one that was seen.
+// copyPart makes the service copy a part of an object, if the object still has the ETag of from.
 func (u *upload) copyPart(ctx context.Context, from copySource, n int, at, size int64) (minio.CompletePart, error) {
 	match := map[string]string{"x-amz-copy-source-if-match": `"` + from.object.ETag + `"`}
 	p, err := u.s.core.CopyObjectPart(ctx, from.bucket, from.key, u.bucket, u.key, u.id, n, at, size, match)
 	return p, u.s.translate(ctx, anUpload, fmt.Sprintf("copy part %d", n), err)
 }
 
-// copyProves compares what the service tells of a part that it copied with the bytes that it should have. Not all tell its checksum.
+// verifyCopiedPart reports whether the service has proved that a copied part has the bytes b. Services that return no
+// checksum of the part prove it by its ETag, if that is an MD5.
 func (u *upload) verifyCopiedPart(p minio.ObjectPart, b []byte, sum string) bool {
 	if got := u.verifyPart(p, sum); got != digest.Incomparable {
 		return got == digest.Agree

@@ -17,8 +17,8 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// spaceFresh is for how long a space that was seen is taken to be there still: one that was deleted meanwhile is
-// there again with its first item.
+// spaceCacheTTL is the time for which the existence of a space is cached. A space that was deleted meanwhile exists
+// again with its first item.
 const spaceCacheTTL = 30 * time.Second
 
 type spaceRecord struct {
@@ -58,20 +58,22 @@ func (s *Store) spaceNames(ctx context.Context) ([]string, error) {
 	}
 	bucket, own := s.layout.control()
 	for _, at := range []string{own + "spaces/", s.layout.prefix} {
-		for info := range s.core.ListObjectsIter(withListing(ctx), bucket, minio.ListObjectsOptions{Prefix: at, Recursive: false}) {
+		o := minio.ListObjectsOptions{Prefix: at, Recursive: false}
+		for info := range s.core.ListObjectsIter(withListing(ctx), bucket, o) {
 			if info.Err != nil {
 				return nil, s.translate(ctx, aBucket, fmt.Sprintf("list spaces in bucket %q", bucket), info.Err)
 			}
 			piece, ok := strings.CutPrefix(info.Key, at)
 			if !ok {
-				return nil, fmt.Errorf("list spaces in bucket %q: key %q is not below %q: %w", bucket, info.Key, at, storage.ErrListing)
+				return nil, fmt.Errorf("list spaces in bucket %q: key %q is not below %q: %w",
+					bucket, info.Key, at, storage.ErrListing)
 			}
 			switch name, ok := unescape(strings.TrimSuffix(piece, "/")); {
 			case info.Key == own:
 			case at == s.layout.prefix && !strings.HasSuffix(piece, "/"):
-				s.cfg.Skipped(info.Key, "is in no space")
+				s.cfg.Skipped(info.Key, "it is outside of any space")
 			case !ok:
-				s.cfg.Skipped(info.Key, "is no name of a space")
+				s.cfg.Skipped(info.Key, "it is not the name of a space")
 			default:
 				names[name] = true
 			}
@@ -114,20 +116,22 @@ func (s *Store) StatSpace(ctx context.Context, name string) (storage.Space, erro
 	return found, nil
 }
 
-// has says whether there is a bucket or, in the one bucket, a key.
+// spaceExists reports whether the bucket of a space exists or, if all spaces share a bucket, whether the space has
+// keys.
 func (s *Store) spaceExists(ctx context.Context, bucket, prefix string) (bool, error) {
 	if s.layout.bucket == "" {
 		ok, err := s.core.BucketExists(ctx, bucket)
-		return ok, s.translate(ctx, aBucket, fmt.Sprintf("look for bucket %q", bucket), err)
+		return ok, s.translate(ctx, aBucket, fmt.Sprintf("stat bucket %q", bucket), err)
 	}
 	return s.hasKeys(ctx, bucket, prefix)
 }
 
-// any says whether there is a key.
+// hasKeys reports whether there is a key with a prefix.
 func (s *Store) hasKeys(ctx context.Context, bucket, prefix string) (bool, error) {
 	ctx, cancel := context.WithCancel(withListing(ctx))
 	defer cancel()
-	for info := range s.core.ListObjectsIter(ctx, bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true, MaxKeys: 1}) {
+	o := minio.ListObjectsOptions{Prefix: prefix, Recursive: true, MaxKeys: 1}
+	for info := range s.core.ListObjectsIter(ctx, bucket, o) {
 		return info.Err == nil, s.translate(ctx, aBucket, fmt.Sprintf("list bucket %q", bucket), info.Err)
 	}
 	if ctx.Err() != nil {
@@ -136,6 +140,7 @@ func (s *Store) hasKeys(ctx context.Context, bucket, prefix string) (bool, error
 	return false, nil
 }
 
+// markSeen caches that a space exists.
 func (s *Store) markSeen(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +150,7 @@ func (s *Store) markSeen(name string) {
 	s.knownSpaces[name] = time.Now()
 }
 
-// must returns ErrNoSpace where the space is absent.
+// requireSpace returns ErrNoSpace if the space is absent. It uses the cache.
 func (s *Store) requireSpace(ctx context.Context, name string) error {
 	s.mu.Lock()
 	at, ok := s.knownSpaces[name]
@@ -183,10 +188,10 @@ func (s *Store) CreateSpace(ctx context.Context, space storage.Space) error {
 	return err
 }
 
-// recordOf is the name of the record of a space.
+// spaceRecordName returns the name of the record of a space.
 func spaceRecordName(space string) string { return "spaces/" + escape(space) }
 
-// newRecord returns the record of a space that may be written.
+// encodeSpace returns the record of a space, or an error if the space cannot be written.
 func (s *Store) encodeSpace(space storage.Space) ([]byte, error) {
 	if s.cfg.ReadOnly {
 		return nil, retry.Permanent(storage.ErrReadOnly)
@@ -199,7 +204,8 @@ func (s *Store) encodeSpace(space storage.Space) ([]byte, error) {
 		return nil, fmt.Errorf("encode the record of space %q: %w", space.Name, err)
 	}
 	if len(text) > maxRecord {
-		return nil, retry.Permanent(fmt.Errorf("record of space %q has %d bytes, at most %d: %w", space.Name, len(text), maxRecord, storage.ErrTooLarge))
+		return nil, retry.Permanent(fmt.Errorf("record of space %q has %d bytes, at most %d: %w",
+			space.Name, len(text), maxRecord, storage.ErrTooLarge))
 	}
 	return text, nil
 }
@@ -238,7 +244,7 @@ func (s *Store) DeleteSpace(ctx context.Context, name string) error {
 	return err
 }
 
-// emptySpace returns the bucket of a space that may be deleted.
+// requireEmpty returns the bucket of a space, or an error if the space cannot be deleted.
 func (s *Store) requireEmpty(ctx context.Context, name string) (bucket string, err error) {
 	if s.cfg.ReadOnly {
 		return "", retry.Permanent(storage.ErrReadOnly)

@@ -16,23 +16,25 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A note goes with a request: headers that the client has no option for, and what the answer said.
+// An exchange is attached to the context of a request. It holds headers that the client has no option for, and receives
+// data of the response.
 type exchange struct {
 	headers http.Header // none of x-amz-, which would have to be signed
 	body    []byte      // what the request carries, where that is in memory and small; else nil
 	listing bool        // the requests are those of one listing
 
 	mu   sync.Mutex
-	date time.Time // of the answer, by the service's clock; guarded by mu
-	// What a listing asked for: a page that is held against those that follow, how many these were, and after how many
-	// the newest takes its place; guarded by mu.
+	date time.Time // of the response, by the service's clock; guarded by mu
+	// Loop detection of a listing, by Brent's algorithm; guarded by mu. Each requested page is compared with the anchor.
+	// After span pages the current page becomes the anchor, and span doubles. pages counts those since the anchor.
 	anchor      string
 	pages, span int
 }
 
 type exchangeKey struct{}
 
-// noted returns a context whose requests carry headers, in pairs, and whose answers are noted.
+// withHeaders returns a context that adds headers, in pairs of name and value, to its requests, and the exchange that
+// receives their responses.
 func withHeaders(ctx context.Context, pairs ...string) (context.Context, *exchange) {
 	n := &exchange{headers: http.Header{}}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -41,13 +43,13 @@ func withHeaders(ctx context.Context, pairs ...string) (context.Context, *exchan
 	return context.WithValue(ctx, exchangeKey{}, n), n
 }
 
-// listed returns a context for the requests of one listing: one that goes on where it was has an end.
+// withListing returns a context for the requests of one listing. A listing that loops ends with errListingLoop.
 func withListing(ctx context.Context) context.Context {
 	return context.WithValue(ctx, exchangeKey{}, &exchange{listing: true})
 }
 
-// carrying returns a context whose one request carries b. The client hides its bytes behind readers of its own, and a
-// request whose bytes are not seen to be in memory goes in two packets, for the service to wait for the second.
+// withBody returns a context for one request with the body b, if b is small. minio-go wraps the body in its own
+// readers. net/http then sends header and body in separate packets, and the service waits for the second one.
 func withBody(ctx context.Context, b []byte) context.Context {
 	if len(b) == 0 || len(b) > writeBuffer/2 {
 		return ctx
@@ -56,17 +58,18 @@ func withBody(ctx context.Context, b []byte) context.Context {
 	if !ok {
 		ctx, n = withHeaders(ctx)
 	}
-	n.body = bytes.Clone(b) // b may be used again while the transport still reads
+	n.body = bytes.Clone(b) // b may be reused while the transport still reads
 	return ctx
 }
 
+// responseDate returns the time of the last response by the service's clock; zero if there is none.
 func (n *exchange) responseDate() time.Time {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.date
 }
 
-// stuck says that a listing asks for a page again: it goes in a circle, however long that is.
+// loops reports whether a listing requests a page again. It detects cycles of any length.
 func (n *exchange) loops(page string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -79,19 +82,19 @@ func (n *exchange) loops(page string) bool {
 	return false
 }
 
-// A wire adds to requests what the client has no option for, and looks at answers before the client does.
+// A transport adds headers that the client has no option for, and checks responses before the client reads them.
 type transport struct {
 	next          http.RoundTripper
 	pathStyle     bool
-	requesterPays bool // the requester
+	requesterPays bool
 	creds         *credentials.Credentials
-	mustSign      bool // a request without a signature is refused
+	mustSign      bool // refuse requests without a signature
 	region        string
 }
 
-// errUnsigned is the error of a request for which no credentials were found. The service would refuse it for a reason
-// that hides this one, or serve it as public.
-var errUnsigned = fmt.Errorf("%w: no credentials were found in the environment, in their files, or of the machine's role",
+// errUnsigned means that no credentials were found for a request. Without it the service would refuse the unsigned
+// request for another reason, or treat it as a public one.
+var errUnsigned = fmt.Errorf("%w: no credentials were found in the environment, in files, or for a role of the machine",
 	storage.ErrCredentials)
 
 func (s *Store) wrapTransport(next http.RoundTripper, who *credentials.Credentials, pathStyle bool) *transport {
@@ -132,10 +135,11 @@ func (w *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// fill returns a request with what is noted for it. done is for when it was answered.
+// apply returns the request with the headers and the body of the exchange. The caller calls done after the response.
 func (n *exchange) apply(req *http.Request) (filled *http.Request, done func()) {
 	done = func() {}
-	whole := n.body != nil && req.Body != nil && req.ContentLength == int64(len(n.body)) // else it was encoded to be signed
+	// A body with another length was encoded for a chunked signature.
+	whole := n.body != nil && req.Body != nil && req.ContentLength == int64(len(n.body))
 	if len(n.headers) == 0 && !whole {
 		return req, done
 	}
@@ -144,7 +148,7 @@ func (n *exchange) apply(req *http.Request) (filled *http.Request, done func()) 
 		filled.Header[k] = v
 	}
 	if whole {
-		done = func() { _ = req.Body.Close() } // it was read of no bytes
+		done = func() { _ = req.Body.Close() } // not read
 		filled.Body = io.NopCloser(bytes.NewReader(n.body))
 	}
 	return filled, done
@@ -152,8 +156,8 @@ func (n *exchange) apply(req *http.Request) (filled *http.Request, done func()) 
 
 const payerHeader = "X-Amz-Request-Payer"
 
-// paying returns a request that says who pays, which is signed with the rest. Those that send bytes say so already: their
-// signature is the first of a chain.
+// withPayer returns the request with the requester-pays header, signed again. Requests with a streaming signature have
+// the header already, because their signature cannot be replaced: the signatures of the chunks depend on it.
 func (w *transport) withPayer(req *http.Request) (*http.Request, error) {
 	if req.Header.Get(payerHeader) != "" {
 		return req, nil
@@ -168,7 +172,7 @@ func (w *transport) withPayer(req *http.Request) (*http.Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	if v.AccessKeyID == "" { // the keys have expired since the request was signed
+	if v.AccessKeyID == "" { // the credentials expired after the request was signed
 		return nil, errUnsigned
 	}
 	req.Header.Del("Authorization")

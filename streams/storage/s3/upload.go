@@ -17,35 +17,38 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// partTries is how often a part is sent: what was sent before it need not be sent again.
-var partRetry = retry.Policy{Attempts: 5, Wait: 200 * time.Millisecond, MaxWait: 5 * time.Second, Elapsed: 2 * time.Minute}
+// partRetry is the retry policy for one part. Parts that were sent before are not sent again.
+var partRetry = retry.Policy{
+	Attempts: 5, Wait: 200 * time.Millisecond, MaxWait: 5 * time.Second, Elapsed: 2 * time.Minute,
+}
 
-// completeTries is how often the end of an upload is asked for.
+// completeRetry is the retry policy for the request that completes an upload.
 var completeRetry = retry.Policy{Attempts: 4, Wait: 500 * time.Millisecond, MaxWait: 5 * time.Second}
 
-// An upload in parts is invisible until it is completed.
+// An upload is a multipart upload. Its object is invisible until it is completed.
 type upload struct {
 	s *Store
 	location
 	id       string
 	features *Facts
-	record   string                     // name of the record by which it is found again; empty: it has none
-	existing map[int]minio.ObjectPart   // parts that a Put has left which did not come to its end
-	copyFrom atomic.Pointer[copySource] // where the service may copy parts from; nil: nowhere
+	record   string                     // name of the record by which it can be resumed; empty: none
+	existing map[int]minio.ObjectPart   // parts that an interrupted Put has sent
+	copyFrom atomic.Pointer[copySource] // an object with the same bytes that the service can copy; nil: none
 
 	mu       sync.Mutex
 	recorded bool                       // guarded by mu
 	parts    map[int]minio.CompletePart // guarded by mu
-	resumed  int                        // parts that were not sent again; guarded by mu
+	resumed  int                        // number of parts that were not sent again; guarded by mu
 }
 
-func (s *Store) begin(ctx context.Context, to location, with objectHeaders) (*upload, error) {
-	return s.beginAs(ctx, s.features.Load(), to, with)
+// begin starts a multipart upload.
+func (s *Store) begin(ctx context.Context, to location, h objectHeaders) (*upload, error) {
+	return s.beginAs(ctx, s.features.Load(), to, h)
 }
 
-// beginAs begins an upload at a service that can do f.
-func (s *Store) beginAs(ctx context.Context, f *Facts, to location, with objectHeaders) (*upload, error) {
-	o := s.putOptions(with)
+// beginAs is begin for a service with the features f.
+func (s *Store) beginAs(ctx context.Context, f *Facts, to location, h objectHeaders) (*upload, error) {
+	o := s.putOptions(h)
 	if f.CRC64NVME {
 		o.UserMetadata["x-amz-checksum-algorithm"] = "CRC64NVME"
 		o.UserMetadata["x-amz-checksum-type"] = "FULL_OBJECT"
@@ -61,7 +64,8 @@ func (s *Store) beginAs(ctx context.Context, f *Facts, to location, with objectH
 	return &upload{s: s, location: to, id: id, features: f, parts: map[int]minio.CompletePart{}}, nil
 }
 
-// send stores part n, the bytes b from at on, which may have been stored before, unless the service proves that it has it.
+// sendPart stores part n, the bytes b at the offset at. It sends nothing if the service already has the part, or can
+// copy it, and proves that by a checksum.
 func (u *upload) sendPart(ctx context.Context, n int, at int64, b []byte) error {
 	alg := u.features.checksum()
 	h, err := digest.New(alg)
@@ -84,7 +88,7 @@ func (u *upload) sendPart(ctx context.Context, n int, at int64, b []byte) error 
 			return u.s.translate(ctx, anUpload, fmt.Sprintf("put part %d", n), err)
 		}
 		if u.verifyPart(p, sum) == digest.Disagree {
-			return fmt.Errorf("put part %d: the service keeps other bytes than it was sent", n)
+			return fmt.Errorf("put part %d: the service stored other bytes than it was sent", n)
 		}
 		u.addPart(n, p)
 		return nil
@@ -99,7 +103,7 @@ func (u *upload) putPart(ctx context.Context, n int, b []byte, sum string) (mini
 	o := minio.PutObjectPartOptions{CustomHeader: http.Header{}}
 	if u.features.CRC64NVME {
 		o.CustomHeader.Set("X-Amz-Checksum-Crc64nvme", base64Of(sum))
-		o.DisableContentSha256 = u.s.trustedLink // else each chunk is hashed to be signed, here and by the service
+		o.DisableContentSha256 = u.s.trustedLink // the SHA-256 for the signature costs time here and at the service
 	} else {
 		o.Md5Base64 = base64Of(sum)
 	}
@@ -111,16 +115,16 @@ func (u *upload) putPart(ctx context.Context, n int, b []byte, sum string) (mini
 	return u.s.core.PutObjectPart(ctx, u.bucket, u.key, u.id, n, body, int64(len(b)), o)
 }
 
-// proves compares what the service tells of a part with what the part is.
+// verifyPart compares the checksum or MD5 that the service returned for a part with sum.
 func (u *upload) verifyPart(p minio.ObjectPart, sum string) digest.Agreement {
-	told := ""
+	got := ""
 	switch etag := strings.Trim(p.ETag, `"`); {
 	case u.features.CRC64NVME:
-		told, sum = p.ChecksumCRC64NVME, base64Of(sum)
+		got, sum = p.ChecksumCRC64NVME, base64Of(sum)
 	case u.features.ETagIsMD5 && isMD5(etag):
-		told = etag
+		got = etag
 	}
-	switch told {
+	switch got {
 	case "":
 		return digest.Incomparable
 	case sum:
@@ -138,10 +142,12 @@ func (u *upload) addPart(n int, p minio.ObjectPart) {
 	}
 }
 
-// complete makes the object visible, whose digests are sum. pairs are headers. The service may have done so without having
-// said so: whether it has, found says.
-func (u *upload) complete(ctx context.Context, sum digest.Set, found func() (minio.UploadInfo, bool), pairs ...string) (minio.UploadInfo, *exchange, error) {
-	ctx, answer := withHeaders(ctx, pairs...)
+// complete makes the object visible. sum are its digests, pairs are headers. If a response is lost or ambiguous, it
+// calls stored to find out whether the service has completed the upload.
+func (u *upload) complete(
+	ctx context.Context, sum digest.Set, stored func() (minio.UploadInfo, bool), pairs ...string,
+) (minio.UploadInfo, *exchange, error) {
+	ctx, response := withHeaders(ctx, pairs...)
 	parts := make([]minio.CompletePart, len(u.parts))
 	for n, p := range u.parts {
 		parts[n-1] = p
@@ -156,33 +162,33 @@ func (u *upload) complete(ctx context.Context, sum digest.Set, found func() (min
 	err := retryWhile(ctx, completeRetry, func(err error) bool { return !gone && isAmbiguous(err) }, func() (err error) {
 		info, err = u.s.core.CompleteMultipartUpload(ctx, u.bucket, u.key, u.id, parts, o)
 		code, about := minio.ToErrorResponse(err).Code, anUpload
-		if gone = code == "NoSuchUpload"; code == "NoSuchKey" && len(pairs) > 0 { // If-Match met no object
+		if gone = code == "NoSuchUpload"; code == "NoSuchKey" && len(pairs) > 0 { // If-Match, and there is no object
 			about = anItem
 		}
 		err = u.s.translate(ctx, about, "complete an upload in parts", err)
-		// An upload that is gone may have been completed by another process that went on with it.
+		// If the upload is gone, another process that resumed it may have completed it.
 		if doubt = doubt || gone || err != nil && isAmbiguous(err); err == nil || !doubt || ctx.Err() != nil {
 			return err
 		}
-		if there, ok := found(); ok {
-			info, err = there, nil
+		if object, ok := stored(); ok {
+			info, err = object, nil
 		}
 		return err
 	})
-	switch unknown := "whether it is stored is not known"; {
+	switch unknown := "it is unknown whether it was stored"; {
 	case err == nil, !doubt:
 	case ctx.Err() != nil:
 		err = fmt.Errorf("%s: %w", unknown, storage.Ended(ctx))
-	default: // the last answer may be about the effect of an earlier request
-		err = fmt.Errorf("%s: %v", unknown, err) //nolint:errorlint // it is no fact
+	default: // the last error may be caused by an earlier request that succeeded
+		err = fmt.Errorf("%s: %v", unknown, err) //nolint:errorlint // callers must not branch on it
 	}
-	return info, answer, err
+	return info, response, err
 }
 
-// abortWait bounds how long an upload that nobody wants is ended.
+// abortTimeout bounds the requests that abort an upload or remove its record.
 const abortTimeout = 30 * time.Second
 
-// abort has the service forget the parts. What it does not hear is ended by age.
+// abort aborts the upload, so that the service deletes its parts. If that fails, the upload is aborted by age later.
 func (u *upload) abort(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTimeout)
 	defer cancel()
@@ -192,7 +198,7 @@ func (u *upload) abort(ctx context.Context) {
 	}
 }
 
-// done lets go of an upload that was completed.
+// finish removes the record of a completed upload.
 func (u *upload) finish(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTimeout)
 	defer cancel()
@@ -200,29 +206,32 @@ func (u *upload) finish(ctx context.Context) {
 	u.unrecord(ctx)
 }
 
-// inParts stores what does not fit into one part: p, which it empties, and what r has. It is completed when the digests of
-// all of it agree with what is known.
-func (w *write) putParts(ctx context.Context, r io.Reader, p *buffer, size int64) (info minio.UploadInfo, sum digest.Set, err error) {
+// putParts stores an object that is larger than one part: the bytes of p, which it releases, and the rest of r. It
+// completes the upload if the digests of the whole object agree with the expected ones.
+func (w *write) putParts(
+	ctx context.Context, r io.Reader, p *buffer, size int64,
+) (info minio.UploadInfo, sum digest.Set, err error) {
 	meta, contentType, err := encode(w.o.Properties, w.o.Digests, w.o.Size, formatOriginal(w.space, w.item, w.o.Original))
 	if err == nil && w.o.Size < 0 {
-		delete(meta, digestsName) // they are told with a size, or not at all
+		delete(meta, digestsName) // digests are only stored with a size
 	}
 	if err != nil {
 		return info, nil, fmt.Errorf("%s: %w", w.op, err)
 	}
-	u, err := w.s.resumeOrBegin(ctx, w.location, objectHeaders{meta: meta, contentType: contentType}, partPlan{size, w.o.Size})
+	h := objectHeaders{meta: meta, contentType: contentType}
+	u, err := w.s.resumeOrBegin(ctx, w.location, h, partPlan{size, w.o.Size})
 	if err != nil {
 		return info, nil, fmt.Errorf("%s: %w", w.op, err)
 	}
 	u.copyFrom.Store(w.copyFrom)
-	right := true // what was sent is what is wanted, as far as anybody knows
+	reusable := true // the parts sent so far may be those of the next Put of this item
 	completed := false
-	defer func() { // also if r or the transport panics
+	defer func() { // also after a panic of r or the transport
 		switch {
 		case completed:
 			u.finish(ctx)
-		case right && u.isRecorded() && isTransient(err):
-			w.s.setActive(u.id, false) // another Put goes on with it, or it is ended by age
+		case reusable && u.isRecorded() && isTransient(err):
+			w.s.setActive(u.id, false) // another Put resumes it, or it is aborted by age
 		default:
 			u.abort(ctx)
 		}
@@ -230,46 +239,48 @@ func (w *write) putParts(ctx context.Context, r io.Reader, p *buffer, size int64
 	if err := w.sendParts(ctx, u, r, p, size); err != nil {
 		return info, nil, fmt.Errorf("%s: %w", w.op, err)
 	}
-	right = false
+	reusable = false
 	if sum, err = w.o.Accept(w.h.Sum(), w.h.Size()); err != nil {
 		return info, nil, fmt.Errorf("%s: %w", w.op, err)
 	}
-	when := w.conditions
+	conditions := w.conditions
 	if !u.features.Complete {
-		when = nil
+		conditions = nil
 	}
-	if len(when) == 0 && w.o.Condition != (storage.Condition{}) { // it was looked at before the bytes were sent
+	if len(conditions) == 0 && w.o.Condition != (storage.Condition{}) { // the last check was before the upload
 		if _, err := w.s.checkCondition(ctx, w.space, w.item, w.o.Condition, false); err != nil {
 			return info, nil, err
 		}
 	}
-	right, w.sent = true, true
-	info, w.response, err = u.complete(ctx, w.h.Sum(), func() (minio.UploadInfo, bool) { return w.verifyStored(ctx) }, when...)
+	reusable, w.sent = true, true
+	stored := func() (minio.UploadInfo, bool) { return w.verifyStored(ctx) }
+	info, w.response, err = u.complete(ctx, w.h.Sum(), stored, conditions...)
 	completed = err == nil
 	return info, sum, err
 }
 
-// sendAll sends p and what r has: it reads parts one after the other, and sends them side by side. The part that is read, and
-// is not sent yet, is in p.
+// sendParts sends p and the rest of r. It reads parts one after the other and sends them in parallel. p holds the part
+// that is read and not sent yet.
 func (w *write) sendParts(caller context.Context, u *upload, r io.Reader, p *buffer, size int64) error {
 	ctx, cancel := context.WithCancelCause(caller)
 	defer cancel(nil)
 	var all sync.WaitGroup
 	defer all.Wait()
-	turns := make(chan struct{}, w.s.cfg.parallel)
+	slots := make(chan struct{}, w.s.cfg.parallel)
 	for n, end, sent := 1, false, int64(0); ; n++ {
 		if sent += int64(len(p.bytes)); n > maxParts || sent > maxObject {
-			cancel(retry.Permanent(fmt.Errorf("more than %d parts, or %d bytes: %w", maxParts, int64(maxObject), storage.ErrTooLarge)))
+			cancel(retry.Permanent(fmt.Errorf("more than %d parts or %d bytes: %w",
+				maxParts, int64(maxObject), storage.ErrTooLarge)))
 			break
 		}
 		_, _ = w.h.Write(p.bytes)
 		retry.Alive(ctx)
-		turns <- struct{}{}
+		slots <- struct{}{}
 		at := sent - int64(len(p.bytes))
-		this := p.detach()
+		part := p.detach()
 		all.Go(func() {
-			defer func() { this.free(); <-turns }()
-			if err := u.sendPart(ctx, n, at, this.bytes); err != nil {
+			defer func() { part.free(); <-slots }()
+			if err := u.sendPart(ctx, n, at, part.bytes); err != nil {
 				cancel(err)
 			}
 		})
@@ -284,11 +295,11 @@ func (w *write) sendParts(caller context.Context, u *upload, r io.Reader, p *buf
 		*p = next
 		m, last, err := readFull(ctx, r, p.bytes)
 		if err != nil {
-			cancel(fmt.Errorf("read what is put: %w", err))
+			cancel(fmt.Errorf("read the source: %w", err))
 			break
 		}
 		if end = last; end && m == 0 {
-			p.release() // before what was sent is awaited, and completed
+			p.release() // not needed while the sent parts are awaited
 			break
 		}
 		p.bytes = p.bytes[:m]
@@ -297,5 +308,5 @@ func (w *write) sendParts(caller context.Context, u *upload, r io.Reader, p *buf
 	if caller.Err() != nil {
 		return storage.Ended(caller)
 	}
-	return context.Cause(ctx) // of this call
+	return context.Cause(ctx) // of this function's cancel
 }

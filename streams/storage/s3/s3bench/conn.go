@@ -14,38 +14,38 @@ import (
 
 const httpTime = "Mon, 02 Jan 2006 15:04:05 GMT"
 
-// A request is what matters of one.
+// A request holds the parts of an HTTP request that the server uses.
 type request struct {
 	method, bucket, key        string
 	query                      url.Values
 	length                     int64
-	from, to                   int64 // of a range; to < 0: none, or to the end
+	from, to                   int64 // of a range; to < 0: until the end
 	ranged                     bool
 	ifMatch, ifNone            string
 	md5, sha256                string // base64
-	objectHeader               []byte // lines that come back with an object
+	objectHeader               []byte // header lines that reads of the object return
 	chunked                    bool   // signed in chunks
-	expectContinue, closeAfter bool   // it wants a 100 first; the connection ends with it
+	expectContinue, closeAfter bool   // of the headers Expect and Connection
 }
 
-// A conn is a connection. One goroutine owns it.
+// A conn is a connection. It is used by one goroutine.
 type conn struct {
 	s       *server
 	net     net.Conn
 	in      *bufio.Reader
-	header  []byte // of the answer
+	header  []byte // of the response
 	size    int    // of its body
 	body    []byte
 	buffers net.Buffers
 }
 
-// maxBody bounds what is put, in bytes.
+// maxBody bounds the body of a request, in bytes.
 const maxBody = 64 << 20
 
-// errRequest marks what is no request, or none that is served.
+// errRequest means that a request is malformed or not supported.
 var errRequest = errors.New("malformed request")
 
-// serve answers requests until the client has no more.
+// serve handles requests until the client closes the connection.
 func (c *conn) serve() {
 	for {
 		r, err := c.readRequest()
@@ -107,7 +107,7 @@ func (c *conn) readRequest() (r *request, err error) {
 	}
 }
 
-// header takes what matters of one line.
+// header parses one header line.
 func (r *request) header(name, value, line []byte) (err error) {
 	var room [64]byte
 	lower := append(room[:0], name...)
@@ -157,13 +157,13 @@ func (r *request) header(name, value, line []byte) (err error) {
 	return err
 }
 
-// isChecksum says that a header has a digest that comes back.
+// isChecksum reports whether a header is a checksum that reads return.
 func isChecksum(name []byte) bool {
 	kind, ok := bytes.CutPrefix(name, []byte("x-amz-checksum-"))
 	return ok && (string(kind) == "sha256" || string(kind) == "crc64nvme")
 }
 
-// content reads what was sent.
+// readBody reads the body of a request.
 func (c *conn) readBody(r *request) ([]byte, error) {
 	if r.chunked {
 		return c.readChunks()
@@ -179,7 +179,7 @@ func (c *conn) readBody(r *request) ([]byte, error) {
 	return b, err
 }
 
-// chunks reads what was signed in pieces, and the lines that may follow it.
+// readChunks reads a body with a streaming signature, and its trailer.
 func (c *conn) readChunks() (all []byte, err error) {
 	for {
 		line, err := c.in.ReadString('\n')
@@ -213,7 +213,7 @@ func (c *conn) readChunks() (all []byte, err error) {
 	}
 }
 
-// begin begins an answer whose body has so many bytes; end ends its header.
+// startHeader starts the header of a response with a body of size bytes. endHeader ends it.
 func (c *conn) startHeader(status string, size int) {
 	c.header = append(c.header, "HTTP/1.1 "...)
 	c.header = append(c.header, status...)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// answer carries out a request.
+// handle carries out a request.
 func (c *conn) handle(r *request, body []byte) {
 	switch {
 	case r.bucket == "":
@@ -40,7 +40,7 @@ func (c *conn) writeXML(status string, body []byte) {
 	c.body = body
 }
 
-// done answers without a body.
+// writeStatus writes a response without a body.
 func (c *conn) writeStatus(status string) {
 	c.startHeader(status, 0)
 	c.endHeader()
@@ -58,7 +58,7 @@ func (c *conn) onBucket(r *request) {
 		c.writeStatus("200 OK")
 	case b == nil:
 		c.writeError("404 Not Found", "NoSuchBucket")
-	case r.method == "DELETE": // with all that is in it
+	case r.method == "DELETE": // also removes its objects
 		delete(c.s.buckets, r.bucket)
 		c.writeStatus("204 No Content")
 	case r.method == "HEAD":
@@ -74,7 +74,7 @@ func (c *conn) onBucket(r *request) {
 	}
 }
 
-// list answers ListObjectsV2. The server's mutex is held.
+// list implements ListObjectsV2. The caller holds server.mu.
 func (c *conn) list(b *bucket, q url.Values) {
 	limit, err := strconv.Atoi(q.Get("max-keys"))
 	if err != nil || limit <= 0 || limit > 1000 {
@@ -88,7 +88,7 @@ func (c *conn) list(b *bucket, q url.Values) {
 	if q.Get("encoding-type") != "url" {
 		escape = func(out []byte, key string) []byte {
 			w := bytes.NewBuffer(out)
-			_ = xml.EscapeText(w, []byte(key)) // a buffer takes all
+			_ = xml.EscapeText(w, []byte(key)) // never fails on a buffer
 			return w.Bytes()
 		}
 	}
@@ -99,7 +99,8 @@ func (c *conn) list(b *bucket, q url.Values) {
 	}
 	last, n := "", 0
 	made := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	more := b.page(q.Get("prefix"), max(q.Get("start-after"), q.Get("continuation-token")), limit, func(key string, o *object) {
+	after := max(q.Get("start-after"), q.Get("continuation-token"))
+	more := b.page(q.Get("prefix"), after, limit, func(key string, o *object) {
 		at, etag, size := made, "d41d8cd98f00b204e9800998ecf8427e", 0
 		if o != nil {
 			at, etag, size = o.modified, o.etag, len(o.bytes)
@@ -125,7 +126,7 @@ func (c *conn) list(b *bucket, q url.Values) {
 	c.writeXML("200 OK", append(out, "</ListBucketResult>"...))
 }
 
-// find returns an object; nil: it has been answered that there is none.
+// find returns an object. If there is none, it writes the error and returns nil.
 func (c *conn) find(r *request) *object {
 	c.s.mu.RLock()
 	defer c.s.mu.RUnlock()
@@ -173,7 +174,8 @@ func (c *conn) get(r *request) {
 
 func (c *conn) put(r *request, body []byte) {
 	o := &object{bytes: body, modified: time.Now()}
-	// Clients are believed: a digest that is told is not computed. Without that of MD5 the ETag is none.
+	// Digests in the request are not verified. The ETag is the MD5 in the request; it is computed only if the request has
+	// no digest.
 	switch md5, err := base64.StdEncoding.DecodeString(r.md5); {
 	case err == nil && len(md5) == 16:
 		o.etag = hex.EncodeToString(md5)

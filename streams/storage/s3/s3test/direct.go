@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Transport returns a transport whose requests reach the server without a network: for many bytes, and for time that is
-// not real. A handler that panics with http.ErrAbortHandler cuts the connection.
+// Transport returns a transport that calls the server without a network, for tests with large objects and in synctest
+// bubbles. A handler that panics with http.ErrAbortHandler breaks the connection.
 func (s *Server) Transport() http.RoundTripper { return handlerTransport{s} }
 
 type handlerTransport struct{ h http.Handler }
@@ -27,7 +27,7 @@ func (d handlerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	go func() {
 		defer in.Body.Close()
 		defer func() {
-			if v := recover(); v != nil && v != http.ErrAbortHandler { //nolint:errorlint // a value that is recovered is compared so
+			if v := recover(); v != nil && v != http.ErrAbortHandler { //nolint:errorlint // recovered values are not wrapped
 				panic(v)
 			} else if v != nil {
 				out.cut()
@@ -47,7 +47,7 @@ func (d handlerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if out.status == 0 {
 		return nil, errCut
 	}
-	if out.sent.Get("Date") == "" { // as a server does
+	if out.sent.Get("Date") == "" { // as net/http does
 		out.sent.Set("Date", time.Now().UTC().Format(http.TimeFormat))
 	}
 	resp := &http.Response{
@@ -61,7 +61,7 @@ func (d handlerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// A pipe is a ResponseWriter.
+// A responseWriter is an http.ResponseWriter with the body in a pipe.
 type responseWriter struct {
 	header, sent http.Header
 	body         *io.PipeWriter

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// kept are the headers of an object that come back with it.
+// keptHeaders returns the headers of a write that reads of the object return.
 func (s *Server) keptHeaders(h http.Header) http.Header {
 	out := http.Header{}
 	for k, v := range h {
@@ -28,10 +28,10 @@ func (s *Server) keptHeaders(h http.Header) http.Header {
 	return out
 }
 
-// systemHeaders are kept as they were sent, and told with every read.
+// systemHeaders are stored as they were sent and returned by every read.
 var systemHeaders = []string{
-	"Content-Type", "Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Expires", "X-Amz-Storage-Class",
-	"X-Amz-Website-Redirect-Location",
+	"Content-Type", "Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Expires",
+	"X-Amz-Storage-Class", "X-Amz-Website-Redirect-Location",
 }
 
 func (s *Server) etag(b []byte) string {
@@ -42,7 +42,7 @@ func (s *Server) etag(b []byte) string {
 	return hex.EncodeToString(m[:])
 }
 
-// holds judges the conditions of a write. s.mu is held.
+// checkConditions checks the conditions of a write. The caller holds s.mu.
 func (s *Server) checkConditions(r *http.Request, now *object) *failure {
 	if s.o.NoConditions {
 		return nil
@@ -61,7 +61,7 @@ func (s *Server) checkConditions(r *http.Request, now *object) *failure {
 	return nil
 }
 
-// store makes an object the newest of its key. s.mu is held.
+// store makes o the current object at a key. The caller holds s.mu.
 func (s *Server) store(bk *bucket, key string, o *object) {
 	s.serial++
 	o.modified = s.now()
@@ -98,7 +98,7 @@ func (s *Server) put(w http.ResponseWriter, r *http.Request, bk *bucket, key str
 	return nil
 }
 
-// tell answers what is known of an object that was written.
+// writeHeaders writes the ETag and the version id of an object.
 func (o *object) writeHeaders(w http.ResponseWriter) {
 	w.Header().Set("ETag", `"`+o.etag+`"`)
 	if o.version != "" {
@@ -106,7 +106,7 @@ func (o *object) writeHeaders(w http.ResponseWriter) {
 	}
 }
 
-// source returns what is to be copied.
+// source returns the object to copy. The caller holds s.mu.
 func (s *Server) source(r *http.Request) (*object, *failure) {
 	from, err := url.PathUnescape(strings.TrimPrefix(r.Header.Get("X-Amz-Copy-Source"), "/"))
 	if err != nil {
@@ -195,7 +195,7 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, bk *bucket, key str
 	return nil
 }
 
-// look finds what is to be read, and answers its headers.
+// find returns the object to read, and writes its headers.
 func (s *Server) find(w http.ResponseWriter, r *http.Request, bk *bucket, key string) (o *object, away bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,7 +215,7 @@ func (s *Server) find(w http.ResponseWriter, r *http.Request, bk *bucket, key st
 		w.Header()[k] = v
 	}
 	o.tier.writeHeaders(w)
-	now := *o // as it is now: it may be damaged, or come back, meanwhile
+	now := *o // a copy: Damage or a restoration may change o meanwhile
 	return &now, o.tier.archived()
 }
 
@@ -330,12 +330,13 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, id string, u *
 		whole.Write(o.bytes)
 		size += o.size
 		raw, err := hex.DecodeString(o.etag)
-		if err != nil { // an odd one
+		if err != nil { // Options.OddETags
 			raw = []byte(o.etag)
 		}
 		sums.Write(raw)
 	}
-	o := &object{bytes: whole.Bytes(), size: size, etag: fmt.Sprintf("%x-%d", sums.Sum(nil), len(in.Part)), header: u.header}
+	etag := fmt.Sprintf("%x-%d", sums.Sum(nil), len(in.Part))
+	o := &object{bytes: whole.Bytes(), size: size, etag: etag, header: u.header}
 	if u.header.Get("X-Amz-Checksum-Type") == "FULL_OBJECT" && !s.o.NoChecksums {
 		sum := o.crc64()
 		if want := r.Header.Get("X-Amz-Checksum-Crc64nvme"); want != "" && want != sum {

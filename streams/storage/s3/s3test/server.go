@@ -1,5 +1,5 @@
-// Package s3test is an S3 server in memory that costs next to nothing: for tests and to measure clients against. It
-// believes every signature.
+// Package s3test is an in-memory S3 server for tests. It implements the part of S3 that the driver uses, can leave out
+// features and inject faults, and does not verify signatures.
 package s3test
 
 import (
@@ -16,54 +16,54 @@ import (
 	"time"
 )
 
-// Options say what the server cannot do. The zero value can do all.
+// Options configure a Server. The zero value supports everything except versioning.
 type Options struct {
-	NoConditions bool // If-Match and If-None-Match of writes are ignored
-	NoChecksums  bool // x-amz-checksum-* is ignored
-	Versions     bool // buckets have versions
-	OddETags     bool // ETags are no MD5
-	CleanKeys    bool // a//b, a/./b and x/../a/b are the key a/b, as where objects are files
-	HideBelow    bool // what lies below an object's key, as a/b below a, is kept and not listed
-	NoReadMatch  bool // If-Match and versionId of reads are ignored
-	// Virtual objects have a size and no bytes: what is put must be zeros, and zeros come back.
+	NoConditions bool // ignore If-Match and If-None-Match of writes
+	NoChecksums  bool // ignore x-amz-checksum-*
+	Versions     bool // buckets have versioning
+	OddETags     bool // ETags are not MD5s
+	CleanKeys    bool // a//b, a/./b and x/../a/b are the key a/b, as in services with objects as files
+	HideBelow    bool // do not list objects below the key of an object, as a/b below a
+	NoReadMatch  bool // ignore If-Match and versionId of reads
+	// Virtual objects have a size but no bytes: requests must send zeros, and reads return zeros.
 	Virtual bool
-	MinPart int64 // bytes that all parts of an upload but the last have, at least [5 MiB]
-	// Clock, where it is set, is the service's, which refuses requests that differ from it by more than 15 minutes.
+	MinPart int64 // minimum size of all parts except the last, in bytes [5 MiB]
+	// Clock, if set, is the clock of the service, which refuses requests that differ by more than 15 minutes.
 	Clock func() time.Time
-	// Before, where it is set, sees every request; what it answers (true) the server does not.
+	// Before, if set, is called for every request. If it returns true, it has written the response.
 	Before func(w http.ResponseWriter, r *http.Request) (answered bool)
-	// After, where it is set, sees every request that was carried out, before it is answered; what it answers (true)
-	// the server does not.
+	// After, if set, is called after every request was carried out, before the response is sent. If it returns true,
+	// it has written the response.
 	After func(w http.ResponseWriter, r *http.Request) (answered bool)
 }
 
-// A Server is one service.
+// A Server is an S3 server. It is safe for concurrent use.
 type Server struct {
 	o    Options
 	http *httptest.Server
 
-	mu      sync.Mutex // guards the rest
+	mu      sync.Mutex // guards the fields below
 	buckets map[string]*bucket
 	uploads map[string]*upload
 	serial  int
 }
 
 type bucket struct {
-	objects  map[string][]*object // newest last
+	objects  map[string][]*object // the versions of each key, newest last
 	keys     []string
 	unsorted bool // keys are not sorted
 }
 
 type object struct {
 	bytes        []byte
-	size         int64 // of a virtual one, else that of bytes
+	size         int64 // of bytes, or of a virtual object
 	etag         string
 	modified     time.Time
-	header       http.Header // of metadata, type and checksums
+	header       http.Header // metadata, content type and checksums
 	version      string
-	deleteMarker bool // a delete marker
+	deleteMarker bool
 	tier         tier
-	sum          string // crc64nvme of a part
+	sum          string // CRC64NVME of a part
 }
 
 type upload struct {
@@ -73,20 +73,20 @@ type upload struct {
 	parts       map[int]*object
 }
 
-// New starts a server on loopback. Close ends it.
+// New starts a server on a loopback address. The caller closes it.
 func New(o Options) *Server {
 	s := &Server{o: o, buckets: map[string]*bucket{}, uploads: map[string]*upload{}}
 	s.http = httptest.NewServer(s)
 	return s
 }
 
-// URL is the endpoint.
+// URL returns the endpoint.
 func (s *Server) URL() string { return s.http.URL }
 
-// Close ends the server.
+// Close stops the server.
 func (s *Server) Close() { s.http.Close() }
 
-// Object returns the bytes of a key as it is now.
+// Object returns the bytes of the current object at a key.
 func (s *Server) Object(bucket, key string) (b []byte, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +98,7 @@ func (s *Server) Object(bucket, key string) (b []byte, ok bool) {
 	return nil, false
 }
 
-// Keys returns the keys of a bucket below a prefix, sorted.
+// Keys returns the keys of a bucket with a prefix, sorted.
 func (s *Server) Keys(bucket, prefix string) (keys []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,14 +112,14 @@ func (s *Server) Keys(bucket, prefix string) (keys []string) {
 	return keys
 }
 
-// Uploads is how many uploads in parts are not completed.
+// Uploads returns the number of incomplete multipart uploads.
 func (s *Server) Uploads() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.uploads)
 }
 
-// Damage changes a byte of an object, and nothing that is known of it.
+// Damage changes a byte of an object without changing its metadata.
 func (s *Server) Damage(bucket, key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +154,8 @@ func (b *bucket) sorted() []string {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.o.Clock != nil {
 		w.Header().Set("Date", s.o.Clock().UTC().Format(http.TimeFormat))
-		if at, err := time.Parse("20060102T150405Z", r.Header.Get("X-Amz-Date")); err == nil && at.Sub(s.o.Clock()).Abs() > 15*time.Minute {
+		at, err := time.Parse("20060102T150405Z", r.Header.Get("X-Amz-Date"))
+		if err == nil && at.Sub(s.o.Clock()).Abs() > 15*time.Minute {
 			skewed.write(w, r)
 			return
 		}
@@ -181,7 +182,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(late.Body.Bytes())
 }
 
-// A failure is an answer that is no success.
+// A failure is an error response.
 type failure struct {
 	status int
 	code   string
@@ -323,7 +324,9 @@ type listed struct {
 
 func entry(key string, o *object) listed {
 	at := o.modified.Format("2006-01-02T15:04:05.000Z")
-	return listed{Key: url.QueryEscape(key), LastModified: at, ETag: `"` + o.etag + `"`, Size: o.size, StorageClass: "STANDARD"}
+	return listed{
+		Key: url.QueryEscape(key), LastModified: at, ETag: `"` + o.etag + `"`, Size: o.size, StorageClass: "STANDARD",
+	}
 }
 
 func page(q url.Values) int {
@@ -354,7 +357,7 @@ func (s *Server) list(w http.ResponseWriter, bk *bucket, q url.Values) *failure 
 	for ; i < len(keys) && strings.HasPrefix(keys[i], under); i++ {
 		k := keys[i]
 		o := bk.current(k)
-		within := common != "" && strings.HasPrefix(k, common) || // of a prefix that was told, or by the page before
+		within := common != "" && strings.HasPrefix(k, common) || // below a prefix of this page or of the page before
 			delimiter != "" && strings.HasSuffix(after, delimiter) && strings.HasPrefix(k, after)
 		if k <= after || o == nil || within || s.o.HideBelow && bk.hasAncestor(k, under) {
 			continue
@@ -379,7 +382,7 @@ func (s *Server) list(w http.ResponseWriter, bk *bucket, q url.Values) *failure 
 	return writeXML(w, out)
 }
 
-// above says whether an object lies above a key, and below a prefix.
+// hasAncestor reports whether there is an object above a key and below a prefix.
 func (b *bucket) hasAncestor(key, under string) bool {
 	for i, c := range key {
 		if c == '/' && i > 0 && i < len(key)-1 && i >= len(under) && b.current(key[:i]) != nil {

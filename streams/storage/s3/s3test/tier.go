@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// A tier is where an object lies.
+// A tier is the storage tier of an object, with the state of its restoration.
 type tier struct {
-	class         string    // GLACIER, ...; empty: where it can be read
-	restoring     bool      // its return
-	restoredUntil time.Time // it is back until then
+	class         string    // GLACIER, for example; empty: not archived
+	restoring     bool      // a restoration was requested
+	restoredUntil time.Time // zero: not restored
 }
 
 var invalidState = &failure{403, "InvalidObjectState"}
 
-// away says that it cannot be read now.
+// archived reports whether the object must be restored before it can be read.
 func (t tier) archived() bool { return t.class != "" && t.restoredUntil.IsZero() }
 
-// tell answers what HEAD and GET say of it.
+// writeHeaders writes the headers of HEAD and GET for the tier.
 func (t tier) writeHeaders(w http.ResponseWriter) {
 	if t.class == "" {
 		return
@@ -25,7 +25,8 @@ func (t tier) writeHeaders(w http.ResponseWriter) {
 	w.Header().Set("X-Amz-Storage-Class", t.class)
 	switch {
 	case !t.restoredUntil.IsZero():
-		w.Header().Set("X-Amz-Restore", `ongoing-request="false", expiry-date="`+t.restoredUntil.UTC().Format(http.TimeFormat)+`"`)
+		expiry := t.restoredUntil.UTC().Format(http.TimeFormat)
+		w.Header().Set("X-Amz-Restore", `ongoing-request="false", expiry-date="`+expiry+`"`)
 	case t.restoring:
 		w.Header().Set("X-Amz-Restore", `ongoing-request="true"`)
 	}
@@ -38,7 +39,7 @@ func (s *Server) Archive(bucket, key string) {
 	s.buckets[bucket].current(key).tier = tier{class: "GLACIER"}
 }
 
-// Return ends the waiting for an object whose return was asked for; false: it was not.
+// CompleteRestore completes the restoration of an object. It returns false if none was requested.
 func (s *Server) CompleteRestore(bucket, key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,7 +51,7 @@ func (s *Server) CompleteRestore(bucket, key string) bool {
 	return true
 }
 
-// restore answers RestoreObject.
+// restore implements RestoreObject.
 func (s *Server) restore(w http.ResponseWriter, bk *bucket, key string) *failure {
 	s.mu.Lock()
 	defer s.mu.Unlock()

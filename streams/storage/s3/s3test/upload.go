@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// now is the time by the service's clock.
+// now returns the time by the service's clock.
 func (s *Server) now() time.Time {
 	if s.o.Clock != nil {
 		return s.o.Clock().UTC()
@@ -21,7 +21,7 @@ func (s *Server) now() time.Time {
 	return time.Now().UTC()
 }
 
-// listUploads answers ListMultipartUploads. s.mu is held.
+// listUploads implements ListMultipartUploads. The caller holds s.mu.
 func (s *Server) listUploads(w http.ResponseWriter, name string, q url.Values) *failure {
 	type one struct {
 		Key       string
@@ -53,7 +53,7 @@ func (s *Server) listUploads(w http.ResponseWriter, name string, q url.Values) *
 	return writeXML(w, out)
 }
 
-// listParts answers ListParts, all in one page.
+// listParts implements ListParts, with all parts in one page.
 func (s *Server) listParts(w http.ResponseWriter, u *upload) *failure {
 	type one struct {
 		PartNumber         int
@@ -78,7 +78,7 @@ func (s *Server) listParts(w http.ResponseWriter, u *upload) *failure {
 	return writeXML(w, out)
 }
 
-// copyPart answers UploadPartCopy.
+// copyPart implements UploadPartCopy.
 func (s *Server) copyPart(w http.ResponseWriter, r *http.Request, u *upload) *failure {
 	n, err := strconv.Atoi(r.URL.Query().Get("partNumber"))
 	if err != nil || n < 1 || n > 10_000 {
@@ -112,7 +112,7 @@ func (s *Server) copyPart(w http.ResponseWriter, r *http.Request, u *upload) *fa
 	}{ETag: `"` + o.etag + `"`, LastModified: o.modified.Format(time.RFC3339), ChecksumCRC64NVME: o.sum})
 }
 
-// Age makes all uploads that are not completed, and their parts, older.
+// Age makes all incomplete uploads and their parts older.
 func (s *Server) Age(by time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +124,7 @@ func (s *Server) Age(by time.Duration) {
 	}
 }
 
-// Parts is how many parts the uploads have that are not completed.
+// Parts returns the number of parts of all incomplete uploads.
 func (s *Server) Parts() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +134,8 @@ func (s *Server) Parts() (n int) {
 	return n
 }
 
-// Forget drops what was stored of a part of every upload, and keeps other bytes under its number, without a word.
+// CorruptPart replaces the bytes of a part in every incomplete upload. The server then reports the checksums of the new
+// bytes.
 func (s *Server) CorruptPart(part int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
