@@ -60,7 +60,8 @@ func TestAttrRoundTrip(t *testing.T) {
 
 func fullAspect() metadata {
 	return metadata{
-		Modified: 1795421447715647065, Size: 10 << 10, MediaType: "image/tiff", User: map[string]string{"rights": "closed", "title": "é"},
+		Modified: 1795421447715647065, Size: 10 << 10, MediaType: "image/tiff",
+		User:     map[string]string{"rights": "closed", "title": "é"},
 		Digests:  digest.Set{digest.MD5: strings.Repeat("0a", 16), digest.SHA256: strings.Repeat("f1", 32), "blake3": "ab"},
 		Original: &original{1795421447715, "v1"},
 	}
@@ -122,7 +123,8 @@ func TestDamagedAttrOnDisk(t *testing.T) {
 		}
 	}
 	o, err := s.SetProperties(ctx, sp, "a", storage.Properties{MediaType: "a/b"}, storage.Condition{})
-	if got := stat(t, s, "a"); err != nil || o.PropertiesUnknown || got.PropertiesUnknown || got.Properties.MediaType != "a/b" {
+	if got := stat(t, s, "a"); err != nil || o.PropertiesUnknown || got.PropertiesUnknown ||
+		got.Properties.MediaType != "a/b" {
 		t.Errorf("SetProperties: %v, got %+v", err, got)
 	}
 	must(t, unix.Lsetxattr(path, attrName, []byte("x"), 0))

@@ -22,7 +22,8 @@ func TestTidy(t *testing.T) {
 	}
 	put := func(item, text string) {
 		t.Helper()
-		if _, err := s.Put(ctx, "s", item, strings.NewReader(text), storage.PutOptions{Size: int64(len(text)), KeepReplaced: true}); err != nil {
+		if _, err := s.Put(ctx, "s", item, strings.NewReader(text),
+			storage.PutOptions{Size: int64(len(text)), KeepReplaced: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -48,7 +49,9 @@ func TestTidy(t *testing.T) {
 	tidy := func(before time.Time, want storage.Tidied, a, b string) {
 		t.Helper()
 		var told storage.Tidied
-		done, err := s.Tidy(ctx, storage.TidyOptions{Kept: before, Each: func(more storage.Tidied) { told.Add(storage.TidyOptions{}, more) }})
+		done, err := s.Tidy(ctx, storage.TidyOptions{Kept: before, Each: func(more storage.Tidied) {
+			told.Add(storage.TidyOptions{}, more)
+		}})
 		if err != nil || done != want || told != want {
 			t.Errorf("before %v: %+v (told %+v), %v, want %+v", before, done, told, err, want)
 		}
@@ -66,7 +69,8 @@ func TestTidy(t *testing.T) {
 	tidy(time.Date(2026, 3, 1, 12, 30, 0, 0, time.UTC), storage.Tidied{Kept: 1, Bytes: 3}, "second", "of b")
 	ended, end := context.WithCancel(ctx)
 	end()
-	if done, err := s.Tidy(ended, storage.TidyOptions{Kept: now.Add(time.Hour)}); !errors.Is(err, context.Canceled) || done != (storage.Tidied{}) {
+	if done, err := s.Tidy(ended, storage.TidyOptions{Kept: now.Add(time.Hour)}); !errors.Is(err, context.Canceled) ||
+		done != (storage.Tidied{}) {
 		t.Errorf("when it is to stop: %+v, %v", done, err)
 	}
 	tidy(now.Add(-time.Hour), storage.Tidied{Kept: 1, Bytes: 4}, "second", "")

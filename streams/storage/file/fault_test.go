@@ -26,8 +26,10 @@ func TestRootVanishes(t *testing.T) {
 	ctx := t.Context()
 	elsewhere := func(root string) string { return filepath.Join(filepath.Dir(root), "elsewhere") }
 	vanish := map[string]func(root string) error{
-		"moved":              func(root string) error { return os.Rename(root, elsewhere(root)) },
-		"an empty directory": func(root string) error { return errors.Join(os.Rename(root, elsewhere(root)), os.Mkdir(root, 0o777)) },
+		"moved": func(root string) error { return os.Rename(root, elsewhere(root)) },
+		"an empty directory": func(root string) error {
+			return errors.Join(os.Rename(root, elsewhere(root)), os.Mkdir(root, 0o777))
+		},
 		"a file": func(root string) error {
 			return errors.Join(os.Rename(root, elsewhere(root)), os.WriteFile(root, nil, 0o666))
 		},
@@ -50,11 +52,14 @@ func TestRootVanishes(t *testing.T) {
 			for _, spacesErr = range s.Spaces(ctx) {
 			}
 			for call, err := range map[string]error{
-				"Stat": statErr, "Stat of what never was": absentErr, "Open": openErr, "Put": putErr, "Delete": deleteErr, "StatSpace": spaceErr,
-				"List": listErr, "Spaces": spacesErr, "Marker": s.Marker(ctx), "CreateSpace": s.CreateSpace(ctx, storage.Space{Name: "new"}),
+				"Stat": statErr, "Stat of what never was": absentErr, "Open": openErr, "Put": putErr, "Delete": deleteErr,
+				"StatSpace": spaceErr,
+				"List":      listErr, "Spaces": spacesErr, "Marker": s.Marker(ctx),
+				"CreateSpace": s.CreateSpace(ctx, storage.Space{Name: "new"}),
 				"WriteMarker": s.WriteMarker(ctx),
 			} {
-				if !errors.Is(err, storage.ErrNoMarker) || errors.Is(err, storage.ErrNotFound) || errors.Is(err, storage.ErrNoSpace) ||
+				if !errors.Is(err, storage.ErrNoMarker) || errors.Is(err, storage.ErrNotFound) ||
+					errors.Is(err, storage.ErrNoSpace) ||
 					retry.ClassOf(err) != retry.ClassUnavailable {
 					t.Errorf("%s: got %v, want ErrNoMarker, as unavailable, and no fact", call, err)
 				}
@@ -153,7 +158,8 @@ func TestDiesBeforeRename(t *testing.T) {
 				return
 			}
 			got := stat(t, s, "a")
-			if got.Version != was.Version || got.Digests["md5"] != was.Digests["md5"] || got.Properties.MediaType != was.Properties.MediaType ||
+			if got.Version != was.Version || got.Digests["md5"] != was.Digests["md5"] ||
+				got.Properties.MediaType != was.Properties.MediaType ||
 				got.Original != was.Original {
 				t.Errorf("got %+v, want %+v", got, was)
 			}
@@ -164,7 +170,8 @@ func TestDiesBeforeRename(t *testing.T) {
 // Of an item whose sidecar is spoilt the properties are unknown, and all else works as ever.
 func TestSidecarSpoilt(t *testing.T) {
 	ctx := t.Context()
-	for name, content := range map[string]string{"torn": `{"item":"a","no`, "empty": "", "of another item": `{"item":"b"}`} {
+	for name, content := range map[string]string{"torn": `{"item":"a","no`, "empty": "",
+		"of another item": `{"item":"b"}`} {
 		t.Run(name, func(t *testing.T) {
 			s := store(t, Config{format: layoutSidecars})
 			put(t, s, "a", "x")
@@ -270,7 +277,8 @@ func TestDoesNotFit(t *testing.T) {
 	must(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 1 << 20, Max: was.Max}))
 	defer unix.Setrlimit(unix.RLIMIT_FSIZE, &was)
 	for _, item := range []string{"d/old", "e/new"} {
-		_, err := s.Put(t.Context(), sp, item, bytes.NewReader(make([]byte, 2<<20)), storage.PutOptions{Size: storage.UnknownSize})
+		_, err := s.Put(t.Context(), sp, item, bytes.NewReader(make([]byte, 2<<20)),
+			storage.PutOptions{Size: storage.UnknownSize})
 		if !errors.Is(err, unix.EFBIG) {
 			t.Errorf("Put(%q): got %v, want EFBIG", item, err)
 		}
@@ -324,7 +332,8 @@ func TestReadOnly(t *testing.T) {
 	_, setErr := s.SetProperties(ctx, sp, "a", storage.Properties{}, storage.Condition{})
 	_, deleteErr := s.Delete(ctx, sp, "a", storage.DeleteOptions{})
 	for call, err := range map[string]error{
-		"Put": putErr, "SetProperties": setErr, "Delete": deleteErr, "WriteMarker": s.WriteMarker(ctx), "DeleteSpace": s.DeleteSpace(ctx, sp),
+		"Put": putErr, "SetProperties": setErr, "Delete": deleteErr, "WriteMarker": s.WriteMarker(ctx),
+		"DeleteSpace": s.DeleteSpace(ctx, sp),
 		"CreateSpace": s.CreateSpace(ctx, storage.Space{Name: "n"}), "SetSpace": s.SetSpace(ctx, storage.Space{Name: sp}),
 	} {
 		if !errors.Is(err, storage.ErrReadOnly) || !retry.IsPermanent(err) {
@@ -344,7 +353,8 @@ func TestLockedByAnother(t *testing.T) {
 	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
-	if _, err := s.Put(ctx, sp, "a", strings.NewReader(""), storage.PutOptions{}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := s.Put(ctx, sp, "a", strings.NewReader(""),
+		storage.PutOptions{}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want the context's end", err)
 	}
 	put(t, s, "b", "another item is not locked")
@@ -391,7 +401,8 @@ func TestNothingStaysOpen(t *testing.T) {
 	s := store(t, Config{})
 	for i := range 20 {
 		o := put(t, s, fmt.Sprint("d/", i), "x")
-		_, err := s.Put(ctx, sp, "d/x", io.MultiReader(strings.NewReader("x"), iotestErr{}), storage.PutOptions{Size: storage.UnknownSize})
+		_, err := s.Put(ctx, sp, "d/x", io.MultiReader(strings.NewReader("x"), iotestErr{}),
+			storage.PutOptions{Size: storage.UnknownSize})
 		if err == nil {
 			t.Error("got no error of a broken stream")
 		}

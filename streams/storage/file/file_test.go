@@ -92,7 +92,8 @@ func TestContractNameByName(t *testing.T) {
 		s := open(t, Config{Root: inMemory(t)})
 		s.sess.byName = true
 		return s
-	}, storagetest.WithKept(kept), storagetest.Only("List", "Put", "Keep", "Delete", "Spaces", "Nesting", "RaceNeighbours"))
+	}, storagetest.WithKept(kept),
+		storagetest.Only("List", "Put", "Keep", "Delete", "Spaces", "Nesting", "RaceNeighbours"))
 }
 
 func TestOpenRefuses(t *testing.T) {

@@ -55,7 +55,8 @@ func refusesFolded(t *testing.T, dir string) {
 	}
 	// As an older version has left it.
 	must(t, os.MkdirAll(filepath.Join(dir, sp), 0o777), os.WriteFile(filepath.Join(dir, sp, "a"), []byte("one"), 0o666),
-		os.MkdirAll(filepath.Join(dir, ownDir), 0o777), os.WriteFile(filepath.Join(dir, markerFile), []byte(`{"format":1,"store":"1"}`), 0o666))
+		os.MkdirAll(filepath.Join(dir, ownDir), 0o777), os.WriteFile(filepath.Join(dir, markerFile),
+			[]byte(`{"format":1,"store":"1"}`), 0o666))
 	_, err = s.Put(ctx, sp, "A", strings.NewReader("two"), storage.PutOptions{Size: 3})
 	if !errors.Is(err, errFolded) || !storage.IsNotApplied(err) {
 		t.Errorf("Put: got %v, want that names are folded", err)
@@ -80,7 +81,8 @@ func TestFoldingFileSystem(t *testing.T) {
 		at := t.TempDir()
 		image, dir := filepath.Join(at, "image"), filepath.Join(at, "mnt")
 		must(t, os.Mkdir(dir, 0o777), os.WriteFile(image, nil, 0o600), os.Truncate(image, 32<<20))
-		for _, args := range [][]string{{"mkntfs", "-Q", "-F", "-q", image}, {"lowntfs-3g", "-o", "ignore_case", image, dir}} {
+		for _, args := range [][]string{{"mkntfs", "-Q", "-F", "-q", image},
+			{"lowntfs-3g", "-o", "ignore_case", image, dir}} {
 			if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
 				need.Missing(t, need.Kernel("ntfs-3g, and FUSE"), strings.TrimSpace(err.Error()+": "+string(out)))
 			}
@@ -97,7 +99,8 @@ func TestRefusedStartLeavesNothing(t *testing.T) {
 	must(t, s.WriteMarker(t.Context()), s.Close())
 	was := foldProbes
 	defer func() { foldProbes = was }()
-	foldProbes = append(foldProbes[:0:0], struct{ what, a, b string }{"a name", "probe", "probe"}) // as if it folded all names
+	// as if it folded all names
+	foldProbes = append(foldProbes[:0:0], struct{ what, a, b string }{"a name", "probe", "probe"})
 	fds := func() int {
 		all, err := os.ReadDir("/proc/self/fd")
 		must(t, err)
@@ -124,7 +127,8 @@ func TestRefusedStartLeavesNothing(t *testing.T) {
 	must(t, os.RemoveAll(filepath.Join(s.cfg.Root, here.path)))
 	foldProbes = append(foldProbes[:0:0], struct{ what, a, b string }{"a name", "probe", "probe"})
 	for range 3 {
-		if _, err := again.Put(t.Context(), sp, "a", strings.NewReader(""), storage.PutOptions{}); !errors.Is(err, errFolded) {
+		if _, err := again.Put(t.Context(), sp, "a", strings.NewReader(""),
+			storage.PutOptions{}); !errors.Is(err, errFolded) {
 			t.Errorf("Put: got %v, want that names are folded", err)
 		}
 	}

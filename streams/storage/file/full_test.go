@@ -34,7 +34,8 @@ func mounts(t *testing.T) bool {
 		Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS, UidMappings: own(os.Getuid()), GidMappings: own(os.Getgid()),
 	}
 	out, err := cmd.CombinedOutput()
-	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EACCES) {
+	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EINVAL) ||
+		errors.Is(err, syscall.EACCES) {
 		need.Missing(t, need.Kernel("a mount of its own"), err)
 	}
 	if err != nil {
@@ -74,7 +75,8 @@ func TestFullDisk(t *testing.T) {
 		return
 	}
 	bytes := strings.Repeat("0123456789", 2000)
-	unsized := storage.PutOptions{Size: storage.UnknownSize, Properties: storage.Properties{User: map[string]string{"k": strings.Repeat("v", 5000)}}}
+	unsized := storage.PutOptions{Size: storage.UnknownSize,
+		Properties: storage.Properties{User: map[string]string{"k": strings.Repeat("v", 5000)}}}
 	kept := unsized
 	kept.KeepReplaced = true
 	ctx := t.Context()
@@ -150,7 +152,8 @@ func fullAt(t *testing.T, format int, fits bool, call func(*Store) error, room f
 			t.Errorf("room for %d: got %v, want ENOSPC, as unavailable", n, err)
 		}
 		after := stat(t, s, "d/old")
-		if got := list(t, s); len(got) != 1 || after.Version != was.Version || after.Properties.MediaType != before.Properties.MediaType ||
+		if got := list(t, s); len(got) != 1 || after.Version != was.Version ||
+			after.Properties.MediaType != before.Properties.MediaType ||
 			len(after.Properties.User) > 0 || len(after.Digests) != len(before.Digests) {
 			t.Errorf("room for %d: got items %q, %+v, want %+v", n, got, after, before)
 		}

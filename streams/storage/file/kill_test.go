@@ -53,7 +53,8 @@ func state(t *testing.T, s *Store, item string) string {
 	must(t, err)
 	content, err := read(t, s, item, o.Version)
 	must(t, err)
-	return fmt.Sprintf("%s, %s %.9s, digests agree: %v, unknown: %v", content, o.Properties.MediaType, o.Properties.User["k"],
+	return fmt.Sprintf("%s, %s %.9s, digests agree: %v, unknown: %v", content, o.Properties.MediaType,
+		o.Properties.User["k"],
 		o.Digests["md5"] == sum(content), o.PropertiesUnknown)
 }
 
@@ -83,7 +84,8 @@ func TestKilledAtEachStep(t *testing.T) {
 	props := storage.Properties{MediaType: "new/type", User: map[string]string{"k": "v"}}
 	replace := func(keep bool) func(s *Store) error {
 		return func(s *Store) error {
-			_, err := s.Put(ctx, sp, "a", strings.NewReader("new"), storage.PutOptions{Size: 3, Properties: props, KeepReplaced: keep})
+			_, err := s.Put(ctx, sp, "a", strings.NewReader("new"),
+				storage.PutOptions{Size: 3, Properties: props, KeepReplaced: keep})
 			return err
 		}
 	}
@@ -96,7 +98,8 @@ func TestKilledAtEachStep(t *testing.T) {
 			return err
 		}
 	}
-	const old, changed, put = "old, text/plain , digests agree: true, unknown: false", "old, new/type v, digests agree: true, unknown: false",
+	const old, changed, put = "old, text/plain , digests agree: true, unknown: false",
+		"old, new/type v, digests agree: true, unknown: false",
 		"new, new/type v, digests agree: true, unknown: false"
 	mutations := map[string]struct {
 		do   func(s *Store) error
@@ -106,8 +109,11 @@ func TestKilledAtEachStep(t *testing.T) {
 		"put and keep":    {replace(true), put},
 		"delete":          {remove(false), "absent"},
 		"delete and keep": {remove(true), "absent"},
-		"set properties":  {func(s *Store) error { _, err := s.SetProperties(ctx, sp, "a", props, storage.Condition{}); return err }, changed},
-		"upgrade":         {func(s *Store) error { _, err := s.Upgrade(ctx, UpgradeOptions{}); return err }, old},
+		"set properties": {func(s *Store) error {
+			_, err := s.SetProperties(ctx, sp, "a", props, storage.Condition{})
+			return err
+		}, changed},
+		"upgrade": {func(s *Store) error { _, err := s.Upgrade(ctx, UpgradeOptions{}); return err }, old},
 		"put of a new one": {func(s *Store) error {
 			_, err := s.Put(ctx, sp, "d/b", strings.NewReader("new"), storage.PutOptions{Size: 3, Properties: props})
 			return err
@@ -141,7 +147,9 @@ func TestKilledAtEachStep(t *testing.T) {
 
 // endsAfter puts an item as before says, has a process do something that ends after n steps, and looks at what is left. It
 // reports whether there were so many steps.
-func endsAfter(t *testing.T, n int, kill bool, before Config, format int, cfg Config, do func(s *Store) error, old, want string) bool {
+func endsAfter(
+	t *testing.T, n int, kill bool, before Config, format int, cfg Config, do func(s *Store) error, old, want string,
+) bool {
 	t.Helper()
 	before.Root = inMemory(t)
 	cfg.Root = before.Root
@@ -195,13 +203,16 @@ func TestOrderOfSteps(t *testing.T) {
 		do                 func(*Store) error
 		ordered, unordered string
 	}{
-		"put, sidecar over sidecar":      {side, side, replace, "written, sidecar placed, moved", "written, sidecar placed, sidecar synced, moved"},
-		"put, attribute over sidecar":    {side, attr, replace, "written, moved", "written, moved, directory synced"},
-		"put, attribute over attribute":  {attr, attr, replace, "written, moved", "written, moved"},
-		"put, sidecar over attribute":    {attr, full, replace, "written, sidecar placed, moved", "written, sidecar placed, sidecar synced, moved"},
-		"delete, sidecar":                {side, attr, remove, "recorded, removed", "recorded, removed, directory synced"},
-		"delete, attribute":              {attr, attr, remove, "recorded, removed", "recorded, removed"},
-		"set properties, from a sidecar": {side, attr, set, "attribute written, attribute synced", "attribute written, attribute synced"},
+		"put, sidecar over sidecar": {side, side, replace, "written, sidecar placed, moved",
+			"written, sidecar placed, sidecar synced, moved"},
+		"put, attribute over sidecar":   {side, attr, replace, "written, moved", "written, moved, directory synced"},
+		"put, attribute over attribute": {attr, attr, replace, "written, moved", "written, moved"},
+		"put, sidecar over attribute": {attr, full, replace, "written, sidecar placed, moved",
+			"written, sidecar placed, sidecar synced, moved"},
+		"delete, sidecar":   {side, attr, remove, "recorded, removed", "recorded, removed, directory synced"},
+		"delete, attribute": {attr, attr, remove, "recorded, removed", "recorded, removed"},
+		"set properties, from a sidecar": {side, attr, set, "attribute written, attribute synced",
+			"attribute written, attribute synced"},
 		"set properties, from an attribute": {
 			attr, full, set, "sidecar placed, attribute removed", "sidecar placed, attribute removed",
 		},

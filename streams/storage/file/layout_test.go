@@ -26,7 +26,8 @@ func TestContractLayouts(t *testing.T) {
 	t.Parallel()
 	parts := []string{"Put", "PutOriginal", "Properties", "Delete", "Keep", "RaceReplace"}
 	if need.Amount(0, 1, 1) > 0 {
-		parts = append(parts, "PutCondition", "PutVersions", "OpenPinned", "OpenWhileChange", "PropertyValues", "PropertyBytes", "Nesting",
+		parts = append(parts, "PutCondition", "PutVersions", "OpenPinned", "OpenWhileChange", "PropertyValues",
+			"PropertyBytes", "Nesting",
 			"OddIDs", "RacePut", "RaceDelete", "RaceNeighbours")
 	}
 	for name, cfg := range map[string]Config{
@@ -59,7 +60,8 @@ func TestContractLayouts(t *testing.T) {
 func TestKnown(t *testing.T) {
 	const at = 5
 	told := func(modified int64, name string) metadata {
-		return metadata{Modified: modified, Digests: map[string]string{"md5": name}, MediaType: name, Original: &original{1, name}}
+		return metadata{Modified: modified, Digests: map[string]string{"md5": name}, MediaType: name,
+			Original: &original{1, name}}
 	}
 	side := func(now int64, was ...int64) *sidecar {
 		sc := &sidecar{Current: told(now, "sidecar")}
@@ -78,21 +80,22 @@ func TestKnown(t *testing.T) {
 		want    metadata
 		sure    bool
 	}{
-		"nothing":                                    {nil, false, nil, unknown, false},
-		"the attribute of the file":                  {attr(at), false, nil, told(at, "attr"), true},
-		"the same, and a sidecar of the file":        {attr(at), false, side(at), told(at, "attr"), true},
-		"the same, and one of another":               {attr(at), false, side(4, 3), told(at, "attr"), true},
-		"an attribute of other bytes":                {attr(4), false, nil, metadata{MediaType: "attr"}, false},
-		"older, and a sidecar of the file":           {attr(4), false, side(at), told(at, "sidecar"), true},
-		"the same, and one that was of the file":     {attr(4), false, side(6, at), told(at, "was"), true},
-		"the same, and one of other bytes":           {attr(4), false, side(3), metadata{MediaType: "attr"}, false},
-		"a spoilt attribute":                         {nil, true, nil, unknown, false},
-		"the same, and a sidecar of the file ":       {nil, true, side(at), told(at, "sidecar"), true},
-		"the same, and a sidecar of other bytes":     {nil, true, side(4), unknown, false},
-		"a sidecar of the file":                      {nil, false, side(at), told(at, "sidecar"), true},
-		"a sidecar that was of the file":             {nil, false, side(6, at), told(at, "was"), true},
-		"a sidecar of other bytes":                   {nil, false, side(4, 3), metadata{MediaType: "sidecar"}, false},
-		"a sidecar of other bytes, which knows none": {nil, false, &sidecar{Current: metadata{Modified: 4, Unknown: true}}, unknown, false},
+		"nothing":                                {nil, false, nil, unknown, false},
+		"the attribute of the file":              {attr(at), false, nil, told(at, "attr"), true},
+		"the same, and a sidecar of the file":    {attr(at), false, side(at), told(at, "attr"), true},
+		"the same, and one of another":           {attr(at), false, side(4, 3), told(at, "attr"), true},
+		"an attribute of other bytes":            {attr(4), false, nil, metadata{MediaType: "attr"}, false},
+		"older, and a sidecar of the file":       {attr(4), false, side(at), told(at, "sidecar"), true},
+		"the same, and one that was of the file": {attr(4), false, side(6, at), told(at, "was"), true},
+		"the same, and one of other bytes":       {attr(4), false, side(3), metadata{MediaType: "attr"}, false},
+		"a spoilt attribute":                     {nil, true, nil, unknown, false},
+		"the same, and a sidecar of the file ":   {nil, true, side(at), told(at, "sidecar"), true},
+		"the same, and a sidecar of other bytes": {nil, true, side(4), unknown, false},
+		"a sidecar of the file":                  {nil, false, side(at), told(at, "sidecar"), true},
+		"a sidecar that was of the file":         {nil, false, side(6, at), told(at, "was"), true},
+		"a sidecar of other bytes":               {nil, false, side(4, 3), metadata{MediaType: "sidecar"}, false},
+		"a sidecar of other bytes, which knows none": {nil, false, &sidecar{Current: metadata{Modified: 4, Unknown: true}},
+			unknown, false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -151,7 +154,8 @@ func TestLayoutOfARoot(t *testing.T) {
 			if got := len(sidecars(t, again)); got != btoi(!tt.attrs) {
 				t.Errorf("got %d sidecars", got)
 			}
-			if got := stat(t, again, "a"); len(got.Digests) != 2 || got.Properties.MediaType != "text/plain" || got.PropertiesUnknown {
+			if got := stat(t, again, "a"); len(got.Digests) != 2 || got.Properties.MediaType != "text/plain" ||
+				got.PropertiesUnknown {
 				t.Errorf("got %+v", got)
 			}
 		})
@@ -216,7 +220,8 @@ func TestLittleRoom(t *testing.T) {
 			for _, size := range []map[string]string{nil, long} {
 				_, err = s.SetProperties(t.Context(), sp, item, storage.Properties{User: size}, storage.Condition{})
 				must(t, err)
-				if got := stat(t, s, item); !maps.Equal(got.Properties.User, size) || !maps.Equal(got.Digests, o.Digests) || got.Version != o.Version {
+				if got := stat(t, s, item); !maps.Equal(got.Properties.User, size) || !maps.Equal(got.Digests, o.Digests) ||
+					got.Version != o.Version {
 					t.Errorf("%d: SetProperties: got %+v", n, got)
 				}
 				if got := hasAttr(t, s, item); got != (want || size == nil) {
@@ -244,7 +249,8 @@ func TestRestoredWithoutAttributes(t *testing.T) {
 			must(t, os.Chtimes(filepath.Join(there, sp, "d/a"), time.Time{}, at))
 			r := open(t, Config{Root: there})
 			got := stat(t, r, "d/a")
-			if !got.PropertiesUnknown || len(got.Digests) > 0 || got.Properties.MediaType != "" || (got.Version == o.Version) != whole {
+			if !got.PropertiesUnknown || len(got.Digests) > 0 || got.Properties.MediaType != "" ||
+				(got.Version == o.Version) != whole {
 				t.Errorf("got %+v", got)
 			}
 			if content, err := read(t, r, "d/a", got.Version); content != "bytes" || err != nil {

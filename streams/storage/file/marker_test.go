@@ -19,8 +19,9 @@ func mutations(ctx context.Context, s *Store) map[string]error {
 	_, del := s.Delete(ctx, sp, "a", storage.DeleteOptions{})
 	_, tidy := s.Tidy(ctx, storage.TidyOptions{Kept: s.now()})
 	return map[string]error{
-		"Put": put, "SetProperties": set, "Delete": del, "Tidy": tidy, "CreateSpace": s.CreateSpace(ctx, storage.Space{Name: "new"}),
-		"SetSpace": s.SetSpace(ctx, storage.Space{Name: sp}), "DeleteSpace": s.DeleteSpace(ctx, sp),
+		"Put": put, "SetProperties": set, "Delete": del, "Tidy": tidy,
+		"CreateSpace": s.CreateSpace(ctx, storage.Space{Name: "new"}),
+		"SetSpace":    s.SetSpace(ctx, storage.Space{Name: sp}), "DeleteSpace": s.DeleteSpace(ctx, sp),
 	}
 }
 
@@ -66,7 +67,8 @@ func TestWritesNeedTheMarker(t *testing.T) {
 		"a root whose marker went came into its place": {func(t *testing.T, root string) *Store {
 			s := marked(t, "1", root)
 			marked(t, "1", root+".other")
-			must(t, os.Remove(filepath.Join(root+".other", markerFile)), os.Rename(root, root+".old"), os.Rename(root+".other", root))
+			must(t, os.Remove(filepath.Join(root+".other", markerFile)), os.Rename(root, root+".old"),
+				os.Rename(root+".other", root))
 			return s
 		}, storage.ErrNoMarker},
 	}

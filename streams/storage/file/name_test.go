@@ -17,10 +17,11 @@ import (
 func TestPlace(t *testing.T) {
 	long := strings.Repeat("x", 300)
 	tests := map[string]struct{ item, path, beside string }{
-		"ordinary":        {"a/b c/ü.txt", "s/a/b c/ü.txt", "s/a/b c/ü.txt%="},
-		"hidden":          {".git/config", "s/.git/config", "s/.git/config%="},
-		"percent":         {"100%/a%20b/%2F/%%", "s/100%/a%20b/%2F/%%", "s/100%/a%20b/%2F/%%%="},
-		"like a token":    {"%25/%2E/%00/%-/a%+/a%=", "s/%2525/%252E/%2500/%25-/a%25+/a%25=", "s/%2525/%252E/%2500/%25-/a%25+/a%25=%="},
+		"ordinary": {"a/b c/ü.txt", "s/a/b c/ü.txt", "s/a/b c/ü.txt%="},
+		"hidden":   {".git/config", "s/.git/config", "s/.git/config%="},
+		"percent":  {"100%/a%20b/%2F/%%", "s/100%/a%20b/%2F/%%", "s/100%/a%20b/%2F/%%%="},
+		"like a token": {"%25/%2E/%00/%-/a%+/a%=", "s/%2525/%252E/%2500/%25-/a%25+/a%25=",
+			"s/%2525/%252E/%2500/%25-/a%25+/a%25=%="},
 		"dots":            {"./../...", "s/%2E/%2E%2E/...", "s/%2E/%2E%2E/...%="},
 		"slashes":         {"/a//b/", "s/%-/a/%-/b/%-", "s/%-/a/%-/b/%-%="},
 		"zero":            {"a\x00", "s/a%00", "s/a%00%="},
@@ -70,7 +71,8 @@ func checkPath(t interface{ Fatalf(string, ...any) }, item, path string, beside 
 		t.Fatalf("%q: got path of %d bytes %q", item, len(path), path)
 	}
 	for i, name := range names[1:] {
-		if name == "" || name == "." || name == ".." || len(name) > nameMax || strings.ContainsRune(name, 0) || !utf8.ValidString(name) {
+		if name == "" || name == "." || name == ".." || len(name) > nameMax || strings.ContainsRune(name, 0) ||
+			!utf8.ValidString(name) {
 			t.Fatalf("%q: got name %q", item, name)
 		}
 		text, end, ok := decode(name, false)
@@ -99,7 +101,8 @@ func TestPlaceIsReversible(t *testing.T) {
 		checkPath(t, item, p.path, false)
 		checkPath(t, item, p.alt, true)
 	}
-	piece := rapid.OneOf(rapid.SampledFrom([]string{"%", "%25", "%2E", "%+", "%-", "%=", ".", "..", "/", "\x00", strings.Repeat("é", 119)}), rapid.String())
+	piece := rapid.OneOf(rapid.SampledFrom([]string{"%", "%25", "%2E", "%+", "%-", "%=", ".", "..", "/", "\x00",
+		strings.Repeat("é", 119)}), rapid.String())
 	need.Check(t, func(t *rapid.T) {
 		item := strings.Join(rapid.SliceOfN(piece, 1, 12).Draw(t, "pieces"), "")
 		p, err := newItemPath("s", item)

@@ -106,7 +106,8 @@ func files(t testing.TB, root string) (all []string) {
 // People see their tree, and what is beside it only in our own directory.
 func TestTreeOnDisk(t *testing.T) {
 	s := store(t, Config{})
-	want := []string{"photos/2026/may/a b.jpg", "photos/2026/may.txt", "photos/100%.txt", "photos/ü", "photos/dir", "photos/dir%=", "photos/.hidden"}
+	want := []string{"photos/2026/may/a b.jpg", "photos/2026/may.txt", "photos/100%.txt", "photos/ü", "photos/dir",
+		"photos/dir%=", "photos/.hidden"}
 	for _, item := range []string{"2026/may/a b.jpg", "2026/may.txt", "100%.txt", "ü", ".hidden"} {
 		put(t, s, item, "x")
 		path, err := s.Path(sp, item)
@@ -154,7 +155,8 @@ func TestFilesOfOthers(t *testing.T) {
 	if got, err := read(t, s, "sub/new", o.Version); got != "abc" || err != nil {
 		t.Errorf("got %q, %v", got, err)
 	}
-	set, err := s.SetProperties(t.Context(), sp, "sub/new", storage.Properties{MediaType: "a/b"}, storage.Condition{Version: o.Version})
+	set, err := s.SetProperties(t.Context(), sp, "sub/new", storage.Properties{MediaType: "a/b"},
+		storage.Condition{Version: o.Version})
 	if err != nil || set.Properties.MediaType != "a/b" || len(set.Digests) != 0 || set.Version != o.Version {
 		t.Errorf("SetProperties: got %+v, %v", set, err)
 	}
@@ -174,7 +176,8 @@ func TestFilesOfOthers(t *testing.T) {
 func TestOriginalOfAnotherFile(t *testing.T) {
 	s := store(t, Config{})
 	original := storage.Original{Modified: time.UnixMilli(1).UTC(), Version: "v"}
-	_, err := s.Put(t.Context(), sp, "a", strings.NewReader("copy"), storage.PutOptions{Size: storage.UnknownSize, Original: original})
+	_, err := s.Put(t.Context(), sp, "a", strings.NewReader("copy"),
+		storage.PutOptions{Size: storage.UnknownSize, Original: original})
 	must(t, err)
 	if got := stat(t, s, "a").Original; got != original {
 		t.Errorf("got %+v, want %+v", got, original)
@@ -208,12 +211,18 @@ func TestEvidenceS(t *testing.T) {
 		"replaced, time restored": {func(path string, o storage.Object) error {
 			return errors.Join(os.Remove(path), os.WriteFile(path, []byte("other"), 0o666), touch(path, o))
 		}, true, "other", true},
-		"rewritten": {func(path string, _ storage.Object) error { return os.WriteFile(path, []byte("new"), 0o666) }, false, "new", false},
-		"touched":   {func(path string, o storage.Object) error { return os.Chtimes(path, time.Time{}, o.Modified.Add(1)) }, false, "good bytes", false},
+		"rewritten": {func(path string, _ storage.Object) error {
+			return os.WriteFile(path, []byte("new"), 0o666)
+		}, false, "new", false},
+		"touched": {func(path string, o storage.Object) error {
+			return os.Chtimes(path, time.Time{}, o.Modified.Add(1))
+		}, false, "good bytes", false},
 		"moved away and back": {func(path string, _ storage.Object) error {
 			return errors.Join(os.Rename(path, path+"2"), os.Rename(path+"2", path))
 		}, true, "good bytes", false},
-		"its permissions only": {func(path string, _ storage.Object) error { return os.Chmod(path, 0o600) }, true, "good bytes", false},
+		"its permissions only": {func(path string, _ storage.Object) error {
+			return os.Chmod(path, 0o600)
+		}, true, "good bytes", false},
 	}
 	for name, tt := range tests {
 		eachLayout(t, name, func(t *testing.T, format int) {
@@ -232,7 +241,8 @@ func TestEvidenceS(t *testing.T) {
 			if got.Properties.MediaType != "text/plain" || got.Size != int64(len(tt.content)) {
 				t.Errorf("got %+v, want the item's properties and size %d", got, len(tt.content))
 			}
-			if tt.same != (got.Version == was.Version) || tt.same != maps.Equal(got.Digests, was.Digests) || !tt.same && len(got.Digests) > 0 {
+			if tt.same != (got.Version == was.Version) || tt.same != maps.Equal(got.Digests, was.Digests) ||
+				!tt.same && len(got.Digests) > 0 {
 				t.Errorf("got %+v after %+v, want the same version and digests: %v", got, was, tt.same)
 			}
 			content, err := read(t, s, "a", was.Version)
@@ -243,7 +253,8 @@ func TestEvidenceS(t *testing.T) {
 				t.Errorf("Open pinned to the version of before: got %v, want ErrChanged", err)
 			}
 			again := put(t, s, "a", "mended")
-			if content, err := read(t, s, "a", again.Version); content != "mended" || err != nil || !again.Modified.After(got.Modified) {
+			if content, err := read(t, s, "a", again.Version); content != "mended" || err != nil ||
+				!again.Modified.After(got.Modified) {
 				t.Errorf("after the repair: got %q, %v, %+v", content, err, again)
 			}
 		})
@@ -308,7 +319,8 @@ func TestSkipped(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(outside, "secret"), []byte("secret"), 0o666))
 	in := func(names ...string) string { return filepath.Join(append([]string{root, sp}, names...)...) }
 	must(t,
-		os.Symlink(filepath.Join(outside, "secret"), in("link")), os.Symlink(outside, in("dirlink")), os.Symlink("item", in("inside")),
+		os.Symlink(filepath.Join(outside, "secret"), in("link")), os.Symlink(outside, in("dirlink")),
+		os.Symlink("item", in("inside")),
 		os.Symlink(outside, filepath.Join(root, "spacelink")),
 		syscall.Mkfifo(in("fifo"), 0o666), os.WriteFile(in("bad\xff"), nil, 0o666), os.Mkdir(in("baddir\xfe"), 0o777),
 		os.WriteFile(in("baddir\xfe", "x"), nil, 0o666), os.WriteFile(in("dot%2E"), nil, 0o666), os.Mkdir(in("d%="), 0o777),
@@ -330,8 +342,9 @@ func TestSkipped(t *testing.T) {
 	}
 	const form = "its name is not one that this store writes"
 	want := map[string]string{
-		sp + "/link": "it is a symbolic link", sp + "/dirlink": "it is a symbolic link", sp + "/inside": "it is a symbolic link",
-		sp + "/fifo": "it is a fifo", sp + "/bad\xff": "its name is not UTF-8", sp + "/baddir\xfe": "its name is not UTF-8",
+		sp + "/link": "it is a symbolic link", sp + "/dirlink": "it is a symbolic link",
+		sp + "/inside": "it is a symbolic link",
+		sp + "/fifo":   "it is a fifo", sp + "/bad\xff": "its name is not UTF-8", sp + "/baddir\xfe": "its name is not UTF-8",
 		sp + "/dot%2E": form, sp + "/d%=": form, sp + "/end%+": form,
 		sp + "/item%=": "the item has another file, under its own name",
 		sp + "/" + strings.Repeat("0123456789/", 100)[:1099] + "/x/" + strings.Repeat("y", 100): "its id would be too long",
@@ -356,7 +369,8 @@ func TestSkipped(t *testing.T) {
 		if _, _, err := s.Open(t.Context(), sp, item, ""); !errors.Is(err, storage.ErrNotFound) {
 			t.Errorf("Open(%q): got %v, want ErrNotFound", item, err)
 		}
-		if _, err := s.Put(t.Context(), sp, item, strings.NewReader("x"), storage.PutOptions{Size: 1}); !errors.Is(err, storage.ErrName) {
+		if _, err := s.Put(t.Context(), sp, item, strings.NewReader("x"),
+			storage.PutOptions{Size: 1}); !errors.Is(err, storage.ErrName) {
 			t.Errorf("Put(%q): got %v, want ErrName", item, err)
 		}
 	}

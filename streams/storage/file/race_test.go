@@ -104,10 +104,11 @@ func TestChanged(t *testing.T) {
 		before, after time.Time
 		want          bool
 	}{
-		"quiet":                      {at.Add(-time.Second), at.Add(-time.Second), false},
-		"changed under way":          {at.Add(-time.Second), at.Add(time.Millisecond), true},
-		"changed just before":        {at.Add(-5 * time.Millisecond), at.Add(-5 * time.Millisecond), true},
-		"coarse times, quiet":        {at.Truncate(time.Second).Add(-2 * time.Second), at.Truncate(time.Second).Add(-2 * time.Second), false},
+		"quiet":               {at.Add(-time.Second), at.Add(-time.Second), false},
+		"changed under way":   {at.Add(-time.Second), at.Add(time.Millisecond), true},
+		"changed just before": {at.Add(-5 * time.Millisecond), at.Add(-5 * time.Millisecond), true},
+		"coarse times, quiet": {at.Truncate(time.Second).Add(-2 * time.Second),
+			at.Truncate(time.Second).Add(-2 * time.Second), false},
 		"coarse times, just before":  {at.Truncate(time.Second), at.Truncate(time.Second), true},
 		"the other clock is fast":    {at.Add(time.Hour), at.Add(time.Hour), false},
 		"a little faster than ours":  {at.Add(time.Millisecond), at.Add(time.Millisecond), true},

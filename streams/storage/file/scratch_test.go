@@ -63,7 +63,8 @@ func TestTemporaryDirectoryGoes(t *testing.T) {
 				removes := readerFunc(func([]byte) (int, error) {
 					return 0, errors.Join(os.RemoveAll(filepath.Join(s.cfg.Root, s.sess.scratch.Load().path, below)), io.EOF)
 				})
-				_, err := s.Put(ctx, sp, item, io.MultiReader(strings.NewReader("half"), eofAfter{removes}), storage.PutOptions{Size: storage.UnknownSize})
+				_, err := s.Put(ctx, sp, item, io.MultiReader(strings.NewReader("half"), eofAfter{removes}),
+					storage.PutOptions{Size: storage.UnknownSize})
 				if err == nil || !errors.Is(err, unix.ENOENT) || retry.IsPermanent(err) || strings.Contains(err.Error(), "keep") ||
 					!storage.IsNotApplied(err) {
 					t.Errorf("Put(%q) while it goes: got %v, want that the file was removed, not applied", item, err)

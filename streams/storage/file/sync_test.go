@@ -98,7 +98,8 @@ func TestStatWhileItMoves(t *testing.T) {
 					return
 				default:
 				}
-				if got, err := s.Stat(ctx, sp, "a"); err != nil || got.PropertiesUnknown || got.Digests["md5"] != want.Digests["md5"] {
+				if got, err := s.Stat(ctx, sp, "a"); err != nil || got.PropertiesUnknown ||
+					got.Digests["md5"] != want.Digests["md5"] {
 					t.Errorf("got %+v, %v", got, err)
 					return
 				}

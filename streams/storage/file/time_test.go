@@ -253,9 +253,12 @@ func TestNotAppliedMark(t *testing.T) {
 	_, delErr := s.Delete(ctx, sp, "none", storage.DeleteOptions{})
 	_, delVersion := s.Delete(ctx, sp, "a", storage.DeleteOptions{Condition: wrong.Condition})
 	for call, err := range map[string]error{
-		"Put, changed": putErr, "Put, exists": absentErr, "Put, name": nameErr, "Put, broken": brokenErr, "Put, size": sizeErr,
-		"SetProperties, absent": setErr, "SetProperties, changed": setVersion, "Delete, absent": delErr, "Delete, changed": delVersion,
-		"CreateSpace, exists": s.CreateSpace(ctx, storage.Space{Name: sp}), "CreateSpace, name": s.CreateSpace(ctx, storage.Space{Name: ""}),
+		"Put, changed": putErr, "Put, exists": absentErr, "Put, name": nameErr, "Put, broken": brokenErr,
+		"Put, size":             sizeErr,
+		"SetProperties, absent": setErr, "SetProperties, changed": setVersion, "Delete, absent": delErr,
+		"Delete, changed":     delVersion,
+		"CreateSpace, exists": s.CreateSpace(ctx, storage.Space{Name: sp}),
+		"CreateSpace, name":   s.CreateSpace(ctx, storage.Space{Name: ""}),
 		"SetSpace, absent":    s.SetSpace(ctx, storage.Space{Name: "none"}),
 		"DeleteSpace, absent": s.DeleteSpace(ctx, "none"), "DeleteSpace, not empty": s.DeleteSpace(ctx, sp),
 	} {

@@ -27,7 +27,8 @@ func older(t *testing.T, cfg Config) (Config, map[string]storage.Object) {
 	for i := range 20 {
 		item := fmt.Sprintf("d%d/item%d", i%3, i)
 		_, err := s.Put(t.Context(), sp, item, strings.NewReader(item), storage.PutOptions{
-			Size: storage.UnknownSize, Properties: storage.Properties{MediaType: "a/b", User: map[string]string{"k": strings.Repeat("v", 50*i)}},
+			Size: storage.UnknownSize, Properties: storage.Properties{MediaType: "a/b",
+				User: map[string]string{"k": strings.Repeat("v", 50*i)}},
 			Original: storage.Original{Modified: time.UnixMilli(int64(i)).UTC(), Version: "v"},
 		})
 		must(t, err)
@@ -42,7 +43,8 @@ func sameItems(t *testing.T, s *Store, want map[string]storage.Object) {
 	t.Helper()
 	for item, want := range want {
 		got := stat(t, s, item)
-		if got.Version != want.Version || !maps.Equal(got.Digests, want.Digests) || got.Properties.MediaType != want.Properties.MediaType ||
+		if got.Version != want.Version || !maps.Equal(got.Digests, want.Digests) ||
+			got.Properties.MediaType != want.Properties.MediaType ||
 			!maps.Equal(got.Properties.User, want.Properties.User) || got.Original != want.Original || got.PropertiesUnknown {
 			t.Errorf("got %+v, want %+v", got, want)
 		}

@@ -44,8 +44,10 @@ func mutations() map[string]mutation {
 		"Delete":               {operations["Delete"], "DELETE /archive/s/a", "", []int{404, 412}},
 		"Delete, kept":         {operations["Delete, kept"], "DELETE /archive/s/a", "", []int{404, 412}},
 		"CreateSpace":          {operations["CreateSpace"], "PUT /archive/.millrace/spaces/new", "PUT /b-new/", nil},
-		"SetSpace":             {operations["SetSpace"], "PUT /archive/.millrace/spaces/s", "PUT /b-millrace/.millrace/spaces/s", nil},
-		"DeleteSpace":          {operations["DeleteSpace"], "DELETE /archive/.millrace/spaces/empty", "DELETE /b-empty/", nil},
+		"SetSpace": {operations["SetSpace"], "PUT /archive/.millrace/spaces/s",
+			"PUT /b-millrace/.millrace/spaces/s", nil},
+		"DeleteSpace": {operations["DeleteSpace"], "DELETE /archive/.millrace/spaces/empty", "DELETE /b-empty/",
+			nil},
 	}
 }
 
@@ -136,7 +138,8 @@ func (h *harmful) RoundTrip(req *http.Request) (*http.Response, error) {
 func TestNotAppliedIsProven(t *testing.T) {
 	for name, m := range mutations() {
 		for layout, decides := range map[string]string{"one bucket": m.decides, "a bucket each": m.alone} {
-			if decides == "" || need.Amount(0, 1, 1) == 0 && !slices.Contains([]string{"Put", "Put, in parts", "Put, of a version", "Delete", "CreateSpace"}, name) {
+			if decides == "" || need.Amount(0, 1, 1) == 0 && !slices.Contains([]string{"Put", "Put, in parts",
+				"Put, of a version", "Delete", "CreateSpace"}, name) {
 				continue
 			}
 			t.Run(name+", "+layout, func(t *testing.T) {
@@ -175,7 +178,8 @@ func (m mutation) harmed(t *testing.T, layout string, h *harmful, what string) b
 			c.Bucket, c.BucketPrefix = "", "b-"
 		}
 	})
-	err := errors.Join(s.CreateSpace(t.Context(), storage.Space{Name: "s"}), put(t.Context(), s, "a", 5, storage.PutOptions{}),
+	err := errors.Join(s.CreateSpace(t.Context(), storage.Space{Name: "s"}),
+		put(t.Context(), s, "a", 5, storage.PutOptions{}),
 		s.CreateSpace(t.Context(), storage.Space{Name: "empty"}))
 	if err != nil {
 		t.Fatal(err)
@@ -187,7 +191,8 @@ func (m mutation) harmed(t *testing.T, layout string, h *harmful, what string) b
 	h.sent, h.k, h.end = nil, k, end
 	err = m.do(ctx, s)
 	decided := slices.IndexFunc(h.sent, func(r string) bool {
-		return strings.HasPrefix(r, m.decides) && (strings.Contains(m.decides, "uploadId") || !strings.Contains(r, "uploadId"))
+		return strings.HasPrefix(r, m.decides) && (strings.Contains(m.decides, "uploadId") ||
+			!strings.Contains(r, "uploadId"))
 	})
 	proven := h.status >= 400 && h.status < 500 && h.status != 408
 	if slices.Contains([]int{404, 409, 412}, h.status) { // a proxy may have repeated the request
@@ -195,7 +200,8 @@ func (m mutation) harmed(t *testing.T, layout string, h *harmful, what string) b
 	}
 	want := err != nil && (decided < 0 || decided >= k && proven)
 	if got := storage.IsNotApplied(err); got != want {
-		t.Errorf("%s at request %d of %q, and later ones: %t: %v is marked: %t, want %t", what, k, h.sent, h.all, err, got, want)
+		t.Errorf("%s at request %d of %q, and later ones: %t: %v is marked: %t, want %t", what, k, h.sent, h.all, err, got,
+			want)
 	}
 	if storage.IsNotApplied(err) && !maps.Equal(visible(srv), was) {
 		t.Errorf("%s at request %d of %q: %v, and there is %v", what, k, h.sent, err, visible(srv))
@@ -208,7 +214,8 @@ func visible(srv *s3test.Server) map[string]string {
 	all := map[string]string{}
 	for _, bucket := range []string{testBucket, "b-s", "b-new", "b-empty", "b-millrace"} {
 		for _, key := range srv.Keys(bucket, "") {
-			if b, _ := srv.Object(bucket, key); !strings.HasPrefix(key, controlPrefix+"kept/") && !strings.HasPrefix(key, controlPrefix+"uploads/") {
+			if b, _ := srv.Object(bucket, key); !strings.HasPrefix(key, controlPrefix+"kept/") &&
+				!strings.HasPrefix(key, controlPrefix+"uploads/") {
 				all[bucket+"/"+key] = string(b)
 			}
 		}
@@ -225,18 +232,37 @@ func TestNotAppliedBefore(t *testing.T) {
 		edit func(*storage.PutOptions)
 		want error
 	}{
-		"the stream breaks":           {10, func(r io.Reader) io.Reader { return io.MultiReader(r, iotest.ErrReader(boom)) }, nil, boom},
-		"it breaks in parts":          {3 * testPart, func(r io.Reader) io.Reader { return io.MultiReader(r, iotest.ErrReader(boom)) }, nil, boom},
-		"the source changed":          {10, func(r io.Reader) io.Reader { return io.MultiReader(r, iotest.ErrReader(storage.ErrChanged)) }, nil, storage.ErrChanged},
-		"it ends early":               {10, func(r io.Reader) io.Reader { return io.LimitReader(r, 5) }, nil, storage.ErrDigest},
-		"other bytes":                 {10, nil, func(o *storage.PutOptions) { o.Digests = digest.Set{digest.MD5: strings.Repeat("0", 32)} }, storage.ErrDigest},
-		"other bytes, in parts":       {3 * testPart, nil, func(o *storage.PutOptions) { o.Digests = digest.Set{digest.MD5: strings.Repeat("0", 32)} }, storage.ErrDigest},
-		"the caller refuses":          {10, nil, func(o *storage.PutOptions) { o.Verify = func(digest.Set, int64) error { return boom } }, boom},
-		"it is there":                 {10, nil, func(o *storage.PutOptions) { o.Absent = true }, storage.ErrExists},
-		"it is there, in parts":       {3 * testPart, nil, func(o *storage.PutOptions) { o.Absent = true }, storage.ErrExists},
-		"it is another version":       {10, nil, func(o *storage.PutOptions) { o.Version = `"x"` }, storage.ErrChanged},
-		"properties that do not fit":  {10, nil, func(o *storage.PutOptions) { o.Properties.User = map[string]string{"k": strings.Repeat("x", 4<<10)} }, storage.ErrTooLarge},
-		"a digest of nobody's":        {10, nil, func(o *storage.PutOptions) { o.Compute = []string{"none"} }, storage.ErrUnsupported},
+		"the stream breaks": {10, func(r io.Reader) io.Reader {
+			return io.MultiReader(r, iotest.ErrReader(boom))
+		}, nil, boom},
+		"it breaks in parts": {3 * testPart, func(r io.Reader) io.Reader {
+			return io.MultiReader(r, iotest.ErrReader(boom))
+		}, nil, boom},
+		"the source changed": {10, func(r io.Reader) io.Reader {
+			return io.MultiReader(r, iotest.ErrReader(storage.ErrChanged))
+		}, nil, storage.ErrChanged},
+		"it ends early": {10, func(r io.Reader) io.Reader {
+			return io.LimitReader(r, 5)
+		}, nil, storage.ErrDigest},
+		"other bytes": {10, nil, func(o *storage.PutOptions) {
+			o.Digests = digest.Set{digest.MD5: strings.Repeat("0", 32)}
+		}, storage.ErrDigest},
+		"other bytes, in parts": {3 * testPart, nil, func(o *storage.PutOptions) {
+			o.Digests = digest.Set{digest.MD5: strings.Repeat("0", 32)}
+		}, storage.ErrDigest},
+		"the caller refuses": {10, nil, func(o *storage.PutOptions) {
+			o.Verify = func(digest.Set, int64) error { return boom }
+		}, boom},
+		"it is there": {10, nil, func(o *storage.PutOptions) { o.Absent = true }, storage.ErrExists},
+		"it is there, in parts": {3 * testPart, nil, func(o *storage.PutOptions) { o.Absent = true },
+			storage.ErrExists},
+		"it is another version": {10, nil, func(o *storage.PutOptions) { o.Version = `"x"` }, storage.ErrChanged},
+		"properties that do not fit": {10, nil, func(o *storage.PutOptions) {
+			o.Properties.User = map[string]string{"k": strings.Repeat("x", 4<<10)}
+		}, storage.ErrTooLarge},
+		"a digest of nobody's": {10, nil, func(o *storage.PutOptions) {
+			o.Compute = []string{"none"}
+		}, storage.ErrUnsupported},
 		"an item that no store keeps": {10, nil, func(o *storage.PutOptions) { o.Size = maxObject + 1 }, storage.ErrTooLarge},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -57,7 +57,8 @@ func TestArchived(t *testing.T) {
 				}
 				return
 			}
-			if len(asked) == 0 || !strings.Contains(asked[0], "<Days>7</Days>") || !strings.Contains(asked[0], "<Tier>Standard</Tier>") {
+			if len(asked) == 0 || !strings.Contains(asked[0], "<Days>7</Days>") ||
+				!strings.Contains(asked[0], "<Tier>Standard</Tier>") {
 				t.Errorf("asked %q", asked)
 			}
 			if !srv.CompleteRestore(testBucket, "s/item") {

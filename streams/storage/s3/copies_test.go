@@ -93,7 +93,8 @@ func TestCopiesAreNeverStuck(t *testing.T) {
 						t.Fatalf("with %d copies at once", workers)
 					}
 				}
-				if !source.readBuffers.available.TryAcquire(source.readBuffers.capacity) || !target.writeBuffers.available.TryAcquire(target.writeBuffers.capacity) {
+				if !source.readBuffers.available.TryAcquire(source.readBuffers.capacity) ||
+					!target.writeBuffers.available.TryAcquire(target.writeBuffers.capacity) {
 					t.Error("memory is not given back")
 				}
 			})

@@ -60,7 +60,9 @@ func TestTidy(t *testing.T) {
 			}
 			s.cfg.staleAfter = -time.Hour // by which all are old
 			want, told := storage.Tidied{Uploads: 2, Kept: 2, Bytes: 10}, storage.Tidied{}
-			done, err := s.Tidy(ctx, storage.TidyOptions{Kept: now.Add(-30 * 24 * time.Hour), Each: func(more storage.Tidied) { told.Add(storage.TidyOptions{}, more) }})
+			done, err := s.Tidy(ctx, storage.TidyOptions{Kept: now.Add(-30 * 24 * time.Hour), Each: func(more storage.Tidied) {
+				told.Add(storage.TidyOptions{}, more)
+			}})
 			if err != nil || done != want || told != want || srv.Uploads() != 0 {
 				t.Errorf("got %+v, told %+v, %v, %d uploads are left; want %+v", done, told, err, srv.Uploads(), want)
 			}
@@ -84,7 +86,8 @@ func TestTidyFails(t *testing.T) {
 	broken := ""
 	srv := server(t, s3test.Options{Before: func(w http.ResponseWriter, r *http.Request) bool {
 		q := r.URL.Query()
-		if broken == "" || !(broken == "uploads" && q.Has("uploads") || broken == "kept" && strings.Contains(q.Get("prefix"), "kept/")) {
+		if broken == "" || !(broken == "uploads" && q.Has("uploads") ||
+			broken == "kept" && strings.Contains(q.Get("prefix"), "kept/")) {
 			return false
 		}
 		w.WriteHeader(http.StatusForbidden)
@@ -97,17 +100,20 @@ func TestTidyFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, text := range []string{"1", "22"} {
-		if _, err := s.Put(ctx, "one", "a", strings.NewReader(text), storage.PutOptions{Size: int64(len(text)), KeepReplaced: true}); err != nil {
+		if _, err := s.Put(ctx, "one", "a", strings.NewReader(text),
+			storage.PutOptions{Size: int64(len(text)), KeepReplaced: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	later := time.Now().Add(time.Hour)
 	broken = "kept"
-	if done, err := s.Tidy(ctx, storage.TidyOptions{Kept: later}); err == nil || errors.Is(err, storage.ErrNoSpace) || done != (storage.Tidied{}) {
+	if done, err := s.Tidy(ctx, storage.TidyOptions{Kept: later}); err == nil || errors.Is(err, storage.ErrNoSpace) ||
+		done != (storage.Tidied{}) {
 		t.Errorf("what is kept cannot be listed: %+v, %v", done, err)
 	}
 	broken = "uploads"
-	if done, err := s.Tidy(ctx, storage.TidyOptions{Kept: later}); err == nil || done != (storage.Tidied{Kept: 1, Bytes: 1}) {
+	if done, err := s.Tidy(ctx, storage.TidyOptions{Kept: later}); err == nil ||
+		done != (storage.Tidied{Kept: 1, Bytes: 1}) {
 		t.Errorf("uploads cannot be listed: %+v, %v, want what is kept removed all the same", done, err)
 	}
 }

@@ -11,8 +11,9 @@ func TestItemAt(t *testing.T) {
 		space, item string // both empty: no item
 		known       bool
 	}{
-		"an item":                       {one, "archive", "m/photos/2024/a b.jpg", "photos", "2024/a b.jpg", true},
-		"a prefix with its slash":       {Config{Bucket: "archive", Prefix: "m/"}, "archive", "m/photos/a", "photos", "a", true},
+		"an item": {one, "archive", "m/photos/2024/a b.jpg", "photos", "2024/a b.jpg", true},
+		"a prefix with its slash": {Config{Bucket: "archive", Prefix: "m/"}, "archive", "m/photos/a", "photos", "a",
+			true},
 		"no prefix":                     {Config{Bucket: "archive"}, "archive", "photos/a", "photos", "a", true},
 		"an escaped space":              {one, "archive", "m/%2Ehid%C3%A9%2Fx/a", ".hidé/x", "a", true},
 		"a space not escaped as it is":  {one, "archive", "m/a b/c", "", "", true},

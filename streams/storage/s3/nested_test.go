@@ -49,7 +49,8 @@ func TestNestedAtOnce(t *testing.T) {
 			if err := put(t.Context(), s, tt.first, 10, storage.PutOptions{}); (err != nil) != tt.fails {
 				t.Fatal(err)
 			}
-			if (during != nil) != (tt.during != nil) || retry.IsPermanent(during) || during != nil && !storage.IsNotApplied(during) {
+			if (during != nil) != (tt.during != nil) || retry.IsPermanent(during) ||
+				during != nil && !storage.IsNotApplied(during) {
 				t.Errorf("during the first: %v, want %v", during, tt.during)
 			}
 			if err := put(t.Context(), s, tt.second, 10, storage.PutOptions{}); !errors.Is(err, tt.after) {

@@ -36,9 +36,11 @@ func TestOriginal(t *testing.T) {
 		item    string // that is looked at, if it is not "item"
 		want    storage.Original
 	}{
-		"one request":           {size: 10, want: original},
-		"in parts":              {size: len(plenty), want: original},
-		"copied to another key": {size: 10, harm: func(t *testing.T, s *Store, _ *s3test.Server) { move(t, s, "item", "other") }, item: "other", want: none},
+		"one request": {size: 10, want: original},
+		"in parts":    {size: len(plenty), want: original},
+		"copied to another key": {size: 10, harm: func(t *testing.T, s *Store, _ *s3test.Server) {
+			move(t, s, "item", "other")
+		}, item: "other", want: none},
 		"and back": {size: 10, harm: func(t *testing.T, s *Store, _ *s3test.Server) {
 			move(t, s, "item", "other")
 			move(t, s, "other", "item")
@@ -61,7 +63,8 @@ func TestOriginal(t *testing.T) {
 			srv.Edit(testBucket, "s/item", func(h http.Header) { h.Set(metaHeader+originalName, "yesterday") })
 		}, want: none},
 		"no digest of the service's own": {options: s3test.Options{OddETags: true, NoChecksums: true}, size: 10, want: none},
-		"no room beside the properties":  {size: 10, user: map[string]string{"k": strings.Repeat("v", maxMetadata-160)}, want: none},
+		"no room beside the properties": {size: 10, user: map[string]string{"k": strings.Repeat("v", maxMetadata-160)},
+			want: none},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, srv := direct(t, tt.options)
@@ -70,7 +73,8 @@ func TestOriginal(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, _ = h.Write(plenty[:tt.size])
-			err = put(t.Context(), s, "item", tt.size, storage.PutOptions{Original: original, Digests: h.Sum(), Properties: storage.Properties{User: tt.user}})
+			err = put(t.Context(), s, "item", tt.size,
+				storage.PutOptions{Original: original, Digests: h.Sum(), Properties: storage.Properties{User: tt.user}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -87,7 +87,8 @@ func TestReaderPanics(t *testing.T) {
 				t.Errorf("there: %t, %d uploads, records %q; want %d", there, srv.Uploads(), records, tt.left)
 			}
 			content := long()
-			if _, err := s.Put(t.Context(), "s", "a/b", bytes.NewReader(content), storage.PutOptions{Size: int64(len(content))}); err != nil {
+			if _, err := s.Put(t.Context(), "s", "a/b", bytes.NewReader(content),
+				storage.PutOptions{Size: int64(len(content))}); err != nil {
 				t.Fatal(err)
 			}
 			if b, _ := srv.Object(testBucket, "s/a/b"); !bytes.Equal(b, content) || srv.Uploads() != 0 {
@@ -117,7 +118,9 @@ func TestTransportPanics(t *testing.T) {
 					})
 				})
 				on = true
-				panicked = recovered(func() error { return put(t.Context(), s, "a/b", size, storage.PutOptions{KeepReplaced: true}) })
+				panicked = recovered(func() error {
+					return put(t.Context(), s, "a/b", size, storage.PutOptions{KeepReplaced: true})
+				})
 				wantIdle(t, s)
 			}
 		})

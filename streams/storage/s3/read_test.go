@@ -75,14 +75,16 @@ func TestReadOverBrokenConnections(t *testing.T) {
 		change func(s *Store, srv *s3test.Server) // when a body broke
 		want   error
 	}{
-		"small":                      {size: 1000, after: 300},
-		"byte by byte":               {size: 40, after: 1},
-		"in pieces":                  {size: testPart + 1000, after: testPart / 3},
-		"versions":                   {size: 1000, after: 300, o: s3test.Options{Versions: true}},
-		"replaced":                   {1000, 300, s3test.Options{}, replace, storage.ErrChanged},
-		"replaced, nothing pinned":   {1000, 300, s3test.Options{NoReadMatch: true}, replace, storage.ErrChanged},
-		"replaced, in pieces":        {testPart + 1000, testPart / 3, s3test.Options{NoReadMatch: true}, replace, storage.ErrChanged},
-		"replaced, there are others": {size: 1000, after: 300, o: s3test.Options{Versions: true}, change: replace}, // it is still there
+		"small":                    {size: 1000, after: 300},
+		"byte by byte":             {size: 40, after: 1},
+		"in pieces":                {size: testPart + 1000, after: testPart / 3},
+		"versions":                 {size: 1000, after: 300, o: s3test.Options{Versions: true}},
+		"replaced":                 {1000, 300, s3test.Options{}, replace, storage.ErrChanged},
+		"replaced, nothing pinned": {1000, 300, s3test.Options{NoReadMatch: true}, replace, storage.ErrChanged},
+		"replaced, in pieces": {testPart + 1000, testPart / 3, s3test.Options{NoReadMatch: true}, replace,
+			storage.ErrChanged},
+		// it is still there
+		"replaced, there are others": {size: 1000, after: 300, o: s3test.Options{Versions: true}, change: replace},
 		"gone":                       {1000, 300, s3test.Options{}, remove, storage.ErrChanged},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +110,8 @@ func TestReadOverBrokenConnections(t *testing.T) {
 				}
 				defer body.Close()
 				got, err := io.ReadAll(body)
-				if !errors.Is(err, tt.want) || tt.want == nil && !bytes.Equal(got, plenty[:tt.size]) || !bytes.HasPrefix(plenty, got) {
+				if !errors.Is(err, tt.want) || tt.want == nil && !bytes.Equal(got, plenty[:tt.size]) ||
+					!bytes.HasPrefix(plenty, got) {
 					t.Errorf("read %d of %d bytes (%v), want %v", len(got), tt.size, err, tt.want)
 				}
 			})
@@ -180,7 +183,8 @@ func TestStatSaysWhenByTheServicesClock(t *testing.T) {
 
 // A service that pins nothing gives what is there now, which is not what was asked for.
 func TestOpenPinsWhereTheServiceDoesNot(t *testing.T) {
-	for name, o := range map[string]s3test.Options{"by ETag": {NoReadMatch: true}, "by version": {NoReadMatch: true, Versions: true}} {
+	for name, o := range map[string]s3test.Options{"by ETag": {NoReadMatch: true},
+		"by version": {NoReadMatch: true, Versions: true}} {
 		t.Run(name, func(t *testing.T) {
 			s, srv := direct(t, o)
 			if err := put(t.Context(), s, "item", 10, storage.PutOptions{}); err != nil {
@@ -215,7 +219,8 @@ func TestFiveGiBAndOne(t *testing.T) {
 	if err != nil || o.Size != size || o.Digests[digest.CRC64NVME] == "" {
 		t.Fatalf("put %d bytes, %v: %v", o.Size, o.Digests, err)
 	}
-	body, _, err := s.getRange(t.Context(), location{testBucket, "s/item"}, o.Version, readPlan{offset: maxSingle - 5, remaining: 6})
+	body, _, err := s.getRange(t.Context(), location{testBucket, "s/item"}, o.Version,
+		readPlan{offset: maxSingle - 5, remaining: 6})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +242,8 @@ func TestFiveGiBAndOne(t *testing.T) {
 // What is larger than one request copies is kept part by part, if it is the version that was seen.
 func TestKeepInParts(t *testing.T) {
 	s, srv := direct(t, s3test.Options{})
-	if err := put(t.Context(), s, "item", testPart, storage.PutOptions{Properties: storage.Properties{MediaType: "a/b"}}); err != nil {
+	if err := put(t.Context(), s, "item", testPart,
+		storage.PutOptions{Properties: storage.Properties{MediaType: "a/b"}}); err != nil {
 		t.Fatal(err)
 	}
 	o, err := s.Stat(t.Context(), "s", "item")
@@ -249,7 +255,8 @@ func TestKeepInParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	info, err := s.head(t.Context(), to, s.getOptions())
-	if got, _ := srv.Object(to.bucket, to.key); err != nil || !bytes.Equal(got, plenty[:testPart]) || info.ContentType != "a/b" {
+	if got, _ := srv.Object(to.bucket, to.key); err != nil || !bytes.Equal(got, plenty[:testPart]) ||
+		info.ContentType != "a/b" {
 		t.Errorf("kept %d bytes as %q: %v", len(got), info.ContentType, err)
 	}
 	replace(s, srv)

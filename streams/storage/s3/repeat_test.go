@@ -19,7 +19,9 @@ import (
 )
 
 // between returns a store with a space "s", and its server; way makes the requests, by next.
-func between(t *testing.T, way func(r *http.Request, next http.RoundTripper) (*http.Response, error)) (*Store, *s3test.Server) {
+func between(
+	t *testing.T, way func(r *http.Request, next http.RoundTripper) (*http.Response, error),
+) (*Store, *s3test.Server) {
 	return direct(t, s3test.Options{}, func(c *Config) {
 		next := c.Transport
 		c.Transport = tripper(func(r *http.Request) (*http.Response, error) { return way(r, next) })
@@ -57,7 +59,8 @@ func TestCompletedAndTheCallerIsGone(t *testing.T) {
 				return resp, err
 			})
 			err := put(ctx, s, "new", len(plenty), storage.PutOptions{})
-			if _, there := srv.Object(testBucket, "s/new"); !there || storage.IsNotApplied(err) || ctx.Err() != nil && err == nil {
+			if _, there := srv.Object(testBucket, "s/new"); !there || storage.IsNotApplied(err) ||
+				ctx.Err() != nil && err == nil {
 				t.Errorf("gone at request %d: there: %t; %v, marked: %t", gone, there, err, storage.IsNotApplied(err))
 			}
 			more = ctx.Err() != nil
@@ -171,8 +174,10 @@ func TestRefusedIsLookedAtOnce(t *testing.T) {
 			}
 			sent = sent[:0]
 			err := put(t.Context(), s, "a", 10, storage.PutOptions{Condition: storage.Condition{Absent: true}})
-			if !errors.Is(err, storage.ErrExists) || storage.IsNotApplied(err) != tt.marked || !slices.Equal(sent, []string{"PUT", "HEAD"}) {
-				t.Errorf("got %v, marked: %t, by %q; want ErrExists, marked: %t, by a PUT and a HEAD", err, storage.IsNotApplied(err), sent, tt.marked)
+			if !errors.Is(err, storage.ErrExists) || storage.IsNotApplied(err) != tt.marked ||
+				!slices.Equal(sent, []string{"PUT", "HEAD"}) {
+				t.Errorf("got %v, marked: %t, by %q; want ErrExists, marked: %t, by a PUT and a HEAD", err,
+					storage.IsNotApplied(err), sent, tt.marked)
 			}
 		})
 	}

@@ -140,17 +140,20 @@ func page(status int, media string) func(http.ResponseWriter, *http.Request) {
 		w.Header().Set("Last-Modified", "Wed, 21 Oct 2026 07:28:00 GMT")
 		w.WriteHeader(status)
 		if r.Method != http.MethodHead {
-			_, _ = io.WriteString(w, "<!DOCTYPE html>\n<html><head><title>Welcome</title></head><body><p>It works!</body></html>")
+			_, _ = io.WriteString(w,
+				"<!DOCTYPE html>\n<html><head><title>Welcome</title></head><body><p>It works!</body></html>")
 		}
 	}
 }
 
 var faults = map[string]fault{
-	"slow down, 503":       {refuse(503, "SlowDown"), storage.ErrSlowDown, retry.Transient, "fewer requests"},
-	"slow down, 429":       {refuse(429, "TooManyRequests"), storage.ErrSlowDown, retry.Transient, "fewer requests"},
-	"internal error":       {refuse(500, "InternalError"), nil, retry.Transient, "500"},
-	"wrong key":            {refuse(403, "InvalidAccessKeyId"), nil, retry.ClassUnavailable, "store refuses the credentials"},
-	"wrong secret":         {refuse(403, "SignatureDoesNotMatch"), nil, retry.ClassUnavailable, "store refuses the credentials"},
+	"slow down, 503": {refuse(503, "SlowDown"), storage.ErrSlowDown, retry.Transient, "fewer requests"},
+	"slow down, 429": {refuse(429, "TooManyRequests"), storage.ErrSlowDown, retry.Transient, "fewer requests"},
+	"internal error": {refuse(500, "InternalError"), nil, retry.Transient, "500"},
+	"wrong key": {refuse(403, "InvalidAccessKeyId"), nil, retry.ClassUnavailable,
+		"store refuses the credentials"},
+	"wrong secret": {refuse(403, "SignatureDoesNotMatch"), nil, retry.ClassUnavailable,
+		"store refuses the credentials"},
 	"access denied":        {refuse(403, "AccessDenied"), nil, retry.Transient, "403"},
 	"clock skew":           {refuse(403, "RequestTimeTooSkewed"), nil, retry.ClassUnavailable, "clocks"},
 	"no such bucket":       {refuse(404, "NoSuchBucket"), nil, retry.ClassUnavailable, "bucket"},
@@ -165,7 +168,8 @@ var faults = map[string]fault{
 }
 
 // everywhere are the faults that each request of an operation meets, others the first two.
-var everywhere = map[string]bool{"slow down, 503": true, "wrong key": true, "no such bucket": true, "no S3, 200": true, "no S3, 404": true, "cut": true}
+var everywhere = map[string]bool{"slow down, 503": true, "wrong key": true, "no such bucket": true, "no S3, 200": true,
+	"no S3, 404": true, "cut": true}
 
 // Whatever is asked for, and whichever of its requests is the first to be answered so: a fault is told as what it is, and never as a
 // fact about an item or a space.
@@ -209,7 +213,8 @@ func (f fault) from(t *testing.T, k int, what string, do func(context.Context, *
 		}
 	}
 	text, err := json.Marshal(marker{s.cfg.ID, s.features.Load()})
-	if err := errors.Join(err, s.CreateSpace(t.Context(), storage.Space{Name: "empty"}), s.putControl(t.Context(), "marker.json", text)); err != nil {
+	if err := errors.Join(err, s.CreateSpace(t.Context(), storage.Space{Name: "empty"}),
+		s.putControl(t.Context(), "marker.json", text)); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(2 * spaceCacheTTL)
@@ -245,7 +250,8 @@ func (f fault) from(t *testing.T, k int, what string, do func(context.Context, *
 		return true
 	}
 	for _, fact := range []error{
-		storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrNotEmpty, storage.ErrChanged, storage.ErrDigest, storage.ErrSlowDown,
+		storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrNotEmpty, storage.ErrChanged,
+		storage.ErrDigest, storage.ErrSlowDown,
 		storage.ErrListing, storage.ErrNoMarker, storage.ErrWrongMarker, storage.ErrUnsupported, errRange,
 	} {
 		if errors.Is(err, fact) != (f.is == fact) {

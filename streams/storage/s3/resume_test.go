@@ -54,19 +54,24 @@ func TestPutResumed(t *testing.T) {
 		between func(s *Store, srv *s3test.Server, bytes []byte, o *storage.PutOptions)
 		sends   int
 	}{
-		"the same":         {size: longParts * testPart, sends: 3},
-		"no checksums":     {o: s3test.Options{NoChecksums: true}, size: longParts * testPart, sends: 3},
-		"odd ETags":        {o: s3test.Options{NoChecksums: true, OddETags: true}, size: longParts * testPart, sends: 12}, // nothing is proven
-		"of unknown size":  {size: storage.UnknownSize, sends: 3},
-		"one byte differs": {size: longParts * testPart, sends: 4, between: func(_ *Store, _ *s3test.Server, b []byte, _ *storage.PutOptions) { b[testPart+7] ^= 1 }},
-		"a part was lost":  {size: longParts * testPart, sends: 4, between: func(_ *Store, srv *s3test.Server, _ []byte, _ *storage.PutOptions) { srv.CorruptPart(3) }},
-		"other properties": {size: longParts * testPart, sends: 12, between: func(_ *Store, _ *s3test.Server, _ []byte, o *storage.PutOptions) {
-			o.Properties.MediaType = "text/plain"
-		}},
-		"the upload is old": {size: longParts * testPart, sends: 12, between: func(s *Store, srv *s3test.Server, _ []byte, _ *storage.PutOptions) {
-			srv.Age(8 * 24 * time.Hour)
-			_, _ = s.abortStaleUploads(noTest, "s")
-		}},
+		"the same":     {size: longParts * testPart, sends: 3},
+		"no checksums": {o: s3test.Options{NoChecksums: true}, size: longParts * testPart, sends: 3},
+		// nothing is proven
+		"odd ETags":       {o: s3test.Options{NoChecksums: true, OddETags: true}, size: longParts * testPart, sends: 12},
+		"of unknown size": {size: storage.UnknownSize, sends: 3},
+		"one byte differs": {size: longParts * testPart, sends: 4,
+			between: func(_ *Store, _ *s3test.Server, b []byte, _ *storage.PutOptions) { b[testPart+7] ^= 1 }},
+		"a part was lost": {size: longParts * testPart, sends: 4,
+			between: func(_ *Store, srv *s3test.Server, _ []byte, _ *storage.PutOptions) { srv.CorruptPart(3) }},
+		"other properties": {size: longParts * testPart, sends: 12,
+			between: func(_ *Store, _ *s3test.Server, _ []byte, o *storage.PutOptions) {
+				o.Properties.MediaType = "text/plain"
+			}},
+		"the upload is old": {size: longParts * testPart, sends: 12,
+			between: func(s *Store, srv *s3test.Server, _ []byte, _ *storage.PutOptions) {
+				srv.Age(8 * 24 * time.Hour)
+				_, _ = s.abortStaleUploads(noTest, "s")
+			}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -94,7 +99,8 @@ func TestPutResumed(t *testing.T) {
 				n.sent = nil
 				stored, err := restarted.Put(t.Context(), "s", "item", bytes.NewReader(content), o)
 				got, _ := srv.Object(testBucket, "s/item")
-				if err != nil || !bytes.Equal(got, content) || stored.Properties.MediaType != o.Properties.MediaType || len(n.sent) != tt.sends {
+				if err != nil || !bytes.Equal(got, content) || stored.Properties.MediaType != o.Properties.MediaType ||
+					len(n.sent) != tt.sends {
 					t.Errorf("the second: %v; %d bytes; sent %v, want %d", err, len(got), n.sent, tt.sends)
 				}
 				if name == "other properties" {
@@ -115,10 +121,13 @@ func TestPutNotLeft(t *testing.T) {
 		r io.Reader
 		o storage.PutOptions
 	}{
-		"wrong digest": {bytes.NewReader(content), storage.PutOptions{Size: int64(len(content)), Digests: digest.Set{digest.MD5: strings.Repeat("0", 32)}}},
-		"too short":    {bytes.NewReader(content[:9*testPart]), storage.PutOptions{Size: int64(len(content))}},
-		"breaks early": {io.MultiReader(bytes.NewReader(content[:3*testPart]), failing{}), storage.PutOptions{Size: int64(len(content))}},
-		"refused":      {bytes.NewReader(content), storage.PutOptions{Size: int64(len(content)), Verify: func(digest.Set, int64) error { return errReset }}},
+		"wrong digest": {bytes.NewReader(content), storage.PutOptions{Size: int64(len(content)),
+			Digests: digest.Set{digest.MD5: strings.Repeat("0", 32)}}},
+		"too short": {bytes.NewReader(content[:9*testPart]), storage.PutOptions{Size: int64(len(content))}},
+		"breaks early": {io.MultiReader(bytes.NewReader(content[:3*testPart]), failing{}),
+			storage.PutOptions{Size: int64(len(content))}},
+		"refused": {bytes.NewReader(content), storage.PutOptions{Size: int64(len(content)),
+			Verify: func(digest.Set, int64) error { return errReset }}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, srv := direct(t, s3test.Options{}, func(c *Config) { c.PartBytes, c.Endpoint = testPart, "https://127.0.0.1" })
@@ -185,7 +194,9 @@ func TestSweepStuck(t *testing.T) {
 		if !r.URL.Query().Has("uploads") || r.Method != http.MethodGet {
 			return false
 		}
-		_, _ = io.WriteString(w, `<ListMultipartUploadsResult><IsTruncated>true</IsTruncated><NextKeyMarker>s/a</NextKeyMarker><NextUploadIdMarker>1</NextUploadIdMarker></ListMultipartUploadsResult>`)
+		_, _ = io.WriteString(w,
+			`<ListMultipartUploadsResult><IsTruncated>true</IsTruncated><NextKeyMarker>s/a</NextKeyMarker>`+
+				`<NextUploadIdMarker>1</NextUploadIdMarker></ListMultipartUploadsResult>`)
 		return true
 	}}
 	s, _ := direct(t, s3test.Options{Before: sc.hook})

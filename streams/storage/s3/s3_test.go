@@ -45,7 +45,8 @@ func factsOf(o s3test.Options) Facts {
 	holds, sums := !o.NoConditions, !o.NoChecksums
 	return Facts{
 		IfNoneMatch: holds, IfMatch: holds, DeleteMatch: holds, Complete: holds, Atomic: holds, DeletesOnce: holds,
-		ETagIsMD5: !o.OddETags, SHA256: sums, CRC64NVME: sums, Versions: o.Versions, OddKeys: !o.CleanKeys, Hides: o.HideBelow,
+		ETagIsMD5: !o.OddETags, SHA256: sums, CRC64NVME: sums, Versions: o.Versions, OddKeys: !o.CleanKeys,
+		Hides:       o.HideBelow,
 		CopiesParts: sums || !o.OddETags,
 	}
 }
@@ -53,7 +54,8 @@ func factsOf(o s3test.Options) Facts {
 // openKnown returns a store on a server of which it is known what that can do.
 func openKnown(t testing.TB, srv *s3test.Server, f *Facts, edit ...func(*Config)) *Store {
 	t.Helper()
-	cfg := Config{ID: "acme/1", Endpoint: srv.URL(), Bucket: testBucket, PathStyle: true, Credentials: Credentials{AccessKey: "key", SecretKey: "secret"}, minPart: testPart}
+	cfg := Config{ID: "acme/1", Endpoint: srv.URL(), Bucket: testBucket, PathStyle: true,
+		Credentials: Credentials{AccessKey: "key", SecretKey: "secret"}, minPart: testPart}
 	for _, e := range edit {
 		e(&cfg)
 	}
@@ -74,7 +76,8 @@ func openKnown(t testing.TB, srv *s3test.Server, f *Facts, edit ...func(*Config)
 
 // The contract, on services that can do more and less.
 func TestContract(t *testing.T) {
-	versions := []string{"PutVersions", "OpenPinned", "OpenWhileChange", "Delete", "Properties", "SpaceErrors", "RaceReplace", "RaceDelete"}
+	versions := []string{"PutVersions", "OpenPinned", "OpenWhileChange", "Delete", "Properties", "SpaceErrors",
+		"RaceReplace", "RaceDelete"}
 	conditions := []string{"PutCondition", "Properties", "Delete", "Keep", "RacePut", "RaceReplace", "RaceDelete"}
 	sums := []string{"Put", "PutLarge", "PutDigests", "PutBroken", "List", "Keep"}
 	for name, tt := range map[string]struct {
@@ -138,9 +141,12 @@ func TestContractOfOddServices(t *testing.T) {
 		refuses func(item string, beside []string) bool
 		only    []string
 	}{
-		"keys are paths": {s3test.Options{CleanKeys: true}, func(item string, _ []string) bool { return isOddKey(item) }, []string{"OddIDs", "Nesting", "List"}},
+		"keys are paths": {s3test.Options{CleanKeys: true}, func(item string, _ []string) bool { return isOddKey(item) },
+			[]string{"OddIDs", "Nesting", "List"}},
 		"hides": {s3test.Options{CleanKeys: true, HideBelow: true},
-			func(item string, beside []string) bool { return isOddKey(item) || nests(item, beside) }, []string{"OddIDs", "RaceNeighbours"}},
+			func(item string, beside []string) bool {
+				return isOddKey(item) || nests(item, beside)
+			}, []string{"OddIDs", "RaceNeighbours"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -176,7 +182,8 @@ func TestNoWayOut(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, err := s.Put(t.Context(), "mine", "../theirs/item", strings.NewReader("x"), storage.PutOptions{Size: storage.UnknownSize})
+	_, err := s.Put(t.Context(), "mine", "../theirs/item", strings.NewReader("x"),
+		storage.PutOptions{Size: storage.UnknownSize})
 	if !errors.Is(err, storage.ErrName) {
 		t.Errorf("Put: got %v, want ErrName", err)
 	}
@@ -190,7 +197,9 @@ func TestContractOfBuckets(t *testing.T) {
 	t.Parallel()
 	storagetest.Run(t, func(t *testing.T) storage.Store {
 		return open(t, server(t, s3test.Options{}), func(c *Config) { c.Bucket, c.BucketPrefix = "", "acme-" })
-	}, storagetest.WithRefusedSpaces(func(name string) bool { return !isBucket("acme-" + name) }), storagetest.Only("Spaces", "SpaceErrors", "Marker"))
+	}, storagetest.WithRefusedSpaces(func(name string) bool {
+		return !isBucket("acme-" + name)
+	}), storagetest.Only("Spaces", "SpaceErrors", "Marker"))
 }
 
 // Whatever a service does to the space's name, escape does not.
@@ -255,8 +264,9 @@ func TestDamagedOnTheWay(t *testing.T) {
 				t.Fatal(err)
 			}
 			damage.Store(true)
-			_, err := s.Put(t.Context(), "s", "item", strings.NewReader("some bytes"), storage.PutOptions{Size: storage.UnknownSize})
-			if err == nil || !strings.Contains(err.Error(), "damaged on their way") {
+			_, err := s.Put(t.Context(), "s", "item", strings.NewReader("some bytes"),
+				storage.PutOptions{Size: storage.UnknownSize})
+			if err == nil || !strings.Contains(err.Error(), "damaged in transit") {
 				t.Errorf("Put: %v", err)
 			}
 			if keys := srv.Keys(testBucket, "s/"); slices.Contains(keys, "s/item") {

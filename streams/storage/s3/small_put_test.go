@@ -32,7 +32,8 @@ func TestSmallPutIsOneWrite(t *testing.T) {
 	for name, tt := range map[string]struct {
 		size int
 		one  bool
-	}{"small": {10 << 10, true}, "as large as is written at once": {writeBuffer / 2, true}, "large": {writeBuffer, false}, "empty": {0, true}} {
+	}{"small": {10 << 10, true}, "as large as is written at once": {writeBuffer / 2, true}, "large": {writeBuffer,
+		false}, "empty": {0, true}} {
 		t.Run(name, func(t *testing.T) {
 			content := bytes.Repeat([]byte("x"), tt.size)
 			writes.reset()

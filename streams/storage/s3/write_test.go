@@ -50,7 +50,8 @@ func TestWriteTwins(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					sc, o := &script{}, s3test.Options{}
 					how(&o, sc.hook)
-					s, srv := direct(t, o, func(c *Config) { c.PartBytes, c.parallel = testPart, 1 }) // the script is asked by one at a time
+					// the script is asked by one at a time
+					s, srv := direct(t, o, func(c *Config) { c.PartBytes, c.parallel = testPart, 1 })
 					once := false
 					sc.answer = func(w http.ResponseWriter, r *http.Request) bool {
 						if once || r.Method != c.method || !strings.Contains(r.URL.RequestURI(), c.has) {
@@ -71,11 +72,12 @@ func TestWriteTwins(t *testing.T) {
 					err := c.do(t, s, c.size)
 					got, there := srv.Object(testBucket, "s/item")
 					lost := name == "Put" && strings.HasPrefix(twin, "not done")
-					if !once || lost != (err != nil) || there != (err == nil) || there && !bytes.Equal(got, plenty[:c.size]) || srv.Uploads() != 0 {
+					if !once || lost != (err != nil) || there != (err == nil) || there && !bytes.Equal(got, plenty[:c.size]) ||
+						srv.Uploads() != 0 {
 						t.Fatalf("met: %t; %v; there: %t, %d bytes; %d uploads", once, err, there, len(got), srv.Uploads())
 					}
-					if lost && !strings.HasSuffix(twin, "200") && !strings.Contains(err.Error(), "is not known") {
-						t.Errorf("does not say what is not known: %v", err)
+					if lost && !strings.HasSuffix(twin, "200") && !strings.Contains(err.Error(), "it is unknown") {
+						t.Errorf("does not say that the outcome is unknown: %v", err)
 					}
 				})
 			})
@@ -135,7 +137,8 @@ func TestDeleteTwins(t *testing.T) {
 				t.Errorf("delete: %v", err)
 			}
 			sc.on = false
-			if _, err = s.Delete(t.Context(), "s", "item", storage.DeleteOptions{}); errors.Is(err, storage.ErrNotFound) != done || !done && err != nil {
+			if _, err = s.Delete(t.Context(), "s", "item",
+				storage.DeleteOptions{}); errors.Is(err, storage.ErrNotFound) != done || !done && err != nil {
 				t.Errorf("again: %v", err)
 			}
 		})
@@ -167,7 +170,9 @@ func TestPartStoredWrongly(t *testing.T) {
 				} else {
 					tt.o.After = sc.hook
 				}
-				s, srv := direct(t, tt.o, func(c *Config) { c.PartBytes, c.parallel, c.Endpoint = testPart, 1, "https://127.0.0.1" })
+				s, srv := direct(t, tt.o, func(c *Config) {
+					c.PartBytes, c.parallel, c.Endpoint = testPart, 1, "https://127.0.0.1"
+				})
 				n := 0
 				sc.answer = func(_ http.ResponseWriter, r *http.Request) bool {
 					if r.URL.Query().Get("partNumber") != "1" || n == tt.times {
@@ -188,7 +193,8 @@ func TestPartStoredWrongly(t *testing.T) {
 				sc.on = true
 				err := put(t.Context(), s, "item", testPart+1, storage.PutOptions{})
 				_, there := srv.Object(testBucket, "s/item")
-				if (err == nil) != tt.ok || there != tt.ok || retry.ClassOf(err) != retry.Transient || errors.Is(err, storage.ErrDigest) {
+				if (err == nil) != tt.ok || there != tt.ok || retry.ClassOf(err) != retry.Transient ||
+					errors.Is(err, storage.ErrDigest) {
 					t.Errorf("%v; there: %t", err, there)
 				}
 			})
@@ -206,7 +212,8 @@ func TestMetadataTooLong(t *testing.T) {
 	asked := 0
 	sc.answer = func(http.ResponseWriter, *http.Request) bool { asked++; return false }
 	sc.on = true
-	for name, v := range map[string]string{"plain": strings.Repeat("v", maxMetadata), "UTF-8": strings.Repeat("ä", maxMetadata/2)} {
+	for name, v := range map[string]string{"plain": strings.Repeat("v", maxMetadata),
+		"UTF-8": strings.Repeat("ä", maxMetadata/2)} {
 		p := storage.Properties{User: map[string]string{"k": v}}
 		if err := put(t.Context(), s, "item", 10, storage.PutOptions{Properties: p}); !errors.Is(err, storage.ErrTooLarge) ||
 			!retry.IsPermanent(err) || !strings.Contains(err.Error(), "2048") {
@@ -242,7 +249,8 @@ func TestNoBytes(t *testing.T) {
 
 // There are never more parts than S3 takes, and they hold the largest object.
 func TestParts(t *testing.T) {
-	for _, size := range []int64{1, 16 << 20, 10_000 * minPart, 10_000*minPart + 1, 10_001 * minPart, maxObject, storage.UnknownSize} {
+	for _, size := range []int64{1, 16 << 20, 10_000 * minPart, 10_000*minPart + 1, 10_001 * minPart, maxObject,
+		storage.UnknownSize} {
 		for _, usual := range []int64{minPart, 16 << 20} {
 			if size >= 0 && size <= usual {
 				continue
@@ -350,7 +358,8 @@ func TestLookContradicted(t *testing.T) {
 // Parts whose checksum the service verifies are signed with their bytes only if somebody could change these on their way.
 func TestPartsAreSigned(t *testing.T) {
 	for endpoint, want := range map[string]bool{
-		"https://s3.example.org": false, "http://127.0.0.1:9000": false, "http://[::1]:9000": false, "http://localhost:9000": false,
+		"https://s3.example.org": false, "http://127.0.0.1:9000": false, "http://[::1]:9000": false,
+		"http://localhost:9000": false,
 		"http://s3.example.org": true, "http://10.0.0.1:9000": true,
 	} {
 		t.Run(endpoint, func(t *testing.T) {

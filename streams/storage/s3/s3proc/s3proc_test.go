@@ -166,11 +166,17 @@ func TestStartFaults(t *testing.T) {
 				return Config{Program: filepath.Join(t.TempDir(), "minio"), Dir: t.TempDir()}
 			}, ErrAbsent, []string{"start minio"},
 		},
-		"unknown": {func(t *testing.T) Config { return config(t, "weed", healthy) }, nil, []string{"weed is not a known server"}},
+		"unknown": {func(t *testing.T) Config {
+			return config(t, "weed", healthy)
+		}, nil, []string{"weed is not a known server"}},
 		"ends at once": {
-			func(t *testing.T) Config { return config(t, "versitygw", ends) }, nil, []string{"exit status 3", "the disk is upside down"},
+			func(t *testing.T) Config {
+				return config(t, "versitygw", ends)
+			}, nil, []string{"exit status 3", "the disk is upside down"},
 		},
-		"no answer": {func(t *testing.T) Config { return config(t, "minio", deaf) }, enough, []string{"end of its log", "arguments:"}},
+		"no answer": {func(t *testing.T) Config {
+			return config(t, "minio", deaf)
+		}, enough, []string{"end of its log", "arguments:"}},
 		"a folder that cannot be": {func(t *testing.T) Config {
 			cfg := config(t, "minio", healthy)
 			cfg.Dir = filepath.Join(cfg.Program, "below a file")
