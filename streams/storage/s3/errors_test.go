@@ -139,7 +139,8 @@ func TestJudge(t *testing.T) {
 			"", storage.ErrSlowDown, retry.Transient},
 		"Google, billing": {403,
 			`<?xml version='1.0' encoding='UTF-8'?><Error><Code>UserProjectAccountProblem</Code>` +
-				`<Message>The project to be billed has an invalid or inactive account.</Message></Error>`, "", nil, retry.Transient},
+				`<Message>The project to be billed has an invalid or inactive account.</Message></Error>`,
+				"", nil, retry.Transient},
 		"Google, unauthorized": {401,
 			`<?xml version='1.0' encoding='UTF-8'?><Error><Code>AuthenticationRequired</Code>` +
 				`<Message>Authentication required.</Message></Error>`, "", nil, retry.ClassUnavailable},
