@@ -47,7 +47,7 @@ func aspects() *rapid.Generator[metadata] {
 	})
 }
 
-// What is written to an attribute is read from it.
+// An encoded attribute decodes to the same metadata.
 func TestAttrRoundTrip(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
 		want, item := aspects().Draw(t, "aspect"), rapid.String().Draw(t, "item")
@@ -67,7 +67,7 @@ func fullAspect() metadata {
 	}
 }
 
-// An Original counts for the item that it was written for; all else goes along with the file.
+// An Original is valid only for the item that it was written for; the other metadata moves with the file.
 func TestAttrOfAnotherItem(t *testing.T) {
 	want := fullAspect()
 	got, err := decodeAttr("b", encodeAttr("a", want))
@@ -77,7 +77,7 @@ func TestAttrOfAnotherItem(t *testing.T) {
 	}
 }
 
-// Every damage to a byte is found, and so is every attribute that is too short or too long.
+// A damaged byte, and an attribute that is too short or too long, is detected.
 func TestAttrDamage(t *testing.T) {
 	good := encodeAttr("a", fullAspect())
 	for i := range good {
@@ -97,8 +97,8 @@ func TestAttrDamage(t *testing.T) {
 	}
 }
 
-// The attribute of a file that is damaged in any byte: the bytes are read, digests and properties are unknown, and
-// every call goes on; what is written next is whole.
+// If any byte of an attribute is damaged, the bytes of the item can be read, digests and properties are unknown, and
+// every call works. The next write replaces the attribute.
 func TestDamagedAttrOnDisk(t *testing.T) {
 	ctx := t.Context()
 	s := store(t, Config{Root: inMemory(t)})
@@ -140,7 +140,7 @@ func TestDamagedAttrOnDisk(t *testing.T) {
 	}
 }
 
-// Every damage to a byte of a sidecar is found, or changes nothing of what it says.
+// A damaged byte of a sidecar is detected, or does not change the decoded metadata.
 func TestSidecarDamage(t *testing.T) {
 	want := sidecar{Item: "a", Current: fullAspect()}
 	good, err := want.encode()
@@ -159,7 +159,7 @@ func TestSidecarDamage(t *testing.T) {
 	}
 }
 
-// A sidecar of an older version, which has no CRC, is read; one that is written anew has one.
+// A sidecar of an older version, without a CRC, can be read; a new one has a CRC.
 func TestSidecarOfAnOlderVersion(t *testing.T) {
 	s := store(t, Config{format: layoutSidecars})
 	o := put(t, s, "a", "x")

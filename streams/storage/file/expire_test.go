@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// What was kept for long enough goes, and nothing else: neither what is younger, nor what others have put there.
+// Tidy removes files that were in quarantine for long enough. Newer ones and files of other programs stay.
 func TestTidy(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	s := open(t, Config{now: func() time.Time { return now }})
@@ -31,14 +31,14 @@ func TestTidy(t *testing.T) {
 		t.Fatal(err)
 	}
 	put("a", "one")
-	put("a", "second") // keeps "one"
+	put("a", "second") // quarantines the first
 	put("b", "of b")
 	now = now.Add(time.Hour)
 	if _, err := s.Delete(ctx, "s", "b", storage.DeleteOptions{Keep: true}); err != nil {
 		t.Fatal(err)
 	}
 	now = now.Add(48 * time.Hour)
-	put("a", "third") // keeps "second"
+	put("a", "third") // quarantines "second"
 	theirs := filepath.Join(s.cfg.Root, quarantineDir, "2026-03-01", "theirs")
 	if err := os.Mkdir(theirs, 0o755); err != nil {
 		t.Fatal(err)
@@ -48,12 +48,12 @@ func TestTidy(t *testing.T) {
 	}
 	tidy := func(before time.Time, want storage.Tidied, a, b string) {
 		t.Helper()
-		var told storage.Tidied
+		var reported storage.Tidied
 		done, err := s.Tidy(ctx, storage.TidyOptions{Kept: before, Each: func(more storage.Tidied) {
-			told.Add(storage.TidyOptions{}, more)
+			reported.Add(storage.TidyOptions{}, more)
 		}})
-		if err != nil || done != want || told != want {
-			t.Errorf("before %v: %+v (told %+v), %v, want %+v", before, done, told, err, want)
+		if err != nil || done != want || reported != want {
+			t.Errorf("before %v: %+v (reported %+v), %v, want %+v", before, done, reported, err, want)
 		}
 		for item, want := range map[string]string{"a": a, "b": b} {
 			var got []string

@@ -20,8 +20,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A root that vanished, or in whose place there is another directory, is not a store in
-// which all is absent.
+// If the root is gone, or another directory has its path, items are unknown, not absent.
 func TestRootVanishes(t *testing.T) {
 	ctx := t.Context()
 	elsewhere := func(root string) string { return filepath.Join(filepath.Dir(root), "elsewhere") }
@@ -73,7 +72,7 @@ func TestRootVanishes(t *testing.T) {
 	}
 }
 
-// Another disk in the root's place is used when it is a store, without a restart.
+// If another disk that is a store replaces the root, it is used without a restart.
 func TestRootSwapped(t *testing.T) {
 	s := store(t, Config{Root: filepath.Join(t.TempDir(), "root"), Create: true})
 	put(t, s, "a", "first disk")
@@ -89,7 +88,7 @@ func TestRootSwapped(t *testing.T) {
 	}
 }
 
-// A listing that loses its root under way does not end as if it were complete.
+// If the root vanishes during a listing, the listing ends with an error.
 func TestRootVanishesWhileListing(t *testing.T) {
 	s := store(t, Config{Root: filepath.Join(t.TempDir(), "root"), Create: true})
 	for i := range 5 {
@@ -110,7 +109,7 @@ func TestRootVanishesWhileListing(t *testing.T) {
 	t.Errorf("the listing ended after %d items as if that were all", n)
 }
 
-// What a dead process left in our directory goes; what a living one has there stays.
+// The temporary files of dead processes are removed; those of live processes stay.
 func TestLeftovers(t *testing.T) {
 	s := store(t, Config{})
 	live := s.sess.scratch.Load().path
@@ -131,7 +130,7 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
-// A process that dies between the sidecar and the file leaves the item as it was.
+// If a process dies after it installed the sidecar and before it renamed the file, the item is unchanged.
 func TestDiesBeforeRename(t *testing.T) {
 	for name, present := range map[string]bool{"a new item": false, "a replacement": true} {
 		t.Run(name, func(t *testing.T) {
@@ -150,7 +149,7 @@ func TestDiesBeforeRename(t *testing.T) {
 			at, err := s.sess.find(p)
 			must(t, err, w.finalize(t.Context(), at), w.installSidecar())
 			at.close()
-			tmp.discard() // and now it is dead
+			tmp.discard() // the process dies
 			if !present {
 				if _, err := s.Stat(t.Context(), sp, "a"); !errors.Is(err, storage.ErrNotFound) {
 					t.Errorf("got %v, want ErrNotFound", err)
@@ -167,8 +166,8 @@ func TestDiesBeforeRename(t *testing.T) {
 	}
 }
 
-// Of an item whose sidecar is spoilt the properties are unknown, and all else works as ever.
-func TestSidecarSpoilt(t *testing.T) {
+// If the sidecar of an item is damaged, its properties are unknown, and everything else works.
+func TestSidecarDamaged(t *testing.T) {
 	ctx := t.Context()
 	for name, content := range map[string]string{"torn": `{"item":"a","no`, "empty": "",
 		"of another item": `{"item":"b"}`} {
@@ -218,8 +217,8 @@ func TestIsDamaged(t *testing.T) {
 	}
 }
 
-// An item whose sidecar cannot be read can be read, written and deleted. Its properties are not set, since the digests
-// would be lost.
+// If the sidecar cannot be read, the item can be read, written and deleted. Its properties cannot be set, because the
+// digests would be lost.
 func TestUnreadableSidecar(t *testing.T) {
 	ctx := t.Context()
 	for name, keep := range map[string]bool{"gone": false, "kept": true} {
@@ -256,7 +255,7 @@ func TestUnreadableSidecar(t *testing.T) {
 	}
 }
 
-// A device without a driver is no item, as any device.
+// A device without a driver is not an item, like any device.
 func TestDeviceWithoutDriver(t *testing.T) {
 	s := store(t, Config{})
 	path := filepath.Join(s.cfg.Root, sp, "a")
@@ -268,7 +267,7 @@ func TestDeviceWithoutDriver(t *testing.T) {
 	}
 }
 
-// A disk on which the bytes do not fit: nothing is visible, and nothing is left.
+// If the bytes do not fit on the disk, nothing is visible, and no temporary file remains.
 func TestDoesNotFit(t *testing.T) {
 	s := store(t, Config{})
 	put(t, s, "d/old", "old")
@@ -294,7 +293,7 @@ func TestDoesNotFit(t *testing.T) {
 	}
 }
 
-func TestRefine(t *testing.T) {
+func TestClassify(t *testing.T) {
 	tests := map[string]struct {
 		err   error
 		class retry.Class
@@ -345,7 +344,7 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-// A lock that another process holds is waited for, and no longer than the caller wants.
+// A call waits for a lock of another process until its context ends.
 func TestLockedByAnother(t *testing.T) {
 	s := store(t, Config{})
 	other := open(t, Config{Root: s.cfg.Root})
@@ -362,7 +361,7 @@ func TestLockedByAnother(t *testing.T) {
 	put(t, s, "a", "now")
 }
 
-// After a person removed the file of locks, processes that have it open do not write beside those that open a new one.
+// After the lock file was removed, processes with the old file do not write concurrently with those with a new file.
 func TestLocksRemoved(t *testing.T) {
 	s := store(t, Config{})
 	must(t, s.WriteMarker(t.Context()))
@@ -389,8 +388,8 @@ func TestLocksRemoved(t *testing.T) {
 	}
 }
 
-// No descriptor is left open by any way through the store.
-func TestNothingStaysOpen(t *testing.T) {
+// No call leaves a descriptor open.
+func TestNoDescriptorLeak(t *testing.T) {
 	count := func() int {
 		all, err := os.ReadDir("/proc/self/fd")
 		must(t, err)

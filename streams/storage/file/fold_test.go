@@ -15,9 +15,9 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-func TestProbeNames(t *testing.T) {
+func TestCheckFolding(t *testing.T) {
 	for name, tt := range map[string]struct {
-		there string // what the other name of a pair leads to
+		there string // the file that the other name of a pair leads to
 		want  bool
 	}{
 		"no folding":            {"", false},
@@ -40,7 +40,7 @@ func TestProbeNames(t *testing.T) {
 	}
 }
 
-// refusesFolded checks that a store in dir is refused at init, at open and for writes, and that nothing is replaced.
+// refusesFolded checks that a store in dir is refused by init, open and writes, and that no item is replaced.
 func refusesFolded(t *testing.T, dir string) {
 	t.Helper()
 	ctx := t.Context()
@@ -53,7 +53,7 @@ func refusesFolded(t *testing.T, dir string) {
 	if err := s.Marker(ctx); !errors.Is(err, storage.ErrNoMarker) {
 		t.Errorf("Marker: got %v, want none", err)
 	}
-	// As an older version has left it.
+	// The state that an older version leaves.
 	must(t, os.MkdirAll(filepath.Join(dir, sp), 0o777), os.WriteFile(filepath.Join(dir, sp, "a"), []byte("one"), 0o666),
 		os.MkdirAll(filepath.Join(dir, ownDir), 0o777), os.WriteFile(filepath.Join(dir, markerFile),
 			[]byte(`{"format":1,"store":"1"}`), 0o666))
@@ -93,13 +93,13 @@ func TestFoldingFileSystem(t *testing.T) {
 	t.Run("vfat", func(t *testing.T) { refusesFolded(t, loop(t, "vfat", "mkfs.vfat")) })
 }
 
-// Starts and writes that are refused leave no directory for temporary files, nor a lock, and no descriptor open.
+// Refused starts and writes leave no scratch directory, lock or open descriptor.
 func TestRefusedStartLeavesNothing(t *testing.T) {
 	s := store(t, Config{})
 	must(t, s.WriteMarker(t.Context()), s.Close())
 	was := foldProbes
 	defer func() { foldProbes = was }()
-	// as if it folded all names
+	// as on a file system that folds all names
 	foldProbes = append(foldProbes[:0:0], struct{ what, a, b string }{"a name", "probe", "probe"})
 	fds := func() int {
 		all, err := os.ReadDir("/proc/self/fd")
@@ -137,7 +137,7 @@ func TestRefusedStartLeavesNothing(t *testing.T) {
 	}
 }
 
-// A directory that folds names, in a file system whose others do not, takes no items.
+// A single directory that folds names accepts no items.
 func TestFoldingDirectory(t *testing.T) {
 	need.Full(t)
 	dir := loop(t, "ext4", "mkfs.ext4", "-q", "-O", "casefold")
@@ -155,7 +155,7 @@ func TestFoldingDirectory(t *testing.T) {
 		_, delErr := s.Delete(t.Context(), sp, item, storage.DeleteOptions{})
 		for call, err := range map[string]error{"Put": err, "SetProperties": setErr, "Delete": delErr} {
 			if call != "Put" && item == "folds/below/a" {
-				continue // its directory is not there
+				continue // its directory does not exist
 			}
 			if !errors.Is(err, errFolded) || !retry.IsPermanent(err) || !storage.IsNotApplied(err) {
 				t.Errorf("%s(%q): got %v, want that names are folded", call, item, err)

@@ -17,8 +17,8 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// mounts runs the calling test once more, in a process that may mount file systems which nobody else
-// sees, and reports whether this is that process.
+// mounts runs the calling test again in a process with its own mount namespace, and reports whether this is that
+// process.
 func mounts(t *testing.T) bool {
 	t.Helper()
 	const child = "MILLRACE_TEST_MOUNTS"
@@ -44,8 +44,8 @@ func mounts(t *testing.T) bool {
 	return false
 }
 
-// small mounts a file system in memory; resize gives it room for more blocks of 4 KiB, or for more
-// names, than it has in use; negative: for plenty.
+// small mounts a file system in memory. resize sets how many more blocks of 4 KiB and how many more names it can hold;
+// negative: many.
 func small(t *testing.T) (dir string, resize func(blocks, names int)) {
 	t.Helper()
 	dir = t.TempDir()
@@ -68,8 +68,8 @@ func small(t *testing.T) (dir string, resize func(blocks, names int)) {
 	}
 }
 
-// A disk that is full at any step of any write: the store says that it is away, nothing is visible, nothing
-// of it is left, all can be read, and when there is room the same call works.
+// If the disk is full at any step of a write, the store is unavailable, nothing is visible and no temporary file
+// remains, items can be read, and the same call works after space was freed.
 func TestFullDisk(t *testing.T) {
 	if !mounts(t) {
 		return
@@ -104,7 +104,7 @@ func TestFullDisk(t *testing.T) {
 		"create a space": func(s *Store) error {
 			return s.CreateSpace(ctx, storage.Space{Name: "new", Properties: unsized.Properties.User})
 		},
-		"open": func(s *Store) error { // again, which needs a directory of its own
+		"open": func(s *Store) error { // a second session, which needs a scratch directory
 			again, err := Open(Config{ID: "1", Root: s.cfg.Root})
 			if err != nil {
 				return err
@@ -122,7 +122,7 @@ func TestFullDisk(t *testing.T) {
 			"names":  func(n int) (int, int) { return -1, n },
 		} {
 			eachLayout(t, name+", no "+kind, func(t *testing.T, format int) {
-				// An attribute of a file system in memory takes none of its blocks.
+				// Attributes need no blocks on a file system in memory.
 				fits := format == layoutAttrs && name == "set properties"
 				fullAt(t, format, fits, call, room)
 			})
@@ -130,7 +130,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// fullAt makes a call with room for 0, 1, 2 and more, until it works.
+// fullAt makes a call with space for 0, 1, 2 and more, until it works.
 func fullAt(t *testing.T, format int, fits bool, call func(*Store) error, room func(n int) (blocks, names int)) {
 	failures := 0
 	for n := range 100 {
@@ -176,8 +176,8 @@ func fullAt(t *testing.T, format int, fits bool, call func(*Store) error, room f
 	t.Error("it never worked")
 }
 
-// A file system that has become read-only, as a failing disk does: all can be read, also after a restart, and
-// what writes says that the store is away.
+// If the file system becomes read-only, as after a disk error, items can be read, also after a restart, and writes
+// report that the store is unavailable.
 func TestReadOnlyDisk(t *testing.T) {
 	if !mounts(t) {
 		return
@@ -207,8 +207,8 @@ func TestReadOnlyDisk(t *testing.T) {
 	put(t, s, "b", "when it can be written again")
 }
 
-// A disk that is unmounted under a store that is in use, by force or lazily, is unknown, and no write
-// goes into the directory that was below it.
+// If the disk of an open store is unmounted, by force or lazily, its items are unknown, and nothing is written into the
+// mount point.
 func TestUnmounted(t *testing.T) {
 	if !mounts(t) {
 		return

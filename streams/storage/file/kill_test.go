@@ -14,11 +14,11 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// errEnds is what ends a call after a step: as a panic, it stands for a process that is killed, of which nothing runs
-// after that but what the system does too, which lets go of its locks; as an error, for a step that fails.
+// errEnds ends a call after a step. As a panic it simulates a killed process: only deferred unlocks run, as the kernel
+// releases locks. As an error it simulates a step that fails.
 var errEnds = errors.New("ends here")
 
-// endsAt calls f with a store whose nth step is the last, and reports whether it had so many.
+// endsAt calls f with a store that ends after step n, and reports whether f had that many steps.
 func endsAt(s *Store, n int, kill bool, f func(s *Store) error) (ended bool, err error) {
 	defer func() {
 		s.cfg.step = nil
@@ -43,7 +43,7 @@ func endsAt(s *Store, n int, kill bool, f func(s *Store) error) (ended bool, err
 	return errors.Is(err, errEnds), err
 }
 
-// state is what a store says of an item.
+// state returns a text with the content and the metadata of an item.
 func state(t *testing.T, s *Store, item string) string {
 	t.Helper()
 	o, err := s.Stat(t.Context(), sp, item)
@@ -63,7 +63,7 @@ func sum(content string) string {
 	return hex.EncodeToString(m[:])
 }
 
-// sidecarBytes are all sidecars of a root, by path.
+// sidecarBytes returns all sidecars of a root by path.
 func sidecarBytes(t *testing.T, root string) map[string][]byte {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(root, metaDir, sp, "*", "*"))
@@ -76,9 +76,9 @@ func sidecarBytes(t *testing.T, root string) map[string][]byte {
 	return all
 }
 
-// A process may be killed after each step of each mutation, or the next step may fail, in either layout and with what is
-// known of the item where either has it: the item is as it was before or as it should be then, and the same call does the rest. What was
-// removed and not synced may come back: that changes nothing either.
+// A process is killed after each step of each mutation, or the next step fails, in both layouts and with the metadata
+// in attribute or sidecar. The item then has its old or its new state, and the same call completes the mutation. This
+// also holds if a file that was removed without a sync comes back.
 func TestKilledAtEachStep(t *testing.T) {
 	ctx := t.Context()
 	props := storage.Properties{MediaType: "new/type", User: map[string]string{"k": "v"}}
@@ -124,7 +124,7 @@ func TestKilledAtEachStep(t *testing.T) {
 		for now, cfg := range ways {
 			for name, m := range mutations {
 				if name == "upgrade" && now == "sidecar" {
-					continue // it becomes the one of attributes
+					continue // the upgrade changes the layout
 				}
 				format := layoutAttrs
 				if now == "sidecar" || name == "upgrade" && was == "sidecar" {
@@ -135,7 +135,7 @@ func TestKilledAtEachStep(t *testing.T) {
 						if n > 20 {
 							t.Fatal("it never ends")
 						}
-						if name != "upgrade" { // which has goroutines of its own
+						if name != "upgrade" { // it starts goroutines
 							endsAfter(t, n, true, before, format, cfg, m.do, old, m.want)
 						}
 					}
@@ -145,8 +145,8 @@ func TestKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// endsAfter puts an item as before says, has a process do something that ends after n steps, and looks at what is left. It
-// reports whether there were so many steps.
+// endsAfter puts an item with the configuration before, ends do after n steps, and checks the item. It reports whether
+// do had that many steps.
 func endsAfter(
 	t *testing.T, n int, kill bool, before Config, format int, cfg Config, do func(s *Store) error, old, want string,
 ) bool {
@@ -184,8 +184,8 @@ func endsAfter(
 	return ended
 }
 
-// Where the journal keeps no order what comes first is synced first: the sidecar before the file that it speaks of takes
-// its place, and the file's directory before the sidecar of the file of before goes.
+// Without ordered metadata, the sidecar is synced before its file is renamed, and the directory of the file before the
+// sidecar of the old file is removed.
 func TestOrderOfSteps(t *testing.T) {
 	ctx := t.Context()
 	replace := func(s *Store) error {

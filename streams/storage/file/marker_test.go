@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// mutations are all calls that change something.
+// mutations makes all mutating calls and returns their errors.
 func mutations(ctx context.Context, s *Store) map[string]error {
 	_, put := s.Put(ctx, sp, "a", strings.NewReader("x"), storage.PutOptions{Size: storage.UnknownSize})
 	_, set := s.SetProperties(ctx, sp, "a", storage.Properties{}, storage.Condition{})
@@ -25,8 +25,8 @@ func mutations(ctx context.Context, s *Store) map[string]error {
 	}
 }
 
-// Nothing is written into a root that is not marked as the store: an empty mount point, or another store's disk,
-// also one that came into the root's place under way.
+// Nothing is written into a root without the store's marker: an empty mount point, or the disk of another store, also
+// if it replaces the root of an open store.
 func TestWritesNeedTheMarker(t *testing.T) {
 	ctx := t.Context()
 	plain := func(t *testing.T, id, root string) *Store {

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-func TestPlace(t *testing.T) {
+func TestItemPath(t *testing.T) {
 	long := strings.Repeat("x", 300)
 	tests := map[string]struct{ item, path, beside string }{
 		"ordinary": {"a/b c/ü.txt", "s/a/b c/ü.txt", "s/a/b c/ü.txt%="},
@@ -62,8 +62,7 @@ func TestSpaceDir(t *testing.T) {
 	}
 }
 
-// checkPath checks that a path can be kept by a file system, escapes nowhere, and
-// means its id.
+// checkPath checks that a path is valid, does not leave the root, and decodes to its id.
 func checkPath(t interface{ Fatalf(string, ...any) }, item, path string, beside bool) {
 	id, pieces := "", ""
 	names := strings.Split(path, "/")
@@ -92,7 +91,7 @@ func checkPath(t interface{ Fatalf(string, ...any) }, item, path string, beside 
 	}
 }
 
-func TestPlaceIsReversible(t *testing.T) {
+func TestItemPathIsReversible(t *testing.T) {
 	for _, item := range storagetest.OddIDs() {
 		p, err := newItemPath("s", item)
 		if err != nil {
@@ -117,9 +116,9 @@ func TestPlaceIsReversible(t *testing.T) {
 	})
 }
 
-// No two ids share a path, nor one's path with another's path beside, nor is one's
-// path a directory of its own name only.
-func TestPlacesDiffer(t *testing.T) {
+// The paths and alternate paths of different ids are different, and no path of an item is only a directory of its own
+// name.
+func TestItemPathsDiffer(t *testing.T) {
 	seen := map[string]string{}
 	ids := storagetest.OddIDs()
 	for _, item := range slices.Clone(ids) {

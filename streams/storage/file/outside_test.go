@@ -87,7 +87,7 @@ func must(t testing.TB, errs ...error) {
 	}
 }
 
-// files returns all regular files below root but those of our own.
+// files returns all regular files below root except those in ownDir.
 func files(t testing.TB, root string) (all []string) {
 	t.Helper()
 	must(t, filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
@@ -103,7 +103,7 @@ func files(t testing.TB, root string) (all []string) {
 	return all
 }
 
-// People see their tree, and what is beside it only in our own directory.
+// The tree holds the items under their names, and everything else in ownDir.
 func TestTreeOnDisk(t *testing.T) {
 	s := store(t, Config{})
 	want := []string{"photos/2026/may/a b.jpg", "photos/2026/may.txt", "photos/100%.txt", "photos/ü", "photos/dir",
@@ -143,7 +143,7 @@ func TestTreeOnDisk(t *testing.T) {
 	}
 }
 
-// Files that others bring are items without digests.
+// Files of other programs are items without digests.
 func TestFilesOfOthers(t *testing.T) {
 	s := store(t, Config{})
 	dir := filepath.Join(s.cfg.Root, sp, "sub")
@@ -172,7 +172,7 @@ func TestFilesOfOthers(t *testing.T) {
 	}
 }
 
-// What a file is a copy of is on record of the file that was written, and of no other that came in its place.
+// An Original is valid for the file that was written, and not for another file with its path.
 func TestOriginalOfAnotherFile(t *testing.T) {
 	s := store(t, Config{})
 	original := storage.Original{Modified: time.UnixMilli(1).UTC(), Version: "v"}
@@ -189,15 +189,15 @@ func TestOriginalOfAnotherFile(t *testing.T) {
 	}
 }
 
-// The store's digests are those on record while the file's modification time is the recorded one, and only then. A file
-// that came in the place of another brings its own attribute, or none.
+// The recorded digests are returned only while the file has the recorded modification time. A file that replaces
+// another has its own attribute, or none.
 func TestEvidenceS(t *testing.T) {
 	touch := func(path string, o storage.Object) error { return os.Chtimes(path, time.Time{}, o.Modified) }
 	tests := map[string]struct {
 		harm    func(path string, o storage.Object) error
-		same    bool // version and digests are those of before
+		same    bool // version and digests are unchanged
 		content string
-		another bool // file came in its place
+		another bool // another file replaced it
 	}{
 		"a byte flipped, time restored": {func(path string, o storage.Object) error {
 			return errors.Join(os.WriteFile(path, []byte("gaod bytes"), 0o666), touch(path, o))
@@ -261,7 +261,7 @@ func TestEvidenceS(t *testing.T) {
 	}
 }
 
-// A file that is changed in place while it is read ends in ErrChanged, not in EOF.
+// If a file is changed in place while it is read, the read ends with ErrChanged, not with EOF.
 func TestChangedInPlace(t *testing.T) {
 	s := store(t, Config{})
 	put(t, s, "a", strings.Repeat("x", 1<<20))
@@ -276,7 +276,7 @@ func TestChangedInPlace(t *testing.T) {
 	}
 }
 
-// With a clock that stands still, or goes back, versions grow all the same.
+// Versions increase even if the clock stops or goes back.
 func TestVersionsGrow(t *testing.T) {
 	now := time.Now()
 	s := store(t, Config{now: func() time.Time { now = now.Add(-time.Second); return now }})
@@ -304,7 +304,7 @@ func TestVersionsGrow(t *testing.T) {
 	}
 }
 
-// What is in the tree and is no item is told, and is in nobody's way.
+// Entries that are not items are reported and do not affect items.
 func TestSkipped(t *testing.T) {
 	var mu sync.Mutex
 	got := map[string]string{}
@@ -352,7 +352,7 @@ func TestSkipped(t *testing.T) {
 		"%2Ex": "its name is not one that this store writes for a space",
 	}
 	for path, reason := range want {
-		if len(path) > 1000 { // directories end the descent before
+		if len(path) > 1000 { // longer paths are not possible
 			continue
 		}
 		if got[path] != reason {
@@ -383,7 +383,7 @@ func TestSkipped(t *testing.T) {
 	if _, err := s.Delete(t.Context(), sp, "item", storage.DeleteOptions{}); err != nil {
 		t.Error(err)
 	}
-	// item%= counts now, as it would after somebody removed the other.
+	// item%= is the item's file now.
 	if _, err := s.Delete(t.Context(), sp, "item", storage.DeleteOptions{}); err != nil {
 		t.Error(err)
 	}
@@ -392,8 +392,8 @@ func TestSkipped(t *testing.T) {
 	}
 }
 
-// A file that another program holds a lease on, as Samba does, cannot be looked at until that program gives the lease
-// up, for which the look has the kernel ask it. The error is transient, and no absence.
+// While another program, such as Samba, holds a lease on a file, its metadata cannot be read. The attempt makes the
+// kernel ask that program to give up the lease. The error is transient and not an absence.
 func TestLeaseOfAnotherProgram(t *testing.T) {
 	s := store(t, Config{})
 	put(t, s, "a", "x")

@@ -12,7 +12,7 @@ import (
 
 func TestItemAt(t *testing.T) {
 	long := strings.Repeat("x", 300)
-	for path, want := range map[string][2]string{ // empty: no item's
+	for path, want := range map[string][2]string{ // empty: not the path of an item
 		"photos/a b.jpg":    {"photos", "a b.jpg"},
 		"photos/2026/é/a":   {"photos", "2026/é/a"},
 		"photos/100%/a%20b": {"photos", "100%/a%20b"},
@@ -42,7 +42,7 @@ func TestItemAt(t *testing.T) {
 	}
 }
 
-// Every item is at its paths.
+// ItemAt is the inverse of both paths of an item.
 func TestItemAtIsInverse(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
 		space, item := rapid.StringN(1, 20, 60).Draw(t, "space"), rapid.StringN(1, 400, storage.MaxItemID).Draw(t, "item")

@@ -36,7 +36,7 @@ func openPlain(t testing.TB, cfg PlainConfig) *Plain {
 	return p
 }
 
-// noFile reports whether an id is none that a file can have, beside those of others.
+// noFile reports whether an id cannot be the path of a file next to the other ids.
 func noFile(id string, beside []string) bool {
 	for name := range strings.SplitSeq(id, "/") {
 		if !isName(name) {
@@ -51,7 +51,7 @@ func noFile(id string, beside []string) bool {
 	return id == "README"
 }
 
-// plant writes files as anybody would.
+// plant writes files as another program would.
 func plant(t testing.TB, root string, files map[string]string) {
 	t.Helper()
 	for name, content := range files {
@@ -96,13 +96,13 @@ func TestPlainContract(t *testing.T) {
 	})
 }
 
-// The root as one space: the file by which it is known is one of its items.
+// If the root is one space, the file that identifies it is one of its items.
 func TestPlainOneSpace(t *testing.T) {
 	root := t.TempDir()
 	plant(t, root, map[string]string{"a/b.txt": "b", "c": "c", "lost+found/x": "x"})
-	told := map[string]string{}
+	reported := map[string]string{}
 	p := openPlain(t, PlainConfig{Root: root, Space: "archive",
-		Skipped: func(path, reason string) { told[path] = reason }})
+		Skipped: func(path, reason string) { reported[path] = reason }})
 	ctx := t.Context()
 	var spaces, items []string
 	for name, err := range p.Spaces(ctx) {
@@ -117,8 +117,8 @@ func TestPlainOneSpace(t *testing.T) {
 		!slices.Equal(spaces, []string{"archive"}) {
 		t.Errorf("got spaces %q with items %q, want archive with %q", spaces, items, want)
 	}
-	if len(told) != 1 || told["lost+found"] == "" {
-		t.Errorf("told %q, want lost+found", told)
+	if len(reported) != 1 || reported["lost+found"] == "" {
+		t.Errorf("reported %q, want lost+found", reported)
 	}
 	if path, err := p.Path("archive", "a/b.txt"); err != nil || path != filepath.Join(root, "a/b.txt") {
 		t.Errorf("Path: got %q, %v", path, err)
@@ -188,7 +188,7 @@ func TestPlainMarker(t *testing.T) {
 	}
 }
 
-// An archive whose disk is not mounted is unknown, not empty, and is there again when the disk is.
+// If the disk of an archive is not mounted, its items are unknown, not absent, until the disk is mounted again.
 func TestPlainVanishes(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "root")
 	plant(t, root, map[string]string{"s/a": "x"})
@@ -222,7 +222,7 @@ func TestPlainVanishes(t *testing.T) {
 	}
 }
 
-// A version pins bytes: also where they are changed and the times set back.
+// The version changes with the bytes, even if the modification time is restored.
 func TestPlainVersions(t *testing.T) {
 	long := strings.Repeat("x", 3<<20)
 	old := time.Date(2020, 1, 2, 3, 4, 5, 6, time.UTC)
@@ -270,7 +270,8 @@ func TestPlainVersions(t *testing.T) {
 	}
 }
 
-// What is no item is told, and what may not be read is told and ends the listing with an error.
+// Entries that are not items are reported. Paths without read permission are reported too, and the listing ends with an
+// error.
 func TestPlainSkipped(t *testing.T) {
 	root := t.TempDir()
 	plant(t, root, map[string]string{"s/a": "", "s/b/c": "", "s/d%=": "", "s/no/x": "", "s/z": "", "s/dot%2E": "",
@@ -279,10 +280,10 @@ func TestPlainSkipped(t *testing.T) {
 	must(t, os.Symlink("a", in("link")), syscall.Mkfifo(in("fifo"), 0o666), os.WriteFile(in("bad\xff"), nil, 0o666),
 		os.Mkdir(filepath.Join(root, "bad\xfe"), 0o777), os.Symlink("s", filepath.Join(root, "slink")),
 		os.Mkdir(filepath.Join(root, "lost+found"), 0o777), os.Chmod(in("no"), 0))
-	told := map[string]string{}
+	reported := map[string]string{}
 	p := openPlain(t, PlainConfig{Root: root, Expect: "README",
-		Skipped: func(path, reason string) { told[path] += reason }})
-	if os.Getuid() == 0 { // as somebody who may not read everything
+		Skipped: func(path, reason string) { reported[path] += reason }})
+	if os.Getuid() == 0 { // run as a user without root's permissions
 		must(t, os.Chmod(root, 0o755), os.Chmod(filepath.Dir(root), 0o755)) //nolint:gosec // others are to look at it
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
@@ -313,8 +314,8 @@ func TestPlainSkipped(t *testing.T) {
 		"s/no":    "permission denied: its items are unknown", "stray": "it is a file outside of any space",
 		"slink": "it is a symbolic link", "lost+found": "it belongs to the file system",
 	}
-	if !maps.Equal(told, want) {
-		t.Errorf("told %q, want %q", told, want)
+	if !maps.Equal(reported, want) {
+		t.Errorf("reported %q, want %q", reported, want)
 	}
 	if _, err := p.Stat(t.Context(), "s", "no/x"); err == nil || errors.Is(err, storage.ErrNotFound) {
 		t.Errorf("Stat of what may not be looked at: got %v, want an error that is no fact", err)

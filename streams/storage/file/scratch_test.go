@@ -16,8 +16,8 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A process on another machine, where a lock on a directory of NFS is not seen, leaves the temporary files of a
-// living one alone, and removes those of a dead one.
+// A process on another machine, where locks on NFS directories are not visible, keeps the temporary files of live
+// processes and removes those of dead ones.
 func TestLocksOfDirectoriesAreLocal(t *testing.T) {
 	s := store(t, Config{})
 	here := s.sess.scratch.Load()
@@ -36,7 +36,7 @@ func TestLocksOfDirectoriesAreLocal(t *testing.T) {
 	}
 }
 
-// A process of an older version locks its directory only.
+// A process of an older version locks only its directory.
 func TestOlderProcessLives(t *testing.T) {
 	s := store(t, Config{})
 	dir := filepath.Join(s.cfg.Root, tmpDir, "older")
@@ -51,8 +51,8 @@ func TestOlderProcessLives(t *testing.T) {
 	}
 }
 
-// A directory for temporary files that has gone is made anew. Of what was in it nothing becomes visible, the error
-// says what happened, and the same call works.
+// If the scratch directory is removed, a new one is created. Files that were in it do not become visible, the error
+// gives the reason, and the same call works.
 func TestTemporaryDirectoryGoes(t *testing.T) {
 	ctx := t.Context()
 	for name, below := range map[string]string{"ours": "", "that of all": ".."} {
@@ -88,7 +88,7 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// eofAfter returns io.EOF itself where r returns an error that wraps it.
+// eofAfter returns io.EOF itself if r returns an error that wraps it.
 type eofAfter struct{ r io.Reader }
 
 func (e eofAfter) Read(p []byte) (int, error) {
@@ -107,7 +107,7 @@ func TestJournalled(t *testing.T) {
 	}
 }
 
-// The order of renames is relied on only where a journal is known to keep it.
+// The order of renames is used only if the journal is known to keep it.
 func TestOrderIsKnown(t *testing.T) {
 	need.Full(t)
 	for name, tt := range map[string]struct {

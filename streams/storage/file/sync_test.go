@@ -18,7 +18,7 @@ type syncBegan int64
 
 func (b syncBegan) Error() string { return fmt.Sprint("began at ", int64(b)) }
 
-// A caller returns when a sync has ended that began after it came; those who come while one is under way share the next.
+// A call returns after a sync that began after the call. Calls during a sync share the next one.
 func TestSharedSyncs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
@@ -54,8 +54,8 @@ func TestSharedSyncs(t *testing.T) {
 	})
 }
 
-// A sync that failed is reported to those who came while it was under way too: what they changed may be part of what
-// it lost, and the kernel reports that once.
+// The error of a sync is also returned to the calls of the next batch: their changes may be among the lost ones, and
+// the kernel reports the error once.
 func TestSharedSyncFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
@@ -66,7 +66,7 @@ func TestSharedSyncFails(t *testing.T) {
 		)
 		for n := range got {
 			wg.Go(func() {
-				time.Sleep(time.Duration(n) * 10 * time.Millisecond) // each comes during the sync of the one before
+				time.Sleep(time.Duration(n) * 10 * time.Millisecond) // each call starts during the sync of the one before
 				got[n] = s.do(dirID{}, func() error {
 					time.Sleep(15 * time.Millisecond)
 					if n == 0 {
@@ -83,7 +83,7 @@ func TestSharedSyncFails(t *testing.T) {
 	})
 }
 
-// While what is known of an item moves between sidecar and attribute, no look at it misses it.
+// Stat returns the metadata while it moves between sidecar and attribute.
 func TestStatWhileItMoves(t *testing.T) {
 	ctx := t.Context()
 	s := store(t, Config{Root: inMemory(t), maxAttr: 200})

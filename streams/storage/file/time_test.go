@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// began returns a Put of an item that has come as far as the lock.
+// began returns a Put that is ready to lock the item.
 func began(t *testing.T, s *Store, item string) *write {
 	t.Helper()
 	p, err := newItemPath(sp, item)
@@ -29,7 +29,7 @@ func began(t *testing.T, s *Store, item string) *write {
 	return w
 }
 
-// A Put is dated after the deletes that came first, whoever made them and whatever the clock says.
+// The time of a Put is after that of earlier deletes by any process, whatever the clock says.
 func TestPutIsLaterThanDeletes(t *testing.T) {
 	ctx := t.Context()
 	del := func(t *testing.T, s *Store) time.Time {
@@ -88,7 +88,7 @@ func TestPutIsLaterThanDeletes(t *testing.T) {
 	}
 }
 
-// A clock that was ahead for a moment dates nothing that is put or deleted after it was set right.
+// After a clock that was ahead is corrected, new puts and deletes get the correct time.
 func TestClockWasAhead(t *testing.T) {
 	ctx := t.Context()
 	for name, by := range map[string]time.Duration{"hours": 2 * time.Hour, "years": 10 * 365 * 24 * time.Hour} {
@@ -120,7 +120,7 @@ func TestClockWasAhead(t *testing.T) {
 	}
 }
 
-// A Put is not dated before an absence that was seen before its file took its place.
+// The time of a Put is not before that of an absence observed before its file was renamed.
 func TestPutIsLaterThanLooks(t *testing.T) {
 	absentAt := func(t *testing.T, s *Store) time.Time {
 		t.Helper()
@@ -152,7 +152,7 @@ func TestPutIsLaterThanLooks(t *testing.T) {
 				must(t, w.commit(t.Context()))
 				return seen
 			},
-			"after a person removed the file, which nobody saw": func(t *testing.T, s, _ *Store) time.Time {
+			"after another program removed the file": func(t *testing.T, s, _ *Store) time.Time {
 				put(t, s, "a", "one")
 				w := began(t, s, "a")
 				must(t, os.Remove(filepath.Join(s.cfg.Root, sp, "a")))
@@ -193,8 +193,8 @@ func TestPutIsLaterThanLooks(t *testing.T) {
 	})
 }
 
-// What is dated too far ahead of the clock does not date what comes next: it is refused, with the reason, and can
-// be read. When the time is set right the same calls work.
+// If the time of an item is too far ahead of the clock, changes are refused with the reason, and the item can be read.
+// After the time is corrected the same calls work.
 func TestTimesFromAhead(t *testing.T) {
 	ctx := t.Context()
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
@@ -232,7 +232,7 @@ func TestTimesFromAhead(t *testing.T) {
 	}
 }
 
-// An error of a mutation is marked as not applied before the first step that others see, and not after it.
+// The error of a mutation is marked with NotApplied if it occurs before the first visible step, and only then.
 func TestNotAppliedMark(t *testing.T) {
 	ctx := t.Context()
 	s := store(t, Config{})
@@ -271,8 +271,8 @@ func TestNotAppliedMark(t *testing.T) {
 	}
 }
 
-// A file system that takes no writes any more after the first visible step: the error says ErrReadOnly, and not that
-// nothing was done.
+// If the file system becomes read-only after the first visible step, the error is ErrReadOnly without the NotApplied
+// mark.
 func TestReadOnlyAfterTheFirstStep(t *testing.T) {
 	ctx := t.Context()
 	for name, call := range map[string]func(s *Store) error{

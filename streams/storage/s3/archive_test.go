@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// Archived objects are asked back once, told to wait for, and read when they are there.
+// The restoration of an archived object is requested once, reads return retry.Wait until it is complete, and then work.
 func TestArchived(t *testing.T) {
 	for name, restore := range map[string]bool{"restore": true, "no restore": false} {
 		t.Run(name, func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestArchived(t *testing.T) {
 				t.Errorf("asked %q", asked)
 			}
 			if !srv.CompleteRestore(testBucket, "s/item") {
-				t.Error("nobody asked")
+				t.Error("no restoration was requested")
 			}
 			if err := drain(s.Open(t.Context(), "s", "item", "")); err != nil {
 				t.Errorf("open, returned: %v", err)

@@ -6,9 +6,8 @@ import (
 	"testing"
 )
 
-// Small parts take the memory that they have, not that of full ones: many are at work at a time, and what is
-// full waits for them.
-func TestRoom(t *testing.T) {
+// Small buffers count by their size, so many can be in use at a time, and a full one waits for them.
+func TestBufferPool(t *testing.T) {
 	const full = 8 << 20
 	r := newBufferPool(full, 2)
 	var small []buffer

@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// Real answers, as their makers document them, and what each means for a read of an item.
-func TestJudge(t *testing.T) {
+// Documented error responses of services, and the error that each causes for a read of an item.
+func TestMeaningOf(t *testing.T) {
 	const head = `<?xml version="1.0" encoding="UTF-8"?>` + "\n"
 	for name, tt := range map[string]struct {
 		status int
@@ -79,7 +79,7 @@ func TestJudge(t *testing.T) {
 		"AWS, key too long": {400,
 			head + `<Error><Code>KeyTooLongError</Code><Message>Your key is too long.</Message></Error>`,
 			"", storage.ErrName, retry.ClassPermanent},
-		// https://min.io/docs/minio: cmd/api-errors.go of its source
+		// https://min.io/docs/minio: cmd/api-errors.go in its source
 		"MinIO, object is a folder": {400,
 			head + `<Error><Code>XMinioObjectExistsAsDirectory</Code>` +
 				`<Message>Object name already exists as a directory.</Message></Error>`, "", storage.ErrName, retry.ClassPermanent},
@@ -102,8 +102,8 @@ func TestJudge(t *testing.T) {
 			head + `<Error><Code>SlowDownRead</Code>` +
 				`<Message>Resource requested is unreadable, please reduce your request rate</Message></Error>`,
 			"", storage.ErrSlowDown, retry.Transient},
-		"MinIO, told by HEAD": {403, ``, "x-minio-error-code: InvalidAccessKeyId", nil, retry.ClassUnavailable},
-		// https://docs.ceph.com/en/latest/radosgw/s3/: its errors have no message
+		"MinIO, in a header of HEAD": {403, ``, "x-minio-error-code: InvalidAccessKeyId", nil, retry.ClassUnavailable},
+		// https://docs.ceph.com/en/latest/radosgw/s3/: errors without a message
 		"Ceph, no such key": {404,
 			head + `<Error><Code>NoSuchKey</Code><Message></Message><BucketName>b</BucketName><RequestId>tx0` +
 				`</RequestId><HostId>1-default-default</HostId></Error>`, "", storage.ErrNotFound, retry.Transient},
@@ -140,15 +140,15 @@ func TestJudge(t *testing.T) {
 		"Google, billing": {403,
 			`<?xml version='1.0' encoding='UTF-8'?><Error><Code>UserProjectAccountProblem</Code>` +
 				`<Message>The project to be billed has an invalid or inactive account.</Message></Error>`,
-				"", nil, retry.Transient},
+			"", nil, retry.Transient},
 		"Google, unauthorized": {401,
 			`<?xml version='1.0' encoding='UTF-8'?><Error><Code>AuthenticationRequired</Code>` +
 				`<Message>Authentication required.</Message></Error>`, "", nil, retry.ClassUnavailable},
-		// https://github.com/versity/versitygw: s3err/s3err.go of its source
+		// https://github.com/versity/versitygw: s3err/s3err.go in its source
 		"versitygw, wrong key": {404,
 			head + `<Error><Code>XAdminUserNotFound</Code><Message>No user exists with the provided access key ID.` +
 				`</Message></Error>`, "", nil, retry.ClassUnavailable},
-		// whatever stands between
+		// proxies
 		"404 with another code": {404, head + `<Error><Code>NoSuchThing</Code><Message>What is that?</Message></Error>`, "",
 			nil, retry.Transient},
 		"a proxy's page":      {502, `<html><body><h1>502 Bad Gateway</h1></body></html>`, "", nil, retry.Transient},
@@ -165,7 +165,7 @@ func TestJudge(t *testing.T) {
 				if !strings.HasSuffix(r.URL.Path, "/item") {
 					w.Header().Set("ETag", `"e"`)
 					w.Header().Set("Last-Modified", "Wed, 21 Oct 2026 07:28:00 GMT")
-					_, _ = io.WriteString(w, "{}") // the space is there
+					_, _ = io.WriteString(w, "{}") // the space exists
 					return
 				}
 				if k, v, ok := strings.Cut(tt.header, ": "); ok {

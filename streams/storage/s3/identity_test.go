@@ -24,7 +24,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// seen are the requests that a server got.
+// seen records the requests of a server.
 type seen struct {
 	mu  sync.Mutex
 	all []*http.Request
@@ -37,7 +37,7 @@ func (s *seen) hook(_ http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// kind says what a request is, in a word and what distinguishes it.
+// kind returns a short text for the kind of a request.
 func kind(r *http.Request) string {
 	q := r.URL.Query()
 	switch {
@@ -55,7 +55,7 @@ func kind(r *http.Request) string {
 	return "other"
 }
 
-// What is configured stands in the requests that it belongs to, and is signed.
+// Configured headers are in the right requests, and signed.
 func TestHeaders(t *testing.T) {
 	writes := []string{"put", "begin", "copy"}
 	for name, tt := range map[string]struct {
@@ -113,8 +113,8 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// A bucket is in the path, or in the host's name.
-func TestStyles(t *testing.T) {
+// The bucket is in the path, or in the host name.
+func TestPathStyle(t *testing.T) {
 	for style, want := range map[string]string{"path": "https://s3.example.org/archive/s/a",
 		"host": "https://archive.s3.example.org/s/a"} {
 		t.Run(style, func(t *testing.T) {
@@ -138,7 +138,7 @@ type tripper func(*http.Request) (*http.Response, error)
 
 func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// What is wrong between here and the service is told as what it is, and with its own CA or a proxy it is right.
+// Errors of the connection are reported with their cause. A CA of the configuration and a proxy work.
 func TestTransports(t *testing.T) {
 	mem := s3test.New(s3test.Options{})
 	defer mem.Close()
@@ -160,7 +160,7 @@ func TestTransports(t *testing.T) {
 	for what, tt := range map[string]struct {
 		edit  func(*Config)
 		class retry.Class
-		says  string // empty: it works
+		says  string // part of the error; empty: none
 	}{
 		"own CA": {func(c *Config) { c.Endpoint, c.CA = secure.URL, ca }, 0, ""},
 		"unknown CA": {func(c *Config) { c.Endpoint = secure.URL }, retry.ClassUnavailable,
@@ -174,7 +174,7 @@ func TestTransports(t *testing.T) {
 		"TLS on a port of http": {func(c *Config) {
 			c.Endpoint = "https" + strings.TrimPrefix(mem.URL(), "http")
 		}, retry.ClassUnavailable, "does not speak TLS"},
-		"nobody there": {func(c *Config) {
+		"no connection": {func(c *Config) {
 			c.Endpoint = "http://127.0.0.1:1"
 		}, retry.ClassUnavailable, "no connection"},
 		"a proxy": {func(c *Config) { c.Endpoint, c.Proxy = "http://s3.example.org", proxy.URL }, 0, ""},
@@ -218,7 +218,7 @@ func TestTransports(t *testing.T) {
 	}
 }
 
-// A role comes from the machine or from a token, and its keys sign; where nobody has any, nothing is asked for unsigned.
+// A role is that of the machine or of a token, and its keys sign the requests. Without credentials no request is sent.
 func TestRoles(t *testing.T) {
 	var asked []string
 	sts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -253,7 +253,7 @@ func TestRoles(t *testing.T) {
 	for name, tt := range map[string]struct {
 		env      map[string]string
 		endpoint string
-		key      string // empty: nobody has any
+		key      string // empty: no credentials
 		asks     string
 	}{
 		"instance metadata": {nil, sts.URL, "ROLEKEY", "GET /latest/meta-data/iam/security-credentials/role-1"},
@@ -265,7 +265,7 @@ func TestRoles(t *testing.T) {
 			"security-credentials/role-1"},
 		"the other half": {map[string]string{"AWS_SECRET_ACCESS_KEY": "s"}, sts.URL, "ROLEKEY",
 			"security-credentials/role-1"},
-		"nobody": {nil, away.URL, "", ""},
+		"no credentials": {nil, away.URL, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, v := range []string{"AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SECRET_KEY",
@@ -306,7 +306,7 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// gone is a provider whose credentials have expired, and that finds no others.
+// gone is a provider with expired credentials that it cannot renew.
 type gone struct{}
 
 func (gone) Retrieve() (credentials.Value, error) { return credentials.Value{}, nil }
@@ -315,8 +315,8 @@ func (gone) RetrieveWithCredContext(*credentials.CredContext) (credentials.Value
 }
 func (gone) IsExpired() bool { return true }
 
-// A request that is signed again to say who pays is not made if the keys have expired since it was signed.
-func TestPayingWithoutCredentials(t *testing.T) {
+// A request that is signed again for requester-pays is not sent if the credentials have expired.
+func TestPayerWithoutCredentials(t *testing.T) {
 	made := 0
 	w := &transport{requesterPays: true, creds: credentials.New(gone{}), region: "us-east-1",
 		next: tripper(func(*http.Request) (*http.Response, error) {

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// contents are the entries of a page, as they stand in it.
+// contents returns the XML of entries of a page.
 func contents(keys ...string) string {
 	var b strings.Builder
 	for _, k := range keys {
@@ -32,10 +32,10 @@ const (
 	more2   = "<IsTruncated>true</IsTruncated><NextContinuationToken>2</NextContinuationToken>"
 )
 
-// Listings as services should not give them, and as they may: what is told is exact, or the listing is at fault.
+// Correct and incorrect listings of services: the result is exact, or the listing ends with an error.
 func TestOddListings(t *testing.T) {
 	for name, tt := range map[string]struct {
-		pages   []string // the last is given for ever, or all of them in turns
+		pages   []string // the last one is repeated forever, or all of them in turn
 		turns   bool
 		want    []string
 		skipped int
@@ -122,8 +122,8 @@ func TestOddListings(t *testing.T) {
 
 var errAny = errors.New("any")
 
-// The same of versions.
-func TestVersionsStuck(t *testing.T) {
+// A listing of versions that repeats a page ends with an error.
+func TestVersionListingLoop(t *testing.T) {
 	sc := &script{}
 	s, _ := direct(t, s3test.Options{Versions: true, Before: sc.hook})
 	sc.answer = func(w http.ResponseWriter, r *http.Request) bool {

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// Of two items of which the service would list only one, no two Puts of a process are both acknowledged, and that which
-// comes while the other is under way is not refused for good: it may be the one that stays.
+// If the service would list only one of two items, concurrent Puts of a process do not both succeed. The later one gets
+// a transient error, because the earlier one may fail.
 func TestNestedAtOnce(t *testing.T) {
 	for name, tt := range map[string]struct {
 		first, second string
@@ -64,7 +64,7 @@ func TestNestedAtOnce(t *testing.T) {
 	}
 }
 
-// Of many at once as many are listed as were acknowledged.
+// Of many concurrent Puts, exactly those that succeeded are listed.
 func TestNestedRaces(t *testing.T) {
 	s, srv := direct(t, s3test.Options{CleanKeys: true, HideBelow: true})
 	stored := 0
@@ -97,8 +97,8 @@ func TestNestedRaces(t *testing.T) {
 	}
 }
 
-// What was not there when something was put below it may be there now.
-func TestNestedIsLookedForAgain(t *testing.T) {
+// The cache of free ancestors is updated by a Put of an ancestor.
+func TestNestedCacheIsUpdated(t *testing.T) {
 	s, _ := direct(t, s3test.Options{CleanKeys: true, HideBelow: true})
 	if err := put(t.Context(), s, "a/b", 10, storage.PutOptions{}); err != nil {
 		t.Fatal(err)

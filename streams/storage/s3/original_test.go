@@ -12,8 +12,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// What an object is a copy of counts for the item and the bytes that it was written with, and for no others to which its
-// metadata came.
+// An Original is valid only for the item and the bytes that it was written for, not for others with the same metadata.
 func TestOriginal(t *testing.T) {
 	original := storage.Original{Modified: time.UnixMilli(1).UTC(), Version: `"v"`}
 	none := storage.Original{}
@@ -33,7 +32,7 @@ func TestOriginal(t *testing.T) {
 		user    map[string]string
 		size    int
 		harm    func(*testing.T, *Store, *s3test.Server)
-		item    string // that is looked at, if it is not "item"
+		item    string // the item to stat, if it is not "item"
 		want    storage.Original
 	}{
 		"one request": {size: 10, want: original},

@@ -15,7 +15,7 @@ import (
 
 var errPanic = errors.New("panic of the test")
 
-// recovered calls f, and reports whether it has panicked with errPanic.
+// recovered calls f and reports whether it panicked with errPanic.
 func recovered(f func() error) (panicked bool) {
 	defer func() {
 		if p := recover(); p == errPanic {
@@ -28,7 +28,7 @@ func recovered(f func() error) (panicked bool) {
 	return false
 }
 
-// panicAfter reads so many bytes of plenty, again and again, and panics.
+// panicAfter reads n bytes of plenty, repeated, and panics.
 type panicAfter struct{ left int }
 
 func (r *panicAfter) Read(b []byte) (int, error) {
@@ -40,7 +40,7 @@ func (r *panicAfter) Read(b []byte) (int, error) {
 	return copy(b[:n], bytes.Repeat(plenty[:testPart], n/testPart+1)), nil
 }
 
-// wantIdle checks that a store holds nothing for calls that are over.
+// wantIdle checks that a store holds no buffers or reservations.
 func wantIdle(t *testing.T, s *Store) {
 	t.Helper()
 	if !s.writeBuffers.available.TryAcquire(s.writeBuffers.capacity) {
@@ -55,8 +55,8 @@ func wantIdle(t *testing.T, s *Store) {
 	}
 }
 
-// A panic of the bytes that are put, or of the caller's judgement, from which the caller recovers, leaves nothing behind: no
-// memory, no item that nothing can be put above or below, and of an upload only what the next Put goes on with.
+// A panic of the reader or of PutOptions.Verify that the caller recovers leaves no buffer and no reservation, and of an
+// upload only the parts that the next Put resumes.
 func TestReaderPanics(t *testing.T) {
 	for name, tt := range map[string]struct {
 		r     io.Reader
@@ -98,8 +98,8 @@ func TestReaderPanics(t *testing.T) {
 	}
 }
 
-// A transport that panics at any request leaves nothing behind either. That of parts is called in goroutines of the driver,
-// where a panic ends the process.
+// A panic of the transport at any request leaves nothing behind either. Parts are sent in goroutines of the driver,
+// where a panic ends the process; they are not tested.
 func TestTransportPanics(t *testing.T) {
 	for name, size := range map[string]int{"one request": 10, "in parts": testPart + 1} {
 		t.Run(name, func(t *testing.T) {

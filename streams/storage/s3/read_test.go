@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// A breaking transport ends the bodies of GET after so many bytes, and calls then.
+// A breaking transport breaks the bodies of GET after some bytes, and then calls then.
 type breaking struct {
 	next http.RoundTripper
 
@@ -66,7 +66,7 @@ func (b *broken) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A connection that breaks in the middle of a body costs time, and no byte is missing, doubled or of another version.
+// After a connection breaks in a body, no byte is missing, repeated or of another version.
 func TestReadOverBrokenConnections(t *testing.T) {
 	for name, tt := range map[string]struct {
 		size   int
@@ -127,7 +127,7 @@ func remove(s *Store, _ *s3test.Server) {
 	_, _ = s.Delete(noTest, "s", "item", storage.DeleteOptions{})
 }
 
-// A connection that gives nothing is given up, with what ended it.
+// A read without progress ends with the error of the connection.
 func TestReadThatNeverGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sc := &script{}
@@ -164,7 +164,7 @@ func TestReadThatNeverGoesOn(t *testing.T) {
 	})
 }
 
-// Stat says when it looked by the service's clock, in the resolution of its times.
+// Stat returns its time by the service's clock, in the resolution of modification times.
 func TestStatSaysWhenByTheServicesClock(t *testing.T) {
 	now := time.Now().Add(10 * time.Minute).UTC().Truncate(time.Second)
 	srv := server(t, s3test.Options{Clock: func() time.Time { return now }})
@@ -181,7 +181,7 @@ func TestStatSaysWhenByTheServicesClock(t *testing.T) {
 	}
 }
 
-// A service that pins nothing gives what is there now, which is not what was asked for.
+// A service that ignores versions returns the current object; Open detects that.
 func TestOpenPinsWhereTheServiceDoesNot(t *testing.T) {
 	for name, o := range map[string]s3test.Options{"by ETag": {NoReadMatch: true},
 		"by version": {NoReadMatch: true, Versions: true}} {
@@ -205,7 +205,7 @@ func TestOpenPinsWhereTheServiceDoesNot(t *testing.T) {
 	}
 }
 
-// 5 GiB and one byte: more than one request may have, put, read and kept.
+// An object of 5 GiB and one byte, more than one request may have, is put, read and quarantined.
 func TestFiveGiBAndOne(t *testing.T) {
 	need.Integration(t)
 	s, srv := direct(t, s3test.Options{Virtual: true}, func(c *Config) {
@@ -239,8 +239,8 @@ func TestFiveGiBAndOne(t *testing.T) {
 	}
 }
 
-// What is larger than one request copies is kept part by part, if it is the version that was seen.
-func TestKeepInParts(t *testing.T) {
+// An object larger than one request can copy is quarantined in parts, if it still has the expected version.
+func TestQuarantineInParts(t *testing.T) {
 	s, srv := direct(t, s3test.Options{})
 	if err := put(t.Context(), s, "item", testPart,
 		storage.PutOptions{Properties: storage.Properties{MediaType: "a/b"}}); err != nil {

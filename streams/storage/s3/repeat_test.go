@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// between returns a store with a space "s", and its server; way makes the requests, by next.
+// between returns a store with a space "s", and its server. way sends the requests with next.
 func between(
 	t *testing.T, way func(r *http.Request, next http.RoundTripper) (*http.Response, error),
 ) (*Store, *s3test.Server) {
@@ -29,8 +29,7 @@ func between(
 	})
 }
 
-// An upload was completed by a request whose answer was lost, and the caller goes while the service is asked about it: at
-// each of the requests that follow.
+// The response to the completion of an upload is lost, and the caller's context ends at each of the following requests.
 func TestCompletedAndTheCallerIsGone(t *testing.T) {
 	for gone, more := 1, true; more; gone++ {
 		synctest.Test(t, func(t *testing.T) {
@@ -52,7 +51,7 @@ func TestCompletedAndTheCallerIsGone(t *testing.T) {
 					return nil, err
 				case after == 1:
 					return answered(r, resp, 504, "GatewayTimeout"), nil
-				case after == 2 && gone > 1: // the first look
+				case after == 2 && gone > 1: // the first stat
 					resp.Body.Close()
 					return nil, errReset
 				}
@@ -68,7 +67,7 @@ func TestCompletedAndTheCallerIsGone(t *testing.T) {
 	}
 }
 
-func TestRefusalOf(t *testing.T) {
+func TestRejectionOf(t *testing.T) {
 	for name, tt := range map[string]struct {
 		about  subject
 		status int
@@ -102,8 +101,8 @@ func TestRefusalOf(t *testing.T) {
 	}
 }
 
-// A proxy sends each PUT and DELETE again, whose first answer is lost: the caller sees the second one, which is about the
-// effect of the first. What was made is not marked, and the error is the one that the caller may branch on.
+// A proxy repeats each PUT and DELETE after it lost the first response. The caller sees the second response, which the
+// first request has caused. The error is the expected sentinel, and is not marked with NotApplied.
 func TestProxyRepeats(t *testing.T) {
 	there := storage.PutOptions{Condition: storage.Condition{Absent: true}}
 	for name, tt := range map[string]struct {
@@ -154,14 +153,14 @@ func TestProxyRepeats(t *testing.T) {
 	}
 }
 
-// A Put that another one was quicker than is refused, and that it has changed nothing is found out by one look.
-func TestRefusedIsLookedAtOnce(t *testing.T) {
+// A Put that is refused because of a concurrent one is marked with NotApplied after one stat.
+func TestRejectedPutIsCheckedOnce(t *testing.T) {
 	for name, tt := range map[string]struct {
-		size   int // of the bytes that the other one has put
+		size   int // of the bytes of the other Put
 		marked bool
 	}{
 		"other bytes":    {5, true},
-		"the same bytes": {10, false}, // they may have come by this Put
+		"the same bytes": {10, false}, // they may be of this Put
 	} {
 		t.Run(name, func(t *testing.T) {
 			sent := []string{}
@@ -183,7 +182,7 @@ func TestRefusedIsLookedAtOnce(t *testing.T) {
 	}
 }
 
-// answered gives another answer than a request got.
+// answered replaces the response to a request.
 func answered(r *http.Request, resp *http.Response, status int, code string) *http.Response {
 	_, _ = io.Copy(io.Discard, resp.Body)
 	resp.Body.Close()

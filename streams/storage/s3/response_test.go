@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// An answer that has no end is read to a bound, whatever it begins with and whatever was asked for.
-func TestAnswersAreBounded(t *testing.T) {
+// An endless response is read up to a limit, whatever its beginning and the request.
+func TestResponsesAreBounded(t *testing.T) {
 	for name, tt := range map[string]struct {
 		what   string
 		status int
@@ -26,7 +26,7 @@ func TestAnswersAreBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if t.Parallel(); strings.HasPrefix(tt.begins, "<List") {
-				need.Integration(t) // all of it is parsed, which takes long with the race detector
+				need.Integration(t) // parsing all of it is slow with the race detector
 			}
 			sc := &script{}
 			s, _ := direct(t, s3test.Options{Before: sc.hook})

@@ -46,7 +46,7 @@ func (n *network) hook(_ http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// What a Put has left that broke, another process's goes on with, where the service proves that it has it.
+// A Put of another process resumes an interrupted upload, with the parts that the service proves to have.
 func TestPutResumed(t *testing.T) {
 	for name, tt := range map[string]struct {
 		o       s3test.Options
@@ -56,7 +56,7 @@ func TestPutResumed(t *testing.T) {
 	}{
 		"the same":     {size: longParts * testPart, sends: 3},
 		"no checksums": {o: s3test.Options{NoChecksums: true}, size: longParts * testPart, sends: 3},
-		// nothing is proven
+		// no proof
 		"odd ETags":       {o: s3test.Options{NoChecksums: true, OddETags: true}, size: longParts * testPart, sends: 12},
 		"of unknown size": {size: storage.UnknownSize, sends: 3},
 		"one byte differs": {size: longParts * testPart, sends: 4,
@@ -104,7 +104,7 @@ func TestPutResumed(t *testing.T) {
 					t.Errorf("the second: %v; %d bytes; sent %v, want %d", err, len(got), n.sent, tt.sends)
 				}
 				if name == "other properties" {
-					return // of the first one something is left, until it is old
+					return // the first upload remains until it is stale
 				}
 				if left := srv.Keys(testBucket, ".millrace/uploads/"); srv.Uploads() != 0 || len(left) != 0 {
 					t.Errorf("%d uploads and %q are left", srv.Uploads(), left)
@@ -114,7 +114,7 @@ func TestPutResumed(t *testing.T) {
 	}
 }
 
-// What is known to be wrong, or too short to be worth it, is not left.
+// An upload with wrong bytes, or with too few parts, is aborted.
 func TestPutNotLeft(t *testing.T) {
 	content := long()
 	for name, tt := range map[string]struct {
@@ -146,8 +146,8 @@ type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, errReset }
 
-// Leftovers go by age, and what somebody is at work on stays, however old it is.
-func TestSweepOfUploads(t *testing.T) {
+// Stale uploads are aborted. Uploads in use stay, however old they are.
+func TestAbortStaleUploads(t *testing.T) {
 	s, srv := direct(t, s3test.Options{}, func(c *Config) { c.PartBytes, c.Endpoint = testPart, "https://127.0.0.1" })
 	begin := func(key string) *upload {
 		u, err := s.begin(t.Context(), location{testBucket, key}, objectHeaders{})
@@ -171,7 +171,7 @@ func TestSweepOfUploads(t *testing.T) {
 	}
 	sweep(0)
 	srv.Age(8 * 24 * time.Hour)
-	if err := slow.sendPart(t.Context(), 2, 0, plenty); err != nil { // it gets on
+	if err := slow.sendPart(t.Context(), 2, 0, plenty); err != nil { // progress
 		t.Fatal(err)
 	}
 	sweep(1)
@@ -188,8 +188,8 @@ func TestSweepOfUploads(t *testing.T) {
 	}
 }
 
-// A list of uploads that goes on where it was has an end.
-func TestSweepStuck(t *testing.T) {
+// A listing of uploads that repeats a page ends with an error.
+func TestUploadListingLoop(t *testing.T) {
 	sc := &script{on: true, answer: func(w http.ResponseWriter, r *http.Request) bool {
 		if !r.URL.Query().Has("uploads") || r.Method != http.MethodGet {
 			return false
@@ -205,8 +205,7 @@ func TestSweepStuck(t *testing.T) {
 	}
 }
 
-// Two processes that go on with one upload at once waste each other's work, and no bytes are mixed: what is stored is
-// whole, of a Put that says so.
+// If two processes resume the same upload, bytes are never mixed: the stored object is that of a Put that succeeded.
 func TestTwoGoOnWithOneUpload(t *testing.T) {
 	for name, tt := range map[string]struct {
 		o    s3test.Options

@@ -17,7 +17,7 @@ import (
 
 const (
 	testBucket = "archive"
-	testPart   = 128 << 10 // bytes of the smallest part of uploads
+	testPart   = 128 << 10 // minimum size of parts, in bytes
 )
 
 func server(t testing.TB, o s3test.Options) *s3test.Server {
@@ -28,7 +28,7 @@ func server(t testing.TB, o s3test.Options) *s3test.Server {
 	return srv
 }
 
-// open returns a store on a server, which has tried what that can do.
+// open returns a store that has probed its server.
 func open(t testing.TB, srv *s3test.Server, edit ...func(*Config)) *Store {
 	t.Helper()
 	s := openKnown(t, srv, new(Facts), edit...)
@@ -40,7 +40,7 @@ func open(t testing.TB, srv *s3test.Server, edit ...func(*Config)) *Store {
 	return s
 }
 
-// factsOf are what Probe finds out of such a server.
+// factsOf returns the features that Probe finds for a server with these options.
 func factsOf(o s3test.Options) Facts {
 	holds, sums := !o.NoConditions, !o.NoChecksums
 	return Facts{
@@ -51,7 +51,7 @@ func factsOf(o s3test.Options) Facts {
 	}
 }
 
-// openKnown returns a store on a server of which it is known what that can do.
+// openKnown returns a store with the features f of its server, without a probe.
 func openKnown(t testing.TB, srv *s3test.Server, f *Facts, edit ...func(*Config)) *Store {
 	t.Helper()
 	cfg := Config{ID: "acme/1", Endpoint: srv.URL(), Bucket: testBucket, PathStyle: true,
@@ -74,7 +74,7 @@ func openKnown(t testing.TB, srv *s3test.Server, f *Facts, edit ...func(*Config)
 	return s
 }
 
-// The contract, on services that can do more and less.
+// The contract, on services with different features.
 func TestContract(t *testing.T) {
 	versions := []string{"PutVersions", "OpenPinned", "OpenWhileChange", "Delete", "Properties", "SpaceErrors",
 		"RaceReplace", "RaceDelete"}
@@ -82,7 +82,7 @@ func TestContract(t *testing.T) {
 	sums := []string{"Put", "PutLarge", "PutDigests", "PutBroken", "List", "Keep"}
 	for name, tt := range map[string]struct {
 		o    s3test.Options
-		only []string // the parts that need what the service lacks; make integration runs all
+		only []string // the parts that depend on the missing features; make integration runs all parts
 	}{
 		"all":           {},
 		"no conditions": {s3test.Options{NoConditions: true}, conditions},
@@ -134,7 +134,7 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// A service to which keys are paths, or that hides what lies below an object, gets no id that it would mix up with another's.
+// Ids that a service would confuse with others are refused, if it treats keys as paths or hides objects below others.
 func TestContractOfOddServices(t *testing.T) {
 	for name, tt := range map[string]struct {
 		o       s3test.Options
@@ -166,7 +166,7 @@ func TestContractOfOddServices(t *testing.T) {
 	}
 }
 
-// nests says whether an item lies below another, or above it.
+// nests reports whether an item is below or above another one.
 func nests(item string, beside []string) bool {
 	return slices.ContainsFunc(beside, func(other string) bool {
 		return strings.HasPrefix(item, other+"/") || strings.HasPrefix(other, item+"/")
@@ -192,7 +192,7 @@ func TestNoWayOut(t *testing.T) {
 	}
 }
 
-// A bucket for each space: names are those of buckets.
+// The contract with a bucket for each space.
 func TestContractOfBuckets(t *testing.T) {
 	t.Parallel()
 	storagetest.Run(t, func(t *testing.T) storage.Store {
@@ -202,7 +202,7 @@ func TestContractOfBuckets(t *testing.T) {
 	}), storagetest.Only("Spaces", "SpaceErrors", "Marker"))
 }
 
-// Whatever a service does to the space's name, escape does not.
+// unescape is the inverse of escape for all names.
 func TestEscape(t *testing.T) {
 	for _, name := range []string{"a", "a/b", ".", "..", ".millrace", "%2F", "Ä", "with space", strings.Repeat("é", 100)} {
 		piece := escape(name)
@@ -247,7 +247,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// Bytes that are damaged on their way are refused by the service, and are not there.
+// The service refuses bytes that are damaged in transit, and stores nothing.
 func TestDamagedOnTheWay(t *testing.T) {
 	for name, o := range map[string]s3test.Options{"checksums": {}, "none": {NoChecksums: true}} {
 		t.Run(name, func(t *testing.T) {

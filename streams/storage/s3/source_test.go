@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// What lies at the service already is copied by it, part by part, where it proves what it has; else it is sent.
+// The service copies the parts of an object that it already stores, if it proves them. Otherwise they are sent.
 func TestPutFromSource(t *testing.T) {
 	const size = testPart + 9 // two parts
 	for name, tt := range map[string]struct {
@@ -36,7 +36,7 @@ func TestPutFromSource(t *testing.T) {
 				tt.o.Before = sc.hook
 				s, srv := direct(t, tt.o, func(c *Config) { c.PartBytes, c.parallel = testPart, 1 })
 				facts := s.Facts()
-				facts.CopiesParts = true // it did when it was tried
+				facts.CopiesParts = true // as probed before
 				s.features.Store(&facts)
 				content := append(bytes.Repeat([]byte("x"), testPart), plenty[:size-testPart]...)
 				from, err := s.Put(t.Context(), "s", "from", bytes.NewReader(content), storage.PutOptions{Size: size})
@@ -81,8 +81,8 @@ func TestPutFromSource(t *testing.T) {
 	}
 }
 
-// What lies elsewhere, or is of another size, is sent.
-func TestReach(t *testing.T) {
+// An object at another service, or of another size, is sent.
+func TestCopySourceOf(t *testing.T) {
 	s, _ := direct(t, s3test.Options{})
 	there := locator{s.cfg.Endpoint, copySource{object: storage.Object{Size: 9}}}
 	for name, tt := range map[string]struct {

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// Requests that change something, by their method and what their URL has.
+// Mutating requests, by method and a part of the URL.
 var changes = map[string]struct {
 	method, has string
 	size        int
@@ -35,8 +35,8 @@ var changes = map[string]struct {
 	}},
 }
 
-// A write that fails once: where the service did it and said otherwise, it is found out; where it did not, the part or the
-// end is asked for again; what cannot be known is said so. What is there is exact in every case.
+// A write fails once. If the service applied it, the driver detects that; if not, it repeats the part or the
+// completion; if it cannot know, the error says so. The stored object is correct in every case.
 func TestWriteTwins(t *testing.T) {
 	for name, c := range changes {
 		for twin, how := range map[string]func(o *s3test.Options, h func(http.ResponseWriter, *http.Request) bool){
@@ -50,7 +50,7 @@ func TestWriteTwins(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					sc, o := &script{}, s3test.Options{}
 					how(&o, sc.hook)
-					// the script is asked by one at a time
+					// one request at a time
 					s, srv := direct(t, o, func(c *Config) { c.PartBytes, c.parallel = testPart, 1 })
 					once := false
 					sc.answer = func(w http.ResponseWriter, r *http.Request) bool {
@@ -85,7 +85,7 @@ func TestWriteTwins(t *testing.T) {
 	}
 }
 
-// A copy that the service refuses within a success was not made: nothing is replaced that should have been kept.
+// If the service returns an error in a 200 response to a copy, the object is not quarantined, so it is not replaced.
 func TestCopyRefusedWithinASuccess(t *testing.T) {
 	sc := &script{}
 	s, srv := direct(t, s3test.Options{Before: sc.hook})
@@ -112,7 +112,7 @@ func TestCopyRefusedWithinASuccess(t *testing.T) {
 	}
 }
 
-// A delete whose answer is lost is an error; done again it finds out.
+// A delete with a lost response returns an error. Its repetition returns the result.
 func TestDeleteTwins(t *testing.T) {
 	for name, done := range map[string]bool{"done": true, "not done": false} {
 		t.Run(name, func(t *testing.T) {
@@ -145,27 +145,27 @@ func TestDeleteTwins(t *testing.T) {
 	}
 }
 
-// A part that the service keeps wrongly never becomes visible.
+// A part that the service has stored with other bytes never becomes visible.
 func TestPartStoredWrongly(t *testing.T) {
 	for name, tt := range map[string]struct {
-		o     s3test.Options
-		tells bool // what it keeps
-		times int
-		ok    bool
+		o       s3test.Options
+		reports bool // the service reports the checksum of these bytes
+		times   int
+		ok      bool
 	}{
-		"told, once":              {s3test.Options{}, true, 1, true},
-		"told, always":            {s3test.Options{}, true, 99, false},
-		"told by its ETag, once":  {s3test.Options{NoChecksums: true}, true, 1, true},
-		"told by ETag, always":    {s3test.Options{NoChecksums: true}, true, 99, false},
-		"not told":                {s3test.Options{}, false, 1, false},
-		"not told, no checksums":  {s3test.Options{NoChecksums: true}, false, 1, false},
-		"not told, odd ETags too": {s3test.Options{OddETags: true}, false, 1, false},
+		"reported, once":              {s3test.Options{}, true, 1, true},
+		"reported, always":            {s3test.Options{}, true, 99, false},
+		"reported by its ETag, once":  {s3test.Options{NoChecksums: true}, true, 1, true},
+		"reported by ETag, always":    {s3test.Options{NoChecksums: true}, true, 99, false},
+		"not reported":                {s3test.Options{}, false, 1, false},
+		"not reported, no checksums":  {s3test.Options{NoChecksums: true}, false, 1, false},
+		"not reported, odd ETags too": {s3test.Options{OddETags: true}, false, 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				sc := &script{}
 				var srv *s3test.Server
-				if tt.tells {
+				if tt.reports {
 					tt.o.Before = sc.hook
 				} else {
 					tt.o.After = sc.hook
@@ -178,11 +178,11 @@ func TestPartStoredWrongly(t *testing.T) {
 					if r.URL.Query().Get("partNumber") != "1" || n == tt.times {
 						return false
 					}
-					if n++; !tt.tells {
+					if n++; !tt.reports {
 						srv.CorruptPart(1)
 						return false
 					}
-					r.Header.Del("Content-Md5") // it does not look
+					r.Header.Del("Content-Md5") // the service does not verify it
 					r.Header.Set("X-Amz-Content-Sha256", "UNSIGNED-PAYLOAD")
 					if r.Header.Get("X-Amz-Checksum-Crc64nvme") != "" {
 						r.Header.Set("X-Amz-Checksum-Crc64nvme", wrongSum)
@@ -205,7 +205,7 @@ func TestPartStoredWrongly(t *testing.T) {
 // wrongSum is of "x" and zeros, testPart of them.
 var wrongSum = s3test.CRC64(append([]byte("x"), make([]byte, testPart-1)...))
 
-// Metadata that S3 would not keep is refused by its name before anything is asked for.
+// Metadata that exceeds the limit of S3 is refused before any request.
 func TestMetadataTooLong(t *testing.T) {
 	sc := &script{}
 	s, _ := direct(t, s3test.Options{Before: sc.hook})
@@ -228,7 +228,7 @@ func TestMetadataTooLong(t *testing.T) {
 	}
 }
 
-// An item of no bytes is an item.
+// An empty item is an item.
 func TestNoBytes(t *testing.T) {
 	s, _ := direct(t, s3test.Options{})
 	for _, size := range []int64{storage.UnknownSize, 0} {
@@ -247,7 +247,7 @@ func TestNoBytes(t *testing.T) {
 	}
 }
 
-// There are never more parts than S3 takes, and they hold the largest object.
+// There are never more parts than S3 allows, and they hold the largest object.
 func TestParts(t *testing.T) {
 	for _, size := range []int64{1, 16 << 20, 10_000 * minPart, 10_000*minPart + 1, 10_001 * minPart, maxObject,
 		storage.UnknownSize} {
@@ -274,7 +274,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// A machine's clock that differs from the service's is named, also where the answer has no body.
+// An error because of clock skew names it, also if the response has no body.
 func TestClockSkew(t *testing.T) {
 	var off time.Duration
 	s, _ := direct(t, s3test.Options{Clock: func() time.Time { return time.Now().Add(off) }})
@@ -288,7 +288,7 @@ func TestClockSkew(t *testing.T) {
 	}
 }
 
-// Some services head good answers as HTML: what counts is what they are.
+// Some services send valid responses with the media type of HTML. They are accepted.
 func TestSuccessHeadedAsHTML(t *testing.T) {
 	s, _ := direct(t, s3test.Options{After: func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method == http.MethodPut || r.Method == http.MethodPost {
@@ -303,9 +303,9 @@ func TestSuccessHeadedAsHTML(t *testing.T) {
 	}
 }
 
-// A service that contradicts itself after a write, as one that gathers its answer while another writes, is asked again. One
-// that goes on doing so is not believed.
-func TestLookContradicted(t *testing.T) {
+// After inconsistent responses to a write, the object is checked again. If they remain inconsistent, Put returns an
+// error.
+func TestInconsistentResponses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		header, value string
 		times         int
@@ -355,7 +355,7 @@ func TestLookContradicted(t *testing.T) {
 	}
 }
 
-// Parts whose checksum the service verifies are signed with their bytes only if somebody could change these on their way.
+// Parts with a verified checksum are signed with their content only if a third party could change them in transit.
 func TestPartsAreSigned(t *testing.T) {
 	for endpoint, want := range map[string]bool{
 		"https://s3.example.org": false, "http://127.0.0.1:9000": false, "http://[::1]:9000": false,

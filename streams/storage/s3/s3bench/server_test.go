@@ -115,7 +115,7 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// Pages hold all that was loaded, once, in the order of the keys; objects differ.
+// Pages hold each loaded object once, in the order of the keys. The contents of objects differ.
 func TestLoad(t *testing.T) {
 	for name, load := range map[string]Load{
 		"objects": {Bucket: "b", Objects: 2500, Size: 100}, "keys": {Bucket: "b", Keys: 2500},
@@ -154,7 +154,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// What is no request ends the connection, and nothing else.
+// A malformed request closes its connection and has no other effect.
 func FuzzRequest(f *testing.F) {
 	f.Add([]byte("PUT /b/k HTTP/1.1\r\nContent-Length: 3\r\nRange: bytes=1-2\r\n\r\nabc"))
 	f.Add([]byte("GET /b?list-type=2&max-keys=3 HTTP/1.1\r\n\r\n"))
