@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-func aspects() *rapid.Generator[metadata] {
+func metadataGenerator() *rapid.Generator[metadata] {
 	return rapid.Custom(func(t *rapid.T) metadata {
 		a := metadata{
 			Modified: rapid.Int64().Draw(t, "modified"), Size: rapid.Int64Min(0).Draw(t, "size"),
@@ -50,7 +50,7 @@ func aspects() *rapid.Generator[metadata] {
 // An encoded attribute decodes to the same metadata.
 func TestAttrRoundTrip(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
-		want, item := aspects().Draw(t, "aspect"), rapid.String().Draw(t, "item")
+		want, item := metadataGenerator().Draw(t, "aspect"), rapid.String().Draw(t, "item")
 		got, err := decodeAttr(item, encodeAttr(item, want))
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Fatalf("got %+v, %v, want %+v", got, err, want)
@@ -58,7 +58,7 @@ func TestAttrRoundTrip(t *testing.T) {
 	})
 }
 
-func fullAspect() metadata {
+func fullMetadata() metadata {
 	return metadata{
 		Modified: 1795421447715647065, Size: 10 << 10, MediaType: "image/tiff",
 		User:     map[string]string{"rights": "closed", "title": "é"},
@@ -69,7 +69,7 @@ func fullAspect() metadata {
 
 // An Original is valid only for the item that it was written for; the other metadata moves with the file.
 func TestAttrOfAnotherItem(t *testing.T) {
-	want := fullAspect()
+	want := fullMetadata()
 	got, err := decodeAttr("b", encodeAttr("a", want))
 	want.Original = nil
 	if err != nil || !reflect.DeepEqual(got, want) {
@@ -79,7 +79,7 @@ func TestAttrOfAnotherItem(t *testing.T) {
 
 // A damaged byte, and an attribute that is too short or too long, is detected.
 func TestAttrDamage(t *testing.T) {
-	good := encodeAttr("a", fullAspect())
+	good := encodeAttr("a", fullMetadata())
 	for i := range good {
 		for bit := range 8 {
 			bad := bytes.Clone(good)
@@ -142,7 +142,7 @@ func TestDamagedAttrOnDisk(t *testing.T) {
 
 // A damaged byte of a sidecar is detected, or does not change the decoded metadata.
 func TestSidecarDamage(t *testing.T) {
-	want := sidecar{Item: "a", Current: fullAspect()}
+	want := sidecar{Item: "a", Current: fullMetadata()}
 	good, err := want.encode()
 	must(t, err)
 	if got, err := decodeSidecar("a", good); err != nil || !reflect.DeepEqual(*got, want) {
@@ -186,7 +186,7 @@ func TestSidecarOfAnOlderVersion(t *testing.T) {
 func FuzzDecodeAttr(f *testing.F) {
 	f.Add([]byte(nil))
 	f.Add(encodeAttr("a", metadata{}))
-	f.Add(encodeAttr("a", fullAspect()))
+	f.Add(encodeAttr("a", fullMetadata()))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, b := range [][]byte{b, appendCRC(b)} {
 			a, err := decodeAttr("a", b)

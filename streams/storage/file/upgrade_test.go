@@ -64,7 +64,8 @@ func TestUpgrade(t *testing.T) {
 	// A rewritten item, a removed one, one with a damaged sidecar, and a file that is not a sidecar.
 	must(t, os.WriteFile(in(sp, "d0/item0"), []byte("by hand"), 0o666), os.Rename(in(sp, "d1/item1"), in("away")))
 	_, damaged := sidecarPath(itemPathIn(sp, "d2/item2"))
-	must(t, os.WriteFile(in(damaged), []byte("{"), 0o666), os.WriteFile(filepath.Dir(in(damaged))+"/notes.txt", nil, 0o666))
+	must(t, os.WriteFile(in(damaged), []byte("{"), 0o666),
+		os.WriteFile(filepath.Dir(in(damaged))+"/notes.txt", nil, 0o666))
 	delete(want, "d0/item0")
 	delete(want, "d1/item1")
 	delete(want, "d2/item2")
