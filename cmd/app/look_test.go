@@ -45,7 +45,7 @@ func TestCheckStoresOf(t *testing.T) {
 		"wrong key":        {answer(403, "InvalidAccessKeyId"), nil, storeUnavailable, "refuses the credentials"},
 		"wrong secret":     {answer(403, "SignatureDoesNotMatch"), nil, storeUnavailable, "refuses the credentials"},
 		"unknown user":     {answer(404, "XAdminUserNotFound"), nil, storeUnavailable, "refuses the credentials"},
-		"not allowed":      {answer(403, "AccessDenied"), nil, storeError, "what the bucket's policy allows"},
+		"not allowed":      {answer(403, "AccessDenied"), nil, storeError, "the bucket's policy"},
 		"clock skew":       {answer(403, "RequestTimeTooSkewed"), nil, storeUnavailable, "the clocks of this machine and of the service"},
 		"other region":     {answer(400, "AuthorizationHeaderMalformed"), nil, storeUnavailable, "the bucket's region is eu-west-1"},
 		"no bucket":        {fine, nil, storeUnavailable, `bucket "bucket" does not exist`},

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
+// putOptions returns the options of a write with these headers.
 func (s *Store) putOptions(h objectHeaders) minio.PutObjectOptions {
 	o := minio.PutObjectOptions{
 		UserMetadata: map[string]string{}, ContentType: h.contentType, StorageClass: s.cfg.StorageClass,

@@ -19,8 +19,8 @@ import (
 // An exchange is attached to the context of a request. It holds headers that the client has no option for, and receives
 // data of the response.
 type exchange struct {
-	headers http.Header // none of x-amz-, which would have to be signed
-	body    []byte      // what the request carries, where that is in memory and small; else nil
+	headers http.Header // to add; not x-amz-* headers, which must be signed
+	body    []byte      // a small body in memory; nil: leave the body as it is
 	listing bool        // the requests are those of one listing
 
 	mu   sync.Mutex
