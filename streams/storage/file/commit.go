@@ -208,7 +208,7 @@ func (w *write) putNew(at *location) error {
 		case serr == nil && isDir(&at.st):
 			err = w.putNewAtAlt(at)
 		case serr == nil && !isRegular(&at.st):
-			err = retry.Permanent(fmt.Errorf("neither a regular file nor a directory has this path: %w", storage.ErrName))
+			err = retry.Permanent(fmt.Errorf("the path is neither a regular file nor a directory: %w", storage.ErrName))
 		}
 	}
 	if err == nil || w.visible {
