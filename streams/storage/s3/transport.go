@@ -156,8 +156,8 @@ func (n *exchange) apply(req *http.Request) (filled *http.Request, done func()) 
 
 const payerHeader = "X-Amz-Request-Payer"
 
-// withPayer returns the request with the requester-pays header, signed again. Requests with a streaming signature have
-// the header already, because their signature cannot be replaced: the signatures of the chunks depend on it.
+// withPayer returns the request with the requester-pays header, signed again. A request with a streaming signature is
+// not signed again: the signatures of its chunks depend on the first one. Parts have the header already.
 func (w *transport) withPayer(req *http.Request) (*http.Request, error) {
 	if req.Header.Get(payerHeader) != "" {
 		return req, nil
