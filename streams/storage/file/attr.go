@@ -15,18 +15,18 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 )
 
-// The attribute of layout 2 is an aspect, as bytes: it goes with the file, is written before the file is synced, and
-// changes as a whole. Integers are little-endian; text is its length, as a uvarint, and its bytes.
+// The attribute of layout 2 is the encoded metadata of a file. It moves with the file, is written before the file is
+// synced, and is replaced as a whole. Integers are little-endian. Text is its length, as a uvarint, and its bytes.
 //
-//	1 byte    version of this form
+//	1 byte    version of this encoding
 //	1 byte    flags
-//	8 bytes   modification time of the bytes that it speaks of, ns since 1970
-//	8 bytes   their size
-//	uvarint   digests: of each the code of its algorithm and the digest; with code 0 the names of both, as text
+//	8 bytes   modification time of the file that the metadata is for, ns since 1970
+//	8 bytes   size of that file
+//	uvarint   number of digests; for each the code of its algorithm and the digest, or code 0 and both as text
 //	text      media type
-//	uvarint   properties: of each name and value
+//	uvarint   number of properties; for each name and value as text
 //	if flagOriginal: 8 bytes time in ms, text version, 8 bytes hash of the item's id
-//	4 bytes   CRC32C of all that is before it
+//	4 bytes   CRC32C of all preceding bytes
 const (
 	attrName    = "user.millrace"
 	attrVersion = 1
@@ -34,21 +34,21 @@ const (
 	flagOriginal = 1 << 1
 )
 
-// attrCodes are the algorithms that have a code, which is the index.
+// attrCodes are the algorithms with a code. The index is the code.
 var attrCodes = [...]string{1: digest.MD5, 2: digest.SHA1, 3: digest.SHA256, 4: digest.SHA512, 5: digest.CRC64NVME}
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// hashItem tells the item that an Original was written for from others: an attribute goes along when a person moves
-// or copies its file.
+// hashItem returns the hash that ties an Original to its item. Without it an attribute that a user moves or copies with
+// its file would claim the Original for another item.
 func hashItem(item string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(item)) // never fails
 	return h.Sum64()
 }
 
-// encodeAttr returns the attribute of an item's file, of which the properties are known.
-func encodeAttr(item string, a aspect) []byte {
+// encodeAttr encodes the metadata of an item's file as an attribute. The properties must be known.
+func encodeAttr(item string, a metadata) []byte {
 	b := make([]byte, 0, 192)
 	text := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
 	flags := byte(0)
@@ -61,7 +61,8 @@ func encodeAttr(item string, a aspect) []byte {
 	b = binary.AppendUvarint(b, uint64(len(a.Digests)))
 	for _, alg := range a.Digests.Algorithms() {
 		code, sum := slices.Index(attrCodes[:], alg), a.Digests[alg]
-		if raw, err := hex.DecodeString(sum); code > 0 && err == nil && len(sum) == digest.HexLen(alg) && hex.EncodeToString(raw) == sum {
+		raw, err := hex.DecodeString(sum)
+		if code > 0 && err == nil && len(sum) == digest.HexLen(alg) && hex.EncodeToString(raw) == sum {
 			b = append(append(b, byte(code)), raw...)
 			continue
 		}
@@ -80,25 +81,25 @@ func encodeAttr(item string, a aspect) []byte {
 		text(a.Original.Version)
 		b = binary.LittleEndian.AppendUint64(b, hashItem(item))
 	}
-	return sealed(b)
+	return appendCRC(b)
 }
 
-// sealed appends the CRC.
-func sealed(b []byte) []byte {
+// appendCRC appends the CRC32C of b.
+func appendCRC(b []byte) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
-// errAttr is of an attribute that says nothing.
-var errAttr = errors.New("attribute is spoilt")
+// errAttrDamaged means that an attribute cannot be decoded.
+var errAttrDamaged = errors.New("attribute is damaged")
 
-// An attrReader takes an attribute apart. After a fault all that it returns is zero.
+// An attrReader decodes an attribute. After a failure its methods return zero values.
 type attrReader struct {
-	b     []byte
-	fault bool
+	b      []byte
+	failed bool
 }
 
 func (r *attrReader) take(n uint64) []byte {
-	if r.fault = r.fault || n > uint64(len(r.b)); r.fault {
+	if r.failed = r.failed || n > uint64(len(r.b)); r.failed {
 		return nil
 	}
 	b := r.b[:n]
@@ -113,10 +114,10 @@ func (r *attrReader) uint64() uint64 {
 	return 0
 }
 
-// count reads how many entries follow, each of which has a byte at least.
+// count reads a number of entries or bytes. It fails if fewer bytes remain.
 func (r *attrReader) count() uint64 {
 	n, size := binary.Uvarint(r.b)
-	if r.fault = r.fault || size <= 0 || n > uint64(len(r.b)-size); r.fault {
+	if r.failed = r.failed || size <= 0 || n > uint64(len(r.b)-size); r.failed {
 		return 0
 	}
 	r.b = r.b[size:]
@@ -128,7 +129,7 @@ func (r *attrReader) text() string { return string(r.take(r.count())) }
 func (r *attrReader) digest() (alg, sum string) {
 	code := r.take(1)
 	switch {
-	case r.fault:
+	case r.failed:
 	case code[0] == 0:
 		return r.text(), r.text()
 	case int(code[0]) < len(attrCodes):
@@ -136,15 +137,15 @@ func (r *attrReader) digest() (alg, sum string) {
 		var text [128]byte
 		return alg, string(text[:hex.Encode(text[:], r.take(uint64(digest.HexLen(alg)/2)))])
 	}
-	r.fault = true
+	r.failed = true
 	return "", ""
 }
 
-// decodeAttr reads the attribute of an item's file.
-func decodeAttr(item string, b []byte) (a aspect, err error) {
+// decodeAttr decodes the attribute of an item's file.
+func decodeAttr(item string, b []byte) (a metadata, err error) {
 	n := len(b) - 4
 	if n < 2 || crc32.Checksum(b[:n], castagnoli) != binary.LittleEndian.Uint32(b[n:]) || b[0] != attrVersion {
-		return aspect{}, errAttr
+		return metadata{}, errAttrDamaged
 	}
 	r, flags := &attrReader{b: b[2:n]}, b[1]
 	a.Modified, a.Size = int64(r.uint64()), int64(r.uint64())
@@ -169,19 +170,20 @@ func decodeAttr(item string, b []byte) (a aspect, err error) {
 			a.Original = &o
 		}
 	}
-	if r.fault || len(r.b) > 0 {
-		return aspect{}, errAttr
+	if r.failed || len(r.b) > 0 {
+		return metadata{}, errAttrDamaged
 	}
 	return a, nil
 }
 
-// readAttr returns what the attribute of an opened file says: nil if it has none, errAttr if that is spoilt.
-func readAttr(fd int, item string) (*aspect, error) {
+// readAttr returns the metadata in the attribute of an opened file: nil if it has none, errAttrDamaged if the attribute
+// is damaged.
+func readAttr(fd int, item string) (*metadata, error) {
 	var small [512]byte
 	b := small[:]
 	n, err := fgetxattr(fd, b)
 	if errors.Is(err, unix.ERANGE) {
-		b = make([]byte, 64<<10) // no attribute of Linux is longer
+		b = make([]byte, 64<<10) // XATTR_SIZE_MAX of Linux
 		n, err = fgetxattr(fd, b)
 	}
 	switch {
@@ -202,20 +204,21 @@ func fgetxattr(fd int, b []byte) (n int, err error) {
 	return n, err
 }
 
-// noAttr reports whether an error says that a file has no attribute, or that its file system has none.
+// noAttr reports whether an error means that a file has no attribute, or that its file system does not support them.
 func noAttr(err error) bool { return errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EOPNOTSUPP) }
 
-// writeAttr gives an opened file its attribute; it is not synced. It returns false, and leaves the file as it was, if
-// the attribute is longer than the file system takes, or than room, if that is not 0.
-func writeAttr(fd int, item string, a aspect, room int) (bool, error) {
+// writeAttr sets the attribute of an opened file. It does not sync. It returns false, and changes nothing, if the
+// attribute is longer than the file system supports, or than limit if that is above 0.
+func writeAttr(fd int, item string, a metadata, limit int) (bool, error) {
 	b := encodeAttr(item, a)
-	if room > 0 && len(b) > room {
+	if limit > 0 && len(b) > limit {
 		return false, nil
 	}
 	err := retryEINTR(func() error { return unix.Fsetxattr(fd, attrName, b, 0) })
 	switch {
-	case errors.Is(err, unix.E2BIG), errors.Is(err, unix.ERANGE), errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EOPNOTSUPP):
-		// A disk that is full has no room for a sidecar either.
+	case errors.Is(err, unix.E2BIG), errors.Is(err, unix.ERANGE),
+		errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EOPNOTSUPP):
+		// On a full disk the write of the sidecar fails too.
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("write attribute %s: %w", attrName, err)
@@ -223,7 +226,7 @@ func writeAttr(fd int, item string, a aspect, room int) (bool, error) {
 	return true, nil
 }
 
-// removeAttr removes the attribute of an opened file, if it has one; that is not synced.
+// removeAttr removes the attribute of an opened file, if there is one. It does not sync.
 func removeAttr(fd int) error {
 	if err := retryEINTR(func() error { return unix.Fremovexattr(fd, attrName) }); err != nil && !noAttr(err) {
 		return fmt.Errorf("remove attribute %s: %w", attrName, err)
@@ -231,12 +234,12 @@ func removeAttr(fd int) error {
 	return nil
 }
 
-// probeAttrs reports whether the file system of an opened directory of our own has attributes.
+// probeAttrs reports whether the file system supports attributes. It sets one on an opened scratch directory.
 func probeAttrs(dir int) (bool, error) {
 	switch err := retryEINTR(func() error { return unix.Fsetxattr(dir, attrName, []byte{attrVersion}, 0) }); {
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPERM):
 		return false, nil
 	default:
-		return err == nil, named("set attribute", scratchDir, err)
+		return err == nil, pathError("set attribute", scratchDir, err)
 	}
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-func aspects() *rapid.Generator[aspect] {
-	return rapid.Custom(func(t *rapid.T) aspect {
-		a := aspect{
+func metadataGenerator() *rapid.Generator[metadata] {
+	return rapid.Custom(func(t *rapid.T) metadata {
+		a := metadata{
 			Modified: rapid.Int64().Draw(t, "modified"), Size: rapid.Int64Min(0).Draw(t, "size"),
 			MediaType: rapid.String().Draw(t, "media type"),
 		}
@@ -47,10 +47,10 @@ func aspects() *rapid.Generator[aspect] {
 	})
 }
 
-// What is written to an attribute is read from it.
+// An encoded attribute decodes to the same metadata.
 func TestAttrRoundTrip(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
-		want, item := aspects().Draw(t, "aspect"), rapid.String().Draw(t, "item")
+		want, item := metadataGenerator().Draw(t, "aspect"), rapid.String().Draw(t, "item")
 		got, err := decodeAttr(item, encodeAttr(item, want))
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Fatalf("got %+v, %v, want %+v", got, err, want)
@@ -58,17 +58,18 @@ func TestAttrRoundTrip(t *testing.T) {
 	})
 }
 
-func fullAspect() aspect {
-	return aspect{
-		Modified: 1795421447715647065, Size: 10 << 10, MediaType: "image/tiff", User: map[string]string{"rights": "closed", "title": "é"},
+func fullMetadata() metadata {
+	return metadata{
+		Modified: 1795421447715647065, Size: 10 << 10, MediaType: "image/tiff",
+		User:     map[string]string{"rights": "closed", "title": "é"},
 		Digests:  digest.Set{digest.MD5: strings.Repeat("0a", 16), digest.SHA256: strings.Repeat("f1", 32), "blake3": "ab"},
 		Original: &original{1795421447715, "v1"},
 	}
 }
 
-// An Original counts for the item that it was written for; all else goes along with the file.
+// An Original is valid only for the item that it was written for; the other metadata moves with the file.
 func TestAttrOfAnotherItem(t *testing.T) {
-	want := fullAspect()
+	want := fullMetadata()
 	got, err := decodeAttr("b", encodeAttr("a", want))
 	want.Original = nil
 	if err != nil || !reflect.DeepEqual(got, want) {
@@ -76,28 +77,28 @@ func TestAttrOfAnotherItem(t *testing.T) {
 	}
 }
 
-// Every damage to a byte is found, and so is every attribute that is too short or too long.
+// A damaged byte, and an attribute that is too short or too long, is detected.
 func TestAttrDamage(t *testing.T) {
-	good := encodeAttr("a", fullAspect())
+	good := encodeAttr("a", fullMetadata())
 	for i := range good {
 		for bit := range 8 {
 			bad := bytes.Clone(good)
 			bad[i] ^= 1 << bit
-			if a, err := decodeAttr("a", bad); !errors.Is(err, errAttr) {
+			if a, err := decodeAttr("a", bad); !errors.Is(err, errAttrDamaged) {
 				t.Errorf("bit %d of byte %d: got %+v, %v", bit, i, a, err)
 			}
 		}
-		if a, err := decodeAttr("a", good[:i]); !errors.Is(err, errAttr) {
+		if a, err := decodeAttr("a", good[:i]); !errors.Is(err, errAttrDamaged) {
 			t.Errorf("the first %d bytes: got %+v, %v", i, a, err)
 		}
 	}
-	if a, err := decodeAttr("a", append(bytes.Clone(good), 0)); !errors.Is(err, errAttr) {
+	if a, err := decodeAttr("a", append(bytes.Clone(good), 0)); !errors.Is(err, errAttrDamaged) {
 		t.Errorf("one byte more: got %+v, %v", a, err)
 	}
 }
 
-// The attribute of a file that is damaged in any byte: the bytes are read, digests and properties are unknown, and
-// every call goes on; what is written next is whole.
+// If any byte of an attribute is damaged, the bytes of the item can be read, digests and properties are unknown, and
+// every call works. The next write replaces the attribute.
 func TestDamagedAttrOnDisk(t *testing.T) {
 	ctx := t.Context()
 	s := store(t, Config{Root: inMemory(t)})
@@ -122,7 +123,8 @@ func TestDamagedAttrOnDisk(t *testing.T) {
 		}
 	}
 	o, err := s.SetProperties(ctx, sp, "a", storage.Properties{MediaType: "a/b"}, storage.Condition{})
-	if got := stat(t, s, "a"); err != nil || o.PropertiesUnknown || got.PropertiesUnknown || got.Properties.MediaType != "a/b" {
+	if got := stat(t, s, "a"); err != nil || o.PropertiesUnknown || got.PropertiesUnknown ||
+		got.Properties.MediaType != "a/b" {
 		t.Errorf("SetProperties: %v, got %+v", err, got)
 	}
 	must(t, unix.Lsetxattr(path, attrName, []byte("x"), 0))
@@ -138,9 +140,9 @@ func TestDamagedAttrOnDisk(t *testing.T) {
 	}
 }
 
-// Every damage to a byte of a sidecar is found, or changes nothing of what it says.
+// A damaged byte of a sidecar is detected, or does not change the decoded metadata.
 func TestSidecarDamage(t *testing.T) {
-	want := sidecar{Item: "a", Now: fullAspect()}
+	want := sidecar{Item: "a", Current: fullMetadata()}
 	good, err := want.encode()
 	must(t, err)
 	if got, err := decodeSidecar("a", good); err != nil || !reflect.DeepEqual(*got, want) {
@@ -150,18 +152,18 @@ func TestSidecarDamage(t *testing.T) {
 		for bit := range 8 {
 			bad := bytes.Clone(good)
 			bad[i] ^= 1 << bit
-			if got, err := decodeSidecar("a", bad); !errors.Is(err, errSpoilt) && !reflect.DeepEqual(*got, want) {
+			if got, err := decodeSidecar("a", bad); !errors.Is(err, errSidecarDamaged) && !reflect.DeepEqual(*got, want) {
 				t.Errorf("bit %d of byte %d: got %+v, %v", bit, i, got, err)
 			}
 		}
 	}
 }
 
-// A sidecar of an older version, which has no CRC, is read; one that is written anew has one.
+// A sidecar of an older version, without a CRC, can be read; a new one has a CRC.
 func TestSidecarOfAnOlderVersion(t *testing.T) {
 	s := store(t, Config{format: layoutSidecars})
 	o := put(t, s, "a", "x")
-	p, err := newPlace(sp, "a")
+	p, err := newItemPath(sp, "a")
 	must(t, err)
 	_, at := sidecarPath(p)
 	path := s.cfg.Root + "/" + at
@@ -183,10 +185,10 @@ func TestSidecarOfAnOlderVersion(t *testing.T) {
 
 func FuzzDecodeAttr(f *testing.F) {
 	f.Add([]byte(nil))
-	f.Add(encodeAttr("a", aspect{}))
-	f.Add(encodeAttr("a", fullAspect()))
+	f.Add(encodeAttr("a", metadata{}))
+	f.Add(encodeAttr("a", fullMetadata()))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for _, b := range [][]byte{b, sealed(b)} {
+		for _, b := range [][]byte{b, appendCRC(b)} {
 			a, err := decodeAttr("a", b)
 			if err != nil {
 				continue

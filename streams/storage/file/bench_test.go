@@ -13,8 +13,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// BenchmarkPut puts small files that are on disk, with their names, when each call
-// returns. The peer writes, syncs and renames files and syncs their directory, without
+// BenchmarkPut puts small files durably. The peer writes, syncs and renames files and syncs their directory, without
 // digests and properties.
 func BenchmarkPut(b *testing.B) {
 	content := bytes.Repeat([]byte("millrace"), 4<<10/8)

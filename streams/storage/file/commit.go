@@ -15,44 +15,45 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A write brings one temporary file to its place. What is known of it is in its attribute, and so on disk with it; or
-// else in a sidecar, which takes its place first.
+// A write commits one temporary file as the file of an item. The metadata is in the attribute, which is synced with
+// the file, or in a sidecar, which is installed before the file.
 type write struct {
-	s       *Store
-	sess    *session
-	p       place
-	t       *temp       // the bytes
-	st      unix.Stat_t // of t
-	o       storage.PutOptions
-	digests digest.Set
-	beside  bool    // what is known is kept in a sidecar, and not in the attribute
-	side    *temp   // the sidecar, until it has its place
-	was     *aspect // what is known of the file that is replaced
-	shown   bool    // others may see the file in its place
+	s          *Store
+	sess       *session
+	p          itemPath
+	t          *temp       // the bytes
+	st         unix.Stat_t // of t
+	o          storage.PutOptions
+	digests    digest.Set
+	useSidecar bool      // the metadata is in a sidecar, not in the attribute
+	sidecar    *temp     // the sidecar, until it is installed
+	prev       *metadata // of the file that is replaced
+	visible    bool      // other processes may see the file under its final name
 }
 
 func (w *write) discard() {
-	if w.side != nil {
-		w.side.discard()
-		w.side = nil
+	if w.sidecar != nil {
+		w.sidecar.discard()
+		w.sidecar = nil
 	}
 }
 
-// prepare has the file on disk before the item is locked; it is dated and described under the lock. A small one on a file
-// system that does not keep order is synced only then, once: its date has to be on disk before its name.
-func (w *write) prepare() error {
-	if w.t.size < large && !w.sess.ordered {
+// syncEarly syncs the bytes before the item is locked, to keep the lock short. The modification time and the metadata
+// are set later, under the lock. A small file on a file system without ordered metadata is synced only then: its
+// modification time must be durable before its name, so an early sync would be a second one.
+func (w *write) syncEarly() error {
+	if w.t.size < largeFile && !w.sess.ordered {
 		return nil
 	}
 	return w.syncFile()
 }
 
-// replaced returns what is known of the file that is in the place; nil if there is none.
-func (w *write) replaced(at *spot) (*aspect, error) {
+// readPrev returns the metadata of the file at the location; nil if there is none.
+func (w *write) readPrev(at *location) (*metadata, error) {
 	if !at.present {
 		return nil, nil
 	}
-	a, err := w.sess.aspectOf(at, w.p)
+	a, err := w.sess.metadataOrUnknown(at, w.p)
 	if err != nil {
 		return nil, err
 	}
@@ -60,77 +61,78 @@ func (w *write) replaced(at *spot) (*aspect, error) {
 	return &a, nil
 }
 
-// describe writes what is known of the file to its attribute, or to a sidecar, which also says what is known of the
-// file that is replaced. Neither is synced.
-func (w *write) describe(at *spot) (err error) {
+// writeMetadata writes the metadata to the attribute of the file, or else to a sidecar, which also holds the metadata
+// of the file that is replaced. It syncs neither.
+func (w *write) writeMetadata(at *location) (err error) {
 	w.discard()
-	now := newAspect(&w.st, w.digests, w.o.Properties, newOriginal(w.o.Original))
+	now := newMetadata(&w.st, w.digests, w.o.Properties, newOriginal(w.o.Original))
 	inAttr := false
-	if w.sess.attrs.Load() {
-		if inAttr, err = writeAttr(w.t.fd, w.p.item, now, w.s.cfg.attrRoom); err != nil {
+	if w.sess.useAttrs.Load() {
+		if inAttr, err = writeAttr(w.t.fd, w.p.item, now, w.s.cfg.maxAttr); err != nil {
 			return err
 		}
 	}
-	w.beside = !inAttr
-	if w.beside || w.o.KeepReplaced {
-		if w.was, err = w.replaced(at); err != nil {
+	w.useSidecar = !inAttr
+	if w.useSidecar || w.o.KeepReplaced {
+		if w.prev, err = w.readPrev(at); err != nil {
 			return err
 		}
 	}
-	if w.beside {
-		w.side, err = w.sess.sidecarTemp(sidecar{Item: w.p.item, Now: now, Was: w.was})
+	if w.useSidecar {
+		w.sidecar, err = w.sess.sidecarTemp(sidecar{Item: w.p.item, Current: now, Previous: w.prev})
 	}
 	return err
 }
 
-// flush has the file and its sidecar on disk.
+// flush syncs the file and its sidecar.
 func (w *write) flush() error {
-	if w.side == nil {
+	if w.sidecar == nil {
 		return w.syncFile()
 	}
 	var sideErr error
 	var wg sync.WaitGroup
-	wg.Go(func() { sideErr = fsync(w.side.fd, w.side.path()) })
+	wg.Go(func() { sideErr = fsync(w.sidecar.fd, w.sidecar.path()) })
 	err := w.syncFile()
 	wg.Wait()
 	return errors.Join(err, sideErr)
 }
 
-// syncFile has the file on disk. A large one does not stay in the page cache: the next who reads it, to see that it is
-// intact, sees what the disk has.
+// syncFile syncs the file. It drops a large file from the page cache, so that the next read, a verification for
+// example, reads from the disk.
 func (w *write) syncFile() error {
 	if err := fsync(w.t.fd, w.t.path()); err != nil {
 		return err
 	}
-	if w.t.size >= large {
+	if w.t.size >= largeFile {
 		_ = unix.Fadvise(w.t.fd, 0, 0, unix.FADV_DONTNEED) // advice only
 	}
 	return nil
 }
 
-// commit puts the file into its place, and returns when all is on disk.
+// commit gives the file its final name and returns when file, name and metadata are durable.
 func (w *write) commit(ctx context.Context) error {
 	var err error
 	for range maxTries {
-		var at *spot
-		if at, err = w.try(ctx); err == nil {
-			err = w.settle(ctx, at)
+		var at *location
+		if at, err = w.tryCommit(ctx); err == nil {
+			err = w.waitDurable(ctx, at)
 			at.close()
 			return err
 		}
-		if w.shown || errors.Is(err, errRemoved) || !isAbsent(err) && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.EISDIR) {
+		retryable := isAbsent(err) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EISDIR)
+		if w.visible || errors.Is(err, errTempRemoved) || !retryable {
 			return err
 		}
-		// A directory is missing, or the place was taken by what takes no lock.
-		if err := w.s.makeRoom(ctx, w.sess, w.p); err != nil {
+		// A parent directory is missing, or another program, which takes no lock, has created a file there.
+		if err := w.s.makeParents(ctx, w.sess, w.p); err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("others keep changing the directories: %w", err)
+	return fmt.Errorf("directories keep changing: %w", err)
 }
 
-// try puts the file into its place, if the item is as the condition wants it.
-func (w *write) try(ctx context.Context) (at *spot, err error) {
+// tryCommit gives the file its final name if the condition holds. It locks the item meanwhile.
+func (w *write) tryCommit(ctx context.Context) (at *location, err error) {
 	unlock, err := w.s.lock(ctx, w.sess, w.p.space, w.p.item)
 	if err != nil {
 		return nil, err
@@ -147,211 +149,212 @@ func (w *write) try(ctx context.Context) (at *spot, err error) {
 	if err := w.o.Condition.Check(storage.Object{Version: versionOf(at.st.Mtim.Nano())}, at.present); err != nil {
 		return at, err
 	}
-	if err := w.date(ctx, at); err != nil {
+	if err := w.finalize(ctx, at); err != nil {
 		return at, err
 	}
 	if at.present {
-		err = w.over(at)
+		err = w.replace(at)
 	} else {
-		err = w.first(at)
+		err = w.putNew(at)
 	}
-	if err == nil && !w.beside {
-		err = w.s.dropSidecar(w.sess, w.p, at)
+	if err == nil && !w.useSidecar {
+		err = w.s.removeStaleSidecar(w.sess, w.p, at)
 	}
 	return at, err
 }
 
-// date dates the file, describes it, and has that on disk. The date is that of now, while the item is locked, and later
-// than that of the file in the place and of the newest delete, in the milliseconds of changes: what others did, or saw,
-// before the file takes its place is not dated after it.
-func (w *write) date(ctx context.Context, at *spot) error {
+// finalize sets the modification time, writes the metadata and syncs both. The time is taken while the item is locked.
+// In milliseconds, the resolution of changes, it is later than the replaced file and the last delete: no earlier
+// operation or observation of another process has a later time than this write.
+func (w *write) finalize(ctx context.Context, at *location) error {
 	var modified time.Time
 	if at.present {
 		modified = time.Unix(0, at.st.Mtim.Nano())
 	}
-	newest, err := w.s.newest(w.sess, w.p, modified)
+	newest, err := w.s.lastChange(w.sess, w.p, modified)
 	if err != nil {
 		return err
 	}
-	now, err := w.s.after(ctx, newest)
+	now, err := w.s.timeAfter(ctx, newest)
 	if err != nil {
 		return err
 	}
-	if w.st, err = w.t.dateLater(now, newest); err != nil {
+	if w.st, err = w.t.setModTimeAfter(now, newest); err != nil {
 		return err
 	}
-	if err := w.describe(at); err != nil {
+	if err := w.writeMetadata(at); err != nil {
 		return err
 	}
-	// The bytes are on disk if the journal keeps order, and it has the rest on disk with the file's name.
-	if w.beside || !w.sess.ordered {
+	// With ordered metadata syncEarly has synced the bytes, and the journal makes the rest durable with the name.
+	if w.useSidecar || !w.sess.ordered {
 		if err := w.flush(); err != nil {
 			return err
 		}
 	}
-	return w.s.did("written")
+	return w.s.stepDone("written")
 }
 
-// first puts the file where no file of the item is.
-func (w *write) first(at *spot) error {
-	if err := w.placeSidecar(); err != nil {
+// putNew gives the file its final name if the item has no file.
+func (w *write) putNew(at *location) error {
+	if err := w.installSidecar(); err != nil {
 		return err
 	}
 	err := w.move(at.dir, at.name, unix.RENAME_NOREPLACE)
-	if err == nil || w.shown {
+	if err == nil || w.visible {
 		return err
 	}
 	if errors.Is(err, unix.EEXIST) {
-		switch serr := at.look(at.name); {
+		switch serr := at.lookup(at.name); {
 		case serr == nil && isDir(&at.st):
-			err = w.firstBeside(at)
+			err = w.putNewAtAlt(at)
 		case serr == nil && !isRegular(&at.st):
-			err = retry.Permanent(fmt.Errorf("what is neither file nor directory is there: %w", storage.ErrName))
+			err = retry.Permanent(fmt.Errorf("the path is neither a regular file nor a directory: %w", storage.ErrName))
 		}
 	}
-	if err == nil || w.shown {
+	if err == nil || w.visible {
 		return err
 	}
-	err = named("rename", w.p.path, err)
-	if w.beside {
+	err = pathError("rename", w.p.path, err)
+	if w.useSidecar {
 		err = errors.Join(err, w.sess.removeSidecar(w.p))
 	}
 	return err
 }
 
-// firstBeside puts the file beside the directory that has its name, and moves the spot there.
-func (w *write) firstBeside(at *spot) error {
-	if dir := path.Dir(w.p.beside); dir != at.at { // the name is so long that it is split
-		if err := w.sess.mkdirs(at.at, dir); err != nil {
+// putNewAtAlt gives the file its alternate name, because a directory has its own name, and sets the location to it.
+func (w *write) putNewAtAlt(at *location) error {
+	if dir := path.Dir(w.p.alt); dir != at.dirPath { // a long name, which is split over directories
+		if err := w.sess.mkdirs(at.dirPath, dir); err != nil {
 			return err
 		}
-		beside, err := w.sess.spotOf(w.p.beside)
+		alt, err := w.sess.locationOf(w.p.alt)
 		if err != nil {
 			return err
 		}
 		at.close()
-		*at = *beside
+		*at = *alt
 	}
-	at.name = path.Base(w.p.beside)
+	at.name = path.Base(w.p.alt)
 	return w.move(at.dir, at.name, unix.RENAME_NOREPLACE)
 }
 
-// over puts the file over the one that is there.
-func (w *write) over(at *spot) (err error) {
-	if err := w.placeSidecar(); err != nil {
+// replace renames the file over the existing one.
+func (w *write) replace(at *location) (err error) {
+	if err := w.installSidecar(); err != nil {
 		return err
 	}
 	undo := func() error { return nil }
 	if w.o.KeepReplaced {
-		if undo, err = w.s.keepLink(w.sess, w.p, at, *w.was); err != nil {
-			return fmt.Errorf("keep what is replaced: %w", err)
+		if undo, err = w.s.quarantineLink(w.sess, w.p, at, *w.prev); err != nil {
+			return fmt.Errorf("quarantine the replaced file: %w", err)
 		}
 	}
-	err = named("rename", at.path(), w.move(at.dir, at.name, 0))
-	if err != nil && !w.shown {
+	err = pathError("rename", at.path(), w.move(at.dir, at.name, 0))
+	if err != nil && !w.visible {
 		return errors.Join(err, undo())
 	}
 	return err
 }
 
-// move has the file take its place.
+// move renames the temporary file and records whether the new name may be visible.
 func (w *write) move(dir int, name string, flags uint) error {
 	err := w.t.move(dir, name, flags)
-	if w.shown = !storage.IsNotApplied(err); err == nil {
-		err = w.s.did("moved")
+	if w.visible = !storage.IsNotApplied(err); err == nil {
+		err = w.s.stepDone("moved")
 	}
 	return err
 }
 
-// placeSidecar has the sidecar, if there is one, take its place, before the file does. It tells of the old
-// file too, so nothing is lost where the file does not follow.
-func (w *write) placeSidecar() error {
-	if w.side == nil {
+// installSidecar renames the sidecar, if there is one, to its path, before the file is renamed. It also holds the
+// metadata of the old file, so nothing is lost if the rename of the file does not follow.
+func (w *write) installSidecar() error {
+	if w.sidecar == nil {
 		return nil
 	}
-	err := w.sess.placeSidecar(w.p, w.side)
+	err := w.sess.installSidecar(w.p, w.sidecar)
 	w.discard()
 	if err == nil {
-		err = w.s.did("sidecar placed")
+		err = w.s.stepDone("sidecar placed")
 	}
 	if err != nil || w.sess.ordered {
 		return err
 	}
-	// The file's name must not be on disk before the sidecar's is.
+	// The name of the sidecar must be durable before the name of the file.
 	dir, _ := sidecarPath(w.p)
 	if err := w.sess.syncDir(dir); err != nil {
 		return err
 	}
-	return w.s.did("sidecar synced")
+	return w.s.stepDone("sidecar synced")
 }
 
-// dropSidecar removes an item's sidecar after its file was replaced by one with an attribute, or removed. The caller has
-// locked the item. Where the journal keeps no order that is on disk first: else the file of before could come back
-// without its sidecar.
-func (s *Store) dropSidecar(sess *session, p place, at *spot) error {
+// removeStaleSidecar removes the sidecar of an item after its file was deleted, or replaced by a file with an
+// attribute. The caller holds the lock of the item. Without ordered metadata it syncs the directory of the file first:
+// otherwise a crash could bring back the old file without its sidecar.
+func (s *Store) removeStaleSidecar(sess *session, p itemPath, at *location) error {
 	if !sess.ordered {
 		_, path := sidecarPath(p)
 		if _, err := sess.stat(path); err != nil {
-			return skipAbsent(err)
+			return ignoreAbsent(err)
 		}
-		if err := sess.syncShared(at.dir, at.at); err != nil {
+		if err := sess.syncShared(at.dir, at.dirPath); err != nil {
 			return err
 		}
-		if err := s.did("directory synced"); err != nil {
+		if err := s.stepDone("directory synced"); err != nil {
 			return err
 		}
 	}
 	return sess.removeSidecar(p)
 }
 
-// settle returns when the file's name is on disk. Its sidecar's was given first, and is: by the journal, or by a sync.
-func (w *write) settle(ctx context.Context, at *spot) error {
-	if err := w.sess.syncShared(at.dir, at.at); err != nil {
+// waitDurable returns when the name of the file is durable. The name of the sidecar already is: it came first, and the
+// journal or installSidecar has synced it.
+func (w *write) waitDurable(ctx context.Context, at *location) error {
+	if err := w.sess.syncShared(at.dir, at.dirPath); err != nil {
 		return err
 	}
-	if err := w.sess.settled(ctx, at.path()); err != nil {
+	if err := w.sess.waitPending(ctx, at.path()); err != nil {
 		return err
 	}
-	if !w.beside {
+	if !w.useSidecar {
 		return nil
 	}
 	sideDir, _ := sidecarPath(w.p)
-	return w.sess.settled(ctx, sideDir+"/")
+	return w.sess.waitPending(ctx, sideDir+"/")
 }
 
-// date sets the file's modification time.
-func (t *temp) date(at time.Time) (unix.Stat_t, error) {
+// setModTime sets the modification time of the file.
+func (t *temp) setModTime(at time.Time) (unix.Stat_t, error) {
 	name := t.path()
 	var st unix.Stat_t
 	ts, err := unix.TimeToTimespec(at)
 	if err != nil {
-		return st, named("date", name, err)
+		return st, pathError("date", name, err)
 	}
 	times := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, ts}
 	if err := unix.UtimesNanoAt(t.in, t.name, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		if err = named("date", name, err); lost(err) {
-			err = fmt.Errorf("%w: %w", errRemoved, err)
+		if err = pathError("date", name, err); isRemoved(err) {
+			err = fmt.Errorf("%w: %w", errTempRemoved, err)
 		}
 		return st, err
 	}
 	err = unix.Fstat(t.fd, &st)
-	return st, named("stat", name, err)
+	return st, pathError("stat", name, err)
 }
 
-// dateLater dates the file at a time, or after it where a file system with coarse times
-// would not tell it from another's millisecond. That is not synced.
-func (t *temp) dateLater(at, than time.Time) (st unix.Stat_t, err error) {
+// setModTimeAfter sets the modification time to at, or later if the file system has coarse times and would round it
+// to the millisecond of than. It does not sync.
+func (t *temp) setModTimeAfter(at, than time.Time) (st unix.Stat_t, err error) {
 	for _, step := range []time.Duration{0, time.Millisecond, time.Second, 2 * time.Second} {
-		st, err = t.date(at.Add(step))
+		st, err = t.setModTime(at.Add(step))
 		if err != nil {
 			return st, err
 		}
-		if milli(&st) > than.UnixMilli() {
+		if modMillis(&st) > than.UnixMilli() {
 			return st, nil
 		}
 	}
-	return st, fmt.Errorf("date %s at %v: the file system keeps no such time", t.name, at)
+	return st, fmt.Errorf("set modification time of %s to %v: the file system does not keep that time", t.name, at)
 }
 
-// milli is a file's modification time as changes tell it.
-func milli(st *unix.Stat_t) int64 { return time.Unix(0, st.Mtim.Nano()).UnixMilli() }
+// modMillis returns the modification time in milliseconds, the resolution of changes.
+func modMillis(st *unix.Stat_t) int64 { return time.Unix(0, st.Mtim.Nano()).UnixMilli() }

@@ -20,14 +20,15 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A root that vanished, or in whose place there is another directory, is not a store in
-// which all is absent.
+// If the root is gone, or another directory has its path, items are unknown, not absent.
 func TestRootVanishes(t *testing.T) {
 	ctx := t.Context()
 	elsewhere := func(root string) string { return filepath.Join(filepath.Dir(root), "elsewhere") }
 	vanish := map[string]func(root string) error{
-		"moved":              func(root string) error { return os.Rename(root, elsewhere(root)) },
-		"an empty directory": func(root string) error { return errors.Join(os.Rename(root, elsewhere(root)), os.Mkdir(root, 0o777)) },
+		"moved": func(root string) error { return os.Rename(root, elsewhere(root)) },
+		"an empty directory": func(root string) error {
+			return errors.Join(os.Rename(root, elsewhere(root)), os.Mkdir(root, 0o777))
+		},
 		"a file": func(root string) error {
 			return errors.Join(os.Rename(root, elsewhere(root)), os.WriteFile(root, nil, 0o666))
 		},
@@ -50,11 +51,14 @@ func TestRootVanishes(t *testing.T) {
 			for _, spacesErr = range s.Spaces(ctx) {
 			}
 			for call, err := range map[string]error{
-				"Stat": statErr, "Stat of what never was": absentErr, "Open": openErr, "Put": putErr, "Delete": deleteErr, "StatSpace": spaceErr,
-				"List": listErr, "Spaces": spacesErr, "Marker": s.Marker(ctx), "CreateSpace": s.CreateSpace(ctx, storage.Space{Name: "new"}),
+				"Stat": statErr, "Stat of what never was": absentErr, "Open": openErr, "Put": putErr, "Delete": deleteErr,
+				"StatSpace": spaceErr,
+				"List":      listErr, "Spaces": spacesErr, "Marker": s.Marker(ctx),
+				"CreateSpace": s.CreateSpace(ctx, storage.Space{Name: "new"}),
 				"WriteMarker": s.WriteMarker(ctx),
 			} {
-				if !errors.Is(err, storage.ErrNoMarker) || errors.Is(err, storage.ErrNotFound) || errors.Is(err, storage.ErrNoSpace) ||
+				if !errors.Is(err, storage.ErrNoMarker) || errors.Is(err, storage.ErrNotFound) ||
+					errors.Is(err, storage.ErrNoSpace) ||
 					retry.ClassOf(err) != retry.ClassUnavailable {
 					t.Errorf("%s: got %v, want ErrNoMarker, as unavailable, and no fact", call, err)
 				}
@@ -68,7 +72,7 @@ func TestRootVanishes(t *testing.T) {
 	}
 }
 
-// Another disk in the root's place is used when it is a store, without a restart.
+// If another disk that is a store replaces the root, it is used without a restart.
 func TestRootSwapped(t *testing.T) {
 	s := store(t, Config{Root: filepath.Join(t.TempDir(), "root"), Create: true})
 	put(t, s, "a", "first disk")
@@ -84,7 +88,7 @@ func TestRootSwapped(t *testing.T) {
 	}
 }
 
-// A listing that loses its root under way does not end as if it were complete.
+// If the root vanishes during a listing, the listing ends with an error.
 func TestRootVanishesWhileListing(t *testing.T) {
 	s := store(t, Config{Root: filepath.Join(t.TempDir(), "root"), Create: true})
 	for i := range 5 {
@@ -105,7 +109,7 @@ func TestRootVanishesWhileListing(t *testing.T) {
 	t.Errorf("the listing ended after %d items as if that were all", n)
 }
 
-// What a dead process left in our directory goes; what a living one has there stays.
+// The temporary files of dead processes are removed; those of live processes stay.
 func TestLeftovers(t *testing.T) {
 	s := store(t, Config{})
 	tmp, err := s.sess.temp()
@@ -128,7 +132,7 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
-// A process that dies between the sidecar and the file leaves the item as it was.
+// If a process dies after it installed the sidecar and before it renamed the file, the item is unchanged.
 func TestDiesBeforeRename(t *testing.T) {
 	for name, present := range map[string]bool{"a new item": false, "a replacement": true} {
 		t.Run(name, func(t *testing.T) {
@@ -138,16 +142,16 @@ func TestDiesBeforeRename(t *testing.T) {
 				put(t, s, "a", "old")
 				was = stat(t, s, "a")
 			}
-			p, err := newPlace(sp, "a")
+			p, err := newItemPath(sp, "a")
 			must(t, err)
 			tmp, err := s.sess.temp()
 			must(t, err)
 			w := &write{s: s, sess: s.sess, p: p, t: tmp, digests: map[string]string{"md5": "ff"}}
 			w.o.Properties.MediaType, w.o.Original.Version = "never/seen", "never seen"
 			at, err := s.sess.find(p)
-			must(t, err, w.date(t.Context(), at), w.placeSidecar())
+			must(t, err, w.finalize(t.Context(), at), w.installSidecar())
 			at.close()
-			tmp.discard() // and now it is dead
+			tmp.discard() // the process dies
 			if !present {
 				if _, err := s.Stat(t.Context(), sp, "a"); !errors.Is(err, storage.ErrNotFound) {
 					t.Errorf("got %v, want ErrNotFound", err)
@@ -155,7 +159,8 @@ func TestDiesBeforeRename(t *testing.T) {
 				return
 			}
 			got := stat(t, s, "a")
-			if got.Version != was.Version || got.Digests["md5"] != was.Digests["md5"] || got.Properties.MediaType != was.Properties.MediaType ||
+			if got.Version != was.Version || got.Digests["md5"] != was.Digests["md5"] ||
+				got.Properties.MediaType != was.Properties.MediaType ||
 				got.Original != was.Original {
 				t.Errorf("got %+v, want %+v", got, was)
 			}
@@ -163,14 +168,15 @@ func TestDiesBeforeRename(t *testing.T) {
 	}
 }
 
-// Of an item whose sidecar is spoilt the properties are unknown, and all else works as ever.
-func TestSidecarSpoilt(t *testing.T) {
+// If the sidecar of an item is damaged, its properties are unknown, and everything else works.
+func TestSidecarDamaged(t *testing.T) {
 	ctx := t.Context()
-	for name, content := range map[string]string{"torn": `{"item":"a","no`, "empty": "", "of another item": `{"item":"b"}`} {
+	for name, content := range map[string]string{"torn": `{"item":"a","no`, "empty": "",
+		"of another item": `{"item":"b"}`} {
 		t.Run(name, func(t *testing.T) {
 			s := store(t, Config{format: layoutSidecars})
 			put(t, s, "a", "x")
-			p, _ := newPlace(sp, "a")
+			p, _ := newItemPath(sp, "a")
 			_, path := sidecarPath(p)
 			spoil := func() { must(t, os.WriteFile(filepath.Join(s.cfg.Root, path), []byte(content), 0o666)) }
 			spoil()
@@ -207,20 +213,20 @@ func TestIsDamaged(t *testing.T) {
 		unix.EIO: true, unix.EUCLEAN: true, unix.EBADMSG: true, unix.EISDIR: true, unix.ENXIO: true,
 		unix.EMFILE: false, unix.ENOMEM: false, unix.EACCES: false, unix.ESTALE: false, unix.ETIMEDOUT: false,
 	} {
-		if got := isDamaged(fmt.Errorf("look: %w", named("read", "x", err))); got != want {
+		if got := isDamaged(fmt.Errorf("look: %w", pathError("read", "x", err))); got != want {
 			t.Errorf("%v: got %v", err, got)
 		}
 	}
 }
 
-// An item whose sidecar cannot be read can be read, written and deleted. Its properties are not set, since the digests
-// would be lost.
+// If the sidecar cannot be read, the item can be read, written and deleted. Its properties cannot be set, because the
+// digests would be lost.
 func TestUnreadableSidecar(t *testing.T) {
 	ctx := t.Context()
 	for name, keep := range map[string]bool{"gone": false, "kept": true} {
 		t.Run(name, func(t *testing.T) {
 			s := store(t, Config{format: layoutSidecars})
-			_, side := sidecarPath(placeIn(sp, "a"))
+			_, side := sidecarPath(itemPathIn(sp, "a"))
 			side = filepath.Join(s.cfg.Root, side)
 			harm := func() { must(t, os.Remove(side), unix.Mknod(side, unix.S_IFSOCK|0o666, 0)) } // cannot be opened
 			put(t, s, "a", "x")
@@ -251,7 +257,7 @@ func TestUnreadableSidecar(t *testing.T) {
 	}
 }
 
-// A device without a driver is no item, as any device.
+// A device without a driver is not an item, like any device.
 func TestDeviceWithoutDriver(t *testing.T) {
 	s := store(t, Config{})
 	path := filepath.Join(s.cfg.Root, sp, "a")
@@ -263,7 +269,7 @@ func TestDeviceWithoutDriver(t *testing.T) {
 	}
 }
 
-// A disk on which the bytes do not fit: nothing is visible, and nothing is left.
+// If the bytes do not fit on the disk, nothing is visible, and no temporary file remains.
 func TestDoesNotFit(t *testing.T) {
 	s := store(t, Config{})
 	put(t, s, "d/old", "old")
@@ -272,7 +278,8 @@ func TestDoesNotFit(t *testing.T) {
 	must(t, unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 1 << 20, Max: was.Max}))
 	defer unix.Setrlimit(unix.RLIMIT_FSIZE, &was)
 	for _, item := range []string{"d/old", "e/new"} {
-		_, err := s.Put(t.Context(), sp, item, bytes.NewReader(make([]byte, 2<<20)), storage.PutOptions{Size: storage.UnknownSize})
+		_, err := s.Put(t.Context(), sp, item, bytes.NewReader(make([]byte, 2<<20)),
+			storage.PutOptions{Size: storage.UnknownSize})
 		if !errors.Is(err, unix.EFBIG) {
 			t.Errorf("Put(%q): got %v, want EFBIG", item, err)
 		}
@@ -288,7 +295,7 @@ func TestDoesNotFit(t *testing.T) {
 	}
 }
 
-func TestRefine(t *testing.T) {
+func TestClassify(t *testing.T) {
 	tests := map[string]struct {
 		err   error
 		class retry.Class
@@ -303,13 +310,13 @@ func TestRefine(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			got := refine(fmt.Errorf("put: %w", named("write", "x", tt.err)))
+			got := classify(fmt.Errorf("put: %w", pathError("write", "x", tt.err)))
 			if retry.ClassOf(got) != tt.class || !errors.Is(got, tt.is) || !errors.Is(got, tt.err) {
 				t.Errorf("got %v of class %v, want class %v and %v", got, retry.ClassOf(got), tt.class, tt.is)
 			}
 		})
 	}
-	if refine(nil) != nil {
+	if classify(nil) != nil {
 		t.Error("no error became one")
 	}
 }
@@ -326,7 +333,8 @@ func TestReadOnly(t *testing.T) {
 	_, setErr := s.SetProperties(ctx, sp, "a", storage.Properties{}, storage.Condition{})
 	_, deleteErr := s.Delete(ctx, sp, "a", storage.DeleteOptions{})
 	for call, err := range map[string]error{
-		"Put": putErr, "SetProperties": setErr, "Delete": deleteErr, "WriteMarker": s.WriteMarker(ctx), "DeleteSpace": s.DeleteSpace(ctx, sp),
+		"Put": putErr, "SetProperties": setErr, "Delete": deleteErr, "WriteMarker": s.WriteMarker(ctx),
+		"DeleteSpace": s.DeleteSpace(ctx, sp),
 		"CreateSpace": s.CreateSpace(ctx, storage.Space{Name: "n"}), "SetSpace": s.SetSpace(ctx, storage.Space{Name: sp}),
 	} {
 		if !errors.Is(err, storage.ErrReadOnly) || !retry.IsPermanent(err) {
@@ -338,7 +346,7 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-// A lock that another process holds is waited for, and no longer than the caller wants.
+// A call waits for a lock of another process until its context ends.
 func TestLockedByAnother(t *testing.T) {
 	s := store(t, Config{})
 	other := open(t, Config{Root: s.cfg.Root})
@@ -346,7 +354,8 @@ func TestLockedByAnother(t *testing.T) {
 	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
-	if _, err := s.Put(ctx, sp, "a", strings.NewReader(""), storage.PutOptions{}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := s.Put(ctx, sp, "a", strings.NewReader(""),
+		storage.PutOptions{}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want the context's end", err)
 	}
 	put(t, s, "b", "another item is not locked")
@@ -354,7 +363,7 @@ func TestLockedByAnother(t *testing.T) {
 	put(t, s, "a", "now")
 }
 
-// After a person removed the file of locks, processes that have it open do not write beside those that open a new one.
+// After the lock file was removed, processes with the old file do not write concurrently with those with a new file.
 func TestLocksRemoved(t *testing.T) {
 	s := store(t, Config{})
 	must(t, s.WriteMarker(t.Context()))
@@ -381,8 +390,8 @@ func TestLocksRemoved(t *testing.T) {
 	}
 }
 
-// No descriptor is left open by any way through the store.
-func TestNothingStaysOpen(t *testing.T) {
+// No call leaves a descriptor open.
+func TestNoDescriptorLeak(t *testing.T) {
 	count := func() int {
 		all, err := os.ReadDir("/proc/self/fd")
 		must(t, err)
@@ -393,7 +402,8 @@ func TestNothingStaysOpen(t *testing.T) {
 	s := store(t, Config{})
 	for i := range 20 {
 		o := put(t, s, fmt.Sprint("d/", i), "x")
-		_, err := s.Put(ctx, sp, "d/x", io.MultiReader(strings.NewReader("x"), iotestErr{}), storage.PutOptions{Size: storage.UnknownSize})
+		_, err := s.Put(ctx, sp, "d/x", io.MultiReader(strings.NewReader("x"), iotestErr{}),
+			storage.PutOptions{Size: storage.UnknownSize})
 		if err == nil {
 			t.Error("got no error of a broken stream")
 		}

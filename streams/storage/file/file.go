@@ -1,28 +1,29 @@
-// Package file is a storage driver for directory trees, made for real archives: the
-// items of a space are ordinary files below root/<space>, under their own names
-// wherever a file system can hold them (see name.go for the rest).
+// Package file stores items as ordinary files in a directory tree. The files of a space
+// are below root/<space>, under the item's own id wherever the file system can hold it as
+// a name (name.go describes the escapes).
 //
-// A file becomes visible whole or not at all, and is on disk when a call returns. An
-// item exists if and only if its bytes do: files that others put into the tree are items,
-// without digests, and with properties that are unknown. Properties and digests are kept in
-// an extended attribute of the item's file (attr.go), or beside the tree, in root/.millrace
-// (sidecar.go). The bytes are read whatever became of those.
-// No symbolic link below the root is ever followed, and nothing but regular files is
-// an item. Several processes may use one root, on several machines if locks on bytes of
-// files work between them. Nothing is written into a root that is not marked as the store,
-// unless Config.Unmarked says so. An item that is found to be absent is absent only if
-// Marker succeeds afterwards.
+// A write becomes visible as a whole or not at all, and is durable when the call returns.
+// An item exists if and only if its file exists: a file that another program put into the
+// tree is an item without digests, and its properties are unknown. Properties and digests
+// are in an extended attribute of the file (attr.go), or in a sidecar file below
+// root/.millrace (sidecar.go). The bytes can be read even if the attribute and the sidecar
+// are lost or damaged.
 //
-// An item's version is its modification time: a file whose bytes were changed behind
-// the driver's back and whose time was set back is still the version that it was, and
-// its recorded digests still speak of it. That is what a fixity check is for.
+// Only regular files are items. Symbolic links below the root are never followed. Several
+// processes may use one root, also on several machines if byte-range locks work between
+// them. A root without the store's marker is never written to, unless Config.Unmarked is
+// set. A result that says that an item is absent is valid only if Marker succeeds afterwards.
 //
-// Names are not spread over more directories than people gave them: a directory of ext4 takes its
-// millionth file in 16 µs where it took its first in 12. The sidecars of a space are, over 64.
+// The version of an item is the modification time of its file. If another program changes
+// the bytes and restores the modification time, the version and the recorded digests stay
+// the same; a fixity check finds the difference.
 //
-// A Plain is a store of an ordinary tree that nobody wrote with this package.
+// Items are not spread over hashed directories: creating the millionth file of an ext4
+// directory takes 16 µs, the first one 12 µs. The sidecars of a space are spread over 64.
 //
-// The package wants Linux.
+// Plain is a read-only store of a tree that was not written with this package.
+//
+// The package needs Linux.
 package file
 
 import (
@@ -42,30 +43,29 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// Config is how a Store is opened.
+// Config configures a Store.
 type Config struct {
 	ID   string // the store's id, in its marker
 	Root string // a directory; it may be reached through symbolic links
-	// Create makes Root, and what is above it, where it is missing.
+	// Create makes Root and its parents if they do not exist.
 	Create bool
-	// Unmarked lets writes into a Root that has no marker. Without it only WriteMarker does that: Root may be the
-	// mount point of a disk that is not mounted. It never lets writes into a root that is marked as another store.
+	// Unmarked allows writes to a Root without a marker. By default only WriteMarker writes to such a Root, because it
+	// may be the mount point of a disk that is not mounted. A Root with the marker of another store is never written to.
 	Unmarked bool
-	// ReadOnly refuses all writes, and writes nothing of its own.
+	// ReadOnly refuses all writes. The Store then creates no files of its own.
 	ReadOnly bool
-	// digests are the algorithms kept as evidence S; nil: md5 and sha256.
+	// digests are the algorithms of the digests that Put computes and records; nil: md5 and sha256.
 	digests []string
-	// now is the clock that files are dated by; nil: the machine's.
+	// now is the clock for modification times; nil: the system clock.
 	now func() time.Time
-	// format is that of a root that this store marks; 0: the newest that the file system has room for.
+	// format is the layout that WriteMarker records; 0: the newest that the file system supports.
 	format int
-	// attrRoom is how long an attribute may be; 0: as the file system says. Negative: there are none.
-	attrRoom int
-	// step is called between the effects of a mutation; its error is that of the next one. nil: nothing is called.
+	// maxAttr bounds the length of an attribute, in bytes; 0: the limit of the file system. Negative: no attributes.
+	maxAttr int
+	// step is a test hook. A mutation calls it after each of its effects, and fails if it returns an error.
 	step func(done string) error
-	// Skipped, where it is set, is told by listings of what is in the tree and is no
-	// item or space: its path below Root, which may be any bytes, and why. It may be
-	// called by many at once.
+	// Skipped, if set, is called by listings for each entry of the tree that is neither an item nor a space, with
+	// its path below Root (arbitrary bytes) and the reason. It must be safe for concurrent use.
 	Skipped func(path, reason string)
 }
 
@@ -76,18 +76,20 @@ type Store struct {
 	pool  *digest.Pool
 	locks *stripes
 	bufs  sync.Pool // of *[]byte, for streaming
-	// window is how many names of a directory a listing holds.
+	// window is the number of names of one directory that a listing holds in memory.
 	window int
 
 	clock sync.Mutex // guards last
-	last  int64      // what now returned last, in ns
+	last  int64      // the last result of now, in ns since 1970
 }
 
 var _ storage.Store = (*Store)(nil)
 
 const bufBytes = 256 << 10
 
-// Open opens the tree below cfg.Root. It removes temporary files of processes that died.
+// Open opens the tree below cfg.Root and removes the temporary files of processes that died. It fails if the
+// file system folds names. If the root cannot be written to now (the disk is full or read-only, the marker is
+// missing), Open succeeds: the store can be read, and writes return the reason.
 func Open(cfg Config) (*Store, error) {
 	if cfg.ID == "" {
 		return nil, errors.New("file store has no id")
@@ -115,18 +117,21 @@ func Open(cfg Config) (*Store, error) {
 			return nil, fmt.Errorf("make root of file store %q: %w", cfg.ID, err)
 		}
 	}
-	s := &Store{cfg: cfg, pool: pool, locks: newStripes(), window: windowNames, root: root{dir: dir, known: (*session).hasOwnDir}}
+	s := &Store{
+		cfg: cfg, pool: pool, locks: newStripes(), window: windowNames,
+		root: root{dir: dir, isStore: (*session).hasOwnDir},
+	}
 	s.bufs.New = func() any { b := make([]byte, bufBytes); return &b }
 	if s.sess, err = openSession(dir); err != nil {
 		return nil, fmt.Errorf("open root of file store %q: %w", cfg.ID, err)
 	}
 	if s.sess.foldsOwnDir() {
-		err = retry.Unavailable(fmt.Errorf("%w: the file system takes upper and lower case for the same", errFolds))
+		err = retry.Unavailable(fmt.Errorf("%w: the file system treats upper and lower case as the same", errFolded))
 	} else if !cfg.ReadOnly && s.sess.hasOwnDir() {
-		err = s.admit(s.sess)
+		err = s.allowWrites(s.sess)
 	}
-	// What takes no writes now, a full disk, a read-only one or one without a marker, can be read.
-	if err != nil && (retry.ClassOf(err) != retry.ClassUnavailable || errors.Is(err, errFolds)) {
+	// A root that cannot be written to now can still be read.
+	if err != nil && (retry.ClassOf(err) != retry.ClassUnavailable || errors.Is(err, errFolded)) {
 		return nil, errors.Join(fmt.Errorf("open file store %q in %s: %w", cfg.ID, dir, err), s.Close())
 	}
 	return s, nil
@@ -141,49 +146,49 @@ func (s *Store) Capabilities() storage.Capabilities {
 	}
 }
 
-// enterWrite is enter for calls that change something. Its errors are marked by storage.NotApplied.
-func (s *Store) enterWrite() (*session, error) { return s.enterFor(s.admit) }
+// acquireForWrite is acquire for mutations. Its errors are marked with storage.NotApplied.
+func (s *Store) acquireForWrite() (*session, error) { return s.acquireAfter(s.allowWrites) }
 
-// enterFor is enter for calls that write, once ready has returned nil for the session.
-func (s *Store) enterFor(ready func(*session) error) (*session, error) {
+// acquireAfter returns a session for a mutation after ready has succeeded on it.
+func (s *Store) acquireAfter(ready func(*session) error) (*session, error) {
 	if s.cfg.ReadOnly {
 		return nil, storage.NotApplied(retry.Permanent(fmt.Errorf("store %q: %w", s.cfg.ID, storage.ErrReadOnly)))
 	}
-	sess, err := s.enter()
+	sess, err := s.acquire()
 	if err != nil {
 		return nil, storage.NotApplied(err)
 	}
 	if err := ready(sess); err != nil {
-		s.leave(sess)
+		s.release(sess)
 		return nil, storage.NotApplied(err)
 	}
 	return sess, nil
 }
 
-// admit has a session take writes, when it has read that its root is marked as this store.
-func (s *Store) admit(sess *session) error {
-	if sess.admitted.Load() {
+// allowWrites prepares a session for writes if the marker of its root is that of this store.
+func (s *Store) allowWrites(sess *session) error {
+	if sess.writesAllowed.Load() {
 		return nil
 	}
-	if _, err := s.admits(sess); err != nil {
+	if _, err := s.writableFormat(sess); err != nil {
 		return err
 	}
 	if err := sess.prepare(); err != nil {
 		return err
 	}
-	format, err := s.admits(sess) // once more: from prepare on no other process changes it
+	format, err := s.writableFormat(sess) // again: after prepare no other process changes the layout
 	if err != nil {
 		return err
 	}
-	has := sess.canAttrs && s.cfg.attrRoom >= 0
-	sess.attrs.Store(format == layoutAttrs && has)
-	sess.bare.Store(format == layoutAttrs && !has)
-	sess.admitted.Store(true)
+	has := sess.supportsAttrs && s.cfg.maxAttr >= 0
+	sess.useAttrs.Store(format == layoutAttrs && has)
+	sess.attrsMissing.Store(format == layoutAttrs && !has)
+	sess.writesAllowed.Store(true)
 	return nil
 }
 
-// admits returns the layout of a root that takes our writes.
-func (s *Store) admits(sess *session) (format int, err error) {
+// writableFormat returns the layout of a root, or an error if this store must not write to it.
+func (s *Store) writableFormat(sess *session) (format int, err error) {
 	doc, err := s.marker(sess)
 	switch {
 	case err == nil:
@@ -194,21 +199,21 @@ func (s *Store) admits(sess *session) (format int, err error) {
 	return 0, retry.Unavailable(err)
 }
 
-// now returns the clock's time, later than all that it returned before, unless the clock was far ahead then and has
-// been set right.
+// now returns the current time, or 1 ns after its last result if that is later, so that results increase. If the
+// last result is more than maxSkew ahead, the clock has been corrected, and results continue from the clock.
 func (s *Store) now() time.Time {
 	t := s.cfg.now().UnixNano()
 	s.clock.Lock()
 	defer s.clock.Unlock()
-	if s.last-t <= int64(maxAhead) {
+	if s.last-t <= int64(maxSkew) {
 		t = max(t, s.last+1)
 	}
 	s.last = t
 	return time.Unix(0, t).UTC()
 }
 
-// did is called after each effect of a mutation.
-func (s *Store) did(effect string) error {
+// stepDone calls the test hook after an effect of a mutation.
+func (s *Store) stepDone(effect string) error {
 	if s.cfg.step == nil {
 		return nil
 	}
@@ -223,9 +228,9 @@ func (s *Store) skipped(path, reason string) {
 
 func versionOf(ns int64) string { return strconv.FormatInt(ns, 10) }
 
-// refine says of errors of the file system what it knows: a store that takes no writes
-// now is away, and a name that is too long for it stays so.
-func refine(err error) error {
+// classify adds the retry class to an error of the file system: a full or read-only disk makes the store
+// unavailable, a name that is too long is a permanent error.
+func classify(err error) error {
 	switch {
 	case err == nil:
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// open opens a store in a root that need not have a marker.
+// open opens a store in a root, which may have no marker.
 func open(t testing.TB, cfg Config) *Store {
 	t.Helper()
 	cfg.Unmarked = true
@@ -30,7 +30,7 @@ func open(t testing.TB, cfg Config) *Store {
 	return s
 }
 
-// inMemory returns a directory in memory, if there is one, for tests to which it does not matter what syncing does.
+// inMemory returns a directory in memory, if possible, for tests that do not depend on fsync.
 func inMemory(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "millrace") //nolint:usetesting // TempDir is on the disk
@@ -41,17 +41,17 @@ func inMemory(t *testing.T) string {
 	return dir
 }
 
-// kept reads what is in quarantine, as a person would.
+// kept reads the files in quarantine without the store.
 func kept(t *testing.T, st storage.Store, space, item string) (all [][]byte) {
 	t.Helper()
 	s := st.(*Store)
-	docs, err := filepath.Glob(filepath.Join(s.cfg.Root, keptDir, "*", "*", keptAbout))
+	docs, err := filepath.Glob(filepath.Join(s.cfg.Root, quarantineDir, "*", "*", quarantineAbout))
 	if err != nil {
 		t.Fatal(err)
 	}
 	slices.Sort(docs)
 	for _, path := range docs {
-		var doc keptDoc
+		var doc quarantineDoc
 		b, err := os.ReadFile(path)
 		if err == nil {
 			err = json.Unmarshal(b, &doc)
@@ -62,7 +62,7 @@ func kept(t *testing.T, st storage.Store, space, item string) (all [][]byte) {
 		if dir, _ := spaceDir(space); doc.SpaceDir != dir || doc.Item != item {
 			continue
 		}
-		b, err = os.ReadFile(filepath.Join(filepath.Dir(path), keptBytes))
+		b, err = os.ReadFile(filepath.Join(filepath.Dir(path), quarantineBytes))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,14 +85,15 @@ func TestContract(t *testing.T) {
 		storagetest.WithKept(kept), storagetest.WithTwin(twin))
 }
 
-// Where openat2 is not to be had the contract is kept all the same.
+// The contract also holds without openat2.
 func TestContractNameByName(t *testing.T) {
 	t.Parallel()
 	storagetest.Run(t, func(t *testing.T) storage.Store {
 		s := open(t, Config{Root: inMemory(t)})
-		s.sess.walk = true
+		s.sess.byName = true
 		return s
-	}, storagetest.WithKept(kept), storagetest.Only("List", "Put", "Keep", "Delete", "Spaces", "Nesting", "RaceNeighbours"))
+	}, storagetest.WithKept(kept),
+		storagetest.Only("List", "Put", "Keep", "Delete", "Spaces", "Nesting", "RaceNeighbours"))
 }
 
 func TestOpenRefuses(t *testing.T) {

@@ -10,33 +10,34 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// errFolds is of a file system, or a directory, that takes two names for one: an item put there could replace another.
-var errFolds = errors.New("names are folded")
+// errFolded means that a file system or a directory treats different names as the same: a Put could replace another
+// item.
+var errFolded = errors.New("names are folded")
 
-// probes are pairs of names that differ, and that a file system takes for one if it folds names.
-var probes = []struct{ what, a, b string }{
+// foldProbes are pairs of different names that are the same for a file system that folds names.
+var foldProbes = []struct{ what, a, b string }{
 	{"upper and lower case", "probe", "PROBE"},
 	{"composed and decomposed letters", "prob\u00e9", "probe\u0301"},
 }
 
-// probeNames returns errFolds if the file system takes two names for one. It makes files in an opened directory of
-// our own, which is empty, and removes them.
-func probeNames(dir int) error {
+// checkFolding returns errFolded if the file system folds names. It creates files in dir, an opened empty scratch
+// directory, and removes them.
+func checkFolding(dir int) error {
 	make := func(name string) error {
 		fd, err := unix.Openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o666)
 		if err == nil {
 			err = unix.Close(fd)
 		}
-		return named("create", name, err)
+		return pathError("create", name, err)
 	}
-	for _, p := range probes {
+	for _, p := range foldProbes {
 		err := make(p.a)
 		if err == nil {
 			if err = make(p.b); errors.Is(err, unix.EEXIST) {
-				err = fmt.Errorf("%w: the file system takes %s for the same", errFolds, p.what)
+				err = fmt.Errorf("%w: the file system treats %s as the same", errFolded, p.what)
 			}
 		}
-		_, _ = unix.Unlinkat(dir, p.a, 0), unix.Unlinkat(dir, p.b, 0) // else the next process removes them
+		_, _ = unix.Unlinkat(dir, p.a, 0), unix.Unlinkat(dir, p.b, 0) // on error the next process removes them
 		if err != nil {
 			return err
 		}
@@ -44,20 +45,22 @@ func probeNames(dir int) error {
 	return nil
 }
 
-// foldsOwnDir reports whether the directory of our own is found under another case. It writes nothing.
+// foldsOwnDir reports whether ownDir is found under another case. It writes nothing.
 func (s *session) foldsOwnDir() bool {
 	own, err := s.stat(ownDir)
 	other, oerr := s.stat(strings.ToUpper(ownDir))
 	return err == nil && oerr == nil && own.Ino == other.Ino
 }
 
-// checkNames returns errFolds if an opened directory folds names: of ext4, f2fs and tmpfs each directory may, or may not.
-func checkNames(dir int, path string) error {
+// checkDirFolding returns errFolded if an opened directory folds case, a setting of single directories in ext4, f2fs
+// and tmpfs.
+func checkDirFolding(dir int, path string) error {
 	flags, err := unix.IoctlGetUint32(dir, unix.FS_IOC_GETFLAGS)
 	if err == nil && flags&casefold != 0 {
-		return retry.Permanent(fmt.Errorf("directory %s: %w: it takes upper and lower case for the same (chattr +F)", path, errFolds))
+		return retry.Permanent(fmt.Errorf("directory %s: %w: it treats upper and lower case as the same (chattr +F)",
+			path, errFolded))
 	}
-	return nil // a file system that has no flags has no such directory
+	return nil // a file system without these flags has no such directories
 }
 
 const casefold = 0x40000000 // FS_CASEFOLD_FL

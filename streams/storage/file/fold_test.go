@@ -15,9 +15,9 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-func TestProbeNames(t *testing.T) {
+func TestCheckFolding(t *testing.T) {
 	for name, tt := range map[string]struct {
-		there string // what the other name of a pair leads to
+		there string // the file that the other name of a pair leads to
 		want  bool
 	}{
 		"no folding":            {"", false},
@@ -33,38 +33,39 @@ func TestProbeNames(t *testing.T) {
 			fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 			must(t, err)
 			defer unix.Close(fd)
-			if err := probeNames(fd); errors.Is(err, errFolds) != tt.want || err != nil != tt.want {
+			if err := checkFolding(fd); errors.Is(err, errFolded) != tt.want || err != nil != tt.want {
 				t.Errorf("got %v, want errFolds: %v", err, tt.want)
 			}
 		})
 	}
 }
 
-// refusesFolded checks that a store in dir is refused at init, at open and for writes, and that nothing is replaced.
+// refusesFolded checks that a store in dir is refused by init, open and writes, and that no item is replaced.
 func refusesFolded(t *testing.T, dir string) {
 	t.Helper()
 	ctx := t.Context()
 	s, err := Open(Config{ID: "1", Root: dir})
 	must(t, err)
 	defer s.Close()
-	if err := s.WriteMarker(ctx); !errors.Is(err, errFolds) || retry.ClassOf(err) != retry.ClassUnavailable {
+	if err := s.WriteMarker(ctx); !errors.Is(err, errFolded) || retry.ClassOf(err) != retry.ClassUnavailable {
 		t.Errorf("WriteMarker: got %v, want that names are folded", err)
 	}
 	if err := s.Marker(ctx); !errors.Is(err, storage.ErrNoMarker) {
 		t.Errorf("Marker: got %v, want none", err)
 	}
-	// As an older version has left it.
+	// The state that an older version leaves.
 	must(t, os.MkdirAll(filepath.Join(dir, sp), 0o777), os.WriteFile(filepath.Join(dir, sp, "a"), []byte("one"), 0o666),
-		os.MkdirAll(filepath.Join(dir, ownDir), 0o777), os.WriteFile(filepath.Join(dir, markerFile), []byte(`{"format":1,"store":"1"}`), 0o666))
+		os.MkdirAll(filepath.Join(dir, ownDir), 0o777), os.WriteFile(filepath.Join(dir, markerFile),
+			[]byte(`{"format":1,"store":"1"}`), 0o666))
 	_, err = s.Put(ctx, sp, "A", strings.NewReader("two"), storage.PutOptions{Size: 3})
-	if !errors.Is(err, errFolds) || !storage.IsNotApplied(err) {
+	if !errors.Is(err, errFolded) || !storage.IsNotApplied(err) {
 		t.Errorf("Put: got %v, want that names are folded", err)
 	}
 	if b, err := os.ReadFile(filepath.Join(dir, sp, "a")); string(b) != "one" || err != nil {
 		t.Errorf("the file has %q, %v", b, err)
 	}
 	for _, cfg := range []Config{{ID: "1", Root: dir}, {ID: "1", Root: dir, ReadOnly: true}} {
-		if again, err := Open(cfg); !errors.Is(err, errFolds) {
+		if again, err := Open(cfg); !errors.Is(err, errFolded) {
 			t.Errorf("Open: got %v, want that names are folded", err)
 			if err == nil {
 				again.Close()
@@ -80,7 +81,8 @@ func TestFoldingFileSystem(t *testing.T) {
 		at := t.TempDir()
 		image, dir := filepath.Join(at, "image"), filepath.Join(at, "mnt")
 		must(t, os.Mkdir(dir, 0o777), os.WriteFile(image, nil, 0o600), os.Truncate(image, 32<<20))
-		for _, args := range [][]string{{"mkntfs", "-Q", "-F", "-q", image}, {"lowntfs-3g", "-o", "ignore_case", image, dir}} {
+		for _, args := range [][]string{{"mkntfs", "-Q", "-F", "-q", image},
+			{"lowntfs-3g", "-o", "ignore_case", image, dir}} {
 			if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
 				need.Missing(t, need.Kernel("ntfs-3g, and FUSE"), strings.TrimSpace(err.Error()+": "+string(out)))
 			}
@@ -91,13 +93,14 @@ func TestFoldingFileSystem(t *testing.T) {
 	t.Run("vfat", func(t *testing.T) { refusesFolded(t, loop(t, "vfat", "mkfs.vfat")) })
 }
 
-// Starts and writes that are refused leave no directory for temporary files, nor a lock, and no descriptor open.
+// Refused starts and writes leave no scratch directory, lock or open descriptor.
 func TestRefusedStartLeavesNothing(t *testing.T) {
 	s := store(t, Config{})
 	must(t, s.WriteMarker(t.Context()), s.Close())
-	was := probes
-	defer func() { probes = was }()
-	probes = append(probes[:0:0], struct{ what, a, b string }{"a name", "probe", "probe"}) // as if it folded all names
+	was := foldProbes
+	defer func() { foldProbes = was }()
+	// as on a file system that folds all names
+	foldProbes = append(foldProbes[:0:0], struct{ what, a, b string }{"a name", "probe", "probe"})
 	fds := func() int {
 		all, err := os.ReadDir("/proc/self/fd")
 		must(t, err)
@@ -105,7 +108,7 @@ func TestRefusedStartLeavesNothing(t *testing.T) {
 	}
 	before := fds()
 	for range 3 {
-		if r, err := Open(Config{ID: "1", Root: s.cfg.Root}); !errors.Is(err, errFolds) {
+		if r, err := Open(Config{ID: "1", Root: s.cfg.Root}); !errors.Is(err, errFolded) {
 			t.Errorf("Open: got %v, want that names are folded", err)
 			if err == nil {
 				r.Close()
@@ -118,13 +121,14 @@ func TestRefusedStartLeavesNothing(t *testing.T) {
 	if after := fds(); after > before {
 		t.Errorf("got %d descriptors after %d", after, before)
 	}
-	probes = was
+	foldProbes = was
 	again := open(t, Config{Root: s.cfg.Root})
-	here := again.sess.tmp.Load()
+	here := again.sess.scratch.Load()
 	must(t, os.RemoveAll(filepath.Join(s.cfg.Root, here.path)))
-	probes = append(probes[:0:0], struct{ what, a, b string }{"a name", "probe", "probe"})
+	foldProbes = append(foldProbes[:0:0], struct{ what, a, b string }{"a name", "probe", "probe"})
 	for range 3 {
-		if _, err := again.Put(t.Context(), sp, "a", strings.NewReader(""), storage.PutOptions{}); !errors.Is(err, errFolds) {
+		if _, err := again.Put(t.Context(), sp, "a", strings.NewReader(""),
+			storage.PutOptions{}); !errors.Is(err, errFolded) {
 			t.Errorf("Put: got %v, want that names are folded", err)
 		}
 	}
@@ -133,7 +137,7 @@ func TestRefusedStartLeavesNothing(t *testing.T) {
 	}
 }
 
-// A directory that folds names, in a file system whose others do not, takes no items.
+// A single directory that folds names accepts no items.
 func TestFoldingDirectory(t *testing.T) {
 	need.Full(t)
 	dir := loop(t, "ext4", "mkfs.ext4", "-q", "-O", "casefold")
@@ -151,9 +155,9 @@ func TestFoldingDirectory(t *testing.T) {
 		_, delErr := s.Delete(t.Context(), sp, item, storage.DeleteOptions{})
 		for call, err := range map[string]error{"Put": err, "SetProperties": setErr, "Delete": delErr} {
 			if call != "Put" && item == "folds/below/a" {
-				continue // its directory is not there
+				continue // its directory does not exist
 			}
-			if !errors.Is(err, errFolds) || !retry.IsPermanent(err) || !storage.IsNotApplied(err) {
+			if !errors.Is(err, errFolded) || !retry.IsPermanent(err) || !storage.IsNotApplied(err) {
 				t.Errorf("%s(%q): got %v, want that names are folded", call, item, err)
 			}
 		}

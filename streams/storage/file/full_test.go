@@ -17,8 +17,8 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// mounts runs the calling test once more, in a process that may mount file systems which nobody else
-// sees, and reports whether this is that process.
+// mounts runs the calling test again in a process with its own mount namespace, and reports whether this is that
+// process.
 func mounts(t *testing.T) bool {
 	t.Helper()
 	const child = "MILLRACE_TEST_MOUNTS"
@@ -34,7 +34,8 @@ func mounts(t *testing.T) bool {
 		Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS, UidMappings: own(os.Getuid()), GidMappings: own(os.Getgid()),
 	}
 	out, err := cmd.CombinedOutput()
-	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EACCES) {
+	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EINVAL) ||
+		errors.Is(err, syscall.EACCES) {
 		need.Missing(t, need.Kernel("a mount of its own"), err)
 	}
 	if err != nil {
@@ -43,8 +44,8 @@ func mounts(t *testing.T) bool {
 	return false
 }
 
-// small mounts a file system in memory; resize gives it room for more blocks of 4 KiB, or for more
-// names, than it has in use; negative: for plenty.
+// small mounts a file system in memory. resize sets how many more blocks of 4 KiB and how many more names it can hold;
+// negative: many.
 func small(t *testing.T) (dir string, resize func(blocks, names int)) {
 	t.Helper()
 	dir = t.TempDir()
@@ -67,14 +68,15 @@ func small(t *testing.T) (dir string, resize func(blocks, names int)) {
 	}
 }
 
-// A disk that is full at any step of any write: the store says that it is away, nothing is visible, nothing
-// of it is left, all can be read, and when there is room the same call works.
+// If the disk is full at any step of a write, the store is unavailable, nothing is visible and no temporary file
+// remains, items can be read, and the same call works after space was freed.
 func TestFullDisk(t *testing.T) {
 	if !mounts(t) {
 		return
 	}
 	bytes := strings.Repeat("0123456789", 2000)
-	unsized := storage.PutOptions{Size: storage.UnknownSize, Properties: storage.Properties{User: map[string]string{"k": strings.Repeat("v", 5000)}}}
+	unsized := storage.PutOptions{Size: storage.UnknownSize,
+		Properties: storage.Properties{User: map[string]string{"k": strings.Repeat("v", 5000)}}}
 	kept := unsized
 	kept.KeepReplaced = true
 	ctx := t.Context()
@@ -102,7 +104,7 @@ func TestFullDisk(t *testing.T) {
 		"create a space": func(s *Store) error {
 			return s.CreateSpace(ctx, storage.Space{Name: "new", Properties: unsized.Properties.User})
 		},
-		"open": func(s *Store) error { // again, which needs a directory of its own
+		"open": func(s *Store) error { // a second session, which needs a scratch directory
 			again, err := Open(Config{ID: "1", Root: s.cfg.Root})
 			if err != nil {
 				return err
@@ -120,7 +122,7 @@ func TestFullDisk(t *testing.T) {
 			"names":  func(n int) (int, int) { return -1, n },
 		} {
 			eachLayout(t, name+", no "+kind, func(t *testing.T, format int) {
-				// An attribute of a file system in memory takes none of its blocks.
+				// Attributes need no blocks on a file system in memory.
 				fits := format == layoutAttrs && name == "set properties"
 				fullAt(t, format, fits, call, room)
 			})
@@ -128,7 +130,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// fullAt makes a call with room for 0, 1, 2 and more, until it works.
+// fullAt makes a call with space for 0, 1, 2 and more, until it works.
 func fullAt(t *testing.T, format int, fits bool, call func(*Store) error, room func(n int) (blocks, names int)) {
 	failures := 0
 	for n := range 100 {
@@ -150,7 +152,8 @@ func fullAt(t *testing.T, format int, fits bool, call func(*Store) error, room f
 			t.Errorf("room for %d: got %v, want ENOSPC, as unavailable", n, err)
 		}
 		after := stat(t, s, "d/old")
-		if got := list(t, s); len(got) != 1 || after.Version != was.Version || after.Properties.MediaType != before.Properties.MediaType ||
+		if got := list(t, s); len(got) != 1 || after.Version != was.Version ||
+			after.Properties.MediaType != before.Properties.MediaType ||
 			len(after.Properties.User) > 0 || len(after.Digests) != len(before.Digests) {
 			t.Errorf("room for %d: got items %q, %+v, want %+v", n, got, after, before)
 		}
@@ -161,7 +164,7 @@ func fullAt(t *testing.T, format int, fits bool, call func(*Store) error, room f
 			t.Errorf("room for %d: marker: %v", n, err)
 		}
 		left, err := filepath.Glob(filepath.Join(dir, scratchDir, "*", "*", "*"))
-		kept, kerr := filepath.Glob(filepath.Join(dir, keptDir, "*", "*", "*"))
+		kept, kerr := filepath.Glob(filepath.Join(dir, quarantineDir, "*", "*", "*"))
 		if len(left)+len(kept) > 0 || err != nil || kerr != nil {
 			t.Errorf("room for %d: %q and %q are left", n, left, kept)
 		}
@@ -173,8 +176,8 @@ func fullAt(t *testing.T, format int, fits bool, call func(*Store) error, room f
 	t.Error("it never worked")
 }
 
-// A file system that has become read-only, as a failing disk does: all can be read, also after a restart, and
-// what writes says that the store is away.
+// If the file system becomes read-only, as after a disk error, items can be read, also after a restart, and writes
+// report that the store is unavailable.
 func TestReadOnlyDisk(t *testing.T) {
 	if !mounts(t) {
 		return
@@ -204,8 +207,8 @@ func TestReadOnlyDisk(t *testing.T) {
 	put(t, s, "b", "when it can be written again")
 }
 
-// A disk that is unmounted under a store that is in use, by force or lazily, is unknown, and no write
-// goes into the directory that was below it.
+// If the disk of an open store is unmounted, by force or lazily, its items are unknown, and nothing is written into the
+// mount point.
 func TestUnmounted(t *testing.T) {
 	if !mounts(t) {
 		return

@@ -14,11 +14,11 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// errEnds is what ends a call after a step: as a panic, it stands for a process that is killed, of which nothing runs
-// after that but what the system does too, which lets go of its locks; as an error, for a step that fails.
+// errEnds ends a call after a step. As a panic it simulates a killed process: only deferred unlocks run, as the kernel
+// releases locks. As an error it simulates a step that fails.
 var errEnds = errors.New("ends here")
 
-// endsAt calls f with a store whose nth step is the last, and reports whether it had so many.
+// endsAt calls f with a store that ends after step n, and reports whether f had that many steps.
 func endsAt(s *Store, n int, kill bool, f func(s *Store) error) (ended bool, err error) {
 	defer func() {
 		s.cfg.step = nil
@@ -43,7 +43,7 @@ func endsAt(s *Store, n int, kill bool, f func(s *Store) error) (ended bool, err
 	return errors.Is(err, errEnds), err
 }
 
-// state is what a store says of an item.
+// state returns a text with the content and the metadata of an item.
 func state(t *testing.T, s *Store, item string) string {
 	t.Helper()
 	o, err := s.Stat(t.Context(), sp, item)
@@ -53,7 +53,8 @@ func state(t *testing.T, s *Store, item string) string {
 	must(t, err)
 	content, err := read(t, s, item, o.Version)
 	must(t, err)
-	return fmt.Sprintf("%s, %s %.9s, digests agree: %v, unknown: %v", content, o.Properties.MediaType, o.Properties.User["k"],
+	return fmt.Sprintf("%s, %s %.9s, digests agree: %v, unknown: %v", content, o.Properties.MediaType,
+		o.Properties.User["k"],
 		o.Digests["md5"] == sum(content), o.PropertiesUnknown)
 }
 
@@ -62,7 +63,7 @@ func sum(content string) string {
 	return hex.EncodeToString(m[:])
 }
 
-// sidecarBytes are all sidecars of a root, by path.
+// sidecarBytes returns all sidecars of a root by path.
 func sidecarBytes(t *testing.T, root string) map[string][]byte {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(root, metaDir, sp, "*", "*"))
@@ -75,15 +76,16 @@ func sidecarBytes(t *testing.T, root string) map[string][]byte {
 	return all
 }
 
-// A process may be killed after each step of each mutation, or the next step may fail, in either layout and with what is
-// known of the item where either has it: the item is as it was before or as it should be then, and the same call does the rest. What was
-// removed and not synced may come back: that changes nothing either.
+// A process is killed after each step of each mutation, or the next step fails, in both layouts and with the metadata
+// in attribute or sidecar. The item then has its old or its new state, and the same call completes the mutation. This
+// also holds if a file that was removed without a sync comes back.
 func TestKilledAtEachStep(t *testing.T) {
 	ctx := t.Context()
 	props := storage.Properties{MediaType: "new/type", User: map[string]string{"k": "v"}}
 	replace := func(keep bool) func(s *Store) error {
 		return func(s *Store) error {
-			_, err := s.Put(ctx, sp, "a", strings.NewReader("new"), storage.PutOptions{Size: 3, Properties: props, KeepReplaced: keep})
+			_, err := s.Put(ctx, sp, "a", strings.NewReader("new"),
+				storage.PutOptions{Size: 3, Properties: props, KeepReplaced: keep})
 			return err
 		}
 	}
@@ -96,7 +98,8 @@ func TestKilledAtEachStep(t *testing.T) {
 			return err
 		}
 	}
-	const old, changed, put = "old, text/plain , digests agree: true, unknown: false", "old, new/type v, digests agree: true, unknown: false",
+	const old, changed, put = "old, text/plain , digests agree: true, unknown: false",
+		"old, new/type v, digests agree: true, unknown: false",
 		"new, new/type v, digests agree: true, unknown: false"
 	mutations := map[string]struct {
 		do   func(s *Store) error
@@ -106,19 +109,22 @@ func TestKilledAtEachStep(t *testing.T) {
 		"put and keep":    {replace(true), put},
 		"delete":          {remove(false), "absent"},
 		"delete and keep": {remove(true), "absent"},
-		"set properties":  {func(s *Store) error { _, err := s.SetProperties(ctx, sp, "a", props, storage.Condition{}); return err }, changed},
-		"upgrade":         {func(s *Store) error { _, err := s.Upgrade(ctx, UpgradeOptions{}); return err }, old},
+		"set properties": {func(s *Store) error {
+			_, err := s.SetProperties(ctx, sp, "a", props, storage.Condition{})
+			return err
+		}, changed},
+		"upgrade": {func(s *Store) error { _, err := s.Upgrade(ctx, UpgradeOptions{}); return err }, old},
 		"put of a new one": {func(s *Store) error {
 			_, err := s.Put(ctx, sp, "d/b", strings.NewReader("new"), storage.PutOptions{Size: 3, Properties: props})
 			return err
 		}, old},
 	}
-	ways := map[string]Config{"attribute": {}, "sidecar": {format: layoutSidecars}, "no room": {attrRoom: 1}}
+	ways := map[string]Config{"attribute": {}, "sidecar": {format: layoutSidecars}, "no room": {maxAttr: 1}}
 	for was, before := range ways {
 		for now, cfg := range ways {
 			for name, m := range mutations {
 				if name == "upgrade" && now == "sidecar" {
-					continue // it becomes the one of attributes
+					continue // the upgrade changes the layout
 				}
 				format := layoutAttrs
 				if now == "sidecar" || name == "upgrade" && was == "sidecar" {
@@ -129,7 +135,7 @@ func TestKilledAtEachStep(t *testing.T) {
 						if n > 20 {
 							t.Fatal("it never ends")
 						}
-						if name != "upgrade" { // which has goroutines of its own
+						if name != "upgrade" { // it starts goroutines
 							endsAfter(t, n, true, before, format, cfg, m.do, old, m.want)
 						}
 					}
@@ -139,15 +145,17 @@ func TestKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// endsAfter puts an item as before says, has a process do something that ends after n steps, and looks at what is left. It
-// reports whether there were so many steps.
-func endsAfter(t *testing.T, n int, kill bool, before Config, format int, cfg Config, do func(s *Store) error, old, want string) bool {
+// endsAfter puts an item with the configuration before, ends do after n steps, and checks the item. It reports whether
+// do had that many steps.
+func endsAfter(
+	t *testing.T, n int, kill bool, before Config, format int, cfg Config, do func(s *Store) error, old, want string,
+) bool {
 	t.Helper()
 	before.Root = inMemory(t)
 	cfg.Root = before.Root
 	s := store(t, before)
 	put(t, s, "a", "old")
-	must(t, s.mark(s.sess, format), s.Close())
+	must(t, s.writeMarkerFile(s.sess, format), s.Close())
 	there := sidecarBytes(t, cfg.Root)
 	first := open(t, cfg)
 	ended, err := endsAt(first, n, kill, do)
@@ -176,8 +184,8 @@ func endsAfter(t *testing.T, n int, kill bool, before Config, format int, cfg Co
 	return ended
 }
 
-// Where the journal keeps no order what comes first is synced first: the sidecar before the file that it speaks of takes
-// its place, and the file's directory before the sidecar of the file of before goes.
+// Without ordered metadata, the sidecar is synced before its file is renamed, and the directory of the file before the
+// sidecar of the old file is removed.
 func TestOrderOfSteps(t *testing.T) {
 	ctx := t.Context()
 	replace := func(s *Store) error {
@@ -189,19 +197,22 @@ func TestOrderOfSteps(t *testing.T) {
 		_, err := s.SetProperties(ctx, sp, "a", storage.Properties{}, storage.Condition{})
 		return err
 	}
-	side, attr, full := Config{format: layoutSidecars}, Config{}, Config{attrRoom: 1}
+	side, attr, full := Config{format: layoutSidecars}, Config{}, Config{maxAttr: 1}
 	for name, tt := range map[string]struct {
 		was, now           Config
 		do                 func(*Store) error
 		ordered, unordered string
 	}{
-		"put, sidecar over sidecar":      {side, side, replace, "written, sidecar placed, moved", "written, sidecar placed, sidecar synced, moved"},
-		"put, attribute over sidecar":    {side, attr, replace, "written, moved", "written, moved, directory synced"},
-		"put, attribute over attribute":  {attr, attr, replace, "written, moved", "written, moved"},
-		"put, sidecar over attribute":    {attr, full, replace, "written, sidecar placed, moved", "written, sidecar placed, sidecar synced, moved"},
-		"delete, sidecar":                {side, attr, remove, "recorded, removed", "recorded, removed, directory synced"},
-		"delete, attribute":              {attr, attr, remove, "recorded, removed", "recorded, removed"},
-		"set properties, from a sidecar": {side, attr, set, "attribute written, attribute synced", "attribute written, attribute synced"},
+		"put, sidecar over sidecar": {side, side, replace, "written, sidecar placed, moved",
+			"written, sidecar placed, sidecar synced, moved"},
+		"put, attribute over sidecar":   {side, attr, replace, "written, moved", "written, moved, directory synced"},
+		"put, attribute over attribute": {attr, attr, replace, "written, moved", "written, moved"},
+		"put, sidecar over attribute": {attr, full, replace, "written, sidecar placed, moved",
+			"written, sidecar placed, sidecar synced, moved"},
+		"delete, sidecar":   {side, attr, remove, "recorded, removed", "recorded, removed, directory synced"},
+		"delete, attribute": {attr, attr, remove, "recorded, removed", "recorded, removed"},
+		"set properties, from a sidecar": {side, attr, set, "attribute written, attribute synced",
+			"attribute written, attribute synced"},
 		"set properties, from an attribute": {
 			attr, full, set, "sidecar placed, attribute removed", "sidecar placed, attribute removed",
 		},

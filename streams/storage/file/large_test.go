@@ -16,14 +16,14 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// A directory that is larger than the window is listed whole and in order, from anywhere, and
-// what is in it and no item is told once.
+// A directory larger than the window is listed completely and in order, from any start, and each entry that is not an
+// item is reported once.
 func TestListWindows(t *testing.T) {
 	t.Parallel()
 	n := need.Amount(100, 500, 500)
 	root := inMemory(t)
-	told := map[string]int{}
-	skipped := func(path, _ string) { told[path]++ }
+	reported := map[string]int{}
+	skipped := func(path, _ string) { reported[path]++ }
 	s := store(t, Config{Root: root, Skipped: skipped})
 	p := openPlain(t, PlainConfig{Root: root, Expect: sp, Skipped: skipped})
 	var want []string
@@ -48,15 +48,15 @@ func TestListWindows(t *testing.T) {
 				"millrace": {root: &s.root, space: sp, skipped: skipped, window: window},
 				"plain":    {root: &p.root, space: sp, skipped: skipped, window: window, plain: plainObject},
 			} {
-				clear(told)
+				clear(reported)
 				var got []string
 				l.after, l.yield = after, func(o storage.Object, err error) bool { got = append(got, o.Item); return err == nil }
 				must(t, l.list(t.Context()))
 				if !slices.Equal(got, want[i:]) {
 					t.Fatalf("%s, window %d, after %q: got %d items %.60q, want %d", kind, window, after, len(got), got, n-i)
 				}
-				if len(told) != 1 || told[sp+"/050-link"] != 1 {
-					t.Errorf("%s, window %d, after %q: told %v, want the link once", kind, window, after, told)
+				if len(reported) != 1 || reported[sp+"/050-link"] != 1 {
+					t.Errorf("%s, window %d, after %q: reported %v, want the link once", kind, window, after, reported)
 				}
 			}
 		}
@@ -76,10 +76,9 @@ func TestContractSmallWindows(t *testing.T) {
 	}, storagetest.Only(only...))
 }
 
-// A large file that nobody had in the page cache is not in it after it was read; one that
-// somebody had stays.
+// A large file that was not in the page cache is not in it after a read; one that was stays.
 func TestReadingLeavesPageCacheAlone(t *testing.T) {
-	dir, err := os.MkdirTemp(".", "cache") //nolint:usetesting // not in memory, as a directory of tests may be
+	dir, err := os.MkdirTemp(".", "cache") //nolint:usetesting // TempDir may be in memory
 	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	s := store(t, Config{Root: dir})
@@ -112,6 +111,6 @@ func TestReadingLeavesPageCacheAlone(t *testing.T) {
 	_, rerr := read(t, s, "a", o.Version)
 	must(t, err, rerr)
 	if n := pages(); n < was || was == 0 {
-		t.Errorf("%d pages are left of the %d that somebody had", n, was)
+		t.Errorf("%d pages are left of the %d that were cached", n, was)
 	}
 }

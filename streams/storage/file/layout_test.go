@@ -20,20 +20,20 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// The contract is kept by a root of either layout, by one in which files have the one or the other, and where
-// attributes are not to be had or have next to no room.
+// The contract holds for both layouts, for a root with attributes and sidecars, and with no or very small attributes.
 func TestContractLayouts(t *testing.T) {
 	t.Parallel()
 	parts := []string{"Put", "PutOriginal", "Properties", "Delete", "Keep", "RaceReplace"}
 	if need.Amount(0, 1, 1) > 0 {
-		parts = append(parts, "PutCondition", "PutVersions", "OpenPinned", "OpenWhileChange", "PropertyValues", "PropertyBytes", "Nesting",
+		parts = append(parts, "PutCondition", "PutVersions", "OpenPinned", "OpenWhileChange", "PropertyValues",
+			"PropertyBytes", "Nesting",
 			"OddIDs", "RacePut", "RaceDelete", "RaceNeighbours")
 	}
 	for name, cfg := range map[string]Config{
 		"sidecars":      {format: layoutSidecars},
 		"mixed":         {},
-		"room for some": {attrRoom: 110},
-		"room for none": {attrRoom: 1},
+		"room for some": {maxAttr: 110},
+		"room for none": {maxAttr: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -44,7 +44,7 @@ func TestContractLayouts(t *testing.T) {
 				if name == "mixed" {
 					cfg.step = func(string) error {
 						if sess := s.sess; sess != nil {
-							sess.attrs.Store(!sess.attrs.Load())
+							sess.useAttrs.Store(!sess.useAttrs.Load())
 						}
 						return nil
 					}
@@ -56,49 +56,51 @@ func TestContractLayouts(t *testing.T) {
 	}
 }
 
-func TestKnown(t *testing.T) {
+func TestSelectMetadata(t *testing.T) {
 	const at = 5
-	told := func(modified int64, name string) aspect {
-		return aspect{Modified: modified, Digests: map[string]string{"md5": name}, MediaType: name, Original: &original{1, name}}
+	meta := func(modified int64, name string) metadata {
+		return metadata{Modified: modified, Digests: map[string]string{"md5": name}, MediaType: name,
+			Original: &original{1, name}}
 	}
 	side := func(now int64, was ...int64) *sidecar {
-		sc := &sidecar{Now: told(now, "sidecar")}
+		sc := &sidecar{Current: meta(now, "sidecar")}
 		for _, at := range was {
-			a := told(at, "was")
-			sc.Was = &a
+			a := meta(at, "was")
+			sc.Previous = &a
 		}
 		return sc
 	}
-	attr := func(at int64) *aspect { a := told(at, "attr"); return &a }
-	unknown := aspect{Unknown: true}
+	attr := func(at int64) *metadata { a := meta(at, "attr"); return &a }
+	unknown := metadata{Unknown: true}
 	tests := map[string]struct {
-		attr    *aspect
-		spoilt  bool
+		attr    *metadata
+		damaged bool
 		sidecar *sidecar
-		want    aspect
-		sure    bool
+		want    metadata
+		exact   bool
 	}{
-		"nothing":                                    {nil, false, nil, unknown, false},
-		"the attribute of the file":                  {attr(at), false, nil, told(at, "attr"), true},
-		"the same, and a sidecar of the file":        {attr(at), false, side(at), told(at, "attr"), true},
-		"the same, and one of another":               {attr(at), false, side(4, 3), told(at, "attr"), true},
-		"an attribute of other bytes":                {attr(4), false, nil, aspect{MediaType: "attr"}, false},
-		"older, and a sidecar of the file":           {attr(4), false, side(at), told(at, "sidecar"), true},
-		"the same, and one that was of the file":     {attr(4), false, side(6, at), told(at, "was"), true},
-		"the same, and one of other bytes":           {attr(4), false, side(3), aspect{MediaType: "attr"}, false},
-		"a spoilt attribute":                         {nil, true, nil, unknown, false},
-		"the same, and a sidecar of the file ":       {nil, true, side(at), told(at, "sidecar"), true},
-		"the same, and a sidecar of other bytes":     {nil, true, side(4), unknown, false},
-		"a sidecar of the file":                      {nil, false, side(at), told(at, "sidecar"), true},
-		"a sidecar that was of the file":             {nil, false, side(6, at), told(at, "was"), true},
-		"a sidecar of other bytes":                   {nil, false, side(4, 3), aspect{MediaType: "sidecar"}, false},
-		"a sidecar of other bytes, which knows none": {nil, false, &sidecar{Now: aspect{Modified: 4, Unknown: true}}, unknown, false},
+		"nothing":                                {nil, false, nil, unknown, false},
+		"the attribute of the file":              {attr(at), false, nil, meta(at, "attr"), true},
+		"the same, and a sidecar of the file":    {attr(at), false, side(at), meta(at, "attr"), true},
+		"the same, and one of another":           {attr(at), false, side(4, 3), meta(at, "attr"), true},
+		"an attribute of other bytes":            {attr(4), false, nil, metadata{MediaType: "attr"}, false},
+		"older, and a sidecar of the file":       {attr(4), false, side(at), meta(at, "sidecar"), true},
+		"the same, and one that was of the file": {attr(4), false, side(6, at), meta(at, "was"), true},
+		"the same, and one of other bytes":       {attr(4), false, side(3), metadata{MediaType: "attr"}, false},
+		"a damaged attribute":                    {nil, true, nil, unknown, false},
+		"the same, and a sidecar of the file ":   {nil, true, side(at), meta(at, "sidecar"), true},
+		"the same, and a sidecar of other bytes": {nil, true, side(4), unknown, false},
+		"a sidecar of the file":                  {nil, false, side(at), meta(at, "sidecar"), true},
+		"a sidecar that was of the file":         {nil, false, side(6, at), meta(at, "was"), true},
+		"a sidecar of other bytes":               {nil, false, side(4, 3), metadata{MediaType: "sidecar"}, false},
+		"a sidecar of other bytes, which knows none": {nil, false, &sidecar{Current: metadata{Modified: 4, Unknown: true}},
+			unknown, false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, sure := known(at, tt.attr, tt.spoilt, tt.sidecar)
-			if !reflect.DeepEqual(got, tt.want) || sure != tt.sure {
-				t.Errorf("got %+v, %v, want %+v, %v", got, sure, tt.want, tt.sure)
+			got, exact := selectMetadata(at, tt.attr, tt.damaged, tt.sidecar)
+			if !reflect.DeepEqual(got, tt.want) || exact != tt.exact {
+				t.Errorf("got %+v, %v, want %+v, %v", got, exact, tt.want, tt.exact)
 			}
 		})
 	}
@@ -123,8 +125,8 @@ func sidecars(t *testing.T, s *Store) []string {
 	return all
 }
 
-// A new root has layout 2, an older one and a file system without attributes layout 1; an older version, which reads the
-// format that it knows and no other, refuses the former.
+// A new root has layout 2; an older root, and a file system without attributes, has layout 1. An older version, which
+// knows only format 1, refuses layout 2.
 func TestLayoutOfARoot(t *testing.T) {
 	for name, tt := range map[string]struct {
 		cfg   Config
@@ -133,13 +135,13 @@ func TestLayoutOfARoot(t *testing.T) {
 	}{
 		"new":                        {Config{}, layoutAttrs, true},
 		"older":                      {Config{format: layoutSidecars}, layoutSidecars, false},
-		"no attributes":              {Config{attrRoom: -1}, layoutSidecars, false},
-		"no attributes, though full": {Config{attrRoom: 1}, layoutAttrs, false},
+		"no attributes":              {Config{maxAttr: -1}, layoutSidecars, false},
+		"no attributes, though full": {Config{maxAttr: 1}, layoutAttrs, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, tt.cfg)
 			must(t, s.WriteMarker(t.Context()), s.CreateSpace(t.Context(), storage.Space{Name: sp}))
-			again := open(t, Config{Root: s.cfg.Root, attrRoom: tt.cfg.attrRoom})
+			again := open(t, Config{Root: s.cfg.Root, maxAttr: tt.cfg.maxAttr})
 			doc, err := again.marker(again.sess)
 			if err != nil || doc.Format != tt.want {
 				t.Errorf("got format %d, %v, want %d", doc.Format, err, tt.want)
@@ -151,14 +153,15 @@ func TestLayoutOfARoot(t *testing.T) {
 			if got := len(sidecars(t, again)); got != btoi(!tt.attrs) {
 				t.Errorf("got %d sidecars", got)
 			}
-			if got := stat(t, again, "a"); len(got.Digests) != 2 || got.Properties.MediaType != "text/plain" || got.PropertiesUnknown {
+			if got := stat(t, again, "a"); len(got.Digests) != 2 || got.Properties.MediaType != "text/plain" ||
+				got.PropertiesUnknown {
 				t.Errorf("got %+v", got)
 			}
 		})
 	}
 }
 
-// A real file system without attributes.
+// Test on a real file system without attributes.
 func TestNoAttributes(t *testing.T) {
 	if !mounts(t) {
 		return
@@ -169,7 +172,7 @@ func TestNoAttributes(t *testing.T) {
 	}
 	t.Cleanup(func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
 	s := store(t, Config{Root: dir})
-	if s.sess.canAttrs {
+	if s.sess.supportsAttrs {
 		need.Missing(t, need.Kernel("a file system without attributes"), "ramfs has them")
 	}
 	must(t, s.WriteMarker(t.Context()))
@@ -183,22 +186,22 @@ func TestNoAttributes(t *testing.T) {
 	if _, err := s.Upgrade(t.Context(), UpgradeOptions{}); !errors.Is(err, storage.ErrUnsupported) {
 		t.Errorf("Upgrade: %v", err)
 	}
-	// A root of layout 2 that was copied here.
-	must(t, s.mark(s.sess, layoutAttrs))
+	// A root of layout 2, copied to this file system.
+	must(t, s.writeMarkerFile(s.sess, layoutAttrs))
 	there := open(t, Config{Root: dir})
 	put(t, there, "b", "x")
 	if got := stat(t, there, "b"); len(got.Digests) != 2 || got.PropertiesUnknown {
 		t.Errorf("got %+v", got)
 	}
-	// Others may see the root through a mount that has attributes: what they read there counts before a sidecar.
+	// Other processes may use the root through a mount with attributes, where an attribute takes precedence.
 	_, err := there.SetProperties(t.Context(), sp, "b", storage.Properties{MediaType: "a/b"}, storage.Condition{})
 	if !errors.Is(err, storage.ErrUnsupported) || !retry.IsPermanent(err) || !storage.IsNotApplied(err) {
 		t.Errorf("SetProperties: got %v, want ErrUnsupported, for good and not applied", err)
 	}
 }
 
-// A real file system on which an attribute has no more than a block of 1 KiB.
-func TestLittleRoom(t *testing.T) {
+// Test on a real file system with attributes of at most one block of 1 KiB.
+func TestSmallAttributes(t *testing.T) {
 	need.Full(t)
 	s := store(t, Config{Root: loop(t, "ext4", "mkfs.ext4", "-q", "-b", "1024")})
 	for n, want := range map[int]bool{10: true, 600: true, 2000: false} {
@@ -216,7 +219,8 @@ func TestLittleRoom(t *testing.T) {
 			for _, size := range []map[string]string{nil, long} {
 				_, err = s.SetProperties(t.Context(), sp, item, storage.Properties{User: size}, storage.Condition{})
 				must(t, err)
-				if got := stat(t, s, item); !maps.Equal(got.Properties.User, size) || !maps.Equal(got.Digests, o.Digests) || got.Version != o.Version {
+				if got := stat(t, s, item); !maps.Equal(got.Properties.User, size) || !maps.Equal(got.Digests, o.Digests) ||
+					got.Version != o.Version {
 					t.Errorf("%d: SetProperties: got %+v", n, got)
 				}
 				if got := hasAttr(t, s, item); got != (want || size == nil) {
@@ -227,7 +231,7 @@ func TestLittleRoom(t *testing.T) {
 	}
 }
 
-// A tree that was copied, or restored, without attributes has properties that are unknown, and not none.
+// The properties of a tree that was copied or restored without attributes are unknown, not empty.
 func TestRestoredWithoutAttributes(t *testing.T) {
 	for name, whole := range map[string]bool{"times restored": true, "times of the restore": false} {
 		t.Run(name, func(t *testing.T) {
@@ -244,7 +248,8 @@ func TestRestoredWithoutAttributes(t *testing.T) {
 			must(t, os.Chtimes(filepath.Join(there, sp, "d/a"), time.Time{}, at))
 			r := open(t, Config{Root: there})
 			got := stat(t, r, "d/a")
-			if !got.PropertiesUnknown || len(got.Digests) > 0 || got.Properties.MediaType != "" || (got.Version == o.Version) != whole {
+			if !got.PropertiesUnknown || len(got.Digests) > 0 || got.Properties.MediaType != "" ||
+				(got.Version == o.Version) != whole {
 				t.Errorf("got %+v", got)
 			}
 			if content, err := read(t, r, "d/a", got.Version); content != "bytes" || err != nil {
@@ -259,7 +264,7 @@ func TestRestoredWithoutAttributes(t *testing.T) {
 	}
 }
 
-// Of a file that others brought nothing is known, also not that it has no properties.
+// The properties of a file that another program has created are unknown, not empty.
 func TestPropertiesOfFilesOfOthers(t *testing.T) {
 	eachLayout(t, "adopted", func(t *testing.T, format int) {
 		s := store(t, Config{format: format})
@@ -275,7 +280,7 @@ func TestPropertiesOfFilesOfOthers(t *testing.T) {
 	})
 }
 
-// Two items that are one file keep what is known of each beside it.
+// Two items that are hard links of one file have their metadata in sidecars.
 func TestHardLinks(t *testing.T) {
 	s := store(t, Config{})
 	in := func(name string) string { return filepath.Join(s.cfg.Root, sp, name) }
@@ -295,14 +300,14 @@ func TestHardLinks(t *testing.T) {
 	}
 }
 
-// Two items that are one file with an attribute: neither changes what is known of the other. An item that is written
-// again has a file of its own.
+// Two items that are hard links of one file with an attribute cannot change each other's metadata. A put of one of them
+// gives it a file of its own.
 func TestHardLinksWithAttribute(t *testing.T) {
 	ctx := t.Context()
 	of := func(item string) storage.Properties { return storage.Properties{MediaType: "of/" + item} }
 	for name, long := range map[string]string{"in the attribute": "", "too long for it": strings.Repeat("long", 100)} {
 		t.Run(name, func(t *testing.T) {
-			s := store(t, Config{Root: inMemory(t), attrRoom: 200})
+			s := store(t, Config{Root: inMemory(t), maxAttr: 200})
 			_, err := s.Put(ctx, sp, "a", strings.NewReader("x"), storage.PutOptions{
 				Size: 1, Properties: of("a"), Original: storage.Original{Modified: time.UnixMilli(5).UTC(), Version: "v"},
 			})
@@ -356,8 +361,8 @@ func setFlags(t *testing.T, path string, flags int) error {
 	return unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags)
 }
 
-// The properties of a file that may not be written to are set in a sidecar, unless it has an attribute, which would
-// go on to count: then nothing is changed.
+// The properties of a file without write permission are set in a sidecar. If the file has an attribute, which would
+// take precedence, nothing is changed.
 func TestAttributeMayNotBeWritten(t *testing.T) {
 	const immutable = 0x10 // FS_IMMUTABLE_FL
 	ctx := t.Context()
@@ -367,7 +372,7 @@ func TestAttributeMayNotBeWritten(t *testing.T) {
 		refused bool
 	}{
 		"an attribute":                {Config{}, true, true},
-		"an attribute, and no room":   {Config{attrRoom: 1}, true, true},
+		"an attribute, and no room":   {Config{maxAttr: 1}, true, true},
 		"an attribute, and sidecars":  {Config{format: layoutSidecars}, true, true},
 		"a file of another program":   {Config{}, false, false},
 		"a file of another, sidecars": {Config{format: layoutSidecars}, false, false},
@@ -407,8 +412,8 @@ func TestAttributeMayNotBeWritten(t *testing.T) {
 	}
 }
 
-// A file that a person moves or copies with its attribute keeps its digests and properties.
-func TestMovedByAPerson(t *testing.T) {
+// A file that a user moves or copies with its attribute keeps its digests and properties.
+func TestMovedByUser(t *testing.T) {
 	s := store(t, Config{})
 	o, err := s.Put(t.Context(), sp, "a", strings.NewReader("x"), storage.PutOptions{
 		Size: 1, Properties: storage.Properties{MediaType: "a/b"}, Original: storage.Original{Version: "v"},

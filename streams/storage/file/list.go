@@ -13,10 +13,9 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// List implements storage.Store. Directories are read when the listing comes to them, one of
-// each level at a time. Of a large one as many names as windowNames are held in memory, and it
-// is read again for those that come after them. One that may not be read is told to Config.Skipped;
-// what is beside it is listed, and then the listing ends with an error.
+// List implements storage.Store. It reads a directory when it reaches it, one per level at a time. At most windowNames
+// names of a directory are in memory; a larger directory is read again for the next ones. A directory without read
+// permission is reported to Config.Skipped; the listing continues after it, and ends with an error.
 func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage.Object, error] {
 	return func(yield func(storage.Object, error) bool) {
 		dir, err := spaceDir(space)
@@ -38,48 +37,49 @@ type lister struct {
 	after   string
 	yield   func(storage.Object, error) bool
 	skipped func(path, reason string)
-	window  int                                               // how many names of a directory are held
-	plain   func(item string, st *unix.Stat_t) storage.Object // of a tree in which names are ids as they are; nil elsewhere
-	named   bool                                              // the last file was where its entry said
-	unread  error                                             // of the first directory that may not be read
+	window  int // names of one directory in memory
+	// plain returns the Object of a file in a plain tree, whose names are ids; nil for the tree of a Store.
+	plain         func(item string, st *unix.Stat_t) storage.Object
+	atEntry       bool  // the last file was at the path of its entry
+	unreadableErr error // of the first directory without read permission
 }
 
 func (l *lister) list(ctx context.Context) error {
-	sess, err := l.root.enter()
+	sess, err := l.root.acquire()
 	if err != nil {
 		return err
 	}
-	defer l.root.leave(sess)
+	defer l.root.release(sess)
 	l.sess = sess
-	if err := sess.hasSpace(l.space); err != nil {
+	if err := sess.checkSpace(l.space); err != nil {
 		return err
 	}
-	more, err := l.dir(ctx, l.space, "")
+	more, err := l.listDir(ctx, l.space, "")
 	if !more || err != nil {
 		return err
 	}
-	// What was not found is only absent if the root and the space were there all the time.
-	now, err := l.root.enter()
+	// The listing is complete only if the root and the space were there all the time.
+	now, err := l.root.acquire()
 	if err != nil {
 		return err
 	}
-	defer l.root.leave(now)
+	defer l.root.release(now)
 	if now != sess {
-		return l.root.gone(errors.New("another directory came into its place"))
+		return l.root.unavailable(errors.New("the root was replaced by another directory"))
 	}
-	return errors.Join(sess.hasSpace(l.space), l.unread)
+	return errors.Join(sess.checkSpace(l.space), l.unreadableErr)
 }
 
-// An entry is a name in a directory that leads to items.
+// An entry is a directory entry that is an item, or a directory of items.
 type entry struct {
-	key  string // what it adds to the id; of a directory with the slash
-	path string // below the directory; with several names where a segment is split
+	key  string // the part that it adds to the id; with a slash for a directory
+	path string // relative to the directory; several names if the segment is split
 	dir  bool
 }
 
 func (e entry) compare(key string) int { return strings.Compare(e.key, key) }
 
-// join is a path below the root; the root itself is ".".
+// join joins a directory and a name to a path relative to the root. The root itself is ".".
 func join(dir, name string) string {
 	if dir == "." {
 		return name
@@ -87,33 +87,32 @@ func join(dir, name string) string {
 	return dir + "/" + name
 }
 
-// A bound says which keys of a directory are wanted.
-type bound struct {
-	key   string // greater ones, and that of the directory of this name
-	set   bool   // else all of them
-	later bool   // this is not the first reading: what is skipped has been told
+// A lowerBound selects the keys of a directory that a listing needs.
+type lowerBound struct {
+	key      string // keys above it, and the directory of this name
+	set      bool   // false: all keys
+	reported bool   // the directory was read before, and its skipped entries reported
 }
 
-func (b bound) lets(name string, dir bool) bool {
+func (b lowerBound) includes(name string, dir bool) bool {
 	if dir {
 		name += "/"
 	}
 	return !b.set || name > b.key
 }
 
-// dir lists what is in a directory, whose items' ids begin with prefix, in the order of
-// their ids: a directory's items come where its name with a slash comes. It returns
-// false when the listing is to end.
-func (l *lister) dir(ctx context.Context, path, prefix string) (bool, error) {
-	from := bound{key: l.above(prefix)}
+// listDir lists the items in a directory, whose ids begin with prefix, in the order of their ids. The items of a
+// subdirectory are ordered by its name with a slash. It returns false when the caller has stopped the listing.
+func (l *lister) listDir(ctx context.Context, path, prefix string) (bool, error) {
+	from := lowerBound{key: l.startKey(prefix)}
 	from.set = from.key != ""
 	for {
 		if ctx.Err() != nil {
 			return false, storage.Ended(ctx)
 		}
-		w, err := l.read(ctx, path, prefix, from)
+		w, err := l.readWindow(ctx, path, prefix, from)
 		if errors.Is(err, fs.ErrPermission) {
-			l.unreadable(path, err)
+			l.recordUnreadable(path, err)
 			return true, nil
 		}
 		if err != nil {
@@ -122,46 +121,46 @@ func (l *lister) dir(ctx context.Context, path, prefix string) (bool, error) {
 		if more, err := l.entries(ctx, path, prefix, w.entries); !more || err != nil || !w.more {
 			return more, err
 		}
-		from = bound{key: w.entries[len(w.entries)-1].key, set: true, later: true}
+		from = lowerBound{key: w.entries[len(w.entries)-1].key, set: true, reported: true}
 	}
 }
 
-// above returns the key above which a directory has what comes after l.after, or that very key
-// of the directory that leads there.
-func (l *lister) above(prefix string) string {
+// startKey returns the key at which the listing of a directory starts, so that it includes all ids after l.after: keys
+// above it, and the directory of this name, which may contain such ids.
+func (l *lister) startKey(prefix string) string {
 	if !strings.HasPrefix(l.after, prefix) {
 		return ""
 	}
 	key := l.after[len(prefix):]
-	if i := strings.IndexByte(key, '/'); i >= 0 { // the directory comes before what is in it
+	if i := strings.IndexByte(key, '/'); i >= 0 { // the subdirectory that contains l.after
 		return key[:i]
 	}
 	return key
 }
 
-// unreadable remembers a directory that may not be read: what is in it is unknown.
-func (l *lister) unreadable(path string, err error) {
-	l.skipped(path, "it may not be read: what is in it is unknown")
-	if l.unread == nil {
-		l.unread = fmt.Errorf("list %s, of which nothing is known: %w", path, err)
+// recordUnreadable records a path without read permission: its items are unknown, not absent.
+func (l *lister) recordUnreadable(path string, err error) {
+	l.skipped(path, "permission denied: its items are unknown")
+	if l.unreadableErr == nil {
+		l.unreadableErr = fmt.Errorf("list %s: its items are unknown: %w", path, err)
 	}
 }
 
-// entries lists a part of a directory.
+// entries lists the items of a window of a directory.
 func (l *lister) entries(ctx context.Context, path, prefix string, entries []entry) (bool, error) {
-	at := -1 // the directory, opened while files are looked at
-	defer func() { l.shut(&at) }()
+	at := -1 // the directory, open while its files are checked
+	defer func() { l.closeDir(&at) }()
 	for i, e := range entries {
 		id := prefix + e.key
 		switch {
 		case i > 0 && e.key == entries[i-1].key:
-			if l.named { // else this is the same file, after it moved beside a directory
+			if l.atEntry { // otherwise it is the same file, after its rename to the alternate name
 				l.skipped(join(path, e.path), "the item has another file, under its own name")
 			}
 		case e.dir && id < l.after && !strings.HasPrefix(l.after, id):
 		case e.dir:
-			l.shut(&at)
-			if more, err := l.dir(ctx, join(path, e.path), id); !more || err != nil {
+			l.closeDir(&at)
+			if more, err := l.listDir(ctx, join(path, e.path), id); !more || err != nil {
 				return false, err
 			}
 		case id <= l.after:
@@ -174,32 +173,32 @@ func (l *lister) entries(ctx context.Context, path, prefix string, entries []ent
 	return true, nil
 }
 
-func (l *lister) shut(at *int) {
+func (l *lister) closeDir(at *int) {
 	if *at >= 0 {
 		unix.Close(*at)
 		*at = -1
 	}
 }
 
-// file yields one item, unless its file has gone since.
+// file yields one item, unless its file was removed meanwhile.
 func (l *lister) file(ctx context.Context, at *int, dir string, e entry, id string) (bool, error) {
 	if ctx.Err() != nil {
 		return false, storage.Ended(ctx)
 	}
 	st, err := l.stat(at, dir, e.path)
-	l.named = err == nil && isRegular(&st)
+	l.atEntry = err == nil && isRegular(&st)
 	if l.plain != nil && (isAbsent(err) || err == nil && !isRegular(&st)) {
-		return true, nil // it went
+		return true, nil // removed
 	}
 	if isAbsent(err) || err == nil && !isRegular(&st) {
-		// It went, or moved beside a new directory of its name.
-		_, st, err = l.sess.locate(placeIn(l.space, id))
+		// It was removed, or renamed to its alternate name.
+		_, st, err = l.sess.locate(itemPathIn(l.space, id))
 		if errors.Is(err, storage.ErrNotFound) {
 			return true, nil
 		}
 	}
 	if errors.Is(err, fs.ErrPermission) {
-		l.unreadable(join(dir, e.path), err)
+		l.recordUnreadable(join(dir, e.path), err)
 		return true, nil
 	}
 	if err != nil {
@@ -208,10 +207,10 @@ func (l *lister) file(ctx context.Context, at *int, dir string, e entry, id stri
 	if l.plain != nil {
 		return l.yield(l.plain(id, &st), nil), nil
 	}
-	return l.yield(object(id, &st, aspect{}), nil), nil
+	return l.yield(object(id, &st, metadata{}), nil), nil
 }
 
-// stat looks at dir/path. The directory stays open in at for the next one.
+// stat stats dir/path. The directory stays open in at for the next call.
 func (l *lister) stat(at *int, dir, path string) (st unix.Stat_t, err error) {
 	if strings.Contains(path, "/") {
 		return l.sess.stat(join(dir, path))
@@ -223,5 +222,5 @@ func (l *lister) stat(at *int, dir, path string) (st unix.Stat_t, err error) {
 		}
 	}
 	err = retryEINTR(func() error { return unix.Fstatat(*at, path, &st, unix.AT_SYMLINK_NOFOLLOW) })
-	return st, named("stat", join(dir, path), err)
+	return st, pathError("stat", join(dir, path), err)
 }

@@ -15,14 +15,13 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// maxTries bounds how often a call starts over because others change the directories
-// that it goes through.
+// maxTries bounds how often a call starts over because the directories on its path change meanwhile.
 const maxTries = 100
 
-// locate finds an item's file: under its own name, or beside a directory of that name.
-// The order matters: files only ever move from the first to the second.
-func (s *session) locate(p place) (path string, st unix.Stat_t, err error) {
-	for _, path := range []string{p.path, p.beside} {
+// locate finds the file of an item: under its own name, or under its alternate name if a directory has the own name.
+// It tries them in this order because files only move from the own to the alternate name.
+func (s *session) locate(p itemPath) (path string, st unix.Stat_t, err error) {
+	for _, path := range []string{p.path, p.alt} {
 		st, err := s.stat(path)
 		if err == nil && isRegular(&st) {
 			return path, st, nil
@@ -31,53 +30,53 @@ func (s *session) locate(p place) (path string, st unix.Stat_t, err error) {
 			return "", st, err
 		}
 	}
-	return "", st, s.absent(p)
+	return "", st, s.absentError(p)
 }
 
-// A spot is where an item's file is, or would be: a directory, held open, and the name in it. Whatever happens to the
-// directory, what is done in a spot is done in one and the same.
-type spot struct {
+// A location is where the file of an item is, or would be: an open directory and a name in it. All operations on a
+// location use this directory, even if its path leads to another one meanwhile.
+type location struct {
 	dir     int
-	at      string // the directory's path
+	dirPath string // of the directory
 	name    string
 	st      unix.Stat_t // of the file
 	present bool
 }
 
-func (p *spot) path() string { return p.at + "/" + p.name }
+func (p *location) path() string { return p.dirPath + "/" + p.name }
 
-func (p *spot) close() { unix.Close(p.dir) }
+func (p *location) close() { unix.Close(p.dir) }
 
-// look looks for the file of a name in the directory.
-func (p *spot) look(name string) error {
+// lookup sets the name of the location and stats its file.
+func (p *location) lookup(name string) error {
 	p.name = name
 	err := retryEINTR(func() error { return unix.Fstatat(p.dir, name, &p.st, unix.AT_SYMLINK_NOFOLLOW) })
 	p.present = err == nil && isRegular(&p.st)
 	if isAbsent(err) {
 		return nil
 	}
-	return named("stat", p.path(), err)
+	return pathError("stat", p.path(), err)
 }
 
-// open opens the file to be read.
-func (p *spot) open() (fd int, err error) {
+// open opens the file for reading.
+func (p *location) open() (fd int, err error) {
 	err = retryEINTR(func() error {
 		fd, err = unix.Openat(p.dir, p.name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		return err
 	})
-	return fd, named("open", p.path(), err) // -1 with an error
+	return fd, pathError("open", p.path(), err) // -1 with an error
 }
 
-// spotOf opens the directory of a path and looks for the file there.
-func (s *session) spotOf(file string) (*spot, error) {
-	p := &spot{at: path.Dir(file)}
+// locationOf opens the directory of a path and looks the file up in it.
+func (s *session) locationOf(file string) (*location, error) {
+	p := &location{dirPath: path.Dir(file)}
 	var err error
-	if p.dir, err = s.dir(p.at); err != nil {
+	if p.dir, err = s.dir(p.dirPath); err != nil {
 		return nil, err
 	}
-	err = checkNames(p.dir, p.at)
+	err = checkDirFolding(p.dir, p.dirPath)
 	if err == nil {
-		err = p.look(path.Base(file))
+		err = p.lookup(path.Base(file))
 	}
 	if err != nil {
 		p.close()
@@ -86,15 +85,15 @@ func (s *session) spotOf(file string) (*spot, error) {
 	return p, nil
 }
 
-// find is locate for calls that change something. If the item is absent it returns the spot of its own name. An error
-// for which isAbsent holds says that its directory is absent.
-func (s *session) find(p place) (*spot, error) {
-	own, err := s.spotOf(p.path)
+// find is locate for mutations. If the item is absent, it returns the location of its own name. If the error satisfies
+// isAbsent, the directory of the file is absent.
+func (s *session) find(p itemPath) (*location, error) {
+	own, err := s.locationOf(p.path)
 	if err != nil || own.present {
 		return own, err
 	}
-	if path.Dir(p.beside) == own.at {
-		if err = own.look(path.Base(p.beside)); err == nil && !own.present {
+	if path.Dir(p.alt) == own.dirPath {
+		if err = own.lookup(path.Base(p.alt)); err == nil && !own.present {
 			own.name = path.Base(p.path)
 		}
 		if err != nil {
@@ -103,13 +102,13 @@ func (s *session) find(p place) (*spot, error) {
 		}
 		return own, nil
 	}
-	beside, err := s.spotOf(p.beside) // whose name is so long that it is split
+	alt, err := s.locationOf(p.alt) // a long name, which is split over directories
 	switch {
-	case err == nil && beside.present:
+	case err == nil && alt.present:
 		own.close()
-		return beside, nil
+		return alt, nil
 	case err == nil:
-		beside.close()
+		alt.close()
 	case !isAbsent(err):
 		own.close()
 		return nil, err
@@ -117,59 +116,60 @@ func (s *session) find(p place) (*spot, error) {
 	return own, nil
 }
 
-// present is find for an item that must be there.
-func (s *session) present(p place) (*spot, error) {
+// mustFind is find for an item that must exist.
+func (s *session) mustFind(p itemPath) (*location, error) {
 	at, err := s.find(p)
 	switch {
 	case isAbsent(err):
-		return nil, s.absent(p)
+		return nil, s.absentError(p)
 	case err == nil && !at.present:
 		at.close()
-		return nil, s.absent(p)
+		return nil, s.absentError(p)
 	}
 	return at, err
 }
 
-// aspectAt returns what is known of the file that is in a spot, which the caller has locked.
-func (s *session) aspectAt(at *spot, p place) (aspect, error) {
+// metadataAt returns the metadata of the file at a location. The caller holds the lock of the item.
+func (s *session) metadataAt(at *location, p itemPath) (metadata, error) {
 	fd, err := at.open()
 	if errors.Is(err, fs.ErrPermission) {
-		return aspect{Unknown: true}, nil
+		return metadata{Unknown: true}, nil
 	}
 	if err != nil {
-		return aspect{}, err
+		return metadata{}, err
 	}
 	defer unix.Close(fd)
-	a, _, err := s.aspect(fd, p, &at.st)
+	a, _, err := s.readMetadata(fd, p, &at.st)
 	return a, err
 }
 
-// aspectOf is aspectAt for a file that is replaced or removed: what is damaged so that it cannot be read is unknown.
-func (s *session) aspectOf(at *spot, p place) (aspect, error) {
-	a, err := s.aspectAt(at, p)
+// metadataOrUnknown is metadataAt for a file that is replaced or deleted: damaged metadata that cannot be read is
+// returned as unknown.
+func (s *session) metadataOrUnknown(at *location, p itemPath) (metadata, error) {
+	a, err := s.metadataAt(at, p)
 	if isDamaged(err) {
-		return aspect{Unknown: true}, nil
+		return metadata{Unknown: true}, nil
 	}
 	return a, err
 }
 
-// isDamaged reports whether an error of reading says that what is read is damaged, or is no file. Another one may work
-// when it is called again.
+// isDamaged reports whether a read error means that the data is damaged, or is not a file. Other errors may be
+// transient.
 func isDamaged(err error) bool {
 	return slices.ContainsFunc([]error{unix.EIO, unix.EUCLEAN, unix.EBADMSG, unix.EISDIR, unix.ENXIO},
 		func(e error) bool { return errors.Is(err, e) })
 }
 
-// absent returns the error for an item that is not there.
-func (s *session) absent(p place) error {
-	if err := s.hasSpace(p.space); err != nil {
+// absentError returns the error for an absent item: ErrNotFound, or ErrNoSpace if the space is absent too.
+func (s *session) absentError(p itemPath) error {
+	if err := s.checkSpace(p.space); err != nil {
 		return err
 	}
 	return fmt.Errorf("item %q: %w", p.item, storage.ErrNotFound)
 }
 
-// hasSpace returns an error that wraps ErrNoSpace where the directory is not there.
-func (s *session) hasSpace(dir string) error {
+// checkSpace returns an error that wraps ErrNoSpace if the directory of the space does not exist.
+func (s *session) checkSpace(dir string) error {
 	st, err := s.stat(dir)
 	switch {
 	case isAbsent(err), err == nil && !isDir(&st):
@@ -178,8 +178,8 @@ func (s *session) hasSpace(dir string) error {
 	return err
 }
 
-// mkdirs makes a directory and those between it and base, which is there. Where a
-// file is in the way the error is a *inTheWay.
+// mkdirs makes a directory and those between it and base, which exists. If one of the paths is not a directory, the
+// error is a *notDirError.
 func (s *session) mkdirs(base, dir string) error {
 	if dir == base {
 		return nil
@@ -195,8 +195,8 @@ func (s *session) mkdirs(base, dir string) error {
 	return nil
 }
 
-// mkdirSynced makes a directory that may be there. While it may not be on disk yet it
-// is pending, so that nobody who uses it tells of success too early.
+// mkdirSynced makes a directory durably, unless it exists. Until the directory is durable it is pending, so that a
+// concurrent call that writes into it does not return success too early.
 func (s *session) mkdirSynced(dir string) error {
 	return s.within(dir, func(fd int, name string) error {
 		var st unix.Stat_t
@@ -205,25 +205,25 @@ func (s *session) mkdirSynced(dir string) error {
 			return nil
 		}
 		if err == nil {
-			return &inTheWay{dir, isRegular(&st)}
+			return &notDirError{dir, isRegular(&st)}
 		}
 		if err != unix.ENOENT {
-			return named("stat", dir, err)
+			return pathError("stat", dir, err)
 		}
-		defer s.begin(dir)()
+		defer s.markPending(dir)()
 		if err := unix.Mkdirat(fd, name, 0o777); err != nil && err != unix.EEXIST {
-			return named("mkdir", dir, err)
+			return pathError("mkdir", dir, err)
 		}
 		return fsync(fd, dir)
 	})
 }
 
-// begin makes a directory pending until end is called.
-func (s *session) begin(dir string) (end func()) {
+// markPending makes a directory pending until end is called.
+func (s *session) markPending(dir string) (end func()) {
 	s.pending.mu.Lock()
 	defer s.pending.mu.Unlock()
 	if _, ok := s.pending.m[dir]; ok {
-		return func() {} // whoever was first syncs after us
+		return func() {} // the call that marked it first syncs after this one
 	}
 	done := make(chan struct{})
 	s.pending.m[dir] = done
@@ -237,8 +237,8 @@ func (s *session) begin(dir string) (end func()) {
 	}
 }
 
-// settled waits until all directories above a path are on disk.
-func (s *session) settled(ctx context.Context, p string) error {
+// waitPending waits until all directories above a path are durable.
+func (s *session) waitPending(ctx context.Context, p string) error {
 	for s.pending.n.Load() > 0 && p != "." {
 		p = path.Dir(p)
 		s.pending.mu.Lock()
@@ -256,32 +256,32 @@ func (s *session) settled(ctx context.Context, p string) error {
 	return nil
 }
 
-// An inTheWay is a file that has the path that a directory should have.
-type inTheWay struct {
+// A notDirError means that a path that must be a directory is something else.
+type notDirError struct {
 	path    string
 	regular bool
 }
 
-func (e *inTheWay) Error() string {
+func (e *notDirError) Error() string {
 	return fmt.Sprintf("%s is not a directory", e.path)
 }
 
-// makeRoom makes the directories above an item's file. Files of other items that have
-// their names are moved beside them. The caller holds no lock.
-func (s *Store) makeRoom(ctx context.Context, sess *session, p place) error {
+// makeParents makes the directories above the file of an item. Files of other items with these paths are renamed to
+// their alternate names. The caller holds no lock.
+func (s *Store) makeParents(ctx context.Context, sess *session, p itemPath) error {
 	dir := path.Dir(p.path)
 	for range maxTries {
-		if err := sess.hasSpace(p.space); err != nil {
+		if err := sess.checkSpace(p.space); err != nil {
 			return err
 		}
 		if dir == p.space {
 			return nil
 		}
 		err := sess.mkdirs(p.space, dir)
-		var way *inTheWay
+		var way *notDirError
 		switch {
 		case errors.As(err, &way) && way.regular:
-			if err := s.moveBeside(ctx, sess, p, way.path); err != nil {
+			if err := s.moveToAlt(ctx, sess, p, way.path); err != nil {
 				return err
 			}
 		case errors.As(err, &way):
@@ -289,14 +289,14 @@ func (s *Store) makeRoom(ctx context.Context, sess *session, p place) error {
 		case err == nil, !isAbsent(err):
 			return err
 		}
-		// Somebody took a directory away again, or a file has just moved: once more.
+		// A directory was removed meanwhile, or a file was renamed just now: try again.
 	}
-	return fmt.Errorf("make directory %s: others keep removing it", dir)
+	return fmt.Errorf("make directory %s: it keeps being removed", dir)
 }
 
-// moveBeside moves the file of an item out of the way of a directory.
-func (s *Store) moveBeside(ctx context.Context, sess *session, p place, from string) error {
-	other, err := itemAt(p, from)
+// moveToAlt renames the file of an item to its alternate name, to free its own name for a directory.
+func (s *Store) moveToAlt(ctx context.Context, sess *session, p itemPath, from string) error {
+	other, err := itemOfParent(p, from)
 	if err != nil {
 		return err
 	}
@@ -307,36 +307,36 @@ func (s *Store) moveBeside(ctx context.Context, sess *session, p place, from str
 	defer unlock()
 	st, err := sess.stat(from)
 	if isAbsent(err) || err == nil && !isRegular(&st) {
-		return nil // it went or moved by itself
+		return nil // removed or renamed meanwhile
 	}
 	if err != nil {
 		return err
 	}
 	err = sess.within(other.path, func(fd int, name string) error {
-		dir, besideName := path.Split(other.beside)
+		dir, besideName := path.Split(other.alt)
 		if dir == path.Dir(other.path)+"/" {
 			return rename(fd, name, fd, besideName, unix.RENAME_NOREPLACE)
 		}
 		if err := sess.mkdirs(other.space, path.Clean(dir)); err != nil {
 			return err
 		}
-		return sess.within(other.beside, func(to int, besideName string) error {
+		return sess.within(other.alt, func(to int, besideName string) error {
 			return rename(fd, name, to, besideName, unix.RENAME_NOREPLACE)
 		})
 	})
-	return named("move", other.beside, err)
+	return pathError("move", other.alt, err)
 }
 
-// itemAt returns the place of the item whose file is at a path above that of p.
-func itemAt(p place, at string) (place, error) {
+// itemOfParent returns the paths of the item that has its file at the path at, which is a parent of p.
+func itemOfParent(p itemPath, at string) (itemPath, error) {
 	id := p.item
 	for {
 		i := strings.LastIndexByte(id, '/')
 		if i < 0 {
-			return place{}, fmt.Errorf("file %s has the name of no item above %q", at, p.item)
+			return itemPath{}, fmt.Errorf("file %s is not the path of an item above %q", at, p.item)
 		}
 		id = id[:i]
-		if other := placeIn(p.space, id); other.path == at {
+		if other := itemPathIn(p.space, id); other.path == at {
 			return other, nil
 		}
 	}

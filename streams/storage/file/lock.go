@@ -14,16 +14,17 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// Items are locked in stripes: within a process by a channel, between processes by a
-// lock on one byte of the file of locks. A call holds at most one stripe.
+// Items are locked in stripes: within a process by a channel, between processes by a lock on one byte of the lock file.
+// A call holds at most one stripe.
 const (
 	stripeCount = 256
-	openStripe  = stripeCount // who opens the store and looks for the dead
+	openByte    = stripeCount // held by a session that opens the store and removes scratch of dead processes
 )
 
-// The file of locks also has the times of deletes, so that no process dates a Put before a delete that came first,
-// whatever its clock says: of each slot of items the newest, as nanoseconds since 1970 in 8 bytes. All items of
-// a slot are of one stripe. The blocks are written when the file is made, so that a delete needs no room.
+// The lock file also holds the times of deletes, so that no process dates a Put before an earlier delete, whatever its
+// clock says. Items are hashed into slots; a slot holds the time of the last delete of one of its items, 8 bytes in
+// nanoseconds since 1970. All items of a slot have the same stripe. The slots are written when the file is created, so
+// that a delete needs no disk space.
 const slotCount = 16 * stripeCount
 
 func hashOf(names ...string) uint32 {
@@ -34,14 +35,14 @@ func hashOf(names ...string) uint32 {
 	return h.Sum32()
 }
 
-// slot is where the file of locks has the time of the newest delete of p's slot.
-func (p place) slot() int64 { return 8 * int64(hashOf(p.space, p.item)%slotCount) }
+// slot returns the offset of p's slot in the lock file.
+func (p itemPath) slot() int64 { return 8 * int64(hashOf(p.space, p.item)%slotCount) }
 
-// makeSlots makes room for the times of deletes. No other process does that now.
-func (s *session) makeSlots() error {
+// initSlots extends the lock file to hold all slots. The caller holds the lock on openByte.
+func (s *session) initSlots() error {
 	var st unix.Stat_t
 	if err := unix.Fstat(s.lockFD, &st); err != nil {
-		return named("stat", lockFile, err)
+		return pathError("stat", lockFile, err)
 	}
 	missing := slotCount*8 - st.Size
 	if missing <= 0 {
@@ -52,7 +53,7 @@ func (s *session) makeSlots() error {
 		err = unix.ENOSPC
 	}
 	if err != nil {
-		return named("write", lockFile, err)
+		return pathError("write", lockFile, err)
 	}
 	if err := fsync(s.lockFD, lockFile); err != nil {
 		return err
@@ -60,21 +61,21 @@ func (s *session) makeSlots() error {
 	return s.syncDir(ownDir)
 }
 
-// deleted returns the time of the newest delete in p's slot, whose stripe the caller has locked.
-func (s *session) deleted(p place) (time.Time, error) {
+// lastDelete returns the time of the last delete in p's slot. The caller holds the stripe of p.
+func (s *session) lastDelete(p itemPath) (time.Time, error) {
 	var b [8]byte
 	err := retryEINTR(func() error { _, err := unix.Pread(s.lockFD, b[:], p.slot()); return err })
-	return time.Unix(0, int64(binary.LittleEndian.Uint64(b[:]))), named("read", lockFile, err)
+	return time.Unix(0, int64(binary.LittleEndian.Uint64(b[:]))), pathError("read", lockFile, err)
 }
 
-// setDeleted records the time of a delete of p and has it on disk. The caller has locked p's stripe.
-func (s *session) setDeleted(p place, at time.Time) error {
+// recordDelete records the time of a delete of p durably. The caller holds the stripe of p.
+func (s *session) recordDelete(p itemPath, at time.Time) error {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(at.UnixNano()))
 	err := retryEINTR(func() error { _, err := unix.Pwrite(s.lockFD, b, p.slot()); return err })
 	if err == nil {
 		err = retryEINTR(func() error { return unix.Fdatasync(s.lockFD) })
 	}
-	return named("write", lockFile, err)
+	return pathError("write", lockFile, err)
 }
 
 type stripes [stripeCount]chan struct{}
@@ -87,7 +88,7 @@ func newStripes() *stripes {
 	return &s
 }
 
-// lock locks the stripe of what is named until unlock is called.
+// lock locks the stripe of the given names until unlock is called.
 func (s *Store) lock(ctx context.Context, sess *session, names ...string) (unlock func(), err error) {
 	i := int64(hashOf(names...) % stripeCount)
 	held := s.locks[i]
@@ -107,37 +108,38 @@ func (s *Store) lock(ctx context.Context, sess *session, names ...string) (unloc
 			<-held
 		}
 		if err == nil {
-			if err := sess.hasLocks(); err != nil {
+			if err := sess.checkLockFile(); err != nil {
 				unlock()
 				return nil, err
 			}
 			return unlock, nil
 		}
-		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) { // another process has it
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) { // another process holds it
 			if retry.Sleep(ctx, wait) == nil {
 				continue
 			}
 			err = storage.Ended(ctx)
 		}
 		<-held
-		return nil, named("lock", lockFile, err)
+		return nil, pathError("lock", lockFile, err)
 	}
 }
 
-// hasLocks returns an error if the file of locks was removed. The next call makes a new session, and the file with it.
-func (s *session) hasLocks() error {
+// checkLockFile returns an error if the lock file was removed. The next call then opens a new session, which creates
+// it.
+func (s *session) checkLockFile() error {
 	var st unix.Stat_t
 	if err := unix.Fstat(s.lockFD, &st); err != nil {
-		return named("stat", lockFile, err)
+		return pathError("stat", lockFile, err)
 	}
 	if st.Nlink == 0 {
-		s.lost.Store(true)
+		s.locksRemoved.Store(true)
 		return retry.Unavailable(fmt.Errorf("%s was removed while the store is in use", lockFile))
 	}
 	return nil
 }
 
-// setLock sets or removes a lock on one byte of a file, which belongs to this opening of it.
+// setLock sets or removes a lock on one byte of a file. It is an open file description lock.
 func setLock(fd int, at int64, kind int16, cmd int) error {
 	l := unix.Flock_t{Type: kind, Start: at, Len: 1}
 	return retryEINTR(func() error { return unix.FcntlFlock(uintptr(fd), cmd, &l) })

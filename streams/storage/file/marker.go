@@ -9,26 +9,26 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// markerDoc makes a directory a store.
+// A markerDoc is the marker of a root: it names the store that the root belongs to.
 type markerDoc struct {
-	Format int    `json:"format"` // of all that is in ownDir
+	Format int    `json:"format"` // layout of ownDir and the attributes
 	Store  string `json:"store"`
 }
 
-// The layouts. In both what is known of an item is in the attribute of its file, in a sidecar, or in neither, and is
-// read wherever it is. Older versions of this package refuse layout 2, of which they would see no attributes.
+// The layouts. In both, the metadata of an item is in the attribute of its file, in a sidecar, or in neither; both
+// places are read. Older versions of this package refuse layout 2, because they do not read attributes.
 const (
-	layoutSidecars = 1 // all is written to sidecars
-	layoutAttrs    = 2 // what an attribute has room for is written there
+	layoutSidecars = 1 // metadata is written to sidecars
+	layoutAttrs    = 2 // metadata is written to attributes, and to sidecars only if it does not fit
 )
 
-// Marker implements storage.Store. A root that is gone has no marker.
+// Marker implements storage.Store. If the root does not exist, the error is ErrNoMarker.
 func (s *Store) Marker(ctx context.Context) error {
-	sess, err := s.enter()
+	sess, err := s.acquire()
 	if err != nil {
 		return err
 	}
-	defer s.leave(sess)
+	defer s.release(sess)
 	_, err = s.marker(sess)
 	return err
 }
@@ -45,14 +45,15 @@ func (s *Store) marker(sess *session) (doc markerDoc, err error) {
 		return doc, fmt.Errorf("store %q in %s: %w: %w", s.cfg.ID, s.cfg.Root, storage.ErrWrongMarker, err)
 	}
 	if doc.Store != s.cfg.ID || doc.Format != layoutSidecars && doc.Format != layoutAttrs {
-		return doc, fmt.Errorf("store %q in %s is marked %q, format %d: %w", s.cfg.ID, s.cfg.Root, doc.Store, doc.Format, storage.ErrWrongMarker)
+		return doc, fmt.Errorf("store %q in %s is marked %q, format %d: %w",
+			s.cfg.ID, s.cfg.Root, doc.Store, doc.Format, storage.ErrWrongMarker)
 	}
 	return doc, nil
 }
 
-// newFormat is the layout of a root that has no marker.
+// newFormat returns the layout for a root without a marker.
 func (s *Store) newFormat(sess *session) int {
-	if s.cfg.format == layoutSidecars || !sess.canAttrs || s.cfg.attrRoom < 0 {
+	if s.cfg.format == layoutSidecars || !sess.supportsAttrs || s.cfg.maxAttr < 0 {
 		return layoutSidecars
 	}
 	return layoutAttrs
@@ -60,11 +61,11 @@ func (s *Store) newFormat(sess *session) int {
 
 // WriteMarker implements storage.Store.
 func (s *Store) WriteMarker(ctx context.Context) error {
-	sess, err := s.enterFor((*session).prepare)
+	sess, err := s.acquireAfter((*session).prepare)
 	if err != nil {
 		return err
 	}
-	defer s.leave(sess)
+	defer s.release(sess)
 	unlock, err := s.lock(ctx, sess, markerFile)
 	if err != nil {
 		return err
@@ -80,21 +81,21 @@ func (s *Store) WriteMarker(ctx context.Context) error {
 	}
 	format := s.newFormat(sess)
 	if format == layoutAttrs {
-		if err := sess.bar(); err != nil {
-			return refine(err)
+		if err := sess.blockOldVersions(); err != nil {
+			return classify(err)
 		}
 	}
-	return s.mark(sess, format)
+	return s.writeMarkerFile(sess, format)
 }
 
-// mark writes the marker and returns when it is on disk.
-func (s *Store) mark(sess *session, format int) error {
+// writeMarkerFile writes the marker durably.
+func (s *Store) writeMarkerFile(sess *session, format int) error {
 	b, err := json.Marshal(markerDoc{format, s.cfg.ID})
 	if err != nil {
 		return err
 	}
 	if err := sess.writeOwn(markerFile, append(b, '\n')); err != nil {
-		return refine(err)
+		return classify(err)
 	}
-	return refine(sess.syncDir(ownDir))
+	return classify(sess.syncDir(ownDir))
 }

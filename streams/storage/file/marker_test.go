@@ -12,20 +12,21 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// mutations are all calls that change something.
+// mutations makes all mutating calls and returns their errors.
 func mutations(ctx context.Context, s *Store) map[string]error {
 	_, put := s.Put(ctx, sp, "a", strings.NewReader("x"), storage.PutOptions{Size: storage.UnknownSize})
 	_, set := s.SetProperties(ctx, sp, "a", storage.Properties{}, storage.Condition{})
 	_, del := s.Delete(ctx, sp, "a", storage.DeleteOptions{})
 	_, tidy := s.Tidy(ctx, storage.TidyOptions{Kept: s.now()})
 	return map[string]error{
-		"Put": put, "SetProperties": set, "Delete": del, "Tidy": tidy, "CreateSpace": s.CreateSpace(ctx, storage.Space{Name: "new"}),
-		"SetSpace": s.SetSpace(ctx, storage.Space{Name: sp}), "DeleteSpace": s.DeleteSpace(ctx, sp),
+		"Put": put, "SetProperties": set, "Delete": del, "Tidy": tidy,
+		"CreateSpace": s.CreateSpace(ctx, storage.Space{Name: "new"}),
+		"SetSpace":    s.SetSpace(ctx, storage.Space{Name: sp}), "DeleteSpace": s.DeleteSpace(ctx, sp),
 	}
 }
 
-// Nothing is written into a root that is not marked as the store: an empty mount point, or another store's disk,
-// also one that came into the root's place under way.
+// Nothing is written into a root without the store's marker: an empty mount point, or the disk of another store, also
+// if it replaces the root of an open store.
 func TestWritesNeedTheMarker(t *testing.T) {
 	ctx := t.Context()
 	plain := func(t *testing.T, id, root string) *Store {
@@ -66,7 +67,8 @@ func TestWritesNeedTheMarker(t *testing.T) {
 		"a root whose marker went came into its place": {func(t *testing.T, root string) *Store {
 			s := marked(t, "1", root)
 			marked(t, "1", root+".other")
-			must(t, os.Remove(filepath.Join(root+".other", markerFile)), os.Rename(root, root+".old"), os.Rename(root+".other", root))
+			must(t, os.Remove(filepath.Join(root+".other", markerFile)), os.Rename(root, root+".old"),
+				os.Rename(root+".other", root))
 			return s
 		}, storage.ErrNoMarker},
 	}

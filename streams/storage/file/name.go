@@ -9,58 +9,59 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// How an id is written as a path. A segment of the id is a name of the file system,
-// unchanged wherever that is possible. What is not possible is written with tokens:
+// The encoding of an id as a path. A segment of the id is a name in the file system, unchanged if possible. Names that
+// are not possible are written with tokens:
 //
-//	%25  a percent sign, where it would begin a token
+//	%25  a percent sign that would otherwise begin a token
 //	%00  the byte 0
-//	%2E  a dot, in the segments "." and ".." (and of the space .millrace)
+//	%2E  a dot, in the segments "." and ".." (and in the space .millrace)
 //	%2F  a slash in the name of a space
 //	%2B  a plus in the space lost+found
 //	%-   an empty segment
-//	%+   at the end of a directory's name: the segment, which is longer than a name
-//	     can be, goes on inside
-//	%=   at the end of a file's name: the item whose own name is that of a directory
+//	%+   at the end of a directory name: the segment, which is longer than a name
+//	     can be, continues in the directory
+//	%=   at the end of a file name: the alternate name of an item, used if a
+//	     directory has the item's own name
 //
-// All else after a percent sign is itself, so names like 100% and a%20b are as people
-// wrote them. A name on disk that is not what its text would be written as is no item.
+// Any other percent sign is literal, so names like 100% and a%20b stay as users wrote them. A name on disk that
+// differs from the encoding of its decoded text is not an item.
 const (
-	tokenEmpty  = "%-"
-	tokenMore   = "%+"
-	tokenBeside = "%="
+	tokenEmpty = "%-"
+	tokenMore  = "%+"
+	tokenAlt   = "%="
 )
 
 const (
 	nameMax  = 255
-	pieceMax = 240 // of a segment that is split; what is left over is then never short
+	splitMax = 240 // bytes of each part of a split segment; below nameMax, so the last part is never short
 )
 
-// ownDir holds all that is not items, in the root.
+// ownDir is the directory in the root for everything that is not an item.
 const ownDir = ".millrace"
 
-// lostFound is made by file systems, and is nobody's.
+// lostFound is created by some file systems. It is not a space.
 const lostFound = "lost+found"
 
-// place is where an item is kept, as paths below the root.
-type place struct {
-	space  string // the space's directory
-	item   string // the id
-	path   string // of the file, where it has the name of the id
-	beside string // of the file, where a directory has that name
+// An itemPath holds the paths of one item, relative to the root.
+type itemPath struct {
+	space string // the space's directory
+	item  string // the id
+	path  string // of the file under its own name
+	alt   string // of the file under its alternate name, used if path is a directory
 }
 
-func newPlace(space, item string) (place, error) {
+func newItemPath(space, item string) (itemPath, error) {
 	dir, err := spaceDir(space)
 	if err != nil {
-		return place{}, err
+		return itemPath{}, err
 	}
 	if err := storage.CheckItem(item); err != nil {
-		return place{}, retry.Permanent(err)
+		return itemPath{}, retry.Permanent(err)
 	}
-	return placeIn(dir, item), nil
+	return itemPathIn(dir, item), nil
 }
 
-func placeIn(dir, item string) place {
+func itemPathIn(dir, item string) itemPath {
 	path, last := dir+"/", item
 	if i := strings.LastIndexByte(item, '/'); i >= 0 {
 		last = item[i+1:]
@@ -68,7 +69,7 @@ func placeIn(dir, item string) place {
 			path += segment(seg, false) + "/"
 		}
 	}
-	return place{space: dir, item: item, path: path + segment(last, false), beside: path + segment(last, true)}
+	return itemPath{space: dir, item: item, path: path + segment(last, false), alt: path + segment(last, true)}
 }
 
 // spaceDir returns the name of a space's directory.
@@ -78,7 +79,7 @@ func spaceDir(name string) (string, error) {
 	}
 	dir := spaceName(name)
 	if len(dir) > nameMax {
-		return "", retry.Permanent(fmt.Errorf("space name %q takes %d bytes: %w", name, len(dir), storage.ErrName))
+		return "", retry.Permanent(fmt.Errorf("space name %q needs %d bytes: %w", name, len(dir), storage.ErrName))
 	}
 	return dir, nil
 }
@@ -93,11 +94,11 @@ func spaceName(name string) string {
 	return strings.Join(units(name, true), "")
 }
 
-// segment writes one segment of an item id: a name, or several joined with slashes.
-func segment(seg string, beside bool) string {
+// segment encodes one segment of an item id as a name, or as several names joined with slashes.
+func segment(seg string, alt bool) string {
 	limit, suffix := nameMax, ""
-	if beside {
-		limit, suffix = nameMax-len(tokenBeside), tokenBeside
+	if alt {
+		limit, suffix = nameMax-len(tokenAlt), tokenAlt
 	}
 	if seg == "" {
 		return tokenEmpty + suffix
@@ -113,7 +114,7 @@ func segment(seg string, beside bool) string {
 	var b strings.Builder
 	for left > limit {
 		n := 0
-		for ; n+len(us[0]) <= pieceMax; us = us[1:] {
+		for ; n+len(us[0]) <= splitMax; us = us[1:] {
 			b.WriteString(us[0])
 			n += len(us[0])
 		}
@@ -126,8 +127,7 @@ func segment(seg string, beside bool) string {
 	return b.String() + suffix
 }
 
-// units cuts a name into pieces that may stand at the end of a name on disk, each as
-// it is written.
+// units splits a name into encoded units. A split segment is divided between units only.
 func units(name string, space bool) []string {
 	switch name {
 	case ".":
@@ -176,8 +176,8 @@ func token(s string, space bool) string {
 	return ""
 }
 
-// decode reads one name on disk: its text, and whether it ends in tokenMore or
-// tokenBeside (else end is empty). ok is false for tokens where none may be.
+// decode returns the text of one name on disk, and in end the token tokenMore or tokenAlt that it ends with, if any. ok
+// is false if a token is where none is allowed.
 func decode(name string, space bool) (text, end string, ok bool) {
 	if strings.IndexByte(name, '%') < 0 {
 		return name, "", true
@@ -201,7 +201,7 @@ func decode(name string, space bool) (text, end string, ok bool) {
 		case "%2B":
 			b.WriteByte('+')
 		case tokenEmpty:
-			if len(rest) != len(name) || rest != tokenEmpty && rest != tokenEmpty+tokenBeside {
+			if len(rest) != len(name) || rest != tokenEmpty && rest != tokenEmpty+tokenAlt {
 				return "", "", false
 			}
 		default:
@@ -215,7 +215,7 @@ func decode(name string, space bool) (text, end string, ok bool) {
 	return b.String(), "", true
 }
 
-// decodeSpace returns the space whose directory has this name.
+// decodeSpace returns the name of the space in this directory.
 func decodeSpace(dir string) (string, bool) {
 	name, _, ok := decode(dir, true)
 	return name, ok && storage.CheckSpace(name) == nil && spaceName(name) == dir

@@ -14,13 +14,14 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-func TestPlace(t *testing.T) {
+func TestItemPath(t *testing.T) {
 	long := strings.Repeat("x", 300)
 	tests := map[string]struct{ item, path, beside string }{
-		"ordinary":        {"a/b c/ü.txt", "s/a/b c/ü.txt", "s/a/b c/ü.txt%="},
-		"hidden":          {".git/config", "s/.git/config", "s/.git/config%="},
-		"percent":         {"100%/a%20b/%2F/%%", "s/100%/a%20b/%2F/%%", "s/100%/a%20b/%2F/%%%="},
-		"like a token":    {"%25/%2E/%00/%-/a%+/a%=", "s/%2525/%252E/%2500/%25-/a%25+/a%25=", "s/%2525/%252E/%2500/%25-/a%25+/a%25=%="},
+		"ordinary": {"a/b c/ü.txt", "s/a/b c/ü.txt", "s/a/b c/ü.txt%="},
+		"hidden":   {".git/config", "s/.git/config", "s/.git/config%="},
+		"percent":  {"100%/a%20b/%2F/%%", "s/100%/a%20b/%2F/%%", "s/100%/a%20b/%2F/%%%="},
+		"like a token": {"%25/%2E/%00/%-/a%+/a%=", "s/%2525/%252E/%2500/%25-/a%25+/a%25=",
+			"s/%2525/%252E/%2500/%25-/a%25+/a%25=%="},
 		"dots":            {"./../...", "s/%2E/%2E%2E/...", "s/%2E/%2E%2E/...%="},
 		"slashes":         {"/a//b/", "s/%-/a/%-/b/%-", "s/%-/a/%-/b/%-%="},
 		"zero":            {"a\x00", "s/a%00", "s/a%00%="},
@@ -29,8 +30,8 @@ func TestPlace(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := newPlace("s", tt.item)
-			want := place{space: "s", item: tt.item, path: tt.path, beside: tt.beside}
+			got, err := newItemPath("s", tt.item)
+			want := itemPath{space: "s", item: tt.item, path: tt.path, alt: tt.beside}
 			if err != nil || got != want {
 				t.Errorf("got  %+v, %v\nwant %+v", got, err, want)
 			}
@@ -61,8 +62,7 @@ func TestSpaceDir(t *testing.T) {
 	}
 }
 
-// checkPath checks that a path can be kept by a file system, escapes nowhere, and
-// means its id.
+// checkPath checks that a path is valid, does not leave the root, and decodes to its id.
 func checkPath(t interface{ Fatalf(string, ...any) }, item, path string, beside bool) {
 	id, pieces := "", ""
 	names := strings.Split(path, "/")
@@ -70,12 +70,13 @@ func checkPath(t interface{ Fatalf(string, ...any) }, item, path string, beside 
 		t.Fatalf("%q: got path of %d bytes %q", item, len(path), path)
 	}
 	for i, name := range names[1:] {
-		if name == "" || name == "." || name == ".." || len(name) > nameMax || strings.ContainsRune(name, 0) || !utf8.ValidString(name) {
+		if name == "" || name == "." || name == ".." || len(name) > nameMax || strings.ContainsRune(name, 0) ||
+			!utf8.ValidString(name) {
 			t.Fatalf("%q: got name %q", item, name)
 		}
 		text, end, ok := decode(name, false)
 		last := i == len(names)-2
-		if !ok || (end == tokenBeside) != (last && beside) || last && end == tokenMore {
+		if !ok || (end == tokenAlt) != (last && beside) || last && end == tokenMore {
 			t.Fatalf("%q: got name %q, which reads %q, end %q, ok %v", item, name, text, end, ok)
 		}
 		if pieces += text; end != tokenMore {
@@ -90,19 +91,20 @@ func checkPath(t interface{ Fatalf(string, ...any) }, item, path string, beside 
 	}
 }
 
-func TestPlaceIsReversible(t *testing.T) {
+func TestItemPathIsReversible(t *testing.T) {
 	for _, item := range storagetest.OddIDs() {
-		p, err := newPlace("s", item)
+		p, err := newItemPath("s", item)
 		if err != nil {
 			t.Fatal(err)
 		}
 		checkPath(t, item, p.path, false)
-		checkPath(t, item, p.beside, true)
+		checkPath(t, item, p.alt, true)
 	}
-	piece := rapid.OneOf(rapid.SampledFrom([]string{"%", "%25", "%2E", "%+", "%-", "%=", ".", "..", "/", "\x00", strings.Repeat("é", 119)}), rapid.String())
+	piece := rapid.OneOf(rapid.SampledFrom([]string{"%", "%25", "%2E", "%+", "%-", "%=", ".", "..", "/", "\x00",
+		strings.Repeat("é", 119)}), rapid.String())
 	need.Check(t, func(t *rapid.T) {
 		item := strings.Join(rapid.SliceOfN(piece, 1, 12).Draw(t, "pieces"), "")
-		p, err := newPlace("s", item)
+		p, err := newItemPath("s", item)
 		if storage.CheckItem(item) != nil {
 			if !errors.Is(err, storage.ErrName) {
 				t.Fatalf("%q: got %v, want ErrName", item, err)
@@ -110,18 +112,18 @@ func TestPlaceIsReversible(t *testing.T) {
 			return
 		}
 		checkPath(t, item, p.path, false)
-		checkPath(t, item, p.beside, true)
+		checkPath(t, item, p.alt, true)
 	})
 }
 
-// No two ids share a path, nor one's path with another's path beside, nor is one's
-// path a directory of its own name only.
-func TestPlacesDiffer(t *testing.T) {
+// The paths and alternate paths of different ids are different, and no path of an item is only a directory of its own
+// name.
+func TestItemPathsDiffer(t *testing.T) {
 	seen := map[string]string{}
 	ids := storagetest.OddIDs()
 	for _, item := range slices.Clone(ids) {
-		p, _ := newPlace("s", item)
-		for _, path := range []string{p.path, p.beside} { // where these are ids themselves
+		p, _ := newItemPath("s", item)
+		for _, path := range []string{p.path, p.alt} { // where these are ids themselves
 			if id := strings.TrimPrefix(path, "s/"); len(id) <= storage.MaxItemID {
 				ids = append(ids, id)
 			}
@@ -129,11 +131,11 @@ func TestPlacesDiffer(t *testing.T) {
 	}
 	slices.Sort(ids)
 	for _, item := range slices.Compact(ids) {
-		p, err := newPlace("s", item)
+		p, err := newItemPath("s", item)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, path := range []string{p.path, p.beside} {
+		for _, path := range []string{p.path, p.alt} {
 			if other, ok := seen[path]; ok {
 				t.Errorf("%q and %q share %q", item, other, path)
 			}

@@ -12,9 +12,9 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// Open implements storage.Store. A file that is replaced or deleted later is read to
-// its end; one that is changed in place ends in ErrChanged. A large file that was not in the page
-// cache before is not in it afterwards.
+// Open implements storage.Store. A file that is replaced or deleted while it is read is still read to its end. If it is
+// changed in place, the read ends with ErrChanged. Reading a large file does not leave it in the page cache, unless it
+// was there before.
 func (s *Store) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
 	r, o, err := s.open(ctx, storage.Ref{Space: space, Item: item, Version: version})
 	if err != nil {
@@ -27,21 +27,21 @@ func (s *Store) open(ctx context.Context, ref storage.Ref) (*reader, storage.Obj
 	if ctx.Err() != nil {
 		return nil, storage.Object{}, storage.Ended(ctx)
 	}
-	p, err := newPlace(ref.Space, ref.Item)
+	p, err := newItemPath(ref.Space, ref.Item)
 	if err != nil {
 		return nil, storage.Object{}, err
 	}
-	sess, err := s.enter()
+	sess, err := s.acquire()
 	if err != nil {
 		return nil, storage.Object{}, err
 	}
-	defer s.leave(sess)
-	fd, at, st, a, unread, err := sess.look(p)
+	defer s.release(sess)
+	fd, at, st, a, metaErr, err := sess.openWithMetadata(p)
 	if err != nil {
 		return nil, storage.Object{}, err
 	}
-	if unread != nil {
-		a = aspect{Unknown: true}
+	if metaErr != nil {
+		a = metadata{Unknown: true}
 	}
 	f, o := os.NewFile(uintptr(fd), at), object(p.item, &st, a)
 	if err := (storage.Condition{Version: ref.Version}).Check(o, true); err != nil {
@@ -50,37 +50,37 @@ func (s *Store) open(ctx context.Context, ref storage.Ref) (*reader, storage.Obj
 	return newReader(f, o, func(st *unix.Stat_t) string { return versionOf(st.Mtim.Nano()) }), o, nil
 }
 
-// large is from which size on a file is read and written without a trace in the page cache. Smaller ones
-// stay: what is read soon after it was written, to be checked, is most of them, and the
-// kernel lets go first of pages that were used once.
-const large = 1 << 20
+// largeFile is the size, in bytes, from which files are dropped from the page cache after a read or a write. Smaller
+// files stay: most of them are read for a check soon after they were written, and the kernel evicts pages that were
+// used once first.
+const largeFile = 1 << 20
 
-// behind is how much is read before what was read is dropped from the page cache.
-const behind = 8 << 20
+// dropInterval is the number of bytes that are read before they are dropped from the page cache.
+const dropInterval = 8 << 20
 
-// A reader reads a file, and tells at its end whether it was one and the same all the time.
+// A reader reads a file. At its end it returns ErrChanged if the version of the file has changed since it was opened.
 type reader struct {
 	f         *os.File
 	version   string
 	versionOf func(*unix.Stat_t) string
 
-	drop    bool  // what was read from the page cache
-	off     int64 // what is read next
-	dropped int64 // up to here
+	dropCache bool  // drop the bytes that were read from the page cache
+	off       int64 // of the next read
+	dropped   int64 // the pages below this offset are dropped
 }
 
 func newReader(f *os.File, o storage.Object, versionOf func(*unix.Stat_t) string) *reader {
 	r := &reader{f: f, version: o.Version, versionOf: versionOf}
-	if o.Size >= large {
+	if o.Size >= largeFile {
 		fd := int(f.Fd())
 		_ = unix.Fadvise(fd, 0, 0, unix.FADV_SEQUENTIAL) // advice only
-		r.drop = !cached(fd)
+		r.dropCache = !cached(fd)
 	}
 	return r
 }
 
-// cached reports whether anything of a file is in the page cache: somebody else reads it
-// then, and it is left as it is. A kernel before 6.5 does not tell.
+// cached reports whether pages of a file are in the page cache. Another process then uses the file, and its pages are
+// not dropped. On kernels before 6.5 it returns false.
 func cached(fd int) bool {
 	var st unix.Cachestat_t
 	err := unix.Cachestat(uint(fd), &unix.CachestatRange{}, &st, 0)
@@ -90,22 +90,22 @@ func cached(fd int) bool {
 func (r *reader) Read(p []byte) (int, error) {
 	n, err := r.f.Read(p)
 	r.off += int64(n)
-	if r.drop && r.off-r.dropped >= behind {
-		r.forget()
+	if r.dropCache && r.off-r.dropped >= dropInterval {
+		r.dropPages()
 	}
 	if err == io.EOF {
-		if err := r.same(); err != nil {
+		if err := r.checkVersion(); err != nil {
 			return n, err
 		}
 	}
 	return n, err
 }
 
-// same returns an error that wraps ErrChanged where the file is not what it was.
-func (r *reader) same() error {
+// checkVersion returns an error that wraps ErrChanged if the version of the file has changed.
+func (r *reader) checkVersion() error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(r.f.Fd()), &st); err != nil {
-		return named("stat", r.f.Name(), err)
+		return pathError("stat", r.f.Name(), err)
 	}
 	if v := r.versionOf(&st); v != r.version {
 		return fmt.Errorf("%s was version %s and is %s: %w", r.f.Name(), r.version, v, storage.ErrChanged)
@@ -113,13 +113,13 @@ func (r *reader) same() error {
 	return nil
 }
 
-func (r *reader) forget() {
+func (r *reader) dropPages() {
 	_ = unix.Fadvise(int(r.f.Fd()), r.dropped, r.off-r.dropped, unix.FADV_DONTNEED) // advice only
 	r.dropped = r.off
 }
 
 func (r *reader) Close() error {
-	if r.drop && r.off > 0 { // all of it, with what was read ahead, and pages that lie on a border
+	if r.dropCache && r.off > 0 { // the whole file: also readahead, and pages that were dropped in part
 		_ = unix.Fadvise(int(r.f.Fd()), 0, 0, unix.FADV_DONTNEED) // advice only
 	}
 	return r.f.Close()

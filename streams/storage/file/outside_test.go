@@ -87,7 +87,7 @@ func must(t testing.TB, errs ...error) {
 	}
 }
 
-// files returns all regular files below root but those of our own.
+// files returns all regular files below root except those in ownDir.
 func files(t testing.TB, root string) (all []string) {
 	t.Helper()
 	must(t, filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
@@ -103,10 +103,11 @@ func files(t testing.TB, root string) (all []string) {
 	return all
 }
 
-// People see their tree, and what is beside it only in our own directory.
+// The tree holds the items under their names, and everything else in ownDir.
 func TestTreeOnDisk(t *testing.T) {
 	s := store(t, Config{})
-	want := []string{"photos/2026/may/a b.jpg", "photos/2026/may.txt", "photos/100%.txt", "photos/ü", "photos/dir", "photos/dir%=", "photos/.hidden"}
+	want := []string{"photos/2026/may/a b.jpg", "photos/2026/may.txt", "photos/100%.txt", "photos/ü", "photos/dir",
+		"photos/dir%=", "photos/.hidden"}
 	for _, item := range []string{"2026/may/a b.jpg", "2026/may.txt", "100%.txt", "ü", ".hidden"} {
 		put(t, s, item, "x")
 		path, err := s.Path(sp, item)
@@ -142,7 +143,7 @@ func TestTreeOnDisk(t *testing.T) {
 	}
 }
 
-// Files that others bring are items without digests.
+// Files of other programs are items without digests.
 func TestFilesOfOthers(t *testing.T) {
 	s := store(t, Config{})
 	dir := filepath.Join(s.cfg.Root, sp, "sub")
@@ -154,7 +155,8 @@ func TestFilesOfOthers(t *testing.T) {
 	if got, err := read(t, s, "sub/new", o.Version); got != "abc" || err != nil {
 		t.Errorf("got %q, %v", got, err)
 	}
-	set, err := s.SetProperties(t.Context(), sp, "sub/new", storage.Properties{MediaType: "a/b"}, storage.Condition{Version: o.Version})
+	set, err := s.SetProperties(t.Context(), sp, "sub/new", storage.Properties{MediaType: "a/b"},
+		storage.Condition{Version: o.Version})
 	if err != nil || set.Properties.MediaType != "a/b" || len(set.Digests) != 0 || set.Version != o.Version {
 		t.Errorf("SetProperties: got %+v, %v", set, err)
 	}
@@ -170,11 +172,12 @@ func TestFilesOfOthers(t *testing.T) {
 	}
 }
 
-// What a file is a copy of is on record of the file that was written, and of no other that came in its place.
+// An Original is valid for the file that was written, and not for another file with its path.
 func TestOriginalOfAnotherFile(t *testing.T) {
 	s := store(t, Config{})
 	original := storage.Original{Modified: time.UnixMilli(1).UTC(), Version: "v"}
-	_, err := s.Put(t.Context(), sp, "a", strings.NewReader("copy"), storage.PutOptions{Size: storage.UnknownSize, Original: original})
+	_, err := s.Put(t.Context(), sp, "a", strings.NewReader("copy"),
+		storage.PutOptions{Size: storage.UnknownSize, Original: original})
 	must(t, err)
 	if got := stat(t, s, "a").Original; got != original {
 		t.Errorf("got %+v, want %+v", got, original)
@@ -186,15 +189,15 @@ func TestOriginalOfAnotherFile(t *testing.T) {
 	}
 }
 
-// The store's digests are those on record while the file's modification time is the recorded one, and only then. A file
-// that came in the place of another brings its own attribute, or none.
+// The recorded digests are returned only while the file has the recorded modification time. A file that replaces
+// another has its own attribute, or none.
 func TestEvidenceS(t *testing.T) {
 	touch := func(path string, o storage.Object) error { return os.Chtimes(path, time.Time{}, o.Modified) }
 	tests := map[string]struct {
 		harm    func(path string, o storage.Object) error
-		same    bool // version and digests are those of before
+		same    bool // version and digests are unchanged
 		content string
-		another bool // file came in its place
+		another bool // another file replaced it
 	}{
 		"a byte flipped, time restored": {func(path string, o storage.Object) error {
 			return errors.Join(os.WriteFile(path, []byte("gaod bytes"), 0o666), touch(path, o))
@@ -208,12 +211,18 @@ func TestEvidenceS(t *testing.T) {
 		"replaced, time restored": {func(path string, o storage.Object) error {
 			return errors.Join(os.Remove(path), os.WriteFile(path, []byte("other"), 0o666), touch(path, o))
 		}, true, "other", true},
-		"rewritten": {func(path string, _ storage.Object) error { return os.WriteFile(path, []byte("new"), 0o666) }, false, "new", false},
-		"touched":   {func(path string, o storage.Object) error { return os.Chtimes(path, time.Time{}, o.Modified.Add(1)) }, false, "good bytes", false},
+		"rewritten": {func(path string, _ storage.Object) error {
+			return os.WriteFile(path, []byte("new"), 0o666)
+		}, false, "new", false},
+		"touched": {func(path string, o storage.Object) error {
+			return os.Chtimes(path, time.Time{}, o.Modified.Add(1))
+		}, false, "good bytes", false},
 		"moved away and back": {func(path string, _ storage.Object) error {
 			return errors.Join(os.Rename(path, path+"2"), os.Rename(path+"2", path))
 		}, true, "good bytes", false},
-		"its permissions only": {func(path string, _ storage.Object) error { return os.Chmod(path, 0o600) }, true, "good bytes", false},
+		"its permissions only": {func(path string, _ storage.Object) error {
+			return os.Chmod(path, 0o600)
+		}, true, "good bytes", false},
 	}
 	for name, tt := range tests {
 		eachLayout(t, name, func(t *testing.T, format int) {
@@ -232,7 +241,8 @@ func TestEvidenceS(t *testing.T) {
 			if got.Properties.MediaType != "text/plain" || got.Size != int64(len(tt.content)) {
 				t.Errorf("got %+v, want the item's properties and size %d", got, len(tt.content))
 			}
-			if tt.same != (got.Version == was.Version) || tt.same != maps.Equal(got.Digests, was.Digests) || !tt.same && len(got.Digests) > 0 {
+			if tt.same != (got.Version == was.Version) || tt.same != maps.Equal(got.Digests, was.Digests) ||
+				!tt.same && len(got.Digests) > 0 {
 				t.Errorf("got %+v after %+v, want the same version and digests: %v", got, was, tt.same)
 			}
 			content, err := read(t, s, "a", was.Version)
@@ -243,14 +253,15 @@ func TestEvidenceS(t *testing.T) {
 				t.Errorf("Open pinned to the version of before: got %v, want ErrChanged", err)
 			}
 			again := put(t, s, "a", "mended")
-			if content, err := read(t, s, "a", again.Version); content != "mended" || err != nil || !again.Modified.After(got.Modified) {
+			if content, err := read(t, s, "a", again.Version); content != "mended" || err != nil ||
+				!again.Modified.After(got.Modified) {
 				t.Errorf("after the repair: got %q, %v, %+v", content, err, again)
 			}
 		})
 	}
 }
 
-// A file that is changed in place while it is read ends in ErrChanged, not in EOF.
+// If a file is changed in place while it is read, the read ends with ErrChanged, not with EOF.
 func TestChangedInPlace(t *testing.T) {
 	s := store(t, Config{})
 	put(t, s, "a", strings.Repeat("x", 1<<20))
@@ -265,7 +276,7 @@ func TestChangedInPlace(t *testing.T) {
 	}
 }
 
-// With a clock that stands still, or goes back, versions grow all the same.
+// Versions increase even if the clock stops or goes back.
 func TestVersionsGrow(t *testing.T) {
 	now := time.Now()
 	s := store(t, Config{now: func() time.Time { now = now.Add(-time.Second); return now }})
@@ -293,7 +304,7 @@ func TestVersionsGrow(t *testing.T) {
 	}
 }
 
-// What is in the tree and is no item is told, and is in nobody's way.
+// Entries that are not items are reported and do not affect items.
 func TestSkipped(t *testing.T) {
 	var mu sync.Mutex
 	got := map[string]string{}
@@ -308,7 +319,8 @@ func TestSkipped(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(outside, "secret"), []byte("secret"), 0o666))
 	in := func(names ...string) string { return filepath.Join(append([]string{root, sp}, names...)...) }
 	must(t,
-		os.Symlink(filepath.Join(outside, "secret"), in("link")), os.Symlink(outside, in("dirlink")), os.Symlink("item", in("inside")),
+		os.Symlink(filepath.Join(outside, "secret"), in("link")), os.Symlink(outside, in("dirlink")),
+		os.Symlink("item", in("inside")),
 		os.Symlink(outside, filepath.Join(root, "spacelink")),
 		syscall.Mkfifo(in("fifo"), 0o666), os.WriteFile(in("bad\xff"), nil, 0o666), os.Mkdir(in("baddir\xfe"), 0o777),
 		os.WriteFile(in("baddir\xfe", "x"), nil, 0o666), os.WriteFile(in("dot%2E"), nil, 0o666), os.Mkdir(in("d%="), 0o777),
@@ -328,18 +340,19 @@ func TestSkipped(t *testing.T) {
 	if want := []string{sp}; !slices.Equal(spaces, want) {
 		t.Errorf("Spaces: got %q, want %q", spaces, want)
 	}
-	const form = "it has a name that this store does not give"
+	const form = "its name is not one that this store writes"
 	want := map[string]string{
-		sp + "/link": "it is a symbolic link", sp + "/dirlink": "it is a symbolic link", sp + "/inside": "it is a symbolic link",
-		sp + "/fifo": "it is a fifo", sp + "/bad\xff": "its name is not UTF-8", sp + "/baddir\xfe": "its name is not UTF-8",
+		sp + "/link": "it is a symbolic link", sp + "/dirlink": "it is a symbolic link",
+		sp + "/inside": "it is a symbolic link",
+		sp + "/fifo":   "it is a fifo", sp + "/bad\xff": "its name is not UTF-8", sp + "/baddir\xfe": "its name is not UTF-8",
 		sp + "/dot%2E": form, sp + "/d%=": form, sp + "/end%+": form,
 		sp + "/item%=": "the item has another file, under its own name",
 		sp + "/" + strings.Repeat("0123456789/", 100)[:1099] + "/x/" + strings.Repeat("y", 100): "its id would be too long",
 		"stray": "it is a file outside of any space", "spacelink": "it is a symbolic link",
-		"%2Ex": "it has a name that this store gives to no space",
+		"%2Ex": "its name is not one that this store writes for a space",
 	}
 	for path, reason := range want {
-		if len(path) > 1000 { // directories end the descent before
+		if len(path) > 1000 { // longer paths are not possible
 			continue
 		}
 		if got[path] != reason {
@@ -356,7 +369,8 @@ func TestSkipped(t *testing.T) {
 		if _, _, err := s.Open(t.Context(), sp, item, ""); !errors.Is(err, storage.ErrNotFound) {
 			t.Errorf("Open(%q): got %v, want ErrNotFound", item, err)
 		}
-		if _, err := s.Put(t.Context(), sp, item, strings.NewReader("x"), storage.PutOptions{Size: 1}); !errors.Is(err, storage.ErrName) {
+		if _, err := s.Put(t.Context(), sp, item, strings.NewReader("x"),
+			storage.PutOptions{Size: 1}); !errors.Is(err, storage.ErrName) {
 			t.Errorf("Put(%q): got %v, want ErrName", item, err)
 		}
 	}
@@ -369,7 +383,7 @@ func TestSkipped(t *testing.T) {
 	if _, err := s.Delete(t.Context(), sp, "item", storage.DeleteOptions{}); err != nil {
 		t.Error(err)
 	}
-	// item%= counts now, as it would after somebody removed the other.
+	// item%= is the item's file now.
 	if _, err := s.Delete(t.Context(), sp, "item", storage.DeleteOptions{}); err != nil {
 		t.Error(err)
 	}
@@ -378,8 +392,8 @@ func TestSkipped(t *testing.T) {
 	}
 }
 
-// A file that another program holds a lease on, as Samba does, cannot be looked at until that program gives the lease
-// up, for which the look has the kernel ask it. The error is transient, and no absence.
+// While another program, such as Samba, holds a lease on a file, its metadata cannot be read. The attempt makes the
+// kernel ask that program to give up the lease. The error is transient and not an absence.
 func TestLeaseOfAnotherProgram(t *testing.T) {
 	s := store(t, Config{})
 	put(t, s, "a", "x")

@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// ItemAt returns which item has its file at a path below the root, slash-separated, or would have it there; false where
-// this store gives no item such a path. It looks at nothing but the path.
+// ItemAt returns the item for a slash-separated path below the root. ok is false if no item can have this path. It does
+// not access the file system.
 func ItemAt(path string) (space, item string, ok bool) {
 	dir, rest, cut := strings.Cut(path, "/")
 	if space, ok = decodeSpace(dir); !ok || !cut || !utf8.ValidString(rest) {
@@ -19,7 +19,7 @@ func ItemAt(path string) (space, item string, ok bool) {
 	for i, name := range names {
 		text, end, ok := decode(name, false)
 		last := i == len(names)-1
-		if !ok || last && end == tokenMore || !last && end == tokenBeside {
+		if !ok || last && end == tokenMore || !last && end == tokenAlt {
 			return "", "", false
 		}
 		id.WriteString(text)
@@ -31,6 +31,6 @@ func ItemAt(path string) (space, item string, ok bool) {
 	if storage.CheckItem(item) != nil {
 		return "", "", false
 	}
-	p := placeIn(dir, item)
-	return space, item, p.path == path || p.beside == path
+	p := itemPathIn(dir, item)
+	return space, item, p.path == path || p.alt == path
 }

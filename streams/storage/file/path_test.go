@@ -12,7 +12,7 @@ import (
 
 func TestItemAt(t *testing.T) {
 	long := strings.Repeat("x", 300)
-	for path, want := range map[string][2]string{ // empty: no item's
+	for path, want := range map[string][2]string{ // empty: not the path of an item
 		"photos/a b.jpg":    {"photos", "a b.jpg"},
 		"photos/2026/é/a":   {"photos", "2026/é/a"},
 		"photos/100%/a%20b": {"photos", "100%/a%20b"},
@@ -42,15 +42,15 @@ func TestItemAt(t *testing.T) {
 	}
 }
 
-// Every item is at its paths.
+// ItemAt is the inverse of both paths of an item.
 func TestItemAtIsInverse(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
 		space, item := rapid.StringN(1, 20, 60).Draw(t, "space"), rapid.StringN(1, 400, storage.MaxItemID).Draw(t, "item")
-		p, err := newPlace(space, item)
+		p, err := newItemPath(space, item)
 		if err != nil {
 			return
 		}
-		for _, path := range []string{p.path, p.beside} {
+		for _, path := range []string{p.path, p.alt} {
 			if s, i, ok := ItemAt(path); !ok || s != space || i != item {
 				t.Errorf("at %q: got %q, %q, %v, want %q, %q", path, s, i, ok, space, item)
 			}

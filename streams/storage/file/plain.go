@@ -22,30 +22,29 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// PlainConfig is how a Plain is opened.
+// PlainConfig configures a Plain.
 type PlainConfig struct {
 	ID   string // the store's id, for its errors
 	Root string // a directory; it may be reached through symbolic links
-	// Space is the name under which all of Root is one space. Empty: every directory in Root is one.
+	// Space makes all of Root one space of this name. Empty: every directory in Root is a space.
 	Space string
-	// Expect is a file or directory by which Root is known, as a path below it: nothing is written
-	// into the tree, so this stands for the marker. Choose what an empty mount point, or
-	// another disk, does not have: bagit.txt, 0=ocfl_1.1, a README.
+	// Expect is the path of a file or directory below Root that identifies the tree. It replaces the marker, because
+	// nothing is written into the tree. Choose one that an empty mount point or another disk does not have:
+	// bagit.txt, 0=ocfl_1.1, a README.
 	Expect string
-	// ExpectSHA256, where it is set, is the digest that the file Expect has, in hex. It has 1 MiB at most.
+	// ExpectSHA256, if set, is the SHA-256 of the file Expect, in hex. The file must not be larger than 1 MiB.
 	ExpectSHA256 string
-	// Skipped is as in Config. It is told of what may not be read too.
+	// Skipped is as in Config. It is also called for paths without read permission.
 	Skipped func(path, reason string)
 }
 
-// A Plain is a storage.Store of an ordinary directory tree that nobody wrote with millrace, and that is
-// only read: the id of an item is its path in the space, as it is. Nothing is written, no
-// access time changed where the owner of the files is who runs this, and no symbolic link followed.
+// A Plain is a read-only storage.Store of an ordinary directory tree that was not written with millrace. The id of an
+// item is its path in the space, unchanged. A Plain writes nothing, follows no symbolic links, and does not change
+// access times if the process owns the files.
 //
-// A version is made of the file's inode, size and times of modification and change (which nobody can set),
-// so it pins the bytes also against who sets times back; a file that was moved, linked or
-// given other permissions is another version of the same bytes. There are no digests
-// and no properties.
+// A version consists of the file's inode, size, modification time and change time. Programs cannot set the change time,
+// so the version changes with the bytes even if the modification time is restored. A file that was moved, linked or
+// given other permissions is another version of the same bytes. There are no digests and no properties.
 type Plain struct {
 	root
 	cfg    PlainConfig
@@ -64,11 +63,12 @@ func OpenPlain(cfg PlainConfig) (*Plain, error) {
 	case cfg.Root == "":
 		return nil, fmt.Errorf("file store %q has no root", cfg.ID)
 	case !filepath.IsLocal(cfg.Expect) || filepath.Clean(cfg.Expect) == ".":
-		return nil, fmt.Errorf("file store %q expects %q: want the path, below its root, of what it is known by", cfg.ID, cfg.Expect)
+		return nil, fmt.Errorf("file store %q expects %q: want a path below its root that identifies the tree",
+			cfg.ID, cfg.Expect)
 	}
 	cfg.Expect, cfg.ExpectSHA256 = filepath.Clean(cfg.Expect), strings.ToLower(cfg.ExpectSHA256)
 	if b, err := hex.DecodeString(cfg.ExpectSHA256); err != nil || len(b) != 0 && len(b) != sha256.Size {
-		return nil, fmt.Errorf("file store %q: %q is no sha256 in hex", cfg.ID, cfg.ExpectSHA256)
+		return nil, fmt.Errorf("file store %q: %q is not a sha256 in hex", cfg.ID, cfg.ExpectSHA256)
 	}
 	if cfg.Space != "" {
 		if err := storage.CheckSpace(cfg.Space); err != nil {
@@ -80,7 +80,7 @@ func OpenPlain(cfg PlainConfig) (*Plain, error) {
 		return nil, err
 	}
 	p := &Plain{cfg: cfg, window: windowNames}
-	p.root = root{dir: dir, known: func(s *session) bool { return p.expected(s) == nil }}
+	p.root = root{dir: dir, isStore: func(s *session) bool { return p.checkExpected(s) == nil }}
 	if p.sess, err = openSession(dir); err != nil {
 		return nil, fmt.Errorf("open root of file store %q: %w", cfg.ID, err)
 	}
@@ -92,19 +92,20 @@ func (p *Plain) Capabilities() storage.Capabilities {
 	return storage.Capabilities{Kind: "file", TimeResolution: time.Nanosecond, UniqueVersions: true, ReadOnly: true}
 }
 
-// expected looks for what the root is known by.
-func (p *Plain) expected(s *session) error {
+// checkExpected returns an error unless the root contains what identifies it.
+func (p *Plain) checkExpected(s *session) error {
 	if s.hasOwnDir() {
 		return fmt.Errorf("root %s is a store in millrace's own layout: %w", p.dir, storage.ErrWrongMarker)
 	}
 	st, err := s.stat(p.cfg.Expect)
 	switch {
 	case isAbsent(err):
-		return fmt.Errorf("root %s has no %s, by which it is known: %w", p.dir, p.cfg.Expect, storage.ErrNoMarker)
+		return fmt.Errorf("root %s has no %s, which identifies it: %w", p.dir, p.cfg.Expect, storage.ErrNoMarker)
 	case err != nil, p.cfg.ExpectSHA256 == "":
 		return err
 	case !isRegular(&st) || st.Size > maxExpected:
-		return fmt.Errorf("%s in root %s is no file of %d bytes at most: %w", p.cfg.Expect, p.dir, maxExpected, storage.ErrWrongMarker)
+		return fmt.Errorf("%s in root %s is not a file of at most %d bytes: %w",
+			p.cfg.Expect, p.dir, maxExpected, storage.ErrWrongMarker)
 	}
 	b, err := s.read(p.cfg.Expect)
 	if err != nil {
@@ -118,12 +119,12 @@ func (p *Plain) expected(s *session) error {
 
 // Marker implements storage.Store.
 func (p *Plain) Marker(ctx context.Context) error {
-	sess, err := p.enter()
+	sess, err := p.acquire()
 	if err != nil {
 		return err
 	}
-	defer p.leave(sess)
-	return p.expected(sess)
+	defer p.release(sess)
+	return p.checkExpected(sess)
 }
 
 // space returns the directory of a space.
@@ -140,10 +141,10 @@ func (p *Plain) space(sess *session, name string) (string, error) {
 	if !isName(name) || name == lostFound {
 		return "", fmt.Errorf("space %q: %w", name, storage.ErrNoSpace)
 	}
-	return name, sess.hasSpace(name)
+	return name, sess.checkSpace(name)
 }
 
-// isName reports whether a file can have the name; none that cannot is there.
+// isName reports whether s can be the name of a file.
 func isName(s string) bool {
 	return s != "" && s != "." && s != ".." && len(s) <= nameMax && !strings.ContainsAny(s, "/\x00")
 }
@@ -166,7 +167,7 @@ func (p *Plain) locate(sess *session, space, item string) (string, unix.Stat_t, 
 	at := join(dir, item)
 	st, err := sess.stat(at)
 	if isAbsent(err) || err == nil && !isRegular(&st) {
-		if err := sess.hasSpace(dir); err != nil {
+		if err := sess.checkSpace(dir); err != nil {
 			return "", st, err
 		}
 		return "", st, absent
@@ -174,14 +175,15 @@ func (p *Plain) locate(sess *session, space, item string) (string, unix.Stat_t, 
 	return at, st, err
 }
 
-// plainVersion pins a file's bytes.
+// plainVersion returns the version of a file: its inode, size, modification time and change time.
 func plainVersion(st *unix.Stat_t) string {
 	f := func(n int64) string { return strconv.FormatInt(n, 36) }
 	return f(int64(st.Ino)) + "-" + f(st.Size) + "-" + f(st.Mtim.Nano()) + "-" + f(st.Ctim.Nano())
 }
 
 func plainObject(item string, st *unix.Stat_t) storage.Object {
-	return storage.Object{Item: item, Size: st.Size, Modified: time.Unix(0, st.Mtim.Nano()).UTC(), Version: plainVersion(st)}
+	modified := time.Unix(0, st.Mtim.Nano()).UTC()
+	return storage.Object{Item: item, Size: st.Size, Modified: modified, Version: plainVersion(st)}
 }
 
 // Stat implements storage.Store.
@@ -189,11 +191,11 @@ func (p *Plain) Stat(ctx context.Context, space, item string) (storage.Object, e
 	if ctx.Err() != nil {
 		return storage.Object{}, storage.Ended(ctx)
 	}
-	sess, err := p.enter()
+	sess, err := p.acquire()
 	if err != nil {
 		return storage.Object{}, err
 	}
-	defer p.leave(sess)
+	defer p.release(sess)
 	looked := time.Now()
 	_, st, err := p.locate(sess, space, item)
 	if err != nil {
@@ -202,7 +204,7 @@ func (p *Plain) Stat(ctx context.Context, space, item string) (storage.Object, e
 	return plainObject(item, &st), nil
 }
 
-// Open implements storage.Store. A file that is changed while it is read ends in ErrChanged.
+// Open implements storage.Store. If the file is changed while it is read, the read ends with ErrChanged.
 func (p *Plain) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
 	r, o, err := p.open(ctx, storage.Ref{Space: space, Item: item, Version: version})
 	if err != nil {
@@ -215,11 +217,11 @@ func (p *Plain) open(ctx context.Context, ref storage.Ref) (*reader, storage.Obj
 	if ctx.Err() != nil {
 		return nil, storage.Object{}, storage.Ended(ctx)
 	}
-	sess, err := p.enter()
+	sess, err := p.acquire()
 	if err != nil {
 		return nil, storage.Object{}, err
 	}
-	defer p.leave(sess)
+	defer p.release(sess)
 	for range maxTries {
 		at, _, err := p.locate(sess, ref.Space, ref.Item)
 		if err != nil {
@@ -227,11 +229,11 @@ func (p *Plain) open(ctx context.Context, ref storage.Ref) (*reader, storage.Obj
 		}
 		const flags = unix.O_RDONLY | unix.O_NONBLOCK
 		fd, err := sess.tree.open(at, flags|unix.O_NOATIME)
-		if errors.Is(err, unix.EPERM) { // only who owns a file may leave its access time alone
+		if errors.Is(err, unix.EPERM) { // O_NOATIME needs the owner of the file
 			fd, err = sess.tree.open(at, flags)
 		}
 		if isAbsent(err) {
-			continue // it went just now: look again
+			continue // removed meanwhile: try again
 		}
 		if err != nil {
 			return nil, storage.Object{}, err
@@ -243,10 +245,10 @@ func (p *Plain) open(ctx context.Context, ref storage.Ref) (*reader, storage.Obj
 
 func plainReader(f *os.File, ref storage.Ref) (*reader, storage.Object, error) {
 	var st unix.Stat_t
-	err := named("stat", f.Name(), unix.Fstat(int(f.Fd()), &st))
+	err := pathError("stat", f.Name(), unix.Fstat(int(f.Fd()), &st))
 	o := plainObject(ref.Item, &st)
 	if err == nil && !isRegular(&st) {
-		err = fmt.Errorf("open %s: it was a file, and is none any more: %w", f.Name(), storage.ErrChanged)
+		err = fmt.Errorf("open %s: it is no longer a regular file: %w", f.Name(), storage.ErrChanged)
 	}
 	if err == nil {
 		err = (storage.Condition{Version: ref.Version}).Check(o, true)
@@ -267,16 +269,19 @@ func (p *Plain) List(ctx context.Context, space, after string) iter.Seq2[storage
 }
 
 func (p *Plain) list(ctx context.Context, space, after string, yield func(storage.Object, error) bool) error {
-	sess, err := p.enter()
+	sess, err := p.acquire()
 	if err != nil {
 		return err
 	}
 	dir, err := p.space(sess, space)
-	p.leave(sess)
+	p.release(sess)
 	if err != nil {
 		return err
 	}
-	l := &lister{root: &p.root, space: dir, after: after, yield: yield, skipped: p.skipped, window: p.window, plain: plainObject}
+	l := &lister{
+		root: &p.root, space: dir, after: after, yield: yield,
+		skipped: p.skipped, window: p.window, plain: plainObject,
+	}
 	return l.list(ctx)
 }
 
@@ -303,11 +308,11 @@ func (p *Plain) Spaces(ctx context.Context) iter.Seq2[string, error] {
 }
 
 func (p *Plain) spaceNames(ctx context.Context) ([]string, error) {
-	sess, err := p.enter()
+	sess, err := p.acquire()
 	if err != nil {
 		return nil, err
 	}
-	defer p.leave(sess)
+	defer p.release(sess)
 	if p.cfg.Space != "" {
 		return []string{p.cfg.Space}, nil
 	}
@@ -317,12 +322,12 @@ func (p *Plain) spaceNames(ctx context.Context) ([]string, error) {
 	}
 	defer unix.Close(fd)
 	var names []string
-	r := &reading{l: &lister{sess: sess}}
+	r := &dirWindow{l: &lister{sess: sess}}
 	err = r.names(ctx, fd, func(b []byte, kind byte) error {
 		name := string(b)
 		switch kind, err := kindAt(fd, b, kind); {
 		case err != nil:
-			return skipAbsent(err)
+			return ignoreAbsent(err)
 		case kind == unix.DT_REG && name == p.cfg.Expect:
 		case kind == unix.DT_REG:
 			p.skipped(name, "it is a file outside of any space")
@@ -331,23 +336,23 @@ func (p *Plain) spaceNames(ctx context.Context) ([]string, error) {
 		case !utf8.ValidString(name):
 			p.skipped(name, "its name is not UTF-8")
 		case name == lostFound:
-			p.skipped(name, "it is the file system's own")
+			p.skipped(name, "it belongs to the file system")
 		default:
 			names = append(names, name)
 		}
 		return nil
 	})
 	slices.Sort(names)
-	return names, named("list", p.dir, err)
+	return names, pathError("list", p.dir, err)
 }
 
 // StatSpace implements storage.Store.
 func (p *Plain) StatSpace(ctx context.Context, space string) (storage.Space, error) {
-	sess, err := p.enter()
+	sess, err := p.acquire()
 	if err != nil {
 		return storage.Space{}, err
 	}
-	defer p.leave(sess)
+	defer p.release(sess)
 	if _, err := p.space(sess, space); err != nil {
 		return storage.Space{}, err
 	}

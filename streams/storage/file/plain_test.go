@@ -36,7 +36,7 @@ func openPlain(t testing.TB, cfg PlainConfig) *Plain {
 	return p
 }
 
-// noFile reports whether an id is none that a file can have, beside those of others.
+// noFile reports whether an id cannot be the path of a file next to the other ids.
 func noFile(id string, beside []string) bool {
 	for name := range strings.SplitSeq(id, "/") {
 		if !isName(name) {
@@ -51,7 +51,7 @@ func noFile(id string, beside []string) bool {
 	return id == "README"
 }
 
-// plant writes files as anybody would.
+// plant writes files as another program would.
 func plant(t testing.TB, root string, files map[string]string) {
 	t.Helper()
 	for name, content := range files {
@@ -86,7 +86,8 @@ func TestPlainContract(t *testing.T) {
 			for space, items := range spaces {
 				must(t, s.CreateSpace(t.Context(), storage.Space{Name: space}))
 				for item, content := range items {
-					_, err := s.Put(t.Context(), space, item, strings.NewReader(content), storage.PutOptions{Size: storage.UnknownSize})
+					_, err := s.Put(t.Context(), space, item, strings.NewReader(content),
+						storage.PutOptions{Size: storage.UnknownSize})
 					must(t, err)
 				}
 			}
@@ -95,12 +96,13 @@ func TestPlainContract(t *testing.T) {
 	})
 }
 
-// The root as one space: the file by which it is known is one of its items.
+// If the root is one space, the file that identifies it is one of its items.
 func TestPlainOneSpace(t *testing.T) {
 	root := t.TempDir()
 	plant(t, root, map[string]string{"a/b.txt": "b", "c": "c", "lost+found/x": "x"})
-	told := map[string]string{}
-	p := openPlain(t, PlainConfig{Root: root, Space: "archive", Skipped: func(path, reason string) { told[path] = reason }})
+	reported := map[string]string{}
+	p := openPlain(t, PlainConfig{Root: root, Space: "archive",
+		Skipped: func(path, reason string) { reported[path] = reason }})
 	ctx := t.Context()
 	var spaces, items []string
 	for name, err := range p.Spaces(ctx) {
@@ -111,11 +113,12 @@ func TestPlainOneSpace(t *testing.T) {
 		must(t, err)
 		items = append(items, o.Item)
 	}
-	if want := []string{"README", "a/b.txt", "c"}; !slices.Equal(items, want) || !slices.Equal(spaces, []string{"archive"}) {
+	if want := []string{"README", "a/b.txt", "c"}; !slices.Equal(items, want) ||
+		!slices.Equal(spaces, []string{"archive"}) {
 		t.Errorf("got spaces %q with items %q, want archive with %q", spaces, items, want)
 	}
-	if len(told) != 1 || told["lost+found"] == "" {
-		t.Errorf("told %q, want lost+found", told)
+	if len(reported) != 1 || reported["lost+found"] == "" {
+		t.Errorf("reported %q, want lost+found", reported)
 	}
 	if path, err := p.Path("archive", "a/b.txt"); err != nil || path != filepath.Join(root, "a/b.txt") {
 		t.Errorf("Path: got %q, %v", path, err)
@@ -154,16 +157,18 @@ func TestPlainMarker(t *testing.T) {
 		sum    string
 		want   error
 	}{
-		"a file that is there":        {map[string]string{"bagit.txt": "x"}, "bagit.txt", "", nil},
-		"a directory that is there":   {map[string]string{"data/a": "x"}, "data", "", nil},
-		"a path that is there":        {map[string]string{"data/a": "x"}, "data/a", "", nil},
-		"of this digest":              {map[string]string{"a": "x"}, "a", strings.ToUpper(sum), nil},
-		"an empty directory":          {nil, "a", "", storage.ErrNoMarker},
-		"below a file":                {map[string]string{"a": "x"}, "a/b", "", storage.ErrNoMarker},
-		"of another digest":           {map[string]string{"a": "y"}, "a", sum, storage.ErrWrongMarker},
-		"a directory, with a digest":  {map[string]string{"a/b": "x"}, "a", sum, storage.ErrWrongMarker},
-		"too large for a digest":      {map[string]string{"a": strings.Repeat("x", maxExpected+1)}, "a", sum, storage.ErrWrongMarker},
-		"a store of the other layout": {map[string]string{"a": "x", ".millrace/marker.json": "{}"}, "a", "", storage.ErrWrongMarker},
+		"a file that is there":       {map[string]string{"bagit.txt": "x"}, "bagit.txt", "", nil},
+		"a directory that is there":  {map[string]string{"data/a": "x"}, "data", "", nil},
+		"a path that is there":       {map[string]string{"data/a": "x"}, "data/a", "", nil},
+		"of this digest":             {map[string]string{"a": "x"}, "a", strings.ToUpper(sum), nil},
+		"an empty directory":         {nil, "a", "", storage.ErrNoMarker},
+		"below a file":               {map[string]string{"a": "x"}, "a/b", "", storage.ErrNoMarker},
+		"of another digest":          {map[string]string{"a": "y"}, "a", sum, storage.ErrWrongMarker},
+		"a directory, with a digest": {map[string]string{"a/b": "x"}, "a", sum, storage.ErrWrongMarker},
+		"too large for a digest": {map[string]string{"a": strings.Repeat("x", maxExpected+1)}, "a", sum,
+			storage.ErrWrongMarker},
+		"a store of the other layout": {map[string]string{"a": "x", ".millrace/marker.json": "{}"}, "a", "",
+			storage.ErrWrongMarker},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -177,12 +182,13 @@ func TestPlainMarker(t *testing.T) {
 	}
 	root := t.TempDir()
 	must(t, os.Symlink("/", filepath.Join(root, "link")))
-	if err := openPlain(t, PlainConfig{Root: root, Expect: "link/etc"}).Marker(t.Context()); !errors.Is(err, storage.ErrNoMarker) {
+	if err := openPlain(t, PlainConfig{Root: root, Expect: "link/etc"}).Marker(t.Context()); !errors.Is(err,
+		storage.ErrNoMarker) {
 		t.Errorf("what is expected is behind a symbolic link: got %v, want ErrNoMarker", err)
 	}
 }
 
-// An archive whose disk is not mounted is unknown, not empty, and is there again when the disk is.
+// If the disk of an archive is not mounted, its items are unknown, not absent, until the disk is mounted again.
 func TestPlainVanishes(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "root")
 	plant(t, root, map[string]string{"s/a": "x"})
@@ -199,9 +205,11 @@ func TestPlainVanishes(t *testing.T) {
 	for _, spacesErr = range p.Spaces(ctx) {
 	}
 	for call, err := range map[string]error{
-		"Stat": statErr, "Open": openErr, "StatSpace": spaceErr, "List": listErr, "Spaces": spacesErr, "Marker": p.Marker(ctx),
+		"Stat": statErr, "Open": openErr, "StatSpace": spaceErr, "List": listErr, "Spaces": spacesErr,
+		"Marker": p.Marker(ctx),
 	} {
-		if !errors.Is(err, storage.ErrNoMarker) || errors.Is(err, storage.ErrNoSpace) || errors.Is(err, storage.ErrNotFound) ||
+		if !errors.Is(err, storage.ErrNoMarker) || errors.Is(err, storage.ErrNoSpace) ||
+			errors.Is(err, storage.ErrNotFound) ||
 			retry.ClassOf(err) != retry.ClassUnavailable {
 			t.Errorf("%s: got %v, want ErrNoMarker, as unavailable, and no fact", call, err)
 		}
@@ -214,7 +222,7 @@ func TestPlainVanishes(t *testing.T) {
 	}
 }
 
-// A version pins bytes: also where they are changed and the times set back.
+// The version changes with the bytes, even if the modification time is restored.
 func TestPlainVersions(t *testing.T) {
 	long := strings.Repeat("x", 3<<20)
 	old := time.Date(2020, 1, 2, 3, 4, 5, 6, time.UTC)
@@ -228,9 +236,12 @@ func TestPlainVersions(t *testing.T) {
 	}
 	for name, harm := range map[string]func(path string) error{
 		"a byte, in place": func(path string) error { return errors.Join(rewrite(path, "y"), os.Chtimes(path, old, old)) },
-		"shortened":        func(path string) error { return errors.Join(os.Truncate(path, 1<<20), os.Chtimes(path, old, old)) },
+		"shortened": func(path string) error {
+			return errors.Join(os.Truncate(path, 1<<20), os.Chtimes(path, old, old))
+		},
 		"replaced": func(path string) error {
-			return errors.Join(os.WriteFile(path+"2", []byte(long), 0o666), os.Chtimes(path+"2", old, old), os.Rename(path+"2", path))
+			return errors.Join(os.WriteFile(path+"2", []byte(long), 0o666), os.Chtimes(path+"2", old, old),
+				os.Rename(path+"2", path))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -259,17 +270,20 @@ func TestPlainVersions(t *testing.T) {
 	}
 }
 
-// What is no item is told, and what may not be read is told and ends the listing with an error.
+// Entries that are not items are reported. Paths without read permission are reported too, and the listing ends with an
+// error.
 func TestPlainSkipped(t *testing.T) {
 	root := t.TempDir()
-	plant(t, root, map[string]string{"s/a": "", "s/b/c": "", "s/d%=": "", "s/no/x": "", "s/z": "", "s/dot%2E": "", ".hidden/x": "", "stray": "", "README": ""})
+	plant(t, root, map[string]string{"s/a": "", "s/b/c": "", "s/d%=": "", "s/no/x": "", "s/z": "", "s/dot%2E": "",
+		".hidden/x": "", "stray": "", "README": ""})
 	in := func(name string) string { return filepath.Join(root, "s", name) }
 	must(t, os.Symlink("a", in("link")), syscall.Mkfifo(in("fifo"), 0o666), os.WriteFile(in("bad\xff"), nil, 0o666),
 		os.Mkdir(filepath.Join(root, "bad\xfe"), 0o777), os.Symlink("s", filepath.Join(root, "slink")),
 		os.Mkdir(filepath.Join(root, "lost+found"), 0o777), os.Chmod(in("no"), 0))
-	told := map[string]string{}
-	p := openPlain(t, PlainConfig{Root: root, Expect: "README", Skipped: func(path, reason string) { told[path] += reason }})
-	if os.Getuid() == 0 { // as somebody who may not read everything
+	reported := map[string]string{}
+	p := openPlain(t, PlainConfig{Root: root, Expect: "README",
+		Skipped: func(path, reason string) { reported[path] += reason }})
+	if os.Getuid() == 0 { // run as a user without root's permissions
 		must(t, os.Chmod(root, 0o755), os.Chmod(filepath.Dir(root), 0o755)) //nolint:gosec // others are to look at it
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
@@ -287,19 +301,21 @@ func TestPlainSkipped(t *testing.T) {
 		must(t, err)
 		spaces = append(spaces, name)
 	}
-	if want := []string{"a", "b/c", "d%=", "dot%2E", "z"}; !slices.Equal(items, want) || !errors.Is(last, fs.ErrPermission) {
+	if want := []string{"a", "b/c", "d%=", "dot%2E", "z"}; !slices.Equal(items, want) ||
+		!errors.Is(last, fs.ErrPermission) {
 		t.Errorf("List: got %q and then %v, want %q and that a directory may not be read", items, last, want)
 	}
 	if want := []string{".hidden", "s"}; !slices.Equal(spaces, want) {
 		t.Errorf("Spaces: got %q, want %q", spaces, want)
 	}
 	want := map[string]string{
-		"s/link": "it is a symbolic link", "s/fifo": "it is a fifo", "s/bad\xff": "its name is not UTF-8", "bad\xfe": "its name is not UTF-8",
-		"s/no": "it may not be read: what is in it is unknown", "stray": "it is a file outside of any space",
-		"slink": "it is a symbolic link", "lost+found": "it is the file system's own",
+		"s/link": "it is a symbolic link", "s/fifo": "it is a fifo", "s/bad\xff": "its name is not UTF-8",
+		"bad\xfe": "its name is not UTF-8",
+		"s/no":    "permission denied: its items are unknown", "stray": "it is a file outside of any space",
+		"slink": "it is a symbolic link", "lost+found": "it belongs to the file system",
 	}
-	if !maps.Equal(told, want) {
-		t.Errorf("told %q, want %q", told, want)
+	if !maps.Equal(reported, want) {
+		t.Errorf("reported %q, want %q", reported, want)
 	}
 	if _, err := p.Stat(t.Context(), "s", "no/x"); err == nil || errors.Is(err, storage.ErrNotFound) {
 		t.Errorf("Stat of what may not be looked at: got %v, want an error that is no fact", err)

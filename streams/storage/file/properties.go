@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// SetProperties implements storage.Store. Neither file nor version changes.
+// SetProperties implements storage.Store. The bytes and the version of the item stay the same.
 func (s *Store) SetProperties(
 	ctx context.Context, space, item string, props storage.Properties, c storage.Condition,
 ) (_ storage.Object, err error) {
@@ -22,24 +22,24 @@ func (s *Store) SetProperties(
 			err = storage.NotApplied(err)
 		}
 	}()
-	p, err := newPlace(space, item)
+	p, err := newItemPath(space, item)
 	if err != nil {
 		return storage.Object{}, err
 	}
 	if err := checkProperties(props); err != nil {
 		return storage.Object{}, err
 	}
-	sess, err := s.enterWrite()
+	sess, err := s.acquireForWrite()
 	if err != nil {
 		return storage.Object{}, err
 	}
-	defer s.leave(sess)
+	defer s.release(sess)
 	unlock, err := s.lock(ctx, sess, p.space, p.item)
 	if err != nil {
 		return storage.Object{}, err
 	}
 	defer unlock()
-	at, err := sess.present(p)
+	at, err := sess.mustFind(p)
 	if err != nil {
 		return storage.Object{}, err
 	}
@@ -47,36 +47,36 @@ func (s *Store) SetProperties(
 	if err := c.Check(storage.Object{Version: versionOf(at.st.Mtim.Nano())}, true); err != nil {
 		return storage.Object{}, fmt.Errorf("item %q: %w", item, err)
 	}
-	if sess.bare.Load() {
+	if sess.attrsMissing.Load() {
 		return storage.Object{}, retry.Permanent(fmt.Errorf(
 			"set properties of item %q: root %s has format %d, and its file system here has no extended attributes: %w",
 			item, s.cfg.Root, layoutAttrs, storage.ErrUnsupported))
 	}
-	was, err := sess.aspectAt(at, p)
+	was, err := sess.metadataAt(at, p)
 	if err != nil {
 		return storage.Object{}, fmt.Errorf("set properties of item %q: %w", item, err)
 	}
-	now := newAspect(&at.st, was.Digests, props, was.Original)
+	now := newMetadata(&at.st, was.Digests, props, was.Original)
 	begun = true
-	if _, err := s.describe(sess, at, p, now); err != nil {
-		return storage.Object{}, fmt.Errorf("set properties of item %q: %w", item, refine(err))
+	if _, err := s.updateMetadata(sess, at, p, now); err != nil {
+		return storage.Object{}, fmt.Errorf("set properties of item %q: %w", item, classify(err))
 	}
 	return object(item, &at.st, now), nil
 }
 
-// describe writes what is known of a file that is in its place and returns when that is on disk: to the attribute, or,
-// if the attribute cannot have it, to a sidecar. It reports whether the attribute has it. At each step one of the two
-// speaks for the file; if both do, the attribute counts. So it is refused, for good and with nothing changed, if an
-// attribute counts that may not be changed: the file may not be written to, or is another item too. The caller has
-// locked the item.
-func (s *Store) describe(sess *session, at *spot, p place, a aspect) (inAttr bool, err error) {
+// updateMetadata writes the metadata of an existing file and returns when it is durable: to the attribute, or to a
+// sidecar if the attribute cannot hold it. It reports whether the attribute holds it. At each step at least one of the
+// two is valid; if both are, the attribute takes precedence. Therefore a valid attribute that cannot be changed is a
+// permanent error, and nothing is changed: the file is not writable, or has several hard links. The caller holds the
+// lock of the item.
+func (s *Store) updateMetadata(sess *session, at *location, p itemPath, a metadata) (inAttr bool, err error) {
 	fd, err := at.open()
 	if err != nil {
 		return false, storage.NotApplied(err)
 	}
 	defer unix.Close(fd)
 	attr, err := readAttr(fd, p.item)
-	if err != nil && !errors.Is(err, errAttr) {
+	if err != nil && !errors.Is(err, errAttrDamaged) {
 		return false, storage.NotApplied(err)
 	}
 	counts, shared := attr != nil && attr.Modified == at.st.Mtim.Nano(), at.st.Nlink > 1
@@ -86,10 +86,10 @@ func (s *Store) describe(sess *session, at *spot, p place, a aspect) (inAttr boo
 			at.path(), at.st.Nlink, storage.ErrUnsupported)))
 	}
 	err = nil
-	if sess.attrs.Load() && !shared {
-		inAttr, err = writeAttr(fd, p.item, a, s.cfg.attrRoom)
+	if sess.useAttrs.Load() && !shared {
+		inAttr, err = writeAttr(fd, p.item, a, s.cfg.maxAttr)
 	}
-	if err == nil && counts && !inAttr { // it is removed in the end: may it be?
+	if err == nil && counts && !inAttr { // the attribute is removed below: test whether that is permitted
 		_, err = writeAttr(fd, p.item, *attr, 0)
 	}
 	switch {
@@ -98,32 +98,32 @@ func (s *Store) describe(sess *session, at *spot, p place, a aspect) (inAttr boo
 	case err != nil && !errors.Is(err, fs.ErrPermission):
 		return false, err
 	case inAttr:
-		return true, s.settleAttr(sess, fd, at, p)
+		return true, s.syncAttr(sess, fd, at, p)
 	}
-	if err := sess.setSidecar(p, sidecar{Item: p.item, Now: a}); err != nil {
+	if err := sess.setSidecar(p, sidecar{Item: p.item, Current: a}); err != nil {
 		return false, err
 	}
-	if err := s.did("sidecar placed"); err != nil || !counts {
+	if err := s.stepDone("sidecar placed"); err != nil || !counts {
 		return false, err
 	}
 	if err := removeAttr(fd); err != nil {
 		return false, err
 	}
-	if err := s.did("attribute removed"); err != nil {
+	if err := s.stepDone("attribute removed"); err != nil {
 		return false, err
 	}
 	return false, fsync(fd, at.path())
 }
 
-// settleAttr has a file's attribute on disk, and then removes the sidecar.
-func (s *Store) settleAttr(sess *session, fd int, at *spot, p place) error {
-	if err := s.did("attribute written"); err != nil {
+// syncAttr syncs the attribute of a file, and then removes the sidecar.
+func (s *Store) syncAttr(sess *session, fd int, at *location, p itemPath) error {
+	if err := s.stepDone("attribute written"); err != nil {
 		return err
 	}
 	if err := fsync(fd, at.path()); err != nil {
 		return err
 	}
-	if err := s.did("attribute synced"); err != nil {
+	if err := s.stepDone("attribute synced"); err != nil {
 		return err
 	}
 	return sess.removeSidecar(p)

@@ -11,54 +11,56 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// Put implements storage.Store. The bytes go into a temporary file, which takes its
-// place when it is on disk and has been judged.
-func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (_ storage.Object, err error) {
+// Put implements storage.Store. It writes the bytes to a temporary file, verifies and syncs it,
+// and renames it to the item's path.
+func (s *Store) Put(
+	ctx context.Context, space, item string, r io.Reader, o storage.PutOptions,
+) (_ storage.Object, err error) {
 	var w *write
 	defer func() {
-		if w == nil || !w.shown {
+		if w == nil || !w.visible {
 			err = storage.NotApplied(err)
 		}
 	}()
-	p, err := newPlace(space, item)
+	p, err := newItemPath(space, item)
 	if err != nil {
 		return storage.Object{}, err
 	}
 	if err := checkProperties(o.Properties); err != nil {
 		return storage.Object{}, err
 	}
-	sess, err := s.enterWrite()
+	sess, err := s.acquireForWrite()
 	if err != nil {
 		return storage.Object{}, err
 	}
-	defer s.leave(sess)
-	if err := check(sess, p, o.Condition); err != nil { // before anything is read; again later
+	defer s.release(sess)
+	if err := check(sess, p, o.Condition); err != nil { // fail before r is read; tryCommit checks again
 		return storage.Object{}, err
 	}
 	t, err := sess.temp()
 	if err != nil {
-		return storage.Object{}, refine(err)
+		return storage.Object{}, classify(err)
 	}
 	defer t.discard()
 	digests, err := s.stream(ctx, t, r, o)
 	if err != nil {
-		return storage.Object{}, fmt.Errorf("put item %q: %w", item, refine(err))
+		return storage.Object{}, fmt.Errorf("put item %q: %w", item, classify(err))
 	}
 	w = &write{s: s, sess: sess, p: p, t: t, o: o, digests: digests}
 	defer w.discard()
-	if err := w.prepare(); err != nil {
-		return storage.Object{}, fmt.Errorf("put item %q: %w", item, refine(err))
+	if err := w.syncEarly(); err != nil {
+		return storage.Object{}, fmt.Errorf("put item %q: %w", item, classify(err))
 	}
 	if err := w.commit(ctx); err != nil {
-		return storage.Object{}, fmt.Errorf("put item %q: %w", item, refine(err))
+		return storage.Object{}, fmt.Errorf("put item %q: %w", item, classify(err))
 	}
-	return object(item, &w.st, newAspect(&w.st, maps.Clone(digests), o.Properties, newOriginal(o.Original))), nil
+	return object(item, &w.st, newMetadata(&w.st, maps.Clone(digests), o.Properties, newOriginal(o.Original))), nil
 }
 
-// check looks at a condition, and at the space, without a lock.
-func check(sess *session, p place, c storage.Condition) error {
+// check returns an error if the condition does not hold or the space is absent. It takes no lock.
+func check(sess *session, p itemPath, c storage.Condition) error {
 	if c == (storage.Condition{}) {
-		return sess.hasSpace(p.space)
+		return sess.checkSpace(p.space)
 	}
 	_, st, err := sess.locate(p)
 	if err != nil && !errors.Is(err, storage.ErrNotFound) {
@@ -67,7 +69,7 @@ func check(sess *session, p place, c storage.Condition) error {
 	return c.Check(storage.Object{Version: versionOf(st.Mtim.Nano())}, err == nil)
 }
 
-// stream writes r to t, hashing it on the way, and judges what came.
+// stream writes r to t and verifies its digests and size. It returns the digests to record.
 func (s *Store) stream(ctx context.Context, t *temp, r io.Reader, o storage.PutOptions) (digest.Set, error) {
 	algs, err := o.Algorithms(s.cfg.digests)
 	if err != nil {
@@ -89,7 +91,7 @@ func (s *Store) stream(ctx context.Context, t *temp, r io.Reader, o storage.PutO
 			}
 		}
 	}
-	if err != io.EOF { //nolint:errorlint // an error that wraps EOF is a stream that broke
+	if err != io.EOF { //nolint:errorlint // an error that wraps EOF means a broken stream
 		return nil, fmt.Errorf("read what is put: %w", err)
 	}
 	return o.Accept(h.Sum(), h.Size())

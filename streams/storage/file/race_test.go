@@ -15,16 +15,16 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// Files that move beside directories while their directory is read are listed, once.
+// Files that get their alternate names while their directory is read are listed once.
 func TestListWhileFilesMove(t *testing.T) {
-	const n = 800 // of names so long that one read of the directory has less than half of them
+	const n = 800 // with names so long that one getdents returns less than half of them
 	for name, made := range map[string]bool{"the directories are made": true, "the directories are not made yet": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var do func()
-			told := map[string]int{}
+			reported := map[string]int{}
 			s := store(t, Config{Skipped: func(path, _ string) {
-				if told[path]++; do != nil { // in the midst of the reading
+				if reported[path]++; do != nil { // in the midst of the reading
 					do()
 					do = nil
 				}
@@ -41,7 +41,7 @@ func TestListWhileFilesMove(t *testing.T) {
 			do = func() {
 				for _, item := range want {
 					path := filepath.Join(dir, item)
-					must(t, os.Rename(path, path+tokenBeside))
+					must(t, os.Rename(path, path+tokenAlt))
 					if made {
 						must(t, os.Mkdir(path, 0o777))
 					}
@@ -53,20 +53,20 @@ func TestListWhileFilesMove(t *testing.T) {
 			if do != nil {
 				t.Fatal("nothing moved")
 			}
-			for path, times := range told {
+			for path, times := range reported {
 				if times > 1 || !strings.HasPrefix(path, sp+"/link") {
-					t.Errorf("%q was told %d times", path, times)
+					t.Errorf("%q was reported %d times", path, times)
 				}
 			}
-			if len(told) != n/10 {
-				t.Errorf("got %d told, want %d", len(told), n/10)
+			if len(reported) != n/10 {
+				t.Errorf("got %d reported, want %d", len(reported), n/10)
 			}
 		})
 	}
 }
 
-// A directory whose item was not seen leads to the file beside it.
-func TestBesides(t *testing.T) {
+// addAltNames finds the file of an item that the scan has missed.
+func TestAddAltNames(t *testing.T) {
 	long := strings.Repeat("n", 255)
 	s := store(t, Config{})
 	for _, item := range []string{"a", "b", "c/x", long, ""} {
@@ -87,8 +87,8 @@ func TestBesides(t *testing.T) {
 	}
 	want := slices.Insert(slices.Clone(seen), 1, entry{"a", "a%=", false})
 	want = slices.Insert(want, len(want)-1, entry{long, segment(long, true), false})
-	r := &reading{l: &lister{root: &s.root, sess: s.sess, space: sp}, dir: sp, entries: seen}
-	must(t, r.besides())
+	r := &dirWindow{l: &lister{root: &s.root, sess: s.sess, space: sp}, dir: sp, entries: seen}
+	must(t, r.addAltNames())
 	if !reflect.DeepEqual(r.entries, want) {
 		t.Errorf("got %v, want %v", r.entries, want)
 	}
@@ -104,10 +104,11 @@ func TestChanged(t *testing.T) {
 		before, after time.Time
 		want          bool
 	}{
-		"quiet":                      {at.Add(-time.Second), at.Add(-time.Second), false},
-		"changed under way":          {at.Add(-time.Second), at.Add(time.Millisecond), true},
-		"changed just before":        {at.Add(-5 * time.Millisecond), at.Add(-5 * time.Millisecond), true},
-		"coarse times, quiet":        {at.Truncate(time.Second).Add(-2 * time.Second), at.Truncate(time.Second).Add(-2 * time.Second), false},
+		"quiet":               {at.Add(-time.Second), at.Add(-time.Second), false},
+		"changed under way":   {at.Add(-time.Second), at.Add(time.Millisecond), true},
+		"changed just before": {at.Add(-5 * time.Millisecond), at.Add(-5 * time.Millisecond), true},
+		"coarse times, quiet": {at.Truncate(time.Second).Add(-2 * time.Second),
+			at.Truncate(time.Second).Add(-2 * time.Second), false},
 		"coarse times, just before":  {at.Truncate(time.Second), at.Truncate(time.Second), true},
 		"the other clock is fast":    {at.Add(time.Hour), at.Add(time.Hour), false},
 		"a little faster than ours":  {at.Add(time.Millisecond), at.Add(time.Millisecond), true},
@@ -123,7 +124,7 @@ func TestChanged(t *testing.T) {
 	}
 }
 
-// Of writers in one millisecond each is later than the one before, as changes tell it.
+// Writes within one millisecond get increasing times in milliseconds.
 func TestVersionsGrowInMilliseconds(t *testing.T) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 300, time.UTC)
 	clock := func() time.Time { return now }
@@ -160,7 +161,7 @@ func TestVersionsGrowInMilliseconds(t *testing.T) {
 	}
 }
 
-// A file that is replaced or removed between the look at it and the one at its sidecar is looked at again.
+// If a file is replaced or removed before its sidecar is read, Stat starts again.
 func TestStatWhileDeleted(t *testing.T) {
 	remove := func(t *testing.T, s *Store) {
 		_, err := s.Delete(t.Context(), sp, "a", storage.DeleteOptions{})
@@ -179,13 +180,13 @@ func TestStatWhileDeleted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := store(t, Config{format: layoutSidecars})
 			o := put(t, s, "a", "old")
-			p, err := newPlace(sp, "a")
+			p, err := newItemPath(sp, "a")
 			must(t, err)
 			fd, _, st, err := s.sess.openItem(p)
 			must(t, err)
 			defer unix.Close(fd)
 			tt.do(t, s)
-			a, sure, err := s.sess.aspect(fd, p, &st)
+			a, sure, err := s.sess.readMetadata(fd, p, &st)
 			if err != nil || sure != tt.sure || sure && a.Digests["md5"] != o.Digests["md5"] || !sure && len(a.Digests) > 0 {
 				t.Errorf("got %+v, %v, %v, want sure: %v", a, sure, err, tt.sure)
 			}

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-func object(item string, st *unix.Stat_t, a aspect) storage.Object {
+func object(item string, st *unix.Stat_t, a metadata) storage.Object {
 	ns := st.Mtim.Nano()
 	return storage.Object{
 		Item: item, Size: st.Size, Modified: time.Unix(0, ns).UTC(), Version: versionOf(ns),
@@ -21,13 +21,13 @@ func object(item string, st *unix.Stat_t, a aspect) storage.Object {
 	}
 }
 
-// openItem opens an item's file to be read: under its own name, or beside a directory of that name. The order matters:
-// files only ever move from the first to the second.
-func (s *session) openItem(p place) (fd int, at string, st unix.Stat_t, err error) {
-	for _, at := range []string{p.path, p.beside} {
+// openItem opens the file of an item for reading: under its own name, or under its alternate name if a directory has
+// the own name. It tries them in this order because files only move from the own to the alternate name.
+func (s *session) openItem(p itemPath) (fd int, at string, st unix.Stat_t, err error) {
+	for _, at := range []string{p.path, p.alt} {
 		fd, err := s.open(at, unix.O_RDONLY|unix.O_NONBLOCK)
 		switch {
-		case isAbsent(err), errors.Is(err, unix.ENXIO), errors.Is(err, unix.ENODEV): // the latter two of sockets and devices
+		case isAbsent(err), errors.Is(err, unix.ENXIO), errors.Is(err, unix.ENODEV): // the last two for sockets and devices
 			continue
 		case errors.Is(err, fs.ErrPermission):
 			if st, serr := s.stat(at); isAbsent(serr) || serr == nil && !isRegular(&st) {
@@ -37,7 +37,7 @@ func (s *session) openItem(p place) (fd int, at string, st unix.Stat_t, err erro
 		case err != nil:
 			return -1, "", st, err
 		}
-		err = named("stat", at, retryEINTR(func() error { return unix.Fstat(fd, &st) }))
+		err = pathError("stat", at, retryEINTR(func() error { return unix.Fstat(fd, &st) }))
 		if err == nil && isRegular(&st) {
 			return fd, at, st, nil
 		}
@@ -46,30 +46,30 @@ func (s *session) openItem(p place) (fd int, at string, st unix.Stat_t, err erro
 			return -1, "", st, err
 		}
 	}
-	return -1, "", st, s.absent(p)
+	return -1, "", st, s.absentError(p)
 }
 
-// look opens an item's file and returns what is known of it. The caller closes it. If its attribute and its sidecar
-// cannot be read, as unread says, the bytes still can.
-func (s *session) look(p place) (fd int, at string, st unix.Stat_t, a aspect, unread, err error) {
+// openWithMetadata opens the file of an item and returns its metadata. The caller closes fd. If the attribute or the
+// sidecar cannot be read, metaErr is the reason; the bytes can still be read.
+func (s *session) openWithMetadata(p itemPath) (fd int, at string, st unix.Stat_t, a metadata, metaErr, err error) {
 	for range maxTries {
 		if fd, at, st, err = s.openItem(p); err != nil {
 			return -1, "", st, a, nil, err
 		}
-		var sure bool
-		if a, sure, unread = s.aspect(fd, p, &st); sure || unread != nil {
-			return fd, at, st, a, unread, nil
+		var exact bool
+		if a, exact, metaErr = s.readMetadata(fd, p, &st); exact || metaErr != nil {
+			return fd, at, st, a, metaErr, nil
 		}
-		// A writer may just be replacing or removing file and sidecar, or moving what the sidecar says to the attribute: if
-		// not, the file is, or was changed, by others.
+		// The metadata is of another modification time. Either a writer is just changing file, sidecar or attribute, or
+		// another program has written the file. If the path still leads to the same file, read the metadata again.
 		_, now, err := s.locate(p)
 		if err == nil && now.Mtim == st.Mtim && now.Ino == st.Ino {
-			for range 2 { // twice: it may move to and fro
-				if a, sure, unread = s.aspect(fd, p, &st); sure || unread != nil {
+			for range 2 { // twice: the metadata may move to the sidecar and back
+				if a, exact, metaErr = s.readMetadata(fd, p, &st); exact || metaErr != nil {
 					break
 				}
 			}
-			return fd, at, st, a, unread, nil
+			return fd, at, st, a, metaErr, nil
 		}
 		unix.Close(fd)
 		if err != nil {
@@ -88,25 +88,25 @@ func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, e
 	if ctx.Err() != nil {
 		return storage.Object{}, storage.Ended(ctx)
 	}
-	p, err := newPlace(space, item)
+	p, err := newItemPath(space, item)
 	if err != nil {
 		return storage.Object{}, err
 	}
-	sess, err := s.enter()
+	sess, err := s.acquire()
 	if err != nil {
 		return storage.Object{}, err
 	}
-	defer s.leave(sess)
+	defer s.release(sess)
 	at := s.now()
-	fd, _, st, a, unread, err := sess.look(p)
-	if isItemAbsent(err) && sess.admitted.Load() {
-		// Once more while the item is locked: a Put whose file takes its place after that is dated after that too.
+	fd, _, st, a, metaErr, err := sess.openWithMetadata(p)
+	if isItemAbsent(err) && sess.writesAllowed.Load() {
+		// Check again under the lock of the item, so that a later Put also has a later modification time.
 		unlock, lerr := s.lock(ctx, sess, p.space, p.item)
 		if lerr != nil {
 			return storage.Object{}, lerr
 		}
-		if fd, _, st, a, unread, err = sess.look(p); isItemAbsent(err) {
-			if at, lerr = s.absentAt(sess, p); lerr != nil {
+		if fd, _, st, a, metaErr, err = sess.openWithMetadata(p); isItemAbsent(err) {
+			if at, lerr = s.absenceTime(sess, p); lerr != nil {
 				err = lerr
 			}
 		}
@@ -116,23 +116,23 @@ func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, e
 		return storage.Object{}, storage.Absent(err, at)
 	}
 	unix.Close(fd)
-	if unread != nil {
-		return storage.Object{}, fmt.Errorf("item %q: %w", item, unread)
+	if metaErr != nil {
+		return storage.Object{}, fmt.Errorf("item %q: %w", item, metaErr)
 	}
 	return object(item, &st, a), nil
 }
 
-// Path returns where an item's file is. It is for people, and for tests that do harm.
+// Path returns the path of an item's file in the file system, for output and for tests that damage files.
 func (s *Store) Path(space, item string) (string, error) {
-	p, err := newPlace(space, item)
+	p, err := newItemPath(space, item)
 	if err != nil {
 		return "", err
 	}
-	sess, err := s.enter()
+	sess, err := s.acquire()
 	if err != nil {
 		return "", err
 	}
-	defer s.leave(sess)
+	defer s.release(sess)
 	at, _, err := sess.locate(p)
 	if err != nil {
 		return "", err

@@ -11,20 +11,21 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A root is the directory of a store, as it is now: disks come and go.
+// A root is the root directory of a store. It opens a new session if another directory has the path, for example after
+// a disk was mounted again.
 type root struct {
 	dir string
-	// known says of a directory that came in the root's place whether it is a store.
-	known func(*session) bool
+	// isStore reports whether a directory that has replaced the root is a store.
+	isStore func(*session) bool
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	sess   *session
 	closed bool
 }
 
 var errClosed = errors.New("file store is closed")
 
-// Close lets go of the tree. Calls that are under way may end first; others fail.
+// Close closes the store. Active calls may finish; later ones fail.
 func (r *root) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -35,7 +36,7 @@ func (r *root) Close() error {
 	return nil
 }
 
-// retire forgets the session, which is closed when the last call leaves it; r.mu is held.
+// retire drops the session, which is closed when its last call releases it. The caller holds r.mu.
 func (r *root) retire() {
 	if sess := r.sess; sess != nil {
 		r.sess = nil
@@ -45,10 +46,10 @@ func (r *root) retire() {
 	}
 }
 
-// enter returns the session of the root as it is now; the caller leaves it. A root that
-// is gone, or that is another directory now that is no store (a disk that is not
-// mounted), is none either: all of it is unknown.
-func (r *root) enter() (*session, error) {
+// acquire returns the session of the current root directory. The caller releases it. If the root does not exist, or
+// another directory that is not a store has its path (the disk is not mounted), the store is unavailable: its items are
+// unknown, not absent.
+func (r *root) acquire() (*session, error) {
 	var st unix.Stat_t
 	err := retryEINTR(func() error { return unix.Stat(r.dir, &st) })
 	r.mu.Lock()
@@ -57,16 +58,16 @@ func (r *root) enter() (*session, error) {
 		return nil, errClosed
 	}
 	if err != nil {
-		return nil, r.gone(err)
+		return nil, r.unavailable(err)
 	}
-	if r.sess == nil || !r.sess.is(&st) || r.sess.lost.Load() {
+	if r.sess == nil || !r.sess.sameDir(&st) || r.sess.locksRemoved.Load() {
 		sess, err := openSession(r.dir)
 		if err != nil {
-			return nil, r.gone(err)
+			return nil, r.unavailable(err)
 		}
-		if !r.known(sess) {
+		if !r.isStore(sess) {
 			sess.close()
-			return nil, r.gone(errors.New("another directory is in its place"))
+			return nil, r.unavailable(errors.New("another directory is in its place"))
 		}
 		r.retire()
 		r.sess = sess
@@ -75,7 +76,7 @@ func (r *root) enter() (*session, error) {
 	return r.sess, nil
 }
 
-func (r *root) leave(sess *session) {
+func (r *root) release(sess *session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if sess.users--; sess.users == 0 && sess.retired {
@@ -83,6 +84,6 @@ func (r *root) leave(sess *session) {
 	}
 }
 
-func (r *root) gone(err error) error {
+func (r *root) unavailable(err error) error {
 	return retry.Unavailable(fmt.Errorf("root %s: %w: %w", r.dir, storage.ErrNoMarker, err))
 }

@@ -16,11 +16,11 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A process on another machine, where a lock on a directory of NFS is not seen, leaves the temporary files of a
-// living one alone, and removes those of a dead one.
+// A process on another machine, where locks on NFS directories are not visible, keeps the temporary files of live
+// processes and removes those of dead ones.
 func TestLocksOfDirectoriesAreLocal(t *testing.T) {
 	s := store(t, Config{})
-	here := s.sess.tmp.Load()
+	here := s.sess.scratch.Load()
 	tmp, err := s.sess.temp()
 	must(t, err)
 	defer tmp.discard()
@@ -29,14 +29,14 @@ func TestLocksOfDirectoriesAreLocal(t *testing.T) {
 		t.Errorf("the temporary file of a living process: %v", err)
 	}
 	put(t, s, "a", "x")
-	must(t, setLock(s.sess.lockFD, aliveByte(here.path), unix.F_UNLCK, unix.F_OFD_SETLK))
+	must(t, setLock(s.sess.lockFD, livenessByte(here.path), unix.F_UNLCK, unix.F_OFD_SETLK))
 	open(t, Config{Root: s.cfg.Root})
 	if _, err := os.Stat(filepath.Join(s.cfg.Root, here.path)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the directory of a process that holds no lock: %v", err)
 	}
 }
 
-// A process of an older version locks its directory only.
+// A process of an older version locks only its directory.
 func TestOlderProcessLives(t *testing.T) {
 	s := store(t, Config{})
 	dir := filepath.Join(s.cfg.Root, tmpDir, "older")
@@ -51,8 +51,8 @@ func TestOlderProcessLives(t *testing.T) {
 	}
 }
 
-// A directory for temporary files that has gone is made anew. Of what was in it nothing becomes visible, the error
-// says what happened, and the same call works.
+// If the scratch directory is removed, a new one is created. Files that were in it do not become visible, the error
+// gives the reason, and the same call works.
 func TestTemporaryDirectoryGoes(t *testing.T) {
 	ctx := t.Context()
 	for name, below := range map[string]string{"ours": "", "that of all": ".."} {
@@ -61,10 +61,11 @@ func TestTemporaryDirectoryGoes(t *testing.T) {
 			put(t, s, "old", "old")
 			for _, item := range []string{"new", "d/new", "old"} {
 				removes := readerFunc(func([]byte) (int, error) {
-					return 0, errors.Join(os.RemoveAll(filepath.Join(s.cfg.Root, s.sess.tmp.Load().path, below)), io.EOF)
+					return 0, errors.Join(os.RemoveAll(filepath.Join(s.cfg.Root, s.sess.scratch.Load().path, below)), io.EOF)
 				})
-				_, err := s.Put(ctx, sp, item, io.MultiReader(strings.NewReader("half"), eofAfter{removes}), storage.PutOptions{Size: storage.UnknownSize})
-				if err == nil || !errors.Is(err, unix.ENOENT) || retry.IsPermanent(err) || strings.Contains(err.Error(), "others keep") ||
+				_, err := s.Put(ctx, sp, item, io.MultiReader(strings.NewReader("half"), eofAfter{removes}),
+					storage.PutOptions{Size: storage.UnknownSize})
+				if err == nil || !errors.Is(err, unix.ENOENT) || retry.IsPermanent(err) || strings.Contains(err.Error(), "keep") ||
 					!storage.IsNotApplied(err) {
 					t.Errorf("Put(%q) while it goes: got %v, want that the file was removed, not applied", item, err)
 				}
@@ -87,7 +88,7 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-// eofAfter returns io.EOF itself where r returns an error that wraps it.
+// eofAfter returns io.EOF itself if r returns an error that wraps it.
 type eofAfter struct{ r io.Reader }
 
 func (e eofAfter) Read(p []byte) (int, error) {
@@ -106,7 +107,7 @@ func TestJournalled(t *testing.T) {
 	}
 }
 
-// The order of renames is relied on only where a journal is known to keep it.
+// The order of renames is used only if the journal is known to keep it.
 func TestOrderIsKnown(t *testing.T) {
 	need.Full(t)
 	for name, tt := range map[string]struct {

@@ -18,36 +18,36 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A session is one root directory, held open, with what this process keeps in it.
+// A session is an open root directory with this process's locks and temporary files in it.
 type session struct {
 	tree
 	dev, ino uint64
-	// ordered says that the file system has one journal for all metadata: what is synced
-	// in a directory brings all renames before it to disk, wherever they were.
+	// ordered: the file system has one journal for all metadata, so an fsync of one directory also makes
+	// all earlier renames durable, in whatever directory.
 	ordered bool
 
-	users   int  // calls under way; guarded by Store.mu
-	retired bool // closed when users is 0; guarded by Store.mu
+	users   int  // active calls; guarded by root.mu
+	retired bool // close when users is 0; guarded by root.mu
 
-	// attrs says that what is known of a file that we write goes into its attribute: layout 2, on a file system that has
-	// attributes.
-	attrs    atomic.Bool
-	bare     atomic.Bool // the root has layout 2 and its file system no attributes; set before admitted
-	syncs    syncs
-	admitted atomic.Bool // the marker was read and is right, and prepare has returned
+	// useAttrs: metadata is written to the attribute of a file. The root has layout 2 and its file system has
+	// extended attributes.
+	useAttrs      atomic.Bool
+	attrsMissing  atomic.Bool // layout 2 on a file system without attributes; set before writesAllowed
+	syncs         syncGroup
+	writesAllowed atomic.Bool // the marker is the right one and prepare has succeeded
 
-	lost atomic.Bool // the file of locks was removed: others lock another one
+	locksRemoved atomic.Bool // the lock file was removed; other processes may use a new one
 
-	mu    sync.Mutex // guards prepare and gone
-	gone  []*scratch // closed with the session: calls under way may use them
-	ready atomic.Bool
-	// What follows is set once, before ready.
-	canAttrs bool // the file system has attributes
-	lockFD   int
-	tmp      atomic.Pointer[scratch]
-	counter  atomic.Uint64
+	mu         sync.Mutex // guards prepare and oldScratch
+	oldScratch []*scratch // active calls may use them; closed with the session
+	ready      atomic.Bool
+	// The fields below are set before ready.
+	supportsAttrs bool // the file system has attributes
+	lockFD        int
+	scratch       atomic.Pointer[scratch]
+	counter       atomic.Uint64
 
-	// pending holds directories that are being made and are not on disk yet.
+	// pending holds the paths of new directories that are not durable yet. A channel is closed when its directory is.
 	pending struct {
 		n  atomic.Int32
 		mu sync.Mutex
@@ -56,29 +56,29 @@ type session struct {
 }
 
 const (
-	scratchDir = ownDir + "/scratch"
-	tmpDir     = ownDir + "/tmp" // of older versions; in layout 2 it is a file, so that they cannot write
-	lockFile   = ownDir + "/locks"
-	markerFile = ownDir + "/marker.json"
-	metaDir    = ownDir + "/meta"
-	keptDir    = ownDir + "/quarantine"
+	scratchDir    = ownDir + "/scratch"
+	tmpDir        = ownDir + "/tmp" // of older versions; a plain file in layout 2, which blocks their writes
+	lockFile      = ownDir + "/locks"
+	markerFile    = ownDir + "/marker.json"
+	metaDir       = ownDir + "/meta"
+	quarantineDir = ownDir + "/quarantine"
 )
 
 func openSession(root string) (*session, error) {
 	fd, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, named("open", root, err)
+		return nil, pathError("open", root, err)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, errors.Join(named("stat", root, err), unix.Close(fd))
+		return nil, errors.Join(pathError("stat", root, err), unix.Close(fd))
 	}
 	s := &session{tree: newTree(fd), dev: st.Dev, ino: st.Ino, lockFD: -1, ordered: keepsOrder(fd, st.Dev)}
 	s.pending.m = map[string]chan struct{}{}
 	return s, nil
 }
 
-// keepsOrder reports whether the file system that fd is in is known to have one journal for all metadata.
+// keepsOrder reports whether the file system of fd is known to have one journal for all metadata.
 func keepsOrder(fd int, dev uint64) bool {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
@@ -87,7 +87,7 @@ func keepsOrder(fd int, dev uint64) bool {
 	switch fs.Type {
 	case unix.XFS_SUPER_MAGIC:
 		return true
-	case unix.EXT4_SUPER_MAGIC: // with a journal or without, as ext2, 3 or 4
+	case unix.EXT4_SUPER_MAGIC: // ext2, ext3 or ext4, with or without a journal
 		disk, err := os.Readlink(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(dev), unix.Minor(dev)))
 		if err != nil {
 			return false
@@ -98,27 +98,27 @@ func keepsOrder(fd int, dev uint64) bool {
 	return false
 }
 
-// journalled reads the id of the process that writes ext4's journal. It is 0 if that process is in another
-// namespace, and no number if there is no journal.
+// journalled reports whether task, the content of ext4's journal_task, is a process id. It is 0 if the journal
+// process is in another PID namespace, and not a number if there is no journal.
 func journalled(task string) bool {
 	_, err := strconv.Atoi(strings.TrimSpace(task))
 	return err == nil
 }
 
-func (s *session) is(st *unix.Stat_t) bool { return s.dev == st.Dev && s.ino == st.Ino }
+func (s *session) sameDir(st *unix.Stat_t) bool { return s.dev == st.Dev && s.ino == st.Ino }
 
 func (s *session) hasOwnDir() bool {
 	st, err := s.stat(ownDir)
 	return err == nil && isDir(&st)
 }
 
-// close removes our temporary files and lets go of everything.
+// close removes the session's temporary files and closes its descriptors.
 func (s *session) close() {
-	if t := s.tmp.Load(); t != nil {
-		_ = s.removeScratch(t.path) // what stays is removed by the next process
-		s.gone = append(s.gone, t)
+	if t := s.scratch.Load(); t != nil {
+		_ = s.removeScratch(t.path) // the next process removes what remains
+		s.oldScratch = append(s.oldScratch, t)
 	}
-	for _, t := range s.gone {
+	for _, t := range s.oldScratch {
 		t.close()
 	}
 	if s.lockFD >= 0 {
@@ -127,8 +127,8 @@ func (s *session) close() {
 	unix.Close(s.fd)
 }
 
-// prepare makes what writing needs: our own directories, the file with the locks, and a
-// directory for temporary files. It removes those whose processes are dead.
+// prepare creates what writes need: the directories below ownDir, the lock file and a scratch directory. It removes
+// the scratch directories of dead processes.
 func (s *session) prepare() error {
 	if s.ready.Load() {
 		return nil
@@ -140,23 +140,23 @@ func (s *session) prepare() error {
 	}
 	for _, dir := range []string{ownDir, scratchDir, metaDir} {
 		if err := s.mkdir(dir); err != nil {
-			return refine(err)
+			return classify(err)
 		}
 	}
 	lockFD, err := s.create(lockFile, unix.O_RDWR|unix.O_CREAT)
 	if err != nil {
-		return refine(err)
+		return classify(err)
 	}
 	s.lockFD = lockFD
-	if err := s.renew(); err != nil {
+	if err := s.newScratch(); err != nil {
 		s.lockFD = -1
-		return errors.Join(refine(err), unix.Close(lockFD))
+		return errors.Join(classify(err), unix.Close(lockFD))
 	}
 	s.ready.Store(true)
 	return nil
 }
 
-// mkdir makes a directory that may be there; what is above it is.
+// mkdir makes a directory unless it exists. Its parent exists.
 func (s *session) mkdir(dir string) error {
 	return s.within(dir, func(fd int, name string) error {
 		switch err := unix.Mkdirat(fd, name, 0o777); err {
@@ -165,26 +165,26 @@ func (s *session) mkdir(dir string) error {
 		case unix.EEXIST:
 			return nil
 		default:
-			return named("mkdir", dir, err)
+			return pathError("mkdir", dir, err)
 		}
 	})
 }
 
-// create opens a file that may have to be made.
+// create opens a file relative to the root. flags say whether it is created.
 func (s *session) create(path string, flags int) (fd int, err error) {
 	err = s.within(path, func(dir int, name string) error {
 		err := retryEINTR(func() (err error) {
 			fd, err = unix.Openat(dir, name, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o666)
 			return err
 		})
-		return named("create", path, err)
+		return pathError("create", path, err)
 	})
 	return fd, err
 }
 
-// A scratch is a directory of one session for temporary files. They are in directories below it: the kernel makes and
-// renames the files of one directory one after the other, and ext4 looks for all their inodes in one place. With 16 puts
-// at once on an ext4 without a journal, four directories take 0.6 of the time of one.
+// A scratch is the directory of one session for temporary files. The files are in parts, four directories below it: the
+// kernel serializes changes of one directory, and ext4 allocates the inodes of its files near each other. With 16
+// concurrent puts on an ext4 without a journal, four directories take 0.6 times as long as one.
 type scratch struct {
 	path  string
 	fd    int // closed with the session, and so are those of parts
@@ -194,19 +194,19 @@ type scratch struct {
 	}
 }
 
-// split makes the directories below t. They need not be on disk: the files in them have no names that must last.
+// split creates the parts. It does not sync them: no file in them has to survive a crash.
 func (t *scratch) split() error {
 	for i := range t.parts {
 		name := strconv.Itoa(i)
 		p := &t.parts[i]
 		p.path, p.fd = t.path+"/"+name, -1
 		if err := unix.Mkdirat(t.fd, name, 0o777); err != nil {
-			return named("mkdir", p.path, err)
+			return pathError("mkdir", p.path, err)
 		}
 		var err error
 		if p.fd, err = unix.Openat(t.fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err != nil {
 			p.fd = -1
-			return named("open", p.path, err)
+			return pathError("open", p.path, err)
 		}
 	}
 	return nil
@@ -223,25 +223,25 @@ func (t *scratch) close() {
 	}
 }
 
-// renew gives the session a directory for temporary files, and removes those of the dead. A session is alive while
-// it holds the lock on the byte of the file of locks that the name of its directory leads to, which all machines
-// that share the file system see.
-func (s *session) renew() (err error) {
+// newScratch gives the session a new scratch directory and removes those of dead sessions. A session is alive while it
+// holds the lock on the liveness byte of its scratch directory in the lock file; all machines that share the file
+// system see that lock.
+func (s *session) newScratch() (err error) {
 	t := &scratch{path: scratchDir + "/" + schemas.NewID(), fd: -1}
-	// No other process looks for the dead while our directory is not locked yet.
-	if err := setLock(s.lockFD, openStripe, unix.F_WRLCK, unix.F_OFD_SETLKW); err != nil {
-		return named("lock", lockFile, err)
+	// Until the new directory's liveness byte is locked, no other process may look for dead sessions.
+	if err := setLock(s.lockFD, openByte, unix.F_WRLCK, unix.F_OFD_SETLKW); err != nil {
+		return pathError("lock", lockFile, err)
 	}
 	defer func() {
-		if s.tmp.Load() != t { // it was refused, or failed
+		if s.scratch.Load() != t { // a step below failed
 			t.close()
-			_ = s.removeScratch(t.path) // what stays is removed by the next process
-			_ = setLock(s.lockFD, aliveByte(t.path), unix.F_UNLCK, unix.F_OFD_SETLK)
+			_ = s.removeScratch(t.path) // the next process removes what remains
+			_ = setLock(s.lockFD, livenessByte(t.path), unix.F_UNLCK, unix.F_OFD_SETLK)
 		}
-		err = errors.Join(err, setLock(s.lockFD, openStripe, unix.F_UNLCK, unix.F_OFD_SETLK))
+		err = errors.Join(err, setLock(s.lockFD, openByte, unix.F_UNLCK, unix.F_OFD_SETLK))
 	}()
-	if err := setLock(s.lockFD, aliveByte(t.path), unix.F_WRLCK, unix.F_OFD_SETLK); err != nil {
-		return named("lock", lockFile, err)
+	if err := setLock(s.lockFD, livenessByte(t.path), unix.F_WRLCK, unix.F_OFD_SETLK); err != nil {
+		return pathError("lock", lockFile, err)
 	}
 	if err := s.mkdir(t.path); err != nil {
 		return err
@@ -249,25 +249,26 @@ func (s *session) renew() (err error) {
 	if t.fd, err = s.dir(t.path); err != nil {
 		return err
 	}
-	if err := probeNames(t.fd); err != nil {
+	if err := checkFolding(t.fd); err != nil {
 		return retry.Unavailable(err)
 	}
 	if !s.ready.Load() {
-		if s.canAttrs, err = probeAttrs(t.fd); err != nil {
+		if s.supportsAttrs, err = probeAttrs(t.fd); err != nil {
 			return err
 		}
 	}
-	if err := errors.Join(t.split(), s.removeDead(t.path), s.makeSlots()); err != nil {
+	if err := errors.Join(t.split(), s.removeDeadScratch(t.path), s.initSlots()); err != nil {
 		return err
 	}
-	if was := s.tmp.Swap(t); was != nil {
-		s.gone = append(s.gone, was)
+	if was := s.scratch.Swap(t); was != nil {
+		s.oldScratch = append(s.oldScratch, was)
 	}
 	return nil
 }
 
-// bar makes tmpDir a plain file, on disk. It has no directories of living processes.
-func (s *session) bar() error {
+// blockOldVersions makes tmpDir a plain file, durably, so that older versions cannot write. The caller has checked that
+// no live process has a directory in it.
+func (s *session) blockOldVersions() error {
 	if err := s.unlink(tmpDir, unix.AT_REMOVEDIR); err != nil {
 		return err
 	}
@@ -278,17 +279,17 @@ func (s *session) bar() error {
 	return errors.Join(unix.Close(fd), s.syncDir(ownDir))
 }
 
-// aliveByte is the byte of the file of locks that the process of a directory for temporary files has locked. It is
-// behind those of the stripes.
-func aliveByte(dir string) int64 {
+// livenessByte returns the offset in the lock file that the process of a scratch directory locks. It is above the
+// offsets of the stripes.
+func livenessByte(dir string) int64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(path.Base(dir))) // never fails
 	return int64(h.Sum64()>>2) | 1<<32
 }
 
-// others calls f for each directory for temporary files but ours. alive says whether its process lives: one of an older
-// version locks the directory only.
-func (s *session) others(ours string, f func(dir string, alive bool) error) error {
+// eachOtherScratch calls f for each scratch directory except ours, also for those of older versions. alive reports
+// whether its process is alive; an older version locks only the directory.
+func (s *session) eachOtherScratch(ours string, f func(dir string, alive bool) error) error {
 	for _, in := range []string{scratchDir, tmpDir} {
 		names, err := s.names(in)
 		if err != nil && !isAbsent(err) {
@@ -299,7 +300,7 @@ func (s *session) others(ours string, f func(dir string, alive bool) error) erro
 			if dir == ours {
 				continue
 			}
-			if err := s.other(dir, f); err != nil {
+			if err := s.visitScratch(dir, f); err != nil {
 				return err
 			}
 		}
@@ -307,28 +308,28 @@ func (s *session) others(ours string, f func(dir string, alive bool) error) erro
 	return nil
 }
 
-func (s *session) other(dir string, f func(dir string, alive bool) error) error {
+func (s *session) visitScratch(dir string, f func(dir string, alive bool) error) error {
 	fd, err := s.dir(dir)
 	if err != nil {
-		return nil // not a directory of ours, or gone by now
+		return nil // not a scratch directory, or removed meanwhile
 	}
 	defer unix.Close(fd)
-	alive := setLock(s.lockFD, aliveByte(dir), unix.F_WRLCK, unix.F_OFD_SETLK) != nil
+	alive := setLock(s.lockFD, livenessByte(dir), unix.F_WRLCK, unix.F_OFD_SETLK) != nil
 	if !alive {
-		_ = setLock(s.lockFD, aliveByte(dir), unix.F_UNLCK, unix.F_OFD_SETLK) // cannot fail on a lock that is held
+		_ = setLock(s.lockFD, livenessByte(dir), unix.F_UNLCK, unix.F_OFD_SETLK) // cannot fail on a lock that is held
 		alive = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil
 	}
 	return f(dir, alive)
 }
 
-// removeDead removes the temporary files of processes that are gone.
-func (s *session) removeDead(ours string) error {
-	return s.others(ours, func(dir string, alive bool) error {
+// removeDeadScratch removes the scratch directories of dead processes.
+func (s *session) removeDeadScratch(ours string) error {
+	return s.eachOtherScratch(ours, func(dir string, alive bool) error {
 		if alive {
 			return nil
 		}
 		if err := s.removeScratch(dir); err != nil {
-			return fmt.Errorf("remove temporary files that were left: %w", err)
+			return fmt.Errorf("remove temporary files of a dead process: %w", err)
 		}
 		return nil
 	})
@@ -348,7 +349,7 @@ func (s *session) removeFlat(dir string) error {
 	return s.unlink(dir, unix.AT_REMOVEDIR)
 }
 
-// removeScratch removes a directory for temporary files, which has files and directories of files.
+// removeScratch removes a scratch directory with its parts. Those of older versions have files and no parts.
 func (s *session) removeScratch(dir string) error {
 	names, err := s.names(dir)
 	if err != nil {
@@ -358,7 +359,7 @@ func (s *session) removeScratch(dir string) error {
 		name = dir + "/" + name
 		err := s.unlink(name, 0)
 		if errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM) {
-			err = skipAbsent(s.removeFlat(name))
+			err = ignoreAbsent(s.removeFlat(name))
 		}
 		if err != nil {
 			return err
@@ -367,10 +368,10 @@ func (s *session) removeScratch(dir string) error {
 	return s.unlink(dir, unix.AT_REMOVEDIR)
 }
 
-// unlink removes a file or an empty directory, which may be gone already.
+// unlink removes a file or an empty directory. It succeeds if there is none.
 func (s *session) unlink(path string, flags int) error {
 	err := s.within(path, func(fd int, name string) error {
-		return named("remove", path, unix.Unlinkat(fd, name, flags))
+		return pathError("remove", path, unix.Unlinkat(fd, name, flags))
 	})
 	if isAbsent(err) {
 		return nil
@@ -389,22 +390,22 @@ func (s *session) names(dir string) ([]string, error) {
 	return f.Readdirnames(-1)
 }
 
-// A temp is a file that nobody sees yet.
+// A temp is a temporary file in a scratch directory.
 type temp struct {
 	s    *session
-	dir  string // of the scratch
-	in   int    // dir, opened; not ours to close
-	name string // in its directory; "" when it has moved
+	dir  string // the part of the scratch directory
+	in   int    // a descriptor of dir, closed with the session
+	name string // in dir; "" after it was renamed
 	fd   int
-	size int64 // of what was written
+	size int64 // bytes written
 }
 
 func (t *temp) path() string { return t.dir + "/" + t.name }
 
-// temp makes a temporary file. If the directory for them has gone it makes that anew.
+// temp creates a temporary file. If the scratch directory was removed, it creates a new one first.
 func (s *session) temp() (*temp, error) {
 	for again := false; ; again = true {
-		n, in := s.counter.Add(1), s.tmp.Load()
+		n, in := s.counter.Add(1), s.scratch.Load()
 		part := in.parts[n%uint64(len(in.parts))]
 		t := &temp{s: s, dir: part.path, in: part.fd, name: strconv.FormatUint(n, 36)}
 		err := retryEINTR(func() (err error) {
@@ -414,32 +415,32 @@ func (s *session) temp() (*temp, error) {
 		if err == nil {
 			return t, nil
 		}
-		if again || !lost(err) {
-			return nil, named("create", t.path(), err)
+		if again || !isRemoved(err) {
+			return nil, pathError("create", t.path(), err)
 		}
-		if err := s.replace(in); err != nil {
+		if err := s.replaceScratch(in); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// lost reports whether an error is that of a directory that was removed; on NFS its handle is stale.
-func lost(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESTALE) }
+// isRemoved reports whether an error means that an open directory was removed; NFS reports a stale handle.
+func isRemoved(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESTALE) }
 
-// replace makes a directory for temporary files in place of one that has gone.
-func (s *session) replace(gone *scratch) error {
+// replaceScratch creates a new scratch directory if gone, which was removed, is still the current one.
+func (s *session) replaceScratch(gone *scratch) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.tmp.Load() != gone {
+	if s.scratch.Load() != gone {
 		return nil
 	}
 	if err := s.mkdir(scratchDir); err != nil {
 		return err
 	}
-	return s.renew()
+	return s.newScratch()
 }
 
-// tempOf returns a temporary file with these bytes, which are not synced.
+// tempOf returns a temporary file with the bytes b. It does not sync.
 func (s *session) tempOf(b []byte) (*temp, error) {
 	t, err := s.temp()
 	if err != nil {
@@ -452,11 +453,11 @@ func (s *session) tempOf(b []byte) (*temp, error) {
 	return t, nil
 }
 
-// discard closes the file, and removes it unless it has moved.
+// discard closes the file, and removes it unless it was renamed.
 func (t *temp) discard() {
 	unix.Close(t.fd)
 	if t.name != "" {
-		_ = unix.Unlinkat(t.in, t.name, 0) // else the next process removes it
+		_ = unix.Unlinkat(t.in, t.name, 0) // on error the next process removes it
 	}
 }
 
@@ -469,15 +470,15 @@ func (t *temp) Write(p []byte) (int, error) {
 			t.size += int64(n)
 		}
 		if err != nil || done == len(p) {
-			return done, named("write", t.path(), err)
+			return done, pathError("write", t.path(), err)
 		}
 	}
 }
 
-// move gives the file its name in an opened directory, over what has it, or with
-// RENAME_NOREPLACE only where nothing has. An error that is marked by storage.NotApplied
-// says that the file is not there. On NFS an answer can get lost, and the error is then
-// that of the request that was sent again.
+// move renames the file to name in an opened directory. It replaces an existing file, unless flags is
+// RENAME_NOREPLACE. If an error is marked with storage.NotApplied, the file does not have the new name. NFS can lose a
+// response and send the request again; the error is then about the second request, so move checks which file has the
+// name.
 func (t *temp) move(dir int, name string, flags uint) error {
 	err := rename(t.in, t.name, dir, name, flags)
 	if err == nil {
@@ -495,16 +496,19 @@ func (t *temp) move(dir int, name string, flags uint) error {
 	case serr != nil && !isAbsent(serr):
 		return err
 	}
-	if lost(err) && lost(retryEINTR(func() error { return unix.Fstatat(t.in, t.name, &st, unix.AT_SYMLINK_NOFOLLOW) })) {
-		err = fmt.Errorf("%w: %w", errRemoved, named("rename", t.path(), err))
+	if isRemoved(err) {
+		serr := retryEINTR(func() error { return unix.Fstatat(t.in, t.name, &st, unix.AT_SYMLINK_NOFOLLOW) })
+		if isRemoved(serr) {
+			err = fmt.Errorf("%w: %w", errTempRemoved, pathError("rename", t.path(), err))
+		}
 	}
 	return storage.NotApplied(err)
 }
 
-// errRemoved is of a temporary file that somebody has removed: what is written must be written again.
-var errRemoved = errors.New("the temporary file was removed under way")
+// errTempRemoved means that another program removed a temporary file. The write must be repeated from its start.
+var errTempRemoved = errors.New("the temporary file was removed during the write")
 
-// rename is renameat2. Where a file system does not know RENAME_NOREPLACE a link does the same.
+// rename is renameat2. If the file system does not support RENAME_NOREPLACE, it links and unlinks instead.
 func rename(fromDir int, from string, toDir int, to string, flags uint) error {
 	err := retryEINTR(func() error { return unix.Renameat2(fromDir, from, toDir, to, flags) })
 	if flags == unix.RENAME_NOREPLACE && (err == unix.EINVAL || err == unix.ENOSYS) {

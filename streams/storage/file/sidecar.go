@@ -19,28 +19,27 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A sidecar is what is kept beside an item whose file has no attribute (attr.go): a small file in the tree of
-// sidecars, under a hash of the item's id. It is written before the item's file takes its
-// place, so it holds what is true of the new file and of the old one; the file's
-// modification time says which holds.
+// A sidecar holds the metadata of an item with no attribute (attr.go). It is a small file below metaDir, named by a
+// hash of the item's id. It is written before the item's file is renamed, so it holds the metadata of the new file and
+// of the old one; the modification time of the file decides which one applies.
 type sidecar struct {
-	Item string  `json:"item"`
-	Now  aspect  `json:"now"`
-	Was  *aspect `json:"was,omitempty"`
+	Item     string    `json:"item"`
+	Current  metadata  `json:"now"`
+	Previous *metadata `json:"was,omitempty"`
 }
 
-// An aspect is what is known of one content of an item.
-type aspect struct {
+// metadata is what the store records about one content of an item.
+type metadata struct {
 	Modified  int64             `json:"modified"` // ns since 1970
-	Size      int64             `json:"size"`     // for people; nothing depends on it
+	Size      int64             `json:"size"`     // informational; not used
 	Digests   digest.Set        `json:"digests,omitempty"`
 	MediaType string            `json:"mediaType,omitempty"`
 	User      map[string]string `json:"properties,omitempty"`
 	Original  *original         `json:"original,omitempty"`
-	Unknown   bool              `json:"unknown,omitempty"` // the properties are, and MediaType and User empty
+	Unknown   bool              `json:"unknown,omitempty"` // the properties are unknown; MediaType and User are empty
 }
 
-// An original is a storage.Original; nil is the zero one.
+// An original is a storage.Original in JSON. nil is the zero Original.
 type original struct {
 	Modified int64  `json:"modified"` // ms since 1970
 	Version  string `json:"version"`
@@ -60,23 +59,23 @@ func (o *original) original() storage.Original {
 	return storage.Original{Modified: time.UnixMilli(o.Modified).UTC(), Version: o.Version}
 }
 
-func (a aspect) properties() storage.Properties {
+func (a metadata) properties() storage.Properties {
 	return storage.Properties{MediaType: a.MediaType, User: a.User}
 }
 
-// shards is over how many directories the sidecars of a space are spread.
+// shards is the number of directories for the sidecars of one space.
 const shards = 64
 
 func shardName(i byte) string { return fmt.Sprintf("%02x", i%shards) }
 
 // sidecarPath returns the directory and path of an item's sidecar.
-func sidecarPath(p place) (dir, path string) {
+func sidecarPath(p itemPath) (dir, path string) {
 	sum := sha256.Sum256([]byte(p.item))
 	dir = metaDir + "/" + p.space + "/" + shardName(sum[0])
 	return dir, dir + "/" + hex.EncodeToString(sum[1:21]) + ".json"
 }
 
-// makeShards makes the directories of a space's sidecars, all at once.
+// makeShards makes all sidecar directories of a space, with one sync.
 func (s *session) makeShards(space string) error {
 	meta := metaDir + "/" + space
 	if err := s.mkdirs(ownDir, meta); err != nil {
@@ -87,20 +86,20 @@ func (s *session) makeShards(space string) error {
 		return err
 	}
 	defer unix.Close(fd)
-	defer s.begin(meta)()
+	defer s.markPending(meta)()
 	for i := range byte(shards) {
 		if err := unix.Mkdirat(fd, shardName(i), 0o777); err != nil && err != unix.EEXIST {
-			return named("mkdir", meta, err)
+			return pathError("mkdir", meta, err)
 		}
 	}
 	return fsync(fd, meta)
 }
 
-// errSpoilt is of a sidecar that was read and tells nothing of its item.
-var errSpoilt = errors.New("sidecar is spoilt")
+// errSidecarDamaged means that a sidecar was read and cannot be decoded, or is of another item.
+var errSidecarDamaged = errors.New("sidecar is damaged")
 
-// crcField begins a sidecar: the CRC32C of all that follows, in hex, as the first member of the JSON object. Those of
-// older versions have none.
+// crcField begins a sidecar: the CRC32C of all following bytes, in hex, as the first member of the JSON object.
+// Sidecars of older versions have none.
 const crcField = `{"crc":"`
 
 const crcBytes = len(crcField) + 8
@@ -116,22 +115,26 @@ func (sc *sidecar) encode() ([]byte, error) {
 
 func decodeSidecar(item string, b []byte) (*sidecar, error) {
 	if bytes.HasPrefix(b, []byte(crcField)) {
-		if len(b) < crcBytes || fmt.Sprintf("%08x", crc32.Checksum(b[crcBytes:], castagnoli)) != string(b[len(crcField):crcBytes]) {
-			return nil, fmt.Errorf("%w: its CRC is wrong", errSpoilt)
+		if len(b) < crcBytes {
+			return nil, fmt.Errorf("%w: its CRC is wrong", errSidecarDamaged)
+		}
+		crc := fmt.Sprintf("%08x", crc32.Checksum(b[crcBytes:], castagnoli))
+		if crc != string(b[len(crcField):crcBytes]) {
+			return nil, fmt.Errorf("%w: its CRC is wrong", errSidecarDamaged)
 		}
 	}
 	var sc sidecar
 	if err := json.Unmarshal(b, &sc); err != nil {
-		return nil, fmt.Errorf("%w: %w", errSpoilt, err)
+		return nil, fmt.Errorf("%w: %w", errSidecarDamaged, err)
 	}
 	if item != "" && sc.Item != item {
-		return nil, fmt.Errorf("%w: it is of item %q", errSpoilt, sc.Item)
+		return nil, fmt.Errorf("%w: it is of item %q", errSidecarDamaged, sc.Item)
 	}
 	return &sc, nil
 }
 
-// readSidecar returns nil if there is none, and errSpoilt if it tells nothing.
-func (s *session) readSidecar(p place) (*sidecar, error) {
+// readSidecar returns nil if there is none, and errSidecarDamaged if it cannot be decoded.
+func (s *session) readSidecar(p itemPath) (*sidecar, error) {
 	_, path := sidecarPath(p)
 	b, err := s.read(path)
 	if isAbsent(err) {
@@ -147,48 +150,48 @@ func (s *session) readSidecar(p place) (*sidecar, error) {
 	return sc, nil
 }
 
-// known says what is known of a file with this modification time from its attribute and its sidecar, each of which is
-// nil if there is none; spoilt is of the attribute. sure is false if neither of them speaks of this very file.
-func known(modified int64, attr *aspect, spoilt bool, sc *sidecar) (a aspect, sure bool) {
+// selectMetadata returns the metadata for a file with this modification time from its attribute and its sidecar. Each
+// is nil if there is none; damaged is about the attribute. exact is false if neither is for this modification time.
+func selectMetadata(modified int64, attr *metadata, damaged bool, sc *sidecar) (a metadata, exact bool) {
 	switch {
 	case attr != nil && attr.Modified == modified:
 		return *attr, true
-	case sc != nil && sc.Now.Modified == modified:
-		return sc.Now, true
-	case sc != nil && sc.Was != nil && sc.Was.Modified == modified:
-		return *sc.Was, true
-	case attr != nil: // others have changed the bytes
+	case sc != nil && sc.Current.Modified == modified:
+		return sc.Current, true
+	case sc != nil && sc.Previous != nil && sc.Previous.Modified == modified:
+		return *sc.Previous, true
+	case attr != nil: // another program has changed the bytes
 		return attr.propertiesOnly(), false
-	case sc != nil && !spoilt:
-		return sc.Now.propertiesOnly(), false
+	case sc != nil && !damaged:
+		return sc.Current.propertiesOnly(), false
 	}
-	return aspect{Unknown: true}, false
+	return metadata{Unknown: true}, false
 }
 
-func (a *aspect) propertiesOnly() aspect {
-	return aspect{MediaType: a.MediaType, User: a.User, Unknown: a.Unknown}
+func (a *metadata) propertiesOnly() metadata {
+	return metadata{MediaType: a.MediaType, User: a.User, Unknown: a.Unknown}
 }
 
-// aspect returns what is known of an opened file of an item.
-func (s *session) aspect(fd int, p place, st *unix.Stat_t) (a aspect, sure bool, err error) {
+// readMetadata returns the metadata of an opened file of an item. exact is that of selectMetadata.
+func (s *session) readMetadata(fd int, p itemPath, st *unix.Stat_t) (a metadata, exact bool, err error) {
 	attr, err := readAttr(fd, p.item)
-	spoilt := errors.Is(err, errAttr)
-	if err != nil && !spoilt {
-		return aspect{}, false, err
+	damaged := errors.Is(err, errAttrDamaged)
+	if err != nil && !damaged {
+		return metadata{}, false, err
 	}
 	if attr != nil && attr.Modified == st.Mtim.Nano() {
 		return *attr, true, nil
 	}
 	sc, err := s.readSidecar(p)
-	if err != nil && !errors.Is(err, errSpoilt) {
-		return aspect{}, false, err
+	if err != nil && !errors.Is(err, errSidecarDamaged) {
+		return metadata{}, false, err
 	}
-	a, sure = known(st.Mtim.Nano(), attr, spoilt, sc)
-	return a, sure, nil
+	a, exact = selectMetadata(st.Mtim.Nano(), attr, damaged, sc)
+	return a, exact, nil
 }
 
-// writeOwn writes a small file of our own, whole or not at all, into a directory below
-// ownDir that is there. Its name is on disk when the directory has been synced.
+// writeOwn writes a small file atomically into an existing directory below ownDir. Its name is durable after a sync of
+// the directory.
 func (s *session) writeOwn(path string, b []byte) error {
 	t, err := s.tempOf(b)
 	if err != nil {
@@ -203,15 +206,15 @@ func (s *session) writeOwn(path string, b []byte) error {
 
 func (s *session) moveTo(t *temp, path string) error {
 	return s.within(path, func(fd int, name string) error {
-		return named("rename", path, t.move(fd, name, 0))
+		return pathError("rename", path, t.move(fd, name, 0))
 	})
 }
 
-// placeSidecar has a sidecar, which is on disk, take its place.
-func (s *session) placeSidecar(p place, t *temp) (err error) {
+// installSidecar renames a synced temporary file to the sidecar's path.
+func (s *session) installSidecar(p itemPath, t *temp) (err error) {
 	_, path := sidecarPath(p)
 	for range maxTries {
-		if err = s.moveTo(t, path); !isAbsent(err) || errors.Is(err, errRemoved) {
+		if err = s.moveTo(t, path); !isAbsent(err) || errors.Is(err, errTempRemoved) {
 			return err
 		}
 		if err := s.makeShards(p.space); err != nil {
@@ -221,8 +224,8 @@ func (s *session) placeSidecar(p place, t *temp) (err error) {
 	return err
 }
 
-// setSidecar replaces a sidecar and returns when that is on disk.
-func (s *session) setSidecar(p place, sc sidecar) error {
+// setSidecar replaces a sidecar durably.
+func (s *session) setSidecar(p itemPath, sc sidecar) error {
 	dir, _ := sidecarPath(p)
 	t, err := s.sidecarTemp(sc)
 	if err != nil {
@@ -232,13 +235,13 @@ func (s *session) setSidecar(p place, sc sidecar) error {
 	if err := fsync(t.fd, t.path()); err != nil {
 		return err
 	}
-	if err := s.placeSidecar(p, t); err != nil {
+	if err := s.installSidecar(p, t); err != nil {
 		return err
 	}
 	return s.syncDir(dir)
 }
 
-// sidecarTemp returns a temporary file with a sidecar, which is not synced.
+// sidecarTemp writes a sidecar to a temporary file. It does not sync.
 func (s *session) sidecarTemp(sc sidecar) (*temp, error) {
 	b, err := sc.encode()
 	if err != nil {
@@ -247,12 +250,12 @@ func (s *session) sidecarTemp(sc sidecar) (*temp, error) {
 	return s.tempOf(b)
 }
 
-func (s *session) removeSidecar(p place) error {
+func (s *session) removeSidecar(p itemPath) error {
 	_, path := sidecarPath(p)
 	return s.unlink(path, 0)
 }
 
-// checkProperties refuses what the sidecar could not give back as it was.
+// checkProperties refuses properties that JSON would not preserve.
 func checkProperties(p storage.Properties) error {
 	ok := utf8.ValidString(p.MediaType)
 	for k, v := range p.User {
@@ -264,6 +267,9 @@ func checkProperties(p storage.Properties) error {
 	return nil
 }
 
-func newAspect(st *unix.Stat_t, d digest.Set, p storage.Properties, of *original) aspect {
-	return aspect{Modified: st.Mtim.Nano(), Size: st.Size, Digests: d, MediaType: p.MediaType, User: maps.Clone(p.User), Original: of}
+func newMetadata(st *unix.Stat_t, d digest.Set, p storage.Properties, of *original) metadata {
+	return metadata{
+		Modified: st.Mtim.Nano(), Size: st.Size, Digests: d,
+		MediaType: p.MediaType, User: maps.Clone(p.User), Original: of,
+	}
 }

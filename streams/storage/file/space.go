@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// spaceDoc is what is kept beside a space's directory.
+// A spaceDoc holds the name, the properties and the ACL of a space.
 type spaceDoc struct {
 	Name       string            `json:"name"`
 	Properties map[string]string `json:"properties,omitempty"`
@@ -47,11 +47,11 @@ func (s *Store) Spaces(ctx context.Context) iter.Seq2[string, error] {
 }
 
 func (s *Store) spaceNames() ([]string, error) {
-	sess, err := s.enter()
+	sess, err := s.acquire()
 	if err != nil {
 		return nil, err
 	}
-	defer s.leave(sess)
+	defer s.release(sess)
 	fd, err := sess.dir(".")
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (s *Store) spaceNames() ([]string, error) {
 		case !d.IsDir():
 			s.skipped(d.Name(), "it is "+kind(d.Type()))
 		case !ok:
-			s.skipped(d.Name(), "it has a name that this store gives to no space")
+			s.skipped(d.Name(), "its name is not one that this store writes for a space")
 		default:
 			names = append(names, name)
 		}
@@ -87,12 +87,12 @@ func (s *Store) StatSpace(ctx context.Context, space string) (storage.Space, err
 	if err != nil {
 		return storage.Space{}, err
 	}
-	sess, err := s.enter()
+	sess, err := s.acquire()
 	if err != nil {
 		return storage.Space{}, err
 	}
-	defer s.leave(sess)
-	if err := sess.hasSpace(dir); err != nil {
+	defer s.release(sess)
+	if err := sess.checkSpace(dir); err != nil {
 		return storage.Space{}, err
 	}
 	b, err := sess.read(spaceDocPath(dir))
@@ -104,47 +104,47 @@ func (s *Store) StatSpace(ctx context.Context, space string) (storage.Space, err
 		err = json.Unmarshal(b, &doc)
 	}
 	if err != nil {
-		return storage.Space{}, fmt.Errorf("read what is kept of space %q: %w", space, err)
+		return storage.Space{}, fmt.Errorf("read the properties of space %q: %w", space, err)
 	}
 	return storage.Space{Name: space, Properties: doc.Properties, ACL: doc.ACL}, nil
 }
 
-// change calls f for a space, holding its lock.
-func (s *Store) change(ctx context.Context, space string, f func(sess *session, dir string) error) error {
+// withSpaceLock calls f for a space while it holds the lock of the space.
+func (s *Store) withSpaceLock(ctx context.Context, space string, f func(sess *session, dir string) error) error {
 	dir, err := spaceDir(space)
 	if err != nil {
 		return storage.NotApplied(err)
 	}
-	sess, err := s.enterWrite()
+	sess, err := s.acquireForWrite()
 	if err != nil {
 		return err
 	}
-	defer s.leave(sess)
+	defer s.release(sess)
 	unlock, err := s.lock(ctx, sess, dir)
 	if err != nil {
 		return storage.NotApplied(err)
 	}
 	defer unlock()
-	return refine(f(sess, dir))
+	return classify(f(sess, dir))
 }
 
 // CreateSpace implements storage.Store.
 func (s *Store) CreateSpace(ctx context.Context, space storage.Space) error {
-	return s.change(ctx, space.Name, func(sess *session, dir string) error {
+	return s.withSpaceLock(ctx, space.Name, func(sess *session, dir string) error {
 		switch st, err := sess.stat(dir); {
 		case err == nil && isDir(&st):
 			return storage.NotApplied(fmt.Errorf("space %q: %w", space.Name, storage.ErrExists))
 		case err == nil, isAbsent(err) && !errors.Is(err, fs.ErrNotExist): // a symbolic link
 			return storage.NotApplied(retry.Permanent(
-				fmt.Errorf("create space %q: what is no directory is there: %w", space.Name, storage.ErrName)))
+				fmt.Errorf("create space %q: its path is not a directory: %w", space.Name, storage.ErrName)))
 		case !isAbsent(err):
 			return storage.NotApplied(err)
 		}
-		if err := sess.writeSpace(dir, space); err != nil { // nobody sees it before the directory
+		if err := sess.writeSpace(dir, space); err != nil { // not visible without the directory
 			return storage.NotApplied(err)
 		}
 		if err := unix.Mkdirat(sess.fd, dir, 0o777); err != nil {
-			return named("mkdir", dir, err)
+			return pathError("mkdir", dir, err)
 		}
 		return fsync(sess.fd, ".")
 	})
@@ -152,8 +152,8 @@ func (s *Store) CreateSpace(ctx context.Context, space storage.Space) error {
 
 // SetSpace implements storage.Store.
 func (s *Store) SetSpace(ctx context.Context, space storage.Space) error {
-	return s.change(ctx, space.Name, func(sess *session, dir string) error {
-		if err := sess.hasSpace(dir); err != nil {
+	return s.withSpaceLock(ctx, space.Name, func(sess *session, dir string) error {
+		if err := sess.checkSpace(dir); err != nil {
 			return storage.NotApplied(err)
 		}
 		return sess.writeSpace(dir, space)
@@ -161,7 +161,9 @@ func (s *Store) SetSpace(ctx context.Context, space storage.Space) error {
 }
 
 func (s *session) writeSpace(dir string, space storage.Space) error {
-	if err := errors.Join(checkProperties(storage.Properties{User: space.Properties}), checkProperties(storage.Properties{User: space.ACL})); err != nil {
+	err := errors.Join(checkProperties(storage.Properties{User: space.Properties}),
+		checkProperties(storage.Properties{User: space.ACL}))
+	if err != nil {
 		return err
 	}
 	b, err := json.Marshal(spaceDoc{space.Name, maps.Clone(space.Properties), maps.Clone(space.ACL)})
@@ -177,11 +179,11 @@ func (s *session) writeSpace(dir string, space storage.Space) error {
 	return s.syncDir(metaDir + "/" + dir)
 }
 
-// DeleteSpace implements storage.Store. It removes directories only; any file, also one
-// that is no item, keeps the space.
+// DeleteSpace implements storage.Store. It removes directories only: any file in the space, even one that is not an
+// item, makes it return ErrNotEmpty.
 func (s *Store) DeleteSpace(ctx context.Context, space string) error {
-	return s.change(ctx, space, func(sess *session, dir string) error {
-		if err := sess.hasSpace(dir); err != nil {
+	return s.withSpaceLock(ctx, space, func(sess *session, dir string) error {
+		if err := sess.checkSpace(dir); err != nil {
 			return storage.NotApplied(err)
 		}
 		if err := sess.removeEmpty(dir); err != nil {
@@ -197,7 +199,8 @@ func (s *Store) DeleteSpace(ctx context.Context, space string) error {
 	})
 }
 
-// removeEmpty removes a directory and the directories in it, or nothing but some of the latter.
+// removeEmpty removes a directory and the directories in it. It fails at the first file; some of the inner directories
+// may then be removed.
 func (s *session) removeEmpty(dir string) error {
 	names, err := s.names(dir)
 	if err != nil {
@@ -209,7 +212,7 @@ func (s *session) removeEmpty(dir string) error {
 			return err
 		}
 		if err == nil && !isDir(&st) {
-			return named("remove", dir, unix.ENOTEMPTY)
+			return pathError("remove", dir, unix.ENOTEMPTY)
 		}
 		if err == nil {
 			if err := s.removeEmpty(dir + "/" + name); err != nil && !isAbsent(err) {
@@ -220,7 +223,7 @@ func (s *session) removeEmpty(dir string) error {
 	return s.unlink(dir, unix.AT_REMOVEDIR)
 }
 
-// removeMeta removes what is kept beside the items of a space.
+// removeMeta removes the sidecars and the document of a space.
 func (s *session) removeMeta(dir string) error {
 	meta := metaDir + "/" + dir
 	names, err := s.names(meta)
@@ -236,16 +239,16 @@ func (s *session) removeMeta(dir string) error {
 		} else {
 			err = s.unlink(meta+"/"+name, 0)
 		}
-		if err != nil && !leftBehind(err) {
+		if err != nil && !isAbsentOrNotEmpty(err) {
 			return err
 		}
 	}
-	if err := s.unlink(meta, unix.AT_REMOVEDIR); !leftBehind(err) {
+	if err := s.unlink(meta, unix.AT_REMOVEDIR); !isAbsentOrNotEmpty(err) {
 		return err
 	}
 	return nil
 }
 
-// leftBehind reports whether a directory is gone, or holds what somebody just put there
-// who will find that the space is gone.
-func leftBehind(err error) bool { return isAbsent(err) || errors.Is(err, unix.ENOTEMPTY) }
+// isAbsentOrNotEmpty reports whether removing a directory failed because it is gone, or because a concurrent call put a
+// file into it. That call will find that the space is gone.
+func isAbsentOrNotEmpty(err error) bool { return isAbsent(err) || errors.Is(err, unix.ENOTEMPTY) }

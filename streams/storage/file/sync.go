@@ -6,36 +6,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Shared syncs are of directories in which several calls change names at a time: one sync is enough for all that was
+// A syncGroup shares syncs of a directory between concurrent calls: one fsync makes all names durable that were
 // changed before it began.
-type syncs struct {
+type syncGroup struct {
 	mu   sync.Mutex
 	dirs map[dirID]*dirSync
 }
 
-// A dirID is a directory, whatever its path.
+// A dirID identifies a directory independently of its path.
 type dirID struct{ dev, ino uint64 }
 
 type dirSync struct {
-	users int           // calls under way; guarded by syncs.mu
-	next  *round        // has not begun; guarded by syncs.mu
-	turn  chan struct{} // full while a round syncs
+	users int           // active calls; guarded by syncGroup.mu
+	next  *syncBatch    // has not begun; guarded by syncGroup.mu
+	sem   chan struct{} // full while a batch syncs
 }
 
-// A round is one sync. err is set before done is closed. Before the round begins it is the error of the round before:
-// the kernel reports to one sync only what it could not write, and that may be what callers of this round changed.
-type round struct {
+// A syncBatch is one fsync for several callers. err is set before done is closed. If the preceding batch fails, its
+// error is also stored here: the kernel reports a write error to one fsync only, and the lost change may be one of
+// this batch.
+type syncBatch struct {
 	done chan struct{}
 	err  error
 }
 
-// share returns the result of a sync of a directory that begins after the call: of one that others wait for too, or of
-// do.
-func (s *syncs) share(id dirID, do func() error) error {
+// do returns the result of a sync of the directory that begins after the call. It calls run, or waits for the sync of
+// another caller.
+func (s *syncGroup) do(id dirID, run func() error) error {
 	s.mu.Lock()
 	d := s.dirs[id]
 	if d == nil {
-		d = &dirSync{turn: make(chan struct{}, 1)}
+		d = &dirSync{sem: make(chan struct{}, 1)}
 		if s.dirs == nil {
 			s.dirs = map[dirID]*dirSync{}
 		}
@@ -44,16 +45,16 @@ func (s *syncs) share(id dirID, do func() error) error {
 	d.users++
 	r, leads := d.next, false
 	if r == nil {
-		r, leads = &round{done: make(chan struct{})}, true
+		r, leads = &syncBatch{done: make(chan struct{})}, true
 		d.next = r
 	}
 	s.mu.Unlock()
 	if leads {
-		d.turn <- struct{}{}
+		d.sem <- struct{}{}
 		s.mu.Lock()
-		d.next = nil // who comes from now on may have changed something that this sync does not see
+		d.next = nil // this sync may miss the changes of later callers
 		s.mu.Unlock()
-		if err := do(); err != nil {
+		if err := run(); err != nil {
 			r.err = err
 			s.mu.Lock()
 			if d.next != nil {
@@ -62,7 +63,7 @@ func (s *syncs) share(id dirID, do func() error) error {
 			s.mu.Unlock()
 		}
 		close(r.done)
-		<-d.turn
+		<-d.sem
 	}
 	<-r.done
 	s.mu.Lock()
@@ -73,11 +74,11 @@ func (s *syncs) share(id dirID, do func() error) error {
 	return r.err
 }
 
-// syncShared has all names in an opened directory on disk.
+// syncShared makes all names in an opened directory durable, with a sync that concurrent calls share.
 func (s *session) syncShared(dir int, path string) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(dir, &st); err != nil {
-		return named("stat", path, err)
+		return pathError("stat", path, err)
 	}
-	return s.syncs.share(dirID{st.Dev, st.Ino}, func() error { return fsync(dir, path) })
+	return s.syncs.do(dirID{st.Dev, st.Ino}, func() error { return fsync(dir, path) })
 }

@@ -18,11 +18,11 @@ type syncBegan int64
 
 func (b syncBegan) Error() string { return fmt.Sprint("began at ", int64(b)) }
 
-// A caller returns when a sync has ended that began after it came; those who come while one is under way share the next.
+// A call returns after a sync that began after the call. Calls during a sync share the next one.
 func TestSharedSyncs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
-			s     syncs
+			s     syncGroup
 			wg    sync.WaitGroup
 			runs  atomic.Int64
 			start = time.Now()
@@ -32,7 +32,7 @@ func TestSharedSyncs(t *testing.T) {
 			wg.Go(func() {
 				time.Sleep(time.Duration(n) * time.Millisecond)
 				came, id := now(), dirID{ino: uint64(n % 2)}
-				err := s.share(id, func() error {
+				err := s.do(id, func() error {
 					runs.Add(1)
 					began := now()
 					time.Sleep(10 * time.Millisecond)
@@ -54,20 +54,20 @@ func TestSharedSyncs(t *testing.T) {
 	})
 }
 
-// A sync that failed is reported to those who came while it was under way too: what they changed may be part of what
-// it lost, and the kernel reports that once.
+// The error of a sync is also returned to the calls of the next batch: their changes may be among the lost ones, and
+// the kernel reports the error once.
 func TestSharedSyncFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
-			s    syncs
+			s    syncGroup
 			wg   sync.WaitGroup
 			boom = errors.New("boom")
 			got  [3]error
 		)
 		for n := range got {
 			wg.Go(func() {
-				time.Sleep(time.Duration(n) * 10 * time.Millisecond) // each comes during the sync of the one before
-				got[n] = s.share(dirID{}, func() error {
+				time.Sleep(time.Duration(n) * 10 * time.Millisecond) // each call starts during the sync of the one before
+				got[n] = s.do(dirID{}, func() error {
 					time.Sleep(15 * time.Millisecond)
 					if n == 0 {
 						return boom
@@ -83,10 +83,10 @@ func TestSharedSyncFails(t *testing.T) {
 	})
 }
 
-// While what is known of an item moves between sidecar and attribute, no look at it misses it.
+// Stat returns the metadata while it moves between sidecar and attribute.
 func TestStatWhileItMoves(t *testing.T) {
 	ctx := t.Context()
-	s := store(t, Config{Root: inMemory(t), attrRoom: 200})
+	s := store(t, Config{Root: inMemory(t), maxAttr: 200})
 	want := put(t, s, "a", "x")
 	var wg sync.WaitGroup
 	done := make(chan struct{})
@@ -98,7 +98,8 @@ func TestStatWhileItMoves(t *testing.T) {
 					return
 				default:
 				}
-				if got, err := s.Stat(ctx, sp, "a"); err != nil || got.PropertiesUnknown || got.Digests["md5"] != want.Digests["md5"] {
+				if got, err := s.Stat(ctx, sp, "a"); err != nil || got.PropertiesUnknown ||
+					got.Digests["md5"] != want.Digests["md5"] {
 					t.Errorf("got %+v, %v", got, err)
 					return
 				}

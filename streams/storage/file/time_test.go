@@ -15,21 +15,21 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// began returns a Put of an item that has come as far as the lock.
+// began returns a Put that is ready to lock the item.
 func began(t *testing.T, s *Store, item string) *write {
 	t.Helper()
-	p, err := newPlace(sp, item)
+	p, err := newItemPath(sp, item)
 	must(t, err)
 	tmp, err := s.sess.temp()
 	must(t, err)
 	t.Cleanup(tmp.discard)
 	w := &write{s: s, sess: s.sess, p: p, t: tmp}
 	t.Cleanup(w.discard)
-	must(t, w.prepare())
+	must(t, w.syncEarly())
 	return w
 }
 
-// A Put is dated after the deletes that came first, whoever made them and whatever the clock says.
+// The time of a Put is after that of earlier deletes by any process, whatever the clock says.
 func TestPutIsLaterThanDeletes(t *testing.T) {
 	ctx := t.Context()
 	del := func(t *testing.T, s *Store) time.Time {
@@ -65,10 +65,10 @@ func TestPutIsLaterThanDeletes(t *testing.T) {
 			return at, del(t, s)
 		},
 		"the process died before it removed the file": func(t *testing.T, s *Store, now *time.Time) (time.Time, time.Time) {
-			p, err := newPlace(sp, "a")
+			p, err := newItemPath(sp, "a")
 			must(t, err)
 			at := now.Add(time.Second)
-			must(t, s.sess.setDeleted(p, at))
+			must(t, s.sess.recordDelete(p, at))
 			return at, put(t, s, "a", "two").Modified
 		},
 	}
@@ -81,14 +81,14 @@ func TestPutIsLaterThanDeletes(t *testing.T) {
 			if put.UnixMilli() <= deleted.UnixMilli() {
 				t.Errorf("deleted at %v, and what came next is dated %v", deleted, put)
 			}
-			if put.Sub(now) > maxAhead {
+			if put.Sub(now) > maxSkew {
 				t.Errorf("dated %v, at %v", put, now)
 			}
 		})
 	}
 }
 
-// A clock that was ahead for a moment dates nothing that is put or deleted after it was set right.
+// After a clock that was ahead is corrected, new puts and deletes get the correct time.
 func TestClockWasAhead(t *testing.T) {
 	ctx := t.Context()
 	for name, by := range map[string]time.Duration{"hours": 2 * time.Hour, "years": 10 * 365 * 24 * time.Hour} {
@@ -100,7 +100,7 @@ func TestClockWasAhead(t *testing.T) {
 			now = right
 			near := func(what string, at time.Time) {
 				t.Helper()
-				if at.Sub(now).Abs() > maxAhead {
+				if at.Sub(now).Abs() > maxSkew {
 					t.Errorf("%s is dated %v, at %v", what, at, now)
 				}
 			}
@@ -120,7 +120,7 @@ func TestClockWasAhead(t *testing.T) {
 	}
 }
 
-// A Put is not dated before an absence that was seen before its file took its place.
+// The time of a Put is not before that of an absence observed before its file was renamed.
 func TestPutIsLaterThanLooks(t *testing.T) {
 	absentAt := func(t *testing.T, s *Store) time.Time {
 		t.Helper()
@@ -152,7 +152,7 @@ func TestPutIsLaterThanLooks(t *testing.T) {
 				must(t, w.commit(t.Context()))
 				return seen
 			},
-			"after a person removed the file, which nobody saw": func(t *testing.T, s, _ *Store) time.Time {
+			"after another program removed the file": func(t *testing.T, s, _ *Store) time.Time {
 				put(t, s, "a", "one")
 				w := began(t, s, "a")
 				must(t, os.Remove(filepath.Join(s.cfg.Root, sp, "a")))
@@ -193,8 +193,8 @@ func TestPutIsLaterThanLooks(t *testing.T) {
 	})
 }
 
-// What is dated too far ahead of the clock does not date what comes next: it is refused, with the reason, and can
-// be read. When the time is set right the same calls work.
+// If the time of an item is too far ahead of the clock, changes are refused with the reason, and the item can be read.
+// After the time is corrected the same calls work.
 func TestTimesFromAhead(t *testing.T) {
 	ctx := t.Context()
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
@@ -203,14 +203,14 @@ func TestTimesFromAhead(t *testing.T) {
 			must(t, os.Chtimes(filepath.Join(s.cfg.Root, sp, "a"), time.Time{}, now.Add(by)))
 		},
 		"a delete": func(t *testing.T, s *Store, by time.Duration) {
-			p, err := newPlace(sp, "a")
-			must(t, err, s.sess.setDeleted(p, now.Add(by)))
+			p, err := newItemPath(sp, "a")
+			must(t, err, s.sess.recordDelete(p, now.Add(by)))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := store(t, Config{now: func() time.Time { return now }})
 			put(t, s, "a", "one")
-			ahead(t, s, maxAhead+time.Second)
+			ahead(t, s, maxSkew+time.Second)
 			was := stat(t, s, "a")
 			_, putErr := s.Put(ctx, sp, "a", strings.NewReader("x"), storage.PutOptions{Size: 1})
 			_, delErr := s.Delete(ctx, sp, "a", storage.DeleteOptions{})
@@ -222,8 +222,8 @@ func TestTimesFromAhead(t *testing.T) {
 			if got, err := read(t, s, "a", was.Version); got != "one" || err != nil {
 				t.Errorf("got %q, %v", got, err)
 			}
-			ahead(t, s, maxAhead-time.Second)
-			if got := put(t, s, "a", "two").Modified.Sub(now); got > maxAhead {
+			ahead(t, s, maxSkew-time.Second)
+			if got := put(t, s, "a", "two").Modified.Sub(now); got > maxSkew {
 				t.Errorf("dated %v ahead", got)
 			}
 			_, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{})
@@ -232,7 +232,7 @@ func TestTimesFromAhead(t *testing.T) {
 	}
 }
 
-// An error of a mutation is marked as not applied before the first step that others see, and not after it.
+// The error of a mutation is marked with NotApplied if it occurs before the first visible step, and only then.
 func TestNotAppliedMark(t *testing.T) {
 	ctx := t.Context()
 	s := store(t, Config{})
@@ -253,9 +253,12 @@ func TestNotAppliedMark(t *testing.T) {
 	_, delErr := s.Delete(ctx, sp, "none", storage.DeleteOptions{})
 	_, delVersion := s.Delete(ctx, sp, "a", storage.DeleteOptions{Condition: wrong.Condition})
 	for call, err := range map[string]error{
-		"Put, changed": putErr, "Put, exists": absentErr, "Put, name": nameErr, "Put, broken": brokenErr, "Put, size": sizeErr,
-		"SetProperties, absent": setErr, "SetProperties, changed": setVersion, "Delete, absent": delErr, "Delete, changed": delVersion,
-		"CreateSpace, exists": s.CreateSpace(ctx, storage.Space{Name: sp}), "CreateSpace, name": s.CreateSpace(ctx, storage.Space{Name: ""}),
+		"Put, changed": putErr, "Put, exists": absentErr, "Put, name": nameErr, "Put, broken": brokenErr,
+		"Put, size":             sizeErr,
+		"SetProperties, absent": setErr, "SetProperties, changed": setVersion, "Delete, absent": delErr,
+		"Delete, changed":     delVersion,
+		"CreateSpace, exists": s.CreateSpace(ctx, storage.Space{Name: sp}),
+		"CreateSpace, name":   s.CreateSpace(ctx, storage.Space{Name: ""}),
 		"SetSpace, absent":    s.SetSpace(ctx, storage.Space{Name: "none"}),
 		"DeleteSpace, absent": s.DeleteSpace(ctx, "none"), "DeleteSpace, not empty": s.DeleteSpace(ctx, sp),
 	} {
@@ -268,8 +271,8 @@ func TestNotAppliedMark(t *testing.T) {
 	}
 }
 
-// A file system that takes no writes any more after the first visible step: the error says ErrReadOnly, and not that
-// nothing was done.
+// If the file system becomes read-only after the first visible step, the error is ErrReadOnly without the NotApplied
+// mark.
 func TestReadOnlyAfterTheFirstStep(t *testing.T) {
 	ctx := t.Context()
 	for name, call := range map[string]func(s *Store) error{
@@ -296,7 +299,7 @@ func TestReadOnlyAfterTheFirstStep(t *testing.T) {
 			was := stat(t, s, "a")
 			s.cfg.step = func(done string) error {
 				if done == "moved" || done == "removed" {
-					return named("test", "a", unix.EROFS)
+					return pathError("test", "a", unix.EROFS)
 				}
 				return nil
 			}

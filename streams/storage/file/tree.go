@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A tree opens what is below a directory, following no symbolic link and never leaving it.
+// A tree opens paths below a directory. It follows no symbolic links and never leaves the directory.
 type tree struct {
-	fd   int
-	walk bool // openat2 is not to be had: go name by name
+	fd     int
+	byName bool // openat2 is not available: open the path name by name
 }
 
 const noLinks = unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
@@ -27,10 +27,9 @@ func newTree(fd int) tree {
 	return tree{fd, false}
 }
 
-// open opens a slash-separated path. Where a name on the way is a symbolic link the
-// error is ELOOP or ENOTDIR.
+// open opens a slash-separated path. If a name in it is a symbolic link, the error is ELOOP or ENOTDIR.
 func (t tree) open(path string, flags int) (fd int, err error) {
-	if t.walk {
+	if t.byName {
 		return t.openByName(path, flags)
 	}
 	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC | unix.O_NOFOLLOW), Resolve: noLinks}
@@ -38,7 +37,7 @@ func (t tree) open(path string, flags int) (fd int, err error) {
 		fd, err = unix.Openat2(t.fd, path, &how)
 		return err
 	})
-	return fd, named("open", path, err)
+	return fd, pathError("open", path, err)
 }
 
 func (t tree) openByName(path string, flags int) (int, error) {
@@ -58,16 +57,16 @@ func (t tree) openByName(path string, flags int) (int, error) {
 			unix.Close(at)
 		}
 		if err != nil || !more {
-			return fd, named("open", path, err)
+			return fd, pathError("open", path, err)
 		}
 		at, own, rest = fd, true, below
 	}
 }
 
-// dir opens a directory to look at, to change and to sync.
+// dir opens a directory.
 func (t tree) dir(path string) (int, error) { return t.open(path, unix.O_RDONLY|unix.O_DIRECTORY) }
 
-// stat looks at what has this path.
+// stat stats a path.
 func (t tree) stat(path string) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	fd, err := t.open(path, unix.O_PATH)
@@ -76,7 +75,7 @@ func (t tree) stat(path string) (unix.Stat_t, error) {
 	}
 	defer unix.Close(fd)
 	err = retryEINTR(func() error { return unix.Fstat(fd, &st) })
-	return st, named("stat", path, err)
+	return st, pathError("stat", path, err)
 }
 
 // within calls f with the opened directory of a path, and the path's last name.
@@ -105,7 +104,7 @@ func (t tree) read(path string) ([]byte, error) {
 		var n int
 		err := retryEINTR(func() (err error) { n, err = unix.Read(fd, b[len(b):cap(b)]); return err })
 		if err != nil {
-			return nil, named("read", path, err)
+			return nil, pathError("read", path, err)
 		}
 		if b = b[:len(b)+n]; n == 0 {
 			return b, nil
@@ -117,10 +116,10 @@ func (t tree) read(path string) ([]byte, error) {
 }
 
 func fsync(fd int, path string) error {
-	return named("sync", path, retryEINTR(func() error { return unix.Fsync(fd) }))
+	return pathError("sync", path, retryEINTR(func() error { return unix.Fsync(fd) }))
 }
 
-// syncDir makes what happened in a directory last. A directory that is gone needs no sync.
+// syncDir makes the names in a directory durable. It succeeds if the directory does not exist.
 func (t tree) syncDir(path string) error {
 	fd, err := t.dir(path)
 	if isAbsent(err) {
@@ -133,16 +132,16 @@ func (t tree) syncDir(path string) error {
 	return fsync(fd, path)
 }
 
-// named tells of what an error of the file system is; nil stays nil.
-func named(op, path string, err error) error {
+// pathError adds operation and path to an error of the file system; nil stays nil.
+func pathError(op, path string, err error) error {
 	if err == nil {
 		return nil
 	}
 	return &os.PathError{Op: op, Path: path, Err: err}
 }
 
-// isAbsent reports whether an error of open or stat says that no file has the path: a
-// path through a file or a symbolic link leads nowhere either.
+// isAbsent reports whether an error of open or stat means that the path does not exist. This includes paths through a
+// file or a symbolic link.
 func isAbsent(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
@@ -150,7 +149,7 @@ func isAbsent(err error) bool {
 func isRegular(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFREG }
 func isDir(st *unix.Stat_t) bool     { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
 
-// kind names what is neither file nor directory.
+// kind describes a file that is neither regular nor a directory.
 func kind(mode os.FileMode) string {
 	switch {
 	case mode&os.ModeSymlink != 0:

@@ -14,81 +14,82 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// ErrInUse is of an Upgrade that was refused because another process uses the root.
+// ErrInUse means that an Upgrade was refused because another process uses the root.
 var ErrInUse = errors.New("another process uses the store")
 
-// UpgradeOptions are how a store is upgraded.
+// UpgradeOptions configure an Upgrade.
 type UpgradeOptions struct {
-	DryRun bool // only count sidecars; nothing is changed
-	// Each is called after every sidecar with the counts so far, and with how many sidecars there were at the start, one
-	// call at a time.
+	DryRun bool // count sidecars and change nothing
+	// Each, if set, is called after each sidecar with the counts so far and the number of sidecars at the start. Calls
+	// do not overlap.
 	Each func(done Upgraded, total int64)
 }
 
-// Upgraded counts the sidecars that an Upgrade has looked at.
+// Upgraded counts the sidecars that an Upgrade has processed.
 type Upgraded struct {
 	Moved  int64 `json:"moved"`  // to the attribute of the item's file
-	Kept   int64 `json:"kept"`   // the attribute has no room, or may not be changed: the sidecar stays
-	Absent int64 `json:"absent"` // the item has no file now: the sidecar stays, for the file may come back
-	Spoilt int64 `json:"spoilt"` // the sidecar says nothing and stays; the properties of its item are unknown
+	Kept   int64 `json:"kept"`   // the attribute is too small or cannot be changed; the sidecar stays
+	Absent int64 `json:"absent"` // the item has no file; the sidecar stays, because the file may come back
+	Spoilt int64 `json:"spoilt"` // the sidecar is damaged and stays; the properties of its item are unknown
 }
 
-// upgradeAtOnce is how many items are upgraded at a time: most of the time is waiting for the disk.
-const upgradeAtOnce = 16
+// upgradeConcurrency is the number of items upgraded at a time. Most of the time is spent waiting for the disk.
+const upgradeConcurrency = 16
 
-// Upgrade switches a store to layout 2, unless it has that, and moves what sidecars say to the attributes of the items'
-// files. The switch is refused with ErrInUse while another process uses the root; the rest can go on beside others, can
-// be ended at any time, and does what is left when it is called again.
+// Upgrade switches a store to layout 2, unless it has it, and moves the metadata from sidecars to the attributes of the
+// items' files. The switch returns ErrInUse while another process uses the root. Afterwards other processes may use the
+// store, and the upgrade may be interrupted; the next call continues it.
 func (s *Store) Upgrade(ctx context.Context, o UpgradeOptions) (Upgraded, error) {
-	sess, err := s.enterWrite()
+	sess, err := s.acquireForWrite()
 	if err != nil {
 		return Upgraded{}, err
 	}
-	defer s.leave(sess)
-	if !sess.canAttrs || s.cfg.attrRoom < 0 {
-		return Upgraded{}, retry.Permanent(fmt.Errorf("the file system of %s has no extended attributes: %w", s.cfg.Root, storage.ErrUnsupported))
+	defer s.release(sess)
+	if !sess.supportsAttrs || s.cfg.maxAttr < 0 {
+		return Upgraded{}, retry.Permanent(fmt.Errorf("the file system of %s has no extended attributes: %w",
+			s.cfg.Root, storage.ErrUnsupported))
 	}
 	if !o.DryRun {
 		if err := s.switchLayout(sess); err != nil {
-			return Upgraded{}, fmt.Errorf("switch store %q to layout %d: %w", s.cfg.ID, layoutAttrs, refine(err))
+			return Upgraded{}, fmt.Errorf("switch store %q to layout %d: %w", s.cfg.ID, layoutAttrs, classify(err))
 		}
 	}
 	u := &upgrade{s: s, sess: sess, o: o}
 	err = u.spaces(ctx)
-	return u.done, refine(err)
+	return u.done, classify(err)
 }
 
-// switchLayout has the marker say layout 2.
+// switchLayout writes layout 2 to the marker.
 func (s *Store) switchLayout(sess *session) (err error) {
 	doc, err := s.marker(sess)
 	if err != nil || doc.Format == layoutAttrs {
 		return err
 	}
-	// No other process begins to write meanwhile; one that comes later reads the new marker.
-	if err := setLock(sess.lockFD, openStripe, unix.F_WRLCK, unix.F_OFD_SETLKW); err != nil {
-		return named("lock", lockFile, err)
+	// While this lock is held no other process starts to write; a later one reads the new marker.
+	if err := setLock(sess.lockFD, openByte, unix.F_WRLCK, unix.F_OFD_SETLKW); err != nil {
+		return pathError("lock", lockFile, err)
 	}
-	defer func() { err = errors.Join(err, setLock(sess.lockFD, openStripe, unix.F_UNLCK, unix.F_OFD_SETLK)) }()
-	err = sess.others(sess.tmp.Load().path, func(dir string, alive bool) error {
+	defer func() { err = errors.Join(err, setLock(sess.lockFD, openByte, unix.F_UNLCK, unix.F_OFD_SETLK)) }()
+	err = sess.eachOtherScratch(sess.scratch.Load().path, func(dir string, alive bool) error {
 		if alive {
-			return fmt.Errorf("%w: it has %s", ErrInUse, dir)
+			return fmt.Errorf("%w: its directory is %s", ErrInUse, dir)
 		}
 		return sess.removeScratch(dir)
 	})
 	if err == nil {
-		err = sess.bar()
+		err = sess.blockOldVersions()
 	}
 	if err == nil {
-		err = s.did("barred")
+		err = s.stepDone("barred")
 	}
 	if err == nil {
-		err = s.mark(sess, layoutAttrs)
+		err = s.writeMarkerFile(sess, layoutAttrs)
 	}
 	if err == nil {
-		err = s.did("switched")
+		err = s.stepDone("switched")
 	}
 	if err == nil {
-		sess.attrs.Store(true)
+		sess.useAttrs.Store(true)
 	}
 	return err
 }
@@ -98,7 +99,7 @@ type upgrade struct {
 	s    *Store
 	sess *session
 	o    UpgradeOptions
-	// total is how many sidecars there were at the start.
+	// total is the number of sidecars at the start.
 	total int64
 	mu    sync.Mutex // guards done
 	done  Upgraded
@@ -113,7 +114,7 @@ func (u *upgrade) count(n *int64) {
 	}
 }
 
-// spaces looks at the sidecars of all spaces.
+// spaces upgrades the sidecars of all spaces.
 func (u *upgrade) spaces(ctx context.Context) error {
 	spaces, err := u.sess.names(metaDir)
 	if err != nil {
@@ -132,7 +133,7 @@ func (u *upgrade) spaces(ctx context.Context) error {
 	err = each(func(_, shard string) error {
 		names, err := u.sess.names(shard)
 		u.total += int64(len(names))
-		return skipAbsent(err)
+		return ignoreAbsent(err)
 	})
 	if err != nil {
 		return err
@@ -141,7 +142,7 @@ func (u *upgrade) spaces(ctx context.Context) error {
 		if err := u.shard(ctx, space, shard); err != nil || u.o.DryRun {
 			return err
 		}
-		if err := u.sess.unlink(shard, unix.AT_REMOVEDIR); err != nil && !leftBehind(err) {
+		if err := u.sess.unlink(shard, unix.AT_REMOVEDIR); err != nil && !isAbsentOrNotEmpty(err) {
 			return err
 		}
 		return nil
@@ -151,10 +152,10 @@ func (u *upgrade) spaces(ctx context.Context) error {
 func (u *upgrade) shard(ctx context.Context, space, dir string) error {
 	names, err := u.sess.names(dir)
 	if err != nil {
-		return skipAbsent(err)
+		return ignoreAbsent(err)
 	}
 	group, each := errgroup.WithContext(ctx)
-	group.SetLimit(upgradeAtOnce)
+	group.SetLimit(upgradeConcurrency)
 	for _, name := range names {
 		if strings.HasSuffix(name, ".json") && each.Err() == nil {
 			group.Go(func() error { return u.sidecar(each, space, dir+"/"+name) })
@@ -166,11 +167,11 @@ func (u *upgrade) shard(ctx context.Context, space, dir string) error {
 	return storage.Ended(ctx)
 }
 
-// sidecar moves what one sidecar says.
+// sidecar moves the metadata of one sidecar.
 func (u *upgrade) sidecar(ctx context.Context, space, path string) error {
 	b, err := u.sess.read(path)
 	if isAbsent(err) {
-		return nil // a writer has moved it
+		return nil // a writer has removed it
 	}
 	if err != nil {
 		return err
@@ -180,7 +181,7 @@ func (u *upgrade) sidecar(ctx context.Context, space, path string) error {
 		u.count(&u.done.Spoilt)
 		return nil
 	}
-	p := placeIn(space, sc.Item)
+	p := itemPathIn(space, sc.Item)
 	if _, own := sidecarPath(p); own != path {
 		u.count(&u.done.Spoilt)
 		return nil
@@ -191,7 +192,7 @@ func (u *upgrade) sidecar(ctx context.Context, space, path string) error {
 	}
 	defer unlock()
 	at, err := u.sess.find(p)
-	if errors.Is(err, errFolds) { // nothing is written to its directory
+	if errors.Is(err, errFolded) { // the store does not write to this directory
 		u.count(&u.done.Kept)
 		return nil
 	}
@@ -207,7 +208,7 @@ func (u *upgrade) sidecar(ctx context.Context, space, path string) error {
 	}
 	defer at.close()
 	n, err := u.item(at, p)
-	if isAbsent(err) { // another program has just removed the file
+	if isAbsent(err) { // another program removed the file meanwhile
 		n, err = &u.done.Absent, nil
 	}
 	if err != nil {
@@ -217,22 +218,22 @@ func (u *upgrade) sidecar(ctx context.Context, space, path string) error {
 	return nil
 }
 
-// item moves what is known of an item, which is locked, and returns what it counts as.
-func (u *upgrade) item(at *spot, p place) (*int64, error) {
+// item moves the metadata of a locked item and returns the counter to increment.
+func (u *upgrade) item(at *location, p itemPath) (*int64, error) {
 	if u.o.DryRun {
 		return &u.done.Moved, nil
 	}
-	a, err := u.sess.aspectAt(at, p)
+	a, err := u.sess.metadataAt(at, p)
 	switch {
 	case err != nil:
 		return nil, err
 	case a.Unknown:
 		return &u.done.Kept, nil
 	}
-	if a.Modified != at.st.Mtim.Nano() { // others have changed the bytes
+	if a.Modified != at.st.Mtim.Nano() { // another program has changed the bytes
 		a.Modified, a.Size = at.st.Mtim.Nano(), at.st.Size
 	}
-	switch inAttr, err := u.s.describe(u.sess, at, p, a); {
+	switch inAttr, err := u.s.updateMetadata(u.sess, at, p, a); {
 	case storage.IsNotApplied(err) && retry.IsPermanent(err), err == nil && !inAttr:
 		return &u.done.Kept, nil
 	case err != nil:

@@ -27,7 +27,8 @@ func older(t *testing.T, cfg Config) (Config, map[string]storage.Object) {
 	for i := range 20 {
 		item := fmt.Sprintf("d%d/item%d", i%3, i)
 		_, err := s.Put(t.Context(), sp, item, strings.NewReader(item), storage.PutOptions{
-			Size: storage.UnknownSize, Properties: storage.Properties{MediaType: "a/b", User: map[string]string{"k": strings.Repeat("v", 50*i)}},
+			Size: storage.UnknownSize, Properties: storage.Properties{MediaType: "a/b",
+				User: map[string]string{"k": strings.Repeat("v", 50*i)}},
 			Original: storage.Original{Modified: time.UnixMilli(int64(i)).UTC(), Version: "v"},
 		})
 		must(t, err)
@@ -37,32 +38,34 @@ func older(t *testing.T, cfg Config) (Config, map[string]storage.Object) {
 	return Config{Root: cfg.Root}, want
 }
 
-// same checks that all items are as they were.
+// sameItems checks that all items are unchanged.
 func sameItems(t *testing.T, s *Store, want map[string]storage.Object) {
 	t.Helper()
 	for item, want := range want {
 		got := stat(t, s, item)
-		if got.Version != want.Version || !maps.Equal(got.Digests, want.Digests) || got.Properties.MediaType != want.Properties.MediaType ||
+		if got.Version != want.Version || !maps.Equal(got.Digests, want.Digests) ||
+			got.Properties.MediaType != want.Properties.MediaType ||
 			!maps.Equal(got.Properties.User, want.Properties.User) || got.Original != want.Original || got.PropertiesUnknown {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
 	}
 }
 
-// An upgrade moves all that is known of every item to the item's file, and changes nothing that the store says.
+// An upgrade moves the metadata of every item to its file. Stat returns the same as before.
 func TestUpgrade(t *testing.T) {
 	ctx := t.Context()
 	cfg, want := older(t, Config{})
 	s := open(t, cfg)
-	if s.sess.attrs.Load() {
+	if s.sess.useAttrs.Load() {
 		t.Fatal("it has layout 2 already")
 	}
 	sameItems(t, s, want)
 	in := func(path ...string) string { return filepath.Join(append([]string{s.cfg.Root}, path...)...) }
-	// One that others rewrote, one that they took away, one whose sidecar is spoilt, and one that is no sidecar.
+	// A rewritten item, a removed one, one with a damaged sidecar, and a file that is not a sidecar.
 	must(t, os.WriteFile(in(sp, "d0/item0"), []byte("by hand"), 0o666), os.Rename(in(sp, "d1/item1"), in("away")))
-	_, spoilt := sidecarPath(placeIn(sp, "d2/item2"))
-	must(t, os.WriteFile(in(spoilt), []byte("{"), 0o666), os.WriteFile(filepath.Dir(in(spoilt))+"/notes.txt", nil, 0o666))
+	_, damaged := sidecarPath(itemPathIn(sp, "d2/item2"))
+	must(t, os.WriteFile(in(damaged), []byte("{"), 0o666),
+		os.WriteFile(filepath.Dir(in(damaged))+"/notes.txt", nil, 0o666))
 	delete(want, "d0/item0")
 	delete(want, "d1/item1")
 	delete(want, "d2/item2")
@@ -72,7 +75,7 @@ func TestUpgrade(t *testing.T) {
 	if got, err := s.Upgrade(ctx, UpgradeOptions{DryRun: true}); err != nil || got != counts {
 		t.Errorf("dry run: got %+v, %v, want %+v", got, err, counts)
 	}
-	if after := everything(t, s.cfg.Root); after != before || s.sess.attrs.Load() || hasAttr(t, s, "d2/item5") {
+	if after := everything(t, s.cfg.Root); after != before || s.sess.useAttrs.Load() || hasAttr(t, s, "d2/item5") {
 		t.Error("a dry run changed something")
 	}
 	var last Upgraded
@@ -91,7 +94,7 @@ func TestUpgrade(t *testing.T) {
 		t.Errorf("the file that others rewrote: %+v", o)
 	}
 	if o := stat(t, s, "d2/item2"); !o.PropertiesUnknown {
-		t.Errorf("the item whose sidecar is spoilt: %+v", o)
+		t.Errorf("the item whose sidecar is damaged: %+v", o)
 	}
 	must(t, os.Rename(in("away"), in(sp, "d1/item1")))
 	if o := stat(t, s, "d1/item1"); o.Properties.MediaType != "a/b" || len(o.Digests) == 0 {
@@ -105,7 +108,7 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// Processes that use the root, of this version or an older one, hold the switch up, and nothing is changed.
+// The switch is refused while another process, of this or an older version, uses the root, and nothing is changed.
 func TestUpgradeInUse(t *testing.T) {
 	for name, use := range map[string]func(t *testing.T, root string) (end func()){
 		"this version": func(t *testing.T, root string) func() {
@@ -139,7 +142,7 @@ func TestUpgradeInUse(t *testing.T) {
 	}
 }
 
-// An upgrade that is ended goes on where it was, beside processes that use the root.
+// An interrupted upgrade is continued by the next one, while other processes use the root.
 func TestUpgradeEnds(t *testing.T) {
 	cfg, want := older(t, Config{})
 	s := open(t, cfg)
@@ -162,10 +165,10 @@ func TestUpgradeEnds(t *testing.T) {
 	}
 }
 
-// What an attribute has no room for stays where it is.
+// Metadata that does not fit into an attribute stays in the sidecar.
 func TestUpgradeWithoutRoom(t *testing.T) {
 	cfg, want := older(t, Config{})
-	cfg.attrRoom = 500
+	cfg.maxAttr = 500
 	s := open(t, cfg)
 	got, err := s.Upgrade(t.Context(), UpgradeOptions{})
 	if err != nil || got.Moved == 0 || got.Kept == 0 || got.Moved+got.Kept != int64(len(want)) {
@@ -177,13 +180,13 @@ func TestUpgradeWithoutRoom(t *testing.T) {
 	}
 }
 
-// An attribute that counts and may not be changed keeps the upgrade from nothing: the sidecar that it hides stays.
+// A valid attribute that cannot be changed does not fail the upgrade. The sidecar that it hides stays.
 func TestUpgradeBesideHardLinks(t *testing.T) {
 	s := store(t, Config{Root: inMemory(t)})
 	must(t, s.WriteMarker(t.Context()))
 	want := put(t, s, "a", "x")
-	before := sidecar{Item: "a", Now: aspect{Modified: want.Modified.UnixNano(), MediaType: "of/before"}}
-	must(t, s.sess.setSidecar(placeIn(sp, "a"), before),
+	before := sidecar{Item: "a", Current: metadata{Modified: want.Modified.UnixNano(), MediaType: "of/before"}}
+	must(t, s.sess.setSidecar(itemPathIn(sp, "a"), before),
 		os.Link(filepath.Join(s.cfg.Root, sp, "a"), filepath.Join(s.cfg.Root, sp, "b")))
 	if got, err := s.Upgrade(t.Context(), UpgradeOptions{}); err != nil || got != (Upgraded{Kept: 1}) {
 		t.Errorf("got %+v, %v", got, err)
@@ -200,8 +203,8 @@ func TestUpgradeBesideHardLinks(t *testing.T) {
 	}
 }
 
-// An older version cannot write to a root of layout 2, whether it reads the marker or not: it makes a directory for its
-// temporary files first.
+// An older version cannot write to a root of layout 2, even if it does not read the marker: it first creates a
+// directory for temporary files in tmpDir.
 func TestOlderVersionCannotWrite(t *testing.T) {
 	refused := func(t *testing.T, root string) {
 		t.Helper()
@@ -260,7 +263,7 @@ func TestOlderVersionCannotWrite(t *testing.T) {
 	})
 }
 
-// An older version knows format 1 only: what it does with the marker of a root of layout 2 is to refuse the root.
+// An older version, which knows only format 1, refuses the marker of layout 2.
 func TestMarkerOfLayoutTwo(t *testing.T) {
 	s := open(t, Config{})
 	must(t, s.WriteMarker(t.Context()))

@@ -23,8 +23,8 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// A mutation is one of a store with item "a" in space "s" and an empty space "empty", in one bucket or with a bucket for
-// each space.
+// A mutation is a mutating call on a store with item "a" in space "s" and an empty space "empty", in one bucket or with
+// a bucket for each space.
 type mutation struct {
 	do      func(context.Context, *Store) error
 	decides string // the request that applies it, in one bucket
@@ -44,12 +44,14 @@ func mutations() map[string]mutation {
 		"Delete":               {operations["Delete"], "DELETE /archive/s/a", "", []int{404, 412}},
 		"Delete, kept":         {operations["Delete, kept"], "DELETE /archive/s/a", "", []int{404, 412}},
 		"CreateSpace":          {operations["CreateSpace"], "PUT /archive/.millrace/spaces/new", "PUT /b-new/", nil},
-		"SetSpace":             {operations["SetSpace"], "PUT /archive/.millrace/spaces/s", "PUT /b-millrace/.millrace/spaces/s", nil},
-		"DeleteSpace":          {operations["DeleteSpace"], "DELETE /archive/.millrace/spaces/empty", "DELETE /b-empty/", nil},
+		"SetSpace": {operations["SetSpace"], "PUT /archive/.millrace/spaces/s",
+			"PUT /b-millrace/.millrace/spaces/s", nil},
+		"DeleteSpace": {operations["DeleteSpace"], "DELETE /archive/.millrace/spaces/empty", "DELETE /b-empty/",
+			nil},
 	}
 }
 
-// putVersion replaces what is there by other bytes, if it is still there.
+// putVersion replaces the current version of an item by other bytes.
 func putVersion(ctx context.Context, s *Store) error {
 	o, err := s.Stat(ctx, "s", "a")
 	if err != nil {
@@ -58,13 +60,13 @@ func putVersion(ctx context.Context, s *Store) error {
 	return put(ctx, s, "a", 10, storage.PutOptions{Condition: storage.Condition{Version: o.Version}})
 }
 
-// A harm is how one request goes wrong.
+// A harm is a failure of one request.
 type harm struct {
-	status int // of an answer of S3's kind; 0: the connection is cut
+	status int // of an S3 error response; 0: the connection breaks
 	code   string
-	done   bool // the request was carried out all the same
-	late   bool // "make test" leaves it out
-	ends   bool // the caller's context ends before there is an answer, with the error of another call as its cause
+	done   bool // the request was carried out before
+	late   bool // "make test" skips it
+	ends   bool // the caller's context ends before the response, with the error of another call as its cause
 }
 
 func harms() map[string]harm {
@@ -92,13 +94,13 @@ func harms() map[string]harm {
 	}
 }
 
-// A harmful transport harms one request and, if all is set, those that follow.
+// A harmful transport makes one request fail and, if all is set, also the following ones.
 type harmful struct {
 	http.RoundTripper
 	harm
-	k    int // the first that is harmed; -1: none
+	k    int // index of the first request that fails; -1: none
 	all  bool
-	sent []string // guarded by the order of requests: the store makes one at a time
+	sent []string // no lock: the store sends one request at a time
 	end  context.CancelCauseFunc
 }
 
@@ -117,7 +119,7 @@ func (h *harmful) RoundTrip(req *http.Request) (*http.Response, error) {
 		req.Body.Close()
 	}
 	if h.ends {
-		h.end(storage.NotApplied(&refused{storage.ErrNotFound, http.StatusNotFound})) // of another call
+		h.end(storage.NotApplied(&serviceError{storage.ErrNotFound, http.StatusNotFound})) // of another call
 		return nil, cmp.Or(req.Context().Err(), errReset)
 	}
 	if h.status == 0 {
@@ -130,13 +132,14 @@ func (h *harmful) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// An error is marked as that of a mutation that changed nothing if its deciding request was never made, or was refused by
-// the service itself, and in no other case: whatever fails after it, and whatever that is called. A refusal that may be about
-// what the same request has done before is none, unless a look shows that nothing was done.
+// An error is marked with NotApplied if the deciding request of the mutation was not sent, or the service refused it,
+// and in no other case, whatever fails afterwards. A refusal that an earlier repetition of the request may have caused
+// does not count, unless a stat shows that nothing was changed.
 func TestNotAppliedIsProven(t *testing.T) {
 	for name, m := range mutations() {
 		for layout, decides := range map[string]string{"one bucket": m.decides, "a bucket each": m.alone} {
-			if decides == "" || need.Amount(0, 1, 1) == 0 && !slices.Contains([]string{"Put", "Put, in parts", "Put, of a version", "Delete", "CreateSpace"}, name) {
+			if decides == "" || need.Amount(0, 1, 1) == 0 && !slices.Contains([]string{"Put", "Put, in parts",
+				"Put, of a version", "Delete", "CreateSpace"}, name) {
 				continue
 			}
 			t.Run(name+", "+layout, func(t *testing.T) {
@@ -162,7 +165,7 @@ func TestNotAppliedIsProven(t *testing.T) {
 	}
 }
 
-// harmed does it, and reports whether a request was harmed.
+// harmed makes the call, and reports whether a request failed.
 func (m mutation) harmed(t *testing.T, layout string, h *harmful, what string) bool {
 	srv := s3test.New(s3test.Options{MinPart: testPart})
 	srv.Close()
@@ -175,19 +178,21 @@ func (m mutation) harmed(t *testing.T, layout string, h *harmful, what string) b
 			c.Bucket, c.BucketPrefix = "", "b-"
 		}
 	})
-	err := errors.Join(s.CreateSpace(t.Context(), storage.Space{Name: "s"}), put(t.Context(), s, "a", 5, storage.PutOptions{}),
+	err := errors.Join(s.CreateSpace(t.Context(), storage.Space{Name: "s"}),
+		put(t.Context(), s, "a", 5, storage.PutOptions{}),
 		s.CreateSpace(t.Context(), storage.Space{Name: "empty"}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(2 * spaceFresh)
+	time.Sleep(2 * spaceCacheTTL)
 	was := visible(srv)
 	ctx, end := context.WithCancelCause(t.Context())
 	defer end(nil)
 	h.sent, h.k, h.end = nil, k, end
 	err = m.do(ctx, s)
 	decided := slices.IndexFunc(h.sent, func(r string) bool {
-		return strings.HasPrefix(r, m.decides) && (strings.Contains(m.decides, "uploadId") || !strings.Contains(r, "uploadId"))
+		return strings.HasPrefix(r, m.decides) && (strings.Contains(m.decides, "uploadId") ||
+			!strings.Contains(r, "uploadId"))
 	})
 	proven := h.status >= 400 && h.status < 500 && h.status != 408
 	if slices.Contains([]int{404, 409, 412}, h.status) { // a proxy may have repeated the request
@@ -195,7 +200,8 @@ func (m mutation) harmed(t *testing.T, layout string, h *harmful, what string) b
 	}
 	want := err != nil && (decided < 0 || decided >= k && proven)
 	if got := storage.IsNotApplied(err); got != want {
-		t.Errorf("%s at request %d of %q, and later ones: %t: %v is marked: %t, want %t", what, k, h.sent, h.all, err, got, want)
+		t.Errorf("%s at request %d of %q, and later ones: %t: %v is marked: %t, want %t", what, k, h.sent, h.all, err, got,
+			want)
 	}
 	if storage.IsNotApplied(err) && !maps.Equal(visible(srv), was) {
 		t.Errorf("%s at request %d of %q: %v, and there is %v", what, k, h.sent, err, visible(srv))
@@ -203,12 +209,13 @@ func (m mutation) harmed(t *testing.T, layout string, h *harmful, what string) b
 	return len(h.sent) > k
 }
 
-// visible is what a server has that others see: items and records of spaces, and their bytes.
+// visible returns the items and the space records of a server, with their bytes.
 func visible(srv *s3test.Server) map[string]string {
 	all := map[string]string{}
 	for _, bucket := range []string{testBucket, "b-s", "b-new", "b-empty", "b-millrace"} {
 		for _, key := range srv.Keys(bucket, "") {
-			if b, _ := srv.Object(bucket, key); !strings.HasPrefix(key, ownPrefix+"kept/") && !strings.HasPrefix(key, ownPrefix+"uploads/") {
+			if b, _ := srv.Object(bucket, key); !strings.HasPrefix(key, controlPrefix+"kept/") &&
+				!strings.HasPrefix(key, controlPrefix+"uploads/") {
 				all[bucket+"/"+key] = string(b)
 			}
 		}
@@ -216,7 +223,7 @@ func visible(srv *s3test.Server) map[string]string {
 	return all
 }
 
-// What is refused before a service is asked to change anything is marked as that.
+// An error before the first mutating request is marked with NotApplied.
 func TestNotAppliedBefore(t *testing.T) {
 	boom := errors.New("boom")
 	for name, tt := range map[string]struct {
@@ -225,18 +232,37 @@ func TestNotAppliedBefore(t *testing.T) {
 		edit func(*storage.PutOptions)
 		want error
 	}{
-		"the stream breaks":           {10, func(r io.Reader) io.Reader { return io.MultiReader(r, iotest.ErrReader(boom)) }, nil, boom},
-		"it breaks in parts":          {3 * testPart, func(r io.Reader) io.Reader { return io.MultiReader(r, iotest.ErrReader(boom)) }, nil, boom},
-		"the source changed":          {10, func(r io.Reader) io.Reader { return io.MultiReader(r, iotest.ErrReader(storage.ErrChanged)) }, nil, storage.ErrChanged},
-		"it ends early":               {10, func(r io.Reader) io.Reader { return io.LimitReader(r, 5) }, nil, storage.ErrDigest},
-		"other bytes":                 {10, nil, func(o *storage.PutOptions) { o.Digests = digest.Set{digest.MD5: strings.Repeat("0", 32)} }, storage.ErrDigest},
-		"other bytes, in parts":       {3 * testPart, nil, func(o *storage.PutOptions) { o.Digests = digest.Set{digest.MD5: strings.Repeat("0", 32)} }, storage.ErrDigest},
-		"the caller refuses":          {10, nil, func(o *storage.PutOptions) { o.Verify = func(digest.Set, int64) error { return boom } }, boom},
-		"it is there":                 {10, nil, func(o *storage.PutOptions) { o.Absent = true }, storage.ErrExists},
-		"it is there, in parts":       {3 * testPart, nil, func(o *storage.PutOptions) { o.Absent = true }, storage.ErrExists},
-		"it is another version":       {10, nil, func(o *storage.PutOptions) { o.Version = `"x"` }, storage.ErrChanged},
-		"properties that do not fit":  {10, nil, func(o *storage.PutOptions) { o.Properties.User = map[string]string{"k": strings.Repeat("x", 4<<10)} }, storage.ErrTooLarge},
-		"a digest of nobody's":        {10, nil, func(o *storage.PutOptions) { o.Compute = []string{"none"} }, storage.ErrUnsupported},
+		"the stream breaks": {10, func(r io.Reader) io.Reader {
+			return io.MultiReader(r, iotest.ErrReader(boom))
+		}, nil, boom},
+		"it breaks in parts": {3 * testPart, func(r io.Reader) io.Reader {
+			return io.MultiReader(r, iotest.ErrReader(boom))
+		}, nil, boom},
+		"the source changed": {10, func(r io.Reader) io.Reader {
+			return io.MultiReader(r, iotest.ErrReader(storage.ErrChanged))
+		}, nil, storage.ErrChanged},
+		"it ends early": {10, func(r io.Reader) io.Reader {
+			return io.LimitReader(r, 5)
+		}, nil, storage.ErrDigest},
+		"other bytes": {10, nil, func(o *storage.PutOptions) {
+			o.Digests = digest.Set{digest.MD5: strings.Repeat("0", 32)}
+		}, storage.ErrDigest},
+		"other bytes, in parts": {3 * testPart, nil, func(o *storage.PutOptions) {
+			o.Digests = digest.Set{digest.MD5: strings.Repeat("0", 32)}
+		}, storage.ErrDigest},
+		"the caller refuses": {10, nil, func(o *storage.PutOptions) {
+			o.Verify = func(digest.Set, int64) error { return boom }
+		}, boom},
+		"it is there": {10, nil, func(o *storage.PutOptions) { o.Absent = true }, storage.ErrExists},
+		"it is there, in parts": {3 * testPart, nil, func(o *storage.PutOptions) { o.Absent = true },
+			storage.ErrExists},
+		"it is another version": {10, nil, func(o *storage.PutOptions) { o.Version = `"x"` }, storage.ErrChanged},
+		"properties that do not fit": {10, nil, func(o *storage.PutOptions) {
+			o.Properties.User = map[string]string{"k": strings.Repeat("x", 4<<10)}
+		}, storage.ErrTooLarge},
+		"an unknown digest": {10, nil, func(o *storage.PutOptions) {
+			o.Compute = []string{"none"}
+		}, storage.ErrUnsupported},
 		"an item that no store keeps": {10, nil, func(o *storage.PutOptions) { o.Size = maxObject + 1 }, storage.ErrTooLarge},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -13,20 +13,21 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// errArchived says that an object must be brought back before it can be read.
-var errArchived = errors.New("it is archived")
+// errArchived means that an object must be restored from an archive tier before it can be read.
+var errArchived = errors.New("the object is archived")
 
-// restoring is how long it is waited before an archived object is looked at again.
-const restoring = time.Hour
+// restoreWait is the time until an archived object is tried again.
+const restoreWait = time.Hour
 
-// bringBack asks for the return of an object whose bytes cannot be had because it is archived, and says when to come again
-// (retry.Wait); nobody waits here. Any other error is returned as it is.
-func (s *Store) bringBack(ctx context.Context, what string, at spot, version string, err error) error {
+// requestRestore requests the restoration of an archived object if err is errArchived, and returns an error with the
+// time of the next attempt (retry.Wait). It does not wait. Other errors are returned unchanged.
+func (s *Store) requestRestore(ctx context.Context, what string, at location, version string, err error) error {
 	if !errors.Is(err, errArchived) {
 		return err
 	}
 	if !s.cfg.Restore {
-		return retry.Permanent(fmt.Errorf("%s: %w, and restore is not allowed: %w", what, errArchived, storage.ErrUnsupported))
+		return retry.Permanent(fmt.Errorf("%s: %w, and restore is not enabled: %w",
+			what, errArchived, storage.ErrUnsupported))
 	}
 	if strings.HasPrefix(version, `"`) { // an ETag
 		version = ""
@@ -36,7 +37,8 @@ func (s *Store) bringBack(ctx context.Context, what string, at spot, version str
 	req.SetGlacierJobParameters(minio.GlacierJobParameters{Tier: minio.TierType(s.cfg.RestoreTier)})
 	err = s.core.RestoreObject(ctx, at.bucket, at.key, version, req)
 	if err != nil && minio.ToErrorResponse(err).Code != "RestoreAlreadyInProgress" {
-		return s.translate(ctx, anItem, what+": ask for its return from the archive", err)
+		return s.translate(ctx, anItem, what+": restore from the archive", err)
 	}
-	return retry.Wait(fmt.Errorf("%s: %w, and its return was asked for", what, errArchived), s.cfg.now().Add(restoring))
+	return retry.Wait(fmt.Errorf("%s: %w, and its restoration was requested", what, errArchived),
+		s.cfg.now().Add(restoreWait))
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// Archived objects are asked back once, told to wait for, and read when they are there.
+// The restoration of an archived object is requested once, reads return retry.Wait until it is complete, and then work.
 func TestArchived(t *testing.T) {
 	for name, restore := range map[string]bool{"restore": true, "no restore": false} {
 		t.Run(name, func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestArchived(t *testing.T) {
 				if retry.ClassOf(err) != want || isAbsent(err) || errors.Is(err, storage.ErrUnsupported) == restore {
 					t.Errorf("%s: %v is %v", what, err, retry.ClassOf(err))
 				}
-				if due := retry.Due(err); restore && (due.Before(time.Now()) || due.After(time.Now().Add(2*restoring))) {
+				if due := retry.Due(err); restore && (due.Before(time.Now()) || due.After(time.Now().Add(2*restoreWait))) {
 					t.Errorf("%s is due %v", what, due)
 				}
 			}
@@ -57,11 +57,12 @@ func TestArchived(t *testing.T) {
 				}
 				return
 			}
-			if len(asked) == 0 || !strings.Contains(asked[0], "<Days>7</Days>") || !strings.Contains(asked[0], "<Tier>Standard</Tier>") {
+			if len(asked) == 0 || !strings.Contains(asked[0], "<Days>7</Days>") ||
+				!strings.Contains(asked[0], "<Tier>Standard</Tier>") {
 				t.Errorf("asked %q", asked)
 			}
-			if !srv.Return(testBucket, "s/item") {
-				t.Error("nobody asked")
+			if !srv.CompleteRestore(testBucket, "s/item") {
+				t.Error("no restoration was requested")
 			}
 			if err := drain(s.Open(t.Context(), "s", "item", "")); err != nil {
 				t.Errorf("open, returned: %v", err)

@@ -15,64 +15,68 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// SetProperties implements storage.Store: S3 keeps properties with the bytes, and a copy of an object onto itself could
-// overwrite a Put of that moment.
-func (s *Store) SetProperties(_ context.Context, space, item string, _ storage.Properties, _ storage.Condition) (storage.Object, error) {
+// SetProperties implements storage.Store. It always fails: S3 stores properties with the bytes, and copying an object
+// onto itself could overwrite a concurrent Put.
+func (s *Store) SetProperties(
+	_ context.Context, space, item string, _ storage.Properties, _ storage.Condition,
+) (storage.Object, error) {
 	err := storage.ErrUnsupported
 	if s.cfg.ReadOnly {
 		err = storage.ErrReadOnly
 	}
-	return storage.Object{}, storage.NotApplied(retry.Permanent(fmt.Errorf("set properties of %s: %w", named(space, item), err)))
+	err = retry.Permanent(fmt.Errorf("set properties of %s: %w", itemText(space, item), err))
+	return storage.Object{}, storage.NotApplied(err)
 }
 
-// A source is an object that the service copies.
-type source struct {
-	spot
-	o storage.Object
+// A copySource is an object that the service copies.
+type copySource struct {
+	location
+	object storage.Object
 }
 
-// A heading is what an object gets beside its bytes.
-type heading struct {
+// objectHeaders are the user metadata and the content type of an object.
+type objectHeaders struct {
 	meta        map[string]string
 	contentType string
 }
 
-// copy has the service copy an object, with what it has beside its bytes, if it is the one that was seen. The object is
-// not larger than maxSingle.
-func (s *Store) copy(ctx context.Context, from source, to spot) error {
-	h := map[string]string{"x-amz-copy-source-if-match": `"` + from.o.ETag + `"`}
-	for name, v := range s.putOptions(heading{}).Header() {
+// copy makes the service copy an object with its metadata, if it still has the ETag of from. The object must not be
+// larger than maxSingle.
+func (s *Store) copy(ctx context.Context, from copySource, to location) error {
+	h := map[string]string{"x-amz-copy-source-if-match": `"` + from.object.ETag + `"`}
+	for name, v := range s.putOptions(objectHeaders{}).Header() {
 		if name = strings.ToLower(name); name != "content-type" {
 			h[name] = v[0]
 		}
 	}
-	_, err := s.core.CopyObject(ctx, from.bucket, from.key, to.bucket, to.key, h, minio.CopySrcOptions{}, minio.PutObjectOptions{})
+	_, err := s.core.CopyObject(ctx, from.bucket, from.key, to.bucket, to.key, h,
+		minio.CopySrcOptions{}, minio.PutObjectOptions{})
 	return s.translate(ctx, anItem, "copy", err)
 }
 
-// copyParts copies an object that is larger than maxSingle to a key that no other write uses.
-func (s *Store) copyParts(ctx context.Context, from source, to spot) error {
-	meta, contentType, err := encode(from.o.Properties, from.o.Digests, from.o.Size, "")
+// copyParts makes the service copy an object that is larger than maxSingle, to a key that no other write uses.
+func (s *Store) copyParts(ctx context.Context, from copySource, to location) error {
+	meta, contentType, err := encode(from.object.Properties, from.object.Digests, from.object.Size, "")
 	if err != nil {
 		return err
 	}
-	u, err := s.begin(ctx, to, heading{meta: meta, contentType: contentType})
+	u, err := s.begin(ctx, to, objectHeaders{meta: meta, contentType: contentType})
 	if err != nil {
 		return err
 	}
 	completed := false
-	defer func() { // also if the transport panics
+	defer func() { // also after a panic of the transport
 		if completed {
-			u.done(ctx)
+			u.finish(ctx)
 		} else {
 			u.abort(ctx)
 		}
 	}()
-	size := partSize(1<<30, from.o.Size)
-	for n, at := 1, int64(0); at < from.o.Size; n, at = n+1, at+size {
-		same := func(err error) bool { return !errors.Is(err, storage.ErrChanged) }
-		err = again(ctx, partTries, same, func() (err error) {
-			u.parts[n], err = u.copyPart(ctx, from, n, at, min(size, from.o.Size-at))
+	size := firstPartSize(1<<30, from.object.Size)
+	for n, at := 1, int64(0); at < from.object.Size; n, at = n+1, at+size {
+		unchanged := func(err error) bool { return !errors.Is(err, storage.ErrChanged) }
+		err = retryWhile(ctx, partRetry, unchanged, func() (err error) {
+			u.parts[n], err = u.copyPart(ctx, from, n, at, min(size, from.object.Size-at))
 			return err
 		})
 		if err != nil {
@@ -80,74 +84,77 @@ func (s *Store) copyParts(ctx context.Context, from source, to spot) error {
 		}
 		retry.Alive(ctx)
 	}
-	_, _, err = u.complete(ctx, nil, unfound)
+	_, _, err = u.complete(ctx, nil, notVerified)
 	completed = err == nil
 	return err
 }
 
-// unfound is for an upload of which nobody knows the bytes.
-func unfound() (minio.UploadInfo, bool) { return minio.UploadInfo{}, false }
+// notVerified is the argument of upload.complete for an upload that cannot be verified by its digests.
+func notVerified() (minio.UploadInfo, bool) { return minio.UploadInfo{}, false }
 
-// keep copies what is there out of the way, where the bucket does not keep it by itself.
-func (s *Store) keep(ctx context.Context, space, item string, o storage.Object) error {
-	// A version without an id is replaced for good: it is from before there were versions, or from when they were suspended.
-	if s.facts.Load().Versions && o.Version != "" && !strings.HasPrefix(o.Version, `"`) {
+// quarantine copies the current object below .millrace/kept/, unless the bucket keeps it as a version.
+func (s *Store) quarantine(ctx context.Context, space, item string, o storage.Object) error {
+	// An object without a version id is lost when it is replaced: it was written before versioning was enabled, or while
+	// it was suspended.
+	if s.features.Load().Versions && o.Version != "" && !strings.HasPrefix(o.Version, `"`) {
 		return nil
 	}
-	from, key, err := s.place(space, item)
+	from, key, err := s.itemKey(space, item)
 	if err != nil {
 		return err
 	}
 	bucket, prefix := s.layout.control()
-	name := fmt.Sprintf("%skept/%s/%s/%s-%s", prefix, escape(space), digestOf(item), s.cfg.now().UTC().Format(keptTime), o.ETag)
-	what := "keep what was there of " + named(space, item)
-	seen, to := source{spot{from, key}, o}, spot{bucket, name}
+	now := s.cfg.now().UTC().Format(quarantineTime)
+	name := fmt.Sprintf("%skept/%s/%s/%s-%s", prefix, escape(space), hashName(item), now, o.ETag)
+	what := "quarantine " + itemText(space, item)
+	seen, to := copySource{location{from, key}, o}, location{bucket, name}
 	if o.Size > maxSingle {
 		err = s.copyParts(ctx, seen, to)
 	} else {
 		err = s.copy(ctx, seen, to)
 	}
 	if err != nil {
-		return s.bringBack(ctx, what, spot{from, key}, o.Version, fmt.Errorf("%s: %w", what, err))
+		return s.requestRestore(ctx, what, location{from, key}, o.Version, fmt.Errorf("%s: %w", what, err))
 	}
 	return nil
 }
 
-// digestOf names an item where its id might be too long.
-func digestOf(item string) string {
+// hashName returns the SHA-256 of an item's id, in hex, for keys in which the id might be too long.
+func hashName(item string) string {
 	sum := sha256.Sum256([]byte(item))
 	return hex.EncodeToString(sum[:])
 }
 
 // Delete implements storage.Store.
 func (s *Store) Delete(ctx context.Context, space, item string, d storage.DeleteOptions) (storage.Deleted, error) {
-	o, at, err := s.beforeDelete(ctx, space, item, d)
+	o, at, err := s.prepareDelete(ctx, space, item, d)
 	if err != nil {
 		return storage.Deleted{}, storage.NotApplied(err)
 	}
-	var when []string
-	if s.facts.Load().DeleteMatch { // what was seen is what goes, condition or not
-		when = []string{"If-Match", `"` + o.ETag + `"`}
+	var conditions []string
+	if s.features.Load().DeleteMatch { // delete only the object that was checked, even without a condition
+		conditions = []string{"If-Match", `"` + o.ETag + `"`}
 	}
-	ctx, answer := noted(ctx, when...)
+	ctx, response := withHeaders(ctx, conditions...)
 	err = s.core.RemoveObject(ctx, at.bucket, at.key, minio.RemoveObjectOptions{})
-	if err = s.translate(ctx, anItem, "delete "+named(space, item), err); err != nil {
-		return storage.Deleted{}, s.kept(ctx, space, item, o, err)
+	if err = s.translate(ctx, anItem, "delete "+itemText(space, item), err); err != nil {
+		return storage.Deleted{}, s.deleteError(ctx, space, item, o, err)
 	}
-	gone := answer.answered()
+	gone := response.responseDate()
 	if gone.IsZero() {
 		gone = s.cfg.now()
 	}
 	return storage.Deleted{Object: o, Time: gone.UTC().Truncate(time.Second)}, nil
 }
 
-// kept returns the error of a delete that failed, marked if the service has refused it. That the item is gone or is another
-// may be the effect of that same delete, which a proxy has repeated: then the item must be there as it was.
-func (s *Store) kept(ctx context.Context, space, item string, was storage.Object, err error) error {
-	switch refusalOf(err) {
-	case notRefused:
+// deleteError returns the error of a failed delete, marked with storage.NotApplied if the service refused it. A refusal
+// because the item is absent or changed may be the effect of the same delete, repeated by a proxy; it is marked only if
+// the item is unchanged.
+func (s *Store) deleteError(ctx context.Context, space, item string, was storage.Object, err error) error {
+	switch rejectionOf(err) {
+	case maybeApplied:
 		return err
-	case refusedOrRepeated:
+	case rejectedOrRepeated:
 		o, serr := s.Stat(ctx, space, item)
 		if serr != nil || o.Version != was.Version || !o.Modified.Equal(was.Modified) {
 			return err
@@ -156,35 +163,37 @@ func (s *Store) kept(ctx context.Context, space, item string, was storage.Object
 	return storage.NotApplied(err)
 }
 
-// beforeDelete looks at what is to be deleted, and keeps it if that is asked for.
-func (s *Store) beforeDelete(ctx context.Context, space, item string, d storage.DeleteOptions) (o storage.Object, at spot, err error) {
+// prepareDelete checks the object to be deleted, and quarantines it if d.Keep is set.
+func (s *Store) prepareDelete(
+	ctx context.Context, space, item string, d storage.DeleteOptions,
+) (o storage.Object, at location, err error) {
 	if s.cfg.ReadOnly {
 		return o, at, retry.Permanent(storage.ErrReadOnly)
 	}
-	if at.bucket, at.key, err = s.place(space, item); err != nil {
+	if at.bucket, at.key, err = s.itemKey(space, item); err != nil {
 		return o, at, err
 	}
 	if o, err = s.Stat(ctx, space, item); err != nil {
 		return o, at, err
 	}
 	if err := d.Check(o, true); err != nil {
-		return o, at, fmt.Errorf("delete %s: %w", named(space, item), err)
+		return o, at, fmt.Errorf("delete %s: %w", itemText(space, item), err)
 	}
 	if d.Keep {
-		err = s.keep(ctx, space, item, o)
+		err = s.quarantine(ctx, space, item, o)
 	}
 	return o, at, err
 }
 
-// A place is where an object lies, for a copy by the service.
-type place struct {
+// A locator identifies an object for a copy by the service.
+type locator struct {
 	endpoint string
-	source
+	copySource
 }
 
 // Locate implements storage.Locator.
 func (s *Store) Locate(ctx context.Context, ref storage.Ref) (storage.Place, error) {
-	bucket, key, err := s.place(ref.Space, ref.Item)
+	bucket, key, err := s.itemKey(ref.Space, ref.Item)
 	if err != nil {
 		return storage.Place{}, err
 	}
@@ -195,5 +204,6 @@ func (s *Store) Locate(ctx context.Context, ref storage.Ref) (storage.Place, err
 	if err != nil {
 		return storage.Place{}, err
 	}
-	return storage.Place{Kind: "s3", Object: o, At: place{s.cfg.Endpoint, source{spot{bucket, key}, o}}, Close: func() error { return nil }}, nil
+	at := locator{s.cfg.Endpoint, copySource{location{bucket, key}, o}}
+	return storage.Place{Kind: "s3", Object: o, At: at, Close: func() error { return nil }}, nil
 }

@@ -14,36 +14,36 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
-// Credentials say who asks. The zero value asks without a signature.
+// Credentials sign the requests. The zero value sends requests without a signature.
 type Credentials struct {
 	AccessKey, SecretKey, SessionToken string
-	// FromEnvironment takes the role that the machine or the pod has: instance metadata, a container's role or
-	// a web identity token, as AWS's own tools do; before them keys in the environment or in their file.
+	// FromEnvironment uses the first credentials found in: the environment variables, the AWS configuration files, and
+	// the role of the machine or the container (web identity token, container role, instance metadata).
 	FromEnvironment bool
-	// roleEndpoint is where a role is asked for, where that is not AWS's own: http://host[:port].
+	// roleEndpoint replaces the AWS endpoint for roles: http://host[:port]. For tests.
 	roleEndpoint string
 }
 
 func (c Credentials) provider() (*credentials.Credentials, error) {
 	switch {
 	case c.FromEnvironment && (c.AccessKey != "" || c.SecretKey != ""):
-		return nil, errors.New("credentials: keys and the environment's exclude each other")
+		return nil, errors.New("credentials: keys and from_environment exclude each other")
 	case c.FromEnvironment:
 		return credentials.NewChainCredentials([]credentials.Provider{
-			pairs{new(credentials.EnvAWS)}, new(credentials.FileAWSCredentials),
+			completeKeys{new(credentials.EnvAWS)}, new(credentials.FileAWSCredentials),
 			&credentials.IAM{Client: &http.Client{Timeout: 10 * time.Second}, Endpoint: c.roleEndpoint},
 		}), nil
 	case (c.AccessKey == "") != (c.SecretKey == ""):
-		return nil, errors.New("credentials: wants both keys, or none")
+		return nil, errors.New("credentials: want both keys or none")
 	}
 	return credentials.NewStaticV4(c.AccessKey, c.SecretKey, c.SessionToken), nil
 }
 
-// pairs are the credentials of a provider, without those of which one key is missing: a chain takes them for some, and
-// asks none of the providers behind.
-type pairs struct{ credentials.Provider }
+// completeKeys returns the credentials of a provider only if both keys are set. A chain would accept a single key and
+// not try the next providers.
+type completeKeys struct{ credentials.Provider }
 
-func (p pairs) RetrieveWithCredContext(cc *credentials.CredContext) (credentials.Value, error) {
+func (p completeKeys) RetrieveWithCredContext(cc *credentials.CredContext) (credentials.Value, error) {
 	v, err := p.Provider.RetrieveWithCredContext(cc)
 	if v.AccessKeyID == "" || v.SecretAccessKey == "" {
 		return credentials.Value{}, err
@@ -51,15 +51,15 @@ func (p pairs) RetrieveWithCredContext(cc *credentials.CredContext) (credentials
 	return v, err
 }
 
-// client returns a client that makes each request once: who calls knows whether it may be made again.
-func (s *Store) client(u *url.URL) (*minio.Core, error) {
-	who, err := s.cfg.Credentials.provider()
+// newClient returns a client that sends each request once. The driver decides about retries.
+func (s *Store) newClient(u *url.URL) (*minio.Core, error) {
+	creds, err := s.cfg.Credentials.provider()
 	if err != nil {
 		return nil, err
 	}
 	transport := s.cfg.Transport
 	if transport == nil {
-		if s.http, err = s.transport(); err != nil {
+		if s.http, err = s.httpTransport(); err != nil {
 			return nil, err
 		}
 		transport = s.http
@@ -69,8 +69,8 @@ func (s *Store) client(u *url.URL) (*minio.Core, error) {
 		lookup = minio.BucketLookupPath
 	}
 	core, err := minio.NewCore(u.Host, &minio.Options{
-		Creds: who, Secure: u.Scheme == "https", Transport: s.wire(transport, who, lookup == minio.BucketLookupPath),
-		Region: s.cfg.Region, BucketLookup: lookup, MaxRetries: 1,
+		Creds: creds, Secure: u.Scheme == "https", Region: s.cfg.Region, BucketLookup: lookup, MaxRetries: 1,
+		Transport: s.wrapTransport(transport, creds, lookup == minio.BucketLookupPath),
 	})
 	if err != nil {
 		return nil, err
@@ -79,17 +79,17 @@ func (s *Store) client(u *url.URL) (*minio.Core, error) {
 	return core, nil
 }
 
-// writeBuffer is what is written at once.
+// writeBuffer is the size of the write buffer of a connection, in bytes.
 const writeBuffer = 64 << 10
 
-// transport bounds what can be bounded: a body may take as long as it likes while bytes come.
-func (s *Store) transport() (*http.Transport, error) {
+// httpTransport returns a transport with timeouts for everything except the transfer of bodies, which has no limit.
+func (s *Store) httpTransport() (*http.Transport, error) {
 	t := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
 		DialContext:         (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
 		MaxIdleConnsPerHost: 256, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: 10 * time.Second,
 		ResponseHeaderTimeout: 2 * time.Minute, ExpectContinueTimeout: 10 * time.Second,
-		DisableCompression: true, // or bytes are not those that are stored
+		DisableCompression: true, // otherwise bodies may differ from the stored bytes
 		WriteBufferSize:    writeBuffer, ReadBufferSize: 64 << 10,
 		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
 	}
@@ -99,7 +99,7 @@ func (s *Store) transport() (*http.Transport, error) {
 			pool = x509.NewCertPool()
 		}
 		if !pool.AppendCertsFromPEM(s.cfg.CA) {
-			return nil, errors.New("ca: no certificate in it")
+			return nil, errors.New("ca: it contains no certificate")
 		}
 		t.TLSClientConfig.RootCAs = pool
 	}

@@ -19,13 +19,13 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// Copies from store to store never wait for each other's memory, however many there are and in whatever order they get
-// it. The amounts are those of a store by default, 16 MiB in a part and 8 to 64 MiB in an item, divided by 1,024.
-func TestCopiesAreNeverStuck(t *testing.T) {
+// Copies between stores never deadlock on buffers, however many there are and in whatever order they get them. The
+// sizes are the defaults, 16 MiB in a part and 8 to 64 MiB in an item, divided by 1,024.
+func TestCopiesDoNotDeadlock(t *testing.T) {
 	const part, most = 16 << 10, 48
 	store := func(t *testing.T) (*Store, *s3test.Server) {
 		srv := s3test.New(s3test.Options{MinPart: part})
-		srv.Close() // all requests are made without a network
+		srv.Close() // all requests bypass the network
 		s := openKnown(t, srv, &Facts{ETagIsMD5: true}, through(srv), func(c *Config) {
 			c.minPart, c.PartBytes, c.digests = part, part, []string{digest.MD5}
 		})
@@ -36,9 +36,9 @@ func TestCopiesAreNeverStuck(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		order func(opened []int)
-		step  int // from one number of copies to the next, above some
+		step  int // between the tested numbers of copies, above some number
 	}{
-		// Before readers did without memory, 16 were stuck in this order, and 31 in the other.
+		// When readers waited for buffers, 16 copies deadlocked in this order, and 31 in the other.
 		"last opened, first put":  {slices.Reverse[[]int], need.Amount(8, 1, 1)},
 		"first opened, first put": {func([]int) {}, need.Amount(16, 1, 1)},
 	} {
@@ -69,7 +69,7 @@ func TestCopiesAreNeverStuck(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
-					synctest.Wait() // they have read ahead what they can
+					synctest.Wait() // they have prefetched as far as possible
 					tt.order(turns)
 					var all sync.WaitGroup
 					for _, i := range turns {
@@ -80,7 +80,7 @@ func TestCopiesAreNeverStuck(t *testing.T) {
 								t.Errorf("copy %d: %v", i, err)
 							}
 						})
-						synctest.Wait() // it has what memory it gets
+						synctest.Wait() // it has the buffers that it gets
 					}
 					all.Wait()
 					cancel()
@@ -93,7 +93,8 @@ func TestCopiesAreNeverStuck(t *testing.T) {
 						t.Fatalf("with %d copies at once", workers)
 					}
 				}
-				if !source.reads.left.TryAcquire(source.reads.all) || !target.room.left.TryAcquire(target.room.all) {
+				if !source.readBuffers.available.TryAcquire(source.readBuffers.capacity) ||
+					!target.writeBuffers.available.TryAcquire(target.writeBuffers.capacity) {
 					t.Error("memory is not given back")
 				}
 			})
@@ -101,14 +102,14 @@ func TestCopiesAreNeverStuck(t *testing.T) {
 	}
 }
 
-// A reader that gets no memory reads all the same, piece by piece, and takes memory when there is some again.
-func TestPiecesWithoutMemory(t *testing.T) {
+// A reader without buffers reads range by range, and uses buffers as soon as some are free.
+func TestReadWithoutBuffers(t *testing.T) {
 	const size, n = 10, 95
 	content := bytes.Repeat([]byte("0123456789abcdef"), 6)[:n]
 	boom := errors.New("boom")
 	for name, tt := range map[string]struct {
-		taken int   // pieces of the memory that others have
-		fail  int64 // where a request fails; 0: nowhere
+		taken int   // buffers in use by others
+		fail  int64 // offset of a request that fails; 0: none
 		err   error // of that request, or of a body
 		first error // how the first body ends
 		want  error
@@ -123,10 +124,10 @@ func TestPiecesWithoutMemory(t *testing.T) {
 		"it breaks with an EOF":   {first: fmt.Errorf("GET: %w", io.EOF), want: io.EOF, read: size},
 	} {
 		t.Run(name, func(t *testing.T) {
-			memory := newRoom(size, 4)
-			var others []part
+			memory := newBufferPool(size, 4)
+			var others []buffer
 			for range tt.taken {
-				p, _ := memory.try(size)
+				p, _ := memory.tryGet(size)
 				others = append(others, p)
 			}
 			open := func(_ context.Context, at, n int64) (io.ReadCloser, error) {
@@ -139,7 +140,7 @@ func TestPiecesWithoutMemory(t *testing.T) {
 			if tt.first != nil {
 				first = io.MultiReader(first, iotest.ErrReader(tt.first))
 			}
-			p := newPieces(t.Context(), io.NopCloser(first), cut{size, n - size, size, 3}, memory, open)
+			p := newParallelReader(t.Context(), io.NopCloser(first), readPlan{size, n - size, size, 3}, memory, open)
 			var got []byte
 			var err error
 			for b := make([]byte, 7); err == nil; {
@@ -159,7 +160,7 @@ func TestPiecesWithoutMemory(t *testing.T) {
 			for _, o := range others {
 				o.free()
 			}
-			if _, ok := memory.try(4 * size); !ok {
+			if _, ok := memory.tryGet(4 * size); !ok {
 				t.Error("memory is not given back")
 			}
 		})

@@ -9,12 +9,12 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// direct returns a store on a server without a network between them, of which it knows what that can do, with a space "s".
+// direct returns a store with a space "s" that calls a server without a network and knows its features.
 func direct(t *testing.T, o s3test.Options, edit ...func(*Config)) (*Store, *s3test.Server) {
 	t.Helper()
 	o.MinPart = testPart
 	srv := s3test.New(o)
-	srv.Close() // nobody comes by the network
+	srv.Close() // the network is not used
 	known := factsOf(o)
 	s := openKnown(t, srv, &known, append([]func(*Config){through(srv)}, edit...)...)
 	if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
@@ -23,12 +23,12 @@ func direct(t *testing.T, o s3test.Options, edit ...func(*Config)) (*Store, *s3t
 	return s, srv
 }
 
-// through makes the requests to the server without a network.
+// through makes a store send its requests to the server without a network.
 func through(srv *s3test.Server) func(*Config) {
 	return func(c *Config) { c.Transport = srv.Transport() }
 }
 
-// A script answers requests in the place of the server, once it is on.
+// A script responds to requests instead of the server, once it is on.
 type script struct {
 	on     bool
 	answer func(w http.ResponseWriter, r *http.Request) bool
@@ -38,8 +38,8 @@ func (s *script) hook(w http.ResponseWriter, r *http.Request) bool {
 	return s.on && s.answer != nil && s.answer(w, r)
 }
 
-// noTest is the context of what happens while a test reads.
+// noTest is the context for changes that happen while a test reads.
 var noTest = context.Background()
 
-// hangUp ends a connection without an answer.
+// hangUp closes a connection without a response.
 func hangUp() { panic(http.ErrAbortHandler) }

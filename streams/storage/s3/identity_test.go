@@ -24,7 +24,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// seen are the requests that a server got.
+// seen records the requests of a server.
 type seen struct {
 	mu  sync.Mutex
 	all []*http.Request
@@ -37,7 +37,7 @@ func (s *seen) hook(_ http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// kind says what a request is, in a word and what distinguishes it.
+// kind returns a short text for the kind of a request.
 func kind(r *http.Request) string {
 	q := r.URL.Query()
 	switch {
@@ -55,7 +55,7 @@ func kind(r *http.Request) string {
 	return "other"
 }
 
-// What is configured stands in the requests that it belongs to, and is signed.
+// Configured headers are in the right requests, and signed.
 func TestHeaders(t *testing.T) {
 	writes := []string{"put", "begin", "copy"}
 	for name, tt := range map[string]struct {
@@ -63,17 +63,26 @@ func TestHeaders(t *testing.T) {
 		want map[string]string
 		on   []string // kinds of requests; nil: all
 	}{
-		"SSE":            {func(c *Config) { c.Encryption = "AES256" }, map[string]string{"X-Amz-Server-Side-Encryption": "AES256"}, writes},
-		"KMS":            {func(c *Config) { c.Encryption, c.KMSKey = "aws:kms", "key-1" }, map[string]string{"X-Amz-Server-Side-Encryption": "aws:kms", "X-Amz-Server-Side-Encryption-Aws-Kms-Key-Id": "key-1"}, writes},
-		"storage class":  {func(c *Config) { c.StorageClass = "STANDARD_IA" }, map[string]string{"X-Amz-Storage-Class": "STANDARD_IA"}, writes},
-		"requester pays": {func(c *Config) { c.RequesterPays = true }, map[string]string{"X-Amz-Request-Payer": "requester"}, nil},
+		"SSE": {func(c *Config) { c.Encryption = "AES256" },
+			map[string]string{"X-Amz-Server-Side-Encryption": "AES256"}, writes},
+		"KMS": {func(c *Config) {
+			c.Encryption, c.KMSKey = "aws:kms", "key-1"
+		},
+			map[string]string{"X-Amz-Server-Side-Encryption": "aws:kms",
+				"X-Amz-Server-Side-Encryption-Aws-Kms-Key-Id": "key-1"}, writes},
+		"storage class": {func(c *Config) {
+			c.StorageClass = "STANDARD_IA"
+		}, map[string]string{"X-Amz-Storage-Class": "STANDARD_IA"}, writes},
+		"requester pays": {func(c *Config) { c.RequesterPays = true }, map[string]string{"X-Amz-Request-Payer": "requester"},
+			nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := new(seen)
 			s, _ := direct(t, s3test.Options{Before: got.hook}, tt.edit, func(c *Config) {
 				c.PartBytes, c.Endpoint, c.digests = testPart, "https://127.0.0.1", []string{digest.SHA256}
 			})
-			for item, do := range map[string]string{"a": "Put, kept", "b": "Put, in parts", "c": "Locate", "d": "List", "e": "Spaces", "f": "Sweep", "g": "Delete"} {
+			for item, do := range map[string]string{"a": "Put, kept", "b": "Put, in parts", "c": "Locate", "d": "List",
+				"e": "Spaces", "f": "Sweep", "g": "Delete"} {
 				if err := put(t.Context(), s, "a", 5, storage.PutOptions{}); err != nil {
 					t.Fatal(err)
 				}
@@ -104,15 +113,17 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// A bucket is in the path, or in the host's name.
-func TestStyles(t *testing.T) {
-	for style, want := range map[string]string{"path": "https://s3.example.org/archive/s/a", "host": "https://archive.s3.example.org/s/a"} {
+// The bucket is in the path, or in the host name.
+func TestPathStyle(t *testing.T) {
+	for style, want := range map[string]string{"path": "https://s3.example.org/archive/s/a",
+		"host": "https://archive.s3.example.org/s/a"} {
 		t.Run(style, func(t *testing.T) {
 			var got string
-			s, err := New(Config{ID: "1", Endpoint: "https://s3.example.org", Bucket: testBucket, PathStyle: style == "path", Transport: tripper(func(r *http.Request) (*http.Response, error) {
-				got = r.URL.String()
-				return nil, errReset
-			})})
+			s, err := New(Config{ID: "1", Endpoint: "https://s3.example.org", Bucket: testBucket, PathStyle: style == "path",
+				Transport: tripper(func(r *http.Request) (*http.Response, error) {
+					got = r.URL.String()
+					return nil, errReset
+				})})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -127,7 +138,7 @@ type tripper func(*http.Request) (*http.Response, error)
 
 func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// What is wrong between here and the service is told as what it is, and with its own CA or a proxy it is right.
+// Errors of the connection are reported with their cause. A CA of the configuration and a proxy work.
 func TestTransports(t *testing.T) {
 	mem := s3test.New(s3test.Options{})
 	defer mem.Close()
@@ -149,16 +160,27 @@ func TestTransports(t *testing.T) {
 	for what, tt := range map[string]struct {
 		edit  func(*Config)
 		class retry.Class
-		says  string // empty: it works
+		says  string // part of the error; empty: none
 	}{
-		"own CA":                {func(c *Config) { c.Endpoint, c.CA = secure.URL, ca }, 0, ""},
-		"unknown CA":            {func(c *Config) { c.Endpoint = secure.URL }, retry.ClassUnavailable, "certificate is not trusted"},
-		"wrong name":            {func(c *Config) { c.Endpoint, c.CA = name(secure.URL, "localhost"), ca }, retry.ClassUnavailable, "certificate is not trusted"},
-		"http on a port of TLS": {func(c *Config) { c.Endpoint = "http" + strings.TrimPrefix(secure.URL, "https") }, retry.ClassUnavailable, "S3"},
-		"TLS on a port of http": {func(c *Config) { c.Endpoint = "https" + strings.TrimPrefix(mem.URL(), "http") }, retry.ClassUnavailable, "does not speak TLS"},
-		"nobody there":          {func(c *Config) { c.Endpoint = "http://127.0.0.1:1" }, retry.ClassUnavailable, "nobody is there"},
-		"a proxy":               {func(c *Config) { c.Endpoint, c.Proxy = "http://s3.example.org", proxy.URL }, 0, ""},
-		"a proxy that is away":  {func(c *Config) { c.Endpoint, c.Proxy = "http://s3.example.org", "http://127.0.0.1:1" }, retry.ClassUnavailable, "nobody is there"},
+		"own CA": {func(c *Config) { c.Endpoint, c.CA = secure.URL, ca }, 0, ""},
+		"unknown CA": {func(c *Config) { c.Endpoint = secure.URL }, retry.ClassUnavailable,
+			"certificate is not trusted"},
+		"wrong name": {func(c *Config) {
+			c.Endpoint, c.CA = name(secure.URL, "localhost"), ca
+		}, retry.ClassUnavailable, "certificate is not trusted"},
+		"http on a port of TLS": {func(c *Config) {
+			c.Endpoint = "http" + strings.TrimPrefix(secure.URL, "https")
+		}, retry.ClassUnavailable, "S3"},
+		"TLS on a port of http": {func(c *Config) {
+			c.Endpoint = "https" + strings.TrimPrefix(mem.URL(), "http")
+		}, retry.ClassUnavailable, "does not speak TLS"},
+		"no connection": {func(c *Config) {
+			c.Endpoint = "http://127.0.0.1:1"
+		}, retry.ClassUnavailable, "no connection"},
+		"a proxy": {func(c *Config) { c.Endpoint, c.Proxy = "http://s3.example.org", proxy.URL }, 0, ""},
+		"a proxy that is away": {func(c *Config) {
+			c.Endpoint, c.Proxy = "http://s3.example.org", "http://127.0.0.1:1"
+		}, retry.ClassUnavailable, "no connection"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			cfg := Config{ID: "1", Bucket: testBucket, PathStyle: true, Credentials: Credentials{AccessKey: "k", SecretKey: "s"}}
@@ -196,7 +218,7 @@ func TestTransports(t *testing.T) {
 	}
 }
 
-// A role comes from the machine or from a token, and its keys sign; where nobody has any, nothing is asked for unsigned.
+// A role is that of the machine or of a token, and its keys sign the requests. Without credentials no request is sent.
 func TestRoles(t *testing.T) {
 	var asked []string
 	sts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -205,7 +227,11 @@ func TestRoles(t *testing.T) {
 		until := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
 		switch {
 		case r.Form.Get("Action") == "AssumeRoleWithWebIdentity":
-			fmt.Fprintf(w, `<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleWithWebIdentityResult><Credentials><AccessKeyId>WEBKEY</AccessKeyId><SecretAccessKey>s</SecretAccessKey><SessionToken>tok</SessionToken><Expiration>%s</Expiration></Credentials></AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>`, until)
+			fmt.Fprintf(w,
+				`<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">`+
+					`<AssumeRoleWithWebIdentityResult><Credentials><AccessKeyId>WEBKEY</AccessKeyId><SecretAccessKey>s`+
+					`</SecretAccessKey><SessionToken>tok</SessionToken><Expiration>%s</Expiration></Credentials>`+
+					`</AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>`, until)
 		case r.URL.Path == "/latest/api/token":
 			_, _ = io.WriteString(w, "imds-token")
 		case r.Header.Get("X-Aws-Ec2-Metadata-Token") != "imds-token":
@@ -213,7 +239,8 @@ func TestRoles(t *testing.T) {
 		case strings.HasSuffix(r.URL.Path, "/security-credentials/"):
 			_, _ = io.WriteString(w, "role-1")
 		default:
-			fmt.Fprintf(w, `{"Code": "Success", "AccessKeyId": "ROLEKEY", "SecretAccessKey": "s", "Token": "tok", "Expiration": %q}`, until)
+			fmt.Fprintf(w,
+				`{"Code": "Success", "AccessKeyId": "ROLEKEY", "SecretAccessKey": "s", "Token": "tok", "Expiration": %q}`, until)
 		}
 	}))
 	defer sts.Close()
@@ -226,18 +253,23 @@ func TestRoles(t *testing.T) {
 	for name, tt := range map[string]struct {
 		env      map[string]string
 		endpoint string
-		key      string // empty: nobody has any
+		key      string // empty: no credentials
 		asks     string
 	}{
 		"instance metadata": {nil, sts.URL, "ROLEKEY", "GET /latest/meta-data/iam/security-credentials/role-1"},
-		"web identity":      {map[string]string{"AWS_WEB_IDENTITY_TOKEN_FILE": token, "AWS_ROLE_ARN": "arn:aws:iam::1:role/r"}, sts.URL, "WEBKEY", "AssumeRoleWithWebIdentity a-token"},
-		"environment":       {map[string]string{"AWS_ACCESS_KEY_ID": "ENVKEY", "AWS_SECRET_ACCESS_KEY": "s"}, sts.URL, "ENVKEY", ""},
-		"half a pair":       {map[string]string{"AWS_ACCESS_KEY_ID": "ENVKEY"}, sts.URL, "ROLEKEY", "security-credentials/role-1"},
-		"the other half":    {map[string]string{"AWS_SECRET_ACCESS_KEY": "s"}, sts.URL, "ROLEKEY", "security-credentials/role-1"},
-		"nobody":            {nil, away.URL, "", ""},
+		"web identity": {map[string]string{"AWS_WEB_IDENTITY_TOKEN_FILE": token,
+			"AWS_ROLE_ARN": "arn:aws:iam::1:role/r"}, sts.URL, "WEBKEY", "AssumeRoleWithWebIdentity a-token"},
+		"environment": {map[string]string{"AWS_ACCESS_KEY_ID": "ENVKEY", "AWS_SECRET_ACCESS_KEY": "s"}, sts.URL,
+			"ENVKEY", ""},
+		"half a pair": {map[string]string{"AWS_ACCESS_KEY_ID": "ENVKEY"}, sts.URL, "ROLEKEY",
+			"security-credentials/role-1"},
+		"the other half": {map[string]string{"AWS_SECRET_ACCESS_KEY": "s"}, sts.URL, "ROLEKEY",
+			"security-credentials/role-1"},
+		"no credentials": {nil, away.URL, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, v := range []string{"AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SECRET_KEY", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI"} {
+			for _, v := range []string{"AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SECRET_KEY",
+				"AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI"} {
 				t.Setenv(v, "")
 			}
 			t.Setenv("AWS_SHARED_CREDENTIALS_FILE", filepath.Join(t.TempDir(), "none"))
@@ -248,7 +280,8 @@ func TestRoles(t *testing.T) {
 			asked = nil
 			var signed []string
 			s, err := New(Config{ID: "1", Endpoint: "https://s3.example.org", Bucket: testBucket, PathStyle: true,
-				Credentials: Credentials{FromEnvironment: true, roleEndpoint: tt.endpoint}, Transport: tripper(func(r *http.Request) (*http.Response, error) {
+				Credentials: Credentials{FromEnvironment: true,
+					roleEndpoint: tt.endpoint}, Transport: tripper(func(r *http.Request) (*http.Response, error) {
 					signed = append(signed, r.Header.Get("Authorization")+" "+r.Header.Get("X-Amz-Security-Token"))
 					return nil, errReset
 				})})
@@ -262,7 +295,8 @@ func TestRoles(t *testing.T) {
 				}
 				return
 			}
-			if len(signed) != 1 || !strings.Contains(signed[0], "Credential="+tt.key+"/") || strings.HasSuffix(signed[0], " tok") != (tt.asks != "") {
+			if len(signed) != 1 || !strings.Contains(signed[0], "Credential="+tt.key+"/") ||
+				strings.HasSuffix(signed[0], " tok") != (tt.asks != "") {
 				t.Errorf("signed %q: %v", signed, err)
 			}
 			if all := strings.Join(asked, "\n"); !strings.Contains(all, tt.asks) || tt.asks == "" && all != "" {
@@ -272,7 +306,7 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// gone is a provider whose credentials have expired, and that finds no others.
+// gone is a provider with expired credentials that it cannot renew.
 type gone struct{}
 
 func (gone) Retrieve() (credentials.Value, error) { return credentials.Value{}, nil }
@@ -281,13 +315,14 @@ func (gone) RetrieveWithCredContext(*credentials.CredContext) (credentials.Value
 }
 func (gone) IsExpired() bool { return true }
 
-// A request that is signed again to say who pays is not made if the keys have expired since it was signed.
-func TestPayingWithoutCredentials(t *testing.T) {
+// A request that is signed again for requester-pays is not sent if the credentials have expired.
+func TestPayerWithoutCredentials(t *testing.T) {
 	made := 0
-	w := &wire{pays: true, who: credentials.New(gone{}), region: "us-east-1", next: tripper(func(*http.Request) (*http.Response, error) {
-		made++
-		return nil, errReset
-	})}
+	w := &transport{requesterPays: true, creds: credentials.New(gone{}), region: "us-east-1",
+		next: tripper(func(*http.Request) (*http.Response, error) {
+			made++
+			return nil, errReset
+		})}
 	req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "https://s3.example.org/archive/s/a", http.NoBody)
 	req.Header.Set("Authorization", "AWS4-HMAC-SHA256 Credential=ROLEKEY/20261122/us-east-1/s3/aws4_request")
 	resp, err := w.RoundTrip(req)

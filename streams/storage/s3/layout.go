@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A layout says where spaces, items and what is the driver's own lie.
+// A layout maps spaces, items and the driver's own objects to buckets and keys.
 //
 // In one bucket:              With a bucket for each space:
 //
@@ -18,19 +18,19 @@ import (
 //	<prefix>.millrace/spaces/<space>       <bucket_prefix>millrace: .millrace/spaces/<space>
 //	<prefix>.millrace/kept/<space>/...     <bucket_prefix>millrace: .millrace/kept/<space>/...
 //
-// <space> is the name with all but letters, digits, '-', '_' and '.' as %XX; a '.' in front is %2E. A record of a
-// space holds its properties and ACL; a space whose keys are there exists without one.
+// <space> is the name with all bytes except letters, digits, '-', '_' and '.' as %XX; a leading '.' is %2E. The record
+// of a space (spaces/<space>) holds its properties and ACL. A space also exists without a record if it has keys.
 type layout struct {
-	bucket, prefix string // of all spaces; bucket is empty: each has its own
+	bucket, prefix string // of all spaces; an empty bucket means one bucket per space
 	bucketPrefix   string
 }
 
-// A spot is where an object lies.
-type spot struct{ bucket, key string }
+// A location is the bucket and the key of an object.
+type location struct{ bucket, key string }
 
 const (
-	ownPrefix = ".millrace/"
-	ownBucket = "millrace" // after the prefix of buckets
+	controlPrefix = ".millrace/"
+	controlBucket = "millrace" // preceded by the bucket prefix
 )
 
 func newLayout(c Config) layout {
@@ -40,14 +40,14 @@ func newLayout(c Config) layout {
 	return layout{c.Bucket, c.Prefix, c.BucketPrefix}
 }
 
-// ItemAt returns which item of a store of these settings a key is. known says that the bucket is the store's; not is: the key is
-// none of an item, but the driver's own or nobody's.
+// ItemAt returns the item at a key of a store with these settings. known reports whether the bucket belongs to the
+// store. is is false if the key is not that of an item: it belongs to the driver, or to no space.
 func ItemAt(c Config, bucket, key string) (space, item string, is, known bool) {
 	l := newLayout(c)
 	if l.bucket == "" {
 		space, known = strings.CutPrefix(bucket, l.bucketPrefix)
 		known = known && space != ""
-		return space, key, known && space != ownBucket && isItem(space, key), known
+		return space, key, known && space != controlBucket && isItem(space, key), known
 	}
 	if bucket != l.bucket {
 		return "", "", false, false
@@ -55,22 +55,22 @@ func ItemAt(c Config, bucket, key string) (space, item string, is, known bool) {
 	rest, below := strings.CutPrefix(key, l.prefix)
 	piece, item, cut := strings.Cut(rest, "/")
 	space, ok := unescape(piece)
-	return space, item, below && cut && ok && !strings.HasPrefix(rest, ownPrefix) && isItem(space, item), true
+	return space, item, below && cut && ok && !strings.HasPrefix(rest, controlPrefix) && isItem(space, item), true
 }
 
 func isItem(space, item string) bool {
 	return storage.CheckSpace(space) == nil && storage.CheckItem(item) == nil
 }
 
-// control returns where what is the driver's own lies.
+// control returns the bucket and the key prefix of the driver's own objects.
 func (l layout) control() (bucket, prefix string) {
 	if l.bucket == "" {
-		return l.bucketPrefix + ownBucket, ownPrefix
+		return l.bucketPrefix + controlBucket, controlPrefix
 	}
-	return l.bucket, l.prefix + ownPrefix
+	return l.bucket, l.prefix + controlPrefix
 }
 
-// space returns where a space's items lie.
+// space returns the bucket and the key prefix of a space.
 func (l layout) space(name string) (bucket, prefix string, err error) {
 	if err := storage.CheckSpace(name); err != nil {
 		return "", "", retry.Permanent(err)
@@ -78,13 +78,14 @@ func (l layout) space(name string) (bucket, prefix string, err error) {
 	if l.bucket != "" {
 		return l.bucket, l.prefix + escape(name) + "/", nil
 	}
-	if name == ownBucket || !isBucket(l.bucketPrefix+name) {
-		return "", "", retry.Permanent(fmt.Errorf("space %q cannot be a bucket %q: %w", name, l.bucketPrefix+name, storage.ErrName))
+	if name == controlBucket || !isBucket(l.bucketPrefix+name) {
+		return "", "", retry.Permanent(fmt.Errorf("space %q: %q cannot be the name of a bucket: %w",
+			name, l.bucketPrefix+name, storage.ErrName))
 	}
 	return l.bucketPrefix + name, "", nil
 }
 
-// item returns an item's bucket and key.
+// item returns the bucket and the key of an item.
 func (l layout) item(space, item string) (bucket, key string, err error) {
 	bucket, prefix, err := l.space(space)
 	if err != nil {
@@ -94,20 +95,21 @@ func (l layout) item(space, item string) (bucket, key string, err error) {
 		return "", "", retry.Permanent(err)
 	}
 	if key = prefix + item; len(key) > storage.MaxItemID {
-		return "", "", retry.Permanent(fmt.Errorf("key of %d bytes for item %q is longer than the %d that S3 keeps: %w",
+		return "", "", retry.Permanent(fmt.Errorf("key of %d bytes for item %q is longer than the %d that S3 allows: %w",
 			len(key), item, storage.MaxItemID, storage.ErrName))
 	}
 	return bucket, key, nil
 }
 
-// isBucket says whether S3 allows a bucket's name.
+// isBucket reports whether S3 allows the name of a bucket.
 func isBucket(name string) bool {
 	if len(name) < 3 || len(name) > 63 {
 		return false
 	}
 	for i, c := range []byte(name) {
 		plain := c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
-		inner := i > 0 && i < len(name)-1 && (c == '-' && name[i-1] != '.' || c == '.' && name[i-1] != '.' && name[i-1] != '-')
+		inner := i > 0 && i < len(name)-1 &&
+			(c == '-' && name[i-1] != '.' || c == '.' && name[i-1] != '.' && name[i-1] != '-')
 		if !plain && !inner {
 			return false
 		}
@@ -115,7 +117,7 @@ func isBucket(name string) bool {
 	return true
 }
 
-// escape makes a space's name a piece of a key.
+// escape encodes the name of a space as a segment of a key.
 func escape(name string) string {
 	var b strings.Builder
 	for i, c := range []byte(name) {
@@ -128,7 +130,7 @@ func escape(name string) string {
 	return b.String()
 }
 
-// unescape is the inverse of escape; not ok: nothing that escape returns.
+// unescape is the inverse of escape. ok is false if escape does not return the segment for any name.
 func unescape(piece string) (name string, ok bool) {
 	name, err := url.PathUnescape(piece)
 	return name, err == nil && storage.CheckSpace(name) == nil && escape(name) == piece

@@ -2,17 +2,18 @@ package s3
 
 import "testing"
 
-// Of any bucket and key it is known whether they are an item's, with the prefix written with a slash or without.
+// ItemAt recognises the keys of items, with a prefix that ends in a slash or not.
 func TestItemAt(t *testing.T) {
 	one, each := Config{Bucket: "archive", Prefix: "m"}, Config{BucketPrefix: "acme-"}
 	for name, tt := range map[string]struct {
 		of          Config
 		bucket, key string
-		space, item string // both empty: no item
+		space, item string // both empty: not an item
 		known       bool
 	}{
-		"an item":                       {one, "archive", "m/photos/2024/a b.jpg", "photos", "2024/a b.jpg", true},
-		"a prefix with its slash":       {Config{Bucket: "archive", Prefix: "m/"}, "archive", "m/photos/a", "photos", "a", true},
+		"an item": {one, "archive", "m/photos/2024/a b.jpg", "photos", "2024/a b.jpg", true},
+		"a prefix with its slash": {Config{Bucket: "archive", Prefix: "m/"}, "archive", "m/photos/a", "photos", "a",
+			true},
 		"no prefix":                     {Config{Bucket: "archive"}, "archive", "photos/a", "photos", "a", true},
 		"an escaped space":              {one, "archive", "m/%2Ehid%C3%A9%2Fx/a", ".hidé/x", "a", true},
 		"a space not escaped as it is":  {one, "archive", "m/a b/c", "", "", true},

@@ -17,17 +17,17 @@ func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage
 	return storage.Sorted(after, func(yield func(storage.Object, error) bool) {
 		bucket, prefix, err := s.layout.space(space)
 		if err == nil {
-			err = s.must(ctx, space)
+			err = s.requireSpace(ctx, space)
 		}
 		if err != nil {
 			yield(storage.Object{}, err)
 			return
 		}
-		ctx, cancel := context.WithCancel(listed(ctx))
+		ctx, cancel := context.WithCancel(withListing(ctx))
 		defer cancel()
-		o := minio.ListObjectsOptions{Prefix: prefix, Recursive: true, WithVersions: s.facts.Load().Versions}
+		o := minio.ListObjectsOptions{Prefix: prefix, Recursive: true, WithVersions: s.features.Load().Versions}
 		if after != "" {
-			o.StartAfter = s.from(prefix, after)
+			o.StartAfter = s.listStart(prefix, after)
 		}
 		if s.cfg.RequesterPays {
 			o.Set("x-amz-request-payer", "requester")
@@ -43,7 +43,7 @@ func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage
 				break
 			}
 			if o.WithVersions && info.Key == last.Key && info.VersionID == last.VersionID {
-				continue // versitygw begins a page of versions with the end of the one before
+				continue // versitygw repeats the last version of a page at the start of the next one
 			}
 			last = info
 			if o.WithVersions && (!info.IsLatest || info.IsDeleteMarker) {
@@ -51,11 +51,12 @@ func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage
 			}
 			item, ok := strings.CutPrefix(info.Key, prefix)
 			if !ok {
-				yield(storage.Object{}, fmt.Errorf("list space %q: key %q is not below %q: %w", space, info.Key, prefix, storage.ErrListing))
+				yield(storage.Object{}, fmt.Errorf("list space %q: key %q is not below %q: %w",
+					space, info.Key, prefix, storage.ErrListing))
 				return
 			}
 			if !begun && item <= after {
-				continue // some services begin with it, or cannot begin there
+				continue // some services include the start key, or cannot start at it
 			}
 			begun = true
 			if err := storage.CheckItem(item); err != nil {
@@ -63,12 +64,13 @@ func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage
 				continue
 			}
 			if !yield(storage.Object{
-				Item: item, Size: info.Size, Modified: info.LastModified.UTC().Truncate(time.Second), Version: version(info), ETag: info.ETag,
+				Item: item, Size: info.Size, Modified: info.LastModified.UTC().Truncate(time.Second),
+				Version: version(info), ETag: info.ETag,
 			}, nil) {
 				return
 			}
 		}
-		if ctx.Err() != nil { // the client ends its listing without a word
+		if ctx.Err() != nil { // the client ends its listing without an error
 			yield(storage.Object{}, storage.Ended(ctx))
 		}
 	})

@@ -14,16 +14,16 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A marker makes a store known, and says what its service was found to do.
+// A marker identifies a store and records the features of its service.
 type marker struct {
 	Store string `json:"store"`
 	Facts *Facts `json:"facts,omitempty"`
 }
 
-// maxRecord bounds what the driver keeps for itself.
+// maxRecord bounds the size of the driver's own objects, in bytes.
 const maxRecord = 1 << 20
 
-// Marker implements storage.Store. What it tells of the service holds from then on.
+// Marker implements storage.Store. The store uses the features in the marker from then on.
 func (s *Store) Marker(ctx context.Context) error {
 	m, err := s.readMarker(ctx)
 	switch {
@@ -35,13 +35,13 @@ func (s *Store) Marker(ctx context.Context) error {
 		return fmt.Errorf("store %q is marked %q: %w", s.cfg.ID, m.Store, storage.ErrWrongMarker)
 	}
 	if m.Facts != nil {
-		s.facts.Store(m.Facts)
+		s.features.Store(m.Facts)
 	}
 	return nil
 }
 
 func (s *Store) readMarker(ctx context.Context) (m marker, err error) {
-	text, err := s.ownGet(ctx, "marker.json")
+	text, err := s.getControl(ctx, "marker.json")
 	if err != nil {
 		return m, err
 	}
@@ -51,7 +51,7 @@ func (s *Store) readMarker(ctx context.Context) (m marker, err error) {
 	return m, nil
 }
 
-// WriteMarker implements storage.Store. It tries what the service can do, and notes it.
+// WriteMarker implements storage.Store. It probes the service and records its features in the marker.
 func (s *Store) WriteMarker(ctx context.Context) error {
 	if s.cfg.ReadOnly {
 		return storage.NotApplied(retry.Permanent(storage.ErrReadOnly))
@@ -77,10 +77,10 @@ func (s *Store) WriteMarker(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("encode the marker: %w", err)
 	}
-	if err := s.ownPut(ctx, "marker.json", text); err != nil {
+	if err := s.putControl(ctx, "marker.json", text); err != nil {
 		return err
 	}
-	s.facts.Store(f)
+	s.features.Store(f)
 	return nil
 }
 
@@ -89,8 +89,8 @@ func (s *Store) makeBucket(ctx context.Context, bucket string) error {
 	return s.translate(ctx, aBucket, fmt.Sprintf("make bucket %q", bucket), err)
 }
 
-// ownGet reads what is the driver's own.
-func (s *Store) ownGet(ctx context.Context, name string) (text []byte, err error) {
+// getControl reads one of the driver's own objects.
+func (s *Store) getControl(ctx context.Context, name string) (text []byte, err error) {
 	bucket, prefix := s.layout.control()
 	what := fmt.Sprintf("read %s%s in bucket %q", prefix, name, bucket)
 	body, _, _, err := s.core.GetObject(ctx, bucket, prefix+name, s.getOptions())
@@ -102,17 +102,19 @@ func (s *Store) ownGet(ctx context.Context, name string) (text []byte, err error
 	return text, s.translate(ctx, anItem, what, err)
 }
 
-// ownPut writes what is the driver's own. pairs are headers.
-func (s *Store) ownPut(ctx context.Context, name string, text []byte, pairs ...string) error {
+// putControl writes one of the driver's own objects. pairs are headers.
+func (s *Store) putControl(ctx context.Context, name string, text []byte, pairs ...string) error {
 	bucket, prefix := s.layout.control()
-	ctx, _ = noted(ctx, pairs...)
-	_, err := s.core.PutObject(ctx, bucket, prefix+name, bytes.NewReader(text), int64(len(text)), "", "", s.putOptions(heading{contentType: "application/json"}))
+	ctx, _ = withHeaders(ctx, pairs...)
+	o := s.putOptions(objectHeaders{contentType: "application/json"})
+	_, err := s.core.PutObject(ctx, bucket, prefix+name, bytes.NewReader(text), int64(len(text)), "", "", o)
 	return s.translate(ctx, anItem, fmt.Sprintf("write %s%s in bucket %q", prefix, name, bucket), err)
 }
 
-func (s *Store) ownDelete(ctx context.Context, name string, pairs ...string) error {
+// deleteControl deletes one of the driver's own objects. pairs are headers.
+func (s *Store) deleteControl(ctx context.Context, name string, pairs ...string) error {
 	bucket, prefix := s.layout.control()
-	ctx, _ = noted(ctx, pairs...)
+	ctx, _ = withHeaders(ctx, pairs...)
 	err := s.core.RemoveObject(ctx, bucket, prefix+name, minio.RemoveObjectOptions{})
 	return s.translate(ctx, anItem, fmt.Sprintf("delete %s%s in bucket %q", prefix, name, bucket), err)
 }

@@ -20,36 +20,40 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// User metadata are headers: names without case, values without line ends, and what is not ASCII comes back
-// changed by some services. So a property is metadata of its own where that keeps it exactly, and all others are
-// one piece of metadata, moreName.
+// User metadata are headers: names are case-insensitive, values have no line breaks, and some services change
+// non-ASCII characters. A property is stored under its own name if a header preserves it exactly; all others are
+// stored together in one header, extraName.
 const (
 	metaHeader  = "X-Amz-Meta-"
-	moreName    = "millrace-more"    // base64url of JSON
+	extraName   = "millrace-more"    // base64url of JSON
 	digestsName = "millrace-digests" // "size=1,md5=...,sha256=..."
-	// originalName holds the storage.Original of an item: milliseconds since 1970, the version in base64url, and
-	// what names the item, separated by commas.
+	// originalName holds the storage.Original of an item: milliseconds since 1970, the version in base64url, and a hash
+	// of the item's name, separated by commas.
 	originalName = "millrace-original"
-	// plainType is what an object without a media type gets; moreName tells it from the same, asked for.
+	// plainType is the content type of an item without a media type. An item with this very media type has it in
+	// extraName.
 	plainType = "binary/octet-stream"
 )
 
-// more is what headers would not keep.
-type more struct {
+// extra holds the properties that headers would not preserve.
+type extra struct {
 	User map[string]string `json:"user,omitempty"`
 	Type string            `json:"type,omitempty"`
 }
 
-// encode makes headers of properties and of digests that are known before the bytes are stored; the media type stands
-// in contentType. More than S3 keeps is refused. of is the text of an Original, which is left out if there is no room.
-func encode(p storage.Properties, sum digest.Set, size int64, of string) (meta map[string]string, contentType string, err error) {
+// encode encodes properties, and digests that are known before the bytes are stored, as user metadata and content type.
+// It returns ErrTooLarge if they exceed the limit of S3. original is a formatted Original, which is omitted if it would
+// exceed the limit.
+func encode(
+	p storage.Properties, sum digest.Set, size int64, original string,
+) (meta map[string]string, contentType string, err error) {
 	meta, contentType = map[string]string{}, plainType
-	var rest more
+	var rest extra
 	for name, v := range p.User {
 		if !utf8.ValidString(name) || !utf8.ValidString(v) {
 			return nil, "", retry.Permanent(fmt.Errorf("property %q is not UTF-8: %w", name, storage.ErrName))
 		}
-		if keepsName(name) && keepsValue(v) {
+		if isHeaderName(name) && isHeaderValue(v) {
 			meta[name] = v
 		} else {
 			if rest.User == nil {
@@ -60,7 +64,7 @@ func encode(p storage.Properties, sum digest.Set, size int64, of string) (meta m
 	}
 	switch {
 	case p.MediaType == "":
-	case keepsValue(p.MediaType) && p.MediaType != plainType:
+	case isHeaderValue(p.MediaType) && p.MediaType != plainType:
 		contentType = p.MediaType
 	default:
 		rest.Type = p.MediaType
@@ -70,25 +74,27 @@ func encode(p storage.Properties, sum digest.Set, size int64, of string) (meta m
 		if err != nil {
 			return nil, "", fmt.Errorf("encode properties: %w", err)
 		}
-		meta[moreName] = base64.RawURLEncoding.EncodeToString(text)
+		meta[extraName] = base64.RawURLEncoding.EncodeToString(text)
 	}
 	if len(sum) > 0 {
-		meta[digestsName] = digestsText(sum, size)
+		meta[digestsName] = formatDigests(sum, size)
 	}
 	n := 0
 	for name, v := range meta {
 		n += len(name) + len(v)
 	}
 	if n > maxMetadata {
-		return nil, "", retry.Permanent(fmt.Errorf("properties take %d bytes of metadata, and S3 keeps %d: %w", n, maxMetadata, storage.ErrTooLarge))
+		return nil, "", retry.Permanent(fmt.Errorf("properties need %d bytes of metadata, and S3 allows %d: %w",
+			n, maxMetadata, storage.ErrTooLarge))
 	}
-	if of != "" && n+len(originalName)+len(of) <= maxMetadata {
-		meta[originalName] = of
+	if original != "" && n+len(originalName)+len(original) <= maxMetadata {
+		meta[originalName] = original
 	}
 	return meta, contentType, nil
 }
 
-func keepsName(name string) bool {
+// isHeaderName reports whether user metadata preserves a property name exactly.
+func isHeaderName(name string) bool {
 	if name == "" || strings.HasPrefix(name, "millrace-") || strings.HasPrefix(name, "x-") || len(name) > 128 {
 		return false
 	}
@@ -97,15 +103,17 @@ func keepsName(name string) bool {
 			return false
 		}
 	}
-	return !isHTTP[name]
+	return !httpHeaders[name]
 }
 
-// isHTTP are names that the client takes for headers of HTTP.
-var isHTTP = map[string]bool{
-	"content-type": true, "cache-control": true, "content-encoding": true, "content-disposition": true, "content-language": true, "expires": true,
+// httpHeaders are names that the client sends as HTTP headers instead of user metadata.
+var httpHeaders = map[string]bool{
+	"content-type": true, "cache-control": true, "content-encoding": true, "content-disposition": true,
+	"content-language": true, "expires": true,
 }
 
-func keepsValue(v string) bool {
+// isHeaderValue reports whether user metadata preserves a property value exactly.
+func isHeaderValue(v string) bool {
 	if v == "" || v != strings.TrimSpace(v) || strings.Contains(v, "=?") || strings.Contains(v, "  ") {
 		return false
 	}
@@ -117,14 +125,14 @@ func keepsValue(v string) bool {
 	return true
 }
 
-// beside is what the driver wrote into the metadata of an object.
-type beside struct {
+// driverMeta holds the metadata that the driver adds to an object.
+type driverMeta struct {
 	digests  digest.Set
 	original string
 }
 
-// decode returns the properties that headers tell of, and what the driver wrote beside them.
-func decode(info minio.ObjectInfo) (p storage.Properties, own beside, err error) {
+// decode returns the properties in the metadata of an object, and the metadata of the driver.
+func decode(info minio.ObjectInfo) (p storage.Properties, own driverMeta, err error) {
 	p.MediaType = info.ContentType
 	if p.MediaType == plainType || p.MediaType == "application/octet-stream" && info.Headers.Get("Content-Type") == "" {
 		p.MediaType = ""
@@ -132,14 +140,14 @@ func decode(info minio.ObjectInfo) (p storage.Properties, own beside, err error)
 	for name, v := range info.UserMetadata {
 		name = strings.ToLower(name)
 		switch name {
-		case moreName:
+		case extraName:
 			text, err := base64.RawURLEncoding.DecodeString(v)
-			var rest more
+			var rest extra
 			if err == nil {
 				err = json.Unmarshal(text, &rest)
 			}
 			if err != nil {
-				return p, own, fmt.Errorf("read metadata %s: %w", moreName, err)
+				return p, own, fmt.Errorf("read metadata %s: %w", extraName, err)
 			}
 			if p.User == nil {
 				p.User = map[string]string{}
@@ -149,7 +157,7 @@ func decode(info minio.ObjectInfo) (p storage.Properties, own beside, err error)
 				p.MediaType = rest.Type
 			}
 		case digestsName:
-			own.digests = readDigests(v, info.Size)
+			own.digests = parseDigests(v, info.Size)
 		case originalName:
 			own.original = v
 		default:
@@ -162,19 +170,20 @@ func decode(info minio.ObjectInfo) (p storage.Properties, own beside, err error)
 	return p, own, nil
 }
 
-// originalText is of the zero Original empty.
-func originalText(space, item string, o storage.Original) string {
+// formatOriginal formats an Original as metadata. The zero Original is empty.
+func formatOriginal(space, item string, o storage.Original) string {
 	if o == (storage.Original{}) {
 		return ""
 	}
-	return strconv.FormatInt(o.Modified.UnixMilli(), 10) + "," + base64.RawURLEncoding.EncodeToString([]byte(o.Version)) + "," + itemName(space, item)
+	version := base64.RawURLEncoding.EncodeToString([]byte(o.Version))
+	return strconv.FormatInt(o.Modified.UnixMilli(), 10) + "," + version + "," + itemHash(space, item)
 }
 
-// readOriginal is the inverse of originalText; zero if the text is not about this item: metadata goes along when an
-// object is copied to another key.
-func readOriginal(space, item, text string) storage.Original {
+// parseOriginal is the inverse of formatOriginal. It returns the zero Original if the text is for another item: a copy
+// of an object to another key keeps its metadata.
+func parseOriginal(space, item, text string) storage.Original {
 	parts := strings.Split(text, ",")
-	if len(parts) != 3 || parts[2] != itemName(space, item) {
+	if len(parts) != 3 || parts[2] != itemHash(space, item) {
 		return storage.Original{}
 	}
 	ms, err := strconv.ParseInt(parts[0], 10, 64)
@@ -185,10 +194,10 @@ func readOriginal(space, item, text string) storage.Original {
 	return storage.Original{Modified: time.UnixMilli(ms).UTC(), Version: string(version)}
 }
 
-// itemName names an item in few bytes. No space's name has a zero byte.
-func itemName(space, item string) string { return digestOf(space + "\x00" + item)[:16] }
+// itemHash returns a short hash of an item's name. Space names contain no zero byte.
+func itemHash(space, item string) string { return hashName(space + "\x00" + item)[:16] }
 
-func digestsText(sum digest.Set, size int64) string {
+func formatDigests(sum digest.Set, size int64) string {
 	parts := []string{"size=" + strconv.FormatInt(size, 10)}
 	for _, alg := range slices.Sorted(maps.Keys(sum)) {
 		parts = append(parts, alg+"="+sum[alg])
@@ -196,8 +205,9 @@ func digestsText(sum digest.Set, size int64) string {
 	return strings.Join(parts, ",")
 }
 
-// readDigests is the inverse of digestsText; nil where the text is not about an object of this size, or is none of ours.
-func readDigests(text string, size int64) digest.Set {
+// parseDigests is the inverse of formatDigests. It returns nil if the text is malformed or for an object of another
+// size.
+func parseDigests(text string, size int64) digest.Set {
 	sum, sized := digest.Set{}, false
 	for part := range strings.SplitSeq(text, ",") {
 		name, v, _ := strings.Cut(part, "=")
@@ -214,34 +224,36 @@ func readDigests(text string, size int64) digest.Set {
 	return sum
 }
 
-// evidence returns the digests that the service reports of an object, and whether what the driver wrote beside the bytes
-// is about them: only if the service itself reports a digest that agrees. Programs keep metadata when they
-// write other bytes.
-func (s *Store) evidence(info minio.ObjectInfo, beside digest.Set) (all digest.Set, vouched bool) {
+// evidence returns the digests of an object. It includes recorded, the digests in the driver's metadata, only if a
+// digest that the service itself reports agrees with them: other programs may write other bytes and keep the metadata.
+// vouched reports whether that is so.
+func (s *Store) evidence(info minio.ObjectInfo, recorded digest.Set) (all digest.Set, vouched bool) {
 	own := digest.Set{}
 	h := info.Headers
-	whole := h.Get("X-Amz-Checksum-Type") != "COMPOSITE" // elsewhere a composite ends in -N, which is no base64
-	if s.facts.Load().ETagIsMD5 && isMD5(info.ETag) && !keyed(h) {
+	whole := h.Get("X-Amz-Checksum-Type") != "COMPOSITE" // without this header a composite ends in -N and is not base64
+	if s.features.Load().ETagIsMD5 && isMD5(info.ETag) && !keyDependent(h) {
 		own[digest.MD5] = info.ETag
 	}
 	for alg, header := range map[string]string{
-		digest.SHA256: "X-Amz-Checksum-Sha256", digest.SHA1: "X-Amz-Checksum-Sha1", digest.CRC64NVME: "X-Amz-Checksum-Crc64nvme",
+		digest.SHA256: "X-Amz-Checksum-Sha256", digest.SHA1: "X-Amz-Checksum-Sha1",
+		digest.CRC64NVME: "X-Amz-Checksum-Crc64nvme",
 	} {
-		// A composite is of the digests of parts; a CRC64NVME never is one.
+		// A composite is computed from the digests of parts. A CRC64NVME is never composite.
 		raw, err := base64.StdEncoding.DecodeString(h.Get(header))
 		if err == nil && len(raw) > 0 && (whole || alg == digest.CRC64NVME) && 2*len(raw) == digest.HexLen(alg) {
 			own[alg] = hex.EncodeToString(raw)
 		}
 	}
-	if own.Compare(beside) == digest.Agree {
-		return own.Union(beside), true
+	if own.Compare(recorded) == digest.Agree {
+		return own.Union(recorded), true
 	}
 	return own, false
 }
 
-// keyed says that an ETag depends on the key that the object is encrypted with.
-func keyed(h http.Header) bool {
-	return h.Get("X-Amz-Server-Side-Encryption-Customer-Algorithm") != "" || strings.HasPrefix(h.Get("X-Amz-Server-Side-Encryption"), "aws:kms")
+// keyDependent reports whether the ETag depends on the encryption key of the object.
+func keyDependent(h http.Header) bool {
+	return h.Get("X-Amz-Server-Side-Encryption-Customer-Algorithm") != "" ||
+		strings.HasPrefix(h.Get("X-Amz-Server-Side-Encryption"), "aws:kms")
 }
 
 func isMD5(etag string) bool {

@@ -14,92 +14,97 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// place returns an item's bucket and key, unless the service may take that for another key, even one outside of the
-// space: some keep objects as files, to whose paths a//b and x/../a/b are the same.
-func (s *Store) place(space, item string) (bucket, key string, err error) {
+// itemKey returns the bucket and the key of an item. It returns ErrName if the service may treat the key as another
+// one, possibly outside of the space: services that store objects as files treat a//b and x/../a/b as the same path.
+func (s *Store) itemKey(space, item string) (bucket, key string, err error) {
 	bucket, key, err = s.layout.item(space, item)
 	if err != nil {
 		return "", "", err
 	}
-	f := s.facts.Load()
-	unknown := s.cfg.ReadOnly && *f == (Facts{}) // no more than what is there can be read
-	if strings.TrimSpace(key) == "" || !f.OddKeys && !unknown && isOdd(item) {
-		return "", "", retry.Permanent(fmt.Errorf("the service cannot keep a key for %s: %w", named(space, item), storage.ErrName))
+	f := s.features.Load()
+	unknown := s.cfg.ReadOnly && *f == (Facts{}) // not probed; a read cannot do harm
+	if strings.TrimSpace(key) == "" || !f.OddKeys && !unknown && isOddKey(item) {
+		return "", "", retry.Permanent(fmt.Errorf("the service cannot store the key of %s: %w",
+			itemText(space, item), storage.ErrName))
 	}
 	return bucket, key, nil
 }
 
-// isOdd says whether an id is no plain path of what a file's name can be. One that ends in a slash is: services that have
-// directories take it for one of them.
-func isOdd(item string) bool {
-	pieces := strings.Split(item, "/")
-	last := len(pieces) - 1
-	return strings.ContainsRune(item, 0) || item == "/" || slices.ContainsFunc(pieces, isOddPiece) || slices.Contains(pieces[:last], "")
+// isOddKey reports whether an id is not a clean relative path of valid file names. An id that ends in a slash is not
+// odd: services with directories store it as a directory.
+func isOddKey(item string) bool {
+	segments := strings.Split(item, "/")
+	last := len(segments) - 1
+	return strings.ContainsRune(item, 0) || item == "/" ||
+		slices.ContainsFunc(segments, isOddSegment) || slices.Contains(segments[:last], "")
 }
 
-func isOddPiece(p string) bool {
+func isOddSegment(p string) bool {
 	plain := strings.TrimSpace(p) // MinIO refuses " .." too
 	return plain == "." || plain == ".." || len(p) > maxFileName
 }
 
-const maxFileName = 255 // bytes, with all file systems
+const maxFileName = 255 // in bytes, the limit of common file systems
 
-// from returns the last key at which a listing of what comes after an id can begin: services refuse there what they refuse as a key.
-func (s *Store) from(prefix, after string) string {
-	if s.facts.Load().OddKeys || !isOdd(after) {
+// listStart returns the key after which to list the items after an id. If the key of the id is odd, it is the longest
+// parent that is not: services refuse to start a listing at keys that they cannot store.
+func (s *Store) listStart(prefix, after string) string {
+	if s.features.Load().OddKeys || !isOddKey(after) {
 		return prefix + after
 	}
 	at := 0
-	for piece := range strings.SplitAfterSeq(after, "/") {
-		if isOdd(strings.TrimSuffix(piece, "/")) || piece == "/" {
+	for segment := range strings.SplitAfterSeq(after, "/") {
+		if isOddKey(strings.TrimSuffix(segment, "/")) || segment == "/" {
 			break
 		}
-		at += len(piece)
+		at += len(segment)
 	}
 	return prefix + after[:at]
 }
 
-// nested refuses an item that would lie below another, or above others, where the service keeps such but lists only one.
-// Until free is called no other Put of this process may begin that would be in its way. Of two processes both may look
-// before either writes.
-func (s *Store) nested(ctx context.Context, space, item string) (free func(), err error) {
-	if !s.facts.Load().Hides {
+// reserveKey returns ErrName for an item below or above another item if the service stores both but lists only one.
+// Until free is called, other Puts of this process for items above or below fail. Concurrent Puts of two processes are
+// not detected.
+func (s *Store) reserveKey(ctx context.Context, space, item string) (free func(), err error) {
+	if !s.features.Load().Hides {
 		return func() {}, nil
 	}
-	release, err := s.alone(space, item)
+	release, err := s.reservePut(space, item)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
-		if free == nil { // also if the transport panics
+		if free == nil { // also after a panic of the transport
 			release()
 		}
 	}()
-	if err := s.lookForNested(ctx, space, item); err != nil {
+	if err := s.checkNested(ctx, space, item); err != nil {
 		return nil, err
 	}
 	return release, nil
 }
 
-// alone notes that an item is put. It fails while one above or below it is put: which of them stays is not known yet.
-func (s *Store) alone(space, item string) (free func(), err error) {
+// reservePut counts an active Put of an item. It returns a transient error while an item above or below it is put,
+// because that Put may still fail.
+func (s *Store) reservePut(space, item string) (free func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := spot{space, item}
-	busy := s.below[at] > 0
-	for above := range aboveOf(at) {
-		busy = busy || s.putting[above] > 0
+	at := location{space, item}
+	busy := s.putsBelow[at] > 0
+	for above := range ancestors(at) {
+		busy = busy || s.puts[above] > 0
 	}
 	if busy {
-		return nil, fmt.Errorf("put %s: an item above or below it is put at this moment, and the service would not list both", named(space, item))
+		return nil, fmt.Errorf("put %s: another Put writes an item above or below it, and the service would not list both",
+			itemText(space, item))
 	}
 	count := func(by int) {
-		add(s.putting, at, by)
-		for above := range aboveOf(at) {
-			add(s.below, above, by)
+		addCount(s.puts, at, by)
+		for above := range ancestors(at) {
+			addCount(s.putsBelow, above, by)
 		}
 		if bucket, prefix, err := s.layout.space(space); err == nil {
-			delete(s.dirs, spot{bucket, prefix + item}) // it may be there
+			delete(s.freeAncestors, location{bucket, prefix + item}) // the object may exist now
 		}
 	}
 	count(1)
@@ -110,80 +115,82 @@ func (s *Store) alone(space, item string) (free func(), err error) {
 	}, nil
 }
 
-// aboveOf are the items that an item would lie below.
-func aboveOf(at spot) iter.Seq[spot] {
-	return func(yield func(spot) bool) {
+// ancestors returns the locations of the items above an item.
+func ancestors(at location) iter.Seq[location] {
+	return func(yield func(location) bool) {
 		for i, c := range at.key {
-			if c == '/' && i < len(at.key)-1 && !yield(spot{at.bucket, at.key[:i]}) {
+			if c == '/' && i < len(at.key)-1 && !yield(location{at.bucket, at.key[:i]}) {
 				return
 			}
 		}
 	}
 }
 
-func add(to map[spot]int, at spot, n int) {
+func addCount(to map[location]int, at location, n int) {
 	if to[at] += n; to[at] == 0 {
 		delete(to, at)
 	}
 }
 
-func (s *Store) lookForNested(ctx context.Context, space, item string) error {
+// checkNested returns ErrName if there is an item above or below an item.
+func (s *Store) checkNested(ctx context.Context, space, item string) error {
 	bucket, prefix, err := s.layout.space(space)
 	if err != nil {
 		return err
 	}
-	for above := range aboveOf(spot{bucket, item}) {
-		if strings.TrimSpace(prefix+above.key) == "" { // which cannot be a key
+	for above := range ancestors(location{bucket, item}) {
+		if strings.TrimSpace(prefix+above.key) == "" { // cannot be a key
 			continue
 		}
-		if there, err := s.blocks(ctx, spot{bucket, prefix + above.key}); err != nil {
-			return fmt.Errorf("look for what is above %s: %w", named(space, item), err)
-		} else if there {
-			return hidden(fmt.Sprintf("%s would lie below %q", named(space, item), above.key))
+		if hides, err := s.hidesBelow(ctx, location{bucket, prefix + above.key}); err != nil {
+			return fmt.Errorf("check for items above %s: %w", itemText(space, item), err)
+		} else if hides {
+			return hiddenError(fmt.Sprintf("%s would be below item %q", itemText(space, item), above.key))
 		}
 	}
 	if strings.HasSuffix(item, "/") {
 		return nil
 	}
-	if full, err := s.any(ctx, bucket, prefix+item+"/"); err != nil || !full {
+	if full, err := s.hasKeys(ctx, bucket, prefix+item+"/"); err != nil || !full {
 		return err
 	}
-	return hidden("there are items below " + named(space, item))
+	return hiddenError("there are items below " + itemText(space, item))
 }
 
-func hidden(what string) error {
+func hiddenError(what string) error {
 	return retry.Permanent(fmt.Errorf("%s, and the service would not list both: %w", what, storage.ErrName))
 }
 
-// blocks says whether there is an object that hides what lies below it. A delete marker does so too.
-func (s *Store) blocks(ctx context.Context, at spot) (bool, error) {
+// hidesBelow reports whether there is an object at a key, which hides the objects below it. A delete marker hides them
+// too.
+func (s *Store) hidesBelow(ctx context.Context, at location) (bool, error) {
 	s.mu.Lock()
-	seen, ok := s.dirs[at]
+	seen, ok := s.freeAncestors[at]
 	s.mu.Unlock()
-	if ok && time.Since(seen) < spaceFresh {
+	if ok && time.Since(seen) < spaceCacheTTL {
 		return false, nil
 	}
 	info, err := s.core.StatObject(ctx, at.bucket, at.key, s.getOptions())
 	if err == nil || info.IsDeleteMarker {
 		return true, nil
 	}
-	if err := translate(ctx, anItem, fmt.Sprintf("look at %q", at.key), err); !isAbsent(err) {
+	if err := translate(ctx, anItem, fmt.Sprintf("stat %q", at.key), err); !isAbsent(err) {
 		return false, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.dirs) > 10_000 {
-		clear(s.dirs)
+	if len(s.freeAncestors) > 10_000 {
+		clear(s.freeAncestors)
 	}
-	s.dirs[at] = time.Now()
+	s.freeAncestors[at] = time.Now()
 	return false, nil
 }
 
-// probeKeys tries keys that services which keep objects as files stumble over.
+// probeKeys tests keys that services with objects as files cannot store, or do not list.
 func (s *Store) probeKeys(ctx context.Context, f *Facts, name string) error {
 	bucket, prefix := s.layout.control()
 	put := func(key string) (stored bool, err error) {
-		err = s.ownPut(ctx, key, []byte(key))
+		err = s.putControl(ctx, key, []byte(key))
 		if retry.ClassOf(err) == retry.ClassUnavailable || ctx.Err() != nil {
 			return false, err
 		}
@@ -201,26 +208,27 @@ func (s *Store) probeKeys(ctx context.Context, f *Facts, name string) error {
 		}
 		if _, err := s.core.StatObject(ctx, bucket, prefix+name+plain, minio.StatObjectOptions{}); err == nil && plain != "" {
 			f.OddKeys = false
-			_ = s.ownDelete(ctx, name+plain)
+			_ = s.deleteControl(ctx, name+plain)
 		}
-		_ = s.ownDelete(ctx, name+odd)
+		_ = s.deleteControl(ctx, name+odd)
 	}
 	name += "-n"
-	if err := s.ownPut(ctx, name, []byte("above")); err != nil {
+	if err := s.putControl(ctx, name, []byte("above")); err != nil {
 		return err
 	}
-	defer func() { _ = s.ownDelete(context.WithoutCancel(ctx), name) }()
+	defer func() { _ = s.deleteControl(context.WithoutCancel(ctx), name) }()
 	stored, err := put(name + "/below")
-	if err != nil || !stored { // it refuses that by itself
+	if err != nil || !stored { // the service refuses it, so it hides nothing
 		return err
 	}
 	keys := 0
-	for info := range s.core.ListObjectsIter(listed(ctx), bucket, minio.ListObjectsOptions{Prefix: prefix + name, Recursive: true}) {
+	o := minio.ListObjectsOptions{Prefix: prefix + name, Recursive: true}
+	for info := range s.core.ListObjectsIter(withListing(ctx), bucket, o) {
 		if info.Err != nil {
 			return s.translate(ctx, aBucket, fmt.Sprintf("list bucket %q", bucket), info.Err)
 		}
 		keys++
 	}
 	f.Hides = keys < 2
-	return s.ownDelete(ctx, name+"/below")
+	return s.deleteControl(ctx, name+"/below")
 }

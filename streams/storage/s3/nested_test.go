@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// Of two items of which the service would list only one, no two Puts of a process are both acknowledged, and that which
-// comes while the other is under way is not refused for good: it may be the one that stays.
+// If the service would list only one of two items, concurrent Puts of a process do not both succeed. The later one gets
+// a transient error, because the earlier one may fail.
 func TestNestedAtOnce(t *testing.T) {
 	for name, tt := range map[string]struct {
 		first, second string
@@ -49,21 +49,22 @@ func TestNestedAtOnce(t *testing.T) {
 			if err := put(t.Context(), s, tt.first, 10, storage.PutOptions{}); (err != nil) != tt.fails {
 				t.Fatal(err)
 			}
-			if (during != nil) != (tt.during != nil) || retry.IsPermanent(during) || during != nil && !storage.IsNotApplied(during) {
+			if (during != nil) != (tt.during != nil) || retry.IsPermanent(during) ||
+				during != nil && !storage.IsNotApplied(during) {
 				t.Errorf("during the first: %v, want %v", during, tt.during)
 			}
 			if err := put(t.Context(), s, tt.second, 10, storage.PutOptions{}); !errors.Is(err, tt.after) {
 				t.Errorf("after it: %v, want %v", err, tt.after)
 			}
-			if len(s.putting) > 0 || len(s.below) > 0 {
-				t.Errorf("still put are %v, above them %v", s.putting, s.below)
+			if len(s.puts) > 0 || len(s.putsBelow) > 0 {
+				t.Errorf("still put are %v, above them %v", s.puts, s.putsBelow)
 
 			}
 		})
 	}
 }
 
-// Of many at once as many are listed as were acknowledged.
+// Of many concurrent Puts, exactly those that succeeded are listed.
 func TestNestedRaces(t *testing.T) {
 	s, srv := direct(t, s3test.Options{CleanKeys: true, HideBelow: true})
 	stored := 0
@@ -96,8 +97,8 @@ func TestNestedRaces(t *testing.T) {
 	}
 }
 
-// What was not there when something was put below it may be there now.
-func TestNestedIsLookedForAgain(t *testing.T) {
+// The cache of free ancestors is updated by a Put of an ancestor.
+func TestNestedCacheIsUpdated(t *testing.T) {
 	s, _ := direct(t, s3test.Options{CleanKeys: true, HideBelow: true})
 	if err := put(t.Context(), s, "a/b", 10, storage.PutOptions{}); err != nil {
 		t.Fatal(err)

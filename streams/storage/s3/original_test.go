@@ -12,17 +12,16 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// What an object is a copy of counts for the item and the bytes that it was written with, and for no others to which its
-// metadata came.
+// An Original is valid only for the item and the bytes that it was written for, not for others with the same metadata.
 func TestOriginal(t *testing.T) {
 	original := storage.Original{Modified: time.UnixMilli(1).UTC(), Version: `"v"`}
 	none := storage.Original{}
-	at := func(item string) spot { return spot{testBucket, "s/" + item} }
+	at := func(item string) location { return location{testBucket, "s/" + item} }
 	move := func(t *testing.T, s *Store, from, to string) {
 		t.Helper()
 		o, err := s.Stat(t.Context(), "s", from)
 		if err == nil {
-			err = s.copy(t.Context(), source{at(from), o}, at(to))
+			err = s.copy(t.Context(), copySource{at(from), o}, at(to))
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -33,12 +32,14 @@ func TestOriginal(t *testing.T) {
 		user    map[string]string
 		size    int
 		harm    func(*testing.T, *Store, *s3test.Server)
-		item    string // that is looked at, if it is not "item"
+		item    string // the item to stat, if it is not "item"
 		want    storage.Original
 	}{
-		"one request":           {size: 10, want: original},
-		"in parts":              {size: len(plenty), want: original},
-		"copied to another key": {size: 10, harm: func(t *testing.T, s *Store, _ *s3test.Server) { move(t, s, "item", "other") }, item: "other", want: none},
+		"one request": {size: 10, want: original},
+		"in parts":    {size: len(plenty), want: original},
+		"copied to another key": {size: 10, harm: func(t *testing.T, s *Store, _ *s3test.Server) {
+			move(t, s, "item", "other")
+		}, item: "other", want: none},
 		"and back": {size: 10, harm: func(t *testing.T, s *Store, _ *s3test.Server) {
 			move(t, s, "item", "other")
 			move(t, s, "other", "item")
@@ -61,7 +62,8 @@ func TestOriginal(t *testing.T) {
 			srv.Edit(testBucket, "s/item", func(h http.Header) { h.Set(metaHeader+originalName, "yesterday") })
 		}, want: none},
 		"no digest of the service's own": {options: s3test.Options{OddETags: true, NoChecksums: true}, size: 10, want: none},
-		"no room beside the properties":  {size: 10, user: map[string]string{"k": strings.Repeat("v", maxMetadata-160)}, want: none},
+		"no room beside the properties": {size: 10, user: map[string]string{"k": strings.Repeat("v", maxMetadata-160)},
+			want: none},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, srv := direct(t, tt.options)
@@ -70,7 +72,8 @@ func TestOriginal(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, _ = h.Write(plenty[:tt.size])
-			err = put(t.Context(), s, "item", tt.size, storage.PutOptions{Original: original, Digests: h.Sum(), Properties: storage.Properties{User: tt.user}})
+			err = put(t.Context(), s, "item", tt.size,
+				storage.PutOptions{Original: original, Digests: h.Sum(), Properties: storage.Properties{User: tt.user}})
 			if err != nil {
 				t.Fatal(err)
 			}

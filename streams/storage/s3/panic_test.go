@@ -15,7 +15,7 @@ import (
 
 var errPanic = errors.New("panic of the test")
 
-// recovered calls f, and reports whether it has panicked with errPanic.
+// recovered calls f and reports whether it panicked with errPanic.
 func recovered(f func() error) (panicked bool) {
 	defer func() {
 		if p := recover(); p == errPanic {
@@ -28,7 +28,7 @@ func recovered(f func() error) (panicked bool) {
 	return false
 }
 
-// panicAfter reads so many bytes of plenty, again and again, and panics.
+// panicAfter reads n bytes of plenty, repeated, and panics.
 type panicAfter struct{ left int }
 
 func (r *panicAfter) Read(b []byte) (int, error) {
@@ -40,23 +40,23 @@ func (r *panicAfter) Read(b []byte) (int, error) {
 	return copy(b[:n], bytes.Repeat(plenty[:testPart], n/testPart+1)), nil
 }
 
-// wantIdle checks that a store holds nothing for calls that are over.
+// wantIdle checks that a store holds no buffers or reservations.
 func wantIdle(t *testing.T, s *Store) {
 	t.Helper()
-	if !s.room.left.TryAcquire(s.room.all) {
+	if !s.writeBuffers.available.TryAcquire(s.writeBuffers.capacity) {
 		t.Error("memory of parts is not given back")
 	} else {
-		s.room.left.Release(s.room.all)
+		s.writeBuffers.available.Release(s.writeBuffers.capacity)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.putting)+len(s.below)+len(s.working) > 0 {
-		t.Errorf("items are still put: %v, above %v, by uploads %v", s.putting, s.below, s.working)
+	if len(s.puts)+len(s.putsBelow)+len(s.activeUploads) > 0 {
+		t.Errorf("items are still put: %v, above %v, by uploads %v", s.puts, s.putsBelow, s.activeUploads)
 	}
 }
 
-// A panic of the bytes that are put, or of the caller's judgement, from which the caller recovers, leaves nothing behind: no
-// memory, no item that nothing can be put above or below, and of an upload only what the next Put goes on with.
+// A panic of the reader or of PutOptions.Verify that the caller recovers leaves no buffer and no reservation, and of an
+// upload only the parts that the next Put resumes.
 func TestReaderPanics(t *testing.T) {
 	for name, tt := range map[string]struct {
 		r     io.Reader
@@ -82,12 +82,13 @@ func TestReaderPanics(t *testing.T) {
 				t.Fatal("it does not panic")
 			}
 			wantIdle(t, s)
-			records := srv.Keys(testBucket, ownPrefix+"uploads/")
+			records := srv.Keys(testBucket, controlPrefix+"uploads/")
 			if _, there := srv.Object(testBucket, "s/a/b"); there || srv.Uploads() != tt.left || len(records) != tt.left {
 				t.Errorf("there: %t, %d uploads, records %q; want %d", there, srv.Uploads(), records, tt.left)
 			}
 			content := long()
-			if _, err := s.Put(t.Context(), "s", "a/b", bytes.NewReader(content), storage.PutOptions{Size: int64(len(content))}); err != nil {
+			if _, err := s.Put(t.Context(), "s", "a/b", bytes.NewReader(content),
+				storage.PutOptions{Size: int64(len(content))}); err != nil {
 				t.Fatal(err)
 			}
 			if b, _ := srv.Object(testBucket, "s/a/b"); !bytes.Equal(b, content) || srv.Uploads() != 0 {
@@ -97,8 +98,8 @@ func TestReaderPanics(t *testing.T) {
 	}
 }
 
-// A transport that panics at any request leaves nothing behind either. That of parts is called in goroutines of the driver,
-// where a panic ends the process.
+// A panic of the transport at any request leaves nothing behind either. Parts are sent in goroutines of the driver,
+// where a panic ends the process; they are not tested.
 func TestTransportPanics(t *testing.T) {
 	for name, size := range map[string]int{"one request": 10, "in parts": testPart + 1} {
 		t.Run(name, func(t *testing.T) {
@@ -117,7 +118,9 @@ func TestTransportPanics(t *testing.T) {
 					})
 				})
 				on = true
-				panicked = recovered(func() error { return put(t.Context(), s, "a/b", size, storage.PutOptions{KeepReplaced: true}) })
+				panicked = recovered(func() error {
+					return put(t.Context(), s, "a/b", size, storage.PutOptions{KeepReplaced: true})
+				})
 				wantIdle(t, s)
 			}
 		})

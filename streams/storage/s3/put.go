@@ -19,9 +19,12 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-func (s *Store) putOptions(with heading) minio.PutObjectOptions {
-	o := minio.PutObjectOptions{UserMetadata: map[string]string{}, ContentType: with.contentType, StorageClass: s.cfg.StorageClass}
-	maps.Copy(o.UserMetadata, with.meta)
+// putOptions returns the options of a write with these headers.
+func (s *Store) putOptions(h objectHeaders) minio.PutObjectOptions {
+	o := minio.PutObjectOptions{
+		UserMetadata: map[string]string{}, ContentType: h.contentType, StorageClass: s.cfg.StorageClass,
+	}
+	maps.Copy(o.UserMetadata, h.meta)
 	switch s.cfg.Encryption {
 	case "AES256":
 		o.ServerSideEncryption = encrypt.NewSSE()
@@ -32,7 +35,9 @@ func (s *Store) putOptions(with heading) minio.PutObjectOptions {
 }
 
 // Put implements storage.Store.
-func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+func (s *Store) Put(
+	ctx context.Context, space, item string, r io.Reader, o storage.PutOptions,
+) (storage.Object, error) {
 	w, algs, err := s.newWrite(ctx, space, item, o)
 	if err != nil {
 		return storage.Object{}, storage.NotApplied(err)
@@ -41,62 +46,67 @@ func (s *Store) Put(ctx context.Context, space, item string, r io.Reader, o stor
 	info, sum, err := w.run(ctx, r)
 	switch {
 	case err == nil:
-		return w.look(ctx, info, sum, algs)
-	case !w.asked:
+		return w.result(ctx, info, sum, algs)
+	case !w.sent:
 		return storage.Object{}, storage.NotApplied(err)
 	}
-	switch refusalOf(err) {
-	case isRefused:
+	switch rejectionOf(err) {
+	case rejected:
 		err = storage.NotApplied(err)
-	case refusedOrRepeated:
-		err = w.lost(ctx, err)
+	case rejectedOrRepeated:
+		err = w.conditionError(ctx, err)
 	}
 	return storage.Object{}, err
 }
 
-// newWrite looks whether an item may be written. It returns the write and the algorithms of the digests that Put returns.
-func (s *Store) newWrite(ctx context.Context, space, item string, o storage.PutOptions) (w *write, algs []string, err error) {
+// newWrite checks whether an item may be written. It returns the write and the algorithms of the digests that Put
+// returns.
+func (s *Store) newWrite(
+	ctx context.Context, space, item string, o storage.PutOptions,
+) (w *write, algs []string, err error) {
 	if s.cfg.ReadOnly {
 		return nil, nil, retry.Permanent(storage.ErrReadOnly)
 	}
-	bucket, key, err := s.place(space, item)
+	bucket, key, err := s.itemKey(space, item)
 	if err != nil {
 		return nil, nil, err
 	}
 	if o.Size > maxObject {
-		return nil, nil, retry.Permanent(fmt.Errorf("%s: %d bytes: %w", named(space, item), o.Size, storage.ErrTooLarge))
+		return nil, nil, retry.Permanent(fmt.Errorf("%s: %d bytes: %w", itemText(space, item), o.Size, storage.ErrTooLarge))
 	}
-	if _, _, err := encode(o.Properties, nil, 0, ""); err != nil { // before anything is read or kept
-		return nil, nil, fmt.Errorf("write %s: %w", named(space, item), err)
+	if _, _, err := encode(o.Properties, nil, 0, ""); err != nil { // fail before anything is read or quarantined
+		return nil, nil, fmt.Errorf("write %s: %w", itemText(space, item), err)
 	}
-	if err := s.must(ctx, space); err != nil {
+	if err := s.requireSpace(ctx, space); err != nil {
 		return nil, nil, err
 	}
 	if algs, err = o.Algorithms(s.cfg.digests); err != nil {
 		return nil, nil, err
 	}
-	free, err := s.nested(ctx, space, item)
+	free, err := s.reserveKey(ctx, space, item)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer func() {
-		if w == nil { // also if the transport panics
+		if w == nil { // also after a panic of the transport
 			free()
 		}
 	}()
-	when, err := s.condition(ctx, space, item, o.Condition, o.KeepReplaced)
+	conditions, err := s.checkCondition(ctx, space, item, o.Condition, o.KeepReplaced)
 	if err != nil {
 		return nil, nil, err
 	}
-	h, err := s.pool.Get(append(algs, s.facts.Load().checksum())...)
+	h, err := s.pool.Get(append(algs, s.features.Load().checksum())...)
 	if err != nil {
 		return nil, nil, err
 	}
-	return &write{s: s, space: space, item: item, spot: spot{bucket, key}, o: o, h: h, what: "write " + named(space, item),
-		when: when, from: s.reach(o), free: func() { s.pool.Put(h); free() }}, algs, nil
+	return &write{
+		s: s, space: space, item: item, location: location{bucket, key}, o: o, h: h, op: "write " + itemText(space, item),
+		conditions: conditions, copyFrom: s.copySourceOf(o), free: func() { s.pool.Put(h); free() },
+	}, algs, nil
 }
 
-// checksum is the algorithm whose digest the service verifies and keeps.
+// checksum returns the algorithm of the checksum that the service verifies and stores for each part.
 func (f *Facts) checksum() string {
 	if f.CRC64NVME {
 		return digest.CRC64NVME
@@ -107,57 +117,59 @@ func (f *Facts) checksum() string {
 // A write is one Put.
 type write struct {
 	s *Store
-	spot
-	space, item, what string
-	o                 storage.PutOptions
-	h                 *digest.Hasher
-	when              []string // headers of its condition
-	from              *source  // where the service may copy the bytes from
-	asked             bool     // the request that makes it visible was made
-	answer            *note    // of that request
-	free              func()   // lets go of what it holds
+	location
+	space, item, op string
+	o               storage.PutOptions
+	h               *digest.Hasher
+	conditions      []string    // headers, as pairs of name and value
+	copyFrom        *copySource // an object with the same bytes that the service can copy; nil: none
+	sent            bool        // the request that makes the object visible was sent
+	response        *exchange   // of that request
+	free            func()      // releases the hasher and the reservation of the key
 }
 
-// run stores the bytes: in one request where they are in one part, else part by part.
+// run stores the bytes: in one request if they fit into one part, otherwise as a multipart upload.
 func (w *write) run(ctx context.Context, r io.Reader) (minio.UploadInfo, digest.Set, error) {
-	size := partSize(w.s.cfg.PartBytes, w.o.Size)
-	part, err := w.s.room.part(ctx, size)
+	size := firstPartSize(w.s.cfg.PartBytes, w.o.Size)
+	part, err := w.s.writeBuffers.get(ctx, size)
 	if err != nil {
 		return minio.UploadInfo{}, nil, err
 	}
-	defer part.release() // also if r panics
-	n, end, err := read(ctx, r, part.bytes)
+	defer part.release() // also after a panic of r
+	n, end, err := readFull(ctx, r, part.bytes)
 	if err == nil && !end {
-		return w.inParts(ctx, r, &part, size)
+		return w.putParts(ctx, r, &part, size)
 	}
 	if err != nil {
-		return minio.UploadInfo{}, nil, fmt.Errorf("%s: read what is put: %w", w.what, err)
+		return minio.UploadInfo{}, nil, fmt.Errorf("%s: read the source: %w", w.op, err)
 	}
 	_, _ = w.h.Write(part.bytes[:n])
 	sum, err := w.o.Accept(w.h.Sum(), w.h.Size())
 	if err != nil {
-		return minio.UploadInfo{}, nil, fmt.Errorf("%s: %w", w.what, err)
+		return minio.UploadInfo{}, nil, fmt.Errorf("%s: %w", w.op, err)
 	}
-	meta, contentType, err := encode(w.o.Properties, sum.Only(w.kept()...), w.h.Size(), originalText(w.space, w.item, w.o.Original))
+	meta, contentType, err := encode(w.o.Properties, sum.Only(w.storedAlgorithms()...), w.h.Size(),
+		formatOriginal(w.space, w.item, w.o.Original))
 	if err != nil {
-		return minio.UploadInfo{}, nil, fmt.Errorf("%s: %w", w.what, err)
+		return minio.UploadInfo{}, nil, fmt.Errorf("%s: %w", w.op, err)
 	}
-	asked, answer := noted(ctx, w.when...) // the conditions are of this request alone
-	w.asked, w.answer = true, answer
-	info, err := w.s.single(asked, w.spot, payload{part.bytes[:n], w.h.Sum()}, w.s.facts.Load(), w.s.putOptions(heading{meta: meta, contentType: contentType}))
-	if err != nil && unclear(err) && ctx.Err() == nil {
-		if there, ok := w.found(ctx); ok {
-			return there, sum, nil
+	putCtx, response := withHeaders(ctx, w.conditions...) // verifyStored must not send the conditions
+	w.sent, w.response = true, response
+	info, err := w.s.putObject(putCtx, w.location, payload{part.bytes[:n], w.h.Sum()}, w.s.features.Load(),
+		w.s.putOptions(objectHeaders{meta: meta, contentType: contentType}))
+	if err != nil && isAmbiguous(err) && ctx.Err() == nil {
+		if stored, ok := w.verifyStored(ctx); ok {
+			return stored, sum, nil
 		}
-		err = fmt.Errorf("%w (whether it is stored is not known)", err)
+		err = fmt.Errorf("%w (it is unknown whether it was stored)", err)
 	}
 	return info, sum, err
 }
 
-// found looks whether a write whose success was not reported is there after all: an object that has these very bytes, by
-// what the service tells of them, and these properties.
-func (w *write) found(ctx context.Context) (minio.UploadInfo, bool) {
-	o, info, err := w.there(ctx)
+// verifyStored reports whether a write without a clear response succeeded: the current object has the digests and the
+// properties of the write, by the digests that the service reports.
+func (w *write) verifyStored(ctx context.Context) (minio.UploadInfo, bool) {
+	o, info, err := w.current(ctx)
 	if err != nil || w.compare(o) != digest.Agree || o.Properties.MediaType != w.o.Properties.MediaType ||
 		!maps.Equal(o.Properties.User, w.o.Properties.User) {
 		return minio.UploadInfo{}, false
@@ -165,17 +177,17 @@ func (w *write) found(ctx context.Context) (minio.UploadInfo, bool) {
 	return info, true
 }
 
-// there returns the object that is there now.
-func (w *write) there(ctx context.Context) (o storage.Object, at minio.UploadInfo, err error) {
-	info, err := w.s.head(ctx, w.spot, w.s.getOptions())
+// current returns the current object at the key.
+func (w *write) current(ctx context.Context) (o storage.Object, at minio.UploadInfo, err error) {
+	info, err := w.s.head(ctx, w.location, w.s.getOptions())
 	if err != nil {
-		return o, at, w.s.translate(ctx, anItem, "look at "+named(w.space, w.item), err)
+		return o, at, w.s.translate(ctx, anItem, "stat "+itemText(w.space, w.item), err)
 	}
 	o, err = w.s.object(w.space, w.item, info)
 	return o, minio.UploadInfo{ETag: info.ETag, VersionID: info.VersionID}, err
 }
 
-// compare compares the bytes of an object with those that were written.
+// compare compares an object with the bytes that were written, by size and digests.
 func (w *write) compare(o storage.Object) digest.Agreement {
 	if o.Size != w.h.Size() {
 		return digest.Disagree
@@ -183,8 +195,8 @@ func (w *write) compare(o storage.Object) digest.Agreement {
 	return o.Digests.Compare(w.h.Sum())
 }
 
-// kept are the algorithms whose digests go into the metadata.
-func (w *write) kept() []string {
+// storedAlgorithms returns the algorithms of the digests that are stored in the metadata.
+func (w *write) storedAlgorithms() []string {
 	algs := append([]string{}, w.s.cfg.digests...)
 	for alg := range w.o.Digests {
 		algs = append(algs, alg)
@@ -192,15 +204,17 @@ func (w *write) kept() []string {
 	return append(algs, w.o.Compute...)
 }
 
-// A payload is bytes and their digests.
+// A payload is a byte slice with its digests.
 type payload struct {
 	bytes []byte
 	sum   digest.Set
 }
 
-// single puts bytes in one request. The service verifies them by what the signature says of them, and by those
-// checksums that it knows.
-func (s *Store) single(ctx context.Context, to spot, p payload, f *Facts, o minio.PutObjectOptions) (minio.UploadInfo, error) {
+// putObject puts bytes in one request. The service verifies them by the signature, and by the checksum that it supports
+// according to f.
+func (s *Store) putObject(
+	ctx context.Context, to location, p payload, f *Facts, o minio.PutObjectOptions,
+) (minio.UploadInfo, error) {
 	var md5 string
 	b, sum := p.bytes, p.sum
 	switch {
@@ -211,10 +225,10 @@ func (s *Store) single(ctx context.Context, to spot, p payload, f *Facts, o mini
 	default:
 		md5 = base64Of(sum[digest.MD5])
 	}
-	o.DisableContentSha256 = sum[digest.SHA256] != "" // or each chunk is hashed once more, to be signed
-	body := lend(b)
-	defer body.back()
-	info, err := s.core.PutObject(carrying(ctx, b), to.bucket, to.key, body, int64(len(b)), md5, sum[digest.SHA256], o)
+	o.DisableContentSha256 = sum[digest.SHA256] != "" // otherwise the client hashes the bytes again to sign them
+	body := newSharedBody(b)
+	defer body.detach()
+	info, err := s.core.PutObject(withBody(ctx, b), to.bucket, to.key, body, int64(len(b)), md5, sum[digest.SHA256], o)
 	return info, s.translate(ctx, anItem, fmt.Sprintf("put %d bytes", len(b)), err)
 }
 
@@ -226,10 +240,12 @@ func base64Of(hexed string) string {
 	return base64.StdEncoding.EncodeToString(raw)
 }
 
-// condition looks at what is there, as far as it matters, keeps it where it is to be kept, and returns the headers with
-// which the service sees to the condition itself.
-func (s *Store) condition(ctx context.Context, space, item string, c storage.Condition, keep bool) (headers []string, err error) {
-	f := s.facts.Load()
+// checkCondition checks a condition against the current object, unless the service does that alone, and quarantines the
+// object if keep is set. It returns the headers with which the service checks the condition itself.
+func (s *Store) checkCondition(
+	ctx context.Context, space, item string, c storage.Condition, keep bool,
+) (headers []string, err error) {
+	f := s.features.Load()
 	if c == (storage.Condition{}) && !keep || c.Absent && f.IfNoneMatch {
 		if c.Absent {
 			headers = []string{"If-None-Match", "*"}
@@ -242,10 +258,10 @@ func (s *Store) condition(ctx context.Context, space, item string, c storage.Con
 		return nil, err
 	}
 	if err := c.Check(o, present); err != nil {
-		return nil, fmt.Errorf("%s: %w", named(space, item), err)
+		return nil, fmt.Errorf("%s: %w", itemText(space, item), err)
 	}
 	if present && keep {
-		if err := s.keep(ctx, space, item, o); err != nil {
+		if err := s.quarantine(ctx, space, item, o); err != nil {
 			return nil, err
 		}
 	}
@@ -258,20 +274,23 @@ func (s *Store) condition(ctx context.Context, space, item string, c storage.Con
 	return headers, nil
 }
 
-// lost makes the refusal of a condition the error that its kind has. It is marked if an object of other bytes is there: if
-// that of this write is, a proxy may have repeated the request that put it there.
-func (w *write) lost(ctx context.Context, err error) error {
-	if len(w.when) == 0 || !errors.Is(err, storage.ErrChanged) {
+// conditionError returns the error for a condition that the service refused. It is marked with storage.NotApplied if
+// the current object has other bytes. If it has the bytes of this write, a proxy may have repeated the request after it
+// succeeded.
+func (w *write) conditionError(ctx context.Context, err error) error {
+	if len(w.conditions) == 0 || !errors.Is(err, storage.ErrChanged) {
 		return err
 	}
-	o, _, serr := w.there(ctx)
+	o, _, serr := w.current(ctx)
 	switch {
-	case w.o.Absent && strings.HasSuffix(w.item, "/") && isAbsent(serr): // versitygw says so when there is a file of that name
-		err = retry.Permanent(fmt.Errorf("%s: the service has an object of that name without the slash: %w", w.what, storage.ErrName))
+	case w.o.Absent && strings.HasSuffix(w.item, "/") && isAbsent(serr):
+		// versitygw returns this if a file has the name without the slash.
+		err = retry.Permanent(fmt.Errorf("%s: the service has an object of that name without the slash: %w",
+			w.op, storage.ErrName))
 	case w.o.Absent:
-		err = fmt.Errorf("%s: %w", w.what, storage.ErrExists)
+		err = fmt.Errorf("%s: %w", w.op, storage.ErrExists)
 	default:
-		err = fmt.Errorf("%s: %w", w.what, storage.ErrChanged)
+		err = fmt.Errorf("%s: %w", w.op, storage.ErrChanged)
 	}
 	if serr == nil && w.compare(o) == digest.Disagree {
 		return storage.NotApplied(err)
@@ -279,31 +298,34 @@ func (w *write) lost(ctx context.Context, err error) error {
 	return err
 }
 
-// errContradicts is what a service says of an object that cannot be after what it said before. versitygw gathers its
-// answer piece by piece: some are of another's object, or there is none, where another writes at that moment.
-var errContradicts = errors.New("the service contradicts itself")
+// errInconsistent means that responses of the service contradict each other. versitygw reads the parts of a response
+// one after the other; during a concurrent write some belong to another object, or the object seems to be absent.
+var errInconsistent = errors.New("the service returned inconsistent responses")
 
-// lookTries is how often such a service is asked.
-var lookTries = retry.Policy{Attempts: 5, Wait: 20 * time.Millisecond, MaxWait: time.Second}
+// statRetry is the retry policy after an inconsistent response.
+var statRetry = retry.Policy{Attempts: 5, Wait: 20 * time.Millisecond, MaxWait: time.Second}
 
-// look asks what is stored now: a time by the service's clock comes with no other answer.
-func (w *write) look(ctx context.Context, put minio.UploadInfo, sum digest.Set, algs []string) (storage.Object, error) {
+// result returns the object as stored. It stats the object, because only that response has its time by the service's
+// clock.
+func (w *write) result(
+	ctx context.Context, put minio.UploadInfo, sum digest.Set, algs []string,
+) (storage.Object, error) {
 	o := w.s.getOptions()
 	if put.VersionID != "" && put.VersionID != "null" {
 		o.VersionID = put.VersionID
 	}
-	told := sum.Only(append(algs, w.kept()...)...)
+	digests := sum.Only(append(algs, w.storedAlgorithms()...)...)
 	var stored storage.Object
-	contradicts := func(err error) bool { return errors.Is(err, errContradicts) }
-	err := again(ctx, lookTries, contradicts, func() error {
-		info, err := w.s.written(ctx, w.spot, o, named(w.space, w.item))
+	inconsistent := func(err error) bool { return errors.Is(err, errInconsistent) }
+	err := retryWhile(ctx, statRetry, inconsistent, func() error {
+		info, err := w.s.statWritten(ctx, w.location, o, itemText(w.space, w.item))
 		switch {
 		case err != nil:
-		case info.ETag != put.ETag: // another write has replaced it; the result is that of this one all the same
-			stored = w.replaced(put, told)
+		case info.ETag != put.ETag: // replaced by another write; the result is still that of this one
+			stored = w.overwritten(put, digests)
 		default:
-			stored, err = w.stored(info)
-			stored.Digests = told
+			stored, err = w.checkStored(info)
+			stored.Digests = digests
 		}
 		return err
 	})
@@ -313,39 +335,41 @@ func (w *write) look(ctx context.Context, put minio.UploadInfo, sum digest.Set, 
 	return stored, nil
 }
 
-// stored is what the service tells of an object that has the ETag of what was written.
-func (w *write) stored(info minio.ObjectInfo) (storage.Object, error) {
+// checkStored returns the object with the ETag of this write, or errInconsistent if its size or digests differ.
+func (w *write) checkStored(info minio.ObjectInfo) (storage.Object, error) {
 	o, err := w.s.object(w.space, w.item, info)
 	switch {
 	case err != nil:
 		return o, err
 	case o.Size != w.h.Size():
-		return o, fmt.Errorf("%s: %w: it keeps %d of %d bytes", w.what, errContradicts, o.Size, w.h.Size())
+		return o, fmt.Errorf("%s: %w: it stores %d of %d bytes", w.op, errInconsistent, o.Size, w.h.Size())
 	case o.Digests.Compare(w.h.Sum()) == digest.Disagree:
-		return o, fmt.Errorf("%s: %w: it tells digests %v of bytes that have %v", w.what, errContradicts, o.Digests, w.h.Sum())
+		return o, fmt.Errorf("%s: %w: it reports digests %v for bytes with %v", w.op, errInconsistent, o.Digests, w.h.Sum())
 	}
 	return o, nil
 }
 
-// replaced tells of an object that is there no more.
-func (w *write) replaced(put minio.UploadInfo, sum digest.Set) storage.Object {
-	at := w.answer.answered()
+// overwritten returns the object of this write after another write has replaced it.
+func (w *write) overwritten(put minio.UploadInfo, sum digest.Set) storage.Object {
+	at := w.response.responseDate()
 	if at.IsZero() {
 		at = w.s.cfg.now()
 	}
 	return storage.Object{
-		Item: w.item, Size: w.h.Size(), Modified: at.UTC().Truncate(time.Second), ETag: put.ETag, Digests: sum, Properties: w.o.Properties, Original: w.o.Original,
+		Item: w.item, Size: w.h.Size(), Modified: at.UTC().Truncate(time.Second), ETag: put.ETag,
+		Digests: sum, Properties: w.o.Properties, Original: w.o.Original,
 		Version: version(minio.ObjectInfo{ETag: put.ETag, VersionID: put.VersionID}),
 	}
 }
 
-// partSize is how large the first part is: so that there are no more than S3 takes, or as large as all where that is less.
-func partSize(usual, size int64) int64 {
+// firstPartSize returns the size of the first part: usual, larger if size needs more than maxParts such parts, or one
+// byte more than size if that is less than usual. size is negative if unknown.
+func firstPartSize(usual, size int64) int64 {
 	switch {
 	case size < 0:
 		return usual
 	case size <= usual:
-		return min(usual, max(size+1, 512)) // one more: whether there is more is seen by reading
+		return min(usual, max(size+1, 512)) // one byte more, so that the read sees the end
 	case size <= maxParts*usual:
 		return usual
 	}
@@ -353,17 +377,17 @@ func partSize(usual, size int64) int64 {
 	return (size/maxParts + mib) / mib * mib
 }
 
-// partOf is how large part n is, where the first has so many bytes. Of what nobody knows the size of, parts grow: the
-// first thousand is small, and 10,000 parts are no less than the largest object.
-func partOf(n int, first, size int64) int64 {
+// nthPartSize returns the size of part n. If the total size is unknown (negative), parts grow: they double every 1,000
+// parts, so that 10,000 parts hold the largest object.
+func nthPartSize(n int, first, size int64) int64 {
 	if size >= 0 {
 		return first
 	}
 	return min(first<<min((n-1)/1000, 9), maxSingle>>1)
 }
 
-// read fills b, unless r ends before.
-func read(ctx context.Context, r io.Reader, b []byte) (n int, end bool, err error) {
+// readFull reads until b is full or r ends.
+func readFull(ctx context.Context, r io.Reader, b []byte) (n int, end bool, err error) {
 	for empty := 0; n < len(b); {
 		if ctx.Err() != nil {
 			return n, false, storage.Ended(ctx)
@@ -371,7 +395,7 @@ func read(ctx context.Context, r io.Reader, b []byte) (n int, end bool, err erro
 		m, err := r.Read(b[n:])
 		n += m
 		switch {
-		case err == io.EOF: // an error that wraps EOF is a stream that broke
+		case err == io.EOF: // an error that wraps EOF means a broken stream
 			return n, true, nil
 		case err != nil:
 			return n, false, err

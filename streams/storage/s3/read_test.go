@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// A breaking transport ends the bodies of GET after so many bytes, and calls then.
+// A breaking transport breaks the bodies of GET after some bytes, and then calls then.
 type breaking struct {
 	next http.RoundTripper
 
@@ -66,7 +66,7 @@ func (b *broken) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A connection that breaks in the middle of a body costs time, and no byte is missing, doubled or of another version.
+// After a connection breaks in a body, no byte is missing, repeated or of another version.
 func TestReadOverBrokenConnections(t *testing.T) {
 	for name, tt := range map[string]struct {
 		size   int
@@ -75,14 +75,16 @@ func TestReadOverBrokenConnections(t *testing.T) {
 		change func(s *Store, srv *s3test.Server) // when a body broke
 		want   error
 	}{
-		"small":                      {size: 1000, after: 300},
-		"byte by byte":               {size: 40, after: 1},
-		"in pieces":                  {size: testPart + 1000, after: testPart / 3},
-		"versions":                   {size: 1000, after: 300, o: s3test.Options{Versions: true}},
-		"replaced":                   {1000, 300, s3test.Options{}, replace, storage.ErrChanged},
-		"replaced, nothing pinned":   {1000, 300, s3test.Options{NoReadMatch: true}, replace, storage.ErrChanged},
-		"replaced, in pieces":        {testPart + 1000, testPart / 3, s3test.Options{NoReadMatch: true}, replace, storage.ErrChanged},
-		"replaced, there are others": {size: 1000, after: 300, o: s3test.Options{Versions: true}, change: replace}, // it is still there
+		"small":                    {size: 1000, after: 300},
+		"byte by byte":             {size: 40, after: 1},
+		"in pieces":                {size: testPart + 1000, after: testPart / 3},
+		"versions":                 {size: 1000, after: 300, o: s3test.Options{Versions: true}},
+		"replaced":                 {1000, 300, s3test.Options{}, replace, storage.ErrChanged},
+		"replaced, nothing pinned": {1000, 300, s3test.Options{NoReadMatch: true}, replace, storage.ErrChanged},
+		"replaced, in pieces": {testPart + 1000, testPart / 3, s3test.Options{NoReadMatch: true}, replace,
+			storage.ErrChanged},
+		// it is still there
+		"replaced, there are others": {size: 1000, after: 300, o: s3test.Options{Versions: true}, change: replace},
 		"gone":                       {1000, 300, s3test.Options{}, remove, storage.ErrChanged},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +110,8 @@ func TestReadOverBrokenConnections(t *testing.T) {
 				}
 				defer body.Close()
 				got, err := io.ReadAll(body)
-				if !errors.Is(err, tt.want) || tt.want == nil && !bytes.Equal(got, plenty[:tt.size]) || !bytes.HasPrefix(plenty, got) {
+				if !errors.Is(err, tt.want) || tt.want == nil && !bytes.Equal(got, plenty[:tt.size]) ||
+					!bytes.HasPrefix(plenty, got) {
 					t.Errorf("read %d of %d bytes (%v), want %v", len(got), tt.size, err, tt.want)
 				}
 			})
@@ -124,7 +127,7 @@ func remove(s *Store, _ *s3test.Server) {
 	_, _ = s.Delete(noTest, "s", "item", storage.DeleteOptions{})
 }
 
-// A connection that gives nothing is given up, with what ended it.
+// A read without progress ends with the error of the connection.
 func TestReadThatNeverGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sc := &script{}
@@ -155,13 +158,13 @@ func TestReadThatNeverGoesOn(t *testing.T) {
 		}
 		defer body.Close()
 		got, err := io.ReadAll(body)
-		if len(got) != 10 || !unclear(err) || gets != readTries.Attempts {
+		if len(got) != 10 || !isAmbiguous(err) || gets != readRetry.Attempts {
 			t.Errorf("read %d bytes with %d requests: %v", len(got), gets, err)
 		}
 	})
 }
 
-// Stat says when it looked by the service's clock, in the resolution of its times.
+// Stat returns its time by the service's clock, in the resolution of modification times.
 func TestStatSaysWhenByTheServicesClock(t *testing.T) {
 	now := time.Now().Add(10 * time.Minute).UTC().Truncate(time.Second)
 	srv := server(t, s3test.Options{Clock: func() time.Time { return now }})
@@ -178,9 +181,10 @@ func TestStatSaysWhenByTheServicesClock(t *testing.T) {
 	}
 }
 
-// A service that pins nothing gives what is there now, which is not what was asked for.
+// A service that ignores versions returns the current object; Open detects that.
 func TestOpenPinsWhereTheServiceDoesNot(t *testing.T) {
-	for name, o := range map[string]s3test.Options{"by ETag": {NoReadMatch: true}, "by version": {NoReadMatch: true, Versions: true}} {
+	for name, o := range map[string]s3test.Options{"by ETag": {NoReadMatch: true},
+		"by version": {NoReadMatch: true, Versions: true}} {
 		t.Run(name, func(t *testing.T) {
 			s, srv := direct(t, o)
 			if err := put(t.Context(), s, "item", 10, storage.PutOptions{}); err != nil {
@@ -201,7 +205,7 @@ func TestOpenPinsWhereTheServiceDoesNot(t *testing.T) {
 	}
 }
 
-// 5 GiB and one byte: more than one request may have, put, read and kept.
+// An object of 5 GiB and one byte, more than one request may have, is put, read and quarantined.
 func TestFiveGiBAndOne(t *testing.T) {
 	need.Integration(t)
 	s, srv := direct(t, s3test.Options{Virtual: true}, func(c *Config) {
@@ -215,7 +219,8 @@ func TestFiveGiBAndOne(t *testing.T) {
 	if err != nil || o.Size != size || o.Digests[digest.CRC64NVME] == "" {
 		t.Fatalf("put %d bytes, %v: %v", o.Size, o.Digests, err)
 	}
-	body, _, err := s.piece(t.Context(), spot{testBucket, "s/item"}, o.Version, cut{at: maxSingle - 5, left: 6})
+	body, _, err := s.getRange(t.Context(), location{testBucket, "s/item"}, o.Version,
+		readPlan{offset: maxSingle - 5, remaining: 6})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,28 +233,30 @@ func TestFiveGiBAndOne(t *testing.T) {
 	if err != nil || len(kept) != 1 || srv.Uploads() != 0 {
 		t.Fatalf("kept %q, %d uploads are left: %v", kept, srv.Uploads(), err)
 	}
-	info, err := s.head(t.Context(), spot{testBucket, kept[0]}, s.getOptions())
+	info, err := s.head(t.Context(), location{testBucket, kept[0]}, s.getOptions())
 	if err != nil || info.Size != size {
 		t.Errorf("kept %d bytes: %v", info.Size, err)
 	}
 }
 
-// What is larger than one request copies is kept part by part, if it is the version that was seen.
-func TestKeepInParts(t *testing.T) {
+// An object larger than one request can copy is quarantined in parts, if it still has the expected version.
+func TestQuarantineInParts(t *testing.T) {
 	s, srv := direct(t, s3test.Options{})
-	if err := put(t.Context(), s, "item", testPart, storage.PutOptions{Properties: storage.Properties{MediaType: "a/b"}}); err != nil {
+	if err := put(t.Context(), s, "item", testPart,
+		storage.PutOptions{Properties: storage.Properties{MediaType: "a/b"}}); err != nil {
 		t.Fatal(err)
 	}
 	o, err := s.Stat(t.Context(), "s", "item")
 	if err != nil {
 		t.Fatal(err)
 	}
-	from, to := source{spot{testBucket, "s/item"}, o}, spot{testBucket, ".millrace/kept/one"}
+	from, to := copySource{location{testBucket, "s/item"}, o}, location{testBucket, ".millrace/kept/one"}
 	if err := s.copyParts(t.Context(), from, to); err != nil {
 		t.Fatal(err)
 	}
 	info, err := s.head(t.Context(), to, s.getOptions())
-	if got, _ := srv.Object(to.bucket, to.key); err != nil || !bytes.Equal(got, plenty[:testPart]) || info.ContentType != "a/b" {
+	if got, _ := srv.Object(to.bucket, to.key); err != nil || !bytes.Equal(got, plenty[:testPart]) ||
+		info.ContentType != "a/b" {
 		t.Errorf("kept %d bytes as %q: %v", len(got), info.ContentType, err)
 	}
 	replace(s, srv)

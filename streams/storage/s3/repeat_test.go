@@ -18,8 +18,10 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// between returns a store with a space "s", and its server; way makes the requests, by next.
-func between(t *testing.T, way func(r *http.Request, next http.RoundTripper) (*http.Response, error)) (*Store, *s3test.Server) {
+// between returns a store with a space "s", and its server. way sends the requests with next.
+func between(
+	t *testing.T, way func(r *http.Request, next http.RoundTripper) (*http.Response, error),
+) (*Store, *s3test.Server) {
 	return direct(t, s3test.Options{}, func(c *Config) {
 		next := c.Transport
 		c.Transport = tripper(func(r *http.Request) (*http.Response, error) { return way(r, next) })
@@ -27,8 +29,7 @@ func between(t *testing.T, way func(r *http.Request, next http.RoundTripper) (*h
 	})
 }
 
-// An upload was completed by a request whose answer was lost, and the caller goes while the service is asked about it: at
-// each of the requests that follow.
+// The response to the completion of an upload is lost, and the caller's context ends at each of the following requests.
 func TestCompletedAndTheCallerIsGone(t *testing.T) {
 	for gone, more := 1, true; more; gone++ {
 		synctest.Test(t, func(t *testing.T) {
@@ -50,14 +51,15 @@ func TestCompletedAndTheCallerIsGone(t *testing.T) {
 					return nil, err
 				case after == 1:
 					return answered(r, resp, 504, "GatewayTimeout"), nil
-				case after == 2 && gone > 1: // the first look
+				case after == 2 && gone > 1: // the first stat
 					resp.Body.Close()
 					return nil, errReset
 				}
 				return resp, err
 			})
 			err := put(ctx, s, "new", len(plenty), storage.PutOptions{})
-			if _, there := srv.Object(testBucket, "s/new"); !there || storage.IsNotApplied(err) || ctx.Err() != nil && err == nil {
+			if _, there := srv.Object(testBucket, "s/new"); !there || storage.IsNotApplied(err) ||
+				ctx.Err() != nil && err == nil {
 				t.Errorf("gone at request %d: there: %t; %v, marked: %t", gone, there, err, storage.IsNotApplied(err))
 			}
 			more = ctx.Err() != nil
@@ -65,42 +67,42 @@ func TestCompletedAndTheCallerIsGone(t *testing.T) {
 	}
 }
 
-func TestRefusalOf(t *testing.T) {
+func TestRejectionOf(t *testing.T) {
 	for name, tt := range map[string]struct {
 		about  subject
 		status int
 		code   string
-		want   refusal
+		want   rejection
 	}{
-		"malformed":                   {anItem, 400, "InvalidRequest", isRefused},
-		"not allowed":                 {anItem, 403, "AccessDenied", isRefused},
-		"absent":                      {anItem, 404, "NoSuchKey", refusedOrRepeated},
-		"absent, by an unknown code":  {anItem, 404, "NoSuchUpload", refusedOrRepeated},
-		"not supported":               {anItem, 405, "MethodNotAllowed", isRefused},
-		"too slow":                    {anItem, 408, "RequestTimeout", notRefused},
-		"two at once":                 {anItem, 409, "OperationAborted", notRefused},
-		"two at once, on condition":   {anItem, 409, "ConditionalRequestConflict", notRefused},
-		"a bucket that is there":      {aBucket, 409, "BucketAlreadyOwnedByYou", notRefused},
-		"a bucket that is not empty":  {aBucket, 409, "BucketNotEmpty", isRefused},
-		"the condition does not hold": {anItem, 412, "PreconditionFailed", refusedOrRepeated},
-		"too many requests":           {anItem, 429, "TooManyRequests", isRefused},
-		"failed":                      {anItem, 500, "InternalError", notRefused},
-		"slow down":                   {anItem, 503, "SlowDown", notRefused},
+		"malformed":                   {anItem, 400, "InvalidRequest", rejected},
+		"not allowed":                 {anItem, 403, "AccessDenied", rejected},
+		"absent":                      {anItem, 404, "NoSuchKey", rejectedOrRepeated},
+		"absent, by an unknown code":  {anItem, 404, "NoSuchUpload", rejectedOrRepeated},
+		"not supported":               {anItem, 405, "MethodNotAllowed", rejected},
+		"too slow":                    {anItem, 408, "RequestTimeout", maybeApplied},
+		"two at once":                 {anItem, 409, "OperationAborted", maybeApplied},
+		"two at once, on condition":   {anItem, 409, "ConditionalRequestConflict", maybeApplied},
+		"a bucket that is there":      {aBucket, 409, "BucketAlreadyOwnedByYou", maybeApplied},
+		"a bucket that is not empty":  {aBucket, 409, "BucketNotEmpty", rejected},
+		"the condition does not hold": {anItem, 412, "PreconditionFailed", rejectedOrRepeated},
+		"too many requests":           {anItem, 429, "TooManyRequests", rejected},
+		"failed":                      {anItem, 500, "InternalError", maybeApplied},
+		"slow down":                   {anItem, 503, "SlowDown", maybeApplied},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := translate(t.Context(), tt.about, "do", minio.ErrorResponse{StatusCode: tt.status, Code: tt.code})
-			if got := refusalOf(err); got != tt.want {
+			if got := rejectionOf(err); got != tt.want {
 				t.Errorf("%v: got %d, want %d", err, got, tt.want)
 			}
 		})
 	}
-	if got := refusalOf(errReset); got != notRefused {
+	if got := rejectionOf(errReset); got != maybeApplied {
 		t.Errorf("no answer: got %d", got)
 	}
 }
 
-// A proxy sends each PUT and DELETE again, whose first answer is lost: the caller sees the second one, which is about the
-// effect of the first. What was made is not marked, and the error is the one that the caller may branch on.
+// A proxy repeats each PUT and DELETE after it lost the first response. The caller sees the second response, which the
+// first request has caused. The error is the expected sentinel, and is not marked with NotApplied.
 func TestProxyRepeats(t *testing.T) {
 	there := storage.PutOptions{Condition: storage.Condition{Absent: true}}
 	for name, tt := range map[string]struct {
@@ -151,14 +153,14 @@ func TestProxyRepeats(t *testing.T) {
 	}
 }
 
-// A Put that another one was quicker than is refused, and that it has changed nothing is found out by one look.
-func TestRefusedIsLookedAtOnce(t *testing.T) {
+// A Put that is refused because of a concurrent one is marked with NotApplied after one stat.
+func TestRejectedPutIsCheckedOnce(t *testing.T) {
 	for name, tt := range map[string]struct {
-		size   int // of the bytes that the other one has put
+		size   int // of the bytes of the other Put
 		marked bool
 	}{
 		"other bytes":    {5, true},
-		"the same bytes": {10, false}, // they may have come by this Put
+		"the same bytes": {10, false}, // they may be of this Put
 	} {
 		t.Run(name, func(t *testing.T) {
 			sent := []string{}
@@ -171,14 +173,16 @@ func TestRefusedIsLookedAtOnce(t *testing.T) {
 			}
 			sent = sent[:0]
 			err := put(t.Context(), s, "a", 10, storage.PutOptions{Condition: storage.Condition{Absent: true}})
-			if !errors.Is(err, storage.ErrExists) || storage.IsNotApplied(err) != tt.marked || !slices.Equal(sent, []string{"PUT", "HEAD"}) {
-				t.Errorf("got %v, marked: %t, by %q; want ErrExists, marked: %t, by a PUT and a HEAD", err, storage.IsNotApplied(err), sent, tt.marked)
+			if !errors.Is(err, storage.ErrExists) || storage.IsNotApplied(err) != tt.marked ||
+				!slices.Equal(sent, []string{"PUT", "HEAD"}) {
+				t.Errorf("got %v, marked: %t, by %q; want ErrExists, marked: %t, by a PUT and a HEAD", err,
+					storage.IsNotApplied(err), sent, tt.marked)
 			}
 		})
 	}
 }
 
-// answered gives another answer than a request got.
+// answered replaces the response to a request.
 func answered(r *http.Request, resp *http.Response, status int, code string) *http.Response {
 	_, _ = io.Copy(io.Discard, resp.Body)
 	resp.Body.Close()

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// Everything that a store is asked for. Space "s" has item "a", and "large", which is in parts.
+// All operations of a store. Space "s" has the items "a" and "large", a multipart object.
 var operations = map[string]func(ctx context.Context, s *Store) error{
 	"Stat": func(ctx context.Context, s *Store) error { _, err := s.Stat(ctx, "s", "a"); return err },
 	"Stat, absent": func(ctx context.Context, s *Store) error {
@@ -82,10 +82,10 @@ var operations = map[string]func(ctx context.Context, s *Store) error{
 	"DeleteSpace": func(ctx context.Context, s *Store) error { return s.DeleteSpace(ctx, "empty") },
 	"Marker":      func(ctx context.Context, s *Store) error { return s.Marker(ctx) },
 	"WriteMarker": func(ctx context.Context, s *Store) error { return s.WriteMarker(ctx) },
-	"Sweep":       func(ctx context.Context, s *Store) error { _, err := s.sweep(ctx, "s"); return err },
+	"Sweep":       func(ctx context.Context, s *Store) error { _, err := s.abortStaleUploads(ctx, "s"); return err },
 }
 
-// expect makes an error that should be there none.
+// expect returns nil for the expected error.
 func expect(err, want error) error {
 	if errors.Is(err, want) {
 		return nil
@@ -115,15 +115,15 @@ func put(ctx context.Context, s *Store, item string, n int, o storage.PutOptions
 	return err
 }
 
-// A fault is what every request is answered with from some moment on.
+// A fault is the response to all requests from some request on.
 type fault struct {
 	answer func(w http.ResponseWriter, r *http.Request)
-	is     error // nil: no fact at all
+	is     error // nil: no sentinel
 	class  retry.Class
-	says   string // some text that helps
+	says   string // part of the error
 }
 
-// refuse answers with an error of S3; one to HEAD has no body.
+// refuse responds with an S3 error, to HEAD without a body.
 func refuse(status int, code string) func(http.ResponseWriter, *http.Request) {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/xml")
@@ -140,17 +140,20 @@ func page(status int, media string) func(http.ResponseWriter, *http.Request) {
 		w.Header().Set("Last-Modified", "Wed, 21 Oct 2026 07:28:00 GMT")
 		w.WriteHeader(status)
 		if r.Method != http.MethodHead {
-			_, _ = io.WriteString(w, "<!DOCTYPE html>\n<html><head><title>Welcome</title></head><body><p>It works!</body></html>")
+			_, _ = io.WriteString(w,
+				"<!DOCTYPE html>\n<html><head><title>Welcome</title></head><body><p>It works!</body></html>")
 		}
 	}
 }
 
 var faults = map[string]fault{
-	"slow down, 503":       {refuse(503, "SlowDown"), storage.ErrSlowDown, retry.Transient, "fewer requests"},
-	"slow down, 429":       {refuse(429, "TooManyRequests"), storage.ErrSlowDown, retry.Transient, "fewer requests"},
-	"internal error":       {refuse(500, "InternalError"), nil, retry.Transient, "500"},
-	"wrong key":            {refuse(403, "InvalidAccessKeyId"), nil, retry.ClassUnavailable, "store refuses the credentials"},
-	"wrong secret":         {refuse(403, "SignatureDoesNotMatch"), nil, retry.ClassUnavailable, "store refuses the credentials"},
+	"slow down, 503": {refuse(503, "SlowDown"), storage.ErrSlowDown, retry.Transient, "fewer requests"},
+	"slow down, 429": {refuse(429, "TooManyRequests"), storage.ErrSlowDown, retry.Transient, "fewer requests"},
+	"internal error": {refuse(500, "InternalError"), nil, retry.Transient, "500"},
+	"wrong key": {refuse(403, "InvalidAccessKeyId"), nil, retry.ClassUnavailable,
+		"store refuses the credentials"},
+	"wrong secret": {refuse(403, "SignatureDoesNotMatch"), nil, retry.ClassUnavailable,
+		"store refuses the credentials"},
 	"access denied":        {refuse(403, "AccessDenied"), nil, retry.Transient, "403"},
 	"clock skew":           {refuse(403, "RequestTimeTooSkewed"), nil, retry.ClassUnavailable, "clocks"},
 	"no such bucket":       {refuse(404, "NoSuchBucket"), nil, retry.ClassUnavailable, "bucket"},
@@ -164,11 +167,11 @@ var faults = map[string]fault{
 	"cut":                  {func(http.ResponseWriter, *http.Request) { hangUp() }, nil, retry.Transient, "reset"},
 }
 
-// everywhere are the faults that each request of an operation meets, others the first two.
-var everywhere = map[string]bool{"slow down, 503": true, "wrong key": true, "no such bucket": true, "no S3, 200": true, "no S3, 404": true, "cut": true}
+// everywhere are the faults tested at each request of an operation. Others are tested at the first two.
+var everywhere = map[string]bool{"slow down, 503": true, "wrong key": true, "no such bucket": true, "no S3, 200": true,
+	"no S3, 404": true, "cut": true}
 
-// Whatever is asked for, and whichever of its requests is the first to be answered so: a fault is told as what it is, and never as a
-// fact about an item or a space.
+// A fault at any request of any operation is reported as such, and never as a fact about an item or a space.
 func TestFaultsOfEveryRequest(t *testing.T) {
 	for name, f := range faults {
 		t.Run(name, func(t *testing.T) {
@@ -180,10 +183,10 @@ func TestFaultsOfEveryRequest(t *testing.T) {
 						if k > 1000 {
 							t.Fatal("has no end")
 						}
-						if k > 20 { // what the service can do is found out by hundreds
+						if k > 20 { // Probe sends hundreds of requests
 							k += 50
 						}
-						if k > 0 && !everywhere[name] { // it is told apart where those are
+						if k > 0 && !everywhere[name] { // the others cover the classification
 							break
 						}
 					}
@@ -193,7 +196,7 @@ func TestFaultsOfEveryRequest(t *testing.T) {
 	}
 }
 
-// from has request k of what is done, and all that follow, meet the fault. It says whether there was one.
+// from applies the fault to request k of do and all later ones. It reports whether there was such a request.
 func (f fault) from(t *testing.T, k int, what string, do func(context.Context, *Store) error) (hit bool) {
 	sc := &script{}
 	s, _ := direct(t, s3test.Options{Before: sc.hook}, func(c *Config) {
@@ -208,12 +211,13 @@ func (f fault) from(t *testing.T, k int, what string, do func(context.Context, *
 			t.Fatal(err)
 		}
 	}
-	text, err := json.Marshal(marker{s.cfg.ID, s.facts.Load()})
-	if err := errors.Join(err, s.CreateSpace(t.Context(), storage.Space{Name: "empty"}), s.ownPut(t.Context(), "marker.json", text)); err != nil {
+	text, err := json.Marshal(marker{s.cfg.ID, s.features.Load()})
+	if err := errors.Join(err, s.CreateSpace(t.Context(), storage.Space{Name: "empty"}),
+		s.putControl(t.Context(), "marker.json", text)); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(2 * spaceFresh)
-	var mu sync.Mutex // what the service can do is found out by several at once
+	time.Sleep(2 * spaceCacheTTL)
+	var mu sync.Mutex // Probe sends concurrent requests
 	asked, first := 0, ""
 	meets := func(r *http.Request) bool {
 		mu.Lock()
@@ -245,7 +249,8 @@ func (f fault) from(t *testing.T, k int, what string, do func(context.Context, *
 		return true
 	}
 	for _, fact := range []error{
-		storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrNotEmpty, storage.ErrChanged, storage.ErrDigest, storage.ErrSlowDown,
+		storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrNotEmpty, storage.ErrChanged,
+		storage.ErrDigest, storage.ErrSlowDown,
 		storage.ErrListing, storage.ErrNoMarker, storage.ErrWrongMarker, storage.ErrUnsupported, errRange,
 	} {
 		if errors.Is(err, fact) != (f.is == fact) {

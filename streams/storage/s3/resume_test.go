@@ -46,7 +46,7 @@ func (n *network) hook(_ http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// What a Put has left that broke, another process's goes on with, where the service proves that it has it.
+// A Put of another process resumes an interrupted upload, with the parts that the service proves to have.
 func TestPutResumed(t *testing.T) {
 	for name, tt := range map[string]struct {
 		o       s3test.Options
@@ -54,19 +54,24 @@ func TestPutResumed(t *testing.T) {
 		between func(s *Store, srv *s3test.Server, bytes []byte, o *storage.PutOptions)
 		sends   int
 	}{
-		"the same":         {size: longParts * testPart, sends: 3},
-		"no checksums":     {o: s3test.Options{NoChecksums: true}, size: longParts * testPart, sends: 3},
-		"odd ETags":        {o: s3test.Options{NoChecksums: true, OddETags: true}, size: longParts * testPart, sends: 12}, // nothing is proven
-		"of unknown size":  {size: storage.UnknownSize, sends: 3},
-		"one byte differs": {size: longParts * testPart, sends: 4, between: func(_ *Store, _ *s3test.Server, b []byte, _ *storage.PutOptions) { b[testPart+7] ^= 1 }},
-		"a part was lost":  {size: longParts * testPart, sends: 4, between: func(_ *Store, srv *s3test.Server, _ []byte, _ *storage.PutOptions) { srv.Forget(3) }},
-		"other properties": {size: longParts * testPart, sends: 12, between: func(_ *Store, _ *s3test.Server, _ []byte, o *storage.PutOptions) {
-			o.Properties.MediaType = "text/plain"
-		}},
-		"the upload is old": {size: longParts * testPart, sends: 12, between: func(s *Store, srv *s3test.Server, _ []byte, _ *storage.PutOptions) {
-			srv.Age(8 * 24 * time.Hour)
-			_, _ = s.sweep(noTest, "s")
-		}},
+		"the same":     {size: longParts * testPart, sends: 3},
+		"no checksums": {o: s3test.Options{NoChecksums: true}, size: longParts * testPart, sends: 3},
+		// no proof
+		"odd ETags":       {o: s3test.Options{NoChecksums: true, OddETags: true}, size: longParts * testPart, sends: 12},
+		"of unknown size": {size: storage.UnknownSize, sends: 3},
+		"one byte differs": {size: longParts * testPart, sends: 4,
+			between: func(_ *Store, _ *s3test.Server, b []byte, _ *storage.PutOptions) { b[testPart+7] ^= 1 }},
+		"a part was lost": {size: longParts * testPart, sends: 4,
+			between: func(_ *Store, srv *s3test.Server, _ []byte, _ *storage.PutOptions) { srv.CorruptPart(3) }},
+		"other properties": {size: longParts * testPart, sends: 12,
+			between: func(_ *Store, _ *s3test.Server, _ []byte, o *storage.PutOptions) {
+				o.Properties.MediaType = "text/plain"
+			}},
+		"the upload is old": {size: longParts * testPart, sends: 12,
+			between: func(s *Store, srv *s3test.Server, _ []byte, _ *storage.PutOptions) {
+				srv.Age(8 * 24 * time.Hour)
+				_, _ = s.abortStaleUploads(noTest, "s")
+			}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -77,7 +82,7 @@ func TestPutResumed(t *testing.T) {
 				})
 				content, o := long(), storage.PutOptions{Size: tt.size}
 				n.down = true
-				if _, err := s.Put(t.Context(), "s", "item", bytes.NewReader(content), o); !unclear(err) {
+				if _, err := s.Put(t.Context(), "s", "item", bytes.NewReader(content), o); !isAmbiguous(err) {
 					t.Fatalf("the first: %v", err)
 				}
 				if tt.between != nil {
@@ -94,11 +99,12 @@ func TestPutResumed(t *testing.T) {
 				n.sent = nil
 				stored, err := restarted.Put(t.Context(), "s", "item", bytes.NewReader(content), o)
 				got, _ := srv.Object(testBucket, "s/item")
-				if err != nil || !bytes.Equal(got, content) || stored.Properties.MediaType != o.Properties.MediaType || len(n.sent) != tt.sends {
+				if err != nil || !bytes.Equal(got, content) || stored.Properties.MediaType != o.Properties.MediaType ||
+					len(n.sent) != tt.sends {
 					t.Errorf("the second: %v; %d bytes; sent %v, want %d", err, len(got), n.sent, tt.sends)
 				}
 				if name == "other properties" {
-					return // of the first one something is left, until it is old
+					return // the first upload remains until it is stale
 				}
 				if left := srv.Keys(testBucket, ".millrace/uploads/"); srv.Uploads() != 0 || len(left) != 0 {
 					t.Errorf("%d uploads and %q are left", srv.Uploads(), left)
@@ -108,17 +114,20 @@ func TestPutResumed(t *testing.T) {
 	}
 }
 
-// What is known to be wrong, or too short to be worth it, is not left.
+// An upload with wrong bytes, or with too few parts, is aborted.
 func TestPutNotLeft(t *testing.T) {
 	content := long()
 	for name, tt := range map[string]struct {
 		r io.Reader
 		o storage.PutOptions
 	}{
-		"wrong digest": {bytes.NewReader(content), storage.PutOptions{Size: int64(len(content)), Digests: digest.Set{digest.MD5: strings.Repeat("0", 32)}}},
-		"too short":    {bytes.NewReader(content[:9*testPart]), storage.PutOptions{Size: int64(len(content))}},
-		"breaks early": {io.MultiReader(bytes.NewReader(content[:3*testPart]), failing{}), storage.PutOptions{Size: int64(len(content))}},
-		"refused":      {bytes.NewReader(content), storage.PutOptions{Size: int64(len(content)), Verify: func(digest.Set, int64) error { return errReset }}},
+		"wrong digest": {bytes.NewReader(content), storage.PutOptions{Size: int64(len(content)),
+			Digests: digest.Set{digest.MD5: strings.Repeat("0", 32)}}},
+		"too short": {bytes.NewReader(content[:9*testPart]), storage.PutOptions{Size: int64(len(content))}},
+		"breaks early": {io.MultiReader(bytes.NewReader(content[:3*testPart]), failing{}),
+			storage.PutOptions{Size: int64(len(content))}},
+		"refused": {bytes.NewReader(content), storage.PutOptions{Size: int64(len(content)),
+			Verify: func(digest.Set, int64) error { return errReset }}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, srv := direct(t, s3test.Options{}, func(c *Config) { c.PartBytes, c.Endpoint = testPart, "https://127.0.0.1" })
@@ -137,11 +146,11 @@ type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, errReset }
 
-// Leftovers go by age, and what somebody is at work on stays, however old it is.
-func TestSweepOfUploads(t *testing.T) {
+// Stale uploads are aborted. Uploads in use stay, however old they are.
+func TestAbortStaleUploads(t *testing.T) {
 	s, srv := direct(t, s3test.Options{}, func(c *Config) { c.PartBytes, c.Endpoint = testPart, "https://127.0.0.1" })
 	begin := func(key string) *upload {
-		u, err := s.begin(t.Context(), spot{testBucket, key}, heading{})
+		u, err := s.begin(t.Context(), location{testBucket, key}, objectHeaders{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -149,53 +158,54 @@ func TestSweepOfUploads(t *testing.T) {
 	}
 	sweep := func(want int) {
 		t.Helper()
-		if n, err := s.sweep(t.Context(), "s"); n != want || err != nil {
+		if n, err := s.abortStaleUploads(t.Context(), "s"); n != want || err != nil {
 			t.Errorf("ended %d, want %d: %v", n, want, err)
 		}
 	}
 	dead, slow, other, ours := begin("s/dead"), begin("s/slow"), begin("other/dead"), begin("s/ours")
 	for _, u := range []*upload{dead, slow, other} {
-		s.work(u.id, false) // they are other processes'
+		s.setActive(u.id, false) // they are other processes'
 	}
-	if err := errors.Join(dead.send(t.Context(), 1, 0, plenty), slow.send(t.Context(), 1, 0, plenty)); err != nil {
+	if err := errors.Join(dead.sendPart(t.Context(), 1, 0, plenty), slow.sendPart(t.Context(), 1, 0, plenty)); err != nil {
 		t.Fatal(err)
 	}
 	sweep(0)
 	srv.Age(8 * 24 * time.Hour)
-	if err := slow.send(t.Context(), 2, 0, plenty); err != nil { // it gets on
+	if err := slow.sendPart(t.Context(), 2, 0, plenty); err != nil { // progress
 		t.Fatal(err)
 	}
 	sweep(1)
 	for u, want := range map[*upload]bool{dead: false, slow: true, other: true, ours: true} {
-		if there, err := u.list(t.Context(), func(minio.ObjectPart) {}); there != want || err != nil {
+		if there, err := u.listParts(t.Context(), func(minio.ObjectPart) {}); there != want || err != nil {
 			t.Errorf("%s is there: %t, %v", u.key, there, err)
 		}
 	}
 	srv.Age(8 * 24 * time.Hour)
-	s.work(ours.id, false)
+	s.setActive(ours.id, false)
 	sweep(2)
 	if srv.Uploads() != 1 {
 		t.Errorf("%d are left", srv.Uploads())
 	}
 }
 
-// A list of uploads that goes on where it was has an end.
-func TestSweepStuck(t *testing.T) {
+// A listing of uploads that repeats a page ends with an error.
+func TestUploadListingLoop(t *testing.T) {
 	sc := &script{on: true, answer: func(w http.ResponseWriter, r *http.Request) bool {
 		if !r.URL.Query().Has("uploads") || r.Method != http.MethodGet {
 			return false
 		}
-		_, _ = io.WriteString(w, `<ListMultipartUploadsResult><IsTruncated>true</IsTruncated><NextKeyMarker>s/a</NextKeyMarker><NextUploadIdMarker>1</NextUploadIdMarker></ListMultipartUploadsResult>`)
+		_, _ = io.WriteString(w,
+			`<ListMultipartUploadsResult><IsTruncated>true</IsTruncated><NextKeyMarker>s/a</NextKeyMarker>`+
+				`<NextUploadIdMarker>1</NextUploadIdMarker></ListMultipartUploadsResult>`)
 		return true
 	}}
 	s, _ := direct(t, s3test.Options{Before: sc.hook})
-	if _, err := s.sweep(t.Context(), "s"); !errors.Is(err, storage.ErrListing) {
+	if _, err := s.abortStaleUploads(t.Context(), "s"); !errors.Is(err, storage.ErrListing) {
 		t.Errorf("%v", err)
 	}
 }
 
-// Two processes that go on with one upload at once waste each other's work, and no bytes are mixed: what is stored is
-// whole, of a Put that says so.
+// If two processes resume the same upload, bytes are never mixed: the stored object is that of a Put that succeeded.
 func TestTwoGoOnWithOneUpload(t *testing.T) {
 	for name, tt := range map[string]struct {
 		o    s3test.Options
@@ -215,7 +225,7 @@ func TestTwoGoOnWithOneUpload(t *testing.T) {
 					c.PartBytes, c.parallel, c.Endpoint, c.digests = testPart, 1, "https://127.0.0.1", []string{digest.MD5}
 				})
 				o := storage.PutOptions{Size: longParts * testPart}
-				if _, err := s.Put(t.Context(), "s", "item", bytes.NewReader(long()), o); !unclear(err) {
+				if _, err := s.Put(t.Context(), "s", "item", bytes.NewReader(long()), o); !isAmbiguous(err) {
 					t.Fatalf("the first: %v", err)
 				}
 				n.down = false
@@ -231,7 +241,7 @@ func TestTwoGoOnWithOneUpload(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					other.facts.Store(s.facts.Load())
+					other.features.Store(s.features.Load())
 					all.Go(func() {
 						for try := range 5 {
 							if _, errs[i] = other.Put(t.Context(), "s", "item", bytes.NewReader(contents[i]), o); errs[i] == nil {

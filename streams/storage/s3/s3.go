@@ -1,18 +1,20 @@
-// Package s3 is a storage driver for S3 and what speaks as it does.
+// Package s3 is a storage driver for S3 and compatible services.
 //
-// A space is a prefix of keys in one bucket, or a bucket of its own. An item's key is its id,
-// as it is, after the prefix of its space; an id that a service cannot keep is refused with
-// storage.ErrName, never changed. What is the driver's own lies below .millrace/ (see
-// layout.go). Objects that others put there are items.
+// A space is a key prefix in one bucket, or a bucket of its own. The key of an item is the
+// prefix of its space followed by its id, unchanged; an id that the service cannot store is
+// refused with storage.ErrName. Objects of the driver are below .millrace/ (see layout.go).
+// Objects that other programs put below the prefix of a space are items.
 //
-// Bytes are digested while they are uploaded and become visible when they agree with what is
-// known of them: small ones in one request, whose checksums the service verifies, large ones in parts that
-// are completed last. A version is the service's, where the bucket has versions, else the ETag, by which
-// reads and writes are pinned. An ETag is told as an MD5 only where it is one.
+// Put computes digests during the upload. The object becomes visible only if they agree with
+// the expected ones: a small object is put in one request with checksums that the service
+// verifies, a large one in parts and a final request to complete the upload. The version of
+// an item is its version id if the bucket has versioning, otherwise its ETag; reads and
+// conditional writes are pinned to it. An ETag is reported as MD5 only if the service is known
+// to use the MD5.
 //
-// Every answer is judged in one place (judge.go): 404 is not 403, and a service that fails or asks for
-// patience has said nothing about an item. An item that is found to be absent is absent only if Marker
-// succeeds afterwards.
+// Responses are classified in one place (errors.go). A 403 is not an absence, and an error or a
+// throttled request is not a fact about an item. A result that says that an item is absent is
+// valid only if Marker succeeds afterwards.
 package s3
 
 import (
@@ -34,45 +36,47 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// Config is how a Store is made. Zero values take the defaults in brackets.
+// Config configures a Store. Zero values take the defaults in brackets.
 type Config struct {
 	ID       string // the store's id, in its marker
-	Endpoint string // https://host[:port]; http for what is on the same machine
-	Region   string // [us-east-1, or what the endpoint's name says]
-	// Bucket holds all spaces, each below Prefix and its own name. Without it a space is a
-	// bucket, called BucketPrefix and the space's name.
+	Endpoint string // https://host[:port]; use http only on the same machine
+	Region   string // [us-east-1, or the region in the endpoint's name]
+	// Bucket holds all spaces, each below Prefix and its name. Without it each space is a bucket, named BucketPrefix
+	// followed by the name of the space.
 	Bucket, Prefix string
 	BucketPrefix   string
-	// PathStyle puts the bucket into the path, not into the host's name.
+	// PathStyle puts the bucket into the path instead of the host name.
 	PathStyle   bool
 	Credentials Credentials
-	// CA are further certificates to trust, PEM. Proxy is the URL of an HTTP proxy [of the environment].
+	// CA holds further certificates to trust, in PEM. Proxy is the URL of an HTTP proxy [from the environment].
 	CA    []byte
 	Proxy string
-	// Encryption that the service does: AES256, or aws:kms with KMSKey [the bucket's own].
+	// Encryption by the service: AES256, or aws:kms with KMSKey [the default of the bucket].
 	Encryption, KMSKey string
-	StorageClass       string // of what is written [the service's]
-	RequesterPays      bool   // our account pays for what it reads
-	// Restore asks for the return of archived objects, for RestoreDays [7], from RestoreTier [Standard].
+	StorageClass       string // of new objects [the default of the service]
+	RequesterPays      bool   // the requester pays for reads
+	// Restore requests the restoration of archived objects that are read, for RestoreDays [7] and at RestoreTier
+	// [Standard].
 	Restore     bool
 	RestoreDays int
 	RestoreTier string
 	ReadOnly    bool
-	// digests that are computed of what is put [md5 and sha256].
+	// digests are the algorithms of the digests that Put computes and records [md5 and sha256].
 	digests []string
-	// PartBytes is the size of a part [16 MiB]; what is larger than one goes in parts, parallel [4] at a time, and
-	// is read in pieces, as many at a time.
+	// PartBytes is the size of a part [16 MiB]. Larger objects are uploaded in parts and read in ranges of this size,
+	// parallel [4] at a time.
 	PartBytes int64
 	parallel  int
-	// leftover is the age after which an upload that was not completed is taken for that of a process that died [7 days].
-	leftover time.Duration
-	// Skipped, where it is set, is told by listings of keys that are no items, and why. It may be called by many at once.
+	// staleAfter is the age from which an incomplete upload is taken to be that of a dead process [7 days].
+	staleAfter time.Duration
+	// Skipped, if set, is called by listings for each key that is not an item, with the reason. It must be safe for
+	// concurrent use.
 	Skipped func(key, reason string)
-	// Transport, where it is set, makes the requests; CA and Proxy do not count then.
+	// Transport, if set, makes the requests; CA and Proxy are then ignored.
 	Transport http.RoundTripper
-	now       func() time.Time // the machine's clock
+	now       func() time.Time // [the system clock]
 
-	minPart int64 // bytes that all parts but the last have; tests use less than S3 takes [5 MiB]
+	minPart int64 // minimum size of all parts except the last; tests use less than S3 allows [5 MiB]
 }
 
 func (c *Config) defaults() {
@@ -80,7 +84,7 @@ func (c *Config) defaults() {
 	c.minPart = cmp.Or(c.minPart, minPart)
 	c.PartBytes = max(cmp.Or(c.PartBytes, 16<<20), c.minPart)
 	c.parallel = max(cmp.Or(c.parallel, 4), 1)
-	c.leftover = cmp.Or(c.leftover, 7*24*time.Hour)
+	c.staleAfter = cmp.Or(c.staleAfter, 7*24*time.Hour)
 	c.RestoreDays = cmp.Or(c.RestoreDays, 7)
 	c.RestoreTier = cmp.Or(c.RestoreTier, string(minio.TierStandard))
 	if c.digests == nil {
@@ -101,7 +105,7 @@ func (c *Config) check() (*url.URL, error) {
 	case err != nil:
 		errs = append(errs, fmt.Errorf("endpoint: %w", err))
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "":
-		errs = append(errs, fmt.Errorf("endpoint %q: wants http:// or https:// and a host, and no path", c.Endpoint))
+		errs = append(errs, fmt.Errorf("endpoint %q: want http:// or https:// and a host, and no path", c.Endpoint))
 	}
 	if c.ID == "" {
 		errs = append(errs, errors.New("the store has no id"))
@@ -110,61 +114,59 @@ func (c *Config) check() (*url.URL, error) {
 	case c.Bucket != "" && c.BucketPrefix != "":
 		errs = append(errs, errors.New("bucket and bucket_prefix exclude each other"))
 	case c.Bucket == "" && c.BucketPrefix == "":
-		errs = append(errs, errors.New("wants a bucket, or a bucket_prefix"))
+		errs = append(errs, errors.New("want a bucket or a bucket_prefix"))
 	case c.Bucket == "" && c.Prefix != "":
-		errs = append(errs, errors.New("prefix is for one bucket"))
+		errs = append(errs, errors.New("prefix needs a bucket"))
 	}
 	if !slices.Contains([]string{"", "AES256", "aws:kms"}, c.Encryption) {
-		errs = append(errs, fmt.Errorf("encryption %q: wants AES256 or aws:kms", c.Encryption))
+		errs = append(errs, fmt.Errorf("encryption %q: want AES256 or aws:kms", c.Encryption))
 	}
 	return u, errors.Join(errs...)
 }
 
 // A Store is a storage.Store in an object storage service.
 type Store struct {
-	cfg    Config
-	core   *minio.Core
-	layout layout
-	pool   *digest.Pool
-	http   *http.Transport // nil: the caller's
-	room   *room           // of what is written
-	reads  *room           // of what is read ahead, by all readers
-	// private: nobody between this process and the service can change what is sent
-	private bool
+	cfg          Config
+	core         *minio.Core
+	layout       layout
+	pool         *digest.Pool
+	http         *http.Transport // nil: Config.Transport is used
+	writeBuffers *bufferPool     // of all writes
+	readBuffers  *bufferPool     // of all readers, for reading ahead
+	// trustedLink: a third party cannot change requests, because of TLS or a loopback connection.
+	trustedLink bool
 
-	facts atomic.Pointer[Facts]
+	features atomic.Pointer[Facts]
 
-	mu    sync.Mutex
-	known map[string]time.Time // spaces, and when they were last seen; guarded by mu
-	dirs  map[spot]time.Time   // keys below which items may be put, and when that was seen; guarded by mu
-	// putting are the items that are put at services that hide what lies below an item, by space and id, and below counts
-	// those below each; guarded by mu
-	putting, below map[spot]int
-	// working are the uploads that this process is at work on; guarded by mu
-	working map[string]bool
+	mu            sync.Mutex             // guards the fields below
+	knownSpaces   map[string]time.Time   // spaces, with the time they were last seen
+	freeAncestors map[location]time.Time // keys without an object, with the time of the check
+	// puts counts the active Puts by space and id, and putsBelow those below each id. Used only with services that do
+	// not list items below an item.
+	puts, putsBelow map[location]int
+	activeUploads   map[string]bool // ids of the uploads in use by this process
 }
 
 var _ storage.Store = (*Store)(nil)
 
-// Facts are what a service was found to do, when it was tried.
+// Facts are the features of a service as found by Probe.
 type Facts struct {
-	IfNoneMatch bool `json:"if_none_match"` // a PUT on condition of absence
-	IfMatch     bool `json:"if_match"`      // a PUT on condition of an ETag
-	DeleteMatch bool `json:"delete_match"`  // a DELETE on condition of an ETag
-	Complete    bool `json:"complete"`      // the same of the end of an upload in parts
-	ETagIsMD5   bool `json:"etag_is_md5"`   // of an object that was put in one request
-	SHA256      bool `json:"sha256"`        // it verifies and tells x-amz-checksum-sha256
-	CRC64NVME   bool `json:"crc64nvme"`     // the same, of whole objects in parts too
-	Versions    bool `json:"versions"`      // the bucket keeps what is replaced
-	Atomic      bool `json:"atomic"`        // of those who wrote on the same condition at once, no two succeeded
-	DeletesOnce bool `json:"deletes_once"`  // the same of those who deleted
-	OddKeys     bool `json:"odd_keys"`      // a//b, a/./b and a/b are three keys, and a zero byte may be in one
-	Hides       bool `json:"hides"`         // it keeps a/b beside a, and does not list it
-	CopiesParts bool `json:"copies_parts"`  // it copies parts by itself, and proves what they are
+	IfNoneMatch bool `json:"if_none_match"` // PUT with If-None-Match: *
+	IfMatch     bool `json:"if_match"`      // PUT with If-Match
+	DeleteMatch bool `json:"delete_match"`  // DELETE with If-Match
+	Complete    bool `json:"complete"`      // CompleteMultipartUpload with conditions
+	ETagIsMD5   bool `json:"etag_is_md5"`   // the ETag of an object put in one request is its MD5
+	SHA256      bool `json:"sha256"`        // it verifies and returns x-amz-checksum-sha256
+	CRC64NVME   bool `json:"crc64nvme"`     // the same for x-amz-checksum-crc64nvme, also for multipart objects
+	Versions    bool `json:"versions"`      // the bucket keeps replaced objects as versions
+	Atomic      bool `json:"atomic"`        // of concurrent writes with the same condition only one succeeds
+	DeletesOnce bool `json:"deletes_once"`  // the same for concurrent deletes
+	OddKeys     bool `json:"odd_keys"`      // a//b, a/./b and a/b are three keys, and keys may contain a zero byte
+	Hides       bool `json:"hides"`         // if a exists, a/b can be put but is not listed
+	CopiesParts bool `json:"copies_parts"`  // UploadPartCopy returns a checksum that proves the content
 }
 
-// New returns a Store. It asks nobody: what the service can do is known when the marker has been read, or Probe
-// has tried it.
+// New returns a Store. It makes no requests: the features of the service are unknown until Marker or Probe succeeds.
 func New(cfg Config) (*Store, error) {
 	u, err := cfg.check()
 	if err != nil {
@@ -172,25 +174,26 @@ func New(cfg Config) (*Store, error) {
 	}
 	cfg.defaults()
 	s := &Store{
-		cfg: cfg, layout: newLayout(cfg), known: map[string]time.Time{}, dirs: map[spot]time.Time{}, working: map[string]bool{},
-		putting: map[spot]int{}, below: map[spot]int{},
-		room: newRoom(cfg.PartBytes, 2*cfg.parallel), reads: newRoom(cfg.PartBytes, 2*cfg.parallel),
+		cfg: cfg, layout: newLayout(cfg),
+		knownSpaces: map[string]time.Time{}, freeAncestors: map[location]time.Time{}, activeUploads: map[string]bool{},
+		puts: map[location]int{}, putsBelow: map[location]int{},
+		writeBuffers: newBufferPool(cfg.PartBytes, 2*cfg.parallel), readBuffers: newBufferPool(cfg.PartBytes, 2*cfg.parallel),
 	}
-	s.private = u.Scheme == "https" || u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback()
+	s.trustedLink = u.Scheme == "https" || u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback()
 	if s.pool, err = digest.NewPool(cfg.digests...); err != nil {
 		return nil, err
 	}
-	if s.core, err = s.client(u); err != nil {
+	if s.core, err = s.newClient(u); err != nil {
 		return nil, fmt.Errorf("s3 store: %w", err)
 	}
-	s.facts.Store(new(Facts))
+	s.features.Store(new(Facts))
 	return s, nil
 }
 
-// Facts are what is known of the service: all false before Probe or Marker have told.
-func (s *Store) Facts() Facts { return *s.facts.Load() }
+// Facts returns the known features of the service: all false until Probe or Marker succeeds.
+func (s *Store) Facts() Facts { return *s.features.Load() }
 
-// Close lets go of idle connections.
+// Close closes idle connections.
 func (s *Store) Close() error {
 	if s.http != nil {
 		s.http.CloseIdleConnections()
@@ -198,26 +201,26 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Capabilities says what is known of the service: without a marker that tells what was tried, it can do little.
+// Capabilities implements storage.Store. They are those of a minimal service until Probe or Marker succeeds.
 func (s *Store) Capabilities() storage.Capabilities {
-	f := s.facts.Load()
+	f := s.features.Load()
 	var sourceFrom int64
 	if f.CopiesParts {
-		sourceFrom = s.cfg.PartBytes + 1 // what goes in parts
+		sourceFrom = s.cfg.PartBytes + 1 // the smallest multipart upload
 	}
 	return storage.Capabilities{
 		Kind: "s3", TimeResolution: time.Second,
-		ConditionalPut: f.IfNoneMatch && f.IfMatch && f.Atomic, ConditionalDelete: f.DeleteMatch && f.DeletesOnce, UniqueVersions: f.Versions,
-		KeepsReplaced: true, Digests: slices.Clone(s.cfg.digests), ReadOnly: s.cfg.ReadOnly,
+		ConditionalPut: f.IfNoneMatch && f.IfMatch && f.Atomic, ConditionalDelete: f.DeleteMatch && f.DeletesOnce,
+		UniqueVersions: f.Versions, KeepsReplaced: true, Digests: slices.Clone(s.cfg.digests), ReadOnly: s.cfg.ReadOnly,
 		MaxItemBytes: maxObject, MaxPropertyBytes: maxMetadata, SourceFrom: sourceFrom,
 	}
 }
 
-// What S3 keeps.
+// Limits of S3, in bytes except maxParts.
 const (
-	maxObject   = 5 << 40 // bytes of an object
-	maxSingle   = 5 << 30 // bytes of one that is put or copied in one request
+	maxObject   = 5 << 40
+	maxSingle   = 5 << 30 // of an object put or copied in one request
 	maxParts    = 10_000
-	minPart     = 5 << 20
-	maxMetadata = 2 << 10 // names and values
+	minPart     = 5 << 20 // of a part, except the last one
+	maxMetadata = 2 << 10 // names and values of user metadata
 )

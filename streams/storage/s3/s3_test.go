@@ -17,7 +17,7 @@ import (
 
 const (
 	testBucket = "archive"
-	testPart   = 128 << 10 // bytes of the smallest part of uploads
+	testPart   = 128 << 10 // minimum size of parts, in bytes
 )
 
 func server(t testing.TB, o s3test.Options) *s3test.Server {
@@ -28,7 +28,7 @@ func server(t testing.TB, o s3test.Options) *s3test.Server {
 	return srv
 }
 
-// open returns a store on a server, which has tried what that can do.
+// open returns a store that has probed its server.
 func open(t testing.TB, srv *s3test.Server, edit ...func(*Config)) *Store {
 	t.Helper()
 	s := openKnown(t, srv, new(Facts), edit...)
@@ -40,20 +40,22 @@ func open(t testing.TB, srv *s3test.Server, edit ...func(*Config)) *Store {
 	return s
 }
 
-// factsOf are what Probe finds out of such a server.
+// factsOf returns the features that Probe finds for a server with these options.
 func factsOf(o s3test.Options) Facts {
 	holds, sums := !o.NoConditions, !o.NoChecksums
 	return Facts{
 		IfNoneMatch: holds, IfMatch: holds, DeleteMatch: holds, Complete: holds, Atomic: holds, DeletesOnce: holds,
-		ETagIsMD5: !o.OddETags, SHA256: sums, CRC64NVME: sums, Versions: o.Versions, OddKeys: !o.CleanKeys, Hides: o.HideBelow,
+		ETagIsMD5: !o.OddETags, SHA256: sums, CRC64NVME: sums, Versions: o.Versions, OddKeys: !o.CleanKeys,
+		Hides:       o.HideBelow,
 		CopiesParts: sums || !o.OddETags,
 	}
 }
 
-// openKnown returns a store on a server of which it is known what that can do.
+// openKnown returns a store with the features f of its server, without a probe.
 func openKnown(t testing.TB, srv *s3test.Server, f *Facts, edit ...func(*Config)) *Store {
 	t.Helper()
-	cfg := Config{ID: "acme/1", Endpoint: srv.URL(), Bucket: testBucket, PathStyle: true, Credentials: Credentials{AccessKey: "key", SecretKey: "secret"}, minPart: testPart}
+	cfg := Config{ID: "acme/1", Endpoint: srv.URL(), Bucket: testBucket, PathStyle: true,
+		Credentials: Credentials{AccessKey: "key", SecretKey: "secret"}, minPart: testPart}
 	for _, e := range edit {
 		e(&cfg)
 	}
@@ -68,18 +70,19 @@ func openKnown(t testing.TB, srv *s3test.Server, f *Facts, edit ...func(*Config)
 		bucket, _ := s.layout.control()
 		_ = s.makeBucket(t.Context(), bucket)
 	}
-	s.facts.Store(f)
+	s.features.Store(f)
 	return s
 }
 
-// The contract, on services that can do more and less.
+// The contract, on services with different features.
 func TestContract(t *testing.T) {
-	versions := []string{"PutVersions", "OpenPinned", "OpenWhileChange", "Delete", "Properties", "SpaceErrors", "RaceReplace", "RaceDelete"}
+	versions := []string{"PutVersions", "OpenPinned", "OpenWhileChange", "Delete", "Properties", "SpaceErrors",
+		"RaceReplace", "RaceDelete"}
 	conditions := []string{"PutCondition", "Properties", "Delete", "Keep", "RacePut", "RaceReplace", "RaceDelete"}
 	sums := []string{"Put", "PutLarge", "PutDigests", "PutBroken", "List", "Keep"}
 	for name, tt := range map[string]struct {
 		o    s3test.Options
-		only []string // the parts that need what the service lacks; make integration runs all
+		only []string // the parts that depend on the missing features; make integration runs all parts
 	}{
 		"all":           {},
 		"no conditions": {s3test.Options{NoConditions: true}, conditions},
@@ -110,7 +113,7 @@ func TestContract(t *testing.T) {
 			storagetest.Run(t, func(t *testing.T) storage.Store { return openKnown(t, srv, &facts, prefix) },
 				storagetest.Only(tt.only...), storagetest.Except(except...),
 				storagetest.WithKept(func(t *testing.T, s storage.Store, space, item string) (all [][]byte) {
-					at := s.(*Store).layout.prefix + ownPrefix + "kept/" + escape(space) + "/" + digestOf(item) + "/"
+					at := s.(*Store).layout.prefix + controlPrefix + "kept/" + escape(space) + "/" + hashName(item) + "/"
 					for _, key := range srv.Keys(testBucket, at) {
 						b, _ := srv.Object(testBucket, key)
 						all = append(all, b)
@@ -131,16 +134,19 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// A service to which keys are paths, or that hides what lies below an object, gets no id that it would mix up with another's.
+// Ids that a service would confuse with others are refused, if it treats keys as paths or hides objects below others.
 func TestContractOfOddServices(t *testing.T) {
 	for name, tt := range map[string]struct {
 		o       s3test.Options
 		refuses func(item string, beside []string) bool
 		only    []string
 	}{
-		"keys are paths": {s3test.Options{CleanKeys: true}, func(item string, _ []string) bool { return isOdd(item) }, []string{"OddIDs", "Nesting", "List"}},
+		"keys are paths": {s3test.Options{CleanKeys: true}, func(item string, _ []string) bool { return isOddKey(item) },
+			[]string{"OddIDs", "Nesting", "List"}},
 		"hides": {s3test.Options{CleanKeys: true, HideBelow: true},
-			func(item string, beside []string) bool { return isOdd(item) || nests(item, beside) }, []string{"OddIDs", "RaceNeighbours"}},
+			func(item string, beside []string) bool {
+				return isOddKey(item) || nests(item, beside)
+			}, []string{"OddIDs", "RaceNeighbours"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -160,7 +166,7 @@ func TestContractOfOddServices(t *testing.T) {
 	}
 }
 
-// nests says whether an item lies below another, or above it.
+// nests reports whether an item is below or above another one.
 func nests(item string, beside []string) bool {
 	return slices.ContainsFunc(beside, func(other string) bool {
 		return strings.HasPrefix(item, other+"/") || strings.HasPrefix(other, item+"/")
@@ -176,7 +182,8 @@ func TestNoWayOut(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, err := s.Put(t.Context(), "mine", "../theirs/item", strings.NewReader("x"), storage.PutOptions{Size: storage.UnknownSize})
+	_, err := s.Put(t.Context(), "mine", "../theirs/item", strings.NewReader("x"),
+		storage.PutOptions{Size: storage.UnknownSize})
 	if !errors.Is(err, storage.ErrName) {
 		t.Errorf("Put: got %v, want ErrName", err)
 	}
@@ -185,15 +192,17 @@ func TestNoWayOut(t *testing.T) {
 	}
 }
 
-// A bucket for each space: names are those of buckets.
+// The contract with a bucket for each space.
 func TestContractOfBuckets(t *testing.T) {
 	t.Parallel()
 	storagetest.Run(t, func(t *testing.T) storage.Store {
 		return open(t, server(t, s3test.Options{}), func(c *Config) { c.Bucket, c.BucketPrefix = "", "acme-" })
-	}, storagetest.WithRefusedSpaces(func(name string) bool { return !isBucket("acme-" + name) }), storagetest.Only("Spaces", "SpaceErrors", "Marker"))
+	}, storagetest.WithRefusedSpaces(func(name string) bool {
+		return !isBucket("acme-" + name)
+	}), storagetest.Only("Spaces", "SpaceErrors", "Marker"))
 }
 
-// Whatever a service does to the space's name, escape does not.
+// unescape is the inverse of escape for all names.
 func TestEscape(t *testing.T) {
 	for _, name := range []string{"a", "a/b", ".", "..", ".millrace", "%2F", "Ä", "with space", strings.Repeat("é", 100)} {
 		piece := escape(name)
@@ -218,7 +227,7 @@ func TestProbe(t *testing.T) {
 			srv := server(t, o)
 			s := open(t, srv, through(srv))
 			want := factsOf(o)
-			if got := *s.facts.Load(); got != want {
+			if got := *s.features.Load(); got != want {
 				t.Errorf("got  %+v\nwant %+v", got, want)
 			}
 			if left := srv.Keys(testBucket, ""); len(left) > 0 || srv.Uploads() > 0 {
@@ -231,14 +240,14 @@ func TestProbe(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := again.Marker(t.Context()); err != nil || *again.facts.Load() != want {
-				t.Errorf("by its marker (%v): got %+v, want %+v", err, *again.facts.Load(), want)
+			if err := again.Marker(t.Context()); err != nil || *again.features.Load() != want {
+				t.Errorf("by its marker (%v): got %+v, want %+v", err, *again.features.Load(), want)
 			}
 		})
 	}
 }
 
-// Bytes that are damaged on their way are refused by the service, and are not there.
+// The service refuses bytes that are damaged in transit, and stores nothing.
 func TestDamagedOnTheWay(t *testing.T) {
 	for name, o := range map[string]s3test.Options{"checksums": {}, "none": {NoChecksums: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -255,8 +264,9 @@ func TestDamagedOnTheWay(t *testing.T) {
 				t.Fatal(err)
 			}
 			damage.Store(true)
-			_, err := s.Put(t.Context(), "s", "item", strings.NewReader("some bytes"), storage.PutOptions{Size: storage.UnknownSize})
-			if err == nil || !strings.Contains(err.Error(), "damaged on their way") {
+			_, err := s.Put(t.Context(), "s", "item", strings.NewReader("some bytes"),
+				storage.PutOptions{Size: storage.UnknownSize})
+			if err == nil || !strings.Contains(err.Error(), "damaged in transit") {
 				t.Errorf("Put: %v", err)
 			}
 			if keys := srv.Keys(testBucket, "s/"); slices.Contains(keys, "s/item") {

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// What lies at the service already is copied by it, part by part, where it proves what it has; else it is sent.
+// The service copies the parts of an object that it already stores, if it proves them. Otherwise they are sent.
 func TestPutFromSource(t *testing.T) {
 	const size = testPart + 9 // two parts
 	for name, tt := range map[string]struct {
@@ -36,8 +36,8 @@ func TestPutFromSource(t *testing.T) {
 				tt.o.Before = sc.hook
 				s, srv := direct(t, tt.o, func(c *Config) { c.PartBytes, c.parallel = testPart, 1 })
 				facts := s.Facts()
-				facts.CopiesParts = true // it did when it was tried
-				s.facts.Store(&facts)
+				facts.CopiesParts = true // as probed before
+				s.features.Store(&facts)
 				content := append(bytes.Repeat([]byte("x"), testPart), plenty[:size-testPart]...)
 				from, err := s.Put(t.Context(), "s", "from", bytes.NewReader(content), storage.PutOptions{Size: size})
 				if err != nil {
@@ -81,10 +81,10 @@ func TestPutFromSource(t *testing.T) {
 	}
 }
 
-// What lies elsewhere, or is of another size, is sent.
-func TestReach(t *testing.T) {
+// An object at another service, or of another size, is sent.
+func TestCopySourceOf(t *testing.T) {
 	s, _ := direct(t, s3test.Options{})
-	there := place{s.cfg.Endpoint, source{o: storage.Object{Size: 9}}}
+	there := locator{s.cfg.Endpoint, copySource{object: storage.Object{Size: 9}}}
 	for name, tt := range map[string]struct {
 		source *storage.Place
 		want   bool
@@ -92,10 +92,10 @@ func TestReach(t *testing.T) {
 		"nowhere":         {nil, false},
 		"there":           {&storage.Place{At: there}, true},
 		"another driver":  {&storage.Place{At: 1}, false},
-		"another service": {&storage.Place{At: place{"https://elsewhere", there.source}}, false},
-		"another size":    {&storage.Place{At: place{s.cfg.Endpoint, source{o: storage.Object{Size: 8}}}}, false},
+		"another service": {&storage.Place{At: locator{"https://elsewhere", there.copySource}}, false},
+		"another size":    {&storage.Place{At: locator{s.cfg.Endpoint, copySource{object: storage.Object{Size: 8}}}}, false},
 	} {
-		if got := s.reach(storage.PutOptions{Source: tt.source, Size: 9}); (got != nil) != tt.want {
+		if got := s.copySourceOf(storage.PutOptions{Source: tt.source, Size: 9}); (got != nil) != tt.want {
 			t.Errorf("%s: got %v", name, got)
 		}
 	}

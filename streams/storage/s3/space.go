@@ -17,9 +17,9 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// spaceFresh is for how long a space that was seen is taken to be there still: one that was deleted meanwhile is
-// there again with its first item.
-const spaceFresh = 30 * time.Second
+// spaceCacheTTL is the time for which the existence of a space is cached. A space that was deleted meanwhile exists
+// again with its first item.
+const spaceCacheTTL = 30 * time.Second
 
 type spaceRecord struct {
 	Properties map[string]string `json:"properties,omitempty"`
@@ -50,7 +50,7 @@ func (s *Store) spaceNames(ctx context.Context) ([]string, error) {
 			return nil, s.translate(ctx, aBucket, "list buckets", err)
 		}
 		for _, b := range all {
-			if name, ok := strings.CutPrefix(b.Name, s.layout.bucketPrefix); ok && name != "" && name != ownBucket {
+			if name, ok := strings.CutPrefix(b.Name, s.layout.bucketPrefix); ok && name != "" && name != controlBucket {
 				names[name] = true
 			}
 		}
@@ -58,20 +58,22 @@ func (s *Store) spaceNames(ctx context.Context) ([]string, error) {
 	}
 	bucket, own := s.layout.control()
 	for _, at := range []string{own + "spaces/", s.layout.prefix} {
-		for info := range s.core.ListObjectsIter(listed(ctx), bucket, minio.ListObjectsOptions{Prefix: at, Recursive: false}) {
+		o := minio.ListObjectsOptions{Prefix: at, Recursive: false}
+		for info := range s.core.ListObjectsIter(withListing(ctx), bucket, o) {
 			if info.Err != nil {
 				return nil, s.translate(ctx, aBucket, fmt.Sprintf("list spaces in bucket %q", bucket), info.Err)
 			}
 			piece, ok := strings.CutPrefix(info.Key, at)
 			if !ok {
-				return nil, fmt.Errorf("list spaces in bucket %q: key %q is not below %q: %w", bucket, info.Key, at, storage.ErrListing)
+				return nil, fmt.Errorf("list spaces in bucket %q: key %q is not below %q: %w",
+					bucket, info.Key, at, storage.ErrListing)
 			}
 			switch name, ok := unescape(strings.TrimSuffix(piece, "/")); {
 			case info.Key == own:
 			case at == s.layout.prefix && !strings.HasSuffix(piece, "/"):
-				s.cfg.Skipped(info.Key, "is in no space")
+				s.cfg.Skipped(info.Key, "it is outside of any space")
 			case !ok:
-				s.cfg.Skipped(info.Key, "is no name of a space")
+				s.cfg.Skipped(info.Key, "it is not the name of a space")
 			default:
 				names[name] = true
 			}
@@ -89,7 +91,7 @@ func (s *Store) StatSpace(ctx context.Context, name string) (storage.Space, erro
 	if err != nil {
 		return storage.Space{}, err
 	}
-	text, err := s.ownGet(ctx, recordOf(name))
+	text, err := s.getControl(ctx, spaceRecordName(name))
 	found := storage.Space{Name: name}
 	switch {
 	case err == nil:
@@ -99,35 +101,37 @@ func (s *Store) StatSpace(ctx context.Context, name string) (storage.Space, erro
 		}
 		found.Properties, found.ACL = r.Properties, r.ACL
 		if s.layout.bucket != "" {
-			s.seen(name)
+			s.markSeen(name)
 			return found, nil
 		}
 	case !isAbsent(err):
 		return storage.Space{}, err
 	}
-	if there, err := s.has(ctx, bucket, prefix); err != nil {
+	if there, err := s.spaceExists(ctx, bucket, prefix); err != nil {
 		return storage.Space{}, err
 	} else if !there {
 		return storage.Space{}, fmt.Errorf("space %q: %w", name, storage.ErrNoSpace)
 	}
-	s.seen(name)
+	s.markSeen(name)
 	return found, nil
 }
 
-// has says whether there is a bucket or, in the one bucket, a key.
-func (s *Store) has(ctx context.Context, bucket, prefix string) (bool, error) {
+// spaceExists reports whether the bucket of a space exists or, if all spaces share a bucket, whether the space has
+// keys.
+func (s *Store) spaceExists(ctx context.Context, bucket, prefix string) (bool, error) {
 	if s.layout.bucket == "" {
 		ok, err := s.core.BucketExists(ctx, bucket)
-		return ok, s.translate(ctx, aBucket, fmt.Sprintf("look for bucket %q", bucket), err)
+		return ok, s.translate(ctx, aBucket, fmt.Sprintf("stat bucket %q", bucket), err)
 	}
-	return s.any(ctx, bucket, prefix)
+	return s.hasKeys(ctx, bucket, prefix)
 }
 
-// any says whether there is a key.
-func (s *Store) any(ctx context.Context, bucket, prefix string) (bool, error) {
-	ctx, cancel := context.WithCancel(listed(ctx))
+// hasKeys reports whether there is a key with a prefix.
+func (s *Store) hasKeys(ctx context.Context, bucket, prefix string) (bool, error) {
+	ctx, cancel := context.WithCancel(withListing(ctx))
 	defer cancel()
-	for info := range s.core.ListObjectsIter(ctx, bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true, MaxKeys: 1}) {
+	o := minio.ListObjectsOptions{Prefix: prefix, Recursive: true, MaxKeys: 1}
+	for info := range s.core.ListObjectsIter(ctx, bucket, o) {
 		return info.Err == nil, s.translate(ctx, aBucket, fmt.Sprintf("list bucket %q", bucket), info.Err)
 	}
 	if ctx.Err() != nil {
@@ -136,21 +140,22 @@ func (s *Store) any(ctx context.Context, bucket, prefix string) (bool, error) {
 	return false, nil
 }
 
-func (s *Store) seen(name string) {
+// markSeen caches that a space exists.
+func (s *Store) markSeen(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.known) > 10_000 {
-		clear(s.known)
+	if len(s.knownSpaces) > 10_000 {
+		clear(s.knownSpaces)
 	}
-	s.known[name] = time.Now()
+	s.knownSpaces[name] = time.Now()
 }
 
-// must returns ErrNoSpace where the space is absent.
-func (s *Store) must(ctx context.Context, name string) error {
+// requireSpace returns ErrNoSpace if the space is absent. It uses the cache.
+func (s *Store) requireSpace(ctx context.Context, name string) error {
 	s.mu.Lock()
-	at, ok := s.known[name]
+	at, ok := s.knownSpaces[name]
 	s.mu.Unlock()
-	if ok && time.Since(at) < spaceFresh {
+	if ok && time.Since(at) < spaceCacheTTL {
 		return nil
 	}
 	_, err := s.StatSpace(ctx, name)
@@ -159,7 +164,7 @@ func (s *Store) must(ctx context.Context, name string) error {
 
 // CreateSpace implements storage.Store.
 func (s *Store) CreateSpace(ctx context.Context, space storage.Space) error {
-	text, err := s.newRecord(space)
+	text, err := s.encodeSpace(space)
 	if err != nil {
 		return storage.NotApplied(err)
 	}
@@ -171,23 +176,23 @@ func (s *Store) CreateSpace(ctx context.Context, space storage.Space) error {
 	if s.layout.bucket == "" {
 		bucket, _, _ := s.layout.space(space.Name)
 		if err := s.makeBucket(ctx, bucket); err != nil {
-			return applies(err)
+			return markNotApplied(err)
 		}
 	}
-	err = s.ownPut(ctx, recordOf(space.Name), text)
+	err = s.putControl(ctx, spaceRecordName(space.Name), text)
 	if err == nil {
-		s.seen(space.Name)
+		s.markSeen(space.Name)
 	} else if s.layout.bucket != "" {
-		err = applies(err)
+		err = markNotApplied(err)
 	}
 	return err
 }
 
-// recordOf is the name of the record of a space.
-func recordOf(space string) string { return "spaces/" + escape(space) }
+// spaceRecordName returns the name of the record of a space.
+func spaceRecordName(space string) string { return "spaces/" + escape(space) }
 
-// newRecord returns the record of a space that may be written.
-func (s *Store) newRecord(space storage.Space) ([]byte, error) {
+// encodeSpace returns the record of a space, or an error if the space cannot be written.
+func (s *Store) encodeSpace(space storage.Space) ([]byte, error) {
 	if s.cfg.ReadOnly {
 		return nil, retry.Permanent(storage.ErrReadOnly)
 	}
@@ -199,47 +204,48 @@ func (s *Store) newRecord(space storage.Space) ([]byte, error) {
 		return nil, fmt.Errorf("encode the record of space %q: %w", space.Name, err)
 	}
 	if len(text) > maxRecord {
-		return nil, retry.Permanent(fmt.Errorf("record of space %q has %d bytes, at most %d: %w", space.Name, len(text), maxRecord, storage.ErrTooLarge))
+		return nil, retry.Permanent(fmt.Errorf("record of space %q has %d bytes, at most %d: %w",
+			space.Name, len(text), maxRecord, storage.ErrTooLarge))
 	}
 	return text, nil
 }
 
 // SetSpace implements storage.Store.
 func (s *Store) SetSpace(ctx context.Context, space storage.Space) error {
-	text, err := s.newRecord(space)
+	text, err := s.encodeSpace(space)
 	if err == nil {
 		_, err = s.StatSpace(ctx, space.Name)
 	}
 	if err != nil {
 		return storage.NotApplied(err)
 	}
-	return applies(s.ownPut(ctx, recordOf(space.Name), text))
+	return markNotApplied(s.putControl(ctx, spaceRecordName(space.Name), text))
 }
 
 // DeleteSpace implements storage.Store.
 func (s *Store) DeleteSpace(ctx context.Context, name string) error {
-	bucket, err := s.emptySpace(ctx, name)
+	bucket, err := s.requireEmpty(ctx, name)
 	if err != nil {
 		return storage.NotApplied(err)
 	}
 	if s.layout.bucket == "" {
 		err := s.translate(ctx, aBucket, fmt.Sprintf("remove bucket %q", bucket), s.core.RemoveBucket(ctx, bucket))
 		if err != nil && !isAbsent(err) {
-			return applies(err)
+			return markNotApplied(err)
 		}
 	}
 	s.mu.Lock()
-	delete(s.known, name)
+	delete(s.knownSpaces, name)
 	s.mu.Unlock()
-	err = s.ownDelete(ctx, recordOf(name))
+	err = s.deleteControl(ctx, spaceRecordName(name))
 	if s.layout.bucket != "" {
-		err = applies(err)
+		err = markNotApplied(err)
 	}
 	return err
 }
 
-// emptySpace returns the bucket of a space that may be deleted.
-func (s *Store) emptySpace(ctx context.Context, name string) (bucket string, err error) {
+// requireEmpty returns the bucket of a space, or an error if the space cannot be deleted.
+func (s *Store) requireEmpty(ctx context.Context, name string) (bucket string, err error) {
 	if s.cfg.ReadOnly {
 		return "", retry.Permanent(storage.ErrReadOnly)
 	}
@@ -250,7 +256,7 @@ func (s *Store) emptySpace(ctx context.Context, name string) (bucket string, err
 	if _, err := s.StatSpace(ctx, name); err != nil {
 		return "", err
 	}
-	if full, err := s.any(ctx, bucket, prefix); err != nil {
+	if full, err := s.hasKeys(ctx, bucket, prefix); err != nil {
 		return "", err
 	} else if full {
 		return "", fmt.Errorf("space %q: %w", name, storage.ErrNotEmpty)

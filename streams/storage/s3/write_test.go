@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// Requests that change something, by their method and what their URL has.
+// Mutating requests, by method and a part of the URL.
 var changes = map[string]struct {
 	method, has string
 	size        int
@@ -35,8 +35,8 @@ var changes = map[string]struct {
 	}},
 }
 
-// A write that fails once: where the service did it and said otherwise, it is found out; where it did not, the part or the
-// end is asked for again; what cannot be known is said so. What is there is exact in every case.
+// A write fails once. If the service applied it, the driver detects that; if not, it repeats the part or the
+// completion; if it cannot know, the error says so. The stored object is correct in every case.
 func TestWriteTwins(t *testing.T) {
 	for name, c := range changes {
 		for twin, how := range map[string]func(o *s3test.Options, h func(http.ResponseWriter, *http.Request) bool){
@@ -50,7 +50,8 @@ func TestWriteTwins(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					sc, o := &script{}, s3test.Options{}
 					how(&o, sc.hook)
-					s, srv := direct(t, o, func(c *Config) { c.PartBytes, c.parallel = testPart, 1 }) // the script is asked by one at a time
+					// one request at a time
+					s, srv := direct(t, o, func(c *Config) { c.PartBytes, c.parallel = testPart, 1 })
 					once := false
 					sc.answer = func(w http.ResponseWriter, r *http.Request) bool {
 						if once || r.Method != c.method || !strings.Contains(r.URL.RequestURI(), c.has) {
@@ -71,11 +72,12 @@ func TestWriteTwins(t *testing.T) {
 					err := c.do(t, s, c.size)
 					got, there := srv.Object(testBucket, "s/item")
 					lost := name == "Put" && strings.HasPrefix(twin, "not done")
-					if !once || lost != (err != nil) || there != (err == nil) || there && !bytes.Equal(got, plenty[:c.size]) || srv.Uploads() != 0 {
+					if !once || lost != (err != nil) || there != (err == nil) || there && !bytes.Equal(got, plenty[:c.size]) ||
+						srv.Uploads() != 0 {
 						t.Fatalf("met: %t; %v; there: %t, %d bytes; %d uploads", once, err, there, len(got), srv.Uploads())
 					}
-					if lost && !strings.HasSuffix(twin, "200") && !strings.Contains(err.Error(), "is not known") {
-						t.Errorf("does not say what is not known: %v", err)
+					if lost && !strings.HasSuffix(twin, "200") && !strings.Contains(err.Error(), "it is unknown") {
+						t.Errorf("does not say that the outcome is unknown: %v", err)
 					}
 				})
 			})
@@ -83,7 +85,7 @@ func TestWriteTwins(t *testing.T) {
 	}
 }
 
-// A copy that the service refuses within a success was not made: nothing is replaced that should have been kept.
+// If the service returns an error in a 200 response to a copy, the object is not quarantined, so it is not replaced.
 func TestCopyRefusedWithinASuccess(t *testing.T) {
 	sc := &script{}
 	s, srv := direct(t, s3test.Options{Before: sc.hook})
@@ -110,7 +112,7 @@ func TestCopyRefusedWithinASuccess(t *testing.T) {
 	}
 }
 
-// A delete whose answer is lost is an error; done again it finds out.
+// A delete with a lost response returns an error. Its repetition returns the result.
 func TestDeleteTwins(t *testing.T) {
 	for name, done := range map[string]bool{"done": true, "not done": false} {
 		t.Run(name, func(t *testing.T) {
@@ -131,53 +133,56 @@ func TestDeleteTwins(t *testing.T) {
 			}
 			sc.on = true
 			_, err := s.Delete(t.Context(), "s", "item", storage.DeleteOptions{})
-			if !unclear(err) {
+			if !isAmbiguous(err) {
 				t.Errorf("delete: %v", err)
 			}
 			sc.on = false
-			if _, err = s.Delete(t.Context(), "s", "item", storage.DeleteOptions{}); errors.Is(err, storage.ErrNotFound) != done || !done && err != nil {
+			if _, err = s.Delete(t.Context(), "s", "item",
+				storage.DeleteOptions{}); errors.Is(err, storage.ErrNotFound) != done || !done && err != nil {
 				t.Errorf("again: %v", err)
 			}
 		})
 	}
 }
 
-// A part that the service keeps wrongly never becomes visible.
+// A part that the service has stored with other bytes never becomes visible.
 func TestPartStoredWrongly(t *testing.T) {
 	for name, tt := range map[string]struct {
-		o     s3test.Options
-		tells bool // what it keeps
-		times int
-		ok    bool
+		o       s3test.Options
+		reports bool // the service reports the checksum of these bytes
+		times   int
+		ok      bool
 	}{
-		"told, once":              {s3test.Options{}, true, 1, true},
-		"told, always":            {s3test.Options{}, true, 99, false},
-		"told by its ETag, once":  {s3test.Options{NoChecksums: true}, true, 1, true},
-		"told by ETag, always":    {s3test.Options{NoChecksums: true}, true, 99, false},
-		"not told":                {s3test.Options{}, false, 1, false},
-		"not told, no checksums":  {s3test.Options{NoChecksums: true}, false, 1, false},
-		"not told, odd ETags too": {s3test.Options{OddETags: true}, false, 1, false},
+		"reported, once":              {s3test.Options{}, true, 1, true},
+		"reported, always":            {s3test.Options{}, true, 99, false},
+		"reported by its ETag, once":  {s3test.Options{NoChecksums: true}, true, 1, true},
+		"reported by ETag, always":    {s3test.Options{NoChecksums: true}, true, 99, false},
+		"not reported":                {s3test.Options{}, false, 1, false},
+		"not reported, no checksums":  {s3test.Options{NoChecksums: true}, false, 1, false},
+		"not reported, odd ETags too": {s3test.Options{OddETags: true}, false, 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				sc := &script{}
 				var srv *s3test.Server
-				if tt.tells {
+				if tt.reports {
 					tt.o.Before = sc.hook
 				} else {
 					tt.o.After = sc.hook
 				}
-				s, srv := direct(t, tt.o, func(c *Config) { c.PartBytes, c.parallel, c.Endpoint = testPart, 1, "https://127.0.0.1" })
+				s, srv := direct(t, tt.o, func(c *Config) {
+					c.PartBytes, c.parallel, c.Endpoint = testPart, 1, "https://127.0.0.1"
+				})
 				n := 0
 				sc.answer = func(_ http.ResponseWriter, r *http.Request) bool {
 					if r.URL.Query().Get("partNumber") != "1" || n == tt.times {
 						return false
 					}
-					if n++; !tt.tells {
-						srv.Forget(1)
+					if n++; !tt.reports {
+						srv.CorruptPart(1)
 						return false
 					}
-					r.Header.Del("Content-Md5") // it does not look
+					r.Header.Del("Content-Md5") // the service does not verify it
 					r.Header.Set("X-Amz-Content-Sha256", "UNSIGNED-PAYLOAD")
 					if r.Header.Get("X-Amz-Checksum-Crc64nvme") != "" {
 						r.Header.Set("X-Amz-Checksum-Crc64nvme", wrongSum)
@@ -188,7 +193,8 @@ func TestPartStoredWrongly(t *testing.T) {
 				sc.on = true
 				err := put(t.Context(), s, "item", testPart+1, storage.PutOptions{})
 				_, there := srv.Object(testBucket, "s/item")
-				if (err == nil) != tt.ok || there != tt.ok || retry.ClassOf(err) != retry.Transient || errors.Is(err, storage.ErrDigest) {
+				if (err == nil) != tt.ok || there != tt.ok || retry.ClassOf(err) != retry.Transient ||
+					errors.Is(err, storage.ErrDigest) {
 					t.Errorf("%v; there: %t", err, there)
 				}
 			})
@@ -199,14 +205,15 @@ func TestPartStoredWrongly(t *testing.T) {
 // wrongSum is of "x" and zeros, testPart of them.
 var wrongSum = s3test.CRC64(append([]byte("x"), make([]byte, testPart-1)...))
 
-// Metadata that S3 would not keep is refused by its name before anything is asked for.
+// Metadata that exceeds the limit of S3 is refused before any request.
 func TestMetadataTooLong(t *testing.T) {
 	sc := &script{}
 	s, _ := direct(t, s3test.Options{Before: sc.hook})
 	asked := 0
 	sc.answer = func(http.ResponseWriter, *http.Request) bool { asked++; return false }
 	sc.on = true
-	for name, v := range map[string]string{"plain": strings.Repeat("v", maxMetadata), "UTF-8": strings.Repeat("ä", maxMetadata/2)} {
+	for name, v := range map[string]string{"plain": strings.Repeat("v", maxMetadata),
+		"UTF-8": strings.Repeat("ä", maxMetadata/2)} {
 		p := storage.Properties{User: map[string]string{"k": v}}
 		if err := put(t.Context(), s, "item", 10, storage.PutOptions{Properties: p}); !errors.Is(err, storage.ErrTooLarge) ||
 			!retry.IsPermanent(err) || !strings.Contains(err.Error(), "2048") {
@@ -221,7 +228,7 @@ func TestMetadataTooLong(t *testing.T) {
 	}
 }
 
-// An item of no bytes is an item.
+// An empty item is an item.
 func TestNoBytes(t *testing.T) {
 	s, _ := direct(t, s3test.Options{})
 	for _, size := range []int64{storage.UnknownSize, 0} {
@@ -240,20 +247,21 @@ func TestNoBytes(t *testing.T) {
 	}
 }
 
-// There are never more parts than S3 takes, and they hold the largest object.
+// There are never more parts than S3 allows, and they hold the largest object.
 func TestParts(t *testing.T) {
-	for _, size := range []int64{1, 16 << 20, 10_000 * minPart, 10_000*minPart + 1, 10_001 * minPart, maxObject, storage.UnknownSize} {
+	for _, size := range []int64{1, 16 << 20, 10_000 * minPart, 10_000*minPart + 1, 10_001 * minPart, maxObject,
+		storage.UnknownSize} {
 		for _, usual := range []int64{minPart, 16 << 20} {
 			if size >= 0 && size <= usual {
 				continue
 			}
-			first, all, n := partSize(usual, size), int64(0), 0
+			first, all, n := firstPartSize(usual, size), int64(0), 0
 			want := size
 			if size < 0 {
 				want = maxObject - 200<<30 // with parts of 5 MiB not quite
 			}
 			for ; all < want; n++ {
-				p := partOf(n+1, first, size)
+				p := nthPartSize(n+1, first, size)
 				if p < minPart || p > maxSingle {
 					t.Fatalf("part %d has %d bytes", n+1, p)
 				}
@@ -266,7 +274,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// A machine's clock that differs from the service's is named, also where the answer has no body.
+// An error because of clock skew names it, also if the response has no body.
 func TestClockSkew(t *testing.T) {
 	var off time.Duration
 	s, _ := direct(t, s3test.Options{Clock: func() time.Time { return time.Now().Add(off) }})
@@ -280,7 +288,7 @@ func TestClockSkew(t *testing.T) {
 	}
 }
 
-// Some services head good answers as HTML: what counts is what they are.
+// Some services send valid responses with the media type of HTML. They are accepted.
 func TestSuccessHeadedAsHTML(t *testing.T) {
 	s, _ := direct(t, s3test.Options{After: func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method == http.MethodPut || r.Method == http.MethodPost {
@@ -295,9 +303,9 @@ func TestSuccessHeadedAsHTML(t *testing.T) {
 	}
 }
 
-// A service that contradicts itself after a write, as one that gathers its answer while another writes, is asked again. One
-// that goes on doing so is not believed.
-func TestLookContradicted(t *testing.T) {
+// After inconsistent responses to a write, the object is checked again. If they remain inconsistent, Put returns an
+// error.
+func TestInconsistentResponses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		header, value string
 		times         int
@@ -336,7 +344,7 @@ func TestLookContradicted(t *testing.T) {
 				if got, _ := srv.Object(testBucket, "s/item"); !bytes.Equal(got, plenty[:5]) {
 					t.Errorf("%d bytes are there", len(got))
 				}
-				if want := min(tt.times, lookTries.Attempts); (err == nil) != tt.ok || n != want {
+				if want := min(tt.times, statRetry.Attempts); (err == nil) != tt.ok || n != want {
 					t.Errorf("%v after %d wrong answers, want %t after %d", err, n, tt.ok, want)
 				}
 				if err != nil && (retry.ClassOf(err) != retry.Transient || errors.Is(err, storage.ErrDigest)) {
@@ -347,10 +355,11 @@ func TestLookContradicted(t *testing.T) {
 	}
 }
 
-// Parts whose checksum the service verifies are signed with their bytes only if somebody could change these on their way.
+// Parts with a verified checksum are signed with their content only if a third party could change them in transit.
 func TestPartsAreSigned(t *testing.T) {
 	for endpoint, want := range map[string]bool{
-		"https://s3.example.org": false, "http://127.0.0.1:9000": false, "http://[::1]:9000": false, "http://localhost:9000": false,
+		"https://s3.example.org": false, "http://127.0.0.1:9000": false, "http://[::1]:9000": false,
+		"http://localhost:9000": false,
 		"http://s3.example.org": true, "http://10.0.0.1:9000": true,
 	} {
 		t.Run(endpoint, func(t *testing.T) {

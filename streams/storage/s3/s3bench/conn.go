@@ -14,67 +14,67 @@ import (
 
 const httpTime = "Mon, 02 Jan 2006 15:04:05 GMT"
 
-// A request is what matters of one.
+// A request holds the parts of an HTTP request that the server uses.
 type request struct {
-	method, bucket, key string
-	query               url.Values
-	length              int64
-	from, to            int64 // of a range; to < 0: none, or to the end
-	ranged              bool
-	ifMatch, ifNone     string
-	md5, sha256         string // base64
-	kept                []byte // lines that come back with an object
-	chunked             bool   // signed in chunks
-	wait, last          bool   // it wants a 100 first; the connection ends with it
+	method, bucket, key        string
+	query                      url.Values
+	length                     int64
+	from, to                   int64 // of a range; to < 0: until the end
+	ranged                     bool
+	ifMatch, ifNone            string
+	md5, sha256                string // base64
+	objectHeader               []byte // header lines that reads of the object return
+	chunked                    bool   // signed in chunks
+	expectContinue, closeAfter bool   // of the headers Expect and Connection
 }
 
-// A conn is a connection. One goroutine owns it.
+// A conn is a connection. It is used by one goroutine.
 type conn struct {
-	s    *server
-	net  net.Conn
-	in   *bufio.Reader
-	head []byte // of the answer
-	size int    // of its body
-	body []byte
-	send net.Buffers
+	s       *server
+	net     net.Conn
+	in      *bufio.Reader
+	header  []byte // of the response
+	size    int    // of its body
+	body    []byte
+	buffers net.Buffers
 }
 
-// maxBody bounds what is put, in bytes.
+// maxBody bounds the body of a request, in bytes.
 const maxBody = 64 << 20
 
-// errRequest marks what is no request, or none that is served.
+// errRequest means that a request is malformed or not supported.
 var errRequest = errors.New("malformed request")
 
-// serve answers requests until the client has no more.
+// serve handles requests until the client closes the connection.
 func (c *conn) serve() {
 	for {
-		r, err := c.read()
+		r, err := c.readRequest()
 		if err != nil {
 			return
 		}
-		if r.wait {
+		if r.expectContinue {
 			if _, err := c.net.Write([]byte("HTTP/1.1 100 Continue\r\n\r\n")); err != nil {
 				return
 			}
 		}
-		body, err := c.content(r)
+		body, err := c.readBody(r)
 		if err != nil {
 			return
 		}
-		c.head, c.body, c.size = c.head[:0], nil, 0
-		c.answer(r, body)
+		c.header, c.body, c.size = c.header[:0], nil, 0
+		c.handle(r, body)
 		if r.method == "HEAD" {
 			c.body = nil
 		}
-		c.send = append(c.send[:0], c.head, c.body)
-		send := c.send
-		if _, err := send.WriteTo(c.net); err != nil || r.last {
+		c.buffers = append(c.buffers[:0], c.header, c.body)
+		send := c.buffers
+		if _, err := send.WriteTo(c.net); err != nil || r.closeAfter {
 			return
 		}
 	}
 }
 
-func (c *conn) read() (r *request, err error) {
+func (c *conn) readRequest() (r *request, err error) {
 	line, err := c.in.ReadSlice('\n')
 	if err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ func (c *conn) read() (r *request, err error) {
 	}
 }
 
-// header takes what matters of one line.
+// header parses one header line.
 func (r *request) header(name, value, line []byte) (err error) {
 	var room [64]byte
 	lower := append(room[:0], name...)
@@ -139,16 +139,16 @@ func (r *request) header(name, value, line []byte) (err error) {
 	case "x-amz-content-sha256":
 		r.chunked = bytes.HasPrefix(value, []byte("STREAMING-"))
 	case "expect":
-		r.wait = true
+		r.expectContinue = true
 	case "connection":
-		r.last = bytes.EqualFold(value, []byte("close"))
+		r.closeAfter = bytes.EqualFold(value, []byte("close"))
 	case "content-type":
-		r.kept = append(r.kept, line...)
+		r.objectHeader = append(r.objectHeader, line...)
 	case "transfer-encoding":
 		return errRequest
 	default:
 		if bytes.HasPrefix(lower, []byte("x-amz-meta-")) || isChecksum(lower) {
-			r.kept = append(r.kept, line...)
+			r.objectHeader = append(r.objectHeader, line...)
 		}
 		if string(lower) == "x-amz-checksum-sha256" {
 			r.sha256 = string(value)
@@ -157,16 +157,16 @@ func (r *request) header(name, value, line []byte) (err error) {
 	return err
 }
 
-// isChecksum says that a header has a digest that comes back.
+// isChecksum reports whether a header is a checksum that reads return.
 func isChecksum(name []byte) bool {
 	kind, ok := bytes.CutPrefix(name, []byte("x-amz-checksum-"))
 	return ok && (string(kind) == "sha256" || string(kind) == "crc64nvme")
 }
 
-// content reads what was sent.
-func (c *conn) content(r *request) ([]byte, error) {
+// readBody reads the body of a request.
+func (c *conn) readBody(r *request) ([]byte, error) {
 	if r.chunked {
-		return c.chunks()
+		return c.readChunks()
 	}
 	switch {
 	case r.length == 0:
@@ -179,8 +179,8 @@ func (c *conn) content(r *request) ([]byte, error) {
 	return b, err
 }
 
-// chunks reads what was signed in pieces, and the lines that may follow it.
-func (c *conn) chunks() (all []byte, err error) {
+// readChunks reads a body with a streaming signature, and its trailer.
+func (c *conn) readChunks() (all []byte, err error) {
 	for {
 		line, err := c.in.ReadString('\n')
 		if err != nil {
@@ -213,15 +213,15 @@ func (c *conn) chunks() (all []byte, err error) {
 	}
 }
 
-// begin begins an answer whose body has so many bytes; end ends its header.
-func (c *conn) begin(status string, size int) {
-	c.head = append(c.head, "HTTP/1.1 "...)
-	c.head = append(c.head, status...)
-	c.head = append(c.head, "\r\nServer: s3bench\r\nDate: "...)
-	c.head = time.Now().UTC().AppendFormat(c.head, httpTime)
-	c.head = append(c.head, "\r\nContent-Length: "...)
-	c.head = strconv.AppendInt(c.head, int64(size), 10)
-	c.head = append(c.head, "\r\n"...)
+// startHeader starts the header of a response with a body of size bytes. endHeader ends it.
+func (c *conn) startHeader(status string, size int) {
+	c.header = append(c.header, "HTTP/1.1 "...)
+	c.header = append(c.header, status...)
+	c.header = append(c.header, "\r\nServer: s3bench\r\nDate: "...)
+	c.header = time.Now().UTC().AppendFormat(c.header, httpTime)
+	c.header = append(c.header, "\r\nContent-Length: "...)
+	c.header = strconv.AppendInt(c.header, int64(size), 10)
+	c.header = append(c.header, "\r\n"...)
 }
 
-func (c *conn) end() { c.head = append(c.head, "\r\n"...) }
+func (c *conn) endHeader() { c.header = append(c.header, "\r\n"...) }

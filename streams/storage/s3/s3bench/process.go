@@ -13,19 +13,19 @@ import (
 	"time"
 )
 
-// A Process serves from Start until Close.
+// A Process is a running server process.
 type Process struct {
 	URL string // of the endpoint
 
 	cmd *exec.Cmd
-	in  io.Closer // its end ends the process
+	in  io.Closer // the process exits when it is closed
 }
 
-// stopWait is how long a server may take to stop.
+// stopWait bounds how long a server may take to stop; it is killed then.
 const stopWait = 5 * time.Second
 
-// Start starts a program that calls Serve with its standard input and output, and waits until it serves. The end of
-// ctx kills it.
+// Start starts a program that calls Serve with its standard input and output, and waits until it is ready. The process
+// is killed when ctx ends.
 func Start(ctx context.Context, program string, args ...string) (*Process, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stderr = os.Stderr
@@ -44,13 +44,13 @@ func Start(ctx context.Context, program string, args ...string) (*Process, error
 	p := &Process{cmd: cmd, in: in}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start S3 server: it does not say where it is: %w", err), p.Close())
+		return nil, errors.Join(fmt.Errorf("start S3 server: read its endpoint: %w", err), p.Close())
 	}
 	p.URL = strings.TrimSpace(line)
 	return p, nil
 }
 
-// Drop removes a bucket with all that is in it.
+// Drop removes a bucket and its objects.
 func (p *Process) Drop(ctx context.Context, bucket string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodDelete, p.URL+"/"+bucket, http.NoBody)
 	if err != nil {
@@ -66,9 +66,9 @@ func (p *Process) Drop(ctx context.Context, bucket string) error {
 	return nil
 }
 
-// Close lets go of the data and waits until the process has ended.
+// Close stops the process and waits until it has exited. Its data is lost.
 func (p *Process) Close() error {
-	_ = p.in.Close() // it may have ended
+	_ = p.in.Close() // fails if the process has exited
 	kill := time.AfterFunc(stopWait, func() { _ = p.cmd.Process.Kill() })
 	defer kill.Stop()
 	if err := p.cmd.Wait(); err != nil {

@@ -1,9 +1,9 @@
-// Package s3bench is an S3 server in memory for figures: a process of its own, as servers are, that costs the
-// machine next to nothing, so that what is measured is its clients.
+// Package s3bench is an in-memory S3 server for benchmarks of clients. It runs in a process of its own and uses as
+// little CPU as possible.
 //
-// It believes every signature and every checksum, speaks just enough of HTTP/1.1 and S3 for clients that read, list
-// and put objects in one request, and refuses all else with 501. What it holds is gone with its process, which ends
-// when whoever started it does, however that ends. For tests of what a service may answer see s3test.
+// It does not verify signatures or checksums. It implements the part of HTTP/1.1 and S3 that clients need to list, to
+// read, and to put objects in one request; it refuses other requests with 501. Its process exits when its parent does,
+// and its data is lost then. For tests of responses see s3test.
 package s3bench
 
 import (
@@ -24,25 +24,26 @@ import (
 	"time"
 )
 
-// A Load is what a server's bucket holds at first.
+// A Load is the initial content of a server's bucket.
 type Load struct {
 	Bucket string
-	// Objects of Size bytes each, no two alike. Up to 16 MiB their ETags are MD5s.
+	// Objects is the number of objects, of Size bytes each, with different content. ETags are MD5s up to 16 MiB.
 	Objects int
 	Size    int64
-	// Keys that listings of the bucket tell of, instead of what it holds: made up meanwhile, and of no bytes.
+	// Keys, if above 0, is the number of generated keys, of empty objects, that listings return instead of the
+	// bucket's objects.
 	Keys int
 }
 
-// Key is that of the ith object. Keys sort as their numbers do.
+// Key returns the key of object i. Keys sort like their numbers.
 func Key(i int) string { return fmt.Sprintf("2026/%05d/img-%08d.tif", i/1000, i) }
 
-// serverGC lets garbage lie: what is put is bytes, and the processor is the clients'.
-const serverGC = 400
+// gcPercent is high to leave the CPU to the clients; the heap is mostly bytes of objects.
+const gcPercent = 400
 
-// Serve is the server's process: it writes to out the endpoint's URL and ends when in ends.
+// Serve runs the server. It writes the URL of the endpoint to out and returns when in ends.
 func Serve(ctx context.Context, load Load, in io.Reader, out io.Writer) error {
-	debug.SetGCPercent(serverGC)
+	debug.SetGCPercent(gcPercent)
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -50,35 +51,35 @@ func Serve(ctx context.Context, load Load, in io.Reader, out io.Writer) error {
 	}
 	s := newServer(load)
 	if _, err := fmt.Fprintf(out, "http://%s\n", l.Addr()); err != nil {
-		return errors.Join(fmt.Errorf("say where the server is: %w", err), l.Close())
+		return errors.Join(fmt.Errorf("write the endpoint: %w", err), l.Close())
 	}
 	var accepting sync.WaitGroup
 	accepting.Go(func() { s.accept(l) })
 	_, err = io.Copy(io.Discard, in)
-	s.end()
+	s.closeConns()
 	err = errors.Join(err, l.Close())
 	accepting.Wait()
 	return err
 }
 
-// A server keeps objects in memory.
+// A server stores objects in memory.
 type server struct {
-	mu      sync.RWMutex // guards the rest, and all buckets
+	mu      sync.RWMutex // guards the fields below and all buckets
 	buckets map[string]*bucket
-	conns   map[net.Conn]struct{} // nil: it has ended
+	conns   map[net.Conn]struct{} // nil after closeConns
 }
 
 type bucket struct {
-	objects map[string]*object
-	keys    []string
-	sorted  bool
-	made    int // keys that are listed instead
+	objects   map[string]*object
+	keys      []string
+	sorted    bool
+	generated int // keys that are listed instead
 }
 
 type object struct {
 	bytes    []byte
 	etag     string
-	head     []byte // lines of a header that tell of it
+	header   []byte // header lines of responses with the object
 	modified time.Time
 }
 
@@ -87,20 +88,20 @@ func newServer(load Load) *server {
 	if load.Bucket == "" {
 		return s
 	}
-	const step = 8 // bytes from one object to the next: they lie over one another
-	b := &bucket{objects: map[string]*object{}, made: load.Keys}
+	const step = 8 // bytes between the starts of two objects, which overlap
+	b := &bucket{objects: map[string]*object{}, generated: load.Keys}
 	s.buckets[load.Bucket] = b
 	all := make([]byte, load.Size+int64(step*load.Objects))
-	_, _ = rand.NewChaCha8([32]byte{7}).Read(all) // the same each time; it never fails
+	_, _ = rand.NewChaCha8([32]byte{7}).Read(all) // deterministic; never fails
 	now := time.Now()
 	for i := range load.Objects {
 		o := &object{bytes: all[i*step:][:load.Size:load.Size], modified: now}
-		if load.Size > 16<<20 { // as what was uploaded in parts
+		if load.Size > 16<<20 { // as of a multipart upload
 			o.etag = etag([]byte(Key(i))) + "-2"
 		} else {
 			o.etag = etag(o.bytes)
 		}
-		o.tell([]byte("Content-Type: image/tiff\r\n"))
+		o.formatHeader([]byte("Content-Type: image/tiff\r\n"))
 		b.put(Key(i), o)
 	}
 	return s
@@ -111,9 +112,11 @@ func etag(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// tell makes the lines that tell of the object; kept are those it was put with.
-func (o *object) tell(kept []byte) {
-	o.head = fmt.Appendf(nil, "ETag: \"%s\"\r\nLast-Modified: %s\r\nAccept-Ranges: bytes\r\n%s", o.etag, o.modified.UTC().Format(httpTime), kept)
+// formatHeader sets the header lines of responses with the object. stored are the lines it was put with.
+func (o *object) formatHeader(stored []byte) {
+	modified := o.modified.UTC().Format(httpTime)
+	o.header = fmt.Appendf(nil, "ETag: \"%s\"\r\nLast-Modified: %s\r\nAccept-Ranges: bytes\r\n%s",
+		o.etag, modified, stored)
 }
 
 // put makes o the object of a key.
@@ -147,21 +150,21 @@ func (s *server) accept(l net.Listener) {
 		}
 		s.mu.Unlock()
 		all.Go(func() {
-			defer s.left(c)
+			defer s.remove(c)
 			(&conn{s: s, net: c, in: bufio.NewReaderSize(c, 64<<10)}).serve()
 		})
 	}
 }
 
-func (s *server) left(c net.Conn) {
+func (s *server) remove(c net.Conn) {
 	_ = c.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
 }
 
-// end closes all connections.
-func (s *server) end() {
+// closeConns closes all connections.
+func (s *server) closeConns() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
@@ -170,11 +173,11 @@ func (s *server) end() {
 	s.conns = nil
 }
 
-// page tells of up to limit keys after one, below a prefix, each with its object (nil: it is made up), and whether there are more.
-// s.mu is held for writing.
+// page calls each for up to limit keys with a prefix after the key after, with their objects (nil for generated keys),
+// and reports whether there are more. The caller holds server.mu for writing.
 func (b *bucket) page(prefix, after string, limit int, each func(key string, o *object)) (more bool) {
-	if b.made > 0 {
-		return b.numbered(after, limit, each)
+	if b.generated > 0 {
+		return b.generatedPage(after, limit, each)
 	}
 	if !b.sorted {
 		slices.Sort(b.keys)
@@ -194,11 +197,11 @@ func (b *bucket) page(prefix, after string, limit int, each func(key string, o *
 	return false
 }
 
-func (b *bucket) numbered(after string, limit int, each func(key string, o *object)) (more bool) {
-	lo := sort.Search(b.made, func(i int) bool { return Key(i) > after })
-	end := min(b.made, lo+limit)
+func (b *bucket) generatedPage(after string, limit int, each func(key string, o *object)) (more bool) {
+	lo := sort.Search(b.generated, func(i int) bool { return Key(i) > after })
+	end := min(b.generated, lo+limit)
 	for ; lo < end; lo++ {
 		each(Key(lo), nil)
 	}
-	return end < b.made
+	return end < b.generated
 }

@@ -68,7 +68,8 @@ func TestServer(t *testing.T) {
 		{"make it", "PUT", "/b", "", nil, 200, ""},
 		{"make it again", "PUT", "/b", "", nil, 409, "BucketAlreadyOwnedByYou"},
 		{"an object that is not there", "GET", "/b/k", "", nil, 404, "NoSuchKey"},
-		{"put", "PUT", "/b/k", "abc", []string{"If-None-Match: *", "Content-MD5: " + md5, "x-amz-meta-a: 1", "x-amz-checksum-sha256: AA=="}, 200, ""},
+		{"put", "PUT", "/b/k", "abc", []string{"If-None-Match: *", "Content-MD5: " + md5, "x-amz-meta-a: 1",
+			"x-amz-checksum-sha256: AA=="}, 200, ""},
 		{"put what must be absent", "PUT", "/b/k", "abc", []string{"If-None-Match: *"}, 412, "PreconditionFailed"},
 		{"put what must be another", "PUT", "/b/k", "abc", []string{`If-Match: "00"`}, 412, "PreconditionFailed"},
 		{"put what must be there", "PUT", "/b/z", "abc", []string{`If-Match: "00"`}, 404, "NoSuchKey"},
@@ -80,7 +81,8 @@ func TestServer(t *testing.T) {
 		{"a range behind it", "GET", "/b/k", "", []string{"Range: bytes=3-4"}, 416, "InvalidRange"},
 		{"another version", "GET", "/b/k", "", []string{`If-Match: "00"`}, 412, "PreconditionFailed"},
 		{"this version", "GET", "/b/k", "", []string{`If-Match: "900150983cd24fb0d6963f7d28e17f72"`}, 200, "abc"},
-		{"signed in chunks", "PUT", "/b/c%2Fd", chunked, []string{"x-amz-content-sha256: STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"}, 200, ""},
+		{"signed in chunks", "PUT", "/b/c%2Fd", chunked,
+			[]string{"x-amz-content-sha256: STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"}, 200, ""},
 		{"what was signed in chunks", "GET", "/b/c/d", "", nil, 200, "abc"},
 		{"a listing", "GET", "/b?list-type=2&encoding-type=url", "", nil, 200, "<Key>c%2Fd</Key>"},
 		{"a listing after a key", "GET", "/b?list-type=2&start-after=c/d&prefix=k", "", nil, 200, "<Key>k</Key>"},
@@ -101,7 +103,8 @@ func TestServer(t *testing.T) {
 			}
 			if tt.name == "look" {
 				for name, want := range map[string]string{
-					"Etag": `"900150983cd24fb0d6963f7d28e17f72"`, "X-Amz-Meta-A": "1", "X-Amz-Checksum-Sha256": "AA==", "Content-Length": "3",
+					"Etag": `"900150983cd24fb0d6963f7d28e17f72"`, "X-Amz-Meta-A": "1", "X-Amz-Checksum-Sha256": "AA==",
+					"Content-Length": "3",
 				} {
 					if got := header.Get(name); got != want {
 						t.Errorf("%s: %q, want %q", name, got, want)
@@ -112,10 +115,11 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// Pages hold all that was loaded, once, in the order of the keys; objects differ.
+// Pages hold each loaded object once, in the order of the keys. The contents of objects differ.
 func TestLoad(t *testing.T) {
 	for name, load := range map[string]Load{
-		"objects": {Bucket: "b", Objects: 2500, Size: 100}, "keys": {Bucket: "b", Keys: 2500}, "large objects": {Bucket: "b", Objects: 2, Size: 17 << 20},
+		"objects": {Bucket: "b", Objects: 2500, Size: 100}, "keys": {Bucket: "b", Keys: 2500},
+		"large objects": {Bucket: "b", Objects: 2, Size: 17 << 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			url, after, n := serving(t, load), "", 0
@@ -140,7 +144,8 @@ func TestLoad(t *testing.T) {
 			_, first, one := ask(t, "GET", url+"/b/"+Key(0), "")
 			_, second, two := ask(t, "GET", url+"/b/"+Key(1), "")
 			if int64(len(one)) != load.Size || one == two || first.Get("Etag") == second.Get("Etag") {
-				t.Errorf("%d bytes with %s, %d bytes with %s: want %d that differ", len(one), first.Get("Etag"), len(two), second.Get("Etag"), load.Size)
+				t.Errorf("%d bytes with %s, %d bytes with %s: want %d that differ", len(one), first.Get("Etag"), len(two),
+					second.Get("Etag"), load.Size)
 			}
 			if want := fmt.Sprintf("%q", etag([]byte(one))); load.Size < 1<<20 && first.Get("Etag") != want {
 				t.Errorf("ETag %s, want %s", first.Get("Etag"), want)
@@ -149,7 +154,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// What is no request ends the connection, and nothing else.
+// A malformed request closes its connection and has no other effect.
 func FuzzRequest(f *testing.F) {
 	f.Add([]byte("PUT /b/k HTTP/1.1\r\nContent-Length: 3\r\nRange: bytes=1-2\r\n\r\nabc"))
 	f.Add([]byte("GET /b?list-type=2&max-keys=3 HTTP/1.1\r\n\r\n"))
@@ -160,18 +165,18 @@ func FuzzRequest(f *testing.F) {
 		s := newServer(Load{Bucket: "b", Objects: 2, Size: 10})
 		c := &conn{s: s, in: bufio.NewReader(bytes.NewReader(in))}
 		for {
-			r, err := c.read()
+			r, err := c.readRequest()
 			if err != nil {
 				return
 			}
-			body, err := c.content(r)
+			body, err := c.readBody(r)
 			if err != nil {
 				return
 			}
-			c.head, c.body = c.head[:0], nil
-			c.answer(r, body)
-			if !bytes.HasPrefix(c.head, []byte("HTTP/1.1 ")) || !bytes.HasSuffix(c.head, []byte("\r\n\r\n")) {
-				t.Fatalf("%q is answered with %q", in, c.head)
+			c.header, c.body = c.header[:0], nil
+			c.handle(r, body)
+			if !bytes.HasPrefix(c.header, []byte("HTTP/1.1 ")) || !bytes.HasSuffix(c.header, []byte("\r\n\r\n")) {
+				t.Fatalf("%q is answered with %q", in, c.header)
 			}
 		}
 	})

@@ -1,5 +1,5 @@
-// Package s3proc runs a real S3 server as a process on loopback: for the demo, for figures and for tests. `make
-// servers` builds those that it knows.
+// Package s3proc runs a real S3 server, versitygw or MinIO, as a process on a loopback address, for the demo,
+// benchmarks and tests. `make servers` builds them.
 package s3proc
 
 import (
@@ -22,27 +22,27 @@ import (
 )
 
 const (
-	readyWait = 60 * time.Second
-	stopWait  = 5 * time.Second
-	said      = 2000 // bytes of its log's end that an error has
+	readyWait    = 60 * time.Second
+	stopWait     = 5 * time.Second
+	logTailBytes = 2000 // from the end of the log, in errors
 )
 
-// ErrAbsent means that the program is not there.
+// ErrAbsent means that the program does not exist.
 var ErrAbsent = errors.New("no such program")
 
-// Config says which server to start, and on what.
+// Config configures a Server.
 type Config struct {
-	Program string // path of a versitygw or minio; its name says which
-	Dir     string // holds the data and the log; made where missing
-	Port    int    // 0: one that is free
-	// Access and Secret are what clients say; empty: new ones.
+	Program string // path of the program; its base name is versitygw or minio
+	Dir     string // for the data and the log; created if absent
+	Port    int    // 0: a free port
+	// Access and Secret are the keys of clients; empty: new random ones.
 	Access, Secret string
-	Versions       bool     // buckets can have versions (MinIO's always can)
-	Env            []string // more of its environment, as exec.Cmd has it
-	Args           []string // more arguments, before those of the backend
+	Versions       bool     // buckets can have versioning (with MinIO they always can)
+	Env            []string // added to the environment, as in exec.Cmd
+	Args           []string // added before the arguments of the backend
 }
 
-// A Server is a running one.
+// A Server is a running server process.
 type Server struct {
 	URL            string // of the endpoint
 	Access, Secret string
@@ -51,10 +51,10 @@ type Server struct {
 	cmd      *exec.Cmd
 	log      string
 	exited   <-chan struct{}
-	stopWait time.Duration // for which Close waits after SIGTERM
+	stopWait time.Duration // between SIGTERM and SIGKILL in Close
 }
 
-// Start starts the server and returns when it answers.
+// Start starts a server and returns when it is ready.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	s, err := start(ctx, cfg)
 	if err != nil {
@@ -84,9 +84,9 @@ func start(ctx context.Context, cfg Config) (*Server, error) {
 	}
 	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port))
 	s.URL = "http://" + addr
-	f, ok := flavours()[filepath.Base(cfg.Program)]
+	f, ok := programs()[filepath.Base(cfg.Program)]
 	if !ok {
-		return nil, fmt.Errorf("%s is none of the servers that are known", filepath.Base(cfg.Program))
+		return nil, fmt.Errorf("%s is not a known server", filepath.Base(cfg.Program))
 	}
 	args, env, err := f.command(cfg, s, addr, data)
 	if err != nil {
@@ -103,63 +103,68 @@ func start(ctx context.Context, cfg Config) (*Server, error) {
 	if s.exited, err = child.Start(s.cmd); err != nil {
 		return nil, err
 	}
-	if err := s.ready(ctx, s.URL+f.health); err != nil {
+	if err := s.waitReady(ctx, s.URL+f.health); err != nil {
 		return nil, errors.Join(err, s.Kill())
 	}
 	return s, nil
 }
 
-// A flavour is how one server is told what all are told.
-type flavour struct {
-	health  string // path that answers 200 when it serves
+// A program describes the command line and the health check of one kind of server.
+type program struct {
+	health  string // path that returns 200 when the server is ready
 	command func(cfg Config, s *Server, addr, data string) (args, env []string, err error)
 }
 
-func flavours() map[string]flavour {
-	return map[string]flavour{
-		"versitygw": {"/health-of-the-server", func(cfg Config, s *Server, addr, data string) (args, env []string, err error) {
-			args = append([]string{"--port", addr, "--quiet", "--health", "/health-of-the-server"}, cfg.Args...)
-			args = append(args, "posix")
-			if cfg.Versions {
-				versions := data + ".versions"
-				if err := os.MkdirAll(versions, 0o700); err != nil {
-					return nil, nil, err
-				}
-				args = append(args, "--versioning-dir", versions)
-			}
-			return append(args, data), []string{"ROOT_ACCESS_KEY=" + s.Access, "ROOT_SECRET_KEY=" + s.Secret}, nil
-		}},
-		"minio": {"/minio/health/cluster", func(cfg Config, s *Server, addr, data string) (args, env []string, err error) {
-			args = append([]string{"server", "--quiet", "--address", addr}, cfg.Args...)
-			return append(args, data), []string{
-				"MINIO_ROOT_USER=" + s.Access, "MINIO_ROOT_PASSWORD=" + s.Secret, "MINIO_BROWSER=off", "MINIO_UPDATE=off", "MINIO_API_ODIRECT=off",
-			}, nil
-		}},
+func programs() map[string]program {
+	return map[string]program{
+		"versitygw": {"/health-of-the-server", versitygw},
+		"minio":     {"/minio/health/cluster", minio},
 	}
 }
 
-// Pid is the id of the server's process.
+func versitygw(cfg Config, s *Server, addr, data string) (args, env []string, err error) {
+	args = append([]string{"--port", addr, "--quiet", "--health", "/health-of-the-server"}, cfg.Args...)
+	args = append(args, "posix")
+	if cfg.Versions {
+		versions := data + ".versions"
+		if err := os.MkdirAll(versions, 0o700); err != nil {
+			return nil, nil, err
+		}
+		args = append(args, "--versioning-dir", versions)
+	}
+	return append(args, data), []string{"ROOT_ACCESS_KEY=" + s.Access, "ROOT_SECRET_KEY=" + s.Secret}, nil
+}
+
+func minio(cfg Config, s *Server, addr, data string) (args, env []string, err error) {
+	args = append([]string{"server", "--quiet", "--address", addr}, cfg.Args...)
+	return append(args, data), []string{
+		"MINIO_ROOT_USER=" + s.Access, "MINIO_ROOT_PASSWORD=" + s.Secret,
+		"MINIO_BROWSER=off", "MINIO_UPDATE=off", "MINIO_API_ODIRECT=off",
+	}, nil
+}
+
+// Pid returns the id of the server's process.
 func (s *Server) Pid() int { return s.cmd.Process.Pid }
 
-// Exited is closed when the server has ended, whether told to or not.
+// Exited returns a channel that is closed when the process has exited.
 func (s *Server) Exited() <-chan struct{} { return s.exited }
 
-// State is how much CPU and memory it took, known once it has ended.
+// State returns the CPU time and the memory used by the process. It is nil until the process has exited.
 func (s *Server) State() *os.ProcessState { return s.cmd.ProcessState }
 
-// Said is the end of what the server wrote to its log.
+// Said returns the end of the server's log.
 func (s *Server) Said() string {
 	b, err := os.ReadFile(s.log)
 	if err != nil {
 		return err.Error()
 	}
 	b = bytes.TrimSpace(b)
-	return string(b[max(0, len(b)-said):])
+	return string(b[max(0, len(b)-logTailBytes):])
 }
 
-// Close ends the server in order: by SIGTERM, and by SIGKILL when it takes too long.
+// Close stops the server with SIGTERM, and with SIGKILL if it takes longer than 5 s.
 func (s *Server) Close() error {
-	_ = s.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	_ = s.cmd.Process.Signal(syscall.SIGTERM) // fails if the process has exited
 	t := time.NewTimer(s.stopWait)
 	defer t.Stop()
 	select {
@@ -170,7 +175,7 @@ func (s *Server) Close() error {
 	}
 }
 
-// Kill ends the server at once.
+// Kill stops the server with SIGKILL.
 func (s *Server) Kill() error {
 	if err := s.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("kill process %d: %w", s.Pid(), err)
@@ -179,31 +184,31 @@ func (s *Server) Kill() error {
 	return nil
 }
 
-// Signal sends a signal, to freeze the server for instance.
+// Signal sends a signal to the server, for example to suspend it.
 func (s *Server) Signal(sig os.Signal) error { return s.cmd.Process.Signal(sig) }
 
-// ready waits until the server says that it serves.
-func (s *Server) ready(ctx context.Context, url string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, readyWait, fmt.Errorf("no answer within %v", readyWait))
+// waitReady waits until the health check succeeds.
+func (s *Server) waitReady(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, readyWait, fmt.Errorf("no response within %v", readyWait))
 	defer cancel()
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if serves(ctx, client, url) {
+		if isReady(ctx, client, url) {
 			return nil
 		}
 		select {
 		case <-s.exited:
-			return fmt.Errorf("it ended (%v) and said last:\n%s", s.cmd.ProcessState, s.Said())
+			return fmt.Errorf("the process exited (%v); end of its log:\n%s", s.cmd.ProcessState, s.Said())
 		case <-ctx.Done():
-			return fmt.Errorf("%w; it said last:\n%s", context.Cause(ctx), s.Said())
+			return fmt.Errorf("%w; end of its log:\n%s", context.Cause(ctx), s.Said())
 		case <-tick.C:
 		}
 	}
 }
 
-func serves(ctx context.Context, client *http.Client, url string) bool {
+func isReady(ctx context.Context, client *http.Client, url string) bool {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return false

@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// fakeEnv has the test binary be a server, and says how it behaves.
+// fakeEnv makes the test binary a fake server. Its value is the behaviour.
 const fakeEnv = "MILLRACE_TEST_S3PROC"
 
-// How the fake server behaves.
+// Behaviours of the fake server.
 const (
 	healthy  = "healthy"
 	ends     = "ends"     // at once
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fake is a versitygw or minio, as far as being started and stopped goes.
+// fake behaves like versitygw or minio at start and stop.
 func fake(how string) int {
 	fmt.Println("arguments:", os.Args[1:])
 	addr := ""
@@ -65,7 +65,7 @@ func fake(how string) int {
 	return 0
 }
 
-// config is that of the fake, under the name of a server.
+// config returns the configuration of the fake under the name of a server.
 func config(t *testing.T, name, how string) Config {
 	t.Helper()
 	self, err := os.Executable()
@@ -144,7 +144,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// One that takes no SIGTERM is killed, in bounded time.
+// A server that ignores SIGTERM is killed after a bounded time.
 func TestCloseOfStubborn(t *testing.T) {
 	t.Parallel()
 	s := begin(t, config(t, "versitygw", stubborn))
@@ -166,11 +166,17 @@ func TestStartFaults(t *testing.T) {
 				return Config{Program: filepath.Join(t.TempDir(), "minio"), Dir: t.TempDir()}
 			}, ErrAbsent, []string{"start minio"},
 		},
-		"unknown": {func(t *testing.T) Config { return config(t, "weed", healthy) }, nil, []string{"weed is none of the servers that are known"}},
+		"unknown": {func(t *testing.T) Config {
+			return config(t, "weed", healthy)
+		}, nil, []string{"weed is not a known server"}},
 		"ends at once": {
-			func(t *testing.T) Config { return config(t, "versitygw", ends) }, nil, []string{"exit status 3", "the disk is upside down"},
+			func(t *testing.T) Config {
+				return config(t, "versitygw", ends)
+			}, nil, []string{"exit status 3", "the disk is upside down"},
 		},
-		"no answer": {func(t *testing.T) Config { return config(t, "minio", deaf) }, enough, []string{"it said last", "arguments:"}},
+		"no answer": {func(t *testing.T) Config {
+			return config(t, "minio", deaf)
+		}, enough, []string{"end of its log", "arguments:"}},
 		"a folder that cannot be": {func(t *testing.T) Config {
 			cfg := config(t, "minio", healthy)
 			cfg.Dir = filepath.Join(cfg.Program, "below a file")

@@ -15,16 +15,16 @@ import (
 	"github.com/minio/crc64nvme"
 )
 
-// take reads what was sent, and judges it.
-func (s *Server) take(r *http.Request) (*object, *failure) {
+// readBody reads the body of a request and verifies its checksums.
+func (s *Server) readBody(r *http.Request) (*object, *failure) {
 	if s.o.Virtual {
-		return s.count(r)
+		return s.countBody(r)
 	}
 	b, err := body(r)
 	if err != nil {
 		return nil, &failure{400, "IncompleteBody"}
 	}
-	if !s.agrees(r, b) {
+	if !s.checksumsMatch(r, b) {
 		return nil, &failure{400, "BadDigest"}
 	}
 	o := &object{bytes: b, size: int64(len(b)), etag: s.etag(b)}
@@ -34,8 +34,8 @@ func (s *Server) take(r *http.Request) (*object, *failure) {
 	return o, nil
 }
 
-// count reads what was sent without keeping it. It knows no streaming signatures.
-func (s *Server) count(r *http.Request) (*object, *failure) {
+// countBody reads the body of a request without keeping it. It does not support streaming signatures.
+func (s *Server) countBody(r *http.Request) (*object, *failure) {
 	h := crc64nvme.New()
 	n, err := io.CopyBuffer(struct{ io.Writer }{h}, struct{ io.Reader }{r.Body}, make([]byte, 1<<20))
 	if err != nil || r.ContentLength >= 0 && n != r.ContentLength {
@@ -51,7 +51,7 @@ func (s *Server) count(r *http.Request) (*object, *failure) {
 
 var zeros [1 << 20]byte
 
-// write writes n bytes of an object, from at on.
+// write writes n bytes of an object from the offset at.
 func (o *object) write(w io.Writer, at, n int64) {
 	if o.bytes != nil || o.size == 0 {
 		_, _ = w.Write(o.bytes[at : at+n])
@@ -65,17 +65,17 @@ func (o *object) write(w io.Writer, at, n int64) {
 	}
 }
 
-// CRC64 is the x-amz-checksum-crc64nvme of bytes.
+// CRC64 returns the x-amz-checksum-crc64nvme of b.
 func CRC64(b []byte) string { return crc64(b) }
 
-// crc64 is the checksum of all of it.
+// crc64 returns the x-amz-checksum-crc64nvme of the object.
 func (o *object) crc64() string {
 	h := crc64nvme.New()
 	o.write(h, 0, o.size)
 	return base64.StdEncoding.EncodeToString(h.Sum(nil))
 }
 
-// body reads what was sent, in the chunks of a streaming signature too.
+// body reads the body of a request, with or without a streaming signature.
 func body(r *http.Request) ([]byte, error) {
 	if !strings.HasPrefix(r.Header.Get("X-Amz-Content-Sha256"), "STREAMING-") {
 		if r.ContentLength >= 0 {
@@ -111,8 +111,8 @@ func body(r *http.Request) ([]byte, error) {
 	}
 }
 
-// agrees says whether bytes have what the request says of them.
-func (s *Server) agrees(r *http.Request, b []byte) bool {
+// checksumsMatch reports whether the body has the checksums in the headers of the request.
+func (s *Server) checksumsMatch(r *http.Request, b []byte) bool {
 	if want := r.Header.Get("Content-Md5"); want != "" {
 		if m := md5.Sum(b); base64.StdEncoding.EncodeToString(m[:]) != want {
 			return false

@@ -8,26 +8,26 @@ import (
 	"time"
 )
 
-// Transport returns a transport whose requests reach the server without a network: for many bytes, and for time that is
-// not real. A handler that panics with http.ErrAbortHandler cuts the connection.
-func (s *Server) Transport() http.RoundTripper { return direct{s} }
+// Transport returns a transport that calls the server without a network, for tests with large objects and in synctest
+// bubbles. A handler that panics with http.ErrAbortHandler breaks the connection.
+func (s *Server) Transport() http.RoundTripper { return handlerTransport{s} }
 
-type direct struct{ h http.Handler }
+type handlerTransport struct{ h http.Handler }
 
 var errCut = errors.New("connection reset by peer")
 
-func (d direct) RoundTrip(req *http.Request) (*http.Response, error) {
+func (d handlerTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	in := req.Clone(req.Context())
 	if in.Body == nil {
 		in.Body = http.NoBody
 	}
 	in.RequestURI, in.Host = req.URL.RequestURI(), req.URL.Host
 	r, w := io.Pipe()
-	out := &pipe{header: http.Header{}, body: w, begun: make(chan struct{})}
+	out := &responseWriter{header: http.Header{}, body: w, begun: make(chan struct{})}
 	go func() {
 		defer in.Body.Close()
 		defer func() {
-			if v := recover(); v != nil && v != http.ErrAbortHandler { //nolint:errorlint // a value that is recovered is compared so
+			if v := recover(); v != nil && v != http.ErrAbortHandler { //nolint:errorlint // recovered values are not wrapped
 				panic(v)
 			} else if v != nil {
 				out.cut()
@@ -47,7 +47,7 @@ func (d direct) RoundTrip(req *http.Request) (*http.Response, error) {
 	if out.status == 0 {
 		return nil, errCut
 	}
-	if out.sent.Get("Date") == "" { // as a server does
+	if out.sent.Get("Date") == "" { // as net/http does
 		out.sent.Set("Date", time.Now().UTC().Format(http.TimeFormat))
 	}
 	resp := &http.Response{
@@ -61,8 +61,8 @@ func (d direct) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// A pipe is a ResponseWriter.
-type pipe struct {
+// A responseWriter is an http.ResponseWriter with the body in a pipe.
+type responseWriter struct {
 	header, sent http.Header
 	body         *io.PipeWriter
 	status       int
@@ -70,21 +70,21 @@ type pipe struct {
 	begun        chan struct{}
 }
 
-func (p *pipe) Header() http.Header { return p.header }
+func (p *responseWriter) Header() http.Header { return p.header }
 
-func (p *pipe) WriteHeader(status int) {
+func (p *responseWriter) WriteHeader(status int) {
 	p.once.Do(func() {
 		p.status, p.sent = status, p.header.Clone()
 		close(p.begun)
 	})
 }
 
-func (p *pipe) Write(b []byte) (int, error) {
+func (p *responseWriter) Write(b []byte) (int, error) {
 	p.WriteHeader(http.StatusOK)
 	return p.body.Write(b)
 }
 
-func (p *pipe) cut() {
+func (p *responseWriter) cut() {
 	p.once.Do(func() { close(p.begun) })
 	p.body.CloseWithError(errCut)
 }

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// kept are the headers of an object that come back with it.
-func (s *Server) kept(h http.Header) http.Header {
+// keptHeaders returns the headers of a write that reads of the object return.
+func (s *Server) keptHeaders(h http.Header) http.Header {
 	out := http.Header{}
 	for k, v := range h {
 		sum := strings.HasPrefix(k, "X-Amz-Checksum-") && k != "X-Amz-Checksum-Algorithm" && k != "X-Amz-Checksum-Mode"
@@ -28,10 +28,10 @@ func (s *Server) kept(h http.Header) http.Header {
 	return out
 }
 
-// systemHeaders are kept as they were sent, and told with every read.
+// systemHeaders are stored as they were sent and returned by every read.
 var systemHeaders = []string{
-	"Content-Type", "Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Expires", "X-Amz-Storage-Class",
-	"X-Amz-Website-Redirect-Location",
+	"Content-Type", "Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Expires",
+	"X-Amz-Storage-Class", "X-Amz-Website-Redirect-Location",
 }
 
 func (s *Server) etag(b []byte) string {
@@ -42,8 +42,8 @@ func (s *Server) etag(b []byte) string {
 	return hex.EncodeToString(m[:])
 }
 
-// holds judges the conditions of a write. s.mu is held.
-func (s *Server) holds(r *http.Request, now *object) *failure {
+// checkConditions checks the conditions of a write. The caller holds s.mu.
+func (s *Server) checkConditions(r *http.Request, now *object) *failure {
 	if s.o.NoConditions {
 		return nil
 	}
@@ -52,16 +52,16 @@ func (s *Server) holds(r *http.Request, now *object) *failure {
 			return noKey
 		}
 		if want != `"`+now.etag+`"` && want != now.etag {
-			return condition
+			return preconditionFailed
 		}
 	}
 	if r.Header.Get("If-None-Match") == "*" && now != nil {
-		return condition
+		return preconditionFailed
 	}
 	return nil
 }
 
-// store makes an object the newest of its key. s.mu is held.
+// store makes o the current object at a key. The caller holds s.mu.
 func (s *Server) store(bk *bucket, key string, o *object) {
 	s.serial++
 	o.modified = s.now()
@@ -70,7 +70,7 @@ func (s *Server) store(bk *bucket, key string, o *object) {
 	}
 	all, known := bk.objects[key]
 	if !known {
-		bk.dirty = bk.dirty || len(bk.keys) > 0 && key < bk.keys[len(bk.keys)-1]
+		bk.unsorted = bk.unsorted || len(bk.keys) > 0 && key < bk.keys[len(bk.keys)-1]
 		bk.keys = append(bk.keys, key)
 	}
 	if !s.o.Versions {
@@ -83,49 +83,49 @@ func (s *Server) put(w http.ResponseWriter, r *http.Request, bk *bucket, key str
 	if r.Header.Get("X-Amz-Copy-Source") != "" {
 		return s.copy(w, r, bk, key)
 	}
-	o, f := s.take(r)
+	o, f := s.readBody(r)
 	if f != nil {
 		return f
 	}
-	o.header = s.kept(r.Header)
+	o.header = s.keptHeaders(r.Header)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if f := s.holds(r, bk.now(key)); f != nil {
+	if f := s.checkConditions(r, bk.current(key)); f != nil {
 		return f
 	}
 	s.store(bk, key, o)
-	o.tell(w)
+	o.writeHeaders(w)
 	return nil
 }
 
-// tell answers what is known of an object that was written.
-func (o *object) tell(w http.ResponseWriter) {
+// writeHeaders writes the ETag and the version id of an object.
+func (o *object) writeHeaders(w http.ResponseWriter) {
 	w.Header().Set("ETag", `"`+o.etag+`"`)
 	if o.version != "" {
 		w.Header().Set("X-Amz-Version-Id", o.version)
 	}
 }
 
-// source returns what is to be copied.
+// source returns the object to copy. The caller holds s.mu.
 func (s *Server) source(r *http.Request) (*object, *failure) {
 	from, err := url.PathUnescape(strings.TrimPrefix(r.Header.Get("X-Amz-Copy-Source"), "/"))
 	if err != nil {
-		return nil, malformed
+		return nil, invalidRequest
 	}
 	name, key, _ := strings.Cut(from, "/")
 	bk := s.buckets[name]
 	if bk == nil {
 		return nil, noBucket
 	}
-	o := bk.now(key)
+	o := bk.current(key)
 	if o == nil {
 		return nil, noKey
 	}
 	if want := r.Header.Get("X-Amz-Copy-Source-If-Match"); want != "" && want != `"`+o.etag+`"` {
-		return nil, condition
+		return nil, preconditionFailed
 	}
-	if o.tier.away() {
-		return nil, archived
+	if o.tier.archived() {
+		return nil, invalidState
 	}
 	return o, nil
 }
@@ -135,14 +135,14 @@ func (s *Server) copy(w http.ResponseWriter, r *http.Request, bk *bucket, key st
 	defer s.mu.Unlock()
 	from, f := s.source(r)
 	if f == nil {
-		f = s.holds(r, bk.now(key))
+		f = s.checkConditions(r, bk.current(key))
 	}
 	if f != nil {
 		return f
 	}
 	o := &object{bytes: from.bytes, size: from.size, etag: s.etag(from.bytes), header: from.header.Clone()}
 	if r.Header.Get("X-Amz-Metadata-Directive") == "REPLACE" {
-		h := s.kept(r.Header)
+		h := s.keptHeaders(r.Header)
 		for k, v := range from.header {
 			if strings.HasPrefix(k, "X-Amz-Checksum-") {
 				h[k] = v
@@ -151,26 +151,26 @@ func (s *Server) copy(w http.ResponseWriter, r *http.Request, bk *bucket, key st
 		o.header = h
 	}
 	s.store(bk, key, o)
-	return answer(w, struct {
+	return writeXML(w, struct {
 		XMLName            xml.Name `xml:"CopyObjectResult"`
 		ETag, LastModified string
 	}{ETag: `"` + o.etag + `"`, LastModified: o.modified.Format(time.RFC3339)})
 }
 
 func (s *Server) get(w http.ResponseWriter, r *http.Request, bk *bucket, key string) *failure {
-	o, away := s.look(w, r, bk, key)
+	o, away := s.find(w, r, bk, key)
 	switch want := r.Header.Get("If-Match"); {
 	case o == nil:
 		return noKey
 	case want != "" && strings.Trim(want, `"`) != o.etag && !s.o.NoReadMatch:
-		return condition
+		return preconditionFailed
 	case r.Header.Get("If-None-Match") == "*" && !s.o.NoReadMatch:
 		return notModified
 	case away && r.Method == http.MethodGet:
-		return archived
+		return invalidState
 	}
 	h, at, n, status := w.Header(), int64(0), o.size, http.StatusOK
-	o.tell(w)
+	o.writeHeaders(w)
 	h.Set("Last-Modified", o.modified.Format(http.TimeFormat))
 	h.Set("Accept-Ranges", "bytes")
 	if rng, ok := strings.CutPrefix(r.Header.Get("Range"), "bytes="); ok {
@@ -195,15 +195,15 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, bk *bucket, key str
 	return nil
 }
 
-// look finds what is to be read, and answers its headers.
-func (s *Server) look(w http.ResponseWriter, r *http.Request, bk *bucket, key string) (o *object, away bool) {
+// find returns the object to read, and writes its headers.
+func (s *Server) find(w http.ResponseWriter, r *http.Request, bk *bucket, key string) (o *object, away bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o = bk.now(key)
+	o = bk.current(key)
 	if id := r.URL.Query().Get("versionId"); id != "" && !s.o.NoReadMatch {
 		o = nil
 		for _, v := range bk.objects[key] {
-			if v.version == id && !v.gone {
+			if v.version == id && !v.deleteMarker {
 				o = v
 			}
 		}
@@ -214,21 +214,21 @@ func (s *Server) look(w http.ResponseWriter, r *http.Request, bk *bucket, key st
 	for k, v := range o.header {
 		w.Header()[k] = v
 	}
-	o.tier.tell(w)
-	now := *o // as it is now: it may be damaged, or come back, meanwhile
-	return &now, o.tier.away()
+	o.tier.writeHeaders(w)
+	now := *o // a copy: Damage or a restoration may change o meanwhile
+	return &now, o.tier.archived()
 }
 
 func (s *Server) remove(w http.ResponseWriter, r *http.Request, bk *bucket, key string) *failure {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := bk.now(key)
-	if f := s.holds(r, now); f != nil {
+	now := bk.current(key)
+	if f := s.checkConditions(r, now); f != nil {
 		return f
 	}
 	if now != nil {
 		if s.o.Versions {
-			s.store(bk, key, &object{gone: true})
+			s.store(bk, key, &object{deleteMarker: true})
 		} else {
 			delete(bk.objects, key)
 			bk.keys = slices.DeleteFunc(bk.keys, func(k string) bool { return k == key })
@@ -245,8 +245,8 @@ func (s *Server) onUpload(w http.ResponseWriter, r *http.Request, name, key stri
 		defer s.mu.Unlock()
 		s.serial++
 		id := fmt.Sprintf("u%d", s.serial)
-		s.uploads[id] = &upload{name, key, s.kept(r.Header), s.now(), map[int]*object{}}
-		return answer(w, struct {
+		s.uploads[id] = &upload{name, key, s.keptHeaders(r.Header), s.now(), map[int]*object{}}
+		return writeXML(w, struct {
 			XMLName  xml.Name `xml:"InitiateMultipartUploadResult"`
 			Bucket   string
 			UploadID string `xml:"UploadId"`
@@ -276,15 +276,15 @@ func (s *Server) onUpload(w http.ResponseWriter, r *http.Request, name, key stri
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
-	return unknown
+	return notImplemented
 }
 
 func (s *Server) putPart(w http.ResponseWriter, r *http.Request, u *upload) *failure {
 	n, err := strconv.Atoi(r.URL.Query().Get("partNumber"))
 	if err != nil || n < 1 || n > 10_000 {
-		return malformed
+		return invalidRequest
 	}
-	o, f := s.take(r)
+	o, f := s.readBody(r)
 	if f != nil {
 		return f
 	}
@@ -292,7 +292,7 @@ func (s *Server) putPart(w http.ResponseWriter, r *http.Request, u *upload) *fai
 	defer s.mu.Unlock()
 	o.modified = s.now()
 	u.parts[n] = o
-	o.tell(w)
+	o.writeHeaders(w)
 	if !s.o.NoChecksums && o.sum != "" {
 		w.Header().Set("X-Amz-Checksum-Crc64nvme", o.sum)
 	}
@@ -308,12 +308,12 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, id string, u *
 	}
 	b, err := io.ReadAll(r.Body)
 	if err != nil || xml.Unmarshal(b, &in) != nil {
-		return malformed
+		return invalidRequest
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	bk := s.buckets[u.bucket]
-	if f := s.holds(r, bk.now(u.key)); f != nil {
+	if f := s.checkConditions(r, bk.current(u.key)); f != nil {
 		return f
 	}
 	var whole bytes.Buffer
@@ -330,12 +330,13 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, id string, u *
 		whole.Write(o.bytes)
 		size += o.size
 		raw, err := hex.DecodeString(o.etag)
-		if err != nil { // an odd one
+		if err != nil { // Options.OddETags
 			raw = []byte(o.etag)
 		}
 		sums.Write(raw)
 	}
-	o := &object{bytes: whole.Bytes(), size: size, etag: fmt.Sprintf("%x-%d", sums.Sum(nil), len(in.Part)), header: u.header}
+	etag := fmt.Sprintf("%x-%d", sums.Sum(nil), len(in.Part))
+	o := &object{bytes: whole.Bytes(), size: size, etag: etag, header: u.header}
 	if u.header.Get("X-Amz-Checksum-Type") == "FULL_OBJECT" && !s.o.NoChecksums {
 		sum := o.crc64()
 		if want := r.Header.Get("X-Amz-Checksum-Crc64nvme"); want != "" && want != sum {
@@ -348,7 +349,7 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, id string, u *
 	if o.version != "" {
 		w.Header().Set("X-Amz-Version-Id", o.version)
 	}
-	return answer(w, struct {
+	return writeXML(w, struct {
 		XMLName           xml.Name `xml:"CompleteMultipartUploadResult"`
 		Bucket, Key, ETag string
 	}{Bucket: u.bucket, Key: u.key, ETag: `"` + o.etag + `"`})

@@ -1,5 +1,5 @@
-// Package s3test is an S3 server in memory that costs next to nothing: for tests and to measure clients against. It
-// believes every signature.
+// Package s3test is an in-memory S3 server for tests. It implements the part of S3 that the driver uses, can leave out
+// features and inject faults, and does not verify signatures.
 package s3test
 
 import (
@@ -16,95 +16,95 @@ import (
 	"time"
 )
 
-// Options say what the server cannot do. The zero value can do all.
+// Options configure a Server. The zero value supports everything except versioning.
 type Options struct {
-	NoConditions bool // If-Match and If-None-Match of writes are ignored
-	NoChecksums  bool // x-amz-checksum-* is ignored
-	Versions     bool // buckets have versions
-	OddETags     bool // ETags are no MD5
-	CleanKeys    bool // a//b, a/./b and x/../a/b are the key a/b, as where objects are files
-	HideBelow    bool // what lies below an object's key, as a/b below a, is kept and not listed
-	NoReadMatch  bool // If-Match and versionId of reads are ignored
-	// Virtual objects have a size and no bytes: what is put must be zeros, and zeros come back.
+	NoConditions bool // ignore If-Match and If-None-Match of writes
+	NoChecksums  bool // ignore x-amz-checksum-*
+	Versions     bool // buckets have versioning
+	OddETags     bool // ETags are not MD5s
+	CleanKeys    bool // a//b, a/./b and x/../a/b are the key a/b, as in services with objects as files
+	HideBelow    bool // do not list objects below the key of an object, as a/b below a
+	NoReadMatch  bool // ignore If-Match and versionId of reads
+	// Virtual objects have a size but no bytes: requests must send zeros, and reads return zeros.
 	Virtual bool
-	MinPart int64 // bytes that all parts of an upload but the last have, at least [5 MiB]
-	// Clock, where it is set, is the service's, which refuses requests that differ from it by more than 15 minutes.
+	MinPart int64 // minimum size of all parts except the last, in bytes [5 MiB]
+	// Clock, if set, is the clock of the service, which refuses requests that differ by more than 15 minutes.
 	Clock func() time.Time
-	// Before, where it is set, sees every request; what it answers (true) the server does not.
+	// Before, if set, is called for every request. If it returns true, it has written the response.
 	Before func(w http.ResponseWriter, r *http.Request) (answered bool)
-	// After, where it is set, sees every request that was carried out, before it is answered; what it answers (true)
-	// the server does not.
+	// After, if set, is called after every request was carried out, before the response is sent. If it returns true,
+	// it has written the response.
 	After func(w http.ResponseWriter, r *http.Request) (answered bool)
 }
 
-// A Server is one service.
+// A Server is an S3 server. It is safe for concurrent use.
 type Server struct {
 	o    Options
 	http *httptest.Server
 
-	mu      sync.Mutex // guards the rest
+	mu      sync.Mutex // guards the fields below
 	buckets map[string]*bucket
 	uploads map[string]*upload
 	serial  int
 }
 
 type bucket struct {
-	objects map[string][]*object // newest last
-	keys    []string
-	dirty   bool // keys are not sorted
+	objects  map[string][]*object // the versions of each key, newest last
+	keys     []string
+	unsorted bool // keys are not sorted
 }
 
 type object struct {
-	bytes    []byte
-	size     int64 // of a virtual one, else that of bytes
-	etag     string
-	modified time.Time
-	header   http.Header // of metadata, type and checksums
-	version  string
-	gone     bool // a delete marker
-	tier     tier
-	sum      string // crc64nvme of a part
+	bytes        []byte
+	size         int64 // of bytes, or of a virtual object
+	etag         string
+	modified     time.Time
+	header       http.Header // metadata, content type and checksums
+	version      string
+	deleteMarker bool
+	tier         tier
+	sum          string // CRC64NVME of a part
 }
 
 type upload struct {
 	bucket, key string
 	header      http.Header
-	begun       time.Time
+	initiated   time.Time
 	parts       map[int]*object
 }
 
-// New starts a server on loopback. Close ends it.
+// New starts a server on a loopback address. The caller closes it.
 func New(o Options) *Server {
 	s := &Server{o: o, buckets: map[string]*bucket{}, uploads: map[string]*upload{}}
 	s.http = httptest.NewServer(s)
 	return s
 }
 
-// URL is the endpoint.
+// URL returns the endpoint.
 func (s *Server) URL() string { return s.http.URL }
 
-// Close ends the server.
+// Close stops the server.
 func (s *Server) Close() { s.http.Close() }
 
-// Object returns the bytes of a key as it is now.
+// Object returns the bytes of the current object at a key.
 func (s *Server) Object(bucket, key string) (b []byte, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if bk := s.buckets[bucket]; bk != nil {
-		if o := bk.now(key); o != nil {
+		if o := bk.current(key); o != nil {
 			return o.bytes, true
 		}
 	}
 	return nil, false
 }
 
-// Keys returns the keys of a bucket below a prefix, sorted.
+// Keys returns the keys of a bucket with a prefix, sorted.
 func (s *Server) Keys(bucket, prefix string) (keys []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if bk := s.buckets[bucket]; bk != nil {
 		for _, k := range bk.sorted() {
-			if strings.HasPrefix(k, prefix) && bk.now(k) != nil {
+			if strings.HasPrefix(k, prefix) && bk.current(k) != nil {
 				keys = append(keys, k)
 			}
 		}
@@ -112,18 +112,18 @@ func (s *Server) Keys(bucket, prefix string) (keys []string) {
 	return keys
 }
 
-// Uploads is how many uploads in parts are not completed.
+// Uploads returns the number of incomplete multipart uploads.
 func (s *Server) Uploads() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.uploads)
 }
 
-// Damage changes a byte of an object, and nothing that is known of it.
+// Damage changes a byte of an object without changing its metadata.
 func (s *Server) Damage(bucket, key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o := s.buckets[bucket].now(key)
+	o := s.buckets[bucket].current(key)
 	o.bytes = slices.Clone(o.bytes)
 	o.bytes[len(o.bytes)/2] ^= 1
 }
@@ -132,21 +132,21 @@ func (s *Server) Damage(bucket, key string) {
 func (s *Server) Edit(bucket, key string, f func(http.Header)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f(s.buckets[bucket].now(key).header)
+	f(s.buckets[bucket].current(key).header)
 }
 
-func (b *bucket) now(key string) *object {
+func (b *bucket) current(key string) *object {
 	all := b.objects[key]
-	if len(all) == 0 || all[len(all)-1].gone {
+	if len(all) == 0 || all[len(all)-1].deleteMarker {
 		return nil
 	}
 	return all[len(all)-1]
 }
 
 func (b *bucket) sorted() []string {
-	if b.dirty {
+	if b.unsorted {
 		slices.Sort(b.keys)
-		b.dirty = false
+		b.unsorted = false
 	}
 	return b.keys
 }
@@ -154,7 +154,8 @@ func (b *bucket) sorted() []string {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.o.Clock != nil {
 		w.Header().Set("Date", s.o.Clock().UTC().Format(http.TimeFormat))
-		if at, err := time.Parse("20060102T150405Z", r.Header.Get("X-Amz-Date")); err == nil && at.Sub(s.o.Clock()).Abs() > 15*time.Minute {
+		at, err := time.Parse("20060102T150405Z", r.Header.Get("X-Amz-Date"))
+		if err == nil && at.Sub(s.o.Clock()).Abs() > 15*time.Minute {
 			skewed.write(w, r)
 			return
 		}
@@ -181,7 +182,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(late.Body.Bytes())
 }
 
-// A failure is an answer that is no success.
+// A failure is an error response.
 type failure struct {
 	status int
 	code   string
@@ -196,21 +197,21 @@ func (f *failure) write(w http.ResponseWriter, r *http.Request) {
 }
 
 var (
-	noKey       = &failure{404, "NoSuchKey"}
-	noBucket    = &failure{404, "NoSuchBucket"}
-	noUpload    = &failure{404, "NoSuchUpload"}
-	condition   = &failure{412, "PreconditionFailed"}
-	notModified = &failure{304, "NotModified"}
-	unknown     = &failure{501, "NotImplemented"}
-	malformed   = &failure{400, "InvalidRequest"}
-	skewed      = &failure{403, "RequestTimeTooSkewed"}
+	noKey              = &failure{404, "NoSuchKey"}
+	noBucket           = &failure{404, "NoSuchBucket"}
+	noUpload           = &failure{404, "NoSuchUpload"}
+	preconditionFailed = &failure{412, "PreconditionFailed"}
+	notModified        = &failure{304, "NotModified"}
+	notImplemented     = &failure{501, "NotImplemented"}
+	invalidRequest     = &failure{400, "InvalidRequest"}
+	skewed             = &failure{403, "RequestTimeTooSkewed"}
 )
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) *failure {
 	name, rawKey, _ := strings.Cut(strings.TrimPrefix(r.URL.EscapedPath(), "/"), "/")
 	key, err := url.PathUnescape(rawKey)
 	if err != nil {
-		return malformed
+		return invalidRequest
 	}
 	if s.o.CleanKeys && key != "" {
 		dir := strings.HasSuffix(key, "/")
@@ -243,7 +244,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) *failure {
 	case r.Method == http.MethodDelete:
 		return s.remove(w, r, bk, key)
 	}
-	return unknown
+	return notImplemented
 }
 
 func (s *Server) listBuckets(w http.ResponseWriter) *failure {
@@ -257,7 +258,7 @@ func (s *Server) listBuckets(w http.ResponseWriter) *failure {
 	for name := range s.buckets {
 		out.Buckets = append(out.Buckets, one{name, "2026-01-01T00:00:00.000Z"})
 	}
-	return answer(w, out)
+	return writeXML(w, out)
 }
 
 func (s *Server) onBucket(w http.ResponseWriter, r *http.Request, name string) *failure {
@@ -283,9 +284,9 @@ func (s *Server) onBucket(w http.ResponseWriter, r *http.Request, name string) *
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	case r.Method != http.MethodGet:
-		return unknown
+		return notImplemented
 	case q.Has("location"):
-		return answer(w, struct {
+		return writeXML(w, struct {
 			XMLName xml.Name `xml:"LocationConstraint"`
 		}{})
 	case q.Has("versioning"):
@@ -293,7 +294,7 @@ func (s *Server) onBucket(w http.ResponseWriter, r *http.Request, name string) *
 		if s.o.Versions {
 			status = "Enabled"
 		}
-		return answer(w, struct {
+		return writeXML(w, struct {
 			XMLName xml.Name `xml:"VersioningConfiguration"`
 			Status  string   `xml:",omitempty"`
 		}{Status: status})
@@ -305,7 +306,7 @@ func (s *Server) onBucket(w http.ResponseWriter, r *http.Request, name string) *
 	return s.list(w, bk, q)
 }
 
-func answer(w http.ResponseWriter, v any) *failure {
+func writeXML(w http.ResponseWriter, v any) *failure {
 	w.Header().Set("Content-Type", "application/xml")
 	_ = xml.NewEncoder(w).Encode(v)
 	return nil
@@ -323,7 +324,9 @@ type listed struct {
 
 func entry(key string, o *object) listed {
 	at := o.modified.Format("2006-01-02T15:04:05.000Z")
-	return listed{Key: url.QueryEscape(key), LastModified: at, ETag: `"` + o.etag + `"`, Size: o.size, StorageClass: "STANDARD"}
+	return listed{
+		Key: url.QueryEscape(key), LastModified: at, ETag: `"` + o.etag + `"`, Size: o.size, StorageClass: "STANDARD",
+	}
 }
 
 func page(q url.Values) int {
@@ -353,10 +356,10 @@ func (s *Server) list(w http.ResponseWriter, bk *bucket, q url.Values) *failure 
 	common := ""
 	for ; i < len(keys) && strings.HasPrefix(keys[i], under); i++ {
 		k := keys[i]
-		o := bk.now(k)
-		within := common != "" && strings.HasPrefix(k, common) || // of a prefix that was told, or by the page before
+		o := bk.current(k)
+		within := common != "" && strings.HasPrefix(k, common) || // below a prefix of this page or of the page before
 			delimiter != "" && strings.HasSuffix(after, delimiter) && strings.HasPrefix(k, after)
-		if k <= after || o == nil || within || s.o.HideBelow && bk.above(k, under) {
+		if k <= after || o == nil || within || s.o.HideBelow && bk.hasAncestor(k, under) {
 			continue
 		}
 		if len(out.Contents)+len(out.CommonPrefixes) == page(q) {
@@ -376,13 +379,13 @@ func (s *Server) list(w http.ResponseWriter, bk *bucket, q url.Values) *failure 
 		out.NextContinuationToken = ""
 	}
 	out.KeyCount = len(out.Contents) + len(out.CommonPrefixes)
-	return answer(w, out)
+	return writeXML(w, out)
 }
 
-// above says whether an object lies above a key, and below a prefix.
-func (b *bucket) above(key, under string) bool {
+// hasAncestor reports whether there is an object above a key and below a prefix.
+func (b *bucket) hasAncestor(key, under string) bool {
 	for i, c := range key {
-		if c == '/' && i > 0 && i < len(key)-1 && i >= len(under) && b.now(key[:i]) != nil {
+		if c == '/' && i > 0 && i < len(key)-1 && i >= len(under) && b.current(key[:i]) != nil {
 			return true
 		}
 	}
@@ -410,7 +413,7 @@ func (s *Server) listVersions(w http.ResponseWriter, bk *bucket, q url.Values) *
 		}
 		all := bk.objects[k]
 		for i := len(all) - 1; i >= 0; i-- {
-			if o := all[i]; !o.gone {
+			if o := all[i]; !o.deleteMarker {
 				e, latest := entry(k, o), i == len(all)-1
 				e.VersionID, e.IsLatest = o.version, &latest
 				out.Version = append(out.Version, e)
@@ -421,5 +424,5 @@ func (s *Server) listVersions(w http.ResponseWriter, bk *bucket, q url.Values) *
 	if !out.IsTruncated {
 		out.NextKeyMarker = ""
 	}
-	return answer(w, out)
+	return writeXML(w, out)
 }

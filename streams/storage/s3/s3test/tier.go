@@ -5,28 +5,29 @@ import (
 	"time"
 )
 
-// A tier is where an object lies.
+// A tier is the storage tier of an object, with the state of its restoration.
 type tier struct {
-	class string    // GLACIER, ...; empty: where it can be read
-	asked bool      // its return
-	until time.Time // it is back until then
+	class         string    // GLACIER, for example; empty: not archived
+	restoring     bool      // a restoration was requested
+	restoredUntil time.Time // zero: not restored
 }
 
-var archived = &failure{403, "InvalidObjectState"}
+var invalidState = &failure{403, "InvalidObjectState"}
 
-// away says that it cannot be read now.
-func (t tier) away() bool { return t.class != "" && t.until.IsZero() }
+// archived reports whether the object must be restored before it can be read.
+func (t tier) archived() bool { return t.class != "" && t.restoredUntil.IsZero() }
 
-// tell answers what HEAD and GET say of it.
-func (t tier) tell(w http.ResponseWriter) {
+// writeHeaders writes the headers of HEAD and GET for the tier.
+func (t tier) writeHeaders(w http.ResponseWriter) {
 	if t.class == "" {
 		return
 	}
 	w.Header().Set("X-Amz-Storage-Class", t.class)
 	switch {
-	case !t.until.IsZero():
-		w.Header().Set("X-Amz-Restore", `ongoing-request="false", expiry-date="`+t.until.UTC().Format(http.TimeFormat)+`"`)
-	case t.asked:
+	case !t.restoredUntil.IsZero():
+		expiry := t.restoredUntil.UTC().Format(http.TimeFormat)
+		w.Header().Set("X-Amz-Restore", `ongoing-request="false", expiry-date="`+expiry+`"`)
+	case t.restoring:
 		w.Header().Set("X-Amz-Restore", `ongoing-request="true"`)
 	}
 }
@@ -35,37 +36,37 @@ func (t tier) tell(w http.ResponseWriter) {
 func (s *Server) Archive(bucket, key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.buckets[bucket].now(key).tier = tier{class: "GLACIER"}
+	s.buckets[bucket].current(key).tier = tier{class: "GLACIER"}
 }
 
-// Return ends the waiting for an object whose return was asked for; false: it was not.
-func (s *Server) Return(bucket, key string) bool {
+// CompleteRestore completes the restoration of an object. It returns false if none was requested.
+func (s *Server) CompleteRestore(bucket, key string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o := s.buckets[bucket].now(key)
-	if !o.tier.asked {
+	o := s.buckets[bucket].current(key)
+	if !o.tier.restoring {
 		return false
 	}
-	o.tier.until = s.now().Add(7 * 24 * time.Hour)
+	o.tier.restoredUntil = s.now().Add(7 * 24 * time.Hour)
 	return true
 }
 
-// restore answers RestoreObject.
+// restore implements RestoreObject.
 func (s *Server) restore(w http.ResponseWriter, bk *bucket, key string) *failure {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o := bk.now(key)
+	o := bk.current(key)
 	switch {
 	case o == nil:
 		return noKey
 	case o.tier.class == "":
-		return archived
-	case !o.tier.until.IsZero():
+		return invalidState
+	case !o.tier.restoredUntil.IsZero():
 		return nil
-	case o.tier.asked:
+	case o.tier.restoring:
 		return &failure{409, "RestoreAlreadyInProgress"}
 	}
-	o.tier.asked = true
+	o.tier.restoring = true
 	w.WriteHeader(http.StatusAccepted)
 	return nil
 }

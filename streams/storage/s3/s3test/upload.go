@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// now is the time by the service's clock.
+// now returns the time by the service's clock.
 func (s *Server) now() time.Time {
 	if s.o.Clock != nil {
 		return s.o.Clock().UTC()
@@ -21,7 +21,7 @@ func (s *Server) now() time.Time {
 	return time.Now().UTC()
 }
 
-// listUploads answers ListMultipartUploads. s.mu is held.
+// listUploads implements ListMultipartUploads. The caller holds s.mu.
 func (s *Server) listUploads(w http.ResponseWriter, name string, q url.Values) *failure {
 	type one struct {
 		Key       string
@@ -39,7 +39,7 @@ func (s *Server) listUploads(w http.ResponseWriter, name string, q url.Values) *
 	order := func(a, b one) int { return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.UploadID, b.UploadID)) }
 	var all []one
 	for id, u := range s.uploads {
-		o := one{u.key, id, u.begun.Format(time.RFC3339)}
+		o := one{u.key, id, u.initiated.Format(time.RFC3339)}
 		if u.bucket == name && strings.HasPrefix(u.key, q.Get("prefix")) && (after.Key == "" || order(o, after) > 0) {
 			all = append(all, o)
 		}
@@ -50,10 +50,10 @@ func (s *Server) listUploads(w http.ResponseWriter, name string, q url.Values) *
 		out.NextKeyMarker, out.NextUploadIDMarker = all[most-1].Key, all[most-1].UploadID
 	}
 	out.Upload = all
-	return answer(w, out)
+	return writeXML(w, out)
 }
 
-// listParts answers ListParts, all in one page.
+// listParts implements ListParts, with all parts in one page.
 func (s *Server) listParts(w http.ResponseWriter, u *upload) *failure {
 	type one struct {
 		PartNumber         int
@@ -75,14 +75,14 @@ func (s *Server) listParts(w http.ResponseWriter, u *upload) *failure {
 		}
 		out.Part = append(out.Part, o)
 	}
-	return answer(w, out)
+	return writeXML(w, out)
 }
 
-// copyPart answers UploadPartCopy.
+// copyPart implements UploadPartCopy.
 func (s *Server) copyPart(w http.ResponseWriter, r *http.Request, u *upload) *failure {
 	n, err := strconv.Atoi(r.URL.Query().Get("partNumber"))
 	if err != nil || n < 1 || n > 10_000 {
-		return malformed
+		return invalidRequest
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,7 +93,7 @@ func (s *Server) copyPart(w http.ResponseWriter, r *http.Request, u *upload) *fa
 	at, end := int64(0), from.size-1
 	if rng := r.Header.Get("X-Amz-Copy-Source-Range"); rng != "" {
 		if _, err := fmt.Sscanf(rng, "bytes=%d-%d", &at, &end); err != nil || end >= from.size || at > end {
-			return malformed
+			return invalidRequest
 		}
 	}
 	o := &object{size: end + 1 - at, modified: s.now(), etag: fmt.Sprintf("%032x", at+end)}
@@ -105,26 +105,26 @@ func (s *Server) copyPart(w http.ResponseWriter, r *http.Request, u *upload) *fa
 		}
 	}
 	u.parts[n] = o
-	return answer(w, struct {
+	return writeXML(w, struct {
 		XMLName            xml.Name `xml:"CopyPartResult"`
 		ETag, LastModified string
 		ChecksumCRC64NVME  string `xml:",omitempty"`
 	}{ETag: `"` + o.etag + `"`, LastModified: o.modified.Format(time.RFC3339), ChecksumCRC64NVME: o.sum})
 }
 
-// Age makes all uploads that are not completed, and their parts, older.
+// Age makes all incomplete uploads and their parts older.
 func (s *Server) Age(by time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, u := range s.uploads {
-		u.begun = u.begun.Add(-by)
+		u.initiated = u.initiated.Add(-by)
 		for _, p := range u.parts {
 			p.modified = p.modified.Add(-by)
 		}
 	}
 }
 
-// Parts is how many parts the uploads have that are not completed.
+// Parts returns the number of parts of all incomplete uploads.
 func (s *Server) Parts() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,8 +134,9 @@ func (s *Server) Parts() (n int) {
 	return n
 }
 
-// Forget drops what was stored of a part of every upload, and keeps other bytes under its number, without a word.
-func (s *Server) Forget(part int) {
+// CorruptPart replaces the bytes of a part in every incomplete upload. The server then reports the checksums of the new
+// bytes.
+func (s *Server) CorruptPart(part int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, u := range s.uploads {

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// An answer that has no end is read to a bound, whatever it begins with and whatever was asked for.
-func TestAnswersAreBounded(t *testing.T) {
+// An endless response is read up to a limit, whatever its beginning and the request.
+func TestResponsesAreBounded(t *testing.T) {
 	for name, tt := range map[string]struct {
 		what   string
 		status int
@@ -26,7 +26,7 @@ func TestAnswersAreBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if t.Parallel(); strings.HasPrefix(tt.begins, "<List") {
-				need.Integration(t) // all of it is parsed, which takes long with the race detector
+				need.Integration(t) // parsing all of it is slow with the race detector
 			}
 			sc := &script{}
 			s, _ := direct(t, s3test.Options{Before: sc.hook})
@@ -37,14 +37,14 @@ func TestAnswersAreBounded(t *testing.T) {
 				}
 				w.WriteHeader(tt.status)
 				_, err := io.WriteString(w, tt.begins)
-				for text := strings.Repeat("x", 64<<10); err == nil && given.Load() < 4*maxAnswer; given.Add(int64(len(text))) {
+				for text := strings.Repeat("x", 64<<10); err == nil && given.Load() < 4*maxResponse; given.Add(int64(len(text))) {
 					_, err = io.WriteString(w, text)
 				}
 				return true
 			}
 			sc.on = true
 			err := operations[tt.what](t.Context(), s)
-			if err == nil || given.Load() == 0 || given.Load() > 2*maxAnswer { // what it means may be asked for once more
+			if err == nil || given.Load() == 0 || given.Load() > 2*maxResponse { // what it means may be asked for once more
 				t.Errorf("%d bytes were read: %v", given.Load(), err)
 			}
 		})

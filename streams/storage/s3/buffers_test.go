@@ -6,14 +6,13 @@ import (
 	"testing"
 )
 
-// Small parts take the memory that they have, not that of full ones: many are at work at a time, and what is
-// full waits for them.
-func TestRoom(t *testing.T) {
+// Small buffers count by their size, so many can be in use at a time, and a full one waits for them.
+func TestBufferPool(t *testing.T) {
 	const full = 8 << 20
-	r := newRoom(full, 2)
-	var small []part
+	r := newBufferPool(full, 2)
+	var small []buffer
 	for range 100 {
-		p, err := r.part(t.Context(), 10<<10)
+		p, err := r.get(t.Context(), 10<<10)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -22,27 +21,27 @@ func TestRoom(t *testing.T) {
 		}
 		small = append(small, p)
 	}
-	one, err := r.part(t.Context(), full)
+	one, err := r.get(t.Context(), full)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := r.part(ctx, full); !errors.Is(err, context.Canceled) {
+	if _, err := r.get(ctx, full); !errors.Is(err, context.Canceled) {
 		t.Errorf("a second full part beside the small ones: %v, want that it waits", err)
 	}
 	for _, p := range small {
 		p.free()
 	}
 	one.free()
-	two, err := r.part(t.Context(), 3*full) // has all for itself, or it would never be had
+	two, err := r.get(t.Context(), 3*full) // has all for itself, or it would never be had
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(two.bytes) != 3*full {
 		t.Errorf("%d bytes, want %d", len(two.bytes), 3*full)
 	}
-	if _, err := r.part(ctx, 1); !errors.Is(err, context.Canceled) {
+	if _, err := r.get(ctx, 1); !errors.Is(err, context.Canceled) {
 		t.Errorf("a part when all memory is taken: %v, want that it waits", err)
 	}
 	two.free()

@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// Once its bytes are taken back a reader reads none, however far it was, and a reader beside it is waited for.
-func TestLent(t *testing.T) {
+// A detached body returns no bytes, and detach waits for a concurrent Read.
+func TestSharedBody(t *testing.T) {
 	b := bytes.Repeat([]byte("part "), 1<<16)
-	l := lend(b)
+	l := newSharedBody(b)
 	read := make(chan int64)
 	go func() {
 		n, err := io.Copy(io.Discard, struct{ io.Reader }{l})
@@ -18,8 +18,8 @@ func TestLent(t *testing.T) {
 		}
 		read <- n
 	}()
-	l.back()
-	clear(b) // the race detector sees a read that was not waited for
+	l.detach()
+	clear(b) // the race detector reports a concurrent read
 	if n := <-read; n > int64(len(b)) {
 		t.Errorf("read %d bytes of %d", n, len(b))
 	}

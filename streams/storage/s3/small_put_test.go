@@ -12,7 +12,8 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// A small put goes out in one write with its header; what is signed in chunks, or large, is sent as the client made it.
+// A small put is sent in one write with its header. A body with a streaming signature, or a large one, is sent
+// unchanged.
 func TestSmallPutIsOneWrite(t *testing.T) {
 	server := s3test.New(s3test.Options{})
 	t.Cleanup(server.Close)
@@ -32,7 +33,8 @@ func TestSmallPutIsOneWrite(t *testing.T) {
 	for name, tt := range map[string]struct {
 		size int
 		one  bool
-	}{"small": {10 << 10, true}, "as large as is written at once": {writeBuffer / 2, true}, "large": {writeBuffer, false}, "empty": {0, true}} {
+	}{"small": {10 << 10, true}, "as large as is written at once": {writeBuffer / 2, true}, "large": {writeBuffer,
+		false}, "empty": {0, true}} {
 		t.Run(name, func(t *testing.T) {
 			content := bytes.Repeat([]byte("x"), tt.size)
 			writes.reset()
@@ -52,7 +54,7 @@ func TestSmallPutIsOneWrite(t *testing.T) {
 	}
 }
 
-// counted counts writes, by the method of the request that they are of.
+// counted counts writes by the method of their request.
 type counted struct {
 	mu     sync.Mutex // guards the rest
 	writes map[string]int

@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// answer carries out a request.
-func (c *conn) answer(r *request, body []byte) {
+// handle carries out a request.
+func (c *conn) handle(r *request, body []byte) {
 	switch {
 	case r.bucket == "":
-		c.refuse("501 Not Implemented", "NotImplemented")
+		c.writeError("501 Not Implemented", "NotImplemented")
 	case r.key == "":
 		c.onBucket(r)
 	case r.method == "GET" || r.method == "HEAD":
@@ -25,25 +25,25 @@ func (c *conn) answer(r *request, body []byte) {
 	case r.method == "DELETE":
 		c.remove(r)
 	default:
-		c.refuse("501 Not Implemented", "NotImplemented")
+		c.writeError("501 Not Implemented", "NotImplemented")
 	}
 }
 
-func (c *conn) refuse(status, code string) {
-	c.xml(status, fmt.Appendf(nil, "<Error><Code>%s</Code><Message>%s</Message></Error>", code, code))
+func (c *conn) writeError(status, code string) {
+	c.writeXML(status, fmt.Appendf(nil, "<Error><Code>%s</Code><Message>%s</Message></Error>", code, code))
 }
 
-func (c *conn) xml(status string, body []byte) {
-	c.begin(status, len(body))
-	c.head = append(c.head, "Content-Type: application/xml\r\n"...)
-	c.end()
+func (c *conn) writeXML(status string, body []byte) {
+	c.startHeader(status, len(body))
+	c.header = append(c.header, "Content-Type: application/xml\r\n"...)
+	c.endHeader()
 	c.body = body
 }
 
-// done answers without a body.
-func (c *conn) done(status string) {
-	c.begin(status, 0)
-	c.end()
+// writeStatus writes a response without a body.
+func (c *conn) writeStatus(status string) {
+	c.startHeader(status, 0)
+	c.endHeader()
 }
 
 func (c *conn) onBucket(r *request) {
@@ -52,43 +52,43 @@ func (c *conn) onBucket(r *request) {
 	b := c.s.buckets[r.bucket]
 	switch {
 	case r.method == "PUT" && b != nil:
-		c.refuse("409 Conflict", "BucketAlreadyOwnedByYou")
+		c.writeError("409 Conflict", "BucketAlreadyOwnedByYou")
 	case r.method == "PUT":
 		c.s.buckets[r.bucket] = &bucket{objects: map[string]*object{}}
-		c.done("200 OK")
+		c.writeStatus("200 OK")
 	case b == nil:
-		c.refuse("404 Not Found", "NoSuchBucket")
-	case r.method == "DELETE": // with all that is in it
+		c.writeError("404 Not Found", "NoSuchBucket")
+	case r.method == "DELETE": // also removes its objects
 		delete(c.s.buckets, r.bucket)
-		c.done("204 No Content")
+		c.writeStatus("204 No Content")
 	case r.method == "HEAD":
-		c.done("200 OK")
+		c.writeStatus("200 OK")
 	case r.method != "GET" || r.query.Has("uploads") || r.query.Has("versions"):
-		c.refuse("501 Not Implemented", "NotImplemented")
+		c.writeError("501 Not Implemented", "NotImplemented")
 	case r.query.Has("location"):
-		c.xml("200 OK", []byte("<LocationConstraint></LocationConstraint>"))
+		c.writeXML("200 OK", []byte("<LocationConstraint></LocationConstraint>"))
 	case r.query.Has("versioning"):
-		c.xml("200 OK", []byte("<VersioningConfiguration></VersioningConfiguration>"))
+		c.writeXML("200 OK", []byte("<VersioningConfiguration></VersioningConfiguration>"))
 	default:
 		c.list(b, r.query)
 	}
 }
 
-// list answers ListObjectsV2. The server's mutex is held.
+// list implements ListObjectsV2. The caller holds server.mu.
 func (c *conn) list(b *bucket, q url.Values) {
 	limit, err := strconv.Atoi(q.Get("max-keys"))
 	if err != nil || limit <= 0 || limit > 1000 {
 		limit = 1000
 	}
 	if q.Get("list-type") != "2" || q.Get("delimiter") != "" {
-		c.refuse("501 Not Implemented", "NotImplemented")
+		c.writeError("501 Not Implemented", "NotImplemented")
 		return
 	}
 	escape := func(out []byte, key string) []byte { return append(out, url.QueryEscape(key)...) }
 	if q.Get("encoding-type") != "url" {
 		escape = func(out []byte, key string) []byte {
 			w := bytes.NewBuffer(out)
-			_ = xml.EscapeText(w, []byte(key)) // a buffer takes all
+			_ = xml.EscapeText(w, []byte(key)) // never fails on a buffer
 			return w.Bytes()
 		}
 	}
@@ -99,7 +99,8 @@ func (c *conn) list(b *bucket, q url.Values) {
 	}
 	last, n := "", 0
 	made := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	more := b.page(q.Get("prefix"), max(q.Get("start-after"), q.Get("continuation-token")), limit, func(key string, o *object) {
+	after := max(q.Get("start-after"), q.Get("continuation-token"))
+	more := b.page(q.Get("prefix"), after, limit, func(key string, o *object) {
 		at, etag, size := made, "d41d8cd98f00b204e9800998ecf8427e", 0
 		if o != nil {
 			at, etag, size = o.modified, o.etag, len(o.bytes)
@@ -122,21 +123,21 @@ func (c *conn) list(b *bucket, q url.Values) {
 		_ = xml.EscapeText(w, []byte(last))
 		out = append(w.Bytes(), "</NextContinuationToken>"...)
 	}
-	c.xml("200 OK", append(out, "</ListBucketResult>"...))
+	c.writeXML("200 OK", append(out, "</ListBucketResult>"...))
 }
 
-// find returns an object; nil: it has been answered that there is none.
+// find returns an object. If there is none, it writes the error and returns nil.
 func (c *conn) find(r *request) *object {
 	c.s.mu.RLock()
 	defer c.s.mu.RUnlock()
 	b := c.s.buckets[r.bucket]
 	if b == nil {
-		c.refuse("404 Not Found", "NoSuchBucket")
+		c.writeError("404 Not Found", "NoSuchBucket")
 		return nil
 	}
 	o := b.objects[r.key]
 	if o == nil {
-		c.refuse("404 Not Found", "NoSuchKey")
+		c.writeError("404 Not Found", "NoSuchKey")
 	}
 	return o
 }
@@ -147,15 +148,15 @@ func (c *conn) get(r *request) {
 		return
 	}
 	if r.ifMatch != "" && r.ifMatch != o.etag {
-		c.refuse("412 Precondition Failed", "PreconditionFailed")
+		c.writeError("412 Precondition Failed", "PreconditionFailed")
 		return
 	}
 	b, size := o.bytes, int64(len(o.bytes))
 	if !r.ranged {
-		c.begin("200 OK", len(b))
+		c.startHeader("200 OK", len(b))
 	} else {
 		if r.from >= size {
-			c.refuse("416 Requested Range Not Satisfiable", "InvalidRange")
+			c.writeError("416 Requested Range Not Satisfiable", "InvalidRange")
 			return
 		}
 		end := size
@@ -163,17 +164,18 @@ func (c *conn) get(r *request) {
 			end = min(size, r.to+1)
 		}
 		b = b[r.from:max(end, r.from)]
-		c.begin("206 Partial Content", len(b))
-		c.head = fmt.Appendf(c.head, "Content-Range: bytes %d-%d/%d\r\n", r.from, end-1, size)
+		c.startHeader("206 Partial Content", len(b))
+		c.header = fmt.Appendf(c.header, "Content-Range: bytes %d-%d/%d\r\n", r.from, end-1, size)
 	}
-	c.head = append(c.head, o.head...)
-	c.end()
+	c.header = append(c.header, o.header...)
+	c.endHeader()
 	c.body = b
 }
 
 func (c *conn) put(r *request, body []byte) {
 	o := &object{bytes: body, modified: time.Now()}
-	// Clients are believed: a digest that is told is not computed. Without that of MD5 the ETag is none.
+	// Digests in the request are not verified. The ETag is the MD5 in the request; it is computed only if the request has
+	// no digest.
 	switch md5, err := base64.StdEncoding.DecodeString(r.md5); {
 	case err == nil && len(md5) == 16:
 		o.etag = hex.EncodeToString(md5)
@@ -182,25 +184,25 @@ func (c *conn) put(r *request, body []byte) {
 	default:
 		o.etag = etag(body)
 	}
-	o.tell(r.kept)
+	o.formatHeader(r.objectHeader)
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	b := c.s.buckets[r.bucket]
 	if b == nil {
-		c.refuse("404 Not Found", "NoSuchBucket")
+		c.writeError("404 Not Found", "NoSuchBucket")
 		return
 	}
 	now := b.objects[r.key]
 	switch {
 	case r.ifMatch != "" && now == nil:
-		c.refuse("404 Not Found", "NoSuchKey")
+		c.writeError("404 Not Found", "NoSuchKey")
 	case r.ifMatch != "" && r.ifMatch != now.etag, r.ifNone == "*" && now != nil:
-		c.refuse("412 Precondition Failed", "PreconditionFailed")
+		c.writeError("412 Precondition Failed", "PreconditionFailed")
 	default:
 		b.put(r.key, o)
-		c.begin("200 OK", 0)
-		c.head = append(c.head, o.head[:bytes.IndexByte(o.head, '\n')+1]...) // its ETag
-		c.end()
+		c.startHeader("200 OK", 0)
+		c.header = append(c.header, o.header[:bytes.IndexByte(o.header, '\n')+1]...) // its ETag
+		c.endHeader()
 	}
 }
 
@@ -210,13 +212,13 @@ func (c *conn) remove(r *request) {
 	b := c.s.buckets[r.bucket]
 	switch {
 	case b == nil:
-		c.refuse("404 Not Found", "NoSuchBucket")
+		c.writeError("404 Not Found", "NoSuchBucket")
 	case b.objects[r.key] == nil:
-		c.done("204 No Content")
+		c.writeStatus("204 No Content")
 	case r.ifMatch != "" && r.ifMatch != b.objects[r.key].etag:
-		c.refuse("412 Precondition Failed", "PreconditionFailed")
+		c.writeError("412 Precondition Failed", "PreconditionFailed")
 	default:
 		b.remove(r.key)
-		c.done("204 No Content")
+		c.writeStatus("204 No Content")
 	}
 }

@@ -14,44 +14,46 @@ import (
 
 var _ storage.Tidier = (*Store)(nil)
 
-// The names of what is kept say when it was: a directory for each day, and one in it for each thing.
+// Names in quarantine hold the time: a directory for each day, and in it one for each quarantined file.
 const (
-	keptDay  = "2006-01-02"
-	keptTime = "150405.000000000"
+	quarantineDay  = "2006-01-02"
+	quarantineTime = "150405.000000000"
 )
 
-// Tidy implements storage.Tidier. Temporary files of processes that died are removed already when the store is
-// opened, so it is about what is kept. What has another name was put there by somebody else, and stays.
+// Tidy implements storage.Tidier. It removes files from quarantine. Entries with other names are not the store's and
+// stay. Temporary files of dead processes are removed when the store is opened.
 func (s *Store) Tidy(ctx context.Context, o storage.TidyOptions) (done storage.Tidied, err error) {
 	if o.Kept.IsZero() {
 		return done, nil
 	}
-	sess, err := s.enterWrite()
+	sess, err := s.acquireForWrite()
 	if err != nil {
 		return done, err
 	}
-	defer s.leave(sess)
-	days, err := sess.names(keptDir)
+	defer s.release(sess)
+	days, err := sess.names(quarantineDir)
 	if isAbsent(err) {
 		return done, nil
 	}
 	slices.Sort(days)
 	for _, day := range days {
-		if at, perr := time.Parse(keptDay, day); perr != nil || !at.Before(o.Kept) {
+		if at, perr := time.Parse(quarantineDay, day); perr != nil || !at.Before(o.Kept) {
 			continue
 		}
-		if err = s.tidyDay(ctx, sess, day, o, &done); err != nil {
+		if err = s.expireDay(ctx, sess, day, o, &done); err != nil {
 			break
 		}
 	}
 	if err != nil {
-		return done, fmt.Errorf("remove what was kept: %w", refine(err))
+		return done, fmt.Errorf("remove expired files from quarantine: %w", classify(err))
 	}
 	return done, nil
 }
 
-func (s *Store) tidyDay(ctx context.Context, sess *session, day string, o storage.TidyOptions, done *storage.Tidied) error {
-	dir := keptDir + "/" + day
+func (s *Store) expireDay(
+	ctx context.Context, sess *session, day string, o storage.TidyOptions, done *storage.Tidied,
+) error {
+	dir := quarantineDir + "/" + day
 	names, err := sess.names(dir)
 	if err != nil {
 		return err
@@ -61,13 +63,13 @@ func (s *Store) tidyDay(ctx context.Context, sess *session, day string, o storag
 		if ctx.Err() != nil {
 			return storage.Ended(ctx)
 		}
-		at, err := time.Parse(keptDay+keptTime, day+name[:min(len(name), len(keptTime))])
+		at, err := time.Parse(quarantineDay+quarantineTime, day+name[:min(len(name), len(quarantineTime))])
 		if err != nil || !at.Before(o.Kept) {
 			left = true
 			continue
 		}
 		var size int64
-		if st, err := sess.stat(dir + "/" + name + "/" + keptBytes); err == nil {
+		if st, err := sess.stat(dir + "/" + name + "/" + quarantineBytes); err == nil {
 			size = st.Size
 		} else if !isAbsent(err) {
 			return err

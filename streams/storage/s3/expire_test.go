@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// Uploads that nobody completes are ended in all spaces, and what was kept for long enough goes; in both layouts.
+// Tidy aborts stale uploads in all spaces and removes expired objects from quarantine, in both layouts.
 func TestTidy(t *testing.T) {
 	for name, edit := range map[string]func(*Config){
 		"one bucket":              func(c *Config) { c.Prefix = "p" },
@@ -36,7 +36,7 @@ func TestTidy(t *testing.T) {
 					t.Fatal(err)
 				}
 				put(space, "first")
-				put(space, "second") // keeps "first"
+				put(space, "second") // quarantines "first"
 				bucket, key, err := s.layout.item(space, "large")
 				if err == nil {
 					_, err = s.core.NewMultipartUpload(ctx, bucket, key, minio.PutObjectOptions{})
@@ -46,23 +46,25 @@ func TestTidy(t *testing.T) {
 				}
 			}
 			bucket, own := s.layout.control()
-			if err := s.ownPut(ctx, "kept/one/theirs", []byte("not ours")); err != nil {
+			if err := s.putControl(ctx, "kept/one/theirs", []byte("not ours")); err != nil {
 				t.Fatal(err)
 			}
 			now = now.Add(40 * 24 * time.Hour)
-			put("one", "third") // keeps "second"
+			put("one", "third") // quarantines "second"
 
-			s.cfg.leftover = 24 * time.Hour
+			s.cfg.staleAfter = 24 * time.Hour
 			begun := time.Now()
 			s.cfg.now = func() time.Time { return begun } // by which uploads are young
 			if done, err := s.Tidy(ctx, storage.TidyOptions{}); err != nil || done != (storage.Tidied{}) || srv.Uploads() != 2 {
 				t.Errorf("nothing is of no use: %+v, %v, %d uploads", done, err, srv.Uploads())
 			}
-			s.cfg.leftover = -time.Hour // by which all are old
-			want, told := storage.Tidied{Uploads: 2, Kept: 2, Bytes: 10}, storage.Tidied{}
-			done, err := s.Tidy(ctx, storage.TidyOptions{Kept: now.Add(-30 * 24 * time.Hour), Each: func(more storage.Tidied) { told.Add(storage.TidyOptions{}, more) }})
-			if err != nil || done != want || told != want || srv.Uploads() != 0 {
-				t.Errorf("got %+v, told %+v, %v, %d uploads are left; want %+v", done, told, err, srv.Uploads(), want)
+			s.cfg.staleAfter = -time.Hour // by which all are old
+			want, reported := storage.Tidied{Uploads: 2, Kept: 2, Bytes: 10}, storage.Tidied{}
+			done, err := s.Tidy(ctx, storage.TidyOptions{Kept: now.Add(-30 * 24 * time.Hour), Each: func(more storage.Tidied) {
+				reported.Add(storage.TidyOptions{}, more)
+			}})
+			if err != nil || done != want || reported != want || srv.Uploads() != 0 {
+				t.Errorf("got %+v, reported %+v, %v, %d uploads are left; want %+v", done, reported, err, srv.Uploads(), want)
 			}
 			var texts []string
 			for _, key := range srv.Keys(bucket, own+"kept/") {
@@ -79,12 +81,13 @@ func TestTidy(t *testing.T) {
 	}
 }
 
-// A listing that fails is no empty one, and what was removed before is told.
+// A failed listing is not an empty one, and Tidy also returns the removals before the error.
 func TestTidyFails(t *testing.T) {
 	broken := ""
 	srv := server(t, s3test.Options{Before: func(w http.ResponseWriter, r *http.Request) bool {
 		q := r.URL.Query()
-		if broken == "" || !(broken == "uploads" && q.Has("uploads") || broken == "kept" && strings.Contains(q.Get("prefix"), "kept/")) {
+		if broken == "" || !(broken == "uploads" && q.Has("uploads") ||
+			broken == "kept" && strings.Contains(q.Get("prefix"), "kept/")) {
 			return false
 		}
 		w.WriteHeader(http.StatusForbidden)
@@ -97,22 +100,25 @@ func TestTidyFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, text := range []string{"1", "22"} {
-		if _, err := s.Put(ctx, "one", "a", strings.NewReader(text), storage.PutOptions{Size: int64(len(text)), KeepReplaced: true}); err != nil {
+		if _, err := s.Put(ctx, "one", "a", strings.NewReader(text),
+			storage.PutOptions{Size: int64(len(text)), KeepReplaced: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	later := time.Now().Add(time.Hour)
 	broken = "kept"
-	if done, err := s.Tidy(ctx, storage.TidyOptions{Kept: later}); err == nil || errors.Is(err, storage.ErrNoSpace) || done != (storage.Tidied{}) {
+	if done, err := s.Tidy(ctx, storage.TidyOptions{Kept: later}); err == nil || errors.Is(err, storage.ErrNoSpace) ||
+		done != (storage.Tidied{}) {
 		t.Errorf("what is kept cannot be listed: %+v, %v", done, err)
 	}
 	broken = "uploads"
-	if done, err := s.Tidy(ctx, storage.TidyOptions{Kept: later}); err == nil || done != (storage.Tidied{Kept: 1, Bytes: 1}) {
+	if done, err := s.Tidy(ctx, storage.TidyOptions{Kept: later}); err == nil ||
+		done != (storage.Tidied{Kept: 1, Bytes: 1}) {
 		t.Errorf("uploads cannot be listed: %+v, %v, want what is kept removed all the same", done, err)
 	}
 }
 
-func TestKeptAt(t *testing.T) {
+func TestQuarantinedAt(t *testing.T) {
 	at := time.Date(2026, 3, 1, 12, 0, 0, 5, time.UTC)
 	for key, want := range map[string]time.Time{
 		"p/.millrace/kept/s/abc/20260301T120000.000000005Z-etag": at,
@@ -123,7 +129,7 @@ func TestKeptAt(t *testing.T) {
 		"p/.millrace/kept/s/abc/etag":                            {},
 		"":                                                       {},
 	} {
-		if got, ok := keptAt(key); ok != !want.IsZero() || ok && !got.Equal(want) {
+		if got, ok := quarantinedAt(key); ok != !want.IsZero() || ok && !got.Equal(want) {
 			t.Errorf("keptAt(%q) = %v, %t, want %v", key, got, ok, want)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// What was kept for long enough goes, and nothing else: neither what is younger, nor what others have put there.
+// Tidy removes files that were in quarantine for long enough. Newer ones and files of other programs stay.
 func TestTidy(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	s := open(t, Config{now: func() time.Time { return now }})
@@ -22,7 +22,8 @@ func TestTidy(t *testing.T) {
 	}
 	put := func(item, text string) {
 		t.Helper()
-		if _, err := s.Put(ctx, "s", item, strings.NewReader(text), storage.PutOptions{Size: int64(len(text)), KeepReplaced: true}); err != nil {
+		if _, err := s.Put(ctx, "s", item, strings.NewReader(text),
+			storage.PutOptions{Size: int64(len(text)), KeepReplaced: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -30,27 +31,29 @@ func TestTidy(t *testing.T) {
 		t.Fatal(err)
 	}
 	put("a", "one")
-	put("a", "second") // keeps "one"
+	put("a", "second") // quarantines the first
 	put("b", "of b")
 	now = now.Add(time.Hour)
 	if _, err := s.Delete(ctx, "s", "b", storage.DeleteOptions{Keep: true}); err != nil {
 		t.Fatal(err)
 	}
 	now = now.Add(48 * time.Hour)
-	put("a", "third") // keeps "second"
-	theirs := filepath.Join(s.cfg.Root, keptDir, "2026-03-01", "theirs")
+	put("a", "third") // quarantines "second"
+	theirs := filepath.Join(s.cfg.Root, quarantineDir, "2026-03-01", "theirs")
 	if err := os.Mkdir(theirs, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(filepath.Join(s.cfg.Root, keptDir, "0-notes"), 0o755); err != nil {
+	if err := os.Mkdir(filepath.Join(s.cfg.Root, quarantineDir, "0-notes"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	tidy := func(before time.Time, want storage.Tidied, a, b string) {
 		t.Helper()
-		var told storage.Tidied
-		done, err := s.Tidy(ctx, storage.TidyOptions{Kept: before, Each: func(more storage.Tidied) { told.Add(storage.TidyOptions{}, more) }})
-		if err != nil || done != want || told != want {
-			t.Errorf("before %v: %+v (told %+v), %v, want %+v", before, done, told, err, want)
+		var reported storage.Tidied
+		done, err := s.Tidy(ctx, storage.TidyOptions{Kept: before, Each: func(more storage.Tidied) {
+			reported.Add(storage.TidyOptions{}, more)
+		}})
+		if err != nil || done != want || reported != want {
+			t.Errorf("before %v: %+v (reported %+v), %v, want %+v", before, done, reported, err, want)
 		}
 		for item, want := range map[string]string{"a": a, "b": b} {
 			var got []string
@@ -66,12 +69,13 @@ func TestTidy(t *testing.T) {
 	tidy(time.Date(2026, 3, 1, 12, 30, 0, 0, time.UTC), storage.Tidied{Kept: 1, Bytes: 3}, "second", "of b")
 	ended, end := context.WithCancel(ctx)
 	end()
-	if done, err := s.Tidy(ended, storage.TidyOptions{Kept: now.Add(time.Hour)}); !errors.Is(err, context.Canceled) || done != (storage.Tidied{}) {
+	if done, err := s.Tidy(ended, storage.TidyOptions{Kept: now.Add(time.Hour)}); !errors.Is(err, context.Canceled) ||
+		done != (storage.Tidied{}) {
 		t.Errorf("when it is to stop: %+v, %v", done, err)
 	}
 	tidy(now.Add(-time.Hour), storage.Tidied{Kept: 1, Bytes: 4}, "second", "")
 	tidy(now.Add(time.Hour), storage.Tidied{Kept: 1, Bytes: 6}, "", "")
-	left, err := filepath.Glob(filepath.Join(s.cfg.Root, keptDir, "*"))
+	left, err := filepath.Glob(filepath.Join(s.cfg.Root, quarantineDir, "*"))
 	if err != nil || len(left) != 2 {
 		t.Errorf("left are %q (%v), want the days of others", left, err)
 	}

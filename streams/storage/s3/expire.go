@@ -1,0 +1,93 @@
+package s3
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+var _ storage.Tidier = (*Store)(nil)
+
+// quarantineTime is the format of the time in the key of a quarantined object: kept/SPACE/DIGEST/TIME-ETAG.
+const quarantineTime = "20060102T150405.000000000Z"
+
+// Tidy implements storage.Tidier. It aborts stale uploads in all spaces and removes quarantined objects. Old versions
+// are left to the lifecycle rules of the bucket.
+func (s *Store) Tidy(ctx context.Context, o storage.TidyOptions) (done storage.Tidied, err error) {
+	if s.cfg.ReadOnly {
+		return done, retry.Permanent(storage.ErrReadOnly)
+	}
+	if !o.Shared { // uploads do not record the program that began them
+		err = s.expireUploads(ctx, o, &done)
+	}
+	if ctx.Err() != nil {
+		return done, storage.Ended(ctx)
+	}
+	if !o.Kept.IsZero() {
+		err = errors.Join(err, s.expireQuarantine(ctx, o, &done))
+	}
+	return done, err
+}
+
+// expireUploads aborts stale uploads in all spaces.
+func (s *Store) expireUploads(ctx context.Context, o storage.TidyOptions, done *storage.Tidied) error {
+	names, err := s.spaceNames(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if _, _, err := s.layout.space(name); err != nil {
+			continue // the bucket is not a space of this store
+		}
+		aborted, serr := s.abortStaleUploads(ctx, name)
+		if aborted > 0 {
+			done.Add(o, storage.Tidied{Uploads: int64(aborted)})
+		}
+		// A service that does not list uploads does not support them, or expires them itself.
+		if serr != nil && !isAbsent(serr) && !errors.Is(serr, storage.ErrUnsupported) {
+			err = errors.Join(err, serr)
+		}
+		if ctx.Err() != nil {
+			return storage.Ended(ctx)
+		}
+	}
+	return err
+}
+
+// expireQuarantine removes quarantined objects older than o.Kept.
+func (s *Store) expireQuarantine(ctx context.Context, o storage.TidyOptions, done *storage.Tidied) error {
+	bucket, own := s.layout.control()
+	what := fmt.Sprintf("list quarantined objects in bucket %q", bucket)
+	listOptions := minio.ListObjectsOptions{Prefix: own + "kept/", Recursive: true}
+	for info := range s.core.ListObjectsIter(withListing(ctx), bucket, listOptions) {
+		if info.Err != nil {
+			return s.translate(ctx, aBucket, what, info.Err)
+		}
+		if at, ok := quarantinedAt(info.Key); !ok || !at.Before(o.Kept) {
+			continue
+		}
+		if err := s.deleteControl(ctx, strings.TrimPrefix(info.Key, own)); err != nil && !isAbsent(err) {
+			return err
+		}
+		done.Add(o, storage.Tidied{Kept: 1, Bytes: info.Size})
+	}
+	if ctx.Err() != nil {
+		return storage.Ended(ctx)
+	}
+	return nil
+}
+
+// quarantinedAt returns the time in the key of a quarantined object. ok is false if the driver did not write the key.
+func quarantinedAt(key string) (at time.Time, ok bool) {
+	text, etag, ok := strings.Cut(path.Base(key), "-")
+	at, err := time.Parse(quarantineTime, text)
+	return at, ok && err == nil && etag != ""
+}

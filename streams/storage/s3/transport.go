@@ -1,0 +1,180 @@
+package s3
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/minio/minio-go/v7/pkg/signer"
+
+	"github.com/millrace/millrace/streams/storage"
+)
+
+// An exchange is attached to the context of a request. It holds headers that the client has no option for, and receives
+// data of the response.
+type exchange struct {
+	headers http.Header // to add; not x-amz-* headers, which must be signed
+	body    []byte      // a small body in memory; nil: leave the body as it is
+	listing bool        // the requests are those of one listing
+
+	mu   sync.Mutex
+	date time.Time // of the response, by the service's clock; guarded by mu
+	// Loop detection of a listing, by Brent's algorithm; guarded by mu. Each requested page is compared with the anchor.
+	// After span pages the current page becomes the anchor, and span doubles. pages counts those since the anchor.
+	anchor      string
+	pages, span int
+}
+
+type exchangeKey struct{}
+
+// withHeaders returns a context that adds headers, in pairs of name and value, to its requests, and the exchange that
+// receives their responses.
+func withHeaders(ctx context.Context, pairs ...string) (context.Context, *exchange) {
+	n := &exchange{headers: http.Header{}}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		n.headers.Set(pairs[i], pairs[i+1])
+	}
+	return context.WithValue(ctx, exchangeKey{}, n), n
+}
+
+// withListing returns a context for the requests of one listing. A listing that loops ends with errListingLoop.
+func withListing(ctx context.Context) context.Context {
+	return context.WithValue(ctx, exchangeKey{}, &exchange{listing: true})
+}
+
+// withBody returns a context for one request with the body b, if b is small. minio-go wraps the body in its own
+// readers. net/http then sends header and body in separate packets, and the service waits for the second one.
+func withBody(ctx context.Context, b []byte) context.Context {
+	if len(b) == 0 || len(b) > writeBuffer/2 {
+		return ctx
+	}
+	n, ok := ctx.Value(exchangeKey{}).(*exchange)
+	if !ok {
+		ctx, n = withHeaders(ctx)
+	}
+	n.body = bytes.Clone(b) // b may be reused while the transport still reads
+	return ctx
+}
+
+// responseDate returns the time of the last response by the service's clock; zero if there is none.
+func (n *exchange) responseDate() time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.date
+}
+
+// loops reports whether a listing requests a page again. It detects cycles of any length.
+func (n *exchange) loops(page string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.pages++; n.pages > 1 && page == n.anchor {
+		return true
+	}
+	if n.pages > n.span {
+		n.anchor, n.pages, n.span = page, 1, 2*max(n.span, 1)
+	}
+	return false
+}
+
+// A transport adds headers that the client has no option for, and checks responses before the client reads them.
+type transport struct {
+	next          http.RoundTripper
+	pathStyle     bool
+	requesterPays bool
+	creds         *credentials.Credentials
+	mustSign      bool // refuse requests without a signature
+	region        string
+}
+
+// errUnsigned means that no credentials were found for a request. Without it the service would refuse the unsigned
+// request for another reason, or treat it as a public one.
+var errUnsigned = fmt.Errorf("%w: no credentials were found in the environment, in files, or for a role of the machine",
+	storage.ErrCredentials)
+
+func (s *Store) wrapTransport(next http.RoundTripper, who *credentials.Credentials, pathStyle bool) *transport {
+	return &transport{next, pathStyle, s.cfg.RequesterPays, who, s.cfg.Credentials.FromEnvironment, s.cfg.Region}
+}
+
+func (w *transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if w.mustSign && req.Header.Get("Authorization") == "" {
+		return nil, errUnsigned
+	}
+	n, _ := req.Context().Value(exchangeKey{}).(*exchange)
+	if n != nil && n.listing && n.loops(req.URL.RawQuery) {
+		return nil, errListingLoop
+	}
+	if n != nil {
+		var done func()
+		req, done = n.apply(req)
+		defer done()
+	}
+	if w.requesterPays {
+		var err error
+		if req, err = w.withPayer(req); err != nil {
+			return nil, err
+		}
+	}
+	resp, err := w.next.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	if at, err := http.ParseTime(resp.Header.Get("Date")); n != nil && err == nil {
+		n.mu.Lock()
+		n.date = at
+		n.mu.Unlock()
+	}
+	if err := checkResponse(req, resp, isObjectRequest(req, w.pathStyle)); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+// apply returns the request with the headers and the body of the exchange. The caller calls done after the response.
+func (n *exchange) apply(req *http.Request) (filled *http.Request, done func()) {
+	done = func() {}
+	// A body with another length was encoded for a chunked signature.
+	whole := n.body != nil && req.Body != nil && req.ContentLength == int64(len(n.body))
+	if len(n.headers) == 0 && !whole {
+		return req, done
+	}
+	filled = req.Clone(req.Context())
+	for k, v := range n.headers {
+		filled.Header[k] = v
+	}
+	if whole {
+		done = func() { _ = req.Body.Close() } // not read
+		filled.Body = io.NopCloser(bytes.NewReader(n.body))
+	}
+	return filled, done
+}
+
+const payerHeader = "X-Amz-Request-Payer"
+
+// withPayer returns the request with the requester-pays header, signed again. A request with a streaming signature is
+// not signed again: the signatures of its chunks depend on the first one. Parts have the header already.
+func (w *transport) withPayer(req *http.Request) (*http.Request, error) {
+	if req.Header.Get(payerHeader) != "" {
+		return req, nil
+	}
+	signed := req.Header.Get("Authorization") != ""
+	req = req.Clone(req.Context())
+	req.Header.Set(payerHeader, "requester")
+	if !signed || strings.HasPrefix(req.Header.Get("X-Amz-Content-Sha256"), "STREAMING-") {
+		return req, nil
+	}
+	v, err := w.creds.GetWithContext(nil)
+	if err != nil {
+		return nil, err
+	}
+	if v.AccessKeyID == "" { // the credentials expired after the request was signed
+		return nil, errUnsigned
+	}
+	req.Header.Del("Authorization")
+	return signer.SignV4(*req, v.AccessKeyID, v.SecretAccessKey, v.SessionToken, w.region), nil
+}
