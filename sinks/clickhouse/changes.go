@@ -33,33 +33,33 @@ type SpaceQuery struct {
 // them. Fewer than Limit: there are no more. More than Limit come where one copy changed twice
 // in a millisecond.
 func (db *DB) SpaceHistory(ctx context.Context, q SpaceQuery) ([]*pb.Change, ChangeCursor, error) {
-	return db.history(ctx, history{
-		what: "read the changes of a space", where: "account = ? AND space = ?", args: []any{q.Account, q.Space},
+	return db.history(ctx, historyQuery{
+		op: "read the changes of a space", where: "account = ? AND space = ?", args: []any{q.Account, q.Space},
 		order: "account, space, ts", span: q.Span, after: q.After, limit: limit(q.Limit),
 	})
 }
 
 // A history is a list of changes by time that a projection of the audit log finds.
-type history struct {
-	what, where string
-	args        []any
-	order       string // of the projection
-	span        Span
-	after       ChangeCursor
-	limit       int
+type historyQuery struct {
+	op, where string
+	args      []any
+	order     string // of the projection
+	span      Span
+	after     ChangeCursor
+	limit     int
 }
 
 // history finds the moments of a page in the projections, and reads its rows where they are.
-func (db *DB) history(ctx context.Context, h history) ([]*pb.Change, ChangeCursor, error) {
+func (db *DB) history(ctx context.Context, h historyQuery) ([]*pb.Change, ChangeCursor, error) {
 	first, last := h.span.millis(h.after.Time)
 	var keys []changeKey
 	// Of the rows of one moment many may have been told before, or be one change: then it takes more of them.
 	for n := h.limit; ; n *= 8 {
-		end, err := db.moment(ctx, h, first, last, n)
+		end, err := db.pageEnd(ctx, h, first, last, n)
 		if err != nil {
 			return nil, h.after, err
 		}
-		if keys, err = db.keys(ctx, h, first, end); err != nil {
+		if keys, err = db.changeKeys(ctx, h, first, end); err != nil {
 			return nil, h.after, err
 		}
 		if len(keys) >= h.limit || end == last {
@@ -75,11 +75,11 @@ func (db *DB) history(ctx context.Context, h history) ([]*pb.Change, ChangeCurso
 
 // moment returns the time of the nth row, which is read in the order of the projection, or last where there
 // are fewer.
-func (db *DB) moment(ctx context.Context, h history, first, last int64, n int) (int64, error) {
+func (db *DB) pageEnd(ctx context.Context, h historyQuery, first, last int64, n int) (int64, error) {
 	type row struct {
 		Time time.Time `ch:"ts"`
 	}
-	rows, err := query[row](ctx, db, h.what, "SELECT ts FROM {db}.audit_log WHERE "+h.where+" AND ts BETWEEN "+milli+" AND "+milli+
+	rows, err := query[row](ctx, db, h.op, "SELECT ts FROM {db}.audit_log WHERE "+h.where+" AND ts BETWEEN "+milliParam+" AND "+milliParam+
 		" ORDER BY "+h.order+" LIMIT 1 OFFSET ? SETTINGS max_block_size = 8192", slices.Concat(h.args, []any{first, last, n})...)
 	if err != nil || len(rows) == 0 {
 		return last, err
@@ -88,27 +88,27 @@ func (db *DB) moment(ctx context.Context, h history, first, last int64, n int) (
 }
 
 // keys returns where the changes are that follow the cursor, up to a time.
-func (db *DB) keys(ctx context.Context, h history, first, end int64) ([]changeKey, error) {
-	where, args := h.where+" AND ts BETWEEN "+milli+" AND "+milli, slices.Concat(h.args, []any{first, end})
-	return query[changeKey](ctx, db, h.what, "SELECT ts, space, item, store FROM {db}.audit_log WHERE "+where+
-		" AND (ts, space, item, store) > ("+milli+", ?, ?, ?) ORDER BY ts, space, item, store LIMIT 1 BY ts, space, item, store LIMIT ?",
-		append(args, after(h.after.Time), h.after.Space, h.after.Item, h.after.Store, h.limit)...)
+func (db *DB) changeKeys(ctx context.Context, h historyQuery, first, end int64) ([]changeKey, error) {
+	where, args := h.where+" AND ts BETWEEN "+milliParam+" AND "+milliParam, slices.Concat(h.args, []any{first, end})
+	return query[changeKey](ctx, db, h.op, "SELECT ts, space, item, store FROM {db}.audit_log WHERE "+where+
+		" AND (ts, space, item, store) > ("+milliParam+", ?, ?, ?) ORDER BY ts, space, item, store LIMIT 1 BY ts, space, item, store LIMIT ?",
+		append(args, afterMillis(h.after.Time), h.after.Space, h.after.Item, h.after.Store, h.limit)...)
 }
 
 // milli is the time of a number of milliseconds.
-const milli = "fromUnixTimestamp64Milli(?, 'UTC')"
+const milliParam = "fromUnixTimestamp64Milli(?, 'UTC')"
 
 // millis returns the first and the last millisecond of a span; after raises the first.
 func (s Span) millis(after time.Time) (first, last int64) {
 	first, last = minMillis, maxMillis
 	if !s.From.IsZero() {
-		first = within(ceilMillis(s.From))
+		first = clampMillis(ceilMillis(s.From))
 	}
 	if !s.To.IsZero() {
-		last = within(ceilMillis(s.To) - 1)
+		last = clampMillis(ceilMillis(s.To) - 1)
 	}
 	if !after.IsZero() {
-		first = max(first, within(after.UnixMilli()))
+		first = max(first, clampMillis(after.UnixMilli()))
 	}
 	return first, last
 }
@@ -123,14 +123,14 @@ func ceilMillis(t time.Time) int64 {
 }
 
 // within keeps a bound to the years that tables have.
-func within(ms int64) int64 { return min(max(ms, minMillis), maxMillis) }
+func clampMillis(ms int64) int64 { return min(max(ms, minMillis), maxMillis) }
 
 // after is a cursor's time; before all where there is none.
-func after(t time.Time) int64 {
+func afterMillis(t time.Time) int64 {
 	if t.IsZero() {
 		return minMillis
 	}
-	return within(t.UnixMilli())
+	return clampMillis(t.UnixMilli())
 }
 
 // A changeKey is where the audit log has the changes of one copy in one millisecond.
@@ -144,7 +144,7 @@ type changeKey struct {
 func (k changeKey) cursor() ChangeCursor { return ChangeCursor(k) }
 
 // withKeys sends keys along as a table.
-func withKeys(ctx context.Context, keys []changeKey) (context.Context, error) {
+func withChangeKeys(ctx context.Context, keys []changeKey) (context.Context, error) {
 	t, err := ext.NewTable("keys", ext.Column("millis", "Int64"), ext.Column("space", "String"),
 		ext.Column("item", "String"), ext.Column("store", "String"))
 	if err != nil {
@@ -160,12 +160,12 @@ func withKeys(ctx context.Context, keys []changeKey) (context.Context, error) {
 
 // changesAt returns the changes at some keys, in their order, each once.
 func (db *DB) changesAt(ctx context.Context, keys []changeKey, where string, args ...any) ([]*pb.Change, error) {
-	ctx, err := withKeys(ctx, keys)
+	ctx, err := withChangeKeys(ctx, keys)
 	if err != nil {
 		return nil, err
 	}
 	rows, err := query[changeRow](ctx, db, "read changes",
-		"SELECT "+changeFields+" FROM {db}.audit_log_v WHERE "+where+" AND ts BETWEEN "+milli+" AND "+milli+
+		"SELECT "+changeFields+" FROM {db}.audit_log_v WHERE "+where+" AND ts BETWEEN "+milliParam+" AND "+milliParam+
 			" AND (space, item, store, ts) IN (SELECT space, item, store, fromUnixTimestamp64Milli(millis, 'UTC') FROM keys)"+
 			" ORDER BY ts, space, item, store, id SETTINGS optimize_use_projections = 0",
 		append(args, keys[0].Time.UnixMilli(), keys[len(keys)-1].Time.UnixMilli())...)

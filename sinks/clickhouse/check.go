@@ -23,14 +23,14 @@ func (db *DB) Check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	as := db.cfg.reader()
-	if err := db.greet(ctx, as); err != nil {
+	as := db.cfg.readerLogin()
+	if err := db.checkLogin(ctx, as); err != nil {
 		return err
 	}
-	if err := db.notReadOnly(ctx, db.reads, as, false); err != nil {
+	if err := db.checkReadOnly(ctx, db.reads, as, false); err != nil {
 		return err
 	}
-	l, err := db.readLedger(ctx, db.reads)
+	l, err := db.readApplied(ctx, db.reads)
 	if err != nil {
 		return db.explain(as, err)
 	}
@@ -40,18 +40,18 @@ func (db *DB) Check(ctx context.Context) error {
 			missing = append(missing, m.String())
 		}
 	}
-	if err := db.agree(ctx, all, l); err != nil {
+	if err := db.checkApplied(ctx, all, l); err != nil {
 		return fmt.Errorf("check database %s: %w", db.cfg.Database, err)
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("check database %s: %w: %s (run millrace migrate)",
 			db.cfg.Database, ErrMigration, strings.Join(missing, ", "))
 	}
-	broken, err := db.mayRead(ctx, as)
+	broken, err := db.probeReads(ctx, as)
 	if err != nil {
 		return err
 	}
-	if err := db.unaltered(ctx); err != nil {
+	if err := db.checkSchema(ctx); err != nil {
 		return err // which tells more of why a view is broken
 	}
 	return broken
@@ -60,14 +60,14 @@ func (db *DB) Check(ctx context.Context) error {
 // CheckWrites says whether the user may write rows to every table that sinks write to, and ask
 // what has landed there; ErrAccess names what is missing.
 func (db *DB) CheckWrites(ctx context.Context) error {
-	as := db.cfg.writer()
-	if err := db.greet(ctx, as); err != nil {
+	as := db.cfg.writerLogin()
+	if err := db.checkLogin(ctx, as); err != nil {
 		return err
 	}
-	if err := db.notReadOnly(ctx, db.conn, as, true); err != nil {
+	if err := db.checkReadOnly(ctx, db.conn, as, true); err != nil {
 		return err
 	}
-	refused := probes{}
+	refused := refusedGrants{}
 	for table, columns := range writtenTables() {
 		column := slices.Sorted(maps.Keys(columns))[0]
 		zero := "defaultValueOfTypeName(" + quoteText(columns[column]) + ")"
@@ -84,12 +84,12 @@ func (db *DB) CheckWrites(ctx context.Context) error {
 }
 
 // mayRead asks every table and view for nothing. Broken is why one cannot answer, whoever asks.
-func (db *DB) mayRead(ctx context.Context, as Login) (broken, err error) {
+func (db *DB) probeReads(ctx context.Context, as Login) (broken, err error) {
 	wanted, err := wantedTables()
 	if err != nil {
 		return nil, err
 	}
-	refused := probes{}
+	refused := refusedGrants{}
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		if wanted[name].engine == "MaterializedView" {
 			continue
@@ -110,7 +110,7 @@ func (db *DB) mayRead(ctx context.Context, as Login) (broken, err error) {
 
 // notReadOnly says whether the profile of a user lets it do what it is here for. One that may
 // only read must be allowed to change settings (readonly = 2): without, not even a time limit can be sent along.
-func (db *DB) notReadOnly(ctx context.Context, conn driver.Conn, as Login, writes bool) error {
+func (db *DB) checkReadOnly(ctx context.Context, conn driver.Conn, as Login, writes bool) error {
 	var level uint64
 	err := conn.QueryRow(ctx, "SELECT toUInt64(getSetting('readonly'))").Scan(&level)
 	if err != nil && !hasCode(err, codeReadOnly) {
@@ -126,7 +126,7 @@ func (db *DB) notReadOnly(ctx context.Context, conn driver.Conn, as Login, write
 }
 
 // greet connects as a user, so that what keeps it out is told before all else.
-func (db *DB) greet(ctx context.Context, as Login) error {
+func (db *DB) checkLogin(ctx context.Context, as Login) error {
 	w, err := db.dial(ctx, as)
 	if err != nil {
 		return db.explain(as, err)
@@ -157,10 +157,10 @@ func (db *DB) explain(as Login, err error) error {
 }
 
 // probes are the tables that were refused, by the grant that is missing.
-type probes map[string][]string
+type refusedGrants map[string][]string
 
 // add takes note of a refusal; another error is returned.
-func (p probes) add(grant, table string, err error) error {
+func (p refusedGrants) add(grant, table string, err error) error {
 	if !hasCode(err, codeAccessDenied) {
 		return err
 	}
@@ -169,7 +169,7 @@ func (p probes) add(grant, table string, err error) error {
 }
 
 // err names the grants that are missing, and how to give them.
-func (p probes) err(as Login, database string, all int) error {
+func (p refusedGrants) err(as Login, database string, all int) error {
 	if len(p) == 0 {
 		return nil
 	}

@@ -26,9 +26,9 @@ type CheckCursor struct {
 func (db *DB) Checks(ctx context.Context, q CheckQuery) ([]Check, CheckCursor, error) {
 	from, to := q.Span.millis(q.After.Started)
 	checks, err := query[Check](ctx, db, "read the checks of a copy",
-		"SELECT "+checkFields+" FROM {db}.bit_log_v WHERE "+ofCopy+" AND ts BETWEEN "+milli+" AND "+milli+
-			" AND (ts, id) > ("+milli+", ?) ORDER BY ts, id LIMIT ?",
-		q.Copy.Account, q.Copy.Store, q.Copy.Space, q.Copy.Item, from, to, after(q.After.Started), q.After.ID, limit(q.Limit))
+		"SELECT "+checkFields+" FROM {db}.bit_log_v WHERE "+ofCopy+" AND ts BETWEEN "+milliParam+" AND "+milliParam+
+			" AND (ts, id) > ("+milliParam+", ?) ORDER BY ts, id LIMIT ?",
+		q.Copy.Account, q.Copy.Store, q.Copy.Space, q.Copy.Item, from, to, afterMillis(q.After.Started), q.After.ID, limit(q.Limit))
 	if err != nil || len(checks) == 0 {
 		return nil, q.After, err
 	}
@@ -53,7 +53,7 @@ func (db *DB) FirstFailure(ctx context.Context, c schemas.Copy, since time.Time)
 	key := []any{c.Account, c.Store, c.Space, c.Item}
 	from, _ := Span{From: since}.millis(time.Time{})
 	checks, err := query[Check](ctx, db, "read the first failure of a copy",
-		"SELECT "+checkFields+" FROM {db}.bit_log_v WHERE "+ofCopy+" AND ts >= "+milli+" AND "+failed+" ORDER BY ts, id LIMIT 1",
+		"SELECT "+checkFields+" FROM {db}.bit_log_v WHERE "+ofCopy+" AND ts >= "+milliParam+" AND "+failed+" ORDER BY ts, id LIMIT 1",
 		append(key, from)...)
 	if err != nil || len(checks) == 0 {
 		return nil, err
@@ -62,7 +62,7 @@ func (db *DB) FirstFailure(ctx context.Context, c schemas.Copy, since time.Time)
 		Started time.Time `ch:"ts"`
 	}
 	passes, err := query[good](ctx, db, "read the last pass of a copy",
-		"SELECT ts FROM {db}.bit_log_v WHERE "+ofCopy+" AND ts < "+milli+" AND verdict = 'pass' ORDER BY ts DESC LIMIT 1",
+		"SELECT ts FROM {db}.bit_log_v WHERE "+ofCopy+" AND ts < "+milliParam+" AND verdict = 'pass' ORDER BY ts DESC LIMIT 1",
 		append(key, checks[0].Started.UnixMilli())...)
 	if err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func (db *DB) FailedCopies(ctx context.Context, q FailureQuery) ([]FailedCopy, e
 	from, to := q.Span.millis(time.Time{})
 	// Not the view: what landed twice changes nothing here but the count, which counts ids.
 	statement := "SELECT store, space, item, min(ts) AS first, max(ts) AS last, argMin(finding, (ts, id)) AS found, argMin(row, (ts, id)) AS as_row," +
-		" uniqExact(id) AS checks FROM {db}.bit_log WHERE account = ? AND ts BETWEEN " + milli + " AND " + milli + " AND " + failed
+		" uniqExact(id) AS checks FROM {db}.bit_log WHERE account = ? AND ts BETWEEN " + milliParam + " AND " + milliParam + " AND " + failed
 	args := []any{q.Account, from, to}
 	if q.Store != "" {
 		statement += " AND store = ?"

@@ -14,19 +14,19 @@ import (
 )
 
 // A shape is how a cluster is laid out, as the server that is asked knows it.
-type shape struct {
+type clusterLayout struct {
 	Shards   uint64 `ch:"shards"`
 	Replicas uint64 `ch:"replicas"` // of the shard that has most
 	Fewest   uint64 `ch:"fewest"`   // of the shard that has fewest
 }
 
 // clusterShape asks for the layout of the cluster. One that the server does not know is an error.
-func (db *DB) clusterShape(ctx context.Context) (shape, error) {
-	rows, err := queryOn[shape](ctx, db.conn, "read the layout of the cluster",
+func (db *DB) readLayout(ctx context.Context) (clusterLayout, error) {
+	rows, err := queryOn[clusterLayout](ctx, db.conn, "read the layout of the cluster",
 		"SELECT count() AS shards, toUInt64(max(n)) AS replicas, toUInt64(min(n)) AS fewest"+
 			" FROM (SELECT count() AS n FROM system.clusters WHERE cluster = ? GROUP BY shard_num)", db.cfg.Cluster)
 	if err != nil {
-		return shape{}, err
+		return clusterLayout{}, err
 	}
 	if len(rows) != 1 || rows[0].Shards == 0 {
 		known, err := queryOn[struct {
@@ -37,29 +37,29 @@ func (db *DB) clusterShape(ctx context.Context) (shape, error) {
 			names[i] = k.Name
 		}
 		if err != nil {
-			return shape{}, err
+			return clusterLayout{}, err
 		}
-		return shape{}, fmt.Errorf("%w: the server knows no cluster %q; those it knows: %s", ErrCluster, db.cfg.Cluster, orNothing(names))
+		return clusterLayout{}, fmt.Errorf("%w: the server knows no cluster %q; those it knows: %s", ErrCluster, db.cfg.Cluster, joinOrNone(names))
 	}
-	db.shape.Store(&shapeAt{rows[0], time.Now()})
+	db.cached.Store(&cachedLayout{rows[0], time.Now()})
 	return rows[0], nil
 }
 
 // A shapeAt is a shape and when it was asked for.
-type shapeAt struct {
-	shape
-	at time.Time
+type cachedLayout struct {
+	clusterLayout
+	readAt time.Time
 }
 
 // shapeAge is for how long a shape is known: replicas are added and removed while processes run.
-const shapeAge = time.Minute
+const layoutMaxAge = time.Minute
 
 // knownShape is clusterShape, asked for once a minute.
-func (db *DB) knownShape(ctx context.Context) (shape, error) {
-	if known := db.shape.Load(); known != nil && time.Since(known.at) < shapeAge {
-		return known.shape, nil
+func (db *DB) layout(ctx context.Context) (clusterLayout, error) {
+	if known := db.cached.Load(); known != nil && time.Since(known.readAt) < layoutMaxAge {
+		return known.clusterLayout, nil
 	}
-	return db.clusterShape(ctx)
+	return db.readLayout(ctx)
 }
 
 // A Shard is one of a cluster, and its replicas as host:port, in the order in which they are asked.
@@ -84,11 +84,11 @@ func (db *DB) shards(ctx context.Context) (int, error) {
 	if db.cfg.Cluster == "" {
 		return 1, nil
 	}
-	now, err := db.knownShape(ctx)
+	now, err := db.layout(ctx)
 	return int(now.Shards), err
 }
 
-func orNothing(words []string) string {
+func joinOrNone(words []string) string {
 	if len(words) == 0 {
 		return "none"
 	}
@@ -147,16 +147,16 @@ func (db *DB) quorum(ctx context.Context) (string, error) {
 	case db.cfg.InsertQuorum != "all":
 		return db.cfg.InsertQuorum, nil
 	}
-	now, err := db.knownShape(ctx)
+	now, err := db.layout(ctx)
 	if err == nil {
-		err = db.even(now)
+		err = db.checkEvenReplicas(now)
 	}
 	return strconv.FormatUint(now.Replicas, 10), err
 }
 
 // even returns an error if the quorum is all and not the same number of replicas in each shard: an insert says one number
 // for all of them.
-func (db *DB) even(now shape) error {
+func (db *DB) checkEvenReplicas(now clusterLayout) error {
 	if db.cfg.InsertQuorum != "all" || now.Fewest == now.Replicas {
 		return nil
 	}
@@ -167,7 +167,7 @@ func (db *DB) even(now shape) error {
 // quorate returns the offset of a partition below which the rows that a table has are on as many replicas as they must be:
 // those of inserts that were answered. Of one that was not, because its replicas were too few or too slow or its process
 // died, the rows may be on the replica that is asked, and on no other.
-func (db *DB) quorate(ctx context.Context, table string, of origin) (uint64, error) {
+func (db *DB) quorumOffset(ctx context.Context, table string, of source) (uint64, error) {
 	quorum, err := db.quorum(ctx)
 	if err != nil || quorum == "1" {
 		return math.MaxUint64, err
@@ -176,5 +176,5 @@ func (db *DB) quorate(ctx context.Context, table string, of origin) (uint64, err
 		return 0, nil
 	}
 	at, err := db.positions(ctx, db.conn, []string{table})
-	return uint64(at[partitionOf{table, of.topic, of.incarnation, of.partition}]), err
+	return uint64(at[positionKey{table, of.topic, of.incarnation, of.partition}]), err
 }

@@ -40,8 +40,8 @@ func text[M any](name string, get func(M) string) column[M] {
 }
 
 // word is a text of few values.
-func word[M any](name string, get func(M) string) column[M] {
-	return simple(name, "LowCardinality(String)", newWords, get)
+func lowCard[M any](name string, get func(M) string) column[M] {
+	return simple(name, "LowCardinality(String)", newLowCardinality, get)
 }
 
 func flag[M any](name string, get func(M) bool) column[M] {
@@ -136,9 +136,9 @@ func toMillis(t *timestamppb.Timestamp) (int64, error) {
 func belowMillis(t *timestamppb.Timestamp) uint32 { return uint32(t.GetNanos() % 1e6) }
 
 // moment is a time that every row has.
-func moment[M any](name string, get func(M) *timestamppb.Timestamp) column[M] {
+func timestamp[M any](name string, get func(M) *timestamppb.Timestamp) column[M] {
 	return column[M]{name, millis, func() appender[M] {
-		c := newMoments()
+		c := newTimestamps()
 		return appender[M]{c, func(m M) error {
 			ms, err := toMillis(get(m))
 			if err == nil {
@@ -149,38 +149,38 @@ func moment[M any](name string, get func(M) *timestamppb.Timestamp) column[M] {
 	}}
 }
 
-func newMoments() *proto.ColDateTime64 {
+func newTimestamps() *proto.ColDateTime64 {
 	return new(proto.ColDateTime64).WithPrecision(proto.PrecisionMilli).WithLocation(time.UTC)
 }
 
 // maybe is a time that a row need not have.
-func maybe[M any](name string, get func(M) *timestamppb.Timestamp) column[M] {
+func nullableTime[M any](name string, get func(M) *timestamppb.Timestamp) column[M] {
 	return column[M]{name, "Nullable(" + millis + ")", func() appender[M] {
-		c := newNullTimes()
+		c := newNullableTimes()
 		return appender[M]{c, func(m M) error { return c.append(get(m)) }}
 	}}
 }
 
 // nullTimes is Nullable(DateTime64(3, 'UTC')).
-type nullTimes struct {
+type nullableTimes struct {
 	proto.ColInput
 	nulls  *proto.ColUInt8
 	values *proto.ColDateTime64
 }
 
-func newNullTimes() *nullTimes {
-	values := newMoments()
+func newNullableTimes() *nullableTimes {
+	values := newTimestamps()
 	c := proto.NewColNullable[time.Time](values)
-	return &nullTimes{c, &c.Nulls, values}
+	return &nullableTimes{c, &c.Nulls, values}
 }
 
 // Reset empties the column.
-func (c *nullTimes) Reset() {
+func (c *nullableTimes) Reset() {
 	c.nulls.Reset()
 	c.values.Reset()
 }
 
-func (c *nullTimes) append(t *timestamppb.Timestamp) error {
+func (c *nullableTimes) append(t *timestamppb.Timestamp) error {
 	if t == nil {
 		c.nulls.Append(1)
 		c.values.AppendRaw(0)
@@ -197,7 +197,7 @@ func (c *nullTimes) append(t *timestamppb.Timestamp) error {
 // digests is a column of sets of digests: lower-case hex on the wire, bytes in the table.
 func digests[M any](name string, get func(M) map[string]string) column[M] {
 	return column[M]{name, "Map(LowCardinality(String), String)", func() appender[M] {
-		algorithms, values := newWords(), new(proto.ColStr)
+		algorithms, values := newLowCardinality(), new(proto.ColStr)
 		c := &proto.ColMap[string, string]{Keys: algorithms, Values: values}
 		var keys []string
 		return appender[M]{c, func(m M) error {
@@ -231,23 +231,23 @@ func appendHex(b []byte, s string) ([]byte, error) {
 }
 
 // pairs is a map of texts, in the order of its keys.
-func pairs[M any](name string, get func(M) map[string]string) column[M] {
+func stringMap[M any](name string, get func(M) map[string]string) column[M] {
 	return column[M]{name, "Map(String, String)", func() appender[M] {
-		c := newPairs()
+		c := newStringMap()
 		return appender[M]{c, func(m M) error { c.append(get(m)); return nil }}
 	}}
 }
 
-type pairColumn struct {
+type stringMapColumn struct {
 	proto.ColMap[string, string]
 	keys []string
 }
 
-func newPairs() *pairColumn {
-	return &pairColumn{ColMap: proto.ColMap[string, string]{Keys: new(proto.ColStr), Values: new(proto.ColStr)}}
+func newStringMap() *stringMapColumn {
+	return &stringMapColumn{ColMap: proto.ColMap[string, string]{Keys: new(proto.ColStr), Values: new(proto.ColStr)}}
 }
 
-func (c *pairColumn) append(m map[string]string) {
+func (c *stringMapColumn) append(m map[string]string) {
 	c.keys = sortedKeys(c.keys, m)
 	for _, k := range c.keys {
 		c.Keys.Append(k)
@@ -258,7 +258,7 @@ func (c *pairColumn) append(m map[string]string) {
 }
 
 // counts is a map of numbers, in the order of its keys.
-func counts[M any](name string, get func(M) map[string]int64) column[M] {
+func int64Map[M any](name string, get func(M) map[string]int64) column[M] {
 	return column[M]{name, "Map(String, Int64)", func() appender[M] {
 		c := proto.NewMap[string, int64](new(proto.ColStr), new(proto.ColInt64))
 		var keys []string

@@ -12,7 +12,7 @@ type stateGroup struct {
 	parts []string
 	// told says how a telling of the same change is recognised, where changes make the group: a change
 	// may have been told several times, each time saying something else.
-	told string
+	restatedBy string
 }
 
 func stateGroups() []stateGroup {
@@ -97,7 +97,7 @@ func stateVersions() string {
 // differences judges one copy. A difference in a group that a change told is none where the log has
 // that change, and the state a later telling of it: the log keeps the telling that says most, and which of two changes
 // of one millisecond came last is known by the last telling of each.
-func differences(state, logs []string, log logged) (columns []ColumnDifference, retold bool) {
+func diffCopy(state, logs []string, log loggedChanges) (columns []ColumnDifference, retold bool) {
 	if state == nil || logs == nil {
 		there := func(values []string) string { return map[bool]string{true: "there", false: "not there"}[values != nil] }
 		return []ColumnDifference{{"*", there(state), there(logs)}}, false
@@ -108,12 +108,12 @@ func differences(state, logs []string, log logged) (columns []ColumnDifference, 
 	for _, g := range stateGroups() {
 		a, b := state[i:i+len(g.parts)], logs[i:i+len(g.parts)]
 		told := false // another telling explains it
-		switch g.told {
+		switch g.restatedBy {
 		case "change":
 			told = state[v] > logs[v] && a[0] == b[0] && slices.Contains(log.Changes, a[0]+" "+a[2])
 			other = other || g.name == "content" && told && a[2] != b[2]
 		case "digests": // what stands in front is the content's
-			told = other || state[2] == logs[2] && state[2] != "" && contains(a[0], b[0])
+			told = other || state[2] == logs[2] && state[2] != "" && containsEntries(a[0], b[0])
 		case "time":
 			told = state[v] > logs[v] && (a[0] == b[0] || slices.Contains(log.Times, a[0]))
 		}
@@ -154,7 +154,7 @@ func stateNames() (names []string, versions map[string]bool) {
 }
 
 // contains says whether one text of a map has every entry of another.
-func contains(all, some string) bool {
+func containsEntries(all, some string) bool {
 	have := strings.Split(strings.Trim(all, "{}"), ",")
 	for _, entry := range strings.Split(strings.Trim(some, "{}"), ",") {
 		if entry != "" && !slices.Contains(have, entry) {

@@ -39,7 +39,7 @@ func (db *DB) ChecksPerDay(ctx context.Context, q DayQuery) ([]DayCount, error) 
 }
 
 // spilling bounds what the engine holds in memory of a question that groups as many rows as there are.
-func spilling(ctx context.Context) context.Context {
+func spillToDisk(ctx context.Context) context.Context {
 	return ch.Context(ctx, ch.WithSettings(ch.Settings{"max_bytes_before_external_group_by": 512 << 20}))
 }
 
@@ -47,7 +47,7 @@ func spilling(ctx context.Context) context.Context {
 // beside the tables: what landed twice would count twice in them.
 func (db *DB) perDay(ctx context.Context, q DayQuery, what, statement string) ([]DayCount, error) {
 	from, to := q.Span.millis(time.Time{})
-	where, args := "account = ? AND ts BETWEEN "+milli+" AND "+milli, []any{q.Account, from, to}
+	where, args := "account = ? AND ts BETWEEN "+milliParam+" AND "+milliParam, []any{q.Account, from, to}
 	if q.Store != "" {
 		where += " AND store = ?"
 		args = append(args, q.Store)
@@ -56,5 +56,5 @@ func (db *DB) perDay(ctx context.Context, q DayQuery, what, statement string) ([
 		where += " AND space = ?"
 		args = append(args, q.Space)
 	}
-	return query[DayCount](spilling(ctx), db, what, fmt.Sprintf(statement, where), args...)
+	return query[DayCount](spillToDisk(ctx), db, what, fmt.Sprintf(statement, where), args...)
 }

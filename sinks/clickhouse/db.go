@@ -57,11 +57,11 @@ const (
 // A Login is who connects.
 type Login struct{ User, Password string }
 
-func (c Config) writer() Login { return Login{c.User, c.Password} }
+func (c Config) writerLogin() Login { return Login{c.User, c.Password} }
 
-func (c Config) reader() Login {
+func (c Config) readerLogin() Login {
 	if c.Reader.User == "" {
-		return c.writer()
+		return c.writerLogin()
 	}
 	return c.Reader
 }
@@ -95,16 +95,16 @@ func (c Config) withDefaults() (Config, error) {
 
 // A DB is one database of one ClickHouse. Its methods are safe for concurrent use.
 type DB struct {
-	cfg     Config
-	log     *slog.Logger
-	conn    driver.Conn // of the User
-	reads   driver.Conn // of the Reader; the same one where there is none
-	writers chan *wire  // idle connections of inserts
-	slots   chan struct{}
+	cfg   Config
+	log   *slog.Logger
+	conn  driver.Conn      // of the User
+	reads driver.Conn      // of the Reader; the same one where there is none
+	idle  chan *insertConn // idle connections of inserts
+	slots chan struct{}
 	// answered is the index of the address that answered last.
-	answered atomic.Int32
+	lastAnswered atomic.Int32
 	// shape of the cluster; nil: not asked yet.
-	shape atomic.Pointer[shapeAt]
+	cached atomic.Pointer[cachedLayout]
 }
 
 // Open returns the DB; it connects when it is first used. The caller closes it.
@@ -118,9 +118,9 @@ func Open(cfg Config, log *slog.Logger) (*DB, error) {
 	}
 	db := &DB{
 		cfg: cfg, log: log,
-		writers: make(chan *wire, connections), slots: make(chan struct{}, connections),
+		idle: make(chan *insertConn, connections), slots: make(chan struct{}, connections),
 	}
-	if db.conn, err = ch.Open(db.options(cfg.writer())); err != nil {
+	if db.conn, err = ch.Open(db.options(cfg.writerLogin())); err != nil {
 		return nil, fmt.Errorf("configure ClickHouse: %w", err)
 	}
 	db.reads = db.conn
@@ -136,9 +136,9 @@ func Open(cfg Config, log *slog.Logger) (*DB, error) {
 // the connection then, which libchdb would not survive.
 func (db *DB) options(as Login) *ch.Options {
 	c := db.cfg
-	settings := wholeAnswers()
+	settings := completeResults()
 	settings["send_logs_level"] = "none"
-	if as == c.writer() {
+	if as == c.writerLogin() {
 		settings["async_insert"] = 0
 	}
 	maps.Copy(settings, c.onCluster())
@@ -146,7 +146,7 @@ func (db *DB) options(as Login) *ch.Options {
 		Addr: c.Addresses, Auth: ch.Auth{Username: as.User, Password: as.Password},
 		// Bounds what getting a connection takes, whichever addresses are dead.
 		DialTimeout:  time.Duration(len(c.Addresses)+1) * c.dialTimeout,
-		DialStrategy: db.strategy, DialContext: c.connect, ReadTimeout: queryTimeout,
+		DialStrategy: db.dialStrategy, DialContext: c.connect, ReadTimeout: queryTimeout,
 		MaxOpenConns: connections, MaxIdleConns: connections,
 		ClientInfo: ch.ClientInfo{Products: []struct{ Name, Version string }{{"millrace", "1"}}},
 		Settings:   settings,
@@ -155,7 +155,7 @@ func (db *DB) options(as Login) *ch.Options {
 
 // wholeAnswers are the settings of every statement. With another value of any of them in a profile, a server answers a
 // question with a part of what there is, or with what there was, and reports no error.
-func wholeAnswers() ch.Settings {
+func completeResults() ch.Settings {
 	settings := ch.Settings{
 		"skip_unavailable_shards": 0,
 		"limit":                   0, "offset": 0,
@@ -176,7 +176,7 @@ func wholeAnswers() ch.Settings {
 func (db *DB) Close() error {
 	for {
 		select {
-		case w := <-db.writers:
+		case w := <-db.idle:
 			w.close()
 		default:
 			err := db.conn.Close()
@@ -191,7 +191,7 @@ func (db *DB) Close() error {
 // Ping returns nil if the server answers.
 func (db *DB) Ping(ctx context.Context) error {
 	if err := db.conn.Ping(ctx); err != nil {
-		return db.explain(db.cfg.writer(), fmt.Errorf("ping ClickHouse: %w", err))
+		return db.explain(db.cfg.writerLogin(), fmt.Errorf("ping ClickHouse: %w", err))
 	}
 	return nil
 }
@@ -218,7 +218,7 @@ func queryOn[T any](ctx context.Context, conn driver.Conn, what, statement strin
 			return rows, nil
 		}
 		// Each connection of the pool may be to a server that has been started again since.
-		if tries == connections || ctx.Err() != nil || !broken(err) {
+		if tries == connections || ctx.Err() != nil || !isConnError(err) {
 			return nil, translate(fmt.Errorf("%s: %w", what, err))
 		}
 	}
@@ -240,6 +240,6 @@ func stream(ctx context.Context, conn driver.Conn, statement string, args ...any
 }
 
 // broken reports whether an error is that of a connection, which says nothing of the server.
-func broken(err error) bool {
+func isConnError(err error) bool {
 	return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF)
 }

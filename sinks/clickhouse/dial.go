@@ -16,14 +16,14 @@ import (
 
 // reach tries the addresses, each for as long as one attempt may take, the one that
 // answered last first: a dead one costs its time once. Its error tells of every address.
-func (db *DB) reach(ctx context.Context, try func(ctx context.Context, addr string) error) error {
+func (db *DB) tryAddresses(ctx context.Context, try func(ctx context.Context, addr string) error) error {
 	var all error
-	first := int(db.answered.Load())
+	first := int(db.lastAnswered.Load())
 	for i := range db.cfg.Addresses {
 		n := (first + i) % len(db.cfg.Addresses)
-		err := db.attempt(ctx, db.cfg.Addresses[n], try)
+		err := db.tryAddress(ctx, db.cfg.Addresses[n], try)
 		if err == nil {
-			db.answered.Store(int32(n))
+			db.lastAnswered.Store(int32(n))
 			return nil
 		}
 		if all == nil {
@@ -38,7 +38,7 @@ func (db *DB) reach(ctx context.Context, try func(ctx context.Context, addr stri
 	return all
 }
 
-func (db *DB) attempt(ctx context.Context, addr string, try func(ctx context.Context, addr string) error) error {
+func (db *DB) tryAddress(ctx context.Context, addr string, try func(ctx context.Context, addr string) error) error {
 	ctx, cancel := context.WithTimeout(ctx, db.cfg.dialTimeout)
 	defer cancel()
 	if err := try(ctx, addr); err != nil {
@@ -53,7 +53,7 @@ func (c Config) connect(ctx context.Context, addr string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn := &gentle{Conn: tcp}
+	conn := &drainingConn{Conn: tcp}
 	if c.TLS == nil {
 		return conn, nil
 	}
@@ -75,20 +75,20 @@ func (c Config) connect(ctx context.Context, addr string) (net.Conn, error) {
 
 // A gentle connection takes leave before it closes: one that is closed while an answer is on its way is reset,
 // and a reset between two queries ends the embedded engine (libchdb 26.7), for all.
-type gentle struct {
+type drainingConn struct {
 	net.Conn
 	once sync.Once
 }
 
 // leaveWait bounds how long an answer that nobody wants is waited for.
-const leaveWait = 10 * time.Second
+const drainTimeout = 10 * time.Second
 
 // Close says that nothing more will be sent. What still comes is dropped, until the server closes too.
-func (g *gentle) Close() error {
+func (g *drainingConn) Close() error {
 	err := net.ErrClosed
 	g.once.Do(func() {
 		half, ok := g.Conn.(interface{ CloseWrite() error })
-		if !ok || half.CloseWrite() != nil || g.Conn.SetDeadline(time.Now().Add(leaveWait)) != nil {
+		if !ok || half.CloseWrite() != nil || g.Conn.SetDeadline(time.Now().Add(drainTimeout)) != nil {
 			err = g.Conn.Close()
 			return
 		}
@@ -102,12 +102,12 @@ func (g *gentle) Close() error {
 }
 
 // strategy is how the driver makes its connections: as inserts make theirs.
-func (db *DB) strategy(ctx context.Context, _ int, o *ch.Options, dial ch.Dial) (r ch.DialResult, err error) {
+func (db *DB) dialStrategy(ctx context.Context, _ int, o *ch.Options, dial ch.Dial) (r ch.DialResult, err error) {
 	one := *o
 	one.DialTimeout = db.cfg.dialTimeout
-	err = db.reach(ctx, func(ctx context.Context, addr string) error {
+	err = db.tryAddresses(ctx, func(ctx context.Context, addr string) error {
 		if !db.cfg.AllowOlder { // dialOne refuses older servers, of which the driver's connection does not tell
-			w, err := db.dialOne(ctx, addr, Login{o.Auth.Username, o.Auth.Password})
+			w, err := db.dialAddress(ctx, addr, Login{o.Auth.Username, o.Auth.Password})
 			if err != nil {
 				return err
 			}
@@ -121,25 +121,25 @@ func (db *DB) strategy(ctx context.Context, _ int, o *ch.Options, dial ch.Dial) 
 }
 
 // dial makes a connection for inserts to the first address that answers.
-func (db *DB) dial(ctx context.Context, as Login) (w *wire, err error) {
-	err = db.reach(ctx, func(ctx context.Context, addr string) (err error) {
-		w, err = db.dialOne(ctx, addr, as)
+func (db *DB) dial(ctx context.Context, as Login) (w *insertConn, err error) {
+	err = db.tryAddresses(ctx, func(ctx context.Context, addr string) (err error) {
+		w, err = db.dialAddress(ctx, addr, as)
 		return err
 	})
 	return w, err
 }
 
-func (db *DB) dialOne(ctx context.Context, addr string, as Login) (*wire, error) {
+func (db *DB) dialAddress(ctx context.Context, addr string, as Login) (*insertConn, error) {
 	conn, err := db.cfg.connect(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
 	buf := new(proto.Buffer)
-	w := &wire{conn: conn, in: proto.NewReader(conn), out: proto.NewWriter(conn, buf), buf: buf, rev: revision}
-	defer w.watch(ctx)()
+	w := &insertConn{conn: conn, in: proto.NewReader(conn), out: proto.NewWriter(conn, buf), buf: buf, rev: revision}
+	defer w.bindContext(ctx)()
 	server, err := w.hello(as)
 	if err == nil && !db.cfg.AllowOlder {
-		err = oldEnough(server)
+		err = checkRelease(server)
 	}
 	if err != nil {
 		conn.Close()
@@ -152,7 +152,7 @@ func (db *DB) dialOne(ctx context.Context, addr string, as Login) (*wire, error)
 const oldestMajor, oldestMinor = 26, 7
 
 // oldEnough returns ErrOlder for a server that is older than the oldest release that is tested.
-func oldEnough(server proto.ServerHello) error {
+func checkRelease(server proto.ServerHello) error {
 	if server.Major > oldestMajor || server.Major == oldestMajor && server.Minor >= oldestMinor {
 		return nil
 	}
@@ -163,7 +163,7 @@ func oldEnough(server proto.ServerHello) error {
 // tlsAlert is the first byte of what a server says that was spoken to in clear where it speaks TLS.
 const tlsAlert = 21
 
-func (w *wire) hello(as Login) (server proto.ServerHello, err error) {
+func (w *insertConn) hello(as Login) (server proto.ServerHello, err error) {
 	w.out.ChainBuffer(proto.ClientHello{
 		Name: "millrace", Major: 1, ProtocolVersion: revision,
 		User: as.User, Password: as.Password,
@@ -181,7 +181,7 @@ func (w *wire) hello(as Login) (server proto.ServerHello, err error) {
 		w.rev = min(revision, server.Revision)
 		return server, err
 	case proto.ServerCode(code) == proto.ServerCodeException:
-		return server, w.exception()
+		return server, w.readException()
 	case code == tlsAlert:
 		return server, errors.New("this port speaks TLS, and this connection does not")
 	}
@@ -189,7 +189,7 @@ func (w *wire) hello(as Login) (server proto.ServerHello, err error) {
 }
 
 // watch makes reads and writes fail when ctx is done, until the returned function is called.
-func (w *wire) watch(ctx context.Context) (stop func()) {
+func (w *insertConn) bindContext(ctx context.Context) (stop func()) {
 	w.conn.SetDeadline(time.Time{})
 	ended := make(chan struct{})
 	off := context.AfterFunc(ctx, func() {

@@ -25,7 +25,7 @@ func ClusterForm(cluster, database string) ([]Step, error) {
 		return nil, err
 	}
 	db := &DB{cfg: Config{Cluster: cluster, Database: database}}
-	form := newClusterForm(cluster, database)
+	form := newClusterDDL(cluster, database)
 	var steps []Step
 	for _, m := range all {
 		statements, err := form.statements(m)
@@ -42,7 +42,7 @@ func ClusterForm(cluster, database string) ([]Step, error) {
 
 // ClusterFormOf returns what the last of some statements is on a cluster.
 func ClusterFormOf(cluster, database string, statements []string) (last []string, err error) {
-	form := newClusterForm(cluster, database)
+	form := newClusterDDL(cluster, database)
 	for i, s := range statements {
 		if last, err = form.statements(migration{uint32(i + 1), "x", s}); err != nil {
 			return nil, err
@@ -69,7 +69,7 @@ func (db *DB) ApplyHere(ctx context.Context, p Plan) error {
 				return fmt.Errorf("%s: %w", s.Name, err)
 			}
 		}
-		if err := db.note(ctx, s.migration); err != nil {
+		if err := db.recordMigration(ctx, s.migration); err != nil {
 			return err
 		}
 	}
@@ -130,7 +130,7 @@ func ComparedParts() map[string][]string {
 // a Sink fills.
 func ClaimedTables() map[schemas.Topic][]string {
 	tables := map[schemas.Topic][]string{}
-	for topic, cs := range claims() {
+	for topic, cs := range rowMatchers() {
 		for _, c := range cs {
 			tables[topic] = append(tables[topic], c.table)
 		}
@@ -141,7 +141,7 @@ func ClaimedTables() map[schemas.Topic][]string {
 // FedTables returns the tables that each topic feeds.
 func FedTables() map[schemas.Topic][]string {
 	tables := map[schemas.Topic][]string{}
-	for topic, fs := range feeds() {
+	for topic, fs := range topicTables() {
 		for _, f := range fs {
 			tables[topic] = append(tables[topic], f.table)
 		}
@@ -152,9 +152,9 @@ func FedTables() map[schemas.Topic][]string {
 // Summed returns SQL for what of a row of each table its sum is of.
 func Summed() map[string]string {
 	tables := map[string]string{}
-	for _, cs := range claims() {
+	for _, cs := range rowMatchers() {
 		for _, c := range cs {
-			tables[c.table] = c.sums
+			tables[c.table] = c.rowBinary
 		}
 	}
 	return tables
@@ -174,7 +174,7 @@ func (c ReaderConfig) Gathering(copies int, linger time.Duration) ReaderConfig {
 
 // Naming returns the ManifestCheck that stops after so many copies that differ.
 func (c ManifestCheck) Naming(most int) ManifestCheck {
-	c.most = most
+	c.maxDiffer = most
 	return c
 }
 
@@ -214,7 +214,7 @@ func (db *DB) Leave(ctx context.Context, statement string) error {
 
 // KnowReplicas has the DB take a shard for one of n replicas, as it learned some time ago.
 func (db *DB) KnowReplicas(n uint64, ago time.Duration) {
-	db.shape.Store(&shapeAt{shape{Shards: 1, Replicas: n, Fewest: n}, time.Now().Add(-ago)})
+	db.cached.Store(&cachedLayout{clusterLayout{Shards: 1, Replicas: n, Fewest: n}, time.Now().Add(-ago)})
 }
 
 // Quorum is how many replicas must have a row.
@@ -225,7 +225,7 @@ func (db *DB) Described(ctx context.Context, copies []schemas.Copy) ([]schemas.K
 	known := map[schemas.Copy]*pb.CopyRecord{}
 	states, err := db.records(ctx, copies, db.evidence, known)
 	if err == nil {
-		err = db.describe(ctx, states, known)
+		err = db.describeProperties(ctx, states, known)
 	}
 	all := make([]schemas.KnownCopy, len(copies))
 	for i, c := range copies {

@@ -56,7 +56,7 @@ func (db *DB) FixityDue(ctx context.Context, q DueQuery) ([]schemas.KnownCopy, D
 	if q.Space != "" {
 		where, args = where+" AND space = ?", append(args, q.Space)
 	}
-	statement := "SELECT space, item, effective FROM (" + narrow + where + " GROUP BY account, store, space, item) WHERE live"
+	statement := "SELECT space, item, effective FROM (" + copySummary + where + " GROUP BY account, store, space, item) WHERE live"
 	if !q.PassedBefore.IsZero() {
 		statement += " AND effective < ?"
 		args = append(args, shifted(q.PassedBefore))
@@ -71,7 +71,7 @@ func (db *DB) FixityDue(ctx context.Context, q DueQuery) ([]schemas.KnownCopy, D
 		Effective int64  `ch:"effective"`
 	}
 	rows, err := query[due](ctx, db, "read the copies due for a check",
-		statement+" ORDER BY effective, space, item LIMIT ?"+inOrder, append(args, limit(q.Limit))...)
+		statement+" ORDER BY effective, space, item LIMIT ?"+aggregateInOrder, append(args, limit(q.Limit))...)
 	if err != nil || len(rows) == 0 {
 		return nil, q.After, err
 	}
@@ -105,8 +105,8 @@ type CopyCount struct {
 func (db *DB) CopyCounts(ctx context.Context, account string) ([]CopyCount, error) {
 	return query[CopyCount](ctx, db, "count copies",
 		"SELECT store, countIf(live) AS live_copies, countIf(NOT live AND gone > 0) AS tombstones, sumIf(size, live AND size >= 0) AS bytes,"+
-			" countIf(live AND size < 0) AS unsized, countIf(live AND effective > 0) AS verified FROM ("+narrow+"account = ? GROUP BY account, store, space, item)"+
-			" GROUP BY store ORDER BY store"+inOrder, account)
+			" countIf(live AND size < 0) AS unsized, countIf(live AND effective > 0) AS verified FROM ("+copySummary+"account = ? GROUP BY account, store, space, item)"+
+			" GROUP BY store ORDER BY store"+aggregateInOrder, account)
 }
 
 func limit(n int) int {

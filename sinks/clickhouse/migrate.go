@@ -100,21 +100,21 @@ func (db *DB) Plan(ctx context.Context, again bool) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	if err := db.greet(ctx, db.cfg.writer()); err != nil {
+	if err := db.checkLogin(ctx, db.cfg.writerLogin()); err != nil {
 		return Plan{}, err
 	}
-	l, err := db.readLedger(ctx, db.conn)
+	l, err := db.readApplied(ctx, db.conn)
 	if err != nil {
-		return Plan{}, db.explain(db.cfg.writer(), err)
+		return Plan{}, db.explain(db.cfg.writerLogin(), err)
 	}
-	if err := db.agree(ctx, all, l); err != nil {
+	if err := db.checkApplied(ctx, all, l); err != nil {
 		return Plan{}, fmt.Errorf("migrate database %s: %w", db.cfg.Database, err)
 	}
-	p := Plan{older: len(l.entries) > 0 && !l.has(positionsBring)}
+	p := Plan{older: len(l.entries) > 0 && !l.has(lastPositionMigration)}
 	if p.Prepare, err = db.prepare(ctx, l); err != nil {
 		return Plan{}, err
 	}
-	form := newClusterForm(db.cfg.Cluster, db.cfg.Database)
+	form := newClusterDDL(db.cfg.Cluster, db.cfg.Database)
 	for _, m := range all {
 		statements := []string{m.statement}
 		if db.cfg.Cluster != "" {
@@ -151,22 +151,22 @@ func (db *DB) Migrate(ctx context.Context) (applied []string, err error) {
 func (db *DB) Apply(ctx context.Context, p Plan) (applied []string, err error) {
 	for _, statement := range p.Prepare {
 		if err := db.conn.Exec(ctx, statement); err != nil {
-			return nil, db.explain(db.cfg.writer(),
+			return nil, db.explain(db.cfg.writerLogin(),
 				fmt.Errorf("make database %s and its table of migrations: %w", db.cfg.Database, err))
 		}
 	}
 	for _, s := range p.Steps {
 		for _, statement := range s.Statements {
 			if err := db.conn.Exec(ctx, statement); err != nil {
-				return applied, db.explain(db.cfg.writer(), fmt.Errorf("apply migration %s: %w", s.Name, err))
+				return applied, db.explain(db.cfg.writerLogin(), fmt.Errorf("apply migration %s: %w", s.Name, err))
 			}
 		}
-		if s.migration.name == positionsBring {
-			if err := db.beginPositions(ctx, p); err != nil {
+		if s.migration.name == lastPositionMigration {
+			if err := db.initPositions(ctx, p); err != nil {
 				return applied, fmt.Errorf("apply migration %s: %w", s.Name, err)
 			}
 		}
-		if err := db.note(ctx, s.migration); err != nil {
+		if err := db.recordMigration(ctx, s.migration); err != nil {
 			return applied, err
 		}
 		applied = append(applied, s.Name)

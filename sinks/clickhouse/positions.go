@@ -53,13 +53,13 @@ type Gap struct {
 	// Former means that the log is no more: its topic was made anew.
 	Former bool `json:"former,omitempty"`
 	// goesOn means that the table has a position of the log that followed a former one.
-	goesOn bool
+	continued bool
 }
 
 // Unknown reports whether fresh reads are unknown as long as the gap is there. They are not if a table that goes on with
 // the new log lacks the end of a former one: the tables that are made of a topic need not be equally far when it is
 // deleted. A table that has nothing of the new log, or of the former one, may have been restored or emptied.
-func (g Gap) Unknown() bool { return !g.Former || g.From == 0 || !g.goesOn }
+func (g Gap) Unknown() bool { return !g.Former || g.From == 0 || !g.continued }
 
 // Known returns an error if what the tables say is unknown because of gaps.
 func Known(gaps []Gap) error {
@@ -79,7 +79,7 @@ func (g Gap) Compare(o Gap) int {
 }
 
 // A partitionOf names a partition as a position does.
-type partitionOf struct {
+type positionKey struct {
 	table       string
 	topic       schemas.Topic
 	incarnation uint32
@@ -95,9 +95,9 @@ func (db *DB) Gaps(ctx context.Context, committed map[schemas.Role][]schemas.Pro
 	return gaps(committed, at), nil
 }
 
-func gaps(committed map[schemas.Role][]schemas.Progress, at map[partitionOf]int64) []Gap {
+func gaps(committed map[schemas.Role][]schemas.Progress, at map[positionKey]int64) []Gap {
 	var all []Gap
-	add := func(of partitionOf, to int64, former, goesOn bool) {
+	add := func(of positionKey, to int64, former, goesOn bool) {
 		if from := at[of]; of.table != "" && from < to {
 			all = append(all, Gap{of.table, of.topic, of.incarnation, of.partition, from, to, former, goesOn})
 		}
@@ -107,11 +107,11 @@ func gaps(committed map[schemas.Role][]schemas.Progress, at map[partitionOf]int6
 		current[role] = map[schemas.Topic]uint32{}
 		for _, p := range committed[role] {
 			current[role][p.Topic] = p.Incarnation
-			add(partitionOf{of[p.Topic], p.Topic, p.Incarnation, p.Partition}, p.Next, false, true)
+			add(positionKey{of[p.Topic], p.Topic, p.Incarnation, p.Partition}, p.Next, false, true)
 		}
 	}
 	// Of a log that is no more nothing is committed. The furthest of the tables that are made of it says how far it was.
-	former := map[partitionOf]int64{} // of no table
+	former := map[positionKey]int64{} // of no table
 	for of, next := range at {
 		of.table = ""
 		former[of] = max(former[of], next)
@@ -119,8 +119,8 @@ func gaps(committed map[schemas.Role][]schemas.Progress, at map[partitionOf]int6
 	for of, next := range former {
 		for role, tables := range Positions() {
 			if now, known := current[role][of.topic]; known && now != of.incarnation {
-				_, goesOn := at[partitionOf{tables[of.topic], of.topic, now, of.partition}]
-				add(partitionOf{tables[of.topic], of.topic, of.incarnation, of.partition}, next, true, goesOn)
+				_, goesOn := at[positionKey{tables[of.topic], of.topic, now, of.partition}]
+				add(positionKey{tables[of.topic], of.topic, of.incarnation, of.partition}, next, true, goesOn)
 			}
 		}
 	}
@@ -133,7 +133,7 @@ func gaps(committed map[schemas.Role][]schemas.Progress, at map[partitionOf]int6
 var positionTime = time.Date(2299, 12, 1, 0, 0, 0, 0, time.UTC)
 
 // positions reads the positions in some tables.
-func (db *DB) positions(ctx context.Context, conn driver.Conn, tables []string) (map[partitionOf]int64, error) {
+func (db *DB) positions(ctx context.Context, conn driver.Conn, tables []string) (map[positionKey]int64, error) {
 	var parts []string
 	shards, err := db.shards(ctx)
 	if err != nil {
@@ -162,9 +162,9 @@ func (db *DB) positions(ctx context.Context, conn driver.Conn, tables []string) 
 		At    uint64 `ch:"at"`
 	}
 	rows, err := queryOn[row](ctx, conn, "read how far the tables are", db.name(strings.Join(parts, " UNION ALL ")))
-	at := make(map[partitionOf]int64, len(rows))
+	at := make(map[positionKey]int64, len(rows))
 	for _, r := range rows {
-		at[partitionOf{r.Table, schemas.Topic(r.Topic), r.Inc, int32(r.Part)}] = int64(r.At)
+		at[positionKey{r.Table, schemas.Topic(r.Topic), r.Inc, int32(r.Part)}] = int64(r.At)
 	}
 	return at, err
 }
@@ -183,8 +183,8 @@ func positionColumns(table string) []column[positionRow] {
 	if table == "copy_state" {
 		at.typ = "SimpleAggregateFunction(max, UInt64)"
 		return []column[r]{
-			word("account", nothing),
-			word("store", func(x r) string { return string(x.Topic) }),
+			lowCard("account", nothing),
+			lowCard("store", func(x r) string { return string(x.Topic) }),
 			text("space", func(x r) string { return strconv.FormatUint(uint64(x.Incarnation), 10) }),
 			text("item", func(x r) string { return strconv.Itoa(int(x.Partition)) }),
 			at,
@@ -193,13 +193,13 @@ func positionColumns(table string) []column[positionRow] {
 	return []column[r]{
 		id16("id", func(x r) string { return x.id }),
 		{"ts", millis, func() appender[r] {
-			c := newMoments()
+			c := newTimestamps()
 			return appender[r]{c, func(r) error { c.AppendRaw(proto.DateTime64(positionTime.UnixMilli())); return nil }}
 		}},
-		word("topic", func(x r) string { return string(x.Topic) }),
+		lowCard("topic", func(x r) string { return string(x.Topic) }),
 		uint32s("inc", func(x r) uint32 { return x.Incarnation }),
 		uint16s("part", func(x r) uint16 { return uint16(x.Partition) }),
-		word("account", nothing),
+		lowCard("account", nothing),
 		at,
 	}
 }
@@ -207,44 +207,44 @@ func positionColumns(table string) []column[positionRow] {
 // A marker moves the positions of the tables that one role writes. Of each partition it moves the position only from
 // the start of what was stored in the table as it is, so that rows that are stored after a table was emptied or
 // restored never hide the gap before them.
-type marker struct {
+type positionWriter struct {
 	db     *DB
 	tables map[schemas.Topic]string
 
 	mu     sync.Mutex // held during Mark; guards the rest
 	writer string
-	known  map[place]standing
+	known  map[topicPartition]knownPosition
 }
 
-func newMarker(db *DB, role schemas.Role) *marker {
-	return &marker{db: db, tables: Positions()[role], writer: schemas.NewID(), known: map[place]standing{}}
+func newPositionWriter(db *DB, role schemas.Role) *positionWriter {
+	return &positionWriter{db: db, tables: Positions()[role], writer: schemas.NewID(), known: map[topicPartition]knownPosition{}}
 }
 
 // A standing is what a marker knows of a partition and its table.
-type standing struct {
+type knownPosition struct {
 	incarnation uint32
 	from        int64 // as Progress.From: everything from here on was stored since
-	seen        int64 // the position, when it was last read or moved
+	position    int64 // the position, when it was last read or moved
 }
 
 // errEarlier means that a position is lower than it was: the table was emptied or restored, or a replica that lags has
 // answered. What was stored since may not be there.
-var errEarlier = retry.Unavailable(errors.New("the table is an earlier one than before"))
+var errPositionLower = retry.Unavailable(errors.New("the table is an earlier one than before"))
 
 // at returns what is known once the position was read: at is the position, or where the log starts if there is none.
-func (s standing) at(p schemas.Progress, at int64) (standing, error) {
+func (s knownPosition) update(p schemas.Progress, at int64) (knownPosition, error) {
 	if s.incarnation != p.Incarnation || s.from != p.From {
-		s = standing{incarnation: p.Incarnation, from: p.From}
+		s = knownPosition{incarnation: p.Incarnation, from: p.From}
 	}
-	if at < s.seen {
-		return s, errEarlier
+	if at < s.position {
+		return s, errPositionLower
 	}
-	s.seen = at
+	s.position = at
 	return s, nil
 }
 
 // forget drops what is known of a partition that has moved away.
-func (m *marker) forget(at place) {
+func (m *positionWriter) forget(at topicPartition) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.known, at)
@@ -252,7 +252,7 @@ func (m *marker) forget(at place) {
 
 // mark moves the positions of partitions to Next, if nothing is missing before, and calls behind with what is. It never
 // lowers one. After an error the caller forgets the partitions, and stores again what it has not committed.
-func (m *marker) mark(ctx context.Context, done []schemas.Progress, behind func(context.Context, []Gap)) error {
+func (m *positionWriter) advance(ctx context.Context, done []schemas.Progress, behind func(context.Context, []Gap)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	done = slices.DeleteFunc(slices.Clone(done), func(p schemas.Progress) bool { return m.tables[p.Topic] == "" })
@@ -273,15 +273,15 @@ func (m *marker) mark(ctx context.Context, done []schemas.Progress, behind func(
 	var missing []Gap
 	for _, p := range done {
 		table := m.tables[p.Topic]
-		at, there := held[partitionOf{table, p.Topic, p.Incarnation, p.Partition}]
+		at, there := held[positionKey{table, p.Topic, p.Incarnation, p.Partition}]
 		if !there {
 			at = p.Start
 		}
-		now, err := m.known[place{p.Topic, p.Partition}].at(p, at)
+		now, err := m.known[topicPartition{p.Topic, p.Partition}].update(p, at)
 		if err != nil {
 			return fmt.Errorf("move the position of %s, partition %d, in %s: %w", p.Topic, p.Partition, table, err)
 		}
-		m.known[place{p.Topic, p.Partition}] = now
+		m.known[topicPartition{p.Topic, p.Partition}] = now
 		switch {
 		case at < p.From:
 			missing = append(missing, Gap{Table: table, Topic: p.Topic, Incarnation: p.Incarnation, Partition: p.Partition, From: at, To: p.From})
@@ -302,11 +302,11 @@ func (m *marker) mark(ctx context.Context, done []schemas.Progress, behind func(
 
 // rowID is the id of the rows of one partition that one writer makes. A log keeps of rows with one id the one that was
 // inserted last; that of another writer, or of an attempt that lands late, is not to take the place of a greater one.
-func (m *marker) rowID(p schemas.Progress) string {
+func (m *positionWriter) rowID(p schemas.Progress) string {
 	return schemas.ID("position", m.writer, string(p.Topic), strconv.FormatUint(uint64(p.Incarnation), 10), strconv.Itoa(int(p.Partition)))
 }
 
-func (m *marker) write(ctx context.Context, table string, rows []positionRow) error {
+func (m *positionWriter) write(ctx context.Context, table string, rows []positionRow) error {
 	if len(rows) == 0 {
 		return nil
 	}
@@ -315,25 +315,25 @@ func (m *marker) write(ctx context.Context, table string, rows []positionRow) er
 		return err
 	}
 	for _, r := range rows {
-		at := place{r.Topic, r.Partition}
+		at := topicPartition{r.Topic, r.Partition}
 		s := m.known[at]
-		s.seen = r.Next
+		s.position = r.Next
 		m.known[at] = s
 	}
 	return nil
 }
 
 // positionsBring is the last of the migrations that bring positions.
-const positionsBring = "copy_state_position"
+const lastPositionMigration = "copy_state_position"
 
 // beginPositions sets the positions of a database that is older than they are to what the groups have committed, once:
 // before the migration is noted as applied. It is the only time that a position is set without looking what is there. A
 // topic of which there are no rows gets none: the database may be an empty one, of which another migrate, that was killed
 // or runs meanwhile, has applied a part. The rows are looked for first: those of a sink of this program can only be there
 // once it is on record that the tables have positions, and then Committed returns nothing.
-func (db *DB) beginPositions(ctx context.Context, p Plan) error {
+func (db *DB) initPositions(ctx context.Context, p Plan) error {
 	if p.older && p.Committed != nil {
-		filled, err := db.filled(ctx)
+		filled, err := db.tablesWithRows(ctx)
 		if err != nil {
 			return err
 		}
@@ -352,7 +352,7 @@ func (db *DB) beginPositions(ctx context.Context, p Plan) error {
 }
 
 // filled returns which of the tables with positions, and that of dead letters, have rows beside positions.
-func (db *DB) filled(ctx context.Context) (map[string]bool, error) {
+func (db *DB) tablesWithRows(ctx context.Context) (map[string]bool, error) {
 	parts := []string{"SELECT 'dead_letters' AS name FROM {db}.dead_letters LIMIT 1"}
 	for _, table := range positionTables() {
 		parts = append(parts, fmt.Sprintf("SELECT '%[1]s' AS name FROM {db}.%[1]s WHERE account != '' LIMIT 1", table))
@@ -371,7 +371,7 @@ func (db *DB) filled(ctx context.Context) (map[string]bool, error) {
 func (db *DB) setPositions(ctx context.Context, to map[schemas.Role][]schemas.Progress, filled map[string]bool) error {
 	rows := map[string][]positionRow{}
 	for role, of := range Positions() {
-		m := newMarker(db, role)
+		m := newPositionWriter(db, role)
 		for _, p := range to[role] {
 			table := of[p.Topic]
 			// Of dead letters only those of commands have a row in the table that has their position.
@@ -402,7 +402,7 @@ func (db *DB) writePositions(ctx context.Context, table string, rows []positionR
 }
 
 func (db *DB) insertPositions(ctx context.Context, table string, rows []positionRow, settings []proto.Setting) error {
-	var spare spares[[]appender[positionRow]]
+	var spare freeList[[]appender[positionRow]]
 	columns := positionColumns(table)
 	block, release, err := fill(columns, &spare, rows, false, func(_ positionRow, column string, err error) error {
 		return fmt.Errorf("column %s: %w", column, err)

@@ -11,19 +11,19 @@ import (
 // describe adds to the manifest's records of live copies which content their properties were reported of, if that is
 // not the content on record, and whether they were only claimed. states are those of the records. If the state does
 // not show it, as of properties that are older than the content, the audit log is read.
-func (db *DB) describe(ctx context.Context, states []stateRecord, known map[schemas.Copy]*pb.CopyRecord) error {
+func (db *DB) describeProperties(ctx context.Context, states []stateRecord, known map[schemas.Copy]*pb.CopyRecord) error {
 	var asked []*stateRecord
 	for i := range states {
 		s := &states[i]
 		m := known[s.copy()].GetManifest()
-		if s.Outdated != 0 {
+		if s.PropertiesStale != 0 {
 			m.PropertiesOf = &pb.Content{}
 		}
 		switch {
 		case s.Live == 0 || m.GetMediaType() == "" && len(m.GetProperties()) == 0:
 		case s.NewType == "" && len(s.UserProperties) == 0:
 			m.PropertiesClaimed = true // only verified contents are known to have none beside it
-		case s.Described < s.Written, s.Described == s.Written && len(s.UserProperties) > 0 && !s.held():
+		case s.PropertiesTime < s.Written, s.PropertiesTime == s.Written && len(s.UserProperties) > 0 && !s.propertiesVerified():
 			asked = append(asked, s)
 		}
 	}
@@ -32,23 +32,23 @@ func (db *DB) describe(ctx context.Context, states []stateRecord, known map[sche
 	}
 	copies, until := make([]schemas.Copy, len(asked)), make([]int64, len(asked))
 	for i, s := range asked {
-		copies[i], until[i] = s.copy(), s.Described-millisShift
+		copies[i], until[i] = s.copy(), s.PropertiesTime-millisShift
 	}
 	ctx, err := withCopies(ctx, copies, until...)
 	if err != nil {
 		return err
 	}
-	rows, err := query[description](ctx, db, "read the audit log", descriptions)
+	rows, err := query[propertyReport](ctx, db, "read the audit log", propertyReports)
 	if err != nil {
 		return err
 	}
-	found := map[schemas.Copy]description{}
+	found := map[schemas.Copy]propertyReport{}
 	for _, d := range rows {
 		found[schemas.Copy{Account: d.Account, Store: d.Store, Space: d.Space, Item: d.Item}] = d
 	}
 	for _, s := range asked {
 		m, d := known[s.copy()].GetManifest(), found[s.copy()]
-		if m.PropertiesClaimed = len(s.UserProperties) > 0 && !d.Held; !m.PropertiesClaimed && s.Described < s.Written {
+		if m.PropertiesClaimed = len(s.UserProperties) > 0 && !d.Held; !m.PropertiesClaimed && s.PropertiesTime < s.Written {
 			m.PropertiesOf = &pb.Content{Version: d.Version, Digests: d.Digests}
 		}
 	}
@@ -57,8 +57,8 @@ func (db *DB) describe(ctx context.Context, states []stateRecord, known map[sche
 
 // held reports whether the report that the properties are of has verified a digest of the same content. Else it may
 // have claimed them, or the digest is of a later report.
-func (s *stateRecord) held() bool {
-	at := version{millis: s.Described - millisShift, rank: s.DescribedAt >> 50 & 1, offset: s.DescribedAt & maxOffset}
+func (s *stateRecord) propertiesVerified() bool {
+	at := version{millis: s.PropertiesTime - millisShift, rank: s.PropertiesVersion >> 50 & 1, offset: s.PropertiesVersion & maxOffset}
 	verified := string(at.digest(nil, true, [16]byte{})[:changeAt])
 	for _, v := range s.Digests {
 		if strings.HasPrefix(v, verified) {
@@ -70,7 +70,7 @@ func (s *stateRecord) held() bool {
 
 // descriptions are, of copies and the times of their properties: whether a report of that time knew what the store
 // held, and the newest content at that time, by its richest report.
-const descriptions = `SELECT account, store, space, item,
+const propertyReports = `SELECT account, store, space, item,
   countIf(toUnixTimestamp64Milli(ts) = until AND notEmpty(properties) AND NOT properties_unknown
     AND (op = 'set_properties' OR provenance = 'verified')) > 0 AS held,
   argMaxIf(r.version, (ts, richness, off), op != 'set_properties') AS version,
@@ -80,14 +80,14 @@ FROM (
   SELECT account, store, space, item, ts, op, off, version, digests, provenance, richness,
     properties, properties_unknown
   FROM {db}.audit_log
-  WHERE ` + asked + ` AND op IN ('add', 'update', 'copy', 'set_properties')
+  WHERE ` + requestedCopies + ` AND op IN ('add', 'update', 'copy', 'set_properties')
 ) AS r
 INNER JOIN copies USING (account, store, space, item)
 WHERE toUnixTimestamp64Milli(ts) <= until
 GROUP BY account, store, space, item
 SETTINGS optimize_use_projections = 0`
 
-type description struct {
+type propertyReport struct {
 	Account string            `ch:"account"`
 	Store   string            `ch:"store"`
 	Space   string            `ch:"space"`

@@ -38,26 +38,26 @@ type ReaderConfig struct {
 
 const (
 	// readBatches are answered at one time. Most of the time of each goes by until its watermark is reached.
-	readBatches = 4
+	maxConcurrentBatches = 4
 	// readLooks is how often copies are read whose manifest and audit log disagree, before they are unknown.
-	readLooks = 4
+	maxReads = 4
 )
 
 // A Reader reports what is on record of copies: no less than everything that was in Kafka when it was asked, of
 // manifest and audit log alike. Callers who ask at one time are answered by one read.
 type Reader struct {
-	db   *DB
-	mark Watermark
-	cfg  ReaderConfig
-	asks chan *ask
+	db        *DB
+	watermark Watermark
+	cfg       ReaderConfig
+	requests  chan *request
 }
 
-type ask struct {
+type request struct {
 	copies []schemas.Copy
-	answer chan answer // of capacity 1
+	reply  chan response // of capacity 1
 }
 
-type answer struct {
+type response struct {
 	records []*pb.CopyRecord
 	err     error
 }
@@ -76,7 +76,7 @@ func NewReader(db *DB, mark Watermark, cfg ReaderConfig) *Reader {
 	if cfg.linger == 0 {
 		cfg.linger = 20 * time.Millisecond
 	}
-	return &Reader{db: db, mark: mark, cfg: cfg, asks: make(chan *ask)}
+	return &Reader{db: db, watermark: mark, cfg: cfg, requests: make(chan *request)}
 }
 
 // Fresh returns what is on record of each copy, in their order. A place without a row says
@@ -89,14 +89,14 @@ func (r *Reader) Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRe
 	if len(copies) == 0 {
 		return nil, nil
 	}
-	a := &ask{copies, make(chan answer, 1)}
+	a := &request{copies, make(chan response, 1)}
 	select {
-	case r.asks <- a:
+	case r.requests <- a:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 	select {
-	case got := <-a.answer:
+	case got := <-a.reply:
 		return got.records, got.err
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
@@ -106,7 +106,7 @@ func (r *Reader) Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRe
 // Run answers until ctx is done.
 func (r *Reader) Run(ctx context.Context) error {
 	var g errgroup.Group
-	slots := make(chan struct{}, readBatches)
+	slots := make(chan struct{}, maxConcurrentBatches)
 	for {
 		select {
 		case <-ctx.Done():
@@ -116,8 +116,8 @@ func (r *Reader) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return g.Wait()
-		case first := <-r.asks:
-			batch := r.gather(ctx, first)
+		case first := <-r.requests:
+			batch := r.collect(ctx, first)
 			g.Go(func() error {
 				defer func() { <-slots }()
 				r.answer(ctx, batch)
@@ -128,13 +128,13 @@ func (r *Reader) Run(ctx context.Context) error {
 }
 
 // gather returns the asks that come within the linger, or make a full batch.
-func (r *Reader) gather(ctx context.Context, first *ask) []*ask {
-	batch, n := []*ask{first}, len(first.copies)
+func (r *Reader) collect(ctx context.Context, first *request) []*request {
+	batch, n := []*request{first}, len(first.copies)
 	t := time.NewTimer(r.cfg.linger)
 	defer t.Stop()
 	for n < r.cfg.maxBatch {
 		select {
-		case a := <-r.asks:
+		case a := <-r.requests:
 			batch = append(batch, a)
 			n += len(a.copies)
 		case <-t.C:
@@ -149,18 +149,18 @@ func (r *Reader) gather(ctx context.Context, first *ask) []*ask {
 // answer answers a batch. Log and state are written by two groups and read one after the other, so that a record that
 // comes meanwhile may be in one of them alone. A copy of which they disagree is read again, behind a later watermark:
 // if neither has changed, they disagree indeed.
-func (r *Reader) answer(ctx context.Context, batch []*ask) {
+func (r *Reader) answer(ctx context.Context, batch []*request) {
 	var before map[schemas.Copy]*pb.CopyRecord
 	for look := 1; len(batch) > 0; look++ {
 		known, err := r.read(ctx, batch)
-		var torn []*ask
+		var torn []*request
 		for _, a := range batch {
 			switch {
 			case err != nil:
-				a.answer <- answer{nil, err}
-			case slices.ContainsFunc(a.copies, func(c schemas.Copy) bool { return !whole(c, known[c], before[c]) }):
-				if look == readLooks {
-					a.answer <- answer{nil, retry.Unavailable(errMoving)}
+				a.reply <- response{nil, err}
+			case slices.ContainsFunc(a.copies, func(c schemas.Copy) bool { return !consistent(c, known[c], before[c]) }):
+				if look == maxReads {
+					a.reply <- response{nil, retry.Unavailable(errChanging)}
 					continue
 				}
 				torn = append(torn, a)
@@ -169,7 +169,7 @@ func (r *Reader) answer(ctx context.Context, batch []*ask) {
 				for i, c := range a.copies {
 					records[i] = known[c]
 				}
-				a.answer <- answer{records, nil}
+				a.reply <- response{records, nil}
 			}
 		}
 		before, batch = known, torn
@@ -178,14 +178,14 @@ func (r *Reader) answer(ctx context.Context, batch []*ask) {
 
 // whole reports whether the record of c is of one time: manifest and audit log agree, or say what they said before. Of a
 // space there is one of the manifest alone.
-func whole(c schemas.Copy, r, before *pb.CopyRecord) bool {
+func consistent(c schemas.Copy, r, before *pb.CopyRecord) bool {
 	m, a := r.GetManifest(), r.GetAudit()
-	return c.Item == "" || alike(m, a) || before != nil && proto.Equal(m, before.GetManifest()) && proto.Equal(a, before.GetAudit())
+	return c.Item == "" || sameContent(m, a) || before != nil && proto.Equal(m, before.GetManifest()) && proto.Equal(a, before.GetAudit())
 }
 
 // alike reports whether manifest and audit log have the same newest change, with digests that do not contradict each
 // other.
-func alike(m, a *pb.Record) bool {
+func sameContent(m, a *pb.Record) bool {
 	if m.GetState() != a.GetState() || m.GetChangeId() != a.GetChangeId() {
 		return false
 	}
@@ -205,14 +205,14 @@ func alike(m, a *pb.Record) bool {
 }
 
 var (
-	errLate   = errors.New("the tables have not come as far as Kafka within the time allowed")
-	errMoving = errors.New("read manifest and audit log afresh: they change while they are read")
+	errBehind   = errors.New("the tables have not come as far as Kafka within the time allowed")
+	errChanging = errors.New("read manifest and audit log afresh: they change while they are read")
 )
 
-func (r *Reader) read(ctx context.Context, batch []*ask) (map[schemas.Copy]*pb.CopyRecord, error) {
-	wait, cancel := context.WithTimeoutCause(ctx, r.cfg.Wait, errLate)
+func (r *Reader) read(ctx context.Context, batch []*request) (map[schemas.Copy]*pb.CopyRecord, error) {
+	wait, cancel := context.WithTimeoutCause(ctx, r.cfg.Wait, errBehind)
 	defer cancel()
-	committed, err := r.mark.Wait(wait)
+	committed, err := r.watermark.Wait(wait)
 	if err != nil {
 		if wait.Err() != nil {
 			err = context.Cause(wait)
@@ -223,7 +223,7 @@ func (r *Reader) read(ctx context.Context, batch []*ask) (map[schemas.Copy]*pb.C
 	if gaps, err := r.db.Gaps(ctx, committed); err != nil {
 		return nil, retry.Unavailable(err)
 	} else if Known(gaps) != nil {
-		return nil, retry.Unavailable(r.report(ctx, gaps))
+		return nil, retry.Unavailable(r.reportGaps(ctx, gaps))
 	}
 	known := map[schemas.Copy]*pb.CopyRecord{}
 	var copies, spaces []schemas.Copy
@@ -246,7 +246,7 @@ func (r *Reader) read(ctx context.Context, batch []*ask) (map[schemas.Copy]*pb.C
 		n := min(len(copies), r.cfg.maxBatch)
 		states, err := r.db.records(ctx, copies[:n], r.db.evidence, known)
 		if err == nil {
-			err = r.db.describe(ctx, states, known)
+			err = r.db.describeProperties(ctx, states, known)
 		}
 		if err != nil {
 			return nil, retry.Unavailable(err)
@@ -263,7 +263,7 @@ func (r *Reader) read(ctx context.Context, batch []*ask) (map[schemas.Copy]*pb.C
 	// And behind it: a table that was emptied or restored meanwhile has lost its position, too.
 	gaps, err := r.db.Gaps(ctx, committed)
 	if err == nil {
-		err = r.report(ctx, gaps)
+		err = r.reportGaps(ctx, gaps)
 	}
 	if err != nil {
 		return nil, retry.Unavailable(err)
@@ -272,7 +272,7 @@ func (r *Reader) read(ctx context.Context, batch []*ask) (map[schemas.Copy]*pb.C
 }
 
 // report reports what the tables lack, and returns an error if what is read of them is unknown for it.
-func (r *Reader) report(ctx context.Context, gaps []Gap) error {
+func (r *Reader) reportGaps(ctx context.Context, gaps []Gap) error {
 	if r.cfg.Gaps != nil {
 		r.cfg.Gaps(ctx, gaps)
 	}

@@ -18,12 +18,12 @@ const rebuiltPrefix = "copy_state_rebuilt_"
 
 // A rebuild is one way in which rows of a log become rows of the state: what State.Store writes of
 // the same record. What a statement does not name is zero, and loses against every other.
-type rebuild struct {
+type stateQuery struct {
 	log, columns, selects, where string
 }
 
 // insertInto is the statement that makes rows of a table of states out of all rows of the log.
-func (r rebuild) insertInto(table string) string {
+func (r stateQuery) insertInto(table string) string {
 	return "INSERT INTO {db}." + table + " (account, store, space, item, " + r.columns + ") SELECT account, store, space, item, " + r.selects +
 		" FROM {db}." + r.log + " WHERE position = 0 AND " + r.where
 }
@@ -42,12 +42,12 @@ const (
 )
 
 // rebuilds are all of them. TestRebuild holds them to State.Store.
-func rebuilds() []rebuild {
+func stateQueries() []stateQuery {
 	digest := "concat(" + fmt.Sprintf(bigEndian8, "toUnixTimestamp64Milli(ts) + 17592186044416") +
 		", unhex(if(provenance = 'verified', '01', '00')), " +
 		fmt.Sprintf(bigEndian8, "bitShiftLeft("+changeRank+", 62) + off") + ", id, v)"
 	passed := "mapFromArrays(" + fmt.Sprintf(contentDigests, "algorithm") + ", " + fmt.Sprintf(contentDigests, "value") + ")"
-	return []rebuild{
+	return []stateQuery{
 		{"audit_log", "content, digests",
 			"tuple(" + changeVersion + ", ns, id, size, version, etag, media_type, origin, user, source_time, source_ns, source_version)," +
 				" mapApply((k, v) -> (toString(k), " + digest + "), digests)", writesContent},
@@ -86,7 +86,7 @@ func (db *DB) rebuild(ctx context.Context, told func(step string, done, total in
 		" ORDER BY (account, store, space, item)"); err != nil {
 		return "", drop, translate(fmt.Errorf("make a table for the rebuilt state: %w", err))
 	}
-	for _, r := range rebuilds() {
+	for _, r := range stateQueries() {
 		total, err := db.count(ctx, "count "+r.log, "SELECT count() AS n FROM {db}."+r.log+" WHERE position = 0")
 		if err != nil {
 			return "", drop, err
@@ -125,7 +125,7 @@ func (db *DB) dropLeftovers(ctx context.Context) error {
 
 // merged returns the newest migration's text of the view copy_merged, of another table than
 // copy_state: the rebuilt state is merged by the same words as the real one.
-func merged(table string) (string, error) {
+func mergedState(table string) (string, error) {
 	all, err := readMigrations(migrations.Files)
 	if err != nil {
 		return "", err

@@ -17,11 +17,11 @@ import (
 )
 
 // A reading returns what the audit log has of the newest content of copies: audit or evidence.
-type reading func(ctx context.Context, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error)
+type auditQuery func(ctx context.Context, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error)
 
 // records puts what is on record of each copy into known, and returns the states that it read. log reads the audit log.
 func (db *DB) records(
-	ctx context.Context, copies []schemas.Copy, log reading, known map[schemas.Copy]*pb.CopyRecord,
+	ctx context.Context, copies []schemas.Copy, log auditQuery, known map[schemas.Copy]*pb.CopyRecord,
 ) ([]stateRecord, error) {
 	g, ctx := errgroup.WithContext(ctx)
 	var audit map[schemas.Copy]*pb.Record
@@ -36,14 +36,14 @@ func (db *DB) records(
 			return err
 		}
 		states, err = query[stateRecord](with, db, "read the manifest",
-			"SELECT "+stateFields+" FROM ("+askedStates+")"+onePass)
+			"SELECT "+stateFields+" FROM ("+requestedStates+")"+onePass)
 		return err
 	})
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
 	for _, c := range copies {
-		known[c] = &pb.CopyRecord{Manifest: none(), Audit: orNone(audit[c])}
+		known[c] = &pb.CopyRecord{Manifest: noRecord(), Audit: recordOrNone(audit[c])}
 	}
 	for _, s := range states {
 		r := known[s.copy()]
@@ -57,13 +57,13 @@ func (db *DB) records(
 
 // asked is true of the rows of the copies that withCopies sends. That the items are asked for by themselves decides most
 // rows by one column, and halves what a query takes.
-const asked = `item IN (SELECT item FROM copies) AND (account, store, space, item) IN (SELECT account, store, space, item FROM copies)`
+const requestedCopies = `item IN (SELECT item FROM copies) AND (account, store, space, item) IN (SELECT account, store, space, item FROM copies)`
 
 // askedStates is what copy_merged says of the copies that withCopies sends, of the groups in stateFields alone. Positions,
 // which have no account, are left out.
-const askedStates = `SELECT account, store, space, item, max(s.content) AS content, max(s.deleted) AS deleted,
+const requestedStates = `SELECT account, store, space, item, max(s.content) AS content, max(s.deleted) AS deleted,
   maxMap(s.digests) AS digests, max(s.properties) AS properties, max(s.attempt) AS attempt, max(s.pass) AS pass
-FROM {db}.copy_state AS s WHERE account != '' AND ` + asked + `
+FROM {db}.copy_state AS s WHERE account != '' AND ` + requestedCopies + `
 GROUP BY account, store, space, item`
 
 // onePass is for copy_state, which has all columns of a granule in one file: to look for the rows in PREWHERE, and then
@@ -93,11 +93,11 @@ func withCopies(ctx context.Context, copies []schemas.Copy, until ...int64) (con
 	return ch.Context(ctx, ch.WithExternalTable(t)), nil
 }
 
-func none() *pb.Record { return &pb.Record{State: pb.RecordState_RECORD_STATE_NONE} }
+func noRecord() *pb.Record { return &pb.Record{State: pb.RecordState_RECORD_STATE_NONE} }
 
-func orNone(r *pb.Record) *pb.Record {
+func recordOrNone(r *pb.Record) *pb.Record {
 	if r == nil {
-		return none()
+		return noRecord()
 	}
 	return r
 }
@@ -120,36 +120,36 @@ const stateFields = `account, store, space, item,
   toInt64(bitShiftRight(attempt.ver, 83)) AS attempted, toInt64(bitShiftRight(pass.ver, 83)) AS passed, pass.digests AS pass_digests`
 
 type stateRecord struct {
-	Account        string            `ch:"account"`
-	Store          string            `ch:"store"`
-	Space          string            `ch:"space"`
-	Item           string            `ch:"item"`
-	Written        int64             `ch:"written"`
-	WrittenNanos   uint32            `ch:"written_ns"`
-	WrittenBy      string            `ch:"written_by"`
-	WrittenOrigin  string            `ch:"written_origin"`
-	Size           int64             `ch:"size"`
-	Version        string            `ch:"version"`
-	ETag           string            `ch:"etag"`
-	MediaType      string            `ch:"media_type"`
-	SourceTime     *time.Time        `ch:"source_time"`
-	SourceNanos    uint32            `ch:"source_ns"`
-	SourceVersion  string            `ch:"source_version"`
-	Digests        map[string]string `ch:"digests"`
-	Live           uint8             `ch:"live"`
-	Gone           int64             `ch:"gone"`
-	GoneNanos      uint32            `ch:"gone_ns"`
-	GoneBy         string            `ch:"gone_by"`
-	GoneOrigin     string            `ch:"gone_origin"`
-	Described      int64             `ch:"described"`
-	DescribedAt    uint64            `ch:"described_at"` // rank and offset are its lower 51 bits
-	Outdated       uint8             `ch:"outdated"`     // the properties were those of a content that was deleted
-	Retyped        uint8             `ch:"retyped"`
-	NewType        string            `ch:"new_type"`
-	UserProperties map[string]string `ch:"user_properties"`
-	Attempted      int64             `ch:"attempted"`
-	Passed         int64             `ch:"passed"`
-	PassDigests    map[string]string `ch:"pass_digests"`
+	Account           string            `ch:"account"`
+	Store             string            `ch:"store"`
+	Space             string            `ch:"space"`
+	Item              string            `ch:"item"`
+	Written           int64             `ch:"written"`
+	WrittenNanos      uint32            `ch:"written_ns"`
+	WrittenBy         string            `ch:"written_by"`
+	WrittenOrigin     string            `ch:"written_origin"`
+	Size              int64             `ch:"size"`
+	Version           string            `ch:"version"`
+	ETag              string            `ch:"etag"`
+	MediaType         string            `ch:"media_type"`
+	SourceTime        *time.Time        `ch:"source_time"`
+	SourceNanos       uint32            `ch:"source_ns"`
+	SourceVersion     string            `ch:"source_version"`
+	Digests           map[string]string `ch:"digests"`
+	Live              uint8             `ch:"live"`
+	Deleted           int64             `ch:"gone"`
+	DeletedNanos      uint32            `ch:"gone_ns"`
+	DeletedBy         string            `ch:"gone_by"`
+	DeletedOrigin     string            `ch:"gone_origin"`
+	PropertiesTime    int64             `ch:"described"`
+	PropertiesVersion uint64            `ch:"described_at"` // rank and offset are its lower 51 bits
+	PropertiesStale   uint8             `ch:"outdated"`     // the properties were those of a content that was deleted
+	TypeReplaced      uint8             `ch:"retyped"`
+	NewType           string            `ch:"new_type"`
+	UserProperties    map[string]string `ch:"user_properties"`
+	Attempted         int64             `ch:"attempted"`
+	Passed            int64             `ch:"passed"`
+	PassDigests       map[string]string `ch:"pass_digests"`
 }
 
 func (s *stateRecord) copy() schemas.Copy {
@@ -161,7 +161,7 @@ func (s *stateRecord) fill(r *pb.CopyRecord) {
 	if s.Attempted != 0 {
 		r.LastAttempt = unshift(s.Attempted, 0)
 	}
-	if s.Written == 0 && s.Gone == 0 {
+	if s.Written == 0 && s.Deleted == 0 {
 		return // only checks tell of it
 	}
 	m := &pb.Record{
@@ -171,13 +171,13 @@ func (s *stateRecord) fill(r *pb.CopyRecord) {
 		SourceTime: nullTime(s.SourceTime, s.SourceNanos), SourceVersion: s.SourceVersion,
 		MediaType: s.MediaType, Properties: s.UserProperties, Origin: originOf(s.WrittenOrigin),
 	}
-	if s.Retyped != 0 {
+	if s.TypeReplaced != 0 {
 		m.MediaType = s.NewType
 	}
 	m.Digests, m.Provenance = s.current()
 	if s.Live == 0 {
 		m.State = pb.RecordState_RECORD_STATE_TOMBSTONE
-		m.Time, m.ChangeId, m.Origin = unshift(s.Gone, s.GoneNanos), hex.EncodeToString([]byte(s.GoneBy)), originOf(s.GoneOrigin)
+		m.Time, m.ChangeId, m.Origin = unshift(s.Deleted, s.DeletedNanos), hex.EncodeToString([]byte(s.DeletedBy)), originOf(s.DeletedOrigin)
 	}
 	r.Manifest = m
 	if s.Passed != 0 && s.passCounts(m.Digests) {
@@ -251,7 +251,7 @@ FROM (
     uniqExact(r.richness, r.digests, r.provenance) > uniqExact(r.richness)
       OR uniqExact(r.op IN ` + contentOps + `, r.op = 'delete', r.ns) > 1 AS doubtful
   FROM {db}.audit_log AS r
-  WHERE ` + asked + `
+  WHERE ` + requestedCopies + `
   GROUP BY account, space, item, store, ts, id
   HAVING op IN ` + contentOps + ` OR doubtful
 ) AS newest
@@ -266,7 +266,7 @@ const contentOps = `('add', 'update', 'copy', 'delete')`
 const newestChanges = `SELECT account, store, space, item, op = 'delete' AS gone, ts, ns, id, origin,
   size, version, etag, media_type, digests, provenance, properties, source_time, source_ns, source_version
 FROM {db}.audit_log_v
-WHERE ` + asked + `
+WHERE ` + requestedCopies + `
   AND op IN ` + contentOps + `
 ORDER BY account, store, space, item, ts DESC, newest DESC
 LIMIT 1 BY account, store, space, item, gone`
@@ -276,7 +276,7 @@ type auditRecord struct {
 	Store         string            `ch:"store"`
 	Space         string            `ch:"space"`
 	Item          string            `ch:"item"`
-	Gone          uint8             `ch:"gone"`
+	Deleted       uint8             `ch:"gone"`
 	Time          time.Time         `ch:"ts"`
 	Nanos         uint32            `ch:"ns"`
 	ID            string            `ch:"id"`
@@ -291,7 +291,7 @@ type auditRecord struct {
 	SourceTime    *time.Time        `ch:"source_time"`
 	SourceNanos   uint32            `ch:"source_ns"`
 	SourceVersion string            `ch:"source_version"`
-	Doubtful      bool              `ch:"doubtful"`
+	Ambiguous     bool              `ch:"doubtful"`
 }
 
 func (a *auditRecord) copy() schemas.Copy {
@@ -304,7 +304,7 @@ func (db *DB) evidence(ctx context.Context, copies []schemas.Copy) (map[schemas.
 	if err != nil {
 		return nil, err
 	}
-	rows, doubted := certain(rows)
+	rows, doubted := unambiguous(rows)
 	records := newestContents(rows)
 	if len(doubted) == 0 {
 		return records, nil
@@ -324,11 +324,11 @@ func (db *DB) evidence(ctx context.Context, copies []schemas.Copy) (map[schemas.
 
 // certain returns the newest write and the newest delete of each copy out of the rows of newestReports, and the copies
 // for which these rows do not decide: two changes have one time, or a change is doubtful.
-func certain(rows []auditRecord) (newest []auditRecord, doubted []schemas.Copy) {
+func unambiguous(rows []auditRecord) (newest []auditRecord, doubted []schemas.Copy) {
 	for len(rows) > 0 {
 		c, n, doubt := rows[0].copy(), 0, false
 		for ; n < len(rows) && rows[n].copy() == c; n++ {
-			doubt = doubt || rows[n].Doubtful || n > 0 && rows[n].Time.Equal(rows[n-1].Time)
+			doubt = doubt || rows[n].Ambiguous || n > 0 && rows[n].Time.Equal(rows[n-1].Time)
 		}
 		if doubt {
 			doubted = append(doubted, c)
@@ -343,7 +343,7 @@ func certain(rows []auditRecord) (newest []auditRecord, doubted []schemas.Copy) 
 // firstOfEach returns the first write and the first delete.
 func firstOfEach(rows []auditRecord) (first []auditRecord) {
 	for i, a := range rows {
-		if !slices.ContainsFunc(rows[:i], func(b auditRecord) bool { return b.Gone == a.Gone }) {
+		if !slices.ContainsFunc(rows[:i], func(b auditRecord) bool { return b.Deleted == a.Deleted }) {
 			first = append(first, a)
 		}
 	}
@@ -379,7 +379,7 @@ func newestContents(rows []auditRecord) map[schemas.Copy]*pb.Record {
 		switch {
 		case newer == nil:
 			records[c] = r
-		case a.Gone == 0: // this content was deleted
+		case a.Deleted == 0: // this content was deleted
 			r.State, r.Time = newer.GetState(), newer.GetTime()
 			r.ChangeId, r.Origin = newer.GetChangeId(), newer.GetOrigin()
 			records[c] = r
@@ -394,7 +394,7 @@ func (a *auditRecord) record() *pb.Record {
 		State: pb.RecordState_RECORD_STATE_TOMBSTONE, Time: nullTime(&a.Time, a.Nanos), ChangeId: a.ID, Origin: originOf(a.Origin),
 		SizeUnknown: true,
 	}
-	if a.Gone != 0 {
+	if a.Deleted != 0 {
 		return r
 	}
 	r.State, r.Digests = pb.RecordState_RECORD_STATE_LIVE, a.Digests

@@ -25,24 +25,24 @@ type Sink struct {
 	// Behind is as State.Behind.
 	Behind func(context.Context, []Gap)
 
-	db    *DB
-	log   *slog.Logger
-	feeds map[schemas.Topic][]feed
+	db     *DB
+	log    *slog.Logger
+	tables map[schemas.Topic][]topicTable
 	// marker moves the positions of those tables that have some.
-	marker *marker
+	positions *positionWriter
 
 	mu    sync.Mutex
-	parts map[place]progress // guarded by mu
+	parts map[topicPartition]progress // guarded by mu
 }
 
-type place struct {
+type topicPartition struct {
 	topic     schemas.Topic
 	partition int32
 }
 
 // origin is where a batch comes from.
-type origin struct {
-	place
+type source struct {
+	topicPartition
 	incarnation uint32
 }
 
@@ -54,14 +54,14 @@ type progress struct {
 
 // NewSink returns a Sink on db.
 func NewSink(db *DB) *Sink {
-	return &Sink{db: db, log: db.log.With("part", "sink"), feeds: feeds(), parts: map[place]progress{}, marker: newMarker(db, schemas.RoleSink)}
+	return &Sink{db: db, log: db.log.With("part", "sink"), tables: topicTables(), parts: map[topicPartition]progress{}, positions: newPositionWriter(db, schemas.RoleSink)}
 }
 
 // Topics returns the topics that the Sink stores.
 func (s *Sink) Topics() []schemas.Topic {
 	var topics []schemas.Topic
 	for _, e := range schemas.Catalogue() {
-		if s.feeds[e.Topic] != nil {
+		if s.tables[e.Topic] != nil {
 			topics = append(topics, e.Topic)
 		}
 	}
@@ -75,21 +75,21 @@ func (s *Sink) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	if len(batch) == 0 {
 		return nil
 	}
-	topic, from := batch[0].Topic, origin{place{batch[0].From, batch[0].Partition}, batch[0].Incarnation}
+	topic, from := batch[0].Topic, source{topicPartition{batch[0].From, batch[0].Partition}, batch[0].Incarnation}
 	first, last := batch[0].Offset, batch[len(batch)-1].Offset
-	feeds := s.feeds[topic]
+	feeds := s.tables[topic]
 	if feeds == nil {
 		return retry.Permanent(fmt.Errorf("store records of %s: no table is fed by the topic", topic))
 	}
-	var chunks []chunk
+	var chunks []monthBatch
 	for _, f := range feeds {
-		more, err := f.chunks(batch)
+		more, err := f.batches(batch)
 		if err != nil {
 			return err
 		}
 		chunks = append(chunks, more...)
 	}
-	certain := s.begin(from.place, progress{from.incarnation, first})
+	certain := s.takeProgress(from.topicPartition, progress{from.incarnation, first})
 	allNew := true
 	defer func() {
 		for _, c := range chunks {
@@ -107,14 +107,14 @@ func (s *Sink) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	if allNew && ctx.Err() == nil { // or the partition may have moved meanwhile
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.parts[from.place] = progress{from.incarnation, last + 1}
+		s.parts[from.topicPartition] = progress{from.incarnation, last + 1}
 	}
 	return nil
 }
 
 // Table returns the table that the rows of a topic land in: of several, the one that is of the topic alone.
 func (s *Sink) Table(topic schemas.Topic) string {
-	if feeds := s.feeds[topic]; len(feeds) > 0 {
+	if feeds := s.tables[topic]; len(feeds) > 0 {
 		return feeds[0].table
 	}
 	return ""
@@ -122,20 +122,20 @@ func (s *Sink) Table(topic schemas.Topic) string {
 
 // Mark records how far partitions are handled.
 func (s *Sink) Mark(ctx context.Context, done []schemas.Progress) error {
-	return s.marker.mark(ctx, done, s.Behind)
+	return s.positions.advance(ctx, done, s.Behind)
 }
 
 // Forget says that a partition has moved away, or is read again from elsewhere.
 func (s *Sink) Forget(topic schemas.Topic, partition int32) {
-	s.marker.forget(place{topic, partition})
+	s.positions.forget(topicPartition{topic, partition})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.parts, place{topic, partition})
+	delete(s.parts, topicPartition{topic, partition})
 }
 
 // begin says whether it is certain that nothing from here on has landed. It is not
 // certain any more until the batch is stored.
-func (s *Sink) begin(at place, from progress) bool {
+func (s *Sink) takeProgress(at topicPartition, from progress) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known, ok := s.parts[at]
@@ -145,10 +145,10 @@ func (s *Sink) begin(at place, from progress) bool {
 
 // insert stores what of a chunk has not landed; isNew says that this was all of it. Where
 // some had landed, what follows may have landed too.
-func (s *Sink) insert(ctx context.Context, c *chunk, from origin, certain bool) (isNew bool, err error) {
+func (s *Sink) insert(ctx context.Context, c *monthBatch, from source, certain bool) (isNew bool, err error) {
 	block, isNew := c.block, true
 	if !certain {
-		missing, n, err := s.missing(ctx, c, from)
+		missing, n, err := s.missingRows(ctx, c, from)
 		if err != nil || n == 0 {
 			return false, err
 		}
@@ -164,7 +164,7 @@ func (s *Sink) insert(ctx context.Context, c *chunk, from origin, certain bool) 
 	c.only = nil // the block says it all, and takes less than the messages, which nobody else holds here
 	first, end := int64(c.rows[0].off), int64(c.rows[len(c.rows)-1].off)+1
 	return isNew, s.db.write(ctx, insertion{
-		name:    s.db.insertName(c.table, from.place, first, end),
+		name:    s.db.insertName(c.table, from.topicPartition, first, end),
 		into:    s.db.name(c.into),
 		columns: block,
 		// Rows that are equal stay two: the view makes them one, and what has landed can be told.
@@ -173,12 +173,12 @@ func (s *Sink) insert(ctx context.Context, c *chunk, from origin, certain bool) 
 }
 
 // missing asks the table which rows of a chunk have not landed.
-func (s *Sink) missing(ctx context.Context, c *chunk, from origin) (missing []bool, n int, err error) {
-	there, err := s.db.landed(ctx, c, from)
+func (s *Sink) missingRows(ctx context.Context, c *monthBatch, from source) (missing []bool, n int, err error) {
+	there, err := s.db.storedIDs(ctx, c, from)
 	if err != nil {
 		return nil, 0, err
 	}
-	quorate, err := s.db.quorate(ctx, c.table, from)
+	quorate, err := s.db.quorumOffset(ctx, c.table, from)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -199,7 +199,7 @@ func (s *Sink) missing(ctx context.Context, c *chunk, from origin) (missing []bo
 }
 
 // insertName names an insert of the rows [first, end) of a partition.
-func (db *DB) insertName(table string, of place, first, end int64) string {
+func (db *DB) insertName(table string, of topicPartition, first, end int64) string {
 	return fmt.Sprintf("millrace/%s.%s/%s/%d/%d-%d", db.cfg.Database, table, of.topic, of.partition, first, end)
 }
 
@@ -217,7 +217,7 @@ func insertSettings() []proto.Setting {
 }
 
 // landed returns the ids that the table has at the offsets of a chunk.
-func (db *DB) landed(ctx context.Context, c *chunk, from origin) (map[uint64]map[[16]byte]bool, error) {
+func (db *DB) storedIDs(ctx context.Context, c *monthBatch, from source) (map[uint64]map[[16]byte]bool, error) {
 	rows, err := db.conn.Query(ctx, db.name("SELECT off, id FROM {db}."+c.table)+" WHERE topic = ? AND inc = ? AND part = ?"+
 		" AND off BETWEEN ? AND ? AND ts BETWEEN fromUnixTimestamp64Milli(?, 'UTC') AND fromUnixTimestamp64Milli(?, 'UTC')",
 		string(from.topic), from.incarnation, uint16(from.partition), c.rows[0].off, c.rows[len(c.rows)-1].off, c.min, c.max)

@@ -37,12 +37,12 @@ func (db *DB) space(ctx context.Context, of schemas.Copy, gone time.Time) (*pb.C
 	n, err := db.count(ctx, "look for a live copy in a space",
 		"SELECT count() AS n FROM (SELECT max(content.ver) AS written, max(deleted.ver) AS gone FROM {db}.copy_state"+
 			" WHERE account = ? AND store = ? AND space = ? GROUP BY account, store, space, item"+
-			" HAVING written > gone AND toInt64(bitShiftRight(written, 83)) > ? LIMIT 1)"+inOrder,
+			" HAVING written > gone AND toInt64(bitShiftRight(written, 83)) > ? LIMIT 1)"+aggregateInOrder,
 		of.Account, of.Store, of.Space, after)
 	if err != nil {
 		return nil, err
 	}
-	r := &pb.CopyRecord{Manifest: none(), Audit: none()}
+	r := &pb.CopyRecord{Manifest: noRecord(), Audit: noRecord()}
 	if n > 0 {
 		r.Manifest.State = pb.RecordState_RECORD_STATE_LIVE
 	}

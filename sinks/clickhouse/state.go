@@ -17,15 +17,15 @@ type State struct {
 	// nil, and is set before Mark is called.
 	Behind func(context.Context, []Gap)
 
-	db      *DB
-	columns []column[stateRow]
-	spare   spares[[]appender[stateRow]]
-	marker  *marker
+	db        *DB
+	columns   []column[stateRow]
+	free      freeList[[]appender[stateRow]]
+	positions *positionWriter
 }
 
 // NewState returns a State on db.
 func NewState(db *DB) *State {
-	return &State{db: db, columns: stateColumns(), marker: newMarker(db, schemas.RoleState)}
+	return &State{db: db, columns: stateColumns(), positions: newPositionWriter(db, schemas.RoleState)}
 }
 
 // Topics returns the topics that make the state.
@@ -38,7 +38,7 @@ func (s *State) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	if len(batch) == 0 {
 		return nil
 	}
-	at, first, last := place{batch[0].From, batch[0].Partition}, batch[0].Offset, batch[len(batch)-1].Offset
+	at, first, last := topicPartition{batch[0].From, batch[0].Partition}, batch[0].Offset, batch[len(batch)-1].Offset
 	rows, err := stateRows(batch)
 	if err != nil {
 		return err
@@ -46,7 +46,7 @@ func (s *State) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	if len(rows) == 0 {
 		return nil
 	}
-	block, release, err := fill(s.columns, &s.spare, rows, false, func(r stateRow, column string, err error) error {
+	block, release, err := fill(s.columns, &s.free, rows, false, func(r stateRow, column string, err error) error {
 		return rowError(r.Delivery, column, err)
 	})
 	if err != nil {
@@ -68,12 +68,12 @@ func (s *State) Table(schemas.Topic) string { return "copy_state" }
 
 // Mark records how far partitions are handled.
 func (s *State) Mark(ctx context.Context, done []schemas.Progress) error {
-	return s.marker.mark(ctx, done, s.Behind)
+	return s.positions.advance(ctx, done, s.Behind)
 }
 
 // Forget says that a partition has moved away, or is read again from elsewhere.
 func (s *State) Forget(topic schemas.Topic, partition int32) {
-	s.marker.forget(place{topic, partition})
+	s.positions.forget(topicPartition{topic, partition})
 }
 
 // A stateRow is what one record says of one copy; groups that it says nothing of are nil.
@@ -100,7 +100,7 @@ func stateRows(batch []*schemas.Delivery) ([]stateRow, error) {
 		var err error
 		switch m := d.Body.(type) {
 		case *pb.Change:
-			if !r.ofChange(m) {
+			if !r.fromChange(m) {
 				continue
 			}
 			rank := uint64(1)
@@ -113,7 +113,7 @@ func stateRows(batch []*schemas.Delivery) ([]stateRow, error) {
 			field = "time"
 			r.at, err = versionOf(d, m.GetTime(), rank)
 		case *pb.FixityResult:
-			if !r.ofCheck(m) {
+			if !r.fromCheck(m) {
 				continue
 			}
 			field = "started"
@@ -130,7 +130,7 @@ func stateRows(batch []*schemas.Delivery) ([]stateRow, error) {
 }
 
 // ofChange fills in what a change says of its copy; false where it says nothing.
-func (r *stateRow) ofChange(m *pb.Change) bool {
+func (r *stateRow) fromChange(m *pb.Change) bool {
 	if m.GetItem() == "" {
 		return false
 	}
@@ -162,7 +162,7 @@ func (r *stateRow) ofChange(m *pb.Change) bool {
 }
 
 // ofCheck fills in which clocks a check moves; false where it moves none.
-func (r *stateRow) ofCheck(m *pb.FixityResult) bool {
+func (r *stateRow) fromCheck(m *pb.FixityResult) bool {
 	if m.GetOvertaken() || m.GetVerdict() == pb.Verdict_VERDICT_SKIPPED {
 		return false
 	}

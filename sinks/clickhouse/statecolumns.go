@@ -18,8 +18,8 @@ func stateColumns() []column[stateRow] {
 	content := func(r s) *pb.Change { return r.content }
 	deleted := func(r s) *pb.Change { return r.deleted }
 	return []column[s]{
-		word("account", func(r s) string { return r.copy.Account }),
-		word("store", func(r s) string { return r.copy.Store }),
+		lowCard("account", func(r s) string { return r.copy.Account }),
+		lowCard("store", func(r s) string { return r.copy.Store }),
 		text("space", func(r s) string { return r.copy.Space }),
 		text("item", func(r s) string { return r.copy.Item }),
 		group("content",
@@ -32,7 +32,7 @@ func stateColumns() []column[stateRow] {
 			text("media_type", func(r s) string { return content(r).GetMediaType() }),
 			text("origin", func(r s) string { return originName(content(r).GetOrigin()) }),
 			text("user", func(r s) string { return content(r).GetUser() }),
-			maybe("source_time", func(r s) *timestamppb.Timestamp { return content(r).GetSourceTime() }),
+			nullableTime("source_time", func(r s) *timestamppb.Timestamp { return content(r).GetSourceTime() }),
 			uint32s("source_ns", func(r s) uint32 { return belowMillis(content(r).GetSourceTime()) }),
 			text("source_version", func(r s) string { return content(r).GetSourceVersion() }),
 		),
@@ -47,11 +47,11 @@ func stateColumns() []column[stateRow] {
 		group("properties",
 			ver(func(r s) bool { return r.properties != nil }),
 			text("media_type", func(r s) string { return r.properties.GetMediaType() }),
-			pairs("user", func(r s) map[string]string { return r.properties.GetProperties() }),
+			stringMap("user", func(r s) map[string]string { return r.properties.GetProperties() }),
 		),
 		group("acl",
 			ver(func(r s) bool { return r.acl != nil }),
-			pairs("rights", func(r s) map[string]string { return r.acl.GetAcl() }),
+			stringMap("rights", func(r s) map[string]string { return r.acl.GetAcl() }),
 		),
 		group("attempt",
 			ver(func(r s) bool { return r.check != nil }),
@@ -64,18 +64,18 @@ func stateColumns() []column[stateRow] {
 		),
 		group("fail",
 			ver(func(r s) bool { return r.fail }),
-			text("finding", func(r s) string { return when(r.fail, r.check.GetFinding()) }),
-			uint8s("row", func(r s) int32 { return when(r.fail, r.check.GetRow()) }),
+			text("finding", func(r s) string { return valueIf(r.fail, r.check.GetFinding()) }),
+			uint8s("row", func(r s) int32 { return valueIf(r.fail, r.check.GetRow()) }),
 		),
 		group("asserted",
 			ver(func(r s) bool { return r.asserted }),
-			uint8s("level", func(r s) int32 { return when(r.asserted, r.check.GetEvidenceLevel()) }),
+			uint8s("level", func(r s) int32 { return valueIf(r.asserted, r.check.GetEvidenceLevel()) }),
 		),
 	}
 }
 
 // when returns v, or the zero value where yes is false.
-func when[T any](yes bool, v T) T {
+func valueIf[T any](yes bool, v T) T {
 	if !yes {
 		var zero T
 		return zero
@@ -95,13 +95,13 @@ func ver(says func(stateRow) bool) column[stateRow] {
 
 func changeID(says func(stateRow) bool) column[stateRow] {
 	return simple("change", "FixedString(16)", func() *proto.ColFixedStr16 { return new(proto.ColFixedStr16) },
-		func(r stateRow) [16]byte { return when(says(r), r.change) })
+		func(r stateRow) [16]byte { return valueIf(says(r), r.change) })
 }
 
 // stateDigests holds the digests of a content change, each with its version.
 func stateDigests() column[stateRow] {
 	return column[stateRow]{"digests", "SimpleAggregateFunction(maxMap, Map(String, String))", func() appender[stateRow] {
-		c := newPairs()
+		c := newStringMap()
 		values := new(proto.ColStr)
 		c.Values = values
 		var b []byte
@@ -126,7 +126,7 @@ func stateDigests() column[stateRow] {
 // passDigests are the digests of the bytes that passed.
 func passDigests() column[stateRow] {
 	return column[stateRow]{"digests", "Map(String, String)", func() appender[stateRow] {
-		c := newPairs()
+		c := newStringMap()
 		values := new(proto.ColStr)
 		c.Values = values
 		return appender[stateRow]{c, func(r stateRow) error {

@@ -8,16 +8,16 @@ import (
 
 // The forms that a migration may have. Each may be run again without harm.
 var (
-	comments    = regexp.MustCompile(`(?m)^--.*\n`)
-	createTable = regexp.MustCompile(`(?s)^CREATE TABLE IF NOT EXISTS \{db\}\.(\w+) \((.*)\n\) ENGINE = (\w+)(?:\(([^()]*)\))?(.*)$`)
-	createView  = regexp.MustCompile(`(?s)^CREATE OR REPLACE VIEW \{db\}\.(\w+) AS(.*)$`)
-	createFeed  = regexp.MustCompile(`(?s)^CREATE MATERIALIZED VIEW IF NOT EXISTS \{db\}\.(\w+) TO \{db\}\.(\w+) AS(.*)$`)
-	alterTable  = regexp.MustCompile(`(?s)^ALTER TABLE \{db\}\.(\w+)\s(.*)$`)
-	dropOne     = regexp.MustCompile(`(?s)^DROP (?:TABLE|VIEW) IF EXISTS \{db\}\.(\w+)(?: SYNC)?$`)
-	columnName  = regexp.MustCompile(`(?m)^  (\w+) `)
-	sortingKey  = regexp.MustCompile(`(?m)^ORDER BY (?:\(([^()]*)\)|(\w+))`)
-	longerKey   = regexp.MustCompile(`,\s*MODIFY ORDER BY \(([^()]*)\)`)
-	reference   = regexp.MustCompile(`\{db\}\.(\w+)`)
+	comments               = regexp.MustCompile(`(?m)^--.*\n`)
+	createTable            = regexp.MustCompile(`(?s)^CREATE TABLE IF NOT EXISTS \{db\}\.(\w+) \((.*)\n\) ENGINE = (\w+)(?:\(([^()]*)\))?(.*)$`)
+	createView             = regexp.MustCompile(`(?s)^CREATE OR REPLACE VIEW \{db\}\.(\w+) AS(.*)$`)
+	createMaterializedView = regexp.MustCompile(`(?s)^CREATE MATERIALIZED VIEW IF NOT EXISTS \{db\}\.(\w+) TO \{db\}\.(\w+) AS(.*)$`)
+	alterTable             = regexp.MustCompile(`(?s)^ALTER TABLE \{db\}\.(\w+)\s(.*)$`)
+	dropOne                = regexp.MustCompile(`(?s)^DROP (?:TABLE|VIEW) IF EXISTS \{db\}\.(\w+)(?: SYNC)?$`)
+	columnName             = regexp.MustCompile(`(?m)^  (\w+) `)
+	sortingKey             = regexp.MustCompile(`(?m)^ORDER BY (?:\(([^()]*)\)|(\w+))`)
+	newSortingKey          = regexp.MustCompile(`,\s*MODIFY ORDER BY \(([^()]*)\)`)
+	reference              = regexp.MustCompile(`\{db\}\.(\w+)`)
 )
 
 type verb int
@@ -25,7 +25,7 @@ type verb int
 const (
 	makeTable verb = iota + 1
 	makeView
-	makeFeed // a materialized view that feeds another table
+	makeMaterializedView // a materialized view that feeds another table
 	alter
 	drop
 )
@@ -60,11 +60,11 @@ func parse(m migration) (statement, error) {
 		}
 	} else if g := createView.FindStringSubmatch(text); g != nil {
 		s.verb, s.name, s.body = makeView, g[1], g[2]
-	} else if g := createFeed.FindStringSubmatch(text); g != nil {
-		s.verb, s.name, s.target, s.body = makeFeed, g[1], g[2], g[3]
+	} else if g := createMaterializedView.FindStringSubmatch(text); g != nil {
+		s.verb, s.name, s.target, s.body = makeMaterializedView, g[1], g[2], g[3]
 	} else if g := alterTable.FindStringSubmatch(text); g != nil {
 		s.verb, s.name, s.body = alter, g[1], g[2]
-		if k := longerKey.FindStringSubmatch(s.body); k != nil {
+		if k := newSortingKey.FindStringSubmatch(s.body); k != nil {
 			s.key = k[1]
 		}
 	} else if g := dropOne.FindStringSubmatch(text); g != nil {

@@ -7,7 +7,7 @@ import (
 
 // narrow is what counting and choosing needs of each copy. The groups are not read whole, as copy_merged
 // does: to compare tuples costs several times what it costs to compare their versions.
-const narrow = `SELECT account, store, space, item, max(content.ver) AS written, max(deleted.ver) AS gone, written > gone AS live,
+const copySummary = `SELECT account, store, space, item, max(content.ver) AS written, max(deleted.ver) AS gone, written > gone AS live,
   argMax(content.size, content.ver) AS size, argMax(content.change, content.ver) AS written_by, maxMap(digests) AS told,
   max(pass.ver) AS passed_ver, argMax(pass.digests, pass.ver) AS passed_digests, max(fail.ver) AS failed_ver, max(attempt.ver) AS attempted_ver,
   mapFilter((k, v) -> substring(v, 18, 16) = written_by AND mapContains(passed_digests, k), told) AS shared,
@@ -16,7 +16,7 @@ const narrow = `SELECT account, store, space, item, max(content.ver) AS written,
 FROM {db}.copy_state WHERE `
 
 // inOrder groups copies as they lie in the table, in little memory.
-const inOrder = " SETTINGS optimize_aggregation_in_order = 1"
+const aggregateInOrder = " SETTINGS optimize_aggregation_in_order = 1"
 
 // A StatusQuery asks how the copies of an account are.
 type StatusQuery struct {
@@ -64,7 +64,7 @@ func (db *DB) FixityStatus(ctx context.Context, q StatusQuery) ([]FixityStatus, 
 		"SELECT store, space, count() AS live_copies, sumIf(size, size >= 0) AS bytes, countIf(size < 0) AS unsized,"+
 			" countIf(effective > 0) AS verified, countIf(effective < greatest(?, 1)) AS overdue,"+
 			" countIf(failed_ver > passed_ver) AS failing, minIf(effective, effective > 0) AS oldest, toInt64(bitShiftRight(max(attempted_ver), 83)) AS newest"+
-			" FROM ("+narrow+where+" GROUP BY account, store, space, item) WHERE live GROUP BY store, space ORDER BY store, space"+inOrder,
+			" FROM ("+copySummary+where+" GROUP BY account, store, space, item) WHERE live GROUP BY store, space ORDER BY store, space"+aggregateInOrder,
 		append([]any{shifted(q.PassedBefore)}, args...)...)
 	all := make([]FixityStatus, len(rows))
 	for i, r := range rows {
@@ -111,7 +111,7 @@ func (db *DB) DuplicationStatus(ctx context.Context, account, space string) ([]D
 			" length(arrayDistinct(pairs)) > length(arrayDistinct(arrayMap(p -> p.1, pairs))) AS differ,"+
 			" arrayPushFront(groupArray((store::String, toBool(live), if(live, size, 0))), ('', toBool(max(live)), toInt64(0))) AS places FROM ("+
 			"SELECT store, item, live, size, mapApply((k, v) -> (k, substring(v, 34)), mapFilter((k, v) -> substring(v, 18, 16) = written_by, told)) AS current"+
-			" FROM ("+narrow+"account = ? AND space = ? GROUP BY account, store, space, item)) GROUP BY item)"+
+			" FROM ("+copySummary+"account = ? AND space = ? GROUP BY account, store, space, item)) GROUP BY item)"+
 			" ARRAY JOIN places AS place GROUP BY in_store ORDER BY in_store", account, space)
 	if err != nil || len(rows) == 0 {
 		return nil, err

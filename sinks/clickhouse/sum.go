@@ -23,7 +23,7 @@ import (
 // only, so two rows that differ never have the same bytes. TestSummedColumns holds the lists of the columns.
 
 // hashed adds the two columns to those of a table.
-func hashed[T any](columns []column[row[T]]) []column[row[T]] {
+func withHashes[T any](columns []column[row[T]]) []column[row[T]] {
 	return append(columns,
 		uint64s("hash", func(x row[T]) uint64 { return x.Hash }),
 		uint64s("sum", func(row[T]) uint64 { return 0 }), // see fillSums
@@ -32,7 +32,7 @@ func hashed[T any](columns []column[row[T]]) []column[row[T]] {
 
 // added adds columns that rows with sums may lack. They are never reordered or removed, and later ones follow them.
 func (t *table[T]) added(columns ...column[row[T]]) *table[T] {
-	t.columns, t.later = slices.Insert(t.columns, len(t.columns)-1, columns...), len(columns)
+	t.columns, t.addedCount = slices.Insert(t.columns, len(t.columns)-1, columns...), len(columns)
 	return t
 }
 
@@ -43,10 +43,10 @@ func (t *table[T]) rowBinary() string {
 		names[i] = quoteName(t.columns[i].name)
 	}
 	format := func(names []string) string { return "formatRow('RowBinary', " + strings.Join(names, ", ") + ")" }
-	if t.later == 0 {
+	if t.addedCount == 0 {
 		return format(names)
 	}
-	first := len(names) - t.later
+	first := len(names) - t.addedCount
 	return "concat(" + format(names[:first]) + ", trim(TRAILING '\\0' FROM " + format(names[first:]) + "))"
 }
 
@@ -84,7 +84,7 @@ func appendRowBinary(b []byte, column proto.ColInput, i int) ([]byte, error) {
 	switch c := column.(type) {
 	case *proto.ColStr:
 		return appendText(b, c.RowBytes(i)), nil
-	case *words:
+	case *lowCardinality:
 		return appendText(b, c.index.RowBytes(int(c.keys[i]))), nil
 	case *proto.ColFixedStr16:
 		return append(b, (*c)[i][:]...), nil
@@ -107,12 +107,12 @@ func appendRowBinary(b []byte, column proto.ColInput, i int) ([]byte, error) {
 		return le.AppendUint64(b, uint64((*c)[i])), nil
 	case *proto.ColDateTime64:
 		return le.AppendUint64(b, uint64(c.Data[i])), nil
-	case *nullTimes:
+	case *nullableTimes:
 		if (*c.nulls)[i] != 0 {
 			return append(b, 1), nil
 		}
 		return le.AppendUint64(append(b, 0), uint64(c.values.Data[i])), nil
-	case *pairColumn:
+	case *stringMapColumn:
 		return appendElements(b, c.Offsets, i, c.Keys, c.Values)
 	case *proto.ColMap[string, string]:
 		return appendElements(b, c.Offsets, i, c.Keys, c.Values)
@@ -134,7 +134,7 @@ func appendText(b, text []byte) []byte {
 
 // appendElements appends the ith value of an array, or of a map with its keys and values.
 func appendElements(b []byte, offsets proto.ColUInt64, i int, columns ...proto.ColInput) ([]byte, error) {
-	first, end := span(offsets, i)
+	first, end := elementRange(offsets, i)
 	b = binary.AppendUvarint(b, uint64(end-first))
 	for k := first; k < end; k++ {
 		for _, c := range columns {
@@ -148,7 +148,7 @@ func appendElements(b []byte, offsets proto.ColUInt64, i int, columns ...proto.C
 }
 
 // span is where the elements of the ith value lie.
-func span(offsets proto.ColUInt64, i int) (first, end int) {
+func elementRange(offsets proto.ColUInt64, i int) (first, end int) {
 	if i > 0 {
 		first = int(offsets[i-1])
 	}

@@ -46,9 +46,9 @@ var engine struct {
 
 // A template is a migrated database.
 type template struct {
-	name   string
-	create []string // statements that make its tables and views, in an order that works
-	filled []string // tables that have rows
+	name     string
+	create   []string // statements that make its tables and views, in an order that works
+	nonEmpty []string // tables that have rows
 }
 
 // Main runs the tests of a package and then stops the engine; call it from TestMain. A package whose tests call Open
@@ -91,7 +91,7 @@ func Addr(t testing.TB) string {
 	if engine.server == nil && engine.err == nil {
 		engine.err = start()
 	}
-	give(t, engine.err)
+	requireEngine(t, engine.err)
 	return engine.server.Addr()
 }
 
@@ -111,7 +111,7 @@ func Binary(t testing.TB) string {
 			_, engine.err = embedded.Fetch(ctx, os.Stderr)
 		}
 	}
-	give(t, engine.err)
+	requireEngine(t, engine.err)
 	return engine.binary
 }
 
@@ -202,7 +202,7 @@ func makeTemplate(ctx context.Context, addr string) (made *template, err error) 
 	for _, t := range tables {
 		made.create = append(made.create, t.Create)
 		if t.Rows > 0 {
-			made.filled = append(made.filled, t.Name)
+			made.nonEmpty = append(made.nonEmpty, t.Name)
 		}
 	}
 	return made, err
@@ -219,7 +219,7 @@ func (from *template) copyTo(ctx context.Context, addr, name string) (err error)
 	for _, s := range from.create {
 		statements = append(statements, strings.ReplaceAll(s, from.name, name))
 	}
-	for _, table := range from.filled {
+	for _, table := range from.nonEmpty {
 		statements = append(statements, "INSERT INTO `"+name+"`."+table+" SELECT * FROM `"+from.name+"`."+table)
 	}
 	for _, s := range statements {
@@ -294,7 +294,7 @@ func Views(ctx context.Context, addr, database string) (views map[string]ViewCou
 }
 
 // give ends a test that cannot have an engine.
-func give(t testing.TB, err error) {
+func requireEngine(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		need.Missing(t, need.ClickHouse(), err)
@@ -336,25 +336,25 @@ func build() error {
 // memory is a file system in memory, on Linux. An engine syncs files at every insert and every change of a table, which
 // takes most of the time of a test on a disk. What an engine that is killed has written there stays, as on a disk.
 const (
-	memory     = "/dev/shm"
-	enough     = 2 << 30 // bytes that must be free there
+	memoryDir  = "/dev/shm"
+	minFree    = 2 << 30 // bytes that must be free there
 	namePrefix = "millrace-clickhousetest-"
 )
 
 // makeDir makes a directory for an engine, in memory if there is enough of it.
 func makeDir() (string, error) {
 	var fs syscall.Statfs_t
-	if err := syscall.Statfs(memory, &fs); err != nil || fs.Bavail*uint64(fs.Bsize) < enough {
+	if err := syscall.Statfs(memoryDir, &fs); err != nil || fs.Bavail*uint64(fs.Bsize) < minFree {
 		return os.MkdirTemp("", namePrefix)
 	}
-	removeLeft()
-	return os.MkdirTemp(memory, namePrefix)
+	removeStale()
+	return os.MkdirTemp(memoryDir, namePrefix)
 }
 
 // removeLeft removes the directories in memory of test binaries that were killed an hour ago or earlier. The engine
 // holds the lock in its directory for as long as it runs.
-func removeLeft() {
-	dirs, err := filepath.Glob(filepath.Join(memory, namePrefix+"*"))
+func removeStale() {
+	dirs, err := filepath.Glob(filepath.Join(memoryDir, namePrefix+"*"))
 	if err != nil {
 		panic(err) // the pattern is a constant
 	}

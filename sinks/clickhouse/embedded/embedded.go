@@ -81,7 +81,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("start ClickHouse: %w", err)
 	}
-	engine, err := find(ctx, cfg)
+	engine, err := findEngine(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("find a ClickHouse: %w", err)
 	}
@@ -100,7 +100,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 			return s, nil
 		}
 		// A port that was free a moment ago may be taken by now.
-		if attempt == 3 || ctx.Err() != nil || !errors.Is(err, errEnded) {
+		if attempt == 3 || ctx.Err() != nil || !errors.Is(err, errExited) {
 			return nil, fmt.Errorf("start ClickHouse in %s: %w", dir, err)
 		}
 	}
@@ -147,7 +147,7 @@ func (s *Server) Close(ctx context.Context) error {
 	}
 }
 
-var errEnded = errors.New("the engine ended before it answered")
+var errExited = errors.New("the engine ended before it answered")
 
 // start runs the engine once, on two ports that are free now.
 func (e engine) start(ctx context.Context, cfg Config, lock *os.File) (*Server, error) {
@@ -224,12 +224,12 @@ func (s *Server) ready(ctx context.Context, port int) error {
 	defer tick.Stop()
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	for {
-		if answers(ctx, client, url) {
+		if ping(ctx, client, url) {
 			return nil
 		}
 		select {
 		case <-s.done:
-			return fmt.Errorf("%w: %w", errEnded, s.err)
+			return fmt.Errorf("%w: %w", errExited, s.err)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-tick.C:
@@ -237,7 +237,7 @@ func (s *Server) ready(ctx context.Context, port int) error {
 	}
 }
 
-func answers(ctx context.Context, client *http.Client, url string) bool {
+func ping(ctx context.Context, client *http.Client, url string) bool {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return false

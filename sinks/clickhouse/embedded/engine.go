@@ -20,7 +20,7 @@ type engine struct {
 }
 
 // find chooses the engine: a library that was asked for, a clickhouse binary, the pinned library.
-func find(ctx context.Context, cfg Config) (engine, error) {
+func findEngine(ctx context.Context, cfg Config) (engine, error) {
 	library := cfg.library
 	if library == "" {
 		library = os.Getenv("MILLRACE_LIBCHDB")
@@ -106,7 +106,7 @@ func (e engine) arguments(dir string, ports []int, cfg Config) ([]string, error)
 
 // limits keep the engine small beside a broker and workers on a machine of two cores. No
 // system log tables are configured: they would fill the disk.
-const limits = `
+const engineLimits = `
   <mark_cache_size>134217728</mark_cache_size>
   <index_mark_cache_size>33554432</index_mark_cache_size>
   <primary_index_cache_size>134217728</primary_index_cache_size>
@@ -137,13 +137,13 @@ const usersConfig = `<clickhouse>
 // libraryConfig leaves the users to libchdb where none are given: it has its own default.
 func libraryConfig(users string, cfg Config) ([]byte, error) {
 	if cfg.Users == "" {
-		return []byte("<clickhouse>" + limits + cfg.Settings + "</clickhouse>\n"), nil
+		return []byte("<clickhouse>" + engineLimits + cfg.Settings + "</clickhouse>\n"), nil
 	}
 	var b bytes.Buffer
 	if err := xml.EscapeText(&b, []byte(users)); err != nil {
 		return nil, err
 	}
-	return []byte("<clickhouse><users_config>" + b.String() + "</users_config>" + limits + cfg.Settings + "</clickhouse>\n"), nil
+	return []byte("<clickhouse><users_config>" + b.String() + "</users_config>" + engineLimits + cfg.Settings + "</clickhouse>\n"), nil
 }
 
 func serverConfig(data, users string, ports []int, cfg Config) ([]byte, error) {
@@ -167,5 +167,5 @@ func serverConfig(data, users string, ports []int, cfg Config) ([]byte, error) {
   <user_directories><users_xml><path>%s</path></users_xml></user_directories>
   <default_profile>default</default_profile>
   <default_database>default</default_database>%s%s</clickhouse>
-`, ports[0], ports[1], data, data, data, data, users, limits, cfg.Settings), nil
+`, ports[0], ports[1], data, data, data, data, users, engineLimits, cfg.Settings), nil
 }

@@ -32,7 +32,7 @@ const (
 )
 
 // wayOut ends every error of Fetch: what a person can do about it.
-const wayOut = "put a clickhouse binary on PATH, or run `npm pack " + libraryPackage + "@" + libraryVersion +
+const remedy = "put a clickhouse binary on PATH, or run `npm pack " + libraryPackage + "@" + libraryVersion +
 	"` where the registry can be reached, unpack " + libraryName + " and set MILLRACE_LIBCHDB to its path"
 
 // errWrongLibrary means that what was fetched or found is not the pinned library.
@@ -48,7 +48,7 @@ func Fetch(ctx context.Context, progress io.Writer) (string, error) {
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("find the cache directory: %w; %s", err, wayOut)
+		return "", fmt.Errorf("find the cache directory: %w; %s", err, remedy)
 	}
 	f := fetcher{
 		npm: "npm", spec: libraryPackage + "@" + libraryVersion, integrity: libraryIntegrity,
@@ -71,15 +71,15 @@ func (f fetcher) fetch(ctx context.Context, progress io.Writer) (string, error) 
 		return path, nil
 	case err == nil:
 		return "", fmt.Errorf("%s: %w: it has %d bytes, not %d; remove it to have it fetched again, or %s",
-			path, errWrongLibrary, st.Size(), f.size, wayOut)
+			path, errWrongLibrary, st.Size(), f.size, remedy)
 	case !errors.Is(err, os.ErrNotExist):
-		return "", fmt.Errorf("look for %s: %w; %s", libraryName, err, wayOut)
+		return "", fmt.Errorf("look for %s: %w; %s", libraryName, err, remedy)
 	}
 	if progress != nil {
 		fmt.Fprintf(progress, "fetching the ClickHouse engine once (%s, 170 MB; 570 MB unpacked): it is kept in %s\n", f.spec, path)
 	}
 	if err := f.download(ctx, path); err != nil {
-		return "", fmt.Errorf("fetch %s: %w; %s", f.spec, err, wayOut)
+		return "", fmt.Errorf("fetch %s: %w; %s", f.spec, err, remedy)
 	}
 	return path, nil
 }
@@ -94,7 +94,7 @@ func (f fetcher) download(ctx context.Context, path string) error {
 	if err := os.MkdirAll(f.dir, 0o755); err != nil {
 		return err
 	}
-	f.sweep()
+	f.removeStale()
 	tmp, err := os.MkdirTemp(f.dir, "fetch-*")
 	if err != nil {
 		return err
@@ -178,7 +178,7 @@ func (f fetcher) write(r io.Reader, library string) error {
 }
 
 // sweep removes what fetchers left behind that were killed more than an hour ago.
-func (f fetcher) sweep() {
+func (f fetcher) removeStale() {
 	left, _ := filepath.Glob(filepath.Join(f.dir, "fetch-*"))
 	for _, dir := range left {
 		if st, err := os.Stat(dir); err == nil && time.Since(st.ModTime()) > time.Hour {

@@ -9,7 +9,7 @@ import (
 
 // words is a column LowCardinality(String) for writing. It looks a value up only where
 // it differs from the one before; ch-go's keeps all values until it is encoded.
-type words struct {
+type lowCardinality struct {
 	index proto.ColStr
 	seen  map[string]uint32
 	keys  []uint32
@@ -17,14 +17,14 @@ type words struct {
 }
 
 var (
-	_ proto.ColumnOf[string] = (*words)(nil)
-	_ proto.StateEncoder     = (*words)(nil)
+	_ proto.ColumnOf[string] = (*lowCardinality)(nil)
+	_ proto.StateEncoder     = (*lowCardinality)(nil)
 )
 
-func newWords() *words { return &words{seen: map[string]uint32{}} }
+func newLowCardinality() *lowCardinality { return &lowCardinality{seen: map[string]uint32{}} }
 
 // Append appends one value.
-func (c *words) Append(v string) {
+func (c *lowCardinality) Append(v string) {
 	if n := len(c.keys); n > 0 && v == c.last {
 		c.keys = append(c.keys, c.keys[n-1])
 		return
@@ -40,33 +40,33 @@ func (c *words) Append(v string) {
 }
 
 // AppendArr appends values.
-func (c *words) AppendArr(vs []string) {
+func (c *lowCardinality) AppendArr(vs []string) {
 	for _, v := range vs {
 		c.Append(v)
 	}
 }
 
 // Type is the column's type.
-func (c *words) Type() proto.ColumnType { return "LowCardinality(String)" }
+func (c *lowCardinality) Type() proto.ColumnType { return "LowCardinality(String)" }
 
 // Rows returns the number of values.
-func (c *words) Rows() int { return len(c.keys) }
+func (c *lowCardinality) Rows() int { return len(c.keys) }
 
 // Row returns the ith value.
-func (c *words) Row(i int) string { return c.index.Row(int(c.keys[i])) }
+func (c *lowCardinality) Row(i int) string { return c.index.Row(int(c.keys[i])) }
 
 // Reset empties the column.
-func (c *words) Reset() {
+func (c *lowCardinality) Reset() {
 	c.index.Reset()
 	clear(c.seen)
 	c.keys, c.last = c.keys[:0], ""
 }
 
 // EncodeState writes the version of the encoding.
-func (c *words) EncodeState(b *proto.Buffer) { b.PutInt64(1) }
+func (c *lowCardinality) EncodeState(b *proto.Buffer) { b.PutInt64(1) }
 
 // EncodeColumn writes dictionary and keys.
-func (c *words) EncodeColumn(b *proto.Buffer) {
+func (c *lowCardinality) EncodeColumn(b *proto.Buffer) {
 	if len(c.keys) == 0 {
 		return
 	}
@@ -96,9 +96,9 @@ func (c *words) EncodeColumn(b *proto.Buffer) {
 }
 
 // WriteColumn writes dictionary and keys.
-func (c *words) WriteColumn(w *proto.Writer) { w.ChainBuffer(c.EncodeColumn) }
+func (c *lowCardinality) WriteColumn(w *proto.Writer) { w.ChainBuffer(c.EncodeColumn) }
 
 // DecodeColumn is not there: the column is only written.
-func (c *words) DecodeColumn(*proto.Reader, int) error {
+func (c *lowCardinality) DecodeColumn(*proto.Reader, int) error {
 	return errors.New("the column is only written")
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // onColumns finds the changes of columns, which the table in front of the shards takes part in.
-var onColumns = regexp.MustCompile(`^(?:ADD|MODIFY|DROP) COLUMN `)
+var columnChange = regexp.MustCompile(`^(?:ADD|MODIFY|DROP) COLUMN `)
 
 // What rows of a table are spread by. Those of a log stay together by partition, so that what has
 // landed of one is known by one shard; those of a state by copy, so that it is merged there.
@@ -20,17 +20,17 @@ const (
 // NAME_local on every server, replicated within its shard, and NAME, which stands for all
 // shards. A view is made where the rows are, and NAME asks it there: so its conditions and
 // its grouping are worked out beside the rows.
-type clusterForm struct {
+type clusterDDL struct {
 	cluster, database string
-	spread            map[string]string // by what a table or view is spread
+	shardingKeys      map[string]string // by what a table or view is spread
 }
 
-func newClusterForm(cluster, database string) *clusterForm {
-	return &clusterForm{cluster, database, map[string]string{}}
+func newClusterDDL(cluster, database string) *clusterDDL {
+	return &clusterDDL{cluster, database, map[string]string{}}
 }
 
 // statements returns what a migration is on the cluster. Each may be run again.
-func (f *clusterForm) statements(m migration) ([]string, error) {
+func (f *clusterDDL) statements(m migration) ([]string, error) {
 	s, err := parse(m)
 	if err != nil {
 		return nil, err
@@ -40,31 +40,31 @@ func (f *clusterForm) statements(m migration) ([]string, error) {
 		return f.table(m, s)
 	case makeView:
 		return f.view(m, s)
-	case makeFeed:
-		by, err := f.sources(m, s)
+	case makeMaterializedView:
+		by, err := f.shardingKey(m, s)
 		if err != nil {
 			return nil, err
 		}
-		if f.spread[s.target] != by {
+		if f.shardingKeys[s.target] != by {
 			return nil, fmt.Errorf("migration %s: %s is spread otherwise than what feeds it", m, s.target)
 		}
-		return []string{fmt.Sprintf("CREATE MATERIALIZED VIEW IF NOT EXISTS {db}.%s_local%s TO {db}.%s_local AS%s", s.name, f.on(), s.target, f.local(s.body))}, nil
+		return []string{fmt.Sprintf("CREATE MATERIALIZED VIEW IF NOT EXISTS {db}.%s_local%s TO {db}.%s_local AS%s", s.name, f.onCluster(), s.target, f.localNames(s.body))}, nil
 	case alter:
-		all := []string{fmt.Sprintf("ALTER TABLE {db}.%s_local%s %s", s.name, f.on(), s.body)}
-		if onColumns.MatchString(s.body) {
-			all = append(all, fmt.Sprintf("ALTER TABLE {db}.%s%s %s", s.name, f.on(), withoutStorage(s.body)))
+		all := []string{fmt.Sprintf("ALTER TABLE {db}.%s_local%s %s", s.name, f.onCluster(), s.body)}
+		if columnChange.MatchString(s.body) {
+			all = append(all, fmt.Sprintf("ALTER TABLE {db}.%s%s %s", s.name, f.onCluster(), withoutStorage(s.body)))
 		}
 		return all, nil
 	case drop:
 		return []string{
-			fmt.Sprintf("DROP TABLE IF EXISTS {db}.%s%s SYNC", s.name, f.on()),
-			fmt.Sprintf("DROP TABLE IF EXISTS {db}.%s_local%s SYNC", s.name, f.on()),
+			fmt.Sprintf("DROP TABLE IF EXISTS {db}.%s%s SYNC", s.name, f.onCluster()),
+			fmt.Sprintf("DROP TABLE IF EXISTS {db}.%s_local%s SYNC", s.name, f.onCluster()),
 		}, nil
 	}
 	return nil, fmt.Errorf("migration %s has no form for a cluster", m)
 }
 
-func (f *clusterForm) table(m migration, s statement) ([]string, error) {
+func (f *clusterDDL) table(m migration, s statement) ([]string, error) {
 	var by string
 	switch c := s.columns; {
 	case c["topic"] && c["part"] && c["off"]:
@@ -82,30 +82,30 @@ func (f *clusterForm) table(m migration, s statement) ([]string, error) {
 		}
 		engine = "Replicated" + engine + "(" + strings.Join(args, ", ") + ")"
 	}
-	f.spread[s.name] = by
+	f.shardingKeys[s.name] = by
 	return []string{
-		fmt.Sprintf("CREATE TABLE IF NOT EXISTS {db}.%s_local%s (%s\n) ENGINE = %s%s", s.name, f.on(), s.body, engine, s.rest),
-		fmt.Sprintf("CREATE TABLE IF NOT EXISTS {db}.%[1]s%[2]s AS {db}.%[1]s_local\nENGINE = %[3]s", s.name, f.on(), f.distributed(s.name, by)),
+		fmt.Sprintf("CREATE TABLE IF NOT EXISTS {db}.%s_local%s (%s\n) ENGINE = %s%s", s.name, f.onCluster(), s.body, engine, s.rest),
+		fmt.Sprintf("CREATE TABLE IF NOT EXISTS {db}.%[1]s%[2]s AS {db}.%[1]s_local\nENGINE = %[3]s", s.name, f.onCluster(), f.distributed(s.name, by)),
 	}, nil
 }
 
-func (f *clusterForm) view(m migration, s statement) ([]string, error) {
-	by, err := f.sources(m, s)
+func (f *clusterDDL) view(m migration, s statement) ([]string, error) {
+	by, err := f.shardingKey(m, s)
 	if err != nil {
 		return nil, err
 	}
-	f.spread[s.name] = by
+	f.shardingKeys[s.name] = by
 	return []string{
-		fmt.Sprintf("CREATE OR REPLACE VIEW {db}.%s_local%s AS%s", s.name, f.on(), f.local(s.body)),
-		fmt.Sprintf("CREATE OR REPLACE TABLE {db}.%[1]s%[2]s AS {db}.%[1]s_local\nENGINE = %[3]s", s.name, f.on(), f.distributed(s.name, "")),
+		fmt.Sprintf("CREATE OR REPLACE VIEW {db}.%s_local%s AS%s", s.name, f.onCluster(), f.localNames(s.body)),
+		fmt.Sprintf("CREATE OR REPLACE TABLE {db}.%[1]s%[2]s AS {db}.%[1]s_local\nENGINE = %[3]s", s.name, f.onCluster(), f.distributed(s.name, "")),
 	}, nil
 }
 
 // sources returns by what all that a question asks is spread. Were it not one and the same,
 // no shard could answer alone.
-func (f *clusterForm) sources(m migration, s statement) (by string, err error) {
+func (f *clusterDDL) shardingKey(m migration, s statement) (by string, err error) {
 	for _, r := range reference.FindAllStringSubmatch(s.body, -1) {
-		switch of := f.spread[r[1]]; {
+		switch of := f.shardingKeys[r[1]]; {
 		case of == "":
 			return "", fmt.Errorf("migration %s asks %s, which no migration before it makes", m, r[1])
 		case by != "" && of != by:
@@ -120,13 +120,13 @@ func (f *clusterForm) sources(m migration, s statement) (by string, err error) {
 	return by, nil
 }
 
-func (f *clusterForm) on() string { return " ON CLUSTER " + quoteName(f.cluster) }
+func (f *clusterDDL) onCluster() string { return " ON CLUSTER " + quoteName(f.cluster) }
 
-func (f *clusterForm) local(body string) string {
+func (f *clusterDDL) localNames(body string) string {
 	return reference.ReplaceAllString(body, "{db}.${1}_local")
 }
 
-func (f *clusterForm) distributed(name, by string) string {
+func (f *clusterDDL) distributed(name, by string) string {
 	if by != "" {
 		by = ", " + by
 	}
@@ -135,7 +135,7 @@ func (f *clusterForm) distributed(name, by string) string {
 
 // withoutStorage leaves out of a change of columns what only a table that keeps rows can have.
 func withoutStorage(body string) string {
-	return longerKey.ReplaceAllString(codec.ReplaceAllString(body, ""), "")
+	return newSortingKey.ReplaceAllString(codec.ReplaceAllString(body, ""), "")
 }
 
 var codec = regexp.MustCompile(` CODEC\((?:[^()]|\([^()]*\))*\)`)

@@ -117,8 +117,8 @@ func FuzzAnswer(f *testing.F) {
 		}
 		sent = sent[:len(sent)-min(len(sent), int(cut))]
 		in := bytes.NewReader(sent)
-		w := &wire{in: proto.NewReader(in), rev: revision}
-		err := w.until(want)
+		w := &insertConn{in: proto.NewReader(in), rev: revision}
+		err := w.readUntil(want)
 		var said *ch.Exception
 		switch {
 		case answered == 0 || answered > len(sent):

@@ -12,18 +12,18 @@ import (
 )
 
 // A want is what a table or view is to be.
-type want struct {
+type wantedTable struct {
 	engine string // its ending; View for a view
 	key    string // what it is sorted by begins with this
 }
 
 // wantedTables are the tables and views that the migrations leave behind.
-func wantedTables() (map[string]want, error) {
+func wantedTables() (map[string]wantedTable, error) {
 	all, err := readMigrations(migrations.Files)
 	if err != nil {
 		return nil, err
 	}
-	wanted := map[string]want{}
+	wanted := map[string]wantedTable{}
 	for _, m := range all {
 		s, err := parse(m)
 		if err != nil {
@@ -31,11 +31,11 @@ func wantedTables() (map[string]want, error) {
 		}
 		switch s.verb {
 		case makeTable:
-			wanted[s.name] = want{s.engine, s.key}
+			wanted[s.name] = wantedTable{s.engine, s.key}
 		case makeView:
-			wanted[s.name] = want{engine: "View"}
-		case makeFeed:
-			wanted[s.name] = want{engine: "MaterializedView"}
+			wanted[s.name] = wantedTable{engine: "View"}
+		case makeMaterializedView:
+			wanted[s.name] = wantedTable{engine: "MaterializedView"}
 		case drop:
 			delete(wanted, s.name)
 		case alter: // only ever adds
@@ -52,7 +52,7 @@ func wantedTables() (map[string]want, error) {
 // writtenTables are the tables that sinks write to, with name and type of each column that they write.
 func writtenTables() map[string]map[string]string {
 	tables := map[string]map[string]string{"copy_state": {}}
-	for _, fs := range feeds() {
+	for _, fs := range topicTables() {
 		for _, f := range fs {
 			tables[f.table] = f.types
 		}
@@ -68,13 +68,13 @@ func writtenTables() map[string]map[string]string {
 	return tables
 }
 
-type tableIs struct {
+type actualTable struct {
 	Name   string `ch:"name"`
 	Engine string `ch:"engine"`
 	Key    string `ch:"sorting_key"`
 }
 
-type columnIs struct {
+type actualColumn struct {
 	Table string `ch:"table"`
 	Name  string `ch:"name"`
 	Type  string `ch:"type"`
@@ -83,22 +83,22 @@ type columnIs struct {
 
 // unaltered compares the tables with what the migrations have made them, and their columns
 // with those that are written. All differences are told at once.
-func (db *DB) unaltered(ctx context.Context) error {
+func (db *DB) checkSchema(ctx context.Context) error {
 	wanted, err := wantedTables()
 	if err != nil {
 		return err
 	}
-	tables, err := query[tableIs](ctx, db, "read system.tables",
+	tables, err := query[actualTable](ctx, db, "read system.tables",
 		"SELECT name, engine, sorting_key FROM system.tables WHERE database = ?", db.cfg.Database)
 	if err != nil {
 		return err
 	}
-	columns, err := query[columnIs](ctx, db, "read system.columns",
+	columns, err := query[actualColumn](ctx, db, "read system.columns",
 		"SELECT table, name, type, default_kind FROM system.columns WHERE database = ?", db.cfg.Database)
 	if err != nil {
 		return err
 	}
-	differences := compareTables(db.onServers(wanted), tables)
+	differences := compareTables(db.withLocalTables(wanted), tables)
 	added, err := addedColumns()
 	if err != nil {
 		return err
@@ -117,22 +117,22 @@ func (db *DB) unaltered(ctx context.Context) error {
 }
 
 // onServers adds what stands in front of each table on a cluster.
-func (db *DB) onServers(wanted map[string]want) map[string]want {
+func (db *DB) withLocalTables(wanted map[string]wantedTable) map[string]wantedTable {
 	if db.cfg.Cluster == "" {
 		return wanted
 	}
-	both := map[string]want{}
+	both := map[string]wantedTable{}
 	for name, w := range wanted {
 		both[name+"_local"] = w
 		if w.engine != "MaterializedView" {
-			both[name] = want{engine: "Distributed"}
+			both[name] = wantedTable{engine: "Distributed"}
 		}
 	}
 	return both
 }
 
-func compareTables(wanted map[string]want, tables []tableIs) []string {
-	there := map[string]tableIs{}
+func compareTables(wanted map[string]wantedTable, tables []actualTable) []string {
+	there := map[string]actualTable{}
 	for _, t := range tables {
 		there[t.Name] = t
 	}
@@ -175,11 +175,11 @@ func addedColumns() (map[string]bool, error) {
 	return added, nil
 }
 
-func compareColumns(added map[string]bool, written map[string]map[string]string, columns []columnIs) []string {
-	there := map[string]map[string]columnIs{}
+func compareColumns(added map[string]bool, written map[string]map[string]string, columns []actualColumn) []string {
+	there := map[string]map[string]actualColumn{}
 	for _, c := range columns {
 		if there[c.Table] == nil {
-			there[c.Table] = map[string]columnIs{}
+			there[c.Table] = map[string]actualColumn{}
 		}
 		there[c.Table][c.Name] = c
 	}

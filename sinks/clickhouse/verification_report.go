@@ -70,7 +70,7 @@ type Discrepancy struct {
 	MoreRanges int           `json:"more_ranges,omitempty"`
 	Examples   []Example     `json:"examples,omitempty"`
 
-	places match.Places
+	locations match.LocationSet
 }
 
 // An Example is one message of a finding.
@@ -100,15 +100,15 @@ type Trimmed struct {
 
 // Most that a finding lists.
 const (
-	mostRanges   = 1000
-	mostExamples = 10
+	maxRanges   = 1000
+	maxExamples = 10
 )
 
 func (f *Discrepancy) add(e match.Entry, hasID bool) {
-	f.places.Add(e.At)
-	if len(f.Examples) < mostExamples {
-		x := Example{Incarnation: e.At.Incarnation, Partition: e.At.Partition, Offset: e.At.Offset}
-		if hasID && e.Mark&markNoID == 0 {
+	f.locations.Add(e.Location)
+	if len(f.Examples) < maxExamples {
+		x := Example{Incarnation: e.Location.Incarnation, Partition: e.Location.Partition, Offset: e.Location.Offset}
+		if hasID && e.Tag&tagNoID == 0 {
 			x.ID = hex.EncodeToString(e.Key[:])
 		}
 		f.Examples = append(f.Examples, x)
@@ -116,7 +116,7 @@ func (f *Discrepancy) add(e match.Entry, hasID bool) {
 }
 
 // Compare reads the views and says what they make of the records that were added. It is called once.
-func (p *Proof) Compare(ctx context.Context, r Reading) ([]*TableProof, error) {
+func (p *Verification) Compare(ctx context.Context, r Reading) ([]*TableProof, error) {
 	counted := make([]int64, len(p.tables))
 	// The table has what lies before its position if the position was read before the rows.
 	before, err := p.db.positions(ctx, p.db.conn, positionTables())
@@ -130,12 +130,12 @@ func (p *Proof) Compare(ctx context.Context, r Reading) ([]*TableProof, error) {
 		}
 		step := "read " + t.table
 		told := func(done int64) { r.Told(step, min(done, total-1), total) }
-		if counted[i], err = t.viewRows(ctx, p, told); err != nil {
+		if counted[i], err = t.readView(ctx, p, told); err != nil {
 			return nil, translate(fmt.Errorf("read the view of %s: %w", t.table, err))
 		}
 		r.Told(step, total, total)
 		step = "sum " + t.table
-		if err := t.tableRows(ctx, p, told); err != nil {
+		if err := t.readTable(ctx, p, told); err != nil {
 			return nil, translate(fmt.Errorf("sum the rows of %s: %w", t.table, err))
 		}
 		r.Told(step, total, total)
@@ -153,14 +153,14 @@ func (p *Proof) Compare(ctx context.Context, r Reading) ([]*TableProof, error) {
 	}
 	var proofs []*TableProof
 	for i, t := range p.tables {
-		j := judge{p: p, t: t, r: r, now: now, sure: map[int32]int64{}, handled: map[int32]int64{}, trimmed: map[int32]int64{}, late: map[int32]int64{},
-			of: &TableProof{Topic: p.topic, Table: t.table, Incarnation: now.Incarnation, Records: t.records, Rows: counted[i]}}
+		j := classifier{p: p, t: t, r: r, now: now, handledBefore: map[int32]int64{}, handledAfter: map[int32]int64{}, trimmed: map[int32]int64{}, unhandled: map[int32]int64{},
+			out: &TableProof{Topic: p.topic, Table: t.table, Incarnation: now.Incarnation, Records: t.records, Rows: counted[i]}}
 		for part := range now.Starts {
-			of := partitionOf{t.table, p.topic, now.Incarnation, part}
-			j.sure[part], j.handled[part] = max(r.Committed[part], before[of]), max(r.Committed[part], at[of])
+			of := positionKey{t.table, p.topic, now.Incarnation, part}
+			j.handledBefore[part], j.handledAfter[part] = max(r.Committed[part], before[of]), max(r.Committed[part], at[of])
 		}
 		step := "compare " + t.table
-		err := t.book.Each(ctx, j.message, func(part, parts int) { r.Told(step, int64(part), int64(parts)) })
+		err := t.entries.Each(ctx, j.classify, func(part, parts int) { r.Told(step, int64(part), int64(parts)) })
 		if err != nil {
 			return nil, fmt.Errorf("compare %s with %s: %w", p.topic, t.table, err)
 		}
@@ -170,51 +170,51 @@ func (p *Proof) Compare(ctx context.Context, r Reading) ([]*TableProof, error) {
 }
 
 // A judge looks at one message after the other.
-type judge struct {
-	p       *Proof
-	t       *tableProof
-	r       Reading
-	now     schemas.Extent
-	of      *TableProof
-	sure    map[int32]int64 // the first offset that the sink may not have handled before the rows were read
-	handled map[int32]int64 // and after
-	trimmed map[int32]int64 // rows of records that were removed
-	late    map[int32]int64 // those of them that the sink may not have handled
+type classifier struct {
+	p             *Verification
+	t             *tableVerification
+	r             Reading
+	now           schemas.Extent
+	out           *TableProof
+	handledBefore map[int32]int64 // the first offset that the sink may not have handled before the rows were read
+	handledAfter  map[int32]int64 // and after
+	trimmed       map[int32]int64 // rows of records that were removed
+	unhandled     map[int32]int64 // those of them that the sink may not have handled
 }
 
 // message judges what there is of one key.
-func (j *judge) message(topic, view, table []match.Entry) error {
-	hasID := j.t.also == ""
+func (j *classifier) classify(topic, view, table []match.Entry) error {
+	hasID := j.t.keySuffix == ""
 	if len(view) > 1 {
-		j.of.Doubled.Messages++
+		j.out.Doubled.Messages++
 		for _, e := range view {
-			j.of.Doubled.add(e, hasID)
+			j.out.Doubled.add(e, hasID)
 		}
 	}
 	if len(topic) == 0 {
 		known := true
 		for _, e := range view {
-			if j.extra(e) {
+			if j.isExtra(e) {
 				known = false
-				j.of.Extra.Messages++
-				j.of.Extra.add(e, hasID)
+				j.out.Extra.Messages++
+				j.out.Extra.add(e, hasID)
 			}
 		}
 		if known {
-			j.altered(nil, table, hasID)
+			j.checkHashes(nil, table, hasID)
 		}
 		return nil
 	}
-	j.of.Messages++
-	j.altered(topic, table, hasID)
+	j.out.Messages++
+	j.checkHashes(topic, table, hasID)
 	if len(view) > 0 {
 		if !sharesMonth(topic, view) {
-			j.of.Displaced.Messages++
-			j.of.Displaced.add(view[0], hasID)
+			j.out.Displaced.Messages++
+			j.out.Displaced.add(view[0], hasID)
 		}
 		return nil
 	}
-	f, place := j.without(topic)
+	f, place := j.classifyMissing(topic)
 	f.Messages++
 	f.add(place, hasID)
 	return nil
@@ -222,15 +222,15 @@ func (j *judge) message(topic, view, table []match.Entry) error {
 
 // without says what a message without a row is, and by which of its places. A dead letter that was sent again stands at two
 // places, of which only the first is that of the dead letter.
-func (j *judge) without(topic []match.Entry) (*Discrepancy, match.Entry) {
-	f, place := &j.of.Dead, topic[0]
+func (j *classifier) classifyMissing(topic []match.Entry) (*Discrepancy, match.Entry) {
+	f, place := &j.out.Dead, topic[0]
 	for _, e := range topic {
 		switch {
-		case e.Mark&markDead != 0:
-		case e.At.Offset < uint64(j.sure[int32(e.At.Partition)]):
-			return &j.of.Missing, e
-		case f == &j.of.Dead:
-			f, place = &j.of.Pending, e
+		case e.Tag&tagDead != 0:
+		case e.Location.Offset < uint64(j.handledBefore[int32(e.Location.Partition)]):
+			return &j.out.Missing, e
+		case f == &j.out.Dead:
+			f, place = &j.out.Pending, e
 		}
 	}
 	return f, place
@@ -238,21 +238,21 @@ func (j *judge) without(topic []match.Entry) (*Discrepancy, match.Entry) {
 
 // altered judges what the rows of a message say. A row is compared with the record of its place alone: another report
 // of the message may say something else.
-func (j *judge) altered(topic, table []match.Entry, hasID bool) {
+func (j *classifier) checkHashes(topic, table []match.Entry, hasID bool) {
 	found := false
 	for _, row := range table {
-		if row.Mark&markUnhashed != 0 {
-			j.of.Unhashed++
+		if row.Tag&tagUnhashed != 0 {
+			j.out.Unhashed++
 			continue
 		}
-		other := func(record match.Entry) bool { return record.At == row.At && record.Hash != row.Hash }
-		if row.Mark&markAltered != 0 || slices.ContainsFunc(topic, other) {
+		other := func(record match.Entry) bool { return record.Location == row.Location && record.Hash != row.Hash }
+		if row.Tag&tagAltered != 0 || slices.ContainsFunc(topic, other) {
 			found = true
-			j.of.Altered.add(row, hasID)
+			j.out.Altered.add(row, hasID)
 		}
 	}
 	if found {
-		j.of.Altered.Messages++
+		j.out.Altered.Messages++
 	}
 }
 
@@ -260,7 +260,7 @@ func (j *judge) altered(topic, table []match.Entry, hasID bool) {
 func sharesMonth(topic, view []match.Entry) bool {
 	for _, a := range topic {
 		for _, b := range view {
-			if a.Mark/monthAt == b.Mark/monthAt {
+			if a.Tag/monthUnit == b.Tag/monthUnit {
 				return true
 			}
 		}
@@ -269,51 +269,51 @@ func sharesMonth(topic, view []match.Entry) bool {
 }
 
 // extra says whether Kafka should have the message of a row, and counts the row where not.
-func (j *judge) extra(e match.Entry) bool {
-	part := int32(e.At.Partition)
+func (j *classifier) isExtra(e match.Entry) bool {
+	part := int32(e.Location.Partition)
 	end, known := j.r.Noted.Ends[part]
 	switch {
-	case e.Mark&markForeign != 0:
+	case e.Tag&tagForeign != 0:
 		return true
-	case e.At.Incarnation != j.now.Incarnation:
-		j.of.Gone.Incarnations++
-	case e.At.Offset < uint64(j.now.Starts[part]):
-		j.of.Gone.Retention++
+	case e.Location.Incarnation != j.now.Incarnation:
+		j.out.Gone.Incarnations++
+	case e.Location.Offset < uint64(j.now.Starts[part]):
+		j.out.Gone.Retention++
 		j.trimmed[part]++
-		if e.At.Offset >= uint64(j.handled[part]) {
-			j.late[part]++
+		if e.Location.Offset >= uint64(j.handledAfter[part]) {
+			j.unhandled[part]++
 		}
-	case !known || e.At.Offset >= uint64(end):
-		if later, ok := j.now.Ends[part]; !ok || e.At.Offset >= uint64(later) {
+	case !known || e.Location.Offset >= uint64(end):
+		if later, ok := j.now.Ends[part]; !ok || e.Location.Offset >= uint64(later) {
 			return true // the log has never come so far, or has lost its end
 		}
-		j.of.Gone.Later++
+		j.out.Gone.Later++
 	default:
-		if entry, ok := schemas.Lookup(j.p.topic); !ok || entry.Cleanup != schemas.Compact || j.p.held.Has(e.At) {
+		if entry, ok := schemas.Lookup(j.p.topic); !ok || entry.Cleanup != schemas.Compact || j.p.locations.Has(e.Location) {
 			return true
 		}
-		j.of.Gone.Compaction++
+		j.out.Gone.Compaction++
 	}
 	return false
 }
 
-func (j *judge) result() *TableProof {
-	p := j.of
+func (j *classifier) result() *TableProof {
+	p := j.out
 	for _, f := range []*Discrepancy{&p.Missing, &p.Doubled, &p.Extra, &p.Displaced, &p.Altered, &p.Dead, &p.Pending} {
-		f.Ranges, f.MoreRanges = f.places.Ranges(mostRanges)
-		slices.SortFunc(f.Examples, func(a, b Example) int { return exampleAt(a).Compare(exampleAt(b)) })
+		f.Ranges, f.MoreRanges = f.locations.Ranges(maxRanges)
+		slices.SortFunc(f.Examples, func(a, b Example) int { return exampleLocation(a).Compare(exampleLocation(b)) })
 	}
 	for _, part := range slices.Sorted(maps.Keys(j.now.Starts)) {
 		before := j.now.Starts[part]
 		if before == 0 {
 			continue
 		}
-		j.of.Trimmed = append(j.of.Trimmed, Trimmed{Partition: part, Before: before, Rows: j.trimmed[part],
-			Unread: max(0, before-j.handled[part]-j.late[part])})
+		j.out.Trimmed = append(j.out.Trimmed, Trimmed{Partition: part, Before: before, Rows: j.trimmed[part],
+			Unread: max(0, before-j.handledAfter[part]-j.unhandled[part])})
 	}
-	return j.of
+	return j.out
 }
 
-func exampleAt(e Example) match.At {
-	return match.At{Incarnation: e.Incarnation, Partition: e.Partition, Offset: e.Offset}
+func exampleLocation(e Example) match.Location {
+	return match.Location{Incarnation: e.Incarnation, Partition: e.Partition, Offset: e.Offset}
 }

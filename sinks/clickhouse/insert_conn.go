@@ -18,7 +18,7 @@ const revision = 54450
 
 // A wire is one connection for inserts of whole blocks. The columns of the driver go
 // through reflection value by value; those of ch-go/proto are written as they lie in memory.
-type wire struct {
+type insertConn struct {
 	conn net.Conn
 	in   *proto.Reader
 	out  *proto.Writer
@@ -26,7 +26,7 @@ type wire struct {
 	rev  int
 }
 
-func (w *wire) close() { w.conn.Close() }
+func (w *insertConn) close() { w.conn.Close() }
 
 // An insertion is one INSERT of one block.
 type insertion struct {
@@ -38,33 +38,33 @@ type insertion struct {
 
 // insert sends one block and waits for the server's answer. After an error the
 // connection is of no further use; if rows were sent, it is not known whether they have landed.
-func (w *wire) insert(ctx context.Context, q insertion) (sent bool, err error) {
-	defer w.watch(ctx)()
+func (w *insertConn) insert(ctx context.Context, q insertion) (sent bool, err error) {
+	defer w.bindContext(ctx)()
 	// An earlier attempt may still run, and two queries cannot have one id. It does no harm: its rows have the same
 	// ids, of which the views show one.
-	w.query(q, q.name+"/"+schemas.NewID())
-	if err := w.block(nil); err != nil {
+	w.writeQuery(q, q.name+"/"+schemas.NewID())
+	if err := w.writeBlock(nil); err != nil {
 		return false, err
 	}
 	if _, err := w.out.Flush(); err != nil {
 		return false, cause(ctx, err)
 	}
-	if err := w.until(proto.ServerCodeData); err != nil { // the server's empty block
+	if err := w.readUntil(proto.ServerCodeData); err != nil { // the server's empty block
 		return false, cause(ctx, err)
 	}
-	if err := w.block(q.columns); err != nil {
+	if err := w.writeBlock(q.columns); err != nil {
 		return false, err
 	}
-	if err := w.block(nil); err != nil {
+	if err := w.writeBlock(nil); err != nil {
 		return false, err
 	}
 	if _, err := w.out.Flush(); err != nil {
 		return true, cause(ctx, err)
 	}
-	return true, cause(ctx, w.until(proto.ServerCodeEndOfStream))
+	return true, cause(ctx, w.readUntil(proto.ServerCodeEndOfStream))
 }
 
-func (w *wire) query(q insertion, id string) {
+func (w *insertConn) writeQuery(q insertion, id string) {
 	w.out.ChainBuffer(func(b *proto.Buffer) {
 		proto.Query{
 			ID: id, Body: q.into, Stage: proto.StageComplete, Compression: proto.CompressionDisabled, Settings: q.settings,
@@ -77,7 +77,7 @@ func (w *wire) query(q insertion, id string) {
 }
 
 // block writes a data packet; one without columns says that no more will come.
-func (w *wire) block(columns proto.Input) error {
+func (w *insertConn) writeBlock(columns proto.Input) error {
 	w.out.ChainBuffer(func(b *proto.Buffer) {
 		proto.ClientCodeData.Encode(b)
 		proto.ClientData{}.EncodeAware(b, w.rev)
@@ -93,7 +93,7 @@ func (w *wire) block(columns proto.Input) error {
 }
 
 // until reads packets up to one of the wanted kind.
-func (w *wire) until(want proto.ServerCode) error {
+func (w *insertConn) readUntil(want proto.ServerCode) error {
 	for {
 		n, err := w.in.UVarInt()
 		if err != nil {
@@ -102,7 +102,7 @@ func (w *wire) until(want proto.ServerCode) error {
 		code := proto.ServerCode(n)
 		switch code {
 		case proto.ServerCodeException:
-			return w.exception()
+			return w.readException()
 		case proto.ServerCodeEndOfStream:
 		case proto.ServerCodeProgress:
 			err = new(proto.Progress).DecodeAware(w.in, w.rev)
@@ -111,9 +111,9 @@ func (w *wire) until(want proto.ServerCode) error {
 		case proto.ServerCodeTableColumns:
 			err = new(proto.TableColumns).DecodeAware(w.in, w.rev)
 		case proto.ServerCodeLog, proto.ServerProfileEvents:
-			err = w.skip(new(proto.Results).Auto())
+			err = w.skipBlock(new(proto.Results).Auto())
 		case proto.ServerCodeData:
-			err = w.skip(nil) // the table's columns, without rows
+			err = w.skipBlock(nil) // the table's columns, without rows
 		default:
 			return fmt.Errorf("unexpected packet %d from the server", n)
 		}
@@ -130,7 +130,7 @@ func (w *wire) until(want proto.ServerCode) error {
 }
 
 // skip reads a block into rows, which are dropped; nil: a block without rows.
-func (w *wire) skip(rows proto.Result) error {
+func (w *insertConn) skipBlock(rows proto.Result) error {
 	if _, err := w.in.Str(); err != nil { // the name of a temporary table: none
 		return err
 	}
@@ -138,7 +138,7 @@ func (w *wire) skip(rows proto.Result) error {
 	return b.DecodeBlock(w.in, w.rev, rows)
 }
 
-func (w *wire) exception() error {
+func (w *insertConn) readException() error {
 	var e proto.Exception
 	if err := e.DecodeAware(w.in, w.rev); err != nil {
 		return fmt.Errorf("read the server's error: %w", err)
@@ -170,13 +170,13 @@ func (db *DB) write(ctx context.Context, q insertion) error {
 	}
 	q.settings = append(q.settings, more...)
 	for {
-		w, kept, err := db.writer(ctx)
+		w, kept, err := db.getConn(ctx)
 		if err != nil {
 			return err
 		}
 		sent, err := w.insert(ctx, q)
 		if err == nil {
-			db.keep(w)
+			db.putConn(w)
 			return nil
 		}
 		w.close()
@@ -189,22 +189,22 @@ func (db *DB) write(ctx context.Context, q insertion) error {
 }
 
 // writer returns a connection that was kept, or a new one.
-func (db *DB) writer(ctx context.Context) (_ *wire, kept bool, err error) {
+func (db *DB) getConn(ctx context.Context) (_ *insertConn, kept bool, err error) {
 	select {
-	case w := <-db.writers:
+	case w := <-db.idle:
 		return w, true, nil
 	default:
-		w, err := db.dial(ctx, db.cfg.writer())
+		w, err := db.dial(ctx, db.cfg.writerLogin())
 		return w, false, err
 	}
 }
 
-func (db *DB) keep(w *wire) {
-	if cap(w.buf.Buf) > 8*mostKept { // it is empty
+func (db *DB) putConn(w *insertConn) {
+	if cap(w.buf.Buf) > 8*maxKeptBytes { // it is empty
 		w.buf.Buf = nil
 	}
 	select {
-	case db.writers <- w:
+	case db.idle <- w:
 	default:
 		w.close()
 	}

@@ -9,7 +9,7 @@ import (
 
 // Places is a set of places. A place takes two bytes, or, where many lie close
 // together, an eighth of one. The zero value is empty.
-type Places struct{ pages map[page]*offsets }
+type LocationSet struct{ pages map[page]*offsets }
 
 // A page is 65,536 offsets of one partition.
 type page struct {
@@ -20,15 +20,15 @@ type page struct {
 
 // offsets are the low halves of the offsets of one page.
 type offsets struct {
-	few  []uint16
-	many *[1 << 10]uint64 // in place of few, where those were too many
+	list   []uint16
+	bitmap *[1 << 10]uint64 // in place of few, where those were too many
 }
 
 // tooMany is from where on a page's bits take less than its offsets.
-const tooMany = 4096
+const bitmapThreshold = 4096
 
 // Add adds a place.
-func (p *Places) Add(at At) {
+func (p *LocationSet) Add(at Location) {
 	if p.pages == nil {
 		p.pages = map[page]*offsets{}
 	}
@@ -42,30 +42,30 @@ func (p *Places) Add(at At) {
 }
 
 func (o *offsets) add(low uint16) {
-	if o.many == nil {
-		if o.few = append(o.few, low); len(o.few) < tooMany {
+	if o.bitmap == nil {
+		if o.list = append(o.list, low); len(o.list) < bitmapThreshold {
 			return
 		}
-		o.many = new([1 << 10]uint64)
-		for _, l := range o.few {
-			o.many[l>>6] |= 1 << (l & 63)
+		o.bitmap = new([1 << 10]uint64)
+		for _, l := range o.list {
+			o.bitmap[l>>6] |= 1 << (l & 63)
 		}
-		o.few = nil
+		o.list = nil
 		return
 	}
-	o.many[low>>6] |= 1 << (low & 63)
+	o.bitmap[low>>6] |= 1 << (low & 63)
 }
 
 // each calls f for the offsets of a page, in order.
 func (o *offsets) each(f func(low uint16)) {
-	if o.many == nil {
-		slices.Sort(o.few)
-		for _, l := range slices.Compact(o.few) {
+	if o.bitmap == nil {
+		slices.Sort(o.list)
+		for _, l := range slices.Compact(o.list) {
 			f(l)
 		}
 		return
 	}
-	for i, word := range o.many {
+	for i, word := range o.bitmap {
 		for ; word != 0; word &= word - 1 {
 			f(uint16(i<<6 | bits.TrailingZeros64(word)))
 		}
@@ -81,7 +81,7 @@ type Range struct {
 }
 
 // Ranges returns the first ranges of the set, in the order of their places, and how many more there are.
-func (p *Places) Ranges(limit int) (ranges []Range, more int) {
+func (p *LocationSet) Ranges(limit int) (ranges []Range, more int) {
 	var open Range
 	any := false
 	end := func() {
@@ -112,14 +112,14 @@ func (p *Places) Ranges(limit int) (ranges []Range, more int) {
 }
 
 // Has says whether a place is in the set.
-func (p *Places) Has(at At) bool {
+func (p *LocationSet) Has(at Location) bool {
 	o := p.pages[page{at.Incarnation, at.Partition, at.Offset >> 16}]
 	low := uint16(at.Offset)
 	switch {
 	case o == nil:
 		return false
-	case o.many != nil:
-		return o.many[low>>6]&(1<<(low&63)) != 0
+	case o.bitmap != nil:
+		return o.bitmap[low>>6]&(1<<(low&63)) != 0
 	}
-	return slices.Contains(o.few, low)
+	return slices.Contains(o.list, low)
 }

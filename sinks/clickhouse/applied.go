@@ -14,14 +14,14 @@ import (
 )
 
 // A ledger is what the database says of the migrations that were applied to it.
-type ledger struct {
-	there   bool            // the table of migrations
+type appliedMigrations struct {
+	exists  bool            // the table of migrations
 	columns map[string]bool // of it
-	entries map[uint32]entry
+	entries map[uint32]appliedMigration
 }
 
 // has reports whether a migration of a name was applied.
-func (l ledger) has(name string) bool {
+func (l appliedMigrations) has(name string) bool {
 	for _, e := range l.entries {
 		if e.Name == name {
 			return true
@@ -30,7 +30,7 @@ func (l ledger) has(name string) bool {
 	return false
 }
 
-type entry struct {
+type appliedMigration struct {
 	Version  uint32 `ch:"version"`
 	Name     string `ch:"name"`
 	Checksum string `ch:"checksum"` // empty: noted before there were checksums
@@ -45,9 +45,9 @@ func (m migration) checksum() string {
 }
 
 // readLedger reads what was noted. No table is no entry.
-func (db *DB) readLedger(ctx context.Context, conn driver.Conn) (ledger, error) {
+func (db *DB) readApplied(ctx context.Context, conn driver.Conn) (appliedMigrations, error) {
 	const what = "read the table of migrations"
-	l := ledger{columns: map[string]bool{}, entries: map[uint32]entry{}}
+	l := appliedMigrations{columns: map[string]bool{}, entries: map[uint32]appliedMigration{}}
 	rows, err := conn.Query(ctx, db.name("SELECT * FROM {db}.schema_migrations LIMIT 0"))
 	switch {
 	case hasCode(err, codeUnknownTable), hasCode(err, codeUnknownDatabase):
@@ -55,7 +55,7 @@ func (db *DB) readLedger(ctx context.Context, conn driver.Conn) (ledger, error) 
 	case err != nil:
 		return l, translate(fmt.Errorf("%s: %w", what, err))
 	}
-	l.there = true
+	l.exists = true
 	fields := "version, argMax(name, applied) AS name"
 	for _, c := range rows.Columns() {
 		l.columns[c] = true
@@ -66,7 +66,7 @@ func (db *DB) readLedger(ctx context.Context, conn driver.Conn) (ledger, error) 
 	if err := errors.Join(rows.Close(), rows.Err()); err != nil {
 		return l, translate(fmt.Errorf("%s: %w", what, err))
 	}
-	entries, err := queryOn[entry](ctx, conn, what, db.name("SELECT "+fields+" FROM {db}.schema_migrations AS m GROUP BY version ORDER BY version"))
+	entries, err := queryOn[appliedMigration](ctx, conn, what, db.name("SELECT "+fields+" FROM {db}.schema_migrations AS m GROUP BY version ORDER BY version"))
 	for _, e := range entries {
 		l.entries[e.Version] = e
 	}
@@ -74,9 +74,9 @@ func (db *DB) readLedger(ctx context.Context, conn driver.Conn) (ledger, error) 
 }
 
 // prepare returns the statements that make the database and the ledger what they should be.
-func (db *DB) prepare(ctx context.Context, l ledger) ([]string, error) {
+func (db *DB) prepare(ctx context.Context, l appliedMigrations) ([]string, error) {
 	var statements []string
-	if !l.there {
+	if !l.exists {
 		var n uint64
 		// Asked for only where it is missing: who migrates may have no right to make one.
 		if err := db.conn.QueryRow(ctx, "SELECT count() FROM system.databases WHERE name = ?", db.cfg.Database).Scan(&n); err != nil {
@@ -104,11 +104,11 @@ func (db *DB) prepare(ctx context.Context, l ledger) ([]string, error) {
 }
 
 // note says in the ledger that a migration was applied.
-func (db *DB) note(ctx context.Context, m migration) error {
-	var now shape
+func (db *DB) recordMigration(ctx context.Context, m migration) error {
+	var now clusterLayout
 	if db.cfg.Cluster != "" {
 		var err error
-		if now, err = db.clusterShape(ctx); err != nil {
+		if now, err = db.readLayout(ctx); err != nil {
 			return err
 		}
 	}
@@ -124,7 +124,7 @@ func (db *DB) note(ctx context.Context, m migration) error {
 
 // agree says whether what was applied is what this program has, in the form that it is to have.
 // Migrations that only the database knows are accepted: a newer program applied them.
-func (db *DB) agree(ctx context.Context, all []migration, l ledger) error {
+func (db *DB) checkApplied(ctx context.Context, all []migration, l appliedMigrations) error {
 	want := db.cfg.Cluster
 	for _, e := range l.entries {
 		switch {
@@ -138,9 +138,9 @@ func (db *DB) agree(ctx context.Context, all []migration, l ledger) error {
 		}
 	}
 	if want != "" {
-		now, err := db.clusterShape(ctx)
+		now, err := db.readLayout(ctx)
 		if err == nil {
-			err = db.even(now)
+			err = db.checkEvenReplicas(now)
 		}
 		if err != nil {
 			return err
