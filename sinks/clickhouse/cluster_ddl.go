@@ -6,30 +6,29 @@ import (
 	"strings"
 )
 
-// onColumns finds the changes of columns, which the table in front of the shards takes part in.
+// columnChange matches changes of columns, which the Distributed table needs, too.
 var columnChange = regexp.MustCompile(`^(?:ADD|MODIFY|DROP) COLUMN `)
 
-// What rows of a table are spread by. Those of a log stay together by partition, so that what has
-// landed of one is known by one shard; those of a state by copy, so that it is merged there.
+// The sharding keys. Rows of a log stay together by partition, so that one shard knows which of them are stored.
+// Rows of the state stay together by copy, so that one shard can merge them.
 const (
 	byPartition = "cityHash64(topic, part)"
 	byCopy      = "cityHash64(account, store, space, item)"
 )
 
-// A clusterForm turns migrations, taken in their order, into what they are on a cluster:
-// NAME_local on every server, replicated within its shard, and NAME, which stands for all
-// shards. A view is made where the rows are, and NAME asks it there: so its conditions and
-// its grouping are worked out beside the rows.
+// A clusterDDL converts migrations, in their order, to the statements for a cluster. NAME_local is a table on every
+// server, replicated within its shard, and NAME is the Distributed table over it. A view is created as NAME_local,
+// and NAME queries it on every shard, so that conditions and grouping are evaluated next to the rows.
 type clusterDDL struct {
 	cluster, database string
-	shardingKeys      map[string]string // by what a table or view is spread
+	shardingKeys      map[string]string // by table or view
 }
 
 func newClusterDDL(cluster, database string) *clusterDDL {
 	return &clusterDDL{cluster, database, map[string]string{}}
 }
 
-// statements returns what a migration is on the cluster. Each may be run again.
+// statements returns the statements of a migration on the cluster. Each can be run again.
 func (f *clusterDDL) statements(m migration) ([]string, error) {
 	s, err := parse(m)
 	if err != nil {
@@ -46,9 +45,10 @@ func (f *clusterDDL) statements(m migration) ([]string, error) {
 			return nil, err
 		}
 		if f.shardingKeys[s.target] != by {
-			return nil, fmt.Errorf("migration %s: %s is spread otherwise than what feeds it", m, s.target)
+			return nil, fmt.Errorf("migration %s: %s has another sharding key than the table that fills it", m, s.target)
 		}
-		return []string{fmt.Sprintf("CREATE MATERIALIZED VIEW IF NOT EXISTS {db}.%s_local%s TO {db}.%s_local AS%s", s.name, f.onCluster(), s.target, f.localNames(s.body))}, nil
+		return []string{fmt.Sprintf("CREATE MATERIALIZED VIEW IF NOT EXISTS {db}.%s_local%s TO {db}.%s_local AS%s",
+			s.name, f.onCluster(), s.target, f.localNames(s.body))}, nil
 	case alter:
 		all := []string{fmt.Sprintf("ALTER TABLE {db}.%s_local%s %s", s.name, f.onCluster(), s.body)}
 		if columnChange.MatchString(s.body) {
@@ -72,7 +72,8 @@ func (f *clusterDDL) table(m migration, s statement) ([]string, error) {
 	case c["account"] && c["store"] && c["space"] && c["item"]:
 		by = byCopy
 	default:
-		return nil, fmt.Errorf("migration %s: table %s has neither topic, part and off, nor account, store, space and item: its rows cannot be spread", m, s.name)
+		return nil, fmt.Errorf("migration %s: table %s has neither topic, part and off, nor account, store, space and item: "+
+			"it has no sharding key", m, s.name)
 	}
 	engine := s.engine
 	if strings.HasSuffix(engine, "MergeTree") {
@@ -84,8 +85,10 @@ func (f *clusterDDL) table(m migration, s statement) ([]string, error) {
 	}
 	f.shardingKeys[s.name] = by
 	return []string{
-		fmt.Sprintf("CREATE TABLE IF NOT EXISTS {db}.%s_local%s (%s\n) ENGINE = %s%s", s.name, f.onCluster(), s.body, engine, s.rest),
-		fmt.Sprintf("CREATE TABLE IF NOT EXISTS {db}.%[1]s%[2]s AS {db}.%[1]s_local\nENGINE = %[3]s", s.name, f.onCluster(), f.distributed(s.name, by)),
+		fmt.Sprintf("CREATE TABLE IF NOT EXISTS {db}.%s_local%s (%s\n) ENGINE = %s%s",
+			s.name, f.onCluster(), s.body, engine, s.rest),
+		fmt.Sprintf("CREATE TABLE IF NOT EXISTS {db}.%[1]s%[2]s AS {db}.%[1]s_local\nENGINE = %[3]s",
+			s.name, f.onCluster(), f.distributed(s.name, by)),
 	}, nil
 }
 
@@ -97,25 +100,26 @@ func (f *clusterDDL) view(m migration, s statement) ([]string, error) {
 	f.shardingKeys[s.name] = by
 	return []string{
 		fmt.Sprintf("CREATE OR REPLACE VIEW {db}.%s_local%s AS%s", s.name, f.onCluster(), f.localNames(s.body)),
-		fmt.Sprintf("CREATE OR REPLACE TABLE {db}.%[1]s%[2]s AS {db}.%[1]s_local\nENGINE = %[3]s", s.name, f.onCluster(), f.distributed(s.name, "")),
+		fmt.Sprintf("CREATE OR REPLACE TABLE {db}.%[1]s%[2]s AS {db}.%[1]s_local\nENGINE = %[3]s",
+			s.name, f.onCluster(), f.distributed(s.name, "")),
 	}, nil
 }
 
-// sources returns by what all that a question asks is spread. Were it not one and the same,
-// no shard could answer alone.
+// shardingKey returns the sharding key of all tables that a query reads. If they had different ones, no shard could
+// answer alone.
 func (f *clusterDDL) shardingKey(m migration, s statement) (by string, err error) {
 	for _, r := range reference.FindAllStringSubmatch(s.body, -1) {
 		switch of := f.shardingKeys[r[1]]; {
 		case of == "":
-			return "", fmt.Errorf("migration %s asks %s, which no migration before it makes", m, r[1])
+			return "", fmt.Errorf("migration %s reads %s, which no earlier migration creates", m, r[1])
 		case by != "" && of != by:
-			return "", fmt.Errorf("migration %s asks tables that are spread in different ways", m)
+			return "", fmt.Errorf("migration %s reads tables with different sharding keys", m)
 		default:
 			by = of
 		}
 	}
 	if by == "" {
-		return "", fmt.Errorf("migration %s asks no table", m)
+		return "", fmt.Errorf("migration %s reads no table", m)
 	}
 	return by, nil
 }
@@ -130,10 +134,11 @@ func (f *clusterDDL) distributed(name, by string) string {
 	if by != "" {
 		by = ", " + by
 	}
-	return fmt.Sprintf("Distributed(%s, %s, %s%s)", quoteText(f.cluster), quoteText(f.database), quoteText(name+"_local"), by)
+	return fmt.Sprintf("Distributed(%s, %s, %s%s)",
+		quoteText(f.cluster), quoteText(f.database), quoteText(name+"_local"), by)
 }
 
-// withoutStorage leaves out of a change of columns what only a table that keeps rows can have.
+// withoutStorage removes from an ALTER the parts that only a MergeTree table can have.
 func withoutStorage(body string) string {
 	return newSortingKey.ReplaceAllString(codec.ReplaceAllString(body, ""), "")
 }

@@ -14,25 +14,25 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// A ManifestCheck is how the state is compared with the logs.
+// A ManifestCheck holds the options of CheckManifest.
 type ManifestCheck struct {
-	// Told is called with the progress of each step; may be nil.
+	// Told is called with the progress of each step. It may be nil.
 	Told func(step string, done, total int64)
 
-	maxDiffer int // copies that differ are named before the comparison stops
+	maxDiffer int // the comparison stops after so many different copies
 }
 
-// A ManifestProof is what comparing the state with one made from the logs came to.
+// A ManifestProof is the result of comparing the state with a state made from the logs.
 type ManifestProof struct {
 	Copies int64 `json:"copies"` // compared
-	// Retold are copies of which the state knows another telling of a change than the log, which
-	// keeps the one that says most. That is no finding.
+	// Retold counts copies for which the state has stored another report of a change than the log shows: the log shows the
+	// richest report. They are not findings.
 	Retold  int64            `json:"retold"`
 	Differ  []CopyDifference `json:"differ,omitempty"`
-	Stopped bool             `json:"stopped,omitempty"` // as many as may be named were found before the end
+	Stopped bool             `json:"stopped,omitempty"` // the comparison stopped early, because too many copies differ
 }
 
-// A CopyDifference names one copy whose state is not what the logs make of it.
+// A CopyDifference names a copy with a state that differs from the logs.
 type CopyDifference struct {
 	Account string             `json:"account"`
 	Store   string             `json:"store"`
@@ -41,21 +41,21 @@ type CopyDifference struct {
 	Columns []ColumnDifference `json:"columns"`
 }
 
-// Copy returns which copy it is.
+// Copy returns the copy.
 func (d CopyDifference) Copy() schemas.Copy {
 	return schemas.Copy{Account: d.Account, Store: d.Store, Space: d.Space, Item: d.Item}
 }
 
-// A ColumnDifference is one column, or part of one, as the state has it and as the logs say.
+// A ColumnDifference is a column, or part of a column, with its value in the state and its value from the logs.
 type ColumnDifference struct {
 	Column string `json:"column"`
 	State  string `json:"state"`
 	Logs   string `json:"logs"`
 }
 
-// CheckManifest makes the state of every copy once more, from audit log and bit log, in a table that
-// it drops again, and compares it with what the state's view says. It reads both in the order of
-// copies, and holds no more than what differs.
+// CheckManifest makes the state of every copy again from audit log and bit log, in a table that it drops afterwards,
+// and compares it with the view of the state. It reads both in the order of copies, so it needs memory only for the
+// differences.
 func (db *DB) CheckManifest(ctx context.Context, c ManifestCheck) (_ *ManifestProof, err error) {
 	if c.maxDiffer == 0 {
 		c.maxDiffer = 100_000
@@ -91,10 +91,10 @@ func (db *DB) CheckManifest(ctx context.Context, c ManifestCheck) (_ *ManifestPr
 type manifestComparison struct {
 	ManifestCheck
 	db      *DB
-	rebuilt string // what to select from
+	rebuilt string // the subquery of the rebuilt state
 	result  *ManifestProof
 	total   int64
-	differ  []schemas.Copy // not yet looked at closely
+	differ  []schemas.Copy // found by their sums, not yet inspected
 }
 
 const (
@@ -102,7 +102,7 @@ const (
 	detailPage  = 500
 )
 
-// run walks both states side by side.
+// run reads both states in parallel, in the order of copies.
 func (m *manifestComparison) run(ctx context.Context) error {
 	state, err := m.openCursor(ctx, "{db}.copy_merged")
 	if err != nil {
@@ -146,7 +146,7 @@ func (m *manifestComparison) run(ctx context.Context) error {
 	return m.inspect(ctx)
 }
 
-// compareCopies orders two walks by the copies they stand at; one that has ended is behind all.
+// compareCursors orders two cursors by their copies. A cursor at its end comes last.
 func compareCursors(a, b *copyCursor) int {
 	switch {
 	case a.ended:
@@ -158,26 +158,28 @@ func compareCursors(a, b *copyCursor) int {
 		strings.Compare(a.copy.Space, b.copy.Space), strings.Compare(a.copy.Item, b.copy.Item))
 }
 
-// A walk goes through one state in the order of its copies.
+// A copyCursor iterates over one state in the order of copies.
 type copyCursor struct {
 	rows  driver.Rows
 	close func()
 	copy  schemas.Copy
-	sum   uint64 // of all that is compared
+	sum   uint64 // of all compared values
 	ended bool
 }
 
-// open begins a walk. The state is merged in the order in which it lies, so that the server
-// need not hold it; what it sorts once more are the keys with their sums, and it does that on disk where they are many.
+// openCursor starts to read a state. The server merges the state in the order of the table, so that it need not hold it
+// in memory. It only sorts the keys and sums again, on disk if they are many.
 func (m *manifestComparison) openCursor(ctx context.Context, from string) (*copyCursor, error) {
-	ctx = ch.Context(ctx, ch.WithSettings(ch.Settings{"async_insert": 0, "optimize_aggregation_in_order": 1, "optimize_read_in_order": 1,
-		"query_plan_execute_functions_after_sorting": 0, "max_bytes_before_external_sort": 256 << 20}))
-	rows, leave, err := stream(ctx, m.db.conn, m.db.name("SELECT account, store, space, item, "+stateSum()+" FROM "+from+
+	ctx = ch.Context(ctx, ch.WithSettings(ch.Settings{
+		"async_insert": 0, "optimize_aggregation_in_order": 1, "optimize_read_in_order": 1,
+		"query_plan_execute_functions_after_sorting": 0, "max_bytes_before_external_sort": 256 << 20,
+	}))
+	rows, stop, err := stream(ctx, m.db.conn, m.db.name("SELECT account, store, space, item, "+stateSum()+" FROM "+from+
 		" ORDER BY account, store, space, item"))
 	if err != nil {
 		return nil, err
 	}
-	w := &copyCursor{rows: rows, close: leave}
+	w := &copyCursor{rows: rows, close: stop}
 	if err := w.next(); err != nil {
 		w.close()
 		return nil, err
@@ -193,7 +195,7 @@ func (w *copyCursor) next() error {
 	return w.rows.Scan(&w.copy.Account, &w.copy.Store, &w.copy.Space, &w.copy.Item, &w.sum)
 }
 
-// judge looks closely at the copies whose sums differ.
+// inspect compares the values of the copies with different sums.
 func (m *manifestComparison) inspect(ctx context.Context) error {
 	state, err := m.values(ctx, "{db}.copy_merged")
 	if err != nil {
@@ -203,12 +205,12 @@ func (m *manifestComparison) inspect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	logged, err := m.readLogged(ctx)
+	changes, err := m.readLogged(ctx)
 	if err != nil {
 		return err
 	}
 	for _, c := range m.differ {
-		columns, retold := diffCopy(state[c], logs[c], logged[c])
+		columns, retold := diffCopy(state[c], logs[c], changes[c])
 		if retold {
 			m.result.Retold++
 		}
@@ -225,7 +227,7 @@ func (m *manifestComparison) inspect(ctx context.Context) error {
 	return nil
 }
 
-// values returns what one state says of the copies in question.
+// values returns the values of the copies to be inspected, from one state.
 func (m *manifestComparison) values(ctx context.Context, from string) (map[schemas.Copy][]string, error) {
 	type record struct {
 		Account string   `ch:"account"`
@@ -253,17 +255,17 @@ func (m *manifestComparison) values(ctx context.Context, from string) (map[schem
 	return all, err
 }
 
-// logged is what the log has of the changes of one copy.
+// loggedChanges holds the changes of one copy in the audit log.
 type loggedChanges struct {
 	Account string   `ch:"account"`
 	Store   string   `ch:"store"`
 	Space   string   `ch:"space"`
 	Item    string   `ch:"item"`
-	Times   []string `ch:"times"`   // of those of its content
-	Changes []string `ch:"changes"` // time and id, of deletes too
+	Times   []string `ch:"times"`   // of changes of its content
+	Changes []string `ch:"changes"` // time and id, deletes included
 }
 
-// logged returns what the log has of the changes of the copies in question.
+// readLogged returns the logged changes of the copies to be inspected.
 func (m *manifestComparison) readLogged(ctx context.Context) (map[schemas.Copy]loggedChanges, error) {
 	all := map[schemas.Copy]loggedChanges{}
 	if len(m.differ) == 0 {
@@ -275,7 +277,8 @@ func (m *manifestComparison) readLogged(ctx context.Context) (map[schemas.Copy]l
 	}
 	rows, err := query[loggedChanges](with, m.db, "read the changes of copies",
 		"SELECT account, store, space, item, groupUniqArrayIf(toString(ts), "+writesContent+") AS times,"+
-			" groupUniqArray(concat(toString(ts), ' ', lower(hex(id)))) AS changes FROM {db}.audit_log WHERE op IN ('add', 'update', 'copy', 'delete')"+
+			" groupUniqArray(concat(toString(ts), ' ', lower(hex(id)))) AS changes FROM {db}.audit_log"+
+			" WHERE op IN ('add', 'update', 'copy', 'delete')"+
 			" AND "+requestedCopies+" GROUP BY account, store, space, item")
 	for _, r := range rows {
 		all[schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item}] = r

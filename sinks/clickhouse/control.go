@@ -7,7 +7,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// incidents is the table of every record of every incident.
+// incidents is the table incidents: one row for each record of each incident.
 func incidents() *table[*pb.Incident] {
 	type r = row[*pb.Incident]
 	columns := []column[r]{
@@ -45,8 +45,10 @@ func incidents() *table[*pb.Incident] {
 		func(x r) *timestamppb.Timestamp { return x.m.GetOpened() }, columns...)
 }
 
-// stepColumn is one of the parallel columns of an incident's steps.
-func stepColumn[C proto.ColumnOf[string]](name, typ string, make func() C, get func(*pb.IncidentStep) string) column[row[*pb.Incident]] {
+// stepColumn is one of the parallel columns of the steps of an incident.
+func stepColumn[C proto.ColumnOf[string]](
+	name, typ string, make func() C, get func(*pb.IncidentStep) string,
+) column[row[*pb.Incident]] {
 	return column[row[*pb.Incident]]{name, typ, func() appender[row[*pb.Incident]] {
 		data := make()
 		c := proto.NewArray[string](data)
@@ -78,7 +80,7 @@ func stepTimes() column[row[*pb.Incident]] {
 	}}
 }
 
-// reports is the table of what rounds came to.
+// reports is the table reports: the results of rounds.
 func reports() *table[*pb.Report] {
 	type r = row[*pb.Report]
 	return newTable("reports",
@@ -96,7 +98,7 @@ func reports() *table[*pb.Report] {
 	)
 }
 
-// jobLog is the table of the iterations of sweeps and schedules.
+// jobLog is the table job_log: the iterations of sweeps and schedules.
 func jobLog() *table[*pb.Job] {
 	type r = row[*pb.Job]
 	return newTable("job_log",
@@ -109,7 +111,7 @@ func jobLog() *table[*pb.Job] {
 	)
 }
 
-// policyHistory is the table of every revision of every policy.
+// policyHistory is the table policy_history: every revision of every policy.
 func policyHistory() *table[*pb.Policy] {
 	type r = row[*pb.Policy]
 	return newTable("policy_history",
@@ -126,7 +128,7 @@ func policyHistory() *table[*pb.Policy] {
 	)
 }
 
-// adminLog is the table of what people did.
+// adminLog is the table admin_log: actions of administrators.
 func adminLog() *table[*pb.AdminAction] {
 	type r = row[*pb.AdminAction]
 	return newTable("admin_log",

@@ -12,9 +12,9 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// A deadLetter is what a record of topic dead says of itself.
+// A deadLetter holds the headers of a record of topic dead, and the subject of its message.
 type deadLetter struct {
-	id, duplication string // a letter is known by where it lies
+	id, duplication string // derived from the offset of the record in topic dead
 	topic           schemas.Topic
 	partition       int64
 	offset          int64
@@ -29,15 +29,15 @@ type deadLetter struct {
 	subject         subject
 }
 
-// about is the item that a dead letter is about, where it can be read.
+// A subject is the item of a dead letter, as far as its message can be decoded.
 type subject struct {
 	account, space, item, source, destination, cause string
 	reason                                           pb.DuplicationReason
 	changed                                          *timestamppb.Timestamp
 }
 
-// readDead reads the headers of a dead letter. What cannot be read is left out: nothing
-// about a letter makes it unfit to be kept.
+// readDead reads the headers of a dead letter. It leaves out headers that it cannot parse: every dead letter is
+// stored.
 func readDead(d *schemas.Delivery) deadLetter {
 	where := []string{strconv.Itoa(int(d.Incarnation)), strconv.Itoa(int(d.Partition)), strconv.FormatInt(d.Offset, 10)}
 	l := deadLetter{
@@ -109,13 +109,13 @@ func subjectOf(body schemas.Body) subject {
 	return subject{}
 }
 
-// ofCommand says whether the letter is a command that thereby ended.
+// isCommand reports whether the dead letter is a duplication or deletion command, which ended by becoming one.
 func (l deadLetter) isCommand() bool {
 	return l.subject.destination != "" &&
 		(l.topic == schemas.Deletions || strings.HasPrefix(string(l.topic), "duplication."))
 }
 
-// result is the row in which a dead command ends.
+// result returns the duplication result with which a dead command ends.
 func (l deadLetter) result(d *schemas.Delivery) *pb.DuplicationResult {
 	return &pb.DuplicationResult{
 		Id: l.duplication, Command: l.message, Cause: l.subject.cause, Account: l.subject.account,
@@ -126,7 +126,7 @@ func (l deadLetter) result(d *schemas.Delivery) *pb.DuplicationResult {
 	}
 }
 
-// deadLetters is the table of dead letters.
+// deadLetters is the table dead_letters.
 func deadLetters() *table[deadLetter] {
 	type r = row[deadLetter]
 	return newTable("dead_letters",
@@ -150,12 +150,16 @@ func deadLetters() *table[deadLetter] {
 		text("item", func(x r) string { return x.m.subject.item }),
 		text("key", func(x r) string { return string(x.Key) }),
 		text("value", func(x r) string { return string(x.Value) }),
-		headerColumn("header.name", "Array(LowCardinality(String))", newLowCardinality, func(h schemas.Header) string { return h.Key }),
-		headerColumn("header.value", "Array(String)", newText, func(h schemas.Header) string { return string(h.Value) }),
+		headerColumn("header.name", "Array(LowCardinality(String))", newLowCardinality,
+			func(h schemas.Header) string { return h.Key }),
+		headerColumn("header.value", "Array(String)", newText,
+			func(h schemas.Header) string { return string(h.Value) }),
 	)
 }
 
-func headerColumn[C proto.ColumnOf[string]](name, typ string, make func() C, get func(schemas.Header) string) column[row[deadLetter]] {
+func headerColumn[C proto.ColumnOf[string]](
+	name, typ string, make func() C, get func(schemas.Header) string,
+) column[row[deadLetter]] {
 	return column[row[deadLetter]]{name, typ, func() appender[row[deadLetter]] {
 		data := make()
 		c := proto.NewArray[string](data)
@@ -169,7 +173,7 @@ func headerColumn[C proto.ColumnOf[string]](name, typ string, make func() C, get
 	}}
 }
 
-// deadFeeds are the two tables of topic dead.
+// deadTopicTables returns the tables that store topic dead: dead_letters, and duplication_log for commands.
 func deadTopicTables() []topicTable {
 	letters, results := deadLetters(), duplicationLog()
 	return []topicTable{

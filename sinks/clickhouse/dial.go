@@ -14,8 +14,9 @@ import (
 	ch "github.com/ClickHouse/clickhouse-go/v2"
 )
 
-// reach tries the addresses, each for as long as one attempt may take, the one that
-// answered last first: a dead one costs its time once. Its error tells of every address.
+// tryAddresses calls try for each address until it succeeds, each time with the timeout of one attempt. It starts
+// with the address that answered last, so that a dead address costs its timeout only once. The error names every
+// address.
 func (db *DB) tryAddresses(ctx context.Context, try func(ctx context.Context, addr string) error) error {
 	var all error
 	first := int(db.lastAnswered.Load())
@@ -47,7 +48,7 @@ func (db *DB) tryAddress(ctx context.Context, addr string, try func(ctx context.
 	return nil
 }
 
-// connect makes one connection, encrypted where that is asked for.
+// connect opens one connection, with TLS if it is configured.
 func (c Config) connect(ctx context.Context, addr string) (net.Conn, error) {
 	tcp, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -73,17 +74,17 @@ func (c Config) connect(ctx context.Context, addr string) (net.Conn, error) {
 	return secure, nil
 }
 
-// A gentle connection takes leave before it closes: one that is closed while an answer is on its way is reset,
-// and a reset between two queries ends the embedded engine (libchdb 26.7), for all.
+// A drainingConn drains the connection before it closes it. Closing it while a response is in flight resets the
+// connection, and a reset between two queries kills the embedded engine (libchdb 26.7).
 type drainingConn struct {
 	net.Conn
 	once sync.Once
 }
 
-// leaveWait bounds how long an answer that nobody wants is waited for.
+// drainTimeout bounds how long Close waits for a response that is no longer needed.
 const drainTimeout = 10 * time.Second
 
-// Close says that nothing more will be sent. What still comes is dropped, until the server closes too.
+// Close closes the sending side, and drops incoming data until the server closes its side. It does not wait for that.
 func (g *drainingConn) Close() error {
 	err := net.ErrClosed
 	g.once.Do(func() {
@@ -93,7 +94,7 @@ func (g *drainingConn) Close() error {
 			return
 		}
 		err = nil
-		go func() { // nobody waits for it; it is bounded
+		go func() { // bounded by the deadline
 			_, _ = io.Copy(io.Discard, g.Conn)
 			g.Conn.Close()
 		}()
@@ -101,12 +102,12 @@ func (g *drainingConn) Close() error {
 	return err
 }
 
-// strategy is how the driver makes its connections: as inserts make theirs.
+// dialStrategy makes the driver use tryAddresses.
 func (db *DB) dialStrategy(ctx context.Context, _ int, o *ch.Options, dial ch.Dial) (r ch.DialResult, err error) {
 	one := *o
 	one.DialTimeout = db.cfg.dialTimeout
 	err = db.tryAddresses(ctx, func(ctx context.Context, addr string) error {
-		if !db.cfg.AllowOlder { // dialOne refuses older servers, of which the driver's connection does not tell
+		if !db.cfg.AllowOlder { // the driver does not report the release, so dialAddress checks it
 			w, err := db.dialAddress(ctx, addr, Login{o.Auth.Username, o.Auth.Password})
 			if err != nil {
 				return err
@@ -120,7 +121,7 @@ func (db *DB) dialStrategy(ctx context.Context, _ int, o *ch.Options, dial ch.Di
 	return r, err
 }
 
-// dial makes a connection for inserts to the first address that answers.
+// dial connects to the first address that answers, for inserts.
 func (db *DB) dial(ctx context.Context, as Login) (w *insertConn, err error) {
 	err = db.tryAddresses(ctx, func(ctx context.Context, addr string) (err error) {
 		w, err = db.dialAddress(ctx, addr, as)
@@ -151,16 +152,17 @@ func (db *DB) dialAddress(ctx context.Context, addr string, as Login) (*insertCo
 // The oldest release of ClickHouse that the tests run with.
 const oldestMajor, oldestMinor = 26, 7
 
-// oldEnough returns ErrOlder for a server that is older than the oldest release that is tested.
+// checkRelease returns ErrOlder if the server is older than the oldest tested release.
 func checkRelease(server proto.ServerHello) error {
 	if server.Major > oldestMajor || server.Major == oldestMajor && server.Minor >= oldestMinor {
 		return nil
 	}
 	return fmt.Errorf("%w: it is ClickHouse %d.%d, and the oldest release that is tested is %d.%d: "+
-		"upgrade it, or set clickhouse.allow_older and test with it", ErrOlder, server.Major, server.Minor, oldestMajor, oldestMinor)
+		"upgrade it, or set clickhouse.allow_older and test with it",
+		ErrOlder, server.Major, server.Minor, oldestMajor, oldestMinor)
 }
 
-// tlsAlert is the first byte of what a server says that was spoken to in clear where it speaks TLS.
+// tlsAlert is the first byte of the response of a TLS server to a client that does not use TLS.
 const tlsAlert = 21
 
 func (w *insertConn) hello(as Login) (server proto.ServerHello, err error) {
@@ -188,7 +190,7 @@ func (w *insertConn) hello(as Login) (server proto.ServerHello, err error) {
 	return server, fmt.Errorf("unexpected packet %d instead of a greeting", code)
 }
 
-// watch makes reads and writes fail when ctx is done, until the returned function is called.
+// bindContext makes reads and writes fail once ctx is done, until the caller calls stop.
 func (w *insertConn) bindContext(ctx context.Context) (stop func()) {
 	w.conn.SetDeadline(time.Time{})
 	ended := make(chan struct{})
@@ -198,7 +200,7 @@ func (w *insertConn) bindContext(ctx context.Context) (stop func()) {
 	})
 	return func() {
 		if !off() {
-			<-ended // or it may fail a later use of the connection
+			<-ended // otherwise it could set the deadline during a later use of the connection
 		}
 	}
 }

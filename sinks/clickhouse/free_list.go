@@ -2,8 +2,8 @@ package clickhouse
 
 import "sync"
 
-// spares keeps a few of what is used again, so that it need not grow anew. (A sync.Pool lets go of what it has with every
-// other collection, which is several times a second where it matters.)
+// A freeList keeps up to maxFree values for reuse, so that their buffers need not grow again. A sync.Pool would drop
+// its values with every second garbage collection, which is several times a second under load.
 type freeList[T any] struct {
 	mu  sync.Mutex
 	all []T // guarded by mu
@@ -11,7 +11,7 @@ type freeList[T any] struct {
 
 const (
 	maxFree = 2
-	// mostKept is how many bytes a value may have had in what is kept to be used again: a dead letter may have 64 MiB.
+	// maxKeptBytes is the largest record value for which columns are kept for reuse: a dead letter may have 64 MiB.
 	maxKeptBytes = 1 << 20
 )
 

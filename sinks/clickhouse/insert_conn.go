@@ -12,12 +12,12 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// revision is the protocol spoken for inserts: new enough for every type that the tables
-// have, old enough to be spared most packets that are skipped here.
+// revision is the version of the native protocol for inserts. It is new enough for every column type of the tables,
+// and old enough that the server sends few packets that this code must skip.
 const revision = 54450
 
-// A wire is one connection for inserts of whole blocks. The columns of the driver go
-// through reflection value by value; those of ch-go/proto are written as they lie in memory.
+// An insertConn is a connection that inserts whole blocks. It encodes columns with ch-go/proto, which writes them as
+// they are in memory; the columns of clickhouse-go use reflection for each value.
 type insertConn struct {
 	conn net.Conn
 	in   *proto.Reader
@@ -28,7 +28,7 @@ type insertConn struct {
 
 func (w *insertConn) close() { w.conn.Close() }
 
-// An insertion is one INSERT of one block.
+// An insertion is one INSERT statement with one block.
 type insertion struct {
 	name     string // begins the query ids of its attempts
 	into     string // INSERT INTO t (a, b) VALUES
@@ -36,12 +36,12 @@ type insertion struct {
 	columns  proto.Input
 }
 
-// insert sends one block and waits for the server's answer. After an error the
-// connection is of no further use; if rows were sent, it is not known whether they have landed.
+// insert sends one block and waits for the server's response. After an error the connection must be closed. If sent
+// is true, it is unknown whether the rows were stored.
 func (w *insertConn) insert(ctx context.Context, q insertion) (sent bool, err error) {
 	defer w.bindContext(ctx)()
-	// An earlier attempt may still run, and two queries cannot have one id. It does no harm: its rows have the same
-	// ids, of which the views show one.
+	// Each attempt has its own query id: an earlier attempt may still run, and the server refuses a second query with
+	// the same id. The earlier attempt is harmless: its rows have the same ids, and the views show one row for each id.
 	w.writeQuery(q, q.name+"/"+schemas.NewID())
 	if err := w.writeBlock(nil); err != nil {
 		return false, err
@@ -76,7 +76,7 @@ func (w *insertConn) writeQuery(q insertion, id string) {
 	})
 }
 
-// block writes a data packet; one without columns says that no more will come.
+// writeBlock writes a data packet. One without columns ends the data.
 func (w *insertConn) writeBlock(columns proto.Input) error {
 	w.out.ChainBuffer(func(b *proto.Buffer) {
 		proto.ClientCodeData.Encode(b)
@@ -92,7 +92,7 @@ func (w *insertConn) writeBlock(columns proto.Input) error {
 	return nil
 }
 
-// until reads packets up to one of the wanted kind.
+// readUntil reads packets up to and including one with the wanted code.
 func (w *insertConn) readUntil(want proto.ServerCode) error {
 	for {
 		n, err := w.in.UVarInt()
@@ -129,9 +129,9 @@ func (w *insertConn) readUntil(want proto.ServerCode) error {
 	}
 }
 
-// skip reads a block into rows, which are dropped; nil: a block without rows.
+// skipBlock reads a block into rows and drops it; nil rows: a block without rows.
 func (w *insertConn) skipBlock(rows proto.Result) error {
-	if _, err := w.in.Str(); err != nil { // the name of a temporary table: none
+	if _, err := w.in.Str(); err != nil { // the name of a temporary table, always empty
 		return err
 	}
 	var b proto.Block
@@ -146,7 +146,7 @@ func (w *insertConn) readException() error {
 	return &ch.Exception{Code: int32(e.Code), Name: e.Name, Message: e.Message, StackTrace: e.Stack}
 }
 
-// cause prefers the end of ctx to the time-out of the connection that it brought about.
+// cause wraps err in the cause of ctx, if ctx is done: then the connection timed out because of it.
 func cause(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return fmt.Errorf("%w (%w)", context.Cause(ctx), err)
@@ -154,7 +154,7 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// write runs one insertion on a connection of its own, out of a bounded number.
+// write runs one insertion on a connection that no other insertion uses. At most connections of them run at once.
 func (db *DB) write(ctx context.Context, q insertion) error {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -170,7 +170,7 @@ func (db *DB) write(ctx context.Context, q insertion) error {
 	}
 	q.settings = append(q.settings, more...)
 	for {
-		w, kept, err := db.getConn(ctx)
+		w, reused, err := db.getConn(ctx)
 		if err != nil {
 			return err
 		}
@@ -180,16 +180,16 @@ func (db *DB) write(ctx context.Context, q insertion) error {
 			return nil
 		}
 		w.close()
-		// A kept connection may have died with the server it was made to.
-		var said *ch.Exception
-		if sent || !kept || errors.As(err, &said) || ctx.Err() != nil {
+		// A reused connection is dead if its server was restarted.
+		var exception *ch.Exception
+		if sent || !reused || errors.As(err, &exception) || ctx.Err() != nil {
 			return err
 		}
 	}
 }
 
-// writer returns a connection that was kept, or a new one.
-func (db *DB) getConn(ctx context.Context) (_ *insertConn, kept bool, err error) {
+// getConn returns an idle connection, or dials a new one.
+func (db *DB) getConn(ctx context.Context) (_ *insertConn, reused bool, err error) {
 	select {
 	case w := <-db.idle:
 		return w, true, nil

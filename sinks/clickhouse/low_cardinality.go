@@ -7,8 +7,8 @@ import (
 	"github.com/ClickHouse/ch-go/proto"
 )
 
-// words is a column LowCardinality(String) for writing. It looks a value up only where
-// it differs from the one before; ch-go's keeps all values until it is encoded.
+// lowCardinality is a LowCardinality(String) column for writing. It looks a value up in the dictionary only if it
+// differs from the previous value. The column of ch-go keeps all values until it is encoded.
 type lowCardinality struct {
 	index proto.ColStr
 	seen  map[string]uint32
@@ -46,7 +46,7 @@ func (c *lowCardinality) AppendArr(vs []string) {
 	}
 }
 
-// Type is the column's type.
+// Type returns the ClickHouse type of the column.
 func (c *lowCardinality) Type() proto.ColumnType { return "LowCardinality(String)" }
 
 // Rows returns the number of values.
@@ -62,15 +62,15 @@ func (c *lowCardinality) Reset() {
 	c.keys, c.last = c.keys[:0], ""
 }
 
-// EncodeState writes the version of the encoding.
+// EncodeState writes the version of the key encoding.
 func (c *lowCardinality) EncodeState(b *proto.Buffer) { b.PutInt64(1) }
 
-// EncodeColumn writes dictionary and keys.
+// EncodeColumn writes the dictionary and the keys.
 func (c *lowCardinality) EncodeColumn(b *proto.Buffer) {
 	if len(c.keys) == 0 {
 		return
 	}
-	// Additional keys, and a dictionary of this block alone; the low byte is the width.
+	// The flags mean: additional keys, and a dictionary for this block only. The low byte is the width of a key.
 	const flags = 1<<9 | 1<<10
 	width := 0
 	switch n := len(c.seen); {
@@ -95,10 +95,10 @@ func (c *lowCardinality) EncodeColumn(b *proto.Buffer) {
 	}
 }
 
-// WriteColumn writes dictionary and keys.
+// WriteColumn writes the dictionary and the keys.
 func (c *lowCardinality) WriteColumn(w *proto.Writer) { w.ChainBuffer(c.EncodeColumn) }
 
-// DecodeColumn is not there: the column is only written.
+// DecodeColumn returns an error: the column cannot be read.
 func (c *lowCardinality) DecodeColumn(*proto.Reader, int) error {
 	return errors.New("the column is only written")
 }

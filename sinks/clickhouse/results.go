@@ -9,7 +9,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// duplicationLog is the table in which every command ends.
+// duplicationLog is the table duplication_log: one row for the result of each command.
 func duplicationLog() *table[*pb.DuplicationResult] {
 	type r = row[*pb.DuplicationResult]
 	return newTable("duplication_log",
@@ -42,7 +42,7 @@ func duplicationLog() *table[*pb.DuplicationResult] {
 	)
 }
 
-// bitLog is the table in which every check ends.
+// bitLog is the table bit_log: one row for the result of each check.
 func bitLog() *table[*pb.FixityResult] {
 	type r = row[*pb.FixityResult]
 	columns := []column[r]{
@@ -66,7 +66,8 @@ func bitLog() *table[*pb.FixityResult] {
 			lowCard(place+"_provenance", func(x r) string { return provenanceName(evidence(x.m)[i].GetProvenance()) }))
 	}
 	columns = append(columns,
-		digestColumn("digest.algorithm", "Array(LowCardinality(String))", newLowCardinality, func(h sharedDigest) string { return h.algorithm }),
+		digestColumn("digest.algorithm", "Array(LowCardinality(String))", newLowCardinality,
+			func(h sharedDigest) string { return h.algorithm }),
 		digestColumn("digest.value", "Array(String)", newText, func(h sharedDigest) string { return h.digest }),
 		digestColumn("digest.places", "Array(UInt8)", newBytes, func(h sharedDigest) uint8 { return h.places }),
 		int64s("bytes_read", func(x r) int64 { return x.m.GetBytesRead() }),
@@ -94,7 +95,7 @@ func bitLog() *table[*pb.FixityResult] {
 	)
 }
 
-// objectColumns are those of the identity of a stored object.
+// objectColumns are the columns of the identity of a stored object.
 func objectColumns[M any](get func(M) *pb.Identity) []column[M] {
 	return []column[M]{
 		text("object_version", func(m M) string { return get(m).GetVersion() }),
@@ -105,20 +106,20 @@ func objectColumns[M any](get func(M) *pb.Identity) []column[M] {
 	}
 }
 
-// places are the pieces of evidence, in the order of their bits.
+// evidenceNames are the pieces of evidence, in the order of their bits in digest.places.
 var evidenceNames = [5]string{"content", "stored", "manifest", "audit", "confirmed"}
 
 func evidence(m *pb.FixityResult) [len(evidenceNames)]*pb.Evidence {
 	return [...]*pb.Evidence{m.GetContent(), m.GetStored(), m.GetManifest(), m.GetAudit(), m.GetConfirmed()}
 }
 
-// A held digest is one that some pieces of evidence have in common.
+// A sharedDigest is a digest, and the pieces of evidence that have it.
 type sharedDigest struct {
-	algorithm, digest string // the digest in bytes
-	places            uint8  // a bit for each place
+	algorithm, digest string // digest is in bytes
+	places            uint8  // a bit for each piece of evidence
 }
 
-// heldBy returns each digest of a result once, with the places that hold it.
+// sharedDigests returns each digest of a result once.
 func sharedDigests(m *pb.FixityResult) ([]sharedDigest, error) {
 	var all []sharedDigest
 	var keys []string
@@ -146,8 +147,10 @@ func newText() *proto.ColStr { return new(proto.ColStr) }
 
 func newBytes() *proto.ColUInt8 { return new(proto.ColUInt8) }
 
-// heldColumn is one of the three parallel columns of the digests of a result.
-func digestColumn[T any, C proto.ColumnOf[T]](name, typ string, make func() C, get func(sharedDigest) T) column[row[*pb.FixityResult]] {
+// digestColumn is one of the three parallel columns of the digests of a result.
+func digestColumn[T any, C proto.ColumnOf[T]](
+	name, typ string, make func() C, get func(sharedDigest) T,
+) column[row[*pb.FixityResult]] {
 	return column[row[*pb.FixityResult]]{name, typ, func() appender[row[*pb.FixityResult]] {
 		data := make()
 		c := proto.NewArray[T](data)

@@ -8,9 +8,9 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// space returns the record of a space: the manifest says LIVE if the space is expected, else NONE. It is expected if
-// it has a live copy. Not expected is one that a client deleted or a person declared gone, if it was not created
-// since and no copy in it is newer than that.
+// space returns the record of a space: the manifest is LIVE if the space is expected, otherwise NONE. A space is
+// expected if it has a live copy. If a client has deleted the space, or a person has declared it gone, and it was
+// not created again since, only a copy that is newer than that counts.
 func (db *DB) space(ctx context.Context, of schemas.Copy, gone time.Time) (*pb.CopyRecord, error) {
 	type facts struct {
 		Created int64 `ch:"created"`

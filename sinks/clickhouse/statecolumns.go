@@ -11,8 +11,8 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// stateColumns are those of copy_state. A group that a row says nothing of is all zero,
-// version too, and loses against every other.
+// stateColumns are the columns of copy_state. A group that a row does not set is all zero, including its version,
+// and loses against every other value.
 func stateColumns() []column[stateRow] {
 	type s = stateRow
 	content := func(r s) *pb.Change { return r.content }
@@ -74,7 +74,7 @@ func stateColumns() []column[stateRow] {
 	}
 }
 
-// when returns v, or the zero value where yes is false.
+// valueIf returns v if yes is true, otherwise the zero value.
 func valueIf[T any](yes bool, v T) T {
 	if !yes {
 		var zero T
@@ -83,22 +83,23 @@ func valueIf[T any](yes bool, v T) T {
 	return v
 }
 
-// ver is the version of a group: zero where the row says nothing of it.
-func ver(says func(stateRow) bool) column[stateRow] {
-	return simple("ver", "UInt128", func() *proto.ColUInt128 { return new(proto.ColUInt128) }, func(r stateRow) proto.UInt128 {
-		if !says(r) {
-			return proto.UInt128{}
-		}
-		return r.at.wide()
-	})
+// ver is the version of a group. It is zero if the row does not set the group.
+func ver(sets func(stateRow) bool) column[stateRow] {
+	return simple("ver", "UInt128", func() *proto.ColUInt128 { return new(proto.ColUInt128) },
+		func(r stateRow) proto.UInt128 {
+			if !sets(r) {
+				return proto.UInt128{}
+			}
+			return r.at.wide()
+		})
 }
 
-func changeID(says func(stateRow) bool) column[stateRow] {
+func changeID(sets func(stateRow) bool) column[stateRow] {
 	return simple("change", "FixedString(16)", func() *proto.ColFixedStr16 { return new(proto.ColFixedStr16) },
-		func(r stateRow) [16]byte { return valueIf(says(r), r.change) })
+		func(r stateRow) [16]byte { return valueIf(sets(r), r.change) })
 }
 
-// stateDigests holds the digests of a content change, each with its version.
+// stateDigests holds the digests of a change of the content, each with its version.
 func stateDigests() column[stateRow] {
 	return column[stateRow]{"digests", "SimpleAggregateFunction(maxMap, Map(String, String))", func() appender[stateRow] {
 		c := newStringMap()
@@ -123,7 +124,7 @@ func stateDigests() column[stateRow] {
 	}}
 }
 
-// passDigests are the digests of the bytes that passed.
+// passDigests holds the digests of the bytes that passed a check.
 func passDigests() column[stateRow] {
 	return column[stateRow]{"digests", "Map(String, String)", func() appender[stateRow] {
 		c := newStringMap()
@@ -149,7 +150,7 @@ func passDigests() column[stateRow] {
 	}}
 }
 
-// group is a tuple of columns of which the greatest version stays.
+// group is a tuple of columns. The merge keeps the tuple with the greatest version, which is its first column.
 func group(name string, parts ...column[stateRow]) column[stateRow] {
 	types := make([]string, len(parts))
 	for i, p := range parts {
@@ -174,13 +175,13 @@ func group(name string, parts ...column[stateRow]) column[stateRow] {
 	}}
 }
 
-// tupleColumn is a Tuple of columns that have no state of their own (no LowCardinality).
+// A tupleColumn is a Tuple of columns without a state of their own (no LowCardinality).
 type tupleColumn struct {
 	typ   proto.ColumnType
 	parts []proto.ColInput
 }
 
-// Type is the column's type.
+// Type returns the ClickHouse type of the column.
 func (t *tupleColumn) Type() proto.ColumnType { return t.typ }
 
 // Reset empties the parts.
@@ -193,14 +194,14 @@ func (t *tupleColumn) Reset() {
 // Rows returns the number of values.
 func (t *tupleColumn) Rows() int { return t.parts[0].Rows() }
 
-// EncodeColumn writes the parts one after the other.
+// EncodeColumn writes one part after the other.
 func (t *tupleColumn) EncodeColumn(b *proto.Buffer) {
 	for _, p := range t.parts {
 		p.EncodeColumn(b)
 	}
 }
 
-// WriteColumn writes the parts one after the other.
+// WriteColumn writes one part after the other.
 func (t *tupleColumn) WriteColumn(w *proto.Writer) {
 	for _, p := range t.parts {
 		p.WriteColumn(w)

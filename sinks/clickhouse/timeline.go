@@ -9,33 +9,33 @@ import (
 	"time"
 )
 
-// An Event is one thing that happened to an item in one store, or that was found out about it.
+// An Event is a change, copy, check or step of an incident of one item in one store.
 type Event struct {
 	Time   time.Time `json:"time"`
 	Kind   string    `json:"kind"` // change, duplication, check, incident
 	Store  string    `json:"store"`
-	What   string    `json:"what"`   // a few words: add, C5 copied, row 2 fail content-corrupt, opened
-	Detail string    `json:"detail"` // size and digests, an error, a step's detail
-	By     string    `json:"by"`     // user, worker, who
-	ID     string    `json:"id"`     // of the message; incidents: of the incident
+	What   string    `json:"what"`   // such as: add, C5 copied, row 2 fail content-corrupt, opened
+	Detail string    `json:"detail"` // size and digests, an error, the detail of a step
+	By     string    `json:"by"`     // user, worker or person
+	ID     string    `json:"id"`     // of the message, or of the incident
 }
 
-// A timelineQuery asks for what is on record of an item in every store.
+// A timelineQuery selects the events of an item in all stores.
 type timelineQuery struct {
 	Account, Space, Item string
 	After                eventCursor
 	Limit                int
 }
 
-// An eventCursor is where a page of a timeline ended. The zero cursor is before all.
+// An eventCursor is the end of a page of events. The zero cursor is the start.
 type eventCursor struct {
 	Time time.Time
 	Kind string
 	ID   string
-	Step int64 // of an incident
+	Step int64 // of an incident; otherwise 0
 }
 
-// Timeline returns all that is on record of an item in every store, oldest first.
+// Timeline returns all events of an item in all stores, oldest first.
 func (db *DB) Timeline(ctx context.Context, account, space, item string) ([]Event, error) {
 	q := timelineQuery{Account: account, Space: space, Item: item, Limit: 10_000}
 	var all []Event
@@ -51,14 +51,17 @@ func (db *DB) Timeline(ctx context.Context, account, space, item string) ([]Even
 	}
 }
 
-// timelinePage returns what happened to an item after the cursor, oldest first, and the cursor that
-// goes on after it. Fewer than Limit: there is no more.
+// timelinePage returns events of an item after the cursor, oldest first, and the cursor of the next page. A page
+// with fewer than Limit events is the last one.
 func (db *DB) timelinePage(ctx context.Context, q timelineQuery) ([]Event, eventCursor, error) {
 	var all []orderedEvent
 	for _, part := range []struct {
 		kind string
 		read func(context.Context, eventFilter) ([]orderedEvent, error)
-	}{{"change", db.changeEvents}, {"duplication", db.duplicationEvents}, {"check", db.checkEvents}, {"incident", db.incidentEvents}} {
+	}{
+		{"change", db.changeEvents}, {"duplication", db.duplicationEvents},
+		{"check", db.checkEvents}, {"incident", db.incidentEvents},
+	} {
 		events, err := part.read(ctx, q.filter(part.kind))
 		if err != nil {
 			return nil, q.After, fmt.Errorf("read the timeline of %s/%s/%s: %w", q.Account, q.Space, q.Item, err)
@@ -77,7 +80,7 @@ func (db *DB) timelinePage(ctx context.Context, q timelineQuery) ([]Event, event
 	return page, all[len(all)-1].cursor(), nil
 }
 
-// A placedEvent knows its place among the events of one time.
+// An orderedEvent is an event with its step, which orders the events of an incident.
 type orderedEvent struct {
 	Event
 	step int64
@@ -86,15 +89,16 @@ type orderedEvent struct {
 func (e orderedEvent) cursor() eventCursor { return eventCursor{e.Time, e.Kind, e.ID, e.step} }
 
 func (c eventCursor) compare(o eventCursor) int {
-	return cmp.Or(c.Time.Compare(o.Time), cmp.Compare(kindRank(c.Kind), kindRank(o.Kind)), cmp.Compare(c.ID, o.ID), cmp.Compare(c.Step, o.Step))
+	return cmp.Or(c.Time.Compare(o.Time), cmp.Compare(kindRank(c.Kind), kindRank(o.Kind)),
+		cmp.Compare(c.ID, o.ID), cmp.Compare(c.Step, o.Step))
 }
 
-// kindRank orders what happened in one millisecond.
+// kindRank orders the kinds of events of the same millisecond.
 func kindRank(kind string) int {
 	return slices.Index([]string{"change", "duplication", "check", "incident"}, kind)
 }
 
-// An eventFilter is a cursor as the rows of one kind see it: after (millis, id, step).
+// An eventFilter selects the events of one kind after a cursor: those after (millis, id, step).
 type eventFilter struct {
 	account, space, item string
 	millis               int64
@@ -103,7 +107,7 @@ type eventFilter struct {
 	limit                int
 }
 
-// lastID is greater than every id.
+// maxID is greater than every id.
 const maxID = "g"
 
 func (q timelineQuery) filter(kind string) eventFilter {
@@ -120,9 +124,10 @@ func (q timelineQuery) filter(kind string) eventFilter {
 	return f
 }
 
-// logged is the rest of a statement over a log's view.
+// logQuery returns the WHERE, ORDER BY and LIMIT of a query of the view of a log, with its arguments.
 func (f eventFilter) logQuery() (string, []any) {
-	return " WHERE account = ? AND space = ? AND item = ? AND ts >= " + milliParam + " AND (ts, id) > (" + milliParam + ", ?) ORDER BY ts, id LIMIT ?",
+	return " WHERE account = ? AND space = ? AND item = ? AND ts >= " + milliParam +
+			" AND (ts, id) > (" + milliParam + ", ?) ORDER BY ts, id LIMIT ?",
 		[]any{f.account, f.space, f.item, f.millis, f.millis, f.id, f.limit}
 }
 
@@ -151,7 +156,9 @@ func (db *DB) changeEvents(ctx context.Context, f eventFilter) ([]orderedEvent, 
 			}
 			detail = joinNonEmpty(size, detail)
 		}
-		events[i].Event = Event{r.Time, "change", r.Store, joinNonEmpty(r.Op, "("+r.Origin+")"), detail, cmp.Or(r.User, r.Agent), r.ID}
+		events[i].Event = Event{
+			r.Time, "change", r.Store, joinNonEmpty(r.Op, "("+r.Origin+")"), detail, cmp.Or(r.User, r.Agent), r.ID,
+		}
 	}
 	return events, err
 }
@@ -172,12 +179,14 @@ func (db *DB) duplicationEvents(ctx context.Context, f eventFilter) ([]orderedEv
 	}
 	rest, args := f.logQuery()
 	rows, err := query[result](ctx, db, "read results of duplication",
-		"SELECT ts, id, source_store, destination_store, decision, result, reason, bytes, error, detail, worker FROM {db}.duplication_log_v"+
+		"SELECT ts, id, source_store, destination_store, decision, result, reason,"+
+			" bytes, error, detail, worker FROM {db}.duplication_log_v"+
 			rest, args...)
 	events := make([]orderedEvent, len(rows))
 	for i, r := range rows {
 		events[i].Event = Event{r.Time, "duplication", r.Store, joinNonEmpty(r.Decision, r.Result),
-			joinNonEmpty("from "+r.Source, "("+r.Reason+")", fmt.Sprintf("%d bytes", r.Bytes), r.Detail, r.Error), r.Worker, r.ID}
+			joinNonEmpty("from "+r.Source, "("+r.Reason+")", fmt.Sprintf("%d bytes", r.Bytes), r.Detail, r.Error),
+			r.Worker, r.ID}
 	}
 	return events, err
 }
@@ -215,13 +224,14 @@ func (db *DB) checkEvents(ctx context.Context, f eventFilter) ([]orderedEvent, e
 		if !r.Final {
 			pending = "not final"
 		}
-		events[i].Event = Event{r.Time, "check", r.Store, what, joinNonEmpty(fmt.Sprintf("E%d", r.Level), "("+r.Reason+")", pending, r.Detail), r.Worker, r.ID}
+		detail := joinNonEmpty(fmt.Sprintf("E%d", r.Level), "("+r.Reason+")", pending, r.Detail)
+		events[i].Event = Event{r.Time, "check", r.Store, what, detail, r.Worker, r.ID}
 	}
 	return events, err
 }
 
-// incidentEvents returns every step once: each record carries the last ones only, and its
-// first step's number.
+// incidentEvents returns every step of every incident once. A record has only the last steps, and the number of the
+// first of them.
 func (db *DB) incidentEvents(ctx context.Context, f eventFilter) ([]orderedEvent, error) {
 	type step struct {
 		Time   time.Time `ch:"happened"`
@@ -237,18 +247,21 @@ func (db *DB) incidentEvents(ctx context.Context, f eventFilter) ([]orderedEvent
 		"SELECT lower(hex(id)) AS incident, store, kind, toInt64(first_step + i) AS number,"+
 			" argMax(t, (step_count, revision)) AS happened, argMax(a, (step_count, revision)) AS act,"+
 			" argMax(b, (step_count, revision)) AS who, argMax(d, (step_count, revision)) AS told"+
-			" FROM {db}.incidents ARRAY JOIN step.time AS t, step.action AS a, step.by AS b, step.detail AS d, arrayEnumerate(step.time) AS i"+
+			" FROM {db}.incidents ARRAY JOIN step.time AS t, step.action AS a, step.by AS b, step.detail AS d,"+
+			" arrayEnumerate(step.time) AS i"+
 			" WHERE account = ? AND space = ? AND item = ? GROUP BY id, store, kind, number"+
 			" HAVING (happened, incident, number) > ("+milliParam+", ?, ?) ORDER BY happened, incident, number LIMIT ?",
 		f.account, f.space, f.item, f.millis, f.id, f.step, f.limit)
 	events := make([]orderedEvent, len(rows))
 	for i, r := range rows {
-		events[i] = orderedEvent{Event{r.Time, "incident", r.Store, joinNonEmpty(r.Kind, r.Action), r.Detail, r.By, r.ID}, r.Number}
+		events[i] = orderedEvent{
+			Event{r.Time, "incident", r.Store, joinNonEmpty(r.Kind, r.Action), r.Detail, r.By, r.ID}, r.Number,
+		}
 	}
 	return events, err
 }
 
-// join joins what is not empty.
+// joinNonEmpty joins the parts with spaces. It leaves out "" and "()".
 func joinNonEmpty(parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" || s == "()" }), " ")
 }

@@ -16,41 +16,41 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/match"
 )
 
-// A Proof compares what a topic holds with the rows that the views of its tables show: every
-// message must be one row, wherever it stands, and every row a message. It compares what the tables have of each record
-// with the record: the hash that the row has of it, and the row's own sum (sum.go).
+// A Verification compares the records of a topic with the rows in the views and tables that store it: every message
+// must have exactly one row in a view, and every row must have a message. It also compares hashes: the hash of the
+// record in each row of a table, and the row's own sum (sum.go).
 //
-// Add takes each record once; Compare then reads each view and each table once. What was read waits in a temporary
-// file, so memory does not grow with the number of records.
+// Call Add once for each record, then Compare, which reads each view and each table once. What was read is kept in a
+// temporary file, so that memory does not grow with the number of records.
 type Verification struct {
 	db        *DB
 	topic     schemas.Topic
 	tables    []*tableVerification
-	locations match.LocationSet // the records of a compacted topic
+	locations match.LocationSet // of the records of a compacted topic
 	dead      func(*schemas.Delivery) bool
 }
 
-// tableProof is the comparison with one table.
+// A tableVerification is the comparison with one table.
 type tableVerification struct {
 	rowMatcher
 	entries *match.Comparison
 	records int64
 }
 
-// NewProof returns a Proof of one of the topics that a Sink stores; dead says of which records the
-// sink made dead letters. The caller closes it.
+// NewProof returns a Verification of a topic that a Sink stores. dead reports whether the sink made a record a dead
+// letter. The caller closes the Verification.
 func (db *DB) NewProof(topic schemas.Topic, dead func(*schemas.Delivery) bool) (*Verification, error) {
 	p := &Verification{db: db, topic: topic, dead: dead}
 	for _, c := range rowMatchers()[topic] {
 		p.tables = append(p.tables, &tableVerification{rowMatcher: c, entries: match.New()})
 	}
 	if len(p.tables) == 0 {
-		return nil, fmt.Errorf("no table is fed by topic %s", topic)
+		return nil, fmt.Errorf("no table stores topic %s", topic)
 	}
 	return p, nil
 }
 
-// Close lets go of the temporary files.
+// Close removes the temporary files.
 func (p *Verification) Close() error {
 	var errs []error
 	for _, t := range p.tables {
@@ -59,28 +59,28 @@ func (p *Verification) Close() error {
 	return errors.Join(errs...)
 }
 
-// What a Proof notes of an entry, in two bits of a meaning for each side, and the month in the twelve bits behind them.
+// The tag of an entry: two bits, whose meaning depends on the side, and twelve bits of the month above them.
 const (
-	tagDead = 1 << 0 // of a record: it is a dead letter
-	tagNoID = 1 << 1 // of a record: it has no id of its own, and its key says where it stands
+	tagDead = 1 << 0 // record: it is a dead letter
+	tagNoID = 1 << 1 // record: it has no id, and its key is its location
 
-	tagForeign = 1 << 0 // of a row of the view: it names a topic that does not feed the table
+	tagForeign = 1 << 0 // row of the view: its topic is not stored in the table
 
-	tagAltered  = 1 << 0 // of a row of the table: its sum is not that of its columns
-	tagUnhashed = 1 << 1 // of a row of the table: it has no hashes
+	tagAltered  = 1 << 0 // row of the table: its sum is not that of its columns
+	tagUnhashed = 1 << 1 // row of the table: it has no hashes
 
 	monthUnit = 1 << 2
 )
 
-// monthMark is the month of a time as an entry notes it.
+// monthTag returns a month in the bits of a tag.
 func monthTag(year, month int) uint16 { return uint16((year*12+month)&0xfff) * monthUnit }
 
-// Add takes one record of the topic; unreadable says why it has no Body.
+// Add adds one record of the topic. unreadable is the reason why it has no Body, or nil.
 func (p *Verification) Add(d *schemas.Delivery, unreadable error) error {
 	at := match.Location{Incarnation: d.Incarnation, Partition: uint16(d.Partition), Offset: uint64(d.Offset)}
 	e := match.Entry{Location: at, Hash: d.Hash}
 	if d.Partition < 0 || d.Partition > math.MaxUint16 || d.Offset < 0 {
-		return fmt.Errorf("prove %s/%d@%d: the place is out of range", p.topic, d.Partition, d.Offset)
+		return fmt.Errorf("verify %s/%d@%d: the location is out of range", p.topic, d.Partition, d.Offset)
 	}
 	if entry, ok := schemas.Lookup(p.topic); ok && entry.Cleanup == schemas.Compact {
 		p.locations.Add(e.Location)
@@ -90,25 +90,25 @@ func (p *Verification) Add(d *schemas.Delivery, unreadable error) error {
 	}
 	for _, t := range p.tables {
 		e := e
-		known, concerned, err := rowKey{}, true, unreadable
+		key, hasRow, err := rowKey{}, true, unreadable
 		if err == nil {
-			known, concerned, err = t.identify(d)
+			key, hasRow, err = t.identify(d)
 		}
-		if e.Key, e.Tag = known.key, e.Tag|known.month; err != nil {
+		if e.Key, e.Tag = key.key, e.Tag|key.month; err != nil {
 			e.Key, e.Tag = locationKey(d), e.Tag|tagNoID
 		}
-		if !concerned {
+		if !hasRow {
 			continue
 		}
 		t.records++
 		if err := t.entries.Add(match.Topic, e); err != nil {
-			return fmt.Errorf("note what %s holds: %w", p.topic, err)
+			return fmt.Errorf("add a record of %s: %w", p.topic, err)
 		}
 	}
 	return nil
 }
 
-// placeKey stands for the id of a record that has none.
+// locationKey replaces the id of a record that has none.
 func locationKey(d *schemas.Delivery) (k match.Key) {
 	binary.BigEndian.PutUint32(k[:], d.Incarnation)
 	binary.BigEndian.PutUint32(k[4:], uint32(d.Partition))
@@ -116,25 +116,25 @@ func locationKey(d *schemas.Delivery) (k match.Key) {
 	return k
 }
 
-// known is by what the one row of a message is known.
+// A rowKey identifies the row of a message in a table.
 type rowKey struct {
 	key   match.Key
-	month uint16 // see monthMark
+	month uint16 // a monthTag
 }
 
-// A claim says how a topic's records are found again in one table.
+// A rowMatcher finds the rows of a topic's records in one table.
 type rowMatcher struct {
 	table string
-	// known says by what; concerned is false for a record that makes no row in the table. An error says
-	// that the record cannot be a row.
-	identify func(*schemas.Delivery) (k rowKey, concerned bool, err error)
-	// also is SQL for what tells rows of one id apart; empty where the id is all.
+	// identify returns the key of the row of a record. hasRow is false if the table stores no row for it. An error means
+	// that the record cannot become a row.
+	identify func(*schemas.Delivery) (k rowKey, hasRow bool, err error)
+	// keySuffix is SQL for the part of the key that distinguishes rows with the same id; empty if the id is the whole key.
 	keySuffix string
-	rowBinary string   // SQL for what of a row its sum is of
-	topics    []string // all that feed the table
+	rowBinary string   // SQL for the bytes that the sum of a row covers
+	topics    []string // all topics that the table stores
 }
 
-// knownIn returns by what a row is known in a table.
+// rowKeyIn returns the key of a row in a table.
 func rowKeyIn[T any](t *table[T], r row[T]) (k rowKey, err error) {
 	if k.key, err = parseID(t.id(r)); err != nil {
 		return k, err
@@ -158,7 +158,7 @@ func rowMatcherOf[T schemas.Body](t *table[T]) rowMatcher {
 	}}
 }
 
-// claims are those of every topic. A table whose rows are known by more than their id says so here.
+// rowMatchers returns the rowMatchers of every topic.
 func rowMatchers() map[schemas.Topic][]rowMatcher {
 	letters, results := deadLetters(), duplicationLog()
 	all := map[schemas.Topic][]rowMatcher{
@@ -196,30 +196,32 @@ func rowMatchers() map[schemas.Topic][]rowMatcher {
 	return all
 }
 
-// claimOfIncidents knows a row by the id of its incident and by which of its records it is.
+// incidentMatcher returns the rowMatcher of incidents. An incident has many records, so the key has the number of
+// steps and the time of the record, too.
 func incidentMatcher() rowMatcher {
 	c := rowMatcherOf(incidents())
 	byID := c.identify
 	c.keySuffix = "concat(toString(step_count), '/', toString(revision))"
 	c.identify = func(d *schemas.Delivery) (rowKey, bool, error) {
-		k, concerned, err := byID(d)
+		k, hasRow, err := byID(d)
 		if i, ok := d.Body.(*pb.Incident); ok && err == nil {
-			k.key, err = suffixedKey(k.key, strconv.Itoa(int(i.GetStepCount()))+"/"+strconv.FormatInt(i.GetUpdated().AsTime().UnixMilli(), 10))
+			suffix := strconv.Itoa(int(i.GetStepCount())) + "/" + strconv.FormatInt(i.GetUpdated().AsTime().UnixMilli(), 10)
+			k.key, err = suffixedKey(k.key, suffix)
 		}
-		return k, concerned, err
+		return k, hasRow, err
 	}
 	return c
 }
 
-// alsoKey is the key of a row that is known by more than its id.
-func suffixedKey(id match.Key, also string) (match.Key, error) {
-	return parseID(schemas.ID(hex.EncodeToString(id[:]), also))
+// suffixedKey returns the key of a row with a suffix.
+func suffixedKey(id match.Key, suffix string) (match.Key, error) {
+	return parseID(schemas.ID(hex.EncodeToString(id[:]), suffix))
 }
 
-// longQuery bounds reads of whole tables, and whatever else takes as long as there are rows.
+// longQuery is the timeout of queries that read whole tables.
 const longQuery = 24 * time.Hour
 
-// withAccount is SQL that leaves out the positions, which three of the tables hold.
+// withoutPositions returns SQL that excludes the rows of positions, which three of the tables have.
 func (c *rowMatcher) withoutPositions() string {
 	switch c.table {
 	case "audit_log", "duplication_log", "bit_log":
@@ -228,8 +230,8 @@ func (c *rowMatcher) withoutPositions() string {
 	return ""
 }
 
-// forged is SQL for whether a row says something that none is stored with: it has no sum although it is of a time when
-// rows have one, as a hash or a value of a later column shows, or calls itself a position although it is of an account.
+// inconsistent returns SQL that is true for a row that no program inserted: its sum is 0 although a hash or the
+// value of a later column shows that it was inserted with a sum, or it is a position although it has an account.
 func (c *rowMatcher) inconsistent() string {
 	switch c.table {
 	case "audit_log":
@@ -244,21 +246,23 @@ func (c *rowMatcher) inconsistent() string {
 	return "sum = 0 AND hash != 0"
 }
 
-// alsoOrNone is SQL for a text, whether the claim has one or not.
+// suffixOrEmpty returns SQL for the suffix of the key, or for an empty string.
 func (c *rowMatcher) suffixOrEmpty() string { return cmp.Or(c.keySuffix, "''") }
 
-// keyOf is the key of a row.
-func (c *rowMatcher) keyOf(id, also string) (match.Key, error) {
+// keyOf returns the key of a row.
+func (c *rowMatcher) keyOf(id, suffix string) (match.Key, error) {
 	key, err := parseID(id)
 	if err == nil && c.keySuffix != "" {
-		key, err = suffixedKey(key, also)
+		key, err = suffixedKey(key, suffix)
 	}
 	return key, err
 }
 
-// viewRows reads the view once, month by month, and returns how many rows of the topic, or of none that feeds the
-// table, it shows.
-func (t *tableVerification) readView(ctx context.Context, p *Verification, told func(done int64)) (n int64, err error) {
+// readView reads the view once, month by month. It returns the number of rows that name the topic, or a topic that
+// the table does not store.
+func (t *tableVerification) readView(
+	ctx context.Context, p *Verification, progress func(done int64),
+) (n int64, err error) {
 	ctx, cancel := context.WithTimeout(spillToDisk(ctx), longQuery)
 	defer cancel()
 	type month struct {
@@ -270,7 +274,7 @@ func (t *tableVerification) readView(ctx context.Context, p *Verification, told 
 		return 0, err
 	}
 	for _, m := range months {
-		more, err := t.readViewMonth(ctx, p, m.Month, func(done int64) { told(n + done) })
+		more, err := t.readViewMonth(ctx, p, m.Month, func(done int64) { progress(n + done) })
 		if n += more; err != nil {
 			return n, err
 		}
@@ -278,25 +282,28 @@ func (t *tableVerification) readView(ctx context.Context, p *Verification, told 
 	return n, nil
 }
 
-// monthRows reads one month of the view.
-func (t *tableVerification) readViewMonth(ctx context.Context, p *Verification, month uint32, told func(int64)) (n int64, err error) {
+// readViewMonth reads one month of the view.
+func (t *tableVerification) readViewMonth(
+	ctx context.Context, p *Verification, month uint32, progress func(int64),
+) (n int64, err error) {
 	statement := "SELECT id, " + t.suffixOrEmpty() + ", inc, part, off, topic = ? FROM {db}." + t.table + "_v" +
 		" WHERE toYYYYMM(ts) = ? AND (topic = ? OR NOT has(?, topic))"
-	rows, leave, err := stream(ctx, p.db.conn, p.db.name(statement), string(p.topic), month, string(p.topic), t.topics)
+	rows, stop, err := stream(ctx, p.db.conn, p.db.name(statement), string(p.topic), month, string(p.topic), t.topics)
 	if err != nil {
 		return 0, err
 	}
-	defer leave()
+	defer stop()
 	for rows.Next() {
 		var (
-			id, more string
-			ours     uint8
-			e        = match.Entry{Tag: monthTag(int(month/100), int(month%100))}
+			id, suffix string
+			ours       uint8
+			e          = match.Entry{Tag: monthTag(int(month/100), int(month%100))}
 		)
-		if err := rows.Scan(&id, &more, &e.Location.Incarnation, &e.Location.Partition, &e.Location.Offset, &ours); err != nil {
+		at := &e.Location
+		if err := rows.Scan(&id, &suffix, &at.Incarnation, &at.Partition, &at.Offset, &ours); err != nil {
 			return n, err
 		}
-		if e.Key, err = t.keyOf(id, more); err != nil {
+		if e.Key, err = t.keyOf(id, suffix); err != nil {
 			return n, err
 		}
 		if ours == 0 {
@@ -306,42 +313,45 @@ func (t *tableVerification) readViewMonth(ctx context.Context, p *Verification, 
 			return n, err
 		}
 		if n++; n%10_000 == 0 {
-			told(n)
+			progress(n)
 		}
 	}
 	return n, rows.Err()
 }
 
-// tableRows reads the rows of the topic, or of none that feeds the table, as they lie in the table, those that the view
-// leaves out too, and sums each anew.
-func (t *tableVerification) readTable(ctx context.Context, p *Verification, told func(done int64)) error {
+// readTable reads the rows of the table that name the topic, or a topic that the table does not store, including
+// rows that the view leaves out, and computes their sums.
+func (t *tableVerification) readTable(ctx context.Context, p *Verification, progress func(done int64)) error {
 	ctx, cancel := context.WithTimeout(ctx, longQuery)
 	defer cancel()
-	statement := "SELECT lower(hex(id)), " + t.suffixOrEmpty() + ", inc, part, off, hash, sum, " + t.inconsistent() + ", " + t.rowBinary +
+	statement := "SELECT lower(hex(id)), " + t.suffixOrEmpty() + ", inc, part, off, hash, sum, " +
+		t.inconsistent() + ", " + t.rowBinary +
 		" FROM {db}." + t.table + " WHERE (topic = ? OR NOT has(?, topic))" + t.withoutPositions()
-	rows, leave, err := stream(ctx, p.db.conn, p.db.name(statement), string(p.topic), t.topics)
+	rows, stop, err := stream(ctx, p.db.conn, p.db.name(statement), string(p.topic), t.topics)
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer stop()
 	for n := int64(1); rows.Next(); n++ {
 		var (
-			id, more string
-			sum      uint64
-			forged   bool
-			columns  []byte
-			e        match.Entry
+			id, suffix   string
+			sum          uint64
+			inconsistent bool
+			columns      []byte
+			e            match.Entry
 		)
 		at := &e.Location
-		if err := rows.Scan(&id, &more, &at.Incarnation, &at.Partition, &at.Offset, &e.Hash, &sum, &forged, &columns); err != nil {
+		err := rows.Scan(
+			&id, &suffix, &at.Incarnation, &at.Partition, &at.Offset, &e.Hash, &sum, &inconsistent, &columns)
+		if err != nil {
 			return err
 		}
-		if e.Key, err = t.keyOf(id, more); err != nil {
+		if e.Key, err = t.keyOf(id, suffix); err != nil {
 			return err
 		}
 		switch {
-		case !forged && sum == schemas.Hash(columns):
-		case !forged && sum == 0:
+		case !inconsistent && sum == schemas.Hash(columns):
+		case !inconsistent && sum == 0:
 			e.Tag = tagUnhashed
 		default:
 			e.Tag = tagAltered
@@ -350,7 +360,7 @@ func (t *tableVerification) readTable(ctx context.Context, p *Verification, told
 			return err
 		}
 		if n%10_000 == 0 {
-			told(n)
+			progress(n)
 		}
 	}
 	return rows.Err()

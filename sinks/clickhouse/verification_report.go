@@ -12,47 +12,47 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/match"
 )
 
-// A Reading is what is known of a topic beside its records.
+// A Reading holds the offsets that Compare needs to judge missing and extra rows.
 type Reading struct {
-	// Noted is the extent whose records were added.
+	// Noted is the range of offsets of the records that were added.
 	Noted schemas.Extent
-	// Committed is what the sink's group had committed before anything was read.
+	// Committed are the committed offsets of the sink's group, read before the records.
 	Committed map[int32]int64
-	// Now tells the extent as it is when the rows have been read.
+	// Now returns the current range of offsets of the topic. Compare calls it after it has read the rows.
 	Now func(context.Context) (schemas.Extent, error)
-	// Told is told how far a step is.
+	// Told is called with the progress of each step.
 	Told func(step string, done, total int64)
 }
 
-// ErrAnew means that a topic was deleted and made again while it was read.
-var ErrAnew = errors.New("the topic was made anew while it was read")
+// ErrAnew means that the topic was deleted and created again while it was read.
+var ErrAnew = errors.New("the topic was recreated while it was read")
 
-// A TableProof is what the comparison of a topic with one table came to. Missing, Doubled,
-// Extra, Displaced, Altered and what Trimmed has Unread are findings; the rest says what was not compared.
+// A TableProof is the result of comparing a topic with one table. Missing, Doubled, Extra, Displaced, Altered and
+// the Unread offsets of Trimmed are findings. The other fields count what could not be compared.
 type TableProof struct {
 	Topic       schemas.Topic `json:"topic"`
 	Table       string        `json:"table"`
 	Incarnation uint32        `json:"incarnation"`
-	Records     int64         `json:"records"`   // in Kafka, of those that make a row
-	Messages    int64         `json:"messages"`  // distinct
-	Rows        int64         `json:"rows"`      // in the view
-	Missing     Discrepancy   `json:"missing"`   // a message has no row
-	Doubled     Discrepancy   `json:"doubled"`   // a message has several rows in the view
-	Extra       Discrepancy   `json:"extra"`     // a row has no message, though Kafka should have it
-	Displaced   Discrepancy   `json:"displaced"` // a message's row stands in another month than its time says
-	Altered     Discrepancy   `json:"altered"`   // a row is not what was stored, or not of the bytes in Kafka
-	Dead        Discrepancy   `json:"dead"`      // no row: the sink made it a dead letter
-	// Pending messages have no row yet: they stand where the sink's group has not committed.
+	Records     int64         `json:"records"`   // records in Kafka that must have a row
+	Messages    int64         `json:"messages"`  // distinct ids of these records
+	Rows        int64         `json:"rows"`      // rows in the view
+	Missing     Discrepancy   `json:"missing"`   // messages without a row
+	Doubled     Discrepancy   `json:"doubled"`   // messages with several rows in the view
+	Extra       Discrepancy   `json:"extra"`     // rows without a message, though Kafka should still have it
+	Displaced   Discrepancy   `json:"displaced"` // messages with a row in another month than that of the message
+	Altered     Discrepancy   `json:"altered"`   // rows that were changed, or that differ from the bytes in Kafka
+	Dead        Discrepancy   `json:"dead"`      // messages without a row that the sink made dead letters
+	// Pending are messages without a row at offsets that the sink's group has not committed.
 	Pending Discrepancy `json:"pending"`
-	// Unhashed are rows of the table that were stored before rows had hashes: what they say was not compared.
+	// Unhashed counts rows that were stored before rows had hashes. Their values are not compared.
 	Unhashed int64 `json:"unhashed,omitempty"`
-	// Gone are rows whose records are no longer, or not yet, to be compared with.
+	// Gone counts rows with records that are not in the compared range of Kafka.
 	Gone Gone `json:"gone"`
-	// Trimmed are the partitions from whose start records were removed.
+	// Trimmed are the partitions with records that were removed from their start.
 	Trimmed []Trimmed `json:"trimmed,omitempty"`
 }
 
-// Findings counts what is wrong.
+// Findings returns the number of findings.
 func (p *TableProof) Findings() int64 {
 	n := p.Missing.Messages + p.Doubled.Messages + p.Extra.Messages + p.Displaced.Messages + p.Altered.Messages
 	for _, t := range p.Trimmed {
@@ -61,11 +61,11 @@ func (p *TableProof) Findings() int64 {
 	return n
 }
 
-// A Discrepancy names messages, by their places.
+// A Discrepancy lists messages of one finding by their locations in Kafka.
 type Discrepancy struct {
-	Messages int64 `json:"messages"` // rows, where there is no message
-	// Ranges are the runs of offsets; those of missing messages tell the first place of each,
-	// those of doubled, extra and altered ones where their rows say that they stood.
+	Messages int64 `json:"messages"` // or rows, if there is no message
+	// Ranges are runs of offsets. A missing message counts at its first location; doubled, extra and altered ones count at
+	// the locations that their rows name.
 	Ranges     []match.Range `json:"ranges,omitempty"`
 	MoreRanges int           `json:"more_ranges,omitempty"`
 	Examples   []Example     `json:"examples,omitempty"`
@@ -75,30 +75,30 @@ type Discrepancy struct {
 
 // An Example is one message of a finding.
 type Example struct {
-	ID          string `json:"id,omitempty"` // empty where it has none that can be read
+	ID          string `json:"id,omitempty"` // empty if the message has no readable id
 	Incarnation uint32 `json:"incarnation"`
 	Partition   uint16 `json:"partition"`
 	Offset      uint64 `json:"offset"`
 }
 
-// Gone counts rows by why Kafka does not have their records.
+// Gone counts rows by the reason why their records were not compared.
 type Gone struct {
-	Retention    int64 `json:"retention"`    // they lay below the start of the log
-	Compaction   int64 `json:"compaction"`   // newer ones of their keys are there
-	Incarnations int64 `json:"incarnations"` // the topic was made anew since
-	Later        int64 `json:"later"`        // they came after the end was noted
+	Retention    int64 `json:"retention"`    // below the start of the log
+	Compaction   int64 `json:"compaction"`   // replaced by newer records with the same keys
+	Incarnations int64 `json:"incarnations"` // of an earlier incarnation of the topic
+	Later        int64 `json:"later"`        // published after the end of the compared range
 }
 
-// Trimmed says what retention removed of one partition.
+// Trimmed describes what retention removed from one partition.
 type Trimmed struct {
 	Partition int32 `json:"partition"`
-	Before    int64 `json:"before"` // the first offset that is there
-	Rows      int64 `json:"rows"`   // of records that were removed
-	// Unread are offsets that the sink had not handled, and of which there is no row: their records are lost.
+	Before    int64 `json:"before"` // the first offset that still exists
+	Rows      int64 `json:"rows"`   // rows of removed records
+	// Unread counts removed offsets that the sink had not handled and that have no row: their records are lost.
 	Unread int64 `json:"unread,omitempty"`
 }
 
-// Most that a finding lists.
+// Limits of the lists of a finding.
 const (
 	maxRanges   = 1000
 	maxExamples = 10
@@ -115,27 +115,28 @@ func (f *Discrepancy) add(e match.Entry, hasID bool) {
 	}
 }
 
-// Compare reads the views and says what they make of the records that were added. It is called once.
+// Compare reads the views and tables, and compares them with the added records. Call it once.
 func (p *Verification) Compare(ctx context.Context, r Reading) ([]*TableProof, error) {
 	counted := make([]int64, len(p.tables))
-	// The table has what lies before its position if the position was read before the rows.
+	// Read the positions before the rows: then the table must have every row below its position.
 	before, err := p.db.positions(ctx, p.db.conn, positionTables())
 	if err != nil {
 		return nil, err
 	}
 	for i, t := range p.tables {
-		total, err := p.db.count(ctx, "count "+t.table, "SELECT count() AS n FROM {db}."+t.table+" WHERE topic = ?", string(p.topic))
+		total, err := p.db.count(ctx, "count "+t.table,
+			"SELECT count() AS n FROM {db}."+t.table+" WHERE topic = ?", string(p.topic))
 		if err != nil {
 			return nil, err
 		}
 		step := "read " + t.table
-		told := func(done int64) { r.Told(step, min(done, total-1), total) }
-		if counted[i], err = t.readView(ctx, p, told); err != nil {
+		progress := func(done int64) { r.Told(step, min(done, total-1), total) }
+		if counted[i], err = t.readView(ctx, p, progress); err != nil {
 			return nil, translate(fmt.Errorf("read the view of %s: %w", t.table, err))
 		}
 		r.Told(step, total, total)
 		step = "sum " + t.table
-		if err := t.readTable(ctx, p, told); err != nil {
+		if err := t.readTable(ctx, p, progress); err != nil {
 			return nil, translate(fmt.Errorf("sum the rows of %s: %w", t.table, err))
 		}
 		r.Told(step, total, total)
@@ -145,7 +146,7 @@ func (p *Verification) Compare(ctx context.Context, r Reading) ([]*TableProof, e
 		return nil, err
 	}
 	if now.Incarnation != r.Noted.Incarnation {
-		return nil, fmt.Errorf("prove %s: %w", p.topic, ErrAnew)
+		return nil, fmt.Errorf("verify %s: %w", p.topic, ErrAnew)
 	}
 	at, err := p.db.positions(ctx, p.db.conn, positionTables())
 	if err != nil {
@@ -153,8 +154,12 @@ func (p *Verification) Compare(ctx context.Context, r Reading) ([]*TableProof, e
 	}
 	var proofs []*TableProof
 	for i, t := range p.tables {
-		j := classifier{p: p, t: t, r: r, now: now, handledBefore: map[int32]int64{}, handledAfter: map[int32]int64{}, trimmed: map[int32]int64{}, unhandled: map[int32]int64{},
-			out: &TableProof{Topic: p.topic, Table: t.table, Incarnation: now.Incarnation, Records: t.records, Rows: counted[i]}}
+		j := classifier{p: p, t: t, r: r, now: now,
+			handledBefore: map[int32]int64{}, handledAfter: map[int32]int64{},
+			trimmed: map[int32]int64{}, unhandled: map[int32]int64{},
+			out: &TableProof{
+				Topic: p.topic, Table: t.table, Incarnation: now.Incarnation, Records: t.records, Rows: counted[i],
+			}}
 		for part := range now.Starts {
 			of := positionKey{t.table, p.topic, now.Incarnation, part}
 			j.handledBefore[part], j.handledAfter[part] = max(r.Committed[part], before[of]), max(r.Committed[part], at[of])
@@ -169,20 +174,20 @@ func (p *Verification) Compare(ctx context.Context, r Reading) ([]*TableProof, e
 	return proofs, nil
 }
 
-// A judge looks at one message after the other.
+// A classifier assigns messages and rows to findings, one message at a time.
 type classifier struct {
 	p             *Verification
 	t             *tableVerification
 	r             Reading
 	now           schemas.Extent
 	out           *TableProof
-	handledBefore map[int32]int64 // the first offset that the sink may not have handled before the rows were read
-	handledAfter  map[int32]int64 // and after
-	trimmed       map[int32]int64 // rows of records that were removed
-	unhandled     map[int32]int64 // those of them that the sink may not have handled
+	handledBefore map[int32]int64 // by partition: handled before the rows were read
+	handledAfter  map[int32]int64 // handled after the rows were read
+	trimmed       map[int32]int64 // rows of removed records
+	unhandled     map[int32]int64 // those of them at offsets that the sink may not have handled
 }
 
-// message judges what there is of one key.
+// classify classifies the entries of one key.
 func (j *classifier) classify(topic, view, table []match.Entry) error {
 	hasID := j.t.keySuffix == ""
 	if len(view) > 1 {
@@ -214,30 +219,30 @@ func (j *classifier) classify(topic, view, table []match.Entry) error {
 		}
 		return nil
 	}
-	f, place := j.classifyMissing(topic)
+	f, at := j.classifyMissing(topic)
 	f.Messages++
-	f.add(place, hasID)
+	f.add(at, hasID)
 	return nil
 }
 
-// without says what a message without a row is, and by which of its places. A dead letter that was sent again stands at two
-// places, of which only the first is that of the dead letter.
+// classifyMissing returns the finding for a message without a row, and the location that decides it. A dead letter that
+// was sent again has two locations, and only the first one is known as dead.
 func (j *classifier) classifyMissing(topic []match.Entry) (*Discrepancy, match.Entry) {
-	f, place := &j.out.Dead, topic[0]
+	f, at := &j.out.Dead, topic[0]
 	for _, e := range topic {
 		switch {
 		case e.Tag&tagDead != 0:
 		case e.Location.Offset < uint64(j.handledBefore[int32(e.Location.Partition)]):
 			return &j.out.Missing, e
 		case f == &j.out.Dead:
-			f, place = &j.out.Pending, e
+			f, at = &j.out.Pending, e
 		}
 	}
-	return f, place
+	return f, at
 }
 
-// altered judges what the rows of a message say. A row is compared with the record of its place alone: another report
-// of the message may say something else.
+// checkHashes checks the rows of a message. A row is compared only with the record at its own location: another
+// report of the message may have other bytes.
 func (j *classifier) checkHashes(topic, table []match.Entry, hasID bool) {
 	found := false
 	for _, row := range table {
@@ -256,7 +261,7 @@ func (j *classifier) checkHashes(topic, table []match.Entry, hasID bool) {
 	}
 }
 
-// sharesMonth says whether a row stands in the month of a record.
+// sharesMonth reports whether a row is in the month of one of the records.
 func sharesMonth(topic, view []match.Entry) bool {
 	for _, a := range topic {
 		for _, b := range view {
@@ -268,7 +273,7 @@ func sharesMonth(topic, view []match.Entry) bool {
 	return false
 }
 
-// extra says whether Kafka should have the message of a row, and counts the row where not.
+// isExtra reports whether Kafka should have the message of a row. If not, it counts the row as gone.
 func (j *classifier) isExtra(e match.Entry) bool {
 	part := int32(e.Location.Partition)
 	end, known := j.r.Noted.Ends[part]
@@ -285,7 +290,7 @@ func (j *classifier) isExtra(e match.Entry) bool {
 		}
 	case !known || e.Location.Offset >= uint64(end):
 		if later, ok := j.now.Ends[part]; !ok || e.Location.Offset >= uint64(later) {
-			return true // the log has never come so far, or has lost its end
+			return true // the log has never reached this offset, or has lost its end
 		}
 		j.out.Gone.Later++
 	default:

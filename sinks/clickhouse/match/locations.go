@@ -7,27 +7,27 @@ import (
 	"slices"
 )
 
-// Places is a set of places. A place takes two bytes, or, where many lie close
-// together, an eighth of one. The zero value is empty.
+// A LocationSet is a set of locations. A location takes two bytes, or an eighth of a byte if there are many in its
+// page. The zero value is empty.
 type LocationSet struct{ pages map[page]*offsets }
 
-// A page is 65,536 offsets of one partition.
+// A page is a range of 65,536 offsets of one partition.
 type page struct {
 	incarnation uint32
 	partition   uint16
 	high        uint64
 }
 
-// offsets are the low halves of the offsets of one page.
+// offsets holds the lower 16 bits of the offsets in one page.
 type offsets struct {
 	list   []uint16
-	bitmap *[1 << 10]uint64 // in place of few, where those were too many
+	bitmap *[1 << 10]uint64 // replaces list if it would be too long
 }
 
-// tooMany is from where on a page's bits take less than its offsets.
+// bitmapThreshold is the number of offsets from which on a bitmap takes less memory than a list.
 const bitmapThreshold = 4096
 
-// Add adds a place.
+// Add adds a location.
 func (p *LocationSet) Add(at Location) {
 	if p.pages == nil {
 		p.pages = map[page]*offsets{}
@@ -56,7 +56,7 @@ func (o *offsets) add(low uint16) {
 	o.bitmap[low>>6] |= 1 << (low & 63)
 }
 
-// each calls f for the offsets of a page, in order.
+// each calls f for each offset of a page, in order.
 func (o *offsets) each(f func(low uint16)) {
 	if o.bitmap == nil {
 		slices.Sort(o.list)
@@ -72,7 +72,7 @@ func (o *offsets) each(f func(low uint16)) {
 	}
 }
 
-// A Range is a run of offsets without a gap. Last is in it.
+// A Range is a run of consecutive offsets. First and Last are included.
 type Range struct {
 	Incarnation uint32 `json:"incarnation"`
 	Partition   uint16 `json:"partition"`
@@ -80,7 +80,7 @@ type Range struct {
 	Last        uint64 `json:"last"`
 }
 
-// Ranges returns the first ranges of the set, in the order of their places, and how many more there are.
+// Ranges returns up to limit ranges of the set, in the order of their locations, and the number of further ranges.
 func (p *LocationSet) Ranges(limit int) (ranges []Range, more int) {
 	var open Range
 	any := false
@@ -94,7 +94,8 @@ func (p *LocationSet) Ranges(limit int) (ranges []Range, more int) {
 		}
 	}
 	keys := slices.SortedFunc(maps.Keys(p.pages), func(a, b page) int {
-		return cmp.Or(cmp.Compare(a.incarnation, b.incarnation), cmp.Compare(a.partition, b.partition), cmp.Compare(a.high, b.high))
+		return cmp.Or(cmp.Compare(a.incarnation, b.incarnation), cmp.Compare(a.partition, b.partition),
+			cmp.Compare(a.high, b.high))
 	})
 	for _, k := range keys {
 		p.pages[k].each(func(low uint16) {
@@ -111,7 +112,7 @@ func (p *LocationSet) Ranges(limit int) (ranges []Range, more int) {
 	return ranges, more
 }
 
-// Has says whether a place is in the set.
+// Has reports whether a location is in the set.
 func (p *LocationSet) Has(at Location) bool {
 	o := p.pages[page{at.Incarnation, at.Partition, at.Offset >> 16}]
 	low := uint16(at.Offset)

@@ -1,8 +1,8 @@
-// Package match compares large multisets of keys that stand at places in Kafka: the records of a topic, the rows that
-// the view of a table shows of it, and the rows that the table has.
+// Package match compares large multisets of keys from three sides: the records of a topic, the rows in the view of a
+// table, and the rows in the table.
 //
-// Every entry that was added is seen once, with all others of its key. Entries wait in a
-// tally.Book, 40 bytes each, so memory does not grow with their number.
+// Every key is visited once, with all its entries. Entries are kept in a tally.Book, 40 bytes each, so memory does
+// not grow with their number.
 package match
 
 import (
@@ -16,37 +16,38 @@ import (
 	"github.com/millrace/millrace/internal/tally"
 )
 
-// A Key is what is compared.
+// A Key identifies a message.
 type Key [16]byte
 
-// An At is a place in a topic.
+// A Location is the position of a record in a topic.
 type Location struct {
 	Incarnation uint32
 	Partition   uint16
 	Offset      uint64
 }
 
-// Compare orders places by incarnation, partition and offset.
+// Compare orders locations by incarnation, partition and offset.
 func (a Location) Compare(b Location) int {
-	return cmp.Or(cmp.Compare(a.Incarnation, b.Incarnation), cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Offset, b.Offset))
+	return cmp.Or(cmp.Compare(a.Incarnation, b.Incarnation), cmp.Compare(a.Partition, b.Partition),
+		cmp.Compare(a.Offset, b.Offset))
 }
 
-// A Side is one of those that are compared.
+// A Side is the source of an entry.
 type Side uint8
 
-// The sides.
+// The sides of a comparison.
 const (
 	Topic Side = iota
 	View
 	Table
 )
 
-// An Entry is one record, or one row.
+// An Entry is a record or a row.
 type Entry struct {
 	Key      Key
 	Location Location
-	Tag      uint16 // what else the caller wants to know of it; below 16,384
-	Hash     uint64 // of the record, as the topic or the row has it
+	Tag      uint16 // for use by the caller; below 16,384
+	Hash     uint64 // of the record's value, as computed from Kafka or as stored in the row
 }
 
 const (
@@ -55,16 +56,16 @@ const (
 	maxTag    = 1<<sideShift - 1
 )
 
-// A Book holds the entries of one comparison. It is for one goroutine.
+// A Comparison holds entries of all sides. It is not safe for concurrent use.
 type Comparison struct{ entries *tally.Book }
 
-// New returns an empty Book; the caller closes it.
+// New returns an empty Comparison. The caller closes it.
 func New() *Comparison { return &Comparison{tally.New("")} }
 
 // Close removes the temporary file.
 func (b *Comparison) Close() error { return b.entries.Close() }
 
-// Add adds one entry.
+// Add adds an entry. A tag that is too large is an error.
 func (b *Comparison) Add(side Side, e Entry) error {
 	if e.Tag > maxTag {
 		return fmt.Errorf("mark %d is too large", e.Tag)
@@ -79,10 +80,11 @@ func (b *Comparison) Add(side Side, e Entry) error {
 	return b.entries.Add(e.Key[:], raw[:])
 }
 
-// Each calls f once for each key, with the entries of each side in the order of their
-// places; some of the sides may be empty. f must not keep them. done is called after each part of the keys with the
-// number of parts so far and in all.
-func (b *Comparison) Each(ctx context.Context, f func(topic, view, table []Entry) error, done func(part, parts int)) error {
+// Each calls f once for each key, with the entries of each side in the order of their locations. A side may be empty. f
+// must not keep the slices. done is called with the number of finished parts of the keys and the number of all parts.
+func (b *Comparison) Each(
+	ctx context.Context, f func(topic, view, table []Entry) error, done func(part, parts int),
+) error {
 	var all []Entry
 	return b.entries.Each(ctx, func(raw []byte) error {
 		all = decode(slices.Grow(all[:0], len(raw)/entrySize), raw)
