@@ -87,13 +87,13 @@ func TestClusterFormOf(t *testing.T) {
 		"a table that takes no rows to keep": {nil, state,
 			"CREATE TABLE IF NOT EXISTS {db}.s_local ON CLUSTER `c` (\n  account String,\n  store String,\n  space String,\n  item String\n) ENGINE = Null|" +
 				"CREATE TABLE IF NOT EXISTS {db}.s ON CLUSTER `c` AS {db}.s_local\nENGINE = Distributed('c', 'd', 's_local', cityHash64(account, store, space, item))"},
-		"a feed across shards": {[]string{table, state}, "CREATE MATERIALIZED VIEW IF NOT EXISTS {db}.f TO {db}.t AS SELECT * FROM {db}.s", "t is spread otherwise than what feeds it"},
-		"a view across shards": {[]string{table, state}, "CREATE OR REPLACE VIEW {db}.v AS SELECT * FROM {db}.s JOIN {db}.t", "spread in different ways"},
-		"a view of an unknown": {nil, "CREATE OR REPLACE VIEW {db}.v AS SELECT * FROM {db}.t", "asks t, which no migration before it makes"},
-		"nothing to spread by": {nil, "CREATE TABLE IF NOT EXISTS {db}.t (\n  off UInt64\n) ENGINE = MergeTree\nORDER BY off", "its rows cannot be spread"},
-		"not to be run again":  {nil, "CREATE VIEW {db}.v AS SELECT 1", "none of the forms that can be run again"},
-		"two statements":       {nil, "DROP TABLE IF EXISTS {db}.a; DROP TABLE IF EXISTS {db}.b", "none of the forms that can be run again"},
-		"a drop that may fail": {nil, "DROP TABLE {db}.a", "none of the forms that can be run again"},
+		"a feed across shards": {[]string{table, state}, "CREATE MATERIALIZED VIEW IF NOT EXISTS {db}.f TO {db}.t AS SELECT * FROM {db}.s", "t has another sharding key than the table that fills it"},
+		"a view across shards": {[]string{table, state}, "CREATE OR REPLACE VIEW {db}.v AS SELECT * FROM {db}.s JOIN {db}.t", "tables with different sharding keys"},
+		"a view of an unknown": {nil, "CREATE OR REPLACE VIEW {db}.v AS SELECT * FROM {db}.t", "reads t, which no earlier migration creates"},
+		"nothing to spread by": {nil, "CREATE TABLE IF NOT EXISTS {db}.t (\n  off UInt64\n) ENGINE = MergeTree\nORDER BY off", "it has no sharding key"},
+		"not to be run again":  {nil, "CREATE VIEW {db}.v AS SELECT 1", "cannot be run again"},
+		"two statements":       {nil, "DROP TABLE IF EXISTS {db}.a; DROP TABLE IF EXISTS {db}.b", "cannot be run again"},
+		"a drop that may fail": {nil, "DROP TABLE {db}.a", "cannot be run again"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := clickhouse.ClusterFormOf("c", "d", append(tc.before, tc.is))

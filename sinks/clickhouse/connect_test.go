@@ -249,7 +249,7 @@ func TestRefusedGreeting(t *testing.T) {
 		"from elsewhere":     {195, "user ann may not connect from here"},
 		"a database's grant": {497, "user ann lacks a grant"},
 		"a server read-only": {164, "user ann may only read on this server"},
-		"a disk read-only":   {242, "the table takes no rows now"},
+		"a disk read-only":   {242, "the table is read-only now"},
 		"too many at a time": {202, ""},
 		"no such database":   {81, ""},
 	} {

@@ -204,7 +204,7 @@ func TestAlteredByHand(t *testing.T) {
 		{[]string{"ALTER TABLE {db}.reports MODIFY COLUMN detail String MATERIALIZED round"},
 			"table reports: column detail is computed (MATERIALIZED)"},
 		{[]string{"DROP VIEW {db}.manifest"}, "manifest is missing"},
-		{[]string{"DROP TABLE {db}.policy_history SYNC"}, "policy_history is missing (millrace migrate --again makes it anew, empty); "},
+		{[]string{"DROP TABLE {db}.policy_history SYNC"}, "policy_history is missing (millrace migrate --again creates it, empty); "},
 		{[]string{"DROP TABLE {db}.job_log SYNC", "CREATE TABLE {db}.job_log AS {db}.reports ENGINE = MergeTree ORDER BY id"},
 			"table job_log has the engine MergeTree, wanted is ReplacingMergeTree"},
 		{[]string{"RENAME TABLE {db}.admin_log TO {db}.old",
