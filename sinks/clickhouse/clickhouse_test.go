@@ -78,10 +78,10 @@ func deliver(topic schemas.Topic, from int64, bodies ...schemas.Body) []*schemas
 
 func count(t testing.TB, db *clickhouse.DB, from string) string {
 	t.Helper()
-	return one(t, db, "SELECT toString(count()) FROM {db}."+from)
+	return scanOne(t, db, "SELECT toString(count()) FROM {db}."+from)
 }
 
-func one(t testing.TB, db *clickhouse.DB, statement string, args ...any) string {
+func scanOne(t testing.TB, db *clickhouse.DB, statement string, args ...any) string {
 	t.Helper()
 	all, err := db.Strings(t.Context(), statement, args...)
 	if err != nil || len(all) != 1 {

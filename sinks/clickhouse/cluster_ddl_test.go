@@ -16,10 +16,10 @@ var update = flag.Bool("update", false, "write testdata/cluster")
 
 // What each migration is on a cluster stands in testdata/cluster, and the engine's own parser
 // takes every statement of it.
-func TestClusterForm(t *testing.T) {
+func TestClusterDDL(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.OpenEmpty(t)
-	steps, err := clickhouse.ClusterForm("main", "millrace")
+	steps, err := clickhouse.ClusterDDL("main", "millrace")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestClusterForm(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got != string(want) {
-				t.Errorf("got\n%s\nwant\n%s\n(go test ./sinks/clickhouse -run TestClusterForm -update, once it is meant)", got, want)
+				t.Errorf("got\n%s\nwant\n%s\n(go test ./sinks/clickhouse -run TestClusterDDL -update, once it is meant)", got, want)
 			}
 			for _, statement := range s.Statements {
 				if !strings.Contains(statement, " ON CLUSTER `main`") {
@@ -63,7 +63,7 @@ func TestClusterForm(t *testing.T) {
 }
 
 // Forms that no migration has yet, and those that a cluster cannot have.
-func TestClusterFormOf(t *testing.T) {
+func TestLastClusterDDL(t *testing.T) {
 	t.Parallel()
 	const table = "CREATE TABLE IF NOT EXISTS {db}.t (\n  topic String,\n  part UInt16,\n  off UInt64\n) ENGINE = MergeTree\nORDER BY off"
 	const state = "CREATE TABLE IF NOT EXISTS {db}.s (\n  account String,\n  store String,\n  space String,\n  item String\n) ENGINE = Null"
@@ -96,7 +96,7 @@ func TestClusterFormOf(t *testing.T) {
 		"a drop that may fail": {nil, "DROP TABLE {db}.a", "cannot be run again"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := clickhouse.ClusterFormOf("c", "d", append(tc.before, tc.is))
+			got, err := clickhouse.LastClusterDDL("c", "d", append(tc.before, tc.is))
 			if err != nil {
 				if !strings.Contains(err.Error(), tc.want) {
 					t.Errorf("got the error %v, want %s", err, tc.want)

@@ -24,14 +24,14 @@ func checkManifest(t testing.TB, db *clickhouse.DB, c clickhouse.ManifestCheck) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	if left := one(t, db, "SELECT toString(count()) FROM system.tables WHERE startsWith(name, 'copy_state_rebuilt_') AND database = ?", db.Config().Database); left != "0" {
+	if left := scanOne(t, db, "SELECT toString(count()) FROM system.tables WHERE startsWith(name, 'copy_state_rebuilt_') AND database = ?", db.Config().Database); left != "0" {
 		t.Errorf("%s tables were left behind", left)
 	}
 	return got
 }
 
 // drawTold draws records of one copy, of all that the state distinguishes; times collide often.
-func drawTold(t *rapid.T, item string) (all []told) {
+func drawRecords(t *rapid.T, item string) (all []historyRecord) {
 	for i := range rapid.IntRange(1, 6).Draw(t, "records") {
 		c := change(item, time.Duration(rapid.IntRange(0, 3).Draw(t, "time"))*time.Millisecond)
 		c.Version = fmt.Sprint("v", rapid.IntRange(0, 3).Draw(t, "version")) // equal ones are one change, told again
@@ -60,7 +60,7 @@ func drawTold(t *rapid.T, item string) (all []told) {
 				pb.Verdict_VERDICT_NOT_CAPTURED, pb.Verdict_VERDICT_UNKNOWN, pb.Verdict_VERDICT_SKIPPED}).Draw(t, "verdict")
 			r.EvidenceLevel = rapid.Int32Range(3, 4).Draw(t, "level")
 			r.Overtaken, r.Final = rapid.IntRange(0, 4).Draw(t, "overtaken") == 0, rapid.Bool().Draw(t, "final")
-			all = append(all, told{schemas.FixityResults, int64(i), r})
+			all = append(all, historyRecord{schemas.FixityResults, int64(i), r})
 			continue
 		}
 		if rapid.IntRange(0, 3).Draw(t, "unknown size") == 0 {
@@ -70,7 +70,7 @@ func drawTold(t *rapid.T, item string) (all []told) {
 			c.MediaType, c.Properties, c.PropertiesUnknown = "", nil, true
 		}
 		c.Id = schemas.ChangeID(c)
-		all = append(all, told{schemas.Changes, int64(i), c})
+		all = append(all, historyRecord{schemas.Changes, int64(i), c})
 	}
 	return all
 }
@@ -86,7 +86,7 @@ func TestRebuild(t *testing.T) {
 	n, batches := 0, map[schemas.Topic][]*schemas.Delivery{}
 	need.Check(t, func(rt *rapid.T) {
 		n++
-		history := drawTold(rt, fmt.Sprint("item-", n))
+		history := drawRecords(rt, fmt.Sprint("item-", n))
 		for _, h := range history {
 			batches[h.topic] = append(batches[h.topic], deliver(h.topic, int64(n)*100+h.offset, h.body)...)
 		}
@@ -126,17 +126,17 @@ func TestManifestDamage(t *testing.T) {
 	}
 	unsized := bodies[10].(*pb.Change)
 	unsized.Size, unsized.SizeUnknown = 0, true
-	both(t, db, schemas.Changes, 0, bodies...)
+	storeBoth(t, db, schemas.Changes, 0, bodies...)
 	var checks []schemas.Body
 	for _, b := range bodies {
 		checks = append(checks, result(b.(*pb.Change), 2*time.Hour))
 	}
-	both(t, db, schemas.FixityResults, 0, checks...)
+	storeBoth(t, db, schemas.FixityResults, 0, checks...)
 	// A correction that says less of the same change came later, and is no finding, though the log did not keep every
 	// report then.
 	again := change("item-05", 5*time.Minute)
 	again.Digests, again.Provenance, again.User = map[string]string{"sha1": schemas.ID("x")}, pb.Provenance_PROVENANCE_CLAIMED, "bob"
-	both(t, db, schemas.Changes, 100, again)
+	storeBoth(t, db, schemas.Changes, 100, again)
 	for _, statement := range []string{"INSERT INTO {db}.audit_log SELECT * REPLACE (0 AS report) FROM {db}.audit_log WHERE item = 'item-05'",
 		"ALTER TABLE {db}.audit_log DELETE WHERE item = 'item-05' AND report > 0 SETTINGS mutations_sync = 2", "OPTIMIZE TABLE {db}.audit_log FINAL"} {
 		if err := db.Exec(t.Context(), statement); err != nil {
@@ -193,7 +193,7 @@ func TestManifestDamage(t *testing.T) {
 			}
 		}
 	}
-	if got := checkManifest(t, db, clickhouse.ManifestCheck{}.Naming(2)); len(got.Differ) != 2 || !got.Stopped {
+	if got := checkManifest(t, db, clickhouse.ManifestCheck{}.WithMaxDiffer(2)); len(got.Differ) != 2 || !got.Stopped {
 		t.Errorf("with two to be named: %d, stopped %v", len(got.Differ), got.Stopped)
 	}
 }
@@ -234,12 +234,12 @@ func TestComparedParts(t *testing.T) {
 }
 
 // A comparison that stops does not read the rest of the tables.
-func TestAnswersThatAreLeft(t *testing.T) {
+func TestStopReading(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := db.Leave(ctx, "SELECT number FROM system.numbers"); err != nil || ctx.Err() != nil { // it has no end
+	if err := db.StopAfterRow(ctx, "SELECT number FROM system.numbers"); err != nil || ctx.Err() != nil { // it has no end
 		t.Errorf("leave an answer: %v, %v", err, ctx.Err())
 	}
 	if got, err := db.Strings(t.Context(), "SELECT 'a'"); err != nil || len(got) != 1 {

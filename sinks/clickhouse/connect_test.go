@@ -39,7 +39,7 @@ func open(t *testing.T, cfg clickhouse.Config) *clickhouse.DB {
 }
 
 // works says whether a DB can do all that connections are for: insert, look up, read.
-func works(t *testing.T, db *clickhouse.DB, from int64) error {
+func checkUse(t *testing.T, db *clickhouse.DB, from int64) error {
 	t.Helper()
 	c := change("works", time.Duration(from)*time.Second)
 	if err := clickhouse.NewSink(db).Store(t.Context(), deliver(schemas.Changes, from, c)); err != nil {
@@ -158,7 +158,7 @@ func TestTLS(t *testing.T) {
 			other := open(t, cfg)
 			err := other.Check(t.Context())
 			if err == nil {
-				err = errors.Join(other.CheckWrites(t.Context()), other.Ping(t.Context()), works(t, other, 0))
+				err = errors.Join(other.CheckWrites(t.Context()), other.Ping(t.Context()), checkUse(t, other, 0))
 			}
 			if !tc.want(err) {
 				t.Errorf("got %v", err)
@@ -178,7 +178,7 @@ func TestFailover(t *testing.T) {
 	})
 	cfg := db.Config()
 	cfg.Addresses = []string{dead(t), silent, clickhousetest.Addr(t)}
-	other := open(t, cfg.DialingFor(300*time.Millisecond))
+	other := open(t, cfg.WithDialTimeout(300*time.Millisecond))
 	if err := other.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +187,7 @@ func TestFailover(t *testing.T) {
 		t.Error("the silent address was not tried before the one behind it")
 	}
 	for i := range int64(3) {
-		if err := works(t, other, i); err != nil {
+		if err := checkUse(t, other, i); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -204,13 +204,13 @@ func TestFailoverLater(t *testing.T) {
 	cfg := db.Config()
 	cfg.Addresses = []string{first.addr, clickhousetest.Addr(t)}
 	other := open(t, cfg)
-	if err := works(t, other, 0); err != nil {
+	if err := checkUse(t, other, 0); err != nil {
 		t.Fatal(err)
 	}
 	first.close()
 	for i := range int64(3) {
 		// What was under way on the old connections fails, and is done again.
-		err := works(t, other, 1)
+		err := checkUse(t, other, 1)
 		if err == nil {
 			break
 		}
@@ -228,7 +228,7 @@ func TestAllAddressesDead(t *testing.T) {
 	one, two := dead(t), dead(t)
 	db := open(t, clickhouse.Config{Addresses: []string{one, two}, Password: "hunter2"})
 	for name, err := range map[string]error{
-		"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Ping": db.Ping(t.Context()), "Store": works(t, db, 0),
+		"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Ping": db.Ping(t.Context()), "Store": checkUse(t, db, 0),
 	} {
 		if retry.ClassOf(err) != retry.ClassUnavailable || errors.Is(err, clickhouse.ErrMigration) ||
 			!strings.Contains(err.Error(), "at "+one+":") || !strings.Contains(err.Error(), "at "+two+":") || strings.Contains(err.Error(), "hunter2") {
@@ -336,7 +336,7 @@ func TestServerThatSendsLogs(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range int64(3) {
-		if err := works(t, db, i); err != nil {
+		if err := checkUse(t, db, i); err != nil {
 			t.Fatal(err)
 		}
 	}

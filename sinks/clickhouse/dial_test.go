@@ -9,7 +9,7 @@ import (
 )
 
 // A connection that is closed while an answer is on its way ends for the server, and is not reset.
-func TestCloseIsNoReset(t *testing.T) {
+func TestCloseDrainsConnection(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

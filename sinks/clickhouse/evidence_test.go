@@ -14,7 +14,7 @@ import (
 
 // A fresh read returns what all columns of the audit log say, also of copies with changes of one time, or with reports
 // of one change that differ.
-func TestFreshEvidenceIsThatOfAllColumns(t *testing.T) {
+func TestFreshEvidenceOfAllColumns(t *testing.T) {
 	t.Parallel()
 	with := func(c *pb.Change, f func(*pb.Change)) *pb.Change {
 		c = proto.CloneOf(c)
@@ -90,12 +90,12 @@ func TestFreshEvidenceIsThatOfAllColumns(t *testing.T) {
 		}
 		names, copies = append(names, name), append(copies, schemas.CopyOf(change(name, 0)))
 	}
-	both(t, db, schemas.Changes, 0, bodies...)
+	storeBoth(t, db, schemas.Changes, 0, bodies...)
 	known, err := db.Records(t.Context(), copies)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := reader(t, db, reached, clickhouse.ReaderConfig{}.Gathering(0, time.Millisecond)).Fresh(t.Context(), copies)
+	got, err := reader(t, db, watermarkReached, clickhouse.ReaderConfig{}.WithBatch(0, time.Millisecond)).Fresh(t.Context(), copies)
 	if err != nil {
 		t.Fatal(err)
 	}

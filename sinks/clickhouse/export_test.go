@@ -19,7 +19,7 @@ import (
 func TableColumns() map[string]map[string]string { return writtenTables() }
 
 // ClusterForm returns what every migration is on a cluster, the database's name put in.
-func ClusterForm(cluster, database string) ([]Step, error) {
+func ClusterDDL(cluster, database string) ([]Step, error) {
 	all, err := readMigrations(migrations.Files)
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func ClusterForm(cluster, database string) ([]Step, error) {
 }
 
 // ClusterFormOf returns what the last of some statements is on a cluster.
-func ClusterFormOf(cluster, database string, statements []string) (last []string, err error) {
+func LastClusterDDL(cluster, database string, statements []string) (last []string, err error) {
 	form := newClusterDDL(cluster, database)
 	for i, s := range statements {
 		if last, err = form.statements(migration{uint32(i + 1), "x", s}); err != nil {
@@ -128,7 +128,7 @@ func ComparedParts() map[string][]string {
 
 // ClaimedTables returns the tables that a Proof compares each topic with, and FedTables those that
 // a Sink fills.
-func ClaimedTables() map[schemas.Topic][]string {
+func MatchedTables() map[schemas.Topic][]string {
 	tables := map[schemas.Topic][]string{}
 	for topic, cs := range rowMatchers() {
 		for _, c := range cs {
@@ -139,7 +139,7 @@ func ClaimedTables() map[schemas.Topic][]string {
 }
 
 // FedTables returns the tables that each topic feeds.
-func FedTables() map[schemas.Topic][]string {
+func TopicTables() map[schemas.Topic][]string {
 	tables := map[schemas.Topic][]string{}
 	for topic, fs := range topicTables() {
 		for _, f := range fs {
@@ -150,7 +150,7 @@ func FedTables() map[schemas.Topic][]string {
 }
 
 // Summed returns SQL for what of a row of each table its sum is of.
-func Summed() map[string]string {
+func RowBinarySQL() map[string]string {
 	tables := map[string]string{}
 	for _, cs := range rowMatchers() {
 		for _, c := range cs {
@@ -161,19 +161,19 @@ func Summed() map[string]string {
 }
 
 // DialingFor returns the Config with a bound of one attempt to connect.
-func (c Config) DialingFor(d time.Duration) Config {
+func (c Config) WithDialTimeout(d time.Duration) Config {
 	c.dialTimeout = d
 	return c
 }
 
 // Gathering returns the ReaderConfig with these bounds of a batch; 0 means the default.
-func (c ReaderConfig) Gathering(copies int, linger time.Duration) ReaderConfig {
+func (c ReaderConfig) WithBatch(copies int, linger time.Duration) ReaderConfig {
 	c.maxBatch, c.linger = copies, linger
 	return c
 }
 
 // Naming returns the ManifestCheck that stops after so many copies that differ.
-func (c ManifestCheck) Naming(most int) ManifestCheck {
+func (c ManifestCheck) WithMaxDiffer(most int) ManifestCheck {
 	c.maxDiffer = most
 	return c
 }
@@ -200,7 +200,7 @@ func (db *DB) Space(ctx context.Context, of schemas.Copy) (*pb.CopyRecord, error
 }
 
 // Leave asks a question, reads one row of its answer, and leaves it.
-func (db *DB) Leave(ctx context.Context, statement string) error {
+func (db *DB) StopAfterRow(ctx context.Context, statement string) error {
 	rows, leave, err := stream(ctx, db.conn, statement)
 	if err != nil {
 		return err
@@ -213,7 +213,7 @@ func (db *DB) Leave(ctx context.Context, statement string) error {
 }
 
 // KnowReplicas has the DB take a shard for one of n replicas, as it learned some time ago.
-func (db *DB) KnowReplicas(n uint64, ago time.Duration) {
+func (db *DB) CacheReplicas(n uint64, ago time.Duration) {
 	db.cached.Store(&cachedLayout{clusterLayout{Shards: 1, Replicas: n, Fewest: n}, time.Now().Add(-ago)})
 }
 
@@ -221,7 +221,7 @@ func (db *DB) KnowReplicas(n uint64, ago time.Duration) {
 func (db *DB) Quorum(ctx context.Context) (string, error) { return db.quorum(ctx) }
 
 // Described reads what a fresh read does, of what has landed.
-func (db *DB) Described(ctx context.Context, copies []schemas.Copy) ([]schemas.KnownCopy, error) {
+func (db *DB) FreshRecords(ctx context.Context, copies []schemas.Copy) ([]schemas.KnownCopy, error) {
 	known := map[schemas.Copy]*pb.CopyRecord{}
 	states, err := db.records(ctx, copies, db.evidence, known)
 	if err == nil {

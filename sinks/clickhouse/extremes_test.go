@@ -18,7 +18,7 @@ import (
 )
 
 // extremes are changes whose values lie at the edges of what a change may say.
-func extremes() map[string]*pb.Change {
+func extremeChanges() map[string]*pb.Change {
 	var control strings.Builder
 	for c := range rune(0x20) {
 		control.WriteRune(c)
@@ -86,15 +86,15 @@ func many(n int) map[string]string {
 func TestExtremes(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	all := extremes()
+	all := extremeChanges()
 	var changes, checks []schemas.Body
 	for _, c := range all {
 		c.Account = fmt.Sprint("acme-", len(changes))
 		c.Id = schemas.ChangeID(c)
 		changes, checks = append(changes, c), append(checks, result(c, 0))
 	}
-	both(t, db, schemas.Changes, math.MaxInt32, changes...)
-	both(t, db, schemas.FixityResults, math.MaxInt32, checks...)
+	storeBoth(t, db, schemas.Changes, math.MaxInt32, changes...)
+	storeBoth(t, db, schemas.FixityResults, math.MaxInt32, checks...)
 	zones, n := []string{"UTC", "America/St_Johns", "Pacific/Kiritimati"}, 0
 	for name, c := range all {
 		n++ // if not in all zones, in one each, in turn

@@ -12,10 +12,10 @@ import (
 // items in each of 50 spaces in each of 2 stores. The logs have every tenth item, once a month in each store, for
 // 10 months: as many rows, of which each month is one part. The engine makes the rows itself, in the order of the
 // tables, so that nothing is sorted.
-type filling struct{ rows int }
+type fillSize struct{ rows int }
 
-func (f filling) month() int { return f.rows / bigParts }
-func (f filling) space() int { return f.rows / 100 } // items
+func (f fillSize) month() int { return f.rows / bigParts }
+func (f fillSize) space() int { return f.rows / 100 } // items
 
 const (
 	bigParts = 10
@@ -56,7 +56,7 @@ FROM numbers({rows})`
 )
 
 // into fills tables; their parts stay as they were inserted.
-func (f filling) into(t testing.TB, db *clickhouse.DB, tables map[string]string) {
+func (f fillSize) into(t testing.TB, db *clickhouse.DB, tables map[string]string) {
 	t.Helper()
 	numbers := strings.NewReplacer("{rows}", strconv.Itoa(f.rows),
 		"{month}", strconv.Itoa(f.month()), "{space}", strconv.Itoa(f.space()))

@@ -30,14 +30,14 @@ func pages[T, C any](t *testing.T, n int, read func(after C) ([]T, C, error)) (a
 }
 
 // by makes a change that a user asked for.
-func by(user, space, item string, d time.Duration) *pb.Change {
+func changeBy(user, space, item string, d time.Duration) *pb.Change {
 	c := change(item, d)
 	c.User, c.Space = user, space
 	c.Id = schemas.ChangeID(c)
 	return c
 }
 
-func words(changes []*pb.Change) (all []string) {
+func describeChanges(changes []*pb.Change) (all []string) {
 	for _, c := range changes {
 		all = append(all, fmt.Sprintf("%v %s/%s %s", c.GetTime().AsTime().Sub(start), c.GetSpace(), c.GetItem(), c.GetUser()))
 	}
@@ -48,20 +48,20 @@ func words(changes []*pb.Change) (all []string) {
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	space := by("ann", "photos", "", 0)
+	space := changeBy("ann", "photos", "", 0)
 	space.Op = pb.Op_OP_CREATE_SPACE
 	space.Id = schemas.ChangeID(space)
-	late := by("bob", "photos", "late", -24*400*time.Hour)
-	twice := by("ann", "photos", "b", time.Minute) // in the same millisecond as the other change of b
+	late := changeBy("bob", "photos", "late", -24*400*time.Hour)
+	twice := changeBy("ann", "photos", "b", time.Minute) // in the same millisecond as the other change of b
 	twice.Version = "another"
 	twice.Id = schemas.ChangeID(twice)
-	all := []schemas.Body{space, by("ann", "photos", "c", time.Minute), by("ann", "photos", "b", time.Minute), twice, by("bob", "photos", "a", time.Minute),
-		by("ann", "maps", "a", time.Minute), by("ann", "photos", "b", time.Hour), late, by("ann", "photos", "d", 24*62*time.Hour)}
-	both(t, db, schemas.Changes, 0, all...)
-	both(t, db, schemas.Changes, 100, all[1:4]...) // published once more
+	all := []schemas.Body{space, changeBy("ann", "photos", "c", time.Minute), changeBy("ann", "photos", "b", time.Minute), twice, changeBy("bob", "photos", "a", time.Minute),
+		changeBy("ann", "maps", "a", time.Minute), changeBy("ann", "photos", "b", time.Hour), late, changeBy("ann", "photos", "d", 24*62*time.Hour)}
+	storeBoth(t, db, schemas.Changes, 0, all...)
+	storeBoth(t, db, schemas.Changes, 100, all[1:4]...) // published once more
 	for _, n := range []int{1, 2, 3, 100} {
 		t.Run(fmt.Sprintf("pages of %d", n), func(t *testing.T) {
-			got := words(pages(t, n, func(after clickhouse.ChangeCursor) ([]*pb.Change, clickhouse.ChangeCursor, error) {
+			got := describeChanges(pages(t, n, func(after clickhouse.ChangeCursor) ([]*pb.Change, clickhouse.ChangeCursor, error) {
 				return db.SpaceHistory(t.Context(), clickhouse.SpaceQuery{Account: "acme", Space: "photos", After: after, Limit: n})
 			}))
 			want := []string{"-9600h0m0s photos/late bob", "0s photos/ ann", "1m0s photos/a bob", "1m0s photos/b ann", "1m0s photos/b ann", "1m0s photos/c ann",
@@ -103,10 +103,10 @@ func TestStatus(t *testing.T) {
 	differs := in("2", "c", time.Hour)
 	claims := in("3", "b", 0)
 	claims.Digests, claims.Provenance = map[string]string{"crc32": "00000001"}, pb.Provenance_PROVENANCE_CLAIMED // nothing to compare
-	both(t, db, schemas.Changes, 0, in("1", "a", 0), in("2", "a", 0), gone, in("1", "b", 0), in("2", "b", 0), in("1", "c", 0), differs, claims)
+	storeBoth(t, db, schemas.Changes, 0, in("1", "a", 0), in("2", "a", 0), gone, in("1", "b", 0), in("2", "b", 0), in("1", "c", 0), differs, claims)
 	failed := result(in("2", "b", 0), 3*time.Hour)
 	failed.Verdict, failed.Finding, failed.Row = pb.Verdict_VERDICT_FAIL, "content-corrupt", 2
-	both(t, db, schemas.FixityResults, 0, result(in("1", "a", 0), time.Hour), result(in("1", "b", 0), 2*time.Hour), result(in("2", "b", 0), 2*time.Hour),
+	storeBoth(t, db, schemas.FixityResults, 0, result(in("1", "a", 0), time.Hour), result(in("1", "b", 0), 2*time.Hour), result(in("2", "b", 0), 2*time.Hour),
 		failed, result(in("2", "c", 0), 30*time.Minute)) // which passed on what was there before
 
 	when := func(d time.Duration) time.Time { return start.Add(d).Truncate(time.Millisecond) }
@@ -154,8 +154,8 @@ func TestChecks(t *testing.T) {
 	day := 24 * time.Hour
 	results := []schemas.Body{result(a, day), result(a, 40*day), fail(a, 41*day, "content-corrupt"), fail(a, 42*day, "replaced"), result(a, 43*day),
 		fail(a, 80*day, "content-corrupt"), fail(b, 41*day, "content-corrupt"), result(b, 42*day)}
-	both(t, db, schemas.FixityResults, 0, results...)
-	both(t, db, schemas.FixityResults, 100, results[2:4]...) // published once more
+	storeBoth(t, db, schemas.FixityResults, 0, results...)
+	storeBoth(t, db, schemas.FixityResults, 100, results[2:4]...) // published once more
 	for _, n := range []int{1, 2, 100} {
 		var got []string
 		for _, c := range pages(t, n, func(after clickhouse.CheckCursor) ([]clickhouse.Check, clickhouse.CheckCursor, error) {
@@ -223,9 +223,9 @@ func TestPerDay(t *testing.T) {
 	gone.Op = pb.Op_OP_DELETE
 	gone.Id = schemas.ChangeID(gone)
 	all := []schemas.Body{change("a", 0), change("b", 0), gone, change("c", 19*time.Hour), old}
-	both(t, db, schemas.Changes, 0, all...)
-	both(t, db, schemas.Changes, 10, all...) // published once more
-	both(t, db, schemas.FixityResults, 0, result(change("a", 0), 0), result(change("a", 0), day))
+	storeBoth(t, db, schemas.Changes, 0, all...)
+	storeBoth(t, db, schemas.Changes, 10, all...) // published once more
+	storeBoth(t, db, schemas.FixityResults, 0, result(change("a", 0), 0), result(change("a", 0), day))
 	show := func(counts []clickhouse.DayCount, err error) string {
 		if err != nil {
 			t.Fatal(err)

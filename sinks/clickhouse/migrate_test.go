@@ -46,7 +46,7 @@ func TestPlan(t *testing.T) {
 	if len(empty.Prepare) != 2 || !strings.HasPrefix(empty.Prepare[0], "CREATE DATABASE") || empty.Steps[0].Name != "0001_audit_log" {
 		t.Errorf("the plan of an empty server prepares %q and begins with %s", empty.Prepare, empty.Steps[0].Name)
 	}
-	if got := one(t, db, "SELECT toString(count()) FROM system.databases WHERE name = ?", db.Config().Database); got != "0" {
+	if got := scanOne(t, db, "SELECT toString(count()) FROM system.databases WHERE name = ?", db.Config().Database); got != "0" {
 		t.Fatal("to plan has made the database")
 	}
 	applied, err := db.Apply(t.Context(), empty)
@@ -77,7 +77,7 @@ func TestPlan(t *testing.T) {
 }
 
 // A ledger of before there were checksums is taken over, and completed with the next migration.
-func TestOldLedger(t *testing.T) {
+func TestOldMigrationTable(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	for _, statement := range []string{
@@ -117,7 +117,7 @@ func TestChangedMigration(t *testing.T) {
 	}
 }
 
-func TestOtherForm(t *testing.T) {
+func TestOtherLayout(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	cfg := db.Config()
@@ -139,7 +139,7 @@ func TestOtherForm(t *testing.T) {
 
 // Shards with different numbers of replicas are refused by name if each insert is to be on all of them: the largest
 // number could not be reached in the smaller shard, and a smaller one is not all.
-func TestShardsOfDifferentNumbersOfReplicas(t *testing.T) {
+func TestUnevenReplicas(t *testing.T) {
 	t.Parallel()
 	const replica = "<replica><host>127.0.0.1</host><port>1</port></replica>"
 	s := clickhousetest.Start(t, embedded.Config{Settings: "<remote_servers><even><shard>" + replica + "</shard><shard>" + replica +
@@ -428,11 +428,11 @@ func TestMigrateRows(t *testing.T) {
 	records := deliver(schemas.Changes, 0, client, client, checked)
 	check := func(when, want string) {
 		t.Helper()
-		got, err := prove(t, db, schemas.Changes, kept{records: records, end: 3, committed: 3})
-		if err != nil || inWords(got[0]) != "audit_log: "+want {
-			t.Errorf("%s: %v\n got %s\nwant audit_log: %s", when, err, inWords(got[0]), want)
+		got, err := verify(t, db, schemas.Changes, kafkaTopic{records: records, end: 3, committed: 3})
+		if err != nil || describe(got[0]) != "audit_log: "+want {
+			t.Errorf("%s: %v\n got %s\nwant audit_log: %s", when, err, describe(got[0]), want)
 		}
-		if got, want := one(t, db, "SELECT concat(user, ' ', origin, ' ', provenance) FROM {db}.audit_log_v"), "ann client verified"; got != want {
+		if got, want := scanOne(t, db, "SELECT concat(user, ' ', origin, ' ', provenance) FROM {db}.audit_log_v"), "ann client verified"; got != want {
 			t.Errorf("%s: the row says %s, want %s", when, got, want)
 		}
 	}

@@ -15,14 +15,14 @@ import (
 )
 
 // An arrival is one order in which the records of one history come: each copy has its own.
-type arrival struct {
+type permutation struct {
 	copy  schemas.Copy
-	told  []told // by offset
+	told  []historyRecord // by offset
 	order []int
 }
 
 // arrivals are all orders of all histories of n records, at two times.
-func arrivals(n int) (all []arrival) {
+func permutations(n int) (all []permutation) {
 	var steps []step
 	for _, kind := range stepKinds() {
 		steps = append(steps, step{kind, 0}, step{kind, time.Millisecond})
@@ -40,7 +40,7 @@ func arrivals(n int) (all []arrival) {
 	for i, h := range histories {
 		for _, order := range orders(n) {
 			item := fmt.Sprint(i, "-", order)
-			all = append(all, arrival{schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item}, history(item, h), order})
+			all = append(all, permutation{schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item}, history(item, h), order})
 		}
 	}
 	return all
@@ -68,9 +68,9 @@ func TestStateInEveryOrder(t *testing.T) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			t.Parallel()
 			db := clickhousetest.Open(t)
-			all := arrivals(n)
+			all := permutations(n)
 			for round := range 2 * n {
-				tell(t, db, all, round)
+				storeNth(t, db, all, round)
 			}
 			compareAll(t, db, all)
 			if err := db.Exec(t.Context(), "OPTIMIZE TABLE {db}.copy_state FINAL"); err != nil {
@@ -82,7 +82,7 @@ func TestStateInEveryOrder(t *testing.T) {
 }
 
 // tell stores one record of every history, in one insert for each topic.
-func tell(t *testing.T, db *clickhouse.DB, all []arrival, round int) {
+func storeNth(t *testing.T, db *clickhouse.DB, all []permutation, round int) {
 	t.Helper()
 	batches := map[schemas.Topic][]*schemas.Delivery{}
 	for _, a := range all {
@@ -97,7 +97,7 @@ func tell(t *testing.T, db *clickhouse.DB, all []arrival, round int) {
 	}
 }
 
-func compareAll(t *testing.T, db *clickhouse.DB, all []arrival) {
+func compareAll(t *testing.T, db *clickhouse.DB, all []permutation) {
 	t.Helper()
 	copies := make([]schemas.Copy, len(all))
 	for i, a := range all {

@@ -41,12 +41,12 @@ func partialProfiles() map[string]string {
 }
 
 // overALimit are the codes of the errors of a question that is over a limit.
-func overALimit() []int32 {
+func limitErrors() []int32 {
 	return []int32{int32(proto.ErrTooManyRows), int32(proto.ErrTimeoutExceeded), int32(proto.ErrSetSizeLimitExceeded), int32(proto.ErrTooManyRowsOrBytes)}
 }
 
 // A user whose profile lets the server answer in part gets whole answers, or errors.
-func TestProfileThatAnswersInPart(t *testing.T) {
+func TestPartialResultsProfile(t *testing.T) {
 	t.Parallel()
 	var profiles, users strings.Builder
 	for name, settings := range partialProfiles() {
@@ -67,7 +67,7 @@ func TestProfileThatAnswersInPart(t *testing.T) {
 			t.Errorf("with profile %s, %s is %.200s, want %.200s or an error", profile, name, asText(t, answer), want)
 		case err != nil && (profile == "others" || profile == "extremes"):
 			t.Errorf("with profile %s, %s is the error %v, want %.200s", profile, name, err, want)
-		case err != nil && (!errors.As(err, &said) || !slices.Contains(overALimit(), said.Code)):
+		case err != nil && (!errors.As(err, &said) || !slices.Contains(limitErrors(), said.Code)):
 			t.Errorf("with profile %s, %s is the error %v, want one of a limit", profile, name, err)
 		}
 	}

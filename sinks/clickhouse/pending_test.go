@@ -33,7 +33,7 @@ func TestPending(t *testing.T) {
 		unknown, gone   = pb.Verdict_VERDICT_UNKNOWN, pb.Verdict_VERDICT_MISSING
 		skipped         = pb.Verdict_VERDICT_SKIPPED
 	)
-	both(t, db, schemas.FixityResults, 0,
+	storeBoth(t, db, schemas.FixityResults, 0,
 		check("acme", "removed", 0, pass, true),
 		check("acme", "removed", time.Hour, undecided, false),
 		check("acme", "removed", 90*time.Minute, skipped, true), // of a sweep meanwhile

@@ -246,7 +246,7 @@ func TestPositions(t *testing.T) {
 }
 
 // A topic that was made anew has positions of its own.
-func TestPositionsOfATopicMadeAnew(t *testing.T) {
+func TestPositionsOfRecreatedTopic(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	s := clickhouse.NewSink(db)
@@ -337,7 +337,7 @@ func TestMarkFails(t *testing.T) {
 
 // A table with rows, of a database that is older than positions, is taken to hold what the groups have committed. One
 // without is not: the database is new, or was made anew after it was lost, however often its migration was killed.
-func TestPositionsBegin(t *testing.T) {
+func TestInitPositions(t *testing.T) {
 	t.Parallel()
 	emptied := []string{"audit_log 0-9", "copy_state 0-9"}
 	for name, tt := range map[string]struct {
@@ -388,7 +388,7 @@ func TestPositionsBegin(t *testing.T) {
 						t.Fatal(err)
 					}
 					if tt.stored {
-						both(t, db, schemas.Changes, 0, changes(1)...)
+						storeBoth(t, db, schemas.Changes, 0, changes(1)...)
 					}
 					if err := db.Exec(t.Context(), "DELETE FROM {db}.schema_migrations WHERE version > 28"); err != nil {
 						t.Fatal(err)
@@ -409,7 +409,7 @@ func TestFreshOfEmptiedTables(t *testing.T) {
 	db := clickhousetest.Open(t)
 	all := changes(4)
 	c := schemas.CopyOf(all[0].(*pb.Change))
-	both(t, db, schemas.Changes, 0, all...)
+	storeBoth(t, db, schemas.Changes, 0, all...)
 	newProcess(t, db, 7, 0).mark(4)
 	found := make(chan int, 10)
 	cfg := clickhouse.ReaderConfig{Gaps: func(_ context.Context, gaps []clickhouse.Gap) { found <- len(gaps) }}
@@ -434,7 +434,7 @@ func TestFreshOfEmptiedTables(t *testing.T) {
 		}
 	}
 	ask("emptied", 2)
-	both(t, db, schemas.Changes, 0, all...)
+	storeBoth(t, db, schemas.Changes, 0, all...)
 	newProcess(t, db, 7, 0).mark(4)
 	ask("filled", 0)
 }
@@ -442,7 +442,7 @@ func TestFreshOfEmptiedTables(t *testing.T) {
 // The tables that are made of a topic need not be equally far when it is deleted. Once it is made anew the end that one
 // of them lacks is reported, and fresh reads answer; of a table without a position of the former log they are unknown. They are unknown, too, of a table that has
 // no position of the new log either: it may have been restored.
-func TestFreshOfATopicMadeAnew(t *testing.T) {
+func TestFreshOfRecreatedTopic(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		logs, state int64 // positions of the former log
@@ -464,7 +464,7 @@ func TestFreshOfATopicMadeAnew(t *testing.T) {
 			t.Parallel()
 			db := clickhousetest.Open(t)
 			all := changes(4)
-			both(t, db, schemas.Changes, 0, all...)
+			storeBoth(t, db, schemas.Changes, 0, all...)
 			former := func(next int64) []schemas.Progress {
 				return []schemas.Progress{progress(schemas.Changes, 6, 0, next)}
 			}
@@ -508,7 +508,7 @@ func TestFreshWhileTablesAreFilled(t *testing.T) {
 	all := changes(4)
 	newProcess(t, db, 7, 0).mark(4)
 	fill := func() {
-		both(t, db, schemas.Changes, 0, all...)
+		storeBoth(t, db, schemas.Changes, 0, all...)
 		newProcess(t, db, 7, 0).mark(4)
 	}
 	for _, table := range []string{"audit_log", "copy_state"} {
@@ -538,7 +538,7 @@ func TestFreshWhileTablesAreFilled(t *testing.T) {
 
 // A report that lies in one of the two tables when they are read is waited for, and not taken for a row that the other
 // one lacks; what one of them lacks for good is answered as it is.
-func TestFreshOfOneTime(t *testing.T) {
+func TestFreshIsConsistent(t *testing.T) {
 	t.Parallel()
 	late, lacks := change("late", 0), change("lacks", 0)
 	for name, tt := range map[string]struct {
@@ -560,7 +560,7 @@ func TestFreshOfOneTime(t *testing.T) {
 			2, &pb.CopyRecord{Manifest: none(), Audit: evidenceOf(recordOf(lacks))}, lacks,
 		},
 		"in both": {
-			func(t *testing.T, db *clickhouse.DB) { both(t, db, schemas.Changes, 0, late) }, func(*testing.T, *clickhouse.DB) {},
+			func(t *testing.T, db *clickhouse.DB) { storeBoth(t, db, schemas.Changes, 0, late) }, func(*testing.T, *clickhouse.DB) {},
 			1, &pb.CopyRecord{Manifest: recordOf(late), Audit: evidenceOf(recordOf(late))}, late,
 		},
 	} {
@@ -589,7 +589,7 @@ func TestFreshOfOneTime(t *testing.T) {
 }
 
 // A copy that changes in one of the tables each time that it is read is unknown.
-func TestFreshOfACopyThatKeepsChanging(t *testing.T) {
+func TestFreshOfChangingCopy(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	n := 0

@@ -153,9 +153,9 @@ func TestPropertiesOnRecord(t *testing.T) {
 		}
 		copies = append(copies, schemas.CopyOf(cases[name].history[0]))
 	}
-	both(t, db, schemas.Changes, 0, bodies...)
+	storeBoth(t, db, schemas.Changes, 0, bodies...)
 	for _, when := range []string{"as they came", "after a merge"} {
-		fresh := reader(t, db, reached, clickhouse.ReaderConfig{}.Gathering(0, time.Millisecond))
+		fresh := reader(t, db, watermarkReached, clickhouse.ReaderConfig{}.WithBatch(0, time.Millisecond))
 		got, err := fresh.Fresh(t.Context(), copies)
 		if err != nil {
 			t.Fatal(err)
@@ -202,7 +202,7 @@ func TestPropertiesOfTheState(t *testing.T) {
 		t.Fatal(err)
 	}
 	for c, want := range map[*pb.Change]bool{c: false, claimed: true, checked: false} {
-		known, err := db.Described(t.Context(), []schemas.Copy{schemas.CopyOf(c)})
+		known, err := db.FreshRecords(t.Context(), []schemas.Copy{schemas.CopyOf(c)})
 		if err != nil {
 			t.Fatal(err)
 		}

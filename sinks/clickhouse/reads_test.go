@@ -21,7 +21,7 @@ import (
 )
 
 // both stores bodies of one topic in the log and in the state.
-func both(t testing.TB, db *clickhouse.DB, topic schemas.Topic, from int64, bodies ...schemas.Body) {
+func storeBoth(t testing.TB, db *clickhouse.DB, topic schemas.Topic, from int64, bodies ...schemas.Body) {
 	t.Helper()
 	batch := deliver(topic, from, bodies...)
 	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
@@ -38,7 +38,7 @@ func (f markFunc) Wait(ctx context.Context) (map[schemas.Role][]schemas.Progress
 	return nil, f(ctx)
 }
 
-func reached(context.Context) error { return nil }
+func watermarkReached(context.Context) error { return nil }
 
 // reader returns a running Reader.
 func reader(t testing.TB, db *clickhouse.DB, mark markFunc, cfg clickhouse.ReaderConfig) *clickhouse.Reader {
@@ -63,7 +63,7 @@ func readerOf(t testing.TB, db *clickhouse.DB, mark clickhouse.Watermark, cfg cl
 
 func fresh(t testing.TB, db *clickhouse.DB, c schemas.Copy) *pb.CopyRecord {
 	t.Helper()
-	got, err := reader(t, db, reached, clickhouse.ReaderConfig{}.Gathering(0, time.Millisecond)).Fresh(t.Context(), []schemas.Copy{c})
+	got, err := reader(t, db, watermarkReached, clickhouse.ReaderConfig{}.WithBatch(0, time.Millisecond)).Fresh(t.Context(), []schemas.Copy{c})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,8 +117,8 @@ func TestFresh(t *testing.T) {
 	deletedAdd, deleted := change("deleted", 0), change("deleted", time.Minute)
 	deleted.Op, deleted.Digests, deleted.Size, deleted.Version = pb.Op_OP_DELETE, nil, 0, ""
 	updated := change("updated", time.Minute)
-	both(t, db, schemas.Changes, 0, full, deletedAdd, deleted, updated, change("updated", 0))
-	both(t, db, schemas.FixityResults, 0, result(full, time.Hour), result(change("checked", 0), time.Hour))
+	storeBoth(t, db, schemas.Changes, 0, full, deletedAdd, deleted, updated, change("updated", 0))
+	storeBoth(t, db, schemas.FixityResults, 0, result(full, time.Hour), result(change("checked", 0), time.Hour))
 
 	tombstone := recordOf(deletedAdd)
 	tombstone.State, tombstone.Time, tombstone.ChangeId = pb.RecordState_RECORD_STATE_TOMBSTONE, deleted.GetTime(), deleted.GetId()
@@ -131,7 +131,7 @@ func TestFresh(t *testing.T) {
 		"checked": {Manifest: none(), Audit: none(), LastAttempt: hour},
 		"nowhere": {Manifest: none(), Audit: none()},
 	}
-	r := reader(t, db, reached, clickhouse.ReaderConfig{}.Gathering(2, 0))
+	r := reader(t, db, watermarkReached, clickhouse.ReaderConfig{}.WithBatch(2, 0))
 	var copies []schemas.Copy
 	var items []string
 	for item := range want {
@@ -167,7 +167,7 @@ func TestFreshWaits(t *testing.T) {
 		return err
 	})
 	<-asked
-	both(t, db, schemas.Changes, 0, c)
+	storeBoth(t, db, schemas.Changes, 0, c)
 	close(landed)
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
@@ -192,7 +192,7 @@ func TestFreshIsUnknown(t *testing.T) {
 		})
 	}
 	t.Run("the engine has no tables", func(t *testing.T) {
-		r := reader(t, clickhousetest.OpenEmpty(t), reached, clickhouse.ReaderConfig{})
+		r := reader(t, clickhousetest.OpenEmpty(t), watermarkReached, clickhouse.ReaderConfig{})
 		if got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(change("a", 0))}); got != nil || retry.ClassOf(err) != retry.ClassUnavailable {
 			t.Errorf("Fresh = %v, %v, want an error of class unavailable", got, err)
 		}
@@ -204,9 +204,9 @@ func TestFreshGathers(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	all := changes(50)
-	both(t, db, schemas.Changes, 0, all...)
+	storeBoth(t, db, schemas.Changes, 0, all...)
 	var waits atomic.Int32
-	r := reader(t, db, func(context.Context) error { waits.Add(1); return nil }, clickhouse.ReaderConfig{}.Gathering(0, 300*time.Millisecond))
+	r := reader(t, db, func(context.Context) error { waits.Add(1); return nil }, clickhouse.ReaderConfig{}.WithBatch(0, 300*time.Millisecond))
 	var ready sync.WaitGroup
 	ready.Add(len(all)) // before the first waits
 	var g errgroup.Group
@@ -242,7 +242,7 @@ func TestManifest(t *testing.T) {
 	gone.Op = pb.Op_OP_DELETE
 	elsewhere := change("c", 0)
 	elsewhere.Space = "other"
-	both(t, db, schemas.Changes, 0, append(all, gone, elsewhere)...)
+	storeBoth(t, db, schemas.Changes, 0, append(all, gone, elsewhere)...)
 	var got []string
 	q := clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos", Limit: 2}
 	for {
@@ -277,12 +277,12 @@ func TestFixityDue(t *testing.T) {
 	rewritten := change("rewritten", 10*time.Hour)
 	gone := change("gone", time.Hour)
 	gone.Op = pb.Op_OP_DELETE
-	both(t, db, schemas.Changes, 0, item("never"), item("old"), item("new"), item("rewritten"), rewritten, item("gone"), gone, item("unread"), item("overtaken"))
+	storeBoth(t, db, schemas.Changes, 0, item("never"), item("old"), item("new"), item("rewritten"), rewritten, item("gone"), gone, item("unread"), item("overtaken"))
 	unread := result(item("unread"), 3*time.Hour)
 	unread.EvidenceLevel = 2
 	overtaken := result(item("overtaken"), 3*time.Hour)
 	overtaken.Overtaken = true
-	both(t, db, schemas.FixityResults, 0, result(item("old"), time.Hour), result(item("new"), 5*time.Hour),
+	storeBoth(t, db, schemas.FixityResults, 0, result(item("old"), time.Hour), result(item("new"), 5*time.Hour),
 		result(item("rewritten"), 2*time.Hour), unread, overtaken, result(item("gone"), time.Minute))
 
 	due := func(q clickhouse.DueQuery) (items []string) {
@@ -343,10 +343,10 @@ func TestOutcomes(t *testing.T) {
 	closed := proto.Clone(incident).(*pb.Incident)
 	closed.State, closed.Closed, closed.Updated, closed.StepCount = pb.IncidentState_INCIDENT_STATE_CLOSED, ms(at(4*time.Hour)), ms(at(4*time.Hour)), 2
 	closed.Steps = []*pb.IncidentStep{{Time: ms(at(4 * time.Hour)), Action: "closed", By: "steward"}} // the first is no longer carried
-	both(t, db, schemas.Changes, 0, c)
+	storeBoth(t, db, schemas.Changes, 0, c)
 	passed := result(c, time.Hour)
 	passed.Metadata, passed.MetadataDetail = pb.Metadata_METADATA_DAMAGED, "media type image/jpeg"
-	both(t, db, schemas.FixityResults, 0, passed, fail)
+	storeBoth(t, db, schemas.FixityResults, 0, passed, fail)
 	s := clickhouse.NewSink(db)
 	if err := s.Store(t.Context(), deliver(schemas.DuplicationResults, 0, copied)); err != nil {
 		t.Fatal(err)

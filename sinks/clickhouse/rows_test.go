@@ -139,7 +139,7 @@ func TestRows(t *testing.T) {
 			for i := range tc.body.ProtoReflect().Descriptor().Fields().Len() {
 				f := tc.body.ProtoReflect().Descriptor().Fields().Get(i)
 				if f.Name() == "size_unknown" || f.Name() == "properties_unknown" {
-					continue // they say that others are not set: see TestReportsOfWhatIsUnknown
+					continue // they say that others are not set: see TestReportsOfUnknownValues
 				}
 				if !tc.body.ProtoReflect().Has(f) {
 					t.Errorf("the case does not set %s", f.Name())
@@ -148,7 +148,7 @@ func TestRows(t *testing.T) {
 			if err := s.Store(t.Context(), deliver(topic, 1<<63-2, tc.body)); err != nil {
 				t.Fatal(err)
 			}
-			got := one(t, db, "SELECT formatRowNoNewline('JSONEachRow', *) FROM {db}."+tc.view)
+			got := scanOne(t, db, "SELECT formatRowNoNewline('JSONEachRow', *) FROM {db}."+tc.view)
 			if want := head + string(topic) + place + tc.want; got != want {
 				t.Errorf("the row is\n%s, want\n%s", got, want)
 			}
@@ -206,7 +206,7 @@ func TestDeadLetters(t *testing.T) {
 	if want := "2 /-1@-1    000  //  0"; got[2] != want {
 		t.Errorf("the letter is %q, want %q", got[2], want)
 	}
-	row := one(t, db, "SELECT concat(command, ' ', cause, ' ', account, '/', space, '/', item, ' ', source_store, destination_store, ' ', reason, ' ', decision,"+
+	row := scanOne(t, db, "SELECT concat(command, ' ', cause, ' ', account, '/', space, '/', item, ' ', source_store, destination_store, ' ', reason, ' ', decision,"+
 		" ' ', outcome, ' ', error_class, ' ', toString(attempt), ' ', toString(assumeNotNull(change_time))) FROM {db}.duplication_log_v")
 	if want := id2 + " c acme/s/i 12 change dead failed permanent 2 2026-03-04 05:06:07.891"; row != want {
 		t.Errorf("the command's row is %q, want %q", row, want)

@@ -24,27 +24,27 @@ import (
 
 // A pair is a cluster of two shards, each an engine of its own, that know each other. The embedded engine
 // passes no statement on to other servers and has no Keeper, so each is migrated by itself and replicates nothing.
-type pair struct {
+type engineCluster struct {
 	engines [2]*embedded.Server
 	cluster [2]*clickhouse.DB // through either server
 	alone   [2]*clickhouse.DB // each server's own tables
 }
 
-func newPair(t *testing.T) *pair {
+func newShards(t *testing.T) *engineCluster {
 	return newEngines(t, "</shard><shard><internal_replication>true</internal_replication>")
 }
 
 // newReplicas is a cluster of one shard. Its replicas do not replicate: a row is on the one that it was inserted into.
-func newReplicas(t *testing.T) *pair { return newEngines(t, "") }
+func newReplicas(t *testing.T) *engineCluster { return newEngines(t, "") }
 
 // profileOfPart are settings under which a cluster answers without the shards that are away, with the answers of its
 // shards side by side or from a replica that is behind, or reports a statement as done that a server has not run.
-const profileOfPart = "<skip_unavailable_shards>1</skip_unavailable_shards><distributed_group_by_no_merge>1</distributed_group_by_no_merge>" +
+const partialProfile = "<skip_unavailable_shards>1</skip_unavailable_shards><distributed_group_by_no_merge>1</distributed_group_by_no_merge>" +
 	"<max_replica_delay_for_distributed_queries>0</max_replica_delay_for_distributed_queries>" +
 	"<distributed_ddl_output_mode>never_throw</distributed_ddl_output_mode><distributed_ddl_task_timeout>0</distributed_ddl_task_timeout>"
 
 // newEngines starts two engines of a cluster, in whose definition between stands between the two.
-func newEngines(t *testing.T, between string) *pair {
+func newEngines(t *testing.T, between string) *engineCluster {
 	t.Helper()
 	var ports [2]net.Listener
 	var replicas [2]string
@@ -61,12 +61,12 @@ func newEngines(t *testing.T, between string) *pair {
 		}
 		replicas[i] = "<replica><host>127.0.0.1</host><port>" + port + "</port></replica>"
 	}
-	p := &pair{}
+	p := &engineCluster{}
 	for i, l := range ports {
 		s := clickhousetest.Start(t, embedded.Config{
 			Settings: "<remote_servers><main><shard><internal_replication>true</internal_replication>" +
 				replicas[0] + between + replicas[1] + "</shard></main></remote_servers>",
-			Users: "<clickhouse><profiles><default>" + profileOfPart + "</default></profiles><quotas><default/></quotas>" +
+			Users: "<clickhouse><profiles><default>" + partialProfile + "</default></profiles><quotas><default/></quotas>" +
 				"<users><default><password></password><networks><ip>::/0</ip></networks><profile>default</profile><quota>default</quota></default></users></clickhouse>",
 		})
 		go relay(l, s.Addr(), new(atomic.Bool), func(string, func()) bool { return true })
@@ -158,7 +158,7 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 	}
 	copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: "none"})
 	return map[string]func(context.Context, *clickhouse.DB) (any, error){
-		"described": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.Described(ctx, copies) },
+		"described": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.FreshRecords(ctx, copies) },
 		"manifest": func(ctx context.Context, db *clickhouse.DB) (any, error) {
 			return db.Manifest(ctx, clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos", After: "p03/10", Limit: 30})
 		},
@@ -235,7 +235,7 @@ func asText(t *testing.T, v any) string {
 func TestCluster(t *testing.T) {
 	need.Integration(t) // it starts two engines
 	t.Parallel()
-	p := newPair(t)
+	p := newShards(t)
 	all := histories()
 	store(t, p.cluster[0], all)
 
@@ -263,8 +263,8 @@ func TestCluster(t *testing.T) {
 			t.Errorf("the settings of a question are %v, %v, want %v", got, err, want)
 		}
 	})
-	t.Run("spread", p.spread)
-	t.Run("proved", func(t *testing.T) { p.proved(t, all) })
+	t.Run("spread", p.checkSharding)
+	t.Run("proved", func(t *testing.T) { p.verify(t, all) })
 	t.Run("replay", func(t *testing.T) {
 		store(t, p.cluster[1], all)
 		if got := reads(t, p.cluster[0]); got != want {
@@ -291,7 +291,7 @@ func TestCluster(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		p.spread(t)
+		p.checkSharding(t)
 		store(t, p.cluster[1], all) // the sink of the state stores on
 		if got := reads(t, p.cluster[0]); got != want {
 			t.Errorf("with the state made of the logs the answers are\n%s\nwant\n%s", got, want)
@@ -349,7 +349,7 @@ func TestCluster(t *testing.T) {
 
 // That a row is on the replica that is asked does not say that it is on as many as the quorum. Only the position, which is
 // moved after an insert was answered, does: rows behind it are inserted again after every doubt, and shown once.
-func TestRowsThatMayHaveMissedTheirQuorum(t *testing.T) {
+func TestQuorumOffset(t *testing.T) {
 	need.Integration(t) // it starts two engines
 	t.Parallel()
 	p := newReplicas(t)
@@ -378,12 +378,12 @@ func TestRowsThatMayHaveMissedTheirQuorum(t *testing.T) {
 		}
 	}
 	for ago, want := range map[time.Duration]string{0: "3", 2 * time.Minute: "2"} { // a replica was removed
-		p.cluster[0].KnowReplicas(3, ago)
+		p.cluster[0].CacheReplicas(3, ago)
 		if got, err := p.cluster[0].Quorum(t.Context()); err != nil || got != want {
 			t.Errorf("the quorum is %s, %v, want %s", got, err, want)
 		}
 	}
-	p.cluster[0].KnowReplicas(2, 0)
+	p.cluster[0].CacheReplicas(2, 0)
 	sink(batch[:3], incident)
 	rows("at first", "3")
 	killed := sink(batch[:3], incident)
@@ -407,7 +407,7 @@ func TestRowsThatMayHaveMissedTheirQuorum(t *testing.T) {
 }
 
 // proved says that rows are what was stored on whichever shard they are.
-func (p *pair) proved(t *testing.T, all [][]*schemas.Delivery) {
+func (p *engineCluster) verify(t *testing.T, all [][]*schemas.Delivery) {
 	proof, err := p.cluster[0].NewProof(schemas.Changes, func(*schemas.Delivery) bool { return false })
 	if err != nil {
 		t.Fatal(err)
@@ -431,12 +431,12 @@ func (p *pair) proved(t *testing.T, all [][]*schemas.Delivery) {
 		t.Fatal(err)
 	}
 	if got[0].Findings() != 0 || got[0].Unhashed != 0 || got[0].Rows == 0 {
-		t.Errorf("got %s", inWords(got[0]))
+		t.Errorf("got %s", describe(got[0]))
 	}
 }
 
 // spread says that each partition of a log, and each copy of the state, is on one shard.
-func (p *pair) spread(t *testing.T) {
+func (p *engineCluster) checkSharding(t *testing.T) {
 	for what, table := range map[string]string{
 		"toString(part)": "audit_log_local", "toString(part) || ''": "bit_log_local", "account || store || space || item": "copy_state_local",
 	} {
@@ -459,7 +459,7 @@ func (p *pair) spread(t *testing.T) {
 }
 
 // oneShardAway says that a partition's look-up asks its own shard alone: those of the other one go on.
-func (p *pair) oneShardAway(t *testing.T, all [][]*schemas.Delivery) {
+func (p *engineCluster) oneShardAway(t *testing.T, all [][]*schemas.Delivery) {
 	lost, err := p.alone[1].Strings(t.Context(), "SELECT DISTINCT toString(part) FROM {db}.audit_log_local")
 	if err != nil {
 		t.Fatal(err)
@@ -481,7 +481,7 @@ func (p *pair) oneShardAway(t *testing.T, all [][]*schemas.Delivery) {
 }
 
 // withoutShard says what is wrong where the partitions in lost are those of a shard that is away.
-func (p *pair) withoutShard(ctx context.Context, all [][]*schemas.Delivery, lost []string) error {
+func (p *engineCluster) withoutShard(ctx context.Context, all [][]*schemas.Delivery, lost []string) error {
 	rows := func() (string, error) {
 		n, err := p.alone[0].Strings(ctx, "SELECT toString(count()) FROM {db}.audit_log_local")
 		return strings.Join(n, " "), err

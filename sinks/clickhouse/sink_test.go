@@ -32,7 +32,7 @@ func TestReplay(t *testing.T) {
 	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}
-	want := one(t, db, auditView)
+	want := scanOne(t, db, auditView)
 	if !strings.HasSuffix(want, " 500") {
 		t.Fatalf("the view has %s rows, want 500", want)
 	}
@@ -46,7 +46,7 @@ func TestReplay(t *testing.T) {
 			}
 		}
 	}
-	if got := one(t, db, auditView); got != want {
+	if got := scanOne(t, db, auditView); got != want {
 		t.Errorf("after the replays the view is %s, was %s", got, want)
 	}
 	if got := count(t, db, "audit_log"); got != "500" {
@@ -76,7 +76,7 @@ func TestReplayFillsHoles(t *testing.T) {
 			if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
 				t.Fatal(err)
 			}
-			want := one(t, db, auditView)
+			want := scanOne(t, db, auditView)
 			if err := db.Exec(t.Context(), "ALTER TABLE {db}.audit_log "+damage+" SETTINGS mutations_sync = 2"); err != nil {
 				t.Fatal(err)
 			}
@@ -89,7 +89,7 @@ func TestReplayFillsHoles(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := one(t, db, auditView); got != want {
+			if got := scanOne(t, db, auditView); got != want {
 				t.Errorf("the view is %s, was %s", got, want)
 			}
 			if got := count(t, db, "audit_log"); got != "300" {
@@ -115,7 +115,7 @@ func TestPublishedTwice(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := one(t, db, "SELECT provenance || toString(length(digests)) FROM {db}.audit_log_v"); got != "verified2" {
+			if got := scanOne(t, db, "SELECT provenance || toString(length(digests)) FROM {db}.audit_log_v"); got != "verified2" {
 				t.Errorf("the row is %s, want verified2", got)
 			}
 			if got := count(t, db, "audit_log"); got != "2" {
@@ -348,13 +348,13 @@ func TestLateAttempt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := one(t, direct, auditView)
+	want := scanOne(t, direct, auditView)
 	close(p.release)
 	wait("the first attempt lands", p.landed)
 	if got := count(t, direct, "audit_log"); got != "1200" {
 		t.Errorf("the table has %s rows, want 1200: those of both attempts", got)
 	}
-	if got := one(t, direct, auditView); got != want || !strings.HasSuffix(got, " 600") {
+	if got := scanOne(t, direct, auditView); got != want || !strings.HasSuffix(got, " 600") {
 		t.Errorf("the view is %s, was %s", got, want)
 	}
 	if err := clickhouse.NewSink(direct).Store(t.Context(), batch); err != nil {
@@ -363,9 +363,9 @@ func TestLateAttempt(t *testing.T) {
 	if got := count(t, direct, "audit_log"); got != "1200" {
 		t.Errorf("after a replay the table has %s rows, want 1200", got)
 	}
-	proofs, err := prove(t, direct, schemas.Changes, kept{records: batch, end: 600, committed: 600})
-	if want := "audit_log: 600 records, 600 messages, 600 rows"; err != nil || inWords(proofs[0]) != want {
-		t.Errorf("got %s, %v, want %s", inWords(proofs[0]), err, want)
+	proofs, err := verify(t, direct, schemas.Changes, kafkaTopic{records: batch, end: 600, committed: 600})
+	if want := "audit_log: 600 records, 600 messages, 600 rows"; err != nil || describe(proofs[0]) != want {
+		t.Errorf("got %s, %v, want %s", describe(proofs[0]), err, want)
 	}
 }
 

@@ -68,7 +68,7 @@ func TestExpectedSpace(t *testing.T) {
 			gone[name] = start.Add(time.Duration(tt.gone) * time.Hour)
 		}
 	}
-	both(t, db, schemas.Changes, 0, bodies...)
+	storeBoth(t, db, schemas.Changes, 0, bodies...)
 	cfg := clickhouse.ReaderConfig{Gone: func(account, store, space string) time.Time {
 		if account != "acme" || store != "1" {
 			t.Errorf("asked about a space of %s/%s", account, store)

@@ -18,7 +18,7 @@ import (
 )
 
 // A told is one record of a short history of one copy.
-type told struct {
+type historyRecord struct {
 	topic  schemas.Topic
 	offset int64
 	body   schemas.Body
@@ -42,12 +42,12 @@ func drawHistory(t *rapid.T) []step {
 }
 
 // history makes the records of an item's history; the ith has offset i.
-func history(item string, steps []step) []told {
-	all := make([]told, len(steps))
+func history(item string, steps []step) []historyRecord {
+	all := make([]historyRecord, len(steps))
 	for i, s := range steps {
 		c := change(item, s.time)
 		c.Version = fmt.Sprint("v", i)
-		all[i] = told{schemas.Changes, int64(i), c}
+		all[i] = historyRecord{schemas.Changes, int64(i), c}
 		switch s.kind {
 		case "claimed":
 			c.Provenance = pb.Provenance_PROVENANCE_CLAIMED
@@ -75,7 +75,7 @@ func history(item string, steps []step) []told {
 			case "unknown":
 				r.Verdict, r.Row = pb.Verdict_VERDICT_UNKNOWN, 12
 			}
-			all[i] = told{schemas.FixityResults, int64(i), r}
+			all[i] = historyRecord{schemas.FixityResults, int64(i), r}
 		}
 		c.Id = schemas.ChangeID(c)
 	}
@@ -83,7 +83,7 @@ func history(item string, steps []step) []told {
 }
 
 // model says what is to be on record after a history, whatever the order it came in.
-func model(history []told) *pb.CopyRecord {
+func model(history []historyRecord) *pb.CopyRecord {
 	rank := func(c *pb.Change) int {
 		if c.GetOrigin() == pb.Origin_ORIGIN_FIXITY {
 			return 0
@@ -161,14 +161,14 @@ func model(history []told) *pb.CopyRecord {
 }
 
 // undescribed is a fresh read without what is read of the audit log.
-func undescribed(r *pb.CopyRecord) *pb.CopyRecord {
+func withoutPropertiesOf(r *pb.CopyRecord) *pb.CopyRecord {
 	r.Audit, r.Manifest.PropertiesClaimed, r.Manifest.PropertiesOf = nil, false, nil
 	return r
 }
 
 // digestsOf unites what all tellings of one change say; verified before claimed. An
 // algorithm whose newest digest is another content's of the same millisecond is left out.
-func digestsOf(history []told, id string) (map[string]string, pb.Provenance) {
+func digestsOf(history []historyRecord, id string) (map[string]string, pb.Provenance) {
 	type holder struct {
 		c  *pb.Change
 		at int64
@@ -229,7 +229,7 @@ func TestStateInAnyOrder(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	n := 0
-	histories := map[string][]told{}
+	histories := map[string][]historyRecord{}
 	need.Check(t, func(rt *rapid.T) {
 		// Rapid repeats histories; each has an item of its own.
 		n++
@@ -252,7 +252,7 @@ func TestStateInAnyOrder(t *testing.T) {
 			twice = twice[size:]
 		}
 		c := schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item}
-		got := undescribed(fresh(t, db, c))
+		got := withoutPropertiesOf(fresh(t, db, c))
 		if want := model(all); !proto.Equal(got, want) {
 			rt.Errorf("after %v\n got %v\nwant %v", all, got, want)
 		}
@@ -264,18 +264,18 @@ func TestStateInAnyOrder(t *testing.T) {
 	for item := range histories {
 		copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item})
 	}
-	got, err := reader(t, db, reached, clickhouse.ReaderConfig{}).Fresh(t.Context(), copies)
+	got, err := reader(t, db, watermarkReached, clickhouse.ReaderConfig{}).Fresh(t.Context(), copies)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, c := range copies {
-		compare(t, c.Item+" after a merge", undescribed(got[i]), model(histories[c.Item]))
+		compare(t, c.Item+" after a merge", withoutPropertiesOf(got[i]), model(histories[c.Item]))
 	}
 }
 
 // What the store of a newer content could not tell stays as it was: a content without a size is not an empty one, and one
 // whose properties were lost does not empty them.
-func TestStateOfWhatIsUnknown(t *testing.T) {
+func TestStateOfUnknownValues(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	c, empty := change("a", 0), change("empty", 0)
@@ -287,7 +287,7 @@ func TestStateOfWhatIsUnknown(t *testing.T) {
 	set := change("a", 2*time.Hour)
 	set.Op, set.PropertiesUnknown, set.MediaType = pb.Op_OP_SET_PROPERTIES, true, ""
 	set.Id = schemas.ChangeID(set)
-	both(t, db, schemas.Changes, 0, c, lost, never, empty, set)
+	storeBoth(t, db, schemas.Changes, 0, c, lost, never, empty, set)
 	got, err := db.Strings(t.Context(), "SELECT item || ' ' || ifNull(toString(size), 'unknown') || ' ' || media_type || ' ' || toString(properties)"+
 		" FROM {db}.manifest ORDER BY item")
 	want := []string{"a unknown image/jpeg {'k':'v'}", "b unknown  {}", "empty 0 image/jpeg {}"}
@@ -300,7 +300,7 @@ func TestStateOfWhatIsUnknown(t *testing.T) {
 	live.PropertiesOf = &pb.Content{Version: c.GetVersion(), Digests: c.GetDigests()}
 	compare(t, "manifest", r.GetManifest(), live)
 	compare(t, "audit", r.GetAudit(), evidenceOf(recordOf(lost)))
-	if got := one(t, db, "SELECT toString(sum(size)) FROM {db}.manifest"); got != "0" {
+	if got := scanOne(t, db, "SELECT toString(sum(size)) FROM {db}.manifest"); got != "0" {
 		t.Errorf("the sizes that are known sum to %s, want 0", got)
 	}
 	counts, err := db.CopyCounts(t.Context(), "acme")
@@ -311,7 +311,7 @@ func TestStateOfWhatIsUnknown(t *testing.T) {
 
 // The state takes the report that came last of a content's time, and the media type of the content before it if that
 // report has none and no verified digests. The audit log joins the reports.
-func TestReportThatTheStateTakes(t *testing.T) {
+func TestStateUsesLastReport(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	sized, poorer := change("imported", 0), change("imported", 0)
@@ -328,11 +328,11 @@ func TestReportThatTheStateTakes(t *testing.T) {
 			t.Errorf("%s %s says %q, %v, want %q", when, from, got, err, want)
 		}
 	}
-	both(t, db, schemas.Changes, 0, sized, poorer, typed, bare)
+	storeBoth(t, db, schemas.Changes, 0, sized, poorer, typed, bare)
 	is("as reported,", "manifest", "imported unknown  image/jpeg", "uploaded in parts 4600 v1h0m0s image/jpeg")
 	is("as reported,", "audit_log_v WHERE ts = (SELECT max(ts) FROM {db}.audit_log) OR item = 'imported'",
 		"imported 1000 v0s image/jpeg", "uploaded in parts 4600 v1h0m0s ")
-	both(t, db, schemas.Changes, 4, read)
+	storeBoth(t, db, schemas.Changes, 4, read)
 	is("once it is read,", "manifest", "imported unknown  image/jpeg", "uploaded in parts 4600 v1h0m0s ")
 }
 
@@ -347,8 +347,8 @@ func TestRightsOfADeletedItem(t *testing.T) {
 		c    *pb.Change
 		want string
 	}{{c, "read"}, {gone, "read"}, {change("a", 2*time.Hour), ""}} {
-		both(t, db, schemas.Changes, int64(i), tt.c)
-		if got := one(t, db, "SELECT acl['ann'] FROM {db}.manifest"); got != tt.want {
+		storeBoth(t, db, schemas.Changes, int64(i), tt.c)
+		if got := scanOne(t, db, "SELECT acl['ann'] FROM {db}.manifest"); got != tt.want {
 			t.Errorf("after change %d the right is %q, want %q", i, got, tt.want)
 		}
 	}
@@ -359,7 +359,7 @@ func TestStateOfSpaces(t *testing.T) {
 	db := clickhousetest.Open(t)
 	gone := change("", time.Hour)
 	gone.Op = pb.Op_OP_DELETE_SPACE
-	both(t, db, schemas.Changes, 0, change("a", 0), gone)
+	storeBoth(t, db, schemas.Changes, 0, change("a", 0), gone)
 	if got := fresh(t, db, schemas.CopyOf(change("a", 0))).GetManifest().GetState(); got != pb.RecordState_RECORD_STATE_LIVE {
 		t.Errorf("after its space was deleted an item is %v, want it live until its own delete", got)
 	}
@@ -374,9 +374,9 @@ func TestManifestView(t *testing.T) {
 	db := clickhousetest.Open(t)
 	c := change("a", 0)
 	c.Properties = map[string]string{"k": "v"}
-	both(t, db, schemas.Changes, 0, c)
-	both(t, db, schemas.FixityResults, 0, result(c, time.Hour))
-	got := one(t, db, "SELECT formatRowNoNewline('JSONEachRow', *) FROM {db}.manifest")
+	storeBoth(t, db, schemas.Changes, 0, c)
+	storeBoth(t, db, schemas.FixityResults, 0, result(c, time.Hour))
+	got := scanOne(t, db, "SELECT formatRowNoNewline('JSONEachRow', *) FROM {db}.manifest")
 	want := `{"account":"acme","store":"1","space":"photos","item":"a","live":1,"digests":{"md5":"` + c.Digests["md5"] + `","sha256":"` + c.Digests["sha256"] +
 		`"},"verified":1,"size":1000,"version":"v0s","etag":"","media_type":"image\/jpeg","properties":{"k":"v"},"acl":{},"time":"2026-03-04 05:06:07.891",` +
 		`"change":"` + c.Id + `","origin":"client","user":"ann","source_time":null,"source_version":"","last_attempt":"2026-03-04 06:06:07.891",` +

@@ -15,7 +15,7 @@ import (
 )
 
 // altered are other values of a column, by its type; %s is the value.
-var altered = map[string]string{
+var otherValues = map[string]string{
 	"String": "'eve'", "LowCardinality(String)": "'eve'", "Bool": "NOT %s", "Int64": "%s + 1", "Int32": "%s + 1", "UInt8": "%s + 1", "UInt16": "%s + 1",
 	"UInt32": "%s + 1", "UInt64": "%s + 1", "DateTime64(3, 'UTC')": "%s + 1", "Nullable(DateTime64(3, 'UTC'))": "ifNull(%s, toDateTime64(0, 3, 'UTC')) + 1",
 	"FixedString(16)": "reverse(%s)", "Map(LowCardinality(String), String)": "map('md5', 'x')", "Map(String, String)": "map('eve', 'x')",
@@ -27,20 +27,20 @@ var altered = map[string]string{
 // column after the other altered.
 func checkSum(t *testing.T, db *clickhouse.DB, table string) {
 	t.Helper()
-	summed := clickhouse.Summed()[table]
+	summed := clickhouse.RowBinarySQL()[table]
 	columns, fits := []string{""}, []string{"toString(sum = xxHash64(" + summed + "))"}
 	for column, typ := range clickhouse.TableColumns()[table] {
 		if column == "sum" || column == "position" { // which stands in rows of its own
 			continue
 		}
 		name := "`" + column + "`"
-		if altered[typ] == "" || !strings.Contains(summed, name) {
+		if otherValues[typ] == "" || !strings.Contains(summed, name) {
 			t.Fatalf("%s: column %s is not summed, or of type %s there is no other value", table, column, typ)
 		}
-		other := "CAST(" + strings.ReplaceAll(altered[typ], "%s", name) + ", '" + strings.ReplaceAll(typ, "'", "\\'") + "')"
+		other := "CAST(" + strings.ReplaceAll(otherValues[typ], "%s", name) + ", '" + strings.ReplaceAll(typ, "'", "\\'") + "')"
 		columns, fits = append(columns, column), append(fits, "toString(sum = xxHash64("+strings.Replace(summed, name, other, 1)+"))")
 	}
-	got := one(t, db, "SELECT concat("+strings.Join(fits, ", ")+") FROM {db}."+table+" ORDER BY off LIMIT 1")
+	got := scanOne(t, db, "SELECT concat("+strings.Join(fits, ", ")+") FROM {db}."+table+" ORDER BY off LIMIT 1")
 	for i, column := range columns {
 		switch {
 		case i == 0 && got[i] != '1':
@@ -55,7 +55,7 @@ func checkSum(t *testing.T, db *clickhouse.DB, table string) {
 func TestSummedColumns(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
-	summed := clickhouse.Summed()
+	summed := clickhouse.RowBinarySQL()
 	for _, table := range slices.Sorted(maps.Keys(summed)) {
 		fmt.Fprintf(&b, "%s: %s\n", table, summed[table])
 	}
@@ -186,7 +186,7 @@ func TestAddedColumns(t *testing.T) {
 				}
 			}
 			// Of the columns that were there before.
-			summed, _, _ := strings.Cut(strings.TrimPrefix(clickhouse.Summed()[table], "concat("), ", trim(")
+			summed, _, _ := strings.Cut(strings.TrimPrefix(clickhouse.RowBinarySQL()[table], "concat("), ", trim(")
 			exec(t, "ALTER TABLE {db}."+table+" UPDATE sum = xxHash64("+summed+") WHERE off = 0 SETTINGS mutations_sync = 2")
 			if _, err := db.Migrate(t.Context()); err != nil {
 				t.Fatal(err)
@@ -197,12 +197,12 @@ func TestAddedColumns(t *testing.T) {
 			altered := func(t *testing.T, want int64) {
 				t.Helper()
 				n := int64(len(records))
-				got, err := prove(t, db, tc.topic, kept{records: records, end: n, committed: n})
+				got, err := verify(t, db, tc.topic, kafkaTopic{records: records, end: n, committed: n})
 				if err != nil {
 					t.Fatal(err)
 				}
 				if p := got[0]; p.Altered.Messages != want || p.Findings() != want || p.Rows != n || p.Unhashed != 0 {
-					t.Errorf("got %s, want %d altered", inWords(p), want)
+					t.Errorf("got %s, want %d altered", describe(p), want)
 				}
 			}
 			altered(t, 0)

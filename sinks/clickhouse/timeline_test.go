@@ -34,8 +34,8 @@ func TestTimelinePages(t *testing.T) {
 	steps := []*pb.IncidentStep{{Time: at(0), Action: "opened"}, {Time: at(0), Action: "seen-again"}, {Time: at(time.Second), Action: "closed"}}
 	incident := &pb.Incident{Id: schemas.ID("i"), Account: "acme", Store: "1", Space: "photos", Item: "a", Kind: "replaced",
 		Opened: at(0), Updated: at(time.Second), StepCount: 3, Steps: steps}
-	both(t, db, schemas.Changes, 0, all...)
-	both(t, db, schemas.FixityResults, 0, checks[0], checks[1])
+	storeBoth(t, db, schemas.Changes, 0, all...)
+	storeBoth(t, db, schemas.FixityResults, 0, checks[0], checks[1])
 	s := clickhouse.NewSink(db)
 	for topic, bodies := range map[schemas.Topic][]schemas.Body{
 		schemas.DuplicationResults: {copied(0), copied(time.Second)}, schemas.Incidents: {incident},

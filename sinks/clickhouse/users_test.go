@@ -103,7 +103,7 @@ func TestUsers(t *testing.T) {
 			checkAccess(t, "CheckWrites", db.CheckWrites(t.Context()), tc.writes)
 			if tc.reads+tc.writes == "" {
 				next++
-				if err := works(t, db, next); err != nil {
+				if err := checkUse(t, db, next); err != nil {
 					t.Error(err)
 				}
 			}

@@ -16,14 +16,14 @@ import (
 )
 
 // A reading is how many rows each query of a context read, as the engine says.
-type reading struct {
+type measurement struct {
 	mu   sync.Mutex
 	rows []int64
 }
 
 // measured returns a context whose queries are measured.
-func measured(ctx context.Context) (context.Context, *reading) {
-	r := &reading{}
+func measured(ctx context.Context) (context.Context, *measurement) {
+	r := &measurement{}
 	return ch.Context(ctx, ch.WithProfileEvents(func(events []ch.ProfileEvent) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -40,7 +40,7 @@ func measured(ctx context.Context) (context.Context, *reading) {
 
 // A question is asked of all rows of a table, and may read so many of them in each of its queries: granules, as
 // a row that is looked at is in one.
-type question struct {
+type queryCost struct {
 	ask  func(ctx context.Context, db *clickhouse.DB) (rows int, err error)
 	rows int // how many it is to return
 	most []int64
@@ -54,7 +54,7 @@ const (
 
 // questions are those of the read model. An item, a copy, a moment stands in one granule of a part, or in two where
 // it lies across their border.
-func questions(f filling) map[string]question {
+func queryCosts(f fillSize) map[string]queryCost {
 	const (
 		point = 2 * bigParts * ofLog
 		copy1 = 2 * bigParts * ofState
@@ -63,7 +63,7 @@ func questions(f filling) map[string]question {
 	space := int64(f.space() + 3*ofState) // of one store, in the state
 	c := schemas.Copy{Account: "acme", Store: "2", Space: "space-07", Item: "img-00000340.tif"}
 	may := clickhouse.Span{From: time.Date(2025, 5, 1, 0, 0, 0, 0, time.UTC), To: time.Date(2025, 6, 1, 0, 0, 0, 0, time.UTC)}
-	return map[string]question{
+	return map[string]queryCost{
 		"timeline of an item": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
 			events, _, err := db.TimelinePage(ctx,
 				clickhouse.TimelineQuery{Account: c.Account, Space: c.Space, Item: c.Item, Limit: 100})
@@ -122,12 +122,12 @@ func questions(f filling) map[string]question {
 }
 
 // What a question reads does not depend on how much there is, but on what is asked.
-func TestReadings(t *testing.T) {
+func TestQueryCosts(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	f := filling{rows: need.Amount(500_000, 10_000_000, 10_000_000)}
+	f := fillSize{rows: need.Amount(500_000, 10_000_000, 10_000_000)}
 	f.into(t, db, map[string]string{"audit_log": fillAudit, "bit_log": fillChecks, "duplication_log": fillResults, "copy_state": fillState})
-	for name, q := range questions(f) {
+	for name, q := range queryCosts(f) {
 		t.Run(name, func(t *testing.T) {
 			ctx, r := measured(t.Context())
 			rows, err := q.ask(ctx, db)

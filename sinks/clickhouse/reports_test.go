@@ -75,7 +75,7 @@ func TestReportsOfOneChange(t *testing.T) {
 		}
 		wants[name] = want
 	}
-	both(t, db, schemas.Changes, 0, bodies...)
+	storeBoth(t, db, schemas.Changes, 0, bodies...)
 	check := func(when string) {
 		t.Helper()
 		changes, _, err := db.SpaceHistory(t.Context(), clickhouse.SpaceQuery{Account: "acme", Space: "photos"})
@@ -86,7 +86,7 @@ func TestReportsOfOneChange(t *testing.T) {
 		for _, c := range changes {
 			copies = append(copies, schemas.CopyOf(c))
 		}
-		records, err := reader(t, db, reached, clickhouse.ReaderConfig{}.Gathering(0, time.Millisecond)).Fresh(t.Context(), copies)
+		records, err := reader(t, db, watermarkReached, clickhouse.ReaderConfig{}.WithBatch(0, time.Millisecond)).Fresh(t.Context(), copies)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,10 +104,10 @@ func TestReportsOfOneChange(t *testing.T) {
 			if by := map[string]string{"c": "ann", "n": "notification/s3", "k": "checker"}[tc.who]; err != nil || len(events) != 1 || events[0].By != by {
 				t.Errorf("%s, %s: the item's timeline is %+v, %v, want one event by %s", when, name, events, err, by)
 			}
-			if got, want := one(t, db, "SELECT toString(count()) FROM {db}.audit_log WHERE item = ?", name), fmt.Sprint(len(tc.reports)); got != want {
+			if got, want := scanOne(t, db, "SELECT toString(count()) FROM {db}.audit_log WHERE item = ?", name), fmt.Sprint(len(tc.reports)); got != want {
 				t.Errorf("%s, %s: the table has %s reports, want %s", when, name, got, want)
 			}
-			if user := one(t, db, "SELECT user FROM {db}.manifest WHERE item = ?", name); !strings.Contains(tc.reports, "n") && user != want.GetUser() {
+			if user := scanOne(t, db, "SELECT user FROM {db}.manifest WHERE item = ?", name); !strings.Contains(tc.reports, "n") && user != want.GetUser() {
 				t.Errorf("%s, %s: the state's user is %s, want %s", when, name, user, want.GetUser())
 			}
 		}
@@ -124,7 +124,7 @@ func TestReportsOfOneChange(t *testing.T) {
 }
 
 // Of reports in two logs, of which the later one has small offsets, that one is the first which came first.
-func TestReportsBeforeAndAfterATopicWasMadeAnew(t *testing.T) {
+func TestReportsOfRecreatedTopic(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	_, notified, checked := reported("a")
@@ -139,7 +139,7 @@ func TestReportsBeforeAndAfterATopicWasMadeAnew(t *testing.T) {
 	check := func(when string) {
 		t.Helper()
 		want := "notification/s3 notification 7 100000 update"
-		if got := one(t, db, "SELECT concat(agent, ' ', origin, ' ', toString(inc), ' ', toString(off), ' ', op) FROM {db}.audit_log_v"); got != want {
+		if got := scanOne(t, db, "SELECT concat(agent, ' ', origin, ' ', toString(inc), ' ', toString(off), ' ', op) FROM {db}.audit_log_v"); got != want {
 			t.Errorf("%s: the first is %s, want %s", when, got, want)
 		}
 		days, err := db.ChangesPerDay(t.Context(), clickhouse.DayQuery{Account: "acme"})
@@ -153,13 +153,13 @@ func TestReportsBeforeAndAfterATopicWasMadeAnew(t *testing.T) {
 	check("corrected in a topic made anew")
 	store(8, 3, time.Hour, checked)
 	check("stored again")
-	if got := one(t, db, "SELECT provenance FROM {db}.audit_log_v"); got != "verified" {
+	if got := scanOne(t, db, "SELECT provenance FROM {db}.audit_log_v"); got != "verified" {
 		t.Errorf("the digests are %s", got)
 	}
 }
 
 // What no report of a change says is unknown; what one of them says is known, whichever came first.
-func TestReportsOfWhatIsUnknown(t *testing.T) {
+func TestReportsOfUnknownValues(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	whole := change("", time.Hour)
@@ -185,7 +185,7 @@ func TestReportsOfWhatIsUnknown(t *testing.T) {
 			return c
 		}
 		for _, c := range tc.reports {
-			both(t, db, schemas.Changes, offset, of(c))
+			storeBoth(t, db, schemas.Changes, offset, of(c))
 			offset++
 		}
 		got, _, err := db.SpaceHistory(t.Context(), clickhouse.SpaceQuery{Account: "acme", Space: name})
