@@ -14,8 +14,7 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/cluster")
 
-// What each migration is on a cluster stands in testdata/cluster, and the engine's own parser
-// takes every statement of it.
+// testdata/cluster has the statements of each migration on a cluster. The engine's own parser accepts all of them.
 func TestClusterDDL(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.OpenEmpty(t)
@@ -62,7 +61,7 @@ func TestClusterDDL(t *testing.T) {
 	}
 }
 
-// Forms that no migration has yet, and those that a cluster cannot have.
+// Forms that no migration uses yet, and those that are impossible on a cluster.
 func TestLastClusterDDL(t *testing.T) {
 	t.Parallel()
 	const table = "CREATE TABLE IF NOT EXISTS {db}.t (\n  topic String,\n  part UInt16,\n  off UInt64\n) ENGINE = MergeTree\nORDER BY off"
@@ -70,7 +69,7 @@ func TestLastClusterDDL(t *testing.T) {
 	for name, tc := range map[string]struct {
 		before []string
 		is     string
-		want   string // the statements, or the error
+		want   string // the statements, or a part of the error
 	}{
 		"a column": {[]string{table}, "ALTER TABLE {db}.t ADD COLUMN IF NOT EXISTS n Int8 CODEC(Delta, ZSTD(1)) AFTER off",
 			"ALTER TABLE {db}.t_local ON CLUSTER `c` ADD COLUMN IF NOT EXISTS n Int8 CODEC(Delta, ZSTD(1)) AFTER off|" +

@@ -30,11 +30,12 @@ func checkManifest(t testing.TB, db *clickhouse.DB, c clickhouse.ManifestCheck) 
 	return got
 }
 
-// drawTold draws records of one copy, of all that the state distinguishes; times collide often.
+// drawRecords draws records of one copy, of every kind that the state distinguishes. Times collide often.
 func drawRecords(t *rapid.T, item string) (all []historyRecord) {
 	for i := range rapid.IntRange(1, 6).Draw(t, "records") {
 		c := change(item, time.Duration(rapid.IntRange(0, 3).Draw(t, "time"))*time.Millisecond)
-		c.Version = fmt.Sprint("v", rapid.IntRange(0, 3).Draw(t, "version")) // equal ones are one change, told again
+		// equal versions are reports of the same change
+		c.Version = fmt.Sprint("v", rapid.IntRange(0, 3).Draw(t, "version"))
 		if rapid.Bool().Draw(t, "poor") {
 			c.Provenance, c.Digests, c.User = pb.Provenance_PROVENANCE_CLAIMED, map[string]string{"md5": c.Digests["md5"]}, "bob"
 		}
@@ -75,8 +76,8 @@ func drawRecords(t *rapid.T, item string) (all []historyRecord) {
 	return all
 }
 
-// What the logs hold makes the state that the same records made, whatever happened to a copy:
-// the statements of the rebuild say what State.Store does. What was reported several times is, also after merges.
+// A state made from the logs equals the state that State.Store makes from the same records, for every history of a
+// copy, also with repeated reports and after merges.
 func TestRebuild(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -116,7 +117,7 @@ func TestRebuild(t *testing.T) {
 	}
 }
 
-// Damage to the state, or to the logs, is named by copy and column.
+// Damage to the state or to the logs is reported by copy and column.
 func TestManifestDamage(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -132,8 +133,8 @@ func TestManifestDamage(t *testing.T) {
 		checks = append(checks, result(b.(*pb.Change), 2*time.Hour))
 	}
 	storeBoth(t, db, schemas.FixityResults, 0, checks...)
-	// A correction that says less of the same change came later, and is no finding, though the log did not keep every
-	// report then.
+	// A later correction of the same change with fewer digests is no finding, even in a log that did not keep every
+	// report.
 	again := change("item-05", 5*time.Minute)
 	again.Digests, again.Provenance, again.User = map[string]string{"sha1": schemas.ID("x")}, pb.Provenance_PROVENANCE_CLAIMED, "bob"
 	storeBoth(t, db, schemas.Changes, 100, again)
@@ -148,7 +149,7 @@ func TestManifestDamage(t *testing.T) {
 	}
 
 	for _, damage := range []string{
-		// The state loses a copy, a check, and a byte of a digest; it gains a size, and a copy.
+		// The state loses a copy, a check, and a byte of a digest. It gains a size and a copy.
 		"ALTER TABLE {db}.copy_state DELETE WHERE item = 'item-07' SETTINGS mutations_sync = 2",
 		"ALTER TABLE {db}.copy_state DELETE WHERE item = 'item-08' AND pass.ver > 0 SETTINGS mutations_sync = 2",
 		"ALTER TABLE {db}.copy_state UPDATE digests = mapUpdate(digests, map('md5', concat(substring(digests['md5'], 1, 33), unhex('00')))) WHERE item = 'item-09' SETTINGS mutations_sync = 2",
@@ -158,7 +159,7 @@ func TestManifestDamage(t *testing.T) {
 		"INSERT INTO {db}.copy_state (account, store, space, item, content) SELECT account, store, space, 'nobody', content FROM {db}.copy_state WHERE item = 'item-11'",
 		// The log loses a change.
 		"ALTER TABLE {db}.audit_log DELETE WHERE item = 'item-12' SETTINGS mutations_sync = 2",
-		// And properties of the same moment as a content are others.
+		// The properties of the same time as a content differ.
 		"INSERT INTO {db}.copy_state (account, store, space, item, properties) SELECT account, store, space, item," +
 			" tuple(properties.ver, 'text/plain', properties.user) FROM {db}.copy_state WHERE item = 'item-13' AND properties.ver > 0",
 	} {
@@ -208,7 +209,7 @@ func TestComparedParts(t *testing.T) {
 			continue // keys, and digests, which are compared as a whole
 		}
 		var want []string
-		depth, word := 0, true // word: a name stands here
+		depth, word := 0, true // word: the next token is a name
 		name := ""
 		for _, r := range tuple {
 			switch {
@@ -228,18 +229,20 @@ func TestComparedParts(t *testing.T) {
 			t.Errorf("of %s are compared %v, want %v", column, got[column], want)
 		}
 	}
-	if _, ok := got["digests"]; !ok || len(got) != len(clickhouse.TableColumns()["copy_state"])-5 { // without the key, and positions
+	// without the sorting key, and position
+	if _, ok := got["digests"]; !ok || len(got) != len(clickhouse.TableColumns()["copy_state"])-5 {
 		t.Errorf("compared are %d columns of %v", len(got), clickhouse.TableColumns()["copy_state"])
 	}
 }
 
-// A comparison that stops does not read the rest of the tables.
+// A comparison that stops early does not read the rest of the tables.
 func TestStopReading(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := db.StopAfterRow(ctx, "SELECT number FROM system.numbers"); err != nil || ctx.Err() != nil { // it has no end
+	// an endless query
+	if err := db.StopAfterRow(ctx, "SELECT number FROM system.numbers"); err != nil || ctx.Err() != nil {
 		t.Errorf("leave an answer: %v, %v", err, ctx.Err())
 	}
 	if got, err := db.Strings(t.Context(), "SELECT 'a'"); err != nil || len(got) != 1 {

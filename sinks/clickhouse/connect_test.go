@@ -27,7 +27,7 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// open returns a DB as configured, closed with the test.
+// open opens a DB and closes it at the end of the test.
 func open(t *testing.T, cfg clickhouse.Config) *clickhouse.DB {
 	t.Helper()
 	db, err := clickhouse.Open(cfg, nil)
@@ -38,7 +38,7 @@ func open(t *testing.T, cfg clickhouse.Config) *clickhouse.DB {
 	return db
 }
 
-// works says whether a DB can do all that connections are for: insert, look up, read.
+// checkUse returns an error if one of the kinds of connections fails: insert, look up, read.
 func checkUse(t *testing.T, db *clickhouse.DB, from int64) error {
 	t.Helper()
 	c := change("works", time.Duration(from)*time.Second)
@@ -58,7 +58,7 @@ func checkUse(t *testing.T, db *clickhouse.DB, from int64) error {
 	return nil
 }
 
-// listen returns a listener on loopback, closed with the test.
+// listen returns a listener on loopback. It is closed at the end of the test.
 func listen(t *testing.T) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -71,14 +71,14 @@ func listen(t *testing.T) net.Listener {
 
 func passAll(string, func()) bool { return true }
 
-// dead is an address where nobody listens.
+// dead returns an address without a listener.
 func dead(t *testing.T) string {
 	l := listen(t)
 	l.Close()
 	return l.Addr().String()
 }
 
-// serve answers every connection, which it then closes.
+// serve calls answer for every connection, and then closes the connection.
 func serve(t *testing.T, answer func(net.Conn)) string {
 	l := listen(t)
 	go func() {
@@ -96,7 +96,7 @@ func serve(t *testing.T, answer func(net.Conn)) string {
 	return l.Addr().String()
 }
 
-// certificates are an authority, and what it says of a server called ch.test.
+// certificates returns an authority, and its certificate for a server with the name ch.test.
 func certificates(t *testing.T) (*x509.CertPool, tls.Certificate) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -122,18 +122,18 @@ func certificates(t *testing.T) (*x509.CertPool, tls.Certificate) {
 	return pool, tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// The embedded engine speaks no TLS, so a proxy of the test does in front of it.
+// The embedded engine does not support TLS, so the test puts a TLS proxy in front of it.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	pool, certificate := certificates(t)
 	l := tls.NewListener(listen(t), &tls.Config{Certificates: []tls.Certificate{certificate}})
 	go relay(l, clickhousetest.Addr(t), new(atomic.Bool), passAll)
-	inClear := serve(t, func(c net.Conn) { // what a server of ClickHouse says to a greeting that it cannot read
+	inClear := serve(t, func(c net.Conn) { // the response of ClickHouse to a greeting that it cannot parse
 		_, _ = io.WriteString(c, "HTTP/1.0 400 Bad Request\r\n\r\n")
 		_, _ = io.Copy(io.Discard, c)
 	})
-	onlyTLS := serve(t, func(c net.Conn) { // what OpenSSL says to one who speaks in clear: a fatal alert
+	onlyTLS := serve(t, func(c net.Conn) { // the response of OpenSSL to a client without TLS: a fatal alert
 		_, _ = c.Write([]byte{21, 3, 1, 0, 2, 2, 10})
 	})
 	var unknown x509.UnknownAuthorityError
@@ -167,7 +167,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// Addresses that are dead, or silent, cost their time once; what answered last is asked first.
+// Dead or silent addresses cost their timeout once. The address that answered last is tried first.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -196,7 +196,7 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// A server that goes away in mid-work is replaced by the next address.
+// If a server goes away, the next address replaces it.
 func TestFailoverLater(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -209,7 +209,7 @@ func TestFailoverLater(t *testing.T) {
 	}
 	first.close()
 	for i := range int64(3) {
-		// What was under way on the old connections fails, and is done again.
+		// Statements in flight on the old connections fail, and are repeated.
 		err := checkUse(t, other, 1)
 		if err == nil {
 			break
@@ -237,12 +237,12 @@ func TestAllAddressesDead(t *testing.T) {
 	}
 }
 
-// libchdb does not survive a wrong password, so a server of the test refuses the greeting here, as ClickHouse does.
+// A wrong password kills libchdb, so a server of the test refuses the greeting, as ClickHouse does.
 func TestRefusedGreeting(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		code proto.Error
-		want string // of an error of access; empty: it is another
+		want string // a part of an access error; empty: another error
 	}{
 		"a wrong password":   {516, "wrong user or password for user ann"},
 		"an unknown user":    {192, "wrong user or password for user ann"},
@@ -283,13 +283,13 @@ func TestRefusedGreeting(t *testing.T) {
 	}
 }
 
-// A server that is older than the oldest release that is tested is refused by name, unless a setting allows it.
+// A server that is older than the oldest tested release is refused with ErrOlder, unless AllowOlder is set.
 func TestOlderServer(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		major, minor int
 		allow        bool
-		want         string // of the refusal; empty: there is none
+		want         string // a part of the error; empty: none
 	}{
 		"years older":        {24, 8, false, "it is ClickHouse 24.8, and the oldest release that is tested is 26.7"},
 		"a release older":    {26, 6, false, "it is ClickHouse 26.6, and the oldest release that is tested is 26.7"},
@@ -299,7 +299,7 @@ func TestOlderServer(t *testing.T) {
 		"a year newer":       {27, 1, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			addr := serve(t, func(c net.Conn) { // it greets, and says no more
+			addr := serve(t, func(c net.Conn) { // it only greets
 				if _, err := c.Read(make([]byte, 1024)); err != nil {
 					return
 				}
@@ -322,7 +322,7 @@ func TestOlderServer(t *testing.T) {
 	}
 }
 
-// A profile that has the server send its log and profile events along does not keep rows from being stored and read.
+// A profile that makes the server send its log and profile events does not disturb inserts and queries.
 func TestServerThatSendsLogs(t *testing.T) {
 	t.Parallel()
 	engine := clickhousetest.Start(t, embedded.Config{Users: `<clickhouse>

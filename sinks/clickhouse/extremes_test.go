@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// extremes are changes whose values lie at the edges of what a change may say.
+// extremeChanges returns changes with extreme values.
 func extremeChanges() map[string]*pb.Change {
 	var control strings.Builder
 	for c := range rune(0x20) {
@@ -82,7 +82,7 @@ func many(n int) map[string]string {
 	return m
 }
 
-// What is stored comes back as it was: by every question that tells it, whatever time zone is asked in.
+// Extreme values are returned as they were stored, by every query and in every time zone.
 func TestExtremes(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -97,7 +97,7 @@ func TestExtremes(t *testing.T) {
 	storeBoth(t, db, schemas.FixityResults, math.MaxInt32, checks...)
 	zones, n := []string{"UTC", "America/St_Johns", "Pacific/Kiritimati"}, 0
 	for name, c := range all {
-		n++ // if not in all zones, in one each, in turn
+		n++ // each query in another zone, if not in all
 		t.Run(name, func(t *testing.T) {
 			for i := range need.Amount(1, len(zones), len(zones)) {
 				zone := zones[(n+i)%len(zones)]

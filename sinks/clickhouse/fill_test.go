@@ -8,10 +8,10 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
-// A filling is what the tests of reading have: as many copies of one account as rows, which are a hundredth of them
-// items in each of 50 spaces in each of 2 stores. The logs have every tenth item, once a month in each store, for
-// 10 months: as many rows, of which each month is one part. The engine makes the rows itself, in the order of the
-// tables, so that nothing is sorted.
+// A fillSize is the size of the tables in the tests of queries: as many copies of one account as rows, a hundredth
+// of them in each of 50 spaces in each of 2 stores. The logs have every tenth item, once a month in each store, for
+// 10 months: as many rows, with one part for each month. The engine generates the rows in the order of the tables,
+// so that nothing is sorted.
 type fillSize struct{ rows int }
 
 func (f fillSize) month() int { return f.rows / bigParts }
@@ -19,7 +19,7 @@ func (f fillSize) space() int { return f.rows / 100 } // items
 
 const (
 	bigParts = 10
-	// Of the nth row of a log: its month, and its copy.
+	// The month and the copy of the nth row of a log.
 	logRow = `WITH intDiv(number, {month}) AS month, number % {month} AS j, intDiv(j, 2) * 10 AS place, toString(1 + j % 2) AS in_store,
   concat('space-', leftPad(toString(intDiv(place, {space})), 2, '0')) AS in_space, concat('img-', leftPad(toString(place % {space}), 8, '0'), '.tif') AS of_item,
   addMonths(toDateTime64('2025-01-01 00:00:00', 3, 'UTC'), month) + cityHash64(number) % 2419200 AS happened
@@ -32,7 +32,7 @@ const (
   if(month = 0, 'add', 'update'), 'acme', in_store, in_space, of_item, 1000, 'verified', concat('user-', toString(cityHash64(number, 1) % 20)), 'client'
 FROM numbers({rows})`
 
-	// Four copies fail, each month.
+	// Four copies fail in each month.
 	fillChecks = `INSERT INTO {db}.bit_log (id, ts, topic, inc, part, off, account, store, space, item, verdict, row, final, level, finished)
 ` + logRow + `SELECT sipHash128(number)::FixedString(16), happened, 'fixity.results', 7, number % 12, intDiv(number, 12), 'acme', in_store, in_space, of_item,
   if(j % intDiv({month}, 4) = 234, 'fail', 'pass'), if(j % intDiv({month}, 4) = 234, 2, 1), true, 4, happened + 1
@@ -43,7 +43,7 @@ FROM numbers({rows})`
   '1', in_store, 'C5', 'copied', 'done'
 FROM numbers({rows})`
 
-	// Of ten copies one never passed; the others passed at some time within 90 days.
+	// One of ten copies never passed; the others passed within 90 days.
 	fillState = `INSERT INTO {db}.copy_state (account, store, space, item, content, digests, pass, attempt)
 WITH intDiv(number, 50 * {space}) AS s, number % (50 * {space}) AS place, sipHash128(number)::FixedString(16) AS id, unhex(hex(sipHash128(number, 1))) AS md5,
   bitShiftLeft(toUInt128(1735689600000 + 17592186044416), 83) AS ver, number % 10 != 3 AS passed,
@@ -55,7 +55,7 @@ SELECT 'acme', toString(1 + s), concat('space-', leftPad(toString(intDiv(place, 
 FROM numbers({rows})`
 )
 
-// into fills tables; their parts stay as they were inserted.
+// into fills tables. Their parts are not merged.
 func (f fillSize) into(t testing.TB, db *clickhouse.DB, tables map[string]string) {
 	t.Helper()
 	numbers := strings.NewReplacer("{rows}", strconv.Itoa(f.rows),

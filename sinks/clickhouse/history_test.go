@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// pages reads a list to its end in small pages.
+// pages reads all pages of a list.
 func pages[T, C any](t *testing.T, n int, read func(after C) ([]T, C, error)) (all []T) {
 	t.Helper()
 	var after C
@@ -29,7 +29,7 @@ func pages[T, C any](t *testing.T, n int, read func(after C) ([]T, C, error)) (a
 	return nil
 }
 
-// by makes a change that a user asked for.
+// changeBy returns a change that a user asked for.
 func changeBy(user, space, item string, d time.Duration) *pb.Change {
 	c := change(item, d)
 	c.User, c.Space = user, space
@@ -44,7 +44,7 @@ func describeChanges(changes []*pb.Change) (all []string) {
 	return all
 }
 
-// The lists of changes are in their order whatever the size of their pages, each change once.
+// Histories are in order, and have each change once, whatever the size of their pages.
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -58,7 +58,7 @@ func TestHistories(t *testing.T) {
 	all := []schemas.Body{space, changeBy("ann", "photos", "c", time.Minute), changeBy("ann", "photos", "b", time.Minute), twice, changeBy("bob", "photos", "a", time.Minute),
 		changeBy("ann", "maps", "a", time.Minute), changeBy("ann", "photos", "b", time.Hour), late, changeBy("ann", "photos", "d", 24*62*time.Hour)}
 	storeBoth(t, db, schemas.Changes, 0, all...)
-	storeBoth(t, db, schemas.Changes, 100, all[1:4]...) // published once more
+	storeBoth(t, db, schemas.Changes, 100, all[1:4]...) // published again
 	for _, n := range []int{1, 2, 3, 100} {
 		t.Run(fmt.Sprintf("pages of %d", n), func(t *testing.T) {
 			got := describeChanges(pages(t, n, func(after clickhouse.ChangeCursor) ([]*pb.Change, clickhouse.ChangeCursor, error) {
@@ -155,7 +155,7 @@ func TestChecks(t *testing.T) {
 	results := []schemas.Body{result(a, day), result(a, 40*day), fail(a, 41*day, "content-corrupt"), fail(a, 42*day, "replaced"), result(a, 43*day),
 		fail(a, 80*day, "content-corrupt"), fail(b, 41*day, "content-corrupt"), result(b, 42*day)}
 	storeBoth(t, db, schemas.FixityResults, 0, results...)
-	storeBoth(t, db, schemas.FixityResults, 100, results[2:4]...) // published once more
+	storeBoth(t, db, schemas.FixityResults, 100, results[2:4]...) // published again
 	for _, n := range []int{1, 2, 100} {
 		var got []string
 		for _, c := range pages(t, n, func(after clickhouse.CheckCursor) ([]clickhouse.Check, clickhouse.CheckCursor, error) {
@@ -224,7 +224,7 @@ func TestPerDay(t *testing.T) {
 	gone.Id = schemas.ChangeID(gone)
 	all := []schemas.Body{change("a", 0), change("b", 0), gone, change("c", 19*time.Hour), old}
 	storeBoth(t, db, schemas.Changes, 0, all...)
-	storeBoth(t, db, schemas.Changes, 10, all...) // published once more
+	storeBoth(t, db, schemas.Changes, 10, all...) // published again
 	storeBoth(t, db, schemas.FixityResults, 0, result(change("a", 0), 0), result(change("a", 0), day))
 	show := func(counts []clickhouse.DayCount, err error) string {
 		if err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// schemaOf is all that the migrations have made, as the engine tells it.
+// schemaOf returns everything that the migrations have created, as the engine reports it.
 func schemaOf(t *testing.T, db *clickhouse.DB) []string {
 	t.Helper()
 	all, err := db.Strings(t.Context(), "SELECT name || ' ' || create_table_query FROM system.tables WHERE database = ? ORDER BY name", db.Config().Database)
@@ -76,7 +76,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// A ledger of before there were checksums is taken over, and completed with the next migration.
+// A table of migrations without checksums is accepted, and the next migration adds its columns.
 func TestOldMigrationTable(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -137,8 +137,8 @@ func TestOtherLayout(t *testing.T) {
 	}
 }
 
-// Shards with different numbers of replicas are refused by name if each insert is to be on all of them: the largest
-// number could not be reached in the smaller shard, and a smaller one is not all.
+// Shards with different numbers of replicas are refused if the quorum is all: the smaller shard could not reach the
+// larger number, and the smaller number is not all.
 func TestUnevenReplicas(t *testing.T) {
 	t.Parallel()
 	const replica = "<replica><host>127.0.0.1</host><port>1</port></replica>"
@@ -168,7 +168,7 @@ func TestUnevenReplicas(t *testing.T) {
 	}
 }
 
-// An alteration by hand that only adds is accepted.
+// Changes by hand that only add are accepted.
 func TestAddedByHand(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -187,7 +187,7 @@ func TestAddedByHand(t *testing.T) {
 	}
 }
 
-// Every other alteration is named with the present and the wanted form, all of them at once.
+// Every other change by hand is reported with the actual and the wanted value, all of them at once.
 func TestAlteredByHand(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -226,13 +226,13 @@ func TestAlteredByHand(t *testing.T) {
 	}
 }
 
-// The environment of a process that migrates and is killed meanwhile.
+// The environment variables of a process that migrates and is killed.
 const (
 	killedAddr = "MILLRACE_TEST_MIGRATE_ADDR"
 	killedName = "MILLRACE_TEST_MIGRATE_DATABASE"
 )
 
-// migrateToBeKilled is that process. It returns its exit code.
+// migrateToBeKilled is the main function of that process. It returns the exit code.
 func migrateToBeKilled() int {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -244,8 +244,8 @@ func migrateToBeKilled() int {
 	return 1
 }
 
-// A migration that is killed between a statement and its record, or behind the record, is
-// gone on with: what was done and not noted is done again, and changes nothing.
+// After a kill between a statement and its record, or after the record, the next run continues: it repeats what was
+// done but not recorded, which changes nothing.
 func TestMigrateKilled(t *testing.T) {
 	t.Parallel()
 	whole := clickhousetest.Open(t)
@@ -257,8 +257,8 @@ func TestMigrateKilled(t *testing.T) {
 	}
 	const inTheMiddle = "in the middle"
 	for name, tc := range map[string]struct {
-		nth     int  // record
-		through bool // to the server, before the kill
+		nth     int  // record of a migration
+		through bool // the record reaches the server before the kill
 		noted   int
 	}{
 		"before the first record": {1, false, 0},
@@ -298,8 +298,8 @@ func TestMigrateKilled(t *testing.T) {
 	}
 }
 
-// killMigration migrates db in a process of its own, which is killed (SIGKILL) when its nth record
-// is on its way to the server, or once it has arrived there.
+// killMigration migrates db in a process that is killed (SIGKILL) when its nth record is on its way to the server,
+// or after the server has it.
 func killMigration(t *testing.T, db *clickhouse.DB, nth int, through bool) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -320,7 +320,7 @@ func killMigration(t *testing.T, db *clickhouse.DB, nth int, through bool) {
 			return true
 		}
 		if through {
-			quiet.Store(true) // the answer is not seen any more
+			quiet.Store(true) // the response must not arrive
 			pass()
 			waitFor(t, db, nth)
 		}
@@ -340,7 +340,7 @@ func killMigration(t *testing.T, db *clickhouse.DB, nth int, through bool) {
 	}
 }
 
-// waitFor returns when n migrations are noted, or after a minute.
+// waitFor returns when n migrations are recorded, or after a minute.
 func waitFor(t *testing.T, db *clickhouse.DB, n int) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -352,8 +352,8 @@ func waitFor(t *testing.T, db *clickhouse.DB, n int) {
 	}
 }
 
-// relay passes connections on to a server. see is asked about each piece that a client sends; after
-// false the connection is cut. While it is quiet, nothing of what the server says comes through.
+// relay forwards connections to a server. It calls see for each piece of data from a client; if see returns false,
+// it cuts the connection. While quiet is set, it forwards nothing from the server.
 func relay(l net.Listener, server string, quiet *atomic.Bool, see func(sent string, pass func()) bool) {
 	for {
 		client, err := l.Accept()
@@ -396,7 +396,7 @@ func relay(l net.Listener, server string, quiet *atomic.Bool, see func(sent stri
 	}
 }
 
-// Rows from before every report was kept, and before rows had hashes, stay as they are; reports that come later join them.
+// Rows from before every report was kept, and before rows had hashes, stay as they are. Later reports join them.
 func TestMigrateRows(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.OpenEmpty(t)
@@ -445,7 +445,7 @@ func TestMigrateRows(t *testing.T) {
 		}
 	}
 	check("merged", "3 records, 1 messages, 1 rows; unhashed 1")
-	if err := clickhouse.NewSink(db).Store(t.Context(), records); err != nil { // read again
+	if err := clickhouse.NewSink(db).Store(t.Context(), records); err != nil { // as if read again
 		t.Fatal(err)
 	}
 	check("read again", "3 records, 1 messages, 1 rows; unhashed 1")

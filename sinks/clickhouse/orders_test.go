@@ -14,14 +14,14 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// An arrival is one order in which the records of one history come: each copy has its own.
+// A permutation is one order of the records of one history. Each has a copy of its own.
 type permutation struct {
 	copy  schemas.Copy
 	told  []historyRecord // by offset
 	order []int
 }
 
-// arrivals are all orders of all histories of n records, at two times.
+// permutations returns all orders of all histories of n records, at two times.
 func permutations(n int) (all []permutation) {
 	var steps []step
 	for _, kind := range stepKinds() {
@@ -46,7 +46,7 @@ func permutations(n int) (all []permutation) {
 	return all
 }
 
-// orders are the permutations of 0 to n-1.
+// orders returns the permutations of 0 to n-1.
 func orders(n int) [][]int {
 	if n == 0 {
 		return [][]int{nil}
@@ -60,8 +60,8 @@ func orders(n int) [][]int {
 	return all
 }
 
-// Every history of up to three records (two in "make test"), its records in every order and then once more: each ends
-// in the state that the model says, before and after a merge, and is counted as that.
+// Every history of up to three records (two in "make test"), stored in every order and then again, ends in the state
+// of the model, before and after a merge, and is counted so.
 func TestStateInEveryOrder(t *testing.T) {
 	t.Parallel()
 	for n := 1; n <= need.Amount(2, 3, 3); n++ {
@@ -81,7 +81,7 @@ func TestStateInEveryOrder(t *testing.T) {
 	}
 }
 
-// tell stores one record of every history, in one insert for each topic.
+// storeNth stores one record of every history, with one insert for each topic.
 func storeNth(t *testing.T, db *clickhouse.DB, all []permutation, round int) {
 	t.Helper()
 	batches := map[schemas.Topic][]*schemas.Delivery{}
@@ -113,7 +113,7 @@ func compareAll(t *testing.T, db *clickhouse.DB, all []permutation) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listed := map[schemas.Copy]*pb.CopyRecord{} // by the view copy_merged
+	listed := map[schemas.Copy]*pb.CopyRecord{} // from the view copy_merged
 	for _, k := range page {
 		listed[k.Copy] = k.Record
 	}

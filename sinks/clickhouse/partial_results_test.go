@@ -16,8 +16,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
 )
 
-// partialProfiles are settings under which a server answers with a part of what there is, or with what there was, and
-// reports no error.
+// partialProfiles returns settings with which a server returns partial or outdated results without an error.
 func partialProfiles() map[string]string {
 	return map[string]string{
 		"rows_to_read":      "<max_rows_to_read>1</max_rows_to_read><read_overflow_mode>break</read_overflow_mode>",
@@ -31,7 +30,7 @@ func partialProfiles() map[string]string {
 		"set":               "<max_rows_in_set>1</max_rows_in_set><set_overflow_mode>break</set_overflow_mode>",
 		"distinct":          "<max_rows_in_distinct>1</max_rows_in_distinct><distinct_overflow_mode>break</distinct_overflow_mode>",
 		"join":              "<max_rows_in_join>1</max_rows_in_join><join_overflow_mode>break</join_overflow_mode>",
-		// None of these keeps the server from answering.
+		// None of these makes the server return an error.
 		"extremes": "<extremes>1</extremes>",
 		"others": "<limit>1</limit><offset>1</offset><use_query_cache>1</use_query_cache>" +
 			"<query_cache_nondeterministic_function_handling>ignore</query_cache_nondeterministic_function_handling>" +
@@ -40,12 +39,12 @@ func partialProfiles() map[string]string {
 	}
 }
 
-// overALimit are the codes of the errors of a question that is over a limit.
+// limitErrors returns the codes of the errors of a query over a limit.
 func limitErrors() []int32 {
 	return []int32{int32(proto.ErrTooManyRows), int32(proto.ErrTimeoutExceeded), int32(proto.ErrSetSizeLimitExceeded), int32(proto.ErrTooManyRowsOrBytes)}
 }
 
-// A user whose profile lets the server answer in part gets whole answers, or errors.
+// A user with such a profile gets complete results or errors.
 func TestPartialResultsProfile(t *testing.T) {
 	t.Parallel()
 	var profiles, users strings.Builder

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// A copy is pending from the first check that concluded nothing to the next one that concludes something.
+// A copy is pending from its first inconclusive check to the next conclusive one.
 func TestPending(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -36,7 +36,7 @@ func TestPending(t *testing.T) {
 	storeBoth(t, db, schemas.FixityResults, 0,
 		check("acme", "removed", 0, pass, true),
 		check("acme", "removed", time.Hour, undecided, false),
-		check("acme", "removed", 90*time.Minute, skipped, true), // of a sweep meanwhile
+		check("acme", "removed", 90*time.Minute, skipped, true), // by a sweep meanwhile
 		check("acme", "removed", 2*time.Hour, undecided, false),
 		check("acme", "concluded", 0, undecided, false),
 		check("acme", "concluded", time.Hour, gone, true),

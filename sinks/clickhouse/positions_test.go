@@ -16,18 +16,18 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// progress is that of partition 3 of a log, read from an offset on.
+// progress returns the Progress of partition 3 of a log, read from an offset on.
 func progress(topic schemas.Topic, inc uint32, from, next int64) schemas.Progress {
 	return schemas.Progress{Topic: topic, Incarnation: inc, Partition: 3, From: from, Next: next}
 }
 
-// committed is what both groups have committed of changes.
+// committed returns the committed offset of both groups in changes.
 func committed(inc uint32, next int64) map[schemas.Role][]schemas.Progress {
 	p := []schemas.Progress{progress(schemas.Changes, inc, 0, next)}
 	return map[schemas.Role][]schemas.Progress{schemas.RoleSink: p, schemas.RoleState: p}
 }
 
-// gapsOf returns what the tables lack of changes that are committed up to next.
+// gapsOf returns the gaps of the tables if changes are committed up to next.
 func gapsOf(t testing.TB, db *clickhouse.DB, inc uint32, next int64) (all []string) {
 	t.Helper()
 	gaps, err := db.Gaps(t.Context(), committed(inc, next))
@@ -40,21 +40,21 @@ func gapsOf(t testing.TB, db *clickhouse.DB, inc uint32, next int64) (all []stri
 	return all
 }
 
-// A process has two sinks, and began to read changes at an offset.
+// A process has two sinks that read changes from an offset on.
 type process struct {
 	t     testing.TB
 	logs  *clickhouse.Sink
 	state *clickhouse.State
 	inc   uint32
 	from  int64
-	next  int64 // committed
+	next  int64 // committed offset
 }
 
 func newProcess(t testing.TB, db *clickhouse.DB, inc uint32, from int64) *process {
 	return &process{t, clickhouse.NewSink(db), clickhouse.NewState(db), inc, from, from}
 }
 
-// mark marks what was stored up to next. If that fails, all that is not committed is stored again, and marked.
+// mark calls Mark up to next. If that fails, it stores everything again that is not committed, and marks it.
 func (g *process) mark(next int64) {
 	g.t.Helper()
 	all := func() error {
@@ -74,7 +74,8 @@ func (g *process) mark(next int64) {
 	g.next = next
 }
 
-// A backup is of the positions of one log, in all tables: what else was lost or restored with them, they say.
+// A backup holds the positions of one log in all tables. The positions stand for the rows that are lost and restored
+// with them.
 type backup struct {
 	t   testing.TB
 	db  *clickhouse.DB
@@ -107,7 +108,7 @@ func (b backup) restore() {
 	b.exec("INSERT INTO {db}.audit_log SELECT * FROM {db}.log_{inc}", "INSERT INTO {db}.copy_state SELECT * FROM {db}.state_{inc}")
 }
 
-// swap has an earlier table answer, and then the later one again.
+// swap restores the backup, and then the newer tables again.
 func (b backup) swap() {
 	b.t.Helper()
 	for table, saved := range map[string]string{"audit_log": "log_{inc}", "copy_state": "state_{inc}"} {
@@ -115,14 +116,14 @@ func (b backup) swap() {
 	}
 }
 
-// A position moves only from the start of what was stored in the table as it is, and never back.
+// A position moves only if everything since the start was stored in the table as it is now, and never back.
 func TestPositions(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	var inc uint32
 	for name, tt := range map[string]struct {
 		do   func(b backup, begin func(from int64) *process)
-		next int64 // committed
+		next int64 // committed offset
 		want []string
 	}{
 		"nothing was stored":         {func(backup, func(int64) *process) {}, 0, nil},
@@ -245,7 +246,7 @@ func TestPositions(t *testing.T) {
 	}
 }
 
-// A topic that was made anew has positions of its own.
+// A recreated topic has positions of its own.
 func TestPositionsOfRecreatedTopic(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -269,7 +270,7 @@ func TestPositionsOfRecreatedTopic(t *testing.T) {
 	}
 }
 
-// A partition whose records begin behind the start of Kafka's first ones is whole from there on.
+// A partition with records that begin after the start of the log has no gap before them.
 func TestPositionsFromTheStartOfTheLog(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -295,7 +296,7 @@ func TestPositionsFromTheStartOfTheLog(t *testing.T) {
 	}
 }
 
-// A position that could not be moved, or was moved although it was reported as failed, is moved by the next mark.
+// A position that could not be moved, or that was moved although an error was reported, is moved by the next mark.
 func TestMarkFails(t *testing.T) {
 	t.Parallel()
 	for name, mode := range map[string]int32{"not persisted": failedNotPersisted, "but persisted": failedButPersisted} {
@@ -307,7 +308,7 @@ func TestMarkFails(t *testing.T) {
 			cfg.Addresses = []string{p.addr}
 			db := open(t, cfg)
 			s := clickhouse.NewSink(db)
-			var many []schemas.Progress // so many that the proxy takes them for rows
+			var many []schemas.Progress // enough bytes for the proxy to take them for an insert
 			for partition := range int32(900) {
 				many = append(many, schemas.Progress{Topic: schemas.Changes, Incarnation: 7, Partition: partition, Next: 4})
 			}
@@ -335,15 +336,16 @@ func TestMarkFails(t *testing.T) {
 	}
 }
 
-// A table with rows, of a database that is older than positions, is taken to hold what the groups have committed. One
-// without is not: the database is new, or was made anew after it was lost, however often its migration was killed.
+// A table with rows, in a database that is older than positions, gets the committed offsets as its positions. A
+// table without rows gets none, because the database is new, or was created again after it was lost, however often
+// its migration was killed.
 func TestInitPositions(t *testing.T) {
 	t.Parallel()
 	emptied := []string{"audit_log 0-9", "copy_state 0-9"}
 	for name, tt := range map[string]struct {
 		older  bool
-		stored bool // rows, before
-		killed int  // the first migration ends after so many steps
+		stored bool // rows exist before
+		killed int  // number of steps after which the first migration ends
 		want   []string
 	}{
 		"older":                                  {older: true, stored: true},
@@ -374,7 +376,7 @@ func TestInitPositions(t *testing.T) {
 				cut := plan()
 				cut.Steps = cut.Steps[:tt.killed]
 				apply(cut)
-				other := plan() // at the same time as the one below
+				other := plan() // runs at the same time as the one below
 				defer func() {
 					apply(other)
 					if got := gapsOf(t, db, 7, 9); !slices.Equal(got, tt.want) {
@@ -382,7 +384,7 @@ func TestInitPositions(t *testing.T) {
 					}
 				}()
 			}
-			for range 2 { // the second is after a kill before the migration was noted
+			for range 2 { // the second is after a kill before the migration was recorded
 				if tt.older {
 					if _, err := db.Migrate(t.Context()); err != nil {
 						t.Fatal(err)
@@ -403,7 +405,7 @@ func TestInitPositions(t *testing.T) {
 	}
 }
 
-// A fresh read of tables that lack something is unknown, and answers again once they have it.
+// A fresh read of tables with gaps is unknown, and succeeds once the gaps are filled.
 func TestFreshOfEmptiedTables(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -439,16 +441,16 @@ func TestFreshOfEmptiedTables(t *testing.T) {
 	ask("filled", 0)
 }
 
-// The tables that are made of a topic need not be equally far when it is deleted. Once it is made anew the end that one
-// of them lacks is reported, and fresh reads answer; of a table without a position of the former log they are unknown. They are unknown, too, of a table that has
-// no position of the new log either: it may have been restored.
+// The tables of one topic may be at different offsets when it is deleted. After it is recreated, the missing end in
+// one of them is reported, and fresh reads succeed. They are unknown if a table has no position in the former log,
+// or none in the new log: it may have been restored.
 func TestFreshOfRecreatedTopic(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		logs, state int64 // positions of the former log
-		from        int64 // of the gap
+		logs, state int64 // positions in the former log
+		from        int64 // start of the gap
 		unknown     bool
-		begins      bool // nothing was committed of the new log
+		begins      bool // nothing is committed in the new log
 	}{
 		"equally far":                            {40, 40, 0, false, false},
 		"the state is further":                   {30, 40, 30, false, false},
@@ -501,7 +503,7 @@ func TestFreshOfRecreatedTopic(t *testing.T) {
 	}
 }
 
-// What was read of tables that lacked something is unknown, although they have it by the time that it was read.
+// A read of tables with gaps is unknown, even if the gaps are filled by the end of the read.
 func TestFreshWhileTablesAreFilled(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -536,13 +538,13 @@ func TestFreshWhileTablesAreFilled(t *testing.T) {
 	}
 }
 
-// A report that lies in one of the two tables when they are read is waited for, and not taken for a row that the other
-// one lacks; what one of them lacks for good is answered as it is.
+// A report that only one of the two tables has when they are read is waited for, and is not taken for a missing row.
+// If one of them lacks it for good, the records are returned as they are.
 func TestFreshIsConsistent(t *testing.T) {
 	t.Parallel()
 	late, lacks := change("late", 0), change("lacks", 0)
 	for name, tt := range map[string]struct {
-		first, second func(t *testing.T, db *clickhouse.DB) // before the tables are read for the first and the second time
+		first, second func(t *testing.T, db *clickhouse.DB) // run before the first and the second read
 		looks         int
 		want          *pb.CopyRecord
 		of            *pb.Change
@@ -588,7 +590,7 @@ func TestFreshIsConsistent(t *testing.T) {
 	}
 }
 
-// A copy that changes in one of the tables each time that it is read is unknown.
+// A copy that changes in one of the tables during each read is unknown.
 func TestFreshOfChangingCopy(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -620,7 +622,7 @@ func stateOnly(t *testing.T, db *clickhouse.DB, c *pb.Change) {
 	}
 }
 
-// progressMark is a watermark that is reached, with what was committed.
+// A progressMark is a Watermark that is always reached, with committed offsets.
 type progressMark map[schemas.Role][]schemas.Progress
 
 func (m progressMark) Wait(context.Context) (map[schemas.Role][]schemas.Progress, error) {

@@ -15,13 +15,13 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// A reading is how many rows each query of a context read, as the engine says.
+// A measurement counts the rows that each query of a context has read, as the engine reports them.
 type measurement struct {
 	mu   sync.Mutex
 	rows []int64
 }
 
-// measured returns a context whose queries are measured.
+// measured returns a context that measures its queries.
 func measured(ctx context.Context) (context.Context, *measurement) {
 	r := &measurement{}
 	return ch.Context(ctx, ch.WithProfileEvents(func(events []ch.ProfileEvent) {
@@ -38,29 +38,29 @@ func measured(ctx context.Context) (context.Context, *measurement) {
 	})), r
 }
 
-// A question is asked of all rows of a table, and may read so many of them in each of its queries: granules, as
-// a row that is looked at is in one.
+// A queryCost is a query over all rows of a table, and the rows that each of its queries may read, in granules: the
+// engine reads whole granules.
 type queryCost struct {
 	ask  func(ctx context.Context, db *clickhouse.DB) (rows int, err error)
-	rows int // how many it is to return
+	rows int // number of rows that it returns
 	most []int64
 }
 
-// The rows of a granule.
+// Number of rows in a granule.
 const (
 	ofLog   = 8192
 	ofState = 256
 )
 
-// questions are those of the read model. An item, a copy, a moment stands in one granule of a part, or in two where
-// it lies across their border.
+// queryCosts returns the queries. The rows of an item, of a copy or of a time are in one granule of a part, or in
+// two if they cross a border.
 func queryCosts(f fillSize) map[string]queryCost {
 	const (
 		point = 2 * bigParts * ofLog
 		copy1 = 2 * bigParts * ofState
 		page  = 100
 	)
-	space := int64(f.space() + 3*ofState) // of one store, in the state
+	space := int64(f.space() + 3*ofState) // rows of the state in one store
 	c := schemas.Copy{Account: "acme", Store: "2", Space: "space-07", Item: "img-00000340.tif"}
 	may := clickhouse.Span{From: time.Date(2025, 5, 1, 0, 0, 0, 0, time.UTC), To: time.Date(2025, 6, 1, 0, 0, 0, 0, time.UTC)}
 	return map[string]queryCost{
@@ -121,7 +121,7 @@ func queryCosts(f fillSize) map[string]queryCost {
 	}
 }
 
-// What a question reads does not depend on how much there is, but on what is asked.
+// The cost of a query depends on the size of its result, not on the size of the table.
 func TestQueryCosts(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -139,11 +139,11 @@ func TestQueryCosts(t *testing.T) {
 				t.Fatalf("%d queries were measured, want %d", len(got), len(q.most))
 			}
 			t.Logf("rows: %d, at most %d", got, q.most)
-			// Two queries that run at one time are told apart by nothing: what counts is all that a question reads.
+			// Concurrent queries cannot be distinguished, so the sum of all counts.
 			var read, most int64
 			for i := range got {
 				read += got[i]
-				most += min(q.most[i], int64(f.rows)/4*3) // of few rows, a scan must not pass either
+				most += min(q.most[i], int64(f.rows)/4*3) // in small tables, a full scan must fail, too
 			}
 			if read == 0 || read > most {
 				t.Errorf("the queries read %d rows, want 1 to %d", read, most)

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// both stores bodies of one topic in the log and in the state.
+// storeBoth stores bodies of one topic in the log and in the state.
 func storeBoth(t testing.TB, db *clickhouse.DB, topic schemas.Topic, from int64, bodies ...schemas.Body) {
 	t.Helper()
 	batch := deliver(topic, from, bodies...)
@@ -70,7 +70,7 @@ func fresh(t testing.TB, db *clickhouse.DB, c schemas.Copy) *pb.CopyRecord {
 	return got[0]
 }
 
-// recordOf is what is to be on record of a content change.
+// recordOf returns the expected record of a change of the content.
 func recordOf(c *pb.Change) *pb.Record {
 	return &pb.Record{
 		State: pb.RecordState_RECORD_STATE_LIVE, Digests: c.GetDigests(), Provenance: c.GetProvenance(), Size: c.GetSize(),
@@ -80,7 +80,7 @@ func recordOf(c *pb.Change) *pb.Record {
 	}
 }
 
-// evidenceOf is what a fresh read takes of r from the audit log.
+// evidenceOf returns the fields of r that a fresh read returns from the audit log.
 func evidenceOf(r *pb.Record) *pb.Record {
 	return &pb.Record{
 		State: r.GetState(), Digests: r.GetDigests(), Provenance: r.GetProvenance(), Time: r.GetTime(), ChangeId: r.GetChangeId(),
@@ -97,7 +97,7 @@ func compare(t *testing.T, what string, got, want proto.Message) {
 	}
 }
 
-// result is a final pass on the bytes of a change's content, started d after start.
+// result returns a final pass of the bytes of a change, started d after start.
 func result(c *pb.Change, d time.Duration) *pb.FixityResult {
 	e := &pb.Evidence{State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS, Digests: c.GetDigests(), Provenance: pb.Provenance_PROVENANCE_VERIFIED}
 	return &pb.FixityResult{
@@ -149,7 +149,7 @@ func TestFresh(t *testing.T) {
 	compare(t, "in another store", fresh(t, db, schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "full"}), want["nowhere"])
 }
 
-// An answer is never older than what was in Kafka when it was asked for.
+// The result of a fresh read is never older than the records in Kafka at the time of the request.
 func TestFreshWaits(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -199,7 +199,7 @@ func TestFreshIsUnknown(t *testing.T) {
 	})
 }
 
-// Callers who ask at one time are answered after one look at the watermark.
+// Concurrent requests share one wait for the watermark.
 func TestFreshGathers(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -208,7 +208,7 @@ func TestFreshGathers(t *testing.T) {
 	var waits atomic.Int32
 	r := reader(t, db, func(context.Context) error { waits.Add(1); return nil }, clickhouse.ReaderConfig{}.WithBatch(0, 300*time.Millisecond))
 	var ready sync.WaitGroup
-	ready.Add(len(all)) // before the first waits
+	ready.Add(len(all)) // before the first request waits
 	var g errgroup.Group
 	for _, b := range all {
 		g.Go(func() error {
@@ -342,7 +342,7 @@ func TestOutcomes(t *testing.T) {
 	}
 	closed := proto.Clone(incident).(*pb.Incident)
 	closed.State, closed.Closed, closed.Updated, closed.StepCount = pb.IncidentState_INCIDENT_STATE_CLOSED, ms(at(4*time.Hour)), ms(at(4*time.Hour)), 2
-	closed.Steps = []*pb.IncidentStep{{Time: ms(at(4 * time.Hour)), Action: "closed", By: "steward"}} // the first is no longer carried
+	closed.Steps = []*pb.IncidentStep{{Time: ms(at(4 * time.Hour)), Action: "closed", By: "steward"}} // without the first
 	storeBoth(t, db, schemas.Changes, 0, c)
 	passed := result(c, time.Hour)
 	passed.Metadata, passed.MetadataDetail = pb.Metadata_METADATA_DAMAGED, "media type image/jpeg"
@@ -408,8 +408,8 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// Of two incidents of one key that were not closed only the newer one is open: it is the one that can be decided about.
-// If that one is closed none is.
+// If two incidents of one key are not closed, only the newer one is open, because only it can be decided about. If
+// the newer one is closed, none is open.
 func TestOpenIncidentsOfOneKey(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// reported are reports of one change: the client's, which knows who did it; that of a storage notification; and that
-// of a check, which has read the bytes.
+// reported returns three reports of one change: that of the client, with the user; that of a storage notification;
+// and that of a check, which has read the bytes.
 func reported(item string) (client, notified, checked *pb.Change) {
 	client = change(item, 0)
 	client.Digests, client.Provenance, client.Cause, client.Sequence = nil, pb.Provenance_PROVENANCE_UNSPECIFIED, "request-1", "17"
@@ -33,15 +33,15 @@ func reported(item string) (client, notified, checked *pb.Change) {
 	return client, notified, checked
 }
 
-// A change that was reported several times is one change, which the client that reported it did, or if there is none
-// the first that reported it, and whose digests are those of the report that says most of them.
+// A change with several reports is one change. Its user is that of the client's report or, without one, of the first
+// report. Its digests are those of the richest report.
 func TestReportsOfOneChange(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	var bodies []schemas.Body
 	wants := map[string]*pb.Change{}
 	tests := map[string]struct {
-		reports string // in Kafka's order: client, notification, check
+		reports string // in the order of Kafka: client, notification, check
 		who     string
 		digests string
 	}{
@@ -64,7 +64,7 @@ func TestReportsOfOneChange(t *testing.T) {
 		for _, r := range tc.reports {
 			c := of[r]
 			bodies = append(bodies, c)
-			// What only some of them say.
+			// Values that only some of them have.
 			want.Etag = cmp.Or(want.GetEtag(), c.GetEtag())
 			if want.Properties == nil {
 				want.Properties = c.GetProperties()
@@ -123,7 +123,8 @@ func TestReportsOfOneChange(t *testing.T) {
 	check("merged")
 }
 
-// Of reports in two logs, of which the later one has small offsets, that one is the first which came first.
+// Of reports in two incarnations of the topic, the one that was stored first is the first, although its offset is
+// larger.
 func TestReportsOfRecreatedTopic(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -158,7 +159,7 @@ func TestReportsOfRecreatedTopic(t *testing.T) {
 	}
 }
 
-// What no report of a change says is unknown; what one of them says is known, whichever came first.
+// A value that no report of a change has is unknown. A value that one of them has is known, in any order.
 func TestReportsOfUnknownValues(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)

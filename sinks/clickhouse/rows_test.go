@@ -20,7 +20,7 @@ const (
 	sha = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 )
 
-// Every field of every message comes back as it was.
+// Every field of every message is returned as it was stored.
 func TestRows(t *testing.T) {
 	t.Parallel()
 	when, later := timestamppb.New(time.Date(1999, 12, 31, 23, 59, 59, 999_999_999, time.UTC)), at(0)
@@ -128,18 +128,18 @@ func TestRows(t *testing.T) {
 	s := clickhouse.NewSink(db)
 	for _, topic := range s.Topics() {
 		if topic == schemas.Dead {
-			continue // see TestDeadLetters
+			continue // TestDeadLetters
 		}
 		t.Run(string(topic), func(t *testing.T) {
 			tc, ok := tests[topic]
 			if !ok {
 				t.Fatal("no case for the topic")
 			}
-			// Every field is set, or the case proves too little.
+			// A case must set every field.
 			for i := range tc.body.ProtoReflect().Descriptor().Fields().Len() {
 				f := tc.body.ProtoReflect().Descriptor().Fields().Get(i)
 				if f.Name() == "size_unknown" || f.Name() == "properties_unknown" {
-					continue // they say that others are not set: see TestReportsOfUnknownValues
+					continue // flags for unset fields: TestReportsOfUnknownValues
 				}
 				if !tc.body.ProtoReflect().Has(f) {
 					t.Errorf("the case does not set %s", f.Name())
@@ -188,7 +188,7 @@ func TestDeadLetters(t *testing.T) {
 		letter(1, trail("changes"), []byte("\x00garbage\xff")),
 		letter(2, nil, nil),
 	}
-	for range 2 { // again, as after a restart
+	for range 2 { // twice, as after a restart
 		if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
 			t.Fatal(err)
 		}

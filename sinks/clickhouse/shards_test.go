@@ -22,28 +22,28 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A pair is a cluster of two shards, each an engine of its own, that know each other. The embedded engine
-// passes no statement on to other servers and has no Keeper, so each is migrated by itself and replicates nothing.
+// An engineCluster is a cluster of two embedded engines. They cannot forward statements to other servers and have no
+// Keeper, so each is migrated by itself, and nothing is replicated.
 type engineCluster struct {
 	engines [2]*embedded.Server
-	cluster [2]*clickhouse.DB // through either server
-	alone   [2]*clickhouse.DB // each server's own tables
+	cluster [2]*clickhouse.DB // Distributed tables, through either server
+	alone   [2]*clickhouse.DB // the local tables of each server
 }
 
 func newShards(t *testing.T) *engineCluster {
 	return newEngines(t, "</shard><shard><internal_replication>true</internal_replication>")
 }
 
-// newReplicas is a cluster of one shard. Its replicas do not replicate: a row is on the one that it was inserted into.
+// newReplicas returns a cluster of one shard. Its replicas do not replicate: a row is only where it was inserted.
 func newReplicas(t *testing.T) *engineCluster { return newEngines(t, "") }
 
-// profileOfPart are settings under which a cluster answers without the shards that are away, with the answers of its
-// shards side by side or from a replica that is behind, or reports a statement as done that a server has not run.
+// partialProfile has settings with which a cluster returns results without unavailable shards, unmerged results, or
+// results of a stale replica, or reports that a statement has run although it has not.
 const partialProfile = "<skip_unavailable_shards>1</skip_unavailable_shards><distributed_group_by_no_merge>1</distributed_group_by_no_merge>" +
 	"<max_replica_delay_for_distributed_queries>0</max_replica_delay_for_distributed_queries>" +
 	"<distributed_ddl_output_mode>never_throw</distributed_ddl_output_mode><distributed_ddl_task_timeout>0</distributed_ddl_task_timeout>"
 
-// newEngines starts two engines of a cluster, in whose definition between stands between the two.
+// newEngines starts two engines of a cluster. between is the XML between them in its configuration.
 func newEngines(t *testing.T, between string) *engineCluster {
 	t.Helper()
 	var ports [2]net.Listener
@@ -90,7 +90,7 @@ func newEngines(t *testing.T, between string) *engineCluster {
 	return p
 }
 
-// histories are what 6 partitions tell: changes, checks and an incident of each.
+// histories returns the records of 6 partitions: changes, checks and an incident in each.
 func histories() [][]*schemas.Delivery {
 	var all [][]*schemas.Delivery
 	for part := range int32(6) {
@@ -124,7 +124,7 @@ func histories() [][]*schemas.Delivery {
 	return all
 }
 
-// store puts a history into logs and state.
+// store stores records in the logs and the state.
 func store(t *testing.T, db *clickhouse.DB, all [][]*schemas.Delivery) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -142,7 +142,7 @@ func store(t *testing.T, db *clickhouse.DB, all [][]*schemas.Delivery) {
 	}
 }
 
-// readModel returns all questions of the read model, of histories.
+// readModel returns all queries of the read model, with the arguments for histories.
 func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 	type page struct {
 		Copies []schemas.KnownCopy
@@ -186,7 +186,7 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 	}
 }
 
-// committedOf is what both groups have committed of the 6 partitions of changes.
+// committedOf returns committed offsets of both groups in the 6 partitions of changes.
 func committedOf(next int64) map[schemas.Role][]schemas.Progress {
 	all := map[schemas.Role][]schemas.Progress{}
 	for part := range int32(6) {
@@ -196,13 +196,13 @@ func committedOf(next int64) map[schemas.Role][]schemas.Progress {
 	return all
 }
 
-// reads is what all questions of the read model answer, as text.
+// reads returns the results of all queries of the read model as text.
 func reads(t *testing.T, db *clickhouse.DB) string {
 	t.Helper()
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(readModel())) {
 		if name == "gaps" {
-			continue // the positions are moved in the course of a test
+			continue // the test moves the positions
 		}
 		fmt.Fprintf(&b, "%s: %s\n", name, answerTo(t, db, name))
 	}
@@ -233,7 +233,7 @@ func asText(t *testing.T, v any) string {
 }
 
 func TestCluster(t *testing.T) {
-	need.Integration(t) // it starts two engines
+	need.Integration(t) // starts two engines
 	t.Parallel()
 	p := newShards(t)
 	all := histories()
@@ -292,7 +292,7 @@ func TestCluster(t *testing.T) {
 			}
 		}
 		p.checkSharding(t)
-		store(t, p.cluster[1], all) // the sink of the state stores on
+		store(t, p.cluster[1], all) // the sink of the state continues
 		if got := reads(t, p.cluster[0]); got != want {
 			t.Errorf("with the state made of the logs the answers are\n%s\nwant\n%s", got, want)
 		}
@@ -347,10 +347,10 @@ func TestCluster(t *testing.T) {
 	t.Run("a shard is away", func(t *testing.T) { p.oneShardAway(t, all) })
 }
 
-// That a row is on the replica that is asked does not say that it is on as many as the quorum. Only the position, which is
-// moved after an insert was answered, does: rows behind it are inserted again after every doubt, and shown once.
+// A row on the replica that answers may be on fewer replicas than the quorum. Only the position, which moves after
+// an insert has returned, proves the quorum: rows above it are inserted again, and the views show them once.
 func TestQuorumOffset(t *testing.T) {
-	need.Integration(t) // it starts two engines
+	need.Integration(t) // starts two engines
 	t.Parallel()
 	p := newReplicas(t)
 	batch := deliver(schemas.Changes, 0, changes(6)...)
@@ -358,7 +358,7 @@ func TestQuorumOffset(t *testing.T) {
 		Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: at(0), Updated: at(0), StepCount: 1, Steps: []*pb.IncidentStep{{Time: at(0), Action: "opened"}}})
 	sink := func(batches ...[]*schemas.Delivery) *clickhouse.Sink {
 		t.Helper()
-		s := clickhouse.NewSink(p.cluster[0]) // a process that knows nothing of the one before
+		s := clickhouse.NewSink(p.cluster[0]) // a new process
 		for _, b := range batches {
 			if err := s.Store(t.Context(), b); err != nil {
 				t.Fatal(err)
@@ -406,7 +406,7 @@ func TestQuorumOffset(t *testing.T) {
 	}
 }
 
-// proved says that rows are what was stored on whichever shard they are.
+// verify checks that the rows are as they were stored, on whichever shard they are.
 func (p *engineCluster) verify(t *testing.T, all [][]*schemas.Delivery) {
 	proof, err := p.cluster[0].NewProof(schemas.Changes, func(*schemas.Delivery) bool { return false })
 	if err != nil {
@@ -435,7 +435,7 @@ func (p *engineCluster) verify(t *testing.T, all [][]*schemas.Delivery) {
 	}
 }
 
-// spread says that each partition of a log, and each copy of the state, is on one shard.
+// checkSharding checks that each partition of a log, and each copy of the state, is on one shard.
 func (p *engineCluster) checkSharding(t *testing.T) {
 	for what, table := range map[string]string{
 		"toString(part)": "audit_log_local", "toString(part) || ''": "bit_log_local", "account || store || space || item": "copy_state_local",
@@ -458,7 +458,7 @@ func (p *engineCluster) checkSharding(t *testing.T) {
 	}
 }
 
-// oneShardAway says that a partition's look-up asks its own shard alone: those of the other one go on.
+// oneShardAway checks that a partition needs only its own shard: partitions of the other shard are available.
 func (p *engineCluster) oneShardAway(t *testing.T, all [][]*schemas.Delivery) {
 	lost, err := p.alone[1].Strings(t.Context(), "SELECT DISTINCT toString(part) FROM {db}.audit_log_local")
 	if err != nil {
@@ -471,7 +471,8 @@ func (p *engineCluster) oneShardAway(t *testing.T, all [][]*schemas.Delivery) {
 	if wrong == nil {
 		return
 	}
-	// libchdb 26.7 ends when a connection is reset between two queries, and a server that ends resets those it has to others.
+	// A reset connection between two queries kills libchdb 26.7, and an engine that ends resets its connections to
+	// others.
 	select {
 	case <-p.engines[0].Done():
 		need.Missing(t, need.Behaviour("an engine that outlives a reset connection"), fmt.Errorf("the engine that was to stay ended by itself: %v; %w", p.engines[0].Wait(t.Context()), wrong))
@@ -480,7 +481,7 @@ func (p *engineCluster) oneShardAway(t *testing.T, all [][]*schemas.Delivery) {
 	}
 }
 
-// withoutShard says what is wrong where the partitions in lost are those of a shard that is away.
+// withoutShard returns an error if a query succeeds that needs the unavailable shard with the partitions in lost.
 func (p *engineCluster) withoutShard(ctx context.Context, all [][]*schemas.Delivery, lost []string) error {
 	rows := func() (string, error) {
 		n, err := p.alone[0].Strings(ctx, "SELECT toString(count()) FROM {db}.audit_log_local")

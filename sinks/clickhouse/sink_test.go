@@ -23,7 +23,7 @@ import (
 
 const auditView = "SELECT toString(sum(cityHash64(* EXCEPT source_time))) || ' ' || toString(count()) FROM {db}.audit_log_v"
 
-// Replays of all batches, cut anew and in any order, change no view.
+// Replays of all batches, divided differently and in any order, do not change the views.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -54,11 +54,11 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// Rows that were removed come back when their records are read again, the others stay as they are.
+// Deleted rows are stored again when their records are read again. Other rows do not change.
 func TestReplayFillsHoles(t *testing.T) {
 	t.Parallel()
 	all := changes(300)
-	for i, b := range all[:50] { // of the month before
+	for i, b := range all[:50] { // of the previous month
 		c := b.(*pb.Change)
 		c.Time = timestamppb.New(start.AddDate(0, -1, 0).Add(time.Duration(i) * time.Minute))
 		c.Id = schemas.ChangeID(c)
@@ -99,7 +99,7 @@ func TestReplayFillsHoles(t *testing.T) {
 	}
 }
 
-// A message that was published twice is one row in the view, and the one that says more stays.
+// A message that was published twice is one row in the view, from the richer report.
 func TestPublishedTwice(t *testing.T) {
 	t.Parallel()
 	rich := change("a", 0)
@@ -192,24 +192,24 @@ func TestRowError(t *testing.T) {
 	}
 }
 
-// A proxy stands between a DB and its server and fails connections at chosen moments.
+// A proxy is between a DB and its server, and breaks connections at chosen moments.
 type proxy struct {
 	addr string
-	// mode is what happens to inserts: they pass, are cut before the server sees
-	// the rows, or after the server has answered and before the answer is seen, or their rows
-	// are held back until release is closed.
+	// mode is what the proxy does with inserts: it forwards them, cuts the connection before the server has the rows,
+	// cuts it after the server has responded and before the response arrives, or holds the rows back until release is
+	// closed.
 	mode atomic.Int32
-	sent atomic.Int64 // bytes to the server since then
+	sent atomic.Int64 // bytes to the server since mode was set
 	l    net.Listener
-	gone chan struct{} // closed when it goes away
+	gone chan struct{} // closed when the proxy stops
 
-	// Of the one insert that is held back.
+	// For the one insert that is held back:
 	release chan struct{} // closed by the test
-	held    chan struct{} // closed when all of its rows are here
-	landed  chan struct{} // closed when the server has answered
+	held    chan struct{} // closed when the proxy has all of its rows
+	landed  chan struct{} // closed when the server has responded
 }
 
-// close makes the proxy go away, with its connections.
+// close stops the proxy and closes its connections.
 func (p *proxy) close() {
 	close(p.gone)
 	p.l.Close()
@@ -263,7 +263,7 @@ func (p *proxy) serve(client net.Conn, server string) {
 		case <-done:
 		}
 	}()
-	const rows = 20_000 // bytes that no statement has, and every batch of these tests
+	const rows = 20_000 // more bytes than any statement has, and fewer than every batch of these tests
 	const endOfStream = 5
 	go func() {
 		defer client.Close()
@@ -301,7 +301,7 @@ func (p *proxy) serve(client net.Conn, server string) {
 			}
 			close(p.held)
 			<-p.release
-			_, _ = up.Write(held) // if it fails, nothing lands, which the test sees
+			_, _ = up.Write(held) // if it fails, no row is stored, and the test fails
 			<-p.landed
 			return
 		}
@@ -311,11 +311,11 @@ func (p *proxy) serve(client net.Conn, server string) {
 	}
 }
 
-// noMoreRows is the empty block that ends an insert.
+// noMoreRows is the empty block at the end of an insert.
 var noMoreRows = []byte{2, 0, 1, 0, 2, 255, 255, 255, 255, 0, 0, 0}
 
-// An attempt that lands after it was repeated elsewhere, such as that of a process that lost its partition, leaves
-// rows in the table and changes no view.
+// An insert that ends late, after another process has repeated it, leaves rows in the table but does not change the
+// views.
 func TestLateAttempt(t *testing.T) {
 	t.Parallel()
 	direct := clickhousetest.Open(t)

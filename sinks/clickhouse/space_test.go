@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// A space is expected while it has a live copy, and neither a client's delete nor a person's word is newer than that
-// copy and than the space itself.
+// A space is expected if it has a live copy that is newer than the last delete by a client and the last declaration
+// by a person, unless the space was created again since.
 func TestExpectedSpace(t *testing.T) {
 	t.Parallel()
 	type event struct {
@@ -28,7 +28,7 @@ func TestExpectedSpace(t *testing.T) {
 	drop := func(hour int, by pb.Origin) event { return event{pb.Op_OP_DELETE_SPACE, "", hour, by} }
 	tests := map[string]struct {
 		events []event
-		gone   int // the hour at which it is declared gone; 0: never
+		gone   int // hour at which it is declared gone; 0: never
 		want   bool
 	}{
 		"never heard of":                       {nil, 0, false},
@@ -59,7 +59,7 @@ func TestExpectedSpace(t *testing.T) {
 				c.Digests, c.Version, c.Size = nil, "", 0
 			}
 			c.Id = schemas.ChangeID(c)
-			elsewhere := change(e.item, 100*time.Hour) // which says nothing of the store that is asked about
+			elsewhere := change(e.item, 100*time.Hour) // in another store, so it must not count
 			elsewhere.Space, elsewhere.Store = name, "9"
 			elsewhere.Id = schemas.ChangeID(elsewhere)
 			bodies = append(bodies, c, elsewhere)

@@ -17,14 +17,14 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// A told is one record of a short history of one copy.
+// A historyRecord is one record of a short history of one copy.
 type historyRecord struct {
 	topic  schemas.Topic
 	offset int64
 	body   schemas.Body
 }
 
-// A step is one record of a history, of whichever copy.
+// A step is one record of a history, without its copy.
 type step struct {
 	kind string
 	time time.Duration
@@ -34,14 +34,14 @@ func stepKinds() []string {
 	return []string{"add", "claimed", "told again", "correction", "unsized", "lost", "delete", "properties", "typed", "pass", "fail", "unknown"}
 }
 
-// drawHistory draws changes and checks of one copy; times collide often.
+// drawHistory draws changes and checks of one copy. Times collide often.
 func drawHistory(t *rapid.T) []step {
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
 		return step{rapid.SampledFrom(stepKinds()).Draw(t, "kind"), time.Duration(rapid.IntRange(0, 3).Draw(t, "time")) * time.Millisecond}
 	}), 1, 6).Draw(t, "history")
 }
 
-// history makes the records of an item's history; the ith has offset i.
+// history returns the records of an item's history. The ith has offset i.
 func history(item string, steps []step) []historyRecord {
 	all := make([]historyRecord, len(steps))
 	for i, s := range steps {
@@ -57,7 +57,7 @@ func history(item string, steps []step) []historyRecord {
 			c.Origin = pb.Origin_ORIGIN_FIXITY
 		case "unsized":
 			c.Size, c.SizeUnknown = 0, true
-		case "lost": // the store has lost its properties
+		case "lost": // the store has lost the properties
 			c.MediaType, c.PropertiesUnknown = "", true
 		case "delete":
 			c.Op, c.Digests = pb.Op_OP_DELETE, nil
@@ -82,7 +82,7 @@ func history(item string, steps []step) []historyRecord {
 	return all
 }
 
-// model says what is to be on record after a history, whatever the order it came in.
+// model returns the expected record after a history, whatever the order in which it is stored.
 func model(history []historyRecord) *pb.CopyRecord {
 	rank := func(c *pb.Change) int {
 		if c.GetOrigin() == pb.Origin_ORIGIN_FIXITY {
@@ -132,7 +132,7 @@ func model(history []historyRecord) *pb.CopyRecord {
 	if gone != nil && (written == nil || later(gone.GetTime(), rank(gone), goneAt, written.GetTime(), rank(written), writtenAt)) {
 		m.State, m.Time, m.ChangeId, m.Origin = pb.RecordState_RECORD_STATE_TOMBSTONE, gone.GetTime(), gone.GetId(), gone.GetOrigin()
 	} else if gone != nil && typed != nil && later(gone.GetTime(), rank(gone), goneAt, typed.GetTime(), rank(typed), typedAt) {
-		typed = nil // which were those of another content
+		typed = nil // it belongs to another content
 	}
 	if typed != nil {
 		m.Properties = typed.GetProperties()
@@ -160,14 +160,14 @@ func model(history []historyRecord) *pb.CopyRecord {
 	return r
 }
 
-// undescribed is a fresh read without what is read of the audit log.
+// withoutPropertiesOf removes from a fresh record what is read from the audit log.
 func withoutPropertiesOf(r *pb.CopyRecord) *pb.CopyRecord {
 	r.Audit, r.Manifest.PropertiesClaimed, r.Manifest.PropertiesOf = nil, false, nil
 	return r
 }
 
-// digestsOf unites what all tellings of one change say; verified before claimed. An
-// algorithm whose newest digest is another content's of the same millisecond is left out.
+// digestsOf merges the digests of all reports of one change; verified before claimed. It leaves out an algorithm if
+// its newest digest belongs to another content of the same millisecond.
 func digestsOf(history []historyRecord, id string) (map[string]string, pb.Provenance) {
 	type holder struct {
 		c  *pb.Change
@@ -224,14 +224,14 @@ func later(t1 *timestamppb.Timestamp, rank1 int, off1 int64, t2 *timestamppb.Tim
 	return off1 > off2
 }
 
-// Every order and repetition of a history ends in one state, which is the model's.
+// Every order and repetition of a history ends in the state of the model.
 func TestStateInAnyOrder(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	n := 0
 	histories := map[string][]historyRecord{}
 	need.Check(t, func(rt *rapid.T) {
-		// Rapid repeats histories; each has an item of its own.
+		// Rapid repeats histories, so each gets an item of its own.
 		n++
 		item := fmt.Sprint("item-", n)
 		all := history(item, drawHistory(rt))
@@ -273,8 +273,8 @@ func TestStateInAnyOrder(t *testing.T) {
 	}
 }
 
-// What the store of a newer content could not tell stays as it was: a content without a size is not an empty one, and one
-// whose properties were lost does not empty them.
+// Values that the store could not report for a newer content do not change: a content without a size is not empty,
+// and one without properties does not remove them.
 func TestStateOfUnknownValues(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -309,8 +309,8 @@ func TestStateOfUnknownValues(t *testing.T) {
 	}
 }
 
-// The state takes the report that came last of a content's time, and the media type of the content before it if that
-// report has none and no verified digests. The audit log joins the reports.
+// The state uses the last report of the newest content, and the media type of the previous content if that report
+// has none and no verified digests. The audit log joins the reports.
 func TestStateUsesLastReport(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -336,7 +336,7 @@ func TestStateUsesLastReport(t *testing.T) {
 	is("once it is read,", "manifest", "imported unknown  image/jpeg", "uploaded in parts 4600 v1h0m0s ")
 }
 
-// Rights of a deleted item are not those of the next one.
+// The ACL of a deleted item does not belong to the next one.
 func TestRightsOfADeletedItem(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -368,7 +368,7 @@ func TestStateOfSpaces(t *testing.T) {
 	}
 }
 
-// The view for people says what the program reads.
+// The view manifest agrees with the records that the program reads.
 func TestManifestView(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)

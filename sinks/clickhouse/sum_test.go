@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// altered are other values of a column, by its type; %s is the value.
+// otherValues are SQL for another value of a column, by its type; %s is the value.
 var otherValues = map[string]string{
 	"String": "'eve'", "LowCardinality(String)": "'eve'", "Bool": "NOT %s", "Int64": "%s + 1", "Int32": "%s + 1", "UInt8": "%s + 1", "UInt16": "%s + 1",
 	"UInt32": "%s + 1", "UInt64": "%s + 1", "DateTime64(3, 'UTC')": "%s + 1", "Nullable(DateTime64(3, 'UTC'))": "ifNull(%s, toDateTime64(0, 3, 'UTC')) + 1",
@@ -23,14 +23,14 @@ var otherValues = map[string]string{
 	"Array(UInt8)": "arrayConcat(%s, [1])", "Array(DateTime64(3, 'UTC'))": "arrayConcat(%s, [now64(3)])",
 }
 
-// checkSum holds the sum of the first row of a table to what the engine makes of the row, and of the row with one
-// column after the other altered.
+// checkSum checks the sum of the first row of a table against the engine's: for the row itself, and with one column
+// after the other altered.
 func checkSum(t *testing.T, db *clickhouse.DB, table string) {
 	t.Helper()
 	summed := clickhouse.RowBinarySQL()[table]
 	columns, fits := []string{""}, []string{"toString(sum = xxHash64(" + summed + "))"}
 	for column, typ := range clickhouse.TableColumns()[table] {
-		if column == "sum" || column == "position" { // which stands in rows of its own
+		if column == "sum" || column == "position" { // position is 0 except in rows of its own
 			continue
 		}
 		name := "`" + column + "`"
@@ -51,7 +51,7 @@ func checkSum(t *testing.T, db *clickhouse.DB, table string) {
 	}
 }
 
-// A column that is in the sums stays in them. A column that is added follows hash, within trim.
+// A column that is in the sums stays in them. An added column follows hash, within trim.
 func TestSummedColumns(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
@@ -74,8 +74,8 @@ func TestSummedColumns(t *testing.T) {
 	}
 }
 
-// Rows that were stored before columns were added keep their sums and are not altered. The sums of rows that are stored
-// later cover the added columns: a value that is changed, removed, moved or put into an earlier row is found.
+// Rows that were stored before columns were added keep their sums and are not altered. The sums of later rows cover
+// the added columns: a value that is changed, removed, moved or put into an earlier row is detected.
 func TestAddedColumns(t *testing.T) {
 	t.Parallel()
 	for table, tc := range map[string]struct {
@@ -85,7 +85,7 @@ func TestAddedColumns(t *testing.T) {
 		records []schemas.Body
 		// before inserts record 0 as it was stored before the columns were added, without its sum.
 		before string
-		// damage is SQL that replaces a column, each time of one row.
+		// damage is SQL that replaces a column of one row.
 		damage map[string]string
 	}{
 		"admin_log": {
@@ -185,7 +185,7 @@ func TestAddedColumns(t *testing.T) {
 					}
 				}
 			}
-			// Of the columns that were there before.
+			// Only the columns that existed before.
 			summed, _, _ := strings.Cut(strings.TrimPrefix(clickhouse.RowBinarySQL()[table], "concat("), ", trim(")
 			exec(t, "ALTER TABLE {db}."+table+" UPDATE sum = xxHash64("+summed+") WHERE off = 0 SETTINGS mutations_sync = 2")
 			if _, err := db.Migrate(t.Context()); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// A timeline is the same whatever the size of its pages, though much happens in one millisecond.
+// A timeline does not depend on the size of its pages, even with many events in one millisecond.
 func TestTimelinePages(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
 )
 
-// What docs/clickhouse.md says that each user needs.
+// The grants in docs/clickhouse.md.
 var (
 	migrateGrants = []string{
 		"CREATE DATABASE, CREATE TABLE, CREATE VIEW, DROP TABLE, DROP VIEW, ALTER TABLE, ALTER VIEW, SELECT, INSERT ON millrace.*", "TABLE ENGINE ON *",
@@ -24,7 +24,7 @@ var (
 
 const readOnlyProfile, strictProfile = "limits", "strict"
 
-// users is a document of users, each with the password "secret <name>".
+// users returns a configuration of users, each with the password "secret <name>".
 func users(t *testing.T, of map[string][]string) string {
 	t.Helper()
 	var b strings.Builder
@@ -43,7 +43,7 @@ func users(t *testing.T, of map[string][]string) string {
 		"<users><default><password></password><networks><ip>127.0.0.1</ip></networks><profile>default</profile><quota>default</quota></default>" + b.String() + "</users></clickhouse>"
 }
 
-// The embedded engine knows users, passwords, profiles and grants as a server does.
+// The embedded engine checks users, passwords, profiles and grants as a server does.
 func TestUsers(t *testing.T) {
 	t.Parallel()
 	server := clickhousetest.Start(t, embedded.Config{Users: users(t, map[string][]string{
@@ -83,8 +83,8 @@ func TestUsers(t *testing.T) {
 	next := int64(0) // offset
 	for name, tc := range map[string]struct {
 		user, reader string
-		reads        string // what Check says; empty: nothing
-		writes       string // what CheckWrites says
+		reads        string // a part of the error of Check; empty: none
+		writes       string // a part of the error of CheckWrites; empty: none
 	}{
 		"one for all":                    {"sink", "", "", ""},
 		"a reader":                       {"sink", "reader", "", ""},
@@ -110,7 +110,7 @@ func TestUsers(t *testing.T) {
 		})
 	}
 	t.Run("who reads", func(t *testing.T) {
-		// The user may do nothing: what is read, the reader reads, time limits and lists of copies too.
+		// The user has no rights, so every query must run as the reader, including time limits and lists of copies.
 		db := as("blind", "limited")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()

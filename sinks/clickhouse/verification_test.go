@@ -19,15 +19,15 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// A kept topic is what a test says that Kafka holds: partition 3 alone, incarnation 7.
+// A kafkaTopic is the content of a topic: partition 3, incarnation 7.
 type kafkaTopic struct {
 	records   []*schemas.Delivery
-	bad       map[int64]error // offsets that cannot be read
+	bad       map[int64]error // records that cannot be decoded, by offset
 	dead      []int64
 	committed int64
-	start     int64 // when the rows have been read
-	end       int64 // as noted
-	now       int64 // the end when the rows have been read; 0: end
+	start     int64 // start of the log after the rows have been read
+	end       int64 // end of the compared range
+	now       int64 // end of the log after the rows have been read; 0: end
 	anew      bool
 }
 
@@ -68,7 +68,7 @@ func verify(t testing.TB, db *clickhouse.DB, topic schemas.Topic, k kafkaTopic) 
 	return got, err
 }
 
-// inWords says what a proof found.
+// describe returns the findings as text.
 func describe(p *clickhouse.TableProof) string {
 	s := fmt.Sprintf("%s: %d records, %d messages, %d rows", p.Table, p.Records, p.Messages, p.Rows)
 	for _, f := range []struct {
@@ -95,20 +95,20 @@ func describe(p *clickhouse.TableProof) string {
 	return s
 }
 
-// ofOtherBytes is a record whose bytes are others.
+// withOtherBytes returns a record with other bytes.
 func withOtherBytes(d *schemas.Delivery) []*schemas.Delivery {
 	other := *d
 	other.Hash++
 	return []*schemas.Delivery{&other}
 }
 
-// Records that Kafka has removed before they were stored are findings. What was stored is said by the group's offsets or,
-// if those are lost, by the table's position.
+// Records that Kafka removed before they were stored are findings. The offsets of the group show which were stored
+// or, if they are lost, the position of the table.
 func TestKnownLoss(t *testing.T) {
 	t.Parallel()
 	batch := deliver(schemas.Changes, 0, changes(60)...)
 	for name, tc := range map[string]struct {
-		stored    int // of the 50 records that Kafka has removed
+		stored    int // number of stored records, of the 50 that Kafka removed
 		committed int64
 		position  int64
 		want      int64
@@ -142,7 +142,7 @@ func TestKnownLoss(t *testing.T) {
 	}
 }
 
-// A record before the table's position is missing if it has no row, although the group has lost its offsets.
+// A record below the position of the table is missing if it has no row, even if the group has lost its offsets.
 func TestMissingOfAGroupWithoutOffsets(t *testing.T) {
 	t.Parallel()
 	batch := deliver(schemas.Changes, 0, changes(20)...)
@@ -173,7 +173,7 @@ func TestVerification(t *testing.T) {
 	resent := append(slices.Clone(batch[:20]), deliver(schemas.Changes, 20, batch[4].Body)...)
 	const insert = "INSERT INTO {db}.audit_log SELECT "
 	tests := map[string]struct {
-		stored []*schemas.Delivery // nil: all of batch
+		stored []*schemas.Delivery // nil: batch
 		damage []string
 		kept   kafkaTopic
 		want   string
@@ -247,7 +247,7 @@ func TestVerification(t *testing.T) {
 			stored: batch[50:], kept: kafkaTopic{records: batch[50:], start: 50, committed: 20},
 			want: "50 records, 50 messages, 50 rows; trimmed 3 before 50, 0 rows, 30 unread",
 		},
-		"gaps": { // control records, and what a transaction gave up
+		"gaps": { // control records, and records of an aborted transaction
 			stored: append(slices.Clone(batch[:30]), batch[40:]...), kept: kafkaTopic{records: append(slices.Clone(batch[:30]), batch[40:]...)},
 			want: "90 records, 90 messages, 90 rows",
 		},
@@ -353,7 +353,7 @@ func TestVerification(t *testing.T) {
 	}
 }
 
-// A finding names the messages, so that they can be looked up in either place.
+// A finding has examples, so that they can be looked up in Kafka and in ClickHouse.
 func TestVerificationExamples(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -391,7 +391,7 @@ func TestVerificationOfRecreatedTopic(t *testing.T) {
 	}
 }
 
-// Incidents have one id for many records, and the older ones are compacted away.
+// An incident has many records with the same id, and the older ones are compacted away.
 func TestVerificationOfIncidents(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -425,7 +425,7 @@ func TestVerificationOfIncidents(t *testing.T) {
 	check("damaged", "incidents: 2 records, 2 messages, 4 rows; extra 1 7/3@2-2; gone {Retention:0 Compaction:1 Incarnations:0 Later:0}")
 }
 
-// A dead letter is a row of its own and, where it was a command, the end of that command.
+// A dead letter has a row in dead_letters, and one in duplication_log if it is a command.
 func TestVerificationOfDeadLetters(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -470,7 +470,7 @@ func TestVerificationOfDeadLetters(t *testing.T) {
 	check(schemas.Dead, batch, "dead_letters: 3 records, 3 messages, 3 rows", "duplication_log: 2 records, 2 messages, 1 rows; missing 1 7/3@2-2")
 }
 
-// Every table that a topic feeds is compared with it.
+// Every topic is compared with every table that stores it.
 func TestRowMatchers(t *testing.T) {
 	t.Parallel()
 	got, want := clickhouse.MatchedTables(), clickhouse.TopicTables()

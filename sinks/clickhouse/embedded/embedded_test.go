@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/need"
 )
 
-// holdEnv makes the test binary an owner of an engine that does nothing but hold it.
+// holdEnv makes the test binary a process that starts an engine and does nothing else.
 const holdEnv = "MILLRACE_TEST_HOLD_ENGINE"
 
 func TestMain(m *testing.M) {
@@ -44,10 +44,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// built is where the engine's command is built.
+// built is the directory of the engine's command.
 var built string
 
-// binary returns the engine's command, and makes sure that its library is there.
+// binary returns the engine's command, after fetching its library if necessary.
 func binary(t *testing.T) string {
 	t.Helper()
 	if os.Getenv("MILLRACE_LIBCHDB") == "" {
@@ -64,7 +64,7 @@ func binary(t *testing.T) string {
 	return path
 }
 
-// build builds the engine's command once, in the directory that TestMain makes.
+// build builds the engine's command once, in the directory that TestMain has created.
 var build = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(built, "millrace-clickhouse")
 	cmd := exec.Command("go", "build", "-o", path, "github.com/millrace/millrace/cmd/millrace-clickhouse")
@@ -146,7 +146,7 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// An owner that is killed takes its engine with it, and the directory is free again.
+// When its parent is killed, the engine ends, and the directory is free again.
 func TestEngineDiesWithItsOwner(t *testing.T) {
 	dir, bin := t.TempDir(), binary(t)
 	self, err := os.Executable()
@@ -189,14 +189,14 @@ func TestEngineDiesWithItsOwner(t *testing.T) {
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("the directory was free only after %v", took)
 	}
-	// It may stay as a zombie where nobody reaps orphans.
+	// Without a process that reaps orphans, it stays as a zombie.
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if _, state, _ := strings.Cut(string(stat), ") "); err == nil && !strings.HasPrefix(state, "Z") {
 		t.Errorf("the engine of the killed owner is still there: %s", stat)
 	}
 }
 
-// The engine ends by the closed pipe alone where no signal tells it of its parent's death.
+// The engine ends when the pipe is closed, even without a signal about its parent's death.
 func TestEngineEndsWithItsPipe(t *testing.T) {
 	s, err := Start(t.Context(), Config{Dir: t.TempDir(), Binary: binary(t)})
 	if err != nil {
@@ -265,7 +265,7 @@ func TestStartErrors(t *testing.T) {
 	})
 }
 
-// A clickhouse binary on PATH is taken before the library, in server mode.
+// A clickhouse binary on PATH is used before the library, in server mode.
 func TestServerModeIsPreferred(t *testing.T) {
 	t.Setenv("MILLRACE_LIBCHDB", "")
 	dir, bin := t.TempDir(), t.TempDir()

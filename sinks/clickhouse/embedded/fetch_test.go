@@ -20,7 +20,7 @@ import (
 
 const libraryText = "these are the bytes of a library"
 
-// archive is an npm archive with one file.
+// archive returns an npm archive with one file.
 func archive(t *testing.T, name string) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -38,7 +38,7 @@ func archive(t *testing.T, name string) []byte {
 	return b.Bytes()
 }
 
-// npm returns a fetcher of the archive, by a script that stands for npm.
+// npm returns a fetcher of the archive, with a script in place of npm.
 func npm(t *testing.T, packed []byte) fetcher {
 	t.Helper()
 	dir := t.TempDir()
@@ -70,7 +70,7 @@ func TestFetch(t *testing.T) {
 	if !strings.Contains(progress.String(), "pkg@1") {
 		t.Errorf("progress is %q, want it to name the package", progress.String())
 	}
-	f.npm = "/nonexistent/npm" // not needed any more
+	f.npm = "/nonexistent/npm" // not needed again
 	if again, err := f.fetch(t.Context(), nil); err != nil || again != path {
 		t.Errorf("fetching again = %q, %v", again, err)
 	}

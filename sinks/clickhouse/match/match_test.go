@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/need"
 )
 
-// Every entry comes back once, with the others of its key, in the order of their places.
+// Every entry is returned once, with the others of its key, in the order of their locations.
 func TestEach(t *testing.T) {
 	for name, n := range map[string]int{"few": 500, "many": 80_000} {
 		t.Run(name, func(t *testing.T) {
