@@ -41,8 +41,9 @@ func change(item string, d time.Duration) *pb.Change {
 	c := &pb.Change{
 		Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: item, Version: "v" + d.String(),
 		Size: 1000 + int64(d.Seconds()), MediaType: "image/jpeg", Provenance: pb.Provenance_PROVENANCE_VERIFIED,
-		Digests: map[string]string{"md5": schemas.ID(item, d.String()), "sha256": schemas.ID(item, d.String(), "a") + schemas.ID(item, d.String(), "b")},
-		Time:    at(d), User: "ann", Agent: "emit", Origin: pb.Origin_ORIGIN_CLIENT,
+		Digests: map[string]string{"md5": schemas.ID(item, d.String()),
+			"sha256": schemas.ID(item, d.String(), "a") + schemas.ID(item, d.String(), "b")},
+		Time: at(d), User: "ann", Agent: "emit", Origin: pb.Origin_ORIGIN_CLIENT,
 	}
 	c.Id = schemas.ChangeID(c)
 	return c
@@ -126,8 +127,9 @@ func TestColumns(t *testing.T) {
 	db := clickhousetest.Open(t)
 	for table, want := range clickhouse.TableColumns() {
 		t.Run(table, func(t *testing.T) {
-			lines, err := db.Strings(t.Context(), "SELECT name || ' ' || type FROM system.columns WHERE table = ? AND database = "+
-				"(SELECT name FROM system.databases WHERE name = trim(BOTH '`' FROM '{db}'))", table)
+			lines, err := db.Strings(t.Context(),
+				"SELECT name || ' ' || type FROM system.columns WHERE table = ? AND database = "+
+					"(SELECT name FROM system.databases WHERE name = trim(BOTH '`' FROM '{db}'))", table)
 			if err != nil {
 				t.Fatal(err)
 			}

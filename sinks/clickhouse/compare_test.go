@@ -24,7 +24,8 @@ func checkManifest(t testing.TB, db *clickhouse.DB, c clickhouse.ManifestCheck) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	if left := scanOne(t, db, "SELECT toString(count()) FROM system.tables WHERE startsWith(name, 'copy_state_rebuilt_') AND database = ?", db.Config().Database); left != "0" {
+	if left := scanOne(t, db, "SELECT toString(count()) FROM system.tables WHERE startsWith(name,"+
+		" 'copy_state_rebuilt_') AND database = ?", db.Config().Database); left != "0" {
 		t.Errorf("%s tables were left behind", left)
 	}
 	return got
@@ -57,7 +58,8 @@ func drawRecords(t *rapid.T, item string) (all []historyRecord) {
 		case 7, 8:
 			r := result(c, time.Duration(rapid.IntRange(0, 2).Draw(t, "started"))*time.Millisecond)
 			r.Id = schemas.ID(item, fmt.Sprint(i))
-			r.Verdict = rapid.SampledFrom([]pb.Verdict{pb.Verdict_VERDICT_PASS, pb.Verdict_VERDICT_PASS, pb.Verdict_VERDICT_FAIL, pb.Verdict_VERDICT_MISSING,
+			r.Verdict = rapid.SampledFrom([]pb.Verdict{pb.Verdict_VERDICT_PASS, pb.Verdict_VERDICT_PASS,
+				pb.Verdict_VERDICT_FAIL, pb.Verdict_VERDICT_MISSING,
 				pb.Verdict_VERDICT_NOT_CAPTURED, pb.Verdict_VERDICT_UNKNOWN, pb.Verdict_VERDICT_SKIPPED}).Draw(t, "verdict")
 			r.EvidenceLevel = rapid.Int32Range(3, 4).Draw(t, "level")
 			r.Overtaken, r.Final = rapid.IntRange(0, 4).Draw(t, "overtaken") == 0, rapid.Bool().Draw(t, "final")
@@ -136,32 +138,43 @@ func TestManifestDamage(t *testing.T) {
 	// A later correction of the same change with fewer digests is no finding, even in a log that did not keep every
 	// report.
 	again := change("item-05", 5*time.Minute)
-	again.Digests, again.Provenance, again.User = map[string]string{"sha1": schemas.ID("x")}, pb.Provenance_PROVENANCE_CLAIMED, "bob"
+	again.Digests, again.Provenance, again.User = map[string]string{"sha1": schemas.ID("x")},
+		pb.Provenance_PROVENANCE_CLAIMED, "bob"
 	storeBoth(t, db, schemas.Changes, 100, again)
-	for _, statement := range []string{"INSERT INTO {db}.audit_log SELECT * REPLACE (0 AS report) FROM {db}.audit_log WHERE item = 'item-05'",
-		"ALTER TABLE {db}.audit_log DELETE WHERE item = 'item-05' AND report > 0 SETTINGS mutations_sync = 2", "OPTIMIZE TABLE {db}.audit_log FINAL"} {
+	for _, statement := range []string{
+		"INSERT INTO {db}.audit_log SELECT * REPLACE (0 AS report) FROM {db}.audit_log WHERE item = 'item-05'",
+		"ALTER TABLE {db}.audit_log DELETE WHERE item = 'item-05' AND report > 0 SETTINGS mutations_sync = 2",
+		"OPTIMIZE TABLE {db}.audit_log FINAL",
+	} {
 		if err := db.Exec(t.Context(), statement); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got, want := checkManifest(t, db, clickhouse.ManifestCheck{}), (&clickhouse.ManifestProof{Copies: 40, Retold: 1}); !reflect.DeepEqual(got, want) {
-		t.Fatalf("before any damage: got %+v, want %+v", got, want)
+	restated := &clickhouse.ManifestProof{Copies: 40, Retold: 1}
+	if got := checkManifest(t, db, clickhouse.ManifestCheck{}); !reflect.DeepEqual(got, restated) {
+		t.Fatalf("before any damage: got %+v, want %+v", got, restated)
 	}
 
 	for _, damage := range []string{
 		// The state loses a copy, a check, and a byte of a digest. It gains a size and a copy.
 		"ALTER TABLE {db}.copy_state DELETE WHERE item = 'item-07' SETTINGS mutations_sync = 2",
 		"ALTER TABLE {db}.copy_state DELETE WHERE item = 'item-08' AND pass.ver > 0 SETTINGS mutations_sync = 2",
-		"ALTER TABLE {db}.copy_state UPDATE digests = mapUpdate(digests, map('md5', concat(substring(digests['md5'], 1, 33), unhex('00')))) WHERE item = 'item-09' SETTINGS mutations_sync = 2",
-		"INSERT INTO {db}.copy_state SELECT account, store, space, item, tuple(content.ver, content.ns, content.change, content.size + 1, content.version," +
-			" content.etag, content.media_type, content.origin, content.user, content.source_time, content.source_ns, content.source_version)," +
-			" deleted, digests, properties, acl, attempt, pass, fail, asserted, position FROM {db}.copy_state WHERE item = 'item-10' AND content.ver > 0",
-		"INSERT INTO {db}.copy_state (account, store, space, item, content) SELECT account, store, space, 'nobody', content FROM {db}.copy_state WHERE item = 'item-11'",
+		"ALTER TABLE {db}.copy_state UPDATE digests = mapUpdate(digests, map('md5'," +
+			" concat(substring(digests['md5'], 1, 33), unhex('00')))) WHERE item = 'item-09' SETTINGS mutations_sync = 2",
+		"INSERT INTO {db}.copy_state SELECT account, store, space, item, tuple(content.ver, content.ns, content.change," +
+			" content.size + 1, content.version," +
+			" content.etag, content.media_type, content.origin, content.user, content.source_time, content.source_ns," +
+			" content.source_version)," +
+			" deleted, digests, properties, acl, attempt, pass, fail, asserted, position FROM {db}.copy_state" +
+			" WHERE item = 'item-10' AND content.ver > 0",
+		"INSERT INTO {db}.copy_state (account, store, space, item, content) SELECT account, store, space, 'nobody'," +
+			" content FROM {db}.copy_state WHERE item = 'item-11'",
 		// The log loses a change.
 		"ALTER TABLE {db}.audit_log DELETE WHERE item = 'item-12' SETTINGS mutations_sync = 2",
 		// The properties of the same time as a content differ.
 		"INSERT INTO {db}.copy_state (account, store, space, item, properties) SELECT account, store, space, item," +
-			" tuple(properties.ver, 'text/plain', properties.user) FROM {db}.copy_state WHERE item = 'item-13' AND properties.ver > 0",
+			" tuple(properties.ver, 'text/plain', properties.user) FROM {db}.copy_state" +
+			" WHERE item = 'item-13' AND properties.ver > 0",
 	} {
 		if err := db.Exec(t.Context(), damage); err != nil {
 			t.Fatal(err)
@@ -179,17 +192,20 @@ func TestManifestDamage(t *testing.T) {
 		"item-08": {"attempt.time", "attempt.verdict", "attempt.row", "pass.time", "pass.digests"},
 		"item-09": {"digests"},
 		"item-10": {"content.size"},
-		"item-12": {"content.time", "content.ns", "content.change", "content.size", "content.version", "content.media_type", "content.origin",
+		"item-12": {"content.time", "content.ns", "content.change", "content.size", "content.version", "content.media_type",
+			"content.origin",
 			"content.user", "digests", "properties.time", "properties.media_type"},
 		"item-13": {"properties.media_type"},
 		"nobody":  {"*"},
 	}
 	if !reflect.DeepEqual(names, want) || got.Copies != 41 || got.Retold != 1 || got.Stopped {
-		t.Errorf("of %d copies, %d retold, stopped %v, differ\n%v, want\n%v", got.Copies, got.Retold, got.Stopped, names, want)
+		t.Errorf("of %d copies, %d retold, stopped %v, differ\n%v, want\n%v",
+			got.Copies, got.Retold, got.Stopped, names, want)
 	}
 	for _, d := range got.Differ {
 		if d.Item == "item-10" {
-			if want := []clickhouse.ColumnDifference{{Column: "content.size", State: "0", Logs: "unknown"}}; !reflect.DeepEqual(d.Columns, want) {
+			want := []clickhouse.ColumnDifference{{Column: "content.size", State: "0", Logs: "unknown"}}
+			if !reflect.DeepEqual(d.Columns, want) {
 				t.Errorf("got %v, want %v", d.Columns, want)
 			}
 		}

@@ -103,10 +103,14 @@ func certificates(t *testing.T) (*x509.CertPool, tls.Certificate) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	authority := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign}
+	authority := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"},
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
 	server := &x509.Certificate{SerialNumber: big.NewInt(2), DNSNames: []string{"ch.test"},
-		NotBefore: authority.NotBefore, NotAfter: authority.NotAfter, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+		NotBefore: authority.NotBefore, NotAfter: authority.NotAfter,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 	der, err := x509.CreateCertificate(rand.Reader, authority, authority, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -143,14 +147,19 @@ func TestTLS(t *testing.T) {
 		tls  *tls.Config
 		want func(error) bool
 	}{
-		"own authority":          {l.Addr().String(), &tls.Config{RootCAs: pool, ServerName: "ch.test"}, func(err error) bool { return err == nil }},
-		"unknown authority":      {l.Addr().String(), &tls.Config{ServerName: "ch.test"}, func(err error) bool { return errors.As(err, &unknown) }},
-		"another server":         {l.Addr().String(), &tls.Config{RootCAs: pool, ServerName: "other.test"}, func(err error) bool { return errors.As(err, &hostname) }},
-		"the address's own name": {l.Addr().String(), &tls.Config{RootCAs: pool}, func(err error) bool { return errors.As(err, &hostname) }},
+		"own authority": {l.Addr().String(), &tls.Config{RootCAs: pool, ServerName: "ch.test"},
+			func(err error) bool { return err == nil }},
+		"unknown authority": {l.Addr().String(), &tls.Config{ServerName: "ch.test"},
+			func(err error) bool { return errors.As(err, &unknown) }},
+		"another server": {l.Addr().String(), &tls.Config{RootCAs: pool, ServerName: "other.test"},
+			func(err error) bool { return errors.As(err, &hostname) }},
+		"the address's own name": {l.Addr().String(), &tls.Config{RootCAs: pool},
+			func(err error) bool { return errors.As(err, &hostname) }},
 		"in clear to TLS": {onlyTLS, nil, func(err error) bool {
 			return strings.Contains(err.Error(), "this port speaks TLS, and this connection does not")
 		}},
-		"TLS to clear": {inClear, &tls.Config{RootCAs: pool, ServerName: "ch.test"}, func(err error) bool { return strings.Contains(err.Error(), "this port does not speak TLS") }},
+		"TLS to clear": {inClear, &tls.Config{RootCAs: pool, ServerName: "ch.test"},
+			func(err error) bool { return strings.Contains(err.Error(), "this port does not speak TLS") }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := db.Config()
@@ -228,10 +237,12 @@ func TestAllAddressesDead(t *testing.T) {
 	one, two := dead(t), dead(t)
 	db := open(t, clickhouse.Config{Addresses: []string{one, two}, Password: "hunter2"})
 	for name, err := range map[string]error{
-		"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Ping": db.Ping(t.Context()), "Store": checkUse(t, db, 0),
+		"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Ping": db.Ping(t.Context()),
+		"Store": checkUse(t, db, 0),
 	} {
 		if retry.ClassOf(err) != retry.ClassUnavailable || errors.Is(err, clickhouse.ErrMigration) ||
-			!strings.Contains(err.Error(), "at "+one+":") || !strings.Contains(err.Error(), "at "+two+":") || strings.Contains(err.Error(), "hunter2") {
+			!strings.Contains(err.Error(), "at "+one+":") || !strings.Contains(err.Error(), "at "+two+":") ||
+			strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s = %v, want class unavailable, and what is wrong with each address", name, err)
 		}
 	}
@@ -269,7 +280,9 @@ func TestRefusedGreeting(t *testing.T) {
 			})
 			db := open(t, clickhouse.Config{Addresses: []string{addr}, User: "ann", Password: "hunter2"})
 			_, migrated := db.Migrate(t.Context())
-			for what, err := range map[string]error{"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Migrate": migrated} {
+			for what, err := range map[string]error{
+				"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Migrate": migrated,
+			} {
 				switch access := errors.Is(err, clickhouse.ErrAccess); {
 				case err == nil || access != (tc.want != "") || !strings.Contains(err.Error(), tc.want):
 					t.Errorf("%s = %v, want %s", what, err, tc.want)
@@ -305,13 +318,15 @@ func TestOlderServer(t *testing.T) {
 				}
 				const revision = 54450
 				var b proto.Buffer
-				(&proto.ServerHello{Name: "ClickHouse", Major: tc.major, Minor: tc.minor, Revision: revision}).EncodeAware(&b, revision)
+				hello := proto.ServerHello{Name: "ClickHouse", Major: tc.major, Minor: tc.minor, Revision: revision}
+				hello.EncodeAware(&b, revision)
 				_, _ = c.Write(b.Buf)
 			})
 			db := open(t, clickhouse.Config{Addresses: []string{addr}, AllowOlder: tc.allow})
 			_, migrated := db.Migrate(t.Context())
 			for what, err := range map[string]error{
-				"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Migrate": migrated, "Ping": db.Ping(t.Context()),
+				"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Migrate": migrated,
+				"Ping": db.Ping(t.Context()),
 			} {
 				refused := errors.Is(err, clickhouse.ErrOlder)
 				if err == nil || refused != (tc.want != "") || !strings.Contains(err.Error(), tc.want) {
@@ -326,8 +341,11 @@ func TestOlderServer(t *testing.T) {
 func TestServerThatSendsLogs(t *testing.T) {
 	t.Parallel()
 	engine := clickhousetest.Start(t, embedded.Config{Users: `<clickhouse>
-  <profiles><default><send_logs_level>trace</send_logs_level><send_profile_events>1</send_profile_events></default></profiles>
-  <users><default><password></password><networks><ip>::/0</ip></networks><profile>default</profile><quota>default</quota>
+  <profiles><default>
+    <send_logs_level>trace</send_logs_level><send_profile_events>1</send_profile_events>
+  </default></profiles>
+  <users><default>
+    <password></password><networks><ip>::/0</ip></networks><profile>default</profile><quota>default</quota>
     <access_management>1</access_management></default></users>
   <quotas><default></default></quotas>
 </clickhouse>`})

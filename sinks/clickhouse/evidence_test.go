@@ -95,7 +95,8 @@ func TestFreshEvidenceOfAllColumns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := reader(t, db, watermarkReached, clickhouse.ReaderConfig{}.WithBatch(0, time.Millisecond)).Fresh(t.Context(), copies)
+	got, err := reader(t, db, watermarkReached,
+		clickhouse.ReaderConfig{}.WithBatch(0, time.Millisecond)).Fresh(t.Context(), copies)
 	if err != nil {
 		t.Fatal(err)
 	}

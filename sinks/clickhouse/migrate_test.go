@@ -26,7 +26,8 @@ import (
 // schemaOf returns everything that the migrations have created, as the engine reports it.
 func schemaOf(t *testing.T, db *clickhouse.DB) []string {
 	t.Helper()
-	all, err := db.Strings(t.Context(), "SELECT name || ' ' || create_table_query FROM system.tables WHERE database = ? ORDER BY name", db.Config().Database)
+	all, err := db.Strings(t.Context(),
+		"SELECT name || ' ' || create_table_query FROM system.tables WHERE database = ? ORDER BY name", db.Config().Database)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,10 +44,12 @@ func TestPlan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(empty.Prepare) != 2 || !strings.HasPrefix(empty.Prepare[0], "CREATE DATABASE") || empty.Steps[0].Name != "0001_audit_log" {
+	if len(empty.Prepare) != 2 || !strings.HasPrefix(empty.Prepare[0], "CREATE DATABASE") ||
+		empty.Steps[0].Name != "0001_audit_log" {
 		t.Errorf("the plan of an empty server prepares %q and begins with %s", empty.Prepare, empty.Steps[0].Name)
 	}
-	if got := scanOne(t, db, "SELECT toString(count()) FROM system.databases WHERE name = ?", db.Config().Database); got != "0" {
+	if got := scanOne(t, db, "SELECT toString(count()) FROM system.databases WHERE name = ?",
+		db.Config().Database); got != "0" {
 		t.Fatal("to plan has made the database")
 	}
 	applied, err := db.Apply(t.Context(), empty)
@@ -82,14 +85,16 @@ func TestOldMigrationTable(t *testing.T) {
 	db := clickhousetest.Open(t)
 	for _, statement := range []string{
 		"DROP TABLE {db}.schema_migrations SYNC",
-		"CREATE TABLE {db}.schema_migrations (version UInt32, name String, applied DateTime64(3, 'UTC') DEFAULT now64(3)) ENGINE = ReplacingMergeTree ORDER BY version",
+		"CREATE TABLE {db}.schema_migrations (version UInt32, name String, applied DateTime64(3, 'UTC') DEFAULT" +
+			" now64(3)) ENGINE = ReplacingMergeTree ORDER BY version",
 		"INSERT INTO {db}.schema_migrations (version, name) SELECT number + 1, 'old' FROM numbers(20)",
 	} {
 		if err := db.Exec(t.Context(), statement); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := db.Check(t.Context()); !errors.Is(err, clickhouse.ErrMigration) || !strings.Contains(err.Error(), "0021_manifest") {
+	if err := db.Check(t.Context()); !errors.Is(err, clickhouse.ErrMigration) ||
+		!strings.Contains(err.Error(), "0021_manifest") {
 		t.Errorf("Check = %v, want a missing 0021_manifest", err)
 	}
 	applied, err := db.Migrate(t.Context())
@@ -122,17 +127,22 @@ func TestOtherLayout(t *testing.T) {
 	db := clickhousetest.Open(t)
 	cfg := db.Config()
 	cfg.Cluster = "default"
-	if err := open(t, cfg).Check(t.Context()); !errors.Is(err, clickhouse.ErrForm) || !strings.Contains(err.Error(), "the cluster default is configured") {
+	if err := open(t, cfg).Check(t.Context()); !errors.Is(err, clickhouse.ErrForm) ||
+		!strings.Contains(err.Error(), "the cluster default is configured") {
 		t.Errorf("Check of a cluster where there is one server = %v", err)
 	}
 	cfg.Database += "_not_there"
-	if _, err := open(t, cfg).Plan(t.Context(), false); !errors.Is(err, clickhouse.ErrCluster) || !strings.Contains(err.Error(), `the server knows no cluster "default"`) {
+	if _, err := open(t, cfg).Plan(t.Context(), false); !errors.Is(err, clickhouse.ErrCluster) ||
+		!strings.Contains(err.Error(), `the server knows no cluster "default"`) {
 		t.Errorf("Plan for a cluster that there is not = %v", err)
 	}
-	if err := db.Exec(t.Context(), "INSERT INTO {db}.schema_migrations (version, name, cluster, shards, applied) SELECT 1, 'audit_log', 'main', 2, now64(3) + 1"); err != nil {
+	if err := db.Exec(t.Context(),
+		"INSERT INTO {db}.schema_migrations (version, name, cluster, shards, applied) SELECT 1, 'audit_log', 'main', 2,"+
+			" now64(3) + 1"); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Check(t.Context()); !errors.Is(err, clickhouse.ErrForm) || !strings.Contains(err.Error(), "cluster main") {
+	if err := db.Check(t.Context()); !errors.Is(err, clickhouse.ErrForm) ||
+		!strings.Contains(err.Error(), "cluster main") {
 		t.Errorf("Check of one server where there is a cluster = %v", err)
 	}
 }
@@ -142,8 +152,10 @@ func TestOtherLayout(t *testing.T) {
 func TestUnevenReplicas(t *testing.T) {
 	t.Parallel()
 	const replica = "<replica><host>127.0.0.1</host><port>1</port></replica>"
-	s := clickhousetest.Start(t, embedded.Config{Settings: "<remote_servers><even><shard>" + replica + "</shard><shard>" + replica +
-		"</shard></even><uneven><shard>" + replica + replica + "</shard><shard>" + replica + "</shard></uneven></remote_servers>"})
+	s := clickhousetest.Start(t,
+		embedded.Config{Settings: "<remote_servers><even><shard>" + replica + "</shard><shard>" + replica +
+			"</shard></even><uneven><shard>" + replica + replica + "</shard><shard>" +
+			replica + "</shard></uneven></remote_servers>"})
 	for name, test := range map[string]struct {
 		cluster, quorum string
 		of              string
@@ -174,7 +186,8 @@ func TestAddedByHand(t *testing.T) {
 	db := clickhousetest.Open(t)
 	for _, s := range []string{
 		"ALTER TABLE {db}.audit_log ADD COLUMN newer String",
-		"ALTER TABLE {db}.duplication_log ADD COLUMN k UInt8, MODIFY ORDER BY (account, space, item, destination_store, ts, id, k)",
+		"ALTER TABLE {db}.duplication_log ADD COLUMN k UInt8, MODIFY ORDER BY (account, space, item, destination_store," +
+			" ts, id, k)",
 		"CREATE TABLE {db}.mine (a Int8) ENGINE = Memory",
 		"ALTER TABLE {db}.bit_log ADD INDEX newer item TYPE bloom_filter",
 	} {
@@ -196,7 +209,8 @@ func TestAlteredByHand(t *testing.T) {
 		statements []string
 		want       string
 	}{
-		{[]string{"ALTER TABLE {db}.bit_log MODIFY COLUMN bytes_read String"}, "table bit_log: column bytes_read is String, wanted is Int64"},
+		{[]string{"ALTER TABLE {db}.bit_log MODIFY COLUMN bytes_read String"},
+			"table bit_log: column bytes_read is String, wanted is Int64"},
 		{[]string{"ALTER TABLE {db}.job_log DROP COLUMN error"}, "table job_log: column error is missing, wanted is String"},
 		{[]string{"ALTER TABLE {db}.duplication_log DROP COLUMN position"},
 			"table duplication_log: column position is missing, wanted is UInt64 (millrace migrate --again adds it"},
@@ -204,11 +218,13 @@ func TestAlteredByHand(t *testing.T) {
 		{[]string{"ALTER TABLE {db}.reports MODIFY COLUMN detail String MATERIALIZED round"},
 			"table reports: column detail is computed (MATERIALIZED)"},
 		{[]string{"DROP VIEW {db}.manifest"}, "manifest is missing"},
-		{[]string{"DROP TABLE {db}.policy_history SYNC"}, "policy_history is missing (millrace migrate --again creates it, empty); "},
+		{[]string{"DROP TABLE {db}.policy_history SYNC"},
+			"policy_history is missing (millrace migrate --again creates it, empty); "},
 		{[]string{"DROP TABLE {db}.job_log SYNC", "CREATE TABLE {db}.job_log AS {db}.reports ENGINE = MergeTree ORDER BY id"},
 			"table job_log has the engine MergeTree, wanted is ReplacingMergeTree"},
 		{[]string{"RENAME TABLE {db}.admin_log TO {db}.old",
-			"CREATE TABLE {db}.admin_log AS {db}.old ENGINE = ReplacingMergeTree PARTITION BY toYYYYMM(ts) ORDER BY (account, ts)"},
+			"CREATE TABLE {db}.admin_log AS {db}.old ENGINE = ReplacingMergeTree PARTITION BY toYYYYMM(ts) ORDER BY" +
+				" (account, ts)"},
 			"table admin_log is sorted by (account, ts), wanted is (account, ts, id)"},
 	} {
 		for _, s := range tc.statements {
@@ -236,7 +252,8 @@ const (
 func migrateToBeKilled() int {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{os.Getenv(killedAddr)}, Database: os.Getenv(killedName)}, nil)
+	db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{os.Getenv(killedAddr)},
+		Database: os.Getenv(killedName)}, nil)
 	if err == nil {
 		_, err = db.Migrate(ctx)
 	}
@@ -412,8 +429,10 @@ func TestMigrateRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	client, _, checked := reported("a")
-	const insert = "INSERT INTO {db}.audit_log (id, ts, ns, topic, inc, part, off, op, account, store, space, item, version, size, user, origin, richness)" +
-		" SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC'), 234567, 'changes', 7, 3, ?, 'add', 'acme', '1', 'photos', 'a', 'v0s', 1000, 'ann', 'client', 1"
+	const insert = "INSERT INTO {db}.audit_log (id, ts, ns, topic, inc, part, off, op, account, store, space, item," +
+		" version, size, user, origin, richness)" +
+		" SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC'), 234567, 'changes', 7, 3, ?, 'add', 'acme', '1', 'photos'," +
+		" 'a', 'v0s', 1000, 'ann', 'client', 1"
 	for offset := range 2 { // published twice, in two parts
 		if err := db.Exec(t.Context(), insert, client.GetId(), client.GetTime().AsTime().UnixMilli(), offset); err != nil {
 			t.Fatal(err)
@@ -432,7 +451,8 @@ func TestMigrateRows(t *testing.T) {
 		if err != nil || describe(got[0]) != "audit_log: "+want {
 			t.Errorf("%s: %v\n got %s\nwant audit_log: %s", when, err, describe(got[0]), want)
 		}
-		if got, want := scanOne(t, db, "SELECT concat(user, ' ', origin, ' ', provenance) FROM {db}.audit_log_v"), "ann client verified"; got != want {
+		if got, want := scanOne(t, db,
+			"SELECT concat(user, ' ', origin, ' ', provenance) FROM {db}.audit_log_v"), "ann client verified"; got != want {
 			t.Errorf("%s: the row says %s, want %s", when, got, want)
 		}
 	}

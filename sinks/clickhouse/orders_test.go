@@ -40,7 +40,8 @@ func permutations(n int) (all []permutation) {
 	for i, h := range histories {
 		for _, order := range orders(n) {
 			item := fmt.Sprint(i, "-", order)
-			all = append(all, permutation{schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item}, history(item, h), order})
+			all = append(all, permutation{schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item},
+				history(item, h), order})
 		}
 	}
 	return all

@@ -20,7 +20,8 @@ func TestPending(t *testing.T) {
 	check := func(account, item string, d time.Duration, verdict pb.Verdict, final bool) *pb.FixityResult {
 		seen++
 		r := &pb.FixityResult{
-			Id: schemas.ID(item, fmt.Sprint(seen)), Task: schemas.ID(item), Account: account, Store: "1", Space: "photos", Item: item,
+			Id: schemas.ID(item, fmt.Sprint(seen)), Task: schemas.ID(item),
+			Account: account, Store: "1", Space: "photos", Item: item,
 			Verdict: verdict, Row: 8, Finding: "content-missing", Final: final, Started: at(d), Finished: at(d + time.Second),
 		}
 		if !final {
@@ -52,7 +53,8 @@ func TestPending(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, p := range all {
-			got += fmt.Sprintln(p.Copy, p.Verdict, p.Finding, p.Row, p.Since.Sub(ms(at(0)).AsTime()), p.Next.Sub(ms(at(0)).AsTime()), p.Checks)
+			got += fmt.Sprintln(p.Copy, p.Verdict, p.Finding, p.Row, p.Since.Sub(ms(at(0)).AsTime()),
+				p.Next.Sub(ms(at(0)).AsTime()), p.Checks)
 		}
 		return got
 	}
@@ -61,7 +63,8 @@ func TestPending(t *testing.T) {
 	if got, want := list("acme"), removed+away; got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
-	if got, want := list(""), "umbrella/1/photos/removed undecided content-missing 8 0s 24h0m1s 1\n"+removed+away; got != want {
+	if got, want := list(""), "umbrella/1/photos/removed undecided content-missing 8 0s 24h0m1s 1\n"+
+		removed+away; got != want {
 		t.Errorf("of all accounts\n%swant\n%s", got, want)
 	}
 	if got := list("nobody"); got != "" {

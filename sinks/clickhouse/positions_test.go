@@ -93,8 +93,10 @@ func (b backup) exec(statements ...string) {
 
 func (b backup) save() {
 	b.t.Helper()
-	b.exec("CREATE TABLE {db}.log_{inc} AS {db}.audit_log", "INSERT INTO {db}.log_{inc} SELECT * FROM {db}.audit_log WHERE inc = {inc}",
-		"CREATE TABLE {db}.state_{inc} AS {db}.copy_state", "INSERT INTO {db}.state_{inc} SELECT * FROM {db}.copy_state WHERE space = '{inc}'")
+	b.exec("CREATE TABLE {db}.log_{inc} AS {db}.audit_log",
+		"INSERT INTO {db}.log_{inc} SELECT * FROM {db}.audit_log WHERE inc = {inc}",
+		"CREATE TABLE {db}.state_{inc} AS {db}.copy_state",
+		"INSERT INTO {db}.state_{inc} SELECT * FROM {db}.copy_state WHERE space = '{inc}'")
 }
 
 func (b backup) empty() {
@@ -105,7 +107,8 @@ func (b backup) empty() {
 func (b backup) restore() {
 	b.t.Helper()
 	b.empty()
-	b.exec("INSERT INTO {db}.audit_log SELECT * FROM {db}.log_{inc}", "INSERT INTO {db}.copy_state SELECT * FROM {db}.state_{inc}")
+	b.exec("INSERT INTO {db}.audit_log SELECT * FROM {db}.log_{inc}",
+		"INSERT INTO {db}.copy_state SELECT * FROM {db}.state_{inc}")
 }
 
 // swap restores the backup, and then the newer tables again.
@@ -126,11 +129,12 @@ func TestPositions(t *testing.T) {
 		next int64 // committed offset
 		want []string
 	}{
-		"nothing was stored":         {func(backup, func(int64) *process) {}, 0, nil},
-		"all was marked":             {func(_ backup, begin func(int64) *process) { begin(0).mark(4) }, 4, nil},
-		"killed before the mark":     {func(_ backup, begin func(int64) *process) { begin(0) }, 0, nil},
-		"killed before the commit":   {func(_ backup, begin func(int64) *process) { begin(0).mark(4) }, 0, nil},
-		"marked again, in one piece": {func(_ backup, begin func(int64) *process) { g := begin(0); g.mark(4); g.mark(4) }, 4, nil},
+		"nothing was stored":       {func(backup, func(int64) *process) {}, 0, nil},
+		"all was marked":           {func(_ backup, begin func(int64) *process) { begin(0).mark(4) }, 4, nil},
+		"killed before the mark":   {func(_ backup, begin func(int64) *process) { begin(0) }, 0, nil},
+		"killed before the commit": {func(_ backup, begin func(int64) *process) { begin(0).mark(4) }, 0, nil},
+		"marked again, in one piece": {func(_ backup, begin func(int64) *process) { g := begin(0); g.mark(4); g.mark(4) },
+			4, nil},
 		"killed before the commit, and all done again": {func(_ backup, begin func(int64) *process) {
 			begin(0).mark(4)
 			begin(0).mark(6)
@@ -281,7 +285,8 @@ func TestPositionsFromTheStartOfTheLog(t *testing.T) {
 	}{1: {500, 500, false}, 2: {0, 500, true}, 4: {0, 0, false}} {
 		s := clickhouse.NewSink(db)
 		s.Behind = func(_ context.Context, gaps []clickhouse.Gap) { lacking = append(lacking, gaps...) }
-		p := schemas.Progress{Topic: schemas.FixityResults, Incarnation: 7, Partition: partition, Start: tt.start, From: tt.from, Next: 600}
+		p := schemas.Progress{Topic: schemas.FixityResults, Incarnation: 7, Partition: partition, Start: tt.start,
+			From: tt.from, Next: 600}
 		if err := s.Mark(t.Context(), []schemas.Progress{p}); err != nil {
 			t.Fatal(err)
 		}
@@ -323,13 +328,15 @@ func TestMarkFails(t *testing.T) {
 			if err := s.Mark(t.Context(), many); err != nil {
 				t.Fatal(err)
 			}
-			if gaps, err := direct.Gaps(t.Context(), map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil || len(gaps) > 0 {
+			if gaps, err := direct.Gaps(t.Context(), map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil ||
+				len(gaps) > 0 {
 				t.Errorf("gaps %v, %v", gaps, err)
 			}
 			if err := direct.Exec(t.Context(), "OPTIMIZE TABLE {db}.audit_log FINAL"); err != nil {
 				t.Fatal(err)
 			}
-			if gaps, err := direct.Gaps(t.Context(), map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil || len(gaps) > 0 {
+			if gaps, err := direct.Gaps(t.Context(), map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil ||
+				len(gaps) > 0 {
 				t.Errorf("after merges: gaps %v, %v", gaps, err)
 			}
 		})
@@ -496,7 +503,8 @@ func TestFreshOfRecreatedTopic(t *testing.T) {
 				}
 				return
 			}
-			if len(gaps) != 1 || !gaps[0].Former || gaps[0].From != tt.from || gaps[0].To != 40 || gaps[0].Unknown() != tt.unknown {
+			if len(gaps) != 1 || !gaps[0].Former || gaps[0].From != tt.from || gaps[0].To != 40 ||
+				gaps[0].Unknown() != tt.unknown {
 				t.Errorf("%+v were reported, want the gap from %d to 40 of the former log", gaps, tt.from)
 			}
 		})
@@ -550,11 +558,13 @@ func TestFreshIsConsistent(t *testing.T) {
 		of            *pb.Change
 	}{
 		"in the log first": {
-			func(t *testing.T, db *clickhouse.DB) { logOnly(t, db, late) }, func(t *testing.T, db *clickhouse.DB) { stateOnly(t, db, late) },
+			func(t *testing.T, db *clickhouse.DB) { logOnly(t, db, late) },
+			func(t *testing.T, db *clickhouse.DB) { stateOnly(t, db, late) },
 			2, &pb.CopyRecord{Manifest: recordOf(late), Audit: evidenceOf(recordOf(late))}, late,
 		},
 		"in the state first": {
-			func(t *testing.T, db *clickhouse.DB) { stateOnly(t, db, late) }, func(t *testing.T, db *clickhouse.DB) { logOnly(t, db, late) },
+			func(t *testing.T, db *clickhouse.DB) { stateOnly(t, db, late) },
+			func(t *testing.T, db *clickhouse.DB) { logOnly(t, db, late) },
 			2, &pb.CopyRecord{Manifest: recordOf(late), Audit: evidenceOf(recordOf(late))}, late,
 		},
 		"never in the state": {
@@ -562,7 +572,8 @@ func TestFreshIsConsistent(t *testing.T) {
 			2, &pb.CopyRecord{Manifest: none(), Audit: evidenceOf(recordOf(lacks))}, lacks,
 		},
 		"in both": {
-			func(t *testing.T, db *clickhouse.DB) { storeBoth(t, db, schemas.Changes, 0, late) }, func(*testing.T, *clickhouse.DB) {},
+			func(t *testing.T, db *clickhouse.DB) { storeBoth(t, db, schemas.Changes, 0, late) },
+			func(*testing.T, *clickhouse.DB) {},
 			1, &pb.CopyRecord{Manifest: recordOf(late), Audit: evidenceOf(recordOf(late))}, late,
 		},
 	} {

@@ -62,7 +62,8 @@ func queryCosts(f fillSize) map[string]queryCost {
 	)
 	space := int64(f.space() + 3*ofState) // rows of the state in one store
 	c := schemas.Copy{Account: "acme", Store: "2", Space: "space-07", Item: "img-00000340.tif"}
-	may := clickhouse.Span{From: time.Date(2025, 5, 1, 0, 0, 0, 0, time.UTC), To: time.Date(2025, 6, 1, 0, 0, 0, 0, time.UTC)}
+	may := clickhouse.Span{From: time.Date(2025, 5, 1, 0, 0, 0, 0, time.UTC),
+		To: time.Date(2025, 6, 1, 0, 0, 0, 0, time.UTC)}
 	return map[string]queryCost{
 		"timeline of an item": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
 			events, _, err := db.TimelinePage(ctx,
@@ -70,12 +71,14 @@ func queryCosts(f fillSize) map[string]queryCost {
 			return len(events), err
 		}, 60, []int64{point, point, point, 0}},
 		"history of a space": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			changes, _, err := db.SpaceHistory(ctx, clickhouse.SpaceQuery{Account: c.Account, Space: c.Space, Span: may, Limit: page})
+			changes, _, err := db.SpaceHistory(ctx,
+				clickhouse.SpaceQuery{Account: c.Account, Space: c.Space, Span: may, Limit: page})
 			return len(changes), err
 		}, page, []int64{2 * ofLog, 4 * ofLog, (page + 2) * ofLog}},
 		"fixity status of a space in a store": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
 			all, err := db.FixityStatus(ctx, clickhouse.StatusQuery{Account: c.Account, Store: c.Store, Space: c.Space})
-			if len(all) == 1 && (all[0].Live != uint64(f.space()) || all[0].Verified != all[0].Live/10*9 || all[0].Overdue != all[0].Live/10) {
+			if len(all) == 1 && (all[0].Live != uint64(f.space()) || all[0].Verified != all[0].Live/10*9 ||
+				all[0].Overdue != all[0].Live/10) {
 				return 0, fmt.Errorf("it is %+v", all[0])
 			}
 			return len(all), err
@@ -88,11 +91,13 @@ func queryCosts(f fillSize) map[string]queryCost {
 			return len(all), err
 		}, 2, []int64{2 * space}},
 		"overdue copies of a space": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			copies, _, err := db.FixityDue(ctx, clickhouse.DueQuery{Account: c.Account, Store: c.Store, Space: c.Space, PassedBefore: may.From, Limit: 10})
+			copies, _, err := db.FixityDue(ctx,
+				clickhouse.DueQuery{Account: c.Account, Store: c.Store, Space: c.Space, PassedBefore: may.From, Limit: 10})
 			return len(copies), err
 		}, 10, []int64{space, 10 * point, 10 * copy1}},
 		"first failure of a copy": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			f, err := db.FirstFailure(ctx, schemas.Copy{Account: "acme", Store: "1", Space: "space-00", Item: "img-00001170.tif"}, may.From)
+			f, err := db.FirstFailure(ctx,
+				schemas.Copy{Account: "acme", Store: "1", Space: "space-00", Item: "img-00001170.tif"}, may.From)
 			if err == nil && (f == nil || f.Started.Month() != time.May || f.LastPass != nil) {
 				err = fmt.Errorf("it is %+v", f)
 			}
@@ -126,7 +131,8 @@ func TestQueryCosts(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	f := fillSize{rows: need.Amount(500_000, 10_000_000, 10_000_000)}
-	f.into(t, db, map[string]string{"audit_log": fillAudit, "bit_log": fillChecks, "duplication_log": fillResults, "copy_state": fillState})
+	f.into(t, db, map[string]string{"audit_log": fillAudit, "bit_log": fillChecks, "duplication_log": fillResults,
+		"copy_state": fillState})
 	for name, q := range queryCosts(f) {
 		t.Run(name, func(t *testing.T) {
 			ctx, r := measured(t.Context())

@@ -19,16 +19,20 @@ import (
 // and that of a check, which has read the bytes.
 func reported(item string) (client, notified, checked *pb.Change) {
 	client = change(item, 0)
-	client.Digests, client.Provenance, client.Cause, client.Sequence = nil, pb.Provenance_PROVENANCE_UNSPECIFIED, "request-1", "17"
+	client.Digests, client.Provenance, client.Cause, client.Sequence = nil, pb.Provenance_PROVENANCE_UNSPECIFIED,
+		"request-1", "17"
 	client.Properties = map[string]string{"colour": "blue"}
 	notified = proto.CloneOf(client)
-	notified.Op, notified.Origin, notified.User, notified.Agent, notified.Cause, notified.Sequence = pb.Op_OP_UPDATE, pb.Origin_ORIGIN_NOTIFICATION, "", "notification/s3", "", "A1"
+	notified.Op, notified.Origin = pb.Op_OP_UPDATE, pb.Origin_ORIGIN_NOTIFICATION
+	notified.User, notified.Agent, notified.Cause, notified.Sequence = "", "notification/s3", "", "A1"
 	notified.Properties, notified.Etag = nil, "e"
 	notified.Digests, notified.Provenance = map[string]string{"md5": schemas.ID(item)}, pb.Provenance_PROVENANCE_CLAIMED
 	checked = proto.CloneOf(client)
-	checked.Origin, checked.User, checked.Agent, checked.Cause, checked.Sequence = pb.Origin_ORIGIN_FIXITY, "", "checker", "task-1", ""
+	checked.Origin = pb.Origin_ORIGIN_FIXITY
+	checked.User, checked.Agent, checked.Cause, checked.Sequence = "", "checker", "task-1", ""
 	checked.Properties, checked.Approved = nil, "checker"
-	checked.Digests, checked.Provenance = map[string]string{"md5": schemas.ID(item), "sha256": schemas.ID(item) + schemas.ID(item)}, pb.Provenance_PROVENANCE_VERIFIED
+	checked.Digests = map[string]string{"md5": schemas.ID(item), "sha256": schemas.ID(item) + schemas.ID(item)}
+	checked.Provenance = pb.Provenance_PROVENANCE_VERIFIED
 	checked.Evidence = map[string]string{"row": "9"}
 	return client, notified, checked
 }
@@ -86,7 +90,8 @@ func TestReportsOfOneChange(t *testing.T) {
 		for _, c := range changes {
 			copies = append(copies, schemas.CopyOf(c))
 		}
-		records, err := reader(t, db, watermarkReached, clickhouse.ReaderConfig{}.WithBatch(0, time.Millisecond)).Fresh(t.Context(), copies)
+		records, err := reader(t, db, watermarkReached,
+			clickhouse.ReaderConfig{}.WithBatch(0, time.Millisecond)).Fresh(t.Context(), copies)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,13 +106,16 @@ func TestReportsOfOneChange(t *testing.T) {
 			compare(t, when+", "+name+": on record", known[i].GetAudit(), recordOf(want))
 			compare(t, when+", "+name+": read afresh", records[i].GetAudit(), evidenceOf(recordOf(want)))
 			events, err := db.Timeline(t.Context(), "acme", "photos", name)
-			if by := map[string]string{"c": "ann", "n": "notification/s3", "k": "checker"}[tc.who]; err != nil || len(events) != 1 || events[0].By != by {
+			if by := map[string]string{"c": "ann", "n": "notification/s3", "k": "checker"}[tc.who]; err != nil ||
+				len(events) != 1 || events[0].By != by {
 				t.Errorf("%s, %s: the item's timeline is %+v, %v, want one event by %s", when, name, events, err, by)
 			}
-			if got, want := scanOne(t, db, "SELECT toString(count()) FROM {db}.audit_log WHERE item = ?", name), fmt.Sprint(len(tc.reports)); got != want {
+			count := scanOne(t, db, "SELECT toString(count()) FROM {db}.audit_log WHERE item = ?", name)
+			if got, want := count, fmt.Sprint(len(tc.reports)); got != want {
 				t.Errorf("%s, %s: the table has %s reports, want %s", when, name, got, want)
 			}
-			if user := scanOne(t, db, "SELECT user FROM {db}.manifest WHERE item = ?", name); !strings.Contains(tc.reports, "n") && user != want.GetUser() {
+			user := scanOne(t, db, "SELECT user FROM {db}.manifest WHERE item = ?", name)
+			if !strings.Contains(tc.reports, "n") && user != want.GetUser() {
 				t.Errorf("%s, %s: the state's user is %s, want %s", when, name, user, want.GetUser())
 			}
 		}
@@ -140,7 +148,8 @@ func TestReportsOfRecreatedTopic(t *testing.T) {
 	check := func(when string) {
 		t.Helper()
 		want := "notification/s3 notification 7 100000 update"
-		if got := scanOne(t, db, "SELECT concat(agent, ' ', origin, ' ', toString(inc), ' ', toString(off), ' ', op) FROM {db}.audit_log_v"); got != want {
+		if got := scanOne(t, db, "SELECT concat(agent, ' ', origin, ' ', toString(inc), ' ', toString(off), ' ', op)"+
+			" FROM {db}.audit_log_v"); got != want {
 			t.Errorf("%s: the first is %s, want %s", when, got, want)
 		}
 		days, err := db.ChangesPerDay(t.Context(), clickhouse.DayQuery{Account: "acme"})
@@ -168,7 +177,8 @@ func TestReportsOfUnknownValues(t *testing.T) {
 	empty := proto.CloneOf(whole)
 	empty.Size = 0
 	unknown := proto.CloneOf(whole)
-	unknown.Size, unknown.SizeUnknown, unknown.MediaType, unknown.Properties, unknown.PropertiesUnknown = 0, true, "", nil, true
+	unknown.Size, unknown.SizeUnknown = 0, true
+	unknown.MediaType, unknown.Properties, unknown.PropertiesUnknown = "", nil, true
 	var offset int64
 	for name, tc := range map[string]struct {
 		reports []*pb.Change

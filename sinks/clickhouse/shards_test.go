@@ -39,9 +39,11 @@ func newReplicas(t *testing.T) *engineCluster { return newEngines(t, "") }
 
 // partialProfile has settings with which a cluster returns results without unavailable shards, unmerged results, or
 // results of a stale replica, or reports that a statement has run although it has not.
-const partialProfile = "<skip_unavailable_shards>1</skip_unavailable_shards><distributed_group_by_no_merge>1</distributed_group_by_no_merge>" +
+const partialProfile = "<skip_unavailable_shards>1</skip_unavailable_shards>" +
+	"<distributed_group_by_no_merge>1</distributed_group_by_no_merge>" +
 	"<max_replica_delay_for_distributed_queries>0</max_replica_delay_for_distributed_queries>" +
-	"<distributed_ddl_output_mode>never_throw</distributed_ddl_output_mode><distributed_ddl_task_timeout>0</distributed_ddl_task_timeout>"
+	"<distributed_ddl_output_mode>never_throw</distributed_ddl_output_mode>" +
+	"<distributed_ddl_task_timeout>0</distributed_ddl_task_timeout>"
 
 // newEngines starts two engines of a cluster. between is the XML between them in its configuration.
 func newEngines(t *testing.T, between string) *engineCluster {
@@ -67,7 +69,8 @@ func newEngines(t *testing.T, between string) *engineCluster {
 			Settings: "<remote_servers><main><shard><internal_replication>true</internal_replication>" +
 				replicas[0] + between + replicas[1] + "</shard></main></remote_servers>",
 			Users: "<clickhouse><profiles><default>" + partialProfile + "</default></profiles><quotas><default/></quotas>" +
-				"<users><default><password></password><networks><ip>::/0</ip></networks><profile>default</profile><quota>default</quota></default></users></clickhouse>",
+				"<users><default><password></password><networks><ip>::/0</ip></networks><profile>default</profile>" +
+				"<quota>default</quota></default></users></clickhouse>",
 		})
 		go relay(l, s.Addr(), new(atomic.Bool), func(string, func()) bool { return true })
 		p.engines[i] = s
@@ -108,12 +111,15 @@ func histories() [][]*schemas.Delivery {
 		lost.MediaType, lost.PropertiesUnknown = "", true
 		of = append(of, lost)
 		pending := result(change(fmt.Sprintf("p%02d/00", part), 0), 40*time.Hour)
-		pending.Verdict, pending.Row, pending.Finding, pending.Final, pending.Next = pb.Verdict_VERDICT_UNDECIDED, 8, "content-missing", false, at(64*time.Hour)
+		pending.Verdict, pending.Row, pending.Finding, pending.Final, pending.Next = pb.Verdict_VERDICT_UNDECIDED, 8,
+			"content-missing", false, at(64*time.Hour)
 		checks = append(checks, pending)
-		incident := &pb.Incident{Id: schemas.ID("incident", fmt.Sprint(part)), Account: "acme", Store: "1", Space: "photos", Item: fmt.Sprintf("p%02d/00", part),
+		incident := &pb.Incident{Id: schemas.ID("incident", fmt.Sprint(part)), Account: "acme", Store: "1", Space: "photos",
+			Item: fmt.Sprintf("p%02d/00", part),
 			Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: at(0), Updated: at(0), StepCount: 1,
 			Steps: []*pb.IncidentStep{{Time: at(0), Action: "opened"}}}
-		for topic, bodies := range map[schemas.Topic][]schemas.Body{schemas.Changes: of, schemas.FixityResults: checks, schemas.Incidents: {incident}} {
+		for topic, bodies := range map[schemas.Topic][]schemas.Body{schemas.Changes: of, schemas.FixityResults: checks,
+			schemas.Incidents: {incident}} {
 			batch := deliver(topic, 0, bodies...)
 			for _, d := range batch {
 				d.Partition = part
@@ -154,13 +160,15 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 	}
 	var copies []schemas.Copy
 	for part := range 6 {
-		copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: fmt.Sprintf("p%02d/07", part)})
+		copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos",
+			Item: fmt.Sprintf("p%02d/07", part)})
 	}
 	copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: "none"})
 	return map[string]func(context.Context, *clickhouse.DB) (any, error){
 		"described": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.FreshRecords(ctx, copies) },
 		"manifest": func(ctx context.Context, db *clickhouse.DB) (any, error) {
-			return db.Manifest(ctx, clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos", After: "p03/10", Limit: 30})
+			return db.Manifest(ctx, clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos", After: "p03/10",
+				Limit: 30})
 		},
 		"due": func(ctx context.Context, db *clickhouse.DB) (any, error) { return due(ctx, db, clickhouse.DueCursor{}) },
 		"due, next page": func(ctx context.Context, db *clickhouse.DB) (any, error) {
@@ -257,8 +265,9 @@ func TestCluster(t *testing.T) {
 		}
 	}
 	t.Run("settings", func(t *testing.T) {
-		got, err := p.cluster[0].Strings(t.Context(), "SELECT arrayJoin([toString(getSetting('max_replica_delay_for_distributed_queries')),"+
-			" toString(getSetting('distributed_ddl_output_mode')), toString(getSetting('distributed_ddl_task_timeout'))])")
+		got, err := p.cluster[0].Strings(t.Context(),
+			"SELECT arrayJoin([toString(getSetting('max_replica_delay_for_distributed_queries')),"+
+				" toString(getSetting('distributed_ddl_output_mode')), toString(getSetting('distributed_ddl_task_timeout'))])")
 		if want := []string{"300", "throw", "180"}; err != nil || !slices.Equal(got, want) {
 			t.Errorf("the settings of a question are %v, %v, want %v", got, err, want)
 		}
@@ -310,7 +319,8 @@ func TestCluster(t *testing.T) {
 			t.Errorf("through the other server: %v, %v, want no gaps", gaps, err)
 		}
 		for i, shard := range p.alone {
-			if err := shard.Exec(t.Context(), "ALTER TABLE {db}.copy_state_local DELETE WHERE account = '' SETTINGS mutations_sync = 2"); err != nil {
+			if err := shard.Exec(t.Context(),
+				"ALTER TABLE {db}.copy_state_local DELETE WHERE account = '' SETTINGS mutations_sync = 2"); err != nil {
 				t.Fatal(err)
 			}
 			gaps, err := p.cluster[1].Gaps(t.Context(), all)
@@ -332,15 +342,19 @@ func TestCluster(t *testing.T) {
 		if err := p.alone[1].Exec(t.Context(), "ALTER TABLE {db}.job_log_local DROP COLUMN error"); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.cluster[1].Check(t.Context()); err == nil || !strings.Contains(err.Error(), "table job_log_local: column error is missing") {
+		if err := p.cluster[1].Check(t.Context()); err == nil ||
+			!strings.Contains(err.Error(), "table job_log_local: column error is missing") {
 			t.Errorf("Check = %v", err)
 		}
 	})
 	t.Run("other shards", func(t *testing.T) {
-		if err := p.alone[1].Exec(t.Context(), "INSERT INTO {db}.schema_migrations (version, name, cluster, shards, applied) SELECT 1, 'audit_log', 'main', 3, now64(3) + 1"); err != nil {
+		if err := p.alone[1].Exec(t.Context(),
+			"INSERT INTO {db}.schema_migrations (version, name, cluster, shards, applied) SELECT 1, 'audit_log', 'main', 3,"+
+				" now64(3) + 1"); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.cluster[1].Check(t.Context()); err == nil || !strings.Contains(err.Error(), "spread over 3 shards, and the cluster main has 2 now") {
+		if err := p.cluster[1].Check(t.Context()); err == nil ||
+			!strings.Contains(err.Error(), "spread over 3 shards, and the cluster main has 2 now") {
 			t.Errorf("Check = %v", err)
 		}
 	})
@@ -354,8 +368,10 @@ func TestQuorumOffset(t *testing.T) {
 	t.Parallel()
 	p := newReplicas(t)
 	batch := deliver(schemas.Changes, 0, changes(6)...)
-	incident := deliver(schemas.Incidents, 0, &pb.Incident{Id: schemas.ID("incident"), Account: "acme", Store: "1", Space: "photos", Item: "a",
-		Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: at(0), Updated: at(0), StepCount: 1, Steps: []*pb.IncidentStep{{Time: at(0), Action: "opened"}}})
+	incident := deliver(schemas.Incidents, 0,
+		&pb.Incident{Id: schemas.ID("incident"), Account: "acme", Store: "1", Space: "photos", Item: "a",
+			Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: at(0), Updated: at(0), StepCount: 1,
+			Steps: []*pb.IncidentStep{{Time: at(0), Action: "opened"}}})
 	sink := func(batches ...[]*schemas.Delivery) *clickhouse.Sink {
 		t.Helper()
 		s := clickhouse.NewSink(p.cluster[0]) // a new process
@@ -373,7 +389,8 @@ func TestQuorumOffset(t *testing.T) {
 		}
 	}
 	for shards, of := range map[int]*clickhouse.DB{1: p.cluster[0], 0: p.alone[0]} {
-		if got, err := of.Replicated(t.Context()); err != nil || len(got) != shards || shards > 0 && len(got[0].Replicas) != 2 {
+		if got, err := of.Replicated(t.Context()); err != nil || len(got) != shards ||
+			shards > 0 && len(got[0].Replicas) != 2 {
 			t.Errorf("replicated are %v, %v, want %d shards of 2", got, err, shards)
 		}
 	}
@@ -425,8 +442,9 @@ func (p *engineCluster) verify(t *testing.T, all [][]*schemas.Delivery) {
 			}
 		}
 	}
-	got, err := proof.Compare(t.Context(), clickhouse.Reading{Noted: extent, Committed: extent.Ends, Told: func(string, int64, int64) {},
-		Now: func(context.Context) (schemas.Extent, error) { return extent, nil }})
+	got, err := proof.Compare(t.Context(),
+		clickhouse.Reading{Noted: extent, Committed: extent.Ends, Told: func(string, int64, int64) {},
+			Now: func(context.Context) (schemas.Extent, error) { return extent, nil }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -438,7 +456,8 @@ func (p *engineCluster) verify(t *testing.T, all [][]*schemas.Delivery) {
 // checkSharding checks that each partition of a log, and each copy of the state, is on one shard.
 func (p *engineCluster) checkSharding(t *testing.T) {
 	for what, table := range map[string]string{
-		"toString(part)": "audit_log_local", "toString(part) || ''": "bit_log_local", "account || store || space || item": "copy_state_local",
+		"toString(part)": "audit_log_local", "toString(part) || ''": "bit_log_local",
+		"account || store || space || item": "copy_state_local",
 	} {
 		var has [2][]string
 		for i, db := range p.alone {
@@ -475,7 +494,8 @@ func (p *engineCluster) oneShardAway(t *testing.T, all [][]*schemas.Delivery) {
 	// others.
 	select {
 	case <-p.engines[0].Done():
-		need.Missing(t, need.Behaviour("an engine that outlives a reset connection"), fmt.Errorf("the engine that was to stay ended by itself: %v; %w", p.engines[0].Wait(t.Context()), wrong))
+		need.Missing(t, need.Behaviour("an engine that outlives a reset connection"),
+			fmt.Errorf("the engine that was to stay ended by itself: %v; %w", p.engines[0].Wait(t.Context()), wrong))
 	case <-time.After(2 * time.Second):
 		t.Error(wrong)
 	}
@@ -497,7 +517,8 @@ func (p *engineCluster) withoutShard(ctx context.Context, all [][]*schemas.Deliv
 		err := s.Store(ctx, batch)
 		switch away := slices.Contains(lost, fmt.Sprint(batch[0].Partition)); {
 		case away && retry.ClassOf(err) != retry.ClassUnavailable:
-			errs = append(errs, fmt.Errorf("store partition %d, whose shard is away: %s, want class unavailable", batch[0].Partition, fmt.Sprint(err)))
+			errs = append(errs, fmt.Errorf("store partition %d, whose shard is away: %s, want class unavailable",
+				batch[0].Partition, fmt.Sprint(err)))
 		case !away && err != nil:
 			errs = append(errs, fmt.Errorf("store partition %d, whose shard is there: %w", batch[0].Partition, err))
 		}
@@ -506,7 +527,8 @@ func (p *engineCluster) withoutShard(ctx context.Context, all [][]*schemas.Deliv
 	if errs = append(errs, err); after != before {
 		errs = append(errs, fmt.Errorf("the shard that is there has %s rows, had %s", after, before))
 	}
-	if _, err := p.cluster[0].Manifest(ctx, clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos"}); err == nil {
+	if _, err := p.cluster[0].Manifest(ctx,
+		clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos"}); err == nil {
 		errs = append(errs, errors.New("a manifest without one of its shards is no error"))
 	}
 	return errors.Join(errs...)

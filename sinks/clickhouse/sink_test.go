@@ -21,7 +21,8 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-const auditView = "SELECT toString(sum(cityHash64(* EXCEPT source_time))) || ' ' || toString(count()) FROM {db}.audit_log_v"
+const auditView = "SELECT toString(sum(cityHash64(* EXCEPT source_time))) || ' ' || toString(count())" +
+	" FROM {db}.audit_log_v"
 
 // Replays of all batches, divided differently and in any order, do not change the views.
 func TestReplay(t *testing.T) {
@@ -115,7 +116,8 @@ func TestPublishedTwice(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := scanOne(t, db, "SELECT provenance || toString(length(digests)) FROM {db}.audit_log_v"); got != "verified2" {
+			if got := scanOne(t, db, "SELECT provenance || toString(length(digests))"+
+				" FROM {db}.audit_log_v"); got != "verified2" {
 				t.Errorf("the row is %s, want verified2", got)
 			}
 			if got := count(t, db, "audit_log"); got != "2" {
@@ -165,12 +167,15 @@ func TestRowError(t *testing.T) {
 		break_ func(*pb.Change)
 		field  string
 	}{
-		"id is not hex":     {func(c *pb.Change) { c.Id = strings.Repeat("x", 32) }, "id"},
-		"id is short":       {func(c *pb.Change) { c.Id = "abcd" }, "id"},
-		"time is missing":   {func(c *pb.Change) { c.Time = nil }, "ts"},
-		"time is far away":  {func(c *pb.Change) { c.Time = timestamppb.New(time.Date(2300, 1, 1, 0, 0, 0, 0, time.UTC)) }, "ts"},
+		"id is not hex":   {func(c *pb.Change) { c.Id = strings.Repeat("x", 32) }, "id"},
+		"id is short":     {func(c *pb.Change) { c.Id = "abcd" }, "id"},
+		"time is missing": {func(c *pb.Change) { c.Time = nil }, "ts"},
+		"time is far away": {func(c *pb.Change) { c.Time = timestamppb.New(time.Date(2300, 1, 1, 0, 0, 0, 0, time.UTC)) },
+			"ts"},
 		"digest is not hex": {func(c *pb.Change) { c.Digests["md5"] = "zz" }, "digests"},
-		"source time":       {func(c *pb.Change) { c.SourceTime = timestamppb.New(time.Date(1899, 1, 1, 0, 0, 0, 0, time.UTC)) }, "source_time"},
+		"source time": {func(c *pb.Change) {
+			c.SourceTime = timestamppb.New(time.Date(1899, 1, 1, 0, 0, 0, 0, time.UTC))
+		}, "source_time"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -182,8 +187,10 @@ func TestRowError(t *testing.T) {
 			if !errors.As(err, &got) || !retry.IsPermanent(err) {
 				t.Fatalf("Store = %v, want a permanent RowError", err)
 			}
-			if topic, partition, offset := got.Record(); got.Field != tc.field || topic != schemas.Changes || partition != 3 || offset != 41 {
-				t.Errorf("the error is about %s of %s/%d@%d, want %s of changes/3@41", got.Field, topic, partition, offset, tc.field)
+			if topic, partition, offset := got.Record(); got.Field != tc.field || topic != schemas.Changes || partition != 3 ||
+				offset != 41 {
+				t.Errorf("the error is about %s of %s/%d@%d, want %s of changes/3@41", got.Field, topic, partition, offset,
+					tc.field)
 			}
 			if n := count(t, db, "audit_log"); n != "0" {
 				t.Errorf("%s rows of the batch have landed, want none", n)

@@ -31,13 +31,15 @@ type step struct {
 }
 
 func stepKinds() []string {
-	return []string{"add", "claimed", "told again", "correction", "unsized", "lost", "delete", "properties", "typed", "pass", "fail", "unknown"}
+	return []string{"add", "claimed", "told again", "correction", "unsized", "lost", "delete", "properties", "typed",
+		"pass", "fail", "unknown"}
 }
 
 // drawHistory draws changes and checks of one copy. Times collide often.
 func drawHistory(t *rapid.T) []step {
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
-		return step{rapid.SampledFrom(stepKinds()).Draw(t, "kind"), time.Duration(rapid.IntRange(0, 3).Draw(t, "time")) * time.Millisecond}
+		return step{rapid.SampledFrom(stepKinds()).Draw(t, "kind"),
+			time.Duration(rapid.IntRange(0, 3).Draw(t, "time")) * time.Millisecond}
 	}), 1, 6).Draw(t, "history")
 }
 
@@ -52,7 +54,8 @@ func history(item string, steps []step) []historyRecord {
 		case "claimed":
 			c.Provenance = pb.Provenance_PROVENANCE_CLAIMED
 		case "told again": // the first content again, by somebody who knows less
-			c.Version, c.Provenance, c.Digests = "v0", pb.Provenance_PROVENANCE_CLAIMED, map[string]string{"md5": c.Digests["md5"]}
+			c.Version, c.Provenance, c.Digests = "v0", pb.Provenance_PROVENANCE_CLAIMED,
+				map[string]string{"md5": c.Digests["md5"]}
 		case "correction":
 			c.Origin = pb.Origin_ORIGIN_FIXITY
 		case "unsized":
@@ -115,7 +118,8 @@ func model(history []historyRecord) *pb.CopyRecord {
 			if r.LastAttempt.AsTime().Before(f.GetStarted().AsTime()) {
 				r.LastAttempt = ms(f.GetStarted())
 			}
-			if f.GetVerdict() == pb.Verdict_VERDICT_PASS && (pass == nil || !f.GetStarted().AsTime().Before(pass.GetStarted().AsTime())) {
+			if f.GetVerdict() == pb.Verdict_VERDICT_PASS &&
+				(pass == nil || !f.GetStarted().AsTime().Before(pass.GetStarted().AsTime())) {
 				pass = f
 			}
 		}
@@ -129,14 +133,18 @@ func model(history []historyRecord) *pb.CopyRecord {
 		m.Properties, m.Digests = nil, nil
 	}
 	m.State = pb.RecordState_RECORD_STATE_LIVE
-	if gone != nil && (written == nil || later(gone.GetTime(), rank(gone), goneAt, written.GetTime(), rank(written), writtenAt)) {
-		m.State, m.Time, m.ChangeId, m.Origin = pb.RecordState_RECORD_STATE_TOMBSTONE, gone.GetTime(), gone.GetId(), gone.GetOrigin()
-	} else if gone != nil && typed != nil && later(gone.GetTime(), rank(gone), goneAt, typed.GetTime(), rank(typed), typedAt) {
+	if gone != nil && (written == nil ||
+		later(gone.GetTime(), rank(gone), goneAt, written.GetTime(), rank(written), writtenAt)) {
+		m.State, m.Time, m.ChangeId, m.Origin = pb.RecordState_RECORD_STATE_TOMBSTONE, gone.GetTime(), gone.GetId(),
+			gone.GetOrigin()
+	} else if gone != nil && typed != nil &&
+		later(gone.GetTime(), rank(gone), goneAt, typed.GetTime(), rank(typed), typedAt) {
 		typed = nil // it belongs to another content
 	}
 	if typed != nil {
 		m.Properties = typed.GetProperties()
-		if typed.GetMediaType() != "" && (written.GetMediaType() == "" || later(typed.GetTime(), rank(typed), typedAt, written.GetTime(), rank(written), writtenAt)) {
+		if typed.GetMediaType() != "" && (written.GetMediaType() == "" ||
+			later(typed.GetTime(), rank(typed), typedAt, written.GetTime(), rank(written), writtenAt)) {
 			m.MediaType = typed.GetMediaType()
 		}
 	}
@@ -288,8 +296,9 @@ func TestStateOfUnknownValues(t *testing.T) {
 	set.Op, set.PropertiesUnknown, set.MediaType = pb.Op_OP_SET_PROPERTIES, true, ""
 	set.Id = schemas.ChangeID(set)
 	storeBoth(t, db, schemas.Changes, 0, c, lost, never, empty, set)
-	got, err := db.Strings(t.Context(), "SELECT item || ' ' || ifNull(toString(size), 'unknown') || ' ' || media_type || ' ' || toString(properties)"+
-		" FROM {db}.manifest ORDER BY item")
+	got, err := db.Strings(t.Context(),
+		"SELECT item || ' ' || ifNull(toString(size), 'unknown') || ' ' || media_type || ' ' || toString(properties)"+
+			" FROM {db}.manifest ORDER BY item")
 	want := []string{"a unknown image/jpeg {'k':'v'}", "b unknown  {}", "empty 0 image/jpeg {}"}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("the manifest says %q (%v), want %q", got, err, want)
@@ -304,7 +313,8 @@ func TestStateOfUnknownValues(t *testing.T) {
 		t.Errorf("the sizes that are known sum to %s, want 0", got)
 	}
 	counts, err := db.CopyCounts(t.Context(), "acme")
-	if want := []clickhouse.CopyCount{{Store: "1", Live: 2, Tombstones: 1, Unsized: 1}}; err != nil || !slices.Equal(counts, want) {
+	if want := []clickhouse.CopyCount{{Store: "1", Live: 2, Tombstones: 1, Unsized: 1}}; err != nil ||
+		!slices.Equal(counts, want) {
 		t.Errorf("CopyCounts = %v, %v, want %v", counts, err, want)
 	}
 }
@@ -360,7 +370,8 @@ func TestStateOfSpaces(t *testing.T) {
 	gone := change("", time.Hour)
 	gone.Op = pb.Op_OP_DELETE_SPACE
 	storeBoth(t, db, schemas.Changes, 0, change("a", 0), gone)
-	if got := fresh(t, db, schemas.CopyOf(change("a", 0))).GetManifest().GetState(); got != pb.RecordState_RECORD_STATE_LIVE {
+	got := fresh(t, db, schemas.CopyOf(change("a", 0))).GetManifest().GetState()
+	if got != pb.RecordState_RECORD_STATE_LIVE {
 		t.Errorf("after its space was deleted an item is %v, want it live until its own delete", got)
 	}
 	if got := count(t, db, "manifest"); got != "1" {
@@ -377,10 +388,14 @@ func TestManifestView(t *testing.T) {
 	storeBoth(t, db, schemas.Changes, 0, c)
 	storeBoth(t, db, schemas.FixityResults, 0, result(c, time.Hour))
 	got := scanOne(t, db, "SELECT formatRowNoNewline('JSONEachRow', *) FROM {db}.manifest")
-	want := `{"account":"acme","store":"1","space":"photos","item":"a","live":1,"digests":{"md5":"` + c.Digests["md5"] + `","sha256":"` + c.Digests["sha256"] +
-		`"},"verified":1,"size":1000,"version":"v0s","etag":"","media_type":"image\/jpeg","properties":{"k":"v"},"acl":{},"time":"2026-03-04 05:06:07.891",` +
-		`"change":"` + c.Id + `","origin":"client","user":"ann","source_time":null,"source_version":"","last_attempt":"2026-03-04 06:06:07.891",` +
-		`"last_pass":"2026-03-04 06:06:07.891","passed":{"md5":"` + c.Digests["md5"] + `","sha256":"` + c.Digests["sha256"] + `"},"last_fail":null,"last_finding":"","last_asserted":null}`
+	want := `{"account":"acme","store":"1","space":"photos","item":"a","live":1,` +
+		`"digests":{"md5":"` + c.Digests["md5"] + `","sha256":"` + c.Digests["sha256"] +
+		`"},"verified":1,"size":1000,"version":"v0s","etag":"","media_type":"image\/jpeg","properties":{"k":"v"},` +
+		`"acl":{},"time":"2026-03-04 05:06:07.891",` +
+		`"change":"` + c.Id + `","origin":"client","user":"ann","source_time":null,"source_version":"",` +
+		`"last_attempt":"2026-03-04 06:06:07.891",` +
+		`"last_pass":"2026-03-04 06:06:07.891","passed":{"md5":"` + c.Digests["md5"] + `",` +
+		`"sha256":"` + c.Digests["sha256"] + `"},"last_fail":null,"last_finding":"","last_asserted":null}`
 	if got != want {
 		t.Errorf("the manifest says\n%s, want\n%s", got, want)
 	}

@@ -16,11 +16,25 @@ import (
 
 // otherValues are SQL for another value of a column, by its type; %s is the value.
 var otherValues = map[string]string{
-	"String": "'eve'", "LowCardinality(String)": "'eve'", "Bool": "NOT %s", "Int64": "%s + 1", "Int32": "%s + 1", "UInt8": "%s + 1", "UInt16": "%s + 1",
-	"UInt32": "%s + 1", "UInt64": "%s + 1", "DateTime64(3, 'UTC')": "%s + 1", "Nullable(DateTime64(3, 'UTC'))": "ifNull(%s, toDateTime64(0, 3, 'UTC')) + 1",
-	"FixedString(16)": "reverse(%s)", "Map(LowCardinality(String), String)": "map('md5', 'x')", "Map(String, String)": "map('eve', 'x')",
-	"Map(String, Int64)": "map('eve', 1)", "Array(String)": "arrayConcat(%s, ['eve'])", "Array(LowCardinality(String))": "arrayConcat(%s, ['eve'])",
-	"Array(UInt8)": "arrayConcat(%s, [1])", "Array(DateTime64(3, 'UTC'))": "arrayConcat(%s, [now64(3)])",
+	"String":                              "'eve'",
+	"LowCardinality(String)":              "'eve'",
+	"Bool":                                "NOT %s",
+	"Int64":                               "%s + 1",
+	"Int32":                               "%s + 1",
+	"UInt8":                               "%s + 1",
+	"UInt16":                              "%s + 1",
+	"UInt32":                              "%s + 1",
+	"UInt64":                              "%s + 1",
+	"DateTime64(3, 'UTC')":                "%s + 1",
+	"Nullable(DateTime64(3, 'UTC'))":      "ifNull(%s, toDateTime64(0, 3, 'UTC')) + 1",
+	"FixedString(16)":                     "reverse(%s)",
+	"Map(LowCardinality(String), String)": "map('md5', 'x')",
+	"Map(String, String)":                 "map('eve', 'x')",
+	"Map(String, Int64)":                  "map('eve', 1)",
+	"Array(String)":                       "arrayConcat(%s, ['eve'])",
+	"Array(LowCardinality(String))":       "arrayConcat(%s, ['eve'])",
+	"Array(UInt8)":                        "arrayConcat(%s, [1])",
+	"Array(DateTime64(3, 'UTC'))":         "arrayConcat(%s, [now64(3)])",
 }
 
 // checkSum checks the sum of the first row of a table against the engine's: for the row itself, and with one column
@@ -37,8 +51,10 @@ func checkSum(t *testing.T, db *clickhouse.DB, table string) {
 		if otherValues[typ] == "" || !strings.Contains(summed, name) {
 			t.Fatalf("%s: column %s is not summed, or of type %s there is no other value", table, column, typ)
 		}
-		other := "CAST(" + strings.ReplaceAll(otherValues[typ], "%s", name) + ", '" + strings.ReplaceAll(typ, "'", "\\'") + "')"
-		columns, fits = append(columns, column), append(fits, "toString(sum = xxHash64("+strings.Replace(summed, name, other, 1)+"))")
+		other := "CAST(" + strings.ReplaceAll(otherValues[typ], "%s", name) + ", '" +
+			strings.ReplaceAll(typ, "'", "\\'") + "')"
+		columns, fits = append(columns, column), append(fits, "toString(sum = xxHash64("+
+			strings.Replace(summed, name, other, 1)+"))")
 	}
 	got := scanOne(t, db, "SELECT concat("+strings.Join(fits, ", ")+") FROM {db}."+table+" ORDER BY off LIMIT 1")
 	for i, column := range columns {
@@ -92,8 +108,10 @@ func TestAddedColumns(t *testing.T) {
 			topic: schemas.Admin, added: "0081_admin_log_incident",
 			records: []schemas.Body{
 				&pb.AdminAction{Id: id1, Time: at(0), Who: "ann", Action: "approve-repair", Account: "acme", After: "a"},
-				&pb.AdminAction{Id: id2, Time: at(0), Who: "ann", Action: "approve-repair", Account: "acme", Incident: "in", Seen: "se"},
-				&pb.AdminAction{Id: schemas.ID("3"), Time: at(0), Who: "ann", Action: "approve-repair", Account: "acme", Incident: "in"},
+				&pb.AdminAction{Id: id2, Time: at(0), Who: "ann", Action: "approve-repair", Account: "acme", Incident: "in",
+					Seen: "se"},
+				&pb.AdminAction{Id: schemas.ID("3"), Time: at(0), Who: "ann", Action: "approve-repair", Account: "acme",
+					Incident: "in"},
 				&pb.AdminAction{Id: schemas.ID("4"), Time: at(0), Who: "ann", Action: "redrive", Account: "acme"},
 				&pb.AdminAction{Id: schemas.ID("5"), Time: at(0), Who: "ann", Action: "redrive", Account: "acme", Seen: "se\x00"},
 			},
@@ -135,7 +153,8 @@ func TestAddedColumns(t *testing.T) {
 				&pb.Change{Id: id2, Time: at(0), Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "b",
 					SizeUnknown: true, PropertiesUnknown: true},
 			},
-			before: "ingested, op, account, store, space, item, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC'), 'changes', 7, 3, 0, " +
+			before: "ingested, op, account, store, space, item, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC')," +
+				" 'changes', 7, 3, 0, " +
 				"'2026-03-04 06:06:07.891', 'add', 'acme', '1', 'photos', 'a', ?",
 			damage: map[string]string{
 				"properties of an earlier row made unknown": "off = 0 OR properties_unknown AS properties_unknown",
@@ -150,7 +169,8 @@ func TestAddedColumns(t *testing.T) {
 				&pb.FixityResult{Id: id2, Started: at(0), Finished: at(0), Account: "acme", Verdict: pb.Verdict_VERDICT_PASS,
 					Metadata: pb.Metadata_METADATA_DAMAGED, MetadataDetail: "media type image/png"},
 			},
-			before: "finished, account, verdict, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC'), 'fixity.results', 7, 3, 0, " +
+			before: "finished, account, verdict, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC')," +
+				" 'fixity.results', 7, 3, 0, " +
 				"'2026-03-04 05:06:07.891', 'acme', 'pass', ?",
 			damage: map[string]string{
 				"damage put into an earlier row": "if(off = 0, 'damaged', metadata) AS metadata",

@@ -16,7 +16,9 @@ import (
 // The grants in docs/clickhouse.md.
 var (
 	migrateGrants = []string{
-		"CREATE DATABASE, CREATE TABLE, CREATE VIEW, DROP TABLE, DROP VIEW, ALTER TABLE, ALTER VIEW, SELECT, INSERT ON millrace.*", "TABLE ENGINE ON *",
+		"CREATE DATABASE, CREATE TABLE, CREATE VIEW, DROP TABLE, DROP VIEW, ALTER TABLE, ALTER VIEW," +
+			" SELECT, INSERT ON millrace.*",
+		"TABLE ENGINE ON *",
 	}
 	sinkGrants   = []string{"SELECT, INSERT ON millrace.*"}
 	readerGrants = []string{"SELECT ON millrace.*"}
@@ -33,14 +35,17 @@ func users(t *testing.T, of map[string][]string) string {
 		if grants[0] == readOnlyProfile || grants[0] == strictProfile {
 			profile, grants = grants[0], grants[1:]
 		}
-		fmt.Fprintf(&b, "<%s><password>secret %[1]s</password><networks><ip>127.0.0.1</ip></networks><profile>%s</profile><quota>default</quota><grants>", name, profile)
+		fmt.Fprintf(&b, "<%s><password>secret %[1]s</password><networks><ip>127.0.0.1</ip></networks>"+
+			"<profile>%s</profile><quota>default</quota><grants>", name, profile)
 		for _, g := range grants {
 			fmt.Fprintf(&b, "<query>GRANT %s</query>", g)
 		}
 		fmt.Fprintf(&b, "</grants></%s>", name)
 	}
-	return "<clickhouse><profiles><default/><limits><readonly>2</readonly></limits><strict><readonly>1</readonly></strict></profiles><quotas><default/></quotas>" +
-		"<users><default><password></password><networks><ip>127.0.0.1</ip></networks><profile>default</profile><quota>default</quota></default>" + b.String() + "</users></clickhouse>"
+	return "<clickhouse><profiles><default/><limits><readonly>2</readonly></limits>" +
+		"<strict><readonly>1</readonly></strict></profiles><quotas><default/></quotas>" +
+		"<users><default><password></password><networks><ip>127.0.0.1</ip></networks><profile>default</profile>" +
+		"<quota>default</quota></default>" + b.String() + "</users></clickhouse>"
 }
 
 // The embedded engine checks users, passwords, profiles and grants as a server does.
@@ -63,10 +68,12 @@ func TestUsers(t *testing.T) {
 		}
 		return open(t, cfg)
 	}
-	if _, err := as("sink", "").Migrate(t.Context()); !errors.Is(err, clickhouse.ErrAccess) || !strings.Contains(err.Error(), "CREATE DATABASE ON millrace.*") {
+	if _, err := as("sink", "").Migrate(t.Context()); !errors.Is(err, clickhouse.ErrAccess) ||
+		!strings.Contains(err.Error(), "CREATE DATABASE ON millrace.*") {
 		t.Errorf("Migrate as one who may not = %v, want the grant CREATE DATABASE named", err)
 	}
-	if err := as("blind", "").Check(t.Context()); !errors.Is(err, clickhouse.ErrMigration) && !errors.Is(err, clickhouse.ErrAccess) {
+	if err := as("blind", "").Check(t.Context()); !errors.Is(err, clickhouse.ErrMigration) &&
+		!errors.Is(err, clickhouse.ErrAccess) {
 		t.Errorf("Check before there is a database = %v", err)
 	}
 	owner := as("owner", "")
@@ -89,13 +96,17 @@ func TestUsers(t *testing.T) {
 		"one for all":                    {"sink", "", "", ""},
 		"a reader":                       {"sink", "reader", "", ""},
 		"a reader whose profile says so": {"sink", "limited", "", ""},
-		"a reader who may set nothing":   {"sink", "strict", "user strict may not even set a time limit (readonly = 1 in its profile): give it readonly = 2", ""},
-		"a reader who sees nothing":      {"sink", "blind", "user blind lacks", ""},
-		"a reader who sees part":         {"sink", "part", "user part lacks these grants: SELECT ON millrace.admin_log, ", ""},
-		"a writer who may only read":     {"reader", "", "", "user reader lacks these grants: INSERT ON millrace.* (such as GRANT INSERT ON millrace.* TO reader)"},
-		"a writer whose profile reads":   {"limited", "", "", "user limited may only read on this server"},
-		"a writer of two tables":         {"half", "reader", "", "user half lacks these grants: INSERT ON millrace.admin_log, INSERT ON millrace.bit_log, "},
-		"a writer who sees nothing":      {"blind", "reader", "", "user blind lacks these grants: INSERT ON millrace.*, SELECT ON millrace.*"},
+		"a reader who may set nothing": {"sink", "strict",
+			"user strict may not even set a time limit (readonly = 1 in its profile): give it readonly = 2", ""},
+		"a reader who sees nothing": {"sink", "blind", "user blind lacks", ""},
+		"a reader who sees part":    {"sink", "part", "user part lacks these grants: SELECT ON millrace.admin_log, ", ""},
+		"a writer who may only read": {"reader", "", "",
+			"user reader lacks these grants: INSERT ON millrace.* (such as GRANT INSERT ON millrace.* TO reader)"},
+		"a writer whose profile reads": {"limited", "", "", "user limited may only read on this server"},
+		"a writer of two tables": {"half", "reader", "",
+			"user half lacks these grants: INSERT ON millrace.admin_log, INSERT ON millrace.bit_log, "},
+		"a writer who sees nothing": {"blind", "reader", "",
+			"user blind lacks these grants: INSERT ON millrace.*, SELECT ON millrace.*"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := as(tc.user, tc.reader)

@@ -52,7 +52,8 @@ func verify(t testing.TB, db *clickhouse.DB, topic schemas.Topic, k kafkaTopic) 
 	got, err := p.Compare(t.Context(), clickhouse.Reading{
 		Noted: noted, Committed: map[int32]int64{3: k.committed},
 		Now: func(context.Context) (schemas.Extent, error) {
-			now := schemas.Extent{Incarnation: 7, Starts: map[int32]int64{3: k.start}, Ends: map[int32]int64{3: max(k.now, k.end)}}
+			now := schemas.Extent{Incarnation: 7, Starts: map[int32]int64{3: k.start},
+				Ends: map[int32]int64{3: max(k.now, k.end)}}
 			if k.anew {
 				now.Incarnation++
 			}
@@ -74,7 +75,10 @@ func describe(p *clickhouse.TableProof) string {
 	for _, f := range []struct {
 		name string
 		of   clickhouse.Discrepancy
-	}{{"missing", p.Missing}, {"doubled", p.Doubled}, {"extra", p.Extra}, {"displaced", p.Displaced}, {"altered", p.Altered}, {"dead", p.Dead}, {"pending", p.Pending}} {
+	}{
+		{"missing", p.Missing}, {"doubled", p.Doubled}, {"extra", p.Extra}, {"displaced", p.Displaced},
+		{"altered", p.Altered}, {"dead", p.Dead}, {"pending", p.Pending},
+	} {
 		if f.of.Messages == 0 && len(f.of.Ranges) == 0 {
 			continue
 		}
@@ -134,7 +138,8 @@ func TestKnownLoss(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			got, err := verify(t, db, schemas.Changes, kafkaTopic{records: batch[50:], start: 50, end: 60, committed: tc.committed})
+			got, err := verify(t, db, schemas.Changes,
+				kafkaTopic{records: batch[50:], start: 50, end: 60, committed: tc.committed})
 			if err != nil || got[0].Findings() != tc.want {
 				t.Errorf("%d findings, %v, want %d: %s", got[0].Findings(), err, tc.want, describe(got[0]))
 			}
@@ -189,20 +194,25 @@ func TestVerification(t *testing.T) {
 		},
 		"a row of another month": {
 			damage: []string{insert + "* REPLACE (ts + INTERVAL 1 MONTH AS ts) FROM {db}.audit_log WHERE off = 42"},
-			kept:   kafkaTopic{records: batch}, want: "100 records, 100 messages, 101 rows; doubled 1 7/3@42-42; altered 1 7/3@42-42",
+			kept:   kafkaTopic{records: batch}, want: "100 records, 100 messages, 101 rows; doubled 1 7/3@42-42; altered 1" +
+				" 7/3@42-42",
 		},
 		"a row moved to another month": {
 			damage: []string{insert + "* REPLACE (ts + INTERVAL 1 MONTH AS ts) FROM {db}.audit_log WHERE off = 42",
 				"ALTER TABLE {db}.audit_log DELETE WHERE off = 42 AND toYYYYMM(ts) = 202603 SETTINGS mutations_sync = 2"},
-			kept: kafkaTopic{records: batch}, want: "100 records, 100 messages, 100 rows; displaced 1 7/3@42-42; altered 1 7/3@42-42",
+			kept: kafkaTopic{records: batch},
+			want: "100 records, 100 messages, 100 rows; displaced 1 7/3@42-42; altered 1 7/3@42-42",
 		},
 		"a row stored twice is one in the view": {
 			damage: []string{insert + "* FROM {db}.audit_log WHERE off = 42"},
 			kept:   kafkaTopic{records: batch}, want: "100 records, 100 messages, 100 rows",
 		},
-		"an id at several offsets": {stored: twice, kept: kafkaTopic{records: twice, end: 23}, want: "23 records, 20 messages, 20 rows"},
+		"an id at several offsets": {stored: twice, kept: kafkaTopic{records: twice, end: 23},
+			want: "23 records, 20 messages, 20 rows"},
 		"an id at several offsets, and no row": {
-			stored: twice, damage: []string{"ALTER TABLE {db}.audit_log DELETE WHERE off IN (5, 21, 22) SETTINGS mutations_sync = 2"},
+			stored: twice, damage: []string{
+				"ALTER TABLE {db}.audit_log DELETE WHERE off IN (5, 21, 22) SETTINGS mutations_sync = 2",
+			},
 			kept: kafkaTopic{records: twice, end: 23}, want: "23 records, 20 messages, 19 rows; missing 1 7/3@5-5",
 		},
 		"an offset that holds another message now": {
@@ -229,8 +239,9 @@ func TestVerification(t *testing.T) {
 			want: "21 records, 20 messages, 19 rows; dead 1 7/3@4-4",
 		},
 		"a dead letter that was sent again, and is not stored yet": {
-			stored: append(slices.Clone(batch[:4]), batch[5:20]...), kept: kafkaTopic{records: resent, dead: []int64{4}, committed: 20},
-			want: "21 records, 20 messages, 19 rows; pending 1 7/3@20-20",
+			stored: append(slices.Clone(batch[:4]), batch[5:20]...),
+			kept:   kafkaTopic{records: resent, dead: []int64{4}, committed: 20},
+			want:   "21 records, 20 messages, 19 rows; pending 1 7/3@20-20",
 		},
 		"unreadable, and no dead letter": {
 			stored: append(slices.Clone(batch[:10]), batch[11:]...),
@@ -238,21 +249,27 @@ func TestVerification(t *testing.T) {
 			want:   "100 records, 100 messages, 99 rows; missing 1 7/3@10-10",
 		},
 		"trimmed": {
-			kept: kafkaTopic{records: batch[30:], start: 30}, want: "70 records, 70 messages, 100 rows; gone {Retention:30 Compaction:0 Incarnations:0 Later:0}; trimmed 3 before 30, 30 rows, 0 unread",
+			kept: kafkaTopic{records: batch[30:], start: 30},
+			want: "70 records, 70 messages, 100 rows; gone {Retention:30 Compaction:0 Incarnations:0 Later:0};" +
+				" trimmed 3 before 30, 30 rows, 0 unread",
 		},
 		"trimmed while it was read": {
-			kept: kafkaTopic{records: batch[30:], start: 50}, want: "70 records, 70 messages, 100 rows; gone {Retention:30 Compaction:0 Incarnations:0 Later:0}; trimmed 3 before 50, 30 rows, 0 unread",
+			kept: kafkaTopic{records: batch[30:], start: 50},
+			want: "70 records, 70 messages, 100 rows; gone {Retention:30 Compaction:0 Incarnations:0 Later:0};" +
+				" trimmed 3 before 50, 30 rows, 0 unread",
 		},
 		"trimmed before it was stored": {
 			stored: batch[50:], kept: kafkaTopic{records: batch[50:], start: 50, committed: 20},
 			want: "50 records, 50 messages, 50 rows; trimmed 3 before 50, 0 rows, 30 unread",
 		},
 		"gaps": { // control records, and records of an aborted transaction
-			stored: append(slices.Clone(batch[:30]), batch[40:]...), kept: kafkaTopic{records: append(slices.Clone(batch[:30]), batch[40:]...)},
-			want: "90 records, 90 messages, 90 rows",
+			stored: append(slices.Clone(batch[:30]), batch[40:]...),
+			kept:   kafkaTopic{records: append(slices.Clone(batch[:30]), batch[40:]...)},
+			want:   "90 records, 90 messages, 90 rows",
 		},
 		"a row in a gap": {
-			kept: kafkaTopic{records: append(slices.Clone(batch[:30]), batch[31:]...)}, want: "99 records, 99 messages, 100 rows; extra 1 7/3@30-30",
+			kept: kafkaTopic{records: append(slices.Clone(batch[:30]), batch[31:]...)},
+			want: "99 records, 99 messages, 100 rows; extra 1 7/3@30-30",
 		},
 		"rows of a topic of the same name": {
 			stored: append(slices.Clone(batch), other...), kept: kafkaTopic{records: batch},
@@ -263,7 +280,9 @@ func TestVerification(t *testing.T) {
 			want: "80 records, 80 messages, 100 rows; gone {Retention:0 Compaction:0 Incarnations:0 Later:20}",
 		},
 		"the log lost its end": {
-			kept: kafkaTopic{records: batch[:80], end: 80, committed: 80, now: 99}, want: "80 records, 80 messages, 100 rows; extra 1 7/3@99-99; gone {Retention:0 Compaction:0 Incarnations:0 Later:19}",
+			kept: kafkaTopic{records: batch[:80], end: 80, committed: 80, now: 99},
+			want: "80 records, 80 messages, 100 rows; extra 1 7/3@99-99;" +
+				" gone {Retention:0 Compaction:0 Incarnations:0 Later:19}",
 		},
 		"a column altered": {
 			damage: []string{"ALTER TABLE {db}.audit_log UPDATE user = 'eve' WHERE off IN (42, 43) SETTINGS mutations_sync = 2"},
@@ -272,7 +291,8 @@ func TestVerification(t *testing.T) {
 		"a row replaced by an altered one": {
 			damage: []string{"ALTER TABLE {db}.audit_log DELETE WHERE off = 42 SETTINGS mutations_sync = 2",
 				insert + "* REPLACE (42 AS off) FROM {db}.audit_log WHERE report = 41"},
-			kept: kafkaTopic{records: batch}, want: "100 records, 100 messages, 99 rows; missing 1 7/3@42-42; altered 1 7/3@42-42",
+			kept: kafkaTopic{records: batch},
+			want: "100 records, 100 messages, 99 rows; missing 1 7/3@42-42; altered 1 7/3@42-42",
 		},
 		"an altered row beside the true one": {
 			damage: []string{insert + "* REPLACE ('eve' AS user) FROM {db}.audit_log WHERE off = 42"},
@@ -280,7 +300,9 @@ func TestVerification(t *testing.T) {
 		},
 		"a column altered, and the record trimmed": {
 			damage: []string{"ALTER TABLE {db}.audit_log UPDATE user = 'eve' WHERE off = 7 SETTINGS mutations_sync = 2"},
-			kept:   kafkaTopic{records: batch[30:], start: 30}, want: "70 records, 70 messages, 100 rows; altered 1 7/3@7-7; gone {Retention:30 Compaction:0 Incarnations:0 Later:0}; trimmed 3 before 30, 30 rows, 0 unread",
+			kept:   kafkaTopic{records: batch[30:], start: 30},
+			want: "70 records, 70 messages, 100 rows; altered 1 7/3@7-7;" +
+				" gone {Retention:30 Compaction:0 Incarnations:0 Later:0}; trimmed 3 before 30, 30 rows, 0 unread",
 		},
 		"the hash of other bytes, and a sum that fits": {
 			kept: kafkaTopic{records: append(slices.Clone(batch[:42]), append(withOtherBytes(batch[42]), batch[43:]...)...)},
@@ -292,27 +314,36 @@ func TestVerification(t *testing.T) {
 			kept: kafkaTopic{records: batch}, want: "100 records, 100 messages, 100 rows; unhashed 10",
 		},
 		"a column altered, and the sum taken out": {
-			damage: []string{"ALTER TABLE {db}.audit_log UPDATE user = 'eve', sum = 0 WHERE off IN (42, 43) SETTINGS mutations_sync = 2"},
-			kept:   kafkaTopic{records: batch}, want: "100 records, 100 messages, 100 rows; altered 2 7/3@42-43",
+			damage: []string{
+				"ALTER TABLE {db}.audit_log UPDATE user = 'eve', sum = 0 WHERE off IN (42, 43) SETTINGS mutations_sync = 2",
+			},
+			kept: kafkaTopic{records: batch}, want: "100 records, 100 messages, 100 rows; altered 2 7/3@42-43",
 		},
 		"a column altered, and both hashes taken out": {
-			damage: []string{"ALTER TABLE {db}.audit_log UPDATE user = 'eve', sum = 0, hash = 0 WHERE off = 42 SETTINGS mutations_sync = 2"},
-			kept:   kafkaTopic{records: batch}, want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
+			damage: []string{
+				"ALTER TABLE {db}.audit_log UPDATE user = 'eve', sum = 0, hash = 0 WHERE off = 42 SETTINGS mutations_sync = 2",
+			},
+			kept: kafkaTopic{records: batch}, want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
 		},
 		"a row that calls itself a position": {
 			damage: []string{"ALTER TABLE {db}.audit_log UPDATE position = 1 WHERE off = 42 SETTINGS mutations_sync = 2"},
 			kept:   kafkaTopic{records: batch}, want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
 		},
-		"reports of one change that differ": {stored: reports, kept: kafkaTopic{records: reports, end: 3}, want: "3 records, 1 messages, 1 rows"},
+		"reports of one change that differ": {stored: reports, kept: kafkaTopic{records: reports, end: 3},
+			want: "3 records, 1 messages, 1 rows"},
 		"a report of a change altered, of which the view shows another": {
-			stored: reports, damage: []string{"ALTER TABLE {db}.audit_log UPDATE agent = 'eve' WHERE off = 1 SETTINGS mutations_sync = 2"},
+			stored: reports, damage: []string{
+				"ALTER TABLE {db}.audit_log UPDATE agent = 'eve' WHERE off = 1 SETTINGS mutations_sync = 2",
+			},
 			kept: kafkaTopic{records: reports, end: 3}, want: "3 records, 1 messages, 1 rows; altered 1 7/3@1-1",
 		},
 		"a row of no topic, and one of a partition that is not there": {
-			damage: []string{insert + "* REPLACE ('somewhere' AS topic) FROM {db}.audit_log WHERE off = 42", "ALTER TABLE {db}.audit_log DELETE WHERE off = 42 AND topic = 'changes' SETTINGS mutations_sync = 2",
+			damage: []string{insert + "* REPLACE ('somewhere' AS topic) FROM {db}.audit_log WHERE off = 42",
+				"ALTER TABLE {db}.audit_log DELETE WHERE off = 42 AND topic = 'changes' SETTINGS mutations_sync = 2",
 				insert + "* REPLACE ('nowhere' AS topic, unhex('" + id1 + "') AS id) FROM {db}.audit_log WHERE off = 43",
 				insert + "* REPLACE (9 AS part, unhex('" + id2 + "') AS id) FROM {db}.audit_log WHERE off = 44"},
-			kept: kafkaTopic{records: batch}, want: "100 records, 100 messages, 102 rows; extra 2 7/3@43-43 7/9@44-44; altered 1 7/3@42-42",
+			kept: kafkaTopic{records: batch},
+			want: "100 records, 100 messages, 102 rows; extra 2 7/3@43-43 7/9@44-44; altered 1 7/3@42-42",
 		},
 	}
 	db := clickhousetest.Open(t)
@@ -361,7 +392,8 @@ func TestVerificationExamples(t *testing.T) {
 	if err := clickhouse.NewSink(db).Store(t.Context(), batch[:10]); err != nil {
 		t.Fatal(err)
 	}
-	proofs, err := verify(t, db, schemas.Changes, kafkaTopic{records: batch, bad: map[int64]error{12: errors.New("garbage")}, end: 30, committed: 30})
+	proofs, err := verify(t, db, schemas.Changes,
+		kafkaTopic{records: batch, bad: map[int64]error{12: errors.New("garbage")}, end: 30, committed: 30})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -396,10 +428,12 @@ func TestVerificationOfIncidents(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	incident := func(id string, step int32) *pb.Incident {
-		return &pb.Incident{Id: id, Account: "acme", Store: "1", Space: "s", Item: id, Kind: "lost", State: pb.IncidentState_INCIDENT_STATE_OPEN,
+		return &pb.Incident{Id: id, Account: "acme", Store: "1", Space: "s", Item: id, Kind: "lost",
+			State:  pb.IncidentState_INCIDENT_STATE_OPEN,
 			Opened: at(0), Updated: at(time.Duration(step) * time.Second), StepCount: step}
 	}
-	batch := deliver(schemas.Incidents, 0, incident(id1, 1), incident(id1, 2), incident(id2, 1), incident(id1, 3), incident(id1, 3))
+	batch := deliver(schemas.Incidents, 0, incident(id1, 1), incident(id1, 2), incident(id2, 1), incident(id1, 3),
+		incident(id1, 3))
 	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}
@@ -415,22 +449,27 @@ func TestVerificationOfIncidents(t *testing.T) {
 	check("compacted", "incidents: 2 records, 2 messages, 4 rows; gone {Retention:0 Compaction:2 Incarnations:0 Later:0}")
 	k.records = batch
 	check("not compacted", "incidents: 5 records, 4 messages, 4 rows")
-	if err := db.Exec(t.Context(), "INSERT INTO {db}.incidents SELECT * REPLACE (unhex(?) AS id) FROM {db}.incidents WHERE off = 2", schemas.ID("x")); err != nil {
+	if err := db.Exec(t.Context(),
+		"INSERT INTO {db}.incidents SELECT * REPLACE (unhex(?) AS id) FROM {db}.incidents WHERE off = 2",
+		schemas.ID("x")); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Exec(t.Context(), "ALTER TABLE {db}.incidents DELETE WHERE step_count = 2 SETTINGS mutations_sync = 2"); err != nil {
+	if err := db.Exec(t.Context(),
+		"ALTER TABLE {db}.incidents DELETE WHERE step_count = 2 SETTINGS mutations_sync = 2"); err != nil {
 		t.Fatal(err)
 	}
 	k.records = compacted
-	check("damaged", "incidents: 2 records, 2 messages, 4 rows; extra 1 7/3@2-2; gone {Retention:0 Compaction:1 Incarnations:0 Later:0}")
+	check("damaged", "incidents: 2 records, 2 messages, 4 rows; extra 1 7/3@2-2; "+
+		"gone {Retention:0 Compaction:1 Incarnations:0 Later:0}")
 }
 
 // A dead letter has a row in dead_letters, and one in duplication_log if it is a command.
 func TestVerificationOfDeadLetters(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	command := &pb.DuplicationCommand{Id: id1, Account: "acme", Space: "s", Item: "i", SourceStore: "1", DestinationStore: "2",
-		Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE}
+	command := &pb.DuplicationCommand{Id: id1, Account: "acme", Space: "s", Item: "i", SourceStore: "1",
+		DestinationStore: "2",
+		Reason:           pb.DuplicationReason_DUPLICATION_REASON_CHANGE}
 	rec, err := schemas.Encode(schemas.Message{Topic: schemas.DuplicationHigh, Body: command})
 	if err != nil {
 		t.Fatal(err)
@@ -438,19 +477,23 @@ func TestVerificationOfDeadLetters(t *testing.T) {
 	batch := make([]*schemas.Delivery, 3)
 	for i := range batch {
 		batch[i] = &schemas.Delivery{Topic: schemas.Dead, From: schemas.Dead, Incarnation: 7, Partition: 3, Offset: int64(i),
-			Timestamp: start, Value: rec.Value, Headers: append([]schemas.Header{{Key: schemas.TrailTopic, Value: []byte(schemas.DuplicationHigh)}}, rec.Headers...)}
+			Timestamp: start, Value: rec.Value, Headers: append([]schemas.Header{
+				{Key: schemas.TrailTopic, Value: []byte(schemas.DuplicationHigh)},
+			}, rec.Headers...)}
 	}
 	batch[1].Value = []byte("garbage")
 	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}
-	results := deliver(schemas.DuplicationResults, 0, &pb.DuplicationResult{Id: id2, Account: "acme", Finished: timestamppb.New(start)})
+	results := deliver(schemas.DuplicationResults, 0,
+		&pb.DuplicationResult{Id: id2, Account: "acme", Finished: timestamppb.New(start)})
 	if err := clickhouse.NewSink(db).Store(t.Context(), results); err != nil {
 		t.Fatal(err)
 	}
 	check := func(topic schemas.Topic, records []*schemas.Delivery, want ...string) {
 		t.Helper()
-		proofs, err := verify(t, db, topic, kafkaTopic{records: records, end: int64(len(records)), committed: int64(len(records))})
+		proofs, err := verify(t, db, topic,
+			kafkaTopic{records: records, end: int64(len(records)), committed: int64(len(records))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -463,11 +506,15 @@ func TestVerificationOfDeadLetters(t *testing.T) {
 		}
 	}
 	check(schemas.DuplicationResults, results, "duplication_log: 1 records, 1 messages, 1 rows")
-	check(schemas.Dead, batch, "dead_letters: 3 records, 3 messages, 3 rows", "duplication_log: 2 records, 2 messages, 2 rows")
-	if err := db.Exec(t.Context(), "ALTER TABLE {db}.duplication_log DELETE WHERE decision = 'dead' AND off = 2 SETTINGS mutations_sync = 2"); err != nil {
+	check(schemas.Dead, batch, "dead_letters: 3 records, 3 messages, 3 rows",
+		"duplication_log: 2 records, 2 messages, 2 rows")
+	if err := db.Exec(t.Context(),
+		"ALTER TABLE {db}.duplication_log DELETE WHERE decision = 'dead' AND off = 2"+
+			" SETTINGS mutations_sync = 2"); err != nil {
 		t.Fatal(err)
 	}
-	check(schemas.Dead, batch, "dead_letters: 3 records, 3 messages, 3 rows", "duplication_log: 2 records, 2 messages, 1 rows; missing 1 7/3@2-2")
+	check(schemas.Dead, batch, "dead_letters: 3 records, 3 messages, 3 rows",
+		"duplication_log: 2 records, 2 messages, 1 rows; missing 1 7/3@2-2")
 }
 
 // Every topic is compared with every table that stores it.

@@ -108,7 +108,8 @@ func TestStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	do(t, s.Addr(), "CREATE DATABASE d")
-	do(t, s.Addr(), "CREATE TABLE d.t (a String) ENGINE = MergeTree ORDER BY a SETTINGS fsync_after_insert = 1, fsync_part_directory = 1")
+	do(t, s.Addr(), "CREATE TABLE d.t (a String) ENGINE = MergeTree ORDER BY a SETTINGS fsync_after_insert = 1,"+
+		" fsync_part_directory = 1")
 	do(t, s.Addr(), "INSERT INTO d.t SELECT 'kept'")
 	began := time.Now()
 	if err := s.Close(t.Context()); err != nil {
@@ -141,7 +142,8 @@ func TestStart(t *testing.T) {
 	if got := ask(t, s.Addr(), "SELECT a FROM d.t"); got != "kept" {
 		t.Errorf("after kill -9 the table has %q, want kept", got)
 	}
-	if got := ask(t, s.Addr(), "SELECT toString(count()) FROM system.tables WHERE database = 'system' AND engine LIKE '%MergeTree'"); got != "0" {
+	if got := ask(t, s.Addr(),
+		"SELECT toString(count()) FROM system.tables WHERE database = 'system' AND engine LIKE '%MergeTree'"); got != "0" {
 		t.Errorf("%s system tables take disk space, want none", got)
 	}
 }
@@ -240,8 +242,10 @@ func TestStartErrors(t *testing.T) {
 		"directory is file":  {Config{Dir: file}, []string{"not a directory"}},
 		"no command":         {Config{Dir: empty, library: library}, []string{"millrace-clickhouse is neither", "PATH"}},
 		"command is missing": {Config{Dir: empty, library: library, Binary: empty + "/none"}, []string{"none: no such file"}},
-		"library is missing": {Config{Dir: empty, library: empty + "/none.so", Binary: script("exit 1")}, []string{"libchdb", "none.so"}},
-		"engine gives up":    {Config{Dir: empty, library: library, Binary: script("echo it is too cold >&2; exit 3")}, []string{"exit status 3", "it is too cold", "engine.log"}},
+		"library is missing": {Config{Dir: empty, library: empty + "/none.so", Binary: script("exit 1")},
+			[]string{"libchdb", "none.so"}},
+		"engine gives up": {Config{Dir: empty, library: library, Binary: script("echo it is too cold >&2; exit 3")},
+			[]string{"exit status 3", "it is too cold", "engine.log"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("PATH", "/bin:/usr/bin")
@@ -269,12 +273,14 @@ func TestStartErrors(t *testing.T) {
 func TestServerModeIsPreferred(t *testing.T) {
 	t.Setenv("MILLRACE_LIBCHDB", "")
 	dir, bin := t.TempDir(), t.TempDir()
-	if err := os.WriteFile(filepath.Join(bin, "clickhouse"), []byte("#!/bin/sh\necho \"asked to $*\" >&2; cat engine.xml >&2; exit 1\n"), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(bin, "clickhouse"),
+		[]byte("#!/bin/sh\necho \"asked to $*\" >&2; cat engine.xml >&2; exit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", bin+":/bin:/usr/bin")
 	_, err := Start(t.Context(), Config{Dir: dir})
-	for _, want := range []string{"asked to server --config-file=" + filepath.Join(dir, "engine.xml"), "background_pool_size", "</clickhouse>"} {
+	for _, want := range []string{"asked to server --config-file=" + filepath.Join(dir, "engine.xml"),
+		"background_pool_size", "</clickhouse>"} {
 		log, _ := os.ReadFile(filepath.Join(dir, "engine.log"))
 		if err == nil || !strings.Contains(string(log), want) {
 			t.Errorf("Start = %v with log %q, want %q in it", err, log, want)

@@ -46,7 +46,8 @@ func npm(t *testing.T, packed []byte) fetcher {
 		t.Fatal(err)
 	}
 	script := filepath.Join(dir, "npm")
-	text := "#!/bin/sh\n[ \"$1 $2 $3 $5\" = 'pack --silent --pack-destination pkg@1' ] || exit 9\necho x >>" + dir + "/runs\ncp " + dir + "/packed \"$4/pkg-1.tgz\"\n"
+	text := "#!/bin/sh\n[ \"$1 $2 $3 $5\" = 'pack --silent --pack-destination pkg@1' ] || exit 9\necho x >>" +
+		dir + "/runs\ncp " + dir + "/packed \"$4/pkg-1.tgz\"\n"
 	if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +144,8 @@ func TestFetchFindsWrongLibrary(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(f.dir, libraryName), []byte("short"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.fetch(t.Context(), nil); !errors.Is(err, errWrongLibrary) || !strings.Contains(err.Error(), "remove it") {
+	if _, err := f.fetch(t.Context(), nil); !errors.Is(err, errWrongLibrary) ||
+		!strings.Contains(err.Error(), "remove it") {
 		t.Errorf("fetch over a wrong file = %v, want it refused and said what to do", err)
 	}
 }

@@ -23,7 +23,8 @@ func TestEach(t *testing.T) {
 			want := map[Key][3][]Entry{}
 			for i := range n {
 				side := Side(i % 7 % 3)
-				e := Entry{Location: Location{uint32(i % 3), uint16(i % 5), uint64(n - i)}, Tag: uint16(i & maxTag), Hash: uint64(i)}
+				e := Entry{Location: Location{uint32(i % 3), uint16(i % 5), uint64(n - i)}, Tag: uint16(i & maxTag),
+					Hash: uint64(i)}
 				copy(e.Key[:], fmt.Sprintf("%016d", i/3%100))
 				if err := b.Add(side, e); err != nil {
 					t.Fatal(err)
@@ -97,7 +98,8 @@ func TestPlaces(t *testing.T) {
 		}
 		limit := rapid.IntRange(0, 10).Draw(t, "limit")
 		got, more := p.Ranges(limit)
-		if n := min(limit, len(ranges)); !reflect.DeepEqual(append([]Range{}, got...), append([]Range{}, ranges[:n]...)) || more != len(ranges)-n {
+		if n := min(limit, len(ranges)); !reflect.DeepEqual(append([]Range{}, got...), append([]Range{}, ranges[:n]...)) ||
+			more != len(ranges)-n {
 			t.Errorf("got %v and %d more\nwant %v and %d more", got, more, ranges[:n], len(ranges)-n)
 		}
 	})
