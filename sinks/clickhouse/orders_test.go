@@ -16,9 +16,9 @@ import (
 
 // A permutation is one order of the records of one history. Each has a copy of its own.
 type permutation struct {
-	copy  schemas.Copy
-	told  []historyRecord // by offset
-	order []int
+	copy    schemas.Copy
+	records []historyRecord // by offset
+	order   []int
 }
 
 // permutations returns all orders of all histories of n records, at two times.
@@ -87,7 +87,7 @@ func storeNth(t *testing.T, db *clickhouse.DB, all []permutation, round int) {
 	t.Helper()
 	batches := map[schemas.Topic][]*schemas.Delivery{}
 	for _, a := range all {
-		h := a.told[a.order[round%len(a.order)]]
+		h := a.records[a.order[round%len(a.order)]]
 		batches[h.topic] = append(batches[h.topic], deliver(h.topic, h.offset, h.body)...)
 	}
 	s := clickhouse.NewState(db)
@@ -122,10 +122,10 @@ func compareAll(t *testing.T, db *clickhouse.DB, all []permutation) {
 	wrong := 0
 	for i, a := range all {
 		records[i].Audit = nil
-		m := model(a.told)
+		m := model(a.records)
 		if !proto.Equal(records[i], m) {
 			if wrong++; wrong < 5 {
-				t.Errorf("after %v in the order %v\n got %v\nwant %v", a.told, a.order, records[i], m)
+				t.Errorf("after %v in the order %v\n got %v\nwant %v", a.records, a.order, records[i], m)
 			}
 		}
 		if m.GetManifest().GetState() == pb.RecordState_RECORD_STATE_LIVE {

@@ -68,6 +68,6 @@ func TestPending(t *testing.T) {
 		t.Errorf("of all accounts\n%swant\n%s", got, want)
 	}
 	if got := list("nobody"); got != "" {
-		t.Errorf("of nobody\n%s", got)
+		t.Errorf("of an unknown account\n%s", got)
 	}
 }

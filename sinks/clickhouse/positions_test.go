@@ -139,7 +139,7 @@ func TestPositions(t *testing.T) {
 			begin(0).mark(4)
 			begin(0).mark(6)
 		}, 6, nil},
-		"another process goes on": {func(_ backup, begin func(int64) *process) {
+		"another process continues": {func(_ backup, begin func(int64) *process) {
 			begin(0).mark(4)
 			begin(4).mark(12)
 		}, 12, nil},
@@ -163,14 +163,14 @@ func TestPositions(t *testing.T) {
 			begin(0).mark(4)
 			b.empty()
 		}, 4, []string{"audit_log 0-4", "copy_state 0-4"}},
-		"emptied, and the same process goes on": {func(b backup, begin func(int64) *process) {
+		"emptied, and the same process continues": {func(b backup, begin func(int64) *process) {
 			g := begin(0)
 			g.mark(4)
 			b.empty()
 			g.mark(8)
 			g.mark(12)
 		}, 12, []string{"audit_log 0-12", "copy_state 0-12"}},
-		"emptied, and another process goes on": {func(b backup, begin func(int64) *process) {
+		"emptied, and another process continues": {func(b backup, begin func(int64) *process) {
 			begin(0).mark(4)
 			b.empty()
 			begin(4).mark(12)
@@ -187,7 +187,7 @@ func TestPositions(t *testing.T) {
 			g.mark(8)
 			b.restore()
 		}, 8, []string{"audit_log 4-8", "copy_state 4-8"}},
-		"restored, and the same process goes on": {func(b backup, begin func(int64) *process) {
+		"restored, and the same process continues": {func(b backup, begin func(int64) *process) {
 			g := begin(0)
 			g.mark(4)
 			b.save()
@@ -196,7 +196,7 @@ func TestPositions(t *testing.T) {
 			g.mark(10)
 			g.mark(12)
 		}, 12, []string{"audit_log 4-12", "copy_state 4-12"}},
-		"restored, and another process goes on": {func(b backup, begin func(int64) *process) {
+		"restored, and another process continues": {func(b backup, begin func(int64) *process) {
 			g := begin(0)
 			g.mark(4)
 			b.save()
@@ -355,11 +355,11 @@ func TestInitPositions(t *testing.T) {
 		killed int  // number of steps after which the first migration ends
 		want   []string
 	}{
-		"older":                                  {older: true, stored: true},
-		"older, without rows":                    {older: true, want: emptied},
-		"made anew":                              {want: emptied},
-		"made anew, killed after the first step": {killed: 1, want: emptied},
-		"made anew, killed before the positions": {killed: 33, want: emptied},
+		"older":               {older: true, stored: true},
+		"older, without rows": {older: true, want: emptied},
+		"created again":       {want: emptied},
+		"created again, killed after the first step": {killed: 1, want: emptied},
+		"created again, killed before the positions": {killed: 33, want: emptied},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -415,7 +415,7 @@ func TestOutcomes(t *testing.T) {
 		t.Errorf("CopyDelays = %v, %v, want %v", delays, err, wantDelays)
 	}
 	if delays, err := db.CopyDelays(t.Context(), "nobody"); err != nil || delays != (clickhouse.Delays{}) {
-		t.Errorf("CopyDelays of nobody = %v, %v", delays, err)
+		t.Errorf("CopyDelays of an unknown account = %v, %v", delays, err)
 	}
 	round, err := db.RoundResults(t.Context(), "round-1")
 	wantRound := clickhouse.RoundResults{

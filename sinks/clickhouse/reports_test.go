@@ -160,7 +160,7 @@ func TestReportsOfRecreatedTopic(t *testing.T) {
 	store(7, 100_000, 0, notified)
 	check("as it was reported")
 	store(8, 3, time.Hour, checked)
-	check("corrected in a topic made anew")
+	check("corrected in a recreated topic")
 	store(8, 3, time.Hour, checked)
 	check("stored again")
 	if got := scanOne(t, db, "SELECT provenance FROM {db}.audit_log_v"); got != "verified" {

@@ -517,10 +517,10 @@ func (p *engineCluster) withoutShard(ctx context.Context, all [][]*schemas.Deliv
 		err := s.Store(ctx, batch)
 		switch away := slices.Contains(lost, fmt.Sprint(batch[0].Partition)); {
 		case away && retry.ClassOf(err) != retry.ClassUnavailable:
-			errs = append(errs, fmt.Errorf("store partition %d, whose shard is away: %s, want class unavailable",
+			errs = append(errs, fmt.Errorf("store partition %d of the unavailable shard: %s, want class unavailable",
 				batch[0].Partition, fmt.Sprint(err)))
 		case !away && err != nil:
-			errs = append(errs, fmt.Errorf("store partition %d, whose shard is there: %w", batch[0].Partition, err))
+			errs = append(errs, fmt.Errorf("store partition %d of the available shard: %w", batch[0].Partition, err))
 		}
 	}
 	after, err := rows()

@@ -31,12 +31,12 @@ func TestExpectedSpace(t *testing.T) {
 		gone   int // hour at which it is declared gone; 0: never
 		want   bool
 	}{
-		"never heard of":            {nil, 0, false},
-		"empty":                     {[]event{create(1)}, 0, false},
-		"with a copy":               {[]event{add("a", 1)}, 0, true},
-		"whose copies were deleted": {[]event{add("a", 1), add("b", 1), remove("a", 2), remove("b", 3)}, 0, false},
-		"with one copy left":        {[]event{add("a", 1), add("b", 1), remove("a", 2)}, 0, true},
-		"deleted by a client":       {[]event{create(1), add("a", 2), drop(3, client)}, 0, false},
+		"never heard of":      {nil, 0, false},
+		"empty":               {[]event{create(1)}, 0, false},
+		"with a copy":         {[]event{add("a", 1)}, 0, true},
+		"with deleted copies": {[]event{add("a", 1), add("b", 1), remove("a", 2), remove("b", 3)}, 0, false},
+		"with one copy left":  {[]event{add("a", 1), add("b", 1), remove("a", 2)}, 0, true},
+		"deleted by a client": {[]event{create(1), add("a", 2), drop(3, client)}, 0, false},
 		"deleted by the deleter": {[]event{create(1), add("a", 2), drop(3, pb.Origin_ORIGIN_DUPLICATION)},
 			0, false},
 		"deleted, as a sweep guesses":          {[]event{create(1), add("a", 2), drop(3, sweep)}, 0, true},

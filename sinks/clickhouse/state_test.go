@@ -31,7 +31,7 @@ type step struct {
 }
 
 func stepKinds() []string {
-	return []string{"add", "claimed", "told again", "correction", "unsized", "lost", "delete", "properties", "typed",
+	return []string{"add", "claimed", "reported again", "correction", "unsized", "lost", "delete", "properties", "typed",
 		"pass", "fail", "unknown"}
 }
 
@@ -53,7 +53,7 @@ func history(item string, steps []step) []historyRecord {
 		switch s.kind {
 		case "claimed":
 			c.Provenance = pb.Provenance_PROVENANCE_CLAIMED
-		case "told again": // the first content again, by somebody who knows less
+		case "reported again": // the first content again, with fewer digests
 			c.Version, c.Provenance, c.Digests = "v0", pb.Provenance_PROVENANCE_CLAIMED,
 				map[string]string{"md5": c.Digests["md5"]}
 		case "correction":

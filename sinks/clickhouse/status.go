@@ -9,10 +9,10 @@ import (
 // copy_merged does, because comparing tuples costs several times as much as comparing their versions.
 const copySummary = `SELECT account, store, space, item, max(content.ver) AS written, max(deleted.ver) AS gone,
   written > gone AS live,
-  argMax(content.size, content.ver) AS size, argMax(content.change, content.ver) AS written_by, maxMap(digests) AS told,
+  argMax(content.size, content.ver) AS size, argMax(content.change, content.ver) AS written_by, maxMap(digests) AS reported,
   max(pass.ver) AS passed_ver, argMax(pass.digests, pass.ver) AS passed_digests,
   max(fail.ver) AS failed_ver, max(attempt.ver) AS attempted_ver,
-  mapFilter((k, v) -> substring(v, 18, 16) = written_by AND mapContains(passed_digests, k), told) AS shared,
+  mapFilter((k, v) -> substring(v, 18, 16) = written_by AND mapContains(passed_digests, k), reported) AS shared,
   if(notEmpty(shared)
       AND NOT arrayExists((k, v) -> passed_digests[k] != substring(v, 34), mapKeys(shared), mapValues(shared)),
     toInt64(bitShiftRight(passed_ver, 83)), 0) AS effective
@@ -118,7 +118,7 @@ func (db *DB) DuplicationStatus(ctx context.Context, account, space string) ([]D
 			" arrayPushFront(groupArray((store::String, toBool(live), if(live, size, 0))),"+
 			" ('', toBool(max(live)), toInt64(0))) AS places FROM ("+
 			"SELECT store, item, live, size, mapApply((k, v) -> (k, substring(v, 34)),"+
-			" mapFilter((k, v) -> substring(v, 18, 16) = written_by, told)) AS current"+
+			" mapFilter((k, v) -> substring(v, 18, 16) = written_by, reported)) AS current"+
 			" FROM ("+copySummary+"account = ? AND space = ? GROUP BY account, store, space, item)) GROUP BY item)"+
 			" ARRAY JOIN places AS place GROUP BY in_store ORDER BY in_store", account, space)
 	if err != nil || len(rows) == 0 {

@@ -241,12 +241,12 @@ func (db *DB) incidentEvents(ctx context.Context, f eventFilter) ([]orderedEvent
 		Number int64     `ch:"number"`
 		Action string    `ch:"act"`
 		By     string    `ch:"who"`
-		Detail string    `ch:"told"`
+		Detail string    `ch:"info"`
 	}
 	rows, err := query[step](ctx, db, "read incidents",
 		"SELECT lower(hex(id)) AS incident, store, kind, toInt64(first_step + i) AS number,"+
 			" argMax(t, (step_count, revision)) AS happened, argMax(a, (step_count, revision)) AS act,"+
-			" argMax(b, (step_count, revision)) AS who, argMax(d, (step_count, revision)) AS told"+
+			" argMax(b, (step_count, revision)) AS who, argMax(d, (step_count, revision)) AS info"+
 			" FROM {db}.incidents ARRAY JOIN step.time AS t, step.action AS a, step.by AS b, step.detail AS d,"+
 			" arrayEnumerate(step.time) AS i"+
 			" WHERE account = ? AND space = ? AND item = ? GROUP BY id, store, kind, number"+

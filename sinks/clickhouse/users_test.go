@@ -93,16 +93,16 @@ func TestUsers(t *testing.T) {
 		reads        string // a part of the error of Check; empty: none
 		writes       string // a part of the error of CheckWrites; empty: none
 	}{
-		"one for all":                    {"sink", "", "", ""},
-		"a reader":                       {"sink", "reader", "", ""},
-		"a reader whose profile says so": {"sink", "limited", "", ""},
+		"one for all":             {"sink", "", "", ""},
+		"a reader":                {"sink", "reader", "", ""},
+		"a reader by its profile": {"sink", "limited", "", ""},
 		"a reader who may set nothing": {"sink", "strict",
 			"user strict may not even set a time limit (readonly = 1 in its profile): give it readonly = 2", ""},
 		"a reader who sees nothing": {"sink", "blind", "user blind lacks", ""},
 		"a reader who sees part":    {"sink", "part", "user part lacks these grants: SELECT ON millrace.admin_log, ", ""},
 		"a writer who may only read": {"reader", "", "",
 			"user reader lacks these grants: INSERT ON millrace.* (such as GRANT INSERT ON millrace.* TO reader)"},
-		"a writer whose profile reads": {"limited", "", "", "user limited may only read on this server"},
+		"a writer with a read-only profile": {"limited", "", "", "user limited may only read on this server"},
 		"a writer of two tables": {"half", "reader", "",
 			"user half lacks these grants: INSERT ON millrace.admin_log, INSERT ON millrace.bit_log, "},
 		"a writer who sees nothing": {"blind", "reader", "",
@@ -126,7 +126,7 @@ func TestUsers(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if got := reads(t, db); got != reads(t, owner) {
-			t.Errorf("the reader is told\n%s", got)
+			t.Errorf("the error for the reader is\n%s", got)
 		}
 		if _, err := db.Manifest(ctx, clickhouse.ManifestQuery{}); err != nil {
 			t.Error(err)
@@ -142,6 +142,6 @@ func checkAccess(t *testing.T, what string, err error, want string) {
 	case want != "" && (!errors.Is(err, clickhouse.ErrAccess) || !strings.Contains(err.Error(), want)):
 		t.Errorf("%s = %v, want %s", what, err, want)
 	case err != nil && strings.Contains(err.Error(), "secret "):
-		t.Errorf("%s tells a password: %v", what, err)
+		t.Errorf("%s has a password in its error: %v", what, err)
 	}
 }

@@ -331,7 +331,7 @@ func TestVerification(t *testing.T) {
 		},
 		"reports of one change that differ": {stored: reports, kept: kafkaTopic{records: reports, end: 3},
 			want: "3 records, 1 messages, 1 rows"},
-		"a report of a change altered, of which the view shows another": {
+		"an altered report that the view does not show": {
 			stored: reports, damage: []string{
 				"ALTER TABLE {db}.audit_log UPDATE agent = 'eve' WHERE off = 1 SETTINGS mutations_sync = 2",
 			},
