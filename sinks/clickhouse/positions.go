@@ -236,7 +236,7 @@ func newPositionWriter(db *DB, role schemas.Role) *positionWriter {
 type knownPosition struct {
 	incarnation uint32
 	from        int64 // Progress.From: every offset from here on was stored since
-	position    int64 // when it was last read or written
+	position    int64 // as last read or written
 }
 
 // errPositionLower means that a position is lower than before: the table was emptied or restored, or a stale replica

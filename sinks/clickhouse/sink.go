@@ -194,7 +194,7 @@ func (s *Sink) missingRows(ctx context.Context, c *monthBatch, from source) (mis
 			continue
 		}
 		if used && !ids[r.id] {
-			s.log.Error("detect reused offset", "cause", "the broker lost the end of its log and assigned the offset again",
+			s.log.Error("detect reused offset", "cause", "the broker lost the end of its log and used the offset again",
 				"table", c.table, "topic", from.topic, "partition", from.partition, "offset", r.off)
 		}
 		missing[i] = true

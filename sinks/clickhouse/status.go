@@ -9,7 +9,8 @@ import (
 // copy_merged does, because comparing tuples costs several times as much as comparing their versions.
 const copySummary = `SELECT account, store, space, item, max(content.ver) AS written, max(deleted.ver) AS gone,
   written > gone AS live,
-  argMax(content.size, content.ver) AS size, argMax(content.change, content.ver) AS written_by, maxMap(digests) AS reported,
+  argMax(content.size, content.ver) AS size, argMax(content.change, content.ver) AS written_by,
+  maxMap(digests) AS reported,
   max(pass.ver) AS passed_ver, argMax(pass.digests, pass.ver) AS passed_digests,
   max(fail.ver) AS failed_ver, max(attempt.ver) AS attempted_ver,
   mapFilter((k, v) -> substring(v, 18, 16) = written_by AND mapContains(passed_digests, k), reported) AS shared,

@@ -181,8 +181,8 @@ type classifier struct {
 	r             Reading
 	now           schemas.Extent
 	out           *TableProof
-	handledBefore map[int32]int64 // by partition: handled before the rows were read
-	handledAfter  map[int32]int64 // handled after the rows were read
+	handledBefore map[int32]int64 // first offset that may be unhandled, before the rows were read
+	handledAfter  map[int32]int64 // and after
 	trimmed       map[int32]int64 // rows of removed records
 	unhandled     map[int32]int64 // those of them at offsets that the sink may not have handled
 }
