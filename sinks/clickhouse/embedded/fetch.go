@@ -88,7 +88,7 @@ func (f fetcher) fetch(ctx context.Context, progress io.Writer) (string, error) 
 func (f fetcher) download(ctx context.Context, path string) error {
 	npm, err := exec.LookPath(f.npm)
 	if err != nil {
-		return fmt.Errorf("npm, the package manager of Node.js, is needed and not there: %w", err)
+		return fmt.Errorf("npm, the package manager of Node.js, was not found: %w", err)
 	}
 	if err := os.MkdirAll(f.dir, 0o755); err != nil {
 		return err
