@@ -1,8 +1,8 @@
-// Package tally brings records of one key together, however many there are.
+// Package tally groups records by key, however many there are, in bounded memory.
 //
-// A Book cuts records into parts by the hash of their keys. A part keeps its last 16 KiB in memory and the rest in
-// a temporary file that all parts share; one part at a time is read back. So memory is bounded by some 20 MiB, one
-// part, and 16 bytes for each 16 KiB of records. The file has no name once it is open: a process that is killed leaves none.
+// A Book hashes keys into parts. A part keeps its last 16 KiB in memory, and the rest in a temporary file that all
+// parts share. Each reads back one part at a time. So memory is bounded by about 20 MiB, plus one part, plus 16
+// bytes for each 16 KiB of records. The file is unlinked as soon as it is open, so a killed process leaves none.
 package tally
 
 import (
@@ -15,33 +15,33 @@ import (
 
 const (
 	parts     = 1024
-	chunkSize = 16 << 10 // from which on the records in memory go to the file
+	chunkSize = 16 << 10 // size at which the buffer of a part is written to the file
 )
 
-// A Book holds the records. It is for one goroutine.
+// A Book holds records. It is not safe for concurrent use.
 type Book struct {
-	dir   string // where the temporary file is made
+	dir   string // of the temporary file
 	seed  maphash.Seed
-	file  *os.File // nil until a part is too large for memory
+	file  *os.File // nil until the first buffer is full
 	end   int64
 	parts [parts]part
-	err   error // of the first write that failed
+	err   error // of the first failed write
 }
 
 type part struct {
 	chunks []chunk
-	size   int // of all chunks
-	open   []byte
+	size   int // sum of the chunks
+	buffer []byte
 }
 
-// A chunk is a piece of a part in the file.
+// A chunk is a part of the file.
 type chunk struct {
 	at   int64
 	size int
 }
 
-// New returns an empty Book, whose temporary file is made in dir, or in os.TempDir if dir is empty. The caller
-// closes it.
+// New returns an empty Book. Its temporary file is created in dir, or in os.TempDir if dir is empty. The caller
+// closes the Book.
 func New(dir string) *Book { return &Book{dir: dir, seed: maphash.MakeSeed()} }
 
 // Close removes the temporary file.
@@ -52,13 +52,13 @@ func (b *Book) Close() error {
 	return b.file.Close()
 }
 
-// Add adds a record, which must say itself where it ends. Once a write has failed, every call returns its error.
+// Add adds a record, which must be self-delimiting. After a failed write, every call returns its error.
 func (b *Book) Add(key, record []byte) error {
 	if b.err != nil {
 		return b.err
 	}
 	p := &b.parts[maphash.Bytes(b.seed, key)%parts]
-	if p.open = append(p.open, record...); len(p.open) >= chunkSize {
+	if p.buffer = append(p.buffer, record...); len(p.buffer) >= chunkSize {
 		b.err = b.spill(p)
 	}
 	return b.err
@@ -75,19 +75,19 @@ func (b *Book) spill(p *part) error {
 		}
 		b.file = f
 	}
-	if _, err := b.file.WriteAt(p.open, b.end); err != nil {
+	if _, err := b.file.WriteAt(p.buffer, b.end); err != nil {
 		return fmt.Errorf("write a temporary file: %w", err)
 	}
-	p.chunks = append(p.chunks, chunk{b.end, len(p.open)})
-	p.size += len(p.open)
-	b.end += int64(len(p.open))
-	p.open = p.open[:0]
+	p.chunks = append(p.chunks, chunk{b.end, len(p.buffer)})
+	p.size += len(p.buffer)
+	b.end += int64(len(p.buffer))
+	p.buffer = p.buffer[:0]
 	return nil
 }
 
-// Each calls f for each part with its records, one after the other in the order in which they were added: all records
-// of a key are in one part. f must not keep them. done is called after each part with the number of parts so far
-// and in all; it may be nil.
+// Each calls f for each part, with its records one after the other in the order in which they were added. All
+// records of a key are in one part. f must not keep the slice. done, if not nil, is called after each part with the
+// number of finished parts and the number of all parts.
 func (b *Book) Each(ctx context.Context, f func(records []byte) error, done func(part, parts int)) error {
 	if b.err != nil {
 		return b.err
@@ -113,7 +113,7 @@ func (b *Book) Each(ctx context.Context, f func(records []byte) error, done func
 
 // read appends the records of a part to all.
 func (b *Book) read(p *part, all []byte) ([]byte, error) {
-	if need := p.size + len(p.open); cap(all) < need {
+	if need := p.size + len(p.buffer); cap(all) < need {
 		all = make([]byte, 0, need)
 	}
 	for _, c := range p.chunks {
@@ -123,5 +123,5 @@ func (b *Book) read(p *part, all []byte) ([]byte, error) {
 			return nil, fmt.Errorf("read a temporary file: %w", err)
 		}
 	}
-	return append(all, p.open...), nil
+	return append(all, p.buffer...), nil
 }

@@ -14,19 +14,19 @@ import (
 	"testing"
 )
 
-// dirEnv makes the test binary a process that has a temporary file in the directory, and waits.
+// dirEnv makes the test binary a process that holds a temporary file in a directory, and waits.
 const dirEnv = "MILLRACE_TEST_TALLY"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(dirEnv); dir != "" {
 		b := New(dir)
 		fmt.Println(b.Add(nil, make([]byte, chunkSize)), b.file != nil)
-		_, _ = io.Copy(io.Discard, os.Stdin) // which stays open
+		_, _ = io.Copy(io.Discard, os.Stdin) // blocks until the process is killed
 	}
 	os.Exit(m.Run())
 }
 
-// All records of a key are in one part, in their order, in memory and in the file.
+// All records of a key are in one part, in order, from memory and from the file.
 func TestEach(t *testing.T) {
 	const keys, recordSize = 100, 16
 	for name, n := range map[string]int{"none": 0, "in memory": 900, "in the file": 2 * keys * chunkSize / recordSize} {
@@ -66,7 +66,7 @@ func TestEach(t *testing.T) {
 	}
 }
 
-// Memory does not grow with the number of records, though their keys count up.
+// Memory does not grow with the number of records, even with consecutive keys.
 func TestMemory(t *testing.T) {
 	b := New(t.TempDir())
 	defer b.Close()
@@ -113,7 +113,7 @@ func TestEachStops(t *testing.T) {
 	}
 }
 
-// A write that failed is the error of every later call: what was lost is not left out.
+// After a failed write, every later call returns its error, so that no record is left out.
 func TestSpillFails(t *testing.T) {
 	b := New(filepath.Join(t.TempDir(), "nowhere"))
 	err := b.Add(nil, make([]byte, chunkSize))
@@ -125,7 +125,7 @@ func TestSpillFails(t *testing.T) {
 	}
 }
 
-// A process that is killed leaves nothing behind.
+// A killed process leaves no file.
 func TestKilled(t *testing.T) {
 	dir := t.TempDir()
 	self, err := os.Executable()

@@ -9,16 +9,17 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// auditLog is the table of every report of every Change: those of one id are told apart by their offsets.
+// auditLog is the table audit_log: one row for each report of a change. Reports of one change differ by their
+// offset.
 func auditLog() *table[*pb.Change] {
 	type r = row[*pb.Change]
 	return newTable("audit_log",
 		func(x r) string { return x.m.GetId() },
 		func(x r) *timestamppb.Timestamp { return x.m.GetTime() },
-		moment("ingested", func(x r) *timestamppb.Timestamp { return timestamppb.New(x.Timestamp) }),
-		word("op", func(x r) string { return opName(x.m.GetOp()) }),
-		word("account", func(x r) string { return x.m.GetAccount() }),
-		word("store", func(x r) string { return x.m.GetStore() }),
+		timestamp("ingested", func(x r) *timestamppb.Timestamp { return timestamppb.New(x.Timestamp) }),
+		lowCard("op", func(x r) string { return opName(x.m.GetOp()) }),
+		lowCard("account", func(x r) string { return x.m.GetAccount() }),
+		lowCard("store", func(x r) string { return x.m.GetStore() }),
 		text("space", func(x r) string { return x.m.GetSpace() }),
 		text("item", func(x r) string { return x.m.GetItem() }),
 		text("source_space", func(x r) string { return x.m.GetSourceSpace() }),
@@ -27,20 +28,20 @@ func auditLog() *table[*pb.Change] {
 		text("etag", func(x r) string { return x.m.GetEtag() }),
 		int64s("size", func(x r) int64 { return schemas.SizeOf(x.m) }),
 		digests("digests", func(x r) map[string]string { return x.m.GetDigests() }),
-		word("provenance", func(x r) string { return provenanceName(x.m.GetProvenance()) }),
-		word("media_type", func(x r) string { return x.m.GetMediaType() }),
-		pairs("properties", func(x r) map[string]string { return x.m.GetProperties() }),
-		pairs("acl", func(x r) map[string]string { return x.m.GetAcl() }),
+		lowCard("provenance", func(x r) string { return provenanceName(x.m.GetProvenance()) }),
+		lowCard("media_type", func(x r) string { return x.m.GetMediaType() }),
+		stringMap("properties", func(x r) map[string]string { return x.m.GetProperties() }),
+		stringMap("acl", func(x r) map[string]string { return x.m.GetAcl() }),
 		text("sequence", func(x r) string { return x.m.GetSequence() }),
-		word("user", func(x r) string { return x.m.GetUser() }),
-		word("agent", func(x r) string { return x.m.GetAgent() }),
-		word("origin", func(x r) string { return originName(x.m.GetOrigin()) }),
+		lowCard("user", func(x r) string { return x.m.GetUser() }),
+		lowCard("agent", func(x r) string { return x.m.GetAgent() }),
+		lowCard("origin", func(x r) string { return originName(x.m.GetOrigin()) }),
 		text("cause", func(x r) string { return x.m.GetCause() }),
-		maybe("source_time", func(x r) *timestamppb.Timestamp { return x.m.GetSourceTime() }),
+		nullableTime("source_time", func(x r) *timestamppb.Timestamp { return x.m.GetSourceTime() }),
 		uint32s("source_ns", func(x r) uint32 { return belowMillis(x.m.GetSourceTime()) }),
 		text("source_version", func(x r) string { return x.m.GetSourceVersion() }),
 		text("approved", func(x r) string { return x.m.GetApproved() }),
-		pairs("evidence", func(x r) map[string]string { return x.m.GetEvidence() }),
+		stringMap("evidence", func(x r) map[string]string { return x.m.GetEvidence() }),
 		uint16s("richness", func(x r) uint16 { return richness(x.m) }),
 		uint64s("report", func(x r) uint64 { return uint64(x.Offset) }),
 	).added(
@@ -48,8 +49,8 @@ func auditLog() *table[*pb.Change] {
 	)
 }
 
-// richness orders the reports of one change by what they say of its digests: verified ones come before claimed ones,
-// then more before fewer, then those that are no corrections.
+// richness ranks the reports of one change by their digests: verified before claimed, then more before fewer, then
+// reports of a client or a notification before those of a check or a sweep.
 func richness(c *pb.Change) uint16 {
 	n := uint16(min(len(c.GetDigests()), 127)) << 1
 	if c.GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED {
@@ -61,7 +62,7 @@ func richness(c *pb.Change) uint16 {
 	return n
 }
 
-// The words of the tables are those of the schema without the enum's name: OP_SET_ACL is set_acl.
+// The tables name enum values as the schema does, in lower case and without the prefix: OP_SET_ACL is set_acl.
 func opName(v pb.Op) string         { return enumWord(pb.Op_name[int32(v)], "OP_") }
 func originName(v pb.Origin) string { return enumWord(pb.Origin_name[int32(v)], "ORIGIN_") }
 func provenanceName(v pb.Provenance) string {
@@ -83,7 +84,7 @@ func duplicationReason(v pb.DuplicationReason) string {
 	return enumWord(pb.DuplicationReason_name[int32(v)], "DUPLICATION_REASON_")
 }
 
-// enumWord makes a table's word of an enum's name; the unspecified value is the empty word.
+// enumWord converts the name of an enum value to its name in the tables. The unspecified value is the empty string.
 func enumWord(name, prefix string) string {
 	name = strings.TrimPrefix(name, prefix)
 	if name == "UNSPECIFIED" {
@@ -92,7 +93,7 @@ func enumWord(name, prefix string) string {
 	return strings.ToLower(name)
 }
 
-// enumValue is the inverse of enumWord: 0 for words that this program does not know.
+// enumValue is the inverse of enumWord. It returns 0 for an unknown name.
 func enumValue(values map[string]int32, prefix, word string) int32 {
 	return values[prefix+strings.ToUpper(word)]
 }

@@ -12,16 +12,16 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// A Span is from a time to before another; the zero time is no bound.
+// A Span is a range of time: From is included, To is not. The zero time is no bound.
 type Span struct{ From, To time.Time }
 
-// A ChangeCursor is where a page of changes ended. The zero cursor is before all.
+// A ChangeCursor is the end of a page of changes. The zero cursor is the start.
 type ChangeCursor struct {
 	Time               time.Time
 	Space, Item, Store string
 }
 
-// A SpaceQuery asks what happened in one space, in whichever store.
+// A SpaceQuery selects the changes in one space, in all stores.
 type SpaceQuery struct {
 	Account, Space string
 	Span           Span
@@ -29,37 +29,37 @@ type SpaceQuery struct {
 	Limit          int // default 1,000
 }
 
-// SpaceHistory returns the changes of a space and its items, oldest first, and the cursor that goes on after
-// them. Fewer than Limit: there are no more. More than Limit come where one copy changed twice
-// in a millisecond.
+// SpaceHistory returns the changes of a space and its items, oldest first, and the cursor of the next page. A page
+// with fewer than Limit changes is the last one. A page may have more than Limit changes if one copy changed several
+// times in the same millisecond.
 func (db *DB) SpaceHistory(ctx context.Context, q SpaceQuery) ([]*pb.Change, ChangeCursor, error) {
-	return db.history(ctx, history{
-		what: "read the changes of a space", where: "account = ? AND space = ?", args: []any{q.Account, q.Space},
+	return db.history(ctx, historyQuery{
+		op: "read the changes of a space", where: "account = ? AND space = ?", args: []any{q.Account, q.Space},
 		order: "account, space, ts", span: q.Span, after: q.After, limit: limit(q.Limit),
 	})
 }
 
-// A history is a list of changes by time that a projection of the audit log finds.
-type history struct {
-	what, where string
-	args        []any
-	order       string // of the projection
-	span        Span
-	after       ChangeCursor
-	limit       int
+// A historyQuery selects changes in the order of a projection of the audit log.
+type historyQuery struct {
+	op, where string
+	args      []any
+	order     string // sorting key of the projection
+	span      Span
+	after     ChangeCursor
+	limit     int
 }
 
-// history finds the moments of a page in the projections, and reads its rows where they are.
-func (db *DB) history(ctx context.Context, h history) ([]*pb.Change, ChangeCursor, error) {
+// history finds the keys of a page in the projection, and then reads the rows of these keys from the table.
+func (db *DB) history(ctx context.Context, h historyQuery) ([]*pb.Change, ChangeCursor, error) {
 	first, last := h.span.millis(h.after.Time)
 	var keys []changeKey
-	// Of the rows of one moment many may have been told before, or be one change: then it takes more of them.
+	// Many rows of one time may belong to earlier pages or to one change. Then read more of them.
 	for n := h.limit; ; n *= 8 {
-		end, err := db.moment(ctx, h, first, last, n)
+		end, err := db.pageEnd(ctx, h, first, last, n)
 		if err != nil {
 			return nil, h.after, err
 		}
-		if keys, err = db.keys(ctx, h, first, end); err != nil {
+		if keys, err = db.changeKeys(ctx, h, first, end); err != nil {
 			return nil, h.after, err
 		}
 		if len(keys) >= h.limit || end == last {
@@ -73,47 +73,49 @@ func (db *DB) history(ctx context.Context, h history) ([]*pb.Change, ChangeCurso
 	return changes, keys[len(keys)-1].cursor(), err
 }
 
-// moment returns the time of the nth row, which is read in the order of the projection, or last where there
-// are fewer.
-func (db *DB) moment(ctx context.Context, h history, first, last int64, n int) (int64, error) {
+// pageEnd returns the time of the nth row in the order of the projection, or last if there are fewer rows.
+func (db *DB) pageEnd(ctx context.Context, h historyQuery, first, last int64, n int) (int64, error) {
 	type row struct {
 		Time time.Time `ch:"ts"`
 	}
-	rows, err := query[row](ctx, db, h.what, "SELECT ts FROM {db}.audit_log WHERE "+h.where+" AND ts BETWEEN "+milli+" AND "+milli+
-		" ORDER BY "+h.order+" LIMIT 1 OFFSET ? SETTINGS max_block_size = 8192", slices.Concat(h.args, []any{first, last, n})...)
+	rows, err := query[row](ctx, db, h.op, "SELECT ts FROM {db}.audit_log WHERE "+h.where+
+		" AND ts BETWEEN "+milliParam+" AND "+milliParam+
+		" ORDER BY "+h.order+" LIMIT 1 OFFSET ? SETTINGS max_block_size = 8192",
+		slices.Concat(h.args, []any{first, last, n})...)
 	if err != nil || len(rows) == 0 {
 		return last, err
 	}
 	return rows[0].Time.UnixMilli(), nil
 }
 
-// keys returns where the changes are that follow the cursor, up to a time.
-func (db *DB) keys(ctx context.Context, h history, first, end int64) ([]changeKey, error) {
-	where, args := h.where+" AND ts BETWEEN "+milli+" AND "+milli, slices.Concat(h.args, []any{first, end})
-	return query[changeKey](ctx, db, h.what, "SELECT ts, space, item, store FROM {db}.audit_log WHERE "+where+
-		" AND (ts, space, item, store) > ("+milli+", ?, ?, ?) ORDER BY ts, space, item, store LIMIT 1 BY ts, space, item, store LIMIT ?",
-		append(args, after(h.after.Time), h.after.Space, h.after.Item, h.after.Store, h.limit)...)
+// changeKeys returns the keys after the cursor, up to the time end.
+func (db *DB) changeKeys(ctx context.Context, h historyQuery, first, end int64) ([]changeKey, error) {
+	where, args := h.where+" AND ts BETWEEN "+milliParam+" AND "+milliParam, slices.Concat(h.args, []any{first, end})
+	return query[changeKey](ctx, db, h.op, "SELECT ts, space, item, store FROM {db}.audit_log WHERE "+where+
+		" AND (ts, space, item, store) > ("+milliParam+", ?, ?, ?)"+
+		" ORDER BY ts, space, item, store LIMIT 1 BY ts, space, item, store LIMIT ?",
+		append(args, afterMillis(h.after.Time), h.after.Space, h.after.Item, h.after.Store, h.limit)...)
 }
 
-// milli is the time of a number of milliseconds.
-const milli = "fromUnixTimestamp64Milli(?, 'UTC')"
+// milliParam is SQL for the time of a parameter in milliseconds.
+const milliParam = "fromUnixTimestamp64Milli(?, 'UTC')"
 
-// millis returns the first and the last millisecond of a span; after raises the first.
+// millis returns the first and the last millisecond of a span. A later after replaces the first.
 func (s Span) millis(after time.Time) (first, last int64) {
 	first, last = minMillis, maxMillis
 	if !s.From.IsZero() {
-		first = within(ceilMillis(s.From))
+		first = clampMillis(ceilMillis(s.From))
 	}
 	if !s.To.IsZero() {
-		last = within(ceilMillis(s.To) - 1)
+		last = clampMillis(ceilMillis(s.To) - 1)
 	}
 	if !after.IsZero() {
-		first = max(first, within(after.UnixMilli()))
+		first = max(first, clampMillis(after.UnixMilli()))
 	}
 	return first, last
 }
 
-// ceilMillis returns the first millisecond that is not before t.
+// ceilMillis returns t in milliseconds, rounded up.
 func ceilMillis(t time.Time) int64 {
 	ms := t.UnixMilli()
 	if t.Nanosecond()%1e6 != 0 {
@@ -122,18 +124,18 @@ func ceilMillis(t time.Time) int64 {
 	return ms
 }
 
-// within keeps a bound to the years that tables have.
-func within(ms int64) int64 { return min(max(ms, minMillis), maxMillis) }
+// clampMillis limits a time to the range of the tables.
+func clampMillis(ms int64) int64 { return min(max(ms, minMillis), maxMillis) }
 
-// after is a cursor's time; before all where there is none.
-func after(t time.Time) int64 {
+// afterMillis returns the time of a cursor in milliseconds. For a zero cursor it is the lowest possible time.
+func afterMillis(t time.Time) int64 {
 	if t.IsZero() {
 		return minMillis
 	}
-	return within(t.UnixMilli())
+	return clampMillis(t.UnixMilli())
 }
 
-// A changeKey is where the audit log has the changes of one copy in one millisecond.
+// A changeKey identifies the changes of one copy in one millisecond.
 type changeKey struct {
 	Time  time.Time `ch:"ts"`
 	Space string    `ch:"space"`
@@ -143,8 +145,8 @@ type changeKey struct {
 
 func (k changeKey) cursor() ChangeCursor { return ChangeCursor(k) }
 
-// withKeys sends keys along as a table.
-func withKeys(ctx context.Context, keys []changeKey) (context.Context, error) {
+// withChangeKeys attaches the keys to the query as the external table keys.
+func withChangeKeys(ctx context.Context, keys []changeKey) (context.Context, error) {
 	t, err := ext.NewTable("keys", ext.Column("millis", "Int64"), ext.Column("space", "String"),
 		ext.Column("item", "String"), ext.Column("store", "String"))
 	if err != nil {
@@ -158,14 +160,14 @@ func withKeys(ctx context.Context, keys []changeKey) (context.Context, error) {
 	return ch.Context(ctx, ch.WithExternalTable(t)), nil
 }
 
-// changesAt returns the changes at some keys, in their order, each once.
+// changesAt returns the changes of some keys, in their order.
 func (db *DB) changesAt(ctx context.Context, keys []changeKey, where string, args ...any) ([]*pb.Change, error) {
-	ctx, err := withKeys(ctx, keys)
+	ctx, err := withChangeKeys(ctx, keys)
 	if err != nil {
 		return nil, err
 	}
 	rows, err := query[changeRow](ctx, db, "read changes",
-		"SELECT "+changeFields+" FROM {db}.audit_log_v WHERE "+where+" AND ts BETWEEN "+milli+" AND "+milli+
+		"SELECT "+changeFields+" FROM {db}.audit_log_v WHERE "+where+" AND ts BETWEEN "+milliParam+" AND "+milliParam+
 			" AND (space, item, store, ts) IN (SELECT space, item, store, fromUnixTimestamp64Milli(millis, 'UTC') FROM keys)"+
 			" ORDER BY ts, space, item, store, id SETTINGS optimize_use_projections = 0",
 		append(args, keys[0].Time.UnixMilli(), keys[len(keys)-1].Time.UnixMilli())...)
@@ -176,7 +178,8 @@ func (db *DB) changesAt(ctx context.Context, keys []changeKey, where string, arg
 	return changes, err
 }
 
-const changeFields = `id, ts, ns, op, account, store, space, item, source_space, source_item, version, etag, size, digests, provenance,
+const changeFields = `id, ts, ns, op, account, store, space, item, source_space, source_item,
+  version, etag, size, digests, provenance,
   media_type, properties, properties_unknown, acl, sequence, user, agent, origin, cause, source_time, source_ns,
   source_version, approved, evidence`
 
@@ -212,17 +215,19 @@ type changeRow struct {
 	Evidence      map[string]string `ch:"evidence"`
 }
 
-// change returns what its reports say.
+// change returns the row as a message.
 func (r *changeRow) change() *pb.Change {
 	size, unknown := reported(r.Size)
 	return &pb.Change{
 		Id: r.ID, Op: pb.Op(enumValue(pb.Op_value, "OP_", r.Op)),
-		Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item, SourceSpace: r.SourceSpace, SourceItem: r.SourceItem,
+		Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item,
+		SourceSpace: r.SourceSpace, SourceItem: r.SourceItem,
 		Version: r.Version, Etag: r.ETag, Size: size, SizeUnknown: unknown, Digests: r.Digests,
 		Provenance: pb.Provenance(enumValue(pb.Provenance_value, "PROVENANCE_", r.Provenance)),
 		MediaType:  r.MediaType, Properties: r.Properties, PropertiesUnknown: r.PropsUnknown, Acl: r.ACL,
 		Time: nullTime(&r.Time, r.Nanos), Sequence: r.Sequence,
-		User: r.User, Agent: r.Agent, Origin: originOf(r.Origin), Cause: r.Cause, SourceTime: nullTime(r.SourceTime, r.SourceNanos),
+		User: r.User, Agent: r.Agent, Origin: originOf(r.Origin), Cause: r.Cause,
+		SourceTime:    nullTime(r.SourceTime, r.SourceNanos),
 		SourceVersion: r.SourceVersion, Approved: r.Approved, Evidence: r.Evidence,
 	}
 }

@@ -14,23 +14,23 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
 
-// Check says whether the database can be read: it answers, has every migration that this
-// program needs (ErrMigration), unchanged (ErrChanged) and in the form that is configured (ErrForm), its
-// tables are what those have made them (ErrAltered), and the reader may read them (ErrAccess).
-// Newer migrations, and columns that this program does not know, are accepted.
+// Check reports whether the database can be read. The server must answer, and every migration that this program
+// needs must be applied (ErrMigration), unchanged (ErrChanged) and for the configured layout (ErrForm). The tables
+// must be as the migrations have made them (ErrAltered), and the reader must have the right to read them
+// (ErrAccess). Newer migrations and unknown columns are accepted.
 func (db *DB) Check(ctx context.Context) error {
 	all, err := readMigrations(migrations.Files)
 	if err != nil {
 		return err
 	}
-	as := db.cfg.reader()
-	if err := db.greet(ctx, as); err != nil {
+	as := db.cfg.readerLogin()
+	if err := db.checkLogin(ctx, as); err != nil {
 		return err
 	}
-	if err := db.notReadOnly(ctx, db.reads, as, false); err != nil {
+	if err := db.checkReadOnly(ctx, db.reads, as, false); err != nil {
 		return err
 	}
-	l, err := db.readLedger(ctx, db.reads)
+	l, err := db.readApplied(ctx, db.reads)
 	if err != nil {
 		return db.explain(as, err)
 	}
@@ -40,34 +40,34 @@ func (db *DB) Check(ctx context.Context) error {
 			missing = append(missing, m.String())
 		}
 	}
-	if err := db.agree(ctx, all, l); err != nil {
+	if err := db.checkApplied(ctx, all, l); err != nil {
 		return fmt.Errorf("check database %s: %w", db.cfg.Database, err)
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("check database %s: %w: %s (run millrace migrate)",
 			db.cfg.Database, ErrMigration, strings.Join(missing, ", "))
 	}
-	broken, err := db.mayRead(ctx, as)
+	broken, err := db.probeReads(ctx, as)
 	if err != nil {
 		return err
 	}
-	if err := db.unaltered(ctx); err != nil {
-		return err // which tells more of why a view is broken
+	if err := db.checkSchema(ctx); err != nil {
+		return err // it explains why a view is broken
 	}
 	return broken
 }
 
-// CheckWrites says whether the user may write rows to every table that sinks write to, and ask
-// what has landed there; ErrAccess names what is missing.
+// CheckWrites reports whether the user may insert into every table that sinks write to, and read from it. If not, it
+// returns ErrAccess with the missing grants.
 func (db *DB) CheckWrites(ctx context.Context) error {
-	as := db.cfg.writer()
-	if err := db.greet(ctx, as); err != nil {
+	as := db.cfg.writerLogin()
+	if err := db.checkLogin(ctx, as); err != nil {
 		return err
 	}
-	if err := db.notReadOnly(ctx, db.conn, as, true); err != nil {
+	if err := db.checkReadOnly(ctx, db.conn, as, true); err != nil {
 		return err
 	}
-	refused := probes{}
+	refused := refusedGrants{}
 	for table, columns := range writtenTables() {
 		column := slices.Sorted(maps.Keys(columns))[0]
 		zero := "defaultValueOfTypeName(" + quoteText(columns[column]) + ")"
@@ -83,21 +83,22 @@ func (db *DB) CheckWrites(ctx context.Context) error {
 	return refused.err(as, db.cfg.Database, len(writtenTables()))
 }
 
-// mayRead asks every table and view for nothing. Broken is why one cannot answer, whoever asks.
-func (db *DB) mayRead(ctx context.Context, as Login) (broken, err error) {
+// probeReads reads no row from every table and view. broken is the first error that does not depend on the user's
+// rights.
+func (db *DB) probeReads(ctx context.Context, as Login) (broken, err error) {
 	wanted, err := wantedTables()
 	if err != nil {
 		return nil, err
 	}
-	refused := probes{}
+	refused := refusedGrants{}
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		if wanted[name].engine == "MaterializedView" {
 			continue
 		}
 		err := refused.add("SELECT", name, db.reads.Exec(ctx, db.name("SELECT * FROM {db}."+name+" LIMIT 0")))
-		var said *ch.Exception
+		var exception *ch.Exception
 		switch {
-		case errors.As(err, &said):
+		case errors.As(err, &exception):
 			if broken == nil {
 				broken = translate(fmt.Errorf("probe %s for reading: %w", name, err))
 			}
@@ -108,25 +109,27 @@ func (db *DB) mayRead(ctx context.Context, as Login) (broken, err error) {
 	return broken, refused.err(as, db.cfg.Database, len(wanted))
 }
 
-// notReadOnly says whether the profile of a user lets it do what it is here for. One that may
-// only read must be allowed to change settings (readonly = 2): without, not even a time limit can be sent along.
-func (db *DB) notReadOnly(ctx context.Context, conn driver.Conn, as Login, writes bool) error {
+// checkReadOnly checks the setting readonly of the user's profile. A reader needs 0 or 2: with readonly = 1 it could
+// not send a time limit with a query. A writer needs 0.
+func (db *DB) checkReadOnly(ctx context.Context, conn driver.Conn, as Login, writes bool) error {
 	var level uint64
 	err := conn.QueryRow(ctx, "SELECT toUInt64(getSetting('readonly'))").Scan(&level)
 	if err != nil && !hasCode(err, codeReadOnly) {
-		return db.explain(as, fmt.Errorf("ask what user %s may do: %w", as.User, err))
+		return db.explain(as, fmt.Errorf("read the setting readonly of user %s: %w", as.User, err))
 	}
 	switch {
 	case err == nil && (level == 0 || level == 2 && !writes):
 		return nil
 	case writes:
-		return fmt.Errorf("%w: user %s may only read on this server (readonly in its profile), and it is to write", ErrAccess, as.User)
+		return fmt.Errorf("%w: user %s may only read on this server (readonly in its profile), and must be able to write",
+			ErrAccess, as.User)
 	}
-	return fmt.Errorf("%w: user %s may not even set a time limit (readonly = 1 in its profile): give it readonly = 2", ErrAccess, as.User)
+	return fmt.Errorf("%w: user %s may not even set a time limit (readonly = 1 in its profile): give it readonly = 2",
+		ErrAccess, as.User)
 }
 
-// greet connects as a user, so that what keeps it out is told before all else.
-func (db *DB) greet(ctx context.Context, as Login) error {
+// checkLogin connects as a user, so that a refused login is reported before any other error.
+func (db *DB) checkLogin(ctx context.Context, as Login) error {
 	w, err := db.dial(ctx, as)
 	if err != nil {
 		return db.explain(as, err)
@@ -135,7 +138,7 @@ func (db *DB) greet(ctx context.Context, as Login) error {
 	return nil
 }
 
-// explain says in plain words why the server refuses, where that is known by its code.
+// explain adds a plain explanation to errors with a code that means a refused access. Other errors are unavailable.
 func (db *DB) explain(as Login, err error) error {
 	var e *ch.Exception
 	if !errors.As(err, &e) {
@@ -149,18 +152,19 @@ func (db *DB) explain(as Login, err error) error {
 	case codeReadOnly:
 		return fmt.Errorf("%w: user %s may only read on this server: %w", ErrAccess, as.User, err)
 	case codeTableReadOnly:
-		return fmt.Errorf("%w: the table takes no rows now: its disk can only be read, or its replica has lost its Keeper: %w", ErrAccess, err)
+		return fmt.Errorf("%w: the table is read-only now: its disk is read-only, or its replica has lost its Keeper: %w",
+			ErrAccess, err)
 	case codeAddressRefused:
 		return fmt.Errorf("%w: user %s may not connect from here: %w", ErrAccess, as.User, err)
 	}
 	return translate(err)
 }
 
-// probes are the tables that were refused, by the grant that is missing.
-type probes map[string][]string
+// refusedGrants maps a missing grant to the tables that it is missing on.
+type refusedGrants map[string][]string
 
-// add takes note of a refusal; another error is returned.
-func (p probes) add(grant, table string, err error) error {
+// add records a refused access. It returns any other error.
+func (p refusedGrants) add(grant, table string, err error) error {
 	if !hasCode(err, codeAccessDenied) {
 		return err
 	}
@@ -168,8 +172,8 @@ func (p probes) add(grant, table string, err error) error {
 	return nil
 }
 
-// err names the grants that are missing, and how to give them.
-func (p probes) err(as Login, database string, all int) error {
+// err returns an error with the missing grants and the statement that gives the first of them, or nil.
+func (p refusedGrants) err(as Login, database string, all int) error {
 	if len(p) == 0 {
 		return nil
 	}

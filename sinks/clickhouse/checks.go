@@ -7,28 +7,29 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// A CheckQuery asks for the checks of one copy.
+// A CheckQuery selects checks of one copy.
 type CheckQuery struct {
 	Copy  schemas.Copy
-	Span  Span // of their starts
+	Span  Span // of the starts of the checks
 	After CheckCursor
 	Limit int // default 1,000
 }
 
-// A CheckCursor is where a page of checks ended. The zero cursor is before all.
+// A CheckCursor is the end of a page of checks. The zero cursor is the start.
 type CheckCursor struct {
 	Started time.Time
 	ID      string
 }
 
-// Checks returns the checks of a copy, oldest first, and the cursor that goes on after them.
-// Fewer than Limit: there are no more.
+// Checks returns checks of a copy, oldest first, and the cursor of the next page. A page with fewer than Limit
+// checks is the last one.
 func (db *DB) Checks(ctx context.Context, q CheckQuery) ([]Check, CheckCursor, error) {
 	from, to := q.Span.millis(q.After.Started)
 	checks, err := query[Check](ctx, db, "read the checks of a copy",
-		"SELECT "+checkFields+" FROM {db}.bit_log_v WHERE "+ofCopy+" AND ts BETWEEN "+milli+" AND "+milli+
-			" AND (ts, id) > ("+milli+", ?) ORDER BY ts, id LIMIT ?",
-		q.Copy.Account, q.Copy.Store, q.Copy.Space, q.Copy.Item, from, to, after(q.After.Started), q.After.ID, limit(q.Limit))
+		"SELECT "+checkFields+" FROM {db}.bit_log_v WHERE "+ofCopy+" AND ts BETWEEN "+milliParam+" AND "+milliParam+
+			" AND (ts, id) > ("+milliParam+", ?) ORDER BY ts, id LIMIT ?",
+		q.Copy.Account, q.Copy.Store, q.Copy.Space, q.Copy.Item, from, to,
+		afterMillis(q.After.Started), q.After.ID, limit(q.Limit))
 	if err != nil || len(checks) == 0 {
 		return nil, q.After, err
 	}
@@ -42,18 +43,19 @@ const (
 	failed      = "verdict IN ('fail', 'missing', 'not_captured')"
 )
 
-// A Failure is the first check of a copy that did not pass, and when the copy was last good before.
+// A Failure is the first failed check of a copy, and the last pass before it.
 type Failure struct {
 	Check
-	LastPass *time.Time // start of the last pass before it; nil: there was none
+	LastPass *time.Time // start of the last pass before the failure; nil: none
 }
 
-// FirstFailure returns the first check of a copy at or after a time that failed; nil where there is none.
+// FirstFailure returns the first failed check of a copy that began at since or later, or nil.
 func (db *DB) FirstFailure(ctx context.Context, c schemas.Copy, since time.Time) (*Failure, error) {
 	key := []any{c.Account, c.Store, c.Space, c.Item}
 	from, _ := Span{From: since}.millis(time.Time{})
 	checks, err := query[Check](ctx, db, "read the first failure of a copy",
-		"SELECT "+checkFields+" FROM {db}.bit_log_v WHERE "+ofCopy+" AND ts >= "+milli+" AND "+failed+" ORDER BY ts, id LIMIT 1",
+		"SELECT "+checkFields+" FROM {db}.bit_log_v WHERE "+ofCopy+" AND ts >= "+milliParam+
+			" AND "+failed+" ORDER BY ts, id LIMIT 1",
 		append(key, from)...)
 	if err != nil || len(checks) == 0 {
 		return nil, err
@@ -62,7 +64,8 @@ func (db *DB) FirstFailure(ctx context.Context, c schemas.Copy, since time.Time)
 		Started time.Time `ch:"ts"`
 	}
 	passes, err := query[good](ctx, db, "read the last pass of a copy",
-		"SELECT ts FROM {db}.bit_log_v WHERE "+ofCopy+" AND ts < "+milli+" AND verdict = 'pass' ORDER BY ts DESC LIMIT 1",
+		"SELECT ts FROM {db}.bit_log_v WHERE "+ofCopy+" AND ts < "+milliParam+
+			" AND verdict = 'pass' ORDER BY ts DESC LIMIT 1",
 		append(key, checks[0].Started.UnixMilli())...)
 	if err != nil {
 		return nil, err
@@ -74,31 +77,32 @@ func (db *DB) FirstFailure(ctx context.Context, c schemas.Copy, since time.Time)
 	return f, nil
 }
 
-// A FailureQuery asks which copies failed.
+// A FailureQuery selects copies with failed checks.
 type FailureQuery struct {
 	Account      string
-	Store, Space string // empty: every one
-	Span         Span   // of the checks' starts
+	Store, Space string // empty: all
+	Span         Span   // of the starts of the checks
 	After        schemas.Copy
 	Limit        int // default 1,000
 }
 
-// A FailedCopy is a copy whose checks failed.
+// A FailedCopy is a copy with failed checks.
 type FailedCopy struct {
 	schemas.Copy
-	First, Last time.Time // starts of the first and the last check that failed
-	Finding     string    // of the first
+	First, Last time.Time // starts of the first and the last failed check
+	Finding     string    // of the first failed check
 	Row         uint8
-	Checks      uint64 // that failed
+	Checks      uint64 // number of failed checks
 }
 
-// FailedCopies returns the copies of which a check failed, in the order of space, item and store.
-// Fewer than Limit: there are no more; else After is the last one's Copy.
+// FailedCopies returns the copies with failed checks, ordered by space, item and store. A page with fewer than Limit
+// copies is the last one; the After of the next page is the Copy of the last one.
 func (db *DB) FailedCopies(ctx context.Context, q FailureQuery) ([]FailedCopy, error) {
 	from, to := q.Span.millis(time.Time{})
-	// Not the view: what landed twice changes nothing here but the count, which counts ids.
-	statement := "SELECT store, space, item, min(ts) AS first, max(ts) AS last, argMin(finding, (ts, id)) AS found, argMin(row, (ts, id)) AS as_row," +
-		" uniqExact(id) AS checks FROM {db}.bit_log WHERE account = ? AND ts BETWEEN " + milli + " AND " + milli + " AND " + failed
+	// The table is faster than its view. Rows that were stored twice only change the count, which therefore counts ids.
+	statement := "SELECT store, space, item, min(ts) AS first, max(ts) AS last," +
+		" argMin(finding, (ts, id)) AS found, argMin(row, (ts, id)) AS as_row, uniqExact(id) AS checks" +
+		" FROM {db}.bit_log WHERE account = ? AND ts BETWEEN " + milliParam + " AND " + milliParam + " AND " + failed
 	args := []any{q.Account, from, to}
 	if q.Store != "" {
 		statement += " AND store = ?"

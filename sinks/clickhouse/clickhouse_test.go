@@ -26,29 +26,30 @@ func TestMain(m *testing.M) {
 	clickhousetest.Main(m)
 }
 
-// start is when things begin to happen in these tests.
+// start is the time of the first event in these tests.
 var start = time.Date(2026, 3, 4, 5, 6, 7, 891_234_567, time.UTC)
 
 func at(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(start.Add(d)) }
 
-// ms is a time cut to milliseconds, as most columns hold it.
+// ms truncates a time to milliseconds, as most columns do.
 func ms(t *timestamppb.Timestamp) *timestamppb.Timestamp {
 	return &timestamppb.Timestamp{Seconds: t.GetSeconds(), Nanos: t.GetNanos() / 1e6 * 1e6}
 }
 
-// change is an add of photos/<item> in store 1 of acme, d after start.
+// change returns an add of photos/<item> in store 1 of acme, d after start.
 func change(item string, d time.Duration) *pb.Change {
 	c := &pb.Change{
 		Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: item, Version: "v" + d.String(),
 		Size: 1000 + int64(d.Seconds()), MediaType: "image/jpeg", Provenance: pb.Provenance_PROVENANCE_VERIFIED,
-		Digests: map[string]string{"md5": schemas.ID(item, d.String()), "sha256": schemas.ID(item, d.String(), "a") + schemas.ID(item, d.String(), "b")},
-		Time:    at(d), User: "ann", Agent: "emit", Origin: pb.Origin_ORIGIN_CLIENT,
+		Digests: map[string]string{"md5": schemas.ID(item, d.String()),
+			"sha256": schemas.ID(item, d.String(), "a") + schemas.ID(item, d.String(), "b")},
+		Time: at(d), User: "ann", Agent: "emit", Origin: pb.Origin_ORIGIN_CLIENT,
 	}
 	c.Id = schemas.ChangeID(c)
 	return c
 }
 
-// changes are n adds of different items, a minute apart.
+// changes returns n adds of different items, a minute apart.
 func changes(n int) []schemas.Body {
 	all := make([]schemas.Body, n)
 	for i := range all {
@@ -57,7 +58,7 @@ func changes(n int) []schemas.Body {
 	return all
 }
 
-// deliver makes deliveries of one partition, from an offset on.
+// deliver returns deliveries of one partition with consecutive offsets.
 func deliver(topic schemas.Topic, from int64, bodies ...schemas.Body) []*schemas.Delivery {
 	batch := make([]*schemas.Delivery, len(bodies))
 	for i, b := range bodies {
@@ -68,7 +69,7 @@ func deliver(topic schemas.Topic, from int64, bodies ...schemas.Body) []*schemas
 		if b != nil {
 			value, err := proto.MarshalOptions{Deterministic: true}.Marshal(b)
 			if err != nil {
-				panic(err) // it is of these tests
+				panic(err) // a mistake in the test
 			}
 			batch[i].Hash = schemas.Hash(value)
 		}
@@ -78,10 +79,10 @@ func deliver(topic schemas.Topic, from int64, bodies ...schemas.Body) []*schemas
 
 func count(t testing.TB, db *clickhouse.DB, from string) string {
 	t.Helper()
-	return one(t, db, "SELECT toString(count()) FROM {db}."+from)
+	return scanOne(t, db, "SELECT toString(count()) FROM {db}."+from)
 }
 
-func one(t testing.TB, db *clickhouse.DB, statement string, args ...any) string {
+func scanOne(t testing.TB, db *clickhouse.DB, statement string, args ...any) string {
 	t.Helper()
 	all, err := db.Strings(t.Context(), statement, args...)
 	if err != nil || len(all) != 1 {
@@ -126,8 +127,9 @@ func TestColumns(t *testing.T) {
 	db := clickhousetest.Open(t)
 	for table, want := range clickhouse.TableColumns() {
 		t.Run(table, func(t *testing.T) {
-			lines, err := db.Strings(t.Context(), "SELECT name || ' ' || type FROM system.columns WHERE table = ? AND database = "+
-				"(SELECT name FROM system.databases WHERE name = trim(BOTH '`' FROM '{db}'))", table)
+			lines, err := db.Strings(t.Context(),
+				"SELECT name || ' ' || type FROM system.columns WHERE table = ? AND database = "+
+					"(SELECT name FROM system.databases WHERE name = trim(BOTH '`' FROM '{db}'))", table)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -13,20 +13,20 @@ import (
 	ch "github.com/ClickHouse/clickhouse-go/v2"
 )
 
-// A shape is how a cluster is laid out, as the server that is asked knows it.
-type shape struct {
+// A clusterLayout counts the shards and replicas of the cluster, as the server knows it.
+type clusterLayout struct {
 	Shards   uint64 `ch:"shards"`
-	Replicas uint64 `ch:"replicas"` // of the shard that has most
-	Fewest   uint64 `ch:"fewest"`   // of the shard that has fewest
+	Replicas uint64 `ch:"replicas"` // of the shard with the most
+	Fewest   uint64 `ch:"fewest"`   // of the shard with the fewest
 }
 
-// clusterShape asks for the layout of the cluster. One that the server does not know is an error.
-func (db *DB) clusterShape(ctx context.Context) (shape, error) {
-	rows, err := queryOn[shape](ctx, db.conn, "read the layout of the cluster",
+// readLayout reads the layout of the cluster from the server. A cluster that the server does not know is ErrCluster.
+func (db *DB) readLayout(ctx context.Context) (clusterLayout, error) {
+	rows, err := queryOn[clusterLayout](ctx, db.conn, "read the layout of the cluster",
 		"SELECT count() AS shards, toUInt64(max(n)) AS replicas, toUInt64(min(n)) AS fewest"+
 			" FROM (SELECT count() AS n FROM system.clusters WHERE cluster = ? GROUP BY shard_num)", db.cfg.Cluster)
 	if err != nil {
-		return shape{}, err
+		return clusterLayout{}, err
 	}
 	if len(rows) != 1 || rows[0].Shards == 0 {
 		known, err := queryOn[struct {
@@ -37,39 +37,40 @@ func (db *DB) clusterShape(ctx context.Context) (shape, error) {
 			names[i] = k.Name
 		}
 		if err != nil {
-			return shape{}, err
+			return clusterLayout{}, err
 		}
-		return shape{}, fmt.Errorf("%w: the server knows no cluster %q; those it knows: %s", ErrCluster, db.cfg.Cluster, orNothing(names))
+		return clusterLayout{}, fmt.Errorf("%w: the server knows no cluster %q, only these: %s",
+			ErrCluster, db.cfg.Cluster, joinOrNone(names))
 	}
-	db.shape.Store(&shapeAt{rows[0], time.Now()})
+	db.cached.Store(&cachedLayout{rows[0], time.Now()})
 	return rows[0], nil
 }
 
-// A shapeAt is a shape and when it was asked for.
-type shapeAt struct {
-	shape
-	at time.Time
+// A cachedLayout is a layout and when it was read.
+type cachedLayout struct {
+	clusterLayout
+	readAt time.Time
 }
 
-// shapeAge is for how long a shape is known: replicas are added and removed while processes run.
-const shapeAge = time.Minute
+// layoutMaxAge is how long a layout is cached. Replicas may be added and removed while processes run.
+const layoutMaxAge = time.Minute
 
-// knownShape is clusterShape, asked for once a minute.
-func (db *DB) knownShape(ctx context.Context) (shape, error) {
-	if known := db.shape.Load(); known != nil && time.Since(known.at) < shapeAge {
-		return known.shape, nil
+// layout returns the cached layout, or reads it again if it is too old.
+func (db *DB) layout(ctx context.Context) (clusterLayout, error) {
+	if known := db.cached.Load(); known != nil && time.Since(known.readAt) < layoutMaxAge {
+		return known.clusterLayout, nil
 	}
-	return db.clusterShape(ctx)
+	return db.readLayout(ctx)
 }
 
-// A Shard is one of a cluster, and its replicas as host:port, in the order in which they are asked.
+// A Shard is one shard of a cluster. Its replicas are host:port, in the order in which the server tries them.
 type Shard struct {
 	Number   uint32   `ch:"shard" json:"number"`
 	Replicas []string `ch:"replicas" json:"replicas"`
 }
 
-// Replicated returns the shards of the cluster that have several replicas. A question is answered by one of them, the first
-// that is there, so what the others have is not known.
+// Replicated returns the shards that have several replicas. Only the first available replica of a shard answers a
+// query, so the rows of its other replicas are unknown.
 func (db *DB) Replicated(ctx context.Context) ([]Shard, error) {
 	if db.cfg.Cluster == "" {
 		return nil, nil
@@ -79,27 +80,26 @@ func (db *DB) Replicated(ctx context.Context) ([]Shard, error) {
 		" FROM system.clusters WHERE cluster = ? GROUP BY shard HAVING count() > 1 ORDER BY shard", db.cfg.Cluster)
 }
 
-// shards returns the number of shards, which is fixed: 1 without a cluster.
+// shards returns the number of shards, which never changes: 1 without a cluster.
 func (db *DB) shards(ctx context.Context) (int, error) {
 	if db.cfg.Cluster == "" {
 		return 1, nil
 	}
-	now, err := db.knownShape(ctx)
+	now, err := db.layout(ctx)
 	return int(now.Shards), err
 }
 
-func orNothing(words []string) string {
-	if len(words) == 0 {
+func joinOrNone(names []string) string {
+	if len(names) == 0 {
 		return "none"
 	}
-	return strings.Join(words, ", ")
+	return strings.Join(names, ", ")
 }
 
-// onCluster are the settings of whatever is asked of a cluster: a question with topic and
-// partition goes to their one shard, and what is read comes from the replica that
-// is also written to, for as long as there is one. Shards merge their answers. An INSERT of a SELECT passes
-// through the server that is asked, which spreads the rows: a shard by itself keeps those of its own log.
-// A statement ON CLUSTER is done when every server has done it.
+// onCluster returns the settings of every statement on a cluster. A query with topic and partition goes to the one
+// shard that has them. Reads prefer the replica that is also written to. Shards merge their results. INSERT ...
+// SELECT runs through the initiating server, which distributes the rows; a shard by itself would keep the rows of
+// its own log. A statement ON CLUSTER returns after every server has run it.
 func (c Config) onCluster() ch.Settings {
 	if c.Cluster == "" {
 		return nil
@@ -108,18 +108,18 @@ func (c Config) onCluster() ch.Settings {
 		"optimize_skip_unused_shards":                        1,
 		"load_balancing":                                     "in_order",
 		"prefer_localhost_replica":                           0,
-		"use_hedged_requests":                                0, // or another replica answers if the first takes 50 ms
+		"use_hedged_requests":                                0, // otherwise another replica answers after 50 ms
 		"fallback_to_stale_replicas_for_distributed_queries": 0,
-		"max_replica_delay_for_distributed_queries":          300, // seconds; 0: a stale replica is not noticed
+		"max_replica_delay_for_distributed_queries":          300, // seconds; with 0, stale replicas are used
 		"distributed_group_by_no_merge":                      0,
 		"parallel_distributed_insert_select":                 0,
 		"distributed_ddl_output_mode":                        "throw",
-		"distributed_ddl_task_timeout":                       180, // seconds; 0: nothing is waited for
+		"distributed_ddl_task_timeout":                       180, // seconds; with 0, the statement returns at once
 	}
 }
 
-// insertsOnCluster are the settings of an insert: it is answered when the rows are on
-// their shard, on as many replicas as are asked for, and not when the server has put them by.
+// insertsOnCluster returns the settings of an insert on a cluster. It returns after the rows are on as many replicas
+// of their shard as the quorum demands, not after the server has queued them.
 func (db *DB) insertsOnCluster(ctx context.Context) ([]proto.Setting, error) {
 	if db.cfg.Cluster == "" {
 		return nil, nil
@@ -130,16 +130,17 @@ func (db *DB) insertsOnCluster(ctx context.Context) ([]proto.Setting, error) {
 	}
 	return []proto.Setting{
 		{Key: "distributed_foreground_insert", Value: "1"},
-		{Key: "insert_distributed_sync", Value: "1"}, // as older servers call it
+		{Key: "insert_distributed_sync", Value: "1"}, // its name on older servers
 		{Key: "load_balancing", Value: "in_order"},
 		{Key: "prefer_localhost_replica", Value: "0"},
 		{Key: "insert_quorum", Value: quorum},
 		{Key: "insert_quorum_timeout", Value: "60000"},
-		{Key: "insert_quorum_parallel", Value: "1"}, // or an insert that missed its quorum keeps all others out
+		{Key: "insert_quorum_parallel", Value: "1"}, // otherwise an insert that missed its quorum blocks all others
 	}, nil
 }
 
-// quorum is how many replicas must have a row before its insert is answered, as the server's setting says it.
+// quorum returns the server setting insert_quorum: the number of replicas that must have a row before its insert
+// returns.
 func (db *DB) quorum(ctx context.Context) (string, error) {
 	switch {
 	case db.cfg.Cluster == "":
@@ -147,27 +148,28 @@ func (db *DB) quorum(ctx context.Context) (string, error) {
 	case db.cfg.InsertQuorum != "all":
 		return db.cfg.InsertQuorum, nil
 	}
-	now, err := db.knownShape(ctx)
+	now, err := db.layout(ctx)
 	if err == nil {
-		err = db.even(now)
+		err = db.checkEvenReplicas(now)
 	}
 	return strconv.FormatUint(now.Replicas, 10), err
 }
 
-// even returns an error if the quorum is all and not the same number of replicas in each shard: an insert says one number
-// for all of them.
-func (db *DB) even(now shape) error {
+// checkEvenReplicas returns ErrReplicas if the quorum is all and shards differ in their number of replicas: an
+// insert can send only one number.
+func (db *DB) checkEvenReplicas(now clusterLayout) error {
 	if db.cfg.InsertQuorum != "all" || now.Fewest == now.Replicas {
 		return nil
 	}
-	return fmt.Errorf("%w: a shard of the cluster %s has %d and another one %d, and with clickhouse.insert_quorum all each insert asks "+
-		"for one number: give all shards as many, or set it to auto or to a number", ErrReplicas, db.cfg.Cluster, now.Fewest, now.Replicas)
+	return fmt.Errorf("%w: a shard of the cluster %s has %d and another one %d, and with clickhouse.insert_quorum all "+
+		"an insert can demand only one number: give every shard the same number of replicas, or set it to auto or to a "+
+		"number", ErrReplicas, db.cfg.Cluster, now.Fewest, now.Replicas)
 }
 
-// quorate returns the offset of a partition below which the rows that a table has are on as many replicas as they must be:
-// those of inserts that were answered. Of one that was not, because its replicas were too few or too slow or its process
-// died, the rows may be on the replica that is asked, and on no other.
-func (db *DB) quorate(ctx context.Context, table string, of origin) (uint64, error) {
+// quorumOffset returns the offset below which the rows of a table are on as many replicas as the quorum demands: the
+// position, which moves only after inserts have returned. Rows of an insert that failed, because replicas were
+// missing or slow or its process died, may be on the replica that answers and on no other.
+func (db *DB) quorumOffset(ctx context.Context, table string, of source) (uint64, error) {
 	quorum, err := db.quorum(ctx)
 	if err != nil || quorum == "1" {
 		return math.MaxUint64, err
@@ -176,5 +178,5 @@ func (db *DB) quorate(ctx context.Context, table string, of origin) (uint64, err
 		return 0, nil
 	}
 	at, err := db.positions(ctx, db.conn, []string{table})
-	return uint64(at[partitionOf{table, of.topic, of.incarnation, of.partition}]), err
+	return uint64(at[positionKey{table, of.topic, of.incarnation, of.partition}]), err
 }

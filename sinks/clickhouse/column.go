@@ -12,14 +12,13 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// A column knows one column of a table once: its name, its type as system.columns
-// tells it, and how rows of M are appended to it.
+// A column describes one column of a table: its name, its type as in system.columns, and how a row of M is appended.
 type column[M any] struct {
 	name, typ string
 	make      func() appender[M]
 }
 
-// An appender is a column being filled.
+// An appender holds the values of a column while a block is built.
 type appender[M any] struct {
 	data   proto.ColInput
 	append func(M) error
@@ -39,9 +38,9 @@ func text[M any](name string, get func(M) string) column[M] {
 	return simple(name, "String", func() *proto.ColStr { return new(proto.ColStr) }, get)
 }
 
-// word is a text of few values.
-func word[M any](name string, get func(M) string) column[M] {
-	return simple(name, "LowCardinality(String)", newWords, get)
+// lowCard is a LowCardinality(String) column, for strings with few distinct values.
+func lowCard[M any](name string, get func(M) string) column[M] {
+	return simple(name, "LowCardinality(String)", newLowCardinality, get)
 }
 
 func flag[M any](name string, get func(M) bool) column[M] {
@@ -56,7 +55,7 @@ func int32s[M any](name string, get func(M) int32) column[M] {
 	return simple(name, "Int32", func() *proto.ColInt32 { return new(proto.ColInt32) }, get)
 }
 
-// uint8s is a column of small numbers, which are never cut to fit.
+// uint8s is a UInt8 column. A value outside of 0 to 255 is an error.
 func uint8s[M any](name string, get func(M) int32) column[M] {
 	return column[M]{name, "UInt8", func() appender[M] {
 		c := new(proto.ColUInt8)
@@ -83,7 +82,7 @@ func uint64s[M any](name string, get func(M) uint64) column[M] {
 	return simple(name, "UInt64", func() *proto.ColUInt64 { return new(proto.ColUInt64) }, get)
 }
 
-// id16 is a column of ids: 32 hex digits on the wire, 16 bytes in the table.
+// id16 is a column of ids: 32 hex digits in messages, 16 bytes in the table.
 func id16[M any](name string, get func(M) string) column[M] {
 	return column[M]{name, "FixedString(16)", func() appender[M] {
 		c := new(proto.ColFixedStr16)
@@ -109,7 +108,7 @@ func parseID(s string) (id [16]byte, err error) {
 
 const millis = "DateTime64(3, 'UTC')"
 
-// The years that DateTime64 can hold and its drivers, which count nanoseconds, can read, in milliseconds.
+// The range of times that DateTime64 can hold and its drivers, which count nanoseconds, can read. In milliseconds.
 var (
 	minMillis = time.Date(1900, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
 	maxMillis = time.Date(2261, 12, 31, 23, 59, 59, 999e6, time.UTC).UnixMilli()
@@ -132,13 +131,13 @@ func toMillis(t *timestamppb.Timestamp) (int64, error) {
 	return ms, nil
 }
 
-// belowMillis returns the nanoseconds that toMillis leaves out.
+// belowMillis returns the nanoseconds that toMillis drops.
 func belowMillis(t *timestamppb.Timestamp) uint32 { return uint32(t.GetNanos() % 1e6) }
 
-// moment is a time that every row has.
-func moment[M any](name string, get func(M) *timestamppb.Timestamp) column[M] {
+// timestamp is a column of times that every row must have.
+func timestamp[M any](name string, get func(M) *timestamppb.Timestamp) column[M] {
 	return column[M]{name, millis, func() appender[M] {
-		c := newMoments()
+		c := newTimestamps()
 		return appender[M]{c, func(m M) error {
 			ms, err := toMillis(get(m))
 			if err == nil {
@@ -149,38 +148,38 @@ func moment[M any](name string, get func(M) *timestamppb.Timestamp) column[M] {
 	}}
 }
 
-func newMoments() *proto.ColDateTime64 {
+func newTimestamps() *proto.ColDateTime64 {
 	return new(proto.ColDateTime64).WithPrecision(proto.PrecisionMilli).WithLocation(time.UTC)
 }
 
-// maybe is a time that a row need not have.
-func maybe[M any](name string, get func(M) *timestamppb.Timestamp) column[M] {
+// nullableTime is a column of optional times.
+func nullableTime[M any](name string, get func(M) *timestamppb.Timestamp) column[M] {
 	return column[M]{name, "Nullable(" + millis + ")", func() appender[M] {
-		c := newNullTimes()
+		c := newNullableTimes()
 		return appender[M]{c, func(m M) error { return c.append(get(m)) }}
 	}}
 }
 
-// nullTimes is Nullable(DateTime64(3, 'UTC')).
-type nullTimes struct {
+// nullableTimes is a Nullable(DateTime64(3, 'UTC')) column.
+type nullableTimes struct {
 	proto.ColInput
 	nulls  *proto.ColUInt8
 	values *proto.ColDateTime64
 }
 
-func newNullTimes() *nullTimes {
-	values := newMoments()
+func newNullableTimes() *nullableTimes {
+	values := newTimestamps()
 	c := proto.NewColNullable[time.Time](values)
-	return &nullTimes{c, &c.Nulls, values}
+	return &nullableTimes{c, &c.Nulls, values}
 }
 
 // Reset empties the column.
-func (c *nullTimes) Reset() {
+func (c *nullableTimes) Reset() {
 	c.nulls.Reset()
 	c.values.Reset()
 }
 
-func (c *nullTimes) append(t *timestamppb.Timestamp) error {
+func (c *nullableTimes) append(t *timestamppb.Timestamp) error {
 	if t == nil {
 		c.nulls.Append(1)
 		c.values.AppendRaw(0)
@@ -194,10 +193,10 @@ func (c *nullTimes) append(t *timestamppb.Timestamp) error {
 	return err
 }
 
-// digests is a column of sets of digests: lower-case hex on the wire, bytes in the table.
+// digests is a column of maps from algorithm to digest: lower-case hex in messages, bytes in the table.
 func digests[M any](name string, get func(M) map[string]string) column[M] {
 	return column[M]{name, "Map(LowCardinality(String), String)", func() appender[M] {
-		algorithms, values := newWords(), new(proto.ColStr)
+		algorithms, values := newLowCardinality(), new(proto.ColStr)
 		c := &proto.ColMap[string, string]{Keys: algorithms, Values: values}
 		var keys []string
 		return appender[M]{c, func(m M) error {
@@ -212,14 +211,14 @@ func digests[M any](name string, get func(M) map[string]string) column[M] {
 				values.Buf = b
 				algorithms.Append(k)
 			}
-			clear(keys) // they are of the message, which the column outlives
+			clear(keys) // they belong to the message, and the column outlives it
 			c.Offsets.Append(uint64(len(values.Pos)))
 			return nil
 		}}
 	}}
 }
 
-// appendHex appends the bytes that s says in hex.
+// appendHex appends the bytes that s encodes in hex.
 func appendHex(b []byte, s string) ([]byte, error) {
 	n := len(b)
 	b = slices.Grow(b, len(s)/2)
@@ -230,35 +229,35 @@ func appendHex(b []byte, s string) ([]byte, error) {
 	return out, nil
 }
 
-// pairs is a map of texts, in the order of its keys.
-func pairs[M any](name string, get func(M) map[string]string) column[M] {
+// stringMap is a Map(String, String) column, sorted by key.
+func stringMap[M any](name string, get func(M) map[string]string) column[M] {
 	return column[M]{name, "Map(String, String)", func() appender[M] {
-		c := newPairs()
+		c := newStringMap()
 		return appender[M]{c, func(m M) error { c.append(get(m)); return nil }}
 	}}
 }
 
-type pairColumn struct {
+type stringMapColumn struct {
 	proto.ColMap[string, string]
 	keys []string
 }
 
-func newPairs() *pairColumn {
-	return &pairColumn{ColMap: proto.ColMap[string, string]{Keys: new(proto.ColStr), Values: new(proto.ColStr)}}
+func newStringMap() *stringMapColumn {
+	return &stringMapColumn{ColMap: proto.ColMap[string, string]{Keys: new(proto.ColStr), Values: new(proto.ColStr)}}
 }
 
-func (c *pairColumn) append(m map[string]string) {
+func (c *stringMapColumn) append(m map[string]string) {
 	c.keys = sortedKeys(c.keys, m)
 	for _, k := range c.keys {
 		c.Keys.Append(k)
 		c.Values.Append(m[k])
 	}
-	clear(c.keys) // they are of the message, which the column outlives
+	clear(c.keys) // they belong to the message, and the column outlives it
 	c.Offsets.Append(uint64(c.Keys.Rows()))
 }
 
-// counts is a map of numbers, in the order of its keys.
-func counts[M any](name string, get func(M) map[string]int64) column[M] {
+// int64Map is a Map(String, Int64) column, sorted by key.
+func int64Map[M any](name string, get func(M) map[string]int64) column[M] {
 	return column[M]{name, "Map(String, Int64)", func() appender[M] {
 		c := proto.NewMap[string, int64](new(proto.ColStr), new(proto.ColInt64))
 		var keys []string
@@ -269,14 +268,14 @@ func counts[M any](name string, get func(M) map[string]int64) column[M] {
 				c.Keys.Append(k)
 				c.Values.Append(set[k])
 			}
-			clear(keys) // they are of the message, which the column outlives
+			clear(keys) // they belong to the message, and the column outlives it
 			c.Offsets.Append(uint64(c.Keys.Rows()))
 			return nil
 		}}
 	}}
 }
 
-// sortedKeys returns the keys of m in order, in the memory of keys.
+// sortedKeys returns the keys of m in order. It reuses the memory of keys.
 func sortedKeys[V any](keys []string, m map[string]V) []string {
 	keys = keys[:0]
 	for k := range m {

@@ -14,25 +14,25 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// A ManifestCheck is how the state is compared with the logs.
+// A ManifestCheck holds the options of CheckManifest.
 type ManifestCheck struct {
-	// Told is called with the progress of each step; may be nil.
+	// Told is called with the progress of each step. It may be nil.
 	Told func(step string, done, total int64)
 
-	most int // copies that differ are named before the comparison stops
+	maxDiffer int // the comparison stops after so many different copies
 }
 
-// A ManifestProof is what comparing the state with one made from the logs came to.
+// A ManifestProof is the result of comparing the state with a state made from the logs.
 type ManifestProof struct {
 	Copies int64 `json:"copies"` // compared
-	// Retold are copies of which the state knows another telling of a change than the log, which
-	// keeps the one that says most. That is no finding.
+	// Retold counts copies for which the state has stored another report of a change than the log shows: the log shows the
+	// richest report. They are not findings.
 	Retold  int64            `json:"retold"`
 	Differ  []CopyDifference `json:"differ,omitempty"`
-	Stopped bool             `json:"stopped,omitempty"` // as many as may be named were found before the end
+	Stopped bool             `json:"stopped,omitempty"` // the comparison stopped early, because too many copies differ
 }
 
-// A CopyDifference names one copy whose state is not what the logs make of it.
+// A CopyDifference names a copy with a state that differs from the logs.
 type CopyDifference struct {
 	Account string             `json:"account"`
 	Store   string             `json:"store"`
@@ -41,24 +41,24 @@ type CopyDifference struct {
 	Columns []ColumnDifference `json:"columns"`
 }
 
-// Copy returns which copy it is.
+// Copy returns the copy.
 func (d CopyDifference) Copy() schemas.Copy {
 	return schemas.Copy{Account: d.Account, Store: d.Store, Space: d.Space, Item: d.Item}
 }
 
-// A ColumnDifference is one column, or part of one, as the state has it and as the logs say.
+// A ColumnDifference is a column, or part of a column, with its value in the state and its value from the logs.
 type ColumnDifference struct {
 	Column string `json:"column"`
 	State  string `json:"state"`
 	Logs   string `json:"logs"`
 }
 
-// CheckManifest makes the state of every copy once more, from audit log and bit log, in a table that
-// it drops again, and compares it with what the state's view says. It reads both in the order of
-// copies, and holds no more than what differs.
+// CheckManifest makes the state of every copy again from audit log and bit log, in a table that it drops afterwards,
+// and compares it with the view of the state. It reads both in the order of copies, so it needs memory only for the
+// differences.
 func (db *DB) CheckManifest(ctx context.Context, c ManifestCheck) (_ *ManifestProof, err error) {
-	if c.most == 0 {
-		c.most = 100_000
+	if c.maxDiffer == 0 {
+		c.maxDiffer = 100_000
 	}
 	if c.Told == nil {
 		c.Told = func(string, int64, int64) {}
@@ -70,7 +70,7 @@ func (db *DB) CheckManifest(ctx context.Context, c ManifestCheck) (_ *ManifestPr
 	if err != nil {
 		return nil, err
 	}
-	rebuilt, err := merged(table)
+	rebuilt, err := mergedState(table)
 	if err != nil {
 		return nil, err
 	}
@@ -80,21 +80,21 @@ func (db *DB) CheckManifest(ctx context.Context, c ManifestCheck) (_ *ManifestPr
 	}
 	ctx, cancel := context.WithTimeout(ctx, longQuery)
 	defer cancel()
-	m := &manifestCheck{ManifestCheck: c, db: db, rebuilt: rebuilt, of: new(ManifestProof), total: total}
+	m := &manifestComparison{ManifestCheck: c, db: db, rebuilt: rebuilt, result: new(ManifestProof), total: total}
 	if err := m.run(ctx); err != nil {
 		return nil, translate(fmt.Errorf("compare the state with the logs: %w", err))
 	}
 	c.Told(compareStep, max(total, 1), max(total, 1))
-	return m.of, nil
+	return m.result, nil
 }
 
-type manifestCheck struct {
+type manifestComparison struct {
 	ManifestCheck
 	db      *DB
-	rebuilt string // what to select from
-	of      *ManifestProof
+	rebuilt string // the subquery of the rebuilt state
+	result  *ManifestProof
 	total   int64
-	differ  []schemas.Copy // not yet looked at closely
+	differ  []schemas.Copy // found by their sums, not yet inspected
 }
 
 const (
@@ -102,33 +102,33 @@ const (
 	detailPage  = 500
 )
 
-// run walks both states side by side.
-func (m *manifestCheck) run(ctx context.Context) error {
-	state, err := m.open(ctx, "{db}.copy_merged")
+// run reads both states in parallel, in the order of copies.
+func (m *manifestComparison) run(ctx context.Context) error {
+	state, err := m.openCursor(ctx, "{db}.copy_merged")
 	if err != nil {
 		return err
 	}
 	defer state.close()
-	logs, err := m.open(ctx, m.rebuilt)
+	logs, err := m.openCursor(ctx, m.rebuilt)
 	if err != nil {
 		return err
 	}
 	defer logs.close()
 	for !state.ended || !logs.ended {
-		order := compareCopies(state, logs)
-		at, same := state.at, order == 0 && state.sum == logs.sum
+		order := compareCursors(state, logs)
+		at, same := state.copy, order == 0 && state.sum == logs.sum
 		if order > 0 {
-			at = logs.at
+			at = logs.copy
 		}
-		m.of.Copies++
+		m.result.Copies++
 		if !same {
 			m.differ = append(m.differ, at)
 		}
-		if m.of.Copies%10_000 == 0 {
-			m.Told(compareStep, min(m.of.Copies, m.total-1), max(m.total, 1))
+		if m.result.Copies%10_000 == 0 {
+			m.Told(compareStep, min(m.result.Copies, m.total-1), max(m.total, 1))
 		}
 		if len(m.differ) >= detailPage {
-			if err := m.judge(ctx); err != nil || m.of.Stopped {
+			if err := m.inspect(ctx); err != nil || m.result.Stopped {
 				return err
 			}
 		}
@@ -143,41 +143,43 @@ func (m *manifestCheck) run(ctx context.Context) error {
 			}
 		}
 	}
-	return m.judge(ctx)
+	return m.inspect(ctx)
 }
 
-// compareCopies orders two walks by the copies they stand at; one that has ended is behind all.
-func compareCopies(a, b *walk) int {
+// compareCursors orders two cursors by their copies. A cursor at its end comes last.
+func compareCursors(a, b *copyCursor) int {
 	switch {
 	case a.ended:
 		return 1
 	case b.ended:
 		return -1
 	}
-	return cmp.Or(strings.Compare(a.at.Account, b.at.Account), strings.Compare(a.at.Store, b.at.Store),
-		strings.Compare(a.at.Space, b.at.Space), strings.Compare(a.at.Item, b.at.Item))
+	return cmp.Or(strings.Compare(a.copy.Account, b.copy.Account), strings.Compare(a.copy.Store, b.copy.Store),
+		strings.Compare(a.copy.Space, b.copy.Space), strings.Compare(a.copy.Item, b.copy.Item))
 }
 
-// A walk goes through one state in the order of its copies.
-type walk struct {
+// A copyCursor iterates over one state in the order of copies.
+type copyCursor struct {
 	rows  driver.Rows
 	close func()
-	at    schemas.Copy
-	sum   uint64 // of all that is compared
+	copy  schemas.Copy
+	sum   uint64 // of all compared values
 	ended bool
 }
 
-// open begins a walk. The state is merged in the order in which it lies, so that the server
-// need not hold it; what it sorts once more are the keys with their sums, and it does that on disk where they are many.
-func (m *manifestCheck) open(ctx context.Context, from string) (*walk, error) {
-	ctx = ch.Context(ctx, ch.WithSettings(ch.Settings{"async_insert": 0, "optimize_aggregation_in_order": 1, "optimize_read_in_order": 1,
-		"query_plan_execute_functions_after_sorting": 0, "max_bytes_before_external_sort": 256 << 20}))
-	rows, leave, err := stream(ctx, m.db.conn, m.db.name("SELECT account, store, space, item, "+stateSum()+" FROM "+from+
+// openCursor starts to read a state. The server merges the state in the order of the table, so that it need not hold it
+// in memory. It only sorts the keys and sums again, on disk if they are many.
+func (m *manifestComparison) openCursor(ctx context.Context, from string) (*copyCursor, error) {
+	ctx = ch.Context(ctx, ch.WithSettings(ch.Settings{
+		"async_insert": 0, "optimize_aggregation_in_order": 1, "optimize_read_in_order": 1,
+		"query_plan_execute_functions_after_sorting": 0, "max_bytes_before_external_sort": 256 << 20,
+	}))
+	rows, stop, err := stream(ctx, m.db.conn, m.db.name("SELECT account, store, space, item, "+stateSum()+" FROM "+from+
 		" ORDER BY account, store, space, item"))
 	if err != nil {
 		return nil, err
 	}
-	w := &walk{rows: rows, close: leave}
+	w := &copyCursor{rows: rows, close: stop}
 	if err := w.next(); err != nil {
 		w.close()
 		return nil, err
@@ -185,16 +187,16 @@ func (m *manifestCheck) open(ctx context.Context, from string) (*walk, error) {
 	return w, nil
 }
 
-func (w *walk) next() error {
+func (w *copyCursor) next() error {
 	if !w.rows.Next() {
 		w.ended = true
 		return w.rows.Err()
 	}
-	return w.rows.Scan(&w.at.Account, &w.at.Store, &w.at.Space, &w.at.Item, &w.sum)
+	return w.rows.Scan(&w.copy.Account, &w.copy.Store, &w.copy.Space, &w.copy.Item, &w.sum)
 }
 
-// judge looks closely at the copies whose sums differ.
-func (m *manifestCheck) judge(ctx context.Context) error {
+// inspect compares the values of the copies with different sums.
+func (m *manifestComparison) inspect(ctx context.Context) error {
 	state, err := m.values(ctx, "{db}.copy_merged")
 	if err != nil {
 		return err
@@ -203,21 +205,21 @@ func (m *manifestCheck) judge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	logged, err := m.logged(ctx)
+	changes, err := m.readLogged(ctx)
 	if err != nil {
 		return err
 	}
 	for _, c := range m.differ {
-		columns, retold := differences(state[c], logs[c], logged[c])
+		columns, retold := diffCopy(state[c], logs[c], changes[c])
 		if retold {
-			m.of.Retold++
+			m.result.Retold++
 		}
 		if len(columns) == 0 {
 			continue
 		}
-		m.of.Differ = append(m.of.Differ, CopyDifference{c.Account, c.Store, c.Space, c.Item, columns})
-		if len(m.of.Differ) >= m.most {
-			m.of.Stopped = true
+		m.result.Differ = append(m.result.Differ, CopyDifference{c.Account, c.Store, c.Space, c.Item, columns})
+		if len(m.result.Differ) >= m.maxDiffer {
+			m.result.Stopped = true
 			break
 		}
 	}
@@ -225,8 +227,8 @@ func (m *manifestCheck) judge(ctx context.Context) error {
 	return nil
 }
 
-// values returns what one state says of the copies in question.
-func (m *manifestCheck) values(ctx context.Context, from string) (map[schemas.Copy][]string, error) {
+// values returns the values of the copies to be inspected, from one state.
+func (m *manifestComparison) values(ctx context.Context, from string) (map[schemas.Copy][]string, error) {
 	type record struct {
 		Account string   `ch:"account"`
 		Store   string   `ch:"store"`
@@ -246,26 +248,26 @@ func (m *manifestCheck) values(ctx context.Context, from string) (map[schemas.Co
 	}
 	rows, err := query[record](with, m.db, "read the state of copies",
 		"SELECT account, store, space, item, arrayConcat("+stateValues()+", "+stateVersions()+") AS values FROM "+from+
-			" WHERE "+asked)
+			" WHERE "+requestedCopies)
 	for _, r := range rows {
 		all[schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item}] = r.Values
 	}
 	return all, err
 }
 
-// logged is what the log has of the changes of one copy.
-type logged struct {
+// loggedChanges holds the changes of one copy in the audit log.
+type loggedChanges struct {
 	Account string   `ch:"account"`
 	Store   string   `ch:"store"`
 	Space   string   `ch:"space"`
 	Item    string   `ch:"item"`
-	Times   []string `ch:"times"`   // of those of its content
-	Changes []string `ch:"changes"` // time and id, of deletes too
+	Times   []string `ch:"times"`   // of changes of its content
+	Changes []string `ch:"changes"` // time and id, deletes included
 }
 
-// logged returns what the log has of the changes of the copies in question.
-func (m *manifestCheck) logged(ctx context.Context) (map[schemas.Copy]logged, error) {
-	all := map[schemas.Copy]logged{}
+// readLogged returns the logged changes of the copies to be inspected.
+func (m *manifestComparison) readLogged(ctx context.Context) (map[schemas.Copy]loggedChanges, error) {
+	all := map[schemas.Copy]loggedChanges{}
 	if len(m.differ) == 0 {
 		return all, nil
 	}
@@ -273,10 +275,11 @@ func (m *manifestCheck) logged(ctx context.Context) (map[schemas.Copy]logged, er
 	if err != nil {
 		return nil, err
 	}
-	rows, err := query[logged](with, m.db, "read the changes of copies",
+	rows, err := query[loggedChanges](with, m.db, "read the changes of copies",
 		"SELECT account, store, space, item, groupUniqArrayIf(toString(ts), "+writesContent+") AS times,"+
-			" groupUniqArray(concat(toString(ts), ' ', lower(hex(id)))) AS changes FROM {db}.audit_log WHERE op IN ('add', 'update', 'copy', 'delete')"+
-			" AND "+asked+" GROUP BY account, store, space, item")
+			" groupUniqArray(concat(toString(ts), ' ', lower(hex(id)))) AS changes FROM {db}.audit_log"+
+			" WHERE op IN ('add', 'update', 'copy', 'delete')"+
+			" AND "+requestedCopies+" GROUP BY account, store, space, item")
 	for _, r := range rows {
 		all[schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item}] = r
 	}

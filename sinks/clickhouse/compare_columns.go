@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// A stateGroup is one column of the state, and what of it is compared: all but where in Kafka
-// the record stood, which differs between tellings of one message.
+// A stateGroup is one column of the state, with the parts of it that are compared: all but the Kafka offset of the
+// record, which differs between reports of one message.
 type stateGroup struct {
 	name  string
 	parts []string
-	// told says how a telling of the same change is recognised, where changes make the group: a change
-	// may have been told several times, each time saying something else.
-	told string
+	// restatedBy is how another report of the same change is recognised: by its change, its digests or its time. A change
+	// may have several reports with different values. Empty: the group does not come from changes.
+	restatedBy string
 }
 
 func stateGroups() []stateGroup {
@@ -30,13 +30,15 @@ func stateGroups() []stateGroup {
 	}
 }
 
-// currentDigests is SQL for what the manifest says of the digests of the current content: the verified
-// ones where there are any. Each has a byte in front that says whether it is.
+// currentDigests is SQL for the digests of the current content as the manifest shows them: only the verified ones, if
+// there are any. The first byte of each value is 1 if it is verified.
 const currentDigests = "mapFilter((k, v) -> substring(v, 1, 1) = char(1)" +
-	" OR NOT arrayExists(x -> substring(x, 9, 1) = char(1) AND substring(x, 18, 16) = content.change, mapValues(digests))," +
-	" mapApply((k, v) -> (k, concat(substring(v, 9, 1), substring(v, 34))), mapFilter((k, v) -> substring(v, 18, 16) = content.change, digests)))"
+	" OR NOT arrayExists(x -> substring(x, 9, 1) = char(1) AND substring(x, 18, 16) = content.change," +
+	" mapValues(digests))," +
+	" mapApply((k, v) -> (k, concat(substring(v, 9, 1), substring(v, 34)))," +
+	" mapFilter((k, v) -> substring(v, 18, 16) = content.change, digests)))"
 
-// stateSum is SQL for a sum of all that is compared: texts of it would cost more than the merge does.
+// stateSum is SQL for a hash of all compared values. Converting them to text would cost more than the merge.
 func stateSum() string {
 	var values []string
 	for _, g := range stateGroups() {
@@ -57,7 +59,7 @@ func stateSum() string {
 	return "cityHash64(" + strings.Join(values, ", ") + ")"
 }
 
-// stateValues is SQL for an array of the same, as texts.
+// stateValues is SQL for an array of the same values as text.
 func stateValues() string {
 	var values []string
 	for _, g := range stateGroups() {
@@ -67,8 +69,8 @@ func stateValues() string {
 			case g.name == "digests":
 				values = append(values, "toString(mapApply((k, v) -> (k, lower(hex(v))), "+currentDigests+"))")
 			case part == "ver":
-				values = append(values, "if("+column+" = 0, '', toString(fromUnixTimestamp64Milli(toInt64(bitShiftRight("+column+
-					", 83)) - 17592186044416, 'UTC')))")
+				values = append(values, "if("+column+" = 0, '',"+
+					" toString(fromUnixTimestamp64Milli(toInt64(bitShiftRight("+column+", 83)) - 17592186044416, 'UTC')))")
 			case part == "change":
 				values = append(values, "lower(hex("+column+"))")
 			case part == "size":
@@ -83,7 +85,7 @@ func stateValues() string {
 	return "[" + strings.Join(values, ", ") + "]"
 }
 
-// stateVersions is SQL for the whole version of each group that has one, in the order of the groups.
+// stateVersions is SQL for an array of the versions of the groups that have one, in the order of the groups.
 func stateVersions() string {
 	var values []string
 	for _, g := range stateGroups() {
@@ -94,28 +96,30 @@ func stateVersions() string {
 	return "[" + strings.Join(values, ", ") + "]"
 }
 
-// differences judges one copy. A difference in a group that a change told is none where the log has
-// that change, and the state a later telling of it: the log keeps the telling that says most, and which of two changes
-// of one millisecond came last is known by the last telling of each.
-func differences(state, logs []string, log logged) (columns []ColumnDifference, retold bool) {
+// diffCopy compares the values of one copy. A difference in a group that comes from changes does not count if the
+// log has the change and the state has stored a later report of it. The log shows the richest report, and of two
+// changes of the same millisecond, the last report of each decides which one came last.
+func diffCopy(state, logs []string, log loggedChanges) (columns []ColumnDifference, retold bool) {
 	if state == nil || logs == nil {
-		there := func(values []string) string { return map[bool]string{true: "there", false: "not there"}[values != nil] }
+		there := func(values []string) string {
+			return map[bool]string{true: "there", false: "not there"}[values != nil]
+		}
 		return []ColumnDifference{{"*", there(state), there(logs)}}, false
 	}
 	names, versions := stateNames()
 	i, v := 0, len(names)
-	other := false // the content is another change's
+	other := false // the content is from another change
 	for _, g := range stateGroups() {
 		a, b := state[i:i+len(g.parts)], logs[i:i+len(g.parts)]
-		told := false // another telling explains it
-		switch g.told {
+		restated := false // another report explains the difference
+		switch g.restatedBy {
 		case "change":
-			told = state[v] > logs[v] && a[0] == b[0] && slices.Contains(log.Changes, a[0]+" "+a[2])
-			other = other || g.name == "content" && told && a[2] != b[2]
-		case "digests": // what stands in front is the content's
-			told = other || state[2] == logs[2] && state[2] != "" && contains(a[0], b[0])
+			restated = state[v] > logs[v] && a[0] == b[0] && slices.Contains(log.Changes, a[0]+" "+a[2])
+			other = other || g.name == "content" && restated && a[2] != b[2]
+		case "digests": // the group content comes before
+			restated = other || state[2] == logs[2] && state[2] != "" && containsEntries(a[0], b[0])
 		case "time":
-			told = state[v] > logs[v] && (a[0] == b[0] || slices.Contains(log.Times, a[0]))
+			restated = state[v] > logs[v] && (a[0] == b[0] || slices.Contains(log.Times, a[0]))
 		}
 		if versions[g.name] {
 			v++
@@ -123,7 +127,7 @@ func differences(state, logs []string, log logged) (columns []ColumnDifference, 
 		for k := range a {
 			switch {
 			case a[k] == b[k]:
-			case told:
+			case restated:
 				retold = true
 			default:
 				columns = append(columns, ColumnDifference{names[i+k], a[k], b[k]})
@@ -134,7 +138,7 @@ func differences(state, logs []string, log logged) (columns []ColumnDifference, 
 	return columns, retold
 }
 
-// stateNames are the names of what is compared, in order, and which groups have a version.
+// stateNames returns the names of the compared values, in order, and the groups that have a version.
 func stateNames() (names []string, versions map[string]bool) {
 	versions = map[string]bool{}
 	for _, g := range stateGroups() {
@@ -153,8 +157,8 @@ func stateNames() (names []string, versions map[string]bool) {
 	return names, versions
 }
 
-// contains says whether one text of a map has every entry of another.
-func contains(all, some string) bool {
+// containsEntries reports whether a map in text form has every entry of another one.
+func containsEntries(all, some string) bool {
 	have := strings.Split(strings.Trim(all, "{}"), ",")
 	for _, entry := range strings.Split(strings.Trim(some, "{}"), ",") {
 		if entry != "" && !slices.Contains(have, entry) {

@@ -24,17 +24,19 @@ func checkManifest(t testing.TB, db *clickhouse.DB, c clickhouse.ManifestCheck) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	if left := one(t, db, "SELECT toString(count()) FROM system.tables WHERE startsWith(name, 'copy_state_rebuilt_') AND database = ?", db.Config().Database); left != "0" {
+	if left := scanOne(t, db, "SELECT toString(count()) FROM system.tables WHERE startsWith(name,"+
+		" 'copy_state_rebuilt_') AND database = ?", db.Config().Database); left != "0" {
 		t.Errorf("%s tables were left behind", left)
 	}
 	return got
 }
 
-// drawTold draws records of one copy, of all that the state distinguishes; times collide often.
-func drawTold(t *rapid.T, item string) (all []told) {
+// drawRecords draws records of one copy, of every kind that the state distinguishes. Times collide often.
+func drawRecords(t *rapid.T, item string) (all []historyRecord) {
 	for i := range rapid.IntRange(1, 6).Draw(t, "records") {
 		c := change(item, time.Duration(rapid.IntRange(0, 3).Draw(t, "time"))*time.Millisecond)
-		c.Version = fmt.Sprint("v", rapid.IntRange(0, 3).Draw(t, "version")) // equal ones are one change, told again
+		// equal versions are reports of the same change
+		c.Version = fmt.Sprint("v", rapid.IntRange(0, 3).Draw(t, "version"))
 		if rapid.Bool().Draw(t, "poor") {
 			c.Provenance, c.Digests, c.User = pb.Provenance_PROVENANCE_CLAIMED, map[string]string{"md5": c.Digests["md5"]}, "bob"
 		}
@@ -56,11 +58,12 @@ func drawTold(t *rapid.T, item string) (all []told) {
 		case 7, 8:
 			r := result(c, time.Duration(rapid.IntRange(0, 2).Draw(t, "started"))*time.Millisecond)
 			r.Id = schemas.ID(item, fmt.Sprint(i))
-			r.Verdict = rapid.SampledFrom([]pb.Verdict{pb.Verdict_VERDICT_PASS, pb.Verdict_VERDICT_PASS, pb.Verdict_VERDICT_FAIL, pb.Verdict_VERDICT_MISSING,
+			r.Verdict = rapid.SampledFrom([]pb.Verdict{pb.Verdict_VERDICT_PASS, pb.Verdict_VERDICT_PASS,
+				pb.Verdict_VERDICT_FAIL, pb.Verdict_VERDICT_MISSING,
 				pb.Verdict_VERDICT_NOT_CAPTURED, pb.Verdict_VERDICT_UNKNOWN, pb.Verdict_VERDICT_SKIPPED}).Draw(t, "verdict")
 			r.EvidenceLevel = rapid.Int32Range(3, 4).Draw(t, "level")
 			r.Overtaken, r.Final = rapid.IntRange(0, 4).Draw(t, "overtaken") == 0, rapid.Bool().Draw(t, "final")
-			all = append(all, told{schemas.FixityResults, int64(i), r})
+			all = append(all, historyRecord{schemas.FixityResults, int64(i), r})
 			continue
 		}
 		if rapid.IntRange(0, 3).Draw(t, "unknown size") == 0 {
@@ -70,13 +73,13 @@ func drawTold(t *rapid.T, item string) (all []told) {
 			c.MediaType, c.Properties, c.PropertiesUnknown = "", nil, true
 		}
 		c.Id = schemas.ChangeID(c)
-		all = append(all, told{schemas.Changes, int64(i), c})
+		all = append(all, historyRecord{schemas.Changes, int64(i), c})
 	}
 	return all
 }
 
-// What the logs hold makes the state that the same records made, whatever happened to a copy:
-// the statements of the rebuild say what State.Store does. What was reported several times is, also after merges.
+// A state made from the logs equals the state that State.Store makes from the same records, for every history of a
+// copy, also with repeated reports and after merges.
 func TestRebuild(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -86,7 +89,7 @@ func TestRebuild(t *testing.T) {
 	n, batches := 0, map[schemas.Topic][]*schemas.Delivery{}
 	need.Check(t, func(rt *rapid.T) {
 		n++
-		history := drawTold(rt, fmt.Sprint("item-", n))
+		history := drawRecords(rt, fmt.Sprint("item-", n))
 		for _, h := range history {
 			batches[h.topic] = append(batches[h.topic], deliver(h.topic, int64(n)*100+h.offset, h.body)...)
 		}
@@ -116,7 +119,7 @@ func TestRebuild(t *testing.T) {
 	}
 }
 
-// Damage to the state, or to the logs, is named by copy and column.
+// Damage to the state or to the logs is reported by copy and column.
 func TestManifestDamage(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -126,41 +129,52 @@ func TestManifestDamage(t *testing.T) {
 	}
 	unsized := bodies[10].(*pb.Change)
 	unsized.Size, unsized.SizeUnknown = 0, true
-	both(t, db, schemas.Changes, 0, bodies...)
+	storeBoth(t, db, schemas.Changes, 0, bodies...)
 	var checks []schemas.Body
 	for _, b := range bodies {
 		checks = append(checks, result(b.(*pb.Change), 2*time.Hour))
 	}
-	both(t, db, schemas.FixityResults, 0, checks...)
-	// A correction that says less of the same change came later, and is no finding, though the log did not keep every
-	// report then.
+	storeBoth(t, db, schemas.FixityResults, 0, checks...)
+	// A later correction of the same change with fewer digests is no finding, even in a log that did not keep every
+	// report.
 	again := change("item-05", 5*time.Minute)
-	again.Digests, again.Provenance, again.User = map[string]string{"sha1": schemas.ID("x")}, pb.Provenance_PROVENANCE_CLAIMED, "bob"
-	both(t, db, schemas.Changes, 100, again)
-	for _, statement := range []string{"INSERT INTO {db}.audit_log SELECT * REPLACE (0 AS report) FROM {db}.audit_log WHERE item = 'item-05'",
-		"ALTER TABLE {db}.audit_log DELETE WHERE item = 'item-05' AND report > 0 SETTINGS mutations_sync = 2", "OPTIMIZE TABLE {db}.audit_log FINAL"} {
+	again.Digests, again.Provenance, again.User = map[string]string{"sha1": schemas.ID("x")},
+		pb.Provenance_PROVENANCE_CLAIMED, "bob"
+	storeBoth(t, db, schemas.Changes, 100, again)
+	for _, statement := range []string{
+		"INSERT INTO {db}.audit_log SELECT * REPLACE (0 AS report) FROM {db}.audit_log WHERE item = 'item-05'",
+		"ALTER TABLE {db}.audit_log DELETE WHERE item = 'item-05' AND report > 0 SETTINGS mutations_sync = 2",
+		"OPTIMIZE TABLE {db}.audit_log FINAL",
+	} {
 		if err := db.Exec(t.Context(), statement); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got, want := checkManifest(t, db, clickhouse.ManifestCheck{}), (&clickhouse.ManifestProof{Copies: 40, Retold: 1}); !reflect.DeepEqual(got, want) {
-		t.Fatalf("before any damage: got %+v, want %+v", got, want)
+	restated := &clickhouse.ManifestProof{Copies: 40, Retold: 1}
+	if got := checkManifest(t, db, clickhouse.ManifestCheck{}); !reflect.DeepEqual(got, restated) {
+		t.Fatalf("before any damage: got %+v, want %+v", got, restated)
 	}
 
 	for _, damage := range []string{
-		// The state loses a copy, a check, and a byte of a digest; it gains a size, and a copy.
+		// The state loses a copy, a check, and a byte of a digest. It gains a size and a copy.
 		"ALTER TABLE {db}.copy_state DELETE WHERE item = 'item-07' SETTINGS mutations_sync = 2",
 		"ALTER TABLE {db}.copy_state DELETE WHERE item = 'item-08' AND pass.ver > 0 SETTINGS mutations_sync = 2",
-		"ALTER TABLE {db}.copy_state UPDATE digests = mapUpdate(digests, map('md5', concat(substring(digests['md5'], 1, 33), unhex('00')))) WHERE item = 'item-09' SETTINGS mutations_sync = 2",
-		"INSERT INTO {db}.copy_state SELECT account, store, space, item, tuple(content.ver, content.ns, content.change, content.size + 1, content.version," +
-			" content.etag, content.media_type, content.origin, content.user, content.source_time, content.source_ns, content.source_version)," +
-			" deleted, digests, properties, acl, attempt, pass, fail, asserted, position FROM {db}.copy_state WHERE item = 'item-10' AND content.ver > 0",
-		"INSERT INTO {db}.copy_state (account, store, space, item, content) SELECT account, store, space, 'nobody', content FROM {db}.copy_state WHERE item = 'item-11'",
+		"ALTER TABLE {db}.copy_state UPDATE digests = mapUpdate(digests, map('md5'," +
+			" concat(substring(digests['md5'], 1, 33), unhex('00')))) WHERE item = 'item-09' SETTINGS mutations_sync = 2",
+		"INSERT INTO {db}.copy_state SELECT account, store, space, item, tuple(content.ver, content.ns, content.change," +
+			" content.size + 1, content.version," +
+			" content.etag, content.media_type, content.origin, content.user, content.source_time, content.source_ns," +
+			" content.source_version)," +
+			" deleted, digests, properties, acl, attempt, pass, fail, asserted, position FROM {db}.copy_state" +
+			" WHERE item = 'item-10' AND content.ver > 0",
+		"INSERT INTO {db}.copy_state (account, store, space, item, content) SELECT account, store, space, 'nobody'," +
+			" content FROM {db}.copy_state WHERE item = 'item-11'",
 		// The log loses a change.
 		"ALTER TABLE {db}.audit_log DELETE WHERE item = 'item-12' SETTINGS mutations_sync = 2",
-		// And properties of the same moment as a content are others.
+		// The properties of the same time as a content differ.
 		"INSERT INTO {db}.copy_state (account, store, space, item, properties) SELECT account, store, space, item," +
-			" tuple(properties.ver, 'text/plain', properties.user) FROM {db}.copy_state WHERE item = 'item-13' AND properties.ver > 0",
+			" tuple(properties.ver, 'text/plain', properties.user) FROM {db}.copy_state" +
+			" WHERE item = 'item-13' AND properties.ver > 0",
 	} {
 		if err := db.Exec(t.Context(), damage); err != nil {
 			t.Fatal(err)
@@ -178,22 +192,25 @@ func TestManifestDamage(t *testing.T) {
 		"item-08": {"attempt.time", "attempt.verdict", "attempt.row", "pass.time", "pass.digests"},
 		"item-09": {"digests"},
 		"item-10": {"content.size"},
-		"item-12": {"content.time", "content.ns", "content.change", "content.size", "content.version", "content.media_type", "content.origin",
+		"item-12": {"content.time", "content.ns", "content.change", "content.size", "content.version", "content.media_type",
+			"content.origin",
 			"content.user", "digests", "properties.time", "properties.media_type"},
 		"item-13": {"properties.media_type"},
 		"nobody":  {"*"},
 	}
 	if !reflect.DeepEqual(names, want) || got.Copies != 41 || got.Retold != 1 || got.Stopped {
-		t.Errorf("of %d copies, %d retold, stopped %v, differ\n%v, want\n%v", got.Copies, got.Retold, got.Stopped, names, want)
+		t.Errorf("of %d copies, %d retold, stopped %v, differ\n%v, want\n%v",
+			got.Copies, got.Retold, got.Stopped, names, want)
 	}
 	for _, d := range got.Differ {
 		if d.Item == "item-10" {
-			if want := []clickhouse.ColumnDifference{{Column: "content.size", State: "0", Logs: "unknown"}}; !reflect.DeepEqual(d.Columns, want) {
+			want := []clickhouse.ColumnDifference{{Column: "content.size", State: "0", Logs: "unknown"}}
+			if !reflect.DeepEqual(d.Columns, want) {
 				t.Errorf("got %v, want %v", d.Columns, want)
 			}
 		}
 	}
-	if got := checkManifest(t, db, clickhouse.ManifestCheck{}.Naming(2)); len(got.Differ) != 2 || !got.Stopped {
+	if got := checkManifest(t, db, clickhouse.ManifestCheck{}.WithMaxDiffer(2)); len(got.Differ) != 2 || !got.Stopped {
 		t.Errorf("with two to be named: %d, stopped %v", len(got.Differ), got.Stopped)
 	}
 }
@@ -208,7 +225,7 @@ func TestComparedParts(t *testing.T) {
 			continue // keys, and digests, which are compared as a whole
 		}
 		var want []string
-		depth, word := 0, true // word: a name stands here
+		depth, word := 0, true // word: the next token is a name
 		name := ""
 		for _, r := range tuple {
 			switch {
@@ -228,18 +245,20 @@ func TestComparedParts(t *testing.T) {
 			t.Errorf("of %s are compared %v, want %v", column, got[column], want)
 		}
 	}
-	if _, ok := got["digests"]; !ok || len(got) != len(clickhouse.TableColumns()["copy_state"])-5 { // without the key, and positions
+	// without the sorting key, and position
+	if _, ok := got["digests"]; !ok || len(got) != len(clickhouse.TableColumns()["copy_state"])-5 {
 		t.Errorf("compared are %d columns of %v", len(got), clickhouse.TableColumns()["copy_state"])
 	}
 }
 
-// A comparison that stops does not read the rest of the tables.
-func TestAnswersThatAreLeft(t *testing.T) {
+// A comparison that stops early does not read the rest of the tables.
+func TestStopReading(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := db.Leave(ctx, "SELECT number FROM system.numbers"); err != nil || ctx.Err() != nil { // it has no end
+	// an endless query
+	if err := db.StopAfterRow(ctx, "SELECT number FROM system.numbers"); err != nil || ctx.Err() != nil {
 		t.Errorf("leave an answer: %v, %v", err, ctx.Err())
 	}
 	if got, err := db.Strings(t.Context(), "SELECT 'a'"); err != nil || len(got) != 1 {

@@ -27,7 +27,7 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// open returns a DB as configured, closed with the test.
+// open opens a DB and closes it at the end of the test.
 func open(t *testing.T, cfg clickhouse.Config) *clickhouse.DB {
 	t.Helper()
 	db, err := clickhouse.Open(cfg, nil)
@@ -38,8 +38,8 @@ func open(t *testing.T, cfg clickhouse.Config) *clickhouse.DB {
 	return db
 }
 
-// works says whether a DB can do all that connections are for: insert, look up, read.
-func works(t *testing.T, db *clickhouse.DB, from int64) error {
+// checkUse returns an error if one of the kinds of connections fails: insert, look up, read.
+func checkUse(t *testing.T, db *clickhouse.DB, from int64) error {
 	t.Helper()
 	c := change("works", time.Duration(from)*time.Second)
 	if err := clickhouse.NewSink(db).Store(t.Context(), deliver(schemas.Changes, from, c)); err != nil {
@@ -58,7 +58,7 @@ func works(t *testing.T, db *clickhouse.DB, from int64) error {
 	return nil
 }
 
-// listen returns a listener on loopback, closed with the test.
+// listen returns a listener on loopback. It is closed at the end of the test.
 func listen(t *testing.T) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -71,14 +71,14 @@ func listen(t *testing.T) net.Listener {
 
 func passAll(string, func()) bool { return true }
 
-// dead is an address where nobody listens.
+// dead returns an address without a listener.
 func dead(t *testing.T) string {
 	l := listen(t)
 	l.Close()
 	return l.Addr().String()
 }
 
-// serve answers every connection, which it then closes.
+// serve calls answer for every connection, and then closes the connection.
 func serve(t *testing.T, answer func(net.Conn)) string {
 	l := listen(t)
 	go func() {
@@ -96,17 +96,21 @@ func serve(t *testing.T, answer func(net.Conn)) string {
 	return l.Addr().String()
 }
 
-// certificates are an authority, and what it says of a server called ch.test.
+// certificates returns an authority, and its certificate for a server with the name ch.test.
 func certificates(t *testing.T) (*x509.CertPool, tls.Certificate) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	authority := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign}
+	authority := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"},
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
 	server := &x509.Certificate{SerialNumber: big.NewInt(2), DNSNames: []string{"ch.test"},
-		NotBefore: authority.NotBefore, NotAfter: authority.NotAfter, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+		NotBefore: authority.NotBefore, NotAfter: authority.NotAfter,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 	der, err := x509.CreateCertificate(rand.Reader, authority, authority, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -122,18 +126,18 @@ func certificates(t *testing.T) (*x509.CertPool, tls.Certificate) {
 	return pool, tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// The embedded engine speaks no TLS, so a proxy of the test does in front of it.
+// The embedded engine does not support TLS, so the test puts a TLS proxy in front of it.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	pool, certificate := certificates(t)
 	l := tls.NewListener(listen(t), &tls.Config{Certificates: []tls.Certificate{certificate}})
 	go relay(l, clickhousetest.Addr(t), new(atomic.Bool), passAll)
-	inClear := serve(t, func(c net.Conn) { // what a server of ClickHouse says to a greeting that it cannot read
+	inClear := serve(t, func(c net.Conn) { // the response of ClickHouse to a greeting that it cannot parse
 		_, _ = io.WriteString(c, "HTTP/1.0 400 Bad Request\r\n\r\n")
 		_, _ = io.Copy(io.Discard, c)
 	})
-	onlyTLS := serve(t, func(c net.Conn) { // what OpenSSL says to one who speaks in clear: a fatal alert
+	onlyTLS := serve(t, func(c net.Conn) { // the response of OpenSSL to a client without TLS: a fatal alert
 		_, _ = c.Write([]byte{21, 3, 1, 0, 2, 2, 10})
 	})
 	var unknown x509.UnknownAuthorityError
@@ -143,14 +147,19 @@ func TestTLS(t *testing.T) {
 		tls  *tls.Config
 		want func(error) bool
 	}{
-		"own authority":          {l.Addr().String(), &tls.Config{RootCAs: pool, ServerName: "ch.test"}, func(err error) bool { return err == nil }},
-		"unknown authority":      {l.Addr().String(), &tls.Config{ServerName: "ch.test"}, func(err error) bool { return errors.As(err, &unknown) }},
-		"another server":         {l.Addr().String(), &tls.Config{RootCAs: pool, ServerName: "other.test"}, func(err error) bool { return errors.As(err, &hostname) }},
-		"the address's own name": {l.Addr().String(), &tls.Config{RootCAs: pool}, func(err error) bool { return errors.As(err, &hostname) }},
+		"own authority": {l.Addr().String(), &tls.Config{RootCAs: pool, ServerName: "ch.test"},
+			func(err error) bool { return err == nil }},
+		"unknown authority": {l.Addr().String(), &tls.Config{ServerName: "ch.test"},
+			func(err error) bool { return errors.As(err, &unknown) }},
+		"another server": {l.Addr().String(), &tls.Config{RootCAs: pool, ServerName: "other.test"},
+			func(err error) bool { return errors.As(err, &hostname) }},
+		"the address's own name": {l.Addr().String(), &tls.Config{RootCAs: pool},
+			func(err error) bool { return errors.As(err, &hostname) }},
 		"in clear to TLS": {onlyTLS, nil, func(err error) bool {
 			return strings.Contains(err.Error(), "this port speaks TLS, and this connection does not")
 		}},
-		"TLS to clear": {inClear, &tls.Config{RootCAs: pool, ServerName: "ch.test"}, func(err error) bool { return strings.Contains(err.Error(), "this port does not speak TLS") }},
+		"TLS to clear": {inClear, &tls.Config{RootCAs: pool, ServerName: "ch.test"},
+			func(err error) bool { return strings.Contains(err.Error(), "this port does not speak TLS") }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := db.Config()
@@ -158,7 +167,7 @@ func TestTLS(t *testing.T) {
 			other := open(t, cfg)
 			err := other.Check(t.Context())
 			if err == nil {
-				err = errors.Join(other.CheckWrites(t.Context()), other.Ping(t.Context()), works(t, other, 0))
+				err = errors.Join(other.CheckWrites(t.Context()), other.Ping(t.Context()), checkUse(t, other, 0))
 			}
 			if !tc.want(err) {
 				t.Errorf("got %v", err)
@@ -167,7 +176,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// Addresses that are dead, or silent, cost their time once; what answered last is asked first.
+// Dead or silent addresses cost their timeout once. The address that answered last is tried first.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -178,7 +187,7 @@ func TestFailover(t *testing.T) {
 	})
 	cfg := db.Config()
 	cfg.Addresses = []string{dead(t), silent, clickhousetest.Addr(t)}
-	other := open(t, cfg.DialingFor(300*time.Millisecond))
+	other := open(t, cfg.WithDialTimeout(300*time.Millisecond))
 	if err := other.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +196,7 @@ func TestFailover(t *testing.T) {
 		t.Error("the silent address was not tried before the one behind it")
 	}
 	for i := range int64(3) {
-		if err := works(t, other, i); err != nil {
+		if err := checkUse(t, other, i); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -196,7 +205,7 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// A server that goes away in mid-work is replaced by the next address.
+// If a server goes away, the next address replaces it.
 func TestFailoverLater(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -204,13 +213,13 @@ func TestFailoverLater(t *testing.T) {
 	cfg := db.Config()
 	cfg.Addresses = []string{first.addr, clickhousetest.Addr(t)}
 	other := open(t, cfg)
-	if err := works(t, other, 0); err != nil {
+	if err := checkUse(t, other, 0); err != nil {
 		t.Fatal(err)
 	}
 	first.close()
 	for i := range int64(3) {
-		// What was under way on the old connections fails, and is done again.
-		err := works(t, other, 1)
+		// Statements in flight on the old connections fail, and are repeated.
+		err := checkUse(t, other, 1)
 		if err == nil {
 			break
 		}
@@ -228,28 +237,30 @@ func TestAllAddressesDead(t *testing.T) {
 	one, two := dead(t), dead(t)
 	db := open(t, clickhouse.Config{Addresses: []string{one, two}, Password: "hunter2"})
 	for name, err := range map[string]error{
-		"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Ping": db.Ping(t.Context()), "Store": works(t, db, 0),
+		"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Ping": db.Ping(t.Context()),
+		"Store": checkUse(t, db, 0),
 	} {
 		if retry.ClassOf(err) != retry.ClassUnavailable || errors.Is(err, clickhouse.ErrMigration) ||
-			!strings.Contains(err.Error(), "at "+one+":") || !strings.Contains(err.Error(), "at "+two+":") || strings.Contains(err.Error(), "hunter2") {
+			!strings.Contains(err.Error(), "at "+one+":") || !strings.Contains(err.Error(), "at "+two+":") ||
+			strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s = %v, want class unavailable, and what is wrong with each address", name, err)
 		}
 	}
 }
 
-// libchdb does not survive a wrong password, so a server of the test refuses the greeting here, as ClickHouse does.
+// A wrong password kills libchdb, so a server of the test refuses the greeting, as ClickHouse does.
 func TestRefusedGreeting(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		code proto.Error
-		want string // of an error of access; empty: it is another
+		want string // a part of an access error; empty: another error
 	}{
 		"a wrong password":   {516, "wrong user or password for user ann"},
 		"an unknown user":    {192, "wrong user or password for user ann"},
 		"from elsewhere":     {195, "user ann may not connect from here"},
 		"a database's grant": {497, "user ann lacks a grant"},
 		"a server read-only": {164, "user ann may only read on this server"},
-		"a disk read-only":   {242, "the table takes no rows now"},
+		"a disk read-only":   {242, "the table is read-only now"},
 		"too many at a time": {202, ""},
 		"no such database":   {81, ""},
 	} {
@@ -269,7 +280,9 @@ func TestRefusedGreeting(t *testing.T) {
 			})
 			db := open(t, clickhouse.Config{Addresses: []string{addr}, User: "ann", Password: "hunter2"})
 			_, migrated := db.Migrate(t.Context())
-			for what, err := range map[string]error{"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Migrate": migrated} {
+			for what, err := range map[string]error{
+				"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Migrate": migrated,
+			} {
 				switch access := errors.Is(err, clickhouse.ErrAccess); {
 				case err == nil || access != (tc.want != "") || !strings.Contains(err.Error(), tc.want):
 					t.Errorf("%s = %v, want %s", what, err, tc.want)
@@ -283,13 +296,13 @@ func TestRefusedGreeting(t *testing.T) {
 	}
 }
 
-// A server that is older than the oldest release that is tested is refused by name, unless a setting allows it.
+// A server that is older than the oldest tested release is refused with ErrOlder, unless AllowOlder is set.
 func TestOlderServer(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		major, minor int
 		allow        bool
-		want         string // of the refusal; empty: there is none
+		want         string // a part of the error; empty: none
 	}{
 		"years older":        {24, 8, false, "it is ClickHouse 24.8, and the oldest release that is tested is 26.7"},
 		"a release older":    {26, 6, false, "it is ClickHouse 26.6, and the oldest release that is tested is 26.7"},
@@ -299,19 +312,21 @@ func TestOlderServer(t *testing.T) {
 		"a year newer":       {27, 1, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			addr := serve(t, func(c net.Conn) { // it greets, and says no more
+			addr := serve(t, func(c net.Conn) { // it only greets
 				if _, err := c.Read(make([]byte, 1024)); err != nil {
 					return
 				}
 				const revision = 54450
 				var b proto.Buffer
-				(&proto.ServerHello{Name: "ClickHouse", Major: tc.major, Minor: tc.minor, Revision: revision}).EncodeAware(&b, revision)
+				hello := proto.ServerHello{Name: "ClickHouse", Major: tc.major, Minor: tc.minor, Revision: revision}
+				hello.EncodeAware(&b, revision)
 				_, _ = c.Write(b.Buf)
 			})
 			db := open(t, clickhouse.Config{Addresses: []string{addr}, AllowOlder: tc.allow})
 			_, migrated := db.Migrate(t.Context())
 			for what, err := range map[string]error{
-				"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Migrate": migrated, "Ping": db.Ping(t.Context()),
+				"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Migrate": migrated,
+				"Ping": db.Ping(t.Context()),
 			} {
 				refused := errors.Is(err, clickhouse.ErrOlder)
 				if err == nil || refused != (tc.want != "") || !strings.Contains(err.Error(), tc.want) {
@@ -322,12 +337,15 @@ func TestOlderServer(t *testing.T) {
 	}
 }
 
-// A profile that has the server send its log and profile events along does not keep rows from being stored and read.
+// A profile that makes the server send its log and profile events does not disturb inserts and queries.
 func TestServerThatSendsLogs(t *testing.T) {
 	t.Parallel()
 	engine := clickhousetest.Start(t, embedded.Config{Users: `<clickhouse>
-  <profiles><default><send_logs_level>trace</send_logs_level><send_profile_events>1</send_profile_events></default></profiles>
-  <users><default><password></password><networks><ip>::/0</ip></networks><profile>default</profile><quota>default</quota>
+  <profiles><default>
+    <send_logs_level>trace</send_logs_level><send_profile_events>1</send_profile_events>
+  </default></profiles>
+  <users><default>
+    <password></password><networks><ip>::/0</ip></networks><profile>default</profile><quota>default</quota>
     <access_management>1</access_management></default></users>
   <quotas><default></default></quotas>
 </clickhouse>`})
@@ -336,7 +354,7 @@ func TestServerThatSendsLogs(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range int64(3) {
-		if err := works(t, db, i); err != nil {
+		if err := checkUse(t, db, i); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -7,19 +7,19 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// incidents is the table of every record of every incident.
+// incidents is the table incidents: one row for each record of each incident.
 func incidents() *table[*pb.Incident] {
 	type r = row[*pb.Incident]
 	columns := []column[r]{
-		word("account", func(x r) string { return x.m.GetAccount() }),
-		word("store", func(x r) string { return x.m.GetStore() }),
+		lowCard("account", func(x r) string { return x.m.GetAccount() }),
+		lowCard("store", func(x r) string { return x.m.GetStore() }),
 		text("space", func(x r) string { return x.m.GetSpace() }),
 		text("item", func(x r) string { return x.m.GetItem() }),
-		word("kind", func(x r) string { return x.m.GetKind() }),
-		word("state", func(x r) string { return incidentState(x.m.GetState()) }),
-		maybe("updated", func(x r) *timestamppb.Timestamp { return x.m.GetUpdated() }),
-		maybe("closed", func(x r) *timestamppb.Timestamp { return x.m.GetClosed() }),
-		maybe("checked", func(x r) *timestamppb.Timestamp { return x.m.GetChecked() }),
+		lowCard("kind", func(x r) string { return x.m.GetKind() }),
+		lowCard("state", func(x r) string { return incidentState(x.m.GetState()) }),
+		nullableTime("updated", func(x r) *timestamppb.Timestamp { return x.m.GetUpdated() }),
+		nullableTime("closed", func(x r) *timestamppb.Timestamp { return x.m.GetClosed() }),
+		nullableTime("checked", func(x r) *timestamppb.Timestamp { return x.m.GetChecked() }),
 		uint8s("row", func(x r) int32 { return x.m.GetRow() }),
 		digests("expected", func(x r) map[string]string { return x.m.GetExpected() }),
 		digests("found", func(x r) map[string]string { return x.m.GetFound() }),
@@ -34,7 +34,7 @@ func incidents() *table[*pb.Incident] {
 			return max(x.m.GetStepCount(), int32(len(x.m.GetSteps()))) - int32(len(x.m.GetSteps()))
 		}),
 		stepTimes(),
-		stepColumn("step.action", "Array(LowCardinality(String))", newWords, (*pb.IncidentStep).GetAction),
+		stepColumn("step.action", "Array(LowCardinality(String))", newLowCardinality, (*pb.IncidentStep).GetAction),
 		stepColumn("step.ref", "Array(String)", newText, (*pb.IncidentStep).GetRef),
 		stepColumn("step.by", "Array(String)", newText, (*pb.IncidentStep).GetBy),
 		stepColumn("step.detail", "Array(String)", newText, (*pb.IncidentStep).GetDetail),
@@ -45,8 +45,10 @@ func incidents() *table[*pb.Incident] {
 		func(x r) *timestamppb.Timestamp { return x.m.GetOpened() }, columns...)
 }
 
-// stepColumn is one of the parallel columns of an incident's steps.
-func stepColumn[C proto.ColumnOf[string]](name, typ string, make func() C, get func(*pb.IncidentStep) string) column[row[*pb.Incident]] {
+// stepColumn is one of the parallel columns of the steps of an incident.
+func stepColumn[C proto.ColumnOf[string]](
+	name, typ string, make func() C, get func(*pb.IncidentStep) string,
+) column[row[*pb.Incident]] {
 	return column[row[*pb.Incident]]{name, typ, func() appender[row[*pb.Incident]] {
 		data := make()
 		c := proto.NewArray[string](data)
@@ -62,7 +64,7 @@ func stepColumn[C proto.ColumnOf[string]](name, typ string, make func() C, get f
 
 func stepTimes() column[row[*pb.Incident]] {
 	return column[row[*pb.Incident]]{"step.time", "Array(" + millis + ")", func() appender[row[*pb.Incident]] {
-		data := newMoments()
+		data := newTimestamps()
 		c := proto.NewArray(data)
 		return appender[row[*pb.Incident]]{c, func(x row[*pb.Incident]) error {
 			for _, s := range x.m.GetSteps() {
@@ -78,44 +80,44 @@ func stepTimes() column[row[*pb.Incident]] {
 	}}
 }
 
-// reports is the table of what rounds came to.
+// reports is the table reports: the results of rounds.
 func reports() *table[*pb.Report] {
 	type r = row[*pb.Report]
 	return newTable("reports",
 		func(x r) string { return x.m.GetId() },
 		func(x r) *timestamppb.Timestamp { return x.m.GetFinished() },
-		word("kind", func(x r) string { return x.m.GetKind() }),
-		word("account", func(x r) string { return x.m.GetAccount() }),
-		word("store", func(x r) string { return x.m.GetStore() }),
+		lowCard("kind", func(x r) string { return x.m.GetKind() }),
+		lowCard("account", func(x r) string { return x.m.GetAccount() }),
+		lowCard("store", func(x r) string { return x.m.GetStore() }),
 		text("space", func(x r) string { return x.m.GetSpace() }),
 		text("round", func(x r) string { return x.m.GetRound() }),
-		maybe("started", func(x r) *timestamppb.Timestamp { return x.m.GetStarted() }),
-		counts("counts", func(x r) map[string]int64 { return x.m.GetCounts() }),
+		nullableTime("started", func(x r) *timestamppb.Timestamp { return x.m.GetStarted() }),
+		int64Map("counts", func(x r) map[string]int64 { return x.m.GetCounts() }),
 		flag("complete", func(x r) bool { return x.m.GetComplete() }),
 		text("detail", func(x r) string { return x.m.GetDetail() }),
 	)
 }
 
-// jobLog is the table of the iterations of sweeps and schedules.
+// jobLog is the table job_log: the iterations of sweeps and schedules.
 func jobLog() *table[*pb.Job] {
 	type r = row[*pb.Job]
 	return newTable("job_log",
 		func(x r) string { return x.m.GetId() },
 		func(x r) *timestamppb.Timestamp { return x.m.GetStarted() },
 		text("name", func(x r) string { return x.m.GetName() }),
-		maybe("finished", func(x r) *timestamppb.Timestamp { return x.m.GetFinished() }),
-		counts("counts", func(x r) map[string]int64 { return x.m.GetCounts() }),
+		nullableTime("finished", func(x r) *timestamppb.Timestamp { return x.m.GetFinished() }),
+		int64Map("counts", func(x r) map[string]int64 { return x.m.GetCounts() }),
 		text("error", func(x r) string { return x.m.GetError() }),
 	)
 }
 
-// policyHistory is the table of every revision of every policy.
+// policyHistory is the table policy_history: every revision of every policy.
 func policyHistory() *table[*pb.Policy] {
 	type r = row[*pb.Policy]
 	return newTable("policy_history",
 		func(x r) string { return x.m.GetId() },
 		func(x r) *timestamppb.Timestamp { return x.m.GetTime() },
-		word("account", func(x r) string { return x.m.GetAccount() }),
+		lowCard("account", func(x r) string { return x.m.GetAccount() }),
 		int64s("base", func(x r) int64 { return x.m.GetBase() }),
 		text("document", func(x r) string { return x.m.GetDocument() }),
 		flag("removed", func(x r) bool { return x.m.GetRemoved() }),
@@ -126,21 +128,21 @@ func policyHistory() *table[*pb.Policy] {
 	)
 }
 
-// adminLog is the table of what people did.
+// adminLog is the table admin_log: actions of administrators.
 func adminLog() *table[*pb.AdminAction] {
 	type r = row[*pb.AdminAction]
 	return newTable("admin_log",
 		func(x r) string { return x.m.GetId() },
 		func(x r) *timestamppb.Timestamp { return x.m.GetTime() },
 		text("who", func(x r) string { return x.m.GetWho() }),
-		word("action", func(x r) string { return x.m.GetAction() }),
-		word("account", func(x r) string { return x.m.GetAccount() }),
-		word("store", func(x r) string { return x.m.GetStore() }),
+		lowCard("action", func(x r) string { return x.m.GetAction() }),
+		lowCard("account", func(x r) string { return x.m.GetAccount() }),
+		lowCard("store", func(x r) string { return x.m.GetStore() }),
 		text("space", func(x r) string { return x.m.GetSpace() }),
 		text("item", func(x r) string { return x.m.GetItem() }),
 		text("target", func(x r) string { return x.m.GetTarget() }),
 		text("reason", func(x r) string { return x.m.GetReason() }),
-		word("came_from", func(x r) string { return x.m.GetFrom() }),
+		lowCard("came_from", func(x r) string { return x.m.GetFrom() }),
 		text("before", func(x r) string { return x.m.GetBefore() }),
 		text("after", func(x r) string { return x.m.GetAfter() }),
 	).added(

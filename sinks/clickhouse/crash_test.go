@@ -19,8 +19,8 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// The engine is killed while records are stored; each time the records since the
-// last success are stored again. Nothing is lost, and nothing is there twice.
+// The engine is killed while records are stored. Each time the records since the last success are stored again.
+// Nothing is lost, and the views show nothing twice.
 func TestEngineKilled(t *testing.T) {
 	t.Parallel()
 	cfg := embedded.Config{Dir: clickhousetest.Dir(t), Binary: clickhousetest.Binary(t)}
@@ -75,7 +75,7 @@ func TestEngineKilled(t *testing.T) {
 				}
 			}
 		} else if next == batches {
-			next-- // the last batch again: what was acknowledged must have survived
+			next-- // repeat the last batch: acknowledged rows must have survived
 		}
 		db.Close()
 		if err := server.Close(t.Context()); err != nil {
@@ -84,7 +84,7 @@ func TestEngineKilled(t *testing.T) {
 	}
 }
 
-// A server that was started again answers at once: connections to the one before it are no reason to fail.
+// Queries succeed at once after a restart of the server, although the pooled connections are dead.
 func TestQueryAfterRestart(t *testing.T) {
 	t.Parallel()
 	ports, err := child.FreePorts(1)
@@ -109,7 +109,7 @@ func TestQueryAfterRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	var asking errgroup.Group
-	for range 4 { // so many connections are kept
+	for range 4 { // to keep several connections
 		asking.Go(func() error {
 			_, err := db.OpenIncidents(t.Context(), "")
 			return err

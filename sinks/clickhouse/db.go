@@ -1,11 +1,9 @@
-// Package clickhouse puts what happened into ClickHouse, and reads it back: the logs, the
-// state of every copy, and the questions asked of them.
+// Package clickhouse stores logs and the state of every copy in ClickHouse, and queries them.
 //
-// Every record that a Sink or State was handed and did not refuse ends in its rows, and
-// each log row stands once in the views, however often it was stored and whoever died
-// when: the table itself is asked what has landed, and rows carry ids that are
-// functions of their message. State rows may come in any order, any number of times.
-// A read that cannot be answered is an error, never an empty answer.
+// Every record that Sink.Store or State.Store accepts becomes a row, at least once. The views show each log row
+// once, however often it was stored and whichever process crashed meanwhile: the sink reads from the table which
+// rows it has, and the ids of rows are functions of their messages. Rows of the state may be stored in any order,
+// any number of times. A query that cannot be answered returns an error, never an empty result.
 package clickhouse
 
 import (
@@ -25,24 +23,23 @@ import (
 	"github.com/ClickHouse/clickhouse-go/v2/lib/driver"
 )
 
-// Config says where ClickHouse is.
+// Config holds the addresses, the credentials and the options of a ClickHouse server or cluster.
 type Config struct {
-	// Addresses are host:port of the native protocol; the first that answers is used, and
-	// used on while it answers.
+	// Addresses are host:port of the native protocol. The first one that answers is used for as long as it answers.
 	Addresses []string
 	Database  string // default: millrace
 	User      string // default: default
 	Password  string
-	// Reader is who reads; without it the User does. Its profile must allow it to set
-	// limits (readonly 0 or 2).
+	// Reader is the login for queries; default: User and Password. Its profile must allow it to set limits
+	// (readonly 0 or 2).
 	Reader Login
 	TLS    *tls.Config // nil: none
-	// Cluster is the cluster over which the tables are spread; empty: they are on one server.
+	// Cluster is the cluster that holds the tables; empty: one server holds them.
 	Cluster string
-	// InsertQuorum is how many replicas of a shard must have a row before its insert is
-	// answered: all, auto (more than half), or a number. Default: all.
+	// InsertQuorum is the number of replicas of a shard that must have a row before an insert returns: all, auto (more
+	// than half), or a number. Default: all.
 	InsertQuorum string
-	// AllowOlder is whether servers older than those that are tested may be used.
+	// AllowOlder accepts servers that are older than the oldest tested release.
 	AllowOlder bool
 
 	dialTimeout time.Duration // bounds one attempt to connect
@@ -50,23 +47,23 @@ type Config struct {
 
 const (
 	dialTimeout  = 5 * time.Second
-	queryTimeout = 5 * time.Minute // of one read or insert whose context has no deadline
-	connections  = 8               // of reads, and as many of inserts
+	queryTimeout = 5 * time.Minute // of one query or insert without a deadline in its context
+	connections  = 8               // for queries, and as many for inserts
 )
 
-// A Login is who connects.
+// A Login is a user and a password.
 type Login struct{ User, Password string }
 
-func (c Config) writer() Login { return Login{c.User, c.Password} }
+func (c Config) writerLogin() Login { return Login{c.User, c.Password} }
 
-func (c Config) reader() Login {
+func (c Config) readerLogin() Login {
 	if c.Reader.User == "" {
-		return c.writer()
+		return c.writerLogin()
 	}
 	return c.Reader
 }
 
-// String tells where, without the password.
+// String returns user, addresses and database, without the password.
 func (c Config) String() string { return fmt.Sprintf("%s@%v/%s", c.User, c.Addresses, c.Database) }
 
 func (c Config) withDefaults() (Config, error) {
@@ -95,16 +92,16 @@ func (c Config) withDefaults() (Config, error) {
 
 // A DB is one database of one ClickHouse. Its methods are safe for concurrent use.
 type DB struct {
-	cfg     Config
-	log     *slog.Logger
-	conn    driver.Conn // of the User
-	reads   driver.Conn // of the Reader; the same one where there is none
-	writers chan *wire  // idle connections of inserts
-	slots   chan struct{}
+	cfg   Config
+	log   *slog.Logger
+	conn  driver.Conn      // of the User
+	reads driver.Conn      // of the Reader; the same one where there is none
+	idle  chan *insertConn // idle connections of inserts
+	slots chan struct{}
 	// answered is the index of the address that answered last.
-	answered atomic.Int32
+	lastAnswered atomic.Int32
 	// shape of the cluster; nil: not asked yet.
-	shape atomic.Pointer[shapeAt]
+	cached atomic.Pointer[cachedLayout]
 }
 
 // Open returns the DB; it connects when it is first used. The caller closes it.
@@ -118,9 +115,9 @@ func Open(cfg Config, log *slog.Logger) (*DB, error) {
 	}
 	db := &DB{
 		cfg: cfg, log: log,
-		writers: make(chan *wire, connections), slots: make(chan struct{}, connections),
+		idle: make(chan *insertConn, connections), slots: make(chan struct{}, connections),
 	}
-	if db.conn, err = ch.Open(db.options(cfg.writer())); err != nil {
+	if db.conn, err = ch.Open(db.options(cfg.writerLogin())); err != nil {
 		return nil, fmt.Errorf("configure ClickHouse: %w", err)
 	}
 	db.reads = db.conn
@@ -132,35 +129,35 @@ func Open(cfg Config, log *slog.Logger) (*DB, error) {
 	return db, nil
 }
 
-// options name no database: statements do. One that does not exist yet is no error of
-// the connection then, which libchdb would not survive.
+// options returns the driver's options for a login. They name no database, because statements do: a connection to a
+// database that does not exist yet is an error, and that error kills libchdb.
 func (db *DB) options(as Login) *ch.Options {
 	c := db.cfg
-	settings := wholeAnswers()
+	settings := completeResults()
 	settings["send_logs_level"] = "none"
-	if as == c.writer() {
+	if as == c.writerLogin() {
 		settings["async_insert"] = 0
 	}
 	maps.Copy(settings, c.onCluster())
 	return &ch.Options{
 		Addr: c.Addresses, Auth: ch.Auth{Username: as.User, Password: as.Password},
-		// Bounds what getting a connection takes, whichever addresses are dead.
+		// Enough time to try every address.
 		DialTimeout:  time.Duration(len(c.Addresses)+1) * c.dialTimeout,
-		DialStrategy: db.strategy, DialContext: c.connect, ReadTimeout: queryTimeout,
+		DialStrategy: db.dialStrategy, DialContext: c.connect, ReadTimeout: queryTimeout,
 		MaxOpenConns: connections, MaxIdleConns: connections,
 		ClientInfo: ch.ClientInfo{Products: []struct{ Name, Version string }{{"millrace", "1"}}},
 		Settings:   settings,
 	}
 }
 
-// wholeAnswers are the settings of every statement. With another value of any of them in a profile, a server answers a
-// question with a part of what there is, or with what there was, and reports no error.
-func wholeAnswers() ch.Settings {
+// completeResults are settings of every statement. If a profile had other values, the server could return a part of
+// the rows, or rows of an earlier time, without an error.
+func completeResults() ch.Settings {
 	settings := ch.Settings{
 		"skip_unavailable_shards": 0,
 		"limit":                   0, "offset": 0,
 		"additional_table_filters": "{}", "additional_result_filter": "",
-		"extremes":        0, // the driver returns them as rows
+		"extremes":        0, // the driver would return them as rows
 		"use_query_cache": 0, "prefer_column_name_to_alias": 0, "aggregate_functions_null_for_empty": 0,
 	}
 	for _, limit := range []string{
@@ -172,11 +169,11 @@ func wholeAnswers() ch.Settings {
 	return settings
 }
 
-// Close closes the connections. What is still running on them fails.
+// Close closes the connections. Statements that still run fail.
 func (db *DB) Close() error {
 	for {
 		select {
-		case w := <-db.writers:
+		case w := <-db.idle:
 			w.close()
 		default:
 			err := db.conn.Close()
@@ -191,12 +188,12 @@ func (db *DB) Close() error {
 // Ping returns nil if the server answers.
 func (db *DB) Ping(ctx context.Context) error {
 	if err := db.conn.Ping(ctx); err != nil {
-		return db.explain(db.cfg.writer(), fmt.Errorf("ping ClickHouse: %w", err))
+		return db.explain(db.cfg.writerLogin(), fmt.Errorf("ping ClickHouse: %w", err))
 	}
 	return nil
 }
 
-// name puts the database's name for {db} in a statement.
+// name replaces {db} in a statement by the quoted name of the database.
 func (db *DB) name(statement string) string {
 	return strings.ReplaceAll(statement, "{db}", quoteName(db.cfg.Database))
 }
@@ -205,28 +202,30 @@ func (db *DB) exec(ctx context.Context, statement string, args ...any) error {
 	return db.conn.Exec(ctx, db.name(statement), args...)
 }
 
-// query runs, as the reader, a statement whose rows scan into T by the names of its fields (tag ch).
-func query[T any](ctx context.Context, db *DB, what, statement string, args ...any) ([]T, error) {
-	return queryOn[T](ctx, db.reads, what, db.name(statement), args...)
+// query runs a statement as the reader, and scans its rows into T by the ch tags of its fields. op begins the error.
+func query[T any](ctx context.Context, db *DB, op, statement string, args ...any) ([]T, error) {
+	return queryOn[T](ctx, db.reads, op, db.name(statement), args...)
 }
 
-func queryOn[T any](ctx context.Context, conn driver.Conn, what, statement string, args ...any) ([]T, error) {
+func queryOn[T any](ctx context.Context, conn driver.Conn, op, statement string, args ...any) ([]T, error) {
 	for tries := 0; ; tries++ {
 		var rows []T
 		err := conn.Select(ctx, &rows, statement, args...)
 		if err == nil {
 			return rows, nil
 		}
-		// Each connection of the pool may be to a server that has been started again since.
-		if tries == connections || ctx.Err() != nil || !broken(err) {
-			return nil, translate(fmt.Errorf("%s: %w", what, err))
+		// Each connection of the pool may be dead because the server was restarted.
+		if tries == connections || ctx.Err() != nil || !isConnError(err) {
+			return nil, translate(fmt.Errorf("%s: %w", op, err))
 		}
 	}
 }
 
-// stream asks for rows that are read one by one. leave must be called; it ends the question if it has not been read to its
-// end, which Close of the driver would read.
-func stream(ctx context.Context, conn driver.Conn, statement string, args ...any) (rows driver.Rows, leave func(), err error) {
+// stream runs a query whose rows are read one by one. The caller calls stop, which cancels the query; Close of the
+// driver alone would read all the remaining rows.
+func stream(
+	ctx context.Context, conn driver.Conn, statement string, args ...any,
+) (rows driver.Rows, stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	rows, err = conn.Query(ctx, statement, args...)
 	if err != nil {
@@ -235,11 +234,11 @@ func stream(ctx context.Context, conn driver.Conn, statement string, args ...any
 	}
 	return rows, func() {
 		cancel()
-		_ = rows.Close() // rows.Err has returned what went wrong
+		_ = rows.Close() // rows.Err has returned the error
 	}, nil
 }
 
-// broken reports whether an error is that of a connection, which says nothing of the server.
-func broken(err error) bool {
+// isConnError reports whether a connection broke. The server may be available all the same.
+func isConnError(err error) bool {
 	return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF)
 }

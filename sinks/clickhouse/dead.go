@@ -12,9 +12,9 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// A deadLetter is what a record of topic dead says of itself.
+// A deadLetter holds the headers of a record of topic dead, and the subject of its message.
 type deadLetter struct {
-	id, duplication string // a letter is known by where it lies
+	id, duplication string // derived from the offset of the record in topic dead
 	topic           schemas.Topic
 	partition       int64
 	offset          int64
@@ -26,18 +26,18 @@ type deadLetter struct {
 	unavailable     int64
 	history         string
 	message, kind   string
-	about           about
+	subject         subject
 }
 
-// about is the item that a dead letter is about, where it can be read.
-type about struct {
+// A subject is the item of a dead letter, as far as its message can be decoded.
+type subject struct {
 	account, space, item, source, destination, cause string
 	reason                                           pb.DuplicationReason
 	changed                                          *timestamppb.Timestamp
 }
 
-// readDead reads the headers of a dead letter. What cannot be read is left out: nothing
-// about a letter makes it unfit to be kept.
+// readDead reads the headers of a dead letter. It leaves out headers that it cannot parse: every dead letter is
+// stored.
 func readDead(d *schemas.Delivery) deadLetter {
 	where := []string{strconv.Itoa(int(d.Incarnation)), strconv.Itoa(int(d.Partition)), strconv.FormatInt(d.Offset, 10)}
 	l := deadLetter{
@@ -55,9 +55,9 @@ func readDead(d *schemas.Delivery) deadLetter {
 		case schemas.TrailTopic:
 			l.topic = schemas.Topic(v)
 		case schemas.TrailPartition:
-			l.partition = number(v, -1)
+			l.partition = parseNumber(v, -1)
 		case schemas.TrailOffset:
-			l.offset = number(v, -1)
+			l.offset = parseNumber(v, -1)
 		case schemas.TrailTimestamp:
 			if ms, err := strconv.ParseInt(v, 10, 64); err == nil && ms >= minMillis && ms <= maxMillis {
 				l.time = timestamppb.New(time.UnixMilli(ms))
@@ -69,93 +69,97 @@ func readDead(d *schemas.Delivery) deadLetter {
 		case schemas.TrailError:
 			l.err = strings.ToValidUTF8(v, "�")
 		case schemas.TrailAttempts:
-			l.attempts = number(v, 0)
+			l.attempts = parseNumber(v, 0)
 		case schemas.TrailWaits:
-			l.waits = number(v, 0)
+			l.waits = parseNumber(v, 0)
 		case schemas.TrailUnavailable:
-			l.unavailable = number(v, 0)
+			l.unavailable = parseNumber(v, 0)
 		case schemas.TrailHistory:
 			l.history = v
 		}
 	}
 	if body, err := schemas.Decode(l.topic, d.Headers, d.Value); err == nil {
-		l.about = aboutOf(body)
+		l.subject = subjectOf(body)
 	}
 	return l
 }
 
-func number(s string, otherwise int64) int64 {
+func parseNumber(s string, otherwise int64) int64 {
 	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
 		return n
 	}
 	return otherwise
 }
 
-func aboutOf(body schemas.Body) about {
+func subjectOf(body schemas.Body) subject {
 	switch m := body.(type) {
 	case *pb.DuplicationCommand:
-		return about{m.GetAccount(), m.GetSpace(), m.GetItem(), m.GetSourceStore(), m.GetDestinationStore(), m.GetCause(),
+		return subject{m.GetAccount(), m.GetSpace(), m.GetItem(), m.GetSourceStore(), m.GetDestinationStore(), m.GetCause(),
 			m.GetReason(), m.GetChangeTime()}
 	case *pb.DeletionCommand:
-		return about{m.GetAccount(), m.GetSpace(), m.GetItem(), m.GetSourceStore(), m.GetDestinationStore(), m.GetCause(),
+		return subject{m.GetAccount(), m.GetSpace(), m.GetItem(), m.GetSourceStore(), m.GetDestinationStore(), m.GetCause(),
 			m.GetReason(), nil}
 	case interface {
 		GetAccount() string
 		GetSpace() string
 		GetItem() string
 	}:
-		return about{account: m.GetAccount(), space: m.GetSpace(), item: m.GetItem()}
+		return subject{account: m.GetAccount(), space: m.GetSpace(), item: m.GetItem()}
 	}
-	return about{}
+	return subject{}
 }
 
-// ofCommand says whether the letter is a command that thereby ended.
-func (l deadLetter) ofCommand() bool {
-	return l.about.destination != "" &&
+// isCommand reports whether the dead letter is a duplication or deletion command, which ended by becoming one.
+func (l deadLetter) isCommand() bool {
+	return l.subject.destination != "" &&
 		(l.topic == schemas.Deletions || strings.HasPrefix(string(l.topic), "duplication."))
 }
 
-// result is the row in which a dead command ends.
+// result returns the duplication result with which a dead command ends.
 func (l deadLetter) result(d *schemas.Delivery) *pb.DuplicationResult {
 	return &pb.DuplicationResult{
-		Id: l.duplication, Command: l.message, Cause: l.about.cause, Account: l.about.account,
-		Space: l.about.space, Item: l.about.item, SourceStore: l.about.source, DestinationStore: l.about.destination,
-		Reason: l.about.reason, Decision: "dead", Result: "dead", Outcome: pb.Outcome_OUTCOME_FAILED,
+		Id: l.duplication, Command: l.message, Cause: l.subject.cause, Account: l.subject.account,
+		Space: l.subject.space, Item: l.subject.item, SourceStore: l.subject.source, DestinationStore: l.subject.destination,
+		Reason: l.subject.reason, Decision: "dead", Result: "dead", Outcome: pb.Outcome_OUTCOME_FAILED,
 		Finished: timestamppb.New(d.Timestamp), Attempt: int32(l.attempts), ErrorClass: l.class, Error: l.err,
-		ChangeTime: l.about.changed,
+		ChangeTime: l.subject.changed,
 	}
 }
 
-// deadLetters is the table of dead letters.
+// deadLetters is the table dead_letters.
 func deadLetters() *table[deadLetter] {
 	type r = row[deadLetter]
 	return newTable("dead_letters",
 		func(x r) string { return x.m.id },
 		func(x r) *timestamppb.Timestamp { return timestamppb.New(x.Timestamp) },
-		word("origin_topic", func(x r) string { return string(x.m.topic) }),
+		lowCard("origin_topic", func(x r) string { return string(x.m.topic) }),
 		int32s("origin_part", func(x r) int32 { return int32(x.m.partition) }),
 		int64s("origin_off", func(x r) int64 { return x.m.offset }),
-		maybe("origin_time", func(x r) *timestamppb.Timestamp { return x.m.time }),
-		word("role", func(x r) string { return x.m.role }),
-		word("class", func(x r) string { return x.m.class }),
+		nullableTime("origin_time", func(x r) *timestamppb.Timestamp { return x.m.time }),
+		lowCard("role", func(x r) string { return x.m.role }),
+		lowCard("class", func(x r) string { return x.m.class }),
 		text("error", func(x r) string { return x.m.err }),
 		int32s("attempts", func(x r) int32 { return int32(x.m.attempts) }),
 		int32s("waits", func(x r) int32 { return int32(x.m.waits) }),
 		int32s("unavailable", func(x r) int32 { return int32(x.m.unavailable) }),
 		text("history", func(x r) string { return x.m.history }),
 		text("message", func(x r) string { return x.m.message }),
-		word("type", func(x r) string { return x.m.kind }),
-		word("account", func(x r) string { return x.m.about.account }),
-		text("space", func(x r) string { return x.m.about.space }),
-		text("item", func(x r) string { return x.m.about.item }),
+		lowCard("type", func(x r) string { return x.m.kind }),
+		lowCard("account", func(x r) string { return x.m.subject.account }),
+		text("space", func(x r) string { return x.m.subject.space }),
+		text("item", func(x r) string { return x.m.subject.item }),
 		text("key", func(x r) string { return string(x.Key) }),
 		text("value", func(x r) string { return string(x.Value) }),
-		headerColumn("header.name", "Array(LowCardinality(String))", newWords, func(h schemas.Header) string { return h.Key }),
-		headerColumn("header.value", "Array(String)", newText, func(h schemas.Header) string { return string(h.Value) }),
+		headerColumn("header.name", "Array(LowCardinality(String))", newLowCardinality,
+			func(h schemas.Header) string { return h.Key }),
+		headerColumn("header.value", "Array(String)", newText,
+			func(h schemas.Header) string { return string(h.Value) }),
 	)
 }
 
-func headerColumn[C proto.ColumnOf[string]](name, typ string, make func() C, get func(schemas.Header) string) column[row[deadLetter]] {
+func headerColumn[C proto.ColumnOf[string]](
+	name, typ string, make func() C, get func(schemas.Header) string,
+) column[row[deadLetter]] {
 	return column[row[deadLetter]]{name, typ, func() appender[row[deadLetter]] {
 		data := make()
 		c := proto.NewArray[string](data)
@@ -169,25 +173,25 @@ func headerColumn[C proto.ColumnOf[string]](name, typ string, make func() C, get
 	}}
 }
 
-// deadFeeds are the two tables of topic dead.
-func deadFeeds() []feed {
+// deadTopicTables returns the tables that store topic dead: dead_letters, and duplication_log for commands.
+func deadTopicTables() []topicTable {
 	letters, results := deadLetters(), duplicationLog()
-	return []feed{
-		{letters.name, letters.columnTypes(), func(batch []*schemas.Delivery) ([]chunk, error) {
+	return []topicTable{
+		{letters.name, letters.columnTypes(), func(batch []*schemas.Delivery) ([]monthBatch, error) {
 			rows := make([]row[deadLetter], len(batch))
 			for i, d := range batch {
 				rows[i] = row[deadLetter]{d, readDead(d)}
 			}
-			return letters.chunks(rows)
+			return letters.monthBatches(rows)
 		}},
-		{results.name, results.columnTypes(), func(batch []*schemas.Delivery) ([]chunk, error) {
+		{results.name, results.columnTypes(), func(batch []*schemas.Delivery) ([]monthBatch, error) {
 			var rows []row[*pb.DuplicationResult]
 			for _, d := range batch {
-				if l := readDead(d); l.ofCommand() {
+				if l := readDead(d); l.isCommand() {
 					rows = append(rows, row[*pb.DuplicationResult]{d, l.result(d)})
 				}
 			}
-			return results.chunks(rows)
+			return results.monthBatches(rows)
 		}},
 	}
 }

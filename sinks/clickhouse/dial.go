@@ -14,16 +14,17 @@ import (
 	ch "github.com/ClickHouse/clickhouse-go/v2"
 )
 
-// reach tries the addresses, each for as long as one attempt may take, the one that
-// answered last first: a dead one costs its time once. Its error tells of every address.
-func (db *DB) reach(ctx context.Context, try func(ctx context.Context, addr string) error) error {
+// tryAddresses calls try for each address until it succeeds, each time with the timeout of one attempt. It starts
+// with the address that answered last, so that a dead address costs its timeout only once. The error names every
+// address.
+func (db *DB) tryAddresses(ctx context.Context, try func(ctx context.Context, addr string) error) error {
 	var all error
-	first := int(db.answered.Load())
+	first := int(db.lastAnswered.Load())
 	for i := range db.cfg.Addresses {
 		n := (first + i) % len(db.cfg.Addresses)
-		err := db.attempt(ctx, db.cfg.Addresses[n], try)
+		err := db.tryAddress(ctx, db.cfg.Addresses[n], try)
 		if err == nil {
-			db.answered.Store(int32(n))
+			db.lastAnswered.Store(int32(n))
 			return nil
 		}
 		if all == nil {
@@ -38,7 +39,7 @@ func (db *DB) reach(ctx context.Context, try func(ctx context.Context, addr stri
 	return all
 }
 
-func (db *DB) attempt(ctx context.Context, addr string, try func(ctx context.Context, addr string) error) error {
+func (db *DB) tryAddress(ctx context.Context, addr string, try func(ctx context.Context, addr string) error) error {
 	ctx, cancel := context.WithTimeout(ctx, db.cfg.dialTimeout)
 	defer cancel()
 	if err := try(ctx, addr); err != nil {
@@ -47,13 +48,13 @@ func (db *DB) attempt(ctx context.Context, addr string, try func(ctx context.Con
 	return nil
 }
 
-// connect makes one connection, encrypted where that is asked for.
+// connect opens one connection, with TLS if it is configured.
 func (c Config) connect(ctx context.Context, addr string) (net.Conn, error) {
 	tcp, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	conn := &gentle{Conn: tcp}
+	conn := &drainingConn{Conn: tcp}
 	if c.TLS == nil {
 		return conn, nil
 	}
@@ -73,27 +74,27 @@ func (c Config) connect(ctx context.Context, addr string) (net.Conn, error) {
 	return secure, nil
 }
 
-// A gentle connection takes leave before it closes: one that is closed while an answer is on its way is reset,
-// and a reset between two queries ends the embedded engine (libchdb 26.7), for all.
-type gentle struct {
+// A drainingConn drains the connection before it closes it. Closing it while a response is in flight resets the
+// connection, and a reset between two queries kills the embedded engine (libchdb 26.7).
+type drainingConn struct {
 	net.Conn
 	once sync.Once
 }
 
-// leaveWait bounds how long an answer that nobody wants is waited for.
-const leaveWait = 10 * time.Second
+// drainTimeout bounds how long Close waits for a response that is no longer needed.
+const drainTimeout = 10 * time.Second
 
-// Close says that nothing more will be sent. What still comes is dropped, until the server closes too.
-func (g *gentle) Close() error {
+// Close closes the sending side, and drops incoming data until the server closes its side. It does not wait for that.
+func (g *drainingConn) Close() error {
 	err := net.ErrClosed
 	g.once.Do(func() {
 		half, ok := g.Conn.(interface{ CloseWrite() error })
-		if !ok || half.CloseWrite() != nil || g.Conn.SetDeadline(time.Now().Add(leaveWait)) != nil {
+		if !ok || half.CloseWrite() != nil || g.Conn.SetDeadline(time.Now().Add(drainTimeout)) != nil {
 			err = g.Conn.Close()
 			return
 		}
 		err = nil
-		go func() { // nobody waits for it; it is bounded
+		go func() { // bounded by the deadline
 			_, _ = io.Copy(io.Discard, g.Conn)
 			g.Conn.Close()
 		}()
@@ -101,13 +102,13 @@ func (g *gentle) Close() error {
 	return err
 }
 
-// strategy is how the driver makes its connections: as inserts make theirs.
-func (db *DB) strategy(ctx context.Context, _ int, o *ch.Options, dial ch.Dial) (r ch.DialResult, err error) {
+// dialStrategy makes the driver use tryAddresses.
+func (db *DB) dialStrategy(ctx context.Context, _ int, o *ch.Options, dial ch.Dial) (r ch.DialResult, err error) {
 	one := *o
 	one.DialTimeout = db.cfg.dialTimeout
-	err = db.reach(ctx, func(ctx context.Context, addr string) error {
-		if !db.cfg.AllowOlder { // dialOne refuses older servers, of which the driver's connection does not tell
-			w, err := db.dialOne(ctx, addr, Login{o.Auth.Username, o.Auth.Password})
+	err = db.tryAddresses(ctx, func(ctx context.Context, addr string) error {
+		if !db.cfg.AllowOlder { // the driver does not report the release, so dialAddress checks it
+			w, err := db.dialAddress(ctx, addr, Login{o.Auth.Username, o.Auth.Password})
 			if err != nil {
 				return err
 			}
@@ -120,26 +121,26 @@ func (db *DB) strategy(ctx context.Context, _ int, o *ch.Options, dial ch.Dial) 
 	return r, err
 }
 
-// dial makes a connection for inserts to the first address that answers.
-func (db *DB) dial(ctx context.Context, as Login) (w *wire, err error) {
-	err = db.reach(ctx, func(ctx context.Context, addr string) (err error) {
-		w, err = db.dialOne(ctx, addr, as)
+// dial connects to the first address that answers, for inserts.
+func (db *DB) dial(ctx context.Context, as Login) (w *insertConn, err error) {
+	err = db.tryAddresses(ctx, func(ctx context.Context, addr string) (err error) {
+		w, err = db.dialAddress(ctx, addr, as)
 		return err
 	})
 	return w, err
 }
 
-func (db *DB) dialOne(ctx context.Context, addr string, as Login) (*wire, error) {
+func (db *DB) dialAddress(ctx context.Context, addr string, as Login) (*insertConn, error) {
 	conn, err := db.cfg.connect(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
 	buf := new(proto.Buffer)
-	w := &wire{conn: conn, in: proto.NewReader(conn), out: proto.NewWriter(conn, buf), buf: buf, rev: revision}
-	defer w.watch(ctx)()
+	w := &insertConn{conn: conn, in: proto.NewReader(conn), out: proto.NewWriter(conn, buf), buf: buf, rev: revision}
+	defer w.bindContext(ctx)()
 	server, err := w.hello(as)
 	if err == nil && !db.cfg.AllowOlder {
-		err = oldEnough(server)
+		err = checkRelease(server)
 	}
 	if err != nil {
 		conn.Close()
@@ -151,19 +152,20 @@ func (db *DB) dialOne(ctx context.Context, addr string, as Login) (*wire, error)
 // The oldest release of ClickHouse that the tests run with.
 const oldestMajor, oldestMinor = 26, 7
 
-// oldEnough returns ErrOlder for a server that is older than the oldest release that is tested.
-func oldEnough(server proto.ServerHello) error {
+// checkRelease returns ErrOlder if the server is older than the oldest tested release.
+func checkRelease(server proto.ServerHello) error {
 	if server.Major > oldestMajor || server.Major == oldestMajor && server.Minor >= oldestMinor {
 		return nil
 	}
 	return fmt.Errorf("%w: it is ClickHouse %d.%d, and the oldest release that is tested is %d.%d: "+
-		"upgrade it, or set clickhouse.allow_older and test with it", ErrOlder, server.Major, server.Minor, oldestMajor, oldestMinor)
+		"upgrade it, or set clickhouse.allow_older and test with it",
+		ErrOlder, server.Major, server.Minor, oldestMajor, oldestMinor)
 }
 
-// tlsAlert is the first byte of what a server says that was spoken to in clear where it speaks TLS.
+// tlsAlert is the first byte of the response of a TLS server to a client that does not use TLS.
 const tlsAlert = 21
 
-func (w *wire) hello(as Login) (server proto.ServerHello, err error) {
+func (w *insertConn) hello(as Login) (server proto.ServerHello, err error) {
 	w.out.ChainBuffer(proto.ClientHello{
 		Name: "millrace", Major: 1, ProtocolVersion: revision,
 		User: as.User, Password: as.Password,
@@ -181,15 +183,15 @@ func (w *wire) hello(as Login) (server proto.ServerHello, err error) {
 		w.rev = min(revision, server.Revision)
 		return server, err
 	case proto.ServerCode(code) == proto.ServerCodeException:
-		return server, w.exception()
+		return server, w.readException()
 	case code == tlsAlert:
 		return server, errors.New("this port speaks TLS, and this connection does not")
 	}
 	return server, fmt.Errorf("unexpected packet %d instead of a greeting", code)
 }
 
-// watch makes reads and writes fail when ctx is done, until the returned function is called.
-func (w *wire) watch(ctx context.Context) (stop func()) {
+// bindContext makes reads and writes fail once ctx is done, until the caller calls stop.
+func (w *insertConn) bindContext(ctx context.Context) (stop func()) {
 	w.conn.SetDeadline(time.Time{})
 	ended := make(chan struct{})
 	off := context.AfterFunc(ctx, func() {
@@ -198,7 +200,7 @@ func (w *wire) watch(ctx context.Context) (stop func()) {
 	})
 	return func() {
 		if !off() {
-			<-ended // or it may fail a later use of the connection
+			<-ended // otherwise it could set the deadline during a later use of the connection
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A connection that is closed while an answer is on its way ends for the server, and is not reset.
-func TestCloseIsNoReset(t *testing.T) {
+// If a connection is closed while a response is in flight, the server sees its end, not a reset.
+func TestCloseDrainsConnection(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -38,7 +38,7 @@ func TestCloseIsNoReset(t *testing.T) {
 	if _, err := server.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("the server reads %v, want its end", err)
 	}
-	if _, err := server.Write(make([]byte, 64<<10)); err != nil { // what was under way
+	if _, err := server.Write(make([]byte, 64<<10)); err != nil { // the response in flight
 		t.Errorf("the server writes: %v", err)
 	}
 }

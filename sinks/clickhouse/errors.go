@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Codes of the server that this package branches on.
+// Error codes of the server that this package branches on.
 const (
 	codeUnknownTable    = 60
 	codeUnknownDatabase = 81
@@ -25,9 +25,8 @@ const (
 	codeAuthentication  = 516
 )
 
-// translate classes what a call of ClickHouse returned. No row is at fault here: rows
-// are checked before they are sent, so whatever the engine answers, or fails to
-// answer, is about the engine, and the work waits for it.
+// translate classifies an error of a call to ClickHouse as unavailable. A row cannot be the cause: rows are checked
+// before they are sent. So every error is about the server, and the work waits until the server is available.
 func translate(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return err
@@ -40,8 +39,8 @@ func hasCode(err error, code int32) bool {
 	return errors.As(err, &e) && e.Code == code
 }
 
-// A RowError says which record cannot become a row, and why. It is permanent: no retry
-// cures it. Nothing of its batch has been stored.
+// A RowError names a record that cannot become a row, and why. It is permanent: no retry helps. No record of its
+// batch was stored.
 type RowError struct {
 	Topic     schemas.Topic
 	Partition int32
@@ -54,10 +53,10 @@ func (e *RowError) Error() string {
 	return fmt.Sprintf("make a row of %s/%d@%d: field %s: %v", e.Topic, e.Partition, e.Offset, e.Field, e.Err)
 }
 
-// Unwrap returns the reason.
+// Unwrap returns the cause.
 func (e *RowError) Unwrap() error { return e.Err }
 
-// Record returns where the record stands.
+// Record returns the topic, partition and offset of the record.
 func (e *RowError) Record() (topic schemas.Topic, partition int32, offset int64) {
 	return e.Topic, e.Partition, e.Offset
 }

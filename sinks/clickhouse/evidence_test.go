@@ -12,9 +12,9 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// A fresh read returns what all columns of the audit log say, also of copies with changes of one time, or with reports
-// of one change that differ.
-func TestFreshEvidenceIsThatOfAllColumns(t *testing.T) {
+// A fresh read agrees with all columns of the audit log, also for copies with changes of the same time, or with
+// different reports of one change.
+func TestFreshEvidenceOfAllColumns(t *testing.T) {
 	t.Parallel()
 	with := func(c *pb.Change, f func(*pb.Change)) *pb.Change {
 		c = proto.CloneOf(c)
@@ -31,7 +31,7 @@ func TestFreshEvidenceIsThatOfAllColumns(t *testing.T) {
 		c.Op, c.Digests, c.Size, c.Version = pb.Op_OP_DELETE, nil, 0, ""
 		c.Id = schemas.ChangeID(c)
 	}
-	claims := func(md5 string) func(*pb.Change) { // of one change: its id stays
+	claims := func(md5 string) func(*pb.Change) { // a report of the same change, so with the same id
 		return func(c *pb.Change) { c.Digests = map[string]string{"md5": schemas.ID(md5)} }
 	}
 	found := func(c *pb.Change) { c.Origin = pb.Origin_ORIGIN_SWEEP }
@@ -90,12 +90,13 @@ func TestFreshEvidenceIsThatOfAllColumns(t *testing.T) {
 		}
 		names, copies = append(names, name), append(copies, schemas.CopyOf(change(name, 0)))
 	}
-	both(t, db, schemas.Changes, 0, bodies...)
+	storeBoth(t, db, schemas.Changes, 0, bodies...)
 	known, err := db.Records(t.Context(), copies)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := reader(t, db, reached, clickhouse.ReaderConfig{}.Gathering(0, time.Millisecond)).Fresh(t.Context(), copies)
+	got, err := reader(t, db, watermarkReached,
+		clickhouse.ReaderConfig{}.WithBatch(0, time.Millisecond)).Fresh(t.Context(), copies)
 	if err != nil {
 		t.Fatal(err)
 	}

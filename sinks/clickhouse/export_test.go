@@ -15,17 +15,17 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
 
-// TableColumns returns the columns that the sinks write: table to name to type.
+// TableColumns returns the columns that the sinks write: type by table and column.
 func TableColumns() map[string]map[string]string { return writtenTables() }
 
-// ClusterForm returns what every migration is on a cluster, the database's name put in.
-func ClusterForm(cluster, database string) ([]Step, error) {
+// ClusterDDL returns the statements of every migration on a cluster.
+func ClusterDDL(cluster, database string) ([]Step, error) {
 	all, err := readMigrations(migrations.Files)
 	if err != nil {
 		return nil, err
 	}
 	db := &DB{cfg: Config{Cluster: cluster, Database: database}}
-	form := newClusterForm(cluster, database)
+	form := newClusterDDL(cluster, database)
 	var steps []Step
 	for _, m := range all {
 		statements, err := form.statements(m)
@@ -40,9 +40,9 @@ func ClusterForm(cluster, database string) ([]Step, error) {
 	return steps, nil
 }
 
-// ClusterFormOf returns what the last of some statements is on a cluster.
-func ClusterFormOf(cluster, database string, statements []string) (last []string, err error) {
-	form := newClusterForm(cluster, database)
+// LastClusterDDL returns what the last of some statements becomes on a cluster.
+func LastClusterDDL(cluster, database string, statements []string) (last []string, err error) {
+	form := newClusterDDL(cluster, database)
 	for i, s := range statements {
 		if last, err = form.statements(migration{uint32(i + 1), "x", s}); err != nil {
 			return nil, err
@@ -51,8 +51,8 @@ func ClusterFormOf(cluster, database string, statements []string) (last []string
 	return last, nil
 }
 
-// ApplyHere applies a plan for a cluster to one server alone, with what an embedded engine has in place of
-// what it lacks: statements are not passed on to other servers, and nothing is replicated.
+// ApplyHere applies a plan for a cluster to one server only, replacing what the embedded engine lacks: it removes ON
+// CLUSTER, and replicates nothing.
 func (db *DB) ApplyHere(ctx context.Context, p Plan) error {
 	here := func(statement string) error {
 		statement = strings.ReplaceAll(statement, " ON CLUSTER "+quoteName(db.cfg.Cluster), "")
@@ -69,7 +69,7 @@ func (db *DB) ApplyHere(ctx context.Context, p Plan) error {
 				return fmt.Errorf("%s: %w", s.Name, err)
 			}
 		}
-		if err := db.note(ctx, s.migration); err != nil {
+		if err := db.recordMigration(ctx, s.migration); err != nil {
 			return err
 		}
 	}
@@ -78,18 +78,18 @@ func (db *DB) ApplyHere(ctx context.Context, p Plan) error {
 
 var replicated = regexp.MustCompile(`Replicated(\w*MergeTree)\('[^']*', '[^']*'(?:, )?`)
 
-// ReadMigrations says whether files are migrations in a row.
+// ReadMigrations reports whether files are valid migrations.
 func ReadMigrations(files fs.FS) error {
 	_, err := readMigrations(files)
 	return err
 }
 
-// Exec runs a statement of a test; {db} is the database.
+// Exec runs a statement. {db} is replaced by the database.
 func (db *DB) Exec(ctx context.Context, statement string, args ...any) error {
 	return db.exec(ctx, statement, args...)
 }
 
-// Strings returns the first column of a test's query, whose values are strings.
+// Strings runs a query and returns its first column, which has strings.
 func (db *DB) Strings(ctx context.Context, statement string, args ...any) ([]string, error) {
 	rows, err := db.conn.Query(ctx, db.name(statement), args...)
 	if err != nil {
@@ -107,17 +107,16 @@ func (db *DB) Strings(ctx context.Context, statement string, args ...any) ([]str
 	return all, rows.Err()
 }
 
-// Config returns how the DB was opened.
+// Config returns the configuration of the DB.
 func (db *DB) Config() Config { return db.cfg }
 
-// Conn is the driver's own connection, and Name puts the database's name for {db}: for the
-// benchmark's peer.
+// Conn returns the connection of the driver, for the peer of the benchmark.
 func (db *DB) Conn() driver.Conn { return db.conn }
 
-// Name puts the database's name for {db}.
+// Name replaces {db} by the database.
 func (db *DB) Name(statement string) string { return db.name(statement) }
 
-// ComparedParts returns what CheckManifest compares: column of copy_state to its parts.
+// ComparedParts returns the parts that CheckManifest compares, by column of copy_state.
 func ComparedParts() map[string][]string {
 	parts := map[string][]string{}
 	for _, g := range stateGroups() {
@@ -126,11 +125,10 @@ func ComparedParts() map[string][]string {
 	return parts
 }
 
-// ClaimedTables returns the tables that a Proof compares each topic with, and FedTables those that
-// a Sink fills.
-func ClaimedTables() map[schemas.Topic][]string {
+// MatchedTables returns the tables that a Verification compares with each topic.
+func MatchedTables() map[schemas.Topic][]string {
 	tables := map[schemas.Topic][]string{}
-	for topic, cs := range claims() {
+	for topic, cs := range rowMatchers() {
 		for _, c := range cs {
 			tables[topic] = append(tables[topic], c.table)
 		}
@@ -138,10 +136,10 @@ func ClaimedTables() map[schemas.Topic][]string {
 	return tables
 }
 
-// FedTables returns the tables that each topic feeds.
-func FedTables() map[schemas.Topic][]string {
+// TopicTables returns the tables that a Sink stores each topic in.
+func TopicTables() map[schemas.Topic][]string {
 	tables := map[schemas.Topic][]string{}
-	for topic, fs := range feeds() {
+	for topic, fs := range topicTables() {
 		for _, f := range fs {
 			tables[topic] = append(tables[topic], f.table)
 		}
@@ -149,32 +147,32 @@ func FedTables() map[schemas.Topic][]string {
 	return tables
 }
 
-// Summed returns SQL for what of a row of each table its sum is of.
-func Summed() map[string]string {
+// RowBinarySQL returns SQL for the bytes that the sum of a row covers, by table.
+func RowBinarySQL() map[string]string {
 	tables := map[string]string{}
-	for _, cs := range claims() {
+	for _, cs := range rowMatchers() {
 		for _, c := range cs {
-			tables[c.table] = c.sums
+			tables[c.table] = c.rowBinary
 		}
 	}
 	return tables
 }
 
-// DialingFor returns the Config with a bound of one attempt to connect.
-func (c Config) DialingFor(d time.Duration) Config {
+// WithDialTimeout returns the Config with a timeout of one attempt to connect.
+func (c Config) WithDialTimeout(d time.Duration) Config {
 	c.dialTimeout = d
 	return c
 }
 
-// Gathering returns the ReaderConfig with these bounds of a batch; 0 means the default.
-func (c ReaderConfig) Gathering(copies int, linger time.Duration) ReaderConfig {
+// WithBatch returns the ReaderConfig with the limits of a batch; 0: the default.
+func (c ReaderConfig) WithBatch(copies int, linger time.Duration) ReaderConfig {
 	c.maxBatch, c.linger = copies, linger
 	return c
 }
 
-// Naming returns the ManifestCheck that stops after so many copies that differ.
-func (c ManifestCheck) Naming(most int) ManifestCheck {
-	c.most = most
+// WithMaxDiffer returns the ManifestCheck that stops after most different copies.
+func (c ManifestCheck) WithMaxDiffer(most int) ManifestCheck {
+	c.maxDiffer = most
 	return c
 }
 
@@ -184,23 +182,23 @@ type (
 	EventCursor   = eventCursor
 )
 
-// Manifest reads one page of EachLive.
+// Manifest returns one page of EachLive.
 func (db *DB) Manifest(ctx context.Context, q ManifestQuery) ([]schemas.KnownCopy, error) {
 	return db.manifest(ctx, q)
 }
 
-// TimelinePage reads one page of Timeline.
+// TimelinePage returns one page of Timeline.
 func (db *DB) TimelinePage(ctx context.Context, q TimelineQuery) ([]Event, EventCursor, error) {
 	return db.timelinePage(ctx, q)
 }
 
-// Space reads the record of a space.
+// Space returns the record of a space.
 func (db *DB) Space(ctx context.Context, of schemas.Copy) (*pb.CopyRecord, error) {
 	return db.space(ctx, of, time.Time{})
 }
 
-// Leave asks a question, reads one row of its answer, and leaves it.
-func (db *DB) Leave(ctx context.Context, statement string) error {
+// StopAfterRow runs a query, reads one row, and stops reading.
+func (db *DB) StopAfterRow(ctx context.Context, statement string) error {
 	rows, leave, err := stream(ctx, db.conn, statement)
 	if err != nil {
 		return err
@@ -212,20 +210,20 @@ func (db *DB) Leave(ctx context.Context, statement string) error {
 	return nil
 }
 
-// KnowReplicas has the DB take a shard for one of n replicas, as it learned some time ago.
-func (db *DB) KnowReplicas(n uint64, ago time.Duration) {
-	db.shape.Store(&shapeAt{shape{Shards: 1, Replicas: n, Fewest: n}, time.Now().Add(-ago)})
+// CacheReplicas sets the cached layout to one shard of n replicas, read some time ago.
+func (db *DB) CacheReplicas(n uint64, ago time.Duration) {
+	db.cached.Store(&cachedLayout{clusterLayout{Shards: 1, Replicas: n, Fewest: n}, time.Now().Add(-ago)})
 }
 
-// Quorum is how many replicas must have a row.
+// Quorum returns the number of replicas that must have a row.
 func (db *DB) Quorum(ctx context.Context) (string, error) { return db.quorum(ctx) }
 
-// Described reads what a fresh read does, of what has landed.
-func (db *DB) Described(ctx context.Context, copies []schemas.Copy) ([]schemas.KnownCopy, error) {
+// FreshRecords reads the same as a fresh read, without waiting.
+func (db *DB) FreshRecords(ctx context.Context, copies []schemas.Copy) ([]schemas.KnownCopy, error) {
 	known := map[schemas.Copy]*pb.CopyRecord{}
 	states, err := db.records(ctx, copies, db.evidence, known)
 	if err == nil {
-		err = db.describe(ctx, states, known)
+		err = db.describeProperties(ctx, states, known)
 	}
 	all := make([]schemas.KnownCopy, len(copies))
 	for i, c := range copies {

@@ -17,8 +17,8 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// extremes are changes whose values lie at the edges of what a change may say.
-func extremes() map[string]*pb.Change {
+// extremeChanges returns changes with extreme values.
+func extremeChanges() map[string]*pb.Change {
 	var control strings.Builder
 	for c := range rune(0x20) {
 		control.WriteRune(c)
@@ -82,22 +82,22 @@ func many(n int) map[string]string {
 	return m
 }
 
-// What is stored comes back as it was: by every question that tells it, whatever time zone is asked in.
+// Extreme values are returned as they were stored, by every query and in every time zone.
 func TestExtremes(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	all := extremes()
+	all := extremeChanges()
 	var changes, checks []schemas.Body
 	for _, c := range all {
 		c.Account = fmt.Sprint("acme-", len(changes))
 		c.Id = schemas.ChangeID(c)
 		changes, checks = append(changes, c), append(checks, result(c, 0))
 	}
-	both(t, db, schemas.Changes, math.MaxInt32, changes...)
-	both(t, db, schemas.FixityResults, math.MaxInt32, checks...)
+	storeBoth(t, db, schemas.Changes, math.MaxInt32, changes...)
+	storeBoth(t, db, schemas.FixityResults, math.MaxInt32, checks...)
 	zones, n := []string{"UTC", "America/St_Johns", "Pacific/Kiritimati"}, 0
 	for name, c := range all {
-		n++ // if not in all zones, in one each, in turn
+		n++ // each query in another zone, if not in all
 		t.Run(name, func(t *testing.T) {
 			for i := range need.Amount(1, len(zones), len(zones)) {
 				zone := zones[(n+i)%len(zones)]
@@ -118,12 +118,14 @@ func TestExtremes(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				compare(t, "on record", records[0], &pb.CopyRecord{Manifest: recordOf(c), Audit: recordOf(c), LastPass: ms(at(0)), LastAttempt: ms(at(0))})
+				compare(t, "on record", records[0],
+					&pb.CopyRecord{Manifest: recordOf(c), Audit: recordOf(c), LastPass: ms(at(0)), LastAttempt: ms(at(0))})
 				if events, err := db.Timeline(ctx, c.GetAccount(), c.GetSpace(), c.GetItem()); err != nil || len(events) != 2 {
 					t.Errorf("Timeline = %v, %v, want the change and its check", events, err)
 				}
 				days, err := db.ChangesPerDay(ctx, clickhouse.DayQuery{Account: c.GetAccount(), Space: c.GetSpace()})
-				if want := c.GetTime().AsTime().Format(time.DateOnly); err != nil || len(days) != 1 || days[0].Day.Format(time.DateOnly) != want {
+				if want := c.GetTime().AsTime().Format(time.DateOnly); err != nil || len(days) != 1 ||
+					days[0].Day.Format(time.DateOnly) != want {
 					t.Errorf("ChangesPerDay = %v, %v, want one change on %s", days, err, want)
 				}
 			}

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// pages reads a list to its end in small pages.
+// pages reads all pages of a list.
 func pages[T, C any](t *testing.T, n int, read func(after C) ([]T, C, error)) (all []T) {
 	t.Helper()
 	var after C
@@ -29,42 +29,47 @@ func pages[T, C any](t *testing.T, n int, read func(after C) ([]T, C, error)) (a
 	return nil
 }
 
-// by makes a change that a user asked for.
-func by(user, space, item string, d time.Duration) *pb.Change {
+// changeBy returns a change that a user asked for.
+func changeBy(user, space, item string, d time.Duration) *pb.Change {
 	c := change(item, d)
 	c.User, c.Space = user, space
 	c.Id = schemas.ChangeID(c)
 	return c
 }
 
-func words(changes []*pb.Change) (all []string) {
+func describeChanges(changes []*pb.Change) (all []string) {
 	for _, c := range changes {
 		all = append(all, fmt.Sprintf("%v %s/%s %s", c.GetTime().AsTime().Sub(start), c.GetSpace(), c.GetItem(), c.GetUser()))
 	}
 	return all
 }
 
-// The lists of changes are in their order whatever the size of their pages, each change once.
+// Histories are in order, and have each change once, whatever the size of their pages.
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	space := by("ann", "photos", "", 0)
+	space := changeBy("ann", "photos", "", 0)
 	space.Op = pb.Op_OP_CREATE_SPACE
 	space.Id = schemas.ChangeID(space)
-	late := by("bob", "photos", "late", -24*400*time.Hour)
-	twice := by("ann", "photos", "b", time.Minute) // in the same millisecond as the other change of b
+	late := changeBy("bob", "photos", "late", -24*400*time.Hour)
+	twice := changeBy("ann", "photos", "b", time.Minute) // in the same millisecond as the other change of b
 	twice.Version = "another"
 	twice.Id = schemas.ChangeID(twice)
-	all := []schemas.Body{space, by("ann", "photos", "c", time.Minute), by("ann", "photos", "b", time.Minute), twice, by("bob", "photos", "a", time.Minute),
-		by("ann", "maps", "a", time.Minute), by("ann", "photos", "b", time.Hour), late, by("ann", "photos", "d", 24*62*time.Hour)}
-	both(t, db, schemas.Changes, 0, all...)
-	both(t, db, schemas.Changes, 100, all[1:4]...) // published once more
+	all := []schemas.Body{space, changeBy("ann", "photos", "c", time.Minute), changeBy("ann", "photos", "b", time.Minute),
+		twice, changeBy("bob", "photos", "a", time.Minute),
+		changeBy("ann", "maps", "a", time.Minute), changeBy("ann", "photos", "b", time.Hour), late,
+		changeBy("ann", "photos", "d", 24*62*time.Hour)}
+	storeBoth(t, db, schemas.Changes, 0, all...)
+	storeBoth(t, db, schemas.Changes, 100, all[1:4]...) // published again
 	for _, n := range []int{1, 2, 3, 100} {
 		t.Run(fmt.Sprintf("pages of %d", n), func(t *testing.T) {
-			got := words(pages(t, n, func(after clickhouse.ChangeCursor) ([]*pb.Change, clickhouse.ChangeCursor, error) {
-				return db.SpaceHistory(t.Context(), clickhouse.SpaceQuery{Account: "acme", Space: "photos", After: after, Limit: n})
-			}))
-			want := []string{"-9600h0m0s photos/late bob", "0s photos/ ann", "1m0s photos/a bob", "1m0s photos/b ann", "1m0s photos/b ann", "1m0s photos/c ann",
+			got := describeChanges(pages(t, n,
+				func(after clickhouse.ChangeCursor) ([]*pb.Change, clickhouse.ChangeCursor, error) {
+					return db.SpaceHistory(t.Context(),
+						clickhouse.SpaceQuery{Account: "acme", Space: "photos", After: after, Limit: n})
+				}))
+			want := []string{"-9600h0m0s photos/late bob", "0s photos/ ann", "1m0s photos/a bob", "1m0s photos/b ann",
+				"1m0s photos/b ann", "1m0s photos/c ann",
 				"1h0m0s photos/b ann", "1488h0m0s photos/d ann"}
 			if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
 				t.Errorf("the space's history is\n%q, want\n%q", got, want)
@@ -76,10 +81,12 @@ func TestHistories(t *testing.T) {
 		want int
 	}{
 		"from is within, to is not": {clickhouse.Span{From: start, To: start.Add(time.Hour)}, 5},
-		"one millisecond later":     {clickhouse.Span{From: start.Add(time.Millisecond), To: start.Add(time.Hour + time.Millisecond)}, 5},
-		"before all":                {clickhouse.Span{To: time.Date(1800, 1, 1, 0, 0, 0, 0, time.UTC)}, 0},
-		"far beyond all":            {clickhouse.Span{From: time.Date(2500, 1, 1, 0, 0, 0, 0, time.UTC)}, 0},
-		"wide":                      {clickhouse.Span{From: time.Date(1, 1, 1, 0, 0, 0, 1, time.UTC), To: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}, 8},
+		"one millisecond later": {clickhouse.Span{From: start.Add(time.Millisecond),
+			To: start.Add(time.Hour + time.Millisecond)}, 5},
+		"before all":     {clickhouse.Span{To: time.Date(1800, 1, 1, 0, 0, 0, 0, time.UTC)}, 0},
+		"far beyond all": {clickhouse.Span{From: time.Date(2500, 1, 1, 0, 0, 0, 0, time.UTC)}, 0},
+		"wide": {clickhouse.Span{From: time.Date(1, 1, 1, 0, 0, 0, 1, time.UTC),
+			To: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}, 8},
 	} {
 		tc.span.From, tc.span.To = tc.span.From.Truncate(time.Millisecond), tc.span.To.Truncate(time.Millisecond)
 		got, _, err := db.SpaceHistory(t.Context(), clickhouse.SpaceQuery{Account: "acme", Space: "photos", Span: tc.span})
@@ -102,11 +109,14 @@ func TestStatus(t *testing.T) {
 	gone.Op, gone.Digests = pb.Op_OP_DELETE, nil
 	differs := in("2", "c", time.Hour)
 	claims := in("3", "b", 0)
-	claims.Digests, claims.Provenance = map[string]string{"crc32": "00000001"}, pb.Provenance_PROVENANCE_CLAIMED // nothing to compare
-	both(t, db, schemas.Changes, 0, in("1", "a", 0), in("2", "a", 0), gone, in("1", "b", 0), in("2", "b", 0), in("1", "c", 0), differs, claims)
+	// nothing to compare
+	claims.Digests, claims.Provenance = map[string]string{"crc32": "00000001"}, pb.Provenance_PROVENANCE_CLAIMED
+	storeBoth(t, db, schemas.Changes, 0, in("1", "a", 0), in("2", "a", 0), gone, in("1", "b", 0), in("2", "b", 0),
+		in("1", "c", 0), differs, claims)
 	failed := result(in("2", "b", 0), 3*time.Hour)
 	failed.Verdict, failed.Finding, failed.Row = pb.Verdict_VERDICT_FAIL, "content-corrupt", 2
-	both(t, db, schemas.FixityResults, 0, result(in("1", "a", 0), time.Hour), result(in("1", "b", 0), 2*time.Hour), result(in("2", "b", 0), 2*time.Hour),
+	storeBoth(t, db, schemas.FixityResults, 0, result(in("1", "a", 0), time.Hour), result(in("1", "b", 0), 2*time.Hour),
+		result(in("2", "b", 0), 2*time.Hour),
 		failed, result(in("2", "c", 0), 30*time.Minute)) // which passed on what was there before
 
 	when := func(d time.Duration) time.Time { return start.Add(d).Truncate(time.Millisecond) }
@@ -115,13 +125,17 @@ func TestStatus(t *testing.T) {
 		want []clickhouse.FixityStatus
 	}{
 		"all": {clickhouse.StatusQuery{}, []clickhouse.FixityStatus{
-			{Store: "1", Space: "photos", Live: 3, Bytes: 3000, Verified: 2, Overdue: 1, Oldest: when(time.Hour), Newest: when(2 * time.Hour)},
-			{Store: "2", Space: "photos", Live: 2, Bytes: 5600, Verified: 1, Overdue: 1, Failing: 1, Oldest: when(2 * time.Hour), Newest: when(3 * time.Hour)},
+			{Store: "1", Space: "photos", Live: 3, Bytes: 3000, Verified: 2, Overdue: 1, Oldest: when(time.Hour),
+				Newest: when(2 * time.Hour)},
+			{Store: "2", Space: "photos", Live: 2, Bytes: 5600, Verified: 1, Overdue: 1, Failing: 1,
+				Oldest: when(2 * time.Hour), Newest: when(3 * time.Hour)},
 			{Store: "3", Space: "photos", Live: 1, Bytes: 1000, Overdue: 1},
 		}},
-		"overdue": {clickhouse.StatusQuery{Store: "1", Space: "photos", PassedBefore: when(2 * time.Hour)}, []clickhouse.FixityStatus{
-			{Store: "1", Space: "photos", Live: 3, Bytes: 3000, Verified: 2, Overdue: 2, Oldest: when(time.Hour), Newest: when(2 * time.Hour)},
-		}},
+		"overdue": {clickhouse.StatusQuery{Store: "1", Space: "photos", PassedBefore: when(2 * time.Hour)},
+			[]clickhouse.FixityStatus{
+				{Store: "1", Space: "photos", Live: 3, Bytes: 3000, Verified: 2, Overdue: 2, Oldest: when(time.Hour),
+					Newest: when(2 * time.Hour)},
+			}},
 		"another space": {clickhouse.StatusQuery{Space: "maps"}, nil},
 	} {
 		tc.q.Account = "acme"
@@ -132,7 +146,9 @@ func TestStatus(t *testing.T) {
 	}
 	stores, err := db.DuplicationStatus(t.Context(), "acme", "photos")
 	want := []clickhouse.DuplicationStatus{
-		{Store: "1", Live: 3, Bytes: 3000, Differing: 1}, {Store: "2", Live: 2, Bytes: 5600, Missing: 1, Differing: 1}, {Store: "3", Live: 1, Bytes: 1000, Missing: 2},
+		{Store: "1", Live: 3, Bytes: 3000, Differing: 1},
+		{Store: "2", Live: 2, Bytes: 5600, Missing: 1, Differing: 1},
+		{Store: "3", Live: 1, Bytes: 1000, Missing: 2},
 	}
 	if err != nil || fmt.Sprint(stores) != fmt.Sprint(want) {
 		t.Errorf("DuplicationStatus =\n%+v, %v, want\n%+v", stores, err, want)
@@ -152,14 +168,16 @@ func TestChecks(t *testing.T) {
 		return r
 	}
 	day := 24 * time.Hour
-	results := []schemas.Body{result(a, day), result(a, 40*day), fail(a, 41*day, "content-corrupt"), fail(a, 42*day, "replaced"), result(a, 43*day),
+	results := []schemas.Body{result(a, day), result(a, 40*day), fail(a, 41*day, "content-corrupt"),
+		fail(a, 42*day, "replaced"), result(a, 43*day),
 		fail(a, 80*day, "content-corrupt"), fail(b, 41*day, "content-corrupt"), result(b, 42*day)}
-	both(t, db, schemas.FixityResults, 0, results...)
-	both(t, db, schemas.FixityResults, 100, results[2:4]...) // published once more
+	storeBoth(t, db, schemas.FixityResults, 0, results...)
+	storeBoth(t, db, schemas.FixityResults, 100, results[2:4]...) // published again
 	for _, n := range []int{1, 2, 100} {
 		var got []string
 		for _, c := range pages(t, n, func(after clickhouse.CheckCursor) ([]clickhouse.Check, clickhouse.CheckCursor, error) {
-			return db.Checks(t.Context(), clickhouse.CheckQuery{Copy: schemas.CopyOf(a), Span: clickhouse.Span{From: start.Add(2 * day)}, After: after, Limit: n})
+			return db.Checks(t.Context(), clickhouse.CheckQuery{Copy: schemas.CopyOf(a),
+				Span: clickhouse.Span{From: start.Add(2 * day)}, After: after, Limit: n})
 		}) {
 			got = append(got, fmt.Sprint(c.Started.Sub(start.Truncate(time.Millisecond)).Hours()/24, " ", c.Verdict))
 		}
@@ -169,19 +187,22 @@ func TestChecks(t *testing.T) {
 		var failed []string
 		var last schemas.Copy
 		for range 5 {
-			page, err := db.FailedCopies(t.Context(), clickhouse.FailureQuery{Account: "acme", Store: "1", Span: clickhouse.Span{From: start}, After: last, Limit: n})
+			page, err := db.FailedCopies(t.Context(), clickhouse.FailureQuery{Account: "acme", Store: "1",
+				Span: clickhouse.Span{From: start}, After: last, Limit: n})
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, f := range page {
-				failed = append(failed, fmt.Sprintf("%s %s row %d %v %v %d", f.Item, f.Finding, f.Row, f.First.Sub(start).Round(time.Hour), f.Last.Sub(start).Round(time.Hour), f.Checks))
+				failed = append(failed, fmt.Sprintf("%s %s row %d %v %v %d", f.Item, f.Finding, f.Row,
+					f.First.Sub(start).Round(time.Hour), f.Last.Sub(start).Round(time.Hour), f.Checks))
 			}
 			if len(page) < n {
 				break
 			}
 			last = page[len(page)-1].Copy
 		}
-		if want := `["a content-corrupt row 2 984h0m0s 1920h0m0s 3" "b content-corrupt row 2 984h0m0s 984h0m0s 1"]`; fmt.Sprintf("%q", failed) != want {
+		want := `["a content-corrupt row 2 984h0m0s 1920h0m0s 3" "b content-corrupt row 2 984h0m0s 984h0m0s 1"]`
+		if fmt.Sprintf("%q", failed) != want {
 			t.Errorf("in pages of %d the failed copies are %q, want %s", n, failed, want)
 		}
 	}
@@ -203,7 +224,8 @@ func TestChecks(t *testing.T) {
 		if f != nil {
 			got = fmt.Sprintf("%s at %v after never", f.Finding, f.Started.Sub(start).Round(time.Hour))
 			if f.LastPass != nil {
-				got = fmt.Sprintf("%s at %v after %v", f.Finding, f.Started.Sub(start).Round(time.Hour), f.LastPass.Sub(start).Round(time.Hour))
+				got = fmt.Sprintf("%s at %v after %v", f.Finding, f.Started.Sub(start).Round(time.Hour),
+					f.LastPass.Sub(start).Round(time.Hour))
 			}
 		}
 		if got != tc.want {
@@ -223,9 +245,9 @@ func TestPerDay(t *testing.T) {
 	gone.Op = pb.Op_OP_DELETE
 	gone.Id = schemas.ChangeID(gone)
 	all := []schemas.Body{change("a", 0), change("b", 0), gone, change("c", 19*time.Hour), old}
-	both(t, db, schemas.Changes, 0, all...)
-	both(t, db, schemas.Changes, 10, all...) // published once more
-	both(t, db, schemas.FixityResults, 0, result(change("a", 0), 0), result(change("a", 0), day))
+	storeBoth(t, db, schemas.Changes, 0, all...)
+	storeBoth(t, db, schemas.Changes, 10, all...) // published again
+	storeBoth(t, db, schemas.FixityResults, 0, result(change("a", 0), 0), result(change("a", 0), day))
 	show := func(counts []clickhouse.DayCount, err error) string {
 		if err != nil {
 			t.Fatal(err)
@@ -237,14 +259,16 @@ func TestPerDay(t *testing.T) {
 		return s
 	}
 	q := clickhouse.DayQuery{Account: "acme"}
-	if got, want := show(db.ChangesPerDay(t.Context(), q)), "1900-01-01 add 1; 2026-03-04 add 2; 2026-03-05 add 1; 2026-03-05 delete 1; "; got != want {
+	want := "1900-01-01 add 1; 2026-03-04 add 2; 2026-03-05 add 1; 2026-03-05 delete 1; "
+	if got := show(db.ChangesPerDay(t.Context(), q)); got != want {
 		t.Errorf("ChangesPerDay = %s, want %s", got, want)
 	}
 	q.Store, q.Space, q.Span.From = "1", "photos", start.Add(time.Hour)
 	if got, want := show(db.ChangesPerDay(t.Context(), q)), "2026-03-05 add 1; 2026-03-05 delete 1; "; got != want {
 		t.Errorf("ChangesPerDay of a span = %s, want %s", got, want)
 	}
-	if got, want := show(db.ChecksPerDay(t.Context(), clickhouse.DayQuery{Account: "acme"})), "2026-03-04 pass 1; 2026-03-05 pass 1; "; got != want {
+	want = "2026-03-04 pass 1; 2026-03-05 pass 1; "
+	if got := show(db.ChecksPerDay(t.Context(), clickhouse.DayQuery{Account: "acme"})); got != want {
 		t.Errorf("ChecksPerDay = %s, want %s", got, want)
 	}
 }

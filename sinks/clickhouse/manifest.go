@@ -8,15 +8,15 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// A manifestQuery asks for the live copies of one space of one store.
+// A manifestQuery selects live copies of one space in one store.
 type manifestQuery struct {
 	Account, Store, Space string
 	After                 string // item ids greater than this
 	Limit                 int
 }
 
-// manifest returns live copies in the order of the bytes of their item ids, with their
-// manifest and clocks; their audit record is not asked for (nil). Fewer than Limit: there are no more.
+// manifest returns live copies with their manifest record and the times of their checks, ordered by the bytes of the
+// item ids. The audit record is nil. A page with fewer than Limit copies is the last one.
 func (db *DB) manifest(ctx context.Context, q manifestQuery) ([]schemas.KnownCopy, error) {
 	rows, err := query[stateRecord](ctx, db, "read the manifest",
 		"SELECT "+stateFields+" FROM {db}.copy_merged WHERE account = ? AND store = ? AND space = ? AND item > ?"+
@@ -33,30 +33,31 @@ func (db *DB) manifest(ctx context.Context, q manifestQuery) ([]schemas.KnownCop
 	return known, nil
 }
 
-// A DueQuery asks for the live copies of one store that are to be checked.
+// A DueQuery selects live copies of one store that are due for a check.
 type DueQuery struct {
 	Account, Store string
-	Space          string    // empty: every space
-	PassedBefore   time.Time // whose current content last passed before this, or never
+	Space          string    // empty: all
+	PassedBefore   time.Time // copies with a last pass of their current content before this, or without one; zero: all
 	After          DueCursor
 	Limit          int // default 1,000
 }
 
-// A DueCursor is where a page of due copies ended. The zero cursor is before all.
+// A DueCursor is the end of a page of due copies. The zero cursor is the start.
 type DueCursor struct {
 	Passed      time.Time // zero: never
 	Space, Item string
 }
 
-// FixityDue returns copies that are due, with manifest, audit record and clocks: those never
-// checked first, then by their last pass, oldest first. The cursor goes on after the last one.
-// Each page reads the keys and versions of all copies asked for, so pages should be large.
+// FixityDue returns due copies with their record: first the copies that never passed, then by their last pass,
+// oldest first. It also returns the cursor of the next page. Each page reads the keys and versions of all selected
+// copies, so pages should be large.
 func (db *DB) FixityDue(ctx context.Context, q DueQuery) ([]schemas.KnownCopy, DueCursor, error) {
 	where, args := "account = ? AND store = ?", []any{q.Account, q.Store}
 	if q.Space != "" {
 		where, args = where+" AND space = ?", append(args, q.Space)
 	}
-	statement := "SELECT space, item, effective FROM (" + narrow + where + " GROUP BY account, store, space, item) WHERE live"
+	statement := "SELECT space, item, effective FROM (" + copySummary + where +
+		" GROUP BY account, store, space, item) WHERE live"
 	if !q.PassedBefore.IsZero() {
 		statement += " AND effective < ?"
 		args = append(args, shifted(q.PassedBefore))
@@ -71,7 +72,7 @@ func (db *DB) FixityDue(ctx context.Context, q DueQuery) ([]schemas.KnownCopy, D
 		Effective int64  `ch:"effective"`
 	}
 	rows, err := query[due](ctx, db, "read the copies due for a check",
-		statement+" ORDER BY effective, space, item LIMIT ?"+inOrder, append(args, limit(q.Limit))...)
+		statement+" ORDER BY effective, space, item LIMIT ?"+aggregateInOrder, append(args, limit(q.Limit))...)
 	if err != nil || len(rows) == 0 {
 		return nil, q.After, err
 	}
@@ -91,22 +92,24 @@ func (db *DB) FixityDue(ctx context.Context, q DueQuery) ([]schemas.KnownCopy, D
 	return known, DueCursor{unshiftTime(last.Effective), last.Space, last.Item}, nil
 }
 
-// A CopyCount counts the copies of one store.
+// A CopyCount counts the copies of an account in one store.
 type CopyCount struct {
 	Store      string `ch:"store"`
 	Live       uint64 `ch:"live_copies"`
 	Tombstones uint64 `ch:"tombstones"`
-	Bytes      int64  `ch:"bytes"`    // of live copies whose size is known
-	Unsized    uint64 `ch:"unsized"`  // live copies whose size is not known
-	Verified   uint64 `ch:"verified"` // live copies whose current content has passed a check of its bytes
+	Bytes      int64  `ch:"bytes"`    // of the live copies with a known size
+	Unsized    uint64 `ch:"unsized"`  // live copies with an unknown size
+	Verified   uint64 `ch:"verified"` // live copies with a pass of the bytes of their current content
 }
 
-// CopyCounts counts the copies of each store of an account, in the order of the stores' ids.
+// CopyCounts counts the copies of an account in each store, ordered by store id.
 func (db *DB) CopyCounts(ctx context.Context, account string) ([]CopyCount, error) {
 	return query[CopyCount](ctx, db, "count copies",
-		"SELECT store, countIf(live) AS live_copies, countIf(NOT live AND gone > 0) AS tombstones, sumIf(size, live AND size >= 0) AS bytes,"+
-			" countIf(live AND size < 0) AS unsized, countIf(live AND effective > 0) AS verified FROM ("+narrow+"account = ? GROUP BY account, store, space, item)"+
-			" GROUP BY store ORDER BY store"+inOrder, account)
+		"SELECT store, countIf(live) AS live_copies, countIf(NOT live AND gone > 0) AS tombstones,"+
+			" sumIf(size, live AND size >= 0) AS bytes,"+
+			" countIf(live AND size < 0) AS unsized, countIf(live AND effective > 0) AS verified"+
+			" FROM ("+copySummary+"account = ? GROUP BY account, store, space, item)"+
+			" GROUP BY store ORDER BY store"+aggregateInOrder, account)
 }
 
 func limit(n int) int {
@@ -116,7 +119,7 @@ func limit(n int) int {
 	return n
 }
 
-// shifted returns a time as a version's milliseconds; 0 for the zero time.
+// shifted returns a time as the shifted milliseconds of a version; 0 for the zero time.
 func shifted(t time.Time) int64 {
 	if t.IsZero() {
 		return 0

@@ -13,23 +13,23 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
 
-// Why a database cannot be used as it is.
+// Reasons why a database cannot be used.
 var (
 	// ErrMigration means that the database lacks a migration that this program needs.
 	ErrMigration = errors.New("a migration is missing")
 	// ErrChanged means that a migration was applied and has changed since.
 	ErrChanged = errors.New("a migration has changed after it was applied")
-	// ErrForm means that the tables are of another form, one server or cluster, than is configured.
-	ErrForm = errors.New("the tables have another form")
+	// ErrForm means that the tables were made for one server and a cluster is configured, or the other way round.
+	ErrForm = errors.New("the tables have another layout")
 	// ErrCluster means that the server knows no cluster of the configured name.
 	ErrCluster = errors.New("no such cluster")
-	// ErrReplicas means that an insert cannot ask for all replicas, because shards differ in their number.
+	// ErrReplicas means that no single quorum fits all shards, because their numbers of replicas differ.
 	ErrReplicas = errors.New("the shards have different numbers of replicas")
-	// ErrAltered means that a table is not what the migrations have made it.
+	// ErrAltered means that a table differs from the migrations.
 	ErrAltered = errors.New("altered by hand")
-	// ErrOlder means that the server is older than the oldest release that is tested.
+	// ErrOlder means that the server is older than the oldest tested release.
 	ErrOlder = errors.New("the server is too old")
-	// ErrAccess means that the server does not let us in, or not do what must be done.
+	// ErrAccess means that the server refuses the login, or that the user lacks a right.
 	ErrAccess = errors.New("access refused")
 )
 
@@ -41,7 +41,7 @@ type migration struct {
 
 func (m migration) String() string { return fmt.Sprintf("%04d_%s", m.number, m.name) }
 
-// readMigrations returns the embedded migrations in the order of their numbers.
+// readMigrations returns the migrations in files, in the order of their numbers.
 func readMigrations(files fs.FS) ([]migration, error) {
 	names, err := fs.Glob(files, "*.sql") // sorted
 	if err != nil {
@@ -66,22 +66,23 @@ func readMigrations(files fs.FS) ([]migration, error) {
 	return all, nil
 }
 
-// A Plan is what Migrate would do: make the table of migrations what it should be, and take the
-// steps that are missing.
+// A Plan lists the statements that Migrate runs: those that create or update the table of migrations, and the
+// missing migrations.
 type Plan struct {
 	Prepare []string
 	Steps   []Step
-	// Committed returns what the groups of the sinks have committed. A table with rows, of a database that is older than
-	// positions, is taken to hold that; if Committed is nil it has no positions, and lacks all that was committed.
+	// Committed returns the committed offsets of the sinks' groups. If the database is older than positions, the positions
+	// of its tables with rows are set to these offsets. If Committed is nil, they get no positions, so the tables lack
+	// everything that was committed.
 	Committed func(context.Context) (map[schemas.Role][]schemas.Progress, error)
-	// Begun is called, if it is not nil, once the database has positions and before that is noted in it. The note is lost
-	// and restored with the database, so the caller keeps its own, and leaves Committed nil ever after.
+	// Begun is called, if it is not nil, after the database has positions and before that migration is recorded in it.
+	// That record is lost and restored with the database. So the caller keeps its own, and then leaves Committed nil.
 	Begun func(context.Context) error
 
-	older bool // than positions, or one of which a part of the migrations was applied
+	older bool // some migrations were applied, but not the one that adds positions
 }
 
-// A Step is one migration, as statements that may each be run again.
+// A Step is one migration, as statements that can each be run again.
 type Step struct {
 	Name       string
 	Statements []string
@@ -89,32 +90,32 @@ type Step struct {
 	migration migration
 }
 
-// Empty says that there is nothing to do.
+// Empty reports whether there is nothing to do.
 func (p Plan) Empty() bool { return len(p.Prepare) == 0 && len(p.Steps) == 0 }
 
-// Plan says what Migrate would do, and does nothing. With again it holds every migration,
-// whatever was applied: for a server that has joined the cluster, or a table that was dropped.
-// A migration that was applied and has changed since is refused: ErrChanged.
+// Plan returns what Migrate would do, and changes nothing. With again, the plan has every migration, even if it was
+// applied: for a server that has joined the cluster, or a table that was dropped. A migration that has changed since
+// it was applied is ErrChanged.
 func (db *DB) Plan(ctx context.Context, again bool) (Plan, error) {
 	all, err := readMigrations(migrations.Files)
 	if err != nil {
 		return Plan{}, err
 	}
-	if err := db.greet(ctx, db.cfg.writer()); err != nil {
+	if err := db.checkLogin(ctx, db.cfg.writerLogin()); err != nil {
 		return Plan{}, err
 	}
-	l, err := db.readLedger(ctx, db.conn)
+	l, err := db.readApplied(ctx, db.conn)
 	if err != nil {
-		return Plan{}, db.explain(db.cfg.writer(), err)
+		return Plan{}, db.explain(db.cfg.writerLogin(), err)
 	}
-	if err := db.agree(ctx, all, l); err != nil {
+	if err := db.checkApplied(ctx, all, l); err != nil {
 		return Plan{}, fmt.Errorf("migrate database %s: %w", db.cfg.Database, err)
 	}
-	p := Plan{older: len(l.entries) > 0 && !l.has(positionsBring)}
+	p := Plan{older: len(l.entries) > 0 && !l.has(lastPositionMigration)}
 	if p.Prepare, err = db.prepare(ctx, l); err != nil {
 		return Plan{}, err
 	}
-	form := newClusterForm(db.cfg.Cluster, db.cfg.Database)
+	form := newClusterDDL(db.cfg.Cluster, db.cfg.Database)
 	for _, m := range all {
 		statements := []string{m.statement}
 		if db.cfg.Cluster != "" {
@@ -136,8 +137,8 @@ func (db *DB) Plan(ctx context.Context, again bool) (Plan, error) {
 	return p, nil
 }
 
-// Migrate makes the database where it is missing and applies what migrations it lacks; it
-// returns those. Two that run at once do no harm: every statement may run twice.
+// Migrate creates the database if it is missing, applies the missing migrations and returns their names. It may run
+// twice at the same time: every statement can be run again.
 func (db *DB) Migrate(ctx context.Context) (applied []string, err error) {
 	p, err := db.Plan(ctx, false)
 	if err != nil {
@@ -146,27 +147,27 @@ func (db *DB) Migrate(ctx context.Context) (applied []string, err error) {
 	return db.Apply(ctx, p)
 }
 
-// Apply does what a Plan says and returns the migrations that it has applied. After an error,
-// or a kill, what is missing is planned and applied anew.
+// Apply runs the statements of a Plan, and returns the names of the migrations that it has applied. After an error
+// or a crash, the caller makes a new Plan and applies it.
 func (db *DB) Apply(ctx context.Context, p Plan) (applied []string, err error) {
 	for _, statement := range p.Prepare {
 		if err := db.conn.Exec(ctx, statement); err != nil {
-			return nil, db.explain(db.cfg.writer(),
+			return nil, db.explain(db.cfg.writerLogin(),
 				fmt.Errorf("make database %s and its table of migrations: %w", db.cfg.Database, err))
 		}
 	}
 	for _, s := range p.Steps {
 		for _, statement := range s.Statements {
 			if err := db.conn.Exec(ctx, statement); err != nil {
-				return applied, db.explain(db.cfg.writer(), fmt.Errorf("apply migration %s: %w", s.Name, err))
+				return applied, db.explain(db.cfg.writerLogin(), fmt.Errorf("apply migration %s: %w", s.Name, err))
 			}
 		}
-		if s.migration.name == positionsBring {
-			if err := db.beginPositions(ctx, p); err != nil {
+		if s.migration.name == lastPositionMigration {
+			if err := db.initPositions(ctx, p); err != nil {
 				return applied, fmt.Errorf("apply migration %s: %w", s.Name, err)
 			}
 		}
-		if err := db.note(ctx, s.migration); err != nil {
+		if err := db.recordMigration(ctx, s.migration); err != nil {
 			return applied, err
 		}
 		applied = append(applied, s.Name)
@@ -178,8 +179,7 @@ func quoteName(s string) string {
 	return "`" + strings.NewReplacer(`\`, `\\`, "`", "\\`").Replace(s) + "`"
 }
 
-// Drop removes the database with all its tables. It is for tests and for databases that
-// were made to be thrown away.
+// Drop drops the database with all its tables. It is for tests and temporary databases.
 func (db *DB) Drop(ctx context.Context) error {
 	if err := db.exec(ctx, "DROP DATABASE IF EXISTS {db} SYNC"); err != nil {
 		return translate(fmt.Errorf("drop the database %s: %w", db.cfg.Database, err))

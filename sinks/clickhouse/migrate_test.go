@@ -23,10 +23,11 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// schemaOf is all that the migrations have made, as the engine tells it.
+// schemaOf returns everything that the migrations have created, as the engine reports it.
 func schemaOf(t *testing.T, db *clickhouse.DB) []string {
 	t.Helper()
-	all, err := db.Strings(t.Context(), "SELECT name || ' ' || create_table_query FROM system.tables WHERE database = ? ORDER BY name", db.Config().Database)
+	all, err := db.Strings(t.Context(),
+		"SELECT name || ' ' || create_table_query FROM system.tables WHERE database = ? ORDER BY name", db.Config().Database)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,10 +44,12 @@ func TestPlan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(empty.Prepare) != 2 || !strings.HasPrefix(empty.Prepare[0], "CREATE DATABASE") || empty.Steps[0].Name != "0001_audit_log" {
+	if len(empty.Prepare) != 2 || !strings.HasPrefix(empty.Prepare[0], "CREATE DATABASE") ||
+		empty.Steps[0].Name != "0001_audit_log" {
 		t.Errorf("the plan of an empty server prepares %q and begins with %s", empty.Prepare, empty.Steps[0].Name)
 	}
-	if got := one(t, db, "SELECT toString(count()) FROM system.databases WHERE name = ?", db.Config().Database); got != "0" {
+	if got := scanOne(t, db, "SELECT toString(count()) FROM system.databases WHERE name = ?",
+		db.Config().Database); got != "0" {
 		t.Fatal("to plan has made the database")
 	}
 	applied, err := db.Apply(t.Context(), empty)
@@ -76,20 +79,22 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// A ledger of before there were checksums is taken over, and completed with the next migration.
-func TestOldLedger(t *testing.T) {
+// A table of migrations without checksums is accepted, and the next migration adds its columns.
+func TestOldMigrationTable(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	for _, statement := range []string{
 		"DROP TABLE {db}.schema_migrations SYNC",
-		"CREATE TABLE {db}.schema_migrations (version UInt32, name String, applied DateTime64(3, 'UTC') DEFAULT now64(3)) ENGINE = ReplacingMergeTree ORDER BY version",
+		"CREATE TABLE {db}.schema_migrations (version UInt32, name String, applied DateTime64(3, 'UTC') DEFAULT" +
+			" now64(3)) ENGINE = ReplacingMergeTree ORDER BY version",
 		"INSERT INTO {db}.schema_migrations (version, name) SELECT number + 1, 'old' FROM numbers(20)",
 	} {
 		if err := db.Exec(t.Context(), statement); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := db.Check(t.Context()); !errors.Is(err, clickhouse.ErrMigration) || !strings.Contains(err.Error(), "0021_manifest") {
+	if err := db.Check(t.Context()); !errors.Is(err, clickhouse.ErrMigration) ||
+		!strings.Contains(err.Error(), "0021_manifest") {
 		t.Errorf("Check = %v, want a missing 0021_manifest", err)
 	}
 	applied, err := db.Migrate(t.Context())
@@ -117,33 +122,40 @@ func TestChangedMigration(t *testing.T) {
 	}
 }
 
-func TestOtherForm(t *testing.T) {
+func TestOtherLayout(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	cfg := db.Config()
 	cfg.Cluster = "default"
-	if err := open(t, cfg).Check(t.Context()); !errors.Is(err, clickhouse.ErrForm) || !strings.Contains(err.Error(), "the cluster default is configured") {
+	if err := open(t, cfg).Check(t.Context()); !errors.Is(err, clickhouse.ErrForm) ||
+		!strings.Contains(err.Error(), "the cluster default is configured") {
 		t.Errorf("Check of a cluster where there is one server = %v", err)
 	}
 	cfg.Database += "_not_there"
-	if _, err := open(t, cfg).Plan(t.Context(), false); !errors.Is(err, clickhouse.ErrCluster) || !strings.Contains(err.Error(), `the server knows no cluster "default"`) {
+	if _, err := open(t, cfg).Plan(t.Context(), false); !errors.Is(err, clickhouse.ErrCluster) ||
+		!strings.Contains(err.Error(), `the server knows no cluster "default"`) {
 		t.Errorf("Plan for a cluster that there is not = %v", err)
 	}
-	if err := db.Exec(t.Context(), "INSERT INTO {db}.schema_migrations (version, name, cluster, shards, applied) SELECT 1, 'audit_log', 'main', 2, now64(3) + 1"); err != nil {
+	if err := db.Exec(t.Context(),
+		"INSERT INTO {db}.schema_migrations (version, name, cluster, shards, applied) SELECT 1, 'audit_log', 'main', 2,"+
+			" now64(3) + 1"); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Check(t.Context()); !errors.Is(err, clickhouse.ErrForm) || !strings.Contains(err.Error(), "cluster main") {
+	if err := db.Check(t.Context()); !errors.Is(err, clickhouse.ErrForm) ||
+		!strings.Contains(err.Error(), "cluster main") {
 		t.Errorf("Check of one server where there is a cluster = %v", err)
 	}
 }
 
-// Shards with different numbers of replicas are refused by name if each insert is to be on all of them: the largest
-// number could not be reached in the smaller shard, and a smaller one is not all.
-func TestShardsOfDifferentNumbersOfReplicas(t *testing.T) {
+// Shards with different numbers of replicas are refused if the quorum is all: the smaller shard could not reach the
+// larger number, and the smaller number is not all.
+func TestUnevenReplicas(t *testing.T) {
 	t.Parallel()
 	const replica = "<replica><host>127.0.0.1</host><port>1</port></replica>"
-	s := clickhousetest.Start(t, embedded.Config{Settings: "<remote_servers><even><shard>" + replica + "</shard><shard>" + replica +
-		"</shard></even><uneven><shard>" + replica + replica + "</shard><shard>" + replica + "</shard></uneven></remote_servers>"})
+	s := clickhousetest.Start(t,
+		embedded.Config{Settings: "<remote_servers><even><shard>" + replica + "</shard><shard>" + replica +
+			"</shard></even><uneven><shard>" + replica + replica + "</shard><shard>" +
+			replica + "</shard></uneven></remote_servers>"})
 	for name, test := range map[string]struct {
 		cluster, quorum string
 		of              string
@@ -168,13 +180,14 @@ func TestShardsOfDifferentNumbersOfReplicas(t *testing.T) {
 	}
 }
 
-// An alteration by hand that only adds is accepted.
+// Changes by hand that only add are accepted.
 func TestAddedByHand(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	for _, s := range []string{
 		"ALTER TABLE {db}.audit_log ADD COLUMN newer String",
-		"ALTER TABLE {db}.duplication_log ADD COLUMN k UInt8, MODIFY ORDER BY (account, space, item, destination_store, ts, id, k)",
+		"ALTER TABLE {db}.duplication_log ADD COLUMN k UInt8, MODIFY ORDER BY (account, space, item, destination_store," +
+			" ts, id, k)",
 		"CREATE TABLE {db}.mine (a Int8) ENGINE = Memory",
 		"ALTER TABLE {db}.bit_log ADD INDEX newer item TYPE bloom_filter",
 	} {
@@ -187,7 +200,7 @@ func TestAddedByHand(t *testing.T) {
 	}
 }
 
-// Every other alteration is named with the present and the wanted form, all of them at once.
+// Every other change by hand is reported with the actual and the wanted value, all of them at once.
 func TestAlteredByHand(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -196,7 +209,8 @@ func TestAlteredByHand(t *testing.T) {
 		statements []string
 		want       string
 	}{
-		{[]string{"ALTER TABLE {db}.bit_log MODIFY COLUMN bytes_read String"}, "table bit_log: column bytes_read is String, wanted is Int64"},
+		{[]string{"ALTER TABLE {db}.bit_log MODIFY COLUMN bytes_read String"},
+			"table bit_log: column bytes_read is String, wanted is Int64"},
 		{[]string{"ALTER TABLE {db}.job_log DROP COLUMN error"}, "table job_log: column error is missing, wanted is String"},
 		{[]string{"ALTER TABLE {db}.duplication_log DROP COLUMN position"},
 			"table duplication_log: column position is missing, wanted is UInt64 (millrace migrate --again adds it"},
@@ -204,11 +218,13 @@ func TestAlteredByHand(t *testing.T) {
 		{[]string{"ALTER TABLE {db}.reports MODIFY COLUMN detail String MATERIALIZED round"},
 			"table reports: column detail is computed (MATERIALIZED)"},
 		{[]string{"DROP VIEW {db}.manifest"}, "manifest is missing"},
-		{[]string{"DROP TABLE {db}.policy_history SYNC"}, "policy_history is missing (millrace migrate --again makes it anew, empty); "},
+		{[]string{"DROP TABLE {db}.policy_history SYNC"},
+			"policy_history is missing (millrace migrate --again creates it, empty); "},
 		{[]string{"DROP TABLE {db}.job_log SYNC", "CREATE TABLE {db}.job_log AS {db}.reports ENGINE = MergeTree ORDER BY id"},
 			"table job_log has the engine MergeTree, wanted is ReplacingMergeTree"},
 		{[]string{"RENAME TABLE {db}.admin_log TO {db}.old",
-			"CREATE TABLE {db}.admin_log AS {db}.old ENGINE = ReplacingMergeTree PARTITION BY toYYYYMM(ts) ORDER BY (account, ts)"},
+			"CREATE TABLE {db}.admin_log AS {db}.old ENGINE = ReplacingMergeTree PARTITION BY toYYYYMM(ts) ORDER BY" +
+				" (account, ts)"},
 			"table admin_log is sorted by (account, ts), wanted is (account, ts, id)"},
 	} {
 		for _, s := range tc.statements {
@@ -226,17 +242,18 @@ func TestAlteredByHand(t *testing.T) {
 	}
 }
 
-// The environment of a process that migrates and is killed meanwhile.
+// The environment variables of a process that migrates and is killed.
 const (
 	killedAddr = "MILLRACE_TEST_MIGRATE_ADDR"
 	killedName = "MILLRACE_TEST_MIGRATE_DATABASE"
 )
 
-// migrateToBeKilled is that process. It returns its exit code.
+// migrateToBeKilled is the main function of that process. It returns the exit code.
 func migrateToBeKilled() int {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{os.Getenv(killedAddr)}, Database: os.Getenv(killedName)}, nil)
+	db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{os.Getenv(killedAddr)},
+		Database: os.Getenv(killedName)}, nil)
 	if err == nil {
 		_, err = db.Migrate(ctx)
 	}
@@ -244,8 +261,8 @@ func migrateToBeKilled() int {
 	return 1
 }
 
-// A migration that is killed between a statement and its record, or behind the record, is
-// gone on with: what was done and not noted is done again, and changes nothing.
+// After a kill between a statement and its record, or after the record, the next run continues: it repeats what was
+// done but not recorded, which changes nothing.
 func TestMigrateKilled(t *testing.T) {
 	t.Parallel()
 	whole := clickhousetest.Open(t)
@@ -257,8 +274,8 @@ func TestMigrateKilled(t *testing.T) {
 	}
 	const inTheMiddle = "in the middle"
 	for name, tc := range map[string]struct {
-		nth     int  // record
-		through bool // to the server, before the kill
+		nth     int  // record of a migration
+		through bool // the record reaches the server before the kill
 		noted   int
 	}{
 		"before the first record": {1, false, 0},
@@ -298,8 +315,8 @@ func TestMigrateKilled(t *testing.T) {
 	}
 }
 
-// killMigration migrates db in a process of its own, which is killed (SIGKILL) when its nth record
-// is on its way to the server, or once it has arrived there.
+// killMigration migrates db in a process that is killed (SIGKILL) when its nth record is on its way to the server,
+// or after the server has it.
 func killMigration(t *testing.T, db *clickhouse.DB, nth int, through bool) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -320,7 +337,7 @@ func killMigration(t *testing.T, db *clickhouse.DB, nth int, through bool) {
 			return true
 		}
 		if through {
-			quiet.Store(true) // the answer is not seen any more
+			quiet.Store(true) // the response must not arrive
 			pass()
 			waitFor(t, db, nth)
 		}
@@ -340,7 +357,7 @@ func killMigration(t *testing.T, db *clickhouse.DB, nth int, through bool) {
 	}
 }
 
-// waitFor returns when n migrations are noted, or after a minute.
+// waitFor returns when n migrations are recorded, or after a minute.
 func waitFor(t *testing.T, db *clickhouse.DB, n int) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -352,8 +369,8 @@ func waitFor(t *testing.T, db *clickhouse.DB, n int) {
 	}
 }
 
-// relay passes connections on to a server. see is asked about each piece that a client sends; after
-// false the connection is cut. While it is quiet, nothing of what the server says comes through.
+// relay forwards connections to a server. It calls see for each piece of data from a client; if see returns false,
+// it cuts the connection. While quiet is set, it forwards nothing from the server.
 func relay(l net.Listener, server string, quiet *atomic.Bool, see func(sent string, pass func()) bool) {
 	for {
 		client, err := l.Accept()
@@ -396,7 +413,7 @@ func relay(l net.Listener, server string, quiet *atomic.Bool, see func(sent stri
 	}
 }
 
-// Rows from before every report was kept, and before rows had hashes, stay as they are; reports that come later join them.
+// Rows from before every report was kept, and before rows had hashes, stay as they are. Later reports join them.
 func TestMigrateRows(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.OpenEmpty(t)
@@ -412,8 +429,10 @@ func TestMigrateRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	client, _, checked := reported("a")
-	const insert = "INSERT INTO {db}.audit_log (id, ts, ns, topic, inc, part, off, op, account, store, space, item, version, size, user, origin, richness)" +
-		" SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC'), 234567, 'changes', 7, 3, ?, 'add', 'acme', '1', 'photos', 'a', 'v0s', 1000, 'ann', 'client', 1"
+	const insert = "INSERT INTO {db}.audit_log (id, ts, ns, topic, inc, part, off, op, account, store, space, item," +
+		" version, size, user, origin, richness)" +
+		" SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC'), 234567, 'changes', 7, 3, ?, 'add', 'acme', '1', 'photos'," +
+		" 'a', 'v0s', 1000, 'ann', 'client', 1"
 	for offset := range 2 { // published twice, in two parts
 		if err := db.Exec(t.Context(), insert, client.GetId(), client.GetTime().AsTime().UnixMilli(), offset); err != nil {
 			t.Fatal(err)
@@ -428,11 +447,12 @@ func TestMigrateRows(t *testing.T) {
 	records := deliver(schemas.Changes, 0, client, client, checked)
 	check := func(when, want string) {
 		t.Helper()
-		got, err := prove(t, db, schemas.Changes, kept{records: records, end: 3, committed: 3})
-		if err != nil || inWords(got[0]) != "audit_log: "+want {
-			t.Errorf("%s: %v\n got %s\nwant audit_log: %s", when, err, inWords(got[0]), want)
+		got, err := verify(t, db, schemas.Changes, kafkaTopic{records: records, end: 3, committed: 3})
+		if err != nil || describe(got[0]) != "audit_log: "+want {
+			t.Errorf("%s: %v\n got %s\nwant audit_log: %s", when, err, describe(got[0]), want)
 		}
-		if got, want := one(t, db, "SELECT concat(user, ' ', origin, ' ', provenance) FROM {db}.audit_log_v"), "ann client verified"; got != want {
+		if got, want := scanOne(t, db,
+			"SELECT concat(user, ' ', origin, ' ', provenance) FROM {db}.audit_log_v"), "ann client verified"; got != want {
 			t.Errorf("%s: the row says %s, want %s", when, got, want)
 		}
 	}
@@ -445,7 +465,7 @@ func TestMigrateRows(t *testing.T) {
 		}
 	}
 	check("merged", "3 records, 1 messages, 1 rows; unhashed 1")
-	if err := clickhouse.NewSink(db).Store(t.Context(), records); err != nil { // read again
+	if err := clickhouse.NewSink(db).Store(t.Context(), records); err != nil { // as if read again
 		t.Fatal(err)
 	}
 	check("read again", "3 records, 1 messages, 1 rows; unhashed 1")

@@ -14,15 +14,15 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// An arrival is one order in which the records of one history come: each copy has its own.
-type arrival struct {
-	copy  schemas.Copy
-	told  []told // by offset
-	order []int
+// A permutation is one order of the records of one history. Each has a copy of its own.
+type permutation struct {
+	copy    schemas.Copy
+	records []historyRecord // by offset
+	order   []int
 }
 
-// arrivals are all orders of all histories of n records, at two times.
-func arrivals(n int) (all []arrival) {
+// permutations returns all orders of all histories of n records, at two times.
+func permutations(n int) (all []permutation) {
 	var steps []step
 	for _, kind := range stepKinds() {
 		steps = append(steps, step{kind, 0}, step{kind, time.Millisecond})
@@ -40,13 +40,14 @@ func arrivals(n int) (all []arrival) {
 	for i, h := range histories {
 		for _, order := range orders(n) {
 			item := fmt.Sprint(i, "-", order)
-			all = append(all, arrival{schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item}, history(item, h), order})
+			all = append(all, permutation{schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item},
+				history(item, h), order})
 		}
 	}
 	return all
 }
 
-// orders are the permutations of 0 to n-1.
+// orders returns the permutations of 0 to n-1.
 func orders(n int) [][]int {
 	if n == 0 {
 		return [][]int{nil}
@@ -60,17 +61,17 @@ func orders(n int) [][]int {
 	return all
 }
 
-// Every history of up to three records (two in "make test"), its records in every order and then once more: each ends
-// in the state that the model says, before and after a merge, and is counted as that.
+// Every history of up to three records (two in "make test"), stored in every order and then again, ends in the state
+// of the model, before and after a merge, and is counted so.
 func TestStateInEveryOrder(t *testing.T) {
 	t.Parallel()
 	for n := 1; n <= need.Amount(2, 3, 3); n++ {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			t.Parallel()
 			db := clickhousetest.Open(t)
-			all := arrivals(n)
+			all := permutations(n)
 			for round := range 2 * n {
-				tell(t, db, all, round)
+				storeNth(t, db, all, round)
 			}
 			compareAll(t, db, all)
 			if err := db.Exec(t.Context(), "OPTIMIZE TABLE {db}.copy_state FINAL"); err != nil {
@@ -81,12 +82,12 @@ func TestStateInEveryOrder(t *testing.T) {
 	}
 }
 
-// tell stores one record of every history, in one insert for each topic.
-func tell(t *testing.T, db *clickhouse.DB, all []arrival, round int) {
+// storeNth stores one record of every history, with one insert for each topic.
+func storeNth(t *testing.T, db *clickhouse.DB, all []permutation, round int) {
 	t.Helper()
 	batches := map[schemas.Topic][]*schemas.Delivery{}
 	for _, a := range all {
-		h := a.told[a.order[round%len(a.order)]]
+		h := a.records[a.order[round%len(a.order)]]
 		batches[h.topic] = append(batches[h.topic], deliver(h.topic, h.offset, h.body)...)
 	}
 	s := clickhouse.NewState(db)
@@ -97,7 +98,7 @@ func tell(t *testing.T, db *clickhouse.DB, all []arrival, round int) {
 	}
 }
 
-func compareAll(t *testing.T, db *clickhouse.DB, all []arrival) {
+func compareAll(t *testing.T, db *clickhouse.DB, all []permutation) {
 	t.Helper()
 	copies := make([]schemas.Copy, len(all))
 	for i, a := range all {
@@ -113,7 +114,7 @@ func compareAll(t *testing.T, db *clickhouse.DB, all []arrival) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listed := map[schemas.Copy]*pb.CopyRecord{} // by the view copy_merged
+	listed := map[schemas.Copy]*pb.CopyRecord{} // from the view copy_merged
 	for _, k := range page {
 		listed[k.Copy] = k.Record
 	}
@@ -121,10 +122,10 @@ func compareAll(t *testing.T, db *clickhouse.DB, all []arrival) {
 	wrong := 0
 	for i, a := range all {
 		records[i].Audit = nil
-		m := model(a.told)
+		m := model(a.records)
 		if !proto.Equal(records[i], m) {
 			if wrong++; wrong < 5 {
-				t.Errorf("after %v in the order %v\n got %v\nwant %v", a.told, a.order, records[i], m)
+				t.Errorf("after %v in the order %v\n got %v\nwant %v", a.records, a.order, records[i], m)
 			}
 		}
 		if m.GetManifest().GetState() == pb.RecordState_RECORD_STATE_LIVE {

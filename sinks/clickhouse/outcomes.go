@@ -11,15 +11,15 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// RoundResults is what the checks of one round came to.
+// RoundResults holds the results of the checks of one round.
 type RoundResults struct {
 	Counts   []VerdictCount
 	Findings []Finding
-	// MetadataDamaged are the copies whose checks found their metadata damaged, whatever their verdicts.
+	// MetadataDamaged counts copies with damaged metadata, whatever their verdicts.
 	MetadataDamaged int64
 }
 
-// A VerdictCount counts the checks of a round that ended in one way.
+// A VerdictCount counts the checks of a round with one verdict, row and finality.
 type VerdictCount struct {
 	Verdict string `ch:"verdict"`
 	Row     uint8  `ch:"row"`
@@ -28,21 +28,21 @@ type VerdictCount struct {
 	Copies  uint64 `ch:"copies"` // distinct
 }
 
-// A Finding is a copy that did not pass, under one row, or whose metadata are damaged, whatever the verdict.
+// A Finding is a copy that did not pass, under one row of the decision table, or that has damaged metadata.
 type Finding struct {
 	schemas.Copy
 	Verdict, Finding string
 	Row              uint8
 	Final            bool
 	Checks           uint64
-	First, Last      time.Time // starts of the first and last of these checks
+	First, Last      time.Time // starts of the first and the last of these checks
 }
 
-// metadataDamaged is the finding of a check about media type and properties, beside the one of its verdict.
+// metadataDamaged is the finding for damaged media type or properties. A check can have it beside any verdict.
 const metadataDamaged = "metadata-damaged"
 
-// RoundResults counts the checks of a round by verdict, row and finality, and lists the copies
-// that did not pass, or whose metadata are damaged (up to 10,000), in the order of store, space, item and time.
+// RoundResults counts the checks of a round by verdict, row and finality. It lists up to 10,000 findings, ordered by
+// account, store, space, item and time.
 func (db *DB) RoundResults(ctx context.Context, round string) (RoundResults, error) {
 	var r RoundResults
 	var err error
@@ -53,7 +53,8 @@ func (db *DB) RoundResults(ctx context.Context, round string) (RoundResults, err
 		return r, err
 	}
 	r.MetadataDamaged, err = db.count(ctx, "count the copies of a round whose metadata are damaged",
-		"SELECT uniqExact(account, store, space, item) AS n FROM {db}.bit_log_v WHERE round = ? AND final AND metadata = 'damaged'", round)
+		"SELECT uniqExact(account, store, space, item) AS n FROM {db}.bit_log_v"+
+			" WHERE round = ? AND final AND metadata = 'damaged'", round)
 	if err != nil {
 		return r, err
 	}
@@ -71,19 +72,22 @@ func (db *DB) RoundResults(ctx context.Context, round string) (RoundResults, err
 		Last    time.Time `ch:"last"`
 	}
 	rows, err := query[found](ctx, db, "list the findings of a round",
-		"SELECT account, store, space, item, verdict, found, row, final, count() AS checks, min(ts) AS first, max(ts) AS last"+
+		"SELECT account, store, space, item, verdict, found, row, final,"+
+			" count() AS checks, min(ts) AS first, max(ts) AS last"+
 			" FROM {db}.bit_log_v ARRAY JOIN arrayConcat(if(verdict IN ('pass', 'skipped'), [], [toString(finding)]),"+
 			" if(metadata = 'damaged', ['"+metadataDamaged+"'], [])) AS found WHERE round = ?"+
 			" GROUP BY account, store, space, item, verdict, found, row, final"+
 			" ORDER BY account, store, space, item, first, final LIMIT 10000", round)
 	for _, f := range rows {
-		r.Findings = append(r.Findings, Finding{schemas.Copy{Account: f.Account, Store: f.Store, Space: f.Space, Item: f.Item},
-			f.Verdict, f.Finding, f.Row, f.Final, f.Checks, f.First, f.Last})
+		r.Findings = append(r.Findings, Finding{
+			schemas.Copy{Account: f.Account, Store: f.Store, Space: f.Space, Item: f.Item},
+			f.Verdict, f.Finding, f.Row, f.Final, f.Checks, f.First, f.Last,
+		})
 	}
 	return r, err
 }
 
-// Delays are how long it took from a change to its copy.
+// Delays summarises the delays between changes and their copies.
 type Delays struct {
 	Copies      uint64
 	Median, P99 time.Duration
@@ -92,7 +96,7 @@ type Delays struct {
 // copyRows are the decisions, for SQL, that copy an item because of a change: see docs/decisions-duplication.md.
 const copyRows = "'C4', 'C4n', 'C5'"
 
-// CopyDelays tells the delays of all copies of an account's items that changes have led to.
+// CopyDelays returns the delays of all copies of items of an account that were made because of a change.
 func (db *DB) CopyDelays(ctx context.Context, account string) (Delays, error) {
 	type delays struct {
 		Copies uint64  `ch:"copies"`
@@ -112,16 +116,18 @@ func (db *DB) CopyDelays(ctx context.Context, account string) (Delays, error) {
 	return Delays{rows[0].Copies, ms(rows[0].Median), ms(rows[0].P99)}, nil
 }
 
-// OpenIncidents returns the newest record of the newest incident of each key, of an account or of all with "", if that
-// is not closed. An older incident of the key can be decided about no more, open or not.
+// OpenIncidents returns the open incidents of an account, or of all accounts for "": for each key the newest
+// incident, as its newest record, if it is not closed. Older incidents of a key cannot be decided any more, even if
+// they are open.
 func (db *DB) OpenIncidents(ctx context.Context, account string) ([]*pb.Incident, error) {
 	return db.readIncidents(ctx, "1 ORDER BY ts DESC, ns DESC, id LIMIT 1 BY account, store, space, item, kind, subject",
 		"state != 'closed'", "(? = '' OR account = ?)", account, account)
 }
 
-// IncidentsOf returns the newest record of every incident of one copy, closed ones too.
+// IncidentsOf returns the newest record of every incident of one copy, including closed ones.
 func (db *DB) IncidentsOf(ctx context.Context, c schemas.Copy) ([]*pb.Incident, error) {
-	return db.readIncidents(ctx, "1", "1", "account = ? AND store = ? AND space = ? AND item = ?", c.Account, c.Store, c.Space, c.Item)
+	return db.readIncidents(ctx, "1", "1", "account = ? AND store = ? AND space = ? AND item = ?",
+		c.Account, c.Store, c.Space, c.Item)
 }
 
 type incidentRecord struct {
@@ -156,15 +162,19 @@ type incidentRecord struct {
 	Subject   string            `ch:"subject"`
 }
 
-// readIncidents returns the newest record of each incident whose records are where, of these those that some selects, and
-// of these those that meet having.
-func (db *DB) readIncidents(ctx context.Context, some, having, where string, args ...any) ([]*pb.Incident, error) {
-	const columns = "id, ts, ns, account, store, space, item, kind, state, updated, closed, checked, row, expected, found," +
+// readIncidents filters records with where, takes the newest record of each incident, and filters these with some and
+// then with having.
+func (db *DB) readIncidents(
+	ctx context.Context, some, having, where string, args ...any,
+) ([]*pb.Incident, error) {
+	const columns = "id, ts, ns, account, store, space, item, kind, state, updated, closed, checked, row," +
+		" expected, found," +
 		" object_version, object_etag, object_modified, object_ns, object_size, repairs, parent, step_count," +
 		" `step.time`, `step.action`, `step.ref`, `step.by`, `step.detail`, subject"
 	rows, err := query[incidentRecord](ctx, db, "read incidents",
 		"SELECT "+columns+" FROM (SELECT "+columns+" FROM (SELECT "+columns+" FROM {db}.incidents_v WHERE "+where+
-			" ORDER BY id, step_count DESC, revision DESC LIMIT 1 BY id) WHERE "+some+") WHERE "+having+" ORDER BY ts, id", args...)
+			" ORDER BY id, step_count DESC, revision DESC LIMIT 1 BY id) WHERE "+some+")"+
+			" WHERE "+having+" ORDER BY ts, id", args...)
 	if err != nil {
 		return nil, err
 	}
@@ -181,15 +191,17 @@ func (r *incidentRecord) incident() (*pb.Incident, error) {
 	i := &pb.Incident{
 		Id: r.ID, Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item, Kind: r.Kind,
 		State:  pb.IncidentState(enumValue(pb.IncidentState_value, "INCIDENT_STATE_", r.State)),
-		Opened: nullTime(&r.Opened, r.Nanos), Updated: nullTime(r.Updated, 0), Closed: nullTime(r.Closed, 0), Checked: nullTime(r.Checked, 0),
-		Row: int32(r.Row), Expected: r.Expected, Found: r.Found, Repairs: r.Repairs, Parent: r.Parent, StepCount: r.StepCount, Subject: r.Subject,
+		Opened: nullTime(&r.Opened, r.Nanos), Updated: nullTime(r.Updated, 0),
+		Closed: nullTime(r.Closed, 0), Checked: nullTime(r.Checked, 0),
+		Row: int32(r.Row), Expected: r.Expected, Found: r.Found, Repairs: r.Repairs,
+		Parent: r.Parent, StepCount: r.StepCount, Subject: r.Subject,
 	}
 	if r.Version != "" || r.ETag != "" || r.Modified != nil {
 		i.Object = &pb.Identity{Version: r.Version, Etag: r.ETag, Modified: nullTime(r.Modified, r.ModNanos), Size: r.Size}
 	}
 	n := len(r.Times)
 	if len(r.Actions) != n || len(r.Refs) != n || len(r.By) != n || len(r.Details) != n {
-		return nil, fmt.Errorf("read incident %s: its steps are of unequal number", r.ID)
+		return nil, fmt.Errorf("read incident %s: its columns of steps differ in length", r.ID)
 	}
 	for k, t := range r.Times {
 		i.Steps = append(i.Steps, &pb.IncidentStep{
@@ -199,7 +211,7 @@ func (r *incidentRecord) incident() (*pb.Incident, error) {
 	return i, nil
 }
 
-// A Check is one row of the bit log.
+// A Check is a row of the bit log.
 type Check struct {
 	ID       string    `ch:"id"`
 	Task     string    `ch:"task"`
@@ -216,9 +228,10 @@ type Check struct {
 	Detail   string    `ch:"detail"`
 }
 
-// ResultsOf returns every check of a copy, oldest first.
+// ResultsOf returns all checks of a copy, oldest first.
 func (db *DB) ResultsOf(ctx context.Context, c schemas.Copy) ([]Check, error) {
 	return query[Check](ctx, db, "read the checks of a copy",
-		"SELECT id, task, round, ts, finished, reason, verdict, row, finding, final, level, recheck, detail FROM {db}.bit_log_v"+
-			" WHERE account = ? AND store = ? AND space = ? AND item = ? ORDER BY ts, off", c.Account, c.Store, c.Space, c.Item)
+		"SELECT id, task, round, ts, finished, reason, verdict, row, finding, final, level, recheck, detail"+
+			" FROM {db}.bit_log_v WHERE account = ? AND store = ? AND space = ? AND item = ? ORDER BY ts, off",
+		c.Account, c.Store, c.Space, c.Item)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// A copy is pending from the first check that concluded nothing to the next one that concludes something.
+// A copy is pending from its first inconclusive check to the next conclusive one.
 func TestPending(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -20,7 +20,8 @@ func TestPending(t *testing.T) {
 	check := func(account, item string, d time.Duration, verdict pb.Verdict, final bool) *pb.FixityResult {
 		seen++
 		r := &pb.FixityResult{
-			Id: schemas.ID(item, fmt.Sprint(seen)), Task: schemas.ID(item), Account: account, Store: "1", Space: "photos", Item: item,
+			Id: schemas.ID(item, fmt.Sprint(seen)), Task: schemas.ID(item),
+			Account: account, Store: "1", Space: "photos", Item: item,
 			Verdict: verdict, Row: 8, Finding: "content-missing", Final: final, Started: at(d), Finished: at(d + time.Second),
 		}
 		if !final {
@@ -33,10 +34,10 @@ func TestPending(t *testing.T) {
 		unknown, gone   = pb.Verdict_VERDICT_UNKNOWN, pb.Verdict_VERDICT_MISSING
 		skipped         = pb.Verdict_VERDICT_SKIPPED
 	)
-	both(t, db, schemas.FixityResults, 0,
+	storeBoth(t, db, schemas.FixityResults, 0,
 		check("acme", "removed", 0, pass, true),
 		check("acme", "removed", time.Hour, undecided, false),
-		check("acme", "removed", 90*time.Minute, skipped, true), // of a sweep meanwhile
+		check("acme", "removed", 90*time.Minute, skipped, true), // by a sweep meanwhile
 		check("acme", "removed", 2*time.Hour, undecided, false),
 		check("acme", "concluded", 0, undecided, false),
 		check("acme", "concluded", time.Hour, gone, true),
@@ -52,7 +53,8 @@ func TestPending(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, p := range all {
-			got += fmt.Sprintln(p.Copy, p.Verdict, p.Finding, p.Row, p.Since.Sub(ms(at(0)).AsTime()), p.Next.Sub(ms(at(0)).AsTime()), p.Checks)
+			got += fmt.Sprintln(p.Copy, p.Verdict, p.Finding, p.Row, p.Since.Sub(ms(at(0)).AsTime()),
+				p.Next.Sub(ms(at(0)).AsTime()), p.Checks)
 		}
 		return got
 	}
@@ -61,10 +63,11 @@ func TestPending(t *testing.T) {
 	if got, want := list("acme"), removed+away; got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
-	if got, want := list(""), "umbrella/1/photos/removed undecided content-missing 8 0s 24h0m1s 1\n"+removed+away; got != want {
+	if got, want := list(""), "umbrella/1/photos/removed undecided content-missing 8 0s 24h0m1s 1\n"+
+		removed+away; got != want {
 		t.Errorf("of all accounts\n%swant\n%s", got, want)
 	}
 	if got := list("nobody"); got != "" {
-		t.Errorf("of nobody\n%s", got)
+		t.Errorf("of an unknown account\n%s", got)
 	}
 }

@@ -19,9 +19,9 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Positions returns the tables that hold positions: by the role that writes the table, the table of each topic that has
-// a position in it. Committed offsets say that a row was inserted; the position, which is lost and restored with the
-// table, says that the table still has it.
+// Positions returns the tables that hold positions, by the role that writes them and by topic. A committed offset
+// proves that a row was inserted. A position proves that the table still has it, because it is lost and restored
+// together with the table.
 func Positions() map[schemas.Role]map[schemas.Topic]string {
 	return map[schemas.Role]map[schemas.Topic]string{
 		schemas.RoleSink: {
@@ -32,7 +32,7 @@ func Positions() map[schemas.Role]map[schemas.Topic]string {
 	}
 }
 
-// positionTables are the tables that hold positions, in their order.
+// positionTables returns the sorted names of the tables that hold positions.
 func positionTables() []string {
 	var tables []string
 	for _, of := range Positions() {
@@ -42,26 +42,27 @@ func positionTables() []string {
 	return slices.Compact(tables)
 }
 
-// A Gap is a range of offsets of one partition that a table should have handled, and has not.
+// A Gap is a range of offsets of one partition that was committed, but that a table has not handled or has lost.
 type Gap struct {
 	Table       string        `json:"table"`
 	Topic       schemas.Topic `json:"topic"`
 	Incarnation uint32        `json:"incarnation"`
 	Partition   int32         `json:"partition"`
 	From        int64         `json:"from"`
-	To          int64         `json:"to"` // the first offset behind it
-	// Former means that the log is no more: its topic was made anew.
+	To          int64         `json:"to"` // the first offset after the gap
+	// Former means that the gap is in an earlier incarnation of the topic.
 	Former bool `json:"former,omitempty"`
-	// goesOn means that the table has a position of the log that followed a former one.
-	goesOn bool
+	// continued means that the table has a position in the next incarnation of the topic.
+	continued bool
 }
 
-// Unknown reports whether fresh reads are unknown as long as the gap is there. They are not if a table that goes on with
-// the new log lacks the end of a former one: the tables that are made of a topic need not be equally far when it is
-// deleted. A table that has nothing of the new log, or of the former one, may have been restored or emptied.
-func (g Gap) Unknown() bool { return !g.Former || g.From == 0 || !g.goesOn }
+// Unknown reports whether the results of fresh reads are unknown because of the gap. They are known if the table
+// lacks only the end of an earlier incarnation, and has a position in the new one: the tables of one topic may be at
+// different offsets when the topic is deleted. A table without any position in the old or the new incarnation may
+// have been emptied or restored.
+func (g Gap) Unknown() bool { return !g.Former || g.From == 0 || !g.continued }
 
-// Known returns an error if what the tables say is unknown because of gaps.
+// Known returns an error if the results of fresh reads are unknown because of one of the gaps.
 func Known(gaps []Gap) error {
 	if i := slices.IndexFunc(gaps, Gap.Unknown); i >= 0 {
 		return fmt.Errorf("%s (%d gaps): run millrace rebuild", gaps[i], len(gaps))
@@ -75,18 +76,20 @@ func (g Gap) String() string {
 
 // Compare orders gaps by table, topic, partition and offset.
 func (g Gap) Compare(o Gap) int {
-	return cmp.Or(cmp.Compare(g.Table, o.Table), cmp.Compare(g.Topic, o.Topic), cmp.Compare(g.Partition, o.Partition), cmp.Compare(g.From, o.From))
+	return cmp.Or(cmp.Compare(g.Table, o.Table), cmp.Compare(g.Topic, o.Topic),
+		cmp.Compare(g.Partition, o.Partition), cmp.Compare(g.From, o.From))
 }
 
-// A partitionOf names a partition as a position does.
-type partitionOf struct {
+// A positionKey identifies a position: a partition of one incarnation of a topic, in one table.
+type positionKey struct {
 	table       string
 	topic       schemas.Topic
 	incarnation uint32
 	partition   int32
 }
 
-// Gaps compares positions with what the groups have committed, which must have been read before. Nothing is changed.
+// Gaps returns the gaps between the positions and the committed offsets. The caller must have read the committed
+// offsets before the call.
 func (db *DB) Gaps(ctx context.Context, committed map[schemas.Role][]schemas.Progress) ([]Gap, error) {
 	at, err := db.positions(ctx, db.reads, positionTables())
 	if err != nil {
@@ -95,11 +98,11 @@ func (db *DB) Gaps(ctx context.Context, committed map[schemas.Role][]schemas.Pro
 	return gaps(committed, at), nil
 }
 
-func gaps(committed map[schemas.Role][]schemas.Progress, at map[partitionOf]int64) []Gap {
+func gaps(committed map[schemas.Role][]schemas.Progress, positions map[positionKey]int64) []Gap {
 	var all []Gap
-	add := func(of partitionOf, to int64, former, goesOn bool) {
-		if from := at[of]; of.table != "" && from < to {
-			all = append(all, Gap{of.table, of.topic, of.incarnation, of.partition, from, to, former, goesOn})
+	add := func(of positionKey, to int64, former, continued bool) {
+		if from := positions[of]; of.table != "" && from < to {
+			all = append(all, Gap{of.table, of.topic, of.incarnation, of.partition, from, to, former, continued})
 		}
 	}
 	current := map[schemas.Role]map[schemas.Topic]uint32{}
@@ -107,20 +110,20 @@ func gaps(committed map[schemas.Role][]schemas.Progress, at map[partitionOf]int6
 		current[role] = map[schemas.Topic]uint32{}
 		for _, p := range committed[role] {
 			current[role][p.Topic] = p.Incarnation
-			add(partitionOf{of[p.Topic], p.Topic, p.Incarnation, p.Partition}, p.Next, false, true)
+			add(positionKey{of[p.Topic], p.Topic, p.Incarnation, p.Partition}, p.Next, false, true)
 		}
 	}
-	// Of a log that is no more nothing is committed. The furthest of the tables that are made of it says how far it was.
-	former := map[partitionOf]int64{} // of no table
-	for of, next := range at {
+	// Earlier incarnations have no committed offsets. The highest position in any table shows how far each of them was.
+	former := map[positionKey]int64{} // without a table
+	for of, next := range positions {
 		of.table = ""
 		former[of] = max(former[of], next)
 	}
 	for of, next := range former {
 		for role, tables := range Positions() {
 			if now, known := current[role][of.topic]; known && now != of.incarnation {
-				_, goesOn := at[partitionOf{tables[of.topic], of.topic, now, of.partition}]
-				add(partitionOf{tables[of.topic], of.topic, of.incarnation, of.partition}, next, true, goesOn)
+				_, continued := positions[positionKey{tables[of.topic], of.topic, now, of.partition}]
+				add(positionKey{tables[of.topic], of.topic, of.incarnation, of.partition}, next, true, continued)
 			}
 		}
 	}
@@ -128,12 +131,12 @@ func gaps(committed map[schemas.Role][]schemas.Progress, at map[partitionOf]int6
 	return all
 }
 
-// positionTime is the time of the rows of positions in logs. No other row may be as late, so that they lie in a partition
-// of their own.
+// positionTime is the time of rows of positions in logs. Other rows have earlier times, so these rows have a month,
+// and a partition of the table, of their own.
 var positionTime = time.Date(2299, 12, 1, 0, 0, 0, 0, time.UTC)
 
 // positions reads the positions in some tables.
-func (db *DB) positions(ctx context.Context, conn driver.Conn, tables []string) (map[partitionOf]int64, error) {
+func (db *DB) positions(ctx context.Context, conn driver.Conn, tables []string) (map[positionKey]int64, error) {
 	var parts []string
 	shards, err := db.shards(ctx)
 	if err != nil {
@@ -141,18 +144,24 @@ func (db *DB) positions(ctx context.Context, conn driver.Conn, tables []string) 
 	}
 	for _, table := range tables {
 		if table == "copy_state" {
-			// The copies of a partition are on all shards, and so is its position: the least counts, and none is 0.
+			// Rows of one Kafka partition are on all shards, and so is its position. The lowest one counts; a missing one is
+			// 0.
 			shard := "1"
 			if db.cfg.Cluster != "" {
 				shard = "_shard_num"
 			}
-			parts = append(parts, fmt.Sprintf("SELECT 'copy_state' AS held, topic, inc, part, if(count() = %d, min(reached), 0) AS at FROM ("+
-				"SELECT store::String AS topic, toUInt32(space) AS inc, toUInt16(item) AS part, %s AS shard, max(position) AS reached"+
-				" FROM {db}.copy_state WHERE account = '' AND position > 0 GROUP BY topic, inc, part, shard) GROUP BY topic, inc, part", shards, shard))
+			parts = append(parts, fmt.Sprintf("SELECT 'copy_state' AS held, topic, inc, part,"+
+				" if(count() = %d, min(reached), 0) AS at FROM ("+
+				"SELECT store::String AS topic, toUInt32(space) AS inc, toUInt16(item) AS part,"+
+				" %s AS shard, max(position) AS reached"+
+				" FROM {db}.copy_state WHERE account = '' AND position > 0 GROUP BY topic, inc, part, shard)"+
+				" GROUP BY topic, inc, part", shards, shard))
 			continue
 		}
-		parts = append(parts, fmt.Sprintf("SELECT '%[1]s' AS held, topic::String AS topic, inc, part, max(position) AS at FROM {db}.%[1]s"+
-			" WHERE account = '' AND ts = fromUnixTimestamp64Milli(%[2]d, 'UTC') AND position > 0 GROUP BY topic, inc, part", table, positionTime.UnixMilli()))
+		parts = append(parts, fmt.Sprintf("SELECT '%[1]s' AS held, topic::String AS topic, inc, part,"+
+			" max(position) AS at FROM {db}.%[1]s"+
+			" WHERE account = '' AND ts = fromUnixTimestamp64Milli(%[2]d, 'UTC') AND position > 0"+
+			" GROUP BY topic, inc, part", table, positionTime.UnixMilli()))
 	}
 	type row struct {
 		Table string `ch:"held"`
@@ -161,21 +170,22 @@ func (db *DB) positions(ctx context.Context, conn driver.Conn, tables []string) 
 		Part  uint16 `ch:"part"`
 		At    uint64 `ch:"at"`
 	}
-	rows, err := queryOn[row](ctx, conn, "read how far the tables are", db.name(strings.Join(parts, " UNION ALL ")))
-	at := make(map[partitionOf]int64, len(rows))
+	rows, err := queryOn[row](ctx, conn, "read the positions of the tables", db.name(strings.Join(parts, " UNION ALL ")))
+	at := make(map[positionKey]int64, len(rows))
 	for _, r := range rows {
-		at[partitionOf{r.Table, schemas.Topic(r.Topic), r.Inc, int32(r.Part)}] = int64(r.At)
+		at[positionKey{r.Table, schemas.Topic(r.Topic), r.Inc, int32(r.Part)}] = int64(r.At)
 	}
 	return at, err
 }
 
-// A positionRow moves the position of one partition.
+// A positionRow is a row that moves the position of one partition.
 type positionRow struct {
 	id string
 	schemas.Progress
 }
 
-// positionColumns are those of a row in a log, or in the state, whose other columns have their defaults.
+// positionColumns returns the columns of a row of a position in a log or in copy_state. Other columns have their
+// defaults.
 func positionColumns(table string) []column[positionRow] {
 	type r = positionRow
 	nothing := func(r) string { return "" }
@@ -183,8 +193,8 @@ func positionColumns(table string) []column[positionRow] {
 	if table == "copy_state" {
 		at.typ = "SimpleAggregateFunction(max, UInt64)"
 		return []column[r]{
-			word("account", nothing),
-			word("store", func(x r) string { return string(x.Topic) }),
+			lowCard("account", nothing),
+			lowCard("store", func(x r) string { return string(x.Topic) }),
 			text("space", func(x r) string { return strconv.FormatUint(uint64(x.Incarnation), 10) }),
 			text("item", func(x r) string { return strconv.Itoa(int(x.Partition)) }),
 			at,
@@ -193,66 +203,71 @@ func positionColumns(table string) []column[positionRow] {
 	return []column[r]{
 		id16("id", func(x r) string { return x.id }),
 		{"ts", millis, func() appender[r] {
-			c := newMoments()
+			c := newTimestamps()
 			return appender[r]{c, func(r) error { c.AppendRaw(proto.DateTime64(positionTime.UnixMilli())); return nil }}
 		}},
-		word("topic", func(x r) string { return string(x.Topic) }),
+		lowCard("topic", func(x r) string { return string(x.Topic) }),
 		uint32s("inc", func(x r) uint32 { return x.Incarnation }),
 		uint16s("part", func(x r) uint16 { return uint16(x.Partition) }),
-		word("account", nothing),
+		lowCard("account", nothing),
 		at,
 	}
 }
 
-// A marker moves the positions of the tables that one role writes. Of each partition it moves the position only from
-// the start of what was stored in the table as it is, so that rows that are stored after a table was emptied or
-// restored never hide the gap before them.
-type marker struct {
+// A positionWriter moves the positions in the tables of one role. It moves a position only if everything between the
+// position and the handled offset was stored in the table as it is now. So rows that are stored after the table was
+// emptied or restored never hide the gap before them.
+type positionWriter struct {
 	db     *DB
 	tables map[schemas.Topic]string
 
-	mu     sync.Mutex // held during Mark; guards the rest
+	mu     sync.Mutex // held by advance; guards the fields below
 	writer string
-	known  map[place]standing
+	known  map[topicPartition]knownPosition
 }
 
-func newMarker(db *DB, role schemas.Role) *marker {
-	return &marker{db: db, tables: Positions()[role], writer: schemas.NewID(), known: map[place]standing{}}
+func newPositionWriter(db *DB, role schemas.Role) *positionWriter {
+	return &positionWriter{
+		db: db, tables: Positions()[role], writer: schemas.NewID(), known: map[topicPartition]knownPosition{},
+	}
 }
 
-// A standing is what a marker knows of a partition and its table.
-type standing struct {
+// A knownPosition is the last known position of a partition.
+type knownPosition struct {
 	incarnation uint32
-	from        int64 // as Progress.From: everything from here on was stored since
-	seen        int64 // the position, when it was last read or moved
+	from        int64 // Progress.From: every offset from here on was stored since
+	position    int64 // as last read or written
 }
 
-// errEarlier means that a position is lower than it was: the table was emptied or restored, or a replica that lags has
-// answered. What was stored since may not be there.
-var errEarlier = retry.Unavailable(errors.New("the table is an earlier one than before"))
+// errPositionLower means that a position is lower than before: the table was emptied or restored, or a stale replica
+// answered. Rows that were stored since may be missing.
+var errPositionLower = retry.Unavailable(errors.New("the position of the table is lower than before"))
 
-// at returns what is known once the position was read: at is the position, or where the log starts if there is none.
-func (s standing) at(p schemas.Progress, at int64) (standing, error) {
+// update returns s after a read of the position. at is the position, or the start of the log if there is none.
+func (s knownPosition) update(p schemas.Progress, at int64) (knownPosition, error) {
 	if s.incarnation != p.Incarnation || s.from != p.From {
-		s = standing{incarnation: p.Incarnation, from: p.From}
+		s = knownPosition{incarnation: p.Incarnation, from: p.From}
 	}
-	if at < s.seen {
-		return s, errEarlier
+	if at < s.position {
+		return s, errPositionLower
 	}
-	s.seen = at
+	s.position = at
 	return s, nil
 }
 
-// forget drops what is known of a partition that has moved away.
-func (m *marker) forget(at place) {
+// forget drops the known position of a partition that was revoked.
+func (m *positionWriter) forget(at topicPartition) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.known, at)
 }
 
-// mark moves the positions of partitions to Next, if nothing is missing before, and calls behind with what is. It never
-// lowers one. After an error the caller forgets the partitions, and stores again what it has not committed.
-func (m *marker) mark(ctx context.Context, done []schemas.Progress, behind func(context.Context, []Gap)) error {
+// advance moves the positions of partitions to Next, unless there is a gap below From: then it calls behind with the
+// gaps. It never lowers a position. After an error the caller calls Forget for the partitions, and stores their
+// uncommitted records again.
+func (m *positionWriter) advance(
+	ctx context.Context, done []schemas.Progress, behind func(context.Context, []Gap),
+) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	done = slices.DeleteFunc(slices.Clone(done), func(p schemas.Progress) bool { return m.tables[p.Topic] == "" })
@@ -273,18 +288,19 @@ func (m *marker) mark(ctx context.Context, done []schemas.Progress, behind func(
 	var missing []Gap
 	for _, p := range done {
 		table := m.tables[p.Topic]
-		at, there := held[partitionOf{table, p.Topic, p.Incarnation, p.Partition}]
+		at, there := held[positionKey{table, p.Topic, p.Incarnation, p.Partition}]
 		if !there {
 			at = p.Start
 		}
-		now, err := m.known[place{p.Topic, p.Partition}].at(p, at)
+		now, err := m.known[topicPartition{p.Topic, p.Partition}].update(p, at)
 		if err != nil {
 			return fmt.Errorf("move the position of %s, partition %d, in %s: %w", p.Topic, p.Partition, table, err)
 		}
-		m.known[place{p.Topic, p.Partition}] = now
+		m.known[topicPartition{p.Topic, p.Partition}] = now
 		switch {
 		case at < p.From:
-			missing = append(missing, Gap{Table: table, Topic: p.Topic, Incarnation: p.Incarnation, Partition: p.Partition, From: at, To: p.From})
+			missing = append(missing, Gap{Table: table, Topic: p.Topic,
+				Incarnation: p.Incarnation, Partition: p.Partition, From: at, To: p.From})
 		case p.Next > at:
 			rows[table] = append(rows[table], positionRow{m.rowID(p), p})
 		}
@@ -300,46 +316,48 @@ func (m *marker) mark(ctx context.Context, done []schemas.Progress, behind func(
 	return nil
 }
 
-// rowID is the id of the rows of one partition that one writer makes. A log keeps of rows with one id the one that was
-// inserted last; that of another writer, or of an attempt that lands late, is not to take the place of a greater one.
-func (m *marker) rowID(p schemas.Progress) string {
-	return schemas.ID("position", m.writer, string(p.Topic), strconv.FormatUint(uint64(p.Incarnation), 10), strconv.Itoa(int(p.Partition)))
+// rowID returns the id of the rows of one partition that this writer inserts. Of rows with the same id, a log keeps
+// the one that was inserted last. So each writer has its own id, and takes a new one after an error: a late insert
+// must not replace a higher position.
+func (m *positionWriter) rowID(p schemas.Progress) string {
+	return schemas.ID("position", m.writer, string(p.Topic),
+		strconv.FormatUint(uint64(p.Incarnation), 10), strconv.Itoa(int(p.Partition)))
 }
 
-func (m *marker) write(ctx context.Context, table string, rows []positionRow) error {
+func (m *positionWriter) write(ctx context.Context, table string, rows []positionRow) error {
 	if len(rows) == 0 {
 		return nil
 	}
 	if err := m.db.writePositions(ctx, table, rows); err != nil {
-		m.writer = schemas.NewID() // the attempt may land later
+		m.writer = schemas.NewID() // the failed insert may still be stored
 		return err
 	}
 	for _, r := range rows {
-		at := place{r.Topic, r.Partition}
+		at := topicPartition{r.Topic, r.Partition}
 		s := m.known[at]
-		s.seen = r.Next
+		s.position = r.Next
 		m.known[at] = s
 	}
 	return nil
 }
 
-// positionsBring is the last of the migrations that bring positions.
-const positionsBring = "copy_state_position"
+// lastPositionMigration is the name of the last migration that adds positions.
+const lastPositionMigration = "copy_state_position"
 
-// beginPositions sets the positions of a database that is older than they are to what the groups have committed, once:
-// before the migration is noted as applied. It is the only time that a position is set without looking what is there. A
-// topic of which there are no rows gets none: the database may be an empty one, of which another migrate, that was killed
-// or runs meanwhile, has applied a part. The rows are looked for first: those of a sink of this program can only be there
-// once it is on record that the tables have positions, and then Committed returns nothing.
-func (db *DB) beginPositions(ctx context.Context, p Plan) error {
+// initPositions sets the positions of a database that is older than positions to the committed offsets. It runs
+// once, before that migration is recorded as applied. It is the only writer that does not read the position before.
+// A topic without rows gets no position: the database may be empty, with some migrations applied by another migrate
+// that was killed or is running. Rows are looked up before Committed is called: a sink of this program stores rows
+// only after the caller has recorded that the tables have positions, and from then on Committed returns nothing.
+func (db *DB) initPositions(ctx context.Context, p Plan) error {
 	if p.older && p.Committed != nil {
-		filled, err := db.filled(ctx)
+		filled, err := db.tablesWithRows(ctx)
 		if err != nil {
 			return err
 		}
 		now, err := p.Committed(ctx)
 		if err != nil {
-			return fmt.Errorf("look at what is committed: %w", err)
+			return fmt.Errorf("read committed offsets: %w", err)
 		}
 		if err := db.setPositions(ctx, now, filled); err != nil {
 			return err
@@ -351,8 +369,8 @@ func (db *DB) beginPositions(ctx context.Context, p Plan) error {
 	return nil
 }
 
-// filled returns which of the tables with positions, and that of dead letters, have rows beside positions.
-func (db *DB) filled(ctx context.Context) (map[string]bool, error) {
+// tablesWithRows returns the tables with positions, and dead_letters, that have other rows than positions.
+func (db *DB) tablesWithRows(ctx context.Context) (map[string]bool, error) {
 	parts := []string{"SELECT 'dead_letters' AS name FROM {db}.dead_letters LIMIT 1"}
 	for _, table := range positionTables() {
 		parts = append(parts, fmt.Sprintf("SELECT '%[1]s' AS name FROM {db}.%[1]s WHERE account != '' LIMIT 1", table))
@@ -360,7 +378,7 @@ func (db *DB) filled(ctx context.Context) (map[string]bool, error) {
 	type row struct {
 		Name string `ch:"name"`
 	}
-	rows, err := queryOn[row](ctx, db.conn, "look which tables have rows", db.name(strings.Join(parts, " UNION ALL ")))
+	rows, err := queryOn[row](ctx, db.conn, "list the tables with rows", db.name(strings.Join(parts, " UNION ALL ")))
 	filled := map[string]bool{}
 	for _, r := range rows {
 		filled[r.Name] = true
@@ -371,10 +389,10 @@ func (db *DB) filled(ctx context.Context) (map[string]bool, error) {
 func (db *DB) setPositions(ctx context.Context, to map[schemas.Role][]schemas.Progress, filled map[string]bool) error {
 	rows := map[string][]positionRow{}
 	for role, of := range Positions() {
-		m := newMarker(db, role)
+		m := newPositionWriter(db, role)
 		for _, p := range to[role] {
 			table := of[p.Topic]
-			// Of dead letters only those of commands have a row in the table that has their position.
+			// A dead letter has a row in the table with its position only if it is a command.
 			has := filled[table] || p.Topic == schemas.Dead && filled["dead_letters"]
 			if table != "" && has && p.Next > 0 {
 				rows[table] = append(rows[table], positionRow{m.rowID(p), p})
@@ -389,7 +407,7 @@ func (db *DB) setPositions(ctx context.Context, to map[schemas.Role][]schemas.Pr
 	return nil
 }
 
-// writePositions inserts rows of one table: of the state, into each shard.
+// writePositions inserts rows of positions into one table. On a cluster, those of copy_state go to every shard.
 func (db *DB) writePositions(ctx context.Context, table string, rows []positionRow) error {
 	if table != "copy_state" || db.cfg.Cluster == "" {
 		return db.insertPositions(ctx, table, rows, nil)
@@ -402,7 +420,7 @@ func (db *DB) writePositions(ctx context.Context, table string, rows []positionR
 }
 
 func (db *DB) insertPositions(ctx context.Context, table string, rows []positionRow, settings []proto.Setting) error {
-	var spare spares[[]appender[positionRow]]
+	var spare freeList[[]appender[positionRow]]
 	columns := positionColumns(table)
 	block, release, err := fill(columns, &spare, rows, false, func(_ positionRow, column string, err error) error {
 		return fmt.Errorf("column %s: %w", column, err)
@@ -421,7 +439,7 @@ func (db *DB) insertPositions(ctx context.Context, table string, rows []position
 	return nil
 }
 
-// insertInto is the statement that inserts columns into a table.
+// insertInto returns the INSERT statement for some columns of a table.
 func insertInto[R any](table string, columns []column[R]) string {
 	names := make([]string, len(columns))
 	for i, c := range columns {

@@ -16,18 +16,18 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// progress is that of partition 3 of a log, read from an offset on.
+// progress returns the Progress of partition 3 of a log, read from an offset on.
 func progress(topic schemas.Topic, inc uint32, from, next int64) schemas.Progress {
 	return schemas.Progress{Topic: topic, Incarnation: inc, Partition: 3, From: from, Next: next}
 }
 
-// committed is what both groups have committed of changes.
+// committed returns the committed offset of both groups in changes.
 func committed(inc uint32, next int64) map[schemas.Role][]schemas.Progress {
 	p := []schemas.Progress{progress(schemas.Changes, inc, 0, next)}
 	return map[schemas.Role][]schemas.Progress{schemas.RoleSink: p, schemas.RoleState: p}
 }
 
-// gapsOf returns what the tables lack of changes that are committed up to next.
+// gapsOf returns the gaps of the tables if changes are committed up to next.
 func gapsOf(t testing.TB, db *clickhouse.DB, inc uint32, next int64) (all []string) {
 	t.Helper()
 	gaps, err := db.Gaps(t.Context(), committed(inc, next))
@@ -40,21 +40,21 @@ func gapsOf(t testing.TB, db *clickhouse.DB, inc uint32, next int64) (all []stri
 	return all
 }
 
-// A process has two sinks, and began to read changes at an offset.
+// A process has two sinks that read changes from an offset on.
 type process struct {
 	t     testing.TB
 	logs  *clickhouse.Sink
 	state *clickhouse.State
 	inc   uint32
 	from  int64
-	next  int64 // committed
+	next  int64 // committed offset
 }
 
 func newProcess(t testing.TB, db *clickhouse.DB, inc uint32, from int64) *process {
 	return &process{t, clickhouse.NewSink(db), clickhouse.NewState(db), inc, from, from}
 }
 
-// mark marks what was stored up to next. If that fails, all that is not committed is stored again, and marked.
+// mark calls Mark up to next. If that fails, it stores everything again that is not committed, and marks it.
 func (g *process) mark(next int64) {
 	g.t.Helper()
 	all := func() error {
@@ -74,7 +74,8 @@ func (g *process) mark(next int64) {
 	g.next = next
 }
 
-// A backup is of the positions of one log, in all tables: what else was lost or restored with them, they say.
+// A backup holds the positions of one log in all tables. The positions stand for the rows that are lost and restored
+// with them.
 type backup struct {
 	t   testing.TB
 	db  *clickhouse.DB
@@ -92,8 +93,10 @@ func (b backup) exec(statements ...string) {
 
 func (b backup) save() {
 	b.t.Helper()
-	b.exec("CREATE TABLE {db}.log_{inc} AS {db}.audit_log", "INSERT INTO {db}.log_{inc} SELECT * FROM {db}.audit_log WHERE inc = {inc}",
-		"CREATE TABLE {db}.state_{inc} AS {db}.copy_state", "INSERT INTO {db}.state_{inc} SELECT * FROM {db}.copy_state WHERE space = '{inc}'")
+	b.exec("CREATE TABLE {db}.log_{inc} AS {db}.audit_log",
+		"INSERT INTO {db}.log_{inc} SELECT * FROM {db}.audit_log WHERE inc = {inc}",
+		"CREATE TABLE {db}.state_{inc} AS {db}.copy_state",
+		"INSERT INTO {db}.state_{inc} SELECT * FROM {db}.copy_state WHERE space = '{inc}'")
 }
 
 func (b backup) empty() {
@@ -104,10 +107,11 @@ func (b backup) empty() {
 func (b backup) restore() {
 	b.t.Helper()
 	b.empty()
-	b.exec("INSERT INTO {db}.audit_log SELECT * FROM {db}.log_{inc}", "INSERT INTO {db}.copy_state SELECT * FROM {db}.state_{inc}")
+	b.exec("INSERT INTO {db}.audit_log SELECT * FROM {db}.log_{inc}",
+		"INSERT INTO {db}.copy_state SELECT * FROM {db}.state_{inc}")
 }
 
-// swap has an earlier table answer, and then the later one again.
+// swap restores the backup, and then the newer tables again.
 func (b backup) swap() {
 	b.t.Helper()
 	for table, saved := range map[string]string{"audit_log": "log_{inc}", "copy_state": "state_{inc}"} {
@@ -115,26 +119,27 @@ func (b backup) swap() {
 	}
 }
 
-// A position moves only from the start of what was stored in the table as it is, and never back.
+// A position moves only if everything since the start was stored in the table as it is now, and never back.
 func TestPositions(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	var inc uint32
 	for name, tt := range map[string]struct {
 		do   func(b backup, begin func(from int64) *process)
-		next int64 // committed
+		next int64 // committed offset
 		want []string
 	}{
-		"nothing was stored":         {func(backup, func(int64) *process) {}, 0, nil},
-		"all was marked":             {func(_ backup, begin func(int64) *process) { begin(0).mark(4) }, 4, nil},
-		"killed before the mark":     {func(_ backup, begin func(int64) *process) { begin(0) }, 0, nil},
-		"killed before the commit":   {func(_ backup, begin func(int64) *process) { begin(0).mark(4) }, 0, nil},
-		"marked again, in one piece": {func(_ backup, begin func(int64) *process) { g := begin(0); g.mark(4); g.mark(4) }, 4, nil},
+		"nothing was stored":       {func(backup, func(int64) *process) {}, 0, nil},
+		"all was marked":           {func(_ backup, begin func(int64) *process) { begin(0).mark(4) }, 4, nil},
+		"killed before the mark":   {func(_ backup, begin func(int64) *process) { begin(0) }, 0, nil},
+		"killed before the commit": {func(_ backup, begin func(int64) *process) { begin(0).mark(4) }, 0, nil},
+		"marked again, in one piece": {func(_ backup, begin func(int64) *process) { g := begin(0); g.mark(4); g.mark(4) },
+			4, nil},
 		"killed before the commit, and all done again": {func(_ backup, begin func(int64) *process) {
 			begin(0).mark(4)
 			begin(0).mark(6)
 		}, 6, nil},
-		"another process goes on": {func(_ backup, begin func(int64) *process) {
+		"another process continues": {func(_ backup, begin func(int64) *process) {
 			begin(0).mark(4)
 			begin(4).mark(12)
 		}, 12, nil},
@@ -158,14 +163,14 @@ func TestPositions(t *testing.T) {
 			begin(0).mark(4)
 			b.empty()
 		}, 4, []string{"audit_log 0-4", "copy_state 0-4"}},
-		"emptied, and the same process goes on": {func(b backup, begin func(int64) *process) {
+		"emptied, and the same process continues": {func(b backup, begin func(int64) *process) {
 			g := begin(0)
 			g.mark(4)
 			b.empty()
 			g.mark(8)
 			g.mark(12)
 		}, 12, []string{"audit_log 0-12", "copy_state 0-12"}},
-		"emptied, and another process goes on": {func(b backup, begin func(int64) *process) {
+		"emptied, and another process continues": {func(b backup, begin func(int64) *process) {
 			begin(0).mark(4)
 			b.empty()
 			begin(4).mark(12)
@@ -182,7 +187,7 @@ func TestPositions(t *testing.T) {
 			g.mark(8)
 			b.restore()
 		}, 8, []string{"audit_log 4-8", "copy_state 4-8"}},
-		"restored, and the same process goes on": {func(b backup, begin func(int64) *process) {
+		"restored, and the same process continues": {func(b backup, begin func(int64) *process) {
 			g := begin(0)
 			g.mark(4)
 			b.save()
@@ -191,7 +196,7 @@ func TestPositions(t *testing.T) {
 			g.mark(10)
 			g.mark(12)
 		}, 12, []string{"audit_log 4-12", "copy_state 4-12"}},
-		"restored, and another process goes on": {func(b backup, begin func(int64) *process) {
+		"restored, and another process continues": {func(b backup, begin func(int64) *process) {
 			g := begin(0)
 			g.mark(4)
 			b.save()
@@ -245,8 +250,8 @@ func TestPositions(t *testing.T) {
 	}
 }
 
-// A topic that was made anew has positions of its own.
-func TestPositionsOfATopicMadeAnew(t *testing.T) {
+// A recreated topic has positions of its own.
+func TestPositionsOfRecreatedTopic(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	s := clickhouse.NewSink(db)
@@ -269,7 +274,7 @@ func TestPositionsOfATopicMadeAnew(t *testing.T) {
 	}
 }
 
-// A partition whose records begin behind the start of Kafka's first ones is whole from there on.
+// A partition with records that begin after the start of the log has no gap before them.
 func TestPositionsFromTheStartOfTheLog(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -280,7 +285,8 @@ func TestPositionsFromTheStartOfTheLog(t *testing.T) {
 	}{1: {500, 500, false}, 2: {0, 500, true}, 4: {0, 0, false}} {
 		s := clickhouse.NewSink(db)
 		s.Behind = func(_ context.Context, gaps []clickhouse.Gap) { lacking = append(lacking, gaps...) }
-		p := schemas.Progress{Topic: schemas.FixityResults, Incarnation: 7, Partition: partition, Start: tt.start, From: tt.from, Next: 600}
+		p := schemas.Progress{Topic: schemas.FixityResults, Incarnation: 7, Partition: partition, Start: tt.start,
+			From: tt.from, Next: 600}
 		if err := s.Mark(t.Context(), []schemas.Progress{p}); err != nil {
 			t.Fatal(err)
 		}
@@ -295,7 +301,7 @@ func TestPositionsFromTheStartOfTheLog(t *testing.T) {
 	}
 }
 
-// A position that could not be moved, or was moved although it was reported as failed, is moved by the next mark.
+// A position that could not be moved, or that was moved although an error was reported, is moved by the next mark.
 func TestMarkFails(t *testing.T) {
 	t.Parallel()
 	for name, mode := range map[string]int32{"not persisted": failedNotPersisted, "but persisted": failedButPersisted} {
@@ -307,7 +313,7 @@ func TestMarkFails(t *testing.T) {
 			cfg.Addresses = []string{p.addr}
 			db := open(t, cfg)
 			s := clickhouse.NewSink(db)
-			var many []schemas.Progress // so many that the proxy takes them for rows
+			var many []schemas.Progress // enough bytes for the proxy to take them for an insert
 			for partition := range int32(900) {
 				many = append(many, schemas.Progress{Topic: schemas.Changes, Incarnation: 7, Partition: partition, Next: 4})
 			}
@@ -322,35 +328,38 @@ func TestMarkFails(t *testing.T) {
 			if err := s.Mark(t.Context(), many); err != nil {
 				t.Fatal(err)
 			}
-			if gaps, err := direct.Gaps(t.Context(), map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil || len(gaps) > 0 {
+			if gaps, err := direct.Gaps(t.Context(), map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil ||
+				len(gaps) > 0 {
 				t.Errorf("gaps %v, %v", gaps, err)
 			}
 			if err := direct.Exec(t.Context(), "OPTIMIZE TABLE {db}.audit_log FINAL"); err != nil {
 				t.Fatal(err)
 			}
-			if gaps, err := direct.Gaps(t.Context(), map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil || len(gaps) > 0 {
+			if gaps, err := direct.Gaps(t.Context(), map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil ||
+				len(gaps) > 0 {
 				t.Errorf("after merges: gaps %v, %v", gaps, err)
 			}
 		})
 	}
 }
 
-// A table with rows, of a database that is older than positions, is taken to hold what the groups have committed. One
-// without is not: the database is new, or was made anew after it was lost, however often its migration was killed.
-func TestPositionsBegin(t *testing.T) {
+// A table with rows, in a database that is older than positions, gets the committed offsets as its positions. A
+// table without rows gets none, because the database is new, or was created again after it was lost, however often
+// its migration was killed.
+func TestInitPositions(t *testing.T) {
 	t.Parallel()
 	emptied := []string{"audit_log 0-9", "copy_state 0-9"}
 	for name, tt := range map[string]struct {
 		older  bool
-		stored bool // rows, before
-		killed int  // the first migration ends after so many steps
+		stored bool // rows exist before
+		killed int  // number of steps after which the first migration ends
 		want   []string
 	}{
-		"older":                                  {older: true, stored: true},
-		"older, without rows":                    {older: true, want: emptied},
-		"made anew":                              {want: emptied},
-		"made anew, killed after the first step": {killed: 1, want: emptied},
-		"made anew, killed before the positions": {killed: 33, want: emptied},
+		"older":               {older: true, stored: true},
+		"older, without rows": {older: true, want: emptied},
+		"created again":       {want: emptied},
+		"created again, killed after the first step": {killed: 1, want: emptied},
+		"created again, killed before the positions": {killed: 33, want: emptied},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -374,7 +383,7 @@ func TestPositionsBegin(t *testing.T) {
 				cut := plan()
 				cut.Steps = cut.Steps[:tt.killed]
 				apply(cut)
-				other := plan() // at the same time as the one below
+				other := plan() // runs at the same time as the one below
 				defer func() {
 					apply(other)
 					if got := gapsOf(t, db, 7, 9); !slices.Equal(got, tt.want) {
@@ -382,13 +391,13 @@ func TestPositionsBegin(t *testing.T) {
 					}
 				}()
 			}
-			for range 2 { // the second is after a kill before the migration was noted
+			for range 2 { // the second is after a kill before the migration was recorded
 				if tt.older {
 					if _, err := db.Migrate(t.Context()); err != nil {
 						t.Fatal(err)
 					}
 					if tt.stored {
-						both(t, db, schemas.Changes, 0, changes(1)...)
+						storeBoth(t, db, schemas.Changes, 0, changes(1)...)
 					}
 					if err := db.Exec(t.Context(), "DELETE FROM {db}.schema_migrations WHERE version > 28"); err != nil {
 						t.Fatal(err)
@@ -403,13 +412,13 @@ func TestPositionsBegin(t *testing.T) {
 	}
 }
 
-// A fresh read of tables that lack something is unknown, and answers again once they have it.
+// A fresh read of tables with gaps is unknown, and succeeds once the gaps are filled.
 func TestFreshOfEmptiedTables(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	all := changes(4)
 	c := schemas.CopyOf(all[0].(*pb.Change))
-	both(t, db, schemas.Changes, 0, all...)
+	storeBoth(t, db, schemas.Changes, 0, all...)
 	newProcess(t, db, 7, 0).mark(4)
 	found := make(chan int, 10)
 	cfg := clickhouse.ReaderConfig{Gaps: func(_ context.Context, gaps []clickhouse.Gap) { found <- len(gaps) }}
@@ -434,21 +443,21 @@ func TestFreshOfEmptiedTables(t *testing.T) {
 		}
 	}
 	ask("emptied", 2)
-	both(t, db, schemas.Changes, 0, all...)
+	storeBoth(t, db, schemas.Changes, 0, all...)
 	newProcess(t, db, 7, 0).mark(4)
 	ask("filled", 0)
 }
 
-// The tables that are made of a topic need not be equally far when it is deleted. Once it is made anew the end that one
-// of them lacks is reported, and fresh reads answer; of a table without a position of the former log they are unknown. They are unknown, too, of a table that has
-// no position of the new log either: it may have been restored.
-func TestFreshOfATopicMadeAnew(t *testing.T) {
+// The tables of one topic may be at different offsets when it is deleted. After it is recreated, the missing end in
+// one of them is reported, and fresh reads succeed. They are unknown if a table has no position in the former log,
+// or none in the new log: it may have been restored.
+func TestFreshOfRecreatedTopic(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		logs, state int64 // positions of the former log
-		from        int64 // of the gap
+		logs, state int64 // positions in the former log
+		from        int64 // start of the gap
 		unknown     bool
-		begins      bool // nothing was committed of the new log
+		begins      bool // nothing is committed in the new log
 	}{
 		"equally far":                            {40, 40, 0, false, false},
 		"the state is further":                   {30, 40, 30, false, false},
@@ -464,7 +473,7 @@ func TestFreshOfATopicMadeAnew(t *testing.T) {
 			t.Parallel()
 			db := clickhousetest.Open(t)
 			all := changes(4)
-			both(t, db, schemas.Changes, 0, all...)
+			storeBoth(t, db, schemas.Changes, 0, all...)
 			former := func(next int64) []schemas.Progress {
 				return []schemas.Progress{progress(schemas.Changes, 6, 0, next)}
 			}
@@ -494,21 +503,22 @@ func TestFreshOfATopicMadeAnew(t *testing.T) {
 				}
 				return
 			}
-			if len(gaps) != 1 || !gaps[0].Former || gaps[0].From != tt.from || gaps[0].To != 40 || gaps[0].Unknown() != tt.unknown {
+			if len(gaps) != 1 || !gaps[0].Former || gaps[0].From != tt.from || gaps[0].To != 40 ||
+				gaps[0].Unknown() != tt.unknown {
 				t.Errorf("%+v were reported, want the gap from %d to 40 of the former log", gaps, tt.from)
 			}
 		})
 	}
 }
 
-// What was read of tables that lacked something is unknown, although they have it by the time that it was read.
+// A read of tables with gaps is unknown, even if the gaps are filled by the end of the read.
 func TestFreshWhileTablesAreFilled(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	all := changes(4)
 	newProcess(t, db, 7, 0).mark(4)
 	fill := func() {
-		both(t, db, schemas.Changes, 0, all...)
+		storeBoth(t, db, schemas.Changes, 0, all...)
 		newProcess(t, db, 7, 0).mark(4)
 	}
 	for _, table := range []string{"audit_log", "copy_state"} {
@@ -536,23 +546,25 @@ func TestFreshWhileTablesAreFilled(t *testing.T) {
 	}
 }
 
-// A report that lies in one of the two tables when they are read is waited for, and not taken for a row that the other
-// one lacks; what one of them lacks for good is answered as it is.
-func TestFreshOfOneTime(t *testing.T) {
+// A report that only one of the two tables has when they are read is waited for, and is not taken for a missing row.
+// If one of them lacks it for good, the records are returned as they are.
+func TestFreshIsConsistent(t *testing.T) {
 	t.Parallel()
 	late, lacks := change("late", 0), change("lacks", 0)
 	for name, tt := range map[string]struct {
-		first, second func(t *testing.T, db *clickhouse.DB) // before the tables are read for the first and the second time
+		first, second func(t *testing.T, db *clickhouse.DB) // run before the first and the second read
 		looks         int
 		want          *pb.CopyRecord
 		of            *pb.Change
 	}{
 		"in the log first": {
-			func(t *testing.T, db *clickhouse.DB) { logOnly(t, db, late) }, func(t *testing.T, db *clickhouse.DB) { stateOnly(t, db, late) },
+			func(t *testing.T, db *clickhouse.DB) { logOnly(t, db, late) },
+			func(t *testing.T, db *clickhouse.DB) { stateOnly(t, db, late) },
 			2, &pb.CopyRecord{Manifest: recordOf(late), Audit: evidenceOf(recordOf(late))}, late,
 		},
 		"in the state first": {
-			func(t *testing.T, db *clickhouse.DB) { stateOnly(t, db, late) }, func(t *testing.T, db *clickhouse.DB) { logOnly(t, db, late) },
+			func(t *testing.T, db *clickhouse.DB) { stateOnly(t, db, late) },
+			func(t *testing.T, db *clickhouse.DB) { logOnly(t, db, late) },
 			2, &pb.CopyRecord{Manifest: recordOf(late), Audit: evidenceOf(recordOf(late))}, late,
 		},
 		"never in the state": {
@@ -560,7 +572,8 @@ func TestFreshOfOneTime(t *testing.T) {
 			2, &pb.CopyRecord{Manifest: none(), Audit: evidenceOf(recordOf(lacks))}, lacks,
 		},
 		"in both": {
-			func(t *testing.T, db *clickhouse.DB) { both(t, db, schemas.Changes, 0, late) }, func(*testing.T, *clickhouse.DB) {},
+			func(t *testing.T, db *clickhouse.DB) { storeBoth(t, db, schemas.Changes, 0, late) },
+			func(*testing.T, *clickhouse.DB) {},
 			1, &pb.CopyRecord{Manifest: recordOf(late), Audit: evidenceOf(recordOf(late))}, late,
 		},
 	} {
@@ -588,8 +601,8 @@ func TestFreshOfOneTime(t *testing.T) {
 	}
 }
 
-// A copy that changes in one of the tables each time that it is read is unknown.
-func TestFreshOfACopyThatKeepsChanging(t *testing.T) {
+// A copy that changes in one of the tables during each read is unknown.
+func TestFreshOfChangingCopy(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	n := 0
@@ -620,7 +633,7 @@ func stateOnly(t *testing.T, db *clickhouse.DB, c *pb.Change) {
 	}
 }
 
-// progressMark is a watermark that is reached, with what was committed.
+// A progressMark is a Watermark that is always reached, with committed offsets.
 type progressMark map[schemas.Role][]schemas.Progress
 
 func (m progressMark) Wait(context.Context) (map[schemas.Role][]schemas.Progress, error) {

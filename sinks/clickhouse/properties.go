@@ -8,57 +8,64 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// describe adds to the manifest's records of live copies which content their properties were reported of, if that is
-// not the content on record, and whether they were only claimed. states are those of the records. If the state does
-// not show it, as of properties that are older than the content, the audit log is read.
-func (db *DB) describe(ctx context.Context, states []stateRecord, known map[schemas.Copy]*pb.CopyRecord) error {
-	var asked []*stateRecord
+// describeProperties completes the manifest records of live copies: it sets the content that the properties were
+// reported for, if it is not the current one, and whether they are only claimed. states are the rows of these
+// records. It reads the audit log for copies that need more than the state, such as those with properties older than
+// the content.
+func (db *DB) describeProperties(
+	ctx context.Context, states []stateRecord, known map[schemas.Copy]*pb.CopyRecord,
+) error {
+	var older []*stateRecord
 	for i := range states {
 		s := &states[i]
 		m := known[s.copy()].GetManifest()
-		if s.Outdated != 0 {
+		if s.PropertiesStale != 0 {
 			m.PropertiesOf = &pb.Content{}
 		}
 		switch {
 		case s.Live == 0 || m.GetMediaType() == "" && len(m.GetProperties()) == 0:
 		case s.NewType == "" && len(s.UserProperties) == 0:
-			m.PropertiesClaimed = true // only verified contents are known to have none beside it
-		case s.Described < s.Written, s.Described == s.Written && len(s.UserProperties) > 0 && !s.held():
-			asked = append(asked, s)
+			m.PropertiesClaimed = true // only a verified report proves that a content has no properties
+		case s.PropertiesTime < s.Written,
+			s.PropertiesTime == s.Written && len(s.UserProperties) > 0 && !s.propertiesVerified():
+			older = append(older, s)
 		}
 	}
-	if len(asked) == 0 {
+	if len(older) == 0 {
 		return nil
 	}
-	copies, until := make([]schemas.Copy, len(asked)), make([]int64, len(asked))
-	for i, s := range asked {
-		copies[i], until[i] = s.copy(), s.Described-millisShift
+	copies, until := make([]schemas.Copy, len(older)), make([]int64, len(older))
+	for i, s := range older {
+		copies[i], until[i] = s.copy(), s.PropertiesTime-millisShift
 	}
 	ctx, err := withCopies(ctx, copies, until...)
 	if err != nil {
 		return err
 	}
-	rows, err := query[description](ctx, db, "read the audit log", descriptions)
+	rows, err := query[propertyReport](ctx, db, "read the audit log", propertyReports)
 	if err != nil {
 		return err
 	}
-	found := map[schemas.Copy]description{}
+	found := map[schemas.Copy]propertyReport{}
 	for _, d := range rows {
 		found[schemas.Copy{Account: d.Account, Store: d.Store, Space: d.Space, Item: d.Item}] = d
 	}
-	for _, s := range asked {
+	for _, s := range older {
 		m, d := known[s.copy()].GetManifest(), found[s.copy()]
-		if m.PropertiesClaimed = len(s.UserProperties) > 0 && !d.Held; !m.PropertiesClaimed && s.Described < s.Written {
+		if m.PropertiesClaimed = len(s.UserProperties) > 0 && !d.Held; !m.PropertiesClaimed && s.PropertiesTime < s.Written {
 			m.PropertiesOf = &pb.Content{Version: d.Version, Digests: d.Digests}
 		}
 	}
 	return nil
 }
 
-// held reports whether the report that the properties are of has verified a digest of the same content. Else it may
-// have claimed them, or the digest is of a later report.
-func (s *stateRecord) held() bool {
-	at := version{millis: s.Described - millisShift, rank: s.DescribedAt >> 50 & 1, offset: s.DescribedAt & maxOffset}
+// propertiesVerified reports whether the report that set the properties also verified a digest of the content. If
+// not, the report may have claimed the properties, or a later report has replaced the digest.
+func (s *stateRecord) propertiesVerified() bool {
+	at := version{
+		millis: s.PropertiesTime - millisShift,
+		rank:   s.PropertiesVersion >> 50 & 1, offset: s.PropertiesVersion & maxOffset,
+	}
 	verified := string(at.digest(nil, true, [16]byte{})[:changeAt])
 	for _, v := range s.Digests {
 		if strings.HasPrefix(v, verified) {
@@ -68,9 +75,10 @@ func (s *stateRecord) held() bool {
 	return false
 }
 
-// descriptions are, of copies and the times of their properties: whether a report of that time knew what the store
-// held, and the newest content at that time, by its richest report.
-const descriptions = `SELECT account, store, space, item,
+// propertyReports selects, for copies and the times of their properties: whether a report of that time came from a
+// program that had read or written the properties (held), and the newest content at that time, from its richest
+// report.
+const propertyReports = `SELECT account, store, space, item,
   countIf(toUnixTimestamp64Milli(ts) = until AND notEmpty(properties) AND NOT properties_unknown
     AND (op = 'set_properties' OR provenance = 'verified')) > 0 AS held,
   argMaxIf(r.version, (ts, richness, off), op != 'set_properties') AS version,
@@ -80,14 +88,14 @@ FROM (
   SELECT account, store, space, item, ts, op, off, version, digests, provenance, richness,
     properties, properties_unknown
   FROM {db}.audit_log
-  WHERE ` + asked + ` AND op IN ('add', 'update', 'copy', 'set_properties')
+  WHERE ` + requestedCopies + ` AND op IN ('add', 'update', 'copy', 'set_properties')
 ) AS r
 INNER JOIN copies USING (account, store, space, item)
 WHERE toUnixTimestamp64Milli(ts) <= until
 GROUP BY account, store, space, item
 SETTINGS optimize_use_projections = 0`
 
-type description struct {
+type propertyReport struct {
 	Account string            `ch:"account"`
 	Store   string            `ch:"store"`
 	Space   string            `ch:"space"`

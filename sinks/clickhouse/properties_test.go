@@ -14,13 +14,13 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// A propertiesCase is a history of one copy, and what of its properties is on record after it.
+// A propertiesCase is a history of one copy, and the record of its properties afterwards.
 type propertiesCase struct {
 	history []*pb.Change
-	want    *pb.Record // its media type, properties and what is known of these
+	want    *pb.Record // media type, properties, and the fields about them
 }
 
-// propertiesCases are by the name of the item.
+// propertiesCases returns the cases by the name of the item.
 func propertiesCases() map[string]propertiesCase {
 	user := map[string]string{"by": "me"}
 	cases := map[string]propertiesCase{}
@@ -138,8 +138,8 @@ func propertiesCases() map[string]propertiesCase {
 	return cases
 }
 
-// Properties on record are those of the content that is there, or the record says of which content they are, and
-// whether they were only claimed. Those of a deleted content are no properties of the next one.
+// The recorded properties belong to the current content, or the record has the content that they belong to, and
+// whether they were only claimed. Properties of a deleted content do not belong to the next one.
 func TestPropertiesOnRecord(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -153,9 +153,9 @@ func TestPropertiesOnRecord(t *testing.T) {
 		}
 		copies = append(copies, schemas.CopyOf(cases[name].history[0]))
 	}
-	both(t, db, schemas.Changes, 0, bodies...)
+	storeBoth(t, db, schemas.Changes, 0, bodies...)
 	for _, when := range []string{"as they came", "after a merge"} {
-		fresh := reader(t, db, reached, clickhouse.ReaderConfig{}.Gathering(0, time.Millisecond))
+		fresh := reader(t, db, watermarkReached, clickhouse.ReaderConfig{}.WithBatch(0, time.Millisecond))
 		got, err := fresh.Fresh(t.Context(), copies)
 		if err != nil {
 			t.Fatal(err)
@@ -187,7 +187,7 @@ func TestPropertiesOnRecord(t *testing.T) {
 	}
 }
 
-// The state alone says that a store has held the properties of a content that was reported once: the audit log, which
+// For a content that was reported once, the state alone shows that its properties are verified: the audit log, which
 // is empty here, is not read.
 func TestPropertiesOfTheState(t *testing.T) {
 	t.Parallel()
@@ -202,7 +202,7 @@ func TestPropertiesOfTheState(t *testing.T) {
 		t.Fatal(err)
 	}
 	for c, want := range map[*pb.Change]bool{c: false, claimed: true, checked: false} {
-		known, err := db.Described(t.Context(), []schemas.Copy{schemas.CopyOf(c)})
+		known, err := db.FreshRecords(t.Context(), []schemas.Copy{schemas.CopyOf(c)})
 		if err != nil {
 			t.Fatal(err)
 		}

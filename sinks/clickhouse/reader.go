@@ -15,54 +15,54 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A Watermark knows how far the tables have come.
+// A Watermark waits until the tables have every record that was in Kafka at the time of the call.
 type Watermark interface {
-	// Wait notes the ends of all partitions of changes as they are now and returns once the
-	// groups of the log and of the state have committed them, with all that these groups have committed of the topics
-	// of Positions. Every error means that it is not known whether they have.
+	// Wait reads the end offsets of all partitions of changes, and returns after the groups of the log and of the state
+	// have committed them. It returns the committed offsets of these groups in the topics of Positions. An error means
+	// that it is unknown how far the groups are.
 	Wait(ctx context.Context) (map[schemas.Role][]schemas.Progress, error)
 }
 
-// ReaderConfig is how a Reader works. Zero fields take their defaults.
+// ReaderConfig holds the options of a Reader. Zero fields take their defaults.
 type ReaderConfig struct {
-	Wait time.Duration // for the watermark; default 30 s
-	// Gaps is called, if it is not nil, with what each read found the tables to lack; none: they have all that was
-	// committed.
+	Wait time.Duration // timeout for the watermark, and for each read; default 30 s
+	// Gaps is called after each read with the gaps of the tables; none: the tables have everything that was committed.
+	// It may be nil.
 	Gaps func(context.Context, []Gap)
-	// Gone returns when a person declared a space gone; zero: nobody has. nil: nobody ever has.
+	// Gone returns the time at which a person declared a space gone; zero: never. nil: no space ever was.
 	Gone func(account, store, space string) time.Time
 
-	maxBatch int           // copies a query
-	linger   time.Duration // how long the first caller waits for others
+	maxBatch int           // copies in a query
+	linger   time.Duration // how long the first request of a batch waits for more
 }
 
 const (
-	// readBatches are answered at one time. Most of the time of each goes by until its watermark is reached.
-	readBatches = 4
-	// readLooks is how often copies are read whose manifest and audit log disagree, before they are unknown.
-	readLooks = 4
+	// maxConcurrentBatches bounds the batches in flight. Each of them mostly waits for its watermark.
+	maxConcurrentBatches = 4
+	// maxReads bounds how often a copy is read if its manifest and its audit record disagree. After that it is unknown.
+	maxReads = 4
 )
 
-// A Reader reports what is on record of copies: no less than everything that was in Kafka when it was asked, of
-// manifest and audit log alike. Callers who ask at one time are answered by one read.
+// A Reader reads the records of copies. A record reflects every change that was in Kafka when it was requested, in
+// the manifest and in the audit log. Concurrent requests share a read.
 type Reader struct {
-	db   *DB
-	mark Watermark
-	cfg  ReaderConfig
-	asks chan *ask
+	db        *DB
+	watermark Watermark
+	cfg       ReaderConfig
+	requests  chan *request
 }
 
-type ask struct {
+type request struct {
 	copies []schemas.Copy
-	answer chan answer // of capacity 1
+	reply  chan response // with capacity 1
 }
 
-type answer struct {
+type response struct {
 	records []*pb.CopyRecord
 	err     error
 }
 
-// NewReader returns a Reader; it answers while Run runs.
+// NewReader returns a Reader. It serves requests while Run runs.
 func NewReader(db *DB, mark Watermark, cfg ReaderConfig) *Reader {
 	if cfg.Wait <= 0 {
 		cfg.Wait = 30 * time.Second
@@ -76,37 +76,38 @@ func NewReader(db *DB, mark Watermark, cfg ReaderConfig) *Reader {
 	if cfg.linger == 0 {
 		cfg.linger = 20 * time.Millisecond
 	}
-	return &Reader{db: db, mark: mark, cfg: cfg, asks: make(chan *ask)}
+	return &Reader{db: db, watermark: mark, cfg: cfg, requests: make(chan *request)}
 }
 
-// Fresh returns what is on record of each copy, in their order. A place without a row says
-// state NONE. Of the audit log a record has the state, the time, the id of the change, the
-// digests and their provenance, on which decisions rest; DB.Records returns all of it. Of a
-// space, a copy without an item, the manifest says LIVE if it is expected, else NONE. Every
-// error is of class unavailable, or the end of ctx: nothing is known then. The records may be
-// shared with other callers and must not be changed.
+// Fresh returns the record of each copy, in the order of copies. A copy without a row has the state NONE. The audit
+// record has only the fields that decisions need: state, time, change id, digests and their provenance. DB.Records
+// returns all fields. For a space, which is a copy without an item, the manifest is LIVE if the space is expected,
+// otherwise NONE.
+//
+// Every error is of class unavailable, or the cause of ctx: then nothing is known. The records may be shared with
+// other callers and must not be changed.
 func (r *Reader) Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
 	if len(copies) == 0 {
 		return nil, nil
 	}
-	a := &ask{copies, make(chan answer, 1)}
+	a := &request{copies, make(chan response, 1)}
 	select {
-	case r.asks <- a:
+	case r.requests <- a:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 	select {
-	case got := <-a.answer:
+	case got := <-a.reply:
 		return got.records, got.err
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 }
 
-// Run answers until ctx is done.
+// Run serves requests until ctx is done.
 func (r *Reader) Run(ctx context.Context) error {
 	var g errgroup.Group
-	slots := make(chan struct{}, readBatches)
+	slots := make(chan struct{}, maxConcurrentBatches)
 	for {
 		select {
 		case <-ctx.Done():
@@ -116,8 +117,8 @@ func (r *Reader) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return g.Wait()
-		case first := <-r.asks:
-			batch := r.gather(ctx, first)
+		case first := <-r.requests:
+			batch := r.collect(ctx, first)
 			g.Go(func() error {
 				defer func() { <-slots }()
 				r.answer(ctx, batch)
@@ -127,14 +128,14 @@ func (r *Reader) Run(ctx context.Context) error {
 	}
 }
 
-// gather returns the asks that come within the linger, or make a full batch.
-func (r *Reader) gather(ctx context.Context, first *ask) []*ask {
-	batch, n := []*ask{first}, len(first.copies)
+// collect returns the requests that arrive within linger, or until the batch is full.
+func (r *Reader) collect(ctx context.Context, first *request) []*request {
+	batch, n := []*request{first}, len(first.copies)
 	t := time.NewTimer(r.cfg.linger)
 	defer t.Stop()
 	for n < r.cfg.maxBatch {
 		select {
-		case a := <-r.asks:
+		case a := <-r.requests:
 			batch = append(batch, a)
 			n += len(a.copies)
 		case <-t.C:
@@ -146,46 +147,47 @@ func (r *Reader) gather(ctx context.Context, first *ask) []*ask {
 	return batch
 }
 
-// answer answers a batch. Log and state are written by two groups and read one after the other, so that a record that
-// comes meanwhile may be in one of them alone. A copy of which they disagree is read again, behind a later watermark:
-// if neither has changed, they disagree indeed.
-func (r *Reader) answer(ctx context.Context, batch []*ask) {
+// answer serves a batch. Two groups write the audit log and the state, and they are read separately, so a new record
+// may be in only one of them. Copies for which they disagree are read again behind a later watermark. If neither has
+// changed since the previous read, the disagreement is real and is returned.
+func (r *Reader) answer(ctx context.Context, batch []*request) {
 	var before map[schemas.Copy]*pb.CopyRecord
-	for look := 1; len(batch) > 0; look++ {
+	for read := 1; len(batch) > 0; read++ {
 		known, err := r.read(ctx, batch)
-		var torn []*ask
+		var inconsistent []*request
 		for _, a := range batch {
 			switch {
 			case err != nil:
-				a.answer <- answer{nil, err}
-			case slices.ContainsFunc(a.copies, func(c schemas.Copy) bool { return !whole(c, known[c], before[c]) }):
-				if look == readLooks {
-					a.answer <- answer{nil, retry.Unavailable(errMoving)}
+				a.reply <- response{nil, err}
+			case slices.ContainsFunc(a.copies, func(c schemas.Copy) bool { return !consistent(c, known[c], before[c]) }):
+				if read == maxReads {
+					a.reply <- response{nil, retry.Unavailable(errChanging)}
 					continue
 				}
-				torn = append(torn, a)
+				inconsistent = append(inconsistent, a)
 			default:
 				records := make([]*pb.CopyRecord, len(a.copies))
 				for i, c := range a.copies {
 					records[i] = known[c]
 				}
-				a.answer <- answer{records, nil}
+				a.reply <- response{records, nil}
 			}
 		}
-		before, batch = known, torn
+		before, batch = known, inconsistent
 	}
 }
 
-// whole reports whether the record of c is of one time: manifest and audit log agree, or say what they said before. Of a
-// space there is one of the manifest alone.
-func whole(c schemas.Copy, r, before *pb.CopyRecord) bool {
+// consistent reports whether manifest and audit record of c are of the same time: they agree, or both are as they
+// were in the previous read. A space has only a manifest record.
+func consistent(c schemas.Copy, r, before *pb.CopyRecord) bool {
 	m, a := r.GetManifest(), r.GetAudit()
-	return c.Item == "" || alike(m, a) || before != nil && proto.Equal(m, before.GetManifest()) && proto.Equal(a, before.GetAudit())
+	return c.Item == "" || sameContent(m, a) ||
+		before != nil && proto.Equal(m, before.GetManifest()) && proto.Equal(a, before.GetAudit())
 }
 
-// alike reports whether manifest and audit log have the same newest change, with digests that do not contradict each
-// other.
-func alike(m, a *pb.Record) bool {
+// sameContent reports whether manifest and audit record have the same state and the same newest change, and share a
+// digest without contradicting each other in any.
+func sameContent(m, a *pb.Record) bool {
 	if m.GetState() != a.GetState() || m.GetChangeId() != a.GetChangeId() {
 		return false
 	}
@@ -205,25 +207,25 @@ func alike(m, a *pb.Record) bool {
 }
 
 var (
-	errLate   = errors.New("the tables have not come as far as Kafka within the time allowed")
-	errMoving = errors.New("read manifest and audit log afresh: they change while they are read")
+	errBehind   = errors.New("the tables did not reach the end offsets of Kafka in time")
+	errChanging = errors.New("read manifest and audit log: they changed during each read")
 )
 
-func (r *Reader) read(ctx context.Context, batch []*ask) (map[schemas.Copy]*pb.CopyRecord, error) {
-	wait, cancel := context.WithTimeoutCause(ctx, r.cfg.Wait, errLate)
+func (r *Reader) read(ctx context.Context, batch []*request) (map[schemas.Copy]*pb.CopyRecord, error) {
+	wait, cancel := context.WithTimeoutCause(ctx, r.cfg.Wait, errBehind)
 	defer cancel()
-	committed, err := r.mark.Wait(wait)
+	committed, err := r.watermark.Wait(wait)
 	if err != nil {
 		if wait.Err() != nil {
 			err = context.Cause(wait)
 		}
-		return nil, retry.Unavailable(fmt.Errorf("read manifest and audit log afresh: %w", err))
+		return nil, retry.Unavailable(fmt.Errorf("read manifest and audit log: %w", err))
 	}
-	// Before the read: a table that lacks something may be filled while it is read, and then no gap says so.
+	// Check before the read: a table may be filled during the read, and then a check afterwards finds no gap.
 	if gaps, err := r.db.Gaps(ctx, committed); err != nil {
 		return nil, retry.Unavailable(err)
 	} else if Known(gaps) != nil {
-		return nil, retry.Unavailable(r.report(ctx, gaps))
+		return nil, retry.Unavailable(r.reportGaps(ctx, gaps))
 	}
 	known := map[schemas.Copy]*pb.CopyRecord{}
 	var copies, spaces []schemas.Copy
@@ -246,7 +248,7 @@ func (r *Reader) read(ctx context.Context, batch []*ask) (map[schemas.Copy]*pb.C
 		n := min(len(copies), r.cfg.maxBatch)
 		states, err := r.db.records(ctx, copies[:n], r.db.evidence, known)
 		if err == nil {
-			err = r.db.describe(ctx, states, known)
+			err = r.db.describeProperties(ctx, states, known)
 		}
 		if err != nil {
 			return nil, retry.Unavailable(err)
@@ -260,10 +262,10 @@ func (r *Reader) read(ctx context.Context, batch []*ask) (map[schemas.Copy]*pb.C
 		}
 		known[c] = r
 	}
-	// And behind it: a table that was emptied or restored meanwhile has lost its position, too.
+	// Check again after the read: a table that was emptied or restored meanwhile has lost its position, too.
 	gaps, err := r.db.Gaps(ctx, committed)
 	if err == nil {
-		err = r.report(ctx, gaps)
+		err = r.reportGaps(ctx, gaps)
 	}
 	if err != nil {
 		return nil, retry.Unavailable(err)
@@ -271,13 +273,13 @@ func (r *Reader) read(ctx context.Context, batch []*ask) (map[schemas.Copy]*pb.C
 	return known, nil
 }
 
-// report reports what the tables lack, and returns an error if what is read of them is unknown for it.
-func (r *Reader) report(ctx context.Context, gaps []Gap) error {
+// reportGaps passes the gaps to the Gaps callback. It returns an error if they make the read records unknown.
+func (r *Reader) reportGaps(ctx context.Context, gaps []Gap) error {
 	if r.cfg.Gaps != nil {
 		r.cfg.Gaps(ctx, gaps)
 	}
 	if err := Known(gaps); err != nil {
-		return fmt.Errorf("read manifest and audit log afresh: %w", err)
+		return fmt.Errorf("read manifest and audit log: %w", err)
 	}
 	return nil
 }

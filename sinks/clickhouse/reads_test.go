@@ -20,8 +20,8 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// both stores bodies of one topic in the log and in the state.
-func both(t testing.TB, db *clickhouse.DB, topic schemas.Topic, from int64, bodies ...schemas.Body) {
+// storeBoth stores bodies of one topic in the log and in the state.
+func storeBoth(t testing.TB, db *clickhouse.DB, topic schemas.Topic, from int64, bodies ...schemas.Body) {
 	t.Helper()
 	batch := deliver(topic, from, bodies...)
 	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
@@ -38,7 +38,7 @@ func (f markFunc) Wait(ctx context.Context) (map[schemas.Role][]schemas.Progress
 	return nil, f(ctx)
 }
 
-func reached(context.Context) error { return nil }
+func watermarkReached(context.Context) error { return nil }
 
 // reader returns a running Reader.
 func reader(t testing.TB, db *clickhouse.DB, mark markFunc, cfg clickhouse.ReaderConfig) *clickhouse.Reader {
@@ -46,7 +46,9 @@ func reader(t testing.TB, db *clickhouse.DB, mark markFunc, cfg clickhouse.Reade
 	return readerOf(t, db, mark, cfg)
 }
 
-func readerOf(t testing.TB, db *clickhouse.DB, mark clickhouse.Watermark, cfg clickhouse.ReaderConfig) *clickhouse.Reader {
+func readerOf(
+	t testing.TB, db *clickhouse.DB, mark clickhouse.Watermark, cfg clickhouse.ReaderConfig,
+) *clickhouse.Reader {
 	t.Helper()
 	r := clickhouse.NewReader(db, mark, cfg)
 	ctx, stop := context.WithCancel(context.Background())
@@ -63,27 +65,30 @@ func readerOf(t testing.TB, db *clickhouse.DB, mark clickhouse.Watermark, cfg cl
 
 func fresh(t testing.TB, db *clickhouse.DB, c schemas.Copy) *pb.CopyRecord {
 	t.Helper()
-	got, err := reader(t, db, reached, clickhouse.ReaderConfig{}.Gathering(0, time.Millisecond)).Fresh(t.Context(), []schemas.Copy{c})
+	got, err := reader(t, db, watermarkReached,
+		clickhouse.ReaderConfig{}.WithBatch(0, time.Millisecond)).Fresh(t.Context(), []schemas.Copy{c})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return got[0]
 }
 
-// recordOf is what is to be on record of a content change.
+// recordOf returns the expected record of a change of the content.
 func recordOf(c *pb.Change) *pb.Record {
 	return &pb.Record{
 		State: pb.RecordState_RECORD_STATE_LIVE, Digests: c.GetDigests(), Provenance: c.GetProvenance(), Size: c.GetSize(),
 		SizeUnknown: c.GetSizeUnknown(),
 		Version:     c.GetVersion(), Etag: c.GetEtag(), Time: c.GetTime(), ChangeId: c.GetId(), SourceTime: c.GetSourceTime(),
-		SourceVersion: c.GetSourceVersion(), MediaType: c.GetMediaType(), Properties: c.GetProperties(), Origin: c.GetOrigin(),
+		SourceVersion: c.GetSourceVersion(), MediaType: c.GetMediaType(), Properties: c.GetProperties(),
+		Origin: c.GetOrigin(),
 	}
 }
 
-// evidenceOf is what a fresh read takes of r from the audit log.
+// evidenceOf returns the fields of r that a fresh read returns from the audit log.
 func evidenceOf(r *pb.Record) *pb.Record {
 	return &pb.Record{
-		State: r.GetState(), Digests: r.GetDigests(), Provenance: r.GetProvenance(), Time: r.GetTime(), ChangeId: r.GetChangeId(),
+		State: r.GetState(), Digests: r.GetDigests(), Provenance: r.GetProvenance(), Time: r.GetTime(),
+		ChangeId:    r.GetChangeId(),
 		SizeUnknown: r.GetState() != pb.RecordState_RECORD_STATE_NONE,
 	}
 }
@@ -97,14 +102,17 @@ func compare(t *testing.T, what string, got, want proto.Message) {
 	}
 }
 
-// result is a final pass on the bytes of a change's content, started d after start.
+// result returns a final pass of the bytes of a change, started d after start.
 func result(c *pb.Change, d time.Duration) *pb.FixityResult {
-	e := &pb.Evidence{State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS, Digests: c.GetDigests(), Provenance: pb.Provenance_PROVENANCE_VERIFIED}
+	e := &pb.Evidence{State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS, Digests: c.GetDigests(),
+		Provenance: pb.Provenance_PROVENANCE_VERIFIED}
 	return &pb.FixityResult{
-		Id: schemas.ID(c.GetId(), d.String()), Task: "task", Account: c.GetAccount(), Store: c.GetStore(), Space: c.GetSpace(), Item: c.GetItem(),
+		Id: schemas.ID(c.GetId(), d.String()), Task: "task", Account: c.GetAccount(), Store: c.GetStore(),
+		Space: c.GetSpace(), Item: c.GetItem(),
 		StoreKind: "file", Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Verdict: pb.Verdict_VERDICT_PASS, Row: 1, Final: true,
-		EvidenceLevel: 4, Content: e, Stored: e, Manifest: e, Audit: e, BytesRead: c.GetSize(), Worker: "w1", Host: "h1", Software: "millrace/1",
-		Round: "round-1", Started: at(d), Finished: at(d + time.Second),
+		EvidenceLevel: 4, Content: e, Stored: e, Manifest: e, Audit: e, BytesRead: c.GetSize(),
+		Worker: "w1", Host: "h1", Software: "millrace/1", Round: "round-1",
+		Started: at(d), Finished: at(d + time.Second),
 	}
 }
 
@@ -112,16 +120,18 @@ func TestFresh(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	full := change("full", 0)
-	full.Properties, full.Etag, full.SourceTime, full.SourceVersion = map[string]string{"colour": "blue"}, "e", at(-time.Hour), "sv"
+	full.Properties, full.Etag, full.SourceTime, full.SourceVersion = map[string]string{"colour": "blue"}, "e",
+		at(-time.Hour), "sv"
 	full.Origin = pb.Origin_ORIGIN_DUPLICATION
 	deletedAdd, deleted := change("deleted", 0), change("deleted", time.Minute)
 	deleted.Op, deleted.Digests, deleted.Size, deleted.Version = pb.Op_OP_DELETE, nil, 0, ""
 	updated := change("updated", time.Minute)
-	both(t, db, schemas.Changes, 0, full, deletedAdd, deleted, updated, change("updated", 0))
-	both(t, db, schemas.FixityResults, 0, result(full, time.Hour), result(change("checked", 0), time.Hour))
+	storeBoth(t, db, schemas.Changes, 0, full, deletedAdd, deleted, updated, change("updated", 0))
+	storeBoth(t, db, schemas.FixityResults, 0, result(full, time.Hour), result(change("checked", 0), time.Hour))
 
 	tombstone := recordOf(deletedAdd)
-	tombstone.State, tombstone.Time, tombstone.ChangeId = pb.RecordState_RECORD_STATE_TOMBSTONE, deleted.GetTime(), deleted.GetId()
+	tombstone.State, tombstone.Time, tombstone.ChangeId = pb.RecordState_RECORD_STATE_TOMBSTONE, deleted.GetTime(),
+		deleted.GetId()
 	hour := at(time.Hour)
 	hour.Nanos = hour.Nanos / 1e6 * 1e6
 	want := map[string]*pb.CopyRecord{
@@ -131,7 +141,7 @@ func TestFresh(t *testing.T) {
 		"checked": {Manifest: none(), Audit: none(), LastAttempt: hour},
 		"nowhere": {Manifest: none(), Audit: none()},
 	}
-	r := reader(t, db, reached, clickhouse.ReaderConfig{}.Gathering(2, 0))
+	r := reader(t, db, watermarkReached, clickhouse.ReaderConfig{}.WithBatch(2, 0))
 	var copies []schemas.Copy
 	var items []string
 	for item := range want {
@@ -146,10 +156,11 @@ func TestFresh(t *testing.T) {
 		compare(t, item, got[i], want[item])
 	}
 	compare(t, "asked twice", got[len(items)], want[items[0]])
-	compare(t, "in another store", fresh(t, db, schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "full"}), want["nowhere"])
+	compare(t, "in another store", fresh(t, db, schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "full"}),
+		want["nowhere"])
 }
 
-// An answer is never older than what was in Kafka when it was asked for.
+// The result of a fresh read is never older than the records in Kafka at the time of the request.
 func TestFreshWaits(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -167,7 +178,7 @@ func TestFreshWaits(t *testing.T) {
 		return err
 	})
 	<-asked
-	both(t, db, schemas.Changes, 0, c)
+	storeBoth(t, db, schemas.Changes, 0, c)
 	close(landed)
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
@@ -192,23 +203,25 @@ func TestFreshIsUnknown(t *testing.T) {
 		})
 	}
 	t.Run("the engine has no tables", func(t *testing.T) {
-		r := reader(t, clickhousetest.OpenEmpty(t), reached, clickhouse.ReaderConfig{})
-		if got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(change("a", 0))}); got != nil || retry.ClassOf(err) != retry.ClassUnavailable {
+		r := reader(t, clickhousetest.OpenEmpty(t), watermarkReached, clickhouse.ReaderConfig{})
+		if got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(change("a", 0))}); got != nil ||
+			retry.ClassOf(err) != retry.ClassUnavailable {
 			t.Errorf("Fresh = %v, %v, want an error of class unavailable", got, err)
 		}
 	})
 }
 
-// Callers who ask at one time are answered after one look at the watermark.
+// Concurrent requests share one wait for the watermark.
 func TestFreshGathers(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	all := changes(50)
-	both(t, db, schemas.Changes, 0, all...)
+	storeBoth(t, db, schemas.Changes, 0, all...)
 	var waits atomic.Int32
-	r := reader(t, db, func(context.Context) error { waits.Add(1); return nil }, clickhouse.ReaderConfig{}.Gathering(0, 300*time.Millisecond))
+	r := reader(t, db, func(context.Context) error { waits.Add(1); return nil },
+		clickhouse.ReaderConfig{}.WithBatch(0, 300*time.Millisecond))
 	var ready sync.WaitGroup
-	ready.Add(len(all)) // before the first waits
+	ready.Add(len(all)) // before the first request waits
 	var g errgroup.Group
 	for _, b := range all {
 		g.Go(func() error {
@@ -242,7 +255,7 @@ func TestManifest(t *testing.T) {
 	gone.Op = pb.Op_OP_DELETE
 	elsewhere := change("c", 0)
 	elsewhere.Space = "other"
-	both(t, db, schemas.Changes, 0, append(all, gone, elsewhere)...)
+	storeBoth(t, db, schemas.Changes, 0, append(all, gone, elsewhere)...)
 	var got []string
 	q := clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos", Limit: 2}
 	for {
@@ -265,7 +278,8 @@ func TestManifest(t *testing.T) {
 		t.Errorf("the live items are %q, want %q in the order of their bytes", got, want)
 	}
 	counts, err := db.CopyCounts(t.Context(), "acme")
-	if want := []clickhouse.CopyCount{{Store: "1", Live: 6, Tombstones: 1, Bytes: 6000}}; err != nil || fmt.Sprint(counts) != fmt.Sprint(want) {
+	if want := []clickhouse.CopyCount{{Store: "1", Live: 6, Tombstones: 1, Bytes: 6000}}; err != nil ||
+		fmt.Sprint(counts) != fmt.Sprint(want) {
 		t.Errorf("CopyCounts = %v, %v, want %v", counts, err, want)
 	}
 }
@@ -277,12 +291,13 @@ func TestFixityDue(t *testing.T) {
 	rewritten := change("rewritten", 10*time.Hour)
 	gone := change("gone", time.Hour)
 	gone.Op = pb.Op_OP_DELETE
-	both(t, db, schemas.Changes, 0, item("never"), item("old"), item("new"), item("rewritten"), rewritten, item("gone"), gone, item("unread"), item("overtaken"))
+	storeBoth(t, db, schemas.Changes, 0, item("never"), item("old"), item("new"), item("rewritten"), rewritten,
+		item("gone"), gone, item("unread"), item("overtaken"))
 	unread := result(item("unread"), 3*time.Hour)
 	unread.EvidenceLevel = 2
 	overtaken := result(item("overtaken"), 3*time.Hour)
 	overtaken.Overtaken = true
-	both(t, db, schemas.FixityResults, 0, result(item("old"), time.Hour), result(item("new"), 5*time.Hour),
+	storeBoth(t, db, schemas.FixityResults, 0, result(item("old"), time.Hour), result(item("new"), 5*time.Hour),
 		result(item("rewritten"), 2*time.Hour), unread, overtaken, result(item("gone"), time.Minute))
 
 	due := func(q clickhouse.DueQuery) (items []string) {
@@ -309,8 +324,9 @@ func TestFixityDue(t *testing.T) {
 		q    clickhouse.DueQuery
 		want []string
 	}{
-		"all":              {clickhouse.DueQuery{}, []string{"never", "overtaken", "rewritten", "unread", "old", "new"}},
-		"passed before":    {clickhouse.DueQuery{PassedBefore: start.Add(2 * time.Hour)}, []string{"never", "overtaken", "rewritten", "unread", "old"}},
+		"all": {clickhouse.DueQuery{}, []string{"never", "overtaken", "rewritten", "unread", "old", "new"}},
+		"passed before": {clickhouse.DueQuery{PassedBefore: start.Add(2 * time.Hour)},
+			[]string{"never", "overtaken", "rewritten", "unread", "old"}},
 		"of another space": {clickhouse.DueQuery{Space: "other"}, nil},
 	} {
 		if got := due(tc.q); fmt.Sprint(got) != fmt.Sprint(tc.want) {
@@ -318,7 +334,9 @@ func TestFixityDue(t *testing.T) {
 		}
 	}
 	counts, err := db.CopyCounts(t.Context(), "acme")
-	if want := []clickhouse.CopyCount{{Store: "1", Live: 6, Tombstones: 1, Bytes: counts[0].Bytes, Verified: 2}}; err != nil || fmt.Sprint(counts) != fmt.Sprint(want) {
+	if want := []clickhouse.CopyCount{
+		{Store: "1", Live: 6, Tombstones: 1, Bytes: counts[0].Bytes, Verified: 2},
+	}; err != nil || fmt.Sprint(counts) != fmt.Sprint(want) {
 		t.Errorf("CopyCounts = %v, %v, want %v", counts, err, want)
 	}
 }
@@ -330,23 +348,29 @@ func TestOutcomes(t *testing.T) {
 	fail := result(c, 2*time.Hour)
 	fail.Verdict, fail.Row, fail.Finding = pb.Verdict_VERDICT_FAIL, 2, "content-corrupt"
 	copied := &pb.DuplicationResult{
-		Id: schemas.ID("r"), Command: schemas.ID("c"), Account: "acme", Space: "photos", Item: "a", SourceStore: "2", DestinationStore: "1",
-		Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, Decision: "C5", Result: "copied", Outcome: pb.Outcome_OUTCOME_DONE, Bytes: 1000,
+		Id: schemas.ID("r"), Command: schemas.ID("c"), Account: "acme", Space: "photos", Item: "a",
+		SourceStore: "2", DestinationStore: "1", Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE,
+		Decision: "C5", Result: "copied", Outcome: pb.Outcome_OUTCOME_DONE, Bytes: 1000,
 		Started: at(time.Second), Finished: at(1500 * time.Millisecond), ChangeTime: at(0), Worker: "w1",
 	}
 	incident := &pb.Incident{
-		Id: schemas.ID("i"), Account: "acme", Store: "1", Space: "photos", Item: "a", Kind: "content-corrupt", State: pb.IncidentState_INCIDENT_STATE_OPEN,
-		Opened: at(3 * time.Hour), Updated: ms(at(3 * time.Hour)), Checked: ms(at(2 * time.Hour)), Row: 2, Expected: c.GetDigests(),
-		Found: map[string]string{"md5": schemas.ID("other")}, Object: &pb.Identity{Version: "v", Modified: at(0), Size: 3}, StepCount: 1,
-		Steps: []*pb.IncidentStep{{Time: ms(at(3 * time.Hour)), Action: "opened", Ref: fail.GetId(), By: "steward", Detail: "row 2"}},
+		Id: schemas.ID("i"), Account: "acme", Store: "1", Space: "photos", Item: "a", Kind: "content-corrupt",
+		State:  pb.IncidentState_INCIDENT_STATE_OPEN,
+		Opened: at(3 * time.Hour), Updated: ms(at(3 * time.Hour)), Checked: ms(at(2 * time.Hour)), Row: 2,
+		Expected: c.GetDigests(),
+		Found:    map[string]string{"md5": schemas.ID("other")},
+		Object:   &pb.Identity{Version: "v", Modified: at(0), Size: 3}, StepCount: 1,
+		Steps: []*pb.IncidentStep{{Time: ms(at(3 * time.Hour)), Action: "opened", Ref: fail.GetId(), By: "steward",
+			Detail: "row 2"}},
 	}
 	closed := proto.Clone(incident).(*pb.Incident)
-	closed.State, closed.Closed, closed.Updated, closed.StepCount = pb.IncidentState_INCIDENT_STATE_CLOSED, ms(at(4*time.Hour)), ms(at(4*time.Hour)), 2
-	closed.Steps = []*pb.IncidentStep{{Time: ms(at(4 * time.Hour)), Action: "closed", By: "steward"}} // the first is no longer carried
-	both(t, db, schemas.Changes, 0, c)
+	closed.State, closed.Closed, closed.Updated, closed.StepCount = pb.IncidentState_INCIDENT_STATE_CLOSED,
+		ms(at(4*time.Hour)), ms(at(4*time.Hour)), 2
+	closed.Steps = []*pb.IncidentStep{{Time: ms(at(4 * time.Hour)), Action: "closed", By: "steward"}} // without the first
+	storeBoth(t, db, schemas.Changes, 0, c)
 	passed := result(c, time.Hour)
 	passed.Metadata, passed.MetadataDetail = pb.Metadata_METADATA_DAMAGED, "media type image/jpeg"
-	both(t, db, schemas.FixityResults, 0, passed, fail)
+	storeBoth(t, db, schemas.FixityResults, 0, passed, fail)
 	s := clickhouse.NewSink(db)
 	if err := s.Store(t.Context(), deliver(schemas.DuplicationResults, 0, copied)); err != nil {
 		t.Fatal(err)
@@ -365,7 +389,8 @@ func TestOutcomes(t *testing.T) {
 	if open, err := db.OpenIncidents(t.Context(), "acme"); err != nil || len(open) != 0 {
 		t.Errorf("OpenIncidents of a closed one = %v, %v", open, err)
 	}
-	if all, err := db.IncidentsOf(t.Context(), schemas.CopyOf(c)); err != nil || len(all) != 1 || all[0].GetState() != pb.IncidentState_INCIDENT_STATE_CLOSED {
+	if all, err := db.IncidentsOf(t.Context(), schemas.CopyOf(c)); err != nil || len(all) != 1 ||
+		all[0].GetState() != pb.IncidentState_INCIDENT_STATE_CLOSED {
 		t.Errorf("IncidentsOf = %v, %v, want the closed one", all, err)
 	}
 	events, err := db.Timeline(t.Context(), "acme", "photos", "a")
@@ -377,26 +402,30 @@ func TestOutcomes(t *testing.T) {
 		got = append(got, e.Time.Sub(start.Truncate(time.Millisecond)).String()+" "+e.Kind+" "+e.Store+" "+e.What)
 	}
 	want := []string{
-		"0s change 1 add (client)", "1.5s duplication 1 C5 copied", "1h0m0s check 1 row 1 pass metadata-damaged", "2h0m0s check 1 row 2 fail content-corrupt",
+		"0s change 1 add (client)", "1.5s duplication 1 C5 copied",
+		"1h0m0s check 1 row 1 pass metadata-damaged", "2h0m0s check 1 row 2 fail content-corrupt",
 		"3h0m0s incident 1 content-corrupt opened", "4h0m0s incident 1 content-corrupt closed",
 	}
 	if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
 		t.Errorf("the timeline is\n%q, want\n%q", got, want)
 	}
 	delays, err := db.CopyDelays(t.Context(), "acme")
-	if want := (clickhouse.Delays{Copies: 1, Median: 1500 * time.Millisecond, P99: 1500 * time.Millisecond}); err != nil || delays != want {
-		t.Errorf("CopyDelays = %v, %v, want %v", delays, err, want)
+	wantDelays := clickhouse.Delays{Copies: 1, Median: 1500 * time.Millisecond, P99: 1500 * time.Millisecond}
+	if err != nil || delays != wantDelays {
+		t.Errorf("CopyDelays = %v, %v, want %v", delays, err, wantDelays)
 	}
 	if delays, err := db.CopyDelays(t.Context(), "nobody"); err != nil || delays != (clickhouse.Delays{}) {
-		t.Errorf("CopyDelays of nobody = %v, %v", delays, err)
+		t.Errorf("CopyDelays of an unknown account = %v, %v", delays, err)
 	}
 	round, err := db.RoundResults(t.Context(), "round-1")
 	wantRound := clickhouse.RoundResults{
 		Counts:          []clickhouse.VerdictCount{{"fail", 2, true, 1, 1}, {"pass", 1, true, 1, 1}},
 		MetadataDamaged: 1,
 		Findings: []clickhouse.Finding{
-			{schemas.CopyOf(c), "pass", "metadata-damaged", 1, true, 1, ms(passed.GetStarted()).AsTime(), ms(passed.GetStarted()).AsTime()},
-			{schemas.CopyOf(c), "fail", "content-corrupt", 2, true, 1, ms(fail.GetStarted()).AsTime(), ms(fail.GetStarted()).AsTime()},
+			{schemas.CopyOf(c), "pass", "metadata-damaged", 1, true, 1, ms(passed.GetStarted()).AsTime(),
+				ms(passed.GetStarted()).AsTime()},
+			{schemas.CopyOf(c), "fail", "content-corrupt", 2, true, 1, ms(fail.GetStarted()).AsTime(),
+				ms(fail.GetStarted()).AsTime()},
 		},
 	}
 	if err != nil || fmt.Sprint(round) != fmt.Sprint(wantRound) {
@@ -408,14 +437,15 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// Of two incidents of one key that were not closed only the newer one is open: it is the one that can be decided about.
-// If that one is closed none is.
+// If two incidents of one key are not closed, only the newer one is open, because only it can be decided about. If
+// the newer one is closed, none is open.
 func TestOpenIncidentsOfOneKey(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	s := clickhouse.NewSink(db)
 	record := func(id string, opened time.Duration, state pb.IncidentState, steps int32) *pb.Incident {
-		return &pb.Incident{Id: schemas.ID(id), Account: "acme", Kind: "records-removed", Subject: "g/changes/0", State: state,
+		return &pb.Incident{Id: schemas.ID(id), Account: "acme", Kind: "records-removed", Subject: "g/changes/0",
+			State:  state,
 			Opened: at(opened), Updated: at(opened), StepCount: steps}
 	}
 	open, closed := pb.IncidentState_INCIDENT_STATE_OPEN, pb.IncidentState_INCIDENT_STATE_CLOSED

@@ -12,23 +12,24 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
 
-// rebuiltPrefix begins the names of tables that hold a state made from the logs. They are
-// ordinary tables, since a temporary one is seen by one connection only; whoever made one drops it.
+// rebuiltPrefix begins the name of a table with a state made from the logs. It is an ordinary table, because only
+// one connection could read a temporary one. Its creator drops it.
 const rebuiltPrefix = "copy_state_rebuilt_"
 
-// A rebuild is one way in which rows of a log become rows of the state: what State.Store writes of
-// the same record. What a statement does not name is zero, and loses against every other.
-type rebuild struct {
+// A stateQuery converts rows of a log to rows of the state, equal to those that State.Store writes for the same
+// records. Columns that it does not set are zero, and lose against every other value.
+type stateQuery struct {
 	log, columns, selects, where string
 }
 
-// insertInto is the statement that makes rows of a table of states out of all rows of the log.
-func (r rebuild) insertInto(table string) string {
-	return "INSERT INTO {db}." + table + " (account, store, space, item, " + r.columns + ") SELECT account, store, space, item, " + r.selects +
+// insertInto returns the statement that converts all rows of the log, and inserts them into a table.
+func (r stateQuery) insertInto(table string) string {
+	return "INSERT INTO {db}." + table + " (account, store, space, item, " + r.columns + ")" +
+		" SELECT account, store, space, item, " + r.selects +
 		" FROM {db}." + r.log + " WHERE position = 0 AND " + r.where
 }
 
-// changeVersion and checkVersion are version.wide of a row.
+// changeVersion and checkVersion compute version.wide of a row.
 const (
 	versionTail    = "bitShiftLeft(toUInt128(off), 32) + toUInt128(inc)"
 	versionTime    = "bitShiftLeft(toUInt128(toUnixTimestamp64Milli(ts) + 17592186044416), 83)"
@@ -41,32 +42,39 @@ const (
 	contentDigests = "arrayFilter((x, places) -> bitTest(places, 0), `digest.%s`, `digest.places`)"
 )
 
-// rebuilds are all of them. TestRebuild holds them to State.Store.
-func rebuilds() []rebuild {
+// stateQueries returns all conversions. TestRebuild compares them with State.Store.
+func stateQueries() []stateQuery {
 	digest := "concat(" + fmt.Sprintf(bigEndian8, "toUnixTimestamp64Milli(ts) + 17592186044416") +
 		", unhex(if(provenance = 'verified', '01', '00')), " +
 		fmt.Sprintf(bigEndian8, "bitShiftLeft("+changeRank+", 62) + off") + ", id, v)"
-	passed := "mapFromArrays(" + fmt.Sprintf(contentDigests, "algorithm") + ", " + fmt.Sprintf(contentDigests, "value") + ")"
-	return []rebuild{
+	passed := "mapFromArrays(" + fmt.Sprintf(contentDigests, "algorithm") + ", " +
+		fmt.Sprintf(contentDigests, "value") + ")"
+	return []stateQuery{
 		{"audit_log", "content, digests",
-			"tuple(" + changeVersion + ", ns, id, size, version, etag, media_type, origin, user, source_time, source_ns, source_version)," +
+			"tuple(" + changeVersion + ", ns, id, size, version, etag, media_type, origin, user," +
+				" source_time, source_ns, source_version)," +
 				" mapApply((k, v) -> (toString(k), " + digest + "), digests)", writesContent},
 		{"audit_log", "deleted", "tuple(" + changeVersion + ", ns, id, origin, user)", "item != '' AND op = 'delete'"},
-		{"audit_log", "properties", "tuple(" + changeVersion + ", media_type, properties)", "item != '' AND NOT properties_unknown" +
-			" AND (op = 'set_properties' OR op IN ('add', 'update', 'copy') AND (notEmpty(properties) OR provenance = 'verified'))"},
+		{"audit_log", "properties", "tuple(" + changeVersion + ", media_type, properties)",
+			"item != '' AND NOT properties_unknown AND (op = 'set_properties'" +
+				" OR op IN ('add', 'update', 'copy') AND (notEmpty(properties) OR provenance = 'verified'))"},
 		{"audit_log", "acl", "tuple(" + changeVersion + ", acl)", "item != '' AND (op = 'set_acl'" +
 			" OR op IN ('add', 'update', 'copy') AND notEmpty(acl))"},
 		{"bit_log", "attempt", "tuple(" + checkVersion + ", verdict, row)", movesClock},
-		{"bit_log", "pass", "tuple(" + checkVersion + ", " + passed + ")", movesClock + " AND verdict = 'pass' AND final AND level >= 4"},
-		{"bit_log", "fail", "tuple(" + checkVersion + ", finding, row)", movesClock + " AND verdict IN ('fail', 'missing', 'not_captured')"},
+		{"bit_log", "pass", "tuple(" + checkVersion + ", " + passed + ")",
+			movesClock + " AND verdict = 'pass' AND final AND level >= 4"},
+		{"bit_log", "fail", "tuple(" + checkVersion + ", finding, row)",
+			movesClock + " AND verdict IN ('fail', 'missing', 'not_captured')"},
 		{"bit_log", "asserted", "tuple(" + checkVersion + ", level)", movesClock + " AND verdict = 'pass' AND level < 4"},
 	}
 }
 
-// rebuild makes the state once more, out of the logs, and returns the table that it is in.
-// The logs are read as they lie: rows that the views leave out are tellings of messages that
-// the state was told of too. drop is to be called whatever else happens.
-func (db *DB) rebuild(ctx context.Context, told func(step string, done, total int64)) (table string, drop func() error, err error) {
+// rebuild makes the state from the logs in a new table, and returns the name of the table. It reads the tables of
+// the logs, not their views: the rows that views leave out are further reports of messages, which the state has
+// stored, too. The caller must call drop, if it is not nil, even after an error.
+func (db *DB) rebuild(
+	ctx context.Context, progress func(step string, done, total int64),
+) (table string, drop func() error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, longQuery)
 	defer cancel()
 	if err := db.dropLeftovers(ctx); err != nil {
@@ -86,32 +94,33 @@ func (db *DB) rebuild(ctx context.Context, told func(step string, done, total in
 		" ORDER BY (account, store, space, item)"); err != nil {
 		return "", drop, translate(fmt.Errorf("make a table for the rebuilt state: %w", err))
 	}
-	for _, r := range rebuilds() {
+	for _, r := range stateQueries() {
 		total, err := db.count(ctx, "count "+r.log, "SELECT count() AS n FROM {db}."+r.log+" WHERE position = 0")
 		if err != nil {
 			return "", drop, err
 		}
 		step, read := "rebuild "+r.columns, uint64(0)
-		told(step, 0, total)
+		progress(step, 0, total)
 		watched := ch.Context(ctx, ch.WithProgress(func(p *ch.Progress) {
 			read += p.Rows
-			told(step, min(int64(read), total-1), total)
+			progress(step, min(int64(read), total-1), total)
 		}))
 		if err := db.exec(watched, r.insertInto(table)); err != nil {
 			return "", drop, translate(fmt.Errorf("rebuild the state from %s: %w", r.log, err))
 		}
-		told(step, total, total)
+		progress(step, total, total)
 	}
 	return table, drop, nil
 }
 
-// dropLeftovers drops what killed processes left: tables older than any rebuild takes.
+// dropLeftovers drops the tables of killed processes: those that are older than any rebuild can take.
 func (db *DB) dropLeftovers(ctx context.Context) error {
 	type table struct {
 		Name string `ch:"name"`
 	}
-	old, err := query[table](ctx, db, "look for rebuilt states that were left", "SELECT name FROM system.tables WHERE database = ?"+
-		" AND startsWith(name, ?) AND metadata_modification_time < now() - INTERVAL 2 DAY", db.cfg.Database, rebuiltPrefix)
+	old, err := query[table](ctx, db, "list rebuilt states that were left",
+		"SELECT name FROM system.tables WHERE database = ?"+
+			" AND startsWith(name, ?) AND metadata_modification_time < now() - INTERVAL 2 DAY", db.cfg.Database, rebuiltPrefix)
 	if err != nil {
 		return err
 	}
@@ -123,9 +132,9 @@ func (db *DB) dropLeftovers(ctx context.Context) error {
 	return nil
 }
 
-// merged returns the newest migration's text of the view copy_merged, of another table than
-// copy_state: the rebuilt state is merged by the same words as the real one.
-func merged(table string) (string, error) {
+// mergedState returns a subquery that merges a table like copy_state. It uses the newest migration of the view
+// copy_merged, so that the rebuilt state is merged in the same way as the real one.
+func mergedState(table string) (string, error) {
 	all, err := readMigrations(migrations.Files)
 	if err != nil {
 		return "", err

@@ -16,17 +16,18 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// A reading returns what the audit log has of the newest content of copies: audit or evidence.
-type reading func(ctx context.Context, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error)
+// An auditQuery returns the record of the newest content of each copy, as the audit log has it: audit or evidence.
+type auditQuery func(ctx context.Context, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error)
 
-// records puts what is on record of each copy into known, and returns the states that it read. log reads the audit log.
+// records reads manifest and audit log, puts the record of each copy into known, and returns the rows of the
+// manifest.
 func (db *DB) records(
-	ctx context.Context, copies []schemas.Copy, log reading, known map[schemas.Copy]*pb.CopyRecord,
+	ctx context.Context, copies []schemas.Copy, readAudit auditQuery, known map[schemas.Copy]*pb.CopyRecord,
 ) ([]stateRecord, error) {
 	g, ctx := errgroup.WithContext(ctx)
 	var audit map[schemas.Copy]*pb.Record
 	g.Go(func() (err error) {
-		audit, err = log(ctx, copies)
+		audit, err = readAudit(ctx, copies)
 		return err
 	})
 	var states []stateRecord
@@ -36,41 +37,43 @@ func (db *DB) records(
 			return err
 		}
 		states, err = query[stateRecord](with, db, "read the manifest",
-			"SELECT "+stateFields+" FROM ("+askedStates+")"+onePass)
+			"SELECT "+stateFields+" FROM ("+requestedStates+")"+onePass)
 		return err
 	})
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
 	for _, c := range copies {
-		known[c] = &pb.CopyRecord{Manifest: none(), Audit: orNone(audit[c])}
+		known[c] = &pb.CopyRecord{Manifest: noRecord(), Audit: recordOrNone(audit[c])}
 	}
 	for _, s := range states {
 		r := known[s.copy()]
 		if r == nil {
-			return nil, fmt.Errorf("read the manifest: it tells of %s, which was not asked for", s.copy())
+			return nil, fmt.Errorf("read the manifest: got a row of %s, which was not requested", s.copy())
 		}
 		s.fill(r)
 	}
 	return states, nil
 }
 
-// asked is true of the rows of the copies that withCopies sends. That the items are asked for by themselves decides most
-// rows by one column, and halves what a query takes.
-const asked = `item IN (SELECT item FROM copies) AND (account, store, space, item) IN (SELECT account, store, space, item FROM copies)`
+// requestedCopies is SQL that selects the rows of the copies that withCopies sends. The condition on item alone is
+// redundant: it rejects most rows by one column, which halves the time of a query.
+const requestedCopies = `item IN (SELECT item FROM copies)
+  AND (account, store, space, item) IN (SELECT account, store, space, item FROM copies)`
 
-// askedStates is what copy_merged says of the copies that withCopies sends, of the groups in stateFields alone. Positions,
-// which have no account, are left out.
-const askedStates = `SELECT account, store, space, item, max(s.content) AS content, max(s.deleted) AS deleted,
+// requestedStates is the query of the view copy_merged for the copies that withCopies sends, with only the groups
+// that stateFields reads. Rows of positions, whose account is empty, are excluded.
+const requestedStates = `SELECT account, store, space, item, max(s.content) AS content, max(s.deleted) AS deleted,
   maxMap(s.digests) AS digests, max(s.properties) AS properties, max(s.attempt) AS attempt, max(s.pass) AS pass
-FROM {db}.copy_state AS s WHERE account != '' AND ` + asked + `
+FROM {db}.copy_state AS s WHERE account != '' AND ` + requestedCopies + `
 GROUP BY account, store, space, item`
 
-// onePass is for copy_state, which has all columns of a granule in one file: to look for the rows in PREWHERE, and then
-// to read the other columns of their granules, takes longer than to read all of them at once.
+// onePass is a setting for copy_state. All columns of a granule are in one file there, so reading them all at once
+// is faster than finding the rows with PREWHERE and then reading the other columns.
 const onePass = " SETTINGS optimize_move_to_prewhere = 0"
 
-// withCopies sends the copies along as a table, each with a time if until is given: their ids may be longer than a statement.
+// withCopies attaches the copies to the query as the external table copies, each with a time if until is given. In
+// the statement itself, their ids could exceed its maximal length.
 func withCopies(ctx context.Context, copies []schemas.Copy, until ...int64) (context.Context, error) {
 	columns := []func(*ext.Table) error{ext.Column("account", "String"), ext.Column("store", "String"),
 		ext.Column("space", "String"), ext.Column("item", "String")}
@@ -93,76 +96,79 @@ func withCopies(ctx context.Context, copies []schemas.Copy, until ...int64) (con
 	return ch.Context(ctx, ch.WithExternalTable(t)), nil
 }
 
-func none() *pb.Record { return &pb.Record{State: pb.RecordState_RECORD_STATE_NONE} }
+func noRecord() *pb.Record { return &pb.Record{State: pb.RecordState_RECORD_STATE_NONE} }
 
-func orNone(r *pb.Record) *pb.Record {
+func recordOrNone(r *pb.Record) *pb.Record {
 	if r == nil {
-		return none()
+		return noRecord()
 	}
 	return r
 }
 
-// stateFields are read from copy_merged into a stateRecord. Times are in milliseconds, shifted
-// as in a version: zero is never. Properties of a content that was deleted are not those of the next one.
+// stateFields are the fields of a stateRecord, selected from copy_merged. Times are in milliseconds and shifted as
+// in a version, so that zero means never. Properties of a deleted content do not belong to the next content.
 const stateFields = `account, store, space, item,
   toInt64(bitShiftRight(content.ver, 83)) AS written, content.ns AS written_ns, content.change AS written_by,
   content.origin AS written_origin, content.size AS size, content.version AS version, content.etag AS etag,
   content.media_type AS media_type, content.source_time AS source_time, content.source_ns AS source_ns,
   content.source_version AS source_version, digests,
   content.ver > deleted.ver AS live,
-  toInt64(bitShiftRight(deleted.ver, 83)) AS gone, deleted.ns AS gone_ns, deleted.change AS gone_by, deleted.origin AS gone_origin,
+  toInt64(bitShiftRight(deleted.ver, 83)) AS gone,
+  deleted.ns AS gone_ns, deleted.change AS gone_by, deleted.origin AS gone_origin,
   if((properties.ver > deleted.ver OR content.ver < deleted.ver) AS counts,
     toInt64(bitShiftRight(properties.ver, 83)), 0) AS described,
   toUInt64(bitShiftRight(properties.ver, 32)) AS described_at,
-  NOT counts AND (properties.media_type != '' OR notEmpty(properties.user)) AS outdated, if(counts, properties.media_type, '') AS new_type,
+  NOT counts AND (properties.media_type != '' OR notEmpty(properties.user)) AS outdated,
+  if(counts, properties.media_type, '') AS new_type,
   new_type != '' AND (properties.ver > content.ver OR content.media_type = '') AS retyped,
   mapFilter((k, v) -> counts, properties.user) AS user_properties,
-  toInt64(bitShiftRight(attempt.ver, 83)) AS attempted, toInt64(bitShiftRight(pass.ver, 83)) AS passed, pass.digests AS pass_digests`
+  toInt64(bitShiftRight(attempt.ver, 83)) AS attempted,
+  toInt64(bitShiftRight(pass.ver, 83)) AS passed, pass.digests AS pass_digests`
 
 type stateRecord struct {
-	Account        string            `ch:"account"`
-	Store          string            `ch:"store"`
-	Space          string            `ch:"space"`
-	Item           string            `ch:"item"`
-	Written        int64             `ch:"written"`
-	WrittenNanos   uint32            `ch:"written_ns"`
-	WrittenBy      string            `ch:"written_by"`
-	WrittenOrigin  string            `ch:"written_origin"`
-	Size           int64             `ch:"size"`
-	Version        string            `ch:"version"`
-	ETag           string            `ch:"etag"`
-	MediaType      string            `ch:"media_type"`
-	SourceTime     *time.Time        `ch:"source_time"`
-	SourceNanos    uint32            `ch:"source_ns"`
-	SourceVersion  string            `ch:"source_version"`
-	Digests        map[string]string `ch:"digests"`
-	Live           uint8             `ch:"live"`
-	Gone           int64             `ch:"gone"`
-	GoneNanos      uint32            `ch:"gone_ns"`
-	GoneBy         string            `ch:"gone_by"`
-	GoneOrigin     string            `ch:"gone_origin"`
-	Described      int64             `ch:"described"`
-	DescribedAt    uint64            `ch:"described_at"` // rank and offset are its lower 51 bits
-	Outdated       uint8             `ch:"outdated"`     // the properties were those of a content that was deleted
-	Retyped        uint8             `ch:"retyped"`
-	NewType        string            `ch:"new_type"`
-	UserProperties map[string]string `ch:"user_properties"`
-	Attempted      int64             `ch:"attempted"`
-	Passed         int64             `ch:"passed"`
-	PassDigests    map[string]string `ch:"pass_digests"`
+	Account           string            `ch:"account"`
+	Store             string            `ch:"store"`
+	Space             string            `ch:"space"`
+	Item              string            `ch:"item"`
+	Written           int64             `ch:"written"`
+	WrittenNanos      uint32            `ch:"written_ns"`
+	WrittenBy         string            `ch:"written_by"`
+	WrittenOrigin     string            `ch:"written_origin"`
+	Size              int64             `ch:"size"`
+	Version           string            `ch:"version"`
+	ETag              string            `ch:"etag"`
+	MediaType         string            `ch:"media_type"`
+	SourceTime        *time.Time        `ch:"source_time"`
+	SourceNanos       uint32            `ch:"source_ns"`
+	SourceVersion     string            `ch:"source_version"`
+	Digests           map[string]string `ch:"digests"`
+	Live              uint8             `ch:"live"`
+	Deleted           int64             `ch:"gone"`
+	DeletedNanos      uint32            `ch:"gone_ns"`
+	DeletedBy         string            `ch:"gone_by"`
+	DeletedOrigin     string            `ch:"gone_origin"`
+	PropertiesTime    int64             `ch:"described"`
+	PropertiesVersion uint64            `ch:"described_at"` // its lower 51 bits are rank and offset
+	PropertiesStale   uint8             `ch:"outdated"`     // the newest properties belong to a deleted content
+	TypeReplaced      uint8             `ch:"retyped"`
+	NewType           string            `ch:"new_type"`
+	UserProperties    map[string]string `ch:"user_properties"`
+	Attempted         int64             `ch:"attempted"`
+	Passed            int64             `ch:"passed"`
+	PassDigests       map[string]string `ch:"pass_digests"`
 }
 
 func (s *stateRecord) copy() schemas.Copy {
 	return schemas.Copy{Account: s.Account, Store: s.Store, Space: s.Space, Item: s.Item}
 }
 
-// fill puts manifest and clocks into r.
+// fill sets the manifest, and the times of the last attempt and the last pass.
 func (s *stateRecord) fill(r *pb.CopyRecord) {
 	if s.Attempted != 0 {
 		r.LastAttempt = unshift(s.Attempted, 0)
 	}
-	if s.Written == 0 && s.Gone == 0 {
-		return // only checks tell of it
+	if s.Written == 0 && s.Deleted == 0 {
+		return // only checks have reported the copy
 	}
 	m := &pb.Record{
 		State: pb.RecordState_RECORD_STATE_LIVE, Size: max(s.Size, 0), SizeUnknown: s.Size < 0 || s.Written == 0,
@@ -171,13 +177,14 @@ func (s *stateRecord) fill(r *pb.CopyRecord) {
 		SourceTime: nullTime(s.SourceTime, s.SourceNanos), SourceVersion: s.SourceVersion,
 		MediaType: s.MediaType, Properties: s.UserProperties, Origin: originOf(s.WrittenOrigin),
 	}
-	if s.Retyped != 0 {
+	if s.TypeReplaced != 0 {
 		m.MediaType = s.NewType
 	}
 	m.Digests, m.Provenance = s.current()
 	if s.Live == 0 {
 		m.State = pb.RecordState_RECORD_STATE_TOMBSTONE
-		m.Time, m.ChangeId, m.Origin = unshift(s.Gone, s.GoneNanos), hex.EncodeToString([]byte(s.GoneBy)), originOf(s.GoneOrigin)
+		m.Time, m.ChangeId = unshift(s.Deleted, s.DeletedNanos), hex.EncodeToString([]byte(s.DeletedBy))
+		m.Origin = originOf(s.DeletedOrigin)
 	}
 	r.Manifest = m
 	if s.Passed != 0 && s.passCounts(m.Digests) {
@@ -185,8 +192,8 @@ func (s *stateRecord) fill(r *pb.CopyRecord) {
 	}
 }
 
-// current returns the digests of the newest content: those that its change told, in all its
-// tellings; the verified ones alone where there are any.
+// current returns the digests of the newest content, from all reports of its change. If some are verified, it
+// returns only those.
 func (s *stateRecord) current() (map[string]string, pb.Provenance) {
 	verified, claimed := map[string]string{}, map[string]string{}
 	for alg, v := range s.Digests {
@@ -209,7 +216,8 @@ func (s *stateRecord) current() (map[string]string, pb.Provenance) {
 	return nil, pb.Provenance_PROVENANCE_UNSPECIFIED
 }
 
-// passCounts says whether the newest pass was of the content that is current.
+// passCounts reports whether the newest pass was of the current content: they share a digest and contradict each
+// other in none.
 func (s *stateRecord) passCounts(current map[string]string) bool {
 	shared := false
 	for alg, raw := range s.PassDigests {
@@ -225,7 +233,7 @@ func (s *stateRecord) passCounts(current map[string]string) bool {
 	return shared
 }
 
-// unshift returns the time of a version's milliseconds.
+// unshift returns the time of the shifted milliseconds of a version.
 func unshift(shifted int64, nanos uint32) *timestamppb.Timestamp {
 	return timestamppb.New(time.UnixMilli(shifted - millisShift).Add(time.Duration(nanos)))
 }
@@ -239,10 +247,10 @@ func nullTime(t *time.Time, nanos uint32) *timestamppb.Timestamp {
 
 func originOf(word string) pb.Origin { return pb.Origin(enumValue(pb.Origin_value, "ORIGIN_", word)) }
 
-// newestReports are the two newest writes and the two newest deletes of each copy, newest first, with the columns that
-// a decision needs. If copies lie anywhere, the other columns, and those that order changes of one time and reports of
-// one change, take more time than these. A change is doubtful if its reports differ and richness does not decide
-// between them.
+// newestReports selects the two newest writes and the two newest deletes of each copy, newest first, with the
+// columns that decisions need. For copies that are scattered over the table, reading the other columns would take
+// longer than the whole query, and so would the columns that order changes of the same time and reports of the same
+// change. A change is ambiguous if its reports differ and richness does not select one of them.
 const newestReports = `SELECT account, store, space, item, gone, ts, ns, lower(hex(newest.id)) AS id,
   mapApply((k, v) -> (k, lower(hex(v))), richest.1) AS digests, richest.2 AS provenance, doubtful
 FROM (
@@ -251,22 +259,22 @@ FROM (
     uniqExact(r.richness, r.digests, r.provenance) > uniqExact(r.richness)
       OR uniqExact(r.op IN ` + contentOps + `, r.op = 'delete', r.ns) > 1 AS doubtful
   FROM {db}.audit_log AS r
-  WHERE ` + asked + `
+  WHERE ` + requestedCopies + `
   GROUP BY account, space, item, store, ts, id
   HAVING op IN ` + contentOps + ` OR doubtful
 ) AS newest
 ORDER BY account, store, space, item, ts DESC
 LIMIT 2 BY account, store, space, item, gone
-SETTINGS optimize_use_projections = 0` // which takes time, and none of them has these columns
+SETTINGS optimize_use_projections = 0` // choosing a projection takes time, and none has all these columns
 
-// contentOps are the words of the changes that make or remove a content.
+// contentOps are the operations that create or delete a content.
 const contentOps = `('add', 'update', 'copy', 'delete')`
 
-// newestChanges are the newest write and the newest delete of each copy, the newer of the two first.
+// newestChanges selects the newest write and the newest delete of each copy, the newer one first.
 const newestChanges = `SELECT account, store, space, item, op = 'delete' AS gone, ts, ns, id, origin,
   size, version, etag, media_type, digests, provenance, properties, source_time, source_ns, source_version
 FROM {db}.audit_log_v
-WHERE ` + asked + `
+WHERE ` + requestedCopies + `
   AND op IN ` + contentOps + `
 ORDER BY account, store, space, item, ts DESC, newest DESC
 LIMIT 1 BY account, store, space, item, gone`
@@ -276,7 +284,7 @@ type auditRecord struct {
 	Store         string            `ch:"store"`
 	Space         string            `ch:"space"`
 	Item          string            `ch:"item"`
-	Gone          uint8             `ch:"gone"`
+	Deleted       uint8             `ch:"gone"`
 	Time          time.Time         `ch:"ts"`
 	Nanos         uint32            `ch:"ns"`
 	ID            string            `ch:"id"`
@@ -291,25 +299,26 @@ type auditRecord struct {
 	SourceTime    *time.Time        `ch:"source_time"`
 	SourceNanos   uint32            `ch:"source_ns"`
 	SourceVersion string            `ch:"source_version"`
-	Doubtful      bool              `ch:"doubtful"`
+	Ambiguous     bool              `ch:"doubtful"`
 }
 
 func (a *auditRecord) copy() schemas.Copy {
 	return schemas.Copy{Account: a.Account, Store: a.Store, Space: a.Space, Item: a.Item}
 }
 
-// evidence is audit with the fields alone on which decisions rest: state, time, change, digests and provenance.
+// evidence is like audit, but returns only the fields that decisions need: state, time, change, digests and
+// provenance.
 func (db *DB) evidence(ctx context.Context, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error) {
 	rows, err := db.auditRows(ctx, copies, newestReports)
 	if err != nil {
 		return nil, err
 	}
-	rows, doubted := certain(rows)
+	rows, ambiguous := unambiguous(rows)
 	records := newestContents(rows)
-	if len(doubted) == 0 {
+	if len(ambiguous) == 0 {
 		return records, nil
 	}
-	whole, err := db.audit(ctx, doubted)
+	whole, err := db.audit(ctx, ambiguous)
 	if err != nil {
 		return nil, err
 	}
@@ -322,35 +331,35 @@ func (db *DB) evidence(ctx context.Context, copies []schemas.Copy) (map[schemas.
 	return records, nil
 }
 
-// certain returns the newest write and the newest delete of each copy out of the rows of newestReports, and the copies
-// for which these rows do not decide: two changes have one time, or a change is doubtful.
-func certain(rows []auditRecord) (newest []auditRecord, doubted []schemas.Copy) {
+// unambiguous splits the rows of newestReports. It returns the newest write and the newest delete of each copy, and
+// the copies that need newestChanges: two of their changes have the same time, or a change is ambiguous.
+func unambiguous(rows []auditRecord) (newest []auditRecord, ambiguous []schemas.Copy) {
 	for len(rows) > 0 {
-		c, n, doubt := rows[0].copy(), 0, false
+		c, n, unclear := rows[0].copy(), 0, false
 		for ; n < len(rows) && rows[n].copy() == c; n++ {
-			doubt = doubt || rows[n].Doubtful || n > 0 && rows[n].Time.Equal(rows[n-1].Time)
+			unclear = unclear || rows[n].Ambiguous || n > 0 && rows[n].Time.Equal(rows[n-1].Time)
 		}
-		if doubt {
-			doubted = append(doubted, c)
+		if unclear {
+			ambiguous = append(ambiguous, c)
 		} else {
 			newest = append(newest, firstOfEach(rows[:n])...)
 		}
 		rows = rows[n:]
 	}
-	return newest, doubted
+	return newest, ambiguous
 }
 
-// firstOfEach returns the first write and the first delete.
+// firstOfEach returns the first write and the first delete of rows.
 func firstOfEach(rows []auditRecord) (first []auditRecord) {
 	for i, a := range rows {
-		if !slices.ContainsFunc(rows[:i], func(b auditRecord) bool { return b.Gone == a.Gone }) {
+		if !slices.ContainsFunc(rows[:i], func(b auditRecord) bool { return b.Deleted == a.Deleted }) {
 			first = append(first, a)
 		}
 	}
 	return first
 }
 
-// audit returns what the log says of the newest content of each copy that it knows of.
+// audit returns the record of the newest content of each copy that the audit log has.
 func (db *DB) audit(ctx context.Context, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error) {
 	rows, err := db.auditRows(ctx, copies, newestChanges)
 	if err != nil {
@@ -359,7 +368,7 @@ func (db *DB) audit(ctx context.Context, copies []schemas.Copy) (map[schemas.Cop
 	return newestContents(rows), nil
 }
 
-// auditRows returns the rows of a statement about copies.
+// auditRows runs a statement for the copies.
 func (db *DB) auditRows(ctx context.Context, copies []schemas.Copy, statement string) ([]auditRecord, error) {
 	ctx, err := withCopies(ctx, copies)
 	if err != nil {
@@ -368,8 +377,8 @@ func (db *DB) auditRows(ctx context.Context, copies []schemas.Copy, statement st
 	return query[auditRecord](ctx, db, "read the audit log", statement)
 }
 
-// newestContents returns the newest content of each copy. rows are its newest write and its newest delete, the newer of
-// the two first.
+// newestContents returns the newest content of each copy. rows has its newest write and its newest delete, the newer
+// one first.
 func newestContents(rows []auditRecord) map[schemas.Copy]*pb.Record {
 	records := map[schemas.Copy]*pb.Record{}
 	for i := range rows {
@@ -379,7 +388,7 @@ func newestContents(rows []auditRecord) map[schemas.Copy]*pb.Record {
 		switch {
 		case newer == nil:
 			records[c] = r
-		case a.Gone == 0: // this content was deleted
+		case a.Deleted == 0: // the newer row deletes this content
 			r.State, r.Time = newer.GetState(), newer.GetTime()
 			r.ChangeId, r.Origin = newer.GetChangeId(), newer.GetOrigin()
 			records[c] = r
@@ -388,13 +397,14 @@ func newestContents(rows []auditRecord) map[schemas.Copy]*pb.Record {
 	return records
 }
 
-// record is what the change says alone.
+// record returns what the change reports, regardless of other changes.
 func (a *auditRecord) record() *pb.Record {
 	r := &pb.Record{
-		State: pb.RecordState_RECORD_STATE_TOMBSTONE, Time: nullTime(&a.Time, a.Nanos), ChangeId: a.ID, Origin: originOf(a.Origin),
+		State: pb.RecordState_RECORD_STATE_TOMBSTONE, Time: nullTime(&a.Time, a.Nanos),
+		ChangeId: a.ID, Origin: originOf(a.Origin),
 		SizeUnknown: true,
 	}
-	if a.Gone != 0 {
+	if a.Deleted != 0 {
 		return r
 	}
 	r.State, r.Digests = pb.RecordState_RECORD_STATE_LIVE, a.Digests
@@ -406,7 +416,7 @@ func (a *auditRecord) record() *pb.Record {
 	return r
 }
 
-// reported returns a size as messages have it; nil is unknown.
+// reported converts a size to its form in messages; nil: unknown.
 func reported(size *int64) (bytes int64, unknown bool) {
 	if size == nil {
 		return 0, true

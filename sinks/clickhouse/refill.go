@@ -9,38 +9,42 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// inGap is the condition of the rows of a Gap's partition and offsets in a log.
-const inGap = "topic = ? AND inc = ? AND part = ? AND off >= ? AND off < ?"
+// gapRows is the condition that selects the rows of a Gap in a log.
+const gapRows = "topic = ? AND inc = ? AND part = ? AND off >= ? AND off < ?"
 
 func (g Gap) args() []any {
 	return []any{string(g.Topic), g.Incarnation, uint16(g.Partition), uint64(g.From), uint64(g.To)}
 }
 
-// Held returns of how many of the offsets of a gap there are rows, whatever the position says: in the log or, if the sink
-// could not store the record, among the dead letters. Those do not say of which log of the topic's name the record was.
-// Of topic dead, letters that are no commands have their only rows there.
+// Held returns the number of offsets of a gap that have a row, whatever the position says: in the log or, if the
+// sink could not store the record, in dead_letters. dead_letters does not record the incarnation of the topic. For
+// topic dead, dead letters that are not commands are only in dead_letters.
 func (db *DB) Held(ctx context.Context, g Gap) (int64, error) {
 	args := append(g.args(), string(schemas.RoleSink), string(g.Topic), g.Partition, g.From, g.To)
 	others := ""
 	if g.Topic == schemas.Dead {
-		others = " UNION ALL SELECT off FROM {db}.dead_letters WHERE " + inGap + " AND " + noCommand
+		others = " UNION ALL SELECT off FROM {db}.dead_letters WHERE " + gapRows + " AND " + notCommand
 		args = append(args, g.args()...)
 	}
-	return db.count(ctx, "count the rows of "+g.Table, "SELECT uniqExact(off) AS n FROM (SELECT off FROM {db}."+g.Table+" WHERE position = 0 AND "+inGap+
-		" UNION ALL SELECT toUInt64(origin_off) AS off FROM {db}.dead_letters WHERE role = ? AND origin_topic = ? AND origin_part = ?"+
-		" AND origin_off >= ? AND origin_off < ?"+others+")", args...)
+	return db.count(ctx, "count the rows of "+g.Table,
+		"SELECT uniqExact(off) AS n FROM (SELECT off FROM {db}."+g.Table+" WHERE position = 0 AND "+gapRows+
+			" UNION ALL SELECT toUInt64(origin_off) AS off FROM {db}.dead_letters"+
+			" WHERE role = ? AND origin_topic = ? AND origin_part = ?"+
+			" AND origin_off >= ? AND origin_off < ?"+others+")", args...)
 }
 
-// noCommand is the condition of dead letters for which ofCommand is false: a command that can be read has an account.
-const noCommand = "NOT (account != '' AND (origin_topic = 'deletions' OR startsWith(origin_topic, 'duplication.') AND origin_topic != 'duplication.results'))"
+// notCommand is the condition of dead letters for which isCommand is false. A command that can be decoded has an
+// account.
+const notCommand = "NOT (account != '' AND (origin_topic = 'deletions'" +
+	" OR startsWith(origin_topic, 'duplication.') AND origin_topic != 'duplication.results'))"
 
-// StateOf makes the rows of the state that records in the offsets of a gap make, out of the rows that the log has of
-// them. Doing it twice changes nothing.
+// StateOf inserts the rows of the state for the offsets of a gap, made from the rows of the log. It can be repeated
+// without harm.
 func (db *DB) StateOf(ctx context.Context, g Gap) error {
-	return db.stateOf(ctx, g, inGap, g.args()...)
+	return db.stateOf(ctx, g, gapRows, g.args()...)
 }
 
-// StateOfFormer is StateOf of all rows of logs of the gap's topic that were there before the gap's.
+// StateOfFormer is StateOf for all rows of earlier incarnations of the gap's topic.
 func (db *DB) StateOfFormer(ctx context.Context, g Gap) error {
 	return db.stateOf(ctx, g, "topic = ? AND inc != ?", string(g.Topic), g.Incarnation)
 }
@@ -56,7 +60,7 @@ func (db *DB) stateOf(ctx context.Context, g Gap, which string, args ...any) err
 		settings[s.Key] = s.Value
 	}
 	ctx = ch.Context(ctx, ch.WithSettings(settings))
-	for _, r := range rebuilds() {
+	for _, r := range stateQueries() {
 		if r.log != log {
 			continue
 		}

@@ -9,7 +9,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// duplicationLog is the table in which every command ends.
+// duplicationLog is the table duplication_log: one row for the result of each command.
 func duplicationLog() *table[*pb.DuplicationResult] {
 	type r = row[*pb.DuplicationResult]
 	return newTable("duplication_log",
@@ -17,71 +17,72 @@ func duplicationLog() *table[*pb.DuplicationResult] {
 		func(x r) *timestamppb.Timestamp { return x.m.GetFinished() },
 		text("command", func(x r) string { return x.m.GetCommand() }),
 		text("cause", func(x r) string { return x.m.GetCause() }),
-		word("account", func(x r) string { return x.m.GetAccount() }),
+		lowCard("account", func(x r) string { return x.m.GetAccount() }),
 		text("space", func(x r) string { return x.m.GetSpace() }),
 		text("item", func(x r) string { return x.m.GetItem() }),
-		word("source_store", func(x r) string { return x.m.GetSourceStore() }),
-		word("destination_store", func(x r) string { return x.m.GetDestinationStore() }),
-		word("reason", func(x r) string { return duplicationReason(x.m.GetReason()) }),
-		word("decision", func(x r) string { return x.m.GetDecision() }),
-		word("result", func(x r) string { return x.m.GetResult() }),
-		word("outcome", func(x r) string { return outcomeName(x.m.GetOutcome()) }),
+		lowCard("source_store", func(x r) string { return x.m.GetSourceStore() }),
+		lowCard("destination_store", func(x r) string { return x.m.GetDestinationStore() }),
+		lowCard("reason", func(x r) string { return duplicationReason(x.m.GetReason()) }),
+		lowCard("decision", func(x r) string { return x.m.GetDecision() }),
+		lowCard("result", func(x r) string { return x.m.GetResult() }),
+		lowCard("outcome", func(x r) string { return outcomeName(x.m.GetOutcome()) }),
 		int64s("bytes", func(x r) int64 { return x.m.GetBytes() }),
 		digests("digests", func(x r) map[string]string { return x.m.GetDigests() }),
-		maybe("started", func(x r) *timestamppb.Timestamp { return x.m.GetStarted() }),
+		nullableTime("started", func(x r) *timestamppb.Timestamp { return x.m.GetStarted() }),
 		int32s("attempt", func(x r) int32 { return x.m.GetAttempt() }),
-		word("error_class", func(x r) string { return x.m.GetErrorClass() }),
+		lowCard("error_class", func(x r) string { return x.m.GetErrorClass() }),
 		text("error", func(x r) string { return x.m.GetError() }),
 		text("detail", func(x r) string { return x.m.GetDetail() }),
-		maybe("change_time", func(x r) *timestamppb.Timestamp { return x.m.GetChangeTime() }),
+		nullableTime("change_time", func(x r) *timestamppb.Timestamp { return x.m.GetChangeTime() }),
 		flag("newer", func(x r) bool { return x.m.GetNewer() }),
-		word("worker", func(x r) string { return x.m.GetWorker() }),
-		word("host", func(x r) string { return x.m.GetHost() }),
-		word("software", func(x r) string { return x.m.GetSoftware() }),
+		lowCard("worker", func(x r) string { return x.m.GetWorker() }),
+		lowCard("host", func(x r) string { return x.m.GetHost() }),
+		lowCard("software", func(x r) string { return x.m.GetSoftware() }),
 		text("incident", func(x r) string { return x.m.GetIncident() }),
 	)
 }
 
-// bitLog is the table in which every check ends.
+// bitLog is the table bit_log: one row for the result of each check.
 func bitLog() *table[*pb.FixityResult] {
 	type r = row[*pb.FixityResult]
 	columns := []column[r]{
 		text("task", func(x r) string { return x.m.GetTask() }),
 		text("cause", func(x r) string { return x.m.GetCause() }),
-		word("account", func(x r) string { return x.m.GetAccount() }),
-		word("store", func(x r) string { return x.m.GetStore() }),
+		lowCard("account", func(x r) string { return x.m.GetAccount() }),
+		lowCard("store", func(x r) string { return x.m.GetStore() }),
 		text("space", func(x r) string { return x.m.GetSpace() }),
 		text("item", func(x r) string { return x.m.GetItem() }),
-		word("store_kind", func(x r) string { return x.m.GetStoreKind() }),
-		word("reason", func(x r) string { return fixityReason(x.m.GetReason()) }),
-		word("verdict", func(x r) string { return verdictName(x.m.GetVerdict()) }),
+		lowCard("store_kind", func(x r) string { return x.m.GetStoreKind() }),
+		lowCard("reason", func(x r) string { return fixityReason(x.m.GetReason()) }),
+		lowCard("verdict", func(x r) string { return verdictName(x.m.GetVerdict()) }),
 		uint8s("row", func(x r) int32 { return x.m.GetRow() }),
-		word("finding", func(x r) string { return x.m.GetFinding() }),
+		lowCard("finding", func(x r) string { return x.m.GetFinding() }),
 		flag("final", func(x r) bool { return x.m.GetFinal() }),
 		uint8s("level", func(x r) int32 { return x.m.GetEvidenceLevel() }),
 	}
-	for i, place := range places {
+	for i, place := range evidenceNames {
 		columns = append(columns,
-			word(place+"_state", func(x r) string { return stateName(evidence(x.m)[i].GetState()) }),
-			word(place+"_provenance", func(x r) string { return provenanceName(evidence(x.m)[i].GetProvenance()) }))
+			lowCard(place+"_state", func(x r) string { return stateName(evidence(x.m)[i].GetState()) }),
+			lowCard(place+"_provenance", func(x r) string { return provenanceName(evidence(x.m)[i].GetProvenance()) }))
 	}
 	columns = append(columns,
-		heldColumn("digest.algorithm", "Array(LowCardinality(String))", newWords, func(h held) string { return h.algorithm }),
-		heldColumn("digest.value", "Array(String)", newText, func(h held) string { return h.digest }),
-		heldColumn("digest.places", "Array(UInt8)", newBytes, func(h held) uint8 { return h.places }),
+		digestColumn("digest.algorithm", "Array(LowCardinality(String))", newLowCardinality,
+			func(h sharedDigest) string { return h.algorithm }),
+		digestColumn("digest.value", "Array(String)", newText, func(h sharedDigest) string { return h.digest }),
+		digestColumn("digest.places", "Array(UInt8)", newBytes, func(h sharedDigest) uint8 { return h.places }),
 		int64s("bytes_read", func(x r) int64 { return x.m.GetBytesRead() }),
 		int32s("recheck", func(x r) int32 { return x.m.GetRecheck() }),
 		int32s("attempt", func(x r) int32 { return x.m.GetAttempt() }),
-		word("worker", func(x r) string { return x.m.GetWorker() }),
-		word("host", func(x r) string { return x.m.GetHost() }),
-		word("software", func(x r) string { return x.m.GetSoftware() }),
+		lowCard("worker", func(x r) string { return x.m.GetWorker() }),
+		lowCard("host", func(x r) string { return x.m.GetHost() }),
+		lowCard("software", func(x r) string { return x.m.GetSoftware() }),
 		text("round", func(x r) string { return x.m.GetRound() }),
-		moment("finished", func(x r) *timestamppb.Timestamp { return x.m.GetFinished() }),
+		timestamp("finished", func(x r) *timestamppb.Timestamp { return x.m.GetFinished() }),
 		text("detail", func(x r) string { return x.m.GetDetail() }),
 	)
 	columns = append(columns, objectColumns(func(x r) *pb.Identity { return x.m.GetObject() })...)
 	columns = append(columns,
-		maybe("next", func(x r) *timestamppb.Timestamp { return x.m.GetNext() }),
+		nullableTime("next", func(x r) *timestamppb.Timestamp { return x.m.GetNext() }),
 		flag("baseline", func(x r) bool { return x.m.GetBaseline() }),
 		flag("overtaken", func(x r) bool { return x.m.GetOvertaken() }),
 	)
@@ -89,38 +90,38 @@ func bitLog() *table[*pb.FixityResult] {
 		func(x r) string { return x.m.GetId() },
 		func(x r) *timestamppb.Timestamp { return x.m.GetStarted() }, columns...,
 	).added(
-		word("metadata", func(x r) string { return metadataName(x.m.GetMetadata()) }),
+		lowCard("metadata", func(x r) string { return metadataName(x.m.GetMetadata()) }),
 		text("metadata_detail", func(x r) string { return x.m.GetMetadataDetail() }),
 	)
 }
 
-// objectColumns are those of the identity of a stored object.
+// objectColumns are the columns of the identity of a stored object.
 func objectColumns[M any](get func(M) *pb.Identity) []column[M] {
 	return []column[M]{
 		text("object_version", func(m M) string { return get(m).GetVersion() }),
 		text("object_etag", func(m M) string { return get(m).GetEtag() }),
-		maybe("object_modified", func(m M) *timestamppb.Timestamp { return get(m).GetModified() }),
+		nullableTime("object_modified", func(m M) *timestamppb.Timestamp { return get(m).GetModified() }),
 		uint32s("object_ns", func(m M) uint32 { return belowMillis(get(m).GetModified()) }),
 		int64s("object_size", func(m M) int64 { return get(m).GetSize() }),
 	}
 }
 
-// places are the pieces of evidence, in the order of their bits.
-var places = [5]string{"content", "stored", "manifest", "audit", "confirmed"}
+// evidenceNames are the pieces of evidence, in the order of their bits in digest.places.
+var evidenceNames = [5]string{"content", "stored", "manifest", "audit", "confirmed"}
 
-func evidence(m *pb.FixityResult) [len(places)]*pb.Evidence {
+func evidence(m *pb.FixityResult) [len(evidenceNames)]*pb.Evidence {
 	return [...]*pb.Evidence{m.GetContent(), m.GetStored(), m.GetManifest(), m.GetAudit(), m.GetConfirmed()}
 }
 
-// A held digest is one that some pieces of evidence have in common.
-type held struct {
-	algorithm, digest string // the digest in bytes
-	places            uint8  // a bit for each place
+// A sharedDigest is a digest, and the pieces of evidence that have it.
+type sharedDigest struct {
+	algorithm, digest string // digest is in bytes
+	places            uint8  // a bit for each piece of evidence
 }
 
-// heldBy returns each digest of a result once, with the places that hold it.
-func heldBy(m *pb.FixityResult) ([]held, error) {
-	var all []held
+// sharedDigests returns each digest of a result once.
+func sharedDigests(m *pb.FixityResult) ([]sharedDigest, error) {
+	var all []sharedDigest
 	var keys []string
 	for i, e := range evidence(m) {
 		keys = sortedKeys(keys, e.GetDigests())
@@ -128,7 +129,7 @@ func heldBy(m *pb.FixityResult) ([]held, error) {
 		for _, k := range keys {
 			b, err := appendHex(nil, e.GetDigests()[k])
 			if err != nil {
-				return nil, fmt.Errorf("%s, %s: %w", places[i], k, err)
+				return nil, fmt.Errorf("%s, %s: %w", evidenceNames[i], k, err)
 			}
 			for j := range all {
 				if all[j].algorithm == k && all[j].digest == string(b) {
@@ -136,7 +137,7 @@ func heldBy(m *pb.FixityResult) ([]held, error) {
 					continue next
 				}
 			}
-			all = append(all, held{k, string(b), 1 << i})
+			all = append(all, sharedDigest{k, string(b), 1 << i})
 		}
 	}
 	return all, nil
@@ -146,13 +147,15 @@ func newText() *proto.ColStr { return new(proto.ColStr) }
 
 func newBytes() *proto.ColUInt8 { return new(proto.ColUInt8) }
 
-// heldColumn is one of the three parallel columns of the digests of a result.
-func heldColumn[T any, C proto.ColumnOf[T]](name, typ string, make func() C, get func(held) T) column[row[*pb.FixityResult]] {
+// digestColumn is one of the three parallel columns of the digests of a result.
+func digestColumn[T any, C proto.ColumnOf[T]](
+	name, typ string, make func() C, get func(sharedDigest) T,
+) column[row[*pb.FixityResult]] {
 	return column[row[*pb.FixityResult]]{name, typ, func() appender[row[*pb.FixityResult]] {
 		data := make()
 		c := proto.NewArray[T](data)
 		return appender[row[*pb.FixityResult]]{c, func(x row[*pb.FixityResult]) error {
-			all, err := heldBy(x.m)
+			all, err := sharedDigests(x.m)
 			for _, h := range all {
 				data.Append(get(h))
 			}

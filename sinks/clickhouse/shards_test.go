@@ -22,29 +22,31 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A pair is a cluster of two shards, each an engine of its own, that know each other. The embedded engine
-// passes no statement on to other servers and has no Keeper, so each is migrated by itself and replicates nothing.
-type pair struct {
+// An engineCluster is a cluster of two embedded engines. They cannot forward statements to other servers and have no
+// Keeper, so each is migrated by itself, and nothing is replicated.
+type engineCluster struct {
 	engines [2]*embedded.Server
-	cluster [2]*clickhouse.DB // through either server
-	alone   [2]*clickhouse.DB // each server's own tables
+	cluster [2]*clickhouse.DB // Distributed tables, through either server
+	alone   [2]*clickhouse.DB // the local tables of each server
 }
 
-func newPair(t *testing.T) *pair {
+func newShards(t *testing.T) *engineCluster {
 	return newEngines(t, "</shard><shard><internal_replication>true</internal_replication>")
 }
 
-// newReplicas is a cluster of one shard. Its replicas do not replicate: a row is on the one that it was inserted into.
-func newReplicas(t *testing.T) *pair { return newEngines(t, "") }
+// newReplicas returns a cluster of one shard. Its replicas do not replicate: a row is only where it was inserted.
+func newReplicas(t *testing.T) *engineCluster { return newEngines(t, "") }
 
-// profileOfPart are settings under which a cluster answers without the shards that are away, with the answers of its
-// shards side by side or from a replica that is behind, or reports a statement as done that a server has not run.
-const profileOfPart = "<skip_unavailable_shards>1</skip_unavailable_shards><distributed_group_by_no_merge>1</distributed_group_by_no_merge>" +
+// partialProfile has settings with which a cluster returns results without unavailable shards, unmerged results, or
+// results of a stale replica, or reports that a statement has run although it has not.
+const partialProfile = "<skip_unavailable_shards>1</skip_unavailable_shards>" +
+	"<distributed_group_by_no_merge>1</distributed_group_by_no_merge>" +
 	"<max_replica_delay_for_distributed_queries>0</max_replica_delay_for_distributed_queries>" +
-	"<distributed_ddl_output_mode>never_throw</distributed_ddl_output_mode><distributed_ddl_task_timeout>0</distributed_ddl_task_timeout>"
+	"<distributed_ddl_output_mode>never_throw</distributed_ddl_output_mode>" +
+	"<distributed_ddl_task_timeout>0</distributed_ddl_task_timeout>"
 
-// newEngines starts two engines of a cluster, in whose definition between stands between the two.
-func newEngines(t *testing.T, between string) *pair {
+// newEngines starts two engines of a cluster. between is the XML between them in its configuration.
+func newEngines(t *testing.T, between string) *engineCluster {
 	t.Helper()
 	var ports [2]net.Listener
 	var replicas [2]string
@@ -61,13 +63,14 @@ func newEngines(t *testing.T, between string) *pair {
 		}
 		replicas[i] = "<replica><host>127.0.0.1</host><port>" + port + "</port></replica>"
 	}
-	p := &pair{}
+	p := &engineCluster{}
 	for i, l := range ports {
 		s := clickhousetest.Start(t, embedded.Config{
 			Settings: "<remote_servers><main><shard><internal_replication>true</internal_replication>" +
 				replicas[0] + between + replicas[1] + "</shard></main></remote_servers>",
-			Users: "<clickhouse><profiles><default>" + profileOfPart + "</default></profiles><quotas><default/></quotas>" +
-				"<users><default><password></password><networks><ip>::/0</ip></networks><profile>default</profile><quota>default</quota></default></users></clickhouse>",
+			Users: "<clickhouse><profiles><default>" + partialProfile + "</default></profiles><quotas><default/></quotas>" +
+				"<users><default><password></password><networks><ip>::/0</ip></networks><profile>default</profile>" +
+				"<quota>default</quota></default></users></clickhouse>",
 		})
 		go relay(l, s.Addr(), new(atomic.Bool), func(string, func()) bool { return true })
 		p.engines[i] = s
@@ -90,7 +93,7 @@ func newEngines(t *testing.T, between string) *pair {
 	return p
 }
 
-// histories are what 6 partitions tell: changes, checks and an incident of each.
+// histories returns the records of 6 partitions: changes, checks and an incident in each.
 func histories() [][]*schemas.Delivery {
 	var all [][]*schemas.Delivery
 	for part := range int32(6) {
@@ -108,12 +111,15 @@ func histories() [][]*schemas.Delivery {
 		lost.MediaType, lost.PropertiesUnknown = "", true
 		of = append(of, lost)
 		pending := result(change(fmt.Sprintf("p%02d/00", part), 0), 40*time.Hour)
-		pending.Verdict, pending.Row, pending.Finding, pending.Final, pending.Next = pb.Verdict_VERDICT_UNDECIDED, 8, "content-missing", false, at(64*time.Hour)
+		pending.Verdict, pending.Row, pending.Finding, pending.Final, pending.Next = pb.Verdict_VERDICT_UNDECIDED, 8,
+			"content-missing", false, at(64*time.Hour)
 		checks = append(checks, pending)
-		incident := &pb.Incident{Id: schemas.ID("incident", fmt.Sprint(part)), Account: "acme", Store: "1", Space: "photos", Item: fmt.Sprintf("p%02d/00", part),
+		incident := &pb.Incident{Id: schemas.ID("incident", fmt.Sprint(part)), Account: "acme", Store: "1", Space: "photos",
+			Item: fmt.Sprintf("p%02d/00", part),
 			Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: at(0), Updated: at(0), StepCount: 1,
 			Steps: []*pb.IncidentStep{{Time: at(0), Action: "opened"}}}
-		for topic, bodies := range map[schemas.Topic][]schemas.Body{schemas.Changes: of, schemas.FixityResults: checks, schemas.Incidents: {incident}} {
+		for topic, bodies := range map[schemas.Topic][]schemas.Body{schemas.Changes: of, schemas.FixityResults: checks,
+			schemas.Incidents: {incident}} {
 			batch := deliver(topic, 0, bodies...)
 			for _, d := range batch {
 				d.Partition = part
@@ -124,7 +130,7 @@ func histories() [][]*schemas.Delivery {
 	return all
 }
 
-// store puts a history into logs and state.
+// store stores records in the logs and the state.
 func store(t *testing.T, db *clickhouse.DB, all [][]*schemas.Delivery) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -142,7 +148,7 @@ func store(t *testing.T, db *clickhouse.DB, all [][]*schemas.Delivery) {
 	}
 }
 
-// readModel returns all questions of the read model, of histories.
+// readModel returns all queries of the read model, with the arguments for histories.
 func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 	type page struct {
 		Copies []schemas.KnownCopy
@@ -154,13 +160,15 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 	}
 	var copies []schemas.Copy
 	for part := range 6 {
-		copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: fmt.Sprintf("p%02d/07", part)})
+		copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos",
+			Item: fmt.Sprintf("p%02d/07", part)})
 	}
 	copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: "none"})
 	return map[string]func(context.Context, *clickhouse.DB) (any, error){
-		"described": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.Described(ctx, copies) },
+		"described": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.FreshRecords(ctx, copies) },
 		"manifest": func(ctx context.Context, db *clickhouse.DB) (any, error) {
-			return db.Manifest(ctx, clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos", After: "p03/10", Limit: 30})
+			return db.Manifest(ctx, clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos", After: "p03/10",
+				Limit: 30})
 		},
 		"due": func(ctx context.Context, db *clickhouse.DB) (any, error) { return due(ctx, db, clickhouse.DueCursor{}) },
 		"due, next page": func(ctx context.Context, db *clickhouse.DB) (any, error) {
@@ -186,7 +194,7 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 	}
 }
 
-// committedOf is what both groups have committed of the 6 partitions of changes.
+// committedOf returns committed offsets of both groups in the 6 partitions of changes.
 func committedOf(next int64) map[schemas.Role][]schemas.Progress {
 	all := map[schemas.Role][]schemas.Progress{}
 	for part := range int32(6) {
@@ -196,13 +204,13 @@ func committedOf(next int64) map[schemas.Role][]schemas.Progress {
 	return all
 }
 
-// reads is what all questions of the read model answer, as text.
+// reads returns the results of all queries of the read model as text.
 func reads(t *testing.T, db *clickhouse.DB) string {
 	t.Helper()
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(readModel())) {
 		if name == "gaps" {
-			continue // the positions are moved in the course of a test
+			continue // the test moves the positions
 		}
 		fmt.Fprintf(&b, "%s: %s\n", name, answerTo(t, db, name))
 	}
@@ -233,9 +241,9 @@ func asText(t *testing.T, v any) string {
 }
 
 func TestCluster(t *testing.T) {
-	need.Integration(t) // it starts two engines
+	need.Integration(t) // starts two engines
 	t.Parallel()
-	p := newPair(t)
+	p := newShards(t)
 	all := histories()
 	store(t, p.cluster[0], all)
 
@@ -257,14 +265,15 @@ func TestCluster(t *testing.T) {
 		}
 	}
 	t.Run("settings", func(t *testing.T) {
-		got, err := p.cluster[0].Strings(t.Context(), "SELECT arrayJoin([toString(getSetting('max_replica_delay_for_distributed_queries')),"+
-			" toString(getSetting('distributed_ddl_output_mode')), toString(getSetting('distributed_ddl_task_timeout'))])")
+		got, err := p.cluster[0].Strings(t.Context(),
+			"SELECT arrayJoin([toString(getSetting('max_replica_delay_for_distributed_queries')),"+
+				" toString(getSetting('distributed_ddl_output_mode')), toString(getSetting('distributed_ddl_task_timeout'))])")
 		if want := []string{"300", "throw", "180"}; err != nil || !slices.Equal(got, want) {
 			t.Errorf("the settings of a question are %v, %v, want %v", got, err, want)
 		}
 	})
-	t.Run("spread", p.spread)
-	t.Run("proved", func(t *testing.T) { p.proved(t, all) })
+	t.Run("spread", p.checkSharding)
+	t.Run("proved", func(t *testing.T) { p.verify(t, all) })
 	t.Run("replay", func(t *testing.T) {
 		store(t, p.cluster[1], all)
 		if got := reads(t, p.cluster[0]); got != want {
@@ -291,8 +300,8 @@ func TestCluster(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		p.spread(t)
-		store(t, p.cluster[1], all) // the sink of the state stores on
+		p.checkSharding(t)
+		store(t, p.cluster[1], all) // the sink of the state continues
 		if got := reads(t, p.cluster[0]); got != want {
 			t.Errorf("with the state made of the logs the answers are\n%s\nwant\n%s", got, want)
 		}
@@ -310,7 +319,8 @@ func TestCluster(t *testing.T) {
 			t.Errorf("through the other server: %v, %v, want no gaps", gaps, err)
 		}
 		for i, shard := range p.alone {
-			if err := shard.Exec(t.Context(), "ALTER TABLE {db}.copy_state_local DELETE WHERE account = '' SETTINGS mutations_sync = 2"); err != nil {
+			if err := shard.Exec(t.Context(),
+				"ALTER TABLE {db}.copy_state_local DELETE WHERE account = '' SETTINGS mutations_sync = 2"); err != nil {
 				t.Fatal(err)
 			}
 			gaps, err := p.cluster[1].Gaps(t.Context(), all)
@@ -332,33 +342,39 @@ func TestCluster(t *testing.T) {
 		if err := p.alone[1].Exec(t.Context(), "ALTER TABLE {db}.job_log_local DROP COLUMN error"); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.cluster[1].Check(t.Context()); err == nil || !strings.Contains(err.Error(), "table job_log_local: column error is missing") {
+		if err := p.cluster[1].Check(t.Context()); err == nil ||
+			!strings.Contains(err.Error(), "table job_log_local: column error is missing") {
 			t.Errorf("Check = %v", err)
 		}
 	})
 	t.Run("other shards", func(t *testing.T) {
-		if err := p.alone[1].Exec(t.Context(), "INSERT INTO {db}.schema_migrations (version, name, cluster, shards, applied) SELECT 1, 'audit_log', 'main', 3, now64(3) + 1"); err != nil {
+		if err := p.alone[1].Exec(t.Context(),
+			"INSERT INTO {db}.schema_migrations (version, name, cluster, shards, applied) SELECT 1, 'audit_log', 'main', 3,"+
+				" now64(3) + 1"); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.cluster[1].Check(t.Context()); err == nil || !strings.Contains(err.Error(), "spread over 3 shards, and the cluster main has 2 now") {
+		if err := p.cluster[1].Check(t.Context()); err == nil ||
+			!strings.Contains(err.Error(), "spread over 3 shards, and the cluster main has 2 now") {
 			t.Errorf("Check = %v", err)
 		}
 	})
 	t.Run("a shard is away", func(t *testing.T) { p.oneShardAway(t, all) })
 }
 
-// That a row is on the replica that is asked does not say that it is on as many as the quorum. Only the position, which is
-// moved after an insert was answered, does: rows behind it are inserted again after every doubt, and shown once.
-func TestRowsThatMayHaveMissedTheirQuorum(t *testing.T) {
-	need.Integration(t) // it starts two engines
+// A row on the replica that answers may be on fewer replicas than the quorum. Only the position, which moves after
+// an insert has returned, proves the quorum: rows above it are inserted again, and the views show them once.
+func TestQuorumOffset(t *testing.T) {
+	need.Integration(t) // starts two engines
 	t.Parallel()
 	p := newReplicas(t)
 	batch := deliver(schemas.Changes, 0, changes(6)...)
-	incident := deliver(schemas.Incidents, 0, &pb.Incident{Id: schemas.ID("incident"), Account: "acme", Store: "1", Space: "photos", Item: "a",
-		Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: at(0), Updated: at(0), StepCount: 1, Steps: []*pb.IncidentStep{{Time: at(0), Action: "opened"}}})
+	incident := deliver(schemas.Incidents, 0,
+		&pb.Incident{Id: schemas.ID("incident"), Account: "acme", Store: "1", Space: "photos", Item: "a",
+			Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: at(0), Updated: at(0), StepCount: 1,
+			Steps: []*pb.IncidentStep{{Time: at(0), Action: "opened"}}})
 	sink := func(batches ...[]*schemas.Delivery) *clickhouse.Sink {
 		t.Helper()
-		s := clickhouse.NewSink(p.cluster[0]) // a process that knows nothing of the one before
+		s := clickhouse.NewSink(p.cluster[0]) // a new process
 		for _, b := range batches {
 			if err := s.Store(t.Context(), b); err != nil {
 				t.Fatal(err)
@@ -373,17 +389,18 @@ func TestRowsThatMayHaveMissedTheirQuorum(t *testing.T) {
 		}
 	}
 	for shards, of := range map[int]*clickhouse.DB{1: p.cluster[0], 0: p.alone[0]} {
-		if got, err := of.Replicated(t.Context()); err != nil || len(got) != shards || shards > 0 && len(got[0].Replicas) != 2 {
+		if got, err := of.Replicated(t.Context()); err != nil || len(got) != shards ||
+			shards > 0 && len(got[0].Replicas) != 2 {
 			t.Errorf("replicated are %v, %v, want %d shards of 2", got, err, shards)
 		}
 	}
 	for ago, want := range map[time.Duration]string{0: "3", 2 * time.Minute: "2"} { // a replica was removed
-		p.cluster[0].KnowReplicas(3, ago)
+		p.cluster[0].CacheReplicas(3, ago)
 		if got, err := p.cluster[0].Quorum(t.Context()); err != nil || got != want {
 			t.Errorf("the quorum is %s, %v, want %s", got, err, want)
 		}
 	}
-	p.cluster[0].KnowReplicas(2, 0)
+	p.cluster[0].CacheReplicas(2, 0)
 	sink(batch[:3], incident)
 	rows("at first", "3")
 	killed := sink(batch[:3], incident)
@@ -406,8 +423,8 @@ func TestRowsThatMayHaveMissedTheirQuorum(t *testing.T) {
 	}
 }
 
-// proved says that rows are what was stored on whichever shard they are.
-func (p *pair) proved(t *testing.T, all [][]*schemas.Delivery) {
+// verify checks that the rows are as they were stored, on whichever shard they are.
+func (p *engineCluster) verify(t *testing.T, all [][]*schemas.Delivery) {
 	proof, err := p.cluster[0].NewProof(schemas.Changes, func(*schemas.Delivery) bool { return false })
 	if err != nil {
 		t.Fatal(err)
@@ -425,20 +442,22 @@ func (p *pair) proved(t *testing.T, all [][]*schemas.Delivery) {
 			}
 		}
 	}
-	got, err := proof.Compare(t.Context(), clickhouse.Reading{Noted: extent, Committed: extent.Ends, Told: func(string, int64, int64) {},
-		Now: func(context.Context) (schemas.Extent, error) { return extent, nil }})
+	got, err := proof.Compare(t.Context(),
+		clickhouse.Reading{Noted: extent, Committed: extent.Ends, Told: func(string, int64, int64) {},
+			Now: func(context.Context) (schemas.Extent, error) { return extent, nil }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got[0].Findings() != 0 || got[0].Unhashed != 0 || got[0].Rows == 0 {
-		t.Errorf("got %s", inWords(got[0]))
+		t.Errorf("got %s", describe(got[0]))
 	}
 }
 
-// spread says that each partition of a log, and each copy of the state, is on one shard.
-func (p *pair) spread(t *testing.T) {
+// checkSharding checks that each partition of a log, and each copy of the state, is on one shard.
+func (p *engineCluster) checkSharding(t *testing.T) {
 	for what, table := range map[string]string{
-		"toString(part)": "audit_log_local", "toString(part) || ''": "bit_log_local", "account || store || space || item": "copy_state_local",
+		"toString(part)": "audit_log_local", "toString(part) || ''": "bit_log_local",
+		"account || store || space || item": "copy_state_local",
 	} {
 		var has [2][]string
 		for i, db := range p.alone {
@@ -458,8 +477,8 @@ func (p *pair) spread(t *testing.T) {
 	}
 }
 
-// oneShardAway says that a partition's look-up asks its own shard alone: those of the other one go on.
-func (p *pair) oneShardAway(t *testing.T, all [][]*schemas.Delivery) {
+// oneShardAway checks that a partition needs only its own shard: partitions of the other shard are available.
+func (p *engineCluster) oneShardAway(t *testing.T, all [][]*schemas.Delivery) {
 	lost, err := p.alone[1].Strings(t.Context(), "SELECT DISTINCT toString(part) FROM {db}.audit_log_local")
 	if err != nil {
 		t.Fatal(err)
@@ -471,17 +490,19 @@ func (p *pair) oneShardAway(t *testing.T, all [][]*schemas.Delivery) {
 	if wrong == nil {
 		return
 	}
-	// libchdb 26.7 ends when a connection is reset between two queries, and a server that ends resets those it has to others.
+	// A reset connection between two queries kills libchdb 26.7, and an engine that ends resets its connections to
+	// others.
 	select {
 	case <-p.engines[0].Done():
-		need.Missing(t, need.Behaviour("an engine that outlives a reset connection"), fmt.Errorf("the engine that was to stay ended by itself: %v; %w", p.engines[0].Wait(t.Context()), wrong))
+		need.Missing(t, need.Behaviour("an engine that outlives a reset connection"),
+			fmt.Errorf("the engine that was to stay ended by itself: %v; %w", p.engines[0].Wait(t.Context()), wrong))
 	case <-time.After(2 * time.Second):
 		t.Error(wrong)
 	}
 }
 
-// withoutShard says what is wrong where the partitions in lost are those of a shard that is away.
-func (p *pair) withoutShard(ctx context.Context, all [][]*schemas.Delivery, lost []string) error {
+// withoutShard returns an error if a query succeeds that needs the unavailable shard with the partitions in lost.
+func (p *engineCluster) withoutShard(ctx context.Context, all [][]*schemas.Delivery, lost []string) error {
 	rows := func() (string, error) {
 		n, err := p.alone[0].Strings(ctx, "SELECT toString(count()) FROM {db}.audit_log_local")
 		return strings.Join(n, " "), err
@@ -496,16 +517,18 @@ func (p *pair) withoutShard(ctx context.Context, all [][]*schemas.Delivery, lost
 		err := s.Store(ctx, batch)
 		switch away := slices.Contains(lost, fmt.Sprint(batch[0].Partition)); {
 		case away && retry.ClassOf(err) != retry.ClassUnavailable:
-			errs = append(errs, fmt.Errorf("store partition %d, whose shard is away: %s, want class unavailable", batch[0].Partition, fmt.Sprint(err)))
+			errs = append(errs, fmt.Errorf("store partition %d of the unavailable shard: %s, want class unavailable",
+				batch[0].Partition, fmt.Sprint(err)))
 		case !away && err != nil:
-			errs = append(errs, fmt.Errorf("store partition %d, whose shard is there: %w", batch[0].Partition, err))
+			errs = append(errs, fmt.Errorf("store partition %d of the available shard: %w", batch[0].Partition, err))
 		}
 	}
 	after, err := rows()
 	if errs = append(errs, err); after != before {
 		errs = append(errs, fmt.Errorf("the shard that is there has %s rows, had %s", after, before))
 	}
-	if _, err := p.cluster[0].Manifest(ctx, clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos"}); err == nil {
+	if _, err := p.cluster[0].Manifest(ctx,
+		clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos"}); err == nil {
 		errs = append(errs, errors.New("a manifest without one of its shards is no error"))
 	}
 	return errors.Join(errs...)

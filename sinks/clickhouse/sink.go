@@ -13,129 +13,134 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A Sink stores the log topics in their tables: each record in each table that its
-// topic feeds, once in the views however often it is stored.
+// A Sink stores the records of the log topics in their tables. Delivery is at least once; the views show each record
+// once, however often it was stored.
 //
-// A record's row carries its place in Kafka. If it is not certain that nothing of a batch has
-// landed (a partition's first batch, a batch out of line, any error before, some of the batch
-// before had landed), the Sink reads from the table which rows it has and inserts only the rest: those that may be on
-// fewer replicas than they must be, too.
-// Store may be called for several partitions at once, not twice for one.
+// A row carries the Kafka offset of its record. Before an insert, the Sink reads from the table which rows it has,
+// and inserts only the missing ones. It skips the read only if it is certain that no row of the batch is stored.
+// That is never certain for the first batch of a partition, for a batch that does not start at the expected offset,
+// after an error, and if the table already had rows of the previous batch. Rows that may be on fewer replicas than
+// the quorum count as missing.
+//
+// Store may run for several partitions at the same time, but not twice for the same partition.
 type Sink struct {
-	// Behind is as State.Behind.
+	// Behind is called with the gaps that keep a position from moving; see State.Behind.
 	Behind func(context.Context, []Gap)
 
-	db    *DB
-	log   *slog.Logger
-	feeds map[schemas.Topic][]feed
-	// marker moves the positions of those tables that have some.
-	marker *marker
+	db     *DB
+	log    *slog.Logger
+	tables map[schemas.Topic][]topicTable
+	// positions moves the positions in the tables that hold them.
+	positions *positionWriter
 
 	mu    sync.Mutex
-	parts map[place]progress // guarded by mu
+	parts map[topicPartition]progress // guarded by mu
 }
 
-type place struct {
+type topicPartition struct {
 	topic     schemas.Topic
 	partition int32
 }
 
-// origin is where a batch comes from.
-type origin struct {
-	place
+// A source is the log that a batch comes from: one partition of one incarnation of a topic.
+type source struct {
+	topicPartition
 	incarnation uint32
 }
 
-// progress is how far a partition has certainly been stored.
+// progress is the offset up to which a partition is certainly stored.
 type progress struct {
 	incarnation uint32
 	next        int64
 }
 
-// NewSink returns a Sink on db.
+// NewSink returns a Sink that writes to db.
 func NewSink(db *DB) *Sink {
-	return &Sink{db: db, log: db.log.With("part", "sink"), feeds: feeds(), parts: map[place]progress{}, marker: newMarker(db, schemas.RoleSink)}
+	return &Sink{
+		db: db, log: db.log.With("part", "sink"), tables: topicTables(), parts: map[topicPartition]progress{},
+		positions: newPositionWriter(db, schemas.RoleSink),
+	}
 }
 
 // Topics returns the topics that the Sink stores.
 func (s *Sink) Topics() []schemas.Topic {
 	var topics []schemas.Topic
 	for _, e := range schemas.Catalogue() {
-		if s.feeds[e.Topic] != nil {
+		if s.tables[e.Topic] != nil {
 			topics = append(topics, e.Topic)
 		}
 	}
 	return topics
 }
 
-// Store stores records of one partition, in the order of their offsets. A record that
-// cannot become a row makes it return a *RowError of class permanent before anything is
-// stored; every other error is of class unavailable, and the same records must be stored again.
+// Store stores records of one partition, in the order of their offsets. If a record cannot become a row, Store
+// stores nothing and returns a *RowError of class permanent. Every other error is of class unavailable: the caller
+// must store the same records again.
 func (s *Sink) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	if len(batch) == 0 {
 		return nil
 	}
-	topic, from := batch[0].Topic, origin{place{batch[0].From, batch[0].Partition}, batch[0].Incarnation}
+	topic, from := batch[0].Topic, source{topicPartition{batch[0].From, batch[0].Partition}, batch[0].Incarnation}
 	first, last := batch[0].Offset, batch[len(batch)-1].Offset
-	feeds := s.feeds[topic]
-	if feeds == nil {
-		return retry.Permanent(fmt.Errorf("store records of %s: no table is fed by the topic", topic))
+	tables := s.tables[topic]
+	if tables == nil {
+		return retry.Permanent(fmt.Errorf("store records of %s: no table stores the topic", topic))
 	}
-	var chunks []chunk
-	for _, f := range feeds {
-		more, err := f.chunks(batch)
+	var batches []monthBatch
+	for _, f := range tables {
+		more, err := f.batches(batch)
 		if err != nil {
 			return err
 		}
-		chunks = append(chunks, more...)
+		batches = append(batches, more...)
 	}
-	certain := s.begin(from.place, progress{from.incarnation, first})
+	fresh := s.takeProgress(from.topicPartition, progress{from.incarnation, first})
 	allNew := true
 	defer func() {
-		for _, c := range chunks {
+		for _, c := range batches {
 			c.release()
 		}
 	}()
-	for i := range chunks {
-		isNew, err := s.insert(ctx, &chunks[i], from, certain)
+	for i := range batches {
+		isNew, err := s.insert(ctx, &batches[i], from, fresh)
 		if err != nil {
 			return translate(fmt.Errorf("store %s/%d@%d-%d in %s: %w",
-				from.topic, from.partition, first, last, chunks[i].table, err))
+				from.topic, from.partition, first, last, batches[i].table, err))
 		}
 		allNew = allNew && isNew
 	}
-	if allNew && ctx.Err() == nil { // or the partition may have moved meanwhile
+	if allNew && ctx.Err() == nil { // otherwise the partition may have been revoked meanwhile
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.parts[from.place] = progress{from.incarnation, last + 1}
+		s.parts[from.topicPartition] = progress{from.incarnation, last + 1}
 	}
 	return nil
 }
 
-// Table returns the table that the rows of a topic land in: of several, the one that is of the topic alone.
+// Table returns the table that stores a topic. If several do, it is the one that stores no other topic.
 func (s *Sink) Table(topic schemas.Topic) string {
-	if feeds := s.feeds[topic]; len(feeds) > 0 {
-		return feeds[0].table
+	if tables := s.tables[topic]; len(tables) > 0 {
+		return tables[0].table
 	}
 	return ""
 }
 
-// Mark records how far partitions are handled.
+// Mark moves the positions of partitions to the offsets that were handled.
 func (s *Sink) Mark(ctx context.Context, done []schemas.Progress) error {
-	return s.marker.mark(ctx, done, s.Behind)
+	return s.positions.advance(ctx, done, s.Behind)
 }
 
-// Forget says that a partition has moved away, or is read again from elsewhere.
+// Forget drops the progress of a partition that was revoked, or that will be read again from another offset.
 func (s *Sink) Forget(topic schemas.Topic, partition int32) {
-	s.marker.forget(place{topic, partition})
+	s.positions.forget(topicPartition{topic, partition})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.parts, place{topic, partition})
+	delete(s.parts, topicPartition{topic, partition})
 }
 
-// begin says whether it is certain that nothing from here on has landed. It is not
-// certain any more until the batch is stored.
-func (s *Sink) begin(at place, from progress) bool {
+// takeProgress reports whether it is certain that no row from this offset on is stored. It removes the progress:
+// nothing is certain again until the batch is stored.
+func (s *Sink) takeProgress(at topicPartition, from progress) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known, ok := s.parts[at]
@@ -143,12 +148,12 @@ func (s *Sink) begin(at place, from progress) bool {
 	return ok && known == from
 }
 
-// insert stores what of a chunk has not landed; isNew says that this was all of it. Where
-// some had landed, what follows may have landed too.
-func (s *Sink) insert(ctx context.Context, c *chunk, from origin, certain bool) (isNew bool, err error) {
+// insert stores the rows of a batch that the table lacks. isNew reports that the table had none of them. If it had
+// some, it may also have rows of the next batch.
+func (s *Sink) insert(ctx context.Context, c *monthBatch, from source, fresh bool) (isNew bool, err error) {
 	block, isNew := c.block, true
-	if !certain {
-		missing, n, err := s.missing(ctx, c, from)
+	if !fresh {
+		missing, n, err := s.missingRows(ctx, c, from)
 		if err != nil || n == 0 {
 			return false, err
 		}
@@ -161,35 +166,35 @@ func (s *Sink) insert(ctx context.Context, c *chunk, from origin, certain bool) 
 			defer release()
 		}
 	}
-	c.only = nil // the block says it all, and takes less than the messages, which nobody else holds here
+	c.only = nil // releases the messages: the block holds all their values in less memory
 	first, end := int64(c.rows[0].off), int64(c.rows[len(c.rows)-1].off)+1
 	return isNew, s.db.write(ctx, insertion{
-		name:    s.db.insertName(c.table, from.place, first, end),
+		name:    s.db.insertName(c.table, from.topicPartition, first, end),
 		into:    s.db.name(c.into),
 		columns: block,
-		// Rows that are equal stay two: the view makes them one, and what has landed can be told.
+		// Keep equal rows apart: the view merges them, and storedIDs must find each offset.
 		settings: append(insertSettings(), proto.Setting{Key: "optimize_on_insert", Value: "0"}),
 	})
 }
 
-// missing asks the table which rows of a chunk have not landed.
-func (s *Sink) missing(ctx context.Context, c *chunk, from origin) (missing []bool, n int, err error) {
-	there, err := s.db.landed(ctx, c, from)
+// missingRows reads the table and reports which rows of a batch it lacks, and how many.
+func (s *Sink) missingRows(ctx context.Context, c *monthBatch, from source) (missing []bool, n int, err error) {
+	stored, err := s.db.storedIDs(ctx, c, from)
 	if err != nil {
 		return nil, 0, err
 	}
-	quorate, err := s.db.quorate(ctx, c.table, from)
+	quorate, err := s.db.quorumOffset(ctx, c.table, from)
 	if err != nil {
 		return nil, 0, err
 	}
 	missing = make([]bool, len(c.rows))
 	for i, r := range c.rows {
-		id, taken := there[r.off]
-		if taken && id[r.id] && r.off < quorate {
+		ids, used := stored[r.off]
+		if used && ids[r.id] && r.off < quorate {
 			continue
 		}
-		if taken && !id[r.id] {
-			s.log.Error("an offset holds another message than the table has: the broker has lost its end and used it again",
+		if used && !ids[r.id] {
+			s.log.Error("detect reused offset", "cause", "the broker lost the end of its log and used the offset again",
 				"table", c.table, "topic", from.topic, "partition", from.partition, "offset", r.off)
 		}
 		missing[i] = true
@@ -198,14 +203,14 @@ func (s *Sink) missing(ctx context.Context, c *chunk, from origin) (missing []bo
 	return missing, n, nil
 }
 
-// insertName names an insert of the rows [first, end) of a partition.
-func (db *DB) insertName(table string, of place, first, end int64) string {
-	return fmt.Sprintf("millrace/%s.%s/%s/%d/%d-%d", db.cfg.Database, table, of.topic, of.partition, first, end)
+// insertName returns the prefix of the query ids of an insert of the rows [first, end) of a partition.
+func (db *DB) insertName(table string, from topicPartition, first, end int64) string {
+	return fmt.Sprintf("millrace/%s.%s/%s/%d/%d-%d", db.cfg.Database, table, from.topic, from.partition, first, end)
 }
 
-// insertSettings switch off what could take a row for one that it has seen. They
-// bear different names in different versions; a server ignores those it does not know.
-// An insert whose client is gone without a word ends after half a minute, so that repeats do not pile up.
+// insertSettings turn off the server's deduplication of inserts, which could drop a row as a duplicate. The settings
+// have different names in different versions; a server ignores the names that it does not know. receive_timeout ends
+// an insert 30 s after its client has vanished, so that retries do not pile up.
 func insertSettings() []proto.Setting {
 	return []proto.Setting{
 		{Key: "async_insert", Value: "0"},
@@ -216,16 +221,18 @@ func insertSettings() []proto.Setting {
 	}
 }
 
-// landed returns the ids that the table has at the offsets of a chunk.
-func (db *DB) landed(ctx context.Context, c *chunk, from origin) (map[uint64]map[[16]byte]bool, error) {
-	rows, err := db.conn.Query(ctx, db.name("SELECT off, id FROM {db}."+c.table)+" WHERE topic = ? AND inc = ? AND part = ?"+
-		" AND off BETWEEN ? AND ? AND ts BETWEEN fromUnixTimestamp64Milli(?, 'UTC') AND fromUnixTimestamp64Milli(?, 'UTC')",
-		string(from.topic), from.incarnation, uint16(from.partition), c.rows[0].off, c.rows[len(c.rows)-1].off, c.min, c.max)
+// storedIDs returns the ids that the table has at the offsets of a batch.
+func (db *DB) storedIDs(ctx context.Context, c *monthBatch, from source) (map[uint64]map[[16]byte]bool, error) {
+	rows, err := db.conn.Query(ctx, db.name("SELECT off, id FROM {db}."+c.table)+
+		" WHERE topic = ? AND inc = ? AND part = ? AND off BETWEEN ? AND ?"+
+		" AND ts BETWEEN fromUnixTimestamp64Milli(?, 'UTC') AND fromUnixTimestamp64Milli(?, 'UTC')",
+		string(from.topic), from.incarnation, uint16(from.partition),
+		c.rows[0].off, c.rows[len(c.rows)-1].off, c.min, c.max)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	there := map[uint64]map[[16]byte]bool{}
+	stored := map[uint64]map[[16]byte]bool{}
 	for rows.Next() {
 		var off uint64
 		var raw string
@@ -234,12 +241,12 @@ func (db *DB) landed(ctx context.Context, c *chunk, from origin) (map[uint64]map
 		}
 		var id [16]byte
 		if copy(id[:], raw) != len(id) {
-			return nil, errors.New("read landed rows: an id has not 16 bytes")
+			return nil, errors.New("read stored rows: an id is not 16 bytes long")
 		}
-		if there[off] == nil {
-			there[off] = map[[16]byte]bool{}
+		if stored[off] == nil {
+			stored[off] = map[[16]byte]bool{}
 		}
-		there[off][id] = true
+		stored[off][id] = true
 	}
-	return there, rows.Err()
+	return stored, rows.Err()
 }

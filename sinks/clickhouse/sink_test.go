@@ -21,9 +21,10 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-const auditView = "SELECT toString(sum(cityHash64(* EXCEPT source_time))) || ' ' || toString(count()) FROM {db}.audit_log_v"
+const auditView = "SELECT toString(sum(cityHash64(* EXCEPT source_time))) || ' ' || toString(count())" +
+	" FROM {db}.audit_log_v"
 
-// Replays of all batches, cut anew and in any order, change no view.
+// Replays of all batches, divided differently and in any order, do not change the views.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -32,7 +33,7 @@ func TestReplay(t *testing.T) {
 	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}
-	want := one(t, db, auditView)
+	want := scanOne(t, db, auditView)
 	if !strings.HasSuffix(want, " 500") {
 		t.Fatalf("the view has %s rows, want 500", want)
 	}
@@ -46,7 +47,7 @@ func TestReplay(t *testing.T) {
 			}
 		}
 	}
-	if got := one(t, db, auditView); got != want {
+	if got := scanOne(t, db, auditView); got != want {
 		t.Errorf("after the replays the view is %s, was %s", got, want)
 	}
 	if got := count(t, db, "audit_log"); got != "500" {
@@ -54,11 +55,11 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// Rows that were removed come back when their records are read again, the others stay as they are.
+// Deleted rows are stored again when their records are read again. Other rows do not change.
 func TestReplayFillsHoles(t *testing.T) {
 	t.Parallel()
 	all := changes(300)
-	for i, b := range all[:50] { // of the month before
+	for i, b := range all[:50] { // of the previous month
 		c := b.(*pb.Change)
 		c.Time = timestamppb.New(start.AddDate(0, -1, 0).Add(time.Duration(i) * time.Minute))
 		c.Id = schemas.ChangeID(c)
@@ -76,7 +77,7 @@ func TestReplayFillsHoles(t *testing.T) {
 			if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
 				t.Fatal(err)
 			}
-			want := one(t, db, auditView)
+			want := scanOne(t, db, auditView)
 			if err := db.Exec(t.Context(), "ALTER TABLE {db}.audit_log "+damage+" SETTINGS mutations_sync = 2"); err != nil {
 				t.Fatal(err)
 			}
@@ -89,7 +90,7 @@ func TestReplayFillsHoles(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := one(t, db, auditView); got != want {
+			if got := scanOne(t, db, auditView); got != want {
 				t.Errorf("the view is %s, was %s", got, want)
 			}
 			if got := count(t, db, "audit_log"); got != "300" {
@@ -99,7 +100,7 @@ func TestReplayFillsHoles(t *testing.T) {
 	}
 }
 
-// A message that was published twice is one row in the view, and the one that says more stays.
+// A message that was published twice is one row in the view, from the richer report.
 func TestPublishedTwice(t *testing.T) {
 	t.Parallel()
 	rich := change("a", 0)
@@ -115,7 +116,8 @@ func TestPublishedTwice(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := one(t, db, "SELECT provenance || toString(length(digests)) FROM {db}.audit_log_v"); got != "verified2" {
+			if got := scanOne(t, db, "SELECT provenance || toString(length(digests))"+
+				" FROM {db}.audit_log_v"); got != "verified2" {
 				t.Errorf("the row is %s, want verified2", got)
 			}
 			if got := count(t, db, "audit_log"); got != "2" {
@@ -165,12 +167,15 @@ func TestRowError(t *testing.T) {
 		break_ func(*pb.Change)
 		field  string
 	}{
-		"id is not hex":     {func(c *pb.Change) { c.Id = strings.Repeat("x", 32) }, "id"},
-		"id is short":       {func(c *pb.Change) { c.Id = "abcd" }, "id"},
-		"time is missing":   {func(c *pb.Change) { c.Time = nil }, "ts"},
-		"time is far away":  {func(c *pb.Change) { c.Time = timestamppb.New(time.Date(2300, 1, 1, 0, 0, 0, 0, time.UTC)) }, "ts"},
+		"id is not hex":   {func(c *pb.Change) { c.Id = strings.Repeat("x", 32) }, "id"},
+		"id is short":     {func(c *pb.Change) { c.Id = "abcd" }, "id"},
+		"time is missing": {func(c *pb.Change) { c.Time = nil }, "ts"},
+		"time is far away": {func(c *pb.Change) { c.Time = timestamppb.New(time.Date(2300, 1, 1, 0, 0, 0, 0, time.UTC)) },
+			"ts"},
 		"digest is not hex": {func(c *pb.Change) { c.Digests["md5"] = "zz" }, "digests"},
-		"source time":       {func(c *pb.Change) { c.SourceTime = timestamppb.New(time.Date(1899, 1, 1, 0, 0, 0, 0, time.UTC)) }, "source_time"},
+		"source time": {func(c *pb.Change) {
+			c.SourceTime = timestamppb.New(time.Date(1899, 1, 1, 0, 0, 0, 0, time.UTC))
+		}, "source_time"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -182,8 +187,10 @@ func TestRowError(t *testing.T) {
 			if !errors.As(err, &got) || !retry.IsPermanent(err) {
 				t.Fatalf("Store = %v, want a permanent RowError", err)
 			}
-			if topic, partition, offset := got.Record(); got.Field != tc.field || topic != schemas.Changes || partition != 3 || offset != 41 {
-				t.Errorf("the error is about %s of %s/%d@%d, want %s of changes/3@41", got.Field, topic, partition, offset, tc.field)
+			if topic, partition, offset := got.Record(); got.Field != tc.field || topic != schemas.Changes || partition != 3 ||
+				offset != 41 {
+				t.Errorf("the error is about %s of %s/%d@%d, want %s of changes/3@41", got.Field, topic, partition, offset,
+					tc.field)
 			}
 			if n := count(t, db, "audit_log"); n != "0" {
 				t.Errorf("%s rows of the batch have landed, want none", n)
@@ -192,24 +199,24 @@ func TestRowError(t *testing.T) {
 	}
 }
 
-// A proxy stands between a DB and its server and fails connections at chosen moments.
+// A proxy is between a DB and its server, and breaks connections at chosen moments.
 type proxy struct {
 	addr string
-	// mode is what happens to inserts: they pass, are cut before the server sees
-	// the rows, or after the server has answered and before the answer is seen, or their rows
-	// are held back until release is closed.
+	// mode is what the proxy does with inserts: it forwards them, cuts the connection before the server has the rows,
+	// cuts it after the server has responded and before the response arrives, or holds the rows back until release is
+	// closed.
 	mode atomic.Int32
-	sent atomic.Int64 // bytes to the server since then
+	sent atomic.Int64 // bytes to the server since mode was set
 	l    net.Listener
-	gone chan struct{} // closed when it goes away
+	gone chan struct{} // closed when the proxy stops
 
-	// Of the one insert that is held back.
+	// For the one insert that is held back:
 	release chan struct{} // closed by the test
-	held    chan struct{} // closed when all of its rows are here
-	landed  chan struct{} // closed when the server has answered
+	held    chan struct{} // closed when the proxy has all of its rows
+	landed  chan struct{} // closed when the server has responded
 }
 
-// close makes the proxy go away, with its connections.
+// close stops the proxy and closes its connections.
 func (p *proxy) close() {
 	close(p.gone)
 	p.l.Close()
@@ -263,7 +270,7 @@ func (p *proxy) serve(client net.Conn, server string) {
 		case <-done:
 		}
 	}()
-	const rows = 20_000 // bytes that no statement has, and every batch of these tests
+	const rows = 20_000 // more bytes than any statement has, and fewer than every batch of these tests
 	const endOfStream = 5
 	go func() {
 		defer client.Close()
@@ -301,7 +308,7 @@ func (p *proxy) serve(client net.Conn, server string) {
 			}
 			close(p.held)
 			<-p.release
-			_, _ = up.Write(held) // if it fails, nothing lands, which the test sees
+			_, _ = up.Write(held) // if it fails, no row is stored, and the test fails
 			<-p.landed
 			return
 		}
@@ -311,11 +318,11 @@ func (p *proxy) serve(client net.Conn, server string) {
 	}
 }
 
-// noMoreRows is the empty block that ends an insert.
+// noMoreRows is the empty block at the end of an insert.
 var noMoreRows = []byte{2, 0, 1, 0, 2, 255, 255, 255, 255, 0, 0, 0}
 
-// An attempt that lands after it was repeated elsewhere, such as that of a process that lost its partition, leaves
-// rows in the table and changes no view.
+// An insert that ends late, after another process has repeated it, leaves rows in the table but does not change the
+// views.
 func TestLateAttempt(t *testing.T) {
 	t.Parallel()
 	direct := clickhousetest.Open(t)
@@ -348,13 +355,13 @@ func TestLateAttempt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := one(t, direct, auditView)
+	want := scanOne(t, direct, auditView)
 	close(p.release)
 	wait("the first attempt lands", p.landed)
 	if got := count(t, direct, "audit_log"); got != "1200" {
 		t.Errorf("the table has %s rows, want 1200: those of both attempts", got)
 	}
-	if got := one(t, direct, auditView); got != want || !strings.HasSuffix(got, " 600") {
+	if got := scanOne(t, direct, auditView); got != want || !strings.HasSuffix(got, " 600") {
 		t.Errorf("the view is %s, was %s", got, want)
 	}
 	if err := clickhouse.NewSink(direct).Store(t.Context(), batch); err != nil {
@@ -363,9 +370,9 @@ func TestLateAttempt(t *testing.T) {
 	if got := count(t, direct, "audit_log"); got != "1200" {
 		t.Errorf("after a replay the table has %s rows, want 1200", got)
 	}
-	proofs, err := prove(t, direct, schemas.Changes, kept{records: batch, end: 600, committed: 600})
-	if want := "audit_log: 600 records, 600 messages, 600 rows"; err != nil || inWords(proofs[0]) != want {
-		t.Errorf("got %s, %v, want %s", inWords(proofs[0]), err, want)
+	proofs, err := verify(t, direct, schemas.Changes, kafkaTopic{records: batch, end: 600, committed: 600})
+	if want := "audit_log: 600 records, 600 messages, 600 rows"; err != nil || describe(proofs[0]) != want {
+		t.Errorf("got %s, %v, want %s", describe(proofs[0]), err, want)
 	}
 }
 

@@ -8,9 +8,9 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// space returns the record of a space: the manifest says LIVE if the space is expected, else NONE. It is expected if
-// it has a live copy. Not expected is one that a client deleted or a person declared gone, if it was not created
-// since and no copy in it is newer than that.
+// space returns the record of a space: the manifest is LIVE if the space is expected, otherwise NONE. A space is
+// expected if it has a live copy. If a client has deleted the space, or a person has declared it gone, and it was
+// not created again since, only a copy that is newer than that counts.
 func (db *DB) space(ctx context.Context, of schemas.Copy, gone time.Time) (*pb.CopyRecord, error) {
 	type facts struct {
 		Created int64 `ch:"created"`
@@ -37,12 +37,12 @@ func (db *DB) space(ctx context.Context, of schemas.Copy, gone time.Time) (*pb.C
 	n, err := db.count(ctx, "look for a live copy in a space",
 		"SELECT count() AS n FROM (SELECT max(content.ver) AS written, max(deleted.ver) AS gone FROM {db}.copy_state"+
 			" WHERE account = ? AND store = ? AND space = ? GROUP BY account, store, space, item"+
-			" HAVING written > gone AND toInt64(bitShiftRight(written, 83)) > ? LIMIT 1)"+inOrder,
+			" HAVING written > gone AND toInt64(bitShiftRight(written, 83)) > ? LIMIT 1)"+aggregateInOrder,
 		of.Account, of.Store, of.Space, after)
 	if err != nil {
 		return nil, err
 	}
-	r := &pb.CopyRecord{Manifest: none(), Audit: none()}
+	r := &pb.CopyRecord{Manifest: noRecord(), Audit: noRecord()}
 	if n > 0 {
 		r.Manifest.State = pb.RecordState_RECORD_STATE_LIVE
 	}

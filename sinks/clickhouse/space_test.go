@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// A space is expected while it has a live copy, and neither a client's delete nor a person's word is newer than that
-// copy and than the space itself.
+// A space is expected if it has a live copy that is newer than the last delete by a client and the last declaration
+// by a person, unless the space was created again since.
 func TestExpectedSpace(t *testing.T) {
 	t.Parallel()
 	type event struct {
@@ -28,16 +28,17 @@ func TestExpectedSpace(t *testing.T) {
 	drop := func(hour int, by pb.Origin) event { return event{pb.Op_OP_DELETE_SPACE, "", hour, by} }
 	tests := map[string]struct {
 		events []event
-		gone   int // the hour at which it is declared gone; 0: never
+		gone   int // hour at which it is declared gone; 0: never
 		want   bool
 	}{
-		"never heard of":                       {nil, 0, false},
-		"empty":                                {[]event{create(1)}, 0, false},
-		"with a copy":                          {[]event{add("a", 1)}, 0, true},
-		"whose copies were deleted":            {[]event{add("a", 1), add("b", 1), remove("a", 2), remove("b", 3)}, 0, false},
-		"with one copy left":                   {[]event{add("a", 1), add("b", 1), remove("a", 2)}, 0, true},
-		"deleted by a client":                  {[]event{create(1), add("a", 2), drop(3, client)}, 0, false},
-		"deleted by the deleter":               {[]event{create(1), add("a", 2), drop(3, pb.Origin_ORIGIN_DUPLICATION)}, 0, false},
+		"never heard of":      {nil, 0, false},
+		"empty":               {[]event{create(1)}, 0, false},
+		"with a copy":         {[]event{add("a", 1)}, 0, true},
+		"with deleted copies": {[]event{add("a", 1), add("b", 1), remove("a", 2), remove("b", 3)}, 0, false},
+		"with one copy left":  {[]event{add("a", 1), add("b", 1), remove("a", 2)}, 0, true},
+		"deleted by a client": {[]event{create(1), add("a", 2), drop(3, client)}, 0, false},
+		"deleted by the deleter": {[]event{create(1), add("a", 2), drop(3, pb.Origin_ORIGIN_DUPLICATION)},
+			0, false},
 		"deleted, as a sweep guesses":          {[]event{create(1), add("a", 2), drop(3, sweep)}, 0, true},
 		"deleted, and written to since":        {[]event{add("a", 1), drop(2, client), add("b", 3)}, 0, true},
 		"deleted, and created since":           {[]event{add("a", 1), drop(2, client), create(3)}, 0, true},
@@ -59,7 +60,7 @@ func TestExpectedSpace(t *testing.T) {
 				c.Digests, c.Version, c.Size = nil, "", 0
 			}
 			c.Id = schemas.ChangeID(c)
-			elsewhere := change(e.item, 100*time.Hour) // which says nothing of the store that is asked about
+			elsewhere := change(e.item, 100*time.Hour) // in another store, so it must not count
 			elsewhere.Space, elsewhere.Store = name, "9"
 			elsewhere.Id = schemas.ChangeID(elsewhere)
 			bodies = append(bodies, c, elsewhere)
@@ -68,7 +69,7 @@ func TestExpectedSpace(t *testing.T) {
 			gone[name] = start.Add(time.Duration(tt.gone) * time.Hour)
 		}
 	}
-	both(t, db, schemas.Changes, 0, bodies...)
+	storeBoth(t, db, schemas.Changes, 0, bodies...)
 	cfg := clickhouse.ReaderConfig{Gone: func(account, store, space string) time.Time {
 		if account != "acme" || store != "1" {
 			t.Errorf("asked about a space of %s/%s", account, store)

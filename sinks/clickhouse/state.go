@@ -9,36 +9,36 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A State keeps the state of every copy: what its changes and checks say, merged by the
-// table. Records may be stored in any order and any number of times. Its consumer group
-// is its own, so that what it has committed says how far the state has come.
+// A State stores the state of every copy, merged by the table from changes and checks. Records may be stored in any
+// order and any number of times. A State has its own consumer group, so the group's offsets show how far the state
+// is.
 type State struct {
-	// Behind is called with what the table lacks, each time that a position cannot be moved because of that. It may be
-	// nil, and is set before Mark is called.
+	// Behind is called with the gaps of the table, each time that they keep a position from moving. It may be nil. Set
+	// it before the first call of Mark.
 	Behind func(context.Context, []Gap)
 
-	db      *DB
-	columns []column[stateRow]
-	spare   spares[[]appender[stateRow]]
-	marker  *marker
+	db        *DB
+	columns   []column[stateRow]
+	free      freeList[[]appender[stateRow]]
+	positions *positionWriter
 }
 
-// NewState returns a State on db.
+// NewState returns a State that writes to db.
 func NewState(db *DB) *State {
-	return &State{db: db, columns: stateColumns(), marker: newMarker(db, schemas.RoleState)}
+	return &State{db: db, columns: stateColumns(), positions: newPositionWriter(db, schemas.RoleState)}
 }
 
-// Topics returns the topics that make the state.
+// Topics returns the topics that a State stores.
 func (s *State) Topics() []schemas.Topic {
 	return []schemas.Topic{schemas.Changes, schemas.FixityResults}
 }
 
-// Store merges records of one partition into the state. Its errors are as Sink.Store's.
+// Store merges records of one partition into the state. It returns the same classes of errors as Sink.Store.
 func (s *State) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	if len(batch) == 0 {
 		return nil
 	}
-	at, first, last := place{batch[0].From, batch[0].Partition}, batch[0].Offset, batch[len(batch)-1].Offset
+	at, first, last := topicPartition{batch[0].From, batch[0].Partition}, batch[0].Offset, batch[len(batch)-1].Offset
 	rows, err := stateRows(batch)
 	if err != nil {
 		return err
@@ -46,7 +46,7 @@ func (s *State) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	if len(rows) == 0 {
 		return nil
 	}
-	block, release, err := fill(s.columns, &s.spare, rows, false, func(r stateRow, column string, err error) error {
+	block, release, err := fill(s.columns, &s.free, rows, false, func(r stateRow, column string, err error) error {
 		return rowError(r.Delivery, column, err)
 	})
 	if err != nil {
@@ -63,20 +63,20 @@ func (s *State) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	return nil
 }
 
-// Table returns the one table of the state.
+// Table returns the name of the table of the state.
 func (s *State) Table(schemas.Topic) string { return "copy_state" }
 
-// Mark records how far partitions are handled.
+// Mark moves the positions of partitions to the offsets that were handled.
 func (s *State) Mark(ctx context.Context, done []schemas.Progress) error {
-	return s.marker.mark(ctx, done, s.Behind)
+	return s.positions.advance(ctx, done, s.Behind)
 }
 
-// Forget says that a partition has moved away, or is read again from elsewhere.
+// Forget drops the known position of a partition that was revoked, or that will be read again from another offset.
 func (s *State) Forget(topic schemas.Topic, partition int32) {
-	s.marker.forget(place{topic, partition})
+	s.positions.forget(topicPartition{topic, partition})
 }
 
-// A stateRow is what one record says of one copy; groups that it says nothing of are nil.
+// A stateRow is one row of copy_state, made from one record. The groups that the record does not set are nil.
 type stateRow struct {
 	*schemas.Delivery
 	copy       schemas.Copy
@@ -85,7 +85,7 @@ type stateRow struct {
 	properties *pb.Change
 	acl        *pb.Change
 	check      *pb.FixityResult
-	pass       bool // the check counts as a pass, ...
+	pass       bool // the check is a final pass of the bytes
 	fail       bool
 	asserted   bool
 	at         version
@@ -100,7 +100,7 @@ func stateRows(batch []*schemas.Delivery) ([]stateRow, error) {
 		var err error
 		switch m := d.Body.(type) {
 		case *pb.Change:
-			if !r.ofChange(m) {
+			if !r.fromChange(m) {
 				continue
 			}
 			rank := uint64(1)
@@ -113,7 +113,7 @@ func stateRows(batch []*schemas.Delivery) ([]stateRow, error) {
 			field = "time"
 			r.at, err = versionOf(d, m.GetTime(), rank)
 		case *pb.FixityResult:
-			if !r.ofCheck(m) {
+			if !r.fromCheck(m) {
 				continue
 			}
 			field = "started"
@@ -129,8 +129,8 @@ func stateRows(batch []*schemas.Delivery) ([]stateRow, error) {
 	return rows, nil
 }
 
-// ofChange fills in what a change says of its copy; false where it says nothing.
-func (r *stateRow) ofChange(m *pb.Change) bool {
+// fromChange sets the groups of a change. It returns false if the change sets none.
+func (r *stateRow) fromChange(m *pb.Change) bool {
 	if m.GetItem() == "" {
 		return false
 	}
@@ -138,7 +138,7 @@ func (r *stateRow) ofChange(m *pb.Change) bool {
 	switch m.GetOp() {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_COPY:
 		r.content = m
-		// Who computed the digests wrote the object, and knows that it has no properties.
+		// A program that has verified the digests has written or read the object, so an empty map means no properties.
 		knows := len(m.GetProperties()) > 0 || m.GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED
 		if knows && !m.GetPropertiesUnknown() {
 			r.properties = m
@@ -161,8 +161,8 @@ func (r *stateRow) ofChange(m *pb.Change) bool {
 	return true
 }
 
-// ofCheck fills in which clocks a check moves; false where it moves none.
-func (r *stateRow) ofCheck(m *pb.FixityResult) bool {
+// fromCheck sets the groups of a check. It returns false if the check sets none.
+func (r *stateRow) fromCheck(m *pb.FixityResult) bool {
 	if m.GetOvertaken() || m.GetVerdict() == pb.Verdict_VERDICT_SKIPPED {
 		return false
 	}

@@ -17,47 +17,50 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// A told is one record of a short history of one copy.
-type told struct {
+// A historyRecord is one record of a short history of one copy.
+type historyRecord struct {
 	topic  schemas.Topic
 	offset int64
 	body   schemas.Body
 }
 
-// A step is one record of a history, of whichever copy.
+// A step is one record of a history, without its copy.
 type step struct {
 	kind string
 	time time.Duration
 }
 
 func stepKinds() []string {
-	return []string{"add", "claimed", "told again", "correction", "unsized", "lost", "delete", "properties", "typed", "pass", "fail", "unknown"}
+	return []string{"add", "claimed", "reported again", "correction", "unsized", "lost", "delete", "properties", "typed",
+		"pass", "fail", "unknown"}
 }
 
-// drawHistory draws changes and checks of one copy; times collide often.
+// drawHistory draws changes and checks of one copy. Times collide often.
 func drawHistory(t *rapid.T) []step {
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
-		return step{rapid.SampledFrom(stepKinds()).Draw(t, "kind"), time.Duration(rapid.IntRange(0, 3).Draw(t, "time")) * time.Millisecond}
+		return step{rapid.SampledFrom(stepKinds()).Draw(t, "kind"),
+			time.Duration(rapid.IntRange(0, 3).Draw(t, "time")) * time.Millisecond}
 	}), 1, 6).Draw(t, "history")
 }
 
-// history makes the records of an item's history; the ith has offset i.
-func history(item string, steps []step) []told {
-	all := make([]told, len(steps))
+// history returns the records of an item's history. The ith has offset i.
+func history(item string, steps []step) []historyRecord {
+	all := make([]historyRecord, len(steps))
 	for i, s := range steps {
 		c := change(item, s.time)
 		c.Version = fmt.Sprint("v", i)
-		all[i] = told{schemas.Changes, int64(i), c}
+		all[i] = historyRecord{schemas.Changes, int64(i), c}
 		switch s.kind {
 		case "claimed":
 			c.Provenance = pb.Provenance_PROVENANCE_CLAIMED
-		case "told again": // the first content again, by somebody who knows less
-			c.Version, c.Provenance, c.Digests = "v0", pb.Provenance_PROVENANCE_CLAIMED, map[string]string{"md5": c.Digests["md5"]}
+		case "reported again": // the first content again, with fewer digests
+			c.Version, c.Provenance, c.Digests = "v0", pb.Provenance_PROVENANCE_CLAIMED,
+				map[string]string{"md5": c.Digests["md5"]}
 		case "correction":
 			c.Origin = pb.Origin_ORIGIN_FIXITY
 		case "unsized":
 			c.Size, c.SizeUnknown = 0, true
-		case "lost": // the store has lost its properties
+		case "lost": // the store has lost the properties
 			c.MediaType, c.PropertiesUnknown = "", true
 		case "delete":
 			c.Op, c.Digests = pb.Op_OP_DELETE, nil
@@ -75,15 +78,15 @@ func history(item string, steps []step) []told {
 			case "unknown":
 				r.Verdict, r.Row = pb.Verdict_VERDICT_UNKNOWN, 12
 			}
-			all[i] = told{schemas.FixityResults, int64(i), r}
+			all[i] = historyRecord{schemas.FixityResults, int64(i), r}
 		}
 		c.Id = schemas.ChangeID(c)
 	}
 	return all
 }
 
-// model says what is to be on record after a history, whatever the order it came in.
-func model(history []told) *pb.CopyRecord {
+// model returns the expected record after a history, whatever the order in which it is stored.
+func model(history []historyRecord) *pb.CopyRecord {
 	rank := func(c *pb.Change) int {
 		if c.GetOrigin() == pb.Origin_ORIGIN_FIXITY {
 			return 0
@@ -115,7 +118,8 @@ func model(history []told) *pb.CopyRecord {
 			if r.LastAttempt.AsTime().Before(f.GetStarted().AsTime()) {
 				r.LastAttempt = ms(f.GetStarted())
 			}
-			if f.GetVerdict() == pb.Verdict_VERDICT_PASS && (pass == nil || !f.GetStarted().AsTime().Before(pass.GetStarted().AsTime())) {
+			if f.GetVerdict() == pb.Verdict_VERDICT_PASS &&
+				(pass == nil || !f.GetStarted().AsTime().Before(pass.GetStarted().AsTime())) {
 				pass = f
 			}
 		}
@@ -129,14 +133,18 @@ func model(history []told) *pb.CopyRecord {
 		m.Properties, m.Digests = nil, nil
 	}
 	m.State = pb.RecordState_RECORD_STATE_LIVE
-	if gone != nil && (written == nil || later(gone.GetTime(), rank(gone), goneAt, written.GetTime(), rank(written), writtenAt)) {
-		m.State, m.Time, m.ChangeId, m.Origin = pb.RecordState_RECORD_STATE_TOMBSTONE, gone.GetTime(), gone.GetId(), gone.GetOrigin()
-	} else if gone != nil && typed != nil && later(gone.GetTime(), rank(gone), goneAt, typed.GetTime(), rank(typed), typedAt) {
-		typed = nil // which were those of another content
+	if gone != nil && (written == nil ||
+		later(gone.GetTime(), rank(gone), goneAt, written.GetTime(), rank(written), writtenAt)) {
+		m.State, m.Time, m.ChangeId, m.Origin = pb.RecordState_RECORD_STATE_TOMBSTONE, gone.GetTime(), gone.GetId(),
+			gone.GetOrigin()
+	} else if gone != nil && typed != nil &&
+		later(gone.GetTime(), rank(gone), goneAt, typed.GetTime(), rank(typed), typedAt) {
+		typed = nil // it belongs to another content
 	}
 	if typed != nil {
 		m.Properties = typed.GetProperties()
-		if typed.GetMediaType() != "" && (written.GetMediaType() == "" || later(typed.GetTime(), rank(typed), typedAt, written.GetTime(), rank(written), writtenAt)) {
+		if typed.GetMediaType() != "" && (written.GetMediaType() == "" ||
+			later(typed.GetTime(), rank(typed), typedAt, written.GetTime(), rank(written), writtenAt)) {
 			m.MediaType = typed.GetMediaType()
 		}
 	}
@@ -160,15 +168,15 @@ func model(history []told) *pb.CopyRecord {
 	return r
 }
 
-// undescribed is a fresh read without what is read of the audit log.
-func undescribed(r *pb.CopyRecord) *pb.CopyRecord {
+// withoutPropertiesOf removes from a fresh record what is read from the audit log.
+func withoutPropertiesOf(r *pb.CopyRecord) *pb.CopyRecord {
 	r.Audit, r.Manifest.PropertiesClaimed, r.Manifest.PropertiesOf = nil, false, nil
 	return r
 }
 
-// digestsOf unites what all tellings of one change say; verified before claimed. An
-// algorithm whose newest digest is another content's of the same millisecond is left out.
-func digestsOf(history []told, id string) (map[string]string, pb.Provenance) {
+// digestsOf merges the digests of all reports of one change; verified before claimed. It leaves out an algorithm if
+// its newest digest belongs to another content of the same millisecond.
+func digestsOf(history []historyRecord, id string) (map[string]string, pb.Provenance) {
 	type holder struct {
 		c  *pb.Change
 		at int64
@@ -224,14 +232,14 @@ func later(t1 *timestamppb.Timestamp, rank1 int, off1 int64, t2 *timestamppb.Tim
 	return off1 > off2
 }
 
-// Every order and repetition of a history ends in one state, which is the model's.
+// Every order and repetition of a history ends in the state of the model.
 func TestStateInAnyOrder(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	n := 0
-	histories := map[string][]told{}
+	histories := map[string][]historyRecord{}
 	need.Check(t, func(rt *rapid.T) {
-		// Rapid repeats histories; each has an item of its own.
+		// Rapid repeats histories, so each gets an item of its own.
 		n++
 		item := fmt.Sprint("item-", n)
 		all := history(item, drawHistory(rt))
@@ -252,7 +260,7 @@ func TestStateInAnyOrder(t *testing.T) {
 			twice = twice[size:]
 		}
 		c := schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item}
-		got := undescribed(fresh(t, db, c))
+		got := withoutPropertiesOf(fresh(t, db, c))
 		if want := model(all); !proto.Equal(got, want) {
 			rt.Errorf("after %v\n got %v\nwant %v", all, got, want)
 		}
@@ -264,18 +272,18 @@ func TestStateInAnyOrder(t *testing.T) {
 	for item := range histories {
 		copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item})
 	}
-	got, err := reader(t, db, reached, clickhouse.ReaderConfig{}).Fresh(t.Context(), copies)
+	got, err := reader(t, db, watermarkReached, clickhouse.ReaderConfig{}).Fresh(t.Context(), copies)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, c := range copies {
-		compare(t, c.Item+" after a merge", undescribed(got[i]), model(histories[c.Item]))
+		compare(t, c.Item+" after a merge", withoutPropertiesOf(got[i]), model(histories[c.Item]))
 	}
 }
 
-// What the store of a newer content could not tell stays as it was: a content without a size is not an empty one, and one
-// whose properties were lost does not empty them.
-func TestStateOfWhatIsUnknown(t *testing.T) {
+// Values that the store could not report for a newer content do not change: a content without a size is not empty,
+// and one without properties does not remove them.
+func TestStateOfUnknownValues(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	c, empty := change("a", 0), change("empty", 0)
@@ -287,9 +295,10 @@ func TestStateOfWhatIsUnknown(t *testing.T) {
 	set := change("a", 2*time.Hour)
 	set.Op, set.PropertiesUnknown, set.MediaType = pb.Op_OP_SET_PROPERTIES, true, ""
 	set.Id = schemas.ChangeID(set)
-	both(t, db, schemas.Changes, 0, c, lost, never, empty, set)
-	got, err := db.Strings(t.Context(), "SELECT item || ' ' || ifNull(toString(size), 'unknown') || ' ' || media_type || ' ' || toString(properties)"+
-		" FROM {db}.manifest ORDER BY item")
+	storeBoth(t, db, schemas.Changes, 0, c, lost, never, empty, set)
+	got, err := db.Strings(t.Context(),
+		"SELECT item || ' ' || ifNull(toString(size), 'unknown') || ' ' || media_type || ' ' || toString(properties)"+
+			" FROM {db}.manifest ORDER BY item")
 	want := []string{"a unknown image/jpeg {'k':'v'}", "b unknown  {}", "empty 0 image/jpeg {}"}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("the manifest says %q (%v), want %q", got, err, want)
@@ -300,18 +309,19 @@ func TestStateOfWhatIsUnknown(t *testing.T) {
 	live.PropertiesOf = &pb.Content{Version: c.GetVersion(), Digests: c.GetDigests()}
 	compare(t, "manifest", r.GetManifest(), live)
 	compare(t, "audit", r.GetAudit(), evidenceOf(recordOf(lost)))
-	if got := one(t, db, "SELECT toString(sum(size)) FROM {db}.manifest"); got != "0" {
+	if got := scanOne(t, db, "SELECT toString(sum(size)) FROM {db}.manifest"); got != "0" {
 		t.Errorf("the sizes that are known sum to %s, want 0", got)
 	}
 	counts, err := db.CopyCounts(t.Context(), "acme")
-	if want := []clickhouse.CopyCount{{Store: "1", Live: 2, Tombstones: 1, Unsized: 1}}; err != nil || !slices.Equal(counts, want) {
+	if want := []clickhouse.CopyCount{{Store: "1", Live: 2, Tombstones: 1, Unsized: 1}}; err != nil ||
+		!slices.Equal(counts, want) {
 		t.Errorf("CopyCounts = %v, %v, want %v", counts, err, want)
 	}
 }
 
-// The state takes the report that came last of a content's time, and the media type of the content before it if that
-// report has none and no verified digests. The audit log joins the reports.
-func TestReportThatTheStateTakes(t *testing.T) {
+// The state uses the last report of the newest content, and the media type of the previous content if that report
+// has none and no verified digests. The audit log joins the reports.
+func TestStateUsesLastReport(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	sized, poorer := change("imported", 0), change("imported", 0)
@@ -328,15 +338,15 @@ func TestReportThatTheStateTakes(t *testing.T) {
 			t.Errorf("%s %s says %q, %v, want %q", when, from, got, err, want)
 		}
 	}
-	both(t, db, schemas.Changes, 0, sized, poorer, typed, bare)
+	storeBoth(t, db, schemas.Changes, 0, sized, poorer, typed, bare)
 	is("as reported,", "manifest", "imported unknown  image/jpeg", "uploaded in parts 4600 v1h0m0s image/jpeg")
 	is("as reported,", "audit_log_v WHERE ts = (SELECT max(ts) FROM {db}.audit_log) OR item = 'imported'",
 		"imported 1000 v0s image/jpeg", "uploaded in parts 4600 v1h0m0s ")
-	both(t, db, schemas.Changes, 4, read)
+	storeBoth(t, db, schemas.Changes, 4, read)
 	is("once it is read,", "manifest", "imported unknown  image/jpeg", "uploaded in parts 4600 v1h0m0s ")
 }
 
-// Rights of a deleted item are not those of the next one.
+// The ACL of a deleted item does not belong to the next one.
 func TestRightsOfADeletedItem(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -347,8 +357,8 @@ func TestRightsOfADeletedItem(t *testing.T) {
 		c    *pb.Change
 		want string
 	}{{c, "read"}, {gone, "read"}, {change("a", 2*time.Hour), ""}} {
-		both(t, db, schemas.Changes, int64(i), tt.c)
-		if got := one(t, db, "SELECT acl['ann'] FROM {db}.manifest"); got != tt.want {
+		storeBoth(t, db, schemas.Changes, int64(i), tt.c)
+		if got := scanOne(t, db, "SELECT acl['ann'] FROM {db}.manifest"); got != tt.want {
 			t.Errorf("after change %d the right is %q, want %q", i, got, tt.want)
 		}
 	}
@@ -359,8 +369,9 @@ func TestStateOfSpaces(t *testing.T) {
 	db := clickhousetest.Open(t)
 	gone := change("", time.Hour)
 	gone.Op = pb.Op_OP_DELETE_SPACE
-	both(t, db, schemas.Changes, 0, change("a", 0), gone)
-	if got := fresh(t, db, schemas.CopyOf(change("a", 0))).GetManifest().GetState(); got != pb.RecordState_RECORD_STATE_LIVE {
+	storeBoth(t, db, schemas.Changes, 0, change("a", 0), gone)
+	got := fresh(t, db, schemas.CopyOf(change("a", 0))).GetManifest().GetState()
+	if got != pb.RecordState_RECORD_STATE_LIVE {
 		t.Errorf("after its space was deleted an item is %v, want it live until its own delete", got)
 	}
 	if got := count(t, db, "manifest"); got != "1" {
@@ -368,19 +379,23 @@ func TestStateOfSpaces(t *testing.T) {
 	}
 }
 
-// The view for people says what the program reads.
+// The view manifest agrees with the records that the program reads.
 func TestManifestView(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	c := change("a", 0)
 	c.Properties = map[string]string{"k": "v"}
-	both(t, db, schemas.Changes, 0, c)
-	both(t, db, schemas.FixityResults, 0, result(c, time.Hour))
-	got := one(t, db, "SELECT formatRowNoNewline('JSONEachRow', *) FROM {db}.manifest")
-	want := `{"account":"acme","store":"1","space":"photos","item":"a","live":1,"digests":{"md5":"` + c.Digests["md5"] + `","sha256":"` + c.Digests["sha256"] +
-		`"},"verified":1,"size":1000,"version":"v0s","etag":"","media_type":"image\/jpeg","properties":{"k":"v"},"acl":{},"time":"2026-03-04 05:06:07.891",` +
-		`"change":"` + c.Id + `","origin":"client","user":"ann","source_time":null,"source_version":"","last_attempt":"2026-03-04 06:06:07.891",` +
-		`"last_pass":"2026-03-04 06:06:07.891","passed":{"md5":"` + c.Digests["md5"] + `","sha256":"` + c.Digests["sha256"] + `"},"last_fail":null,"last_finding":"","last_asserted":null}`
+	storeBoth(t, db, schemas.Changes, 0, c)
+	storeBoth(t, db, schemas.FixityResults, 0, result(c, time.Hour))
+	got := scanOne(t, db, "SELECT formatRowNoNewline('JSONEachRow', *) FROM {db}.manifest")
+	want := `{"account":"acme","store":"1","space":"photos","item":"a","live":1,` +
+		`"digests":{"md5":"` + c.Digests["md5"] + `","sha256":"` + c.Digests["sha256"] +
+		`"},"verified":1,"size":1000,"version":"v0s","etag":"","media_type":"image\/jpeg","properties":{"k":"v"},` +
+		`"acl":{},"time":"2026-03-04 05:06:07.891",` +
+		`"change":"` + c.Id + `","origin":"client","user":"ann","source_time":null,"source_version":"",` +
+		`"last_attempt":"2026-03-04 06:06:07.891",` +
+		`"last_pass":"2026-03-04 06:06:07.891","passed":{"md5":"` + c.Digests["md5"] + `",` +
+		`"sha256":"` + c.Digests["sha256"] + `"},"last_fail":null,"last_finding":"","last_asserted":null}`
 	if got != want {
 		t.Errorf("the manifest says\n%s, want\n%s", got, want)
 	}

@@ -11,15 +11,15 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// stateColumns are those of copy_state. A group that a row says nothing of is all zero,
-// version too, and loses against every other.
+// stateColumns are the columns of copy_state. A group that a row does not set is all zero, including its version,
+// and loses against every other value.
 func stateColumns() []column[stateRow] {
 	type s = stateRow
 	content := func(r s) *pb.Change { return r.content }
 	deleted := func(r s) *pb.Change { return r.deleted }
 	return []column[s]{
-		word("account", func(r s) string { return r.copy.Account }),
-		word("store", func(r s) string { return r.copy.Store }),
+		lowCard("account", func(r s) string { return r.copy.Account }),
+		lowCard("store", func(r s) string { return r.copy.Store }),
 		text("space", func(r s) string { return r.copy.Space }),
 		text("item", func(r s) string { return r.copy.Item }),
 		group("content",
@@ -32,7 +32,7 @@ func stateColumns() []column[stateRow] {
 			text("media_type", func(r s) string { return content(r).GetMediaType() }),
 			text("origin", func(r s) string { return originName(content(r).GetOrigin()) }),
 			text("user", func(r s) string { return content(r).GetUser() }),
-			maybe("source_time", func(r s) *timestamppb.Timestamp { return content(r).GetSourceTime() }),
+			nullableTime("source_time", func(r s) *timestamppb.Timestamp { return content(r).GetSourceTime() }),
 			uint32s("source_ns", func(r s) uint32 { return belowMillis(content(r).GetSourceTime()) }),
 			text("source_version", func(r s) string { return content(r).GetSourceVersion() }),
 		),
@@ -47,11 +47,11 @@ func stateColumns() []column[stateRow] {
 		group("properties",
 			ver(func(r s) bool { return r.properties != nil }),
 			text("media_type", func(r s) string { return r.properties.GetMediaType() }),
-			pairs("user", func(r s) map[string]string { return r.properties.GetProperties() }),
+			stringMap("user", func(r s) map[string]string { return r.properties.GetProperties() }),
 		),
 		group("acl",
 			ver(func(r s) bool { return r.acl != nil }),
-			pairs("rights", func(r s) map[string]string { return r.acl.GetAcl() }),
+			stringMap("rights", func(r s) map[string]string { return r.acl.GetAcl() }),
 		),
 		group("attempt",
 			ver(func(r s) bool { return r.check != nil }),
@@ -64,18 +64,18 @@ func stateColumns() []column[stateRow] {
 		),
 		group("fail",
 			ver(func(r s) bool { return r.fail }),
-			text("finding", func(r s) string { return when(r.fail, r.check.GetFinding()) }),
-			uint8s("row", func(r s) int32 { return when(r.fail, r.check.GetRow()) }),
+			text("finding", func(r s) string { return valueIf(r.fail, r.check.GetFinding()) }),
+			uint8s("row", func(r s) int32 { return valueIf(r.fail, r.check.GetRow()) }),
 		),
 		group("asserted",
 			ver(func(r s) bool { return r.asserted }),
-			uint8s("level", func(r s) int32 { return when(r.asserted, r.check.GetEvidenceLevel()) }),
+			uint8s("level", func(r s) int32 { return valueIf(r.asserted, r.check.GetEvidenceLevel()) }),
 		),
 	}
 }
 
-// when returns v, or the zero value where yes is false.
-func when[T any](yes bool, v T) T {
+// valueIf returns v if yes is true, otherwise the zero value.
+func valueIf[T any](yes bool, v T) T {
 	if !yes {
 		var zero T
 		return zero
@@ -83,25 +83,26 @@ func when[T any](yes bool, v T) T {
 	return v
 }
 
-// ver is the version of a group: zero where the row says nothing of it.
-func ver(says func(stateRow) bool) column[stateRow] {
-	return simple("ver", "UInt128", func() *proto.ColUInt128 { return new(proto.ColUInt128) }, func(r stateRow) proto.UInt128 {
-		if !says(r) {
-			return proto.UInt128{}
-		}
-		return r.at.wide()
-	})
+// ver is the version of a group. It is zero if the row does not set the group.
+func ver(sets func(stateRow) bool) column[stateRow] {
+	return simple("ver", "UInt128", func() *proto.ColUInt128 { return new(proto.ColUInt128) },
+		func(r stateRow) proto.UInt128 {
+			if !sets(r) {
+				return proto.UInt128{}
+			}
+			return r.at.wide()
+		})
 }
 
-func changeID(says func(stateRow) bool) column[stateRow] {
+func changeID(sets func(stateRow) bool) column[stateRow] {
 	return simple("change", "FixedString(16)", func() *proto.ColFixedStr16 { return new(proto.ColFixedStr16) },
-		func(r stateRow) [16]byte { return when(says(r), r.change) })
+		func(r stateRow) [16]byte { return valueIf(sets(r), r.change) })
 }
 
-// stateDigests holds the digests of a content change, each with its version.
+// stateDigests holds the digests of a change of the content, each with its version.
 func stateDigests() column[stateRow] {
 	return column[stateRow]{"digests", "SimpleAggregateFunction(maxMap, Map(String, String))", func() appender[stateRow] {
-		c := newPairs()
+		c := newStringMap()
 		values := new(proto.ColStr)
 		c.Values = values
 		var b []byte
@@ -123,10 +124,10 @@ func stateDigests() column[stateRow] {
 	}}
 }
 
-// passDigests are the digests of the bytes that passed.
+// passDigests holds the digests of the bytes that passed a check.
 func passDigests() column[stateRow] {
 	return column[stateRow]{"digests", "Map(String, String)", func() appender[stateRow] {
-		c := newPairs()
+		c := newStringMap()
 		values := new(proto.ColStr)
 		c.Values = values
 		return appender[stateRow]{c, func(r stateRow) error {
@@ -149,7 +150,7 @@ func passDigests() column[stateRow] {
 	}}
 }
 
-// group is a tuple of columns of which the greatest version stays.
+// group is a tuple of columns. The merge keeps the tuple with the greatest version, which is its first column.
 func group(name string, parts ...column[stateRow]) column[stateRow] {
 	types := make([]string, len(parts))
 	for i, p := range parts {
@@ -174,13 +175,13 @@ func group(name string, parts ...column[stateRow]) column[stateRow] {
 	}}
 }
 
-// tupleColumn is a Tuple of columns that have no state of their own (no LowCardinality).
+// A tupleColumn is a Tuple of columns without a state of their own (no LowCardinality).
 type tupleColumn struct {
 	typ   proto.ColumnType
 	parts []proto.ColInput
 }
 
-// Type is the column's type.
+// Type returns the ClickHouse type of the column.
 func (t *tupleColumn) Type() proto.ColumnType { return t.typ }
 
 // Reset empties the parts.
@@ -193,14 +194,14 @@ func (t *tupleColumn) Reset() {
 // Rows returns the number of values.
 func (t *tupleColumn) Rows() int { return t.parts[0].Rows() }
 
-// EncodeColumn writes the parts one after the other.
+// EncodeColumn writes one part after the other.
 func (t *tupleColumn) EncodeColumn(b *proto.Buffer) {
 	for _, p := range t.parts {
 		p.EncodeColumn(b)
 	}
 }
 
-// WriteColumn writes the parts one after the other.
+// WriteColumn writes one part after the other.
 func (t *tupleColumn) WriteColumn(w *proto.Writer) {
 	for _, p := range t.parts {
 		p.WriteColumn(w)

@@ -5,41 +5,45 @@ import (
 	"time"
 )
 
-// narrow is what counting and choosing needs of each copy. The groups are not read whole, as copy_merged
-// does: to compare tuples costs several times what it costs to compare their versions.
-const narrow = `SELECT account, store, space, item, max(content.ver) AS written, max(deleted.ver) AS gone, written > gone AS live,
-  argMax(content.size, content.ver) AS size, argMax(content.change, content.ver) AS written_by, maxMap(digests) AS told,
-  max(pass.ver) AS passed_ver, argMax(pass.digests, pass.ver) AS passed_digests, max(fail.ver) AS failed_ver, max(attempt.ver) AS attempted_ver,
-  mapFilter((k, v) -> substring(v, 18, 16) = written_by AND mapContains(passed_digests, k), told) AS shared,
-  if(notEmpty(shared) AND NOT arrayExists((k, v) -> passed_digests[k] != substring(v, 34), mapKeys(shared), mapValues(shared)),
+// copySummary selects the columns that counts and selections of copies need. It does not read whole groups as
+// copy_merged does, because comparing tuples costs several times as much as comparing their versions.
+const copySummary = `SELECT account, store, space, item, max(content.ver) AS written, max(deleted.ver) AS gone,
+  written > gone AS live,
+  argMax(content.size, content.ver) AS size, argMax(content.change, content.ver) AS written_by,
+  maxMap(digests) AS reported,
+  max(pass.ver) AS passed_ver, argMax(pass.digests, pass.ver) AS passed_digests,
+  max(fail.ver) AS failed_ver, max(attempt.ver) AS attempted_ver,
+  mapFilter((k, v) -> substring(v, 18, 16) = written_by AND mapContains(passed_digests, k), reported) AS shared,
+  if(notEmpty(shared)
+      AND NOT arrayExists((k, v) -> passed_digests[k] != substring(v, 34), mapKeys(shared), mapValues(shared)),
     toInt64(bitShiftRight(passed_ver, 83)), 0) AS effective
 FROM {db}.copy_state WHERE `
 
-// inOrder groups copies as they lie in the table, in little memory.
-const inOrder = " SETTINGS optimize_aggregation_in_order = 1"
+// aggregateInOrder groups copies in the order of the table, which needs little memory.
+const aggregateInOrder = " SETTINGS optimize_aggregation_in_order = 1"
 
-// A StatusQuery asks how the copies of an account are.
+// A StatusQuery selects live copies of an account, to be counted by the results of their checks.
 type StatusQuery struct {
 	Account      string
-	Store, Space string    // empty: every one
-	PassedBefore time.Time // overdue are those that last passed before this, or never; zero: those that never passed
+	Store, Space string    // empty: all
+	PassedBefore time.Time // copies without a pass since then are overdue; zero: copies that never passed
 }
 
-// A FixityStatus says how the live copies of one space in one store are.
+// A FixityStatus counts the live copies of one space in one store by the results of their checks.
 type FixityStatus struct {
 	Store    string
 	Space    string
 	Live     uint64
-	Bytes    int64  // of those whose size is known
-	Unsized  uint64 // their size is not known
-	Verified uint64 // their current content has passed a check of its bytes
+	Bytes    int64  // of the copies with a known size
+	Unsized  uint64 // copies with an unknown size
+	Verified uint64 // copies with a pass of the bytes of their current content
 	Overdue  uint64
-	Failing  uint64    // the newest check that failed began after the newest that passed
-	Oldest   time.Time // of the last passes of what is verified; zero: nothing is
+	Failing  uint64    // copies with a failed check that began after their newest pass
+	Oldest   time.Time // the oldest of the last passes of verified copies; zero: none is verified
 	Newest   time.Time // start of the newest check; zero: there was none
 }
 
-// FixityStatus returns the status of each space in each store, in their order.
+// FixityStatus returns the status of each space in each store, ordered by store and space.
 func (db *DB) FixityStatus(ctx context.Context, q StatusQuery) ([]FixityStatus, error) {
 	where, args := "account = ?", []any{q.Account}
 	if q.Store != "" {
@@ -63,19 +67,22 @@ func (db *DB) FixityStatus(ctx context.Context, q StatusQuery) ([]FixityStatus, 
 	rows, err := query[row](ctx, db, "count copies by their checks",
 		"SELECT store, space, count() AS live_copies, sumIf(size, size >= 0) AS bytes, countIf(size < 0) AS unsized,"+
 			" countIf(effective > 0) AS verified, countIf(effective < greatest(?, 1)) AS overdue,"+
-			" countIf(failed_ver > passed_ver) AS failing, minIf(effective, effective > 0) AS oldest, toInt64(bitShiftRight(max(attempted_ver), 83)) AS newest"+
-			" FROM ("+narrow+where+" GROUP BY account, store, space, item) WHERE live GROUP BY store, space ORDER BY store, space"+inOrder,
+			" countIf(failed_ver > passed_ver) AS failing, minIf(effective, effective > 0) AS oldest,"+
+			" toInt64(bitShiftRight(max(attempted_ver), 83)) AS newest"+
+			" FROM ("+copySummary+where+" GROUP BY account, store, space, item)"+
+			" WHERE live GROUP BY store, space ORDER BY store, space"+aggregateInOrder,
 		append([]any{shifted(q.PassedBefore)}, args...)...)
 	all := make([]FixityStatus, len(rows))
 	for i, r := range rows {
 		all[i] = FixityStatus{
-			r.Store, r.Space, r.Live, r.Bytes, r.Unsized, r.Verified, r.Overdue, r.Failing, unshiftTime(r.Oldest), unshiftTime(r.Newest),
+			r.Store, r.Space, r.Live, r.Bytes, r.Unsized, r.Verified, r.Overdue, r.Failing,
+			unshiftTime(r.Oldest), unshiftTime(r.Newest),
 		}
 	}
 	return all, err
 }
 
-// unshiftTime returns the time of a version's milliseconds; zero for 0.
+// unshiftTime returns the time of the shifted milliseconds of a version; zero for 0.
 func unshiftTime(shifted int64) time.Time {
 	if shifted == 0 {
 		return time.Time{}
@@ -83,18 +90,18 @@ func unshiftTime(shifted int64) time.Time {
 	return time.UnixMilli(shifted - millisShift).UTC()
 }
 
-// A DuplicationStatus says how far one store holds what a space has.
+// A DuplicationStatus counts the copies of one space in one store.
 type DuplicationStatus struct {
 	Store     string
 	Live      uint64
-	Bytes     int64  // of live copies whose size is known
-	Unsized   uint64 // live copies whose size is not known
-	Missing   uint64 // items that are live in another store, and not in this one
-	Differing uint64 // live copies of items whose copies tell of different digests
+	Bytes     int64  // of the live copies with a known size
+	Unsized   uint64 // live copies with an unknown size
+	Missing   uint64 // items that are live in another store, but not in this one
+	Differing uint64 // live copies of items with different digests in different stores
 }
 
-// DuplicationStatus compares the stores that have, or had, something of a space, in the order of their ids. Which of them
-// should have what is the policy's to say.
+// DuplicationStatus counts the copies in each store that has, or had, copies of a space, ordered by store id. Which
+// stores should have copies is defined by the policy.
 func (db *DB) DuplicationStatus(ctx context.Context, account, space string) ([]DuplicationStatus, error) {
 	type row struct {
 		Store     string `ch:"in_store"`
@@ -103,15 +110,17 @@ func (db *DB) DuplicationStatus(ctx context.Context, account, space string) ([]D
 		Unsized   uint64 `ch:"unsized"`
 		Differing uint64 `ch:"differing"`
 	}
-	// Every item counts once for the store "" too: that row says how many items there are.
+	// Every item also counts once for the store "": its row is the number of items.
 	rows, err := query[row](ctx, db, "compare the stores of a space",
 		"SELECT place.1 AS in_store, countIf(place.2) AS live_copies, sumIf(place.3, place.3 >= 0) AS bytes,"+
 			" countIf(place.3 < 0) AS unsized, countIf(place.2 AND differ) AS differing FROM ("+
 			"SELECT item, arrayFlatten(groupArrayIf(arrayZip(mapKeys(current), mapValues(current)), live)) AS pairs,"+
 			" length(arrayDistinct(pairs)) > length(arrayDistinct(arrayMap(p -> p.1, pairs))) AS differ,"+
-			" arrayPushFront(groupArray((store::String, toBool(live), if(live, size, 0))), ('', toBool(max(live)), toInt64(0))) AS places FROM ("+
-			"SELECT store, item, live, size, mapApply((k, v) -> (k, substring(v, 34)), mapFilter((k, v) -> substring(v, 18, 16) = written_by, told)) AS current"+
-			" FROM ("+narrow+"account = ? AND space = ? GROUP BY account, store, space, item)) GROUP BY item)"+
+			" arrayPushFront(groupArray((store::String, toBool(live), if(live, size, 0))),"+
+			" ('', toBool(max(live)), toInt64(0))) AS places FROM ("+
+			"SELECT store, item, live, size, mapApply((k, v) -> (k, substring(v, 34)),"+
+			" mapFilter((k, v) -> substring(v, 18, 16) = written_by, reported)) AS current"+
+			" FROM ("+copySummary+"account = ? AND space = ? GROUP BY account, store, space, item)) GROUP BY item)"+
 			" ARRAY JOIN places AS place GROUP BY in_store ORDER BY in_store", account, space)
 	if err != nil || len(rows) == 0 {
 		return nil, err

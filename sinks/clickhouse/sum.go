@@ -13,45 +13,48 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// Every row of a log has two hashes. The column hash is that of the record's value: it says of which bytes the row was
-// made. The column sum is that of all other columns of the row, hash among them, in their order and in ClickHouse's
-// format RowBinary: it says whether the row is what was inserted. A row from before there were hashes has the sum 0.
+// Every row of a log has two hashes. The column hash is the hash of the record's value in Kafka. The column sum is
+// the hash of all other columns of the row, hash included, in the order of the table and in ClickHouse's format
+// RowBinary. So hash shows which bytes the row was made from, and sum shows whether the row is as it was inserted.
+// Rows that are older than these columns have the sum 0.
 //
-// A column that was added after rows had sums comes behind hash (table.added), and the zero bytes at the end of the added
-// columns are not summed. An empty value is zero bytes in RowBinary, so a row from before the column has the sum that it
-// was stored with, and a later row with an empty value has the same one. What is left out can be completed in one way
-// only, so two rows that differ never have the same bytes. TestSummedColumns holds the lists of the columns.
+// Columns that were added after rows had sums follow hash (table.added), and zero bytes at the end of these columns
+// are not summed. An empty value is encoded as zero bytes, so an old row without the column keeps its sum, and a new
+// row with an empty value has the same sum. The omitted bytes can be restored in only one way, so different rows
+// never have the same bytes. TestSummedColumns has the list of the columns.
 
-// hashed adds the two columns to those of a table.
-func hashed[T any](columns []column[row[T]]) []column[row[T]] {
+// withHashes appends the columns hash and sum.
+func withHashes[T any](columns []column[row[T]]) []column[row[T]] {
 	return append(columns,
 		uint64s("hash", func(x row[T]) uint64 { return x.Hash }),
 		uint64s("sum", func(row[T]) uint64 { return 0 }), // see fillSums
 	)
 }
 
-// added adds columns that rows with sums may lack. They are never reordered or removed, and later ones follow them.
+// added appends columns that rows with sums may lack. They must never be reordered or removed; later ones follow
+// them.
 func (t *table[T]) added(columns ...column[row[T]]) *table[T] {
-	t.columns, t.later = slices.Insert(t.columns, len(t.columns)-1, columns...), len(columns)
+	t.columns, t.addedCount = slices.Insert(t.columns, len(t.columns)-1, columns...), len(columns)
 	return t
 }
 
-// rowBinary is SQL for the part of a row that its sum is of.
+// rowBinary returns SQL for the bytes that the sum of a row covers.
 func (t *table[T]) rowBinary() string {
 	names := make([]string, len(t.columns)-1)
 	for i := range names {
 		names[i] = quoteName(t.columns[i].name)
 	}
 	format := func(names []string) string { return "formatRow('RowBinary', " + strings.Join(names, ", ") + ")" }
-	if t.later == 0 {
+	if t.addedCount == 0 {
 		return format(names)
 	}
-	first := len(names) - t.later
+	first := len(names) - t.addedCount
 	return "concat(" + format(names[:first]) + ", trim(TRAILING '\\0' FROM " + format(names[first:]) + "))"
 }
 
-// fillSums fills in the sums of rows, which are the last of their columns; later of the columns before it were added.
-func fillSums(columns proto.Input, later int) error {
+// fillSums sets the sums of rows, in the last column. The last added columns before it were added after rows had
+// sums.
+func fillSums(columns proto.Input, added int) error {
 	last := len(columns) - 1
 	sums, ok := columns[last].Data.(*proto.ColUInt64)
 	if !ok {
@@ -60,9 +63,9 @@ func fillSums(columns proto.Input, later int) error {
 	var b []byte
 	for i := range *sums {
 		b = b[:0]
-		first := 0 // byte of the added columns
+		first := 0 // index of the first byte of the added columns
 		for k, c := range columns[:last] {
-			if k == last-later {
+			if k == last-added {
 				first = len(b)
 			}
 			var err error
@@ -70,7 +73,7 @@ func fillSums(columns proto.Input, later int) error {
 				return fmt.Errorf("%s: %w", c.Name, err)
 			}
 		}
-		if later > 0 {
+		if added > 0 {
 			b = append(b[:first], bytes.TrimRight(b[first:], "\x00")...)
 		}
 		(*sums)[i] = schemas.Hash(b)
@@ -78,13 +81,13 @@ func fillSums(columns proto.Input, later int) error {
 	return nil
 }
 
-// appendRowBinary appends the ith value of a column, as the format RowBinary has it.
+// appendRowBinary appends the ith value of a column in the format RowBinary.
 func appendRowBinary(b []byte, column proto.ColInput, i int) ([]byte, error) {
 	le := binary.LittleEndian
 	switch c := column.(type) {
 	case *proto.ColStr:
 		return appendText(b, c.RowBytes(i)), nil
-	case *words:
+	case *lowCardinality:
 		return appendText(b, c.index.RowBytes(int(c.keys[i]))), nil
 	case *proto.ColFixedStr16:
 		return append(b, (*c)[i][:]...), nil
@@ -107,12 +110,12 @@ func appendRowBinary(b []byte, column proto.ColInput, i int) ([]byte, error) {
 		return le.AppendUint64(b, uint64((*c)[i])), nil
 	case *proto.ColDateTime64:
 		return le.AppendUint64(b, uint64(c.Data[i])), nil
-	case *nullTimes:
+	case *nullableTimes:
 		if (*c.nulls)[i] != 0 {
 			return append(b, 1), nil
 		}
 		return le.AppendUint64(append(b, 0), uint64(c.values.Data[i])), nil
-	case *pairColumn:
+	case *stringMapColumn:
 		return appendElements(b, c.Offsets, i, c.Keys, c.Values)
 	case *proto.ColMap[string, string]:
 		return appendElements(b, c.Offsets, i, c.Keys, c.Values)
@@ -132,9 +135,9 @@ func appendText(b, text []byte) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
 }
 
-// appendElements appends the ith value of an array, or of a map with its keys and values.
+// appendElements appends the ith value of an array, or of a map given as its keys and values.
 func appendElements(b []byte, offsets proto.ColUInt64, i int, columns ...proto.ColInput) ([]byte, error) {
-	first, end := span(offsets, i)
+	first, end := elementRange(offsets, i)
 	b = binary.AppendUvarint(b, uint64(end-first))
 	for k := first; k < end; k++ {
 		for _, c := range columns {
@@ -147,8 +150,8 @@ func appendElements(b []byte, offsets proto.ColUInt64, i int, columns ...proto.C
 	return b, nil
 }
 
-// span is where the elements of the ith value lie.
-func span(offsets proto.ColUInt64, i int) (first, end int) {
+// elementRange returns the range of the elements of the ith value.
+func elementRange(offsets proto.ColUInt64, i int) (first, end int) {
 	if i > 0 {
 		first = int(offsets[i-1])
 	}

@@ -14,33 +14,49 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// altered are other values of a column, by its type; %s is the value.
-var altered = map[string]string{
-	"String": "'eve'", "LowCardinality(String)": "'eve'", "Bool": "NOT %s", "Int64": "%s + 1", "Int32": "%s + 1", "UInt8": "%s + 1", "UInt16": "%s + 1",
-	"UInt32": "%s + 1", "UInt64": "%s + 1", "DateTime64(3, 'UTC')": "%s + 1", "Nullable(DateTime64(3, 'UTC'))": "ifNull(%s, toDateTime64(0, 3, 'UTC')) + 1",
-	"FixedString(16)": "reverse(%s)", "Map(LowCardinality(String), String)": "map('md5', 'x')", "Map(String, String)": "map('eve', 'x')",
-	"Map(String, Int64)": "map('eve', 1)", "Array(String)": "arrayConcat(%s, ['eve'])", "Array(LowCardinality(String))": "arrayConcat(%s, ['eve'])",
-	"Array(UInt8)": "arrayConcat(%s, [1])", "Array(DateTime64(3, 'UTC'))": "arrayConcat(%s, [now64(3)])",
+// otherValues are SQL for another value of a column, by its type; %s is the value.
+var otherValues = map[string]string{
+	"String":                              "'eve'",
+	"LowCardinality(String)":              "'eve'",
+	"Bool":                                "NOT %s",
+	"Int64":                               "%s + 1",
+	"Int32":                               "%s + 1",
+	"UInt8":                               "%s + 1",
+	"UInt16":                              "%s + 1",
+	"UInt32":                              "%s + 1",
+	"UInt64":                              "%s + 1",
+	"DateTime64(3, 'UTC')":                "%s + 1",
+	"Nullable(DateTime64(3, 'UTC'))":      "ifNull(%s, toDateTime64(0, 3, 'UTC')) + 1",
+	"FixedString(16)":                     "reverse(%s)",
+	"Map(LowCardinality(String), String)": "map('md5', 'x')",
+	"Map(String, String)":                 "map('eve', 'x')",
+	"Map(String, Int64)":                  "map('eve', 1)",
+	"Array(String)":                       "arrayConcat(%s, ['eve'])",
+	"Array(LowCardinality(String))":       "arrayConcat(%s, ['eve'])",
+	"Array(UInt8)":                        "arrayConcat(%s, [1])",
+	"Array(DateTime64(3, 'UTC'))":         "arrayConcat(%s, [now64(3)])",
 }
 
-// checkSum holds the sum of the first row of a table to what the engine makes of the row, and of the row with one
-// column after the other altered.
+// checkSum checks the sum of the first row of a table against the engine's: for the row itself, and with one column
+// after the other altered.
 func checkSum(t *testing.T, db *clickhouse.DB, table string) {
 	t.Helper()
-	summed := clickhouse.Summed()[table]
+	summed := clickhouse.RowBinarySQL()[table]
 	columns, fits := []string{""}, []string{"toString(sum = xxHash64(" + summed + "))"}
 	for column, typ := range clickhouse.TableColumns()[table] {
-		if column == "sum" || column == "position" { // which stands in rows of its own
+		if column == "sum" || column == "position" { // position is 0 except in rows of its own
 			continue
 		}
 		name := "`" + column + "`"
-		if altered[typ] == "" || !strings.Contains(summed, name) {
+		if otherValues[typ] == "" || !strings.Contains(summed, name) {
 			t.Fatalf("%s: column %s is not summed, or of type %s there is no other value", table, column, typ)
 		}
-		other := "CAST(" + strings.ReplaceAll(altered[typ], "%s", name) + ", '" + strings.ReplaceAll(typ, "'", "\\'") + "')"
-		columns, fits = append(columns, column), append(fits, "toString(sum = xxHash64("+strings.Replace(summed, name, other, 1)+"))")
+		other := "CAST(" + strings.ReplaceAll(otherValues[typ], "%s", name) + ", '" +
+			strings.ReplaceAll(typ, "'", "\\'") + "')"
+		columns, fits = append(columns, column), append(fits, "toString(sum = xxHash64("+
+			strings.Replace(summed, name, other, 1)+"))")
 	}
-	got := one(t, db, "SELECT concat("+strings.Join(fits, ", ")+") FROM {db}."+table+" ORDER BY off LIMIT 1")
+	got := scanOne(t, db, "SELECT concat("+strings.Join(fits, ", ")+") FROM {db}."+table+" ORDER BY off LIMIT 1")
 	for i, column := range columns {
 		switch {
 		case i == 0 && got[i] != '1':
@@ -51,11 +67,11 @@ func checkSum(t *testing.T, db *clickhouse.DB, table string) {
 	}
 }
 
-// A column that is in the sums stays in them. A column that is added follows hash, within trim.
+// A column that is in the sums stays in them. An added column follows hash, within trim.
 func TestSummedColumns(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
-	summed := clickhouse.Summed()
+	summed := clickhouse.RowBinarySQL()
 	for _, table := range slices.Sorted(maps.Keys(summed)) {
 		fmt.Fprintf(&b, "%s: %s\n", table, summed[table])
 	}
@@ -74,8 +90,8 @@ func TestSummedColumns(t *testing.T) {
 	}
 }
 
-// Rows that were stored before columns were added keep their sums and are not altered. The sums of rows that are stored
-// later cover the added columns: a value that is changed, removed, moved or put into an earlier row is found.
+// Rows that were stored before columns were added keep their sums and are not altered. The sums of later rows cover
+// the added columns: a value that is changed, removed, moved or put into an earlier row is detected.
 func TestAddedColumns(t *testing.T) {
 	t.Parallel()
 	for table, tc := range map[string]struct {
@@ -85,15 +101,17 @@ func TestAddedColumns(t *testing.T) {
 		records []schemas.Body
 		// before inserts record 0 as it was stored before the columns were added, without its sum.
 		before string
-		// damage is SQL that replaces a column, each time of one row.
+		// damage is SQL that replaces a column of one row.
 		damage map[string]string
 	}{
 		"admin_log": {
 			topic: schemas.Admin, added: "0081_admin_log_incident",
 			records: []schemas.Body{
 				&pb.AdminAction{Id: id1, Time: at(0), Who: "ann", Action: "approve-repair", Account: "acme", After: "a"},
-				&pb.AdminAction{Id: id2, Time: at(0), Who: "ann", Action: "approve-repair", Account: "acme", Incident: "in", Seen: "se"},
-				&pb.AdminAction{Id: schemas.ID("3"), Time: at(0), Who: "ann", Action: "approve-repair", Account: "acme", Incident: "in"},
+				&pb.AdminAction{Id: id2, Time: at(0), Who: "ann", Action: "approve-repair", Account: "acme", Incident: "in",
+					Seen: "se"},
+				&pb.AdminAction{Id: schemas.ID("3"), Time: at(0), Who: "ann", Action: "approve-repair", Account: "acme",
+					Incident: "in"},
 				&pb.AdminAction{Id: schemas.ID("4"), Time: at(0), Who: "ann", Action: "redrive", Account: "acme"},
 				&pb.AdminAction{Id: schemas.ID("5"), Time: at(0), Who: "ann", Action: "redrive", Account: "acme", Seen: "se\x00"},
 			},
@@ -135,7 +153,8 @@ func TestAddedColumns(t *testing.T) {
 				&pb.Change{Id: id2, Time: at(0), Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "b",
 					SizeUnknown: true, PropertiesUnknown: true},
 			},
-			before: "ingested, op, account, store, space, item, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC'), 'changes', 7, 3, 0, " +
+			before: "ingested, op, account, store, space, item, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC')," +
+				" 'changes', 7, 3, 0, " +
 				"'2026-03-04 06:06:07.891', 'add', 'acme', '1', 'photos', 'a', ?",
 			damage: map[string]string{
 				"properties of an earlier row made unknown": "off = 0 OR properties_unknown AS properties_unknown",
@@ -150,7 +169,8 @@ func TestAddedColumns(t *testing.T) {
 				&pb.FixityResult{Id: id2, Started: at(0), Finished: at(0), Account: "acme", Verdict: pb.Verdict_VERDICT_PASS,
 					Metadata: pb.Metadata_METADATA_DAMAGED, MetadataDetail: "media type image/png"},
 			},
-			before: "finished, account, verdict, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC'), 'fixity.results', 7, 3, 0, " +
+			before: "finished, account, verdict, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC')," +
+				" 'fixity.results', 7, 3, 0, " +
 				"'2026-03-04 05:06:07.891', 'acme', 'pass', ?",
 			damage: map[string]string{
 				"damage put into an earlier row": "if(off = 0, 'damaged', metadata) AS metadata",
@@ -185,8 +205,8 @@ func TestAddedColumns(t *testing.T) {
 					}
 				}
 			}
-			// Of the columns that were there before.
-			summed, _, _ := strings.Cut(strings.TrimPrefix(clickhouse.Summed()[table], "concat("), ", trim(")
+			// Only the columns that existed before.
+			summed, _, _ := strings.Cut(strings.TrimPrefix(clickhouse.RowBinarySQL()[table], "concat("), ", trim(")
 			exec(t, "ALTER TABLE {db}."+table+" UPDATE sum = xxHash64("+summed+") WHERE off = 0 SETTINGS mutations_sync = 2")
 			if _, err := db.Migrate(t.Context()); err != nil {
 				t.Fatal(err)
@@ -197,12 +217,12 @@ func TestAddedColumns(t *testing.T) {
 			altered := func(t *testing.T, want int64) {
 				t.Helper()
 				n := int64(len(records))
-				got, err := prove(t, db, tc.topic, kept{records: records, end: n, committed: n})
+				got, err := verify(t, db, tc.topic, kafkaTopic{records: records, end: n, committed: n})
 				if err != nil {
 					t.Fatal(err)
 				}
 				if p := got[0]; p.Altered.Messages != want || p.Findings() != want || p.Rows != n || p.Unhashed != 0 {
-					t.Errorf("got %s, want %d altered", inWords(p), want)
+					t.Errorf("got %s, want %d altered", describe(p), want)
 				}
 			}
 			altered(t, 0)

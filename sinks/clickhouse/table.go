@@ -12,31 +12,33 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A row is one record on its way into one table.
+// A row is one record and its decoded message, to be stored in one table.
 type row[T any] struct {
 	*schemas.Delivery
 	m T
 }
 
-// A table knows its columns once: INSERT, append and the comparison with
-// system.columns come from the one list.
+// A table is a log table. It lists its columns once: the INSERT statement, the encoder and the comparison with
+// system.columns all use that list.
 type table[T any] struct {
-	name    string
-	id      func(row[T]) string
-	ts      func(row[T]) *timestamppb.Timestamp // decides the month
-	columns []column[row[T]]
-	later   int                        // how many columns before sum were added when rows had sums
-	spare   spares[[]appender[row[T]]] // emptied
+	name       string
+	id         func(row[T]) string
+	ts         func(row[T]) *timestamppb.Timestamp // selects the month
+	columns    []column[row[T]]
+	addedCount int                          // columns before sum that were added after rows had sums
+	free       freeList[[]appender[row[T]]] // emptied
 }
 
-// newTable returns the table with the columns that all logs have, in front and behind.
-func newTable[T any](name string, id func(row[T]) string, ts func(row[T]) *timestamppb.Timestamp, columns ...column[row[T]]) *table[T] {
+// newTable returns the table with the given columns, between the columns that all logs have in front and at the end.
+func newTable[T any](
+	name string, id func(row[T]) string, ts func(row[T]) *timestamppb.Timestamp, columns ...column[row[T]],
+) *table[T] {
 	type r = row[T]
-	return &table[T]{name: name, id: id, ts: ts, columns: hashed(append([]column[r]{
+	return &table[T]{name: name, id: id, ts: ts, columns: withHashes(append([]column[r]{
 		id16("id", id),
-		moment("ts", ts),
+		timestamp("ts", ts),
 		uint32s("ns", func(x r) uint32 { return belowMillis(ts(x)) }),
-		word("topic", func(x r) string { return string(x.From) }),
+		lowCard("topic", func(x r) string { return string(x.From) }),
 		uint32s("inc", func(x r) uint32 { return x.Incarnation }),
 		uint16s("part", func(x r) uint16 { return uint16(x.Partition) }),
 		uint64s("off", func(x r) uint64 { return uint64(x.Offset) }),
@@ -47,27 +49,28 @@ func (t *table[T]) into() string {
 	return insertInto(t.name, t.columns)
 }
 
-// block returns the rows as columns, which are used again after release.
+// block encodes rows as columns. The columns are reused after release.
 func (t *table[T]) block(rows []row[T]) (proto.Input, func(), error) {
-	large := slices.ContainsFunc(rows, func(r row[T]) bool { return len(r.Value) > mostKept })
+	large := slices.ContainsFunc(rows, func(r row[T]) bool { return len(r.Value) > maxKeptBytes })
 	wrong := func(r row[T], column string, err error) error { return rowError(r.Delivery, column, err) }
-	input, release, err := fill(t.columns, &t.spare, rows, large, wrong)
+	input, release, err := fill(t.columns, &t.free, rows, large, wrong)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := fillSums(input, t.later); err != nil {
+	if err := fillSums(input, t.addedCount); err != nil {
 		release()
 		return nil, nil, retry.Permanent(fmt.Errorf("sum the rows of %s: %w", t.name, err))
 	}
 	return input, release, nil
 }
 
-// fill appends rows to columns, to spare ones where there are some. After release, which holds nothing of rows, they
-// are spare; not if they are large.
-func fill[R any](columns []column[R], spare *spares[[]appender[R]], rows []R, large bool, wrong func(r R, column string, err error) error) (
-	_ proto.Input, release func(), err error,
-) {
-	as, ok := spare.take()
+// fill appends rows to columns, reusing free columns if there are any. release keeps nothing of the rows, and puts
+// the columns on the free list unless large is set.
+func fill[R any](
+	columns []column[R], free *freeList[[]appender[R]], rows []R, large bool,
+	wrong func(r R, column string, err error) error,
+) (_ proto.Input, release func(), err error) {
+	as, ok := free.take()
 	if !ok {
 		for _, c := range columns {
 			as = append(as, c.make())
@@ -82,7 +85,7 @@ func fill[R any](columns []column[R], spare *spares[[]appender[R]], rows []R, la
 			data.Reset()
 		}
 		if !large {
-			spare.put(as)
+			free.put(as)
 		}
 	}
 	for tile := range slices.Chunk(rows, tileRows) {
@@ -102,31 +105,31 @@ func fill[R any](columns []column[R], spare *spares[[]appender[R]], rows []R, la
 	return input, release, nil
 }
 
-// tileRows are so few that their messages stay in the processor's cache from column to column.
+// tileRows is small enough that the messages of a tile stay in the CPU cache while column after column is filled.
 const tileRows = 128
 
-// A chunk is what one INSERT takes: rows of one table and one month, in the order of their offsets.
-type chunk struct {
+// A monthBatch is the content of one INSERT: rows of one table and one month, in the order of their offsets.
+type monthBatch struct {
 	table string
 	into  string
 	block proto.Input
-	rows  []landed // what lands with it
-	min   int64    // bounds of ts, in milliseconds
+	rows  []offsetID // one for each row of block
+	min   int64      // bounds of ts, in milliseconds
 	max   int64
-	// only returns the block of some of the rows.
+	// only encodes a subset of the rows.
 	only func(keep []bool) (_ proto.Input, release func(), err error)
-	// release lets go of block.
+	// release frees block for reuse.
 	release func()
 }
 
-// landed says that a row is in its table.
-type landed struct {
+// An offsetID is the offset and the id of a row.
+type offsetID struct {
 	off uint64
 	id  [16]byte
 }
 
-// chunks cuts the rows into months. Rows that a table cannot take are errors of class permanent.
-func (t *table[T]) chunks(rows []row[T]) ([]chunk, error) {
+// monthBatches splits rows by month. A row that the table cannot hold is an error of class permanent.
+func (t *table[T]) monthBatches(rows []row[T]) ([]monthBatch, error) {
 	var order []int
 	months := map[int][]row[T]{}
 	for _, r := range rows {
@@ -144,33 +147,36 @@ func (t *table[T]) chunks(rows []row[T]) ([]chunk, error) {
 		}
 		months[month] = append(months[month], r)
 	}
-	var chunks []chunk
+	var batches []monthBatch
 	for _, month := range order {
-		c, err := t.chunk(months[month])
+		c, err := t.monthBatch(months[month])
 		if err != nil {
 			return nil, err
 		}
-		chunks = append(chunks, c)
+		batches = append(batches, c)
 	}
-	return chunks, nil
+	return batches, nil
 }
 
-func (t *table[T]) chunk(rows []row[T]) (chunk, error) {
+func (t *table[T]) monthBatch(rows []row[T]) (monthBatch, error) {
 	block, release, err := t.block(rows)
 	if err != nil {
-		return chunk{}, err
+		return monthBatch{}, err
 	}
-	c := chunk{table: t.name, into: t.into(), block: block, release: release, rows: make([]landed, len(rows)), min: maxMillis, max: minMillis}
+	c := monthBatch{
+		table: t.name, into: t.into(), block: block, release: release, rows: make([]offsetID, len(rows)),
+		min: maxMillis, max: minMillis,
+	}
 	for i, r := range rows {
 		ms, err := toMillis(t.ts(r))
 		if err != nil {
-			return chunk{}, rowError(r.Delivery, "ts", err)
+			return monthBatch{}, rowError(r.Delivery, "ts", err)
 		}
 		id, err := parseID(t.id(r))
 		if err != nil {
-			return chunk{}, rowError(r.Delivery, "id", err)
+			return monthBatch{}, rowError(r.Delivery, "id", err)
 		}
-		c.rows[i] = landed{uint64(r.Offset), id}
+		c.rows[i] = offsetID{uint64(r.Offset), id}
 		c.min, c.max = min(c.min, ms), max(c.max, ms)
 	}
 	c.only = func(keep []bool) (proto.Input, func(), error) {
@@ -185,7 +191,7 @@ func (t *table[T]) chunk(rows []row[T]) (chunk, error) {
 	return c, nil
 }
 
-// rowsOf returns the rows of a batch whose bodies are of type T.
+// rowsOf returns the rows of a batch. A body that is not a T is an error of class permanent.
 func rowsOf[T schemas.Body](batch []*schemas.Delivery) ([]row[T], error) {
 	rows := make([]row[T], len(batch))
 	for i, d := range batch {
@@ -198,7 +204,7 @@ func rowsOf[T schemas.Body](batch []*schemas.Delivery) ([]row[T], error) {
 	return rows, nil
 }
 
-// columnTypes returns name and type of each column, for the comparison with system.columns.
+// columnTypes returns the type of each column by its name, to be compared with system.columns.
 func (t *table[T]) columnTypes() map[string]string {
 	types := map[string]string{}
 	for _, c := range t.columns {
@@ -207,35 +213,35 @@ func (t *table[T]) columnTypes() map[string]string {
 	return types
 }
 
-// A feed turns a batch of one topic into the INSERTs of one table.
-type feed struct {
-	table  string
-	types  map[string]string
-	chunks func(batch []*schemas.Delivery) ([]chunk, error)
+// A topicTable converts a batch of one topic into the INSERTs of one table.
+type topicTable struct {
+	table   string
+	types   map[string]string
+	batches func(batch []*schemas.Delivery) ([]monthBatch, error)
 }
 
-// feedOf is the feed of a table whose rows are the messages of a topic.
-func feedOf[T schemas.Body](t *table[T]) feed {
-	return feed{t.name, t.columnTypes(), func(batch []*schemas.Delivery) ([]chunk, error) {
+// topicTableOf returns the topicTable of a table that has one row for each message of a topic.
+func topicTableOf[T schemas.Body](t *table[T]) topicTable {
+	return topicTable{t.name, t.columnTypes(), func(batch []*schemas.Delivery) ([]monthBatch, error) {
 		rows, err := rowsOf[T](batch)
 		if err != nil {
 			return nil, err
 		}
-		return t.chunks(rows)
+		return t.monthBatches(rows)
 	}}
 }
 
-// feeds are the tables that each topic feeds.
-func feeds() map[schemas.Topic][]feed {
-	return map[schemas.Topic][]feed{
-		schemas.Changes:            {feedOf(auditLog())},
-		schemas.DuplicationResults: {feedOf(duplicationLog())},
-		schemas.FixityResults:      {feedOf(bitLog())},
-		schemas.Incidents:          {feedOf(incidents())},
-		schemas.Reports:            {feedOf(reports())},
-		schemas.Jobs:               {feedOf(jobLog())},
-		schemas.Policies:           {feedOf(policyHistory())},
-		schemas.Admin:              {feedOf(adminLog())},
-		schemas.Dead:               deadFeeds(),
+// topicTables returns, for each topic, the tables that store it.
+func topicTables() map[schemas.Topic][]topicTable {
+	return map[schemas.Topic][]topicTable{
+		schemas.Changes:            {topicTableOf(auditLog())},
+		schemas.DuplicationResults: {topicTableOf(duplicationLog())},
+		schemas.FixityResults:      {topicTableOf(bitLog())},
+		schemas.Incidents:          {topicTableOf(incidents())},
+		schemas.Reports:            {topicTableOf(reports())},
+		schemas.Jobs:               {topicTableOf(jobLog())},
+		schemas.Policies:           {topicTableOf(policyHistory())},
+		schemas.Admin:              {topicTableOf(adminLog())},
+		schemas.Dead:               deadTopicTables(),
 	}
 }

@@ -9,33 +9,33 @@ import (
 	"time"
 )
 
-// An Event is one thing that happened to an item in one store, or that was found out about it.
+// An Event is a change, copy, check or step of an incident of one item in one store.
 type Event struct {
 	Time   time.Time `json:"time"`
 	Kind   string    `json:"kind"` // change, duplication, check, incident
 	Store  string    `json:"store"`
-	What   string    `json:"what"`   // a few words: add, C5 copied, row 2 fail content-corrupt, opened
-	Detail string    `json:"detail"` // size and digests, an error, a step's detail
-	By     string    `json:"by"`     // user, worker, who
-	ID     string    `json:"id"`     // of the message; incidents: of the incident
+	What   string    `json:"what"`   // such as: add, C5 copied, row 2 fail content-corrupt, opened
+	Detail string    `json:"detail"` // size and digests, an error, the detail of a step
+	By     string    `json:"by"`     // user, worker or person
+	ID     string    `json:"id"`     // of the message, or of the incident
 }
 
-// A timelineQuery asks for what is on record of an item in every store.
+// A timelineQuery selects the events of an item in all stores.
 type timelineQuery struct {
 	Account, Space, Item string
 	After                eventCursor
 	Limit                int
 }
 
-// An eventCursor is where a page of a timeline ended. The zero cursor is before all.
+// An eventCursor is the end of a page of events. The zero cursor is the start.
 type eventCursor struct {
 	Time time.Time
 	Kind string
 	ID   string
-	Step int64 // of an incident
+	Step int64 // of an incident; otherwise 0
 }
 
-// Timeline returns all that is on record of an item in every store, oldest first.
+// Timeline returns all events of an item in all stores, oldest first.
 func (db *DB) Timeline(ctx context.Context, account, space, item string) ([]Event, error) {
 	q := timelineQuery{Account: account, Space: space, Item: item, Limit: 10_000}
 	var all []Event
@@ -51,21 +51,24 @@ func (db *DB) Timeline(ctx context.Context, account, space, item string) ([]Even
 	}
 }
 
-// timelinePage returns what happened to an item after the cursor, oldest first, and the cursor that
-// goes on after it. Fewer than Limit: there is no more.
+// timelinePage returns events of an item after the cursor, oldest first, and the cursor of the next page. A page
+// with fewer than Limit events is the last one.
 func (db *DB) timelinePage(ctx context.Context, q timelineQuery) ([]Event, eventCursor, error) {
-	var all []placedEvent
+	var all []orderedEvent
 	for _, part := range []struct {
 		kind string
-		read func(context.Context, eventFilter) ([]placedEvent, error)
-	}{{"change", db.changeEvents}, {"duplication", db.duplicationEvents}, {"check", db.checkEvents}, {"incident", db.incidentEvents}} {
+		read func(context.Context, eventFilter) ([]orderedEvent, error)
+	}{
+		{"change", db.changeEvents}, {"duplication", db.duplicationEvents},
+		{"check", db.checkEvents}, {"incident", db.incidentEvents},
+	} {
 		events, err := part.read(ctx, q.filter(part.kind))
 		if err != nil {
 			return nil, q.After, fmt.Errorf("read the timeline of %s/%s/%s: %w", q.Account, q.Space, q.Item, err)
 		}
 		all = append(all, events...)
 	}
-	slices.SortStableFunc(all, func(a, b placedEvent) int { return a.place().compare(b.place()) })
+	slices.SortStableFunc(all, func(a, b orderedEvent) int { return a.cursor().compare(b.cursor()) })
 	all = all[:min(len(all), q.Limit)]
 	if len(all) == 0 {
 		return nil, q.After, nil
@@ -74,27 +77,28 @@ func (db *DB) timelinePage(ctx context.Context, q timelineQuery) ([]Event, event
 	for i, e := range all {
 		page[i] = e.Event
 	}
-	return page, all[len(all)-1].place(), nil
+	return page, all[len(all)-1].cursor(), nil
 }
 
-// A placedEvent knows its place among the events of one time.
-type placedEvent struct {
+// An orderedEvent is an event with its step, which orders the events of an incident.
+type orderedEvent struct {
 	Event
 	step int64
 }
 
-func (e placedEvent) place() eventCursor { return eventCursor{e.Time, e.Kind, e.ID, e.step} }
+func (e orderedEvent) cursor() eventCursor { return eventCursor{e.Time, e.Kind, e.ID, e.step} }
 
 func (c eventCursor) compare(o eventCursor) int {
-	return cmp.Or(c.Time.Compare(o.Time), cmp.Compare(kindRank(c.Kind), kindRank(o.Kind)), cmp.Compare(c.ID, o.ID), cmp.Compare(c.Step, o.Step))
+	return cmp.Or(c.Time.Compare(o.Time), cmp.Compare(kindRank(c.Kind), kindRank(o.Kind)),
+		cmp.Compare(c.ID, o.ID), cmp.Compare(c.Step, o.Step))
 }
 
-// kindRank orders what happened in one millisecond.
+// kindRank orders the kinds of events of the same millisecond.
 func kindRank(kind string) int {
 	return slices.Index([]string{"change", "duplication", "check", "incident"}, kind)
 }
 
-// An eventFilter is a cursor as the rows of one kind see it: after (millis, id, step).
+// An eventFilter selects the events of one kind after a cursor: those after (millis, id, step).
 type eventFilter struct {
 	account, space, item string
 	millis               int64
@@ -103,30 +107,31 @@ type eventFilter struct {
 	limit                int
 }
 
-// lastID is greater than every id.
-const lastID = "g"
+// maxID is greater than every id.
+const maxID = "g"
 
 func (q timelineQuery) filter(kind string) eventFilter {
-	f := eventFilter{q.Account, q.Space, q.Item, after(q.After.Time), "", -1, q.Limit}
+	f := eventFilter{q.Account, q.Space, q.Item, afterMillis(q.After.Time), "", -1, q.Limit}
 	if q.After == (eventCursor{}) {
 		return f
 	}
 	switch cmp.Compare(kindRank(kind), kindRank(q.After.Kind)) {
 	case -1:
-		f.id = lastID
+		f.id = maxID
 	case 0:
 		f.id, f.step = q.After.ID, q.After.Step
 	}
 	return f
 }
 
-// logged is the rest of a statement over a log's view.
-func (f eventFilter) logged() (string, []any) {
-	return " WHERE account = ? AND space = ? AND item = ? AND ts >= " + milli + " AND (ts, id) > (" + milli + ", ?) ORDER BY ts, id LIMIT ?",
+// logQuery returns the WHERE, ORDER BY and LIMIT of a query of the view of a log, with its arguments.
+func (f eventFilter) logQuery() (string, []any) {
+	return " WHERE account = ? AND space = ? AND item = ? AND ts >= " + milliParam +
+			" AND (ts, id) > (" + milliParam + ", ?) ORDER BY ts, id LIMIT ?",
 		[]any{f.account, f.space, f.item, f.millis, f.millis, f.id, f.limit}
 }
 
-func (db *DB) changeEvents(ctx context.Context, f eventFilter) ([]placedEvent, error) {
+func (db *DB) changeEvents(ctx context.Context, f eventFilter) ([]orderedEvent, error) {
 	type change struct {
 		Time    time.Time         `ch:"ts"`
 		ID      string            `ch:"id"`
@@ -138,25 +143,27 @@ func (db *DB) changeEvents(ctx context.Context, f eventFilter) ([]placedEvent, e
 		User    string            `ch:"user"`
 		Agent   string            `ch:"agent"`
 	}
-	rest, args := f.logged()
+	rest, args := f.logQuery()
 	rows, err := query[change](ctx, db, "read changes",
 		"SELECT ts, id, op, store, origin, size, digests, user, agent FROM {db}.audit_log_v"+rest, args...)
-	events := make([]placedEvent, len(rows))
+	events := make([]orderedEvent, len(rows))
 	for i, r := range rows {
-		detail := digestWords(r.Digests)
+		detail := formatDigests(r.Digests)
 		if r.Op == "add" || r.Op == "update" || r.Op == "copy" {
 			size := "unknown size"
 			if r.Size != nil {
 				size = fmt.Sprintf("%d bytes", *r.Size)
 			}
-			detail = join(size, detail)
+			detail = joinNonEmpty(size, detail)
 		}
-		events[i].Event = Event{r.Time, "change", r.Store, join(r.Op, "("+r.Origin+")"), detail, cmp.Or(r.User, r.Agent), r.ID}
+		events[i].Event = Event{
+			r.Time, "change", r.Store, joinNonEmpty(r.Op, "("+r.Origin+")"), detail, cmp.Or(r.User, r.Agent), r.ID,
+		}
 	}
 	return events, err
 }
 
-func (db *DB) duplicationEvents(ctx context.Context, f eventFilter) ([]placedEvent, error) {
+func (db *DB) duplicationEvents(ctx context.Context, f eventFilter) ([]orderedEvent, error) {
 	type result struct {
 		Time     time.Time `ch:"ts"`
 		ID       string    `ch:"id"`
@@ -170,19 +177,21 @@ func (db *DB) duplicationEvents(ctx context.Context, f eventFilter) ([]placedEve
 		Detail   string    `ch:"detail"`
 		Worker   string    `ch:"worker"`
 	}
-	rest, args := f.logged()
+	rest, args := f.logQuery()
 	rows, err := query[result](ctx, db, "read results of duplication",
-		"SELECT ts, id, source_store, destination_store, decision, result, reason, bytes, error, detail, worker FROM {db}.duplication_log_v"+
+		"SELECT ts, id, source_store, destination_store, decision, result, reason,"+
+			" bytes, error, detail, worker FROM {db}.duplication_log_v"+
 			rest, args...)
-	events := make([]placedEvent, len(rows))
+	events := make([]orderedEvent, len(rows))
 	for i, r := range rows {
-		events[i].Event = Event{r.Time, "duplication", r.Store, join(r.Decision, r.Result),
-			join("from "+r.Source, "("+r.Reason+")", fmt.Sprintf("%d bytes", r.Bytes), r.Detail, r.Error), r.Worker, r.ID}
+		events[i].Event = Event{r.Time, "duplication", r.Store, joinNonEmpty(r.Decision, r.Result),
+			joinNonEmpty("from "+r.Source, "("+r.Reason+")", fmt.Sprintf("%d bytes", r.Bytes), r.Detail, r.Error),
+			r.Worker, r.ID}
 	}
 	return events, err
 }
 
-func (db *DB) checkEvents(ctx context.Context, f eventFilter) ([]placedEvent, error) {
+func (db *DB) checkEvents(ctx context.Context, f eventFilter) ([]orderedEvent, error) {
 	type check struct {
 		Time    time.Time `ch:"ts"`
 		ID      string    `ch:"id"`
@@ -198,31 +207,32 @@ func (db *DB) checkEvents(ctx context.Context, f eventFilter) ([]placedEvent, er
 		Damaged bool      `ch:"damaged"`
 		Lost    string    `ch:"metadata_detail"`
 	}
-	rest, args := f.logged()
+	rest, args := f.logQuery()
 	rows, err := query[check](ctx, db, "read checks",
 		"SELECT ts, id, store, row, verdict, finding, reason, level, final, detail, worker,"+
 			" metadata = 'damaged' AS damaged, metadata_detail FROM {db}.bit_log_v"+rest, args...)
-	events := make([]placedEvent, len(rows))
+	events := make([]orderedEvent, len(rows))
 	for i, r := range rows {
-		what := join(r.Verdict, r.Finding)
+		what := joinNonEmpty(r.Verdict, r.Finding)
 		if r.Row > 0 {
-			what = join(fmt.Sprintf("row %d", r.Row), what)
+			what = joinNonEmpty(fmt.Sprintf("row %d", r.Row), what)
 		}
 		if r.Damaged {
-			what, r.Detail = join(what, metadataDamaged), join(r.Detail, "on record:", r.Lost)
+			what, r.Detail = joinNonEmpty(what, metadataDamaged), joinNonEmpty(r.Detail, "on record:", r.Lost)
 		}
 		pending := ""
 		if !r.Final {
 			pending = "not final"
 		}
-		events[i].Event = Event{r.Time, "check", r.Store, what, join(fmt.Sprintf("E%d", r.Level), "("+r.Reason+")", pending, r.Detail), r.Worker, r.ID}
+		detail := joinNonEmpty(fmt.Sprintf("E%d", r.Level), "("+r.Reason+")", pending, r.Detail)
+		events[i].Event = Event{r.Time, "check", r.Store, what, detail, r.Worker, r.ID}
 	}
 	return events, err
 }
 
-// incidentEvents returns every step once: each record carries the last ones only, and its
-// first step's number.
-func (db *DB) incidentEvents(ctx context.Context, f eventFilter) ([]placedEvent, error) {
+// incidentEvents returns every step of every incident once. A record has only the last steps, and the number of the
+// first of them.
+func (db *DB) incidentEvents(ctx context.Context, f eventFilter) ([]orderedEvent, error) {
 	type step struct {
 		Time   time.Time `ch:"happened"`
 		ID     string    `ch:"incident"`
@@ -231,29 +241,32 @@ func (db *DB) incidentEvents(ctx context.Context, f eventFilter) ([]placedEvent,
 		Number int64     `ch:"number"`
 		Action string    `ch:"act"`
 		By     string    `ch:"who"`
-		Detail string    `ch:"told"`
+		Detail string    `ch:"info"`
 	}
 	rows, err := query[step](ctx, db, "read incidents",
 		"SELECT lower(hex(id)) AS incident, store, kind, toInt64(first_step + i) AS number,"+
 			" argMax(t, (step_count, revision)) AS happened, argMax(a, (step_count, revision)) AS act,"+
-			" argMax(b, (step_count, revision)) AS who, argMax(d, (step_count, revision)) AS told"+
-			" FROM {db}.incidents ARRAY JOIN step.time AS t, step.action AS a, step.by AS b, step.detail AS d, arrayEnumerate(step.time) AS i"+
+			" argMax(b, (step_count, revision)) AS who, argMax(d, (step_count, revision)) AS info"+
+			" FROM {db}.incidents ARRAY JOIN step.time AS t, step.action AS a, step.by AS b, step.detail AS d,"+
+			" arrayEnumerate(step.time) AS i"+
 			" WHERE account = ? AND space = ? AND item = ? GROUP BY id, store, kind, number"+
-			" HAVING (happened, incident, number) > ("+milli+", ?, ?) ORDER BY happened, incident, number LIMIT ?",
+			" HAVING (happened, incident, number) > ("+milliParam+", ?, ?) ORDER BY happened, incident, number LIMIT ?",
 		f.account, f.space, f.item, f.millis, f.id, f.step, f.limit)
-	events := make([]placedEvent, len(rows))
+	events := make([]orderedEvent, len(rows))
 	for i, r := range rows {
-		events[i] = placedEvent{Event{r.Time, "incident", r.Store, join(r.Kind, r.Action), r.Detail, r.By, r.ID}, r.Number}
+		events[i] = orderedEvent{
+			Event{r.Time, "incident", r.Store, joinNonEmpty(r.Kind, r.Action), r.Detail, r.By, r.ID}, r.Number,
+		}
 	}
 	return events, err
 }
 
-// join joins what is not empty.
-func join(parts ...string) string {
+// joinNonEmpty joins the parts with spaces. It leaves out "" and "()".
+func joinNonEmpty(parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" || s == "()" }), " ")
 }
 
-func digestWords(set map[string]string) string {
+func formatDigests(set map[string]string) string {
 	var b strings.Builder
 	for i, k := range sortedKeys(nil, set) {
 		if i > 0 {

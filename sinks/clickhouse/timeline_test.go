@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// A timeline is the same whatever the size of its pages, though much happens in one millisecond.
+// A timeline does not depend on the size of its pages, even with many events in one millisecond.
 func TestTimelinePages(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -27,15 +27,19 @@ func TestTimelinePages(t *testing.T) {
 	}
 	first := all[0].(*pb.Change)
 	copied := func(d time.Duration) *pb.DuplicationResult {
-		return &pb.DuplicationResult{Id: schemas.ID("r", d.String()), Command: schemas.ID("c"), Account: "acme", Space: "photos", Item: "a",
-			SourceStore: "1", DestinationStore: "2", Decision: "C5", Result: "copied", Outcome: pb.Outcome_OUTCOME_DONE, Finished: at(d)}
+		return &pb.DuplicationResult{Id: schemas.ID("r", d.String()), Command: schemas.ID("c"), Account: "acme",
+			Space: "photos", Item: "a",
+			SourceStore: "1", DestinationStore: "2", Decision: "C5", Result: "copied",
+			Outcome: pb.Outcome_OUTCOME_DONE, Finished: at(d)}
 	}
 	checks := []*pb.FixityResult{result(first, 0), result(first, time.Nanosecond)}
-	steps := []*pb.IncidentStep{{Time: at(0), Action: "opened"}, {Time: at(0), Action: "seen-again"}, {Time: at(time.Second), Action: "closed"}}
-	incident := &pb.Incident{Id: schemas.ID("i"), Account: "acme", Store: "1", Space: "photos", Item: "a", Kind: "replaced",
+	steps := []*pb.IncidentStep{{Time: at(0), Action: "opened"}, {Time: at(0), Action: "seen-again"},
+		{Time: at(time.Second), Action: "closed"}}
+	incident := &pb.Incident{Id: schemas.ID("i"), Account: "acme", Store: "1", Space: "photos", Item: "a",
+		Kind:   "replaced",
 		Opened: at(0), Updated: at(time.Second), StepCount: 3, Steps: steps}
-	both(t, db, schemas.Changes, 0, all...)
-	both(t, db, schemas.FixityResults, 0, checks[0], checks[1])
+	storeBoth(t, db, schemas.Changes, 0, all...)
+	storeBoth(t, db, schemas.FixityResults, 0, checks[0], checks[1])
 	s := clickhouse.NewSink(db)
 	for topic, bodies := range map[schemas.Topic][]schemas.Body{
 		schemas.DuplicationResults: {copied(0), copied(time.Second)}, schemas.Incidents: {incident},
@@ -48,11 +52,13 @@ func TestTimelinePages(t *testing.T) {
 	want = append(want, "duplication "+copied(0).Id)
 	ids := []string{"check " + checks[0].Id, "check " + checks[1].Id}
 	slices.Sort(ids)
-	want = append(append(want, ids...), "incident replaced opened", "incident replaced seen-again", "duplication "+copied(time.Second).Id, "incident replaced closed")
+	want = append(append(want, ids...), "incident replaced opened", "incident replaced seen-again",
+		"duplication "+copied(time.Second).Id, "incident replaced closed")
 	for _, n := range []int{1, 2, 3, 100} {
 		var got []string
 		for _, e := range pages(t, n, func(after clickhouse.EventCursor) ([]clickhouse.Event, clickhouse.EventCursor, error) {
-			return db.TimelinePage(t.Context(), clickhouse.TimelineQuery{Account: "acme", Space: "photos", Item: "a", After: after, Limit: n})
+			return db.TimelinePage(t.Context(),
+				clickhouse.TimelineQuery{Account: "acme", Space: "photos", Item: "a", After: after, Limit: n})
 		}) {
 			if e.Kind == "incident" {
 				got = append(got, e.Kind+" "+e.What)

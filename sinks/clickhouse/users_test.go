@@ -13,10 +13,12 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
 )
 
-// What docs/clickhouse.md says that each user needs.
+// The grants in docs/clickhouse.md.
 var (
 	migrateGrants = []string{
-		"CREATE DATABASE, CREATE TABLE, CREATE VIEW, DROP TABLE, DROP VIEW, ALTER TABLE, ALTER VIEW, SELECT, INSERT ON millrace.*", "TABLE ENGINE ON *",
+		"CREATE DATABASE, CREATE TABLE, CREATE VIEW, DROP TABLE, DROP VIEW, ALTER TABLE, ALTER VIEW," +
+			" SELECT, INSERT ON millrace.*",
+		"TABLE ENGINE ON *",
 	}
 	sinkGrants   = []string{"SELECT, INSERT ON millrace.*"}
 	readerGrants = []string{"SELECT ON millrace.*"}
@@ -24,7 +26,7 @@ var (
 
 const readOnlyProfile, strictProfile = "limits", "strict"
 
-// users is a document of users, each with the password "secret <name>".
+// users returns a configuration of users, each with the password "secret <name>".
 func users(t *testing.T, of map[string][]string) string {
 	t.Helper()
 	var b strings.Builder
@@ -33,17 +35,20 @@ func users(t *testing.T, of map[string][]string) string {
 		if grants[0] == readOnlyProfile || grants[0] == strictProfile {
 			profile, grants = grants[0], grants[1:]
 		}
-		fmt.Fprintf(&b, "<%s><password>secret %[1]s</password><networks><ip>127.0.0.1</ip></networks><profile>%s</profile><quota>default</quota><grants>", name, profile)
+		fmt.Fprintf(&b, "<%s><password>secret %[1]s</password><networks><ip>127.0.0.1</ip></networks>"+
+			"<profile>%s</profile><quota>default</quota><grants>", name, profile)
 		for _, g := range grants {
 			fmt.Fprintf(&b, "<query>GRANT %s</query>", g)
 		}
 		fmt.Fprintf(&b, "</grants></%s>", name)
 	}
-	return "<clickhouse><profiles><default/><limits><readonly>2</readonly></limits><strict><readonly>1</readonly></strict></profiles><quotas><default/></quotas>" +
-		"<users><default><password></password><networks><ip>127.0.0.1</ip></networks><profile>default</profile><quota>default</quota></default>" + b.String() + "</users></clickhouse>"
+	return "<clickhouse><profiles><default/><limits><readonly>2</readonly></limits>" +
+		"<strict><readonly>1</readonly></strict></profiles><quotas><default/></quotas>" +
+		"<users><default><password></password><networks><ip>127.0.0.1</ip></networks><profile>default</profile>" +
+		"<quota>default</quota></default>" + b.String() + "</users></clickhouse>"
 }
 
-// The embedded engine knows users, passwords, profiles and grants as a server does.
+// The embedded engine checks users, passwords, profiles and grants as a server does.
 func TestUsers(t *testing.T) {
 	t.Parallel()
 	server := clickhousetest.Start(t, embedded.Config{Users: users(t, map[string][]string{
@@ -63,10 +68,12 @@ func TestUsers(t *testing.T) {
 		}
 		return open(t, cfg)
 	}
-	if _, err := as("sink", "").Migrate(t.Context()); !errors.Is(err, clickhouse.ErrAccess) || !strings.Contains(err.Error(), "CREATE DATABASE ON millrace.*") {
+	if _, err := as("sink", "").Migrate(t.Context()); !errors.Is(err, clickhouse.ErrAccess) ||
+		!strings.Contains(err.Error(), "CREATE DATABASE ON millrace.*") {
 		t.Errorf("Migrate as one who may not = %v, want the grant CREATE DATABASE named", err)
 	}
-	if err := as("blind", "").Check(t.Context()); !errors.Is(err, clickhouse.ErrMigration) && !errors.Is(err, clickhouse.ErrAccess) {
+	if err := as("blind", "").Check(t.Context()); !errors.Is(err, clickhouse.ErrMigration) &&
+		!errors.Is(err, clickhouse.ErrAccess) {
 		t.Errorf("Check before there is a database = %v", err)
 	}
 	owner := as("owner", "")
@@ -83,19 +90,23 @@ func TestUsers(t *testing.T) {
 	next := int64(0) // offset
 	for name, tc := range map[string]struct {
 		user, reader string
-		reads        string // what Check says; empty: nothing
-		writes       string // what CheckWrites says
+		reads        string // a part of the error of Check; empty: none
+		writes       string // a part of the error of CheckWrites; empty: none
 	}{
-		"one for all":                    {"sink", "", "", ""},
-		"a reader":                       {"sink", "reader", "", ""},
-		"a reader whose profile says so": {"sink", "limited", "", ""},
-		"a reader who may set nothing":   {"sink", "strict", "user strict may not even set a time limit (readonly = 1 in its profile): give it readonly = 2", ""},
-		"a reader who sees nothing":      {"sink", "blind", "user blind lacks", ""},
-		"a reader who sees part":         {"sink", "part", "user part lacks these grants: SELECT ON millrace.admin_log, ", ""},
-		"a writer who may only read":     {"reader", "", "", "user reader lacks these grants: INSERT ON millrace.* (such as GRANT INSERT ON millrace.* TO reader)"},
-		"a writer whose profile reads":   {"limited", "", "", "user limited may only read on this server"},
-		"a writer of two tables":         {"half", "reader", "", "user half lacks these grants: INSERT ON millrace.admin_log, INSERT ON millrace.bit_log, "},
-		"a writer who sees nothing":      {"blind", "reader", "", "user blind lacks these grants: INSERT ON millrace.*, SELECT ON millrace.*"},
+		"one for all":             {"sink", "", "", ""},
+		"a reader":                {"sink", "reader", "", ""},
+		"a reader by its profile": {"sink", "limited", "", ""},
+		"a reader who may set nothing": {"sink", "strict",
+			"user strict may not even set a time limit (readonly = 1 in its profile): give it readonly = 2", ""},
+		"a reader who sees nothing": {"sink", "blind", "user blind lacks", ""},
+		"a reader who sees part":    {"sink", "part", "user part lacks these grants: SELECT ON millrace.admin_log, ", ""},
+		"a writer who may only read": {"reader", "", "",
+			"user reader lacks these grants: INSERT ON millrace.* (such as GRANT INSERT ON millrace.* TO reader)"},
+		"a writer with a read-only profile": {"limited", "", "", "user limited may only read on this server"},
+		"a writer of two tables": {"half", "reader", "",
+			"user half lacks these grants: INSERT ON millrace.admin_log, INSERT ON millrace.bit_log, "},
+		"a writer who sees nothing": {"blind", "reader", "",
+			"user blind lacks these grants: INSERT ON millrace.*, SELECT ON millrace.*"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := as(tc.user, tc.reader)
@@ -103,19 +114,19 @@ func TestUsers(t *testing.T) {
 			checkAccess(t, "CheckWrites", db.CheckWrites(t.Context()), tc.writes)
 			if tc.reads+tc.writes == "" {
 				next++
-				if err := works(t, db, next); err != nil {
+				if err := checkUse(t, db, next); err != nil {
 					t.Error(err)
 				}
 			}
 		})
 	}
 	t.Run("who reads", func(t *testing.T) {
-		// The user may do nothing: what is read, the reader reads, time limits and lists of copies too.
+		// The user has no rights, so every query must run as the reader, including time limits and lists of copies.
 		db := as("blind", "limited")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if got := reads(t, db); got != reads(t, owner) {
-			t.Errorf("the reader is told\n%s", got)
+			t.Errorf("the error for the reader is\n%s", got)
 		}
 		if _, err := db.Manifest(ctx, clickhouse.ManifestQuery{}); err != nil {
 			t.Error(err)
@@ -131,6 +142,6 @@ func checkAccess(t *testing.T, what string, err error, want string) {
 	case want != "" && (!errors.Is(err, clickhouse.ErrAccess) || !strings.Contains(err.Error(), want)):
 		t.Errorf("%s = %v, want %s", what, err, want)
 	case err != nil && strings.Contains(err.Error(), "secret "):
-		t.Errorf("%s tells a password: %v", what, err)
+		t.Errorf("%s has a password in its error: %v", what, err)
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// A version orders what is told of one copy: by time in milliseconds, then by rank
-// (corrections lose ties), then by Kafka's order. As one integer of 128 bits, from the top:
-// 45 of time (shifted, so that it is never negative), 1 of rank, 50 of offset, 32 of incarnation.
+// A version orders the records of one copy: by time in milliseconds, then by rank (corrections have rank 0 and lose
+// ties), then by the order in Kafka. It is stored as an integer of 128 bits, from the most significant bit: 45 bits
+// of time (shifted, so that it is never negative), 1 of rank, 50 of offset, 32 of incarnation.
 type version struct {
 	millis      int64
 	rank        uint64 // 0 or 1
@@ -43,9 +43,9 @@ func (v version) wide() proto.UInt128 {
 	}
 }
 
-// A digest's value in the state begins with its version, so that the greatest is the
-// newest: 8 bytes of time, 1 that says whether it is verified, 8 of rank and offset; then
-// 16 of the change that told it, then the digest.
+// The value of a digest in the state begins with a version, so that max selects the newest: 8 bytes of time, 1 byte
+// that is 1 if the digest is verified, 8 bytes of rank and offset. The id of its change follows (16 bytes), then the
+// digest.
 const (
 	verifiedAt = 8
 	changeAt   = 17

@@ -1,7 +1,7 @@
-// Package clickhousebench is what the figures of the sink are taken with: the peer that it is compared with, tables that
-// are filled by the engine itself, and looks at what the engine has and does.
+// Package clickhousebench has helpers for benchmarks of the sink: the peer that it is compared with, large tables
+// filled by the server itself, and measurements of the server.
 //
-// It promises the same rows in the same order each time.
+// The filled tables have the same rows in the same order each time.
 package clickhousebench
 
 import (
@@ -20,13 +20,13 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// A Bench is a connection to a database of a ClickHouse, as the user default.
+// A Bench is a connection to one database, as the user default.
 type Bench struct {
 	conn     driver.Conn
 	database string
 }
 
-// Open connects.
+// Open connects to the server at addr.
 func Open(addr, database string) (*Bench, error) {
 	conn, err := ch.Open(&ch.Options{Addr: []string{addr}, ReadTimeout: 10 * time.Minute})
 	if err != nil {
@@ -42,7 +42,7 @@ func (b *Bench) name(statement string) string {
 	return strings.ReplaceAll(statement, "{db}", b.database)
 }
 
-// Exec runs statements; {db} stands for the database.
+// Exec runs statements. {db} is replaced by the database.
 func (b *Bench) Exec(ctx context.Context, statements ...string) error {
 	for _, s := range statements {
 		if err := b.conn.Exec(ctx, b.name(s)); err != nil {
@@ -52,43 +52,47 @@ func (b *Bench) Exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// Number asks for one.
-func (b *Bench) Number(ctx context.Context, question string) (n float64, err error) {
-	if err := b.conn.QueryRow(ctx, b.name(question)).Scan(&n); err != nil {
-		return 0, fmt.Errorf("%.60s: %w", question, err)
+// Number runs a query with one number as its result.
+func (b *Bench) Number(ctx context.Context, query string) (n float64, err error) {
+	if err := b.conn.QueryRow(ctx, b.name(query)).Scan(&n); err != nil {
+		return 0, fmt.Errorf("%.60s: %w", query, err)
 	}
 	return n, nil
 }
 
-// Strings asks for one column.
-func (b *Bench) Strings(ctx context.Context, question string) (all []string, err error) {
-	rows, err := b.conn.Query(ctx, b.name(question))
+// Strings runs a query with one column of strings as its result.
+func (b *Bench) Strings(ctx context.Context, query string) (all []string, err error) {
+	rows, err := b.conn.Query(ctx, b.name(query))
 	if err != nil {
-		return nil, fmt.Errorf("%.60s: %w", question, err)
+		return nil, fmt.Errorf("%.60s: %w", query, err)
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() {
 		var s string
 		if err := rows.Scan(&s); err != nil {
-			return nil, fmt.Errorf("%.60s: %w", question, err)
+			return nil, fmt.Errorf("%.60s: %w", query, err)
 		}
 		all = append(all, s)
 	}
 	return all, rows.Err()
 }
 
-// BytesPerRow merges a table to its end, and returns what a row of it takes on disk, indexes, projections and all.
+// BytesPerRow merges a table completely. It returns the bytes on disk per row, including indexes and projections.
 func (b *Bench) BytesPerRow(ctx context.Context, table string) (float64, error) {
 	if err := b.Exec(ctx, "OPTIMIZE TABLE {db}."+table+" FINAL"); err != nil {
 		return 0, err
 	}
-	return b.Number(ctx, "SELECT sum(bytes_on_disk) / sum(rows) FROM system.parts WHERE active AND database = '{db}' AND table = '"+table+"'")
+	return b.Number(ctx, "SELECT sum(bytes_on_disk) / sum(rows) FROM system.parts"+
+		" WHERE active AND database = '{db}' AND table = '"+table+"'")
 }
 
-// InsertByRows is the peer of the sink: the row interface of clickhouse-go, as most sinks use it, with the same full audit rows
-// and the settings under which nothing is lost. The rows are of one partition of changes, the first at offset first.
+// InsertByRows inserts changes into audit_log with the row interface of clickhouse-go, as most sinks do: the peer of
+// the sink, with the same columns and equally durable settings. The rows are of one partition of topic changes;
+// first is the offset of the first row.
 func (b *Bench) InsertByRows(ctx context.Context, changes []*pb.Change, first uint64) error {
-	ctx = ch.Context(ctx, ch.WithSettings(ch.Settings{"async_insert": 0, "insert_deduplicate": 0, "optimize_on_insert": 0}))
+	ctx = ch.Context(ctx, ch.WithSettings(ch.Settings{
+		"async_insert": 0, "insert_deduplicate": 0, "optimize_on_insert": 0,
+	}))
 	rows, err := b.conn.PrepareBatch(ctx, b.name("INSERT INTO {db}.audit_log ("+auditColumns+")"))
 	if err != nil {
 		return fmt.Errorf("insert by rows: %w", err)
@@ -109,11 +113,14 @@ func (b *Bench) InsertByRows(ctx context.Context, changes []*pb.Change, first ui
 			digests[k] = string(raw)
 		}
 		t := c.GetTime().AsTime()
-		if err := rows.Append(string(id), t, uint32(t.Nanosecond()%1e6), "changes", uint32(7), uint16(0), first+uint64(i), //nolint:gosec // a few
-			now, "add", c.GetAccount(), c.GetStore(), c.GetSpace(), c.GetItem(), c.GetSourceSpace(), c.GetSourceItem(), c.GetVersion(),
-			c.GetEtag(), c.GetSize(), digests, "verified", c.GetMediaType(), c.GetProperties(), c.GetAcl(), c.GetSequence(), c.GetUser(),
-			c.GetAgent(), "client", c.GetCause(), nil, uint32(0), c.GetSourceVersion(), c.GetApproved(), c.GetEvidence(), uint16(258),
-			first+uint64(i), schemas.Hash(id), c.GetPropertiesUnknown(), schemas.Hash([]byte(c.GetId()))); err != nil { //nolint:gosec // it counts up
+		off := first + uint64(i)           //nolint:gosec // it counts up
+		ns := uint32(t.Nanosecond() % 1e6) //nolint:gosec // below 1e6
+		if err := rows.Append(string(id), t, ns, "changes", uint32(7), uint16(0), off,
+			now, "add", c.GetAccount(), c.GetStore(), c.GetSpace(), c.GetItem(), c.GetSourceSpace(), c.GetSourceItem(),
+			c.GetVersion(), c.GetEtag(), c.GetSize(), digests, "verified", c.GetMediaType(), c.GetProperties(), c.GetAcl(),
+			c.GetSequence(), c.GetUser(), c.GetAgent(), "client", c.GetCause(), nil, uint32(0), c.GetSourceVersion(),
+			c.GetApproved(), c.GetEvidence(), uint16(258),
+			off, schemas.Hash(id), c.GetPropertiesUnknown(), schemas.Hash([]byte(c.GetId()))); err != nil {
 			return fmt.Errorf("insert by rows: %w", err)
 		}
 	}
@@ -123,32 +130,37 @@ func (b *Bench) InsertByRows(ctx context.Context, changes []*pb.Change, first ui
 	return nil
 }
 
-const auditColumns = `id, ts, ns, topic, inc, part, off, ingested, op, account, store, space, item, source_space, source_item, version,
-  etag, size, digests, provenance, media_type, properties, acl, sequence, user, agent, origin, cause, source_time, source_ns,
-  source_version, approved, evidence, richness, report, hash, properties_unknown, sum`
+const auditColumns = `id, ts, ns, topic, inc, part, off, ingested, op, account, store, space, item,
+  source_space, source_item, version,
+  etag, size, digests, provenance, media_type, properties, acl, sequence, user, agent, origin, cause,
+  source_time, source_ns, source_version, approved, evidence, richness, report, hash, properties_unknown, sum`
 
-// A Fill is rows that the engine makes itself. They are of 50 spaces in each of 2 stores of one account, in
-// the order of the tables, so that nothing is sorted.
+// A Fill describes rows that the server generates. They are in 50 spaces of each of 2 stores of one account, in the
+// order of the tables, so that the server need not sort them.
 type Fill struct {
 	Table     string
-	statement string // {rows} of them
+	statement string // with {rows} for the number of rows
 }
 
 const (
-	fillSettings = ` SETTINGS max_insert_threads = 2, max_threads = 2, max_block_size = 1000000, min_insert_block_size_rows = 1000000,
+	fillSettings = ` SETTINGS max_insert_threads = 2, max_threads = 2, max_block_size = 1000000,
+  min_insert_block_size_rows = 1000000,
   min_insert_block_size_bytes = 0, async_insert = 0, optimize_on_insert = 0`
 
-	// Audit log and state agree on each copy, or fresh reads would look twice: id, digest and time are functions of it.
+	// Audit log and state must agree on each copy, otherwise fresh reads would read twice. So id, digest and time are
+	// functions of the copy.
 	contentOf = `sipHash128(copy)::FixedString(16) AS id, unhex(hex(sipHash128(copy, 1))) AS md5,
   addMonths(toDateTime64('2025-01-01 00:00:00', 3, 'UTC'), place % 10) + cityHash64(copy) % 2419200 AS happened`
 
-	itemOf = "concat('space-', leftPad(toString(intDiv(place, {rows} / 100)), 2, '0')), concat('img-', leftPad(toString(place), 9, '0'), '.tif')"
+	itemOf = "concat('space-', leftPad(toString(intDiv(place, {rows} / 100)), 2, '0'))," +
+		" concat('img-', leftPad(toString(place), 9, '0'), '.tif')"
 )
 
-// AuditRows are changes of as many copies, spread over ten months.
+// AuditRows fills audit_log with one change for each copy, spread over ten months.
 func AuditRows() Fill {
 	return Fill{"audit_log", `INSERT INTO {db}.audit_log
-  (id, ts, topic, inc, part, off, ingested, op, account, store, space, item, size, digests, provenance, user, origin)
+  (id, ts, topic, inc, part, off, ingested, op, account, store, space, item,
+   size, digests, provenance, user, origin)
 WITH intDiv(number * 10, {rows}) AS month, number % intDiv({rows}, 10) AS j, intDiv(j, 2) * 10 + month AS place,
   place * 2 + j % 2 AS copy,
   ` + contentOf + `
@@ -158,35 +170,39 @@ SELECT id, happened, 'filled', 7, number % 12, intDiv(number, 12), happened + 60
 FROM numbers({rows})`}
 }
 
-// StateRows are as many copies, of ten of which nine have passed a check.
+// StateRows fills copy_state with one row for each copy. Nine of ten copies have passed a check.
 func StateRows() Fill {
 	return Fill{"copy_state", `INSERT INTO {db}.copy_state (account, store, space, item, content, digests, pass, attempt)
 WITH intDiv(number * 2, {rows}) AS s, number % intDiv({rows}, 2) AS place, place * 2 + s AS copy, ` + contentOf + `,
   bitShiftLeft(toUInt128(toUnixTimestamp64Milli(happened) + 17592186044416), 83) AS ver, number % 10 != 3 AS passed,
-  if(passed, bitShiftLeft(toUInt128(1740000000000 + 17592186044416 + cityHash64(number) % 7776000000), 83), 0::UInt128) AS passed_ver
+  if(passed, bitShiftLeft(toUInt128(1740000000000 + 17592186044416 + cityHash64(number) % 7776000000), 83),
+    0::UInt128) AS passed_ver
 SELECT 'acme', toString(1 + s), ` + itemOf + `,
   (ver, 0, id, 1000, concat('v', toString(number)), '', 'image/tiff', 'client', 'ann', NULL, 0, ''),
   map('md5', concat(unhex('0000000000000000010000000000000000'), unhex(hex(id)), md5)),
-  if(passed, (passed_ver, map('md5', md5)), (passed_ver, map()::Map(String, String))), (passed_ver, if(passed, 'pass', ''), if(passed, 1, 0))
+  if(passed, (passed_ver, map('md5', md5)), (passed_ver, map()::Map(String, String))),
+  (passed_ver, if(passed, 'pass', ''), if(passed, 1, 0))
 FROM numbers({rows})`}
 }
 
-// Item is the nth that a Fill of rows makes: its space and its name.
+// Item returns the space and the name of the nth item of a Fill of rows.
 func Item(n, rows int) (space, item string) {
 	return fmt.Sprintf("space-%02d", n/(rows/100)), fmt.Sprintf("img-%09d.tif", n)
 }
 
-// Fill makes rows, which is a multiple of 1,000.
+// Fill inserts the rows of f. rows must be a multiple of 1,000.
 func (b *Bench) Fill(ctx context.Context, f Fill, rows int) error {
 	return b.Exec(ctx, strings.ReplaceAll(f.statement, "{rows}", fmt.Sprint(rows))+fillSettings)
 }
 
-// Parts counts the parts of a table.
+// Parts returns the number of active parts of a table.
 func (b *Bench) Parts(ctx context.Context, table string) (float64, error) {
-	return b.Number(ctx, "SELECT toFloat64(count()) FROM system.parts WHERE active AND database = '{db}' AND table = '"+table+"'")
+	return b.Number(ctx, "SELECT toFloat64(count()) FROM system.parts"+
+		" WHERE active AND database = '{db}' AND table = '"+table+"'")
 }
 
-// Measured returns a context, and what the queries of that context have read so far: the most granules that one of them has.
+// Measured returns a context that measures its queries. most returns the number of granules that the largest one has
+// read.
 func Measured(ctx context.Context) (_ context.Context, most func() int64) {
 	var (
 		mu    sync.Mutex

@@ -1,9 +1,8 @@
-// Package clickhousetest gives tests a ClickHouse: one embedded engine for a test
-// binary, started when the first test asks, and a database of its own for each test.
+// Package clickhousetest gives tests a ClickHouse server: one embedded engine for each test binary, started by the
+// first test that needs it, and a separate database for each test.
 //
-// If no engine can be had (no clickhouse binary, no library, no network) a test is skipped
-// as need.Missing says. A server named in MILLRACE_TEST_CLICKHOUSE (host:port) is taken
-// before all else.
+// Without an engine (no clickhouse binary, no library, no network) tests are skipped or fail, as need.Missing
+// decides. If MILLRACE_TEST_CLICKHOUSE has the address (host:port) of a server, that server is used.
 package clickhousetest
 
 import (
@@ -28,11 +27,11 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
 )
 
-// addrEnv names a server, as host:port.
+// addrEnv is the environment variable with the address of a server.
 const addrEnv = "MILLRACE_TEST_CLICKHOUSE"
 
-// engine is the one engine of the test binary. It is a package variable because Main stops
-// the engine that the first test started.
+// engine is the only engine of the test binary. It is a package variable because the first test starts it and Main
+// stops it.
 var engine struct {
 	sync.Mutex
 	dir    string
@@ -44,15 +43,15 @@ var engine struct {
 	templateErr error
 }
 
-// A template is a migrated database.
+// A template is a migrated database that others are copied from.
 type template struct {
-	name   string
-	create []string // statements that make its tables and views, in an order that works
-	filled []string // tables that have rows
+	name     string
+	create   []string // statements that create its tables and views, in order of their dependencies
+	nonEmpty []string // tables that have rows
 }
 
-// Main runs the tests of a package and then stops the engine; call it from TestMain. A package whose tests call Open
-// or Make must call it: it drops what they keep on a server that was named.
+// Main runs the tests of a package and stops the engine. Call it from TestMain. Every package with tests that call
+// Open or Make must do so: Main also drops the template on a server from MILLRACE_TEST_CLICKHOUSE.
 func Main(m *testing.M) {
 	code := m.Run()
 	if err := stop(); err != nil {
@@ -80,7 +79,7 @@ func stop() error {
 	return err
 }
 
-// Addr returns the address of the engine, which it starts if need be.
+// Addr returns the address of the engine. It starts the engine if necessary.
 func Addr(t testing.TB) string {
 	t.Helper()
 	if addr := os.Getenv(addrEnv); addr != "" {
@@ -91,12 +90,11 @@ func Addr(t testing.TB) string {
 	if engine.server == nil && engine.err == nil {
 		engine.err = start()
 	}
-	give(t, engine.err)
+	requireEngine(t, engine.err)
 	return engine.server.Addr()
 }
 
-// Binary returns the path of millrace-clickhouse, built for this test binary, and makes
-// sure that its library is there.
+// Binary builds millrace-clickhouse, fetches its library if necessary, and returns the path of the binary.
 func Binary(t testing.TB) string {
 	t.Helper()
 	engine.Lock()
@@ -111,11 +109,11 @@ func Binary(t testing.TB) string {
 			_, engine.err = embedded.Fetch(ctx, os.Stderr)
 		}
 	}
-	give(t, engine.err)
+	requireEngine(t, engine.err)
 	return engine.binary
 }
 
-// Start starts an engine of the test's own, with settings and users of its own, and ends it with the test.
+// Start starts a separate engine for a test, and stops it at the end of the test.
 func Start(t testing.TB, cfg embedded.Config) *embedded.Server {
 	t.Helper()
 	cfg.Binary = Binary(t)
@@ -134,7 +132,7 @@ func Start(t testing.TB, cfg embedded.Config) *embedded.Server {
 	return server
 }
 
-// Dir returns a directory for an engine of the test's own. It is removed when the test ends.
+// Dir returns a directory for a separate engine. It is removed at the end of the test.
 func Dir(t testing.TB) string {
 	t.Helper()
 	dir, err := makeDir()
@@ -149,7 +147,7 @@ func Dir(t testing.TB) string {
 	return filepath.Join(dir, "engine")
 }
 
-// Open returns a migrated database of the test's own, which goes when the test ends.
+// Open returns a migrated database. It is dropped at the end of the test.
 func Open(t testing.TB) *clickhouse.DB {
 	t.Helper()
 	db, name := openEmpty(t)
@@ -157,8 +155,8 @@ func Open(t testing.TB) *clickhouse.DB {
 	return db
 }
 
-// Make makes a migrated database of a name. The first of a test binary is made by the migrations, and the others are made
-// like it, with a third of the statements.
+// Make creates a migrated database with a name. Migrations make the first one of a test binary; the others copy its
+// tables, which takes a third of the statements.
 func Make(t testing.TB, name string) {
 	t.Helper()
 	addr := Addr(t)
@@ -176,7 +174,7 @@ func Make(t testing.TB, name string) {
 	}
 }
 
-// makeTemplate migrates a database.
+// makeTemplate creates and migrates the template.
 func makeTemplate(ctx context.Context, addr string) (made *template, err error) {
 	made = &template{name: newName()}
 	db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{addr}, Database: made.name}, nil)
@@ -202,13 +200,13 @@ func makeTemplate(ctx context.Context, addr string) (made *template, err error) 
 	for _, t := range tables {
 		made.create = append(made.create, t.Create)
 		if t.Rows > 0 {
-			made.filled = append(made.filled, t.Name)
+			made.nonEmpty = append(made.nonEmpty, t.Name)
 		}
 	}
 	return made, err
 }
 
-// copyTo makes a database like the template.
+// copyTo creates a database like the template.
 func (from *template) copyTo(ctx context.Context, addr, name string) (err error) {
 	conn, err := ch.Open(&ch.Options{Addr: []string{addr}})
 	if err != nil {
@@ -219,7 +217,7 @@ func (from *template) copyTo(ctx context.Context, addr, name string) (err error)
 	for _, s := range from.create {
 		statements = append(statements, strings.ReplaceAll(s, from.name, name))
 	}
-	for _, table := range from.filled {
+	for _, table := range from.nonEmpty {
 		statements = append(statements, "INSERT INTO `"+name+"`."+table+" SELECT * FROM `"+from.name+"`."+table)
 	}
 	for _, s := range statements {
@@ -230,10 +228,10 @@ func (from *template) copyTo(ctx context.Context, addr, name string) (err error)
 	return nil
 }
 
-// newName returns a name for a database.
+// newName returns a random name for a database.
 func newName() string { return "test_" + schemas.NewID() }
 
-// OpenEmpty returns a database of the test's own that does not exist yet.
+// OpenEmpty returns a database that does not exist yet. It is dropped at the end of the test.
 func OpenEmpty(t testing.TB) *clickhouse.DB {
 	t.Helper()
 	db, _ := openEmpty(t)
@@ -258,7 +256,7 @@ func openEmpty(t testing.TB) (db *clickhouse.DB, name string) {
 	return db, name
 }
 
-// Exec runs a statement on the engine at addr, as somebody might who goes behind millrace's back.
+// Exec runs a statement on the engine at addr, for changes that millrace does not know of.
 func Exec(ctx context.Context, addr, statement string) error {
 	conn, err := ch.Open(&ch.Options{Addr: []string{addr}})
 	if err != nil {
@@ -267,14 +265,14 @@ func Exec(ctx context.Context, addr, statement string) error {
 	return errors.Join(conn.Exec(ctx, statement), conn.Close())
 }
 
-// A ViewCount is how many rows the view of a log shows, and of how many messages.
+// A ViewCount is the number of rows in the view of a log, and the number of distinct messages.
 type ViewCount struct {
 	Rows uint64 `ch:"n"`
 	IDs  uint64 `ch:"ids"`
 }
 
-// Views counts what the views of a database show of the logs whose rows are one message each. A view with more rows
-// than messages shows one twice.
+// Views counts the rows in the views of those logs that have one row for each message. If a view has more rows than
+// messages, it shows a message twice.
 func Views(ctx context.Context, addr, database string) (views map[string]ViewCount, err error) {
 	conn, err := ch.Open(&ch.Options{Addr: []string{addr}, Auth: ch.Auth{Database: database},
 		Settings: ch.Settings{"distributed_group_by_no_merge": 0}})
@@ -293,8 +291,8 @@ func Views(ctx context.Context, addr, database string) (views map[string]ViewCou
 	return views, nil
 }
 
-// give ends a test that cannot have an engine.
-func give(t testing.TB, err error) {
+// requireEngine skips or fails a test without an engine.
+func requireEngine(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		need.Missing(t, need.ClickHouse(), err)
@@ -333,38 +331,38 @@ func build() error {
 	return nil
 }
 
-// memory is a file system in memory, on Linux. An engine syncs files at every insert and every change of a table, which
-// takes most of the time of a test on a disk. What an engine that is killed has written there stays, as on a disk.
+// memoryDir is a file system in memory, on Linux. An engine syncs files after each insert and each change of a
+// table, which would take most of the time of a test on a disk. Files of a killed engine stay there, as on a disk.
 const (
-	memory     = "/dev/shm"
-	enough     = 2 << 30 // bytes that must be free there
+	memoryDir  = "/dev/shm"
+	minFree    = 2 << 30 // bytes
 	namePrefix = "millrace-clickhousetest-"
 )
 
-// makeDir makes a directory for an engine, in memory if there is enough of it.
+// makeDir creates a directory for an engine, in memory if there is enough of it.
 func makeDir() (string, error) {
 	var fs syscall.Statfs_t
-	if err := syscall.Statfs(memory, &fs); err != nil || fs.Bavail*uint64(fs.Bsize) < enough {
+	if err := syscall.Statfs(memoryDir, &fs); err != nil || fs.Bavail*uint64(fs.Bsize) < minFree {
 		return os.MkdirTemp("", namePrefix)
 	}
-	removeLeft()
-	return os.MkdirTemp(memory, namePrefix)
+	removeStale()
+	return os.MkdirTemp(memoryDir, namePrefix)
 }
 
-// removeLeft removes the directories in memory of test binaries that were killed an hour ago or earlier. The engine
-// holds the lock in its directory for as long as it runs.
-func removeLeft() {
-	dirs, err := filepath.Glob(filepath.Join(memory, namePrefix+"*"))
+// removeStale removes the directories in memory of test binaries that were killed at least an hour ago. A running
+// engine holds the lock in its directory.
+func removeStale() {
+	dirs, err := filepath.Glob(filepath.Join(memoryDir, namePrefix+"*"))
 	if err != nil {
 		panic(err) // the pattern is a constant
 	}
 	for _, dir := range dirs {
 		lock := filepath.Join(dir, "engine", "engine.lock")
 		st, err := os.Stat(lock)
-		if errors.Is(err, fs.ErrNotExist) { // no engine has started in it
+		if errors.Is(err, fs.ErrNotExist) { // no engine was started in it
 			st, err = os.Stat(dir)
 		}
-		if err != nil || time.Since(st.ModTime()) < time.Hour { // one may be about to start
+		if err != nil || time.Since(st.ModTime()) < time.Hour { // an engine may be about to start
 			continue
 		}
 		if f, err := os.Open(lock); err == nil {

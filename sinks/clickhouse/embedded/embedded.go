@@ -1,10 +1,9 @@
-// Package embedded runs a ClickHouse of one's own: a child process that serves one
-// directory on loopback, for standalone runs, the demo and tests.
+// Package embedded runs a private ClickHouse server: a child process that serves one directory on loopback, for
+// standalone runs, the demo and tests.
 //
-// A clickhouse binary on PATH is taken where there is one, else libchdb through the
-// command millrace-clickhouse. The child never outlives the process that started it,
-// however that ended, and two engines never share a directory: a starter waits for the
-// engine before it to be gone. What the engine has acknowledged survives kill -9.
+// It uses the clickhouse binary on PATH if there is one, otherwise libchdb through the command millrace-clickhouse.
+// The child never outlives the process that started it, however that process ended. Two engines never share a
+// directory: Start waits until the previous engine has ended. Rows that the engine has acknowledged survive kill -9.
 package embedded
 
 import (
@@ -26,28 +25,29 @@ import (
 	"github.com/millrace/millrace/streams/child"
 )
 
-// errInUse means that another engine holds the directory.
+// errInUse means that another engine uses the directory.
 var errInUse = errors.New("in use by another engine")
 
-// Config says which engine to start, and where.
+// Config holds the options of Start.
 type Config struct {
-	// Dir holds the tables, the lock and the log of the engine; it is made where missing.
+	// Dir is the directory for the tables, the lock and the log of the engine. It is created if it is missing.
 	Dir string
-	// Binary is the path of millrace-clickhouse. Empty: beside this executable, else on PATH.
+	// Binary is the path of millrace-clickhouse. If it is empty, the one beside this executable is used, or the one on
+	// PATH.
 	Binary string
-	// library is the path of libchdb.so, which is then used although a clickhouse
-	// binary is on PATH. Empty: MILLRACE_LIBCHDB, else the one that Fetch returns.
+	// library is the path of libchdb.so. If it is set, a clickhouse binary on PATH is ignored. Default:
+	// MILLRACE_LIBCHDB, otherwise the one that Fetch returns.
 	library string
-	// Settings are more elements of the server's settings (XML): clusters, macros. May be empty.
+	// Settings are additional elements (XML) of the server configuration, such as clusters and macros.
 	Settings string
-	// Users is the document of users, profiles and quotas (XML). Empty: the user default, without
-	// a password, who may do everything.
+	// Users is the configuration (XML) of users, profiles and quotas. Default: the user default with all rights and
+	// without a password.
 	Users string
-	// Port of the native protocol on loopback; 0: one that is free. With one that is taken nothing starts.
+	// Port is the port of the native protocol on loopback; 0: a free one. If the port is in use, Start fails.
 	Port int
-	// Log takes what the starter has to say; nil: nothing is said.
+	// Log is the log of Start. It may be nil.
 	Log *slog.Logger
-	// Progress is told when the library has to be fetched; may be nil.
+	// Progress receives a message before the library is fetched. It may be nil.
 	Progress io.Writer
 }
 
@@ -61,14 +61,14 @@ const (
 type Server struct {
 	addr string
 	cmd  *exec.Cmd
-	pipe io.Closer // held open for as long as the child may run
+	pipe io.Closer // stdin of the child; millrace-clickhouse ends when it is closed
 	log  string
-	done chan struct{} // closed when the child has ended; err is set before
+	done chan struct{} // closed after the child has ended; err is set before
 	err  error
 }
 
-// Start starts the engine on cfg.Dir and returns when it answers. It waits up to ten
-// seconds for an engine before it to leave the directory, and returns an error after that.
+// Start starts the engine in cfg.Dir and returns when it answers. It waits up to ten seconds for another engine to
+// leave the directory, and then returns an error.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("start ClickHouse: no directory given")
@@ -81,7 +81,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("start ClickHouse: %w", err)
 	}
-	engine, err := find(ctx, cfg)
+	engine, err := findEngine(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("find a ClickHouse: %w", err)
 	}
@@ -89,34 +89,34 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock the directory of ClickHouse %s: %w", dir, err)
 	}
-	// The child inherits the lock; it is held until both of us have let go.
+	// The child inherits the lock. It is released when both processes have closed it.
 	defer lock.Close()
 	for attempt := 1; ; attempt++ {
 		s, err := engine.start(ctx, cfg, lock)
 		if err == nil {
 			if cfg.Log != nil {
-				cfg.Log.Info("embedded ClickHouse is up", "address", s.addr, "dir", dir, "engine", engine.path)
+				cfg.Log.Info("start embedded ClickHouse", "address", s.addr, "dir", dir, "engine", engine.path)
 			}
 			return s, nil
 		}
-		// A port that was free a moment ago may be taken by now.
-		if attempt == 3 || ctx.Err() != nil || !errors.Is(err, errEnded) {
+		// A port that was free when it was chosen may be in use by now.
+		if attempt == 3 || ctx.Err() != nil || !errors.Is(err, errExited) {
 			return nil, fmt.Errorf("start ClickHouse in %s: %w", dir, err)
 		}
 	}
 }
 
-// Addr returns host and port of the native protocol.
+// Addr returns host:port of the native protocol.
 func (s *Server) Addr() string { return s.addr }
 
-// Pid returns the id of the engine's process.
+// Pid returns the process id of the engine.
 func (s *Server) Pid() int { return s.cmd.Process.Pid }
 
-// Done is closed when the engine has ended, whether told to or not.
+// Done is closed when the engine has ended.
 func (s *Server) Done() <-chan struct{} { return s.done }
 
-// Wait waits until the engine has ended or ctx is done. An engine that ended without
-// Close is an error, with the end of its log.
+// Wait waits until the engine has ended or ctx is done. If the engine has ended, it returns an error with the end of
+// the engine's log.
 func (s *Server) Wait(ctx context.Context) error {
 	select {
 	case <-s.done:
@@ -126,7 +126,7 @@ func (s *Server) Wait(ctx context.Context) error {
 	}
 }
 
-// Close ends the engine: by SIGTERM, and by SIGKILL after one and a half seconds or when ctx is done.
+// Close ends the engine with SIGTERM, or with SIGKILL after 1.5 seconds or when ctx is done.
 func (s *Server) Close(ctx context.Context) error {
 	s.cmd.Process.Signal(syscall.SIGTERM)
 	t := time.NewTimer(stopWait)
@@ -147,9 +147,9 @@ func (s *Server) Close(ctx context.Context) error {
 	}
 }
 
-var errEnded = errors.New("the engine ended before it answered")
+var errExited = errors.New("the engine ended before it answered")
 
-// start runs the engine once, on two ports that are free now.
+// start runs the engine once, on two free ports.
 func (e engine) start(ctx context.Context, cfg Config, lock *os.File) (*Server, error) {
 	dir := cfg.Dir
 	ports, err := child.FreePorts(2)
@@ -200,7 +200,7 @@ func (e engine) start(ctx context.Context, cfg Config, lock *os.File) (*Server, 
 	return s, nil
 }
 
-// run starts the child and watches it.
+// run starts the child, and closes done when it ends.
 func (s *Server) run(began int64) error {
 	exited, err := child.Start(s.cmd)
 	if err != nil {
@@ -208,7 +208,8 @@ func (s *Server) run(began int64) error {
 	}
 	go func() {
 		<-exited
-		s.err = fmt.Errorf("ClickHouse ended: %v; the end of its log %s:\n%s", s.cmd.ProcessState, s.log, logTail(s.log, began))
+		s.err = fmt.Errorf("ClickHouse ended: %v; the end of its log %s:\n%s",
+			s.cmd.ProcessState, s.log, logTail(s.log, began))
 		s.pipe.Close()
 		close(s.done)
 	}()
@@ -217,19 +218,20 @@ func (s *Server) run(began int64) error {
 
 // ready waits until the engine answers a ping.
 func (s *Server) ready(ctx context.Context, port int) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, readyWait, fmt.Errorf("no answer within %v; its log is %s", readyWait, s.log))
+	ctx, cancel := context.WithTimeoutCause(ctx, readyWait,
+		fmt.Errorf("no answer within %v; its log is %s", readyWait, s.log))
 	defer cancel()
 	url := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) + "/ping"
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	for {
-		if answers(ctx, client, url) {
+		if ping(ctx, client, url) {
 			return nil
 		}
 		select {
 		case <-s.done:
-			return fmt.Errorf("%w: %w", errEnded, s.err)
+			return fmt.Errorf("%w: %w", errExited, s.err)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-tick.C:
@@ -237,7 +239,7 @@ func (s *Server) ready(ctx context.Context, port int) error {
 	}
 }
 
-func answers(ctx context.Context, client *http.Client, url string) bool {
+func ping(ctx context.Context, client *http.Client, url string) bool {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return false
@@ -251,7 +253,7 @@ func answers(ctx context.Context, client *http.Client, url string) bool {
 	return err == nil && bytes.HasPrefix(body, []byte("Ok."))
 }
 
-// lockDir takes the lock of a directory, waiting for a dying engine to let go.
+// lockDir locks a directory. It waits up to lockWait for another engine to end.
 func lockDir(ctx context.Context, path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -279,7 +281,7 @@ func lockDir(ctx context.Context, path string) (*os.File, error) {
 	}
 }
 
-// logTail returns the last lines that were written to the log since offset began.
+// logTail returns the last 2,000 bytes of the log that were written after offset began.
 func logTail(path string, began int64) string {
 	b, err := os.ReadFile(path)
 	if err != nil || began >= int64(len(b)) {

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/need"
 )
 
-// holdEnv makes the test binary an owner of an engine that does nothing but hold it.
+// holdEnv makes the test binary a process that starts an engine and does nothing else.
 const holdEnv = "MILLRACE_TEST_HOLD_ENGINE"
 
 func TestMain(m *testing.M) {
@@ -44,10 +44,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// built is where the engine's command is built.
+// built is the directory of the engine's command.
 var built string
 
-// binary returns the engine's command, and makes sure that its library is there.
+// binary returns the engine's command, after fetching its library if necessary.
 func binary(t *testing.T) string {
 	t.Helper()
 	if os.Getenv("MILLRACE_LIBCHDB") == "" {
@@ -64,7 +64,7 @@ func binary(t *testing.T) string {
 	return path
 }
 
-// build builds the engine's command once, in the directory that TestMain makes.
+// build builds the engine's command once, in the directory that TestMain has created.
 var build = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(built, "millrace-clickhouse")
 	cmd := exec.Command("go", "build", "-o", path, "github.com/millrace/millrace/cmd/millrace-clickhouse")
@@ -108,7 +108,8 @@ func TestStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	do(t, s.Addr(), "CREATE DATABASE d")
-	do(t, s.Addr(), "CREATE TABLE d.t (a String) ENGINE = MergeTree ORDER BY a SETTINGS fsync_after_insert = 1, fsync_part_directory = 1")
+	do(t, s.Addr(), "CREATE TABLE d.t (a String) ENGINE = MergeTree ORDER BY a SETTINGS fsync_after_insert = 1,"+
+		" fsync_part_directory = 1")
 	do(t, s.Addr(), "INSERT INTO d.t SELECT 'kept'")
 	began := time.Now()
 	if err := s.Close(t.Context()); err != nil {
@@ -141,12 +142,13 @@ func TestStart(t *testing.T) {
 	if got := ask(t, s.Addr(), "SELECT a FROM d.t"); got != "kept" {
 		t.Errorf("after kill -9 the table has %q, want kept", got)
 	}
-	if got := ask(t, s.Addr(), "SELECT toString(count()) FROM system.tables WHERE database = 'system' AND engine LIKE '%MergeTree'"); got != "0" {
+	if got := ask(t, s.Addr(),
+		"SELECT toString(count()) FROM system.tables WHERE database = 'system' AND engine LIKE '%MergeTree'"); got != "0" {
 		t.Errorf("%s system tables take disk space, want none", got)
 	}
 }
 
-// An owner that is killed takes its engine with it, and the directory is free again.
+// When its parent is killed, the engine ends, and the directory is free again.
 func TestEngineDiesWithItsOwner(t *testing.T) {
 	dir, bin := t.TempDir(), binary(t)
 	self, err := os.Executable()
@@ -189,14 +191,14 @@ func TestEngineDiesWithItsOwner(t *testing.T) {
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("the directory was free only after %v", took)
 	}
-	// It may stay as a zombie where nobody reaps orphans.
+	// Without a process that reaps orphans, it stays as a zombie.
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if _, state, _ := strings.Cut(string(stat), ") "); err == nil && !strings.HasPrefix(state, "Z") {
 		t.Errorf("the engine of the killed owner is still there: %s", stat)
 	}
 }
 
-// The engine ends by the closed pipe alone where no signal tells it of its parent's death.
+// The engine ends when the pipe is closed, even without a signal about its parent's death.
 func TestEngineEndsWithItsPipe(t *testing.T) {
 	s, err := Start(t.Context(), Config{Dir: t.TempDir(), Binary: binary(t)})
 	if err != nil {
@@ -240,8 +242,10 @@ func TestStartErrors(t *testing.T) {
 		"directory is file":  {Config{Dir: file}, []string{"not a directory"}},
 		"no command":         {Config{Dir: empty, library: library}, []string{"millrace-clickhouse is neither", "PATH"}},
 		"command is missing": {Config{Dir: empty, library: library, Binary: empty + "/none"}, []string{"none: no such file"}},
-		"library is missing": {Config{Dir: empty, library: empty + "/none.so", Binary: script("exit 1")}, []string{"libchdb", "none.so"}},
-		"engine gives up":    {Config{Dir: empty, library: library, Binary: script("echo it is too cold >&2; exit 3")}, []string{"exit status 3", "it is too cold", "engine.log"}},
+		"library is missing": {Config{Dir: empty, library: empty + "/none.so", Binary: script("exit 1")},
+			[]string{"libchdb", "none.so"}},
+		"engine gives up": {Config{Dir: empty, library: library, Binary: script("echo it is too cold >&2; exit 3")},
+			[]string{"exit status 3", "it is too cold", "engine.log"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("PATH", "/bin:/usr/bin")
@@ -265,16 +269,18 @@ func TestStartErrors(t *testing.T) {
 	})
 }
 
-// A clickhouse binary on PATH is taken before the library, in server mode.
+// A clickhouse binary on PATH is used before the library, in server mode.
 func TestServerModeIsPreferred(t *testing.T) {
 	t.Setenv("MILLRACE_LIBCHDB", "")
 	dir, bin := t.TempDir(), t.TempDir()
-	if err := os.WriteFile(filepath.Join(bin, "clickhouse"), []byte("#!/bin/sh\necho \"asked to $*\" >&2; cat engine.xml >&2; exit 1\n"), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(bin, "clickhouse"),
+		[]byte("#!/bin/sh\necho \"asked to $*\" >&2; cat engine.xml >&2; exit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", bin+":/bin:/usr/bin")
 	_, err := Start(t.Context(), Config{Dir: dir})
-	for _, want := range []string{"asked to server --config-file=" + filepath.Join(dir, "engine.xml"), "background_pool_size", "</clickhouse>"} {
+	for _, want := range []string{"asked to server --config-file=" + filepath.Join(dir, "engine.xml"),
+		"background_pool_size", "</clickhouse>"} {
 		log, _ := os.ReadFile(filepath.Join(dir, "engine.log"))
 		if err == nil || !strings.Contains(string(log), want) {
 			t.Errorf("Start = %v with log %q, want %q in it", err, log, want)

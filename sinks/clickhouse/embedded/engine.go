@@ -13,14 +13,14 @@ import (
 	"strconv"
 )
 
-// An engine is a program that serves ClickHouse's protocols.
+// An engine is a program that serves the protocols of ClickHouse.
 type engine struct {
 	path    string
-	library string // of millrace-clickhouse; empty for a clickhouse binary
+	library string // for millrace-clickhouse; empty for a clickhouse binary
 }
 
-// find chooses the engine: a library that was asked for, a clickhouse binary, the pinned library.
-func find(ctx context.Context, cfg Config) (engine, error) {
+// findEngine returns the configured library, otherwise a clickhouse binary on PATH, otherwise the pinned library.
+func findEngine(ctx context.Context, cfg Config) (engine, error) {
 	library := cfg.library
 	if library == "" {
 		library = os.Getenv("MILLRACE_LIBCHDB")
@@ -43,7 +43,7 @@ func find(ctx context.Context, cfg Config) (engine, error) {
 		return engine{}, err
 	}
 	if _, err := os.Stat(library); err != nil {
-		return engine{}, fmt.Errorf("look at the library libchdb: %w", err)
+		return engine{}, fmt.Errorf("find the library libchdb: %w", err)
 	}
 	return engine{path: binary, library: library}, nil
 }
@@ -52,7 +52,7 @@ func findBinary(path string) (string, error) {
 	const name = "millrace-clickhouse"
 	if path != "" {
 		if _, err := os.Stat(path); err != nil {
-			return "", fmt.Errorf("look at %s: %w", name, err)
+			return "", fmt.Errorf("find %s: %w", name, err)
 		}
 		return filepath.Abs(path)
 	}
@@ -73,7 +73,7 @@ func isFile(path string) bool {
 	return err == nil && st.Mode().IsRegular()
 }
 
-// arguments writes the engine's settings into dir and returns its command line.
+// arguments writes the configuration of the engine into dir and returns its arguments.
 func (e engine) arguments(dir string, ports []int, cfg Config) ([]string, error) {
 	config := filepath.Join(dir, "engine.xml")
 	data := filepath.Join(dir, "data")
@@ -104,9 +104,9 @@ func (e engine) arguments(dir string, ports []int, cfg Config) ([]string, error)
 	return []string{"server", "--config-file=" + config}, nil
 }
 
-// limits keep the engine small beside a broker and workers on a machine of two cores. No
-// system log tables are configured: they would fill the disk.
-const limits = `
+// engineLimits keep the engine small, so that it can share a machine of two cores with a broker and workers. System
+// log tables are not configured, because they would fill the disk.
+const engineLimits = `
   <mark_cache_size>134217728</mark_cache_size>
   <index_mark_cache_size>33554432</index_mark_cache_size>
   <primary_index_cache_size>134217728</primary_index_cache_size>
@@ -116,9 +116,11 @@ const limits = `
   <background_schedule_pool_size>4</background_schedule_pool_size>
   <max_concurrent_queries>200</max_concurrent_queries>
   <merge_tree>
-    <number_of_free_entries_in_pool_to_lower_max_size_of_merge>1</number_of_free_entries_in_pool_to_lower_max_size_of_merge>
+    <number_of_free_entries_in_pool_to_lower_max_size_of_merge
+    >1</number_of_free_entries_in_pool_to_lower_max_size_of_merge>
     <number_of_free_entries_in_pool_to_execute_mutation>1</number_of_free_entries_in_pool_to_execute_mutation>
-    <number_of_free_entries_in_pool_to_execute_optimize_entire_partition>1</number_of_free_entries_in_pool_to_execute_optimize_entire_partition>
+    <number_of_free_entries_in_pool_to_execute_optimize_entire_partition
+    >1</number_of_free_entries_in_pool_to_execute_optimize_entire_partition>
   </merge_tree>
 `
 
@@ -134,16 +136,17 @@ const usersConfig = `<clickhouse>
 </clickhouse>
 `
 
-// libraryConfig leaves the users to libchdb where none are given: it has its own default.
+// libraryConfig returns the configuration for libchdb, which has its own default for users.
 func libraryConfig(users string, cfg Config) ([]byte, error) {
 	if cfg.Users == "" {
-		return []byte("<clickhouse>" + limits + cfg.Settings + "</clickhouse>\n"), nil
+		return []byte("<clickhouse>" + engineLimits + cfg.Settings + "</clickhouse>\n"), nil
 	}
 	var b bytes.Buffer
 	if err := xml.EscapeText(&b, []byte(users)); err != nil {
 		return nil, err
 	}
-	return []byte("<clickhouse><users_config>" + b.String() + "</users_config>" + limits + cfg.Settings + "</clickhouse>\n"), nil
+	return []byte("<clickhouse><users_config>" + b.String() + "</users_config>" +
+		engineLimits + cfg.Settings + "</clickhouse>\n"), nil
 }
 
 func serverConfig(data, users string, ports []int, cfg Config) ([]byte, error) {
@@ -167,5 +170,5 @@ func serverConfig(data, users string, ports []int, cfg Config) ([]byte, error) {
   <user_directories><users_xml><path>%s</path></users_xml></user_directories>
   <default_profile>default</default_profile>
   <default_database>default</default_database>%s%s</clickhouse>
-`, ports[0], ports[1], data, data, data, data, users, limits, cfg.Settings), nil
+`, ports[0], ports[1], data, data, data, data, users, engineLimits, cfg.Settings), nil
 }

@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// The pinned library: the npm package, the integrity of its archive as npm writes it,
-// and the SHA-256 and size of the shared library inside.
+// The pinned library: the npm package, the integrity of its archive in npm's notation, and the SHA-256 and the size
+// of the shared library in it.
 const (
 	libraryPackage   = "@chdb/lib-linux-x64-gnu"
 	libraryVersion   = "26.7.3-stable.1"
@@ -31,24 +31,23 @@ const (
 	libraryName      = "libchdb.so"
 )
 
-// wayOut ends every error of Fetch: what a person can do about it.
-const wayOut = "put a clickhouse binary on PATH, or run `npm pack " + libraryPackage + "@" + libraryVersion +
+// remedy ends every error of Fetch.
+const remedy = "put a clickhouse binary on PATH, or run `npm pack " + libraryPackage + "@" + libraryVersion +
 	"` where the registry can be reached, unpack " + libraryName + " and set MILLRACE_LIBCHDB to its path"
 
-// errWrongLibrary means that what was fetched or found is not the pinned library.
+// errWrongLibrary means that a library or archive differs from the pinned one.
 var errWrongLibrary = errors.New("not the pinned library")
 
-// Fetch returns the path of libchdb in the user's cache directory, where it puts it
-// first if need be: through npm, checked against the pinned hashes, moved into place
-// whole. Any number of processes may fetch at once. Progress is told before a
-// download; it may be nil.
+// Fetch returns the path of libchdb in the user's cache directory. If it is missing, Fetch downloads it with npm,
+// checks it against the pinned hashes and moves it into place. Several processes may fetch at the same time.
+// progress receives a message before the download; it may be nil.
 func Fetch(ctx context.Context, progress io.Writer) (string, error) {
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
 		return "", fmt.Errorf("no pinned libchdb for %s/%s: put a clickhouse binary on PATH", runtime.GOOS, runtime.GOARCH)
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("find the cache directory: %w; %s", err, wayOut)
+		return "", fmt.Errorf("find the cache directory: %w; %s", err, remedy)
 	}
 	f := fetcher{
 		npm: "npm", spec: libraryPackage + "@" + libraryVersion, integrity: libraryIntegrity,
@@ -71,30 +70,30 @@ func (f fetcher) fetch(ctx context.Context, progress io.Writer) (string, error) 
 		return path, nil
 	case err == nil:
 		return "", fmt.Errorf("%s: %w: it has %d bytes, not %d; remove it to have it fetched again, or %s",
-			path, errWrongLibrary, st.Size(), f.size, wayOut)
+			path, errWrongLibrary, st.Size(), f.size, remedy)
 	case !errors.Is(err, os.ErrNotExist):
-		return "", fmt.Errorf("look for %s: %w; %s", libraryName, err, wayOut)
+		return "", fmt.Errorf("look for %s: %w; %s", libraryName, err, remedy)
 	}
 	if progress != nil {
-		fmt.Fprintf(progress, "fetching the ClickHouse engine once (%s, 170 MB; 570 MB unpacked): it is kept in %s\n", f.spec, path)
+		fmt.Fprintf(progress, "fetching the ClickHouse engine once (%s, 170 MB; 570 MB unpacked): it is kept in %s\n",
+			f.spec, path)
 	}
 	if err := f.download(ctx, path); err != nil {
-		return "", fmt.Errorf("fetch %s: %w; %s", f.spec, err, wayOut)
+		return "", fmt.Errorf("fetch %s: %w; %s", f.spec, err, remedy)
 	}
 	return path, nil
 }
 
-// download has npm pack the package into a directory of its own beside path, and
-// moves the library to path when everything about it is as pinned.
+// download runs npm pack in a temporary directory beside path, checks the archive, and moves the library to path.
 func (f fetcher) download(ctx context.Context, path string) error {
 	npm, err := exec.LookPath(f.npm)
 	if err != nil {
-		return fmt.Errorf("npm, the package manager of Node.js, is needed and not there: %w", err)
+		return fmt.Errorf("npm, the package manager of Node.js, was not found: %w", err)
 	}
 	if err := os.MkdirAll(f.dir, 0o755); err != nil {
 		return err
 	}
-	f.sweep()
+	f.removeStale()
 	tmp, err := os.MkdirTemp(f.dir, "fetch-*")
 	if err != nil {
 		return err
@@ -122,7 +121,7 @@ func (f fetcher) download(ctx context.Context, path string) error {
 	return os.Rename(library, path)
 }
 
-// unpack checks the archive's integrity, then takes the library out of it and checks that.
+// unpack checks the integrity of the archive, extracts the library and checks that.
 func (f fetcher) unpack(ctx context.Context, archive, library string) error {
 	in, err := os.Open(archive)
 	if err != nil {
@@ -177,8 +176,8 @@ func (f fetcher) write(r io.Reader, library string) error {
 	return out.Close()
 }
 
-// sweep removes what fetchers left behind that were killed more than an hour ago.
-func (f fetcher) sweep() {
+// removeStale removes directories of killed processes that are older than an hour.
+func (f fetcher) removeStale() {
 	left, _ := filepath.Glob(filepath.Join(f.dir, "fetch-*"))
 	for _, dir := range left {
 		if st, err := os.Stat(dir); err == nil && time.Since(st.ModTime()) > time.Hour {
@@ -187,7 +186,7 @@ func (f fetcher) sweep() {
 	}
 }
 
-// A reader stops at the end of its context.
+// A reader fails after its context is done.
 type reader struct {
 	ctx context.Context
 	r   io.Reader

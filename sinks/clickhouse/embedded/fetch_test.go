@@ -20,7 +20,7 @@ import (
 
 const libraryText = "these are the bytes of a library"
 
-// archive is an npm archive with one file.
+// archive returns an npm archive with one file.
 func archive(t *testing.T, name string) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -38,7 +38,7 @@ func archive(t *testing.T, name string) []byte {
 	return b.Bytes()
 }
 
-// npm returns a fetcher of the archive, by a script that stands for npm.
+// npm returns a fetcher of the archive, with a script in place of npm.
 func npm(t *testing.T, packed []byte) fetcher {
 	t.Helper()
 	dir := t.TempDir()
@@ -46,7 +46,8 @@ func npm(t *testing.T, packed []byte) fetcher {
 		t.Fatal(err)
 	}
 	script := filepath.Join(dir, "npm")
-	text := "#!/bin/sh\n[ \"$1 $2 $3 $5\" = 'pack --silent --pack-destination pkg@1' ] || exit 9\necho x >>" + dir + "/runs\ncp " + dir + "/packed \"$4/pkg-1.tgz\"\n"
+	text := "#!/bin/sh\n[ \"$1 $2 $3 $5\" = 'pack --silent --pack-destination pkg@1' ] || exit 9\necho x >>" +
+		dir + "/runs\ncp " + dir + "/packed \"$4/pkg-1.tgz\"\n"
 	if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +71,7 @@ func TestFetch(t *testing.T) {
 	if !strings.Contains(progress.String(), "pkg@1") {
 		t.Errorf("progress is %q, want it to name the package", progress.String())
 	}
-	f.npm = "/nonexistent/npm" // not needed any more
+	f.npm = "/nonexistent/npm" // not needed again
 	if again, err := f.fetch(t.Context(), nil); err != nil || again != path {
 		t.Errorf("fetching again = %q, %v", again, err)
 	}
@@ -143,7 +144,8 @@ func TestFetchFindsWrongLibrary(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(f.dir, libraryName), []byte("short"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.fetch(t.Context(), nil); !errors.Is(err, errWrongLibrary) || !strings.Contains(err.Error(), "remove it") {
+	if _, err := f.fetch(t.Context(), nil); !errors.Is(err, errWrongLibrary) ||
+		!strings.Contains(err.Error(), "remove it") {
 		t.Errorf("fetch over a wrong file = %v, want it refused and said what to do", err)
 	}
 }

@@ -1,8 +1,8 @@
-// Package match compares large multisets of keys that stand at places in Kafka: the records of a topic, the rows that
-// the view of a table shows of it, and the rows that the table has.
+// Package match compares large multisets of keys from three sides: the records of a topic, the rows in the view of a
+// table, and the rows in the table.
 //
-// Every entry that was added is seen once, with all others of its key. Entries wait in a
-// tally.Book, 40 bytes each, so memory does not grow with their number.
+// Every key is visited once, with all its entries. Entries are kept in a tally.Book, 40 bytes each, so memory does
+// not grow with their number.
 package match
 
 import (
@@ -16,79 +16,81 @@ import (
 	"github.com/millrace/millrace/internal/tally"
 )
 
-// A Key is what is compared.
+// A Key identifies a message.
 type Key [16]byte
 
-// An At is a place in a topic.
-type At struct {
+// A Location is the position of a record in a topic.
+type Location struct {
 	Incarnation uint32
 	Partition   uint16
 	Offset      uint64
 }
 
-// Compare orders places by incarnation, partition and offset.
-func (a At) Compare(b At) int {
-	return cmp.Or(cmp.Compare(a.Incarnation, b.Incarnation), cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Offset, b.Offset))
+// Compare orders locations by incarnation, partition and offset.
+func (a Location) Compare(b Location) int {
+	return cmp.Or(cmp.Compare(a.Incarnation, b.Incarnation), cmp.Compare(a.Partition, b.Partition),
+		cmp.Compare(a.Offset, b.Offset))
 }
 
-// A Side is one of those that are compared.
+// A Side is the source of an entry.
 type Side uint8
 
-// The sides.
+// The sides of a comparison.
 const (
 	Topic Side = iota
 	View
 	Table
 )
 
-// An Entry is one record, or one row.
+// An Entry is a record or a row.
 type Entry struct {
-	Key  Key
-	At   At
-	Mark uint16 // what else the caller wants to know of it; below 16,384
-	Hash uint64 // of the record, as the topic or the row has it
+	Key      Key
+	Location Location
+	Tag      uint16 // for use by the caller; below 16,384
+	Hash     uint64 // of the record's value, as computed from Kafka or as stored in the row
 }
 
 const (
 	entrySize = 40
-	sideAt    = 14
-	marks     = 1<<sideAt - 1
+	sideShift = 14
+	maxTag    = 1<<sideShift - 1
 )
 
-// A Book holds the entries of one comparison. It is for one goroutine.
-type Book struct{ entries *tally.Book }
+// A Comparison holds entries of all sides. It is not safe for concurrent use.
+type Comparison struct{ entries *tally.Book }
 
-// New returns an empty Book; the caller closes it.
-func New() *Book { return &Book{tally.New("")} }
+// New returns an empty Comparison. The caller closes it.
+func New() *Comparison { return &Comparison{tally.New("")} }
 
 // Close removes the temporary file.
-func (b *Book) Close() error { return b.entries.Close() }
+func (b *Comparison) Close() error { return b.entries.Close() }
 
-// Add adds one entry.
-func (b *Book) Add(side Side, e Entry) error {
-	if e.Mark > marks {
-		return fmt.Errorf("mark %d is too large", e.Mark)
+// Add adds an entry. A tag that is too large is an error.
+func (b *Comparison) Add(side Side, e Entry) error {
+	if e.Tag > maxTag {
+		return fmt.Errorf("mark %d is too large", e.Tag)
 	}
 	var raw [entrySize]byte
 	copy(raw[:], e.Key[:])
-	binary.BigEndian.PutUint64(raw[16:], e.At.Offset)
-	binary.BigEndian.PutUint32(raw[24:], e.At.Incarnation)
-	binary.BigEndian.PutUint16(raw[28:], e.At.Partition)
-	binary.BigEndian.PutUint16(raw[30:], e.Mark|uint16(side)<<sideAt)
+	binary.BigEndian.PutUint64(raw[16:], e.Location.Offset)
+	binary.BigEndian.PutUint32(raw[24:], e.Location.Incarnation)
+	binary.BigEndian.PutUint16(raw[28:], e.Location.Partition)
+	binary.BigEndian.PutUint16(raw[30:], e.Tag|uint16(side)<<sideShift)
 	binary.BigEndian.PutUint64(raw[32:], e.Hash)
 	return b.entries.Add(e.Key[:], raw[:])
 }
 
-// Each calls f once for each key, with the entries of each side in the order of their
-// places; some of the sides may be empty. f must not keep them. done is called after each part of the keys with the
-// number of parts so far and in all.
-func (b *Book) Each(ctx context.Context, f func(topic, view, table []Entry) error, done func(part, parts int)) error {
+// Each calls f once for each key, with the entries of each side in the order of their locations. A side may be empty. f
+// must not keep the slices. done is called with the number of finished parts of the keys and the number of all parts.
+func (b *Comparison) Each(
+	ctx context.Context, f func(topic, view, table []Entry) error, done func(part, parts int),
+) error {
 	var all []Entry
 	return b.entries.Each(ctx, func(raw []byte) error {
 		all = decode(slices.Grow(all[:0], len(raw)/entrySize), raw)
 		slices.SortFunc(all, func(x, y Entry) int {
-			return cmp.Or(bytes.Compare(x.Key[:], y.Key[:]), cmp.Compare(x.Mark>>sideAt, y.Mark>>sideAt),
-				x.At.Compare(y.At))
+			return cmp.Or(bytes.Compare(x.Key[:], y.Key[:]), cmp.Compare(x.Tag>>sideShift, y.Tag>>sideShift),
+				x.Location.Compare(y.Location))
 		})
 		return eachKey(all, f)
 	}, done)
@@ -98,10 +100,10 @@ func decode(all []Entry, raw []byte) []Entry {
 	for ; len(raw) >= entrySize; raw = raw[entrySize:] {
 		var e Entry
 		copy(e.Key[:], raw)
-		e.At.Offset = binary.BigEndian.Uint64(raw[16:])
-		e.At.Incarnation = binary.BigEndian.Uint32(raw[24:])
-		e.At.Partition = binary.BigEndian.Uint16(raw[28:])
-		e.Mark = binary.BigEndian.Uint16(raw[30:])
+		e.Location.Offset = binary.BigEndian.Uint64(raw[16:])
+		e.Location.Incarnation = binary.BigEndian.Uint32(raw[24:])
+		e.Location.Partition = binary.BigEndian.Uint16(raw[28:])
+		e.Tag = binary.BigEndian.Uint16(raw[30:])
 		e.Hash = binary.BigEndian.Uint64(raw[32:])
 		all = append(all, e)
 	}
@@ -113,10 +115,10 @@ func eachKey(all []Entry, f func(topic, view, table []Entry) error) error {
 		n := 0
 		var ends [Table + 1]int
 		for n < len(all) && all[n].Key == all[0].Key {
-			for side := Side(all[n].Mark >> sideAt); side <= Table; side++ {
+			for side := Side(all[n].Tag >> sideShift); side <= Table; side++ {
 				ends[side] = n + 1
 			}
-			all[n].Mark &= marks
+			all[n].Tag &= maxTag
 			n++
 		}
 		if err := f(all[:ends[Topic]], all[ends[Topic]:ends[View]], all[ends[View]:n]); err != nil {

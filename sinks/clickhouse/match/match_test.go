@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/need"
 )
 
-// Every entry comes back once, with the others of its key, in the order of their places.
+// Every entry is returned once, with the others of its key, in the order of their locations.
 func TestEach(t *testing.T) {
 	for name, n := range map[string]int{"few": 500, "many": 80_000} {
 		t.Run(name, func(t *testing.T) {
@@ -23,7 +23,8 @@ func TestEach(t *testing.T) {
 			want := map[Key][3][]Entry{}
 			for i := range n {
 				side := Side(i % 7 % 3)
-				e := Entry{At: At{uint32(i % 3), uint16(i % 5), uint64(n - i)}, Mark: uint16(i & marks), Hash: uint64(i)}
+				e := Entry{Location: Location{uint32(i % 3), uint16(i % 5), uint64(n - i)}, Tag: uint16(i & maxTag),
+					Hash: uint64(i)}
 				copy(e.Key[:], fmt.Sprintf("%016d", i/3%100))
 				if err := b.Add(side, e); err != nil {
 					t.Fatal(err)
@@ -37,7 +38,7 @@ func TestEach(t *testing.T) {
 				key := slices.Concat(topic, view, table)[0].Key
 				all := want[key]
 				for _, side := range all {
-					slices.SortFunc(side, func(a, b Entry) int { return a.At.Compare(b.At) })
+					slices.SortFunc(side, func(a, b Entry) int { return a.Location.Compare(b.Location) })
 				}
 				if !slices.Equal(topic, all[Topic]) || !slices.Equal(view, all[View]) || !slices.Equal(table, all[Table]) {
 					t.Fatalf("key %s:\n got %v %v %v\nwant %v", key, topic, view, table, all)
@@ -62,17 +63,17 @@ func TestEachStops(t *testing.T) {
 	if err := b.Each(t.Context(), func([]Entry, []Entry, []Entry) error { return full }, nil); !errors.Is(err, full) {
 		t.Errorf("got %v, want the callback's error", err)
 	}
-	if err := b.Add(Topic, Entry{Mark: marks + 1}); err == nil {
+	if err := b.Add(Topic, Entry{Tag: maxTag + 1}); err == nil {
 		t.Error("a mark that would be taken for a side was taken")
 	}
 }
 
 func TestPlaces(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
-		var p Places
-		want := map[At]bool{}
+		var p LocationSet
+		want := map[Location]bool{}
 		for range rapid.IntRange(0, 12).Draw(t, "runs") {
-			at := At{rapid.Uint32Range(0, 1).Draw(t, "inc"), rapid.Uint16Range(0, 1).Draw(t, "part"),
+			at := Location{rapid.Uint32Range(0, 1).Draw(t, "inc"), rapid.Uint16Range(0, 1).Draw(t, "part"),
 				rapid.SampledFrom([]uint64{0, 5, 65_530, 131_070, 1 << 40, math.MaxInt64 - 20_000}).Draw(t, "off")}
 			for range rapid.SampledFrom([]int{1, 2, 7, 5000}).Draw(t, "n") {
 				p.Add(at)
@@ -81,11 +82,11 @@ func TestPlaces(t *testing.T) {
 			}
 		}
 		var ranges []Range
-		for _, at := range slices.SortedFunc(maps.Keys(want), At.Compare) {
+		for _, at := range slices.SortedFunc(maps.Keys(want), Location.Compare) {
 			if !p.Has(at) {
 				t.Fatalf("%v was added", at)
 			}
-			if next := (At{at.Incarnation, at.Partition, at.Offset + 1}); p.Has(next) != want[next] {
+			if next := (Location{at.Incarnation, at.Partition, at.Offset + 1}); p.Has(next) != want[next] {
 				t.Fatalf("%v was not added", next)
 			}
 			if n := len(ranges); n > 0 && ranges[n-1].Incarnation == at.Incarnation && ranges[n-1].Partition == at.Partition &&
@@ -97,7 +98,8 @@ func TestPlaces(t *testing.T) {
 		}
 		limit := rapid.IntRange(0, 10).Draw(t, "limit")
 		got, more := p.Ranges(limit)
-		if n := min(limit, len(ranges)); !reflect.DeepEqual(append([]Range{}, got...), append([]Range{}, ranges[:n]...)) || more != len(ranges)-n {
+		if n := min(limit, len(ranges)); !reflect.DeepEqual(append([]Range{}, got...), append([]Range{}, ranges[:n]...)) ||
+			more != len(ranges)-n {
 			t.Errorf("got %v and %d more\nwant %v and %d more", got, more, ranges[:n], len(ranges)-n)
 		}
 	})

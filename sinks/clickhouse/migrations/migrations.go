@@ -1,12 +1,12 @@
 // Package migrations holds the schema of the ClickHouse tables as numbered statements.
 //
-// One statement per file, applied in the order of the numbers, forward only; each may
-// be run again without harm. A file that was ever applied is never edited.
+// Each file has one statement. They are applied in the order of their numbers, forward only, and each can be run
+// again without harm. A file must not be edited after it was applied anywhere.
 package migrations
 
 import "embed"
 
-// Files are the statements: NNNN_name.sql.
+// Files are the statements, named NNNN_name.sql.
 //
 //go:embed *.sql
 var Files embed.FS

@@ -11,7 +11,7 @@ import (
 	ch "github.com/ClickHouse/clickhouse-go/v2"
 )
 
-// packets are what a server may send while an insert is under way, one of each kind.
+// packets returns the packets that a server may send during an insert, one of each kind.
 func packets() [][]byte {
 	logs := new(proto.Logs)
 	for _, text := range []string{"a query begins", ""} {
@@ -33,7 +33,7 @@ func packets() [][]byte {
 	times.Append(time.Unix(6, 0))
 	kinds := new(proto.ColEnum)
 	if err := kinds.Infer("Enum8('increment' = 1, 'gauge' = 2)"); err != nil {
-		panic(err) // it is of this test
+		panic(err) // a mistake in the test
 	}
 	kinds.Append("gauge")
 	return [][]byte{
@@ -82,13 +82,13 @@ func block(code proto.ServerCode, columns proto.Input) []byte {
 			whole.Rows = columns[0].Data.Rows()
 		}
 		if err := whole.EncodeBlock(b, revision, columns); err != nil {
-			panic(err) // it is of this test
+			panic(err) // a mistake in the test
 		}
 	})
 }
 
-// Whatever packets a server sends, in any order and cut anywhere, the answer to an insert is the wanted packet, the
-// server's error, or an error; nothing of what follows the answer is taken.
+// Whatever packets a server sends, in any order and truncated anywhere, the result of an insert is the wanted
+// packet, the server's error, or another error. Nothing after that packet is read.
 func FuzzAnswer(f *testing.F) {
 	kinds := packets()
 	all := make([]byte, 0, len(kinds))
@@ -106,7 +106,7 @@ func FuzzAnswer(f *testing.F) {
 			want = proto.ServerCodeEndOfStream
 		}
 		var sent []byte
-		answered, first := 0, proto.ServerCode(255) // where the answer ends, and what it is
+		answered, first := 0, proto.ServerCode(255) // end and code of the deciding packet
 		for _, n := range order {
 			p := kinds[int(n)%len(kinds)]
 			sent = append(sent, p...)
@@ -117,8 +117,8 @@ func FuzzAnswer(f *testing.F) {
 		}
 		sent = sent[:len(sent)-min(len(sent), int(cut))]
 		in := bytes.NewReader(sent)
-		w := &wire{in: proto.NewReader(in), rev: revision}
-		err := w.until(want)
+		w := &insertConn{in: proto.NewReader(in), rev: revision}
+		err := w.readUntil(want)
 		var said *ch.Exception
 		switch {
 		case answered == 0 || answered > len(sent):

@@ -19,19 +19,19 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// A kept topic is what a test says that Kafka holds: partition 3 alone, incarnation 7.
-type kept struct {
+// A kafkaTopic is the content of a topic: partition 3, incarnation 7.
+type kafkaTopic struct {
 	records   []*schemas.Delivery
-	bad       map[int64]error // offsets that cannot be read
+	bad       map[int64]error // records that cannot be decoded, by offset
 	dead      []int64
 	committed int64
-	start     int64 // when the rows have been read
-	end       int64 // as noted
-	now       int64 // the end when the rows have been read; 0: end
+	start     int64 // start of the log after the rows have been read
+	end       int64 // end of the compared range
+	now       int64 // end of the log after the rows have been read; 0: end
 	anew      bool
 }
 
-func prove(t testing.TB, db *clickhouse.DB, topic schemas.Topic, k kept) ([]*clickhouse.TableProof, error) {
+func verify(t testing.TB, db *clickhouse.DB, topic schemas.Topic, k kafkaTopic) ([]*clickhouse.TableProof, error) {
 	t.Helper()
 	p, err := db.NewProof(topic, func(d *schemas.Delivery) bool { return slices.Contains(k.dead, d.Offset) })
 	if err != nil {
@@ -52,7 +52,8 @@ func prove(t testing.TB, db *clickhouse.DB, topic schemas.Topic, k kept) ([]*cli
 	got, err := p.Compare(t.Context(), clickhouse.Reading{
 		Noted: noted, Committed: map[int32]int64{3: k.committed},
 		Now: func(context.Context) (schemas.Extent, error) {
-			now := schemas.Extent{Incarnation: 7, Starts: map[int32]int64{3: k.start}, Ends: map[int32]int64{3: max(k.now, k.end)}}
+			now := schemas.Extent{Incarnation: 7, Starts: map[int32]int64{3: k.start},
+				Ends: map[int32]int64{3: max(k.now, k.end)}}
 			if k.anew {
 				now.Incarnation++
 			}
@@ -68,13 +69,16 @@ func prove(t testing.TB, db *clickhouse.DB, topic schemas.Topic, k kept) ([]*cli
 	return got, err
 }
 
-// inWords says what a proof found.
-func inWords(p *clickhouse.TableProof) string {
+// describe returns the findings as text.
+func describe(p *clickhouse.TableProof) string {
 	s := fmt.Sprintf("%s: %d records, %d messages, %d rows", p.Table, p.Records, p.Messages, p.Rows)
 	for _, f := range []struct {
 		name string
 		of   clickhouse.Discrepancy
-	}{{"missing", p.Missing}, {"doubled", p.Doubled}, {"extra", p.Extra}, {"displaced", p.Displaced}, {"altered", p.Altered}, {"dead", p.Dead}, {"pending", p.Pending}} {
+	}{
+		{"missing", p.Missing}, {"doubled", p.Doubled}, {"extra", p.Extra}, {"displaced", p.Displaced},
+		{"altered", p.Altered}, {"dead", p.Dead}, {"pending", p.Pending},
+	} {
 		if f.of.Messages == 0 && len(f.of.Ranges) == 0 {
 			continue
 		}
@@ -95,20 +99,20 @@ func inWords(p *clickhouse.TableProof) string {
 	return s
 }
 
-// ofOtherBytes is a record whose bytes are others.
-func ofOtherBytes(d *schemas.Delivery) []*schemas.Delivery {
+// withOtherBytes returns a record with other bytes.
+func withOtherBytes(d *schemas.Delivery) []*schemas.Delivery {
 	other := *d
 	other.Hash++
 	return []*schemas.Delivery{&other}
 }
 
-// Records that Kafka has removed before they were stored are findings. What was stored is said by the group's offsets or,
-// if those are lost, by the table's position.
+// Records that Kafka removed before they were stored are findings. The offsets of the group show which were stored
+// or, if they are lost, the position of the table.
 func TestKnownLoss(t *testing.T) {
 	t.Parallel()
 	batch := deliver(schemas.Changes, 0, changes(60)...)
 	for name, tc := range map[string]struct {
-		stored    int // of the 50 records that Kafka has removed
+		stored    int // number of stored records, of the 50 that Kafka removed
 		committed int64
 		position  int64
 		want      int64
@@ -134,15 +138,16 @@ func TestKnownLoss(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			got, err := prove(t, db, schemas.Changes, kept{records: batch[50:], start: 50, end: 60, committed: tc.committed})
+			got, err := verify(t, db, schemas.Changes,
+				kafkaTopic{records: batch[50:], start: 50, end: 60, committed: tc.committed})
 			if err != nil || got[0].Findings() != tc.want {
-				t.Errorf("%d findings, %v, want %d: %s", got[0].Findings(), err, tc.want, inWords(got[0]))
+				t.Errorf("%d findings, %v, want %d: %s", got[0].Findings(), err, tc.want, describe(got[0]))
 			}
 		})
 	}
 }
 
-// A record before the table's position is missing if it has no row, although the group has lost its offsets.
+// A record below the position of the table is missing if it has no row, even if the group has lost its offsets.
 func TestMissingOfAGroupWithoutOffsets(t *testing.T) {
 	t.Parallel()
 	batch := deliver(schemas.Changes, 0, changes(20)...)
@@ -155,14 +160,14 @@ func TestMissingOfAGroupWithoutOffsets(t *testing.T) {
 	if err := sink.Mark(t.Context(), []schemas.Progress{at}); err != nil {
 		t.Fatal(err)
 	}
-	got, err := prove(t, db, schemas.Changes, kept{records: batch, end: 20})
+	got, err := verify(t, db, schemas.Changes, kafkaTopic{records: batch, end: 20})
 	want := "audit_log: 20 records, 20 messages, 10 rows; missing 5 7/3@0-4; pending 5 7/3@15-19"
-	if err != nil || inWords(got[0]) != want {
-		t.Errorf("got  %s, %v\nwant %s", inWords(got[0]), err, want)
+	if err != nil || describe(got[0]) != want {
+		t.Errorf("got  %s, %v\nwant %s", describe(got[0]), err, want)
 	}
 }
 
-func TestProof(t *testing.T) {
+func TestVerification(t *testing.T) {
 	t.Parallel()
 	batch := deliver(schemas.Changes, 0, changes(100)...)
 	twice := append(slices.Clone(batch[:20]), deliver(schemas.Changes, 20, batch[4].Body, batch[5].Body, batch[5].Body)...)
@@ -173,146 +178,172 @@ func TestProof(t *testing.T) {
 	resent := append(slices.Clone(batch[:20]), deliver(schemas.Changes, 20, batch[4].Body)...)
 	const insert = "INSERT INTO {db}.audit_log SELECT "
 	tests := map[string]struct {
-		stored []*schemas.Delivery // nil: all of batch
+		stored []*schemas.Delivery // nil: batch
 		damage []string
-		kept   kept
+		kept   kafkaTopic
 		want   string
 	}{
-		"all is there": {kept: kept{records: batch}, want: "100 records, 100 messages, 100 rows"},
+		"all is there": {kept: kafkaTopic{records: batch}, want: "100 records, 100 messages, 100 rows"},
 		"rows removed": {
 			damage: []string{"ALTER TABLE {db}.audit_log DELETE WHERE off IN (7, 8, 9, 60) SETTINGS mutations_sync = 2"},
-			kept:   kept{records: batch}, want: "100 records, 100 messages, 96 rows; missing 4 7/3@7-9 7/3@60-60",
+			kept:   kafkaTopic{records: batch}, want: "100 records, 100 messages, 96 rows; missing 4 7/3@7-9 7/3@60-60",
 		},
 		"a row doubled under another id": {
 			damage: []string{insert + "* REPLACE (unhex('" + id1 + "') AS id) FROM {db}.audit_log WHERE off = 42"},
-			kept:   kept{records: batch}, want: "100 records, 100 messages, 101 rows; extra 1 7/3@42-42",
+			kept:   kafkaTopic{records: batch}, want: "100 records, 100 messages, 101 rows; extra 1 7/3@42-42",
 		},
 		"a row of another month": {
 			damage: []string{insert + "* REPLACE (ts + INTERVAL 1 MONTH AS ts) FROM {db}.audit_log WHERE off = 42"},
-			kept:   kept{records: batch}, want: "100 records, 100 messages, 101 rows; doubled 1 7/3@42-42; altered 1 7/3@42-42",
+			kept:   kafkaTopic{records: batch}, want: "100 records, 100 messages, 101 rows; doubled 1 7/3@42-42; altered 1" +
+				" 7/3@42-42",
 		},
 		"a row moved to another month": {
 			damage: []string{insert + "* REPLACE (ts + INTERVAL 1 MONTH AS ts) FROM {db}.audit_log WHERE off = 42",
 				"ALTER TABLE {db}.audit_log DELETE WHERE off = 42 AND toYYYYMM(ts) = 202603 SETTINGS mutations_sync = 2"},
-			kept: kept{records: batch}, want: "100 records, 100 messages, 100 rows; displaced 1 7/3@42-42; altered 1 7/3@42-42",
+			kept: kafkaTopic{records: batch},
+			want: "100 records, 100 messages, 100 rows; displaced 1 7/3@42-42; altered 1 7/3@42-42",
 		},
 		"a row stored twice is one in the view": {
 			damage: []string{insert + "* FROM {db}.audit_log WHERE off = 42"},
-			kept:   kept{records: batch}, want: "100 records, 100 messages, 100 rows",
+			kept:   kafkaTopic{records: batch}, want: "100 records, 100 messages, 100 rows",
 		},
-		"an id at several offsets": {stored: twice, kept: kept{records: twice, end: 23}, want: "23 records, 20 messages, 20 rows"},
+		"an id at several offsets": {stored: twice, kept: kafkaTopic{records: twice, end: 23},
+			want: "23 records, 20 messages, 20 rows"},
 		"an id at several offsets, and no row": {
-			stored: twice, damage: []string{"ALTER TABLE {db}.audit_log DELETE WHERE off IN (5, 21, 22) SETTINGS mutations_sync = 2"},
-			kept: kept{records: twice, end: 23}, want: "23 records, 20 messages, 19 rows; missing 1 7/3@5-5",
+			stored: twice, damage: []string{
+				"ALTER TABLE {db}.audit_log DELETE WHERE off IN (5, 21, 22) SETTINGS mutations_sync = 2",
+			},
+			kept: kafkaTopic{records: twice, end: 23}, want: "23 records, 20 messages, 19 rows; missing 1 7/3@5-5",
 		},
 		"an offset that holds another message now": {
 			stored: batch, damage: nil,
-			kept: kept{records: append(deliver(schemas.Changes, 0, change("new", 0)), batch[1:]...)},
+			kept: kafkaTopic{records: append(deliver(schemas.Changes, 0, change("new", 0)), batch[1:]...)},
 			want: "100 records, 100 messages, 100 rows; missing 1 7/3@0-0; extra 1 7/3@0-0",
 		},
 		"not yet committed": {
-			stored: batch[:90], kept: kept{records: batch, committed: 88},
+			stored: batch[:90], kept: kafkaTopic{records: batch, committed: 88},
 			want: "100 records, 100 messages, 90 rows; pending 10 7/3@90-99",
 		},
 		"dead letters": {
 			stored: append(slices.Clone(batch[:10]), batch[12:]...),
-			kept:   kept{records: batch, bad: map[int64]error{10: errors.New("garbage")}, dead: []int64{10, 11, 12}},
+			kept:   kafkaTopic{records: batch, bad: map[int64]error{10: errors.New("garbage")}, dead: []int64{10, 11, 12}},
 			want:   "100 records, 100 messages, 98 rows; dead 2 7/3@10-11",
 		},
 		"a dead letter that was sent again, and its row lost": {
-			stored: batch[:10], kept: kept{records: resent, dead: []int64{4}},
+			stored: batch[:10], kept: kafkaTopic{records: resent, dead: []int64{4}},
 			damage: []string{"ALTER TABLE {db}.audit_log DELETE WHERE off = 4 SETTINGS mutations_sync = 2"},
 			want:   "21 records, 20 messages, 9 rows; missing 11 7/3@10-20",
 		},
 		"a dead letter that was sent again, and refused again": {
-			stored: append(slices.Clone(batch[:4]), batch[5:20]...), kept: kept{records: resent, dead: []int64{4, 20}},
+			stored: append(slices.Clone(batch[:4]), batch[5:20]...), kept: kafkaTopic{records: resent, dead: []int64{4, 20}},
 			want: "21 records, 20 messages, 19 rows; dead 1 7/3@4-4",
 		},
 		"a dead letter that was sent again, and is not stored yet": {
-			stored: append(slices.Clone(batch[:4]), batch[5:20]...), kept: kept{records: resent, dead: []int64{4}, committed: 20},
-			want: "21 records, 20 messages, 19 rows; pending 1 7/3@20-20",
+			stored: append(slices.Clone(batch[:4]), batch[5:20]...),
+			kept:   kafkaTopic{records: resent, dead: []int64{4}, committed: 20},
+			want:   "21 records, 20 messages, 19 rows; pending 1 7/3@20-20",
 		},
 		"unreadable, and no dead letter": {
 			stored: append(slices.Clone(batch[:10]), batch[11:]...),
-			kept:   kept{records: batch, bad: map[int64]error{10: errors.New("garbage")}},
+			kept:   kafkaTopic{records: batch, bad: map[int64]error{10: errors.New("garbage")}},
 			want:   "100 records, 100 messages, 99 rows; missing 1 7/3@10-10",
 		},
 		"trimmed": {
-			kept: kept{records: batch[30:], start: 30}, want: "70 records, 70 messages, 100 rows; gone {Retention:30 Compaction:0 Incarnations:0 Later:0}; trimmed 3 before 30, 30 rows, 0 unread",
+			kept: kafkaTopic{records: batch[30:], start: 30},
+			want: "70 records, 70 messages, 100 rows; gone {Retention:30 Compaction:0 Incarnations:0 Later:0};" +
+				" trimmed 3 before 30, 30 rows, 0 unread",
 		},
 		"trimmed while it was read": {
-			kept: kept{records: batch[30:], start: 50}, want: "70 records, 70 messages, 100 rows; gone {Retention:30 Compaction:0 Incarnations:0 Later:0}; trimmed 3 before 50, 30 rows, 0 unread",
+			kept: kafkaTopic{records: batch[30:], start: 50},
+			want: "70 records, 70 messages, 100 rows; gone {Retention:30 Compaction:0 Incarnations:0 Later:0};" +
+				" trimmed 3 before 50, 30 rows, 0 unread",
 		},
 		"trimmed before it was stored": {
-			stored: batch[50:], kept: kept{records: batch[50:], start: 50, committed: 20},
+			stored: batch[50:], kept: kafkaTopic{records: batch[50:], start: 50, committed: 20},
 			want: "50 records, 50 messages, 50 rows; trimmed 3 before 50, 0 rows, 30 unread",
 		},
-		"gaps": { // control records, and what a transaction gave up
-			stored: append(slices.Clone(batch[:30]), batch[40:]...), kept: kept{records: append(slices.Clone(batch[:30]), batch[40:]...)},
-			want: "90 records, 90 messages, 90 rows",
+		"gaps": { // control records, and records of an aborted transaction
+			stored: append(slices.Clone(batch[:30]), batch[40:]...),
+			kept:   kafkaTopic{records: append(slices.Clone(batch[:30]), batch[40:]...)},
+			want:   "90 records, 90 messages, 90 rows",
 		},
 		"a row in a gap": {
-			kept: kept{records: append(slices.Clone(batch[:30]), batch[31:]...)}, want: "99 records, 99 messages, 100 rows; extra 1 7/3@30-30",
+			kept: kafkaTopic{records: append(slices.Clone(batch[:30]), batch[31:]...)},
+			want: "99 records, 99 messages, 100 rows; extra 1 7/3@30-30",
 		},
 		"rows of a topic of the same name": {
-			stored: append(slices.Clone(batch), other...), kept: kept{records: batch},
+			stored: append(slices.Clone(batch), other...), kept: kafkaTopic{records: batch},
 			want: "100 records, 100 messages, 101 rows; gone {Retention:0 Compaction:0 Incarnations:1 Later:0}",
 		},
 		"rows that came later": {
-			kept: kept{records: batch[:80], end: 80, committed: 80, now: 100},
+			kept: kafkaTopic{records: batch[:80], end: 80, committed: 80, now: 100},
 			want: "80 records, 80 messages, 100 rows; gone {Retention:0 Compaction:0 Incarnations:0 Later:20}",
 		},
 		"the log lost its end": {
-			kept: kept{records: batch[:80], end: 80, committed: 80, now: 99}, want: "80 records, 80 messages, 100 rows; extra 1 7/3@99-99; gone {Retention:0 Compaction:0 Incarnations:0 Later:19}",
+			kept: kafkaTopic{records: batch[:80], end: 80, committed: 80, now: 99},
+			want: "80 records, 80 messages, 100 rows; extra 1 7/3@99-99;" +
+				" gone {Retention:0 Compaction:0 Incarnations:0 Later:19}",
 		},
 		"a column altered": {
 			damage: []string{"ALTER TABLE {db}.audit_log UPDATE user = 'eve' WHERE off IN (42, 43) SETTINGS mutations_sync = 2"},
-			kept:   kept{records: batch}, want: "100 records, 100 messages, 100 rows; altered 2 7/3@42-43",
+			kept:   kafkaTopic{records: batch}, want: "100 records, 100 messages, 100 rows; altered 2 7/3@42-43",
 		},
 		"a row replaced by an altered one": {
 			damage: []string{"ALTER TABLE {db}.audit_log DELETE WHERE off = 42 SETTINGS mutations_sync = 2",
 				insert + "* REPLACE (42 AS off) FROM {db}.audit_log WHERE report = 41"},
-			kept: kept{records: batch}, want: "100 records, 100 messages, 99 rows; missing 1 7/3@42-42; altered 1 7/3@42-42",
+			kept: kafkaTopic{records: batch},
+			want: "100 records, 100 messages, 99 rows; missing 1 7/3@42-42; altered 1 7/3@42-42",
 		},
 		"an altered row beside the true one": {
 			damage: []string{insert + "* REPLACE ('eve' AS user) FROM {db}.audit_log WHERE off = 42"},
-			kept:   kept{records: batch}, want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
+			kept:   kafkaTopic{records: batch}, want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
 		},
 		"a column altered, and the record trimmed": {
 			damage: []string{"ALTER TABLE {db}.audit_log UPDATE user = 'eve' WHERE off = 7 SETTINGS mutations_sync = 2"},
-			kept:   kept{records: batch[30:], start: 30}, want: "70 records, 70 messages, 100 rows; altered 1 7/3@7-7; gone {Retention:30 Compaction:0 Incarnations:0 Later:0}; trimmed 3 before 30, 30 rows, 0 unread",
+			kept:   kafkaTopic{records: batch[30:], start: 30},
+			want: "70 records, 70 messages, 100 rows; altered 1 7/3@7-7;" +
+				" gone {Retention:30 Compaction:0 Incarnations:0 Later:0}; trimmed 3 before 30, 30 rows, 0 unread",
 		},
 		"the hash of other bytes, and a sum that fits": {
-			kept: kept{records: append(slices.Clone(batch[:42]), append(ofOtherBytes(batch[42]), batch[43:]...)...)},
+			kept: kafkaTopic{records: append(slices.Clone(batch[:42]), append(withOtherBytes(batch[42]), batch[43:]...)...)},
 			want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
 		},
 		"rows from before there were hashes": {
 			damage: []string{insert + "* REPLACE (0 AS report, 0 AS hash, 0 AS sum) FROM {db}.audit_log WHERE off < 10",
 				"ALTER TABLE {db}.audit_log DELETE WHERE off < 10 AND sum != 0 SETTINGS mutations_sync = 2"},
-			kept: kept{records: batch}, want: "100 records, 100 messages, 100 rows; unhashed 10",
+			kept: kafkaTopic{records: batch}, want: "100 records, 100 messages, 100 rows; unhashed 10",
 		},
 		"a column altered, and the sum taken out": {
-			damage: []string{"ALTER TABLE {db}.audit_log UPDATE user = 'eve', sum = 0 WHERE off IN (42, 43) SETTINGS mutations_sync = 2"},
-			kept:   kept{records: batch}, want: "100 records, 100 messages, 100 rows; altered 2 7/3@42-43",
+			damage: []string{
+				"ALTER TABLE {db}.audit_log UPDATE user = 'eve', sum = 0 WHERE off IN (42, 43) SETTINGS mutations_sync = 2",
+			},
+			kept: kafkaTopic{records: batch}, want: "100 records, 100 messages, 100 rows; altered 2 7/3@42-43",
 		},
 		"a column altered, and both hashes taken out": {
-			damage: []string{"ALTER TABLE {db}.audit_log UPDATE user = 'eve', sum = 0, hash = 0 WHERE off = 42 SETTINGS mutations_sync = 2"},
-			kept:   kept{records: batch}, want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
+			damage: []string{
+				"ALTER TABLE {db}.audit_log UPDATE user = 'eve', sum = 0, hash = 0 WHERE off = 42 SETTINGS mutations_sync = 2",
+			},
+			kept: kafkaTopic{records: batch}, want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
 		},
 		"a row that calls itself a position": {
 			damage: []string{"ALTER TABLE {db}.audit_log UPDATE position = 1 WHERE off = 42 SETTINGS mutations_sync = 2"},
-			kept:   kept{records: batch}, want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
+			kept:   kafkaTopic{records: batch}, want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
 		},
-		"reports of one change that differ": {stored: reports, kept: kept{records: reports, end: 3}, want: "3 records, 1 messages, 1 rows"},
-		"a report of a change altered, of which the view shows another": {
-			stored: reports, damage: []string{"ALTER TABLE {db}.audit_log UPDATE agent = 'eve' WHERE off = 1 SETTINGS mutations_sync = 2"},
-			kept: kept{records: reports, end: 3}, want: "3 records, 1 messages, 1 rows; altered 1 7/3@1-1",
+		"reports of one change that differ": {stored: reports, kept: kafkaTopic{records: reports, end: 3},
+			want: "3 records, 1 messages, 1 rows"},
+		"an altered report that the view does not show": {
+			stored: reports, damage: []string{
+				"ALTER TABLE {db}.audit_log UPDATE agent = 'eve' WHERE off = 1 SETTINGS mutations_sync = 2",
+			},
+			kept: kafkaTopic{records: reports, end: 3}, want: "3 records, 1 messages, 1 rows; altered 1 7/3@1-1",
 		},
 		"a row of no topic, and one of a partition that is not there": {
-			damage: []string{insert + "* REPLACE ('somewhere' AS topic) FROM {db}.audit_log WHERE off = 42", "ALTER TABLE {db}.audit_log DELETE WHERE off = 42 AND topic = 'changes' SETTINGS mutations_sync = 2",
+			damage: []string{insert + "* REPLACE ('somewhere' AS topic) FROM {db}.audit_log WHERE off = 42",
+				"ALTER TABLE {db}.audit_log DELETE WHERE off = 42 AND topic = 'changes' SETTINGS mutations_sync = 2",
 				insert + "* REPLACE ('nowhere' AS topic, unhex('" + id1 + "') AS id) FROM {db}.audit_log WHERE off = 43",
 				insert + "* REPLACE (9 AS part, unhex('" + id2 + "') AS id) FROM {db}.audit_log WHERE off = 44"},
-			kept: kept{records: batch}, want: "100 records, 100 messages, 102 rows; extra 2 7/3@43-43 7/9@44-44; altered 1 7/3@42-42",
+			kept: kafkaTopic{records: batch},
+			want: "100 records, 100 messages, 102 rows; extra 2 7/3@43-43 7/9@44-44; altered 1 7/3@42-42",
 		},
 	}
 	db := clickhousetest.Open(t)
@@ -338,12 +369,12 @@ func TestProof(t *testing.T) {
 			if tc.kept.committed == 0 {
 				tc.kept.committed = tc.kept.end
 			}
-			got, err := prove(t, db, schemas.Changes, tc.kept)
+			got, err := verify(t, db, schemas.Changes, tc.kept)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(got) != 1 || inWords(got[0]) != "audit_log: "+tc.want {
-				t.Fatalf("got  %s\nwant audit_log: %s", inWords(got[0]), tc.want)
+			if len(got) != 1 || describe(got[0]) != "audit_log: "+tc.want {
+				t.Fatalf("got  %s\nwant audit_log: %s", describe(got[0]), tc.want)
 			}
 			wrong := regexp.MustCompile("missing|doubled|extra|displaced|altered|[1-9][0-9]* unread").MatchString(tc.want)
 			if n := got[0].Findings(); n > 0 != wrong {
@@ -353,15 +384,16 @@ func TestProof(t *testing.T) {
 	}
 }
 
-// A finding names the messages, so that they can be looked up in either place.
-func TestProofExamples(t *testing.T) {
+// A finding has examples, so that they can be looked up in Kafka and in ClickHouse.
+func TestVerificationExamples(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	batch := deliver(schemas.Changes, 0, changes(30)...)
 	if err := clickhouse.NewSink(db).Store(t.Context(), batch[:10]); err != nil {
 		t.Fatal(err)
 	}
-	proofs, err := prove(t, db, schemas.Changes, kept{records: batch, bad: map[int64]error{12: errors.New("garbage")}, end: 30, committed: 30})
+	proofs, err := verify(t, db, schemas.Changes,
+		kafkaTopic{records: batch, bad: map[int64]error{12: errors.New("garbage")}, end: 30, committed: 30})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -380,10 +412,10 @@ func TestProofExamples(t *testing.T) {
 	}
 }
 
-func TestProofOfTopicMadeAnew(t *testing.T) {
+func TestVerificationOfRecreatedTopic(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	if _, err := prove(t, db, schemas.Changes, kept{anew: true}); !errors.Is(err, clickhouse.ErrAnew) {
+	if _, err := verify(t, db, schemas.Changes, kafkaTopic{anew: true}); !errors.Is(err, clickhouse.ErrAnew) {
 		t.Errorf("got %v, want %v", err, clickhouse.ErrAnew)
 	}
 	if _, err := db.NewProof(schemas.Checkpoints, nil); err == nil {
@@ -391,46 +423,53 @@ func TestProofOfTopicMadeAnew(t *testing.T) {
 	}
 }
 
-// Incidents have one id for many records, and the older ones are compacted away.
-func TestProofOfIncidents(t *testing.T) {
+// An incident has many records with the same id, and the older ones are compacted away.
+func TestVerificationOfIncidents(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	incident := func(id string, step int32) *pb.Incident {
-		return &pb.Incident{Id: id, Account: "acme", Store: "1", Space: "s", Item: id, Kind: "lost", State: pb.IncidentState_INCIDENT_STATE_OPEN,
+		return &pb.Incident{Id: id, Account: "acme", Store: "1", Space: "s", Item: id, Kind: "lost",
+			State:  pb.IncidentState_INCIDENT_STATE_OPEN,
 			Opened: at(0), Updated: at(time.Duration(step) * time.Second), StepCount: step}
 	}
-	batch := deliver(schemas.Incidents, 0, incident(id1, 1), incident(id1, 2), incident(id2, 1), incident(id1, 3), incident(id1, 3))
+	batch := deliver(schemas.Incidents, 0, incident(id1, 1), incident(id1, 2), incident(id2, 1), incident(id1, 3),
+		incident(id1, 3))
 	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}
 	compacted := []*schemas.Delivery{batch[2], batch[4]}
-	k := kept{records: compacted, end: 5, committed: 5}
+	k := kafkaTopic{records: compacted, end: 5, committed: 5}
 	check := func(when, want string) {
 		t.Helper()
-		got, err := prove(t, db, schemas.Incidents, k)
-		if err != nil || len(got) != 1 || inWords(got[0]) != want {
-			t.Errorf("%s: %v\n got %s\nwant %s", when, err, inWords(got[0]), want)
+		got, err := verify(t, db, schemas.Incidents, k)
+		if err != nil || len(got) != 1 || describe(got[0]) != want {
+			t.Errorf("%s: %v\n got %s\nwant %s", when, err, describe(got[0]), want)
 		}
 	}
 	check("compacted", "incidents: 2 records, 2 messages, 4 rows; gone {Retention:0 Compaction:2 Incarnations:0 Later:0}")
 	k.records = batch
 	check("not compacted", "incidents: 5 records, 4 messages, 4 rows")
-	if err := db.Exec(t.Context(), "INSERT INTO {db}.incidents SELECT * REPLACE (unhex(?) AS id) FROM {db}.incidents WHERE off = 2", schemas.ID("x")); err != nil {
+	if err := db.Exec(t.Context(),
+		"INSERT INTO {db}.incidents SELECT * REPLACE (unhex(?) AS id) FROM {db}.incidents WHERE off = 2",
+		schemas.ID("x")); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Exec(t.Context(), "ALTER TABLE {db}.incidents DELETE WHERE step_count = 2 SETTINGS mutations_sync = 2"); err != nil {
+	if err := db.Exec(t.Context(),
+		"ALTER TABLE {db}.incidents DELETE WHERE step_count = 2 SETTINGS mutations_sync = 2"); err != nil {
 		t.Fatal(err)
 	}
 	k.records = compacted
-	check("damaged", "incidents: 2 records, 2 messages, 4 rows; extra 1 7/3@2-2; gone {Retention:0 Compaction:1 Incarnations:0 Later:0}")
+	check("damaged", "incidents: 2 records, 2 messages, 4 rows; extra 1 7/3@2-2; "+
+		"gone {Retention:0 Compaction:1 Incarnations:0 Later:0}")
 }
 
-// A dead letter is a row of its own and, where it was a command, the end of that command.
-func TestProofOfDeadLetters(t *testing.T) {
+// A dead letter has a row in dead_letters, and one in duplication_log if it is a command.
+func TestVerificationOfDeadLetters(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	command := &pb.DuplicationCommand{Id: id1, Account: "acme", Space: "s", Item: "i", SourceStore: "1", DestinationStore: "2",
-		Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE}
+	command := &pb.DuplicationCommand{Id: id1, Account: "acme", Space: "s", Item: "i", SourceStore: "1",
+		DestinationStore: "2",
+		Reason:           pb.DuplicationReason_DUPLICATION_REASON_CHANGE}
 	rec, err := schemas.Encode(schemas.Message{Topic: schemas.DuplicationHigh, Body: command})
 	if err != nil {
 		t.Fatal(err)
@@ -438,42 +477,50 @@ func TestProofOfDeadLetters(t *testing.T) {
 	batch := make([]*schemas.Delivery, 3)
 	for i := range batch {
 		batch[i] = &schemas.Delivery{Topic: schemas.Dead, From: schemas.Dead, Incarnation: 7, Partition: 3, Offset: int64(i),
-			Timestamp: start, Value: rec.Value, Headers: append([]schemas.Header{{Key: schemas.TrailTopic, Value: []byte(schemas.DuplicationHigh)}}, rec.Headers...)}
+			Timestamp: start, Value: rec.Value, Headers: append([]schemas.Header{
+				{Key: schemas.TrailTopic, Value: []byte(schemas.DuplicationHigh)},
+			}, rec.Headers...)}
 	}
 	batch[1].Value = []byte("garbage")
 	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}
-	results := deliver(schemas.DuplicationResults, 0, &pb.DuplicationResult{Id: id2, Account: "acme", Finished: timestamppb.New(start)})
+	results := deliver(schemas.DuplicationResults, 0,
+		&pb.DuplicationResult{Id: id2, Account: "acme", Finished: timestamppb.New(start)})
 	if err := clickhouse.NewSink(db).Store(t.Context(), results); err != nil {
 		t.Fatal(err)
 	}
 	check := func(topic schemas.Topic, records []*schemas.Delivery, want ...string) {
 		t.Helper()
-		proofs, err := prove(t, db, topic, kept{records: records, end: int64(len(records)), committed: int64(len(records))})
+		proofs, err := verify(t, db, topic,
+			kafkaTopic{records: records, end: int64(len(records)), committed: int64(len(records))})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var got []string
 		for _, p := range proofs {
-			got = append(got, inWords(p))
+			got = append(got, describe(p))
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s:\n got %q\nwant %q", topic, got, want)
 		}
 	}
 	check(schemas.DuplicationResults, results, "duplication_log: 1 records, 1 messages, 1 rows")
-	check(schemas.Dead, batch, "dead_letters: 3 records, 3 messages, 3 rows", "duplication_log: 2 records, 2 messages, 2 rows")
-	if err := db.Exec(t.Context(), "ALTER TABLE {db}.duplication_log DELETE WHERE decision = 'dead' AND off = 2 SETTINGS mutations_sync = 2"); err != nil {
+	check(schemas.Dead, batch, "dead_letters: 3 records, 3 messages, 3 rows",
+		"duplication_log: 2 records, 2 messages, 2 rows")
+	if err := db.Exec(t.Context(),
+		"ALTER TABLE {db}.duplication_log DELETE WHERE decision = 'dead' AND off = 2"+
+			" SETTINGS mutations_sync = 2"); err != nil {
 		t.Fatal(err)
 	}
-	check(schemas.Dead, batch, "dead_letters: 3 records, 3 messages, 3 rows", "duplication_log: 2 records, 2 messages, 1 rows; missing 1 7/3@2-2")
+	check(schemas.Dead, batch, "dead_letters: 3 records, 3 messages, 3 rows",
+		"duplication_log: 2 records, 2 messages, 1 rows; missing 1 7/3@2-2")
 }
 
-// Every table that a topic feeds is compared with it.
-func TestClaims(t *testing.T) {
+// Every topic is compared with every table that stores it.
+func TestRowMatchers(t *testing.T) {
 	t.Parallel()
-	got, want := clickhouse.ClaimedTables(), clickhouse.FedTables()
+	got, want := clickhouse.MatchedTables(), clickhouse.TopicTables()
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("compared are %v, want %v", got, want)
 	}

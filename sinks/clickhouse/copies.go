@@ -8,8 +8,8 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// EachLive calls each for every live copy of one space of one store, in the order of the bytes of
-// the item ids, until there are no more or each returns an error, which it then returns.
+// EachLive calls each for every live copy of one space in one store, ordered by the bytes of the item ids. It stops
+// at the first error of each, and returns it.
 func (db *DB) EachLive(ctx context.Context, of schemas.Copy, each func(schemas.KnownCopy) error) error {
 	q := manifestQuery{Account: of.Account, Store: of.Store, Space: of.Space, After: of.Item, Limit: 10_000}
 	for {
@@ -29,9 +29,9 @@ func (db *DB) EachLive(ctx context.Context, of schemas.Copy, each func(schemas.K
 	}
 }
 
-// Records returns what the tables have of each copy now, in their order. Unlike Reader.Fresh
-// it does not wait for what is still on its way, and does not say which content properties were reported of: it is for
-// looking on, not for deciding.
+// Records returns the stored record of each copy, in the order of copies. Unlike Reader.Fresh, it does not wait for
+// records that are still in Kafka, and does not report which content the properties belong to. Use it for display,
+// not for decisions.
 func (db *DB) Records(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
 	known := map[schemas.Copy]*pb.CopyRecord{}
 	for part := range slices.Chunk(copies, 1000) {
@@ -46,14 +46,13 @@ func (db *DB) Records(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRec
 	return records, nil
 }
 
-// RoundFinal counts the distinct copies of a round whose check came to its end.
+// RoundFinal returns the number of distinct copies of a round that have a final check.
 func (db *DB) RoundFinal(ctx context.Context, round string) (int64, error) {
 	return db.count(ctx, "count the checks of a round",
 		"SELECT uniqExactIf((account, store, space, item), final) AS n FROM {db}.bit_log_v WHERE round = ?", round)
 }
 
-// Swept reports whether a check that a round of a store asked for has come to its end; of one space of it, if that is not
-// empty.
+// Swept reports whether a round has a final check in a store. If space is not empty, only that space counts.
 func (db *DB) Swept(ctx context.Context, account, store, space string) (bool, error) {
 	n, err := db.count(ctx, "look for the checks of rounds",
 		"SELECT count() AS n FROM (SELECT 1 FROM {db}.bit_log WHERE account = ? AND store = ? AND (space = ? OR ? = '')"+
@@ -61,13 +60,13 @@ func (db *DB) Swept(ctx context.Context, account, store, space string) (bool, er
 	return n > 0, err
 }
 
-// A CheckCount counts the checks of an account.
+// A CheckCount is the number of checks of an account, and the bytes that they read.
 type CheckCount struct {
 	Checks    uint64 `ch:"checks"`
 	BytesRead int64  `ch:"bytes"`
 }
 
-// CheckCounts counts all checks ever made of an account's copies, and the bytes that they read.
+// CheckCounts counts all checks of the copies of an account.
 func (db *DB) CheckCounts(ctx context.Context, account string) (CheckCount, error) {
 	rows, err := query[CheckCount](ctx, db, "count checks",
 		"SELECT count() AS checks, sum(bytes_read) AS bytes FROM {db}.bit_log_v WHERE account = ?", account)

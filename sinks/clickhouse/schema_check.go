@@ -11,19 +11,19 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
 
-// A want is what a table or view is to be.
-type want struct {
-	engine string // its ending; View for a view
-	key    string // what it is sorted by begins with this
+// A wantedTable is what the migrations make of a table or view.
+type wantedTable struct {
+	engine string // View or MaterializedView for a view; compared without the prefix Replicated
+	key    string // a prefix of the sorting key
 }
 
-// wantedTables are the tables and views that the migrations leave behind.
-func wantedTables() (map[string]want, error) {
+// wantedTables returns the tables and views that exist after all migrations.
+func wantedTables() (map[string]wantedTable, error) {
 	all, err := readMigrations(migrations.Files)
 	if err != nil {
 		return nil, err
 	}
-	wanted := map[string]want{}
+	wanted := map[string]wantedTable{}
 	for _, m := range all {
 		s, err := parse(m)
 		if err != nil {
@@ -31,14 +31,14 @@ func wantedTables() (map[string]want, error) {
 		}
 		switch s.verb {
 		case makeTable:
-			wanted[s.name] = want{s.engine, s.key}
+			wanted[s.name] = wantedTable{s.engine, s.key}
 		case makeView:
-			wanted[s.name] = want{engine: "View"}
-		case makeFeed:
-			wanted[s.name] = want{engine: "MaterializedView"}
+			wanted[s.name] = wantedTable{engine: "View"}
+		case makeMaterializedView:
+			wanted[s.name] = wantedTable{engine: "MaterializedView"}
 		case drop:
 			delete(wanted, s.name)
-		case alter: // only ever adds
+		case alter: // a migration only ever extends the sorting key
 			if s.key != "" {
 				w := wanted[s.name]
 				w.key = s.key
@@ -49,10 +49,11 @@ func wantedTables() (map[string]want, error) {
 	return wanted, nil
 }
 
-// writtenTables are the tables that sinks write to, with name and type of each column that they write.
+// writtenTables returns the tables that sinks write to, and for each of them the type of every column that they
+// write.
 func writtenTables() map[string]map[string]string {
 	tables := map[string]map[string]string{"copy_state": {}}
-	for _, fs := range feeds() {
+	for _, fs := range topicTables() {
 		for _, f := range fs {
 			tables[f.table] = f.types
 		}
@@ -68,37 +69,37 @@ func writtenTables() map[string]map[string]string {
 	return tables
 }
 
-type tableIs struct {
+type actualTable struct {
 	Name   string `ch:"name"`
 	Engine string `ch:"engine"`
 	Key    string `ch:"sorting_key"`
 }
 
-type columnIs struct {
+type actualColumn struct {
 	Table string `ch:"table"`
 	Name  string `ch:"name"`
 	Type  string `ch:"type"`
 	Kind  string `ch:"default_kind"`
 }
 
-// unaltered compares the tables with what the migrations have made them, and their columns
-// with those that are written. All differences are told at once.
-func (db *DB) unaltered(ctx context.Context) error {
+// checkSchema compares the tables with the migrations, and their columns with those that sinks write. The error
+// lists all differences.
+func (db *DB) checkSchema(ctx context.Context) error {
 	wanted, err := wantedTables()
 	if err != nil {
 		return err
 	}
-	tables, err := query[tableIs](ctx, db, "read system.tables",
+	tables, err := query[actualTable](ctx, db, "read system.tables",
 		"SELECT name, engine, sorting_key FROM system.tables WHERE database = ?", db.cfg.Database)
 	if err != nil {
 		return err
 	}
-	columns, err := query[columnIs](ctx, db, "read system.columns",
+	columns, err := query[actualColumn](ctx, db, "read system.columns",
 		"SELECT table, name, type, default_kind FROM system.columns WHERE database = ?", db.cfg.Database)
 	if err != nil {
 		return err
 	}
-	differences := compareTables(db.onServers(wanted), tables)
+	differences := compareTables(db.withLocalTables(wanted), tables)
 	added, err := addedColumns()
 	if err != nil {
 		return err
@@ -116,45 +117,48 @@ func (db *DB) unaltered(ctx context.Context) error {
 	return fmt.Errorf("check database %s: %w: %s", db.cfg.Database, ErrAltered, strings.Join(differences, "; "))
 }
 
-// onServers adds what stands in front of each table on a cluster.
-func (db *DB) onServers(wanted map[string]want) map[string]want {
+// withLocalTables adds, on a cluster, the local table behind each Distributed table.
+func (db *DB) withLocalTables(wanted map[string]wantedTable) map[string]wantedTable {
 	if db.cfg.Cluster == "" {
 		return wanted
 	}
-	both := map[string]want{}
+	both := map[string]wantedTable{}
 	for name, w := range wanted {
 		both[name+"_local"] = w
 		if w.engine != "MaterializedView" {
-			both[name] = want{engine: "Distributed"}
+			both[name] = wantedTable{engine: "Distributed"}
 		}
 	}
 	return both
 }
 
-func compareTables(wanted map[string]want, tables []tableIs) []string {
-	there := map[string]tableIs{}
+func compareTables(wanted map[string]wantedTable, tables []actualTable) []string {
+	actual := map[string]actualTable{}
 	for _, t := range tables {
-		there[t.Name] = t
+		actual[t.Name] = t
 	}
 	var differences []string
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
-		w, is := wanted[name], there[name]
+		w, is := wanted[name], actual[name]
 		switch {
 		case is.Name == "":
-			differences = append(differences, fmt.Sprintf("%s is missing (millrace migrate --again makes it anew, empty)", name))
+			differences = append(differences,
+				fmt.Sprintf("%s is missing (millrace migrate --again creates it, empty)", name))
 		case strings.TrimPrefix(is.Engine, "Replicated") != strings.TrimPrefix(w.engine, "Replicated"):
-			differences = append(differences, fmt.Sprintf("table %s has the engine %s, wanted is %s", name, is.Engine, w.engine))
+			differences = append(differences,
+				fmt.Sprintf("table %s has the engine %s, wanted is %s", name, is.Engine, w.engine))
 		case is.Key != w.key && !strings.HasPrefix(is.Key, w.key+","):
-			differences = append(differences, fmt.Sprintf("table %s is sorted by (%s), wanted is (%s)", name, is.Key, w.key))
+			differences = append(differences,
+				fmt.Sprintf("table %s is sorted by (%s), wanted is (%s)", name, is.Key, w.key))
 		}
 	}
 	return differences
 }
 
-// addedColumn finds a column that a migration has added to a table.
+// addedColumn matches a column that a migration adds to a table.
 var addedColumn = regexp.MustCompile(`ADD COLUMN IF NOT EXISTS (\w+)`)
 
-// addedColumns are the columns that migrations have added after they made a table, as table.column.
+// addedColumns returns the columns that migrations have added to existing tables, as table.column.
 func addedColumns() (map[string]bool, error) {
 	all, err := readMigrations(migrations.Files)
 	if err != nil {
@@ -175,31 +179,34 @@ func addedColumns() (map[string]bool, error) {
 	return added, nil
 }
 
-func compareColumns(added map[string]bool, written map[string]map[string]string, columns []columnIs) []string {
-	there := map[string]map[string]columnIs{}
+func compareColumns(added map[string]bool, written map[string]map[string]string, columns []actualColumn) []string {
+	actual := map[string]map[string]actualColumn{}
 	for _, c := range columns {
-		if there[c.Table] == nil {
-			there[c.Table] = map[string]columnIs{}
+		if actual[c.Table] == nil {
+			actual[c.Table] = map[string]actualColumn{}
 		}
-		there[c.Table][c.Name] = c
+		actual[c.Table][c.Name] = c
 	}
 	var differences []string
 	for _, table := range slices.Sorted(maps.Keys(written)) {
-		if there[table] == nil {
-			continue // the table is missing, which is told
+		if actual[table] == nil {
+			continue // compareTables reports the missing table
 		}
 		for _, name := range slices.Sorted(maps.Keys(written[table])) {
-			typ, is := written[table][name], there[table][name]
+			typ, is := written[table][name], actual[table][name]
 			switch {
 			case is.Name == "" && added[strings.TrimSuffix(table, "_local")+"."+name]:
 				differences = append(differences, fmt.Sprintf("table %s: column %s is missing, wanted is %s"+
-					" (millrace migrate --again adds it, as to a table that was restored from before it)", table, name, typ))
+					" (millrace migrate --again adds it, for example to a table restored from an old backup)", table, name, typ))
 			case is.Name == "":
-				differences = append(differences, fmt.Sprintf("table %s: column %s is missing, wanted is %s", table, name, typ))
+				differences = append(differences,
+					fmt.Sprintf("table %s: column %s is missing, wanted is %s", table, name, typ))
 			case is.Type != typ:
-				differences = append(differences, fmt.Sprintf("table %s: column %s is %s, wanted is %s", table, name, is.Type, typ))
+				differences = append(differences,
+					fmt.Sprintf("table %s: column %s is %s, wanted is %s", table, name, is.Type, typ))
 			case is.Kind != "" && is.Kind != "DEFAULT":
-				differences = append(differences, fmt.Sprintf("table %s: column %s is computed (%s), wanted is one that is stored as written", table, name, is.Kind))
+				differences = append(differences,
+					fmt.Sprintf("table %s: column %s is computed (%s), wanted is one that is stored as written", table, name, is.Kind))
 			}
 		}
 	}

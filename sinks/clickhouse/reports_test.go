@@ -15,33 +15,37 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// reported are reports of one change: the client's, which knows who did it; that of a storage notification; and that
-// of a check, which has read the bytes.
+// reported returns three reports of one change: that of the client, with the user; that of a storage notification;
+// and that of a check, which has read the bytes.
 func reported(item string) (client, notified, checked *pb.Change) {
 	client = change(item, 0)
-	client.Digests, client.Provenance, client.Cause, client.Sequence = nil, pb.Provenance_PROVENANCE_UNSPECIFIED, "request-1", "17"
+	client.Digests, client.Provenance, client.Cause, client.Sequence = nil, pb.Provenance_PROVENANCE_UNSPECIFIED,
+		"request-1", "17"
 	client.Properties = map[string]string{"colour": "blue"}
 	notified = proto.CloneOf(client)
-	notified.Op, notified.Origin, notified.User, notified.Agent, notified.Cause, notified.Sequence = pb.Op_OP_UPDATE, pb.Origin_ORIGIN_NOTIFICATION, "", "notification/s3", "", "A1"
+	notified.Op, notified.Origin = pb.Op_OP_UPDATE, pb.Origin_ORIGIN_NOTIFICATION
+	notified.User, notified.Agent, notified.Cause, notified.Sequence = "", "notification/s3", "", "A1"
 	notified.Properties, notified.Etag = nil, "e"
 	notified.Digests, notified.Provenance = map[string]string{"md5": schemas.ID(item)}, pb.Provenance_PROVENANCE_CLAIMED
 	checked = proto.CloneOf(client)
-	checked.Origin, checked.User, checked.Agent, checked.Cause, checked.Sequence = pb.Origin_ORIGIN_FIXITY, "", "checker", "task-1", ""
+	checked.Origin = pb.Origin_ORIGIN_FIXITY
+	checked.User, checked.Agent, checked.Cause, checked.Sequence = "", "checker", "task-1", ""
 	checked.Properties, checked.Approved = nil, "checker"
-	checked.Digests, checked.Provenance = map[string]string{"md5": schemas.ID(item), "sha256": schemas.ID(item) + schemas.ID(item)}, pb.Provenance_PROVENANCE_VERIFIED
+	checked.Digests = map[string]string{"md5": schemas.ID(item), "sha256": schemas.ID(item) + schemas.ID(item)}
+	checked.Provenance = pb.Provenance_PROVENANCE_VERIFIED
 	checked.Evidence = map[string]string{"row": "9"}
 	return client, notified, checked
 }
 
-// A change that was reported several times is one change, which the client that reported it did, or if there is none
-// the first that reported it, and whose digests are those of the report that says most of them.
+// A change with several reports is one change. Its user is that of the client's report or, without one, of the first
+// report. Its digests are those of the richest report.
 func TestReportsOfOneChange(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	var bodies []schemas.Body
 	wants := map[string]*pb.Change{}
 	tests := map[string]struct {
-		reports string // in Kafka's order: client, notification, check
+		reports string // in the order of Kafka: client, notification, check
 		who     string
 		digests string
 	}{
@@ -64,7 +68,7 @@ func TestReportsOfOneChange(t *testing.T) {
 		for _, r := range tc.reports {
 			c := of[r]
 			bodies = append(bodies, c)
-			// What only some of them say.
+			// Values that only some of them have.
 			want.Etag = cmp.Or(want.GetEtag(), c.GetEtag())
 			if want.Properties == nil {
 				want.Properties = c.GetProperties()
@@ -75,7 +79,7 @@ func TestReportsOfOneChange(t *testing.T) {
 		}
 		wants[name] = want
 	}
-	both(t, db, schemas.Changes, 0, bodies...)
+	storeBoth(t, db, schemas.Changes, 0, bodies...)
 	check := func(when string) {
 		t.Helper()
 		changes, _, err := db.SpaceHistory(t.Context(), clickhouse.SpaceQuery{Account: "acme", Space: "photos"})
@@ -86,7 +90,8 @@ func TestReportsOfOneChange(t *testing.T) {
 		for _, c := range changes {
 			copies = append(copies, schemas.CopyOf(c))
 		}
-		records, err := reader(t, db, reached, clickhouse.ReaderConfig{}.Gathering(0, time.Millisecond)).Fresh(t.Context(), copies)
+		records, err := reader(t, db, watermarkReached,
+			clickhouse.ReaderConfig{}.WithBatch(0, time.Millisecond)).Fresh(t.Context(), copies)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,13 +106,16 @@ func TestReportsOfOneChange(t *testing.T) {
 			compare(t, when+", "+name+": on record", known[i].GetAudit(), recordOf(want))
 			compare(t, when+", "+name+": read afresh", records[i].GetAudit(), evidenceOf(recordOf(want)))
 			events, err := db.Timeline(t.Context(), "acme", "photos", name)
-			if by := map[string]string{"c": "ann", "n": "notification/s3", "k": "checker"}[tc.who]; err != nil || len(events) != 1 || events[0].By != by {
+			if by := map[string]string{"c": "ann", "n": "notification/s3", "k": "checker"}[tc.who]; err != nil ||
+				len(events) != 1 || events[0].By != by {
 				t.Errorf("%s, %s: the item's timeline is %+v, %v, want one event by %s", when, name, events, err, by)
 			}
-			if got, want := one(t, db, "SELECT toString(count()) FROM {db}.audit_log WHERE item = ?", name), fmt.Sprint(len(tc.reports)); got != want {
+			count := scanOne(t, db, "SELECT toString(count()) FROM {db}.audit_log WHERE item = ?", name)
+			if got, want := count, fmt.Sprint(len(tc.reports)); got != want {
 				t.Errorf("%s, %s: the table has %s reports, want %s", when, name, got, want)
 			}
-			if user := one(t, db, "SELECT user FROM {db}.manifest WHERE item = ?", name); !strings.Contains(tc.reports, "n") && user != want.GetUser() {
+			user := scanOne(t, db, "SELECT user FROM {db}.manifest WHERE item = ?", name)
+			if !strings.Contains(tc.reports, "n") && user != want.GetUser() {
 				t.Errorf("%s, %s: the state's user is %s, want %s", when, name, user, want.GetUser())
 			}
 		}
@@ -123,8 +131,9 @@ func TestReportsOfOneChange(t *testing.T) {
 	check("merged")
 }
 
-// Of reports in two logs, of which the later one has small offsets, that one is the first which came first.
-func TestReportsBeforeAndAfterATopicWasMadeAnew(t *testing.T) {
+// Of reports in two incarnations of the topic, the one that was stored first is the first, although its offset is
+// larger.
+func TestReportsOfRecreatedTopic(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	_, notified, checked := reported("a")
@@ -139,7 +148,8 @@ func TestReportsBeforeAndAfterATopicWasMadeAnew(t *testing.T) {
 	check := func(when string) {
 		t.Helper()
 		want := "notification/s3 notification 7 100000 update"
-		if got := one(t, db, "SELECT concat(agent, ' ', origin, ' ', toString(inc), ' ', toString(off), ' ', op) FROM {db}.audit_log_v"); got != want {
+		if got := scanOne(t, db, "SELECT concat(agent, ' ', origin, ' ', toString(inc), ' ', toString(off), ' ', op)"+
+			" FROM {db}.audit_log_v"); got != want {
 			t.Errorf("%s: the first is %s, want %s", when, got, want)
 		}
 		days, err := db.ChangesPerDay(t.Context(), clickhouse.DayQuery{Account: "acme"})
@@ -150,16 +160,16 @@ func TestReportsBeforeAndAfterATopicWasMadeAnew(t *testing.T) {
 	store(7, 100_000, 0, notified)
 	check("as it was reported")
 	store(8, 3, time.Hour, checked)
-	check("corrected in a topic made anew")
+	check("corrected in a recreated topic")
 	store(8, 3, time.Hour, checked)
 	check("stored again")
-	if got := one(t, db, "SELECT provenance FROM {db}.audit_log_v"); got != "verified" {
+	if got := scanOne(t, db, "SELECT provenance FROM {db}.audit_log_v"); got != "verified" {
 		t.Errorf("the digests are %s", got)
 	}
 }
 
-// What no report of a change says is unknown; what one of them says is known, whichever came first.
-func TestReportsOfWhatIsUnknown(t *testing.T) {
+// A value that no report of a change has is unknown. A value that one of them has is known, in any order.
+func TestReportsOfUnknownValues(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	whole := change("", time.Hour)
@@ -167,7 +177,8 @@ func TestReportsOfWhatIsUnknown(t *testing.T) {
 	empty := proto.CloneOf(whole)
 	empty.Size = 0
 	unknown := proto.CloneOf(whole)
-	unknown.Size, unknown.SizeUnknown, unknown.MediaType, unknown.Properties, unknown.PropertiesUnknown = 0, true, "", nil, true
+	unknown.Size, unknown.SizeUnknown = 0, true
+	unknown.MediaType, unknown.Properties, unknown.PropertiesUnknown = "", nil, true
 	var offset int64
 	for name, tc := range map[string]struct {
 		reports []*pb.Change
@@ -185,7 +196,7 @@ func TestReportsOfWhatIsUnknown(t *testing.T) {
 			return c
 		}
 		for _, c := range tc.reports {
-			both(t, db, schemas.Changes, offset, of(c))
+			storeBoth(t, db, schemas.Changes, offset, of(c))
 			offset++
 		}
 		got, _, err := db.SpaceHistory(t.Context(), clickhouse.SpaceQuery{Account: "acme", Space: name})

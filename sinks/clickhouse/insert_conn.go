@@ -12,13 +12,13 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// revision is the protocol spoken for inserts: new enough for every type that the tables
-// have, old enough to be spared most packets that are skipped here.
+// revision is the version of the native protocol for inserts. It is new enough for every column type of the tables,
+// and old enough that the server sends few packets that this code must skip.
 const revision = 54450
 
-// A wire is one connection for inserts of whole blocks. The columns of the driver go
-// through reflection value by value; those of ch-go/proto are written as they lie in memory.
-type wire struct {
+// An insertConn is a connection that inserts whole blocks. It encodes columns with ch-go/proto, which writes them as
+// they are in memory; the columns of clickhouse-go use reflection for each value.
+type insertConn struct {
 	conn net.Conn
 	in   *proto.Reader
 	out  *proto.Writer
@@ -26,9 +26,9 @@ type wire struct {
 	rev  int
 }
 
-func (w *wire) close() { w.conn.Close() }
+func (w *insertConn) close() { w.conn.Close() }
 
-// An insertion is one INSERT of one block.
+// An insertion is one INSERT statement with one block.
 type insertion struct {
 	name     string // begins the query ids of its attempts
 	into     string // INSERT INTO t (a, b) VALUES
@@ -36,35 +36,35 @@ type insertion struct {
 	columns  proto.Input
 }
 
-// insert sends one block and waits for the server's answer. After an error the
-// connection is of no further use; if rows were sent, it is not known whether they have landed.
-func (w *wire) insert(ctx context.Context, q insertion) (sent bool, err error) {
-	defer w.watch(ctx)()
-	// An earlier attempt may still run, and two queries cannot have one id. It does no harm: its rows have the same
-	// ids, of which the views show one.
-	w.query(q, q.name+"/"+schemas.NewID())
-	if err := w.block(nil); err != nil {
+// insert sends one block and waits for the server's response. After an error the connection must be closed. If sent
+// is true, it is unknown whether the rows were stored.
+func (w *insertConn) insert(ctx context.Context, q insertion) (sent bool, err error) {
+	defer w.bindContext(ctx)()
+	// Each attempt has its own query id: an earlier attempt may still run, and the server refuses a second query with
+	// the same id. The earlier attempt is harmless: its rows have the same ids, and the views show one row for each id.
+	w.writeQuery(q, q.name+"/"+schemas.NewID())
+	if err := w.writeBlock(nil); err != nil {
 		return false, err
 	}
 	if _, err := w.out.Flush(); err != nil {
 		return false, cause(ctx, err)
 	}
-	if err := w.until(proto.ServerCodeData); err != nil { // the server's empty block
+	if err := w.readUntil(proto.ServerCodeData); err != nil { // the server's empty block
 		return false, cause(ctx, err)
 	}
-	if err := w.block(q.columns); err != nil {
+	if err := w.writeBlock(q.columns); err != nil {
 		return false, err
 	}
-	if err := w.block(nil); err != nil {
+	if err := w.writeBlock(nil); err != nil {
 		return false, err
 	}
 	if _, err := w.out.Flush(); err != nil {
 		return true, cause(ctx, err)
 	}
-	return true, cause(ctx, w.until(proto.ServerCodeEndOfStream))
+	return true, cause(ctx, w.readUntil(proto.ServerCodeEndOfStream))
 }
 
-func (w *wire) query(q insertion, id string) {
+func (w *insertConn) writeQuery(q insertion, id string) {
 	w.out.ChainBuffer(func(b *proto.Buffer) {
 		proto.Query{
 			ID: id, Body: q.into, Stage: proto.StageComplete, Compression: proto.CompressionDisabled, Settings: q.settings,
@@ -76,8 +76,8 @@ func (w *wire) query(q insertion, id string) {
 	})
 }
 
-// block writes a data packet; one without columns says that no more will come.
-func (w *wire) block(columns proto.Input) error {
+// writeBlock writes a data packet. One without columns ends the data.
+func (w *insertConn) writeBlock(columns proto.Input) error {
 	w.out.ChainBuffer(func(b *proto.Buffer) {
 		proto.ClientCodeData.Encode(b)
 		proto.ClientData{}.EncodeAware(b, w.rev)
@@ -92,8 +92,8 @@ func (w *wire) block(columns proto.Input) error {
 	return nil
 }
 
-// until reads packets up to one of the wanted kind.
-func (w *wire) until(want proto.ServerCode) error {
+// readUntil reads packets up to and including one with the wanted code.
+func (w *insertConn) readUntil(want proto.ServerCode) error {
 	for {
 		n, err := w.in.UVarInt()
 		if err != nil {
@@ -102,7 +102,7 @@ func (w *wire) until(want proto.ServerCode) error {
 		code := proto.ServerCode(n)
 		switch code {
 		case proto.ServerCodeException:
-			return w.exception()
+			return w.readException()
 		case proto.ServerCodeEndOfStream:
 		case proto.ServerCodeProgress:
 			err = new(proto.Progress).DecodeAware(w.in, w.rev)
@@ -111,9 +111,9 @@ func (w *wire) until(want proto.ServerCode) error {
 		case proto.ServerCodeTableColumns:
 			err = new(proto.TableColumns).DecodeAware(w.in, w.rev)
 		case proto.ServerCodeLog, proto.ServerProfileEvents:
-			err = w.skip(new(proto.Results).Auto())
+			err = w.skipBlock(new(proto.Results).Auto())
 		case proto.ServerCodeData:
-			err = w.skip(nil) // the table's columns, without rows
+			err = w.skipBlock(nil) // the table's columns, without rows
 		default:
 			return fmt.Errorf("unexpected packet %d from the server", n)
 		}
@@ -129,16 +129,16 @@ func (w *wire) until(want proto.ServerCode) error {
 	}
 }
 
-// skip reads a block into rows, which are dropped; nil: a block without rows.
-func (w *wire) skip(rows proto.Result) error {
-	if _, err := w.in.Str(); err != nil { // the name of a temporary table: none
+// skipBlock reads a block into rows and drops it; nil rows: a block without rows.
+func (w *insertConn) skipBlock(rows proto.Result) error {
+	if _, err := w.in.Str(); err != nil { // the name of a temporary table, always empty
 		return err
 	}
 	var b proto.Block
 	return b.DecodeBlock(w.in, w.rev, rows)
 }
 
-func (w *wire) exception() error {
+func (w *insertConn) readException() error {
 	var e proto.Exception
 	if err := e.DecodeAware(w.in, w.rev); err != nil {
 		return fmt.Errorf("read the server's error: %w", err)
@@ -146,7 +146,7 @@ func (w *wire) exception() error {
 	return &ch.Exception{Code: int32(e.Code), Name: e.Name, Message: e.Message, StackTrace: e.Stack}
 }
 
-// cause prefers the end of ctx to the time-out of the connection that it brought about.
+// cause wraps err in the cause of ctx, if ctx is done: then the connection timed out because of it.
 func cause(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return fmt.Errorf("%w (%w)", context.Cause(ctx), err)
@@ -154,7 +154,7 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// write runs one insertion on a connection of its own, out of a bounded number.
+// write runs one insertion on a connection that no other insertion uses. At most connections of them run at once.
 func (db *DB) write(ctx context.Context, q insertion) error {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -170,41 +170,41 @@ func (db *DB) write(ctx context.Context, q insertion) error {
 	}
 	q.settings = append(q.settings, more...)
 	for {
-		w, kept, err := db.writer(ctx)
+		w, reused, err := db.getConn(ctx)
 		if err != nil {
 			return err
 		}
 		sent, err := w.insert(ctx, q)
 		if err == nil {
-			db.keep(w)
+			db.putConn(w)
 			return nil
 		}
 		w.close()
-		// A kept connection may have died with the server it was made to.
-		var said *ch.Exception
-		if sent || !kept || errors.As(err, &said) || ctx.Err() != nil {
+		// A reused connection is dead if its server was restarted.
+		var exception *ch.Exception
+		if sent || !reused || errors.As(err, &exception) || ctx.Err() != nil {
 			return err
 		}
 	}
 }
 
-// writer returns a connection that was kept, or a new one.
-func (db *DB) writer(ctx context.Context) (_ *wire, kept bool, err error) {
+// getConn returns an idle connection, or dials a new one.
+func (db *DB) getConn(ctx context.Context) (_ *insertConn, reused bool, err error) {
 	select {
-	case w := <-db.writers:
+	case w := <-db.idle:
 		return w, true, nil
 	default:
-		w, err := db.dial(ctx, db.cfg.writer())
+		w, err := db.dial(ctx, db.cfg.writerLogin())
 		return w, false, err
 	}
 }
 
-func (db *DB) keep(w *wire) {
-	if cap(w.buf.Buf) > 8*mostKept { // it is empty
+func (db *DB) putConn(w *insertConn) {
+	if cap(w.buf.Buf) > 8*maxKeptBytes { // it is empty
 		w.buf.Buf = nil
 	}
 	select {
-	case db.writers <- w:
+	case db.idle <- w:
 	default:
 		w.close()
 	}

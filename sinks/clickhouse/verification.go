@@ -1,0 +1,367 @@
+package clickhouse
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/match"
+)
+
+// A Verification compares the records of a topic with the rows in the views and tables that store it: every message
+// must have exactly one row in a view, and every row must have a message. It also compares hashes: the hash of the
+// record in each row of a table, and the row's own sum (sum.go).
+//
+// Call Add once for each record, then Compare, which reads each view and each table once. What was read is kept in a
+// temporary file, so that memory does not grow with the number of records.
+type Verification struct {
+	db        *DB
+	topic     schemas.Topic
+	tables    []*tableVerification
+	locations match.LocationSet // of the records of a compacted topic
+	dead      func(*schemas.Delivery) bool
+}
+
+// A tableVerification is the comparison with one table.
+type tableVerification struct {
+	rowMatcher
+	entries *match.Comparison
+	records int64
+}
+
+// NewProof returns a Verification of a topic that a Sink stores. dead reports whether the sink made a record a dead
+// letter. The caller closes the Verification.
+func (db *DB) NewProof(topic schemas.Topic, dead func(*schemas.Delivery) bool) (*Verification, error) {
+	p := &Verification{db: db, topic: topic, dead: dead}
+	for _, c := range rowMatchers()[topic] {
+		p.tables = append(p.tables, &tableVerification{rowMatcher: c, entries: match.New()})
+	}
+	if len(p.tables) == 0 {
+		return nil, fmt.Errorf("no table stores topic %s", topic)
+	}
+	return p, nil
+}
+
+// Close removes the temporary files.
+func (p *Verification) Close() error {
+	var errs []error
+	for _, t := range p.tables {
+		errs = append(errs, t.entries.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// The tag of an entry: two bits, whose meaning depends on the side, and twelve bits of the month above them.
+const (
+	tagDead = 1 << 0 // record: it is a dead letter
+	tagNoID = 1 << 1 // record: it has no id, and its key is its location
+
+	tagForeign = 1 << 0 // row of the view: its topic is not stored in the table
+
+	tagAltered  = 1 << 0 // row of the table: its sum is not that of its columns
+	tagUnhashed = 1 << 1 // row of the table: it has no hashes
+
+	monthUnit = 1 << 2
+)
+
+// monthTag returns a month in the bits of a tag.
+func monthTag(year, month int) uint16 { return uint16((year*12+month)&0xfff) * monthUnit }
+
+// Add adds one record of the topic. unreadable is the reason why it has no Body, or nil.
+func (p *Verification) Add(d *schemas.Delivery, unreadable error) error {
+	at := match.Location{Incarnation: d.Incarnation, Partition: uint16(d.Partition), Offset: uint64(d.Offset)}
+	e := match.Entry{Location: at, Hash: d.Hash}
+	if d.Partition < 0 || d.Partition > math.MaxUint16 || d.Offset < 0 {
+		return fmt.Errorf("verify %s/%d@%d: the location is out of range", p.topic, d.Partition, d.Offset)
+	}
+	if entry, ok := schemas.Lookup(p.topic); ok && entry.Cleanup == schemas.Compact {
+		p.locations.Add(e.Location)
+	}
+	if p.dead(d) {
+		e.Tag |= tagDead
+	}
+	for _, t := range p.tables {
+		e := e
+		key, hasRow, err := rowKey{}, true, unreadable
+		if err == nil {
+			key, hasRow, err = t.identify(d)
+		}
+		if e.Key, e.Tag = key.key, e.Tag|key.month; err != nil {
+			e.Key, e.Tag = locationKey(d), e.Tag|tagNoID
+		}
+		if !hasRow {
+			continue
+		}
+		t.records++
+		if err := t.entries.Add(match.Topic, e); err != nil {
+			return fmt.Errorf("add a record of %s: %w", p.topic, err)
+		}
+	}
+	return nil
+}
+
+// locationKey replaces the id of a record that has none.
+func locationKey(d *schemas.Delivery) (k match.Key) {
+	binary.BigEndian.PutUint32(k[:], d.Incarnation)
+	binary.BigEndian.PutUint32(k[4:], uint32(d.Partition))
+	binary.BigEndian.PutUint64(k[8:], uint64(d.Offset))
+	return k
+}
+
+// A rowKey identifies the row of a message in a table.
+type rowKey struct {
+	key   match.Key
+	month uint16 // a monthTag
+}
+
+// A rowMatcher finds the rows of a topic's records in one table.
+type rowMatcher struct {
+	table string
+	// identify returns the key of the row of a record. hasRow is false if the table stores no row for it. An error means
+	// that the record cannot become a row.
+	identify func(*schemas.Delivery) (k rowKey, hasRow bool, err error)
+	// keySuffix is SQL for the part of the key that distinguishes rows with the same id; empty if the id is the whole key.
+	keySuffix string
+	rowBinary string   // SQL for the bytes that the sum of a row covers
+	topics    []string // all topics that the table stores
+}
+
+// rowKeyIn returns the key of a row in a table.
+func rowKeyIn[T any](t *table[T], r row[T]) (k rowKey, err error) {
+	if k.key, err = parseID(t.id(r)); err != nil {
+		return k, err
+	}
+	ts := t.ts(r)
+	if _, err := toMillis(ts); err != nil {
+		return k, err
+	}
+	k.month = monthTag(ts.AsTime().Year(), int(ts.AsTime().Month()))
+	return k, nil
+}
+
+func rowMatcherOf[T schemas.Body](t *table[T]) rowMatcher {
+	return rowMatcher{table: t.name, rowBinary: t.rowBinary(), identify: func(d *schemas.Delivery) (rowKey, bool, error) {
+		m, ok := d.Body.(T)
+		if !ok {
+			return rowKey{}, true, fmt.Errorf("is a %T", d.Body)
+		}
+		k, err := rowKeyIn(t, row[T]{d, m})
+		return k, true, err
+	}}
+}
+
+// rowMatchers returns the rowMatchers of every topic.
+func rowMatchers() map[schemas.Topic][]rowMatcher {
+	letters, results := deadLetters(), duplicationLog()
+	all := map[schemas.Topic][]rowMatcher{
+		schemas.Changes:            {rowMatcherOf(auditLog())},
+		schemas.DuplicationResults: {rowMatcherOf(results)},
+		schemas.FixityResults:      {rowMatcherOf(bitLog())},
+		schemas.Incidents:          {incidentMatcher()},
+		schemas.Reports:            {rowMatcherOf(reports())},
+		schemas.Jobs:               {rowMatcherOf(jobLog())},
+		schemas.Policies:           {rowMatcherOf(policyHistory())},
+		schemas.Admin:              {rowMatcherOf(adminLog())},
+		schemas.Dead: {
+			{table: letters.name, rowBinary: letters.rowBinary(), identify: func(d *schemas.Delivery) (rowKey, bool, error) {
+				k, err := rowKeyIn(letters, row[deadLetter]{d, readDead(d)})
+				return k, true, err
+			}},
+			{table: results.name, rowBinary: results.rowBinary(), identify: func(d *schemas.Delivery) (rowKey, bool, error) {
+				l := readDead(d)
+				k, err := rowKeyIn(results, row[*pb.DuplicationResult]{d, l.result(d)})
+				return k, l.isCommand(), err
+			}},
+		},
+	}
+	feeding := map[string][]string{}
+	for topic, cs := range all {
+		for _, c := range cs {
+			feeding[c.table] = append(feeding[c.table], string(topic))
+		}
+	}
+	for _, cs := range all {
+		for i := range cs {
+			cs[i].topics = feeding[cs[i].table]
+		}
+	}
+	return all
+}
+
+// incidentMatcher returns the rowMatcher of incidents. An incident has many records, so the key has the number of
+// steps and the time of the record, too.
+func incidentMatcher() rowMatcher {
+	c := rowMatcherOf(incidents())
+	byID := c.identify
+	c.keySuffix = "concat(toString(step_count), '/', toString(revision))"
+	c.identify = func(d *schemas.Delivery) (rowKey, bool, error) {
+		k, hasRow, err := byID(d)
+		if i, ok := d.Body.(*pb.Incident); ok && err == nil {
+			suffix := strconv.Itoa(int(i.GetStepCount())) + "/" + strconv.FormatInt(i.GetUpdated().AsTime().UnixMilli(), 10)
+			k.key, err = suffixedKey(k.key, suffix)
+		}
+		return k, hasRow, err
+	}
+	return c
+}
+
+// suffixedKey returns the key of a row with a suffix.
+func suffixedKey(id match.Key, suffix string) (match.Key, error) {
+	return parseID(schemas.ID(hex.EncodeToString(id[:]), suffix))
+}
+
+// longQuery is the timeout of queries that read whole tables.
+const longQuery = 24 * time.Hour
+
+// withoutPositions returns SQL that excludes the rows of positions, which three of the tables have.
+func (c *rowMatcher) withoutPositions() string {
+	switch c.table {
+	case "audit_log", "duplication_log", "bit_log":
+		return " AND account != ''"
+	}
+	return ""
+}
+
+// inconsistent returns SQL that is true for a row that no program inserted: its sum is 0 although a hash or the
+// value of a later column shows that it was inserted with a sum, or it is a position although it has an account.
+func (c *rowMatcher) inconsistent() string {
+	switch c.table {
+	case "audit_log":
+		return "sum = 0 AND (hash != 0 OR report != 0) OR position != 0"
+	case "duplication_log", "bit_log":
+		return "sum = 0 AND hash != 0 OR position != 0"
+	case "admin_log":
+		return "sum = 0 AND (hash != 0 OR incident != '' OR seen != '')"
+	case "policy_history":
+		return "sum = 0 AND (hash != 0 OR file_sha256 != '')"
+	}
+	return "sum = 0 AND hash != 0"
+}
+
+// suffixOrEmpty returns SQL for the suffix of the key, or for an empty string.
+func (c *rowMatcher) suffixOrEmpty() string { return cmp.Or(c.keySuffix, "''") }
+
+// keyOf returns the key of a row.
+func (c *rowMatcher) keyOf(id, suffix string) (match.Key, error) {
+	key, err := parseID(id)
+	if err == nil && c.keySuffix != "" {
+		key, err = suffixedKey(key, suffix)
+	}
+	return key, err
+}
+
+// readView reads the view once, month by month. It returns the number of rows that name the topic, or a topic that
+// the table does not store.
+func (t *tableVerification) readView(
+	ctx context.Context, p *Verification, progress func(done int64),
+) (n int64, err error) {
+	ctx, cancel := context.WithTimeout(spillToDisk(ctx), longQuery)
+	defer cancel()
+	type month struct {
+		Month uint32 `ch:"month"`
+	}
+	months, err := queryOn[month](ctx, p.db.conn, "list the months",
+		p.db.name("SELECT DISTINCT toYYYYMM(ts) AS month FROM {db}."+t.table+" ORDER BY month"))
+	if err != nil {
+		return 0, err
+	}
+	for _, m := range months {
+		more, err := t.readViewMonth(ctx, p, m.Month, func(done int64) { progress(n + done) })
+		if n += more; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// readViewMonth reads one month of the view.
+func (t *tableVerification) readViewMonth(
+	ctx context.Context, p *Verification, month uint32, progress func(int64),
+) (n int64, err error) {
+	statement := "SELECT id, " + t.suffixOrEmpty() + ", inc, part, off, topic = ? FROM {db}." + t.table + "_v" +
+		" WHERE toYYYYMM(ts) = ? AND (topic = ? OR NOT has(?, topic))"
+	rows, stop, err := stream(ctx, p.db.conn, p.db.name(statement), string(p.topic), month, string(p.topic), t.topics)
+	if err != nil {
+		return 0, err
+	}
+	defer stop()
+	for rows.Next() {
+		var (
+			id, suffix string
+			ours       uint8
+			e          = match.Entry{Tag: monthTag(int(month/100), int(month%100))}
+		)
+		at := &e.Location
+		if err := rows.Scan(&id, &suffix, &at.Incarnation, &at.Partition, &at.Offset, &ours); err != nil {
+			return n, err
+		}
+		if e.Key, err = t.keyOf(id, suffix); err != nil {
+			return n, err
+		}
+		if ours == 0 {
+			e.Tag |= tagForeign
+		}
+		if err := t.entries.Add(match.View, e); err != nil {
+			return n, err
+		}
+		if n++; n%10_000 == 0 {
+			progress(n)
+		}
+	}
+	return n, rows.Err()
+}
+
+// readTable reads the rows of the table that name the topic, or a topic that the table does not store, including
+// rows that the view leaves out, and computes their sums.
+func (t *tableVerification) readTable(ctx context.Context, p *Verification, progress func(done int64)) error {
+	ctx, cancel := context.WithTimeout(ctx, longQuery)
+	defer cancel()
+	statement := "SELECT lower(hex(id)), " + t.suffixOrEmpty() + ", inc, part, off, hash, sum, " +
+		t.inconsistent() + ", " + t.rowBinary +
+		" FROM {db}." + t.table + " WHERE (topic = ? OR NOT has(?, topic))" + t.withoutPositions()
+	rows, stop, err := stream(ctx, p.db.conn, p.db.name(statement), string(p.topic), t.topics)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	for n := int64(1); rows.Next(); n++ {
+		var (
+			id, suffix   string
+			sum          uint64
+			inconsistent bool
+			columns      []byte
+			e            match.Entry
+		)
+		at := &e.Location
+		err := rows.Scan(
+			&id, &suffix, &at.Incarnation, &at.Partition, &at.Offset, &e.Hash, &sum, &inconsistent, &columns)
+		if err != nil {
+			return err
+		}
+		if e.Key, err = t.keyOf(id, suffix); err != nil {
+			return err
+		}
+		switch {
+		case !inconsistent && sum == schemas.Hash(columns):
+		case !inconsistent && sum == 0:
+			e.Tag = tagUnhashed
+		default:
+			e.Tag = tagAltered
+		}
+		if err := t.entries.Add(match.Table, e); err != nil {
+			return err
+		}
+		if n%10_000 == 0 {
+			progress(n)
+		}
+	}
+	return rows.Err()
+}
