@@ -19,7 +19,7 @@ type Admin struct {
 	cl  *kgo.Client
 	adm *kadm.Client
 
-	pace      pace
+	rates     rateTracker
 	undecided undecided
 }
 
@@ -46,17 +46,17 @@ type offsets map[string]map[int32]int64
 // bounds returns where the partitions of topics start and end: at the last stable offset, behind which no reader is
 // handed a record while a transaction is open. A topic that is not there has none.
 func bounds(ctx context.Context, adm *kadm.Client, topics ...string) (starts, ends offsets, err error) {
-	if starts, err = listed(adm.ListStartOffsets(ctx, topics...)); err != nil {
+	if starts, err = collectOffsets(adm.ListStartOffsets(ctx, topics...)); err != nil {
 		return nil, nil, fmt.Errorf("list start offsets: %w", err)
 	}
-	if ends, err = listed(adm.ListCommittedOffsets(ctx, topics...)); err != nil {
+	if ends, err = collectOffsets(adm.ListCommittedOffsets(ctx, topics...)); err != nil {
 		return nil, nil, fmt.Errorf("list end offsets: %w", err)
 	}
 	return starts, ends, nil
 }
 
 // listed returns the offsets of an answer, or its first error. Topics that are not there are left out.
-func listed(answer kadm.ListedOffsets, err error) (offsets, error) {
+func collectOffsets(answer kadm.ListedOffsets, err error) (offsets, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func listed(answer kadm.ListedOffsets, err error) (offsets, error) {
 // there has committed nothing.
 func (a *Admin) committed(ctx context.Context, role schemas.Role, topics ...string) (offsets, error) {
 	out := offsets{}
-	for group, topics := range a.groups(role, topics) {
+	for group, topics := range a.groupTopics(role, topics) {
 		resp, err := a.adm.FetchOffsets(ctx, group)
 		if errors.Is(err, kerr.GroupIDNotFound) {
 			continue
@@ -114,7 +114,7 @@ func (a *Admin) committed(ctx context.Context, role schemas.Role, topics ...stri
 }
 
 // groups returns in which group a role reads which of topics.
-func (a *Admin) groups(role schemas.Role, topics []string) map[string][]string {
+func (a *Admin) groupTopics(role schemas.Role, topics []string) map[string][]string {
 	groups := map[string][]string{}
 	for _, topic := range topics {
 		class := schemas.High
@@ -128,7 +128,7 @@ func (a *Admin) groups(role schemas.Role, topics []string) map[string][]string {
 }
 
 // catalogue returns the entries that a role reads, those of foreign topics too.
-func (a *Admin) catalogue(role schemas.Role) (entries []schemas.Entry) {
+func (a *Admin) entries(role schemas.Role) (entries []schemas.Entry) {
 	for _, e := range schemas.Catalogue(a.cfg.laneNames()...) {
 		if e.Reads(role) {
 			entries = append(entries, e)
@@ -161,7 +161,7 @@ func (a *Admin) Lag(ctx context.Context, roles ...schemas.Role) (map[schemas.Rol
 	lag := map[schemas.Role]int64{}
 	for _, role := range roles {
 		var topics []string
-		for _, e := range a.catalogue(role) {
+		for _, e := range a.entries(role) {
 			topics = append(topics, a.cfg.topic(e.Topic))
 		}
 		if lag[role] = 0; len(topics) == 0 {
@@ -176,13 +176,13 @@ func (a *Admin) Lag(ctx context.Context, roles ...schemas.Role) (map[schemas.Rol
 		if err != nil {
 			return nil, err
 		}
-		lag[role] = behind(starts, ends, done)
+		lag[role] = totalLag(starts, ends, done)
 	}
 	return lag, nil
 }
 
 // behind returns how many offsets lie between done, or starts where there is none, and ends.
-func behind(starts, ends, done offsets) (n int64) {
+func totalLag(starts, ends, done offsets) (n int64) {
 	for topic, ps := range ends {
 		at := positions(starts[topic], ps, done[topic])
 		for id, end := range ps {

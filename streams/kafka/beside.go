@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	poolBeside  = 10 * time.Second
-	besideLimit = 5 * time.Second      // of the wait for tasks at work to end, and of Beside: no partition moves meanwhile
-	besideLook  = 5 * time.Millisecond // between two looks whether they have
+	besideInterval = 10 * time.Second
+	besideTimeout  = 5 * time.Second      // of the wait for tasks at work to end, and of Beside: no partition moves meanwhile
+	besidePoll     = 5 * time.Millisecond // between two looks whether they have
 )
 
 // beside calls Prepare after each assignment, and Beside every so often, until ctx is done.
-func (p *Pool) beside(ctx context.Context) error {
+func (p *Pool) runBesideLoop(ctx context.Context) error {
 	var due <-chan time.Time
 	if p.cfg.Beside != nil {
 		t := time.NewTicker(p.cfg.Every)
@@ -35,7 +35,7 @@ func (p *Pool) beside(ctx context.Context) error {
 				return fmt.Errorf("prepare for the partitions that were assigned: %w", err)
 			}
 		case <-due:
-			if err := p.besides(ctx); err != nil && ctx.Err() == nil {
+			if err := p.runBeside(ctx); err != nil && ctx.Err() == nil {
 				p.router.log.Warn("will be done again beside the messages", "wait", p.cfg.Every, "err", err)
 			}
 		}
@@ -52,17 +52,17 @@ func (p *Pool) prepare(ctx context.Context) error {
 		p.router.log.Warn("prepare again for the partitions that were assigned", "attempt", attempt, "wait", wait, "err", err)
 	})
 	if err == nil {
-		p.sched.bar(func() { p.sched.fresh -= n })
+		p.sched.updateBlocked(func() { p.sched.fresh -= n })
 	}
 	return err
 }
 
 // assigned has no task begun before Prepare is called.
-func (p *Pool) assigned() {
+func (p *Pool) requirePrepare() {
 	if p.cfg.Prepare == nil {
 		return
 	}
-	p.sched.bar(func() { p.sched.fresh++ })
+	p.sched.updateBlocked(func() { p.sched.fresh++ })
 	select {
 	case p.fresh <- struct{}{}:
 	default:
@@ -70,13 +70,13 @@ func (p *Pool) assigned() {
 }
 
 // besides calls Beside, if the role is not paused and the tasks at work, with their outputs, come to an end soon.
-func (p *Pool) besides(ctx context.Context) error {
+func (p *Pool) runBeside(ctx context.Context) error {
 	in := p.intakes[0]
 	if p.kafka.Controls.Role(p.cfg.Role) || p.cfg.Needed != nil && !p.cfg.Needed() || !in.still.TryLock() {
 		return nil
 	}
 	defer in.still.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, besideLimit)
+	ctx, cancel := context.WithTimeout(ctx, besideTimeout)
 	defer cancel()
 	if len(in.owned(nil)) == 0 || !p.sched.prepared() {
 		return nil
@@ -86,10 +86,10 @@ func (p *Pool) besides(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the partitions of %s: %w", name, err)
 	}
-	p.sched.bar(func() { p.sched.aside = true })
-	defer p.sched.bar(func() { p.sched.aside = false })
-	for !p.sched.resting() || !p.out.empty() {
-		if retry.Sleep(ctx, besideLook) != nil {
+	p.sched.updateBlocked(func() { p.sched.aside = true })
+	defer p.sched.updateBlocked(func() { p.sched.aside = false })
+	for !p.sched.noneAtWork() || !p.out.empty() {
+		if retry.Sleep(ctx, besidePoll) != nil {
 			return errors.New("tasks are at work")
 		}
 	}
@@ -104,7 +104,7 @@ func (p *Pool) besides(ctx context.Context) error {
 }
 
 // bar changes why no task is begun.
-func (s *scheduler) bar(change func()) {
+func (s *scheduler) updateBlocked(change func()) {
 	s.mu.Lock()
 	defer s.unlock()
 	change()
@@ -114,7 +114,7 @@ func (s *scheduler) bar(change func()) {
 }
 
 // barred reports whether no task is begun, of any class.
-func (s *scheduler) barred() bool { return s.halted || s.aside || s.fresh > 0 }
+func (s *scheduler) blocked() bool { return s.halted || s.aside || s.fresh > 0 }
 
 // prepared reports whether Prepare was called since partitions were assigned.
 func (s *scheduler) prepared() bool {
@@ -124,7 +124,7 @@ func (s *scheduler) prepared() bool {
 }
 
 // resting reports whether no task is at work.
-func (s *scheduler) resting() bool {
+func (s *scheduler) noneAtWork() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.classes {

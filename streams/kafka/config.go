@@ -270,7 +270,7 @@ func batchBytes(t schemas.Topic) int32 {
 	switch {
 	case t == schemas.Dead:
 		return deadBytes
-	case passing(t):
+	case isPassThrough(t):
 		return 8 * schemas.MaxBytes
 	}
 	return 4 * schemas.MaxBytes
@@ -334,7 +334,7 @@ func (c Config) consume(m member) []kgo.Opt {
 		kgo.FetchMaxPartitionBytes(partitionBytes),
 		kgo.MaxDecompressBatchBytes(most),
 		kgo.KeepRetryableFetchErrors(), // else the client asks again at once, for ever, and reports nothing
-		kgo.AdjustFetchOffsetsFn(c.resume(c.group(m.role, m.class))),
+		kgo.AdjustFetchOffsetsFn(c.restoreOffsets(c.group(m.role, m.class))),
 	}
 	opts = append(opts, c.balance(m.together)...)
 	if c.ServerSide {

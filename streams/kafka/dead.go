@@ -37,7 +37,7 @@ var (
 	// errNoDeadLetter: no dead letter has the id.
 	errNoDeadLetter = errors.New("no such dead letter")
 	// errDeadClosed: it was redriven or discarded before.
-	errDeadClosed = errors.New("was decided before")
+	errDeadDecided = errors.New("was decided before")
 )
 
 // A Failure is one entry of a record's history of failures; equal ones that follow each other are one.
@@ -154,13 +154,13 @@ func (d *DeadLetters) Close() { d.cl.Close() }
 // an id that no letter has.
 func (d *DeadLetters) Each(ctx context.Context, q DeadQuery, f func(*DeadLetter) error) error {
 	name := d.cfg.topic(schemas.Dead)
-	parts, err := spans(ctx, d.adm, name)
+	parts, err := topicRanges(ctx, d.adm, name)
 	if err != nil {
 		return fmt.Errorf("look for dead letters: %w", err)
 	}
 	var wanted map[string]bool // nil: all
 	if len(q.IDs) > 0 {
-		if wanted, err = d.named(ctx, q.IDs, parts); err != nil {
+		if wanted, err = d.lookupIDs(ctx, q.IDs, parts); err != nil {
 			return err
 		}
 	}
@@ -173,8 +173,8 @@ func (d *DeadLetters) Each(ctx context.Context, q DeadQuery, f func(*DeadLetter)
 		if wanted != nil && !wanted[id] {
 			return nil
 		}
-		l := d.letter(rec, inc)
-		acts.tell(l)
+		l := d.deadLetter(rec, inc)
+		acts.annotate(l)
 		if !q.matches(l) {
 			return nil
 		}
@@ -183,8 +183,8 @@ func (d *DeadLetters) Each(ctx context.Context, q DeadQuery, f func(*DeadLetter)
 }
 
 // named returns the set of ids, and narrows parts to where they lie. All of them must be there.
-func (d *DeadLetters) named(ctx context.Context, ids []string, parts map[int32]span) (map[string]bool, error) {
-	wanted, narrow := map[string]bool{}, map[int32]span{}
+func (d *DeadLetters) lookupIDs(ctx context.Context, ids []string, parts map[int32]offsetRange) (map[string]bool, error) {
+	wanted, narrow := map[string]bool{}, map[int32]offsetRange{}
 	for _, id := range ids {
 		p, at, err := parseDeadID(id)
 		if err != nil {
@@ -196,9 +196,9 @@ func (d *DeadLetters) named(ctx context.Context, ids []string, parts map[int32]s
 		wanted[deadID(p, at)] = true
 		s, ok := narrow[p]
 		if !ok {
-			s = span{at, at + 1}
+			s = offsetRange{at, at + 1}
 		}
-		narrow[p] = span{min(s.from, at), max(s.to, at+1)}
+		narrow[p] = offsetRange{min(s.from, at), max(s.to, at+1)}
 	}
 	missing := maps.Clone(wanted)
 	name := d.cfg.topic(schemas.Dead)
@@ -216,7 +216,7 @@ func (d *DeadLetters) named(ctx context.Context, ids []string, parts map[int32]s
 	return wanted, nil
 }
 
-func (d *DeadLetters) letter(rec *kgo.Record, inc uint32) *DeadLetter {
+func (d *DeadLetters) deadLetter(rec *kgo.Record, inc uint32) *DeadLetter {
 	t := readTrail(rec.Headers)
 	return &DeadLetter{
 		ID: deadID(rec.Partition, rec.Offset), State: DeadOpen, Time: rec.Timestamp, Role: t.role, Class: t.class, Error: t.err,

@@ -19,8 +19,8 @@ import (
 
 // Letters that are decided about together, bounded in number and in the memory that they take.
 const (
-	deadBatch      = 500
-	deadBatchBytes = 8 << 20
+	maxDecisions     = 500
+	maxDecisionBytes = 8 << 20
 )
 
 // A DeadOrder is a person's decision, as it is put on record.
@@ -59,16 +59,16 @@ func (d *DeadLetters) Redrive(ctx context.Context, q DeadQuery, o DeadOrder) (De
 	if o.Value != nil && (len(q.IDs) != 1 || o.Reason == "") {
 		return DeadReport{}, errors.New("an edited value is for one letter, and wants a reason")
 	}
-	known := &newest{d, map[string]*newestOf{}}
+	known := &latestRecords{d, map[string]*latestInTopic{}}
 	return d.decide(ctx, q, o, func(l *DeadLetter) (*kgo.Record, *pb.AdminAction, error) {
-		rec, err := d.again(l, o.Value)
+		rec, err := d.redriven(l, o.Value)
 		if err == nil {
-			err = known.overtaken(ctx, l, rec)
+			err = known.checkSuperseded(ctx, l, rec)
 		}
 		if err != nil {
 			return nil, nil, err
 		}
-		a := d.action(l, actionRedrive, o)
+		a := d.adminAction(l, actionRedrive, o)
 		a.After = fmt.Sprintf("%s to %s", DeadRedriven, d.cfg.bare(rec.Topic))
 		if o.Value != nil {
 			a.After += ", edited"
@@ -84,31 +84,31 @@ func (d *DeadLetters) Discard(ctx context.Context, q DeadQuery, o DeadOrder) (De
 		return DeadReport{}, errors.New("a dead letter is discarded for a reason")
 	}
 	return d.decide(ctx, q, o, func(l *DeadLetter) (*kgo.Record, *pb.AdminAction, error) {
-		a := d.action(l, actionDiscard, o)
+		a := d.adminAction(l, actionDiscard, o)
 		a.After = string(DeadDiscarded)
 		return nil, a, nil
 	})
 }
 
 // A verdict is a letter's record, nil where it is sent nowhere, and the action that says so.
-type verdict func(*DeadLetter) (*kgo.Record, *pb.AdminAction, error)
+type decideFunc func(*DeadLetter) (*kgo.Record, *pb.AdminAction, error)
 
 // A docket is what is decided about together.
-type docket struct {
+type decisionBatch struct {
 	recs    []*kgo.Record
 	actions []schemas.Message
 	bytes   int
 }
 
-func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, judge verdict) (DeadReport, error) {
+func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, judge decideFunc) (DeadReport, error) {
 	var (
 		r     DeadReport
-		open  docket
+		open  decisionBatch
 		began = time.Now()
-		most  = deadBatch
+		most  = maxDecisions
 	)
 	if o.Rate > 0 {
-		most = int(min(max(o.Rate/4, 1), deadBatch))
+		most = int(min(max(o.Rate/4, 1), maxDecisions))
 	}
 	flush := func() error {
 		if o.Rate > 0 { // the first letters go at once, the others when their turn has come
@@ -121,7 +121,7 @@ func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, judg
 			return err
 		}
 		r.Done += len(open.actions)
-		open = docket{}
+		open = decisionBatch{}
 		if o.Told != nil {
 			o.Told(r.Done)
 		}
@@ -129,8 +129,8 @@ func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, judg
 	}
 	q.Closed = false
 	err := d.Each(ctx, q, func(l *DeadLetter) error {
-		rec, action, err := d.judged(l, o, judge)
-		if unknown := (*lookError)(nil); errors.As(err, &unknown) {
+		rec, action, err := d.decideOne(l, o, judge)
+		if unknown := (*latestLookupError)(nil); errors.As(err, &unknown) {
 			return fmt.Errorf("dead letter %s: %w", l.ID, err)
 		}
 		if err != nil {
@@ -144,7 +144,7 @@ func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, judg
 			open.bytes += int(weigh(rec))
 		}
 		open.actions = append(open.actions, schemas.Message{Topic: schemas.Admin, Body: action})
-		if len(open.actions) >= most || open.bytes >= deadBatchBytes {
+		if len(open.actions) >= most || open.bytes >= maxDecisionBytes {
 			return flush()
 		}
 		return nil
@@ -155,15 +155,15 @@ func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, judg
 	return r, err
 }
 
-func (d *DeadLetters) judged(l *DeadLetter, o DeadOrder, judge verdict) (*kgo.Record, *pb.AdminAction, error) {
+func (d *DeadLetters) decideOne(l *DeadLetter, o DeadOrder, judge decideFunc) (*kgo.Record, *pb.AdminAction, error) {
 	if l.State != DeadOpen && !o.Force {
-		return nil, nil, fmt.Errorf("%w: %s by %s on %s", errDeadClosed, l.State, l.By, l.Decided.UTC().Format(time.RFC3339))
+		return nil, nil, fmt.Errorf("%w: %s by %s on %s", errDeadDecided, l.State, l.By, l.Decided.UTC().Format(time.RFC3339))
 	}
 	return judge(l)
 }
 
 // send publishes letters, and then that they were. A ctx that ends does not come in between.
-func (d *DeadLetters) send(ctx context.Context, open docket) error {
+func (d *DeadLetters) send(ctx context.Context, open decisionBatch) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -186,8 +186,8 @@ func (d *DeadLetters) send(ctx context.Context, open docket) error {
 
 // action is what is put on record of a decision. Its id is a function of the letter and of how
 // often something was decided about it, so that two people who decide at once decide once.
-func (d *DeadLetters) action(l *DeadLetter, action string, o DeadOrder) *pb.AdminAction {
-	t := target(l.ID, l.inc)
+func (d *DeadLetters) adminAction(l *DeadLetter, action string, o DeadOrder) *pb.AdminAction {
+	t := deadTarget(l.ID, l.inc)
 	a := &pb.AdminAction{
 		Id: schemas.ID("dead letter", action, t, strconv.Itoa(l.decisions)), Time: timestamppb.Now(), Who: o.Who,
 		Action: action, Target: t, Reason: o.Reason, From: o.From, Before: string(l.State),
@@ -207,7 +207,7 @@ func (d *DeadLetters) action(l *DeadLetter, action string, o DeadOrder) *pb.Admi
 }
 
 // again returns the record that l becomes.
-func (d *DeadLetters) again(l *DeadLetter, value []byte) (*kgo.Record, error) {
+func (d *DeadLetters) redriven(l *DeadLetter, value []byte) (*kgo.Record, error) {
 	t := trail{
 		topic: l.Topic, partition: l.Partition, offset: l.Offset, timestamp: readTrail(l.rec.Headers).timestamp, role: l.Role, history: l.History,
 	}
@@ -224,7 +224,7 @@ func (d *DeadLetters) again(l *DeadLetter, value []byte) (*kgo.Record, error) {
 	if foreign && value != nil {
 		rec.Value = value
 	} else if value != nil {
-		if err := edit(rec, l.Topic, value); err != nil {
+		if err := replaceValue(rec, l.Topic, value); err != nil {
 			return nil, err
 		}
 	}
@@ -237,7 +237,7 @@ func (d *DeadLetters) again(l *DeadLetter, value []byte) (*kgo.Record, error) {
 
 // edit gives rec another value, and the key and headers that belong to it. The headers that
 // are not of the message stay.
-func edit(rec *kgo.Record, topic schemas.Topic, value []byte) error {
+func replaceValue(rec *kgo.Record, topic schemas.Topic, value []byte) error {
 	content := schemas.ContentProtobuf
 	if v := bytes.TrimSpace(value); len(v) > 0 && v[0] == '{' { // as no message in Protobuf begins
 		content = schemas.ContentJSON

@@ -111,7 +111,7 @@ func (d *Delayer) turn(ctx context.Context, cl *kgo.Client) error {
 	fetches := d.tap.poll(pctx, cl, delayerPoll)
 	cancel()
 	if err := d.reader.check(ctx, cl, fetches); err != nil {
-		return d.router.below(ctx, cl, err)
+		return d.router.explainOutOfRange(ctx, cl, err)
 	}
 	d.mu.Lock()
 	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
@@ -165,7 +165,7 @@ func (d *Delayer) wait() (wait time.Duration, ok bool) {
 // ahead reports whether the clock that has stamped a record that is to wait is known to be wrong. When the record was
 // first read is forgotten with this process, so it goes to the end of its lane, with a stamp of now.
 func (d *Delayer) ahead(rec stay) bool {
-	return d.delays[rec.Topic] > 0 && rec.Timestamp.After(rec.seen.Add(futureSlack)) && fits(rec.Record) == nil
+	return d.delays[rec.Topic] > 0 && rec.Timestamp.After(rec.seen.Add(maxClockSkew)) && fits(rec.Record) == nil
 }
 
 // ready is when a record may leave its place in its lane. The clock that has stamped the record may be wrong: it stays

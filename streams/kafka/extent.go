@@ -11,7 +11,7 @@ import (
 
 // Extent returns what a topic holds now. A topic that is not there is an error.
 func (a *Admin) Extent(ctx context.Context, topic schemas.Topic) (schemas.Extent, error) {
-	logs, err := a.logs(ctx, []schemas.Topic{topic})
+	logs, err := a.extents(ctx, []schemas.Topic{topic})
 	if err != nil {
 		return schemas.Extent{}, fmt.Errorf("look at topic %s: %w", topic, err)
 	}
@@ -39,9 +39,9 @@ func (a *Admin) Committed(ctx context.Context, role schemas.Role, topic schemas.
 // no Body. Records that only say that their key is gone are left out, as every sink does;
 // what was removed meanwhile is not there to be read.
 func (a *Admin) Read(ctx context.Context, topic schemas.Topic, e schemas.Extent, f func(d *schemas.Delivery, unreadable error) error) error {
-	parts := map[int32]span{}
+	parts := map[int32]offsetRange{}
 	for id, end := range e.Ends {
-		parts[id] = span{e.Starts[id], end}
+		parts[id] = offsetRange{e.Starts[id], end}
 	}
 	r := newRouter(a.cfg, "read", 0)
 	return scan(ctx, a.cfg, a.cfg.topic(topic), parts, func(rec *kgo.Record, inc uint32) error {

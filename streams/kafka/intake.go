@@ -80,7 +80,7 @@ func (in *intake) poll(ctx context.Context) error {
 		in.weight.wait(ctx, in.room)
 		fetches := in.cl.PollRecords(ctx, in.p.window/4)
 		if err := in.reader.check(ctx, in.cl, fetches); err != nil {
-			return in.p.router.below(ctx, in.cl, err)
+			return in.p.router.explainOutOfRange(ctx, in.cl, err)
 		}
 		if err := in.dispatch(fetches); err != nil {
 			return err
@@ -305,7 +305,7 @@ func (in *intake) assigned(_ context.Context, _ *kgo.Client, parts map[string][]
 	defer in.meter.rebalanced(moveAssigned, parts, time.Now())
 	in.still.Lock()
 	defer in.still.Unlock()
-	in.p.assigned()
+	in.p.requirePrepare()
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	each(parts, func(at partition) { in.shares[at] = newShare(in, at, in.p.cfg.Window) })

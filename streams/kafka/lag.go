@@ -54,7 +54,7 @@ func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) 
 	var topics []string
 	for _, role := range roles {
 		var read []string
-		for _, e := range a.catalogue(role) {
+		for _, e := range a.entries(role) {
 			read = append(read, a.cfg.topic(e.Topic))
 			class := classOf(e, role)
 			lags = append(lags, Lag{Role: role, Class: class, Group: a.cfg.group(role, class), Topic: e.Topic, Paused: a.cfg.Controls.Role(role)})
@@ -71,7 +71,7 @@ func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) 
 	}
 	slices.Sort(topics)
 	topics = slices.Compact(topics)
-	written, err := listed(a.adm.ListEndOffsets(ctx, topics...)) // before the ends: what is written meanwhile is not undecided
+	written, err := collectOffsets(a.adm.ListEndOffsets(ctx, topics...)) // before the ends: what is written meanwhile is not undecided
 	if err != nil {
 		return nil, explain(fmt.Errorf("list end offsets: %w", err))
 	}
@@ -80,10 +80,10 @@ func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) 
 		return nil, explain(err)
 	}
 	due := maps.Clone(ends)
-	if err := a.ripe(ctx, due); err != nil {
+	if err := a.dueEnds(ctx, due); err != nil {
 		return nil, err
 	}
-	weigh := a.scales(ctx, starts, ends)
+	weigh := a.weigher(ctx, starts, ends)
 	now := time.Now()
 	open := a.undecided.note(a.cfg.logger(), ends, written, now)
 	for i := range lags {
@@ -99,7 +99,7 @@ func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) 
 			}
 		}
 		l.Bytes = weigh(name, l.Partitions)
-		l.Seconds = a.pace.seconds(pacer{l.Role, l.Topic}, at, l.Records, now)
+		l.Seconds = a.rates.seconds(rateKey{l.Role, l.Topic}, at, l.Records, now)
 	}
 	return lags, nil
 }
@@ -116,7 +116,7 @@ func positions(starts, ends, done map[int32]int64) map[int32]int64 {
 
 // ripe moves the ends of delay lanes back to the first record that has not waited for as long as
 // it should.
-func (a *Admin) ripe(ctx context.Context, ends offsets) error {
+func (a *Admin) dueEnds(ctx context.Context, ends offsets) error {
 	for _, lane := range a.cfg.lanes() {
 		name := a.cfg.topic(schemas.Delay(lane.Name))
 		if _, ok := ends[name]; !ok {
@@ -142,13 +142,13 @@ func (a *Admin) ripe(ctx context.Context, ends offsets) error {
 }
 
 // sizesLimit bounds the question for the sizes of logs, which is worth no failure.
-const sizesLimit = 5 * time.Second
+const logSizesTimeout = 5 * time.Second
 
 // scales returns a function that weighs records of a topic, by partition; nil where it cannot.
-func (a *Admin) scales(ctx context.Context, starts, ends offsets) func(topic string, records map[int32]int64) *int64 {
-	ctx, cancel := context.WithTimeout(ctx, sizesLimit)
+func (a *Admin) weigher(ctx context.Context, starts, ends offsets) func(topic string, records map[int32]int64) *int64 {
+	ctx, cancel := context.WithTimeout(ctx, logSizesTimeout)
 	defer cancel()
-	sizes, err := a.sizes(ctx, ends)
+	sizes, err := a.logSizes(ctx, ends)
 	if err != nil {
 		a.cfg.logger().Debug("the sizes of logs are not known", "err", err)
 	}
@@ -172,7 +172,7 @@ func (a *Admin) scales(ctx context.Context, starts, ends offsets) func(topic str
 
 // sizes returns what the leaders of partitions say that their logs take; those that do not
 // say are left out.
-func (a *Admin) sizes(ctx context.Context, of offsets) (offsets, error) {
+func (a *Admin) logSizes(ctx context.Context, of offsets) (offsets, error) {
 	var set kadm.TopicsSet
 	for topic, ps := range of {
 		set.Add(topic, slices.Collect(maps.Keys(ps))...)
@@ -203,37 +203,37 @@ func (a *Admin) sizes(ctx context.Context, of offsets) (offsets, error) {
 }
 
 // minPace is the least time between two looks that tell a rate.
-const minPace = time.Second
+const minRateInterval = time.Second
 
 // A pace remembers where groups were at the last look. The zero value is ready to use, by
 // many at a time.
-type pace struct {
+type rateTracker struct {
 	mu   sync.Mutex
-	last map[pacer]pacing
+	last map[rateKey]groupProgress
 }
 
-type pacer struct {
+type rateKey struct {
 	role  schemas.Role
 	topic schemas.Topic
 }
 
-type pacing struct {
+type groupProgress struct {
 	when time.Time
 	at   map[int32]int64
 }
 
 // seconds returns how long left records take at the rate at which the group got from where
 // it was to at; nil where that is not known.
-func (p *pace) seconds(of pacer, at map[int32]int64, left int64, now time.Time) *float64 {
+func (p *rateTracker) seconds(of rateKey, at map[int32]int64, left int64, now time.Time) *float64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	last, ok := p.last[of]
 	took := now.Sub(last.when)
-	if !ok || took >= minPace {
+	if !ok || took >= minRateInterval {
 		if p.last == nil {
-			p.last = map[pacer]pacing{}
+			p.last = map[rateKey]groupProgress{}
 		}
-		p.last[of] = pacing{now, at}
+		p.last[of] = groupProgress{now, at}
 	}
 	if left == 0 {
 		return new(float64)

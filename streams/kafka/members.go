@@ -19,7 +19,7 @@ func (a *Admin) Unserved(ctx context.Context, roles ...schemas.Role) ([]schemas.
 	var unserved []schemas.Role
 	for _, role := range roles {
 		served := false
-		for _, e := range a.catalogue(role) {
+		for _, e := range a.entries(role) {
 			state := listed[a.cfg.group(role, classOf(e, role))].State // empty: there is no such group
 			served = served || state != "" && state != "Empty" && state != "Dead"
 		}
@@ -92,7 +92,7 @@ func (a *Admin) Outstanding(ctx context.Context, roles ...schemas.Role) (func(co
 	topics := map[schemas.Role][]string{}
 	var all []string
 	for _, role := range roles {
-		for _, e := range a.catalogue(role) {
+		for _, e := range a.entries(role) {
 			topics[role] = append(topics[role], a.cfg.topic(e.Topic))
 		}
 		all = append(all, topics[role]...)
@@ -109,7 +109,7 @@ func (a *Admin) Outstanding(ctx context.Context, roles ...schemas.Role) (func(co
 				return 0, err
 			}
 			for _, topic := range read {
-				n += behind(starts, offsets{topic: ends[topic]}, done)
+				n += totalLag(starts, offsets{topic: ends[topic]}, done)
 			}
 		}
 		return n, nil

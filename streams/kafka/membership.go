@@ -10,7 +10,7 @@ import (
 )
 
 // errForgotten says that what a client owned was another's since.
-var errForgotten = errors.New("the group had forgotten this member: what it owned is lost")
+var errMembershipLost = errors.New("the group had forgotten this member: what it owned is lost")
 
 // A membership has a cooperative member lose its partitions when its group has forgotten it, which happens to a
 // process that was frozen for longer than its session. Where such a member finds out by a heartbeat, the client
@@ -57,7 +57,7 @@ func (m *membership) ParseSyncAssignment(assignment []byte) (map[string][]int32,
 	was, is := m.owner, m.id()
 	m.owner = ""
 	if was != "" && was != is {
-		return nil, errForgotten
+		return nil, errMembershipLost
 	}
 	parts, err := m.GroupBalancer.ParseSyncAssignment(assignment)
 	if err != nil {
@@ -81,14 +81,14 @@ func membershipOf(cl *kgo.Client) *membership {
 
 // check refuses a commit under another id than that under which partitions are ours: between the answer that
 // gave the client a new one and the loss, it could be made.
-func (m *membership) check(req *kmsg.OffsetCommitRequest) error {
+func (m *membership) checkCommit(req *kmsg.OffsetCommitRequest) error {
 	if m == nil {
 		return nil
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if req.MemberID != m.owner {
-		return errForgotten
+		return errMembershipLost
 	}
 	return nil
 }

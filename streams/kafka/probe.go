@@ -14,7 +14,7 @@ import (
 
 // probe asks for the records up to the offsets of open: compaction may have left
 // nothing before a partition's end, which no poll tells.
-func (t *Table) probe(ctx context.Context, cl *kgo.Client, open map[int32]int64) error {
+func (t *Table) skipEmpty(ctx context.Context, cl *kgo.Client, open map[int32]int64) error {
 	adm := kadm.NewClient(cl)
 	topics, err := adm.ListTopics(ctx, t.name)
 	if err != nil {
@@ -27,16 +27,16 @@ func (t *Table) probe(ctx context.Context, cl *kgo.Client, open map[int32]int64)
 	var errs []error
 	for id, end := range open {
 		t.mu.Lock()
-		from := max(t.seen[id], starts[t.name][id])
+		from := max(t.positions[id], starts[t.name][id])
 		t.mu.Unlock()
 		next, err := from, error(nil)
 		if from < end {
-			next, err = firstFrom(ctx, cl, topics[t.name], id, from)
+			next, err = firstRecordOffset(ctx, cl, topics[t.name], id, from)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("partition %d: %w", id, err))
 		} else {
-			t.reached(id, next)
+			t.advance(id, next)
 		}
 	}
 	return errors.Join(errs...)
@@ -44,7 +44,7 @@ func (t *Table) probe(ctx context.Context, cl *kgo.Client, open map[int32]int64)
 
 // firstFrom returns the offset of the first record of a partition that is not below
 // from; if batches without records are all there is, the offset behind them.
-func firstFrom(ctx context.Context, cl *kgo.Client, topic kadm.TopicDetail, id int32, from int64) (int64, error) {
+func firstRecordOffset(ctx context.Context, cl *kgo.Client, topic kadm.TopicDetail, id int32, from int64) (int64, error) {
 	got, err := fetchFrom(ctx, cl, topic, id, from)
 	if err != nil || got == nil {
 		return from, err
@@ -92,7 +92,7 @@ func fetchFrom(ctx context.Context, cl *kgo.Client, topic kadm.TopicDetail, id i
 }
 
 // afterBatch returns the offset behind the batch that holds an offset, although the batch cannot be parsed.
-func afterBatch(ctx context.Context, cl *kgo.Client, at partition, offset int64) (int64, error) {
+func nextBatchOffset(ctx context.Context, cl *kgo.Client, at partition, offset int64) (int64, error) {
 	topics, err := kadm.NewClient(cl).ListTopics(ctx, at.topic)
 	if err != nil {
 		return 0, fmt.Errorf("list topic: %w", err)
@@ -106,20 +106,20 @@ func afterBatch(ctx context.Context, cl *kgo.Client, at partition, offset int64)
 		if got.LastStableOffset >= 0 { // the batches end there
 			end = min(end, got.LastStableOffset)
 		}
-		if next, ok := nextBatch(got.RecordBatches, offset, end); ok {
+		if next, ok := parseNextBatch(got.RecordBatches, offset, end); ok {
 			return next, nil
 		}
 	}
-	return 0, errNoNext
+	return 0, errNextBatchUnknown
 }
 
 // errNoNext is returned by afterBatch if the broker's answer does not say it.
-var errNoNext = errors.New("where the next batch begins is not known")
+var errNextBatchUnknown = errors.New("where the next batch begins is not known")
 
 // nextBatch returns the offset of the second of batches, the first of which holds offset. Without a second one that is
 // the end of the log, if the first one says so too. Only the length of the first one is believed otherwise: what else
 // it says may be what is damaged.
-func nextBatch(batches []byte, offset, end int64) (next int64, ok bool) {
+func parseNextBatch(batches []byte, offset, end int64) (next int64, ok bool) {
 	const head = 61 // bytes of a batch before its records: 8 of its offset, 4 of its length, ...
 	if len(batches) < head {
 		return 0, false

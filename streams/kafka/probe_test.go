@@ -35,7 +35,7 @@ func TestNextBatch(t *testing.T) {
 		"less than the head of a batch":    {batch(10, 5)[:60], 10, 15, 0, false},
 		"its length is more than there is": {batch(10, 5)[:70], 10, 15, 15, true},
 	} {
-		next, ok := nextBatch(tt.batches, tt.offset, tt.end)
+		next, ok := parseNextBatch(tt.batches, tt.offset, tt.end)
 		if ok != tt.ok || ok && next != tt.next {
 			t.Errorf("%s: %d, %t, want %d, %t", name, next, ok, tt.next, tt.ok)
 		}

@@ -27,22 +27,22 @@ type Table struct {
 	// unreadable may be nil.
 	unreadable func(key []byte, at time.Time, cause error)
 
-	router *router
-	reader *reader
-	ready  chan struct{}
-	bad    atomic.Int64
-	read   sync.Once // done when the table has been read to where the topic ended, or Run ends
+	router     *router
+	reader     *reader
+	ready      chan struct{}
+	malformed  atomic.Int64
+	loadedOnce sync.Once // done when the table has been read to where the topic ended, or Run ends
 
-	mu    sync.Mutex      // guards the rest
-	cl    *kgo.Client     // that of Run; nil before
-	goals []*goal         // that are not reached
-	seen  map[int32]int64 // partition: the next offset
+	mu        sync.Mutex      // guards the rest
+	cl        *kgo.Client     // that of Run; nil before
+	goals     []*goal         // that are not reached
+	positions map[int32]int64 // partition: the next offset
 }
 
 // A goal is where a table is to come.
 type goal struct {
-	open map[int32]int64 // partition: the offset to reach
-	done chan struct{}   // closed when none is open
+	remaining map[int32]int64 // partition: the offset to reach
+	done      chan struct{}   // closed when none is open
 }
 
 // tableStall is how long nothing may come before a Table looks whether the rest of what
@@ -63,10 +63,10 @@ func NewTable(cfg Config, topic schemas.Topic, apply func(key []byte, d *schemas
 	}
 	t := &Table{
 		topic: topic, name: cfg.topic(topic), apply: apply, router: newRouter(cfg, schemas.Role("table."+topic), 0),
-		ready: make(chan struct{}), seen: map[int32]int64{},
+		ready: make(chan struct{}), positions: map[int32]int64{},
 	}
 	t.reader = newReader(t.router, nil)
-	t.reader.next = t.next
+	t.reader.next = t.nextOffset
 	var err error
 	t.opts, err = cfg.options("table."+string(topic),
 		kgo.ConsumeTopics(t.name),
@@ -98,13 +98,13 @@ func (t *Table) CatchUp(ctx context.Context) error {
 	t.mu.Lock()
 	cl := t.cl
 	t.mu.Unlock()
-	g, err := t.aim(ctx, cl, make(chan struct{}))
+	g, err := t.addGoal(ctx, cl, make(chan struct{}))
 	if err != nil {
 		return fmt.Errorf("table %s: catch up: %w", t.topic, err)
 	}
 	select {
 	case <-ctx.Done():
-		t.giveUp(g)
+		t.removeGoal(g)
 		return fmt.Errorf("table %s: catch up: %w", t.topic, context.Cause(ctx))
 	case <-g.done:
 		return nil
@@ -113,7 +113,7 @@ func (t *Table) CatchUp(ctx context.Context) error {
 
 // Malformed is how many records were not applied, because they could not be decoded or
 // apply refused them for good.
-func (t *Table) Malformed() int64 { return t.bad.Load() }
+func (t *Table) Malformed() int64 { return t.malformed.Load() }
 
 // Run follows the topic until ctx is done, and then returns nil. It is called once.
 func (t *Table) Run(ctx context.Context) error {
@@ -122,8 +122,8 @@ func (t *Table) Run(ctx context.Context) error {
 		return fmt.Errorf("table %s: new client: %w", t.topic, err)
 	}
 	defer cl.Close()
-	t.router.cfg.Unreadables.begin(t.topic)
-	defer t.read.Do(t.wasRead)
+	t.router.cfg.Unreadables.tableStarted(t.topic)
+	defer t.loadedOnce.Do(t.loaded)
 	t.mu.Lock()
 	t.cl = cl
 	t.mu.Unlock()
@@ -137,7 +137,7 @@ func (t *Table) Run(ctx context.Context) error {
 func (t *Table) follow(ctx context.Context, cl *kgo.Client) error {
 	policy := retry.Policy{Wait: 250 * time.Millisecond, MaxWait: 5 * time.Second} // for ever, but for refusals
 	if _, err := policy.Do(ctx, func() error {
-		_, err := t.aim(ctx, cl, t.ready)
+		_, err := t.addGoal(ctx, cl, t.ready)
 		return err
 	}, func(_ int, wait time.Duration, err error) {
 		t.router.log.Warn("the table cannot be read yet", "wait", wait, "err", err)
@@ -147,7 +147,7 @@ func (t *Table) follow(ctx context.Context, cl *kgo.Client) error {
 	for ctx.Err() == nil {
 		select {
 		case <-t.ready:
-			t.read.Do(t.wasRead)
+			t.loadedOnce.Do(t.loaded)
 		default:
 		}
 		pctx, cancel := context.WithTimeout(ctx, tableStall)
@@ -157,11 +157,11 @@ func (t *Table) follow(ctx context.Context, cl *kgo.Client) error {
 		if err := t.reader.check(ctx, cl, fetches); err != nil {
 			return err
 		}
-		if err := t.take(fetches); err != nil {
+		if err := t.applyFetches(fetches); err != nil {
 			return err
 		}
-		if open := t.open(); stalled && len(open) > 0 {
-			if err := t.probe(ctx, cl, open); err != nil {
+		if open := t.unreached(); stalled && len(open) > 0 {
+			if err := t.skipEmpty(ctx, cl, open); err != nil {
 				t.router.log.Warn("the table is not yet complete", "partitions", len(open), "err", err)
 			}
 		}
@@ -169,10 +169,10 @@ func (t *Table) follow(ctx context.Context, cl *kgo.Client) error {
 	return nil
 }
 
-func (t *Table) wasRead() { t.router.cfg.Unreadables.end(t.topic) }
+func (t *Table) loaded() { t.router.cfg.Unreadables.tableLoaded(t.topic) }
 
 // aim makes it a goal to come to where every partition ends now; done is closed when the table has.
-func (t *Table) aim(ctx context.Context, cl *kgo.Client, done chan struct{}) (*goal, error) {
+func (t *Table) addGoal(ctx context.Context, cl *kgo.Client, done chan struct{}) (*goal, error) {
 	starts, ends, err := bounds(ctx, kadm.NewClient(cl), t.name)
 	if code := (*kerr.Error)(nil); errors.As(err, &code) && !code.Retriable {
 		err = retry.Permanent(err)
@@ -180,15 +180,15 @@ func (t *Table) aim(ctx context.Context, cl *kgo.Client, done chan struct{}) (*g
 	if err != nil {
 		return nil, fmt.Errorf("read the ends: %w", err)
 	}
-	g := &goal{open: map[int32]int64{}, done: done}
+	g := &goal{remaining: map[int32]int64{}, done: done}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for id, end := range ends[t.name] {
-		if end > max(starts[t.name][id], t.seen[id]) {
-			g.open[id] = end
+		if end > max(starts[t.name][id], t.positions[id]) {
+			g.remaining[id] = end
 		}
 	}
-	if len(g.open) == 0 {
+	if len(g.remaining) == 0 {
 		close(g.done)
 	} else {
 		t.goals = append(t.goals, g)
@@ -197,37 +197,37 @@ func (t *Table) aim(ctx context.Context, cl *kgo.Client, done chan struct{}) (*g
 }
 
 // giveUp forgets a goal.
-func (t *Table) giveUp(g *goal) {
+func (t *Table) removeGoal(g *goal) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.goals = slices.DeleteFunc(t.goals, func(o *goal) bool { return o == g })
 }
 
 // open returns the farthest offset that some goal wants to reach, by partition.
-func (t *Table) open() map[int32]int64 {
+func (t *Table) unreached() map[int32]int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	open := map[int32]int64{}
 	for _, g := range t.goals {
-		for id, end := range g.open {
+		for id, end := range g.remaining {
 			open[id] = max(open[id], end)
 		}
 	}
 	return open
 }
 
-func (t *Table) take(fetches kgo.Fetches) error {
+func (t *Table) applyFetches(fetches kgo.Fetches) error {
 	for _, f := range fetches {
 		for _, ft := range f.Topics {
 			inc := incarnation(ft.TopicID)
 			for _, p := range ft.Partitions {
 				for _, rec := range p.Records {
-					if err := t.record(rec, inc); err != nil {
+					if err := t.applyRecord(rec, inc); err != nil {
 						return err
 					}
 				}
 				if n := len(p.Records); n > 0 {
-					t.reached(p.Partition, p.Records[n-1].Offset+1)
+					t.advance(p.Partition, p.Records[n-1].Offset+1)
 				}
 			}
 		}
@@ -235,7 +235,7 @@ func (t *Table) take(fetches kgo.Fetches) error {
 	return nil
 }
 
-func (t *Table) record(rec *kgo.Record, inc uint32) error {
+func (t *Table) applyRecord(rec *kgo.Record, inc uint32) error {
 	if rec.Attrs.IsControl() {
 		return nil
 	}
@@ -259,32 +259,32 @@ func (t *Table) record(rec *kgo.Record, inc uint32) error {
 	if err != nil && !retry.IsPermanent(err) {
 		return fmt.Errorf("apply %d/%d: %w", rec.Partition, rec.Offset, err)
 	}
-	t.router.cfg.Unreadables.note(t.topic, rec, err)
+	t.router.cfg.Unreadables.record(t.topic, rec, err)
 	if err == nil {
 		return nil
 	}
-	t.bad.Add(1)
+	t.malformed.Add(1)
 	t.router.log.Error("a record of a table is left out", "topic", string(t.topic), "partition", rec.Partition, "offset", rec.Offset, "err", err)
 	return nil
 }
 
 // next is the offset from which a partition is read.
-func (t *Table) next(at partition) int64 {
+func (t *Table) nextOffset(at partition) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.seen[at.id]
+	return t.positions[at.id]
 }
 
 // reached says that everything of a partition below next has been applied.
-func (t *Table) reached(id int32, next int64) {
+func (t *Table) advance(id int32, next int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.seen[id] = next
+	t.positions[id] = next
 	t.goals = slices.DeleteFunc(t.goals, func(g *goal) bool {
-		if end, ok := g.open[id]; ok && next >= end {
-			delete(g.open, id)
+		if end, ok := g.remaining[id]; ok && next >= end {
+			delete(g.remaining, id)
 		}
-		if len(g.open) > 0 {
+		if len(g.remaining) > 0 {
 			return false
 		}
 		close(g.done)

@@ -157,13 +157,13 @@ func (e *ensurer) create(ctx context.Context) error {
 }
 
 // A found topic is one that is there, or err says that it is not or not yet.
-type found struct {
+type topicInfo struct {
 	partitions int
 	err        error
 }
 
 // list asks the brokers, and not the client's memory, for the topics.
-func (e *ensurer) list(ctx context.Context) (map[string]found, error) {
+func (e *ensurer) list(ctx context.Context) (map[string]topicInfo, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	for _, name := range e.names() {
 		t := kmsg.NewMetadataRequestTopic()
@@ -174,9 +174,9 @@ func (e *ensurer) list(ctx context.Context) (map[string]found, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list topics: %w", err)
 	}
-	there := map[string]found{}
+	there := map[string]topicInfo{}
 	for _, t := range resp.Topics {
-		f := found{len(t.Partitions), kerr.ErrorForCode(t.ErrorCode)}
+		f := topicInfo{len(t.Partitions), kerr.ErrorForCode(t.ErrorCode)}
 		for _, p := range t.Partitions {
 			if err := kerr.ErrorForCode(p.ErrorCode); err != nil && f.err == nil {
 				f.err = err
@@ -188,15 +188,15 @@ func (e *ensurer) list(ctx context.Context) (map[string]found, error) {
 	}
 	for _, name := range e.names() {
 		if _, ok := there[name]; !ok {
-			there[name] = found{err: kerr.UnknownTopicOrPartition}
+			there[name] = topicInfo{err: kerr.UnknownTopicOrPartition}
 		}
 	}
 	return there, nil
 }
 
 // settled waits until the brokers know of all topics, which may take them a while.
-func (e *ensurer) settled(ctx context.Context) (there map[string]found, err error) {
-	_, err = untilKnown().Do(ctx, func() error {
+func (e *ensurer) waitKnown(ctx context.Context) (there map[string]topicInfo, err error) {
+	_, err = metadataRetry().Do(ctx, func() error {
 		if there, err = e.list(ctx); err != nil {
 			return retry.Permanent(err) // the client has tried often enough
 		}
@@ -212,13 +212,13 @@ func (e *ensurer) settled(ctx context.Context) (there map[string]found, err erro
 }
 
 // untilKnown is how long brokers may take to learn of topics that another has made.
-func untilKnown() retry.Policy {
+func metadataRetry() retry.Policy {
 	return retry.Policy{Wait: 50 * time.Millisecond, MaxWait: time.Second, Elapsed: 15 * time.Second}
 }
 
 // settings asks for those of all topics. Whoever is asked may be the last to know of one.
 func (e *ensurer) settings(ctx context.Context) (configs kadm.ResourceConfigs, err error) {
-	_, err = untilKnown().Do(ctx, func() error {
+	_, err = metadataRetry().Do(ctx, func() error {
 		if configs, err = e.adm.DescribeTopicConfigs(ctx, e.names()...); err != nil {
 			return retry.Permanent(fmt.Errorf("describe topics: %w", err))
 		}
@@ -272,7 +272,7 @@ func (e *ensurer) partitions(entry schemas.Entry) int32 {
 
 // check compares what is there with the catalogue.
 func (e *ensurer) check(ctx context.Context) error {
-	there, err := e.settled(ctx)
+	there, err := e.waitKnown(ctx)
 	if err != nil {
 		return err
 	}
@@ -295,7 +295,7 @@ func (e *ensurer) check(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("%s: describe: %w", name, err))
 			continue
 		}
-		for _, fault := range e.faults(entry, there[name].partitions, c) {
+		for _, fault := range e.mismatches(entry, there[name].partitions, c) {
 			errs = append(errs, fmt.Errorf("%s: %s", name, fault))
 		}
 		if v, _ := setting(c, timestampType); entry.LogAppendTime && v != logAppendTime {
@@ -362,7 +362,7 @@ func (e *ensurer) alter(ctx context.Context, key, value string, names []string) 
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
 // faults lists in what a topic contradicts its entry.
-func (e *ensurer) faults(entry schemas.Entry, partitions int, c kadm.ResourceConfig) (faults []string) {
+func (e *ensurer) mismatches(entry schemas.Entry, partitions int, c kadm.ResourceConfig) (faults []string) {
 	add := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
 	cleanup, _ := setting(c, cleanupPolicy)
 	switch {

@@ -22,16 +22,16 @@ import (
 // kept once it was handled: in a long pause all that waits passes through every few minutes. Where it is not known what a reader has handled,
 // nothing is deleted. Topics that are kept or compacted are left alone.
 type Trimmer struct {
-	admin   *Admin
-	keep    time.Duration
-	holds   []schemas.Topic // that lacking is asked for
-	lacking func(context.Context) (map[schemas.Topic]map[int32]int64, error)
-	log     *slog.Logger
-	blocked map[block]bool // as of the last Trim
+	admin      *Admin
+	keep       time.Duration
+	heldTopics []schemas.Topic // that lacking is asked for
+	firstHeld  func(context.Context) (map[schemas.Topic]map[int32]int64, error)
+	log        *slog.Logger
+	blocked    map[trimBlock]bool // as of the last Trim
 }
 
 // A block is why a topic could not be trimmed or, without a group, what is wrong with it although it is.
-type block struct {
+type trimBlock struct {
 	group, topic string
 	// ahead: the group has committed what the topic does not have, and not nothing.
 	ahead bool
@@ -39,47 +39,47 @@ type block struct {
 
 const (
 	// futureSlack is how far another machine's clock may be ahead of ours before a record counts as of the future.
-	futureSlack = 10 * time.Minute
+	maxClockSkew = 10 * time.Minute
 	// futureLimit bounds the time for which a call of Trim reads records that follow one of the future.
-	futureLimit = 30 * time.Second
+	futureScanTimeout = 30 * time.Second
 )
 
 // NewTrimmer returns a Trimmer that uses a, which stays the caller's.
 func NewTrimmer(a *Admin, keep time.Duration) *Trimmer {
-	return &Trimmer{admin: a, keep: keep, log: a.cfg.logger().With("part", "trimmer"), blocked: map[block]bool{}}
+	return &Trimmer{admin: a, keep: keep, log: a.cfg.logger().With("part", "trimmer"), blocked: map[trimBlock]bool{}}
 }
 
 // Keep has the trimmer leave of some topics what lacking returns: by topic and partition, the first record that must
 // still be read by other means than a group. If that is not known, nothing of them is trimmed. It is called before the
 // first Trim.
 func (t *Trimmer) Keep(topics []schemas.Topic, lacking func(context.Context) (map[schemas.Topic]map[int32]int64, error)) {
-	t.holds, t.lacking = topics, lacking
+	t.heldTopics, t.firstHeld = topics, lacking
 }
 
 // A ledger is what is known of a topic that may be trimmed.
-type ledger struct {
-	name    string
-	readers []string // their groups
-	passing bool     // its records are of other topics, and come and go
+type trimState struct {
+	name        string
+	readers     []string // their groups
+	passThrough bool     // its records are of other topics, and come and go
 	// commits is by group and partition; a group is absent where it is not known what it has committed.
-	commits            map[string]map[int32]int64
-	starts, ends, aged map[int32]int64 // aged: the first record that is kept for its age
-	future             map[int32]bool  // aged is a record of the future
-	lacked             map[int32]int64 // the first record that must still be read by other means than a group
-	unsure             bool            // which that is
+	commits                map[string]map[int32]int64
+	starts, ends, keptFrom map[int32]int64 // aged: the first record that is kept for its age
+	future                 map[int32]bool  // aged is a record of the future
+	heldFrom               map[int32]int64 // the first record that must still be read by other means than a group
+	heldUnknown            bool            // which that is
 }
 
 // upTo returns up to where a partition may be trimmed, and which groups have it otherwise. The newest record stays: the
 // embedded broker keeps in its directory only the end of a log that holds a record. After a restart an empty log would
 // begin at offset 0 again, and groups would not read what is written below the offsets that they have committed.
-func (l *ledger) upTo(id int32) (to int64, blocks []block) {
+func (l *trimState) trimOffset(id int32) (to int64, blocks []trimBlock) {
 	start, okStart := l.starts[id]
 	end, okEnd := l.ends[id]
-	to, okAged := l.aged[id]
-	if !okStart || !okEnd || !okAged || l.unsure || to <= start {
+	to, okAged := l.keptFrom[id]
+	if !okStart || !okEnd || !okAged || l.heldUnknown || to <= start {
 		return start, nil // what is not known is not trimmed
 	}
-	if first, ok := l.lacked[id]; ok {
+	if first, ok := l.heldFrom[id]; ok {
 		to = min(to, first)
 	}
 	for _, group := range l.readers {
@@ -89,9 +89,9 @@ func (l *ledger) upTo(id int32) (to int64, blocks []block) {
 		case !known:
 			to = start
 		case !ok:
-			to, blocks = start, append(blocks, block{group, l.name, false})
+			to, blocks = start, append(blocks, trimBlock{group, l.name, false})
 		case at > end: // of a topic that was made again, or lost its end: it says nothing of this one
-			to, blocks = start, append(blocks, block{group, l.name, true})
+			to, blocks = start, append(blocks, trimBlock{group, l.name, true})
 		default:
 			to = min(to, at)
 		}
@@ -103,7 +103,7 @@ func (l *ledger) upTo(id int32) (to int64, blocks []block) {
 // it from the other topics and partitions; what was not deleted, or was but is reported not to
 // have been, is left to the next call. It is not called twice at a time.
 func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, err error) {
-	ledgers, err := t.ledgers(ctx)
+	ledgers, err := t.trimStates(ctx)
 	if ledgers == nil {
 		return nil, err
 	}
@@ -111,16 +111,16 @@ func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, er
 	var (
 		cut     kadm.Offsets
 		from    = offsets{}
-		blocked = map[block]bool{}
+		blocked = map[trimBlock]bool{}
 	)
 	for _, l := range ledgers {
 		from[l.name] = l.starts
 		if len(l.future) > 0 {
-			blocked[block{topic: l.name}] = true
-			errs = append(errs, t.pass(ctx, l))
+			blocked[trimBlock{topic: l.name}] = true
+			errs = append(errs, t.passFutureRecords(ctx, l))
 		}
 		for id, start := range l.starts {
-			to, blocks := l.upTo(id)
+			to, blocks := l.trimOffset(id)
 			for _, b := range blocks {
 				blocked[b] = true
 			}
@@ -154,20 +154,20 @@ func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, er
 // pass has partitions whose first record that is kept is of the future trimmed by the records that follow: its clock was
 // wrong, and it is at least as old as they are. Up to the last of them that is older than keep all is; with one that is
 // not, or with none, nothing is known of those before it.
-func (t *Trimmer) pass(ctx context.Context, l *ledger) error {
+func (t *Trimmer) passFutureRecords(ctx context.Context, l *trimState) error {
 	now := time.Now()
-	behind := map[int32]span{}
+	behind := map[int32]offsetRange{}
 	for id := range l.future {
 		free := *l
-		free.aged = l.ends
-		if to, _ := free.upTo(id); to > l.aged[id] {
-			behind[id] = span{l.aged[id], to}
+		free.keptFrom = l.ends
+		if to, _ := free.trimOffset(id); to > l.keptFrom[id] {
+			behind[id] = offsetRange{l.keptFrom[id], to}
 		}
 	}
 	if len(behind) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, futureLimit, errPassed)
+	ctx, cancel := context.WithTimeoutCause(ctx, futureScanTimeout, errScanDone)
 	defer cancel()
 	kept := map[int32]bool{}
 	err := scan(ctx, t.admin.cfg, l.name, behind, func(rec *kgo.Record, _ uint32) error {
@@ -177,29 +177,29 @@ func (t *Trimmer) pass(ctx context.Context, l *ledger) error {
 		}
 		switch {
 		case !rec.Timestamp.After(now.Add(-t.keep)):
-			l.aged[id] = rec.Offset + 1
-		case !rec.Timestamp.After(now.Add(futureSlack)):
+			l.keptFrom[id] = rec.Offset + 1
+		case !rec.Timestamp.After(now.Add(maxClockSkew)):
 			kept[id] = true
 		}
 		if len(kept) == len(behind) {
-			return errPassed
+			return errScanDone
 		}
 		return nil
 	})
-	if err != nil && !errors.Is(err, errPassed) {
+	if err != nil && !errors.Is(err, errScanDone) {
 		return fmt.Errorf("read what follows records of the future: %w", err)
 	}
 	return nil
 }
 
 // errPassed says that enough was read.
-var errPassed = errors.New("enough was read")
+var errScanDone = errors.New("enough was read")
 
 // report logs what cannot be trimmed, and what can be again: each once.
-func (t *Trimmer) report(ledgers map[string]*ledger, now map[block]bool) {
+func (t *Trimmer) report(ledgers map[string]*trimState, now map[trimBlock]bool) {
 	for b := range t.blocked {
 		l := ledgers[b.topic]
-		if l == nil || b.group != "" && l.commits[b.group] == nil || len(l.aged) == 0 { // not known this time
+		if l == nil || b.group != "" && l.commits[b.group] == nil || len(l.keptFrom) == 0 { // not known this time
 			now[b] = true
 		} else if !now[b] && b.group != "" {
 			t.log.Info("a topic can be trimmed again", "group", b.group, "topic", b.topic)
@@ -223,7 +223,7 @@ func (t *Trimmer) report(ledgers map[string]*ledger, now map[block]bool) {
 
 // ledgers returns what is known of the topics to be trimmed, by name. Its error says what is not
 // known; without any ledger, nothing is.
-func (t *Trimmer) ledgers(ctx context.Context) (map[string]*ledger, error) {
+func (t *Trimmer) trimStates(ctx context.Context) (map[string]*trimState, error) {
 	ledgers, read, err := t.topics(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list topics: %w", err)
@@ -236,7 +236,7 @@ func (t *Trimmer) ledgers(ctx context.Context) (map[string]*ledger, error) {
 			errs = append(errs, err)
 			continue
 		}
-		for group, topics := range t.admin.groups(role, topics) {
+		for group, topics := range t.admin.groupTopics(role, topics) {
 			for _, name := range topics {
 				if ledgers[name].commits[group] = done[name]; done[name] == nil {
 					ledgers[name].commits[group] = map[int32]int64{}
@@ -245,11 +245,11 @@ func (t *Trimmer) ledgers(ctx context.Context) (map[string]*ledger, error) {
 		}
 	}
 	// Then what is lacking of that.
-	if err := t.lack(ctx, ledgers); err != nil {
+	if err := t.setHeld(ctx, ledgers); err != nil {
 		errs = append(errs, err)
 	}
 	names := slices.Sorted(maps.Keys(ledgers))
-	note := func(listed kadm.ListedOffsets, err error, what string, into func(*ledger) *map[int32]int64) {
+	note := func(listed kadm.ListedOffsets, err error, what string, into func(*trimState) *map[int32]int64) {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("list %s: %w", what, err))
 		}
@@ -266,47 +266,47 @@ func (t *Trimmer) ledgers(ctx context.Context) (map[string]*ledger, error) {
 		}
 	}
 	listed, err := t.admin.adm.ListStartOffsets(ctx, names...)
-	note(listed, err, "start offsets", func(l *ledger) *map[int32]int64 { return &l.starts })
+	note(listed, err, "start offsets", func(l *trimState) *map[int32]int64 { return &l.starts })
 	listed, err = t.admin.adm.ListEndOffsets(ctx, names...)
-	note(listed, err, "end offsets", func(l *ledger) *map[int32]int64 { return &l.ends })
-	kept := slices.DeleteFunc(names, func(name string) bool { return ledgers[name].passing })
+	note(listed, err, "end offsets", func(l *trimState) *map[int32]int64 { return &l.ends })
+	kept := slices.DeleteFunc(names, func(name string) bool { return ledgers[name].passThrough })
 	if len(kept) > 0 { // without a name, it would be all topics that there are
 		listed, err = t.admin.adm.ListOffsetsAfterMilli(ctx, time.Now().Add(-t.keep).UnixMilli(), kept...)
-		note(listed, err, "offsets by time", func(l *ledger) *map[int32]int64 { return &l.aged })
+		note(listed, err, "offsets by time", func(l *trimState) *map[int32]int64 { return &l.keptFrom })
 		listed.Each(func(o kadm.ListedOffset) {
-			if o.Err == nil && o.Timestamp > time.Now().Add(futureSlack).UnixMilli() {
+			if o.Err == nil && o.Timestamp > time.Now().Add(maxClockSkew).UnixMilli() {
 				ledgers[o.Topic].future[o.Partition] = true
 			}
 		})
 	}
 	for _, l := range ledgers {
-		if l.passing {
-			l.aged = l.ends
+		if l.passThrough {
+			l.keptFrom = l.ends
 		}
 	}
 	return ledgers, errors.Join(errs...)
 }
 
 // lack notes which records must still be read by other means than a group.
-func (t *Trimmer) lack(ctx context.Context, ledgers map[string]*ledger) error {
-	if t.lacking == nil {
+func (t *Trimmer) setHeld(ctx context.Context, ledgers map[string]*trimState) error {
+	if t.firstHeld == nil {
 		return nil
 	}
-	lacked, err := t.lacking(ctx)
-	for _, topic := range t.holds {
+	lacked, err := t.firstHeld(ctx)
+	for _, topic := range t.heldTopics {
 		if l := ledgers[t.admin.cfg.topic(topic)]; l != nil {
-			l.lacked, l.unsure = lacked[topic], err != nil
+			l.heldFrom, l.heldUnknown = lacked[topic], err != nil
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("look for records that are still to be read, so %v are not trimmed: %w", t.holds, err)
+		return fmt.Errorf("look for records that are still to be read, so %v are not trimmed: %w", t.heldTopics, err)
 	}
 	return nil
 }
 
 // topics returns a ledger for each topic that is there and trimmed, and which roles read which of
 // them. Delay lanes that the settings no longer name count too.
-func (t *Trimmer) topics(ctx context.Context) (map[string]*ledger, map[schemas.Role][]string, error) {
+func (t *Trimmer) topics(ctx context.Context) (map[string]*trimState, map[schemas.Role][]string, error) {
 	cfg := t.admin.cfg
 	there, err := t.admin.adm.ListTopics(ctx)
 	if err != nil {
@@ -317,7 +317,7 @@ func (t *Trimmer) topics(ctx context.Context) (map[string]*ledger, map[schemas.R
 		entries[cfg.topic(e.Topic)] = e
 	}
 	lane, _ := strings.CutSuffix(cfg.topic(schemas.Delay("x")), "x")
-	ledgers, read := map[string]*ledger{}, map[schemas.Role][]string{}
+	ledgers, read := map[string]*trimState{}, map[schemas.Role][]string{}
 	for _, name := range there.Names() {
 		e, ok := entries[name]
 		if !ok && strings.HasPrefix(name, lane) {
@@ -326,7 +326,7 @@ func (t *Trimmer) topics(ctx context.Context) (map[string]*ledger, map[schemas.R
 		if e.Cleanup != schemas.Trim || len(e.Readers) == 0 {
 			continue
 		}
-		l := &ledger{name: name, passing: e.Raw, commits: map[string]map[int32]int64{}, future: map[int32]bool{}}
+		l := &trimState{name: name, passThrough: e.Raw, commits: map[string]map[int32]int64{}, future: map[int32]bool{}}
 		for _, role := range e.Readers {
 			l.readers = append(l.readers, cfg.group(role, classOf(e, role)))
 			read[role] = append(read[role], name)

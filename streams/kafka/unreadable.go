@@ -48,23 +48,23 @@ func positionName(topic schemas.Topic, partition int32, offset int64) string {
 type Unreadables struct {
 	count, stopped *prometheus.Desc
 
-	mu      sync.Mutex            // guards the rest
-	unread  map[schemas.Topic]int // tables that are being read for the first time
-	records map[keyAt]UnreadableRecord
-	batches map[batchAt]UnreadableBatch
-	past    map[string]bool // positions of records that a later one of their key followed
-	changed chan struct{}
+	mu         sync.Mutex            // guards the rest
+	loading    map[schemas.Topic]int // tables that are being read for the first time
+	records    map[partitionKey]UnreadableRecord
+	batches    map[readerPartition]UnreadableBatch
+	superseded map[string]bool // positions of records that a later one of their key followed
+	changed    chan struct{}
 }
 
 // A batchAt is a partition as one reader sees it.
-type batchAt struct {
+type readerPartition struct {
 	reader    string
 	topic     schemas.Topic
 	partition int32
 }
 
 // A keyAt is a key in one partition.
-type keyAt struct {
+type partitionKey struct {
 	topic     schemas.Topic
 	partition int32
 	key       string
@@ -79,9 +79,9 @@ func NewUnreadables() *Unreadables {
 		stopped: prometheus.NewDesc("millrace_kafka_partitions_stopped",
 			"Partitions that this process no longer reads, because a batch cannot be parsed; an incident names it.",
 			[]string{"topic"}, nil),
-		batches: map[batchAt]UnreadableBatch{},
-		unread:  map[schemas.Topic]int{}, records: map[keyAt]UnreadableRecord{},
-		past: map[string]bool{}, changed: make(chan struct{}),
+		batches: map[readerPartition]UnreadableBatch{},
+		loading: map[schemas.Topic]int{}, records: map[partitionKey]UnreadableRecord{},
+		superseded: map[string]bool{}, changed: make(chan struct{}),
 	}
 }
 
@@ -108,7 +108,7 @@ func (u *Unreadables) Batches() []UnreadableBatch {
 func (u *Unreadables) Complete(topic schemas.Topic) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	n, follows := u.unread[topic]
+	n, follows := u.loading[topic]
 	return follows && n == 0
 }
 
@@ -117,7 +117,7 @@ func (u *Unreadables) Complete(topic schemas.Topic) bool {
 func (u *Unreadables) Superseded(position string) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.past[position]
+	return u.superseded[position]
 }
 
 // Changed returns a channel that is closed when List, Batches, Complete or Superseded would return something else than
@@ -138,7 +138,7 @@ func (u *Unreadables) Describe(out chan<- *prometheus.Desc) {
 func (u *Unreadables) Collect(out chan<- prometheus.Metric) {
 	u.mu.Lock()
 	counts := map[schemas.Topic]int{}
-	for topic := range u.unread {
+	for topic := range u.loading {
 		counts[topic] = 0
 	}
 	for at := range u.records {
@@ -158,22 +158,22 @@ func (u *Unreadables) Collect(out chan<- prometheus.Metric) {
 }
 
 // begin says that a table of topic is being read for the first time, and end that it has been, or that it has ended.
-func (u *Unreadables) begin(topic schemas.Topic) { u.add(topic, 1) }
+func (u *Unreadables) tableStarted(topic schemas.Topic) { u.addLoading(topic, 1) }
 
-func (u *Unreadables) end(topic schemas.Topic) { u.add(topic, -1) }
+func (u *Unreadables) tableLoaded(topic schemas.Topic) { u.addLoading(topic, -1) }
 
-func (u *Unreadables) add(topic schemas.Topic, n int) {
+func (u *Unreadables) addLoading(topic schemas.Topic, n int) {
 	if u == nil {
 		return
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.unread[topic] += n
-	u.change()
+	u.loading[topic] += n
+	u.notify()
 }
 
 // note takes what became of a record: nil if it was applied.
-func (u *Unreadables) note(topic schemas.Topic, rec *kgo.Record, err error) {
+func (u *Unreadables) record(topic schemas.Topic, rec *kgo.Record, err error) {
 	if u == nil {
 		return
 	}
@@ -182,11 +182,11 @@ func (u *Unreadables) note(topic schemas.Topic, rec *kgo.Record, err error) {
 	if err == nil && len(u.records) == 0 { // nearly always
 		return
 	}
-	at := keyAt{topic, rec.Partition, string(rec.Key)}
+	at := partitionKey{topic, rec.Partition, string(rec.Key)}
 	now := UnreadableRecord{Topic: topic, Partition: rec.Partition, Offset: rec.Offset, Key: rec.Key, Err: err}
 	held, is := u.records[at]
 	switch {
-	case is && held.Offset > rec.Offset, err != nil && u.past[now.Position()]: // another table of the topic is behind
+	case is && held.Offset > rec.Offset, err != nil && u.superseded[now.Position()]: // another table of the topic is behind
 		return
 	case err == nil && !is:
 		return
@@ -196,34 +196,34 @@ func (u *Unreadables) note(topic schemas.Topic, rec *kgo.Record, err error) {
 		u.records[at] = now
 	}
 	if is && held.Offset < rec.Offset {
-		u.past[held.Position()] = true
+		u.superseded[held.Position()] = true
 	}
-	u.change()
+	u.notify()
 }
 
 // stop notes that a partition is not read any further.
-func (u *Unreadables) stop(b UnreadableBatch) {
+func (u *Unreadables) partitionStopped(b UnreadableBatch) {
 	if u == nil {
 		return
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.batches[batchAt{b.Reader, b.Topic, b.Partition}] = b
-	u.change()
+	u.batches[readerPartition{b.Reader, b.Topic, b.Partition}] = b
+	u.notify()
 }
 
 // leave notes that it is read on, or by another process.
-func (u *Unreadables) leave(b UnreadableBatch) {
+func (u *Unreadables) partitionResumed(b UnreadableBatch) {
 	if u == nil {
 		return
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	delete(u.batches, batchAt{b.Reader, b.Topic, b.Partition})
-	u.change()
+	delete(u.batches, readerPartition{b.Reader, b.Topic, b.Partition})
+	u.notify()
 }
 
-func (u *Unreadables) change() {
+func (u *Unreadables) notify() {
 	close(u.changed)
 	u.changed = make(chan struct{})
 }

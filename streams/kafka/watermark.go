@@ -23,12 +23,12 @@ type Watermark struct {
 	topic schemas.Topic
 	reads map[schemas.Role][]schemas.Topic
 
-	turn chan struct{} // holds the caller that asks the brokers
-	last *look         // guarded by turn
+	sem    chan struct{}   // holds the caller that asks the brokers
+	latest *commitSnapshot // guarded by turn
 }
 
 // A look is what groups had committed at one time.
-type look struct {
+type commitSnapshot struct {
 	at       time.Time // when it began
 	done     map[schemas.Role]offsets
 	progress map[schemas.Role][]schemas.Progress // nil: not asked for yet; guarded by the turn
@@ -37,7 +37,7 @@ type look struct {
 // NewWatermark returns a Watermark of a topic that the groups of all roles in reads have to handle. Reads are the topics
 // of which it reports what the groups have committed.
 func (a *Admin) NewWatermark(topic schemas.Topic, reads map[schemas.Role][]schemas.Topic) *Watermark {
-	return &Watermark{a: a, topic: topic, reads: reads, turn: make(chan struct{}, 1), last: new(look)}
+	return &Watermark{a: a, topic: topic, reads: reads, sem: make(chan struct{}, 1), latest: new(commitSnapshot)}
 }
 
 // Wait returns when the groups have committed up to where the topic ended at the time of the call, with what they had
@@ -52,27 +52,27 @@ func (w *Watermark) Wait(ctx context.Context) (map[schemas.Role][]schemas.Progre
 
 // Committed returns what the groups have committed now: 0 of a partition of which a group has committed nothing.
 func (w *Watermark) Committed(ctx context.Context) (map[schemas.Role][]schemas.Progress, error) {
-	l, err := w.look(ctx, time.Now())
+	l, err := w.snapshot(ctx, time.Now())
 	if err != nil {
 		return nil, err
 	}
 	return w.progress(ctx, l)
 }
 
-func (w *Watermark) wait(ctx context.Context) (*look, error) {
+func (w *Watermark) wait(ctx context.Context) (*commitSnapshot, error) {
 	name, from := w.a.cfg.topic(w.topic), time.Now().Add(-watermarkPoll)
 	starts, ends, err := bounds(ctx, w.a.adm, name)
 	if err != nil {
 		return nil, fmt.Errorf("wait for %s: %w", w.topic, err)
 	}
 	for {
-		l, err := w.look(ctx, from)
+		l, err := w.snapshot(ctx, from)
 		if err != nil {
 			return nil, fmt.Errorf("wait for %s: %w", w.topic, err)
 		}
 		late := ""
 		for role, done := range l.done {
-			if behind(starts, ends, offsets{name: done[name]}) > 0 {
+			if totalLag(starts, ends, offsets{name: done[name]}) > 0 {
 				late = string(role)
 			}
 		}
@@ -87,38 +87,38 @@ func (w *Watermark) wait(ctx context.Context) (*look, error) {
 }
 
 // look returns the newest look if it began at from or later, and else looks.
-func (w *Watermark) look(ctx context.Context, from time.Time) (*look, error) {
-	defer w.take(ctx)()
+func (w *Watermark) snapshot(ctx context.Context, from time.Time) (*commitSnapshot, error) {
+	defer w.acquire(ctx)()
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
-	if !w.last.at.Before(from) {
-		return w.last, nil
+	if !w.latest.at.Before(from) {
+		return w.latest, nil
 	}
-	l := &look{at: time.Now(), done: map[schemas.Role]offsets{}}
+	l := &commitSnapshot{at: time.Now(), done: map[schemas.Role]offsets{}}
 	for role, topics := range w.reads {
 		var err error
-		if l.done[role], err = w.a.committed(ctx, role, w.a.names(topics)...); err != nil {
+		if l.done[role], err = w.a.committed(ctx, role, w.a.topicNames(topics)...); err != nil {
 			return nil, err
 		}
 	}
-	w.last = l
+	w.latest = l
 	return l, nil
 }
 
 // take waits for the turn, or for the end of ctx, and returns what ends the turn.
-func (w *Watermark) take(ctx context.Context) (give func()) {
+func (w *Watermark) acquire(ctx context.Context) (give func()) {
 	select {
-	case w.turn <- struct{}{}:
-		return func() { <-w.turn }
+	case w.sem <- struct{}{}:
+		return func() { <-w.sem }
 	case <-ctx.Done():
 		return func() {}
 	}
 }
 
 // progress returns what a look found, with where the logs start.
-func (w *Watermark) progress(ctx context.Context, l *look) (map[schemas.Role][]schemas.Progress, error) {
-	defer w.take(ctx)()
+func (w *Watermark) progress(ctx context.Context, l *commitSnapshot) (map[schemas.Role][]schemas.Progress, error) {
+	defer w.acquire(ctx)()
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
@@ -131,7 +131,7 @@ func (w *Watermark) progress(ctx context.Context, l *look) (map[schemas.Role][]s
 	}
 	slices.Sort(topics)
 	// After the commits were read: none of them can lie behind an end, unless the log lost it.
-	logs, err := w.a.logs(ctx, slices.Compact(topics))
+	logs, err := w.a.extents(ctx, slices.Compact(topics))
 	if err != nil {
 		return nil, fmt.Errorf("look where topics start and end: %w", err)
 	}
@@ -154,7 +154,7 @@ func (w *Watermark) progress(ctx context.Context, l *look) (map[schemas.Role][]s
 	return all, nil
 }
 
-func (a *Admin) names(topics []schemas.Topic) (names []string) {
+func (a *Admin) topicNames(topics []schemas.Topic) (names []string) {
 	for _, t := range topics {
 		names = append(names, a.cfg.topic(t))
 	}
@@ -162,8 +162,8 @@ func (a *Admin) names(topics []schemas.Topic) (names []string) {
 }
 
 // logs returns what topics hold now. Topics that are not there are left out.
-func (a *Admin) logs(ctx context.Context, topics []schemas.Topic) (map[schemas.Topic]schemas.Extent, error) {
-	names := a.names(topics)
+func (a *Admin) extents(ctx context.Context, topics []schemas.Topic) (map[schemas.Topic]schemas.Extent, error) {
+	names := a.topicNames(topics)
 	starts, ends, err := bounds(ctx, a.adm, names...)
 	if err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ func TestLedger(t *testing.T) {
 		commits            commits
 		starts, ends, aged map[int32]int64
 		want               int64
-		blocks             []block
+		blocks             []trimBlock
 		lacked             map[int32]int64
 		unsure             bool
 	}{
@@ -23,10 +23,10 @@ func TestLedger(t *testing.T) {
 		"nothing is old":              {both, commits{"a": at(7)}, at(2), at(10), at(2), 2, nil, nil, false},
 		"trimmed before":              {both, commits{"a": at(7), "b": at(5)}, at(5), at(10), at(10), 5, nil, nil, false},
 		"a reader below the start":    {both, commits{"a": at(7), "b": at(1)}, at(5), at(10), at(10), 5, nil, nil, false},
-		"a reader without a commit":   {both, commits{"a": at(7), "b": {1: 9}}, at(0), at(10), at(10), 0, []block{{"b", "t", false}}, nil, false},
-		"both without":                {both, commits{"a": {}, "b": {}}, at(0), at(10), at(10), 0, []block{{"a", "t", false}, {"b", "t", false}}, nil, false},
+		"a reader without a commit":   {both, commits{"a": at(7), "b": {1: 9}}, at(0), at(10), at(10), 0, []trimBlock{{"b", "t", false}}, nil, false},
+		"both without":                {both, commits{"a": {}, "b": {}}, at(0), at(10), at(10), 0, []trimBlock{{"a", "t", false}, {"b", "t", false}}, nil, false},
 		"a reader that is not known":  {both, commits{"a": at(7)}, at(0), at(10), at(10), 0, nil, nil, false},
-		"a reader beyond the end":     {both, commits{"a": at(11), "b": at(5)}, at(0), at(10), at(10), 0, []block{{"a", "t", true}}, nil, false},
+		"a reader beyond the end":     {both, commits{"a": at(11), "b": at(5)}, at(0), at(10), at(10), 0, []trimBlock{{"a", "t", true}}, nil, false},
 		"empty, and never read":       {both, commits{"a": {}, "b": {}}, at(4), at(4), at(4), 4, nil, nil, false},
 		"the start is not known":      {both, commits{"a": at(7), "b": at(5)}, nil, at(10), at(10), 0, nil, nil, false},
 		"the end is not known":        {both, commits{"a": at(7), "b": at(5)}, at(0), nil, at(10), 0, nil, nil, false},
@@ -40,8 +40,8 @@ func TestLedger(t *testing.T) {
 		"another partition is lacked": {both, commits{"a": at(7), "b": at(5)}, at(0), at(10), at(10), 5, nil, map[int32]int64{1: 0}, false},
 		"what lacks is not known":     {both, commits{"a": at(7), "b": at(5)}, at(2), at(10), at(10), 2, nil, nil, true},
 	} {
-		l := &ledger{name: "t", readers: tt.readers, commits: tt.commits, starts: tt.starts, ends: tt.ends, aged: tt.aged, lacked: tt.lacked, unsure: tt.unsure}
-		if got, blocks := l.upTo(0); got != tt.want || !slices.Equal(blocks, tt.blocks) {
+		l := &trimState{name: "t", readers: tt.readers, commits: tt.commits, starts: tt.starts, ends: tt.ends, keptFrom: tt.aged, heldFrom: tt.lacked, heldUnknown: tt.unsure}
+		if got, blocks := l.trimOffset(0); got != tt.want || !slices.Equal(blocks, tt.blocks) {
 			t.Errorf("%s: %d, %v, want %d, %v", name, got, blocks, tt.want, tt.blocks)
 		}
 	}

@@ -22,7 +22,7 @@ import (
 const kindRemoved = "records-removed"
 
 // belowLimit bounds how long it is looked what became of a group's records, and told.
-const belowLimit = 30 * time.Second
+const outOfRangeTimeout = 30 * time.Second
 
 // errRemoved is wrapped by what Run returns when records were removed before they were read.
 var errRemoved = errors.New("records were removed before they were read")
@@ -42,63 +42,63 @@ func (e *outOfRange) Error() string {
 func (e *outOfRange) Unwrap() error { return kerr.OffsetOutOfRange }
 
 // A standing is where a group is in a partition, and what the log holds.
-type standing struct {
+type groupPosition struct {
 	at         partition
 	group      string
 	position   int64 // of the next record that this member would read; -1: not known
 	committed  int64 // by the group; -1: nothing
 	start, end int64 // of the log
-	same       int64 // where the log ceases to be the one of which the group has committed; -1: not known
+	divergesAt int64 // where the log ceases to be the one of which the group has committed; -1: not known
 }
 
 // A breach is what is wrong with a standing.
-type breach uint8
+type outOfRangeCause uint8
 
 const (
-	removed   breach = iota // what the group has not read is gone from the log's start
-	truncated               // the log has lost its end, or what follows it is not what was read
-	outrun                  // the group has read on without this member, and others have trimmed
+	causeRemoved    outOfRangeCause = iota // what the group has not read is gone from the log's start
+	causeTruncated                         // the log has lost its end, or what follows it is not what was read
+	causeSuperseded                        // the group has read on without this member, and others have trimmed
 )
 
 // breach judges a standing for which the broker said that it is out of range.
-func (s standing) breach() breach {
+func (s groupPosition) cause() outOfRangeCause {
 	at := s.position
 	if at < 0 {
 		at = max(s.committed, 0)
 	}
 	switch {
 	case at >= s.start:
-		return truncated
+		return causeTruncated
 	case s.committed >= s.start:
-		return outrun
+		return causeSuperseded
 	}
-	return removed
+	return causeRemoved
 }
 
 // gone is how many records the group has not read and never will.
-func (s standing) gone() int64 { return s.start - max(s.position, s.committed, 0) }
+func (s groupPosition) lost() int64 { return s.start - max(s.position, s.committed, 0) }
 
 // error says what is wrong, and what to do.
-func (s standing) error(brokers []string) error {
+func (s groupPosition) error(brokers []string) error {
 	where := fmt.Sprintf("group %s has committed offset %d of topic %s, partition %d", s.group, s.committed, s.at.topic, s.at.id)
 	if s.committed < 0 {
 		where = fmt.Sprintf("group %s has committed nothing of topic %s, partition %d", s.group, s.at.topic, s.at.id)
 	}
 	reset := func(to string) string { return resetGroup(brokers, s.group, s.at, to) }
-	switch s.breach() {
-	case removed:
+	switch s.cause() {
+	case causeRemoved:
 		return fmt.Errorf("%s, but the log starts at %d: %w, %d of them. "+
 			"Find out what removed them (retention, DeleteRecords, a topic made again); to go on without them, %s",
-			where, s.start, errRemoved, s.gone(), reset("--to-earliest"))
-	case outrun:
+			where, s.start, errRemoved, s.lost(), reset("--to-earliest"))
+	case causeSuperseded:
 		return fmt.Errorf("%s, and this process had come no further than %d: it was away, others have gone on. Start it again", where, s.position)
 	}
 	where = fmt.Sprintf("%s, and was to read on at %d, but the log is from %d to %d: the broker lost records at its end",
 		where, s.position, s.start, s.end)
 	// What another leader has written from there on is not read yet, and neither is what is written until the command runs.
 	end := s.end
-	if s.same >= 0 {
-		end = min(end, s.same)
+	if s.divergesAt >= 0 {
+		end = min(end, s.divergesAt)
 	}
 	switch {
 	case s.committed > end:
@@ -113,7 +113,7 @@ func (s standing) error(brokers []string) error {
 
 // incident is the message that tells of removed records. It has no item: its subject is the partition, for the group.
 // Its id is a function of the standing.
-func (s standing) incident(role schemas.Role, detail string) *pb.Incident {
+func (s groupPosition) incident(role schemas.Role, detail string) *pb.Incident {
 	now := timestamppb.Now()
 	i := &pb.Incident{
 		Account: "-", Kind: kindRemoved, Subject: fmt.Sprintf("%s %s %d", s.group, s.at.topic, s.at.id),
@@ -126,12 +126,12 @@ func (s standing) incident(role schemas.Role, detail string) *pb.Incident {
 
 // below returns err or, where it says that offsets are out of range, one that says why and what
 // to do. Of records that were removed it opens an incident. cl is the member whose poll failed.
-func (r *router) below(ctx context.Context, cl *kgo.Client, err error) error {
+func (r *router) explainOutOfRange(ctx context.Context, cl *kgo.Client, err error) error {
 	var out *outOfRange
 	if !errors.As(err, &out) {
 		return err
 	}
-	cut, err := r.examine(ctx, cl, out)
+	cut, err := r.diagnoseOutOfRange(ctx, cl, out)
 	if err != nil {
 		return err
 	}
@@ -144,27 +144,27 @@ func (r *router) below(ctx context.Context, cl *kgo.Client, err error) error {
 
 // examine looks why offsets are out of range. It returns where logs have lost their ends, if that is
 // all there is; else an error.
-func (r *router) examine(ctx context.Context, cl *kgo.Client, out *outOfRange) (cut []standing, err error) {
-	ctx, cancel := context.WithTimeout(ctx, belowLimit)
+func (r *router) diagnoseOutOfRange(ctx context.Context, cl *kgo.Client, out *outOfRange) (cut []groupPosition, err error) {
+	ctx, cancel := context.WithTimeout(ctx, outOfRangeTimeout)
 	defer cancel()
-	all, err := r.standings(ctx, cl, out.parts)
+	all, err := r.groupPositions(ctx, cl, out.parts)
 	if err != nil {
 		return nil, errors.Join(out, fmt.Errorf("look why: %w", err))
 	}
 	var errs []error
-	var open []standing
+	var open []groupPosition
 	for _, s := range all {
-		switch s.breach() {
-		case truncated:
+		switch s.cause() {
+		case causeTruncated:
 			cut = append(cut, s)
 			continue
-		case removed:
+		case causeRemoved:
 			open = append(open, s)
 		}
 		errs = append(errs, s.error(r.cfg.Brokers))
 	}
 	if len(open) > 0 {
-		if err := r.open(ctx, open); err != nil {
+		if err := r.openIncidents(ctx, open); err != nil {
 			errs = append(errs, fmt.Errorf("open an incident: %w", err))
 		}
 	}
@@ -172,7 +172,7 @@ func (r *router) examine(ctx context.Context, cl *kgo.Client, out *outOfRange) (
 }
 
 // standings returns where the group of cl is in parts.
-func (r *router) standings(ctx context.Context, cl *kgo.Client, parts []partition) ([]standing, error) {
+func (r *router) groupPositions(ctx context.Context, cl *kgo.Client, parts []partition) ([]groupPosition, error) {
 	var topics []string
 	for _, p := range parts {
 		if !slices.Contains(topics, p.topic) {
@@ -189,14 +189,14 @@ func (r *router) standings(ctx context.Context, cl *kgo.Client, parts []partitio
 	if err != nil {
 		return nil, err
 	}
-	same := r.same(ctx, adm, commits, parts)
+	same := r.divergencePoints(ctx, adm, commits, parts)
 	read, known := cl.UncommittedOffsets(), cl.CommittedOffsets()
-	var all []standing
+	var all []groupPosition
 	for _, p := range parts {
-		s := standing{at: p, group: group, position: -1, committed: -1, start: starts[p.topic][p.id], end: ends[p.topic][p.id],
-			same: -1}
+		s := groupPosition{at: p, group: group, position: -1, committed: -1, start: starts[p.topic][p.id], end: ends[p.topic][p.id],
+			divergesAt: -1}
 		if at, ok := same[p]; ok {
-			s.same = at
+			s.divergesAt = at
 		}
 		if c, ok := commits.Lookup(p.topic, p.id); ok && c.Err != nil {
 			return nil, fmt.Errorf("fetch offsets of group %s: %s: %w", group, p, c.Err)
@@ -216,7 +216,7 @@ func (r *router) standings(ctx context.Context, cl *kgo.Client, parts []partitio
 
 // same returns where the logs of parts cease to be those of which was committed, by the epochs of their leaders. What the
 // brokers do not say is not known.
-func (r *router) same(ctx context.Context, adm *kadm.Client, commits kadm.OffsetResponses, parts []partition) map[partition]int64 {
+func (r *router) divergencePoints(ctx context.Context, adm *kadm.Client, commits kadm.OffsetResponses, parts []partition) map[partition]int64 {
 	var epochs kadm.OffsetForLeaderEpochRequest
 	for _, p := range parts {
 		if c, ok := commits.Lookup(p.topic, p.id); ok && c.Err == nil && c.At >= 0 && c.LeaderEpoch >= 0 {
@@ -244,9 +244,9 @@ func (r *router) same(ctx context.Context, adm *kadm.Client, commits kadm.Offset
 // open publishes incidents of removed records, but for those that are on record: a process that is started again and
 // again tells once. If it cannot be seen what is on record, they are told once more. What else is to be on record of the
 // records comes first: an incident says that it is.
-func (r *router) open(ctx context.Context, of []standing) error {
+func (r *router) openIncidents(ctx context.Context, of []groupPosition) error {
 	known := map[string]bool{}
-	if err := r.opened(ctx, known); err != nil {
+	if err := r.knownIncidents(ctx, known); err != nil {
 		r.log.Warn("incidents may be told twice", "err", err)
 	}
 	opts, err := r.cfg.options("incidents", r.cfg.produce(producerLimit, producerLinger)...)
@@ -266,7 +266,7 @@ func (r *router) open(ctx context.Context, of []standing) error {
 		}
 		incidents = append(incidents, schemas.Message{Topic: schemas.Incidents, Body: i})
 		if r.removed != nil {
-			more, err := r.removed(ctx, r.cfg.bare(s.at.topic), s.at.id, s.start-s.gone(), s.start)
+			more, err := r.removed(ctx, r.cfg.bare(s.at.topic), s.at.id, s.start-s.lost(), s.start)
 			if err != nil {
 				return err
 			}
@@ -290,8 +290,8 @@ func (r *router) open(ctx context.Context, of []standing) error {
 }
 
 // opened adds to known the ids of all incidents of removed records. It takes a third of belowLimit at most.
-func (r *router) opened(ctx context.Context, known map[string]bool) error {
-	ctx, cancel := context.WithTimeout(ctx, belowLimit/3)
+func (r *router) knownIncidents(ctx context.Context, known map[string]bool) error {
+	ctx, cancel := context.WithTimeout(ctx, outOfRangeTimeout/3)
 	defer cancel()
 	name := r.cfg.topic(schemas.Incidents)
 	opts, err := r.cfg.options("incidents")
@@ -303,7 +303,7 @@ func (r *router) opened(ctx context.Context, known map[string]bool) error {
 		return fmt.Errorf("kafka: new client: %w", err)
 	}
 	defer cl.Close()
-	parts, err := spans(ctx, kadm.NewClient(cl), name)
+	parts, err := topicRanges(ctx, kadm.NewClient(cl), name)
 	if err != nil {
 		return err
 	}

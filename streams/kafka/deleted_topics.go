@@ -14,16 +14,16 @@ import (
 )
 
 // errRemade is wrapped by the errors that end a process since a topic that it reads was deleted.
-var errRemade = errors.New("what the process holds is of the topic that was deleted")
+var errTopicDeleted = errors.New("what the process holds is of the topic that was deleted")
 
 // remade is the error of a topic that was deleted, and made again or not.
-func remade(topic string, again bool) error {
+func topicDeleted(topic string, again bool) error {
 	if !again {
-		return fmt.Errorf("topic %s was deleted: %w. Make it again, then start the process", topic, errRemade)
+		return fmt.Errorf("topic %s was deleted: %w. Make it again, then start the process", topic, errTopicDeleted)
 	}
 	return fmt.Errorf("topic %s was deleted and made again: %w. Start the process again: it reads the new topic from its start. "+
 		"Brokers before Kafka 4.2 take commits by name, and may have taken one of the old topic as of the new one: "+
-		"there, first set the offsets of its groups (kafka-consumer-groups.sh --reset-offsets --to-earliest)", topic, errRemade)
+		"there, first set the offsets of its groups (kafka-consumer-groups.sh --reset-offsets --to-earliest)", topic, errTopicDeleted)
 }
 
 // DeletedTopics are the topics that the parts of a process have found deleted, whether or not they were made again. They
@@ -56,7 +56,7 @@ func (d *DeletedTopics) has(name string) bool {
 // two looks in a row do not see is deleted. From then on Config.Deleted has it, before tasks are drained. Without an error
 // it returns nil when ctx is done.
 func (a *Admin) WatchTopics(ctx context.Context) error {
-	names := a.allNames()
+	names := a.allTopicNames()
 	known, missing := map[string]kadm.TopicID{}, map[string]bool{}
 	for ctx.Err() == nil {
 		now, err := a.adm.ListTopics(ctx, names...)
@@ -64,7 +64,7 @@ func (a *Admin) WatchTopics(ctx context.Context) error {
 			a.cfg.logger().Warn("look again whether topics were made again", "wait", partitionLook, "err", err)
 		}
 		if err == nil {
-			if err := changed(known, missing, now, a.cfg.Deleted); err != nil {
+			if err := detectDeleted(known, missing, now, a.cfg.Deleted); err != nil {
 				return err
 			}
 		}
@@ -74,7 +74,7 @@ func (a *Admin) WatchTopics(ctx context.Context) error {
 }
 
 // allNames are the names of all topics of the catalogue, and of those of others.
-func (a *Admin) allNames() (names []string) {
+func (a *Admin) allTopicNames() (names []string) {
 	for _, e := range schemas.Catalogue(a.cfg.laneNames()...) {
 		names = append(names, a.cfg.topic(e.Topic))
 	}
@@ -84,21 +84,21 @@ func (a *Admin) allNames() (names []string) {
 // changed returns an error if a topic of known has another id by now, or is missing again. It notes in known those that
 // are there, and in missing those of known that are not. What now says of a topic with an error is not known. deleted is
 // given the topics of the error.
-func changed(known map[string]kadm.TopicID, missing map[string]bool, now kadm.TopicDetails, deleted *DeletedTopics) error {
+func detectDeleted(known map[string]kadm.TopicID, missing map[string]bool, now kadm.TopicDetails, deleted *DeletedTopics) error {
 	var errs []error
 	for _, t := range now.Sorted() {
 		id, is := known[t.Topic]
 		switch {
 		case t.Err == nil && is && t.ID != id:
 			deleted.add(t.Topic)
-			errs = append(errs, remade(t.Topic, true))
+			errs = append(errs, topicDeleted(t.Topic, true))
 		case t.Err == nil:
 			known[t.Topic] = t.ID
 			delete(missing, t.Topic)
 		case !is || !errors.Is(t.Err, kerr.UnknownTopicOrPartition):
 		case missing[t.Topic]:
 			deleted.add(t.Topic)
-			errs = append(errs, remade(t.Topic, false))
+			errs = append(errs, topicDeleted(t.Topic, false))
 		default:
 			missing[t.Topic] = true
 		}
