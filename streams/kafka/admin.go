@@ -118,7 +118,7 @@ func (a *Admin) groupTopics(role schemas.Role, topics []string) map[string][]str
 	groups := map[string][]string{}
 	for _, topic := range topics {
 		class := schemas.High
-		if e, ok := schemas.Lookup(a.cfg.bare(topic)); ok {
+		if e, ok := schemas.Lookup(a.cfg.schemaTopic(topic)); ok {
 			class = classOf(e, role)
 		}
 		group := a.cfg.group(role, class)

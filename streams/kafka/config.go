@@ -110,7 +110,7 @@ func (c Config) check() error {
 		names[l.Name] = true
 	}
 	for _, name := range c.Foreign {
-		if t, ok := strings.CutPrefix(name, c.Prefix); ok && ours(schemas.Topic(t)) {
+		if t, ok := strings.CutPrefix(name, c.Prefix); ok && inCatalogue(schemas.Topic(t)) {
 			errs = append(errs, fmt.Errorf("foreign topic %q: is one of our own", name))
 		}
 	}
@@ -146,7 +146,7 @@ func (c Config) topic(t schemas.Topic) string {
 }
 
 // bare is the inverse of topic.
-func (c Config) bare(name string) schemas.Topic {
+func (c Config) schemaTopic(name string) schemas.Topic {
 	if slices.Contains(c.Foreign, name) {
 		return schemas.Foreign(name)
 	}
@@ -154,7 +154,7 @@ func (c Config) bare(name string) schemas.Topic {
 }
 
 // ours says whether a topic is of the catalogue, lanes included.
-func ours(t schemas.Topic) bool {
+func inCatalogue(t schemas.Topic) bool {
 	_, ok := schemas.Lookup(t)
 	return ok || strings.HasPrefix(string(t), string(schemas.Delay("")))
 }
@@ -241,12 +241,12 @@ func (c Config) options(name string, more ...kgo.Opt) ([]kgo.Opt, error) {
 // produce returns the options of a client that publishes. A record that is not
 // acknowledged within limit is given up, so that no call hangs for ever; it may have
 // been written all the same.
-func (c Config) produce(limit, linger time.Duration) []kgo.Opt {
+func (c Config) produceOptions(limit, linger time.Duration) []kgo.Opt {
 	return []kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.RecordPartitioner(spreader{
 			kgo.StickyKeyPartitioner(nil), // murmur2: Java's default
-			func(topic string) bool { return isBacklog(c.bare(topic)) },
+			func(topic string) bool { return isBacklog(c.schemaTopic(topic)) },
 		}),
 		kgo.WithCompressor(newCompressor()),
 		kgo.ProducerLinger(linger),
@@ -255,7 +255,7 @@ func (c Config) produce(limit, linger time.Duration) []kgo.Opt {
 		kgo.ProduceRequestTimeout(10 * time.Second),
 		kgo.MaxBufferedRecords(50_000),
 		kgo.MaxBufferedBytes(128 << 20),
-		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 { return batchBytes(c.bare(topic)) }),
+		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 { return maxBatch(c.schemaTopic(topic)) }),
 	}
 }
 
@@ -266,10 +266,10 @@ func (c Config) produce(limit, linger time.Duration) []kgo.Opt {
 // Brokers know only how long a batch is when it is compressed, so others may write records that are far
 // longer than any message. Those are malformed, and go nowhere but to dead: that topic takes all
 // that a member of a group reads.
-func batchBytes(t schemas.Topic) int32 {
+func maxBatch(t schemas.Topic) int32 {
 	switch {
 	case t == schemas.Dead:
-		return deadBytes
+		return maxDeadBatch
 	case isPassThrough(t):
 		return 8 * schemas.MaxBytes
 	}
@@ -278,15 +278,15 @@ func batchBytes(t schemas.Topic) int32 {
 
 const (
 	// deadBytes is what brokers take in one request, with room to spare.
-	deadBytes = 64 << 20
+	maxDeadBatch = 64 << 20
 	// readBytes bounds a batch that is read, when it is no longer compressed: one that is longer could not
 	// even become a dead letter, with its history.
-	readBytes = deadBytes - 1<<20
+	maxReadBatch = maxDeadBatch - 1<<20
 )
 
 // fits returns nil if rec can wait in a lane and come back, with its history. A record that cannot is no
 // message of ours, and its error is permanent.
-func fits(rec *kgo.Record) error {
+func checkSize(rec *kgo.Record) error {
 	n := schemas.Record{Key: rec.Key, Value: rec.Value, Headers: headersOf(rec)}.Size()
 	if n > 2*schemas.MaxBytes {
 		return retry.Permanent(fmt.Errorf("key, value and headers are %d bytes, at most %d: %w", n, 2*schemas.MaxBytes, schemas.ErrMalformed))
@@ -295,29 +295,29 @@ func fits(rec *kgo.Record) error {
 }
 
 // A member is one client in one of a role's groups.
-type member struct {
+type groupMember struct {
 	role   schemas.Role
 	class  schemas.Class
 	topics []string
 	// together has one member own the same partitions of all topics.
-	together bool
+	coPartitioned bool
 	// settles: it lets go of partitions only when its outputs are published.
-	settles bool
+	drainsOutputs bool
 }
 
 // consume returns the options of m.
-func (c Config) consume(m member) []kgo.Opt {
+func (c Config) consumeOptions(m groupMember) []kgo.Opt {
 	heartbeat := 3 * time.Second
 	if c.Heartbeat > 0 {
 		heartbeat = c.Heartbeat
 	}
-	most := readBytes
+	most := maxReadBatch
 	if slices.Contains(m.topics, c.topic(schemas.Dead)) {
-		most = deadBytes
+		most = maxDeadBatch
 	}
 	timeout := c.rebalanceTimeout()
-	if m.settles {
-		timeout += runtimeLimit
+	if m.drainsOutputs {
+		timeout += outputTimeout
 	}
 	opts := []kgo.Opt{
 		kgo.ConsumerGroup(c.group(m.role, m.class)),
@@ -329,18 +329,18 @@ func (c Config) consume(m member) []kgo.Opt {
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()), // records that are gone are never skipped in silence
 		kgo.FetchMaxWait(250 * time.Millisecond),    // a resumed partition waits for the fetch of the others
-		kgo.MetadataMaxAge(partitionLook),
+		kgo.MetadataMaxAge(metadataInterval),
 		kgo.FetchMaxBytes(fetchBytes),
 		kgo.FetchMaxPartitionBytes(partitionBytes),
 		kgo.MaxDecompressBatchBytes(most),
 		kgo.KeepRetryableFetchErrors(), // else the client asks again at once, for ever, and reports nothing
 		kgo.AdjustFetchOffsetsFn(c.restoreOffsets(c.group(m.role, m.class))),
 	}
-	opts = append(opts, c.balance(m.together)...)
+	opts = append(opts, c.balanceOptions(m.coPartitioned)...)
 	if c.ServerSide {
 		opts = append(opts, kgo.ServerSideBalancer())
 	}
-	if session := c.session(); session > 0 {
+	if session := c.sessionTimeout(); session > 0 {
 		opts = append(opts, kgo.SessionTimeout(session))
 	}
 	if c.Instance != "" {
@@ -350,7 +350,7 @@ func (c Config) consume(m member) []kgo.Opt {
 }
 
 // session is how long the session of a member lasts without a heartbeat; 0: the brokers know.
-func (c Config) session() time.Duration {
+func (c Config) sessionTimeout() time.Duration {
 	switch {
 	case c.SessionTimeout > 0 || c.ServerSide:
 		return c.SessionTimeout
@@ -361,11 +361,11 @@ func (c Config) session() time.Duration {
 }
 
 // partitionLook is how long a partition that was added may stay unseen.
-const partitionLook = 20 * time.Second
+const metadataInterval = 20 * time.Second
 
 // balance returns the options of a client whose group moves as few partitions as can be. The brokers
 // know no cooperative way, but move partitions one by one whatever they are asked for.
-func (c Config) balance(together bool) []kgo.Opt {
+func (c Config) balanceOptions(together bool) []kgo.Opt {
 	switch {
 	case together:
 		return []kgo.Opt{kgo.Balancers(kgo.RangeBalancer())}
@@ -378,7 +378,7 @@ func (c Config) balance(together bool) []kgo.Opt {
 
 // topics returns the names of a role's topics: those given, and those through which
 // its own messages come back.
-func (c Config) topics(role schemas.Role, given []schemas.Topic) ([]string, error) {
+func (c Config) roleTopics(role schemas.Role, given []schemas.Topic) ([]string, error) {
 	if role == "" || len(given) == 0 {
 		return nil, errors.New("kafka: Role and Topics must be set")
 	}
@@ -391,7 +391,7 @@ func (c Config) topics(role schemas.Role, given []schemas.Topic) ([]string, erro
 	}
 	var names []string
 	for _, t := range all {
-		if !c.reads(role, t) {
+		if !c.mayRead(role, t) {
 			return nil, fmt.Errorf("kafka: role %s: topic %s is not in the catalogue", role, t)
 		}
 		names = append(names, c.topic(t))
@@ -400,7 +400,7 @@ func (c Config) topics(role schemas.Role, given []schemas.Topic) ([]string, erro
 }
 
 // reads says whether a role may read a topic: any of the catalogue, and the ingester those of others.
-func (c Config) reads(role schemas.Role, t schemas.Topic) bool {
+func (c Config) mayRead(role schemas.Role, t schemas.Topic) bool {
 	if name, ok := t.Foreign(); ok {
 		return role == schemas.RoleIngester && slices.Contains(c.Foreign, name)
 	}

@@ -223,7 +223,7 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, of func(partition)
 		}
 	}
 	if !errors.Is(first, context.Canceled) { // given up, as the process stops
-		c.metrics.committed(first)
+		c.metrics.countCommit(first)
 	}
 	return first
 }

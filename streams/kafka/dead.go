@@ -135,7 +135,7 @@ type DeadLetters struct {
 // NewDeadLetters returns DeadLetters. Nothing reaches the network before its methods are
 // called. The caller closes it.
 func NewDeadLetters(cfg Config) (*DeadLetters, error) {
-	opts, err := cfg.options("dead", cfg.produce(producerLimit, producerLinger)...)
+	opts, err := cfg.options("dead", cfg.produceOptions(producerTimeout, producerLinger)...)
 	if err != nil {
 		return nil, err
 	}

@@ -69,7 +69,7 @@ func (d *DeadLetters) Redrive(ctx context.Context, q DeadQuery, o DeadOrder) (De
 			return nil, nil, err
 		}
 		a := d.adminAction(l, actionRedrive, o)
-		a.After = fmt.Sprintf("%s to %s", DeadRedriven, d.cfg.bare(rec.Topic))
+		a.After = fmt.Sprintf("%s to %s", DeadRedriven, d.cfg.schemaTopic(rec.Topic))
 		if o.Value != nil {
 			a.After += ", edited"
 		}
@@ -229,7 +229,7 @@ func (d *DeadLetters) redriven(l *DeadLetter, value []byte) (*kgo.Record, error)
 		}
 	}
 	rec.Headers = t.headers(rec.Headers)
-	if err := fits(rec); err != nil {
+	if err := checkSize(rec); err != nil {
 		return nil, fmt.Errorf("cannot be redriven: %w", err)
 	}
 	return rec, nil

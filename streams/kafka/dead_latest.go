@@ -37,7 +37,7 @@ func (e *latestLookupError) Unwrap() error { return e.err }
 
 // overtaken returns an error if rec, which l becomes, would take the place of what is newer than l.
 func (n *latestRecords) checkSuperseded(ctx context.Context, l *DeadLetter, rec *kgo.Record) error {
-	if e, _ := schemas.Lookup(n.d.cfg.bare(rec.Topic)); e.Cleanup != schemas.Compact {
+	if e, _ := schemas.Lookup(n.d.cfg.schemaTopic(rec.Topic)); e.Cleanup != schemas.Compact {
 		return nil
 	}
 	t, err := n.refresh(ctx, rec.Topic)
@@ -49,7 +49,7 @@ func (n *latestRecords) checkSuperseded(ctx context.Context, l *DeadLetter, rec 
 		return nil
 	}
 	return fmt.Errorf("cannot be redriven: %s holds what is newer for its key, at offset %d of partition %d, and only the newest counts there",
-		n.d.cfg.bare(rec.Topic), at.offset, at.partition)
+		n.d.cfg.schemaTopic(rec.Topic), at.offset, at.partition)
 }
 
 // look reads what has come to topic since it was looked at last.

@@ -21,7 +21,7 @@ const (
 	delayerSlack = time.Second
 	// laneLook is how long a lane that was just made may stay unseen: a pattern matches what the broker
 	// that was asked knew of then, and nothing asks again for what it did not.
-	laneLook = 10 * time.Second
+	laneDiscoveryInterval = 10 * time.Second
 )
 
 // A Delayer moves records out of the delay lanes: each when it has waited its lane's
@@ -39,19 +39,19 @@ type Delayer struct {
 	reader  *reader
 	refusal refusal    // of what was last to be moved; only Run uses it
 	mu      sync.Mutex // guards the rest
-	held    map[partition][]stay
-	refused *outgoing // of what is held; nil: there is none
+	held    map[partition][]waitingRecord
+	refused *outputBatch // of what is held; nil: there is none
 }
 
 // A stay is a record that waits in its lane.
-type stay struct {
+type waitingRecord struct {
 	*kgo.Record
-	seen time.Time // when it was read
+	readAt time.Time // when it was read
 }
 
 // NewDelayer returns a Delayer for cfg's lanes.
 func NewDelayer(cfg Config) (*Delayer, error) {
-	d := &Delayer{router: newRouter(cfg, schemas.RoleDelayer, 0), delays: map[string]time.Duration{}, held: map[partition][]stay{},
+	d := &Delayer{router: newRouter(cfg, schemas.RoleDelayer, 0), delays: map[string]time.Duration{}, held: map[partition][]waitingRecord{},
 		commits: newCommits(cfg.Deleted), tap: tap{controls: cfg.Controls, role: schemas.RoleDelayer}}
 	for _, l := range cfg.lanes() {
 		d.delays[cfg.topic(schemas.Delay(l.Name))] = l.Delay
@@ -63,21 +63,21 @@ func NewDelayer(cfg Config) (*Delayer, error) {
 	d.commits.metrics = d.metrics
 	d.reader = newReader(d.router, d.commits)
 	d.reader.pattern = true
-	d.metrics.look(d.oldest)
-	moved := func(k move) func(context.Context, *kgo.Client, map[string][]int32) {
+	d.metrics.addOldest(d.oldest)
+	moved := func(k rebalanceKind) func(context.Context, *kgo.Client, map[string][]int32) {
 		return func(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
-			defer d.metrics.rebalanced(k, parts, time.Now())
-			if k != moveAssigned {
+			defer d.metrics.countRebalance(k, parts, time.Now())
+			if k != partitionsAssigned {
 				d.drop(cl, parts)
 			}
 		}
 	}
 	var err error
 	d.opts, err = cfg.options(string(schemas.RoleDelayer), append(
-		append(cfg.consume(member{role: schemas.RoleDelayer, topics: topics}), cfg.produce(runtimeLimit, runtimeLinger)...),
-		kgo.ConsumeRegex(), kgo.MetadataMaxAge(laneLook),
+		append(cfg.consumeOptions(groupMember{role: schemas.RoleDelayer, topics: topics}), cfg.produceOptions(outputTimeout, outputLinger)...),
+		kgo.ConsumeRegex(), kgo.MetadataMaxAge(laneDiscoveryInterval),
 		kgo.FetchMaxPartitionBytes(256<<10), // a poll's worth of a partition is held while it waits
-		kgo.OnPartitionsAssigned(moved(moveAssigned)), kgo.OnPartitionsRevoked(moved(moveRevoked)), kgo.OnPartitionsLost(moved(moveLost)))...)
+		kgo.OnPartitionsAssigned(moved(partitionsAssigned)), kgo.OnPartitionsRevoked(moved(partitionsRevoked)), kgo.OnPartitionsLost(moved(partitionsLost)))...)
 	return d, err
 }
 
@@ -90,7 +90,7 @@ func (d *Delayer) Run(ctx context.Context) error {
 	}
 	defer leave()
 	for {
-		err := d.turn(ctx, cl)
+		err := d.step(ctx, cl)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -102,7 +102,7 @@ func (d *Delayer) Run(ctx context.Context) error {
 }
 
 // turn waits for records or until one that is held may go on, and moves those that may.
-func (d *Delayer) turn(ctx context.Context, cl *kgo.Client) error {
+func (d *Delayer) step(ctx context.Context, cl *kgo.Client) error {
 	d.tap.turn(cl)
 	pctx, cancel := ctx, context.CancelFunc(func() {})
 	if wait, ok := d.wait(); ok {
@@ -117,12 +117,12 @@ func (d *Delayer) turn(ctx context.Context, cl *kgo.Client) error {
 	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
 		if at := (partition{p.Topic, p.Partition}); len(p.Records) > 0 {
 			now := time.Now()
-			recs := make([]stay, len(p.Records))
+			recs := make([]waitingRecord, len(p.Records))
 			for i, rec := range p.Records {
-				recs[i] = stay{rec, now}
+				recs[i] = waitingRecord{rec, now}
 			}
 			d.held[at] = append(d.held[at], recs...)
-			d.flying(1, recs)
+			d.addInFlight(1, recs)
 			cl.PauseFetchPartitions(at.one())
 		}
 	})
@@ -155,7 +155,7 @@ func (d *Delayer) wait() (wait time.Duration, ok bool) {
 		return wait, ok
 	}
 	for _, recs := range d.held {
-		if w := time.Until(d.ready(recs[0])); !ok || w < wait {
+		if w := time.Until(d.readyAt(recs[0])); !ok || w < wait {
 			wait, ok = w, true
 		}
 	}
@@ -164,19 +164,19 @@ func (d *Delayer) wait() (wait time.Duration, ok bool) {
 
 // ahead reports whether the clock that has stamped a record that is to wait is known to be wrong. When the record was
 // first read is forgotten with this process, so it goes to the end of its lane, with a stamp of now.
-func (d *Delayer) ahead(rec stay) bool {
-	return d.delays[rec.Topic] > 0 && rec.Timestamp.After(rec.seen.Add(maxClockSkew)) && fits(rec.Record) == nil
+func (d *Delayer) fromFuture(rec waitingRecord) bool {
+	return d.delays[rec.Topic] > 0 && rec.Timestamp.After(rec.readAt.Add(maxClockSkew)) && checkSize(rec.Record) == nil
 }
 
 // ready is when a record may leave its place in its lane. The clock that has stamped the record may be wrong: it stays
 // no longer than for the lane's delay from when it was read.
-func (d *Delayer) ready(rec stay) time.Time {
-	if d.ahead(rec) {
-		return rec.seen
+func (d *Delayer) readyAt(rec waitingRecord) time.Time {
+	if d.fromFuture(rec) {
+		return rec.readAt
 	}
 	stamp := rec.Timestamp
-	if stamp.After(rec.seen) {
-		stamp = rec.seen
+	if stamp.After(rec.readAt) {
+		stamp = rec.readAt
 	}
 	at := stamp.Add(d.delays[rec.Topic])
 	if due := readTrail(rec.Headers).due; due.After(at) && due.Sub(at) <= delayerSlack {
@@ -192,23 +192,23 @@ func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
 	if d.tap.controls.Role(schemas.RoleDelayer) {
 		return nil
 	}
-	out := d.movable(time.Now())
+	out := d.dueBatch(time.Now())
 	if err := out.publish(ctx, cl); err != nil {
-		if passes(err) {
-			d.refuse(out)
+		if isRetriable(err) {
+			d.setRefused(out)
 			d.refusal.note(d.router, d.metrics, err)
 			return nil
 		}
-		d.metrics.unpublished(1)
+		d.metrics.countPublishFailures(1)
 		return err
 	}
-	d.refuse(nil)
+	d.setRefused(nil)
 	d.refusal.end(d.metrics)
-	d.counted(out.recs)
+	d.countMoved(out.recs)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for at, n := range out.done {
-		d.flying(-1, d.held[at][:n])
+		d.addInFlight(-1, d.held[at][:n])
 		last := d.held[at][n-1]
 		d.commits.done(at, kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1})
 		if d.held[at] = d.held[at][n:]; len(d.held[at]) == 0 {
@@ -220,14 +220,14 @@ func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
 }
 
 // refuse notes what is to be published again, for as long as none of it is of a partition that is no longer ours.
-func (d *Delayer) refuse(out *outgoing) {
+func (d *Delayer) setRefused(out *outputBatch) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.refused = out
 }
 
 // movable returns where the records go that may go on now: first those that the brokers have not taken.
-func (d *Delayer) movable(now time.Time) *outgoing {
+func (d *Delayer) dueBatch(now time.Time) *outputBatch {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.refused != nil {
@@ -237,37 +237,37 @@ func (d *Delayer) movable(now time.Time) *outgoing {
 	moved := map[partition]int{}
 	for at, recs := range d.held {
 		for _, rec := range recs {
-			if d.ready(rec).After(now) {
+			if d.readyAt(rec).After(now) {
 				break
 			}
 			moved[at]++
 			if rec.Attrs.IsControl() { // it stays in the lane
 				continue
 			}
-			to := d.next(rec.Record, now)
-			if d.ahead(rec) {
-				to = anew(rec.Record)
+			to := d.destination(rec.Record, now)
+			if d.fromFuture(rec) {
+				to = resetRecord(rec.Record)
 			}
 			out = append(out, to)
 		}
 	}
-	return newOutgoing(out, moved)
+	return newOutputBatch(out, moved)
 }
 
 // next returns where rec goes from its lane.
-func (d *Delayer) next(rec *kgo.Record, now time.Time) *kgo.Record {
+func (d *Delayer) destination(rec *kgo.Record, now time.Time) *kgo.Record {
 	t := readTrail(rec.Headers)
 	role := t.role
 	if role == "" {
 		role, _ = returnsTo(t.topic)
 	}
-	again, err := schemas.AgainOf(role, t.topic), fits(rec)
+	again, err := schemas.AgainOf(role, t.topic), checkSize(rec)
 	if _, ok := schemas.Lookup(again); !ok {
 		err = retry.Permanent(errors.New("its headers name no role that it could come back to"))
 	}
 	if err != nil { // nobody of ours wrote it
 		if t.topic == "" {
-			t.topic, t.partition, t.offset = d.router.cfg.bare(rec.Topic), rec.Partition, rec.Offset
+			t.topic, t.partition, t.offset = d.router.cfg.schemaTopic(rec.Topic), rec.Partition, rec.Offset
 		}
 		return d.router.after(&letter{rec: rec, past: &t}, err, now)
 	}
@@ -285,7 +285,7 @@ func (d *Delayer) drop(cl *kgo.Client, parts map[string][]int32) {
 		d.reader.forget(at)
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.flying(-1, d.held[at])
+		d.addInFlight(-1, d.held[at])
 		delete(d.held, at)
 		d.refused = nil
 		cl.ResumeFetchPartitions(at.one()) // a pause would outlive the assignment
@@ -293,26 +293,26 @@ func (d *Delayer) drop(cl *kgo.Client, parts map[string][]int32) {
 }
 
 // flying adds records to what is in flight, or with -1 takes them out.
-func (d *Delayer) flying(sign int, recs []stay) {
+func (d *Delayer) addInFlight(sign int, recs []waitingRecord) {
 	var bytes int64
 	for _, rec := range recs {
 		bytes += weigh(rec.Record)
 	}
-	d.metrics.inFlight(sign*len(recs), int64(sign)*bytes)
+	d.metrics.addInFlight(sign*len(recs), int64(sign)*bytes)
 }
 
 // counted says what became of records that were moved.
-func (d *Delayer) counted(out []*kgo.Record) {
-	var n [fates]int
+func (d *Delayer) countMoved(out []*kgo.Record) {
+	var n [dispositions]int
 	for _, rec := range out {
-		if d.router.cfg.bare(rec.Topic) == schemas.Dead {
-			n[fateDead]++
+		if d.router.cfg.schemaTopic(rec.Topic) == schemas.Dead {
+			n[dispositionDead]++
 		} else {
-			n[fateDone]++
+			n[dispositionDone]++
 		}
 	}
-	d.metrics.handled(fateDone, n[fateDone], -1)
-	d.metrics.handled(fateDead, n[fateDead], -1)
+	d.metrics.countHandled(dispositionDone, n[dispositionDone], -1)
+	d.metrics.countHandled(dispositionDead, n[dispositionDead], -1)
 }
 
 // oldest counts from when a record might have gone on.
@@ -321,7 +321,7 @@ func (d *Delayer) oldest() (o oldest) {
 	defer d.mu.Unlock()
 	now := time.Now()
 	for _, recs := range d.held {
-		if t := d.ready(recs[0]); t.Before(now) && (o.message.IsZero() || t.Before(o.message)) {
+		if t := d.readyAt(recs[0]); t.Before(now) && (o.message.IsZero() || t.Before(o.message)) {
 			o.message = t
 		}
 	}

@@ -61,14 +61,14 @@ func (a *Admin) WatchTopics(ctx context.Context) error {
 	for ctx.Err() == nil {
 		now, err := a.adm.ListTopics(ctx, names...)
 		if err != nil && ctx.Err() == nil {
-			a.cfg.logger().Warn("look again whether topics were made again", "wait", partitionLook, "err", err)
+			a.cfg.logger().Warn("look again whether topics were made again", "wait", metadataInterval, "err", err)
 		}
 		if err == nil {
 			if err := detectDeleted(known, missing, now, a.cfg.Deleted); err != nil {
 				return err
 			}
 		}
-		_ = retry.Sleep(ctx, partitionLook) // only ctx ends it early
+		_ = retry.Sleep(ctx, metadataInterval) // only ctx ends it early
 	}
 	return nil
 }

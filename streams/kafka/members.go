@@ -39,7 +39,7 @@ type Awaited struct {
 
 // Awaited returns the groups of states that this process has not joined, and that others are members of.
 func (a *Admin) Awaited(ctx context.Context, states []RoleState) (Awaited, error) {
-	w := Awaited{Session: a.cfg.session()}
+	w := Awaited{Session: a.cfg.sessionTimeout()}
 	var groups []string
 	for _, s := range states {
 		if !s.Member {

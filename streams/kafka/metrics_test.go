@@ -122,24 +122,24 @@ func TestMetricsCount(t *testing.T) {
 		start := time.Now()
 		parts := map[string][]int32{"a": {0, 1}, "b": {0}}
 		time.Sleep(2 * time.Second)
-		r.rebalanced(moveAssigned, parts, start)
-		r.rebalanced(moveRevoked, map[string][]int32{"a": {1}}, time.Now())
-		r.inFlight(10, 1000)
-		r.working(3)
-		r.holding(1)
-		r.ignoring(1)
-		r.handled(fateDone, 4, time.Second)
-		r.inFlight(-4, -400)
-		r.settled([]letter{{fate: fateDone}, {fate: fateDead}, {fate: fateDead}})
-		r.committed(nil)
-		r.committed(errors.New("no"))
-		r.unpublished(2)
-		m.unpublished()
+		r.countRebalance(partitionsAssigned, parts, start)
+		r.countRebalance(partitionsRevoked, map[string][]int32{"a": {1}}, time.Now())
+		r.addInFlight(10, 1000)
+		r.addBusy(3)
+		r.addHeld(1)
+		r.addStuck(1)
+		r.countHandled(dispositionDone, 4, time.Second)
+		r.addInFlight(-4, -400)
+		r.countSettled([]letter{{fate: dispositionDone}, {fate: dispositionDead}, {fate: dispositionDead}})
+		r.countCommit(nil)
+		r.countCommit(errors.New("no"))
+		r.countPublishFailures(2)
+		m.countPublishFailure()
 		done := time.Now()
 		time.Sleep(time.Minute)
-		r.handled(fateRetried, 1, time.Second)
-		r.look(func() oldest { return oldest{task: time.Now().Add(-3 * time.Second)} })
-		r.look(func() oldest {
+		r.countHandled(dispositionRetried, 1, time.Second)
+		r.addOldest(func() oldest { return oldest{task: time.Now().Add(-3 * time.Second)} })
+		r.addOldest(func() oldest {
 			return oldest{task: time.Now().Add(-2 * time.Second), message: time.Now().Add(-time.Hour)}
 		})
 		got := Gathered(t, reg)
@@ -158,7 +158,7 @@ func TestMetricsCount(t *testing.T) {
 			"commits_total{class=high,result=ok,role=copier}":               1, "commits_total{class=high,result=failed,role=copier}": 1,
 			"publish_failures_total{" + l + "}": 2, "publish_failures_total{class=,role=producer}": 1,
 		})
-		r.progressed()
+		r.markProgress()
 		state := m.State()
 		want := RoleState{
 			Role: schemas.RoleCopier, Class: schemas.High, Member: true, Owned: map[string]map[int32]bool{"a": {0: true}, "b": {0: true}},
@@ -167,7 +167,7 @@ func TestMetricsCount(t *testing.T) {
 		if len(state) != 1 || fmt.Sprint(state[0]) != fmt.Sprint(want) {
 			t.Errorf("got %v, want %v", state, want)
 		}
-		r.rebalanced(moveLost, map[string][]int32{"a": {0}, "b": {0}}, time.Now())
+		r.countRebalance(partitionsLost, map[string][]int32{"a": {0}, "b": {0}}, time.Now())
 		if s := m.State()[0]; s.Member || s.Owned["a"][0] || s.Owned["b"][0] {
 			t.Errorf("got %+v, want no member, which owns nothing", s)
 		}
@@ -250,19 +250,19 @@ func TestMetricsNil(t *testing.T) {
 		t.Fatal("a handle out of nothing")
 	}
 	allocs := testing.AllocsPerRun(100, func() {
-		r.handled(fateDone, 1, time.Second)
-		r.settled(nil)
-		r.called(time.Second)
-		r.progressed()
-		r.inFlight(1, 100)
-		r.working(1)
-		r.holding(1)
-		r.ignoring(1)
-		r.rebalanced(moveLost, nil, time.Time{})
-		r.committed(nil)
-		r.unpublished(1)
-		r.look(nil)
-		m.unpublished()
+		r.countHandled(dispositionDone, 1, time.Second)
+		r.countSettled(nil)
+		r.observeCall(time.Second)
+		r.markProgress()
+		r.addInFlight(1, 100)
+		r.addBusy(1)
+		r.addHeld(1)
+		r.addStuck(1)
+		r.countRebalance(partitionsLost, nil, time.Time{})
+		r.countCommit(nil)
+		r.countPublishFailures(1)
+		r.addOldest(nil)
+		m.countPublishFailure()
 		m.SetLags(nil)
 		if _, ok := m.mean(""); ok || m.State() != nil || m.hooks("") != nil {
 			t.Error("nothing knows something")
@@ -276,11 +276,11 @@ func TestMetricsNil(t *testing.T) {
 func TestMetricsAllocateNothing(t *testing.T) {
 	r := NewMetrics(prometheus.NewRegistry()).role(schemas.RoleCopier, schemas.High)
 	allocs := testing.AllocsPerRun(100, func() {
-		r.inFlight(1, 100)
-		r.working(1)
-		r.handled(fateDone, 1, time.Millisecond)
-		r.working(-1)
-		r.inFlight(-1, -100)
+		r.addInFlight(1, 100)
+		r.addBusy(1)
+		r.countHandled(dispositionDone, 1, time.Millisecond)
+		r.addBusy(-1)
+		r.addInFlight(-1, -100)
 	})
 	if allocs != 0 {
 		t.Errorf("%v allocations per message, want none", allocs)
@@ -294,11 +294,11 @@ func BenchmarkMetrics(b *testing.B) {
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
-					r.inFlight(1, 100)
-					r.working(1)
-					r.handled(fateDone, 1, time.Millisecond)
-					r.working(-1)
-					r.inFlight(-1, -100)
+					r.addInFlight(1, 100)
+					r.addBusy(1)
+					r.countHandled(dispositionDone, 1, time.Millisecond)
+					r.addBusy(-1)
+					r.addInFlight(-1, -100)
 				}
 			})
 		})

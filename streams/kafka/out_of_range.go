@@ -249,7 +249,7 @@ func (r *router) openIncidents(ctx context.Context, of []groupPosition) error {
 	if err := r.knownIncidents(ctx, known); err != nil {
 		r.log.Warn("incidents may be told twice", "err", err)
 	}
-	opts, err := r.cfg.options("incidents", r.cfg.produce(producerLimit, producerLinger)...)
+	opts, err := r.cfg.options("incidents", r.cfg.produceOptions(producerTimeout, producerLinger)...)
 	if err != nil {
 		return err
 	}
@@ -266,7 +266,7 @@ func (r *router) openIncidents(ctx context.Context, of []groupPosition) error {
 		}
 		incidents = append(incidents, schemas.Message{Topic: schemas.Incidents, Body: i})
 		if r.removed != nil {
-			more, err := r.removed(ctx, r.cfg.bare(s.at.topic), s.at.id, s.start-s.lost(), s.start)
+			more, err := r.removed(ctx, r.cfg.schemaTopic(s.at.topic), s.at.id, s.start-s.lost(), s.start)
 			if err != nil {
 				return err
 			}

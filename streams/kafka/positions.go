@@ -219,7 +219,7 @@ func (a *Admin) restorePositions(ctx context.Context, group string, at map[strin
 		}
 		for id, o := range at[topic] {
 			if from, ok := k.Offsets[id]; ok && o.EpochOffset().Offset < 0 {
-				if isPassThrough(a.cfg.bare(topic)) { // what the group has committed since the checkpoint is removed at once
+				if isPassThrough(a.cfg.schemaTopic(topic)) { // what the group has committed since the checkpoint is removed at once
 					from = max(from, starts[topic][id])
 				}
 				at[topic][id] = kgo.NewOffset().At(from)

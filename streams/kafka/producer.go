@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	producerLimit  = 30 * time.Second // until a message of a Producer is given up
-	runtimeLimit   = time.Minute      // until an output of a handler is reported as refused, and published again
-	producerLinger = time.Millisecond
-	runtimeLinger  = 5 * time.Millisecond // many tasks share a request
+	producerTimeout = 30 * time.Second // until a message of a Producer is given up
+	outputTimeout   = time.Minute      // until an output of a handler is reported as refused, and published again
+	producerLinger  = time.Millisecond
+	outputLinger    = 5 * time.Millisecond // many tasks share a request
 )
 
 // A Producer publishes messages that no delivery caused. It is idempotent within its
@@ -33,7 +33,7 @@ type Producer struct {
 // NewProducer returns a Producer whose messages say that they come from source.
 // Nothing reaches the network before Publish. The caller closes it.
 func NewProducer(cfg Config, source string) (*Producer, error) {
-	opts, err := cfg.options("producer", cfg.produce(producerLimit, producerLinger)...)
+	opts, err := cfg.options("producer", cfg.produceOptions(producerTimeout, producerLinger)...)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func (p *Producer) Publish(ctx context.Context, msgs ...schemas.Message) error {
 		recs[i] = rec
 	}
 	if _, err := publish(ctx, p.cl, recs); err != nil {
-		p.router.cfg.Metrics.unpublished()
+		p.router.cfg.Metrics.countPublishFailure()
 		return err
 	}
 	return nil
@@ -74,45 +74,45 @@ func (p *Producer) Close() { p.cl.Close() }
 // publish sends recs and waits until all are acknowledged or given up. It returns those that are not acknowledged, to be
 // published again, in their order. Of a topic that was made again the client has to forget the old one first.
 func publish(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (left []*kgo.Record, err error) {
-	left, stale, err := produce(ctx, cl, recs)
+	left, stale, err := produceAll(ctx, cl, recs)
 	if len(stale) == 0 {
-		return allAnew(left), err
+		return resetRecords(left), err
 	}
 	cl.PurgeTopicsFromProducing(topicsOf(stale)...)
-	late, unknown, again := produce(ctx, cl, allAnew(stale))
+	late, unknown, again := produceAll(ctx, cl, resetRecords(stale))
 	if again == nil && !errors.Is(err, kerr.UnknownTopicID) {
 		again = err // of others
 	}
-	return allAnew(slices.Concat(left, late, unknown)), again
+	return resetRecords(slices.Concat(left, late, unknown)), again
 }
 
 // An outgoing is what is published together, and what is done once the brokers have taken all of it.
-type outgoing struct {
-	recs []*kgo.Record
-	left []*kgo.Record     // of recs: what they have not taken
-	done map[partition]int // records
+type outputBatch struct {
+	recs    []*kgo.Record
+	unacked []*kgo.Record     // of recs: what they have not taken
+	done    map[partition]int // records
 }
 
-func newOutgoing(recs []*kgo.Record, done map[partition]int) *outgoing {
-	return &outgoing{recs: recs, left: recs, done: done}
+func newOutputBatch(recs []*kgo.Record, done map[partition]int) *outputBatch {
+	return &outputBatch{recs: recs, unacked: recs, done: done}
 }
 
 // publish sends what is left of it.
-func (o *outgoing) publish(ctx context.Context, cl *kgo.Client) (err error) {
-	o.left, err = publish(ctx, cl, o.left)
+func (o *outputBatch) publish(ctx context.Context, cl *kgo.Client) (err error) {
+	o.unacked, err = publish(ctx, cl, o.unacked)
 	return err
 }
 
 // anew returns rec as it was before it was published: the client counts the time that it has for a record from the
 // timestamp that it gave it.
-func anew(rec *kgo.Record) *kgo.Record {
+func resetRecord(rec *kgo.Record) *kgo.Record {
 	return &kgo.Record{Topic: rec.Topic, Partition: rec.Partition, Key: rec.Key, Value: rec.Value, Headers: rec.Headers}
 }
 
-func allAnew(recs []*kgo.Record) []*kgo.Record {
+func resetRecords(recs []*kgo.Record) []*kgo.Record {
 	all := make([]*kgo.Record, len(recs))
 	for i, rec := range recs {
-		all[i] = anew(rec)
+		all[i] = resetRecord(rec)
 	}
 	return all
 }
@@ -130,7 +130,7 @@ func topicsOf(recs []*kgo.Record) (topics []string) {
 // produce sends recs and waits until all are acknowledged or given up. It returns those that are not, in their order:
 // stale are of topics that the brokers know under other ids, left are the others. The error is the first one: one of left,
 // if there is one.
-func produce(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (left, stale []*kgo.Record, first error) {
+func produceAll(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (left, stale []*kgo.Record, first error) {
 	if len(recs) == 0 {
 		return nil, nil, nil
 	}
@@ -171,7 +171,7 @@ func produce(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (left, sta
 }
 
 // passes reports whether the brokers may take what they have not taken, if it is published again.
-func passes(err error) bool {
+func isRetriable(err error) bool {
 	code := (*kerr.Error)(nil)
 	switch {
 	case err == nil, retry.IsPermanent(err), errors.Is(err, context.Canceled), errors.Is(err, kgo.ErrClientClosed):

@@ -301,7 +301,7 @@ func tooLong(err error) *kgo.ErrDecompressTooLarge {
 // examine says where a batch is that cannot be parsed, and what to do. p is what was fetched of its partition.
 func (r *reader) examine(ctx context.Context, cl *kgo.Client, at partition, p kgo.FetchPartition, cause error) *UnreadableBatch {
 	offset := r.position(cl, at, p)
-	u := &UnreadableBatch{Topic: r.router.cfg.bare(at.topic), Partition: at.id, Offset: offset}
+	u := &UnreadableBatch{Topic: r.router.cfg.schemaTopic(at.topic), Partition: at.id, Offset: offset}
 	what := fmt.Sprintf("%s: the batch at offset %d cannot be parsed, so the partition is not read any further: "+
 		"its bytes are damaged on the broker that leads the partition. Have a replica lead it whose bytes are whole "+
 		"(kafka-leader-election.sh), or restore them, and start this process again", at, offset)

@@ -243,7 +243,7 @@ func (e *ensurer) request(name string, entry schemas.Entry) kmsg.CreateTopicsReq
 		c.Name, c.Value = key, &value
 		t.Configs = append(t.Configs, c)
 	}
-	set(maxBytes, strconv.Itoa(int(batchBytes(entry.Topic))))
+	set(maxBytes, strconv.Itoa(int(maxBatch(entry.Topic))))
 	if entry.Cleanup == schemas.Compact {
 		set(cleanupPolicy, "compact")
 	} else {
@@ -386,7 +386,7 @@ func (e *ensurer) mismatches(entry schemas.Entry, partitions int, c kadm.Resourc
 			}
 		}
 	}
-	least(maxBytes, int(batchBytes(entry.Topic)))
+	least(maxBytes, int(maxBatch(entry.Topic)))
 	least(minInSync, e.o.MinInSync)
 	if entry.FixedPartitions && partitions != fixedPartitions {
 		add("has %d partitions, want %d: they are never added to", partitions, fixedPartitions)

@@ -142,7 +142,7 @@ func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, er
 		for id, r := range ps {
 			switch at, _ := cut.Lookup(topic, id); {
 			case r.Err == nil:
-				removed[t.admin.cfg.bare(topic)] += at.At - from[topic][id]
+				removed[t.admin.cfg.schemaTopic(topic)] += at.At - from[topic][id]
 			case !errors.Is(r.Err, kerr.OffsetOutOfRange): // another process was faster
 				errs = append(errs, fmt.Errorf("delete records of %s: %w", partition{topic, id}, r.Err))
 			}
@@ -321,7 +321,7 @@ func (t *Trimmer) topics(ctx context.Context) (map[string]*trimState, map[schema
 	for _, name := range there.Names() {
 		e, ok := entries[name]
 		if !ok && strings.HasPrefix(name, lane) {
-			e = schemas.Entry{Topic: cfg.bare(name), Cleanup: schemas.Trim, Raw: true, Readers: []schemas.Role{schemas.RoleDelayer}}
+			e = schemas.Entry{Topic: cfg.schemaTopic(name), Cleanup: schemas.Trim, Raw: true, Readers: []schemas.Role{schemas.RoleDelayer}}
 		}
 		if e.Cleanup != schemas.Trim || len(e.Readers) == 0 {
 			continue

@@ -184,7 +184,7 @@ func (a *Admin) extents(ctx context.Context, topics []schemas.Topic) (map[schema
 		case err != nil:
 			return nil, fmt.Errorf("%s: %w", *t.Topic, err)
 		default:
-			all[a.cfg.bare(*t.Topic)] = schemas.Extent{Incarnation: incarnation(t.TopicID), Starts: starts[*t.Topic], Ends: ends[*t.Topic]}
+			all[a.cfg.schemaTopic(*t.Topic)] = schemas.Extent{Incarnation: incarnation(t.TopicID), Starts: starts[*t.Topic], Ends: ends[*t.Topic]}
 		}
 	}
 	return all, nil

@@ -16,11 +16,11 @@ func StampAppends(c *kfake.Cluster) {
 		r := req.(*kmsg.ProduceRequest)
 		now := time.Now().UnixMilli()
 		for _, t := range r.Topics {
-			if !dates(c, t) {
+			if !stampsTopic(c, t) {
 				continue
 			}
 			for _, p := range t.Partitions {
-				stamp(p.Records, now)
+				stampBatch(p.Records, now)
 			}
 		}
 		return nil, nil, false
@@ -28,7 +28,7 @@ func StampAppends(c *kfake.Cluster) {
 }
 
 // dates reports whether the broker dates the records of a topic. A request names the topic, or from version 13 on its id.
-func dates(c *kfake.Cluster, t kmsg.ProduceRequestTopic) bool {
+func stampsTopic(c *kfake.Cluster, t kmsg.ProduceRequestTopic) bool {
 	var info *kfake.TopicInfo
 	if t.Topic != "" {
 		info = c.TopicInfo(t.Topic)
@@ -44,23 +44,23 @@ func dates(c *kfake.Cluster, t kmsg.ProduceRequestTopic) bool {
 
 // Where fields of a batch of records begin, in bytes, and the length of its header.
 const (
-	magicAt  = 16
-	sumAt    = 17 // of all that follows it
-	summedAt = 21
-	firstAt  = 27 // the time of the first record, to which those of the others are relative
-	latestAt = 35 // the latest of all
-	headerOf = 61
+	magicAt          = 16
+	crcAt            = 17 // of all that follows it
+	crcFrom          = 21
+	firstTimestampAt = 27 // the time of the first record, to which those of the others are relative
+	maxTimestampAt   = 35 // the latest of all
+	batchHeader      = 61
 )
 
 // stamp moves the times of a batch so that the latest is now. A batch that the broker is going to refuse stays as it is.
-func stamp(batch []byte, now int64) {
+func stampBatch(batch []byte, now int64) {
 	castagnoli := crc32.MakeTable(crc32.Castagnoli)
-	if len(batch) < headerOf || batch[magicAt] != 2 ||
-		binary.BigEndian.Uint32(batch[sumAt:]) != crc32.Checksum(batch[summedAt:], castagnoli) {
+	if len(batch) < batchHeader || batch[magicAt] != 2 ||
+		binary.BigEndian.Uint32(batch[crcAt:]) != crc32.Checksum(batch[crcFrom:], castagnoli) {
 		return
 	}
-	first, latest := binary.BigEndian.Uint64(batch[firstAt:]), binary.BigEndian.Uint64(batch[latestAt:])
-	binary.BigEndian.PutUint64(batch[firstAt:], uint64(now)-(latest-first)) //nolint:gosec // wraps as the difference does
-	binary.BigEndian.PutUint64(batch[latestAt:], uint64(now))               //nolint:gosec // as above
-	binary.BigEndian.PutUint32(batch[sumAt:], crc32.Checksum(batch[summedAt:], castagnoli))
+	first, latest := binary.BigEndian.Uint64(batch[firstTimestampAt:]), binary.BigEndian.Uint64(batch[maxTimestampAt:])
+	binary.BigEndian.PutUint64(batch[firstTimestampAt:], uint64(now)-(latest-first)) //nolint:gosec // wraps as the difference does
+	binary.BigEndian.PutUint64(batch[maxTimestampAt:], uint64(now))                  //nolint:gosec // as above
+	binary.BigEndian.PutUint32(batch[crcAt:], crc32.Checksum(batch[crcFrom:], castagnoli))
 }

@@ -50,7 +50,7 @@ func (c PartitionConsumer) Run(ctx context.Context) error {
 }
 
 // queued polls of one partition never fill: the records of a figure fit in fewer.
-const queued = 1 << 14
+const partitionQueue = 1 << 14
 
 type partitionWorkers struct {
 	ctx    context.Context // Run's: its end ends the workers
@@ -62,7 +62,7 @@ type partitionWorkers struct {
 func (w *partitionWorkers) assigned(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
 	for _, ids := range parts {
 		for _, id := range ids {
-			queue := make(chan []*kgo.Record, queued)
+			queue := make(chan []*kgo.Record, partitionQueue)
 			w.queues[id] = queue
 			w.wg.Go(func() { w.work(cl, queue) })
 		}

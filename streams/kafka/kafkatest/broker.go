@@ -51,23 +51,23 @@ type Broker struct {
 	t       testing.TB
 	cluster *kfake.Cluster
 	cfg     kafka.Config
-	wire    *wire
+	conns   *connections
 }
 
 // New starts a broker that has the catalogue's topics.
 func New(t testing.TB, o Options) *Broker {
 	t.Helper()
-	b := &Broker{t: t, wire: &wire{conns: map[net.Conn]bool{}}}
+	b := &Broker{t: t, conns: &connections{open: map[net.Conn]bool{}}}
 	opts := []kfake.Opt{kfake.NumBrokers(1)}
 	if o.Before42 {
 		opts = append(opts, kfake.MaxVersions(kversion.V4_1_0()))
 	}
 	if o.Loopback {
-		b.wire.dial = new(net.Dialer).DialContext
+		b.conns.dial = new(net.Dialer).DialContext
 	} else {
 		network := new(kfake.VirtualNetwork)
 		opts = append(opts, kfake.Ports(9092), kfake.ListenFn(network.Listen))
-		b.wire.dial = network.DialContext
+		b.conns.dial = network.DialContext
 	}
 	cluster, err := kfake.NewCluster(opts...)
 	if err != nil {
@@ -81,7 +81,7 @@ func New(t testing.TB, o Options) *Broker {
 	}
 	b.cfg = kafka.Config{
 		Brokers: cluster.ListenAddrs(), ClientID: "test", Prefix: "millrace.",
-		Dialer: b.wire.DialContext, Lanes: o.Lanes, Foreign: o.Foreign,
+		Dialer: b.conns.DialContext, Lanes: o.Lanes, Foreign: o.Foreign,
 	}
 	if o.RealTime {
 		b.cfg.Heartbeat = 100 * time.Millisecond
@@ -129,7 +129,7 @@ func (b *Broker) Config() kafka.Config { return b.cfg }
 func (b *Broker) client(opts ...kgo.Opt) *kgo.Client {
 	b.t.Helper()
 	cl, err := kgo.NewClient(append([]kgo.Opt{
-		kgo.SeedBrokers(b.cfg.Brokers...), kgo.Dialer(b.wire.dial), kgo.DisableClientMetrics(),
+		kgo.SeedBrokers(b.cfg.Brokers...), kgo.Dialer(b.conns.dial), kgo.DisableClientMetrics(),
 		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
 	}, opts...)...)
 	if err != nil {
@@ -306,23 +306,23 @@ func (b *Broker) group(role schemas.Role, topic schemas.Topic) string {
 }
 
 // errCut is what dialing says while the wire is cut.
-var errCut = errors.New("the wire is cut")
+var errDisconnected = errors.New("the wire is cut")
 
 // A wire makes the connections of the parts under test, and can be cut.
-type wire struct {
+type connections struct {
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
-	mu    sync.Mutex // guards the rest
-	cut   bool
-	conns map[net.Conn]bool
+	mu   sync.Mutex // guards the rest
+	cut  bool
+	open map[net.Conn]bool
 }
 
-func (w *wire) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+func (w *connections) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	w.mu.Lock()
 	cut := w.cut
 	w.mu.Unlock()
 	if cut {
-		return nil, errCut
+		return nil, errDisconnected
 	}
 	c, err := w.dial(ctx, network, addr)
 	if err != nil {
@@ -330,6 +330,6 @@ func (w *wire) DialContext(ctx context.Context, network, addr string) (net.Conn,
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.conns[c] = true
+	w.open[c] = true
 	return c, nil
 }

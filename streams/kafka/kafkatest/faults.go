@@ -159,17 +159,17 @@ func (b *Broker) CountWrites(topic schemas.Topic) (count func() int) {
 
 // Cut ends all connections of the parts under test, and makes none until mend is called.
 func (b *Broker) Cut() (mend func()) {
-	b.wire.mu.Lock()
-	defer b.wire.mu.Unlock()
-	b.wire.cut = true
-	for c := range b.wire.conns {
+	b.conns.mu.Lock()
+	defer b.conns.mu.Unlock()
+	b.conns.cut = true
+	for c := range b.conns.open {
 		c.Close()
 	}
-	clear(b.wire.conns)
+	clear(b.conns.open)
 	return func() {
-		b.wire.mu.Lock()
-		defer b.wire.mu.Unlock()
-		b.wire.cut = false
+		b.conns.mu.Lock()
+		defer b.conns.mu.Unlock()
+		b.conns.cut = false
 	}
 }
 
