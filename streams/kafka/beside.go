@@ -14,11 +14,11 @@ import (
 
 const (
 	besideInterval = 10 * time.Second
-	besideTimeout  = 5 * time.Second      // of the wait for tasks at work to end, and of Beside: no partition moves meanwhile
-	besidePoll     = 5 * time.Millisecond // between two looks whether they have
+	besideTimeout  = 5 * time.Second      // of the wait for tasks to end, and of Beside; no rebalance completes meanwhile
+	besidePoll     = 5 * time.Millisecond // between checks whether tasks have ended
 )
 
-// beside calls Prepare after each assignment, and Beside every so often, until ctx is done.
+// runBesideLoop calls Prepare after each assignment, and Beside at each interval, until ctx is done.
 func (p *Pool) runBesideLoop(ctx context.Context) error {
 	var due <-chan time.Time
 	if p.cfg.Beside != nil {
@@ -42,7 +42,7 @@ func (p *Pool) runBesideLoop(ctx context.Context) error {
 	}
 }
 
-// prepare calls Prepare until it succeeds. Then tasks are begun, unless partitions were assigned meanwhile.
+// prepare calls Prepare until it succeeds. Tasks are then dispatched, unless partitions were assigned meanwhile.
 func (p *Pool) prepare(ctx context.Context) error {
 	p.sched.mu.Lock()
 	n := p.sched.fresh
@@ -57,7 +57,7 @@ func (p *Pool) prepare(ctx context.Context) error {
 	return err
 }
 
-// assigned has no task begun before Prepare is called.
+// requirePrepare stops dispatch until Prepare has been called.
 func (p *Pool) requirePrepare() {
 	if p.cfg.Prepare == nil {
 		return
@@ -69,7 +69,8 @@ func (p *Pool) requirePrepare() {
 	}
 }
 
-// besides calls Beside, if the role is not paused and the tasks at work, with their outputs, come to an end soon.
+// runBeside calls Beside, if the role is not paused and all running tasks end, with their outputs, within
+// besideTimeout.
 func (p *Pool) runBeside(ctx context.Context) error {
 	in := p.intakes[0]
 	if p.kafka.Controls.Role(p.cfg.Role) || p.cfg.Needed != nil && !p.cfg.Needed() || !in.still.TryLock() {
@@ -94,7 +95,7 @@ func (p *Pool) runBeside(ctx context.Context) error {
 		}
 	}
 	n := len(ends[name])
-	byKey := kgo.StickyKeyPartitioner(nil).ForTopic(name) // as producers do
+	byKey := kgo.StickyKeyPartitioner(nil).ForTopic(name) // the partitioner of all producers
 	return p.cfg.Beside(ctx, func(key string) bool {
 		id := byKey.Partition(&kgo.Record{Key: []byte(key)}, n)
 		in.mu.Lock()
@@ -103,7 +104,7 @@ func (p *Pool) runBeside(ctx context.Context) error {
 	})
 }
 
-// bar changes why no task is begun.
+// updateBlocked runs change, which sets fields that stop or allow dispatch, and wakes the workers.
 func (s *scheduler) updateBlocked(change func()) {
 	s.mu.Lock()
 	defer s.unlock()
@@ -113,17 +114,17 @@ func (s *scheduler) updateBlocked(change func()) {
 	}
 }
 
-// barred reports whether no task is begun, of any class.
+// blocked reports whether dispatch is stopped for all classes.
 func (s *scheduler) blocked() bool { return s.halted || s.aside || s.fresh > 0 }
 
-// prepared reports whether Prepare was called since partitions were assigned.
+// prepared reports whether Prepare has been called since the last assignment.
 func (s *scheduler) prepared() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.fresh == 0
 }
 
-// resting reports whether no task is at work.
+// noneAtWork reports whether no task is running.
 func (s *scheduler) noneAtWork() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,33 +9,33 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// A place is where a record lies in its topic.
+// A recordPosition is the position of a record in its topic.
 type recordPosition struct {
 	partition int32
 	offset    int64
 }
 
-// newest knows the newest record of each key of compacted topics, which is all that counts there: a
-// letter that is sent to one must not set its key back to what it was.
+// latestRecords finds the latest record of each key in compacted topics. Only the latest counts there, so a
+// redriven letter must not set its key back to an older value.
 type latestRecords struct {
 	d       *DeadLetters
-	byTopic map[string]*latestInTopic // by topic
+	byTopic map[string]*latestInTopic
 }
 
 type latestInTopic struct {
-	byKey map[string]recordPosition // by key
-	next  map[int32]int64           // not looked at yet, from here
+	byKey map[string]recordPosition
+	next  map[int32]int64 // next offset to read, by partition
 }
 
-// A lookError says that it is not known what is newest: the letter is neither sent nor refused.
+// A latestLookupError says that the latest record is unknown. The letter is then neither published nor refused.
 type latestLookupError struct{ err error }
 
 func (e *latestLookupError) Error() string { return "look for newer records: " + e.err.Error() }
 
-// Unwrap returns why.
+// Unwrap returns the cause.
 func (e *latestLookupError) Unwrap() error { return e.err }
 
-// overtaken returns an error if rec, which l becomes, would take the place of what is newer than l.
+// checkSuperseded returns an error if rec, made of l, would replace a newer record of its key.
 func (n *latestRecords) checkSuperseded(ctx context.Context, l *DeadLetter, rec *kgo.Record) error {
 	if e, _ := schemas.Lookup(n.d.cfg.schemaTopic(rec.Topic)); e.Cleanup != schemas.Compact {
 		return nil
@@ -48,11 +48,12 @@ func (n *latestRecords) checkSuperseded(ctx context.Context, l *DeadLetter, rec 
 	if !ok || at.partition == l.Partition && at.offset <= l.Offset {
 		return nil
 	}
-	return fmt.Errorf("cannot be redriven: %s holds what is newer for its key, at offset %d of partition %d, and only the newest counts there",
+	return fmt.Errorf("cannot be redriven: %s holds what is newer for its key, at offset %d of partition %d, "+
+		"and only the newest counts there",
 		n.d.cfg.schemaTopic(rec.Topic), at.offset, at.partition)
 }
 
-// look reads what has come to topic since it was looked at last.
+// refresh reads the records that were added to topic since the last call.
 func (n *latestRecords) refresh(ctx context.Context, topic string) (*latestInTopic, error) {
 	t := n.byTopic[topic]
 	if t == nil {

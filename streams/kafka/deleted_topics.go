@@ -13,21 +13,23 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// errRemade is wrapped by the errors that end a process since a topic that it reads was deleted.
+// errTopicDeleted is wrapped by errors that end the process because a topic that it reads was deleted.
 var errTopicDeleted = errors.New("what the process holds is of the topic that was deleted")
 
-// remade is the error of a topic that was deleted, and made again or not.
+// topicDeleted returns the error for a topic that was deleted and, if again is set, recreated.
 func topicDeleted(topic string, again bool) error {
 	if !again {
 		return fmt.Errorf("topic %s was deleted: %w. Make it again, then start the process", topic, errTopicDeleted)
 	}
-	return fmt.Errorf("topic %s was deleted and made again: %w. Start the process again: it reads the new topic from its start. "+
+	return fmt.Errorf("topic %s was deleted and made again: %w. "+
+		"Start the process again: it reads the new topic from its start. "+
 		"Brokers before Kafka 4.2 take commits by name, and may have taken one of the old topic as of the new one: "+
-		"there, first set the offsets of its groups (kafka-consumer-groups.sh --reset-offsets --to-earliest)", topic, errTopicDeleted)
+		"there, first set the offsets of its groups (kafka-consumer-groups.sh --reset-offsets --to-earliest)",
+		topic, errTopicDeleted)
 }
 
-// DeletedTopics are the topics that the parts of a process have found deleted, whether or not they were made again. They
-// are safe for concurrent use; a nil *DeletedTopics keeps nothing.
+// DeletedTopics is the set of topics that the process has found deleted, recreated or not. It is safe for
+// concurrent use. A nil *DeletedTopics ignores additions.
 type DeletedTopics struct {
 	mu    sync.Mutex // guards names
 	names map[string]bool
@@ -51,10 +53,10 @@ func (d *DeletedTopics) has(name string) bool {
 	return d.names[name]
 }
 
-// WatchTopics returns an error when a topic of the catalogue is deleted, whether or not it is made again. Clients do not
-// get over that: they read nothing of the new topic, and of one that is only deleted they report nothing. A topic that
-// two looks in a row do not see is deleted. From then on Config.Deleted has it, before tasks are drained. Without an error
-// it returns nil when ctx is done.
+// WatchTopics returns an error when a topic of the catalogue is deleted, even if it is recreated. Clients do not
+// recover from that: they read nothing of a recreated topic, and report no error for a deleted one. A topic
+// counts as deleted if it is missing in two listings in a row. It is added to Config.Deleted before WatchTopics
+// returns, and so before tasks are drained. WatchTopics returns nil when ctx is done.
 func (a *Admin) WatchTopics(ctx context.Context) error {
 	names := a.allTopicNames()
 	known, missing := map[string]kadm.TopicID{}, map[string]bool{}
@@ -68,12 +70,12 @@ func (a *Admin) WatchTopics(ctx context.Context) error {
 				return err
 			}
 		}
-		_ = retry.Sleep(ctx, metadataInterval) // only ctx ends it early
+		_ = retry.Sleep(ctx, metadataInterval) // the error is that of ctx
 	}
 	return nil
 }
 
-// allNames are the names of all topics of the catalogue, and of those of others.
+// allTopicNames returns the names of all topics of the catalogue and of all foreign topics.
 func (a *Admin) allTopicNames() (names []string) {
 	for _, e := range schemas.Catalogue(a.cfg.laneNames()...) {
 		names = append(names, a.cfg.topic(e.Topic))
@@ -81,10 +83,12 @@ func (a *Admin) allTopicNames() (names []string) {
 	return append(names, a.cfg.Foreign...)
 }
 
-// changed returns an error if a topic of known has another id by now, or is missing again. It notes in known those that
-// are there, and in missing those of known that are not. What now says of a topic with an error is not known. deleted is
-// given the topics of the error.
-func detectDeleted(known map[string]kadm.TopicID, missing map[string]bool, now kadm.TopicDetails, deleted *DeletedTopics) error {
+// detectDeleted returns an error if a topic of known has another id now, or is missing for the second time. It
+// updates known with the topics in now, and missing with topics of known that are not in now. Topics with other
+// errors are skipped. Deleted topics are added to deleted.
+func detectDeleted(
+	known map[string]kadm.TopicID, missing map[string]bool, now kadm.TopicDetails, deleted *DeletedTopics,
+) error {
 	var errs []error
 	for _, t := range now.Sorted() {
 		id, is := known[t.Topic]

@@ -18,16 +18,16 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// kindRemoved is the kind of the incident of records that were removed before a group read them.
+// kindRemoved is the kind of the incident that is opened when records were removed before a group read them.
 const kindRemoved = "records-removed"
 
-// belowLimit bounds how long it is looked what became of a group's records, and told.
+// outOfRangeTimeout bounds finding the cause of an out-of-range error and opening the incidents.
 const outOfRangeTimeout = 30 * time.Second
 
-// errRemoved is wrapped by what Run returns when records were removed before they were read.
+// errRemoved is wrapped by the error of Run if records were removed before they were read.
 var errRemoved = errors.New("records were removed before they were read")
 
-// An outOfRange is the error of a poll for offsets that the logs of some partitions do not hold.
+// An outOfRange is the error of a poll at offsets that are not in the logs of some partitions.
 type outOfRange struct{ parts []partition }
 
 func (e *outOfRange) Error() string {
@@ -38,29 +38,29 @@ func (e *outOfRange) Error() string {
 	return fmt.Sprintf("poll %s: %v", strings.Join(names, ", "), kerr.OffsetOutOfRange)
 }
 
-// Unwrap returns what the broker said.
+// Unwrap returns the broker's error.
 func (e *outOfRange) Unwrap() error { return kerr.OffsetOutOfRange }
 
-// A standing is where a group is in a partition, and what the log holds.
+// A groupPosition holds the offsets of a group in one partition, and the offsets in its log.
 type groupPosition struct {
 	at         partition
 	group      string
-	position   int64 // of the next record that this member would read; -1: not known
-	committed  int64 // by the group; -1: nothing
-	start, end int64 // of the log
-	divergesAt int64 // where the log ceases to be the one of which the group has committed; -1: not known
+	position   int64 // next offset that this member would read; -1: unknown
+	committed  int64 // offset committed by the group; -1: none
+	start, end int64 // log start and end offsets
+	divergesAt int64 // offset at which the log differs from the one that the group has committed in; -1: unknown
 }
 
-// A breach is what is wrong with a standing.
+// An outOfRangeCause says why an offset is out of range.
 type outOfRangeCause uint8
 
 const (
-	causeRemoved    outOfRangeCause = iota // what the group has not read is gone from the log's start
-	causeTruncated                         // the log has lost its end, or what follows it is not what was read
-	causeSuperseded                        // the group has read on without this member, and others have trimmed
+	causeRemoved    outOfRangeCause = iota // records that the group has not read were removed from the log start
+	causeTruncated                         // the log lost records at its end, and may hold others there now
+	causeSuperseded                        // another member has read on and committed, and the records were trimmed
 )
 
-// breach judges a standing for which the broker said that it is out of range.
+// cause returns why the broker reported the position as out of range.
 func (s groupPosition) cause() outOfRangeCause {
 	at := s.position
 	if at < 0 {
@@ -75,12 +75,13 @@ func (s groupPosition) cause() outOfRangeCause {
 	return causeRemoved
 }
 
-// gone is how many records the group has not read and never will.
+// lost returns the number of removed records that the group has not read.
 func (s groupPosition) lost() int64 { return s.start - max(s.position, s.committed, 0) }
 
-// error says what is wrong, and what to do.
+// error describes the cause and the remedy.
 func (s groupPosition) error(brokers []string) error {
-	where := fmt.Sprintf("group %s has committed offset %d of topic %s, partition %d", s.group, s.committed, s.at.topic, s.at.id)
+	where := fmt.Sprintf("group %s has committed offset %d of topic %s, partition %d",
+		s.group, s.committed, s.at.topic, s.at.id)
 	if s.committed < 0 {
 		where = fmt.Sprintf("group %s has committed nothing of topic %s, partition %d", s.group, s.at.topic, s.at.id)
 	}
@@ -91,11 +92,12 @@ func (s groupPosition) error(brokers []string) error {
 			"Find out what removed them (retention, DeleteRecords, a topic made again); to go on without them, %s",
 			where, s.start, errRemoved, s.lost(), reset("--to-earliest"))
 	case causeSuperseded:
-		return fmt.Errorf("%s, and this process had come no further than %d: it was away, others have gone on. Start it again", where, s.position)
+		return fmt.Errorf("%s, and this process had come no further than %d: it was away, others have gone on. "+
+			"Start it again", where, s.position)
 	}
 	where = fmt.Sprintf("%s, and was to read on at %d, but the log is from %d to %d: the broker lost records at its end",
 		where, s.position, s.start, s.end)
-	// What another leader has written from there on is not read yet, and neither is what is written until the command runs.
+	// Records that a new leader has written after the divergence are unread, and so are those written until the reset.
 	end := s.end
 	if s.divergesAt >= 0 {
 		end = min(end, s.divergesAt)
@@ -111,8 +113,8 @@ func (s groupPosition) error(brokers []string) error {
 	return fmt.Errorf("%s. What the group has committed is in it. Start it again", where)
 }
 
-// incident is the message that tells of removed records. It has no item: its subject is the partition, for the group.
-// Its id is a function of the standing.
+// incident returns the incident of removed records. It has no item: its subject is the group and the partition.
+// Its id is a function of the group, the partition and the offsets, so the same loss has the same id.
 func (s groupPosition) incident(role schemas.Role, detail string) *pb.Incident {
 	now := timestamppb.Now()
 	i := &pb.Incident{
@@ -120,12 +122,13 @@ func (s groupPosition) incident(role schemas.Role, detail string) *pb.Incident {
 		State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: now, Updated: now, StepCount: 1,
 		Steps: []*pb.IncidentStep{{Time: now, Action: "opened", By: string(role), Detail: detail}},
 	}
-	i.Id = schemas.ID("incident", schemas.IncidentKey(i), strconv.FormatInt(s.committed, 10), strconv.FormatInt(s.start, 10))
+	i.Id = schemas.ID("incident",
+		schemas.IncidentKey(i), strconv.FormatInt(s.committed, 10), strconv.FormatInt(s.start, 10))
 	return i
 }
 
-// below returns err or, where it says that offsets are out of range, one that says why and what
-// to do. Of records that were removed it opens an incident. cl is the member whose poll failed.
+// explainOutOfRange returns err. If err says that offsets are out of range, it returns an error with the cause
+// and the remedy instead, and opens an incident for removed records. cl is the member whose poll failed.
 func (r *router) explainOutOfRange(ctx context.Context, cl *kgo.Client, err error) error {
 	var out *outOfRange
 	if !errors.As(err, &out) {
@@ -142,9 +145,11 @@ func (r *router) explainOutOfRange(ctx context.Context, cl *kgo.Client, err erro
 	return errors.Join(errs...)
 }
 
-// examine looks why offsets are out of range. It returns where logs have lost their ends, if that is
-// all there is; else an error.
-func (r *router) diagnoseOutOfRange(ctx context.Context, cl *kgo.Client, out *outOfRange) (cut []groupPosition, err error) {
+// diagnoseOutOfRange finds out why offsets are out of range. If truncated logs are the only cause, it returns
+// them, and no error.
+func (r *router) diagnoseOutOfRange(
+	ctx context.Context, cl *kgo.Client, out *outOfRange,
+) (cut []groupPosition, err error) {
 	ctx, cancel := context.WithTimeout(ctx, outOfRangeTimeout)
 	defer cancel()
 	all, err := r.groupPositions(ctx, cl, out.parts)
@@ -171,7 +176,7 @@ func (r *router) diagnoseOutOfRange(ctx context.Context, cl *kgo.Client, out *ou
 	return cut, errors.Join(errs...)
 }
 
-// standings returns where the group of cl is in parts.
+// groupPositions returns the positions of the group of cl in parts.
 func (r *router) groupPositions(ctx context.Context, cl *kgo.Client, parts []partition) ([]groupPosition, error) {
 	var topics []string
 	for _, p := range parts {
@@ -193,7 +198,8 @@ func (r *router) groupPositions(ctx context.Context, cl *kgo.Client, parts []par
 	read, known := cl.UncommittedOffsets(), cl.CommittedOffsets()
 	var all []groupPosition
 	for _, p := range parts {
-		s := groupPosition{at: p, group: group, position: -1, committed: -1, start: starts[p.topic][p.id], end: ends[p.topic][p.id],
+		s := groupPosition{at: p, group: group, position: -1, committed: -1,
+			start: starts[p.topic][p.id], end: ends[p.topic][p.id],
 			divergesAt: -1}
 		if at, ok := same[p]; ok {
 			s.divergesAt = at
@@ -214,9 +220,11 @@ func (r *router) groupPositions(ctx context.Context, cl *kgo.Client, parts []par
 	return all, nil
 }
 
-// same returns where the logs of parts cease to be those of which was committed, by the epochs of their leaders. What the
-// brokers do not say is not known.
-func (r *router) divergencePoints(ctx context.Context, adm *kadm.Client, commits kadm.OffsetResponses, parts []partition) map[partition]int64 {
+// divergencePoints returns the offsets at which the logs of parts differ from those that the commits were made
+// in, by leader epoch. Partitions for which the brokers do not say are left out.
+func (r *router) divergencePoints(
+	ctx context.Context, adm *kadm.Client, commits kadm.OffsetResponses, parts []partition,
+) map[partition]int64 {
 	var epochs kadm.OffsetForLeaderEpochRequest
 	for _, p := range parts {
 		if c, ok := commits.Lookup(p.topic, p.id); ok && c.Err == nil && c.At >= 0 && c.LeaderEpoch >= 0 {
@@ -241,9 +249,9 @@ func (r *router) divergencePoints(ctx context.Context, adm *kadm.Client, commits
 	return same
 }
 
-// open publishes incidents of removed records, but for those that are on record: a process that is started again and
-// again tells once. If it cannot be seen what is on record, they are told once more. What else is to be on record of the
-// records comes first: an incident says that it is.
+// openIncidents publishes an incident for each position with removed records. It leaves out incidents that are
+// open already, so a process that restarts in a loop opens each once; if those cannot be read, an incident may be
+// published twice. The messages of r.removed are published first, since the incident refers to them.
 func (r *router) openIncidents(ctx context.Context, of []groupPosition) error {
 	known := map[string]bool{}
 	if err := r.knownIncidents(ctx, known); err != nil {
@@ -289,7 +297,8 @@ func (r *router) openIncidents(ctx context.Context, of []groupPosition) error {
 	return nil
 }
 
-// opened adds to known the ids of all incidents of removed records. It takes a third of belowLimit at most.
+// knownIncidents adds the ids of all incidents of removed records to known. It takes at most a third of
+// outOfRangeTimeout.
 func (r *router) knownIncidents(ctx context.Context, known map[string]bool) error {
 	ctx, cancel := context.WithTimeout(ctx, outOfRangeTimeout/3)
 	defer cancel()

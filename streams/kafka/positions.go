@@ -19,21 +19,22 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// keptSweep is the name under which the positions of groups are in the topic checkpoints; the morsel is the group.
+// positionsSweep is the sweep name of the checkpoints that hold positions of groups. Their morsel is the group.
 const positionsSweep = "positions"
 
-// keptKey is the key of a group's checkpoint.
+// positionsKey is the record key of a group's checkpoint.
 func positionsKey(group string) string { return schemas.Key(positionsSweep, group) }
 
-// A keptTopic is how far a group was in a topic, as its checkpoint says: the brokers forget what a group has committed
-// that has had no member for a week (offsets.retention.minutes).
+// topicPositions holds the committed offsets of a group in one topic, as saved in a checkpoint. Brokers delete
+// the offsets of a group that has had no member for a week (offsets.retention.minutes).
 type topicPositions struct {
-	ID      string          `json:"id"` // of the topic: one of the same name that is made again has another
+	ID      string          `json:"id"` // topic id, which changes when the topic is deleted and recreated
 	Offsets map[int32]int64 `json:"offsets"`
 }
 
-// merge returns what is kept of the topic id: what a group has committed and, of partitions without a commit, what was kept
-// of the same topic. A group that goes on from its checkpoint commits only partitions of which it handles something.
+// merge returns the positions to save for the topic with this id: the committed offsets and, for partitions
+// without a commit, the saved ones of the same topic. A group that was restored from its checkpoint commits only
+// the partitions in which it handles records.
 func (k topicPositions) merge(id string, done map[int32]int64) topicPositions {
 	all := map[int32]int64{}
 	if k.ID == id {
@@ -43,7 +44,7 @@ func (k topicPositions) merge(id string, done map[int32]int64) topicPositions {
 	return topicPositions{id, all}
 }
 
-// Positions returns a checkpoint for each group of the catalogue that is not where its newest checkpoint says.
+// Positions returns a checkpoint for each group of the catalogue whose positions differ from its latest checkpoint.
 func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
 	kept, err := a.savedPositions(ctx)
 	if err != nil {
@@ -70,7 +71,7 @@ func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
 				k := kept[positionsKey(group)][topic]
 				if t := before[topic]; t.err == nil {
 					k = k.merge(t.id, done[topic])
-				} // else it stays what it was
+				} // otherwise the saved positions stay
 				if k.ID != "" && len(k.Offsets) > 0 {
 					now[group][topic] = k
 				}
@@ -83,7 +84,7 @@ func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
 	}
 	var all []schemas.Message
 	for _, group := range slices.Sorted(maps.Keys(now)) {
-		maps.DeleteFunc(now[group], func(topic string, k topicPositions) bool { // made again meanwhile
+		maps.DeleteFunc(now[group], func(topic string, k topicPositions) bool { // recreated meanwhile
 			return after[topic].err == nil && after[topic].id != k.ID
 		})
 		if maps.EqualFunc(now[group], kept[positionsKey(group)], topicPositions.equal) {
@@ -94,7 +95,8 @@ func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
 			return nil, fmt.Errorf("encode the positions of group %s: %w", group, err)
 		}
 		all = append(all, schemas.Message{Topic: schemas.Checkpoints, Body: &pb.Checkpoint{
-			Id: schemas.ID("checkpoint", positionsSweep, group, string(cursor)), Sweep: positionsSweep, Morsel: group, Cursor: cursor,
+			Id:    schemas.ID("checkpoint", positionsSweep, group, string(cursor)),
+			Sweep: positionsSweep, Morsel: group, Cursor: cursor,
 			Time: timestamppb.Now(),
 		}})
 	}
@@ -105,7 +107,7 @@ func (k topicPositions) equal(other topicPositions) bool {
 	return k.ID == other.ID && maps.Equal(k.Offsets, other.Offsets)
 }
 
-// readers returns the roles that read a topic of the catalogue or of others.
+// readerRoles returns the roles that read a topic of the catalogue or a foreign topic.
 func (a *Admin) readerRoles() []schemas.Role {
 	roles := map[schemas.Role]bool{schemas.RoleIngester: len(a.cfg.Foreign) > 0}
 	for _, e := range schemas.Catalogue(a.cfg.laneNames()...) {
@@ -117,17 +119,17 @@ func (a *Admin) readerRoles() []schemas.Role {
 	return slices.Sorted(maps.Keys(roles))
 }
 
-// A topicID says which topic has a name: "" without an error is none.
+// A topicID is the id of the topic with some name. An empty id without an error means that there is no such topic.
 type topicID struct {
 	id  string
 	err error
 }
 
-// errNoID is the error of brokers, older than Kafka 2.8 or others, that have no ids of topics.
+// errNoTopicIDs is returned for brokers without topic ids: Kafka before 2.8, and some other implementations.
 var errNoTopicIDs = errors.New("the brokers name no id of the topic")
 
-// topicIDs asks the brokers for topics by name: a list of all topics leaves out those that this client may not describe,
-// and kadm's lists may be a few seconds old.
+// topicIDs returns the ids of topics. It asks for them by name: a list of all topics leaves out those that the
+// client may not describe, and kadm answers from a cache that may be seconds old.
 func topicIDs(ctx context.Context, cl *kgo.Client, names ...string) (map[string]topicID, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	for i := range names {
@@ -162,10 +164,12 @@ func topicIDs(ctx context.Context, cl *kgo.Client, names ...string) (map[string]
 	return ids, nil
 }
 
-// resume returns the function that says where a member of group begins to read partitions that were assigned to it.
-// Where the group has committed nothing, that is where its checkpoint says that it was, in the same topic; else the start
-// of the log. An error has the member ask again: while it is not known, nothing is read.
-func (c Config) restoreOffsets(group string) func(context.Context, map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
+// restoreOffsets returns the function that sets the start offsets of partitions that are assigned to a member of
+// group. For a partition without a commit that is the offset in the group's checkpoint, if the topic is the same
+// one, and otherwise the log start. On an error the client retries, and reads nothing until then.
+func (c Config) restoreOffsets(group string) func(
+	context.Context, map[string]map[int32]kgo.Offset,
+) (map[string]map[int32]kgo.Offset, error) {
 	return func(ctx context.Context, at map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
 		if !slices.ContainsFunc(slices.Collect(maps.Values(at)), uncommitted) {
 			return at, nil
@@ -182,7 +186,7 @@ func (c Config) restoreOffsets(group string) func(context.Context, map[string]ma
 	}
 }
 
-// goOn sets in at, of partitions of which group has committed nothing, where its checkpoint says that it was.
+// restorePositions sets the offsets in at for partitions without a commit of group from its checkpoint.
 func (a *Admin) restorePositions(ctx context.Context, group string, at map[string]map[int32]kgo.Offset) error {
 	kept, err := a.savedPositions(ctx)
 	if err != nil {
@@ -209,7 +213,7 @@ func (a *Admin) restorePositions(ctx context.Context, group string, at map[strin
 	for topic, k := range was {
 		log := a.cfg.logger().With("group", group, "topic", topic)
 		switch now := ids[topic]; {
-		case now == (topicID{}): // a broker does not know yet what another one has assigned
+		case now == (topicID{}): // this broker does not know the topic yet
 			return fmt.Errorf("look up topic %s: %w", topic, kerr.UnknownTopicOrPartition)
 		case now.err != nil:
 			return now.err
@@ -219,7 +223,7 @@ func (a *Admin) restorePositions(ctx context.Context, group string, at map[strin
 		}
 		for id, o := range at[topic] {
 			if from, ok := k.Offsets[id]; ok && o.EpochOffset().Offset < 0 {
-				if isPassThrough(a.cfg.schemaTopic(topic)) { // what the group has committed since the checkpoint is removed at once
+				if isPassThrough(a.cfg.schemaTopic(topic)) { // trimmed up to the commit, which may be after the checkpoint
 					from = max(from, starts[topic][id])
 				}
 				at[topic][id] = kgo.NewOffset().At(from)
@@ -230,10 +234,11 @@ func (a *Admin) restorePositions(ctx context.Context, group string, at map[strin
 	return nil
 }
 
-// passing reports whether the records of a topic come and go: the trimmer keeps none that its readers have committed.
+// isPassThrough reports whether records only pass through a topic. The trimmer deletes them as soon as they are
+// committed.
 func isPassThrough(t schemas.Topic) bool { return isAgain(t) || strings.HasPrefix(string(t), "delay.") }
 
-// uncommitted reports whether a group has committed nothing of a partition of a topic.
+// uncommitted reports whether a group has committed nothing for some partition of a topic.
 func uncommitted(offsets map[int32]kgo.Offset) bool {
 	for _, o := range offsets {
 		if o.EpochOffset().Offset < 0 {
@@ -243,15 +248,16 @@ func uncommitted(offsets map[int32]kgo.Offset) bool {
 	return false
 }
 
-// kept returns what the newest checkpoints of all groups say, by key and topic. One that cannot be read is passed over, and
-// the one before counts: groups then handle again what they have handled since, and need no person to go on.
+// savedPositions returns the positions in the latest checkpoint of each group, by key and topic. A checkpoint
+// that cannot be read is skipped, and the one before it counts: the group then handles some records again, and no
+// operator has to intervene.
 func (a *Admin) savedPositions(ctx context.Context) (map[string]map[string]topicPositions, error) {
 	name := a.cfg.topic(schemas.Checkpoints)
 	ids, err := topicIDs(ctx, a.cl, name)
 	switch there := ids[name]; {
 	case err != nil:
 		return nil, err
-	case there == (topicID{}): // nothing is kept
+	case there == (topicID{}): // no checkpoints yet
 		return nil, nil
 	case there.err != nil && !errors.Is(there.err, errNoTopicIDs):
 		return nil, there.err
@@ -263,7 +269,8 @@ func (a *Admin) savedPositions(ctx context.Context) (map[string]map[string]topic
 	kept := map[string]map[string]topicPositions{}
 	log := a.cfg.logger().With("topic", name)
 	s := scanner{cfg: a.cfg, topic: name, onSkip: func(id int32, batch offsetRange, err error) {
-		log.Error("pass over a batch of checkpoints that cannot be read: groups without offsets go on from older positions, or from the start",
+		log.Error("pass over a batch of checkpoints that cannot be read: "+
+			"groups without offsets go on from older positions, or from the start",
 			"partition", id, "offset", batch.from, "next", batch.to, "err", err)
 	}}
 	err = s.scan(ctx, parts, func(rec *kgo.Record, _ uint32) error {

@@ -12,8 +12,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// probe asks for the records up to the offsets of open: compaction may have left
-// nothing before a partition's end, which no poll tells.
+// skipEmpty advances the table past offsets without records, up to those in open. Compaction may have left no
+// record at the end of a partition, and a poll does not report that.
 func (t *Table) skipEmpty(ctx context.Context, cl *kgo.Client, open map[int32]int64) error {
 	adm := kadm.NewClient(cl)
 	topics, err := adm.ListTopics(ctx, t.name)
@@ -42,14 +42,19 @@ func (t *Table) skipEmpty(ctx context.Context, cl *kgo.Client, open map[int32]in
 	return errors.Join(errs...)
 }
 
-// firstFrom returns the offset of the first record of a partition that is not below
-// from; if batches without records are all there is, the offset behind them.
-func firstRecordOffset(ctx context.Context, cl *kgo.Client, topic kadm.TopicDetail, id int32, from int64) (int64, error) {
+// firstRecordOffset returns the offset of the first record of a partition at from or later. If there are only
+// batches without records, it returns the offset after them.
+func firstRecordOffset(
+	ctx context.Context, cl *kgo.Client, topic kadm.TopicDetail, id int32, from int64,
+) (int64, error) {
 	got, err := fetchFrom(ctx, cl, topic, id, from)
 	if err != nil || got == nil {
 		return from, err
 	}
-	o := kgo.ProcessFetchPartitionOpts{Offset: from, Topic: topic.Topic, Partition: id, IsolationLevel: kgo.ReadCommitted(), KeepControlRecords: true}
+	o := kgo.ProcessFetchPartitionOpts{
+		Offset: from, Topic: topic.Topic, Partition: id,
+		IsolationLevel: kgo.ReadCommitted(), KeepControlRecords: true,
+	}
 	fp, next := kgo.ProcessFetchPartition(o, got, kgo.DefaultDecompressor(), nil)
 	switch {
 	case fp.Err != nil:
@@ -60,11 +65,13 @@ func firstRecordOffset(ctx context.Context, cl *kgo.Client, topic kadm.TopicDeta
 	return max(next, from), nil
 }
 
-// readCommitted is the isolation level with which brokers give out nothing that a transaction holds which is open.
+// readCommitted is the isolation level of fetches that return no records of open or aborted transactions.
 const readCommitted = 1
 
-// fetchFrom returns what the leader of a partition has from an offset on; nil: nothing.
-func fetchFrom(ctx context.Context, cl *kgo.Client, topic kadm.TopicDetail, id int32, from int64) (*kmsg.FetchResponseTopicPartition, error) {
+// fetchFrom fetches a partition from an offset on, from its leader. It returns nil if the response is empty.
+func fetchFrom(
+	ctx context.Context, cl *kgo.Client, topic kadm.TopicDetail, id int32, from int64,
+) (*kmsg.FetchResponseTopicPartition, error) {
 	part, ok := topic.Partitions[id]
 	if !ok {
 		return nil, kerr.UnknownTopicOrPartition
@@ -91,7 +98,7 @@ func fetchFrom(ctx context.Context, cl *kgo.Client, topic kadm.TopicDetail, id i
 	return &resp.Topics[0].Partitions[0], nil
 }
 
-// afterBatch returns the offset behind the batch that holds an offset, although the batch cannot be parsed.
+// nextBatchOffset returns the offset after the batch that holds offset. It works for batches that cannot be parsed.
 func nextBatchOffset(ctx context.Context, cl *kgo.Client, at partition, offset int64) (int64, error) {
 	topics, err := kadm.NewClient(cl).ListTopics(ctx, at.topic)
 	if err != nil {
@@ -103,7 +110,7 @@ func nextBatchOffset(ctx context.Context, cl *kgo.Client, at partition, offset i
 	}
 	if got != nil {
 		end := got.HighWatermark
-		if got.LastStableOffset >= 0 { // the batches end there
+		if got.LastStableOffset >= 0 { // fetches end there
 			end = min(end, got.LastStableOffset)
 		}
 		if next, ok := parseNextBatch(got.RecordBatches, offset, end); ok {
@@ -113,14 +120,14 @@ func nextBatchOffset(ctx context.Context, cl *kgo.Client, at partition, offset i
 	return 0, errNextBatchUnknown
 }
 
-// errNoNext is returned by afterBatch if the broker's answer does not say it.
+// errNextBatchUnknown is returned by nextBatchOffset if the fetch response does not show where the next batch starts.
 var errNextBatchUnknown = errors.New("where the next batch begins is not known")
 
-// nextBatch returns the offset of the second of batches, the first of which holds offset. Without a second one that is
-// the end of the log, if the first one says so too. Only the length of the first one is believed otherwise: what else
-// it says may be what is damaged.
+// parseNextBatch returns the base offset of the second batch in batches; the first one holds offset. Without a
+// second batch it returns the log end, if the header of the first batch agrees. Of the first batch only the
+// length is trusted otherwise: the rest of the header may be damaged.
 func parseNextBatch(batches []byte, offset, end int64) (next int64, ok bool) {
-	const head = 61 // bytes of a batch before its records: 8 of its offset, 4 of its length, ...
+	const head = 61 // length of a batch header, in bytes
 	if len(batches) < head {
 		return 0, false
 	}

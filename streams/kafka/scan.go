@@ -15,18 +15,18 @@ import (
 )
 
 const (
-	// scanStall is how long nothing may come before a scan looks whether there is more at all.
+	// scanStall is how long a poll may return nothing before a scan checks whether records remain at all.
 	scanStall = 2 * time.Second
-	// scanPatience is how many such looks in a row may fail.
+	// scanMaxStalls is the number of such checks in a row that may fail.
 	scanMaxStalls = 15
-	// scanFetch is what a fetch of one broker asks for, compressed: the client's default.
+	// scanFetchBytes is the maximum size of a fetch response, compressed; it is the client's default.
 	scanFetchBytes = 50 << 20
 )
 
-// A span is the offsets of a partition from one up to another, which is not in it.
+// An offsetRange is the offsets of a partition from from (inclusive) to to (exclusive).
 type offsetRange struct{ from, to int64 }
 
-// spans returns all that the partitions of a topic hold now.
+// topicRanges returns the current offset ranges of all partitions of a topic.
 func topicRanges(ctx context.Context, adm *kadm.Client, topic string) (map[int32]offsetRange, error) {
 	starts, ends, err := bounds(ctx, adm, topic)
 	if err != nil {
@@ -42,21 +42,24 @@ func topicRanges(ctx context.Context, adm *kadm.Client, topic string) (map[int32
 	return out, nil
 }
 
-// A scanner reads what a topic holds, once, and outside of any group.
+// A scanner reads ranges of a topic once, without a consumer group.
 type scanner struct {
 	cfg       Config
 	topic     string
-	fetch     int32                 // bytes of one fetch at most, compressed; 0: scanFetch, and 1 MiB of a partition
-	remaining map[int32]offsetRange // not yet read
-	// passed is called for a batch that cannot be read, up to where the next one begins, and the batch is passed over.
-	// Without it such a batch ends the scan.
+	fetch     int32                 // maximum bytes of a fetch, compressed; 0: scanFetchBytes, and 1 MiB per partition
+	remaining map[int32]offsetRange // not yet read, by partition
+	// onSkip, if set, is called for each batch that cannot be read, with its range, and the scan continues after the
+	// batch. If nil, such a batch ends the scan with an error.
 	onSkip func(id int32, batch offsetRange, err error)
-	tries  map[int32]int // of the batch at hand, by partition
+	tries  map[int32]int // of the current batch, by partition
 }
 
-// scan calls f for the records of a topic that lie in spans: those of a partition in
-// order, one call at a time. incarnation tells the topic from one of the same name.
-func scan(ctx context.Context, cfg Config, topic string, parts map[int32]offsetRange, f func(rec *kgo.Record, incarnation uint32) error) error {
+// scan calls f for the records of a topic in parts, one call at a time, and in order within a partition. The
+// incarnation identifies the topic: it changes when the topic is recreated.
+func scan(
+	ctx context.Context, cfg Config, topic string, parts map[int32]offsetRange,
+	f func(rec *kgo.Record, incarnation uint32) error,
+) error {
 	return (&scanner{cfg: cfg, topic: topic}).scan(ctx, parts, f)
 }
 
@@ -75,7 +78,7 @@ func (s *scanner) scan(ctx context.Context, parts map[int32]offsetRange, f func(
 	return nil
 }
 
-// read reads what is left, or up to a batch that cannot be read.
+// read reads the remaining ranges, up to a batch that cannot be read.
 func (s *scanner) read(ctx context.Context, f func(*kgo.Record, uint32) error) error {
 	from := map[int32]kgo.Offset{}
 	for id, p := range s.remaining {
@@ -83,7 +86,7 @@ func (s *scanner) read(ctx context.Context, f func(*kgo.Record, uint32) error) e
 	}
 	opts, err := s.cfg.options("scan",
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{s.topic: from}),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), // what was removed meanwhile is not there to be read
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), // removed records are skipped
 		kgo.FetchMaxPartitionBytes(cmp.Or(s.fetch, 1<<20)), kgo.FetchMaxBytes(cmp.Or(s.fetch, scanFetchBytes)))
 	if err != nil {
 		return err
@@ -100,8 +103,8 @@ func (s *scanner) read(ctx context.Context, f func(*kgo.Record, uint32) error) e
 	return err
 }
 
-// pass passes over a batch that cannot be read, when it was tried a few times. If it is not known where the next one
-// begins, the rest of the partition is passed over.
+// skipBatch skips a batch that cannot be read, after damageTries attempts. If the start of the next batch is
+// unknown, it skips the rest of the partition.
 func (s *scanner) skipBatch(ctx context.Context, cl *kgo.Client, bad *damagedError) error {
 	id := bad.at.id
 	p, is := s.remaining[id]
@@ -183,8 +186,8 @@ func (s *scanner) advance(id int32, next int64) {
 	s.remaining[id] = p
 }
 
-// probe asks for what is left: there may be no record up to the end of a span, which no poll
-// tells. A log that ends before a span does has lost its end, or is another's.
+// skipEmpty advances the ranges past offsets without records: the end of a range may hold none, and a poll does
+// not report that. It fails if a log ends before its range: the log was truncated, or the topic was recreated.
 func (s *scanner) skipEmpty(ctx context.Context, cl *kgo.Client) error {
 	adm := kadm.NewClient(cl)
 	topics, err := adm.ListTopics(ctx, s.topic)
@@ -201,7 +204,7 @@ func (s *scanner) skipEmpty(ctx context.Context, cl *kgo.Client) error {
 		if next < p.to {
 			next, err = firstRecordOffset(ctx, cl, topics[s.topic], id, next)
 		}
-		if errors.Is(err, kerr.CorruptMessage) { // the broker sees it, and the client asks again without a word
+		if errors.Is(err, kerr.CorruptMessage) { // the client retries this error without reporting it
 			err = &damagedError{partition{s.topic, id}, err}
 		}
 		if err != nil {

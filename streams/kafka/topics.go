@@ -17,14 +17,13 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// TopicOptions says how topics are made. Zero values take the defaults in brackets.
+// TopicOptions are the settings of topics that EnsureTopics creates. Zero values take the defaults in brackets.
 type TopicOptions struct {
-	// Partitions of each topic [12], but for those whose partitions are never added to:
-	// they have four, always.
+	// Partitions of each topic [12]. Topics of the catalogue with FixedPartitions always have 4.
 	Partitions  int32
-	Replication int16 // [that of the brokers]
-	MinInSync   int   // replicas that must have a record before it is acknowledged [that of the brokers]
-	// Roles are those that the process runs [all]. Unequal partitions that only other roles depend on are logged.
+	Replication int16 // [the brokers' default]
+	MinInSync   int   // min.insync.replicas: replicas that must hold a record before it is acknowledged [the brokers' default]
+	// Roles that the process runs [all]. Unequal partition counts are an error for these, and only logged for other roles.
 	Roles []schemas.Role
 }
 
@@ -33,14 +32,14 @@ const (
 	fixedPartitions   = 4
 )
 
-// coPartitioned topics have equally many partitions, so that one member of the group of the first one's first reader
-// owns all that concerns one key.
+// coPartitioned lists groups of topics that must have the same number of partitions. One member of the group that
+// reads the first topic then owns all records of a key, in all topics of the row.
 var coPartitioned = [][]schemas.Topic{
 	{schemas.Deletions, schemas.Again(schemas.RoleDeleter), schemas.Backlog(schemas.RoleDeleter, schemas.High)},
 	{schemas.FixityResults, schemas.DuplicationResults, schemas.Admin, schemas.Again(schemas.RoleSteward)},
 }
 
-// A topic's settings, as the brokers name them.
+// Names of topic configurations.
 const (
 	cleanupPolicy  = "cleanup.policy"
 	retentionMS    = "retention.ms"
@@ -51,13 +50,13 @@ const (
 	compactionLag  = "min.compaction.lag.ms"
 )
 
-// logAppendTime is the value of timestampType with which brokers date records.
+// logAppendTime is the value of message.timestamp.type with which the broker, not the producer, sets the
+// timestamp of a record.
 const logAppendTime = "LogAppendTime"
 
-// EnsureTopics makes every topic of the catalogue that is missing, and checks those
-// that are there. Its error names everything in which they contradict the catalogue.
-// Of what exists it changes two settings, if there is no error: LogAppendTime and the
-// compaction lag, which topics of earlier versions lack. A longer lag stays.
+// EnsureTopics creates the topics of the catalogue that do not exist, and checks those that do. Its error lists
+// every difference from the catalogue. If there is none, it also sets two configurations that topics of earlier
+// versions lack: LogAppendTime and the minimum compaction lag. A longer lag is left as it is.
 func EnsureTopics(ctx context.Context, cfg Config, o TopicOptions) error {
 	if o.Partitions <= 0 {
 		o.Partitions = defaultPartitions
@@ -81,7 +80,7 @@ func EnsureTopics(ctx context.Context, cfg Config, o TopicOptions) error {
 	return nil
 }
 
-// MissingTopics names the topics that EnsureTopics would make, in the order of the catalogue.
+// MissingTopics returns the names of the topics that EnsureTopics would create, in the order of the catalogue.
 func MissingTopics(ctx context.Context, cfg Config) ([]string, error) {
 	opts, err := cfg.options("topics")
 	if err != nil {
@@ -124,7 +123,7 @@ func (e *ensurer) names() (names []string) {
 	return names
 }
 
-// create makes missing topics in one request.
+// create creates the missing topics in one request.
 func (e *ensurer) create(ctx context.Context) error {
 	there, err := e.list(ctx)
 	if err != nil {
@@ -156,13 +155,13 @@ func (e *ensurer) create(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// A found topic is one that is there, or err says that it is not or not yet.
+// A topicInfo is the metadata of one topic. err is set if the topic does not exist or has no leader yet.
 type topicInfo struct {
 	partitions int
 	err        error
 }
 
-// list asks the brokers, and not the client's memory, for the topics.
+// list reads the metadata of the topics from a broker. kadm would answer from the client's cache.
 func (e *ensurer) list(ctx context.Context) (map[string]topicInfo, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	for _, name := range e.names() {
@@ -194,11 +193,11 @@ func (e *ensurer) list(ctx context.Context) (map[string]topicInfo, error) {
 	return there, nil
 }
 
-// settled waits until the brokers know of all topics, which may take them a while.
+// waitKnown waits until the broker has metadata of all topics. New topics take a while to reach every broker.
 func (e *ensurer) waitKnown(ctx context.Context) (there map[string]topicInfo, err error) {
 	_, err = metadataRetry().Do(ctx, func() error {
 		if there, err = e.list(ctx); err != nil {
-			return retry.Permanent(err) // the client has tried often enough
+			return retry.Permanent(err) // the client has retried already
 		}
 		var errs []error
 		for _, name := range e.names() {
@@ -211,12 +210,12 @@ func (e *ensurer) waitKnown(ctx context.Context) (there map[string]topicInfo, er
 	return there, err
 }
 
-// untilKnown is how long brokers may take to learn of topics that another has made.
+// metadataRetry bounds the wait for topics that were just created to be known by every broker.
 func metadataRetry() retry.Policy {
 	return retry.Policy{Wait: 50 * time.Millisecond, MaxWait: time.Second, Elapsed: 15 * time.Second}
 }
 
-// settings asks for those of all topics. Whoever is asked may be the last to know of one.
+// settings reads the configurations of all topics. The broker that answers may not know a new topic yet.
 func (e *ensurer) settings(ctx context.Context) (configs kadm.ResourceConfigs, err error) {
 	_, err = metadataRetry().Do(ctx, func() error {
 		if configs, err = e.adm.DescribeTopicConfigs(ctx, e.names()...); err != nil {
@@ -270,7 +269,7 @@ func (e *ensurer) partitions(entry schemas.Entry) int32 {
 	return e.o.Partitions
 }
 
-// check compares what is there with the catalogue.
+// check compares the topics with the catalogue.
 func (e *ensurer) check(ctx context.Context) error {
 	there, err := e.waitKnown(ctx)
 	if err != nil {
@@ -283,7 +282,7 @@ func (e *ensurer) check(ctx context.Context) error {
 	var (
 		errs    []error
 		undated []string
-		early   = map[time.Duration][]string{} // topics that are compacted before this lag
+		early   = map[time.Duration][]string{} // topics whose compaction lag is below this one
 	)
 	for _, entry := range e.entries {
 		name := e.cfg.topic(entry.Topic)
@@ -328,7 +327,7 @@ func (e *ensurer) check(ctx context.Context) error {
 	if len(errs) > 0 {
 		return errors.Join(errs...)
 	}
-	// From now on the brokers date records, in place of their writers.
+	// The broker sets timestamps from here on, not the producer.
 	errs = append(errs, e.alter(ctx, timestampType, logAppendTime, undated))
 	for lag, names := range early {
 		errs = append(errs, e.alter(ctx, compactionLag, millis(lag), names))
@@ -336,7 +335,7 @@ func (e *ensurer) check(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// alter gives a setting of topics another value.
+// alter sets one configuration of topics.
 func (e *ensurer) alter(ctx context.Context, key, value string, names []string) error {
 	if len(names) == 0 {
 		return nil
@@ -358,10 +357,10 @@ func (e *ensurer) alter(ctx context.Context, key, value string, names []string) 
 	return errors.Join(errs...)
 }
 
-// millis is a time as the brokers' settings have it.
+// millis formats a duration in milliseconds, the unit of topic configurations.
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// faults lists in what a topic contradicts its entry.
+// mismatches lists the differences between a topic and its catalogue entry.
 func (e *ensurer) mismatches(entry schemas.Entry, partitions int, c kadm.ResourceConfig) (faults []string) {
 	add := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
 	cleanup, _ := setting(c, cleanupPolicy)
@@ -373,7 +372,7 @@ func (e *ensurer) mismatches(entry schemas.Entry, partitions int, c kadm.Resourc
 	}
 	for _, key := range []string{retentionMS, retentionBytes} {
 		v, from := setting(c, key)
-		// What is to be kept may be given an end, but on purpose: not by the brokers' default.
+		// An operator may set a retention on a topic that is kept. The brokers' default must not.
 		chosen := entry.Cleanup == schemas.Keep && from == kmsg.ConfigSourceDynamicTopicConfig
 		if entry.Cleanup != schemas.Compact && v != "-1" && !chosen {
 			add("%s is %s, want -1: records that were not read would be deleted", key, v)
@@ -394,7 +393,7 @@ func (e *ensurer) mismatches(entry schemas.Entry, partitions int, c kadm.Resourc
 	return faults
 }
 
-// setting returns a topic's setting, and where it comes from.
+// setting returns the value of a topic configuration and its source.
 func setting(c kadm.ResourceConfig, key string) (value string, from kmsg.ConfigSource) {
 	if i := slices.IndexFunc(c.Configs, func(c kadm.Config) bool { return c.Key == key }); i >= 0 {
 		return c.Configs[i].MaybeValue(), c.Configs[i].Source

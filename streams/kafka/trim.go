@@ -17,67 +17,71 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// A Trimmer deletes records of work topics: those that every reader of the catalogue has
-// handled and that are older than keep. What only passes through, in delay lanes and on its way back, is not
-// kept once it was handled: in a long pause all that waits passes through every few minutes. Where it is not known what a reader has handled,
-// nothing is deleted. Topics that are kept or compacted are left alone.
+// A Trimmer deletes records of work topics that are older than keep and that every reader of the catalogue has
+// committed. Records of delay lanes and of topics for retries are deleted as soon as they are committed, whatever
+// their age: during a long pause all waiting records pass through these topics every few minutes. If the commits
+// of a reader are unknown, nothing is deleted. Topics that are kept or compacted are never trimmed.
 type Trimmer struct {
 	admin      *Admin
 	keep       time.Duration
-	heldTopics []schemas.Topic // that lacking is asked for
+	heldTopics []schemas.Topic // topics for which firstHeld is called
 	firstHeld  func(context.Context) (map[schemas.Topic]map[int32]int64, error)
 	log        *slog.Logger
-	blocked    map[trimBlock]bool // as of the last Trim
+	blocked    map[trimBlock]bool // at the last Trim
 }
 
-// A block is why a topic could not be trimmed or, without a group, what is wrong with it although it is.
+// A trimBlock is a reason why a topic could not be trimmed. Without a group it is a warning about a topic that
+// was trimmed.
 type trimBlock struct {
 	group, topic string
-	// ahead: the group has committed what the topic does not have, and not nothing.
+	// ahead: the group has committed an offset beyond the log end. Otherwise it has committed nothing.
 	ahead bool
 }
 
 const (
-	// futureSlack is how far another machine's clock may be ahead of ours before a record counts as of the future.
+	// maxClockSkew is how far a timestamp may be ahead of the local clock. Beyond that it counts as one of the future.
 	maxClockSkew = 10 * time.Minute
-	// futureLimit bounds the time for which a call of Trim reads records that follow one of the future.
+	// futureScanTimeout bounds the time in which one Trim reads the records after one with a timestamp of the future.
 	futureScanTimeout = 30 * time.Second
 )
 
-// NewTrimmer returns a Trimmer that uses a, which stays the caller's.
+// NewTrimmer returns a Trimmer that uses a. The caller still has to close a.
 func NewTrimmer(a *Admin, keep time.Duration) *Trimmer {
 	return &Trimmer{admin: a, keep: keep, log: a.cfg.logger().With("part", "trimmer"), blocked: map[trimBlock]bool{}}
 }
 
-// Keep has the trimmer leave of some topics what lacking returns: by topic and partition, the first record that must
-// still be read by other means than a group. If that is not known, nothing of them is trimmed. It is called before the
+// Keep makes the trimmer keep records that are still needed by readers without a group. lacking returns, by topic
+// and partition, the first offset to keep. If it fails, none of topics is trimmed. Keep must be called before the
 // first Trim.
-func (t *Trimmer) Keep(topics []schemas.Topic, lacking func(context.Context) (map[schemas.Topic]map[int32]int64, error)) {
+func (t *Trimmer) Keep(
+	topics []schemas.Topic, lacking func(context.Context) (map[schemas.Topic]map[int32]int64, error),
+) {
 	t.heldTopics, t.firstHeld = topics, lacking
 }
 
-// A ledger is what is known of a topic that may be trimmed.
+// A trimState is the state of a topic that may be trimmed.
 type trimState struct {
 	name        string
-	readers     []string // their groups
-	passThrough bool     // its records are of other topics, and come and go
-	// commits is by group and partition; a group is absent where it is not known what it has committed.
+	readers     []string // groups
+	passThrough bool     // records are deleted as soon as they are committed
+	// commits holds offsets by group and partition. A group is absent if its commits are unknown.
 	commits                map[string]map[int32]int64
-	starts, ends, keptFrom map[int32]int64 // aged: the first record that is kept for its age
-	future                 map[int32]bool  // aged is a record of the future
-	heldFrom               map[int32]int64 // the first record that must still be read by other means than a group
-	heldUnknown            bool            // which that is
+	starts, ends, keptFrom map[int32]int64 // keptFrom: first offset that is not older than keep
+	future                 map[int32]bool  // partitions in which the record at keptFrom has a timestamp of the future
+	heldFrom               map[int32]int64 // first offset that a reader without a group needs
+	heldUnknown            bool            // heldFrom could not be read
 }
 
-// upTo returns up to where a partition may be trimmed, and which groups have it otherwise. The newest record stays: the
-// embedded broker keeps in its directory only the end of a log that holds a record. After a restart an empty log would
-// begin at offset 0 again, and groups would not read what is written below the offsets that they have committed.
+// trimOffset returns the offset up to which a partition may be trimmed, and the groups that prevent it. The
+// latest record is always kept: the embedded broker stores the end of a log only together with a record. After a
+// restart an empty log would start at offset 0 again, and groups would skip records below the offsets that they
+// have committed.
 func (l *trimState) trimOffset(id int32) (to int64, blocks []trimBlock) {
 	start, okStart := l.starts[id]
 	end, okEnd := l.ends[id]
 	to, okAged := l.keptFrom[id]
 	if !okStart || !okEnd || !okAged || l.heldUnknown || to <= start {
-		return start, nil // what is not known is not trimmed
+		return start, nil // some offset is unknown
 	}
 	if first, ok := l.heldFrom[id]; ok {
 		to = min(to, first)
@@ -90,7 +94,7 @@ func (l *trimState) trimOffset(id int32) (to int64, blocks []trimBlock) {
 			to = start
 		case !ok:
 			to, blocks = start, append(blocks, trimBlock{group, l.name, false})
-		case at > end: // of a topic that was made again, or lost its end: it says nothing of this one
+		case at > end: // the topic was recreated, or its log truncated: the commit is of another log
 			to, blocks = start, append(blocks, trimBlock{group, l.name, true})
 		default:
 			to = min(to, at)
@@ -99,9 +103,8 @@ func (l *trimState) trimOffset(id int32) (to int64, blocks []trimBlock) {
 	return max(min(to, end-1), start), blocks
 }
 
-// Trim trims all topics, and returns how many records it deleted of which. An error does not keep
-// it from the other topics and partitions; what was not deleted, or was but is reported not to
-// have been, is left to the next call. It is not called twice at a time.
+// Trim trims all topics, and returns the number of deleted records by topic. An error in one partition does not
+// stop the others; the next call tries again. Calls must not overlap.
 func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, err error) {
 	ledgers, err := t.trimStates(ctx)
 	if ledgers == nil {
@@ -143,7 +146,7 @@ func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, er
 			switch at, _ := cut.Lookup(topic, id); {
 			case r.Err == nil:
 				removed[t.admin.cfg.schemaTopic(topic)] += at.At - from[topic][id]
-			case !errors.Is(r.Err, kerr.OffsetOutOfRange): // another process was faster
+			case !errors.Is(r.Err, kerr.OffsetOutOfRange): // another process has trimmed it
 				errs = append(errs, fmt.Errorf("delete records of %s: %w", partition{topic, id}, r.Err))
 			}
 		}
@@ -151,9 +154,10 @@ func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, er
 	return removed, errors.Join(errs...)
 }
 
-// pass has partitions whose first record that is kept is of the future trimmed by the records that follow: its clock was
-// wrong, and it is at least as old as they are. Up to the last of them that is older than keep all is; with one that is
-// not, or with none, nothing is known of those before it.
+// passFutureRecords sets keptFrom of partitions in which it is a record with a timestamp of the future. The clock
+// of its writer was wrong, and it is at least as old as the records after it. So keptFrom moves after the last
+// record that is older than keep. The scan of a partition ends at the first record that is neither; without any
+// older record keptFrom stays.
 func (t *Trimmer) passFutureRecords(ctx context.Context, l *trimState) error {
 	now := time.Now()
 	behind := map[int32]offsetRange{}
@@ -192,14 +196,14 @@ func (t *Trimmer) passFutureRecords(ctx context.Context, l *trimState) error {
 	return nil
 }
 
-// errPassed says that enough was read.
+// errScanDone ends a scan that has read enough.
 var errScanDone = errors.New("enough was read")
 
-// report logs what cannot be trimmed, and what can be again: each once.
+// report logs topics that cannot be trimmed, and those that can be trimmed again. Each change is logged once.
 func (t *Trimmer) report(ledgers map[string]*trimState, now map[trimBlock]bool) {
 	for b := range t.blocked {
 		l := ledgers[b.topic]
-		if l == nil || b.group != "" && l.commits[b.group] == nil || len(l.keptFrom) == 0 { // not known this time
+		if l == nil || b.group != "" && l.commits[b.group] == nil || len(l.keptFrom) == 0 { // unknown this time
 			now[b] = true
 		} else if !now[b] && b.group != "" {
 			t.log.Info("a topic can be trimmed again", "group", b.group, "topic", b.topic)
@@ -213,7 +217,8 @@ func (t *Trimmer) report(ledgers map[string]*trimState, now map[trimBlock]bool) 
 				t.log.Warn("a topic has records of the future: a clock is, or was, wrong", "topic", b.topic, "partition", id)
 			}
 		case b.ahead:
-			t.log.Warn("a topic is not trimmed: a group has committed an offset beyond its end", "group", b.group, "topic", b.topic)
+			t.log.Warn("a topic is not trimmed: a group has committed an offset beyond its end",
+				"group", b.group, "topic", b.topic)
 		default:
 			t.log.Warn("a topic is not trimmed: a group that reads it has committed nothing", "group", b.group, "topic", b.topic)
 		}
@@ -221,15 +226,15 @@ func (t *Trimmer) report(ledgers map[string]*trimState, now map[trimBlock]bool) 
 	t.blocked = now
 }
 
-// ledgers returns what is known of the topics to be trimmed, by name. Its error says what is not
-// known; without any ledger, nothing is.
+// trimStates returns the states of the topics to trim, by name. Its error lists what is unknown; the result is
+// nil if nothing is known.
 func (t *Trimmer) trimStates(ctx context.Context) (map[string]*trimState, error) {
 	ledgers, read, err := t.topics(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list topics: %w", err)
 	}
 	var errs []error
-	// First what was committed: what is committed meanwhile is not trimmed yet.
+	// Read commits before log offsets: records that are committed in between are left to the next Trim.
 	for role, topics := range read {
 		done, err := t.admin.committed(ctx, role, topics...)
 		if err != nil {
@@ -244,7 +249,7 @@ func (t *Trimmer) trimStates(ctx context.Context) (map[string]*trimState, error)
 			}
 		}
 	}
-	// Then what is lacking of that.
+	// Read the held offsets after the commits, which they limit.
 	if err := t.setHeld(ctx, ledgers); err != nil {
 		errs = append(errs, err)
 	}
@@ -270,7 +275,7 @@ func (t *Trimmer) trimStates(ctx context.Context) (map[string]*trimState, error)
 	listed, err = t.admin.adm.ListEndOffsets(ctx, names...)
 	note(listed, err, "end offsets", func(l *trimState) *map[int32]int64 { return &l.ends })
 	kept := slices.DeleteFunc(names, func(name string) bool { return ledgers[name].passThrough })
-	if len(kept) > 0 { // without a name, it would be all topics that there are
+	if len(kept) > 0 { // without names the request would be for all topics
 		listed, err = t.admin.adm.ListOffsetsAfterMilli(ctx, time.Now().Add(-t.keep).UnixMilli(), kept...)
 		note(listed, err, "offsets by time", func(l *trimState) *map[int32]int64 { return &l.keptFrom })
 		listed.Each(func(o kadm.ListedOffset) {
@@ -287,7 +292,7 @@ func (t *Trimmer) trimStates(ctx context.Context) (map[string]*trimState, error)
 	return ledgers, errors.Join(errs...)
 }
 
-// lack notes which records must still be read by other means than a group.
+// setHeld sets the first offsets that readers without a group need.
 func (t *Trimmer) setHeld(ctx context.Context, ledgers map[string]*trimState) error {
 	if t.firstHeld == nil {
 		return nil
@@ -304,8 +309,8 @@ func (t *Trimmer) setHeld(ctx context.Context, ledgers map[string]*trimState) er
 	return nil
 }
 
-// topics returns a ledger for each topic that is there and trimmed, and which roles read which of
-// them. Delay lanes that the settings no longer name count too.
+// topics returns a trimState for each existing topic to trim, and the topics that each role reads. It includes
+// delay lanes that are no longer configured.
 func (t *Trimmer) topics(ctx context.Context) (map[string]*trimState, map[schemas.Role][]string, error) {
 	cfg := t.admin.cfg
 	there, err := t.admin.adm.ListTopics(ctx)
@@ -321,7 +326,10 @@ func (t *Trimmer) topics(ctx context.Context) (map[string]*trimState, map[schema
 	for _, name := range there.Names() {
 		e, ok := entries[name]
 		if !ok && strings.HasPrefix(name, lane) {
-			e = schemas.Entry{Topic: cfg.schemaTopic(name), Cleanup: schemas.Trim, Raw: true, Readers: []schemas.Role{schemas.RoleDelayer}}
+			e = schemas.Entry{
+				Topic: cfg.schemaTopic(name), Cleanup: schemas.Trim, Raw: true,
+				Readers: []schemas.Role{schemas.RoleDelayer},
+			}
 		}
 		if e.Cleanup != schemas.Trim || len(e.Readers) == 0 {
 			continue
