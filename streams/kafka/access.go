@@ -10,11 +10,11 @@ import (
 // Errors of brokers that are reachable but cannot serve a request.
 var (
 	// ErrLogin: the brokers reject the credentials.
-	ErrLogin = errors.New("the brokers refuse the login: its mechanism, user or password is wrong")
+	ErrLogin = errors.New("the brokers reject the login: mechanism, user or password is wrong")
 	// ErrStarting: the brokers have not loaded the offsets topic, so committed offsets are unknown. That takes
 	// seconds after the first start of a cluster. It lasts for ever if the topic cannot be created, for example with
 	// fewer brokers than offsets.topic.replication.factor.
-	ErrStarting = errors.New("the brokers prepare their topic of offsets")
+	ErrStarting = errors.New("the brokers are preparing their offsets topic")
 )
 
 // explain wraps err with ErrLogin or ErrStarting if it is of that kind.

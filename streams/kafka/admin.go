@@ -135,7 +135,9 @@ func (a *Admin) entries(role schemas.Role) (entries []schemas.Entry) {
 	}
 	for _, name := range a.cfg.Foreign {
 		if role == schemas.RoleIngester {
-			entries = append(entries, schemas.Entry{Topic: schemas.Foreign(name), Class: schemas.High, Readers: []schemas.Role{role}})
+			entries = append(entries, schemas.Entry{
+				Topic: schemas.Foreign(name), Class: schemas.High, Readers: []schemas.Role{role},
+			})
 		}
 	}
 	return entries

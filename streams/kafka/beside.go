@@ -32,11 +32,11 @@ func (p *Pool) runBesideLoop(ctx context.Context) error {
 			return nil
 		case <-p.fresh:
 			if err := p.prepare(ctx); err != nil && ctx.Err() == nil {
-				return fmt.Errorf("prepare for the partitions that were assigned: %w", err)
+				return fmt.Errorf("prepare for assigned partitions: %w", err)
 			}
 		case <-due:
 			if err := p.runBeside(ctx); err != nil && ctx.Err() == nil {
-				p.router.log.Warn("will be done again beside the messages", "wait", p.cfg.Every, "err", err)
+				p.router.log.Warn("retry work between messages", "wait", p.cfg.Every, "err", err)
 			}
 		}
 	}
@@ -49,7 +49,7 @@ func (p *Pool) prepare(ctx context.Context) error {
 	p.sched.mu.Unlock()
 	policy := retry.Policy{Wait: p.cfg.Retry.Wait, MaxWait: p.cfg.Retry.MaxWait}
 	_, err := policy.Do(ctx, func() error { return p.cfg.Prepare(ctx) }, func(attempt int, wait time.Duration, err error) {
-		p.router.log.Warn("prepare again for the partitions that were assigned", "attempt", attempt, "wait", wait, "err", err)
+		p.router.log.Warn("retry prepare for assigned partitions", "attempt", attempt, "wait", wait, "err", err)
 	})
 	if err == nil {
 		p.sched.updateBlocked(func() { p.sched.fresh -= n })
@@ -91,7 +91,7 @@ func (p *Pool) runBeside(ctx context.Context) error {
 	defer p.sched.updateBlocked(func() { p.sched.aside = false })
 	for !p.sched.noneAtWork() || !p.out.empty() {
 		if retry.Sleep(ctx, besidePoll) != nil {
-			return errors.New("tasks are at work")
+			return errors.New("tasks are still running")
 		}
 	}
 	n := len(ends[name])

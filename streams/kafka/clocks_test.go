@@ -132,7 +132,7 @@ func TestTrimPassesRecordsOfTheFuture(t *testing.T) {
 				if got := starts(t, cfg, topic)[0]; got != tt.start {
 					t.Errorf("the log starts at %d, want %d", got, tt.start)
 				}
-				if n := strings.Count(log.String(), "records of the future"); n != 1 {
+				if n := strings.Count(log.String(), "records with future timestamps"); n != 1 {
 					t.Errorf("reported %d times:\n%s", n, &log)
 				}
 			})

@@ -103,13 +103,13 @@ func (c Config) check() error {
 	names := map[string]bool{}
 	for _, l := range c.Lanes {
 		if l.Name == "" || l.Delay <= 0 || names[l.Name] {
-			errs = append(errs, fmt.Errorf("lane %q: wants a name of its own and a positive delay", l.Name))
+			errs = append(errs, fmt.Errorf("lane %q: needs a unique name and a positive delay", l.Name))
 		}
 		names[l.Name] = true
 	}
 	for _, name := range c.Foreign {
 		if t, ok := strings.CutPrefix(name, c.Prefix); ok && inCatalogue(schemas.Topic(t)) {
-			errs = append(errs, fmt.Errorf("foreign topic %q: is one of our own", name))
+			errs = append(errs, fmt.Errorf("foreign topic %q is one of millrace's own", name))
 		}
 	}
 	if c.SASL != nil {

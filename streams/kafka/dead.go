@@ -154,7 +154,7 @@ func (d *DeadLetters) Each(ctx context.Context, q DeadQuery, f func(*DeadLetter)
 	name := d.cfg.topic(schemas.Dead)
 	parts, err := topicRanges(ctx, d.adm, name)
 	if err != nil {
-		return fmt.Errorf("look for dead letters: %w", err)
+		return fmt.Errorf("read dead letters: %w", err)
 	}
 	var wanted map[string]bool // nil: all letters
 	if len(q.IDs) > 0 {

@@ -57,7 +57,7 @@ type DeadReport struct {
 // compacted and holds a newer record for its key.
 func (d *DeadLetters) Redrive(ctx context.Context, q DeadQuery, o DeadOrder) (DeadReport, error) {
 	if o.Value != nil && (len(q.IDs) != 1 || o.Reason == "") {
-		return DeadReport{}, errors.New("an edited value is for one letter, and wants a reason")
+		return DeadReport{}, errors.New("an edited value needs a reason and exactly one dead letter, by id")
 	}
 	known := &latestRecords{d, map[string]*latestInTopic{}}
 	return d.decide(ctx, q, o, func(l *DeadLetter) (*kgo.Record, *pb.AdminAction, error) {
@@ -80,7 +80,7 @@ func (d *DeadLetters) Redrive(ctx context.Context, q DeadQuery, o DeadOrder) (De
 // Discard records that the selected letters will not be handled again. They stay in topic dead. It requires a Reason.
 func (d *DeadLetters) Discard(ctx context.Context, q DeadQuery, o DeadOrder) (DeadReport, error) {
 	if o.Reason == "" {
-		return DeadReport{}, errors.New("a dead letter is discarded for a reason")
+		return DeadReport{}, errors.New("discarding dead letters needs a reason")
 	}
 	return d.decide(ctx, q, o, func(l *DeadLetter) (*kgo.Record, *pb.AdminAction, error) {
 		a := d.adminAction(l, actionDiscard, o)
@@ -176,7 +176,7 @@ func (d *DeadLetters) send(ctx context.Context, open decisionBatch) error {
 	for _, m := range open.actions {
 		rec, err := d.router.record(m, now)
 		if err != nil {
-			return fmt.Errorf("encode an admin action: %w", err)
+			return fmt.Errorf("encode admin action: %w", err)
 		}
 		recs = append(recs, rec)
 	}
@@ -215,7 +215,7 @@ func (d *DeadLetters) redriven(l *DeadLetter, value []byte) (*kgo.Record, error)
 	_, known := schemas.Lookup(l.Topic)
 	_, foreign := l.Topic.Foreign()
 	if known = known || foreign && l.Role == schemas.RoleIngester; !known || l.Topic == schemas.Dead {
-		return nil, fmt.Errorf("cannot be redriven: its headers name topic %q, from which nothing comes", l.Topic)
+		return nil, fmt.Errorf("cannot be redriven: its headers name topic %q, which is not a topic to redrive to", l.Topic)
 	}
 	to := schemas.AgainOf(l.Role, l.Topic)
 	if _, ok := schemas.Lookup(to); !ok || value != nil && !foreign { // never written to a foreign topic

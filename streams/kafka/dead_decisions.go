@@ -100,7 +100,7 @@ func (d *DeadLetters) decisions(ctx context.Context, wanted map[string]bool) (*d
 	name := d.cfg.topic(schemas.Admin)
 	parts, err := topicRanges(ctx, d.adm, name)
 	if err != nil {
-		return nil, fmt.Errorf("look for decisions about dead letters: %w", err)
+		return nil, fmt.Errorf("read decisions about dead letters: %w", err)
 	}
 	ds := &decisions{
 		byLetter: map[deadLetterKey]decision{}, laterIDs: map[uint64]bool{}, attributionIDs: map[attribution]int32{},
@@ -108,7 +108,7 @@ func (d *DeadLetters) decisions(ctx context.Context, wanted map[string]bool) (*d
 	err = d.scan(ctx, name, parts, func(rec *kgo.Record, _ uint32) error {
 		body, err := schemas.Decode(schemas.Admin, headersOf(rec), rec.Value)
 		if err != nil {
-			d.router.log.Warn("an admin action cannot be read", "partition", rec.Partition, "offset", rec.Offset, "err", err)
+			d.router.log.Warn("skip unreadable admin action", "partition", rec.Partition, "offset", rec.Offset, "err", err)
 			return nil
 		}
 		a := body.(*pb.AdminAction)

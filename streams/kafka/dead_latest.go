@@ -30,7 +30,7 @@ type latestInTopic struct {
 // A latestLookupError says that the latest record is unknown. The letter is then neither published nor refused.
 type latestLookupError struct{ err error }
 
-func (e *latestLookupError) Error() string { return "look for newer records: " + e.err.Error() }
+func (e *latestLookupError) Error() string { return "read newer records: " + e.err.Error() }
 
 // Unwrap returns the cause.
 func (e *latestLookupError) Unwrap() error { return e.err }
@@ -48,8 +48,8 @@ func (n *latestRecords) checkSuperseded(ctx context.Context, l *DeadLetter, rec 
 	if !ok || at.partition == l.Partition && at.offset <= l.Offset {
 		return nil
 	}
-	return fmt.Errorf("cannot be redriven: %s holds what is newer for its key, at offset %d of partition %d, "+
-		"and only the newest counts there",
+	return fmt.Errorf("cannot be redriven: %s holds a newer record for its key, at offset %d of partition %d, "+
+		"and only the latest one counts there",
 		n.d.cfg.schemaTopic(rec.Topic), at.offset, at.partition)
 }
 

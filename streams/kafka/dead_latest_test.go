@@ -85,7 +85,7 @@ func TestRedriveToACompactedTopic(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if got.Done != tt.sent || got.Refused != tt.refused || tt.refused > 0 && !strings.Contains(fmt.Sprint(got.Why), "incidents holds what is newer") {
+				if got.Done != tt.sent || got.Refused != tt.refused || tt.refused > 0 && !strings.Contains(fmt.Sprint(got.Why), "incidents holds a newer record") {
 					t.Errorf("got %+v, want %d sent and %d refused", got, tt.sent, tt.refused)
 				}
 				if n := len(b.Read(schemas.Incidents)) - before; n != tt.sent {

@@ -143,7 +143,7 @@ func (d *Delayer) step(ctx context.Context, cl *kgo.Client) error {
 	if err == nil || commitFatal(err) {
 		return err
 	}
-	d.router.log.Warn("will commit again", "err", err)
+	d.router.log.Warn("retry commit", "err", err)
 	return nil
 }
 
@@ -166,8 +166,9 @@ func (d *Delayer) wait() (wait time.Duration, ok bool) {
 	return max(wait, 0), ok
 }
 
-// fromFuture reports whether a record of a configured lane has a timestamp too far in the future to be right. Such a record is
-// written to the end of its lane with the current time: readAt, which would bound its wait, is lost in a restart.
+// fromFuture reports whether a record of a configured lane has a timestamp too far in the future to be right. Such a
+// record is written to the end of its lane with the current time: readAt, which would bound its wait, is lost in a
+// restart.
 func (d *Delayer) fromFuture(rec waitingRecord) bool {
 	return d.delays[rec.Topic] > 0 && rec.Timestamp.After(rec.readAt.Add(maxClockSkew)) && checkSize(rec.Record) == nil
 }
@@ -267,7 +268,7 @@ func (d *Delayer) destination(rec *kgo.Record, now time.Time) *kgo.Record {
 	}
 	again, err := schemas.AgainOf(role, t.topic), checkSize(rec)
 	if _, ok := schemas.Lookup(again); !ok {
-		err = retry.Permanent(errors.New("its headers name no role that it could come back to"))
+		err = retry.Permanent(errors.New("its headers name no role to return to"))
 	}
 	if err != nil { // not written by this system
 		if t.topic == "" {

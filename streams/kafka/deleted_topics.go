@@ -14,16 +14,16 @@ import (
 )
 
 // errTopicDeleted is wrapped by errors that end the process because a topic that it reads was deleted.
-var errTopicDeleted = errors.New("what the process holds is of the topic that was deleted")
+var errTopicDeleted = errors.New("this process holds state of the deleted topic")
 
 // topicDeleted returns the error for a topic that was deleted and, if again is set, recreated.
 func topicDeleted(topic string, again bool) error {
 	if !again {
-		return fmt.Errorf("topic %s was deleted: %w. Make it again, then start the process", topic, errTopicDeleted)
+		return fmt.Errorf("topic %s was deleted: %w. Create it again, then start the process", topic, errTopicDeleted)
 	}
-	return fmt.Errorf("topic %s was deleted and made again: %w. "+
-		"Start the process again: it reads the new topic from its start. "+
-		"Brokers before Kafka 4.2 take commits by name, and may have taken one of the old topic as of the new one: "+
+	return fmt.Errorf("topic %s was deleted and recreated: %w. "+
+		"Restart the process: it reads the new topic from its start. "+
+		"Brokers before Kafka 4.2 take commits by name, and may have taken one of the old topic for the new one: "+
 		"there, first set the offsets of its groups (kafka-consumer-groups.sh --reset-offsets --to-earliest)",
 		topic, errTopicDeleted)
 }
@@ -63,7 +63,7 @@ func (a *Admin) WatchTopics(ctx context.Context) error {
 	for ctx.Err() == nil {
 		now, err := a.adm.ListTopics(ctx, names...)
 		if err != nil && ctx.Err() == nil {
-			a.cfg.logger().Warn("look again whether topics were made again", "wait", metadataInterval, "err", err)
+			a.cfg.logger().Warn("retry listing topics", "wait", metadataInterval, "err", err)
 		}
 		if err == nil {
 			if err := detectDeleted(known, missing, now, a.cfg.Deleted); err != nil {

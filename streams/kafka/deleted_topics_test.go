@@ -97,7 +97,7 @@ func TestTopicMadeAgain(t *testing.T) {
 				b.Send(change("c"), change("d"), change("e"))
 				select {
 				case err := <-ended:
-					if err == nil || !strings.Contains(err.Error(), "topic millrace.changes was deleted and made again") {
+					if err == nil || !strings.Contains(err.Error(), "topic millrace.changes was deleted and recreated") {
 						t.Errorf("ended: %v", err)
 					}
 				case <-time.After(2 * time.Minute):
@@ -150,7 +150,7 @@ func TestLaneMadeAgain(t *testing.T) {
 		lane := schemas.Delay(quick()[0].Name)
 		// Not when the client looks at its topics: it forgets a lane that is not there just then, and reads the new one.
 		time.AfterFunc(30*time.Second+100*time.Millisecond, func() { b.Recreate(lane, 1) })
-		if err := run(t, 3*time.Minute, delayer(t, b)); err == nil || !strings.Contains(err.Error(), string(lane)+" was deleted and made again") {
+		if err := run(t, 3*time.Minute, delayer(t, b)); err == nil || !strings.Contains(err.Error(), string(lane)+" was deleted and recreated") {
 			t.Errorf("ended: %v", err)
 		}
 	})
@@ -163,8 +163,8 @@ func TestWatchTopics(t *testing.T) {
 		change func(*kafkatest.Broker)
 		says   string
 	}{
-		"made again": {func(b *kafkatest.Broker) { b.Recreate(schemas.Policies, 1) }, "topic millrace.policies was deleted and made again: "},
-		"deleted":    {func(b *kafkatest.Broker) { b.Delete(schemas.Policies) }, "topic millrace.policies was deleted: what the process holds is of the topic that was deleted. Make it again, then start the process"},
+		"made again": {func(b *kafkatest.Broker) { b.Recreate(schemas.Policies, 1) }, "topic millrace.policies was deleted and recreated: "},
+		"deleted":    {func(b *kafkatest.Broker) { b.Delete(schemas.Policies) }, "topic millrace.policies was deleted: this process holds state of the deleted topic. Create it again, then start the process"},
 		"another":    {func(b *kafkatest.Broker) { b.MakeTopic("of.another", 1, nil) }, ""},
 		"out of reach for a while": {func(b *kafkatest.Broker) {
 			mend := b.Cut()
@@ -252,7 +252,7 @@ func TestTopicMadeAgainWithTasksAtWork(t *testing.T) {
 				if tt.watched {
 					err = errors.Join(err, <-watched)
 				}
-				if err == nil || !strings.Contains(err.Error(), "millrace.changes was deleted and made again") {
+				if err == nil || !strings.Contains(err.Error(), "millrace.changes was deleted and recreated") {
 					t.Errorf("ended: %v", err)
 				}
 				if got := b.Committed(schemas.RolePlanner, schemas.Changes); got[0] != 0 {

@@ -13,11 +13,11 @@ import (
 func (a *Admin) Extent(ctx context.Context, topic schemas.Topic) (schemas.Extent, error) {
 	logs, err := a.extents(ctx, []schemas.Topic{topic})
 	if err != nil {
-		return schemas.Extent{}, fmt.Errorf("look at topic %s: %w", topic, err)
+		return schemas.Extent{}, fmt.Errorf("look up topic %s: %w", topic, err)
 	}
 	e, ok := logs[topic]
 	if !ok || len(e.Ends) == 0 {
-		return schemas.Extent{}, fmt.Errorf("look at topic %s: it is not there", topic)
+		return schemas.Extent{}, fmt.Errorf("look up topic %s: it does not exist", topic)
 	}
 	return e, nil
 }

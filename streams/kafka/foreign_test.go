@@ -169,8 +169,8 @@ func TestForeignRefused(t *testing.T) {
 		"named":                 {[]string{events}, schemas.RoleIngester, schemas.Foreign(events), ""},
 		"not named":             {nil, schemas.RoleIngester, schemas.Foreign(events), "not in the catalogue"},
 		"another role":          {[]string{events}, schemas.RolePlanner, schemas.Foreign(events), "not in the catalogue"},
-		"one of ours":           {[]string{"millrace.changes"}, schemas.RoleIngester, schemas.Changes, "one of our own"},
-		"a lane of ours":        {[]string{"millrace.delay.7h"}, schemas.RoleIngester, schemas.Changes, "one of our own"},
+		"one of ours":           {[]string{"millrace.changes"}, schemas.RoleIngester, schemas.Changes, "millrace's own"},
+		"a lane of ours":        {[]string{"millrace.delay.7h"}, schemas.RoleIngester, schemas.Changes, "millrace's own"},
 		"ours without a prefix": {[]string{"changes"}, schemas.RoleIngester, schemas.Foreign("changes"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {

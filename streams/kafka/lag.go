@@ -154,7 +154,7 @@ func (a *Admin) weigher(ctx context.Context, starts, ends offsets) func(topic st
 	defer cancel()
 	sizes, err := a.logSizes(ctx, ends)
 	if err != nil {
-		a.cfg.logger().Debug("the sizes of logs are not known", "err", err)
+		a.cfg.logger().Debug("skip log sizes", "err", err)
 	}
 	return func(topic string, records map[int32]int64) *int64 {
 		var sum float64

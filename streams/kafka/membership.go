@@ -10,7 +10,7 @@ import (
 )
 
 // errMembershipLost says that the group has removed this member, so its partitions may have had another owner since.
-var errMembershipLost = errors.New("the group had forgotten this member: what it owned is lost")
+var errMembershipLost = errors.New("the group has removed this member: its partitions are lost")
 
 // A membership makes a cooperative member give up its partitions when its group has removed it, as it does with a
 // process that was frozen for longer than its session. If the member learns that from a heartbeat, the client
@@ -60,7 +60,7 @@ func (m *membership) ParseSyncAssignment(assignment []byte) (map[string][]int32,
 	}
 	parts, err := m.GroupBalancer.ParseSyncAssignment(assignment)
 	if err != nil {
-		return nil, fmt.Errorf("read what the group assigned: %w", err)
+		return nil, fmt.Errorf("parse assignment: %w", err)
 	}
 	m.owner = is
 	return parts, nil

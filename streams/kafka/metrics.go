@@ -92,19 +92,19 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		sizes: map[string]size{}, descs: describe(),
 	}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "millrace", Subsystem: "kafka", Name: name, Help: help},
-			append([]string{"role", "class"}, labels...))
+		opts := prometheus.CounterOpts{Namespace: "millrace", Subsystem: "kafka", Name: name, Help: help}
+		return prometheus.NewCounterVec(opts, append([]string{"role", "class"}, labels...))
 	}
 	m.vecs = vectors{
-		messages: counter("messages_total", "Deliveries by what became of them; only retried ones are still to be settled.", "outcome"),
+		messages: counter("messages_total", "Deliveries by outcome; all but retried ones settle the message.", "outcome"),
 		commits:  counter("commits_total", "Commits of offsets.", "result"),
 		publishFailures: counter("publish_failures_total",
-			"Records, or batches of them, that were given up since the brokers did not acknowledge them."),
-		rebalances:       counter("rebalances_total", "Times that partitions came or went.", "kind"),
-		rebalanceSeconds: counter("rebalance_seconds_total", "Time spent while partitions came or went.", "kind"),
+			"Records or batches that were given up because the brokers did not acknowledge them."),
+		rebalances:       counter("rebalances_total", "Rebalances that assigned, revoked or lost partitions.", "kind"),
+		rebalanceSeconds: counter("rebalance_seconds_total", "Time spent in rebalances.", "kind"),
 		handler: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "millrace", Subsystem: "kafka", Name: "handler_seconds",
-			Help:    "How long calls of the handler took; one call may handle a batch.",
+			Help:    "Duration of handler calls; one call may handle a batch.",
 			Buckets: []float64{.0001, .0005, .001, .005, .01, .05, .1, .5, 1, 5, 30, 60, 300, 1800, 7200},
 		}, []string{"role", "class"}),
 	}

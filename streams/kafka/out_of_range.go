@@ -89,14 +89,14 @@ func (s groupPosition) error(brokers []string) error {
 	switch s.cause() {
 	case causeRemoved:
 		return fmt.Errorf("%s, but the log starts at %d: %w, %d of them. "+
-			"Find out what removed them (retention, DeleteRecords, a topic made again); to go on without them, %s",
+			"Find out what removed them (retention, DeleteRecords, a recreated topic); to continue without them, %s",
 			where, s.start, errRemoved, s.lost(), reset("--to-earliest"))
 	case causeSuperseded:
-		return fmt.Errorf("%s, and this process had come no further than %d: it was away, others have gone on. "+
-			"Start it again", where, s.position)
+		return fmt.Errorf("%s, but this process was only at %d: other members have read on while it was away. "+
+			"Restart it", where, s.position)
 	}
-	where = fmt.Sprintf("%s, and was to read on at %d, but the log is from %d to %d: the broker lost records at its end",
-		where, s.position, s.start, s.end)
+	where = fmt.Sprintf("%s, and its next offset to read is %d, "+
+		"but the log is from %d to %d: the broker lost records at its end", where, s.position, s.start, s.end)
 	// Records that a new leader has written after the divergence are unread, and so are those written until the reset.
 	end := s.end
 	if s.divergesAt >= 0 {
@@ -104,13 +104,13 @@ func (s groupPosition) error(brokers []string) error {
 	}
 	switch {
 	case s.committed > end:
-		return fmt.Errorf("%s, unless the topic was deleted and made again. To go on from what is left, %s. "+
-			"If the topic was made again, use --to-earliest, or records of the new one are skipped",
+		return fmt.Errorf("%s, unless the topic was deleted and recreated. To continue with the remaining records, %s. "+
+			"If the topic was recreated, use --to-earliest, or records of the new one are skipped",
 			where, reset(fmt.Sprintf("--to-offset %d", end)))
 	case s.committed < 0:
-		return fmt.Errorf("%s. To read all that is there, %s", where, reset("--to-earliest"))
+		return fmt.Errorf("%s. To read all records of the log, %s", where, reset("--to-earliest"))
 	}
-	return fmt.Errorf("%s. What the group has committed is in it. Start it again", where)
+	return fmt.Errorf("%s. The committed offset is in it. Restart the process", where)
 }
 
 // incident returns the incident of removed records. It has no item: its subject is the group and the partition.
@@ -154,7 +154,7 @@ func (r *router) diagnoseOutOfRange(
 	defer cancel()
 	all, err := r.groupPositions(ctx, cl, out.parts)
 	if err != nil {
-		return nil, errors.Join(out, fmt.Errorf("look why: %w", err))
+		return nil, errors.Join(out, fmt.Errorf("find the cause: %w", err))
 	}
 	var errs []error
 	var open []groupPosition
@@ -170,7 +170,7 @@ func (r *router) diagnoseOutOfRange(
 	}
 	if len(open) > 0 {
 		if err := r.openIncidents(ctx, open); err != nil {
-			errs = append(errs, fmt.Errorf("open an incident: %w", err))
+			errs = append(errs, fmt.Errorf("open incident: %w", err))
 		}
 	}
 	return cut, errors.Join(errs...)
@@ -236,7 +236,7 @@ func (r *router) divergencePoints(
 	}
 	ends, err := adm.OffsetForLeaderEpoch(ctx, epochs)
 	if err != nil {
-		r.log.Warn("it is not known where a log was cut off", "err", err)
+		r.log.Warn("skip check where logs were truncated", "err", err)
 	}
 	same := map[partition]int64{}
 	for topic, ps := range ends {
@@ -255,7 +255,7 @@ func (r *router) divergencePoints(
 func (r *router) openIncidents(ctx context.Context, of []groupPosition) error {
 	known := map[string]bool{}
 	if err := r.knownIncidents(ctx, known); err != nil {
-		r.log.Warn("incidents may be told twice", "err", err)
+		r.log.Warn("may open incidents twice", "err", err)
 	}
 	opts, err := r.cfg.options("incidents", r.cfg.produceOptions(producerTimeout, producerLinger)...)
 	if err != nil {

@@ -124,7 +124,7 @@ func checkRemoved(t *testing.T, err error, group string, untold bool) {
 			t.Errorf("error %v, want it to say %q", err, want)
 		}
 	}
-	if got := strings.Contains(fmt.Sprint(err), "open an incident"); got != untold {
+	if got := strings.Contains(fmt.Sprint(err), "open incident"); got != untold {
 		t.Errorf("error %v", err)
 	}
 }

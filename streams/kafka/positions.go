@@ -126,7 +126,7 @@ type topicID struct {
 }
 
 // errNoTopicIDs is returned for brokers without topic ids: Kafka before 2.8, and some other implementations.
-var errNoTopicIDs = errors.New("the brokers name no id of the topic")
+var errNoTopicIDs = errors.New("the brokers report no topic ids")
 
 // topicIDs returns the ids of topics. It asks for them by name: a list of all topics leaves out those that the
 // client may not describe, and kadm answers from a cache that may be seconds old.
@@ -144,7 +144,7 @@ func topicIDs(ctx context.Context, cl *kgo.Client, names ...string) (map[string]
 	}
 	ids := map[string]topicID{}
 	for _, name := range names {
-		ids[name] = topicID{err: fmt.Errorf("look up topic %s: the brokers say nothing of it", name)}
+		ids[name] = topicID{err: fmt.Errorf("look up topic %s: it is missing in the response", name)}
 	}
 	for _, t := range resp.Topics {
 		if t.Topic == nil {
@@ -180,7 +180,7 @@ func (c Config) restoreOffsets(group string) func(
 		}
 		defer a.Close()
 		if err := a.restorePositions(ctx, group, at); err != nil {
-			return nil, fmt.Errorf("look up where group %s was: %w", group, err)
+			return nil, fmt.Errorf("look up the saved positions of group %s: %w", group, err)
 		}
 		return at, nil
 	}
@@ -218,7 +218,7 @@ func (a *Admin) restorePositions(ctx context.Context, group string, at map[strin
 		case now.err != nil:
 			return now.err
 		case now.id != k.ID:
-			log.Warn("read a topic from its start: it was made again since the group read it")
+			log.Warn("read recreated topic from its start")
 			continue
 		}
 		for id, o := range at[topic] {
@@ -227,7 +227,7 @@ func (a *Admin) restorePositions(ctx context.Context, group string, at map[strin
 					from = max(from, starts[topic][id])
 				}
 				at[topic][id] = kgo.NewOffset().At(from)
-				log.Warn("go on from a checkpoint: the brokers have no offset of the group", "partition", id, "offset", from)
+				log.Warn("restore position of a group from its checkpoint", "partition", id, "offset", from)
 			}
 		}
 	}
@@ -269,8 +269,7 @@ func (a *Admin) savedPositions(ctx context.Context) (map[string]map[string]topic
 	kept := map[string]map[string]topicPositions{}
 	log := a.cfg.logger().With("topic", name)
 	s := scanner{cfg: a.cfg, topic: name, onSkip: func(id int32, batch offsetRange, err error) {
-		log.Error("pass over a batch of checkpoints that cannot be read: "+
-			"groups without offsets go on from older positions, or from the start",
+		log.Error("skip unreadable batch of checkpoints: groups without offsets restart from older positions",
 			"partition", id, "offset", batch.from, "next", batch.to, "err", err)
 	}}
 	err = s.scan(ctx, parts, func(rec *kgo.Record, _ uint32) error {
@@ -285,7 +284,7 @@ func (a *Admin) savedPositions(ctx context.Context) (map[string]map[string]topic
 				err = json.Unmarshal(body.(*pb.Checkpoint).GetCursor(), &of)
 			}
 			if err != nil {
-				log.Error("pass over a checkpoint that cannot be read: its group goes on from an older one, if it has to",
+				log.Error("skip unreadable checkpoint: its group restarts from an older one if it has no offsets",
 					"partition", rec.Partition, "offset", rec.Offset, "key", key, "err", err)
 				return nil
 			}

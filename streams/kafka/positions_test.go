@@ -43,13 +43,13 @@ func TestGroupGoesOnFromItsCheckpoint(t *testing.T) {
 		want   string                  // handled
 		says   string
 	}{
-		"forgotten":                  {forget: true, want: "new", says: "go on from a checkpoint"},
-		"forgotten, and moved since": {forget: true, since: true, want: "c new", says: "go on from a checkpoint"},
+		"forgotten":                  {forget: true, want: "new", says: "restore position of a group from its checkpoint"},
+		"forgotten, and moved since": {forget: true, since: true, want: "c new", says: "restore position of a group from its checkpoint"},
 		"not forgotten":              {since: true, want: "new"},
-		"of a topic that is no more": {forget: true, change: func(b *kafkatest.Broker) { b.Recreate(schemas.Changes, 1) }, want: "new", says: "made again"},
+		"of a topic that is no more": {forget: true, change: func(b *kafkatest.Broker) { b.Recreate(schemas.Changes, 1) }, want: "new", says: "read recreated topic"},
 		"the checkpoint cannot be read for a while": {forget: true, change: func(b *kafkatest.Broker) {
 			b.FailFetch(schemas.Checkpoints, kafkatest.NotDone, 20)
-		}, want: "new", says: "go on from a checkpoint"},
+		}, want: "new", says: "restore position of a group from its checkpoint"},
 		"the checkpoint is gone": {forget: true, change: func(b *kafkatest.Broker) { b.Recreate(schemas.Checkpoints, 1) }, want: "a b new"},
 	} {
 		for kind, reader := range readers() {
@@ -224,13 +224,13 @@ func TestDamagedCheckpoints(t *testing.T) {
 		want   string
 		says   string
 	}{
-		"a batch before the checkpoint":  {[]func(*testing.T, *kafkatest.Broker){damage, kept}, "new", "pass over a batch"},
-		"a batch behind the checkpoint":  {[]func(*testing.T, *kafkatest.Broker){kept, damage}, "new", "pass over a batch"},
-		"two batches, and no checkpoint": {[]func(*testing.T, *kafkatest.Broker){damage, damage}, "a b new", "pass over a batch"},
-		"the broker finds the damage":    {[]func(*testing.T, *kafkatest.Broker){kept, corrupt}, "a b new", "pass over a batch"},
-		"a record behind the checkpoint": {[]func(*testing.T, *kafkatest.Broker){kept, garbage}, "new", "pass over a checkpoint"},
-		"a record, and no checkpoint":    {[]func(*testing.T, *kafkatest.Broker){garbage}, "a b new", "pass over a checkpoint"},
-		"a record before the checkpoint": {[]func(*testing.T, *kafkatest.Broker){garbage, kept}, "new", "pass over a checkpoint"},
+		"a batch before the checkpoint":  {[]func(*testing.T, *kafkatest.Broker){damage, kept}, "new", "skip unreadable batch"},
+		"a batch behind the checkpoint":  {[]func(*testing.T, *kafkatest.Broker){kept, damage}, "new", "skip unreadable batch"},
+		"two batches, and no checkpoint": {[]func(*testing.T, *kafkatest.Broker){damage, damage}, "a b new", "skip unreadable batch"},
+		"the broker finds the damage":    {[]func(*testing.T, *kafkatest.Broker){kept, corrupt}, "a b new", "skip unreadable batch"},
+		"a record behind the checkpoint": {[]func(*testing.T, *kafkatest.Broker){kept, garbage}, "new", "skip unreadable checkpoint"},
+		"a record, and no checkpoint":    {[]func(*testing.T, *kafkatest.Broker){garbage}, "a b new", "skip unreadable checkpoint"},
+		"a record before the checkpoint": {[]func(*testing.T, *kafkatest.Broker){garbage, kept}, "new", "skip unreadable checkpoint"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -121,7 +121,7 @@ func nextBatchOffset(ctx context.Context, cl *kgo.Client, at partition, offset i
 }
 
 // errNextBatchUnknown is returned by nextBatchOffset if the fetch response does not show where the next batch starts.
-var errNextBatchUnknown = errors.New("where the next batch begins is not known")
+var errNextBatchUnknown = errors.New("the start of the next batch is unknown")
 
 // parseNextBatch returns the base offset of the second batch in batches; the first one holds offset. Without a
 // second batch it returns the log end, if the header of the first batch agrees. Of the first batch only the

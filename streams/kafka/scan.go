@@ -33,7 +33,7 @@ func topicRanges(ctx context.Context, adm *kadm.Client, topic string) (map[int32
 		return nil, err
 	}
 	if len(ends[topic]) == 0 {
-		return nil, fmt.Errorf("topic %s is not there", topic)
+		return nil, fmt.Errorf("topic %s does not exist", topic)
 	}
 	out := map[int32]offsetRange{}
 	for id, end := range ends[topic] {
@@ -212,7 +212,7 @@ func (s *scanner) skipEmpty(ctx context.Context, cl *kgo.Client) error {
 		} else if next >= p.to {
 			s.advance(id, next)
 		} else if end := ends[s.topic][id]; end < p.to {
-			errs = append(errs, fmt.Errorf("partition %d: the log ends at %d, and ended at %d before", id, end, p.to))
+			errs = append(errs, fmt.Errorf("partition %d: the log ends at %d, but ended at %d before", id, end, p.to))
 		}
 	}
 	return errors.Join(errs...)

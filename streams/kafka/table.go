@@ -51,7 +51,7 @@ const tableStall = 2 * time.Second
 
 // ErrIgnored is returned by the function of a Table for a record that it ignored. An unreadable record with the
 // same key then still counts as the latest one.
-var ErrIgnored = errors.New("the record is ignored")
+var ErrIgnored = errors.New("record ignored")
 
 // NewTable returns a Table that calls apply for the records of topic, one call at a time, and in order within a
 // partition. The delivery of a tombstone has no Body. A record that cannot be decoded, or for which apply returns
@@ -134,12 +134,12 @@ func (t *Table) Run(ctx context.Context) error {
 }
 
 func (t *Table) follow(ctx context.Context, cl *kgo.Client) error {
-	policy := retry.Policy{Wait: 250 * time.Millisecond, MaxWait: 5 * time.Second} // retries without end, except permanent errors
+	policy := retry.Policy{Wait: 250 * time.Millisecond, MaxWait: 5 * time.Second} // no limit but permanent errors
 	if _, err := policy.Do(ctx, func() error {
 		_, err := t.addGoal(ctx, cl, t.ready)
 		return err
 	}, func(_ int, wait time.Duration, err error) {
-		t.router.log.Warn("the table cannot be read yet", "wait", wait, "err", err)
+		t.router.log.Warn("wait for a table to become readable", "wait", wait, "err", err)
 	}); err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (t *Table) follow(ctx context.Context, cl *kgo.Client) error {
 		}
 		if open := t.unreached(); stalled && len(open) > 0 {
 			if err := t.skipEmpty(ctx, cl, open); err != nil {
-				t.router.log.Warn("the table is not yet complete", "partitions", len(open), "err", err)
+				t.router.log.Warn("wait for the rest of a table", "partitions", len(open), "err", err)
 			}
 		}
 	}
@@ -177,7 +177,7 @@ func (t *Table) addGoal(ctx context.Context, cl *kgo.Client, done chan struct{})
 		err = retry.Permanent(err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the ends: %w", err)
+		return nil, fmt.Errorf("read end offsets: %w", err)
 	}
 	g := &goal{remaining: map[int32]int64{}, done: done}
 	t.mu.Lock()
@@ -263,7 +263,8 @@ func (t *Table) applyRecord(rec *kgo.Record, inc uint32) error {
 		return nil
 	}
 	t.malformed.Add(1)
-	t.router.log.Error("a record of a table is left out", "topic", string(t.topic), "partition", rec.Partition, "offset", rec.Offset, "err", err)
+	t.router.log.Error("skip record of a table",
+		"topic", string(t.topic), "partition", rec.Partition, "offset", rec.Offset, "err", err)
 	return nil
 }
 

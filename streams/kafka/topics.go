@@ -22,7 +22,9 @@ type TopicOptions struct {
 	// Partitions of each topic [12]. Topics of the catalogue with FixedPartitions always have 4.
 	Partitions  int32
 	Replication int16 // [the brokers' default]
-	MinInSync   int   // min.insync.replicas: replicas that must hold a record before it is acknowledged [the brokers' default]
+	// MinInSync is min.insync.replicas: the replicas that must hold a record before it is acknowledged [the brokers'
+	// default].
+	MinInSync int
 	// Roles that the process runs [all]. Unequal partition counts are an error for these, and only logged for other roles.
 	Roles []schemas.Role
 }
@@ -316,11 +318,11 @@ func (e *ensurer) check(ctx context.Context) error {
 			if a == b {
 				continue
 			}
-			fault := fmt.Errorf("%s: has %d partitions, but %s has %d: they must have equally many", name, b, want, a)
+			fault := fmt.Errorf("%s: has %d partitions, but %s has %d: they must have the same number", name, b, want, a)
 			if role := first.Readers[0]; len(e.o.Roles) == 0 || slices.Contains(e.o.Roles, role) {
 				errs = append(errs, fault)
 			} else {
-				e.cfg.logger().Warn("topics of another role must be mended before it starts again", "role", role, "err", fault)
+				e.cfg.logger().Warn("refuse unequal partitions of a role that runs elsewhere", "role", role, "err", fault)
 			}
 		}
 	}
@@ -368,14 +370,14 @@ func (e *ensurer) mismatches(entry schemas.Entry, partitions int, c kadm.Resourc
 	case entry.Cleanup == schemas.Compact && cleanup != "compact":
 		add("%s is %s, want compact", cleanupPolicy, cleanup)
 	case entry.Cleanup != schemas.Compact && cleanup != "delete":
-		add("%s is %s, want delete: all records of a key are needed", cleanupPolicy, cleanup)
+		add("%s is %s, want delete: compaction would remove records that are needed", cleanupPolicy, cleanup)
 	}
 	for _, key := range []string{retentionMS, retentionBytes} {
 		v, from := setting(c, key)
 		// An operator may set a retention on a topic that is kept. The brokers' default must not.
 		chosen := entry.Cleanup == schemas.Keep && from == kmsg.ConfigSourceDynamicTopicConfig
 		if entry.Cleanup != schemas.Compact && v != "-1" && !chosen {
-			add("%s is %s, want -1: records that were not read would be deleted", key, v)
+			add("%s is %s, want -1: unread records would be deleted", key, v)
 		}
 	}
 	least := func(key string, want int) {
@@ -388,7 +390,7 @@ func (e *ensurer) mismatches(entry schemas.Entry, partitions int, c kadm.Resourc
 	least(maxBytes, int(maxBatch(entry.Topic)))
 	least(minInSync, e.o.MinInSync)
 	if entry.FixedPartitions && partitions != fixedPartitions {
-		add("has %d partitions, want %d: they are never added to", partitions, fixedPartitions)
+		add("has %d partitions, want %d: their number is fixed", partitions, fixedPartitions)
 	}
 	return faults
 }

@@ -191,13 +191,13 @@ func (t *Trimmer) passFutureRecords(ctx context.Context, l *trimState) error {
 		return nil
 	})
 	if err != nil && !errors.Is(err, errScanDone) {
-		return fmt.Errorf("read what follows records of the future: %w", err)
+		return fmt.Errorf("read after records with future timestamps: %w", err)
 	}
 	return nil
 }
 
 // errScanDone ends a scan that has read enough.
-var errScanDone = errors.New("enough was read")
+var errScanDone = errors.New("scan done")
 
 // report logs topics that cannot be trimmed, and those that can be trimmed again. Each change is logged once.
 func (t *Trimmer) report(ledgers map[string]*trimState, now map[trimBlock]bool) {
@@ -206,7 +206,7 @@ func (t *Trimmer) report(ledgers map[string]*trimState, now map[trimBlock]bool) 
 		if l == nil || b.group != "" && l.commits[b.group] == nil || len(l.keptFrom) == 0 { // unknown this time
 			now[b] = true
 		} else if !now[b] && b.group != "" {
-			t.log.Info("a topic can be trimmed again", "group", b.group, "topic", b.topic)
+			t.log.Info("trim topic again", "group", b.group, "topic", b.topic)
 		}
 	}
 	for b := range now {
@@ -214,13 +214,13 @@ func (t *Trimmer) report(ledgers map[string]*trimState, now map[trimBlock]bool) 
 		case t.blocked[b]:
 		case b.group == "":
 			for id := range ledgers[b.topic].future {
-				t.log.Warn("a topic has records of the future: a clock is, or was, wrong", "topic", b.topic, "partition", id)
+				t.log.Warn("found records with future timestamps: a clock is or was wrong", "topic", b.topic, "partition", id)
 			}
 		case b.ahead:
-			t.log.Warn("a topic is not trimmed: a group has committed an offset beyond its end",
+			t.log.Warn("skip trimming topic: a group has committed an offset beyond its end",
 				"group", b.group, "topic", b.topic)
 		default:
-			t.log.Warn("a topic is not trimmed: a group that reads it has committed nothing", "group", b.group, "topic", b.topic)
+			t.log.Warn("skip trimming topic: a group that reads it has committed nothing", "group", b.group, "topic", b.topic)
 		}
 	}
 	t.blocked = now
@@ -304,7 +304,7 @@ func (t *Trimmer) setHeld(ctx context.Context, ledgers map[string]*trimState) er
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("look for records that are still to be read, so %v are not trimmed: %w", t.heldTopics, err)
+		return fmt.Errorf("look up held records, so %v are not trimmed: %w", t.heldTopics, err)
 	}
 	return nil
 }

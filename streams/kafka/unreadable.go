@@ -74,7 +74,7 @@ type partitionKey struct {
 func NewUnreadables() *Unreadables {
 	return &Unreadables{
 		count: prometheus.NewDesc("millrace_kafka_table_unreadable",
-			"Keys of a table whose newest record cannot be decoded, or is refused for good; an incident names it.",
+			"Keys of a table with a latest record that cannot be decoded or was rejected for good; an incident names it.",
 			[]string{"topic"}, nil),
 		stopped: prometheus.NewDesc("millrace_kafka_partitions_stopped",
 			"Partitions that this process no longer reads, because a batch cannot be parsed; an incident names it.",

@@ -81,7 +81,7 @@ func (w *Watermark) wait(ctx context.Context) (*commitSnapshot, error) {
 		}
 		from = l.at.Add(watermarkPoll)
 		if err := retry.Sleep(ctx, time.Until(from)); err != nil {
-			return nil, fmt.Errorf("wait for %s: %s has not got there: %w", w.topic, late, err)
+			return nil, fmt.Errorf("wait for %s: %s has not committed it: %w", w.topic, late, err)
 		}
 	}
 }
@@ -133,7 +133,7 @@ func (w *Watermark) progress(ctx context.Context, l *commitSnapshot) (map[schema
 	// Read ends after the commits: a commit beyond the end then means that the log was truncated.
 	logs, err := w.a.extents(ctx, slices.Compact(topics))
 	if err != nil {
-		return nil, fmt.Errorf("look where topics start and end: %w", err)
+		return nil, fmt.Errorf("read start and end offsets: %w", err)
 	}
 	all := map[schemas.Role][]schemas.Progress{}
 	for role, read := range w.reads {
@@ -143,7 +143,7 @@ func (w *Watermark) progress(ctx context.Context, l *commitSnapshot) (map[schema
 				next := done[id]
 				if next > e.Ends[id] && e.Ends[id] > e.Starts[id] {
 					return nil, fmt.Errorf("%s has committed offset %d of partition %d of %s, whose log ends at %d: "+
-						"it has not read the partition anew yet",
+						"it has not read the new log yet",
 						role, next, id, topic, e.Ends[id])
 				}
 				all[role] = append(all[role], schemas.Progress{Topic: topic, Incarnation: e.Incarnation, Partition: id,

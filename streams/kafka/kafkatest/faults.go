@@ -204,7 +204,7 @@ func (b *Broker) Setting(topic schemas.Topic, key string) string {
 	b.t.Helper()
 	info := b.cluster.TopicInfo(b.cfg.Prefix + string(topic))
 	if info == nil {
-		b.t.Fatalf("topic %s is not there", topic)
+		b.t.Fatalf("topic %s does not exist", topic)
 	}
 	if v := info.Configs[key]; v != nil {
 		return *v
