@@ -9,8 +9,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// StampAppends makes c date the records of topics with LogAppendTime when it appends them, as a real broker does: kfake
-// keeps the times of the writers. The records of one batch keep their distances, which a real broker removes.
+// StampAppends makes c set the timestamps of records in topics with LogAppendTime, as a real broker does; kfake
+// keeps those of the producers. Unlike with a real broker, the records of a batch keep their relative timestamps.
 func StampAppends(c *kfake.Cluster) {
 	c.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		r := req.(*kmsg.ProduceRequest)
@@ -27,7 +27,8 @@ func StampAppends(c *kfake.Cluster) {
 	})
 }
 
-// dates reports whether the broker dates the records of a topic. A request names the topic, or from version 13 on its id.
+// stampsTopic reports whether the broker sets the timestamps of records in a topic. A request names the topic, or
+// from version 13 on its id.
 func stampsTopic(c *kfake.Cluster, t kmsg.ProduceRequestTopic) bool {
 	var info *kfake.TopicInfo
 	if t.Topic != "" {
@@ -42,17 +43,18 @@ func stampsTopic(c *kfake.Cluster, t kmsg.ProduceRequestTopic) bool {
 	return kind != nil && *kind == "LogAppendTime"
 }
 
-// Where fields of a batch of records begin, in bytes, and the length of its header.
+// Offsets of fields in a record batch, and the length of its header, in bytes.
 const (
 	magicAt          = 16
-	crcAt            = 17 // of all that follows it
+	crcAt            = 17 // covers the batch from crcFrom on
 	crcFrom          = 21
-	firstTimestampAt = 27 // the time of the first record, to which those of the others are relative
-	maxTimestampAt   = 35 // the latest of all
+	firstTimestampAt = 27 // timestamp of the first record; those of the others are relative to it
+	maxTimestampAt   = 35 // maximum timestamp
 	batchHeader      = 61
 )
 
-// stamp moves the times of a batch so that the latest is now. A batch that the broker is going to refuse stays as it is.
+// stampBatch shifts the timestamps of a batch so that the maximum is now. It leaves a batch alone that the broker
+// will reject.
 func stampBatch(batch []byte, now int64) {
 	castagnoli := crc32.MakeTable(crc32.Castagnoli)
 	if len(batch) < batchHeader || batch[magicAt] != 2 ||
@@ -60,7 +62,8 @@ func stampBatch(batch []byte, now int64) {
 		return
 	}
 	first, latest := binary.BigEndian.Uint64(batch[firstTimestampAt:]), binary.BigEndian.Uint64(batch[maxTimestampAt:])
-	binary.BigEndian.PutUint64(batch[firstTimestampAt:], uint64(now)-(latest-first)) //nolint:gosec // wraps as the difference does
-	binary.BigEndian.PutUint64(batch[maxTimestampAt:], uint64(now))                  //nolint:gosec // as above
+	//nolint:gosec // wraps around as the difference does
+	binary.BigEndian.PutUint64(batch[firstTimestampAt:], uint64(now)-(latest-first))
+	binary.BigEndian.PutUint64(batch[maxTimestampAt:], uint64(now)) //nolint:gosec // as above
 	binary.BigEndian.PutUint32(batch[crcAt:], crc32.Checksum(batch[crcFrom:], castagnoli))
 }
