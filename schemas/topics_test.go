@@ -99,7 +99,8 @@ func TestLookup(t *testing.T) {
 // The documentation is made of the catalogue: go test ./schemas -update
 func TestTopicsDocument(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("# Topics\n\nMade of the catalogue in `schemas/topics.go` by `go test ./schemas -update`; names carry the configured prefix.\n\n" +
+	b.WriteString("# Topics\n\nGenerated from the catalogue in `schemas/topics.go` by `go test ./schemas -update`. " +
+		"Topic names\nhave the configured prefix.\n\n" +
 		"| topic | message | key | cleanup | written by | read by | |\n|---|---|---|---|---|---|---|\n")
 	for _, e := range schemas.Catalogue("*") {
 		message, notes := "any", []string{}
