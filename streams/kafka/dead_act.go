@@ -100,15 +100,15 @@ type decisionBatch struct {
 	bytes   int
 }
 
-func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, judge decideFunc) (DeadReport, error) {
+func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, decide decideFunc) (DeadReport, error) {
 	var (
 		r     DeadReport
-		open  decisionBatch
+		batch decisionBatch
 		began = time.Now()
-		most  = maxDecisions
+		limit = maxDecisions
 	)
 	if o.Rate > 0 {
-		most = int(min(max(o.Rate/4, 1), maxDecisions))
+		limit = int(min(max(o.Rate/4, 1), maxDecisions))
 	}
 	flush := func() error {
 		if o.Rate > 0 { // the first batch goes at once, later ones at the given rate
@@ -117,11 +117,11 @@ func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, judg
 				return err
 			}
 		}
-		if err := d.send(ctx, open); err != nil {
+		if err := d.send(ctx, batch); err != nil {
 			return err
 		}
-		r.Done += len(open.actions)
-		open = decisionBatch{}
+		r.Done += len(batch.actions)
+		batch = decisionBatch{}
 		if o.Told != nil {
 			o.Told(r.Done)
 		}
@@ -129,7 +129,7 @@ func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, judg
 	}
 	q.Closed = false
 	err := d.Each(ctx, q, func(l *DeadLetter) error {
-		rec, action, err := d.decideOne(l, o, judge)
+		rec, action, err := d.decideOne(l, o, decide)
 		if unknown := (*latestLookupError)(nil); errors.As(err, &unknown) {
 			return fmt.Errorf("dead letter %s: %w", l.ID, err)
 		}
@@ -140,40 +140,40 @@ func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, judg
 			return nil
 		}
 		if rec != nil {
-			open.recs = append(open.recs, rec)
-			open.bytes += int(weigh(rec))
+			batch.recs = append(batch.recs, rec)
+			batch.bytes += int(weigh(rec))
 		}
-		open.actions = append(open.actions, schemas.Message{Topic: schemas.Admin, Body: action})
-		if len(open.actions) >= most || open.bytes >= maxDecisionBytes {
+		batch.actions = append(batch.actions, schemas.Message{Topic: schemas.Admin, Body: action})
+		if len(batch.actions) >= limit || batch.bytes >= maxDecisionBytes {
 			return flush()
 		}
 		return nil
 	})
-	if err == nil && len(open.actions) > 0 {
+	if err == nil && len(batch.actions) > 0 {
 		err = flush()
 	}
 	return r, err
 }
 
-func (d *DeadLetters) decideOne(l *DeadLetter, o DeadOrder, judge decideFunc) (*kgo.Record, *pb.AdminAction, error) {
+func (d *DeadLetters) decideOne(l *DeadLetter, o DeadOrder, decide decideFunc) (*kgo.Record, *pb.AdminAction, error) {
 	if l.State != DeadOpen && !o.Force {
 		return nil, nil, fmt.Errorf("%w: %s by %s on %s", errDeadDecided, l.State, l.By, l.Decided.UTC().Format(time.RFC3339))
 	}
-	return judge(l)
+	return decide(l)
 }
 
 // send publishes the records, waits, and then publishes the admin actions. Once begun, it does not stop when ctx ends.
-func (d *DeadLetters) send(ctx context.Context, open decisionBatch) error {
+func (d *DeadLetters) send(ctx context.Context, batch decisionBatch) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	ctx, cancel := outlive(ctx)
 	defer cancel()
-	if _, err := publish(ctx, d.cl, open.recs); err != nil {
+	if _, err := publish(ctx, d.cl, batch.recs); err != nil {
 		return err
 	}
-	now, recs := time.Now(), make([]*kgo.Record, 0, len(open.actions))
-	for _, m := range open.actions {
+	now, recs := time.Now(), make([]*kgo.Record, 0, len(batch.actions))
+	for _, m := range batch.actions {
 		rec, err := d.router.record(m, now)
 		if err != nil {
 			return fmt.Errorf("encode admin action: %w", err)

@@ -58,9 +58,9 @@ func (ds *decisions) annotate(l *DeadLetter) {
 	if !ok {
 		return
 	}
-	said := ds.attributions[at.attribution]
+	by := ds.attributions[at.attribution]
 	l.State, l.Decided, l.decisions = DeadRedriven, time.Unix(0, at.nanos).UTC(), int(at.times)
-	l.By, l.Reason = said.who, said.reason
+	l.By, l.Reason = by.who, by.reason
 	if at.discarded {
 		l.State = DeadDiscarded
 	}

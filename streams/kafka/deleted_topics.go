@@ -17,8 +17,8 @@ import (
 var errTopicDeleted = errors.New("this process holds state of the deleted topic")
 
 // topicDeleted returns the error for a topic that was deleted and, if again is set, recreated.
-func topicDeleted(topic string, again bool) error {
-	if !again {
+func topicDeleted(topic string, recreated bool) error {
+	if !recreated {
 		return fmt.Errorf("topic %s was deleted: %w. Create it again, then start the process", topic, errTopicDeleted)
 	}
 	return fmt.Errorf("topic %s was deleted and recreated: %w. "+

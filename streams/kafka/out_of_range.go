@@ -134,12 +134,12 @@ func (r *router) explainOutOfRange(ctx context.Context, cl *kgo.Client, err erro
 	if !errors.As(err, &out) {
 		return err
 	}
-	cut, err := r.diagnoseOutOfRange(ctx, cl, out)
+	truncated, err := r.diagnoseOutOfRange(ctx, cl, out)
 	if err != nil {
 		return err
 	}
 	var errs []error
-	for _, s := range cut {
+	for _, s := range truncated {
 		errs = append(errs, s.error(r.cfg.Brokers))
 	}
 	return errors.Join(errs...)
@@ -149,7 +149,7 @@ func (r *router) explainOutOfRange(ctx context.Context, cl *kgo.Client, err erro
 // them, and no error.
 func (r *router) diagnoseOutOfRange(
 	ctx context.Context, cl *kgo.Client, out *outOfRange,
-) (cut []groupPosition, err error) {
+) (truncated []groupPosition, err error) {
 	ctx, cancel := context.WithTimeout(ctx, outOfRangeTimeout)
 	defer cancel()
 	all, err := r.groupPositions(ctx, cl, out.parts)
@@ -161,7 +161,7 @@ func (r *router) diagnoseOutOfRange(
 	for _, s := range all {
 		switch s.cause() {
 		case causeTruncated:
-			cut = append(cut, s)
+			truncated = append(truncated, s)
 			continue
 		case causeRemoved:
 			open = append(open, s)
@@ -173,7 +173,7 @@ func (r *router) diagnoseOutOfRange(
 			errs = append(errs, fmt.Errorf("open incident: %w", err))
 		}
 	}
-	return cut, errors.Join(errs...)
+	return truncated, errors.Join(errs...)
 }
 
 // groupPositions returns the positions of the group of cl in parts.

@@ -46,7 +46,7 @@ func (k topicPositions) merge(id string, done map[int32]int64) topicPositions {
 
 // Positions returns a checkpoint for each group of the catalogue whose positions differ from its latest checkpoint.
 func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
-	kept, err := a.savedPositions(ctx)
+	saved, err := a.savedPositions(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
 		for group, topics := range a.groupTopics(role, topics) {
 			now[group] = map[string]topicPositions{}
 			for _, topic := range topics {
-				k := kept[positionsKey(group)][topic]
+				k := saved[positionsKey(group)][topic]
 				if t := before[topic]; t.err == nil {
 					k = k.merge(t.id, done[topic])
 				} // otherwise the saved positions stay
@@ -87,7 +87,7 @@ func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
 		maps.DeleteFunc(now[group], func(topic string, k topicPositions) bool { // recreated meanwhile
 			return after[topic].err == nil && after[topic].id != k.ID
 		})
-		if maps.EqualFunc(now[group], kept[positionsKey(group)], topicPositions.equal) {
+		if maps.EqualFunc(now[group], saved[positionsKey(group)], topicPositions.equal) {
 			continue
 		}
 		cursor, err := json.Marshal(now[group])
@@ -188,13 +188,13 @@ func (c Config) restoreOffsets(group string) func(
 
 // restorePositions sets the offsets in at for partitions without a commit of group from its checkpoint.
 func (a *Admin) restorePositions(ctx context.Context, group string, at map[string]map[int32]kgo.Offset) error {
-	kept, err := a.savedPositions(ctx)
+	saved, err := a.savedPositions(ctx)
 	if err != nil {
 		return err
 	}
 	was := map[string]topicPositions{}
 	for topic, offsets := range at {
-		if k, is := kept[positionsKey(group)][topic]; is && uncommitted(offsets) {
+		if k, is := saved[positionsKey(group)][topic]; is && uncommitted(offsets) {
 			was[topic] = k
 		}
 	}
@@ -266,7 +266,7 @@ func (a *Admin) savedPositions(ctx context.Context) (map[string]map[string]topic
 	if err != nil {
 		return nil, err
 	}
-	kept := map[string]map[string]topicPositions{}
+	saved := map[string]map[string]topicPositions{}
 	log := a.cfg.logger().With("topic", name)
 	s := scanner{cfg: a.cfg, topic: name, onSkip: func(id int32, batch offsetRange, err error) {
 		log.Error("skip unreadable batch of checkpoints: groups without offsets restart from older positions",
@@ -289,8 +289,8 @@ func (a *Admin) savedPositions(ctx context.Context) (map[string]map[string]topic
 				return nil
 			}
 		}
-		kept[key] = of
+		saved[key] = of
 		return nil
 	})
-	return kept, err
+	return saved, err
 }

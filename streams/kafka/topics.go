@@ -94,13 +94,13 @@ func MissingTopics(ctx context.Context, cfg Config) ([]string, error) {
 	}
 	defer cl.Close()
 	e := ensurer{cfg: cfg, cl: cl, entries: schemas.Catalogue(cfg.laneNames()...)}
-	there, err := e.list(ctx)
+	existing, err := e.list(ctx)
 	if err != nil {
 		return nil, explain(err)
 	}
 	var missing []string
 	for _, name := range e.names() {
-		switch err := there[name].err; {
+		switch err := existing[name].err; {
 		case errors.Is(err, kerr.UnknownTopicOrPartition):
 			missing = append(missing, name)
 		case err != nil:
@@ -127,14 +127,14 @@ func (e *ensurer) names() (names []string) {
 
 // create creates the missing topics in one request.
 func (e *ensurer) create(ctx context.Context) error {
-	there, err := e.list(ctx)
+	existing, err := e.list(ctx)
 	if err != nil {
 		return err
 	}
 	req := kmsg.NewPtrCreateTopicsRequest()
 	req.TimeoutMillis = 15_000
 	for _, entry := range e.entries {
-		if name := e.cfg.topic(entry.Topic); there[name].err != nil {
+		if name := e.cfg.topic(entry.Topic); existing[name].err != nil {
 			req.Topics = append(req.Topics, e.request(name, entry))
 		}
 	}
@@ -175,7 +175,7 @@ func (e *ensurer) list(ctx context.Context) (map[string]topicInfo, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list topics: %w", err)
 	}
-	there := map[string]topicInfo{}
+	existing := map[string]topicInfo{}
 	for _, t := range resp.Topics {
 		f := topicInfo{len(t.Partitions), kerr.ErrorForCode(t.ErrorCode)}
 		for _, p := range t.Partitions {
@@ -184,32 +184,32 @@ func (e *ensurer) list(ctx context.Context) (map[string]topicInfo, error) {
 			}
 		}
 		if t.Topic != nil {
-			there[*t.Topic] = f
+			existing[*t.Topic] = f
 		}
 	}
 	for _, name := range e.names() {
-		if _, ok := there[name]; !ok {
-			there[name] = topicInfo{err: kerr.UnknownTopicOrPartition}
+		if _, ok := existing[name]; !ok {
+			existing[name] = topicInfo{err: kerr.UnknownTopicOrPartition}
 		}
 	}
-	return there, nil
+	return existing, nil
 }
 
 // waitKnown waits until the broker has metadata of all topics. New topics take a while to reach every broker.
-func (e *ensurer) waitKnown(ctx context.Context) (there map[string]topicInfo, err error) {
+func (e *ensurer) waitKnown(ctx context.Context) (existing map[string]topicInfo, err error) {
 	_, err = metadataRetry().Do(ctx, func() error {
-		if there, err = e.list(ctx); err != nil {
+		if existing, err = e.list(ctx); err != nil {
 			return retry.Permanent(err) // the client has retried already
 		}
 		var errs []error
 		for _, name := range e.names() {
-			if err := there[name].err; err != nil {
+			if err := existing[name].err; err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", name, err))
 			}
 		}
 		return errors.Join(errs...)
 	}, nil)
-	return there, err
+	return existing, err
 }
 
 // metadataRetry bounds the wait for topics that were just created to be known by every broker.
@@ -273,7 +273,7 @@ func (e *ensurer) partitions(entry schemas.Entry) int32 {
 
 // check compares the topics with the catalogue.
 func (e *ensurer) check(ctx context.Context) error {
-	there, err := e.waitKnown(ctx)
+	existing, err := e.waitKnown(ctx)
 	if err != nil {
 		return err
 	}
@@ -296,8 +296,8 @@ func (e *ensurer) check(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("%s: describe: %w", name, err))
 			continue
 		}
-		for _, fault := range e.mismatches(entry, there[name].partitions, c) {
-			errs = append(errs, fmt.Errorf("%s: %s", name, fault))
+		for _, mismatch := range e.mismatches(entry, existing[name].partitions, c) {
+			errs = append(errs, fmt.Errorf("%s: %s", name, mismatch))
 		}
 		if v, _ := setting(c, timestampType); entry.LogAppendTime && v != logAppendTime {
 			undated = append(undated, name)
@@ -314,15 +314,16 @@ func (e *ensurer) check(ctx context.Context) error {
 		first, _ := schemas.Lookup(topics[0])
 		for _, t := range topics[1:] {
 			name := e.cfg.topic(t)
-			a, b := there[want].partitions, there[name].partitions
+			a, b := existing[want].partitions, existing[name].partitions
 			if a == b {
 				continue
 			}
-			fault := fmt.Errorf("%s: has %d partitions, but %s has %d: they must have the same number", name, b, want, a)
+			mismatch := fmt.Errorf("%s: has %d partitions, but %s has %d: they must have the same number", name, b, want, a)
 			if role := first.Readers[0]; len(e.o.Roles) == 0 || slices.Contains(e.o.Roles, role) {
-				errs = append(errs, fault)
+				errs = append(errs, mismatch)
 			} else {
-				e.cfg.logger().Warn("refuse unequal partitions of a role that runs elsewhere", "role", role, "err", fault)
+				e.cfg.logger().Warn("find unequal partitions: processes with the role refuse to start",
+					"role", role, "err", mismatch)
 			}
 		}
 	}
@@ -363,8 +364,8 @@ func (e *ensurer) alter(ctx context.Context, key, value string, names []string) 
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
 // mismatches lists the differences between a topic and its catalogue entry.
-func (e *ensurer) mismatches(entry schemas.Entry, partitions int, c kadm.ResourceConfig) (faults []string) {
-	add := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
+func (e *ensurer) mismatches(entry schemas.Entry, partitions int, c kadm.ResourceConfig) (mismatches []string) {
+	add := func(format string, args ...any) { mismatches = append(mismatches, fmt.Sprintf(format, args...)) }
 	cleanup, _ := setting(c, cleanupPolicy)
 	switch {
 	case entry.Cleanup == schemas.Compact && cleanup != "compact":
@@ -392,7 +393,7 @@ func (e *ensurer) mismatches(entry schemas.Entry, partitions int, c kadm.Resourc
 	if entry.FixedPartitions && partitions != fixedPartitions {
 		add("has %d partitions, want %d: their number is fixed", partitions, fixedPartitions)
 	}
-	return faults
+	return mismatches
 }
 
 // setting returns the value of a topic configuration and its source.

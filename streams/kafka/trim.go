@@ -50,13 +50,13 @@ func NewTrimmer(a *Admin, keep time.Duration) *Trimmer {
 	return &Trimmer{admin: a, keep: keep, log: a.cfg.logger().With("part", "trimmer"), blocked: map[trimBlock]bool{}}
 }
 
-// Keep makes the trimmer keep records that are still needed by readers without a group. lacking returns, by topic
+// Keep makes the trimmer keep records that are still needed by readers without a group. firstHeld returns, by topic
 // and partition, the first offset to keep. If it fails, none of topics is trimmed. Keep must be called before the
 // first Trim.
 func (t *Trimmer) Keep(
-	topics []schemas.Topic, lacking func(context.Context) (map[schemas.Topic]map[int32]int64, error),
+	topics []schemas.Topic, firstHeld func(context.Context) (map[schemas.Topic]map[int32]int64, error),
 ) {
-	t.heldTopics, t.firstHeld = topics, lacking
+	t.heldTopics, t.firstHeld = topics, firstHeld
 }
 
 // A trimState is the state of a topic that may be trimmed.
@@ -106,8 +106,8 @@ func (l *trimState) trimOffset(id int32) (to int64, blocks []trimBlock) {
 // Trim trims all topics, and returns the number of deleted records by topic. An error in one partition does not
 // stop the others; the next call tries again. Calls must not overlap.
 func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, err error) {
-	ledgers, err := t.trimStates(ctx)
-	if ledgers == nil {
+	states, err := t.trimStates(ctx)
+	if states == nil {
 		return nil, err
 	}
 	errs := []error{err}
@@ -116,7 +116,7 @@ func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, er
 		from    = offsets{}
 		blocked = map[trimBlock]bool{}
 	)
-	for _, l := range ledgers {
+	for _, l := range states {
 		from[l.name] = l.starts
 		if len(l.future) > 0 {
 			blocked[trimBlock{topic: l.name}] = true
@@ -132,7 +132,7 @@ func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, er
 			}
 		}
 	}
-	t.report(ledgers, blocked)
+	t.report(states, blocked)
 	if len(cut) == 0 {
 		return nil, errors.Join(errs...)
 	}
@@ -160,21 +160,21 @@ func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, er
 // older record keptFrom stays.
 func (t *Trimmer) passFutureRecords(ctx context.Context, l *trimState) error {
 	now := time.Now()
-	behind := map[int32]offsetRange{}
+	after := map[int32]offsetRange{}
 	for id := range l.future {
 		free := *l
 		free.keptFrom = l.ends
 		if to, _ := free.trimOffset(id); to > l.keptFrom[id] {
-			behind[id] = offsetRange{l.keptFrom[id], to}
+			after[id] = offsetRange{l.keptFrom[id], to}
 		}
 	}
-	if len(behind) == 0 {
+	if len(after) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, futureScanTimeout, errScanDone)
 	defer cancel()
 	kept := map[int32]bool{}
-	err := scan(ctx, t.admin.cfg, l.name, behind, func(rec *kgo.Record, _ uint32) error {
+	err := scan(ctx, t.admin.cfg, l.name, after, func(rec *kgo.Record, _ uint32) error {
 		id := rec.Partition
 		if kept[id] {
 			return nil
@@ -185,7 +185,7 @@ func (t *Trimmer) passFutureRecords(ctx context.Context, l *trimState) error {
 		case !rec.Timestamp.After(now.Add(maxClockSkew)):
 			kept[id] = true
 		}
-		if len(kept) == len(behind) {
+		if len(kept) == len(after) {
 			return errScanDone
 		}
 		return nil
@@ -200,9 +200,9 @@ func (t *Trimmer) passFutureRecords(ctx context.Context, l *trimState) error {
 var errScanDone = errors.New("scan done")
 
 // report logs topics that cannot be trimmed, and those that can be trimmed again. Each change is logged once.
-func (t *Trimmer) report(ledgers map[string]*trimState, now map[trimBlock]bool) {
+func (t *Trimmer) report(states map[string]*trimState, now map[trimBlock]bool) {
 	for b := range t.blocked {
-		l := ledgers[b.topic]
+		l := states[b.topic]
 		if l == nil || b.group != "" && l.commits[b.group] == nil || len(l.keptFrom) == 0 { // unknown this time
 			now[b] = true
 		} else if !now[b] && b.group != "" {
@@ -213,7 +213,7 @@ func (t *Trimmer) report(ledgers map[string]*trimState, now map[trimBlock]bool) 
 		switch {
 		case t.blocked[b]:
 		case b.group == "":
-			for id := range ledgers[b.topic].future {
+			for id := range states[b.topic].future {
 				t.log.Warn("found records with future timestamps: a clock is or was wrong", "topic", b.topic, "partition", id)
 			}
 		case b.ahead:
@@ -229,7 +229,7 @@ func (t *Trimmer) report(ledgers map[string]*trimState, now map[trimBlock]bool) 
 // trimStates returns the states of the topics to trim, by name. Its error lists what is unknown; the result is
 // nil if nothing is known.
 func (t *Trimmer) trimStates(ctx context.Context) (map[string]*trimState, error) {
-	ledgers, read, err := t.topics(ctx)
+	states, read, err := t.topics(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list topics: %w", err)
 	}
@@ -243,27 +243,27 @@ func (t *Trimmer) trimStates(ctx context.Context) (map[string]*trimState, error)
 		}
 		for group, topics := range t.admin.groupTopics(role, topics) {
 			for _, name := range topics {
-				if ledgers[name].commits[group] = done[name]; done[name] == nil {
-					ledgers[name].commits[group] = map[int32]int64{}
+				if states[name].commits[group] = done[name]; done[name] == nil {
+					states[name].commits[group] = map[int32]int64{}
 				}
 			}
 		}
 	}
 	// Read the held offsets after the commits, which they limit.
-	if err := t.setHeld(ctx, ledgers); err != nil {
+	if err := t.setHeld(ctx, states); err != nil {
 		errs = append(errs, err)
 	}
-	names := slices.Sorted(maps.Keys(ledgers))
-	note := func(listed kadm.ListedOffsets, err error, what string, into func(*trimState) *map[int32]int64) {
+	names := slices.Sorted(maps.Keys(states))
+	fill := func(listed kadm.ListedOffsets, err error, kind string, into func(*trimState) *map[int32]int64) {
 		if err != nil {
-			errs = append(errs, fmt.Errorf("list %s: %w", what, err))
+			errs = append(errs, fmt.Errorf("list %s: %w", kind, err))
 		}
 		for topic, ps := range listed {
-			at := into(ledgers[topic])
+			at := into(states[topic])
 			*at = map[int32]int64{}
 			for id, l := range ps {
 				if l.Err != nil && !errors.Is(l.Err, kerr.UnknownTopicOrPartition) {
-					errs = append(errs, fmt.Errorf("list %s: %s: %w", what, partition{topic, id}, l.Err))
+					errs = append(errs, fmt.Errorf("list %s: %s: %w", kind, partition{topic, id}, l.Err))
 				} else if l.Err == nil && l.Offset >= 0 {
 					(*at)[id] = l.Offset
 				}
@@ -271,36 +271,36 @@ func (t *Trimmer) trimStates(ctx context.Context) (map[string]*trimState, error)
 		}
 	}
 	listed, err := t.admin.adm.ListStartOffsets(ctx, names...)
-	note(listed, err, "start offsets", func(l *trimState) *map[int32]int64 { return &l.starts })
+	fill(listed, err, "start offsets", func(l *trimState) *map[int32]int64 { return &l.starts })
 	listed, err = t.admin.adm.ListEndOffsets(ctx, names...)
-	note(listed, err, "end offsets", func(l *trimState) *map[int32]int64 { return &l.ends })
-	kept := slices.DeleteFunc(names, func(name string) bool { return ledgers[name].passThrough })
+	fill(listed, err, "end offsets", func(l *trimState) *map[int32]int64 { return &l.ends })
+	kept := slices.DeleteFunc(names, func(name string) bool { return states[name].passThrough })
 	if len(kept) > 0 { // without names the request would be for all topics
 		listed, err = t.admin.adm.ListOffsetsAfterMilli(ctx, time.Now().Add(-t.keep).UnixMilli(), kept...)
-		note(listed, err, "offsets by time", func(l *trimState) *map[int32]int64 { return &l.keptFrom })
+		fill(listed, err, "offsets by time", func(l *trimState) *map[int32]int64 { return &l.keptFrom })
 		listed.Each(func(o kadm.ListedOffset) {
 			if o.Err == nil && o.Timestamp > time.Now().Add(maxClockSkew).UnixMilli() {
-				ledgers[o.Topic].future[o.Partition] = true
+				states[o.Topic].future[o.Partition] = true
 			}
 		})
 	}
-	for _, l := range ledgers {
+	for _, l := range states {
 		if l.passThrough {
 			l.keptFrom = l.ends
 		}
 	}
-	return ledgers, errors.Join(errs...)
+	return states, errors.Join(errs...)
 }
 
 // setHeld sets the first offsets that readers without a group need.
-func (t *Trimmer) setHeld(ctx context.Context, ledgers map[string]*trimState) error {
+func (t *Trimmer) setHeld(ctx context.Context, states map[string]*trimState) error {
 	if t.firstHeld == nil {
 		return nil
 	}
-	lacked, err := t.firstHeld(ctx)
+	held, err := t.firstHeld(ctx)
 	for _, topic := range t.heldTopics {
-		if l := ledgers[t.admin.cfg.topic(topic)]; l != nil {
-			l.heldFrom, l.heldUnknown = lacked[topic], err != nil
+		if l := states[t.admin.cfg.topic(topic)]; l != nil {
+			l.heldFrom, l.heldUnknown = held[topic], err != nil
 		}
 	}
 	if err != nil {
@@ -322,7 +322,7 @@ func (t *Trimmer) topics(ctx context.Context) (map[string]*trimState, map[schema
 		entries[cfg.topic(e.Topic)] = e
 	}
 	lane, _ := strings.CutSuffix(cfg.topic(schemas.Delay("x")), "x")
-	ledgers, read := map[string]*trimState{}, map[schemas.Role][]string{}
+	states, read := map[string]*trimState{}, map[schemas.Role][]string{}
 	for _, name := range there.Names() {
 		e, ok := entries[name]
 		if !ok && strings.HasPrefix(name, lane) {
@@ -339,7 +339,7 @@ func (t *Trimmer) topics(ctx context.Context) (map[string]*trimState, map[schema
 			l.readers = append(l.readers, cfg.group(role, classOf(e, role)))
 			read[role] = append(read[role], name)
 		}
-		ledgers[name] = l
+		states[name] = l
 	}
-	return ledgers, read, nil
+	return states, read, nil
 }

@@ -107,7 +107,7 @@ func (w *Watermark) snapshot(ctx context.Context, from time.Time) (*commitSnapsh
 }
 
 // acquire waits for sem or for the end of ctx. It returns the function that releases sem.
-func (w *Watermark) acquire(ctx context.Context) (give func()) {
+func (w *Watermark) acquire(ctx context.Context) (release func()) {
 	select {
 	case w.sem <- struct{}{}:
 		return func() { <-w.sem }
