@@ -7,23 +7,24 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-func TestStanding(t *testing.T) {
+func TestOutOfRangeCause(t *testing.T) {
 	for name, tt := range map[string]struct {
 		position, committed, start, end, same int64
 		want                                  outOfRangeCause
 		gone                                  int64
 		says                                  string
 	}{
-		"committed below the start":             {5, 5, 12, 20, -1, causeRemoved, 7, "--to-earliest"},
-		"read on below the start":               {9, 5, 12, 20, -1, causeRemoved, 3, "--to-earliest"},
-		"committed below, position not known":   {-1, 5, 12, 20, -1, causeRemoved, 7, "--to-earliest"},
-		"nothing committed, nothing read":       {-1, -1, 12, 20, -1, causeRemoved, 12, "committed nothing"},
-		"nothing committed, read on":            {4, -1, 12, 20, -1, causeRemoved, 8, "committed nothing"},
-		"others have gone on":                   {5, 15, 12, 20, -1, causeSuperseded, -3, "Restart it"},
-		"beyond the end":                        {50, 50, 0, 20, -1, causeTruncated, -50, "--reset-offsets --to-offset 20 "},
-		"beyond the end of an empty log":        {50, 50, 0, 0, -1, causeTruncated, -50, "--reset-offsets --to-offset 0 "},
-		"beyond the end, committed is not":      {50, 18, 0, 20, -1, causeTruncated, -50, "Restart the process"},
-		"of a topic that was made again":        {50, 50, 0, 2, -1, causeTruncated, -50, "If the topic was recreated, use --to-earliest"},
+		"committed below the start":           {5, 5, 12, 20, -1, causeRemoved, 7, "--to-earliest"},
+		"read on below the start":             {9, 5, 12, 20, -1, causeRemoved, 3, "--to-earliest"},
+		"committed below, position not known": {-1, 5, 12, 20, -1, causeRemoved, 7, "--to-earliest"},
+		"nothing committed, nothing read":     {-1, -1, 12, 20, -1, causeRemoved, 12, "committed nothing"},
+		"nothing committed, read on":          {4, -1, 12, 20, -1, causeRemoved, 8, "committed nothing"},
+		"others have gone on":                 {5, 15, 12, 20, -1, causeSuperseded, -3, "Restart it"},
+		"beyond the end":                      {50, 50, 0, 20, -1, causeTruncated, -50, "--reset-offsets --to-offset 20 "},
+		"beyond the end of an empty log":      {50, 50, 0, 0, -1, causeTruncated, -50, "--reset-offsets --to-offset 0 "},
+		"beyond the end, committed is not":    {50, 18, 0, 20, -1, causeTruncated, -50, "Restart the process"},
+		"of a topic that was made again": {50, 50, 0, 2, -1, causeTruncated, -50,
+			"If the topic was recreated, use --to-earliest"},
 		"in range by now":                       {15, 15, 12, 20, -1, causeTruncated, -3, "Restart the process"},
 		"at the end by now":                     {20, 20, 12, 20, -1, causeTruncated, -8, "Restart the process"},
 		"nothing committed, log from the first": {-1, -1, 0, 20, -1, causeTruncated, 0, "--reset-offsets --to-earliest"},
@@ -33,7 +34,8 @@ func TestStanding(t *testing.T) {
 		"cut off behind what is committed":      {50, 30, 0, 45, 40, causeTruncated, -50, "Restart the process"},
 		"of the epoch that leads":               {50, 50, 0, 45, 45, causeTruncated, -50, "--reset-offsets --to-offset 45 "},
 	} {
-		s := groupPosition{at: partition{"millrace.changes", 3}, group: "millrace.sink", position: tt.position, committed: tt.committed, start: tt.start, end: tt.end, divergesAt: tt.same}
+		s := groupPosition{at: partition{"millrace.changes", 3}, group: "millrace.sink", position: tt.position,
+			committed: tt.committed, start: tt.start, end: tt.end, divergesAt: tt.same}
 		if got := s.cause(); got != tt.want || s.lost() != tt.gone {
 			t.Errorf("%s: %d, %d gone, want %d, %d", name, got, s.lost(), tt.want, tt.gone)
 		}
@@ -43,8 +45,8 @@ func TestStanding(t *testing.T) {
 	}
 }
 
-// An incident's id tells one loss from another, and two tellings of one loss are one; the key holds all of one partition.
-func TestStandingIncident(t *testing.T) {
+// The id of an incident identifies one loss. Its key is the same for all losses of a partition.
+func TestRemovedIncident(t *testing.T) {
 	s := groupPosition{at: partition{"millrace.changes", 3}, group: "millrace.sink", committed: 5, start: 12}
 	first, again := s.incident(schemas.RoleSink, "x"), s.incident(schemas.RoleSink, "x")
 	if first.GetId() != again.GetId() {

@@ -17,7 +17,7 @@ var errMembershipLost = errors.New("the group has removed this member: its parti
 // reports all partitions as lost. If it learns it from a commit or during a rebalance, the client rejoins under a
 // new member id and keeps its partitions, with positions that other members may have passed. Committing these
 // would move offsets back. A membership compares the member ids, and makes the client start over. franz-go 1.22.2
-// needs it: without it, TestForgottenMember finds commits that went back.
+// needs it: without it, TestRemovedMember finds commits that went back.
 type membership struct {
 	kgo.GroupBalancer
 	id func() string // the client's member id; empty if it has none

@@ -17,8 +17,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// Gathered are the values of a registry whose name and labels hold all of like, by both;
-// of histograms their counts. The prefix that all names have is cut off.
+// Gathered returns the values of the metrics in a registry whose name and labels contain all of like, by name and
+// labels without the common prefix. For histograms the value is the count.
 func Gathered(t *testing.T, reg *prometheus.Registry, like ...string) map[string]float64 {
 	t.Helper()
 	families, err := reg.Gather()
@@ -42,7 +42,7 @@ func Gathered(t *testing.T, reg *prometheus.Registry, like ...string) map[string
 	return all
 }
 
-// SameValues tells how what was gathered differs from what should have been.
+// SameValues returns the differences between gathered values and the expected ones.
 func SameValues(t *testing.T, got, want map[string]float64) {
 	t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(want)) {
@@ -59,23 +59,27 @@ func SameValues(t *testing.T, got, want map[string]float64) {
 	}
 }
 
-// What a role may ever count is there at 0 from the start, so that a rate of it is one.
+// All metrics of a role are 0 from the start, so that rates of them are correct.
 func TestMetricsOfNewRole(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	NewMetrics(reg).role(schemas.RoleCopier, schemas.Large)
 	want := map[string]float64{"publish_failures_total{class=,role=producer}": 0}
 	for _, name := range []string{
-		"handler_seconds{%s}", "in_flight_messages{%s}", "in_flight_bytes{%s}", "working_tasks{%s}", "parked_tasks{%s}", "paused_messages{%s}",
+		"handler_seconds{%s}", "in_flight_messages{%s}", "in_flight_bytes{%s}",
+		"working_tasks{%s}", "parked_tasks{%s}", "paused_messages{%s}",
 		"stuck_tasks{%s}",
 		"assigned_partitions{%s}", "oldest_task_seconds{%s}", "oldest_message_seconds{%s}", "publish_failures_total{%s}",
 		"commits_total{class=large,result=ok,role=copier}", "commits_total{class=large,result=failed,role=copier}",
 		"messages_total{class=large,outcome=done,role=copier}", "messages_total{class=large,outcome=retried,role=copier}",
-		"messages_total{class=large,outcome=transient,role=copier}", "messages_total{class=large,outcome=unavailable,role=copier}",
+		"messages_total{class=large,outcome=transient,role=copier}",
+		"messages_total{class=large,outcome=unavailable,role=copier}",
 		"messages_total{class=large,outcome=wait,role=copier}", "messages_total{class=large,outcome=paused,role=copier}",
 		"messages_total{class=large,outcome=moved,role=copier}",
 		"messages_total{class=large,outcome=dead,role=copier}",
-		"rebalances_total{class=large,kind=assigned,role=copier}", "rebalance_seconds_total{class=large,kind=assigned,role=copier}",
-		"rebalances_total{class=large,kind=revoked,role=copier}", "rebalance_seconds_total{class=large,kind=revoked,role=copier}",
+		"rebalances_total{class=large,kind=assigned,role=copier}",
+		"rebalance_seconds_total{class=large,kind=assigned,role=copier}",
+		"rebalances_total{class=large,kind=revoked,role=copier}",
+		"rebalance_seconds_total{class=large,kind=revoked,role=copier}",
 		"rebalances_total{class=large,kind=lost,role=copier}", "rebalance_seconds_total{class=large,kind=lost,role=copier}",
 	} {
 		if strings.Contains(name, "%s") {
@@ -91,7 +95,8 @@ func TestMetricsNames(t *testing.T) {
 	m := NewMetrics(reg)
 	m.role(schemas.RoleCopier, schemas.High)
 	bytes, seconds := int64(1), 1.0
-	m.SetLags([]Lag{{Role: schemas.RoleCopier, Class: schemas.High, Topic: schemas.DuplicationHigh, Bytes: &bytes, Seconds: &seconds}})
+	m.SetLags([]Lag{{Role: schemas.RoleCopier, Class: schemas.High, Topic: schemas.DuplicationHigh,
+		Bytes: &bytes, Seconds: &seconds}})
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -155,13 +160,16 @@ func TestMetricsCount(t *testing.T) {
 			"rebalances_total{class=high,kind=assigned,role=copier}":        1,
 			"rebalances_total{class=high,kind=revoked,role=copier}":         1,
 			"rebalance_seconds_total{class=high,kind=assigned,role=copier}": 2,
-			"commits_total{class=high,result=ok,role=copier}":               1, "commits_total{class=high,result=failed,role=copier}": 1,
-			"publish_failures_total{" + l + "}": 2, "publish_failures_total{class=,role=producer}": 1,
+			"commits_total{class=high,result=ok,role=copier}":               1,
+			"commits_total{class=high,result=failed,role=copier}":           1,
+			"publish_failures_total{" + l + "}":                             2,
+			"publish_failures_total{class=,role=producer}":                  1,
 		})
 		r.markProgress()
 		state := m.State()
 		want := RoleState{
-			Role: schemas.RoleCopier, Class: schemas.High, Member: true, Owned: map[string]map[int32]bool{"a": {0: true}, "b": {0: true}},
+			Role: schemas.RoleCopier, Class: schemas.High, Member: true,
+			Owned:    map[string]map[int32]bool{"a": {0: true}, "b": {0: true}},
 			InFlight: 6, Held: 1, Busy: 3, Stuck: 1, Active: time.Now(), Success: done,
 		}
 		if len(state) != 1 || fmt.Sprint(state[0]) != fmt.Sprint(want) {
@@ -174,7 +182,7 @@ func TestMetricsCount(t *testing.T) {
 	})
 }
 
-// Lag that nobody looks at any more is absent; so is what is not known of it.
+// Lags that are no longer set, and values that are unknown, are absent.
 func TestMetricsLags(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -182,23 +190,27 @@ func TestMetricsLags(t *testing.T) {
 		m := NewMetrics(reg)
 		bytes, seconds := int64(70), 3.5
 		m.SetLags([]Lag{
-			{Role: schemas.RoleCopier, Class: schemas.Low, Topic: schemas.DuplicationLow, Records: 7, Bytes: &bytes, Seconds: &seconds},
+			{Role: schemas.RoleCopier, Class: schemas.Low, Topic: schemas.DuplicationLow, Records: 7,
+				Bytes: &bytes, Seconds: &seconds},
 			{Role: schemas.RoleSink, Class: schemas.High, Topic: schemas.Changes, Records: 9, Undecided: 2, Paused: true},
 		})
 		time.Sleep(lagFresh)
 		SameValues(t, Gathered(t, reg, "lag_"), map[string]float64{
-			"lag_records{class=low,role=copier,topic=duplication.low}": 7, "lag_due_records{class=low,role=copier,topic=duplication.low}": 7,
+			"lag_records{class=low,role=copier,topic=duplication.low}":           7,
+			"lag_due_records{class=low,role=copier,topic=duplication.low}":       7,
 			"lag_undecided_records{class=low,role=copier,topic=duplication.low}": 0,
-			"lag_bytes{class=low,role=copier,topic=duplication.low}":             70, "lag_seconds{class=low,role=copier,topic=duplication.low}": 3.5,
-			"lag_records{class=high,role=sink,topic=changes}": 9, "lag_due_records{class=high,role=sink,topic=changes}": 0,
-			"lag_undecided_records{class=high,role=sink,topic=changes}": 2,
+			"lag_bytes{class=low,role=copier,topic=duplication.low}":             70,
+			"lag_seconds{class=low,role=copier,topic=duplication.low}":           3.5,
+			"lag_records{class=high,role=sink,topic=changes}":                    9,
+			"lag_due_records{class=high,role=sink,topic=changes}":                0,
+			"lag_undecided_records{class=high,role=sink,topic=changes}":          2,
 		})
 		time.Sleep(time.Nanosecond)
 		SameValues(t, Gathered(t, reg, "lag_"), map[string]float64{})
 	})
 }
 
-// Several clients of one name live side by side, and leave nothing behind.
+// Several clients may have the same name. Their metrics disappear with them.
 func TestMetricsOfClients(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	cfg := Config{Brokers: []string{"127.0.0.1:1"}, Metrics: NewMetrics(reg)}
@@ -242,7 +254,7 @@ func TestMetricsOfClients(t *testing.T) {
 	check("admin")
 }
 
-// Without metrics nothing is counted, at no cost.
+// A nil *Metrics allocates nothing.
 func TestMetricsNil(t *testing.T) {
 	var m *Metrics
 	r := m.role(schemas.RoleCopier, schemas.High)
@@ -305,7 +317,7 @@ func BenchmarkMetrics(b *testing.B) {
 	}
 }
 
-// Without a tracer and without a trace nothing is made.
+// Without a tracer and a trace context no span is created.
 func TestSpanNil(t *testing.T) {
 	r := newRouter(Config{}, schemas.RolePlanner, 0)
 	l := &letter{rec: &kgo.Record{Topic: "changes", Headers: []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}}}}

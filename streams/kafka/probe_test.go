@@ -7,7 +7,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// Where the batch behind a damaged one begins is only said if no unread record lies before it.
+// parseNextBatch finds the next batch only if no unread record is before it.
 func TestNextBatch(t *testing.T) {
 	batch := func(first int64, n int32) []byte {
 		b := kmsg.RecordBatch{FirstOffset: first, LastOffsetDelta: n - 1, NumRecords: n, Records: make([]byte, 20)}

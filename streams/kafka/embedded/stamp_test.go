@@ -11,7 +11,7 @@ import (
 )
 
 // Records of a topic with LogAppendTime have the broker's time, also after a restart. Others have the producer's time.
-func TestDatesOfRecords(t *testing.T) {
+func TestRecordTimestamps(t *testing.T) {
 	dir := t.TempDir()
 	var b *embedded.Broker
 	restart := func() (cl *kgo.Client) {
