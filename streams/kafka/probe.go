@@ -98,8 +98,8 @@ func fetchFrom(
 	return &resp.Topics[0].Partitions[0], nil
 }
 
-// nextBatchOffset returns the offset after the batch that holds offset. It works for batches that cannot be parsed.
-func nextBatchOffset(ctx context.Context, cl *kgo.Client, at partition, offset int64) (int64, error) {
+// offsetAfterBatch returns the offset after the batch that holds offset. It works for batches that cannot be parsed.
+func offsetAfterBatch(ctx context.Context, cl *kgo.Client, at partition, offset int64) (int64, error) {
 	topics, err := kadm.NewClient(cl).ListTopics(ctx, at.topic)
 	if err != nil {
 		return 0, fmt.Errorf("list topic: %w", err)
@@ -120,7 +120,7 @@ func nextBatchOffset(ctx context.Context, cl *kgo.Client, at partition, offset i
 	return 0, errNextBatchUnknown
 }
 
-// errNextBatchUnknown is returned by nextBatchOffset if the fetch response does not show where the next batch starts.
+// errNextBatchUnknown is returned by offsetAfterBatch if the fetch response does not show where the next batch starts.
 var errNextBatchUnknown = errors.New("the start of the next batch is unknown")
 
 // parseNextBatch returns the base offset of the second batch in batches; the first one holds offset. Without a

@@ -328,7 +328,7 @@ func nextOf(ctx context.Context, cl *kgo.Client, at partition, offset int64, cau
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookAgain)
 	defer cancel()
-	next, err := nextBatchOffset(ctx, cl, at, offset)
+	next, err := offsetAfterBatch(ctx, cl, at, offset)
 	if err != nil {
 		return 0
 	}

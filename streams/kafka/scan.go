@@ -114,7 +114,7 @@ func (s *scanner) skipBatch(ctx context.Context, cl *kgo.Client, bad *damagedErr
 	if s.tries[id]++; s.tries[id] < damageTries {
 		return retry.Sleep(ctx, damageRetry().Backoff(s.tries[id]))
 	}
-	next, err := nextBatchOffset(ctx, cl, bad.at, p.from)
+	next, err := offsetAfterBatch(ctx, cl, bad.at, p.from)
 	switch {
 	case errors.Is(err, errNextBatchUnknown):
 		next = p.to
