@@ -148,7 +148,7 @@ func TestReadRecreatedTopic(t *testing.T) {
 		b.Recreate(schemas.Jobs, 1)
 		b.Write(jobRecord(t, 0, "c"))
 		if err := a.Read(t.Context(), schemas.Jobs, e, func(*schemas.Delivery, error) error { return nil }); err == nil ||
-			!strings.Contains(err.Error(), "partition 0: the log ends at 1, and ended at 2 before") {
+			!strings.Contains(err.Error(), "partition 0: the log ends at 1, but ended at 2 before") {
 			t.Errorf("got %v", err)
 		}
 	})
