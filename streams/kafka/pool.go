@@ -105,7 +105,7 @@ func (pc *PoolConfig) defaults() {
 	}
 	long(&pc.Drain, time.Minute)
 	long(&pc.Stall, 10*time.Minute)
-	long(&pc.Every, besideInterval)
+	long(&pc.Every, maintainInterval)
 }
 
 const (
@@ -215,7 +215,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	loops.Go(func() { p.watch(run) })
 	loops.Go(func() { p.obey(run) })
 	loops.Go(func() {
-		if err := p.runBesideLoop(run); err != nil {
+		if err := p.runMaintenance(run); err != nil {
 			fail(err)
 		}
 	})

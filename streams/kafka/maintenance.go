@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	besideInterval = 10 * time.Second
-	besideTimeout  = 5 * time.Second      // of the wait for tasks to end, and of Beside; no rebalance completes meanwhile
-	besidePoll     = 5 * time.Millisecond // between checks whether tasks have ended
+	maintainInterval = 10 * time.Second
+	maintainTimeout  = 5 * time.Second      // of the wait for tasks to end, and of Beside; no rebalance completes meanwhile
+	maintainPoll     = 5 * time.Millisecond // between checks whether tasks have ended
 )
 
-// runBesideLoop calls Prepare after each assignment, and Beside at each interval, until ctx is done.
-func (p *Pool) runBesideLoop(ctx context.Context) error {
+// runMaintenance calls Prepare after each assignment, and Beside at each interval, until ctx is done.
+func (p *Pool) runMaintenance(ctx context.Context) error {
 	var due <-chan time.Time
 	if p.cfg.Beside != nil {
 		t := time.NewTicker(p.cfg.Every)
@@ -35,8 +35,8 @@ func (p *Pool) runBesideLoop(ctx context.Context) error {
 				return fmt.Errorf("prepare for assigned partitions: %w", err)
 			}
 		case <-due:
-			if err := p.runBeside(ctx); err != nil && ctx.Err() == nil {
-				p.router.log.Warn("retry work between messages", "wait", p.cfg.Every, "err", err)
+			if err := p.maintain(ctx); err != nil && ctx.Err() == nil {
+				p.router.log.Warn("retry maintenance", "wait", p.cfg.Every, "err", err)
 			}
 		}
 	}
@@ -69,15 +69,15 @@ func (p *Pool) requirePrepare() {
 	}
 }
 
-// runBeside calls Beside, if the role is not paused and all running tasks end, with their outputs, within
-// besideTimeout.
-func (p *Pool) runBeside(ctx context.Context) error {
+// maintain calls Beside, if the role is not paused and all running tasks end, with their outputs, within
+// maintainTimeout.
+func (p *Pool) maintain(ctx context.Context) error {
 	in := p.intakes[0]
 	if p.kafka.Controls.Role(p.cfg.Role) || p.cfg.Needed != nil && !p.cfg.Needed() || !in.still.TryLock() {
 		return nil
 	}
 	defer in.still.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, besideTimeout)
+	ctx, cancel := context.WithTimeout(ctx, maintainTimeout)
 	defer cancel()
 	if len(in.owned(nil)) == 0 || !p.sched.prepared() {
 		return nil
@@ -90,7 +90,7 @@ func (p *Pool) runBeside(ctx context.Context) error {
 	p.sched.updateBlocked(func() { p.sched.aside = true })
 	defer p.sched.updateBlocked(func() { p.sched.aside = false })
 	for !p.sched.noneAtWork() || !p.out.empty() {
-		if retry.Sleep(ctx, besidePoll) != nil {
+		if retry.Sleep(ctx, maintainPoll) != nil {
 			return errors.New("tasks are still running")
 		}
 	}
