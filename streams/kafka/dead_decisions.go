@@ -95,7 +95,7 @@ func (ds *decisions) internAttribution(s attribution) int32 {
 	return n
 }
 
-// decisions reads the decisions about the letters whose ids are wanted from topic admin; nil selects all.
+// decisions reads the decisions about the wanted letters, by id, from topic admin; nil selects all.
 func (d *DeadLetters) decisions(ctx context.Context, wanted map[string]bool) (*decisions, error) {
 	name := d.cfg.topic(schemas.Admin)
 	parts, err := topicRanges(ctx, d.adm, name)

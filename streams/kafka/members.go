@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// Unserved returns the roles whose groups all have no members, so no process runs them. A process that was killed
+// Unserved returns the roles that no process runs: their groups have no members. A process that was killed
 // counts as a member until its session times out.
 func (a *Admin) Unserved(ctx context.Context, roles ...schemas.Role) ([]schemas.Role, error) {
 	listed, err := a.adm.ListGroups(ctx)

@@ -44,7 +44,7 @@ func (k topicPositions) merge(id string, done map[int32]int64) topicPositions {
 	return topicPositions{id, all}
 }
 
-// Positions returns a checkpoint for each group of the catalogue whose positions differ from its latest checkpoint.
+// Positions returns a checkpoint for each group of the catalogue that has moved since its latest checkpoint.
 func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
 	saved, err := a.savedPositions(ctx)
 	if err != nil {

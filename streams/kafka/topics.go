@@ -284,7 +284,7 @@ func (e *ensurer) check(ctx context.Context) error {
 	var (
 		errs    []error
 		undated []string
-		early   = map[time.Duration][]string{} // topics whose compaction lag is below this one
+		early   = map[time.Duration][]string{} // topics with a compaction lag below this one
 	)
 	for _, entry := range e.entries {
 		name := e.cfg.topic(entry.Topic)
