@@ -204,14 +204,14 @@ func (r *roleMetrics) countHandled(f disposition, n int, d time.Duration) {
 	}
 }
 
-// countSettled counts letters by disposition. Their handler calls were observed already.
-func (r *roleMetrics) countSettled(letters []letter) {
+// countSettled counts records by disposition. Their handler calls were observed already.
+func (r *roleMetrics) countSettled(records []letter) {
 	if r == nil {
 		return
 	}
 	var n [dispositions]int
-	for i := range letters {
-		n[letters[i].fate]++
+	for i := range records {
+		n[records[i].fate]++
 	}
 	for f := range dispositions {
 		r.countHandled(f, n[f], -1)
