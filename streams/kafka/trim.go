@@ -18,9 +18,9 @@ import (
 )
 
 // A Trimmer deletes records of work topics that are older than keep and that every reader of the catalogue has
-// committed. Records of delay lanes and of topics for retries are deleted as soon as they are committed, whatever
-// their age: during a long pause all waiting records pass through these topics every few minutes. If the commits
-// of a reader are unknown, nothing is deleted. Topics that are kept or compacted are never trimmed.
+// committed. Records of pass-through topics (delay.*, again.*, backlog.*) are deleted as soon as they are committed,
+// whatever their age: during a long pause all waiting records pass through these topics every few minutes. If the
+// commits of a reader are unknown, nothing is deleted. Topics that are kept or compacted are never trimmed.
 type Trimmer struct {
 	admin      *Admin
 	keep       time.Duration
