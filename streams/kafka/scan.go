@@ -23,7 +23,7 @@ const (
 	scanFetchBytes = 50 << 20
 )
 
-// An offsetRange is the offsets of a partition from from (inclusive) to to (exclusive).
+// An offsetRange is a range of offsets in a partition: from from on, up to but not including to.
 type offsetRange struct{ from, to int64 }
 
 // topicRanges returns the current offset ranges of all partitions of a topic.
