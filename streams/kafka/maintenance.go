@@ -14,7 +14,7 @@ import (
 
 const (
 	maintainInterval = 10 * time.Second
-	maintainTimeout  = 5 * time.Second      // of the wait for tasks to end, and of Beside; no rebalance completes meanwhile
+	maintainTimeout  = 5 * time.Second      // of the wait for running tasks, and of Beside; rebalances wait for it
 	maintainPoll     = 5 * time.Millisecond // between checks whether tasks have ended
 )
 
