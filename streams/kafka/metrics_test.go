@@ -135,7 +135,11 @@ func TestMetricsCount(t *testing.T) {
 		r.addStuck(1)
 		r.countHandled(dispositionDone, 4, time.Second)
 		r.addInFlight(-4, -400)
-		r.countSettled([]letter{{fate: dispositionDone}, {fate: dispositionDead}, {fate: dispositionDead}})
+		r.countSettled([]letter{
+			{fate: dispositionDone},
+			{fate: dispositionDead},
+			{fate: dispositionDead},
+		})
 		r.countCommit(nil)
 		r.countCommit(errors.New("no"))
 		r.countPublishFailures(2)
@@ -320,7 +324,8 @@ func BenchmarkMetrics(b *testing.B) {
 // Without a tracer and a trace context no span is created.
 func TestSpanNil(t *testing.T) {
 	r := newRouter(Config{}, schemas.RolePlanner, 0)
-	l := &letter{rec: &kgo.Record{Topic: "changes", Headers: []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}}}}
+	headers := []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}}
+	l := &letter{rec: &kgo.Record{Topic: "changes", Headers: headers}}
 	ctx := t.Context()
 	allocs := testing.AllocsPerRun(100, func() {
 		in, end := r.span(ctx, l)
