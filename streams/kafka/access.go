@@ -7,17 +7,17 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 )
 
-// What brokers that answer may say in place of an answer.
+// Errors of brokers that are reachable but cannot serve a request.
 var (
-	// ErrLogin: they refuse the login.
-	ErrLogin = errors.New("the brokers refuse the login: its mechanism, user or password is wrong")
-	// ErrStarting: they cannot say what groups have committed. They make or load the topic of offsets, which takes
-	// seconds after the first start of a cluster. The answer is the same for ever if they cannot make it, such as with
+	// ErrLogin: the brokers reject the credentials.
+	ErrLogin = errors.New("the brokers reject the login: mechanism, user or password is wrong")
+	// ErrStarting: the brokers have not loaded the offsets topic, so committed offsets are unknown. That takes
+	// seconds after the first start of a cluster. It lasts for ever if the topic cannot be created, for example with
 	// fewer brokers than offsets.topic.replication.factor.
-	ErrStarting = errors.New("the brokers prepare their topic of offsets")
+	ErrStarting = errors.New("the brokers are preparing their offsets topic")
 )
 
-// explain wraps ErrLogin or ErrStarting around an error of that kind.
+// explain wraps err with ErrLogin or ErrStarting if it is of that kind.
 func explain(err error) error {
 	for _, refusal := range []error{kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState} {
 		if errors.Is(err, refusal) {

@@ -12,20 +12,21 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// A login that is refused is reported as such by all that a process does first.
+// Every first request of a process reports a rejected login as ErrLogin.
 func TestRefusedLogin(t *testing.T) {
 	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.EnableSASL(), kfake.Superuser("PLAIN", "app", "secret"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	c.ControlKey(int16(kmsg.SASLAuthenticate), func(req kmsg.Request) (kmsg.Response, error, bool) { // as Kafka answers
+	c.ControlKey(int16(kmsg.SASLAuthenticate), func(req kmsg.Request) (kmsg.Response, error, bool) { // as brokers answer
 		c.KeepControl()
 		resp := req.(*kmsg.SASLAuthenticateRequest).ResponseKind().(*kmsg.SASLAuthenticateResponse)
 		resp.ErrorCode = kerr.SaslAuthenticationFailed.Code
 		return resp, nil, true
 	})
-	cfg := kafka.Config{Brokers: c.ListenAddrs(), Prefix: "p.", SASL: &kafka.SASL{Mechanism: "PLAIN", User: "app", Password: "wrong"}}
+	cfg := kafka.Config{Brokers: c.ListenAddrs(), Prefix: "p.",
+		SASL: &kafka.SASL{Mechanism: "PLAIN", User: "app", Password: "wrong"}}
 	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{}); !errors.Is(err, kafka.ErrLogin) {
 		t.Errorf("make topics: got %v", err)
 	}

@@ -13,18 +13,17 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// An Admin answers questions about topics and groups. It changes nothing.
+// An Admin reads the state of topics and consumer groups. It changes nothing.
 type Admin struct {
 	cfg Config
 	cl  *kgo.Client
 	adm *kadm.Client
 
-	pace      pace
+	rates     rateTracker
 	undecided undecided
 }
 
-// NewAdmin returns an Admin. Nothing reaches the network before its methods are
-// called. The caller closes it.
+// NewAdmin returns an Admin. It connects when a method is called. The caller must call Close.
 func NewAdmin(cfg Config) (*Admin, error) {
 	opts, err := cfg.options("admin")
 	if err != nil {
@@ -37,26 +36,26 @@ func NewAdmin(cfg Config) (*Admin, error) {
 	return &Admin{cfg: cfg, cl: cl, adm: kadm.NewClient(cl)}, nil
 }
 
-// Close ends the connections.
+// Close closes the connections.
 func (a *Admin) Close() { a.cl.Close() }
 
-// offsets is topic, partition, offset.
+// offsets holds offsets by topic name and partition.
 type offsets map[string]map[int32]int64
 
-// bounds returns where the partitions of topics start and end: at the last stable offset, behind which no reader is
-// handed a record while a transaction is open. A topic that is not there has none.
+// bounds returns the start offsets and the last stable offsets of the partitions of topics. Readers get no record
+// beyond the last stable offset while a transaction is open. Topics that do not exist are left out.
 func bounds(ctx context.Context, adm *kadm.Client, topics ...string) (starts, ends offsets, err error) {
-	if starts, err = listed(adm.ListStartOffsets(ctx, topics...)); err != nil {
+	if starts, err = collectOffsets(adm.ListStartOffsets(ctx, topics...)); err != nil {
 		return nil, nil, fmt.Errorf("list start offsets: %w", err)
 	}
-	if ends, err = listed(adm.ListCommittedOffsets(ctx, topics...)); err != nil {
+	if ends, err = collectOffsets(adm.ListCommittedOffsets(ctx, topics...)); err != nil {
 		return nil, nil, fmt.Errorf("list end offsets: %w", err)
 	}
 	return starts, ends, nil
 }
 
-// listed returns the offsets of an answer, or its first error. Topics that are not there are left out.
-func listed(answer kadm.ListedOffsets, err error) (offsets, error) {
+// collectOffsets returns the offsets of a response, or its first error. Topics that do not exist are left out.
+func collectOffsets(answer kadm.ListedOffsets, err error) (offsets, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -78,11 +77,11 @@ func listed(answer kadm.ListedOffsets, err error) (offsets, error) {
 	return out, nil
 }
 
-// committed returns what a role's groups have committed of topics. A group that is not
-// there has committed nothing.
+// committed returns the offsets that a role's groups have committed for topics. A group that does not exist has
+// committed nothing.
 func (a *Admin) committed(ctx context.Context, role schemas.Role, topics ...string) (offsets, error) {
 	out := offsets{}
-	for group, topics := range a.groups(role, topics) {
+	for group, topics := range a.groupTopics(role, topics) {
 		resp, err := a.adm.FetchOffsets(ctx, group)
 		if errors.Is(err, kerr.GroupIDNotFound) {
 			continue
@@ -113,12 +112,12 @@ func (a *Admin) committed(ctx context.Context, role schemas.Role, topics ...stri
 	return out, nil
 }
 
-// groups returns in which group a role reads which of topics.
-func (a *Admin) groups(role schemas.Role, topics []string) map[string][]string {
+// groupTopics maps each consumer group of a role to those of topics that it reads.
+func (a *Admin) groupTopics(role schemas.Role, topics []string) map[string][]string {
 	groups := map[string][]string{}
 	for _, topic := range topics {
 		class := schemas.High
-		if e, ok := schemas.Lookup(a.cfg.bare(topic)); ok {
+		if e, ok := schemas.Lookup(a.cfg.schemaTopic(topic)); ok {
 			class = classOf(e, role)
 		}
 		group := a.cfg.group(role, class)
@@ -127,8 +126,8 @@ func (a *Admin) groups(role schemas.Role, topics []string) map[string][]string {
 	return groups
 }
 
-// catalogue returns the entries that a role reads, those of foreign topics too.
-func (a *Admin) catalogue(role schemas.Role) (entries []schemas.Entry) {
+// entries returns the catalogue entries of the topics that a role reads, foreign topics included.
+func (a *Admin) entries(role schemas.Role) (entries []schemas.Entry) {
 	for _, e := range schemas.Catalogue(a.cfg.laneNames()...) {
 		if e.Reads(role) {
 			entries = append(entries, e)
@@ -136,14 +135,16 @@ func (a *Admin) catalogue(role schemas.Role) (entries []schemas.Entry) {
 	}
 	for _, name := range a.cfg.Foreign {
 		if role == schemas.RoleIngester {
-			entries = append(entries, schemas.Entry{Topic: schemas.Foreign(name), Class: schemas.High, Readers: []schemas.Role{role}})
+			entries = append(entries, schemas.Entry{
+				Topic: schemas.Foreign(name), Class: schemas.High, Readers: []schemas.Role{role},
+			})
 		}
 	}
 	return entries
 }
 
-// EndOffsets returns, for each partition of topic, the offset that its next record will
-// have; while a transaction is open, the offset at which it begins.
+// EndOffsets returns the end offset of each partition of topic: the offset of the next record or, while a
+// transaction is open, the offset at which the transaction begins.
 func (a *Admin) EndOffsets(ctx context.Context, topic schemas.Topic) (map[int32]int64, error) {
 	_, ends, err := bounds(ctx, a.adm, a.cfg.topic(topic))
 	if err != nil {
@@ -152,22 +153,21 @@ func (a *Admin) EndOffsets(ctx context.Context, topic schemas.Topic) (map[int32]
 	return ends[a.cfg.topic(topic)], nil
 }
 
-// Lag returns for each role how many offsets lie between what its group has committed and
-// the ends of all topics that the catalogue has it read; where it has committed
-// nothing, from the start of the log. Offsets that hold no record count too, until
-// the group has gone past them. What waits in a delay lane is not lag of the role that
-// it comes back to, but of the delayer.
+// Lag returns, for each role, the number of offsets between the committed offset and the end, summed over all
+// topics that the role reads. Partitions without a commit count from the log start. Offsets without a record
+// count until the group has committed past them. Records in a delay lane are lag of the delayer, not of the role
+// to which they return.
 func (a *Admin) Lag(ctx context.Context, roles ...schemas.Role) (map[schemas.Role]int64, error) {
 	lag := map[schemas.Role]int64{}
 	for _, role := range roles {
 		var topics []string
-		for _, e := range a.catalogue(role) {
+		for _, e := range a.entries(role) {
 			topics = append(topics, a.cfg.topic(e.Topic))
 		}
 		if lag[role] = 0; len(topics) == 0 {
 			continue
 		}
-		// First what was committed: what is committed meanwhile must not hide what was not.
+		// Read commits before ends: a commit made in between would hide lag.
 		done, err := a.committed(ctx, role, topics...)
 		if err != nil {
 			return nil, err
@@ -176,13 +176,13 @@ func (a *Admin) Lag(ctx context.Context, roles ...schemas.Role) (map[schemas.Rol
 		if err != nil {
 			return nil, err
 		}
-		lag[role] = behind(starts, ends, done)
+		lag[role] = totalLag(starts, ends, done)
 	}
 	return lag, nil
 }
 
-// behind returns how many offsets lie between done, or starts where there is none, and ends.
-func behind(starts, ends, done offsets) (n int64) {
+// totalLag returns the number of offsets from done, or from starts where nothing is committed, to ends.
+func totalLag(starts, ends, done offsets) (n int64) {
 	for topic, ps := range ends {
 		at := positions(starts[topic], ps, done[topic])
 		for id, end := range ps {

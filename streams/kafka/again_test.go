@@ -15,9 +15,9 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// What is large comes back through a topic of its own, from the lanes and from the dead: a long task
-// holds up neither what is small nor its commit.
-func TestWhatIsLargeComesBackApart(t *testing.T) {
+// Large work is retried and redriven through a topic of its own, so that a long task does not hold up small ones
+// or their commit.
+func TestLargeRetriesHaveTheirOwnTopic(t *testing.T) {
 	t.Parallel()
 	large := func(item string) schemas.Message {
 		m := command(change(item).Body.(*pb.Change))
@@ -74,7 +74,7 @@ func TestWhatIsLargeComesBackApart(t *testing.T) {
 				done := make(chan error)
 				p := make1(t, b, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					if d.Body.(*pb.DuplicationCommand).GetItem() == "film" {
-						<-ctx.Done() // a long one
+						<-ctx.Done() // a long task
 						return nil, context.Cause(ctx)
 					}
 					return nil, nil
@@ -96,7 +96,7 @@ func TestWhatIsLargeComesBackApart(t *testing.T) {
 	}
 }
 
-// itemsOf are what the commands of topic are about that lie in another one, sorted.
+// itemsOf returns the items of the commands that were first sent to topic and are now in topic in, sorted.
 func itemsOf(t *testing.T, b *kafkatest.Broker, topic, in schemas.Topic) (items []string) {
 	t.Helper()
 	for _, r := range b.Read(in) {
@@ -110,9 +110,9 @@ func itemsOf(t *testing.T, b *kafkatest.Broker, topic, in schemas.Topic) (items 
 	return items
 }
 
-// What only passes through is removed once it was handled, however young it is; what was not handled
-// stays, and so do the newest record and what is kept for its age.
-func TestWhatPassesThroughIsNotKept(t *testing.T) {
+// Records of pass-through topics are trimmed as soon as they are committed, whatever their age. Uncommitted
+// records stay, and so do the latest record and those that are kept for their age.
+func TestTrimPassThroughTopics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, cfg := bare(t, 1, 1)
@@ -125,14 +125,16 @@ func TestWhatPassesThroughIsNotKept(t *testing.T) {
 			topic schemas.Topic
 			at    int64
 		}{
-			{"delayer", schemas.Delay("5m"), 10}, {"delayer", schemas.Delay("90d"), 6}, {"planner", schemas.Again(schemas.RolePlanner), 7},
+			{"delayer", schemas.Delay("5m"), 10}, {"delayer", schemas.Delay("90d"), 6},
+			{"planner", schemas.Again(schemas.RolePlanner), 7},
 			{"copier.large", large, 9}, {"copier", schemas.DuplicationHigh, 10}, {"sink", schemas.Dead, 10},
 		} {
 			fill(t, cfg, c.topic, 10, 1)
 			commit(t, cfg, "millrace."+c.group, c.topic, c.at)
 		}
 		removed, err := trimmer(t, cfg, 14*24*time.Hour).Trim(t.Context())
-		want := map[schemas.Topic]int64{schemas.Delay("5m"): 9, schemas.Delay("90d"): 6, schemas.Again(schemas.RolePlanner): 7, large: 9}
+		want := map[schemas.Topic]int64{schemas.Delay("5m"): 9, schemas.Delay("90d"): 6,
+			schemas.Again(schemas.RolePlanner): 7, large: 9}
 		if err != nil || !maps.Equal(removed, want) {
 			t.Errorf("removed %v, %v, want %v", removed, err, want)
 		}

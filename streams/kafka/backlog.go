@@ -270,7 +270,7 @@ func (in *intake) move(t *task, slot int) {
 		switch {
 		case err == nil:
 			in.diverted.landed.Add(1)
-			in.meter.handled(t.fate, 1, -1)
+			in.meter.countHandled(t.fate, 1, -1)
 			in.p.finish(t)
 		case t.share.dead() || in.p.out.ctx.Err() != nil:
 			in.p.abandon(t)

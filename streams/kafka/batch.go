@@ -117,7 +117,7 @@ func batchRetry() retry.Policy {
 // NewBatchGroup returns a BatchGroup that feeds sink.
 func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, error) {
 	bc.defaults()
-	topics, err := cfg.topics(bc.Role, bc.Topics)
+	topics, err := cfg.roleTopics(bc.Role, bc.Topics)
 	if err != nil {
 		return nil, err
 	}
@@ -132,8 +132,8 @@ func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, err
 	g.commits.metrics, g.commits.before = g.metrics, g.mark
 	g.router.removed = bc.Removed
 	g.reader = newReader(g.router, g.commits)
-	g.metrics.look(g.oldest)
-	g.opts, err = cfg.options(string(bc.Role), append(append(cfg.consume(member{role: bc.Role, topics: topics}), cfg.produce(runtimeLimit, runtimeLinger)...),
+	g.metrics.addOldest(g.oldest)
+	g.opts, err = cfg.options(string(bc.Role), append(append(cfg.consumeOptions(groupMember{role: bc.Role, topics: topics}), cfg.produceOptions(outputTimeout, outputLinger)...),
 		kgo.FetchMaxBytes(batchFetch), kgo.FetchMaxPartitionBytes(batchFetch),
 		kgo.OnPartitionsAssigned(g.assigned), kgo.OnPartitionsRevoked(g.revoked), kgo.OnPartitionsLost(g.lost))...)
 	return g, err
@@ -246,7 +246,7 @@ func (g *BatchGroup) fill(cl *kgo.Client, fetches kgo.Fetches, again map[partiti
 				}
 				n, weight := s.add(p.Records, inc, max(p.LogStartOffset, 0), began[t.Topic][p.Partition].Offset)
 				g.weight.add(weight)
-				g.metrics.inFlight(n, weight)
+				g.metrics.addInFlight(n, weight)
 			}
 		}
 	}
@@ -284,7 +284,9 @@ func (g *BatchGroup) hurry() {
 func (g *BatchGroup) apart() time.Duration { return time.Second / time.Duration(g.cfg.PartsPerSecond) }
 
 // awaited reports whether fresh reads wait until what was read of a partition is committed: a Watermark is one of changes.
-func (g *BatchGroup) awaited(p partition) bool { return g.router.cfg.bare(p.topic) == schemas.Changes }
+func (g *BatchGroup) awaited(p partition) bool {
+	return g.router.cfg.schemaTopic(p.topic) == schemas.Changes
+}
 
 // commitLoop commits what was stored: once in batchCommit all of it, and what is awaited the sooner the less it is. Each
 // commit costs the sink a small insert into each table.
@@ -332,7 +334,7 @@ func (g *BatchGroup) mark(ctx context.Context, todo map[partition]position) erro
 	defer cancel()
 	done := make([]schemas.Progress, 0, len(todo))
 	for at, p := range todo {
-		done = append(done, schemas.Progress{Topic: g.router.cfg.bare(at.topic), Incarnation: p.incarnation, Partition: at.id,
+		done = append(done, schemas.Progress{Topic: g.router.cfg.schemaTopic(at.topic), Incarnation: p.incarnation, Partition: at.id,
 			Start: p.start, From: p.from, Next: p.Offset})
 	}
 	if g.doubts(todo) {
@@ -372,7 +374,7 @@ func (g *BatchGroup) commit(ctx context.Context, cl *kgo.Client, of func(partiti
 }
 
 func (g *BatchGroup) assigned(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
-	defer g.metrics.rebalanced(moveAssigned, parts, time.Now())
+	defer g.metrics.countRebalance(partitionsAssigned, parts, time.Now())
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	each(parts, func(at partition) { g.begin(cl, at) })
@@ -380,7 +382,7 @@ func (g *BatchGroup) assigned(_ context.Context, cl *kgo.Client, parts map[strin
 
 // begin starts the stream of a partition. g.mu is held.
 func (g *BatchGroup) begin(cl *kgo.Client, at partition) *stream {
-	table := g.sink.Table(g.router.cfg.bare(at.topic))
+	table := g.sink.Table(g.router.cfg.schemaTopic(at.topic))
 	if g.tables[table] == nil {
 		g.tables[table] = newSpacing(g.apart())
 	}
@@ -391,12 +393,12 @@ func (g *BatchGroup) begin(cl *kgo.Client, at partition) *stream {
 }
 
 func (g *BatchGroup) revoked(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
-	defer g.metrics.rebalanced(moveRevoked, parts, time.Now())
+	defer g.metrics.countRebalance(partitionsRevoked, parts, time.Now())
 	g.release(cl, g.owned(parts), true)
 }
 
 func (g *BatchGroup) lost(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
-	defer g.metrics.rebalanced(moveLost, parts, time.Now())
+	defer g.metrics.countRebalance(partitionsLost, parts, time.Now())
 	g.release(cl, g.owned(parts), false)
 }
 
@@ -436,7 +438,7 @@ func (g *BatchGroup) release(cl *kgo.Client, streams []*stream, ours bool) (stuc
 		g.mu.Unlock()
 		g.reader.forget(s.partition)
 		cl.ResumeFetchPartitions(s.one()) // a pause would outlive the assignment
-		g.sink.Forget(g.router.cfg.bare(s.topic), s.id)
+		g.sink.Forget(g.router.cfg.schemaTopic(s.topic), s.id)
 	}
 	return stuck
 }

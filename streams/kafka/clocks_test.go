@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// inLane writes a command that waits in a lane, with the stamp at.
+// inLane writes a waiting command with timestamp at to a lane.
 func inLane(t *testing.T, b *kafkatest.Broker, lane schemas.Topic, item string, at time.Time) {
 	t.Helper()
 	rec, err := schemas.Encode(command(change(item).Body.(*pb.Change)))
@@ -28,16 +28,20 @@ func inLane(t *testing.T, b *kafkatest.Broker, lane schemas.Topic, item string, 
 	b.Write(kafkatest.Record{Record: rec, Timestamp: at})
 }
 
-// A record whose clock was ahead leaves its lane although no process lives for as long as the lane's delay, and so do
-// those behind it.
-func TestLaneBelievesNoClockAheadAfterRestarts(t *testing.T) {
+// A record with a future timestamp, and those after it, leave their lane even if no process lives as long as the
+// lane's delay.
+func TestLaneBoundsFutureTimestampsAcrossRestarts(t *testing.T) {
 	t.Parallel()
 	lane, back := schemas.Delay("10m"), schemas.Again(schemas.RoleCopier)
 	for name, fault := range map[string]func(*kafkatest.Broker) (mend func()){
-		"nothing fails":             func(*kafkatest.Broker) func() { return func() {} },
-		"a write fails":             func(b *kafkatest.Broker) func() { return b.FailProduce(lane, kafkatest.NotDone, 1) },
-		"an answer is lost":         func(b *kafkatest.Broker) func() { return b.FailProduce(lane, kafkatest.DoneButLost, 1) },
-		"killed before each commit": func(b *kafkatest.Broker) func() { return b.FailCommit(schemas.RoleDelayer, kafkatest.NotDone, -1) },
+		"nothing fails": func(*kafkatest.Broker) func() { return func() {} },
+		"a write fails": func(b *kafkatest.Broker) func() { return b.FailProduce(lane, kafkatest.NotDone, 1) },
+		"an answer is lost": func(b *kafkatest.Broker) func() {
+			return b.FailProduce(lane, kafkatest.DoneButLost, 1)
+		},
+		"killed before each commit": func(b *kafkatest.Broker) func() {
+			return b.FailCommit(schemas.RoleDelayer, kafkatest.NotDone, -1)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -68,15 +72,14 @@ func TestLaneBelievesNoClockAheadAfterRestarts(t *testing.T) {
 	}
 }
 
-// A record whose clock was ahead leaves its lane when it has been seen there for the lane's delay, and so do those
-// behind it.
-func TestLaneBelievesNoClockAhead(t *testing.T) {
+// A record with a future timestamp, and those after it, leave their lane after the lane's delay, counted from the read.
+func TestLaneBoundsFutureTimestamps(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const delay = 30 * time.Second
 		lane := schemas.Delay("30s")
 		b := kafkatest.New(t, kafkatest.Options{Bare: true, Lanes: []kafka.Lane{{Name: "30s", Delay: delay}}})
-		b.MakeTopic(lane, 1, nil) // which keeps the times of its writers
+		b.MakeTopic(lane, 1, nil) // keeps the producers' timestamps
 		b.MakeTopic(schemas.Again(schemas.RoleCopier), 1, nil)
 		background(t, delayer(t, b))
 		time.Sleep(20 * time.Second)
@@ -92,8 +95,8 @@ func TestLaneBelievesNoClockAhead(t *testing.T) {
 	})
 }
 
-// Records of the future do not keep those around them from being trimmed, and are reported once.
-func TestTrimPassesRecordsOfTheFuture(t *testing.T) {
+// Future timestamps do not prevent trimming of the records around them, and are logged once.
+func TestTrimPassesFutureTimestamps(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		committed, start int64
@@ -111,7 +114,8 @@ func TestTrimPassesRecordsOfTheFuture(t *testing.T) {
 				write := func(n int, at time.Time) {
 					var recs []kafkatest.Record
 					for i := range n {
-						recs = append(recs, kafkatest.Record{Record: schemas.Record{Topic: topic, Key: fmt.Append(nil, i), Value: []byte("x")}, Timestamp: at})
+						recs = append(recs, kafkatest.Record{Record: schemas.Record{Topic: topic, Key: fmt.Append(nil, i),
+							Value: []byte("x")}, Timestamp: at})
 					}
 					b.Write(recs...)
 				}
@@ -119,7 +123,7 @@ func TestTrimPassesRecordsOfTheFuture(t *testing.T) {
 				write(300, time.Now().AddDate(10, 0, 0))
 				write(700, time.Now())
 				time.Sleep(30 * 24 * time.Hour)
-				write(3, time.Now()) // these are kept
+				write(3, time.Now()) // kept
 				commit(t, b.Config(), "millrace.copier", topic, tt.committed)
 				cfg := b.Config()
 				cfg.Log = slog.New(slog.NewTextHandler(&locked{w: &log}, nil))
@@ -132,7 +136,7 @@ func TestTrimPassesRecordsOfTheFuture(t *testing.T) {
 				if got := starts(t, cfg, topic)[0]; got != tt.start {
 					t.Errorf("the log starts at %d, want %d", got, tt.start)
 				}
-				if n := strings.Count(log.String(), "records of the future"); n != 1 {
+				if n := strings.Count(log.String(), "records with future timestamps"); n != 1 {
 					t.Errorf("reported %d times:\n%s", n, &log)
 				}
 			})
@@ -140,11 +144,11 @@ func TestTrimPassesRecordsOfTheFuture(t *testing.T) {
 	}
 }
 
-// Records whose clock was ahead are kept for as long as those that were written with them.
-func TestTrimKeepsRecordsOfTheFuture(t *testing.T) {
+// Records with future timestamps are kept for as long as the records that were written with them.
+func TestTrimKeepsFutureTimestamps(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		follow int           // records with the right time
+		follow int           // later records with the right time
 		later  time.Duration // when the log is trimmed
 		start  int64
 	}{
@@ -163,11 +167,12 @@ func TestTrimKeepsRecordsOfTheFuture(t *testing.T) {
 				n := int64(0)
 				write := func(times int, at time.Time) {
 					for range times {
-						b.Write(kafkatest.Record{Record: schemas.Record{Topic: topic, Key: fmt.Append(nil, n), Value: []byte("x")}, Timestamp: at})
+						b.Write(kafkatest.Record{Record: schemas.Record{Topic: topic, Key: fmt.Append(nil, n), Value: []byte("x")},
+							Timestamp: at})
 						n++
 					}
 				}
-				write(5, time.Now().Add(15*24*time.Hour+time.Hour)) // still of the future after 15 days
+				write(5, time.Now().Add(15*24*time.Hour+time.Hour)) // still in the future after 15 days
 				write(tt.follow, time.Now())
 				time.Sleep(tt.later)
 				write(1, time.Now())

@@ -42,11 +42,11 @@ func (m *Metrics) State() (states []RoleState) {
 		s := RoleState{
 			Role: r.at.role, Class: r.at.class, Owned: map[string]map[int32]bool{},
 			InFlight: r.records.Load(), Held: r.held.Load(), Busy: r.busy.Load(),
-			Parked: r.waiting.Load(), Stuck: r.stuck.Load(),
-			Active: r.when(r.active.Load()), Success: r.when(r.success.Load()),
+			Parked: r.parked.Load(), Stuck: r.stuck.Load(),
+			Active: r.when(r.lastActive.Load()), Success: r.when(r.lastSuccess.Load()),
 		}
 		r.mu.Lock()
-		s.Member, s.Refused = r.member, r.refused
+		s.Member, s.Refused = r.member, r.refusedSince
 		for at := range r.owned {
 			if s.Owned[at.topic] == nil {
 				s.Owned[at.topic] = map[int32]bool{}
@@ -89,7 +89,7 @@ func (m *Metrics) SetLags(lags []Lag) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.lags, m.looked = slices.Clone(lags), time.Now()
+	m.lags, m.lagsAt = slices.Clone(lags), time.Now()
 }
 
 type descriptions struct {
@@ -145,7 +145,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		gauge(d.records, float64(r.records.Load()))
 		gauge(d.bytes, float64(r.bytes.Load()))
 		gauge(d.busy, float64(r.busy.Load()))
-		gauge(d.parked, float64(r.waiting.Load()))
+		gauge(d.parked, float64(r.parked.Load()))
 		gauge(d.held, float64(r.held.Load()))
 		gauge(d.stuck, float64(r.stuck.Load()))
 		r.mu.Lock()
@@ -155,7 +155,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		o := r.oldest()
 		age(d.task, o.task)
 		age(d.message, o.message)
-		if t := r.when(r.success.Load()); !t.IsZero() {
+		if t := r.when(r.lastSuccess.Load()); !t.IsZero() {
 			gauge(d.success, float64(t.UnixMilli())/1e3)
 		}
 	}
@@ -164,7 +164,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 
 func (m *Metrics) collectLags(ch chan<- prometheus.Metric, now time.Time) {
 	m.mu.Lock()
-	lags, looked := m.lags, m.looked
+	lags, looked := m.lags, m.lagsAt
 	m.mu.Unlock()
 	if now.Sub(looked) > lagFresh {
 		return

@@ -8,20 +8,21 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// A compressor makes LZ4 frames with blocks of 64 KiB, as Kafka's own producers do. The client's compressor has blocks
-// of 4 MiB: it allocates two for a batch of any length, after each garbage collection anew.
+// A compressor writes LZ4 frames with blocks of 64 KiB, as the Java client does. The default compressor of
+// franz-go uses blocks of 4 MiB. It allocates two of them for a batch of any size, and again after each garbage
+// collection.
 type compressor struct{ writers sync.Pool }
 
 var _ kgo.Compressor = (*compressor)(nil)
 
-// Compressor returns one, for batches as the producers of this package write them.
+// Compressor returns the compressor of all producers in this package.
 func Compressor() kgo.Compressor { return newCompressor() }
 
 func newCompressor() *compressor {
 	return &compressor{sync.Pool{New: func() any { return lz4.NewWriter(nil) }}}
 }
 
-// Compress is the method of kgo.Compressor.
+// Compress implements kgo.Compressor.
 func (c *compressor) Compress(dst *bytes.Buffer, src []byte, _ ...kgo.CompressFlag) ([]byte, kgo.CompressionCodecType) {
 	w := c.writers.Get().(*lz4.Writer)
 	defer c.writers.Put(w)

@@ -9,15 +9,15 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// A short batch takes little memory to compress, even if the garbage collector has run since the last one. It does not
-// run beside other tests, whose memory would count.
+// Compressing a small batch allocates little, even just after a garbage collection. The test is not parallel,
+// since the memory of other tests would count.
 func TestCompressorIsSmall(t *testing.T) {
 	short := []byte(strings.Repeat("acme/photos/2026/img.jpg ", 40))
 	dst, c := new(bytes.Buffer), newCompressor()
 	var before, after runtime.MemStats
 	c.Compress(dst, short)
 	runtime.GC()
-	runtime.GC() // what is in a sync.Pool goes with the second
+	runtime.GC() // the second collection empties a sync.Pool
 	runtime.ReadMemStats(&before)
 	dst.Reset()
 	c.Compress(dst, short)
@@ -36,7 +36,7 @@ func TestCompressor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCompressor()
-			for range 2 { // with a new writer and a used one
+			for range 2 { // with a new and a reused writer
 				out, codec := c.Compress(new(bytes.Buffer), []byte(src))
 				got, err := kgo.DefaultDecompressor().Decompress(out, codec)
 				if err != nil || codec != kgo.CodecLz4 || string(got) != src {

@@ -22,79 +22,77 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Config is what all parts of one process share: where the brokers are and what the
-// topics are called.
+// Config holds the settings that all parts of a process share: brokers, names of topics and groups, and client options.
 type Config struct {
 	Brokers  []string // host:port, at least one
-	ClientID string   // names the program and its version; it stands in the history of failures
-	Prefix   string   // of topics and groups
+	ClientID string   // program and version; recorded in failure histories
+	Prefix   string   // of topic and group names
 	TLS      *tls.Config
 	SASL     *SASL
-	// Dialer, where set, makes the connections; it then does TLS itself.
+	// Dialer, if set, opens the connections, TLS included.
 	Dialer func(ctx context.Context, network, addr string) (net.Conn, error)
-	Lanes  []Lane // none means 30s, 5m, 1h and 1d
-	// Foreign are topics of others that the ingester reads, by their whole names. None of ours is among them.
+	Lanes  []Lane // [30s, 5m, 1h, 1d]
+	// Foreign lists topics of other systems that the ingester reads, by their full names.
 	Foreign []string
-	// Heartbeat is the time between two heartbeats of a group's member; how fast
-	// partitions move depends on it [3 s].
+	// Heartbeat is the interval between heartbeats of a group member [3 s]. Rebalances take about that long.
 	Heartbeat time.Duration
-	// SessionTimeout is how long a member may be silent before its partitions move [10 s; with Instance 45 s, in which
-	// a process can be started again]. With ServerSide the brokers say so.
+	// SessionTimeout is how long a member may send no heartbeat before its partitions are reassigned [10 s; with
+	// Instance 45 s, so that a process can restart]. With ServerSide the default is that of the brokers.
 	SessionTimeout time.Duration
-	// Drain is how long tasks of any role go on when their partitions move. A minute later the brokers share out the
-	// partitions without the member [4 min].
+	// Drain is the longest drain time of any role when its partitions are revoked [4 min]. The rebalance timeout is
+	// one minute longer.
 	Drain time.Duration
-	// Instance, where set, makes members static: who comes back under the same name within
-	// SessionTimeout keeps its partitions. It is unique among the processes that run a role.
+	// Instance, if set, makes members static: a process that restarts with the same Instance within SessionTimeout
+	// keeps its partitions. It must be unique among the processes that run a role.
 	Instance string
-	// ServerSide has the brokers share out partitions (KIP-848); they must be of Kafka 4.3 or newer.
+	// ServerSide makes the brokers assign partitions (KIP-848). It requires Kafka 4.3 or newer.
 	ServerSide bool
-	// Metrics, Tracer and Controls may be nil: nothing is counted, traced, or ever paused.
+	// Metrics, Tracer and Controls may be nil: then nothing is counted, traced or paused.
 	Metrics  *Metrics
 	Tracer   trace.Tracer
 	Controls *Controls
-	// Deleted, where set, has no part commit anything of topics that one of them has found deleted.
+	// Deleted, if set, collects deleted topics. No part of the process commits offsets of them.
 	Deleted *DeletedTopics
-	// Unreadables, where set, take the records that tables cannot apply.
+	// Unreadables, if set, collects the records that tables cannot apply.
 	Unreadables *Unreadables
-	// Waiting, where set, counts the messages that wait for something that is away.
+	// Waiting, if set, counts the messages that wait for unavailable stores.
 	Waiting *Waiting
 	Log     *slog.Logger
 }
 
-// SASL is how to log in. Mechanism is PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.
+// SASL holds login credentials. Mechanism is PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.
 type SASL struct {
 	Mechanism, User, Password string
 }
 
-// String hides the password.
+// String omits the password.
 func (s SASL) String() string { return s.Mechanism + " " + s.User + " ***" }
 
-// GoString hides the password.
+// GoString omits the password.
 func (s SASL) GoString() string { return s.String() }
 
-// A Lane is a topic, delay.Name, in which every record waits for the same Delay.
+// A Lane is a delay lane: topic delay.Name, in which every record waits for Delay.
 type Lane struct {
 	Name  string
 	Delay time.Duration
 }
 
-// defaultLanes are 30s, 5m, 1h and 1d.
+// defaultLanes returns the lanes of a Config that names none.
 func defaultLanes() []Lane {
 	return []Lane{{"30s", 30 * time.Second}, {"5m", 5 * time.Minute}, {"1h", time.Hour}, {"1d", 24 * time.Hour}}
 }
 
-// Bounds of one fetch: of all partitions together, and of each. When a Pool pauses a partition, the client drops what
-// it has fetched of it, and fetches that again after the pause. partitionBytes is what is dropped at most: with
-// 1 MiB a Pool of tasks of 5 ms read records of 75 bytes (compressed) 1.9 times at the default window, with 256 KiB
-// 1.2 times. A longer batch comes all the same: brokers return at least one.
+// Bounds of one fetch: for all partitions together, and for each. When a Pool pauses a partition, the client
+// drops the records that it has buffered, and fetches them again on resume. partitionBytes bounds that waste.
+// With the default window, tasks of 5 ms and compressed records of 75 bytes, each record was read 1.9 times with
+// 1 MiB, and 1.2 times with 256 KiB. Longer batches are still read: brokers return at least one.
 const (
 	fetchBytes     = 16 << 20
 	partitionBytes = 256 << 10
 )
 
-// rebalanceTimeout is how long the brokers wait for a member that is alive to let go of its partitions. It is above every
-// bound on draining and on holding a poll.
+// rebalanceTimeout is how long the brokers wait for a live member to give up its partitions. It is longer than
+// any drain and than any time for which a poll is held.
 func (c Config) rebalanceTimeout() time.Duration { return cmp.Or(c.Drain, 4*time.Minute) + time.Minute }
 
 func (c Config) check() error {
@@ -105,13 +103,13 @@ func (c Config) check() error {
 	names := map[string]bool{}
 	for _, l := range c.Lanes {
 		if l.Name == "" || l.Delay <= 0 || names[l.Name] {
-			errs = append(errs, fmt.Errorf("lane %q: wants a name of its own and a positive delay", l.Name))
+			errs = append(errs, fmt.Errorf("lane %q: needs a unique name and a positive delay", l.Name))
 		}
 		names[l.Name] = true
 	}
 	for _, name := range c.Foreign {
-		if t, ok := strings.CutPrefix(name, c.Prefix); ok && ours(schemas.Topic(t)) {
-			errs = append(errs, fmt.Errorf("foreign topic %q: is one of our own", name))
+		if t, ok := strings.CutPrefix(name, c.Prefix); ok && inCatalogue(schemas.Topic(t)) {
+			errs = append(errs, fmt.Errorf("foreign topic %q is one of millrace's own", name))
 		}
 	}
 	if c.SASL != nil {
@@ -137,7 +135,7 @@ func (s SASL) mechanism() (sasl.Mechanism, error) {
 	return nil, fmt.Errorf("unknown SASL mechanism %q", s.Mechanism)
 }
 
-// topic is what the brokers call t.
+// topic returns the name of t on the brokers.
 func (c Config) topic(t schemas.Topic) string {
 	if name, ok := t.Foreign(); ok {
 		return name
@@ -145,22 +143,22 @@ func (c Config) topic(t schemas.Topic) string {
 	return c.Prefix + string(t)
 }
 
-// bare is the inverse of topic.
-func (c Config) bare(name string) schemas.Topic {
+// schemaTopic is the inverse of topic.
+func (c Config) schemaTopic(name string) schemas.Topic {
 	if slices.Contains(c.Foreign, name) {
 		return schemas.Foreign(name)
 	}
 	return schemas.Topic(strings.TrimPrefix(name, c.Prefix))
 }
 
-// ours says whether a topic is of the catalogue, lanes included.
-func ours(t schemas.Topic) bool {
+// inCatalogue reports whether a topic is in the catalogue, delay lanes included.
+func inCatalogue(t schemas.Topic) bool {
 	_, ok := schemas.Lookup(t)
 	return ok || strings.HasPrefix(string(t), string(schemas.Delay("")))
 }
 
-// group names the consumer group in which role reads topics of a class. A role that is not
-// the first reader of a topic reads all topics in one.
+// group returns the consumer group in which role reads topics of a class. A role that is not the first reader of
+// a topic reads it in the group of class high.
 func (c Config) group(role schemas.Role, class schemas.Class) string {
 	if class == schemas.High || class == "" {
 		return c.Prefix + string(role)
@@ -168,7 +166,7 @@ func (c Config) group(role schemas.Role, class schemas.Class) string {
 	return c.Prefix + string(role) + "." + string(class)
 }
 
-// classOf is the class in which role reads a topic.
+// classOf returns the class in which role reads a topic.
 func classOf(e schemas.Entry, role schemas.Role) schemas.Class {
 	if len(e.Readers) > 0 && e.Readers[0] == role {
 		return e.Class
@@ -176,7 +174,7 @@ func classOf(e schemas.Entry, role schemas.Role) schemas.Class {
 	return schemas.High
 }
 
-// lanes returns the lanes, shortest first.
+// lanes returns the delay lanes, shortest first.
 func (c Config) lanes() []Lane {
 	if len(c.Lanes) == 0 {
 		return defaultLanes()
@@ -199,9 +197,8 @@ func (c Config) logger() *slog.Logger {
 	return c.Log
 }
 
-// options returns those of every client. name says whose client it is. Every client reads what is committed: what a
-// transaction that was aborted holds never happened. It is handed the markers by which transactions end, so that what it
-// has read reaches the end of a partition.
+// options returns the options of all clients, and more. name is the last part of the client id. All clients read
+// committed records only. They keep control records, so that their position reaches the end of a partition.
 func (c Config) options(name string, more ...kgo.Opt) ([]kgo.Opt, error) {
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
@@ -238,15 +235,14 @@ func (c Config) options(name string, more ...kgo.Opt) ([]kgo.Opt, error) {
 	return opts, nil
 }
 
-// produce returns the options of a client that publishes. A record that is not
-// acknowledged within limit is given up, so that no call hangs for ever; it may have
-// been written all the same.
-func (c Config) produce(limit, linger time.Duration) []kgo.Opt {
+// produceOptions returns the options of a client that publishes. The client gives up a record that is not
+// acknowledged within limit, so that no call blocks for ever. The record may have been written all the same.
+func (c Config) produceOptions(limit, linger time.Duration) []kgo.Opt {
 	return []kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.RecordPartitioner(spreader{
-			kgo.StickyKeyPartitioner(nil), // murmur2: Java's default
-			func(topic string) bool { return isBacklog(c.bare(topic)) },
+			kgo.StickyKeyPartitioner(nil), // murmur2, as in the Java client
+			func(topic string) bool { return isBacklog(c.schemaTopic(topic)) },
 		}),
 		kgo.WithCompressor(newCompressor()),
 		kgo.ProducerLinger(linger),
@@ -255,92 +251,92 @@ func (c Config) produce(limit, linger time.Duration) []kgo.Opt {
 		kgo.ProduceRequestTimeout(10 * time.Second),
 		kgo.MaxBufferedRecords(50_000),
 		kgo.MaxBufferedBytes(128 << 20),
-		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 { return batchBytes(c.bare(topic)) }),
+		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 { return maxBatch(c.schemaTopic(topic)) }),
 	}
 }
 
-// batchBytes bounds a batch of a topic's records, before it is compressed as after: several
-// messages of the greatest size, and in topics of other topics' records twice that, so that they
-// fit with their history.
+// maxBatch returns the maximum size of a batch in a topic, compressed or not. It is several times the maximum
+// size of a message. Topics with records of other topics get twice that, since their records have retry headers.
 //
-// Brokers know only how long a batch is when it is compressed, so others may write records that are far
-// longer than any message. Those are malformed, and go nowhere but to dead: that topic takes all
-// that a member of a group reads.
-func batchBytes(t schemas.Topic) int32 {
+// Brokers check only the compressed size of a batch, so other producers may write records that are much larger
+// than any message. These are malformed and become dead letters. Topic dead therefore takes any record that a
+// group member can read.
+func maxBatch(t schemas.Topic) int32 {
 	switch {
 	case t == schemas.Dead:
-		return deadBytes
-	case passing(t):
+		return maxDeadBatch
+	case isPassThrough(t):
 		return 8 * schemas.MaxBytes
 	}
 	return 4 * schemas.MaxBytes
 }
 
 const (
-	// deadBytes is what brokers take in one request, with room to spare.
-	deadBytes = 64 << 20
-	// readBytes bounds a batch that is read, when it is no longer compressed: one that is longer could not
-	// even become a dead letter, with its history.
-	readBytes = deadBytes - 1<<20
+	// maxDeadBatch is below the maximum request size of brokers.
+	maxDeadBatch = 64 << 20
+	// maxReadBatch is the maximum decompressed size of a batch that is read. A record in a larger one might not fit
+	// into topic dead with its retry headers.
+	maxReadBatch = maxDeadBatch - 1<<20
 )
 
-// fits returns nil if rec can wait in a lane and come back, with its history. A record that cannot is no
-// message of ours, and its error is permanent.
-func fits(rec *kgo.Record) error {
+// checkSize returns a permanent error if rec is too large for a delay lane with its retry headers. Such a record
+// is no message of this system.
+func checkSize(rec *kgo.Record) error {
 	n := schemas.Record{Key: rec.Key, Value: rec.Value, Headers: headersOf(rec)}.Size()
 	if n > 2*schemas.MaxBytes {
-		return retry.Permanent(fmt.Errorf("key, value and headers are %d bytes, at most %d: %w", n, 2*schemas.MaxBytes, schemas.ErrMalformed))
+		return retry.Permanent(fmt.Errorf("key, value and headers are %d bytes, at most %d: %w",
+			n, 2*schemas.MaxBytes, schemas.ErrMalformed))
 	}
 	return nil
 }
 
-// A member is one client in one of a role's groups.
-type member struct {
+// A groupMember describes a client in one of a role's groups.
+type groupMember struct {
 	role   schemas.Role
 	class  schemas.Class
 	topics []string
-	// together has one member own the same partitions of all topics.
-	together bool
-	// settles: it lets go of partitions only when its outputs are published.
-	settles bool
+	// coPartitioned: a member owns the same partitions of all topics.
+	coPartitioned bool
+	// drainsOutputs: on a revoke, the member waits until its outputs are published.
+	drainsOutputs bool
 }
 
-// consume returns the options of m.
-func (c Config) consume(m member) []kgo.Opt {
+// consumeOptions returns the options of m.
+func (c Config) consumeOptions(m groupMember) []kgo.Opt {
 	heartbeat := 3 * time.Second
 	if c.Heartbeat > 0 {
 		heartbeat = c.Heartbeat
 	}
-	most := readBytes
+	most := maxReadBatch
 	if slices.Contains(m.topics, c.topic(schemas.Dead)) {
-		most = deadBytes
+		most = maxDeadBatch
 	}
 	timeout := c.rebalanceTimeout()
-	if m.settles {
-		timeout += runtimeLimit
+	if m.drainsOutputs {
+		timeout += outputTimeout
 	}
 	opts := []kgo.Opt{
 		kgo.ConsumerGroup(c.group(m.role, m.class)),
 		kgo.HeartbeatInterval(heartbeat),
 		kgo.ConsumeTopics(m.topics...),
 		kgo.DisableAutoCommit(),
-		kgo.BlockRebalanceOnPoll(), // we only ever commit what we still own
+		kgo.BlockRebalanceOnPoll(), // no rebalance between a poll and its commit
 		kgo.RebalanceTimeout(timeout),
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
-		kgo.ConsumeResetOffset(kgo.NoResetOffset()), // records that are gone are never skipped in silence
-		kgo.FetchMaxWait(250 * time.Millisecond),    // a resumed partition waits for the fetch of the others
-		kgo.MetadataMaxAge(partitionLook),
+		kgo.ConsumeResetOffset(kgo.NoResetOffset()), // never skip removed records silently
+		kgo.FetchMaxWait(250 * time.Millisecond),    // a resumed partition waits for the current fetch to end
+		kgo.MetadataMaxAge(metadataInterval),
 		kgo.FetchMaxBytes(fetchBytes),
 		kgo.FetchMaxPartitionBytes(partitionBytes),
 		kgo.MaxDecompressBatchBytes(most),
-		kgo.KeepRetryableFetchErrors(), // else the client asks again at once, for ever, and reports nothing
-		kgo.AdjustFetchOffsetsFn(c.resume(c.group(m.role, m.class))),
+		kgo.KeepRetryableFetchErrors(), // otherwise the client retries for ever without reporting
+		kgo.AdjustFetchOffsetsFn(c.restoreOffsets(c.group(m.role, m.class))),
 	}
-	opts = append(opts, c.balance(m.together)...)
+	opts = append(opts, c.balanceOptions(m.coPartitioned)...)
 	if c.ServerSide {
 		opts = append(opts, kgo.ServerSideBalancer())
 	}
-	if session := c.session(); session > 0 {
+	if session := c.sessionTimeout(); session > 0 {
 		opts = append(opts, kgo.SessionTimeout(session))
 	}
 	if c.Instance != "" {
@@ -349,8 +345,8 @@ func (c Config) consume(m member) []kgo.Opt {
 	return opts
 }
 
-// session is how long the session of a member lasts without a heartbeat; 0: the brokers know.
-func (c Config) session() time.Duration {
+// sessionTimeout returns the session timeout of a group member; 0: that of the brokers.
+func (c Config) sessionTimeout() time.Duration {
 	switch {
 	case c.SessionTimeout > 0 || c.ServerSide:
 		return c.SessionTimeout
@@ -360,12 +356,12 @@ func (c Config) session() time.Duration {
 	return 10 * time.Second
 }
 
-// partitionLook is how long a partition that was added may stay unseen.
-const partitionLook = 20 * time.Second
+// metadataInterval is the maximum time until a client sees a new partition.
+const metadataInterval = 20 * time.Second
 
-// balance returns the options of a client whose group moves as few partitions as can be. The brokers
-// know no cooperative way, but move partitions one by one whatever they are asked for.
-func (c Config) balance(together bool) []kgo.Opt {
+// balanceOptions returns the balancer of a group member: one that moves few partitions. With ServerSide the
+// brokers have no cooperative protocol, but move partitions one by one anyway.
+func (c Config) balanceOptions(together bool) []kgo.Opt {
 	switch {
 	case together:
 		return []kgo.Opt{kgo.Balancers(kgo.RangeBalancer())}
@@ -376,14 +372,13 @@ func (c Config) balance(together bool) []kgo.Opt {
 	return []kgo.Opt{kgo.Balancers(m), kgo.WithHooks(m)}
 }
 
-// topics returns the names of a role's topics: those given, and those through which
-// its own messages come back.
-func (c Config) topics(role schemas.Role, given []schemas.Topic) ([]string, error) {
+// roleTopics returns the names of the topics that a role reads: those given, and the again topics of the role.
+func (c Config) roleTopics(role schemas.Role, given []schemas.Topic) ([]string, error) {
 	if role == "" || len(given) == 0 {
 		return nil, errors.New("kafka: Role and Topics must be set")
 	}
 	all := slices.Clone(given)
-	for _, t := range append([]schemas.Topic{""}, given...) { // "": what is of no class
+	for _, t := range append([]schemas.Topic{""}, given...) { // "": the again topic without a class
 		again := schemas.AgainOf(role, t)
 		if _, ok := schemas.Lookup(again); ok && !slices.Contains(all, again) {
 			all = append(all, again)
@@ -391,7 +386,7 @@ func (c Config) topics(role schemas.Role, given []schemas.Topic) ([]string, erro
 	}
 	var names []string
 	for _, t := range all {
-		if !c.reads(role, t) {
+		if !c.mayRead(role, t) {
 			return nil, fmt.Errorf("kafka: role %s: topic %s is not in the catalogue", role, t)
 		}
 		names = append(names, c.topic(t))
@@ -399,8 +394,8 @@ func (c Config) topics(role schemas.Role, given []schemas.Topic) ([]string, erro
 	return names, nil
 }
 
-// reads says whether a role may read a topic: any of the catalogue, and the ingester those of others.
-func (c Config) reads(role schemas.Role, t schemas.Topic) bool {
+// mayRead reports whether a role may read a topic: any of the catalogue, and for the ingester foreign ones.
+func (c Config) mayRead(role schemas.Role, t schemas.Topic) bool {
 	if name, ok := t.Foreign(); ok {
 		return role == schemas.RoleIngester && slices.Contains(c.Foreign, name)
 	}
@@ -408,14 +403,14 @@ func (c Config) reads(role schemas.Role, t schemas.Topic) bool {
 	return ok
 }
 
-// isAgain reports whether records of a topic were moved there from others.
+// isAgain reports whether a topic holds records that were moved from other topics.
 func isAgain(t schemas.Topic) bool {
 	return strings.HasPrefix(string(t), "again.") || isBacklog(t)
 }
 
 func isBacklog(t schemas.Topic) bool { return strings.HasPrefix(string(t), "backlog.") }
 
-// clientLog passes on what the client says when something is wrong.
+// clientLog logs warnings and errors of the client.
 type clientLog struct{ log *slog.Logger }
 
 func (clientLog) Level() kgo.LogLevel { return kgo.LogLevelWarn }

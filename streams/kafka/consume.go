@@ -182,7 +182,7 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, of func(partition)
 	var landed []partition
 	member := membershipOf(cl)
 	ctx = kgo.PreCommitFnContext(ctx, func(req *kmsg.OffsetCommitRequest) error {
-		if err := member.check(req); err != nil {
+		if err := member.checkCommit(req); err != nil {
 			return err
 		}
 		for _, t := range req.Topics {
@@ -223,7 +223,7 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, of func(partition)
 		}
 	}
 	if !errors.Is(first, context.Canceled) { // given up, as the process stops
-		c.metrics.committed(first)
+		c.metrics.countCommit(first)
 	}
 	return first
 }

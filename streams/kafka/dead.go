@@ -16,63 +16,63 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// A DeadState says what was decided about a dead letter.
+// A DeadState is the state of a dead letter.
 type DeadState string
 
-// The states.
+// The states. A dead letter is open until it is redriven or discarded.
 const (
 	DeadOpen      DeadState = "open"
 	DeadRedriven  DeadState = "redriven"
 	DeadDiscarded DeadState = "discarded"
 )
 
-// What people do to dead letters, as admin actions call it.
+// The actions on dead letters, as admin actions name them.
 const (
 	actionRedrive = "redrive"
 	actionDiscard = "discard"
 )
 
-// Sentinels of dead letters.
+// Errors of dead letters.
 var (
-	// errNoDeadLetter: no dead letter has the id.
+	// errNoDeadLetter: no dead letter has this id.
 	errNoDeadLetter = errors.New("no such dead letter")
-	// errDeadClosed: it was redriven or discarded before.
-	errDeadClosed = errors.New("was decided before")
+	// errDeadDecided: the dead letter was redriven or discarded before.
+	errDeadDecided = errors.New("was decided before")
 )
 
-// A Failure is one entry of a record's history of failures; equal ones that follow each other are one.
+// A Failure is one entry of the failure history of a record. Equal failures in a row are one entry.
 type Failure = failure
 
-// A DeadLetter is one record of topic dead: the original bytes and headers of what could
-// not be handled, where it came from, and why.
+// A DeadLetter is a record of topic dead: a message that could not be handled, with its original bytes and
+// headers, its origin and its failures.
 type DeadLetter struct {
-	// ID is PARTITION-OFFSET of the letter itself.
+	// ID is PARTITION-OFFSET of the record in topic dead.
 	ID    string
 	State DeadState
-	// Decided, By and Reason are of the newest decision; zero while it is open.
+	// Decided, By and Reason are those of the latest decision; zero while the letter is open.
 	Decided    time.Time
 	By, Reason string
 
-	Time      time.Time    // when it became a dead letter
-	Role      schemas.Role // who failed
+	Time      time.Time    // when it was written to topic dead
+	Role      schemas.Role // the role that failed
 	Class     string       // of the last failure
 	Error     string       // of the last failure
 	Attempts  int
 	Waits     int
 	History   []Failure
-	Topic     schemas.Topic // where it was first sent to; empty if no header says so
-	Partition int32         // there; -1: it never was on its topic
+	Topic     schemas.Topic // first topic of the message; empty if no header names one
+	Partition int32         // in Topic; -1 if the message was never there
 	Offset    int64
 
 	Key, Value []byte
-	Headers    []schemas.Header // the runtime's own too
+	Headers    []schemas.Header // including the retry headers of the runtime
 
 	rec       *kgo.Record
-	inc       uint32 // of topic dead
-	decisions int    // so far
+	inc       uint32 // incarnation of topic dead
+	decisions int    // number of decisions so far
 }
 
-// Decode returns the message in the letter, if it can be read.
+// Decode decodes the message of the dead letter.
 func (l *DeadLetter) Decode() (schemas.Body, error) {
 	return schemas.Decode(l.Topic, l.Headers, l.Value)
 }
@@ -81,7 +81,7 @@ func deadID(partition int32, offset int64) string {
 	return strconv.Itoa(int(partition)) + "-" + strconv.FormatInt(offset, 10)
 }
 
-// parseDeadID is the inverse of deadID.
+// parseDeadID parses the result of deadID.
 func parseDeadID(id string) (partition int32, offset int64, err error) {
 	a, b, _ := strings.Cut(id, "-")
 	p, errP := strconv.ParseUint(a, 10, 31)
@@ -92,20 +92,20 @@ func parseDeadID(id string) (partition int32, offset int64, err error) {
 	return int32(p), int64(o), nil
 }
 
-// A DeadQuery chooses dead letters: those for which all that is set holds.
+// A DeadQuery selects dead letters. A letter has to match every field that is set.
 type DeadQuery struct {
-	// IDs names them one by one, whatever their state.
+	// IDs selects single letters, in any state.
 	IDs   []string
 	Role  schemas.Role
-	Topic schemas.Topic // where they were first sent to
+	Topic schemas.Topic // first topic of the message
 	Class string
-	Cause string // is part of the error
+	Cause string // substring of the error
 	Since time.Time
-	// Closed includes those about which something was decided.
+	// Closed includes letters that were redriven or discarded.
 	Closed bool
 }
 
-// Narrow reports whether q chooses anything less than all.
+// Narrow reports whether q restricts the selection at all.
 func (q DeadQuery) Narrow() bool {
 	return len(q.IDs) > 0 || q.Role != "" || q.Topic != "" || q.Class != "" || q.Cause != "" || !q.Since.IsZero()
 }
@@ -122,9 +122,8 @@ func (q DeadQuery) matches(l *DeadLetter) bool {
 	return len(q.IDs) > 0 || q.Closed || l.State == DeadOpen
 }
 
-// DeadLetters reads topic dead, and sends out of it what should be tried once more. It
-// removes nothing: what was decided about a letter stands in topic admin, from which its
-// state is read, so that it is the same for everybody who asks.
+// DeadLetters reads topic dead and redrives or discards dead letters. It removes nothing from the topic:
+// decisions are records of topic admin, and every process derives the state of a letter from them.
 type DeadLetters struct {
 	cfg    Config
 	cl     *kgo.Client
@@ -132,10 +131,9 @@ type DeadLetters struct {
 	router *router
 }
 
-// NewDeadLetters returns DeadLetters. Nothing reaches the network before its methods are
-// called. The caller closes it.
+// NewDeadLetters returns DeadLetters. It connects when a method is called. The caller must call Close.
 func NewDeadLetters(cfg Config) (*DeadLetters, error) {
-	opts, err := cfg.options("dead", cfg.produce(producerLimit, producerLinger)...)
+	opts, err := cfg.options("dead", cfg.produceOptions(producerTimeout, producerLinger)...)
 	if err != nil {
 		return nil, err
 	}
@@ -146,21 +144,21 @@ func NewDeadLetters(cfg Config) (*DeadLetters, error) {
 	return &DeadLetters{cfg: cfg, cl: cl, adm: kadm.NewClient(cl), router: newRouter(cfg, "dead", 0)}, nil
 }
 
-// Close ends the connections.
+// Close closes the connections.
 func (d *DeadLetters) Close() { d.cl.Close() }
 
-// Each calls f for the letters that q chooses, those of a partition in their order. Those
-// that come while it runs are left out. It holds no letter when f has returned. It returns an error, and calls f for none, if q names
-// an id that no letter has.
+// Each calls f for the letters that q selects, in order within a partition. It leaves out letters that are added
+// while it runs, and keeps no letter after f returns. If q names an id that does not exist, it returns an error
+// and calls f for none.
 func (d *DeadLetters) Each(ctx context.Context, q DeadQuery, f func(*DeadLetter) error) error {
 	name := d.cfg.topic(schemas.Dead)
-	parts, err := spans(ctx, d.adm, name)
+	parts, err := topicRanges(ctx, d.adm, name)
 	if err != nil {
-		return fmt.Errorf("look for dead letters: %w", err)
+		return fmt.Errorf("read dead letters: %w", err)
 	}
-	var wanted map[string]bool // nil: all
+	var wanted map[string]bool // nil: all letters
 	if len(q.IDs) > 0 {
-		if wanted, err = d.named(ctx, q.IDs, parts); err != nil {
+		if wanted, err = d.lookupIDs(ctx, q.IDs, parts); err != nil {
 			return err
 		}
 	}
@@ -173,8 +171,8 @@ func (d *DeadLetters) Each(ctx context.Context, q DeadQuery, f func(*DeadLetter)
 		if wanted != nil && !wanted[id] {
 			return nil
 		}
-		l := d.letter(rec, inc)
-		acts.tell(l)
+		l := d.deadLetter(rec, inc)
+		acts.annotate(l)
 		if !q.matches(l) {
 			return nil
 		}
@@ -182,9 +180,11 @@ func (d *DeadLetters) Each(ctx context.Context, q DeadQuery, f func(*DeadLetter)
 	})
 }
 
-// named returns the set of ids, and narrows parts to where they lie. All of them must be there.
-func (d *DeadLetters) named(ctx context.Context, ids []string, parts map[int32]span) (map[string]bool, error) {
-	wanted, narrow := map[string]bool{}, map[int32]span{}
+// lookupIDs returns ids as a set, and narrows parts to the offsets that hold them. It fails if one does not exist.
+func (d *DeadLetters) lookupIDs(
+	ctx context.Context, ids []string, parts map[int32]offsetRange,
+) (map[string]bool, error) {
+	wanted, narrow := map[string]bool{}, map[int32]offsetRange{}
 	for _, id := range ids {
 		p, at, err := parseDeadID(id)
 		if err != nil {
@@ -196,9 +196,9 @@ func (d *DeadLetters) named(ctx context.Context, ids []string, parts map[int32]s
 		wanted[deadID(p, at)] = true
 		s, ok := narrow[p]
 		if !ok {
-			s = span{at, at + 1}
+			s = offsetRange{at, at + 1}
 		}
-		narrow[p] = span{min(s.from, at), max(s.to, at+1)}
+		narrow[p] = offsetRange{min(s.from, at), max(s.to, at+1)}
 	}
 	missing := maps.Clone(wanted)
 	name := d.cfg.topic(schemas.Dead)
@@ -216,10 +216,11 @@ func (d *DeadLetters) named(ctx context.Context, ids []string, parts map[int32]s
 	return wanted, nil
 }
 
-func (d *DeadLetters) letter(rec *kgo.Record, inc uint32) *DeadLetter {
+func (d *DeadLetters) deadLetter(rec *kgo.Record, inc uint32) *DeadLetter {
 	t := readTrail(rec.Headers)
 	return &DeadLetter{
-		ID: deadID(rec.Partition, rec.Offset), State: DeadOpen, Time: rec.Timestamp, Role: t.role, Class: t.class, Error: t.err,
+		ID: deadID(rec.Partition, rec.Offset), State: DeadOpen, Time: rec.Timestamp,
+		Role: t.role, Class: t.class, Error: t.err,
 		Attempts: t.attempts, Waits: t.waits, History: t.history, Topic: t.topic, Partition: t.partition, Offset: t.offset,
 		Key: rec.Key, Value: rec.Value, Headers: headersOf(rec), rec: rec, inc: inc,
 	}

@@ -17,59 +17,59 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Letters that are decided about together, bounded in number and in the memory that they take.
+// Bounds of the letters that are decided in one batch: their number, and the memory of their records.
 const (
-	deadBatch      = 500
-	deadBatchBytes = 8 << 20
+	maxDecisions     = 500
+	maxDecisionBytes = 8 << 20
 )
 
-// A DeadOrder is a person's decision, as it is put on record.
+// A DeadOrder is a decision of a person about dead letters, as recorded in topic admin.
 type DeadOrder struct {
 	Who, Reason string
-	From        string // which way the word came: cli, api
-	// Force includes letters about which something was decided before, where they are named.
+	From        string // client that gave the order: cli, api
+	// Force includes letters that were redriven or discarded before. They must be selected by id.
 	Force bool
-	// Rate bounds the letters of a second; 0: as fast as they go.
+	// Rate is the maximum number of letters per second; 0 means no limit.
 	Rate float64
-	// Value, if it is not nil, is sent in place of the letter's own: Protobuf or JSON. It is for
-	// one letter, and wants a reason.
+	// Value, if not nil, replaces the value of the letter: Protobuf or JSON. It is for a single letter, selected by
+	// id, and requires a Reason.
 	Value []byte
-	// Told, where it is set, is told after each batch how many letters have been decided about.
+	// Told, if set, is called after each batch with the number of letters decided so far.
 	Told func(done int)
 }
 
-// A DeadReport says how far a decision came.
+// A DeadReport is the result of a decision.
 type DeadReport struct {
 	Done    int
 	Refused int
-	// Why says for what reason the first one was refused.
+	// Why is the reason why the first letter was refused.
 	Why error
 }
 
-// Redrive sends the letters that q chooses to where they are tried once more, as if never
-// before but for their history: to the again topic of the role that failed or, where there
-// is none or the letter was edited, to the topic that they were first sent to.
+// Redrive publishes the selected letters to be handled again, with a fresh count of attempts and their failure
+// history. They go to the again topic of the role that failed. If there is none, or if the letter was edited,
+// they go to the first topic of the message.
 //
-// Letters are sent and acknowledged before it is put on record that they were; whoever dies in
-// between has some of them sent twice, which their handlers bear. When ctx ends, what was
-// sent is put on record, and the same call goes on with the rest. A letter that cannot be
-// redriven is refused, and holds up no other: one, too, that would go to a compacted topic which
-// holds what is newer for its key.
+// Redrive waits until the letters are acknowledged, and then records the decisions. If the process is killed in
+// between, the letters of that batch are redriven twice; handlers are idempotent. When ctx ends, the decisions
+// about published letters are still recorded, and the same call again continues with the rest. A letter that
+// cannot be redriven is refused and does not hold up the others. A letter is also refused if its topic is
+// compacted and holds a newer record for its key.
 func (d *DeadLetters) Redrive(ctx context.Context, q DeadQuery, o DeadOrder) (DeadReport, error) {
 	if o.Value != nil && (len(q.IDs) != 1 || o.Reason == "") {
-		return DeadReport{}, errors.New("an edited value is for one letter, and wants a reason")
+		return DeadReport{}, errors.New("an edited value needs a reason and exactly one dead letter, by id")
 	}
-	known := &newest{d, map[string]*newestOf{}}
+	known := &latestRecords{d, map[string]*latestInTopic{}}
 	return d.decide(ctx, q, o, func(l *DeadLetter) (*kgo.Record, *pb.AdminAction, error) {
-		rec, err := d.again(l, o.Value)
+		rec, err := d.redriven(l, o.Value)
 		if err == nil {
-			err = known.overtaken(ctx, l, rec)
+			err = known.checkSuperseded(ctx, l, rec)
 		}
 		if err != nil {
 			return nil, nil, err
 		}
-		a := d.action(l, actionRedrive, o)
-		a.After = fmt.Sprintf("%s to %s", DeadRedriven, d.cfg.bare(rec.Topic))
+		a := d.adminAction(l, actionRedrive, o)
+		a.After = fmt.Sprintf("%s to %s", DeadRedriven, d.cfg.schemaTopic(rec.Topic))
 		if o.Value != nil {
 			a.After += ", edited"
 		}
@@ -77,51 +77,51 @@ func (d *DeadLetters) Redrive(ctx context.Context, q DeadQuery, o DeadOrder) (De
 	})
 }
 
-// Discard puts on record that the letters that q chooses are not to be tried again. They stay
-// where they are. It wants a reason.
+// Discard records that the selected letters will not be handled again. They stay in topic dead. It requires a Reason.
 func (d *DeadLetters) Discard(ctx context.Context, q DeadQuery, o DeadOrder) (DeadReport, error) {
 	if o.Reason == "" {
-		return DeadReport{}, errors.New("a dead letter is discarded for a reason")
+		return DeadReport{}, errors.New("discarding dead letters needs a reason")
 	}
 	return d.decide(ctx, q, o, func(l *DeadLetter) (*kgo.Record, *pb.AdminAction, error) {
-		a := d.action(l, actionDiscard, o)
+		a := d.adminAction(l, actionDiscard, o)
 		a.After = string(DeadDiscarded)
 		return nil, a, nil
 	})
 }
 
-// A verdict is a letter's record, nil where it is sent nowhere, and the action that says so.
-type verdict func(*DeadLetter) (*kgo.Record, *pb.AdminAction, error)
+// A decideFunc decides about one letter. It returns the record to publish, nil for none, and the admin action to
+// record.
+type decideFunc func(*DeadLetter) (*kgo.Record, *pb.AdminAction, error)
 
-// A docket is what is decided about together.
-type docket struct {
+// A decisionBatch holds decisions that are published together.
+type decisionBatch struct {
 	recs    []*kgo.Record
 	actions []schemas.Message
 	bytes   int
 }
 
-func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, judge verdict) (DeadReport, error) {
+func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, decide decideFunc) (DeadReport, error) {
 	var (
 		r     DeadReport
-		open  docket
+		batch decisionBatch
 		began = time.Now()
-		most  = deadBatch
+		limit = maxDecisions
 	)
 	if o.Rate > 0 {
-		most = int(min(max(o.Rate/4, 1), deadBatch))
+		limit = int(min(max(o.Rate/4, 1), maxDecisions))
 	}
 	flush := func() error {
-		if o.Rate > 0 { // the first letters go at once, the others when their turn has come
+		if o.Rate > 0 { // the first batch goes at once, later ones at the given rate
 			due := began.Add(time.Duration(float64(r.Done) / o.Rate * float64(time.Second)))
 			if err := retry.Sleep(ctx, time.Until(due)); err != nil {
 				return err
 			}
 		}
-		if err := d.send(ctx, open); err != nil {
+		if err := d.send(ctx, batch); err != nil {
 			return err
 		}
-		r.Done += len(open.actions)
-		open = docket{}
+		r.Done += len(batch.actions)
+		batch = decisionBatch{}
 		if o.Told != nil {
 			o.Told(r.Done)
 		}
@@ -129,8 +129,8 @@ func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, judg
 	}
 	q.Closed = false
 	err := d.Each(ctx, q, func(l *DeadLetter) error {
-		rec, action, err := d.judged(l, o, judge)
-		if unknown := (*lookError)(nil); errors.As(err, &unknown) {
+		rec, action, err := d.decideOne(l, o, decide)
+		if unknown := (*latestLookupError)(nil); errors.As(err, &unknown) {
 			return fmt.Errorf("dead letter %s: %w", l.ID, err)
 		}
 		if err != nil {
@@ -140,43 +140,43 @@ func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, judg
 			return nil
 		}
 		if rec != nil {
-			open.recs = append(open.recs, rec)
-			open.bytes += int(weigh(rec))
+			batch.recs = append(batch.recs, rec)
+			batch.bytes += int(weigh(rec))
 		}
-		open.actions = append(open.actions, schemas.Message{Topic: schemas.Admin, Body: action})
-		if len(open.actions) >= most || open.bytes >= deadBatchBytes {
+		batch.actions = append(batch.actions, schemas.Message{Topic: schemas.Admin, Body: action})
+		if len(batch.actions) >= limit || batch.bytes >= maxDecisionBytes {
 			return flush()
 		}
 		return nil
 	})
-	if err == nil && len(open.actions) > 0 {
+	if err == nil && len(batch.actions) > 0 {
 		err = flush()
 	}
 	return r, err
 }
 
-func (d *DeadLetters) judged(l *DeadLetter, o DeadOrder, judge verdict) (*kgo.Record, *pb.AdminAction, error) {
+func (d *DeadLetters) decideOne(l *DeadLetter, o DeadOrder, decide decideFunc) (*kgo.Record, *pb.AdminAction, error) {
 	if l.State != DeadOpen && !o.Force {
-		return nil, nil, fmt.Errorf("%w: %s by %s on %s", errDeadClosed, l.State, l.By, l.Decided.UTC().Format(time.RFC3339))
+		return nil, nil, fmt.Errorf("%w: %s by %s on %s", errDeadDecided, l.State, l.By, l.Decided.UTC().Format(time.RFC3339))
 	}
-	return judge(l)
+	return decide(l)
 }
 
-// send publishes letters, and then that they were. A ctx that ends does not come in between.
-func (d *DeadLetters) send(ctx context.Context, open docket) error {
+// send publishes the records, waits, and then publishes the admin actions. Once begun, it does not stop when ctx ends.
+func (d *DeadLetters) send(ctx context.Context, batch decisionBatch) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	ctx, cancel := outlive(ctx)
 	defer cancel()
-	if _, err := publish(ctx, d.cl, open.recs); err != nil {
+	if _, err := publish(ctx, d.cl, batch.recs); err != nil {
 		return err
 	}
-	now, recs := time.Now(), make([]*kgo.Record, 0, len(open.actions))
-	for _, m := range open.actions {
+	now, recs := time.Now(), make([]*kgo.Record, 0, len(batch.actions))
+	for _, m := range batch.actions {
 		rec, err := d.router.record(m, now)
 		if err != nil {
-			return fmt.Errorf("encode an admin action: %w", err)
+			return fmt.Errorf("encode admin action: %w", err)
 		}
 		recs = append(recs, rec)
 	}
@@ -184,17 +184,17 @@ func (d *DeadLetters) send(ctx context.Context, open docket) error {
 	return err
 }
 
-// action is what is put on record of a decision. Its id is a function of the letter and of how
-// often something was decided about it, so that two people who decide at once decide once.
-func (d *DeadLetters) action(l *DeadLetter, action string, o DeadOrder) *pb.AdminAction {
-	t := target(l.ID, l.inc)
+// adminAction returns the action to record for a decision. Its id is a function of the letter and of the number
+// of earlier decisions about it, so two people who decide at the same time make one decision.
+func (d *DeadLetters) adminAction(l *DeadLetter, action string, o DeadOrder) *pb.AdminAction {
+	t := deadTarget(l.ID, l.inc)
 	a := &pb.AdminAction{
 		Id: schemas.ID("dead letter", action, t, strconv.Itoa(l.decisions)), Time: timestamppb.Now(), Who: o.Who,
 		Action: action, Target: t, Reason: o.Reason, From: o.From, Before: string(l.State),
 	}
 	body, err := l.Decode()
 	if err != nil {
-		return a // what cannot be read names no item
+		return a // an undecodable message has no item
 	}
 	if b, ok := body.(interface {
 		GetAccount() string
@@ -206,40 +206,41 @@ func (d *DeadLetters) action(l *DeadLetter, action string, o DeadOrder) *pb.Admi
 	return a
 }
 
-// again returns the record that l becomes.
-func (d *DeadLetters) again(l *DeadLetter, value []byte) (*kgo.Record, error) {
+// redriven returns the record to publish for l.
+func (d *DeadLetters) redriven(l *DeadLetter, value []byte) (*kgo.Record, error) {
 	t := trail{
-		topic: l.Topic, partition: l.Partition, offset: l.Offset, timestamp: readTrail(l.rec.Headers).timestamp, role: l.Role, history: l.History,
+		topic: l.Topic, partition: l.Partition, offset: l.Offset,
+		timestamp: readTrail(l.rec.Headers).timestamp, role: l.Role, history: l.History,
 	}
 	_, known := schemas.Lookup(l.Topic)
 	_, foreign := l.Topic.Foreign()
 	if known = known || foreign && l.Role == schemas.RoleIngester; !known || l.Topic == schemas.Dead {
-		return nil, fmt.Errorf("cannot be redriven: its headers name topic %q, from which nothing comes", l.Topic)
+		return nil, fmt.Errorf("cannot be redriven: its headers name topic %q, which is not a topic to redrive to", l.Topic)
 	}
 	to := schemas.AgainOf(l.Role, l.Topic)
-	if _, ok := schemas.Lookup(to); !ok || value != nil && !foreign { // nothing is written to topics of others
+	if _, ok := schemas.Lookup(to); !ok || value != nil && !foreign { // never written to a foreign topic
 		to = l.Topic
 	}
 	rec := &kgo.Record{Topic: d.cfg.topic(to), Key: l.Key, Value: l.Value, Headers: l.rec.Headers}
 	if foreign && value != nil {
 		rec.Value = value
 	} else if value != nil {
-		if err := edit(rec, l.Topic, value); err != nil {
+		if err := replaceValue(rec, l.Topic, value); err != nil {
 			return nil, err
 		}
 	}
 	rec.Headers = t.headers(rec.Headers)
-	if err := fits(rec); err != nil {
+	if err := checkSize(rec); err != nil {
 		return nil, fmt.Errorf("cannot be redriven: %w", err)
 	}
 	return rec, nil
 }
 
-// edit gives rec another value, and the key and headers that belong to it. The headers that
-// are not of the message stay.
-func edit(rec *kgo.Record, topic schemas.Topic, value []byte) error {
+// replaceValue sets the value of rec, with the key and the headers that belong to it. Headers that are not part
+// of the message are kept.
+func replaceValue(rec *kgo.Record, topic schemas.Topic, value []byte) error {
 	content := schemas.ContentProtobuf
-	if v := bytes.TrimSpace(value); len(v) > 0 && v[0] == '{' { // as no message in Protobuf begins
+	if v := bytes.TrimSpace(value); len(v) > 0 && v[0] == '{' { // no Protobuf message begins like this
 		content = schemas.ContentJSON
 	}
 	body, err := schemas.Decode(topic, []schemas.Header{{Key: schemas.HeaderContentType, Value: []byte(content)}}, value)

@@ -13,105 +13,109 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// A letterAt names a dead letter: a letter in a topic that was deleted and made again is not taken for its namesake,
-// about which something was decided.
-type letterAt struct {
+// A deadLetterKey identifies a dead letter. The incarnation of the topic is part of it: if topic dead is deleted
+// and recreated, its new letters have the same offsets as old ones.
+type deadLetterKey struct {
 	offset      int64
 	partition   int32
 	incarnation uint32
 }
 
-// target is how admin actions name a letter.
-func target(id string, inc uint32) string { return fmt.Sprintf("%s@%08x", id, inc) }
+// deadTarget is the target of admin actions about a dead letter.
+func deadTarget(id string, inc uint32) string { return fmt.Sprintf("%s@%08x", id, inc) }
 
-// parseTarget is the inverse of target.
-func parseTarget(target string) (at letterAt, ok bool) {
+// parseDeadTarget parses the result of deadTarget.
+func parseDeadTarget(target string) (at deadLetterKey, ok bool) {
 	id, hex, ok := strings.Cut(target, "@")
 	inc, errInc := strconv.ParseUint(hex, 16, 32)
 	partition, offset, err := parseDeadID(id)
-	return letterAt{offset, partition, uint32(inc)}, ok && errInc == nil && err == nil
+	return deadLetterKey{offset, partition, uint32(inc)}, ok && errInc == nil && err == nil
 }
 
-// A decision is what the admin topic says of one letter. There may be millions: it holds no text of its own.
+// A decision sums up the decisions about one letter. There may be millions, so it holds no text of its own.
 type decision struct {
-	nanos     int64  // when the newest one was made, since 1970
-	first     uint64 // hash of the id of the first one
-	saying    int32  // that of the newest one
-	times     int32
-	discarded bool // else redriven
+	nanos       int64  // time of the latest decision, in Unix nanoseconds
+	first       uint64 // hash of the id of the first decision
+	attribution int32  // index of that of the latest decision
+	times       int32
+	discarded   bool // otherwise redriven
 }
 
-// A saying is who decided, and why: a command says the same of all its letters.
-type saying struct{ who, reason string }
+// An attribution is the author and the reason of decisions. All letters of one command share it.
+type attribution struct{ who, reason string }
 
-// decisions are what the admin topic says of letters.
+// decisions holds the decisions about letters that topic admin records.
 type decisions struct {
-	of      map[letterAt]decision
-	further map[uint64]bool // hashes of the ids of decisions that are not the first of their letters
-	sayings []saying
-	known   map[saying]int32
+	byLetter       map[deadLetterKey]decision
+	laterIDs       map[uint64]bool // hashes of the ids of all but the first decision of each letter
+	attributions   []attribution
+	attributionIDs map[attribution]int32
 }
 
-// tell says in l what was decided about it.
-func (ds *decisions) tell(l *DeadLetter) {
-	at, ok := ds.of[letterAt{l.rec.Offset, l.rec.Partition, l.inc}]
+// annotate sets the state of l from the decisions about it.
+func (ds *decisions) annotate(l *DeadLetter) {
+	at, ok := ds.byLetter[deadLetterKey{l.rec.Offset, l.rec.Partition, l.inc}]
 	if !ok {
 		return
 	}
-	said := ds.sayings[at.saying]
-	l.State, l.Decided, l.By, l.Reason, l.decisions = DeadRedriven, time.Unix(0, at.nanos).UTC(), said.who, said.reason, int(at.times)
+	by := ds.attributions[at.attribution]
+	l.State, l.Decided, l.decisions = DeadRedriven, time.Unix(0, at.nanos).UTC(), int(at.times)
+	l.By, l.Reason = by.who, by.reason
 	if at.discarded {
 		l.State = DeadDiscarded
 	}
 }
 
-// add takes in an action. One that was published twice counts once.
-func (ds *decisions) add(at letterAt, a *pb.AdminAction) {
+// add adds an action. An action that was published twice counts once.
+func (ds *decisions) add(at deadLetterKey, a *pb.AdminAction) {
 	id, nanos := schemas.Hash([]byte(a.GetId())), a.GetTime().AsTime().UnixNano()
-	d, decided := ds.of[at]
+	d, decided := ds.byLetter[at]
 	switch {
 	case !decided:
 		d.first = id
-	case d.first == id || ds.further[id]:
+	case d.first == id || ds.laterIDs[id]:
 		return
 	default:
-		ds.further[id] = true
+		ds.laterIDs[id] = true
 	}
 	d.times++
 	if !decided || d.nanos <= nanos {
-		d.nanos, d.saying, d.discarded = nanos, ds.say(saying{a.GetWho(), a.GetReason()}), a.GetAction() == actionDiscard
+		d.nanos, d.discarded = nanos, a.GetAction() == actionDiscard
+		d.attribution = ds.internAttribution(attribution{a.GetWho(), a.GetReason()})
 	}
-	ds.of[at] = d
+	ds.byLetter[at] = d
 }
 
-func (ds *decisions) say(s saying) int32 {
-	n, ok := ds.known[s]
+func (ds *decisions) internAttribution(s attribution) int32 {
+	n, ok := ds.attributionIDs[s]
 	if !ok {
-		n = int32(len(ds.sayings))
-		ds.sayings, ds.known[s] = append(ds.sayings, s), n
+		n = int32(len(ds.attributions))
+		ds.attributions, ds.attributionIDs[s] = append(ds.attributions, s), n
 	}
 	return n
 }
 
-// decisions reads from topic admin what was decided about the letters that are wanted, by their ids; nil is all.
+// decisions reads the decisions about the wanted letters, by id, from topic admin; nil selects all.
 func (d *DeadLetters) decisions(ctx context.Context, wanted map[string]bool) (*decisions, error) {
 	name := d.cfg.topic(schemas.Admin)
-	parts, err := spans(ctx, d.adm, name)
+	parts, err := topicRanges(ctx, d.adm, name)
 	if err != nil {
-		return nil, fmt.Errorf("look for decisions about dead letters: %w", err)
+		return nil, fmt.Errorf("read decisions about dead letters: %w", err)
 	}
-	ds := &decisions{of: map[letterAt]decision{}, further: map[uint64]bool{}, known: map[saying]int32{}}
+	ds := &decisions{
+		byLetter: map[deadLetterKey]decision{}, laterIDs: map[uint64]bool{}, attributionIDs: map[attribution]int32{},
+	}
 	err = d.scan(ctx, name, parts, func(rec *kgo.Record, _ uint32) error {
 		body, err := schemas.Decode(schemas.Admin, headersOf(rec), rec.Value)
 		if err != nil {
-			d.router.log.Warn("an admin action cannot be read", "partition", rec.Partition, "offset", rec.Offset, "err", err)
+			d.router.log.Warn("skip unreadable admin action", "partition", rec.Partition, "offset", rec.Offset, "err", err)
 			return nil
 		}
 		a := body.(*pb.AdminAction)
 		if a.GetAction() != actionRedrive && a.GetAction() != actionDiscard {
 			return nil
 		}
-		at, ok := parseTarget(a.GetTarget())
+		at, ok := parseDeadTarget(a.GetTarget())
 		if ok && (wanted == nil || wanted[deadID(at.partition, at.offset)]) {
 			ds.add(at, a)
 		}
@@ -120,8 +124,10 @@ func (d *DeadLetters) decisions(ctx context.Context, wanted map[string]bool) (*d
 	return ds, err
 }
 
-// scan is that of all, in little memory: what fills a dead letter, texts of errors and stacks, is a twentieth of its size
-// when it is compressed.
-func (d *DeadLetters) scan(ctx context.Context, topic string, parts map[int32]span, f func(*kgo.Record, uint32) error) error {
+// scan is the function scan with smaller fetches. Dead letters hold error texts and stacks, which compress to a
+// twentieth of their size, so a fetch of the usual size would take too much memory.
+func (d *DeadLetters) scan(
+	ctx context.Context, topic string, parts map[int32]offsetRange, f func(*kgo.Record, uint32) error,
+) error {
 	return (&scanner{cfg: d.cfg, topic: topic, fetch: batchFetch}).scan(ctx, parts, f)
 }

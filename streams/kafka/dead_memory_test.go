@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// liveHeap is what the heap holds that is in use.
+// liveHeap returns the bytes of live objects on the heap.
 func liveHeap() int64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -24,8 +24,8 @@ func liveHeap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// However many dead letters there are, reading them takes the memory of a few fetches, and about 100 bytes for each
-// letter that was decided about.
+// Reading dead letters takes the memory of a few fetches, whatever their number, and about 100 bytes per decided
+// letter.
 func TestDeadLettersTakeLittleMemory(t *testing.T) {
 	n := need.Amount(20_000, 100_000, 1_000_000)
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 4, RealTime: true, Loopback: true})
@@ -36,7 +36,8 @@ func TestDeadLettersTakeLittleMemory(t *testing.T) {
 		for i := from; i < from+1000; i++ {
 			rec := encoded(t, int32(i%4), change(fmt.Sprint(i)))[0]
 			rec.Topic = schemas.Dead
-			rec.Headers = append(rec.Headers, mark(schemas.TrailTopic, string(schemas.Changes)), mark(schemas.TrailError, string(stack)))
+			rec.Headers = append(rec.Headers, mark(schemas.TrailTopic, string(schemas.Changes)),
+				mark(schemas.TrailError, string(stack)))
 			dead = append(dead, rec)
 		}
 		b.Write(dead...)
@@ -47,13 +48,14 @@ func TestDeadLettersTakeLittleMemory(t *testing.T) {
 			}
 			inc = e.Incarnation
 		}
-		for i := from; i < from+1000; i++ { // about half of them
+		for i := from; i < from+1000; i++ { // decisions about half of them
 			if i%2 == 0 {
 				continue
 			}
 			target := fmt.Sprintf("%d-%d@%08x", i%4, i/4, inc)
 			acts = append(acts, encoded(t, int32(i%4), schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
-				Id: schemas.ID("dead letter", "discard", target, "0"), Time: timestamppb.Now(), Who: "ann", Action: "discard", Target: target,
+				Id: schemas.ID("dead letter", "discard", target, "0"), Time: timestamppb.Now(),
+				Who: "ann", Action: "discard", Target: target,
 				Reason: "the store was given up for good on the first of May", Account: "acme", Space: "maps", Item: fmt.Sprint(i),
 			}})...)
 		}

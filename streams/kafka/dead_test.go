@@ -29,7 +29,7 @@ func deadLetters(t *testing.T, b *kafkatest.Broker) *kafka.DeadLetters {
 	return d
 }
 
-// letters returns what q chooses, sorted by id.
+// letters returns the letters that q selects, sorted by id.
 func letters(t *testing.T, d *kafka.DeadLetters, q kafka.DeadQuery) (all []*kafka.DeadLetter) {
 	t.Helper()
 	if err := d.Each(t.Context(), q, func(l *kafka.DeadLetter) error { all = append(all, l); return nil }); err != nil {
@@ -39,7 +39,7 @@ func letters(t *testing.T, d *kafka.DeadLetters, q kafka.DeadQuery) (all []*kafk
 	return all
 }
 
-// kill makes dead letters of n changes, by a planner that refuses all.
+// kill makes n changes dead letters of a planner that rejects all.
 func kill(t *testing.T, b *kafkatest.Broker, n int) {
 	t.Helper()
 	for i := range n {
@@ -55,8 +55,8 @@ func kill(t *testing.T, b *kafkatest.Broker, n int) {
 
 func order() kafka.DeadOrder { return kafka.DeadOrder{Who: "ann", Reason: "mended", From: "cli"} }
 
-// A redriven letter is what it was, with its history and no attempts, comes to the role that failed
-// and to no other, and is not sent again unless somebody insists.
+// A redriven letter has the original bytes, its history and no attempts. It goes to the role that failed and to
+// no other. It is not sent again without Force.
 func TestRedrive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -78,15 +78,19 @@ func TestRedrive(t *testing.T) {
 			t.Fatalf("%d records, want 1", len(again))
 		}
 		rec := again[0]
-		if string(rec.Key) != string(was.Key) || string(rec.Value) != string(was.Value) || rec.Header(schemas.HeaderID) != was.Header(schemas.HeaderID) {
+		if string(rec.Key) != string(was.Key) || string(rec.Value) != string(was.Value) ||
+			rec.Header(schemas.HeaderID) != was.Header(schemas.HeaderID) {
 			t.Errorf("got %+v, want the bytes of %+v", rec, was)
 		}
-		got := []string{rec.Header(schemas.TrailTopic), rec.Header(schemas.TrailOffset), rec.Header(schemas.TrailAttempts), rec.Header(schemas.TrailError)}
-		if want := []string{"changes", "0", "0", ""}; !slices.Equal(got, want) || !strings.Contains(rec.Header(schemas.TrailHistory), "no policy") {
+		got := []string{rec.Header(schemas.TrailTopic), rec.Header(schemas.TrailOffset),
+			rec.Header(schemas.TrailAttempts), rec.Header(schemas.TrailError)}
+		if want := []string{"changes", "0", "0", ""}; !slices.Equal(got, want) ||
+			!strings.Contains(rec.Header(schemas.TrailHistory), "no policy") {
 			t.Errorf("got %q, history %s", got, rec.Header(schemas.TrailHistory))
 		}
 		closed := letters(t, d, kafka.DeadQuery{Closed: true})
-		if open := letters(t, d, kafka.DeadQuery{}); len(open) != 0 || closed[0].State != kafka.DeadRedriven || closed[0].By != "ann" || closed[0].Reason != "mended" {
+		if open := letters(t, d, kafka.DeadQuery{}); len(open) != 0 || closed[0].State != kafka.DeadRedriven ||
+			closed[0].By != "ann" || closed[0].Reason != "mended" {
 			t.Errorf("open %v, closed %+v", open, closed[0])
 		}
 		r, err = d.Redrive(t.Context(), kafka.DeadQuery{IDs: []string{l.ID}}, order())
@@ -115,7 +119,8 @@ func TestRedrive(t *testing.T) {
 		ids := map[string]bool{}
 		for _, a := range b.Bodies(schemas.Admin) {
 			ids[a.GetId()] = true
-			if a := a.(*pb.AdminAction); !strings.HasPrefix(a.GetTarget(), l.ID+"@") || a.GetItem() != "item-0" || a.GetAfter() != "redriven to again.planner" {
+			if a := a.(*pb.AdminAction); !strings.HasPrefix(a.GetTarget(), l.ID+"@") || a.GetItem() != "item-0" ||
+				a.GetAfter() != "redriven to again.planner" {
 				t.Errorf("action %v", a)
 			}
 		}
@@ -125,8 +130,8 @@ func TestRedrive(t *testing.T) {
 	})
 }
 
-// Where a letter goes: to the again topic of its role, to its origin where there is none or it was
-// edited, nowhere where its origin is not known.
+// A letter goes to the again topic of its role, or to its first topic if there is none or the letter was edited.
+// It is refused if its first topic is unknown.
 func TestRedriveTo(t *testing.T) {
 	t.Parallel()
 	edited, err := protojson.Marshal(change("other").Body)
@@ -137,16 +142,17 @@ func TestRedriveTo(t *testing.T) {
 	for name, tt := range map[string]struct {
 		role, topic string
 		value       []byte
-		nothing     bool // the letter has no value
+		nothing     bool // the letter is a tombstone
 		to          schemas.Topic
 		item        string
 		why         string
 	}{
-		"a role's own":            {role: "copier", topic: "changes", to: schemas.Again(schemas.RoleCopier)},
-		"the sink's":              {role: "sink", topic: "changes", to: schemas.Changes, item: "a"},
-		"the state's":             {role: "state", topic: "changes", to: schemas.Changes, item: "a"},
-		"edited":                  {role: "planner", topic: "changes", value: edited, to: schemas.Changes, item: "other"},
-		"edited badly":            {role: "planner", topic: "changes", value: []byte(`{"itme": "x"}`), why: "with this value"},
+		"a role's own": {role: "copier", topic: "changes", to: schemas.Again(schemas.RoleCopier)},
+		"the sink's":   {role: "sink", topic: "changes", to: schemas.Changes, item: "a"},
+		"the state's":  {role: "state", topic: "changes", to: schemas.Changes, item: "a"},
+		"edited":       {role: "planner", topic: "changes", value: edited, to: schemas.Changes, item: "other"},
+		"edited badly": {role: "planner", topic: "changes", value: []byte(`{"itme": "x"}`),
+			why: "with this value"},
 		"edited beyond use":       {role: "planner", topic: "changes", value: []byte("garbage"), why: "with this value"},
 		"of a topic without name": {role: "planner", why: `topic ""`},
 		"of an unknown topic":     {role: "sink", topic: "gone", why: `topic "gone"`},
@@ -163,7 +169,8 @@ func TestRedriveTo(t *testing.T) {
 				if tt.nothing {
 					rec.Value = nil
 				}
-				rec.Headers = append(rec.Headers, header("traceparent", "00-1"), header(schemas.TrailRole, tt.role), header(schemas.TrailAttempts, "5"),
+				rec.Headers = append(rec.Headers, header("traceparent", "00-1"), header(schemas.TrailRole, tt.role),
+					header(schemas.TrailAttempts, "5"),
 					header(schemas.TrailHistory, `[{"attempt":5,"class":"transient","error":"x","times":5}]`))
 				if tt.topic != "" {
 					rec.Headers = append(rec.Headers, header(schemas.TrailTopic, tt.topic))
@@ -177,7 +184,8 @@ func TestRedriveTo(t *testing.T) {
 					t.Fatal(err)
 				}
 				if tt.why != "" {
-					if r.Done != 0 || r.Refused != 1 || !strings.Contains(fmt.Sprint(r.Why), tt.why) || len(b.Read(schemas.Admin)) != 0 {
+					if r.Done != 0 || r.Refused != 1 || !strings.Contains(fmt.Sprint(r.Why), tt.why) ||
+						len(b.Read(schemas.Admin)) != 0 {
 						t.Errorf("got %+v, want it refused: %s", r, tt.why)
 					}
 					return
@@ -186,14 +194,16 @@ func TestRedriveTo(t *testing.T) {
 				if len(got) != 1 || r.Done != 1 {
 					t.Fatalf("%d records, %+v, want 1", len(got), r)
 				}
-				if got[0].Header("traceparent") != "00-1" || got[0].Header(schemas.TrailAttempts) != "0" || got[0].Header(schemas.TrailHistory) == "" {
+				if got[0].Header("traceparent") != "00-1" || got[0].Header(schemas.TrailAttempts) != "0" ||
+					got[0].Header(schemas.TrailHistory) == "" {
 					t.Errorf("headers %v", got[0].Headers)
 				}
 				if tt.nothing && got[0].Value != nil {
 					t.Errorf("value %q, want none", got[0].Value)
 				}
 				if tt.item != "" {
-					if c := b.Bodies(tt.to)[0].(*pb.Change); c.GetItem() != tt.item || string(got[0].Key) != schemas.ItemKey("acme", "maps", tt.item) {
+					if c := b.Bodies(tt.to)[0].(*pb.Change); c.GetItem() != tt.item ||
+						string(got[0].Key) != schemas.ItemKey("acme", "maps", tt.item) {
 						t.Errorf("item %s under key %s, want %s", c.GetItem(), got[0].Key, tt.item)
 					}
 				}
@@ -202,8 +212,7 @@ func TestRedriveTo(t *testing.T) {
 	}
 }
 
-// A letter counts as redriven only when it was sent; one that was sent without that being on record
-// is sent again.
+// A letter counts as redriven only once it is published. If the decision is not recorded, it is published again.
 func TestRedriveFaults(t *testing.T) {
 	t.Parallel()
 	again := schemas.Again(schemas.RolePlanner)
@@ -236,7 +245,8 @@ func TestRedriveFaults(t *testing.T) {
 					t.Errorf("got %+v, %v", r, err)
 				}
 				mend()
-				if r, err := d.Redrive(t.Context(), kafka.DeadQuery{}, order()); err != nil || r.Done != 3 && tt.fails || r.Done != 0 && !tt.fails {
+				if r, err := d.Redrive(t.Context(), kafka.DeadQuery{}, order()); err != nil ||
+					r.Done != 3 && tt.fails || r.Done != 0 && !tt.fails {
 					t.Errorf("once more: %+v, %v", r, err)
 				}
 				if sent, acts := len(b.Read(again)), len(b.Read(schemas.Admin)); sent != tt.sent || acts != tt.acts {
@@ -250,7 +260,7 @@ func TestRedriveFaults(t *testing.T) {
 	}
 }
 
-// A redrive that is stopped says how far it came, and the next goes on with the rest. None is sent twice.
+// A stopped redrive reports how many letters are done. The next one continues with the rest, and sends none twice.
 func TestRedriveStops(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -295,7 +305,7 @@ func TestRedriveStops(t *testing.T) {
 	})
 }
 
-// A stop between a letter and its record lets the record be written.
+// If a redrive is stopped after it has published a letter, it still records the decision.
 func TestRedriveStopsInBetween(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -316,8 +326,7 @@ func TestRedriveStopsInBetween(t *testing.T) {
 	})
 }
 
-// What becomes a dead letter while a redrive runs is left to the next: a letter whose cause stands
-// is not redriven for ever.
+// New dead letters are left to the next redrive, so that a letter that fails again is not redriven for ever.
 func TestRedriveEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -352,13 +361,15 @@ func TestDiscard(t *testing.T) {
 			t.Error("discarded without a reason")
 		}
 		all := letters(t, d, kafka.DeadQuery{})
-		if r, err := d.Discard(t.Context(), kafka.DeadQuery{IDs: []string{all[0].ID, all[0].ID}}, order()); err != nil || r.Done != 1 {
+		if r, err := d.Discard(t.Context(), kafka.DeadQuery{IDs: []string{all[0].ID, all[0].ID}}, order()); err != nil ||
+			r.Done != 1 {
 			t.Errorf("got %+v, %v", r, err)
 		}
 		if got := letters(t, d, kafka.DeadQuery{}); len(got) != 2 || got[0].ID != all[1].ID {
 			t.Errorf("open: %v", got)
 		}
-		if got := letters(t, d, kafka.DeadQuery{IDs: []string{all[0].ID}}); len(got) != 1 || got[0].State != kafka.DeadDiscarded {
+		if got := letters(t, d, kafka.DeadQuery{IDs: []string{all[0].ID}}); len(got) != 1 ||
+			got[0].State != kafka.DeadDiscarded {
 			t.Errorf("got %v", got)
 		}
 		if n := len(b.Read(schemas.Dead)); n != 3 {
@@ -377,9 +388,10 @@ func TestDeadQuery(t *testing.T) {
 		kill(t, b, 2)
 		time.Sleep(time.Hour)
 		noon := time.Now()
-		b.Write(kafkatest.Record{Partition: -1, Record: schemas.Record{Topic: schemas.Dead, Key: []byte("k"), Value: []byte("v"), Headers: []schemas.Header{
-			{Key: schemas.TrailRole, Value: []byte("copier")}, {Key: schemas.TrailTopic, Value: []byte("duplication.high")},
-			{Key: schemas.TrailClass, Value: []byte("transient")}, {Key: schemas.TrailError, Value: []byte("reset by peer")}}}})
+		b.Write(kafkatest.Record{Partition: -1, Record: schemas.Record{Topic: schemas.Dead, Key: []byte("k"),
+			Value: []byte("v"), Headers: []schemas.Header{
+				{Key: schemas.TrailRole, Value: []byte("copier")}, {Key: schemas.TrailTopic, Value: []byte("duplication.high")},
+				{Key: schemas.TrailClass, Value: []byte("transient")}, {Key: schemas.TrailError, Value: []byte("reset by peer")}}}})
 		d := deadLetters(t, b)
 		for name, tt := range map[string]struct {
 			q    kafka.DeadQuery
@@ -409,8 +421,8 @@ func TestDeadQuery(t *testing.T) {
 	})
 }
 
-// What was decided about a letter says nothing of another at the same place in a topic that was made again.
-func TestDeadTopicMadeAgain(t *testing.T) {
+// Decisions about a letter do not apply to a letter at the same offset of a recreated topic.
+func TestRecreatedDeadTopic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})

@@ -16,73 +16,77 @@ import (
 
 const (
 	delayerPoll = 1000
-	// A record that is due within delayerSlack waits for that in its lane, rather than
-	// to take another: clocks differ.
+	// delayerSlack is the longest time that a record stays in its lane beyond the lane's delay, instead of going to
+	// another lane. Clocks of machines differ by about that much.
 	delayerSlack = time.Second
-	// laneLook is how long a lane that was just made may stay unseen: a pattern matches what the broker
-	// that was asked knew of then, and nothing asks again for what it did not.
-	laneLook = 10 * time.Second
+	// laneDiscoveryInterval is the maximum time until the client sees a new lane. It subscribes by pattern, and
+	// learns of new topics only when it refreshes its metadata.
+	laneDiscoveryInterval = 10 * time.Second
 )
 
-// A Delayer moves records out of the delay lanes: each when it has waited its lane's
-// delay, to the again topic of its role if it is due, else to the next lane. A lane's
-// records wait for the same time, so it only ever waits for the first of a partition,
-// which is paused meanwhile.
+// A Delayer moves records out of the delay lanes. After the lane's delay a record goes to the again topic of its
+// role if it is due, and otherwise to the next lane. All records of a lane have the same delay, so the Delayer
+// waits for the first record of each partition, and pauses the partition meanwhile.
 type Delayer struct {
 	opts   []kgo.Opt
 	router *router
-	delays map[string]time.Duration // by topic
+	delays map[string]time.Duration // by topic name
 	tap    tap
 
 	metrics *roleMetrics
 	commits *commits
 	reader  *reader
-	refusal refusal    // of what was last to be moved; only Run uses it
+	refusal refusal    // of the last move; used by Run only
 	mu      sync.Mutex // guards the rest
-	held    map[partition][]stay
-	refused *outgoing // of what is held; nil: there is none
+	held    map[partition][]waitingRecord
+	refused *outputBatch // batch of held records that the brokers refused; nil: none
 }
 
-// A stay is a record that waits in its lane.
-type stay struct {
+// A waitingRecord is a record that waits in its lane.
+type waitingRecord struct {
 	*kgo.Record
-	seen time.Time // when it was read
+	readAt time.Time // when this process read it
 }
 
-// NewDelayer returns a Delayer for cfg's lanes.
+// NewDelayer returns a Delayer of the lanes in cfg.
 func NewDelayer(cfg Config) (*Delayer, error) {
-	d := &Delayer{router: newRouter(cfg, schemas.RoleDelayer, 0), delays: map[string]time.Duration{}, held: map[partition][]stay{},
-		commits: newCommits(cfg.Deleted), tap: tap{controls: cfg.Controls, role: schemas.RoleDelayer}}
+	d := &Delayer{
+		router: newRouter(cfg, schemas.RoleDelayer, 0), delays: map[string]time.Duration{},
+		held:    map[partition][]waitingRecord{},
+		commits: newCommits(cfg.Deleted), tap: tap{controls: cfg.Controls, role: schemas.RoleDelayer},
+	}
 	for _, l := range cfg.lanes() {
 		d.delays[cfg.topic(schemas.Delay(l.Name))] = l.Delay
 	}
-	// Lanes that the settings no longer name are read too: what waits there goes on at once,
-	// into a lane that is left if it is not due.
+	// Lanes that are no longer configured are read too. Their records move on at once, to a configured lane if they
+	// are not due.
 	topics := []string{"^" + regexp.QuoteMeta(cfg.topic(schemas.Delay(""))) + ".+$"}
 	d.metrics = cfg.Metrics.role(schemas.RoleDelayer, schemas.High)
 	d.commits.metrics = d.metrics
 	d.reader = newReader(d.router, d.commits)
 	d.reader.pattern = true
-	d.metrics.look(d.oldest)
-	moved := func(k move) func(context.Context, *kgo.Client, map[string][]int32) {
+	d.metrics.addOldest(d.oldest)
+	moved := func(k rebalanceKind) func(context.Context, *kgo.Client, map[string][]int32) {
 		return func(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
-			defer d.metrics.rebalanced(k, parts, time.Now())
-			if k != moveAssigned {
+			defer d.metrics.countRebalance(k, parts, time.Now())
+			if k != partitionsAssigned {
 				d.drop(cl, parts)
 			}
 		}
 	}
 	var err error
 	d.opts, err = cfg.options(string(schemas.RoleDelayer), append(
-		append(cfg.consume(member{role: schemas.RoleDelayer, topics: topics}), cfg.produce(runtimeLimit, runtimeLinger)...),
-		kgo.ConsumeRegex(), kgo.MetadataMaxAge(laneLook),
-		kgo.FetchMaxPartitionBytes(256<<10), // a poll's worth of a partition is held while it waits
-		kgo.OnPartitionsAssigned(moved(moveAssigned)), kgo.OnPartitionsRevoked(moved(moveRevoked)), kgo.OnPartitionsLost(moved(moveLost)))...)
+		append(cfg.consumeOptions(groupMember{role: schemas.RoleDelayer, topics: topics}),
+			cfg.produceOptions(outputTimeout, outputLinger)...),
+		kgo.ConsumeRegex(), kgo.MetadataMaxAge(laneDiscoveryInterval),
+		kgo.FetchMaxPartitionBytes(256<<10), // bounds the records that are held per partition
+		kgo.OnPartitionsAssigned(moved(partitionsAssigned)), kgo.OnPartitionsRevoked(moved(partitionsRevoked)),
+		kgo.OnPartitionsLost(moved(partitionsLost)))...)
 	return d, err
 }
 
-// Run moves records until ctx is done, and then returns nil. Any other return is an
-// error that Run could not get past; what was not committed is moved again.
+// Run moves records until ctx is done, and then returns nil. It returns an error if it cannot continue. Records
+// that were not committed are moved again after a restart.
 func (d *Delayer) Run(ctx context.Context) error {
 	cl, leave, err := join(ctx, d.opts)
 	if err != nil {
@@ -90,7 +94,7 @@ func (d *Delayer) Run(ctx context.Context) error {
 	}
 	defer leave()
 	for {
-		err := d.turn(ctx, cl)
+		err := d.step(ctx, cl)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -101,8 +105,8 @@ func (d *Delayer) Run(ctx context.Context) error {
 	}
 }
 
-// turn waits for records or until one that is held may go on, and moves those that may.
-func (d *Delayer) turn(ctx context.Context, cl *kgo.Client) error {
+// step polls until records arrive or a held record is ready, moves those that are ready, and commits.
+func (d *Delayer) step(ctx context.Context, cl *kgo.Client) error {
 	d.tap.turn(cl)
 	pctx, cancel := ctx, context.CancelFunc(func() {})
 	if wait, ok := d.wait(); ok {
@@ -111,18 +115,18 @@ func (d *Delayer) turn(ctx context.Context, cl *kgo.Client) error {
 	fetches := d.tap.poll(pctx, cl, delayerPoll)
 	cancel()
 	if err := d.reader.check(ctx, cl, fetches); err != nil {
-		return d.router.below(ctx, cl, err)
+		return d.router.explainOutOfRange(ctx, cl, err)
 	}
 	d.mu.Lock()
 	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
 		if at := (partition{p.Topic, p.Partition}); len(p.Records) > 0 {
 			now := time.Now()
-			recs := make([]stay, len(p.Records))
+			recs := make([]waitingRecord, len(p.Records))
 			for i, rec := range p.Records {
-				recs[i] = stay{rec, now}
+				recs[i] = waitingRecord{rec, now}
 			}
 			d.held[at] = append(d.held[at], recs...)
-			d.flying(1, recs)
+			d.addInFlight(1, recs)
 			cl.PauseFetchPartitions(at.one())
 		}
 	})
@@ -130,7 +134,7 @@ func (d *Delayer) turn(ctx context.Context, cl *kgo.Client) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	ctx, cancel = outlive(ctx) // what is moved but not committed is moved again
+	ctx, cancel = outlive(ctx) // finish the move and the commit when ctx ends
 	defer cancel()
 	if err := d.move(ctx, cl); err != nil {
 		return err
@@ -139,12 +143,12 @@ func (d *Delayer) turn(ctx context.Context, cl *kgo.Client) error {
 	if err == nil || commitFatal(err) {
 		return err
 	}
-	d.router.log.Warn("will commit again", "err", err)
+	d.router.log.Warn("retry commit", "err", err)
 	return nil
 }
 
-// wait returns for how long no record that is held may go on; without any, or paused, and
-// with nothing to commit, it is for ever.
+// wait returns the time until the next held record is ready or a pending commit has to be tried. ok is false if
+// there is neither, or if only records are held and the role is paused.
 func (d *Delayer) wait() (wait time.Duration, ok bool) {
 	if d.commits.pending(nil) {
 		wait, ok = time.Second, true
@@ -155,28 +159,29 @@ func (d *Delayer) wait() (wait time.Duration, ok bool) {
 		return wait, ok
 	}
 	for _, recs := range d.held {
-		if w := time.Until(d.ready(recs[0])); !ok || w < wait {
+		if w := time.Until(d.readyAt(recs[0])); !ok || w < wait {
 			wait, ok = w, true
 		}
 	}
 	return max(wait, 0), ok
 }
 
-// ahead reports whether the clock that has stamped a record that is to wait is known to be wrong. When the record was
-// first read is forgotten with this process, so it goes to the end of its lane, with a stamp of now.
-func (d *Delayer) ahead(rec stay) bool {
-	return d.delays[rec.Topic] > 0 && rec.Timestamp.After(rec.seen.Add(futureSlack)) && fits(rec.Record) == nil
+// fromFuture reports whether a record of a configured lane has a timestamp too far in the future to be right. Such a
+// record is written to the end of its lane with the current time: readAt, which would bound its wait, is lost in a
+// restart.
+func (d *Delayer) fromFuture(rec waitingRecord) bool {
+	return d.delays[rec.Topic] > 0 && rec.Timestamp.After(rec.readAt.Add(maxClockSkew)) && checkSize(rec.Record) == nil
 }
 
-// ready is when a record may leave its place in its lane. The clock that has stamped the record may be wrong: it stays
-// no longer than for the lane's delay from when it was read.
-func (d *Delayer) ready(rec stay) time.Time {
-	if d.ahead(rec) {
-		return rec.seen
+// readyAt returns when a record may leave its lane. Since its timestamp may be wrong, the record stays no longer
+// than the lane's delay from when it was read.
+func (d *Delayer) readyAt(rec waitingRecord) time.Time {
+	if d.fromFuture(rec) {
+		return rec.readAt
 	}
 	stamp := rec.Timestamp
-	if stamp.After(rec.seen) {
-		stamp = rec.seen
+	if stamp.After(rec.readAt) {
+		stamp = rec.readAt
 	}
 	at := stamp.Add(d.delays[rec.Topic])
 	if due := readTrail(rec.Headers).due; due.After(at) && due.Sub(at) <= delayerSlack {
@@ -185,30 +190,30 @@ func (d *Delayer) ready(rec stay) time.Time {
 	return at
 }
 
-// move moves all records that may go on: none while the role is paused. Brokers that refuse them may take
-// a minute, in which others want to see what is held: it is published without the lock. Nobody else
-// changes what is held meanwhile, since the poll is: no rebalance happens.
+// move moves all records that are ready, unless the role is paused. It publishes without the lock, since brokers
+// may refuse the records for up to a minute, and held is read for metrics. held does not change meanwhile: the
+// poll is held, so there is no rebalance.
 func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
 	if d.tap.controls.Role(schemas.RoleDelayer) {
 		return nil
 	}
-	out := d.movable(time.Now())
+	out := d.dueBatch(time.Now())
 	if err := out.publish(ctx, cl); err != nil {
-		if passes(err) {
-			d.refuse(out)
+		if isRetriable(err) {
+			d.setRefused(out)
 			d.refusal.note(d.router, d.metrics, err)
 			return nil
 		}
-		d.metrics.unpublished(1)
+		d.metrics.countPublishFailures(1)
 		return err
 	}
-	d.refuse(nil)
+	d.setRefused(nil)
 	d.refusal.end(d.metrics)
-	d.counted(out.recs)
+	d.countMoved(out.recs)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for at, n := range out.done {
-		d.flying(-1, d.held[at][:n])
+		d.addInFlight(-1, d.held[at][:n])
 		last := d.held[at][n-1]
 		d.commits.done(at, kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1})
 		if d.held[at] = d.held[at][n:]; len(d.held[at]) == 0 {
@@ -219,15 +224,15 @@ func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
 	return nil
 }
 
-// refuse notes what is to be published again, for as long as none of it is of a partition that is no longer ours.
-func (d *Delayer) refuse(out *outgoing) {
+// setRefused sets the batch to publish again. It is dropped when a partition is revoked.
+func (d *Delayer) setRefused(out *outputBatch) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.refused = out
 }
 
-// movable returns where the records go that may go on now: first those that the brokers have not taken.
-func (d *Delayer) movable(now time.Time) *outgoing {
+// dueBatch returns the records that are ready, with their destinations; a batch that was refused comes first.
+func (d *Delayer) dueBatch(now time.Time) *outputBatch {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.refused != nil {
@@ -237,37 +242,37 @@ func (d *Delayer) movable(now time.Time) *outgoing {
 	moved := map[partition]int{}
 	for at, recs := range d.held {
 		for _, rec := range recs {
-			if d.ready(rec).After(now) {
+			if d.readyAt(rec).After(now) {
 				break
 			}
 			moved[at]++
-			if rec.Attrs.IsControl() { // it stays in the lane
+			if rec.Attrs.IsControl() { // not moved
 				continue
 			}
-			to := d.next(rec.Record, now)
-			if d.ahead(rec) {
-				to = anew(rec.Record)
+			to := d.destination(rec.Record, now)
+			if d.fromFuture(rec) {
+				to = resetRecord(rec.Record)
 			}
 			out = append(out, to)
 		}
 	}
-	return newOutgoing(out, moved)
+	return newOutputBatch(out, moved)
 }
 
-// next returns where rec goes from its lane.
-func (d *Delayer) next(rec *kgo.Record, now time.Time) *kgo.Record {
+// destination returns the record to publish for rec, which leaves its lane.
+func (d *Delayer) destination(rec *kgo.Record, now time.Time) *kgo.Record {
 	t := readTrail(rec.Headers)
 	role := t.role
 	if role == "" {
 		role, _ = returnsTo(t.topic)
 	}
-	again, err := schemas.AgainOf(role, t.topic), fits(rec)
+	again, err := schemas.AgainOf(role, t.topic), checkSize(rec)
 	if _, ok := schemas.Lookup(again); !ok {
-		err = retry.Permanent(errors.New("its headers name no role that it could come back to"))
+		err = retry.Permanent(errors.New("its headers name no role to return to"))
 	}
-	if err != nil { // nobody of ours wrote it
+	if err != nil { // not written by this system
 		if t.topic == "" {
-			t.topic, t.partition, t.offset = d.router.cfg.bare(rec.Topic), rec.Partition, rec.Offset
+			t.topic, t.partition, t.offset = d.router.cfg.schemaTopic(rec.Topic), rec.Partition, rec.Offset
 		}
 		return d.router.after(&letter{rec: rec, past: &t}, err, now)
 	}
@@ -278,50 +283,50 @@ func (d *Delayer) next(rec *kgo.Record, now time.Time) *kgo.Record {
 	return &kgo.Record{Topic: to, Key: rec.Key, Value: rec.Value, Headers: rec.Headers}
 }
 
-// drop forgets partitions that are no longer ours. No poll is held while it runs.
+// drop forgets revoked partitions. It runs in a rebalance, so no poll is held.
 func (d *Delayer) drop(cl *kgo.Client, parts map[string][]int32) {
 	each(parts, func(at partition) {
 		d.commits.forget(at)
 		d.reader.forget(at)
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.flying(-1, d.held[at])
+		d.addInFlight(-1, d.held[at])
 		delete(d.held, at)
 		d.refused = nil
-		cl.ResumeFetchPartitions(at.one()) // a pause would outlive the assignment
+		cl.ResumeFetchPartitions(at.one()) // the client keeps pauses across assignments
 	})
 }
 
-// flying adds records to what is in flight, or with -1 takes them out.
-func (d *Delayer) flying(sign int, recs []stay) {
+// addInFlight adds records to those in flight (sign 1), or removes them (sign -1).
+func (d *Delayer) addInFlight(sign int, recs []waitingRecord) {
 	var bytes int64
 	for _, rec := range recs {
 		bytes += weigh(rec.Record)
 	}
-	d.metrics.inFlight(sign*len(recs), int64(sign)*bytes)
+	d.metrics.addInFlight(sign*len(recs), int64(sign)*bytes)
 }
 
-// counted says what became of records that were moved.
-func (d *Delayer) counted(out []*kgo.Record) {
-	var n [fates]int
+// countMoved counts records that were moved, by disposition.
+func (d *Delayer) countMoved(out []*kgo.Record) {
+	var n [dispositions]int
 	for _, rec := range out {
-		if d.router.cfg.bare(rec.Topic) == schemas.Dead {
-			n[fateDead]++
+		if d.router.cfg.schemaTopic(rec.Topic) == schemas.Dead {
+			n[dispositionDead]++
 		} else {
-			n[fateDone]++
+			n[dispositionDone]++
 		}
 	}
-	d.metrics.handled(fateDone, n[fateDone], -1)
-	d.metrics.handled(fateDead, n[fateDead], -1)
+	d.metrics.countHandled(dispositionDone, n[dispositionDone], -1)
+	d.metrics.countHandled(dispositionDead, n[dispositionDead], -1)
 }
 
-// oldest counts from when a record might have gone on.
+// oldest returns the earliest time at which a held record was ready.
 func (d *Delayer) oldest() (o oldest) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
 	for _, recs := range d.held {
-		if t := d.ready(recs[0]); t.Before(now) && (o.message.IsZero() || t.Before(o.message)) {
+		if t := d.readyAt(recs[0]); t.Before(now) && (o.message.IsZero() || t.Before(o.message)) {
 			o.message = t
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// What waits in a lane that the settings no longer name comes back all the same, and not early.
+// Records in a lane that is no longer configured return, and not early.
 func TestDelayerEmptiesLanesOfOldSettings(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -31,7 +31,8 @@ func TestDelayerEmptiesLanesOfOldSettings(t *testing.T) {
 		}
 		cfg := b.Config()
 		cfg.Lanes = []kafka.Lane{{Name: "20s", Delay: 20 * time.Second}}
-		if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 2, Replication: 1, MinInSync: 1}); err != nil {
+		o := kafka.TopicOptions{Partitions: 2, Replication: 1, MinInSync: 1}
+		if err := kafka.EnsureTopics(t.Context(), cfg, o); err != nil {
 			t.Fatal(err)
 		}
 		again := schemas.Again(schemas.RoleCopier)
@@ -53,10 +54,11 @@ func TestDelayerEmptiesLanesOfOldSettings(t *testing.T) {
 	})
 }
 
-// While the brokers refuse what is due it can be seen how long it has waited: that is when one looks.
-func TestDelayerIsSeenWhileBrokersRefuse(t *testing.T) {
+// While brokers refuse due records, metrics show how long these have waited.
+func TestDelayerReportsAgeWhileBrokersRefuse(t *testing.T) {
 	t.Parallel()
-	b := kafkatest.New(t, kafkatest.Options{RealTime: true, Lanes: []kafka.Lane{{Name: "100ms", Delay: 100 * time.Millisecond}}})
+	b := kafkatest.New(t, kafkatest.Options{RealTime: true,
+		Lanes: []kafka.Lane{{Name: "100ms", Delay: 100 * time.Millisecond}}})
 	cfg, reg := measured(b)
 	refused := b.CountWrites(schemas.Again(schemas.RoleCopier))
 	mend := b.FailProduce(schemas.Again(schemas.RoleCopier), kafkatest.NotDone, -1)
@@ -70,7 +72,7 @@ func TestDelayerIsSeenWhileBrokersRefuse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	waits.Due = time.Now().Add(2 * time.Second) // or it is due before it is published, where others have the processor
+	waits.Due = time.Now().Add(2 * time.Second) // or a slow machine would publish it after it is due
 	if err := p.Publish(t.Context(), waits); err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 // Names that only the tests in package kafka_test need.
 var (
 	ErrNoDeadLetter = errNoDeadLetter
-	ErrDeadClosed   = errDeadClosed
+	ErrDeadClosed   = errDeadDecided
 )
 
 // SetDeadline sets how long a task may be at work, beside a second for each slow bytes of it. Zero is the default.

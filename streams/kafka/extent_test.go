@@ -21,7 +21,8 @@ import (
 
 func jobRecord(t *testing.T, partition int32, name string) kafkatest.Record {
 	t.Helper()
-	r, err := schemas.Encode(schemas.Message{Topic: schemas.Jobs, Body: &pb.Job{Id: schemas.ID(name), Name: name, Started: timestamppb.Now(), Finished: timestamppb.Now()}})
+	r, err := schemas.Encode(schemas.Message{Topic: schemas.Jobs,
+		Body: &pb.Job{Id: schemas.ID(name), Name: name, Started: timestamppb.Now(), Finished: timestamppb.Now()}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +39,7 @@ func newAdmin(t *testing.T, b *kafkatest.Broker) *kafka.Admin {
 	return a
 }
 
-// A topic is read once, whatever stands in it beside messages, and no further than where it ended.
+// Read returns each message of an extent once, and leaves out other records and those after the end.
 func TestRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -48,15 +49,17 @@ func TestRead(t *testing.T) {
 			b.Write(jobRecord(t, 0, fmt.Sprint("a", i)))
 		}
 		b.Transact(true, jobRecord(t, 0, "committed"))                                             // 5, 6
-		b.Transact(false, jobRecord(t, 0, "given up"))                                             // 7, 8
+		b.Transact(false, jobRecord(t, 0, "aborted"))                                              // 7, 8
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Jobs, Value: []byte("x")}}) // 9
-		b.Transact(true, jobRecord(t, 1, "last"))                                                  // 0, 1: the end is behind what nobody is handed
+		// 0, 1: the partition ends with a control record
+		b.Transact(true, jobRecord(t, 1, "last"))
 		b.Trim(schemas.Jobs, 0, 2)
 		e, err := a.Extent(t.Context(), schemas.Jobs)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !maps.Equal(e.Starts, map[int32]int64{0: 2, 1: 0}) || !maps.Equal(e.Ends, map[int32]int64{0: 10, 1: 2}) || e.Incarnation == 0 {
+		if !maps.Equal(e.Starts, map[int32]int64{0: 2, 1: 0}) || !maps.Equal(e.Ends, map[int32]int64{0: 10, 1: 2}) ||
+			e.Incarnation == 0 {
 			t.Errorf("got %+v", e)
 		}
 		b.Write(jobRecord(t, 0, "too late"), jobRecord(t, 1, "too late"))
@@ -76,12 +79,14 @@ func TestRead(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		want := map[string]string{"0/2": "a2", "0/3": "a3", "0/4": "a4", "0/5": "committed", "0/9": "unreadable", "1/0": "last"}
+		want := map[string]string{"0/2": "a2", "0/3": "a3", "0/4": "a4", "0/5": "committed",
+			"0/9": "unreadable", "1/0": "last"}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("got %v\nwant %v", got, want)
 		}
 		full := errors.New("full")
-		if err := a.Read(t.Context(), schemas.Jobs, e, func(*schemas.Delivery, error) error { return full }); !errors.Is(err, full) {
+		fails := func(*schemas.Delivery, error) error { return full }
+		if err := a.Read(t.Context(), schemas.Jobs, e, fails); !errors.Is(err, full) {
 			t.Errorf("got %v, want the callback's error", err)
 		}
 		b.Recreate(schemas.Jobs, 2)
@@ -94,15 +99,17 @@ func TestRead(t *testing.T) {
 	})
 }
 
-// What compaction removed, and what only says that a key is gone, is not handed to f.
+// Read leaves out compacted records and tombstones.
 func TestReadCompacted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		a := newAdmin(t, b)
 		for i := range 3 {
-			b.Send(schemas.Message{Topic: schemas.Incidents, Body: &pb.Incident{Id: schemas.ID("i"), Account: "acme", Store: "1", Space: "s", Item: "i", Kind: "k",
-				State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: timestamppb.Now(), Updated: timestamppb.Now(), StepCount: int32(i)}})
+			b.Send(schemas.Message{Topic: schemas.Incidents,
+				Body: &pb.Incident{Id: schemas.ID("i"), Account: "acme", Store: "1", Space: "s", Item: "i", Kind: "k",
+					State:  pb.IncidentState_INCIDENT_STATE_OPEN,
+					Opened: timestamppb.Now(), Updated: timestamppb.Now(), StepCount: int32(i)}})
 		}
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Incidents, Key: []byte("gone")}, Partition: -1})
 		time.Sleep(time.Hour)
@@ -120,14 +127,15 @@ func TestReadCompacted(t *testing.T) {
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		stop()
-		if err := a.Read(ctx, schemas.Incidents, e, func(*schemas.Delivery, error) error { return nil }); !errors.Is(err, context.Canceled) {
+		succeeds := func(*schemas.Delivery, error) error { return nil }
+		if err := a.Read(ctx, schemas.Incidents, e, succeeds); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v, want that it was stopped", err)
 		}
 	})
 }
 
-// A topic that is made anew while it is read is no topic that was read to its end.
-func TestReadOfTopicMadeAnew(t *testing.T) {
+// Reading a topic that is recreated meanwhile fails.
+func TestReadRecreatedTopic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
@@ -140,7 +148,7 @@ func TestReadOfTopicMadeAnew(t *testing.T) {
 		b.Recreate(schemas.Jobs, 1)
 		b.Write(jobRecord(t, 0, "c"))
 		if err := a.Read(t.Context(), schemas.Jobs, e, func(*schemas.Delivery, error) error { return nil }); err == nil ||
-			!strings.Contains(err.Error(), "partition 0: the log ends at 1, and ended at 2 before") {
+			!strings.Contains(err.Error(), "partition 0: the log ends at 1, but ended at 2 before") {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -16,9 +16,11 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-const events = "s3.events" // a topic of others
+const events = "s3.events" // a foreign topic
 
-func ingester(t *testing.T, b *kafkatest.Broker, describe func(*schemas.Delivery) kafka.Work, h kafka.Handler) *kafka.Pool {
+func ingester(
+	t *testing.T, b *kafkatest.Broker, describe func(*schemas.Delivery) kafka.Work, h kafka.Handler,
+) *kafka.Pool {
 	t.Helper()
 	p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleIngester, DescribeValue: describe,
 		Topics: []schemas.Topic{schemas.Foreign(events), schemas.Again(schemas.RoleIngester)}}, h)
@@ -30,11 +32,12 @@ func ingester(t *testing.T, b *kafkatest.Broker, describe func(*schemas.Delivery
 
 func raw(key, value string) kafkatest.Record {
 	return kafkatest.Record{Partition: -1, Record: schemas.Record{
-		Topic: schemas.Foreign(events), Key: []byte(key), Value: []byte(value), Headers: []schemas.Header{{Key: "own", Value: []byte("1")}}}}
+		Topic: schemas.Foreign(events), Key: []byte(key), Value: []byte(value),
+		Headers: []schemas.Header{{Key: "own", Value: []byte("1")}}}}
 }
 
-// The bytes of a foreign topic come to the ingester as they are, take the lanes as any message, and are dead letters that
-// can be redriven, also edited; nothing is ever written into the topic itself.
+// The ingester gets the bytes of a foreign topic unchanged. They wait in lanes as other messages do, and become
+// dead letters that can be redriven, also edited. Nothing is written to the foreign topic.
 func TestForeign(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -79,7 +82,8 @@ func TestForeign(t *testing.T) {
 		defer mu.Unlock()
 		for k, want := range map[string][]sight{
 			"a": {{"good", "foreign:s3.events", "foreign:s3.events", 1}},
-			"b": {{"away once", "foreign:s3.events", "foreign:s3.events", 1}, {"away once", "foreign:s3.events", "again.ingester", 1}},
+			"b": {{"away once", "foreign:s3.events", "foreign:s3.events", 1},
+				{"away once", "foreign:s3.events", "again.ingester", 1}},
 			"c": {{"never", "foreign:s3.events", "foreign:s3.events", 1}, {"mended", "foreign:s3.events", "again.ingester", 1}},
 		} {
 			if !slices.Equal(got[k], want) {
@@ -95,8 +99,8 @@ func TestForeign(t *testing.T) {
 	})
 }
 
-// Bytes that are published in a foreign topic's name come to the ingester as if they had come from there, with
-// their key, and wait for one another by what they are about.
+// Bytes published under the name of a foreign topic come to the ingester as if they were from there, with their
+// key. They are ordered by the key of the work that they describe.
 func TestForeignPublished(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -123,7 +127,7 @@ func TestForeignPublished(t *testing.T) {
 		p := ingester(t, b, func(d *schemas.Delivery) kafka.Work {
 			return kafka.Work{Key: "one", Account: string(d.Value)}
 		}, func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-			got = append(got, string(d.Topic)+" "+string(d.Key)+" "+string(d.Value)) // one at a time: they have one key
+			got = append(got, string(d.Topic)+" "+string(d.Key)+" "+string(d.Value)) // calls are in order: there is one key
 			return nil, nil
 		})
 		b.Write(raw("", "x"), raw("", "y"))
@@ -151,26 +155,27 @@ func TestForeignLag(t *testing.T) {
 		if err != nil || n[schemas.RoleIngester] != 2 {
 			t.Errorf("got %v, %v", n, err)
 		}
-		if got := lags(t, a, schemas.RolePlanner); slices.ContainsFunc(got, func(l string) bool { return strings.Contains(l, "foreign") }) {
+		if got := lags(t, a, schemas.RolePlanner); slices.ContainsFunc(got,
+			func(l string) bool { return strings.Contains(l, "foreign") }) {
 			t.Errorf("the planner has %q", got)
 		}
 	})
 }
 
-// Who may read what.
+// Only the ingester reads foreign topics, and only those that are configured.
 func TestForeignRefused(t *testing.T) {
 	h := func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, nil }
 	for name, tt := range map[string]struct {
 		foreign []string
 		role    schemas.Role
 		topic   schemas.Topic
-		want    string // empty: none
+		want    string // "": no error
 	}{
 		"named":                 {[]string{events}, schemas.RoleIngester, schemas.Foreign(events), ""},
 		"not named":             {nil, schemas.RoleIngester, schemas.Foreign(events), "not in the catalogue"},
 		"another role":          {[]string{events}, schemas.RolePlanner, schemas.Foreign(events), "not in the catalogue"},
-		"one of ours":           {[]string{"millrace.changes"}, schemas.RoleIngester, schemas.Changes, "one of our own"},
-		"a lane of ours":        {[]string{"millrace.delay.7h"}, schemas.RoleIngester, schemas.Changes, "one of our own"},
+		"one of ours":           {[]string{"millrace.changes"}, schemas.RoleIngester, schemas.Changes, "millrace's own"},
+		"a lane of ours":        {[]string{"millrace.delay.7h"}, schemas.RoleIngester, schemas.Changes, "millrace's own"},
 		"ours without a prefix": {[]string{"changes"}, schemas.RoleIngester, schemas.Foreign("changes"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {

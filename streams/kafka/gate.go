@@ -78,7 +78,7 @@ func (s *scheduler) relieved() {
 func (s *scheduler) room(side int) bool {
 	high, low := s.classes[classHigh].atWork, s.classes[classLow].atWork
 	switch class := side % resumed; {
-	case side < resumed && (s.barred() || s.crowded(class)):
+	case side < resumed && (s.blocked() || s.crowded(class)):
 		return false
 	case class == classLarge:
 		return s.classes[classLarge].atWork < s.large

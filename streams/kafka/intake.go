@@ -51,7 +51,7 @@ type intake struct {
 // asks that are answered by one commit.
 const maxAsks = 1024
 
-func newIntake(p *Pool, m member) (*intake, error) {
+func newIntake(p *Pool, m groupMember) (*intake, error) {
 	in := &intake{
 		p: p, class: m.class, topics: m.topics, weight: newScale(), meter: p.kafka.Metrics.role(m.role, m.class),
 		commits: newCommits(p.kafka.Deleted), asks: make(chan chan error, maxAsks),
@@ -63,11 +63,11 @@ func newIntake(p *Pool, m member) (*intake, error) {
 	}
 	in.commits.after = in.committed
 	in.reader = newReader(p.router, in.commits)
-	opts := append(p.kafka.consume(m),
+	opts := append(p.kafka.consumeOptions(m),
 		kgo.OnPartitionsAssigned(in.assigned), kgo.OnOffsetsFetched(in.fetched),
 		kgo.OnPartitionsRevoked(in.revoked), kgo.OnPartitionsLost(in.lost))
 	if len(p.intakes) == 0 { // the first one publishes for all: one client keeps the order of outputs
-		opts = append(opts, p.kafka.produce(runtimeLimit, runtimeLinger)...)
+		opts = append(opts, p.kafka.produceOptions(outputTimeout, outputLinger)...)
 	}
 	var err error
 	in.opts, err = p.kafka.options(string(m.role)+"."+string(m.class), opts...)
@@ -80,7 +80,7 @@ func (in *intake) poll(ctx context.Context) error {
 		in.weight.wait(ctx, in.room)
 		fetches := in.cl.PollRecords(ctx, in.p.window/4)
 		if err := in.reader.check(ctx, in.cl, fetches); err != nil {
-			return in.p.router.below(ctx, in.cl, err)
+			return in.p.router.explainOutOfRange(ctx, in.cl, err)
 		}
 		if err := in.dispatch(fetches); err != nil {
 			return err
@@ -112,7 +112,7 @@ func (in *intake) dispatch(fetches kgo.Fetches) error {
 	in.weight.add(weight)
 	in.behind.Add(behind)
 	in.restrain()
-	in.meter.inFlight(len(tasks), weight+behind)
+	in.meter.addInFlight(len(tasks), weight+behind)
 	if fresh {
 		in.announceOpen()
 	}
@@ -200,7 +200,7 @@ func (in *intake) commit(ctx context.Context) error {
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
-	in.meter.committed(err)
+	in.meter.countCommit(err)
 	switch {
 	case err == nil:
 	case commitFatal(err):
@@ -302,10 +302,10 @@ func (in *intake) record(ctx context.Context, must bool) error {
 
 // assigned makes partitions ours. No poll is held while it runs, as for its siblings.
 func (in *intake) assigned(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
-	defer in.meter.rebalanced(moveAssigned, parts, time.Now())
+	defer in.meter.countRebalance(partitionsAssigned, parts, time.Now())
 	in.still.Lock()
 	defer in.still.Unlock()
-	in.p.assigned()
+	in.p.requirePrepare()
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	each(parts, func(at partition) { in.shares[at] = newShare(in, at, in.p.cfg.Window) })
@@ -344,7 +344,7 @@ func (in *intake) fetched(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFet
 
 // revoked lets tasks at work end within Drain, cancels the rest, and commits.
 func (in *intake) revoked(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
-	defer in.meter.rebalanced(moveRevoked, parts, time.Now())
+	defer in.meter.countRebalance(partitionsRevoked, parts, time.Now())
 	in.still.Lock()
 	defer in.still.Unlock()
 	shares := in.owned(parts)
@@ -353,7 +353,7 @@ func (in *intake) revoked(_ context.Context, _ *kgo.Client, parts map[string][]i
 	}
 	in.p.drain(shares, in.p.cfg.Drain)
 	if in.p.cfg.Prepare != nil { // the next owner reads what was published: nothing is to come later
-		awaitIdle(shares, runtimeLimit)
+		awaitIdle(shares, outputTimeout)
 	}
 	_ = in.commit(in.p.ctx) // has said what is wrong; what is not committed is done again
 	in.drop(shares)
@@ -361,7 +361,7 @@ func (in *intake) revoked(_ context.Context, _ *kgo.Client, parts map[string][]i
 
 // lost cancels tasks at work and commits nothing.
 func (in *intake) lost(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
-	defer in.meter.rebalanced(moveLost, parts, time.Now())
+	defer in.meter.countRebalance(partitionsLost, parts, time.Now())
 	in.still.Lock()
 	defer in.still.Unlock()
 	shares := in.owned(parts)

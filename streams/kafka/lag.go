@@ -15,30 +15,31 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// A Lag is what the group of one class of a role has still to handle of one topic.
+// A Lag is the lag of one group, that of a role and class, in one topic.
 type Lag struct {
 	Role  schemas.Role
 	Class schemas.Class
-	Group string // as the brokers know it
+	Group string // name of the consumer group
 	Topic schemas.Topic
-	// Partitions holds how many offsets lie between what the group has committed and where a
-	// partition ends; in a delay lane, up to the first record whose time has not come.
+	// Partitions holds the number of offsets from the committed one to the end of each partition. In a delay lane it
+	// counts up to the first record that is not due.
 	Partitions map[int32]int64
-	Records    int64 // all of them
-	// Bytes is what Records weigh on disk: by the mean of the partition or, where the brokers do
-	// not tell, of what this process has read of the topic. Nil: neither is known.
+	Records    int64 // sum of Partitions
+	// Bytes is the estimated size of Records on disk: by the mean record size of the partition's log or, if brokers
+	// do not report log sizes, of the records that this process has read of the topic. It is nil if neither is
+	// known.
 	Bytes *int64
-	// Seconds is how long Records take at the rate at which the group moved between the last two
-	// looks. Nil: there was but one, or it did not move.
+	// Seconds is the time to handle Records at the rate between the last two calls of Lags. It is nil at the first
+	// call, and if the group made no progress.
 	Seconds *float64
-	// Undecided is how many offsets follow the beginning of a transaction that is open. No reader is handed them before
-	// it ends, and Records leaves them out.
+	// Undecided is the number of offsets after the start of an open transaction. Readers get them when it ends.
+	// Records does not include them.
 	Undecided int64
-	// Paused says that the role is paused as a whole.
+	// Paused is set if the whole role is paused.
 	Paused bool
 }
 
-// Due is how many records could be handled now.
+// Due is the number of records that could be handled now: 0 while the role is paused.
 func (l Lag) Due() int64 {
 	if l.Paused {
 		return 0
@@ -46,20 +47,23 @@ func (l Lag) Due() int64 {
 	return l.Records
 }
 
-// Lags returns what roles have still to handle, by role and topic. What waits in a delay lane is
-// the delayer's, once its time has come, and nobody's before.
+// Lags returns the lags of roles, by role and topic. Records in a delay lane are lag of the delayer once they are
+// due, and of no role before.
 func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) {
 	var lags []Lag
 	done := map[schemas.Role]offsets{}
 	var topics []string
 	for _, role := range roles {
 		var read []string
-		for _, e := range a.catalogue(role) {
+		for _, e := range a.entries(role) {
 			read = append(read, a.cfg.topic(e.Topic))
 			class := classOf(e, role)
-			lags = append(lags, Lag{Role: role, Class: class, Group: a.cfg.group(role, class), Topic: e.Topic, Paused: a.cfg.Controls.Role(role)})
+			lags = append(lags, Lag{
+				Role: role, Class: class, Group: a.cfg.group(role, class), Topic: e.Topic,
+				Paused: a.cfg.Controls.Role(role),
+			})
 		}
-		// First what was committed: what is committed meanwhile must not hide what was not.
+		// Read commits before ends: a commit made in between would hide lag.
 		var err error
 		if done[role], err = a.committed(ctx, role, read...); err != nil {
 			return nil, explain(err)
@@ -71,7 +75,8 @@ func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) 
 	}
 	slices.Sort(topics)
 	topics = slices.Compact(topics)
-	written, err := listed(a.adm.ListEndOffsets(ctx, topics...)) // before the ends: what is written meanwhile is not undecided
+	// Read the log ends before the stable ends: records written in between would count as undecided.
+	written, err := collectOffsets(a.adm.ListEndOffsets(ctx, topics...))
 	if err != nil {
 		return nil, explain(fmt.Errorf("list end offsets: %w", err))
 	}
@@ -80,10 +85,10 @@ func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) 
 		return nil, explain(err)
 	}
 	due := maps.Clone(ends)
-	if err := a.ripe(ctx, due); err != nil {
+	if err := a.dueEnds(ctx, due); err != nil {
 		return nil, err
 	}
-	weigh := a.scales(ctx, starts, ends)
+	weigh := a.weigher(ctx, starts, ends)
 	now := time.Now()
 	open := a.undecided.note(a.cfg.logger(), ends, written, now)
 	for i := range lags {
@@ -99,13 +104,12 @@ func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) 
 			}
 		}
 		l.Bytes = weigh(name, l.Partitions)
-		l.Seconds = a.pace.seconds(pacer{l.Role, l.Topic}, at, l.Records, now)
+		l.Seconds = a.rates.seconds(rateKey{l.Role, l.Topic}, at, l.Records, now)
 	}
 	return lags, nil
 }
 
-// positions returns where a group goes on reading: at what it has committed, or where the log
-// starts.
+// positions returns the offsets at which a group continues: the committed one, or the log start.
 func positions(starts, ends, done map[int32]int64) map[int32]int64 {
 	at := map[int32]int64{}
 	for id := range ends {
@@ -114,9 +118,8 @@ func positions(starts, ends, done map[int32]int64) map[int32]int64 {
 	return at
 }
 
-// ripe moves the ends of delay lanes back to the first record that has not waited for as long as
-// it should.
-func (a *Admin) ripe(ctx context.Context, ends offsets) error {
+// dueEnds sets the ends of delay lanes to the first record that is not due.
+func (a *Admin) dueEnds(ctx context.Context, ends offsets) error {
 	for _, lane := range a.cfg.lanes() {
 		name := a.cfg.topic(schemas.Delay(lane.Name))
 		if _, ok := ends[name]; !ok {
@@ -141,16 +144,17 @@ func (a *Admin) ripe(ctx context.Context, ends offsets) error {
 	return nil
 }
 
-// sizesLimit bounds the question for the sizes of logs, which is worth no failure.
-const sizesLimit = 5 * time.Second
+// logSizesTimeout bounds the request for log sizes. Lags are returned without sizes if it fails.
+const logSizesTimeout = 5 * time.Second
 
-// scales returns a function that weighs records of a topic, by partition; nil where it cannot.
-func (a *Admin) scales(ctx context.Context, starts, ends offsets) func(topic string, records map[int32]int64) *int64 {
-	ctx, cancel := context.WithTimeout(ctx, sizesLimit)
+// weigher returns a function that estimates the bytes of records of a topic, given their number by partition. It
+// returns nil if the size is unknown.
+func (a *Admin) weigher(ctx context.Context, starts, ends offsets) func(topic string, records map[int32]int64) *int64 {
+	ctx, cancel := context.WithTimeout(ctx, logSizesTimeout)
 	defer cancel()
-	sizes, err := a.sizes(ctx, ends)
+	sizes, err := a.logSizes(ctx, ends)
 	if err != nil {
-		a.cfg.logger().Debug("the sizes of logs are not known", "err", err)
+		a.cfg.logger().Debug("skip log sizes", "err", err)
 	}
 	return func(topic string, records map[int32]int64) *int64 {
 		var sum float64
@@ -170,9 +174,8 @@ func (a *Admin) scales(ctx context.Context, starts, ends offsets) func(topic str
 	}
 }
 
-// sizes returns what the leaders of partitions say that their logs take; those that do not
-// say are left out.
-func (a *Admin) sizes(ctx context.Context, of offsets) (offsets, error) {
+// logSizes returns the log sizes that the leaders of partitions report. Unknown ones are left out.
+func (a *Admin) logSizes(ctx context.Context, of offsets) (offsets, error) {
 	var set kadm.TopicsSet
 	for topic, ps := range of {
 		set.Add(topic, slices.Collect(maps.Keys(ps))...)
@@ -184,7 +187,7 @@ func (a *Admin) sizes(ctx context.Context, of offsets) (offsets, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list topics: %w", err)
 	}
-	// An error may be that of one broker: the others' answers count.
+	// The error may be of one broker only. The other answers count.
 	dirs, err := a.adm.DescribeAllLogDirs(ctx, set)
 	sizes := offsets{}
 	for topic, ps := range of {
@@ -202,38 +205,38 @@ func (a *Admin) sizes(ctx context.Context, of offsets) (offsets, error) {
 	return sizes, nil
 }
 
-// minPace is the least time between two looks that tell a rate.
-const minPace = time.Second
+// minRateInterval is the minimum time over which a rate is measured.
+const minRateInterval = time.Second
 
-// A pace remembers where groups were at the last look. The zero value is ready to use, by
-// many at a time.
-type pace struct {
+// A rateTracker keeps the last positions of groups to measure their rates. The zero value is ready to use. It is
+// safe for concurrent use.
+type rateTracker struct {
 	mu   sync.Mutex
-	last map[pacer]pacing
+	last map[rateKey]groupProgress
 }
 
-type pacer struct {
+type rateKey struct {
 	role  schemas.Role
 	topic schemas.Topic
 }
 
-type pacing struct {
+type groupProgress struct {
 	when time.Time
 	at   map[int32]int64
 }
 
-// seconds returns how long left records take at the rate at which the group got from where
-// it was to at; nil where that is not known.
-func (p *pace) seconds(of pacer, at map[int32]int64, left int64, now time.Time) *float64 {
+// seconds returns how long the left records take at the rate at which the group got to at since the last call;
+// nil if unknown.
+func (p *rateTracker) seconds(of rateKey, at map[int32]int64, left int64, now time.Time) *float64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	last, ok := p.last[of]
 	took := now.Sub(last.when)
-	if !ok || took >= minPace {
+	if !ok || took >= minRateInterval {
 		if p.last == nil {
-			p.last = map[pacer]pacing{}
+			p.last = map[rateKey]groupProgress{}
 		}
-		p.last[of] = pacing{now, at}
+		p.last[of] = groupProgress{now, at}
 	}
 	if left == 0 {
 		return new(float64)

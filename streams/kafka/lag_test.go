@@ -29,7 +29,7 @@ func lagAdmin(t *testing.T, cfg kafka.Config) *kafka.Admin {
 	return a
 }
 
-// told is a lag in one line, without what a test cannot know exactly.
+// told formats a lag in one line, without values that a test cannot predict.
 func told(l kafka.Lag) string {
 	s := fmt.Sprintf("%s %s %s %s: %d of %d due", l.Role, l.Class, l.Group, l.Topic, l.Due(), l.Records)
 	if l.Bytes == nil {
@@ -62,8 +62,7 @@ func sameLines(t *testing.T, what string, got []string, want ...string) {
 	}
 }
 
-// The planner takes a second for each of its messages: 60 are behind at first, 45 fifteen
-// seconds later.
+// The planner takes a second per message: the lag is 60 at first, and 45 fifteen seconds later.
 func TestLags(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -74,14 +73,16 @@ func TestLags(t *testing.T) {
 		for i := range 60 {
 			b.Send(change(fmt.Sprint(i)))
 		}
-		const planner, again = "planner high millrace.planner changes: ", "planner high millrace.planner again.planner: 0 of 0 due, 0 s"
+		const planner = "planner high millrace.planner changes: "
+		const again = "planner high millrace.planner again.planner: 0 of 0 due, 0 s"
 		sameLines(t, "at first", lags(t, a, schemas.RolePlanner), planner+"60 of 60 due", again)
 		time.Sleep(15 * time.Second)
 		sameLines(t, "nothing moved", lags(t, a, schemas.RolePlanner), planner+"60 of 60 due", again)
 
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: 1},
+		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner,
+			Topics: []schemas.Topic{schemas.Changes}, Workers: 1},
 			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 				time.Sleep(time.Second)
 				return plan(ctx, d)
@@ -104,7 +105,8 @@ func TestLags(t *testing.T) {
 		if moved < 13 || moved > 15 {
 			t.Fatalf("%d messages in 15 s, one a second", moved)
 		}
-		if want := float64(left) * 15 / float64(moved); second[0].Seconds == nil || *second[0].Seconds < want-1 || *second[0].Seconds > want+1 {
+		if want := float64(left) * 15 / float64(moved); second[0].Seconds == nil || *second[0].Seconds < want-1 ||
+			*second[0].Seconds > want+1 {
 			t.Errorf("%s to go, want about %v", told(second[0]), want)
 		}
 		if *second[0].Bytes >= *first[0].Bytes {
@@ -129,21 +131,24 @@ func TestLags(t *testing.T) {
 	})
 }
 
-// What waits in a lane is nobody's lag before its time has come, and then the delayer's.
+// Records in a delay lane are no lag until they are due, and then lag of the delayer.
 func TestLagsOfLanes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Partitions: 2, Lanes: []kafka.Lane{{Name: "30s", Delay: 30 * time.Second}, {Name: "5m", Delay: 5 * time.Minute}}})
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 2,
+			Lanes: []kafka.Lane{{Name: "30s", Delay: 30 * time.Second}, {Name: "5m", Delay: 5 * time.Minute}}})
 		a := lagAdmin(t, b.Config())
-		lags(t, a, schemas.RoleDelayer) // the first look takes its time, to find the group
+		lags(t, a, schemas.RoleDelayer) // the first call takes longer: it has to find the group
 		start := time.Now()
 		at := func(when time.Time) { time.Sleep(time.Until(when)) }
 		for i, lane := range []string{"30s", "5m", "30s"} {
 			at(start.Add(time.Duration(i+1) * 10 * time.Second))
-			b.Write(kafkatest.Record{Partition: int32(i % 2), Record: schemas.Record{Topic: schemas.Delay(lane), Key: []byte("k"), Value: []byte("waits"),
-				Headers: []schemas.Header{{Key: schemas.TrailTopic, Value: []byte(schemas.Changes)}, {Key: schemas.TrailRole, Value: []byte(schemas.RolePlanner)}}}})
+			b.Write(kafkatest.Record{Partition: int32(i % 2),
+				Record: schemas.Record{Topic: schemas.Delay(lane), Key: []byte("k"), Value: []byte("waits"),
+					Headers: []schemas.Header{{Key: schemas.TrailTopic, Value: []byte(schemas.Changes)},
+						{Key: schemas.TrailRole, Value: []byte(schemas.RolePlanner)}}}})
 		}
-		appended := b.Read(schemas.Delay("30s")) // the broker has dated them
+		appended := b.Read(schemas.Delay("30s")) // with the broker's timestamps
 		first, second := appended[0].Timestamp.Add(30*time.Second), appended[1].Timestamp.Add(30*time.Second)
 		const d = "delayer high millrace.delayer delay."
 		none := []string{d + "30s: 0 of 0 due, 0 s", d + "5m: 0 of 0 due, 0 s"}
@@ -157,11 +162,12 @@ func TestLagsOfLanes(t *testing.T) {
 		background(t, delayer(t, b))
 		time.Sleep(time.Minute)
 		sameLines(t, "moved", lags(t, a, schemas.RoleDelayer, schemas.RolePlanner), append(none,
-			"planner high millrace.planner changes: 0 of 0 due, 0 s", "planner high millrace.planner again.planner: 2 of 2 due")...)
+			"planner high millrace.planner changes: 0 of 0 due, 0 s",
+			"planner high millrace.planner again.planner: 2 of 2 due")...)
 	})
 }
 
-// Each class has its group, and its own lag; roles that read the same topic have each theirs.
+// Each class has its group and its lag. Roles that read the same topic have a lag each.
 func TestLagsByClass(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -183,8 +189,7 @@ func TestLagsByClass(t *testing.T) {
 	})
 }
 
-// Where the brokers do not tell how large logs are, the records that were read do; where none
-// were, nobody does.
+// If brokers do not report log sizes, Bytes is estimated from the records that were read. If none were read, it is nil.
 func TestLagsWithoutSizes(t *testing.T) {
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(3))
 	if err != nil {
@@ -192,7 +197,8 @@ func TestLagsWithoutSizes(t *testing.T) {
 	}
 	t.Cleanup(cluster.Close)
 	reg := prometheus.NewRegistry()
-	cfg := kafka.Config{Brokers: cluster.ListenAddrs(), Prefix: "p.", Heartbeat: 100 * time.Millisecond, Metrics: kafka.NewMetrics(reg)}
+	cfg := kafka.Config{Brokers: cluster.ListenAddrs(), Prefix: "p.", Heartbeat: 100 * time.Millisecond,
+		Metrics: kafka.NewMetrics(reg)}
 	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 3, Replication: 3}); err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +241,8 @@ func TestLagsWithoutSizes(t *testing.T) {
 		t.Errorf("got %q, want no bytes: nobody knows them", got)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
+	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+		plan)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,12 +258,13 @@ func TestLagsWithoutSizes(t *testing.T) {
 	send()
 	read := look()
 	if read.Records != 100 || read.Bytes == nil || *read.Bytes < *size.Bytes/2 || *read.Bytes > *size.Bytes*2 {
-		t.Errorf("got %s (%v bytes) by what was read, want about the %d that the brokers told of as many", told(read), read.Bytes, *size.Bytes)
+		t.Errorf("got %s (%v bytes) by what was read, want about the %d that the brokers told of as many",
+			told(read), read.Bytes, *size.Bytes)
 	}
 }
 
-// A look that fails tells nothing.
-func TestLagsOfBrokersThatAreAway(t *testing.T) {
+// Lags returns no values with an error.
+func TestLagsWithoutBrokers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// Unserved returns those of roles that no process runs: none of their groups has a member. A process that was killed
-// counts until its session has timed out.
+// Unserved returns the roles that no process runs: their groups have no members. A process that was killed
+// counts as a member until its session times out.
 func (a *Admin) Unserved(ctx context.Context, roles ...schemas.Role) ([]schemas.Role, error) {
 	listed, err := a.adm.ListGroups(ctx)
 	if err != nil {
@@ -19,8 +19,8 @@ func (a *Admin) Unserved(ctx context.Context, roles ...schemas.Role) ([]schemas.
 	var unserved []schemas.Role
 	for _, role := range roles {
 		served := false
-		for _, e := range a.catalogue(role) {
-			state := listed[a.cfg.group(role, classOf(e, role))].State // empty: there is no such group
+		for _, e := range a.entries(role) {
+			state := listed[a.cfg.group(role, classOf(e, role))].State // empty: no such group
 			served = served || state != "" && state != "Empty" && state != "Dead"
 		}
 		if !served {
@@ -30,16 +30,16 @@ func (a *Admin) Unserved(ctx context.Context, roles ...schemas.Role) ([]schemas.
 	return unserved, nil
 }
 
-// An Awaited says which groups a process waits to join, while others are members.
+// An Awaited describes the groups that a process waits to join while they have other members.
 type Awaited struct {
-	Groups, Hosts []string // sorted; Hosts are those of the members
-	// Session is how long a member that has ended without leaving is waited for; 0: the brokers know.
+	Groups, Hosts []string // sorted; Hosts are the hosts of the other members
+	// Session is the session timeout: how long a member that was killed holds up the group. 0: set by the brokers.
 	Session time.Duration
 }
 
-// Awaited returns the groups of states that this process has not joined, and that others are members of.
+// Awaited returns those groups of states that this process has not joined and that have other members.
 func (a *Admin) Awaited(ctx context.Context, states []RoleState) (Awaited, error) {
-	w := Awaited{Session: a.cfg.session()}
+	w := Awaited{Session: a.cfg.sessionTimeout()}
 	var groups []string
 	for _, s := range states {
 		if !s.Member {
@@ -65,7 +65,7 @@ func (a *Admin) Awaited(ctx context.Context, states []RoleState) (Awaited, error
 	return w, nil
 }
 
-// hosts returns the hosts of the members of groups. A group that is not there has none.
+// hosts returns the hosts of the members of groups. A group that does not exist has none.
 func (a *Admin) hosts(ctx context.Context, groups []string) (map[string][]string, error) {
 	hosts := map[string][]string{}
 	if a.cfg.ServerSide {
@@ -86,13 +86,13 @@ func (a *Admin) hosts(ctx context.Context, groups []string) (map[string][]string
 	return hosts, err
 }
 
-// Outstanding notes where the topics that roles read end now, and returns a function that counts how many of the
-// records below these ends the roles' groups have not committed.
+// Outstanding reads the current ends of the topics that roles read. It returns a function that counts the records
+// below these ends that the groups of roles have not committed.
 func (a *Admin) Outstanding(ctx context.Context, roles ...schemas.Role) (func(context.Context) (int64, error), error) {
 	topics := map[schemas.Role][]string{}
 	var all []string
 	for _, role := range roles {
-		for _, e := range a.catalogue(role) {
+		for _, e := range a.entries(role) {
 			topics[role] = append(topics[role], a.cfg.topic(e.Topic))
 		}
 		all = append(all, topics[role]...)
@@ -109,7 +109,7 @@ func (a *Admin) Outstanding(ctx context.Context, roles ...schemas.Role) (func(co
 				return 0, err
 			}
 			for _, topic := range read {
-				n += behind(starts, offsets{topic: ends[topic]}, done)
+				n += totalLag(starts, offsets{topic: ends[topic]}, done)
 			}
 		}
 		return n, nil

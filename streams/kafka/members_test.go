@@ -11,8 +11,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// A role is served while a process runs it, and not before or after. What is outstanding is counted up to the ends at
-// the time of the call.
+// A role is unserved unless a process runs it. Outstanding counts up to the ends at the time of the call.
 func TestUnservedAndOutstanding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})

@@ -9,26 +9,26 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// errForgotten says that what a client owned was another's since.
-var errForgotten = errors.New("the group had forgotten this member: what it owned is lost")
+// errMembershipLost says that the group has removed this member, so its partitions may have had another owner since.
+var errMembershipLost = errors.New("the group has removed this member: its partitions are lost")
 
-// A membership has a cooperative member lose its partitions when its group has forgotten it, which happens to a
-// process that was frozen for longer than its session. Where such a member finds out by a heartbeat, the client
-// says that all is lost. Where it finds out by a commit, or while the group shares out partitions anew, the client
-// joins under a new id and keeps what it had, with positions that others have left behind: they would be
-// committed. A membership sees the ids, and has the client start over. franz-go 1.22.2 still does so: without a
-// membership TestForgottenMember finds commits that went back.
+// A membership makes a cooperative member give up its partitions when its group has removed it, as it does with a
+// process that was frozen for longer than its session. If the member learns that from a heartbeat, the client
+// reports all partitions as lost. If it learns it from a commit or during a rebalance, the client rejoins under a
+// new member id and keeps its partitions, with positions that other members may have passed. Committing these
+// would move offsets back. A membership compares the member ids, and makes the client start over. franz-go 1.22.2
+// needs it: without it, TestRemovedMember finds commits that went back.
 type membership struct {
 	kgo.GroupBalancer
-	id func() string // the client's, in its group; empty: it has none
+	id func() string // the client's member id; empty if it has none
 
 	mu    sync.Mutex
-	owner string // the id under which partitions are ours; empty: none are
+	owner string // member id under which the partitions were assigned; empty if there are none
 }
 
 func newMembership() *membership { return &membership{GroupBalancer: kgo.CooperativeStickyBalancer()} }
 
-// OnNewClient is a hook of the client.
+// OnNewClient implements kgo.HookNewClient.
 func (m *membership) OnNewClient(cl *kgo.Client) {
 	m.owner = ""
 	m.id = func() string {
@@ -37,7 +37,7 @@ func (m *membership) OnNewClient(cl *kgo.Client) {
 	}
 }
 
-// JoinGroupMetadata claims what is ours.
+// JoinGroupMetadata claims the partitions that are still owned under the current member id.
 func (m *membership) JoinGroupMetadata(topics []string, owned map[string][]int32, generation int32) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -49,26 +49,25 @@ func (m *membership) JoinGroupMetadata(topics []string, owned map[string][]int32
 	return m.GroupBalancer.JoinGroupMetadata(topics, owned, generation)
 }
 
-// ParseSyncAssignment returns what is ours from now on. With the error the client lets go of all it had, and
-// joins again.
+// ParseSyncAssignment returns the assigned partitions. On its error the client gives up all partitions and rejoins.
 func (m *membership) ParseSyncAssignment(assignment []byte) (map[string][]int32, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	was, is := m.owner, m.id()
 	m.owner = ""
 	if was != "" && was != is {
-		return nil, errForgotten
+		return nil, errMembershipLost
 	}
 	parts, err := m.GroupBalancer.ParseSyncAssignment(assignment)
 	if err != nil {
-		return nil, fmt.Errorf("read what the group assigned: %w", err)
+		return nil, fmt.Errorf("parse assignment: %w", err)
 	}
 	m.owner = is
 	return parts, nil
 }
 
-// membershipOf returns that of a client, or nil if it needs none: who lets go of everything before it joins again
-// keeps nothing, and the brokers that share out partitions themselves know their members by one id.
+// membershipOf returns the membership of a client, or nil if it has none. Clients that give up all partitions
+// before they rejoin need none. Neither do those with server-side assignment, in which a member keeps its id.
 func membershipOf(cl *kgo.Client) *membership {
 	balancers, _ := cl.OptValue(kgo.Balancers).([]kgo.GroupBalancer)
 	for _, b := range balancers {
@@ -79,16 +78,16 @@ func membershipOf(cl *kgo.Client) *membership {
 	return nil
 }
 
-// check refuses a commit under another id than that under which partitions are ours: between the answer that
-// gave the client a new one and the loss, it could be made.
-func (m *membership) check(req *kmsg.OffsetCommitRequest) error {
+// checkCommit refuses a commit under a member id other than that of the assignment. Such a commit is possible
+// between the response with the new member id and the loss of the partitions.
+func (m *membership) checkCommit(req *kmsg.OffsetCommitRequest) error {
 	if m == nil {
 		return nil
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if req.MemberID != m.owner {
-		return errForgotten
+		return errMembershipLost
 	}
 	return nil
 }

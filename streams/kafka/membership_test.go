@@ -7,26 +7,32 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// What a member claims when it joins, whether it takes what it is assigned, and whether it may commit then.
+// Tests which partitions a member claims when it joins, whether it accepts its assignment, and whether it may
+// commit then.
 func TestMembership(t *testing.T) {
-	assignment := (&kmsg.ConsumerMemberAssignment{Topics: []kmsg.ConsumerMemberAssignmentTopic{{Topic: "changes", Partitions: []int32{0}}}}).AppendTo(nil)
+	assignment := (&kmsg.ConsumerMemberAssignment{
+		Topics: []kmsg.ConsumerMemberAssignmentTopic{{Topic: "changes", Partitions: []int32{0}}},
+	}).AppendTo(nil)
 	owned := map[string][]int32{"changes": {0}}
 	type join struct {
-		id    string // in the group, when it joins; it gets another if that is forgotten
-		got   string // its id in the answer
+		id    string // member id when it joins; it gets another if the group has removed it
+		got   string // member id after the join
 		owned map[string][]int32
 
 		claims bool
 		taken  error
-		commit error // under got
+		commit error // result of a commit under got
 	}
 	for name, joins := range map[string][]join{
-		"the first time":                 {{"", "a", nil, false, nil, nil}},
-		"again, with what it has":        {{"", "a", nil, false, nil, nil}, {"a", "a", owned, true, nil, nil}},
-		"forgotten, and it did not know": {{"", "a", nil, false, nil, nil}, {"a", "b", owned, true, errForgotten, errForgotten}, {"b", "b", nil, false, nil, nil}},
-		"forgotten, and it was told so":  {{"", "a", nil, false, nil, nil}, {"", "b", owned, false, errForgotten, errForgotten}, {"b", "b", nil, false, nil, nil}},
-		"forgotten, and all was let go":  {{"", "a", nil, false, nil, nil}, {"a", "b", nil, false, nil, nil}},
-		"forgotten twice":                {{"", "a", nil, false, nil, nil}, {"", "b", owned, false, errForgotten, errForgotten}, {"", "c", nil, false, nil, nil}},
+		"the first time":          {{"", "a", nil, false, nil, nil}},
+		"again, with what it has": {{"", "a", nil, false, nil, nil}, {"a", "a", owned, true, nil, nil}},
+		"forgotten, and it did not know": {{"", "a", nil, false, nil, nil},
+			{"a", "b", owned, true, errMembershipLost, errMembershipLost}, {"b", "b", nil, false, nil, nil}},
+		"forgotten, and it was told so": {{"", "a", nil, false, nil, nil},
+			{"", "b", owned, false, errMembershipLost, errMembershipLost}, {"b", "b", nil, false, nil, nil}},
+		"forgotten, and all was let go": {{"", "a", nil, false, nil, nil}, {"a", "b", nil, false, nil, nil}},
+		"forgotten twice": {{"", "a", nil, false, nil, nil},
+			{"", "b", owned, false, errMembershipLost, errMembershipLost}, {"", "c", nil, false, nil, nil}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMembership()
@@ -44,12 +50,12 @@ func TestMembership(t *testing.T) {
 				if !errors.Is(err, j.taken) || err == nil && len(parts["changes"]) != 1 {
 					t.Errorf("join %d: it takes %v (%v), want %v", i, parts, err, j.taken)
 				}
-				if err := m.check(&kmsg.OffsetCommitRequest{MemberID: j.got}); !errors.Is(err, j.commit) {
+				if err := m.checkCommit(&kmsg.OffsetCommitRequest{MemberID: j.got}); !errors.Is(err, j.commit) {
 					t.Errorf("join %d: it may commit: %v, want %v", i, err, j.commit)
 				}
 			}
 			m.owner = ""
-			if _, err := m.ParseSyncAssignment([]byte{1}); err == nil || errors.Is(err, errForgotten) {
+			if _, err := m.ParseSyncAssignment([]byte{1}); err == nil || errors.Is(err, errMembershipLost) {
 				t.Errorf("an assignment that cannot be read: %v", err)
 			}
 		})

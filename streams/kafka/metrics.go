@@ -12,66 +12,67 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A fate is what became of a delivery.
-type fate uint8
+// A disposition is the result of a delivery.
+type disposition uint8
 
-// The fates. All but fateRetried settle the message.
+// The dispositions. All but dispositionRetried settle the message.
 const (
-	fateDone        fate = iota
-	fateRetried          // tried again in place
-	fateTransient        // sent to a delay lane, by the class of the error
-	fateUnavailable      // sent to a delay lane
-	fateWait             // sent to a delay lane
-	fatePaused           // sent to a delay lane
-	fateMoved            // sent to a backlog topic
-	fateDead             // became a dead letter
-	fates
+	dispositionDone        disposition = iota
+	dispositionRetried                 // will be retried in place
+	dispositionTransient               // sent to a delay lane after a transient error
+	dispositionUnavailable             // sent to a delay lane: a store or engine is unavailable
+	dispositionWait                    // sent to a delay lane: not due yet
+	dispositionPaused                  // sent to a delay lane by a pause
+	dispositionMoved                   // sent to a backlog topic
+	dispositionDead                    // sent to topic dead
+	dispositions
 )
 
-// String is the value of label outcome.
-func (f fate) String() string {
-	return [fates]string{"done", "retried", "transient", "unavailable", "wait", "paused", "moved", "dead"}[f]
+// String returns the value of label outcome.
+func (f disposition) String() string {
+	return [dispositions]string{"done", "retried", "transient", "unavailable", "wait", "paused", "moved", "dead"}[f]
 }
 
-// fateOf is the fate of a delivery that failed with an error of a class and will come back.
-func fateOf(c retry.Class) fate {
+// dispositionOf returns the disposition of a delivery that failed with an error of class c and goes to a delay lane.
+func dispositionOf(c retry.Class) disposition {
 	switch c {
 	case retry.ClassUnavailable:
-		return fateUnavailable
+		return dispositionUnavailable
 	case retry.ClassWait:
-		return fateWait
+		return dispositionWait
 	}
-	return fateTransient
+	return dispositionTransient
 }
 
-// A move is a way in which partitions come or go.
-type move uint8
+// A rebalanceKind is a kind of change in the assigned partitions.
+type rebalanceKind uint8
 
-// The moves.
+// The rebalance kinds.
 const (
-	moveAssigned move = iota
-	moveRevoked
-	moveLost
-	moves
+	partitionsAssigned rebalanceKind = iota
+	partitionsRevoked
+	partitionsLost
+	rebalanceKinds
 )
 
-// String is the value of label kind.
-func (m move) String() string { return [moves]string{"assigned", "revoked", "lost"}[m] }
+// String returns the value of label kind.
+func (m rebalanceKind) String() string {
+	return [rebalanceKinds]string{"assigned", "revoked", "lost"}[m]
+}
 
-// Metrics counts what the parts of one process do. Nil counts nothing: all its methods
-// may be called on it.
+// Metrics holds the metrics of all parts of one process. All its methods may be called on nil, and then do nothing.
 type Metrics struct {
 	reg   prometheus.Registerer
-	base  time.Time // what lastActive counts from
+	base  time.Time // start of lastSuccess and lastActive
 	vecs  vectors
 	descs descriptions
 
 	mu      sync.Mutex // guards the rest
 	roles   map[roleClass]*roleMetrics
-	clients map[string]bool // values of label client that are taken
-	sizes   map[string]size // of records read, by topic
+	clients map[string]bool // values of label client in use
+	sizes   map[string]size // of records read, by topic name
 	lags    []Lag
-	looked  time.Time // when lags were true
+	lagsAt  time.Time // when lags was set
 }
 
 type roleClass struct {
@@ -80,36 +81,40 @@ type roleClass struct {
 }
 
 type vectors struct {
-	messages, commits, publishFailures, moves, moveSeconds *prometheus.CounterVec
-	handler                                                *prometheus.HistogramVec
+	messages, commits, publishFailures, rebalances, rebalanceSeconds *prometheus.CounterVec
+	handler                                                          *prometheus.HistogramVec
 }
 
-// NewMetrics returns Metrics that are registered with reg. It panics where reg has them
-// already: there is one in a process.
+// NewMetrics returns Metrics that are registered with reg. It panics if reg has them already: a process has only one.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	m := &Metrics{reg: reg, base: time.Now(), roles: map[roleClass]*roleMetrics{}, clients: map[string]bool{}, sizes: map[string]size{}, descs: describe()}
+	m := &Metrics{
+		reg: reg, base: time.Now(), roles: map[roleClass]*roleMetrics{}, clients: map[string]bool{},
+		sizes: map[string]size{}, descs: describe(),
+	}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "millrace", Subsystem: "kafka", Name: name, Help: help},
-			append([]string{"role", "class"}, labels...))
+		opts := prometheus.CounterOpts{Namespace: "millrace", Subsystem: "kafka", Name: name, Help: help}
+		return prometheus.NewCounterVec(opts, append([]string{"role", "class"}, labels...))
 	}
 	m.vecs = vectors{
-		messages:        counter("messages_total", "Deliveries by what became of them; only retried ones are still to be settled.", "outcome"),
-		commits:         counter("commits_total", "Commits of offsets.", "result"),
-		publishFailures: counter("publish_failures_total", "Records, or batches of them, that were given up since the brokers did not acknowledge them."),
-		moves:           counter("rebalances_total", "Times that partitions came or went.", "kind"),
-		moveSeconds:     counter("rebalance_seconds_total", "Time spent while partitions came or went.", "kind"),
+		messages: counter("messages_total", "Deliveries by outcome; all but retried ones settle the message.", "outcome"),
+		commits:  counter("commits_total", "Commits of offsets.", "result"),
+		publishFailures: counter("publish_failures_total",
+			"Records or batches that were given up because the brokers did not acknowledge them."),
+		rebalances:       counter("rebalances_total", "Rebalances that assigned, revoked or lost partitions.", "kind"),
+		rebalanceSeconds: counter("rebalance_seconds_total", "Time spent in rebalances.", "kind"),
 		handler: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: "millrace", Subsystem: "kafka", Name: "handler_seconds", Help: "How long calls of the handler took; one call may handle a batch.",
+			Namespace: "millrace", Subsystem: "kafka", Name: "handler_seconds",
+			Help:    "Duration of handler calls; one call may handle a batch.",
 			Buckets: []float64{.0001, .0005, .001, .005, .01, .05, .1, .5, 1, 5, 30, 60, 300, 1800, 7200},
 		}, []string{"role", "class"}),
 	}
-	reg.MustRegister(m.vecs.messages, m.vecs.commits, m.vecs.publishFailures, m.vecs.moves, m.vecs.moveSeconds, m.vecs.handler, m)
-	m.vecs.publishFailures.WithLabelValues(producer, "")
+	reg.MustRegister(m.vecs.messages, m.vecs.commits, m.vecs.publishFailures,
+		m.vecs.rebalances, m.vecs.rebalanceSeconds, m.vecs.handler, m)
+	m.vecs.publishFailures.WithLabelValues(producerRole, "")
 	return m
 }
 
-// role returns the handle of a role's class, of which there is one however often it is
-// asked for. What it counts is there from then on, at 0.
+// role returns the metrics of a role's class, always the same ones. Their counters are exported from the first call on.
 func (m *Metrics) role(role schemas.Role, class schemas.Class) *roleMetrics {
 	if m == nil {
 		return nil
@@ -128,42 +133,43 @@ func (m *Metrics) role(role schemas.Role, class schemas.Class) *roleMetrics {
 	return r
 }
 
-// A roleMetrics counts for one class of one role. Its methods may be called on nil and by many
-// at a time.
+// A roleMetrics holds the metrics of one class of one role. Its methods may be called on nil, and are safe for
+// concurrent use.
 type roleMetrics struct {
-	at       roleClass
-	base     time.Time
-	messages [fates]prometheus.Counter
-	handler  prometheus.Observer
-	commits  [2]prometheus.Counter // ok, failed
-	failures prometheus.Counter
-	moves    [moves]prometheus.Counter
-	seconds  [moves]prometheus.Counter
+	at               roleClass
+	base             time.Time
+	messages         [dispositions]prometheus.Counter
+	handler          prometheus.Observer
+	commits          [2]prometheus.Counter // ok, failed
+	failures         prometheus.Counter
+	rebalances       [rebalanceKinds]prometheus.Counter
+	rebalanceSeconds [rebalanceKinds]prometheus.Counter
 
 	records, bytes atomic.Int64 // in flight
-	busy, held     atomic.Int64 // tasks at work, and kept back by a pause
-	waiting        atomic.Int64 // tasks that are parked
+	busy, held     atomic.Int64 // tasks running, and messages held back by a pause
+	parked         atomic.Int64 // parked tasks
 	stuck          atomic.Int64
-	success        atomic.Int64 // when one was last done, since base; 0: never
-	active         atomic.Int64 // when one was last settled, or said that it gets on
+	lastSuccess    atomic.Int64 // last success, in ns since base; 0: none
+	lastActive     atomic.Int64 // last message settled or progress reported, in ns since base
 
 	mu     sync.Mutex // guards the rest
 	owned  map[partition]bool
-	member bool // of the group, with partitions or without
-	// refusals are outputs, or batches of them, that the brokers have not taken so far, and refused since when there are.
-	refusals int
-	refused  time.Time
-	looks    []func() oldest
+	member bool // of the consumer group, with or without partitions
+	// refusals counts outputs, or batches of them, that the brokers refuse at present; refusedSince is when the
+	// first one was refused.
+	refusals     int
+	refusedSince time.Time
+	oldestFuncs  []func() oldest
 }
 
-// An oldest says since when the oldest task is at work, and what the timestamp of the
-// oldest unhandled message is; zero where there is none.
+// An oldest holds the start of the oldest running task and the timestamp of the oldest unhandled message; zero if
+// there is none.
 type oldest struct{ task, message time.Time }
 
 func newRoleMetrics(m *Metrics, at roleClass) *roleMetrics {
 	role, class := string(at.role), string(at.class)
 	r := &roleMetrics{at: at, base: m.base, owned: map[partition]bool{}}
-	for f := range fates {
+	for f := range dispositions {
 		r.messages[f] = m.vecs.messages.WithLabelValues(role, class, f.String())
 	}
 	r.handler = m.vecs.handler.WithLabelValues(role, class)
@@ -171,110 +177,109 @@ func newRoleMetrics(m *Metrics, at roleClass) *roleMetrics {
 		r.commits[i] = m.vecs.commits.WithLabelValues(role, class, result)
 	}
 	r.failures = m.vecs.publishFailures.WithLabelValues(role, class)
-	for k := range moves {
-		r.moves[k] = m.vecs.moves.WithLabelValues(role, class, k.String())
-		r.seconds[k] = m.vecs.moveSeconds.WithLabelValues(role, class, k.String())
+	for k := range rebalanceKinds {
+		r.rebalances[k] = m.vecs.rebalances.WithLabelValues(role, class, k.String())
+		r.rebalanceSeconds[k] = m.vecs.rebalanceSeconds.WithLabelValues(role, class, k.String())
 	}
 	return r
 }
 
-// handled says what became of n deliveries, and how long the one call of the handler
-// took that decided it; d is negative where there was none, or it was told already.
-func (r *roleMetrics) handled(f fate, n int, d time.Duration) {
+// countHandled counts n deliveries that ended in f after a handler call of d. A negative d means that there was
+// no call, or that it was observed already.
+func (r *roleMetrics) countHandled(f disposition, n int, d time.Duration) {
 	if r == nil || n == 0 {
 		return
 	}
 	r.messages[f].Add(float64(n))
 	if d >= 0 {
-		r.called(d)
+		r.observeCall(d)
 	}
-	if f == fateRetried {
+	if f == dispositionRetried {
 		return
 	}
 	now := int64(time.Since(r.base))
-	r.active.Store(now)
-	if f == fateDone {
-		r.success.Store(now)
+	r.lastActive.Store(now)
+	if f == dispositionDone {
+		r.lastSuccess.Store(now)
 	}
 }
 
-// settled is handled for letters whose calls were told of.
-func (r *roleMetrics) settled(letters []letter) {
+// countSettled counts records by disposition. Their handler calls were observed already.
+func (r *roleMetrics) countSettled(records []letter) {
 	if r == nil {
 		return
 	}
-	var n [fates]int
-	for i := range letters {
-		n[letters[i].fate]++
+	var n [dispositions]int
+	for i := range records {
+		n[records[i].fate]++
 	}
-	for f := range fates {
-		r.handled(f, n[f], -1)
+	for f := range dispositions {
+		r.countHandled(f, n[f], -1)
 	}
 }
 
-// called says how long a call of the handler took.
-func (r *roleMetrics) called(d time.Duration) {
+// observeCall records the duration of a handler call.
+func (r *roleMetrics) observeCall(d time.Duration) {
 	if r != nil {
 		r.handler.Observe(d.Seconds())
 	}
 }
 
-// progressed says that a task at work gets on, though it is not done.
-func (r *roleMetrics) progressed() {
+// markProgress records that a running task has made progress.
+func (r *roleMetrics) markProgress() {
 	if r != nil {
-		r.active.Store(int64(time.Since(r.base)))
+		r.lastActive.Store(int64(time.Since(r.base)))
 	}
 }
 
-// inFlight adds to what is read and not settled.
-func (r *roleMetrics) inFlight(records int, bytes int64) {
+// addInFlight adds to the records that are read and not settled.
+func (r *roleMetrics) addInFlight(records int, bytes int64) {
 	if r != nil {
 		r.records.Add(int64(records))
 		r.bytes.Add(bytes)
 	}
 }
 
-// working adds to the calls of the handler that are under way.
-func (r *roleMetrics) working(delta int) {
+// addBusy adds to the running handler calls.
+func (r *roleMetrics) addBusy(delta int) {
 	if r != nil {
 		r.busy.Add(int64(delta))
 	}
 }
 
-// parking adds to the calls of the handler that wait without a worker.
-func (r *roleMetrics) parking(delta int) {
+// addParked adds to the parked tasks.
+func (r *roleMetrics) addParked(delta int) {
 	if r != nil {
-		r.waiting.Add(int64(delta))
+		r.parked.Add(int64(delta))
 	}
 }
 
-// holding adds to the messages in flight that a pause keeps from being handled.
-func (r *roleMetrics) holding(delta int) {
+// addHeld adds to the messages in flight that a pause holds back.
+func (r *roleMetrics) addHeld(delta int) {
 	if r != nil {
 		r.held.Add(int64(delta))
 	}
 }
 
-// ignoring adds to the tasks that ignore that they were cancelled.
-func (r *roleMetrics) ignoring(delta int) {
+// addStuck adds to the tasks that have not returned after they were cancelled.
+func (r *roleMetrics) addStuck(delta int) {
 	if r != nil {
 		r.stuck.Add(int64(delta))
 	}
 }
 
-// rebalanced says that partitions came or went, which took from began until now. It is
-// meant for defer, whose arguments are evaluated at once.
-func (r *roleMetrics) rebalanced(k move, parts map[string][]int32, began time.Time) {
+// countRebalance counts a rebalance that took from began until now. With defer, began is evaluated at once.
+func (r *roleMetrics) countRebalance(k rebalanceKind, parts map[string][]int32, began time.Time) {
 	if r == nil {
 		return
 	}
-	r.moves[k].Inc()
-	r.seconds[k].Add(time.Since(began).Seconds())
+	r.rebalances[k].Inc()
+	r.rebalanceSeconds[k].Add(time.Since(began).Seconds())
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.member = k == moveAssigned || r.member && k == moveRevoked
+	r.member = k == partitionsAssigned || r.member && k == partitionsRevoked
 	each(parts, func(at partition) {
-		if k == moveAssigned {
+		if k == partitionsAssigned {
 			r.owned[at] = true
 		} else {
 			delete(r.owned, at)
@@ -282,8 +287,8 @@ func (r *roleMetrics) rebalanced(k move, parts map[string][]int32, began time.Ti
 	})
 }
 
-// committed says how a commit went.
-func (r *roleMetrics) committed(err error) {
+// countCommit counts a commit.
+func (r *roleMetrics) countCommit(err error) {
 	if r == nil {
 		return
 	}
@@ -294,15 +299,15 @@ func (r *roleMetrics) committed(err error) {
 	}
 }
 
-// unpublished says that records were given up.
-func (r *roleMetrics) unpublished(n int) {
+// countPublishFailures counts n records that were given up.
+func (r *roleMetrics) countPublishFailures(n int) {
 	if r != nil {
 		r.failures.Add(float64(n))
 	}
 }
 
-// refusing adds to the outputs that the brokers do not take for now, and reports whether there were none before.
-func (r *roleMetrics) refusing(delta int) (first bool) {
+// addRefused adds to the outputs that the brokers refuse at present. It reports whether there were none before.
+func (r *roleMetrics) addRefused(delta int) (first bool) {
 	if r == nil {
 		return delta > 0
 	}
@@ -310,37 +315,37 @@ func (r *roleMetrics) refusing(delta int) (first bool) {
 	defer r.mu.Unlock()
 	first = r.refusals == 0
 	if r.refusals += delta; r.refusals == 0 {
-		r.refused = time.Time{}
+		r.refusedSince = time.Time{}
 	} else if first {
-		r.refused = time.Now()
+		r.refusedSince = time.Now()
 	}
 	return first
 }
 
-// producer is the value of label role for what no role publishes.
-const producer = "producer"
+// producerRole is the value of label role for messages that no role publishes.
+const producerRole = "producer"
 
-// unpublished says that a Producer gave up messages.
-func (m *Metrics) unpublished() {
+// countPublishFailure counts messages that a Producer gave up.
+func (m *Metrics) countPublishFailure() {
 	if m != nil {
-		m.vecs.publishFailures.WithLabelValues(producer, "").Inc()
+		m.vecs.publishFailures.WithLabelValues(producerRole, "").Inc()
 	}
 }
 
-// look has f asked how old things are, whenever somebody wants to know.
-func (r *roleMetrics) look(f func() oldest) {
+// addOldest adds a function that oldest calls.
+func (r *roleMetrics) addOldest(f func() oldest) {
 	if r == nil {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.looks = append(r.looks, f)
+	r.oldestFuncs = append(r.oldestFuncs, f)
 }
 
-// oldest is the oldest of all that f's of look know.
+// oldest returns the oldest times that the functions of addOldest return.
 func (r *roleMetrics) oldest() (o oldest) {
 	r.mu.Lock()
-	looks := slices.Clone(r.looks)
+	looks := slices.Clone(r.oldestFuncs)
 	r.mu.Unlock()
 	first := func(a *time.Time, b time.Time) {
 		if a.IsZero() || !b.IsZero() && b.Before(*a) {

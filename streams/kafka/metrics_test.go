@@ -17,8 +17,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// Gathered are the values of a registry whose name and labels hold all of like, by both;
-// of histograms their counts. The prefix that all names have is cut off.
+// Gathered returns the values of the metrics in a registry whose name and labels contain all of like, by name and
+// labels without the common prefix. For histograms the value is the count.
 func Gathered(t *testing.T, reg *prometheus.Registry, like ...string) map[string]float64 {
 	t.Helper()
 	families, err := reg.Gather()
@@ -42,7 +42,7 @@ func Gathered(t *testing.T, reg *prometheus.Registry, like ...string) map[string
 	return all
 }
 
-// SameValues tells how what was gathered differs from what should have been.
+// SameValues returns the differences between gathered values and the expected ones.
 func SameValues(t *testing.T, got, want map[string]float64) {
 	t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(want)) {
@@ -59,23 +59,27 @@ func SameValues(t *testing.T, got, want map[string]float64) {
 	}
 }
 
-// What a role may ever count is there at 0 from the start, so that a rate of it is one.
+// All metrics of a role are 0 from the start, so that rates of them are correct.
 func TestMetricsOfNewRole(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	NewMetrics(reg).role(schemas.RoleCopier, schemas.Large)
 	want := map[string]float64{"publish_failures_total{class=,role=producer}": 0}
 	for _, name := range []string{
-		"handler_seconds{%s}", "in_flight_messages{%s}", "in_flight_bytes{%s}", "working_tasks{%s}", "parked_tasks{%s}", "paused_messages{%s}",
+		"handler_seconds{%s}", "in_flight_messages{%s}", "in_flight_bytes{%s}",
+		"working_tasks{%s}", "parked_tasks{%s}", "paused_messages{%s}",
 		"stuck_tasks{%s}",
 		"assigned_partitions{%s}", "oldest_task_seconds{%s}", "oldest_message_seconds{%s}", "publish_failures_total{%s}",
 		"commits_total{class=large,result=ok,role=copier}", "commits_total{class=large,result=failed,role=copier}",
 		"messages_total{class=large,outcome=done,role=copier}", "messages_total{class=large,outcome=retried,role=copier}",
-		"messages_total{class=large,outcome=transient,role=copier}", "messages_total{class=large,outcome=unavailable,role=copier}",
+		"messages_total{class=large,outcome=transient,role=copier}",
+		"messages_total{class=large,outcome=unavailable,role=copier}",
 		"messages_total{class=large,outcome=wait,role=copier}", "messages_total{class=large,outcome=paused,role=copier}",
 		"messages_total{class=large,outcome=moved,role=copier}",
 		"messages_total{class=large,outcome=dead,role=copier}",
-		"rebalances_total{class=large,kind=assigned,role=copier}", "rebalance_seconds_total{class=large,kind=assigned,role=copier}",
-		"rebalances_total{class=large,kind=revoked,role=copier}", "rebalance_seconds_total{class=large,kind=revoked,role=copier}",
+		"rebalances_total{class=large,kind=assigned,role=copier}",
+		"rebalance_seconds_total{class=large,kind=assigned,role=copier}",
+		"rebalances_total{class=large,kind=revoked,role=copier}",
+		"rebalance_seconds_total{class=large,kind=revoked,role=copier}",
 		"rebalances_total{class=large,kind=lost,role=copier}", "rebalance_seconds_total{class=large,kind=lost,role=copier}",
 	} {
 		if strings.Contains(name, "%s") {
@@ -91,7 +95,8 @@ func TestMetricsNames(t *testing.T) {
 	m := NewMetrics(reg)
 	m.role(schemas.RoleCopier, schemas.High)
 	bytes, seconds := int64(1), 1.0
-	m.SetLags([]Lag{{Role: schemas.RoleCopier, Class: schemas.High, Topic: schemas.DuplicationHigh, Bytes: &bytes, Seconds: &seconds}})
+	m.SetLags([]Lag{{Role: schemas.RoleCopier, Class: schemas.High, Topic: schemas.DuplicationHigh,
+		Bytes: &bytes, Seconds: &seconds}})
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -122,24 +127,28 @@ func TestMetricsCount(t *testing.T) {
 		start := time.Now()
 		parts := map[string][]int32{"a": {0, 1}, "b": {0}}
 		time.Sleep(2 * time.Second)
-		r.rebalanced(moveAssigned, parts, start)
-		r.rebalanced(moveRevoked, map[string][]int32{"a": {1}}, time.Now())
-		r.inFlight(10, 1000)
-		r.working(3)
-		r.holding(1)
-		r.ignoring(1)
-		r.handled(fateDone, 4, time.Second)
-		r.inFlight(-4, -400)
-		r.settled([]letter{{fate: fateDone}, {fate: fateDead}, {fate: fateDead}})
-		r.committed(nil)
-		r.committed(errors.New("no"))
-		r.unpublished(2)
-		m.unpublished()
+		r.countRebalance(partitionsAssigned, parts, start)
+		r.countRebalance(partitionsRevoked, map[string][]int32{"a": {1}}, time.Now())
+		r.addInFlight(10, 1000)
+		r.addBusy(3)
+		r.addHeld(1)
+		r.addStuck(1)
+		r.countHandled(dispositionDone, 4, time.Second)
+		r.addInFlight(-4, -400)
+		r.countSettled([]letter{
+			{fate: dispositionDone},
+			{fate: dispositionDead},
+			{fate: dispositionDead},
+		})
+		r.countCommit(nil)
+		r.countCommit(errors.New("no"))
+		r.countPublishFailures(2)
+		m.countPublishFailure()
 		done := time.Now()
 		time.Sleep(time.Minute)
-		r.handled(fateRetried, 1, time.Second)
-		r.look(func() oldest { return oldest{task: time.Now().Add(-3 * time.Second)} })
-		r.look(func() oldest {
+		r.countHandled(dispositionRetried, 1, time.Second)
+		r.addOldest(func() oldest { return oldest{task: time.Now().Add(-3 * time.Second)} })
+		r.addOldest(func() oldest {
 			return oldest{task: time.Now().Add(-2 * time.Second), message: time.Now().Add(-time.Hour)}
 		})
 		got := Gathered(t, reg)
@@ -155,26 +164,29 @@ func TestMetricsCount(t *testing.T) {
 			"rebalances_total{class=high,kind=assigned,role=copier}":        1,
 			"rebalances_total{class=high,kind=revoked,role=copier}":         1,
 			"rebalance_seconds_total{class=high,kind=assigned,role=copier}": 2,
-			"commits_total{class=high,result=ok,role=copier}":               1, "commits_total{class=high,result=failed,role=copier}": 1,
-			"publish_failures_total{" + l + "}": 2, "publish_failures_total{class=,role=producer}": 1,
+			"commits_total{class=high,result=ok,role=copier}":               1,
+			"commits_total{class=high,result=failed,role=copier}":           1,
+			"publish_failures_total{" + l + "}":                             2,
+			"publish_failures_total{class=,role=producer}":                  1,
 		})
-		r.progressed()
+		r.markProgress()
 		state := m.State()
 		want := RoleState{
-			Role: schemas.RoleCopier, Class: schemas.High, Member: true, Owned: map[string]map[int32]bool{"a": {0: true}, "b": {0: true}},
+			Role: schemas.RoleCopier, Class: schemas.High, Member: true,
+			Owned:    map[string]map[int32]bool{"a": {0: true}, "b": {0: true}},
 			InFlight: 6, Held: 1, Busy: 3, Stuck: 1, Active: time.Now(), Success: done,
 		}
 		if len(state) != 1 || fmt.Sprint(state[0]) != fmt.Sprint(want) {
 			t.Errorf("got %v, want %v", state, want)
 		}
-		r.rebalanced(moveLost, map[string][]int32{"a": {0}, "b": {0}}, time.Now())
+		r.countRebalance(partitionsLost, map[string][]int32{"a": {0}, "b": {0}}, time.Now())
 		if s := m.State()[0]; s.Member || s.Owned["a"][0] || s.Owned["b"][0] {
 			t.Errorf("got %+v, want no member, which owns nothing", s)
 		}
 	})
 }
 
-// Lag that nobody looks at any more is absent; so is what is not known of it.
+// Lags that are no longer set, and values that are unknown, are absent.
 func TestMetricsLags(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -182,23 +194,27 @@ func TestMetricsLags(t *testing.T) {
 		m := NewMetrics(reg)
 		bytes, seconds := int64(70), 3.5
 		m.SetLags([]Lag{
-			{Role: schemas.RoleCopier, Class: schemas.Low, Topic: schemas.DuplicationLow, Records: 7, Bytes: &bytes, Seconds: &seconds},
+			{Role: schemas.RoleCopier, Class: schemas.Low, Topic: schemas.DuplicationLow, Records: 7,
+				Bytes: &bytes, Seconds: &seconds},
 			{Role: schemas.RoleSink, Class: schemas.High, Topic: schemas.Changes, Records: 9, Undecided: 2, Paused: true},
 		})
 		time.Sleep(lagFresh)
 		SameValues(t, Gathered(t, reg, "lag_"), map[string]float64{
-			"lag_records{class=low,role=copier,topic=duplication.low}": 7, "lag_due_records{class=low,role=copier,topic=duplication.low}": 7,
+			"lag_records{class=low,role=copier,topic=duplication.low}":           7,
+			"lag_due_records{class=low,role=copier,topic=duplication.low}":       7,
 			"lag_undecided_records{class=low,role=copier,topic=duplication.low}": 0,
-			"lag_bytes{class=low,role=copier,topic=duplication.low}":             70, "lag_seconds{class=low,role=copier,topic=duplication.low}": 3.5,
-			"lag_records{class=high,role=sink,topic=changes}": 9, "lag_due_records{class=high,role=sink,topic=changes}": 0,
-			"lag_undecided_records{class=high,role=sink,topic=changes}": 2,
+			"lag_bytes{class=low,role=copier,topic=duplication.low}":             70,
+			"lag_seconds{class=low,role=copier,topic=duplication.low}":           3.5,
+			"lag_records{class=high,role=sink,topic=changes}":                    9,
+			"lag_due_records{class=high,role=sink,topic=changes}":                0,
+			"lag_undecided_records{class=high,role=sink,topic=changes}":          2,
 		})
 		time.Sleep(time.Nanosecond)
 		SameValues(t, Gathered(t, reg, "lag_"), map[string]float64{})
 	})
 }
 
-// Several clients of one name live side by side, and leave nothing behind.
+// Several clients may have the same name. Their metrics disappear with them.
 func TestMetricsOfClients(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	cfg := Config{Brokers: []string{"127.0.0.1:1"}, Metrics: NewMetrics(reg)}
@@ -242,7 +258,7 @@ func TestMetricsOfClients(t *testing.T) {
 	check("admin")
 }
 
-// Without metrics nothing is counted, at no cost.
+// A nil *Metrics allocates nothing.
 func TestMetricsNil(t *testing.T) {
 	var m *Metrics
 	r := m.role(schemas.RoleCopier, schemas.High)
@@ -250,19 +266,19 @@ func TestMetricsNil(t *testing.T) {
 		t.Fatal("a handle out of nothing")
 	}
 	allocs := testing.AllocsPerRun(100, func() {
-		r.handled(fateDone, 1, time.Second)
-		r.settled(nil)
-		r.called(time.Second)
-		r.progressed()
-		r.inFlight(1, 100)
-		r.working(1)
-		r.holding(1)
-		r.ignoring(1)
-		r.rebalanced(moveLost, nil, time.Time{})
-		r.committed(nil)
-		r.unpublished(1)
-		r.look(nil)
-		m.unpublished()
+		r.countHandled(dispositionDone, 1, time.Second)
+		r.countSettled(nil)
+		r.observeCall(time.Second)
+		r.markProgress()
+		r.addInFlight(1, 100)
+		r.addBusy(1)
+		r.addHeld(1)
+		r.addStuck(1)
+		r.countRebalance(partitionsLost, nil, time.Time{})
+		r.countCommit(nil)
+		r.countPublishFailures(1)
+		r.addOldest(nil)
+		m.countPublishFailure()
 		m.SetLags(nil)
 		if _, ok := m.mean(""); ok || m.State() != nil || m.hooks("") != nil {
 			t.Error("nothing knows something")
@@ -276,11 +292,11 @@ func TestMetricsNil(t *testing.T) {
 func TestMetricsAllocateNothing(t *testing.T) {
 	r := NewMetrics(prometheus.NewRegistry()).role(schemas.RoleCopier, schemas.High)
 	allocs := testing.AllocsPerRun(100, func() {
-		r.inFlight(1, 100)
-		r.working(1)
-		r.handled(fateDone, 1, time.Millisecond)
-		r.working(-1)
-		r.inFlight(-1, -100)
+		r.addInFlight(1, 100)
+		r.addBusy(1)
+		r.countHandled(dispositionDone, 1, time.Millisecond)
+		r.addBusy(-1)
+		r.addInFlight(-1, -100)
 	})
 	if allocs != 0 {
 		t.Errorf("%v allocations per message, want none", allocs)
@@ -294,21 +310,22 @@ func BenchmarkMetrics(b *testing.B) {
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
-					r.inFlight(1, 100)
-					r.working(1)
-					r.handled(fateDone, 1, time.Millisecond)
-					r.working(-1)
-					r.inFlight(-1, -100)
+					r.addInFlight(1, 100)
+					r.addBusy(1)
+					r.countHandled(dispositionDone, 1, time.Millisecond)
+					r.addBusy(-1)
+					r.addInFlight(-1, -100)
 				}
 			})
 		})
 	}
 }
 
-// Without a tracer and without a trace nothing is made.
+// Without a tracer and a trace context no span is created.
 func TestSpanNil(t *testing.T) {
 	r := newRouter(Config{}, schemas.RolePlanner, 0)
-	l := &letter{rec: &kgo.Record{Topic: "changes", Headers: []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}}}}
+	headers := []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}}
+	l := &letter{rec: &kgo.Record{Topic: "changes", Headers: headers}}
 	ctx := t.Context()
 	allocs := testing.AllocsPerRun(100, func() {
 		in, end := r.span(ctx, l)

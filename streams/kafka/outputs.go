@@ -82,7 +82,7 @@ func (s *outputs) answered(of lineOf, l *line, o *output, rec *kgo.Record, err e
 	if err != nil {
 		err = publishError(rec, err)
 	}
-	if passes(err) && s.ctx.Err() == nil {
+	if isRetriable(err) && s.ctx.Err() == nil {
 		o.err = err
 		o.refusal.note(s.router, o.share.in.meter, err)
 	} else {
@@ -116,7 +116,7 @@ func (s *outputs) answered(of lineOf, l *line, o *output, rec *kgo.Record, err e
 				s.purge(of.topic)
 			}
 			if o.err != nil {
-				o.rec = anew(o.rec)
+				o.rec = resetRecord(o.rec)
 			}
 		}
 		s.produce(of, l, next)

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// foreign writes records as whoever compresses and does not care how long they are.
+// foreign writes records as a producer of another system would: compressed, and of any size.
 func foreign(t *testing.T, b *kafkatest.Broker, recs ...*kgo.Record) {
 	t.Helper()
 	cfg := b.Config()
@@ -37,7 +37,7 @@ func foreign(t *testing.T, b *kafkatest.Broker, recs ...*kgo.Record) {
 	}
 }
 
-// messageRecord is a message as a record that can be tampered with.
+// messageRecord encodes a message as a record that a test can change.
 func messageRecord(t *testing.T, m schemas.Message) *kgo.Record {
 	t.Helper()
 	enc, err := schemas.Encode(m)
@@ -51,13 +51,13 @@ func messageRecord(t *testing.T, m schemas.Message) *kgo.Record {
 	return rec
 }
 
-// A record that is small only while it is compressed is a dead letter with all of its bytes, and what
-// stands behind it is handled.
-func TestOversizedRecordIsADeadLetter(t *testing.T) {
+// A record that is small only when compressed becomes a dead letter with all of its bytes. The records after it
+// are handled.
+func TestOversizedRecordBecomesDeadLetter(t *testing.T) {
 	t.Parallel()
 	garbage := bytes.Repeat([]byte("x"), 5<<20)
 	fails := func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
-		return nil, retry.Wait(context.DeadlineExceeded, time.Now().Add(time.Hour)) // into a lane
+		return nil, retry.Wait(context.DeadlineExceeded, time.Now().Add(time.Hour)) // goes to a lane
 	}
 	change1 := change("a").Body.(*pb.Change)
 	value := func(m schemas.Message) *kgo.Record {
@@ -82,7 +82,8 @@ func TestOversizedRecordIsADeadLetter(t *testing.T) {
 	}
 	group := func(t *testing.T, b *kafkatest.Broker) runner { return planner(t, b, fails) }
 	copies := func(t *testing.T, b *kafkatest.Broker) runner {
-		p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}}, fails)
+		p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier,
+			Topics: []schemas.Topic{schemas.DuplicationHigh}}, fails)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +91,8 @@ func TestOversizedRecordIsADeadLetter(t *testing.T) {
 	}
 	delay := func(t *testing.T, b *kafkatest.Broker) runner { return delayer(t, b) }
 	sink := func(t *testing.T, b *kafkatest.Broker) runner {
-		g, err := kafka.NewBatchGroup(b.Config(), kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}}, discard{})
+		g, err := kafka.NewBatchGroup(b.Config(), kafka.BatchConfig{Role: schemas.RoleSink,
+			Topics: []schemas.Topic{schemas.Changes}}, discard{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,12 +107,13 @@ func TestOversizedRecordIsADeadLetter(t *testing.T) {
 		"value, group":   {value(change("a")), schemas.Changes, schemas.RolePlanner, group},
 		"headers, group": {header(change("a")), schemas.Changes, schemas.RolePlanner, group},
 		"key, group":     {key(change("a")), schemas.Changes, schemas.RolePlanner, group},
-		"again, group":   {back(schemas.Again(schemas.RolePlanner), value(change("a"))), schemas.Again(schemas.RolePlanner), schemas.RolePlanner, group},
-		"value, pool":    {value(command(change1)), schemas.DuplicationHigh, schemas.RoleCopier, copies},
-		"headers, pool":  {header(command(change1)), schemas.DuplicationHigh, schemas.RoleCopier, copies},
-		"value, sink":    {value(change("a")), schemas.Changes, schemas.RoleSink, sink},
-		"lane":           {back(schemas.Delay("30s"), value(change("a"))), schemas.Delay("30s"), schemas.RoleDelayer, delay},
-		"key in a lane":  {back(schemas.Delay("30s"), key(change("a"))), schemas.Delay("30s"), schemas.RoleDelayer, delay},
+		"again, group": {back(schemas.Again(schemas.RolePlanner), value(change("a"))),
+			schemas.Again(schemas.RolePlanner), schemas.RolePlanner, group},
+		"value, pool":   {value(command(change1)), schemas.DuplicationHigh, schemas.RoleCopier, copies},
+		"headers, pool": {header(command(change1)), schemas.DuplicationHigh, schemas.RoleCopier, copies},
+		"value, sink":   {value(change("a")), schemas.Changes, schemas.RoleSink, sink},
+		"lane":          {back(schemas.Delay("30s"), value(change("a"))), schemas.Delay("30s"), schemas.RoleDelayer, delay},
+		"key in a lane": {back(schemas.Delay("30s"), key(change("a"))), schemas.Delay("30s"), schemas.RoleDelayer, delay},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -124,7 +127,8 @@ func TestOversizedRecordIsADeadLetter(t *testing.T) {
 				if len(dead) != 1 {
 					t.Fatalf("%d dead letters, want 1", len(dead))
 				}
-				if got := dead[0]; !bytes.Equal(got.Key, tt.rec.Key) || !bytes.Equal(got.Value, tt.rec.Value) || got.Size() < len(garbage) {
+				if got := dead[0]; !bytes.Equal(got.Key, tt.rec.Key) || !bytes.Equal(got.Value, tt.rec.Value) ||
+					got.Size() < len(garbage) {
 					t.Errorf("the letter is not what was written: key of %d bytes, value of %d", len(got.Key), len(got.Value))
 				}
 				if got := sum(b.Committed(tt.role, tt.read)); got != 1 {
@@ -142,16 +146,16 @@ func (discard) Table(topic schemas.Topic) string                 { return string
 func (discard) Mark(context.Context, []schemas.Progress) error   { return nil }
 func (discard) Forget(schemas.Topic, int32)                      {}
 
-// A batch that is longer than any message may be stops its partition at once, with the offset to go on from; the client
-// alone would stop to read the partition in silence.
-func TestBatchThatIsTooLongToRead(t *testing.T) {
+// A batch that is larger than any message stops its partition at once, with an error that has the offset after
+// it. The client alone would stop reading the partition silently.
+func TestOversizedBatchStopsPartition(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
 		put(t, b, 0, "a")
 		rec := messageRecord(t, change("b"))
 		rec.Value = bytes.Repeat([]byte("x"), 70<<20)
-		foreign(t, b, rec) // to partition 0 or 1
+		foreign(t, b, rec) // to either partition
 		cfg := b.Config()
 		cfg.Unreadables = kafka.NewUnreadables()
 		var h handled
@@ -166,7 +170,8 @@ func TestBatchThatIsTooLongToRead(t *testing.T) {
 				t.Fatalf("stopped %v", stopped)
 			}
 			at, got := stopped[0].Offset, stopped[0].Err.Error()
-			if !strings.Contains(got, "is longer when it is decompressed") || !strings.Contains(got, fmt.Sprintf("--to-offset %d ", at+1)) {
+			if !strings.Contains(got, "is longer when it is decompressed") ||
+				!strings.Contains(got, fmt.Sprintf("--to-offset %d ", at+1)) {
 				t.Errorf("got %s", got)
 			}
 		})
@@ -182,8 +187,8 @@ func TestBatchThatIsTooLongToRead(t *testing.T) {
 	})
 }
 
-// A letter that could not come back is refused, and holds up no other.
-func TestRedriveRefusesWhatIsTooLarge(t *testing.T) {
+// A letter that is too large to return is refused, and does not hold up the others.
+func TestRedriveRefusesOversized(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
@@ -199,7 +204,8 @@ func TestRedriveRefusesWhatIsTooLarge(t *testing.T) {
 		}
 		defer d.Close()
 		got, err := d.Redrive(t.Context(), kafka.DeadQuery{}, kafka.DeadOrder{Who: "ann"})
-		if err != nil || got.Done != 1 || got.Refused != 1 || !strings.Contains(got.Why.Error(), "cannot be redriven: key, value and headers are") {
+		if err != nil || got.Done != 1 || got.Refused != 1 ||
+			!strings.Contains(got.Why.Error(), "cannot be redriven: key, value and headers are") {
 			t.Errorf("got %+v, %v", got, err)
 		}
 		if n := len(b.Read(schemas.Again(schemas.RolePlanner))); n != 1 {

@@ -44,8 +44,8 @@ func (w *worker) park() bool {
 	w.parked, w.replaced = true, true
 	w.limit -= w.p.clock.Load()
 	w.mu.Unlock()
-	w.p.meter(t).working(-1)
-	w.p.meter(t).parking(1)
+	w.p.meter(t).addBusy(-1)
+	w.p.meter(t).addParked(1)
 	w.p.sched.park(t)
 	if first {
 		w.p.sched.mu.Lock()
@@ -72,8 +72,8 @@ func (w *worker) unpark() (cause error) {
 	}
 	now := w.p.clock.Load()
 	w.alive.Store(now)
-	w.p.meter(t).parking(-1)
-	w.p.meter(t).working(1)
+	w.p.meter(t).addParked(-1)
+	w.p.meter(t).addBusy(1)
 	w.mu.Lock()
 	w.parked = false
 	w.limit += now

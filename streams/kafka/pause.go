@@ -59,7 +59,7 @@ func (r *router) aside(l *letter, now time.Time) *kgo.Record {
 	t.role, t.class, t.err = r.role, "paused", errPartPaused.Error()
 	t.due = now.Add(nth(r.lanes, t.unavailable, maxUnavailable).Delay)
 	t.unavailable++
-	l.fate = fatePaused
+	l.fate = dispositionPaused
 	topic := schemas.Delay(pick(r.lanes, t.due.Sub(now)).Name)
 	r.log.Debug("message waits", "to", string(topic), "topic", string(t.topic), "partition", t.partition, "offset", t.offset, "class", t.class)
 	return &kgo.Record{Topic: r.cfg.topic(topic), Key: l.rec.Key, Value: l.rec.Value, Headers: t.headers(l.rec.Headers)}

@@ -105,7 +105,7 @@ func (pc *PoolConfig) defaults() {
 	}
 	long(&pc.Drain, time.Minute)
 	long(&pc.Stall, 10*time.Minute)
-	long(&pc.Every, poolBeside)
+	long(&pc.Every, maintainInterval)
 }
 
 const (
@@ -149,7 +149,7 @@ type Pool struct {
 // NewPool returns a Pool that feeds h.
 func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
 	pc.defaults()
-	topics, err := cfg.topics(pc.Role, pc.Topics)
+	topics, err := cfg.roleTopics(pc.Role, pc.Topics)
 	if err != nil {
 		return nil, err
 	}
@@ -160,9 +160,9 @@ func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
 	p.sched = newScheduler(pc.Slots, p.forget)
 	p.sched.weight, p.sched.allowed, p.sched.kept = pc.HighWeight, pc.Workers, pc.Reserved
 	for _, class := range []schemas.Class{schemas.High, schemas.Low, schemas.Large} {
-		m := member{role: pc.Role, class: class, together: pc.CoPartitioned, settles: pc.Prepare != nil}
+		m := groupMember{role: pc.Role, class: class, coPartitioned: pc.CoPartitioned, drainsOutputs: pc.Prepare != nil}
 		for _, name := range topics {
-			if e, _ := schemas.Lookup(cfg.bare(name)); classOf(e, pc.Role) == class {
+			if e, _ := schemas.Lookup(cfg.schemaTopic(name)); classOf(e, pc.Role) == class {
 				m.topics = append(m.topics, name)
 			}
 		}
@@ -210,12 +210,12 @@ func (p *Pool) Run(ctx context.Context) error {
 	p.spawn(p.cfg.Large, 1)
 	var loops sync.WaitGroup
 	for _, in := range p.intakes {
-		in.meter.look(func() oldest { return p.oldest(in) })
+		in.meter.addOldest(func() oldest { return p.oldest(in) })
 	}
 	loops.Go(func() { p.watch(run) })
 	loops.Go(func() { p.obey(run) })
 	loops.Go(func() {
-		if err := p.beside(run); err != nil {
+		if err := p.runMaintenance(run); err != nil {
 			fail(err)
 		}
 	})
@@ -340,7 +340,7 @@ func (p *Pool) describe(t *task, w *Work) (key uint64) {
 			return maphash.String(p.seed, w.Key)
 		}
 	}
-	if isAgain(p.router.cfg.bare(t.rec.Topic)) {
+	if isAgain(p.router.cfg.schemaTopic(t.rec.Topic)) {
 		p.router.trail(&t.letter)
 	}
 	return maphash.Bytes(p.seed, t.rec.Key)
@@ -377,7 +377,7 @@ func (p *Pool) refuse(t *task, err error) { p.publish(t, p.router.outcome(&t.let
 // then. If the brokers will never take it, Run ends.
 func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
 	if len(recs) == 0 {
-		p.meter(t).handled(t.fate, 1, took)
+		p.meter(t).countHandled(t.fate, 1, took)
 		p.finish(t)
 		return
 	}
@@ -394,10 +394,10 @@ func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
 			return
 		}
 		if n := failed.Load(); n > 0 {
-			p.meter(t).unpublished(int(n))
+			p.meter(t).countPublishFailures(int(n))
 			p.abandon(t)
 		} else {
-			p.meter(t).handled(t.fate, 1, took)
+			p.meter(t).countHandled(t.fate, 1, took)
 			p.finish(t)
 		}
 	}
@@ -428,7 +428,7 @@ func (p *Pool) forget(t *task) {
 	} else {
 		t.share.in.weight.add(-n)
 	}
-	t.share.in.meter.inFlight(-1, -n)
+	t.share.in.meter.addInFlight(-1, -n)
 }
 
 func (p *Pool) meter(t *task) *roleMetrics { return t.share.in.meter }

@@ -161,7 +161,7 @@ func (p *Pool) watch(ctx context.Context) {
 		p.clock.Store(int64(now))
 		for _, w := range p.staff() {
 			if err := w.check(int64(now)); err != nil {
-				p.intakes[0].meter.ignoring(1)
+				p.intakes[0].meter.addStuck(1)
 				p.fail(err)
 				return
 			}
@@ -175,11 +175,11 @@ func (p *Pool) watch(ctx context.Context) {
 // does as it is told, and is not stuck: those who have them are watched.
 func (p *Pool) balance() {
 	for in := range p.sched.slotless() {
-		in.meter.progressed()
+		in.meter.markProgress()
 	}
 	held := p.sched.held()
 	for _, in := range p.intakes {
-		in.meter.holding(held[in] - in.held)
+		in.meter.addHeld(held[in] - in.held)
 		in.held = held[in]
 	}
 	if _, waits := schemas.Lookup(schemas.Again(p.cfg.Role)); !waits || !p.kafka.Controls.active() {

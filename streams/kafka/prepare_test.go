@@ -23,26 +23,29 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// about are messages of all topics of the steward that concern one copy.
+// about returns messages of all topics of the steward about one copy.
 func about(item string) []schemas.Message {
 	now := timestamppb.New(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 	return []schemas.Message{
-		{Topic: schemas.FixityResults, Body: &pb.FixityResult{Id: schemas.ID("f", item), Account: "acme", Store: "2", Space: "photos", Item: item,
+		{Topic: schemas.FixityResults, Body: &pb.FixityResult{Id: schemas.ID("f", item), Account: "acme",
+			Store: "2", Space: "photos", Item: item,
 			Verdict: pb.Verdict_VERDICT_PASS, Started: now, Finished: now}},
-		{Topic: schemas.DuplicationResults, Body: &pb.DuplicationResult{Id: schemas.ID("d", item), Command: schemas.ID("c"), Account: "acme", Space: "photos", Item: item,
+		{Topic: schemas.DuplicationResults, Body: &pb.DuplicationResult{Id: schemas.ID("d", item),
+			Command: schemas.ID("c"), Account: "acme", Space: "photos", Item: item,
 			SourceStore: "1", DestinationStore: "2", Outcome: pb.Outcome_OUTCOME_DONE, Finished: now}},
-		{Topic: schemas.Admin, Body: &pb.AdminAction{Id: schemas.ID("a", item), Time: now, Who: "eve" + item, Action: "approve-repair",
+		{Topic: schemas.Admin, Body: &pb.AdminAction{Id: schemas.ID("a", item), Time: now, Who: "eve" + item,
+			Action:  "approve-repair",
 			Account: "acme", Store: "2", Space: "photos", Item: item}},
 	}
 }
 
-// stewards is the configuration of a Pool over the topics that concern copies.
+// stewards returns the configuration of a Pool over these topics.
 func stewards() kafka.PoolConfig {
 	return kafka.PoolConfig{Role: schemas.RoleSteward, CoPartitioned: true,
 		Topics: []schemas.Topic{schemas.FixityResults, schemas.DuplicationResults, schemas.Admin}}
 }
 
-// Each of several members has all that concerns a copy, no matter who gave it. This runs in real time, as
+// Each of several members gets all messages about a copy, from every topic. This test runs in real time, as
 // TestRebalance does.
 func TestCoPartitioned(t *testing.T) {
 	t.Parallel()
@@ -114,15 +117,15 @@ func TestCoPartitioned(t *testing.T) {
 	}
 }
 
-// Beside is called in each member, after Prepare and not while a handler is at work, also if no record comes; and each
-// key is owned by the member that handles its records. This runs in real time, as TestRebalance does.
+// Beside is called in each member after Prepare, while no handler runs, also without records. Each key is owned
+// by the member that handles its records. This test runs in real time, as TestRebalance does.
 func TestBeside(t *testing.T) {
 	t.Parallel()
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 5, RealTime: true})
 	const items = 20
 	key := func(n int) string { return schemas.ItemKey("acme", "photos", fmt.Sprint(n)) }
 	var mu sync.Mutex
-	owners, handlers := [2]map[string]bool{{}, {}}, map[string]int{} // of the last call; of each item
+	owners, handlers := [2]map[string]bool{{}, {}}, map[string]int{} // owners by key, in the last call; handlers by item
 	for n := range 2 {
 		gc := stewards()
 		var prepared atomic.Bool
@@ -187,8 +190,8 @@ func TestBeside(t *testing.T) {
 	}
 }
 
-// While outputs are refused Beside is not called, and messages are handled all the same. When it is called, all outputs
-// of what was handled before are published.
+// While outputs are refused, Beside is not called, but messages are handled. When Beside is called, all outputs
+// of earlier tasks are published.
 func TestBesideComesAfterOutputs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -221,7 +224,7 @@ func TestBesideComesAfterOutputs(t *testing.T) {
 	})
 }
 
-// Tasks take turns with Beside: it is called between them, and none is at work until it returns.
+// Beside is called between tasks: none is begun until it returns.
 func TestBesideIsCalledBetweenTasks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -229,17 +232,18 @@ func TestBesideIsCalledBetweenTasks(t *testing.T) {
 		const n = 400
 		b.Send(numbered(n, 40)...)
 		var busy, handled, during atomic.Int32
-		background(t, pool(t, b, kafka.PoolConfig{Workers: 4, Every: time.Second, Beside: func(context.Context, func(string) bool) error {
-			before := handled.Load()
-			if before > 0 && before < n {
-				during.Add(1)
-			}
-			time.Sleep(500 * time.Millisecond)
-			if busy.Load() > 0 || handled.Load() != before {
-				t.Errorf("%d at work, and %d handled meanwhile", busy.Load(), handled.Load()-before)
-			}
-			return nil
-		}}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+		background(t, pool(t, b, kafka.PoolConfig{Workers: 4, Every: time.Second,
+			Beside: func(context.Context, func(string) bool) error {
+				before := handled.Load()
+				if before > 0 && before < n {
+					during.Add(1)
+				}
+				time.Sleep(500 * time.Millisecond)
+				if busy.Load() > 0 || handled.Load() != before {
+					t.Errorf("%d at work, and %d handled meanwhile", busy.Load(), handled.Load()-before)
+				}
+				return nil
+			}}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			busy.Add(1)
 			defer busy.Add(-1)
 			time.Sleep(300 * time.Millisecond)
@@ -253,8 +257,8 @@ func TestBesideIsCalledBetweenTasks(t *testing.T) {
 	})
 }
 
-// What is published about one key is published in the order in which it was decided, whichever topics it comes from.
-func TestCoPartitionedOutputsKeepTheirOrder(t *testing.T) {
+// Outputs about one key are published in the order of the decisions, whichever topics the messages come from.
+func TestCoPartitionedOutputsStayInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
@@ -262,13 +266,16 @@ func TestCoPartitionedOutputsKeepTheirOrder(t *testing.T) {
 			b.Send(about("a")...)
 		}
 		var decided atomic.Int32
-		g, err := kafka.NewPool(b.Config(), stewards(), func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+		g, err := kafka.NewPool(b.Config(), stewards(), func(
+			_ context.Context, d *schemas.Delivery,
+		) ([]schemas.Message, error) {
 			n := decided.Add(1)
 			if d.Topic == schemas.Admin {
-				time.Sleep(10 * time.Millisecond) // those of other topics overtake it, if they can
+				time.Sleep(10 * time.Millisecond) // the outputs of other topics would overtake it, if they could
 			}
-			return []schemas.Message{{Topic: schemas.Incidents, Body: &pb.Incident{Id: schemas.ID("i"), Account: "acme", Store: "2", Space: "photos", Item: "a",
-				Kind: "k", State: pb.IncidentState_INCIDENT_STATE_OPEN, StepCount: n}}}, nil
+			return []schemas.Message{{Topic: schemas.Incidents,
+				Body: &pb.Incident{Id: schemas.ID("i"), Account: "acme", Store: "2", Space: "photos", Item: "a",
+					Kind: "k", State: pb.IncidentState_INCIDENT_STATE_OPEN, StepCount: n}}}, nil
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -286,7 +293,7 @@ func TestCoPartitionedOutputsKeepTheirOrder(t *testing.T) {
 	})
 }
 
-// A topic whose records take all the time of a poll does not keep the others from their turn.
+// A topic whose records take all the time of a poll does not starve the others.
 func TestCoPartitionedTopicsTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -297,9 +304,11 @@ func TestCoPartitionedTopicsTakeTurns(t *testing.T) {
 		began := time.Now()
 		b.Send(about("a")[1:]...)
 		after := map[schemas.Topic]time.Duration{}
-		g, err := kafka.NewPool(b.Config(), stewards(), func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+		g, err := kafka.NewPool(b.Config(), stewards(), func(
+			_ context.Context, d *schemas.Delivery,
+		) ([]schemas.Message, error) {
 			if d.Topic == schemas.FixityResults {
-				time.Sleep(6 * time.Second) // longer than new ones are begun in one turn
+				time.Sleep(6 * time.Second) // longer than one turn begins tasks
 				return nil, nil
 			}
 			after[d.Topic] = time.Since(began)
@@ -319,7 +328,7 @@ func TestCoPartitionedTopicsTakeTurns(t *testing.T) {
 	})
 }
 
-// Prepare has succeeded before anything is handled, however often it fails; an error for good ends Run.
+// Nothing is handled before Prepare has succeeded, however often it fails. A permanent error of Prepare ends Run.
 func TestPrepare(t *testing.T) {
 	t.Parallel()
 	away := errors.New("away")
@@ -337,8 +346,9 @@ func TestPrepare(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
 				b.Send(change("a"), change("b"))
 				calls, handled := 0, atomic.Int32{} // of two partitions
-				g, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
-					Retry: retry.Policy{Wait: 200 * time.Millisecond, MaxWait: 2 * time.Second}, Every: time.Second,
+				g, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RolePlanner,
+					Topics: []schemas.Topic{schemas.Changes},
+					Retry:  retry.Policy{Wait: 200 * time.Millisecond, MaxWait: 2 * time.Second}, Every: time.Second,
 					Beside: func(context.Context, func(string) bool) error {
 						if calls != tt.fails+1 {
 							t.Errorf("Beside is called after %d calls of Prepare, of which %d fail", calls, tt.fails)
@@ -375,19 +385,19 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// A member that takes partitions over has read by then what the member before it has published. This runs in real time.
-func TestTableIsCaughtUpAfterARebalance(t *testing.T) {
+// A member that takes over partitions has read what the previous owner published. This test runs in real time.
+func TestTableCatchesUpAfterRebalance(t *testing.T) {
 	t.Parallel()
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 2, RealTime: true})
 	const items = 40
 	cfg := b.Config()
 	cfg.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
-	// Each delivery of an item adds a step to what the table says of it: one that a member does not know is lost.
+	// Each delivery of an item adds one to its steps in the table. A step that a member's table lacks is lost.
 	member := func(ctx context.Context) error {
 		var mu sync.Mutex
 		steps := map[string]int32{}
 		tb, err := kafka.NewTable(cfg, schemas.Incidents, func(_ []byte, d *schemas.Delivery) error {
-			<-time.After(2 * time.Millisecond) // it is behind
+			<-time.After(2 * time.Millisecond) // the table is behind
 			mu.Lock()
 			defer mu.Unlock()
 			i := d.Body.(*pb.Incident)
@@ -404,8 +414,9 @@ func TestTableIsCaughtUpAfterARebalance(t *testing.T) {
 			defer mu.Unlock()
 			item := d.Body.(interface{ GetItem() string }).GetItem()
 			steps[item]++
-			return []schemas.Message{{Topic: schemas.Incidents, Body: &pb.Incident{Id: schemas.ID("i", item), Account: "acme", Store: "2", Space: "photos", Item: item,
-				Kind: "k", State: pb.IncidentState_INCIDENT_STATE_OPEN, StepCount: steps[item]}}}, nil
+			return []schemas.Message{{Topic: schemas.Incidents,
+				Body: &pb.Incident{Id: schemas.ID("i", item), Account: "acme", Store: "2", Space: "photos", Item: item,
+					Kind: "k", State: pb.IncidentState_INCIDENT_STATE_OPEN, StepCount: steps[item]}}}, nil
 		})
 		if err != nil {
 			return err
@@ -463,7 +474,7 @@ func TestTableIsCaughtUpAfterARebalance(t *testing.T) {
 	}
 }
 
-// CatchUp waits for what was in the topic when it was called, and not longer than its caller does.
+// CatchUp waits for the records in the topic at the time of the call, and no longer than ctx.
 func TestTableCatchUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -488,7 +499,7 @@ func TestTableCatchUp(t *testing.T) {
 			}
 			got.check(t, map[string]string{"a/": fmt.Sprint(n), "b/": "1", "c/": fmt.Sprint(n)})
 		}
-		// Nothing is left between the last record and the end.
+		// Compaction leaves no record between the last one and the end.
 		for _, r := range b.Read(schemas.Checkpoints) {
 			b.Trim(schemas.Checkpoints, r.Partition, r.Offset+1)
 		}

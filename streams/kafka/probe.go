@@ -12,9 +12,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// probe asks for the records up to the offsets of open: compaction may have left
-// nothing before a partition's end, which no poll tells.
-func (t *Table) probe(ctx context.Context, cl *kgo.Client, open map[int32]int64) error {
+// skipEmpty advances the table past offsets without records, up to those in open. Compaction may have left no
+// record at the end of a partition, and a poll does not report that.
+func (t *Table) skipEmpty(ctx context.Context, cl *kgo.Client, open map[int32]int64) error {
 	adm := kadm.NewClient(cl)
 	topics, err := adm.ListTopics(ctx, t.name)
 	if err != nil {
@@ -27,29 +27,34 @@ func (t *Table) probe(ctx context.Context, cl *kgo.Client, open map[int32]int64)
 	var errs []error
 	for id, end := range open {
 		t.mu.Lock()
-		from := max(t.seen[id], starts[t.name][id])
+		from := max(t.positions[id], starts[t.name][id])
 		t.mu.Unlock()
 		next, err := from, error(nil)
 		if from < end {
-			next, err = firstFrom(ctx, cl, topics[t.name], id, from)
+			next, err = firstRecordOffset(ctx, cl, topics[t.name], id, from)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("partition %d: %w", id, err))
 		} else {
-			t.reached(id, next)
+			t.advance(id, next)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// firstFrom returns the offset of the first record of a partition that is not below
-// from; if batches without records are all there is, the offset behind them.
-func firstFrom(ctx context.Context, cl *kgo.Client, topic kadm.TopicDetail, id int32, from int64) (int64, error) {
+// firstRecordOffset returns the offset of the first record of a partition at from or later. If there are only
+// batches without records, it returns the offset after them.
+func firstRecordOffset(
+	ctx context.Context, cl *kgo.Client, topic kadm.TopicDetail, id int32, from int64,
+) (int64, error) {
 	got, err := fetchFrom(ctx, cl, topic, id, from)
 	if err != nil || got == nil {
 		return from, err
 	}
-	o := kgo.ProcessFetchPartitionOpts{Offset: from, Topic: topic.Topic, Partition: id, IsolationLevel: kgo.ReadCommitted(), KeepControlRecords: true}
+	o := kgo.ProcessFetchPartitionOpts{
+		Offset: from, Topic: topic.Topic, Partition: id,
+		IsolationLevel: kgo.ReadCommitted(), KeepControlRecords: true,
+	}
 	fp, next := kgo.ProcessFetchPartition(o, got, kgo.DefaultDecompressor(), nil)
 	switch {
 	case fp.Err != nil:
@@ -60,11 +65,13 @@ func firstFrom(ctx context.Context, cl *kgo.Client, topic kadm.TopicDetail, id i
 	return max(next, from), nil
 }
 
-// readCommitted is the isolation level with which brokers give out nothing that a transaction holds which is open.
+// readCommitted is the isolation level of fetches that return no records of open or aborted transactions.
 const readCommitted = 1
 
-// fetchFrom returns what the leader of a partition has from an offset on; nil: nothing.
-func fetchFrom(ctx context.Context, cl *kgo.Client, topic kadm.TopicDetail, id int32, from int64) (*kmsg.FetchResponseTopicPartition, error) {
+// fetchFrom fetches a partition from an offset on, from its leader. It returns nil if the response is empty.
+func fetchFrom(
+	ctx context.Context, cl *kgo.Client, topic kadm.TopicDetail, id int32, from int64,
+) (*kmsg.FetchResponseTopicPartition, error) {
 	part, ok := topic.Partitions[id]
 	if !ok {
 		return nil, kerr.UnknownTopicOrPartition
@@ -91,8 +98,8 @@ func fetchFrom(ctx context.Context, cl *kgo.Client, topic kadm.TopicDetail, id i
 	return &resp.Topics[0].Partitions[0], nil
 }
 
-// afterBatch returns the offset behind the batch that holds an offset, although the batch cannot be parsed.
-func afterBatch(ctx context.Context, cl *kgo.Client, at partition, offset int64) (int64, error) {
+// offsetAfterBatch returns the offset after the batch that holds offset. It works for batches that cannot be parsed.
+func offsetAfterBatch(ctx context.Context, cl *kgo.Client, at partition, offset int64) (int64, error) {
 	topics, err := kadm.NewClient(cl).ListTopics(ctx, at.topic)
 	if err != nil {
 		return 0, fmt.Errorf("list topic: %w", err)
@@ -103,24 +110,24 @@ func afterBatch(ctx context.Context, cl *kgo.Client, at partition, offset int64)
 	}
 	if got != nil {
 		end := got.HighWatermark
-		if got.LastStableOffset >= 0 { // the batches end there
+		if got.LastStableOffset >= 0 { // fetches end there
 			end = min(end, got.LastStableOffset)
 		}
-		if next, ok := nextBatch(got.RecordBatches, offset, end); ok {
+		if next, ok := parseNextBatch(got.RecordBatches, offset, end); ok {
 			return next, nil
 		}
 	}
-	return 0, errNoNext
+	return 0, errNextBatchUnknown
 }
 
-// errNoNext is returned by afterBatch if the broker's answer does not say it.
-var errNoNext = errors.New("where the next batch begins is not known")
+// errNextBatchUnknown is returned by offsetAfterBatch if the fetch response does not show where the next batch starts.
+var errNextBatchUnknown = errors.New("the start of the next batch is unknown")
 
-// nextBatch returns the offset of the second of batches, the first of which holds offset. Without a second one that is
-// the end of the log, if the first one says so too. Only the length of the first one is believed otherwise: what else
-// it says may be what is damaged.
-func nextBatch(batches []byte, offset, end int64) (next int64, ok bool) {
-	const head = 61 // bytes of a batch before its records: 8 of its offset, 4 of its length, ...
+// parseNextBatch returns the base offset of the second batch in batches; the first one holds offset. Without a
+// second batch it returns the log end, if the header of the first batch agrees. Of the first batch only the
+// length is trusted otherwise: the rest of the header may be damaged.
+func parseNextBatch(batches []byte, offset, end int64) (next int64, ok bool) {
+	const head = 61 // length of a batch header, in bytes
 	if len(batches) < head {
 		return 0, false
 	}

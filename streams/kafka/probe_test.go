@@ -7,7 +7,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// Where the batch behind a damaged one begins is only said if no unread record lies before it.
+// parseNextBatch finds the next batch only if no unread record is before it.
 func TestNextBatch(t *testing.T) {
 	batch := func(first int64, n int32) []byte {
 		b := kmsg.RecordBatch{FirstOffset: first, LastOffsetDelta: n - 1, NumRecords: n, Records: make([]byte, 20)}
@@ -35,7 +35,7 @@ func TestNextBatch(t *testing.T) {
 		"less than the head of a batch":    {batch(10, 5)[:60], 10, 15, 0, false},
 		"its length is more than there is": {batch(10, 5)[:70], 10, 15, 15, true},
 	} {
-		next, ok := nextBatch(tt.batches, tt.offset, tt.end)
+		next, ok := parseNextBatch(tt.batches, tt.offset, tt.end)
 		if ok != tt.ok || ok && next != tt.next {
 			t.Errorf("%s: %d, %t, want %d, %t", name, next, ok, tt.next, tt.ok)
 		}

@@ -16,24 +16,24 @@ import (
 )
 
 const (
-	producerLimit  = 30 * time.Second // until a message of a Producer is given up
-	runtimeLimit   = time.Minute      // until an output of a handler is reported as refused, and published again
-	producerLinger = time.Millisecond
-	runtimeLinger  = 5 * time.Millisecond // many tasks share a request
+	producerTimeout = 30 * time.Second // until a Producer gives up a message
+	outputTimeout   = time.Minute      // until an output of a handler counts as refused and is published again
+	producerLinger  = time.Millisecond
+	outputLinger    = 5 * time.Millisecond // lets many tasks share a request
 )
 
-// A Producer publishes messages that no delivery caused. It is idempotent within its
-// life; a message whose Publish failed may be on its topic all the same, and publishing
-// it again is harmless, since ids are functions of what messages say.
+// A Producer publishes messages that are not outputs of a handler. It is idempotent while it lives. A message of
+// a failed Publish may be on its topic all the same. Publishing it again is harmless, since ids are functions of
+// the content.
 type Producer struct {
 	cl     *kgo.Client
 	router *router
 }
 
-// NewProducer returns a Producer whose messages say that they come from source.
-// Nothing reaches the network before Publish. The caller closes it.
+// NewProducer returns a Producer whose messages have this source. It connects at the first Publish. The caller
+// must call Close.
 func NewProducer(cfg Config, source string) (*Producer, error) {
-	opts, err := cfg.options("producer", cfg.produce(producerLimit, producerLinger)...)
+	opts, err := cfg.options("producer", cfg.produceOptions(producerTimeout, producerLinger)...)
 	if err != nil {
 		return nil, err
 	}
@@ -46,10 +46,9 @@ func NewProducer(cfg Config, source string) (*Producer, error) {
 	return &Producer{cl: cl, router: r}, nil
 }
 
-// Publish returns when all of msgs are acknowledged by the brokers, those with a due
-// time in the delay lanes. They carry the context of ctx's span. An error means that some may not be: all of them should be
-// published again, unless it is permanent. A message that cannot be encoded fails the
-// call before anything is sent.
+// Publish publishes msgs and waits until the brokers have acknowledged all of them. Messages with a due time go
+// to the delay lanes. The trace context of ctx is passed on. After an error some messages may not be published:
+// publish all of them again, unless the error is permanent. If a message cannot be encoded, nothing is published.
 func (p *Producer) Publish(ctx context.Context, msgs ...schemas.Message) error {
 	now, traced := time.Now(), traceOf(ctx)
 	recs := make([]*kgo.Record, len(msgs))
@@ -62,57 +61,58 @@ func (p *Producer) Publish(ctx context.Context, msgs ...schemas.Message) error {
 		recs[i] = rec
 	}
 	if _, err := publish(ctx, p.cl, recs); err != nil {
-		p.router.cfg.Metrics.unpublished()
+		p.router.cfg.Metrics.countPublishFailure()
 		return err
 	}
 	return nil
 }
 
-// Close gives up what is not yet acknowledged.
+// Close gives up unacknowledged messages and closes the connections.
 func (p *Producer) Close() { p.cl.Close() }
 
-// publish sends recs and waits until all are acknowledged or given up. It returns those that are not acknowledged, to be
-// published again, in their order. Of a topic that was made again the client has to forget the old one first.
+// publish sends recs and waits until each is acknowledged or given up. It returns those that are not
+// acknowledged, in order and ready to be published again. If a topic was recreated, it makes the client forget
+// the old one and tries once more.
 func publish(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (left []*kgo.Record, err error) {
-	left, stale, err := produce(ctx, cl, recs)
+	left, stale, err := produceAll(ctx, cl, recs)
 	if len(stale) == 0 {
-		return allAnew(left), err
+		return resetRecords(left), err
 	}
 	cl.PurgeTopicsFromProducing(topicsOf(stale)...)
-	late, unknown, again := produce(ctx, cl, allAnew(stale))
+	late, unknown, again := produceAll(ctx, cl, resetRecords(stale))
 	if again == nil && !errors.Is(err, kerr.UnknownTopicID) {
-		again = err // of others
+		again = err // error of other records
 	}
-	return allAnew(slices.Concat(left, late, unknown)), again
+	return resetRecords(slices.Concat(left, late, unknown)), again
 }
 
-// An outgoing is what is published together, and what is done once the brokers have taken all of it.
-type outgoing struct {
-	recs []*kgo.Record
-	left []*kgo.Record     // of recs: what they have not taken
-	done map[partition]int // records
+// An outputBatch holds records that are published together, and the numbers of input records that are done afterwards.
+type outputBatch struct {
+	recs    []*kgo.Record
+	unacked []*kgo.Record     // records of recs that are not acknowledged
+	done    map[partition]int // number of input records
 }
 
-func newOutgoing(recs []*kgo.Record, done map[partition]int) *outgoing {
-	return &outgoing{recs: recs, left: recs, done: done}
+func newOutputBatch(recs []*kgo.Record, done map[partition]int) *outputBatch {
+	return &outputBatch{recs: recs, unacked: recs, done: done}
 }
 
-// publish sends what is left of it.
-func (o *outgoing) publish(ctx context.Context, cl *kgo.Client) (err error) {
-	o.left, err = publish(ctx, cl, o.left)
+// publish sends the unacknowledged records.
+func (o *outputBatch) publish(ctx context.Context, cl *kgo.Client) (err error) {
+	o.unacked, err = publish(ctx, cl, o.unacked)
 	return err
 }
 
-// anew returns rec as it was before it was published: the client counts the time that it has for a record from the
-// timestamp that it gave it.
-func anew(rec *kgo.Record) *kgo.Record {
+// resetRecord returns a copy of rec without the fields that the client sets. The client counts the delivery
+// timeout from the timestamp, so a record that is published again needs a new one.
+func resetRecord(rec *kgo.Record) *kgo.Record {
 	return &kgo.Record{Topic: rec.Topic, Partition: rec.Partition, Key: rec.Key, Value: rec.Value, Headers: rec.Headers}
 }
 
-func allAnew(recs []*kgo.Record) []*kgo.Record {
+func resetRecords(recs []*kgo.Record) []*kgo.Record {
 	all := make([]*kgo.Record, len(recs))
 	for i, rec := range recs {
-		all[i] = anew(rec)
+		all[i] = resetRecord(rec)
 	}
 	return all
 }
@@ -127,10 +127,10 @@ func topicsOf(recs []*kgo.Record) (topics []string) {
 	return topics
 }
 
-// produce sends recs and waits until all are acknowledged or given up. It returns those that are not, in their order:
-// stale are of topics that the brokers know under other ids, left are the others. The error is the first one: one of left,
-// if there is one.
-func produce(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (left, stale []*kgo.Record, first error) {
+// produceAll sends recs and waits until each is acknowledged or given up. It returns the unacknowledged ones in
+// order: stale are those of recreated topics, left are the others. The error is that of a record in left, if
+// there is one.
+func produceAll(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (left, stale []*kgo.Record, first error) {
 	if len(recs) == 0 {
 		return nil, nil, nil
 	}
@@ -170,8 +170,8 @@ func produce(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (left, sta
 	return left, stale, first
 }
 
-// passes reports whether the brokers may take what they have not taken, if it is published again.
-func passes(err error) bool {
+// isRetriable reports whether publishing may succeed if it is tried again after err.
+func isRetriable(err error) bool {
 	code := (*kerr.Error)(nil)
 	switch {
 	case err == nil, retry.IsPermanent(err), errors.Is(err, context.Canceled), errors.Is(err, kgo.ErrClientClosed):
@@ -182,10 +182,12 @@ func passes(err error) bool {
 	return true
 }
 
-// publishError is the one place where errors of producing are classed.
+// publishError classifies errors of producing. No other function does.
 func publishError(rec *kgo.Record, err error) error {
 	wrapped := fmt.Errorf("publish to %s: %w", rec.Topic, err)
-	for _, e := range []error{kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTopicException} {
+	for _, e := range []error{
+		kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTopicException,
+	} {
 		if errors.Is(err, e) {
 			return retry.Permanent(wrapped)
 		}

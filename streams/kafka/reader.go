@@ -208,7 +208,7 @@ func (r *reader) unknown(ctx context.Context, cl *kgo.Client, known map[string][
 			if r.commits != nil {
 				r.commits.deleted.add(name)
 			}
-			errs = append(errs, remade(name, !gone))
+			errs = append(errs, topicDeleted(name, !gone))
 		default: // a broker that does not know yet what another one knows
 			r.router.log.Warn("poll", "topic", name, "err", errors.Join(kerr.UnknownTopicID, now.err))
 		}
@@ -253,7 +253,7 @@ func (r *reader) damage(ctx context.Context, cl *kgo.Client, fetches kgo.Fetches
 			cl.PauseFetchPartitions(at.one())
 			d.stopped = r.examine(ctx, cl, at, p.FetchPartition, err)
 			r.router.log.Error("stop reading a partition", "topic", at.topic, "partition", at.id, "err", d.stopped.Err)
-			r.router.cfg.Unreadables.stop(*d.stopped)
+			r.router.cfg.Unreadables.partitionStopped(*d.stopped)
 		}
 	})
 	_ = retry.Sleep(ctx, wait) // only ctx ends it early
@@ -269,7 +269,7 @@ func (r *reader) forget(at partition) {
 // drop is forget with r.mu held.
 func (r *reader) drop(at partition) {
 	if d := r.damaged[at]; d != nil && d.stopped != nil {
-		r.router.cfg.Unreadables.leave(*d.stopped)
+		r.router.cfg.Unreadables.partitionResumed(*d.stopped)
 	}
 	delete(r.damaged, at)
 }
@@ -301,7 +301,7 @@ func tooLong(err error) *kgo.ErrDecompressTooLarge {
 // examine says where a batch is that cannot be parsed, and what to do. p is what was fetched of its partition.
 func (r *reader) examine(ctx context.Context, cl *kgo.Client, at partition, p kgo.FetchPartition, cause error) *UnreadableBatch {
 	offset := r.position(cl, at, p)
-	u := &UnreadableBatch{Topic: r.router.cfg.bare(at.topic), Partition: at.id, Offset: offset}
+	u := &UnreadableBatch{Topic: r.router.cfg.schemaTopic(at.topic), Partition: at.id, Offset: offset}
 	what := fmt.Sprintf("%s: the batch at offset %d cannot be parsed, so the partition is not read any further: "+
 		"its bytes are damaged on the broker that leads the partition. Have a replica lead it whose bytes are whole "+
 		"(kafka-leader-election.sh), or restore them, and start this process again", at, offset)
@@ -328,7 +328,7 @@ func nextOf(ctx context.Context, cl *kgo.Client, at partition, offset int64, cau
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookAgain)
 	defer cancel()
-	next, err := afterBatch(ctx, cl, at, offset)
+	next, err := offsetAfterBatch(ctx, cl, at, offset)
 	if err != nil {
 		return 0
 	}

@@ -30,8 +30,8 @@ func (g *BatchGroup) reread(ctx context.Context, cl *kgo.Client, fetches kgo.Fet
 	parts := lossy(fetches)
 	err = g.reader.check(ctx, cl, fetches)
 	if out := (*outOfRange)(nil); errors.As(err, &out) {
-		var cut []standing
-		if cut, err = g.router.examine(ctx, cl, out); err == nil {
+		var cut []groupPosition
+		if cut, err = g.router.diagnoseOutOfRange(ctx, cl, out); err == nil {
 			for _, s := range cut {
 				parts = append(parts, s.at)
 			}
@@ -118,7 +118,7 @@ func (g *BatchGroup) redo(ctx context.Context, cl *kgo.Client) error {
 	}
 	limit, cancel := context.WithTimeout(ctx, markTimeout)
 	defer cancel()
-	all, err := g.router.standings(limit, cl, parts)
+	all, err := g.router.groupPositions(limit, cl, parts)
 	if err != nil {
 		g.router.log.Warn("will look again what is committed", "err", err)
 		time.AfterFunc(time.Second, g.turnBack)
@@ -156,13 +156,13 @@ func (s *stream) resume(old *stream, from int64) {
 
 // starts returns where the logs of parts start: a broker that has just lost records may need a while.
 func (g *BatchGroup) starts(ctx context.Context, cl *kgo.Client, parts map[string][]int32) (starts offsets, err error) {
-	ctx, cancel := context.WithTimeout(ctx, belowLimit)
+	ctx, cancel := context.WithTimeout(ctx, outOfRangeTimeout)
 	defer cancel()
 	var topics []string
 	for topic := range parts {
 		topics = append(topics, topic)
 	}
-	policy := retry.Policy{Wait: 250 * time.Millisecond, MaxWait: 5 * time.Second, Elapsed: belowLimit}
+	policy := retry.Policy{Wait: 250 * time.Millisecond, MaxWait: 5 * time.Second, Elapsed: outOfRangeTimeout}
 	_, err = policy.Do(ctx, func() error {
 		starts, _, err = bounds(ctx, kadm.NewClient(cl), topics...)
 		return err

@@ -22,7 +22,7 @@ func (s *stream) retreat(batch []letter, tries int, err error) bool {
 	}
 	s.fails()
 	wait := s.g.retry.Backoff(tries)
-	s.g.metrics.handled(fateRetried, len(batch), -1)
+	s.g.metrics.countHandled(dispositionRetried, len(batch), -1)
 	s.g.router.log.Warn("will store again", "topic", s.topic, "partition", s.id, "from", batch[0].rec.Offset,
 		"rows", len(batch), "attempt", tries, "wait", wait, "err", err)
 	t := time.NewTimer(wait)
@@ -60,7 +60,7 @@ func (s *stream) fails() (left int) {
 	}
 	s.letters = slices.Clone(s.letters[:keep])
 	s.bytes -= weight
-	s.g.metrics.inFlight(-len(rest), -weight)
+	s.g.metrics.addInFlight(-len(rest), -weight)
 	s.g.weight.add(-weight)
 	return keep
 }

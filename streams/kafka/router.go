@@ -58,9 +58,9 @@ func newRouter(cfg Config, role schemas.Role, attempts int) *router {
 type letter struct {
 	rec         *kgo.Record
 	incarnation uint32
-	past        *trail  // nil: not read yet
-	trace       *traced // the headers that name its span; nil without one
-	fate        fate    // what became of it, as outcome decided
+	past        *trail      // nil: not read yet
+	trace       *traced     // the headers that name its span; nil without one
+	fate        disposition // what became of it, as outcome decided
 }
 
 // trail returns what l's headers say of its way so far. Those of a record that is where it
@@ -68,7 +68,7 @@ type letter struct {
 func (r *router) trail(l *letter) *trail {
 	if l.past == nil {
 		t, rec := readTrail(l.rec.Headers), l.rec
-		if from := r.cfg.bare(rec.Topic); !isAgain(from) {
+		if from := r.cfg.schemaTopic(rec.Topic); !isAgain(from) {
 			t = trail{topic: from, partition: rec.Partition, offset: rec.Offset, timestamp: rec.Timestamp, history: t.history}
 		}
 		l.past = &t
@@ -78,7 +78,7 @@ func (r *router) trail(l *letter) *trail {
 
 // origin is the topic that l was first sent to; empty where no header says so.
 func (r *router) origin(l *letter) schemas.Topic {
-	if from := r.cfg.bare(l.rec.Topic); !isAgain(from) {
+	if from := r.cfg.schemaTopic(l.rec.Topic); !isAgain(from) {
 		return from
 	}
 	return r.trail(l).topic
@@ -88,7 +88,7 @@ func (r *router) origin(l *letter) schemas.Topic {
 func (r *router) bare(l *letter, d *schemas.Delivery) {
 	rec := l.rec
 	*d = schemas.Delivery{
-		Topic: r.cfg.bare(rec.Topic), Incarnation: l.incarnation, Partition: rec.Partition, Offset: rec.Offset,
+		Topic: r.cfg.schemaTopic(rec.Topic), Incarnation: l.incarnation, Partition: rec.Partition, Offset: rec.Offset,
 		Timestamp: rec.Timestamp, Key: rec.Key, Headers: headersOf(rec), Attempt: 1,
 	}
 	d.From = d.Topic
@@ -135,7 +135,7 @@ func (r *router) read(l *letter, d *schemas.Delivery, decode func(schemas.Topic,
 	if e, ok := schemas.Lookup(d.Topic); isAgain(d.From) && !(ok && e.Reads(r.role)) && !(foreign && r.role == schemas.RoleIngester) {
 		return retry.Permanent(fmt.Errorf("record of %s comes from %s, which is not for %s: %w", d.From, d.Topic, r.role, schemas.ErrMalformed))
 	}
-	if err := fits(l.rec); err != nil {
+	if err := checkSize(l.rec); err != nil {
 		return err
 	}
 	if foreign {
@@ -158,7 +158,7 @@ func (r *router) gone(rec *kgo.Record) bool {
 	if rec.Value != nil {
 		return false
 	}
-	e, ok := schemas.Lookup(r.cfg.bare(rec.Topic))
+	e, ok := schemas.Lookup(r.cfg.schemaTopic(rec.Topic))
 	return ok && e.Cleanup == schemas.Compact
 }
 
@@ -183,7 +183,7 @@ func (r *router) outcome(l *letter, out []schemas.Message, err error) []*kgo.Rec
 		}
 		recs = append(recs, rec)
 	}
-	l.fate = fateDone
+	l.fate = dispositionDone
 	if err != nil && r.origin(l) == schemas.Dead {
 		r.log.Error("a dead letter cannot be handled, and stays one", "partition", l.rec.Partition, "offset", l.rec.Offset, "err", err)
 		return nil
@@ -231,7 +231,7 @@ func (r *router) hint(m schemas.Message, now time.Time) (*kgo.Record, error) {
 	}
 	t := trail{topic: m.Topic, partition: -1, offset: -1, timestamp: now, role: schemas.RoleIngester}
 	rec := &kgo.Record{Topic: r.cfg.topic(schemas.Again(schemas.RoleIngester)), Key: m.Key, Value: m.Value, Headers: t.headers(nil)}
-	if err := fits(rec); err != nil {
+	if err := checkSize(rec); err != nil {
 		return nil, err
 	}
 	return rec, nil
@@ -280,9 +280,9 @@ func (r *router) after(l *letter, err error, now time.Time) *kgo.Record {
 		}
 	}
 	topic, log := schemas.Dead, r.log.Error
-	l.fate = fateDead
+	l.fate = dispositionDead
 	if !t.due.IsZero() {
-		l.fate = fateOf(class)
+		l.fate = dispositionOf(class)
 		if topic, log = schemas.Delay(pick(r.lanes, t.due.Sub(now)).Name), r.log.Warn; away != "" {
 			log = r.log.Debug
 		}
@@ -350,8 +350,8 @@ type refusal struct{ is bool }
 
 // note says that they have not taken it.
 func (f *refusal) note(r *router, m *roleMetrics, err error) {
-	m.unpublished(1)
-	if !f.is && m.refusing(1) {
+	m.countPublishFailures(1)
+	if !f.is && m.addRefused(1) {
 		r.log.Warn("the brokers do not take outputs: they are published again until they do", "err", err)
 	}
 	f.is = true
@@ -360,7 +360,7 @@ func (f *refusal) note(r *router, m *roleMetrics, err error) {
 // end says that they have, or that it is not published again.
 func (f *refusal) end(m *roleMetrics) {
 	if f.is {
-		m.refusing(-1)
+		m.addRefused(-1)
 	}
 	f.is = false
 }
@@ -369,7 +369,7 @@ func (f *refusal) end(m *roleMetrics) {
 func (r *router) onward(l *letter, topic string) *kgo.Record {
 	t := *r.trail(l)
 	t.role = r.role
-	l.fate = fateMoved
+	l.fate = dispositionMoved
 	return &kgo.Record{Topic: topic, Key: l.rec.Key, Value: l.rec.Value, Headers: t.headers(l.rec.Headers)}
 }
 

@@ -15,59 +15,62 @@ import (
 )
 
 const (
-	// scanStall is how long nothing may come before a scan looks whether there is more at all.
+	// scanStall is how long a poll may return nothing before a scan checks whether records remain at all.
 	scanStall = 2 * time.Second
-	// scanPatience is how many such looks in a row may fail.
-	scanPatience = 15
-	// scanFetch is what a fetch of one broker asks for, compressed: the client's default.
-	scanFetch = 50 << 20
+	// scanMaxStalls is the number of such checks in a row that may fail.
+	scanMaxStalls = 15
+	// scanFetchBytes is the maximum size of a fetch response, compressed; it is the client's default.
+	scanFetchBytes = 50 << 20
 )
 
-// A span is the offsets of a partition from one up to another, which is not in it.
-type span struct{ from, to int64 }
+// An offsetRange is a range of offsets in a partition: from from on, up to but not including to.
+type offsetRange struct{ from, to int64 }
 
-// spans returns all that the partitions of a topic hold now.
-func spans(ctx context.Context, adm *kadm.Client, topic string) (map[int32]span, error) {
+// topicRanges returns the current offset ranges of all partitions of a topic.
+func topicRanges(ctx context.Context, adm *kadm.Client, topic string) (map[int32]offsetRange, error) {
 	starts, ends, err := bounds(ctx, adm, topic)
 	if err != nil {
 		return nil, err
 	}
 	if len(ends[topic]) == 0 {
-		return nil, fmt.Errorf("topic %s is not there", topic)
+		return nil, fmt.Errorf("topic %s does not exist", topic)
 	}
-	out := map[int32]span{}
+	out := map[int32]offsetRange{}
 	for id, end := range ends[topic] {
-		out[id] = span{starts[topic][id], end}
+		out[id] = offsetRange{starts[topic][id], end}
 	}
 	return out, nil
 }
 
-// A scanner reads what a topic holds, once, and outside of any group.
+// A scanner reads ranges of a topic once, without a consumer group.
 type scanner struct {
-	cfg   Config
-	topic string
-	fetch int32          // bytes of one fetch at most, compressed; 0: scanFetch, and 1 MiB of a partition
-	left  map[int32]span // not yet read
-	// passed is called for a batch that cannot be read, up to where the next one begins, and the batch is passed over.
-	// Without it such a batch ends the scan.
-	passed func(id int32, batch span, err error)
-	tries  map[int32]int // of the batch at hand, by partition
+	cfg       Config
+	topic     string
+	fetch     int32                 // maximum bytes of a fetch, compressed; 0: scanFetchBytes, and 1 MiB per partition
+	remaining map[int32]offsetRange // not yet read, by partition
+	// onSkip, if set, is called for each batch that cannot be read, with its range, and the scan continues after the
+	// batch. If nil, such a batch ends the scan with an error.
+	onSkip func(id int32, batch offsetRange, err error)
+	tries  map[int32]int // of the current batch, by partition
 }
 
-// scan calls f for the records of a topic that lie in spans: those of a partition in
-// order, one call at a time. incarnation tells the topic from one of the same name.
-func scan(ctx context.Context, cfg Config, topic string, parts map[int32]span, f func(rec *kgo.Record, incarnation uint32) error) error {
+// scan calls f for the records of a topic in parts, one call at a time, and in order within a partition. The
+// incarnation identifies the topic: it changes when the topic is recreated.
+func scan(
+	ctx context.Context, cfg Config, topic string, parts map[int32]offsetRange,
+	f func(rec *kgo.Record, incarnation uint32) error,
+) error {
 	return (&scanner{cfg: cfg, topic: topic}).scan(ctx, parts, f)
 }
 
-func (s *scanner) scan(ctx context.Context, parts map[int32]span, f func(*kgo.Record, uint32) error) error {
-	s.left, s.tries = map[int32]span{}, map[int32]int{}
+func (s *scanner) scan(ctx context.Context, parts map[int32]offsetRange, f func(*kgo.Record, uint32) error) error {
+	s.remaining, s.tries = map[int32]offsetRange{}, map[int32]int{}
 	for id, p := range parts {
 		if p.from < p.to {
-			s.left[id] = p
+			s.remaining[id] = p
 		}
 	}
-	for len(s.left) > 0 {
+	for len(s.remaining) > 0 {
 		if err := s.read(ctx, f); err != nil {
 			return fmt.Errorf("read %s: %w", s.topic, err)
 		}
@@ -75,16 +78,16 @@ func (s *scanner) scan(ctx context.Context, parts map[int32]span, f func(*kgo.Re
 	return nil
 }
 
-// read reads what is left, or up to a batch that cannot be read.
+// read reads the remaining ranges, up to a batch that cannot be read.
 func (s *scanner) read(ctx context.Context, f func(*kgo.Record, uint32) error) error {
 	from := map[int32]kgo.Offset{}
-	for id, p := range s.left {
+	for id, p := range s.remaining {
 		from[id] = kgo.NewOffset().At(p.from)
 	}
 	opts, err := s.cfg.options("scan",
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{s.topic: from}),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), // what was removed meanwhile is not there to be read
-		kgo.FetchMaxPartitionBytes(cmp.Or(s.fetch, 1<<20)), kgo.FetchMaxBytes(cmp.Or(s.fetch, scanFetch)))
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), // removed records are skipped
+		kgo.FetchMaxPartitionBytes(cmp.Or(s.fetch, 1<<20)), kgo.FetchMaxBytes(cmp.Or(s.fetch, scanFetchBytes)))
 	if err != nil {
 		return err
 	}
@@ -94,37 +97,37 @@ func (s *scanner) read(ctx context.Context, f func(*kgo.Record, uint32) error) e
 	}
 	defer cl.Close()
 	err = s.run(ctx, cl, f)
-	if bad := (*damagedError)(nil); s.passed != nil && errors.As(err, &bad) {
-		return s.pass(ctx, cl, bad)
+	if bad := (*damagedError)(nil); s.onSkip != nil && errors.As(err, &bad) {
+		return s.skipBatch(ctx, cl, bad)
 	}
 	return err
 }
 
-// pass passes over a batch that cannot be read, when it was tried a few times. If it is not known where the next one
-// begins, the rest of the partition is passed over.
-func (s *scanner) pass(ctx context.Context, cl *kgo.Client, bad *damagedError) error {
+// skipBatch skips a batch that cannot be read, after damageTries attempts. If the start of the next batch is
+// unknown, it skips the rest of the partition.
+func (s *scanner) skipBatch(ctx context.Context, cl *kgo.Client, bad *damagedError) error {
 	id := bad.at.id
-	p, is := s.left[id]
+	p, is := s.remaining[id]
 	if !is {
 		return nil
 	}
 	if s.tries[id]++; s.tries[id] < damageTries {
 		return retry.Sleep(ctx, damageRetry().Backoff(s.tries[id]))
 	}
-	next, err := afterBatch(ctx, cl, bad.at, p.from)
+	next, err := offsetAfterBatch(ctx, cl, bad.at, p.from)
 	switch {
-	case errors.Is(err, errNoNext):
+	case errors.Is(err, errNextBatchUnknown):
 		next = p.to
 	case err != nil:
 		return err
 	}
-	s.passed(id, span{p.from, next}, bad.err)
-	s.reached(id, next)
+	s.onSkip(id, offsetRange{p.from, next}, bad.err)
+	s.advance(id, next)
 	return nil
 }
 
 func (s *scanner) run(ctx context.Context, cl *kgo.Client, f func(*kgo.Record, uint32) error) error {
-	for stalls := 0; len(s.left) > 0; {
+	for stalls := 0; len(s.remaining) > 0; {
 		pctx, cancel := context.WithTimeout(ctx, scanStall)
 		fetches := cl.PollRecords(pctx, 1000)
 		stalled := pctx.Err() != nil
@@ -138,7 +141,7 @@ func (s *scanner) run(ctx context.Context, cl *kgo.Client, f func(*kgo.Record, u
 		for _, fetch := range fetches {
 			for _, t := range fetch.Topics {
 				for _, p := range t.Partitions {
-					if err := s.take(p.Records, incarnation(t.TopicID), f); err != nil {
+					if err := s.handle(p.Records, incarnation(t.TopicID), f); err != nil {
 						return err
 					}
 				}
@@ -149,17 +152,17 @@ func (s *scanner) run(ctx context.Context, cl *kgo.Client, f func(*kgo.Record, u
 			continue
 		}
 		stalls++
-		err := s.probe(ctx, cl)
-		if bad := (*damagedError)(nil); err != nil && (stalls >= scanPatience || s.passed != nil && errors.As(err, &bad)) {
+		err := s.skipEmpty(ctx, cl)
+		if bad := (*damagedError)(nil); err != nil && (stalls >= scanMaxStalls || s.onSkip != nil && errors.As(err, &bad)) {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *scanner) take(recs []*kgo.Record, inc uint32, f func(*kgo.Record, uint32) error) error {
+func (s *scanner) handle(recs []*kgo.Record, inc uint32, f func(*kgo.Record, uint32) error) error {
 	for _, rec := range recs {
-		p, ok := s.left[rec.Partition]
+		p, ok := s.remaining[rec.Partition]
 		if !ok {
 			return nil
 		}
@@ -168,24 +171,24 @@ func (s *scanner) take(recs []*kgo.Record, inc uint32, f func(*kgo.Record, uint3
 				return err
 			}
 		}
-		s.reached(rec.Partition, rec.Offset+1)
+		s.advance(rec.Partition, rec.Offset+1)
 	}
 	return nil
 }
 
-func (s *scanner) reached(id int32, next int64) {
+func (s *scanner) advance(id int32, next int64) {
 	delete(s.tries, id)
-	p := s.left[id]
+	p := s.remaining[id]
 	if p.from = next; p.from >= p.to {
-		delete(s.left, id)
+		delete(s.remaining, id)
 		return
 	}
-	s.left[id] = p
+	s.remaining[id] = p
 }
 
-// probe asks for what is left: there may be no record up to the end of a span, which no poll
-// tells. A log that ends before a span does has lost its end, or is another's.
-func (s *scanner) probe(ctx context.Context, cl *kgo.Client) error {
+// skipEmpty advances the ranges past offsets without records: the end of a range may hold none, and a poll does
+// not report that. It fails if a log ends before its range: the log was truncated, or the topic was recreated.
+func (s *scanner) skipEmpty(ctx context.Context, cl *kgo.Client) error {
 	adm := kadm.NewClient(cl)
 	topics, err := adm.ListTopics(ctx, s.topic)
 	if err != nil {
@@ -196,20 +199,20 @@ func (s *scanner) probe(ctx context.Context, cl *kgo.Client) error {
 		return err
 	}
 	var errs []error
-	for id, p := range s.left {
+	for id, p := range s.remaining {
 		next, err := max(p.from, starts[s.topic][id]), error(nil)
 		if next < p.to {
-			next, err = firstFrom(ctx, cl, topics[s.topic], id, next)
+			next, err = firstRecordOffset(ctx, cl, topics[s.topic], id, next)
 		}
-		if errors.Is(err, kerr.CorruptMessage) { // the broker sees it, and the client asks again without a word
+		if errors.Is(err, kerr.CorruptMessage) { // the client retries this error without reporting it
 			err = &damagedError{partition{s.topic, id}, err}
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("partition %d: %w", id, err))
 		} else if next >= p.to {
-			s.reached(id, next)
+			s.advance(id, next)
 		} else if end := ends[s.topic][id]; end < p.to {
-			errs = append(errs, fmt.Errorf("partition %d: the log ends at %d, and ended at %d before", id, end, p.to))
+			errs = append(errs, fmt.Errorf("partition %d: the log ends at %d, but ended at %d before", id, end, p.to))
 		}
 	}
 	return errors.Join(errs...)

@@ -340,7 +340,7 @@ func (s *scheduler) choose(kind int) *class {
 // While too many are parked none is begun.
 func (s *scheduler) side(of int) *class {
 	begins, resumes := &s.classes[of], &s.classes[resumed+of]
-	begin := begins.turns.len() > 0 && !s.barred() && !s.crowded(of) && begins.next() != nil
+	begin := begins.turns.len() > 0 && !s.blocked() && !s.crowded(of) && begins.next() != nil
 	resume := resumes.turns.len() > 0 && resumes.next() != nil
 	lead := 1
 	if resumes.waiting > s.workersOf(of) {

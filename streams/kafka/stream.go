@@ -202,8 +202,8 @@ func (s *stream) settle(batch []letter, bytes int64) {
 	resume := !back && s.paused && len(s.letters) < s.g.cfg.MaxRows && s.bytes < s.most()/2
 	s.paused = s.paused && !resume
 	s.mu.Unlock()
-	s.g.metrics.settled(batch)
-	s.g.metrics.inFlight(-len(batch), -bytes)
+	s.g.metrics.countSettled(batch)
+	s.g.metrics.addInFlight(-len(batch), -bytes)
 	if resume {
 		s.cl.ResumeFetchPartitions(s.one())
 	}
@@ -223,7 +223,7 @@ func (s *stream) discard() {
 	defer s.mu.Unlock()
 	s.discarded = true
 	s.g.weight.add(-s.bytes)
-	s.g.metrics.inFlight(-len(s.letters), -s.bytes)
+	s.g.metrics.addInFlight(-len(s.letters), -s.bytes)
 	s.letters, s.bytes = nil, 0
 }
 
@@ -265,7 +265,7 @@ func (s *stream) run() {
 			continue
 		}
 		left, err := publish(s.ctx, s.cl, dead)
-		for ; passes(err) && !s.stopping(); left, err = publish(s.ctx, s.cl, left) {
+		for ; isRetriable(err) && !s.stopping(); left, err = publish(s.ctx, s.cl, left) {
 			refusal.note(s.g.router, s.g.metrics, err)
 			if s.fails() < len(batch) {
 				break // the few that are kept are stored again, and what becomes of them is published until it is taken
@@ -276,13 +276,13 @@ func (s *stream) run() {
 			tries = 0
 			refusal.end(s.g.metrics)
 			s.settle(batch, bytes)
-		case passes(err) && !s.stopping():
+		case isRetriable(err) && !s.stopping():
 			tries++
 			if !s.retreat(batch, tries, err) {
 				return
 			}
 		default:
-			s.g.metrics.unpublished(1)
+			s.g.metrics.countPublishFailures(1)
 			if !s.stopping() {
 				s.g.fail(err)
 			}
@@ -307,7 +307,7 @@ func (s *stream) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended = true; s.stuck {
-		s.g.metrics.ignoring(-1)
+		s.g.metrics.addStuck(-1)
 	}
 	close(s.done)
 }
@@ -320,7 +320,7 @@ func (s *stream) hangs() bool {
 		return false
 	}
 	s.stuck = true
-	s.g.metrics.ignoring(1)
+	s.g.metrics.addStuck(1)
 	return true
 }
 
@@ -441,10 +441,10 @@ func (s *stream) call(ds []*schemas.Delivery) (err error) {
 		}
 	}()
 	s.at(time.Now())
-	s.g.metrics.working(1)
+	s.g.metrics.addBusy(1)
 	defer func(began time.Time) {
-		s.g.metrics.called(time.Since(began))
-		s.g.metrics.working(-1)
+		s.g.metrics.observeCall(time.Since(began))
+		s.g.metrics.addBusy(-1)
 		s.at(time.Time{})
 	}(time.Now())
 	return s.g.sink.Store(s.ctx, ds)

@@ -17,62 +17,62 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A Table follows a whole topic, all partitions from their start, and hands every
-// record to a function that keeps in memory what it needs. It belongs to no group.
+// A Table reads a whole topic from the start, all partitions, and follows it. It passes every record to a
+// function that keeps the state it needs in memory. A Table is in no consumer group and commits nothing.
 type Table struct {
 	topic schemas.Topic
 	name  string
 	opts  []kgo.Opt
 	apply func(key []byte, d *schemas.Delivery) error
-	// unreadable may be nil.
+	// unreadable is called for records that cannot be decoded; nil if unset.
 	unreadable func(key []byte, at time.Time, cause error)
 
-	router *router
-	reader *reader
-	ready  chan struct{}
-	bad    atomic.Int64
-	read   sync.Once // done when the table has been read to where the topic ended, or Run ends
+	router     *router
+	reader     *reader
+	ready      chan struct{}
+	malformed  atomic.Int64
+	loadedOnce sync.Once // done at the end of the first read, or when Run returns
 
-	mu    sync.Mutex      // guards the rest
-	cl    *kgo.Client     // that of Run; nil before
-	goals []*goal         // that are not reached
-	seen  map[int32]int64 // partition: the next offset
+	mu        sync.Mutex      // guards the rest
+	cl        *kgo.Client     // set by Run
+	goals     []*goal         // not reached yet
+	positions map[int32]int64 // next offset to apply, by partition
 }
 
-// A goal is where a table is to come.
+// A goal is a set of offsets to which the table has to be read.
 type goal struct {
-	open map[int32]int64 // partition: the offset to reach
-	done chan struct{}   // closed when none is open
+	remaining map[int32]int64 // offset to reach, by partition
+	done      chan struct{}   // closed when remaining is empty
 }
 
-// tableStall is how long nothing may come before a Table looks whether the rest of what
-// it waits for is there at all.
+// tableStall is how long a poll may return nothing before the table checks whether records remain below its
+// goals. Compaction can leave the end of a partition without records.
 const tableStall = 2 * time.Second
 
-// ErrIgnored is returned by the function of a Table that has ignored a record. An unreadable record of the same key stays
-// the newest one.
-var ErrIgnored = errors.New("the record is ignored")
+// ErrIgnored is returned by the function of a Table for a record that it ignored. An unreadable record with the
+// same key then still counts as the latest one.
+var ErrIgnored = errors.New("record ignored")
 
-// NewTable returns a Table that hands the records of topic to apply, those of one key
-// in order, one call at a time. The delivery of a tombstone has no Body. A record that
-// cannot be decoded, and one for which apply returns a permanent error, is logged, counted
-// and kept by cfg.Unreadables; any other error of apply but ErrIgnored ends Run.
+// NewTable returns a Table that calls apply for the records of topic, one call at a time, and in order within a
+// partition. The delivery of a tombstone has no Body. A record that cannot be decoded, or for which apply returns
+// a permanent error, is logged, counted, and added to cfg.Unreadables. Any other error of apply except ErrIgnored
+// ends Run.
 func NewTable(cfg Config, topic schemas.Topic, apply func(key []byte, d *schemas.Delivery) error) (*Table, error) {
 	if _, ok := schemas.Lookup(topic); !ok {
 		return nil, fmt.Errorf("kafka: table: topic %s is not in the catalogue", topic)
 	}
 	t := &Table{
 		topic: topic, name: cfg.topic(topic), apply: apply, router: newRouter(cfg, schemas.Role("table."+topic), 0),
-		ready: make(chan struct{}), seen: map[int32]int64{},
+		ready: make(chan struct{}), positions: map[int32]int64{},
 	}
 	t.reader = newReader(t.router, nil)
-	t.reader.next = t.next
+	t.reader.next = t.nextOffset
 	var err error
 	t.opts, err = cfg.options("table."+string(topic),
 		kgo.ConsumeTopics(t.name),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchMaxPartitionBytes(1<<20),
-		kgo.KeepRetryableFetchErrors(), // as of the members of groups
+		kgo.KeepRetryableFetchErrors(), // as in consumeOptions
 	)
 	if err != nil {
 		return nil, err
@@ -80,15 +80,14 @@ func NewTable(cfg Config, topic schemas.Topic, apply func(key []byte, d *schemas
 	return t, nil
 }
 
-// OnUnreadable has f called for each record that cannot be decoded, with its key, its time and
-// the cause, in its turn among the records that are applied. It is called before Run.
+// OnUnreadable sets a function that is called with the key, the timestamp and the error of each record that
+// cannot be decoded. Calls are in order with those of apply. OnUnreadable must be called before Run.
 func (t *Table) OnUnreadable(f func(key []byte, at time.Time, cause error)) { t.unreadable = f }
 
-// Ready is closed when everything that was in the topic when Run began has been applied.
+// Ready returns a channel that is closed when all records that the topic held at the start of Run are applied.
 func (t *Table) Ready() <-chan struct{} { return t.ready }
 
-// CatchUp returns when everything that is in the topic at the time of the call has been applied. It waits for a Run that
-// begins.
+// CatchUp waits until all records that the topic holds at the time of the call are applied. It waits for Run to start.
 func (t *Table) CatchUp(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -98,32 +97,32 @@ func (t *Table) CatchUp(ctx context.Context) error {
 	t.mu.Lock()
 	cl := t.cl
 	t.mu.Unlock()
-	g, err := t.aim(ctx, cl, make(chan struct{}))
+	g, err := t.addGoal(ctx, cl, make(chan struct{}))
 	if err != nil {
 		return fmt.Errorf("table %s: catch up: %w", t.topic, err)
 	}
 	select {
 	case <-ctx.Done():
-		t.giveUp(g)
+		t.removeGoal(g)
 		return fmt.Errorf("table %s: catch up: %w", t.topic, context.Cause(ctx))
 	case <-g.done:
 		return nil
 	}
 }
 
-// Malformed is how many records were not applied, because they could not be decoded or
-// apply refused them for good.
-func (t *Table) Malformed() int64 { return t.bad.Load() }
+// Malformed returns the number of records that were not applied, because they could not be decoded or apply
+// returned a permanent error.
+func (t *Table) Malformed() int64 { return t.malformed.Load() }
 
-// Run follows the topic until ctx is done, and then returns nil. It is called once.
+// Run follows the topic until ctx is done, and then returns nil. It must be called once only.
 func (t *Table) Run(ctx context.Context) error {
 	cl, err := kgo.NewClient(t.opts...)
 	if err != nil {
 		return fmt.Errorf("table %s: new client: %w", t.topic, err)
 	}
 	defer cl.Close()
-	t.router.cfg.Unreadables.begin(t.topic)
-	defer t.read.Do(t.wasRead)
+	t.router.cfg.Unreadables.tableStarted(t.topic)
+	defer t.loadedOnce.Do(t.loaded)
 	t.mu.Lock()
 	t.cl = cl
 	t.mu.Unlock()
@@ -135,19 +134,19 @@ func (t *Table) Run(ctx context.Context) error {
 }
 
 func (t *Table) follow(ctx context.Context, cl *kgo.Client) error {
-	policy := retry.Policy{Wait: 250 * time.Millisecond, MaxWait: 5 * time.Second} // for ever, but for refusals
+	policy := retry.Policy{Wait: 250 * time.Millisecond, MaxWait: 5 * time.Second} // no limit but permanent errors
 	if _, err := policy.Do(ctx, func() error {
-		_, err := t.aim(ctx, cl, t.ready)
+		_, err := t.addGoal(ctx, cl, t.ready)
 		return err
 	}, func(_ int, wait time.Duration, err error) {
-		t.router.log.Warn("the table cannot be read yet", "wait", wait, "err", err)
+		t.router.log.Warn("wait for a table to become readable", "wait", wait, "err", err)
 	}); err != nil {
 		return err
 	}
 	for ctx.Err() == nil {
 		select {
 		case <-t.ready:
-			t.read.Do(t.wasRead)
+			t.loadedOnce.Do(t.loaded)
 		default:
 		}
 		pctx, cancel := context.WithTimeout(ctx, tableStall)
@@ -157,38 +156,38 @@ func (t *Table) follow(ctx context.Context, cl *kgo.Client) error {
 		if err := t.reader.check(ctx, cl, fetches); err != nil {
 			return err
 		}
-		if err := t.take(fetches); err != nil {
+		if err := t.applyFetches(fetches); err != nil {
 			return err
 		}
-		if open := t.open(); stalled && len(open) > 0 {
-			if err := t.probe(ctx, cl, open); err != nil {
-				t.router.log.Warn("the table is not yet complete", "partitions", len(open), "err", err)
+		if open := t.unreached(); stalled && len(open) > 0 {
+			if err := t.skipEmpty(ctx, cl, open); err != nil {
+				t.router.log.Warn("wait for the rest of a table", "partitions", len(open), "err", err)
 			}
 		}
 	}
 	return nil
 }
 
-func (t *Table) wasRead() { t.router.cfg.Unreadables.end(t.topic) }
+func (t *Table) loaded() { t.router.cfg.Unreadables.tableLoaded(t.topic) }
 
-// aim makes it a goal to come to where every partition ends now; done is closed when the table has.
-func (t *Table) aim(ctx context.Context, cl *kgo.Client, done chan struct{}) (*goal, error) {
+// addGoal adds the current end of every partition as a goal. done is closed when the table has reached it.
+func (t *Table) addGoal(ctx context.Context, cl *kgo.Client, done chan struct{}) (*goal, error) {
 	starts, ends, err := bounds(ctx, kadm.NewClient(cl), t.name)
 	if code := (*kerr.Error)(nil); errors.As(err, &code) && !code.Retriable {
 		err = retry.Permanent(err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the ends: %w", err)
+		return nil, fmt.Errorf("read end offsets: %w", err)
 	}
-	g := &goal{open: map[int32]int64{}, done: done}
+	g := &goal{remaining: map[int32]int64{}, done: done}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for id, end := range ends[t.name] {
-		if end > max(starts[t.name][id], t.seen[id]) {
-			g.open[id] = end
+		if end > max(starts[t.name][id], t.positions[id]) {
+			g.remaining[id] = end
 		}
 	}
-	if len(g.open) == 0 {
+	if len(g.remaining) == 0 {
 		close(g.done)
 	} else {
 		t.goals = append(t.goals, g)
@@ -196,38 +195,38 @@ func (t *Table) aim(ctx context.Context, cl *kgo.Client, done chan struct{}) (*g
 	return g, nil
 }
 
-// giveUp forgets a goal.
-func (t *Table) giveUp(g *goal) {
+// removeGoal removes a goal that its caller no longer waits for.
+func (t *Table) removeGoal(g *goal) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.goals = slices.DeleteFunc(t.goals, func(o *goal) bool { return o == g })
 }
 
-// open returns the farthest offset that some goal wants to reach, by partition.
-func (t *Table) open() map[int32]int64 {
+// unreached returns the highest offset that any goal needs, by partition.
+func (t *Table) unreached() map[int32]int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	open := map[int32]int64{}
 	for _, g := range t.goals {
-		for id, end := range g.open {
+		for id, end := range g.remaining {
 			open[id] = max(open[id], end)
 		}
 	}
 	return open
 }
 
-func (t *Table) take(fetches kgo.Fetches) error {
+func (t *Table) applyFetches(fetches kgo.Fetches) error {
 	for _, f := range fetches {
 		for _, ft := range f.Topics {
 			inc := incarnation(ft.TopicID)
 			for _, p := range ft.Partitions {
 				for _, rec := range p.Records {
-					if err := t.record(rec, inc); err != nil {
+					if err := t.applyRecord(rec, inc); err != nil {
 						return err
 					}
 				}
 				if n := len(p.Records); n > 0 {
-					t.reached(p.Partition, p.Records[n-1].Offset+1)
+					t.advance(p.Partition, p.Records[n-1].Offset+1)
 				}
 			}
 		}
@@ -235,7 +234,7 @@ func (t *Table) take(fetches kgo.Fetches) error {
 	return nil
 }
 
-func (t *Table) record(rec *kgo.Record, inc uint32) error {
+func (t *Table) applyRecord(rec *kgo.Record, inc uint32) error {
 	if rec.Attrs.IsControl() {
 		return nil
 	}
@@ -259,32 +258,33 @@ func (t *Table) record(rec *kgo.Record, inc uint32) error {
 	if err != nil && !retry.IsPermanent(err) {
 		return fmt.Errorf("apply %d/%d: %w", rec.Partition, rec.Offset, err)
 	}
-	t.router.cfg.Unreadables.note(t.topic, rec, err)
+	t.router.cfg.Unreadables.record(t.topic, rec, err)
 	if err == nil {
 		return nil
 	}
-	t.bad.Add(1)
-	t.router.log.Error("a record of a table is left out", "topic", string(t.topic), "partition", rec.Partition, "offset", rec.Offset, "err", err)
+	t.malformed.Add(1)
+	t.router.log.Error("skip record of a table",
+		"topic", string(t.topic), "partition", rec.Partition, "offset", rec.Offset, "err", err)
 	return nil
 }
 
-// next is the offset from which a partition is read.
-func (t *Table) next(at partition) int64 {
+// nextOffset returns the next offset of a partition to apply.
+func (t *Table) nextOffset(at partition) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.seen[at.id]
+	return t.positions[at.id]
 }
 
-// reached says that everything of a partition below next has been applied.
-func (t *Table) reached(id int32, next int64) {
+// advance records that all records of a partition below next are applied, and closes the goals that are reached.
+func (t *Table) advance(id int32, next int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.seen[id] = next
+	t.positions[id] = next
 	t.goals = slices.DeleteFunc(t.goals, func(g *goal) bool {
-		if end, ok := g.open[id]; ok && next >= end {
-			delete(g.open, id)
+		if end, ok := g.remaining[id]; ok && next >= end {
+			delete(g.remaining, id)
 		}
-		if len(g.open) > 0 {
+		if len(g.remaining) > 0 {
 			return false
 		}
 		close(g.done)

@@ -17,14 +17,16 @@ import (
 )
 
 func checkpoint(sweep, cursor string) schemas.Message {
-	return schemas.Message{Topic: schemas.Checkpoints, Body: &pb.Checkpoint{Id: schemas.ID(sweep, cursor), Sweep: sweep, Cursor: []byte(cursor)}}
+	return schemas.Message{Topic: schemas.Checkpoints,
+		Body: &pb.Checkpoint{Id: schemas.ID(sweep, cursor), Sweep: sweep, Cursor: []byte(cursor)}}
 }
 
 func tombstone(sweep string) kafkatest.Record {
-	return kafkatest.Record{Record: schemas.Record{Topic: schemas.Checkpoints, Key: []byte(schemas.Key(sweep, ""))}, Partition: -1}
+	return kafkatest.Record{Record: schemas.Record{Topic: schemas.Checkpoints, Key: []byte(schemas.Key(sweep, ""))},
+		Partition: -1}
 }
 
-// cursors is a table's apply, and what it keeps.
+// cursors is a table's apply function and its state.
 type cursors struct {
 	mu sync.Mutex
 	m  map[string]string
@@ -62,13 +64,14 @@ func newTable(t *testing.T, b *kafkatest.Broker, apply func([]byte, *schemas.Del
 	return tb
 }
 
-// A Table has all that was there before it is ready, and follows what comes then.
+// A Table has all existing records when it is ready, and follows later ones.
 func TestTable(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		b.Send(checkpoint("a", "1"), checkpoint("b", "1"), checkpoint("a", "2"), checkpoint("c", "1"))
-		b.Write(tombstone("c"), kafkatest.Record{Record: schemas.Record{Topic: schemas.Checkpoints, Key: []byte("x"), Value: []byte("poison")}, Partition: -1})
+		b.Write(tombstone("c"), kafkatest.Record{Record: schemas.Record{Topic: schemas.Checkpoints,
+			Key: []byte("x"), Value: []byte("poison")}, Partition: -1})
 		var got cursors
 		tb := newTable(t, b, got.apply)
 		unreadable := map[string]error{}
@@ -98,8 +101,8 @@ func TestTable(t *testing.T) {
 	})
 }
 
-// Ready comes for an empty topic too, for one whose records were all removed, and for
-// one that compaction has thinned out; and not before the brokers can be reached.
+// Ready is closed for a topic that is empty, trimmed to the end, or compacted; and not before the brokers are
+// reachable.
 func TestTableReady(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -148,7 +151,7 @@ func TestTableReady(t *testing.T) {
 	}
 }
 
-// What apply refuses for good is left out; any other error ends Run.
+// Records that apply rejects permanently are skipped. Any other error ends Run.
 func TestTableApplyFails(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

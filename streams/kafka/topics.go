@@ -17,14 +17,15 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// TopicOptions says how topics are made. Zero values take the defaults in brackets.
+// TopicOptions are the settings of topics that EnsureTopics creates. Zero values take the defaults in brackets.
 type TopicOptions struct {
-	// Partitions of each topic [12], but for those whose partitions are never added to:
-	// they have four, always.
+	// Partitions of each topic [12]. Topics of the catalogue with FixedPartitions always have 4.
 	Partitions  int32
-	Replication int16 // [that of the brokers]
-	MinInSync   int   // replicas that must have a record before it is acknowledged [that of the brokers]
-	// Roles are those that the process runs [all]. Unequal partitions that only other roles depend on are logged.
+	Replication int16 // [the brokers' default]
+	// MinInSync is min.insync.replicas: the replicas that must hold a record before it is acknowledged [the brokers'
+	// default].
+	MinInSync int
+	// Roles that the process runs [all]. Unequal partition counts are an error for these, and only logged for other roles.
 	Roles []schemas.Role
 }
 
@@ -33,14 +34,14 @@ const (
 	fixedPartitions   = 4
 )
 
-// coPartitioned topics have equally many partitions, so that one member of the group of the first one's first reader
-// owns all that concerns one key.
+// coPartitioned lists groups of topics that must have the same number of partitions. One member of the group that
+// reads the first topic then owns all records of a key, in all topics of the row.
 var coPartitioned = [][]schemas.Topic{
 	{schemas.Deletions, schemas.Again(schemas.RoleDeleter), schemas.Backlog(schemas.RoleDeleter, schemas.High)},
 	{schemas.FixityResults, schemas.DuplicationResults, schemas.Admin, schemas.Again(schemas.RoleSteward)},
 }
 
-// A topic's settings, as the brokers name them.
+// Names of topic configurations.
 const (
 	cleanupPolicy  = "cleanup.policy"
 	retentionMS    = "retention.ms"
@@ -51,13 +52,13 @@ const (
 	compactionLag  = "min.compaction.lag.ms"
 )
 
-// logAppendTime is the value of timestampType with which brokers date records.
+// logAppendTime is the value of message.timestamp.type with which the broker, not the producer, sets the
+// timestamp of a record.
 const logAppendTime = "LogAppendTime"
 
-// EnsureTopics makes every topic of the catalogue that is missing, and checks those
-// that are there. Its error names everything in which they contradict the catalogue.
-// Of what exists it changes two settings, if there is no error: LogAppendTime and the
-// compaction lag, which topics of earlier versions lack. A longer lag stays.
+// EnsureTopics creates the topics of the catalogue that do not exist, and checks those that do. Its error lists
+// every difference from the catalogue. If there is none, it also sets two configurations that topics of earlier
+// versions lack: LogAppendTime and the minimum compaction lag. A longer lag is left as it is.
 func EnsureTopics(ctx context.Context, cfg Config, o TopicOptions) error {
 	if o.Partitions <= 0 {
 		o.Partitions = defaultPartitions
@@ -81,7 +82,7 @@ func EnsureTopics(ctx context.Context, cfg Config, o TopicOptions) error {
 	return nil
 }
 
-// MissingTopics names the topics that EnsureTopics would make, in the order of the catalogue.
+// MissingTopics returns the names of the topics that EnsureTopics would create, in the order of the catalogue.
 func MissingTopics(ctx context.Context, cfg Config) ([]string, error) {
 	opts, err := cfg.options("topics")
 	if err != nil {
@@ -93,13 +94,13 @@ func MissingTopics(ctx context.Context, cfg Config) ([]string, error) {
 	}
 	defer cl.Close()
 	e := ensurer{cfg: cfg, cl: cl, entries: schemas.Catalogue(cfg.laneNames()...)}
-	there, err := e.list(ctx)
+	existing, err := e.list(ctx)
 	if err != nil {
 		return nil, explain(err)
 	}
 	var missing []string
 	for _, name := range e.names() {
-		switch err := there[name].err; {
+		switch err := existing[name].err; {
 		case errors.Is(err, kerr.UnknownTopicOrPartition):
 			missing = append(missing, name)
 		case err != nil:
@@ -124,16 +125,16 @@ func (e *ensurer) names() (names []string) {
 	return names
 }
 
-// create makes missing topics in one request.
+// create creates the missing topics in one request.
 func (e *ensurer) create(ctx context.Context) error {
-	there, err := e.list(ctx)
+	existing, err := e.list(ctx)
 	if err != nil {
 		return err
 	}
 	req := kmsg.NewPtrCreateTopicsRequest()
 	req.TimeoutMillis = 15_000
 	for _, entry := range e.entries {
-		if name := e.cfg.topic(entry.Topic); there[name].err != nil {
+		if name := e.cfg.topic(entry.Topic); existing[name].err != nil {
 			req.Topics = append(req.Topics, e.request(name, entry))
 		}
 	}
@@ -156,14 +157,14 @@ func (e *ensurer) create(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// A found topic is one that is there, or err says that it is not or not yet.
-type found struct {
+// A topicInfo is the metadata of one topic. err is set if the topic does not exist or has no leader yet.
+type topicInfo struct {
 	partitions int
 	err        error
 }
 
-// list asks the brokers, and not the client's memory, for the topics.
-func (e *ensurer) list(ctx context.Context) (map[string]found, error) {
+// list reads the metadata of the topics from a broker. kadm would answer from the client's cache.
+func (e *ensurer) list(ctx context.Context) (map[string]topicInfo, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	for _, name := range e.names() {
 		t := kmsg.NewMetadataRequestTopic()
@@ -174,51 +175,51 @@ func (e *ensurer) list(ctx context.Context) (map[string]found, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list topics: %w", err)
 	}
-	there := map[string]found{}
+	existing := map[string]topicInfo{}
 	for _, t := range resp.Topics {
-		f := found{len(t.Partitions), kerr.ErrorForCode(t.ErrorCode)}
+		f := topicInfo{len(t.Partitions), kerr.ErrorForCode(t.ErrorCode)}
 		for _, p := range t.Partitions {
 			if err := kerr.ErrorForCode(p.ErrorCode); err != nil && f.err == nil {
 				f.err = err
 			}
 		}
 		if t.Topic != nil {
-			there[*t.Topic] = f
+			existing[*t.Topic] = f
 		}
 	}
 	for _, name := range e.names() {
-		if _, ok := there[name]; !ok {
-			there[name] = found{err: kerr.UnknownTopicOrPartition}
+		if _, ok := existing[name]; !ok {
+			existing[name] = topicInfo{err: kerr.UnknownTopicOrPartition}
 		}
 	}
-	return there, nil
+	return existing, nil
 }
 
-// settled waits until the brokers know of all topics, which may take them a while.
-func (e *ensurer) settled(ctx context.Context) (there map[string]found, err error) {
-	_, err = untilKnown().Do(ctx, func() error {
-		if there, err = e.list(ctx); err != nil {
-			return retry.Permanent(err) // the client has tried often enough
+// waitKnown waits until the broker has metadata of all topics. New topics take a while to reach every broker.
+func (e *ensurer) waitKnown(ctx context.Context) (existing map[string]topicInfo, err error) {
+	_, err = metadataRetry().Do(ctx, func() error {
+		if existing, err = e.list(ctx); err != nil {
+			return retry.Permanent(err) // the client has retried already
 		}
 		var errs []error
 		for _, name := range e.names() {
-			if err := there[name].err; err != nil {
+			if err := existing[name].err; err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", name, err))
 			}
 		}
 		return errors.Join(errs...)
 	}, nil)
-	return there, err
+	return existing, err
 }
 
-// untilKnown is how long brokers may take to learn of topics that another has made.
-func untilKnown() retry.Policy {
+// metadataRetry bounds the wait for topics that were just created to be known by every broker.
+func metadataRetry() retry.Policy {
 	return retry.Policy{Wait: 50 * time.Millisecond, MaxWait: time.Second, Elapsed: 15 * time.Second}
 }
 
-// settings asks for those of all topics. Whoever is asked may be the last to know of one.
+// settings reads the configurations of all topics. The broker that answers may not know a new topic yet.
 func (e *ensurer) settings(ctx context.Context) (configs kadm.ResourceConfigs, err error) {
-	_, err = untilKnown().Do(ctx, func() error {
+	_, err = metadataRetry().Do(ctx, func() error {
 		if configs, err = e.adm.DescribeTopicConfigs(ctx, e.names()...); err != nil {
 			return retry.Permanent(fmt.Errorf("describe topics: %w", err))
 		}
@@ -243,7 +244,7 @@ func (e *ensurer) request(name string, entry schemas.Entry) kmsg.CreateTopicsReq
 		c.Name, c.Value = key, &value
 		t.Configs = append(t.Configs, c)
 	}
-	set(maxBytes, strconv.Itoa(int(batchBytes(entry.Topic))))
+	set(maxBytes, strconv.Itoa(int(maxBatch(entry.Topic))))
 	if entry.Cleanup == schemas.Compact {
 		set(cleanupPolicy, "compact")
 	} else {
@@ -270,9 +271,9 @@ func (e *ensurer) partitions(entry schemas.Entry) int32 {
 	return e.o.Partitions
 }
 
-// check compares what is there with the catalogue.
+// check compares the topics with the catalogue.
 func (e *ensurer) check(ctx context.Context) error {
-	there, err := e.settled(ctx)
+	existing, err := e.waitKnown(ctx)
 	if err != nil {
 		return err
 	}
@@ -283,7 +284,7 @@ func (e *ensurer) check(ctx context.Context) error {
 	var (
 		errs    []error
 		undated []string
-		early   = map[time.Duration][]string{} // topics that are compacted before this lag
+		early   = map[time.Duration][]string{} // topics with a compaction lag below this one
 	)
 	for _, entry := range e.entries {
 		name := e.cfg.topic(entry.Topic)
@@ -295,8 +296,8 @@ func (e *ensurer) check(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("%s: describe: %w", name, err))
 			continue
 		}
-		for _, fault := range e.faults(entry, there[name].partitions, c) {
-			errs = append(errs, fmt.Errorf("%s: %s", name, fault))
+		for _, mismatch := range e.mismatches(entry, existing[name].partitions, c) {
+			errs = append(errs, fmt.Errorf("%s: %s", name, mismatch))
 		}
 		if v, _ := setting(c, timestampType); entry.LogAppendTime && v != logAppendTime {
 			undated = append(undated, name)
@@ -313,22 +314,23 @@ func (e *ensurer) check(ctx context.Context) error {
 		first, _ := schemas.Lookup(topics[0])
 		for _, t := range topics[1:] {
 			name := e.cfg.topic(t)
-			a, b := there[want].partitions, there[name].partitions
+			a, b := existing[want].partitions, existing[name].partitions
 			if a == b {
 				continue
 			}
-			fault := fmt.Errorf("%s: has %d partitions, but %s has %d: they must have equally many", name, b, want, a)
+			mismatch := fmt.Errorf("%s: has %d partitions, but %s has %d: they must have the same number", name, b, want, a)
 			if role := first.Readers[0]; len(e.o.Roles) == 0 || slices.Contains(e.o.Roles, role) {
-				errs = append(errs, fault)
+				errs = append(errs, mismatch)
 			} else {
-				e.cfg.logger().Warn("topics of another role must be mended before it starts again", "role", role, "err", fault)
+				e.cfg.logger().Warn("find unequal partitions: processes with the role refuse to start",
+					"role", role, "err", mismatch)
 			}
 		}
 	}
 	if len(errs) > 0 {
 		return errors.Join(errs...)
 	}
-	// From now on the brokers date records, in place of their writers.
+	// The broker sets timestamps from here on, not the producer.
 	errs = append(errs, e.alter(ctx, timestampType, logAppendTime, undated))
 	for lag, names := range early {
 		errs = append(errs, e.alter(ctx, compactionLag, millis(lag), names))
@@ -336,7 +338,7 @@ func (e *ensurer) check(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// alter gives a setting of topics another value.
+// alter sets one configuration of topics.
 func (e *ensurer) alter(ctx context.Context, key, value string, names []string) error {
 	if len(names) == 0 {
 		return nil
@@ -358,25 +360,25 @@ func (e *ensurer) alter(ctx context.Context, key, value string, names []string) 
 	return errors.Join(errs...)
 }
 
-// millis is a time as the brokers' settings have it.
+// millis formats a duration in milliseconds, the unit of topic configurations.
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// faults lists in what a topic contradicts its entry.
-func (e *ensurer) faults(entry schemas.Entry, partitions int, c kadm.ResourceConfig) (faults []string) {
-	add := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
+// mismatches lists the differences between a topic and its catalogue entry.
+func (e *ensurer) mismatches(entry schemas.Entry, partitions int, c kadm.ResourceConfig) (mismatches []string) {
+	add := func(format string, args ...any) { mismatches = append(mismatches, fmt.Sprintf(format, args...)) }
 	cleanup, _ := setting(c, cleanupPolicy)
 	switch {
 	case entry.Cleanup == schemas.Compact && cleanup != "compact":
 		add("%s is %s, want compact", cleanupPolicy, cleanup)
 	case entry.Cleanup != schemas.Compact && cleanup != "delete":
-		add("%s is %s, want delete: all records of a key are needed", cleanupPolicy, cleanup)
+		add("%s is %s, want delete: compaction would remove records that are needed", cleanupPolicy, cleanup)
 	}
 	for _, key := range []string{retentionMS, retentionBytes} {
 		v, from := setting(c, key)
-		// What is to be kept may be given an end, but on purpose: not by the brokers' default.
+		// An operator may set a retention on a topic that is kept. The brokers' default must not.
 		chosen := entry.Cleanup == schemas.Keep && from == kmsg.ConfigSourceDynamicTopicConfig
 		if entry.Cleanup != schemas.Compact && v != "-1" && !chosen {
-			add("%s is %s, want -1: records that were not read would be deleted", key, v)
+			add("%s is %s, want -1: unread records would be deleted", key, v)
 		}
 	}
 	least := func(key string, want int) {
@@ -386,15 +388,15 @@ func (e *ensurer) faults(entry schemas.Entry, partitions int, c kadm.ResourceCon
 			}
 		}
 	}
-	least(maxBytes, int(batchBytes(entry.Topic)))
+	least(maxBytes, int(maxBatch(entry.Topic)))
 	least(minInSync, e.o.MinInSync)
 	if entry.FixedPartitions && partitions != fixedPartitions {
-		add("has %d partitions, want %d: they are never added to", partitions, fixedPartitions)
+		add("has %d partitions, want %d: their number is fixed", partitions, fixedPartitions)
 	}
-	return faults
+	return mismatches
 }
 
-// setting returns a topic's setting, and where it comes from.
+// setting returns the value of a topic configuration and its source.
 func setting(c kadm.ResourceConfig, key string) (value string, from kmsg.ConfigSource) {
 	if i := slices.IndexFunc(c.Configs, func(c kadm.Config) bool { return c.Key == key }); i >= 0 {
 		return c.Configs[i].MaybeValue(), c.Configs[i].Source

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Made twice, the topics are what they were: there is nothing to contradict.
+// EnsureTopics finds no difference in topics that it has created.
 func TestEnsureTopics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -40,34 +40,36 @@ func TestEnsureTopics(t *testing.T) {
 	})
 }
 
-// The broker that is asked may be the last to know of a topic that was just made; one that never learns of it is an error.
-func TestEnsureTopicsNotKnownYet(t *testing.T) {
+// Brokers may learn of a new topic late. A topic that stays unknown is an error.
+func TestEnsureTopicsWaitsForBrokers(t *testing.T) {
 	t.Parallel()
 	for times, want := range map[int]bool{3: true, -1: false} {
 		synctest.Test(t, func(t *testing.T) {
 			b := kafkatest.New(t, kafkatest.Options{Partitions: 3})
 			b.Unknown(schemas.Jobs, times)
 			err := kafka.EnsureTopics(t.Context(), b.Config(), kafka.TopicOptions{Partitions: 3})
-			if known := err == nil; known != want || !known && !strings.Contains(err.Error(), "millrace.jobs: describe: UNKNOWN_TOPIC_OR_PARTITION") {
+			if known := err == nil; known != want || !known &&
+				!strings.Contains(err.Error(), "millrace.jobs: describe: UNKNOWN_TOPIC_OR_PARTITION") {
 				t.Errorf("unknown %d times: %v", times, err)
 			}
 		})
 	}
 }
 
-// All that contradicts the catalogue is named, and nothing of it changed.
-func TestEnsureTopicsContradictions(t *testing.T) {
+// The error names every difference from the catalogue, and nothing is changed.
+func TestEnsureTopicsDifferences(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Bare: true})
 		forever := func(more map[string]string) map[string]string {
-			m := map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1", "max.message.bytes": "4000000"}
+			m := map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1",
+				"max.message.bytes": "4000000"}
 			maps.Copy(m, more)
 			return m
 		}
 		b.MakeTopic(schemas.Changes, 2, forever(map[string]string{"cleanup.policy": "compact"}))
 		b.MakeTopic(schemas.FixityHigh, 2, forever(map[string]string{"retention.ms": "86400000"}))
-		b.MakeTopic(schemas.Admin, 2, forever(map[string]string{"retention.ms": "86400000"})) // on purpose
+		b.MakeTopic(schemas.Admin, 2, forever(map[string]string{"retention.ms": "86400000"})) // set by an operator
 		b.MakeTopic(schemas.Reports, 2, map[string]string{"max.message.bytes": "4000000"})
 		b.MakeTopic(schemas.Incidents, 2, forever(nil))
 		b.MakeTopic(schemas.Deletions, 7, forever(nil))
@@ -98,8 +100,8 @@ func TestEnsureTopicsContradictions(t *testing.T) {
 	})
 }
 
-// Publish returns when all is acknowledged, says what can never be sent before
-// anything is, and does not hang for ever.
+// Publish returns when all messages are acknowledged. It fails before it sends anything if one can never be sent,
+// and does not block for ever.
 func TestProducer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -151,7 +153,7 @@ func TestProducer(t *testing.T) {
 	})
 }
 
-// Lag counts what is not committed, from the start of the log if nothing is.
+// Lag counts uncommitted records, from the log start if nothing is committed.
 func TestLag(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -186,16 +188,18 @@ func TestLag(t *testing.T) {
 	})
 }
 
-// The broker dates the revisions of policies, whatever the clocks of their writers say: a topic of an earlier version,
-// which keeps the writers' times, is set to do so, unless something else about the topics must be mended first.
-func TestEnsureTopicsHasBrokersDateRecords(t *testing.T) {
+// The broker sets the timestamps of policies, whatever the clocks of producers say. EnsureTopics sets that on a
+// topic of an earlier version, unless the topics have other differences.
+func TestEnsureTopicsSetsLogAppendTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Bare: true, Partitions: 2})
-		b.MakeTopic(schemas.Policies, 4, map[string]string{"retention.ms": "-1", "retention.bytes": "-1", "max.message.bytes": "4000000"})
+		b.MakeTopic(schemas.Policies, 4, map[string]string{"retention.ms": "-1", "retention.bytes": "-1",
+			"max.message.bytes": "4000000"})
 		written := func(at time.Time) (dated time.Time) {
 			t.Helper()
-			b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme")}, Partition: 0, Timestamp: at})
+			b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme")},
+				Partition: 0, Timestamp: at})
 			all := b.Read(schemas.Policies)
 			return all[len(all)-1].Timestamp
 		}
@@ -211,7 +215,8 @@ func TestEnsureTopicsHasBrokersDateRecords(t *testing.T) {
 		}
 		for _, f := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneButLost} {
 			b.FailAlter(schemas.Policies, f)
-			if err := ensure(0); err == nil || !strings.Contains(err.Error(), "millrace.policies: set message.timestamp.type to LogAppendTime: ") {
+			if err := ensure(0); err == nil || !strings.Contains(err.Error(),
+				"millrace.policies: set message.timestamp.type to LogAppendTime: ") {
 				t.Errorf("fault %d: %v", f, err)
 			}
 		}
@@ -226,14 +231,14 @@ func TestEnsureTopicsHasBrokersDateRecords(t *testing.T) {
 	})
 }
 
-// Of the compacted topics, the one that a group reads is not compacted for 14 days: made so, and set so where a topic of an
-// earlier version lacks it. A longer time stays; an alteration that fails, or was made and is reported as failed, is an error
-// that names it, and the next start finds it made or makes it.
-func TestEnsureTopicsKeepsCompactionFromUnreadRecords(t *testing.T) {
+// A compacted topic that a group reads has a compaction lag of 14 days: from its creation, or set by EnsureTopics
+// on a topic of an earlier version. A longer lag stays. If setting it fails, or is reported as failed, the error
+// names the topic, and the next start sets it or finds it set.
+func TestEnsureTopicsSetsCompactionLag(t *testing.T) {
 	t.Parallel()
 	const lag = "min.compaction.lag.ms"
 	for name, tt := range map[string]struct {
-		was  string // "": there is no topic
+		was  string // "": no topic
 		want string
 	}{
 		"made":              {"", "1209600000"},
@@ -255,7 +260,8 @@ func TestEnsureTopicsKeepsCompactionFromUnreadRecords(t *testing.T) {
 				if tt.was != "" && tt.was != tt.want {
 					for _, f := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneButLost} {
 						b.FailAlter(schemas.Incidents, f)
-						if err := ensure(); err == nil || !strings.Contains(err.Error(), "millrace.incidents: set "+lag+" to "+tt.want+": ") {
+						if err := ensure(); err == nil || !strings.Contains(err.Error(),
+							"millrace.incidents: set "+lag+" to "+tt.want+": ") {
 							t.Errorf("fault %d: %v", f, err)
 						}
 					}
@@ -276,8 +282,8 @@ func TestEnsureTopicsKeepsCompactionFromUnreadRecords(t *testing.T) {
 	}
 }
 
-// Partitions are added topic by topic. Meanwhile only the role that needs equally many of all of its topics refuses to
-// start, and so does a command that runs none.
+// While partitions are added topic by topic, only a role that needs the same number in all of its topics refuses
+// to start, and a command without roles.
 func TestUnequalPartitions(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -292,9 +298,11 @@ func TestUnequalPartitions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Bare: true, Partitions: 2})
-				b.MakeTopic(schemas.Admin, 3, map[string]string{"retention.ms": "-1", "retention.bytes": "-1", "max.message.bytes": "4000000"})
+				b.MakeTopic(schemas.Admin, 3, map[string]string{"retention.ms": "-1", "retention.bytes": "-1",
+					"max.message.bytes": "4000000"})
 				err := kafka.EnsureTopics(t.Context(), b.Config(), kafka.TopicOptions{Partitions: 2, Roles: tt.roles})
-				if refused := err != nil && strings.Contains(err.Error(), "millrace.admin: has 3 partitions, but millrace.fixity.results has 2"); refused != tt.refused {
+				if refused := err != nil && strings.Contains(err.Error(),
+					"millrace.admin: has 3 partitions, but millrace.fixity.results has 2"); refused != tt.refused {
 					t.Errorf("got %v, want a refusal: %v", err, tt.refused)
 				}
 			})

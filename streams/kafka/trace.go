@@ -105,7 +105,7 @@ func (r *router) spans(ctx context.Context, letters []*letter) (end func(error))
 	}
 	return func(err error) {
 		for l, end := range ends {
-			if err == nil && l.fate == fateDead {
+			if err == nil && l.fate == dispositionDead {
 				end(errNotStored)
 			} else {
 				end(err)
@@ -119,7 +119,7 @@ var errNotStored = retry.Permanent(errors.New("it cannot be stored"))
 
 // group is the consumer group that l was read in.
 func (r *router) group(l *letter) string {
-	if e, ok := schemas.Lookup(r.cfg.bare(l.rec.Topic)); ok {
+	if e, ok := schemas.Lookup(r.cfg.schemaTopic(l.rec.Topic)); ok {
 		return r.cfg.group(r.role, classOf(e, r.role))
 	}
 	return r.cfg.group(r.role, schemas.High)

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// encoded are messages as records of one partition.
+// encoded returns messages as records of one partition.
 func encoded(t *testing.T, partition int32, msgs ...schemas.Message) (recs []kafkatest.Record) {
 	t.Helper()
 	for _, m := range msgs {
@@ -32,7 +32,7 @@ func encoded(t *testing.T, partition int32, msgs ...schemas.Message) (recs []kaf
 	return recs
 }
 
-// changesOf are changes of items, as records of one partition.
+// changesOf returns changes of items as records of one partition.
 func changesOf(t *testing.T, partition int32, items ...string) []kafkatest.Record {
 	t.Helper()
 	var msgs []schemas.Message
@@ -42,8 +42,8 @@ func changesOf(t *testing.T, partition int32, items ...string) []kafkatest.Recor
 	return encoded(t, partition, msgs...)
 }
 
-// What a transaction holds is handled when it is committed, and never when it is aborted. Its marker, although it is the
-// last record of a partition, is no lag, and no table waits for it. Handled again, from the start, it is the same.
+// Records of a transaction are handled when it commits, and never when it aborts. Its control record, although the last
+// one of the partition, counts as no lag, and no table waits for it. A second run from the start does the same.
 func TestTransactions(t *testing.T) {
 	t.Parallel()
 	for name, reader := range readers() {
@@ -96,9 +96,9 @@ func TestTransactions(t *testing.T) {
 	}
 }
 
-// A transaction that stays open keeps its partition from being read behind its beginning, and nothing else: other
-// partitions and topics are handled, no one waits for what is not decided, and the brokers' end is reported. When it
-// ends, what it holds is handled, or not.
+// An open transaction only stops the reading of its partition after its start: other partitions and topics are
+// handled, nothing waits for its records, and Undecided counts them. When it ends, its records are handled or
+// not.
 func TestOpenTransaction(t *testing.T) {
 	t.Parallel()
 	for name, commits := range map[string]bool{"committed": true, "aborted": false} {
@@ -107,7 +107,8 @@ func TestOpenTransaction(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
 				a := newAdmin(t, b)
 				var h handled
-				pool, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, h.handle)
+				pool, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RolePlanner,
+					Topics: []schemas.Topic{schemas.Changes}}, h.handle)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -127,7 +128,8 @@ func TestOpenTransaction(t *testing.T) {
 						t.Fatal(err)
 					}
 					if l := lags[0]; l.Topic != schemas.Changes || l.Due() != 0 || l.Undecided != undecided {
-						t.Errorf("%s: %d due and %d undecided of %s, want 0 and %d of changes", when, l.Due(), l.Undecided, l.Topic, undecided)
+						t.Errorf("%s: %d due and %d undecided of %s, want 0 and %d of changes", when, l.Due(),
+							l.Undecided, l.Topic, undecided)
 					}
 					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 					defer cancel()
@@ -166,7 +168,7 @@ func TestOpenTransaction(t *testing.T) {
 	}
 }
 
-// Tables and readers of whole topics come to the end of a topic that ends with transactions, at once.
+// Tables and readers of whole topics reach the end of a topic that ends with transactions at once.
 func TestEndsOfTransactions(t *testing.T) {
 	t.Parallel()
 	for name, commits := range map[string]bool{"committed": true, "aborted": false} {
@@ -213,8 +215,8 @@ func TestEndsOfTransactions(t *testing.T) {
 	}
 }
 
-// The delayer moves what was committed when its time has come, and never what was aborted; the markers stay where they
-// are, and hold up nothing.
+// The delayer moves committed records when they are due, and never aborted ones. Control records stay, and hold
+// up nothing.
 func TestDelayerAndTransactions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -222,7 +224,8 @@ func TestDelayerAndTransactions(t *testing.T) {
 		lane := func(item string) kafkatest.Record {
 			r := encoded(t, 0, command(change(item).Body.(*pb.Change)))[0]
 			r.Topic = schemas.Delay("30s")
-			r.Headers = append(r.Headers, mark(schemas.TrailTopic, string(schemas.DuplicationHigh)), mark(schemas.TrailRole, string(schemas.RoleCopier)))
+			r.Headers = append(r.Headers, mark(schemas.TrailTopic, string(schemas.DuplicationHigh)),
+				mark(schemas.TrailRole, string(schemas.RoleCopier)))
 			return r
 		}
 		b.Transact(true, lane("a"))
@@ -236,7 +239,8 @@ func TestDelayerAndTransactions(t *testing.T) {
 		if want := []string{"a", "c"}; !slices.Equal(got, want) {
 			t.Errorf("%v came back, want %v", got, want)
 		}
-		if got, want := b.Committed(schemas.RoleDelayer, schemas.Delay("30s")), map[int32]int64{0: 7}; !reflect.DeepEqual(got, want) {
+		want := map[int32]int64{0: 7}
+		if got := b.Committed(schemas.RoleDelayer, schemas.Delay("30s")); !reflect.DeepEqual(got, want) {
 			t.Errorf("committed %v, want %v", got, want)
 		}
 		if n := len(b.Read(schemas.Dead)); n > 0 {
@@ -245,8 +249,8 @@ func TestDelayerAndTransactions(t *testing.T) {
 	})
 }
 
-// A sink that fails, or has stored a batch and reports a failure, stores the same again: only what was committed, with
-// the position behind the markers.
+// A sink that fails, or that stores a batch and reports a failure, stores the same batch again: committed records
+// only, with the position after the control records.
 func TestBatchesOfTransactions(t *testing.T) {
 	t.Parallel()
 	for name, lands := range map[string]bool{"failed": false, "done but reported as failed": true} {
@@ -287,8 +291,8 @@ func TestBatchesOfTransactions(t *testing.T) {
 	}
 }
 
-// A transaction that is open for five minutes is logged, once, with where it begins; one that ends in time is not, and
-// neither is one that follows it.
+// A transaction that is open for five minutes is logged once, with its start. One that ends earlier is not, and
+// neither is a later one.
 func TestOpenTransactionIsLogged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

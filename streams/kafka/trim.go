@@ -17,69 +17,73 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// A Trimmer deletes records of work topics: those that every reader of the catalogue has
-// handled and that are older than keep. What only passes through, in delay lanes and on its way back, is not
-// kept once it was handled: in a long pause all that waits passes through every few minutes. Where it is not known what a reader has handled,
-// nothing is deleted. Topics that are kept or compacted are left alone.
+// A Trimmer deletes records of work topics that are older than keep and that every reader of the catalogue has
+// committed. Records of pass-through topics (delay.*, again.*, backlog.*) are deleted as soon as they are committed,
+// whatever their age: during a long pause all waiting records pass through these topics every few minutes. If the
+// commits of a reader are unknown, nothing is deleted. Topics that are kept or compacted are never trimmed.
 type Trimmer struct {
-	admin   *Admin
-	keep    time.Duration
-	holds   []schemas.Topic // that lacking is asked for
-	lacking func(context.Context) (map[schemas.Topic]map[int32]int64, error)
-	log     *slog.Logger
-	blocked map[block]bool // as of the last Trim
+	admin      *Admin
+	keep       time.Duration
+	heldTopics []schemas.Topic // topics for which firstHeld is called
+	firstHeld  func(context.Context) (map[schemas.Topic]map[int32]int64, error)
+	log        *slog.Logger
+	blocked    map[trimBlock]bool // at the last Trim
 }
 
-// A block is why a topic could not be trimmed or, without a group, what is wrong with it although it is.
-type block struct {
+// A trimBlock is a reason why a topic could not be trimmed. Without a group it is a warning about a topic that
+// was trimmed.
+type trimBlock struct {
 	group, topic string
-	// ahead: the group has committed what the topic does not have, and not nothing.
+	// ahead: the group has committed an offset beyond the log end. Otherwise it has committed nothing.
 	ahead bool
 }
 
 const (
-	// futureSlack is how far another machine's clock may be ahead of ours before a record counts as of the future.
-	futureSlack = 10 * time.Minute
-	// futureLimit bounds the time for which a call of Trim reads records that follow one of the future.
-	futureLimit = 30 * time.Second
+	// maxClockSkew is how far a timestamp may be ahead of the local clock. Beyond that it counts as one of the future.
+	maxClockSkew = 10 * time.Minute
+	// futureScanTimeout bounds the time in which one Trim reads the records after one with a timestamp of the future.
+	futureScanTimeout = 30 * time.Second
 )
 
-// NewTrimmer returns a Trimmer that uses a, which stays the caller's.
+// NewTrimmer returns a Trimmer that uses a. The caller still has to close a.
 func NewTrimmer(a *Admin, keep time.Duration) *Trimmer {
-	return &Trimmer{admin: a, keep: keep, log: a.cfg.logger().With("part", "trimmer"), blocked: map[block]bool{}}
+	return &Trimmer{admin: a, keep: keep, log: a.cfg.logger().With("part", "trimmer"), blocked: map[trimBlock]bool{}}
 }
 
-// Keep has the trimmer leave of some topics what lacking returns: by topic and partition, the first record that must
-// still be read by other means than a group. If that is not known, nothing of them is trimmed. It is called before the
+// Keep makes the trimmer keep records that are still needed by readers without a group. firstHeld returns, by topic
+// and partition, the first offset to keep. If it fails, none of topics is trimmed. Keep must be called before the
 // first Trim.
-func (t *Trimmer) Keep(topics []schemas.Topic, lacking func(context.Context) (map[schemas.Topic]map[int32]int64, error)) {
-	t.holds, t.lacking = topics, lacking
+func (t *Trimmer) Keep(
+	topics []schemas.Topic, firstHeld func(context.Context) (map[schemas.Topic]map[int32]int64, error),
+) {
+	t.heldTopics, t.firstHeld = topics, firstHeld
 }
 
-// A ledger is what is known of a topic that may be trimmed.
-type ledger struct {
-	name    string
-	readers []string // their groups
-	passing bool     // its records are of other topics, and come and go
-	// commits is by group and partition; a group is absent where it is not known what it has committed.
-	commits            map[string]map[int32]int64
-	starts, ends, aged map[int32]int64 // aged: the first record that is kept for its age
-	future             map[int32]bool  // aged is a record of the future
-	lacked             map[int32]int64 // the first record that must still be read by other means than a group
-	unsure             bool            // which that is
+// A trimState is the state of a topic that may be trimmed.
+type trimState struct {
+	name        string
+	readers     []string // groups
+	passThrough bool     // records are deleted as soon as they are committed
+	// commits holds offsets by group and partition. A group is absent if its commits are unknown.
+	commits                map[string]map[int32]int64
+	starts, ends, keptFrom map[int32]int64 // keptFrom: first offset that is not older than keep
+	future                 map[int32]bool  // partitions in which the record at keptFrom has a timestamp of the future
+	heldFrom               map[int32]int64 // first offset that a reader without a group needs
+	heldUnknown            bool            // heldFrom could not be read
 }
 
-// upTo returns up to where a partition may be trimmed, and which groups have it otherwise. The newest record stays: the
-// embedded broker keeps in its directory only the end of a log that holds a record. After a restart an empty log would
-// begin at offset 0 again, and groups would not read what is written below the offsets that they have committed.
-func (l *ledger) upTo(id int32) (to int64, blocks []block) {
+// trimOffset returns the offset up to which a partition may be trimmed, and the groups that prevent it. The
+// latest record is always kept: the embedded broker stores the end of a log only together with a record. After a
+// restart an empty log would start at offset 0 again, and groups would skip records below the offsets that they
+// have committed.
+func (l *trimState) trimOffset(id int32) (to int64, blocks []trimBlock) {
 	start, okStart := l.starts[id]
 	end, okEnd := l.ends[id]
-	to, okAged := l.aged[id]
-	if !okStart || !okEnd || !okAged || l.unsure || to <= start {
-		return start, nil // what is not known is not trimmed
+	to, okAged := l.keptFrom[id]
+	if !okStart || !okEnd || !okAged || l.heldUnknown || to <= start {
+		return start, nil // some offset is unknown
 	}
-	if first, ok := l.lacked[id]; ok {
+	if first, ok := l.heldFrom[id]; ok {
 		to = min(to, first)
 	}
 	for _, group := range l.readers {
@@ -89,9 +93,9 @@ func (l *ledger) upTo(id int32) (to int64, blocks []block) {
 		case !known:
 			to = start
 		case !ok:
-			to, blocks = start, append(blocks, block{group, l.name, false})
-		case at > end: // of a topic that was made again, or lost its end: it says nothing of this one
-			to, blocks = start, append(blocks, block{group, l.name, true})
+			to, blocks = start, append(blocks, trimBlock{group, l.name, false})
+		case at > end: // the topic was recreated, or its log truncated: the commit is of another log
+			to, blocks = start, append(blocks, trimBlock{group, l.name, true})
 		default:
 			to = min(to, at)
 		}
@@ -99,28 +103,27 @@ func (l *ledger) upTo(id int32) (to int64, blocks []block) {
 	return max(min(to, end-1), start), blocks
 }
 
-// Trim trims all topics, and returns how many records it deleted of which. An error does not keep
-// it from the other topics and partitions; what was not deleted, or was but is reported not to
-// have been, is left to the next call. It is not called twice at a time.
+// Trim trims all topics, and returns the number of deleted records by topic. An error in one partition does not
+// stop the others; the next call tries again. Calls must not overlap.
 func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, err error) {
-	ledgers, err := t.ledgers(ctx)
-	if ledgers == nil {
+	states, err := t.trimStates(ctx)
+	if states == nil {
 		return nil, err
 	}
 	errs := []error{err}
 	var (
 		cut     kadm.Offsets
 		from    = offsets{}
-		blocked = map[block]bool{}
+		blocked = map[trimBlock]bool{}
 	)
-	for _, l := range ledgers {
+	for _, l := range states {
 		from[l.name] = l.starts
 		if len(l.future) > 0 {
-			blocked[block{topic: l.name}] = true
-			errs = append(errs, t.pass(ctx, l))
+			blocked[trimBlock{topic: l.name}] = true
+			errs = append(errs, t.passFutureRecords(ctx, l))
 		}
 		for id, start := range l.starts {
-			to, blocks := l.upTo(id)
+			to, blocks := l.trimOffset(id)
 			for _, b := range blocks {
 				blocked[b] = true
 			}
@@ -129,7 +132,7 @@ func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, er
 			}
 		}
 	}
-	t.report(ledgers, blocked)
+	t.report(states, blocked)
 	if len(cut) == 0 {
 		return nil, errors.Join(errs...)
 	}
@@ -142,8 +145,8 @@ func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, er
 		for id, r := range ps {
 			switch at, _ := cut.Lookup(topic, id); {
 			case r.Err == nil:
-				removed[t.admin.cfg.bare(topic)] += at.At - from[topic][id]
-			case !errors.Is(r.Err, kerr.OffsetOutOfRange): // another process was faster
+				removed[t.admin.cfg.schemaTopic(topic)] += at.At - from[topic][id]
+			case !errors.Is(r.Err, kerr.OffsetOutOfRange): // another process has trimmed it
 				errs = append(errs, fmt.Errorf("delete records of %s: %w", partition{topic, id}, r.Err))
 			}
 		}
@@ -151,114 +154,116 @@ func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, er
 	return removed, errors.Join(errs...)
 }
 
-// pass has partitions whose first record that is kept is of the future trimmed by the records that follow: its clock was
-// wrong, and it is at least as old as they are. Up to the last of them that is older than keep all is; with one that is
-// not, or with none, nothing is known of those before it.
-func (t *Trimmer) pass(ctx context.Context, l *ledger) error {
+// passFutureRecords sets keptFrom of partitions in which it is a record with a timestamp of the future. The clock
+// of its writer was wrong, and it is at least as old as the records after it. So keptFrom moves after the last
+// record that is older than keep. The scan of a partition ends at the first record that is neither; without any
+// older record keptFrom stays.
+func (t *Trimmer) passFutureRecords(ctx context.Context, l *trimState) error {
 	now := time.Now()
-	behind := map[int32]span{}
+	after := map[int32]offsetRange{}
 	for id := range l.future {
 		free := *l
-		free.aged = l.ends
-		if to, _ := free.upTo(id); to > l.aged[id] {
-			behind[id] = span{l.aged[id], to}
+		free.keptFrom = l.ends
+		if to, _ := free.trimOffset(id); to > l.keptFrom[id] {
+			after[id] = offsetRange{l.keptFrom[id], to}
 		}
 	}
-	if len(behind) == 0 {
+	if len(after) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, futureLimit, errPassed)
+	ctx, cancel := context.WithTimeoutCause(ctx, futureScanTimeout, errScanDone)
 	defer cancel()
 	kept := map[int32]bool{}
-	err := scan(ctx, t.admin.cfg, l.name, behind, func(rec *kgo.Record, _ uint32) error {
+	err := scan(ctx, t.admin.cfg, l.name, after, func(rec *kgo.Record, _ uint32) error {
 		id := rec.Partition
 		if kept[id] {
 			return nil
 		}
 		switch {
 		case !rec.Timestamp.After(now.Add(-t.keep)):
-			l.aged[id] = rec.Offset + 1
-		case !rec.Timestamp.After(now.Add(futureSlack)):
+			l.keptFrom[id] = rec.Offset + 1
+		case !rec.Timestamp.After(now.Add(maxClockSkew)):
 			kept[id] = true
 		}
-		if len(kept) == len(behind) {
-			return errPassed
+		if len(kept) == len(after) {
+			return errScanDone
 		}
 		return nil
 	})
-	if err != nil && !errors.Is(err, errPassed) {
-		return fmt.Errorf("read what follows records of the future: %w", err)
+	if err != nil && !errors.Is(err, errScanDone) {
+		return fmt.Errorf("read after records with future timestamps: %w", err)
 	}
 	return nil
 }
 
-// errPassed says that enough was read.
-var errPassed = errors.New("enough was read")
+// errScanDone ends a scan that has read enough.
+var errScanDone = errors.New("scan done")
 
-// report logs what cannot be trimmed, and what can be again: each once.
-func (t *Trimmer) report(ledgers map[string]*ledger, now map[block]bool) {
+// report logs topics that cannot be trimmed, and those that can be trimmed again. Each change is logged once.
+func (t *Trimmer) report(states map[string]*trimState, now map[trimBlock]bool) {
 	for b := range t.blocked {
-		l := ledgers[b.topic]
-		if l == nil || b.group != "" && l.commits[b.group] == nil || len(l.aged) == 0 { // not known this time
+		l := states[b.topic]
+		if l == nil || b.group != "" && l.commits[b.group] == nil || len(l.keptFrom) == 0 { // unknown this time
 			now[b] = true
 		} else if !now[b] && b.group != "" {
-			t.log.Info("a topic can be trimmed again", "group", b.group, "topic", b.topic)
+			t.log.Info("trim topic again", "group", b.group, "topic", b.topic)
 		}
 	}
 	for b := range now {
 		switch {
 		case t.blocked[b]:
 		case b.group == "":
-			for id := range ledgers[b.topic].future {
-				t.log.Warn("a topic has records of the future: a clock is, or was, wrong", "topic", b.topic, "partition", id)
+			for id := range states[b.topic].future {
+				t.log.Warn("found records with future timestamps: a clock is or was wrong", "topic", b.topic, "partition", id)
 			}
 		case b.ahead:
-			t.log.Warn("a topic is not trimmed: a group has committed an offset beyond its end", "group", b.group, "topic", b.topic)
+			t.log.Warn("skip trimming topic: a group has committed an offset beyond its end",
+				"group", b.group, "topic", b.topic)
 		default:
-			t.log.Warn("a topic is not trimmed: a group that reads it has committed nothing", "group", b.group, "topic", b.topic)
+			t.log.Warn("skip trimming topic: a group that reads it has committed nothing", "group", b.group, "topic", b.topic)
 		}
 	}
 	t.blocked = now
 }
 
-// ledgers returns what is known of the topics to be trimmed, by name. Its error says what is not
-// known; without any ledger, nothing is.
-func (t *Trimmer) ledgers(ctx context.Context) (map[string]*ledger, error) {
-	ledgers, read, err := t.topics(ctx)
+// trimStates returns the states of the topics to trim, by name. Its error lists what is unknown; the result is
+// nil if nothing is known.
+func (t *Trimmer) trimStates(ctx context.Context) (map[string]*trimState, error) {
+	states, read, err := t.topics(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list topics: %w", err)
 	}
 	var errs []error
-	// First what was committed: what is committed meanwhile is not trimmed yet.
+	// Read commits before log offsets: records that are committed in between are left to the next Trim.
 	for role, topics := range read {
 		done, err := t.admin.committed(ctx, role, topics...)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		for group, topics := range t.admin.groups(role, topics) {
+		for group, topics := range t.admin.groupTopics(role, topics) {
 			for _, name := range topics {
-				if ledgers[name].commits[group] = done[name]; done[name] == nil {
-					ledgers[name].commits[group] = map[int32]int64{}
+				if states[name].commits[group] = done[name]; done[name] == nil {
+					states[name].commits[group] = map[int32]int64{}
 				}
 			}
 		}
 	}
-	// Then what is lacking of that.
-	if err := t.lack(ctx, ledgers); err != nil {
+	// Read the held offsets after the commits, which they limit.
+	if err := t.setHeld(ctx, states); err != nil {
 		errs = append(errs, err)
 	}
-	names := slices.Sorted(maps.Keys(ledgers))
-	note := func(listed kadm.ListedOffsets, err error, what string, into func(*ledger) *map[int32]int64) {
+	names := slices.Sorted(maps.Keys(states))
+	fill := func(listed kadm.ListedOffsets, err error, kind string, into func(*trimState) *map[int32]int64) {
 		if err != nil {
-			errs = append(errs, fmt.Errorf("list %s: %w", what, err))
+			errs = append(errs, fmt.Errorf("list %s: %w", kind, err))
 		}
 		for topic, ps := range listed {
-			at := into(ledgers[topic])
+			at := into(states[topic])
 			*at = map[int32]int64{}
 			for id, l := range ps {
 				if l.Err != nil && !errors.Is(l.Err, kerr.UnknownTopicOrPartition) {
-					errs = append(errs, fmt.Errorf("list %s: %s: %w", what, partition{topic, id}, l.Err))
+					errs = append(errs, fmt.Errorf("list %s: %s: %w", kind, partition{topic, id}, l.Err))
 				} else if l.Err == nil && l.Offset >= 0 {
 					(*at)[id] = l.Offset
 				}
@@ -266,47 +271,47 @@ func (t *Trimmer) ledgers(ctx context.Context) (map[string]*ledger, error) {
 		}
 	}
 	listed, err := t.admin.adm.ListStartOffsets(ctx, names...)
-	note(listed, err, "start offsets", func(l *ledger) *map[int32]int64 { return &l.starts })
+	fill(listed, err, "start offsets", func(l *trimState) *map[int32]int64 { return &l.starts })
 	listed, err = t.admin.adm.ListEndOffsets(ctx, names...)
-	note(listed, err, "end offsets", func(l *ledger) *map[int32]int64 { return &l.ends })
-	kept := slices.DeleteFunc(names, func(name string) bool { return ledgers[name].passing })
-	if len(kept) > 0 { // without a name, it would be all topics that there are
+	fill(listed, err, "end offsets", func(l *trimState) *map[int32]int64 { return &l.ends })
+	kept := slices.DeleteFunc(names, func(name string) bool { return states[name].passThrough })
+	if len(kept) > 0 { // without names the request would be for all topics
 		listed, err = t.admin.adm.ListOffsetsAfterMilli(ctx, time.Now().Add(-t.keep).UnixMilli(), kept...)
-		note(listed, err, "offsets by time", func(l *ledger) *map[int32]int64 { return &l.aged })
+		fill(listed, err, "offsets by time", func(l *trimState) *map[int32]int64 { return &l.keptFrom })
 		listed.Each(func(o kadm.ListedOffset) {
-			if o.Err == nil && o.Timestamp > time.Now().Add(futureSlack).UnixMilli() {
-				ledgers[o.Topic].future[o.Partition] = true
+			if o.Err == nil && o.Timestamp > time.Now().Add(maxClockSkew).UnixMilli() {
+				states[o.Topic].future[o.Partition] = true
 			}
 		})
 	}
-	for _, l := range ledgers {
-		if l.passing {
-			l.aged = l.ends
+	for _, l := range states {
+		if l.passThrough {
+			l.keptFrom = l.ends
 		}
 	}
-	return ledgers, errors.Join(errs...)
+	return states, errors.Join(errs...)
 }
 
-// lack notes which records must still be read by other means than a group.
-func (t *Trimmer) lack(ctx context.Context, ledgers map[string]*ledger) error {
-	if t.lacking == nil {
+// setHeld sets the first offsets that readers without a group need.
+func (t *Trimmer) setHeld(ctx context.Context, states map[string]*trimState) error {
+	if t.firstHeld == nil {
 		return nil
 	}
-	lacked, err := t.lacking(ctx)
-	for _, topic := range t.holds {
-		if l := ledgers[t.admin.cfg.topic(topic)]; l != nil {
-			l.lacked, l.unsure = lacked[topic], err != nil
+	held, err := t.firstHeld(ctx)
+	for _, topic := range t.heldTopics {
+		if l := states[t.admin.cfg.topic(topic)]; l != nil {
+			l.heldFrom, l.heldUnknown = held[topic], err != nil
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("look for records that are still to be read, so %v are not trimmed: %w", t.holds, err)
+		return fmt.Errorf("look up held records, so %v are not trimmed: %w", t.heldTopics, err)
 	}
 	return nil
 }
 
-// topics returns a ledger for each topic that is there and trimmed, and which roles read which of
-// them. Delay lanes that the settings no longer name count too.
-func (t *Trimmer) topics(ctx context.Context) (map[string]*ledger, map[schemas.Role][]string, error) {
+// topics returns a trimState for each existing topic to trim, and the topics that each role reads. It includes
+// delay lanes that are no longer configured.
+func (t *Trimmer) topics(ctx context.Context) (map[string]*trimState, map[schemas.Role][]string, error) {
 	cfg := t.admin.cfg
 	there, err := t.admin.adm.ListTopics(ctx)
 	if err != nil {
@@ -317,21 +322,24 @@ func (t *Trimmer) topics(ctx context.Context) (map[string]*ledger, map[schemas.R
 		entries[cfg.topic(e.Topic)] = e
 	}
 	lane, _ := strings.CutSuffix(cfg.topic(schemas.Delay("x")), "x")
-	ledgers, read := map[string]*ledger{}, map[schemas.Role][]string{}
+	states, read := map[string]*trimState{}, map[schemas.Role][]string{}
 	for _, name := range there.Names() {
 		e, ok := entries[name]
 		if !ok && strings.HasPrefix(name, lane) {
-			e = schemas.Entry{Topic: cfg.bare(name), Cleanup: schemas.Trim, Raw: true, Readers: []schemas.Role{schemas.RoleDelayer}}
+			e = schemas.Entry{
+				Topic: cfg.schemaTopic(name), Cleanup: schemas.Trim, Raw: true,
+				Readers: []schemas.Role{schemas.RoleDelayer},
+			}
 		}
 		if e.Cleanup != schemas.Trim || len(e.Readers) == 0 {
 			continue
 		}
-		l := &ledger{name: name, passing: e.Raw, commits: map[string]map[int32]int64{}, future: map[int32]bool{}}
+		l := &trimState{name: name, passThrough: e.Raw, commits: map[string]map[int32]int64{}, future: map[int32]bool{}}
 		for _, role := range e.Readers {
 			l.readers = append(l.readers, cfg.group(role, classOf(e, role)))
 			read[role] = append(read[role], name)
 		}
-		ledgers[name] = l
+		states[name] = l
 	}
-	return ledgers, read, nil
+	return states, read, nil
 }

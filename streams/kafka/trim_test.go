@@ -24,7 +24,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// bare starts a broker that this test alone knows, for faults that kafkatest has not.
+// bare starts a broker for a single test, for faults that kafkatest does not have.
 func bare(t *testing.T, brokers int, partitions int32) (*kfake.Cluster, kafka.Config) {
 	t.Helper()
 	network := new(kfake.VirtualNetwork)
@@ -38,7 +38,8 @@ func bare(t *testing.T, brokers int, partitions int32) (*kfake.Cluster, kafka.Co
 	}
 	t.Cleanup(cluster.Close)
 	cfg := kafka.Config{Brokers: cluster.ListenAddrs(), Dialer: network.DialContext, Prefix: "millrace."}
-	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: partitions, Replication: 1}); err != nil {
+	o := kafka.TopicOptions{Partitions: partitions, Replication: 1}
+	if err := kafka.EnsureTopics(t.Context(), cfg, o); err != nil {
 		t.Fatal(err)
 	}
 	return cluster, cfg
@@ -47,13 +48,15 @@ func bare(t *testing.T, brokers int, partitions int32) (*kfake.Cluster, kafka.Co
 // fill writes n records to each partition of a topic.
 func fill(t *testing.T, cfg kafka.Config, topic schemas.Topic, n, partitions int) {
 	t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer), kgo.DisableClientMetrics(), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer),
+		kgo.DisableClientMetrics(), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer cl.Close()
-	for i := range n * partitions { // keys differ: nothing is compacted
-		r := &kgo.Record{Topic: cfg.Prefix + string(topic), Partition: int32(i % partitions), Key: fmt.Append(nil, time.Now().UnixNano(), i), Value: []byte("x")}
+	for i := range n * partitions { // distinct keys: nothing is compacted
+		r := &kgo.Record{Topic: cfg.Prefix + string(topic), Partition: int32(i % partitions),
+			Key: fmt.Append(nil, time.Now().UnixNano(), i), Value: []byte("x")}
 		if err := cl.ProduceSync(t.Context(), r).FirstErr(); err != nil {
 			t.Fatal(err)
 		}
@@ -70,7 +73,7 @@ func trimmer(t *testing.T, cfg kafka.Config, keep time.Duration) *kafka.Trimmer 
 	return kafka.NewTrimmer(adm, keep)
 }
 
-// starts returns where the partitions of a topic start.
+// starts returns the log starts of a topic's partitions.
 func starts(t *testing.T, cfg kafka.Config, topic schemas.Topic) map[int32]int64 {
 	t.Helper()
 	listed, err := admin(t, cfg).ListStartOffsets(t.Context(), cfg.Prefix+string(topic))
@@ -84,13 +87,15 @@ func starts(t *testing.T, cfg kafka.Config, topic schemas.Topic) map[int32]int64
 	return at
 }
 
-// Each topic is trimmed up to where the slowest of its readers has come, in whichever group that reads, and no further than keep says.
+// Each topic is trimmed up to the slowest of its readers, whichever group reads it, and no further than keep allows.
 func TestTrim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, cfg := bare(t, 1, 1)
-		topics := []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow, schemas.FixityResults, schemas.Again(schemas.RoleChecker),
-			schemas.Delay("30s"), schemas.Delay("90d"), schemas.Changes, schemas.Incidents, schemas.Dead, schemas.Jobs, "foreign"}
+		topics := []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow, schemas.FixityResults,
+			schemas.Again(schemas.RoleChecker),
+			schemas.Delay("30s"), schemas.Delay("90d"), schemas.Changes, schemas.Incidents, schemas.Dead,
+			schemas.Jobs, "foreign"}
 		for _, name := range []string{"millrace.delay.90d", "millrace.foreign"} {
 			if _, err := admin(t, cfg).CreateTopic(t.Context(), 1, 1, nil, name); err != nil {
 				t.Fatal(err)
@@ -108,10 +113,14 @@ func TestTrim(t *testing.T) {
 			topic schemas.Topic
 			at    int64
 		}{
-			{"copier", schemas.DuplicationHigh, 7}, {"copier.low", schemas.DuplicationLow, 20}, {"copier", schemas.DuplicationLow, 3}, // of before there were classes
+			// commits from before there were classes
+			{"copier", schemas.DuplicationHigh, 7}, {"copier.low", schemas.DuplicationLow, 20},
+			{"copier", schemas.DuplicationLow, 3},
 			{"steward", schemas.FixityResults, 9}, {"sink", schemas.FixityResults, 8}, {"state", schemas.FixityResults, 6},
-			{"checker.low", schemas.Again(schemas.RoleChecker), 4}, {"delayer", schemas.Delay("30s"), 5}, {"delayer", schemas.Delay("90d"), 6},
-			{"planner", schemas.Changes, 20}, {"sink", schemas.Changes, 20}, {"state", schemas.Changes, 20}, {"sink", schemas.Incidents, 20}, {"sink", schemas.Dead, 20},
+			{"checker.low", schemas.Again(schemas.RoleChecker), 4}, {"delayer", schemas.Delay("30s"), 5},
+			{"delayer", schemas.Delay("90d"), 6},
+			{"planner", schemas.Changes, 20}, {"sink", schemas.Changes, 20}, {"state", schemas.Changes, 20},
+			{"sink", schemas.Incidents, 20}, {"sink", schemas.Dead, 20},
 			{"sink", "foreign", 20},
 		} {
 			commit(t, cfg, "millrace."+c.group, c.topic, c.at)
@@ -135,24 +144,27 @@ func TestTrim(t *testing.T) {
 			t.Errorf("once more: %v, %v", removed, err)
 		}
 		time.Sleep(2 * time.Hour)
-		if removed, err := tr.Trim(t.Context()); err != nil || !maps.Equal(removed, map[schemas.Topic]int64{schemas.DuplicationLow: 9}) {
+		if removed, err := tr.Trim(t.Context()); err != nil ||
+			!maps.Equal(removed, map[schemas.Topic]int64{schemas.DuplicationLow: 9}) {
 			t.Errorf("when all is old, and all but the newest goes: %v, %v", removed, err)
 		}
 	})
 }
 
-// A group that has committed nothing, or what cannot be, blocks the topics that it reads, which is told when it begins and when it is over.
+// A group that has committed nothing, or an impossible offset, blocks its topics. The start and the end of that
+// are logged.
 func TestTrimBlocked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		_, cfg := bare(t, 1, 1)
-		cfg.Log = slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-			if a.Key == slog.TimeKey {
-				return slog.Attr{}
-			}
-			return a
-		}}))
+		cfg.Log = slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelInfo,
+			ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+				if a.Key == slog.TimeKey {
+					return slog.Attr{}
+				}
+				return a
+			}}))
 		fill(t, cfg, schemas.DuplicationResults, 10, 1)
 		commit(t, cfg, "millrace.sink", schemas.DuplicationResults, 10)
 		time.Sleep(time.Minute)
@@ -176,37 +188,43 @@ func TestTrimBlocked(t *testing.T) {
 			}
 		}
 		what := " part=trimmer group=millrace.steward topic=millrace.duplication.results"
-		says(`level=WARN msg="a topic is not trimmed: a group that reads it has committed nothing"` + what)
+		says(`level=WARN msg="skip trimming topic: a group that reads it has committed nothing"` + what)
 		commit(t, cfg, "millrace.steward", schemas.DuplicationResults, 99)
-		says(`level=INFO msg="a topic can be trimmed again"`+what, `level=WARN msg="a topic is not trimmed: a group has committed an offset beyond its end"`+what)
+		says(`level=INFO msg="trim topic again"`+what,
+			`level=WARN msg="skip trimming topic: a group has committed an offset beyond its end"`+what)
 		if got := fmt.Sprint(starts(t, cfg, schemas.DuplicationResults)); got != "map[0:0]" {
 			t.Errorf("starts at %s", got)
 		}
 		commit(t, cfg, "millrace.steward", schemas.DuplicationResults, 8)
-		says(`level=INFO msg="a topic can be trimmed again"` + what)
+		says(`level=INFO msg="trim topic again"` + what)
 		if got := fmt.Sprint(starts(t, cfg, schemas.DuplicationResults)); got != "map[0:8]" {
 			t.Errorf("starts at %s", got)
 		}
 	})
 }
 
-// What fails in one place leaves the others be, and is made good the next time.
+// A failure in one partition does not affect others, and the next Trim makes up for it.
 func TestTrimFaults(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		fault       kfake.Fault
-		first, then string // where the two partitions start
+		first, then string // log starts of the two partitions
 		fails       bool
 	}{
-		"not deleted": {kfake.Fault{Keys: []kmsg.Key{kmsg.DeleteRecords}, Partitions: []int32{1}, Err: kerr.TopicAuthorizationFailed},
+		"not deleted": {kfake.Fault{Keys: []kmsg.Key{kmsg.DeleteRecords}, Partitions: []int32{1},
+			Err: kerr.TopicAuthorizationFailed},
 			"map[0:5 1:0]", "map[0:5 1:5]", true},
-		"deleted but reported failed": {kfake.Fault{Keys: []kmsg.Key{kmsg.DeleteRecords}, Partitions: []int32{1}, Err: kerr.RequestTimedOut},
+		"deleted but reported failed": {kfake.Fault{Keys: []kmsg.Key{kmsg.DeleteRecords},
+			Partitions: []int32{1}, Err: kerr.RequestTimedOut},
 			"map[0:5 1:5]", "map[0:5 1:5]", true},
-		"no start": {kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Partitions: []int32{1}, Err: kerr.UnknownServerError, When: listing(-2)},
+		"no start": {kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Partitions: []int32{1},
+			Err: kerr.UnknownServerError, When: listing(-2)},
 			"map[0:5 1:0]", "map[0:5 1:5]", true},
-		"no end": {kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Partitions: []int32{1}, Err: kerr.UnknownServerError, When: listing(-1)},
+		"no end": {kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Partitions: []int32{1},
+			Err: kerr.UnknownServerError, When: listing(-1)},
 			"map[0:5 1:0]", "map[0:5 1:5]", true},
-		"no commits": {kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetFetch}, Group: "millrace.copier", Err: kerr.GroupAuthorizationFailed},
+		"no commits": {kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetFetch}, Group: "millrace.copier",
+			Err: kerr.GroupAuthorizationFailed},
 			"map[0:0 1:0]", "map[0:5 1:5]", true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -247,7 +265,7 @@ func TestTrimFaults(t *testing.T) {
 	}
 }
 
-// listing says that a request asks for offsets at a timestamp.
+// listing reports whether a request asks for offsets at a timestamp.
 func listing(timestamp int64) func(kmsg.Request) bool {
 	return func(r kmsg.Request) bool {
 		req, ok := r.(*kmsg.ListOffsetsRequest)
@@ -255,8 +273,8 @@ func listing(timestamp int64) func(kmsg.Request) bool {
 	}
 }
 
-// What is handled while it is trimmed is trimmed no earlier than the next time, and never what is not handled: a
-// reader finds all that it has not read.
+// Records that are handled during a Trim are trimmed by the next one at the earliest, and unhandled ones never: a
+// reader finds every record that it has not read.
 func TestTrimWhileReading(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -267,7 +285,8 @@ func TestTrimWhileReading(t *testing.T) {
 		}
 		defer p.Close()
 		var seen atomic.Int64
-		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}},
+		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleCopier,
+			Topics: []schemas.Topic{schemas.DuplicationHigh}},
 			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { seen.Add(1); return nil, nil })
 		if err != nil {
 			t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// An UnreadableRecord is a record that a Table has not applied, since it could not be decoded or was refused for good.
+// An UnreadableRecord is a record that a Table did not apply, because it could not be decoded or was rejected for good.
 type UnreadableRecord struct {
 	Topic     schemas.Topic
 	Partition int32
@@ -22,70 +22,70 @@ type UnreadableRecord struct {
 	Err       error
 }
 
-// Position names the record: topic/partition@offset.
+// Position returns topic/partition@offset of the record.
 func (u UnreadableRecord) Position() string { return positionName(u.Topic, u.Partition, u.Offset) }
 
-// An UnreadableBatch is a batch that cannot be parsed. The process has stopped to read its partition.
+// An UnreadableBatch is a batch that cannot be parsed. The process has stopped reading its partition.
 type UnreadableBatch struct {
-	Reader    string // a group, or table.TOPIC
+	Reader    string // a consumer group, or table.TOPIC
 	Topic     schemas.Topic
 	Partition int32
-	Offset    int64 // of the first record that was not read
-	Err       error // with what to do
+	Offset    int64 // of the first unread record
+	Err       error // includes the remedy
 }
 
-// Position names the first record that was not read: topic/partition@offset.
+// Position returns topic/partition@offset of the first unread record.
 func (u UnreadableBatch) Position() string { return positionName(u.Topic, u.Partition, u.Offset) }
 
 func positionName(topic schemas.Topic, partition int32, offset int64) string {
 	return fmt.Sprintf("%s/%d@%d", topic, partition, offset)
 }
 
-// Unreadables are the unreadable records of all tables of one process: of those with one key in one partition, the
-// newest one, and only while no later record with the key was applied; one that was ignored is none; and the partitions
-// that the process has stopped to read. They are safe for concurrent use; a nil *Unreadables keeps nothing. As a
-// prometheus.Collector they are counted by topic.
+// Unreadables holds the unreadable records of all tables of a process, and the partitions that the process has
+// stopped reading. For each key of a partition it keeps the latest unreadable record, until a later record of the
+// key is applied. Ignored records are not added. It is safe for concurrent use. A nil *Unreadables stores
+// nothing. As a prometheus.Collector it exports counts by topic.
 type Unreadables struct {
 	count, stopped *prometheus.Desc
 
-	mu      sync.Mutex            // guards the rest
-	unread  map[schemas.Topic]int // tables that are being read for the first time
-	records map[keyAt]UnreadableRecord
-	batches map[batchAt]UnreadableBatch
-	past    map[string]bool // positions of records that a later one of their key followed
-	changed chan struct{}
+	mu         sync.Mutex            // guards the rest
+	loading    map[schemas.Topic]int // number of tables in their first read
+	records    map[partitionKey]UnreadableRecord
+	batches    map[readerPartition]UnreadableBatch
+	superseded map[string]bool // positions of unreadable records that a later record of their key followed
+	changed    chan struct{}
 }
 
-// A batchAt is a partition as one reader sees it.
-type batchAt struct {
+// A readerPartition is a partition as read by one reader.
+type readerPartition struct {
 	reader    string
 	topic     schemas.Topic
 	partition int32
 }
 
-// A keyAt is a key in one partition.
-type keyAt struct {
+// A partitionKey is a record key in one partition.
+type partitionKey struct {
 	topic     schemas.Topic
 	partition int32
 	key       string
 }
 
-// NewUnreadables returns Unreadables that hold nothing. Tables whose Config names them fill them.
+// NewUnreadables returns empty Unreadables. Tables add to those that their Config names.
 func NewUnreadables() *Unreadables {
 	return &Unreadables{
 		count: prometheus.NewDesc("millrace_kafka_table_unreadable",
-			"Keys of a table whose newest record cannot be decoded, or is refused for good; an incident names it.",
+			"Keys of a table with a latest record that cannot be decoded or was rejected for good; an incident names it.",
 			[]string{"topic"}, nil),
 		stopped: prometheus.NewDesc("millrace_kafka_partitions_stopped",
 			"Partitions that this process no longer reads, because a batch cannot be parsed; an incident names it.",
 			[]string{"topic"}, nil),
-		batches: map[batchAt]UnreadableBatch{},
-		unread:  map[schemas.Topic]int{}, records: map[keyAt]UnreadableRecord{},
-		past: map[string]bool{}, changed: make(chan struct{}),
+		batches: map[readerPartition]UnreadableBatch{},
+		loading: map[schemas.Topic]int{}, records: map[partitionKey]UnreadableRecord{},
+		superseded: map[string]bool{}, changed: make(chan struct{}),
 	}
 }
 
-// List returns the records in the order of topic, partition and offset.
+// List returns the unreadable records, ordered by topic, partition and offset.
 func (u *Unreadables) List() []UnreadableRecord {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -94,7 +94,7 @@ func (u *Unreadables) List() []UnreadableRecord {
 	})
 }
 
-// Batches returns the batches that keep partitions from being read, in the order of topic, partition and reader.
+// Batches returns the unreadable batches that stop partitions, ordered by topic, partition and reader.
 func (u *Unreadables) Batches() []UnreadableBatch {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -103,25 +103,24 @@ func (u *Unreadables) Batches() []UnreadableBatch {
 	})
 }
 
-// Complete reports whether the process follows topic by a Table, and every such Table has been read to where the topic
-// ended when the Table began: then no record is listed that an older one of the topic follows.
+// Complete reports whether the process has a Table of topic, and every such Table has been read to the end that
+// the topic had when it started. Until then List may return records that later records of the topic supersede.
 func (u *Unreadables) Complete(topic schemas.Topic) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	n, follows := u.unread[topic]
+	n, follows := u.loading[topic]
 	return follows && n == 0
 }
 
-// Superseded reports whether a record, named by its position, could not be read here, and a later one of its key
-// followed. It is false of a record that could be read here: other processes may not be able to.
+// Superseded reports whether the record at position was unreadable to this process and a later record of its key
+// followed. It is false for a record that this process could read; other processes may not be able to.
 func (u *Unreadables) Superseded(position string) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.past[position]
+	return u.superseded[position]
 }
 
-// Changed returns a channel that is closed when List, Batches, Complete or Superseded would return something else than
-// now.
+// Changed returns a channel that is closed when a result of List, Batches, Complete or Superseded may have changed.
 func (u *Unreadables) Changed() <-chan struct{} {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -138,7 +137,7 @@ func (u *Unreadables) Describe(out chan<- *prometheus.Desc) {
 func (u *Unreadables) Collect(out chan<- prometheus.Metric) {
 	u.mu.Lock()
 	counts := map[schemas.Topic]int{}
-	for topic := range u.unread {
+	for topic := range u.loading {
 		counts[topic] = 0
 	}
 	for at := range u.records {
@@ -157,36 +156,37 @@ func (u *Unreadables) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// begin says that a table of topic is being read for the first time, and end that it has been, or that it has ended.
-func (u *Unreadables) begin(topic schemas.Topic) { u.add(topic, 1) }
+// tableStarted records that a table begins its first read of topic. tableLoaded records its end, or the end of
+// the table.
+func (u *Unreadables) tableStarted(topic schemas.Topic) { u.addLoading(topic, 1) }
 
-func (u *Unreadables) end(topic schemas.Topic) { u.add(topic, -1) }
+func (u *Unreadables) tableLoaded(topic schemas.Topic) { u.addLoading(topic, -1) }
 
-func (u *Unreadables) add(topic schemas.Topic, n int) {
+func (u *Unreadables) addLoading(topic schemas.Topic, n int) {
 	if u == nil {
 		return
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.unread[topic] += n
-	u.change()
+	u.loading[topic] += n
+	u.notify()
 }
 
-// note takes what became of a record: nil if it was applied.
-func (u *Unreadables) note(topic schemas.Topic, rec *kgo.Record, err error) {
+// record updates the unreadable record of a key with the result of applying rec; err is nil if it was applied.
+func (u *Unreadables) record(topic schemas.Topic, rec *kgo.Record, err error) {
 	if u == nil {
 		return
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if err == nil && len(u.records) == 0 { // nearly always
+	if err == nil && len(u.records) == 0 { // the usual case
 		return
 	}
-	at := keyAt{topic, rec.Partition, string(rec.Key)}
+	at := partitionKey{topic, rec.Partition, string(rec.Key)}
 	now := UnreadableRecord{Topic: topic, Partition: rec.Partition, Offset: rec.Offset, Key: rec.Key, Err: err}
 	held, is := u.records[at]
 	switch {
-	case is && held.Offset > rec.Offset, err != nil && u.past[now.Position()]: // another table of the topic is behind
+	case is && held.Offset > rec.Offset, err != nil && u.superseded[now.Position()]: // this table is behind another one
 		return
 	case err == nil && !is:
 		return
@@ -196,34 +196,34 @@ func (u *Unreadables) note(topic schemas.Topic, rec *kgo.Record, err error) {
 		u.records[at] = now
 	}
 	if is && held.Offset < rec.Offset {
-		u.past[held.Position()] = true
+		u.superseded[held.Position()] = true
 	}
-	u.change()
+	u.notify()
 }
 
-// stop notes that a partition is not read any further.
-func (u *Unreadables) stop(b UnreadableBatch) {
+// partitionStopped records that a reader has stopped reading a partition.
+func (u *Unreadables) partitionStopped(b UnreadableBatch) {
 	if u == nil {
 		return
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.batches[batchAt{b.Reader, b.Topic, b.Partition}] = b
-	u.change()
+	u.batches[readerPartition{b.Reader, b.Topic, b.Partition}] = b
+	u.notify()
 }
 
-// leave notes that it is read on, or by another process.
-func (u *Unreadables) leave(b UnreadableBatch) {
+// partitionResumed records that the partition is read again, or has moved to another process.
+func (u *Unreadables) partitionResumed(b UnreadableBatch) {
 	if u == nil {
 		return
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	delete(u.batches, batchAt{b.Reader, b.Topic, b.Partition})
-	u.change()
+	delete(u.batches, readerPartition{b.Reader, b.Topic, b.Partition})
+	u.notify()
 }
 
-func (u *Unreadables) change() {
+func (u *Unreadables) notify() {
 	close(u.changed)
 	u.changed = make(chan struct{})
 }

@@ -16,11 +16,12 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A record that cannot be read counts until a later one of its key can be, or its key is gone.
+// An unreadable record counts until a later record of its key is readable, or its key is deleted.
 func TestUnreadables(t *testing.T) {
 	t.Parallel()
 	garbage := func(key string) kafkatest.Record {
-		return kafkatest.Record{Record: schemas.Record{Topic: schemas.Checkpoints, Key: []byte(key), Value: []byte("poison")}, Partition: -1}
+		return kafkatest.Record{Record: schemas.Record{Topic: schemas.Checkpoints, Key: []byte(key), Value: []byte("poison")},
+			Partition: -1}
 	}
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
@@ -74,7 +75,8 @@ func TestUnreadables(t *testing.T) {
 		}
 		check("refused/")
 		for _, position := range unread {
-			listed := slices.ContainsFunc(cfg.Unreadables.List(), func(u kafka.UnreadableRecord) bool { return u.Position() == position })
+			listed := slices.ContainsFunc(cfg.Unreadables.List(),
+				func(u kafka.UnreadableRecord) bool { return u.Position() == position })
 			if cfg.Unreadables.Superseded(position) == listed {
 				t.Errorf("%s is superseded and listed, or neither", position)
 			}
@@ -97,8 +99,8 @@ func TestUnreadables(t *testing.T) {
 	})
 }
 
-// A table whose Run ends, at whatever time, leaves no topic incomplete.
-func TestUnreadablesOfATableThatEnds(t *testing.T) {
+// A table whose Run ends, at any time, leaves no topic incomplete.
+func TestUnreadablesOfEndedTable(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})

@@ -13,35 +13,35 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// watermarkPoll is the time between two looks at what groups have committed.
+// watermarkPoll is the interval between reads of the committed offsets.
 const watermarkPoll = 25 * time.Millisecond
 
-// A Watermark waits until groups have handled what a topic holds. Callers that wait at one time share the looks at what
-// the groups have committed.
+// A Watermark waits until groups have committed all records that a topic holds. Concurrent callers share the
+// requests to the brokers.
 type Watermark struct {
 	a     *Admin
 	topic schemas.Topic
 	reads map[schemas.Role][]schemas.Topic
 
-	turn chan struct{} // holds the caller that asks the brokers
-	last *look         // guarded by turn
+	sem    chan struct{}   // held by the caller that sends requests to the brokers
+	latest *commitSnapshot // guarded by sem
 }
 
-// A look is what groups had committed at one time.
-type look struct {
-	at       time.Time // when it began
+// A commitSnapshot holds the committed offsets of groups at one time.
+type commitSnapshot struct {
+	at       time.Time // when the first request was sent
 	done     map[schemas.Role]offsets
-	progress map[schemas.Role][]schemas.Progress // nil: not asked for yet; guarded by the turn
+	progress map[schemas.Role][]schemas.Progress // nil until requested; guarded by sem
 }
 
-// NewWatermark returns a Watermark of a topic that the groups of all roles in reads have to handle. Reads are the topics
-// of which it reports what the groups have committed.
+// NewWatermark returns a Watermark of a topic that the groups of all roles in reads must handle. reads also lists
+// the topics of each role for which Wait and Committed report progress.
 func (a *Admin) NewWatermark(topic schemas.Topic, reads map[schemas.Role][]schemas.Topic) *Watermark {
-	return &Watermark{a: a, topic: topic, reads: reads, turn: make(chan struct{}, 1), last: new(look)}
+	return &Watermark{a: a, topic: topic, reads: reads, sem: make(chan struct{}, 1), latest: new(commitSnapshot)}
 }
 
-// Wait returns when the groups have committed up to where the topic ended at the time of the call, with what they had
-// committed of all topics that they read. ctx bounds it.
+// Wait waits until the groups have committed up to the end that the topic has at the time of the call. It returns
+// their progress in all topics of reads. ctx bounds the wait.
 func (w *Watermark) Wait(ctx context.Context) (map[schemas.Role][]schemas.Progress, error) {
 	l, err := w.wait(ctx)
 	if err != nil {
@@ -50,29 +50,29 @@ func (w *Watermark) Wait(ctx context.Context) (map[schemas.Role][]schemas.Progre
 	return w.progress(ctx, l)
 }
 
-// Committed returns what the groups have committed now: 0 of a partition of which a group has committed nothing.
+// Committed returns the current progress of the groups: Next is 0 for partitions without a commit.
 func (w *Watermark) Committed(ctx context.Context) (map[schemas.Role][]schemas.Progress, error) {
-	l, err := w.look(ctx, time.Now())
+	l, err := w.snapshot(ctx, time.Now())
 	if err != nil {
 		return nil, err
 	}
 	return w.progress(ctx, l)
 }
 
-func (w *Watermark) wait(ctx context.Context) (*look, error) {
+func (w *Watermark) wait(ctx context.Context) (*commitSnapshot, error) {
 	name, from := w.a.cfg.topic(w.topic), time.Now().Add(-watermarkPoll)
 	starts, ends, err := bounds(ctx, w.a.adm, name)
 	if err != nil {
 		return nil, fmt.Errorf("wait for %s: %w", w.topic, err)
 	}
 	for {
-		l, err := w.look(ctx, from)
+		l, err := w.snapshot(ctx, from)
 		if err != nil {
 			return nil, fmt.Errorf("wait for %s: %w", w.topic, err)
 		}
 		late := ""
 		for role, done := range l.done {
-			if behind(starts, ends, offsets{name: done[name]}) > 0 {
+			if totalLag(starts, ends, offsets{name: done[name]}) > 0 {
 				late = string(role)
 			}
 		}
@@ -81,44 +81,44 @@ func (w *Watermark) wait(ctx context.Context) (*look, error) {
 		}
 		from = l.at.Add(watermarkPoll)
 		if err := retry.Sleep(ctx, time.Until(from)); err != nil {
-			return nil, fmt.Errorf("wait for %s: %s has not got there: %w", w.topic, late, err)
+			return nil, fmt.Errorf("wait for %s: %s has not committed it: %w", w.topic, late, err)
 		}
 	}
 }
 
-// look returns the newest look if it began at from or later, and else looks.
-func (w *Watermark) look(ctx context.Context, from time.Time) (*look, error) {
-	defer w.take(ctx)()
+// snapshot returns the latest snapshot if it was begun at from or later, and otherwise takes a new one.
+func (w *Watermark) snapshot(ctx context.Context, from time.Time) (*commitSnapshot, error) {
+	defer w.acquire(ctx)()
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
-	if !w.last.at.Before(from) {
-		return w.last, nil
+	if !w.latest.at.Before(from) {
+		return w.latest, nil
 	}
-	l := &look{at: time.Now(), done: map[schemas.Role]offsets{}}
+	l := &commitSnapshot{at: time.Now(), done: map[schemas.Role]offsets{}}
 	for role, topics := range w.reads {
 		var err error
-		if l.done[role], err = w.a.committed(ctx, role, w.a.names(topics)...); err != nil {
+		if l.done[role], err = w.a.committed(ctx, role, w.a.topicNames(topics)...); err != nil {
 			return nil, err
 		}
 	}
-	w.last = l
+	w.latest = l
 	return l, nil
 }
 
-// take waits for the turn, or for the end of ctx, and returns what ends the turn.
-func (w *Watermark) take(ctx context.Context) (give func()) {
+// acquire waits for sem or for the end of ctx. It returns the function that releases sem.
+func (w *Watermark) acquire(ctx context.Context) (release func()) {
 	select {
-	case w.turn <- struct{}{}:
-		return func() { <-w.turn }
+	case w.sem <- struct{}{}:
+		return func() { <-w.sem }
 	case <-ctx.Done():
 		return func() {}
 	}
 }
 
-// progress returns what a look found, with where the logs start.
-func (w *Watermark) progress(ctx context.Context, l *look) (map[schemas.Role][]schemas.Progress, error) {
-	defer w.take(ctx)()
+// progress returns the progress of the groups in a snapshot.
+func (w *Watermark) progress(ctx context.Context, l *commitSnapshot) (map[schemas.Role][]schemas.Progress, error) {
+	defer w.acquire(ctx)()
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
@@ -130,10 +130,10 @@ func (w *Watermark) progress(ctx context.Context, l *look) (map[schemas.Role][]s
 		topics = append(topics, read...)
 	}
 	slices.Sort(topics)
-	// After the commits were read: none of them can lie behind an end, unless the log lost it.
-	logs, err := w.a.logs(ctx, slices.Compact(topics))
+	// Read ends after the commits: a commit beyond the end then means that the log was truncated.
+	logs, err := w.a.extents(ctx, slices.Compact(topics))
 	if err != nil {
-		return nil, fmt.Errorf("look where topics start and end: %w", err)
+		return nil, fmt.Errorf("read start and end offsets: %w", err)
 	}
 	all := map[schemas.Role][]schemas.Progress{}
 	for role, read := range w.reads {
@@ -142,7 +142,8 @@ func (w *Watermark) progress(ctx context.Context, l *look) (map[schemas.Role][]s
 			for id := range e.Ends {
 				next := done[id]
 				if next > e.Ends[id] && e.Ends[id] > e.Starts[id] {
-					return nil, fmt.Errorf("%s has committed offset %d of partition %d of %s, whose log ends at %d: it has not read the partition anew yet",
+					return nil, fmt.Errorf("%s has committed offset %d of partition %d of %s, whose log ends at %d: "+
+						"it has not read the new log yet",
 						role, next, id, topic, e.Ends[id])
 				}
 				all[role] = append(all[role], schemas.Progress{Topic: topic, Incarnation: e.Incarnation, Partition: id,
@@ -154,21 +155,21 @@ func (w *Watermark) progress(ctx context.Context, l *look) (map[schemas.Role][]s
 	return all, nil
 }
 
-func (a *Admin) names(topics []schemas.Topic) (names []string) {
+func (a *Admin) topicNames(topics []schemas.Topic) (names []string) {
 	for _, t := range topics {
 		names = append(names, a.cfg.topic(t))
 	}
 	return names
 }
 
-// logs returns what topics hold now. Topics that are not there are left out.
-func (a *Admin) logs(ctx context.Context, topics []schemas.Topic) (map[schemas.Topic]schemas.Extent, error) {
-	names := a.names(topics)
+// extents returns the current extents of topics. Topics that do not exist are left out.
+func (a *Admin) extents(ctx context.Context, topics []schemas.Topic) (map[schemas.Topic]schemas.Extent, error) {
+	names := a.topicNames(topics)
 	starts, ends, err := bounds(ctx, a.adm, names...)
 	if err != nil {
 		return nil, err
 	}
-	// The client's own answer may be seconds old, and of a topic that is no more.
+	// kadm would answer from a cache that may be seconds old, and may hold a deleted topic.
 	req := kmsg.NewPtrMetadataRequest()
 	for i := range names {
 		req.Topics = append(req.Topics, kmsg.MetadataRequestTopic{Topic: &names[i]})
@@ -184,7 +185,9 @@ func (a *Admin) logs(ctx context.Context, topics []schemas.Topic) (map[schemas.T
 		case err != nil:
 			return nil, fmt.Errorf("%s: %w", *t.Topic, err)
 		default:
-			all[a.cfg.bare(*t.Topic)] = schemas.Extent{Incarnation: incarnation(t.TopicID), Starts: starts[*t.Topic], Ends: ends[*t.Topic]}
+			all[a.cfg.schemaTopic(*t.Topic)] = schemas.Extent{
+				Incarnation: incarnation(t.TopicID), Starts: starts[*t.Topic], Ends: ends[*t.Topic],
+			}
 		}
 	}
 	return all, nil

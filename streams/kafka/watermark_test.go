@@ -15,13 +15,13 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// sinkReads are the topics of a Watermark of these tests.
+// sinkReads are the topics of the Watermarks in these tests.
 func sinkReads() map[schemas.Role][]schemas.Topic {
 	return map[schemas.Role][]schemas.Topic{schemas.RoleSink: {schemas.Changes, schemas.FixityResults}}
 }
 
-// What a group has committed is reported with the log that it is of; what the log no longer has does not count, and a
-// commit behind the end of a log that has records says nothing of them.
+// Progress is reported with the log that it is of. It does not count removed records. A commit beyond the end of
+// a log with records is an error.
 func TestWatermark(t *testing.T) {
 	t.Parallel()
 	commit := func(b *kafkatest.Broker, at int64) {
@@ -30,17 +30,28 @@ func TestWatermark(t *testing.T) {
 	send := func(b *kafkatest.Broker) { b.Send(change("a"), change("b"), change("c")) }
 	for name, tt := range map[string]struct {
 		make func(b *kafkatest.Broker)
-		want []schemas.Progress // of this incarnation
+		want []schemas.Progress // in the current incarnation
 		err  string
 	}{
-		"nothing at all":            {make: func(*kafkatest.Broker) {}, want: []schemas.Progress{{Topic: schemas.Changes}}},
-		"an empty log and a commit": {make: func(b *kafkatest.Broker) { commit(b, 0) }, want: []schemas.Progress{{Topic: schemas.Changes}}},
-		"all is committed":          {make: func(b *kafkatest.Broker) { send(b); commit(b, 3) }, want: []schemas.Progress{{Topic: schemas.Changes, Next: 3}}},
-		"nothing is committed":      {make: send, err: context.DeadlineExceeded.Error()},
-		"not all is committed":      {make: func(b *kafkatest.Broker) { send(b); commit(b, 2) }, err: context.DeadlineExceeded.Error()},
-		"what is committed was trimmed": {make: func(b *kafkatest.Broker) { send(b); commit(b, 3); b.Trim(schemas.Changes, 0, 3) },
+		"nothing at all": {make: func(*kafkatest.Broker) {}, want: []schemas.Progress{{Topic: schemas.Changes}}},
+		"an empty log and a commit": {make: func(b *kafkatest.Broker) { commit(b, 0) },
+			want: []schemas.Progress{{Topic: schemas.Changes}}},
+		"all is committed": {make: func(b *kafkatest.Broker) { send(b); commit(b, 3) },
+			want: []schemas.Progress{{Topic: schemas.Changes, Next: 3}}},
+		"nothing is committed": {make: send, err: context.DeadlineExceeded.Error()},
+		"not all is committed": {make: func(b *kafkatest.Broker) { send(b); commit(b, 2) },
+			err: context.DeadlineExceeded.Error()},
+		"what is committed was trimmed": {make: func(b *kafkatest.Broker) {
+			send(b)
+			commit(b, 3)
+			b.Trim(schemas.Changes, 0, 3)
+		},
 			want: []schemas.Progress{{Topic: schemas.Changes, Start: 3, Next: 3}}},
-		"made anew, with records": {make: func(b *kafkatest.Broker) { b.Recreate(schemas.Changes, 1); commit(b, 50); send(b) }, err: "whose log ends at 3"},
+		"made anew, with records": {make: func(b *kafkatest.Broker) {
+			b.Recreate(schemas.Changes, 1)
+			commit(b, 50)
+			send(b)
+		}, err: "whose log ends at 3"},
 		"made anew, and empty": {make: func(b *kafkatest.Broker) { b.Recreate(schemas.Changes, 1); commit(b, 50) },
 			want: []schemas.Progress{{Topic: schemas.Changes}}},
 	} {
@@ -72,7 +83,8 @@ func TestWatermark(t *testing.T) {
 				for i := range tt.want {
 					tt.want[i].Incarnation = e.Incarnation
 				}
-				progress := slices.DeleteFunc(got[schemas.RoleSink], func(p schemas.Progress) bool { return p.Topic != schemas.Changes })
+				progress := slices.DeleteFunc(got[schemas.RoleSink],
+					func(p schemas.Progress) bool { return p.Topic != schemas.Changes })
 				if !slices.Equal(progress, tt.want) {
 					t.Errorf("got %v, want %v", progress, tt.want)
 				}
@@ -81,8 +93,8 @@ func TestWatermark(t *testing.T) {
 	}
 }
 
-// Each of many callers returns once what was published before its call is committed, and none of them before; one that
-// gives up does not keep the others from it.
+// Each of many callers returns once its own messages are committed, and not before. A caller that gives up does
+// not hold up the others.
 func TestWatermarkOfManyCallers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

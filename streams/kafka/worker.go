@@ -55,7 +55,7 @@ func (w *worker) progress() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.task != nil {
-		w.p.meter(w.task).progressed()
+		w.p.meter(w.task).markProgress()
 	}
 }
 
@@ -81,7 +81,7 @@ func (w *worker) begin(it item, careful bool) context.Context {
 	now, t := w.p.clock.Load(), it.task
 	w.alive.Store(now)
 	w.moved.Store(false)
-	w.p.meter(t).working(1)
+	w.p.meter(t).addBusy(1)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.task, w.q, w.careful, w.since, w.limit, w.warned = t, it.q, careful, now, now+int64(w.p.deadline(t)), 0
@@ -92,7 +92,7 @@ func (w *worker) begin(it item, careful bool) context.Context {
 func (w *worker) end() (cause error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.p.meter(w.task).working(-1)
+	w.p.meter(w.task).addBusy(-1)
 	w.task = nil
 	if w.ctx.Err() != nil {
 		cause = context.Cause(w.ctx)
@@ -224,7 +224,7 @@ func (p *Pool) call(w *worker, it item, careful, far bool) bool {
 		if cause != nil && retry.ClassOf(err) == retry.Transient {
 			t.err = fmt.Errorf("%w: %w", cause, err) // tried again later, and not at once
 		} else if wait, ok := p.again(t); ok {
-			p.meter(t).handled(fateRetried, 1, time.Since(called))
+			p.meter(t).countHandled(dispositionRetried, 1, time.Since(called))
 			p.sched.postpone(it.q, wait)
 			return false
 		}

@@ -1,10 +1,8 @@
-// Package embedded is a Kafka broker inside this process, for one machine: kfake with
-// its data in a directory.
+// Package embedded runs a Kafka broker in this process, for a single machine: kfake with its data in a directory.
 //
-// A record that it acknowledged survives the process being killed, where SyncWrites is
-// set also the machine losing power; so do topics and committed offsets, which never
-// expire. It listens on loopback only, keeps one replica, and reads its whole log when
-// it starts: it is not for more data than that bears.
+// Acknowledged records, topics and committed offsets survive a kill of the process and, with SyncWrites, a power
+// failure. Committed offsets never expire. The broker listens on loopback only and keeps one replica. It reads
+// its whole log at the start, so it is not for large amounts of data.
 package embedded
 
 import (
@@ -19,21 +17,21 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 )
 
-// BrokerConfig says where a Broker keeps its data and where it listens.
+// BrokerConfig configures a Broker.
 type BrokerConfig struct {
-	Dir string // made if it is not there; nobody else may use it meanwhile
-	// SyncWrites has every batch and commit on disk before it is acknowledged.
+	Dir string // created if missing; used by one broker at a time
+	// SyncWrites writes every batch and every commit to disk before it is acknowledged.
 	SyncWrites bool
 }
 
-// A Broker is running from StartBroker until Close.
+// A Broker is a running broker.
 type Broker struct {
 	cluster *kfake.Cluster
 	addr    string
 	close   sync.Once
 }
 
-// StartBroker starts a broker on the data in its directory.
+// StartBroker starts a broker with the data in c.Dir.
 func StartBroker(c BrokerConfig) (*Broker, error) {
 	if c.Dir == "" {
 		return nil, errors.New("embedded broker: no directory")
@@ -46,10 +44,10 @@ func StartBroker(c BrokerConfig) (*Broker, error) {
 		kfake.ClusterID("millrace"),
 		kfake.DataDir(c.Dir),
 		kfake.ListenFn(func(network, _ string) (net.Listener, error) {
-			return net.Listen(network, "127.0.0.1:0") // nothing in Dir depends on the port
+			return net.Listen(network, "127.0.0.1:0") // any port: no file in Dir depends on it
 		}),
 		kfake.BrokerConfigs(map[string]string{
-			"offsets.retention.minutes": strconv.Itoa(math.MaxInt32), // committed offsets are never forgotten
+			"offsets.retention.minutes": strconv.Itoa(math.MaxInt32), // committed offsets never expire
 			"log.retention.ms":          "-1",
 			"log.retention.bytes":       "-1",
 		}),
@@ -65,8 +63,8 @@ func StartBroker(c BrokerConfig) (*Broker, error) {
 	return &Broker{cluster: cluster, addr: cluster.ListenAddrs()[0]}, nil
 }
 
-// Addr is the host and port to connect to.
+// Addr returns the host and port to connect to.
 func (b *Broker) Addr() string { return b.addr }
 
-// Close writes out what is in memory and stops listening. It may be called again.
+// Close writes buffered data to disk and stops the broker. It may be called more than once.
 func (b *Broker) Close() { b.close.Do(b.cluster.Close) }

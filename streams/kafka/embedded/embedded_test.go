@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/embedded"
 )
 
-// dirEnv, when set, has the test binary be a broker on that directory, until it is killed.
+// dirEnv, if set, makes the test binary run a broker on that directory until it is killed.
 const dirEnv = "MILLRACE_TEST_BROKER_DIR"
 
 func TestMain(m *testing.M) {
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	select {}
 }
 
-// start runs a broker in a process of its own.
+// start runs a broker in another process.
 func start(t *testing.T, dir string) (cfg kafka.Config, kill func()) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -63,15 +63,16 @@ func start(t *testing.T, dir string) (cfg kafka.Config, kill func()) {
 	if err != nil || strings.HasPrefix(addr, "error") {
 		t.Fatalf("%s %v", addr, err)
 	}
-	return kafka.Config{Brokers: []string{strings.TrimSpace(addr)}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}, kill
+	addr = strings.TrimSpace(addr)
+	return kafka.Config{Brokers: []string{addr}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}, kill
 }
 
 func job(i int) schemas.Message {
-	return schemas.Message{Topic: schemas.Jobs, Body: &pb.Job{Id: schemas.ID(fmt.Sprint(i)), Name: fmt.Sprintf("job-%d", i%10)}}
+	job := &pb.Job{Id: schemas.ID(fmt.Sprint(i)), Name: fmt.Sprintf("job-%d", i%10)}
+	return schemas.Message{Topic: schemas.Jobs, Body: job}
 }
 
-// What was acknowledged before a kill -9 is there after it, on another port: records,
-// topics and committed offsets.
+// Acknowledged records, topics and committed offsets survive a kill -9; the broker has another port afterwards.
 func TestKill(t *testing.T) {
 	need.Integration(t)
 	dir := t.TempDir()
@@ -131,7 +132,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// A broker that is closed lets go of its port and directory, and listens on loopback.
+// Close frees the port and the directory. The broker listens on loopback only.
 func TestClose(t *testing.T) {
 	dir := t.TempDir()
 	for range 3 {
@@ -154,7 +155,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// A group reads what is written after its topic was trimmed and the broker was started again.
+// A group reads new records after its topic was trimmed and the broker was restarted.
 func TestTrimAndRestart(t *testing.T) {
 	const n = 10
 	dir := t.TempDir()
@@ -163,7 +164,7 @@ func TestTrimAndRestart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer b.Close() // again, if the test fails
+		defer b.Close() // a second time, unless the test fails
 		cfg := kafka.Config{Brokers: []string{b.Addr()}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}
 		if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1}); err != nil {
 			t.Fatal(err)
@@ -195,7 +196,7 @@ func TestTrimAndRestart(t *testing.T) {
 		if _, err := adm.NewWatermark(schemas.Jobs, reads).Wait(ctx); err != nil {
 			t.Fatal(err)
 		}
-		// To the trimmer all records are old.
+		// With this age the trimmer considers all records old.
 		if removed, err := kafka.NewTrimmer(adm, -time.Minute).Trim(ctx); err != nil || removed[schemas.Jobs] < n-1 {
 			t.Errorf("trimmed %v, %v", removed, err)
 		}

@@ -9,26 +9,27 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// StampAppends makes c date the records of topics with LogAppendTime when it appends them, as a real broker does: kfake
-// keeps the times of the writers. The records of one batch keep their distances, which a real broker removes.
+// StampAppends makes c set the timestamps of records in topics with LogAppendTime, as a real broker does; kfake
+// keeps those of the producers. Unlike with a real broker, the records of a batch keep their relative timestamps.
 func StampAppends(c *kfake.Cluster) {
 	c.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		r := req.(*kmsg.ProduceRequest)
 		now := time.Now().UnixMilli()
 		for _, t := range r.Topics {
-			if !dates(c, t) {
+			if !stampsTopic(c, t) {
 				continue
 			}
 			for _, p := range t.Partitions {
-				stamp(p.Records, now)
+				stampBatch(p.Records, now)
 			}
 		}
 		return nil, nil, false
 	})
 }
 
-// dates reports whether the broker dates the records of a topic. A request names the topic, or from version 13 on its id.
-func dates(c *kfake.Cluster, t kmsg.ProduceRequestTopic) bool {
+// stampsTopic reports whether the broker sets the timestamps of records in a topic. A request names the topic, or
+// from version 13 on its id.
+func stampsTopic(c *kfake.Cluster, t kmsg.ProduceRequestTopic) bool {
 	var info *kfake.TopicInfo
 	if t.Topic != "" {
 		info = c.TopicInfo(t.Topic)
@@ -42,25 +43,27 @@ func dates(c *kfake.Cluster, t kmsg.ProduceRequestTopic) bool {
 	return kind != nil && *kind == "LogAppendTime"
 }
 
-// Where fields of a batch of records begin, in bytes, and the length of its header.
+// Offsets of fields in a record batch, and the length of its header, in bytes.
 const (
-	magicAt  = 16
-	sumAt    = 17 // of all that follows it
-	summedAt = 21
-	firstAt  = 27 // the time of the first record, to which those of the others are relative
-	latestAt = 35 // the latest of all
-	headerOf = 61
+	magicAt          = 16
+	crcAt            = 17 // covers the batch from crcFrom on
+	crcFrom          = 21
+	firstTimestampAt = 27 // timestamp of the first record; those of the others are relative to it
+	maxTimestampAt   = 35 // maximum timestamp
+	batchHeader      = 61
 )
 
-// stamp moves the times of a batch so that the latest is now. A batch that the broker is going to refuse stays as it is.
-func stamp(batch []byte, now int64) {
+// stampBatch shifts the timestamps of a batch so that the maximum is now. It leaves a batch alone that the broker
+// will reject.
+func stampBatch(batch []byte, now int64) {
 	castagnoli := crc32.MakeTable(crc32.Castagnoli)
-	if len(batch) < headerOf || batch[magicAt] != 2 ||
-		binary.BigEndian.Uint32(batch[sumAt:]) != crc32.Checksum(batch[summedAt:], castagnoli) {
+	if len(batch) < batchHeader || batch[magicAt] != 2 ||
+		binary.BigEndian.Uint32(batch[crcAt:]) != crc32.Checksum(batch[crcFrom:], castagnoli) {
 		return
 	}
-	first, latest := binary.BigEndian.Uint64(batch[firstAt:]), binary.BigEndian.Uint64(batch[latestAt:])
-	binary.BigEndian.PutUint64(batch[firstAt:], uint64(now)-(latest-first)) //nolint:gosec // wraps as the difference does
-	binary.BigEndian.PutUint64(batch[latestAt:], uint64(now))               //nolint:gosec // as above
-	binary.BigEndian.PutUint32(batch[sumAt:], crc32.Checksum(batch[summedAt:], castagnoli))
+	first, latest := binary.BigEndian.Uint64(batch[firstTimestampAt:]), binary.BigEndian.Uint64(batch[maxTimestampAt:])
+	//nolint:gosec // wraps around as the difference does
+	binary.BigEndian.PutUint64(batch[firstTimestampAt:], uint64(now)-(latest-first))
+	binary.BigEndian.PutUint64(batch[maxTimestampAt:], uint64(now)) //nolint:gosec // as above
+	binary.BigEndian.PutUint32(batch[crcAt:], crc32.Checksum(batch[crcFrom:], castagnoli))
 }

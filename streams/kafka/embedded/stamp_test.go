@@ -10,9 +10,8 @@ import (
 	"github.com/millrace/millrace/streams/kafka/embedded"
 )
 
-// Records of a topic with LogAppendTime have the broker's time, also when it has been started again; the others have
-// their writers'.
-func TestDatesOfRecords(t *testing.T) {
+// Records of a topic with LogAppendTime have the broker's time, also after a restart. Others have the producer's time.
+func TestRecordTimestamps(t *testing.T) {
 	dir := t.TempDir()
 	var b *embedded.Broker
 	restart := func() (cl *kgo.Client) {
@@ -25,7 +24,8 @@ func TestDatesOfRecords(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(b.Close)
-		cl, err = kgo.NewClient(kgo.SeedBrokers(b.Addr()), kgo.ConsumeTopics("policies", "changes"), kgo.DisableClientMetrics())
+		cl, err = kgo.NewClient(kgo.SeedBrokers(b.Addr()), kgo.ConsumeTopics("policies", "changes"),
+			kgo.DisableClientMetrics())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,7 +33,8 @@ func TestDatesOfRecords(t *testing.T) {
 		return cl
 	}
 	cl := restart()
-	if err := kafka.EnsureTopics(t.Context(), kafka.Config{Brokers: []string{b.Addr()}}, kafka.TopicOptions{Partitions: 1}); err != nil {
+	cfg := kafka.Config{Brokers: []string{b.Addr()}}
+	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1}); err != nil {
 		t.Fatal(err)
 	}
 	begun := time.Now().Truncate(time.Millisecond)

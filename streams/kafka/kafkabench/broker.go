@@ -1,9 +1,8 @@
-// Package kafkabench is what the figures of the runtime are taken with: a broker in memory, in a
-// process of its own as brokers are, that is filled fast, and the consumer that the Pool is
-// compared with.
+// Package kafkabench has the parts of the runtime's benchmarks: a broker in memory that is filled fast, in a
+// process of its own as brokers are, and the consumer that the Pool is compared with.
 //
-// It promises the same records in the same order each time. Nothing outlives the process: a broker
-// ends when whoever started it does, however that ends.
+// Each run has the same records in the same order. A broker ends when the process that started it ends, even if
+// that is killed.
 package kafkabench
 
 import (
@@ -28,15 +27,15 @@ import (
 
 const (
 	fillLinger = 5 * time.Millisecond
-	fillBuffer = 200_000 // records on their way at a time
+	fillBuffer = 200_000 // unacknowledged records at a time
 )
 
-// brokerGC keeps the heap small: what is served is bytes, which cost nothing to walk through, while fresh
-// memory for each fetch takes the processor from what is measured.
+// brokerGC keeps the heap small. The data is byte slices, which are cheap to mark, but fresh memory for each
+// fetch would take CPU time from the benchmark.
 const brokerGC = 50
 
-// Serve is a broker's process: it writes to out the host and port of a cluster of three brokers that
-// holds its data in memory, on loopback, and ends when in ends.
+// Serve runs three brokers on loopback that keep their data in memory. It writes the host and port of one to out,
+// and returns when in ends.
 func Serve(in io.Reader, out io.Writer) error {
 	debug.SetGCPercent(brokerGC)
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(3))
@@ -51,18 +50,18 @@ func Serve(in io.Reader, out io.Writer) error {
 	return err
 }
 
-// A Broker is a process that serves from StartBroker until Close.
+// A Broker is a process that runs Serve.
 type Broker struct {
 	process *exec.Cmd
-	in      io.Closer // its end ends the process
+	in      io.Closer // closing it ends the process
 	addr    string
 }
 
-// brokerStop is how long a broker may take to stop.
+// brokerStop is how long a broker may take to stop before it is killed.
 const brokerStop = 5 * time.Second
 
-// StartBroker starts a program that calls Serve with its standard input and output, and waits until
-// it serves. The end of ctx kills it.
+// StartBroker starts a program that calls Serve with its standard input and output, and waits for the address.
+// The process is killed when ctx ends.
 func StartBroker(ctx context.Context, program string, args ...string) (*Broker, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stderr = os.Stderr
@@ -87,12 +86,12 @@ func StartBroker(ctx context.Context, program string, args ...string) (*Broker, 
 	return b, nil
 }
 
-// Addr is the host and port to connect to.
+// Addr returns the host and port to connect to.
 func (b *Broker) Addr() string { return b.addr }
 
-// Close lets go of the data and waits until the process has ended.
+// Close stops the process, which discards the data, and waits for its end.
 func (b *Broker) Close() error {
-	_ = b.in.Close() // it may have ended
+	_ = b.in.Close() // the process may have ended already
 	kill := time.AfterFunc(brokerStop, func() { _ = b.process.Process.Kill() })
 	defer kill.Stop()
 	if err := b.process.Wait(); err != nil {
@@ -101,9 +100,9 @@ func (b *Broker) Close() error {
 	return nil
 }
 
-// Fill writes n records, the ith being record(i), each to its topic and the partition of its
-// key, in batches as the runtime's own producer makes them, and waits until all are
-// acknowledged. One goroutine calls record; prefix is that of the topics.
+// Fill writes n records and waits until all are acknowledged. Record i is record(i), and goes to its topic and to
+// the partition of its key, in batches as Producers write them. One goroutine calls record. prefix is the prefix
+// of topic names.
 func (b *Broker) Fill(ctx context.Context, prefix string, n int, record func(i int) schemas.Record) error {
 	cl, err := kgo.NewClient(
 		kgo.SeedBrokers(b.addr), kgo.DisableClientMetrics(),
@@ -118,7 +117,7 @@ func (b *Broker) Fill(ctx context.Context, prefix string, n int, record func(i i
 	defer cl.Close()
 	var (
 		once  sync.Once
-		first error // of those that failed
+		first error // first error
 	)
 	for i := 0; i < n && ctx.Err() == nil; i++ {
 		r := record(i)

@@ -10,10 +10,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// A PartitionConsumer is what most programs do: the records of each partition are handled
-// one after the other by a goroutine of their own, and what is done is committed every
-// second. No partition waits for another: what is read is queued without bound, which is
-// more than such programs can afford, and in their favour here.
+// A PartitionConsumer consumes as most programs do: one goroutine per partition handles the records in order, and
+// offsets are committed every second. Each partition has an unbounded queue, so that none waits for another. Real
+// programs cannot afford that; here it is to their advantage.
 type PartitionConsumer struct {
 	Broker, Topic, Group string
 	Handle               func(ctx context.Context, key, value []byte)
@@ -43,26 +42,26 @@ func (c PartitionConsumer) Run(ctx context.Context) error {
 			return fmt.Errorf("consume by partition: %w", err)
 		}
 		fetches.EachPartition(func(p kgo.FetchTopicPartition) {
-			w.queues[p.Partition] <- p.Records // the callbacks wait while a poll is held
+			w.queues[p.Partition] <- p.Records // callbacks cannot run while a poll is held
 		})
 		cl.AllowRebalance()
 	}
 }
 
-// queued polls of one partition never fill: the records of a figure fit in fewer.
-const queued = 1 << 14
+// partitionQueue is the capacity of a partition's queue, in polls. A benchmark never fills it.
+const partitionQueue = 1 << 14
 
 type partitionWorkers struct {
-	ctx    context.Context // Run's: its end ends the workers
+	ctx    context.Context // that of Run: workers stop when it ends
 	handle func(ctx context.Context, key, value []byte)
-	queues map[int32]chan []*kgo.Record // of the partitions at work; no poll is held while it changes
+	queues map[int32]chan []*kgo.Record // by partition; changes only while no poll is held
 	wg     sync.WaitGroup
 }
 
 func (w *partitionWorkers) assigned(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
 	for _, ids := range parts {
 		for _, id := range ids {
-			queue := make(chan []*kgo.Record, queued)
+			queue := make(chan []*kgo.Record, partitionQueue)
 			w.queues[id] = queue
 			w.wg.Go(func() { w.work(cl, queue) })
 		}
@@ -81,7 +80,7 @@ func (w *partitionWorkers) work(cl *kgo.Client, queue <-chan []*kgo.Record) {
 	}
 }
 
-// revoked lets go of partitions. Only closing does this here: the figures have one member.
+// revoked closes the queues of partitions. In benchmarks, with one member, that happens only at the end.
 func (w *partitionWorkers) revoked(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
 	for _, ids := range parts {
 		for _, id := range ids {

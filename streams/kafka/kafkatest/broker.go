@@ -1,8 +1,7 @@
-// Package kafkatest is a Kafka broker in memory, for tests: on a network of its own, so
-// that it works in the fake time of testing/synctest too, with ways to make it fail.
+// Package kafkatest runs a Kafka broker in memory for tests, and makes it fail on request. Its network is in
+// memory too, so it also works in the fake time of testing/synctest.
 //
-// What it does is what a real broker does, as far as kfake knows: groups, rebalances,
-// compaction and log-append time included.
+// The broker is kfake: it supports consumer groups, rebalances, compaction and log-append time as real brokers do.
 package kafkatest
 
 import (
@@ -24,50 +23,48 @@ import (
 	"github.com/millrace/millrace/streams/kafka/embedded"
 )
 
-// Options says what kind of broker New starts. The zero value is one with 2 partitions
-// a topic, and the default lanes.
+// Options configures the broker that New starts. The zero value has two partitions per topic and the default
+// delay lanes.
 type Options struct {
 	Partitions int32
 	Lanes      []kafka.Lane
-	// RealTime is for tests outside of synctest: members of groups learn of each other
-	// within 100 ms, not 3 s.
+	// RealTime is for tests outside of synctest: the heartbeat interval is 100 ms, not 3 s.
 	RealTime bool
-	// Prompt is for tests in fake time of what happens within a second: a fetch that finds nothing returns as soon as
-	// the client asks for, and a partition that is resumed is read then.
+	// Prompt is for tests in fake time that depend on what happens within a second. Fetches without records return
+	// after the wait that the client asks for, so a resumed partition is read soon.
 	Prompt bool
-	// Loopback has it listen on a port of 127.0.0.1, for tests in real time that other
-	// processes or much data take part in.
+	// Loopback makes the broker listen on a port of 127.0.0.1, for tests in real time with other processes or much data.
 	Loopback bool
-	// Before42 has it be of Kafka 4.1: commits have the names of topics, and not their ids.
+	// Before42 makes the broker behave as Kafka 4.1: commits name topics by name, not by id.
 	Before42 bool
-	// Bare leaves out the topics.
+	// Bare leaves out the topics of the catalogue.
 	Bare bool
-	// Foreign are topics of others, which are made too.
+	// Foreign lists foreign topics to create.
 	Foreign []string
 }
 
-// A Broker runs until its test ends.
+// A Broker is a running broker. It stops when its test ends.
 type Broker struct {
 	t       testing.TB
 	cluster *kfake.Cluster
 	cfg     kafka.Config
-	wire    *wire
+	conns   *connections
 }
 
-// New starts a broker that has the catalogue's topics.
+// New starts a broker with the topics of the catalogue.
 func New(t testing.TB, o Options) *Broker {
 	t.Helper()
-	b := &Broker{t: t, wire: &wire{conns: map[net.Conn]bool{}}}
+	b := &Broker{t: t, conns: &connections{open: map[net.Conn]bool{}}}
 	opts := []kfake.Opt{kfake.NumBrokers(1)}
 	if o.Before42 {
 		opts = append(opts, kfake.MaxVersions(kversion.V4_1_0()))
 	}
 	if o.Loopback {
-		b.wire.dial = new(net.Dialer).DialContext
+		b.conns.dial = new(net.Dialer).DialContext
 	} else {
 		network := new(kfake.VirtualNetwork)
 		opts = append(opts, kfake.Ports(9092), kfake.ListenFn(network.Listen))
-		b.wire.dial = network.DialContext
+		b.conns.dial = network.DialContext
 	}
 	cluster, err := kfake.NewCluster(opts...)
 	if err != nil {
@@ -81,7 +78,7 @@ func New(t testing.TB, o Options) *Broker {
 	}
 	b.cfg = kafka.Config{
 		Brokers: cluster.ListenAddrs(), ClientID: "test", Prefix: "millrace.",
-		Dialer: b.wire.DialContext, Lanes: o.Lanes, Foreign: o.Foreign,
+		Dialer: b.conns.DialContext, Lanes: o.Lanes, Foreign: o.Foreign,
 	}
 	if o.RealTime {
 		b.cfg.Heartbeat = 100 * time.Millisecond
@@ -104,18 +101,18 @@ func New(t testing.TB, o Options) *Broker {
 	return b
 }
 
-// idleFetch is how long a fetch waits for records in fake time, in milliseconds. What a test costs there is
-// mostly the fetches that return nothing.
+// idleFetch is how long a fetch without records waits in fake time, in milliseconds. Empty fetches are most of
+// the cost of such a test.
 const idleFetch = 2000
 
-// waitLonger has a fetch wait for idleFetch instead of the time that the client asks for. Records that come end
-// the wait, as always.
+// waitLonger makes a fetch wait for idleFetch instead of the time that the client asks for. Records that arrive
+// end the wait.
 func waitLonger(req kmsg.Request) (kmsg.Response, error, bool) { //nolint:revive // as kfake asks for it
 	req.(*kmsg.FetchRequest).MaxWaitMillis = idleFetch
 	return nil, nil, false
 }
 
-// name is what a topic is called on the broker.
+// name returns the name of a topic on the broker.
 func (b *Broker) name(t schemas.Topic) string {
 	if name, ok := t.Foreign(); ok {
 		return name
@@ -123,13 +120,13 @@ func (b *Broker) name(t schemas.Topic) string {
 	return b.cfg.Prefix + string(t)
 }
 
-// Config is what the parts of a process need to use the broker.
+// Config returns the configuration of clients of the broker.
 func (b *Broker) Config() kafka.Config { return b.cfg }
 
 func (b *Broker) client(opts ...kgo.Opt) *kgo.Client {
 	b.t.Helper()
 	cl, err := kgo.NewClient(append([]kgo.Opt{
-		kgo.SeedBrokers(b.cfg.Brokers...), kgo.Dialer(b.wire.dial), kgo.DisableClientMetrics(),
+		kgo.SeedBrokers(b.cfg.Brokers...), kgo.Dialer(b.conns.dial), kgo.DisableClientMetrics(),
 		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
 	}, opts...)...)
 	if err != nil {
@@ -138,7 +135,7 @@ func (b *Broker) client(opts ...kgo.Opt) *kgo.Client {
 	return cl
 }
 
-// Send publishes messages and waits for them.
+// Send publishes messages and waits until they are acknowledged.
 func (b *Broker) Send(msgs ...schemas.Message) {
 	b.t.Helper()
 	recs := make([]Record, len(msgs))
@@ -152,15 +149,15 @@ func (b *Broker) Send(msgs ...schemas.Message) {
 	b.Write(recs...)
 }
 
-// A Record is one record of a topic.
+// A Record is a record to write, or one that was read.
 type Record struct {
 	schemas.Record
-	Partition int32 // to write to; -1: by the key
+	Partition int32 // to write to; -1: chosen by key
 	Offset    int64
-	Timestamp time.Time // to write: by the writer's clock; zero: now
+	Timestamp time.Time // timestamp to write; zero: now
 }
 
-// Header returns the value of a header, empty without one.
+// Header returns the value of a header, or "" if there is none.
 func (r Record) Header(key string) string {
 	for _, h := range r.Headers {
 		if h.Key == key {
@@ -170,7 +167,7 @@ func (r Record) Header(key string) string {
 	return ""
 }
 
-// Write writes records as they are, in order.
+// Write writes records in order, unchanged.
 func (b *Broker) Write(recs ...Record) {
 	b.t.Helper()
 	write, stop := b.Writer()
@@ -178,7 +175,7 @@ func (b *Broker) Write(recs ...Record) {
 	write(recs...)
 }
 
-// Writer returns a Write that keeps its connections until it is stopped, for many calls.
+// Writer returns a function like Write that keeps its connections for many calls, and a function that closes them.
 func (b *Broker) Writer() (write func(...Record), stop func()) {
 	b.t.Helper()
 	cl := b.client(kgo.RecordPartitioner(kgo.BasicConsistentPartitioner(func(topic string) func(*kgo.Record, int) int {
@@ -194,7 +191,9 @@ func (b *Broker) Writer() (write func(...Record), stop func()) {
 		b.t.Helper()
 		var out []*kgo.Record
 		for _, r := range recs {
-			rec := &kgo.Record{Topic: b.name(r.Topic), Key: r.Key, Value: r.Value, Partition: r.Partition, Timestamp: r.Timestamp}
+			rec := &kgo.Record{
+				Topic: b.name(r.Topic), Key: r.Key, Value: r.Value, Partition: r.Partition, Timestamp: r.Timestamp,
+			}
 			for _, h := range r.Headers {
 				rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
 			}
@@ -206,7 +205,7 @@ func (b *Broker) Writer() (write func(...Record), stop func()) {
 	}, cl.Close
 }
 
-// Read returns all records of a topic that readers are handed, partition by partition.
+// Read returns all committed records of a topic, by partition.
 func (b *Broker) Read(topic schemas.Topic) []Record {
 	b.t.Helper()
 	name := b.name(topic)
@@ -259,7 +258,7 @@ func record(topic schemas.Topic, r *kgo.Record) Record {
 	return rec
 }
 
-// Bodies returns the messages of all records of a topic, partition by partition.
+// Bodies returns the messages of all records of a topic, by partition.
 func (b *Broker) Bodies(topic schemas.Topic) []schemas.Body {
 	b.t.Helper()
 	var bodies []schemas.Body
@@ -273,8 +272,8 @@ func (b *Broker) Bodies(topic schemas.Topic) []schemas.Body {
 	return bodies
 }
 
-// Committed returns what a role's group has committed of a topic, by partition; those
-// without a commit are left out.
+// Committed returns the offsets that a role's group has committed for a topic, by partition. Partitions without a
+// commit are left out.
 func (b *Broker) Committed(role schemas.Role, topic schemas.Topic) map[int32]int64 {
 	b.t.Helper()
 	cl := b.client()
@@ -296,7 +295,7 @@ func (b *Broker) Committed(role schemas.Role, topic schemas.Topic) map[int32]int
 	return at
 }
 
-// group is the consumer group in which role reads topic.
+// group returns the consumer group in which role reads topic.
 func (b *Broker) group(role schemas.Role, topic schemas.Topic) string {
 	group := b.cfg.Prefix + string(role)
 	if e, ok := schemas.Lookup(topic); ok && len(e.Readers) > 0 && e.Readers[0] == role && e.Class != schemas.High {
@@ -305,24 +304,24 @@ func (b *Broker) group(role schemas.Role, topic schemas.Topic) string {
 	return group
 }
 
-// errCut is what dialing says while the wire is cut.
-var errCut = errors.New("the wire is cut")
+// errDisconnected is the dial error after Cut.
+var errDisconnected = errors.New("connections are cut")
 
-// A wire makes the connections of the parts under test, and can be cut.
-type wire struct {
+// connections opens the connections of the clients under test, and can cut them.
+type connections struct {
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
-	mu    sync.Mutex // guards the rest
-	cut   bool
-	conns map[net.Conn]bool
+	mu   sync.Mutex // guards the rest
+	cut  bool
+	open map[net.Conn]bool
 }
 
-func (w *wire) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+func (w *connections) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	w.mu.Lock()
 	cut := w.cut
 	w.mu.Unlock()
 	if cut {
-		return nil, errCut
+		return nil, errDisconnected
 	}
 	c, err := w.dial(ctx, network, addr)
 	if err != nil {
@@ -330,6 +329,6 @@ func (w *wire) DialContext(ctx context.Context, network, addr string) (net.Conn,
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.conns[c] = true
+	w.open[c] = true
 	return c, nil
 }

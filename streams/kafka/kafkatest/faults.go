@@ -13,16 +13,16 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// A Fault is a way for a request to fail.
+// A Fault is a way in which a request fails.
 type Fault int
 
-// The faults. The first two are over by themselves when the request is made again.
+// The faults. After the first two, repeating the request succeeds.
 const (
-	// NotDone: nothing happened, and the answer says that it may be tried again.
+	// NotDone: the request had no effect, and its error is retriable.
 	NotDone Fault = iota
-	// DoneButLost: it happened, but the answer says that it timed out.
+	// DoneButLost: the request took effect, but its response is a time-out.
 	DoneButLost
-	// Refused: nothing happened, and trying again will not help.
+	// Refused: the request had no effect, and its error is not retriable.
 	Refused
 )
 
@@ -36,72 +36,89 @@ func (f Fault) err(retriable *kerr.Error) *kerr.Error {
 	return retriable
 }
 
-// FailProduce has the next times requests that write to topic fail; times below zero: all,
-// until the returned function is called.
+// FailProduce makes the next times writes to topic fail. If times is negative, all fail until mend is called.
 func (b *Broker) FailProduce(topic schemas.Topic, f Fault, times int) (mend func()) {
-	return b.fail(kmsg.Produce, kfake.Fault{Topic: b.cfg.Prefix + string(topic), Err: f.err(kerr.NotEnoughReplicas), Count: times})
+	return b.fail(kmsg.Produce, kfake.Fault{
+		Topic: b.cfg.Prefix + string(topic), Err: f.err(kerr.NotEnoughReplicas), Count: times,
+	})
 }
 
-// FailProduceTo is FailProduce for one partition of topic, until the returned function is called.
+// FailProduceTo makes writes to one partition of topic fail until mend is called.
 func (b *Broker) FailProduceTo(topic schemas.Topic, partition int32, f Fault) (mend func()) {
 	return b.fail(kmsg.Produce, kfake.Fault{
 		Topic: b.name(topic), Partitions: []int32{partition}, Err: f.err(kerr.NotEnoughReplicas), Count: -1,
 	})
 }
 
-// FailCommit is FailProduce for commits of a role's group.
+// FailCommit is like FailProduce, for commits of a role's group.
 func (b *Broker) FailCommit(role schemas.Role, f Fault, times int) (mend func()) {
-	return b.fail(kmsg.OffsetCommit, kfake.Fault{Group: b.cfg.Prefix + string(role), Err: f.err(kerr.CoordinatorLoadInProgress), Count: times})
+	return b.fail(kmsg.OffsetCommit, kfake.Fault{
+		Group: b.cfg.Prefix + string(role), Err: f.err(kerr.CoordinatorLoadInProgress), Count: times,
+	})
 }
 
-// FailOffsets is FailProduce for requests that ask what a role's group has committed.
+// FailOffsets is like FailProduce, for requests for the committed offsets of a role's group.
 func (b *Broker) FailOffsets(role schemas.Role, f Fault, times int) (mend func()) {
-	return b.fail(kmsg.OffsetFetch, kfake.Fault{Group: b.cfg.Prefix + string(role), Err: f.err(kerr.CoordinatorLoadInProgress), Count: times})
+	return b.fail(kmsg.OffsetFetch, kfake.Fault{
+		Group: b.cfg.Prefix + string(role), Err: f.err(kerr.CoordinatorLoadInProgress), Count: times,
+	})
 }
 
-// FailFetch is FailProduce for reads of topic.
+// FailFetch is like FailProduce, for fetches of topic.
 func (b *Broker) FailFetch(topic schemas.Topic, f Fault, times int) (mend func()) {
-	return b.fail(kmsg.Fetch, kfake.Fault{Topic: b.cfg.Prefix + string(topic), Err: f.err(kerr.NotLeaderForPartition), Count: times})
+	return b.fail(kmsg.Fetch, kfake.Fault{
+		Topic: b.cfg.Prefix + string(topic), Err: f.err(kerr.NotLeaderForPartition), Count: times,
+	})
 }
 
-// Corrupt has each read of topic fail as of a broker that cannot read its own log.
+// Corrupt makes each fetch of topic fail as if the broker could not read its log.
 func (b *Broker) Corrupt(topic schemas.Topic) {
 	b.fail(kmsg.Fetch, kfake.Fault{Topic: b.cfg.Prefix + string(topic), Err: kerr.CorruptMessage, Count: -1})
 }
 
-// FailMetadata is FailProduce for requests for the metadata of topic.
+// FailMetadata is like FailProduce, for metadata requests for topic.
 func (b *Broker) FailMetadata(topic schemas.Topic, f Fault, times int) (mend func()) {
-	return b.fail(kmsg.Metadata, kfake.Fault{Topic: b.cfg.Prefix + string(topic), Err: f.err(kerr.LeaderNotAvailable), Count: times})
+	return b.fail(kmsg.Metadata, kfake.Fault{
+		Topic: b.cfg.Prefix + string(topic), Err: f.err(kerr.LeaderNotAvailable), Count: times,
+	})
 }
 
-// FailListOffsets is FailProduce for requests for the start and the end of topic.
+// FailListOffsets is like FailProduce, for requests for the start and end offsets of topic.
 func (b *Broker) FailListOffsets(topic schemas.Topic, f Fault, times int) (mend func()) {
-	return b.fail(kmsg.ListOffsets, kfake.Fault{Topic: b.cfg.Prefix + string(topic), Err: f.err(kerr.LeaderNotAvailable), Count: times})
+	return b.fail(kmsg.ListOffsets, kfake.Fault{
+		Topic: b.cfg.Prefix + string(topic), Err: f.err(kerr.LeaderNotAvailable), Count: times,
+	})
 }
 
-// FailLists has lists of all topics have an error for topic, which who asks for it by name is not shown.
+// FailLists makes metadata requests for all topics return an error for topic. Requests for topic by name succeed.
 func (b *Broker) FailLists(topic schemas.Topic) {
 	b.fail(kmsg.Metadata, kfake.Fault{Topic: b.cfg.Prefix + string(topic), Err: kerr.LeaderNotAvailable, Count: -1,
 		When: func(req kmsg.Request) bool { return req.(*kmsg.MetadataRequest).Topics == nil }})
 }
 
-// FailRead has reads of a partition of topic answered with err, the others of the request as ever, times times or until
-// mend is called. asked returns how often that was so far.
-func (b *Broker) FailRead(topic schemas.Topic, partition int32, err *kerr.Error, times int) (mend func(), asked func() int) {
+// FailRead makes fetches of a partition return err: the next times ones, or all if times is negative, until mend is
+// called. Other partitions of the same request are not affected. asked returns the number of such fetches so far.
+func (b *Broker) FailRead(
+	topic schemas.Topic, partition int32, err *kerr.Error, times int,
+) (mend func(), asked func() int) {
 	f := b.cluster.Fault(kfake.Fault{
 		Keys: []kmsg.Key{kmsg.Fetch}, Topic: b.name(topic), Partitions: []int32{partition}, Err: err, Count: times,
 	})
 	return f.Remove, f.Hits
 }
 
-// Unknown has the next times that somebody asks for the settings of topic answered by a broker that does not know it yet.
+// Unknown makes the next times requests for the configuration of topic fail, as at a broker that does not know it yet.
 func (b *Broker) Unknown(topic schemas.Topic, times int) {
-	b.fail(kmsg.DescribeConfigs, kfake.Fault{Resource: b.cfg.Prefix + string(topic), Err: kerr.UnknownTopicOrPartition, Count: times})
+	b.fail(kmsg.DescribeConfigs, kfake.Fault{
+		Resource: b.cfg.Prefix + string(topic), Err: kerr.UnknownTopicOrPartition, Count: times,
+	})
 }
 
-// FailAlter has the next request that changes the settings of topic fail.
+// FailAlter makes the next change of the configuration of topic fail.
 func (b *Broker) FailAlter(topic schemas.Topic, f Fault) {
-	b.fail(kmsg.IncrementalAlterConfigs, kfake.Fault{Resource: b.cfg.Prefix + string(topic), Err: f.err(kerr.UnknownServerError)})
+	b.fail(kmsg.IncrementalAlterConfigs, kfake.Fault{
+		Resource: b.cfg.Prefix + string(topic), Err: f.err(kerr.UnknownServerError),
+	})
 }
 
 func (b *Broker) fail(key kmsg.Key, f kfake.Fault) (mend func()) {
@@ -109,15 +126,16 @@ func (b *Broker) fail(key kmsg.Key, f kfake.Fault) (mend func()) {
 	return b.cluster.Fault(f).Remove
 }
 
-// Fence has the group of role take its members for strangers, once: they lose their
-// partitions without being asked, and join again.
+// Fence makes the group of role reject the next heartbeat as that of an unknown member. The member loses its
+// partitions without a revoke, and rejoins.
 func (b *Broker) Fence(role schemas.Role) {
 	b.cluster.Fault(kfake.Fault{
 		Keys: []kmsg.Key{kmsg.Heartbeat}, Group: b.cfg.Prefix + string(role), TopLevel: true, Err: kerr.UnknownMemberID,
 	})
 }
 
-// Usurp has the group of role forget its members, which are not told, and another commit at in their place, by partition of topic.
+// Usurp removes the members of the group of role without notice, and commits the offsets at for partitions of
+// topic, as another member would.
 func (b *Broker) Usurp(role schemas.Role, topic schemas.Topic, at map[int32]int64) {
 	b.t.Helper()
 	cl, ctx := b.client(), b.t.Context()
@@ -143,40 +161,40 @@ func (b *Broker) Usurp(role schemas.Role, topic schemas.Topic, at map[int32]int6
 	}
 }
 
-// CountCommits counts the commits that a role's group makes from now on.
+// CountCommits returns a function that counts the commits of a role's group from now on.
 func (b *Broker) CountCommits(role schemas.Role) (count func() int) {
 	return b.cluster.Fault(kfake.Fault{
 		Keys: []kmsg.Key{kmsg.OffsetCommit}, Group: b.cfg.Prefix + string(role), Observe: true, Count: -1,
 	}).Hits
 }
 
-// CountWrites counts the requests that write to topic from now on.
+// CountWrites returns a function that counts the produce requests to topic from now on.
 func (b *Broker) CountWrites(topic schemas.Topic) (count func() int) {
 	return b.cluster.Fault(kfake.Fault{
 		Keys: []kmsg.Key{kmsg.Produce}, Topic: b.cfg.Prefix + string(topic), Observe: true, Count: -1,
 	}).Hits
 }
 
-// Cut ends all connections of the parts under test, and makes none until mend is called.
+// Cut closes all connections of the clients under test, and lets them open none until mend is called.
 func (b *Broker) Cut() (mend func()) {
-	b.wire.mu.Lock()
-	defer b.wire.mu.Unlock()
-	b.wire.cut = true
-	for c := range b.wire.conns {
+	b.conns.mu.Lock()
+	defer b.conns.mu.Unlock()
+	b.conns.cut = true
+	for c := range b.conns.open {
 		c.Close()
 	}
-	clear(b.wire.conns)
+	clear(b.conns.open)
 	return func() {
-		b.wire.mu.Lock()
-		defer b.wire.mu.Unlock()
-		b.wire.cut = false
+		b.conns.mu.Lock()
+		defer b.conns.mu.Unlock()
+		b.conns.cut = false
 	}
 }
 
-// Compact removes superseded records of compacted topics, as a broker does in time.
+// Compact removes superseded records of compacted topics, as brokers do from time to time.
 func (b *Broker) Compact() { b.cluster.Compact() }
 
-// Recreate deletes a topic and makes it again, empty, under a new id.
+// Recreate deletes a topic and creates it again: empty, and with a new id.
 func (b *Broker) Recreate(topic schemas.Topic, partitions int32) {
 	b.t.Helper()
 	b.Delete(topic)
@@ -191,7 +209,7 @@ func (b *Broker) Delete(topic schemas.Topic) {
 	}
 }
 
-// MakeTopic makes a topic with settings of its own, as an operator might.
+// MakeTopic creates a topic with its own configuration, as an operator might.
 func (b *Broker) MakeTopic(topic schemas.Topic, partitions int32, settings map[string]string) {
 	b.t.Helper()
 	if err := b.cluster.CreateTopic(b.cfg.Prefix+string(topic), partitions, settings); err != nil {
@@ -199,12 +217,12 @@ func (b *Broker) MakeTopic(topic schemas.Topic, partitions int32, settings map[s
 	}
 }
 
-// Setting returns a setting of a topic, "" if it has none of its own.
+// Setting returns a configuration of a topic, or "" if it has the default.
 func (b *Broker) Setting(topic schemas.Topic, key string) string {
 	b.t.Helper()
 	info := b.cluster.TopicInfo(b.cfg.Prefix + string(topic))
 	if info == nil {
-		b.t.Fatalf("topic %s is not there", topic)
+		b.t.Fatalf("topic %s does not exist", topic)
 	}
 	if v := info.Configs[key]; v != nil {
 		return *v
@@ -212,7 +230,7 @@ func (b *Broker) Setting(topic schemas.Topic, key string) string {
 	return ""
 }
 
-// Trim removes the records of a partition below offset.
+// Trim deletes the records of a partition below offset.
 func (b *Broker) Trim(topic schemas.Topic, partition int32, offset int64) {
 	b.t.Helper()
 	if err := b.cluster.DeleteRecords(b.cfg.Prefix+string(topic), partition, offset); err != nil {
@@ -220,18 +238,19 @@ func (b *Broker) Trim(topic schemas.Topic, partition int32, offset int64) {
 	}
 }
 
-// Transact writes records of one topic in a transaction, and commits it or gives it up: behind
-// them stands a record that no reader is handed.
+// Transact writes records of one topic in a transaction, and commits or aborts it. The log then ends with a
+// control record, which readers do not get.
 func (b *Broker) Transact(commit bool, recs ...Record) {
 	b.t.Helper()
 	b.Begin("test", recs...)(commit)
 }
 
-// Begin writes records of one topic in a transaction of a producer. end commits it or gives it up; it stays open for 15
-// minutes at most.
+// Begin writes records of one topic in an open transaction. end commits or aborts it. It must be called within 15
+// minutes.
 func (b *Broker) Begin(producer string, recs ...Record) (end func(commit bool)) {
 	b.t.Helper()
-	cl := b.client(kgo.TransactionalID(producer), kgo.TransactionTimeout(15*time.Minute), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	cl := b.client(kgo.TransactionalID(producer), kgo.TransactionTimeout(15*time.Minute),
+		kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	if err := cl.BeginTransaction(); err != nil {
 		b.t.Fatal(err)
 	}
@@ -253,7 +272,7 @@ func (b *Broker) Begin(producer string, recs ...Record) (end func(commit bool)) 
 	}
 }
 
-// WriteDamaged writes a batch of n records that no reader can parse: what should be compressed is not.
+// WriteDamaged writes a batch of n records that readers cannot parse: it claims to be compressed, but is not.
 func (b *Broker) WriteDamaged(topic schemas.Topic, partition, n int32) {
 	b.t.Helper()
 	cl := b.client()
@@ -263,7 +282,7 @@ func (b *Broker) WriteDamaged(topic schemas.Topic, partition, n int32) {
 		FirstTimestamp: time.Now().UnixMilli(), MaxTimestamp: time.Now().UnixMilli(),
 		ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1, Records: []byte("damaged"),
 	}
-	const untilLength, untilCRC = 12, 21 // bytes of a batch up to its length, and up to what its checksum covers
+	const untilLength, untilCRC = 12, 21 // offsets in a batch: after its length, and after its checksum
 	batch.Length = int32(len(batch.AppendTo(nil)) - untilLength)
 	batch.CRC = int32(crc32.Checksum(batch.AppendTo(nil)[untilCRC:], crc32.MakeTable(crc32.Castagnoli)))
 	topics, err := kadm.NewClient(cl).ListTopics(b.t.Context(), b.name(topic))

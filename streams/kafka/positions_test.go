@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// keep puts the positions of all groups on record.
+// keep saves the positions of all groups.
 func keep(t *testing.T, b *kafkatest.Broker) []schemas.Message {
 	t.Helper()
 	adm, err := kafka.NewAdmin(b.Config())
@@ -32,25 +32,28 @@ func keep(t *testing.T, b *kafkatest.Broker) []schemas.Message {
 	return msgs
 }
 
-// A group whose offsets the brokers have forgotten goes on from its newest checkpoint, but only in the same topic; what
-// it has handled since is handled again, and nothing is passed over.
-func TestGroupGoesOnFromItsCheckpoint(t *testing.T) {
+// A group without committed offsets continues from its latest checkpoint, if the topic is the same one. It
+// handles again what it has handled since, and skips nothing.
+func TestGroupRestoresItsPositions(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		since  bool                    // something was handled after the checkpoint
-		forget bool                    // the offsets
-		change func(*kafkatest.Broker) // before the group is back
-		want   string                  // handled
+		since  bool                    // another record was handled after the checkpoint
+		forget bool                    // the committed offsets are lost
+		change func(*kafkatest.Broker) // before the group returns
+		want   string                  // items handled then
 		says   string
 	}{
-		"forgotten":                  {forget: true, want: "new", says: "go on from a checkpoint"},
-		"forgotten, and moved since": {forget: true, since: true, want: "c new", says: "go on from a checkpoint"},
-		"not forgotten":              {since: true, want: "new"},
-		"of a topic that is no more": {forget: true, change: func(b *kafkatest.Broker) { b.Recreate(schemas.Changes, 1) }, want: "new", says: "made again"},
+		"forgotten": {forget: true, want: "new", says: "restore position of a group from its checkpoint"},
+		"forgotten, and moved since": {forget: true, since: true, want: "c new",
+			says: "restore position of a group from its checkpoint"},
+		"not forgotten": {since: true, want: "new"},
+		"of a topic that is no more": {forget: true, change: func(b *kafkatest.Broker) { b.Recreate(schemas.Changes, 1) },
+			want: "new", says: "read recreated topic"},
 		"the checkpoint cannot be read for a while": {forget: true, change: func(b *kafkatest.Broker) {
 			b.FailFetch(schemas.Checkpoints, kafkatest.NotDone, 20)
-		}, want: "new", says: "go on from a checkpoint"},
-		"the checkpoint is gone": {forget: true, change: func(b *kafkatest.Broker) { b.Recreate(schemas.Checkpoints, 1) }, want: "a b new"},
+		}, want: "new", says: "restore position of a group from its checkpoint"},
+		"the checkpoint is gone": {forget: true, change: func(b *kafkatest.Broker) { b.Recreate(schemas.Checkpoints, 1) },
+			want: "a b new"},
 	} {
 		for kind, reader := range readers() {
 			if kind == "Table" {
@@ -107,8 +110,8 @@ func TestGroupGoesOnFromItsCheckpoint(t *testing.T) {
 	}
 }
 
-// What was removed below a checkpoint before the group was back is reported, and not passed over in silence.
-func TestCheckpointBelowTheLog(t *testing.T) {
+// Records that were removed after a checkpoint, before the group returned, are reported and not skipped silently.
+func TestCheckpointBelowTheLogStart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
@@ -122,15 +125,16 @@ func TestCheckpointBelowTheLog(t *testing.T) {
 		}
 		b.Send(numbered(10, 10)...)
 		b.Trim(schemas.Changes, 0, 5)
-		if err := run(t, time.Minute, planner(t, b, plan)); err == nil || !strings.Contains(err.Error(), "--reset-offsets --to-earliest") {
+		if err := run(t, time.Minute, planner(t, b, plan)); err == nil ||
+			!strings.Contains(err.Error(), "--reset-offsets --to-earliest") {
 			t.Errorf("ended: %v", err)
 		}
 	})
 }
 
-// A group's positions are put on record if they are not what is on record: also of what another process, which was
-// slower, has put there.
-func TestPositionsThatAreNotOnRecord(t *testing.T) {
+// Positions returns checkpoints of groups whose positions differ from the saved ones, also if a slower process
+// has saved old ones.
+func TestPositionsOfChangedGroups(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
@@ -159,7 +163,7 @@ func TestPositionsThatAreNotOnRecord(t *testing.T) {
 	})
 }
 
-// forget has the brokers forget what the planner's group has committed.
+// forget deletes the committed offsets of the planner's group.
 func forget(t *testing.T, b *kafkatest.Broker) {
 	t.Helper()
 	if _, err := admin(t, b.Config()).DeleteGroup(t.Context(), "millrace.planner"); err != nil {
@@ -167,7 +171,7 @@ func forget(t *testing.T, b *kafkatest.Broker) {
 	}
 }
 
-// once runs a Pool over changes for a minute, and returns what it handled.
+// once runs a Pool over changes for a minute, and returns the items that it handled.
 func once(t *testing.T, cfg kafka.Config) string {
 	t.Helper()
 	var h handled
@@ -181,9 +185,9 @@ func once(t *testing.T, cfg kafka.Config) string {
 	return strings.Join(h.take(), " ")
 }
 
-// A checkpoint has what the one before knew of partitions without a commit: a group that went on from a checkpoint commits
-// only partitions of which it handles something.
-func TestCheckpointOfQuietPartitions(t *testing.T) {
+// A checkpoint keeps the saved positions of partitions without a commit: a group that was restored from its
+// checkpoint commits only partitions in which it handles records.
+func TestCheckpointKeepsQuietPartitions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
@@ -197,7 +201,7 @@ func TestCheckpointOfQuietPartitions(t *testing.T) {
 			if forgotten {
 				forget(t, b)
 			}
-			put(t, b, 0, "new") // partition 1 is quiet
+			put(t, b, 0, "new") // partition 1 gets no record
 			if got := once(t, b.Config()); got != "new" {
 				t.Errorf("handled %s after restart %d, want new", got, i)
 			}
@@ -210,27 +214,35 @@ func TestCheckpointOfQuietPartitions(t *testing.T) {
 	})
 }
 
-// Damage in checkpoints keeps no group from its work: what can be read is believed, and the log says what cannot.
+// Damaged checkpoints stop no group: readable ones count, and unreadable ones are logged.
 func TestDamagedCheckpoints(t *testing.T) {
 	t.Parallel()
 	damage := func(_ *testing.T, b *kafkatest.Broker) { b.WriteDamaged(schemas.Checkpoints, 0, 2) }
 	corrupt := func(_ *testing.T, b *kafkatest.Broker) { b.Corrupt(schemas.Checkpoints) }
 	garbage := func(_ *testing.T, b *kafkatest.Broker) {
-		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Checkpoints, Key: []byte("positions/millrace.planner"), Value: []byte("{")}})
+		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Checkpoints,
+			Key: []byte("positions/millrace.planner"), Value: []byte("{")}})
 	}
 	kept := func(t *testing.T, b *kafkatest.Broker) { keep(t, b) }
 	for name, tt := range map[string]struct {
-		writes []func(*testing.T, *kafkatest.Broker) // to checkpoints, between the work of two processes
+		writes []func(*testing.T, *kafkatest.Broker) // to topic checkpoints, between two runs
 		want   string
 		says   string
 	}{
-		"a batch before the checkpoint":  {[]func(*testing.T, *kafkatest.Broker){damage, kept}, "new", "pass over a batch"},
-		"a batch behind the checkpoint":  {[]func(*testing.T, *kafkatest.Broker){kept, damage}, "new", "pass over a batch"},
-		"two batches, and no checkpoint": {[]func(*testing.T, *kafkatest.Broker){damage, damage}, "a b new", "pass over a batch"},
-		"the broker finds the damage":    {[]func(*testing.T, *kafkatest.Broker){kept, corrupt}, "a b new", "pass over a batch"},
-		"a record behind the checkpoint": {[]func(*testing.T, *kafkatest.Broker){kept, garbage}, "new", "pass over a checkpoint"},
-		"a record, and no checkpoint":    {[]func(*testing.T, *kafkatest.Broker){garbage}, "a b new", "pass over a checkpoint"},
-		"a record before the checkpoint": {[]func(*testing.T, *kafkatest.Broker){garbage, kept}, "new", "pass over a checkpoint"},
+		"a batch before the checkpoint": {[]func(*testing.T, *kafkatest.Broker){damage, kept}, "new",
+			"skip unreadable batch"},
+		"a batch behind the checkpoint": {[]func(*testing.T, *kafkatest.Broker){kept, damage}, "new",
+			"skip unreadable batch"},
+		"two batches, and no checkpoint": {[]func(*testing.T, *kafkatest.Broker){damage, damage},
+			"a b new", "skip unreadable batch"},
+		"the broker finds the damage": {[]func(*testing.T, *kafkatest.Broker){kept, corrupt},
+			"a b new", "skip unreadable batch"},
+		"a record behind the checkpoint": {[]func(*testing.T, *kafkatest.Broker){kept, garbage}, "new",
+			"skip unreadable checkpoint"},
+		"a record, and no checkpoint": {[]func(*testing.T, *kafkatest.Broker){garbage}, "a b new",
+			"skip unreadable checkpoint"},
+		"a record before the checkpoint": {[]func(*testing.T, *kafkatest.Broker){garbage, kept}, "new",
+			"skip unreadable checkpoint"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -256,16 +268,22 @@ func TestDamagedCheckpoints(t *testing.T) {
 	}
 }
 
-// What the brokers do not list, or not for a while, is not taken for absent: nothing is read before it is known where the
-// group was.
-func TestCheckpointsThatAreNotListed(t *testing.T) {
+// A topic that is missing in lists, or unknown for a while, does not count as deleted. Nothing is read until the
+// positions are known.
+func TestCheckpointsMissingInLists(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(*kafkatest.Broker){
-		"the topic is not listed":                func(b *kafkatest.Broker) { b.FailLists(schemas.Changes) },
-		"checkpoints are not listed":             func(b *kafkatest.Broker) { b.FailLists(schemas.Checkpoints) },
-		"checkpoints are not known for a while":  func(b *kafkatest.Broker) { b.FailMetadata(schemas.Checkpoints, kafkatest.NotDone, 5) },
-		"checkpoints time out for a while":       func(b *kafkatest.Broker) { b.FailMetadata(schemas.Checkpoints, kafkatest.DoneButLost, 5) },
-		"the offsets of checkpoints are unknown": func(b *kafkatest.Broker) { b.FailListOffsets(schemas.Checkpoints, kafkatest.NotDone, 5) },
+		"the topic is not listed":    func(b *kafkatest.Broker) { b.FailLists(schemas.Changes) },
+		"checkpoints are not listed": func(b *kafkatest.Broker) { b.FailLists(schemas.Checkpoints) },
+		"checkpoints are not known for a while": func(b *kafkatest.Broker) {
+			b.FailMetadata(schemas.Checkpoints, kafkatest.NotDone, 5)
+		},
+		"checkpoints time out for a while": func(b *kafkatest.Broker) {
+			b.FailMetadata(schemas.Checkpoints, kafkatest.DoneButLost, 5)
+		},
+		"the offsets of checkpoints are unknown": func(b *kafkatest.Broker) {
+			b.FailListOffsets(schemas.Checkpoints, kafkatest.NotDone, 5)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -284,8 +302,8 @@ func TestCheckpointsThatAreNotListed(t *testing.T) {
 	}
 }
 
-// Who may not read checkpoints does not read from the start, but ends with an error that names the topic.
-func TestCheckpointsThatMayNotBeRead(t *testing.T) {
+// A process that may not read checkpoints does not read from the log start: it ends with an error that names the topic.
+func TestCheckpointsWithoutPermission(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(*kafkatest.Broker) func(){
 		"described": func(b *kafkatest.Broker) func() { return b.FailMetadata(schemas.Checkpoints, kafkatest.Refused, -1) },
@@ -305,7 +323,8 @@ func TestCheckpointsThatMayNotBeRead(t *testing.T) {
 					t.Fatal(err)
 				}
 				err = run(t, time.Minute, part)
-				if err == nil || !strings.Contains(err.Error(), "millrace.checkpoints") || !errors.Is(err, kerr.TopicAuthorizationFailed) {
+				if err == nil || !strings.Contains(err.Error(), "millrace.checkpoints") ||
+					!errors.Is(err, kerr.TopicAuthorizationFailed) {
 					t.Errorf("ended: %v", err)
 				}
 				if got := h.take(); len(got) > 0 {
@@ -316,9 +335,9 @@ func TestCheckpointsThatMayNotBeRead(t *testing.T) {
 	}
 }
 
-// A group goes on from the start of the log of a topic whose records come and go, if that is above its checkpoint: only
-// records that the group has committed are removed from there.
-func TestCheckpointOfAPassingTopic(t *testing.T) {
+// In a pass-through topic a group continues from the log start if that is after its checkpoint. Only records that
+// the group has committed are removed there.
+func TestCheckpointOfAPassThroughTopic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
@@ -347,7 +366,7 @@ func TestCheckpointOfAPassingTopic(t *testing.T) {
 			t.Fatalf("the log starts at %d", at)
 		}
 		forget(t, b)
-		if got := once(t, b.Config()); got != "e" { // the newest record stays in the log
+		if got := once(t, b.Config()); got != "e" { // the latest record stays in the log
 			t.Errorf("handled %q, want e", got)
 		}
 		if got := b.Bodies(schemas.Incidents); len(got) > 0 {
@@ -356,7 +375,7 @@ func TestCheckpointOfAPassingTopic(t *testing.T) {
 	})
 }
 
-// The same holds for the lanes of the Delayer.
+// The same holds for the Delayer's lanes.
 func TestCheckpointOfALane(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -387,7 +406,7 @@ func TestCheckpointOfALane(t *testing.T) {
 			t.Fatal(err)
 		}
 		pass(0)
-		if n := len(b.Read(schemas.Again(schemas.RolePlanner))); n != 6 { // the newest record stays in the lane
+		if n := len(b.Read(schemas.Again(schemas.RolePlanner))); n != 6 { // the latest record stays in the lane
 			t.Errorf("%d records came back, want 6", n)
 		}
 	})

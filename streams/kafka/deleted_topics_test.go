@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// handled are the items of the changes that a part was given.
+// handled collects the items of the changes that a reader got.
 type handled struct {
 	mu    sync.Mutex
 	items []string
@@ -55,7 +55,7 @@ func (h *handled) take() []string {
 	return items
 }
 
-// readers make each kind of part that reads changes for as long as a process lives.
+// readers returns a constructor for each kind of reader of changes.
 func readers() map[string]func(kafka.Config, *handled) (runner, error) {
 	changes := []schemas.Topic{schemas.Changes}
 	return map[string]func(kafka.Config, *handled) (runner, error){
@@ -71,9 +71,9 @@ func readers() map[string]func(kafka.Config, *handled) (runner, error) {
 	}
 }
 
-// A reader of a topic that is deleted and made again ends with an error that says so, and the next one reads the new topic
-// from its start, whatever was committed of the old one.
-func TestTopicMadeAgain(t *testing.T) {
+// A reader of a recreated topic ends with an error that says so. The next reader reads the new topic from its
+// start, whatever was committed for the old one.
+func TestRecreatedTopic(t *testing.T) {
 	t.Parallel()
 	for name, reader := range readers() {
 		t.Run(name, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestTopicMadeAgain(t *testing.T) {
 				b.Send(change("c"), change("d"), change("e"))
 				select {
 				case err := <-ended:
-					if err == nil || !strings.Contains(err.Error(), "topic millrace.changes was deleted and made again") {
+					if err == nil || !strings.Contains(err.Error(), "topic millrace.changes was deleted and recreated") {
 						t.Errorf("ended: %v", err)
 					}
 				case <-time.After(2 * time.Minute):
@@ -119,8 +119,8 @@ func TestTopicMadeAgain(t *testing.T) {
 	}
 }
 
-// A topic that is made again, and that the process may not describe any more, ends its readers too.
-func TestTopicMadeAgainThatMayNotBeDescribed(t *testing.T) {
+// Readers of a recreated topic that they may not describe end too.
+func TestRecreatedTopicWithoutDescribe(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
@@ -129,43 +129,48 @@ func TestTopicMadeAgainThatMayNotBeDescribed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.AfterFunc(25*time.Second, func() { // between two looks of the client at its topics
+		time.AfterFunc(25*time.Second, func() { // between two metadata refreshes of the client
 			b.Recreate(schemas.Changes, 1)
 			b.FailMetadata(schemas.Changes, kafkatest.Refused, -1)
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), 35*time.Second)
 		defer cancel()
 		err = part.Run(ctx)
-		if ctx.Err() != nil || !errors.Is(err, kerr.TopicAuthorizationFailed) || !strings.Contains(err.Error(), "millrace.changes") {
+		if ctx.Err() != nil || !errors.Is(err, kerr.TopicAuthorizationFailed) ||
+			!strings.Contains(err.Error(), "millrace.changes") {
 			t.Errorf("ended: %v", err)
 		}
 	})
 }
 
-// A lane that is made again ends the Delayer.
-func TestLaneMadeAgain(t *testing.T) {
+// The Delayer ends if a lane is recreated.
+func TestRecreatedLane(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quick()})
 		lane := schemas.Delay(quick()[0].Name)
-		// Not when the client looks at its topics: it forgets a lane that is not there just then, and reads the new one.
+		// Not while the client refreshes its metadata: it would forget the missing lane, and then read the new one.
 		time.AfterFunc(30*time.Second+100*time.Millisecond, func() { b.Recreate(lane, 1) })
-		if err := run(t, 3*time.Minute, delayer(t, b)); err == nil || !strings.Contains(err.Error(), string(lane)+" was deleted and made again") {
+		if err := run(t, 3*time.Minute, delayer(t, b)); err == nil ||
+			!strings.Contains(err.Error(), string(lane)+" was deleted and recreated") {
 			t.Errorf("ended: %v", err)
 		}
 	})
 }
 
-// A process that reads a topic which is deleted, paused or not, learns of it.
+// WatchTopics reports deleted topics, whether or not the reader is paused.
 func TestWatchTopics(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		change func(*kafkatest.Broker)
 		says   string
 	}{
-		"made again": {func(b *kafkatest.Broker) { b.Recreate(schemas.Policies, 1) }, "topic millrace.policies was deleted and made again: "},
-		"deleted":    {func(b *kafkatest.Broker) { b.Delete(schemas.Policies) }, "topic millrace.policies was deleted: what the process holds is of the topic that was deleted. Make it again, then start the process"},
-		"another":    {func(b *kafkatest.Broker) { b.MakeTopic("of.another", 1, nil) }, ""},
+		"made again": {func(b *kafkatest.Broker) { b.Recreate(schemas.Policies, 1) },
+			"topic millrace.policies was deleted and recreated: "},
+		"deleted": {func(b *kafkatest.Broker) { b.Delete(schemas.Policies) },
+			"topic millrace.policies was deleted: this process holds state of the deleted topic. " +
+				"Create it again, then start the process"},
+		"another": {func(b *kafkatest.Broker) { b.MakeTopic("of.another", 1, nil) }, ""},
 		"out of reach for a while": {func(b *kafkatest.Broker) {
 			mend := b.Cut()
 			time.AfterFunc(time.Minute, mend)
@@ -195,14 +200,14 @@ func TestWatchTopics(t *testing.T) {
 	}
 }
 
-// Of a topic that a process has found made again, tasks that were at work commit nothing, also to brokers that take
-// commits by name: not while they end, and not after.
-func TestTopicMadeAgainWithTasksAtWork(t *testing.T) {
+// Tasks of a topic that is known to be recreated commit nothing, neither while they end nor after. That holds for
+// brokers that take commits by topic name too.
+func TestRecreatedTopicWithRunningTasks(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		window  int  // of the Pool; 16: it is full, and the partition is not fetched
-		watched bool // by WatchTopics
-		first   bool // the first task ends by itself, when it is known that the topic was made again
+		window  int  // of the Pool; with 16 it is full, and the partition is paused
+		watched bool // WatchTopics runs
+		first   bool // the first task ends by itself, once the deletion is known
 	}{
 		"found by a fetch":                              {0, false, false},
 		"found by WatchTopics, a task ends":             {16, true, true},
@@ -216,7 +221,8 @@ func TestTopicMadeAgainWithTasksAtWork(t *testing.T) {
 				cfg := b.Config()
 				cfg.Deleted = &kafka.DeletedTopics{}
 				p, err := kafka.NewPool(cfg, kafka.PoolConfig{
-					Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Drain: time.Minute, Window: tt.window, Workers: 8,
+					Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
+					Drain: time.Minute, Window: tt.window, Workers: 8,
 				}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					if d.Offset == 0 && tt.first {
 						<-known
@@ -237,10 +243,10 @@ func TestTopicMadeAgainWithTasksAtWork(t *testing.T) {
 				defer cancel()
 				watched := make(chan error, 1)
 				if tt.watched {
-					go func() { // its looks lie between those of the Pool's client
+					go func() { // it lists topics between the Pool's metadata refreshes
 						time.Sleep(10 * time.Second)
 						watched <- adm.WatchTopics(ctx)
-						cancel() // as a process does that ends
+						cancel() // as a process that ends does
 						time.AfterFunc(time.Second, func() { close(known) })
 					}()
 				}
@@ -252,7 +258,7 @@ func TestTopicMadeAgainWithTasksAtWork(t *testing.T) {
 				if tt.watched {
 					err = errors.Join(err, <-watched)
 				}
-				if err == nil || !strings.Contains(err.Error(), "millrace.changes was deleted and made again") {
+				if err == nil || !strings.Contains(err.Error(), "millrace.changes was deleted and recreated") {
 					t.Errorf("ended: %v", err)
 				}
 				if got := b.Committed(schemas.RolePlanner, schemas.Changes); got[0] != 0 {
@@ -274,8 +280,8 @@ func TestTopicMadeAgainWithTasksAtWork(t *testing.T) {
 	}
 }
 
-// A Producer that lives on publishes to a topic that was made again.
-func TestProducerOfATopicMadeAgain(t *testing.T) {
+// A Producer publishes to a topic that was recreated during its life.
+func TestProducerOfARecreatedTopic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
@@ -288,7 +294,7 @@ func TestProducerOfATopicMadeAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.Recreate(schemas.Changes, 1)
-		time.Sleep(10 * time.Minute) // the client learns of it
+		time.Sleep(10 * time.Minute) // the client refreshes its metadata
 		if err := p.Publish(t.Context(), change("b"), change("c")); err != nil {
 			t.Errorf("publish to the new topic: %v", err)
 		}

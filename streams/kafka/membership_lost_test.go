@@ -12,9 +12,10 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// A member that its group has forgotten, and that finds out by a commit, has lost its partitions: it goes on from
-// what was committed in its place, and no commit goes back. This runs in real time, as TestRebalance does.
-func TestForgottenMember(t *testing.T) {
+// A member that its group has removed, and that learns it from a commit, loses its partitions. It continues from
+// the commits that another member made meanwhile, and no commit goes back. This test runs in real time, as
+// TestRebalance does.
+func TestRemovedMember(t *testing.T) {
 	t.Parallel()
 	const n, usurped = 400, 300
 	for name, part := range map[string]struct {
@@ -22,11 +23,13 @@ func TestForgottenMember(t *testing.T) {
 		make func(c kafka.Config, see func(*schemas.Delivery)) (runner, error)
 	}{
 		"Pool": {schemas.RolePlanner, func(c kafka.Config, see func(*schemas.Delivery)) (runner, error) {
-			return kafka.NewPool(c, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: 1},
+			return kafka.NewPool(c, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
+				Workers: 1},
 				func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) { see(d); return nil, nil })
 		}},
 		"BatchGroup": {schemas.RoleSink, func(c kafka.Config, see func(*schemas.Delivery)) (runner, error) {
-			return kafka.NewBatchGroup(c, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}, MaxRows: 20},
+			return kafka.NewBatchGroup(c, kafka.BatchConfig{Role: schemas.RoleSink,
+				Topics: []schemas.Topic{schemas.Changes}, MaxRows: 20},
 				storeFunc{func(_ context.Context, batch []*schemas.Delivery) error {
 					for _, d := range batch {
 						see(d)
@@ -41,7 +44,7 @@ func TestForgottenMember(t *testing.T) {
 			send(b, n)
 			cfg := b.Config()
 			cfg.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
-			cfg.Heartbeat, cfg.SessionTimeout = 20*time.Second, time.Minute // so that a commit is first to find out
+			cfg.Heartbeat, cfg.SessionTimeout = 20*time.Second, time.Minute // so that a commit fails before a heartbeat does
 			var mu sync.Mutex
 			var seen []int64
 			p, err := part.make(cfg, func(d *schemas.Delivery) {
@@ -59,7 +62,7 @@ func TestForgottenMember(t *testing.T) {
 				defer mu.Unlock()
 				return len(seen)
 			}
-			// The client looks once whether it is a member, half a second after it became one.
+			// The client checks its membership once, half a second after it joined.
 			for begun := time.Now(); (handled() < 20 || time.Since(begun) < time.Second) && time.Since(begun) < time.Minute; {
 				<-time.After(10 * time.Millisecond)
 			}
@@ -87,7 +90,8 @@ func TestForgottenMember(t *testing.T) {
 			until(n)
 			mu.Lock()
 			defer mu.Unlock()
-			// What it had read it may go on with until it knows, but then it goes on from the commit.
+			// Until it knows of its removal, it may handle the records that it has read. After that it continues from the
+			// commit.
 			last := seen[0]
 			for _, at := range seen {
 				if at > last+1 && at != usurped {

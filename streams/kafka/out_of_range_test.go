@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// admin returns a client with which tests do what an operator does.
+// admin returns a client for the actions of an operator.
 func admin(t *testing.T, cfg kafka.Config) *kadm.Client {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer), kgo.DisableClientMetrics())
@@ -28,7 +28,7 @@ func admin(t *testing.T, cfg kafka.Config) *kadm.Client {
 	return kadm.NewClient(cl)
 }
 
-// commit sets what a group has committed of partition 0 of a topic.
+// commit sets the committed offset of a group in partition 0 of a topic.
 func commit(t *testing.T, cfg kafka.Config, group string, topic schemas.Topic, at int64) {
 	t.Helper()
 	commitOf(t, cfg, group, kadm.Offset{Topic: string(topic), At: at, LeaderEpoch: -1})
@@ -45,8 +45,8 @@ func commitOf(t *testing.T, cfg kafka.Config, group string, o kadm.Offset) {
 	}
 }
 
-// Whoever finds that records were removed before they were read says so and stops, opens one incident
-// however often it is started, and goes on when an operator has moved the group.
+// A reader whose records were removed before it read them stops and says so. It opens one incident, however often
+// it restarts, and continues once an operator has reset its group.
 func TestRecordsRemoved(t *testing.T) {
 	t.Parallel()
 	const n, at, start = 20, 5, 12
@@ -56,7 +56,9 @@ func TestRecordsRemoved(t *testing.T) {
 		topic schemas.Topic
 		make  func(*testing.T, *kafkatest.Broker, *table) part
 	}{
-		"group": {schemas.RolePlanner, schemas.Changes, func(t *testing.T, b *kafkatest.Broker, _ *table) part { return planner(t, b, plan) }},
+		"group": {schemas.RolePlanner, schemas.Changes, func(t *testing.T, b *kafkatest.Broker, _ *table) part {
+			return planner(t, b, plan)
+		}},
 		"batch group": {schemas.RoleSink, schemas.Changes, func(t *testing.T, b *kafkatest.Broker, tb *table) part {
 			return sink(t, b, kafka.BatchConfig{}, tb)
 		}},
@@ -68,14 +70,16 @@ func TestRecordsRemoved(t *testing.T) {
 			}
 			return p
 		}},
-		"delayer": {schemas.RoleDelayer, schemas.Delay("30s"), func(t *testing.T, b *kafkatest.Broker, _ *table) part { return delayer(t, b) }},
+		"delayer": {schemas.RoleDelayer, schemas.Delay("30s"),
+			func(t *testing.T, b *kafkatest.Broker, _ *table) part { return delayer(t, b) }},
 	} {
 		for _, f := range []struct {
 			name  string
 			fault kafkatest.Fault
 			times int
 			told  int
-		}{{name: "told", told: 1}, {"telling failed", kafkatest.Refused, -1, 0}, {"told but reported lost", kafkatest.DoneButLost, 1, 1}} {
+		}{{name: "told", told: 1}, {"telling failed", kafkatest.Refused, -1, 0},
+			{"told but reported lost", kafkatest.DoneButLost, 1, 1}} {
 			t.Run(name+", "+f.name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
@@ -104,7 +108,7 @@ func TestRecordsRemoved(t *testing.T) {
 					if got := b.Committed(tt.role, tt.topic)[0]; got != at || len(tb.rows) != 0 {
 						t.Errorf("committed %d, stored %v", got, tb.rows)
 					}
-					commit(t, b.Config(), group, tt.topic, start) // what the error says to do
+					commit(t, b.Config(), group, tt.topic, start) // the remedy in the error
 					if err := run(t, 30*time.Second, tt.make(t, b, tb)); err != nil {
 						t.Error(err)
 					}
@@ -119,12 +123,13 @@ func TestRecordsRemoved(t *testing.T) {
 
 func checkRemoved(t *testing.T, err error, group string, untold bool) {
 	t.Helper()
-	for _, want := range []string{group, "offset 5", "partition 0", "starts at 12", "7 of them", "--group " + group + " ", ":0 --reset-offsets --to-earliest"} {
+	for _, want := range []string{group, "offset 5", "partition 0", "starts at 12", "7 of them",
+		"--group " + group + " ", ":0 --reset-offsets --to-earliest"} {
 		if !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("error %v, want it to say %q", err, want)
 		}
 	}
-	if got := strings.Contains(fmt.Sprint(err), "open an incident"); got != untold {
+	if got := strings.Contains(fmt.Sprint(err), "open incident"); got != untold {
 		t.Errorf("error %v", err)
 	}
 }
@@ -137,15 +142,16 @@ func checkIncidents(t *testing.T, b *kafkatest.Broker, subject string, want int)
 	}
 	for _, body := range told {
 		i := body.(*pb.Incident)
-		if i.GetKind() != "records-removed" || i.GetAccount() != "-" || i.GetItem() != "" || i.GetSubject() != subject || i.GetState() != pb.IncidentState_INCIDENT_STATE_OPEN ||
+		if i.GetKind() != "records-removed" || i.GetAccount() != "-" || i.GetItem() != "" ||
+			i.GetSubject() != subject || i.GetState() != pb.IncidentState_INCIDENT_STATE_OPEN ||
 			len(i.GetSteps()) != 1 || !strings.Contains(i.GetSteps()[0].GetDetail(), "7 of them") {
 			t.Errorf("incident %v", i)
 		}
 	}
 }
 
-// Records that were removed while they had not been read yet, though nothing was committed, do not go unnoticed;
-// a group that begins after they were removed begins at the log's start.
+// The removal of unread records is reported even if nothing was committed. A group that is new after the removal
+// starts at the log start.
 func TestRecordsRemovedBeforeACommit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,11 +14,12 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// A letter of a topic of which only the newest record of a key counts does not set its key back.
+// A dead letter of a compacted topic does not set its key back to an older value.
 func TestRedriveToACompactedTopic(t *testing.T) {
 	t.Parallel()
 	record := func(item, kind string) kafkatest.Record {
-		i := &pb.Incident{Id: schemas.ID(item), Account: "acme", Store: "2", Space: "maps", Item: item, Kind: kind, State: pb.IncidentState_INCIDENT_STATE_OPEN}
+		i := &pb.Incident{Id: schemas.ID(item), Account: "acme", Store: "2", Space: "maps", Item: item,
+			Kind: kind, State: pb.IncidentState_INCIDENT_STATE_OPEN}
 		r, err := schemas.Encode(schemas.Message{Topic: schemas.Incidents, Body: i})
 		if err != nil {
 			t.Fatal(err)
@@ -27,25 +28,32 @@ func TestRedriveToACompactedTopic(t *testing.T) {
 	}
 	gone := record("a", "k")
 	gone.Value = nil
-	other := []byte(`{"id":"` + schemas.ID("b") + `","account":"acme","store":"2","space":"maps","item":"b","kind":"k","state":"INCIDENT_STATE_OPEN"}`)
-	same := []byte(`{"id":"` + schemas.ID("a") + `","account":"acme","store":"2","space":"maps","item":"a","kind":"k","state":"INCIDENT_STATE_CLOSED"}`)
+	message := func(item, state string) []byte {
+		return []byte(`{"id":"` + schemas.ID(item) + `","account":"acme","store":"2","space":"maps","item":"` + item +
+			`","kind":"k","state":"INCIDENT_STATE_` + state + `"}`)
+	}
+	other, same := message("b", "OPEN"), message("a", "CLOSED")
 	for name, tt := range map[string]struct {
-		topic   []kafkatest.Record // what is there; the letter is of the first
-		letters []int              // offsets among those of its partition
+		topic   []kafkatest.Record // records of the topic; the first is the one of the letters
+		letters []int              // offsets of the letters in their partition
 		value   []byte
 		compact bool
 		sent    int
 		refused int
 	}{
-		"the newest":                    {[]kafkatest.Record{record("a", "k")}, []int{0}, nil, false, 1, 0},
-		"another key is newer":          {[]kafkatest.Record{record("a", "k"), record("b", "k"), record("a", "other")}, []int{0}, nil, false, 1, 0},
-		"overtaken":                     {[]kafkatest.Record{record("a", "k"), record("a", "k")}, []int{0}, nil, false, 0, 1},
-		"overtaken, and gone":           {[]kafkatest.Record{record("a", "k"), gone}, []int{0}, nil, false, 0, 1},
-		"overtaken, and compacted":      {[]kafkatest.Record{record("a", "k"), record("a", "k")}, []int{0}, nil, true, 0, 1},
-		"two letters: the newer one":    {[]kafkatest.Record{record("a", "k"), record("a", "k")}, []int{0, 1}, nil, false, 1, 1},
-		"edited":                        {[]kafkatest.Record{record("a", "k")}, []int{0}, same, false, 1, 0},
-		"edited, and overtaken":         {[]kafkatest.Record{record("a", "k"), record("a", "k")}, []int{0}, same, false, 0, 1},
-		"edited to another's key":       {[]kafkatest.Record{record("a", "k"), record("b", "k")}, []int{0}, other, false, 0, 1},
+		"the newest": {[]kafkatest.Record{record("a", "k")}, []int{0}, nil, false, 1, 0},
+		"another key is newer": {[]kafkatest.Record{record("a", "k"), record("b", "k"), record("a", "other")},
+			[]int{0}, nil, false, 1, 0},
+		"overtaken":                {[]kafkatest.Record{record("a", "k"), record("a", "k")}, []int{0}, nil, false, 0, 1},
+		"overtaken, and gone":      {[]kafkatest.Record{record("a", "k"), gone}, []int{0}, nil, false, 0, 1},
+		"overtaken, and compacted": {[]kafkatest.Record{record("a", "k"), record("a", "k")}, []int{0}, nil, true, 0, 1},
+		"two letters: the newer one": {[]kafkatest.Record{record("a", "k"), record("a", "k")},
+			[]int{0, 1}, nil, false, 1, 1},
+		"edited": {[]kafkatest.Record{record("a", "k")}, []int{0}, same, false, 1, 0},
+		"edited, and overtaken": {[]kafkatest.Record{record("a", "k"), record("a", "k")},
+			[]int{0}, same, false, 0, 1},
+		"edited to another's key": {[]kafkatest.Record{record("a", "k"), record("b", "k")},
+			[]int{0}, other, false, 0, 1},
 		"edited to a key that is free":  {[]kafkatest.Record{record("a", "k")}, []int{0}, other, false, 1, 0},
 		"of a topic that was made anew": {nil, []int{7}, nil, false, 1, 0},
 	} {
@@ -85,7 +93,8 @@ func TestRedriveToACompactedTopic(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if got.Done != tt.sent || got.Refused != tt.refused || tt.refused > 0 && !strings.Contains(fmt.Sprint(got.Why), "incidents holds what is newer") {
+				if got.Done != tt.sent || got.Refused != tt.refused || tt.refused > 0 &&
+					!strings.Contains(fmt.Sprint(got.Why), "incidents holds a newer record") {
 					t.Errorf("got %+v, want %d sent and %d refused", got, tt.sent, tt.refused)
 				}
 				if n := len(b.Read(schemas.Incidents)) - before; n != tt.sent {
@@ -96,12 +105,13 @@ func TestRedriveToACompactedTopic(t *testing.T) {
 	}
 }
 
-// If it cannot be seen what is newest, nothing is sent, and nothing refused.
-func TestRedriveToACompactedTopicThatCannotBeRead(t *testing.T) {
+// If the latest record is unknown, the letter is neither sent nor refused.
+func TestRedriveToUnreadableCompactedTopic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		i := &pb.Incident{Id: schemas.ID("a"), Account: "acme", Store: "2", Space: "maps", Item: "a", Kind: "k", State: pb.IncidentState_INCIDENT_STATE_OPEN}
+		i := &pb.Incident{Id: schemas.ID("a"), Account: "acme", Store: "2", Space: "maps", Item: "a",
+			Kind: "k", State: pb.IncidentState_INCIDENT_STATE_OPEN}
 		b.Send(schemas.Message{Topic: schemas.Incidents, Body: i})
 		r, err := schemas.Encode(schemas.Message{Topic: schemas.Incidents, Body: i})
 		if err != nil {

@@ -1,0 +1,137 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/streams/retry"
+)
+
+const (
+	maintainInterval = 10 * time.Second
+	maintainTimeout  = 5 * time.Second      // of the wait for running tasks, and of Beside; rebalances wait for it
+	maintainPoll     = 5 * time.Millisecond // between checks whether tasks have ended
+)
+
+// runMaintenance calls Prepare after each assignment, and Beside at each interval, until ctx is done.
+func (p *Pool) runMaintenance(ctx context.Context) error {
+	var due <-chan time.Time
+	if p.cfg.Beside != nil {
+		t := time.NewTicker(p.cfg.Every)
+		defer t.Stop()
+		due = t.C
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.fresh:
+			if err := p.prepare(ctx); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("prepare for assigned partitions: %w", err)
+			}
+		case <-due:
+			if err := p.maintain(ctx); err != nil && ctx.Err() == nil {
+				p.router.log.Warn("retry maintenance", "wait", p.cfg.Every, "err", err)
+			}
+		}
+	}
+}
+
+// prepare calls Prepare until it succeeds. Tasks are then dispatched, unless partitions were assigned meanwhile.
+func (p *Pool) prepare(ctx context.Context) error {
+	p.sched.mu.Lock()
+	n := p.sched.fresh
+	p.sched.mu.Unlock()
+	policy := retry.Policy{Wait: p.cfg.Retry.Wait, MaxWait: p.cfg.Retry.MaxWait}
+	_, err := policy.Do(ctx, func() error { return p.cfg.Prepare(ctx) }, func(attempt int, wait time.Duration, err error) {
+		p.router.log.Warn("retry prepare for assigned partitions", "attempt", attempt, "wait", wait, "err", err)
+	})
+	if err == nil {
+		p.sched.updateBlocked(func() { p.sched.fresh -= n })
+	}
+	return err
+}
+
+// requirePrepare stops dispatch until Prepare has been called.
+func (p *Pool) requirePrepare() {
+	if p.cfg.Prepare == nil {
+		return
+	}
+	p.sched.updateBlocked(func() { p.sched.fresh++ })
+	select {
+	case p.fresh <- struct{}{}:
+	default:
+	}
+}
+
+// maintain calls Beside, if the role is not paused and all running tasks end, with their outputs, within
+// maintainTimeout.
+func (p *Pool) maintain(ctx context.Context) error {
+	in := p.intakes[0]
+	if p.kafka.Controls.Role(p.cfg.Role) || p.cfg.Needed != nil && !p.cfg.Needed() || !in.still.TryLock() {
+		return nil
+	}
+	defer in.still.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, maintainTimeout)
+	defer cancel()
+	if len(in.owned(nil)) == 0 || !p.sched.prepared() {
+		return nil
+	}
+	name := p.router.cfg.topic(p.cfg.Topics[0])
+	_, ends, err := bounds(ctx, kadm.NewClient(in.cl), name)
+	if err != nil {
+		return fmt.Errorf("read the partitions of %s: %w", name, err)
+	}
+	p.sched.updateBlocked(func() { p.sched.aside = true })
+	defer p.sched.updateBlocked(func() { p.sched.aside = false })
+	for !p.sched.noneAtWork() || !p.out.empty() {
+		if retry.Sleep(ctx, maintainPoll) != nil {
+			return errors.New("tasks are still running")
+		}
+	}
+	n := len(ends[name])
+	byKey := kgo.StickyKeyPartitioner(nil).ForTopic(name) // the partitioner of all producers
+	return p.cfg.Beside(ctx, func(key string) bool {
+		id := byKey.Partition(&kgo.Record{Key: []byte(key)}, n)
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		return in.shares[partition{name, int32(id)}] != nil
+	})
+}
+
+// updateBlocked runs change, which sets fields that stop or allow dispatch, and wakes the workers.
+func (s *scheduler) updateBlocked(change func()) {
+	s.mu.Lock()
+	defer s.unlock()
+	change()
+	for i := range s.work {
+		s.work[i].Broadcast()
+	}
+}
+
+// blocked reports whether dispatch is stopped for all classes.
+func (s *scheduler) blocked() bool { return s.halted || s.aside || s.fresh > 0 }
+
+// prepared reports whether Prepare has been called since the last assignment.
+func (s *scheduler) prepared() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fresh == 0
+}
+
+// noneAtWork reports whether no task is running.
+func (s *scheduler) noneAtWork() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.classes {
+		if s.classes[i].atWork > 0 {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,328 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// kindRemoved is the kind of the incident that is opened when records were removed before a group read them.
+const kindRemoved = "records-removed"
+
+// outOfRangeTimeout bounds finding the cause of an out-of-range error and opening the incidents.
+const outOfRangeTimeout = 30 * time.Second
+
+// errRemoved is wrapped by the error of Run if records were removed before they were read.
+var errRemoved = errors.New("records were removed before they were read")
+
+// An outOfRange is the error of a poll at offsets that are not in the logs of some partitions.
+type outOfRange struct{ parts []partition }
+
+func (e *outOfRange) Error() string {
+	var names []string
+	for _, p := range e.parts {
+		names = append(names, p.String())
+	}
+	return fmt.Sprintf("poll %s: %v", strings.Join(names, ", "), kerr.OffsetOutOfRange)
+}
+
+// Unwrap returns the broker's error.
+func (e *outOfRange) Unwrap() error { return kerr.OffsetOutOfRange }
+
+// A groupPosition holds the offsets of a group in one partition, and the offsets in its log.
+type groupPosition struct {
+	at         partition
+	group      string
+	position   int64 // next offset that this member would read; -1: unknown
+	committed  int64 // offset committed by the group; -1: none
+	start, end int64 // log start and end offsets
+	divergesAt int64 // offset at which the log differs from the one that the group has committed in; -1: unknown
+}
+
+// An outOfRangeCause says why an offset is out of range.
+type outOfRangeCause uint8
+
+const (
+	causeRemoved    outOfRangeCause = iota // records that the group has not read were removed from the log start
+	causeTruncated                         // the log lost records at its end, and may hold others there now
+	causeSuperseded                        // another member has read on and committed, and the records were trimmed
+)
+
+// cause returns why the broker reported the position as out of range.
+func (s groupPosition) cause() outOfRangeCause {
+	at := s.position
+	if at < 0 {
+		at = max(s.committed, 0)
+	}
+	switch {
+	case at >= s.start:
+		return causeTruncated
+	case s.committed >= s.start:
+		return causeSuperseded
+	}
+	return causeRemoved
+}
+
+// lost returns the number of removed records that the group has not read.
+func (s groupPosition) lost() int64 { return s.start - max(s.position, s.committed, 0) }
+
+// error describes the cause and the remedy.
+func (s groupPosition) error(brokers []string) error {
+	where := fmt.Sprintf("group %s has committed offset %d of topic %s, partition %d",
+		s.group, s.committed, s.at.topic, s.at.id)
+	if s.committed < 0 {
+		where = fmt.Sprintf("group %s has committed nothing of topic %s, partition %d", s.group, s.at.topic, s.at.id)
+	}
+	reset := func(to string) string { return resetGroup(brokers, s.group, s.at, to) }
+	switch s.cause() {
+	case causeRemoved:
+		return fmt.Errorf("%s, but the log starts at %d: %w, %d of them. "+
+			"Find out what removed them (retention, DeleteRecords, a recreated topic); to continue without them, %s",
+			where, s.start, errRemoved, s.lost(), reset("--to-earliest"))
+	case causeSuperseded:
+		return fmt.Errorf("%s, but this process was only at %d: other members have read on while it was away. "+
+			"Restart it", where, s.position)
+	}
+	where = fmt.Sprintf("%s, and its next offset to read is %d, "+
+		"but the log is from %d to %d: the broker lost records at its end", where, s.position, s.start, s.end)
+	// Records that a new leader has written after the divergence are unread, and so are those written until the reset.
+	end := s.end
+	if s.divergesAt >= 0 {
+		end = min(end, s.divergesAt)
+	}
+	switch {
+	case s.committed > end:
+		return fmt.Errorf("%s, unless the topic was deleted and recreated. To continue with the remaining records, %s. "+
+			"If the topic was recreated, use --to-earliest, or records of the new one are skipped",
+			where, reset(fmt.Sprintf("--to-offset %d", end)))
+	case s.committed < 0:
+		return fmt.Errorf("%s. To read all records of the log, %s", where, reset("--to-earliest"))
+	}
+	return fmt.Errorf("%s. The committed offset is in it. Restart the process", where)
+}
+
+// incident returns the incident of removed records. It has no item: its subject is the group and the partition.
+// Its id is a function of the group, the partition and the offsets, so the same loss has the same id.
+func (s groupPosition) incident(role schemas.Role, detail string) *pb.Incident {
+	now := timestamppb.Now()
+	i := &pb.Incident{
+		Account: "-", Kind: kindRemoved, Subject: fmt.Sprintf("%s %s %d", s.group, s.at.topic, s.at.id),
+		State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: now, Updated: now, StepCount: 1,
+		Steps: []*pb.IncidentStep{{Time: now, Action: "opened", By: string(role), Detail: detail}},
+	}
+	i.Id = schemas.ID("incident",
+		schemas.IncidentKey(i), strconv.FormatInt(s.committed, 10), strconv.FormatInt(s.start, 10))
+	return i
+}
+
+// explainOutOfRange returns err. If err says that offsets are out of range, it returns an error with the cause
+// and the remedy instead, and opens an incident for removed records. cl is the member whose poll failed.
+func (r *router) explainOutOfRange(ctx context.Context, cl *kgo.Client, err error) error {
+	var out *outOfRange
+	if !errors.As(err, &out) {
+		return err
+	}
+	truncated, err := r.diagnoseOutOfRange(ctx, cl, out)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, s := range truncated {
+		errs = append(errs, s.error(r.cfg.Brokers))
+	}
+	return errors.Join(errs...)
+}
+
+// diagnoseOutOfRange finds out why offsets are out of range. If truncated logs are the only cause, it returns
+// them, and no error.
+func (r *router) diagnoseOutOfRange(
+	ctx context.Context, cl *kgo.Client, out *outOfRange,
+) (truncated []groupPosition, err error) {
+	ctx, cancel := context.WithTimeout(ctx, outOfRangeTimeout)
+	defer cancel()
+	all, err := r.groupPositions(ctx, cl, out.parts)
+	if err != nil {
+		return nil, errors.Join(out, fmt.Errorf("find the cause: %w", err))
+	}
+	var errs []error
+	var open []groupPosition
+	for _, s := range all {
+		switch s.cause() {
+		case causeTruncated:
+			truncated = append(truncated, s)
+			continue
+		case causeRemoved:
+			open = append(open, s)
+		}
+		errs = append(errs, s.error(r.cfg.Brokers))
+	}
+	if len(open) > 0 {
+		if err := r.openIncidents(ctx, open); err != nil {
+			errs = append(errs, fmt.Errorf("open incident: %w", err))
+		}
+	}
+	return truncated, errors.Join(errs...)
+}
+
+// groupPositions returns the positions of the group of cl in parts.
+func (r *router) groupPositions(ctx context.Context, cl *kgo.Client, parts []partition) ([]groupPosition, error) {
+	var topics []string
+	for _, p := range parts {
+		if !slices.Contains(topics, p.topic) {
+			topics = append(topics, p.topic)
+		}
+	}
+	group, _ := cl.OptValue(kgo.ConsumerGroup).(string)
+	adm := kadm.NewClient(cl)
+	commits, err := adm.FetchOffsetsForTopics(ctx, group, topics...)
+	if err != nil {
+		return nil, fmt.Errorf("fetch offsets of group %s: %w", group, err)
+	}
+	starts, ends, err := bounds(ctx, adm, topics...)
+	if err != nil {
+		return nil, err
+	}
+	same := r.divergencePoints(ctx, adm, commits, parts)
+	read, known := cl.UncommittedOffsets(), cl.CommittedOffsets()
+	var all []groupPosition
+	for _, p := range parts {
+		s := groupPosition{at: p, group: group, position: -1, committed: -1,
+			start: starts[p.topic][p.id], end: ends[p.topic][p.id],
+			divergesAt: -1}
+		if at, ok := same[p]; ok {
+			s.divergesAt = at
+		}
+		if c, ok := commits.Lookup(p.topic, p.id); ok && c.Err != nil {
+			return nil, fmt.Errorf("fetch offsets of group %s: %s: %w", group, p, c.Err)
+		} else if ok {
+			s.committed = c.At
+		}
+		if at, ok := known[p.topic][p.id]; ok {
+			s.position = at.Offset
+		}
+		if at, ok := read[p.topic][p.id]; ok {
+			s.position = at.Offset
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+// divergencePoints returns the offsets at which the logs of parts differ from those that the commits were made
+// in, by leader epoch. Partitions for which the brokers do not say are left out.
+func (r *router) divergencePoints(
+	ctx context.Context, adm *kadm.Client, commits kadm.OffsetResponses, parts []partition,
+) map[partition]int64 {
+	var epochs kadm.OffsetForLeaderEpochRequest
+	for _, p := range parts {
+		if c, ok := commits.Lookup(p.topic, p.id); ok && c.Err == nil && c.At >= 0 && c.LeaderEpoch >= 0 {
+			epochs.Add(p.topic, p.id, c.LeaderEpoch)
+		}
+	}
+	if len(epochs) == 0 {
+		return nil
+	}
+	ends, err := adm.OffsetForLeaderEpoch(ctx, epochs)
+	if err != nil {
+		r.log.Warn("skip check where logs were truncated", "err", err)
+	}
+	same := map[partition]int64{}
+	for topic, ps := range ends {
+		for id, e := range ps {
+			if e.Err == nil && e.LeaderEpoch >= 0 {
+				same[partition{topic, id}] = e.EndOffset
+			}
+		}
+	}
+	return same
+}
+
+// openIncidents publishes an incident for each position with removed records. It leaves out incidents that are
+// open already, so a process that restarts in a loop opens each once; if those cannot be read, an incident may be
+// published twice. The messages of r.removed are published first, since the incident refers to them.
+func (r *router) openIncidents(ctx context.Context, of []groupPosition) error {
+	known := map[string]bool{}
+	if err := r.knownIncidents(ctx, known); err != nil {
+		r.log.Warn("may open incidents twice", "err", err)
+	}
+	opts, err := r.cfg.options("incidents", r.cfg.produceOptions(producerTimeout, producerLinger)...)
+	if err != nil {
+		return err
+	}
+	cl, err := kgo.NewClient(opts...)
+	if err != nil {
+		return fmt.Errorf("kafka: new client: %w", err)
+	}
+	defer cl.Close()
+	var lost, incidents []schemas.Message
+	for _, s := range of {
+		i := s.incident(r.role, s.error(r.cfg.Brokers).Error())
+		if known[i.GetId()] {
+			continue
+		}
+		incidents = append(incidents, schemas.Message{Topic: schemas.Incidents, Body: i})
+		if r.removed != nil {
+			more, err := r.removed(ctx, r.cfg.schemaTopic(s.at.topic), s.at.id, s.start-s.lost(), s.start)
+			if err != nil {
+				return err
+			}
+			lost = append(lost, more...)
+		}
+	}
+	for _, msgs := range [][]schemas.Message{lost, incidents} {
+		var recs []*kgo.Record
+		for _, m := range msgs {
+			rec, err := r.record(m, time.Now())
+			if err != nil {
+				return err
+			}
+			recs = append(recs, rec)
+		}
+		if _, err := publish(ctx, cl, recs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// knownIncidents adds the ids of all incidents of removed records to known. It takes at most a third of
+// outOfRangeTimeout.
+func (r *router) knownIncidents(ctx context.Context, known map[string]bool) error {
+	ctx, cancel := context.WithTimeout(ctx, outOfRangeTimeout/3)
+	defer cancel()
+	name := r.cfg.topic(schemas.Incidents)
+	opts, err := r.cfg.options("incidents")
+	if err != nil {
+		return err
+	}
+	cl, err := kgo.NewClient(opts...)
+	if err != nil {
+		return fmt.Errorf("kafka: new client: %w", err)
+	}
+	defer cl.Close()
+	parts, err := topicRanges(ctx, kadm.NewClient(cl), name)
+	if err != nil {
+		return err
+	}
+	return scan(ctx, r.cfg, name, parts, func(rec *kgo.Record, _ uint32) error {
+		if !strings.Contains(string(rec.Key), "/"+kindRemoved) {
+			return nil
+		}
+		if body, err := schemas.Decode(schemas.Incidents, headersOf(rec), rec.Value); err == nil {
+			known[body.GetId()] = true
+		}
+		return nil
+	})
+}
