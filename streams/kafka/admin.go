@@ -20,7 +20,7 @@ type Admin struct {
 	adm *kadm.Client
 
 	pace      pace
-	undecided undecided
+	undecided openTransactions
 }
 
 // NewAdmin returns an Admin. Nothing reaches the network before its methods are

@@ -64,32 +64,32 @@ type BatchGroup struct {
 	opts   []kgo.Opt
 	sink   BatchSink
 	router *router
-	tap    tap
+	pauser pauser
 
-	metrics *roleMetrics
-	weight  *scale // bytes read and not stored
-	retry   retry.Policy
-	slots   chan struct{} // one for each Store
-	stored  chan struct{} // something wants to be committed
-	commits *commits
+	metrics      *roleMetrics
+	memory       *byteBudget // bytes read and not stored
+	retry        retry.Policy
+	storeSlots   chan struct{} // one for each Store
+	commitSignal chan struct{} // something wants to be committed
+	commits      *commits
 	// uncommitted counts the records of awaited that were stored since they were last committed.
 	uncommitted atomic.Int64
-	reader      *reader
+	checker     *pollChecker
 	perPoll     int             // records; only poll uses it
 	ctx         context.Context // outlives Run's
 	fail        context.CancelCauseFunc
 
-	mu      sync.Mutex // guards the rest
-	streams map[partition]*stream
-	tables  map[string]*spacing
-	turning bool               // some of them want to be read again from where they were
-	doubted map[partition]bool // of which Mark failed for what is stored
-	unpoll  context.CancelFunc // ends the poll at hand
+	mu            sync.Mutex // guards the rest
+	batchers      map[partition]*batcher
+	pacers        map[string]*tablePacer
+	rewindPending bool               // some of them want to be read again from where they were
+	unmarked      map[partition]bool // of which Mark failed for what is stored
+	cancelPoll    context.CancelFunc // ends the poll at hand
 }
 
 var (
-	errStopped = errors.New("stopped")
-	errDoubted = errors.New("what was stored could not be recorded before, and is read again first")
+	errStopped  = errors.New("stopped")
+	errUnmarked = errors.New("what was stored could not be recorded before, and is read again first")
 )
 
 // BatchMemory is the default of BatchConfig.Memory.
@@ -97,20 +97,20 @@ const BatchMemory = 20 << 20
 
 const (
 	// batchFetch is what a fetch of one broker asks for, compressed: what is read ahead of Memory is beyond it.
-	batchFetch = 512 << 10
-	batchPoll  = 4000 // records of one poll at most
+	batchFetchBytes = 512 << 10
+	maxPollRecords  = 4000 // records of one poll at most
 	// A poll is to weigh 1/pollShare of Memory, by what the records of the last one weighed: Memory may be exceeded by that.
-	pollShare = 4
-	firstPoll = 100 // records, before anything is known of their weight
+	pollMemoryPart   = 4
+	firstPollRecords = 100 // records, before anything is known of their weight
 	// batchCommit is the time between two commits, but for the topic that fresh reads wait for.
-	batchCommit = time.Second
+	batchCommitInterval = time.Second
 )
 
 // markTimeout bounds a call of Mark, during which no partition can leave us.
 const markTimeout = CommitTimeout / 2
 
 // batchRetry is the wait between two calls of Store while errors pass: there is no end to it.
-func batchRetry() retry.Policy {
+func storeRetry() retry.Policy {
 	return retry.Policy{Wait: 250 * time.Millisecond, MaxWait: 15 * time.Second}
 }
 
@@ -123,19 +123,19 @@ func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, err
 	}
 	parallel := min(max(runtime.GOMAXPROCS(0), 2), 4) // one for each processor, but few
 	g := &BatchGroup{
-		cfg: bc, sink: sink, router: newRouter(cfg, bc.Role, 0), weight: newScale(), commits: newCommits(cfg.Deleted),
-		retry: batchRetry(), slots: make(chan struct{}, parallel), stored: make(chan struct{}, 1), streams: map[partition]*stream{},
-		tables: map[string]*spacing{}, doubted: map[partition]bool{}, perPoll: firstPoll,
-		tap: tap{controls: cfg.Controls, role: bc.Role, topics: topics},
+		cfg: bc, sink: sink, router: newRouter(cfg, bc.Role, 0), memory: newByteBudget(), commits: newCommits(cfg.Deleted),
+		retry: storeRetry(), storeSlots: make(chan struct{}, parallel), commitSignal: make(chan struct{}, 1), batchers: map[partition]*batcher{},
+		pacers: map[string]*tablePacer{}, unmarked: map[partition]bool{}, perPoll: firstPollRecords,
+		pauser: pauser{controls: cfg.Controls, role: bc.Role, topics: topics},
 	}
 	g.metrics = cfg.Metrics.role(bc.Role, schemas.High)
 	g.commits.metrics, g.commits.before = g.metrics, g.mark
 	g.router.removed = bc.Removed
-	g.reader = newReader(g.router, g.commits)
+	g.checker = newPollChecker(g.router, g.commits)
 	g.metrics.look(g.oldest)
 	g.opts, err = cfg.options(string(bc.Role), append(append(cfg.consume(member{role: bc.Role, topics: topics}), cfg.produce(runtimeLimit, runtimeLinger)...),
-		kgo.FetchMaxBytes(batchFetch), kgo.FetchMaxPartitionBytes(batchFetch),
-		kgo.OnPartitionsAssigned(g.assigned), kgo.OnPartitionsRevoked(g.revoked), kgo.OnPartitionsLost(g.lost))...)
+		kgo.FetchMaxBytes(batchFetchBytes), kgo.FetchMaxPartitionBytes(batchFetchBytes),
+		kgo.OnPartitionsAssigned(g.onAssigned), kgo.OnPartitionsRevoked(g.onRevoked), kgo.OnPartitionsLost(g.onLost))...)
 	return g, err
 }
 
@@ -179,7 +179,7 @@ func (g *BatchGroup) Run(ctx context.Context) error {
 	}
 	cl.AllowRebalance()
 	committer.Wait()
-	stuck := g.release(cl, g.owned(nil), true)
+	stuck := g.stopBatchers(cl, g.owned(nil), true)
 	leave()
 	if err := context.Cause(run); ctx.Err() == nil && err != nil {
 		return fmt.Errorf("batch group %s: %w", g.cfg.Role, err)
@@ -195,18 +195,18 @@ func (g *BatchGroup) Run(ctx context.Context) error {
 func (g *BatchGroup) poll(ctx context.Context, cl *kgo.Client) error {
 	for ctx.Err() == nil {
 		g.makeRoom(ctx)
-		g.tap.turn(cl)
-		pctx, cancel := g.polling(ctx)
-		fetches := g.tap.poll(pctx, cl, g.perPoll)
+		g.pauser.update(cl)
+		pctx, cancel := g.pollContext(ctx)
+		fetches := g.pauser.poll(pctx, cl, g.perPoll)
 		cancel()
-		again, err := g.reread(ctx, cl, fetches)
+		again, err := g.checkPoll(ctx, cl, fetches)
 		if err != nil {
 			return err
 		}
 		g.fill(cl, fetches, again)
 		g.perPoll = pollSize(fetches, g.perPoll, g.cfg.Memory)
-		g.setBack(cl)
-		if err := g.redo(ctx, cl); err != nil {
+		g.applyRewinds(cl)
+		if err := g.rereadUnmarked(ctx, cl); err != nil {
 			return err
 		}
 		cl.AllowRebalance()
@@ -219,12 +219,12 @@ func pollSize(fetches kgo.Fetches, last int, memory int64) int {
 	n, bytes := 0, int64(0)
 	fetches.EachRecord(func(rec *kgo.Record) {
 		n++
-		bytes += weigh(rec)
+		bytes += recordBytes(rec)
 	})
 	if n == 0 {
 		return last
 	}
-	return int(min(max(memory/pollShare/(bytes/int64(n)), 1), batchPoll))
+	return int(min(max(memory/pollMemoryPart/(bytes/int64(n)), 1), maxPollRecords))
 }
 
 // fill adds what was fetched to the streams, but for the partitions that are read again.
@@ -237,15 +237,15 @@ func (g *BatchGroup) fill(cl *kgo.Client, fetches kgo.Fetches, again map[partiti
 			inc := incarnation(t.TopicID)
 			for _, p := range t.Partitions {
 				at := partition{t.Topic, p.Partition}
-				s := g.streams[at]
+				s := g.batchers[at]
 				if s == nil || len(p.Records) == 0 || again[at] {
 					continue
 				}
-				if began == nil && s.begins(inc) {
+				if began == nil && s.isNewLog(inc) {
 					began = cl.CommittedOffsets()
 				}
 				n, weight := s.add(p.Records, inc, max(p.LogStartOffset, 0), began[t.Topic][p.Partition].Offset)
-				g.weight.add(weight)
+				g.memory.add(weight)
 				g.metrics.inFlight(n, weight)
 			}
 		}
@@ -254,37 +254,41 @@ func (g *BatchGroup) fill(cl *kgo.Client, fetches kgo.Fetches, again map[partiti
 
 // makeRoom has what is in memory stored before memory is full, and returns when it is not.
 func (g *BatchGroup) makeRoom(ctx context.Context) {
-	for g.weight.n.Load() >= g.cfg.Memory*3/4 && ctx.Err() == nil {
-		g.hurry()
-		if g.weight.n.Load() < g.cfg.Memory {
+	for g.memory.n.Load() >= g.cfg.Memory*3/4 && ctx.Err() == nil {
+		g.flushLargest()
+		if g.memory.n.Load() < g.cfg.Memory {
 			return
 		}
-		g.weight.less(ctx)
+		g.memory.waitFreed(ctx)
 	}
 }
 
 // hurry has those streams that have most waiting stored, until every slot is taken: few large batches take the same
 // memory as many small ones, and the store less work.
-func (g *BatchGroup) hurry() {
-	free, size := cap(g.slots), map[*stream]int64{}
+func (g *BatchGroup) flushLargest() {
+	free, size := cap(g.storeSlots), map[*batcher]int64{}
 	for _, s := range g.owned(nil) {
-		if waiting, busy := s.waiting(); busy {
+		if waiting, busy := s.queuedBytes(); busy {
 			free--
 		} else if waiting > 0 {
 			size[s] = waiting
 		}
 	}
-	idle := slices.SortedFunc(maps.Keys(size), func(a, b *stream) int { return cmp.Compare(size[b], size[a]) })
+	idle := slices.SortedFunc(maps.Keys(size), func(a, b *batcher) int { return cmp.Compare(size[b], size[a]) })
 	for _, s := range idle[:max(0, min(free, len(idle)))] {
-		s.hurry()
+		s.flush()
 	}
 }
 
 // apart is the time between two batches of a table, and between two commits, while there are few records.
-func (g *BatchGroup) apart() time.Duration { return time.Second / time.Duration(g.cfg.PartsPerSecond) }
+func (g *BatchGroup) minInterval() time.Duration {
+	return time.Second / time.Duration(g.cfg.PartsPerSecond)
+}
 
 // awaited reports whether fresh reads wait until what was read of a partition is committed: a Watermark is one of changes.
-func (g *BatchGroup) awaited(p partition) bool { return g.router.cfg.bare(p.topic) == schemas.Changes }
+func (g *BatchGroup) isAwaited(p partition) bool {
+	return g.router.cfg.bare(p.topic) == schemas.Changes
+}
 
 // commitLoop commits what was stored: once in batchCommit all of it, and what is awaited the sooner the less it is. Each
 // commit costs the sink a small insert into each table.
@@ -297,33 +301,33 @@ func (g *BatchGroup) commitLoop(ctx context.Context, cl *kgo.Client) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-g.stored:
+		case <-g.commitSignal:
 		}
-		for ctx.Err() == nil && time.Since(last) < g.commitApart(took) {
-			_ = retry.Sleep(ctx, min(20*time.Millisecond, batchCommit/10))
+		for ctx.Err() == nil && time.Since(last) < g.commitInterval(took) {
+			_ = retry.Sleep(ctx, min(20*time.Millisecond, batchCommitInterval/10))
 		}
-		began, of := time.Now(), g.awaited
-		if began.Sub(whole) >= batchCommit {
+		began, of := time.Now(), g.isAwaited
+		if began.Sub(whole) >= batchCommitInterval {
 			of, whole = nil, began
 		}
-		again := time.Until(whole.Add(batchCommit))
+		again := time.Until(whole.Add(batchCommitInterval))
 		if g.commits.pending(of) {
 			if !g.commit(ctx, cl, of) {
-				_ = retry.Sleep(ctx, batchCommit)
+				_ = retry.Sleep(ctx, batchCommitInterval)
 				again = 0
 			}
-			last, took = began, min(time.Since(began), batchCommit)
+			last, took = began, min(time.Since(began), batchCommitInterval)
 		}
 		if g.commits.pending(nil) {
-			time.AfterFunc(again, g.signal)
+			time.AfterFunc(again, g.signalCommit)
 		}
 	}
 }
 
 // commitApart is the least time between two commits.
-func (g *BatchGroup) commitApart(took time.Duration) time.Duration {
-	apart := g.apart() + time.Duration(g.uncommitted.Load())*recordShare
-	return max(min(apart, batchCommit), restShare*took)
+func (g *BatchGroup) commitInterval(took time.Duration) time.Duration {
+	apart := g.minInterval() + time.Duration(g.uncommitted.Load())*perRecordDelay
+	return max(min(apart, batchCommitInterval), idleFactor*took)
 }
 
 // mark has the sink record what is about to be committed.
@@ -335,20 +339,20 @@ func (g *BatchGroup) mark(ctx context.Context, todo map[partition]position) erro
 		done = append(done, schemas.Progress{Topic: g.router.cfg.bare(at.topic), Incarnation: p.incarnation, Partition: at.id,
 			Start: p.start, From: p.from, Next: p.Offset})
 	}
-	if g.doubts(todo) {
-		return errDoubted
+	if g.anyUnmarked(todo) {
+		return errUnmarked
 	}
 	if err := g.sink.Mark(ctx, done); err != nil {
-		g.doubt(todo)
+		g.addUnmarked(todo)
 		return fmt.Errorf("record what is to be committed: %w", err)
 	}
 	return nil
 }
 
 // signal has the commit loop commit.
-func (g *BatchGroup) signal() {
+func (g *BatchGroup) signalCommit() {
 	select {
-	case g.stored <- struct{}{}:
+	case g.commitSignal <- struct{}{}:
 	default:
 	}
 }
@@ -371,71 +375,71 @@ func (g *BatchGroup) commit(ctx context.Context, cl *kgo.Client, of func(partiti
 	return false
 }
 
-func (g *BatchGroup) assigned(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
+func (g *BatchGroup) onAssigned(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
 	defer g.metrics.rebalanced(moveAssigned, parts, time.Now())
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	each(parts, func(at partition) { g.begin(cl, at) })
+	eachPartition(parts, func(at partition) { g.startBatcher(cl, at) })
 }
 
 // begin starts the stream of a partition. g.mu is held.
-func (g *BatchGroup) begin(cl *kgo.Client, at partition) *stream {
+func (g *BatchGroup) startBatcher(cl *kgo.Client, at partition) *batcher {
 	table := g.sink.Table(g.router.cfg.bare(at.topic))
-	if g.tables[table] == nil {
-		g.tables[table] = newSpacing(g.apart())
+	if g.pacers[table] == nil {
+		g.pacers[table] = newTablePacer(g.minInterval())
 	}
-	s := newStream(g, cl, at, g.tables[table])
-	g.streams[at] = s
+	s := newBatcher(g, cl, at, g.pacers[table])
+	g.batchers[at] = s
 	go s.run()
 	return s
 }
 
-func (g *BatchGroup) revoked(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
+func (g *BatchGroup) onRevoked(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
 	defer g.metrics.rebalanced(moveRevoked, parts, time.Now())
-	g.release(cl, g.owned(parts), true)
+	g.stopBatchers(cl, g.owned(parts), true)
 }
 
-func (g *BatchGroup) lost(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
+func (g *BatchGroup) onLost(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
 	defer g.metrics.rebalanced(moveLost, parts, time.Now())
-	g.release(cl, g.owned(parts), false)
+	g.stopBatchers(cl, g.owned(parts), false)
 }
 
 // owned returns the streams of parts, or all with nil.
-func (g *BatchGroup) owned(parts map[string][]int32) []*stream {
+func (g *BatchGroup) owned(parts map[string][]int32) []*batcher {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return among(g.streams, parts)
+	return selectPartitions(g.batchers, parts)
 }
 
 // release ends streams. If they are still ours, a Store may go on for Drain, and what
 // was stored is committed. It returns how many ignore that they were cancelled.
-func (g *BatchGroup) release(cl *kgo.Client, streams []*stream, ours bool) (stuck int) {
-	if len(streams) == 0 {
+func (g *BatchGroup) stopBatchers(cl *kgo.Client, batchers []*batcher, ours bool) (stuck int) {
+	if len(batchers) == 0 {
 		return 0
 	}
-	for _, s := range streams {
+	for _, s := range batchers {
 		s.stop()
 		if !ours {
 			s.cancel(errRevoked)
 		}
 	}
-	stuck = g.await(streams)
+	stuck = g.awaitBatchers(batchers)
 	if ours {
 		g.commit(g.ctx, cl, nil)
 	}
-	for _, s := range streams {
+	for _, s := range batchers {
 		g.mu.Lock()
-		delete(g.streams, s.partition)
+		delete(g.batchers, s.partition)
 		g.mu.Unlock()
 		// Before the rest: a Store that goes on after it was cancelled would add what it stored to our next commit,
 		// for a partition that another member may own.
 		s.discard()
 		g.commits.forget(s.partition) // waits for a Mark under way, which may doubt it
 		g.mu.Lock()
-		delete(g.doubted, s.partition)
+		delete(g.unmarked, s.partition)
 		g.mu.Unlock()
-		g.reader.forget(s.partition)
-		cl.ResumeFetchPartitions(s.one()) // a pause would outlive the assignment
+		g.checker.forget(s.partition)
+		cl.ResumeFetchPartitions(s.asMap()) // a pause would outlive the assignment
 		g.sink.Forget(g.router.cfg.bare(s.topic), s.id)
 	}
 	return stuck
@@ -443,22 +447,22 @@ func (g *BatchGroup) release(cl *kgo.Client, streams []*stream, ours bool) (stuc
 
 // await waits until streams have ended, cancels them after Drain, and returns how many
 // have not ended poolGrace later.
-func (g *BatchGroup) await(streams []*stream) (stuck int) {
+func (g *BatchGroup) awaitBatchers(batchers []*batcher) (stuck int) {
 	timer := time.AfterFunc(g.cfg.Drain, func() {
-		for _, s := range streams {
+		for _, s := range batchers {
 			s.cancel(errRevoked)
 		}
 	})
 	defer timer.Stop()
-	late, cancel := context.WithTimeout(g.ctx, g.cfg.Drain+poolGrace)
+	late, cancel := context.WithTimeout(g.ctx, g.cfg.Drain+cancelGrace)
 	defer cancel()
-	for _, s := range streams {
+	for _, s := range batchers {
 		select {
 		case <-s.done:
 			continue
 		case <-late.Done():
 		}
-		if s.hangs() {
+		if s.markStuck() {
 			stuck++
 			g.router.log.Error("a batch ignores that it was cancelled", "topic", s.topic, "partition", s.id)
 		}
@@ -469,11 +473,11 @@ func (g *BatchGroup) await(streams []*stream) (stuck int) {
 func (g *BatchGroup) oldest() (o oldest) {
 	for _, s := range g.owned(nil) {
 		s.mu.Lock()
-		if !s.storing.IsZero() && (o.task.IsZero() || s.storing.Before(o.task)) {
-			o.task = s.storing
+		if !s.storeBegan.IsZero() && (o.task.IsZero() || s.storeBegan.Before(o.task)) {
+			o.task = s.storeBegan
 		}
-		if len(s.letters) > 0 {
-			if t := s.letters[0].rec.Timestamp; o.message.IsZero() || t.Before(o.message) {
+		if len(s.records) > 0 {
+			if t := s.records[0].rec.Timestamp; o.message.IsZero() || t.Before(o.message) {
 				o.message = t
 			}
 		}

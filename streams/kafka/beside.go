@@ -30,7 +30,7 @@ func (p *Pool) beside(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-p.fresh:
+		case <-p.prepareDue:
 			if err := p.prepare(ctx); err != nil && ctx.Err() == nil {
 				return fmt.Errorf("prepare for the partitions that were assigned: %w", err)
 			}
@@ -45,14 +45,14 @@ func (p *Pool) beside(ctx context.Context) error {
 // prepare calls Prepare until it succeeds. Then tasks are begun, unless partitions were assigned meanwhile.
 func (p *Pool) prepare(ctx context.Context) error {
 	p.sched.mu.Lock()
-	n := p.sched.fresh
+	n := p.sched.unprepared
 	p.sched.mu.Unlock()
 	policy := retry.Policy{Wait: p.cfg.Retry.Wait, MaxWait: p.cfg.Retry.MaxWait}
 	_, err := policy.Do(ctx, func() error { return p.cfg.Prepare(ctx) }, func(attempt int, wait time.Duration, err error) {
 		p.router.log.Warn("prepare again for the partitions that were assigned", "attempt", attempt, "wait", wait, "err", err)
 	})
 	if err == nil {
-		p.sched.bar(func() { p.sched.fresh -= n })
+		p.sched.bar(func() { p.sched.unprepared -= n })
 	}
 	return err
 }
@@ -62,20 +62,20 @@ func (p *Pool) assigned() {
 	if p.cfg.Prepare == nil {
 		return
 	}
-	p.sched.bar(func() { p.sched.fresh++ })
+	p.sched.bar(func() { p.sched.unprepared++ })
 	select {
-	case p.fresh <- struct{}{}:
+	case p.prepareDue <- struct{}{}:
 	default:
 	}
 }
 
 // besides calls Beside, if the role is not paused and the tasks at work, with their outputs, come to an end soon.
 func (p *Pool) besides(ctx context.Context) error {
-	in := p.intakes[0]
-	if p.kafka.Controls.Role(p.cfg.Role) || p.cfg.Needed != nil && !p.cfg.Needed() || !in.still.TryLock() {
+	in := p.fetchers[0]
+	if p.kafka.Controls.Role(p.cfg.Role) || p.cfg.Needed != nil && !p.cfg.Needed() || !in.rebalanceMu.TryLock() {
 		return nil
 	}
-	defer in.still.Unlock()
+	defer in.rebalanceMu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, besideLimit)
 	defer cancel()
 	if len(in.owned(nil)) == 0 || !p.sched.prepared() {
@@ -86,9 +86,9 @@ func (p *Pool) besides(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the partitions of %s: %w", name, err)
 	}
-	p.sched.bar(func() { p.sched.aside = true })
-	defer p.sched.bar(func() { p.sched.aside = false })
-	for !p.sched.resting() || !p.out.empty() {
+	p.sched.bar(func() { p.sched.quiesced = true })
+	defer p.sched.bar(func() { p.sched.quiesced = false })
+	for !p.sched.resting() || !p.outputs.empty() {
 		if retry.Sleep(ctx, besideLook) != nil {
 			return errors.New("tasks are at work")
 		}
@@ -99,7 +99,7 @@ func (p *Pool) besides(ctx context.Context) error {
 		id := byKey.Partition(&kgo.Record{Key: []byte(key)}, n)
 		in.mu.Lock()
 		defer in.mu.Unlock()
-		return in.shares[partition{name, int32(id)}] != nil
+		return in.assignments[partition{name, int32(id)}] != nil
 	})
 }
 
@@ -108,19 +108,19 @@ func (s *scheduler) bar(change func()) {
 	s.mu.Lock()
 	defer s.unlock()
 	change()
-	for i := range s.work {
-		s.work[i].Broadcast()
+	for i := range s.workReady {
+		s.workReady[i].Broadcast()
 	}
 }
 
 // barred reports whether no task is begun, of any class.
-func (s *scheduler) barred() bool { return s.halted || s.aside || s.fresh > 0 }
+func (s *scheduler) barred() bool { return s.halted || s.quiesced || s.unprepared > 0 }
 
 // prepared reports whether Prepare was called since partitions were assigned.
 func (s *scheduler) prepared() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.fresh == 0
+	return s.unprepared == 0
 }
 
 // resting reports whether no task is at work.
@@ -128,7 +128,7 @@ func (s *scheduler) resting() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.classes {
-		if s.classes[i].atWork > 0 {
+		if s.classes[i].running > 0 {
 			return false
 		}
 	}

@@ -15,7 +15,7 @@ import (
 
 // lagFresh is for how long a look at the lag counts: what nobody looks at any more is
 // absent, and not what it last was.
-const lagFresh = time.Minute
+const lagTTL = time.Minute
 
 // A RoleState is how one class of one role does in this process.
 type RoleState struct {
@@ -38,12 +38,12 @@ type RoleState struct {
 
 // State returns how each class of each role does that was made in this process.
 func (m *Metrics) State() (states []RoleState) {
-	for _, r := range m.all() {
+	for _, r := range m.sortedRoles() {
 		s := RoleState{
 			Role: r.at.role, Class: r.at.class, Owned: map[string]map[int32]bool{},
 			InFlight: r.records.Load(), Held: r.held.Load(), Busy: r.busy.Load(),
 			Parked: r.waiting.Load(), Stuck: r.stuck.Load(),
-			Active: r.when(r.active.Load()), Success: r.when(r.success.Load()),
+			Active: r.timeOf(r.active.Load()), Success: r.timeOf(r.success.Load()),
 		}
 		r.mu.Lock()
 		s.Member, s.Refused = r.member, r.refused
@@ -60,14 +60,14 @@ func (m *Metrics) State() (states []RoleState) {
 }
 
 // when is the inverse of time.Since(r.base).
-func (r *roleMetrics) when(since int64) time.Time {
+func (r *roleMetrics) timeOf(since int64) time.Time {
 	if since == 0 {
 		return time.Time{}
 	}
 	return r.base.Add(time.Duration(since))
 }
 
-func (m *Metrics) all() (roles []*roleMetrics) {
+func (m *Metrics) sortedRoles() (roles []*roleMetrics) {
 	if m == nil {
 		return nil
 	}
@@ -97,7 +97,7 @@ type descriptions struct {
 	lagRecords, lagDue, lagUndecided, lagBytes, lagSeconds                        *prometheus.Desc
 }
 
-func describe() descriptions {
+func newDescriptions() descriptions {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("millrace_kafka_"+name, help, append([]string{"role", "class"}, labels...), nil)
 	}
@@ -132,7 +132,7 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	d, now := m.descs, time.Now()
-	for _, r := range m.all() {
+	for _, r := range m.sortedRoles() {
 		gauge := func(desc *prometheus.Desc, v float64) {
 			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, string(r.at.role), string(r.at.class))
 		}
@@ -155,7 +155,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		o := r.oldest()
 		age(d.task, o.task)
 		age(d.message, o.message)
-		if t := r.when(r.success.Load()); !t.IsZero() {
+		if t := r.timeOf(r.success.Load()); !t.IsZero() {
 			gauge(d.success, float64(t.UnixMilli())/1e3)
 		}
 	}
@@ -166,7 +166,7 @@ func (m *Metrics) collectLags(ch chan<- prometheus.Metric, now time.Time) {
 	m.mu.Lock()
 	lags, looked := m.lags, m.looked
 	m.mu.Unlock()
-	if now.Sub(looked) > lagFresh {
+	if now.Sub(looked) > lagTTL {
 		return
 	}
 	for _, l := range lags {
@@ -186,10 +186,10 @@ func (m *Metrics) collectLags(ch chan<- prometheus.Metric, now time.Time) {
 }
 
 // A size is what records of a topic weigh, as they lie in its log.
-type size struct{ records, bytes int64 }
+type topicSize struct{ records, bytes int64 }
 
 // mean returns the bytes of a record of a topic, prefix and all, as far as any was read.
-func (m *Metrics) mean(topic string) (bytes float64, ok bool) {
+func (m *Metrics) meanRecordBytes(topic string) (bytes float64, ok bool) {
 	if m == nil {
 		return 0, false
 	}
@@ -206,8 +206,8 @@ func (m *Metrics) mean(topic string) (bytes float64, ok bool) {
 // client of the process has: kprom cannot tell two apart.
 type clientMetrics struct {
 	*kprom.Metrics
-	m          *Metrics
-	name, held string
+	m           *Metrics
+	name, label string
 }
 
 var (
@@ -227,14 +227,14 @@ func (m *Metrics) hooks(name string) []kgo.Opt {
 // OnNewClient implements kgo.HookNewClient. The client calls it before it does anything.
 func (c *clientMetrics) OnNewClient(cl *kgo.Client) {
 	c.m.mu.Lock()
-	c.held = c.name
-	for n := 2; c.m.clients[c.held]; n++ {
-		c.held = fmt.Sprintf("%s#%d", c.name, n)
+	c.label = c.name
+	for n := 2; c.m.clients[c.label]; n++ {
+		c.label = fmt.Sprintf("%s#%d", c.name, n)
 	}
-	c.m.clients[c.held] = true
+	c.m.clients[c.label] = true
 	c.m.mu.Unlock()
 	c.Metrics = kprom.NewMetrics("millrace_kafka_client", kprom.Registry(nil), kprom.NativeBucketFactor(1),
-		kprom.WithStaticLabel(prometheus.Labels{"client": c.held}),
+		kprom.WithStaticLabel(prometheus.Labels{"client": c.label}),
 		kprom.FetchAndProduceDetail(kprom.ByTopic, kprom.Batches, kprom.Records, kprom.CompressedBytes, kprom.UncompressedBytes))
 	c.Metrics.OnNewClient(cl)
 	c.m.reg.MustRegister(c.Metrics)
@@ -245,7 +245,7 @@ func (c *clientMetrics) OnClientClosed(*kgo.Client) {
 	c.m.reg.Unregister(c.Metrics)
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
-	delete(c.m.clients, c.held)
+	delete(c.m.clients, c.label)
 }
 
 // OnFetchBatchRead implements kgo.HookFetchBatchRead.
@@ -254,5 +254,5 @@ func (c *clientMetrics) OnFetchBatchRead(meta kgo.BrokerMetadata, topic string, 
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
 	s := c.m.sizes[topic]
-	c.m.sizes[topic] = size{s.records + int64(b.NumRecords), s.bytes + int64(b.CompressedBytes)}
+	c.m.sizes[topic] = topicSize{s.records + int64(b.NumRecords), s.bytes + int64(b.CompressedBytes)}
 }

@@ -244,7 +244,7 @@ func (c Config) options(name string, more ...kgo.Opt) ([]kgo.Opt, error) {
 func (c Config) produce(limit, linger time.Duration) []kgo.Opt {
 	return []kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.RecordPartitioner(spreader{
+		kgo.RecordPartitioner(backlogPartitioner{
 			kgo.StickyKeyPartitioner(nil), // murmur2: Java's default
 			func(topic string) bool { return isBacklog(c.bare(topic)) },
 		}),

@@ -24,9 +24,9 @@ type partition struct {
 func (p partition) String() string { return fmt.Sprintf("%s/%d", p.topic, p.id) }
 
 // one is the form in which the client wants a partition to be named.
-func (p partition) one() map[string][]int32 { return map[string][]int32{p.topic: {p.id}} }
+func (p partition) asMap() map[string][]int32 { return map[string][]int32{p.topic: {p.id}} }
 
-func each(parts map[string][]int32, f func(partition)) {
+func eachPartition(parts map[string][]int32, f func(partition)) {
 	for topic, ids := range parts {
 		for _, id := range ids {
 			f(partition{topic, id})
@@ -36,7 +36,7 @@ func each(parts map[string][]int32, f func(partition)) {
 
 // movedOn says that an error means no more than that the group has moved on: the
 // client joins again, and what was not committed is delivered again.
-func movedOn(err error) bool {
+func groupMovedOn(err error) bool {
 	for _, e := range []error{kerr.RebalanceInProgress, kerr.IllegalGeneration, kerr.UnknownMemberID, kerr.StaleMemberEpoch, kerr.FencedMemberEpoch} {
 		if errors.Is(err, e) {
 			return true
@@ -50,7 +50,7 @@ func movedOn(err error) bool {
 const stopGrace = 5 * time.Second
 
 // outlive returns a context that ends stopGrace after ctx does.
-func outlive(ctx context.Context) (context.Context, context.CancelFunc) {
+func withStopGrace(ctx context.Context) (context.Context, context.CancelFunc) {
 	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(stopGrace, cancel) })
 	return out, func() { stop(); cancel() }
@@ -86,12 +86,12 @@ func join(ctx context.Context, opts []kgo.Opt) (cl *kgo.Client, leave func(), er
 const CommitTimeout = 10 * time.Second
 
 // among returns what all holds for parts, or all of it with nil.
-func among[T any](all map[partition]T, parts map[string][]int32) []T {
+func selectPartitions[T any](all map[partition]T, parts map[string][]int32) []T {
 	if parts == nil {
 		return slices.Collect(maps.Values(all))
 	}
 	var some []T
-	each(parts, func(at partition) {
+	eachPartition(parts, func(at partition) {
 		if v, ok := all[at]; ok {
 			some = append(some, v)
 		}
@@ -250,5 +250,5 @@ func (c *commits) take(of func(partition) bool) (map[string]map[int32]kgo.EpochO
 // commitFatal says that committing again will not help.
 func commitFatal(err error) bool {
 	var code *kerr.Error
-	return errors.As(err, &code) && !code.Retriable && !movedOn(err)
+	return errors.As(err, &code) && !code.Retriable && !groupMovedOn(err)
 }

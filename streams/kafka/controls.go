@@ -26,17 +26,17 @@ import (
 // clocks differ by a second, so does the end of a pause. It ends the pause only; a number of
 // workers holds until another is set.
 type Controls struct {
-	table *Table
-	now   atomic.Pointer[force] // nil: nothing is in force
+	table   *Table
+	current atomic.Pointer[activeControls] // nil: nothing is in force
 
 	mu       sync.Mutex // guards the rest
-	newest   map[string]*pb.Control
+	latest   map[string]*pb.Control
 	expiry   *time.Timer // has the next until take effect; nil: there is none to come
 	watchers map[chan struct{}]bool
 }
 
 // expiryLook is the longest time until the clock is asked again, since it may be set.
-const expiryLook = time.Minute
+const maxExpiryWait = time.Minute
 
 // A scope is what an entry pauses; what is empty matches everything.
 type scope struct {
@@ -45,7 +45,7 @@ type scope struct {
 }
 
 // shape tells which fields are not empty, one bit for each.
-func (s scope) shape() (shape uint8) {
+func (s scope) mask() (shape uint8) {
 	for i, named := range []bool{s.role != "", s.account != "", s.store != ""} {
 		if named {
 			shape |= 1 << i
@@ -55,7 +55,7 @@ func (s scope) shape() (shape uint8) {
 }
 
 // of returns s without the fields that are not in shape.
-func (s scope) of(shape uint8) scope {
+func (s scope) masked(shape uint8) scope {
 	if shape&1 == 0 {
 		s.role = ""
 	}
@@ -69,24 +69,24 @@ func (s scope) of(shape uint8) scope {
 }
 
 // A force is what was in force at one time. It is never changed.
-type force struct {
+type activeControls struct {
 	paused  map[scope]bool
-	shapes  uint8 // bit n: a scope of shape n is paused
+	masks   uint8 // bit n: a scope of shape n is paused
 	sweeps  map[string]bool
 	workers map[schemas.Role]int
 }
 
-func (f *force) match(s scope) bool {
-	all := s.shape()
+func (f *activeControls) matches(s scope) bool {
+	all := s.mask()
 	for shape := range uint8(8) {
-		if f.shapes&(1<<shape) != 0 && shape&^all == 0 && f.paused[s.of(shape)] {
+		if f.masks&(1<<shape) != 0 && shape&^all == 0 && f.paused[s.masked(shape)] {
 			return true
 		}
 	}
 	return false
 }
 
-func (f *force) equal(g *force) bool {
+func (f *activeControls) equal(g *activeControls) bool {
 	return maps.Equal(f.paused, g.paused) && maps.Equal(f.sweeps, g.sweeps) && maps.Equal(f.workers, g.workers)
 }
 
@@ -106,7 +106,7 @@ func NewControls(cfg Config) (*Controls, error) {
 
 // Run follows the topic until ctx is done, and then returns nil. It is called once.
 func (c *Controls) Run(ctx context.Context) error {
-	defer c.rest()
+	defer c.stopTimer()
 	return c.table.Run(ctx)
 }
 
@@ -122,14 +122,14 @@ func (c *Controls) Apply(key []byte, ctl *pb.Control) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if ctl == nil {
-		delete(c.newest, string(key))
+		delete(c.latest, string(key))
 	} else {
-		if c.newest == nil {
-			c.newest = map[string]*pb.Control{}
+		if c.latest == nil {
+			c.latest = map[string]*pb.Control{}
 		}
-		c.newest[string(key)] = proto.CloneOf(ctl)
+		c.latest[string(key)] = proto.CloneOf(ctl)
 	}
-	c.enforce()
+	c.refresh()
 	return nil
 }
 
@@ -154,15 +154,15 @@ func checkControl(key string, c *pb.Control) error {
 
 // enforce works out what is in force now, tells the watchers if that is new, and sees to it
 // that it is called when the next until comes. Its caller holds mu.
-func (c *Controls) enforce() {
+func (c *Controls) refresh() {
 	now := time.Now()
-	f := &force{paused: map[scope]bool{}, sweeps: map[string]bool{}, workers: map[schemas.Role]int{}}
+	f := &activeControls{paused: map[scope]bool{}, sweeps: map[string]bool{}, workers: map[schemas.Role]int{}}
 	var next time.Time
-	for _, ctl := range c.newest {
+	for _, ctl := range c.latest {
 		if n := ctl.GetWorkers(); n > 0 {
 			f.workers[schemas.Role(ctl.GetRole())] = int(n)
 		}
-		if !pauses(ctl, now) {
+		if !isPausing(ctl, now) {
 			continue
 		}
 		if until := ctl.GetUntil(); until != nil && (next.IsZero() || until.AsTime().Before(next)) {
@@ -174,22 +174,22 @@ func (c *Controls) enforce() {
 		}
 		s := scope{schemas.Role(ctl.GetRole()), ctl.GetAccount(), ctl.GetStore()}
 		f.paused[s] = true
-		f.shapes |= 1 << s.shape()
+		f.masks |= 1 << s.mask()
 	}
 	if c.expiry != nil {
 		c.expiry.Stop()
 		c.expiry = nil
 	}
 	if !next.IsZero() {
-		c.expiry = time.AfterFunc(min(next.Sub(now), expiryLook), func() {
+		c.expiry = time.AfterFunc(min(next.Sub(now), maxExpiryWait), func() {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			c.enforce()
+			c.refresh()
 		})
 	}
-	before := c.now.Swap(f)
+	before := c.current.Swap(f)
 	if before == nil {
-		before = &force{}
+		before = &activeControls{}
 	}
 	if before.equal(f) {
 		return
@@ -202,12 +202,12 @@ func (c *Controls) enforce() {
 	}
 }
 
-func pauses(c *pb.Control, now time.Time) bool {
+func isPausing(c *pb.Control, now time.Time) bool {
 	return c.GetPaused() && (c.GetUntil() == nil || c.GetUntil().AsTime().After(now))
 }
 
 // rest stops the clock.
-func (c *Controls) rest() {
+func (c *Controls) stopTimer() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.expiry != nil {
@@ -217,8 +217,8 @@ func (c *Controls) rest() {
 }
 
 // active says whether anything at all is paused.
-func (c *Controls) active() bool {
-	f := c.force()
+func (c *Controls) anyPaused() bool {
+	f := c.load()
 	return f != nil && (len(f.paused) > 0 || len(f.sweeps) > 0)
 }
 
@@ -228,19 +228,19 @@ func (c *Controls) Role(role schemas.Role) bool { return c.Paused(role, "", "") 
 // Paused says whether role is paused for a store of an account, as a whole or for either alone. An
 // empty account or store is none in particular, and matches no pause of one.
 func (c *Controls) Paused(role schemas.Role, account, store string) bool {
-	f := c.force()
-	return f != nil && f.shapes != 0 && f.match(scope{role, account, store})
+	f := c.load()
+	return f != nil && f.masks != 0 && f.matches(scope{role, account, store})
 }
 
 // Sweep says whether a sweep is paused, by itself, with its role or with everything.
 func (c *Controls) Sweep(name string) bool {
-	f := c.force()
-	return f != nil && (f.sweeps[name] || f.match(scope{role: schemas.RoleSweeper}))
+	f := c.load()
+	return f != nil && (f.sweeps[name] || f.matches(scope{role: schemas.RoleSweeper}))
 }
 
 // workers returns how many workers each process gives role, where that is set.
 func (c *Controls) workers(role schemas.Role) (n int, set bool) {
-	f := c.force()
+	f := c.load()
 	if f == nil {
 		return 0, false
 	}
@@ -248,11 +248,11 @@ func (c *Controls) workers(role schemas.Role) (n int, set bool) {
 	return n, set
 }
 
-func (c *Controls) force() *force {
+func (c *Controls) load() *activeControls {
 	if c == nil {
 		return nil
 	}
-	return c.now.Load()
+	return c.current.Load()
 }
 
 // Watch returns a channel that ticks after what is in force has changed; ticks that are not
@@ -283,9 +283,9 @@ func (c *Controls) InForce() []*pb.Control {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var out []*pb.Control
-	for _, ctl := range c.newest {
+	for _, ctl := range c.latest {
 		ctl = proto.CloneOf(ctl)
-		if !pauses(ctl, time.Now()) {
+		if !isPausing(ctl, time.Now()) {
 			ctl.Paused, ctl.Until = false, nil
 		}
 		if ctl.GetPaused() || ctl.GetWorkers() > 0 {
@@ -300,7 +300,7 @@ func (c *Controls) InForce() []*pb.Control {
 }
 
 // wait returns true when role is not paused, or false when stop is closed before.
-func (c *Controls) wait(role schemas.Role, stop <-chan struct{}) bool {
+func (c *Controls) waitResumed(role schemas.Role, stop <-chan struct{}) bool {
 	if !c.Role(role) {
 		return true
 	}

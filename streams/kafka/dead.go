@@ -217,7 +217,7 @@ func (d *DeadLetters) named(ctx context.Context, ids []string, parts map[int32]s
 }
 
 func (d *DeadLetters) letter(rec *kgo.Record, inc uint32) *DeadLetter {
-	t := readTrail(rec.Headers)
+	t := parseRetryHeaders(rec.Headers)
 	return &DeadLetter{
 		ID: deadID(rec.Partition, rec.Offset), State: DeadOpen, Time: rec.Timestamp, Role: t.role, Class: t.class, Error: t.err,
 		Attempts: t.attempts, Waits: t.waits, History: t.history, Topic: t.topic, Partition: t.partition, Offset: t.offset,

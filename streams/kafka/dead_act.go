@@ -141,7 +141,7 @@ func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, judg
 		}
 		if rec != nil {
 			open.recs = append(open.recs, rec)
-			open.bytes += int(weigh(rec))
+			open.bytes += int(recordBytes(rec))
 		}
 		open.actions = append(open.actions, schemas.Message{Topic: schemas.Admin, Body: action})
 		if len(open.actions) >= most || open.bytes >= deadBatchBytes {
@@ -167,7 +167,7 @@ func (d *DeadLetters) send(ctx context.Context, open docket) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	ctx, cancel := outlive(ctx)
+	ctx, cancel := withStopGrace(ctx)
 	defer cancel()
 	if _, err := publish(ctx, d.cl, open.recs); err != nil {
 		return err
@@ -208,8 +208,8 @@ func (d *DeadLetters) action(l *DeadLetter, action string, o DeadOrder) *pb.Admi
 
 // again returns the record that l becomes.
 func (d *DeadLetters) again(l *DeadLetter, value []byte) (*kgo.Record, error) {
-	t := trail{
-		topic: l.Topic, partition: l.Partition, offset: l.Offset, timestamp: readTrail(l.rec.Headers).timestamp, role: l.Role, history: l.History,
+	t := retryHeaders{
+		topic: l.Topic, partition: l.Partition, offset: l.Offset, timestamp: parseRetryHeaders(l.rec.Headers).timestamp, role: l.Role, history: l.History,
 	}
 	_, known := schemas.Lookup(l.Topic)
 	_, foreign := l.Topic.Foreign()
@@ -228,7 +228,7 @@ func (d *DeadLetters) again(l *DeadLetter, value []byte) (*kgo.Record, error) {
 			return nil, err
 		}
 	}
-	rec.Headers = t.headers(rec.Headers)
+	rec.Headers = t.apply(rec.Headers)
 	if err := fits(rec); err != nil {
 		return nil, fmt.Errorf("cannot be redriven: %w", err)
 	}

@@ -123,5 +123,5 @@ func (d *DeadLetters) decisions(ctx context.Context, wanted map[string]bool) (*d
 // scan is that of all, in little memory: what fills a dead letter, texts of errors and stacks, is a twentieth of its size
 // when it is compressed.
 func (d *DeadLetters) scan(ctx context.Context, topic string, parts map[int32]span, f func(*kgo.Record, uint32) error) error {
-	return (&scanner{cfg: d.cfg, topic: topic, fetch: batchFetch}).scan(ctx, parts, f)
+	return (&scanner{cfg: d.cfg, topic: topic, fetch: batchFetchBytes}).scan(ctx, parts, f)
 }

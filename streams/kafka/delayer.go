@@ -32,11 +32,11 @@ type Delayer struct {
 	opts   []kgo.Opt
 	router *router
 	delays map[string]time.Duration // by topic
-	tap    tap
+	tap    pauser
 
 	metrics *roleMetrics
 	commits *commits
-	reader  *reader
+	reader  *pollChecker
 	refusal refusal    // of what was last to be moved; only Run uses it
 	mu      sync.Mutex // guards the rest
 	held    map[partition][]stay
@@ -52,7 +52,7 @@ type stay struct {
 // NewDelayer returns a Delayer for cfg's lanes.
 func NewDelayer(cfg Config) (*Delayer, error) {
 	d := &Delayer{router: newRouter(cfg, schemas.RoleDelayer, 0), delays: map[string]time.Duration{}, held: map[partition][]stay{},
-		commits: newCommits(cfg.Deleted), tap: tap{controls: cfg.Controls, role: schemas.RoleDelayer}}
+		commits: newCommits(cfg.Deleted), tap: pauser{controls: cfg.Controls, role: schemas.RoleDelayer}}
 	for _, l := range cfg.lanes() {
 		d.delays[cfg.topic(schemas.Delay(l.Name))] = l.Delay
 	}
@@ -61,8 +61,8 @@ func NewDelayer(cfg Config) (*Delayer, error) {
 	topics := []string{"^" + regexp.QuoteMeta(cfg.topic(schemas.Delay(""))) + ".+$"}
 	d.metrics = cfg.Metrics.role(schemas.RoleDelayer, schemas.High)
 	d.commits.metrics = d.metrics
-	d.reader = newReader(d.router, d.commits)
-	d.reader.pattern = true
+	d.reader = newPollChecker(d.router, d.commits)
+	d.reader.byPattern = true
 	d.metrics.look(d.oldest)
 	moved := func(k move) func(context.Context, *kgo.Client, map[string][]int32) {
 		return func(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
@@ -103,7 +103,7 @@ func (d *Delayer) Run(ctx context.Context) error {
 
 // turn waits for records or until one that is held may go on, and moves those that may.
 func (d *Delayer) turn(ctx context.Context, cl *kgo.Client) error {
-	d.tap.turn(cl)
+	d.tap.update(cl)
 	pctx, cancel := ctx, context.CancelFunc(func() {})
 	if wait, ok := d.wait(); ok {
 		pctx, cancel = context.WithTimeout(ctx, wait)
@@ -123,14 +123,14 @@ func (d *Delayer) turn(ctx context.Context, cl *kgo.Client) error {
 			}
 			d.held[at] = append(d.held[at], recs...)
 			d.flying(1, recs)
-			cl.PauseFetchPartitions(at.one())
+			cl.PauseFetchPartitions(at.asMap())
 		}
 	})
 	d.mu.Unlock()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	ctx, cancel = outlive(ctx) // what is moved but not committed is moved again
+	ctx, cancel = withStopGrace(ctx) // what is moved but not committed is moved again
 	defer cancel()
 	if err := d.move(ctx, cl); err != nil {
 		return err
@@ -151,7 +151,7 @@ func (d *Delayer) wait() (wait time.Duration, ok bool) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.tap.closed {
+	if d.tap.paused {
 		return wait, ok
 	}
 	for _, recs := range d.held {
@@ -179,7 +179,7 @@ func (d *Delayer) ready(rec stay) time.Time {
 		stamp = rec.seen
 	}
 	at := stamp.Add(d.delays[rec.Topic])
-	if due := readTrail(rec.Headers).due; due.After(at) && due.Sub(at) <= delayerSlack {
+	if due := parseRetryHeaders(rec.Headers).due; due.After(at) && due.Sub(at) <= delayerSlack {
 		return due
 	}
 	return at
@@ -196,14 +196,14 @@ func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
 	if err := out.publish(ctx, cl); err != nil {
 		if passes(err) {
 			d.refuse(out)
-			d.refusal.note(d.router, d.metrics, err)
+			d.refusal.record(d.router, d.metrics, err)
 			return nil
 		}
 		d.metrics.unpublished(1)
 		return err
 	}
 	d.refuse(nil)
-	d.refusal.end(d.metrics)
+	d.refusal.clear(d.metrics)
 	d.counted(out.recs)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -213,7 +213,7 @@ func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
 		d.commits.done(at, kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1})
 		if d.held[at] = d.held[at][n:]; len(d.held[at]) == 0 {
 			delete(d.held, at)
-			cl.ResumeFetchPartitions(at.one())
+			cl.ResumeFetchPartitions(at.asMap())
 		}
 	}
 	return nil
@@ -256,10 +256,10 @@ func (d *Delayer) movable(now time.Time) *outgoing {
 
 // next returns where rec goes from its lane.
 func (d *Delayer) next(rec *kgo.Record, now time.Time) *kgo.Record {
-	t := readTrail(rec.Headers)
+	t := parseRetryHeaders(rec.Headers)
 	role := t.role
 	if role == "" {
-		role, _ = returnsTo(t.topic)
+		role, _ = retryRole(t.topic)
 	}
 	again, err := schemas.AgainOf(role, t.topic), fits(rec)
 	if _, ok := schemas.Lookup(again); !ok {
@@ -269,18 +269,18 @@ func (d *Delayer) next(rec *kgo.Record, now time.Time) *kgo.Record {
 		if t.topic == "" {
 			t.topic, t.partition, t.offset = d.router.cfg.bare(rec.Topic), rec.Partition, rec.Offset
 		}
-		return d.router.after(&letter{rec: rec, past: &t}, err, now)
+		return d.router.failureRecord(&inflightRecord{rec: rec, retryHeaders: &t}, err, now)
 	}
 	to := d.router.cfg.topic(again)
 	if left := t.due.Sub(now); left > 0 {
-		to = d.router.cfg.topic(schemas.Delay(pick(d.router.lanes, left).Name))
+		to = d.router.cfg.topic(schemas.Delay(laneFor(d.router.lanes, left).Name))
 	}
 	return &kgo.Record{Topic: to, Key: rec.Key, Value: rec.Value, Headers: rec.Headers}
 }
 
 // drop forgets partitions that are no longer ours. No poll is held while it runs.
 func (d *Delayer) drop(cl *kgo.Client, parts map[string][]int32) {
-	each(parts, func(at partition) {
+	eachPartition(parts, func(at partition) {
 		d.commits.forget(at)
 		d.reader.forget(at)
 		d.mu.Lock()
@@ -288,7 +288,7 @@ func (d *Delayer) drop(cl *kgo.Client, parts map[string][]int32) {
 		d.flying(-1, d.held[at])
 		delete(d.held, at)
 		d.refused = nil
-		cl.ResumeFetchPartitions(at.one()) // a pause would outlive the assignment
+		cl.ResumeFetchPartitions(at.asMap()) // a pause would outlive the assignment
 	})
 }
 
@@ -296,7 +296,7 @@ func (d *Delayer) drop(cl *kgo.Client, parts map[string][]int32) {
 func (d *Delayer) flying(sign int, recs []stay) {
 	var bytes int64
 	for _, rec := range recs {
-		bytes += weigh(rec.Record)
+		bytes += recordBytes(rec.Record)
 	}
 	d.metrics.inFlight(sign*len(recs), int64(sign)*bytes)
 }

@@ -12,17 +12,17 @@ import (
 
 // A diversion is which flows of an intake are moved to its backlog topic.
 type diversion struct {
-	any     atomic.Bool  // there are some
-	flying  atomic.Int64 // messages that were sent there, and not acknowledged
-	bytes   atomic.Int64 // the size of those
-	landed  atomic.Int64 // messages that were acknowledged
-	stalled atomic.Bool  // for a second the brokers have acknowledged none, or too few to move more of a partition
-	refused atomic.Bool  // they have refused one for good
-	off     atomic.Bool  // they do not allow it
+	active       atomic.Bool  // there are some
+	unacked      atomic.Int64 // messages that were sent there, and not acknowledged
+	unackedBytes atomic.Int64 // the size of those
+	acked        atomic.Int64 // messages that were acknowledged
+	stalled      atomic.Bool  // for a second the brokers have acknowledged none, or too few to move more of a partition
+	refused      atomic.Bool  // they have refused one for good
+	denied       atomic.Bool  // they do not allow it
 
-	mu    sync.Mutex // guards the rest
-	flows map[Work]*route
-	next  time.Time // when it is looked how many have arrived
+	mu         sync.Mutex // guards the rest
+	flows      map[Work]*route
+	nextExpiry time.Time // when it is looked how many have arrived
 }
 
 // A route is where the messages of a flow are moved.
@@ -39,7 +39,7 @@ func flowName(w Work) Work {
 }
 
 // take returns where the message of w is to be moved, if its flow is.
-func (d *diversion) take(w Work) (slot int, ok bool) {
+func (d *diversion) routeOf(w Work) (slot int, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := d.flows[flowName(w)]
@@ -57,13 +57,13 @@ func (d *diversion) slotOf(f Work) int {
 	if r := d.flows[f]; r != nil {
 		return r.slot
 	}
-	var used [slots]int
+	var used [backlogSlots]int
 	for _, r := range d.flows {
 		used[r.slot]++
 	}
-	first, slot := int(hash(f.Account, f.Stores[0], f.Stores[1])%slots), 0
-	for i := range slots {
-		if at := (first + i) % slots; i == 0 || used[at] < used[slot] {
+	first, slot := int(hashWords(f.Account, f.Stores[0], f.Stores[1])%backlogSlots), 0
+	for i := range backlogSlots {
+		if at := (first + i) % backlogSlots; i == 0 || used[at] < used[slot] {
 			slot = at
 		}
 	}
@@ -78,7 +78,7 @@ func (d *diversion) open(f Work) (fresh bool) {
 	defer d.mu.Unlock()
 	fresh = !d.flows[f].open
 	d.flows[f].open = true
-	d.any.Store(true)
+	d.active.Store(true)
 	return fresh
 }
 
@@ -86,34 +86,34 @@ func (d *diversion) open(f Work) (fresh bool) {
 func (d *diversion) expire(now time.Time, few int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if now.Before(d.next) {
+	if now.Before(d.nextExpiry) {
 		return
 	}
-	d.next = now.Add(divertFor)
+	d.nextExpiry = now.Add(divertWindow)
 	maps.DeleteFunc(d.flows, func(_ Work, r *route) bool { return r.arrived < few })
 	for _, r := range d.flows {
 		r.arrived = 0
 	}
-	d.any.Store(len(d.flows) > 0)
+	d.active.Store(len(d.flows) > 0)
 }
 
 // An owner is an account with its flows, the heaviest first.
-type owner struct {
+type accountWeight struct {
 	account string
 	sum     int64
 	flows   []Work
 }
 
 // owners is a heap with the heaviest account on top.
-type owners []*owner
+type accountHeap []*accountWeight
 
-func (o owners) Len() int { return len(o) }
-func (o owners) Less(i, j int) bool {
+func (o accountHeap) Len() int { return len(o) }
+func (o accountHeap) Less(i, j int) bool {
 	return cmp.Or(cmp.Compare(o[j].sum, o[i].sum), cmp.Compare(o[i].account, o[j].account)) < 0
 }
-func (o owners) Swap(i, j int) { o[i], o[j] = o[j], o[i] }
-func (o *owners) Push(x any)   { *o = append(*o, x.(*owner)) }
-func (o *owners) Pop() any {
+func (o accountHeap) Swap(i, j int) { o[i], o[j] = o[j], o[i] }
+func (o *accountHeap) Push(x any)   { *o = append(*o, x.(*accountWeight)) }
+func (o *accountHeap) Pop() any {
 	last := (*o)[len(*o)-1]
 	*o = (*o)[:len(*o)-1]
 	return last
@@ -122,20 +122,20 @@ func (o *owners) Pop() any {
 // heaviest returns the flows to move: of the account that has most left its heaviest one, or all if that is less than half
 // of them, until no more than keep is left in all. An account that has less than least stays as it is.
 func heaviest(weights map[Work]int64, keep, least int64) (flows []Work) {
-	by := map[string]*owner{}
-	var all owners
+	by := map[string]*accountWeight{}
+	var all accountHeap
 	var sum int64
 	for f, n := range weights {
 		o := by[f.Account]
 		if o == nil {
-			o = &owner{account: f.Account}
+			o = &accountWeight{account: f.Account}
 			by[f.Account], all = o, append(all, o)
 		}
 		o.sum += n
 		sum += n
 		o.flows = append(o.flows, f)
 	}
-	all = slices.DeleteFunc(all, func(o *owner) bool { return o.sum < least })
+	all = slices.DeleteFunc(all, func(o *accountWeight) bool { return o.sum < least })
 	for _, o := range all {
 		slices.SortFunc(o.flows, func(a, b Work) int {
 			return cmp.Or(cmp.Compare(weights[b], weights[a]), slices.Compare(a.Stores[:], b.Stores[:]))

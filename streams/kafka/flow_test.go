@@ -10,7 +10,7 @@ import (
 )
 
 // waiting returns a queue of n tasks of which the first was the seqth to come.
-func waiting(seq uint64, n int) *queue { return &queue{head: &task{seq: seq}, n: n} }
+func waiting(seq uint64, n int) *keyQueue { return &keyQueue{head: &task{seq: seq}, n: n} }
 
 // In turns the oldest and the one with most behind it are next.
 func TestHeads(t *testing.T) {
@@ -26,7 +26,7 @@ func TestHeads(t *testing.T) {
 		"less than eight is little": {[]int{1, 7, 1}, []uint64{0, 1, 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var h heads
+			var h readyKeys
 			for i, n := range tt.n {
 				h.push(waiting(uint64(i), n))
 			}
@@ -46,7 +46,7 @@ func TestHeads(t *testing.T) {
 func TestHeadsProperty(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
 		var (
-			h     heads
+			h     readyKeys
 			seq   uint64
 			in    []uint64 // oldest first
 			since = map[uint64]int{}

@@ -3,86 +3,86 @@ package kafka
 import "slices"
 
 // control sets what may be run: nothing, or all but what is paused, by that many workers.
-func (s *scheduler) control(halted bool, allowed int, paused func(Work) bool) {
+func (s *scheduler) setControls(halted bool, allowed int, paused func(Work) bool) {
 	s.mu.Lock()
 	defer s.unlock()
-	s.halted, s.allowed, s.pausing = halted, allowed, halted
+	s.halted, s.allowed, s.anyPaused = halted, allowed, halted
 	for _, f := range s.flows {
 		if f.resumes {
 			continue
 		}
 		f.paused = paused(f.work)
-		s.pausing = s.pausing || f.paused
-		s.settle(f, f.spill && f.paused)
+		s.anyPaused = s.anyPaused || f.paused
+		s.applyPause(f, f.shed && f.paused)
 	}
-	for i := range s.work {
-		s.work[i].Broadcast()
+	for i := range s.workReady {
+		s.workReady[i].Broadcast()
 	}
 }
 
 // settle puts f up for running or takes it down, as its gate now says, and whether it spills.
-func (s *scheduler) settle(f *flow, spill bool) {
-	if f.spill && !spill && f.listed { // without slots
-		s.unlist(f)
+func (s *scheduler) applyPause(f *flow, spill bool) {
+	if f.shed && !spill && f.queued { // without slots
+		s.dequeue(f)
 	}
-	f.spill = spill
+	f.shed = spill
 	switch {
-	case f.paused && !f.spill && f.listed:
-		s.unlist(f)
-	case f.paused && !f.spill && !f.waits:
-		s.letGo(f)
+	case f.paused && !f.shed && f.queued:
+		s.dequeue(f)
+	case f.paused && !f.shed && !f.waitsForSlots:
+		s.releaseSlots(f)
 	default:
-		s.list(f)
+		s.tryEnqueue(f)
 	}
 }
 
-func (s *scheduler) unlist(f *flow) {
-	for range f.turn.flows.len() {
-		if other := f.turn.flows.pop(); other != f {
-			f.turn.flows.push(other)
+func (s *scheduler) dequeue(f *flow) {
+	for range f.account.flows.len() {
+		if other := f.account.flows.pop(); other != f {
+			f.account.flows.push(other)
 		}
 	}
-	f.listed = false
-	s.letGo(f)
+	f.queued = false
+	s.releaseSlots(f)
 }
 
 // relieve has what is paused run all the same, which takes it into the delay lanes: it holds
 // up what is not paused.
-func (s *scheduler) relieve() {
+func (s *scheduler) startShedding() {
 	s.mu.Lock()
 	defer s.unlock()
 	if s.halted {
 		return
 	}
 	for _, f := range s.flows {
-		if f.paused && !f.spill && f.heads.len() > 0 {
-			f.spill = true
-			s.list(f)
+		if f.paused && !f.shed && f.ready.len() > 0 {
+			f.shed = true
+			s.tryEnqueue(f)
 		}
 	}
 	s.wake()
 }
 
 // relieved ends what relieve began.
-func (s *scheduler) relieved() {
+func (s *scheduler) stopShedding() {
 	s.mu.Lock()
 	defer s.unlock()
 	for _, f := range s.flows {
-		if f.spill {
-			s.settle(f, false)
+		if f.shed {
+			s.applyPause(f, false)
 		}
 	}
 }
 
 // room says whether a worker may begin another task of a class, or go on with one.
-func (s *scheduler) room(side int) bool {
-	high, low := s.classes[classHigh].atWork, s.classes[classLow].atWork
-	switch class := side % resumed; {
-	case side < resumed && (s.barred() || s.crowded(class)):
+func (s *scheduler) hasCapacity(side int) bool {
+	high, low := s.classes[classHigh].running, s.classes[classLow].running
+	switch class := side % resumeOffset; {
+	case side < resumeOffset && (s.barred() || s.atParkLimit(class)):
 		return false
 	case class == classLarge:
-		return s.classes[classLarge].atWork < s.large
-	case class == classLow && low >= max(1, s.allowed-s.kept):
+		return s.classes[classLarge].running < s.large
+	case class == classLow && low >= max(1, s.allowed-s.reserved):
 		return false
 	}
 	return high+low < s.allowed
@@ -91,84 +91,84 @@ func (s *scheduler) room(side int) bool {
 // yield gives back the slots that flows hold for tasks which no worker may begin for now, where others wait
 // for them. They are put up again when there is room. It is called now and then: what waits for less
 // keeps its place.
-func (s *scheduler) yield() {
+func (s *scheduler) releaseUnused() {
 	s.mu.Lock()
 	defer s.unlock()
 	for i := range s.classes {
-		if s.room(i) {
+		if s.hasCapacity(i) {
 			continue
 		}
 		c := &s.classes[i]
 		for _, t := range c.byName {
 			for range t.flows.len() {
 				f := t.flows.pop()
-				if f.held == 0 || !s.slots.wanted(f.slots) {
+				if f.heldSlots == 0 || !s.slots.hasWaiters(f.slots) {
 					t.flows.push(f)
 					continue
 				}
-				f.listed = false
-				s.sitOut(f)
+				f.queued = false
+				s.setAside(f)
 			}
 		}
 	}
 }
 
 // sitOut has f, which is not listed, wait without slots until there is room for its tasks.
-func (s *scheduler) sitOut(f *flow) {
-	f.yielded = true
-	s.letGo(f)
-	f.turn.class.yielded.push(f)
+func (s *scheduler) setAside(f *flow) {
+	f.released = true
+	s.releaseSlots(f)
+	f.account.class.released.push(f)
 }
 
 // restore puts up again what yielded, where there is room for it.
-func (s *scheduler) restore() {
+func (s *scheduler) restoreReleased() {
 	for i := range s.classes {
 		c := &s.classes[i]
-		for c.yielded.len() > 0 && s.room(i) {
-			f := c.yielded.pop()
-			f.yielded = false
-			s.list(f)
+		for c.released.len() > 0 && s.hasCapacity(i) {
+			f := c.released.pop()
+			f.released = false
+			s.tryEnqueue(f)
 		}
 	}
 }
 
 // crowded reports whether no task of a class may be begun, since too many are parked. What is not of class high has
 // half of the places, so that records which do not answer keep no worker from what is urgent and needs none.
-func (s *scheduler) crowded(class int) bool {
-	return s.parked >= s.most || class != classHigh && s.others >= s.most/2
+func (s *scheduler) atParkLimit(class int) bool {
+	return s.parked >= s.parkedLimit || class != classHigh && s.parkedOther >= s.parkedLimit/2
 }
 
 // full reports whether f waits to begin tasks of a class that is crowded.
-func (s *scheduler) full(f *flow) bool { return !f.resumes && s.crowded(f.class) }
+func (s *scheduler) blockedByParked(f *flow) bool { return !f.resumes && s.atParkLimit(f.class) }
 
 // slotless says which intakes have tasks that wait for slots.
-func (s *scheduler) slotless() map[*intake]bool {
+func (s *scheduler) waitingForSlots() map[*fetcher]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var in map[*intake]bool
+	var in map[*fetcher]bool
 	for _, f := range s.flows {
-		if (f.waits || f.yielded) && f.heads.len() > 0 {
+		if (f.waitsForSlots || f.released) && f.ready.len() > 0 {
 			if in == nil {
-				in = map[*intake]bool{}
+				in = map[*fetcher]bool{}
 			}
-			in[f.heads.peek().head.share.in] = true
+			in[f.ready.peek().head.part.fetcher] = true
 		}
 	}
 	return in
 }
 
 // held counts, by intake, the tasks that a pause keeps back.
-func (s *scheduler) held() map[*intake]int {
+func (s *scheduler) pausedCounts() map[*fetcher]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.pausing {
+	if !s.anyPaused {
 		return nil
 	}
-	n := map[*intake]int{}
+	n := map[*fetcher]int{}
 	for _, q := range s.keys {
 		for t := q.head; t != nil; t = t.next {
 			if s.halted || t.flow.paused {
-				n[t.share.in]++
+				n[t.part.fetcher]++
 			}
 		}
 	}
@@ -176,11 +176,11 @@ func (s *scheduler) held() map[*intake]int {
 }
 
 // stopping reports whether t will not be begun, as its partition moves.
-func stopping(_, t *task) bool { return t.share.stopping.Load() }
+func isStopping(_, t *task) bool { return t.part.stopping.Load() }
 
 // purge takes out the tasks that were not begun and are gone, given the head of their key, and gives each to out with mu
 // held: if they wait for a slot or are paused, no worker would come across them.
-func (s *scheduler) purge(gone func(head, t *task) bool, out func(*task)) {
+func (s *scheduler) removeQueued(gone func(head, t *task) bool, out func(*task)) {
 	s.mu.Lock()
 	defer s.unlock()
 	for _, q := range s.keys { // what stands behind a head
@@ -202,18 +202,18 @@ func (s *scheduler) purge(gone func(head, t *task) bool, out func(*task)) {
 		if f.resumes {
 			continue // the goroutine of a parked task takes it out
 		}
-		for _, q := range f.heads.all() {
+		for _, q := range f.ready.all() {
 			t := q.head
 			if !gone(t, t) {
-				f.heads.push(q)
+				f.ready.push(q)
 				continue
 			}
-			s.ready--
-			s.shift(q) // may come back: what follows is not gone
+			s.readyEstimate--
+			s.popHead(q) // may come back: what follows is not gone
 			out(t)
 		}
-		if f.heads.len() == 0 && f.listed {
-			s.unlist(f)
+		if f.ready.len() == 0 && f.queued {
+			s.dequeue(f)
 		}
 	}
 	s.prune()
@@ -225,26 +225,26 @@ type amount struct{ tasks, bytes int64 }
 
 // waiting counts the tasks of shares that were not begun, by share and flow. What is paused, is not known to be of an
 // account, or stands behind one that was begun, is left out.
-func (s *scheduler) waiting(shares map[*share]bool) map[*share]map[Work]amount {
+func (s *scheduler) queuedAmounts(shares map[*assignment]bool) map[*assignment]map[Work]amount {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	by := map[*share]map[Work]amount{}
+	by := map[*assignment]map[Work]amount{}
 	if s.halted {
 		return by
 	}
 	for _, q := range s.keys {
-		if q.head.begun() {
+		if q.head.started() {
 			continue
 		}
 		for t := q.head; t != nil; t = t.next {
-			if !shares[t.share] || t.stays || t.flow.paused || t.flow.work.Account == "" {
+			if !shares[t.part] || t.unmovable || t.flow.paused || t.flow.work.Account == "" {
 				continue
 			}
-			if by[t.share] == nil {
-				by[t.share] = map[Work]amount{}
+			if by[t.part] == nil {
+				by[t.part] = map[Work]amount{}
 			}
-			n := by[t.share][t.flow.work]
-			by[t.share][t.flow.work] = amount{n.tasks + 1, n.bytes + t.bytes()}
+			n := by[t.part][t.flow.work]
+			by[t.part][t.flow.work] = amount{n.tasks + 1, n.bytes + t.bytes()}
 		}
 	}
 	return by
@@ -256,11 +256,11 @@ func (s *scheduler) prune() {
 		return
 	}
 	for k, f := range s.flows {
-		if f.heads.len() == 0 && !f.listed && !f.waits && !f.yielded && f.held == 0 && !slices.Contains(s.last[:], f) {
+		if f.ready.len() == 0 && !f.queued && !f.waitsForSlots && !f.released && f.heldSlots == 0 && !slices.Contains(s.lastFlow[:], f) {
 			delete(s.flows, k)
-			f.turn.known--
-			if t := f.turn; t.known == 0 && !t.listed {
-				delete(t.class.byName, t.account)
+			f.account.flowCount--
+			if t := f.account; t.flowCount == 0 && !t.queued {
+				delete(t.class.byName, t.name)
 			}
 		}
 	}

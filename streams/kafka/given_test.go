@@ -12,37 +12,37 @@ import (
 
 // A message behind the task at work that is given back while its handler is called is not read any more.
 func TestBehindIsGivenBack(t *testing.T) {
-	in := &intake{weight: newScale()}
-	s := newScheduler(unlimited(), func(t *task) { t.letter, t.delivery = letter{}, nil })
+	in := &fetcher{memory: newByteBudget()}
+	s := newScheduler(unlimited(), func(t *task) { t.inflightRecord, t.delivery = inflightRecord{}, nil })
 	f := s.flowOf(classHigh, Work{Account: "a"}, func(Work) bool { return false })
-	head, tail := newShare(in, partition{"t", 0}, 64), newShare(in, partition{"t", 1}, 64)
+	head, tail := newAssignment(in, partition{"t", 0}, 64), newAssignment(in, partition{"t", 1}, 64)
 	var tasks []*task
-	for _, sh := range []*share{head, tail} {
-		tasks = append(tasks, &task{letter: letter{rec: new(kgo.Record)}, share: sh, cost: turnBytes, flow: f,
+	for _, part := range []*assignment{head, tail} {
+		tasks = append(tasks, &task{inflightRecord: inflightRecord{rec: new(kgo.Record)}, part: part, cost: quantum, flow: f,
 			delivery: &schemas.Delivery{Body: &pb.Change{}}})
 	}
 	s.add(tasks, []uint64{1, 1})
 	it, ok := begin(s, 0)
-	if !ok || it.behind() == nil {
+	if !ok || it.lastQueued() == nil {
 		t.Fatal("nothing is begun, or nothing is behind it")
 	}
 	var lost sync.WaitGroup
 	lost.Go(func() {
 		tail.stop()
-		s.purge(stopping, s.dropped)
+		s.removeQueued(isStopping, s.onDrop)
 	})
-	_ = it.behind()
+	_ = it.lastQueued()
 	lost.Wait()
-	if b := it.behind(); b != nil {
+	if b := it.lastQueued(); b != nil {
 		t.Errorf("%v is behind the task, which was given back", b)
 	}
 }
 
 // A parked task that goes on makes room for another one, which is begun at once.
 func TestRoomOfWhatGoesOn(t *testing.T) {
-	in := &intake{weight: newScale()}
+	in := &fetcher{memory: newByteBudget()}
 	s := newScheduler(NewSlots(onlyX(10)), nil)
-	s.allowed, s.most = 4, 2
+	s.allowed, s.parkedLimit = 4, 2
 	ofX := Work{Account: "a", Stores: [2]string{"X"}}
 	fill(s, in, ofX, classLow, 1)
 	first, ok := begin(s, 0)
@@ -54,7 +54,7 @@ func TestRoomOfWhatGoesOn(t *testing.T) {
 	if _, ok := begin(s, 0); ok {
 		t.Fatal("begun although as many are parked as may be")
 	}
-	s.resume(first.q)
+	s.resumeTask(first.q)
 	s.mu.Lock()
 	defer s.unlock()
 	if _, ok := s.pick(0); !ok {

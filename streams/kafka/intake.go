@@ -17,56 +17,56 @@ import (
 
 // An intake is one client of a Pool, a member of the group of one class. It has a budget of bytes
 // of its own, so no class keeps another from being read.
-type intake struct {
-	p      *Pool
-	class  schemas.Class
-	topics []string
-	opts   []kgo.Opt
-	cl     *kgo.Client
-	leave  func() // closes cl
-	weight *scale // of what is in flight, but for the backlog topic
-	meter  *roleMetrics
+type fetcher struct {
+	p       *Pool
+	class   schemas.Class
+	topics  []string
+	opts    []kgo.Opt
+	cl      *kgo.Client
+	leave   func()      // closes cl
+	memory  *byteBudget // of what is in flight, but for the backlog topic
+	metrics *roleMetrics
 
-	still   sync.Mutex // held while partitions move, and while Beside is called
-	commits *commits
-	reader  *reader
-	asks    chan chan error // of those who wait for a commit
-	soon    chan struct{}   // asks for one that nothing waits for
-	held    int             // tasks that a pause keeps back, as last counted
+	rebalanceMu    sync.Mutex // held while partitions move, and while Beside is called
+	commits        *commits
+	checker        *pollChecker
+	commitRequests chan chan error // of those who wait for a commit
+	commitNow      chan struct{}   // asks for one that nothing waits for
+	pausedTasks    int             // tasks that a pause keeps back, as last counted
 
-	backlog  string // topic; empty: none
-	diverted diversion
-	moving   chan struct{} // holds one while tasks are given to the scheduler, or taken from it
-	behind   atomic.Int64  // bytes in flight of the backlog topic
+	backlogTopic string // topic; empty: none
+	diversion    diversion
+	queueLock    chan struct{} // holds one while tasks are given to the scheduler, or taken from it
+	backlogBytes atomic.Int64  // bytes in flight of the backlog topic
 
-	turning sync.Mutex // guards tap and full
-	tap     bool       // closed: the role is paused
-	full    bool       // the backlog topic is not fetched
+	pauseMu       sync.Mutex // guards tap and full
+	paused        bool       // closed: the role is paused
+	backlogPaused bool       // the backlog topic is not fetched
 
-	mu     sync.Mutex // guards the rest
-	shares map[partition]*share
-	left   map[partition]string // what was told of partitions that were lost: nobody died
+	mu           sync.Mutex // guards the rest
+	assignments  map[partition]*assignment
+	lostMetadata map[partition]string // what was told of partitions that were lost: nobody died
 }
 
 // asks that are answered by one commit.
-const maxAsks = 1024
+const maxCommitRequests = 1024
 
-func newIntake(p *Pool, m member) (*intake, error) {
-	in := &intake{
-		p: p, class: m.class, topics: m.topics, weight: newScale(), meter: p.kafka.Metrics.role(m.role, m.class),
-		commits: newCommits(p.kafka.Deleted), asks: make(chan chan error, maxAsks),
-		soon: make(chan struct{}, 1), moving: make(chan struct{}, 1),
-		shares: map[partition]*share{}, left: map[partition]string{}, diverted: diversion{flows: map[Work]*route{}},
+func newFetcher(p *Pool, m member) (*fetcher, error) {
+	in := &fetcher{
+		p: p, class: m.class, topics: m.topics, memory: newByteBudget(), metrics: p.kafka.Metrics.role(m.role, m.class),
+		commits: newCommits(p.kafka.Deleted), commitRequests: make(chan chan error, maxCommitRequests),
+		commitNow: make(chan struct{}, 1), queueLock: make(chan struct{}, 1),
+		assignments: map[partition]*assignment{}, lostMetadata: map[partition]string{}, diversion: diversion{flows: map[Work]*route{}},
 	}
 	if t := schemas.Backlog(m.role, m.class); slices.Contains(m.topics, p.kafka.topic(t)) {
-		in.backlog = p.kafka.topic(t)
+		in.backlogTopic = p.kafka.topic(t)
 	}
-	in.commits.after = in.committed
-	in.reader = newReader(p.router, in.commits)
+	in.commits.after = in.onCommitted
+	in.checker = newPollChecker(p.router, in.commits)
 	opts := append(p.kafka.consume(m),
-		kgo.OnPartitionsAssigned(in.assigned), kgo.OnOffsetsFetched(in.fetched),
-		kgo.OnPartitionsRevoked(in.revoked), kgo.OnPartitionsLost(in.lost))
-	if len(p.intakes) == 0 { // the first one publishes for all: one client keeps the order of outputs
+		kgo.OnPartitionsAssigned(in.onAssigned), kgo.OnOffsetsFetched(in.onOffsetsFetched),
+		kgo.OnPartitionsRevoked(in.onRevoked), kgo.OnPartitionsLost(in.onLost))
+	if len(p.fetchers) == 0 { // the first one publishes for all: one client keeps the order of outputs
 		opts = append(opts, p.kafka.produce(runtimeLimit, runtimeLinger)...)
 	}
 	var err error
@@ -75,11 +75,11 @@ func newIntake(p *Pool, m member) (*intake, error) {
 }
 
 // poll hands out records until ctx is done. It never waits for a task, but for memory.
-func (in *intake) poll(ctx context.Context) error {
+func (in *fetcher) poll(ctx context.Context) error {
 	for ctx.Err() == nil {
-		in.weight.wait(ctx, in.room)
+		in.memory.wait(ctx, in.memoryLimit)
 		fetches := in.cl.PollRecords(ctx, in.p.window/4)
-		if err := in.reader.check(ctx, in.cl, fetches); err != nil {
+		if err := in.checker.check(ctx, in.cl, fetches); err != nil {
 			return in.p.router.below(ctx, in.cl, err)
 		}
 		if err := in.dispatch(fetches); err != nil {
@@ -91,40 +91,40 @@ func (in *intake) poll(ctx context.Context) error {
 }
 
 // room returns what may be in flight, beside the backlog topic.
-func (in *intake) room() int64 {
-	return in.p.cfg.Bytes - min(in.behind.Load(), in.p.cfg.Bytes/backlogPart)
+func (in *fetcher) memoryLimit() int64 {
+	return in.p.cfg.Bytes - min(in.backlogBytes.Load(), in.p.cfg.Bytes/backlogMemoryPart)
 }
 
 // dispatch gives what was polled to the scheduler.
-func (in *intake) dispatch(fetches kgo.Fetches) error {
-	tasks, fresh, err := in.admit(fetches)
+func (in *fetcher) dispatch(fetches kgo.Fetches) error {
+	tasks, fresh, err := in.newTasks(fetches)
 	if err != nil || len(tasks) == 0 {
 		return err
 	}
 	var weight, behind int64
 	for _, t := range tasks {
-		if t.share.backlog {
+		if t.part.backlog {
 			behind += t.bytes()
 		} else {
 			weight += t.bytes()
 		}
 	}
-	in.weight.add(weight)
-	in.behind.Add(behind)
-	in.restrain()
-	in.meter.inFlight(len(tasks), weight+behind)
+	in.memory.add(weight)
+	in.backlogBytes.Add(behind)
+	in.limitBacklogFetch()
+	in.metrics.inFlight(len(tasks), weight+behind)
 	if fresh {
-		in.announceOpen()
+		in.commitOpen()
 	}
-	in.moving <- struct{}{}
-	defer func() { <-in.moving }()
+	in.queueLock <- struct{}{}
+	defer func() { <-in.queueLock }()
 	in.p.enqueue(in, tasks)
 	return nil
 }
 
 // admit makes tasks of what was polled. fresh says that there are some of a partition that was at
 // rest.
-func (in *intake) admit(fetches kgo.Fetches) (tasks []*task, fresh bool, err error) {
+func (in *fetcher) newTasks(fetches kgo.Fetches) (tasks []*task, fresh bool, err error) {
 	n := fetches.NumRecords()
 	if n == 0 {
 		return nil, false, nil
@@ -137,21 +137,21 @@ func (in *intake) admit(fetches kgo.Fetches) (tasks []*task, fresh bool, err err
 		for _, t := range f.Topics {
 			inc := incarnation(t.TopicID)
 			for _, fp := range t.Partitions {
-				sh := in.shares[partition{t.Topic, fp.Partition}]
-				if sh == nil || len(fp.Records) == 0 {
+				part := in.assignments[partition{t.Topic, fp.Partition}]
+				if part == nil || len(fp.Records) == 0 {
 					continue // not ours: no poll is held while partitions move
 				}
-				first, done, ok := sh.admit(fp.Records)
+				first, done, ok := part.track(fp.Records)
 				if !ok {
-					return nil, false, fmt.Errorf("%s: more than %d records in flight", sh.partition, sh.window())
+					return nil, false, fmt.Errorf("%s: more than %d records in flight", part.partition, part.window())
 				}
-				fresh = sh.open() || fresh
+				fresh = part.markOpen() || fresh
 				for i, rec := range fp.Records {
 					if done[i] {
 						continue
 					}
 					t := &slab[len(tasks)]
-					t.rec, t.incarnation, t.share, t.slot = rec, inc, sh, first+uint64(i)
+					t.rec, t.incarnation, t.part, t.slot = rec, inc, part, first+uint64(i)
 					tasks = append(tasks, t)
 				}
 			}
@@ -162,9 +162,9 @@ func (in *intake) admit(fetches kgo.Fetches) (tasks []*task, fresh bool, err err
 
 // announceOpen tells the brokers that tasks of partitions may be at work, so that whoever gets them
 // after an unclean death knows. Work goes on without, should it not be possible.
-func (in *intake) announceOpen() {
+func (in *fetcher) commitOpen() {
 	in.mu.Lock()
-	in.note()
+	in.stageCommits()
 	in.mu.Unlock()
 	ctx, cancel := context.WithTimeout(in.p.ctx, openTimeout)
 	defer cancel()
@@ -177,19 +177,19 @@ func (in *intake) announceOpen() {
 const openTimeout = 3 * time.Second
 
 // note notes what is to be committed now. in.mu is held.
-func (in *intake) note() {
-	atWork := in.p.atWork(in)
-	for at, sh := range in.shares {
-		if pos, ok := sh.position(atWork[sh]); ok {
+func (in *fetcher) stageCommits() {
+	atWork := in.p.runningOffsets(in)
+	for at, part := range in.assignments {
+		if pos, ok := part.position(atWork[part]); ok {
 			in.commits.set(at, pos)
 		}
 	}
 }
 
 // commit commits what is done, and what is at work. What fails is committed the next time.
-func (in *intake) commit(ctx context.Context) error {
+func (in *fetcher) commit(ctx context.Context) error {
 	in.mu.Lock()
-	in.note()
+	in.stageCommits()
 	in.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, CommitTimeout)
 	defer cancel()
@@ -200,7 +200,7 @@ func (in *intake) commit(ctx context.Context) error {
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
-	in.meter.committed(err)
+	in.metrics.committed(err)
 	switch {
 	case err == nil:
 	case commitFatal(err):
@@ -212,8 +212,8 @@ func (in *intake) commit(ctx context.Context) error {
 }
 
 // tick commits every second, and when it is asked for.
-func (in *intake) tick(ctx context.Context) {
-	t := time.NewTicker(poolCommit)
+func (in *fetcher) commitLoop(ctx context.Context) {
+	t := time.NewTicker(poolCommitInterval)
 	defer t.Stop()
 	for {
 		var waiting []chan error
@@ -222,15 +222,15 @@ func (in *intake) tick(ctx context.Context) {
 			return
 		case <-t.C:
 			in.mu.Lock()
-			for _, sh := range in.shares {
-				sh.rest()
+			for _, part := range in.assignments {
+				part.markQuiet()
 			}
 			in.mu.Unlock()
-		case <-in.soon:
-		case ask := <-in.asks:
+		case <-in.commitNow:
+		case ask := <-in.commitRequests:
 			waiting = append(waiting, ask)
-			for len(in.asks) > 0 {
-				waiting = append(waiting, <-in.asks)
+			for len(in.commitRequests) > 0 {
+				waiting = append(waiting, <-in.commitRequests)
 			}
 		}
 		err := in.commit(in.p.ctx) // not of ctx: a commit that is cut off may reach the broker after the last one
@@ -242,8 +242,8 @@ func (in *intake) tick(ctx context.Context) {
 
 // finish commits at once and then every second until ctx is done, while tasks at work end: who stops a process may not
 // wait for that.
-func (in *intake) finish(ctx context.Context) {
-	t := time.NewTicker(poolCommit)
+func (in *fetcher) commitWhileDraining(ctx context.Context) {
+	t := time.NewTicker(poolCommitInterval)
 	defer t.Stop()
 	for {
 		_ = in.commit(in.p.ctx) // has said what is wrong
@@ -256,44 +256,44 @@ func (in *intake) finish(ctx context.Context) {
 }
 
 // hurry has what is done committed before the second is over.
-func (in *intake) hurry() {
+func (in *fetcher) requestCommit() {
 	select {
-	case in.soon <- struct{}{}:
+	case in.commitNow <- struct{}{}:
 	default:
 	}
 }
 
 // committed takes note that a position is on record.
-func (in *intake) committed(at partition, pos position) {
+func (in *fetcher) onCommitted(at partition, pos position) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if sh := in.shares[at]; sh != nil {
-		sh.known.Store(pos.done)
+	if part := in.assignments[at]; part != nil {
+		part.recordedDone.Store(pos.done)
 	}
 }
 
 // farWait bounds how long a task waits for being on record that need not be.
-const farWait = time.Second
+const optionalRecordWait = time.Second
 
 // record returns when what is at work is on record with the brokers. It does not wait for long if that must not be.
-func (in *intake) record(ctx context.Context, must bool) error {
+func (in *fetcher) awaitRecorded(ctx context.Context, must bool) error {
 	if !must {
 		var cancel func()
-		ctx, cancel = context.WithTimeout(ctx, farWait)
+		ctx, cancel = context.WithTimeout(ctx, optionalRecordWait)
 		defer cancel()
 	}
 	ask := make(chan error, 1)
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-in.p.ending:
+	case <-in.p.stopping:
 		return errStopped
-	case in.asks <- ask:
+	case in.commitRequests <- ask:
 	}
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-in.p.ending:
+	case <-in.p.stopping:
 		return errStopped
 	case err := <-ask:
 		return err
@@ -301,26 +301,26 @@ func (in *intake) record(ctx context.Context, must bool) error {
 }
 
 // assigned makes partitions ours. No poll is held while it runs, as for its siblings.
-func (in *intake) assigned(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
-	defer in.meter.rebalanced(moveAssigned, parts, time.Now())
-	in.still.Lock()
-	defer in.still.Unlock()
+func (in *fetcher) onAssigned(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
+	defer in.metrics.rebalanced(moveAssigned, parts, time.Now())
+	in.rebalanceMu.Lock()
+	defer in.rebalanceMu.Unlock()
 	in.p.assigned()
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	each(parts, func(at partition) { in.shares[at] = newShare(in, at, in.p.cfg.Window) })
+	eachPartition(parts, func(at partition) { in.assignments[at] = newAssignment(in, at, in.p.cfg.Window) })
 }
 
 // fetched learns from the commits of our partitions what was at work when a process died.
-func (in *intake) fetched(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
+func (in *fetcher) onOffsetsFetched(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	var seen []partition // some twice: in the old and in the new form of the answer
 	learn := func(topic string, id int32, offset int64, metadata *string) {
 		at := partition{topic, id}
-		if sh := in.shares[at]; sh != nil && offset >= 0 && metadata != nil {
-			told, ours := in.left[at]
-			sh.learn(*metadata, offset, ours && told == *metadata, in.p.router.log)
+		if part := in.assignments[at]; part != nil && offset >= 0 && metadata != nil {
+			told, ours := in.lostMetadata[at]
+			part.loadCrashes(*metadata, offset, ours && told == *metadata, in.p.router.log)
 		}
 		seen = append(seen, at)
 	}
@@ -337,94 +337,94 @@ func (in *intake) fetched(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFet
 		}
 	}
 	for _, at := range seen {
-		delete(in.left, at)
+		delete(in.lostMetadata, at)
 	}
 	return nil
 }
 
 // revoked lets tasks at work end within Drain, cancels the rest, and commits.
-func (in *intake) revoked(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
-	defer in.meter.rebalanced(moveRevoked, parts, time.Now())
-	in.still.Lock()
-	defer in.still.Unlock()
-	shares := in.owned(parts)
-	if len(shares) == 0 {
+func (in *fetcher) onRevoked(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
+	defer in.metrics.rebalanced(moveRevoked, parts, time.Now())
+	in.rebalanceMu.Lock()
+	defer in.rebalanceMu.Unlock()
+	assignments := in.owned(parts)
+	if len(assignments) == 0 {
 		return
 	}
-	in.p.drain(shares, in.p.cfg.Drain)
+	in.p.drain(assignments, in.p.cfg.Drain)
 	if in.p.cfg.Prepare != nil { // the next owner reads what was published: nothing is to come later
-		awaitIdle(shares, runtimeLimit)
+		awaitIdle(assignments, runtimeLimit)
 	}
 	_ = in.commit(in.p.ctx) // has said what is wrong; what is not committed is done again
-	in.drop(shares)
+	in.discard(assignments)
 }
 
 // lost cancels tasks at work and commits nothing.
-func (in *intake) lost(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
-	defer in.meter.rebalanced(moveLost, parts, time.Now())
-	in.still.Lock()
-	defer in.still.Unlock()
-	shares := in.owned(parts)
+func (in *fetcher) onLost(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
+	defer in.metrics.rebalanced(moveLost, parts, time.Now())
+	in.rebalanceMu.Lock()
+	defer in.rebalanceMu.Unlock()
+	assignments := in.owned(parts)
 	in.mu.Lock()
-	for _, sh := range shares {
-		in.left[sh.partition] = sh.last()
+	for _, part := range assignments {
+		in.lostMetadata[part.partition] = part.lastMetadata()
 	}
 	in.mu.Unlock()
-	in.drop(shares)
+	in.discard(assignments)
 }
 
 // owned returns the shares of parts, or all with nil.
-func (in *intake) owned(parts map[string][]int32) []*share {
+func (in *fetcher) owned(parts map[string][]int32) []*assignment {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	return among(in.shares, parts)
+	return selectPartitions(in.assignments, parts)
 }
 
 // drop kills shares: whatever of them ends later counts for nothing.
-func (in *intake) drop(shares []*share) {
-	for _, sh := range shares {
-		sh.stop()
-		sh.kill()
+func (in *fetcher) discard(assignments []*assignment) {
+	for _, part := range assignments {
+		part.stop()
+		part.discard()
 	}
-	in.p.interrupt(shares, false, errRevoked)
-	in.p.sched.purge(stopping, in.p.forget)
-	for _, sh := range shares {
+	in.p.interrupt(assignments, false, errRevoked)
+	in.p.sched.removeQueued(isStopping, in.p.freeTask)
+	for _, part := range assignments {
 		in.mu.Lock()
-		if in.shares[sh.partition] == sh {
-			delete(in.shares, sh.partition)
+		if in.assignments[part.partition] == part {
+			delete(in.assignments, part.partition)
 		}
 		in.mu.Unlock()
-		in.commits.forget(sh.partition)
-		in.reader.forget(sh.partition)
-		in.cl.ResumeFetchPartitions(sh.one()) // a pause would outlive the assignment
+		in.commits.forget(part.partition)
+		in.checker.forget(part.partition)
+		in.cl.ResumeFetchPartitions(part.asMap()) // a pause would outlive the assignment
 	}
 }
 
 // turn stops reading while the role is paused, and goes on after.
-func (in *intake) turn(paused bool) {
-	in.turning.Lock()
-	defer in.turning.Unlock()
+func (in *fetcher) setPaused(paused bool) {
+	in.pauseMu.Lock()
+	defer in.pauseMu.Unlock()
 	switch {
-	case paused && !in.tap:
+	case paused && !in.paused:
 		in.cl.PauseFetchTopics(in.topics...)
-	case !paused && in.tap:
+	case !paused && in.paused:
 		in.cl.ResumeFetchTopics(in.topics...)
-		if in.full {
-			in.cl.PauseFetchTopics(in.backlog)
+		if in.backlogPaused {
+			in.cl.PauseFetchTopics(in.backlogTopic)
 		}
 	}
-	in.tap = paused
+	in.paused = paused
 }
 
 // pressed says whether what is read keeps more from being read.
-func (in *intake) pressed() bool {
-	if in.weight.full(in.room()) {
+func (in *fetcher) underPressure() bool {
+	if in.memory.full(in.memoryLimit()) {
 		return true
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for _, sh := range in.shares {
-		if sh.full() {
+	for _, part := range in.assignments {
+		if part.isPaused() {
 			return true
 		}
 	}

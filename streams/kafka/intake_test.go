@@ -9,21 +9,21 @@ import (
 )
 
 // idleIntake is an intake whose client never talks to anybody.
-func idleIntake(t *testing.T) *intake {
+func idleIntake(t *testing.T) *fetcher {
 	cl, err := kgo.NewClient(kgo.SeedBrokers("127.0.0.1:1"), kgo.ConsumeTopics("t"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(cl.Close)
-	return &intake{cl: cl, weight: newScale(), shares: map[partition]*share{}}
+	return &fetcher{cl: cl, memory: newByteBudget(), assignments: map[partition]*assignment{}}
 }
 
 // filled returns a share of a window of 64 with n records in flight.
-func (in *intake) filled(id int32, n int) *share {
-	sh := newShare(in, partition{"t", id}, 64)
-	in.shares[sh.partition] = sh
-	sh.admit(recordsFrom(0, n))
-	return sh
+func (in *fetcher) filled(id int32, n int) *assignment {
+	part := newAssignment(in, partition{"t", id}, 64)
+	in.assignments[part.partition] = part
+	part.track(recordsFrom(0, n))
+	return part
 }
 
 // recordsFrom are records from first to before last.
@@ -34,27 +34,27 @@ func recordsFrom(first, last int) (recs []*kgo.Record) {
 	return recs
 }
 
-func (in *intake) paused() int { return len(in.cl.PauseFetchPartitions(nil)["t"]) }
+func (in *fetcher) pausedPartitions() int { return len(in.cl.PauseFetchPartitions(nil)["t"]) }
 
 // A partition is paused when three quarters of its window are in flight, and fetched again when a quarter is.
 func TestPauseOfFullWindows(t *testing.T) {
 	in := idleIntake(t)
 	in.filled(0, 47)
-	if n := in.paused(); n != 0 {
+	if n := in.pausedPartitions(); n != 0 {
 		t.Errorf("%d paused with less than three quarters in flight", n)
 	}
 	full := in.filled(1, 48)
-	if in.paused() != 1 || !full.full() {
-		t.Errorf("%d paused, the full one %v", in.paused(), full.full())
+	if in.pausedPartitions() != 1 || !full.isPaused() {
+		t.Errorf("%d paused, the full one %v", in.pausedPartitions(), full.isPaused())
 	}
 	for i := range uint64(31) {
 		full.finish(i)
 	}
-	if in.paused() != 1 {
+	if in.pausedPartitions() != 1 {
 		t.Error("fetched again with more than a quarter in flight")
 	}
 	full.finish(31)
-	if in.paused() != 0 {
+	if in.pausedPartitions() != 0 {
 		t.Error("a window three quarters empty is still paused")
 	}
 }
@@ -64,18 +64,18 @@ func TestPauseOfFullWindows(t *testing.T) {
 func TestPauseAndResumeAtOnce(t *testing.T) {
 	in := idleIntake(t)
 	for try := range 5_000 {
-		sh := in.filled(0, 47)
+		part := in.filled(0, 47)
 		for i := range uint64(46) {
-			sh.finish(i + 1)
+			part.finish(i + 1)
 		}
 		var both sync.WaitGroup
-		both.Go(func() { sh.admit(recordsFrom(47, 48)) })
-		both.Go(func() { sh.finish(0) })
+		both.Go(func() { part.track(recordsFrom(47, 48)) })
+		both.Go(func() { part.finish(0) })
 		both.Wait()
-		if paused := in.paused() > 0; paused != sh.full() {
-			t.Fatalf("try %d: the client says paused %v, the share %v", try, paused, sh.full())
+		if paused := in.pausedPartitions() > 0; paused != part.isPaused() {
+			t.Fatalf("try %d: the client says paused %v, the share %v", try, paused, part.isPaused())
 		}
-		in.cl.ResumeFetchPartitions(sh.one())
+		in.cl.ResumeFetchPartitions(part.asMap())
 	}
 }
 
@@ -83,21 +83,21 @@ func TestPauseAndResumeAtOnce(t *testing.T) {
 func TestDoneRecordsAreLetGo(t *testing.T) {
 	p := &Pool{}
 	p.cfg.defaults()
-	in := &intake{p: p, weight: newScale(), shares: map[partition]*share{}}
-	sh := newShare(in, partition{"t", 0}, 8192)
-	in.shares[sh.partition] = sh
+	in := &fetcher{p: p, memory: newByteBudget(), assignments: map[partition]*assignment{}}
+	part := newAssignment(in, partition{"t", 0}, 8192)
+	in.assignments[part.partition] = part
 	recs := make([]*kgo.Record, 2048)
 	for i := range recs {
 		recs[i] = &kgo.Record{Offset: int64(i), Value: make([]byte, 16<<10)}
 	}
 	before := heapBytes()
-	tasks, _, err := in.admit(kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: "t", Partitions: []kgo.FetchPartition{{Records: recs}}}}}})
+	tasks, _, err := in.newTasks(kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: "t", Partitions: []kgo.FetchPartition{{Records: recs}}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	recs = nil
 	for _, tk := range tasks[1:] {
-		if !sh.begin() {
+		if !part.beginTask() {
 			t.Fatal("not begun")
 		}
 		p.finish(tk)

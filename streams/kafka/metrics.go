@@ -68,8 +68,8 @@ type Metrics struct {
 
 	mu      sync.Mutex // guards the rest
 	roles   map[roleClass]*roleMetrics
-	clients map[string]bool // values of label client that are taken
-	sizes   map[string]size // of records read, by topic
+	clients map[string]bool      // values of label client that are taken
+	sizes   map[string]topicSize // of records read, by topic
 	lags    []Lag
 	looked  time.Time // when lags were true
 }
@@ -87,7 +87,7 @@ type vectors struct {
 // NewMetrics returns Metrics that are registered with reg. It panics where reg has them
 // already: there is one in a process.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	m := &Metrics{reg: reg, base: time.Now(), roles: map[roleClass]*roleMetrics{}, clients: map[string]bool{}, sizes: map[string]size{}, descs: describe()}
+	m := &Metrics{reg: reg, base: time.Now(), roles: map[roleClass]*roleMetrics{}, clients: map[string]bool{}, sizes: map[string]topicSize{}, descs: newDescriptions()}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "millrace", Subsystem: "kafka", Name: name, Help: help},
 			append([]string{"role", "class"}, labels...))
@@ -199,13 +199,13 @@ func (r *roleMetrics) handled(f fate, n int, d time.Duration) {
 }
 
 // settled is handled for letters whose calls were told of.
-func (r *roleMetrics) settled(letters []letter) {
+func (r *roleMetrics) settled(records []inflightRecord) {
 	if r == nil {
 		return
 	}
 	var n [fates]int
-	for i := range letters {
-		n[letters[i].fate]++
+	for i := range records {
+		n[records[i].disposition]++
 	}
 	for f := range fates {
 		r.handled(f, n[f], -1)
@@ -273,7 +273,7 @@ func (r *roleMetrics) rebalanced(k move, parts map[string][]int32, began time.Ti
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.member = k == moveAssigned || r.member && k == moveRevoked
-	each(parts, func(at partition) {
+	eachPartition(parts, func(at partition) {
 		if k == moveAssigned {
 			r.owned[at] = true
 		} else {

@@ -130,7 +130,7 @@ func TestMetricsCount(t *testing.T) {
 		r.ignoring(1)
 		r.handled(fateDone, 4, time.Second)
 		r.inFlight(-4, -400)
-		r.settled([]letter{{fate: fateDone}, {fate: fateDead}, {fate: fateDead}})
+		r.settled([]inflightRecord{{disposition: fateDone}, {disposition: fateDead}, {disposition: fateDead}})
 		r.committed(nil)
 		r.committed(errors.New("no"))
 		r.unpublished(2)
@@ -185,7 +185,7 @@ func TestMetricsLags(t *testing.T) {
 			{Role: schemas.RoleCopier, Class: schemas.Low, Topic: schemas.DuplicationLow, Records: 7, Bytes: &bytes, Seconds: &seconds},
 			{Role: schemas.RoleSink, Class: schemas.High, Topic: schemas.Changes, Records: 9, Undecided: 2, Paused: true},
 		})
-		time.Sleep(lagFresh)
+		time.Sleep(lagTTL)
 		SameValues(t, Gathered(t, reg, "lag_"), map[string]float64{
 			"lag_records{class=low,role=copier,topic=duplication.low}": 7, "lag_due_records{class=low,role=copier,topic=duplication.low}": 7,
 			"lag_undecided_records{class=low,role=copier,topic=duplication.low}": 0,
@@ -264,7 +264,7 @@ func TestMetricsNil(t *testing.T) {
 		r.look(nil)
 		m.unpublished()
 		m.SetLags(nil)
-		if _, ok := m.mean(""); ok || m.State() != nil || m.hooks("") != nil {
+		if _, ok := m.meanRecordBytes(""); ok || m.State() != nil || m.hooks("") != nil {
 			t.Error("nothing knows something")
 		}
 	})
@@ -308,12 +308,12 @@ func BenchmarkMetrics(b *testing.B) {
 // Without a tracer and without a trace nothing is made.
 func TestSpanNil(t *testing.T) {
 	r := newRouter(Config{}, schemas.RolePlanner, 0)
-	l := &letter{rec: &kgo.Record{Topic: "changes", Headers: []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}}}}
+	l := &inflightRecord{rec: &kgo.Record{Topic: "changes", Headers: []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}}}}
 	ctx := t.Context()
 	allocs := testing.AllocsPerRun(100, func() {
 		in, end := r.span(ctx, l)
 		end(nil)
-		if in != ctx || l.traced() != nil || traceOf(in) != nil {
+		if in != ctx || l.traceHeaders() != nil || injectTrace(in) != nil {
 			t.Error("a span out of nothing")
 		}
 	})
@@ -324,7 +324,7 @@ func TestSpanNil(t *testing.T) {
 
 func BenchmarkSpanNil(b *testing.B) {
 	r := newRouter(Config{}, schemas.RolePlanner, 0)
-	l := &letter{rec: &kgo.Record{Topic: "changes"}}
+	l := &inflightRecord{rec: &kgo.Record{Topic: "changes"}}
 	ctx := b.Context()
 	for b.Loop() {
 		_, end := r.span(ctx, l)

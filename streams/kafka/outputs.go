@@ -13,7 +13,7 @@ import (
 )
 
 // sendAgain is the wait before records are sent again that were given up after runtimeLimit, or at once.
-const sendAgain = time.Second
+const resendDelay = time.Second
 
 // Outputs are published by one client until the brokers take them: those of one topic and key in the order of send.
 type outputs struct {
@@ -21,78 +21,78 @@ type outputs struct {
 	cl     *kgo.Client
 	ctx    context.Context // what is not acknowledged when it ends is given up
 
-	mu    sync.Mutex // guards the rest
-	lines map[lineOf]*line
+	mu     sync.Mutex // guards the rest
+	queues map[topicKey]*sendQueue
 
-	purging sync.Mutex // guards purged
+	purgeMu sync.Mutex // guards purged
 	purged  map[string]time.Time
 }
 
-type lineOf struct{ topic, key string }
+type topicKey struct{ topic, key string }
 
 // A line is what is not acknowledged of one topic and key. What waits is sent when all that was sent is answered: a record
 // that is given up would come behind those that were sent meanwhile.
-type line struct {
-	sent, waits []*output
-	open        int // of sent: those without an answer
+type sendQueue struct {
+	sent, waiting []*output
+	unanswered    int // of sent: those without an answer
 }
 
 // An output is one record.
 type output struct {
 	rec     *kgo.Record
-	share   *share // of its task
+	part    *assignment // of its task
 	refusal refusal
 	err     error // why it is to be sent again
-	settled func(error)
+	done    func(error)
 }
 
 func newOutputs(ctx context.Context, r *router, cl *kgo.Client) *outputs {
-	return &outputs{router: r, cl: cl, ctx: ctx, lines: map[lineOf]*line{}, purged: map[string]time.Time{}}
+	return &outputs{router: r, cl: cl, ctx: ctx, queues: map[topicKey]*sendQueue{}, purged: map[string]time.Time{}}
 }
 
 // send sends rec until it is acknowledged, and calls settled then, or with an error that does not pass. Nor is it sent
 // again once the partition of its task has moved: it would come behind what the new owner publishes.
-func (s *outputs) send(sh *share, rec *kgo.Record, settled func(error)) {
-	o, of := &output{rec: rec, share: sh, settled: settled}, lineOf{rec.Topic, string(rec.Key)}
+func (s *outputs) send(part *assignment, rec *kgo.Record, settled func(error)) {
+	o, of := &output{rec: rec, part: part, done: settled}, topicKey{rec.Topic, string(rec.Key)}
 	s.mu.Lock()
-	l := s.lines[of]
+	l := s.queues[of]
 	if l != nil {
-		l.waits = append(l.waits, o)
+		l.waiting = append(l.waiting, o)
 		s.mu.Unlock()
 		return
 	}
-	l = &line{sent: []*output{o}, open: 1}
-	s.lines[of] = l
+	l = &sendQueue{sent: []*output{o}, unanswered: 1}
+	s.queues[of] = l
 	s.mu.Unlock()
 	s.produce(of, l, l.sent)
 }
 
 // produce sends what a line has sent. Nothing is added to that before the last answer.
-func (s *outputs) produce(of lineOf, l *line, sent []*output) {
+func (s *outputs) produce(of topicKey, l *sendQueue, sent []*output) {
 	for _, o := range sent {
-		if o.share.dead() {
-			s.answered(of, l, o, o.rec, retry.Permanent(errRevoked))
+		if o.part.isCancelled() {
+			s.onAck(of, l, o, o.rec, retry.Permanent(errRevoked))
 			continue
 		}
-		s.cl.Produce(s.ctx, o.rec, func(rec *kgo.Record, err error) { s.answered(of, l, o, rec, err) })
+		s.cl.Produce(s.ctx, o.rec, func(rec *kgo.Record, err error) { s.onAck(of, l, o, rec, err) })
 	}
 }
 
-func (s *outputs) answered(of lineOf, l *line, o *output, rec *kgo.Record, err error) {
+func (s *outputs) onAck(of topicKey, l *sendQueue, o *output, rec *kgo.Record, err error) {
 	if err != nil {
 		err = publishError(rec, err)
 	}
 	if passes(err) && s.ctx.Err() == nil {
 		o.err = err
-		o.refusal.note(s.router, o.share.in.meter, err)
+		o.refusal.record(s.router, o.part.fetcher.metrics, err)
 	} else {
 		o.err = nil
-		o.refusal.end(o.share.in.meter)
-		o.settled(err)
+		o.refusal.clear(o.part.fetcher.metrics)
+		o.done(err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l.open--; l.open > 0 {
+	if l.unanswered--; l.unanswered > 0 {
 		return
 	}
 	var next []*output
@@ -103,17 +103,17 @@ func (s *outputs) answered(of lineOf, l *line, o *output, rec *kgo.Record, err e
 	}
 	wait := time.Duration(0)
 	if len(next) > 0 {
-		wait = sendAgain
+		wait = resendDelay
 	}
-	next = append(next, l.waits...)
-	if l.sent, l.waits, l.open = next, nil, len(next); l.open == 0 {
-		delete(s.lines, of)
+	next = append(next, l.waiting...)
+	if l.sent, l.waiting, l.unanswered = next, nil, len(next); l.unanswered == 0 {
+		delete(s.queues, of)
 		return
 	}
 	time.AfterFunc(wait, func() { // it may wait for room, which answers make
 		for _, o := range next {
 			if errors.Is(o.err, kerr.UnknownTopicID) {
-				s.purge(of.topic)
+				s.purgeTopic(of.topic)
 			}
 			if o.err != nil {
 				o.rec = anew(o.rec)
@@ -125,10 +125,10 @@ func (s *outputs) answered(of lineOf, l *line, o *output, rec *kgo.Record, err e
 
 // purge has the client forget a topic that was made again. That fails what others are about to send to it, so it is
 // done once for all that were failed by the new topic.
-func (s *outputs) purge(topic string) {
-	s.purging.Lock()
-	defer s.purging.Unlock()
-	if now := time.Now(); now.Sub(s.purged[topic]) > 2*sendAgain {
+func (s *outputs) purgeTopic(topic string) {
+	s.purgeMu.Lock()
+	defer s.purgeMu.Unlock()
+	if now := time.Now(); now.Sub(s.purged[topic]) > 2*resendDelay {
 		s.purged[topic] = now
 		s.cl.PurgeTopicsFromProducing(topic)
 	}
@@ -138,5 +138,5 @@ func (s *outputs) purge(topic string) {
 func (s *outputs) empty() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.lines) == 0
+	return len(s.queues) == 0
 }

@@ -42,18 +42,18 @@ func (w *worker) park() bool {
 	}
 	t, first := w.task, !w.replaced
 	w.parked, w.replaced = true, true
-	w.limit -= w.p.clock.Load()
+	w.deadline -= w.p.clock.Load()
 	w.mu.Unlock()
-	w.p.meter(t).working(-1)
-	w.p.meter(t).parking(1)
+	w.p.metricsOf(t).working(-1)
+	w.p.metricsOf(t).parking(1)
 	w.p.sched.park(t)
 	if first {
 		w.p.sched.mu.Lock()
-		w.p.hire(w.kind)
+		w.p.startWorker(w.kind)
 		w.p.sched.mu.Unlock()
 	}
-	if t.share.stopping.Load() { // whoever drains it may not have seen it parked
-		w.interrupt([]*share{t.share}, true, errRevoked)
+	if t.part.stopping.Load() { // whoever drains it may not have seen it parked
+		w.interrupt([]*assignment{t.part}, true, errRevoked)
 	}
 	return true
 }
@@ -64,23 +64,23 @@ func (w *worker) unpark() (cause error) {
 	t, q, ctx := w.task, w.q, w.ctx
 	w.mu.Unlock()
 	select {
-	case <-w.p.sched.resume(q):
+	case <-w.p.sched.resumeTask(q):
 	case <-ctx.Done():
-		if w.p.sched.withdraw(q) {
+		if w.p.sched.cancelResume(q) {
 			cause = context.Cause(ctx)
 		}
 	}
 	now := w.p.clock.Load()
-	w.alive.Store(now)
-	w.p.meter(t).parking(-1)
-	w.p.meter(t).working(1)
+	w.lastProgress.Store(now)
+	w.p.metricsOf(t).parking(-1)
+	w.p.metricsOf(t).working(1)
 	w.mu.Lock()
 	w.parked = false
-	w.limit += now
-	careful := w.careful
+	w.deadline += now
+	careful := w.mustRecord
 	w.mu.Unlock()
 	if cause == nil && careful { // it was not on record while it was parked
-		cause = t.share.in.record(ctx, true)
+		cause = t.part.fetcher.awaitRecorded(ctx, true)
 	}
 	return cause
 }
@@ -88,20 +88,20 @@ func (w *worker) unpark() (cause error) {
 // park takes note that t, which is at work, goes on without a worker and slots.
 func (s *scheduler) park(t *task) {
 	s.mu.Lock()
-	s.ended(t)
-	s.count(t.flow.class, 1)
+	s.detach(t)
+	s.countParked(t.flow.class, 1)
 	s.wake()
 	s.unlock()
 }
 
 // resume has the head of q, which is parked, wait for a worker and its slots. The channel is closed when it has them.
-func (s *scheduler) resume(q *queue) <-chan struct{} {
+func (s *scheduler) resumeTask(q *keyQueue) <-chan struct{} {
 	s.mu.Lock()
 	t := q.head
 	turn := make(chan struct{})
-	q.home, q.goesOn = t.flow, turn
-	t.flow = s.flowOf(resumed+t.flow.class, t.flow.work, func(Work) bool { return false })
-	s.classes[resumed+q.home.class].waiting++
+	q.homeFlow, q.workerGranted = t.flow, turn
+	t.flow = s.flowOf(resumeOffset+t.flow.class, t.flow.work, func(Work) bool { return false })
+	s.classes[resumeOffset+q.homeFlow.class].resumeWaiting++
 	s.push(q)
 	s.wake()
 	s.unlock()
@@ -109,44 +109,44 @@ func (s *scheduler) resume(q *queue) <-chan struct{} {
 }
 
 // goOn has the head of q go on, which a worker is free for. mu is held.
-func (s *scheduler) goOn(q *queue) {
-	close(q.goesOn)
-	s.home(q)
+func (s *scheduler) grantWorker(q *keyQueue) {
+	close(q.workerGranted)
+	s.restoreFlow(q)
 }
 
 // count takes note of n more parked tasks of a class. mu is held.
-func (s *scheduler) count(class, n int) {
+func (s *scheduler) countParked(class, n int) {
 	s.parked += n
 	if class != classHigh {
-		s.others += n
+		s.parkedOther += n
 	}
 }
 
 // home returns the head of q to its own flow. mu is held.
-func (s *scheduler) home(q *queue) {
-	s.count(q.home.class, -1)
-	s.classes[resumed+q.home.class].waiting--
-	q.head.flow, q.home, q.goesOn = q.home, nil, nil
+func (s *scheduler) restoreFlow(q *keyQueue) {
+	s.countParked(q.homeFlow.class, -1)
+	s.classes[resumeOffset+q.homeFlow.class].resumeWaiting--
+	q.head.flow, q.homeFlow, q.workerGranted = q.homeFlow, nil, nil
 }
 
 // withdraw takes the head of q from those that wait to go on, unless it has a worker by now.
-func (s *scheduler) withdraw(q *queue) bool {
+func (s *scheduler) cancelResume(q *keyQueue) bool {
 	s.mu.Lock()
 	defer s.unlock()
-	if q.head.working {
+	if q.head.running {
 		return false
 	}
 	f := q.head.flow
-	f.heads.remove(q)
-	if s.ready--; f.heads.len() == 0 && f.listed {
-		s.unlist(f)
+	f.ready.remove(q)
+	if s.readyEstimate--; f.ready.len() == 0 && f.queued {
+		s.dequeue(f)
 	}
-	s.home(q)
+	s.restoreFlow(q)
 	return true
 }
 
 // dismiss forgets w, and ends its task, if it has completed one.
-func (s *scheduler) dismiss(w *worker, completed item) {
+func (s *scheduler) removeWorker(w *worker, completed workItem) {
 	s.mu.Lock()
 	s.complete(completed)
 	delete(s.workers, w)

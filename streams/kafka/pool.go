@@ -109,13 +109,13 @@ func (pc *PoolConfig) defaults() {
 }
 
 const (
-	poolCommit = time.Second     // between two commits
-	poolGrace  = 5 * time.Second // for cancelled tasks to end
-	poolClock  = time.Second     // a step of the Pool's time
+	poolCommitInterval = time.Second     // between two commits
+	cancelGrace        = 5 * time.Second // for cancelled tasks to end
+	clockStep          = time.Second     // a step of the Pool's time
 
 	// A task may be at work for taskDeadline, and for a second for each slowBytes of its work.
 	taskDeadline = time.Hour
-	slowBytes    = 1 << 20
+	taskRate     = 1 << 20
 )
 
 var errRevoked = errors.New("the partition is no longer ours")
@@ -125,25 +125,25 @@ var errRevoked = errors.New("the partition is no longer ours")
 // not done; a task is done when its outputs are acknowledged. Each class of its topics is read by a
 // client of its own; one scheduler takes from all of them.
 type Pool struct {
-	cfg     PoolConfig
-	kafka   Config
-	handle  Handler
-	router  *router
-	sched   *scheduler
-	intakes []*intake // the first one publishes
-	window  int
-	seed    maphash.Seed
-	longest time.Duration // a task may be at work, beside a second for each slowest bytes of it
-	slowest int64
-	fresh   chan struct{} // partitions were assigned, and Prepare is to be called
+	cfg          PoolConfig
+	kafka        Config
+	handle       Handler
+	router       *router
+	sched        *scheduler
+	fetchers     []*fetcher // the first one publishes
+	window       int
+	seed         maphash.Seed
+	deadlineBase time.Duration // a task may be at work, beside a second for each slowest bytes of it
+	deadlineRate int64
+	prepareDue   chan struct{} // partitions were assigned, and Prepare is to be called
 
-	out     *outputs
-	ctx     context.Context         // outlives Run's: of commits, and of tasks
-	ending  <-chan struct{}         // closed when Run is to end
-	fail    context.CancelCauseFunc // ends Run with an error
-	clock   atomic.Int64            // nanoseconds since Run began, in steps
-	workers sync.WaitGroup
-	alone   sync.Mutex // held by a task that may have killed a process
+	outputs   *outputs
+	ctx       context.Context         // outlives Run's: of commits, and of tasks
+	stopping  <-chan struct{}         // closed when Run is to end
+	fail      context.CancelCauseFunc // ends Run with an error
+	clock     atomic.Int64            // nanoseconds since Run began, in steps
+	workers   sync.WaitGroup
+	suspectMu sync.Mutex // held by a task that may have killed a process
 }
 
 // NewPool returns a Pool that feeds h.
@@ -155,10 +155,10 @@ func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
 	}
 	p := &Pool{
 		cfg: pc, kafka: cfg, handle: h, router: newRouter(cfg, pc.Role, pc.MaxAttempts),
-		window: len(newTracker(pc.Window).ring), seed: maphash.MakeSeed(), longest: taskDeadline, slowest: slowBytes, fresh: make(chan struct{}, 1),
+		window: len(newTracker(pc.Window).ring), seed: maphash.MakeSeed(), deadlineBase: taskDeadline, deadlineRate: taskRate, prepareDue: make(chan struct{}, 1),
 	}
-	p.sched = newScheduler(pc.Slots, p.forget)
-	p.sched.weight, p.sched.allowed, p.sched.kept = pc.HighWeight, pc.Workers, pc.Reserved
+	p.sched = newScheduler(pc.Slots, p.freeTask)
+	p.sched.weight, p.sched.allowed, p.sched.reserved = pc.HighWeight, pc.Workers, pc.Reserved
 	for _, class := range []schemas.Class{schemas.High, schemas.Low, schemas.Large} {
 		m := member{role: pc.Role, class: class, together: pc.CoPartitioned, settles: pc.Prepare != nil}
 		for _, name := range topics {
@@ -175,13 +175,13 @@ func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
 		if class == schemas.Large && pc.Large <= 0 {
 			p.cfg.Large = 1
 		}
-		in, err := newIntake(p, m)
+		in, err := newFetcher(p, m)
 		if err != nil {
 			return nil, err
 		}
-		p.intakes = append(p.intakes, in)
+		p.fetchers = append(p.fetchers, in)
 	}
-	if pc.CoPartitioned && len(p.intakes) > 1 {
+	if pc.CoPartitioned && len(p.fetchers) > 1 {
 		return nil, fmt.Errorf("kafka: role %s: its topics are of several classes, so no one member can own the same partitions of all", pc.Role)
 	}
 	return p, nil
@@ -193,36 +193,36 @@ func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
 func (p *Pool) Run(ctx context.Context) error {
 	run, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	p.ctx, p.fail, p.ending = context.WithoutCancel(ctx), fail, run.Done()
+	p.ctx, p.fail, p.stopping = context.WithoutCancel(ctx), fail, run.Done()
 	sending, giveUp := context.WithCancel(p.ctx)
 	defer giveUp()
-	for i, in := range p.intakes {
+	for i, in := range p.fetchers {
 		cl, leave, err := join(ctx, in.opts)
 		if err != nil {
-			p.close(p.intakes[:i])
+			p.close(p.fetchers[:i])
 			return fmt.Errorf("pool %s: %w", p.cfg.Role, err)
 		}
 		in.cl, in.leave = cl, leave
 	}
-	p.out = newOutputs(sending, p.router, p.intakes[0].cl)
+	p.outputs = newOutputs(sending, p.router, p.fetchers[0].cl)
 	p.sched.large = p.cfg.Large
-	p.spawn(p.cfg.Workers, 0)
-	p.spawn(p.cfg.Large, 1)
+	p.startWorkers(p.cfg.Workers, 0)
+	p.startWorkers(p.cfg.Large, 1)
 	var loops sync.WaitGroup
-	for _, in := range p.intakes {
-		in.meter.look(func() oldest { return p.oldest(in) })
+	for _, in := range p.fetchers {
+		in.metrics.look(func() oldest { return p.oldest(in) })
 	}
-	loops.Go(func() { p.watch(run) })
-	loops.Go(func() { p.obey(run) })
+	loops.Go(func() { p.watchdog(run) })
+	loops.Go(func() { p.applyControls(run) })
 	loops.Go(func() {
 		if err := p.beside(run); err != nil {
 			fail(err)
 		}
 	})
-	for _, in := range p.intakes {
-		loops.Go(func() { in.tick(run) })
-		if in.backlog != "" {
-			loops.Go(func() { in.divert(run) })
+	for _, in := range p.fetchers {
+		loops.Go(func() { in.commitLoop(run) })
+		if in.backlogTopic != "" {
+			loops.Go(func() { in.moveBacklogs(run) })
 		}
 		loops.Go(func() {
 			if err := in.poll(run); err != nil {
@@ -234,10 +234,10 @@ func (p *Pool) Run(ctx context.Context) error {
 	<-run.Done()
 	p.stop(ctx, giveUp)
 	loops.Wait()
-	p.close(p.intakes)
+	p.close(p.fetchers)
 	p.sched.close()
-	if stuck := p.leave(poolGrace); stuck > 0 {
-		late := fmt.Errorf("%d tasks are still at work %v after they were cancelled", stuck, poolGrace)
+	if stuck := p.waitWorkers(cancelGrace); stuck > 0 {
+		late := fmt.Errorf("%d tasks are still at work %v after they were cancelled", stuck, cancelGrace)
 		return fmt.Errorf("pool %s: %w", p.cfg.Role, errors.Join(p.failure(ctx, run), late))
 	}
 	if err := p.failure(ctx, run); err != nil {
@@ -255,7 +255,7 @@ func (p *Pool) failure(ctx, run context.Context) error {
 }
 
 // close closes clients, side by side: each may have to wait for brokers that do not answer.
-func (p *Pool) close(intakes []*intake) {
+func (p *Pool) close(intakes []*fetcher) {
 	var all sync.WaitGroup
 	for _, in := range intakes {
 		all.Go(in.leave)
@@ -264,57 +264,57 @@ func (p *Pool) close(intakes []*intake) {
 }
 
 // spawn starts n workers of a kind.
-func (p *Pool) spawn(n, kind int) {
+func (p *Pool) startWorkers(n, kind int) {
 	p.sched.mu.Lock()
 	defer p.sched.mu.Unlock()
 	for range n {
-		p.hire(kind)
+		p.startWorker(kind)
 	}
 	if kind == 0 {
-		p.sched.staff += n
+		p.sched.mainWorkers += n
 	}
 }
 
 // hire starts a worker. The scheduler's mu is held.
-func (p *Pool) hire(kind int) {
+func (p *Pool) startWorker(kind int) {
 	w := newWorker(p, kind)
 	p.sched.workers[w] = true
 	p.workers.Go(w.loop)
 }
 
 // maxWork bounds what a message may say of its size: sums of it are still numbers.
-const maxWork = 1 << 50
+const maxWorkBytes = 1 << 50
 
 // courtesy is how long messages are decoded before others of the process have their turn: a class that
 // has much to read is not to be in the way of one that has little.
-const courtesy = 200 * time.Microsecond
+const decodeQuantum = 200 * time.Microsecond
 
 // enqueue gives tasks of an intake to the scheduler.
-func (p *Pool) enqueue(in *intake, tasks []*task) {
+func (p *Pool) enqueue(in *fetcher, tasks []*task) {
 	keys, work := make([]uint64, len(tasks)), make([]Work, len(tasks))
 	began := time.Now()
 	for i, t := range tasks {
-		if i%64 == 63 && time.Since(began) > courtesy {
+		if i%64 == 63 && time.Since(began) > decodeQuantum {
 			runtime.Gosched()
 			began = time.Now()
 		}
 		keys[i] = p.describe(t, &work[i])
 	}
-	tasks, keys, work = in.without(tasks, keys, work)
-	p.queue(in, tasks, keys, work)
+	tasks, keys, work = in.moveDiverted(tasks, keys, work)
+	p.submit(in, tasks, keys, work)
 }
 
 // queue gives tasks of an intake, which are described, to the scheduler.
-func (p *Pool) queue(in *intake, tasks []*task, keys []uint64, work []Work) {
+func (p *Pool) submit(in *fetcher, tasks []*task, keys []uint64, work []Work) {
 	p.sched.mu.Lock()
 	for i, t := range tasks {
-		class := rank(in.class)
-		if t.past != nil { // it comes back, and keeps the class of its origin
-			if e, ok := schemas.Lookup(t.past.topic); ok {
-				class = rank(e.Class)
+		class := classIndex(in.class)
+		if t.retryHeaders != nil { // it comes back, and keeps the class of its origin
+			if e, ok := schemas.Lookup(t.retryHeaders.topic); ok {
+				class = classIndex(e.Class)
 			}
 		}
-		t.flow, t.cost = p.sched.flowOf(class, work[i], p.paused), min(max(work[i].Bytes, 0), maxWork)+turnBytes
+		t.flow, t.cost = p.sched.flowOf(class, work[i], p.paused), min(max(work[i].Bytes, 0), maxWorkBytes)+quantum
 	}
 	p.sched.mu.Unlock()
 	p.sched.add(tasks, keys)
@@ -328,9 +328,9 @@ func (p *Pool) describe(t *task, w *Work) (key uint64) {
 			var err error
 			switch {
 			case d.Body != nil && p.cfg.Describe != nil:
-				*w, err = workOf(p.cfg.Describe, d.Body)
+				*w, err = describeWork(p.cfg.Describe, d.Body)
 			case d.Body == nil && p.cfg.DescribeValue != nil:
-				*w, err = workOf(p.cfg.DescribeValue, d)
+				*w, err = describeWork(p.cfg.DescribeValue, d)
 			}
 			if err != nil {
 				t.delivery, t.err = nil, err
@@ -341,7 +341,7 @@ func (p *Pool) describe(t *task, w *Work) (key uint64) {
 		}
 	}
 	if isAgain(p.router.cfg.bare(t.rec.Topic)) {
-		p.router.trail(&t.letter)
+		p.router.retryHeaders(&t.inflightRecord)
 	}
 	return maphash.Bytes(p.seed, t.rec.Key)
 }
@@ -350,13 +350,13 @@ func (p *Pool) describe(t *task, w *Work) (key uint64) {
 func (p *Pool) decode(t *task) (d *schemas.Delivery, ok bool) {
 	if !t.decoded {
 		t.decoded = true
-		t.delivery, t.err = p.router.delivery(&t.letter)
+		t.delivery, t.err = p.router.delivery(&t.inflightRecord)
 	}
 	return t.delivery, t.delivery != nil
 }
 
 // again says whether t failed in a way that is tried again in place, and when.
-func (p *Pool) again(t *task) (wait time.Duration, ok bool) {
+func (p *Pool) retryInPlace(t *task) (wait time.Duration, ok bool) {
 	if retry.ClassOf(t.err) != retry.Transient {
 		return 0, false
 	}
@@ -365,19 +365,21 @@ func (p *Pool) again(t *task) (wait time.Duration, ok bool) {
 	if r.Attempts > 0 && t.tries >= r.Attempts || r.Elapsed > 0 && time.Since(t.began)+wait > r.Elapsed {
 		return 0, false
 	}
-	p.router.log.Debug("will retry", "topic", string(p.router.origin(&t.letter)), "partition", t.rec.Partition, "offset", t.rec.Offset,
+	p.router.log.Debug("will retry", "topic", string(p.router.origin(&t.inflightRecord)), "partition", t.rec.Partition, "offset", t.rec.Offset,
 		"attempt", t.tries, "wait", wait, "err", t.err)
 	return wait, true
 }
 
 // refuse sends t where err takes it, without the handler.
-func (p *Pool) refuse(t *task, err error) { p.publish(t, p.router.outcome(&t.letter, nil, err), -1) }
+func (p *Pool) failTask(t *task, err error) {
+	p.publish(t, p.router.outcome(&t.inflightRecord, nil, err), -1)
+}
 
 // publish sends what t became. t is done when all of it is acknowledged, however long that takes: its bytes count until
 // then. If the brokers will never take it, Run ends.
 func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
 	if len(recs) == 0 {
-		p.meter(t).handled(t.fate, 1, took)
+		p.metricsOf(t).handled(t.disposition, 1, took)
 		p.finish(t)
 		return
 	}
@@ -386,7 +388,7 @@ func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
 	settled := func(err error) {
 		if err != nil {
 			failed.Add(1)
-			if !t.share.dead() {
+			if !t.part.isCancelled() {
 				p.fail(err)
 			}
 		}
@@ -394,41 +396,41 @@ func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
 			return
 		}
 		if n := failed.Load(); n > 0 {
-			p.meter(t).unpublished(int(n))
+			p.metricsOf(t).unpublished(int(n))
 			p.abandon(t)
 		} else {
-			p.meter(t).handled(t.fate, 1, took)
+			p.metricsOf(t).handled(t.disposition, 1, took)
 			p.finish(t)
 		}
 	}
 	for _, rec := range recs {
-		p.out.send(t.share, rec, settled)
+		p.outputs.send(t.part, rec, settled)
 	}
 }
 
 // finish takes note that t is done.
 func (p *Pool) finish(t *task) {
-	t.share.finish(t.slot)
+	t.part.finish(t.slot)
 	p.abandon(t)
 }
 
 // abandon lets go of t, which was begun: unless it is finished it will be delivered again.
 func (p *Pool) abandon(t *task) {
-	p.forget(t)
-	t.share.leave()
+	p.freeTask(t)
+	t.part.endTask()
 }
 
 // forget lets go of t's bytes: others of its poll may be here for long.
-func (p *Pool) forget(t *task) {
+func (p *Pool) freeTask(t *task) {
 	n := t.bytes()
-	t.letter, t.delivery, t.err = letter{}, nil, nil
-	if t.share.backlog {
-		t.share.in.behind.Add(-n)
-		t.share.in.weight.stir()
+	t.inflightRecord, t.delivery, t.err = inflightRecord{}, nil, nil
+	if t.part.backlog {
+		t.part.fetcher.backlogBytes.Add(-n)
+		t.part.fetcher.memory.notify()
 	} else {
-		t.share.in.weight.add(-n)
+		t.part.fetcher.memory.add(-n)
 	}
-	t.share.in.meter.inFlight(-1, -n)
+	t.part.fetcher.metrics.inFlight(-1, -n)
 }
 
-func (p *Pool) meter(t *task) *roleMetrics { return t.share.in.meter }
+func (p *Pool) metricsOf(t *task) *roleMetrics { return t.part.fetcher.metrics }

@@ -13,33 +13,33 @@ import (
 // drain has no more tasks of shares begun, waits for those at work, and cancels them
 // after d; those that are parked it cancels at once, as what they wait for may be about to end too. Those that are
 // still at work after another poolGrace it leaves behind.
-func (p *Pool) drain(shares []*share, d time.Duration) {
-	for _, sh := range shares {
-		sh.stop()
+func (p *Pool) drain(assignments []*assignment, d time.Duration) {
+	for _, part := range assignments {
+		part.stop()
 	}
-	p.interrupt(shares, true, errRevoked)
-	for _, d := range []time.Duration{d, poolGrace} {
-		if awaitIdle(shares, d) {
+	p.interrupt(assignments, true, errRevoked)
+	for _, d := range []time.Duration{d, cancelGrace} {
+		if awaitIdle(assignments, d) {
 			return
 		}
-		for _, sh := range shares {
-			sh.over.Store(true)
+		for _, part := range assignments {
+			part.cancelled.Store(true)
 		}
-		p.interrupt(shares, false, errRevoked)
+		p.interrupt(assignments, false, errRevoked)
 	}
-	for _, sh := range shares {
-		if n := int(sh.busy.Load()); n > 0 {
-			p.router.log.Error("tasks ignore that they were cancelled", "topic", sh.topic, "partition", sh.id, "tasks", n)
+	for _, part := range assignments {
+		if n := int(part.running.Load()); n > 0 {
+			p.router.log.Error("tasks ignore that they were cancelled", "topic", part.topic, "partition", part.id, "tasks", n)
 		}
 	}
 }
 
-func awaitIdle(shares []*share, d time.Duration) bool {
+func awaitIdle(assignments []*assignment, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
-	for _, sh := range shares {
+	for _, part := range assignments {
 		select {
-		case <-sh.idle:
+		case <-part.idle:
 		case <-timer.C:
 			return false
 		}
@@ -48,13 +48,13 @@ func awaitIdle(shares []*share, d time.Duration) bool {
 }
 
 // interrupt cancels the tasks of shares that are at work, or only those that are parked.
-func (p *Pool) interrupt(shares []*share, onlyParked bool, cause error) {
-	for _, w := range p.staff() {
-		w.interrupt(shares, onlyParked, cause)
+func (p *Pool) interrupt(assignments []*assignment, onlyParked bool, cause error) {
+	for _, w := range p.liveWorkers() {
+		w.interrupt(assignments, onlyParked, cause)
 	}
 }
 
-func (p *Pool) staff() []*worker {
+func (p *Pool) liveWorkers() []*worker {
 	p.sched.mu.Lock()
 	defer p.sched.mu.Unlock()
 	all := make([]*worker, 0, len(p.sched.workers))
@@ -66,18 +66,18 @@ func (p *Pool) staff() []*worker {
 
 // atWork returns the offsets of in's tasks that handlers have, by share. What is parked does nothing that could end
 // the process.
-func (p *Pool) atWork(in *intake) map[*share]pursuit {
-	at, now := map[*share]pursuit{}, p.clock.Load()
-	for _, w := range p.staff() {
+func (p *Pool) runningOffsets(in *fetcher) map[*assignment]runningOffsets {
+	at, now := map[*assignment]runningOffsets{}, p.clock.Load()
+	for _, w := range p.liveWorkers() {
 		w.mu.Lock()
-		if t := w.task; t != nil && t.share.in == in && !w.parked {
-			all := at[t.share]
-			if young := now-w.since < int64(soonAfter); !w.moved.Load() || young && !t.share.stopping.Load() {
+		if t := w.task; t != nil && t.part.fetcher == in && !w.parked {
+			all := at[t.part]
+			if young := now-w.began < int64(suspectFor); !w.progressed.Load() || young && !t.part.stopping.Load() {
 				all.suspect = append(all.suspect, t.rec.Offset)
 			} else {
-				all.steady = append(all.steady, t.rec.Offset)
+				all.progressing = append(all.progressing, t.rec.Offset)
 			}
-			at[t.share] = all
+			at[t.part] = all
 		}
 		w.mu.Unlock()
 	}
@@ -86,7 +86,7 @@ func (p *Pool) atWork(in *intake) map[*share]pursuit {
 
 // soonAfter is how long after its begin a task may be the cause of its process's death, although it has made progress. A
 // copy of a day outlives more deaths than a task may be the cause of: of neighbours, of machines.
-const soonAfter = 30 * time.Second
+const suspectFor = 30 * time.Second
 
 // stop ends all tasks, and the sending of outputs, for at most Drain if ctx is what
 // ends them and at once if it is an error, and commits.
@@ -97,25 +97,25 @@ func (p *Pool) stop(ctx context.Context, giveUp func()) {
 	}
 	timer := time.AfterFunc(d, giveUp)
 	defer timer.Stop()
-	var all []*share
-	for _, in := range p.intakes {
+	var all []*assignment
+	for _, in := range p.fetchers {
 		all = append(all, in.owned(nil)...)
 	}
-	for _, sh := range all {
-		sh.stop()
+	for _, part := range all {
+		part.stop()
 	}
 	draining, drained := context.WithCancel(p.ctx)
 	var each sync.WaitGroup
-	for _, in := range p.intakes {
-		each.Go(func() { in.finish(draining) })
+	for _, in := range p.fetchers {
+		each.Go(func() { in.commitWhileDraining(draining) })
 	}
 	p.drain(all, d)
 	drained()
 	each.Wait()
-	for _, in := range p.intakes {
+	for _, in := range p.fetchers {
 		each.Go(func() {
 			_ = in.commit(p.ctx) // has said what is wrong; what is not committed is done again
-			in.drop(in.owned(nil))
+			in.discard(in.owned(nil))
 		})
 	}
 	each.Wait()
@@ -123,7 +123,7 @@ func (p *Pool) stop(ctx context.Context, giveUp func()) {
 
 // leave waits for the workers to end, for at most d, and returns how many tasks keep them: those of
 // partitions that were lost long ago are among them.
-func (p *Pool) leave(d time.Duration) (stuck int) {
+func (p *Pool) waitWorkers(d time.Duration) (stuck int) {
 	ended := make(chan struct{})
 	go func() {
 		p.workers.Wait()
@@ -136,7 +136,7 @@ func (p *Pool) leave(d time.Duration) (stuck int) {
 		return 0
 	case <-timer.C:
 	}
-	for _, w := range p.staff() {
+	for _, w := range p.liveWorkers() {
 		w.mu.Lock()
 		if w.task != nil {
 			stuck++
@@ -147,9 +147,9 @@ func (p *Pool) leave(d time.Duration) (stuck int) {
 }
 
 // watch keeps the Pool's time, and looks after the tasks at work until ctx is done.
-func (p *Pool) watch(ctx context.Context) {
+func (p *Pool) watchdog(ctx context.Context) {
 	began := time.Now()
-	tick := time.NewTicker(poolClock)
+	tick := time.NewTicker(clockStep)
 	defer tick.Stop()
 	for {
 		select {
@@ -159,53 +159,53 @@ func (p *Pool) watch(ctx context.Context) {
 		}
 		now := time.Since(began)
 		p.clock.Store(int64(now))
-		for _, w := range p.staff() {
-			if err := w.check(int64(now)); err != nil {
-				p.intakes[0].meter.ignoring(1)
+		for _, w := range p.liveWorkers() {
+			if err := w.checkProgress(int64(now)); err != nil {
+				p.fetchers[0].metrics.ignoring(1)
 				p.fail(err)
 				return
 			}
 		}
-		p.sched.yield()
-		p.balance()
+		p.sched.releaseUnused()
+		p.shedPaused()
 	}
 }
 
 // balance takes what is paused out of the way where it keeps the rest from being read. Who waits for slots
 // does as it is told, and is not stuck: those who have them are watched.
-func (p *Pool) balance() {
-	for in := range p.sched.slotless() {
-		in.meter.progressed()
+func (p *Pool) shedPaused() {
+	for in := range p.sched.waitingForSlots() {
+		in.metrics.progressed()
 	}
-	held := p.sched.held()
-	for _, in := range p.intakes {
-		in.meter.holding(held[in] - in.held)
-		in.held = held[in]
+	held := p.sched.pausedCounts()
+	for _, in := range p.fetchers {
+		in.metrics.holding(held[in] - in.pausedTasks)
+		in.pausedTasks = held[in]
 	}
-	if _, waits := schemas.Lookup(schemas.Again(p.cfg.Role)); !waits || !p.kafka.Controls.active() {
+	if _, waits := schemas.Lookup(schemas.Again(p.cfg.Role)); !waits || !p.kafka.Controls.anyPaused() {
 		return
 	}
-	if slices.ContainsFunc(p.intakes, (*intake).pressed) {
-		p.sched.relieve()
+	if slices.ContainsFunc(p.fetchers, (*fetcher).underPressure) {
+		p.sched.startShedding()
 	} else {
-		p.sched.relieved()
+		p.sched.stopShedding()
 	}
 }
 
 // deadline is how long a task may be at work. One of unknown size is cancelled only when it makes no progress.
 func (p *Pool) deadline(t *task) time.Duration {
-	if t.cost <= turnBytes {
+	if t.cost <= quantum {
 		return math.MaxInt64 / 2
 	}
 	const ages = 1 << 32 // seconds
-	return p.longest + time.Duration(min((t.cost-turnBytes)/p.slowest, ages))*time.Second
+	return p.deadlineBase + time.Duration(min((t.cost-quantum)/p.deadlineRate, ages))*time.Second
 }
 
 // grace is how long a task that was cancelled may take to end before Run does.
-func (p *Pool) grace() time.Duration { return max(p.cfg.Drain, time.Minute) }
+func (p *Pool) cancelTimeout() time.Duration { return max(p.cfg.Drain, time.Minute) }
 
 // obey follows the controls until ctx is done.
-func (p *Pool) obey(ctx context.Context) {
+func (p *Pool) applyControls(ctx context.Context) {
 	changed, cancel := p.kafka.Controls.Watch()
 	defer cancel()
 	for {
@@ -215,12 +215,12 @@ func (p *Pool) obey(ctx context.Context) {
 			allowed = n
 		}
 		p.sched.mu.Lock()
-		missing := allowed - p.sched.staff
+		missing := allowed - p.sched.mainWorkers
 		p.sched.mu.Unlock()
-		p.spawn(max(missing, 0), 0)
-		p.sched.control(paused, allowed, p.paused)
-		for _, in := range p.intakes {
-			in.turn(paused)
+		p.startWorkers(max(missing, 0), 0)
+		p.sched.setControls(paused, allowed, p.paused)
+		for _, in := range p.fetchers {
+			in.setPaused(paused)
 		}
 		select {
 		case <-ctx.Done():
@@ -233,7 +233,7 @@ func (p *Pool) obey(ctx context.Context) {
 // paused says whether work is paused, though its role is not.
 func (p *Pool) paused(w Work) bool {
 	c := p.kafka.Controls
-	if !c.active() {
+	if !c.anyPaused() {
 		return false
 	}
 	for _, store := range w.Stores {
@@ -245,10 +245,10 @@ func (p *Pool) paused(w Work) bool {
 }
 
 // gate returns why t must not be handled now.
-func (p *Pool) gate(t *task) error {
+func (p *Pool) admit(t *task) error {
 	w := &t.flow.work
-	if p.kafka.Controls.active() && p.paused(*w) {
-		return errPartPaused
+	if p.kafka.Controls.anyPaused() && p.paused(*w) {
+		return errWorkPaused
 	}
 	if p.cfg.Admit == nil {
 		return nil
@@ -266,19 +266,19 @@ func (p *Pool) gate(t *task) error {
 
 // oldest says since when the oldest task of in is at work, and from when the oldest message is that is not
 // done.
-func (p *Pool) oldest(in *intake) (o oldest) {
+func (p *Pool) oldest(in *fetcher) (o oldest) {
 	now := p.clock.Load()
-	for _, w := range p.staff() {
+	for _, w := range p.liveWorkers() {
 		w.mu.Lock()
-		if t := w.task; t != nil && t.share.in == in && !w.parked {
-			if since := time.Now().Add(-time.Duration(now - w.since)); o.task.IsZero() || since.Before(o.task) {
+		if t := w.task; t != nil && t.part.fetcher == in && !w.parked {
+			if since := time.Now().Add(-time.Duration(now - w.began)); o.task.IsZero() || since.Before(o.task) {
 				o.task = since
 			}
 		}
 		w.mu.Unlock()
 	}
-	for _, sh := range in.owned(nil) {
-		if at, ok := sh.oldest(); ok && (o.message.IsZero() || at.Before(o.message)) {
+	for _, part := range in.owned(nil) {
+		if at, ok := part.oldest(); ok && (o.message.IsZero() || at.Before(o.message)) {
 			o.message = at
 		}
 	}

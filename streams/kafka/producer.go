@@ -51,7 +51,7 @@ func NewProducer(cfg Config, source string) (*Producer, error) {
 // published again, unless it is permanent. A message that cannot be encoded fails the
 // call before anything is sent.
 func (p *Producer) Publish(ctx context.Context, msgs ...schemas.Message) error {
-	now, traced := time.Now(), traceOf(ctx)
+	now, traced := time.Now(), injectTrace(ctx)
 	recs := make([]*kgo.Record, len(msgs))
 	for i, m := range msgs {
 		rec, err := p.router.record(m, now)

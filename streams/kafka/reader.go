@@ -24,8 +24,8 @@ const (
 	damageTries = 5
 	// lookAgain bounds a look at the brokers because of the errors of a poll, and is the wait after such a look that
 	// found nothing: the next poll has the same errors at once.
-	lookAgain = 10 * time.Second
-	lookPause = time.Second
+	lookupTimeout = 10 * time.Second
+	lookupPause   = time.Second
 	// unknownTries is how many polls find that the id of a topic is not known before it is examined: of a new topic some
 	// brokers learn later than others.
 	unknownTries = 3
@@ -40,46 +40,46 @@ func damageRetry() retry.Policy {
 }
 
 // A reader judges what the polls of one client return, in the loop that polls.
-type reader struct {
+type pollChecker struct {
 	router  *router
 	commits *commits // nil: the client is in no group
 	// next returns the offset from which a partition is read; nil: the client's group says it.
-	next func(partition) int64
+	nextOffset func(partition) int64
 	// pattern: topics are matched by one, and the client itself forgets those that are deleted.
-	pattern bool
+	byPattern bool
 
-	strange map[string]int          // topics: polls that found their ids unknown; only check uses it
-	warned  map[partition]time.Time // of what passes; only check uses it
+	unknownPolls map[string]int          // topics: polls that found their ids unknown; only check uses it
+	warned       map[partition]time.Time // of what passes; only check uses it
 
-	mu      sync.Mutex            // guards the rest
-	damaged map[partition]*damage // partitions of which a batch cannot be parsed
+	mu      sync.Mutex                  // guards the rest
+	damaged map[partition]*damagedBatch // partitions of which a batch cannot be parsed
 }
 
 // A damage is what is known of a batch that cannot be parsed.
-type damage struct {
+type damagedBatch struct {
 	tries   int
 	stopped *UnreadableBatch // nil: it is tried again
 }
 
-func newReader(r *router, c *commits) *reader {
-	return &reader{
-		router: r, commits: c, strange: map[string]int{}, warned: map[partition]time.Time{}, damaged: map[partition]*damage{},
+func newPollChecker(r *router, c *commits) *pollChecker {
+	return &pollChecker{
+		router: r, commits: c, unknownPolls: map[string]int{}, warned: map[partition]time.Time{}, damaged: map[partition]*damagedBatch{},
 	}
 }
 
 // pollFaults are the errors of a poll that are not just logged.
 type pollFaults struct {
-	fatal   error
-	unknown map[string][16]byte // topics whose ids the brokers do not know: as the client knows them
-	damaged map[partition]error // partitions of which a batch cannot be parsed, by the client or by the broker, or is too long
-	passing map[partition]error // partitions, or -1 for a topic, that the broker asked does not give out for now
+	fatal     error
+	unknown   map[string][16]byte // topics whose ids the brokers do not know: as the client knows them
+	damaged   map[partition]error // partitions of which a batch cannot be parsed, by the client or by the broker, or is too long
+	transient map[partition]error // partitions, or -1 for a topic, that the broker asked does not give out for now
 }
 
 // faultsOf returns the errors of a poll by what follows from them, and logs the others.
 func faultsOf(fetches kgo.Fetches, log *slog.Logger) pollFaults {
 	var (
 		out    outOfRange
-		faults = pollFaults{unknown: map[string][16]byte{}, damaged: map[partition]error{}, passing: map[partition]error{}}
+		faults = pollFaults{unknown: map[string][16]byte{}, damaged: map[partition]error{}, transient: map[partition]error{}}
 	)
 	fetches.EachTopic(func(t kgo.FetchTopic) {
 		t.EachPartition(func(p kgo.FetchPartition) {
@@ -97,20 +97,20 @@ func faultsOf(fetches kgo.Fetches, log *slog.Logger) pollFaults {
 				return // the poll's own, or that of a request which is made again
 			case errors.As(err, &loss):
 				log.Error("the broker lost records, or the topic was made again", "topic", at.topic, "partition", at.id, "err", err)
-			case tooLong(err) != nil:
+			case decompressTooLarge(err) != nil:
 				faults.damaged[at] = err
 			case errors.Is(err, kerr.OffsetOutOfRange):
 				out.parts = append(out.parts, at)
 			case errors.Is(err, kerr.UnknownTopicID):
 				faults.unknown[at.topic] = t.TopicID
-			case errors.Is(err, kgo.ErrClientClosed), errors.As(err, &code) && !code.Retriable && !movedOn(code):
+			case errors.Is(err, kgo.ErrClientClosed), errors.As(err, &code) && !code.Retriable && !groupMovedOn(code):
 				if faults.fatal == nil {
 					faults.fatal = fmt.Errorf("poll %s: %w", at, err)
 				}
 			case errors.Is(err, kerr.CorruptMessage), code == nil && p.HighWatermark > 0: // it has answered with records
 				faults.damaged[at] = err
 			case code != nil && code.Retriable:
-				faults.passing[at] = err
+				faults.transient[at] = err
 			default:
 				log.Warn("poll", "topic", at.topic, "partition", at.id, "err", err)
 			}
@@ -131,7 +131,7 @@ func pollError(fetches kgo.Fetches, log *slog.Logger) error {
 	case len(faults.unknown) > 0:
 		return fmt.Errorf("poll %v: %w", slices.Sorted(maps.Keys(faults.unknown)), kerr.UnknownTopicID)
 	}
-	for at, err := range faults.passing {
+	for at, err := range faults.transient {
 		log.Warn("poll", "topic", at.topic, "partition", at.id, "err", err)
 	}
 	for at, err := range faults.damaged {
@@ -152,30 +152,30 @@ func (e *damagedError) Unwrap() error { return e.err }
 
 // check returns an error of a poll that ends the loop, if there is one. It waits for as long as the client is not to
 // be polled again.
-func (r *reader) check(ctx context.Context, cl *kgo.Client, fetches kgo.Fetches) error {
+func (r *pollChecker) check(ctx context.Context, cl *kgo.Client, fetches kgo.Fetches) error {
 	faults := faultsOf(fetches, r.router.log)
 	if faults.fatal != nil {
 		return faults.fatal
 	}
 	for name := range faults.unknown {
-		if r.strange[name]++; r.strange[name] < unknownTries {
-			faults.passing[partition{name, -1}] = kerr.UnknownTopicID
+		if r.unknownPolls[name]++; r.unknownPolls[name] < unknownTries {
+			faults.transient[partition{name, -1}] = kerr.UnknownTopicID
 			delete(faults.unknown, name)
 		}
 	}
 	if len(faults.unknown) > 0 {
-		if err := r.unknown(ctx, cl, faults.unknown); err != nil {
+		if err := r.checkUnknownTopics(ctx, cl, faults.unknown); err != nil {
 			return err
 		}
 	}
-	r.damage(ctx, cl, fetches, faults.damaged)
-	r.pass(ctx, fetches, faults.passing)
+	r.retryDamaged(ctx, cl, fetches, faults.damaged)
+	r.warnTransient(ctx, fetches, faults.transient)
 	return nil
 }
 
 // pass warns of partitions that the broker asked does not give out for now. The client asks again with the next poll, so
 // a poll that has nothing else is followed by a wait.
-func (r *reader) pass(ctx context.Context, fetches kgo.Fetches, passing map[partition]error) {
+func (r *pollChecker) warnTransient(ctx context.Context, fetches kgo.Fetches, passing map[partition]error) {
 	for at, err := range passing {
 		if time.Since(r.warned[at]) >= warnEvery {
 			r.warned[at] = time.Now()
@@ -183,26 +183,26 @@ func (r *reader) pass(ctx context.Context, fetches kgo.Fetches, passing map[part
 		}
 	}
 	if len(passing) > 0 && fetches.NumRecords() == 0 {
-		_ = retry.Sleep(ctx, lookPause) // only ctx ends it early
+		_ = retry.Sleep(ctx, lookupPause) // only ctx ends it early
 	}
 }
 
 // unknown returns an error if topics are not there any more under the ids that the client knows. The client does not
 // adopt a new id: what is in memory is of the old topic.
-func (r *reader) unknown(ctx context.Context, cl *kgo.Client, known map[string][16]byte) error {
-	lctx, cancel := context.WithTimeout(ctx, lookAgain)
+func (r *pollChecker) checkUnknownTopics(ctx context.Context, cl *kgo.Client, known map[string][16]byte) error {
+	lctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	ids, err := topicIDs(lctx, cl, slices.Sorted(maps.Keys(known))...)
 	if err != nil {
-		r.router.log.Warn("look again whether topics were made again", "wait", lookPause, "err", err)
-		_ = retry.Sleep(ctx, lookPause) // only ctx ends it early
+		r.router.log.Warn("look again whether topics were made again", "wait", lookupPause, "err", err)
+		_ = retry.Sleep(ctx, lookupPause) // only ctx ends it early
 		return nil
 	}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(ids)) {
 		now := ids[name]
 		switch gone := now == (topicID{}); {
-		case gone && r.pattern:
+		case gone && r.byPattern:
 			r.router.log.Warn("a topic was deleted", "topic", name)
 		case gone || now.err == nil && now.id != kadm.TopicID(known[name]).String():
 			if r.commits != nil {
@@ -214,13 +214,13 @@ func (r *reader) unknown(ctx context.Context, cl *kgo.Client, known map[string][
 		}
 	}
 	if len(errs) == 0 {
-		_ = retry.Sleep(ctx, lookPause) // only ctx ends it early
+		_ = retry.Sleep(ctx, lookupPause) // only ctx ends it early
 	}
 	return errors.Join(errs...)
 }
 
 // damage tries the partitions of bad again a few times, and stops them then.
-func (r *reader) damage(ctx context.Context, cl *kgo.Client, fetches kgo.Fetches, bad map[partition]error) {
+func (r *pollChecker) retryDamaged(ctx context.Context, cl *kgo.Client, fetches kgo.Fetches, bad map[partition]error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(bad)+len(r.damaged) == 0 { // nearly always
@@ -238,20 +238,20 @@ func (r *reader) damage(ctx context.Context, cl *kgo.Client, fetches kgo.Fetches
 		}
 		d := r.damaged[at]
 		if d == nil {
-			d = &damage{}
+			d = &damagedBatch{}
 			r.damaged[at] = d
 		}
 		switch d.tries++; {
 		case d.stopped != nil: // somebody has resumed it
-			cl.PauseFetchPartitions(at.one())
-		case d.tries < damageTries && tooLong(err) == nil:
+			cl.PauseFetchPartitions(at.asMap())
+		case d.tries < damageTries && decompressTooLarge(err) == nil:
 			backoff := damageRetry().Backoff(d.tries)
 			wait = max(wait, backoff)
 			r.router.log.Warn("fetch a batch again that cannot be parsed", "topic", at.topic, "partition", at.id,
 				"attempt", d.tries, "wait", backoff, "err", err)
 		default:
-			cl.PauseFetchPartitions(at.one())
-			d.stopped = r.examine(ctx, cl, at, p.FetchPartition, err)
+			cl.PauseFetchPartitions(at.asMap())
+			d.stopped = r.describeDamage(ctx, cl, at, p.FetchPartition, err)
 			r.router.log.Error("stop reading a partition", "topic", at.topic, "partition", at.id, "err", d.stopped.Err)
 			r.router.cfg.Unreadables.stop(*d.stopped)
 		}
@@ -260,14 +260,14 @@ func (r *reader) damage(ctx context.Context, cl *kgo.Client, fetches kgo.Fetches
 }
 
 // forget drops what is known of a partition: it is read on, or is no longer ours.
-func (r *reader) forget(at partition) {
+func (r *pollChecker) forget(at partition) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.drop(at)
 }
 
 // drop is forget with r.mu held.
-func (r *reader) drop(at partition) {
+func (r *pollChecker) drop(at partition) {
 	if d := r.damaged[at]; d != nil && d.stopped != nil {
 		r.router.cfg.Unreadables.leave(*d.stopped)
 	}
@@ -275,12 +275,12 @@ func (r *reader) drop(at partition) {
 }
 
 // position is the offset from which the client reads a partition of which p was fetched.
-func (r *reader) position(cl *kgo.Client, at partition, p kgo.FetchPartition) int64 {
+func (r *pollChecker) position(cl *kgo.Client, at partition, p kgo.FetchPartition) int64 {
 	if n := len(p.Records); n > 0 {
 		return p.Records[n-1].Offset + 1
 	}
-	if r.next != nil {
-		return max(r.next(at), p.LogStartOffset)
+	if r.nextOffset != nil {
+		return max(r.nextOffset(at), p.LogStartOffset)
 	}
 	for _, offsets := range []map[string]map[int32]kgo.EpochOffset{cl.UncommittedOffsets(), cl.CommittedOffsets()} {
 		if o, ok := offsets[at.topic][at.id]; ok && o.Offset >= 0 {
@@ -292,20 +292,20 @@ func (r *reader) position(cl *kgo.Client, at partition, p kgo.FetchPartition) in
 
 // tooLong returns the error of a batch that is longer, when it is decompressed, than the client may read; nil: it is
 // another one. The client does not fetch such a batch again.
-func tooLong(err error) *kgo.ErrDecompressTooLarge {
+func decompressTooLarge(err error) *kgo.ErrDecompressTooLarge {
 	bomb := (*kgo.ErrDecompressTooLarge)(nil)
 	_ = errors.As(err, &bomb)
 	return bomb
 }
 
 // examine says where a batch is that cannot be parsed, and what to do. p is what was fetched of its partition.
-func (r *reader) examine(ctx context.Context, cl *kgo.Client, at partition, p kgo.FetchPartition, cause error) *UnreadableBatch {
+func (r *pollChecker) describeDamage(ctx context.Context, cl *kgo.Client, at partition, p kgo.FetchPartition, cause error) *UnreadableBatch {
 	offset := r.position(cl, at, p)
 	u := &UnreadableBatch{Topic: r.router.cfg.bare(at.topic), Partition: at.id, Offset: offset}
 	what := fmt.Sprintf("%s: the batch at offset %d cannot be parsed, so the partition is not read any further: "+
 		"its bytes are damaged on the broker that leads the partition. Have a replica lead it whose bytes are whole "+
 		"(kafka-leader-election.sh), or restore them, and start this process again", at, offset)
-	if tooLong(cause) != nil {
+	if decompressTooLarge(cause) != nil {
 		what = fmt.Sprintf("%s: the batch at offset %d is longer when it is decompressed than any message may be, "+
 			"so the partition is not read any further", at, offset)
 	}
@@ -317,16 +317,16 @@ func (r *reader) examine(ctx context.Context, cl *kgo.Client, at partition, p kg
 	u.Reader, _ = cl.OptValue(kgo.ConsumerGroup).(string)
 	// A commit before the batch is of records that are still at work: the command would skip them.
 	done := offset <= p.LogStartOffset || cl.CommittedOffsets()[at.topic][at.id].Offset == offset
-	u.Err = fmt.Errorf("%s. %s: %w", what, r.goOn(u.Reader, at, offset, nextOf(ctx, cl, at, offset, cause), done), cause)
+	u.Err = fmt.Errorf("%s. %s: %w", what, r.skipCommand(u.Reader, at, offset, nextBatchOffset(ctx, cl, at, offset, cause), done), cause)
 	return u
 }
 
 // nextOf returns the offset behind the batch that cannot be read because of cause; 0: it is not known.
-func nextOf(ctx context.Context, cl *kgo.Client, at partition, offset int64, cause error) int64 {
-	if bomb := tooLong(cause); bomb != nil {
+func nextBatchOffset(ctx context.Context, cl *kgo.Client, at partition, offset int64, cause error) int64 {
+	if bomb := decompressTooLarge(cause); bomb != nil {
 		return bomb.NextOffset
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookAgain)
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	next, err := afterBatch(ctx, cl, at, offset)
 	if err != nil {
@@ -337,7 +337,7 @@ func nextOf(ctx context.Context, cl *kgo.Client, at partition, offset int64, cau
 
 // goOn is how an operator has a group go on at next, without the batch at offset. done: the group has finished all
 // records before it.
-func (r *reader) goOn(group string, at partition, offset, next int64, done bool) string {
+func (r *pollChecker) skipCommand(group string, at partition, offset, next int64, done bool) string {
 	brokers := r.router.cfg.Brokers
 	without, to := fmt.Sprintf("the records from offset %d to %d", offset, next-1), strconv.FormatInt(next, 10)
 	if next == 0 {

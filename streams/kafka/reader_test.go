@@ -54,7 +54,7 @@ func TestFaultsOf(t *testing.T) {
 			got = other
 		case f.damaged[partition{"t", 3}] != nil:
 			got = damaged
-		case f.passing[partition{"t", 3}] != nil:
+		case f.transient[partition{"t", 3}] != nil:
 			got = passes
 		}
 		if got != tt.want {
@@ -67,7 +67,7 @@ func TestFaultsOf(t *testing.T) {
 func TestDamageThatPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := NewUnreadables()
-		r := newReader(newRouter(Config{Unreadables: u}, "planner", 0), newCommits(nil))
+		r := newPollChecker(newRouter(Config{Unreadables: u}, "planner", 0), newCommits(nil))
 		bad := polledOne(kgo.FetchPartition{HighWatermark: 9, Err: io.ErrUnexpectedEOF})
 		good := polledOne(kgo.FetchPartition{HighWatermark: 9, Records: []*kgo.Record{{Topic: "t"}}})
 		for range 3 {

@@ -13,7 +13,7 @@ import (
 )
 
 // lossy returns the partitions of which the client found that the broker lost records.
-func lossy(fetches kgo.Fetches) (parts []partition) {
+func lostPartitions(fetches kgo.Fetches) (parts []partition) {
 	fetches.EachError(func(topic string, id int32, err error) {
 		if loss := (*kgo.ErrDataLoss)(nil); errors.As(err, &loss) {
 			parts = append(parts, partition{topic, id})
@@ -26,9 +26,9 @@ func lossy(fetches kgo.Fetches) (parts []partition) {
 // was stored may have come back under other offsets, and of what is there the sink knows what it has.
 // It returns the partitions for which this was done; what the poll got of them is stale. No
 // rebalance happens meanwhile.
-func (g *BatchGroup) reread(ctx context.Context, cl *kgo.Client, fetches kgo.Fetches) (again map[partition]bool, err error) {
-	parts := lossy(fetches)
-	err = g.reader.check(ctx, cl, fetches)
+func (g *BatchGroup) checkPoll(ctx context.Context, cl *kgo.Client, fetches kgo.Fetches) (again map[partition]bool, err error) {
+	parts := lostPartitions(fetches)
+	err = g.checker.check(ctx, cl, fetches)
 	if out := (*outOfRange)(nil); errors.As(err, &out) {
 		var cut []standing
 		if cut, err = g.router.examine(ctx, cl, out); err == nil {
@@ -44,25 +44,25 @@ func (g *BatchGroup) reread(ctx context.Context, cl *kgo.Client, fetches kgo.Fet
 	for _, at := range parts {
 		again[at] = true
 	}
-	return again, g.rewind(ctx, cl, again)
+	return again, g.rereadFromStart(ctx, cl, again)
 }
 
 // rewind lets go of what was read of parts, and has them read from their start.
-func (g *BatchGroup) rewind(ctx context.Context, cl *kgo.Client, parts map[partition]bool) error {
+func (g *BatchGroup) rereadFromStart(ctx context.Context, cl *kgo.Client, parts map[partition]bool) error {
 	owned := map[string][]int32{}
 	for at := range parts {
 		owned[at.topic] = append(owned[at.topic], at.id)
 	}
-	starts, err := g.starts(ctx, cl, owned)
+	starts, err := g.logStarts(ctx, cl, owned)
 	if err != nil {
 		return err
 	}
-	streams := g.owned(owned)
-	if stuck := g.release(cl, streams, false); stuck > 0 {
+	batchers := g.owned(owned)
+	if stuck := g.stopBatchers(cl, batchers, false); stuck > 0 {
 		return fmt.Errorf("%d batches of partitions that lost records are still being stored after they were cancelled", stuck)
 	}
 	to := map[partition]kgo.EpochOffset{}
-	for _, s := range streams {
+	for _, s := range batchers {
 		to[s.partition] = kgo.EpochOffset{Epoch: -1, Offset: starts[s.topic][s.id]}
 		g.router.log.Error("the broker lost records: the partition is read again from its start",
 			"topic", s.topic, "partition", s.id, "from", starts[s.topic][s.id])
@@ -70,29 +70,29 @@ func (g *BatchGroup) rewind(ctx context.Context, cl *kgo.Client, parts map[parti
 	g.seek(cl, to)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, s := range streams {
-		g.begin(cl, s.partition)
+	for _, s := range batchers {
+		g.startBatcher(cl, s.partition)
 	}
 	return nil
 }
 
 // doubt has the poll loop read again what is stored of partitions and could not be marked.
-func (g *BatchGroup) doubt(todo map[partition]position) {
+func (g *BatchGroup) addUnmarked(todo map[partition]position) {
 	g.mu.Lock()
 	for at := range todo {
-		g.doubted[at] = true
+		g.unmarked[at] = true
 	}
 	g.mu.Unlock()
-	g.turnBack()
+	g.requestRewind()
 }
 
 // doubts reports whether any of todo is doubted. Its store may be an earlier one by now: to record it then would say of
 // that one that it has what it lacks.
-func (g *BatchGroup) doubts(todo map[partition]position) bool {
+func (g *BatchGroup) anyUnmarked(todo map[partition]position) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for at := range todo {
-		if g.doubted[at] {
+		if g.unmarked[at] {
 			return true
 		}
 	}
@@ -102,12 +102,12 @@ func (g *BatchGroup) doubts(todo map[partition]position) bool {
 // redo lets go of what is stored and not committed of partitions that are doubted, and has them read from what is
 // committed. When the store answers again it may be an earlier one, of before that was stored: the sink asks it. A poll
 // is held, so that no partition moves meanwhile.
-func (g *BatchGroup) redo(ctx context.Context, cl *kgo.Client) error {
+func (g *BatchGroup) rereadUnmarked(ctx context.Context, cl *kgo.Client) error {
 	g.mu.Lock()
 	var parts []partition
-	for at := range g.doubted {
-		if g.streams[at] == nil { // it is no longer ours
-			delete(g.doubted, at)
+	for at := range g.unmarked {
+		if g.batchers[at] == nil { // it is no longer ours
+			delete(g.unmarked, at)
 			continue
 		}
 		parts = append(parts, at)
@@ -121,7 +121,7 @@ func (g *BatchGroup) redo(ctx context.Context, cl *kgo.Client) error {
 	all, err := g.router.standings(limit, cl, parts)
 	if err != nil {
 		g.router.log.Warn("will look again what is committed", "err", err)
-		time.AfterFunc(time.Second, g.turnBack)
+		time.AfterFunc(time.Second, g.requestRewind)
 		return nil
 	}
 	to, owned := map[partition]kgo.EpochOffset{}, map[string][]int32{}
@@ -131,21 +131,21 @@ func (g *BatchGroup) redo(ctx context.Context, cl *kgo.Client) error {
 		}
 		owned[s.at.topic] = append(owned[s.at.topic], s.at.id)
 	}
-	streams := g.owned(owned)
-	if stuck := g.release(cl, streams, false); stuck > 0 {
+	batchers := g.owned(owned)
+	if stuck := g.stopBatchers(cl, batchers, false); stuck > 0 {
 		return fmt.Errorf("%d batches that could not be marked are still being stored after they were cancelled", stuck)
 	}
 	g.seek(cl, to)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, old := range streams {
-		g.begin(cl, old.partition).resume(old, to[old.partition].Offset)
+	for _, old := range batchers {
+		g.startBatcher(cl, old.partition).continueFrom(old, to[old.partition].Offset)
 	}
 	return nil
 }
 
 // resume has a stream read on from where another one of its partition had committed.
-func (s *stream) resume(old *stream, from int64) {
+func (s *batcher) continueFrom(old *batcher, from int64) {
 	old.mu.Lock()
 	o := old.origin
 	old.mu.Unlock()
@@ -155,7 +155,7 @@ func (s *stream) resume(old *stream, from int64) {
 }
 
 // starts returns where the logs of parts start: a broker that has just lost records may need a while.
-func (g *BatchGroup) starts(ctx context.Context, cl *kgo.Client, parts map[string][]int32) (starts offsets, err error) {
+func (g *BatchGroup) logStarts(ctx context.Context, cl *kgo.Client, parts map[string][]int32) (starts offsets, err error) {
 	ctx, cancel := context.WithTimeout(ctx, belowLimit)
 	defer cancel()
 	var topics []string

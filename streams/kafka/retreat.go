@@ -16,11 +16,11 @@ const (
 
 // retreat lets go of a batch that could not be stored, and returns when it is time to try again: with the first few
 // of its records, for which there is always room. It reports false when the stream is stopped.
-func (s *stream) retreat(batch []letter, tries int, err error) bool {
+func (s *batcher) backOff(batch []inflightRecord, tries int, err error) bool {
 	if s.stopping() {
 		return false
 	}
-	s.fails()
+	s.keepProbe()
 	wait := s.g.retry.Backoff(tries)
 	s.g.metrics.handled(fateRetried, len(batch), -1)
 	s.g.router.log.Warn("will store again", "topic", s.topic, "partition", s.id, "from", batch[0].rec.Offset,
@@ -37,62 +37,62 @@ func (s *stream) retreat(batch []letter, tries int, err error) bool {
 
 // fails leaves the memory to others: but for a few records, what was read is read again once those are stored. It returns
 // how many are left.
-func (s *stream) fails() (left int) {
+func (s *batcher) keepProbe() (left int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.discarded {
 		return 0
 	}
-	s.failing, s.taken, s.due = true, false, true
+	s.failing, s.batchTaken, s.flushNow = true, false, true
 	s.pause()
 	keep := 0
-	for kept := int64(0); keep < min(len(s.letters), probeRows) && kept < probeBytes; keep++ {
-		kept += weigh(s.letters[keep].rec)
+	for kept := int64(0); keep < min(len(s.records), probeRows) && kept < probeBytes; keep++ {
+		kept += recordBytes(s.records[keep].rec)
 	}
-	rest, last := s.letters[keep:], s.letters[keep-1].rec
+	rest, last := s.records[keep:], s.records[keep-1].rec
 	if len(rest) == 0 {
 		return keep
 	}
-	s.back = &kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: rest[0].rec.Offset}
+	s.rewindTo = &kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: rest[0].rec.Offset}
 	var weight int64
 	for _, l := range rest {
-		weight += weigh(l.rec)
+		weight += recordBytes(l.rec)
 	}
-	s.letters = slices.Clone(s.letters[:keep])
+	s.records = slices.Clone(s.records[:keep])
 	s.bytes -= weight
 	s.g.metrics.inFlight(-len(rest), -weight)
-	s.g.weight.add(-weight)
+	s.g.memory.add(-weight)
 	return keep
 }
 
 // turned returns from where to read again, if there is something to be read and what was kept of it is stored. The
 // caller has it read.
-func (s *stream) turned() (at kgo.EpochOffset, ok bool) {
+func (s *batcher) takeRewind() (at kgo.EpochOffset, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.back == nil || s.failing || s.discarded {
+	if s.rewindTo == nil || s.failing || s.discarded {
 		return at, false
 	}
-	at, s.back, s.paused = *s.back, nil, false
+	at, s.rewindTo, s.paused = *s.rewindTo, nil, false
 	return at, true
 }
 
 // turnBack has the poll loop read again what streams have let go of.
-func (g *BatchGroup) turnBack() {
+func (g *BatchGroup) requestRewind() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.turning = true
-	if g.unpoll != nil {
-		g.unpoll()
+	g.rewindPending = true
+	if g.cancelPoll != nil {
+		g.cancelPoll()
 	}
 }
 
 // polling returns the context of a poll, which ends when there is something to turn back to.
-func (g *BatchGroup) polling(ctx context.Context) (context.Context, context.CancelFunc) {
+func (g *BatchGroup) pollContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.unpoll = cancel; g.turning {
+	if g.cancelPoll = cancel; g.rewindPending {
 		cancel()
 	}
 	return ctx, cancel
@@ -100,23 +100,23 @@ func (g *BatchGroup) polling(ctx context.Context) (context.Context, context.Canc
 
 // setBack has read again what streams have let go of, of those that store again. A poll is held, so that no
 // partition moves meanwhile.
-func (g *BatchGroup) setBack(cl *kgo.Client) {
+func (g *BatchGroup) applyRewinds(cl *kgo.Client) {
 	g.mu.Lock()
-	turning := g.turning
-	g.turning = false
+	turning := g.rewindPending
+	g.rewindPending = false
 	g.mu.Unlock()
 	if !turning {
 		return
 	}
 	to := map[partition]kgo.EpochOffset{}
 	for _, s := range g.owned(nil) {
-		if at, ok := s.turned(); ok {
+		if at, ok := s.takeRewind(); ok {
 			to[s.partition] = at
 		}
 	}
 	g.seek(cl, to)
 	for at := range to {
-		cl.ResumeFetchPartitions(at.one())
+		cl.ResumeFetchPartitions(at.asMap())
 	}
 }
 

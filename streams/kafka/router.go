@@ -21,12 +21,12 @@ type Handler func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, 
 
 const (
 	// maxUnavailable is the longest lane in which messages wait for a store or an engine that is away.
-	maxUnavailable = 5 * time.Minute
+	maxUnavailableLane = 5 * time.Minute
 	// maxAway is the longest lane if the error names what is away, while no more than manyAway messages of this process
 	// wait for that: what is away may be back at any time. Each turn through a lane writes a message twice, so that
 	// with manyAway of them a process writes about 1,100 records a second.
-	maxAway  = 30 * time.Second
-	manyAway = 1 << 14
+	maxNamedLane = 30 * time.Second
+	manyWaiting  = 1 << 14
 )
 
 // defaultAttempts is how often a message is delivered before it is a dead letter.
@@ -55,37 +55,37 @@ func newRouter(cfg Config, role schemas.Role, attempts int) *router {
 }
 
 // A letter is a record on its way through the runtime.
-type letter struct {
-	rec         *kgo.Record
-	incarnation uint32
-	past        *trail  // nil: not read yet
-	trace       *traced // the headers that name its span; nil without one
-	fate        fate    // what became of it, as outcome decided
+type inflightRecord struct {
+	rec          *kgo.Record
+	incarnation  uint32
+	retryHeaders *retryHeaders  // nil: not read yet
+	trace        *headerCarrier // the headers that name its span; nil without one
+	disposition  fate           // what became of it, as outcome decided
 }
 
 // trail returns what l's headers say of its way so far. Those of a record that is where it
 // was first sent to say nothing but its history.
-func (r *router) trail(l *letter) *trail {
-	if l.past == nil {
-		t, rec := readTrail(l.rec.Headers), l.rec
+func (r *router) retryHeaders(l *inflightRecord) *retryHeaders {
+	if l.retryHeaders == nil {
+		t, rec := parseRetryHeaders(l.rec.Headers), l.rec
 		if from := r.cfg.bare(rec.Topic); !isAgain(from) {
-			t = trail{topic: from, partition: rec.Partition, offset: rec.Offset, timestamp: rec.Timestamp, history: t.history}
+			t = retryHeaders{topic: from, partition: rec.Partition, offset: rec.Offset, timestamp: rec.Timestamp, history: t.history}
 		}
-		l.past = &t
+		l.retryHeaders = &t
 	}
-	return l.past
+	return l.retryHeaders
 }
 
 // origin is the topic that l was first sent to; empty where no header says so.
-func (r *router) origin(l *letter) schemas.Topic {
+func (r *router) origin(l *inflightRecord) schemas.Topic {
 	if from := r.cfg.bare(l.rec.Topic); !isAgain(from) {
 		return from
 	}
-	return r.trail(l).topic
+	return r.retryHeaders(l).topic
 }
 
 // bare fills in what is known of l without decoding it.
-func (r *router) bare(l *letter, d *schemas.Delivery) {
+func (r *router) fillDelivery(l *inflightRecord, d *schemas.Delivery) {
 	rec := l.rec
 	*d = schemas.Delivery{
 		Topic: r.cfg.bare(rec.Topic), Incarnation: l.incarnation, Partition: rec.Partition, Offset: rec.Offset,
@@ -93,7 +93,7 @@ func (r *router) bare(l *letter, d *schemas.Delivery) {
 	}
 	d.From = d.Topic
 	if isAgain(d.From) {
-		t := r.trail(l)
+		t := r.retryHeaders(l)
 		d.Topic, d.Attempt, d.Waits, d.WaitsBy = t.topic, t.attempts+1, t.waits, t.waitsBy
 		if !t.timestamp.IsZero() {
 			d.Timestamp = t.timestamp
@@ -112,17 +112,17 @@ func headersOf(rec *kgo.Record) []schemas.Header {
 }
 
 // delivery decodes l. Its error is permanent.
-func (r *router) delivery(l *letter) (*schemas.Delivery, error) {
+func (r *router) delivery(l *inflightRecord) (*schemas.Delivery, error) {
 	d := new(schemas.Delivery)
-	if err := r.read(l, d, schemas.Decode); err != nil {
+	if err := r.decode(l, d, schemas.Decode); err != nil {
 		return nil, err
 	}
 	return d, nil
 }
 
 // read decodes l into d. Its error is permanent.
-func (r *router) read(l *letter, d *schemas.Delivery, decode func(schemas.Topic, []schemas.Header, []byte) (schemas.Body, error)) error {
-	r.bare(l, d)
+func (r *router) decode(l *inflightRecord, d *schemas.Delivery, decode func(schemas.Topic, []schemas.Header, []byte) (schemas.Body, error)) error {
+	r.fillDelivery(l, d)
 	d.Hash = schemas.Hash(l.rec.Value)
 	if d.Topic == schemas.Dead {
 		d.Value = l.rec.Value
@@ -151,7 +151,7 @@ func (r *router) read(l *letter, d *schemas.Delivery, decode func(schemas.Topic,
 }
 
 // gone reports whether a record concerns no handler: it is the marker of a transaction, or only says that its key is gone.
-func (r *router) gone(rec *kgo.Record) bool {
+func (r *router) ignores(rec *kgo.Record) bool {
 	if rec.Attrs.IsControl() {
 		return true
 	}
@@ -164,12 +164,12 @@ func (r *router) gone(rec *kgo.Record) bool {
 
 // outcome returns the records that settle l: what its handler returned, or, if that
 // cannot be sent or the handler failed, where l goes now.
-func (r *router) outcome(l *letter, out []schemas.Message, err error) []*kgo.Record {
+func (r *router) outcome(l *inflightRecord, out []schemas.Message, err error) []*kgo.Record {
 	now := time.Now()
 	recs := make([]*kgo.Record, 0, len(out))
 	var traced []kgo.RecordHeader
 	if len(out) > 0 {
-		traced = l.traced()
+		traced = l.traceHeaders()
 	}
 	for _, m := range out {
 		if err != nil {
@@ -183,13 +183,13 @@ func (r *router) outcome(l *letter, out []schemas.Message, err error) []*kgo.Rec
 		}
 		recs = append(recs, rec)
 	}
-	l.fate = fateDone
+	l.disposition = fateDone
 	if err != nil && r.origin(l) == schemas.Dead {
 		r.log.Error("a dead letter cannot be handled, and stays one", "partition", l.rec.Partition, "offset", l.rec.Offset, "err", err)
 		return nil
 	}
 	if err != nil {
-		return []*kgo.Record{r.after(l, err, now)}
+		return []*kgo.Record{r.failureRecord(l, err, now)}
 	}
 	return recs
 }
@@ -200,7 +200,7 @@ func (r *router) record(m schemas.Message, now time.Time) (*kgo.Record, error) {
 		m.Source = r.source
 	}
 	if _, ok := m.Topic.Foreign(); ok {
-		return r.hint(m, now)
+		return r.foreignRecord(m, now)
 	}
 	enc, err := schemas.Encode(m)
 	if err != nil {
@@ -213,24 +213,24 @@ func (r *router) record(m schemas.Message, now time.Time) (*kgo.Record, error) {
 	if !m.Due.After(now) {
 		return rec, nil
 	}
-	role, ok := returnsTo(enc.Topic)
+	role, ok := retryRole(enc.Topic)
 	if !ok {
 		return nil, fmt.Errorf("%s has no reader to which a message with a due time could come back", enc.Topic)
 	}
-	t := trail{topic: enc.Topic, partition: -1, offset: -1, timestamp: now, role: role, due: m.Due}
-	rec.Headers = t.headers(rec.Headers)
-	rec.Topic = r.cfg.topic(schemas.Delay(pick(r.lanes, m.Due.Sub(now)).Name))
+	t := retryHeaders{topic: enc.Topic, partition: -1, offset: -1, timestamp: now, role: role, due: m.Due}
+	rec.Headers = t.apply(rec.Headers)
+	rec.Topic = r.cfg.topic(schemas.Delay(laneFor(r.lanes, m.Due.Sub(now)).Name))
 	return rec, nil
 }
 
 // hint is the record of a message in the name of a foreign topic, into which nobody writes: it goes to where
 // those of its records come back that waited.
-func (r *router) hint(m schemas.Message, now time.Time) (*kgo.Record, error) {
+func (r *router) foreignRecord(m schemas.Message, now time.Time) (*kgo.Record, error) {
 	if m.Body != nil || m.Value == nil || !m.Due.IsZero() {
 		return nil, fmt.Errorf("message of %s: has bytes that are due now, and no body: %w", m.Topic, schemas.ErrMalformed)
 	}
-	t := trail{topic: m.Topic, partition: -1, offset: -1, timestamp: now, role: schemas.RoleIngester}
-	rec := &kgo.Record{Topic: r.cfg.topic(schemas.Again(schemas.RoleIngester)), Key: m.Key, Value: m.Value, Headers: t.headers(nil)}
+	t := retryHeaders{topic: m.Topic, partition: -1, offset: -1, timestamp: now, role: schemas.RoleIngester}
+	rec := &kgo.Record{Topic: r.cfg.topic(schemas.Again(schemas.RoleIngester)), Key: m.Key, Value: m.Value, Headers: t.apply(nil)}
 	if err := fits(rec); err != nil {
 		return nil, err
 	}
@@ -238,7 +238,7 @@ func (r *router) hint(m schemas.Message, now time.Time) (*kgo.Record, error) {
 }
 
 // returnsTo is the role through whose again topic a topic's messages come back.
-func returnsTo(t schemas.Topic) (schemas.Role, bool) {
+func retryRole(t schemas.Topic) (schemas.Role, bool) {
 	e, ok := schemas.Lookup(t)
 	if !ok || len(e.Readers) == 0 {
 		return "", false
@@ -248,42 +248,42 @@ func returnsTo(t schemas.Topic) (schemas.Role, bool) {
 }
 
 // after returns the record that a failed delivery becomes: one in a lane or a dead letter.
-func (r *router) after(l *letter, err error, now time.Time) *kgo.Record {
-	t, class := *r.trail(l), retry.ClassOf(err)
+func (r *router) failureRecord(l *inflightRecord, err error, now time.Time) *kgo.Record {
+	t, class := *r.retryHeaders(l), retry.ClassOf(err)
 	attempt := t.attempts + 1
 	t.role, t.class, t.err = r.role, class.String(), err.Error()
-	t.failed(failure{Attempt: attempt, Class: t.class, Error: t.err, By: r.by(), First: now.UTC(), Last: now.UTC(), Times: 1})
+	t.addFailure(failure{Attempt: attempt, Class: t.class, Error: t.err, By: r.failedBy(), First: now.UTC(), Last: now.UTC(), Times: 1})
 	t.due = time.Time{}
 	var away string // what the error says is away; whoever names it has logged that
 	_, waits := schemas.Lookup(schemas.Again(r.role))
 	switch {
 	case class == retry.ClassPermanent || !waits:
 	case class == retry.ClassUnavailable:
-		longest := maxUnavailable
-		if away = retry.CauseOf(err); away != "" && r.cfg.Waiting.Of(away) < manyAway {
-			longest = maxAway
+		longest := maxUnavailableLane
+		if away = retry.CauseOf(err); away != "" && r.cfg.Waiting.Of(away) < manyWaiting {
+			longest = maxNamedLane
 		}
-		t.due = now.Add(nth(r.lanes, t.unavailable, longest).Delay)
+		t.due = now.Add(laneForWait(r.lanes, t.unavailable, longest).Delay)
 		t.unavailable++
 		if away != "" {
 			r.cfg.Waiting.add(away, t.due)
 		}
 	case class == retry.ClassWait:
-		n := t.waited(retry.CauseOf(err))
+		n := t.addWait(retry.CauseOf(err))
 		if t.due = retry.Due(err); !t.due.After(now) {
-			t.due = now.Add(nth(r.lanes, n, 0).Delay)
+			t.due = now.Add(laneForWait(r.lanes, n, 0).Delay)
 		}
 	default:
 		t.attempts, t.unavailable = attempt, 0
 		if attempt < r.attempts {
-			t.due = now.Add(nth(r.lanes, attempt-1, 0).Delay)
+			t.due = now.Add(laneForWait(r.lanes, attempt-1, 0).Delay)
 		}
 	}
 	topic, log := schemas.Dead, r.log.Error
-	l.fate = fateDead
+	l.disposition = fateDead
 	if !t.due.IsZero() {
-		l.fate = fateOf(class)
-		if topic, log = schemas.Delay(pick(r.lanes, t.due.Sub(now)).Name), r.log.Warn; away != "" {
+		l.disposition = fateOf(class)
+		if topic, log = schemas.Delay(laneFor(r.lanes, t.due.Sub(now)).Name), r.log.Warn; away != "" {
 			log = r.log.Debug
 		}
 	} else if class == retry.ClassPermanent {
@@ -291,10 +291,10 @@ func (r *router) after(l *letter, err error, now time.Time) *kgo.Record {
 	}
 	log("message failed", "to", string(topic), "topic", string(t.topic), "partition", t.partition, "offset", t.offset,
 		"attempt", attempt, "class", t.class, "err", err)
-	return &kgo.Record{Topic: r.cfg.topic(topic), Key: l.rec.Key, Value: l.rec.Value, Headers: t.headers(l.rec.Headers)}
+	return &kgo.Record{Topic: r.cfg.topic(topic), Key: l.rec.Key, Value: l.rec.Value, Headers: t.apply(l.rec.Headers)}
 }
 
-func (r *router) by() string {
+func (r *router) failedBy() string {
 	if r.cfg.ClientID == "" {
 		return string(r.role)
 	}
@@ -303,7 +303,7 @@ func (r *router) by() string {
 
 // pick returns the lane for what is due in d: the longest that is not longer, else the
 // shortest of all.
-func pick(lanes []Lane, d time.Duration) Lane {
+func laneFor(lanes []Lane, d time.Duration) Lane {
 	lane := lanes[0]
 	for _, l := range lanes {
 		if l.Delay <= d {
@@ -315,7 +315,7 @@ func pick(lanes []Lane, d time.Duration) Lane {
 
 // nth returns the lane for the nth wait of its kind, the first being 0, not longer than
 // limit if there is one.
-func nth(lanes []Lane, n int, limit time.Duration) Lane {
+func laneForWait(lanes []Lane, n int, limit time.Duration) Lane {
 	last := 0
 	for i, l := range lanes {
 		if limit <= 0 || l.Delay <= limit {
@@ -326,7 +326,7 @@ func nth(lanes []Lane, n int, limit time.Duration) Lane {
 }
 
 // call calls h. A panic is a permanent error, with its stack.
-func call(ctx context.Context, h Handler, d *schemas.Delivery) (out []schemas.Message, err error) {
+func callHandler(ctx context.Context, h Handler, d *schemas.Delivery) (out []schemas.Message, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			out, err = nil, retry.Permanent(fmt.Errorf("handler panicked: %v\n%s", v, debug.Stack()))
@@ -336,7 +336,7 @@ func call(ctx context.Context, h Handler, d *schemas.Delivery) (out []schemas.Me
 }
 
 // workOf calls what describes the task of b. A panic is a permanent error.
-func workOf[T any](f func(T) Work, b T) (w Work, err error) {
+func describeWork[T any](f func(T) Work, b T) (w Work, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			w, err = Work{}, retry.Permanent(fmt.Errorf("its task cannot be described: %v\n%s", v, debug.Stack()))
@@ -346,31 +346,31 @@ func workOf[T any](f func(T) Work, b T) (w Work, err error) {
 }
 
 // A refusal is an output, or a batch of them, that the brokers do not take for now.
-type refusal struct{ is bool }
+type refusal struct{ active bool }
 
 // note says that they have not taken it.
-func (f *refusal) note(r *router, m *roleMetrics, err error) {
+func (f *refusal) record(r *router, m *roleMetrics, err error) {
 	m.unpublished(1)
-	if !f.is && m.refusing(1) {
+	if !f.active && m.refusing(1) {
 		r.log.Warn("the brokers do not take outputs: they are published again until they do", "err", err)
 	}
-	f.is = true
+	f.active = true
 }
 
 // end says that they have, or that it is not published again.
-func (f *refusal) end(m *roleMetrics) {
-	if f.is {
+func (f *refusal) clear(m *roleMetrics) {
+	if f.active {
 		m.refusing(-1)
 	}
-	f.is = false
+	f.active = false
 }
 
 // onward returns the record by which l waits in a backlog topic, as it is.
-func (r *router) onward(l *letter, topic string) *kgo.Record {
-	t := *r.trail(l)
+func (r *router) backlogRecord(l *inflightRecord, topic string) *kgo.Record {
+	t := *r.retryHeaders(l)
 	t.role = r.role
-	l.fate = fateMoved
-	return &kgo.Record{Topic: topic, Key: l.rec.Key, Value: l.rec.Value, Headers: t.headers(l.rec.Headers)}
+	l.disposition = fateMoved
+	return &kgo.Record{Topic: topic, Key: l.rec.Key, Value: l.rec.Value, Headers: t.apply(l.rec.Headers)}
 }
 
 // incarnation hashes a topic's id.

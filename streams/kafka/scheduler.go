@@ -12,13 +12,13 @@ const (
 	classHigh = iota
 	classLow
 	classLarge
-	classes
+	numClasses
 )
 
 // resumed is what is added to a class for those of its tasks that were parked and go on.
-const resumed = classes
+const resumeOffset = numClasses
 
-func rank(c schemas.Class) int {
+func classIndex(c schemas.Class) int {
 	switch c {
 	case schemas.Low:
 		return classLow
@@ -32,35 +32,35 @@ func rank(c schemas.Class) int {
 // different keys side by side; by class, and within a class by account. A task that is
 // given out has its slots.
 type scheduler struct {
-	dropped func(*task) // is told of tasks that are not begun, with mu held
-	slots   *Slots
-	weight  int // tasks of class high for one of class low
+	onDrop func(*task) // is told of tasks that are not begun, with mu held
+	slots  *Slots
+	weight int // tasks of class high for one of class low
 
-	mu      sync.Mutex
-	work    [2]sync.Cond // there is work: for workers of high and low, and of large
-	idle    [2]int       // who waits for it
-	workers map[*worker]bool
-	staff   int // of workers, those of high and low whose task, if they have one, was never parked
-	allowed int // tasks of high and low at work at a time
-	kept    int // of allowed, those that low must leave
-	large   int // tasks of large at work at a time
-	parked  int // tasks that were begun and have no worker
-	others  int // of parked, those that are not of class high
-	most    int // of parked: then no other task is begun; from half of it in others on, none but of class high
-	classes [2 * classes]class
-	added   uint64 // tasks
-	streak  int    // of class high, while low had work
-	keys    map[uint64]*queue
-	flows   map[Work]*flow
-	last    [2 * classes]*flow // looked up last
-	free    *queue
-	ready   int // heads in flows that are not paused; an estimate of what may be given out
-	halted  bool
-	aside   bool // Beside is about to be called, or is
-	fresh   int  // assignments since Prepare was called
-	pausing bool // anything is paused
-	closed  bool
-	pending []*flow // to be announced when mu is free
+	mu            sync.Mutex
+	workReady     [2]sync.Cond // there is work: for workers of high and low, and of large
+	idleWorkers   [2]int       // who waits for it
+	workers       map[*worker]bool
+	mainWorkers   int // of workers, those of high and low whose task, if they have one, was never parked
+	allowed       int // tasks of high and low at work at a time
+	reserved      int // of allowed, those that low must leave
+	large         int // tasks of large at work at a time
+	parked        int // tasks that were begun and have no worker
+	parkedOther   int // of parked, those that are not of class high
+	parkedLimit   int // of parked: then no other task is begun; from half of it in others on, none but of class high
+	classes       [2 * numClasses]classQueue
+	added         uint64 // tasks
+	highStreak    int    // of class high, while low had work
+	keys          map[uint64]*keyQueue
+	flows         map[Work]*flow
+	lastFlow      [2 * numClasses]*flow // looked up last
+	freeQueues    *keyQueue
+	readyEstimate int // heads in flows that are not paused; an estimate of what may be given out
+	halted        bool
+	quiesced      bool // Beside is about to be called, or is
+	unprepared    int  // assignments since Prepare was called
+	anyPaused     bool // anything is paused
+	closed        bool
+	toAnnounce    []*flow // to be announced when mu is free
 }
 
 // defaultWeight is how many tasks of class high are begun for one of class low.
@@ -68,14 +68,14 @@ const defaultWeight = 8
 
 func newScheduler(slots *Slots, dropped func(*task)) *scheduler {
 	s := &scheduler{
-		keys: map[uint64]*queue{}, flows: map[Work]*flow{}, dropped: dropped, slots: slots,
-		weight: defaultWeight, allowed: 1, most: maxParked, workers: map[*worker]bool{},
+		keys: map[uint64]*keyQueue{}, flows: map[Work]*flow{}, onDrop: dropped, slots: slots,
+		weight: defaultWeight, allowed: 1, parkedLimit: maxParked, workers: map[*worker]bool{},
 	}
-	for i := range s.work {
-		s.work[i].L = &s.mu
+	for i := range s.workReady {
+		s.workReady[i].L = &s.mu
 	}
 	for i := range s.classes {
-		s.classes[i].byName = map[string]*turn{}
+		s.classes[i].byName = map[string]*accountQueue{}
 	}
 	return s
 }
@@ -83,7 +83,7 @@ func newScheduler(slots *Slots, dropped func(*task)) *scheduler {
 // flowOf returns the flow of work of a class, or of resumed plus a class. w's key and bytes do not count.
 func (s *scheduler) flowOf(side int, w Work, paused func(Work) bool) *flow {
 	w = flowName(w)
-	if f := s.last[side]; f != nil && f.work == w {
+	if f := s.lastFlow[side]; f != nil && f.work == w {
 		return f
 	}
 	w.Bytes = int64(side) // of the map's key alone
@@ -94,34 +94,34 @@ func (s *scheduler) flowOf(side int, w Work, paused func(Work) bool) *flow {
 		c := &s.classes[side]
 		tn := c.byName[w.Account]
 		if tn == nil {
-			tn = &turn{class: c, account: w.Account}
+			tn = &accountQueue{class: c, name: w.Account}
 			c.byName[w.Account] = tn
 		}
-		tn.known++
-		f = &flow{sched: s, class: side % resumed, resumes: side >= resumed, work: of, turn: tn,
-			slots: s.slots.of(w.Account, w.Stores), paused: paused(of)}
-		s.pausing = s.pausing || f.paused
+		tn.flowCount++
+		f = &flow{sched: s, class: side % resumeOffset, resumes: side >= resumeOffset, work: of, account: tn,
+			slots: s.slots.slotsFor(w.Account, w.Stores), paused: paused(of)}
+		s.anyPaused = s.anyPaused || f.paused
 		s.flows[w] = f
 	}
-	s.last[side] = f
+	s.lastFlow[side] = f
 	return f
 }
 
 // An item is a task that is handed out, with the queue whose head it is.
-type item struct {
+type workItem struct {
 	task *task
-	q    *queue
+	q    *keyQueue
 	// next is the message of the last task that stood behind it then, nil for none, and share that of that task.
-	next  schemas.Body
-	share *share
+	lastBody schemas.Body
+	part     *assignment
 }
 
 // handOut returns q's head as an item. A message that came back from a lane is older than its place says, and has fewer
 // deliveries left; one of another group can be given back without the head. Neither counts as behind. mu is held.
-func handOut(q *queue) item {
-	it, t := item{task: q.head, q: q}, q.tail
-	if t != q.head && t.delivery != nil && (t.past == nil || t.share.backlog && t.past.attempts+t.past.waits == 0) && t.share.in == q.head.share.in {
-		it.next, it.share = t.delivery.Body, t.share
+func newWorkItem(q *keyQueue) workItem {
+	it, t := workItem{task: q.head, q: q}, q.tail
+	if t != q.head && t.delivery != nil && (t.retryHeaders == nil || t.part.backlog && t.retryHeaders.attempts+t.retryHeaders.waits == 0) && t.part.fetcher == q.head.part.fetcher {
+		it.lastBody, it.part = t.delivery.Body, t.part
 	}
 	return it
 }
@@ -138,13 +138,13 @@ func (s *scheduler) add(tasks []*task, keys []uint64) {
 			q.n++
 			continue
 		}
-		q := s.free
+		q := s.freeQueues
 		if q == nil {
-			q = new(queue)
+			q = new(keyQueue)
 		} else {
-			s.free = q.next
+			s.freeQueues = q.next
 		}
-		*q = queue{key: keys[i], head: t, tail: t, n: 1}
+		*q = keyQueue{key: keys[i], head: t, tail: t, n: 1}
 		s.keys[keys[i]] = q
 		s.push(q)
 	}
@@ -154,183 +154,183 @@ func (s *scheduler) add(tasks []*task, keys []uint64) {
 
 // behind returns the message of the last task that is known to stand behind the task, unless it is about to be given
 // back; nil if there is none.
-func (it item) behind() schemas.Body {
-	if it.share == nil || it.share.stopping.Load() {
+func (it workItem) lastQueued() schemas.Body {
+	if it.part == nil || it.part.stopping.Load() {
 		return nil
 	}
-	return it.next
+	return it.lastBody
 }
 
 // unlock lets go of mu, and tells others of the slots that became theirs meanwhile.
 func (s *scheduler) unlock() {
-	pending := s.pending
-	s.pending = nil
+	pending := s.toAnnounce
+	s.toAnnounce = nil
 	s.mu.Unlock()
-	announce(pending)
+	announceGranted(pending)
 }
 
 // push has the head of q wait to be run.
-func (s *scheduler) push(q *queue) {
+func (s *scheduler) push(q *keyQueue) {
 	f := q.head.flow
-	f.heads.push(q)
-	s.ready++
-	s.list(f)
+	f.ready.push(q)
+	s.readyEstimate++
+	s.tryEnqueue(f)
 }
 
 // list puts f up for running, if anything of it may run.
-func (s *scheduler) list(f *flow) {
-	if f.listed || f.waits || f.yielded || f.heads.len() == 0 || f.paused && !f.spill {
+func (s *scheduler) tryEnqueue(f *flow) {
+	if f.queued || f.waitsForSlots || f.released || f.ready.len() == 0 || f.paused && !f.shed {
 		return
 	}
-	if len(f.slots) > 0 && !f.spill {
-		if s.full(f) {
-			s.sitOut(f)
+	if len(f.slots) > 0 && !f.shed {
+		if s.blockedByParked(f) {
+			s.setAside(f)
 			return
 		}
-		f.cost = f.heads.peek().head.cost
+		f.cost = f.ready.peek().head.cost
 		if !s.slots.acquire(f) {
-			f.waits = true
+			f.waitsForSlots = true
 			return
 		}
 	}
-	s.enlist(f)
+	s.enqueue(f)
 }
 
 // enlist puts f up. An account that comes back owes what it owed, unless its class had no work meanwhile.
-func (s *scheduler) enlist(f *flow) {
-	f.listed = true
-	t := f.turn
+func (s *scheduler) enqueue(f *flow) {
+	f.queued = true
+	t := f.account
 	t.flows.push(f)
-	if t.listed {
+	if t.queued {
 		return
 	}
 	c := t.class
-	if c.turns.len() == 0 {
-		c.idle++
+	if c.accounts.len() == 0 {
+		c.idleEpoch++
 	}
-	if t.idle != c.idle {
-		t.idle, t.credit = c.idle, 0
+	if t.idleEpoch != c.idleEpoch {
+		t.idleEpoch, t.credit = c.idleEpoch, 0
 	}
-	t.listed, t.credit = true, min(t.credit, 0)+turnBytes
-	c.turns.push(t)
+	t.queued, t.credit = true, min(t.credit, 0)+quantum
+	c.accounts.push(t)
 }
 
 // granted is told that f has all its slots.
 func (s *scheduler) granted(f *flow) {
 	s.mu.Lock()
-	f.waits = false
+	f.waitsForSlots = false
 	switch {
-	case f.heads.len() == 0 || f.paused: // what spills needs none
-		s.letGo(f)
-		s.list(f)
-	case s.full(f):
-		s.sitOut(f)
+	case f.ready.len() == 0 || f.paused: // what spills needs none
+		s.releaseSlots(f)
+		s.tryEnqueue(f)
+	case s.blockedByParked(f):
+		s.setAside(f)
 	default:
-		s.enlist(f)
+		s.enqueue(f)
 	}
 	s.wake()
 	s.unlock()
 }
 
 // letGo gives back the slots that f holds for its next task.
-func (s *scheduler) letGo(f *flow) {
-	if f.held > 0 {
-		held := f.slots[:f.held]
-		f.held = 0
-		s.pending = append(s.pending, s.slots.refund(held, f)...)
+func (s *scheduler) releaseSlots(f *flow) {
+	if f.heldSlots > 0 {
+		held := f.slots[:f.heldSlots]
+		f.heldSlots = 0
+		s.toAnnounce = append(s.toAnnounce, s.slots.refund(held, f)...)
 	}
 }
 
 // wake has somebody look for work; who finds some wakes the next.
 func (s *scheduler) wake() {
-	for kind := range s.work {
-		if s.idle[kind] > 0 {
-			s.work[kind].Signal()
+	for kind := range s.workReady {
+		if s.idleWorkers[kind] > 0 {
+			s.workReady[kind].Signal()
 		}
 	}
 }
 
 // pick returns the next task that a worker of a kind is to begin, or none. Parked tasks whose turn it is before that
 // go on.
-func (s *scheduler) pick(kind int) (item, bool) {
+func (s *scheduler) pick(kind int) (workItem, bool) {
 	for {
-		c := s.choose(kind)
+		c := s.chooseClass(kind)
 		if c == nil {
 			break
 		}
 		t := c.next()
 		f := t.flows.pop()
-		f.listed = false
-		q := f.heads.pop()
-		s.ready--
+		f.queued = false
+		q := f.ready.pop()
+		s.readyEstimate--
 		head := q.head
-		if !f.resumes && !head.share.begin() {
-			s.dropped(head) // it is delivered again, to whoever owns the partition then
-			s.shift(q)
-			if f.heads.len() == 0 {
-				s.letGo(f)
+		if !f.resumes && !head.part.beginTask() {
+			s.onDrop(head) // it is delivered again, to whoever owns the partition then
+			s.popHead(q)
+			if f.ready.len() == 0 {
+				s.releaseSlots(f)
 			}
-			s.relist(f)
+			s.requeue(f)
 			continue
 		}
-		if f.held > 0 {
-			head.slots, f.held = true, 0
+		if f.heldSlots > 0 {
+			head.holdsSlots, f.heldSlots = true, 0
 		}
 		t.credit -= head.cost
-		head.working = true
-		s.classes[f.class].atWork++
-		if s.classes[f.class].resumed++; !f.resumes {
-			s.classes[f.class].resumed = 0
+		head.running = true
+		s.classes[f.class].running++
+		if s.classes[f.class].resumedStreak++; !f.resumes {
+			s.classes[f.class].resumedStreak = 0
 		}
-		s.list(f)
+		s.tryEnqueue(f)
 		if !f.resumes {
-			return handOut(q), true
+			return newWorkItem(q), true
 		}
-		s.goOn(q)
-		s.restore() // one less is parked
+		s.grantWorker(q)
+		s.restoreReleased() // one less is parked
 	}
-	return item{}, false
+	return workItem{}, false
 }
 
 // relist is list for a flow that may still hold slots.
-func (s *scheduler) relist(f *flow) {
-	if f.held == 0 {
-		s.list(f)
+func (s *scheduler) requeue(f *flow) {
+	if f.heldSlots == 0 {
+		s.tryEnqueue(f)
 		return
 	}
-	if !f.listed && f.heads.len() > 0 {
-		s.enlist(f)
+	if !f.queued && f.ready.len() > 0 {
+		s.enqueue(f)
 	}
 }
 
 // choose returns the class whose turn it is, or nil if none has work.
-func (s *scheduler) choose(kind int) *class {
+func (s *scheduler) chooseClass(kind int) *classQueue {
 	if kind == 1 {
-		if s.classes[classLarge].atWork >= s.large {
+		if s.classes[classLarge].running >= s.large {
 			return nil
 		}
-		return s.side(classLarge)
+		return s.beginOrResume(classLarge)
 	}
-	atWork := s.classes[classLow].atWork
-	if s.classes[classHigh].atWork+atWork >= s.allowed {
+	atWork := s.classes[classLow].running
+	if s.classes[classHigh].running+atWork >= s.allowed {
 		return nil
 	}
-	high := s.side(classHigh)
-	var low *class
-	if atWork < max(1, s.allowed-s.kept) {
-		low = s.side(classLow)
+	high := s.beginOrResume(classHigh)
+	var low *classQueue
+	if atWork < max(1, s.allowed-s.reserved) {
+		low = s.beginOrResume(classLow)
 	}
 	switch {
-	case high != nil && low != nil && s.streak >= s.weight:
-		s.streak = 0
+	case high != nil && low != nil && s.highStreak >= s.weight:
+		s.highStreak = 0
 		return low
 	case high != nil:
 		if low != nil {
-			s.streak++
+			s.highStreak++
 		}
 		return high
 	case low != nil:
-		s.streak = 0
+		s.highStreak = 0
 	}
 	return low
 }
@@ -338,16 +338,16 @@ func (s *scheduler) choose(kind int) *class {
 // side returns what is next in a class, or nil if it has no work: a task to begin and one that goes on take turns. While
 // more wait to go on than may be at work, one is begun for weight that go on, so that what they read does not get old.
 // While too many are parked none is begun.
-func (s *scheduler) side(of int) *class {
-	begins, resumes := &s.classes[of], &s.classes[resumed+of]
-	begin := begins.turns.len() > 0 && !s.barred() && !s.crowded(of) && begins.next() != nil
-	resume := resumes.turns.len() > 0 && resumes.next() != nil
+func (s *scheduler) beginOrResume(of int) *classQueue {
+	begins, resumes := &s.classes[of], &s.classes[resumeOffset+of]
+	begin := begins.accounts.len() > 0 && !s.barred() && !s.atParkLimit(of) && begins.next() != nil
+	resume := resumes.accounts.len() > 0 && resumes.next() != nil
 	lead := 1
-	if resumes.waiting > s.workersOf(of) {
+	if resumes.resumeWaiting > s.maxRunning(of) {
 		lead = s.weight
 	}
 	switch {
-	case resume && !(begin && begins.resumed >= lead):
+	case resume && !(begin && begins.resumedStreak >= lead):
 		return resumes
 	case begin:
 		return begins
@@ -356,7 +356,7 @@ func (s *scheduler) side(of int) *class {
 }
 
 // workersOf returns how many tasks of a class may be at work.
-func (s *scheduler) workersOf(class int) int {
+func (s *scheduler) maxRunning(class int) int {
 	if class == classLarge {
 		return s.large
 	}
@@ -365,81 +365,81 @@ func (s *scheduler) workersOf(class int) int {
 
 // take ends a task that a worker has completed, if any, and returns the next one for workers of a kind, once there
 // is one. It returns false when the scheduler is closed.
-func (s *scheduler) take(kind int, completed item) (next item, ok bool) {
+func (s *scheduler) take(kind int, completed workItem) (next workItem, ok bool) {
 	s.mu.Lock()
 	defer s.unlock()
 	s.complete(completed)
 	for {
-		s.restore()
+		s.restoreReleased()
 		if next, ok = s.pick(kind); ok {
-			if s.idle[kind] > 0 && s.ready > 0 {
-				s.work[kind].Signal()
+			if s.idleWorkers[kind] > 0 && s.readyEstimate > 0 {
+				s.workReady[kind].Signal()
 			}
 			return next, true
 		}
 		if s.closed {
-			return item{}, false
+			return workItem{}, false
 		}
-		s.idle[kind]++
-		s.waitFree(kind)
-		s.idle[kind]--
+		s.idleWorkers[kind]++
+		s.waitForWork(kind)
+		s.idleWorkers[kind]--
 	}
 }
 
 // waitFree waits for work, after telling others of the slots that became theirs.
-func (s *scheduler) waitFree(kind int) {
-	if len(s.pending) > 0 {
+func (s *scheduler) waitForWork(kind int) {
+	if len(s.toAnnounce) > 0 {
 		s.unlock()
 		s.mu.Lock()
 		return // look again: some of it may be ours
 	}
-	s.work[kind].Wait()
+	s.workReady[kind].Wait()
 }
 
 // complete ends a task that is done, if it is one.
-func (s *scheduler) complete(it item) {
+func (s *scheduler) complete(it workItem) {
 	if it.task != nil {
-		s.ended(it.task)
-		s.shift(it.q)
+		s.detach(it.task)
+		s.popHead(it.q)
 	}
 }
 
 // ended takes note that t has no worker any more.
-func (s *scheduler) ended(t *task) {
-	if !t.working {
+func (s *scheduler) detach(t *task) {
+	if !t.running {
 		return
 	}
-	t.working = false
-	s.classes[t.flow.class].atWork--
-	if t.slots {
-		t.slots = false
-		s.pending = append(s.pending, s.slots.release(t.flow.slots)...)
+	t.running = false
+	s.classes[t.flow.class].running--
+	if t.holdsSlots {
+		t.holdsSlots = false
+		s.toAnnounce = append(s.toAnnounce, s.slots.release(t.flow.slots)...)
 	}
 }
 
 // shift takes the head off q, and has what follows wait to be run. The worker that calls it looks for work of its
 // own kind; if what follows is of the other kind, shift wakes a worker of that one.
-func (s *scheduler) shift(q *queue) {
+func (s *scheduler) popHead(q *keyQueue) {
 	done := q.head
 	q.n--
 	if q.head, done.next = done.next, nil; q.head != nil { // or it would keep those after it in memory
 		s.push(q)
-		if kind := q.head.flow.kind(); kind != done.flow.kind() && s.idle[kind] > 0 {
-			s.work[kind].Signal()
+		if kind := q.head.flow.kind(); kind != done.flow.kind() && s.idleWorkers[kind] > 0 {
+			s.workReady[kind].Signal()
 		}
 		return
 	}
 	delete(s.keys, q.key)
-	*q = queue{next: s.free}
-	s.free = q
+	*q = keyQueue{next: s.freeQueues}
+	s.freeQueues = q
 }
 
 // postpone keeps q, whose head failed, from being run for d.
-func (s *scheduler) postpone(q *queue, d time.Duration) {
+func (s *scheduler) postpone(q *keyQueue, d time.Duration) {
 	s.mu.Lock()
-	s.ended(q.head)
+	s.detach(q.head)
 	q.head.postponed = true
-	q.head.share.leave()
+	q.head.part.endTask()
 	s.unlock()
 	time.AfterFunc(d, func() {
 		s.mu.Lock()
@@ -455,7 +455,7 @@ func (s *scheduler) close() {
 	s.mu.Lock()
 	defer s.unlock()
 	s.closed = true
-	for i := range s.work {
-		s.work[i].Broadcast()
+	for i := range s.workReady {
+		s.workReady[i].Broadcast()
 	}
 }

@@ -17,30 +17,30 @@ import (
 type shiftModel struct {
 	t       *rapid.T
 	s       *scheduler
-	in      *intake
-	shares  []*share
+	in      *fetcher
+	shares  []*assignment
 	limits  map[string]int // of tasks, by account/store
 	n       int64
 	waiting map[uint64][]int64 // offsets by key, in order
-	atWork  []item
-	parked  []item
+	atWork  []workItem
+	parked  []workItem
 	resumed []goer
 	dropped int
 }
 
 // A goer was parked, and waits for a worker.
 type goer struct {
-	item
+	workItem
 	turn <-chan struct{}
 }
 
 func newShift(t *rapid.T, limit func(account, store string) Limit) *shiftModel {
 	m := &shiftModel{t: t, waiting: map[uint64][]int64{}, limits: map[string]int{}}
-	m.in = &intake{p: &Pool{}, weight: newScale(), shares: map[partition]*share{}}
+	m.in = &fetcher{p: &Pool{}, memory: newByteBudget(), assignments: map[partition]*assignment{}}
 	m.s = newScheduler(NewSlots(limit), func(tk *task) { m.dropped++; m.gone(tk) })
-	m.s.allowed, m.s.kept, m.s.most = 4, 1, 5
+	m.s.allowed, m.s.reserved, m.s.parkedLimit = 4, 1, 5
 	for i := range 3 {
-		m.shares = append(m.shares, newShare(m.in, partition{"t", int32(i)}, 64))
+		m.shares = append(m.shares, newAssignment(m.in, partition{"t", int32(i)}, 64))
 	}
 	return m
 }
@@ -61,12 +61,12 @@ func (m *shiftModel) add() {
 		Stores:  [2]string{rapid.SampledFrom([]string{"", "1", "2"}).Draw(m.t, "source"), rapid.SampledFrom([]string{"", "1", "2"}).Draw(m.t, "destination")},
 		Bytes:   rapid.SampledFrom([]int64{0, 1 << 20, 1 << 30}).Draw(m.t, "bytes"),
 	}
-	sh := m.shares[rapid.IntRange(0, len(m.shares)-1).Draw(m.t, "share")]
-	if sh.stopping.Load() {
+	part := m.shares[rapid.IntRange(0, len(m.shares)-1).Draw(m.t, "share")]
+	if part.stopping.Load() {
 		return
 	}
 	m.n++
-	tk := &task{letter: letter{rec: &kgo.Record{Offset: m.n}}, share: sh, cost: w.Bytes + turnBytes}
+	tk := &task{inflightRecord: inflightRecord{rec: &kgo.Record{Offset: m.n}}, part: part, cost: w.Bytes + quantum}
 	m.s.mu.Lock()
 	tk.flow = m.s.flowOf(class, w, func(Work) bool { return false })
 	m.s.mu.Unlock()
@@ -78,14 +78,14 @@ func (m *shiftModel) add() {
 // neither was.
 func (m *shiftModel) begin() bool {
 	m.s.mu.Lock()
-	m.s.restore()
+	m.s.restoreReleased()
 	it, ok := m.s.pick(0)
 	m.s.unlock()
 	went := m.goOn()
 	if !ok {
 		return went
 	}
-	if n := len(m.parked) + len(m.resumed); n >= m.s.most {
+	if n := len(m.parked) + len(m.resumed); n >= m.s.parkedLimit {
 		m.t.Fatalf("a task is begun though %d are parked", n)
 	}
 	for _, other := range m.begun() {
@@ -101,10 +101,10 @@ func (m *shiftModel) begin() bool {
 	return true
 }
 
-func (m *shiftModel) begun() []item {
+func (m *shiftModel) begun() []workItem {
 	all := slices.Concat(m.atWork, m.parked)
 	for _, g := range m.resumed {
-		all = append(all, g.item)
+		all = append(all, g.workItem)
 	}
 	return all
 }
@@ -114,7 +114,7 @@ func (m *shiftModel) goOn() (any bool) {
 	m.resumed = slices.DeleteFunc(m.resumed, func(g goer) bool {
 		select {
 		case <-g.turn:
-			m.atWork = append(m.atWork, g.item)
+			m.atWork = append(m.atWork, g.workItem)
 			any = true
 			return true
 		default:
@@ -137,14 +137,14 @@ func (m *shiftModel) park(i int) {
 func (m *shiftModel) resume(i int) {
 	it := m.parked[i]
 	m.parked = slices.Delete(m.parked, i, i+1)
-	m.resumed = append(m.resumed, goer{it, m.s.resume(it.q)})
+	m.resumed = append(m.resumed, goer{it, m.s.resumeTask(it.q)})
 }
 
 // withdraw has one that waits for a worker be cancelled, and end.
 func (m *shiftModel) withdraw(i int) {
-	it := m.resumed[i].item
+	it := m.resumed[i].workItem
 	m.resumed = slices.Delete(m.resumed, i, i+1)
-	if !m.s.withdraw(it.q) {
+	if !m.s.cancelResume(it.q) {
 		m.t.Fatal("a task has a worker that it was not given")
 	}
 	m.atWork = append(m.atWork, it)
@@ -159,7 +159,7 @@ func (m *shiftModel) end(i int) {
 	m.s.mu.Lock()
 	m.s.complete(it)
 	m.s.unlock()
-	it.task.share.leave()
+	it.task.part.endTask()
 }
 
 // check holds what is at work against the limits.
@@ -185,7 +185,7 @@ func (m *shiftModel) check() {
 			m.t.Fatalf("%d tasks of %s at work, the limit is %d", used[name], name, most)
 		}
 	}
-	if len(m.atWork) > m.s.allowed || low > m.s.allowed-m.s.kept {
+	if len(m.atWork) > m.s.allowed || low > m.s.allowed-m.s.reserved {
 		m.t.Fatalf("%d tasks at work, %d of class low", len(m.atWork), low)
 	}
 }
@@ -233,7 +233,7 @@ func TestSchedulerKeepsItsPromises(t *testing.T) {
 			case 9:
 				if rapid.IntRange(0, 9).Draw(t, "stop") == 0 {
 					m.shares[2].stop()
-					m.s.purge(stopping, m.s.dropped)
+					m.s.removeQueued(isStopping, m.s.onDrop)
 				}
 			}
 		}
@@ -245,7 +245,7 @@ func TestSchedulerKeepsItsPromises(t *testing.T) {
 			case len(m.parked) > 0:
 				m.resume(0)
 			default:
-				m.s.yield() // as the watch does every second
+				m.s.releaseUnused() // as the watch does every second
 			}
 		}
 		if len(m.resumed) > 0 || m.s.parked != 0 {
@@ -271,8 +271,8 @@ func order(s *scheduler, n int) (names []string) {
 		f := it.task.flow
 		names = append(names, fmt.Sprintf("%s%d", f.work.Account, f.class))
 		s.mu.Lock()
-		s.ended(it.task)
-		s.shift(it.q)
+		s.detach(it.task)
+		s.popHead(it.q)
 		s.unlock()
 	}
 	return names
@@ -288,10 +288,10 @@ func count(names []string, name string) (n int) {
 }
 
 // fill queues n tasks of an account and class, each with a key of its own.
-func fill(s *scheduler, in *intake, w Work, class, n int) {
-	sh := newShare(in, partition{"t", 0}, 64)
+func fill(s *scheduler, in *fetcher, w Work, class, n int) {
+	part := newAssignment(in, partition{"t", 0}, 64)
 	for range n {
-		tk := &task{letter: letter{rec: &kgo.Record{}}, share: sh, cost: w.Bytes + turnBytes}
+		tk := &task{inflightRecord: inflightRecord{rec: &kgo.Record{}}, part: part, cost: w.Bytes + quantum}
 		s.mu.Lock()
 		tk.flow = s.flowOf(class, w, func(Work) bool { return false })
 		key := uint64(len(s.keys))
@@ -301,7 +301,7 @@ func fill(s *scheduler, in *intake, w Work, class, n int) {
 }
 
 func TestSchedulerShares(t *testing.T) {
-	in := &intake{weight: newScale()}
+	in := &fetcher{memory: newByteBudget()}
 	for name, tt := range map[string]struct {
 		fill  func(s *scheduler)
 		first int // tasks to look at
@@ -319,7 +319,7 @@ func TestSchedulerShares(t *testing.T) {
 			fill(s, in, Work{Account: "b"}, classHigh, 10)
 		}, 20, map[string]int{"a0": 10, "b0": 10}},
 		"by bytes": {func(s *scheduler) {
-			fill(s, in, Work{Account: "a", Bytes: 9 * turnBytes}, classHigh, 1000)
+			fill(s, in, Work{Account: "a", Bytes: 9 * quantum}, classHigh, 1000)
 			fill(s, in, Work{Account: "b"}, classHigh, 1000)
 		}, 110, map[string]int{"a0": 10, "b0": 100}},
 		"who owes much sits out, and comes back": {func(s *scheduler) {
@@ -349,46 +349,46 @@ func TestPast(t *testing.T) {
 	for name, tt := range map[string]struct {
 		text      string
 		committed int64
-		want      past
+		want      crashHistory
 	}{
-		"of another":              {"member-1", 10, past{deaths: map[int64]int{}}},
-		"none":                    {"", 10, past{deaths: map[int64]int{}}},
-		"a stop":                  {"millrace/1 closed 0", 10, past{deaths: map[int64]int{}}},
-		"a death":                 {"millrace/1 open 0 12:0* 14:0*", 10, past{deaths: map[int64]int{12: 1, 14: 1}, horizon: 74}},
-		"a second one":            {"millrace/1 open 74 12:1* 14:1", 10, past{deaths: map[int64]int{12: 2, 14: 1}, horizon: 74}},
-		"a stop after a death":    {"millrace/1 closed 74 12:2", 11, past{deaths: map[int64]int{12: 2}, horizon: 74}},
-		"what is committed":       {"millrace/1 closed 74 12:2", 80, past{deaths: map[int64]int{}}},
-		"a death past horizon":    {"millrace/1 open 74", 80, past{deaths: map[int64]int{}, horizon: 144}},
-		"what cannot be read":     {"millrace/1 open x 12 a:1 13:b*", 10, past{deaths: map[int64]int{}, horizon: 74}},
-		"nothing but the opening": {"millrace/1 open 0", 10, past{deaths: map[int64]int{}, horizon: 74}},
-		"a death, but one got on": {"millrace/1 open 0 12:0* 14:0", 10, past{deaths: map[int64]int{12: 1, 14: 0}, horizon: 74}},
-		"a stop, and one got on":  {"millrace/1 closed 0 14:0", 10, past{deaths: map[int64]int{}}},
+		"of another":              {"member-1", 10, crashHistory{deaths: map[int64]int{}}},
+		"none":                    {"", 10, crashHistory{deaths: map[int64]int{}}},
+		"a stop":                  {"millrace/1 closed 0", 10, crashHistory{deaths: map[int64]int{}}},
+		"a death":                 {"millrace/1 open 0 12:0* 14:0*", 10, crashHistory{deaths: map[int64]int{12: 1, 14: 1}, horizon: 74}},
+		"a second one":            {"millrace/1 open 74 12:1* 14:1", 10, crashHistory{deaths: map[int64]int{12: 2, 14: 1}, horizon: 74}},
+		"a stop after a death":    {"millrace/1 closed 74 12:2", 11, crashHistory{deaths: map[int64]int{12: 2}, horizon: 74}},
+		"what is committed":       {"millrace/1 closed 74 12:2", 80, crashHistory{deaths: map[int64]int{}}},
+		"a death past horizon":    {"millrace/1 open 74", 80, crashHistory{deaths: map[int64]int{}, horizon: 144}},
+		"what cannot be read":     {"millrace/1 open x 12 a:1 13:b*", 10, crashHistory{deaths: map[int64]int{}, horizon: 74}},
+		"nothing but the opening": {"millrace/1 open 0", 10, crashHistory{deaths: map[int64]int{}, horizon: 74}},
+		"a death, but one got on": {"millrace/1 open 0 12:0* 14:0", 10, crashHistory{deaths: map[int64]int{12: 1, 14: 0}, horizon: 74}},
+		"a stop, and one got on":  {"millrace/1 closed 0 14:0", 10, crashHistory{deaths: map[int64]int{}}},
 		"a stop, and more is done": {"millrace/1 closed 0 ahead=900/3:AAU", 10,
-			past{deaths: map[int64]int{}, ahead: ahead{kgo.EpochOffset{Epoch: 3, Offset: 900}, []int64{10, 15}}}},
+			crashHistory{deaths: map[int64]int{}, completed: completedAhead{kgo.EpochOffset{Epoch: 3, Offset: 900}, []int64{10, 15}}}},
 		"a death, and more is done": {"millrace/1 open 0 ahead=900/3:AA 10:0*", 10,
-			past{deaths: map[int64]int{10: 1}, horizon: 964, ahead: ahead{kgo.EpochOffset{Epoch: 3, Offset: 900}, []int64{10}}}},
+			crashHistory{deaths: map[int64]int{10: 1}, horizon: 964, completed: completedAhead{kgo.EpochOffset{Epoch: 3, Offset: 900}, []int64{10}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := readPast(tt.text, tt.committed, 64, true); fmt.Sprint(got) != fmt.Sprint(tt.want) {
+			if got := parseCrashHistory(tt.text, tt.committed, 64, true); fmt.Sprint(got) != fmt.Sprint(tt.want) {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})
 	}
-	p := past{deaths: map[int64]int{12: 1, 14: 2}, horizon: 74}
+	p := crashHistory{deaths: map[int64]int{12: 1, 14: 2}, horizon: 74}
 	for name, tt := range map[string]struct {
 		open      bool
 		committed int64
-		now       pursuit
+		now       runningOffsets
 		want      string
 	}{
-		"at work":                     {true, 10, pursuit{suspect: []int64{12, 20}}, "millrace/1 open 74 14:2 12:1* 20:1*"},
-		"past all":                    {false, 80, pursuit{}, ""},
-		"gets on after two deaths":    {true, 10, pursuit{steady: []int64{14}}, "millrace/1 open 74 12:1 14:0"},
-		"gets on, beyond the horizon": {true, 10, pursuit{steady: []int64{90}}, "millrace/1 open 74 14:2 12:1 90:0"},
-		"gets on as it is stopped":    {false, 80, pursuit{steady: []int64{90}}, ""},
-		"suspect as it is stopped":    {true, 80, pursuit{suspect: []int64{90}}, "millrace/1 open 0 90:0*"},
+		"at work":                     {true, 10, runningOffsets{suspect: []int64{12, 20}}, "millrace/1 open 74 14:2 12:1* 20:1*"},
+		"past all":                    {false, 80, runningOffsets{}, ""},
+		"gets on after two deaths":    {true, 10, runningOffsets{progressing: []int64{14}}, "millrace/1 open 74 12:1 14:0"},
+		"gets on, beyond the horizon": {true, 10, runningOffsets{progressing: []int64{90}}, "millrace/1 open 74 14:2 12:1 90:0"},
+		"gets on as it is stopped":    {false, 80, runningOffsets{progressing: []int64{90}}, ""},
+		"suspect as it is stopped":    {true, 80, runningOffsets{suspect: []int64{90}}, "millrace/1 open 0 90:0*"},
 	} {
-		if got, _ := p.text(tt.open, tt.committed, tt.now, ahead{}); got != tt.want {
+		if got, _ := p.encode(tt.open, tt.committed, tt.now, completedAhead{}); got != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)
 		}
 	}
@@ -396,31 +396,31 @@ func TestPast(t *testing.T) {
 
 // What a commit says is done behind it, and what follows for a record.
 func TestAhead(t *testing.T) {
-	a := ahead{kgo.EpochOffset{Epoch: 3, Offset: 900}, []int64{100, 105, 700}}
-	word, end := a.word(100)
+	a := completedAhead{kgo.EpochOffset{Epoch: 3, Offset: 900}, []int64{100, 105, 700}}
+	word, end := a.encode(100)
 	if want := " ahead=900/3:AAXTBA"; word != want || end != 900 {
 		t.Errorf("got %q below %d, want %q", word, end, want)
 	}
-	if got, end := a.word(900); got != "" || end != 900 {
+	if got, end := a.encode(900); got != "" || end != 900 {
 		t.Errorf("got %q below %d of what is committed", got, end)
 	}
 	for name, tt := range map[string]struct {
 		word      string
 		committed int64
-		want      ahead
+		want      completedAhead
 	}{
 		"what was written":      {"ahead=900/3:AAXTBA", 100, a},
-		"nothing is left":       {"ahead=900/3:", 100, ahead{end: a.end}},
-		"it is committed":       {"ahead=900/3:AAXTBA", 900, ahead{}},
-		"another word":          {"45:1*", 10, ahead{}},
-		"without an epoch":      {"ahead=900:AA", 10, ahead{}},
-		"without what is left":  {"ahead=900/3", 10, ahead{}},
-		"no base64":             {"ahead=900/3:A~", 10, ahead{}},
-		"half a number":         {"ahead=900/3:gA", 10, ahead{}},
-		"a step beyond the end": {"ahead=900/3:0wQ", 500, ahead{}},
-		"a large epoch":         {"ahead=900/99999999999:AA", 10, ahead{}},
+		"nothing is left":       {"ahead=900/3:", 100, completedAhead{end: a.end}},
+		"it is committed":       {"ahead=900/3:AAXTBA", 900, completedAhead{}},
+		"another word":          {"45:1*", 10, completedAhead{}},
+		"without an epoch":      {"ahead=900:AA", 10, completedAhead{}},
+		"without what is left":  {"ahead=900/3", 10, completedAhead{}},
+		"no base64":             {"ahead=900/3:A~", 10, completedAhead{}},
+		"half a number":         {"ahead=900/3:gA", 10, completedAhead{}},
+		"a step beyond the end": {"ahead=900/3:0wQ", 500, completedAhead{}},
+		"a large epoch":         {"ahead=900/99999999999:AA", 10, completedAhead{}},
 	} {
-		if got := readAhead(tt.word, tt.committed); fmt.Sprint(got) != fmt.Sprint(tt.want) {
+		if got := parseCompletedAhead(tt.word, tt.committed); fmt.Sprint(got) != fmt.Sprint(tt.want) {
 			t.Errorf("%s: got %v, want %v", name, got, tt.want)
 		}
 	}
@@ -435,22 +435,22 @@ func TestAhead(t *testing.T) {
 		"behind the end":                         {900, 3, false},
 		"written after the log had lost its end": {101, 4, false},
 	} {
-		if got := a.done(tt.offset, tt.epoch); got != tt.want {
+		if got := a.isDone(tt.offset, tt.epoch); got != tt.want {
 			t.Errorf("%s: got %v, want %v", name, got, tt.want)
 		}
 	}
-	many := ahead{end: kgo.EpochOffset{Offset: 1 << 41}}
-	suspects := pursuit{}
+	many := completedAhead{end: kgo.EpochOffset{Offset: 1 << 41}}
+	suspects := runningOffsets{}
 	for i := range int64(2 * maxParked) {
-		many.left = append(many.left, 1<<40+8192*i)
+		many.unfinished = append(many.unfinished, 1<<40+8192*i)
 		suspects.suspect = append(suspects.suspect, 1<<40+8192*i)
 	}
-	text, end := new(past).text(true, 1<<40, suspects, many)
+	text, end := new(crashHistory).encode(true, 1<<40, suspects, many)
 	if len(text) > 4096 {
 		t.Errorf("%d bytes of metadata, want what brokers take", len(text))
 	}
-	got := readPast(text, 1<<40, 64, false).ahead
-	if n := len(got.left); n < maxLate || got.end.Offset != many.left[n] || !slices.Equal(got.left, many.left[:n]) {
+	got := parseCrashHistory(text, 1<<40, 64, false).completed
+	if n := len(got.unfinished); n < maxStragglers || got.end.Offset != many.unfinished[n] || !slices.Equal(got.unfinished, many.unfinished[:n]) {
 		t.Errorf("got %d that are left below %d, want the first ones, to the first that is not named", n, got.end.Offset)
 	}
 	if end != got.end.Offset {
@@ -460,18 +460,18 @@ func TestAhead(t *testing.T) {
 
 // What the commit of a process said is done stays on record until another has read it all.
 func TestAheadIsKept(t *testing.T) {
-	p := readPast("millrace/1 closed 0 ahead=900/3:AAXTBA", 100, 64, true)
-	later := ahead{kgo.EpochOffset{Epoch: 4, Offset: 1000}, []int64{105}}
+	p := parseCrashHistory("millrace/1 closed 0 ahead=900/3:AAXTBA", 100, 64, true)
+	later := completedAhead{kgo.EpochOffset{Epoch: 4, Offset: 1000}, []int64{105}}
 	for name, tt := range map[string]struct {
 		committed int64
-		more      ahead
+		more      completedAhead
 		want      string
 	}{
-		"some is committed": {105, ahead{}, "millrace/1 open 0 ahead=900/3:ANME below 900"},
-		"all is committed":  {905, ahead{}, "millrace/1 open 0 below 905"},
+		"some is committed": {105, completedAhead{}, "millrace/1 open 0 ahead=900/3:ANME below 900"},
+		"all is committed":  {905, completedAhead{}, "millrace/1 open 0 below 905"},
 		"more is done":      {105, later, "millrace/1 open 0 ahead=1000/4:AA below 1000"},
 	} {
-		text, done := p.text(true, tt.committed, pursuit{}, tt.more)
+		text, done := p.encode(true, tt.committed, runningOffsets{}, tt.more)
 		if got := fmt.Sprintf("%s below %d", text, done); got != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)
 		}
@@ -518,51 +518,51 @@ func TestDiversion(t *testing.T) {
 	giant, other := Work{Account: "giant", Stores: [2]string{"1"}}, Work{Account: "giant", Stores: [2]string{"2"}}
 	d.expire(now, 10)
 	slot := d.slotOf(giant)
-	if _, ok := d.take(giant); ok {
+	if _, ok := d.routeOf(giant); ok {
 		t.Error("what arrives of a flow is moved before what came first")
 	}
 	if !d.open(giant) || d.open(giant) || d.slotOf(giant) != slot {
 		t.Error("a flow is not new when it is moved first, is new later, or has another slot")
 	}
-	if _, ok := d.take(other); ok {
+	if _, ok := d.routeOf(other); ok {
 		t.Error("a flow of another store is moved")
 	}
 	arrive := func(n int) {
 		for range n {
-			if _, ok := d.take(Work{Key: "item", Account: giant.Account, Stores: giant.Stores, Bytes: 7}); !ok {
+			if _, ok := d.routeOf(Work{Key: "item", Account: giant.Account, Stores: giant.Stores, Bytes: 7}); !ok {
 				t.Fatal("the flow is not moved")
 			}
 		}
 	}
 	arrive(10)
-	d.expire(now.Add(divertFor), 10)
+	d.expire(now.Add(divertWindow), 10)
 	d.stalled.Store(true)
-	if _, ok := d.take(giant); ok {
+	if _, ok := d.routeOf(giant); ok {
 		t.Error("more is moved while the brokers take nothing")
 	}
 	d.stalled.Store(false)
 	arrive(8) // and the one above
-	d.expire(now.Add(2*divertFor-time.Second), 10)
+	d.expire(now.Add(2*divertWindow-time.Second), 10)
 	arrive(0)
 	used := map[int]bool{d.flows[giant].slot: true}
 	for _, account := range []string{"a", "b"} {
 		used[d.slotOf(Work{Account: account})] = true
 	}
-	if len(used) != slots {
+	if len(used) != backlogSlots {
 		t.Errorf("three flows have %d slots", len(used))
 	}
-	d.expire(now.Add(2*divertFor), 10)
-	if _, ok := d.take(giant); ok || d.any.Load() {
+	d.expire(now.Add(2*divertWindow), 10)
+	if _, ok := d.routeOf(giant); ok || d.active.Load() {
 		t.Error("the flow is moved, although few messages of it arrive")
 	}
 }
 
 // The messages of a slot have a third of the partitions, and those of a key one, also when they are sent again.
 func TestPartitionsOfASlot(t *testing.T) {
-	p := spreader{kgo.StickyKeyPartitioner(nil), func(string) bool { return true }}.ForTopic("backlog.copier")
+	p := backlogPartitioner{kgo.StickyKeyPartitioner(nil), func(string) bool { return true }}.ForTopic("backlog.copier")
 	for n := 1; n <= 50; n++ {
 		all := map[int]bool{}
-		for slot := range slots {
+		for slot := range backlogSlots {
 			parts := map[int]bool{}
 			for key := range 1000 {
 				rec := &kgo.Record{Key: []byte(fmt.Sprint(key)), Partition: bySlot(slot)}
@@ -572,7 +572,7 @@ func TestPartitionsOfASlot(t *testing.T) {
 				}
 				parts[at], all[at] = true, true
 			}
-			if want := (n + slots - 1) / slots; len(parts) != want {
+			if want := (n + backlogSlots - 1) / backlogSlots; len(parts) != want {
 				t.Fatalf("slot %d has %d of %d partitions, want %d", slot, len(parts), n, want)
 			}
 		}

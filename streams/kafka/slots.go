@@ -34,20 +34,20 @@ func NewSlots(limit func(account, store string) Limit) *Slots {
 
 // A slot is the limit of one store or account. Guarded by Slots.mu.
 type slot struct {
-	name    string
-	limit   Limit
-	used    int
-	waiting [classes]fifo[*flow]
-	streak  int // of grants to class high while another waited
+	name       string
+	limit      Limit
+	used       int
+	waiting    [numClasses]fifo[*flow]
+	highStreak int // of grants to class high while another waited
 	// What may be begun, if positive; what was begun is taken off, so it may be in debt.
 	tasks, bytes float64
-	filled       time.Time
+	refilled     time.Time
 	timer        *time.Timer // set while it waits for the debt to be over
 }
 
 // of returns the slots that work of an account needs, in the order in which they are taken; none
 // if nothing is limited.
-func (s *Slots) of(account string, stores [2]string) (need []*slot) {
+func (s *Slots) slotsFor(account string, stores [2]string) (need []*slot) {
 	names := []string{""}
 	for _, store := range stores {
 		if store != "" && !slices.Contains(names, store) {
@@ -62,7 +62,7 @@ func (s *Slots) of(account string, stores [2]string) (need []*slot) {
 		sl, ok := s.slots[key]
 		if !ok {
 			if l := s.limit(account, store); l != (Limit{}) {
-				sl = &slot{name: key, limit: l, tasks: max(l.TasksPerSecond, 1), bytes: l.BytesPerSecond, filled: time.Now()}
+				sl = &slot{name: key, limit: l, tasks: max(l.TasksPerSecond, 1), bytes: l.BytesPerSecond, refilled: time.Now()}
 			}
 			s.slots[key] = sl // nil: no limit
 		}
@@ -78,24 +78,24 @@ func (s *Slots) of(account string, stores [2]string) (need []*slot) {
 func (s *Slots) acquire(f *flow) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.proceed(f)
+	return s.acquireRest(f)
 }
 
-func (s *Slots) proceed(f *flow) bool {
-	for f.held < len(f.slots) {
-		sl := f.slots[f.held]
-		if sl.busy() || !f.resumes && !sl.filledUp(s) {
+func (s *Slots) acquireRest(f *flow) bool {
+	for f.heldSlots < len(f.slots) {
+		sl := f.slots[f.heldSlots]
+		if sl.mustQueue() || !f.resumes && !sl.ratesAllow(s) {
 			sl.waiting[f.class].push(f)
 			return false
 		}
 		sl.take(f)
-		f.held++
+		f.heldSlots++
 	}
 	return true
 }
 
 // busy says whether f must queue: all is in use, or others are before it.
-func (sl *slot) busy() bool {
+func (sl *slot) mustQueue() bool {
 	if sl.limit.Tasks > 0 && sl.used >= sl.limit.Tasks {
 		return true
 	}
@@ -123,14 +123,14 @@ func (sl *slot) take(f *flow) {
 
 // filledUp says whether the rates allow another task to begin. If not, whoever waits is
 // served when they do.
-func (sl *slot) filledUp(s *Slots) bool {
+func (sl *slot) ratesAllow(s *Slots) bool {
 	l := sl.limit
 	if l.TasksPerSecond <= 0 && l.BytesPerSecond <= 0 {
 		return true
 	}
 	now := time.Now()
-	passed := now.Sub(sl.filled).Seconds()
-	sl.filled = now
+	passed := now.Sub(sl.refilled).Seconds()
+	sl.refilled = now
 	sl.tasks = min(sl.tasks+passed*l.TasksPerSecond, max(l.TasksPerSecond, 1))
 	sl.bytes = min(sl.bytes+passed*l.BytesPerSecond, l.BytesPerSecond)
 	var wait float64
@@ -149,7 +149,7 @@ func (sl *slot) filledUp(s *Slots) bool {
 			sl.timer = nil
 			granted := s.grant(sl, nil)
 			s.mu.Unlock()
-			announce(granted)
+			announceGranted(granted)
 		})
 	}
 	return false
@@ -173,7 +173,7 @@ func (s *Slots) release(held []*slot) (granted []*flow) {
 }
 
 // wanted says whether anybody waits for one of them.
-func (s *Slots) wanted(held []*slot) bool {
+func (s *Slots) hasWaiters(held []*slot) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.ContainsFunc(held, func(sl *slot) bool {
@@ -202,14 +202,14 @@ func (s *Slots) refund(held []*slot, f *flow) (granted []*flow) {
 // grant serves those who wait for sl, as far as it goes.
 func (s *Slots) grant(sl *slot, granted []*flow) []*flow {
 	for sl.limit.Tasks == 0 || sl.used < sl.limit.Tasks {
-		class := sl.turn()
-		if class < 0 || !sl.waiting[class].peek().resumes && !sl.filledUp(s) {
+		class := sl.nextClass()
+		if class < 0 || !sl.waiting[class].peek().resumes && !sl.ratesAllow(s) {
 			break
 		}
 		f := sl.waiting[class].pop()
 		sl.take(f)
-		f.held++
-		if s.proceed(f) {
+		f.heldSlots++
+		if s.acquireRest(f) {
 			granted = append(granted, f)
 		}
 	}
@@ -217,7 +217,7 @@ func (s *Slots) grant(sl *slot, granted []*flow) []*flow {
 }
 
 // turn says which class is served next: high before the others, but not for ever.
-func (sl *slot) turn() int {
+func (sl *slot) nextClass() int {
 	high, other := sl.waiting[classHigh].len() > 0, -1
 	for c := range sl.waiting {
 		if c != classHigh && sl.waiting[c].len() > 0 {
@@ -225,22 +225,22 @@ func (sl *slot) turn() int {
 		}
 	}
 	switch {
-	case high && (other < 0 || sl.streak < slotStreak):
+	case high && (other < 0 || sl.highStreak < maxHighStreak):
 		if other >= 0 {
-			sl.streak++
+			sl.highStreak++
 		}
 		return classHigh
 	case other >= 0:
-		sl.streak = 0
+		sl.highStreak = 0
 	}
 	return other
 }
 
 // slotStreak is how many flows of class high are served before one of another.
-const slotStreak = 8
+const maxHighStreak = 8
 
 // announce tells flows' schedulers that they have their slots.
-func announce(granted []*flow) {
+func announceGranted(granted []*flow) {
 	for _, f := range granted {
 		f.sched.granted(f)
 	}

@@ -32,9 +32,9 @@ func TestRates(t *testing.T) {
 		"none":                           {Limit{}, 1 << 30, []int{100, 100, 100}},
 		"tasks":                          {Limit{TasksPerSecond: 10}, 0, []int{10, 20, 30, 40}},
 		"fewer than one a second":        {Limit{TasksPerSecond: 0.5}, 0, []int{1, 1, 2, 2, 3}},
-		"bytes":                          {Limit{BytesPerSecond: 2 * turnBytes}, 0, []int{2, 5, 7, 9}},
-		"a task of more than a second's": {Limit{BytesPerSecond: turnBytes}, 3 * turnBytes, []int{1, 1, 1, 2, 2, 2, 2, 3, 3}},
-		"the tighter one of two":         {Limit{TasksPerSecond: 50, BytesPerSecond: turnBytes}, 0, []int{1, 3, 4}},
+		"bytes":                          {Limit{BytesPerSecond: 2 * quantum}, 0, []int{2, 5, 7, 9}},
+		"a task of more than a second's": {Limit{BytesPerSecond: quantum}, 3 * quantum, []int{1, 1, 1, 2, 2, 2, 2, 3, 3}},
+		"the tighter one of two":         {Limit{TasksPerSecond: 50, BytesPerSecond: quantum}, 0, []int{1, 3, 4}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestRates(t *testing.T) {
 				})
 				s := newScheduler(slots, nil)
 				s.allowed = 100
-				fill(s, &intake{weight: newScale()}, Work{Account: "a", Stores: [2]string{"X"}, Bytes: tt.bytes}, classHigh, 100)
+				fill(s, &fetcher{memory: newByteBudget()}, Work{Account: "a", Stores: [2]string{"X"}, Bytes: tt.bytes}, classHigh, 100)
 				var got []int
 				for i, n := 0, 0; i < len(tt.want); i++ {
 					n += beginAll(s)
@@ -76,10 +76,10 @@ func TestRatesAreGivenBack(t *testing.T) {
 		})
 		s := newScheduler(slots, nil)
 		s.allowed = 100
-		fill(s, &intake{weight: newScale()}, Work{Account: "a", Stores: [2]string{"X"}}, classHigh, 10)
+		fill(s, &fetcher{memory: newByteBudget()}, Work{Account: "a", Stores: [2]string{"X"}}, classHigh, 10)
 		for range 20 {
-			s.control(false, 100, func(Work) bool { return true })
-			s.control(false, 100, func(Work) bool { return false })
+			s.setControls(false, 100, func(Work) bool { return true })
+			s.setControls(false, 100, func(Work) bool { return false })
 		}
 		if n := beginAll(s); n != 1 {
 			t.Errorf("%d begun after pauses, want 1", n)
@@ -90,7 +90,7 @@ func TestRatesAreGivenBack(t *testing.T) {
 
 // Those who wait for a slot have it in turn: class high before the others, but not for ever.
 func TestSlotsInTurn(t *testing.T) {
-	in := &intake{weight: newScale()}
+	in := &fetcher{memory: newByteBudget()}
 	s := newScheduler(NewSlots(onlyX(1)), nil)
 	s.allowed = 100
 	for i := range 20 { // an account has one flow for each pair of stores

@@ -7,45 +7,45 @@ import (
 )
 
 // A spreader partitions records by their keys, and in backlog topics those with a slot within that.
-type spreader struct {
+type backlogPartitioner struct {
 	kgo.Partitioner
 	backlogs func(topic string) bool
 }
 
-func (s spreader) ForTopic(topic string) kgo.TopicPartitioner {
+func (s backlogPartitioner) ForTopic(topic string) kgo.TopicPartitioner {
 	p := s.Partitioner.ForTopic(topic)
 	if s.backlogs(topic) {
-		return spreadTopic{p}
+		return backlogTopicPartitioner{p}
 	}
 	return p
 }
 
-type spreadTopic struct{ kgo.TopicPartitioner }
+type backlogTopicPartitioner struct{ kgo.TopicPartitioner }
 
-func (spreadTopic) RequiresConsistency(*kgo.Record) bool { return true }
+func (backlogTopicPartitioner) RequiresConsistency(*kgo.Record) bool { return true }
 
 // Before a record is sent to a backlog topic its partition says how it is chosen: by its key, or by a slot.
 const byKey = -1
 
 func bySlot(slot int) int32 { return int32(byKey - 1 - slot) }
 
-func (s spreadTopic) Partition(rec *kgo.Record, n int) int {
+func (s backlogTopicPartitioner) Partition(rec *kgo.Record, n int) int {
 	switch {
 	case rec.Partition >= 0: // it is sent again
 		return int(rec.Partition) % n
 	case rec.Partition == byKey:
 		return s.TopicPartitioner.Partition(rec, n)
 	}
-	return partOf(byKey-1-int(rec.Partition), rec.Key, n)
+	return slotPartition(byKey-1-int(rec.Partition), rec.Key, n)
 }
 
 // partOf returns the partition of a key in a slot.
-func partOf(slot int, key []byte, partitions int) int {
-	width := (partitions + slots - 1) / slots
-	return (slot*width + int(hash(string(key))%uint32(width))) % partitions
+func slotPartition(slot int, key []byte, partitions int) int {
+	width := (partitions + backlogSlots - 1) / backlogSlots
+	return (slot*width + int(hashWords(string(key))%uint32(width))) % partitions
 }
 
-func hash(words ...string) uint32 {
+func hashWords(words ...string) uint32 {
 	h := fnv.New32a()
 	for _, w := range words {
 		h.Write([]byte(w)) // never fails

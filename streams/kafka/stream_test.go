@@ -10,9 +10,9 @@ import (
 
 // Those streams that have most are stored, until every slot is taken.
 func TestHurry(t *testing.T) {
-	busy, failing := func(s *stream) { s.taken = true }, func(s *stream) { s.taken, s.failing = true, true }
-	due := func(s *stream) { s.due = true }
-	type is = func(*stream)
+	busy, failing := func(s *batcher) { s.batchTaken = true }, func(s *batcher) { s.batchTaken, s.failing = true, true }
+	due := func(s *batcher) { s.flushNow = true }
+	type is = func(*batcher)
 	for name, tt := range map[string]struct {
 		bytes []int64
 		are   map[int]is
@@ -31,22 +31,22 @@ func TestHurry(t *testing.T) {
 		"more are at it than should, so": {[]int64{3, 9, 5, 7}, map[int]is{1: busy, 2: busy, 3: busy}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := &BatchGroup{slots: make(chan struct{}, 2), streams: map[partition]*stream{}}
-			all := make([]*stream, len(tt.bytes))
+			g := &BatchGroup{storeSlots: make(chan struct{}, 2), batchers: map[partition]*batcher{}}
+			all := make([]*batcher, len(tt.bytes))
 			for i, n := range tt.bytes {
-				s := &stream{partition: partition{"changes", int32(i)}, bytes: n, wake: make(chan struct{}, 1)}
+				s := &batcher{partition: partition{"changes", int32(i)}, bytes: n, wake: make(chan struct{}, 1)}
 				if n > 0 {
-					s.letters = make([]letter, 1)
+					s.records = make([]inflightRecord, 1)
 				}
 				if is := tt.are[i]; is != nil {
 					is(s)
 				}
-				all[i], g.streams[s.partition] = s, s
+				all[i], g.batchers[s.partition] = s, s
 			}
-			g.hurry()
+			g.flushLargest()
 			for i, s := range all {
-				if want := slices.Contains(tt.want, i); s.due != want {
-					t.Errorf("stream %d: due is %v, want %v", i, s.due, want)
+				if want := slices.Contains(tt.want, i); s.flushNow != want {
+					t.Errorf("stream %d: due is %v, want %v", i, s.flushNow, want)
 				}
 			}
 		})
@@ -67,7 +67,7 @@ func TestPollSize(t *testing.T) {
 		want    int
 	}{
 		"nothing was there":       {nil, 70},
-		"small ones":              {fetched(10, 100, 0), batchPoll},
+		"small ones":              {fetched(10, 100, 0), maxPollRecords},
 		"long values":             {fetched(10, 1<<20, 0), 4},
 		"long headers":            {fetched(10, 0, 1<<20), 4},
 		"longer than may be":      {fetched(1, 50<<20, 0), 1},
@@ -89,29 +89,29 @@ func TestFailsKeepsByBytes(t *testing.T) {
 		"long headers":  {500, 100 << 10, 11},
 		"one too long":  {5, 9 << 20, 1},
 	} {
-		g := &BatchGroup{weight: newScale()}
-		s := &stream{partition: partition{"dead", 0}, g: g, paused: true}
+		g := &BatchGroup{memory: newByteBudget()}
+		s := &batcher{partition: partition{"dead", 0}, g: g, paused: true}
 		for range tt.n {
 			rec := &kgo.Record{Headers: []kgo.RecordHeader{{Value: make([]byte, tt.header)}}}
-			s.letters = append(s.letters, letter{rec: rec})
-			s.bytes += weigh(rec)
+			s.records = append(s.records, inflightRecord{rec: rec})
+			s.bytes += recordBytes(rec)
 		}
-		g.weight.add(s.bytes)
-		s.fails()
-		if len(s.letters) != tt.want || (s.back != nil) != (tt.want < tt.n) || g.weight.n.Load() != s.bytes {
-			t.Errorf("%s: keeps %d, of %d bytes by %d, want %d", name, len(s.letters), s.bytes, g.weight.n.Load(), tt.want)
+		g.memory.add(s.bytes)
+		s.keepProbe()
+		if len(s.records) != tt.want || (s.rewindTo != nil) != (tt.want < tt.n) || g.memory.n.Load() != s.bytes {
+			t.Errorf("%s: keeps %d, of %d bytes by %d, want %d", name, len(s.records), s.bytes, g.memory.n.Load(), tt.want)
 		}
 	}
 }
 
 // What a stream was told when it had just stored all it had does not stay.
 func TestHurryLate(t *testing.T) {
-	for name, s := range map[string]*stream{
+	for name, s := range map[string]*batcher{
 		"nothing is left":    {},
-		"it is at it anyway": {letters: make([]letter, 1), taken: true},
+		"it is at it anyway": {records: make([]inflightRecord, 1), batchTaken: true},
 	} {
 		s.wake = make(chan struct{}, 1)
-		if s.hurry(); s.due {
+		if s.flush(); s.flushNow {
 			t.Errorf("%s: it is due", name)
 		}
 	}
@@ -122,16 +122,16 @@ func TestSettleOfALogThatWasMadeAnew(t *testing.T) {
 	record := func(offset int64) []*kgo.Record { return []*kgo.Record{{Offset: offset}} }
 	g := &BatchGroup{
 		cfg: BatchConfig{MaxRows: 10, MaxBytes: 1 << 20, Memory: 1 << 20}, router: &router{},
-		weight: newScale(), commits: newCommits(nil), stored: make(chan struct{}, 1),
+		memory: newByteBudget(), commits: newCommits(nil), commitSignal: make(chan struct{}, 1),
 	}
-	s := &stream{g: g, partition: partition{"changes", 0}, wake: make(chan struct{}, 1)}
+	s := &batcher{g: g, partition: partition{"changes", 0}, wake: make(chan struct{}, 1)}
 	s.add(record(40), 7, 0, 40)
 	s.add(record(0), 8, 0, 40)
-	s.settle(s.letters[:1:1], 0)
+	s.complete(s.records[:1:1], 0)
 	if len(g.commits.todo) > 0 {
 		t.Errorf("%v is to be committed, which is of the old log", g.commits.todo)
 	}
-	s.settle(s.letters[:1:1], 0)
+	s.complete(s.records[:1:1], 0)
 	want := position{EpochOffset: kgo.EpochOffset{Offset: 1}, origin: origin{incarnation: 8}}
 	if got := g.commits.todo[s.partition]; got != want {
 		t.Errorf("%+v is to be committed, want %+v", got, want)
@@ -142,9 +142,9 @@ func TestSettleOfALogThatWasMadeAnew(t *testing.T) {
 func TestOldestOfTwoTopics(t *testing.T) {
 	now := time.Now()
 	for range 100 {
-		table := newSpacing(time.Second)
-		table.waiting[&stream{partition: partition{"fixity.results", 3}}] = now
-		table.waiting[&stream{partition: partition{"changes", 3}}] = now
+		table := newTablePacer(time.Second)
+		table.waiting[&batcher{partition: partition{"fixity.results", 3}}] = now
+		table.waiting[&batcher{partition: partition{"changes", 3}}] = now
 		if got := table.oldest(); got.topic != "changes" {
 			t.Fatalf("the oldest is of %s, want changes", got.topic)
 		}
@@ -156,11 +156,11 @@ func TestCommitOfALogThatWasMadeAnew(t *testing.T) {
 	record := func(offset int64) []*kgo.Record { return []*kgo.Record{{Offset: offset}} }
 	g := &BatchGroup{
 		cfg: BatchConfig{MaxRows: 10, MaxBytes: 1 << 20, Memory: 1 << 20}, router: &router{},
-		weight: newScale(), commits: newCommits(nil), stored: make(chan struct{}, 1),
+		memory: newByteBudget(), commits: newCommits(nil), commitSignal: make(chan struct{}, 1),
 	}
-	s := &stream{g: g, partition: partition{"changes", 0}, wake: make(chan struct{}, 1)}
+	s := &batcher{g: g, partition: partition{"changes", 0}, wake: make(chan struct{}, 1)}
 	s.add(record(40), 7, 0, 40)
-	s.settle(s.letters[:1:1], 0)
+	s.complete(s.records[:1:1], 0)
 	if len(g.commits.todo) != 1 {
 		t.Fatal("nothing is to be committed")
 	}
@@ -173,9 +173,9 @@ func TestCommitOfALogThatWasMadeAnew(t *testing.T) {
 // A partition that left while its Mark failed is not looked after any more.
 func TestDoubtOfAPartitionThatLeft(t *testing.T) {
 	g := &BatchGroup{
-		doubted: map[partition]bool{{"changes", 0}: true}, streams: map[partition]*stream{},
+		unmarked: map[partition]bool{{"changes", 0}: true}, batchers: map[partition]*batcher{},
 	}
-	if err := g.redo(t.Context(), nil); err != nil || len(g.doubted) > 0 {
-		t.Errorf("got %v, and %v is doubted", err, g.doubted)
+	if err := g.rereadUnmarked(t.Context(), nil); err != nil || len(g.unmarked) > 0 {
+		t.Errorf("got %v, and %v is doubted", err, g.unmarked)
 	}
 }

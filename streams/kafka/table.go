@@ -28,7 +28,7 @@ type Table struct {
 	unreadable func(key []byte, at time.Time, cause error)
 
 	router *router
-	reader *reader
+	reader *pollChecker
 	ready  chan struct{}
 	bad    atomic.Int64
 	read   sync.Once // done when the table has been read to where the topic ended, or Run ends
@@ -65,8 +65,8 @@ func NewTable(cfg Config, topic schemas.Topic, apply func(key []byte, d *schemas
 		topic: topic, name: cfg.topic(topic), apply: apply, router: newRouter(cfg, schemas.Role("table."+topic), 0),
 		ready: make(chan struct{}), seen: map[int32]int64{},
 	}
-	t.reader = newReader(t.router, nil)
-	t.reader.next = t.next
+	t.reader = newPollChecker(t.router, nil)
+	t.reader.nextOffset = t.next
 	var err error
 	t.opts, err = cfg.options("table."+string(topic),
 		kgo.ConsumeTopics(t.name),
@@ -239,7 +239,7 @@ func (t *Table) record(rec *kgo.Record, inc uint32) error {
 	if rec.Attrs.IsControl() {
 		return nil
 	}
-	l := letter{rec: rec, incarnation: inc}
+	l := inflightRecord{rec: rec, incarnation: inc}
 	d := &schemas.Delivery{
 		Topic: t.topic, From: t.topic, Incarnation: inc, Partition: rec.Partition, Offset: rec.Offset,
 		Timestamp: rec.Timestamp, Key: rec.Key, Attempt: 1,

@@ -110,7 +110,7 @@ func (m *trackerModel) Pass(t *rapid.T) {
 	if len(m.open()) > most {
 		return
 	}
-	m.tr.pass(time.Time{})
+	m.tr.evict(time.Time{})
 	if !m.dead {
 		for i := head; i < len(m.slots); i++ {
 			m.slots[i].late = !m.slots[i].done
@@ -135,7 +135,7 @@ func (m *trackerModel) Take(t *rapid.T) {
 
 func (m *trackerModel) Kill(t *rapid.T) {
 	if rapid.IntRange(0, 20).Draw(t, "die") == 0 {
-		m.tr.kill()
+		m.tr.discard()
 		m.dead = true
 	}
 }
@@ -147,16 +147,16 @@ func (m *trackerModel) Check(t *rapid.T) {
 	if m.dead {
 		return
 	}
-	if got, want := m.tr.open, len(m.open()); got != want {
+	if got, want := m.tr.unfinished, len(m.open()); got != want {
 		t.Fatalf("%d are not done, want %d", got, want)
 	}
-	a, all := m.tr.ahead(false, 1000), m.tr.ahead(true, 1000) // what it says is done is done, and nothing is left out below its end
+	a, all := m.tr.completedAhead(false, 1000), m.tr.completedAhead(true, 1000) // what it says is done is done, and nothing is left out below its end
 	for i, s := range m.slots {
-		if done := all.done(s.at.Offset-1, s.at.Epoch); done != (s.done && s.at.Offset-1 >= m.commit().Offset) && s.at.Offset-1 >= m.commit().Offset {
+		if done := all.isDone(s.at.Offset-1, s.at.Epoch); done != (s.done && s.at.Offset-1 >= m.commit().Offset) && s.at.Offset-1 >= m.commit().Offset {
 			t.Fatalf("slot %d at %d: done is %v, and %v by %v, with the ring", i, s.at.Offset-1, s.done, done, all)
 		}
-		if at := s.at.Offset - 1; a.done(at, s.at.Epoch) && !s.done || at < a.end.Offset && s.done && !a.done(at, s.at.Epoch) {
-			t.Fatalf("slot %d at %d: done is %v, and %v by %v", i, at, s.done, a.done(at, s.at.Epoch), a)
+		if at := s.at.Offset - 1; a.isDone(at, s.at.Epoch) && !s.done || at < a.end.Offset && s.done && !a.isDone(at, s.at.Epoch) {
+			t.Fatalf("slot %d at %d: done is %v, and %v by %v", i, at, s.done, a.isDone(at, s.at.Epoch), a)
 		}
 	}
 }

@@ -26,7 +26,7 @@ const (
 )
 
 // A trail is what a record's headers say of its way so far.
-type trail struct {
+type retryHeaders struct {
 	topic       schemas.Topic // where it was first sent to; empty if no header says so
 	partition   int32         // -1: it never was on its topic (an output with a due time)
 	offset      int64
@@ -55,8 +55,8 @@ type failure struct {
 
 // readTrail reads headers. What it cannot read counts as not there: headers are a
 // record's past, and a message is not refused for a blot on its past.
-func readTrail(headers []kgo.RecordHeader) trail {
-	t := trail{partition: -1, offset: -1}
+func parseRetryHeaders(headers []kgo.RecordHeader) retryHeaders {
+	t := retryHeaders{partition: -1, offset: -1}
 	for _, h := range headers {
 		if !strings.HasPrefix(h.Key, headerPrefix) {
 			continue
@@ -75,20 +75,20 @@ func readTrail(headers []kgo.RecordHeader) trail {
 		case schemas.TrailDue:
 			t.due, _ = time.Parse(time.RFC3339Nano, v)
 		case schemas.TrailWaitsFor:
-			t.waitsBy = readWaits(v)
+			t.waitsBy = parseWaits(v)
 		case schemas.TrailHistory:
 			if len(h.Value) > maxHistoryBytes || json.Unmarshal(h.Value, &t.history) != nil {
 				t.history = nil
 			}
 		}
 		if numErr == nil {
-			t.number(h.Key, n)
+			t.setNumber(h.Key, n)
 		}
 	}
 	return t
 }
 
-func (t *trail) number(key string, n int64) {
+func (t *retryHeaders) setNumber(key string, n int64) {
 	switch key {
 	case schemas.TrailPartition:
 		t.partition = int32(n)
@@ -106,7 +106,7 @@ func (t *trail) number(key string, n int64) {
 }
 
 // headers returns those of a record, with the trail's in the place of any that it had.
-func (t trail) headers(old []kgo.RecordHeader) []kgo.RecordHeader {
+func (t retryHeaders) apply(old []kgo.RecordHeader) []kgo.RecordHeader {
 	hs := make([]kgo.RecordHeader, 0, len(old)+13)
 	for _, h := range old {
 		if !strings.HasPrefix(h.Key, headerPrefix) {
@@ -128,7 +128,7 @@ func (t trail) headers(old []kgo.RecordHeader) []kgo.RecordHeader {
 	text(schemas.TrailRole, string(t.role))
 	number(schemas.TrailAttempts, int64(t.attempts))
 	number(schemas.TrailWaits, int64(t.waits))
-	text(schemas.TrailWaitsFor, waitsText(t.waitsBy))
+	text(schemas.TrailWaitsFor, formatWaits(t.waitsBy))
 	number(schemas.TrailUnavailable, int64(t.unavailable))
 	if !t.due.IsZero() {
 		text(schemas.TrailDue, t.due.UTC().Format(time.RFC3339Nano))
@@ -145,7 +145,7 @@ func (t trail) headers(old []kgo.RecordHeader) []kgo.RecordHeader {
 }
 
 // waited counts one more wait for a cause, and returns how many there were before.
-func (t *trail) waited(cause string) (before int) {
+func (t *retryHeaders) addWait(cause string) (before int) {
 	before = t.waits
 	t.waits++
 	if cause == "" {
@@ -168,7 +168,7 @@ func (t *trail) waited(cause string) (before int) {
 const maxCause = 64
 
 // waitsText is the header of counts; readWaits is its inverse.
-func waitsText(by map[string]int) string {
+func formatWaits(by map[string]int) string {
 	var words []string
 	for _, cause := range slices.Sorted(maps.Keys(by)) {
 		words = append(words, cause+"="+strconv.Itoa(by[cause]))
@@ -176,7 +176,7 @@ func waitsText(by map[string]int) string {
 	return strings.Join(words, " ")
 }
 
-func readWaits(text string) map[string]int {
+func parseWaits(text string) map[string]int {
 	var by map[string]int
 	for _, word := range strings.Fields(text) {
 		cause, count, ok := strings.Cut(word, "=")
@@ -193,7 +193,7 @@ func readWaits(text string) map[string]int {
 }
 
 // failed adds a failure to the history, which stays bounded.
-func (t *trail) failed(f failure) {
+func (t *retryHeaders) addFailure(f failure) {
 	f.Error = cut(f.Error, maxError)
 	if n := len(t.history); n > 0 {
 		last := &t.history[n-1]

@@ -9,15 +9,15 @@ import (
 // errors (retry.UnavailableFor), until they are due. It knows nothing of those that a former process has sent. The zero
 // value is ready to use, by many at a time; nil counts nothing.
 type Waiting struct {
-	mu sync.Mutex // guards the rest
-	by map[string]*dueCounts
+	mu      sync.Mutex // guards the rest
+	byCause map[string]*dueCounts
 }
 
 // dueCounts are messages by the second in which they are due.
 type dueCounts struct {
-	at     map[int64]int
-	sum    int
-	pruned int64 // the second up to which those that are due have been removed
+	bySecond map[int64]int
+	total    int
+	pruned   int64 // the second up to which those that are due have been removed
 }
 
 // Of returns how many messages wait because of a cause.
@@ -27,12 +27,12 @@ func (w *Waiting) Of(cause string) int {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	c := w.by[cause]
+	c := w.byCause[cause]
 	if c == nil {
 		return 0
 	}
 	c.prune(time.Now().Unix())
-	return c.sum
+	return c.total
 }
 
 // add counts a message that waits because of a cause.
@@ -42,17 +42,17 @@ func (w *Waiting) add(cause string, due time.Time) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	c := w.by[cause]
+	c := w.byCause[cause]
 	if c == nil {
-		c = &dueCounts{at: map[int64]int{}}
-		if w.by == nil {
-			w.by = map[string]*dueCounts{}
+		c = &dueCounts{bySecond: map[int64]int{}}
+		if w.byCause == nil {
+			w.byCause = map[string]*dueCounts{}
 		}
-		w.by[cause] = c
+		w.byCause[cause] = c
 	}
 	c.prune(time.Now().Unix())
-	c.at[due.Unix()]++
-	c.sum++
+	c.bySecond[due.Unix()]++
+	c.total++
 }
 
 // prune removes the messages that are due at now.
@@ -61,10 +61,10 @@ func (c *dueCounts) prune(now int64) {
 		return
 	}
 	c.pruned = now
-	for second, n := range c.at {
+	for second, n := range c.bySecond {
 		if second < now {
-			c.sum -= n
-			delete(c.at, second)
+			c.total -= n
+			delete(c.bySecond, second)
 		}
 	}
 }

@@ -9,19 +9,19 @@ import (
 )
 
 // begin returns what a worker of a kind is given next.
-func begin(s *scheduler, kind int) (item, bool) {
+func begin(s *scheduler, kind int) (workItem, bool) {
 	s.mu.Lock()
-	s.restore()
+	s.restoreReleased()
 	it, ok := s.pick(kind)
 	s.unlock()
 	return it, ok
 }
 
 // done has a task that was given out be done.
-func done(s *scheduler, it item) {
+func done(s *scheduler, it workItem) {
 	s.mu.Lock()
-	s.ended(it.task)
-	s.shift(it.q)
+	s.detach(it.task)
+	s.popHead(it.q)
 	s.unlock()
 }
 
@@ -42,10 +42,10 @@ func TestSlotsOfWhatWaitsForWorkers(t *testing.T) {
 	ofX := Work{Account: "a", Stores: [2]string{"X"}}
 	for name, tt := range map[string]struct {
 		class int
-		fill  func(t *testing.T, s *scheduler, in *intake) (busy []item) // keeps class from being begun
+		fill  func(t *testing.T, s *scheduler, in *fetcher) (busy []workItem) // keeps class from being begun
 		kind  int
 	}{
-		"low": {classLow, func(t *testing.T, s *scheduler, in *intake) (busy []item) {
+		"low": {classLow, func(t *testing.T, s *scheduler, in *fetcher) (busy []workItem) {
 			fill(s, in, Work{Account: "a", Stores: [2]string{"Y"}}, classLow, 2)
 			for range 2 {
 				it, ok := begin(s, 0)
@@ -56,23 +56,23 @@ func TestSlotsOfWhatWaitsForWorkers(t *testing.T) {
 			}
 			return busy
 		}, 0},
-		"large": {classLarge, func(t *testing.T, s *scheduler, in *intake) []item {
+		"large": {classLarge, func(t *testing.T, s *scheduler, in *fetcher) []workItem {
 			fill(s, in, Work{Account: "a", Stores: [2]string{"Y"}}, classLarge, 1)
 			it, ok := begin(s, 1)
 			if !ok {
 				t.Fatal("large is not begun though there is room")
 			}
-			return []item{it}
+			return []workItem{it}
 		}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			in := &intake{weight: newScale()}
+			in := &fetcher{memory: newByteBudget()}
 			s := newScheduler(NewSlots(onlyX(1)), nil)
-			s.allowed, s.kept, s.large = 4, 2, 1
+			s.allowed, s.reserved, s.large = 4, 2, 1
 			busy := tt.fill(t, s, in)
 			fill(s, in, ofX, tt.class, 1)
 			fill(s, in, ofX, classHigh, 1)
-			s.yield()
+			s.releaseUnused()
 			high, ok := begin(s, 0)
 			if !ok || high.task.flow.class != classHigh {
 				t.Fatal("high waits for a slot that nobody uses")
@@ -96,24 +96,24 @@ func TestSlotsOfWhatWaitsForWorkers(t *testing.T) {
 
 // A role that is paused keeps no store from another.
 func TestSlotsOfPausedRole(t *testing.T) {
-	in := &intake{weight: newScale()}
+	in := &fetcher{memory: newByteBudget()}
 	slots := NewSlots(onlyX(1))
 	one, other := newScheduler(slots, nil), newScheduler(slots, nil)
 	one.allowed, other.allowed = 4, 4
 	ofX := Work{Account: "a", Stores: [2]string{"X"}}
 	running := func(Work) bool { return false }
 	fill(one, in, ofX, classHigh, 1)
-	one.control(true, 4, running)
+	one.setControls(true, 4, running)
 	fill(other, in, ofX, classHigh, 1)
 	if _, ok := begin(other, 0); ok {
 		t.Fatal("begun without a slot")
 	}
-	one.yield()
+	one.releaseUnused()
 	it, ok := begin(other, 0)
 	if !ok {
 		t.Fatal("waits for a slot of a role that is paused")
 	}
-	one.control(false, 4, running)
+	one.setControls(false, 4, running)
 	if _, ok := begin(one, 0); ok {
 		t.Fatal("begun without a slot, after the pause")
 	}
@@ -125,14 +125,14 @@ func TestSlotsOfPausedRole(t *testing.T) {
 
 // What was on its way into the lanes has no slots; after the pause it needs them.
 func TestSlotsAfterSpilling(t *testing.T) {
-	in := &intake{weight: newScale()}
+	in := &fetcher{memory: newByteBudget()}
 	s := newScheduler(NewSlots(onlyX(1)), nil)
 	s.allowed = 16
 	fill(s, in, Work{Account: "a", Stores: [2]string{"X"}}, classHigh, 5)
-	s.control(false, 16, func(Work) bool { return true })
-	s.relieve()
-	s.control(false, 16, func(Work) bool { return false })
-	if it, ok := begin(s, 0); !ok || !it.task.slots {
+	s.setControls(false, 16, func(Work) bool { return true })
+	s.startShedding()
+	s.setControls(false, 16, func(Work) bool { return false })
+	if it, ok := begin(s, 0); !ok || !it.task.holdsSlots {
 		t.Fatal("not begun, or without its slot")
 	}
 	if _, ok := begin(s, 0); ok {
@@ -146,20 +146,20 @@ func TestDroppedTaskWakesOtherWorkers(t *testing.T) {
 	for name, classes := range map[string][2]int{"large after high": {classHigh, classLarge}, "high after large": {classLarge, classHigh}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				in := &intake{weight: newScale()}
+				in := &fetcher{memory: newByteBudget()}
 				s := newScheduler(unlimited(), func(*task) {})
 				s.large = 1
-				moves, stays := newShare(in, partition{"t", 0}, 64), newShare(in, partition{"t", 1}, 64)
-				tasks := []*task{{letter: letter{rec: &kgo.Record{}}, share: moves}, {letter: letter{rec: &kgo.Record{}}, share: stays}}
+				moves, stays := newAssignment(in, partition{"t", 0}, 64), newAssignment(in, partition{"t", 1}, 64)
+				tasks := []*task{{inflightRecord: inflightRecord{rec: &kgo.Record{}}, part: moves}, {inflightRecord: inflightRecord{rec: &kgo.Record{}}, part: stays}}
 				for i, class := range classes {
-					tasks[i].cost, tasks[i].flow = turnBytes, s.flowOf(class, Work{Account: "a"}, func(Work) bool { return false })
+					tasks[i].cost, tasks[i].flow = quantum, s.flowOf(class, Work{Account: "a"}, func(Work) bool { return false })
 				}
 				moves.stop()
 				s.add(tasks, []uint64{1, 1})
 				taken := make(chan int, 2)
 				var workers sync.WaitGroup
 				work := func(kind int) {
-					var last item
+					var last workItem
 					for ok := true; ok; {
 						if last, ok = s.take(kind, last); ok {
 							taken <- last.task.flow.class
@@ -182,12 +182,12 @@ func TestDroppedTaskWakesOtherWorkers(t *testing.T) {
 
 // An account owes what it began though it had nothing to begin for a moment.
 func TestDebtIsKept(t *testing.T) {
-	in := &intake{weight: newScale()}
+	in := &fetcher{memory: newByteBudget()}
 	s := newScheduler(unlimited(), nil)
 	s.allowed = 2
-	sh := newShare(in, partition{"t", 1}, 1024)
+	part := newAssignment(in, partition{"t", 1}, 1024)
 	for range 400 { // of one key: there is never another while one is at work
-		tk := &task{letter: letter{rec: &kgo.Record{}}, share: sh, cost: 99 * turnBytes}
+		tk := &task{inflightRecord: inflightRecord{rec: &kgo.Record{}}, part: part, cost: 99 * quantum}
 		s.mu.Lock()
 		tk.flow = s.flowOf(classHigh, Work{Account: "a"}, func(Work) bool { return false })
 		s.mu.Unlock()
@@ -195,7 +195,7 @@ func TestDebtIsKept(t *testing.T) {
 	}
 	fill(s, in, Work{Account: "b"}, classHigh, 1000)
 	n := map[string]int{}
-	var atWork []item
+	var atWork []workItem
 	for range 400 {
 		it, ok := begin(s, 0)
 		if ok {
@@ -213,8 +213,8 @@ func TestDebtIsKept(t *testing.T) {
 }
 
 // goesOn has a parked task wait for a worker, and reports whether it goes on at once, and what is begun after it.
-func goesOn(s *scheduler, it item) (goes bool, next item) {
-	turn := s.resume(it.q)
+func goesOn(s *scheduler, it workItem) (goes bool, next workItem) {
+	turn := s.resumeTask(it.q)
 	next, _ = begin(s, it.task.flow.kind())
 	select {
 	case <-turn:
@@ -227,10 +227,10 @@ func goesOn(s *scheduler, it item) (goes bool, next item) {
 // Tasks of class low and large that are parked have half of the places: those of class high are begun, whatever the
 // others wait for.
 func TestParkedTasksLeavePlacesToHigh(t *testing.T) {
-	in := &intake{weight: newScale()}
+	in := &fetcher{memory: newByteBudget()}
 	s := newScheduler(unlimited(), nil)
-	s.allowed, s.large, s.most = 100, 100, 6
-	parked := func(kind, class int) (items []item) {
+	s.allowed, s.large, s.parkedLimit = 100, 100, 6
+	parked := func(kind, class int) (items []workItem) {
 		t.Helper()
 		fill(s, in, Work{Account: "a"}, class, 10)
 		for {
@@ -269,10 +269,10 @@ func TestParkedTasksLeavePlacesToHigh(t *testing.T) {
 
 // While no task may be begun since too many are parked, none is given a slot: slots are for those that go on.
 func TestSlotsOfWhatMayNotBegin(t *testing.T) {
-	in := &intake{weight: newScale()}
+	in := &fetcher{memory: newByteBudget()}
 	s := newScheduler(NewSlots(onlyX(1)), nil)
-	s.allowed, s.most = 100, 2
-	var parked []item
+	s.allowed, s.parkedLimit = 100, 2
+	var parked []workItem
 	for _, other := range []string{"", "A", "B", "C"} { // flows of their own
 		fill(s, in, Work{Account: "a", Stores: [2]string{"X", other}}, classHigh, 10)
 	}
