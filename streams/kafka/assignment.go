@@ -10,37 +10,37 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// A share is one partition that a Pool owns.
+// An assignment is one partition that is assigned to a Pool.
 type assignment struct {
 	partition
 	fetcher      *fetcher
 	backlog      bool         // it is of the backlog topic
-	unackedMoves atomic.Int64 // messages that are moved, and not acknowledged
+	unackedMoves atomic.Int64 // messages moved to the backlog topic and not acknowledged
 
-	stopping     atomic.Bool  // no task is begun any more
-	cancelled    atomic.Bool  // those that were begun are to end
-	running      atomic.Int64 // tasks that were begun and are not settled
-	hasDeaths    atomic.Bool  // past tells of deaths
-	recordedDone atomic.Int64 // what is on record is known to be done below it, but for what it names
+	stopping     atomic.Bool  // no more tasks start
+	cancelled    atomic.Bool  // started tasks must end; their results are ignored
+	running      atomic.Int64 // tasks that have started and not ended
+	hasDeaths    atomic.Bool  // crashes is not empty
+	recordedDone atomic.Int64 // offset below which the last commit describes all records
 	idle         chan struct{}
-	closeIdle    sync.Once // closes idle, when stopping and not busy
+	closeIdle    sync.Once // closes idle when stopping and running is 0
 
-	mu           sync.Mutex // guards the rest
+	mu           sync.Mutex // guards the fields below
 	tracker      *tracker
-	paused       bool         // not fetched, as its window is nearly full
-	pausedSince  time.Time    // of paused
-	firstOffset  int64        // the first offset that was delivered; -1: none yet
-	firstEpoch   int32        // of first
-	crashes      crashHistory // what is known of deaths
-	openRecorded bool         // the brokers have been told that tasks may be at work
-	metadata     string       // the metadata that was last to be committed
+	paused       bool // not fetched, because its window is nearly full
+	pausedSince  time.Time
+	firstOffset  int64        // first offset that was delivered; -1: none yet
+	firstEpoch   int32        // leader epoch of firstOffset
+	crashes      crashHistory // tasks that were running when processes died
+	openRecorded bool         // a commit says that tasks may be running
+	metadata     string       // last metadata that was staged for a commit
 	quiet        bool         // nothing was delivered since the last tick
 	polls        fifo[pollMark]
 }
 
-// polled says from when the records of one poll are.
+// A pollMark holds the time of the records of one poll.
 type pollMark struct {
-	end uint64 // the slot after its last
+	end uint64 // the slot after the poll's last one
 	at  time.Time
 }
 
@@ -48,7 +48,7 @@ func newAssignment(in *fetcher, at partition, window int) *assignment {
 	return &assignment{partition: at, fetcher: in, backlog: at.topic == in.backlogTopic, tracker: newTracker(window), idle: make(chan struct{}), firstOffset: -1}
 }
 
-// begin takes note that a task is begun, unless none is to be.
+// beginTask counts a task that is about to start. It reports false if the partition is stopping.
 func (s *assignment) beginTask() bool {
 	s.running.Add(1)
 	if s.stopping.Load() {
@@ -58,15 +58,14 @@ func (s *assignment) beginTask() bool {
 	return true
 }
 
-// leave takes note that a task that was begun is settled: its outputs are acknowledged, or it
-// was given up.
+// endTask ends a task that has started: its outputs are acknowledged, or it was abandoned.
 func (s *assignment) endTask() {
 	if s.running.Add(-1) == 0 && s.stopping.Load() {
 		s.closeIdle.Do(func() { close(s.idle) })
 	}
 }
 
-// stop has no more tasks begun. idle is closed once those that were are settled.
+// stop prevents the start of tasks. idle is closed when those that have started have ended.
 func (s *assignment) stop() {
 	s.stopping.Store(true)
 	if s.running.Load() == 0 {
@@ -74,14 +73,15 @@ func (s *assignment) stop() {
 	}
 }
 
-// admit takes note of delivered records, and returns the first one's slot, and which of them were done before.
-// Once three quarters of the window are in flight the partition is paused: the last quarter is room for one more poll.
+// track adds delivered records to the window. It returns the slot of the first one, and which of them were
+// done before. When three quarters of the window are in flight the partition is paused; the last quarter has
+// room for one more poll. ok is false if the window is full.
 func (s *assignment) track(recs []*kgo.Record) (first uint64, done []bool, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.firstOffset < 0 {
 		s.firstOffset, s.firstEpoch = recs[0].Offset, recs[0].LeaderEpoch
-		s.recordedDone.Store(max(s.recordedDone.Load(), s.firstOffset)) // as is committed before the first task is begun
+		s.recordedDone.Store(max(s.recordedDone.Load(), s.firstOffset)) // this is committed before the first task starts
 	}
 	s.quiet = false
 	done = make([]bool, len(recs))
@@ -100,30 +100,31 @@ func (s *assignment) track(recs []*kgo.Record) (first uint64, done []bool, ok bo
 	}
 	s.dropDonePolls()
 	from := recs[0].Timestamp
-	if s.backlog { // since when it was there before
+	if s.backlog { // the time at which it was first read
 		from = parseRetryHeaders(recs[0].Headers).timestamp
 	}
 	s.polls.push(pollMark{s.tracker.next, from})
 	s.evictStragglers(false)
 	if !s.paused && s.tracker.inFlight() >= s.window()/4*3 {
 		s.paused, s.pausedSince = true, time.Now()
-		s.fetcher.cl.PauseFetchPartitions(s.asMap()) // with mu held: a resume must not get in front
+		s.fetcher.cl.PauseFetchPartitions(s.asMap()) // with mu held, so that no resume comes first
 	}
 	return first, done, true
 }
 
-// settle forgets polls of which all is done.
+// dropDonePolls drops the marks of polls that are done.
 func (s *assignment) dropDonePolls() {
 	for s.polls.len() > 0 && s.polls.peek().end <= s.tracker.base {
 		s.polls.pop()
 	}
 }
 
-// maxLate is how many records that are late a commit has room to name, at least. There may be more, up to half of a window.
+// maxStragglers is the number of stragglers that always fit into the metadata of a commit. There may be more,
+// up to half of a window.
 const maxStragglers = 1024
 
-// pass makes room in the window if half of it is done, behind records that take long, or if it is full and no more than a
-// quarter is not done, or than half of it if it has been stuck.
+// evictStragglers makes room in the window if half of it is done behind records that take long. It also does
+// so if the partition is paused and at most a quarter of the window is not done, or half if stuck.
 func (s *assignment) evictStragglers(stuck bool) {
 	done := s.tracker.doneCount()
 	most := s.paused && (stuck || s.tracker.inFlight()-done <= s.window()/4)
@@ -135,7 +136,8 @@ func (s *assignment) evictStragglers(stuck bool) {
 	s.dropDonePolls()
 }
 
-// oldest says from when the oldest record is that is not done, to a poll; not ok: all are.
+// oldest returns the time of the oldest record that is not done, within one poll. ok is false if all are
+// done.
 func (s *assignment) oldest() (at time.Time, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,8 +153,7 @@ func (s *assignment) oldest() (at time.Time, ok bool) {
 
 func (s *assignment) window() int { return len(s.tracker.ring) }
 
-// finish takes note that the record in slot is done, and has the partition fetched again when there is
-// room.
+// finish marks the record in slot as done, and resumes fetching if there is room.
 func (s *assignment) finish(slot uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,10 +167,10 @@ func (s *assignment) finish(slot uint64) {
 	s.resumeIfRoom()
 }
 
-// resume has the partition fetched again when there is room.
+// resumeIfRoom resumes fetching if there is room in the window.
 func (s *assignment) resumeIfRoom() {
 	room := s.window() / 4
-	if s.fetcher.diversion.active.Load() { // the rest of a poll is likely to be moved
+	if s.fetcher.diversion.active.Load() { // most of the next poll is likely to be moved
 		room = s.window() / 2
 	}
 	if s.paused && !s.tracker.discarded && s.tracker.inFlight() <= room {
@@ -178,7 +179,7 @@ func (s *assignment) resumeIfRoom() {
 	}
 }
 
-// goOn has a partition that was stuck fetched again if no more than half of the window is not done.
+// resumeStuck resumes fetching of a stuck partition if at most half of its window is not done.
 func (s *assignment) resumeStuck() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,7 +187,7 @@ func (s *assignment) resumeStuck() {
 	s.resumeIfRoom()
 }
 
-// kill makes all that is still in flight count for nothing.
+// discard makes the results of all records in flight ignored.
 func (s *assignment) discard() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,31 +195,31 @@ func (s *assignment) discard() {
 	s.tracker.discard()
 }
 
-// dead says that the partition is not ours any more, or is about not to be.
+// isCancelled reports whether the partition is revoked, or about to be.
 func (s *assignment) isCancelled() bool { return s.cancelled.Load() }
 
-// full says that the partition is not fetched because its window is nearly full.
+// isPaused reports whether the partition is not fetched because its window is nearly full.
 func (s *assignment) isPaused() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.paused
 }
 
-// stuck reports whether the partition has not been fetched for d, and is not about to be.
+// stuckFor reports whether the partition has not been fetched for d, and will not be until more tasks end.
 func (s *assignment) stuckFor(d time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.paused && time.Since(s.pausedSince) >= d && s.tracker.inFlight() > s.window()/4
 }
 
-// crowded reports whether half as many records are late as a commit has room to name.
+// manyStragglers reports whether there are half of maxStragglers or more.
 func (s *assignment) manyStragglers() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.tracker.stragglers) >= maxStragglers/2
 }
 
-// open says that tasks are about to be begun, and whether that is not on record yet.
+// markOpen records that tasks are about to start. It reports whether no commit says so yet.
 func (s *assignment) markOpen() (fresh bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -227,8 +228,8 @@ func (s *assignment) markOpen() (fresh bool) {
 	return fresh
 }
 
-// rest takes note that a second has passed: a partition of which nothing is in flight, and
-// nothing came meanwhile, is at rest.
+// markQuiet is called every second. A partition without records in flight, and without new ones for a second,
+// is at rest.
 func (s *assignment) markQuiet() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -238,8 +239,9 @@ func (s *assignment) markQuiet() {
 	s.quiet = true
 }
 
-// position returns what to commit for the partition, if that is news. Once it is stopping, no task is begun any more:
-// if none is suspect, who ends the process does not wait for those at work, and they are no cause of its death.
+// position returns the position to commit, and whether it has changed. A stopping partition starts no more
+// tasks. If none of its tasks is suspect, it is committed as closed: the process may be killed before they
+// end, and they are not the cause of that.
 func (s *assignment) position(now runningOffsets) (position, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,15 +261,16 @@ func (s *assignment) position(now runningOffsets) (position, bool) {
 	return position{EpochOffset: at, metadata: text, done: done}, true
 }
 
-// last is the metadata that was last to be committed.
+// lastMetadata returns the last metadata that was staged for a commit.
 func (s *assignment) lastMetadata() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.metadata
 }
 
-// learn takes in what the commit at offset tells of the past. What is at work by it has died, unless
-// it is ours: then only the session was lost.
+// loadCrashes loads the crash history from the metadata of the commit at offset. If the commit is not ours,
+// its owner is gone and the tasks that it names as running have died. If it is ours, only the session was
+// lost.
 func (s *assignment) loadCrashes(metadata string, offset int64, ours bool, log *slog.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -285,15 +288,16 @@ func (s *assignment) loadCrashes(metadata string, offset int64, ours bool, log *
 	}
 }
 
-// suspects returns the offsets of messages that were at work in deaths, with how many.
+// deathCounts returns the number of deaths by offset.
 func (s *assignment) deathCounts() map[int64]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.crashes.deaths)
 }
 
-// suspect returns in how many deaths the message at offset may have been at work, and whether it
-// must be on record before it is begun. far says that it should be: a death would not be known to be its.
+// crashRisk returns the number of deaths in which the message at offset may have been running. careful
+// reports whether it must be recorded before it starts. far reports whether it should be: it is so far ahead
+// that a death would not be attributed to it.
 func (s *assignment) crashRisk(offset int64) (deaths int, careful, far bool) {
 	far = offset >= s.recordedDone.Load()+int64(s.window())
 	if !s.hasDeaths.Load() {

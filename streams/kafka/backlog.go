@@ -12,25 +12,26 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A backlog is more messages of one account, or for one store, than a window holds, whose tasks take long. If it stayed in
-// front, the messages of others behind it would not be read for hours. So what fills a window for a second is moved to a
-// topic of the class, the backlog topic, which is read beside the others, with windows of its own. There the messages of a
-// flow have a third of the partitions, unless their partitions are those of their keys.
+// A backlog is more messages of one account, or for one store, than fit into a window, with long tasks. If it
+// stayed where it is, messages of others behind it would not be read for hours. So messages that fill a
+// window for a second are moved to the backlog topic of the class, which is read like the other topics, with
+// its own windows. There the messages of a flow use a third of the partitions, unless the key must determine
+// the partition.
 const (
-	stuckAfter        = time.Second      // that a window is full
-	divertWindow      = 10 * time.Second // and more, while so many messages of a flow arrive, these are moved too:
-	fewArrivals       = 64               // this part of a window
-	minAccountPart    = 256              // an account with less than this part of a window is not moved
-	backlogMemoryPart = 2                // of Bytes: what the messages of a backlog topic may weigh
-	backlogSlots      = 3                // parts of the partitions of a backlog topic, one for each flow
+	stuckAfter        = time.Second      // a window that is full for this long is stuck
+	divertWindow      = 10 * time.Second // for this long later messages of a flow are moved too,
+	fewArrivals       = 64               // and again while at least 1/fewArrivals of a window arrives meanwhile
+	minAccountPart    = 256              // an account with less than 1/minAccountPart of a window is not moved
+	backlogMemoryPart = 2                // messages of the backlog topic may use 1/backlogMemoryPart of Bytes
+	backlogSlots      = 3                // parts of the partitions of a backlog topic; a flow uses one
 )
 
-// divert moves backlogs out of the way until ctx is done.
+// moveBacklogs moves backlogs to the backlog topic until ctx is done.
 func (in *fetcher) moveBacklogs(ctx context.Context) {
 	t := time.NewTicker(stuckAfter / 4)
 	defer t.Stop()
-	var heavy time.Time                   // since when the records in flight weigh as much as they may; zero: they do not
-	landed, since := int64(0), time.Now() // what was last taken, and when
+	var heavy time.Time                   // since when memory has been full; zero: it is not
+	landed, since := int64(0), time.Now() // the last count of acknowledged moves, and its time
 	for {
 		select {
 		case <-ctx.Done():
@@ -62,8 +63,8 @@ func (in *fetcher) moveBacklogs(ctx context.Context) {
 	}
 }
 
-// makeWay moves what keeps partitions from being read, or soon will: what fills their windows or what commits name or, if
-// the intake is too heavy to read on, what weighs most of all.
+// moveHeaviest moves the messages that keep partitions from being read: those that fill the windows or are
+// too many stragglers or, if memory is full (heavy), those that use the most memory.
 func (in *fetcher) moveHeaviest(ctx context.Context, heavy bool) {
 	stuck := map[*assignment]bool{}
 	for _, part := range in.owned(nil) {
@@ -98,19 +99,19 @@ func (in *fetcher) moveHeaviest(ctx context.Context, heavy bool) {
 	}
 }
 
-// moveAside moves the tasks of shares and flows that were not begun, and has those moved that will be read. First it moves
-// those of one key: if the brokers do not take them, the others stay where they are. Then it moves them in parts, each when
-// as many were acknowledged as there were in the one before. The tasks of a key are moved together, so that they keep their
-// order.
+// moveFlows moves the tasks of flows in shares that have not started, and then the ones that arrive later.
+// First it moves the tasks of one key: if the brokers do not accept them, the others stay where they are.
+// Then it moves the rest in parts, each after the part before is acknowledged. Tasks of a key are moved
+// together, which keeps their order.
 func (in *fetcher) moveFlows(ctx context.Context, shares map[*assignment]bool, flows map[Work]bool) {
-	named := map[*assignment]map[int64]int{} // what was at work in deaths stays where that is known
+	named := map[*assignment]map[int64]int{} // messages that were running in deaths stay, because the metadata of their own partition records that
 	for part := range shares {
 		named[part] = part.deathCounts()
 	}
 	backlog := func(head, t *task) bool {
 		return shares[t.part] && flows[t.flow.work] && !head.started() && !t.unmovable && named[t.part][t.rec.Offset] == 0
 	}
-	in.queueLock <- struct{}{} // messages that are polled meanwhile are handled or moved after these
+	in.queueLock <- struct{}{} // messages polled meanwhile are handled or moved after these
 	defer func() { <-in.queueLock }()
 	if !in.moveFirstKey(ctx, backlog) {
 		return
@@ -124,11 +125,11 @@ func (in *fetcher) moveFlows(ctx context.Context, shares map[*assignment]bool, f
 	}
 }
 
-// A queued task was taken out of the scheduler; head was the first of its key then.
+// A withdrawnTask was removed from the scheduler. head was the first task of its key.
 type withdrawnTask struct{ head, task *task }
 
-// withdraw takes the tasks for which gone is true out of the scheduler, and returns them in the order in which they were
-// read.
+// withdraw removes the tasks for which gone returns true from the scheduler, and returns them in the order in
+// which they were read.
 func (in *fetcher) withdraw(gone func(head, t *task) bool) (tasks []withdrawnTask) {
 	in.p.sched.removeQueued(func(head, t *task) bool {
 		is := gone(head, t)
@@ -141,7 +142,8 @@ func (in *fetcher) withdraw(gone func(head, t *task) bool) (tasks []withdrawnTas
 	return tasks
 }
 
-// tryOne moves the tasks of one key for which backlog is true, and reports whether the brokers have taken them.
+// moveFirstKey moves the tasks of one key for which backlog returns true, and reports whether the brokers
+// have accepted them.
 func (in *fetcher) moveFirstKey(ctx context.Context, backlog func(head, t *task) bool) bool {
 	var first *task
 	tasks := in.withdraw(func(head, t *task) bool {
@@ -157,11 +159,11 @@ func (in *fetcher) moveFirstKey(ctx context.Context, backlog func(head, t *task)
 	return len(tasks) > 0 && in.awaitAcked(ctx, landed+int64(len(tasks)))
 }
 
-// movePart moves the first of the tasks for which backlog is true. If there are no more, what arrives of flows is moved from
-// then on.
+// movePart moves the first part of the tasks for which backlog returns true. When none are left, it starts to
+// move arriving messages of flows.
 func (in *fetcher) movePart(backlog func(head, t *task) bool, flows map[Work]bool) (moved int64, more bool) {
 	var rest []*task
-	moves := map[*task]bool{} // by head
+	moves := map[*task]bool{} // by the head of the key
 	for _, q := range in.withdraw(backlog) {
 		if _, ok := moves[q.head]; !ok {
 			moves[q.head] = !in.moveLimitReached(q.task.part)
@@ -185,18 +187,18 @@ func (in *fetcher) movePart(backlog func(head, t *task) bool, flows map[Work]boo
 	return moved, false
 }
 
-// movesMuch reports whether so many messages of s are moved, or so much of all, that no others should be before these are
-// acknowledged.
+// moveLimitReached reports whether so many messages of s, or so many bytes in total, are being moved that no
+// more may be sent before some are acknowledged.
 func (in *fetcher) moveLimitReached(s *assignment) bool {
 	return s.unackedMoves.Load() >= int64(s.window()/4) || in.diversion.unackedBytes.Load() >= in.p.cfg.Bytes/4
 }
 
-// lands waits until n messages of the intake were acknowledged, for a second at most.
+// awaitAcked waits at most a second until n messages of the fetcher have been acknowledged.
 func (in *fetcher) awaitAcked(ctx context.Context, n int64) bool {
 	return waitUntil(ctx, func() bool { return in.diversion.acked.Load() >= n })
 }
 
-// roomFor waits until one more message of s may be moved, for a second at most.
+// awaitMoveRoom waits at most a second until one more message of s may be moved.
 func (in *fetcher) awaitMoveRoom(s *assignment) bool {
 	ok := waitUntil(in.p.outputs.ctx, func() bool { return !in.moveLimitReached(s) })
 	if !ok {
@@ -205,7 +207,7 @@ func (in *fetcher) awaitMoveRoom(s *assignment) bool {
 	return ok
 }
 
-// soon waits until is returns true, for a second at most, and reports whether it has.
+// waitUntil polls is for at most a second, and reports whether it returned true.
 func waitUntil(ctx context.Context, is func() bool) bool {
 	for range 200 {
 		if is() {
@@ -218,19 +220,19 @@ func waitUntil(ctx context.Context, is func() bool) bool {
 	return false
 }
 
-// giveBack has tasks handled where they are.
+// requeue returns tasks to the scheduler, so that they are handled from their own partition.
 func (in *fetcher) requeue(tasks ...*task) {
 	keys, work := make([]uint64, len(tasks)), make([]Work, len(tasks))
 	for i, t := range tasks {
 		keys[i] = in.p.describe(t, &work[i])
 	}
 	in.p.submit(in, tasks, keys, work)
-	if slices.ContainsFunc(tasks, func(t *task) bool { return t.part.stopping.Load() }) { // drop may have come before them
+	if slices.ContainsFunc(tasks, func(t *task) bool { return t.part.stopping.Load() }) { // discard may have run before
 		in.p.sched.removeQueued(isStopping, in.p.freeTask)
 	}
 }
 
-// without moves the tasks whose flows are moved, and returns the others.
+// moveDiverted moves the tasks of flows that are being moved, and returns the others.
 func (in *fetcher) moveDiverted(tasks []*task, keys []uint64, work []Work) ([]*task, []uint64, []Work) {
 	if !in.diversion.active.Load() || in.diversion.denied.Load() {
 		return tasks, keys, work
@@ -249,7 +251,7 @@ func (in *fetcher) moveDiverted(tasks []*task, keys []uint64, work []Work) ([]*t
 	return tasks[:n], keys[:n], work[:n]
 }
 
-// move publishes the message of t, which was not begun, to a slot of the backlog topic.
+// move publishes the message of t, which has not started, to a slot of the backlog topic.
 func (in *fetcher) move(t *task, slot int) {
 	if !t.part.beginTask() {
 		in.p.freeTask(t)
@@ -257,7 +259,7 @@ func (in *fetcher) move(t *task, slot int) {
 	}
 	rec, bytes := in.p.router.backlogRecord(&t.inflightRecord, in.backlogTopic), t.bytes()
 	rec.Partition = byKey
-	if !in.p.cfg.CoPartitioned { // else its partition is that of its key, as in the other topics
+	if !in.p.cfg.CoPartitioned { // otherwise the key determines the partition, as in the other topics
 		rec.Partition = bySlot(slot)
 	}
 	in.diversion.unacked.Add(1)
@@ -277,17 +279,17 @@ func (in *fetcher) move(t *task, slot int) {
 		default:
 			if errors.Is(err, kerr.TopicAuthorizationFailed) && !in.diversion.denied.Swap(true) {
 				in.p.router.log.Error("backlogs stay in front of the messages of others: they cannot be moved", "to", in.backlogTopic, "err", err)
-			} else if !in.diversion.refused.Swap(true) { // from here on all of them would be logged
+			} else if !in.diversion.refused.Swap(true) { // log only the first one
 				in.p.router.log.Warn("a message of a backlog stays where it is: the brokers refuse it", "to", in.backlogTopic, "err", err)
 			}
 			t.unmovable = true
 			t.part.endTask()
-			go in.requeue(t) // not in the way of the client
+			go in.requeue(t) // in a goroutine, to not block the client
 		}
 	})
 }
 
-// restrain reads no more of the backlog topic while what is in flight of it weighs as much as it may.
+// limitBacklogFetch pauses the backlog topic while its records in flight use their part of the memory.
 func (in *fetcher) limitBacklogFetch() {
 	if in.backlogTopic == "" {
 		return

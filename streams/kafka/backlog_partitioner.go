@@ -6,7 +6,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// A spreader partitions records by their keys, and in backlog topics those with a slot within that.
+// A backlogPartitioner chooses partitions by key. In backlog topics it also uses the slot of a record.
 type backlogPartitioner struct {
 	kgo.Partitioner
 	backlogs func(topic string) bool
@@ -24,7 +24,8 @@ type backlogTopicPartitioner struct{ kgo.TopicPartitioner }
 
 func (backlogTopicPartitioner) RequiresConsistency(*kgo.Record) bool { return true }
 
-// Before a record is sent to a backlog topic its partition says how it is chosen: by its key, or by a slot.
+// Before a record is sent to a backlog topic, its Partition says how to choose the partition: by key, or by
+// slot.
 const byKey = -1
 
 func bySlot(slot int) int32 { return int32(byKey - 1 - slot) }
@@ -39,7 +40,7 @@ func (s backlogTopicPartitioner) Partition(rec *kgo.Record, n int) int {
 	return slotPartition(byKey-1-int(rec.Partition), rec.Key, n)
 }
 
-// partOf returns the partition of a key in a slot.
+// slotPartition returns the partition of a key in a slot.
 func slotPartition(slot int, key []byte, partitions int) int {
 	width := (partitions + backlogSlots - 1) / backlogSlots
 	return (slot*width + int(hashWords(string(key))%uint32(width))) % partitions

@@ -18,47 +18,48 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A BatchSink stores batches.
+// A BatchSink stores batches of records.
 type BatchSink interface {
-	// Store stores a batch: records of one partition in the order of their offsets. One
-	// whose Store failed, or that was not committed, is given again in other pieces. A
-	// permanent error says that some of its records cannot be stored at all.
+	// Store stores a batch: records of one partition in the order of their offsets. Records are passed again,
+	// possibly in other batches, if Store failed or they were not committed. A permanent error means that some
+	// of the records can never be stored.
 	Store(ctx context.Context, batch []*schemas.Delivery) error
-	// Table returns the table that the rows of a topic land in. Stores of one table are kept apart.
+	// Table returns the table for the rows of a topic. The batches of a table are paced together.
 	Table(topic schemas.Topic) string
-	// Mark records how far partitions are handled, before that is committed. After an error nothing is committed, and
-	// their records are given again from the committed offset on: the store may be an earlier one when it is back.
+	// Mark records how far partitions are stored, before that is committed. If it returns an error, nothing is
+	// committed and the records after the committed offset are passed again, because the store may come back in
+	// an earlier state.
 	Mark(ctx context.Context, done []schemas.Progress) error
-	// Forget says that a partition is no longer ours: what is known of it is stale.
+	// Forget drops what the sink knows of a partition, which is no longer assigned.
 	Forget(topic schemas.Topic, partition int32)
 }
 
-// BatchConfig says what a BatchGroup reads and when a batch is stored: when it is complete or old, or before that if no
-// other batch of its table is being stored and the last one began 1/PartsPerSecond ago or earlier, and a millisecond more
-// for each of its records. Zero values take the defaults in brackets.
+// BatchConfig configures a BatchGroup. A batch is stored when it is full or as old as MaxAge. It is stored
+// earlier if no other batch of its table is being stored and the last one started 1/PartsPerSecond ago, plus
+// a millisecond for each of its records. Zero values take the defaults in brackets.
 type BatchConfig struct {
 	Role     schemas.Role
 	Topics   []schemas.Topic
-	MaxRows  int           // records of a batch [50,000]
-	MaxBytes int           // bytes of its keys and values, give or take a record [32 MiB]
-	MaxAge   time.Duration // since its first record was read [1 s]
-	// PartsPerSecond is the number of batches of one table that are stored in a second although they could take more
-	// records and are not of MaxAge. Of those that are of MaxAge it is four times as many; with more partitions than
-	// that, batches become older [4].
+	MaxRows  int           // maximum records of a batch [50,000]
+	MaxBytes int           // maximum bytes of keys and values of a batch; one record may exceed it [32 MiB]
+	MaxAge   time.Duration // maximum time from the read of the first record to Store [1 s]
+	// PartsPerSecond is the maximum rate of batches per table that are neither full nor as old as MaxAge.
+	// Batches as old as MaxAge may come four times as often; with more partitions than that, batches become
+	// older [4].
 	PartsPerSecond int
-	// Memory bounds what is read and not stored, give or take one poll [20 MiB].
+	// Memory is the maximum size of records that are read and not stored. One poll may exceed it [20 MiB].
 	Memory int64
-	// Drain is how long a Store may go on when its partition moves or Run ends [10 s].
+	// Drain is how long a call of Store may continue when its partition is revoked or Run ends [10 s].
 	Drain time.Duration
-	// Removed returns what is to be put on record of records from one offset up to another that were removed before the
-	// group had read them. It is published before their incident, and more than once only with the same range. May be nil.
+	// Removed returns messages that record the loss of the records from one offset up to another, which were
+	// removed from the log before the group read them. They are published before the incident, and repeatedly
+	// only with the same range. May be nil.
 	Removed func(ctx context.Context, topic schemas.Topic, partition int32, from, to int64) ([]schemas.Message, error)
 }
 
-// A BatchGroup feeds a BatchSink. Kafka is its only buffer. Errors that may pass are
-// tried again for ever, since they mean that the store is away and not that the
-// records are bad; a permanent one is narrowed down to the records that cause it, and
-// those become dead letters.
+// A BatchGroup passes records to a BatchSink in batches. Kafka is its only buffer. It repeats calls of Store
+// without limit after errors that are not permanent, because they mean that the store is unavailable. After a
+// permanent error it searches for the records that cause it, and these become dead letters.
 type BatchGroup struct {
 	cfg    BatchConfig
 	opts   []kgo.Opt
@@ -69,22 +70,22 @@ type BatchGroup struct {
 	metrics      *roleMetrics
 	memory       *byteBudget // bytes read and not stored
 	retry        retry.Policy
-	storeSlots   chan struct{} // one for each Store
-	commitSignal chan struct{} // something wants to be committed
+	storeSlots   chan struct{} // limits concurrent calls of Store
+	commitSignal chan struct{} // signals that something can be committed
 	commits      *commits
-	// uncommitted counts the records of awaited that were stored since they were last committed.
+	// uncommitted counts the records of awaited partitions that were stored since their last commit.
 	uncommitted atomic.Int64
 	checker     *pollChecker
-	perPoll     int             // records; only poll uses it
-	ctx         context.Context // outlives Run's
+	perPoll     int             // records of the next poll; only poll uses it
+	ctx         context.Context // outlives the context of Run
 	fail        context.CancelCauseFunc
 
-	mu            sync.Mutex // guards the rest
+	mu            sync.Mutex // guards the fields below
 	batchers      map[partition]*batcher
 	pacers        map[string]*tablePacer
-	rewindPending bool               // some of them want to be read again from where they were
-	unmarked      map[partition]bool // of which Mark failed for what is stored
-	cancelPoll    context.CancelFunc // ends the poll at hand
+	rewindPending bool               // a batcher must read again the records that it dropped
+	unmarked      map[partition]bool // partitions with stored records for which Mark failed
+	cancelPoll    context.CancelFunc // ends the running poll
 }
 
 var (
@@ -96,32 +97,33 @@ var (
 const BatchMemory = 20 << 20
 
 const (
-	// batchFetch is what a fetch of one broker asks for, compressed: what is read ahead of Memory is beyond it.
+	// batchFetchBytes bounds the response of one broker, compressed. These bytes are not part of Memory.
 	batchFetchBytes = 512 << 10
-	maxPollRecords  = 4000 // records of one poll at most
-	// A poll is to weigh 1/pollShare of Memory, by what the records of the last one weighed: Memory may be exceeded by that.
+	maxPollRecords  = 4000 // maximum records of a poll
+	// A poll may return 1/pollMemoryPart of Memory, estimated from the last poll. Memory may be exceeded by
+	// that.
 	pollMemoryPart   = 4
-	firstPollRecords = 100 // records, before anything is known of their weight
-	// batchCommit is the time between two commits, but for the topic that fresh reads wait for.
+	firstPollRecords = 100 // records of the first poll, before their size is known
+	// batchCommitInterval is the time between two commits, except for the topic that fresh reads wait for.
 	batchCommitInterval = time.Second
 )
 
-// markTimeout bounds a call of Mark, during which no partition can leave us.
+// markTimeout bounds a call of Mark. No partition can be revoked meanwhile.
 const markTimeout = CommitTimeout / 2
 
-// batchRetry is the wait between two calls of Store while errors pass: there is no end to it.
+// storeRetry is the wait between two calls of Store after an error. The number of calls has no limit.
 func storeRetry() retry.Policy {
 	return retry.Policy{Wait: 250 * time.Millisecond, MaxWait: 15 * time.Second}
 }
 
-// NewBatchGroup returns a BatchGroup that feeds sink.
+// NewBatchGroup returns a BatchGroup that passes records to sink.
 func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, error) {
 	bc.defaults()
 	topics, err := cfg.topics(bc.Role, bc.Topics)
 	if err != nil {
 		return nil, err
 	}
-	parallel := min(max(runtime.GOMAXPROCS(0), 2), 4) // one for each processor, but few
+	parallel := min(max(runtime.GOMAXPROCS(0), 2), 4) // one per processor, at most 4
 	g := &BatchGroup{
 		cfg: bc, sink: sink, router: newRouter(cfg, bc.Role, 0), memory: newByteBudget(), commits: newCommits(cfg.Deleted),
 		retry: storeRetry(), storeSlots: make(chan struct{}, parallel), commitSignal: make(chan struct{}, 1), batchers: map[partition]*batcher{},
@@ -161,9 +163,9 @@ func (c *BatchConfig) defaults() {
 	}
 }
 
-// Run stores batches until ctx is done, lets those being stored end within Drain, and
-// returns nil. Any other return is an error that Run could not get past; what was not
-// committed is delivered again. It is called once.
+// Run stores batches until ctx is done. Then it gives running calls of Store Drain to return, and returns
+// nil. It returns an error if it cannot continue; records that were not committed are then delivered again.
+// Run must be called only once.
 func (g *BatchGroup) Run(ctx context.Context) error {
 	run, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -190,8 +192,8 @@ func (g *BatchGroup) Run(ctx context.Context) error {
 	return nil
 }
 
-// poll fills the streams until ctx is done. Before memory is full something is stored; while it is, poll does not
-// poll, and partitions may move. While the role is paused nothing comes, and the streams rest.
+// poll fills the batchers until ctx is done. It stores batches before memory is full. While memory is full it
+// does not poll, and partitions may move. While the role is paused no records arrive.
 func (g *BatchGroup) poll(ctx context.Context, cl *kgo.Client) error {
 	for ctx.Err() == nil {
 		g.makeRoom(ctx)
@@ -214,7 +216,7 @@ func (g *BatchGroup) poll(ctx context.Context, cl *kgo.Client) error {
 	return nil
 }
 
-// pollSize returns how many records the next poll asks for, after one of last records that got fetches.
+// pollSize returns how many records the next poll requests. The last one requested last and returned fetches.
 func pollSize(fetches kgo.Fetches, last int, memory int64) int {
 	n, bytes := 0, int64(0)
 	fetches.EachRecord(func(rec *kgo.Record) {
@@ -227,11 +229,11 @@ func pollSize(fetches kgo.Fetches, last int, memory int64) int {
 	return int(min(max(memory/pollMemoryPart/(bytes/int64(n)), 1), maxPollRecords))
 }
 
-// fill adds what was fetched to the streams, but for the partitions that are read again.
+// fill adds fetched records to the batchers, except those of partitions in again.
 func (g *BatchGroup) fill(cl *kgo.Client, fetches kgo.Fetches, again map[partition]bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var began map[string]map[int32]kgo.EpochOffset // what the group had committed of partitions of which nothing was read
+	var began map[string]map[int32]kgo.EpochOffset // committed offsets, for partitions of which nothing was read yet
 	for _, f := range fetches {
 		for _, t := range f.Topics {
 			inc := incarnation(t.TopicID)
@@ -252,7 +254,7 @@ func (g *BatchGroup) fill(cl *kgo.Client, fetches kgo.Fetches, again map[partiti
 	}
 }
 
-// makeRoom has what is in memory stored before memory is full, and returns when it is not.
+// makeRoom makes batchers flush before memory is full, and returns when it is not full.
 func (g *BatchGroup) makeRoom(ctx context.Context) {
 	for g.memory.n.Load() >= g.cfg.Memory*3/4 && ctx.Err() == nil {
 		g.flushLargest()
@@ -263,8 +265,8 @@ func (g *BatchGroup) makeRoom(ctx context.Context) {
 	}
 }
 
-// hurry has those streams that have most waiting stored, until every slot is taken: few large batches take the same
-// memory as many small ones, and the store less work.
+// flushLargest makes the batchers with the most queued bytes flush, as many as there are free slots. A few
+// large batches need the same memory as many small ones, and cause less work for the store.
 func (g *BatchGroup) flushLargest() {
 	free, size := cap(g.storeSlots), map[*batcher]int64{}
 	for _, s := range g.owned(nil) {
@@ -280,21 +282,23 @@ func (g *BatchGroup) flushLargest() {
 	}
 }
 
-// apart is the time between two batches of a table, and between two commits, while there are few records.
+// minInterval is the time between two batches of a table, and between two commits, when there are few
+// records.
 func (g *BatchGroup) minInterval() time.Duration {
 	return time.Second / time.Duration(g.cfg.PartsPerSecond)
 }
 
-// awaited reports whether fresh reads wait until what was read of a partition is committed: a Watermark is one of changes.
+// isAwaited reports whether fresh reads wait for the commits of p. These are the partitions of changes, see
+// Watermark.
 func (g *BatchGroup) isAwaited(p partition) bool {
 	return g.router.cfg.bare(p.topic) == schemas.Changes
 }
 
-// commitLoop commits what was stored: once in batchCommit all of it, and what is awaited the sooner the less it is. Each
-// commit costs the sink a small insert into each table.
+// commitLoop commits stored records: everything every batchCommitInterval, and awaited partitions more often,
+// the sooner the fewer records there are. Each commit makes the sink insert a few rows into each table.
 func (g *BatchGroup) commitLoop(ctx context.Context, cl *kgo.Client) {
 	var (
-		last, whole time.Time     // the last commit, and the last one of all that was stored
+		last, whole time.Time     // the last commit, and the last one of everything
 		took        time.Duration // by the last commit
 	)
 	for {
@@ -324,13 +328,13 @@ func (g *BatchGroup) commitLoop(ctx context.Context, cl *kgo.Client) {
 	}
 }
 
-// commitApart is the least time between two commits.
+// commitInterval is the least time between two commits.
 func (g *BatchGroup) commitInterval(took time.Duration) time.Duration {
 	apart := g.minInterval() + time.Duration(g.uncommitted.Load())*perRecordDelay
 	return max(min(apart, batchCommitInterval), idleFactor*took)
 }
 
-// mark has the sink record what is about to be committed.
+// mark makes the sink record the positions that are about to be committed.
 func (g *BatchGroup) mark(ctx context.Context, todo map[partition]position) error {
 	ctx, cancel := context.WithTimeout(ctx, markTimeout)
 	defer cancel()
@@ -349,7 +353,7 @@ func (g *BatchGroup) mark(ctx context.Context, todo map[partition]position) erro
 	return nil
 }
 
-// signal has the commit loop commit.
+// signalCommit makes the commit loop commit.
 func (g *BatchGroup) signalCommit() {
 	select {
 	case g.commitSignal <- struct{}{}:
@@ -357,7 +361,7 @@ func (g *BatchGroup) signalCommit() {
 	}
 }
 
-// commit commits what was stored of the partitions for which of is true; nil is all.
+// commit commits the stored records of the partitions for which of returns true. A nil of selects all.
 func (g *BatchGroup) commit(ctx context.Context, cl *kgo.Client, of func(partition) bool) (ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, CommitTimeout)
 	defer cancel()
@@ -382,7 +386,7 @@ func (g *BatchGroup) onAssigned(_ context.Context, cl *kgo.Client, parts map[str
 	eachPartition(parts, func(at partition) { g.startBatcher(cl, at) })
 }
 
-// begin starts the stream of a partition. g.mu is held.
+// startBatcher starts the batcher of a partition. The caller holds g.mu.
 func (g *BatchGroup) startBatcher(cl *kgo.Client, at partition) *batcher {
 	table := g.sink.Table(g.router.cfg.bare(at.topic))
 	if g.pacers[table] == nil {
@@ -404,15 +408,15 @@ func (g *BatchGroup) onLost(_ context.Context, cl *kgo.Client, parts map[string]
 	g.stopBatchers(cl, g.owned(parts), false)
 }
 
-// owned returns the streams of parts, or all with nil.
+// owned returns the batchers of parts, or all if parts is nil.
 func (g *BatchGroup) owned(parts map[string][]int32) []*batcher {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return selectPartitions(g.batchers, parts)
 }
 
-// release ends streams. If they are still ours, a Store may go on for Drain, and what
-// was stored is committed. It returns how many ignore that they were cancelled.
+// stopBatchers stops batchers. If their partitions are still ours, calls of Store may continue for Drain, and
+// stored records are committed. It returns the number of batchers that ignore their cancellation.
 func (g *BatchGroup) stopBatchers(cl *kgo.Client, batchers []*batcher, ours bool) (stuck int) {
 	if len(batchers) == 0 {
 		return 0
@@ -431,22 +435,22 @@ func (g *BatchGroup) stopBatchers(cl *kgo.Client, batchers []*batcher, ours bool
 		g.mu.Lock()
 		delete(g.batchers, s.partition)
 		g.mu.Unlock()
-		// Before the rest: a Store that goes on after it was cancelled would add what it stored to our next commit,
-		// for a partition that another member may own.
+		// First: a call of Store that continues after its cancellation would otherwise add its records to our next
+		// commit, for a partition that another member may own.
 		s.discard()
-		g.commits.forget(s.partition) // waits for a Mark under way, which may doubt it
+		g.commits.forget(s.partition) // waits for a running Mark, which may add the partition to unmarked
 		g.mu.Lock()
 		delete(g.unmarked, s.partition)
 		g.mu.Unlock()
 		g.checker.forget(s.partition)
-		cl.ResumeFetchPartitions(s.asMap()) // a pause would outlive the assignment
+		cl.ResumeFetchPartitions(s.asMap()) // the client keeps a pause beyond the assignment
 		g.sink.Forget(g.router.cfg.bare(s.topic), s.id)
 	}
 	return stuck
 }
 
-// await waits until streams have ended, cancels them after Drain, and returns how many
-// have not ended poolGrace later.
+// awaitBatchers waits until batchers have ended. It cancels them after Drain, and returns how many have not
+// ended cancelGrace later.
 func (g *BatchGroup) awaitBatchers(batchers []*batcher) (stuck int) {
 	timer := time.AfterFunc(g.cfg.Drain, func() {
 		for _, s := range batchers {

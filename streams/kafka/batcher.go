@@ -14,40 +14,41 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A stream stores one partition of a BatchGroup, one batch at a time.
+// A batcher stores the records of one partition of a BatchGroup, one batch at a time.
 type batcher struct {
 	partition
 	g      *BatchGroup
 	cl     *kgo.Client
-	pacer  *tablePacer // shared with the other streams of its table
+	pacer  *tablePacer // shared with the other batchers of its table
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	wake   chan struct{} // there are more letters
-	halt   chan struct{} // closed: begin no batch, and try none again
+	wake   chan struct{} // records were added, or a batch may start
+	halt   chan struct{} // closed: start no batch and retry none
 	done   chan struct{} // closed when run has returned
 
-	mu         sync.Mutex       // guards the rest
+	mu         sync.Mutex       // guards the fields below
 	records    []inflightRecord // read and not stored
-	bytes      int64            // of them
-	firstRead  time.Time        // when the first of them was read that is in no batch; zero: all are
-	origin                      // of what was read
-	flushNow   bool             // memory is full: what there is is a batch
-	batchTaken bool             // a batch of them is at hand
-	failing    bool             // and could not be stored so far
+	bytes      int64            // of records
+	firstRead  time.Time        // when the oldest record outside the current batch was read; zero: there is none
+	origin                      // of records
+	flushNow   bool             // memory is full: store the records without waiting for more
+	batchTaken bool             // a batch is being stored
+	failing    bool             // the last attempt to store a batch failed
 	paused     bool
-	rewindTo   *kgo.EpochOffset // from where to read again what was let go of; nil: nothing was
+	rewindTo   *kgo.EpochOffset // offset to read again from, because records were dropped; nil: none were
 	halted     bool             // halt is closed
-	storeBegan time.Time        // since when Store is at it; zero: it is not
+	storeBegan time.Time        // start of the current call of Store; zero: there is none
 	ended      bool             // run has returned
-	stuck      bool             // it was waited for in vain, and counts as such until it ends
-	// discarded: the partition is no longer this stream's.
+	stuck      bool             // it did not stop in time; counted in the metrics until run returns
+	// discarded: the partition no longer belongs to this batcher.
 	discarded bool
 }
 
-// An origin says of which log records are, and from where on they were read.
+// An origin identifies the log that records were read from, and where reading began.
 type origin struct {
 	incarnation uint32
-	start, from int64 // where the log starts, or 0 if the group had committed something; and where reading began
+	// start is where the log starts, or 0 if the group had a commit; from is where reading began.
+	start, from int64
 }
 
 func newBatcher(g *BatchGroup, cl *kgo.Client, at partition, table *tablePacer) *batcher {
@@ -58,7 +59,7 @@ func newBatcher(g *BatchGroup, cl *kgo.Client, at partition, table *tablePacer) 
 	}
 }
 
-// weigh is about what a record takes of memory: of a dead letter, the headers are most of it.
+// recordBytes estimates the memory of a record. The headers are most of a dead letter.
 func recordBytes(rec *kgo.Record) int64 {
 	n := len(rec.Key) + len(rec.Value) + 512
 	for _, h := range rec.Headers {
@@ -67,30 +68,30 @@ func recordBytes(rec *kgo.Record) int64 {
 	return int64(n)
 }
 
-// headerBytes is what a header takes beside its key and value.
+// headerOverhead is the memory of a header beside its key and value.
 const headerOverhead = 48
 
-// begins reports whether nothing of the log inc was read so far.
+// isNewLog reports whether no record of the log inc has been read.
 func (s *batcher) isNewLog(inc uint32) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.incarnation != inc
 }
 
-// add queues records of the log inc, which starts at start, and returns how many it took and what they weigh. The
-// group had committed offset committed when it began to read; 0 is nothing. With two batches waiting, or all that
-// memory is for, the partition is paused.
+// add queues records of the log inc, which starts at start, and returns how many it took and their size.
+// committed is the offset that the group had committed when it began to read, or 0. The partition is paused
+// when two batches are queued, or as many bytes as the memory allows.
 func (s *batcher) add(recs []*kgo.Record, inc uint32, start, committed int64) (n int, weight int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.rewindTo != nil { // they are read again
+	if s.rewindTo != nil { // these records will be read again
 		return 0, 0
 	}
 	if s.incarnation != inc {
-		s.g.commits.drop(s.partition) // of the old log, if any
-		// A record before what was committed is read if the log was made anew, or lost its end.
+		s.g.commits.drop(s.partition) // a commit of the old log, if any
+		// A record below the committed offset means that the log was created again or truncated.
 		s.origin = origin{inc, start, min(max(committed, start), recs[0].Offset)}
-		if committed > 0 { // records that were handled and removed since count as well
+		if committed > 0 { // records that were handled and then removed also count as handled
 			s.start = 0
 		}
 	}
@@ -109,10 +110,10 @@ func (s *batcher) add(recs []*kgo.Record, inc uint32, start, committed int64) (n
 	return len(recs), weight
 }
 
-// most is how many bytes may wait, a poll more or less.
+// byteLimit is the number of bytes at which the partition is paused. One poll may exceed it.
 func (s *batcher) byteLimit() int64 { return min(2*int64(s.g.cfg.MaxBytes), s.g.cfg.Memory) }
 
-// pause has nothing more read of the partition. s.mu is held.
+// pause stops reading the partition. The caller holds s.mu.
 func (s *batcher) pause() {
 	if !s.paused {
 		s.paused = true
@@ -120,7 +121,7 @@ func (s *batcher) pause() {
 	}
 }
 
-// rouse has run look again.
+// signal makes run look again.
 func (s *batcher) signal() {
 	select {
 	case s.wake <- struct{}{}:
@@ -128,7 +129,7 @@ func (s *batcher) signal() {
 	}
 }
 
-// hurry has what is there stored without waiting for more.
+// flush stores the queued records without waiting for more.
 func (s *batcher) flush() {
 	s.mu.Lock()
 	s.flushNow = !s.batchTaken && len(s.records) > 0
@@ -136,7 +137,8 @@ func (s *batcher) flush() {
 	s.signal()
 }
 
-// waiting returns what waits for more, and whether a batch is being stored or is to be. What fails is neither.
+// queuedBytes returns the size of the queued records, and whether a batch is being stored or about to be. For
+// a batch that failed both are zero.
 func (s *batcher) queuedBytes() (bytes int64, busy bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,8 +148,8 @@ func (s *batcher) queuedBytes() (bytes int64, busy bool) {
 	return s.bytes, s.flushNow || s.batchTaken
 }
 
-// next returns the letters of the next batch, in an array of their own, if it may be stored now, else for how long to
-// wait, 0 being for ever.
+// nextBatch returns a copy of the records of the next batch if it may be stored now. Otherwise it returns how
+// long to wait; 0 means until signal.
 func (s *batcher) nextBatch() (batch []inflightRecord, bytes int64, wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,22 +182,22 @@ func (s *batcher) nextBatch() (batch []inflightRecord, bytes int64, wait time.Du
 	return slices.Clone(s.records[:n]), bytes, 0
 }
 
-// settle takes a batch that is stored off the queue.
+// complete removes a stored batch from the queue and stages its commit.
 func (s *batcher) complete(batch []inflightRecord, bytes int64) {
 	end := batch[len(batch)-1]
 	last := end.rec
 	s.mu.Lock()
-	if s.discarded { // the partition went while Store was at it: it is not ours to commit
+	if s.discarded { // the partition was revoked while Store ran: its owner commits
 		s.mu.Unlock()
 		return
 	}
 	at := position{EpochOffset: kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1}, origin: s.origin}
-	if end.incarnation == at.incarnation { // else of a log that was made anew since, which no commit is about
+	if end.incarnation == at.incarnation { // otherwise the log was created again, and the commit would not apply to it
 		s.g.commits.set(s.partition, at)
 	}
-	clear(s.records[:len(batch)]) // or the array would keep them
+	clear(s.records[:len(batch)]) // for the garbage collector
 	if s.records = s.records[len(batch):]; len(s.records) == 0 {
-		s.records = nil // lets go of the array
+		s.records = nil // frees the array
 	}
 	s.bytes, s.batchTaken, s.failing = s.bytes-bytes, false, false
 	back := s.rewindTo != nil
@@ -217,7 +219,7 @@ func (s *batcher) complete(batch []inflightRecord, bytes int64) {
 	}
 }
 
-// discard lets go of what is queued, and of what becomes of a Store that is still at it.
+// discard drops the queued records, and the result of a call of Store that still runs.
 func (s *batcher) discard() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -227,7 +229,7 @@ func (s *batcher) discard() {
 	s.records, s.bytes = nil, 0
 }
 
-// stop has run return after the Store at hand.
+// stop makes run return after the current call of Store.
 func (s *batcher) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -260,7 +262,7 @@ func (s *batcher) run() {
 		if err != nil {
 			tries++
 			if !s.backOff(batch, tries, err) {
-				return // it is delivered again
+				return // the batch is delivered again
 			}
 			continue
 		}
@@ -268,7 +270,7 @@ func (s *batcher) run() {
 		for ; passes(err) && !s.stopping(); left, err = publish(s.ctx, s.cl, left) {
 			refusal.record(s.g.router, s.g.metrics, err)
 			if s.keepProbe() < len(batch) {
-				break // the few that are kept are stored again, and what becomes of them is published until it is taken
+				break // the records that were kept are stored again, and then their dead letters are published again
 			}
 		}
 		switch {
@@ -291,7 +293,7 @@ func (s *batcher) run() {
 	}
 }
 
-// stopping says whether the stream was told to stop.
+// stopping reports whether stop was called.
 func (s *batcher) stopping() bool {
 	select {
 	case <-s.halt:
@@ -301,7 +303,7 @@ func (s *batcher) stopping() bool {
 	}
 }
 
-// end says that run has returned.
+// end marks run as returned.
 func (s *batcher) end() {
 	s.pacer.remove(s)
 	s.mu.Lock()
@@ -312,7 +314,7 @@ func (s *batcher) end() {
 	close(s.done)
 }
 
-// hangs notes that run was waited for in vain. It reports false if it has returned by now.
+// markStuck records that run did not stop in time. It reports false if run has returned meanwhile.
 func (s *batcher) markStuck() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -324,10 +326,10 @@ func (s *batcher) markStuck() bool {
 	return true
 }
 
-// mayGo waits until the role is not paused. It reports false when the stream is stopped.
+// waitUnpaused waits until the role is not paused. It reports false when the batcher is stopped.
 func (s *batcher) waitUnpaused() bool { return s.g.pauser.controls.waitResumed(s.g.cfg.Role, s.halt) }
 
-// sleep waits for letters, or for d if it is not 0. It reports false when the stream is stopped.
+// sleep waits for a signal, and for at most d if d is not 0. It reports false when the batcher is stopped.
 func (s *batcher) sleep(d time.Duration) bool {
 	var due <-chan time.Time
 	if d > 0 {
@@ -344,7 +346,7 @@ func (s *batcher) sleep(d time.Duration) bool {
 	return true
 }
 
-// batch stores letters, and returns the dead letters of those that cannot be stored.
+// storeBatch stores records, and returns the dead letters of those that cannot be stored.
 func (s *batcher) storeBatch(records []inflightRecord) (dead []*kgo.Record, err error) {
 	ds, from := newDeliveries(len(records)), make([]*inflightRecord, 0, len(records))
 	for i := range records {
@@ -364,9 +366,9 @@ func (s *batcher) storeBatch(records []inflightRecord) (dead []*kgo.Record, err 
 	return append(dead, bad...), err
 }
 
-// store stores what from says: all of it or, after a permanent error, each half for itself. ds is what was read
-// from it, or nil. Nobody here holds what Store was given: a sink that has put it in other words lets the
-// collector have it.
+// storeSplit stores records. After a permanent error it stores each half separately, so that only the records
+// that cause the error become dead letters. ds are the decoded records, or nil. Nothing keeps a reference to
+// what Store gets, so that the memory is free once the sink has converted it.
 func (s *batcher) storeSplit(from []*inflightRecord, ds []*schemas.Delivery) (dead []*kgo.Record, err error) {
 	if len(from) == 0 {
 		return nil, nil
@@ -392,7 +394,7 @@ func (s *batcher) storeSplit(from []*inflightRecord, ds []*schemas.Delivery) (de
 	return append(a, b...), err
 }
 
-// again reads letters that could be read before.
+// decodeAgain decodes records that were decoded before.
 func (s *batcher) decodeAgain(from []*inflightRecord) ([]*schemas.Delivery, error) {
 	ds := newDeliveries(len(from))
 	for _, l := range from {
@@ -403,7 +405,8 @@ func (s *batcher) decodeAgain(from []*inflightRecord) ([]*schemas.Delivery, erro
 	return ds.all, nil
 }
 
-// deliveries are those of a batch, in one piece of memory. Their bodies share that of the records.
+// deliveries are the decoded records of a batch, in one allocation. Their bodies share memory with the
+// records.
 type deliveries struct {
 	backing []schemas.Delivery
 	all     []*schemas.Delivery
@@ -413,7 +416,7 @@ func newDeliveries(n int) deliveries {
 	return deliveries{make([]schemas.Delivery, n), make([]*schemas.Delivery, 0, n)}
 }
 
-// read adds what l says.
+// decode appends the delivery of l.
 func (ds *deliveries) decode(r *router, l *inflightRecord) error {
 	d := &ds.backing[len(ds.all)]
 	if err := r.decode(l, d, schemas.DecodeShared); err != nil {
@@ -423,8 +426,8 @@ func (ds *deliveries) decode(r *router, l *inflightRecord) error {
 	return nil
 }
 
-// enter waits for one of the slots, without which nothing is decoded: that is what takes memory. It reports false
-// when the stream is stopped.
+// acquireSlot waits for one of the store slots. Decoding takes most of the memory, so no batch is decoded
+// without a slot. It reports false when the batcher is stopped.
 func (s *batcher) acquireSlot() bool {
 	select {
 	case <-s.halt:
@@ -450,7 +453,7 @@ func (s *batcher) callSink(ds []*schemas.Delivery) (err error) {
 	return s.g.sink.Store(s.ctx, ds)
 }
 
-// at notes since when Store is at work.
+// setStoreBegan records when the current call of Store began.
 func (s *batcher) setStoreBegan(t time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

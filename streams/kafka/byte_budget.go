@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// A scale weighs what is in memory. Any number may add; one may wait.
+// A byteBudget counts bytes in memory. Any number of goroutines may add; only one may wait.
 type byteBudget struct {
 	n     atomic.Int64
 	freed chan struct{}
@@ -20,7 +20,7 @@ func (s *byteBudget) add(n int64) {
 	}
 }
 
-// stir has wait look at its limit.
+// notify makes wait check its limit again.
 func (s *byteBudget) notify() {
 	select {
 	case s.freed <- struct{}{}:
@@ -28,17 +28,17 @@ func (s *byteBudget) notify() {
 	}
 }
 
-// full reports whether there is limit on the scale, or more.
+// full reports whether limit is reached.
 func (s *byteBudget) full(limit int64) bool { return s.n.Load() >= limit }
 
-// wait returns when there is less than limit on the scale, or ctx is done.
+// wait returns when less than limit is in use, or ctx is done.
 func (s *byteBudget) wait(ctx context.Context, limit func() int64) {
 	for s.full(limit()) && ctx.Err() == nil {
 		s.waitFreed(ctx)
 	}
 }
 
-// less returns when something was taken off the scale, or ctx is done.
+// waitFreed returns when bytes were freed, or ctx is done.
 func (s *byteBudget) waitFreed(ctx context.Context) {
 	select {
 	case <-s.freed:

@@ -13,30 +13,30 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// lagFresh is for how long a look at the lag counts: what nobody looks at any more is
-// absent, and not what it last was.
+// lagTTL is how long lags are exported after SetLags. Lags that are not updated become absent instead of
+// stale.
 const lagTTL = time.Minute
 
-// A RoleState is how one class of one role does in this process.
+// A RoleState is the state of one class of one role in this process.
 type RoleState struct {
 	Role  schemas.Role
 	Class schemas.Class
-	// Member says that it is in its group, with partitions or waiting for some.
+	// Member reports that the process is in the consumer group, with or without partitions.
 	Member bool
-	// Owned are the partitions that it reads, by the topics' names with their prefix.
+	// Owned are the assigned partitions by topic, with the prefix of the topic names.
 	Owned map[string]map[int32]bool
-	// InFlight messages are read and not settled; Held of them are kept back by a pause.
-	// Busy calls of the handler are under way, and Parked ones wait without a worker; Stuck tasks ignore that they were
-	// cancelled.
+	// InFlight is the number of messages read and not settled, and Held the number of those that a pause holds
+	// back. Busy is the number of handler calls that run, and Parked of those that wait without a worker. Stuck
+	// is the number of tasks that ignore their cancellation.
 	InFlight, Held, Busy, Parked, Stuck int64
-	// Active is when a message was last settled, whatever became of it, or a task said
-	// that it gets on; Success is when one was last done. Zero: never.
+	// Active is when a message was last settled, with any result, or a task last reported progress. Success is
+	// when a message was last done. Zero means never.
 	Active, Success time.Time
-	// Refused is since when the brokers do not take its outputs; zero: they do.
+	// Refused is since when the brokers have refused outputs. Zero means that they accept them.
 	Refused time.Time
 }
 
-// State returns how each class of each role does that was made in this process.
+// State returns the state of each class of each role of this process.
 func (m *Metrics) State() (states []RoleState) {
 	for _, r := range m.sortedRoles() {
 		s := RoleState{
@@ -59,7 +59,7 @@ func (m *Metrics) State() (states []RoleState) {
 	return states
 }
 
-// when is the inverse of time.Since(r.base).
+// timeOf is the inverse of time.Since(r.base).
 func (r *roleMetrics) timeOf(since int64) time.Time {
 	if since == 0 {
 		return time.Time{}
@@ -82,7 +82,7 @@ func (m *Metrics) sortedRoles() (roles []*roleMetrics) {
 	return roles
 }
 
-// SetLags sets the gauges of lag, until the next look or for lagFresh.
+// SetLags sets the lag gauges. They expire after lagTTL.
 func (m *Metrics) SetLags(lags []Lag) {
 	if m == nil {
 		return
@@ -185,10 +185,11 @@ func (m *Metrics) collectLags(ch chan<- prometheus.Metric, now time.Time) {
 	}
 }
 
-// A size is what records of a topic weigh, as they lie in its log.
+// A topicSize is a number of records of a topic, and their size in the log.
 type topicSize struct{ records, bytes int64 }
 
-// mean returns the bytes of a record of a topic, prefix and all, as far as any was read.
+// meanRecordBytes returns the mean size of a record of topic, named with its prefix. ok is false if none was
+// read.
 func (m *Metrics) meanRecordBytes(topic string) (bytes float64, ok bool) {
 	if m == nil {
 		return 0, false
@@ -202,8 +203,8 @@ func (m *Metrics) meanRecordBytes(topic string) (bytes float64, ok bool) {
 	return float64(s.bytes) / float64(s.records), true
 }
 
-// clientMetrics counts for one client, under a value of label client that no other living
-// client of the process has: kprom cannot tell two apart.
+// clientMetrics counts for one client. Its label client is unique among the open clients of the process,
+// because kprom cannot distinguish clients with the same labels.
 type clientMetrics struct {
 	*kprom.Metrics
 	m           *Metrics
@@ -216,7 +217,7 @@ var (
 	_ kgo.HookFetchBatchRead = (*clientMetrics)(nil)
 )
 
-// hooks are the options by which the client called name is counted.
+// hooks returns the options that count for the client called name.
 func (m *Metrics) hooks(name string) []kgo.Opt {
 	if m == nil {
 		return nil
@@ -224,7 +225,7 @@ func (m *Metrics) hooks(name string) []kgo.Opt {
 	return []kgo.Opt{kgo.WithHooks(&clientMetrics{m: m, name: name})}
 }
 
-// OnNewClient implements kgo.HookNewClient. The client calls it before it does anything.
+// OnNewClient implements kgo.HookNewClient. The client calls it first.
 func (c *clientMetrics) OnNewClient(cl *kgo.Client) {
 	c.m.mu.Lock()
 	c.label = c.name

@@ -18,33 +18,33 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Controls are what is paused, and how many workers a role has: the newest control message
-// of each key, as long as it is in force. They are safe for concurrent use and cheap to ask. A nil
-// *Controls pauses nothing; the zero value is fed by Apply alone.
+// Controls hold the active pauses and worker counts: the latest control message of each key, until it
+// expires. They are safe for concurrent use and cheap to query. A nil *Controls pauses nothing. The zero
+// value has no topic; it is fed by Apply.
 //
-// An until is compared with the clock of the process that asks, without any message: where
-// clocks differ by a second, so does the end of a pause. It ends the pause only; a number of
-// workers holds until another is set.
+// The end of a pause is compared with the clock of the local process, without a message: if the clocks of two
+// processes differ by a second, so does the end of the pause. Worker counts do not expire; they hold until
+// another one is set.
 type Controls struct {
 	table   *Table
-	current atomic.Pointer[activeControls] // nil: nothing is in force
+	current atomic.Pointer[activeControls] // nil: none
 
-	mu       sync.Mutex // guards the rest
+	mu       sync.Mutex // guards the fields below
 	latest   map[string]*pb.Control
-	expiry   *time.Timer // has the next until take effect; nil: there is none to come
+	expiry   *time.Timer // applies the next end of a pause; nil: there is none
 	watchers map[chan struct{}]bool
 }
 
-// expiryLook is the longest time until the clock is asked again, since it may be set.
+// maxExpiryWait is the longest time until the clock is read again, because it may be adjusted.
 const maxExpiryWait = time.Minute
 
-// A scope is what an entry pauses; what is empty matches everything.
+// A scope is the part of the work that a control pauses. Empty fields match everything.
 type scope struct {
 	role           schemas.Role
 	account, store string
 }
 
-// shape tells which fields are not empty, one bit for each.
+// mask returns which fields are set, one bit for each.
 func (s scope) mask() (shape uint8) {
 	for i, named := range []bool{s.role != "", s.account != "", s.store != ""} {
 		if named {
@@ -54,7 +54,7 @@ func (s scope) mask() (shape uint8) {
 	return shape
 }
 
-// of returns s without the fields that are not in shape.
+// masked returns s with only the fields in mask shape.
 func (s scope) masked(shape uint8) scope {
 	if shape&1 == 0 {
 		s.role = ""
@@ -68,10 +68,10 @@ func (s scope) masked(shape uint8) scope {
 	return s
 }
 
-// A force is what was in force at one time. It is never changed.
+// activeControls are the controls in force at one time. They are immutable.
 type activeControls struct {
 	paused  map[scope]bool
-	masks   uint8 // bit n: a scope of shape n is paused
+	masks   uint8 // bit n: a scope with mask n is paused
 	sweeps  map[string]bool
 	workers map[schemas.Role]int
 }
@@ -90,7 +90,7 @@ func (f *activeControls) equal(g *activeControls) bool {
 	return maps.Equal(f.paused, g.paused) && maps.Equal(f.sweeps, g.sweeps) && maps.Equal(f.workers, g.workers)
 }
 
-// NewControls returns Controls that follow the topic while Run runs.
+// NewControls returns Controls that follow the topic control while Run runs.
 func NewControls(cfg Config) (*Controls, error) {
 	c := &Controls{}
 	t, err := NewTable(cfg, schemas.Controls, func(key []byte, d *schemas.Delivery) error {
@@ -104,17 +104,18 @@ func NewControls(cfg Config) (*Controls, error) {
 	return c, nil
 }
 
-// Run follows the topic until ctx is done, and then returns nil. It is called once.
+// Run follows the topic until ctx is done, and then returns nil. It must be called only once.
 func (c *Controls) Run(ctx context.Context) error {
 	defer c.stopTimer()
 	return c.table.Run(ctx)
 }
 
-// Ready is closed when what was in the topic when Run began is in force.
+// Ready returns a channel that is closed when the records that the topic held at the start of Run are
+// applied.
 func (c *Controls) Ready() <-chan struct{} { return c.table.Ready() }
 
-// Apply puts the newest message of key in force; nil is a tombstone. What cannot be meant is a
-// permanent error, and leaves in force what was.
+// Apply applies the latest message of key; nil is a tombstone. It rejects an invalid message with a permanent
+// error, and the message before stays in force.
 func (c *Controls) Apply(key []byte, ctl *pb.Control) error {
 	if err := checkControl(string(key), ctl); err != nil {
 		return retry.Permanent(err)
@@ -152,8 +153,8 @@ func checkControl(key string, c *pb.Control) error {
 	return nil
 }
 
-// enforce works out what is in force now, tells the watchers if that is new, and sees to it
-// that it is called when the next until comes. Its caller holds mu.
+// refresh computes the active controls, notifies the watchers of changes, and sets a timer for the next end
+// of a pause. The caller holds mu.
 func (c *Controls) refresh() {
 	now := time.Now()
 	f := &activeControls{paused: map[scope]bool{}, sweeps: map[string]bool{}, workers: map[schemas.Role]int{}}
@@ -197,7 +198,7 @@ func (c *Controls) refresh() {
 	for w := range c.watchers {
 		select {
 		case w <- struct{}{}:
-		default: // it has not looked since the tick before
+		default: // a notification is pending already
 		}
 	}
 }
@@ -206,7 +207,7 @@ func isPausing(c *pb.Control, now time.Time) bool {
 	return c.GetPaused() && (c.GetUntil() == nil || c.GetUntil().AsTime().After(now))
 }
 
-// rest stops the clock.
+// stopTimer stops the timer.
 func (c *Controls) stopTimer() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -216,29 +217,29 @@ func (c *Controls) stopTimer() {
 	}
 }
 
-// active says whether anything at all is paused.
+// anyPaused reports whether anything is paused.
 func (c *Controls) anyPaused() bool {
 	f := c.load()
 	return f != nil && (len(f.paused) > 0 || len(f.sweeps) > 0)
 }
 
-// Role says whether role is paused as a whole, by itself or with everything.
+// Role reports whether the whole role is paused, by itself or with everything.
 func (c *Controls) Role(role schemas.Role) bool { return c.Paused(role, "", "") }
 
-// Paused says whether role is paused for a store of an account, as a whole or for either alone. An
-// empty account or store is none in particular, and matches no pause of one.
+// Paused reports whether role is paused for a store of an account. This includes pauses of the role, the
+// account or the store alone. An empty account or store matches no pause of one.
 func (c *Controls) Paused(role schemas.Role, account, store string) bool {
 	f := c.load()
 	return f != nil && f.masks != 0 && f.matches(scope{role, account, store})
 }
 
-// Sweep says whether a sweep is paused, by itself, with its role or with everything.
+// Sweep reports whether a sweep is paused, by itself, with its role or with everything.
 func (c *Controls) Sweep(name string) bool {
 	f := c.load()
 	return f != nil && (f.sweeps[name] || f.matches(scope{role: schemas.RoleSweeper}))
 }
 
-// workers returns how many workers each process gives role, where that is set.
+// workers returns the number of workers that each process gives to role, if it is set.
 func (c *Controls) workers(role schemas.Role) (n int, set bool) {
 	f := c.load()
 	if f == nil {
@@ -255,8 +256,8 @@ func (c *Controls) load() *activeControls {
 	return c.current.Load()
 }
 
-// Watch returns a channel that ticks after what is in force has changed; ticks that are not
-// taken become one. cancel ends it. Look at what is in force after Watch, not before.
+// Watch returns a channel that receives a value after the active controls have changed. Several changes may
+// cause one value. cancel ends it. Query the controls after calling Watch, not before.
 func (c *Controls) Watch() (changed <-chan struct{}, cancel func()) {
 	if c == nil {
 		return nil, func() {}
@@ -275,7 +276,7 @@ func (c *Controls) Watch() (changed <-chan struct{}, cancel func()) {
 	}
 }
 
-// InForce returns the messages that are in force, by role, account, store and sweep.
+// InForce returns the active messages, sorted by role, account, store and sweep.
 func (c *Controls) InForce() []*pb.Control {
 	if c == nil {
 		return nil
@@ -299,7 +300,7 @@ func (c *Controls) InForce() []*pb.Control {
 	return out
 }
 
-// wait returns true when role is not paused, or false when stop is closed before.
+// waitResumed returns true when role is not paused, or false if stop is closed first.
 func (c *Controls) waitResumed(role schemas.Role, stop <-chan struct{}) bool {
 	if !c.Role(role) {
 		return true
@@ -316,7 +317,7 @@ func (c *Controls) waitResumed(role schemas.Role, stop <-chan struct{}) bool {
 	return true
 }
 
-// About says whose message b is, and which stores it is about: the Describe of a PoolConfig whose tasks are alike.
+// About returns the account and the stores of b. It can be used as Describe in a PoolConfig.
 func About(b schemas.Body) (w Work) {
 	if m, ok := b.(interface{ GetAccount() string }); ok {
 		w.Account = m.GetAccount()

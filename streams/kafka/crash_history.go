@@ -13,38 +13,39 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// killed is in how many processes that died a message may have been at work before it is
-// taken for the cause.
+// maxDeaths is the number of process deaths after which a message that was running in each becomes a dead
+// letter.
 const maxDeaths = 3
 
-// maxPast bounds what is told of deaths in a commit: brokers take 4 KiB of metadata.
+// maxMetadata bounds the metadata of a commit. Brokers accept 4 KiB.
 const maxMetadata = 3800
 
-// A past is what a partition's committed metadata tells of the processes that had it: which
-// messages were at work when one died. As text it is
+// A crashHistory is what the committed metadata of a partition records about its previous owners: which
+// messages were running when a process died, and which messages after the committed offset are done. Its text
+// form is
 //
 //	millrace/1 open 120 ahead=110/3:AAI 45:1* 47:2 48:0
 //
-// open or closed says whether tasks may have been at work; 120 is the horizon; 45 and 47 are
-// offsets of messages that were at work in 1 and 2 deaths, and 45 is at work now. 48 is at work too, and gets on:
-// if the process dies, it is not the cause. Below 110, of leader epoch 3, all is done but for 45 and 47: from the commit on,
-// the steps to them are 0 and 2 (varints in base64).
+// "open" means that tasks may be running, "closed" that none are. 120 is the horizon. 45 and 47 are offsets
+// of messages that were running in 1 and 2 deaths; * means that 45 is running now. 48 is running too and
+// makes progress: if the process dies, 48 is not the cause. All records below offset 110, of leader epoch 3,
+// are done except 45 and 47, encoded as their distances 0 and 2 from the commit (varints in base64).
 type crashHistory struct {
 	deaths    map[int64]int
 	completed completedAhead
-	// horizon: a message below it may have been at work in a death although that was not
-	// recorded, since what is begun is told once a second. From then on, until the horizon is
-	// passed, it is told before a message is begun.
+	// horizon: messages below it may have been running at a death without a record, because running tasks are
+	// recorded only once a second. Until the horizon is passed, each message is recorded before it starts.
 	horizon int64
 }
 
 const metadataVersion = "millrace/1"
 
-// An ahead says what is done behind the commit: the records below end but for those that are left. A record of a later
-// leader epoch was written there after the log had lost its end, and is not done.
+// A completedAhead lists what is done beyond the committed offset: all records below end except the
+// unfinished ones. A record with a later leader epoch than end replaced one that the log lost, and is not
+// done.
 type completedAhead struct {
-	end        kgo.EpochOffset // zero: nothing is known to be
-	unfinished []int64         // in order
+	end        kgo.EpochOffset // zero: nothing is known to be done
+	unfinished []int64         // ascending
 }
 
 func (a *completedAhead) isDone(offset int64, epoch int32) bool {
@@ -55,13 +56,14 @@ func (a *completedAhead) isDone(offset int64, epoch int32) bool {
 	return !left
 }
 
-// maxAhead bounds the word of an ahead in a commit: it has room for maxLate records that lie no further apart than a window.
+// maxCompletedBytes bounds the text of a completedAhead in a commit. It has room for maxStragglers records,
+// none further from the one before than a window.
 const maxCompletedBytes = maxMetadata - 1000
 
 const completedPrefix = "ahead="
 
-// word returns a as a word behind the commit, and the end that it names. If there is no room for all that is left, that is
-// the first record without.
+// encode returns the text of a after the committed offset, and the end that it names. If there is no room for
+// all unfinished records, the end is the first one left out.
 func (a *completedAhead) encode(committed int64) (word string, end int64) {
 	if a.end.Offset <= committed {
 		return "", committed
@@ -82,7 +84,7 @@ func (a *completedAhead) encode(committed int64) (word string, end int64) {
 	return fmt.Sprintf(" %s%d/%d:%s", completedPrefix, end, a.end.Epoch, base64.RawURLEncoding.EncodeToString(left)), end
 }
 
-// readAhead is the inverse of word. Of what it cannot read nothing is done.
+// parseCompletedAhead is the inverse of encode. If the text is invalid, nothing counts as done.
 func parseCompletedAhead(word string, committed int64) (a completedAhead) {
 	word, ok := strings.CutPrefix(word, completedPrefix)
 	end, left, parted := strings.Cut(word, ":")
@@ -109,14 +111,15 @@ func parseCompletedAhead(word string, committed int64) (a completedAhead) {
 	return a
 }
 
-// A pursuit is what handlers have of a partition, by offset.
+// runningOffsets are the offsets of a partition's running tasks.
 type runningOffsets struct {
-	suspect     []int64 // begun a short time ago, or without progress since
-	progressing []int64 // the others
+	suspect     []int64 // started a short time ago, or without progress since
+	progressing []int64 // all others
 }
 
-// readPast reads metadata as an owner finds it: if the one before is gone, what was at work then has died.
-// committed is the offset of the commit, window how far ahead tasks may have been begun.
+// parseCrashHistory parses the metadata that a new owner finds. gone reports that the previous owner no
+// longer exists, so that its running tasks have died. committed is the committed offset, window how far
+// beyond it tasks may have started.
 func parseCrashHistory(text string, committed int64, window int, gone bool) crashHistory {
 	p := crashHistory{deaths: map[int64]int{}}
 	words := strings.Fields(text)
@@ -124,12 +127,12 @@ func parseCrashHistory(text string, committed int64, window int, gone bool) cras
 		return p
 	}
 	died := gone && words[1] == "open"
-	p.horizon, _ = strconv.ParseInt(words[2], 10, 64) // 0: none
+	p.horizon, _ = strconv.ParseInt(words[2], 10, 64) // 0: no horizon
 	if len(words) > 3 {
 		p.completed = parseCompletedAhead(words[3], committed)
 	}
 	begun := max(committed, p.completed.end.Offset)
-	for _, w := range words[3:] { // that of an ahead is none of these
+	for _, w := range words[3:] { // the text of a completedAhead does not parse as one of these
 		w, atWork := strings.CutSuffix(w, "*")
 		offset, n, ok := strings.Cut(w, ":")
 		at, err1 := strconv.ParseInt(offset, 10, 64)
@@ -147,12 +150,12 @@ func parseCrashHistory(text string, committed int64, window int, gone bool) cras
 	} else if p.horizon <= committed {
 		p.horizon = 0
 	}
-	maps.DeleteFunc(p.deaths, func(at int64, n int) bool { return n == 0 && at >= p.horizon }) // as any other
+	maps.DeleteFunc(p.deaths, func(at int64, n int) bool { return n == 0 && at >= p.horizon }) // they need no entry
 	return p
 }
 
-// of returns in how many deaths the message at offset may have been at work, and whether it
-// must be told before it is begun.
+// deathsOf returns the number of deaths in which the message at offset may have been running, and whether it
+// must be recorded before it starts.
 func (p *crashHistory) deathsOf(offset int64) (deaths int, careful bool) {
 	if p.horizon == 0 && len(p.deaths) == 0 {
 		return 0, false
@@ -164,8 +167,9 @@ func (p *crashHistory) deathsOf(offset int64) (deaths int, careful bool) {
 	return deaths, known || offset < p.horizon
 }
 
-// text is what is committed with committed, while handlers have the messages of now, and more is done than was before. done
-// is below which offset all is done by it, but what it names.
+// encode returns the metadata for a commit of committed, with the running tasks in now and the newly
+// completed records in more. done is the offset below which all records are done, except those that the
+// metadata names.
 func (p *crashHistory) encode(open bool, committed int64, now runningOffsets, more completedAhead) (text string, done int64) {
 	type suspect struct {
 		offset int64
@@ -178,7 +182,7 @@ func (p *crashHistory) encode(open bool, committed int64, now runningOffsets, mo
 		all = append(all, suspect{at, n, true})
 	}
 	for _, at := range now.progressing {
-		if open || at < p.horizon { // else it is as any other
+		if open || at < p.horizon { // otherwise it needs no entry
 			all = append(all, suspect{at, 0, false})
 		}
 	}
@@ -191,7 +195,7 @@ func (p *crashHistory) encode(open bool, committed int64, now runningOffsets, mo
 	if horizon <= committed {
 		horizon = 0
 	}
-	if more.end.Offset < p.completed.end.Offset { // what was done before is not all read yet
+	if more.end.Offset < p.completed.end.Offset { // the records that were done before are not all read yet
 		more = p.completed
 	}
 	word, done := more.encode(committed)

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// lossy returns the partitions of which the client found that the broker lost records.
+// lostPartitions returns the partitions for which the client detected a loss of records by the broker.
 func lostPartitions(fetches kgo.Fetches) (parts []partition) {
 	fetches.EachError(func(topic string, id int32, err error) {
 		if loss := (*kgo.ErrDataLoss)(nil); errors.As(err, &loss) {
@@ -22,10 +22,10 @@ func lostPartitions(fetches kgo.Fetches) (parts []partition) {
 	return parts
 }
 
-// reread judges a poll. A partition whose log has lost its end is read again from its start: what
-// was stored may have come back under other offsets, and of what is there the sink knows what it has.
-// It returns the partitions for which this was done; what the poll got of them is stale. No
-// rebalance happens meanwhile.
+// checkPoll handles the errors of a poll. A partition with a truncated log is read again from its start:
+// records that were stored may exist again under other offsets, and the sink recognizes those that it has.
+// checkPoll returns these partitions; the records that the poll returned for them are stale. No rebalance
+// happens meanwhile.
 func (g *BatchGroup) checkPoll(ctx context.Context, cl *kgo.Client, fetches kgo.Fetches) (again map[partition]bool, err error) {
 	parts := lostPartitions(fetches)
 	err = g.checker.check(ctx, cl, fetches)
@@ -47,7 +47,7 @@ func (g *BatchGroup) checkPoll(ctx context.Context, cl *kgo.Client, fetches kgo.
 	return again, g.rereadFromStart(ctx, cl, again)
 }
 
-// rewind lets go of what was read of parts, and has them read from their start.
+// rereadFromStart drops the records of parts that were read, and reads the partitions from their start.
 func (g *BatchGroup) rereadFromStart(ctx context.Context, cl *kgo.Client, parts map[partition]bool) error {
 	owned := map[string][]int32{}
 	for at := range parts {
@@ -76,7 +76,8 @@ func (g *BatchGroup) rereadFromStart(ctx context.Context, cl *kgo.Client, parts 
 	return nil
 }
 
-// doubt has the poll loop read again what is stored of partitions and could not be marked.
+// addUnmarked marks partitions with stored records for which Mark failed. The poll loop reads these records
+// again.
 func (g *BatchGroup) addUnmarked(todo map[partition]position) {
 	g.mu.Lock()
 	for at := range todo {
@@ -86,8 +87,8 @@ func (g *BatchGroup) addUnmarked(todo map[partition]position) {
 	g.requestRewind()
 }
 
-// doubts reports whether any of todo is doubted. Its store may be an earlier one by now: to record it then would say of
-// that one that it has what it lacks.
+// anyUnmarked reports whether Mark failed for a partition in todo. The store may have been restored to an
+// earlier state since, and Mark would then record rows that it does not have.
 func (g *BatchGroup) anyUnmarked(todo map[partition]position) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -99,14 +100,14 @@ func (g *BatchGroup) anyUnmarked(todo map[partition]position) bool {
 	return false
 }
 
-// redo lets go of what is stored and not committed of partitions that are doubted, and has them read from what is
-// committed. When the store answers again it may be an earlier one, of before that was stored: the sink asks it. A poll
-// is held, so that no partition moves meanwhile.
+// rereadUnmarked drops the stored and uncommitted records of partitions for which Mark failed, and reads from
+// the committed offsets. The store may have been restored to an earlier state, without these records; the
+// sink asks it. The caller holds a poll, so that no partition moves meanwhile.
 func (g *BatchGroup) rereadUnmarked(ctx context.Context, cl *kgo.Client) error {
 	g.mu.Lock()
 	var parts []partition
 	for at := range g.unmarked {
-		if g.batchers[at] == nil { // it is no longer ours
+		if g.batchers[at] == nil { // no longer assigned
 			delete(g.unmarked, at)
 			continue
 		}
@@ -144,7 +145,7 @@ func (g *BatchGroup) rereadUnmarked(ctx context.Context, cl *kgo.Client) error {
 	return nil
 }
 
-// resume has a stream read on from where another one of its partition had committed.
+// continueFrom makes s read from offset from, in the log of old.
 func (s *batcher) continueFrom(old *batcher, from int64) {
 	old.mu.Lock()
 	o := old.origin
@@ -154,7 +155,8 @@ func (s *batcher) continueFrom(old *batcher, from int64) {
 	s.origin = origin{o.incarnation, o.start, from}
 }
 
-// starts returns where the logs of parts start: a broker that has just lost records may need a while.
+// logStarts returns the start offsets of parts. It retries, because a broker that has just lost records may
+// need a while to answer.
 func (g *BatchGroup) logStarts(ctx context.Context, cl *kgo.Client, parts map[string][]int32) (starts offsets, err error) {
 	ctx, cancel := context.WithTimeout(ctx, belowLimit)
 	defer cancel()

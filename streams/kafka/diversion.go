@@ -10,35 +10,35 @@ import (
 	"time"
 )
 
-// A diversion is which flows of an intake are moved to its backlog topic.
+// A diversion holds the flows of a fetcher that are moved to its backlog topic.
 type diversion struct {
-	active       atomic.Bool  // there are some
-	unacked      atomic.Int64 // messages that were sent there, and not acknowledged
-	unackedBytes atomic.Int64 // the size of those
-	acked        atomic.Int64 // messages that were acknowledged
+	active       atomic.Bool  // there are flows to move
+	unacked      atomic.Int64 // messages sent to the backlog topic and not acknowledged
+	unackedBytes atomic.Int64 // their size
+	acked        atomic.Int64 // messages acknowledged so far
 	stalled      atomic.Bool  // for a second the brokers have acknowledged none, or too few to move more of a partition
-	refused      atomic.Bool  // they have refused one for good
-	denied       atomic.Bool  // they do not allow it
+	refused      atomic.Bool  // the brokers have permanently rejected a message
+	denied       atomic.Bool  // the brokers deny write access
 
-	mu         sync.Mutex // guards the rest
+	mu         sync.Mutex // guards the fields below
 	flows      map[Work]*route
-	nextExpiry time.Time // when it is looked how many have arrived
+	nextExpiry time.Time // when to expire flows with few arrivals
 }
 
-// A route is where the messages of a flow are moved.
+// A route says where the messages of a flow are moved to.
 type route struct {
 	slot    int
-	open    bool // also what arrives is moved
-	arrived int  // messages since it was looked
+	open    bool // messages that arrive are moved too
+	arrived int  // messages since the last expiry
 }
 
-// flowName is w without what differs between messages of one flow.
+// flowName returns w without the fields that differ between messages of a flow.
 func flowName(w Work) Work {
 	w.Key, w.Bytes = "", 0
 	return w
 }
 
-// take returns where the message of w is to be moved, if its flow is.
+// routeOf returns the slot to which the message of w must be moved, if its flow is being moved.
 func (d *diversion) routeOf(w Work) (slot int, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -50,7 +50,7 @@ func (d *diversion) routeOf(w Work) (slot int, ok bool) {
 	return r.slot, !d.stalled.Load()
 }
 
-// slotOf returns the slot of a flow: if it has none yet, the one that the fewest others have.
+// slotOf returns the slot of a flow. A new flow gets the slot with the fewest flows.
 func (d *diversion) slotOf(f Work) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -71,7 +71,7 @@ func (d *diversion) slotOf(f Work) int {
 	return slot
 }
 
-// open has what arrives of a flow moved, and reports whether it was not before.
+// open starts to move arriving messages of a flow. It reports whether they were not moved before.
 func (d *diversion) open(f Work) (fresh bool) {
 	d.slotOf(f)
 	d.mu.Lock()
@@ -82,7 +82,7 @@ func (d *diversion) open(f Work) (fresh bool) {
 	return fresh
 }
 
-// expire forgets the flows of which few messages arrive.
+// expire removes the flows with less than few arrivals.
 func (d *diversion) expire(now time.Time, few int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -97,14 +97,14 @@ func (d *diversion) expire(now time.Time, few int) {
 	d.active.Store(len(d.flows) > 0)
 }
 
-// An owner is an account with its flows, the heaviest first.
+// An accountWeight is an account with its flows, heaviest first.
 type accountWeight struct {
 	account string
 	sum     int64
 	flows   []Work
 }
 
-// owners is a heap with the heaviest account on top.
+// accountHeap is a heap with the heaviest account on top.
 type accountHeap []*accountWeight
 
 func (o accountHeap) Len() int { return len(o) }
@@ -119,8 +119,9 @@ func (o *accountHeap) Pop() any {
 	return last
 }
 
-// heaviest returns the flows to move: of the account that has most left its heaviest one, or all if that is less than half
-// of them, until no more than keep is left in all. An account that has less than least stays as it is.
+// heaviest returns the flows to move. It repeatedly takes the heaviest flow of the heaviest account, or all
+// its flows if that one is less than half of the account, until at most keep is left in total. Accounts with
+// less than least stay.
 func heaviest(weights map[Work]int64, keep, least int64) (flows []Work) {
 	by := map[string]*accountWeight{}
 	var all accountHeap

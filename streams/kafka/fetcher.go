@@ -15,40 +15,40 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// An intake is one client of a Pool, a member of the group of one class. It has a budget of bytes
-// of its own, so no class keeps another from being read.
+// A fetcher is one client of a Pool: a member of the group of one class. It has its own limit of bytes in
+// flight, so that no class keeps another from being read.
 type fetcher struct {
 	p       *Pool
 	class   schemas.Class
 	topics  []string
 	opts    []kgo.Opt
 	cl      *kgo.Client
-	leave   func()      // closes cl
-	memory  *byteBudget // of what is in flight, but for the backlog topic
+	leave   func()      // leaves the group and closes cl
+	memory  *byteBudget // bytes in flight, without those of the backlog topic
 	metrics *roleMetrics
 
-	rebalanceMu    sync.Mutex // held while partitions move, and while Beside is called
+	rebalanceMu    sync.Mutex // held during a rebalance, and while Beside runs
 	commits        *commits
 	checker        *pollChecker
-	commitRequests chan chan error // of those who wait for a commit
-	commitNow      chan struct{}   // asks for one that nothing waits for
-	pausedTasks    int             // tasks that a pause keeps back, as last counted
+	commitRequests chan chan error // each gets the result of a commit
+	commitNow      chan struct{}   // requests a commit
+	pausedTasks    int             // tasks held back by a pause, as last reported
 
-	backlogTopic string // topic; empty: none
+	backlogTopic string // empty: none
 	diversion    diversion
-	queueLock    chan struct{} // holds one while tasks are given to the scheduler, or taken from it
+	queueLock    chan struct{} // holds one element while tasks move between the fetcher and the scheduler
 	backlogBytes atomic.Int64  // bytes in flight of the backlog topic
 
-	pauseMu       sync.Mutex // guards tap and full
-	paused        bool       // closed: the role is paused
+	pauseMu       sync.Mutex // guards paused and backlogPaused
+	paused        bool       // the role is paused
 	backlogPaused bool       // the backlog topic is not fetched
 
-	mu           sync.Mutex // guards the rest
+	mu           sync.Mutex // guards the fields below
 	assignments  map[partition]*assignment
-	lostMetadata map[partition]string // what was told of partitions that were lost: nobody died
+	lostMetadata map[partition]string // last committed metadata of lost partitions, to recognize our own commits: no process died
 }
 
-// asks that are answered by one commit.
+// maxCommitRequests is the number of requests that one commit can answer.
 const maxCommitRequests = 1024
 
 func newFetcher(p *Pool, m member) (*fetcher, error) {
@@ -66,7 +66,7 @@ func newFetcher(p *Pool, m member) (*fetcher, error) {
 	opts := append(p.kafka.consume(m),
 		kgo.OnPartitionsAssigned(in.onAssigned), kgo.OnOffsetsFetched(in.onOffsetsFetched),
 		kgo.OnPartitionsRevoked(in.onRevoked), kgo.OnPartitionsLost(in.onLost))
-	if len(p.fetchers) == 0 { // the first one publishes for all: one client keeps the order of outputs
+	if len(p.fetchers) == 0 { // the first one publishes for all: a single client keeps the outputs in order
 		opts = append(opts, p.kafka.produce(runtimeLimit, runtimeLinger)...)
 	}
 	var err error
@@ -74,7 +74,7 @@ func newFetcher(p *Pool, m member) (*fetcher, error) {
 	return in, err
 }
 
-// poll hands out records until ctx is done. It never waits for a task, but for memory.
+// poll reads records and schedules them until ctx is done. It waits for memory, but never for a task.
 func (in *fetcher) poll(ctx context.Context) error {
 	for ctx.Err() == nil {
 		in.memory.wait(ctx, in.memoryLimit)
@@ -90,12 +90,12 @@ func (in *fetcher) poll(ctx context.Context) error {
 	return nil
 }
 
-// room returns what may be in flight, beside the backlog topic.
+// memoryLimit returns the maximum number of bytes in flight without those of the backlog topic.
 func (in *fetcher) memoryLimit() int64 {
 	return in.p.cfg.Bytes - min(in.backlogBytes.Load(), in.p.cfg.Bytes/backlogMemoryPart)
 }
 
-// dispatch gives what was polled to the scheduler.
+// dispatch hands polled records to the scheduler.
 func (in *fetcher) dispatch(fetches kgo.Fetches) error {
 	tasks, fresh, err := in.newTasks(fetches)
 	if err != nil || len(tasks) == 0 {
@@ -122,7 +122,7 @@ func (in *fetcher) dispatch(fetches kgo.Fetches) error {
 	return nil
 }
 
-// admit makes tasks of what was polled. fresh says that there are some of a partition that was at
+// newTasks returns tasks for the polled records. fresh reports whether some are of a partition that was at
 // rest.
 func (in *fetcher) newTasks(fetches kgo.Fetches) (tasks []*task, fresh bool, err error) {
 	n := fetches.NumRecords()
@@ -139,7 +139,7 @@ func (in *fetcher) newTasks(fetches kgo.Fetches) (tasks []*task, fresh bool, err
 			for _, fp := range t.Partitions {
 				part := in.assignments[partition{t.Topic, fp.Partition}]
 				if part == nil || len(fp.Records) == 0 {
-					continue // not ours: no poll is held while partitions move
+					continue // not assigned: partitions do not move while a poll is held
 				}
 				first, done, ok := part.track(fp.Records)
 				if !ok {
@@ -160,8 +160,8 @@ func (in *fetcher) newTasks(fetches kgo.Fetches) (tasks []*task, fresh bool, err
 	return tasks, fresh, nil
 }
 
-// announceOpen tells the brokers that tasks of partitions may be at work, so that whoever gets them
-// after an unclean death knows. Work goes on without, should it not be possible.
+// commitOpen commits that tasks of partitions may be running, so that the next owner knows it if this process
+// dies. If the commit fails, work continues.
 func (in *fetcher) commitOpen() {
 	in.mu.Lock()
 	in.stageCommits()
@@ -173,10 +173,10 @@ func (in *fetcher) commitOpen() {
 	}
 }
 
-// openTimeout bounds the commit before the first task of a partition.
+// openTimeout bounds the commit before the first task of a partition starts.
 const openTimeout = 3 * time.Second
 
-// note notes what is to be committed now. in.mu is held.
+// stageCommits stages the current position of each partition. The caller holds in.mu.
 func (in *fetcher) stageCommits() {
 	atWork := in.p.runningOffsets(in)
 	for at, part := range in.assignments {
@@ -186,7 +186,7 @@ func (in *fetcher) stageCommits() {
 	}
 }
 
-// commit commits what is done, and what is at work. What fails is committed the next time.
+// commit commits what is done, and records the running tasks. A failed commit is repeated later.
 func (in *fetcher) commit(ctx context.Context) error {
 	in.mu.Lock()
 	in.stageCommits()
@@ -211,7 +211,7 @@ func (in *fetcher) commit(ctx context.Context) error {
 	return err
 }
 
-// tick commits every second, and when it is asked for.
+// commitLoop commits every second and on request.
 func (in *fetcher) commitLoop(ctx context.Context) {
 	t := time.NewTicker(poolCommitInterval)
 	defer t.Stop()
@@ -233,20 +233,20 @@ func (in *fetcher) commitLoop(ctx context.Context) {
 				waiting = append(waiting, <-in.commitRequests)
 			}
 		}
-		err := in.commit(in.p.ctx) // not of ctx: a commit that is cut off may reach the broker after the last one
+		err := in.commit(in.p.ctx) // not ctx: a commit that is cut off may reach the broker after the last one
 		for _, ask := range waiting {
 			ask <- err
 		}
 	}
 }
 
-// finish commits at once and then every second until ctx is done, while tasks at work end: who stops a process may not
-// wait for that.
+// commitWhileDraining commits at once, and then every second until ctx is done, while running tasks end. The
+// process may be killed before they have.
 func (in *fetcher) commitWhileDraining(ctx context.Context) {
 	t := time.NewTicker(poolCommitInterval)
 	defer t.Stop()
 	for {
-		_ = in.commit(in.p.ctx) // has said what is wrong
+		_ = in.commit(in.p.ctx) // commit has logged its error
 		select {
 		case <-ctx.Done():
 			return
@@ -255,7 +255,7 @@ func (in *fetcher) commitWhileDraining(ctx context.Context) {
 	}
 }
 
-// hurry has what is done committed before the second is over.
+// requestCommit requests a commit before the next tick.
 func (in *fetcher) requestCommit() {
 	select {
 	case in.commitNow <- struct{}{}:
@@ -263,7 +263,7 @@ func (in *fetcher) requestCommit() {
 	}
 }
 
-// committed takes note that a position is on record.
+// onCommitted records the committed position of a partition.
 func (in *fetcher) onCommitted(at partition, pos position) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -272,10 +272,11 @@ func (in *fetcher) onCommitted(at partition, pos position) {
 	}
 }
 
-// farWait bounds how long a task waits for being on record that need not be.
+// optionalRecordWait is how long a task waits to be recorded if it may also start without.
 const optionalRecordWait = time.Second
 
-// record returns when what is at work is on record with the brokers. It does not wait for long if that must not be.
+// awaitRecorded waits until the running tasks are recorded by a commit. If must is false, it waits for at
+// most optionalRecordWait.
 func (in *fetcher) awaitRecorded(ctx context.Context, must bool) error {
 	if !must {
 		var cancel func()
@@ -300,7 +301,7 @@ func (in *fetcher) awaitRecorded(ctx context.Context, must bool) error {
 	}
 }
 
-// assigned makes partitions ours. No poll is held while it runs, as for its siblings.
+// onAssigned adds partitions. No poll is held while it or the other callbacks run.
 func (in *fetcher) onAssigned(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
 	defer in.metrics.rebalanced(moveAssigned, parts, time.Now())
 	in.rebalanceMu.Lock()
@@ -311,11 +312,12 @@ func (in *fetcher) onAssigned(_ context.Context, _ *kgo.Client, parts map[string
 	eachPartition(parts, func(at partition) { in.assignments[at] = newAssignment(in, at, in.p.cfg.Window) })
 }
 
-// fetched learns from the commits of our partitions what was at work when a process died.
+// onOffsetsFetched learns from the commits of the assigned partitions which tasks were running when a process
+// died.
 func (in *fetcher) onOffsetsFetched(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	var seen []partition // some twice: in the old and in the new form of the answer
+	var seen []partition // some twice, because the response has an old and a new form
 	learn := func(topic string, id int32, offset int64, metadata *string) {
 		at := partition{topic, id}
 		if part := in.assignments[at]; part != nil && offset >= 0 && metadata != nil {
@@ -342,7 +344,7 @@ func (in *fetcher) onOffsetsFetched(_ context.Context, _ *kgo.Client, resp *kmsg
 	return nil
 }
 
-// revoked lets tasks at work end within Drain, cancels the rest, and commits.
+// onRevoked gives running tasks Drain to end, cancels the rest, and commits.
 func (in *fetcher) onRevoked(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
 	defer in.metrics.rebalanced(moveRevoked, parts, time.Now())
 	in.rebalanceMu.Lock()
@@ -352,14 +354,14 @@ func (in *fetcher) onRevoked(_ context.Context, _ *kgo.Client, parts map[string]
 		return
 	}
 	in.p.drain(assignments, in.p.cfg.Drain)
-	if in.p.cfg.Prepare != nil { // the next owner reads what was published: nothing is to come later
+	if in.p.cfg.Prepare != nil { // the next owner reads what was published: nothing may follow later
 		awaitIdle(assignments, runtimeLimit)
 	}
-	_ = in.commit(in.p.ctx) // has said what is wrong; what is not committed is done again
+	_ = in.commit(in.p.ctx) // commit has logged its error; uncommitted work is repeated
 	in.discard(assignments)
 }
 
-// lost cancels tasks at work and commits nothing.
+// onLost cancels running tasks and commits nothing.
 func (in *fetcher) onLost(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
 	defer in.metrics.rebalanced(moveLost, parts, time.Now())
 	in.rebalanceMu.Lock()
@@ -373,14 +375,14 @@ func (in *fetcher) onLost(_ context.Context, _ *kgo.Client, parts map[string][]i
 	in.discard(assignments)
 }
 
-// owned returns the shares of parts, or all with nil.
+// owned returns the assignments of parts, or all if parts is nil.
 func (in *fetcher) owned(parts map[string][]int32) []*assignment {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return selectPartitions(in.assignments, parts)
 }
 
-// drop kills shares: whatever of them ends later counts for nothing.
+// discard removes assignments. The results of tasks that end later are ignored.
 func (in *fetcher) discard(assignments []*assignment) {
 	for _, part := range assignments {
 		part.stop()
@@ -396,11 +398,11 @@ func (in *fetcher) discard(assignments []*assignment) {
 		in.mu.Unlock()
 		in.commits.forget(part.partition)
 		in.checker.forget(part.partition)
-		in.cl.ResumeFetchPartitions(part.asMap()) // a pause would outlive the assignment
+		in.cl.ResumeFetchPartitions(part.asMap()) // the client keeps a pause beyond the assignment
 	}
 }
 
-// turn stops reading while the role is paused, and goes on after.
+// setPaused stops fetching while the role is paused.
 func (in *fetcher) setPaused(paused bool) {
 	in.pauseMu.Lock()
 	defer in.pauseMu.Unlock()
@@ -416,7 +418,7 @@ func (in *fetcher) setPaused(paused bool) {
 	in.paused = paused
 }
 
-// pressed says whether what is read keeps more from being read.
+// underPressure reports whether records in flight keep more from being read.
 func (in *fetcher) underPressure() bool {
 	if in.memory.full(in.memoryLimit()) {
 		return true

@@ -11,57 +11,58 @@ import (
 type task struct {
 	inflightRecord
 	part       *assignment
-	slot       uint64 // of the share's tracker
+	slot       uint64 // in the assignment's tracker
 	flow       *flow
 	next       *task // of the same key
 	delivery   *schemas.Delivery
 	err        error // of decoding, then of the last call
 	began      time.Time
 	cost       int64
-	seq        uint64 // of all that the scheduler was given
-	tries      int    // calls in this delivery so far
+	seq        uint64 // position among all tasks added to the scheduler
+	tries      int    // calls of the handler in this delivery so far
 	decoded    bool
-	running    bool // a worker has it
-	postponed  bool // it waits until it is tried again
-	holdsSlots bool // it holds those of its flow
-	unmovable  bool // it cannot be moved to a backlog topic
+	running    bool // it has a worker
+	postponed  bool // it waits for its retry in place
+	holdsSlots bool // it holds the slots of its flow
+	unmovable  bool // the brokers rejected its move to the backlog topic
 }
 
 func (t *task) bytes() int64 { return recordBytes(t.rec) }
 
-// begun reports whether t is at work, or was, or is postponed.
+// started reports whether t is running, has run, or is postponed.
 func (t *task) started() bool { return t.running || t.postponed || t.tries > 0 }
 
-// A queue holds the tasks of one key, in order. Its head is in its flow, or at work, or
-// parked, or postponed; never two of these.
+// A keyQueue holds the tasks of one key, in order. Its head is either ready in its flow, running, parked or
+// postponed.
 type keyQueue struct {
 	key        uint64
 	head, tail *task
-	n          int       // tasks
-	next       *keyQueue // of the free ones
-	// While its head waits to go on: its own flow, and what is closed when it has a worker.
+	n          int       // number of tasks
+	next       *keyQueue // in the free list
+	// Set while a parked head waits to resume: its original flow, and a channel that is closed when it has a
+	// worker.
 	homeFlow      *flow
 	workerGranted chan struct{}
 }
 
-// A flow is what the scheduler tells apart: the work of one class, for one account, on the
-// same stores. It holds the keys whose heads are of that kind and wait to be run.
+// A flow is the unit of scheduling: the tasks of one class, for one account, on the same stores. It holds the
+// keys with a head that belongs to the flow and is ready to run.
 type flow struct {
 	sched   *scheduler
 	class   int
-	resumes bool // its tasks were parked and go on: no pause holds them, and their rates are paid
-	work    Work // but for its key and bytes
+	resumes bool // its tasks were parked and resume: pauses and rate limits do not apply to them
+	work    Work // without Key and Bytes
 	account *accountQueue
 	ready   readyKeys
-	queued  bool // is in turn.flows
+	queued  bool // it is in account.flows
 	paused  bool // by a Control
-	shed    bool // although paused it is run, into the delay lanes
+	shed    bool // it runs although it is paused, and its tasks go to the delay lanes
 
 	slots         []*slot // that each of its tasks needs
-	heldSlots     int     // of slots, for the next task; guarded by Slots.mu while waits
+	heldSlots     int     // held for the next task, of slots; guarded by Slots.mu while waitsForSlots
 	cost          int64   // of the next task
-	waitsForSlots bool    // for slots
-	released      bool    // its slots, and is in class.yielded
+	waitsForSlots bool
+	released      bool // it gave its slots back and is in classQueue.released
 }
 
 // kind returns the kind of workers that run f's tasks.
@@ -72,14 +73,14 @@ func (f *flow) kind() int {
 	return 0
 }
 
-// heads are those of a flow's keys that wait. In turns the one that came first is next, and one with very
-// much behind it: tasks of one key take turns, and what of a frequent key is not begun until all others are
-// done is done when nothing else is, on one worker, with a window that does not move.
+// readyKeys are the keys of a flow that are ready to run. It alternates between the key that arrived first
+// and a key with many queued tasks. Without that, a frequent key would be left for last, when nothing else is
+// to do: its tasks would then run one by one on one worker, while the window does not advance.
 type readyKeys struct {
-	bySize     [4]fifo[*keyQueue] // by how much is behind: less than 8 tasks, 64, 512, more
+	bySize     [4]fifo[*keyQueue] // by number of queued tasks: less than 8, 64, 512, more
 	n          int
-	preferLong bool      // whose turn it is
-	peeked     *keyQueue // was looked at: it stays the next, whatever comes
+	preferLong bool      // the next key is one with many queued tasks
+	peeked     *keyQueue // returned by peek; it stays the next one when keys are added
 }
 
 func (h *readyKeys) len() int { return h.n }
@@ -89,7 +90,7 @@ func (h *readyKeys) push(q *keyQueue) {
 	h.bySize[min((bits.Len(uint(q.n))-1)/3, len(h.bySize)-1)].push(q)
 }
 
-// peek returns the next; there must be one.
+// peek returns the next key. There must be one.
 func (h *readyKeys) peek() *keyQueue {
 	if h.peeked != nil {
 		return h.peeked
@@ -106,7 +107,7 @@ func (h *readyKeys) peek() *keyQueue {
 	return h.peeked
 }
 
-// pop takes the next out; there must be one.
+// pop removes and returns the next key. There must be one.
 func (h *readyKeys) pop() *keyQueue {
 	q := h.peek()
 	h.peeked = nil
@@ -114,7 +115,7 @@ func (h *readyKeys) pop() *keyQueue {
 	return q
 }
 
-// remove takes q out, which is among them.
+// remove removes q, which must be ready.
 func (h *readyKeys) remove(q *keyQueue) {
 	h.n--
 	if h.peeked == q {
@@ -131,7 +132,7 @@ func (h *readyKeys) remove(q *keyQueue) {
 	}
 }
 
-// all takes all out.
+// all removes and returns all keys.
 func (h *readyKeys) all() (qs []*keyQueue) {
 	for h.n > 0 {
 		qs = append(qs, h.pop())
@@ -139,34 +140,34 @@ func (h *readyKeys) all() (qs []*keyQueue) {
 	return qs
 }
 
-// A turn is one account within a class.
+// An accountQueue is one account within a class.
 type accountQueue struct {
 	class     *classQueue
-	flows     fifo[*flow] // that have a task which may run
-	credit    int64       // bytes that it may begin before the next has its turn
-	queued    bool        // is in class.turns
-	idleEpoch int         // class.idle when credit was last set
+	flows     fifo[*flow] // flows with a task that may run
+	credit    int64       // bytes of tasks that it may start before the next account is served
+	queued    bool        // it is in classQueue.accounts
+	idleEpoch int         // classQueue.idleEpoch when credit was last set
 	name      string
-	flowCount int // flows of it that are known
+	flowCount int // known flows of the account
 }
 
-// turnBytes is what a task costs beyond its bytes, and what an account may begin before the next
-// has its turn: small tasks of several accounts alternate.
+// quantum is the credit of an account per round, and is added to the size of each task, so that small tasks
+// of several accounts alternate.
 const quantum = 64 << 10
 
-// A class holds the accounts that have work of it. They take turns by deficit round robin.
+// A classQueue holds the accounts with work of a class, and serves them by deficit round robin.
 type classQueue struct {
 	accounts      fifo[*accountQueue]
 	byName        map[string]*accountQueue
-	running       int         // tasks that workers have
-	resumedStreak int         // of those that workers were given last, how many had been parked
-	resumeWaiting int         // tasks that wait to go on
-	released      fifo[*flow] // that gave back their slots, as no worker could begin their tasks
-	idleEpoch     int         // how often it had no turns: debts are from the time after
+	running       int         // tasks that have a worker
+	resumedStreak int         // tasks that resumed since the last task started
+	resumeWaiting int         // parked tasks that wait to resume
+	released      fifo[*flow] // flows that gave their slots back because no worker could start their tasks
+	idleEpoch     int         // number of times that it ran empty; debts of earlier epochs are forgotten
 }
 
-// next returns whose turn it is, or nil. Who began more than his turn allows sits out until
-// he has made up for it.
+// next returns the account to serve next, or nil if there is none. An account in debt is skipped until its
+// credit is positive.
 func (c *classQueue) next() *accountQueue {
 	for passed := 0; c.accounts.len() > 0; {
 		t := c.accounts.peek()
@@ -192,7 +193,7 @@ func (c *classQueue) next() *accountQueue {
 	return nil
 }
 
-// advance is as many rounds at once as the first account needs to have its turn.
+// skipRounds adds as many rounds of credit at once as the first account needs to be served.
 func (c *classQueue) skipRounds() {
 	least := int64(0)
 	for i := range c.accounts.len() {

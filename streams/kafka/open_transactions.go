@@ -6,25 +6,27 @@ import (
 	"time"
 )
 
-// openLimit is how long a transaction may be open before it is logged. A producer that is alive ends its own within a
-// minute, by its default; brokers abort those of producers that are not, but for hanging ones.
+// openTransactionLimit is how long a transaction may be open before it is logged. By default a live producer
+// ends its transaction within a minute, and the brokers abort those of dead producers, except hanging
+// transactions.
 const openTransactionLimit = 5 * time.Minute
 
-// An undecided remembers where transactions were open at the last look. The zero value is ready to use, by many at a time.
+// openTransactions remembers the open transactions of the last update. The zero value is ready to use. It is
+// safe for concurrent use.
 type openTransactions struct {
 	mu          sync.Mutex
 	byPartition map[partition]openTransaction
 }
 
-// An opening is the offset at which a transaction that is open begins, and since when that is known.
+// An openTransaction is the first offset of an open transaction, and when it was first seen.
 type openTransaction struct {
 	offset int64
 	since  time.Time
 	logged bool
 }
 
-// note returns how many offsets of topics lie between ends, up to where readers of what is committed come, and written,
-// which were read before. It logs a transaction that is open for openLimit, once.
+// update returns by topic how many offsets lie between ends, the last stable offsets, and written, the end
+// offsets, which were read before. It logs a transaction once when it has been open for openTransactionLimit.
 func (u *openTransactions) update(log *slog.Logger, ends, written offsets, now time.Time) map[string]int64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()

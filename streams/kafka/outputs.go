@@ -12,16 +12,17 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// sendAgain is the wait before records are sent again that were given up after runtimeLimit, or at once.
+// resendDelay is the wait before a record is sent again that the client gave up or the brokers refused.
 const resendDelay = time.Second
 
-// Outputs are published by one client until the brokers take them: those of one topic and key in the order of send.
+// outputs publishes records with one client until the brokers acknowledge them. Records of one topic and key
+// are written in the order of the calls of send.
 type outputs struct {
 	router *router
 	cl     *kgo.Client
-	ctx    context.Context // what is not acknowledged when it ends is given up
+	ctx    context.Context // records that are not acknowledged when it ends are given up
 
-	mu     sync.Mutex // guards the rest
+	mu     sync.Mutex // guards the fields below
 	queues map[topicKey]*sendQueue
 
 	purgeMu sync.Mutex // guards purged
@@ -30,19 +31,19 @@ type outputs struct {
 
 type topicKey struct{ topic, key string }
 
-// A line is what is not acknowledged of one topic and key. What waits is sent when all that was sent is answered: a record
-// that is given up would come behind those that were sent meanwhile.
+// A sendQueue holds the unacknowledged records of one topic and key. Waiting records are sent when all sent
+// ones are answered. If they were sent at once, a record that is sent again would follow them.
 type sendQueue struct {
 	sent, waiting []*output
-	unanswered    int // of sent: those without an answer
+	unanswered    int // of sent, without an answer
 }
 
-// An output is one record.
+// An output is one record to publish.
 type output struct {
 	rec     *kgo.Record
 	part    *assignment // of its task
 	refusal refusal
-	err     error // why it is to be sent again
+	err     error // why it must be sent again
 	done    func(error)
 }
 
@@ -50,8 +51,9 @@ func newOutputs(ctx context.Context, r *router, cl *kgo.Client) *outputs {
 	return &outputs{router: r, cl: cl, ctx: ctx, queues: map[topicKey]*sendQueue{}, purged: map[string]time.Time{}}
 }
 
-// send sends rec until it is acknowledged, and calls settled then, or with an error that does not pass. Nor is it sent
-// again once the partition of its task has moved: it would come behind what the new owner publishes.
+// send sends rec until it is acknowledged, and then calls settled. If an error is permanent, it calls settled
+// with the error. When the partition of the task is revoked, rec is not sent again, because it would follow
+// the outputs of the new owner.
 func (s *outputs) send(part *assignment, rec *kgo.Record, settled func(error)) {
 	o, of := &output{rec: rec, part: part, done: settled}, topicKey{rec.Topic, string(rec.Key)}
 	s.mu.Lock()
@@ -67,7 +69,7 @@ func (s *outputs) send(part *assignment, rec *kgo.Record, settled func(error)) {
 	s.produce(of, l, l.sent)
 }
 
-// produce sends what a line has sent. Nothing is added to that before the last answer.
+// produce sends the records in sent. The queue sends no others before the last answer.
 func (s *outputs) produce(of topicKey, l *sendQueue, sent []*output) {
 	for _, o := range sent {
 		if o.part.isCancelled() {
@@ -110,7 +112,7 @@ func (s *outputs) onAck(of topicKey, l *sendQueue, o *output, rec *kgo.Record, e
 		delete(s.queues, of)
 		return
 	}
-	time.AfterFunc(wait, func() { // it may wait for room, which answers make
+	time.AfterFunc(wait, func() { // in a goroutine: it may block until answers make room
 		for _, o := range next {
 			if errors.Is(o.err, kerr.UnknownTopicID) {
 				s.purgeTopic(of.topic)
@@ -123,8 +125,8 @@ func (s *outputs) onAck(of topicKey, l *sendQueue, o *output, rec *kgo.Record, e
 	})
 }
 
-// purge has the client forget a topic that was made again. That fails what others are about to send to it, so it is
-// done once for all that were failed by the new topic.
+// purgeTopic makes the client forget a topic that was created again. That fails the records that other
+// goroutines are about to send, so it runs once for all records that failed because of the new topic.
 func (s *outputs) purgeTopic(topic string) {
 	s.purgeMu.Lock()
 	defer s.purgeMu.Unlock()
@@ -134,7 +136,7 @@ func (s *outputs) purgeTopic(topic string) {
 	}
 }
 
-// empty reports whether all that was sent is settled.
+// empty reports whether all records are settled.
 func (s *outputs) empty() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

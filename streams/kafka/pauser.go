@@ -11,28 +11,28 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// A tap is what a client polls through: closed while its role is paused. The member keeps its
-// partitions, and what was read and not handled. One loop uses it.
+// A pauser stops the polls of a client while its role is paused. The member keeps its partitions and the
+// records that it has read. Only one loop uses a pauser.
 type pauser struct {
 	controls *Controls
 	role     schemas.Role
-	topics   []string // whose fetching stops; none: what comes is kept by whoever polls
+	topics   []string // topics to pause; if empty, the polling loop holds the records itself
 	paused   bool
 }
 
-// turn closes or opens the tap.
+// update pauses or resumes the topics.
 func (t *pauser) update(cl *kgo.Client) {
 	paused := t.controls.Role(t.role)
 	switch {
 	case paused && !t.paused:
-		cl.PauseFetchTopics(t.topics...) // not partitions: those that come later are paused too
+		cl.PauseFetchTopics(t.topics...) // not partitions, so that partitions assigned later are paused too
 	case !paused && t.paused:
 		cl.ResumeFetchTopics(t.topics...)
 	}
 	t.paused = paused
 }
 
-// poll is PollRecords, but through a closed tap it ends when the role goes on.
+// poll is PollRecords. While the role is paused, it also ends when the role is resumed.
 func (t *pauser) poll(ctx context.Context, cl *kgo.Client, n int) kgo.Fetches {
 	if !t.paused {
 		return cl.PollRecords(ctx, n)
@@ -49,11 +49,11 @@ func (t *pauser) poll(ctx context.Context, cl *kgo.Client, n int) kgo.Fetches {
 	return cl.PollRecords(ctx, n)
 }
 
-// errPartPaused: the message makes room for those of others.
+// errWorkPaused sends a paused message to a lane, to make room for others.
 var errWorkPaused = errors.New("paused: its account, or a store that it is about")
 
-// aside returns the record by which l waits in a lane until what it is about may go on: as
-// long as for a store that is away. It spends no attempt, and is no failure.
+// pausedRecord returns the record that waits in a lane while the work of l is paused, for as long as for an
+// unavailable store. It counts as no attempt and as no failure.
 func (r *router) pausedRecord(l *inflightRecord, now time.Time) *kgo.Record {
 	t := *r.retryHeaders(l)
 	t.role, t.class, t.err = r.role, "paused", errWorkPaused.Error()

@@ -20,45 +20,46 @@ import (
 )
 
 const (
-	// damageTries is how often a batch that cannot be parsed is fetched before its partition is stopped.
+	// damageTries is the number of fetches of a batch that cannot be parsed before reading of its partition
+	// stops.
 	damageTries = 5
-	// lookAgain bounds a look at the brokers because of the errors of a poll, and is the wait after such a look that
-	// found nothing: the next poll has the same errors at once.
+	// lookupTimeout bounds a request to the brokers about the errors of a poll. lookupPause is the wait after a
+	// request without a finding, because the next poll returns the same errors at once.
 	lookupTimeout = 10 * time.Second
 	lookupPause   = time.Second
-	// unknownTries is how many polls find that the id of a topic is not known before it is examined: of a new topic some
-	// brokers learn later than others.
+	// unknownTries is the number of polls that may report an unknown topic id before the topic is examined: some
+	// brokers learn of a new topic later than others.
 	unknownTries = 3
-	// warnEvery is the time between two warnings of what keeps a partition from being read for now.
+	// warnEvery is the time between two warnings that a partition cannot be read for now.
 	warnEvery = time.Minute
 )
 
-// damageRetry is the wait between two fetches of a batch that cannot be parsed. No partition of the client is read
-// meanwhile, 3 s in all.
+// damageRetry is the wait between two fetches of a batch that cannot be parsed. The client reads no partition
+// meanwhile, for 3 s in total.
 func damageRetry() retry.Policy {
 	return retry.Policy{Wait: 250 * time.Millisecond, MaxWait: time.Second}
 }
 
-// A reader judges what the polls of one client return, in the loop that polls.
+// A pollChecker handles the errors of one client's polls. It is used by the loop that polls.
 type pollChecker struct {
 	router  *router
 	commits *commits // nil: the client is in no group
-	// next returns the offset from which a partition is read; nil: the client's group says it.
+	// nextOffset returns the offset at which reading of a partition continues; nil: the group knows it.
 	nextOffset func(partition) int64
-	// pattern: topics are matched by one, and the client itself forgets those that are deleted.
+	// byPattern: the client matches topics by a pattern, and drops deleted ones itself.
 	byPattern bool
 
-	unknownPolls map[string]int          // topics: polls that found their ids unknown; only check uses it
-	warned       map[partition]time.Time // of what passes; only check uses it
+	unknownPolls map[string]int          // number of polls with an unknown id, by topic; only check uses it
+	warned       map[partition]time.Time // time of the last warning; only check uses it
 
-	mu      sync.Mutex                  // guards the rest
-	damaged map[partition]*damagedBatch // partitions of which a batch cannot be parsed
+	mu      sync.Mutex                  // guards the fields below
+	damaged map[partition]*damagedBatch // partitions with a batch that cannot be parsed
 }
 
-// A damage is what is known of a batch that cannot be parsed.
+// A damagedBatch is a batch that cannot be parsed.
 type damagedBatch struct {
 	tries   int
-	stopped *UnreadableBatch // nil: it is tried again
+	stopped *UnreadableBatch // nil: it is still fetched again
 }
 
 func newPollChecker(r *router, c *commits) *pollChecker {
@@ -67,15 +68,16 @@ func newPollChecker(r *router, c *commits) *pollChecker {
 	}
 }
 
-// pollFaults are the errors of a poll that are not just logged.
+// pollFaults are the errors of a poll that need more than a log message.
 type pollFaults struct {
-	fatal     error
-	unknown   map[string][16]byte // topics whose ids the brokers do not know: as the client knows them
-	damaged   map[partition]error // partitions of which a batch cannot be parsed, by the client or by the broker, or is too long
-	transient map[partition]error // partitions, or -1 for a topic, that the broker asked does not give out for now
+	fatal   error
+	unknown map[string][16]byte // topics with an id that the brokers do not know, with that id
+	// Partitions with a batch that is too long, or that the client or the broker cannot parse.
+	damaged   map[partition]error
+	transient map[partition]error // partitions, or -1 for a topic, that the broker does not serve for now
 }
 
-// faultsOf returns the errors of a poll by what follows from them, and logs the others.
+// faultsOf sorts the errors of a poll by their consequence, and logs those without one.
 func faultsOf(fetches kgo.Fetches, log *slog.Logger) pollFaults {
 	var (
 		out    outOfRange
@@ -94,7 +96,7 @@ func faultsOf(fetches kgo.Fetches, log *slog.Logger) pollFaults {
 			)
 			switch {
 			case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-				return // the poll's own, or that of a request which is made again
+				return // the context of the poll, or of a request that the client repeats
 			case errors.As(err, &loss):
 				log.Error("the broker lost records, or the topic was made again", "topic", at.topic, "partition", at.id, "err", err)
 			case decompressTooLarge(err) != nil:
@@ -107,7 +109,7 @@ func faultsOf(fetches kgo.Fetches, log *slog.Logger) pollFaults {
 				if faults.fatal == nil {
 					faults.fatal = fmt.Errorf("poll %s: %w", at, err)
 				}
-			case errors.Is(err, kerr.CorruptMessage), code == nil && p.HighWatermark > 0: // it has answered with records
+			case errors.Is(err, kerr.CorruptMessage), code == nil && p.HighWatermark > 0: // the broker answered with records
 				faults.damaged[at] = err
 			case code != nil && code.Retriable:
 				faults.transient[at] = err
@@ -122,7 +124,7 @@ func faultsOf(fetches kgo.Fetches, log *slog.Logger) pollFaults {
 	return faults
 }
 
-// pollError returns the first error of a poll of a client that reads once.
+// pollError returns the first error of a poll by a client that reads once.
 func pollError(fetches kgo.Fetches, log *slog.Logger) error {
 	faults := faultsOf(fetches, log)
 	switch {
@@ -140,7 +142,7 @@ func pollError(fetches kgo.Fetches, log *slog.Logger) error {
 	return nil
 }
 
-// A damagedError is the error of a poll for a batch that cannot be parsed.
+// A damagedError reports a batch that cannot be parsed.
 type damagedError struct {
 	at  partition
 	err error
@@ -150,8 +152,8 @@ func (e *damagedError) Error() string { return fmt.Sprintf("poll %s: %v", e.at, 
 
 func (e *damagedError) Unwrap() error { return e.err }
 
-// check returns an error of a poll that ends the loop, if there is one. It waits for as long as the client is not to
-// be polled again.
+// check returns the error that must end the poll loop, if there is one. It waits while the client must not be
+// polled.
 func (r *pollChecker) check(ctx context.Context, cl *kgo.Client, fetches kgo.Fetches) error {
 	faults := faultsOf(fetches, r.router.log)
 	if faults.fatal != nil {
@@ -173,8 +175,8 @@ func (r *pollChecker) check(ctx context.Context, cl *kgo.Client, fetches kgo.Fet
 	return nil
 }
 
-// pass warns of partitions that the broker asked does not give out for now. The client asks again with the next poll, so
-// a poll that has nothing else is followed by a wait.
+// warnTransient logs partitions that the broker does not serve for now. The client repeats the request with
+// the next poll, so warnTransient waits if the poll returned no records.
 func (r *pollChecker) warnTransient(ctx context.Context, fetches kgo.Fetches, passing map[partition]error) {
 	for at, err := range passing {
 		if time.Since(r.warned[at]) >= warnEvery {
@@ -187,8 +189,8 @@ func (r *pollChecker) warnTransient(ctx context.Context, fetches kgo.Fetches, pa
 	}
 }
 
-// unknown returns an error if topics are not there any more under the ids that the client knows. The client does not
-// adopt a new id: what is in memory is of the old topic.
+// checkUnknownTopics returns an error if topics no longer exist under the ids that the client knows. The
+// client does not adopt a new id, because the records in memory belong to the old topic.
 func (r *pollChecker) checkUnknownTopics(ctx context.Context, cl *kgo.Client, known map[string][16]byte) error {
 	lctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
@@ -209,7 +211,7 @@ func (r *pollChecker) checkUnknownTopics(ctx context.Context, cl *kgo.Client, kn
 				r.commits.deleted.add(name)
 			}
 			errs = append(errs, remade(name, !gone))
-		default: // a broker that does not know yet what another one knows
+		default: // this broker does not know yet what another one knows
 			r.router.log.Warn("poll", "topic", name, "err", errors.Join(kerr.UnknownTopicID, now.err))
 		}
 	}
@@ -219,11 +221,11 @@ func (r *pollChecker) checkUnknownTopics(ctx context.Context, cl *kgo.Client, kn
 	return errors.Join(errs...)
 }
 
-// damage tries the partitions of bad again a few times, and stops them then.
+// retryDamaged fetches the partitions in bad again a few times, then stops reading them.
 func (r *pollChecker) retryDamaged(ctx context.Context, cl *kgo.Client, fetches kgo.Fetches, bad map[partition]error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(bad)+len(r.damaged) == 0 { // nearly always
+	if len(bad)+len(r.damaged) == 0 { // the common case
 		return
 	}
 	wait := time.Duration(0)
@@ -242,7 +244,7 @@ func (r *pollChecker) retryDamaged(ctx context.Context, cl *kgo.Client, fetches 
 			r.damaged[at] = d
 		}
 		switch d.tries++; {
-		case d.stopped != nil: // somebody has resumed it
+		case d.stopped != nil: // its pause was lifted
 			cl.PauseFetchPartitions(at.asMap())
 		case d.tries < damageTries && decompressTooLarge(err) == nil:
 			backoff := damageRetry().Backoff(d.tries)
@@ -259,14 +261,14 @@ func (r *pollChecker) retryDamaged(ctx context.Context, cl *kgo.Client, fetches 
 	_ = retry.Sleep(ctx, wait) // only ctx ends it early
 }
 
-// forget drops what is known of a partition: it is read on, or is no longer ours.
+// forget drops the state of a partition that is read again, or no longer assigned.
 func (r *pollChecker) forget(at partition) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.drop(at)
 }
 
-// drop is forget with r.mu held.
+// drop is forget for a caller that holds r.mu.
 func (r *pollChecker) drop(at partition) {
 	if d := r.damaged[at]; d != nil && d.stopped != nil {
 		r.router.cfg.Unreadables.leave(*d.stopped)
@@ -274,7 +276,7 @@ func (r *pollChecker) drop(at partition) {
 	delete(r.damaged, at)
 }
 
-// position is the offset from which the client reads a partition of which p was fetched.
+// position returns the offset at which the client continues to read the partition of p.
 func (r *pollChecker) position(cl *kgo.Client, at partition, p kgo.FetchPartition) int64 {
 	if n := len(p.Records); n > 0 {
 		return p.Records[n-1].Offset + 1
@@ -290,15 +292,16 @@ func (r *pollChecker) position(cl *kgo.Client, at partition, p kgo.FetchPartitio
 	return max(p.LogStartOffset, 0)
 }
 
-// tooLong returns the error of a batch that is longer, when it is decompressed, than the client may read; nil: it is
-// another one. The client does not fetch such a batch again.
+// decompressTooLarge returns the error of a batch that is larger, decompressed, than the client accepts, or
+// nil for any other error. The client does not fetch such a batch again.
 func decompressTooLarge(err error) *kgo.ErrDecompressTooLarge {
 	bomb := (*kgo.ErrDecompressTooLarge)(nil)
 	_ = errors.As(err, &bomb)
 	return bomb
 }
 
-// examine says where a batch is that cannot be parsed, and what to do. p is what was fetched of its partition.
+// describeDamage returns the location of a batch that cannot be parsed, and instructions for the operator. p
+// is the result of the poll for its partition.
 func (r *pollChecker) describeDamage(ctx context.Context, cl *kgo.Client, at partition, p kgo.FetchPartition, cause error) *UnreadableBatch {
 	offset := r.position(cl, at, p)
 	u := &UnreadableBatch{Topic: r.router.cfg.bare(at.topic), Partition: at.id, Offset: offset}
@@ -315,13 +318,15 @@ func (r *pollChecker) describeDamage(ctx context.Context, cl *kgo.Client, at par
 		return u
 	}
 	u.Reader, _ = cl.OptValue(kgo.ConsumerGroup).(string)
-	// A commit before the batch is of records that are still at work: the command would skip them.
+	// If the committed offset is below the batch, records between them are still in flight, and the command
+	// would skip them.
 	done := offset <= p.LogStartOffset || cl.CommittedOffsets()[at.topic][at.id].Offset == offset
 	u.Err = fmt.Errorf("%s. %s: %w", what, r.skipCommand(u.Reader, at, offset, nextBatchOffset(ctx, cl, at, offset, cause), done), cause)
 	return u
 }
 
-// nextOf returns the offset behind the batch that cannot be read because of cause; 0: it is not known.
+// nextBatchOffset returns the offset after the batch that cannot be read because of cause, or 0 if it is
+// unknown.
 func nextBatchOffset(ctx context.Context, cl *kgo.Client, at partition, offset int64, cause error) int64 {
 	if bomb := decompressTooLarge(cause); bomb != nil {
 		return bomb.NextOffset
@@ -335,8 +340,8 @@ func nextBatchOffset(ctx context.Context, cl *kgo.Client, at partition, offset i
 	return next
 }
 
-// goOn is how an operator has a group go on at next, without the batch at offset. done: the group has finished all
-// records before it.
+// skipCommand returns instructions to make a group continue at next, without the batch at offset. done
+// reports whether the group has finished all records before the batch.
 func (r *pollChecker) skipCommand(group string, at partition, offset, next int64, done bool) string {
 	brokers := r.router.cfg.Brokers
 	without, to := fmt.Sprintf("the records from offset %d to %d", offset, next-1), strconv.FormatInt(next, 10)
@@ -352,7 +357,7 @@ func (r *pollChecker) skipCommand(group string, at partition, offset, next int64
 	return "To go on without " + without + ", " + first + resetGroup(brokers, group, at, "--to-offset "+to)
 }
 
-// resetGroup is the command by which an operator moves a group.
+// resetGroup returns the command that sets the offset of a group.
 func resetGroup(brokers []string, group string, at partition, to string) string {
 	return fmt.Sprintf("stop the role in every process and run: "+
 		"kafka-consumer-groups.sh --bootstrap-server %s --group %s --topic %s:%d --reset-offsets %s --execute",

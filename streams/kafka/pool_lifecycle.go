@@ -10,9 +10,9 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// drain has no more tasks of shares begun, waits for those at work, and cancels them
-// after d; those that are parked it cancels at once, as what they wait for may be about to end too. Those that are
-// still at work after another poolGrace it leaves behind.
+// drain stops the start of tasks of assignments and waits for the running ones. It cancels parked tasks at
+// once, because what they wait for may be about to stop too, and the others after d. It stops waiting
+// cancelGrace later.
 func (p *Pool) drain(assignments []*assignment, d time.Duration) {
 	for _, part := range assignments {
 		part.stop()
@@ -47,7 +47,7 @@ func awaitIdle(assignments []*assignment, d time.Duration) bool {
 	return true
 }
 
-// interrupt cancels the tasks of shares that are at work, or only those that are parked.
+// interrupt cancels the tasks of assignments that are running or parked, or only the parked ones.
 func (p *Pool) interrupt(assignments []*assignment, onlyParked bool, cause error) {
 	for _, w := range p.liveWorkers() {
 		w.interrupt(assignments, onlyParked, cause)
@@ -64,8 +64,8 @@ func (p *Pool) liveWorkers() []*worker {
 	return all
 }
 
-// atWork returns the offsets of in's tasks that handlers have, by share. What is parked does nothing that could end
-// the process.
+// runningOffsets returns the offsets of in's running tasks by assignment. Parked tasks are left out: they do
+// nothing that could kill the process.
 func (p *Pool) runningOffsets(in *fetcher) map[*assignment]runningOffsets {
 	at, now := map[*assignment]runningOffsets{}, p.clock.Load()
 	for _, w := range p.liveWorkers() {
@@ -84,12 +84,13 @@ func (p *Pool) runningOffsets(in *fetcher) map[*assignment]runningOffsets {
 	return at
 }
 
-// soonAfter is how long after its begin a task may be the cause of its process's death, although it has made progress. A
-// copy of a day outlives more deaths than a task may be the cause of: of neighbours, of machines.
+// suspectFor is how long after its start a task counts as a possible cause of its process's death even if it
+// has made progress. A task that runs for a day outlives more deaths than maxDeaths that have other causes,
+// such as a neighbour or the machine.
 const suspectFor = 30 * time.Second
 
-// stop ends all tasks, and the sending of outputs, for at most Drain if ctx is what
-// ends them and at once if it is an error, and commits.
+// stop ends all tasks and the publishing of outputs, and commits. It allows Drain if ctx is done, and no time
+// if an error stopped Run.
 func (p *Pool) stop(ctx context.Context, giveUp func()) {
 	var d time.Duration
 	if ctx.Err() != nil {
@@ -114,15 +115,15 @@ func (p *Pool) stop(ctx context.Context, giveUp func()) {
 	each.Wait()
 	for _, in := range p.fetchers {
 		each.Go(func() {
-			_ = in.commit(p.ctx) // has said what is wrong; what is not committed is done again
+			_ = in.commit(p.ctx) // commit has logged its error; uncommitted work is repeated
 			in.discard(in.owned(nil))
 		})
 	}
 	each.Wait()
 }
 
-// leave waits for the workers to end, for at most d, and returns how many tasks keep them: those of
-// partitions that were lost long ago are among them.
+// waitWorkers waits at most d for the workers to return. It returns the number of tasks that still run,
+// including those of partitions that were lost long ago.
 func (p *Pool) waitWorkers(d time.Duration) (stuck int) {
 	ended := make(chan struct{})
 	go func() {
@@ -146,7 +147,7 @@ func (p *Pool) waitWorkers(d time.Duration) (stuck int) {
 	return max(stuck, 1)
 }
 
-// watch keeps the Pool's time, and looks after the tasks at work until ctx is done.
+// watchdog advances the Pool's clock and checks the running tasks until ctx is done.
 func (p *Pool) watchdog(ctx context.Context) {
 	began := time.Now()
 	tick := time.NewTicker(clockStep)
@@ -171,8 +172,8 @@ func (p *Pool) watchdog(ctx context.Context) {
 	}
 }
 
-// balance takes what is paused out of the way where it keeps the rest from being read. Who waits for slots
-// does as it is told, and is not stuck: those who have them are watched.
+// shedPaused moves paused tasks to the delay lanes while they keep other messages from being read. Tasks that
+// wait for slots count as progress: the watchdog checks the tasks that hold the slots.
 func (p *Pool) shedPaused() {
 	for in := range p.sched.waitingForSlots() {
 		in.metrics.progressed()
@@ -192,19 +193,20 @@ func (p *Pool) shedPaused() {
 	}
 }
 
-// deadline is how long a task may be at work. One of unknown size is cancelled only when it makes no progress.
+// deadline is how long a task may run. A task of unknown size has no deadline; it is cancelled only if it
+// makes no progress.
 func (p *Pool) deadline(t *task) time.Duration {
 	if t.cost <= quantum {
 		return math.MaxInt64 / 2
 	}
-	const ages = 1 << 32 // seconds
+	const ages = 1 << 32 // seconds; avoids an overflow
 	return p.deadlineBase + time.Duration(min((t.cost-quantum)/p.deadlineRate, ages))*time.Second
 }
 
-// grace is how long a task that was cancelled may take to end before Run does.
+// cancelTimeout is how long a cancelled task may take to return before Run stops with an error.
 func (p *Pool) cancelTimeout() time.Duration { return max(p.cfg.Drain, time.Minute) }
 
-// obey follows the controls until ctx is done.
+// applyControls applies pauses and worker counts until ctx is done.
 func (p *Pool) applyControls(ctx context.Context) {
 	changed, cancel := p.kafka.Controls.Watch()
 	defer cancel()
@@ -230,7 +232,7 @@ func (p *Pool) applyControls(ctx context.Context) {
 	}
 }
 
-// paused says whether work is paused, though its role is not.
+// paused reports whether w is paused by its account or stores.
 func (p *Pool) paused(w Work) bool {
 	c := p.kafka.Controls
 	if !c.anyPaused() {
@@ -244,7 +246,7 @@ func (p *Pool) paused(w Work) bool {
 	return false
 }
 
-// gate returns why t must not be handled now.
+// admit returns an error if t must not be handled now.
 func (p *Pool) admit(t *task) error {
 	w := &t.flow.work
 	if p.kafka.Controls.anyPaused() && p.paused(*w) {
@@ -264,8 +266,7 @@ func (p *Pool) admit(t *task) error {
 	return nil
 }
 
-// oldest says since when the oldest task of in is at work, and from when the oldest message is that is not
-// done.
+// oldest returns when the oldest running task of in started, and the time of its oldest unfinished message.
 func (p *Pool) oldest(in *fetcher) (o oldest) {
 	now := p.clock.Load()
 	for _, w := range p.liveWorkers() {

@@ -14,27 +14,27 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// headerPrefix is that of schemas.TrailTopic and its siblings, and of no other header.
+// headerPrefix is the prefix of schemas.TrailTopic and the other retry headers. No other header has it.
 const headerPrefix = "millrace-"
 
 const (
-	maxHistory = 8    // entries; the first and the newest are kept
-	maxError   = 1024 // bytes of an error's text in the history
-	maxStack   = 8192 // bytes of an error's text in a header of its own
-	// maxHistoryBytes is more than a history of ours takes, whatever has to be escaped in it.
+	maxHistory = 8    // entries; the first one and the newest ones are kept
+	maxError   = 1024 // bytes of an error text in the history
+	maxStack   = 8192 // bytes of an error text in its own header
+	// maxHistoryBytes is larger than any history that this package writes, with escapes.
 	maxHistoryBytes = 128 << 10
 )
 
-// A trail is what a record's headers say of its way so far.
+// retryHeaders are the parsed headers that record earlier deliveries of a record.
 type retryHeaders struct {
-	topic       schemas.Topic // where it was first sent to; empty if no header says so
-	partition   int32         // -1: it never was on its topic (an output with a due time)
+	topic       schemas.Topic // original topic; empty if no header names it
+	partition   int32         // -1: never on its topic (an output with a due time)
 	offset      int64
 	timestamp   time.Time
 	role        schemas.Role
-	attempts    int // deliveries that were tried and failed
+	attempts    int // failed deliveries that count as attempts
 	waits       int
-	waitsBy     map[string]int // of waits, those with a cause; it is never changed
+	waitsBy     map[string]int // of waits, those with a cause; never modified in place
 	unavailable int
 	due         time.Time
 	class       string
@@ -42,19 +42,19 @@ type retryHeaders struct {
 	history     []failure
 }
 
-// A failure is one entry of the history; equal ones that follow each other are one.
+// A failure is one entry of the history. Equal consecutive failures share an entry.
 type failure struct {
 	Attempt int       `json:"attempt"`
 	Class   string    `json:"class"`
 	Error   string    `json:"error"`
-	By      string    `json:"by,omitempty"` // role, and program with its version
+	By      string    `json:"by,omitempty"` // role, program and version
 	First   time.Time `json:"first"`
 	Last    time.Time `json:"last"`
 	Times   int       `json:"times"`
 }
 
-// readTrail reads headers. What it cannot read counts as not there: headers are a
-// record's past, and a message is not refused for a blot on its past.
+// parseRetryHeaders parses headers. It ignores invalid values: a message is not rejected because its retry
+// headers are damaged.
 func parseRetryHeaders(headers []kgo.RecordHeader) retryHeaders {
 	t := retryHeaders{partition: -1, offset: -1}
 	for _, h := range headers {
@@ -105,7 +105,7 @@ func (t *retryHeaders) setNumber(key string, n int64) {
 	}
 }
 
-// headers returns those of a record, with the trail's in the place of any that it had.
+// apply returns old with its retry headers replaced by t.
 func (t retryHeaders) apply(old []kgo.RecordHeader) []kgo.RecordHeader {
 	hs := make([]kgo.RecordHeader, 0, len(old)+13)
 	for _, h := range old {
@@ -144,7 +144,7 @@ func (t retryHeaders) apply(old []kgo.RecordHeader) []kgo.RecordHeader {
 	return hs
 }
 
-// waited counts one more wait for a cause, and returns how many there were before.
+// addWait counts a wait for cause, and returns the number of earlier ones.
 func (t *retryHeaders) addWait(cause string) (before int) {
 	before = t.waits
 	t.waits++
@@ -164,10 +164,10 @@ func (t *retryHeaders) addWait(cause string) (before int) {
 	return n
 }
 
-// maxCause bounds what is read of a cause, in bytes.
+// maxCause is the maximum length of a cause in bytes. Longer ones are ignored.
 const maxCause = 64
 
-// waitsText is the header of counts; readWaits is its inverse.
+// formatWaits returns the header value of waits by cause. parseWaits is its inverse.
 func formatWaits(by map[string]int) string {
 	var words []string
 	for _, cause := range slices.Sorted(maps.Keys(by)) {
@@ -192,7 +192,7 @@ func parseWaits(text string) map[string]int {
 	return by
 }
 
-// failed adds a failure to the history, which stays bounded.
+// addFailure adds a failure to the history, which keeps at most maxHistory entries.
 func (t *retryHeaders) addFailure(f failure) {
 	f.Error = cut(f.Error, maxError)
 	if n := len(t.history); n > 0 {

@@ -8,14 +8,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// probeRows, and of these about probeBytes, are kept of what could not be stored, to try with.
+// A batcher keeps probeRows records or about probeBytes, whichever is less, to try again with.
 const (
 	probeRows  = 100
 	probeBytes = 1 << 20
 )
 
-// retreat lets go of a batch that could not be stored, and returns when it is time to try again: with the first few
-// of its records, for which there is always room. It reports false when the stream is stopped.
+// backOff drops a batch that could not be stored, except a few records, and waits until it is time to try
+// with these. It reports false when the batcher is stopped.
 func (s *batcher) backOff(batch []inflightRecord, tries int, err error) bool {
 	if s.stopping() {
 		return false
@@ -35,8 +35,8 @@ func (s *batcher) backOff(batch []inflightRecord, tries int, err error) bool {
 	}
 }
 
-// fails leaves the memory to others: but for a few records, what was read is read again once those are stored. It returns
-// how many are left.
+// keepProbe frees the memory of the queue: it keeps the first few records, and the rest is read again when
+// those are stored. It returns how many records are left.
 func (s *batcher) keepProbe() (left int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,8 +65,8 @@ func (s *batcher) keepProbe() (left int) {
 	return keep
 }
 
-// turned returns from where to read again, if there is something to be read and what was kept of it is stored. The
-// caller has it read.
+// takeRewind returns the offset from which to read again, if records were dropped and those that were kept
+// are stored. The caller must seek to it.
 func (s *batcher) takeRewind() (at kgo.EpochOffset, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +77,7 @@ func (s *batcher) takeRewind() (at kgo.EpochOffset, ok bool) {
 	return at, true
 }
 
-// turnBack has the poll loop read again what streams have let go of.
+// requestRewind makes the poll loop read again the records that batchers dropped.
 func (g *BatchGroup) requestRewind() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -87,7 +87,7 @@ func (g *BatchGroup) requestRewind() {
 	}
 }
 
-// polling returns the context of a poll, which ends when there is something to turn back to.
+// pollContext returns the context of a poll. It ends when a rewind is requested.
 func (g *BatchGroup) pollContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	g.mu.Lock()
@@ -98,8 +98,8 @@ func (g *BatchGroup) pollContext(ctx context.Context) (context.Context, context.
 	return ctx, cancel
 }
 
-// setBack has read again what streams have let go of, of those that store again. A poll is held, so that no
-// partition moves meanwhile.
+// applyRewinds seeks to the records that batchers dropped, of those that have recovered. The caller holds a
+// poll, so that no partition moves meanwhile.
 func (g *BatchGroup) applyRewinds(cl *kgo.Client) {
 	g.mu.Lock()
 	turning := g.rewindPending
@@ -120,7 +120,7 @@ func (g *BatchGroup) applyRewinds(cl *kgo.Client) {
 	}
 }
 
-// seek sets positions, while nothing is committed.
+// seek sets the offsets to read from. No commit runs meanwhile.
 func (g *BatchGroup) seek(cl *kgo.Client, to map[partition]kgo.EpochOffset) {
 	named := map[string]map[int32]kgo.EpochOffset{}
 	for at, offset := range to {

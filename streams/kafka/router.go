@@ -15,33 +15,33 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A Handler turns one delivery into the messages that it causes. It can neither publish
-// nor commit. Package retry says how to class its errors.
+// A Handler handles one delivery and returns the messages to publish. It cannot publish or commit itself.
+// Package retry defines the classes of its errors.
 type Handler func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error)
 
 const (
-	// maxUnavailable is the longest lane in which messages wait for a store or an engine that is away.
+	// maxUnavailableLane is the longest delay of a message that waits for an unavailable store or engine.
 	maxUnavailableLane = 5 * time.Minute
-	// maxAway is the longest lane if the error names what is away, while no more than manyAway messages of this process
-	// wait for that: what is away may be back at any time. Each turn through a lane writes a message twice, so that
-	// with manyAway of them a process writes about 1,100 records a second.
+	// maxNamedLane is the longest delay if the error names the cause and fewer than manyWaiting messages of this
+	// process wait for it: the cause may recover at any time. Each pass through a lane writes a message twice,
+	// so manyWaiting messages make a process write about 1,100 records a second.
 	maxNamedLane = 30 * time.Second
 	manyWaiting  = 1 << 14
 )
 
-// defaultAttempts is how often a message is delivered before it is a dead letter.
+// defaultAttempts is the default of PoolConfig.MaxAttempts.
 const defaultAttempts = 5
 
-// A router turns messages and failures into records. It is pure but for its log.
+// A router turns messages and failures into records. Its only side effects are log messages and counts in
+// Config.Waiting.
 type router struct {
 	cfg      Config
 	role     schemas.Role
-	source   string // ce_source of what is published
+	source   string // ce_source of published messages
 	lanes    []Lane // shortest first
 	attempts int
 	log      *slog.Logger
-	// removed is BatchConfig.Removed.
-	removed func(ctx context.Context, topic schemas.Topic, partition int32, from, to int64) ([]schemas.Message, error)
+	removed  func(ctx context.Context, topic schemas.Topic, partition int32, from, to int64) ([]schemas.Message, error)
 }
 
 func newRouter(cfg Config, role schemas.Role, attempts int) *router {
@@ -54,17 +54,17 @@ func newRouter(cfg Config, role schemas.Role, attempts int) *router {
 	}
 }
 
-// A letter is a record on its way through the runtime.
+// An inflightRecord is a record between its poll and its commit.
 type inflightRecord struct {
 	rec          *kgo.Record
 	incarnation  uint32
-	retryHeaders *retryHeaders  // nil: not read yet
-	trace        *headerCarrier // the headers that name its span; nil without one
-	disposition  fate           // what became of it, as outcome decided
+	retryHeaders *retryHeaders  // nil: not parsed yet
+	trace        *headerCarrier // headers that name its span; nil: no span
+	disposition  fate           // its result, set by outcome
 }
 
-// trail returns what l's headers say of its way so far. Those of a record that is where it
-// was first sent to say nothing but its history.
+// retryHeaders returns the parsed retry headers of l. A record on its original topic has only a history; the
+// other fields are filled in from the record.
 func (r *router) retryHeaders(l *inflightRecord) *retryHeaders {
 	if l.retryHeaders == nil {
 		t, rec := parseRetryHeaders(l.rec.Headers), l.rec
@@ -76,7 +76,7 @@ func (r *router) retryHeaders(l *inflightRecord) *retryHeaders {
 	return l.retryHeaders
 }
 
-// origin is the topic that l was first sent to; empty where no header says so.
+// origin returns the original topic of l, or "" if no header names it.
 func (r *router) origin(l *inflightRecord) schemas.Topic {
 	if from := r.cfg.bare(l.rec.Topic); !isAgain(from) {
 		return from
@@ -84,7 +84,7 @@ func (r *router) origin(l *inflightRecord) schemas.Topic {
 	return r.retryHeaders(l).topic
 }
 
-// bare fills in what is known of l without decoding it.
+// fillDelivery sets the fields of d that need no decoding.
 func (r *router) fillDelivery(l *inflightRecord, d *schemas.Delivery) {
 	rec := l.rec
 	*d = schemas.Delivery{
@@ -102,12 +102,12 @@ func (r *router) fillDelivery(l *inflightRecord, d *schemas.Delivery) {
 	d.Last = d.Attempt >= r.attempts
 }
 
-// headersOf returns a record's headers, without copying: the two types are one.
+// headersOf returns the headers of a record without a copy. The two types are identical.
 func headersOf(rec *kgo.Record) []schemas.Header {
 	if len(rec.Headers) == 0 {
 		return nil
 	}
-	_ = schemas.Header(kgo.RecordHeader{}) // does not compile where they differ
+	_ = schemas.Header(kgo.RecordHeader{}) // does not compile if the types differ
 	return unsafe.Slice((*schemas.Header)(unsafe.Pointer(unsafe.SliceData(rec.Headers))), len(rec.Headers))
 }
 
@@ -120,7 +120,7 @@ func (r *router) delivery(l *inflightRecord) (*schemas.Delivery, error) {
 	return d, nil
 }
 
-// read decodes l into d. Its error is permanent.
+// decode decodes l into d. Its error is permanent.
 func (r *router) decode(l *inflightRecord, d *schemas.Delivery, decode func(schemas.Topic, []schemas.Header, []byte) (schemas.Body, error)) error {
 	r.fillDelivery(l, d)
 	d.Hash = schemas.Hash(l.rec.Value)
@@ -150,7 +150,8 @@ func (r *router) decode(l *inflightRecord, d *schemas.Delivery, decode func(sche
 	return nil
 }
 
-// gone reports whether a record concerns no handler: it is the marker of a transaction, or only says that its key is gone.
+// ignores reports whether a record needs no handler: it is a transaction marker or a tombstone of a compacted
+// topic.
 func (r *router) ignores(rec *kgo.Record) bool {
 	if rec.Attrs.IsControl() {
 		return true
@@ -162,8 +163,8 @@ func (r *router) ignores(rec *kgo.Record) bool {
 	return ok && e.Cleanup == schemas.Compact
 }
 
-// outcome returns the records that settle l: what its handler returned, or, if that
-// cannot be sent or the handler failed, where l goes now.
+// outcome returns the records to publish for l: the messages that the handler returned or, if the handler
+// failed or a message cannot be encoded, the record that waits or the dead letter.
 func (r *router) outcome(l *inflightRecord, out []schemas.Message, err error) []*kgo.Record {
 	now := time.Now()
 	recs := make([]*kgo.Record, 0, len(out))
@@ -194,7 +195,7 @@ func (r *router) outcome(l *inflightRecord, out []schemas.Message, err error) []
 	return recs
 }
 
-// record encodes a message, for its topic or, if it is due later, for a lane.
+// record encodes a message for its topic or, if it is due later, for a delay lane.
 func (r *router) record(m schemas.Message, now time.Time) (*kgo.Record, error) {
 	if m.Source == "" {
 		m.Source = r.source
@@ -223,8 +224,8 @@ func (r *router) record(m schemas.Message, now time.Time) (*kgo.Record, error) {
 	return rec, nil
 }
 
-// hint is the record of a message in the name of a foreign topic, into which nobody writes: it goes to where
-// those of its records come back that waited.
+// foreignRecord encodes a message to a foreign topic. Nothing is written to foreign topics: the record goes
+// to the again topic, like a record of the foreign topic that has waited.
 func (r *router) foreignRecord(m schemas.Message, now time.Time) (*kgo.Record, error) {
 	if m.Body != nil || m.Value == nil || !m.Due.IsZero() {
 		return nil, fmt.Errorf("message of %s: has bytes that are due now, and no body: %w", m.Topic, schemas.ErrMalformed)
@@ -237,7 +238,7 @@ func (r *router) foreignRecord(m schemas.Message, now time.Time) (*kgo.Record, e
 	return rec, nil
 }
 
-// returnsTo is the role through whose again topic a topic's messages come back.
+// retryRole returns the role with the again topic for messages of t.
 func retryRole(t schemas.Topic) (schemas.Role, bool) {
 	e, ok := schemas.Lookup(t)
 	if !ok || len(e.Readers) == 0 {
@@ -247,14 +248,14 @@ func retryRole(t schemas.Topic) (schemas.Role, bool) {
 	return e.Readers[0], ok
 }
 
-// after returns the record that a failed delivery becomes: one in a lane or a dead letter.
+// failureRecord returns the record for a failed delivery: one for a delay lane or a dead letter.
 func (r *router) failureRecord(l *inflightRecord, err error, now time.Time) *kgo.Record {
 	t, class := *r.retryHeaders(l), retry.ClassOf(err)
 	attempt := t.attempts + 1
 	t.role, t.class, t.err = r.role, class.String(), err.Error()
 	t.addFailure(failure{Attempt: attempt, Class: t.class, Error: t.err, By: r.failedBy(), First: now.UTC(), Last: now.UTC(), Times: 1})
 	t.due = time.Time{}
-	var away string // what the error says is away; whoever names it has logged that
+	var away string // the cause that the error names; it has been logged where it was detected
 	_, waits := schemas.Lookup(schemas.Again(r.role))
 	switch {
 	case class == retry.ClassPermanent || !waits:
@@ -301,8 +302,7 @@ func (r *router) failedBy() string {
 	return string(r.role) + " " + r.cfg.ClientID
 }
 
-// pick returns the lane for what is due in d: the longest that is not longer, else the
-// shortest of all.
+// laneFor returns the lane for a delay of d: the longest that is not longer than d, or the shortest lane.
 func laneFor(lanes []Lane, d time.Duration) Lane {
 	lane := lanes[0]
 	for _, l := range lanes {
@@ -313,8 +313,8 @@ func laneFor(lanes []Lane, d time.Duration) Lane {
 	return lane
 }
 
-// nth returns the lane for the nth wait of its kind, the first being 0, not longer than
-// limit if there is one.
+// laneForWait returns the lane for wait number n, counted from 0. It is not longer than limit if limit is
+// positive.
 func laneForWait(lanes []Lane, n int, limit time.Duration) Lane {
 	last := 0
 	for i, l := range lanes {
@@ -325,7 +325,7 @@ func laneForWait(lanes []Lane, n int, limit time.Duration) Lane {
 	return lanes[min(n, last)]
 }
 
-// call calls h. A panic is a permanent error, with its stack.
+// callHandler calls h. A panic becomes a permanent error with its stack.
 func callHandler(ctx context.Context, h Handler, d *schemas.Delivery) (out []schemas.Message, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -335,7 +335,7 @@ func callHandler(ctx context.Context, h Handler, d *schemas.Delivery) (out []sch
 	return h(ctx, d)
 }
 
-// workOf calls what describes the task of b. A panic is a permanent error.
+// describeWork calls f, which is Describe or DescribeValue. A panic becomes a permanent error.
 func describeWork[T any](f func(T) Work, b T) (w Work, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -345,10 +345,10 @@ func describeWork[T any](f func(T) Work, b T) (w Work, err error) {
 	return f(b), nil
 }
 
-// A refusal is an output, or a batch of them, that the brokers do not take for now.
+// A refusal tracks an output, or a batch of outputs, that the brokers do not accept for now.
 type refusal struct{ active bool }
 
-// note says that they have not taken it.
+// record records that the brokers have refused it.
 func (f *refusal) record(r *router, m *roleMetrics, err error) {
 	m.unpublished(1)
 	if !f.active && m.refusing(1) {
@@ -357,7 +357,7 @@ func (f *refusal) record(r *router, m *roleMetrics, err error) {
 	f.active = true
 }
 
-// end says that they have, or that it is not published again.
+// clear records that the brokers have accepted it, or that it is not sent again.
 func (f *refusal) clear(m *roleMetrics) {
 	if f.active {
 		m.refusing(-1)
@@ -365,7 +365,7 @@ func (f *refusal) clear(m *roleMetrics) {
 	f.active = false
 }
 
-// onward returns the record by which l waits in a backlog topic, as it is.
+// backlogRecord returns the record that moves l unchanged to a backlog topic.
 func (r *router) backlogRecord(l *inflightRecord, topic string) *kgo.Record {
 	t := *r.retryHeaders(l)
 	t.role = r.role
@@ -373,7 +373,7 @@ func (r *router) backlogRecord(l *inflightRecord, topic string) *kgo.Record {
 	return &kgo.Record{Topic: topic, Key: l.rec.Key, Value: l.rec.Value, Headers: t.apply(l.rec.Headers)}
 }
 
-// incarnation hashes a topic's id.
+// incarnation hashes a topic id.
 func incarnation(id [16]byte) uint32 {
 	h := fnv.New32a()
 	h.Write(id[:]) // never fails

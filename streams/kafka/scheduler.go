@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// The classes, as the scheduler counts them.
+// Indexes of the classes.
 const (
 	classHigh = iota
 	classLow
@@ -15,7 +15,7 @@ const (
 	numClasses
 )
 
-// resumed is what is added to a class for those of its tasks that were parked and go on.
+// resumeOffset plus the index of a class is the index of its parked tasks that are ready to resume.
 const resumeOffset = numClasses
 
 func classIndex(c schemas.Class) int {
@@ -28,42 +28,42 @@ func classIndex(c schemas.Class) int {
 	return classHigh
 }
 
-// A scheduler gives out tasks: those of one key one after the other and in order, those of
-// different keys side by side; by class, and within a class by account. A task that is
-// given out has its slots.
+// A scheduler hands out tasks to workers. Tasks of one key are handed out one after the other and in order,
+// tasks of different keys concurrently. It chooses by class, and within a class by account. A task that is
+// handed out holds its slots.
 type scheduler struct {
-	onDrop func(*task) // is told of tasks that are not begun, with mu held
+	onDrop func(*task) // called with mu held for each task that is dropped before it starts
 	slots  *Slots
-	weight int // tasks of class high for one of class low
+	weight int // tasks of class high started for each of class low
 
-	mu            sync.Mutex
-	workReady     [2]sync.Cond // there is work: for workers of high and low, and of large
-	idleWorkers   [2]int       // who waits for it
+	mu            sync.Mutex   // guards the fields below
+	workReady     [2]sync.Cond // by kind of worker
+	idleWorkers   [2]int       // workers that wait on workReady
 	workers       map[*worker]bool
-	mainWorkers   int // of workers, those of high and low whose task, if they have one, was never parked
-	allowed       int // tasks of high and low at work at a time
-	reserved      int // of allowed, those that low must leave
-	large         int // tasks of large at work at a time
-	parked        int // tasks that were begun and have no worker
-	parkedOther   int // of parked, those that are not of class high
-	parkedLimit   int // of parked: then no other task is begun; from half of it in others on, none but of class high
+	mainWorkers   int // workers of classes high and low, without those that were replaced when their task parked
+	allowed       int // tasks of classes high and low that may run at a time
+	reserved      int // of allowed, not available to class low
+	large         int // tasks of class large that may run at a time
+	parked        int // tasks that have started and have no worker
+	parkedOther   int // of parked, those not of class high
+	parkedLimit   int // at this many parked tasks none starts; at half of it in parkedOther, only class high starts
 	classes       [2 * numClasses]classQueue
-	added         uint64 // tasks
-	highStreak    int    // of class high, while low had work
+	added         uint64 // tasks added so far
+	highStreak    int    // tasks of class high started in a row while class low had work
 	keys          map[uint64]*keyQueue
 	flows         map[Work]*flow
-	lastFlow      [2 * numClasses]*flow // looked up last
+	lastFlow      [2 * numClasses]*flow // of the last call of flowOf, by class
 	freeQueues    *keyQueue
-	readyEstimate int // heads in flows that are not paused; an estimate of what may be given out
+	readyEstimate int // keys that are ready in flows; an estimate of the work to hand out
 	halted        bool
-	quiesced      bool // Beside is about to be called, or is
-	unprepared    int  // assignments since Prepare was called
-	anyPaused     bool // anything is paused
+	quiesced      bool // no task starts, because Beside runs or is about to run
+	unprepared    int  // assignments since the last call of Prepare
+	anyPaused     bool
 	closed        bool
-	toAnnounce    []*flow // to be announced when mu is free
+	toAnnounce    []*flow // flows to announce when mu is released
 }
 
-// defaultWeight is how many tasks of class high are begun for one of class low.
+// defaultWeight is the default of PoolConfig.HighWeight.
 const defaultWeight = 8
 
 func newScheduler(slots *Slots, dropped func(*task)) *scheduler {
@@ -80,13 +80,13 @@ func newScheduler(slots *Slots, dropped func(*task)) *scheduler {
 	return s
 }
 
-// flowOf returns the flow of work of a class, or of resumed plus a class. w's key and bytes do not count.
+// flowOf returns the flow of w in a class, or in resumeOffset plus a class. It ignores w.Key and w.Bytes.
 func (s *scheduler) flowOf(side int, w Work, paused func(Work) bool) *flow {
 	w = flowName(w)
 	if f := s.lastFlow[side]; f != nil && f.work == w {
 		return f
 	}
-	w.Bytes = int64(side) // of the map's key alone
+	w.Bytes = int64(side) // part of the map key only
 	f := s.flows[w]
 	if f == nil {
 		of := w
@@ -107,17 +107,19 @@ func (s *scheduler) flowOf(side int, w Work, paused func(Work) bool) *flow {
 	return f
 }
 
-// An item is a task that is handed out, with the queue whose head it is.
+// A workItem is a task that is handed out, with its key queue.
 type workItem struct {
 	task *task
 	q    *keyQueue
-	// next is the message of the last task that stood behind it then, nil for none, and share that of that task.
+	// lastBody is the message of the last task that was queued behind it, or nil, and part the assignment of
+	// that task.
 	lastBody schemas.Body
 	part     *assignment
 }
 
-// handOut returns q's head as an item. A message that came back from a lane is older than its place says, and has fewer
-// deliveries left; one of another group can be given back without the head. Neither counts as behind. mu is held.
+// newWorkItem returns the head of q. lastBody is not set in two cases: a message from a delay lane is older
+// than its position says and has fewer deliveries left, and a task of another fetcher can be revoked while
+// the head is not. The caller holds mu.
 func newWorkItem(q *keyQueue) workItem {
 	it, t := workItem{task: q.head, q: q}, q.tail
 	if t != q.head && t.delivery != nil && (t.retryHeaders == nil || t.part.backlog && t.retryHeaders.attempts+t.retryHeaders.waits == 0) && t.part.fetcher == q.head.part.fetcher {
@@ -126,7 +128,7 @@ func newWorkItem(q *keyQueue) workItem {
 	return it
 }
 
-// add queues tasks, keys[i] being that of tasks[i].
+// add queues tasks. keys[i] is the key of tasks[i].
 func (s *scheduler) add(tasks []*task, keys []uint64) {
 	s.mu.Lock()
 	for i, t := range tasks {
@@ -152,8 +154,8 @@ func (s *scheduler) add(tasks []*task, keys []uint64) {
 	s.unlock()
 }
 
-// behind returns the message of the last task that is known to stand behind the task, unless it is about to be given
-// back; nil if there is none.
+// lastQueued returns the message of the last task that was queued behind the task, or nil if there is none or
+// its partition is about to be revoked.
 func (it workItem) lastQueued() schemas.Body {
 	if it.part == nil || it.part.stopping.Load() {
 		return nil
@@ -161,7 +163,7 @@ func (it workItem) lastQueued() schemas.Body {
 	return it.lastBody
 }
 
-// unlock lets go of mu, and tells others of the slots that became theirs meanwhile.
+// unlock releases mu, then announces slots that other flows got meanwhile.
 func (s *scheduler) unlock() {
 	pending := s.toAnnounce
 	s.toAnnounce = nil
@@ -169,7 +171,7 @@ func (s *scheduler) unlock() {
 	announceGranted(pending)
 }
 
-// push has the head of q wait to be run.
+// push makes the head of q ready to run.
 func (s *scheduler) push(q *keyQueue) {
 	f := q.head.flow
 	f.ready.push(q)
@@ -177,7 +179,7 @@ func (s *scheduler) push(q *keyQueue) {
 	s.tryEnqueue(f)
 }
 
-// list puts f up for running, if anything of it may run.
+// tryEnqueue queues f for the workers if one of its tasks may run now.
 func (s *scheduler) tryEnqueue(f *flow) {
 	if f.queued || f.waitsForSlots || f.released || f.ready.len() == 0 || f.paused && !f.shed {
 		return
@@ -196,7 +198,8 @@ func (s *scheduler) tryEnqueue(f *flow) {
 	s.enqueue(f)
 }
 
-// enlist puts f up. An account that comes back owes what it owed, unless its class had no work meanwhile.
+// enqueue queues f. An account that becomes ready again keeps its debt, unless its class had no work
+// meanwhile.
 func (s *scheduler) enqueue(f *flow) {
 	f.queued = true
 	t := f.account
@@ -215,12 +218,12 @@ func (s *scheduler) enqueue(f *flow) {
 	c.accounts.push(t)
 }
 
-// granted is told that f has all its slots.
+// granted is called when f has all its slots.
 func (s *scheduler) granted(f *flow) {
 	s.mu.Lock()
 	f.waitsForSlots = false
 	switch {
-	case f.ready.len() == 0 || f.paused: // what spills needs none
+	case f.ready.len() == 0 || f.paused: // shedding needs no slots
 		s.releaseSlots(f)
 		s.tryEnqueue(f)
 	case s.blockedByParked(f):
@@ -232,7 +235,7 @@ func (s *scheduler) granted(f *flow) {
 	s.unlock()
 }
 
-// letGo gives back the slots that f holds for its next task.
+// releaseSlots returns the slots that f holds for its next task.
 func (s *scheduler) releaseSlots(f *flow) {
 	if f.heldSlots > 0 {
 		held := f.slots[:f.heldSlots]
@@ -241,7 +244,7 @@ func (s *scheduler) releaseSlots(f *flow) {
 	}
 }
 
-// wake has somebody look for work; who finds some wakes the next.
+// wake wakes one idle worker of each kind. A worker that finds work wakes the next one.
 func (s *scheduler) wake() {
 	for kind := range s.workReady {
 		if s.idleWorkers[kind] > 0 {
@@ -250,8 +253,8 @@ func (s *scheduler) wake() {
 	}
 }
 
-// pick returns the next task that a worker of a kind is to begin, or none. Parked tasks whose turn it is before that
-// go on.
+// pick returns the next task for a worker of a kind, or false if there is none. Parked tasks that come first
+// resume.
 func (s *scheduler) pick(kind int) (workItem, bool) {
 	for {
 		c := s.chooseClass(kind)
@@ -265,7 +268,7 @@ func (s *scheduler) pick(kind int) (workItem, bool) {
 		s.readyEstimate--
 		head := q.head
 		if !f.resumes && !head.part.beginTask() {
-			s.onDrop(head) // it is delivered again, to whoever owns the partition then
+			s.onDrop(head) // the next owner of its partition gets it again
 			s.popHead(q)
 			if f.ready.len() == 0 {
 				s.releaseSlots(f)
@@ -287,12 +290,12 @@ func (s *scheduler) pick(kind int) (workItem, bool) {
 			return newWorkItem(q), true
 		}
 		s.grantWorker(q)
-		s.restoreReleased() // one less is parked
+		s.restoreReleased() // one task less is parked
 	}
 	return workItem{}, false
 }
 
-// relist is list for a flow that may still hold slots.
+// requeue is tryEnqueue for a flow that may hold slots.
 func (s *scheduler) requeue(f *flow) {
 	if f.heldSlots == 0 {
 		s.tryEnqueue(f)
@@ -303,7 +306,7 @@ func (s *scheduler) requeue(f *flow) {
 	}
 }
 
-// choose returns the class whose turn it is, or nil if none has work.
+// chooseClass returns the class to serve next, or nil if none has work.
 func (s *scheduler) chooseClass(kind int) *classQueue {
 	if kind == 1 {
 		if s.classes[classLarge].running >= s.large {
@@ -335,9 +338,10 @@ func (s *scheduler) chooseClass(kind int) *classQueue {
 	return low
 }
 
-// side returns what is next in a class, or nil if it has no work: a task to begin and one that goes on take turns. While
-// more wait to go on than may be at work, one is begun for weight that go on, so that what they read does not get old.
-// While too many are parked none is begun.
+// beginOrResume returns the queue of a class to serve next, or nil if it has no work: it alternates between
+// tasks to start and parked tasks to resume. While more tasks wait to resume than may run, it starts one for
+// each weight that resume, so that the data they waited for stays fresh. While too many tasks are parked it
+// starts none.
 func (s *scheduler) beginOrResume(of int) *classQueue {
 	begins, resumes := &s.classes[of], &s.classes[resumeOffset+of]
 	begin := begins.accounts.len() > 0 && !s.barred() && !s.atParkLimit(of) && begins.next() != nil
@@ -355,7 +359,7 @@ func (s *scheduler) beginOrResume(of int) *classQueue {
 	return nil
 }
 
-// workersOf returns how many tasks of a class may be at work.
+// maxRunning returns how many tasks of a class may run at a time.
 func (s *scheduler) maxRunning(class int) int {
 	if class == classLarge {
 		return s.large
@@ -363,8 +367,8 @@ func (s *scheduler) maxRunning(class int) int {
 	return s.allowed
 }
 
-// take ends a task that a worker has completed, if any, and returns the next one for workers of a kind, once there
-// is one. It returns false when the scheduler is closed.
+// take ends the task that a worker has completed, if any, and waits for the next one for workers of a kind.
+// It returns false when the scheduler is closed.
 func (s *scheduler) take(kind int, completed workItem) (next workItem, ok bool) {
 	s.mu.Lock()
 	defer s.unlock()
@@ -386,17 +390,17 @@ func (s *scheduler) take(kind int, completed workItem) (next workItem, ok bool) 
 	}
 }
 
-// waitFree waits for work, after telling others of the slots that became theirs.
+// waitForWork waits for work. If slots of other flows must be announced, it does that instead and returns.
 func (s *scheduler) waitForWork(kind int) {
 	if len(s.toAnnounce) > 0 {
 		s.unlock()
 		s.mu.Lock()
-		return // look again: some of it may be ours
+		return // look again: one of these flows may now have work for this worker
 	}
 	s.workReady[kind].Wait()
 }
 
-// complete ends a task that is done, if it is one.
+// complete ends a completed task. A zero it has none.
 func (s *scheduler) complete(it workItem) {
 	if it.task != nil {
 		s.detach(it.task)
@@ -404,7 +408,7 @@ func (s *scheduler) complete(it workItem) {
 	}
 }
 
-// ended takes note that t has no worker any more.
+// detach records that t has no worker any more, and releases its slots.
 func (s *scheduler) detach(t *task) {
 	if !t.running {
 		return
@@ -417,12 +421,12 @@ func (s *scheduler) detach(t *task) {
 	}
 }
 
-// shift takes the head off q, and has what follows wait to be run. The worker that calls it looks for work of its
-// own kind; if what follows is of the other kind, shift wakes a worker of that one.
+// popHead removes the head of q and makes the next task ready. The calling worker looks for work of its own
+// kind, so popHead wakes a worker if the next task is of the other kind.
 func (s *scheduler) popHead(q *keyQueue) {
 	done := q.head
 	q.n--
-	if q.head, done.next = done.next, nil; q.head != nil { // or it would keep those after it in memory
+	if q.head, done.next = done.next, nil; q.head != nil { // clearing next lets the garbage collector free done's successors
 		s.push(q)
 		if kind := q.head.flow.kind(); kind != done.flow.kind() && s.idleWorkers[kind] > 0 {
 			s.workReady[kind].Signal()
@@ -434,7 +438,7 @@ func (s *scheduler) popHead(q *keyQueue) {
 	s.freeQueues = q
 }
 
-// postpone keeps q, whose head failed, from being run for d.
+// postpone makes q ready again after d. Its head has failed or must wait.
 func (s *scheduler) postpone(q *keyQueue, d time.Duration) {
 	s.mu.Lock()
 	s.detach(q.head)
@@ -450,7 +454,7 @@ func (s *scheduler) postpone(q *keyQueue, d time.Duration) {
 	})
 }
 
-// close ends all waiting.
+// close wakes all waiting workers, which then return.
 func (s *scheduler) close() {
 	s.mu.Lock()
 	defer s.unlock()

@@ -2,7 +2,8 @@ package kafka
 
 import "slices"
 
-// control sets what may be run: nothing, or all but what is paused, by that many workers.
+// setControls sets what may run: nothing if halted, else all work that is not paused, in at most allowed
+// tasks at a time.
 func (s *scheduler) setControls(halted bool, allowed int, paused func(Work) bool) {
 	s.mu.Lock()
 	defer s.unlock()
@@ -20,9 +21,9 @@ func (s *scheduler) setControls(halted bool, allowed int, paused func(Work) bool
 	}
 }
 
-// settle puts f up for running or takes it down, as its gate now says, and whether it spills.
+// applyPause queues f or removes it from its queue according to f.paused, and sets f.shed.
 func (s *scheduler) applyPause(f *flow, spill bool) {
-	if f.shed && !spill && f.queued { // without slots
+	if f.shed && !spill && f.queued { // it holds no slots
 		s.dequeue(f)
 	}
 	f.shed = spill
@@ -46,8 +47,8 @@ func (s *scheduler) dequeue(f *flow) {
 	s.releaseSlots(f)
 }
 
-// relieve has what is paused run all the same, which takes it into the delay lanes: it holds
-// up what is not paused.
+// startShedding lets paused tasks run, which sends them to the delay lanes, because they block tasks that are
+// not paused.
 func (s *scheduler) startShedding() {
 	s.mu.Lock()
 	defer s.unlock()
@@ -63,7 +64,7 @@ func (s *scheduler) startShedding() {
 	s.wake()
 }
 
-// relieved ends what relieve began.
+// stopShedding ends what startShedding began.
 func (s *scheduler) stopShedding() {
 	s.mu.Lock()
 	defer s.unlock()
@@ -74,7 +75,7 @@ func (s *scheduler) stopShedding() {
 	}
 }
 
-// room says whether a worker may begin another task of a class, or go on with one.
+// hasCapacity reports whether a worker may start another task of a class, or resume one.
 func (s *scheduler) hasCapacity(side int) bool {
 	high, low := s.classes[classHigh].running, s.classes[classLow].running
 	switch class := side % resumeOffset; {
@@ -88,9 +89,9 @@ func (s *scheduler) hasCapacity(side int) bool {
 	return high+low < s.allowed
 }
 
-// yield gives back the slots that flows hold for tasks which no worker may begin for now, where others wait
-// for them. They are put up again when there is room. It is called now and then: what waits for less
-// keeps its place.
+// releaseUnused releases the slots that flows hold for tasks which no worker may start now, if other flows
+// wait for them. The flows are queued again when there is capacity. It is called periodically, so that a flow
+// that waits only briefly keeps its place.
 func (s *scheduler) releaseUnused() {
 	s.mu.Lock()
 	defer s.unlock()
@@ -113,14 +114,14 @@ func (s *scheduler) releaseUnused() {
 	}
 }
 
-// sitOut has f, which is not listed, wait without slots until there is room for its tasks.
+// setAside makes f, which is not queued, wait without slots until there is capacity for its tasks.
 func (s *scheduler) setAside(f *flow) {
 	f.released = true
 	s.releaseSlots(f)
 	f.account.class.released.push(f)
 }
 
-// restore puts up again what yielded, where there is room for it.
+// restoreReleased queues the flows that were set aside and have capacity now.
 func (s *scheduler) restoreReleased() {
 	for i := range s.classes {
 		c := &s.classes[i]
@@ -132,16 +133,17 @@ func (s *scheduler) restoreReleased() {
 	}
 }
 
-// crowded reports whether no task of a class may be begun, since too many are parked. What is not of class high has
-// half of the places, so that records which do not answer keep no worker from what is urgent and needs none.
+// atParkLimit reports whether no task of a class may start because too many are parked. Classes other than
+// high may use half of the limit, so that stores which do not answer keep no worker from urgent tasks.
 func (s *scheduler) atParkLimit(class int) bool {
 	return s.parked >= s.parkedLimit || class != classHigh && s.parkedOther >= s.parkedLimit/2
 }
 
-// full reports whether f waits to begin tasks of a class that is crowded.
+// blockedByParked reports whether the tasks of f cannot start because their class is at its limit of parked
+// tasks.
 func (s *scheduler) blockedByParked(f *flow) bool { return !f.resumes && s.atParkLimit(f.class) }
 
-// slotless says which intakes have tasks that wait for slots.
+// waitingForSlots returns the fetchers with tasks that wait for slots.
 func (s *scheduler) waitingForSlots() map[*fetcher]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +159,7 @@ func (s *scheduler) waitingForSlots() map[*fetcher]bool {
 	return in
 }
 
-// held counts, by intake, the tasks that a pause keeps back.
+// pausedCounts returns the number of tasks held back by a pause, by fetcher.
 func (s *scheduler) pausedCounts() map[*fetcher]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,15 +177,16 @@ func (s *scheduler) pausedCounts() map[*fetcher]int {
 	return n
 }
 
-// stopping reports whether t will not be begun, as its partition moves.
+// isStopping reports whether t will not start because its partition is revoked.
 func isStopping(_, t *task) bool { return t.part.stopping.Load() }
 
-// purge takes out the tasks that were not begun and are gone, given the head of their key, and gives each to out with mu
-// held: if they wait for a slot or are paused, no worker would come across them.
+// removeQueued removes the tasks that have not started and for which gone, called with the head of their key,
+// returns true. It calls out with each, with mu held. Without it, tasks that wait for a slot or are paused
+// would stay until a worker got them.
 func (s *scheduler) removeQueued(gone func(head, t *task) bool, out func(*task)) {
 	s.mu.Lock()
 	defer s.unlock()
-	for _, q := range s.keys { // what stands behind a head
+	for _, q := range s.keys { // tasks behind the head of their key
 		for t := q.head; t.next != nil; {
 			if next := t.next; gone(q.head, next) {
 				t.next = next.next
@@ -200,7 +203,7 @@ func (s *scheduler) removeQueued(gone func(head, t *task) bool, out func(*task))
 	}
 	for _, f := range s.flows {
 		if f.resumes {
-			continue // the goroutine of a parked task takes it out
+			continue // the goroutine of a parked task removes it
 		}
 		for _, q := range f.ready.all() {
 			t := q.head
@@ -209,7 +212,7 @@ func (s *scheduler) removeQueued(gone func(head, t *task) bool, out func(*task))
 				continue
 			}
 			s.readyEstimate--
-			s.popHead(q) // may come back: what follows is not gone
+			s.popHead(q) // may push the queue again: the next task is not gone
 			out(t)
 		}
 		if f.ready.len() == 0 && f.queued {
@@ -220,11 +223,11 @@ func (s *scheduler) removeQueued(gone func(head, t *task) bool, out func(*task))
 	s.wake()
 }
 
-// An amount is how many tasks there are, and the bytes of their records.
+// An amount is a number of tasks and the size of their records.
 type amount struct{ tasks, bytes int64 }
 
-// waiting counts the tasks of shares that were not begun, by share and flow. What is paused, is not known to be of an
-// account, or stands behind one that was begun, is left out.
+// queuedAmounts counts the tasks of assignments that have not started, by assignment and flow. It leaves out
+// tasks that are paused, that belong to no known account, or that queue behind a started task.
 func (s *scheduler) queuedAmounts(shares map[*assignment]bool) map[*assignment]map[Work]amount {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -250,7 +253,7 @@ func (s *scheduler) queuedAmounts(shares map[*assignment]bool) map[*assignment]m
 	return by
 }
 
-// prune forgets flows and accounts that have nothing.
+// prune removes flows and accounts without tasks.
 func (s *scheduler) prune() {
 	if len(s.flows) < 4096 {
 		return

@@ -8,45 +8,43 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// A Limit bounds what the tasks of one process do to one store, or for one account. Zero
-// is no limit.
+// A Limit bounds the work of one process on one store, or for one account. Zero means no limit.
 type Limit struct {
-	Tasks          int     // at work at a time
-	TasksPerSecond float64 // begun
-	BytesPerSecond float64 // of the tasks begun, as Work.Bytes estimates them
+	Tasks          int     // running at a time
+	TasksPerSecond float64 // started per second
+	BytesPerSecond float64 // bytes of started tasks per second, as estimated by Work.Bytes
 }
 
-// Slots holds the limits of a process; its Pools share one. A task has its slots before it
-// has a worker, so tasks that wait for a busy store keep no worker from others. Slots are
-// taken in one order, and whoever waits for one is served in turn: no deadlock, and
-// nobody starves.
+// Slots holds the limits of a process. Its Pools share one Slots. A task acquires its slots before it gets a
+// worker, so tasks that wait for a busy store occupy no worker. Slots are acquired in a fixed order, and
+// waiters for a slot are served in turn, so there is no deadlock and no starvation.
 type Slots struct {
 	limit func(account, store string) Limit
-	mu    sync.Mutex // guards slots and what is in them; taken after scheduler.mu
+	mu    sync.Mutex // guards slots and their fields; acquired after scheduler.mu
 	slots map[string]*slot
 }
 
-// NewSlots returns slots with the limits that limit tells; with an empty store it tells that
-// of the account as a whole. It is asked once for each name.
+// NewSlots returns Slots with the limits that limit returns. An empty store means the limit of the account as
+// a whole. limit is called once for each account and store.
 func NewSlots(limit func(account, store string) Limit) *Slots {
 	return &Slots{limit: limit, slots: map[string]*slot{}}
 }
 
-// A slot is the limit of one store or account. Guarded by Slots.mu.
+// A slot is the state of the limit of one store or account. Slots.mu guards it.
 type slot struct {
 	name       string
 	limit      Limit
 	used       int
 	waiting    [numClasses]fifo[*flow]
-	highStreak int // of grants to class high while another waited
-	// What may be begun, if positive; what was begun is taken off, so it may be in debt.
+	highStreak int // consecutive grants to class high while another class waited
+	// Tokens of the rate limits. A started task is deducted in full, so they may become negative.
 	tasks, bytes float64
 	refilled     time.Time
-	timer        *time.Timer // set while it waits for the debt to be over
+	timer        *time.Timer // set while a waiter waits for tokens
 }
 
-// of returns the slots that work of an account needs, in the order in which they are taken; none
-// if nothing is limited.
+// slotsFor returns the slots that work on stores of an account needs, in the order in which they are
+// acquired. It is empty if nothing is limited.
 func (s *Slots) slotsFor(account string, stores [2]string) (need []*slot) {
 	names := []string{""}
 	for _, store := range stores {
@@ -73,8 +71,8 @@ func (s *Slots) slotsFor(account string, stores [2]string) (need []*slot) {
 	return need
 }
 
-// acquire takes the slots that f still needs, and reports whether it has them all. If not, f
-// waits for the next one, and its scheduler is told when it has them.
+// acquire acquires the slots that f still needs, and reports whether f has all of them. If not, f waits for
+// the next one, and f's scheduler is called when it has all.
 func (s *Slots) acquire(f *flow) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +92,7 @@ func (s *Slots) acquireRest(f *flow) bool {
 	return true
 }
 
-// busy says whether f must queue: all is in use, or others are before it.
+// mustQueue reports whether the slot is fully used or others wait for it already.
 func (sl *slot) mustQueue() bool {
 	if sl.limit.Tasks > 0 && sl.used >= sl.limit.Tasks {
 		return true
@@ -107,7 +105,7 @@ func (sl *slot) mustQueue() bool {
 	return false
 }
 
-// take gives f the slot. The rates are those of tasks that are begun.
+// take gives the slot to f. Rate limits apply to started tasks, not to resumed ones.
 func (sl *slot) take(f *flow) {
 	sl.used++
 	if f.resumes {
@@ -121,8 +119,8 @@ func (sl *slot) take(f *flow) {
 	}
 }
 
-// filledUp says whether the rates allow another task to begin. If not, whoever waits is
-// served when they do.
+// ratesAllow reports whether the rate limits allow another task to start. If not, a timer serves the waiters
+// when they do.
 func (sl *slot) ratesAllow(s *Slots) bool {
 	l := sl.limit
 	if l.TasksPerSecond <= 0 && l.BytesPerSecond <= 0 {
@@ -155,8 +153,8 @@ func (sl *slot) ratesAllow(s *Slots) bool {
 	return false
 }
 
-// release gives slots back, and returns the flows that now have all that they need: the
-// caller announces them when it holds no lock.
+// release releases slots, and returns the flows that now have all their slots. The caller announces them when
+// it holds no lock.
 func (s *Slots) release(held []*slot) (granted []*flow) {
 	if len(held) == 0 {
 		return nil
@@ -172,7 +170,7 @@ func (s *Slots) release(held []*slot) (granted []*flow) {
 	return granted
 }
 
-// wanted says whether anybody waits for one of them.
+// hasWaiters reports whether a flow waits for one of the slots.
 func (s *Slots) hasWaiters(held []*slot) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,7 +179,7 @@ func (s *Slots) hasWaiters(held []*slot) bool {
 	})
 }
 
-// refund gives back slots that f took for a task which is not begun, with what it cost.
+// refund releases slots that f acquired for a task that does not start, and returns the task's tokens.
 func (s *Slots) refund(held []*slot, f *flow) (granted []*flow) {
 	if f.resumes {
 		return s.release(held)
@@ -199,7 +197,7 @@ func (s *Slots) refund(held []*slot, f *flow) (granted []*flow) {
 	return s.release(held)
 }
 
-// grant serves those who wait for sl, as far as it goes.
+// grant serves the waiters of sl while the limits allow it.
 func (s *Slots) grant(sl *slot, granted []*flow) []*flow {
 	for sl.limit.Tasks == 0 || sl.used < sl.limit.Tasks {
 		class := sl.nextClass()
@@ -216,7 +214,7 @@ func (s *Slots) grant(sl *slot, granted []*flow) []*flow {
 	return granted
 }
 
-// turn says which class is served next: high before the others, but not for ever.
+// nextClass returns the class to serve next: class high first, but others are not starved.
 func (sl *slot) nextClass() int {
 	high, other := sl.waiting[classHigh].len() > 0, -1
 	for c := range sl.waiting {
@@ -236,10 +234,10 @@ func (sl *slot) nextClass() int {
 	return other
 }
 
-// slotStreak is how many flows of class high are served before one of another.
+// maxHighStreak is the number of flows of class high that are served before one of another class.
 const maxHighStreak = 8
 
-// announce tells flows' schedulers that they have their slots.
+// announceGranted calls the schedulers of flows that have all their slots.
 func announceGranted(granted []*flow) {
 	for _, f := range granted {
 		f.sched.granted(f)

@@ -7,44 +7,44 @@ import (
 )
 
 const (
-	// restShare is how many times as long as it took nothing more is asked of a table, of what can wait: the busier the
-	// engine is, the longer a request takes, and the fewer and larger they become.
+	// idleFactor is the least time between the starts of two requests to a table, in multiples of the first
+	// one's duration, if the second can wait. A busy engine takes longer, and so gets fewer and larger requests.
 	idleFactor = 3
-	// recordShare is how much longer the next request may wait for each record of the one before: with few records a
-	// second each is soon there, with many the requests become few and large.
+	// perRecordDelay is added to the time until the next request for each record of the last one. At a low rate
+	// each record is stored soon; at a high rate requests become few and large.
 	perRecordDelay = time.Millisecond
-	// agedShare is how many batches are stored because of their age alone in the time of one that is not that old.
+	// agedFactor is how many times more often batches may start because of their age than without it.
 	agedFactor = 4
 )
 
-// ripeness is why a batch may be stored.
+// readiness is the reason why a batch may be stored.
 type readiness int
 
 const (
-	young    readiness = iota // nothing speaks for it but that the table has nothing else to do
+	young    readiness = iota // only because the table is idle
 	aged                      // its first record has waited for MaxAge
-	complete                  // it takes no more records, or memory is full
+	complete                  // it is full, or memory is
 )
 
-// A spacing lets batches of one table be stored, the oldest first. A young one is stored if no other batch of the table
-// is being stored and the last one was long enough ago, an aged one if the last one began apart/agedShare ago, and a
-// complete one at once.
+// A tablePacer paces the batches of one table, oldest first. A young batch may start if no other batch of the
+// table is being stored and the last one is long enough ago. An aged batch may start interval/agedFactor
+// after the start of the last one. A complete batch may always start.
 type tablePacer struct {
-	interval time.Duration // between the beginnings of two small batches of which the second is young
+	interval time.Duration // least time between the starts of a small batch and a young one
 
-	mu        sync.Mutex             // guards the rest
-	waiting   map[*batcher]time.Time // those that may not begin yet, with when the first of their records was read
-	storing   int                    // batches that are being stored, or are about to be
-	began     time.Time              // when the newest of them began
-	notBefore time.Time              // from when on a young batch may be stored
+	mu        sync.Mutex             // guards the fields below
+	waiting   map[*batcher]time.Time // batchers that may not start yet, with the time at which their first record was read
+	storing   int                    // batches that are being stored or about to be
+	began     time.Time              // start of the newest batch
+	notBefore time.Time              // earliest start of a young batch
 }
 
 func newTablePacer(apart time.Duration) *tablePacer {
 	return &tablePacer{interval: apart, waiting: map[*batcher]time.Time{}}
 }
 
-// begin notes that a batch of s is about to be stored: n records, the first of which was read at read. One that is not
-// complete may have to wait: for a time, or until s is roused if that time is 0.
+// begin reports whether a batch of s with n records may start now. Its first record was read at read. A batch
+// that is not complete may have to wait: for a time or, if that is 0, until s is signalled.
 func (t *tablePacer) begin(s *batcher, n int, read time.Time, ripe readiness) (ok bool, wait time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -68,7 +68,7 @@ func (t *tablePacer) begin(s *batcher, n int, read time.Time, ripe readiness) (o
 	return true, 0
 }
 
-// end notes that a batch is stored, or is not going to be.
+// end records that a batch has been stored, or will not be.
 func (t *tablePacer) end() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -79,27 +79,27 @@ func (t *tablePacer) end() {
 	t.signalOldest()
 }
 
-// quit says that s waits no more.
+// remove removes s from the waiting batchers.
 func (t *tablePacer) remove(s *batcher) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.removeLocked(s)
 }
 
-// leave is quit. t.mu is held.
+// removeLocked is remove for a caller that holds t.mu.
 func (t *tablePacer) removeLocked(s *batcher) {
 	delete(t.waiting, s)
 	t.signalOldest()
 }
 
-// rouse has the oldest look again. t.mu is held.
+// signalOldest makes the oldest waiting batcher call begin again. The caller holds t.mu.
 func (t *tablePacer) signalOldest() {
 	if s := t.oldest(); s != nil {
 		s.signal()
 	}
 }
 
-// oldest returns the stream that is to begin next, nil if none waits. t.mu is held.
+// oldest returns the batcher to start next, or nil if none waits. The caller holds t.mu.
 func (t *tablePacer) oldest() (first *batcher) {
 	for s, read := range t.waiting {
 		if first == nil || cmp.Or(read.Compare(t.waiting[first]), cmp.Compare(s.id, first.id), cmp.Compare(s.topic, first.topic)) < 0 {

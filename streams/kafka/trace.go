@@ -15,13 +15,13 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// The headers of a W3C trace context.
+// Headers of a W3C trace context.
 const (
 	headerTraceParent = "traceparent"
 	headerTraceState  = "tracestate"
 )
 
-// traced are headers in the form in which propagators want them.
+// A headerCarrier gives propagators access to record headers.
 type headerCarrier []kgo.RecordHeader
 
 // Get implements propagation.TextMapCarrier.
@@ -55,10 +55,9 @@ func (t *headerCarrier) Keys() (keys []string) {
 
 func noopEnd(error) {}
 
-// span begins the span of one call of the handler with l, a child of what l's headers name.
-// The handler is called with the context that it returns, and end with what the handler
-// returned. Outputs of l carry the span's context from then on. Without a tracer it does
-// nothing, and allocates nothing.
+// span starts the span of one call of the handler with l, as a child of the span in l's headers. The handler
+// is called with the returned context, and end with the handler's error. Outputs of l carry the context of
+// the span from then on. Without a tracer, span does nothing and allocates nothing.
 func (r *router) span(ctx context.Context, l *inflightRecord) (_ context.Context, end func(error)) {
 	if r.cfg.Tracer == nil {
 		return ctx, noopEnd
@@ -90,8 +89,8 @@ func (r *router) span(ctx context.Context, l *inflightRecord) (_ context.Context
 	}
 }
 
-// spans begins spans of letters that are stored together, and returns what ends them: of those
-// that stand in a trace which is recorded, since the others are too many to begin one each.
+// spans starts spans of records that are stored together, and returns a function that ends them. It covers
+// only sampled traces, because the number of records is high.
 func (r *router) spans(ctx context.Context, records []*inflightRecord) (end func(error)) {
 	if r.cfg.Tracer == nil {
 		return noopEnd
@@ -114,10 +113,10 @@ func (r *router) spans(ctx context.Context, records []*inflightRecord) (end func
 	}
 }
 
-// errNotStored is what a span says of a record that was refused by itself.
+// errNotStored is the error of the span of a record that was rejected individually.
 var errNotStored = retry.Permanent(errors.New("it cannot be stored"))
 
-// group is the consumer group that l was read in.
+// groupOf returns the consumer group that l was read in.
 func (r *router) groupOf(l *inflightRecord) string {
 	if e, ok := schemas.Lookup(r.cfg.bare(l.rec.Topic)); ok {
 		return r.cfg.group(r.role, classOf(e, r.role))
@@ -125,7 +124,7 @@ func (r *router) groupOf(l *inflightRecord) string {
 	return r.cfg.group(r.role, schemas.High)
 }
 
-// traceOf returns the headers that name ctx's span; none where it has none.
+// injectTrace returns the headers that name the span of ctx, or nil if it has none.
 func injectTrace(ctx context.Context) headerCarrier {
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		return nil
@@ -135,8 +134,7 @@ func injectTrace(ctx context.Context) headerCarrier {
 	return out
 }
 
-// traced returns the headers that l's outputs carry: those of its span or, without one,
-// its own, as they are.
+// traceHeaders returns the trace headers for l's outputs: those of its span or, without a span, its own.
 func (l *inflightRecord) traceHeaders() (out []kgo.RecordHeader) {
 	if l.trace != nil {
 		return *l.trace

@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// A Waiting counts the messages that a process has sent to delay lanes since something is away, by the cause of their
-// errors (retry.UnavailableFor), until they are due. It knows nothing of those that a former process has sent. The zero
-// value is ready to use, by many at a time; nil counts nothing.
+// A Waiting counts the messages that this process has sent to delay lanes and that are not due yet, by the
+// cause of their errors (retry.UnavailableFor). It does not know those of earlier processes. The zero value
+// is ready to use. It is safe for concurrent use, and a nil *Waiting counts nothing.
 type Waiting struct {
-	mu      sync.Mutex // guards the rest
+	mu      sync.Mutex // guards the fields below
 	byCause map[string]*dueCounts
 }
 
-// dueCounts are messages by the second in which they are due.
+// dueCounts are numbers of messages by the second at which they are due.
 type dueCounts struct {
 	bySecond map[int64]int
 	total    int
-	pruned   int64 // the second up to which those that are due have been removed
+	pruned   int64 // the second up to which due messages have been removed
 }
 
-// Of returns how many messages wait because of a cause.
+// Of returns the number of messages that wait because of cause.
 func (w *Waiting) Of(cause string) int {
 	if w == nil {
 		return 0
@@ -35,7 +35,7 @@ func (w *Waiting) Of(cause string) int {
 	return c.total
 }
 
-// add counts a message that waits because of a cause.
+// add counts a message that waits because of cause.
 func (w *Waiting) add(cause string, due time.Time) {
 	if w == nil {
 		return

@@ -14,24 +14,24 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A worker runs one task at a time. The first time that its task is parked another worker takes its place, and it
-// ends with that task.
+// A worker runs one task at a time. When its task is parked for the first time, another worker replaces it,
+// and it ends with that task.
 type worker struct {
 	p    *Pool
 	kind int
 
-	lastProgress atomic.Int64 // when the task last said that it gets on, in the Pool's time
-	progressed   atomic.Bool  // it has said so
+	lastProgress atomic.Int64 // last call of retry.Alive by the task, in Pool.clock
+	progressed   atomic.Bool  // the task has called retry.Alive
 
-	mu          sync.Mutex // guards the rest
-	task        *task      // at work, or parked
-	q           *keyQueue  // whose head task is
-	mustRecord  bool       // task is on record before it is at work
-	began       int64      // in the Pool's time
-	deadline    int64      // when it is overdue; while it is parked, how long it may be at work yet
-	cancelledAt int64      // when it was cancelled; 0: it was not
-	parked      bool       // task is
-	replaced    bool       // another took its place
+	mu          sync.Mutex // guards the fields below
+	task        *task      // running or parked
+	q           *keyQueue  // the queue of task
+	mustRecord  bool       // a commit must record task before the handler runs
+	began       int64      // in Pool.clock
+	deadline    int64      // in Pool.clock; while the task is parked, the time that it has left
+	cancelledAt int64      // in Pool.clock; 0: not cancelled
+	parked      bool       // task is parked
+	replaced    bool       // another worker took its place
 	ctx         context.Context
 	cancel      context.CancelCauseFunc
 }
@@ -42,13 +42,13 @@ func newWorker(p *Pool, kind int) *worker {
 	return w
 }
 
-// renew gives w a context for the tasks to come: one is for many tasks, until it is cancelled.
+// newContext gives w a context for the next tasks. Tasks share one context until it is cancelled.
 func (w *worker) newContext() {
 	ctx, cancel := context.WithCancelCause(context.WithValue(w.p.ctx, workerKey{}, w))
 	w.ctx, w.cancel = retry.Watched(ctx, w.progress), cancel
 }
 
-// progress is retry.Alive of the task at work.
+// progress is called by retry.Alive in the running task.
 func (w *worker) progress() {
 	w.lastProgress.Store(w.p.clock.Load())
 	w.progressed.Store(true)
@@ -59,7 +59,7 @@ func (w *worker) progress() {
 	}
 }
 
-// loop runs tasks until the scheduler is closed, or another worker has taken its place.
+// loop runs tasks until the scheduler is closed or another worker has taken its place.
 func (w *worker) loop() {
 	var completed workItem
 	for !w.replaced {
@@ -76,7 +76,7 @@ func (w *worker) loop() {
 	w.cancel(nil)
 }
 
-// begin takes note that the task of it is at work, and returns its context.
+// begin marks the task of it as running, and returns its context.
 func (w *worker) begin(it workItem, careful bool) context.Context {
 	now, t := w.p.clock.Load(), it.task
 	w.lastProgress.Store(now)
@@ -88,7 +88,7 @@ func (w *worker) begin(it workItem, careful bool) context.Context {
 	return w.ctx
 }
 
-// end takes note that the task at work is at its end, and returns why it was cancelled, if it was.
+// end marks the task as ended, and returns the cause if it was cancelled.
 func (w *worker) end() (cause error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -101,7 +101,7 @@ func (w *worker) end() (cause error) {
 	return cause
 }
 
-// interrupt cancels the task at work, or only one that is parked, if it is of shares.
+// interrupt cancels the task if it belongs to assignments and, with onlyParked, if it is parked.
 func (w *worker) interrupt(assignments []*assignment, onlyParked bool, cause error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -113,12 +113,12 @@ func (w *worker) interrupt(assignments []*assignment, onlyParked bool, cause err
 
 var (
 	errOverdue = errors.New("the task took longer than it may")
-	// A store that hangs must not look well: whoever judges it by the context sees that time was up.
+	// It wraps DeadlineExceeded so that a store's breaker counts a call that hangs as a failure.
 	errStalled = fmt.Errorf("the task made no progress for longer than it may (%w)", context.DeadlineExceeded)
 )
 
-// check cancels the task at work if it is overdue or does not get on, and returns an error
-// if it ignores that.
+// checkProgress cancels the task if it is overdue or makes no progress. It returns an error if the task
+// ignores that.
 func (w *worker) checkProgress(now int64) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -131,7 +131,7 @@ func (w *worker) checkProgress(now int64) error {
 		t := w.task
 		return fmt.Errorf("the task of %s at offset %d, key %q, has ignored for %v that it was cancelled (%w)",
 			t.part.partition, t.rec.Offset, t.rec.Key, time.Duration(now-w.cancelledAt).Round(time.Second), context.Cause(w.ctx))
-	case w.parked: // it waits for others, who are watched
+	case w.parked: // it waits for other tasks, which are checked themselves
 	case now > w.deadline:
 		w.cancelledAt = now
 		w.cancel(errOverdue)
@@ -142,7 +142,7 @@ func (w *worker) checkProgress(now int64) error {
 	return nil
 }
 
-// run brings a task further, and reports whether it is at its end; if not, it is postponed.
+// run processes a task. It reports whether the task has ended; otherwise the task is postponed.
 func (p *Pool) run(w *worker, it workItem) bool {
 	t := it.task
 	if t.part.isCancelled() {
@@ -153,7 +153,7 @@ func (p *Pool) run(w *worker, it workItem) bool {
 		p.finish(t)
 		return true
 	}
-	if p.kafka.Controls.anyPaused() && p.kafka.Controls.Role(p.cfg.Role) { // since it was given out
+	if p.kafka.Controls.anyPaused() && p.kafka.Controls.Role(p.cfg.Role) { // paused since the scheduler handed it out
 		p.sched.postpone(it.q, clockStep)
 		return false
 	}
@@ -169,7 +169,7 @@ func (p *Pool) run(w *worker, it workItem) bool {
 		p.failTask(t, retry.Permanent(fmt.Errorf("was at work in %d processes that died", deaths)))
 		return true
 	}
-	if deaths > 1 { // alone: who dies then is the cause, or next to nobody else
+	if deaths > 1 { // run it alone: if the process dies again, it is almost certainly the cause
 		if !p.suspectMu.TryLock() {
 			p.sched.postpone(it.q, time.Second)
 			return false
@@ -179,7 +179,8 @@ func (p *Pool) run(w *worker, it workItem) bool {
 	return p.call(w, it, careful, far)
 }
 
-// call calls the handler once, after the task is on record: if it is careful, or far and that is possible.
+// call calls the handler once. Before that a commit records the task: it must if careful is set, and should
+// if far is set.
 func (p *Pool) call(w *worker, it workItem, careful, far bool) bool {
 	t := it.task
 	d, ok := p.decode(t)
@@ -188,7 +189,7 @@ func (p *Pool) call(w *worker, it workItem, careful, far bool) bool {
 		return true
 	}
 	ctx := w.begin(it, careful)
-	if t.part.isCancelled() { // whoever interrupted those at work may not have seen it
+	if t.part.isCancelled() { // interrupt may have run before begin
 		_ = w.end()
 		p.abandon(t)
 		return true
@@ -196,7 +197,7 @@ func (p *Pool) call(w *worker, it workItem, careful, far bool) bool {
 	if careful || far {
 		err := t.part.fetcher.awaitRecorded(ctx, careful)
 		if gone := t.part.isCancelled() || errors.Is(err, errStopped); err != nil && (careful || gone) {
-			_ = w.end() // what the record says is what counts
+			_ = w.end() // the result of awaitRecorded decides, not the cause of a cancellation
 			if gone {
 				p.abandon(t)
 				return true
@@ -222,7 +223,7 @@ func (p *Pool) call(w *worker, it workItem, careful, far bool) bool {
 			return true
 		}
 		if cause != nil && retry.ClassOf(err) == retry.Transient {
-			t.err = fmt.Errorf("%w: %w", cause, err) // tried again later, and not at once
+			t.err = fmt.Errorf("%w: %w", cause, err) // wrapping makes it retry later instead of in place
 		} else if wait, ok := p.retryInPlace(t); ok {
 			p.metricsOf(t).handled(fateRetried, 1, time.Since(called))
 			p.sched.postpone(it.q, wait)
