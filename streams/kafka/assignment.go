@@ -44,78 +44,78 @@ type pollMark struct {
 	at  time.Time
 }
 
-func newAssignment(in *fetcher, at partition, window int) *assignment {
-	return &assignment{partition: at, fetcher: in, backlog: at.topic == in.backlogTopic, tracker: newTracker(window), idle: make(chan struct{}), firstOffset: -1}
+func newAssignment(f *fetcher, at partition, window int) *assignment {
+	return &assignment{partition: at, fetcher: f, backlog: at.topic == f.backlogTopic, tracker: newTracker(window), idle: make(chan struct{}), firstOffset: -1}
 }
 
 // beginTask counts a task that is about to start. It reports false if the partition is stopping.
-func (s *assignment) beginTask() bool {
-	s.running.Add(1)
-	if s.stopping.Load() {
-		s.endTask()
+func (a *assignment) beginTask() bool {
+	a.running.Add(1)
+	if a.stopping.Load() {
+		a.endTask()
 		return false
 	}
 	return true
 }
 
 // endTask ends a task that has started: its outputs are acknowledged, or it was abandoned.
-func (s *assignment) endTask() {
-	if s.running.Add(-1) == 0 && s.stopping.Load() {
-		s.closeIdle.Do(func() { close(s.idle) })
+func (a *assignment) endTask() {
+	if a.running.Add(-1) == 0 && a.stopping.Load() {
+		a.closeIdle.Do(func() { close(a.idle) })
 	}
 }
 
 // stop prevents the start of tasks. idle is closed when those that have started have ended.
-func (s *assignment) stop() {
-	s.stopping.Store(true)
-	if s.running.Load() == 0 {
-		s.closeIdle.Do(func() { close(s.idle) })
+func (a *assignment) stop() {
+	a.stopping.Store(true)
+	if a.running.Load() == 0 {
+		a.closeIdle.Do(func() { close(a.idle) })
 	}
 }
 
 // track adds delivered records to the window. It returns the slot of the first one, and which of them were
 // done before. When three quarters of the window are in flight the partition is paused; the last quarter has
 // room for one more poll. ok is false if the window is full.
-func (s *assignment) track(recs []*kgo.Record) (first uint64, done []bool, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.firstOffset < 0 {
-		s.firstOffset, s.firstEpoch = recs[0].Offset, recs[0].LeaderEpoch
-		s.recordedDone.Store(max(s.recordedDone.Load(), s.firstOffset)) // this is committed before the first task starts
+func (a *assignment) track(recs []*kgo.Record) (first uint64, done []bool, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.firstOffset < 0 {
+		a.firstOffset, a.firstEpoch = recs[0].Offset, recs[0].LeaderEpoch
+		a.recordedDone.Store(max(a.recordedDone.Load(), a.firstOffset)) // this is committed before the first task starts
 	}
-	s.quiet = false
+	a.quiet = false
 	done = make([]bool, len(recs))
 	for i, rec := range recs {
-		slot, ok := s.tracker.add(rec.Offset, rec.LeaderEpoch)
+		slot, ok := a.tracker.add(rec.Offset, rec.LeaderEpoch)
 		if !ok {
 			return 0, nil, false
 		}
 		if i == 0 {
 			first = slot
 		}
-		if s.crashes.completed.isDone(rec.Offset, rec.LeaderEpoch) {
+		if a.crashes.completed.isDone(rec.Offset, rec.LeaderEpoch) {
 			done[i] = true
-			s.tracker.finish(slot)
+			a.tracker.finish(slot)
 		}
 	}
-	s.dropDonePolls()
+	a.dropDonePolls()
 	from := recs[0].Timestamp
-	if s.backlog { // the time at which it was first read
+	if a.backlog { // the time at which it was first read
 		from = parseRetryHeaders(recs[0].Headers).timestamp
 	}
-	s.polls.push(pollMark{s.tracker.next, from})
-	s.evictStragglers(false)
-	if !s.paused && s.tracker.inFlight() >= s.window()/4*3 {
-		s.paused, s.pausedSince = true, time.Now()
-		s.fetcher.cl.PauseFetchPartitions(s.asMap()) // with mu held, so that no resume comes first
+	a.polls.push(pollMark{a.tracker.next, from})
+	a.evictStragglers(false)
+	if !a.paused && a.tracker.inFlight() >= a.window()/4*3 {
+		a.paused, a.pausedSince = true, time.Now()
+		a.fetcher.cl.PauseFetchPartitions(a.asMap()) // with mu held, so that no resume comes first
 	}
 	return first, done, true
 }
 
 // dropDonePolls drops the marks of polls that are done.
-func (s *assignment) dropDonePolls() {
-	for s.polls.len() > 0 && s.polls.peek().end <= s.tracker.base {
-		s.polls.pop()
+func (a *assignment) dropDonePolls() {
+	for a.polls.len() > 0 && a.polls.peek().end <= a.tracker.base {
+		a.polls.pop()
 	}
 }
 
@@ -125,186 +125,186 @@ const maxStragglers = 1024
 
 // evictStragglers makes room in the window if half of it is done behind records that take long. It also does
 // so if the partition is paused and at most a quarter of the window is not done, or half if stuck.
-func (s *assignment) evictStragglers(stuck bool) {
-	done := s.tracker.doneCount()
-	most := s.paused && (stuck || s.tracker.inFlight()-done <= s.window()/4)
-	if s.tracker.unfinished > s.window()/2 || done < s.window()/2 && !most || s.tracker.inFlight() == 0 {
+func (a *assignment) evictStragglers(stuck bool) {
+	done := a.tracker.doneCount()
+	most := a.paused && (stuck || a.tracker.inFlight()-done <= a.window()/4)
+	if a.tracker.unfinished > a.window()/2 || done < a.window()/2 && !most || a.tracker.inFlight() == 0 {
 		return
 	}
-	s.dropDonePolls()
-	s.tracker.evict(s.polls.peek().at)
-	s.dropDonePolls()
+	a.dropDonePolls()
+	a.tracker.evict(a.polls.peek().at)
+	a.dropDonePolls()
 }
 
 // oldest returns the time of the oldest record that is not done, within one poll. ok is false if all are
 // done.
-func (s *assignment) oldest() (at time.Time, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.dropDonePolls()
+func (a *assignment) oldest() (at time.Time, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.dropDonePolls()
 	switch {
-	case len(s.tracker.stragglers) > 0:
-		return s.tracker.stragglers[0].notBefore, true
-	case s.polls.len() == 0:
+	case len(a.tracker.stragglers) > 0:
+		return a.tracker.stragglers[0].notBefore, true
+	case a.polls.len() == 0:
 		return at, false
 	}
-	return s.polls.peek().at, true
+	return a.polls.peek().at, true
 }
 
-func (s *assignment) window() int { return len(s.tracker.ring) }
+func (a *assignment) window() int { return len(a.tracker.ring) }
 
 // finish marks the record in slot as done, and resumes fetching if there is room.
-func (s *assignment) finish(slot uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.tracker.finish(slot)
-	if s.paused {
-		s.evictStragglers(false)
+func (a *assignment) finish(slot uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.tracker.finish(slot)
+	if a.paused {
+		a.evictStragglers(false)
 	}
-	if s.tracker.end.Offset-s.recordedDone.Load() >= int64(s.window()/2) {
-		s.fetcher.requestCommit()
+	if a.tracker.end.Offset-a.recordedDone.Load() >= int64(a.window()/2) {
+		a.fetcher.requestCommit()
 	}
-	s.resumeIfRoom()
+	a.resumeIfRoom()
 }
 
 // resumeIfRoom resumes fetching if there is room in the window.
-func (s *assignment) resumeIfRoom() {
-	room := s.window() / 4
-	if s.fetcher.diversion.active.Load() { // most of the next poll is likely to be moved
-		room = s.window() / 2
+func (a *assignment) resumeIfRoom() {
+	room := a.window() / 4
+	if a.fetcher.diversion.active.Load() { // most of the next poll is likely to be moved
+		room = a.window() / 2
 	}
-	if s.paused && !s.tracker.discarded && s.tracker.inFlight() <= room {
-		s.paused = false
-		s.fetcher.cl.ResumeFetchPartitions(s.asMap())
+	if a.paused && !a.tracker.discarded && a.tracker.inFlight() <= room {
+		a.paused = false
+		a.fetcher.cl.ResumeFetchPartitions(a.asMap())
 	}
 }
 
 // resumeStuck resumes fetching of a stuck partition if at most half of its window is not done.
-func (s *assignment) resumeStuck() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.evictStragglers(true)
-	s.resumeIfRoom()
+func (a *assignment) resumeStuck() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.evictStragglers(true)
+	a.resumeIfRoom()
 }
 
 // discard makes the results of all records in flight ignored.
-func (s *assignment) discard() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.cancelled.Store(true)
-	s.tracker.discard()
+func (a *assignment) discard() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.cancelled.Store(true)
+	a.tracker.discard()
 }
 
 // isCancelled reports whether the partition is revoked, or about to be.
-func (s *assignment) isCancelled() bool { return s.cancelled.Load() }
+func (a *assignment) isCancelled() bool { return a.cancelled.Load() }
 
 // isPaused reports whether the partition is not fetched because its window is nearly full.
-func (s *assignment) isPaused() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.paused
+func (a *assignment) isPaused() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.paused
 }
 
 // stuckFor reports whether the partition has not been fetched for d, and will not be until more tasks end.
-func (s *assignment) stuckFor(d time.Duration) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.paused && time.Since(s.pausedSince) >= d && s.tracker.inFlight() > s.window()/4
+func (a *assignment) stuckFor(d time.Duration) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.paused && time.Since(a.pausedSince) >= d && a.tracker.inFlight() > a.window()/4
 }
 
 // manyStragglers reports whether there are half of maxStragglers or more.
-func (s *assignment) manyStragglers() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.tracker.stragglers) >= maxStragglers/2
+func (a *assignment) manyStragglers() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.tracker.stragglers) >= maxStragglers/2
 }
 
 // markOpen records that tasks are about to start. It reports whether no commit says so yet.
-func (s *assignment) markOpen() (fresh bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	fresh = !s.openRecorded
-	s.openRecorded = true
+func (a *assignment) markOpen() (fresh bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	fresh = !a.openRecorded
+	a.openRecorded = true
 	return fresh
 }
 
 // markQuiet is called every second. A partition without records in flight, and without new ones for a second,
 // is at rest.
-func (s *assignment) markQuiet() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.openRecorded && s.quiet && s.tracker.unfinished == 0 {
-		s.openRecorded = false
+func (a *assignment) markQuiet() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.openRecorded && a.quiet && a.tracker.unfinished == 0 {
+		a.openRecorded = false
 	}
-	s.quiet = true
+	a.quiet = true
 }
 
 // position returns the position to commit, and whether it has changed. A stopping partition starts no more
 // tasks. If none of its tasks is suspect, it is committed as closed: the process may be killed before they
 // end, and they are not the cause of that.
-func (s *assignment) position(now runningOffsets) (position, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.tracker.discarded || s.firstOffset < 0 {
+func (a *assignment) position(running runningOffsets) (position, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.tracker.discarded || a.firstOffset < 0 {
 		return position{}, false
 	}
-	at, moved := s.tracker.take()
-	if s.tracker.base == 0 { // nothing is done yet
-		at = kgo.EpochOffset{Epoch: s.firstEpoch, Offset: s.firstOffset}
+	at, moved := a.tracker.take()
+	if a.tracker.base == 0 { // nothing is done yet
+		at = kgo.EpochOffset{Epoch: a.firstEpoch, Offset: a.firstOffset}
 	}
-	open := s.openRecorded && !(s.stopping.Load() && len(now.suspect) == 0)
-	text, done := s.crashes.encode(open, at.Offset, now, s.tracker.completedAhead(s.stopping.Load(), maxStragglers))
-	if !moved && text == s.metadata {
+	open := a.openRecorded && !(a.stopping.Load() && len(running.suspect) == 0)
+	text, done := a.crashes.encode(open, at.Offset, running, a.tracker.completedAhead(a.stopping.Load(), maxStragglers))
+	if !moved && text == a.metadata {
 		return position{}, false
 	}
-	s.metadata = text
+	a.metadata = text
 	return position{EpochOffset: at, metadata: text, done: done}, true
 }
 
 // lastMetadata returns the last metadata that was staged for a commit.
-func (s *assignment) lastMetadata() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.metadata
+func (a *assignment) lastMetadata() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.metadata
 }
 
 // loadCrashes loads the crash history from the metadata of the commit at offset. If the commit is not ours,
 // its owner is gone and the tasks that it names as running have died. If it is ours, only the session was
 // lost.
-func (s *assignment) loadCrashes(metadata string, offset int64, ours bool, log *slog.Logger) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.crashes = parseCrashHistory(metadata, offset, s.window(), !ours)
-	s.hasDeaths.Store(s.crashes.horizon > 0 || len(s.crashes.deaths) > 0)
-	s.recordedDone.Store(max(offset, s.crashes.completed.end.Offset))
+func (a *assignment) loadCrashes(metadata string, offset int64, ours bool, log *slog.Logger) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.crashes = parseCrashHistory(metadata, offset, a.window(), !ours)
+	a.hasDeaths.Store(a.crashes.horizon > 0 || len(a.crashes.deaths) > 0)
+	a.recordedDone.Store(max(offset, a.crashes.completed.end.Offset))
 	died := 0
-	for _, n := range s.crashes.deaths {
+	for _, n := range a.crashes.deaths {
 		if n > 0 {
 			died++
 		}
 	}
 	if died > 0 {
-		log.Warn("messages were at work when a process died", "topic", s.topic, "partition", s.id, "messages", died)
+		log.Warn("messages were at work when a process died", "topic", a.topic, "partition", a.id, "messages", died)
 	}
 }
 
 // deathCounts returns the number of deaths by offset.
-func (s *assignment) deathCounts() map[int64]int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return maps.Clone(s.crashes.deaths)
+func (a *assignment) deathCounts() map[int64]int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return maps.Clone(a.crashes.deaths)
 }
 
 // crashRisk returns the number of deaths in which the message at offset may have been running. careful
 // reports whether it must be recorded before it starts. far reports whether it should be: it is so far ahead
 // that a death would not be attributed to it.
-func (s *assignment) crashRisk(offset int64) (deaths int, careful, far bool) {
-	far = offset >= s.recordedDone.Load()+int64(s.window())
-	if !s.hasDeaths.Load() {
-		return 0, false, far
+func (a *assignment) crashRisk(offset int64) (deaths int, mustRecord, wantRecord bool) {
+	wantRecord = offset >= a.recordedDone.Load()+int64(a.window())
+	if !a.hasDeaths.Load() {
+		return 0, false, wantRecord
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	deaths, careful = s.crashes.deathsOf(offset)
-	return deaths, careful, far
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	deaths, mustRecord = a.crashes.deathsOf(offset)
+	return deaths, mustRecord, wantRecord
 }

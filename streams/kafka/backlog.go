@@ -27,11 +27,11 @@ const (
 )
 
 // moveBacklogs moves backlogs to the backlog topic until ctx is done.
-func (in *fetcher) moveBacklogs(ctx context.Context) {
+func (f *fetcher) moveBacklogs(ctx context.Context) {
 	t := time.NewTicker(stuckAfter / 4)
 	defer t.Stop()
-	var heavy time.Time                   // since when memory has been full; zero: it is not
-	landed, since := int64(0), time.Now() // the last count of acknowledged moves, and its time
+	var heavy time.Time                  // since when memory has been full; zero: it is not
+	acked, since := int64(0), time.Now() // the last count of acknowledged moves, and its time
 	for {
 		select {
 		case <-ctx.Done():
@@ -39,23 +39,23 @@ func (in *fetcher) moveBacklogs(ctx context.Context) {
 		case <-t.C:
 		}
 		now := time.Now()
-		in.diversion.expire(now, in.p.window/fewArrivals)
-		in.limitBacklogFetch()
+		f.diversion.expire(now, f.p.window/fewArrivals)
+		f.limitBacklogFetch()
 		switch {
-		case !in.memory.full(in.memoryLimit()):
+		case !f.memory.full(f.memoryLimit()):
 			heavy = time.Time{}
 		case heavy.IsZero():
 			heavy = now
 		}
-		if n := in.diversion.acked.Load(); n > landed || in.diversion.unacked.Load() == 0 {
-			landed, since = n, now
+		if n := f.diversion.acked.Load(); n > acked || f.diversion.unacked.Load() == 0 {
+			acked, since = n, now
 		}
 		stalled := now.Sub(since) >= stuckAfter
-		in.diversion.stalled.Store(stalled)
-		if !stalled && !in.diversion.denied.Load() {
-			in.moveHeaviest(ctx, !heavy.IsZero() && now.Sub(heavy) >= stuckAfter)
+		f.diversion.stalled.Store(stalled)
+		if !stalled && !f.diversion.denied.Load() {
+			f.moveHeaviest(ctx, !heavy.IsZero() && now.Sub(heavy) >= stuckAfter)
 		}
-		for _, part := range in.owned(nil) { // also if nothing can be moved
+		for _, part := range f.owned(nil) { // also if nothing can be moved
 			if part.stuckFor(stuckAfter) {
 				part.resumeStuck()
 			}
@@ -65,9 +65,9 @@ func (in *fetcher) moveBacklogs(ctx context.Context) {
 
 // moveHeaviest moves the messages that keep partitions from being read: those that fill the windows or are
 // too many stragglers or, if memory is full (heavy), those that use the most memory.
-func (in *fetcher) moveHeaviest(ctx context.Context, heavy bool) {
+func (f *fetcher) moveHeaviest(ctx context.Context, heavy bool) {
 	stuck := map[*assignment]bool{}
-	for _, part := range in.owned(nil) {
+	for _, part := range f.owned(nil) {
 		if !part.backlog && !part.stopping.Load() && (heavy || part.stuckFor(stuckAfter) || part.manyStragglers()) {
 			stuck[part] = true
 		}
@@ -76,26 +76,26 @@ func (in *fetcher) moveHeaviest(ctx context.Context, heavy bool) {
 		return
 	}
 	flows, all := map[Work]bool{}, map[Work]int64{}
-	for part, tasks := range in.p.sched.queuedAmounts(stuck) {
+	for part, tasks := range f.p.sched.queuedAmounts(stuck) {
 		of := map[Work]int64{}
-		for f, n := range tasks {
-			of[f] = n.tasks
-			all[f] += n.bytes
+		for w, n := range tasks {
+			of[w] = n.tasks
+			all[w] += n.bytes
 		}
 		if heavy {
 			continue
 		}
-		for _, f := range heaviest(of, int64(min(maxStragglers, part.window()/2)/2), max(2, int64(in.p.window/minAccountPart))) {
-			flows[f] = true
+		for _, w := range heaviest(of, int64(min(maxStragglers, part.window()/2)/2), max(2, int64(f.p.window/minAccountPart))) {
+			flows[w] = true
 		}
 	}
 	if heavy {
-		for _, f := range heaviest(all, in.p.cfg.Bytes/4, in.p.cfg.Bytes/minAccountPart) {
-			flows[f] = true
+		for _, w := range heaviest(all, f.p.cfg.Bytes/4, f.p.cfg.Bytes/minAccountPart) {
+			flows[w] = true
 		}
 	}
 	if len(flows) > 0 {
-		in.moveFlows(ctx, stuck, flows)
+		f.moveFlows(ctx, stuck, flows)
 	}
 }
 
@@ -103,23 +103,23 @@ func (in *fetcher) moveHeaviest(ctx context.Context, heavy bool) {
 // First it moves the tasks of one key: if the brokers do not accept them, the others stay where they are.
 // Then it moves the rest in parts, each after the part before is acknowledged. Tasks of a key are moved
 // together, which keeps their order.
-func (in *fetcher) moveFlows(ctx context.Context, shares map[*assignment]bool, flows map[Work]bool) {
+func (f *fetcher) moveFlows(ctx context.Context, assignments map[*assignment]bool, flows map[Work]bool) {
 	named := map[*assignment]map[int64]int{} // messages that were running in deaths stay, because the metadata of their own partition records that
-	for part := range shares {
+	for part := range assignments {
 		named[part] = part.deathCounts()
 	}
 	backlog := func(head, t *task) bool {
-		return shares[t.part] && flows[t.flow.work] && !head.started() && !t.unmovable && named[t.part][t.rec.Offset] == 0
+		return assignments[t.part] && flows[t.flow.work] && !head.started() && !t.unmovable && named[t.part][t.rec.Offset] == 0
 	}
-	in.queueLock <- struct{}{} // messages polled meanwhile are handled or moved after these
-	defer func() { <-in.queueLock }()
-	if !in.moveFirstKey(ctx, backlog) {
+	f.queueLock <- struct{}{} // messages polled meanwhile are handled or moved after these
+	defer func() { <-f.queueLock }()
+	if !f.moveFirstKey(ctx, backlog) {
 		return
 	}
 	for {
-		landed := in.diversion.acked.Load()
-		moved, more := in.movePart(backlog, flows)
-		if !more || moved == 0 || !in.awaitAcked(ctx, landed+moved) {
+		acked := f.diversion.acked.Load()
+		moved, more := f.movePart(backlog, flows)
+		if !more || moved == 0 || !f.awaitAcked(ctx, acked+moved) {
 			return
 		}
 	}
@@ -130,8 +130,8 @@ type withdrawnTask struct{ head, task *task }
 
 // withdraw removes the tasks for which gone returns true from the scheduler, and returns them in the order in
 // which they were read.
-func (in *fetcher) withdraw(gone func(head, t *task) bool) (tasks []withdrawnTask) {
-	in.p.sched.removeQueued(func(head, t *task) bool {
+func (f *fetcher) withdraw(gone func(head, t *task) bool) (tasks []withdrawnTask) {
+	f.p.sched.removeQueued(func(head, t *task) bool {
 		is := gone(head, t)
 		if is {
 			tasks = append(tasks, withdrawnTask{head, t})
@@ -144,44 +144,44 @@ func (in *fetcher) withdraw(gone func(head, t *task) bool) (tasks []withdrawnTas
 
 // moveFirstKey moves the tasks of one key for which backlog returns true, and reports whether the brokers
 // have accepted them.
-func (in *fetcher) moveFirstKey(ctx context.Context, backlog func(head, t *task) bool) bool {
+func (f *fetcher) moveFirstKey(ctx context.Context, backlog func(head, t *task) bool) bool {
 	var first *task
-	tasks := in.withdraw(func(head, t *task) bool {
-		if first == nil && backlog(head, head) && !in.moveLimitReached(head.part) {
+	tasks := f.withdraw(func(head, t *task) bool {
+		if first == nil && backlog(head, head) && !f.moveLimitReached(head.part) {
 			first = head
 		}
 		return head == first && backlog(head, t)
 	})
-	landed := in.diversion.acked.Load()
+	acked := f.diversion.acked.Load()
 	for _, q := range tasks {
-		in.move(q.task, in.diversion.slotOf(q.task.flow.work))
+		f.move(q.task, f.diversion.slotOf(q.task.flow.work))
 	}
-	return len(tasks) > 0 && in.awaitAcked(ctx, landed+int64(len(tasks)))
+	return len(tasks) > 0 && f.awaitAcked(ctx, acked+int64(len(tasks)))
 }
 
 // movePart moves the first part of the tasks for which backlog returns true. When none are left, it starts to
 // move arriving messages of flows.
-func (in *fetcher) movePart(backlog func(head, t *task) bool, flows map[Work]bool) (moved int64, more bool) {
+func (f *fetcher) movePart(backlog func(head, t *task) bool, flows map[Work]bool) (moved int64, more bool) {
 	var rest []*task
 	moves := map[*task]bool{} // by the head of the key
-	for _, q := range in.withdraw(backlog) {
+	for _, q := range f.withdraw(backlog) {
 		if _, ok := moves[q.head]; !ok {
-			moves[q.head] = !in.moveLimitReached(q.task.part)
+			moves[q.head] = !f.moveLimitReached(q.task.part)
 		}
 		if !moves[q.head] {
 			rest = append(rest, q.task)
 			continue
 		}
-		in.move(q.task, in.diversion.slotOf(q.task.flow.work))
+		f.move(q.task, f.diversion.slotOf(q.task.flow.work))
 		moved++
 	}
 	if len(rest) > 0 {
-		in.requeue(rest...)
+		f.requeue(rest...)
 		return moved, true
 	}
-	for f := range flows {
-		if in.diversion.open(f) {
-			in.p.router.log.Info("move a backlog out of the way", "account", f.Account, "stores", f.Stores, "to", in.backlogTopic)
+	for w := range flows {
+		if f.diversion.open(w) {
+			f.p.router.log.Info("move a backlog out of the way", "account", w.Account, "stores", w.Stores, "to", f.backlogTopic)
 		}
 	}
 	return moved, false
@@ -189,20 +189,20 @@ func (in *fetcher) movePart(backlog func(head, t *task) bool, flows map[Work]boo
 
 // moveLimitReached reports whether so many messages of s, or so many bytes in total, are being moved that no
 // more may be sent before some are acknowledged.
-func (in *fetcher) moveLimitReached(s *assignment) bool {
-	return s.unackedMoves.Load() >= int64(s.window()/4) || in.diversion.unackedBytes.Load() >= in.p.cfg.Bytes/4
+func (f *fetcher) moveLimitReached(a *assignment) bool {
+	return a.unackedMoves.Load() >= int64(a.window()/4) || f.diversion.unackedBytes.Load() >= f.p.cfg.Bytes/4
 }
 
 // awaitAcked waits at most a second until n messages of the fetcher have been acknowledged.
-func (in *fetcher) awaitAcked(ctx context.Context, n int64) bool {
-	return waitUntil(ctx, func() bool { return in.diversion.acked.Load() >= n })
+func (f *fetcher) awaitAcked(ctx context.Context, n int64) bool {
+	return waitUntil(ctx, func() bool { return f.diversion.acked.Load() >= n })
 }
 
 // awaitMoveRoom waits at most a second until one more message of s may be moved.
-func (in *fetcher) awaitMoveRoom(s *assignment) bool {
-	ok := waitUntil(in.p.outputs.ctx, func() bool { return !in.moveLimitReached(s) })
+func (f *fetcher) awaitMoveRoom(a *assignment) bool {
+	ok := waitUntil(f.p.outputs.ctx, func() bool { return !f.moveLimitReached(a) })
 	if !ok {
-		in.diversion.stalled.Store(true)
+		f.diversion.stalled.Store(true)
 	}
 	return ok
 }
@@ -221,27 +221,27 @@ func waitUntil(ctx context.Context, is func() bool) bool {
 }
 
 // requeue returns tasks to the scheduler, so that they are handled from their own partition.
-func (in *fetcher) requeue(tasks ...*task) {
+func (f *fetcher) requeue(tasks ...*task) {
 	keys, work := make([]uint64, len(tasks)), make([]Work, len(tasks))
 	for i, t := range tasks {
-		keys[i] = in.p.describe(t, &work[i])
+		keys[i] = f.p.describe(t, &work[i])
 	}
-	in.p.submit(in, tasks, keys, work)
+	f.p.submit(f, tasks, keys, work)
 	if slices.ContainsFunc(tasks, func(t *task) bool { return t.part.stopping.Load() }) { // discard may have run before
-		in.p.sched.removeQueued(isStopping, in.p.freeTask)
+		f.p.sched.removeQueued(isStopping, f.p.freeTask)
 	}
 }
 
 // moveDiverted moves the tasks of flows that are being moved, and returns the others.
-func (in *fetcher) moveDiverted(tasks []*task, keys []uint64, work []Work) ([]*task, []uint64, []Work) {
-	if !in.diversion.active.Load() || in.diversion.denied.Load() {
+func (f *fetcher) moveDiverted(tasks []*task, keys []uint64, work []Work) ([]*task, []uint64, []Work) {
+	if !f.diversion.active.Load() || f.diversion.denied.Load() {
 		return tasks, keys, work
 	}
 	n := 0
 	for i, t := range tasks {
 		if !t.part.backlog && !t.unmovable {
-			if slot, ok := in.diversion.routeOf(work[i]); ok && in.awaitMoveRoom(t.part) {
-				in.move(t, slot)
+			if slot, ok := f.diversion.routeOf(work[i]); ok && f.awaitMoveRoom(t.part) {
+				f.move(t, slot)
 				continue
 			}
 		}
@@ -252,59 +252,59 @@ func (in *fetcher) moveDiverted(tasks []*task, keys []uint64, work []Work) ([]*t
 }
 
 // move publishes the message of t, which has not started, to a slot of the backlog topic.
-func (in *fetcher) move(t *task, slot int) {
+func (f *fetcher) move(t *task, slot int) {
 	if !t.part.beginTask() {
-		in.p.freeTask(t)
+		f.p.freeTask(t)
 		return
 	}
-	rec, bytes := in.p.router.backlogRecord(&t.inflightRecord, in.backlogTopic), t.bytes()
+	rec, bytes := f.p.router.backlogRecord(&t.inflightRecord, f.backlogTopic), t.bytes()
 	rec.Partition = byKey
-	if !in.p.cfg.CoPartitioned { // otherwise the key determines the partition, as in the other topics
+	if !f.p.cfg.CoPartitioned { // otherwise the key determines the partition, as in the other topics
 		rec.Partition = bySlot(slot)
 	}
-	in.diversion.unacked.Add(1)
-	in.diversion.unackedBytes.Add(bytes)
+	f.diversion.unacked.Add(1)
+	f.diversion.unackedBytes.Add(bytes)
 	t.part.unackedMoves.Add(1)
-	in.p.outputs.send(t.part, rec, func(err error) {
-		in.diversion.unacked.Add(-1)
-		in.diversion.unackedBytes.Add(-bytes)
+	f.p.outputs.send(t.part, rec, func(err error) {
+		f.diversion.unacked.Add(-1)
+		f.diversion.unackedBytes.Add(-bytes)
 		t.part.unackedMoves.Add(-1)
 		switch {
 		case err == nil:
-			in.diversion.acked.Add(1)
-			in.metrics.handled(t.disposition, 1, -1)
-			in.p.finish(t)
-		case t.part.isCancelled() || in.p.outputs.ctx.Err() != nil:
-			in.p.abandon(t)
+			f.diversion.acked.Add(1)
+			f.metrics.handled(t.disposition, 1, -1)
+			f.p.finish(t)
+		case t.part.isCancelled() || f.p.outputs.ctx.Err() != nil:
+			f.p.abandon(t)
 		default:
-			if errors.Is(err, kerr.TopicAuthorizationFailed) && !in.diversion.denied.Swap(true) {
-				in.p.router.log.Error("backlogs stay in front of the messages of others: they cannot be moved", "to", in.backlogTopic, "err", err)
-			} else if !in.diversion.refused.Swap(true) { // log only the first one
-				in.p.router.log.Warn("a message of a backlog stays where it is: the brokers refuse it", "to", in.backlogTopic, "err", err)
+			if errors.Is(err, kerr.TopicAuthorizationFailed) && !f.diversion.denied.Swap(true) {
+				f.p.router.log.Error("backlogs stay in front of the messages of others: they cannot be moved", "to", f.backlogTopic, "err", err)
+			} else if !f.diversion.refused.Swap(true) { // log only the first one
+				f.p.router.log.Warn("a message of a backlog stays where it is: the brokers refuse it", "to", f.backlogTopic, "err", err)
 			}
 			t.unmovable = true
 			t.part.endTask()
-			go in.requeue(t) // in a goroutine, to not block the client
+			go f.requeue(t) // in a goroutine, to not block the client
 		}
 	})
 }
 
 // limitBacklogFetch pauses the backlog topic while its records in flight use their part of the memory.
-func (in *fetcher) limitBacklogFetch() {
-	if in.backlogTopic == "" {
+func (f *fetcher) limitBacklogFetch() {
+	if f.backlogTopic == "" {
 		return
 	}
-	in.pauseMu.Lock()
-	defer in.pauseMu.Unlock()
-	most := in.p.cfg.Bytes / backlogMemoryPart
-	switch n := in.backlogBytes.Load(); {
-	case !in.backlogPaused && n >= most:
-		in.backlogPaused = true
-		in.cl.PauseFetchTopics(in.backlogTopic)
-	case in.backlogPaused && n < most/2:
-		in.backlogPaused = false
-		if !in.paused {
-			in.cl.ResumeFetchTopics(in.backlogTopic)
+	f.pauseMu.Lock()
+	defer f.pauseMu.Unlock()
+	most := f.p.cfg.Bytes / backlogMemoryPart
+	switch n := f.backlogBytes.Load(); {
+	case !f.backlogPaused && n >= most:
+		f.backlogPaused = true
+		f.cl.PauseFetchTopics(f.backlogTopic)
+	case f.backlogPaused && n < most/2:
+		f.backlogPaused = false
+		if !f.paused {
+			f.cl.ResumeFetchTopics(f.backlogTopic)
 		}
 	}
 }

@@ -234,19 +234,19 @@ func (g *BatchGroup) fill(cl *kgo.Client, fetches kgo.Fetches, again map[partiti
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var began map[string]map[int32]kgo.EpochOffset // committed offsets, for partitions of which nothing was read yet
-	for _, f := range fetches {
-		for _, t := range f.Topics {
+	for _, fetch := range fetches {
+		for _, t := range fetch.Topics {
 			inc := incarnation(t.TopicID)
 			for _, p := range t.Partitions {
 				at := partition{t.Topic, p.Partition}
-				s := g.batchers[at]
-				if s == nil || len(p.Records) == 0 || again[at] {
+				b := g.batchers[at]
+				if b == nil || len(p.Records) == 0 || again[at] {
 					continue
 				}
-				if began == nil && s.isNewLog(inc) {
+				if began == nil && b.isNewLog(inc) {
 					began = cl.CommittedOffsets()
 				}
-				n, weight := s.add(p.Records, inc, max(p.LogStartOffset, 0), began[t.Topic][p.Partition].Offset)
+				n, weight := b.add(p.Records, inc, max(p.LogStartOffset, 0), began[t.Topic][p.Partition].Offset)
 				g.memory.add(weight)
 				g.metrics.inFlight(n, weight)
 			}
@@ -269,16 +269,16 @@ func (g *BatchGroup) makeRoom(ctx context.Context) {
 // large batches need the same memory as many small ones, and cause less work for the store.
 func (g *BatchGroup) flushLargest() {
 	free, size := cap(g.storeSlots), map[*batcher]int64{}
-	for _, s := range g.owned(nil) {
-		if waiting, busy := s.queuedBytes(); busy {
+	for _, b := range g.owned(nil) {
+		if waiting, busy := b.queuedBytes(); busy {
 			free--
 		} else if waiting > 0 {
-			size[s] = waiting
+			size[b] = waiting
 		}
 	}
 	idle := slices.SortedFunc(maps.Keys(size), func(a, b *batcher) int { return cmp.Compare(size[b], size[a]) })
-	for _, s := range idle[:max(0, min(free, len(idle)))] {
-		s.flush()
+	for _, b := range idle[:max(0, min(free, len(idle)))] {
+		b.flush()
 	}
 }
 
@@ -362,11 +362,11 @@ func (g *BatchGroup) signalCommit() {
 }
 
 // commit commits the stored records of the partitions for which of returns true. A nil of selects all.
-func (g *BatchGroup) commit(ctx context.Context, cl *kgo.Client, of func(partition) bool) (ok bool) {
+func (g *BatchGroup) commit(ctx context.Context, cl *kgo.Client, match func(partition) bool) (ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, CommitTimeout)
 	defer cancel()
 	n := g.uncommitted.Load()
-	err := g.commits.sendOf(ctx, cl, of)
+	err := g.commits.sendOf(ctx, cl, match)
 	switch {
 	case err == nil:
 		g.uncommitted.Add(-n)
@@ -392,10 +392,10 @@ func (g *BatchGroup) startBatcher(cl *kgo.Client, at partition) *batcher {
 	if g.pacers[table] == nil {
 		g.pacers[table] = newTablePacer(g.minInterval())
 	}
-	s := newBatcher(g, cl, at, g.pacers[table])
-	g.batchers[at] = s
-	go s.run()
-	return s
+	b := newBatcher(g, cl, at, g.pacers[table])
+	g.batchers[at] = b
+	go b.run()
+	return b
 }
 
 func (g *BatchGroup) onRevoked(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
@@ -421,30 +421,30 @@ func (g *BatchGroup) stopBatchers(cl *kgo.Client, batchers []*batcher, ours bool
 	if len(batchers) == 0 {
 		return 0
 	}
-	for _, s := range batchers {
-		s.stop()
+	for _, b := range batchers {
+		b.stop()
 		if !ours {
-			s.cancel(errRevoked)
+			b.cancel(errRevoked)
 		}
 	}
 	stuck = g.awaitBatchers(batchers)
 	if ours {
 		g.commit(g.ctx, cl, nil)
 	}
-	for _, s := range batchers {
+	for _, b := range batchers {
 		g.mu.Lock()
-		delete(g.batchers, s.partition)
+		delete(g.batchers, b.partition)
 		g.mu.Unlock()
 		// First: a call of Store that continues after its cancellation would otherwise add its records to our next
 		// commit, for a partition that another member may own.
-		s.discard()
-		g.commits.forget(s.partition) // waits for a running Mark, which may add the partition to unmarked
+		b.discard()
+		g.commits.forget(b.partition) // waits for a running Mark, which may add the partition to unmarked
 		g.mu.Lock()
-		delete(g.unmarked, s.partition)
+		delete(g.unmarked, b.partition)
 		g.mu.Unlock()
-		g.checker.forget(s.partition)
-		cl.ResumeFetchPartitions(s.asMap()) // the client keeps a pause beyond the assignment
-		g.sink.Forget(g.router.cfg.bare(s.topic), s.id)
+		g.checker.forget(b.partition)
+		cl.ResumeFetchPartitions(b.asMap()) // the client keeps a pause beyond the assignment
+		g.sink.Forget(g.router.cfg.bare(b.topic), b.id)
 	}
 	return stuck
 }
@@ -453,39 +453,39 @@ func (g *BatchGroup) stopBatchers(cl *kgo.Client, batchers []*batcher, ours bool
 // ended cancelGrace later.
 func (g *BatchGroup) awaitBatchers(batchers []*batcher) (stuck int) {
 	timer := time.AfterFunc(g.cfg.Drain, func() {
-		for _, s := range batchers {
-			s.cancel(errRevoked)
+		for _, b := range batchers {
+			b.cancel(errRevoked)
 		}
 	})
 	defer timer.Stop()
 	late, cancel := context.WithTimeout(g.ctx, g.cfg.Drain+cancelGrace)
 	defer cancel()
-	for _, s := range batchers {
+	for _, b := range batchers {
 		select {
-		case <-s.done:
+		case <-b.done:
 			continue
 		case <-late.Done():
 		}
-		if s.markStuck() {
+		if b.markStuck() {
 			stuck++
-			g.router.log.Error("a batch ignores that it was cancelled", "topic", s.topic, "partition", s.id)
+			g.router.log.Error("a batch ignores that it was cancelled", "topic", b.topic, "partition", b.id)
 		}
 	}
 	return stuck
 }
 
 func (g *BatchGroup) oldest() (o oldest) {
-	for _, s := range g.owned(nil) {
-		s.mu.Lock()
-		if !s.storeBegan.IsZero() && (o.task.IsZero() || s.storeBegan.Before(o.task)) {
-			o.task = s.storeBegan
+	for _, b := range g.owned(nil) {
+		b.mu.Lock()
+		if !b.storeBegan.IsZero() && (o.task.IsZero() || b.storeBegan.Before(o.task)) {
+			o.task = b.storeBegan
 		}
-		if len(s.records) > 0 {
-			if t := s.records[0].rec.Timestamp; o.message.IsZero() || t.Before(o.message) {
+		if len(b.records) > 0 {
+			if t := b.records[0].rec.Timestamp; o.message.IsZero() || t.Before(o.message) {
 				o.message = t
 			}
 		}
-		s.mu.Unlock()
+		b.mu.Unlock()
 	}
 	return o
 }

@@ -72,221 +72,221 @@ func recordBytes(rec *kgo.Record) int64 {
 const headerOverhead = 48
 
 // isNewLog reports whether no record of the log inc has been read.
-func (s *batcher) isNewLog(inc uint32) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.incarnation != inc
+func (b *batcher) isNewLog(inc uint32) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.incarnation != inc
 }
 
 // add queues records of the log inc, which starts at start, and returns how many it took and their size.
 // committed is the offset that the group had committed when it began to read, or 0. The partition is paused
 // when two batches are queued, or as many bytes as the memory allows.
-func (s *batcher) add(recs []*kgo.Record, inc uint32, start, committed int64) (n int, weight int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.rewindTo != nil { // these records will be read again
+func (b *batcher) add(recs []*kgo.Record, inc uint32, start, committed int64) (n int, weight int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.rewindTo != nil { // these records will be read again
 		return 0, 0
 	}
-	if s.incarnation != inc {
-		s.g.commits.drop(s.partition) // a commit of the old log, if any
+	if b.incarnation != inc {
+		b.g.commits.drop(b.partition) // a commit of the old log, if any
 		// A record below the committed offset means that the log was created again or truncated.
-		s.origin = origin{inc, start, min(max(committed, start), recs[0].Offset)}
+		b.origin = origin{inc, start, min(max(committed, start), recs[0].Offset)}
 		if committed > 0 { // records that were handled and then removed also count as handled
-			s.start = 0
+			b.start = 0
 		}
 	}
-	if s.firstRead.IsZero() {
-		s.firstRead = time.Now()
+	if b.firstRead.IsZero() {
+		b.firstRead = time.Now()
 	}
 	for _, rec := range recs {
-		s.records = append(s.records, inflightRecord{rec: rec, incarnation: inc})
+		b.records = append(b.records, inflightRecord{rec: rec, incarnation: inc})
 		weight += recordBytes(rec)
 	}
-	s.bytes += weight
-	if len(s.records) >= 2*s.g.cfg.MaxRows || s.bytes >= s.byteLimit() {
-		s.pause()
+	b.bytes += weight
+	if len(b.records) >= 2*b.g.cfg.MaxRows || b.bytes >= b.byteLimit() {
+		b.pause()
 	}
-	s.signal()
+	b.signal()
 	return len(recs), weight
 }
 
 // byteLimit is the number of bytes at which the partition is paused. One poll may exceed it.
-func (s *batcher) byteLimit() int64 { return min(2*int64(s.g.cfg.MaxBytes), s.g.cfg.Memory) }
+func (b *batcher) byteLimit() int64 { return min(2*int64(b.g.cfg.MaxBytes), b.g.cfg.Memory) }
 
 // pause stops reading the partition. The caller holds s.mu.
-func (s *batcher) pause() {
-	if !s.paused {
-		s.paused = true
-		s.cl.PauseFetchPartitions(s.asMap())
+func (b *batcher) pause() {
+	if !b.paused {
+		b.paused = true
+		b.cl.PauseFetchPartitions(b.asMap())
 	}
 }
 
 // signal makes run look again.
-func (s *batcher) signal() {
+func (b *batcher) signal() {
 	select {
-	case s.wake <- struct{}{}:
+	case b.wake <- struct{}{}:
 	default:
 	}
 }
 
 // flush stores the queued records without waiting for more.
-func (s *batcher) flush() {
-	s.mu.Lock()
-	s.flushNow = !s.batchTaken && len(s.records) > 0
-	s.mu.Unlock()
-	s.signal()
+func (b *batcher) flush() {
+	b.mu.Lock()
+	b.flushNow = !b.batchTaken && len(b.records) > 0
+	b.mu.Unlock()
+	b.signal()
 }
 
 // queuedBytes returns the size of the queued records, and whether a batch is being stored or about to be. For
 // a batch that failed both are zero.
-func (s *batcher) queuedBytes() (bytes int64, busy bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.failing {
+func (b *batcher) queuedBytes() (bytes int64, busy bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.failing {
 		return 0, false
 	}
-	return s.bytes, s.flushNow || s.batchTaken
+	return b.bytes, b.flushNow || b.batchTaken
 }
 
 // nextBatch returns a copy of the records of the next batch if it may be stored now. Otherwise it returns how
 // long to wait; 0 means until signal.
-func (s *batcher) nextBatch() (batch []inflightRecord, bytes int64, wait time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.records) == 0 {
+func (b *batcher) nextBatch() (batch []inflightRecord, bytes int64, wait time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.records) == 0 {
 		return nil, 0, 0
 	}
 	n := 0
-	for n < len(s.records) && n < s.g.cfg.MaxRows && bytes < int64(s.g.cfg.MaxBytes) {
-		bytes += recordBytes(s.records[n].rec)
+	for n < len(b.records) && n < b.g.cfg.MaxRows && bytes < int64(b.g.cfg.MaxBytes) {
+		bytes += recordBytes(b.records[n].rec)
 		n++
 	}
-	left, ripe := s.g.cfg.MaxAge-time.Since(s.firstRead), young
+	left, ready := b.g.cfg.MaxAge-time.Since(b.firstRead), young
 	switch {
-	case s.flushNow, n < len(s.records), n == s.g.cfg.MaxRows, bytes >= int64(s.g.cfg.MaxBytes):
-		ripe = complete
+	case b.flushNow, n < len(b.records), n == b.g.cfg.MaxRows, bytes >= int64(b.g.cfg.MaxBytes):
+		ready = complete
 	case left <= 0:
-		ripe = aged
+		ready = aged
 	}
-	switch ok, wait := s.pacer.begin(s, n, s.firstRead, ripe); {
+	switch ok, wait := b.pacer.begin(b, n, b.firstRead, ready); {
 	case ok:
-	case ripe == young && (wait == 0 || left < wait):
+	case ready == young && (wait == 0 || left < wait):
 		return nil, 0, left
 	default:
 		return nil, 0, wait
 	}
-	s.flushNow, s.batchTaken = false, true
-	if n == len(s.records) {
-		s.firstRead = time.Time{}
+	b.flushNow, b.batchTaken = false, true
+	if n == len(b.records) {
+		b.firstRead = time.Time{}
 	}
-	return slices.Clone(s.records[:n]), bytes, 0
+	return slices.Clone(b.records[:n]), bytes, 0
 }
 
 // complete removes a stored batch from the queue and stages its commit.
-func (s *batcher) complete(batch []inflightRecord, bytes int64) {
+func (b *batcher) complete(batch []inflightRecord, bytes int64) {
 	end := batch[len(batch)-1]
 	last := end.rec
-	s.mu.Lock()
-	if s.discarded { // the partition was revoked while Store ran: its owner commits
-		s.mu.Unlock()
+	b.mu.Lock()
+	if b.discarded { // the partition was revoked while Store ran: its owner commits
+		b.mu.Unlock()
 		return
 	}
-	at := position{EpochOffset: kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1}, origin: s.origin}
+	at := position{EpochOffset: kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1}, origin: b.origin}
 	if end.incarnation == at.incarnation { // otherwise the log was created again, and the commit would not apply to it
-		s.g.commits.set(s.partition, at)
+		b.g.commits.set(b.partition, at)
 	}
-	clear(s.records[:len(batch)]) // for the garbage collector
-	if s.records = s.records[len(batch):]; len(s.records) == 0 {
-		s.records = nil // frees the array
+	clear(b.records[:len(batch)]) // for the garbage collector
+	if b.records = b.records[len(batch):]; len(b.records) == 0 {
+		b.records = nil // frees the array
 	}
-	s.bytes, s.batchTaken, s.failing = s.bytes-bytes, false, false
-	back := s.rewindTo != nil
-	resume := !back && s.paused && len(s.records) < s.g.cfg.MaxRows && s.bytes < s.byteLimit()/2
-	s.paused = s.paused && !resume
-	s.mu.Unlock()
-	s.g.metrics.settled(batch)
-	s.g.metrics.inFlight(-len(batch), -bytes)
+	b.bytes, b.batchTaken, b.failing = b.bytes-bytes, false, false
+	back := b.rewindTo != nil
+	resume := !back && b.paused && len(b.records) < b.g.cfg.MaxRows && b.bytes < b.byteLimit()/2
+	b.paused = b.paused && !resume
+	b.mu.Unlock()
+	b.g.metrics.settled(batch)
+	b.g.metrics.inFlight(-len(batch), -bytes)
 	if resume {
-		s.cl.ResumeFetchPartitions(s.asMap())
+		b.cl.ResumeFetchPartitions(b.asMap())
 	}
-	s.g.memory.add(-bytes)
-	if s.g.isAwaited(s.partition) {
-		s.g.uncommitted.Add(int64(len(batch)))
+	b.g.memory.add(-bytes)
+	if b.g.isAwaited(b.partition) {
+		b.g.uncommitted.Add(int64(len(batch)))
 	}
-	s.g.signalCommit()
+	b.g.signalCommit()
 	if back {
-		s.g.requestRewind()
+		b.g.requestRewind()
 	}
 }
 
 // discard drops the queued records, and the result of a call of Store that still runs.
-func (s *batcher) discard() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.discarded = true
-	s.g.memory.add(-s.bytes)
-	s.g.metrics.inFlight(-len(s.records), -s.bytes)
-	s.records, s.bytes = nil, 0
+func (b *batcher) discard() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.discarded = true
+	b.g.memory.add(-b.bytes)
+	b.g.metrics.inFlight(-len(b.records), -b.bytes)
+	b.records, b.bytes = nil, 0
 }
 
 // stop makes run return after the current call of Store.
-func (s *batcher) stop() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.halted {
-		s.halted = true
-		close(s.halt)
+func (b *batcher) stop() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.halted {
+		b.halted = true
+		close(b.halt)
 	}
 }
 
 // run stores batches until it is stopped.
-func (s *batcher) run() {
+func (b *batcher) run() {
 	var refusal refusal // of dead letters
-	defer s.end()
-	defer refusal.clear(s.g.metrics)
+	defer b.end()
+	defer refusal.clear(b.g.metrics)
 	for tries := 0; ; {
-		batch, bytes, wait := s.nextBatch()
+		batch, bytes, wait := b.nextBatch()
 		if batch == nil {
-			if !s.sleep(wait) {
+			if !b.sleep(wait) {
 				return
 			}
 			continue
 		}
-		if !s.waitUnpaused() || !s.acquireSlot() {
-			s.pacer.end()
+		if !b.waitUnpaused() || !b.acquireSlot() {
+			b.pacer.end()
 			return
 		}
-		dead, err := s.storeBatch(batch)
-		<-s.g.storeSlots
-		s.pacer.end()
+		dead, err := b.storeBatch(batch)
+		<-b.g.storeSlots
+		b.pacer.end()
 		if err != nil {
 			tries++
-			if !s.backOff(batch, tries, err) {
+			if !b.backOff(batch, tries, err) {
 				return // the batch is delivered again
 			}
 			continue
 		}
-		left, err := publish(s.ctx, s.cl, dead)
-		for ; passes(err) && !s.stopping(); left, err = publish(s.ctx, s.cl, left) {
-			refusal.record(s.g.router, s.g.metrics, err)
-			if s.keepProbe() < len(batch) {
+		left, err := publish(b.ctx, b.cl, dead)
+		for ; passes(err) && !b.stopping(); left, err = publish(b.ctx, b.cl, left) {
+			refusal.record(b.g.router, b.g.metrics, err)
+			if b.keepProbe() < len(batch) {
 				break // the records that were kept are stored again, and then their dead letters are published again
 			}
 		}
 		switch {
 		case err == nil:
 			tries = 0
-			refusal.clear(s.g.metrics)
-			s.complete(batch, bytes)
-		case passes(err) && !s.stopping():
+			refusal.clear(b.g.metrics)
+			b.complete(batch, bytes)
+		case passes(err) && !b.stopping():
 			tries++
-			if !s.backOff(batch, tries, err) {
+			if !b.backOff(batch, tries, err) {
 				return
 			}
 		default:
-			s.g.metrics.unpublished(1)
-			if !s.stopping() {
-				s.g.fail(err)
+			b.g.metrics.unpublished(1)
+			if !b.stopping() {
+				b.g.fail(err)
 			}
 			return
 		}
@@ -294,9 +294,9 @@ func (s *batcher) run() {
 }
 
 // stopping reports whether stop was called.
-func (s *batcher) stopping() bool {
+func (b *batcher) stopping() bool {
 	select {
-	case <-s.halt:
+	case <-b.halt:
 		return true
 	default:
 		return false
@@ -304,33 +304,33 @@ func (s *batcher) stopping() bool {
 }
 
 // end marks run as returned.
-func (s *batcher) end() {
-	s.pacer.remove(s)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended = true; s.stuck {
-		s.g.metrics.ignoring(-1)
+func (b *batcher) end() {
+	b.pacer.remove(b)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended = true; b.stuck {
+		b.g.metrics.ignoring(-1)
 	}
-	close(s.done)
+	close(b.done)
 }
 
 // markStuck records that run did not stop in time. It reports false if run has returned meanwhile.
-func (s *batcher) markStuck() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended {
+func (b *batcher) markStuck() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended {
 		return false
 	}
-	s.stuck = true
-	s.g.metrics.ignoring(1)
+	b.stuck = true
+	b.g.metrics.ignoring(1)
 	return true
 }
 
 // waitUnpaused waits until the role is not paused. It reports false when the batcher is stopped.
-func (s *batcher) waitUnpaused() bool { return s.g.pauser.controls.waitResumed(s.g.cfg.Role, s.halt) }
+func (b *batcher) waitUnpaused() bool { return b.g.pauser.controls.waitResumed(b.g.cfg.Role, b.halt) }
 
 // sleep waits for a signal, and for at most d if d is not 0. It reports false when the batcher is stopped.
-func (s *batcher) sleep(d time.Duration) bool {
+func (b *batcher) sleep(d time.Duration) bool {
 	var due <-chan time.Time
 	if d > 0 {
 		t := time.NewTimer(d)
@@ -338,30 +338,30 @@ func (s *batcher) sleep(d time.Duration) bool {
 		due = t.C
 	}
 	select {
-	case <-s.halt:
+	case <-b.halt:
 		return false
-	case <-s.wake:
+	case <-b.wake:
 	case <-due:
 	}
 	return true
 }
 
 // storeBatch stores records, and returns the dead letters of those that cannot be stored.
-func (s *batcher) storeBatch(records []inflightRecord) (dead []*kgo.Record, err error) {
+func (b *batcher) storeBatch(records []inflightRecord) (dead []*kgo.Record, err error) {
 	ds, from := newDeliveries(len(records)), make([]*inflightRecord, 0, len(records))
 	for i := range records {
-		l := &records[i]
-		if s.g.router.ignores(l.rec) {
+		ir := &records[i]
+		if b.g.router.ignores(ir.rec) {
 			continue
 		}
-		if err := ds.decode(s.g.router, l); err != nil {
-			dead = append(dead, s.g.router.outcome(l, nil, err)...)
+		if err := ds.decode(b.g.router, ir); err != nil {
+			dead = append(dead, b.g.router.outcome(ir, nil, err)...)
 			continue
 		}
-		from = append(from, l)
+		from = append(from, ir)
 	}
-	end := s.g.router.spans(s.ctx, from)
-	bad, err := s.storeSplit(from, ds.all)
+	end := b.g.router.spans(b.ctx, from)
+	bad, err := b.storeSplit(from, ds.all)
 	end(err)
 	return append(dead, bad...), err
 }
@@ -369,36 +369,36 @@ func (s *batcher) storeBatch(records []inflightRecord) (dead []*kgo.Record, err 
 // storeSplit stores records. After a permanent error it stores each half separately, so that only the records
 // that cause the error become dead letters. ds are the decoded records, or nil. Nothing keeps a reference to
 // what Store gets, so that the memory is free once the sink has converted it.
-func (s *batcher) storeSplit(from []*inflightRecord, ds []*schemas.Delivery) (dead []*kgo.Record, err error) {
+func (b *batcher) storeSplit(from []*inflightRecord, ds []*schemas.Delivery) (dead []*kgo.Record, err error) {
 	if len(from) == 0 {
 		return nil, nil
 	}
 	if ds == nil {
-		if ds, err = s.decodeAgain(from); err != nil {
+		if ds, err = b.decodeAgain(from); err != nil {
 			return nil, err
 		}
 	}
-	err = s.callSink(ds)
+	err = b.callSink(ds)
 	switch {
-	case err == nil || !retry.IsPermanent(err) || s.ctx.Err() != nil:
+	case err == nil || !retry.IsPermanent(err) || b.ctx.Err() != nil:
 		return nil, err
 	case len(from) == 1:
-		return s.g.router.outcome(from[0], nil, err), nil
+		return b.g.router.outcome(from[0], nil, err), nil
 	}
 	half := len(from) / 2
-	a, err := s.storeSplit(from[:half], nil)
+	first, err := b.storeSplit(from[:half], nil)
 	if err != nil {
 		return nil, err
 	}
-	b, err := s.storeSplit(from[half:], nil)
-	return append(a, b...), err
+	second, err := b.storeSplit(from[half:], nil)
+	return append(first, second...), err
 }
 
 // decodeAgain decodes records that were decoded before.
-func (s *batcher) decodeAgain(from []*inflightRecord) ([]*schemas.Delivery, error) {
+func (b *batcher) decodeAgain(from []*inflightRecord) ([]*schemas.Delivery, error) {
 	ds := newDeliveries(len(from))
-	for _, l := range from {
-		if err := ds.decode(s.g.router, l); err != nil {
+	for _, ir := range from {
+		if err := ds.decode(b.g.router, ir); err != nil {
 			return nil, err
 		}
 	}
@@ -417,9 +417,9 @@ func newDeliveries(n int) deliveries {
 }
 
 // decode appends the delivery of l.
-func (ds *deliveries) decode(r *router, l *inflightRecord) error {
+func (ds *deliveries) decode(r *router, ir *inflightRecord) error {
 	d := &ds.backing[len(ds.all)]
-	if err := r.decode(l, d, schemas.DecodeShared); err != nil {
+	if err := r.decode(ir, d, schemas.DecodeShared); err != nil {
 		return err
 	}
 	ds.all = append(ds.all, d)
@@ -428,34 +428,34 @@ func (ds *deliveries) decode(r *router, l *inflightRecord) error {
 
 // acquireSlot waits for one of the store slots. Decoding takes most of the memory, so no batch is decoded
 // without a slot. It reports false when the batcher is stopped.
-func (s *batcher) acquireSlot() bool {
+func (b *batcher) acquireSlot() bool {
 	select {
-	case <-s.halt:
+	case <-b.halt:
 		return false
-	case s.g.storeSlots <- struct{}{}:
+	case b.g.storeSlots <- struct{}{}:
 		return true
 	}
 }
 
-func (s *batcher) callSink(ds []*schemas.Delivery) (err error) {
+func (b *batcher) callSink(ds []*schemas.Delivery) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = retry.Permanent(fmt.Errorf("sink panicked: %v\n%s", v, debug.Stack()))
 		}
 	}()
-	s.setStoreBegan(time.Now())
-	s.g.metrics.working(1)
+	b.setStoreBegan(time.Now())
+	b.g.metrics.working(1)
 	defer func(began time.Time) {
-		s.g.metrics.called(time.Since(began))
-		s.g.metrics.working(-1)
-		s.setStoreBegan(time.Time{})
+		b.g.metrics.called(time.Since(began))
+		b.g.metrics.working(-1)
+		b.setStoreBegan(time.Time{})
 	}(time.Now())
-	return s.g.sink.Store(s.ctx, ds)
+	return b.g.sink.Store(b.ctx, ds)
 }
 
 // setStoreBegan records when the current call of Store began.
-func (s *batcher) setStoreBegan(t time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.storeBegan = t
+func (b *batcher) setStoreBegan(t time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.storeBegan = t
 }

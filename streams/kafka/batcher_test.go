@@ -10,8 +10,8 @@ import (
 
 // Those streams that have most are stored, until every slot is taken.
 func TestHurry(t *testing.T) {
-	busy, failing := func(s *batcher) { s.batchTaken = true }, func(s *batcher) { s.batchTaken, s.failing = true, true }
-	due := func(s *batcher) { s.flushNow = true }
+	busy, failing := func(b *batcher) { b.batchTaken = true }, func(b *batcher) { b.batchTaken, b.failing = true, true }
+	due := func(b *batcher) { b.flushNow = true }
 	type is = func(*batcher)
 	for name, tt := range map[string]struct {
 		bytes []int64
@@ -34,19 +34,19 @@ func TestHurry(t *testing.T) {
 			g := &BatchGroup{storeSlots: make(chan struct{}, 2), batchers: map[partition]*batcher{}}
 			all := make([]*batcher, len(tt.bytes))
 			for i, n := range tt.bytes {
-				s := &batcher{partition: partition{"changes", int32(i)}, bytes: n, wake: make(chan struct{}, 1)}
+				b := &batcher{partition: partition{"changes", int32(i)}, bytes: n, wake: make(chan struct{}, 1)}
 				if n > 0 {
-					s.records = make([]inflightRecord, 1)
+					b.records = make([]inflightRecord, 1)
 				}
 				if is := tt.are[i]; is != nil {
-					is(s)
+					is(b)
 				}
-				all[i], g.batchers[s.partition] = s, s
+				all[i], g.batchers[b.partition] = b, b
 			}
 			g.flushLargest()
-			for i, s := range all {
-				if want := slices.Contains(tt.want, i); s.flushNow != want {
-					t.Errorf("stream %d: due is %v, want %v", i, s.flushNow, want)
+			for i, b := range all {
+				if want := slices.Contains(tt.want, i); b.flushNow != want {
+					t.Errorf("stream %d: due is %v, want %v", i, b.flushNow, want)
 				}
 			}
 		})
@@ -90,28 +90,28 @@ func TestFailsKeepsByBytes(t *testing.T) {
 		"one too long":  {5, 9 << 20, 1},
 	} {
 		g := &BatchGroup{memory: newByteBudget()}
-		s := &batcher{partition: partition{"dead", 0}, g: g, paused: true}
+		b := &batcher{partition: partition{"dead", 0}, g: g, paused: true}
 		for range tt.n {
 			rec := &kgo.Record{Headers: []kgo.RecordHeader{{Value: make([]byte, tt.header)}}}
-			s.records = append(s.records, inflightRecord{rec: rec})
-			s.bytes += recordBytes(rec)
+			b.records = append(b.records, inflightRecord{rec: rec})
+			b.bytes += recordBytes(rec)
 		}
-		g.memory.add(s.bytes)
-		s.keepProbe()
-		if len(s.records) != tt.want || (s.rewindTo != nil) != (tt.want < tt.n) || g.memory.n.Load() != s.bytes {
-			t.Errorf("%s: keeps %d, of %d bytes by %d, want %d", name, len(s.records), s.bytes, g.memory.n.Load(), tt.want)
+		g.memory.add(b.bytes)
+		b.keepProbe()
+		if len(b.records) != tt.want || (b.rewindTo != nil) != (tt.want < tt.n) || g.memory.n.Load() != b.bytes {
+			t.Errorf("%s: keeps %d, of %d bytes by %d, want %d", name, len(b.records), b.bytes, g.memory.n.Load(), tt.want)
 		}
 	}
 }
 
 // What a stream was told when it had just stored all it had does not stay.
 func TestHurryLate(t *testing.T) {
-	for name, s := range map[string]*batcher{
+	for name, b := range map[string]*batcher{
 		"nothing is left":    {},
 		"it is at it anyway": {records: make([]inflightRecord, 1), batchTaken: true},
 	} {
-		s.wake = make(chan struct{}, 1)
-		if s.flush(); s.flushNow {
+		b.wake = make(chan struct{}, 1)
+		if b.flush(); b.flushNow {
 			t.Errorf("%s: it is due", name)
 		}
 	}
@@ -124,16 +124,16 @@ func TestSettleOfALogThatWasMadeAnew(t *testing.T) {
 		cfg: BatchConfig{MaxRows: 10, MaxBytes: 1 << 20, Memory: 1 << 20}, router: &router{},
 		memory: newByteBudget(), commits: newCommits(nil), commitSignal: make(chan struct{}, 1),
 	}
-	s := &batcher{g: g, partition: partition{"changes", 0}, wake: make(chan struct{}, 1)}
-	s.add(record(40), 7, 0, 40)
-	s.add(record(0), 8, 0, 40)
-	s.complete(s.records[:1:1], 0)
+	b := &batcher{g: g, partition: partition{"changes", 0}, wake: make(chan struct{}, 1)}
+	b.add(record(40), 7, 0, 40)
+	b.add(record(0), 8, 0, 40)
+	b.complete(b.records[:1:1], 0)
 	if len(g.commits.todo) > 0 {
 		t.Errorf("%v is to be committed, which is of the old log", g.commits.todo)
 	}
-	s.complete(s.records[:1:1], 0)
+	b.complete(b.records[:1:1], 0)
 	want := position{EpochOffset: kgo.EpochOffset{Offset: 1}, origin: origin{incarnation: 8}}
-	if got := g.commits.todo[s.partition]; got != want {
+	if got := g.commits.todo[b.partition]; got != want {
 		t.Errorf("%+v is to be committed, want %+v", got, want)
 	}
 }
@@ -158,13 +158,13 @@ func TestCommitOfALogThatWasMadeAnew(t *testing.T) {
 		cfg: BatchConfig{MaxRows: 10, MaxBytes: 1 << 20, Memory: 1 << 20}, router: &router{},
 		memory: newByteBudget(), commits: newCommits(nil), commitSignal: make(chan struct{}, 1),
 	}
-	s := &batcher{g: g, partition: partition{"changes", 0}, wake: make(chan struct{}, 1)}
-	s.add(record(40), 7, 0, 40)
-	s.complete(s.records[:1:1], 0)
+	b := &batcher{g: g, partition: partition{"changes", 0}, wake: make(chan struct{}, 1)}
+	b.add(record(40), 7, 0, 40)
+	b.complete(b.records[:1:1], 0)
 	if len(g.commits.todo) != 1 {
 		t.Fatal("nothing is to be committed")
 	}
-	s.add(record(0), 8, 0, 40)
+	b.add(record(0), 8, 0, 40)
 	if len(g.commits.todo) > 0 {
 		t.Errorf("%v is to be committed, which is of the old log", g.commits.todo)
 	}

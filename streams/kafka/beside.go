@@ -71,18 +71,18 @@ func (p *Pool) assigned() {
 
 // besides calls Beside, if the role is not paused and the tasks at work, with their outputs, come to an end soon.
 func (p *Pool) besides(ctx context.Context) error {
-	in := p.fetchers[0]
-	if p.kafka.Controls.Role(p.cfg.Role) || p.cfg.Needed != nil && !p.cfg.Needed() || !in.rebalanceMu.TryLock() {
+	f := p.fetchers[0]
+	if p.kafka.Controls.Role(p.cfg.Role) || p.cfg.Needed != nil && !p.cfg.Needed() || !f.rebalanceMu.TryLock() {
 		return nil
 	}
-	defer in.rebalanceMu.Unlock()
+	defer f.rebalanceMu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, besideLimit)
 	defer cancel()
-	if len(in.owned(nil)) == 0 || !p.sched.prepared() {
+	if len(f.owned(nil)) == 0 || !p.sched.prepared() {
 		return nil
 	}
 	name := p.router.cfg.topic(p.cfg.Topics[0])
-	_, ends, err := bounds(ctx, kadm.NewClient(in.cl), name)
+	_, ends, err := bounds(ctx, kadm.NewClient(f.cl), name)
 	if err != nil {
 		return fmt.Errorf("read the partitions of %s: %w", name, err)
 	}
@@ -97,9 +97,9 @@ func (p *Pool) besides(ctx context.Context) error {
 	byKey := kgo.StickyKeyPartitioner(nil).ForTopic(name) // as producers do
 	return p.cfg.Beside(ctx, func(key string) bool {
 		id := byKey.Partition(&kgo.Record{Key: []byte(key)}, n)
-		in.mu.Lock()
-		defer in.mu.Unlock()
-		return in.assignments[partition{name, int32(id)}] != nil
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.assignments[partition{name, int32(id)}] != nil
 	})
 }
 

@@ -13,35 +13,35 @@ type byteBudget struct {
 
 func newByteBudget() *byteBudget { return &byteBudget{freed: make(chan struct{}, 1)} }
 
-func (s *byteBudget) add(n int64) {
-	s.n.Add(n)
+func (b *byteBudget) add(n int64) {
+	b.n.Add(n)
 	if n < 0 {
-		s.notify()
+		b.notify()
 	}
 }
 
 // notify makes wait check its limit again.
-func (s *byteBudget) notify() {
+func (b *byteBudget) notify() {
 	select {
-	case s.freed <- struct{}{}:
+	case b.freed <- struct{}{}:
 	default:
 	}
 }
 
 // full reports whether limit is reached.
-func (s *byteBudget) full(limit int64) bool { return s.n.Load() >= limit }
+func (b *byteBudget) full(limit int64) bool { return b.n.Load() >= limit }
 
 // wait returns when less than limit is in use, or ctx is done.
-func (s *byteBudget) wait(ctx context.Context, limit func() int64) {
-	for s.full(limit()) && ctx.Err() == nil {
-		s.waitFreed(ctx)
+func (b *byteBudget) wait(ctx context.Context, limit func() int64) {
+	for b.full(limit()) && ctx.Err() == nil {
+		b.waitFreed(ctx)
 	}
 }
 
 // waitFreed returns when bytes were freed, or ctx is done.
-func (s *byteBudget) waitFreed(ctx context.Context) {
+func (b *byteBudget) waitFreed(ctx context.Context) {
 	select {
-	case <-s.freed:
+	case <-b.freed:
 	case <-ctx.Done():
 	}
 }

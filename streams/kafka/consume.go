@@ -148,11 +148,11 @@ func (c *commits) forget(p partition) {
 }
 
 // pending reports whether a commit is staged for a partition for which of returns true. A nil of selects all.
-func (c *commits) pending(of func(partition) bool) bool {
+func (c *commits) pending(match func(partition) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for p := range c.todo {
-		if of == nil || of(p) {
+		if match == nil || match(p) {
 			return true
 		}
 	}
@@ -163,10 +163,10 @@ func (c *commits) pending(of func(partition) bool) bool {
 func (c *commits) send(ctx context.Context, cl *kgo.Client) error { return c.sendOf(ctx, cl, nil) }
 
 // sendOf is send for the partitions for which of returns true. A nil of selects all.
-func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, of func(partition) bool) error {
+func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, match func(partition) bool) error {
 	c.sending <- struct{}{}
 	defer func() { <-c.sending }()
-	offsets, sent := c.take(of)
+	offsets, sent := c.take(match)
 	if len(offsets) == 0 {
 		return nil
 	}
@@ -176,7 +176,7 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, of func(partition)
 		}
 	}
 	var first error
-	var landed []partition
+	var committed []partition
 	member := membershipOf(cl)
 	ctx = kgo.PreCommitFnContext(ctx, func(req *kmsg.OffsetCommitRequest) error {
 		if err := member.check(req); err != nil {
@@ -210,11 +210,11 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, of func(partition)
 				if c.todo[at] == sent[at] {
 					delete(c.todo, at)
 				}
-				landed = append(landed, at)
+				committed = append(committed, at)
 			}
 		}
 	})
-	for _, at := range landed {
+	for _, at := range committed {
 		if c.after != nil {
 			c.after(at, sent[at])
 		}
@@ -227,13 +227,13 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, of func(partition)
 
 // take returns the staged positions of the partitions for which of returns true, as the client needs them and
 // as they are staged.
-func (c *commits) take(of func(partition) bool) (map[string]map[int32]kgo.EpochOffset, map[partition]position) {
+func (c *commits) take(match func(partition) bool) (map[string]map[int32]kgo.EpochOffset, map[partition]position) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	offsets, sent := map[string]map[int32]kgo.EpochOffset{}, map[partition]position{}
 	maps.DeleteFunc(c.todo, func(p partition, _ position) bool { return c.deleted.has(p.topic) })
 	for p, at := range c.todo {
-		if of != nil && !of(p) {
+		if match != nil && !match(p) {
 			continue
 		}
 		sent[p] = at

@@ -45,24 +45,24 @@ type scope struct {
 }
 
 // mask returns which fields are set, one bit for each.
-func (s scope) mask() (shape uint8) {
+func (s scope) mask() (mask uint8) {
 	for i, named := range []bool{s.role != "", s.account != "", s.store != ""} {
 		if named {
-			shape |= 1 << i
+			mask |= 1 << i
 		}
 	}
-	return shape
+	return mask
 }
 
 // masked returns s with only the fields in mask shape.
-func (s scope) masked(shape uint8) scope {
-	if shape&1 == 0 {
+func (s scope) masked(mask uint8) scope {
+	if mask&1 == 0 {
 		s.role = ""
 	}
-	if shape&2 == 0 {
+	if mask&2 == 0 {
 		s.account = ""
 	}
-	if shape&4 == 0 {
+	if mask&4 == 0 {
 		s.store = ""
 	}
 	return s
@@ -76,18 +76,18 @@ type activeControls struct {
 	workers map[schemas.Role]int
 }
 
-func (f *activeControls) matches(s scope) bool {
+func (a *activeControls) matches(s scope) bool {
 	all := s.mask()
-	for shape := range uint8(8) {
-		if f.masks&(1<<shape) != 0 && shape&^all == 0 && f.paused[s.masked(shape)] {
+	for mask := range uint8(8) {
+		if a.masks&(1<<mask) != 0 && mask&^all == 0 && a.paused[s.masked(mask)] {
 			return true
 		}
 	}
 	return false
 }
 
-func (f *activeControls) equal(g *activeControls) bool {
-	return maps.Equal(f.paused, g.paused) && maps.Equal(f.sweeps, g.sweeps) && maps.Equal(f.workers, g.workers)
+func (a *activeControls) equal(other *activeControls) bool {
+	return maps.Equal(a.paused, other.paused) && maps.Equal(a.sweeps, other.sweeps) && maps.Equal(a.workers, other.workers)
 }
 
 // NewControls returns Controls that follow the topic control while Run runs.
@@ -157,11 +157,11 @@ func checkControl(key string, c *pb.Control) error {
 // of a pause. The caller holds mu.
 func (c *Controls) refresh() {
 	now := time.Now()
-	f := &activeControls{paused: map[scope]bool{}, sweeps: map[string]bool{}, workers: map[schemas.Role]int{}}
+	a := &activeControls{paused: map[scope]bool{}, sweeps: map[string]bool{}, workers: map[schemas.Role]int{}}
 	var next time.Time
 	for _, ctl := range c.latest {
 		if n := ctl.GetWorkers(); n > 0 {
-			f.workers[schemas.Role(ctl.GetRole())] = int(n)
+			a.workers[schemas.Role(ctl.GetRole())] = int(n)
 		}
 		if !isPausing(ctl, now) {
 			continue
@@ -170,12 +170,12 @@ func (c *Controls) refresh() {
 			next = until.AsTime()
 		}
 		if ctl.GetSweep() != "" {
-			f.sweeps[ctl.GetSweep()] = true
+			a.sweeps[ctl.GetSweep()] = true
 			continue
 		}
 		s := scope{schemas.Role(ctl.GetRole()), ctl.GetAccount(), ctl.GetStore()}
-		f.paused[s] = true
-		f.masks |= 1 << s.mask()
+		a.paused[s] = true
+		a.masks |= 1 << s.mask()
 	}
 	if c.expiry != nil {
 		c.expiry.Stop()
@@ -188,11 +188,11 @@ func (c *Controls) refresh() {
 			c.refresh()
 		})
 	}
-	before := c.current.Swap(f)
+	before := c.current.Swap(a)
 	if before == nil {
 		before = &activeControls{}
 	}
-	if before.equal(f) {
+	if before.equal(a) {
 		return
 	}
 	for w := range c.watchers {
@@ -219,8 +219,8 @@ func (c *Controls) stopTimer() {
 
 // anyPaused reports whether anything is paused.
 func (c *Controls) anyPaused() bool {
-	f := c.load()
-	return f != nil && (len(f.paused) > 0 || len(f.sweeps) > 0)
+	a := c.load()
+	return a != nil && (len(a.paused) > 0 || len(a.sweeps) > 0)
 }
 
 // Role reports whether the whole role is paused, by itself or with everything.
@@ -229,23 +229,23 @@ func (c *Controls) Role(role schemas.Role) bool { return c.Paused(role, "", "") 
 // Paused reports whether role is paused for a store of an account. This includes pauses of the role, the
 // account or the store alone. An empty account or store matches no pause of one.
 func (c *Controls) Paused(role schemas.Role, account, store string) bool {
-	f := c.load()
-	return f != nil && f.masks != 0 && f.matches(scope{role, account, store})
+	a := c.load()
+	return a != nil && a.masks != 0 && a.matches(scope{role, account, store})
 }
 
 // Sweep reports whether a sweep is paused, by itself, with its role or with everything.
 func (c *Controls) Sweep(name string) bool {
-	f := c.load()
-	return f != nil && (f.sweeps[name] || f.matches(scope{role: schemas.RoleSweeper}))
+	a := c.load()
+	return a != nil && (a.sweeps[name] || a.matches(scope{role: schemas.RoleSweeper}))
 }
 
 // workers returns the number of workers that each process gives to role, if it is set.
 func (c *Controls) workers(role schemas.Role) (n int, set bool) {
-	f := c.load()
-	if f == nil {
+	a := c.load()
+	if a == nil {
 		return 0, false
 	}
-	n, set = f.workers[role]
+	n, set = a.workers[role]
 	return n, set
 }
 

@@ -121,17 +121,17 @@ type runningOffsets struct {
 // longer exists, so that its running tasks have died. committed is the committed offset, window how far
 // beyond it tasks may have started.
 func parseCrashHistory(text string, committed int64, window int, gone bool) crashHistory {
-	p := crashHistory{deaths: map[int64]int{}}
+	c := crashHistory{deaths: map[int64]int{}}
 	words := strings.Fields(text)
 	if len(words) < 3 || words[0] != metadataVersion {
-		return p
+		return c
 	}
 	died := gone && words[1] == "open"
-	p.horizon, _ = strconv.ParseInt(words[2], 10, 64) // 0: no horizon
+	c.horizon, _ = strconv.ParseInt(words[2], 10, 64) // 0: no horizon
 	if len(words) > 3 {
-		p.completed = parseCompletedAhead(words[3], committed)
+		c.completed = parseCompletedAhead(words[3], committed)
 	}
-	begun := max(committed, p.completed.end.Offset)
+	begun := max(committed, c.completed.end.Offset)
 	for _, w := range words[3:] { // the text of a completedAhead does not parse as one of these
 		w, atWork := strings.CutSuffix(w, "*")
 		offset, n, ok := strings.Cut(w, ":")
@@ -143,60 +143,60 @@ func parseCrashHistory(text string, committed int64, window int, gone bool) cras
 		if atWork && died {
 			deaths++
 		}
-		p.deaths[at] = deaths
+		c.deaths[at] = deaths
 	}
-	if died && p.horizon <= begun {
-		p.horizon = begun + int64(window)
-	} else if p.horizon <= committed {
-		p.horizon = 0
+	if died && c.horizon <= begun {
+		c.horizon = begun + int64(window)
+	} else if c.horizon <= committed {
+		c.horizon = 0
 	}
-	maps.DeleteFunc(p.deaths, func(at int64, n int) bool { return n == 0 && at >= p.horizon }) // they need no entry
-	return p
+	maps.DeleteFunc(c.deaths, func(at int64, n int) bool { return n == 0 && at >= c.horizon }) // they need no entry
+	return c
 }
 
 // deathsOf returns the number of deaths in which the message at offset may have been running, and whether it
 // must be recorded before it starts.
-func (p *crashHistory) deathsOf(offset int64) (deaths int, careful bool) {
-	if p.horizon == 0 && len(p.deaths) == 0 {
+func (c *crashHistory) deathsOf(offset int64) (deaths int, mustRecord bool) {
+	if c.horizon == 0 && len(c.deaths) == 0 {
 		return 0, false
 	}
-	deaths, known := p.deaths[offset]
-	if !known && offset < p.horizon {
+	deaths, known := c.deaths[offset]
+	if !known && offset < c.horizon {
 		deaths = 1
 	}
-	return deaths, known || offset < p.horizon
+	return deaths, known || offset < c.horizon
 }
 
 // encode returns the metadata for a commit of committed, with the running tasks in now and the newly
 // completed records in more. done is the offset below which all records are done, except those that the
 // metadata names.
-func (p *crashHistory) encode(open bool, committed int64, now runningOffsets, more completedAhead) (text string, done int64) {
+func (c *crashHistory) encode(open bool, committed int64, running runningOffsets, more completedAhead) (text string, done int64) {
 	type suspect struct {
 		offset int64
 		deaths int
 		now    bool
 	}
 	var all []suspect
-	for _, at := range now.suspect {
-		n, _ := p.deathsOf(at)
+	for _, at := range running.suspect {
+		n, _ := c.deathsOf(at)
 		all = append(all, suspect{at, n, true})
 	}
-	for _, at := range now.progressing {
-		if open || at < p.horizon { // otherwise it needs no entry
+	for _, at := range running.progressing {
+		if open || at < c.horizon { // otherwise it needs no entry
 			all = append(all, suspect{at, 0, false})
 		}
 	}
-	for at, n := range p.deaths {
-		if at >= committed && !slices.Contains(now.suspect, at) && !slices.Contains(now.progressing, at) {
+	for at, n := range c.deaths {
+		if at >= committed && !slices.Contains(running.suspect, at) && !slices.Contains(running.progressing, at) {
 			all = append(all, suspect{at, n, false})
 		}
 	}
-	horizon := p.horizon
+	horizon := c.horizon
 	if horizon <= committed {
 		horizon = 0
 	}
-	if more.end.Offset < p.completed.end.Offset { // the records that were done before are not all read yet
-		more = p.completed
+	if more.end.Offset < c.completed.end.Offset { // the records that were done before are not all read yet
+		more = c.completed
 	}
 	word, done := more.encode(committed)
 	if !open && horizon == 0 && len(all) == 0 && word == "" {

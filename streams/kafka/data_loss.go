@@ -62,16 +62,16 @@ func (g *BatchGroup) rereadFromStart(ctx context.Context, cl *kgo.Client, parts 
 		return fmt.Errorf("%d batches of partitions that lost records are still being stored after they were cancelled", stuck)
 	}
 	to := map[partition]kgo.EpochOffset{}
-	for _, s := range batchers {
-		to[s.partition] = kgo.EpochOffset{Epoch: -1, Offset: starts[s.topic][s.id]}
+	for _, b := range batchers {
+		to[b.partition] = kgo.EpochOffset{Epoch: -1, Offset: starts[b.topic][b.id]}
 		g.router.log.Error("the broker lost records: the partition is read again from its start",
-			"topic", s.topic, "partition", s.id, "from", starts[s.topic][s.id])
+			"topic", b.topic, "partition", b.id, "from", starts[b.topic][b.id])
 	}
 	g.seek(cl, to)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, s := range batchers {
-		g.startBatcher(cl, s.partition)
+	for _, b := range batchers {
+		g.startBatcher(cl, b.partition)
 	}
 	return nil
 }
@@ -146,13 +146,13 @@ func (g *BatchGroup) rereadUnmarked(ctx context.Context, cl *kgo.Client) error {
 }
 
 // continueFrom makes s read from offset from, in the log of old.
-func (s *batcher) continueFrom(old *batcher, from int64) {
+func (b *batcher) continueFrom(old *batcher, from int64) {
 	old.mu.Lock()
 	o := old.origin
 	old.mu.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.origin = origin{o.incarnation, o.start, from}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.origin = origin{o.incarnation, o.start, from}
 }
 
 // logStarts returns the start offsets of parts. It retries, because a broker that has just lost records may

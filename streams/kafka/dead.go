@@ -217,10 +217,10 @@ func (d *DeadLetters) named(ctx context.Context, ids []string, parts map[int32]s
 }
 
 func (d *DeadLetters) letter(rec *kgo.Record, inc uint32) *DeadLetter {
-	t := parseRetryHeaders(rec.Headers)
+	h := parseRetryHeaders(rec.Headers)
 	return &DeadLetter{
-		ID: deadID(rec.Partition, rec.Offset), State: DeadOpen, Time: rec.Timestamp, Role: t.role, Class: t.class, Error: t.err,
-		Attempts: t.attempts, Waits: t.waits, History: t.history, Topic: t.topic, Partition: t.partition, Offset: t.offset,
+		ID: deadID(rec.Partition, rec.Offset), State: DeadOpen, Time: rec.Timestamp, Role: h.role, Class: h.class, Error: h.err,
+		Attempts: h.attempts, Waits: h.waits, History: h.history, Topic: h.topic, Partition: h.partition, Offset: h.offset,
 		Key: rec.Key, Value: rec.Value, Headers: headersOf(rec), rec: rec, inc: inc,
 	}
 }

@@ -208,7 +208,7 @@ func (d *DeadLetters) action(l *DeadLetter, action string, o DeadOrder) *pb.Admi
 
 // again returns the record that l becomes.
 func (d *DeadLetters) again(l *DeadLetter, value []byte) (*kgo.Record, error) {
-	t := retryHeaders{
+	h := retryHeaders{
 		topic: l.Topic, partition: l.Partition, offset: l.Offset, timestamp: parseRetryHeaders(l.rec.Headers).timestamp, role: l.Role, history: l.History,
 	}
 	_, known := schemas.Lookup(l.Topic)
@@ -228,7 +228,7 @@ func (d *DeadLetters) again(l *DeadLetter, value []byte) (*kgo.Record, error) {
 			return nil, err
 		}
 	}
-	rec.Headers = t.apply(rec.Headers)
+	rec.Headers = h.apply(rec.Headers)
 	if err := fits(rec); err != nil {
 		return nil, fmt.Errorf("cannot be redriven: %w", err)
 	}

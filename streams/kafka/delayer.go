@@ -256,23 +256,23 @@ func (d *Delayer) movable(now time.Time) *outgoing {
 
 // next returns where rec goes from its lane.
 func (d *Delayer) next(rec *kgo.Record, now time.Time) *kgo.Record {
-	t := parseRetryHeaders(rec.Headers)
-	role := t.role
+	h := parseRetryHeaders(rec.Headers)
+	role := h.role
 	if role == "" {
-		role, _ = retryRole(t.topic)
+		role, _ = retryRole(h.topic)
 	}
-	again, err := schemas.AgainOf(role, t.topic), fits(rec)
+	again, err := schemas.AgainOf(role, h.topic), fits(rec)
 	if _, ok := schemas.Lookup(again); !ok {
 		err = retry.Permanent(errors.New("its headers name no role that it could come back to"))
 	}
 	if err != nil { // nobody of ours wrote it
-		if t.topic == "" {
-			t.topic, t.partition, t.offset = d.router.cfg.bare(rec.Topic), rec.Partition, rec.Offset
+		if h.topic == "" {
+			h.topic, h.partition, h.offset = d.router.cfg.bare(rec.Topic), rec.Partition, rec.Offset
 		}
-		return d.router.failureRecord(&inflightRecord{rec: rec, retryHeaders: &t}, err, now)
+		return d.router.failureRecord(&inflightRecord{rec: rec, retryHeaders: &h}, err, now)
 	}
 	to := d.router.cfg.topic(again)
-	if left := t.due.Sub(now); left > 0 {
+	if left := h.due.Sub(now); left > 0 {
 		to = d.router.cfg.topic(schemas.Delay(laneFor(d.router.lanes, left).Name))
 	}
 	return &kgo.Record{Topic: to, Key: rec.Key, Value: rec.Value, Headers: rec.Headers}

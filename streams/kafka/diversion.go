@@ -51,33 +51,33 @@ func (d *diversion) routeOf(w Work) (slot int, ok bool) {
 }
 
 // slotOf returns the slot of a flow. A new flow gets the slot with the fewest flows.
-func (d *diversion) slotOf(f Work) int {
+func (d *diversion) slotOf(w Work) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if r := d.flows[f]; r != nil {
+	if r := d.flows[w]; r != nil {
 		return r.slot
 	}
 	var used [backlogSlots]int
 	for _, r := range d.flows {
 		used[r.slot]++
 	}
-	first, slot := int(hashWords(f.Account, f.Stores[0], f.Stores[1])%backlogSlots), 0
+	first, slot := int(hashWords(w.Account, w.Stores[0], w.Stores[1])%backlogSlots), 0
 	for i := range backlogSlots {
 		if at := (first + i) % backlogSlots; i == 0 || used[at] < used[slot] {
 			slot = at
 		}
 	}
-	d.flows[f] = &route{slot: slot}
+	d.flows[w] = &route{slot: slot}
 	return slot
 }
 
 // open starts to move arriving messages of a flow. It reports whether they were not moved before.
-func (d *diversion) open(f Work) (fresh bool) {
-	d.slotOf(f)
+func (d *diversion) open(w Work) (fresh bool) {
+	d.slotOf(w)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	fresh = !d.flows[f].open
-	d.flows[f].open = true
+	fresh = !d.flows[w].open
+	d.flows[w].open = true
 	d.active.Store(true)
 	return fresh
 }
@@ -126,15 +126,15 @@ func heaviest(weights map[Work]int64, keep, least int64) (flows []Work) {
 	by := map[string]*accountWeight{}
 	var all accountHeap
 	var sum int64
-	for f, n := range weights {
-		o := by[f.Account]
+	for w, n := range weights {
+		o := by[w.Account]
 		if o == nil {
-			o = &accountWeight{account: f.Account}
-			by[f.Account], all = o, append(all, o)
+			o = &accountWeight{account: w.Account}
+			by[w.Account], all = o, append(all, o)
 		}
 		o.sum += n
 		sum += n
-		o.flows = append(o.flows, f)
+		o.flows = append(o.flows, w)
 	}
 	all = slices.DeleteFunc(all, func(o *accountWeight) bool { return o.sum < least })
 	for _, o := range all {

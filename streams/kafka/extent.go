@@ -48,11 +48,11 @@ func (a *Admin) Read(ctx context.Context, topic schemas.Topic, e schemas.Extent,
 		if r.ignores(rec) {
 			return nil
 		}
-		l := inflightRecord{rec: rec, incarnation: inc}
-		d, err := r.delivery(&l)
+		ir := inflightRecord{rec: rec, incarnation: inc}
+		d, err := r.delivery(&ir)
 		if err != nil {
 			d = new(schemas.Delivery)
-			r.fillDelivery(&l, d)
+			r.fillDelivery(&ir, d)
 		}
 		return f(d, err)
 	})

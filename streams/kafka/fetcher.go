@@ -52,52 +52,52 @@ type fetcher struct {
 const maxCommitRequests = 1024
 
 func newFetcher(p *Pool, m member) (*fetcher, error) {
-	in := &fetcher{
+	f := &fetcher{
 		p: p, class: m.class, topics: m.topics, memory: newByteBudget(), metrics: p.kafka.Metrics.role(m.role, m.class),
 		commits: newCommits(p.kafka.Deleted), commitRequests: make(chan chan error, maxCommitRequests),
 		commitNow: make(chan struct{}, 1), queueLock: make(chan struct{}, 1),
 		assignments: map[partition]*assignment{}, lostMetadata: map[partition]string{}, diversion: diversion{flows: map[Work]*route{}},
 	}
 	if t := schemas.Backlog(m.role, m.class); slices.Contains(m.topics, p.kafka.topic(t)) {
-		in.backlogTopic = p.kafka.topic(t)
+		f.backlogTopic = p.kafka.topic(t)
 	}
-	in.commits.after = in.onCommitted
-	in.checker = newPollChecker(p.router, in.commits)
+	f.commits.after = f.onCommitted
+	f.checker = newPollChecker(p.router, f.commits)
 	opts := append(p.kafka.consume(m),
-		kgo.OnPartitionsAssigned(in.onAssigned), kgo.OnOffsetsFetched(in.onOffsetsFetched),
-		kgo.OnPartitionsRevoked(in.onRevoked), kgo.OnPartitionsLost(in.onLost))
+		kgo.OnPartitionsAssigned(f.onAssigned), kgo.OnOffsetsFetched(f.onOffsetsFetched),
+		kgo.OnPartitionsRevoked(f.onRevoked), kgo.OnPartitionsLost(f.onLost))
 	if len(p.fetchers) == 0 { // the first one publishes for all: a single client keeps the outputs in order
 		opts = append(opts, p.kafka.produce(runtimeLimit, runtimeLinger)...)
 	}
 	var err error
-	in.opts, err = p.kafka.options(string(m.role)+"."+string(m.class), opts...)
-	return in, err
+	f.opts, err = p.kafka.options(string(m.role)+"."+string(m.class), opts...)
+	return f, err
 }
 
 // poll reads records and schedules them until ctx is done. It waits for memory, but never for a task.
-func (in *fetcher) poll(ctx context.Context) error {
+func (f *fetcher) poll(ctx context.Context) error {
 	for ctx.Err() == nil {
-		in.memory.wait(ctx, in.memoryLimit)
-		fetches := in.cl.PollRecords(ctx, in.p.window/4)
-		if err := in.checker.check(ctx, in.cl, fetches); err != nil {
-			return in.p.router.below(ctx, in.cl, err)
+		f.memory.wait(ctx, f.memoryLimit)
+		fetches := f.cl.PollRecords(ctx, f.p.window/4)
+		if err := f.checker.check(ctx, f.cl, fetches); err != nil {
+			return f.p.router.below(ctx, f.cl, err)
 		}
-		if err := in.dispatch(fetches); err != nil {
+		if err := f.dispatch(fetches); err != nil {
 			return err
 		}
-		in.cl.AllowRebalance()
+		f.cl.AllowRebalance()
 	}
 	return nil
 }
 
 // memoryLimit returns the maximum number of bytes in flight without those of the backlog topic.
-func (in *fetcher) memoryLimit() int64 {
-	return in.p.cfg.Bytes - min(in.backlogBytes.Load(), in.p.cfg.Bytes/backlogMemoryPart)
+func (f *fetcher) memoryLimit() int64 {
+	return f.p.cfg.Bytes - min(f.backlogBytes.Load(), f.p.cfg.Bytes/backlogMemoryPart)
 }
 
 // dispatch hands polled records to the scheduler.
-func (in *fetcher) dispatch(fetches kgo.Fetches) error {
-	tasks, fresh, err := in.newTasks(fetches)
+func (f *fetcher) dispatch(fetches kgo.Fetches) error {
+	tasks, fresh, err := f.newTasks(fetches)
 	if err != nil || len(tasks) == 0 {
 		return err
 	}
@@ -109,35 +109,35 @@ func (in *fetcher) dispatch(fetches kgo.Fetches) error {
 			weight += t.bytes()
 		}
 	}
-	in.memory.add(weight)
-	in.backlogBytes.Add(behind)
-	in.limitBacklogFetch()
-	in.metrics.inFlight(len(tasks), weight+behind)
+	f.memory.add(weight)
+	f.backlogBytes.Add(behind)
+	f.limitBacklogFetch()
+	f.metrics.inFlight(len(tasks), weight+behind)
 	if fresh {
-		in.commitOpen()
+		f.commitOpen()
 	}
-	in.queueLock <- struct{}{}
-	defer func() { <-in.queueLock }()
-	in.p.enqueue(in, tasks)
+	f.queueLock <- struct{}{}
+	defer func() { <-f.queueLock }()
+	f.p.enqueue(f, tasks)
 	return nil
 }
 
 // newTasks returns tasks for the polled records. fresh reports whether some are of a partition that was at
 // rest.
-func (in *fetcher) newTasks(fetches kgo.Fetches) (tasks []*task, fresh bool, err error) {
+func (f *fetcher) newTasks(fetches kgo.Fetches) (tasks []*task, fresh bool, err error) {
 	n := fetches.NumRecords()
 	if n == 0 {
 		return nil, false, nil
 	}
 	slab := make([]task, n)
 	tasks = make([]*task, 0, n)
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	for _, f := range fetches {
-		for _, t := range f.Topics {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, fetch := range fetches {
+		for _, t := range fetch.Topics {
 			inc := incarnation(t.TopicID)
 			for _, fp := range t.Partitions {
-				part := in.assignments[partition{t.Topic, fp.Partition}]
+				part := f.assignments[partition{t.Topic, fp.Partition}]
 				if part == nil || len(fp.Records) == 0 {
 					continue // not assigned: partitions do not move while a poll is held
 				}
@@ -162,14 +162,14 @@ func (in *fetcher) newTasks(fetches kgo.Fetches) (tasks []*task, fresh bool, err
 
 // commitOpen commits that tasks of partitions may be running, so that the next owner knows it if this process
 // dies. If the commit fails, work continues.
-func (in *fetcher) commitOpen() {
-	in.mu.Lock()
-	in.stageCommits()
-	in.mu.Unlock()
-	ctx, cancel := context.WithTimeout(in.p.ctx, openTimeout)
+func (f *fetcher) commitOpen() {
+	f.mu.Lock()
+	f.stageCommits()
+	f.mu.Unlock()
+	ctx, cancel := context.WithTimeout(f.p.ctx, openTimeout)
 	defer cancel()
-	if err := in.commits.send(ctx, in.cl); err != nil {
-		in.p.router.log.Warn("what is at work is not on record yet", "class", string(in.class), "err", err)
+	if err := f.commits.send(ctx, f.cl); err != nil {
+		f.p.router.log.Warn("what is at work is not on record yet", "class", string(f.class), "err", err)
 	}
 }
 
@@ -177,42 +177,42 @@ func (in *fetcher) commitOpen() {
 const openTimeout = 3 * time.Second
 
 // stageCommits stages the current position of each partition. The caller holds in.mu.
-func (in *fetcher) stageCommits() {
-	atWork := in.p.runningOffsets(in)
-	for at, part := range in.assignments {
+func (f *fetcher) stageCommits() {
+	atWork := f.p.runningOffsets(f)
+	for at, part := range f.assignments {
 		if pos, ok := part.position(atWork[part]); ok {
-			in.commits.set(at, pos)
+			f.commits.set(at, pos)
 		}
 	}
 }
 
 // commit commits what is done, and records the running tasks. A failed commit is repeated later.
-func (in *fetcher) commit(ctx context.Context) error {
-	in.mu.Lock()
-	in.stageCommits()
-	in.mu.Unlock()
+func (f *fetcher) commit(ctx context.Context) error {
+	f.mu.Lock()
+	f.stageCommits()
+	f.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, CommitTimeout)
 	defer cancel()
-	if !in.commits.pending(nil) {
+	if !f.commits.pending(nil) {
 		return nil
 	}
-	err := in.commits.send(ctx, in.cl)
+	err := f.commits.send(ctx, f.cl)
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
-	in.metrics.committed(err)
+	f.metrics.committed(err)
 	switch {
 	case err == nil:
 	case commitFatal(err):
-		in.p.fail(err)
+		f.p.fail(err)
 	default:
-		in.p.router.log.Warn("will commit again", "class", string(in.class), "err", err)
+		f.p.router.log.Warn("will commit again", "class", string(f.class), "err", err)
 	}
 	return err
 }
 
 // commitLoop commits every second and on request.
-func (in *fetcher) commitLoop(ctx context.Context) {
+func (f *fetcher) commitLoop(ctx context.Context) {
 	t := time.NewTicker(poolCommitInterval)
 	defer t.Stop()
 	for {
@@ -221,19 +221,19 @@ func (in *fetcher) commitLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-			in.mu.Lock()
-			for _, part := range in.assignments {
+			f.mu.Lock()
+			for _, part := range f.assignments {
 				part.markQuiet()
 			}
-			in.mu.Unlock()
-		case <-in.commitNow:
-		case ask := <-in.commitRequests:
+			f.mu.Unlock()
+		case <-f.commitNow:
+		case ask := <-f.commitRequests:
 			waiting = append(waiting, ask)
-			for len(in.commitRequests) > 0 {
-				waiting = append(waiting, <-in.commitRequests)
+			for len(f.commitRequests) > 0 {
+				waiting = append(waiting, <-f.commitRequests)
 			}
 		}
-		err := in.commit(in.p.ctx) // not ctx: a commit that is cut off may reach the broker after the last one
+		err := f.commit(f.p.ctx) // not ctx: a commit that is cut off may reach the broker after the last one
 		for _, ask := range waiting {
 			ask <- err
 		}
@@ -242,11 +242,11 @@ func (in *fetcher) commitLoop(ctx context.Context) {
 
 // commitWhileDraining commits at once, and then every second until ctx is done, while running tasks end. The
 // process may be killed before they have.
-func (in *fetcher) commitWhileDraining(ctx context.Context) {
+func (f *fetcher) commitWhileDraining(ctx context.Context) {
 	t := time.NewTicker(poolCommitInterval)
 	defer t.Stop()
 	for {
-		_ = in.commit(in.p.ctx) // commit has logged its error
+		_ = f.commit(f.p.ctx) // commit has logged its error
 		select {
 		case <-ctx.Done():
 			return
@@ -256,18 +256,18 @@ func (in *fetcher) commitWhileDraining(ctx context.Context) {
 }
 
 // requestCommit requests a commit before the next tick.
-func (in *fetcher) requestCommit() {
+func (f *fetcher) requestCommit() {
 	select {
-	case in.commitNow <- struct{}{}:
+	case f.commitNow <- struct{}{}:
 	default:
 	}
 }
 
 // onCommitted records the committed position of a partition.
-func (in *fetcher) onCommitted(at partition, pos position) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if part := in.assignments[at]; part != nil {
+func (f *fetcher) onCommitted(at partition, pos position) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if part := f.assignments[at]; part != nil {
 		part.recordedDone.Store(pos.done)
 	}
 }
@@ -277,7 +277,7 @@ const optionalRecordWait = time.Second
 
 // awaitRecorded waits until the running tasks are recorded by a commit. If must is false, it waits for at
 // most optionalRecordWait.
-func (in *fetcher) awaitRecorded(ctx context.Context, must bool) error {
+func (f *fetcher) awaitRecorded(ctx context.Context, must bool) error {
 	if !must {
 		var cancel func()
 		ctx, cancel = context.WithTimeout(ctx, optionalRecordWait)
@@ -287,14 +287,14 @@ func (in *fetcher) awaitRecorded(ctx context.Context, must bool) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-in.p.stopping:
+	case <-f.p.stopping:
 		return errStopped
-	case in.commitRequests <- ask:
+	case f.commitRequests <- ask:
 	}
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-in.p.stopping:
+	case <-f.p.stopping:
 		return errStopped
 	case err := <-ask:
 		return err
@@ -302,27 +302,27 @@ func (in *fetcher) awaitRecorded(ctx context.Context, must bool) error {
 }
 
 // onAssigned adds partitions. No poll is held while it or the other callbacks run.
-func (in *fetcher) onAssigned(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
-	defer in.metrics.rebalanced(moveAssigned, parts, time.Now())
-	in.rebalanceMu.Lock()
-	defer in.rebalanceMu.Unlock()
-	in.p.assigned()
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	eachPartition(parts, func(at partition) { in.assignments[at] = newAssignment(in, at, in.p.cfg.Window) })
+func (f *fetcher) onAssigned(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
+	defer f.metrics.rebalanced(moveAssigned, parts, time.Now())
+	f.rebalanceMu.Lock()
+	defer f.rebalanceMu.Unlock()
+	f.p.assigned()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	eachPartition(parts, func(at partition) { f.assignments[at] = newAssignment(f, at, f.p.cfg.Window) })
 }
 
 // onOffsetsFetched learns from the commits of the assigned partitions which tasks were running when a process
 // died.
-func (in *fetcher) onOffsetsFetched(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
-	in.mu.Lock()
-	defer in.mu.Unlock()
+func (f *fetcher) onOffsetsFetched(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	var seen []partition // some twice, because the response has an old and a new form
 	learn := func(topic string, id int32, offset int64, metadata *string) {
 		at := partition{topic, id}
-		if part := in.assignments[at]; part != nil && offset >= 0 && metadata != nil {
-			told, ours := in.lostMetadata[at]
-			part.loadCrashes(*metadata, offset, ours && told == *metadata, in.p.router.log)
+		if part := f.assignments[at]; part != nil && offset >= 0 && metadata != nil {
+			last, ours := f.lostMetadata[at]
+			part.loadCrashes(*metadata, offset, ours && last == *metadata, f.p.router.log)
 		}
 		seen = append(seen, at)
 	}
@@ -339,93 +339,93 @@ func (in *fetcher) onOffsetsFetched(_ context.Context, _ *kgo.Client, resp *kmsg
 		}
 	}
 	for _, at := range seen {
-		delete(in.lostMetadata, at)
+		delete(f.lostMetadata, at)
 	}
 	return nil
 }
 
 // onRevoked gives running tasks Drain to end, cancels the rest, and commits.
-func (in *fetcher) onRevoked(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
-	defer in.metrics.rebalanced(moveRevoked, parts, time.Now())
-	in.rebalanceMu.Lock()
-	defer in.rebalanceMu.Unlock()
-	assignments := in.owned(parts)
+func (f *fetcher) onRevoked(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
+	defer f.metrics.rebalanced(moveRevoked, parts, time.Now())
+	f.rebalanceMu.Lock()
+	defer f.rebalanceMu.Unlock()
+	assignments := f.owned(parts)
 	if len(assignments) == 0 {
 		return
 	}
-	in.p.drain(assignments, in.p.cfg.Drain)
-	if in.p.cfg.Prepare != nil { // the next owner reads what was published: nothing may follow later
+	f.p.drain(assignments, f.p.cfg.Drain)
+	if f.p.cfg.Prepare != nil { // the next owner reads what was published: nothing may follow later
 		awaitIdle(assignments, runtimeLimit)
 	}
-	_ = in.commit(in.p.ctx) // commit has logged its error; uncommitted work is repeated
-	in.discard(assignments)
+	_ = f.commit(f.p.ctx) // commit has logged its error; uncommitted work is repeated
+	f.discard(assignments)
 }
 
 // onLost cancels running tasks and commits nothing.
-func (in *fetcher) onLost(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
-	defer in.metrics.rebalanced(moveLost, parts, time.Now())
-	in.rebalanceMu.Lock()
-	defer in.rebalanceMu.Unlock()
-	assignments := in.owned(parts)
-	in.mu.Lock()
+func (f *fetcher) onLost(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
+	defer f.metrics.rebalanced(moveLost, parts, time.Now())
+	f.rebalanceMu.Lock()
+	defer f.rebalanceMu.Unlock()
+	assignments := f.owned(parts)
+	f.mu.Lock()
 	for _, part := range assignments {
-		in.lostMetadata[part.partition] = part.lastMetadata()
+		f.lostMetadata[part.partition] = part.lastMetadata()
 	}
-	in.mu.Unlock()
-	in.discard(assignments)
+	f.mu.Unlock()
+	f.discard(assignments)
 }
 
 // owned returns the assignments of parts, or all if parts is nil.
-func (in *fetcher) owned(parts map[string][]int32) []*assignment {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	return selectPartitions(in.assignments, parts)
+func (f *fetcher) owned(parts map[string][]int32) []*assignment {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return selectPartitions(f.assignments, parts)
 }
 
 // discard removes assignments. The results of tasks that end later are ignored.
-func (in *fetcher) discard(assignments []*assignment) {
+func (f *fetcher) discard(assignments []*assignment) {
 	for _, part := range assignments {
 		part.stop()
 		part.discard()
 	}
-	in.p.interrupt(assignments, false, errRevoked)
-	in.p.sched.removeQueued(isStopping, in.p.freeTask)
+	f.p.interrupt(assignments, false, errRevoked)
+	f.p.sched.removeQueued(isStopping, f.p.freeTask)
 	for _, part := range assignments {
-		in.mu.Lock()
-		if in.assignments[part.partition] == part {
-			delete(in.assignments, part.partition)
+		f.mu.Lock()
+		if f.assignments[part.partition] == part {
+			delete(f.assignments, part.partition)
 		}
-		in.mu.Unlock()
-		in.commits.forget(part.partition)
-		in.checker.forget(part.partition)
-		in.cl.ResumeFetchPartitions(part.asMap()) // the client keeps a pause beyond the assignment
+		f.mu.Unlock()
+		f.commits.forget(part.partition)
+		f.checker.forget(part.partition)
+		f.cl.ResumeFetchPartitions(part.asMap()) // the client keeps a pause beyond the assignment
 	}
 }
 
 // setPaused stops fetching while the role is paused.
-func (in *fetcher) setPaused(paused bool) {
-	in.pauseMu.Lock()
-	defer in.pauseMu.Unlock()
+func (f *fetcher) setPaused(paused bool) {
+	f.pauseMu.Lock()
+	defer f.pauseMu.Unlock()
 	switch {
-	case paused && !in.paused:
-		in.cl.PauseFetchTopics(in.topics...)
-	case !paused && in.paused:
-		in.cl.ResumeFetchTopics(in.topics...)
-		if in.backlogPaused {
-			in.cl.PauseFetchTopics(in.backlogTopic)
+	case paused && !f.paused:
+		f.cl.PauseFetchTopics(f.topics...)
+	case !paused && f.paused:
+		f.cl.ResumeFetchTopics(f.topics...)
+		if f.backlogPaused {
+			f.cl.PauseFetchTopics(f.backlogTopic)
 		}
 	}
-	in.paused = paused
+	f.paused = paused
 }
 
 // underPressure reports whether records in flight keep more from being read.
-func (in *fetcher) underPressure() bool {
-	if in.memory.full(in.memoryLimit()) {
+func (f *fetcher) underPressure() bool {
+	if f.memory.full(f.memoryLimit()) {
 		return true
 	}
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	for _, part := range in.assignments {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, part := range f.assignments {
 		if part.isPaused() {
 			return true
 		}

@@ -19,9 +19,9 @@ func idleIntake(t *testing.T) *fetcher {
 }
 
 // filled returns a share of a window of 64 with n records in flight.
-func (in *fetcher) filled(id int32, n int) *assignment {
-	part := newAssignment(in, partition{"t", id}, 64)
-	in.assignments[part.partition] = part
+func (f *fetcher) filled(id int32, n int) *assignment {
+	part := newAssignment(f, partition{"t", id}, 64)
+	f.assignments[part.partition] = part
 	part.track(recordsFrom(0, n))
 	return part
 }
@@ -34,27 +34,27 @@ func recordsFrom(first, last int) (recs []*kgo.Record) {
 	return recs
 }
 
-func (in *fetcher) pausedPartitions() int { return len(in.cl.PauseFetchPartitions(nil)["t"]) }
+func (f *fetcher) pausedPartitions() int { return len(f.cl.PauseFetchPartitions(nil)["t"]) }
 
 // A partition is paused when three quarters of its window are in flight, and fetched again when a quarter is.
 func TestPauseOfFullWindows(t *testing.T) {
-	in := idleIntake(t)
-	in.filled(0, 47)
-	if n := in.pausedPartitions(); n != 0 {
+	f := idleIntake(t)
+	f.filled(0, 47)
+	if n := f.pausedPartitions(); n != 0 {
 		t.Errorf("%d paused with less than three quarters in flight", n)
 	}
-	full := in.filled(1, 48)
-	if in.pausedPartitions() != 1 || !full.isPaused() {
-		t.Errorf("%d paused, the full one %v", in.pausedPartitions(), full.isPaused())
+	full := f.filled(1, 48)
+	if f.pausedPartitions() != 1 || !full.isPaused() {
+		t.Errorf("%d paused, the full one %v", f.pausedPartitions(), full.isPaused())
 	}
 	for i := range uint64(31) {
 		full.finish(i)
 	}
-	if in.pausedPartitions() != 1 {
+	if f.pausedPartitions() != 1 {
 		t.Error("fetched again with more than a quarter in flight")
 	}
 	full.finish(31)
-	if in.pausedPartitions() != 0 {
+	if f.pausedPartitions() != 0 {
 		t.Error("a window three quarters empty is still paused")
 	}
 }
@@ -62,9 +62,9 @@ func TestPauseOfFullWindows(t *testing.T) {
 // The intake pauses a partition in the moment in which a worker resumes it: whoever comes last has
 // seen what the other did.
 func TestPauseAndResumeAtOnce(t *testing.T) {
-	in := idleIntake(t)
+	f := idleIntake(t)
 	for try := range 5_000 {
-		part := in.filled(0, 47)
+		part := f.filled(0, 47)
 		for i := range uint64(46) {
 			part.finish(i + 1)
 		}
@@ -72,10 +72,10 @@ func TestPauseAndResumeAtOnce(t *testing.T) {
 		both.Go(func() { part.track(recordsFrom(47, 48)) })
 		both.Go(func() { part.finish(0) })
 		both.Wait()
-		if paused := in.pausedPartitions() > 0; paused != part.isPaused() {
+		if paused := f.pausedPartitions() > 0; paused != part.isPaused() {
 			t.Fatalf("try %d: the client says paused %v, the share %v", try, paused, part.isPaused())
 		}
-		in.cl.ResumeFetchPartitions(part.asMap())
+		f.cl.ResumeFetchPartitions(part.asMap())
 	}
 }
 
@@ -83,15 +83,15 @@ func TestPauseAndResumeAtOnce(t *testing.T) {
 func TestDoneRecordsAreLetGo(t *testing.T) {
 	p := &Pool{}
 	p.cfg.defaults()
-	in := &fetcher{p: p, memory: newByteBudget(), assignments: map[partition]*assignment{}}
-	part := newAssignment(in, partition{"t", 0}, 8192)
-	in.assignments[part.partition] = part
+	f := &fetcher{p: p, memory: newByteBudget(), assignments: map[partition]*assignment{}}
+	part := newAssignment(f, partition{"t", 0}, 8192)
+	f.assignments[part.partition] = part
 	recs := make([]*kgo.Record, 2048)
 	for i := range recs {
 		recs[i] = &kgo.Record{Offset: int64(i), Value: make([]byte, 16<<10)}
 	}
 	before := heapBytes()
-	tasks, _, err := in.newTasks(kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: "t", Partitions: []kgo.FetchPartition{{Records: recs}}}}}})
+	tasks, _, err := f.newTasks(kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: "t", Partitions: []kgo.FetchPartition{{Records: recs}}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

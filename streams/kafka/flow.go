@@ -83,47 +83,47 @@ type readyKeys struct {
 	peeked     *keyQueue // returned by peek; it stays the next one when keys are added
 }
 
-func (h *readyKeys) len() int { return h.n }
+func (r *readyKeys) len() int { return r.n }
 
-func (h *readyKeys) push(q *keyQueue) {
-	h.n++
-	h.bySize[min((bits.Len(uint(q.n))-1)/3, len(h.bySize)-1)].push(q)
+func (r *readyKeys) push(q *keyQueue) {
+	r.n++
+	r.bySize[min((bits.Len(uint(q.n))-1)/3, len(r.bySize)-1)].push(q)
 }
 
 // peek returns the next key. There must be one.
-func (h *readyKeys) peek() *keyQueue {
-	if h.peeked != nil {
-		return h.peeked
+func (r *readyKeys) peek() *keyQueue {
+	if r.peeked != nil {
+		return r.peeked
 	}
 	var from *fifo[*keyQueue]
-	for i := range h.bySize {
-		f := &h.bySize[i]
-		if f.len() > 0 && (from == nil || h.preferLong || f.peek().head.seq < from.peek().head.seq) {
+	for i := range r.bySize {
+		f := &r.bySize[i]
+		if f.len() > 0 && (from == nil || r.preferLong || f.peek().head.seq < from.peek().head.seq) {
 			from = f
 		}
 	}
-	h.preferLong = !h.preferLong
-	h.peeked = from.pop()
-	return h.peeked
+	r.preferLong = !r.preferLong
+	r.peeked = from.pop()
+	return r.peeked
 }
 
 // pop removes and returns the next key. There must be one.
-func (h *readyKeys) pop() *keyQueue {
-	q := h.peek()
-	h.peeked = nil
-	h.n--
+func (r *readyKeys) pop() *keyQueue {
+	q := r.peek()
+	r.peeked = nil
+	r.n--
 	return q
 }
 
 // remove removes q, which must be ready.
-func (h *readyKeys) remove(q *keyQueue) {
-	h.n--
-	if h.peeked == q {
-		h.peeked = nil
+func (r *readyKeys) remove(q *keyQueue) {
+	r.n--
+	if r.peeked == q {
+		r.peeked = nil
 		return
 	}
-	for i := range h.bySize {
-		f := &h.bySize[i]
+	for i := range r.bySize {
+		f := &r.bySize[i]
 		for range f.len() {
 			if other := f.pop(); other != q {
 				f.push(other)
@@ -133,9 +133,9 @@ func (h *readyKeys) remove(q *keyQueue) {
 }
 
 // all removes and returns all keys.
-func (h *readyKeys) all() (qs []*keyQueue) {
-	for h.n > 0 {
-		qs = append(qs, h.pop())
+func (r *readyKeys) all() (qs []*keyQueue) {
+	for r.n > 0 {
+		qs = append(qs, r.pop())
 	}
 	return qs
 }
@@ -170,24 +170,24 @@ type classQueue struct {
 // credit is positive.
 func (c *classQueue) next() *accountQueue {
 	for passed := 0; c.accounts.len() > 0; {
-		t := c.accounts.peek()
+		acct := c.accounts.peek()
 		switch {
-		case t.flows.len() == 0:
+		case acct.flows.len() == 0:
 			c.accounts.pop()
-			t.queued = false
+			acct.queued = false
 			continue
 		case c.accounts.len() == 1:
-			t.credit = max(t.credit, 1)
-			return t
-		case t.credit > 0:
-			return t
+			acct.credit = max(acct.credit, 1)
+			return acct
+		case acct.credit > 0:
+			return acct
 		}
 		if passed++; passed > c.accounts.len() {
 			c.skipRounds()
 			passed = 0
 			continue
 		}
-		t.credit += quantum
+		acct.credit += quantum
 		c.accounts.push(c.accounts.pop())
 	}
 	return nil
@@ -204,8 +204,8 @@ func (c *classQueue) skipRounds() {
 		c.accounts.push(c.accounts.pop())
 	}
 	for range c.accounts.len() {
-		t := c.accounts.pop()
-		t.credit += least/quantum*quantum + quantum
-		c.accounts.push(t)
+		acct := c.accounts.pop()
+		acct.credit += least/quantum*quantum + quantum
+		c.accounts.push(acct)
 	}
 }

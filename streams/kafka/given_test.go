@@ -12,13 +12,13 @@ import (
 
 // A message behind the task at work that is given back while its handler is called is not read any more.
 func TestBehindIsGivenBack(t *testing.T) {
-	in := &fetcher{memory: newByteBudget()}
+	f := &fetcher{memory: newByteBudget()}
 	s := newScheduler(unlimited(), func(t *task) { t.inflightRecord, t.delivery = inflightRecord{}, nil })
-	f := s.flowOf(classHigh, Work{Account: "a"}, func(Work) bool { return false })
-	head, tail := newAssignment(in, partition{"t", 0}, 64), newAssignment(in, partition{"t", 1}, 64)
+	fl := s.flowOf(classHigh, Work{Account: "a"}, func(Work) bool { return false })
+	head, tail := newAssignment(f, partition{"t", 0}, 64), newAssignment(f, partition{"t", 1}, 64)
 	var tasks []*task
 	for _, part := range []*assignment{head, tail} {
-		tasks = append(tasks, &task{inflightRecord: inflightRecord{rec: new(kgo.Record)}, part: part, cost: quantum, flow: f,
+		tasks = append(tasks, &task{inflightRecord: inflightRecord{rec: new(kgo.Record)}, part: part, cost: quantum, flow: fl,
 			delivery: &schemas.Delivery{Body: &pb.Change{}}})
 	}
 	s.add(tasks, []uint64{1, 1})
@@ -40,17 +40,17 @@ func TestBehindIsGivenBack(t *testing.T) {
 
 // A parked task that goes on makes room for another one, which is begun at once.
 func TestRoomOfWhatGoesOn(t *testing.T) {
-	in := &fetcher{memory: newByteBudget()}
+	f := &fetcher{memory: newByteBudget()}
 	s := newScheduler(NewSlots(onlyX(10)), nil)
 	s.allowed, s.parkedLimit = 4, 2
 	ofX := Work{Account: "a", Stores: [2]string{"X"}}
-	fill(s, in, ofX, classLow, 1)
+	fill(s, f, ofX, classLow, 1)
 	first, ok := begin(s, 0)
 	if !ok {
 		t.Fatal("nothing is begun")
 	}
 	s.park(first.task)
-	fill(s, in, ofX, classLow, 1)
+	fill(s, f, ofX, classLow, 1)
 	if _, ok := begin(s, 0); ok {
 		t.Fatal("begun although as many are parked as may be")
 	}

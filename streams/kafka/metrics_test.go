@@ -308,12 +308,12 @@ func BenchmarkMetrics(b *testing.B) {
 // Without a tracer and without a trace nothing is made.
 func TestSpanNil(t *testing.T) {
 	r := newRouter(Config{}, schemas.RolePlanner, 0)
-	l := &inflightRecord{rec: &kgo.Record{Topic: "changes", Headers: []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}}}}
+	ir := &inflightRecord{rec: &kgo.Record{Topic: "changes", Headers: []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}}}}
 	ctx := t.Context()
 	allocs := testing.AllocsPerRun(100, func() {
-		in, end := r.span(ctx, l)
+		in, end := r.span(ctx, ir)
 		end(nil)
-		if in != ctx || l.traceHeaders() != nil || injectTrace(in) != nil {
+		if in != ctx || ir.traceHeaders() != nil || injectTrace(in) != nil {
 			t.Error("a span out of nothing")
 		}
 	})
@@ -324,10 +324,10 @@ func TestSpanNil(t *testing.T) {
 
 func BenchmarkSpanNil(b *testing.B) {
 	r := newRouter(Config{}, schemas.RolePlanner, 0)
-	l := &inflightRecord{rec: &kgo.Record{Topic: "changes"}}
+	ir := &inflightRecord{rec: &kgo.Record{Topic: "changes"}}
 	ctx := b.Context()
 	for b.Loop() {
-		_, end := r.span(ctx, l)
+		_, end := r.span(ctx, ir)
 		end(nil)
 	}
 }

@@ -27,20 +27,20 @@ type openTransaction struct {
 
 // update returns by topic how many offsets lie between ends, the last stable offsets, and written, the end
 // offsets, which were read before. It logs a transaction once when it has been open for openTransactionLimit.
-func (u *openTransactions) update(log *slog.Logger, ends, written offsets, now time.Time) map[string]int64 {
-	u.mu.Lock()
-	defer u.mu.Unlock()
+func (t *openTransactions) update(log *slog.Logger, ends, written offsets, now time.Time) map[string]int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	counts := map[string]int64{}
 	for topic, ps := range ends {
 		for id, end := range ps {
 			p := partition{topic, id}
 			n := written[topic][id] - end
 			if n <= 0 {
-				delete(u.byPartition, p)
+				delete(t.byPartition, p)
 				continue
 			}
 			counts[topic] += n
-			o := u.byPartition[p]
+			o := t.byPartition[p]
 			if o.since.IsZero() || o.offset != end {
 				o = openTransaction{offset: end, since: now}
 			}
@@ -49,10 +49,10 @@ func (u *openTransactions) update(log *slog.Logger, ends, written offsets, now t
 					"topic", topic, "partition", id, "offset", end, "undecided", n, "open", now.Sub(o.since).Round(time.Second))
 				o.logged = true
 			}
-			if u.byPartition == nil {
-				u.byPartition = map[partition]openTransaction{}
+			if t.byPartition == nil {
+				t.byPartition = map[partition]openTransaction{}
 			}
-			u.byPartition[p] = o
+			t.byPartition[p] = o
 		}
 	}
 	return counts

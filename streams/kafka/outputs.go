@@ -55,32 +55,32 @@ func newOutputs(ctx context.Context, r *router, cl *kgo.Client) *outputs {
 // with the error. When the partition of the task is revoked, rec is not sent again, because it would follow
 // the outputs of the new owner.
 func (s *outputs) send(part *assignment, rec *kgo.Record, settled func(error)) {
-	o, of := &output{rec: rec, part: part, done: settled}, topicKey{rec.Topic, string(rec.Key)}
+	o, key := &output{rec: rec, part: part, done: settled}, topicKey{rec.Topic, string(rec.Key)}
 	s.mu.Lock()
-	l := s.queues[of]
-	if l != nil {
-		l.waiting = append(l.waiting, o)
+	q := s.queues[key]
+	if q != nil {
+		q.waiting = append(q.waiting, o)
 		s.mu.Unlock()
 		return
 	}
-	l = &sendQueue{sent: []*output{o}, unanswered: 1}
-	s.queues[of] = l
+	q = &sendQueue{sent: []*output{o}, unanswered: 1}
+	s.queues[key] = q
 	s.mu.Unlock()
-	s.produce(of, l, l.sent)
+	s.produce(key, q, q.sent)
 }
 
 // produce sends the records in sent. The queue sends no others before the last answer.
-func (s *outputs) produce(of topicKey, l *sendQueue, sent []*output) {
+func (s *outputs) produce(key topicKey, q *sendQueue, sent []*output) {
 	for _, o := range sent {
 		if o.part.isCancelled() {
-			s.onAck(of, l, o, o.rec, retry.Permanent(errRevoked))
+			s.onAck(key, q, o, o.rec, retry.Permanent(errRevoked))
 			continue
 		}
-		s.cl.Produce(s.ctx, o.rec, func(rec *kgo.Record, err error) { s.onAck(of, l, o, rec, err) })
+		s.cl.Produce(s.ctx, o.rec, func(rec *kgo.Record, err error) { s.onAck(key, q, o, rec, err) })
 	}
 }
 
-func (s *outputs) onAck(of topicKey, l *sendQueue, o *output, rec *kgo.Record, err error) {
+func (s *outputs) onAck(key topicKey, q *sendQueue, o *output, rec *kgo.Record, err error) {
 	if err != nil {
 		err = publishError(rec, err)
 	}
@@ -94,11 +94,11 @@ func (s *outputs) onAck(of topicKey, l *sendQueue, o *output, rec *kgo.Record, e
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l.unanswered--; l.unanswered > 0 {
+	if q.unanswered--; q.unanswered > 0 {
 		return
 	}
 	var next []*output
-	for _, o := range l.sent {
+	for _, o := range q.sent {
 		if o.err != nil {
 			next = append(next, o)
 		}
@@ -107,21 +107,21 @@ func (s *outputs) onAck(of topicKey, l *sendQueue, o *output, rec *kgo.Record, e
 	if len(next) > 0 {
 		wait = resendDelay
 	}
-	next = append(next, l.waiting...)
-	if l.sent, l.waiting, l.unanswered = next, nil, len(next); l.unanswered == 0 {
-		delete(s.queues, of)
+	next = append(next, q.waiting...)
+	if q.sent, q.waiting, q.unanswered = next, nil, len(next); q.unanswered == 0 {
+		delete(s.queues, key)
 		return
 	}
 	time.AfterFunc(wait, func() { // in a goroutine: it may block until answers make room
 		for _, o := range next {
 			if errors.Is(o.err, kerr.UnknownTopicID) {
-				s.purgeTopic(of.topic)
+				s.purgeTopic(key.topic)
 			}
 			if o.err != nil {
 				o.rec = anew(o.rec)
 			}
 		}
-		s.produce(of, l, next)
+		s.produce(key, q, next)
 	})
 }
 

@@ -79,9 +79,9 @@ func (w *worker) unpark() (cause error) {
 	w.mu.Lock()
 	w.parked = false
 	w.deadline += now
-	careful := w.mustRecord
+	mustRecord := w.mustRecord
 	w.mu.Unlock()
-	if cause == nil && careful { // commits did not record it while it was parked
+	if cause == nil && mustRecord { // commits did not record it while it was parked
 		cause = t.part.fetcher.awaitRecorded(ctx, true)
 	}
 	return cause

@@ -21,20 +21,20 @@ type pauser struct {
 }
 
 // update pauses or resumes the topics.
-func (t *pauser) update(cl *kgo.Client) {
-	paused := t.controls.Role(t.role)
+func (p *pauser) update(cl *kgo.Client) {
+	paused := p.controls.Role(p.role)
 	switch {
-	case paused && !t.paused:
-		cl.PauseFetchTopics(t.topics...) // not partitions, so that partitions assigned later are paused too
-	case !paused && t.paused:
-		cl.ResumeFetchTopics(t.topics...)
+	case paused && !p.paused:
+		cl.PauseFetchTopics(p.topics...) // not partitions, so that partitions assigned later are paused too
+	case !paused && p.paused:
+		cl.ResumeFetchTopics(p.topics...)
 	}
-	t.paused = paused
+	p.paused = paused
 }
 
 // poll is PollRecords. While the role is paused, it also ends when the role is resumed.
-func (t *pauser) poll(ctx context.Context, cl *kgo.Client, n int) kgo.Fetches {
-	if !t.paused {
+func (p *pauser) poll(ctx context.Context, cl *kgo.Client, n int) kgo.Fetches {
+	if !p.paused {
 		return cl.PollRecords(ctx, n)
 	}
 	var wg sync.WaitGroup
@@ -42,7 +42,7 @@ func (t *pauser) poll(ctx context.Context, cl *kgo.Client, n int) kgo.Fetches {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	wg.Go(func() {
-		if t.controls.waitResumed(t.role, ctx.Done()) {
+		if p.controls.waitResumed(p.role, ctx.Done()) {
 			cancel()
 		}
 	})
@@ -54,13 +54,13 @@ var errWorkPaused = errors.New("paused: its account, or a store that it is about
 
 // pausedRecord returns the record that waits in a lane while the work of l is paused, for as long as for an
 // unavailable store. It counts as no attempt and as no failure.
-func (r *router) pausedRecord(l *inflightRecord, now time.Time) *kgo.Record {
-	t := *r.retryHeaders(l)
-	t.role, t.class, t.err = r.role, "paused", errWorkPaused.Error()
-	t.due = now.Add(laneForWait(r.lanes, t.unavailable, maxUnavailableLane).Delay)
-	t.unavailable++
-	l.disposition = fatePaused
-	topic := schemas.Delay(laneFor(r.lanes, t.due.Sub(now)).Name)
-	r.log.Debug("message waits", "to", string(topic), "topic", string(t.topic), "partition", t.partition, "offset", t.offset, "class", t.class)
-	return &kgo.Record{Topic: r.cfg.topic(topic), Key: l.rec.Key, Value: l.rec.Value, Headers: t.apply(l.rec.Headers)}
+func (r *router) pausedRecord(ir *inflightRecord, now time.Time) *kgo.Record {
+	h := *r.retryHeaders(ir)
+	h.role, h.class, h.err = r.role, "paused", errWorkPaused.Error()
+	h.due = now.Add(laneForWait(r.lanes, h.unavailable, maxUnavailableLane).Delay)
+	h.unavailable++
+	ir.disposition = fatePaused
+	topic := schemas.Delay(laneFor(r.lanes, h.due.Sub(now)).Name)
+	r.log.Debug("message waits", "to", string(topic), "topic", string(h.topic), "partition", h.partition, "offset", h.offset, "class", h.class)
+	return &kgo.Record{Topic: r.cfg.topic(topic), Key: ir.rec.Key, Value: ir.rec.Value, Headers: h.apply(ir.rec.Headers)}
 }

@@ -177,14 +177,14 @@ func (r *pollChecker) check(ctx context.Context, cl *kgo.Client, fetches kgo.Fet
 
 // warnTransient logs partitions that the broker does not serve for now. The client repeats the request with
 // the next poll, so warnTransient waits if the poll returned no records.
-func (r *pollChecker) warnTransient(ctx context.Context, fetches kgo.Fetches, passing map[partition]error) {
-	for at, err := range passing {
+func (r *pollChecker) warnTransient(ctx context.Context, fetches kgo.Fetches, transient map[partition]error) {
+	for at, err := range transient {
 		if time.Since(r.warned[at]) >= warnEvery {
 			r.warned[at] = time.Now()
 			r.router.log.Warn("poll", "topic", at.topic, "partition", at.id, "err", err)
 		}
 	}
-	if len(passing) > 0 && fetches.NumRecords() == 0 {
+	if len(transient) > 0 && fetches.NumRecords() == 0 {
 		_ = retry.Sleep(ctx, lookupPause) // only ctx ends it early
 	}
 }
@@ -295,9 +295,9 @@ func (r *pollChecker) position(cl *kgo.Client, at partition, p kgo.FetchPartitio
 // decompressTooLarge returns the error of a batch that is larger, decompressed, than the client accepts, or
 // nil for any other error. The client does not fetch such a batch again.
 func decompressTooLarge(err error) *kgo.ErrDecompressTooLarge {
-	bomb := (*kgo.ErrDecompressTooLarge)(nil)
-	_ = errors.As(err, &bomb)
-	return bomb
+	tooLarge := (*kgo.ErrDecompressTooLarge)(nil)
+	_ = errors.As(err, &tooLarge)
+	return tooLarge
 }
 
 // describeDamage returns the location of a batch that cannot be parsed, and instructions for the operator. p
@@ -328,8 +328,8 @@ func (r *pollChecker) describeDamage(ctx context.Context, cl *kgo.Client, at par
 // nextBatchOffset returns the offset after the batch that cannot be read because of cause, or 0 if it is
 // unknown.
 func nextBatchOffset(ctx context.Context, cl *kgo.Client, at partition, offset int64, cause error) int64 {
-	if bomb := decompressTooLarge(cause); bomb != nil {
-		return bomb.NextOffset
+	if tooLarge := decompressTooLarge(cause); tooLarge != nil {
+		return tooLarge.NextOffset
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()

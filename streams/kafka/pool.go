@@ -177,11 +177,11 @@ func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
 		if class == schemas.Large && pc.Large <= 0 {
 			p.cfg.Large = 1
 		}
-		in, err := newFetcher(p, m)
+		f, err := newFetcher(p, m)
 		if err != nil {
 			return nil, err
 		}
-		p.fetchers = append(p.fetchers, in)
+		p.fetchers = append(p.fetchers, f)
 	}
 	if pc.CoPartitioned && len(p.fetchers) > 1 {
 		return nil, fmt.Errorf("kafka: role %s: its topics are of several classes, so no one member can own the same partitions of all", pc.Role)
@@ -198,21 +198,21 @@ func (p *Pool) Run(ctx context.Context) error {
 	p.ctx, p.fail, p.stopping = context.WithoutCancel(ctx), fail, run.Done()
 	sending, giveUp := context.WithCancel(p.ctx)
 	defer giveUp()
-	for i, in := range p.fetchers {
-		cl, leave, err := join(ctx, in.opts)
+	for i, f := range p.fetchers {
+		cl, leave, err := join(ctx, f.opts)
 		if err != nil {
 			p.close(p.fetchers[:i])
 			return fmt.Errorf("pool %s: %w", p.cfg.Role, err)
 		}
-		in.cl, in.leave = cl, leave
+		f.cl, f.leave = cl, leave
 	}
 	p.outputs = newOutputs(sending, p.router, p.fetchers[0].cl)
 	p.sched.large = p.cfg.Large
 	p.startWorkers(p.cfg.Workers, 0)
 	p.startWorkers(p.cfg.Large, 1)
 	var loops sync.WaitGroup
-	for _, in := range p.fetchers {
-		in.metrics.look(func() oldest { return p.oldest(in) })
+	for _, f := range p.fetchers {
+		f.metrics.look(func() oldest { return p.oldest(f) })
 	}
 	loops.Go(func() { p.watchdog(run) })
 	loops.Go(func() { p.applyControls(run) })
@@ -221,16 +221,16 @@ func (p *Pool) Run(ctx context.Context) error {
 			fail(err)
 		}
 	})
-	for _, in := range p.fetchers {
-		loops.Go(func() { in.commitLoop(run) })
-		if in.backlogTopic != "" {
-			loops.Go(func() { in.moveBacklogs(run) })
+	for _, f := range p.fetchers {
+		loops.Go(func() { f.commitLoop(run) })
+		if f.backlogTopic != "" {
+			loops.Go(func() { f.moveBacklogs(run) })
 		}
 		loops.Go(func() {
-			if err := in.poll(run); err != nil {
+			if err := f.poll(run); err != nil {
 				fail(err)
 			}
-			in.cl.AllowRebalance()
+			f.cl.AllowRebalance()
 		})
 	}
 	<-run.Done()
@@ -257,10 +257,10 @@ func (p *Pool) failure(ctx, run context.Context) error {
 }
 
 // close closes the clients concurrently, because each may wait for brokers that do not answer.
-func (p *Pool) close(intakes []*fetcher) {
+func (p *Pool) close(fetchers []*fetcher) {
 	var all sync.WaitGroup
-	for _, in := range intakes {
-		all.Go(in.leave)
+	for _, f := range fetchers {
+		all.Go(f.leave)
 	}
 	all.Wait()
 }
@@ -293,7 +293,7 @@ const decodeQuantum = 200 * time.Microsecond
 
 // enqueue describes the tasks of a fetcher and adds them to the scheduler, except those that it moves to the
 // backlog topic.
-func (p *Pool) enqueue(in *fetcher, tasks []*task) {
+func (p *Pool) enqueue(f *fetcher, tasks []*task) {
 	keys, work := make([]uint64, len(tasks)), make([]Work, len(tasks))
 	began := time.Now()
 	for i, t := range tasks {
@@ -303,15 +303,15 @@ func (p *Pool) enqueue(in *fetcher, tasks []*task) {
 		}
 		keys[i] = p.describe(t, &work[i])
 	}
-	tasks, keys, work = in.moveDiverted(tasks, keys, work)
-	p.submit(in, tasks, keys, work)
+	tasks, keys, work = f.moveDiverted(tasks, keys, work)
+	p.submit(f, tasks, keys, work)
 }
 
 // submit adds described tasks of a fetcher to the scheduler.
-func (p *Pool) submit(in *fetcher, tasks []*task, keys []uint64, work []Work) {
+func (p *Pool) submit(f *fetcher, tasks []*task, keys []uint64, work []Work) {
 	p.sched.mu.Lock()
 	for i, t := range tasks {
-		class := classIndex(in.class)
+		class := classIndex(f.class)
 		if t.retryHeaders != nil { // the record was delivered before, and keeps the class of its original topic
 			if e, ok := schemas.Lookup(t.retryHeaders.topic); ok {
 				class = classIndex(e.Class)

@@ -66,13 +66,13 @@ func (p *Pool) liveWorkers() []*worker {
 
 // runningOffsets returns the offsets of in's running tasks by assignment. Parked tasks are left out: they do
 // nothing that could kill the process.
-func (p *Pool) runningOffsets(in *fetcher) map[*assignment]runningOffsets {
+func (p *Pool) runningOffsets(f *fetcher) map[*assignment]runningOffsets {
 	at, now := map[*assignment]runningOffsets{}, p.clock.Load()
 	for _, w := range p.liveWorkers() {
 		w.mu.Lock()
-		if t := w.task; t != nil && t.part.fetcher == in && !w.parked {
+		if t := w.task; t != nil && t.part.fetcher == f && !w.parked {
 			all := at[t.part]
-			if young := now-w.began < int64(suspectFor); !w.progressed.Load() || young && !t.part.stopping.Load() {
+			if recent := now-w.began < int64(suspectFor); !w.progressed.Load() || recent && !t.part.stopping.Load() {
 				all.suspect = append(all.suspect, t.rec.Offset)
 			} else {
 				all.progressing = append(all.progressing, t.rec.Offset)
@@ -99,24 +99,24 @@ func (p *Pool) stop(ctx context.Context, giveUp func()) {
 	timer := time.AfterFunc(d, giveUp)
 	defer timer.Stop()
 	var all []*assignment
-	for _, in := range p.fetchers {
-		all = append(all, in.owned(nil)...)
+	for _, f := range p.fetchers {
+		all = append(all, f.owned(nil)...)
 	}
 	for _, part := range all {
 		part.stop()
 	}
 	draining, drained := context.WithCancel(p.ctx)
 	var each sync.WaitGroup
-	for _, in := range p.fetchers {
-		each.Go(func() { in.commitWhileDraining(draining) })
+	for _, f := range p.fetchers {
+		each.Go(func() { f.commitWhileDraining(draining) })
 	}
 	p.drain(all, d)
 	drained()
 	each.Wait()
-	for _, in := range p.fetchers {
+	for _, f := range p.fetchers {
 		each.Go(func() {
-			_ = in.commit(p.ctx) // commit has logged its error; uncommitted work is repeated
-			in.discard(in.owned(nil))
+			_ = f.commit(p.ctx) // commit has logged its error; uncommitted work is repeated
+			f.discard(f.owned(nil))
 		})
 	}
 	each.Wait()
@@ -175,15 +175,15 @@ func (p *Pool) watchdog(ctx context.Context) {
 // shedPaused moves paused tasks to the delay lanes while they keep other messages from being read. Tasks that
 // wait for slots count as progress: the watchdog checks the tasks that hold the slots.
 func (p *Pool) shedPaused() {
-	for in := range p.sched.waitingForSlots() {
-		in.metrics.progressed()
+	for f := range p.sched.waitingForSlots() {
+		f.metrics.progressed()
 	}
 	held := p.sched.pausedCounts()
-	for _, in := range p.fetchers {
-		in.metrics.holding(held[in] - in.pausedTasks)
-		in.pausedTasks = held[in]
+	for _, f := range p.fetchers {
+		f.metrics.holding(held[f] - f.pausedTasks)
+		f.pausedTasks = held[f]
 	}
-	if _, waits := schemas.Lookup(schemas.Again(p.cfg.Role)); !waits || !p.kafka.Controls.anyPaused() {
+	if _, hasAgain := schemas.Lookup(schemas.Again(p.cfg.Role)); !hasAgain || !p.kafka.Controls.anyPaused() {
 		return
 	}
 	if slices.ContainsFunc(p.fetchers, (*fetcher).underPressure) {
@@ -221,8 +221,8 @@ func (p *Pool) applyControls(ctx context.Context) {
 		p.sched.mu.Unlock()
 		p.startWorkers(max(missing, 0), 0)
 		p.sched.setControls(paused, allowed, p.paused)
-		for _, in := range p.fetchers {
-			in.setPaused(paused)
+		for _, f := range p.fetchers {
+			f.setPaused(paused)
 		}
 		select {
 		case <-ctx.Done():
@@ -267,18 +267,18 @@ func (p *Pool) admit(t *task) error {
 }
 
 // oldest returns when the oldest running task of in started, and the time of its oldest unfinished message.
-func (p *Pool) oldest(in *fetcher) (o oldest) {
+func (p *Pool) oldest(f *fetcher) (o oldest) {
 	now := p.clock.Load()
 	for _, w := range p.liveWorkers() {
 		w.mu.Lock()
-		if t := w.task; t != nil && t.part.fetcher == in && !w.parked {
+		if t := w.task; t != nil && t.part.fetcher == f && !w.parked {
 			if since := time.Now().Add(-time.Duration(now - w.began)); o.task.IsZero() || since.Before(o.task) {
 				o.task = since
 			}
 		}
 		w.mu.Unlock()
 	}
-	for _, part := range in.owned(nil) {
+	for _, part := range f.owned(nil) {
 		if at, ok := part.oldest(); ok && (o.message.IsZero() || at.Before(o.message)) {
 			o.message = at
 		}

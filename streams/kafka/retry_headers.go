@@ -56,61 +56,61 @@ type failure struct {
 // parseRetryHeaders parses headers. It ignores invalid values: a message is not rejected because its retry
 // headers are damaged.
 func parseRetryHeaders(headers []kgo.RecordHeader) retryHeaders {
-	t := retryHeaders{partition: -1, offset: -1}
-	for _, h := range headers {
-		if !strings.HasPrefix(h.Key, headerPrefix) {
+	h := retryHeaders{partition: -1, offset: -1}
+	for _, header := range headers {
+		if !strings.HasPrefix(header.Key, headerPrefix) {
 			continue
 		}
-		v := string(h.Value)
+		v := string(header.Value)
 		n, numErr := strconv.ParseInt(v, 10, 64)
-		switch h.Key {
+		switch header.Key {
 		case schemas.TrailTopic:
-			t.topic = schemas.Topic(v)
+			h.topic = schemas.Topic(v)
 		case schemas.TrailRole:
-			t.role = schemas.Role(v)
+			h.role = schemas.Role(v)
 		case schemas.TrailClass:
-			t.class = v
+			h.class = v
 		case schemas.TrailError:
-			t.err = v
+			h.err = v
 		case schemas.TrailDue:
-			t.due, _ = time.Parse(time.RFC3339Nano, v)
+			h.due, _ = time.Parse(time.RFC3339Nano, v)
 		case schemas.TrailWaitsFor:
-			t.waitsBy = parseWaits(v)
+			h.waitsBy = parseWaits(v)
 		case schemas.TrailHistory:
-			if len(h.Value) > maxHistoryBytes || json.Unmarshal(h.Value, &t.history) != nil {
-				t.history = nil
+			if len(header.Value) > maxHistoryBytes || json.Unmarshal(header.Value, &h.history) != nil {
+				h.history = nil
 			}
 		}
 		if numErr == nil {
-			t.setNumber(h.Key, n)
+			h.setNumber(header.Key, n)
 		}
 	}
-	return t
+	return h
 }
 
-func (t *retryHeaders) setNumber(key string, n int64) {
+func (h *retryHeaders) setNumber(key string, n int64) {
 	switch key {
 	case schemas.TrailPartition:
-		t.partition = int32(n)
+		h.partition = int32(n)
 	case schemas.TrailOffset:
-		t.offset = n
+		h.offset = n
 	case schemas.TrailTimestamp:
-		t.timestamp = time.UnixMilli(n)
+		h.timestamp = time.UnixMilli(n)
 	case schemas.TrailAttempts:
-		t.attempts = int(max(n, 0))
+		h.attempts = int(max(n, 0))
 	case schemas.TrailWaits:
-		t.waits = int(max(n, 0))
+		h.waits = int(max(n, 0))
 	case schemas.TrailUnavailable:
-		t.unavailable = int(max(n, 0))
+		h.unavailable = int(max(n, 0))
 	}
 }
 
 // apply returns old with its retry headers replaced by t.
-func (t retryHeaders) apply(old []kgo.RecordHeader) []kgo.RecordHeader {
+func (h retryHeaders) apply(old []kgo.RecordHeader) []kgo.RecordHeader {
 	hs := make([]kgo.RecordHeader, 0, len(old)+13)
-	for _, h := range old {
-		if !strings.HasPrefix(h.Key, headerPrefix) {
-			hs = append(hs, h)
+	for _, header := range old {
+		if !strings.HasPrefix(header.Key, headerPrefix) {
+			hs = append(hs, header)
 		}
 	}
 	text := func(key, value string) {
@@ -119,24 +119,24 @@ func (t retryHeaders) apply(old []kgo.RecordHeader) []kgo.RecordHeader {
 		}
 	}
 	number := func(key string, n int64) { text(key, strconv.FormatInt(n, 10)) }
-	text(schemas.TrailTopic, string(t.topic))
-	number(schemas.TrailPartition, int64(t.partition))
-	number(schemas.TrailOffset, t.offset)
-	if !t.timestamp.IsZero() {
-		number(schemas.TrailTimestamp, t.timestamp.UnixMilli())
+	text(schemas.TrailTopic, string(h.topic))
+	number(schemas.TrailPartition, int64(h.partition))
+	number(schemas.TrailOffset, h.offset)
+	if !h.timestamp.IsZero() {
+		number(schemas.TrailTimestamp, h.timestamp.UnixMilli())
 	}
-	text(schemas.TrailRole, string(t.role))
-	number(schemas.TrailAttempts, int64(t.attempts))
-	number(schemas.TrailWaits, int64(t.waits))
-	text(schemas.TrailWaitsFor, formatWaits(t.waitsBy))
-	number(schemas.TrailUnavailable, int64(t.unavailable))
-	if !t.due.IsZero() {
-		text(schemas.TrailDue, t.due.UTC().Format(time.RFC3339Nano))
+	text(schemas.TrailRole, string(h.role))
+	number(schemas.TrailAttempts, int64(h.attempts))
+	number(schemas.TrailWaits, int64(h.waits))
+	text(schemas.TrailWaitsFor, formatWaits(h.waitsBy))
+	number(schemas.TrailUnavailable, int64(h.unavailable))
+	if !h.due.IsZero() {
+		text(schemas.TrailDue, h.due.UTC().Format(time.RFC3339Nano))
 	}
-	text(schemas.TrailClass, t.class)
-	text(schemas.TrailError, cut(t.err, maxStack))
-	if len(t.history) > 0 {
-		b, err := json.Marshal(t.history)
+	text(schemas.TrailClass, h.class)
+	text(schemas.TrailError, cut(h.err, maxStack))
+	if len(h.history) > 0 {
+		b, err := json.Marshal(h.history)
 		if err == nil { // a slice of plain fields always encodes
 			text(schemas.TrailHistory, string(b))
 		}
@@ -145,22 +145,22 @@ func (t retryHeaders) apply(old []kgo.RecordHeader) []kgo.RecordHeader {
 }
 
 // addWait counts a wait for cause, and returns the number of earlier ones.
-func (t *retryHeaders) addWait(cause string) (before int) {
-	before = t.waits
-	t.waits++
+func (h *retryHeaders) addWait(cause string) (before int) {
+	before = h.waits
+	h.waits++
 	if cause == "" {
 		return before
 	}
-	n, known := t.waitsBy[cause]
-	if !known && len(t.waitsBy) >= schemas.MaxCauses {
+	n, known := h.waitsBy[cause]
+	if !known && len(h.waitsBy) >= schemas.MaxCauses {
 		return before
 	}
-	by := maps.Clone(t.waitsBy)
+	by := maps.Clone(h.waitsBy)
 	if by == nil {
 		by = map[string]int{}
 	}
 	by[cause] = n + 1
-	t.waitsBy = by
+	h.waitsBy = by
 	return n
 }
 
@@ -193,20 +193,20 @@ func parseWaits(text string) map[string]int {
 }
 
 // addFailure adds a failure to the history, which keeps at most maxHistory entries.
-func (t *retryHeaders) addFailure(f failure) {
+func (h *retryHeaders) addFailure(f failure) {
 	f.Error = cut(f.Error, maxError)
-	if n := len(t.history); n > 0 {
-		last := &t.history[n-1]
+	if n := len(h.history); n > 0 {
+		last := &h.history[n-1]
 		if last.Class == f.Class && last.Error == f.Error && last.By == f.By {
 			last.Attempt, last.Last, last.Times = f.Attempt, f.Last, last.Times+1
 			return
 		}
 	}
-	h := append(append([]failure(nil), t.history...), f)
-	if len(h) > maxHistory {
-		h = append(h[:1], h[len(h)-maxHistory+1:]...)
+	history := append(append([]failure(nil), h.history...), f)
+	if len(history) > maxHistory {
+		history = append(history[:1], history[len(history)-maxHistory+1:]...)
 	}
-	t.history = h
+	h.history = history
 }
 
 // cut shortens s to at most n bytes of valid UTF-8.

@@ -16,19 +16,19 @@ const (
 
 // backOff drops a batch that could not be stored, except a few records, and waits until it is time to try
 // with these. It reports false when the batcher is stopped.
-func (s *batcher) backOff(batch []inflightRecord, tries int, err error) bool {
-	if s.stopping() {
+func (b *batcher) backOff(batch []inflightRecord, tries int, err error) bool {
+	if b.stopping() {
 		return false
 	}
-	s.keepProbe()
-	wait := s.g.retry.Backoff(tries)
-	s.g.metrics.handled(fateRetried, len(batch), -1)
-	s.g.router.log.Warn("will store again", "topic", s.topic, "partition", s.id, "from", batch[0].rec.Offset,
+	b.keepProbe()
+	wait := b.g.retry.Backoff(tries)
+	b.g.metrics.handled(fateRetried, len(batch), -1)
+	b.g.router.log.Warn("will store again", "topic", b.topic, "partition", b.id, "from", batch[0].rec.Offset,
 		"rows", len(batch), "attempt", tries, "wait", wait, "err", err)
 	t := time.NewTimer(wait)
 	defer t.Stop()
 	select {
-	case <-s.halt:
+	case <-b.halt:
 		return false
 	case <-t.C:
 		return true
@@ -37,43 +37,43 @@ func (s *batcher) backOff(batch []inflightRecord, tries int, err error) bool {
 
 // keepProbe frees the memory of the queue: it keeps the first few records, and the rest is read again when
 // those are stored. It returns how many records are left.
-func (s *batcher) keepProbe() (left int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.discarded {
+func (b *batcher) keepProbe() (left int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.discarded {
 		return 0
 	}
-	s.failing, s.batchTaken, s.flushNow = true, false, true
-	s.pause()
+	b.failing, b.batchTaken, b.flushNow = true, false, true
+	b.pause()
 	keep := 0
-	for kept := int64(0); keep < min(len(s.records), probeRows) && kept < probeBytes; keep++ {
-		kept += recordBytes(s.records[keep].rec)
+	for kept := int64(0); keep < min(len(b.records), probeRows) && kept < probeBytes; keep++ {
+		kept += recordBytes(b.records[keep].rec)
 	}
-	rest, last := s.records[keep:], s.records[keep-1].rec
+	rest, last := b.records[keep:], b.records[keep-1].rec
 	if len(rest) == 0 {
 		return keep
 	}
-	s.rewindTo = &kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: rest[0].rec.Offset}
+	b.rewindTo = &kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: rest[0].rec.Offset}
 	var weight int64
-	for _, l := range rest {
-		weight += recordBytes(l.rec)
+	for _, ir := range rest {
+		weight += recordBytes(ir.rec)
 	}
-	s.records = slices.Clone(s.records[:keep])
-	s.bytes -= weight
-	s.g.metrics.inFlight(-len(rest), -weight)
-	s.g.memory.add(-weight)
+	b.records = slices.Clone(b.records[:keep])
+	b.bytes -= weight
+	b.g.metrics.inFlight(-len(rest), -weight)
+	b.g.memory.add(-weight)
 	return keep
 }
 
 // takeRewind returns the offset from which to read again, if records were dropped and those that were kept
 // are stored. The caller must seek to it.
-func (s *batcher) takeRewind() (at kgo.EpochOffset, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.rewindTo == nil || s.failing || s.discarded {
+func (b *batcher) takeRewind() (at kgo.EpochOffset, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.rewindTo == nil || b.failing || b.discarded {
 		return at, false
 	}
-	at, s.rewindTo, s.paused = *s.rewindTo, nil, false
+	at, b.rewindTo, b.paused = *b.rewindTo, nil, false
 	return at, true
 }
 
@@ -109,9 +109,9 @@ func (g *BatchGroup) applyRewinds(cl *kgo.Client) {
 		return
 	}
 	to := map[partition]kgo.EpochOffset{}
-	for _, s := range g.owned(nil) {
-		if at, ok := s.takeRewind(); ok {
-			to[s.partition] = at
+	for _, b := range g.owned(nil) {
+		if at, ok := b.takeRewind(); ok {
+			to[b.partition] = at
 		}
 	}
 	g.seek(cl, to)

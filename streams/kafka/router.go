@@ -65,38 +65,38 @@ type inflightRecord struct {
 
 // retryHeaders returns the parsed retry headers of l. A record on its original topic has only a history; the
 // other fields are filled in from the record.
-func (r *router) retryHeaders(l *inflightRecord) *retryHeaders {
-	if l.retryHeaders == nil {
-		t, rec := parseRetryHeaders(l.rec.Headers), l.rec
+func (r *router) retryHeaders(ir *inflightRecord) *retryHeaders {
+	if ir.retryHeaders == nil {
+		h, rec := parseRetryHeaders(ir.rec.Headers), ir.rec
 		if from := r.cfg.bare(rec.Topic); !isAgain(from) {
-			t = retryHeaders{topic: from, partition: rec.Partition, offset: rec.Offset, timestamp: rec.Timestamp, history: t.history}
+			h = retryHeaders{topic: from, partition: rec.Partition, offset: rec.Offset, timestamp: rec.Timestamp, history: h.history}
 		}
-		l.retryHeaders = &t
+		ir.retryHeaders = &h
 	}
-	return l.retryHeaders
+	return ir.retryHeaders
 }
 
 // origin returns the original topic of l, or "" if no header names it.
-func (r *router) origin(l *inflightRecord) schemas.Topic {
-	if from := r.cfg.bare(l.rec.Topic); !isAgain(from) {
+func (r *router) origin(ir *inflightRecord) schemas.Topic {
+	if from := r.cfg.bare(ir.rec.Topic); !isAgain(from) {
 		return from
 	}
-	return r.retryHeaders(l).topic
+	return r.retryHeaders(ir).topic
 }
 
 // fillDelivery sets the fields of d that need no decoding.
-func (r *router) fillDelivery(l *inflightRecord, d *schemas.Delivery) {
-	rec := l.rec
+func (r *router) fillDelivery(ir *inflightRecord, d *schemas.Delivery) {
+	rec := ir.rec
 	*d = schemas.Delivery{
-		Topic: r.cfg.bare(rec.Topic), Incarnation: l.incarnation, Partition: rec.Partition, Offset: rec.Offset,
+		Topic: r.cfg.bare(rec.Topic), Incarnation: ir.incarnation, Partition: rec.Partition, Offset: rec.Offset,
 		Timestamp: rec.Timestamp, Key: rec.Key, Headers: headersOf(rec), Attempt: 1,
 	}
 	d.From = d.Topic
 	if isAgain(d.From) {
-		t := r.retryHeaders(l)
-		d.Topic, d.Attempt, d.Waits, d.WaitsBy = t.topic, t.attempts+1, t.waits, t.waitsBy
-		if !t.timestamp.IsZero() {
-			d.Timestamp = t.timestamp
+		h := r.retryHeaders(ir)
+		d.Topic, d.Attempt, d.Waits, d.WaitsBy = h.topic, h.attempts+1, h.waits, h.waitsBy
+		if !h.timestamp.IsZero() {
+			d.Timestamp = h.timestamp
 		}
 	}
 	d.Last = d.Attempt >= r.attempts
@@ -112,20 +112,20 @@ func headersOf(rec *kgo.Record) []schemas.Header {
 }
 
 // delivery decodes l. Its error is permanent.
-func (r *router) delivery(l *inflightRecord) (*schemas.Delivery, error) {
+func (r *router) delivery(ir *inflightRecord) (*schemas.Delivery, error) {
 	d := new(schemas.Delivery)
-	if err := r.decode(l, d, schemas.Decode); err != nil {
+	if err := r.decode(ir, d, schemas.Decode); err != nil {
 		return nil, err
 	}
 	return d, nil
 }
 
 // decode decodes l into d. Its error is permanent.
-func (r *router) decode(l *inflightRecord, d *schemas.Delivery, decode func(schemas.Topic, []schemas.Header, []byte) (schemas.Body, error)) error {
-	r.fillDelivery(l, d)
-	d.Hash = schemas.Hash(l.rec.Value)
+func (r *router) decode(ir *inflightRecord, d *schemas.Delivery, decode func(schemas.Topic, []schemas.Header, []byte) (schemas.Body, error)) error {
+	r.fillDelivery(ir, d)
+	d.Hash = schemas.Hash(ir.rec.Value)
 	if d.Topic == schemas.Dead {
-		d.Value = l.rec.Value
+		d.Value = ir.rec.Value
 		return nil
 	}
 	if d.Topic == "" {
@@ -135,14 +135,14 @@ func (r *router) decode(l *inflightRecord, d *schemas.Delivery, decode func(sche
 	if e, ok := schemas.Lookup(d.Topic); isAgain(d.From) && !(ok && e.Reads(r.role)) && !(foreign && r.role == schemas.RoleIngester) {
 		return retry.Permanent(fmt.Errorf("record of %s comes from %s, which is not for %s: %w", d.From, d.Topic, r.role, schemas.ErrMalformed))
 	}
-	if err := fits(l.rec); err != nil {
+	if err := fits(ir.rec); err != nil {
 		return err
 	}
 	if foreign {
-		d.Value = l.rec.Value
+		d.Value = ir.rec.Value
 		return nil
 	}
-	body, err := decode(d.Topic, d.Headers, l.rec.Value)
+	body, err := decode(d.Topic, d.Headers, ir.rec.Value)
 	if err != nil {
 		return retry.Permanent(err)
 	}
@@ -165,12 +165,12 @@ func (r *router) ignores(rec *kgo.Record) bool {
 
 // outcome returns the records to publish for l: the messages that the handler returned or, if the handler
 // failed or a message cannot be encoded, the record that waits or the dead letter.
-func (r *router) outcome(l *inflightRecord, out []schemas.Message, err error) []*kgo.Record {
+func (r *router) outcome(ir *inflightRecord, out []schemas.Message, err error) []*kgo.Record {
 	now := time.Now()
 	recs := make([]*kgo.Record, 0, len(out))
 	var traced []kgo.RecordHeader
 	if len(out) > 0 {
-		traced = l.traceHeaders()
+		traced = ir.traceHeaders()
 	}
 	for _, m := range out {
 		if err != nil {
@@ -184,13 +184,13 @@ func (r *router) outcome(l *inflightRecord, out []schemas.Message, err error) []
 		}
 		recs = append(recs, rec)
 	}
-	l.disposition = fateDone
-	if err != nil && r.origin(l) == schemas.Dead {
-		r.log.Error("a dead letter cannot be handled, and stays one", "partition", l.rec.Partition, "offset", l.rec.Offset, "err", err)
+	ir.disposition = fateDone
+	if err != nil && r.origin(ir) == schemas.Dead {
+		r.log.Error("a dead letter cannot be handled, and stays one", "partition", ir.rec.Partition, "offset", ir.rec.Offset, "err", err)
 		return nil
 	}
 	if err != nil {
-		return []*kgo.Record{r.failureRecord(l, err, now)}
+		return []*kgo.Record{r.failureRecord(ir, err, now)}
 	}
 	return recs
 }
@@ -218,8 +218,8 @@ func (r *router) record(m schemas.Message, now time.Time) (*kgo.Record, error) {
 	if !ok {
 		return nil, fmt.Errorf("%s has no reader to which a message with a due time could come back", enc.Topic)
 	}
-	t := retryHeaders{topic: enc.Topic, partition: -1, offset: -1, timestamp: now, role: role, due: m.Due}
-	rec.Headers = t.apply(rec.Headers)
+	h := retryHeaders{topic: enc.Topic, partition: -1, offset: -1, timestamp: now, role: role, due: m.Due}
+	rec.Headers = h.apply(rec.Headers)
 	rec.Topic = r.cfg.topic(schemas.Delay(laneFor(r.lanes, m.Due.Sub(now)).Name))
 	return rec, nil
 }
@@ -230,8 +230,8 @@ func (r *router) foreignRecord(m schemas.Message, now time.Time) (*kgo.Record, e
 	if m.Body != nil || m.Value == nil || !m.Due.IsZero() {
 		return nil, fmt.Errorf("message of %s: has bytes that are due now, and no body: %w", m.Topic, schemas.ErrMalformed)
 	}
-	t := retryHeaders{topic: m.Topic, partition: -1, offset: -1, timestamp: now, role: schemas.RoleIngester}
-	rec := &kgo.Record{Topic: r.cfg.topic(schemas.Again(schemas.RoleIngester)), Key: m.Key, Value: m.Value, Headers: t.apply(nil)}
+	h := retryHeaders{topic: m.Topic, partition: -1, offset: -1, timestamp: now, role: schemas.RoleIngester}
+	rec := &kgo.Record{Topic: r.cfg.topic(schemas.Again(schemas.RoleIngester)), Key: m.Key, Value: m.Value, Headers: h.apply(nil)}
 	if err := fits(rec); err != nil {
 		return nil, err
 	}
@@ -249,50 +249,50 @@ func retryRole(t schemas.Topic) (schemas.Role, bool) {
 }
 
 // failureRecord returns the record for a failed delivery: one for a delay lane or a dead letter.
-func (r *router) failureRecord(l *inflightRecord, err error, now time.Time) *kgo.Record {
-	t, class := *r.retryHeaders(l), retry.ClassOf(err)
-	attempt := t.attempts + 1
-	t.role, t.class, t.err = r.role, class.String(), err.Error()
-	t.addFailure(failure{Attempt: attempt, Class: t.class, Error: t.err, By: r.failedBy(), First: now.UTC(), Last: now.UTC(), Times: 1})
-	t.due = time.Time{}
-	var away string // the cause that the error names; it has been logged where it was detected
-	_, waits := schemas.Lookup(schemas.Again(r.role))
+func (r *router) failureRecord(ir *inflightRecord, err error, now time.Time) *kgo.Record {
+	h, class := *r.retryHeaders(ir), retry.ClassOf(err)
+	attempt := h.attempts + 1
+	h.role, h.class, h.err = r.role, class.String(), err.Error()
+	h.addFailure(failure{Attempt: attempt, Class: h.class, Error: h.err, By: r.failedBy(), First: now.UTC(), Last: now.UTC(), Times: 1})
+	h.due = time.Time{}
+	var cause string // the cause that the error names; it has been logged where it was detected
+	_, hasAgain := schemas.Lookup(schemas.Again(r.role))
 	switch {
-	case class == retry.ClassPermanent || !waits:
+	case class == retry.ClassPermanent || !hasAgain:
 	case class == retry.ClassUnavailable:
 		longest := maxUnavailableLane
-		if away = retry.CauseOf(err); away != "" && r.cfg.Waiting.Of(away) < manyWaiting {
+		if cause = retry.CauseOf(err); cause != "" && r.cfg.Waiting.Of(cause) < manyWaiting {
 			longest = maxNamedLane
 		}
-		t.due = now.Add(laneForWait(r.lanes, t.unavailable, longest).Delay)
-		t.unavailable++
-		if away != "" {
-			r.cfg.Waiting.add(away, t.due)
+		h.due = now.Add(laneForWait(r.lanes, h.unavailable, longest).Delay)
+		h.unavailable++
+		if cause != "" {
+			r.cfg.Waiting.add(cause, h.due)
 		}
 	case class == retry.ClassWait:
-		n := t.addWait(retry.CauseOf(err))
-		if t.due = retry.Due(err); !t.due.After(now) {
-			t.due = now.Add(laneForWait(r.lanes, n, 0).Delay)
+		n := h.addWait(retry.CauseOf(err))
+		if h.due = retry.Due(err); !h.due.After(now) {
+			h.due = now.Add(laneForWait(r.lanes, n, 0).Delay)
 		}
 	default:
-		t.attempts, t.unavailable = attempt, 0
+		h.attempts, h.unavailable = attempt, 0
 		if attempt < r.attempts {
-			t.due = now.Add(laneForWait(r.lanes, attempt-1, 0).Delay)
+			h.due = now.Add(laneForWait(r.lanes, attempt-1, 0).Delay)
 		}
 	}
 	topic, log := schemas.Dead, r.log.Error
-	l.disposition = fateDead
-	if !t.due.IsZero() {
-		l.disposition = fateOf(class)
-		if topic, log = schemas.Delay(laneFor(r.lanes, t.due.Sub(now)).Name), r.log.Warn; away != "" {
+	ir.disposition = fateDead
+	if !h.due.IsZero() {
+		ir.disposition = fateOf(class)
+		if topic, log = schemas.Delay(laneFor(r.lanes, h.due.Sub(now)).Name), r.log.Warn; cause != "" {
 			log = r.log.Debug
 		}
 	} else if class == retry.ClassPermanent {
-		t.attempts = attempt
+		h.attempts = attempt
 	}
-	log("message failed", "to", string(topic), "topic", string(t.topic), "partition", t.partition, "offset", t.offset,
-		"attempt", attempt, "class", t.class, "err", err)
-	return &kgo.Record{Topic: r.cfg.topic(topic), Key: l.rec.Key, Value: l.rec.Value, Headers: t.apply(l.rec.Headers)}
+	log("message failed", "to", string(topic), "topic", string(h.topic), "partition", h.partition, "offset", h.offset,
+		"attempt", attempt, "class", h.class, "err", err)
+	return &kgo.Record{Topic: r.cfg.topic(topic), Key: ir.rec.Key, Value: ir.rec.Value, Headers: h.apply(ir.rec.Headers)}
 }
 
 func (r *router) failedBy() string {
@@ -366,11 +366,11 @@ func (f *refusal) clear(m *roleMetrics) {
 }
 
 // backlogRecord returns the record that moves l unchanged to a backlog topic.
-func (r *router) backlogRecord(l *inflightRecord, topic string) *kgo.Record {
-	t := *r.retryHeaders(l)
-	t.role = r.role
-	l.disposition = fateMoved
-	return &kgo.Record{Topic: topic, Key: l.rec.Key, Value: l.rec.Value, Headers: t.apply(l.rec.Headers)}
+func (r *router) backlogRecord(ir *inflightRecord, topic string) *kgo.Record {
+	h := *r.retryHeaders(ir)
+	h.role = r.role
+	ir.disposition = fateMoved
+	return &kgo.Record{Topic: topic, Key: ir.rec.Key, Value: ir.rec.Value, Headers: h.apply(ir.rec.Headers)}
 }
 
 // incarnation hashes a topic id.

@@ -81,29 +81,29 @@ func newScheduler(slots *Slots, dropped func(*task)) *scheduler {
 }
 
 // flowOf returns the flow of w in a class, or in resumeOffset plus a class. It ignores w.Key and w.Bytes.
-func (s *scheduler) flowOf(side int, w Work, paused func(Work) bool) *flow {
+func (s *scheduler) flowOf(index int, w Work, paused func(Work) bool) *flow {
 	w = flowName(w)
-	if f := s.lastFlow[side]; f != nil && f.work == w {
+	if f := s.lastFlow[index]; f != nil && f.work == w {
 		return f
 	}
-	w.Bytes = int64(side) // part of the map key only
+	w.Bytes = int64(index) // part of the map key only
 	f := s.flows[w]
 	if f == nil {
 		of := w
 		of.Bytes = 0
-		c := &s.classes[side]
-		tn := c.byName[w.Account]
-		if tn == nil {
-			tn = &accountQueue{class: c, name: w.Account}
-			c.byName[w.Account] = tn
+		c := &s.classes[index]
+		acct := c.byName[w.Account]
+		if acct == nil {
+			acct = &accountQueue{class: c, name: w.Account}
+			c.byName[w.Account] = acct
 		}
-		tn.flowCount++
-		f = &flow{sched: s, class: side % resumeOffset, resumes: side >= resumeOffset, work: of, account: tn,
+		acct.flowCount++
+		f = &flow{sched: s, class: index % resumeOffset, resumes: index >= resumeOffset, work: of, account: acct,
 			slots: s.slots.slotsFor(w.Account, w.Stores), paused: paused(of)}
 		s.anyPaused = s.anyPaused || f.paused
 		s.flows[w] = f
 	}
-	s.lastFlow[side] = f
+	s.lastFlow[index] = f
 	return f
 }
 
@@ -202,20 +202,20 @@ func (s *scheduler) tryEnqueue(f *flow) {
 // meanwhile.
 func (s *scheduler) enqueue(f *flow) {
 	f.queued = true
-	t := f.account
-	t.flows.push(f)
-	if t.queued {
+	acct := f.account
+	acct.flows.push(f)
+	if acct.queued {
 		return
 	}
-	c := t.class
+	c := acct.class
 	if c.accounts.len() == 0 {
 		c.idleEpoch++
 	}
-	if t.idleEpoch != c.idleEpoch {
-		t.idleEpoch, t.credit = c.idleEpoch, 0
+	if acct.idleEpoch != c.idleEpoch {
+		acct.idleEpoch, acct.credit = c.idleEpoch, 0
 	}
-	t.queued, t.credit = true, min(t.credit, 0)+quantum
-	c.accounts.push(t)
+	acct.queued, acct.credit = true, min(acct.credit, 0)+quantum
+	c.accounts.push(acct)
 }
 
 // granted is called when f has all its slots.
@@ -261,8 +261,8 @@ func (s *scheduler) pick(kind int) (workItem, bool) {
 		if c == nil {
 			break
 		}
-		t := c.next()
-		f := t.flows.pop()
+		acct := c.next()
+		f := acct.flows.pop()
 		f.queued = false
 		q := f.ready.pop()
 		s.readyEstimate--
@@ -279,7 +279,7 @@ func (s *scheduler) pick(kind int) (workItem, bool) {
 		if f.heldSlots > 0 {
 			head.holdsSlots, f.heldSlots = true, 0
 		}
-		t.credit -= head.cost
+		acct.credit -= head.cost
 		head.running = true
 		s.classes[f.class].running++
 		if s.classes[f.class].resumedStreak++; !f.resumes {

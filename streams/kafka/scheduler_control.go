@@ -22,11 +22,11 @@ func (s *scheduler) setControls(halted bool, allowed int, paused func(Work) bool
 }
 
 // applyPause queues f or removes it from its queue according to f.paused, and sets f.shed.
-func (s *scheduler) applyPause(f *flow, spill bool) {
-	if f.shed && !spill && f.queued { // it holds no slots
+func (s *scheduler) applyPause(f *flow, shed bool) {
+	if f.shed && !shed && f.queued { // it holds no slots
 		s.dequeue(f)
 	}
-	f.shed = spill
+	f.shed = shed
 	switch {
 	case f.paused && !f.shed && f.queued:
 		s.dequeue(f)
@@ -76,10 +76,10 @@ func (s *scheduler) stopShedding() {
 }
 
 // hasCapacity reports whether a worker may start another task of a class, or resume one.
-func (s *scheduler) hasCapacity(side int) bool {
+func (s *scheduler) hasCapacity(index int) bool {
 	high, low := s.classes[classHigh].running, s.classes[classLow].running
-	switch class := side % resumeOffset; {
-	case side < resumeOffset && (s.barred() || s.atParkLimit(class)):
+	switch class := index % resumeOffset; {
+	case index < resumeOffset && (s.barred() || s.atParkLimit(class)):
 		return false
 	case class == classLarge:
 		return s.classes[classLarge].running < s.large
@@ -100,11 +100,11 @@ func (s *scheduler) releaseUnused() {
 			continue
 		}
 		c := &s.classes[i]
-		for _, t := range c.byName {
-			for range t.flows.len() {
-				f := t.flows.pop()
+		for _, acct := range c.byName {
+			for range acct.flows.len() {
+				f := acct.flows.pop()
 				if f.heldSlots == 0 || !s.slots.hasWaiters(f.slots) {
-					t.flows.push(f)
+					acct.flows.push(f)
 					continue
 				}
 				f.queued = false
@@ -228,7 +228,7 @@ type amount struct{ tasks, bytes int64 }
 
 // queuedAmounts counts the tasks of assignments that have not started, by assignment and flow. It leaves out
 // tasks that are paused, that belong to no known account, or that queue behind a started task.
-func (s *scheduler) queuedAmounts(shares map[*assignment]bool) map[*assignment]map[Work]amount {
+func (s *scheduler) queuedAmounts(assignments map[*assignment]bool) map[*assignment]map[Work]amount {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	by := map[*assignment]map[Work]amount{}
@@ -240,7 +240,7 @@ func (s *scheduler) queuedAmounts(shares map[*assignment]bool) map[*assignment]m
 			continue
 		}
 		for t := q.head; t != nil; t = t.next {
-			if !shares[t.part] || t.unmovable || t.flow.paused || t.flow.work.Account == "" {
+			if !assignments[t.part] || t.unmovable || t.flow.paused || t.flow.work.Account == "" {
 				continue
 			}
 			if by[t.part] == nil {
@@ -262,8 +262,8 @@ func (s *scheduler) prune() {
 		if f.ready.len() == 0 && !f.queued && !f.waitsForSlots && !f.released && f.heldSlots == 0 && !slices.Contains(s.lastFlow[:], f) {
 			delete(s.flows, k)
 			f.account.flowCount--
-			if t := f.account; t.flowCount == 0 && !t.queued {
-				delete(t.class.byName, t.name)
+			if acct := f.account; acct.flowCount == 0 && !acct.queued {
+				delete(acct.class.byName, acct.name)
 			}
 		}
 	}

@@ -288,8 +288,8 @@ func count(names []string, name string) (n int) {
 }
 
 // fill queues n tasks of an account and class, each with a key of its own.
-func fill(s *scheduler, in *fetcher, w Work, class, n int) {
-	part := newAssignment(in, partition{"t", 0}, 64)
+func fill(s *scheduler, f *fetcher, w Work, class, n int) {
+	part := newAssignment(f, partition{"t", 0}, 64)
 	for range n {
 		tk := &task{inflightRecord: inflightRecord{rec: &kgo.Record{}}, part: part, cost: w.Bytes + quantum}
 		s.mu.Lock()
@@ -301,30 +301,30 @@ func fill(s *scheduler, in *fetcher, w Work, class, n int) {
 }
 
 func TestSchedulerShares(t *testing.T) {
-	in := &fetcher{memory: newByteBudget()}
+	f := &fetcher{memory: newByteBudget()}
 	for name, tt := range map[string]struct {
 		fill  func(s *scheduler)
 		first int // tasks to look at
 		want  map[string]int
 	}{
 		"high to low 8:1": {func(s *scheduler) {
-			fill(s, in, Work{Account: "a"}, classLow, 1000)
-			fill(s, in, Work{Account: "a"}, classHigh, 1000)
+			fill(s, f, Work{Account: "a"}, classLow, 1000)
+			fill(s, f, Work{Account: "a"}, classHigh, 1000)
 		}, 90, map[string]int{"a0": 80, "a1": 10}},
 		"low alone has all": {func(s *scheduler) {
-			fill(s, in, Work{Account: "a"}, classLow, 100)
+			fill(s, f, Work{Account: "a"}, classLow, 100)
 		}, 90, map[string]int{"a1": 90}},
 		"accounts take turns": {func(s *scheduler) {
-			fill(s, in, Work{Account: "a"}, classHigh, 1000)
-			fill(s, in, Work{Account: "b"}, classHigh, 10)
+			fill(s, f, Work{Account: "a"}, classHigh, 1000)
+			fill(s, f, Work{Account: "b"}, classHigh, 10)
 		}, 20, map[string]int{"a0": 10, "b0": 10}},
 		"by bytes": {func(s *scheduler) {
-			fill(s, in, Work{Account: "a", Bytes: 9 * quantum}, classHigh, 1000)
-			fill(s, in, Work{Account: "b"}, classHigh, 1000)
+			fill(s, f, Work{Account: "a", Bytes: 9 * quantum}, classHigh, 1000)
+			fill(s, f, Work{Account: "b"}, classHigh, 1000)
 		}, 110, map[string]int{"a0": 10, "b0": 100}},
 		"who owes much sits out, and comes back": {func(s *scheduler) {
-			fill(s, in, Work{Account: "a", Bytes: 1 << 40}, classHigh, 2)
-			fill(s, in, Work{Account: "b", Bytes: 1 << 40}, classHigh, 2)
+			fill(s, f, Work{Account: "a", Bytes: 1 << 40}, classHigh, 2)
+			fill(s, f, Work{Account: "b", Bytes: 1 << 40}, classHigh, 2)
 		}, 4, map[string]int{"a0": 2, "b0": 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -374,7 +374,7 @@ func TestPast(t *testing.T) {
 			}
 		})
 	}
-	p := crashHistory{deaths: map[int64]int{12: 1, 14: 2}, horizon: 74}
+	c := crashHistory{deaths: map[int64]int{12: 1, 14: 2}, horizon: 74}
 	for name, tt := range map[string]struct {
 		open      bool
 		committed int64
@@ -388,7 +388,7 @@ func TestPast(t *testing.T) {
 		"gets on as it is stopped":    {false, 80, runningOffsets{progressing: []int64{90}}, ""},
 		"suspect as it is stopped":    {true, 80, runningOffsets{suspect: []int64{90}}, "millrace/1 open 0 90:0*"},
 	} {
-		if got, _ := p.encode(tt.open, tt.committed, tt.now, completedAhead{}); got != tt.want {
+		if got, _ := c.encode(tt.open, tt.committed, tt.now, completedAhead{}); got != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)
 		}
 	}
@@ -460,7 +460,7 @@ func TestAhead(t *testing.T) {
 
 // What the commit of a process said is done stays on record until another has read it all.
 func TestAheadIsKept(t *testing.T) {
-	p := parseCrashHistory("millrace/1 closed 0 ahead=900/3:AAXTBA", 100, 64, true)
+	c := parseCrashHistory("millrace/1 closed 0 ahead=900/3:AAXTBA", 100, 64, true)
 	later := completedAhead{kgo.EpochOffset{Epoch: 4, Offset: 1000}, []int64{105}}
 	for name, tt := range map[string]struct {
 		committed int64
@@ -471,7 +471,7 @@ func TestAheadIsKept(t *testing.T) {
 		"all is committed":  {905, completedAhead{}, "millrace/1 open 0 below 905"},
 		"more is done":      {105, later, "millrace/1 open 0 ahead=1000/4:AA below 1000"},
 	} {
-		text, done := p.encode(true, tt.committed, runningOffsets{}, tt.more)
+		text, done := c.encode(true, tt.committed, runningOffsets{}, tt.more)
 		if got := fmt.Sprintf("%s below %d", text, done); got != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)
 		}
@@ -502,8 +502,8 @@ func TestHeaviest(t *testing.T) {
 			weights[Work{Account: account, Stores: [2]string{store}}] = n
 		}
 		var got []string
-		for _, f := range heaviest(weights, tt.keep, tt.least) {
-			got = append(got, f.Account+"/"+f.Stores[0])
+		for _, w := range heaviest(weights, tt.keep, tt.least) {
+			got = append(got, w.Account+"/"+w.Stores[0])
 		}
 		if !slices.Equal(got, tt.want) {
 			t.Errorf("%s: got %v, want %v", name, got, tt.want)

@@ -90,12 +90,12 @@ func TestRatesAreGivenBack(t *testing.T) {
 
 // Those who wait for a slot have it in turn: class high before the others, but not for ever.
 func TestSlotsInTurn(t *testing.T) {
-	in := &fetcher{memory: newByteBudget()}
+	f := &fetcher{memory: newByteBudget()}
 	s := newScheduler(NewSlots(onlyX(1)), nil)
 	s.allowed = 100
 	for i := range 20 { // an account has one flow for each pair of stores
-		fill(s, in, Work{Account: "a", Stores: [2]string{"X", fmt.Sprint(i)}}, classHigh, 1)
-		fill(s, in, Work{Account: "a", Stores: [2]string{"X", fmt.Sprint(i)}}, classLow, 1)
+		fill(s, f, Work{Account: "a", Stores: [2]string{"X", fmt.Sprint(i)}}, classHigh, 1)
+		fill(s, f, Work{Account: "a", Stores: [2]string{"X", fmt.Sprint(i)}}, classLow, 1)
 	}
 	var got []int
 	for range 20 {

@@ -217,8 +217,8 @@ func (t *Table) open() map[int32]int64 {
 }
 
 func (t *Table) take(fetches kgo.Fetches) error {
-	for _, f := range fetches {
-		for _, ft := range f.Topics {
+	for _, fetch := range fetches {
+		for _, ft := range fetch.Topics {
 			inc := incarnation(ft.TopicID)
 			for _, p := range ft.Partitions {
 				for _, rec := range p.Records {
@@ -239,14 +239,14 @@ func (t *Table) record(rec *kgo.Record, inc uint32) error {
 	if rec.Attrs.IsControl() {
 		return nil
 	}
-	l := inflightRecord{rec: rec, incarnation: inc}
+	ir := inflightRecord{rec: rec, incarnation: inc}
 	d := &schemas.Delivery{
 		Topic: t.topic, From: t.topic, Incarnation: inc, Partition: rec.Partition, Offset: rec.Offset,
 		Timestamp: rec.Timestamp, Key: rec.Key, Attempt: 1,
 	}
 	var err error
 	if rec.Value != nil {
-		if d, err = t.router.delivery(&l); err != nil && t.unreadable != nil {
+		if d, err = t.router.delivery(&ir); err != nil && t.unreadable != nil {
 			t.unreadable(rec.Key, rec.Timestamp, err)
 		}
 	}

@@ -45,65 +45,65 @@ func newTablePacer(apart time.Duration) *tablePacer {
 
 // begin reports whether a batch of s with n records may start now. Its first record was read at read. A batch
 // that is not complete may have to wait: for a time or, if that is 0, until s is signalled.
-func (t *tablePacer) begin(s *batcher, n int, read time.Time, ripe readiness) (ok bool, wait time.Duration) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if ripe != complete {
-		t.waiting[s] = read
-		if t.oldest() != s || ripe == young && t.storing > 0 {
+func (p *tablePacer) begin(b *batcher, n int, read time.Time, ready readiness) (ok bool, wait time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if ready != complete {
+		p.waiting[b] = read
+		if p.oldest() != b || ready == young && p.storing > 0 {
 			return false, 0
 		}
-		from := t.notBefore
-		if ripe == aged {
-			from = t.began.Add(t.interval / agedFactor)
+		from := p.notBefore
+		if ready == aged {
+			from = p.began.Add(p.interval / agedFactor)
 		}
 		if wait := time.Until(from); wait > 0 {
 			return false, wait
 		}
 	}
-	t.storing++
-	t.began = time.Now()
-	t.notBefore = t.began.Add(t.interval + time.Duration(n)*perRecordDelay)
-	t.removeLocked(s)
+	p.storing++
+	p.began = time.Now()
+	p.notBefore = p.began.Add(p.interval + time.Duration(n)*perRecordDelay)
+	p.removeLocked(b)
 	return true, 0
 }
 
 // end records that a batch has been stored, or will not be.
-func (t *tablePacer) end() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.storing--
-	if rest := time.Now().Add((idleFactor - 1) * time.Since(t.began)); rest.After(t.notBefore) {
-		t.notBefore = rest
+func (p *tablePacer) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.storing--
+	if rest := time.Now().Add((idleFactor - 1) * time.Since(p.began)); rest.After(p.notBefore) {
+		p.notBefore = rest
 	}
-	t.signalOldest()
+	p.signalOldest()
 }
 
 // remove removes s from the waiting batchers.
-func (t *tablePacer) remove(s *batcher) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.removeLocked(s)
+func (p *tablePacer) remove(b *batcher) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.removeLocked(b)
 }
 
 // removeLocked is remove for a caller that holds t.mu.
-func (t *tablePacer) removeLocked(s *batcher) {
-	delete(t.waiting, s)
-	t.signalOldest()
+func (p *tablePacer) removeLocked(b *batcher) {
+	delete(p.waiting, b)
+	p.signalOldest()
 }
 
 // signalOldest makes the oldest waiting batcher call begin again. The caller holds t.mu.
-func (t *tablePacer) signalOldest() {
-	if s := t.oldest(); s != nil {
-		s.signal()
+func (p *tablePacer) signalOldest() {
+	if b := p.oldest(); b != nil {
+		b.signal()
 	}
 }
 
 // oldest returns the batcher to start next, or nil if none waits. The caller holds t.mu.
-func (t *tablePacer) oldest() (first *batcher) {
-	for s, read := range t.waiting {
-		if first == nil || cmp.Or(read.Compare(t.waiting[first]), cmp.Compare(s.id, first.id), cmp.Compare(s.topic, first.topic)) < 0 {
-			first = s
+func (p *tablePacer) oldest() (first *batcher) {
+	for b, read := range p.waiting {
+		if first == nil || cmp.Or(read.Compare(p.waiting[first]), cmp.Compare(b.id, first.id), cmp.Compare(b.topic, first.topic)) < 0 {
+			first = b
 		}
 	}
 	return first

@@ -58,25 +58,25 @@ func noopEnd(error) {}
 // span starts the span of one call of the handler with l, as a child of the span in l's headers. The handler
 // is called with the returned context, and end with the handler's error. Outputs of l carry the context of
 // the span from then on. Without a tracer, span does nothing and allocates nothing.
-func (r *router) span(ctx context.Context, l *inflightRecord) (_ context.Context, end func(error)) {
+func (r *router) span(ctx context.Context, ir *inflightRecord) (_ context.Context, end func(error)) {
 	if r.cfg.Tracer == nil {
 		return ctx, noopEnd
 	}
-	in := headerCarrier(l.rec.Headers)
+	in := headerCarrier(ir.rec.Headers)
 	ctx = propagation.TraceContext{}.Extract(ctx, &in)
 	ctx, span := r.cfg.Tracer.Start(ctx, string(r.role)+" handle", trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
 		attribute.String("messaging.system", "kafka"),
 		attribute.String("messaging.operation.name", "handle"),
 		attribute.String("messaging.operation.type", "process"),
-		attribute.String("messaging.consumer.group.name", r.groupOf(l)),
-		attribute.String("messaging.destination.name", l.rec.Topic),
-		attribute.String("messaging.destination.partition.id", strconv.Itoa(int(l.rec.Partition))),
-		attribute.Int64("messaging.kafka.offset", l.rec.Offset),
+		attribute.String("messaging.consumer.group.name", r.groupOf(ir)),
+		attribute.String("messaging.destination.name", ir.rec.Topic),
+		attribute.String("messaging.destination.partition.id", strconv.Itoa(int(ir.rec.Partition))),
+		attribute.Int64("messaging.kafka.offset", ir.rec.Offset),
 		attribute.String("messaging.message.id", in.Get(schemas.HeaderID)),
-		attribute.Int("millrace.attempt", r.retryHeaders(l).attempts+1),
+		attribute.Int("millrace.attempt", r.retryHeaders(ir).attempts+1),
 	))
 	if out := injectTrace(ctx); out != nil {
-		l.trace = &out
+		ir.trace = &out
 	}
 	return ctx, func(err error) {
 		if err != nil {
@@ -96,15 +96,15 @@ func (r *router) spans(ctx context.Context, records []*inflightRecord) (end func
 		return noopEnd
 	}
 	ends := map[*inflightRecord]func(error){}
-	for _, l := range records {
-		in := headerCarrier(l.rec.Headers)
+	for _, ir := range records {
+		in := headerCarrier(ir.rec.Headers)
 		if trace.SpanContextFromContext(propagation.TraceContext{}.Extract(ctx, &in)).IsSampled() {
-			_, ends[l] = r.span(ctx, l)
+			_, ends[ir] = r.span(ctx, ir)
 		}
 	}
 	return func(err error) {
-		for l, end := range ends {
-			if err == nil && l.disposition == fateDead {
+		for ir, end := range ends {
+			if err == nil && ir.disposition == fateDead {
 				end(errNotStored)
 			} else {
 				end(err)
@@ -117,8 +117,8 @@ func (r *router) spans(ctx context.Context, records []*inflightRecord) (end func
 var errNotStored = retry.Permanent(errors.New("it cannot be stored"))
 
 // groupOf returns the consumer group that l was read in.
-func (r *router) groupOf(l *inflightRecord) string {
-	if e, ok := schemas.Lookup(r.cfg.bare(l.rec.Topic)); ok {
+func (r *router) groupOf(ir *inflightRecord) string {
+	if e, ok := schemas.Lookup(r.cfg.bare(ir.rec.Topic)); ok {
 		return r.cfg.group(r.role, classOf(e, r.role))
 	}
 	return r.cfg.group(r.role, schemas.High)
@@ -135,11 +135,11 @@ func injectTrace(ctx context.Context) headerCarrier {
 }
 
 // traceHeaders returns the trace headers for l's outputs: those of its span or, without a span, its own.
-func (l *inflightRecord) traceHeaders() (out []kgo.RecordHeader) {
-	if l.trace != nil {
-		return *l.trace
+func (ir *inflightRecord) traceHeaders() (out []kgo.RecordHeader) {
+	if ir.trace != nil {
+		return *ir.trace
 	}
-	for _, h := range l.rec.Headers {
+	for _, h := range ir.rec.Headers {
 		if h.Key == headerTraceParent || h.Key == headerTraceState {
 			out = append(out, h)
 		}

@@ -77,14 +77,14 @@ func (w *worker) loop() {
 }
 
 // begin marks the task of it as running, and returns its context.
-func (w *worker) begin(it workItem, careful bool) context.Context {
+func (w *worker) begin(it workItem, mustRecord bool) context.Context {
 	now, t := w.p.clock.Load(), it.task
 	w.lastProgress.Store(now)
 	w.progressed.Store(false)
 	w.p.metricsOf(t).working(1)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.task, w.q, w.mustRecord, w.began, w.deadline, w.cancelledAt = t, it.q, careful, now, now+int64(w.p.deadline(t)), 0
+	w.task, w.q, w.mustRecord, w.began, w.deadline, w.cancelledAt = t, it.q, mustRecord, now, now+int64(w.p.deadline(t)), 0
 	return w.ctx
 }
 
@@ -164,7 +164,7 @@ func (p *Pool) run(w *worker, it workItem) bool {
 		p.failTask(t, err)
 		return true
 	}
-	deaths, careful, far := t.part.crashRisk(t.rec.Offset)
+	deaths, mustRecord, wantRecord := t.part.crashRisk(t.rec.Offset)
 	if deaths >= maxDeaths {
 		p.failTask(t, retry.Permanent(fmt.Errorf("was at work in %d processes that died", deaths)))
 		return true
@@ -176,27 +176,27 @@ func (p *Pool) run(w *worker, it workItem) bool {
 		}
 		defer p.suspectMu.Unlock()
 	}
-	return p.call(w, it, careful, far)
+	return p.call(w, it, mustRecord, wantRecord)
 }
 
 // call calls the handler once. Before that a commit records the task: it must if careful is set, and should
 // if far is set.
-func (p *Pool) call(w *worker, it workItem, careful, far bool) bool {
+func (p *Pool) call(w *worker, it workItem, mustRecord, wantRecord bool) bool {
 	t := it.task
 	d, ok := p.decode(t)
 	if !ok {
 		p.failTask(t, t.err)
 		return true
 	}
-	ctx := w.begin(it, careful)
+	ctx := w.begin(it, mustRecord)
 	if t.part.isCancelled() { // interrupt may have run before begin
 		_ = w.end()
 		p.abandon(t)
 		return true
 	}
-	if careful || far {
-		err := t.part.fetcher.awaitRecorded(ctx, careful)
-		if gone := t.part.isCancelled() || errors.Is(err, errStopped); err != nil && (careful || gone) {
+	if mustRecord || wantRecord {
+		err := t.part.fetcher.awaitRecorded(ctx, mustRecord)
+		if gone := t.part.isCancelled() || errors.Is(err, errStopped); err != nil && (mustRecord || gone) {
 			_ = w.end() // the result of awaitRecorded decides, not the cause of a cancellation
 			if gone {
 				p.abandon(t)

@@ -42,11 +42,11 @@ func TestSlotsOfWhatWaitsForWorkers(t *testing.T) {
 	ofX := Work{Account: "a", Stores: [2]string{"X"}}
 	for name, tt := range map[string]struct {
 		class int
-		fill  func(t *testing.T, s *scheduler, in *fetcher) (busy []workItem) // keeps class from being begun
+		fill  func(t *testing.T, s *scheduler, f *fetcher) (busy []workItem) // keeps class from being begun
 		kind  int
 	}{
-		"low": {classLow, func(t *testing.T, s *scheduler, in *fetcher) (busy []workItem) {
-			fill(s, in, Work{Account: "a", Stores: [2]string{"Y"}}, classLow, 2)
+		"low": {classLow, func(t *testing.T, s *scheduler, f *fetcher) (busy []workItem) {
+			fill(s, f, Work{Account: "a", Stores: [2]string{"Y"}}, classLow, 2)
 			for range 2 {
 				it, ok := begin(s, 0)
 				if !ok {
@@ -56,8 +56,8 @@ func TestSlotsOfWhatWaitsForWorkers(t *testing.T) {
 			}
 			return busy
 		}, 0},
-		"large": {classLarge, func(t *testing.T, s *scheduler, in *fetcher) []workItem {
-			fill(s, in, Work{Account: "a", Stores: [2]string{"Y"}}, classLarge, 1)
+		"large": {classLarge, func(t *testing.T, s *scheduler, f *fetcher) []workItem {
+			fill(s, f, Work{Account: "a", Stores: [2]string{"Y"}}, classLarge, 1)
 			it, ok := begin(s, 1)
 			if !ok {
 				t.Fatal("large is not begun though there is room")
@@ -66,12 +66,12 @@ func TestSlotsOfWhatWaitsForWorkers(t *testing.T) {
 		}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			in := &fetcher{memory: newByteBudget()}
+			f := &fetcher{memory: newByteBudget()}
 			s := newScheduler(NewSlots(onlyX(1)), nil)
 			s.allowed, s.reserved, s.large = 4, 2, 1
-			busy := tt.fill(t, s, in)
-			fill(s, in, ofX, tt.class, 1)
-			fill(s, in, ofX, classHigh, 1)
+			busy := tt.fill(t, s, f)
+			fill(s, f, ofX, tt.class, 1)
+			fill(s, f, ofX, classHigh, 1)
 			s.releaseUnused()
 			high, ok := begin(s, 0)
 			if !ok || high.task.flow.class != classHigh {
@@ -96,15 +96,15 @@ func TestSlotsOfWhatWaitsForWorkers(t *testing.T) {
 
 // A role that is paused keeps no store from another.
 func TestSlotsOfPausedRole(t *testing.T) {
-	in := &fetcher{memory: newByteBudget()}
+	f := &fetcher{memory: newByteBudget()}
 	slots := NewSlots(onlyX(1))
 	one, other := newScheduler(slots, nil), newScheduler(slots, nil)
 	one.allowed, other.allowed = 4, 4
 	ofX := Work{Account: "a", Stores: [2]string{"X"}}
 	running := func(Work) bool { return false }
-	fill(one, in, ofX, classHigh, 1)
+	fill(one, f, ofX, classHigh, 1)
 	one.setControls(true, 4, running)
-	fill(other, in, ofX, classHigh, 1)
+	fill(other, f, ofX, classHigh, 1)
 	if _, ok := begin(other, 0); ok {
 		t.Fatal("begun without a slot")
 	}
@@ -125,10 +125,10 @@ func TestSlotsOfPausedRole(t *testing.T) {
 
 // What was on its way into the lanes has no slots; after the pause it needs them.
 func TestSlotsAfterSpilling(t *testing.T) {
-	in := &fetcher{memory: newByteBudget()}
+	f := &fetcher{memory: newByteBudget()}
 	s := newScheduler(NewSlots(onlyX(1)), nil)
 	s.allowed = 16
-	fill(s, in, Work{Account: "a", Stores: [2]string{"X"}}, classHigh, 5)
+	fill(s, f, Work{Account: "a", Stores: [2]string{"X"}}, classHigh, 5)
 	s.setControls(false, 16, func(Work) bool { return true })
 	s.startShedding()
 	s.setControls(false, 16, func(Work) bool { return false })
@@ -146,10 +146,10 @@ func TestDroppedTaskWakesOtherWorkers(t *testing.T) {
 	for name, classes := range map[string][2]int{"large after high": {classHigh, classLarge}, "high after large": {classLarge, classHigh}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				in := &fetcher{memory: newByteBudget()}
+				f := &fetcher{memory: newByteBudget()}
 				s := newScheduler(unlimited(), func(*task) {})
 				s.large = 1
-				moves, stays := newAssignment(in, partition{"t", 0}, 64), newAssignment(in, partition{"t", 1}, 64)
+				moves, stays := newAssignment(f, partition{"t", 0}, 64), newAssignment(f, partition{"t", 1}, 64)
 				tasks := []*task{{inflightRecord: inflightRecord{rec: &kgo.Record{}}, part: moves}, {inflightRecord: inflightRecord{rec: &kgo.Record{}}, part: stays}}
 				for i, class := range classes {
 					tasks[i].cost, tasks[i].flow = quantum, s.flowOf(class, Work{Account: "a"}, func(Work) bool { return false })
@@ -182,10 +182,10 @@ func TestDroppedTaskWakesOtherWorkers(t *testing.T) {
 
 // An account owes what it began though it had nothing to begin for a moment.
 func TestDebtIsKept(t *testing.T) {
-	in := &fetcher{memory: newByteBudget()}
+	f := &fetcher{memory: newByteBudget()}
 	s := newScheduler(unlimited(), nil)
 	s.allowed = 2
-	part := newAssignment(in, partition{"t", 1}, 1024)
+	part := newAssignment(f, partition{"t", 1}, 1024)
 	for range 400 { // of one key: there is never another while one is at work
 		tk := &task{inflightRecord: inflightRecord{rec: &kgo.Record{}}, part: part, cost: 99 * quantum}
 		s.mu.Lock()
@@ -193,7 +193,7 @@ func TestDebtIsKept(t *testing.T) {
 		s.mu.Unlock()
 		s.add([]*task{tk}, []uint64{1 << 40})
 	}
-	fill(s, in, Work{Account: "b"}, classHigh, 1000)
+	fill(s, f, Work{Account: "b"}, classHigh, 1000)
 	n := map[string]int{}
 	var atWork []workItem
 	for range 400 {
@@ -227,12 +227,12 @@ func goesOn(s *scheduler, it workItem) (goes bool, next workItem) {
 // Tasks of class low and large that are parked have half of the places: those of class high are begun, whatever the
 // others wait for.
 func TestParkedTasksLeavePlacesToHigh(t *testing.T) {
-	in := &fetcher{memory: newByteBudget()}
+	f := &fetcher{memory: newByteBudget()}
 	s := newScheduler(unlimited(), nil)
 	s.allowed, s.large, s.parkedLimit = 100, 100, 6
 	parked := func(kind, class int) (items []workItem) {
 		t.Helper()
-		fill(s, in, Work{Account: "a"}, class, 10)
+		fill(s, f, Work{Account: "a"}, class, 10)
 		for {
 			it, ok := begin(s, kind)
 			if !ok {
@@ -269,12 +269,12 @@ func TestParkedTasksLeavePlacesToHigh(t *testing.T) {
 
 // While no task may be begun since too many are parked, none is given a slot: slots are for those that go on.
 func TestSlotsOfWhatMayNotBegin(t *testing.T) {
-	in := &fetcher{memory: newByteBudget()}
+	f := &fetcher{memory: newByteBudget()}
 	s := newScheduler(NewSlots(onlyX(1)), nil)
 	s.allowed, s.parkedLimit = 100, 2
 	var parked []workItem
 	for _, other := range []string{"", "A", "B", "C"} { // flows of their own
-		fill(s, in, Work{Account: "a", Stores: [2]string{"X", other}}, classHigh, 10)
+		fill(s, f, Work{Account: "a", Stores: [2]string{"X", other}}, classHigh, 10)
 	}
 	for ended := range 40 {
 		for it, ok := begin(s, 0); ok; it, ok = begin(s, 0) {
