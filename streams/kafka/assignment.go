@@ -295,9 +295,9 @@ func (a *assignment) deathCounts() map[int64]int {
 	return maps.Clone(a.crashes.deaths)
 }
 
-// crashRisk returns the number of deaths in which the message at offset may have been running. careful
-// reports whether it must be recorded before it starts. far reports whether it should be: it is so far ahead
-// that a death would not be attributed to it.
+// crashRisk returns the number of deaths in which the message at offset may have been running. mustRecord
+// reports whether it must be recorded before it starts. wantRecord reports whether it should be: it is so far
+// ahead that a death would not be attributed to it.
 func (a *assignment) crashRisk(offset int64) (deaths int, mustRecord, wantRecord bool) {
 	wantRecord = offset >= a.recordedDone.Load()+int64(a.window())
 	if !a.hasDeaths.Load() {

@@ -99,7 +99,7 @@ func (f *fetcher) moveHeaviest(ctx context.Context, heavy bool) {
 	}
 }
 
-// moveFlows moves the tasks of flows in shares that have not started, and then the ones that arrive later.
+// moveFlows moves the tasks of flows in assignments that have not started, and then the ones that arrive later.
 // First it moves the tasks of one key: if the brokers do not accept them, the others stay where they are.
 // Then it moves the rest in parts, each after the part before is acknowledged. Tasks of a key are moved
 // together, which keeps their order.
@@ -187,7 +187,7 @@ func (f *fetcher) movePart(backlog func(head, t *task) bool, flows map[Work]bool
 	return moved, false
 }
 
-// moveLimitReached reports whether so many messages of s, or so many bytes in total, are being moved that no
+// moveLimitReached reports whether so many messages of a, or so many bytes in total, are being moved that no
 // more may be sent before some are acknowledged.
 func (f *fetcher) moveLimitReached(a *assignment) bool {
 	return a.unackedMoves.Load() >= int64(a.window()/4) || f.diversion.unackedBytes.Load() >= f.p.cfg.Bytes/4
@@ -198,7 +198,7 @@ func (f *fetcher) awaitAcked(ctx context.Context, n int64) bool {
 	return waitUntil(ctx, func() bool { return f.diversion.acked.Load() >= n })
 }
 
-// awaitMoveRoom waits at most a second until one more message of s may be moved.
+// awaitMoveRoom waits at most a second until one more message of a may be moved.
 func (f *fetcher) awaitMoveRoom(a *assignment) bool {
 	ok := waitUntil(f.p.outputs.ctx, func() bool { return !f.moveLimitReached(a) })
 	if !ok {

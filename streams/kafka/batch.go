@@ -361,7 +361,7 @@ func (g *BatchGroup) signalCommit() {
 	}
 }
 
-// commit commits the stored records of the partitions for which of returns true. A nil of selects all.
+// commit commits the stored records of the partitions for which match returns true. A nil match selects all.
 func (g *BatchGroup) commit(ctx context.Context, cl *kgo.Client, match func(partition) bool) (ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, CommitTimeout)
 	defer cancel()

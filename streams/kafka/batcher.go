@@ -113,7 +113,7 @@ func (b *batcher) add(recs []*kgo.Record, inc uint32, start, committed int64) (n
 // byteLimit is the number of bytes at which the partition is paused. One poll may exceed it.
 func (b *batcher) byteLimit() int64 { return min(2*int64(b.g.cfg.MaxBytes), b.g.cfg.Memory) }
 
-// pause stops reading the partition. The caller holds s.mu.
+// pause stops reading the partition. The caller holds b.mu.
 func (b *batcher) pause() {
 	if !b.paused {
 		b.paused = true
@@ -416,7 +416,7 @@ func newDeliveries(n int) deliveries {
 	return deliveries{make([]schemas.Delivery, n), make([]*schemas.Delivery, 0, n)}
 }
 
-// decode appends the delivery of l.
+// decode appends the delivery of ir.
 func (ds *deliveries) decode(r *router, ir *inflightRecord) error {
 	d := &ds.backing[len(ds.all)]
 	if err := r.decode(ir, d, schemas.DecodeShared); err != nil {

@@ -147,7 +147,7 @@ func (c *commits) forget(p partition) {
 	c.drop(p)
 }
 
-// pending reports whether a commit is staged for a partition for which of returns true. A nil of selects all.
+// pending reports whether a commit is staged for a partition for which match returns true. A nil match selects all.
 func (c *commits) pending(match func(partition) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,7 +162,7 @@ func (c *commits) pending(match func(partition) bool) bool {
 // send commits all staged positions. Those that fail stay staged.
 func (c *commits) send(ctx context.Context, cl *kgo.Client) error { return c.sendOf(ctx, cl, nil) }
 
-// sendOf is send for the partitions for which of returns true. A nil of selects all.
+// sendOf is send for the partitions for which match returns true. A nil match selects all.
 func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, match func(partition) bool) error {
 	c.sending <- struct{}{}
 	defer func() { <-c.sending }()
@@ -225,7 +225,7 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, match func(partiti
 	return first
 }
 
-// take returns the staged positions of the partitions for which of returns true, as the client needs them and
+// take returns the staged positions of the partitions for which match returns true, as the client needs them and
 // as they are staged.
 func (c *commits) take(match func(partition) bool) (map[string]map[int32]kgo.EpochOffset, map[partition]position) {
 	c.mu.Lock()

@@ -145,7 +145,7 @@ func (g *BatchGroup) rereadUnmarked(ctx context.Context, cl *kgo.Client) error {
 	return nil
 }
 
-// continueFrom makes s read from offset from, in the log of old.
+// continueFrom makes b read from offset from, in the log of old.
 func (b *batcher) continueFrom(old *batcher, from int64) {
 	old.mu.Lock()
 	o := old.origin

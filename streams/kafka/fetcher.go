@@ -176,7 +176,7 @@ func (f *fetcher) commitOpen() {
 // openTimeout bounds the commit before the first task of a partition starts.
 const openTimeout = 3 * time.Second
 
-// stageCommits stages the current position of each partition. The caller holds in.mu.
+// stageCommits stages the current position of each partition. The caller holds f.mu.
 func (f *fetcher) stageCommits() {
 	atWork := f.p.runningOffsets(f)
 	for at, part := range f.assignments {

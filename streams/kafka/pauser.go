@@ -52,7 +52,7 @@ func (p *pauser) poll(ctx context.Context, cl *kgo.Client, n int) kgo.Fetches {
 // errWorkPaused sends a paused message to a lane, to make room for others.
 var errWorkPaused = errors.New("paused: its account, or a store that it is about")
 
-// pausedRecord returns the record that waits in a lane while the work of l is paused, for as long as for an
+// pausedRecord returns the record that waits in a lane while the work of ir is paused, for as long as for an
 // unavailable store. It counts as no attempt and as no failure.
 func (r *router) pausedRecord(ir *inflightRecord, now time.Time) *kgo.Record {
 	h := *r.retryHeaders(ir)

@@ -64,7 +64,7 @@ func (p *Pool) liveWorkers() []*worker {
 	return all
 }
 
-// runningOffsets returns the offsets of in's running tasks by assignment. Parked tasks are left out: they do
+// runningOffsets returns the offsets of f's running tasks by assignment. Parked tasks are left out: they do
 // nothing that could kill the process.
 func (p *Pool) runningOffsets(f *fetcher) map[*assignment]runningOffsets {
 	at, now := map[*assignment]runningOffsets{}, p.clock.Load()
@@ -266,7 +266,7 @@ func (p *Pool) admit(t *task) error {
 	return nil
 }
 
-// oldest returns when the oldest running task of in started, and the time of its oldest unfinished message.
+// oldest returns when the oldest running task of f started, and the time of its oldest unfinished message.
 func (p *Pool) oldest(f *fetcher) (o oldest) {
 	now := p.clock.Load()
 	for _, w := range p.liveWorkers() {

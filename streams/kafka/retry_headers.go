@@ -105,7 +105,7 @@ func (h *retryHeaders) setNumber(key string, n int64) {
 	}
 }
 
-// apply returns old with its retry headers replaced by t.
+// apply returns old with its retry headers replaced by h.
 func (h retryHeaders) apply(old []kgo.RecordHeader) []kgo.RecordHeader {
 	hs := make([]kgo.RecordHeader, 0, len(old)+13)
 	for _, header := range old {

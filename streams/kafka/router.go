@@ -63,7 +63,7 @@ type inflightRecord struct {
 	disposition  fate           // its result, set by outcome
 }
 
-// retryHeaders returns the parsed retry headers of l. A record on its original topic has only a history; the
+// retryHeaders returns the parsed retry headers of ir. A record on its original topic has only a history; the
 // other fields are filled in from the record.
 func (r *router) retryHeaders(ir *inflightRecord) *retryHeaders {
 	if ir.retryHeaders == nil {
@@ -76,7 +76,7 @@ func (r *router) retryHeaders(ir *inflightRecord) *retryHeaders {
 	return ir.retryHeaders
 }
 
-// origin returns the original topic of l, or "" if no header names it.
+// origin returns the original topic of ir, or "" if no header names it.
 func (r *router) origin(ir *inflightRecord) schemas.Topic {
 	if from := r.cfg.bare(ir.rec.Topic); !isAgain(from) {
 		return from
@@ -111,7 +111,7 @@ func headersOf(rec *kgo.Record) []schemas.Header {
 	return unsafe.Slice((*schemas.Header)(unsafe.Pointer(unsafe.SliceData(rec.Headers))), len(rec.Headers))
 }
 
-// delivery decodes l. Its error is permanent.
+// delivery decodes ir. Its error is permanent.
 func (r *router) delivery(ir *inflightRecord) (*schemas.Delivery, error) {
 	d := new(schemas.Delivery)
 	if err := r.decode(ir, d, schemas.Decode); err != nil {
@@ -120,7 +120,7 @@ func (r *router) delivery(ir *inflightRecord) (*schemas.Delivery, error) {
 	return d, nil
 }
 
-// decode decodes l into d. Its error is permanent.
+// decode decodes ir into d. Its error is permanent.
 func (r *router) decode(ir *inflightRecord, d *schemas.Delivery, decode func(schemas.Topic, []schemas.Header, []byte) (schemas.Body, error)) error {
 	r.fillDelivery(ir, d)
 	d.Hash = schemas.Hash(ir.rec.Value)
@@ -163,7 +163,7 @@ func (r *router) ignores(rec *kgo.Record) bool {
 	return ok && e.Cleanup == schemas.Compact
 }
 
-// outcome returns the records to publish for l: the messages that the handler returned or, if the handler
+// outcome returns the records to publish for ir: the messages that the handler returned or, if the handler
 // failed or a message cannot be encoded, the record that waits or the dead letter.
 func (r *router) outcome(ir *inflightRecord, out []schemas.Message, err error) []*kgo.Record {
 	now := time.Now()
@@ -365,7 +365,7 @@ func (f *refusal) clear(m *roleMetrics) {
 	f.active = false
 }
 
-// backlogRecord returns the record that moves l unchanged to a backlog topic.
+// backlogRecord returns the record that moves ir unchanged to a backlog topic.
 func (r *router) backlogRecord(ir *inflightRecord, topic string) *kgo.Record {
 	h := *r.retryHeaders(ir)
 	h.role = r.role

@@ -43,8 +43,8 @@ func newTablePacer(apart time.Duration) *tablePacer {
 	return &tablePacer{interval: apart, waiting: map[*batcher]time.Time{}}
 }
 
-// begin reports whether a batch of s with n records may start now. Its first record was read at read. A batch
-// that is not complete may have to wait: for a time or, if that is 0, until s is signalled.
+// begin reports whether a batch of b with n records may start now. Its first record was read at read. A batch
+// that is not complete may have to wait: for a time or, if that is 0, until b is signalled.
 func (p *tablePacer) begin(b *batcher, n int, read time.Time, ready readiness) (ok bool, wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,27 +79,27 @@ func (p *tablePacer) end() {
 	p.signalOldest()
 }
 
-// remove removes s from the waiting batchers.
+// remove removes b from the waiting batchers.
 func (p *tablePacer) remove(b *batcher) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.removeLocked(b)
 }
 
-// removeLocked is remove for a caller that holds t.mu.
+// removeLocked is remove for a caller that holds p.mu.
 func (p *tablePacer) removeLocked(b *batcher) {
 	delete(p.waiting, b)
 	p.signalOldest()
 }
 
-// signalOldest makes the oldest waiting batcher call begin again. The caller holds t.mu.
+// signalOldest makes the oldest waiting batcher call begin again. The caller holds p.mu.
 func (p *tablePacer) signalOldest() {
 	if b := p.oldest(); b != nil {
 		b.signal()
 	}
 }
 
-// oldest returns the batcher to start next, or nil if none waits. The caller holds t.mu.
+// oldest returns the batcher to start next, or nil if none waits. The caller holds p.mu.
 func (p *tablePacer) oldest() (first *batcher) {
 	for b, read := range p.waiting {
 		if first == nil || cmp.Or(read.Compare(p.waiting[first]), cmp.Compare(b.id, first.id), cmp.Compare(b.topic, first.topic)) < 0 {

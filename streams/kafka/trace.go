@@ -55,8 +55,8 @@ func (t *headerCarrier) Keys() (keys []string) {
 
 func noopEnd(error) {}
 
-// span starts the span of one call of the handler with l, as a child of the span in l's headers. The handler
-// is called with the returned context, and end with the handler's error. Outputs of l carry the context of
+// span starts the span of one call of the handler with ir, as a child of the span in ir's headers. The handler
+// is called with the returned context, and end with the handler's error. Outputs of ir carry the context of
 // the span from then on. Without a tracer, span does nothing and allocates nothing.
 func (r *router) span(ctx context.Context, ir *inflightRecord) (_ context.Context, end func(error)) {
 	if r.cfg.Tracer == nil {
@@ -116,7 +116,7 @@ func (r *router) spans(ctx context.Context, records []*inflightRecord) (end func
 // errNotStored is the error of the span of a record that was rejected individually.
 var errNotStored = retry.Permanent(errors.New("it cannot be stored"))
 
-// groupOf returns the consumer group that l was read in.
+// groupOf returns the consumer group that ir was read in.
 func (r *router) groupOf(ir *inflightRecord) string {
 	if e, ok := schemas.Lookup(r.cfg.bare(ir.rec.Topic)); ok {
 		return r.cfg.group(r.role, classOf(e, r.role))
@@ -134,7 +134,7 @@ func injectTrace(ctx context.Context) headerCarrier {
 	return out
 }
 
-// traceHeaders returns the trace headers for l's outputs: those of its span or, without a span, its own.
+// traceHeaders returns the trace headers for ir's outputs: those of its span or, without a span, its own.
 func (ir *inflightRecord) traceHeaders() (out []kgo.RecordHeader) {
 	if ir.trace != nil {
 		return *ir.trace

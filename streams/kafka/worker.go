@@ -179,8 +179,8 @@ func (p *Pool) run(w *worker, it workItem) bool {
 	return p.call(w, it, mustRecord, wantRecord)
 }
 
-// call calls the handler once. Before that a commit records the task: it must if careful is set, and should
-// if far is set.
+// call calls the handler once. Before that a commit records the task: it must if mustRecord is set, and should if
+// wantRecord is set.
 func (p *Pool) call(w *worker, it workItem, mustRecord, wantRecord bool) bool {
 	t := it.task
 	d, ok := p.decode(t)
