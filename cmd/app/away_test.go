@@ -70,7 +70,7 @@ func TestWhatWaitsForAStoreGoesOn(t *testing.T) {
 				}
 				stop()
 				for line, want := range map[string]int{
-					"store is away": x.starts, "store is back": 1, "message failed": 0, "will retry": 0,
+					"store is away": x.starts, "store is back": 1, "route failed message": 0, "retry message": 0,
 				} {
 					if n := x.said.with(line); n != want {
 						t.Errorf("%d lines say %q, want %d:\n%s", n, line, want, x.said.buf.String())

@@ -45,7 +45,10 @@ type pollMark struct {
 }
 
 func newAssignment(f *fetcher, at partition, window int) *assignment {
-	return &assignment{partition: at, fetcher: f, backlog: at.topic == f.backlogTopic, tracker: newTracker(window), idle: make(chan struct{}), firstOffset: -1}
+	return &assignment{
+		partition: at, fetcher: f, backlog: at.topic == f.backlogTopic,
+		tracker: newTracker(window), idle: make(chan struct{}), firstOffset: -1,
+	}
 }
 
 // beginTask counts a task that is about to start. It reports false if the partition is stopping.
@@ -284,7 +287,7 @@ func (a *assignment) loadCrashes(metadata string, offset int64, ours bool, log *
 		}
 	}
 	if died > 0 {
-		log.Warn("messages were at work when a process died", "topic", a.topic, "partition", a.id, "messages", died)
+		log.Warn("suspect messages of dead process", "topic", a.topic, "partition", a.id, "messages", died)
 	}
 }
 

@@ -85,7 +85,8 @@ func (f *fetcher) moveHeaviest(ctx context.Context, heavy bool) {
 		if heavy {
 			continue
 		}
-		for _, w := range heaviest(of, int64(min(maxStragglers, part.window()/2)/2), max(2, int64(f.p.window/minAccountPart))) {
+		keep, least := int64(min(maxStragglers, part.window()/2)/2), max(2, int64(f.p.window/minAccountPart))
+		for _, w := range heaviest(of, keep, least) {
 			flows[w] = true
 		}
 	}
@@ -104,12 +105,14 @@ func (f *fetcher) moveHeaviest(ctx context.Context, heavy bool) {
 // Then it moves the rest in parts, each after the part before is acknowledged. Tasks of a key are moved
 // together, which keeps their order.
 func (f *fetcher) moveFlows(ctx context.Context, assignments map[*assignment]bool, flows map[Work]bool) {
-	named := map[*assignment]map[int64]int{} // messages that were running in deaths stay, because the metadata of their own partition records that
+	// Messages that were running in deaths stay, because the metadata of their own partition records that.
+	named := map[*assignment]map[int64]int{}
 	for part := range assignments {
 		named[part] = part.deathCounts()
 	}
 	backlog := func(head, t *task) bool {
-		return assignments[t.part] && flows[t.flow.work] && !head.started() && !t.unmovable && named[t.part][t.rec.Offset] == 0
+		return assignments[t.part] && flows[t.flow.work] && !head.started() && !t.unmovable &&
+			named[t.part][t.rec.Offset] == 0
 	}
 	f.queueLock <- struct{}{} // messages polled meanwhile are handled or moved after these
 	defer func() { <-f.queueLock }()
@@ -181,7 +184,7 @@ func (f *fetcher) movePart(backlog func(head, t *task) bool, flows map[Work]bool
 	}
 	for w := range flows {
 		if f.diversion.open(w) {
-			f.p.router.log.Info("move a backlog out of the way", "account", w.Account, "stores", w.Stores, "to", f.backlogTopic)
+			f.p.router.log.Info("move backlog", "account", w.Account, "stores", w.Stores, "to", f.backlogTopic)
 		}
 	}
 	return moved, false
@@ -278,9 +281,9 @@ func (f *fetcher) move(t *task, slot int) {
 			f.p.abandon(t)
 		default:
 			if errors.Is(err, kerr.TopicAuthorizationFailed) && !f.diversion.denied.Swap(true) {
-				f.p.router.log.Error("backlogs stay in front of the messages of others: they cannot be moved", "to", f.backlogTopic, "err", err)
+				f.p.router.log.Error("stop moving backlogs", "to", f.backlogTopic, "err", err)
 			} else if !f.diversion.refused.Swap(true) { // log only the first one
-				f.p.router.log.Warn("a message of a backlog stays where it is: the brokers refuse it", "to", f.backlogTopic, "err", err)
+				f.p.router.log.Warn("move message to backlog topic", "to", f.backlogTopic, "err", err)
 			}
 			t.unmovable = true
 			t.part.endTask()

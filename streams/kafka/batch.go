@@ -90,7 +90,7 @@ type BatchGroup struct {
 
 var (
 	errStopped  = errors.New("stopped")
-	errUnmarked = errors.New("what was stored could not be recorded before, and is read again first")
+	errUnmarked = errors.New("Mark failed before: the stored records are read again first")
 )
 
 // BatchMemory is the default of BatchConfig.Memory.
@@ -126,8 +126,9 @@ func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, err
 	parallel := min(max(runtime.GOMAXPROCS(0), 2), 4) // one per processor, at most 4
 	g := &BatchGroup{
 		cfg: bc, sink: sink, router: newRouter(cfg, bc.Role, 0), memory: newByteBudget(), commits: newCommits(cfg.Deleted),
-		retry: storeRetry(), storeSlots: make(chan struct{}, parallel), commitSignal: make(chan struct{}, 1), batchers: map[partition]*batcher{},
-		pacers: map[string]*tablePacer{}, unmarked: map[partition]bool{}, perPoll: firstPollRecords,
+		retry: storeRetry(), storeSlots: make(chan struct{}, parallel), commitSignal: make(chan struct{}, 1),
+		batchers: map[partition]*batcher{},
+		pacers:   map[string]*tablePacer{}, unmarked: map[partition]bool{}, perPoll: firstPollRecords,
 		pauser: pauser{controls: cfg.Controls, role: bc.Role, topics: topics},
 	}
 	g.metrics = cfg.Metrics.role(bc.Role, schemas.High)
@@ -135,7 +136,8 @@ func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, err
 	g.router.removed = bc.Removed
 	g.checker = newPollChecker(g.router, g.commits)
 	g.metrics.look(g.oldest)
-	g.opts, err = cfg.options(string(bc.Role), append(append(cfg.consume(member{role: bc.Role, topics: topics}), cfg.produce(runtimeLimit, runtimeLinger)...),
+	opts := append(cfg.consume(member{role: bc.Role, topics: topics}), cfg.produce(runtimeLimit, runtimeLinger)...)
+	g.opts, err = cfg.options(string(bc.Role), append(opts,
 		kgo.FetchMaxBytes(batchFetchBytes), kgo.FetchMaxPartitionBytes(batchFetchBytes),
 		kgo.OnPartitionsAssigned(g.onAssigned), kgo.OnPartitionsRevoked(g.onRevoked), kgo.OnPartitionsLost(g.onLost))...)
 	return g, err
@@ -187,7 +189,7 @@ func (g *BatchGroup) Run(ctx context.Context) error {
 		return fmt.Errorf("batch group %s: %w", g.cfg.Role, err)
 	}
 	if stuck > 0 {
-		return fmt.Errorf("batch group %s: %d batches are still being stored after they were cancelled", g.cfg.Role, stuck)
+		return fmt.Errorf("batch group %s: %d batches are still being stored after their cancellation", g.cfg.Role, stuck)
 	}
 	return nil
 }
@@ -348,7 +350,7 @@ func (g *BatchGroup) mark(ctx context.Context, todo map[partition]position) erro
 	}
 	if err := g.sink.Mark(ctx, done); err != nil {
 		g.addUnmarked(todo)
-		return fmt.Errorf("record what is to be committed: %w", err)
+		return fmt.Errorf("mark partitions: %w", err)
 	}
 	return nil
 }
@@ -374,7 +376,7 @@ func (g *BatchGroup) commit(ctx context.Context, cl *kgo.Client, match func(part
 	case commitFatal(err):
 		g.fail(err)
 	case !errors.Is(err, context.Canceled):
-		g.router.log.Warn("will commit again", "err", err)
+		g.router.log.Warn("retry commit", "err", err)
 	}
 	return false
 }
@@ -468,7 +470,7 @@ func (g *BatchGroup) awaitBatchers(batchers []*batcher) (stuck int) {
 		}
 		if b.markStuck() {
 			stuck++
-			g.router.log.Error("a batch ignores that it was cancelled", "topic", b.topic, "partition", b.id)
+			g.router.log.Error("abandon batch that ignores cancellation", "topic", b.topic, "partition", b.id)
 		}
 	}
 	return stuck

@@ -104,27 +104,29 @@ func newDescriptions() descriptions {
 	return descriptions{
 		records:      desc("in_flight_messages", "Messages read and not settled."),
 		bytes:        desc("in_flight_bytes", "Bytes of messages read and not settled."),
-		busy:         desc("working_tasks", "Calls of the handler that are under way."),
-		parked:       desc("parked_tasks", "Calls of the handler that wait for what they must read, without a worker."),
-		held:         desc("paused_messages", "Messages in flight that a pause keeps from being handled."),
-		stuck:        desc("stuck_tasks", "Tasks that ignore that they were cancelled."),
+		busy:         desc("working_tasks", "Running calls of the handler."),
+		parked:       desc("parked_tasks", "Calls of the handler that wait without a worker."),
+		held:         desc("paused_messages", "Messages in flight that a pause holds back."),
+		stuck:        desc("stuck_tasks", "Tasks that ignore their cancellation."),
 		partitions:   desc("assigned_partitions", "Partitions that this process owns."),
-		task:         desc("oldest_task_seconds", "How long the oldest task has been at work; 0 without one."),
+		task:         desc("oldest_task_seconds", "Run time of the oldest task; 0 without one."),
 		message:      desc("oldest_message_seconds", "Age of the oldest message in flight; 0 without one."),
 		success:      desc("last_success_timestamp_seconds", "When a message was last done; absent before the first."),
-		lagRecords:   desc("lag_records", "Records that the role's group has not handled; of delay lanes, those that are due.", "topic"),
-		lagDue:       desc("lag_due_records", "The same, without what is paused.", "topic"),
-		lagUndecided: desc("lag_undecided_records", "Records behind the beginning of a transaction that is open, which no reader is handed.", "topic"),
-		lagBytes:     desc("lag_bytes", "Bytes of the records of lag_records; absent where they cannot be known.", "topic"),
-		lagSeconds:   desc("lag_seconds", "Until lag_records are handled, at the rate of late; absent while nothing moves.", "topic"),
+		lagRecords:   desc("lag_records", "Records not handled by the role's group; in delay lanes, only due ones.", "topic"),
+		lagDue:       desc("lag_due_records", "lag_records without paused ones.", "topic"),
+		lagUndecided: desc("lag_undecided_records", "Records that are not readable because of an open transaction.", "topic"),
+		lagBytes:     desc("lag_bytes", "Bytes of lag_records; absent if unknown.", "topic"),
+		lagSeconds:   desc("lag_seconds", "Estimated time until lag_records are handled; absent without progress.", "topic"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	d := m.descs
-	for _, one := range []*prometheus.Desc{d.records, d.bytes, d.busy, d.parked, d.held, d.stuck, d.partitions, d.task, d.message, d.success,
-		d.lagRecords, d.lagDue, d.lagUndecided, d.lagBytes, d.lagSeconds} {
+	for _, one := range []*prometheus.Desc{
+		d.records, d.bytes, d.busy, d.parked, d.held, d.stuck, d.partitions, d.task, d.message, d.success,
+		d.lagRecords, d.lagDue, d.lagUndecided, d.lagBytes, d.lagSeconds,
+	} {
 		ch <- one
 	}
 }
@@ -236,7 +238,8 @@ func (c *clientMetrics) OnNewClient(cl *kgo.Client) {
 	c.m.mu.Unlock()
 	c.Metrics = kprom.NewMetrics("millrace_kafka_client", kprom.Registry(nil), kprom.NativeBucketFactor(1),
 		kprom.WithStaticLabel(prometheus.Labels{"client": c.label}),
-		kprom.FetchAndProduceDetail(kprom.ByTopic, kprom.Batches, kprom.Records, kprom.CompressedBytes, kprom.UncompressedBytes))
+		kprom.FetchAndProduceDetail(
+			kprom.ByTopic, kprom.Batches, kprom.Records, kprom.CompressedBytes, kprom.UncompressedBytes))
 	c.Metrics.OnNewClient(cl)
 	c.m.reg.MustRegister(c.Metrics)
 }

@@ -37,7 +37,10 @@ func eachPartition(parts map[string][]int32, f func(partition)) {
 // groupMovedOn reports whether err only means that the group has a new generation. The client joins again,
 // and records that were not committed are delivered again.
 func groupMovedOn(err error) bool {
-	for _, e := range []error{kerr.RebalanceInProgress, kerr.IllegalGeneration, kerr.UnknownMemberID, kerr.StaleMemberEpoch, kerr.FencedMemberEpoch} {
+	for _, e := range []error{
+		kerr.RebalanceInProgress, kerr.IllegalGeneration, kerr.UnknownMemberID, kerr.StaleMemberEpoch,
+		kerr.FencedMemberEpoch,
+	} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -61,7 +64,7 @@ const leaveTimeout = 4 * time.Second
 // join returns a client that is a member of a group. leave leaves the group and closes the client, whether or
 // not the brokers answer.
 func join(ctx context.Context, opts []kgo.Opt) (cl *kgo.Client, leave func(), err error) {
-	alive, cancel := context.WithCancel(context.WithoutCancel(ctx)) // the client must still reach the brokers after ctx is done
+	alive, cancel := context.WithCancel(context.WithoutCancel(ctx)) // a stop still needs the brokers
 	cl, err = kgo.NewClient(append(slices.Clip(opts), kgo.WithContext(alive))...)
 	if err != nil {
 		cancel()
@@ -120,7 +123,9 @@ type commits struct {
 }
 
 func newCommits(deleted *DeletedTopics) *commits {
-	return &commits{todo: map[partition]position{}, deleted: cmp.Or(deleted, &DeletedTopics{}), sending: make(chan struct{}, 1)}
+	return &commits{
+		todo: map[partition]position{}, deleted: cmp.Or(deleted, &DeletedTopics{}), sending: make(chan struct{}, 1),
+	}
 }
 
 // done stages a commit: all records of p below at are settled.
@@ -191,7 +196,7 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, match func(partiti
 		}
 		return nil
 	})
-	cl.CommitOffsetsSync(ctx, offsets, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
+	onDone := func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
 		if err != nil {
 			first = fmt.Errorf("commit: %w", err)
 			return
@@ -213,7 +218,8 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, match func(partiti
 				committed = append(committed, at)
 			}
 		}
-	})
+	}
+	cl.CommitOffsetsSync(ctx, offsets, onDone)
 	for _, at := range committed {
 		if c.after != nil {
 			c.after(at, sent[at])

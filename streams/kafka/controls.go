@@ -140,13 +140,13 @@ func checkControl(key string, c *pb.Control) error {
 	case c == nil:
 		return nil
 	case key != schemas.Key(c.GetRole(), c.GetStore(), c.GetAccount(), c.GetSweep()):
-		return fmt.Errorf("control %s: its key is %q, which is not what it names", c.GetId(), key)
+		return fmt.Errorf("control %s: key %q does not match its fields", c.GetId(), key)
 	case c.GetSweep() != "" && named != scope{}:
-		return fmt.Errorf("control %s: it names both a sweep and a part of the work", c.GetId())
+		return fmt.Errorf("control %s: names both a sweep and a role, account or store", c.GetId())
 	case c.GetWorkers() < 0:
 		return fmt.Errorf("control %s: workers is negative", c.GetId())
 	case c.GetWorkers() > 0 && (c.GetSweep() != "" || named != scope{role: named.role} || named.role == ""):
-		return fmt.Errorf("control %s: workers are a role's only", c.GetId())
+		return fmt.Errorf("control %s: workers apply to a role only", c.GetId())
 	case c.GetUntil() != nil && c.GetUntil().CheckValid() != nil:
 		return errors.Join(fmt.Errorf("control %s: read until", c.GetId()), c.GetUntil().CheckValid())
 	}

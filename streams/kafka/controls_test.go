@@ -122,7 +122,7 @@ func TestControlsMalformed(t *testing.T) {
 		c    *pb.Control
 		want string
 	}{
-		"the key of another":        {"copier///", &pb.Control{Role: "planner"}, "which is not what it names"},
+		"the key of another":        {"copier///", &pb.Control{Role: "planner"}, "does not match its fields"},
 		"a sweep and an account":    {"", &pb.Control{Sweep: "fixity", Account: "acme"}, "both a sweep and a part"},
 		"negative workers":          {"", &pb.Control{Role: "copier", Workers: -1}, "is negative"},
 		"workers of everything":     {"", &pb.Control{Workers: 2}, "a role's only"},

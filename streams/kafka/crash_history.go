@@ -170,7 +170,9 @@ func (c *crashHistory) deathsOf(offset int64) (deaths int, mustRecord bool) {
 // encode returns the metadata for a commit of committed, with the running tasks in now and the newly
 // completed records in more. done is the offset below which all records are done, except those that the
 // metadata names.
-func (c *crashHistory) encode(open bool, committed int64, running runningOffsets, more completedAhead) (text string, done int64) {
+func (c *crashHistory) encode(
+	open bool, committed int64, running runningOffsets, more completedAhead,
+) (text string, done int64) {
 	type suspect struct {
 		offset int64
 		deaths int

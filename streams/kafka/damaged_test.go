@@ -72,7 +72,7 @@ func TestDamagedBatch(t *testing.T) {
 					if len(stopped) != 1 || stopped[0].Position() != "changes/0@2" {
 						t.Fatalf("stopped %v", stopped)
 					}
-					want := "Have a replica lead it whose bytes are whole"
+					want := "Make a replica with intact bytes the leader"
 					if name != "Table" {
 						want = "--topic millrace.changes:0 --reset-offsets --to-offset 5 --execute"
 					}

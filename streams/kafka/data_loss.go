@@ -26,7 +26,9 @@ func lostPartitions(fetches kgo.Fetches) (parts []partition) {
 // records that were stored may exist again under other offsets, and the sink recognizes those that it has.
 // checkPoll returns these partitions; the records that the poll returned for them are stale. No rebalance
 // happens meanwhile.
-func (g *BatchGroup) checkPoll(ctx context.Context, cl *kgo.Client, fetches kgo.Fetches) (again map[partition]bool, err error) {
+func (g *BatchGroup) checkPoll(
+	ctx context.Context, cl *kgo.Client, fetches kgo.Fetches,
+) (again map[partition]bool, err error) {
 	parts := lostPartitions(fetches)
 	err = g.checker.check(ctx, cl, fetches)
 	if out := (*outOfRange)(nil); errors.As(err, &out) {
@@ -59,12 +61,12 @@ func (g *BatchGroup) rereadFromStart(ctx context.Context, cl *kgo.Client, parts 
 	}
 	batchers := g.owned(owned)
 	if stuck := g.stopBatchers(cl, batchers, false); stuck > 0 {
-		return fmt.Errorf("%d batches of partitions that lost records are still being stored after they were cancelled", stuck)
+		return fmt.Errorf("%d batches of partitions that lost records are being stored after their cancellation", stuck)
 	}
 	to := map[partition]kgo.EpochOffset{}
 	for _, b := range batchers {
 		to[b.partition] = kgo.EpochOffset{Epoch: -1, Offset: starts[b.topic][b.id]}
-		g.router.log.Error("the broker lost records: the partition is read again from its start",
+		g.router.log.Error("reread partition from start",
 			"topic", b.topic, "partition", b.id, "from", starts[b.topic][b.id])
 	}
 	g.seek(cl, to)
@@ -121,7 +123,7 @@ func (g *BatchGroup) rereadUnmarked(ctx context.Context, cl *kgo.Client) error {
 	defer cancel()
 	all, err := g.router.standings(limit, cl, parts)
 	if err != nil {
-		g.router.log.Warn("will look again what is committed", "err", err)
+		g.router.log.Warn("retry reading committed offsets", "err", err)
 		time.AfterFunc(time.Second, g.requestRewind)
 		return nil
 	}
@@ -134,7 +136,7 @@ func (g *BatchGroup) rereadUnmarked(ctx context.Context, cl *kgo.Client) error {
 	}
 	batchers := g.owned(owned)
 	if stuck := g.stopBatchers(cl, batchers, false); stuck > 0 {
-		return fmt.Errorf("%d batches that could not be marked are still being stored after they were cancelled", stuck)
+		return fmt.Errorf("%d batches that could not be marked are still being stored after their cancellation", stuck)
 	}
 	g.seek(cl, to)
 	g.mu.Lock()
@@ -157,7 +159,9 @@ func (b *batcher) continueFrom(old *batcher, from int64) {
 
 // logStarts returns the start offsets of parts. It retries, because a broker that has just lost records may
 // need a while to answer.
-func (g *BatchGroup) logStarts(ctx context.Context, cl *kgo.Client, parts map[string][]int32) (starts offsets, err error) {
+func (g *BatchGroup) logStarts(
+	ctx context.Context, cl *kgo.Client, parts map[string][]int32,
+) (starts offsets, err error) {
 	ctx, cancel := context.WithTimeout(ctx, belowLimit)
 	defer cancel()
 	var topics []string
@@ -170,7 +174,7 @@ func (g *BatchGroup) logStarts(ctx context.Context, cl *kgo.Client, parts map[st
 		return err
 	}, nil)
 	if err != nil {
-		return nil, fmt.Errorf("look where logs that lost records start: %w", err)
+		return nil, fmt.Errorf("list start offsets after data loss: %w", err)
 	}
 	return starts, nil
 }

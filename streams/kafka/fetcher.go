@@ -43,9 +43,10 @@ type fetcher struct {
 	paused        bool       // the role is paused
 	backlogPaused bool       // the backlog topic is not fetched
 
-	mu           sync.Mutex // guards the fields below
-	assignments  map[partition]*assignment
-	lostMetadata map[partition]string // last committed metadata of lost partitions, to recognize our own commits: no process died
+	mu          sync.Mutex // guards the fields below
+	assignments map[partition]*assignment
+	// Last metadata that was committed for lost partitions, to recognize our own commits: no process died.
+	lostMetadata map[partition]string
 }
 
 // maxCommitRequests is the number of requests that one commit can answer.
@@ -56,7 +57,8 @@ func newFetcher(p *Pool, m member) (*fetcher, error) {
 		p: p, class: m.class, topics: m.topics, memory: newByteBudget(), metrics: p.kafka.Metrics.role(m.role, m.class),
 		commits: newCommits(p.kafka.Deleted), commitRequests: make(chan chan error, maxCommitRequests),
 		commitNow: make(chan struct{}, 1), queueLock: make(chan struct{}, 1),
-		assignments: map[partition]*assignment{}, lostMetadata: map[partition]string{}, diversion: diversion{flows: map[Work]*route{}},
+		assignments: map[partition]*assignment{}, lostMetadata: map[partition]string{},
+		diversion: diversion{flows: map[Work]*route{}},
 	}
 	if t := schemas.Backlog(m.role, m.class); slices.Contains(m.topics, p.kafka.topic(t)) {
 		f.backlogTopic = p.kafka.topic(t)
@@ -169,7 +171,7 @@ func (f *fetcher) commitOpen() {
 	ctx, cancel := context.WithTimeout(f.p.ctx, openTimeout)
 	defer cancel()
 	if err := f.commits.send(ctx, f.cl); err != nil {
-		f.p.router.log.Warn("what is at work is not on record yet", "class", string(f.class), "err", err)
+		f.p.router.log.Warn("record running tasks", "class", string(f.class), "err", err)
 	}
 }
 
@@ -206,7 +208,7 @@ func (f *fetcher) commit(ctx context.Context) error {
 	case commitFatal(err):
 		f.p.fail(err)
 	default:
-		f.p.router.log.Warn("will commit again", "class", string(f.class), "err", err)
+		f.p.router.log.Warn("retry commit", "class", string(f.class), "err", err)
 	}
 	return err
 }

@@ -47,7 +47,7 @@ func TestPoolStuckInLostPartition(t *testing.T) {
 				}
 				start := time.Now()
 				err := p.Run(ctx)
-				if err == nil || !strings.Contains(err.Error(), "1 tasks are still at work") {
+				if err == nil || !strings.Contains(err.Error(), "1 tasks still run") {
 					t.Errorf("Run: %v", err)
 				}
 				if took := time.Since(start); took > tt.took {

@@ -45,8 +45,9 @@ func (t *openTransactions) update(log *slog.Logger, ends, written offsets, now t
 				o = openTransaction{offset: end, since: now}
 			}
 			if !o.logged && now.Sub(o.since) >= openTransactionLimit {
-				log.Warn("a transaction stays open, and no record behind its beginning is read: end its producer, or abort it with kafka-transactions.sh",
-					"topic", topic, "partition", id, "offset", end, "undecided", n, "open", now.Sub(o.since).Round(time.Second))
+				log.Warn("wait for open transaction",
+					"topic", topic, "partition", id, "offset", end, "undecided", n, "open", now.Sub(o.since).Round(time.Second),
+					"remedy", "end its producer, or abort it with kafka-transactions.sh")
 				o.logged = true
 			}
 			if t.byPartition == nil {

@@ -50,7 +50,7 @@ func (p *pauser) poll(ctx context.Context, cl *kgo.Client, n int) kgo.Fetches {
 }
 
 // errWorkPaused sends a paused message to a lane, to make room for others.
-var errWorkPaused = errors.New("paused: its account, or a store that it is about")
+var errWorkPaused = errors.New("account or store is paused")
 
 // pausedRecord returns the record that waits in a lane while the work of ir is paused, for as long as for an
 // unavailable store. It counts as no attempt and as no failure.
@@ -61,6 +61,7 @@ func (r *router) pausedRecord(ir *inflightRecord, now time.Time) *kgo.Record {
 	h.unavailable++
 	ir.disposition = fatePaused
 	topic := schemas.Delay(laneFor(r.lanes, h.due.Sub(now)).Name)
-	r.log.Debug("message waits", "to", string(topic), "topic", string(h.topic), "partition", h.partition, "offset", h.offset, "class", h.class)
+	r.log.Debug("delay paused message", "to", string(topic), "topic", string(h.topic),
+		"partition", h.partition, "offset", h.offset, "class", h.class)
 	return &kgo.Record{Topic: r.cfg.topic(topic), Key: ir.rec.Key, Value: ir.rec.Value, Headers: h.apply(ir.rec.Headers)}
 }

@@ -64,7 +64,8 @@ type damagedBatch struct {
 
 func newPollChecker(r *router, c *commits) *pollChecker {
 	return &pollChecker{
-		router: r, commits: c, unknownPolls: map[string]int{}, warned: map[partition]time.Time{}, damaged: map[partition]*damagedBatch{},
+		router: r, commits: c, unknownPolls: map[string]int{}, warned: map[partition]time.Time{},
+		damaged: map[partition]*damagedBatch{},
 	}
 }
 
@@ -98,7 +99,7 @@ func faultsOf(fetches kgo.Fetches, log *slog.Logger) pollFaults {
 			case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 				return // the context of the poll, or of a request that the client repeats
 			case errors.As(err, &loss):
-				log.Error("the broker lost records, or the topic was made again", "topic", at.topic, "partition", at.id, "err", err)
+				log.Error("detect data loss", "topic", at.topic, "partition", at.id, "err", err)
 			case decompressTooLarge(err) != nil:
 				faults.damaged[at] = err
 			case errors.Is(err, kerr.OffsetOutOfRange):
@@ -114,7 +115,7 @@ func faultsOf(fetches kgo.Fetches, log *slog.Logger) pollFaults {
 			case code != nil && code.Retriable:
 				faults.transient[at] = err
 			default:
-				log.Warn("poll", "topic", at.topic, "partition", at.id, "err", err)
+				log.Warn("poll partition", "topic", at.topic, "partition", at.id, "err", err)
 			}
 		})
 	})
@@ -134,7 +135,7 @@ func pollError(fetches kgo.Fetches, log *slog.Logger) error {
 		return fmt.Errorf("poll %v: %w", slices.Sorted(maps.Keys(faults.unknown)), kerr.UnknownTopicID)
 	}
 	for at, err := range faults.transient {
-		log.Warn("poll", "topic", at.topic, "partition", at.id, "err", err)
+		log.Warn("poll partition", "topic", at.topic, "partition", at.id, "err", err)
 	}
 	for at, err := range faults.damaged {
 		return &damagedError{at, err}
@@ -181,7 +182,7 @@ func (r *pollChecker) warnTransient(ctx context.Context, fetches kgo.Fetches, tr
 	for at, err := range transient {
 		if time.Since(r.warned[at]) >= warnEvery {
 			r.warned[at] = time.Now()
-			r.router.log.Warn("poll", "topic", at.topic, "partition", at.id, "err", err)
+			r.router.log.Warn("poll partition", "topic", at.topic, "partition", at.id, "err", err)
 		}
 	}
 	if len(transient) > 0 && fetches.NumRecords() == 0 {
@@ -196,7 +197,7 @@ func (r *pollChecker) checkUnknownTopics(ctx context.Context, cl *kgo.Client, kn
 	defer cancel()
 	ids, err := topicIDs(lctx, cl, slices.Sorted(maps.Keys(known))...)
 	if err != nil {
-		r.router.log.Warn("look again whether topics were made again", "wait", lookupPause, "err", err)
+		r.router.log.Warn("retry listing topics", "wait", lookupPause, "err", err)
 		_ = retry.Sleep(ctx, lookupPause) // only ctx ends it early
 		return nil
 	}
@@ -205,14 +206,14 @@ func (r *pollChecker) checkUnknownTopics(ctx context.Context, cl *kgo.Client, kn
 		now := ids[name]
 		switch gone := now == (topicID{}); {
 		case gone && r.byPattern:
-			r.router.log.Warn("a topic was deleted", "topic", name)
+			r.router.log.Warn("drop deleted topic", "topic", name)
 		case gone || now.err == nil && now.id != kadm.TopicID(known[name]).String():
 			if r.commits != nil {
 				r.commits.deleted.add(name)
 			}
 			errs = append(errs, remade(name, !gone))
 		default: // this broker does not know yet what another one knows
-			r.router.log.Warn("poll", "topic", name, "err", errors.Join(kerr.UnknownTopicID, now.err))
+			r.router.log.Warn("poll topic", "topic", name, "err", errors.Join(kerr.UnknownTopicID, now.err))
 		}
 	}
 	if len(errs) == 0 {
@@ -249,12 +250,12 @@ func (r *pollChecker) retryDamaged(ctx context.Context, cl *kgo.Client, fetches 
 		case d.tries < damageTries && decompressTooLarge(err) == nil:
 			backoff := damageRetry().Backoff(d.tries)
 			wait = max(wait, backoff)
-			r.router.log.Warn("fetch a batch again that cannot be parsed", "topic", at.topic, "partition", at.id,
+			r.router.log.Warn("refetch damaged batch", "topic", at.topic, "partition", at.id,
 				"attempt", d.tries, "wait", backoff, "err", err)
 		default:
 			cl.PauseFetchPartitions(at.asMap())
 			d.stopped = r.describeDamage(ctx, cl, at, p.FetchPartition, err)
-			r.router.log.Error("stop reading a partition", "topic", at.topic, "partition", at.id, "err", d.stopped.Err)
+			r.router.log.Error("stop partition", "topic", at.topic, "partition", at.id, "err", d.stopped.Err)
 			r.router.cfg.Unreadables.stop(*d.stopped)
 		}
 	})
@@ -302,15 +303,17 @@ func decompressTooLarge(err error) *kgo.ErrDecompressTooLarge {
 
 // describeDamage returns the location of a batch that cannot be parsed, and instructions for the operator. p
 // is the result of the poll for its partition.
-func (r *pollChecker) describeDamage(ctx context.Context, cl *kgo.Client, at partition, p kgo.FetchPartition, cause error) *UnreadableBatch {
+func (r *pollChecker) describeDamage(
+	ctx context.Context, cl *kgo.Client, at partition, p kgo.FetchPartition, cause error,
+) *UnreadableBatch {
 	offset := r.position(cl, at, p)
 	u := &UnreadableBatch{Topic: r.router.cfg.bare(at.topic), Partition: at.id, Offset: offset}
-	what := fmt.Sprintf("%s: the batch at offset %d cannot be parsed, so the partition is not read any further: "+
-		"its bytes are damaged on the broker that leads the partition. Have a replica lead it whose bytes are whole "+
-		"(kafka-leader-election.sh), or restore them, and start this process again", at, offset)
+	what := fmt.Sprintf("%s: the batch at offset %d cannot be parsed, so the partition is no longer read: "+
+		"its bytes are damaged on the broker that leads the partition. Make a replica with intact bytes the leader "+
+		"(kafka-leader-election.sh), or restore the bytes, and restart this process", at, offset)
 	if decompressTooLarge(cause) != nil {
-		what = fmt.Sprintf("%s: the batch at offset %d is longer when it is decompressed than any message may be, "+
-			"so the partition is not read any further", at, offset)
+		what = fmt.Sprintf("%s: the batch at offset %d is longer, decompressed, than any message may be, "+
+			"so the partition is no longer read", at, offset)
 	}
 	if r.commits == nil {
 		u.Reader = string(r.router.role)
@@ -321,7 +324,8 @@ func (r *pollChecker) describeDamage(ctx context.Context, cl *kgo.Client, at par
 	// If the committed offset is below the batch, records between them are still in flight, and the command
 	// would skip them.
 	done := offset <= p.LogStartOffset || cl.CommittedOffsets()[at.topic][at.id].Offset == offset
-	u.Err = fmt.Errorf("%s. %s: %w", what, r.skipCommand(u.Reader, at, offset, nextBatchOffset(ctx, cl, at, offset, cause), done), cause)
+	next := nextBatchOffset(ctx, cl, at, offset, cause)
+	u.Err = fmt.Errorf("%s. %s: %w", what, r.skipCommand(u.Reader, at, offset, next, done), cause)
 	return u
 }
 
@@ -346,7 +350,8 @@ func (r *pollChecker) skipCommand(group string, at partition, offset, next int64
 	brokers := r.router.cfg.Brokers
 	without, to := fmt.Sprintf("the records from offset %d to %d", offset, next-1), strconv.FormatInt(next, 10)
 	if next == 0 {
-		without = fmt.Sprintf("the records from offset %d on, up to the next batch (kafka-dump-log.sh shows its offset, NEXT)", offset)
+		without = fmt.Sprintf("the records from offset %d on, up to the next batch "+
+			"(kafka-dump-log.sh shows its offset, NEXT)", offset)
 		to = "NEXT"
 	}
 	first := ""

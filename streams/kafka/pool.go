@@ -120,7 +120,7 @@ const (
 	taskRate     = 1 << 20
 )
 
-var errRevoked = errors.New("the partition is no longer ours")
+var errRevoked = errors.New("partition revoked")
 
 // A Pool runs long tasks: tasks of one key in order, tasks of different keys concurrently, also within one
 // partition. A task is done when the brokers have acknowledged its outputs. A partition is committed up to its
@@ -157,7 +157,8 @@ func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
 	}
 	p := &Pool{
 		cfg: pc, kafka: cfg, handle: h, router: newRouter(cfg, pc.Role, pc.MaxAttempts),
-		window: len(newTracker(pc.Window).ring), seed: maphash.MakeSeed(), deadlineBase: taskDeadline, deadlineRate: taskRate, prepareDue: make(chan struct{}, 1),
+		window: len(newTracker(pc.Window).ring), seed: maphash.MakeSeed(),
+		deadlineBase: taskDeadline, deadlineRate: taskRate, prepareDue: make(chan struct{}, 1),
 	}
 	p.sched = newScheduler(pc.Slots, p.freeTask)
 	p.sched.weight, p.sched.allowed, p.sched.reserved = pc.HighWeight, pc.Workers, pc.Reserved
@@ -184,7 +185,7 @@ func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
 		p.fetchers = append(p.fetchers, f)
 	}
 	if pc.CoPartitioned && len(p.fetchers) > 1 {
-		return nil, fmt.Errorf("kafka: role %s: its topics are of several classes, so no one member can own the same partitions of all", pc.Role)
+		return nil, fmt.Errorf("kafka: role %s: CoPartitioned needs topics of one class", pc.Role)
 	}
 	return p, nil
 }
@@ -239,7 +240,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	p.close(p.fetchers)
 	p.sched.close()
 	if stuck := p.waitWorkers(cancelGrace); stuck > 0 {
-		late := fmt.Errorf("%d tasks are still at work %v after they were cancelled", stuck, cancelGrace)
+		late := fmt.Errorf("%d tasks still run %v after their cancellation", stuck, cancelGrace)
 		return fmt.Errorf("pool %s: %w", p.cfg.Role, errors.Join(p.failure(ctx, run), late))
 	}
 	if err := p.failure(ctx, run); err != nil {
@@ -368,8 +369,8 @@ func (p *Pool) retryInPlace(t *task) (wait time.Duration, ok bool) {
 	if r.Attempts > 0 && t.tries >= r.Attempts || r.Elapsed > 0 && time.Since(t.began)+wait > r.Elapsed {
 		return 0, false
 	}
-	p.router.log.Debug("will retry", "topic", string(p.router.origin(&t.inflightRecord)), "partition", t.rec.Partition, "offset", t.rec.Offset,
-		"attempt", t.tries, "wait", wait, "err", t.err)
+	p.router.log.Debug("retry message", "topic", string(p.router.origin(&t.inflightRecord)),
+		"partition", t.rec.Partition, "offset", t.rec.Offset, "attempt", t.tries, "wait", wait, "err", t.err)
 	return wait, true
 }
 

@@ -29,7 +29,7 @@ func (p *Pool) drain(assignments []*assignment, d time.Duration) {
 	}
 	for _, part := range assignments {
 		if n := int(part.running.Load()); n > 0 {
-			p.router.log.Error("tasks ignore that they were cancelled", "topic", part.topic, "partition", part.id, "tasks", n)
+			p.router.log.Error("abandon tasks that ignore cancellation", "topic", part.topic, "partition", part.id, "tasks", n)
 		}
 	}
 }

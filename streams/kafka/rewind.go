@@ -23,7 +23,7 @@ func (b *batcher) backOff(batch []inflightRecord, tries int, err error) bool {
 	b.keepProbe()
 	wait := b.g.retry.Backoff(tries)
 	b.g.metrics.handled(fateRetried, len(batch), -1)
-	b.g.router.log.Warn("will store again", "topic", b.topic, "partition", b.id, "from", batch[0].rec.Offset,
+	b.g.router.log.Warn("retry batch", "topic", b.topic, "partition", b.id, "from", batch[0].rec.Offset,
 		"rows", len(batch), "attempt", tries, "wait", wait, "err", err)
 	t := time.NewTimer(wait)
 	defer t.Stop()

@@ -69,7 +69,10 @@ func (r *router) retryHeaders(ir *inflightRecord) *retryHeaders {
 	if ir.retryHeaders == nil {
 		h, rec := parseRetryHeaders(ir.rec.Headers), ir.rec
 		if from := r.cfg.bare(rec.Topic); !isAgain(from) {
-			h = retryHeaders{topic: from, partition: rec.Partition, offset: rec.Offset, timestamp: rec.Timestamp, history: h.history}
+			h = retryHeaders{
+				topic: from, partition: rec.Partition, offset: rec.Offset, timestamp: rec.Timestamp,
+				history: h.history,
+			}
 		}
 		ir.retryHeaders = &h
 	}
@@ -121,7 +124,10 @@ func (r *router) delivery(ir *inflightRecord) (*schemas.Delivery, error) {
 }
 
 // decode decodes ir into d. Its error is permanent.
-func (r *router) decode(ir *inflightRecord, d *schemas.Delivery, decode func(schemas.Topic, []schemas.Header, []byte) (schemas.Body, error)) error {
+func (r *router) decode(
+	ir *inflightRecord, d *schemas.Delivery,
+	decode func(schemas.Topic, []schemas.Header, []byte) (schemas.Body, error),
+) error {
 	r.fillDelivery(ir, d)
 	d.Hash = schemas.Hash(ir.rec.Value)
 	if d.Topic == schemas.Dead {
@@ -129,11 +135,14 @@ func (r *router) decode(ir *inflightRecord, d *schemas.Delivery, decode func(sch
 		return nil
 	}
 	if d.Topic == "" {
-		return retry.Permanent(fmt.Errorf("record of %s without header %s: %w", d.From, schemas.TrailTopic, schemas.ErrMalformed))
+		return retry.Permanent(fmt.Errorf("record of %s without header %s: %w",
+			d.From, schemas.TrailTopic, schemas.ErrMalformed))
 	}
 	_, foreign := d.Topic.Foreign()
-	if e, ok := schemas.Lookup(d.Topic); isAgain(d.From) && !(ok && e.Reads(r.role)) && !(foreign && r.role == schemas.RoleIngester) {
-		return retry.Permanent(fmt.Errorf("record of %s comes from %s, which is not for %s: %w", d.From, d.Topic, r.role, schemas.ErrMalformed))
+	e, ok := schemas.Lookup(d.Topic)
+	if isAgain(d.From) && !(ok && e.Reads(r.role)) && !(foreign && r.role == schemas.RoleIngester) {
+		return retry.Permanent(fmt.Errorf("record of %s comes from %s, which role %s does not read: %w",
+			d.From, d.Topic, r.role, schemas.ErrMalformed))
 	}
 	if err := fits(ir.rec); err != nil {
 		return err
@@ -186,7 +195,7 @@ func (r *router) outcome(ir *inflightRecord, out []schemas.Message, err error) [
 	}
 	ir.disposition = fateDone
 	if err != nil && r.origin(ir) == schemas.Dead {
-		r.log.Error("a dead letter cannot be handled, and stays one", "partition", ir.rec.Partition, "offset", ir.rec.Offset, "err", err)
+		r.log.Error("keep dead letter", "partition", ir.rec.Partition, "offset", ir.rec.Offset, "err", err)
 		return nil
 	}
 	if err != nil {
@@ -207,7 +216,10 @@ func (r *router) record(m schemas.Message, now time.Time) (*kgo.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	rec := &kgo.Record{Topic: r.cfg.topic(enc.Topic), Key: enc.Key, Value: enc.Value, Headers: make([]kgo.RecordHeader, len(enc.Headers))}
+	rec := &kgo.Record{
+		Topic: r.cfg.topic(enc.Topic), Key: enc.Key, Value: enc.Value,
+		Headers: make([]kgo.RecordHeader, len(enc.Headers)),
+	}
 	for i, h := range enc.Headers {
 		rec.Headers[i] = kgo.RecordHeader{Key: h.Key, Value: h.Value}
 	}
@@ -216,7 +228,7 @@ func (r *router) record(m schemas.Message, now time.Time) (*kgo.Record, error) {
 	}
 	role, ok := retryRole(enc.Topic)
 	if !ok {
-		return nil, fmt.Errorf("%s has no reader to which a message with a due time could come back", enc.Topic)
+		return nil, fmt.Errorf("%s has no again topic for a message with a due time", enc.Topic)
 	}
 	h := retryHeaders{topic: enc.Topic, partition: -1, offset: -1, timestamp: now, role: role, due: m.Due}
 	rec.Headers = h.apply(rec.Headers)
@@ -228,10 +240,12 @@ func (r *router) record(m schemas.Message, now time.Time) (*kgo.Record, error) {
 // to the again topic, like a record of the foreign topic that has waited.
 func (r *router) foreignRecord(m schemas.Message, now time.Time) (*kgo.Record, error) {
 	if m.Body != nil || m.Value == nil || !m.Due.IsZero() {
-		return nil, fmt.Errorf("message of %s: has bytes that are due now, and no body: %w", m.Topic, schemas.ErrMalformed)
+		return nil, fmt.Errorf("message of %s: must have bytes that are due now, and no body: %w",
+			m.Topic, schemas.ErrMalformed)
 	}
 	h := retryHeaders{topic: m.Topic, partition: -1, offset: -1, timestamp: now, role: schemas.RoleIngester}
-	rec := &kgo.Record{Topic: r.cfg.topic(schemas.Again(schemas.RoleIngester)), Key: m.Key, Value: m.Value, Headers: h.apply(nil)}
+	again := r.cfg.topic(schemas.Again(schemas.RoleIngester))
+	rec := &kgo.Record{Topic: again, Key: m.Key, Value: m.Value, Headers: h.apply(nil)}
 	if err := fits(rec); err != nil {
 		return nil, err
 	}
@@ -253,7 +267,10 @@ func (r *router) failureRecord(ir *inflightRecord, err error, now time.Time) *kg
 	h, class := *r.retryHeaders(ir), retry.ClassOf(err)
 	attempt := h.attempts + 1
 	h.role, h.class, h.err = r.role, class.String(), err.Error()
-	h.addFailure(failure{Attempt: attempt, Class: h.class, Error: h.err, By: r.failedBy(), First: now.UTC(), Last: now.UTC(), Times: 1})
+	h.addFailure(failure{
+		Attempt: attempt, Class: h.class, Error: h.err, By: r.failedBy(),
+		First: now.UTC(), Last: now.UTC(), Times: 1,
+	})
 	h.due = time.Time{}
 	var cause string // the cause that the error names; it has been logged where it was detected
 	_, hasAgain := schemas.Lookup(schemas.Again(r.role))
@@ -290,8 +307,8 @@ func (r *router) failureRecord(ir *inflightRecord, err error, now time.Time) *kg
 	} else if class == retry.ClassPermanent {
 		h.attempts = attempt
 	}
-	log("message failed", "to", string(topic), "topic", string(h.topic), "partition", h.partition, "offset", h.offset,
-		"attempt", attempt, "class", h.class, "err", err)
+	log("route failed message", "to", string(topic), "topic", string(h.topic),
+		"partition", h.partition, "offset", h.offset, "attempt", attempt, "class", h.class, "err", err)
 	return &kgo.Record{Topic: r.cfg.topic(topic), Key: ir.rec.Key, Value: ir.rec.Value, Headers: h.apply(ir.rec.Headers)}
 }
 
@@ -339,7 +356,7 @@ func callHandler(ctx context.Context, h Handler, d *schemas.Delivery) (out []sch
 func describeWork[T any](f func(T) Work, b T) (w Work, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			w, err = Work{}, retry.Permanent(fmt.Errorf("its task cannot be described: %v\n%s", v, debug.Stack()))
+			w, err = Work{}, retry.Permanent(fmt.Errorf("describe task: panic: %v\n%s", v, debug.Stack()))
 		}
 	}()
 	return f(b), nil
@@ -352,7 +369,7 @@ type refusal struct{ active bool }
 func (f *refusal) record(r *router, m *roleMetrics, err error) {
 	m.unpublished(1)
 	if !f.active && m.refusing(1) {
-		r.log.Warn("the brokers do not take outputs: they are published again until they do", "err", err)
+		r.log.Warn("retry outputs", "err", err)
 	}
 	f.active = true
 }

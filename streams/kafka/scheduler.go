@@ -122,7 +122,8 @@ type workItem struct {
 // the head is not. The caller holds mu.
 func newWorkItem(q *keyQueue) workItem {
 	it, t := workItem{task: q.head, q: q}, q.tail
-	if t != q.head && t.delivery != nil && (t.retryHeaders == nil || t.part.backlog && t.retryHeaders.attempts+t.retryHeaders.waits == 0) && t.part.fetcher == q.head.part.fetcher {
+	if t != q.head && t.delivery != nil && t.part.fetcher == q.head.part.fetcher &&
+		(t.retryHeaders == nil || t.part.backlog && t.retryHeaders.attempts+t.retryHeaders.waits == 0) {
 		it.lastBody, it.part = t.delivery.Body, t.part
 	}
 	return it
@@ -426,7 +427,7 @@ func (s *scheduler) detach(t *task) {
 func (s *scheduler) popHead(q *keyQueue) {
 	done := q.head
 	q.n--
-	if q.head, done.next = done.next, nil; q.head != nil { // clearing next lets the garbage collector free done's successors
+	if q.head, done.next = done.next, nil; q.head != nil { // done must not keep its successors in memory
 		s.push(q)
 		if kind := q.head.flow.kind(); kind != done.flow.kind() && s.idleWorkers[kind] > 0 {
 			s.workReady[kind].Signal()

@@ -259,7 +259,8 @@ func (s *scheduler) prune() {
 		return
 	}
 	for k, f := range s.flows {
-		if f.ready.len() == 0 && !f.queued && !f.waitsForSlots && !f.released && f.heldSlots == 0 && !slices.Contains(s.lastFlow[:], f) {
+		if f.ready.len() == 0 && !f.queued && !f.waitsForSlots && !f.released && f.heldSlots == 0 &&
+			!slices.Contains(s.lastFlow[:], f) {
 			delete(s.flows, k)
 			f.account.flowCount--
 			if acct := f.account; acct.flowCount == 0 && !acct.queued {

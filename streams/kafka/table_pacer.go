@@ -102,7 +102,8 @@ func (p *tablePacer) signalOldest() {
 // oldest returns the batcher to start next, or nil if none waits. The caller holds p.mu.
 func (p *tablePacer) oldest() (first *batcher) {
 	for b, read := range p.waiting {
-		if first == nil || cmp.Or(read.Compare(p.waiting[first]), cmp.Compare(b.id, first.id), cmp.Compare(b.topic, first.topic)) < 0 {
+		if first == nil || cmp.Or(read.Compare(p.waiting[first]),
+			cmp.Compare(b.id, first.id), cmp.Compare(b.topic, first.topic)) < 0 {
 			first = b
 		}
 	}

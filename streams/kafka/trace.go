@@ -64,7 +64,8 @@ func (r *router) span(ctx context.Context, ir *inflightRecord) (_ context.Contex
 	}
 	in := headerCarrier(ir.rec.Headers)
 	ctx = propagation.TraceContext{}.Extract(ctx, &in)
-	ctx, span := r.cfg.Tracer.Start(ctx, string(r.role)+" handle", trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
+	kind := trace.WithSpanKind(trace.SpanKindConsumer)
+	ctx, span := r.cfg.Tracer.Start(ctx, string(r.role)+" handle", kind, trace.WithAttributes(
 		attribute.String("messaging.system", "kafka"),
 		attribute.String("messaging.operation.name", "handle"),
 		attribute.String("messaging.operation.type", "process"),
@@ -114,7 +115,7 @@ func (r *router) spans(ctx context.Context, records []*inflightRecord) (end func
 }
 
 // errNotStored is the error of the span of a record that was rejected individually.
-var errNotStored = retry.Permanent(errors.New("it cannot be stored"))
+var errNotStored = retry.Permanent(errors.New("record cannot be stored"))
 
 // groupOf returns the consumer group that ir was read in.
 func (r *router) groupOf(ir *inflightRecord) string {

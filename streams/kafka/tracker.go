@@ -99,7 +99,9 @@ func (t *tracker) updateEnd() {
 }
 
 func (t *tracker) finishStraggler(slot uint64) bool {
-	i, ok := slices.BinarySearchFunc(t.stragglers, slot, func(l straggler, slot uint64) int { return cmp.Compare(l.slot, slot) })
+	i, ok := slices.BinarySearchFunc(t.stragglers, slot, func(s straggler, slot uint64) int {
+		return cmp.Compare(s.slot, slot)
+	})
 	if !ok {
 		return false
 	}

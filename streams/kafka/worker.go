@@ -112,9 +112,9 @@ func (w *worker) interrupt(assignments []*assignment, onlyParked bool, cause err
 }
 
 var (
-	errOverdue = errors.New("the task took longer than it may")
+	errOverdue = errors.New("the task exceeded its deadline")
 	// It wraps DeadlineExceeded so that a store's breaker counts a call that hangs as a failure.
-	errStalled = fmt.Errorf("the task made no progress for longer than it may (%w)", context.DeadlineExceeded)
+	errStalled = fmt.Errorf("the task made no progress for too long (%w)", context.DeadlineExceeded)
 )
 
 // checkProgress cancels the task if it is overdue or makes no progress. It returns an error if the task
@@ -129,7 +129,7 @@ func (w *worker) checkProgress(now int64) error {
 			break
 		}
 		t := w.task
-		return fmt.Errorf("the task of %s at offset %d, key %q, has ignored for %v that it was cancelled (%w)",
+		return fmt.Errorf("the task of %s at offset %d, key %q, has ignored its cancellation for %v (%w)",
 			t.part.partition, t.rec.Offset, t.rec.Key, time.Duration(now-w.cancelledAt).Round(time.Second), context.Cause(w.ctx))
 	case w.parked: // it waits for other tasks, which are checked themselves
 	case now > w.deadline:
@@ -166,7 +166,7 @@ func (p *Pool) run(w *worker, it workItem) bool {
 	}
 	deaths, mustRecord, wantRecord := t.part.crashRisk(t.rec.Offset)
 	if deaths >= maxDeaths {
-		p.failTask(t, retry.Permanent(fmt.Errorf("was at work in %d processes that died", deaths)))
+		p.failTask(t, retry.Permanent(fmt.Errorf("was running in %d processes that died", deaths)))
 		return true
 	}
 	if deaths > 1 { // run it alone: if the process dies again, it is almost certainly the cause
