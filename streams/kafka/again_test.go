@@ -17,7 +17,7 @@ import (
 
 // What is large comes back through a topic of its own, from the lanes and from the dead: a long task
 // holds up neither what is small nor its commit.
-func TestWhatIsLargeComesBackApart(t *testing.T) {
+func TestLargeMessagesReturnThroughTheirOwnTopic(t *testing.T) {
 	t.Parallel()
 	large := func(item string) schemas.Message {
 		m := command(change(item).Body.(*pb.Change))
@@ -57,7 +57,7 @@ func TestWhatIsLargeComesBackApart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quick()})
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quickLanes()})
 				b.Send(large("film"), small("a"), small("b"), small("c"), small("d"))
 				fails := make1(t, b, func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, tt.err })
 				if err := run(t, 10*time.Second, fails); err != nil {
@@ -112,7 +112,7 @@ func itemsOf(t *testing.T, b *kafkatest.Broker, topic, in schemas.Topic) (items 
 
 // What only passes through is removed once it was handled, however young it is; what was not handled
 // stays, and so do the newest record and what is kept for its age.
-func TestWhatPassesThroughIsNotKept(t *testing.T) {
+func TestTransitTopicsAreTrimmed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, cfg := bare(t, 1, 1)

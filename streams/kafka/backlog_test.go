@@ -31,7 +31,7 @@ func copies(account, store string, from, n int) (msgs []schemas.Message) {
 }
 
 // ofCopy describes a command as the copier does.
-func ofCopy(b schemas.Body) kafka.Work {
+func describeCopy(b schemas.Body) kafka.Work {
 	c := b.(*pb.DuplicationCommand)
 	return kafka.Work{Key: schemas.Key(c.GetAccount(), c.GetDestinationStore(), c.GetSpace(), c.GetItem()),
 		Account: c.GetAccount(), Stores: [2]string{c.GetSourceStore(), c.GetDestinationStore()}}
@@ -40,7 +40,7 @@ func ofCopy(b schemas.Body) kafka.Work {
 // copier returns a Pool of the copier's.
 func copier(t testing.TB, cfg kafka.Config, pc kafka.PoolConfig, h kafka.Handler) *kafka.Pool {
 	t.Helper()
-	pc.Role, pc.Topics, pc.Describe = schemas.RoleCopier, []schemas.Topic{schemas.DuplicationHigh}, ofCopy
+	pc.Role, pc.Topics, pc.Describe = schemas.RoleCopier, []schemas.Topic{schemas.DuplicationHigh}, describeCopy
 	p, err := kafka.NewPool(cfg, pc, h)
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +49,7 @@ func copier(t testing.TB, cfg kafka.Config, pc kafka.PoolConfig, h kafka.Handler
 }
 
 // fairly is how long a message may wait behind those of another account, or for another store.
-const fairly = 10 * time.Second
+const maxDelay = 10 * time.Second
 
 // A message of one account waits less than 10 s behind the backlog of another one, whose tasks would take hours; and
 // one for a store behind those for a store of the same account that is at its limit.
@@ -104,8 +104,8 @@ func TestPoolBacklogDelaysNoOther(t *testing.T) {
 					began = time.Now()
 					b.Send(tt.later...)
 				}
-				if took := (<-handled).Sub(began); took >= fairly {
-					t.Errorf("handled after %v, want less than %v", took, fairly)
+				if took := (<-handled).Sub(began); took >= maxDelay {
+					t.Errorf("handled after %v, want less than %v", took, maxDelay)
 				}
 			})
 		})
@@ -113,22 +113,22 @@ func TestPoolBacklogDelaysNoOther(t *testing.T) {
 }
 
 // A tally counts what was handled.
-type tally struct {
-	mu    sync.Mutex
-	times map[string]int    // by id
-	last  map[string]string // version, by key
-	bad   []string
-	small int                                        // messages of account small
-	slow  string                                     // account whose messages take nine minutes
-	takes func(*pb.DuplicationCommand) time.Duration // those of others
+type handledLog struct {
+	mu          sync.Mutex
+	times       map[string]int    // by id
+	last        map[string]string // version, by key
+	bad         []string
+	small       int                                        // messages of account small
+	slowAccount string                                     // account whose messages take nine minutes
+	duration    func(*pb.DuplicationCommand) time.Duration // those of others
 }
 
-func newTally(takes time.Duration) *tally {
-	return &tally{times: map[string]int{}, last: map[string]string{}, takes: func(*pb.DuplicationCommand) time.Duration { return takes }}
+func newTally(takes time.Duration) *handledLog {
+	return &handledLog{times: map[string]int{}, last: map[string]string{}, duration: func(*pb.DuplicationCommand) time.Duration { return takes }}
 }
 
 // fourOf lets four tasks of an account be at work at a time.
-func fourOf(account string) *kafka.Slots {
+func fourAtATime(account string) *kafka.Slots {
 	return kafka.NewSlots(func(of, _ string) kafka.Limit {
 		if of == account {
 			return kafka.Limit{Tasks: 4}
@@ -138,10 +138,10 @@ func fourOf(account string) *kafka.Slots {
 }
 
 // handle handles a message.
-func (l *tally) handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+func (l *handledLog) handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 	c := d.Body.(*pb.DuplicationCommand)
-	takes := l.takes(c)
-	if c.GetAccount() == l.slow {
+	takes := l.duration(c)
+	if c.GetAccount() == l.slowAccount {
 		takes = 9 * time.Minute
 	}
 	select {
@@ -151,7 +151,7 @@ func (l *tally) handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Mess
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	key := ofCopy(c).Key
+	key := describeCopy(c).Key
 	if c.GetChangeVersion() < l.last[key] {
 		l.bad = append(l.bad, fmt.Sprintf("%s: %s after %s", key, c.GetChangeVersion(), l.last[key]))
 	}
@@ -164,7 +164,7 @@ func (l *tally) handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Mess
 }
 
 // wrong names the messages that were not handled, and those that were more than most times.
-func (l *tally) wrong(msgs []schemas.Message, most int) (wrong []string) {
+func (l *handledLog) mismatches(msgs []schemas.Message, most int) (wrong []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, m := range msgs {
@@ -177,7 +177,7 @@ func (l *tally) wrong(msgs []schemas.Message, most int) (wrong []string) {
 }
 
 // rewrites returns the ith to before the nth command of an account, of 100 items by turns.
-func rewrites(account string, i, n int) []schemas.Message {
+func commandVersions(account string, i, n int) []schemas.Message {
 	msgs := copies(account, "1", i, n-i)
 	for j, m := range msgs {
 		m.Body.(*pb.DuplicationCommand).Item = fmt.Sprint((i + j) % 100)
@@ -251,7 +251,7 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 					var once sync.Once
 					return func() { once.Do(func() { cancel(); <-done }) }, proc.kill
 				}
-				giant, titan, small := rewrites("giant", 0, backlog), rewrites("titan", 0, backlog), rewrites("small", 0, few)
+				giant, titan, small := commandVersions("giant", 0, backlog), commandVersions("titan", 0, backlog), commandVersions("small", 0, few)
 				var msgs []schemas.Message
 				for i := range backlog {
 					msgs = append(msgs, giant[i], titan[i])
@@ -264,12 +264,12 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 				time.Sleep(tt.after)
 				tt.disturb(t, w)
 				time.Sleep(time.Minute)
-				if wrong := l.wrong(small, tt.times); len(wrong) > 0 {
+				if wrong := l.mismatches(small, tt.times); len(wrong) > 0 {
 					t.Errorf("after a minute: %s", strings.Join(wrong, "; "))
 				}
 				time.Sleep(5 * time.Minute)
 				w.stop()
-				if wrong := l.wrong(msgs, tt.times); len(wrong) > 0 {
+				if wrong := l.mismatches(msgs, tt.times); len(wrong) > 0 {
 					t.Errorf("%d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
 				}
 				// If nothing can be moved the first of a key waits, and no other; if commits fail little is read, and what comes
@@ -293,12 +293,12 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 }
 
 // A task that takes long keeps no other of its partition from being read, and what was done meanwhile is not done again.
-func TestPoolPassesALongTask(t *testing.T) {
+func TestPoolReadsPastLongTask(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
 		l := newTally(time.Millisecond)
-		l.slow = "slow"
+		l.slowAccount = "slow"
 		run := func(d time.Duration) {
 			ctx, cancel := context.WithTimeout(t.Context(), d)
 			defer cancel()
@@ -309,14 +309,14 @@ func TestPoolPassesALongTask(t *testing.T) {
 		slow, quick := copies("slow", "1", 0, 2), slices.Concat(copies("quick", "1", 0, 1000), copies("other", "1", 0, 1000))
 		b.Send(append(slow, quick...)...)
 		run(time.Minute)
-		if wrong := l.wrong(quick, 1); len(wrong) > 0 {
+		if wrong := l.mismatches(quick, 1); len(wrong) > 0 {
 			t.Errorf("%d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
 		}
 		if got := sum(b.Committed(schemas.RoleCopier, schemas.DuplicationHigh)); got != 0 {
 			t.Errorf("committed %d, want nothing: the first message is not done", got)
 		}
 		run(20 * time.Minute)
-		if wrong := l.wrong(append(slow, quick...), 1); len(wrong) > 0 {
+		if wrong := l.mismatches(append(slow, quick...), 1); len(wrong) > 0 {
 			t.Errorf("started again: %d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
 		}
 		if got := sum(b.Committed(schemas.RoleCopier, schemas.DuplicationHigh)); got != int64(len(slow)+len(quick)) {
@@ -329,7 +329,7 @@ func TestPoolPassesALongTask(t *testing.T) {
 }
 
 // Backlogs of many accounts at once delay a message of another by no more than its turn.
-func TestPoolBacklogsOfMany(t *testing.T) {
+func TestPoolBacklogsOfManyAccounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
@@ -342,7 +342,7 @@ func TestPoolBacklogsOfMany(t *testing.T) {
 		p := copier(t, b.Config(), kafka.PoolConfig{Workers: 8, Window: 256}, l.handle)
 		background(t, p)
 		time.Sleep(2 * time.Minute) // ten turns of 101 accounts at 8 a second
-		if wrong := l.wrong(small, 1); len(wrong) > 0 {
+		if wrong := l.mismatches(small, 1); len(wrong) > 0 {
 			t.Errorf("%d: %s", len(wrong), strings.Join(wrong, "; "))
 		}
 	})
@@ -374,7 +374,7 @@ func TestPoolBacklogIsRefused(t *testing.T) {
 				if err := <-ended; err != nil {
 					t.Error(err)
 				}
-				if wrong := l.wrong(msgs, 1); len(wrong) > 1 { // the one that was tried
+				if wrong := l.mismatches(msgs, 1); len(wrong) > 1 { // the one that was tried
 					t.Errorf("%d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
 				}
 			})
@@ -398,15 +398,15 @@ func TestPoolBacklogIsRefusedLater(t *testing.T) {
 					n := 2000 + 500*int(partitions)
 					b.Send(copies("giant", "1", 0, n)...)
 					l := newTally(time.Second)
-					l.slow = "slow"
-					background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 256, Slots: fourOf("slow")}, l.handle))
+					l.slowAccount = "slow"
+					background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 256, Slots: fourAtATime("slow")}, l.handle))
 					time.Sleep(10 * time.Second)
 					b.FailProduce(schemas.Backlog(schemas.RoleCopier, schemas.High), kafkatest.NotDone, -1)
 					small := copies("small", "1", 0, 20)
 					later := copies("giant", "1", n, 600)
 					b.Send(append(append(copies("slow", "1", 0, slow), later...), small...)...)
 					time.Sleep(8 * time.Minute)
-					if wrong := l.wrong(small, 1); len(wrong) > 0 {
+					if wrong := l.mismatches(small, 1); len(wrong) > 0 {
 						t.Errorf("%d of 20 messages of another account: %s", len(wrong), wrong[0])
 					}
 					l.mu.Lock()
@@ -437,7 +437,7 @@ func TestPoolBacklogIsRefusedLaterAndHeavy(t *testing.T) {
 		small := copies("small", "1", 0, 60)
 		b.Send(append(copies("giant", "1", 5_000, 2_000), small...)...)
 		time.Sleep(8 * time.Minute)
-		if wrong := l.wrong(small, 1); len(wrong) > 0 {
+		if wrong := l.mismatches(small, 1); len(wrong) > 0 {
 			t.Errorf("%d of 60 messages of another account: %s", len(wrong), wrong[0])
 		}
 	})
@@ -451,15 +451,15 @@ func TestPoolBacklogKeepsTheOrderOfKeys(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 4})
-				msgs := rewrites("giant", 0, 1200)
+				msgs := commandVersions("giant", 0, 1200)
 				b.Send(msgs...)
 				l := newTally(0)
-				l.takes = func(c *pb.DuplicationCommand) time.Duration {
+				l.duration = func(c *pb.DuplicationCommand) time.Duration {
 					return time.Duration(100+crc32.ChecksumIEEE([]byte(fmt.Sprint(seed, c.GetId())))%1000) * time.Millisecond
 				}
 				background(t, copier(t, b.Config(), kafka.PoolConfig{Workers: 16, Window: 128}, l.handle))
 				time.Sleep(5 * time.Minute)
-				if wrong := append(l.wrong(msgs, 1), l.bad...); len(wrong) > 0 {
+				if wrong := append(l.mismatches(msgs, 1), l.bad...); len(wrong) > 0 {
 					t.Errorf("%d: %s", len(wrong), wrong[0])
 				}
 			})
@@ -478,13 +478,13 @@ func TestPoolBacklogOfHalfAWindow(t *testing.T) {
 				b.Send(copies("quick", "1", 0, quick)...)
 				b.Send(copies("giant", "1", 0, 2500)...)
 				l := newTally(time.Millisecond)
-				l.slow = "giant"
-				background(t, copier(t, b.Config(), kafka.PoolConfig{Slots: fourOf("giant"), Window: 1024}, l.handle))
+				l.slowAccount = "giant"
+				background(t, copier(t, b.Config(), kafka.PoolConfig{Slots: fourAtATime("giant"), Window: 1024}, l.handle))
 				time.Sleep(time.Minute)
 				small := copies("small", "1", 0, 1)
 				b.Send(small...)
-				time.Sleep(fairly)
-				if wrong := l.wrong(small, 1); len(wrong) > 0 {
+				time.Sleep(maxDelay)
+				if wrong := l.mismatches(small, 1); len(wrong) > 0 {
 					t.Error(wrong)
 				}
 			})
@@ -506,15 +506,15 @@ func TestPoolBacklogOfManyStores(t *testing.T) {
 		b.Send(small...)
 		l := newTally(time.Second)
 		background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 512}, l.handle))
-		time.Sleep(fairly)
-		if wrong := l.wrong(small, 1); len(wrong) > 0 {
+		time.Sleep(maxDelay)
+		if wrong := l.mismatches(small, 1); len(wrong) > 0 {
 			t.Error(wrong)
 		}
 	})
 }
 
 // An account whose messages were moved, as there were many, does not wait for the backlog of another one later.
-func TestPoolBacklogThatIsOver(t *testing.T) {
+func TestPoolBacklogEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
@@ -529,8 +529,8 @@ func TestPoolBacklogThatIsOver(t *testing.T) {
 		time.Sleep(2*750*time.Second/16 + 30*time.Second) // its own are done
 		one := copies("medium", "1", 99_999, 1)
 		b.Send(one...)
-		time.Sleep(fairly)
-		if wrong := l.wrong(one, 1); len(wrong) > 0 {
+		time.Sleep(maxDelay)
+		if wrong := l.mismatches(one, 1); len(wrong) > 0 {
 			t.Error(wrong)
 		}
 	})
@@ -559,11 +559,11 @@ func TestPoolStopsBehindManyLongTasks(t *testing.T) {
 					msgs = append(append(msgs, copies("slow", to, i, 1)...), quick[5*i:5*i+5]...)
 				}
 				l := newTally(time.Millisecond)
-				l.slow = "slow"
+				l.slowAccount = "slow"
 				run := func() {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 					defer cancel()
-					p := copier(t, b.Config(), kafka.PoolConfig{Slots: fourOf("slow"), Drain: time.Second}, l.handle)
+					p := copier(t, b.Config(), kafka.PoolConfig{Slots: fourAtATime("slow"), Drain: time.Second}, l.handle)
 					if err := p.Run(ctx); err != nil {
 						t.Error(err)
 					}
@@ -579,7 +579,7 @@ func TestPoolStopsBehindManyLongTasks(t *testing.T) {
 					run()
 				}
 				sending.Wait()
-				if wrong := l.wrong(quick, 1); len(wrong) > 0 {
+				if wrong := l.mismatches(quick, 1); len(wrong) > 0 {
 					t.Errorf("%d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
 				}
 			})
@@ -644,7 +644,7 @@ func TestPoolBacklogMoves(t *testing.T) {
 	msgs := append(copies("giant", "1", 0, 1200), copies("small", "1", 0, 60)...)
 	b.Send(msgs...)
 	l := newTally(0)
-	l.takes = func(c *pb.DuplicationCommand) time.Duration {
+	l.duration = func(c *pb.DuplicationCommand) time.Duration {
 		if strings.HasSuffix(c.GetItem(), "99") {
 			return 2 * time.Second
 		}
@@ -676,7 +676,7 @@ func TestPoolBacklogMoves(t *testing.T) {
 	})
 	stop()
 	all.Wait()
-	if wrong := l.wrong(msgs, 1); len(wrong) > 0 {
+	if wrong := l.mismatches(msgs, 1); len(wrong) > 0 {
 		t.Errorf("%d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
 	}
 	if dead := b.Read(schemas.Dead); len(dead) > 0 {

@@ -19,7 +19,7 @@ import (
 )
 
 // A table stores rows as a database does that may fail before or after it commits.
-type table struct {
+type memoryTable struct {
 	mu      sync.Mutex
 	rows    map[string]int // how often each was stored, by topic/partition/offset
 	items   map[string]int // the same, by item
@@ -39,7 +39,7 @@ type fault struct {
 	stored bool // whether the rows were stored all the same
 }
 
-func (tb *table) Store(ctx context.Context, batch []*schemas.Delivery) error {
+func (tb *memoryTable) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	tb.mu.Lock()
 	hang := tb.hang
 	tb.mu.Unlock()
@@ -83,37 +83,37 @@ func item(d *schemas.Delivery) string {
 	return d.Body.(*pb.Change).GetItem()
 }
 
-func (tb *table) Table(topic schemas.Topic) string { return string(topic) }
+func (tb *memoryTable) Table(topic schemas.Topic) string { return string(topic) }
 
-func (tb *table) Mark(ctx context.Context, done []schemas.Progress) error {
+func (tb *memoryTable) Mark(ctx context.Context, done []schemas.Progress) error {
 	if tb.mark == nil {
 		return nil
 	}
 	return tb.mark(ctx, done)
 }
 
-func (tb *table) Forget(schemas.Topic, int32) {
+func (tb *memoryTable) Forget(schemas.Topic, int32) {
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
 	tb.forgot++
 }
 
 // count returns how many rows are stored.
-func (tb *table) count() int {
+func (tb *memoryTable) count() int {
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
 	return len(tb.rows)
 }
 
 // moved returns how many partitions were let go of.
-func (tb *table) moved() int {
+func (tb *memoryTable) forgotten() int {
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
 	return tb.forgot
 }
 
 // check reports rows that are missing or, unless twice, doubled.
-func (tb *table) check(t *testing.T, n int, twice bool) {
+func (tb *memoryTable) check(t *testing.T, n int, twice bool) {
 	t.Helper()
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
@@ -148,18 +148,18 @@ func TestBatchGroup(t *testing.T) {
 	const n = 64
 	errDown := errors.New("connection refused")
 	for name, tt := range map[string]struct {
-		tb      *table
+		tb      *memoryTable
 		batches int
 		dead    int
 		twice   bool // whether rows may be stored more than once
 		atLeast time.Duration
 	}{
-		"success":                  {tb: &table{}, batches: 1},
-		"down for long":            {tb: &table{fail: slices.Repeat([]fault{{err: errDown}}, 40)}, batches: 1, atLeast: 5 * time.Minute},
-		"engine away":              {tb: &table{fail: slices.Repeat([]fault{{err: retry.Unavailable(errDown)}}, 40)}, batches: 1, atLeast: 5 * time.Minute},
-		"stored but reported lost": {tb: &table{fail: []fault{{err: errDown, stored: true}}}, batches: 2, twice: true},
-		"one bad row among many":   {tb: &table{poison: "17"}, batches: 6, dead: 1},
-		"bad row while down":       {tb: &table{poison: "17", fail: slices.Repeat([]fault{{err: errDown}}, 5)}, batches: 6, dead: 1},
+		"success":                  {tb: &memoryTable{}, batches: 1},
+		"down for long":            {tb: &memoryTable{fail: slices.Repeat([]fault{{err: errDown}}, 40)}, batches: 1, atLeast: 5 * time.Minute},
+		"engine away":              {tb: &memoryTable{fail: slices.Repeat([]fault{{err: retry.Unavailable(errDown)}}, 40)}, batches: 1, atLeast: 5 * time.Minute},
+		"stored but reported lost": {tb: &memoryTable{fail: []fault{{err: errDown, stored: true}}}, batches: 2, twice: true},
+		"one bad row among many":   {tb: &memoryTable{poison: "17"}, batches: 6, dead: 1},
+		"bad row while down":       {tb: &memoryTable{poison: "17", fail: slices.Repeat([]fault{{err: errDown}}, 5)}, batches: 6, dead: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -202,7 +202,7 @@ func TestBatchGroupDeadLetters(t *testing.T) {
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("k"), Value: []byte("poison")}})
 		b.Send(change("b"))
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Dead, Key: []byte("k"), Value: []byte("cursed")}})
-		tb := &table{poison: "cursed"}
+		tb := &memoryTable{poison: "cursed"}
 		if err := run(t, time.Minute, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Changes, schemas.Dead}}, tb)); err != nil {
 			t.Fatal(err)
 		}
@@ -225,7 +225,7 @@ func TestBatchGroupPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Send(numbered(16, 16)...)
-		tb := &table{}
+		tb := &memoryTable{}
 		s := storeFunc{func(ctx context.Context, batch []*schemas.Delivery) error {
 			for _, d := range batch {
 				if item(d) == "5" {
@@ -272,7 +272,7 @@ func TestBatchGroupLimits(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				const n = 1000
 				b.Send(numbered(n, n)...)
-				tb := &table{}
+				tb := &memoryTable{}
 				if err := run(t, time.Minute, sink(t, b, tt.bc, tb)); err != nil {
 					t.Fatal(err)
 				}
@@ -291,7 +291,7 @@ func TestBatchGroupCommits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		background(t, sink(t, b, kafka.BatchConfig{MaxAge: 100 * time.Millisecond}, &table{}))
+		background(t, sink(t, b, kafka.BatchConfig{MaxAge: 100 * time.Millisecond}, &memoryTable{}))
 		time.Sleep(10 * time.Second)
 		adm, err := kafka.NewAdmin(b.Config())
 		if err != nil {
@@ -325,7 +325,7 @@ func TestBatchGroupRebalancesWhileDown(t *testing.T) {
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 4, RealTime: true})
 	const n = 2000
 	b.Send(numbered(n, n)...)
-	tb := &table{fail: slices.Repeat([]fault{{err: errors.New("down")}}, 40)}
+	tb := &memoryTable{fail: slices.Repeat([]fault{{err: errors.New("down")}}, 40)}
 	bc := kafka.BatchConfig{MaxRows: 100, MaxAge: 50 * time.Millisecond, Memory: 100_000}
 	again := retry.Policy{Wait: 50 * time.Millisecond, MaxWait: 200 * time.Millisecond}
 	ctx, stop := context.WithCancel(t.Context())
@@ -340,7 +340,7 @@ func TestBatchGroupRebalancesWhileDown(t *testing.T) {
 		})
 	}
 	await(t, "partitions move, and all rows are stored", func() bool {
-		return tb.moved() >= 2 && sum(b.Committed(schemas.RoleSink, schemas.Changes)) == n
+		return tb.forgotten() >= 2 && sum(b.Committed(schemas.RoleSink, schemas.Changes)) == n
 	})
 	stop()
 	members.Wait()
@@ -360,7 +360,7 @@ func TestBatchGroupStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Send(change("a"))
-		tb := &table{hang: true}
+		tb := &memoryTable{hang: true}
 		start := time.Now()
 		if err := run(t, 5*time.Second, sink(t, b, kafka.BatchConfig{Drain: 2 * time.Second}, tb)); err != nil {
 			t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 )
 
 // Those streams that have most are stored, until every slot is taken.
-func TestHurry(t *testing.T) {
+func TestFlushLargest(t *testing.T) {
 	busy, failing := func(b *batcher) { b.batchTaken = true }, func(b *batcher) { b.batchTaken, b.failing = true, true }
 	due := func(b *batcher) { b.flushNow = true }
 	type is = func(*batcher)
@@ -80,7 +80,7 @@ func TestPollSize(t *testing.T) {
 }
 
 // Of a batch that fails, as many records are kept as there is always room for.
-func TestFailsKeepsByBytes(t *testing.T) {
+func TestKeepProbeByBytes(t *testing.T) {
 	for name, tt := range map[string]struct {
 		n, header, want int
 	}{
@@ -105,7 +105,7 @@ func TestFailsKeepsByBytes(t *testing.T) {
 }
 
 // What a stream was told when it had just stored all it had does not stay.
-func TestHurryLate(t *testing.T) {
+func TestFlushAfterStore(t *testing.T) {
 	for name, b := range map[string]*batcher{
 		"nothing is left":    {},
 		"it is at it anyway": {records: make([]inflightRecord, 1), batchTaken: true},
@@ -118,7 +118,7 @@ func TestHurryLate(t *testing.T) {
 }
 
 // Records of a log that was made anew while they were stored are neither marked nor committed for the new one.
-func TestSettleOfALogThatWasMadeAnew(t *testing.T) {
+func TestCompleteOfRecreatedLog(t *testing.T) {
 	record := func(offset int64) []*kgo.Record { return []*kgo.Record{{Offset: offset}} }
 	g := &BatchGroup{
 		cfg: BatchConfig{MaxRows: 10, MaxBytes: 1 << 20, Memory: 1 << 20}, router: &router{},
@@ -152,7 +152,7 @@ func TestOldestOfTwoTopics(t *testing.T) {
 }
 
 // What of an old log is stored and not yet committed is not committed for the new one.
-func TestCommitOfALogThatWasMadeAnew(t *testing.T) {
+func TestCommitOfRecreatedLog(t *testing.T) {
 	record := func(offset int64) []*kgo.Record { return []*kgo.Record{{Offset: offset}} }
 	g := &BatchGroup{
 		cfg: BatchConfig{MaxRows: 10, MaxBytes: 1 << 20, Memory: 1 << 20}, router: &router{},
@@ -171,7 +171,7 @@ func TestCommitOfALogThatWasMadeAnew(t *testing.T) {
 }
 
 // A partition that left while its Mark failed is not looked after any more.
-func TestDoubtOfAPartitionThatLeft(t *testing.T) {
+func TestUnmarkedRevokedPartition(t *testing.T) {
 	g := &BatchGroup{
 		unmarked: map[partition]bool{{"changes", 0}: true}, batchers: map[partition]*batcher{},
 	}

@@ -17,7 +17,7 @@ import (
 
 // A handler learns which message of the same key is the last one that waits in this process, and none that belongs to
 // another key or that it has handled.
-func TestPoolTellsWhatIsBehind(t *testing.T) {
+func TestPoolPassesLastQueuedMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
@@ -50,7 +50,7 @@ func TestPoolTellsWhatIsBehind(t *testing.T) {
 
 // A message that came back from a lane is older than its place in the queue says, and has fewer deliveries and waits
 // left; one of another group can be given back while the message before it is committed. Neither is what is behind.
-func TestPoolTellsNothingBehindThatMayEndOtherwise(t *testing.T) {
+func TestPoolSkipsUncertainQueuedMessages(t *testing.T) {
 	t.Parallel()
 	of := func(topic schemas.Topic, cause string) schemas.Message {
 		m := command(change("a").Body.(*pb.Change))
@@ -70,7 +70,7 @@ func TestPoolTellsNothingBehindThatMayEndOtherwise(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1, Lanes: quick()})
+				b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1, Lanes: quickLanes()})
 				var mu sync.Mutex
 				var calls []string
 				h := func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {

@@ -90,7 +90,7 @@ func BenchmarkPoolBehindABacklog(b *testing.B) {
 				handled := make(chan struct{})
 				p := copier(b, broker.Config(), kafka.PoolConfig{Drain: time.Millisecond},
 					func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-						if ofCopy(d.Body).Account == "small" {
+						if describeCopy(d.Body).Account == "small" {
 							close(handled)
 							return nil, nil
 						}

@@ -52,7 +52,7 @@ func (s *slowCommits) Close() error {
 
 // The end of Run cuts off no commit: the client would give up the connection, and the broker could take the commit
 // after the last one, which goes over another.
-func TestPoolEndCutsOffNoCommit(t *testing.T) {
+func TestPoolStopCutsOffNoCommit(t *testing.T) {
 	t.Parallel()
 	const end = 10500 * time.Millisecond // between two ticks, while a commit is under way
 	for name, ending := range map[string]func(context.Context) (context.Context, context.CancelFunc){

@@ -123,11 +123,11 @@ func TestControlsMalformed(t *testing.T) {
 		want string
 	}{
 		"the key of another":        {"copier///", &pb.Control{Role: "planner"}, "does not match its fields"},
-		"a sweep and an account":    {"", &pb.Control{Sweep: "fixity", Account: "acme"}, "both a sweep and a part"},
+		"a sweep and an account":    {"", &pb.Control{Sweep: "fixity", Account: "acme"}, "both a sweep and a role"},
 		"negative workers":          {"", &pb.Control{Role: "copier", Workers: -1}, "is negative"},
-		"workers of everything":     {"", &pb.Control{Workers: 2}, "a role's only"},
-		"workers of a store's role": {"", &pb.Control{Role: "copier", Store: "1", Workers: 2}, "a role's only"},
-		"workers of a sweep":        {"", &pb.Control{Sweep: "fixity", Workers: 2}, "a role's only"},
+		"workers of everything":     {"", &pb.Control{Workers: 2}, "to a role only"},
+		"workers of a store's role": {"", &pb.Control{Role: "copier", Store: "1", Workers: 2}, "to a role only"},
+		"workers of a sweep":        {"", &pb.Control{Sweep: "fixity", Workers: 2}, "to a role only"},
 		"an until that is no time":  {"", &pb.Control{Role: "copier", Until: &timestamppb.Timestamp{Nanos: -1}}, "read until"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -20,19 +20,19 @@ import (
 )
 
 // locked is a buffer that several goroutines write to.
-type locked struct {
+type lockedBuffer struct {
 	mu sync.Mutex // guards w
 	w  *bytes.Buffer
 }
 
-func (l *locked) Write(p []byte) (int, error) {
+func (l *lockedBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.w.Write(p)
 }
 
 // put writes changes of items to a partition, each in a batch of its own.
-func put(t *testing.T, b *kafkatest.Broker, partition int32, items ...string) {
+func writeBatches(t *testing.T, b *kafkatest.Broker, partition int32, items ...string) {
 	t.Helper()
 	for _, item := range items {
 		rec, err := schemas.Encode(change(item))
@@ -57,16 +57,16 @@ func TestDamagedBatch(t *testing.T) {
 				)
 				cfg := b.Config()
 				cfg.Unreadables = kafka.NewUnreadables()
-				cfg.Log = slog.New(slog.NewTextHandler(&locked{w: &log}, nil))
-				put(t, b, 0, "a", "b")
+				cfg.Log = slog.New(slog.NewTextHandler(&lockedBuffer{w: &log}, nil))
+				writeBatches(t, b, 0, "a", "b")
 				b.WriteDamaged(schemas.Changes, 0, 3)
-				put(t, b, 0, "c")
-				put(t, b, 1, "d")
+				writeBatches(t, b, 0, "c")
+				writeBatches(t, b, 1, "d")
 				part, err := reader(cfg, &h)
 				if err != nil {
 					t.Fatal(err)
 				}
-				time.AfterFunc(time.Minute, func() { put(t, b, 1, "e") })
+				time.AfterFunc(time.Minute, func() { writeBatches(t, b, 1, "e") })
 				time.AfterFunc(90*time.Second, func() {
 					stopped := cfg.Unreadables.Batches()
 					if len(stopped) != 1 || stopped[0].Position() != "changes/0@2" {
@@ -129,7 +129,7 @@ func TestBatchBehindUnfinishedRecords(t *testing.T) {
 		"too long": {func(t *testing.T, b *kafkatest.Broker) {
 			rec := messageRecord(t, change("x"))
 			rec.Value = bytes.Repeat([]byte("x"), 70<<20)
-			foreign(t, b, rec)
+			writeForeign(t, b, rec)
 		}, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -137,9 +137,9 @@ func TestBatchBehindUnfinishedRecords(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				cfg := b.Config()
 				cfg.Unreadables = kafka.NewUnreadables()
-				put(t, b, 0, "long", "b")
+				writeBatches(t, b, 0, "long", "b")
 				tt.write(t, b)
-				put(t, b, 0, "c")
+				writeBatches(t, b, 0, "c")
 				var h handled
 				once := func(d, long time.Duration) {
 					t.Helper()
@@ -204,7 +204,7 @@ func TestBatchBehindUnfinishedRecords(t *testing.T) {
 
 // A batch that the broker finds damaged stops its partition alone, after a few fetches, as one does that the client
 // cannot parse. How often it is fetched is bounded.
-func TestBatchThatTheBrokerRejects(t *testing.T) {
+func TestBatchRejectedByBroker(t *testing.T) {
 	t.Parallel()
 	for name, reader := range readers() {
 		t.Run(name, func(t *testing.T) {
@@ -213,10 +213,10 @@ func TestBatchThatTheBrokerRejects(t *testing.T) {
 				var h handled
 				cfg := b.Config()
 				cfg.Unreadables = kafka.NewUnreadables()
-				put(t, b, 0, "a")
-				put(t, b, 1, "b")
+				writeBatches(t, b, 0, "a")
+				writeBatches(t, b, 1, "b")
 				_, asked := b.FailRead(schemas.Changes, 0, kerr.CorruptMessage, 1000)
-				time.AfterFunc(time.Minute, func() { put(t, b, 1, "c") })
+				time.AfterFunc(time.Minute, func() { writeBatches(t, b, 1, "c") })
 				time.AfterFunc(90*time.Second, func() {
 					if got := cfg.Unreadables.Batches(); len(got) != 1 || got[0].Position() != "changes/0@0" {
 						t.Errorf("stopped %v", got)
@@ -242,7 +242,7 @@ func TestBatchThatTheBrokerRejects(t *testing.T) {
 
 // A partition that the broker does not give out for now is asked for about once a second, with a warning now and then;
 // the others are read meanwhile, and it is once the broker has it again.
-func TestPartitionThatIsAwayForNow(t *testing.T) {
+func TestTemporarilyUnavailablePartition(t *testing.T) {
 	t.Parallel()
 	const away = 10 * time.Minute
 	for name, reader := range readers() {
@@ -254,10 +254,10 @@ func TestPartitionThatIsAwayForNow(t *testing.T) {
 					log bytes.Buffer
 				)
 				cfg := b.Config()
-				cfg.Log = slog.New(slog.NewTextHandler(&locked{w: &log}, nil))
-				put(t, b, 0, "a")
+				cfg.Log = slog.New(slog.NewTextHandler(&lockedBuffer{w: &log}, nil))
+				writeBatches(t, b, 0, "a")
 				mend, asked := b.FailRead(schemas.Changes, 0, kerr.KafkaStorageError, 10*int(away/time.Second))
-				time.AfterFunc(away/2, func() { put(t, b, 1, "b") })
+				time.AfterFunc(away/2, func() { writeBatches(t, b, 1, "b") })
 				time.AfterFunc(away-time.Second, func() {
 					if got := h.take(); !slices.Equal(got, []string{"b"}) {
 						t.Errorf("handled %v of the other partition", got)

@@ -34,7 +34,7 @@ func TestBatchGroupRereadsATruncatedLog(t *testing.T) {
 				}
 				b.Trim(schemas.Changes, 0, 3)
 				commitOf(t, b.Config(), "millrace.sink", kadm.Offset{Topic: string(schemas.Changes), At: 50, LeaderEpoch: epoch})
-				tb := &table{}
+				tb := &memoryTable{}
 				if err := run(t, 10*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
 					t.Fatal(err)
 				}
@@ -64,7 +64,7 @@ func TestBatchGroupRereadsWhileItRuns(t *testing.T) {
 		if err := p.Publish(t.Context(), numbered(20, 20)...); err != nil {
 			t.Fatal(err)
 		}
-		tb, lossy := &table{hang: true}, new(atomic.Bool)
+		tb, lossy := &memoryTable{hang: true}, new(atomic.Bool)
 		cluster.ControlKey(int16(kmsg.OffsetForLeaderEpoch), func(req kmsg.Request) (kmsg.Response, error, bool) {
 			if !lossy.CompareAndSwap(true, false) {
 				return nil, nil, false
@@ -99,7 +99,7 @@ func TestBatchGroupRereadsWhileItRuns(t *testing.T) {
 		tb.mu.Lock()
 		tb.hang = false
 		tb.mu.Unlock()
-		wake(t, cfg) // a fetch finds the new epoch
+		appendRecord(t, cfg) // a fetch finds the new epoch
 		time.Sleep(30 * time.Second)
 		stop()
 		if err := <-done; err != nil {
@@ -116,7 +116,7 @@ func TestBatchGroupRereadsWhileItRuns(t *testing.T) {
 }
 
 // wake adds one record.
-func wake(t *testing.T, cfg kafka.Config) {
+func appendRecord(t *testing.T, cfg kafka.Config) {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer), kgo.DisableClientMetrics())
 	if err != nil {

@@ -71,7 +71,7 @@ func (p *process) kill() {
 
 // A message that kills who handles it is a dead letter after the third death, however fast it
 // kills; what was at work beside it is done.
-func TestPoolPoisonThatKills(t *testing.T) {
+func TestPoolPoisonMessage(t *testing.T) {
 	t.Parallel()
 	for name, slow := range map[string]time.Duration{"at once": 0, "after seconds": 3 * time.Second} {
 		t.Run(name, func(t *testing.T) {

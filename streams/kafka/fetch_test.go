@@ -17,19 +17,19 @@ import (
 )
 
 // A metered connection counts the bytes that are read.
-type metered struct {
+type countingConn struct {
 	net.Conn
 	read *atomic.Int64
 }
 
-func (m metered) Read(p []byte) (int, error) {
+func (m countingConn) Read(p []byte) (int, error) {
 	n, err := m.Conn.Read(p)
 	m.read.Add(int64(n))
 	return n, err
 }
 
 // readOf returns how many bytes a Pool of slow tasks reads for 20,000 records of one partition.
-func readOf(t *testing.T, window int) (bytes int64) {
+func bytesRead(t *testing.T, window int) (bytes int64) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
 		const n, batch = 20_000, 250
@@ -48,7 +48,7 @@ func readOf(t *testing.T, window int) (bytes int64) {
 			if err != nil {
 				return nil, err
 			}
-			return metered{c, read}, nil
+			return countingConn{c, read}, nil
 		}
 		p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Window: window},
 			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
@@ -70,9 +70,9 @@ func readOf(t *testing.T, window int) (bytes int64) {
 
 // A Pool that pauses a partition while its tasks take their time reads little of it again: mostly a fifth, and a third
 // when the machine is busy. With fetches of 1 MiB it is nine tenths.
-func TestPoolReadsLittleAgain(t *testing.T) {
+func TestPoolRefetchesLittle(t *testing.T) {
 	t.Parallel()
-	once, paused := readOf(t, 1<<15), readOf(t, 0)
+	once, paused := bytesRead(t, 1<<15), bytesRead(t, 0)
 	if most := once / 100 * 160; paused > most {
 		t.Errorf("%d bytes were read with the default window, want at most %d: once are %d", paused, most, once)
 	}
@@ -87,7 +87,7 @@ func TestPoolReadsLongBatch(t *testing.T) {
 		long.Value = make([]byte, 900<<10)
 		random := rand.NewChaCha8([32]byte{})
 		_, _ = random.Read(long.Value) // it does not compress; Read never fails
-		foreign(t, b, long)
+		writeForeign(t, b, long)
 		b.Send(change("b"))
 		if err := run(t, time.Minute, pool(t, b, kafka.PoolConfig{}, plan)); err != nil {
 			t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 )
 
 // idleIntake is an intake whose client never talks to anybody.
-func idleIntake(t *testing.T) *fetcher {
+func idleFetcher(t *testing.T) *fetcher {
 	cl, err := kgo.NewClient(kgo.SeedBrokers("127.0.0.1:1"), kgo.ConsumeTopics("t"))
 	if err != nil {
 		t.Fatal(err)
@@ -19,7 +19,7 @@ func idleIntake(t *testing.T) *fetcher {
 }
 
 // filled returns a share of a window of 64 with n records in flight.
-func (f *fetcher) filled(id int32, n int) *assignment {
+func (f *fetcher) withInFlight(id int32, n int) *assignment {
 	part := newAssignment(f, partition{"t", id}, 64)
 	f.assignments[part.partition] = part
 	part.track(recordsFrom(0, n))
@@ -38,12 +38,12 @@ func (f *fetcher) pausedPartitions() int { return len(f.cl.PauseFetchPartitions(
 
 // A partition is paused when three quarters of its window are in flight, and fetched again when a quarter is.
 func TestPauseOfFullWindows(t *testing.T) {
-	f := idleIntake(t)
-	f.filled(0, 47)
+	f := idleFetcher(t)
+	f.withInFlight(0, 47)
 	if n := f.pausedPartitions(); n != 0 {
 		t.Errorf("%d paused with less than three quarters in flight", n)
 	}
-	full := f.filled(1, 48)
+	full := f.withInFlight(1, 48)
 	if f.pausedPartitions() != 1 || !full.isPaused() {
 		t.Errorf("%d paused, the full one %v", f.pausedPartitions(), full.isPaused())
 	}
@@ -62,9 +62,9 @@ func TestPauseOfFullWindows(t *testing.T) {
 // The intake pauses a partition in the moment in which a worker resumes it: whoever comes last has
 // seen what the other did.
 func TestPauseAndResumeAtOnce(t *testing.T) {
-	f := idleIntake(t)
+	f := idleFetcher(t)
 	for try := range 5_000 {
-		part := f.filled(0, 47)
+		part := f.withInFlight(0, 47)
 		for i := range uint64(46) {
 			part.finish(i + 1)
 		}
@@ -80,7 +80,7 @@ func TestPauseAndResumeAtOnce(t *testing.T) {
 }
 
 // One task that is not done keeps the records of its poll that are done from nothing.
-func TestDoneRecordsAreLetGo(t *testing.T) {
+func TestDoneRecordsAreFreed(t *testing.T) {
 	p := &Pool{}
 	p.cfg.defaults()
 	f := &fetcher{p: p, memory: newByteBudget(), assignments: map[partition]*assignment{}}

@@ -10,10 +10,10 @@ import (
 )
 
 // waiting returns a queue of n tasks of which the first was the seqth to come.
-func waiting(seq uint64, n int) *keyQueue { return &keyQueue{head: &task{seq: seq}, n: n} }
+func queueOf(seq uint64, n int) *keyQueue { return &keyQueue{head: &task{seq: seq}, n: n} }
 
 // In turns the oldest and the one with most behind it are next.
-func TestHeads(t *testing.T) {
+func TestReadyKeys(t *testing.T) {
 	for name, tt := range map[string]struct {
 		n    []int // tasks of each key, oldest first
 		want []uint64
@@ -28,7 +28,7 @@ func TestHeads(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var h readyKeys
 			for i, n := range tt.n {
-				h.push(waiting(uint64(i), n))
+				h.push(queueOf(uint64(i), n))
 			}
 			var got []uint64
 			for h.len() > 0 {
@@ -43,7 +43,7 @@ func TestHeads(t *testing.T) {
 
 // What goes in comes out once; what was looked at is the next, whatever comes in between; and who has become the
 // oldest waits for no more than one that was looked at and one that has much behind it.
-func TestHeadsProperty(t *testing.T) {
+func TestReadyKeysProperty(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
 		var (
 			h     readyKeys
@@ -54,7 +54,7 @@ func TestHeadsProperty(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"push": func(t *rapid.T) {
 				seq++
-				h.push(waiting(seq, rapid.SampledFrom([]int{1, 5, 60, 500, 5000}).Draw(t, "n")))
+				h.push(queueOf(seq, rapid.SampledFrom([]int{1, 5, 60, 500, 5000}).Draw(t, "n")))
 				in = append(in, seq)
 			},
 			"pop": func(t *rapid.T) {
@@ -64,7 +64,7 @@ func TestHeadsProperty(t *testing.T) {
 				if rapid.Bool().Draw(t, "look") {
 					looked := h.peek()
 					seq++
-					h.push(waiting(seq, 5000))
+					h.push(queueOf(seq, 5000))
 					in = append(in, seq)
 					if h.peek() != looked {
 						t.Fatal("what was looked at is not the next")

@@ -17,7 +17,7 @@ import (
 
 // A process that starts when another one of its roles was killed does the work within 15 s, or at once if it comes back
 // under the name of the killed one. Until then Admin.Awaited names the group and the session that is waited for.
-func TestKilledMemberIsFollowed(t *testing.T) {
+func TestKilledMemberIsReplaced(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		instance string
@@ -47,7 +47,7 @@ func TestKilledMemberIsFollowed(t *testing.T) {
 				time.Sleep(time.Minute)
 				proc.kill()
 				killed := time.Now()
-				cfg, _ = measured(b)
+				cfg, _ = withMetrics(b)
 				cfg.Instance = tt.instance
 				background(t, member(cfg))
 				b.Send(change("a"))
@@ -88,7 +88,7 @@ func TestSilencesAreNoDeaths(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			return silent{c, silence}, nil
+			return silentBroker{c, silence}, nil
 		}
 		var begun, lost atomic.Int32
 		pc := kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: 2}

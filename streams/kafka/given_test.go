@@ -11,7 +11,7 @@ import (
 )
 
 // A message behind the task at work that is given back while its handler is called is not read any more.
-func TestBehindIsGivenBack(t *testing.T) {
+func TestLastQueuedOfRevokedPartition(t *testing.T) {
 	f := &fetcher{memory: newByteBudget()}
 	s := newScheduler(unlimited(), func(t *task) { t.inflightRecord, t.delivery = inflightRecord{}, nil })
 	fl := s.flowOf(classHigh, Work{Account: "a"}, func(Work) bool { return false })
@@ -39,7 +39,7 @@ func TestBehindIsGivenBack(t *testing.T) {
 }
 
 // A parked task that goes on makes room for another one, which is begun at once.
-func TestRoomOfWhatGoesOn(t *testing.T) {
+func TestResumedTaskFreesCapacity(t *testing.T) {
 	f := &fetcher{memory: newByteBudget()}
 	s := newScheduler(NewSlots(onlyX(10)), nil)
 	s.allowed, s.parkedLimit = 4, 2

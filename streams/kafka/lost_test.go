@@ -97,12 +97,12 @@ func TestPoolLostSessionsAreNoDeaths(t *testing.T) {
 }
 
 // A silent broker is there and answers nothing, as one that is frozen.
-type silent struct {
+type silentBroker struct {
 	net.Conn
 	from *atomic.Bool
 }
 
-func (s silent) Write(p []byte) (int, error) {
+func (s silentBroker) Write(p []byte) (int, error) {
 	if s.from.Load() {
 		return len(p), nil
 	}
@@ -110,16 +110,16 @@ func (s silent) Write(p []byte) (int, error) {
 }
 
 // A stop is bounded though no broker answers: each of a Pool's members asks to leave, side by side.
-func TestStopsThoughBrokersAreSilent(t *testing.T) {
+func TestStopWithSilentBrokers(t *testing.T) {
 	t.Parallel()
 	noTask := func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, nil }
-	for name, part := range map[string]func(kafka.Config) (runner, error){
-		"Pool": func(cfg kafka.Config) (runner, error) {
+	for name, part := range map[string]func(kafka.Config) (runnable, error){
+		"Pool": func(cfg kafka.Config) (runnable, error) {
 			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleCopier,
 				Topics: []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow, schemas.DuplicationLarge}}, noTask)
 		},
-		"BatchGroup": func(cfg kafka.Config) (runner, error) { return pausable()["BatchGroup"].make(cfg, new(ledger)) },
-		"Delayer":    func(cfg kafka.Config) (runner, error) { return kafka.NewDelayer(cfg) },
+		"BatchGroup": func(cfg kafka.Config) (runnable, error) { return pausable()["BatchGroup"].make(cfg, new(deliveryLog)) },
+		"Delayer":    func(cfg kafka.Config) (runnable, error) { return kafka.NewDelayer(cfg) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestStopsThoughBrokersAreSilent(t *testing.T) {
 					if err != nil {
 						return nil, err
 					}
-					return silent{c, frozen}, nil
+					return silentBroker{c, frozen}, nil
 				}
 				p, err := part(cfg)
 				if err != nil {
@@ -185,7 +185,7 @@ func TestPoolForeignOrigin(t *testing.T) {
 		for _, r := range b.Read(schemas.Dead) {
 			why = append(why, r.Header(schemas.TrailError))
 		}
-		if all := strings.Join(why, "\n"); len(why) != 2 || !strings.Contains(all, "not for planner") || !strings.Contains(all, "no such thing") {
+		if all := strings.Join(why, "\n"); len(why) != 2 || !strings.Contains(all, "role planner does not read") || !strings.Contains(all, "no such thing") {
 			t.Errorf("dead letters: %q", why)
 		}
 		if got := strings.Join(items(b, schemas.DuplicationHigh), " "); got != "good" {
@@ -199,7 +199,7 @@ func TestPoolForeignOrigin(t *testing.T) {
 func TestPoolPausedWithTasksAtWork(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quick()})
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quickLanes()})
 		const n = 500
 		b.Send(numbered(n, n)...)
 		cfg, controls := paused(t, b)
@@ -219,7 +219,7 @@ func TestPoolPausedWithTasksAtWork(t *testing.T) {
 		if got := calls.Load(); got != n/2 {
 			t.Errorf("%d calls, want %d", got, n/2)
 		}
-		for _, lane := range quick() {
+		for _, lane := range quickLanes() {
 			if n := len(b.Read(schemas.Delay(lane.Name))); n > 0 {
 				t.Errorf("%d records in lane %s", n, lane.Name)
 			}

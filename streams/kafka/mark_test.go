@@ -50,7 +50,7 @@ func TestMarkBeforeCommit(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Send(change("a"), change("b"))
 		m := &marks{}
-		tb := &table{mark: m.mark}
+		tb := &memoryTable{mark: m.mark}
 		if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +71,7 @@ func TestMarkBeforeCommit(t *testing.T) {
 
 // Records that are gone from the start of the log count as handled by a group that has committed some, and not by one that
 // begins behind them.
-func TestMarkBehindRecordsThatAreGone(t *testing.T) {
+func TestMarkAfterRemovedRecords(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for name, tt := range map[string]struct {
@@ -80,7 +80,7 @@ func TestMarkBehindRecordsThatAreGone(t *testing.T) {
 		}{"handled": {2, "changes/0 from 2 of 0 to 3"}, "never read": {0, "changes/0 from 2 of 2 to 3"}} {
 			b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 			m := &marks{}
-			tb := &table{mark: m.mark}
+			tb := &memoryTable{mark: m.mark}
 			b.Send(change("a"), change("b"))
 			if tt.first > 0 {
 				if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
@@ -107,7 +107,7 @@ func TestMarkFails(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Send(change("a"))
 		m := &marks{err: errors.New("connection refused")}
-		tb := &table{mark: m.mark}
+		tb := &memoryTable{mark: m.mark}
 		if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +131,7 @@ func TestMarkFails(t *testing.T) {
 }
 
 // A commit that fails, or is done and reported as failed, is marked once more before it is repeated.
-func TestMarkOfACommitThatFails(t *testing.T) {
+func TestMarkOfFailedCommit(t *testing.T) {
 	t.Parallel()
 	for name, f := range map[string]kafkatest.Fault{"not done": kafkatest.NotDone, "done, but reported as failed": kafkatest.DoneButLost} {
 		t.Run(name, func(t *testing.T) {
@@ -140,7 +140,7 @@ func TestMarkOfACommitThatFails(t *testing.T) {
 				b.FailCommit(schemas.RoleSink, f, 3)
 				b.Send(change("a"))
 				m := &marks{}
-				if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, &table{mark: m.mark})); err != nil {
+				if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, &memoryTable{mark: m.mark})); err != nil {
 					t.Fatal(err)
 				}
 				if got := b.Committed(schemas.RoleSink, schemas.Changes)[0]; got != 1 {
@@ -156,7 +156,7 @@ func TestMarkOfACommitThatFails(t *testing.T) {
 
 // What was stored and could not be marked is given to the sink again, from the committed offset on, before it is
 // committed: the store may have been restored meanwhile to what it was before.
-func TestMarkFailsAndTheStoreIsRestored(t *testing.T) {
+func TestMarkFailsAndStoreIsRestored(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		before   int  // batches that are marked and committed at once
@@ -176,7 +176,7 @@ func TestMarkFailsAndTheStoreIsRestored(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-				tb, failures, backup := &table{}, 0, map[string]int{}
+				tb, failures, backup := &memoryTable{}, 0, map[string]int{}
 				tb.mark = func(context.Context, []schemas.Progress) error {
 					tb.mu.Lock()
 					defer tb.mu.Unlock()

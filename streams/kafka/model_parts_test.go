@@ -31,7 +31,7 @@ type link struct {
 
 	mu    sync.Mutex // guards the rest
 	down  bool
-	wires []*wire
+	wires []*linkConn
 }
 
 // latency is how long a request is under way: what a member does without waiting for an answer, it
@@ -54,7 +54,7 @@ func (l *link) connect(ctx context.Context, network, addr string) (net.Conn, err
 		return nil, err
 	}
 	near, middle := net.Pipe()
-	w := &wire{Conn: near, link: l}
+	w := &linkConn{Conn: near, link: l}
 	go func() {
 		_, _ = io.Copy(far, middle)
 		if !w.cut.Load() {
@@ -91,13 +91,13 @@ func (l *link) mend() {
 }
 
 // A wire is a connection of a link. Each Write is one request.
-type wire struct {
+type linkConn struct {
 	net.Conn
 	link *link
 	cut  atomic.Bool // before it was closed
 }
 
-func (w *wire) Write(b []byte) (int, error) {
+func (w *linkConn) Write(b []byte) (int, error) {
 	if req, err := commitIn(b); req != nil {
 		w.link.see(req, err)
 	}
@@ -148,8 +148,8 @@ type intent struct {
 }
 
 // A world is a play while it runs.
-type world struct {
-	*play
+type simulation struct {
+	*scenario
 	t       *testing.T
 	b       *kafkatest.Broker
 	members []*member
@@ -164,14 +164,14 @@ type world struct {
 	wrong   []string
 }
 
-func (w *world) fault(format string, args ...any) {
+func (w *simulation) fault(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.wrong = append(w.wrong, fmt.Sprintf(format, args...))
 }
 
 // run plays it all, to its end: every message is settled, and every member has left.
-func (p *play) run(t *testing.T) *world {
+func (p *scenario) run(t *testing.T) *simulation {
 	lanes := []kafka.Lane{{Name: "2s", Delay: 2 * time.Second}, {Name: "8s", Delay: 8 * time.Second}}
 	b := kafkatest.New(t, kafkatest.Options{Bare: true, Lanes: lanes})
 	for topic, n := range map[schemas.Topic]int32{
@@ -180,7 +180,7 @@ func (p *play) run(t *testing.T) *world {
 	} {
 		b.MakeTopic(topic, n, map[string]string{"message.timestamp.type": "LogAppendTime"})
 	}
-	w := &world{play: p, t: t, b: b, last: map[string]int64{}, busy: map[string]int{}, atWork: map[int]int{}, tried: map[int]bool{}}
+	w := &simulation{scenario: p, t: t, b: b, last: map[string]int64{}, busy: map[string]int{}, atWork: map[int]int{}, tried: map[int]bool{}}
 	if p.Delayer {
 		background(t, delayer(t, b))
 	}
@@ -213,7 +213,7 @@ func (p *play) run(t *testing.T) *world {
 	return w
 }
 
-func (w *world) step(e event) {
+func (w *simulation) step(e event) {
 	var ups []*member
 	for _, m := range w.members {
 		if m.up() {
@@ -257,7 +257,7 @@ func (w *world) step(e event) {
 }
 
 // start has another member join.
-func (w *world) start() {
+func (w *simulation) start() {
 	l, i := &link{dial: w.b.Config().Dialer, see: w.saw}, len(w.members)
 	cfg := w.b.Config()
 	cfg.Dialer, cfg.ServerSide, cfg.SessionTimeout = l.connect, w.ServerSide, 10*time.Second
@@ -280,7 +280,7 @@ func (w *world) start() {
 }
 
 // saw takes note of a commit on its way to the broker.
-func (w *world) saw(req *kmsg.OffsetCommitRequest, err error) {
+func (w *simulation) saw(req *kmsg.OffsetCommitRequest, err error) {
 	if err != nil {
 		w.fault("a commit that cannot be read: %v", err)
 	}
@@ -295,7 +295,7 @@ func (w *world) saw(req *kmsg.OffsetCommitRequest, err error) {
 }
 
 // look holds what is committed against what was before, and returns how much of changes it is.
-func (w *world) look() (n int64) {
+func (w *simulation) look() (n int64) {
 	w.mu.Lock()
 	known := len(w.commits) > 0 && time.Since(w.commits[0].at) > time.Second
 	w.mu.Unlock()
@@ -318,7 +318,7 @@ func (w *world) look() (n int64) {
 }
 
 // handle is the handler of member i. It does what the job says.
-func (w *world) handle(ctx context.Context, i int, d *schemas.Delivery) ([]schemas.Message, error) {
+func (w *simulation) handle(ctx context.Context, i int, d *schemas.Delivery) ([]schemas.Message, error) {
 	c := d.Body.(*pb.Change)
 	v, _ := strconv.Atoi(c.GetVersion())
 	j := w.Jobs[v]
@@ -337,7 +337,7 @@ func (w *world) handle(ctx context.Context, i int, d *schemas.Delivery) ([]schem
 		w.busy[name]--
 	}()
 	sleep := retry.Sleep
-	if j.Deaf {
+	if j.IgnoresCancel {
 		sleep = func(_ context.Context, d time.Duration) error { time.Sleep(d); return nil }
 	}
 	if j.Parks > 0 {
@@ -376,7 +376,7 @@ func (w *world) handle(ctx context.Context, i int, d *schemas.Delivery) ([]schem
 }
 
 // ended says that every message is an output or a dead letter, or waits for nobody.
-func (w *world) ended() bool {
+func (w *simulation) ended() bool {
 	topics, at := []schemas.Topic{schemas.DuplicationHigh, schemas.Dead}, map[int]bool{}
 	if !w.Delayer {
 		topics = append(topics, schemas.Delay("2s"))

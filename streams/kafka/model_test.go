@@ -32,11 +32,11 @@ const (
 
 // A job is what handling one message is like.
 type job struct {
-	Key   int
-	Takes time.Duration
-	Parks time.Duration // before that; 0: it does not
-	End   string
-	Deaf  bool // to being cancelled
+	Key           int
+	Takes         time.Duration
+	Parks         time.Duration // before that; 0: it does not
+	End           string
+	IgnoresCancel bool // to being cancelled
 }
 
 // waits says that it goes through a lane.
@@ -52,7 +52,7 @@ type event struct {
 }
 
 // A play is all that happens to a group of Pools.
-type play struct {
+type scenario struct {
 	Partitions int32
 	Workers    int
 	Drain      time.Duration
@@ -63,7 +63,7 @@ type play struct {
 	Events     []event
 }
 
-func (p *play) count(what ...string) (n int) {
+func (p *scenario) count(what ...string) (n int) {
 	for _, e := range p.Events {
 		if slices.Contains(what, e.What) {
 			n++
@@ -73,12 +73,12 @@ func (p *play) count(what ...string) (n int) {
 }
 
 // mayKill says that a message may be taken for the cause of three deaths.
-func (p *play) mayKill() bool {
+func (p *scenario) mayKill() bool {
 	return !p.Calm && p.count("crash", "cut", "fence", "outputs", "commits") >= 3
 }
 
-func draw(t *rapid.T) *play {
-	p := &play{
+func draw(t *rapid.T) *scenario {
+	p := &scenario{
 		Partitions: rapid.Int32Range(1, 3).Draw(t, "partitions"),
 		Workers:    rapid.IntRange(1, 6).Draw(t, "workers"),
 		Drain:      rapid.SampledFrom([]time.Duration{time.Second, 20 * time.Second}).Draw(t, "drain"),
@@ -131,7 +131,7 @@ func drawJob(t *rapid.T, keys int) job {
 		Takes: rapid.SampledFrom([]time.Duration{0, 10 * time.Millisecond, 300 * time.Millisecond, time.Second, 3 * time.Second}).Draw(t, "takes"),
 		End:   rapid.SampledFrom([]string{jobDone, jobDone, jobDone, jobDone, jobDone, jobDone, jobOnce, jobStubborn, jobLater, jobInvalid}).Draw(t, "end"),
 	}
-	j.Deaf = rapid.IntRange(0, 4).Draw(t, "deaf") == 4
+	j.IgnoresCancel = rapid.IntRange(0, 4).Draw(t, "deaf") == 4
 	j.Parks = rapid.SampledFrom([]time.Duration{0, 0, 0, 100 * time.Millisecond, 2 * time.Second}).Draw(t, "parks")
 	return j
 }
@@ -139,7 +139,7 @@ func drawJob(t *rapid.T, keys int) job {
 // Whatever messages do and whatever befalls the members of a group: no message is lost, nothing is committed before it is
 // settled, and one message of a key is at work at a time. While nobody dies, those of a key stay in order, and none is
 // done twice but where its partition moved while one before it was not done.
-func TestPoolKeepsItsPromises(t *testing.T) {
+func TestPoolInvariants(t *testing.T) {
 	need.Check(t, func(rt *rapid.T) {
 		if built("-race", "true") && rapid.IntRange(0, 4).Draw(rt, "left out") < 4 {
 			return // a play takes twenty times as long
@@ -162,7 +162,7 @@ func TestPoolKeepsItsPromises(t *testing.T) {
 }
 
 // A place is one message in a partition that Pools read, or what became of it somewhere else.
-type place struct {
+type topicMessage struct {
 	topic   schemas.Topic
 	part    int32
 	offset  int64
@@ -171,7 +171,7 @@ type place struct {
 }
 
 // read returns all of a topic, partition by partition.
-func (w *world) read(topic schemas.Topic) (all []place) {
+func (w *simulation) read(topic schemas.Topic) (all []topicMessage) {
 	of := schemas.Changes // raw topics hold changes
 	if topic == schemas.DuplicationHigh {
 		of = topic
@@ -192,17 +192,17 @@ func (w *world) read(topic schemas.Topic) (all []place) {
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		all = append(all, place{topic, r.Partition, r.Offset, r.Timestamp, n})
+		all = append(all, topicMessage{topic, r.Partition, r.Offset, r.Timestamp, n})
 	}
 	return all
 }
 
 // audit holds what is on the topics, and what was committed when, against the promises.
-func (w *world) audit() {
+func (w *simulation) audit() {
 	inputs := w.read(schemas.Changes)
 	outputs := w.read(schemas.DuplicationHigh)
-	settled := map[int][]place{} // what became of each message, in any order
-	for _, places := range [][]place{outputs, w.read(schemas.Dead), w.read(schemas.Delay("2s")), w.read(schemas.Delay("8s"))} {
+	settled := map[int][]topicMessage{} // what became of each message, in any order
+	for _, places := range [][]topicMessage{outputs, w.read(schemas.Dead), w.read(schemas.Delay("2s")), w.read(schemas.Delay("8s"))} {
 		for _, at := range places {
 			settled[at.version] = append(settled[at.version], at)
 		}
@@ -234,7 +234,7 @@ func (w *world) audit() {
 }
 
 // auditCommits: what a member meant to commit was settled by then.
-func (w *world) auditCommits(inputs []place, settled map[int][]place) {
+func (w *simulation) auditCommits(inputs []topicMessage, settled map[int][]topicMessage) {
 	if len(w.commits) == 0 {
 		w.fault("no commit was seen")
 	}
@@ -243,7 +243,7 @@ func (w *world) auditCommits(inputs []place, settled map[int][]place) {
 			if in.topic != c.topic || in.part != c.part || in.offset >= c.offset {
 				continue
 			}
-			if !slices.ContainsFunc(settled[in.version], func(s place) bool { return !s.at.Before(in.at) && !s.at.After(c.at) }) {
+			if !slices.ContainsFunc(settled[in.version], func(s topicMessage) bool { return !s.at.Before(in.at) && !s.at.After(c.at) }) {
 				w.fault("%s/%d was committed up to %d when message %d, at %d, was not settled", c.topic, c.part, c.offset, in.version, in.offset)
 			}
 		}
@@ -251,7 +251,7 @@ func (w *world) auditCommits(inputs []place, settled map[int][]place) {
 }
 
 // auditOrder: the messages of a key became outputs in their order, but for those that had to wait.
-func (w *world) auditOrder(outputs []place) {
+func (w *simulation) auditOrder(outputs []topicMessage) {
 	last, seen := map[int]int{}, map[int]bool{}
 	for _, out := range outputs {
 		v, j := out.version, w.Jobs[out.version]
@@ -267,7 +267,7 @@ func (w *world) auditOrder(outputs []place) {
 
 // auditRepeats: what is done is done, unless it could not be committed when its partition moved, since one before it was
 // not. Where outputs fail, an append may not be known of by then, and nothing is said.
-func (w *world) auditRepeats(inputs []place, settled map[int][]place) {
+func (w *simulation) auditRepeats(inputs []topicMessage, settled map[int][]topicMessage) {
 	stays := w.count("start", "stop") == 1
 	if !stays && w.count("outputs") > 0 {
 		return
@@ -290,7 +290,7 @@ func (w *world) auditRepeats(inputs []place, settled map[int][]place) {
 		if n == 1 {
 			continue
 		}
-		held := slices.ContainsFunc(inputs, func(before place) bool {
+		held := slices.ContainsFunc(inputs, func(before topicMessage) bool {
 			return before.part == in.part && before.offset < in.offset && first(before.version).After(first(in.version))
 		})
 		if stays || !j.waits() && !held {
@@ -300,7 +300,7 @@ func (w *world) auditRepeats(inputs []place, settled map[int][]place) {
 }
 
 // names has the commits name their topics.
-func (w *world) names() {
+func (w *simulation) names() {
 	cfg := w.b.Config()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer), kgo.DisableClientMetrics())
 	if err != nil {

@@ -109,7 +109,7 @@ func checkDead(t *testing.T, d, rec kafkatest.Record, want []string) {
 func TestPoolLanes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Lanes: quick()})
+		b := kafkatest.New(t, kafkatest.Options{Lanes: quickLanes()})
 		b.Send(change("a"))
 		type sight struct {
 			topic, from schemas.Topic
@@ -173,7 +173,7 @@ func TestPoolClasses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Lanes: quick()})
+				b := kafkatest.New(t, kafkatest.Options{Lanes: quickLanes()})
 				b.Send(change("a"))
 				start, calls, got := time.Now(), 0, ""
 				g := planner(t, b, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {

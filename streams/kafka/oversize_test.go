@@ -20,7 +20,7 @@ import (
 )
 
 // foreign writes records as whoever compresses and does not care how long they are.
-func foreign(t *testing.T, b *kafkatest.Broker, recs ...*kgo.Record) {
+func writeForeign(t *testing.T, b *kafkatest.Broker, recs ...*kgo.Record) {
 	t.Helper()
 	cfg := b.Config()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer), kgo.DisableClientMetrics(),
@@ -80,16 +80,16 @@ func TestOversizedRecordIsADeadLetter(t *testing.T) {
 		r.Topic = string(topic)
 		return r
 	}
-	group := func(t *testing.T, b *kafkatest.Broker) runner { return planner(t, b, fails) }
-	copies := func(t *testing.T, b *kafkatest.Broker) runner {
+	group := func(t *testing.T, b *kafkatest.Broker) runnable { return planner(t, b, fails) }
+	copies := func(t *testing.T, b *kafkatest.Broker) runnable {
 		p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}}, fails)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return p
 	}
-	delay := func(t *testing.T, b *kafkatest.Broker) runner { return delayer(t, b) }
-	sink := func(t *testing.T, b *kafkatest.Broker) runner {
+	delay := func(t *testing.T, b *kafkatest.Broker) runnable { return delayer(t, b) }
+	sink := func(t *testing.T, b *kafkatest.Broker) runnable {
 		g, err := kafka.NewBatchGroup(b.Config(), kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}}, discard{})
 		if err != nil {
 			t.Fatal(err)
@@ -100,7 +100,7 @@ func TestOversizedRecordIsADeadLetter(t *testing.T) {
 		rec  *kgo.Record
 		read schemas.Topic
 		role schemas.Role
-		run  func(*testing.T, *kafkatest.Broker) runner
+		run  func(*testing.T, *kafkatest.Broker) runnable
 	}{
 		"value, group":   {value(change("a")), schemas.Changes, schemas.RolePlanner, group},
 		"headers, group": {header(change("a")), schemas.Changes, schemas.RolePlanner, group},
@@ -116,7 +116,7 @@ func TestOversizedRecordIsADeadLetter(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				rec := *tt.rec
-				foreign(t, b, &rec)
+				writeForeign(t, b, &rec)
 				if err := run(t, 2*time.Minute, tt.run(t, b)); err != nil {
 					t.Fatal(err)
 				}
@@ -144,14 +144,14 @@ func (discard) Forget(schemas.Topic, int32)                      {}
 
 // A batch that is longer than any message may be stops its partition at once, with the offset to go on from; the client
 // alone would stop to read the partition in silence.
-func TestBatchThatIsTooLongToRead(t *testing.T) {
+func TestOversizedBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
-		put(t, b, 0, "a")
+		writeBatches(t, b, 0, "a")
 		rec := messageRecord(t, change("b"))
 		rec.Value = bytes.Repeat([]byte("x"), 70<<20)
-		foreign(t, b, rec) // to partition 0 or 1
+		writeForeign(t, b, rec) // to partition 0 or 1
 		cfg := b.Config()
 		cfg.Unreadables = kafka.NewUnreadables()
 		var h handled
@@ -159,14 +159,14 @@ func TestBatchThatIsTooLongToRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.AfterFunc(30*time.Second, func() { put(t, b, 0, "c"); put(t, b, 1, "c") })
+		time.AfterFunc(30*time.Second, func() { writeBatches(t, b, 0, "c"); writeBatches(t, b, 1, "c") })
 		time.AfterFunc(time.Minute, func() {
 			stopped := cfg.Unreadables.Batches()
 			if len(stopped) != 1 {
 				t.Fatalf("stopped %v", stopped)
 			}
 			at, got := stopped[0].Offset, stopped[0].Err.Error()
-			if !strings.Contains(got, "is longer when it is decompressed") || !strings.Contains(got, fmt.Sprintf("--to-offset %d ", at+1)) {
+			if !strings.Contains(got, "is longer, decompressed, than") || !strings.Contains(got, fmt.Sprintf("--to-offset %d ", at+1)) {
 				t.Errorf("got %s", got)
 			}
 		})
@@ -183,13 +183,13 @@ func TestBatchThatIsTooLongToRead(t *testing.T) {
 }
 
 // A letter that could not come back is refused, and holds up no other.
-func TestRedriveRefusesWhatIsTooLarge(t *testing.T) {
+func TestRedriveRefusesOversized(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		big, small := messageRecord(t, change("a")), messageRecord(t, change("b"))
 		big.Value, small.Value = bytes.Repeat([]byte("x"), 5<<20), []byte("{")
-		foreign(t, b, big, small)
+		writeForeign(t, b, big, small)
 		if err := run(t, time.Minute, planner(t, b, plan)); err != nil {
 			t.Fatal(err)
 		}

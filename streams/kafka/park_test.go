@@ -20,7 +20,7 @@ import (
 )
 
 // parks is a handler whose tasks wait for d, parked, before they do what h does.
-func parks(d time.Duration, h kafka.Handler) kafka.Handler {
+func parkFirst(d time.Duration, h kafka.Handler) kafka.Handler {
 	return func(ctx context.Context, in *schemas.Delivery) ([]schemas.Message, error) {
 		if err := kafka.Park(ctx, func(ctx context.Context) error { return retry.Sleep(ctx, d) }); err != nil {
 			return nil, err
@@ -76,7 +76,7 @@ func TestParkedTasksHoldNoWorker(t *testing.T) {
 				start := time.Now()
 				p := pool(t, b, pc, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					work()
-					out, err := parks(time.Second, plan)(ctx, d)
+					out, err := parkFirst(time.Second, plan)(ctx, d)
 					work()
 					c := d.Body.(*pb.Change)
 					mu.Lock()
@@ -164,7 +164,7 @@ func TestParkedTasksAreNotStalled(t *testing.T) {
 					if err := retry.Sleep(ctx, tt.before); err != nil {
 						return nil, err
 					}
-					return parks(time.Hour, work)(ctx, d)
+					return parkFirst(time.Hour, work)(ctx, d)
 				})
 				if err := run(t, 2*time.Hour, p.SetDeadline(2*time.Minute, 1<<10)); err != nil {
 					t.Fatal(err)
@@ -197,7 +197,7 @@ func TestParkedTasksEndWithTheirPartition(t *testing.T) {
 					if err := retry.Sleep(ctx, tt.first); err != nil {
 						return nil, err
 					}
-					return parks(time.Hour, plan)(ctx, d)
+					return parkFirst(time.Hour, plan)(ctx, d)
 				})
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
@@ -240,7 +240,7 @@ func TestParkedTasksOfALostPartition(t *testing.T) {
 			}
 			wait := map[string]time.Duration{"parked": time.Hour, "waits": time.Second}[d.Body.(*pb.Change).GetItem()]
 			if wait > 0 {
-				return parks(wait, plan)(ctx, d)
+				return parkFirst(wait, plan)(ctx, d)
 			}
 			<-block // deaf: it keeps the worker
 			return nil, ctx.Err()
@@ -270,7 +270,7 @@ func TestParkedTasksEndInAPause(t *testing.T) {
 		b.Send(change("a"), change("b"))
 		cfg := b.Config()
 		cfg.Controls = &kafka.Controls{}
-		p, err := kafka.NewPool(cfg, planning(2), parks(30*time.Second, plan))
+		p, err := kafka.NewPool(cfg, planning(2), parkFirst(30*time.Second, plan))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -296,7 +296,7 @@ func TestParkedTasksAreNoSuspects(t *testing.T) {
 		b.Send(numbered(4, 4)...)
 		for range 5 {
 			proc, cfg := newProcess(b.Config())
-			p, err := kafka.NewPool(cfg, planning(1), parks(time.Hour, plan))
+			p, err := kafka.NewPool(cfg, planning(1), parkFirst(time.Hour, plan))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -336,7 +336,7 @@ func TestParkedTasksThatFail(t *testing.T) {
 					fail = errOwn
 				}
 			case "twice":
-				if _, err := parks(time.Second, plan)(ctx, d); err != nil {
+				if _, err := parkFirst(time.Second, plan)(ctx, d); err != nil {
 					return nil, err
 				}
 			}
@@ -375,14 +375,14 @@ func TestParkedTasksThatFail(t *testing.T) {
 }
 
 // Parked tasks are counted as such, and not as at work.
-func TestParkedTasksAreMeasured(t *testing.T) {
+func TestMetricsOfParkedTasks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		cfg, reg := measured(b)
+		cfg, reg := withMetrics(b)
 		b.Send(numbered(7, 7)...)
 		p, err := kafka.NewPool(cfg, planning(2),
-			parks(20*time.Second, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			parkFirst(20*time.Second, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 				time.Sleep(10 * time.Second)
 				return plan(ctx, d)
 			}))
@@ -392,16 +392,16 @@ func TestParkedTasksAreMeasured(t *testing.T) {
 		background(t, p)
 		time.Sleep(18 * time.Second)
 		const l = "{class=high,role=planner}"
-		kafka.SameValues(t, counted(t, reg, "tasks", l), map[string]float64{"parked_tasks" + l: 7})
+		kafka.SameValues(t, nonZero(t, reg, "tasks", l), map[string]float64{"parked_tasks" + l: 7})
 		if s := cfg.Metrics.State(); s[0].Parked != 7 || s[0].Busy != 0 || s[0].InFlight != 7 {
 			t.Errorf("got %+v, want 7 that are parked", s[0])
 		}
 		time.Sleep(10 * time.Second)
-		got := counted(t, reg, "tasks", l)
+		got := nonZero(t, reg, "tasks", l)
 		delete(got, "oldest_task_seconds"+l)
 		kafka.SameValues(t, got, map[string]float64{"parked_tasks" + l: 5, "working_tasks" + l: 2})
 		time.Sleep(time.Minute)
-		kafka.SameValues(t, counted(t, reg, "tasks", l), map[string]float64{})
+		kafka.SameValues(t, nonZero(t, reg, "tasks", l), map[string]float64{})
 	})
 }
 
@@ -425,7 +425,7 @@ func TestParkedPoisonThatKills(t *testing.T) {
 		for range 10 {
 			proc, cfg := newProcess(b.Config())
 			p, err := kafka.NewPool(cfg, planning(4),
-				parks(5*time.Second, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				parkFirst(5*time.Second, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					if d.Body.(*pb.Change).GetItem() == "7" {
 						proc.kill()
 						<-ctx.Done()

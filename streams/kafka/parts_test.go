@@ -16,7 +16,7 @@ import (
 )
 
 // quick are lanes that do not make a day of a test: fake time has its price too.
-func quick() []kafka.Lane {
+func quickLanes() []kafka.Lane {
 	return []kafka.Lane{{Name: "30s", Delay: 30 * time.Second}, {Name: "2m", Delay: 2 * time.Minute}, {Name: "5m", Delay: 5 * time.Minute}, {Name: "10m", Delay: 10 * time.Minute}}
 }
 

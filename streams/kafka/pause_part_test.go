@@ -35,7 +35,7 @@ func TestPausePart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quick()})
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quickLanes()})
 				other := change("other")
 				other.Body.(*pb.Change).Account = "umbrella"
 				b.Send(change("a"), other)
@@ -97,7 +97,7 @@ func TestPausePartOfRoleWithoutLanes(t *testing.T) {
 }
 
 // What cannot be put aside is not committed; what was, but was reported lost, is there once.
-func TestPauseAsideFails(t *testing.T) {
+func TestPausedRecordIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		fault     kafkatest.Fault

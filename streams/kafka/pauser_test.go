@@ -18,28 +18,28 @@ import (
 )
 
 // A runner is a part that can be paused.
-type runner interface{ Run(context.Context) error }
+type runnable interface{ Run(context.Context) error }
 
 // pausable are the parts, and what each is fed with and handles. They note in l what they handle.
 func pausable() map[string]struct {
 	role  schemas.Role
 	topic schemas.Topic // read and committed
-	make  func(c kafka.Config, l *ledger) (runner, error)
+	make  func(c kafka.Config, l *deliveryLog) (runnable, error)
 } {
 	type part = struct {
 		role  schemas.Role
 		topic schemas.Topic
-		make  func(c kafka.Config, l *ledger) (runner, error)
+		make  func(c kafka.Config, l *deliveryLog) (runnable, error)
 	}
 	return map[string]part{
-		"Pool": {schemas.RolePlanner, schemas.Changes, func(c kafka.Config, l *ledger) (runner, error) {
+		"Pool": {schemas.RolePlanner, schemas.Changes, func(c kafka.Config, l *deliveryLog) (runnable, error) {
 			return kafka.NewPool(c, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
 				func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					l.note(d)
 					return plan(ctx, d)
 				})
 		}},
-		"BatchGroup": {schemas.RoleSink, schemas.Changes, func(c kafka.Config, l *ledger) (runner, error) {
+		"BatchGroup": {schemas.RoleSink, schemas.Changes, func(c kafka.Config, l *deliveryLog) (runnable, error) {
 			return kafka.NewBatchGroup(c, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}, MaxAge: 100 * time.Millisecond},
 				storeFunc{func(_ context.Context, batch []*schemas.Delivery) error {
 					for _, d := range batch {
@@ -52,7 +52,7 @@ func pausable() map[string]struct {
 }
 
 // total is how many deliveries l has seen.
-func (l *ledger) total() (n int) {
+func (l *deliveryLog) total() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, s := range l.seen {
@@ -70,7 +70,7 @@ func send(b *kafkatest.Broker, keys int) {
 }
 
 // garbage writes what cannot be decoded.
-func garbage(b *kafkatest.Broker, topic schemas.Topic) {
+func sendUndecodable(b *kafkatest.Broker, topic schemas.Topic) {
 	r := kafkatest.Record{Partition: 0}
 	r.Topic, r.Value = topic, []byte("{")
 	b.Write(r)
@@ -94,11 +94,11 @@ func TestPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		const keys = 20
-		parts, ledgers := pausable(), map[string]*ledger{}
+		parts, ledgers := pausable(), map[string]*deliveryLog{}
 		start := func(name string) {
 			cfg := b.Config()
 			cfg.Controls = follow(t, b) // a process of its own
-			ledgers[name] = new(ledger)
+			ledgers[name] = new(deliveryLog)
 			p, err := parts[name].make(cfg, ledgers[name])
 			if err != nil {
 				t.Fatal(err)
@@ -146,9 +146,9 @@ func TestPauseUntil(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
 				send(b, 10)
-				garbage(b, part.topic)
+				sendUndecodable(b, part.topic)
 				cfg, _ := paused(t, b, &pb.Control{Role: string(part.role), Paused: true, Until: ends(time.Hour)})
-				var l ledger
+				var l deliveryLog
 				p, err := part.make(cfg, &l)
 				if err != nil {
 					t.Fatal(err)
@@ -175,10 +175,10 @@ func TestPauseAndStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		send(b, 7)
-		garbage(b, schemas.Changes)
+		sendUndecodable(b, schemas.Changes)
 		send(b, 7)
 		cfg, c := paused(t, b)
-		var l ledger
+		var l deliveryLog
 		h := func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			if c.Role(schemas.RolePlanner) {
 				t.Errorf("offset %d is handled while the role is paused", d.Offset)
@@ -223,7 +223,7 @@ func TestPauseCommits(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := kafkatest.New(t, kafkatest.Options{})
 					cfg, c := paused(t, b)
-					var l ledger
+					var l deliveryLog
 					p, err := part.make(cfg, &l)
 					if err != nil {
 						t.Fatal(err)
@@ -319,7 +319,7 @@ func TestPauseBeforeStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		cfg, c := paused(t, b)
-		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}, MaxAge: 10 * time.Second}, &table{})
+		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}, MaxAge: 10 * time.Second}, &memoryTable{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -327,7 +327,7 @@ func TestPauseBeforeStore(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		b.Send(change("a")) // is stored at once, and what follows waits
 		time.Sleep(50 * time.Millisecond)
-		garbage(b, schemas.Changes)
+		sendUndecodable(b, schemas.Changes)
 		time.Sleep(50 * time.Millisecond)
 		apply(t, c, &pb.Control{Paused: true})
 		time.Sleep(time.Hour)
@@ -350,7 +350,7 @@ func TestPauseFetchesNothing(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
 				cfg, c := paused(t, b)
-				var l ledger
+				var l deliveryLog
 				p, err := part.make(cfg, &l)
 				if err != nil {
 					t.Fatal(err)
@@ -377,7 +377,7 @@ func TestPauseFetchesNothing(t *testing.T) {
 func TestPauseDelayer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Lanes: quick()})
+		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Lanes: quickLanes()})
 		cfg, c := paused(t, b, &pb.Control{Role: "delayer", Paused: true})
 		p, err := kafka.NewProducer(cfg, "test")
 		if err != nil {
@@ -433,7 +433,7 @@ func TestPauseRebalance(t *testing.T) {
 			b := kafkatest.New(t, kafkatest.Options{Partitions: 4, RealTime: true})
 			const keys, each = 40, 5
 			cfg, c := paused(t, b)
-			var l ledger
+			var l deliveryLog
 			ctx, stop := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
 			defer wg.Wait()

@@ -14,7 +14,7 @@ import (
 )
 
 // polledOne is a poll of one partition.
-func polledOne(p kgo.FetchPartition) kgo.Fetches {
+func fetchesOf(p kgo.FetchPartition) kgo.Fetches {
 	return kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: "t", TopicID: [16]byte{7}, Partitions: []kgo.FetchPartition{p}}}}}
 }
 
@@ -43,7 +43,7 @@ func TestFaultsOf(t *testing.T) {
 		"an error of the client's own":    {errors.New("the group session was lost"), 0, nothing},
 	} {
 		got := nothing
-		f := faultsOf(polledOne(kgo.FetchPartition{Partition: 3, HighWatermark: tt.watermark, Err: tt.err}), slog.New(slog.DiscardHandler))
+		f := faultsOf(fetchesOf(kgo.FetchPartition{Partition: 3, HighWatermark: tt.watermark, Err: tt.err}), slog.New(slog.DiscardHandler))
 		out := (*outOfRange)(nil)
 		switch {
 		case errors.As(f.fatal, &out):
@@ -64,12 +64,12 @@ func TestFaultsOf(t *testing.T) {
 }
 
 // A batch that can be parsed after all stops nothing, however often that happens.
-func TestDamageThatPasses(t *testing.T) {
+func TestTransientDamage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := NewUnreadables()
 		r := newPollChecker(newRouter(Config{Unreadables: u}, "planner", 0), newCommits(nil))
-		bad := polledOne(kgo.FetchPartition{HighWatermark: 9, Err: io.ErrUnexpectedEOF})
-		good := polledOne(kgo.FetchPartition{HighWatermark: 9, Records: []*kgo.Record{{Topic: "t"}}})
+		bad := fetchesOf(kgo.FetchPartition{HighWatermark: 9, Err: io.ErrUnexpectedEOF})
+		good := fetchesOf(kgo.FetchPartition{HighWatermark: 9, Records: []*kgo.Record{{Topic: "t"}}})
 		for range 3 {
 			for range damageTries - 1 {
 				if err := r.check(t.Context(), nil, bad); err != nil {

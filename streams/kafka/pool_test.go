@@ -201,7 +201,7 @@ func TestPoolErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Lanes: quick()})
+				b := kafkatest.New(t, kafkatest.Options{Lanes: quickLanes()})
 				b.Send(change("a"), change("b"))
 				b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("x"), Value: []byte("poison")}, Partition: -1})
 				var calls atomic.Int32
@@ -256,7 +256,7 @@ func TestDueOutputs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Lanes: quick()})
+				b := kafkatest.New(t, kafkatest.Options{Lanes: quickLanes()})
 				b.Send(change("a"))
 				start := time.Now()
 				background(t, planner(t, b, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {

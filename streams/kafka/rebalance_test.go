@@ -16,12 +16,12 @@ import (
 )
 
 // A ledger is what handlers were given, by item, in order.
-type ledger struct {
+type deliveryLog struct {
 	mu   sync.Mutex
 	seen map[string][]int64
 }
 
-func (l *ledger) note(d *schemas.Delivery) {
+func (l *deliveryLog) note(d *schemas.Delivery) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.seen == nil {
@@ -32,7 +32,7 @@ func (l *ledger) note(d *schemas.Delivery) {
 }
 
 // check reports items that are missing, came out of order, or came twice.
-func (l *ledger) check(t *testing.T, keys, each int) {
+func (l *deliveryLog) check(t *testing.T, keys, each int) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,7 +59,7 @@ func TestRebalance(t *testing.T) {
 			b := kafkatest.New(t, kafkatest.Options{Partitions: 4, RealTime: true})
 			cfg := b.Config()
 			cfg.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
-			var l ledger
+			var l deliveryLog
 			h := func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 				l.note(d)
 				select {

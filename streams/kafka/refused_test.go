@@ -27,23 +27,23 @@ func TestOutputsAreRefusedForLong(t *testing.T) {
 	for name, tt := range map[string]struct {
 		role schemas.Role
 		out  schemas.Topic
-		make func(kafka.Config) (runner, error)
+		make func(kafka.Config) (runnable, error)
 	}{
-		"Pool": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg kafka.Config) (runner, error) {
+		"Pool": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg kafka.Config) (runnable, error) {
 			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: changes}, plan)
 		}},
-		"BatchGroup": {schemas.RoleSink, schemas.Dead, func(cfg kafka.Config) (runner, error) {
-			return kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: changes}, &table{poison: "a"})
+		"BatchGroup": {schemas.RoleSink, schemas.Dead, func(cfg kafka.Config) (runnable, error) {
+			return kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: changes}, &memoryTable{poison: "a"})
 		}},
-		"Delayer": {schemas.RoleDelayer, schemas.Again(schemas.RoleCopier), func(cfg kafka.Config) (runner, error) {
+		"Delayer": {schemas.RoleDelayer, schemas.Again(schemas.RoleCopier), func(cfg kafka.Config) (runnable, error) {
 			return kafka.NewDelayer(cfg)
 		}},
 	} {
 		for _, fault := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneButLost} {
 			t.Run(fmt.Sprintf("%s, fault %d", name, fault), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quick()})
-					cfg, _ := measured(b)
+					b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quickLanes()})
+					cfg, _ := withMetrics(b)
 					b.Send(change("a"))
 					if tt.role == schemas.RoleDelayer {
 						p, err := kafka.NewProducer(cfg, "test")
@@ -98,34 +98,34 @@ func TestOutputsAreRefusedForLong(t *testing.T) {
 }
 
 // A refuser is a sink that stores nothing, for good.
-type refuser struct{ handled }
+type rejectingSink struct{ handled }
 
-func (r *refuser) Store(ctx context.Context, ds []*schemas.Delivery) error {
+func (r *rejectingSink) Store(ctx context.Context, ds []*schemas.Delivery) error {
 	return retry.Permanent(errors.Join(errors.New("refused"), r.handled.Store(ctx, ds)))
 }
 
 // While one partition refuses outputs, those that others have taken are not published again, and no handler is called
 // again. If the process is killed meanwhile, the next one publishes them once more.
-func TestOutputsThatWereTakenAreNotRepeated(t *testing.T) {
+func TestAcknowledgedOutputsAreNotRepeated(t *testing.T) {
 	t.Parallel()
 	n, long := need.Amount(20, 50, 50), time.Duration(need.Amount(4, 20, 20))*time.Minute
 	changes := []schemas.Topic{schemas.Changes}
 	for name, tt := range map[string]struct {
 		role schemas.Role
 		out  schemas.Topic
-		make func(kafka.Config, *handled) (runner, error)
+		make func(kafka.Config, *handled) (runnable, error)
 	}{
-		"Pool": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg kafka.Config, h *handled) (runner, error) {
+		"Pool": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg kafka.Config, h *handled) (runnable, error) {
 			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: changes},
 				func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					h.add(d)
 					return plan(ctx, d)
 				})
 		}},
-		"BatchGroup": {schemas.RoleSink, schemas.Dead, func(cfg kafka.Config, _ *handled) (runner, error) {
-			return kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: changes}, &refuser{})
+		"BatchGroup": {schemas.RoleSink, schemas.Dead, func(cfg kafka.Config, _ *handled) (runnable, error) {
+			return kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: changes}, &rejectingSink{})
 		}},
-		"Delayer": {schemas.RoleDelayer, schemas.Again(schemas.RoleCopier), func(cfg kafka.Config, _ *handled) (runner, error) {
+		"Delayer": {schemas.RoleDelayer, schemas.Again(schemas.RoleCopier), func(cfg kafka.Config, _ *handled) (runnable, error) {
 			return kafka.NewDelayer(cfg)
 		}},
 	} {
@@ -133,10 +133,10 @@ func TestOutputsThatWereTakenAreNotRepeated(t *testing.T) {
 			for _, kills := range []int{0, 1} {
 				t.Run(fmt.Sprintf("%s, fault %d, %d kills", name, fault, kills), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
-						b := kafkatest.New(t, kafkatest.Options{Partitions: 2, Lanes: quick()})
+						b := kafkatest.New(t, kafkatest.Options{Partitions: 2, Lanes: quickLanes()})
 						var waits []schemas.Message
 						for i := range n {
-							put(t, b, 0, fmt.Sprint(i)) // whose outputs are in both partitions
+							writeBatches(t, b, 0, fmt.Sprint(i)) // whose outputs are in both partitions
 							m := command(change(fmt.Sprint(i)).Body.(*pb.Change))
 							m.Due = time.Now().Add(time.Second)
 							waits = append(waits, m)
@@ -152,7 +152,7 @@ func TestOutputsThatWereTakenAreNotRepeated(t *testing.T) {
 							}
 						}
 						var h handled
-						part := func() runner {
+						part := func() runnable {
 							part, err := tt.make(b.Config(), &h)
 							if err != nil {
 								t.Fatal(err)
@@ -199,12 +199,12 @@ func TestPartitionMovesWhileOutputsAreRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
-		put(t, b, 0, "a", "b", "c")
-		put(t, b, 1, "d", "e", "f")
+		writeBatches(t, b, 0, "a", "b", "c")
+		writeBatches(t, b, 1, "d", "e", "f")
 		mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
 		background(t, planner(t, b, plan))
 		time.Sleep(5 * time.Minute)
-		put(t, b, 1, "d") // its output waits for the first one
+		writeBatches(t, b, 1, "d") // its output waits for the first one
 		time.Sleep(time.Second)
 		background(t, planner(t, b, plan))
 		time.Sleep(5 * time.Minute)
@@ -225,8 +225,8 @@ func TestOutputsArePublishedBeforePartitionsMove(t *testing.T) {
 	need.Full(t)
 	t.Parallel()
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 2, RealTime: true})
-	put(t, b, 0, "a", "b", "c")
-	put(t, b, 1, "d", "e", "f")
+	writeBatches(t, b, 0, "a", "b", "c")
+	writeBatches(t, b, 1, "d", "e", "f")
 	mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
 	cfg := kafka.PoolConfig{Drain: time.Second, Prepare: func(context.Context) error { return nil }}
 	background(t, pool(t, b, cfg, plan))
@@ -305,7 +305,7 @@ func TestLongWorkOutlivesRefusedOutputs(t *testing.T) {
 }
 
 // The outputs of tasks that were at work while their topic was made again reach the new one.
-func TestOutputsToATopicMadeAgain(t *testing.T) {
+func TestOutputsToRecreatedTopic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n = 200

@@ -56,16 +56,16 @@ func (h *handled) take() []string {
 }
 
 // readers make each kind of part that reads changes for as long as a process lives.
-func readers() map[string]func(kafka.Config, *handled) (runner, error) {
+func readers() map[string]func(kafka.Config, *handled) (runnable, error) {
 	changes := []schemas.Topic{schemas.Changes}
-	return map[string]func(kafka.Config, *handled) (runner, error){
-		"BatchGroup": func(cfg kafka.Config, h *handled) (runner, error) {
+	return map[string]func(kafka.Config, *handled) (runnable, error){
+		"BatchGroup": func(cfg kafka.Config, h *handled) (runnable, error) {
 			return kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: changes}, h)
 		},
-		"Pool": func(cfg kafka.Config, h *handled) (runner, error) {
+		"Pool": func(cfg kafka.Config, h *handled) (runnable, error) {
 			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: changes}, h.handle)
 		},
-		"Table": func(cfg kafka.Config, h *handled) (runner, error) {
+		"Table": func(cfg kafka.Config, h *handled) (runnable, error) {
 			return kafka.NewTable(cfg, schemas.Changes, func(_ []byte, d *schemas.Delivery) error { h.add(d); return nil })
 		},
 	}
@@ -146,8 +146,8 @@ func TestTopicMadeAgainThatMayNotBeDescribed(t *testing.T) {
 func TestLaneMadeAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quick()})
-		lane := schemas.Delay(quick()[0].Name)
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quickLanes()})
+		lane := schemas.Delay(quickLanes()[0].Name)
 		// Not when the client looks at its topics: it forgets a lane that is not there just then, and reads the new one.
 		time.AfterFunc(30*time.Second+100*time.Millisecond, func() { b.Recreate(lane, 1) })
 		if err := run(t, 3*time.Minute, delayer(t, b)); err == nil || !strings.Contains(err.Error(), string(lane)+" was deleted and made again") {

@@ -32,7 +32,7 @@ func TestBatchGroupOneFails(t *testing.T) {
 			}
 		}
 		b.Send(long...)
-		tb := &table{}
+		tb := &memoryTable{}
 		var refused, largest atomic.Int64
 		var mended atomic.Bool
 		s := storeFunc{func(ctx context.Context, batch []*schemas.Delivery) error {
@@ -84,7 +84,7 @@ func leavesMemory(t *testing.T, fault kafkatest.Fault) {
 			}
 		}
 		b.Send(long...)
-		tb := &table{}
+		tb := &memoryTable{}
 		s := storeFunc{func(ctx context.Context, batch []*schemas.Delivery) error {
 			if batch[0].Partition == 2 {
 				return retry.Permanent(errors.New("refused"))
@@ -124,7 +124,7 @@ func TestBatchGroupAllFail(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 8})
 		const n = 20_000
 		b.Send(numbered(n, n)...)
-		tb := &table{fail: slices.Repeat([]fault{{err: errors.New("away")}}, 60)}
+		tb := &memoryTable{fail: slices.Repeat([]fault{{err: errors.New("away")}}, 60)}
 		background(t, sink(t, b, kafka.BatchConfig{Memory: 2 << 20, MaxRows: 3000}, tb))
 		time.Sleep(2 * time.Minute)
 		tb.check(t, n, false)

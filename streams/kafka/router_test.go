@@ -108,7 +108,7 @@ func TestAfter(t *testing.T) {
 
 // A trail comes out of headers as it went in, the history stays bounded however a
 // message fails, and what is no trail is not touched.
-func TestTrail(t *testing.T) {
+func TestRetryHeaders(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
 		at := time.UnixMilli(1_700_000_000_000).UTC()
 		want := retryHeaders{
@@ -183,7 +183,7 @@ func TestWaitsAreCountedByCause(t *testing.T) {
 }
 
 // Headers that anybody may have written are no reason to fail.
-func FuzzReadTrail(f *testing.F) {
+func FuzzParseRetryHeaders(f *testing.F) {
 	f.Add(schemas.TrailAttempts, []byte("-3"))
 	f.Add(schemas.TrailHistory, []byte(`[{"attempt":1}]`))
 	f.Add(schemas.TrailDue, []byte("tomorrow"))

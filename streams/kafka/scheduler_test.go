@@ -14,7 +14,7 @@ import (
 )
 
 // A shift is a scheduler with its workers played by the test.
-type shiftModel struct {
+type schedulerModel struct {
 	t       *rapid.T
 	s       *scheduler
 	in      *fetcher
@@ -24,18 +24,18 @@ type shiftModel struct {
 	waiting map[uint64][]int64 // offsets by key, in order
 	atWork  []workItem
 	parked  []workItem
-	resumed []goer
+	resumed []resumingTask
 	dropped int
 }
 
 // A goer was parked, and waits for a worker.
-type goer struct {
+type resumingTask struct {
 	workItem
 	turn <-chan struct{}
 }
 
-func newShift(t *rapid.T, limit func(account, store string) Limit) *shiftModel {
-	m := &shiftModel{t: t, waiting: map[uint64][]int64{}, limits: map[string]int{}}
+func newShift(t *rapid.T, limit func(account, store string) Limit) *schedulerModel {
+	m := &schedulerModel{t: t, waiting: map[uint64][]int64{}, limits: map[string]int{}}
 	m.in = &fetcher{p: &Pool{}, memory: newByteBudget(), assignments: map[partition]*assignment{}}
 	m.s = newScheduler(NewSlots(limit), func(tk *task) { m.dropped++; m.gone(tk) })
 	m.s.allowed, m.s.reserved, m.s.parkedLimit = 4, 1, 5
@@ -45,7 +45,7 @@ func newShift(t *rapid.T, limit func(account, store string) Limit) *shiftModel {
 	return m
 }
 
-func (m *shiftModel) gone(tk *task) {
+func (m *schedulerModel) gone(tk *task) {
 	for k, offsets := range m.waiting {
 		if i := slices.Index(offsets, tk.rec.Offset); i >= 0 {
 			m.waiting[k] = slices.Delete(offsets, i, i+1)
@@ -53,7 +53,7 @@ func (m *shiftModel) gone(tk *task) {
 	}
 }
 
-func (m *shiftModel) add() {
+func (m *schedulerModel) add() {
 	key := rapid.Uint64Range(0, 6).Draw(m.t, "key")
 	class := rapid.IntRange(0, 1).Draw(m.t, "class")
 	w := Work{
@@ -76,12 +76,12 @@ func (m *shiftModel) add() {
 
 // begin has a worker take what is next, if anything is, and parked tasks whose turn it is go on. It returns false if
 // neither was.
-func (m *shiftModel) begin() bool {
+func (m *schedulerModel) begin() bool {
 	m.s.mu.Lock()
 	m.s.restoreReleased()
 	it, ok := m.s.pick(0)
 	m.s.unlock()
-	went := m.goOn()
+	went := m.collectResumed()
 	if !ok {
 		return went
 	}
@@ -101,7 +101,7 @@ func (m *shiftModel) begin() bool {
 	return true
 }
 
-func (m *shiftModel) begun() []workItem {
+func (m *schedulerModel) begun() []workItem {
 	all := slices.Concat(m.atWork, m.parked)
 	for _, g := range m.resumed {
 		all = append(all, g.workItem)
@@ -110,8 +110,8 @@ func (m *shiftModel) begun() []workItem {
 }
 
 // goOn has those that were parked, and have a worker now, be at work again.
-func (m *shiftModel) goOn() (any bool) {
-	m.resumed = slices.DeleteFunc(m.resumed, func(g goer) bool {
+func (m *schedulerModel) collectResumed() (any bool) {
+	m.resumed = slices.DeleteFunc(m.resumed, func(g resumingTask) bool {
 		select {
 		case <-g.turn:
 			m.atWork = append(m.atWork, g.workItem)
@@ -126,7 +126,7 @@ func (m *shiftModel) goOn() (any bool) {
 }
 
 // park has a task at work be parked.
-func (m *shiftModel) park(i int) {
+func (m *schedulerModel) park(i int) {
 	it := m.atWork[i]
 	m.atWork = slices.Delete(m.atWork, i, i+1)
 	m.s.park(it.task)
@@ -134,14 +134,14 @@ func (m *shiftModel) park(i int) {
 }
 
 // resume has a parked task wait for a worker.
-func (m *shiftModel) resume(i int) {
+func (m *schedulerModel) resume(i int) {
 	it := m.parked[i]
 	m.parked = slices.Delete(m.parked, i, i+1)
-	m.resumed = append(m.resumed, goer{it, m.s.resumeTask(it.q)})
+	m.resumed = append(m.resumed, resumingTask{it, m.s.resumeTask(it.q)})
 }
 
 // withdraw has one that waits for a worker be cancelled, and end.
-func (m *shiftModel) withdraw(i int) {
+func (m *schedulerModel) cancelResume(i int) {
 	it := m.resumed[i].workItem
 	m.resumed = slices.Delete(m.resumed, i, i+1)
 	if !m.s.cancelResume(it.q) {
@@ -152,7 +152,7 @@ func (m *shiftModel) withdraw(i int) {
 }
 
 // end has a task at work be done.
-func (m *shiftModel) end(i int) {
+func (m *schedulerModel) end(i int) {
 	it := m.atWork[i]
 	m.atWork = slices.Delete(m.atWork, i, i+1)
 	m.gone(it.task)
@@ -163,7 +163,7 @@ func (m *shiftModel) end(i int) {
 }
 
 // check holds what is at work against the limits.
-func (m *shiftModel) check() {
+func (m *schedulerModel) check() {
 	used, low := map[string]int{}, 0
 	for _, it := range m.atWork {
 		w := it.task.flow.work
@@ -192,7 +192,7 @@ func (m *shiftModel) check() {
 
 // Whatever the keys, classes, accounts and stores, and whatever is parked: one task of a key at a time and in order,
 // limits hold, and everything is given out in the end or dropped with its share, and goes on if it was parked.
-func TestSchedulerKeepsItsPromises(t *testing.T) {
+func TestSchedulerInvariants(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
 		limits := map[string]int{}
 		for _, name := range []string{"a", "a/1", "a/2", "b/1"} {
@@ -228,7 +228,7 @@ func TestSchedulerKeepsItsPromises(t *testing.T) {
 				}
 			case 14:
 				if n := len(m.resumed); n > 0 {
-					m.withdraw(rapid.IntRange(0, n-1).Draw(t, "which"))
+					m.cancelResume(rapid.IntRange(0, n-1).Draw(t, "which"))
 				}
 			case 9:
 				if rapid.IntRange(0, 9).Draw(t, "stop") == 0 {
@@ -345,7 +345,7 @@ func TestSchedulerShares(t *testing.T) {
 }
 
 // What a commit tells of deaths, and what its next reader makes of it.
-func TestPast(t *testing.T) {
+func TestCrashHistory(t *testing.T) {
 	for name, tt := range map[string]struct {
 		text      string
 		committed int64
@@ -395,7 +395,7 @@ func TestPast(t *testing.T) {
 }
 
 // What a commit says is done behind it, and what follows for a record.
-func TestAhead(t *testing.T) {
+func TestCompletedAhead(t *testing.T) {
 	a := completedAhead{kgo.EpochOffset{Epoch: 3, Offset: 900}, []int64{100, 105, 700}}
 	word, end := a.encode(100)
 	if want := " ahead=900/3:AAXTBA"; word != want || end != 900 {
@@ -459,7 +459,7 @@ func TestAhead(t *testing.T) {
 }
 
 // What the commit of a process said is done stays on record until another has read it all.
-func TestAheadIsKept(t *testing.T) {
+func TestCompletedAheadIsKept(t *testing.T) {
 	c := parseCrashHistory("millrace/1 closed 0 ahead=900/3:AAXTBA", 100, 64, true)
 	later := completedAhead{kgo.EpochOffset{Epoch: 4, Offset: 1000}, []int64{105}}
 	for name, tt := range map[string]struct {
@@ -558,7 +558,7 @@ func TestDiversion(t *testing.T) {
 }
 
 // The messages of a slot have a third of the partitions, and those of a key one, also when they are sent again.
-func TestPartitionsOfASlot(t *testing.T) {
+func TestSlotPartitions(t *testing.T) {
 	p := backlogPartitioner{kgo.StickyKeyPartitioner(nil), func(string) bool { return true }}.ForTopic("backlog.copier")
 	for n := 1; n <= 50; n++ {
 		all := map[int]bool{}

@@ -9,7 +9,7 @@ import (
 )
 
 // beginAll begins what may be begun, has it be done at once, and returns how much that was.
-func beginAll(s *scheduler) (n int) {
+func startAll(s *scheduler) (n int) {
 	for {
 		it, ok := begin(s, 0)
 		if !ok {
@@ -49,7 +49,7 @@ func TestRates(t *testing.T) {
 				fill(s, &fetcher{memory: newByteBudget()}, Work{Account: "a", Stores: [2]string{"X"}, Bytes: tt.bytes}, classHigh, 100)
 				var got []int
 				for i, n := 0, 0; i < len(tt.want); i++ {
-					n += beginAll(s)
+					n += startAll(s)
 					got = append(got, n)
 					time.Sleep(time.Second + time.Millisecond)
 					synctest.Wait()
@@ -65,7 +65,7 @@ func TestRates(t *testing.T) {
 }
 
 // What is paused takes nothing of the rates with it.
-func TestRatesAreGivenBack(t *testing.T) {
+func TestRatesAreRefunded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		slots := NewSlots(func(_, store string) Limit {
@@ -81,7 +81,7 @@ func TestRatesAreGivenBack(t *testing.T) {
 			s.setControls(false, 100, func(Work) bool { return true })
 			s.setControls(false, 100, func(Work) bool { return false })
 		}
-		if n := beginAll(s); n != 1 {
+		if n := startAll(s); n != 1 {
 			t.Errorf("%d begun after pauses, want 1", n)
 		}
 		time.Sleep(time.Minute)

@@ -18,8 +18,8 @@ import (
 )
 
 // A slow sink has one table, and notes when each record was stored and when each Store began.
-type slow struct {
-	table
+type slowSink struct {
+	memoryTable
 	takes time.Duration
 
 	mu    sync.Mutex
@@ -27,9 +27,9 @@ type slow struct {
 	done  map[string]time.Time // by item
 }
 
-func (s *slow) Table(schemas.Topic) string { return "log" }
+func (s *slowSink) Table(schemas.Topic) string { return "log" }
 
-func (s *slow) Store(ctx context.Context, batch []*schemas.Delivery) error {
+func (s *slowSink) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	s.mu.Lock()
 	s.began = append(s.began, time.Now())
 	s.mu.Unlock()
@@ -39,7 +39,7 @@ func (s *slow) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	for _, d := range batch {
 		s.done[item(d)] = time.Now()
 	}
-	return s.table.Store(ctx, batch)
+	return s.memoryTable.Store(ctx, batch)
 }
 
 // A record is stored at once if no other batch of its table is being stored and the last one began long enough ago, and
@@ -68,7 +68,7 @@ func TestStoredAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: tt.parts, Prompt: true})
-				s := &slow{takes: tt.takes, done: map[string]time.Time{}}
+				s := &slowSink{takes: tt.takes, done: map[string]time.Time{}}
 				background(t, sink(t, b, kafka.BatchConfig{PartsPerSecond: tt.perSec}, s))
 				time.Sleep(10 * time.Second)
 				sent := map[string]time.Time{}
@@ -107,7 +107,7 @@ func TestCommittedSoon(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Prompt: true})
-		background(t, sink(t, b, kafka.BatchConfig{}, &table{}))
+		background(t, sink(t, b, kafka.BatchConfig{}, &memoryTable{}))
 		time.Sleep(10 * time.Second)
 		adm, err := kafka.NewAdmin(b.Config())
 		if err != nil {
@@ -130,13 +130,13 @@ func TestCommittedSoon(t *testing.T) {
 }
 
 // A marking sink stores nothing and notes when Mark was called with a partition of each topic.
-type marking struct {
+type markingSink struct {
 	storeFunc
 	mu sync.Mutex
 	at map[schemas.Topic][]time.Time
 }
 
-func (m *marking) Mark(_ context.Context, done []schemas.Progress) error {
+func (m *markingSink) Mark(_ context.Context, done []schemas.Progress) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, p := range done {
@@ -159,7 +159,7 @@ func TestCommitsAreFew(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Prompt: true})
-				m := &marking{
+				m := &markingSink{
 					storeFunc: storeFunc{func(context.Context, []*schemas.Delivery) error { return nil }},
 					at:        map[schemas.Topic][]time.Time{},
 				}

@@ -32,7 +32,7 @@ const (
 )
 
 // traced is a record of changes that stands in a trace.
-func traced(t *testing.T, item, parent, state string) kafkatest.Record {
+func tracedRecord(t *testing.T, item, parent, state string) kafkatest.Record {
 	t.Helper()
 	rec, err := schemas.Encode(change(item))
 	if err != nil {
@@ -88,7 +88,7 @@ func TestTraceIsPassedOn(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
 				for _, item := range []string{"good", "bad", "later"} {
-					b.Write(traced(t, item, tt.parent, tt.state))
+					b.Write(tracedRecord(t, item, tt.parent, tt.state))
 				}
 				if err := run(t, time.Minute, tracedPool(t, b.Config(), fails)); err != nil {
 					t.Fatal(err)
@@ -116,9 +116,9 @@ func TestTraceOfPoolThatRetries(t *testing.T) {
 		var mem *tracetest.InMemoryExporter
 		cfg.Tracer, mem = tracer(t)
 		for _, item := range []string{"good", "bad", "later"} {
-			b.Write(traced(t, item, remote, vendor))
+			b.Write(tracedRecord(t, item, remote, vendor))
 		}
-		b.Write(traced(t, "fresh", "", ""))
+		b.Write(tracedRecord(t, "fresh", "", ""))
 		seen := map[string]string{} // one worker: the messages are handled in order
 		err := run(t, time.Minute, tracedPool(t, cfg, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			seen[d.Body.(*pb.Change).GetItem()] = trace.SpanContextFromContext(ctx).SpanID().String()
@@ -187,14 +187,14 @@ func attributes(kvs []attribute.KeyValue) (s []string) {
 }
 
 // Who decided that a trace is not recorded is not overruled, and the trace goes on.
-func TestTraceThatIsNotSampled(t *testing.T) {
+func TestUnsampledTrace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		cfg := b.Config()
 		var mem *tracetest.InMemoryExporter
 		cfg.Tracer, mem = tracer(t, sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.AlwaysSample())))
-		b.Write(traced(t, "good", unsampled, ""))
+		b.Write(tracedRecord(t, "good", unsampled, ""))
 		if err := run(t, time.Minute, tracedPool(t, cfg, plan)); err != nil {
 			t.Fatal(err)
 		}
@@ -245,8 +245,8 @@ func TestTraceOfBatchGroup(t *testing.T) {
 		cfg := b.Config()
 		var mem *tracetest.InMemoryExporter
 		cfg.Tracer, mem = tracer(t)
-		b.Write(traced(t, "good", remote, ""), traced(t, "bad", remote, ""), traced(t, "fresh", "", ""), traced(t, "quiet", unsampled, ""))
-		tb := &table{poison: "bad", fail: []fault{{errors.New("away"), false}}}
+		b.Write(tracedRecord(t, "good", remote, ""), tracedRecord(t, "bad", remote, ""), tracedRecord(t, "fresh", "", ""), tracedRecord(t, "quiet", unsampled, ""))
+		tb := &memoryTable{poison: "bad", fail: []fault{{errors.New("away"), false}}}
 		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleState, Topics: []schemas.Topic{schemas.Changes}}, tb)
 		if err != nil {
 			t.Fatal(err)

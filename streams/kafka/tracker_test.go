@@ -104,7 +104,7 @@ func (m *trackerModel) FinishAll(*rapid.T) {
 }
 
 // Pass makes what is not done late, if that is little.
-func (m *trackerModel) Pass(t *rapid.T) {
+func (m *trackerModel) Evict(t *rapid.T) {
 	most := rapid.IntRange(0, 100).Draw(t, "most")
 	head := m.head()
 	if len(m.open()) > most {

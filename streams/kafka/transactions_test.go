@@ -218,7 +218,7 @@ func TestEndsOfTransactions(t *testing.T) {
 func TestDelayerAndTransactions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Lanes: quick(), Partitions: 1})
+		b := kafkatest.New(t, kafkatest.Options{Lanes: quickLanes(), Partitions: 1})
 		lane := func(item string) kafkatest.Record {
 			r := encoded(t, 0, command(change(item).Body.(*pb.Change)))[0]
 			r.Topic = schemas.Delay("30s")
@@ -295,7 +295,7 @@ func TestOpenTransactionIsLogged(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		var log bytes.Buffer
 		cfg := b.Config()
-		cfg.Log = slog.New(slog.NewTextHandler(&locked{w: &log}, nil))
+		cfg.Log = slog.New(slog.NewTextHandler(&lockedBuffer{w: &log}, nil))
 		a := lagAdmin(t, cfg)
 		look := func(after time.Duration, want int) {
 			t.Helper()
@@ -303,7 +303,7 @@ func TestOpenTransactionIsLogged(t *testing.T) {
 			if _, err := a.Lags(t.Context(), schemas.RolePlanner); err != nil {
 				t.Fatal(err)
 			}
-			if n := strings.Count(log.String(), "a transaction stays open"); n != want {
+			if n := strings.Count(log.String(), "wait for open transaction"); n != want {
 				t.Errorf("logged %d times, want %d:\n%s", n, want, log.String())
 			}
 		}

@@ -17,7 +17,7 @@ import (
 
 // What waits for a store that is named waits in short lanes and is logged by whoever names it, unless there is much of
 // it; what an error does not name waits in longer ones.
-func TestAfterAway(t *testing.T) {
+func TestFailureRecordUnavailable(t *testing.T) {
 	err := errors.New("refused")
 	type result struct {
 		topic, level string

@@ -17,14 +17,14 @@ import (
 )
 
 // A scales is a sink that weighs what it holds, and takes its time.
-type scales struct {
+type weighingSink struct {
 	now, most, heap, rows atomic.Int64
 	want                  int64
 	once                  sync.Once // closes done
 	done                  chan struct{}
 }
 
-func (s *scales) Store(_ context.Context, batch []*schemas.Delivery) error {
+func (s *weighingSink) Store(_ context.Context, batch []*schemas.Delivery) error {
 	var weight int64
 	for _, d := range batch {
 		weight += int64(len(d.Key) + len(d.Value))
@@ -47,13 +47,13 @@ func (s *scales) Store(_ context.Context, batch []*schemas.Delivery) error {
 	return nil
 }
 
-func (*scales) Table(schemas.Topic) string                     { return "t" }
-func (*scales) Mark(context.Context, []schemas.Progress) error { return nil }
-func (*scales) Forget(schemas.Topic, int32)                    {}
+func (*weighingSink) Table(schemas.Topic) string                     { return "t" }
+func (*weighingSink) Mark(context.Context, []schemas.Progress) error { return nil }
+func (*weighingSink) Forget(schemas.Topic, int32)                    {}
 
 // What a sink holds of dead letters is within its memory, although all of them is in their headers, and although it polls
 // for many records at a time of a topic whose records are small.
-func TestHeadersAreWeighed(t *testing.T) {
+func TestMemoryCountsHeaders(t *testing.T) {
 	n := need.Amount(10_000, 100_000, 100_000)
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 4, RealTime: true, Loopback: true})
 	stack := bytes.Repeat([]byte("goroutine 1 [running]: "), 8<<10/23)
@@ -77,7 +77,7 @@ func TestHeadersAreWeighed(t *testing.T) {
 	runtime.GC()
 	var before runtime.MemStats
 	runtime.ReadMemStats(&before)
-	s := &scales{want: int64(n + small), done: make(chan struct{})}
+	s := &weighingSink{want: int64(n + small), done: make(chan struct{})}
 	background(t, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Dead, schemas.Changes}}, s))
 	select {
 	case <-s.done:

@@ -38,7 +38,7 @@ func unlimited() *Slots { return NewSlots(func(string, string) Limit { return Li
 
 // What no worker may begin for now keeps no store from what one may: its slots are others' while they
 // want them, and it is begun when there is room again.
-func TestSlotsOfWhatWaitsForWorkers(t *testing.T) {
+func TestSlotsWithoutWorkers(t *testing.T) {
 	ofX := Work{Account: "a", Stores: [2]string{"X"}}
 	for name, tt := range map[string]struct {
 		class int
@@ -124,7 +124,7 @@ func TestSlotsOfPausedRole(t *testing.T) {
 }
 
 // What was on its way into the lanes has no slots; after the pause it needs them.
-func TestSlotsAfterSpilling(t *testing.T) {
+func TestSlotsAfterShedding(t *testing.T) {
 	f := &fetcher{memory: newByteBudget()}
 	s := newScheduler(NewSlots(onlyX(1)), nil)
 	s.allowed = 16
@@ -213,7 +213,7 @@ func TestDebtIsKept(t *testing.T) {
 }
 
 // goesOn has a parked task wait for a worker, and reports whether it goes on at once, and what is begun after it.
-func goesOn(s *scheduler, it workItem) (goes bool, next workItem) {
+func resumeAndPick(s *scheduler, it workItem) (goes bool, next workItem) {
 	turn := s.resumeTask(it.q)
 	next, _ = begin(s, it.task.flow.kind())
 	select {
@@ -258,7 +258,7 @@ func TestParkedTasksLeavePlacesToHigh(t *testing.T) {
 	if high := parked(0, classHigh); len(high) != 3 {
 		t.Errorf("%d of high are parked, want 3", len(high))
 	}
-	goes, next := goesOn(s, low[0])
+	goes, next := resumeAndPick(s, low[0])
 	if !goes {
 		t.Fatal("what was parked does not go on")
 	}
@@ -268,7 +268,7 @@ func TestParkedTasksLeavePlacesToHigh(t *testing.T) {
 }
 
 // While no task may be begun since too many are parked, none is given a slot: slots are for those that go on.
-func TestSlotsOfWhatMayNotBegin(t *testing.T) {
+func TestSlotsAtParkLimit(t *testing.T) {
 	f := &fetcher{memory: newByteBudget()}
 	s := newScheduler(NewSlots(onlyX(1)), nil)
 	s.allowed, s.parkedLimit = 100, 2
@@ -289,7 +289,7 @@ func TestSlotsOfWhatMayNotBegin(t *testing.T) {
 		}
 		it := parked[0]
 		parked = parked[1:]
-		if goes, next := goesOn(s, it); !goes || next.task != nil {
+		if goes, next := resumeAndPick(s, it); !goes || next.task != nil {
 			t.Fatal("what was parked waits for the slot of a task that may not begin")
 		}
 		done(s, it)
