@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// What is large comes back through a topic of its own, from the lanes and from the dead: a long task
-// holds up neither what is small nor its commit.
+// Large messages return from lanes and dead letters through their own topic, so that a long task delays
+// neither small messages nor their commit.
 func TestLargeMessagesReturnThroughTheirOwnTopic(t *testing.T) {
 	t.Parallel()
 	large := func(item string) schemas.Message {
@@ -74,7 +74,7 @@ func TestLargeMessagesReturnThroughTheirOwnTopic(t *testing.T) {
 				done := make(chan error)
 				p := make1(t, b, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					if d.Body.(*pb.DuplicationCommand).GetItem() == "film" {
-						<-ctx.Done() // a long one
+						<-ctx.Done() // a long task
 						return nil, context.Cause(ctx)
 					}
 					return nil, nil
@@ -96,7 +96,7 @@ func TestLargeMessagesReturnThroughTheirOwnTopic(t *testing.T) {
 	}
 }
 
-// itemsOf are what the commands of topic are about that lie in another one, sorted.
+// itemsOf returns the sorted items of the commands of topic in another topic.
 func itemsOf(t *testing.T, b *kafkatest.Broker, topic, in schemas.Topic) (items []string) {
 	t.Helper()
 	for _, r := range b.Read(in) {
@@ -110,8 +110,8 @@ func itemsOf(t *testing.T, b *kafkatest.Broker, topic, in schemas.Topic) (items 
 	return items
 }
 
-// What only passes through is removed once it was handled, however young it is; what was not handled
-// stays, and so do the newest record and what is kept for its age.
+// Handled records of transit topics are removed, however young they are. Records that were not handled, the
+// newest record and records with a retention time stay.
 func TestTransitTopicsAreTrimmed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// copies returns n commands of an account to copy items into a store.
+// copies returns n commands of an account to copy items to a store.
 func copies(account, store string, from, n int) (msgs []schemas.Message) {
 	for i := range n {
 		msgs = append(msgs, schemas.Message{Topic: schemas.DuplicationHigh, Body: &pb.DuplicationCommand{
@@ -30,14 +30,14 @@ func copies(account, store string, from, n int) (msgs []schemas.Message) {
 	return msgs
 }
 
-// ofCopy describes a command as the copier does.
+// describeCopy describes a command like the copier.
 func describeCopy(b schemas.Body) kafka.Work {
 	c := b.(*pb.DuplicationCommand)
 	return kafka.Work{Key: schemas.Key(c.GetAccount(), c.GetDestinationStore(), c.GetSpace(), c.GetItem()),
 		Account: c.GetAccount(), Stores: [2]string{c.GetSourceStore(), c.GetDestinationStore()}}
 }
 
-// copier returns a Pool of the copier's.
+// copier returns a Pool like the copier's.
 func copier(t testing.TB, cfg kafka.Config, pc kafka.PoolConfig, h kafka.Handler) *kafka.Pool {
 	t.Helper()
 	pc.Role, pc.Topics, pc.Describe = schemas.RoleCopier, []schemas.Topic{schemas.DuplicationHigh}, describeCopy
@@ -48,18 +48,18 @@ func copier(t testing.TB, cfg kafka.Config, pc kafka.PoolConfig, h kafka.Handler
 	return p
 }
 
-// fairly is how long a message may wait behind those of another account, or for another store.
+// maxDelay is how long a message may wait behind those of another account, or for another store.
 const maxDelay = 10 * time.Second
 
-// A message of one account waits less than 10 s behind the backlog of another one, whose tasks would take hours; and
-// one for a store behind those for a store of the same account that is at its limit.
+// A message waits less than 10 s behind the backlog of another account with tasks of hours. The same holds
+// for a message for one store behind those for another store of the account that is at its limit.
 func TestPoolBacklogDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	small, second := copies("small", "1", 0, 1), copies("giant", "2", 0, 1)
 	for name, tt := range map[string]struct {
-		first, later []schemas.Message // sent behind the backlog before the Pool begins, or later
-		limit        int               // of tasks of the backlog at a time
-		takes        time.Duration     // a task of the backlog
+		first, later []schemas.Message // sent before the Pool starts, and later
+		limit        int               // of concurrent tasks of the backlog
+		takes        time.Duration     // duration of a task of the backlog
 		bytes        int64
 	}{
 		"of another account":                     {later: small},
@@ -112,22 +112,22 @@ func TestPoolBacklogDelaysNoOther(t *testing.T) {
 	}
 }
 
-// A tally counts what was handled.
+// A handledLog counts handled messages.
 type handledLog struct {
 	mu          sync.Mutex
 	times       map[string]int    // by id
 	last        map[string]string // version, by key
 	bad         []string
 	small       int                                        // messages of account small
-	slowAccount string                                     // account whose messages take nine minutes
-	duration    func(*pb.DuplicationCommand) time.Duration // those of others
+	slowAccount string                                     // account with messages that take nine minutes
+	duration    func(*pb.DuplicationCommand) time.Duration // of the other accounts
 }
 
 func newTally(takes time.Duration) *handledLog {
 	return &handledLog{times: map[string]int{}, last: map[string]string{}, duration: func(*pb.DuplicationCommand) time.Duration { return takes }}
 }
 
-// fourOf lets four tasks of an account be at work at a time.
+// fourAtATime limits an account to four concurrent tasks.
 func fourAtATime(account string) *kafka.Slots {
 	return kafka.NewSlots(func(of, _ string) kafka.Limit {
 		if of == account {
@@ -163,7 +163,7 @@ func (l *handledLog) handle(ctx context.Context, d *schemas.Delivery) ([]schemas
 	return nil, nil
 }
 
-// wrong names the messages that were not handled, and those that were more than most times.
+// mismatches names the messages that were not handled, or more than most times.
 func (l *handledLog) mismatches(msgs []schemas.Message, most int) (wrong []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -176,7 +176,7 @@ func (l *handledLog) mismatches(msgs []schemas.Message, most int) (wrong []strin
 	return wrong
 }
 
-// rewrites returns the ith to before the nth command of an account, of 100 items by turns.
+// commandVersions returns commands i to n-1 of an account, over 100 items in turns.
 func commandVersions(account string, i, n int) []schemas.Message {
 	msgs := copies(account, "1", i, n-i)
 	for j, m := range msgs {
@@ -185,12 +185,12 @@ func commandVersions(account string, i, n int) []schemas.Message {
 	return msgs
 }
 
-// Each message of two backlogs, and of an account between them, is handled once and those of a key in order, also if the
-// process is stopped, the brokers do not answer, or answers are lost; after a kill, what was not committed may be handled
-// again.
+// Each message of two backlogs, and of an account between them, is handled once and in the order of its key.
+// This also holds if the process stops, the brokers do not answer, or responses are lost. After a kill,
+// uncommitted messages may be handled again.
 func TestPoolBacklogIsHandledOnce(t *testing.T) {
 	t.Parallel()
-	const backlog, few = 600, 20 // so few of a window wait that they are not moved
+	const backlog, few = 600, 20 // too few messages wait to be moved
 	type world struct {
 		b          *kafkatest.Broker
 		start      func() (stop, kill func())
@@ -199,7 +199,7 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 	again := func(w *world) { w.stop(); w.stop, w.kill = w.start() }
 	tests := map[string]struct {
 		disturb func(t *testing.T, w *world)
-		times   int // that a message may be handled
+		times   int // number of times that a message may be handled
 		after   time.Duration
 	}{
 		"undisturbed":                {func(*testing.T, *world) {}, 1, time.Second},
@@ -272,8 +272,8 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 				if wrong := l.mismatches(msgs, tt.times); len(wrong) > 0 {
 					t.Errorf("%d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
 				}
-				// If nothing can be moved the first of a key waits, and no other; if commits fail little is read, and what comes
-				// after ten seconds is not moved any more.
+				// If nothing can be moved, only the first message of a key waits. If commits fail, little is read, and
+				// messages that arrive after ten seconds are not moved any more.
 				if len(l.bad) > 0 && tt.times == 1 && !strings.HasPrefix(name, "cannot") && !strings.HasPrefix(name, "commits") {
 					t.Errorf("%d out of order: %q", len(l.bad), l.bad[:min(10, len(l.bad))])
 				}
@@ -292,7 +292,8 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 	}
 }
 
-// A task that takes long keeps no other of its partition from being read, and what was done meanwhile is not done again.
+// A long task does not keep others of its partition from being read, and the ones that are done meanwhile are
+// not repeated.
 func TestPoolReadsPastLongTask(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -328,7 +329,7 @@ func TestPoolReadsPastLongTask(t *testing.T) {
 	})
 }
 
-// Backlogs of many accounts at once delay a message of another by no more than its turn.
+// Concurrent backlogs of many accounts delay a message of another account only by its turn.
 func TestPoolBacklogsOfManyAccounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -348,7 +349,7 @@ func TestPoolBacklogsOfManyAccounts(t *testing.T) {
 	})
 }
 
-// If the brokers do not take what is moved, the messages are handled where they are, and a stop does not wait for long.
+// If the brokers refuse moved messages, these are handled in place, and a stop is not delayed.
 func TestPoolBacklogIsRefused(t *testing.T) {
 	t.Parallel()
 	backlog := schemas.Backlog(schemas.RoleCopier, schemas.High)
@@ -382,8 +383,8 @@ func TestPoolBacklogIsRefused(t *testing.T) {
 	}
 }
 
-// If the brokers take no more of what is moved after a while, the other messages are handled where they are, also behind
-// tasks that take long.
+// If the brokers stop accepting moved messages later, the others are handled in place, also behind long
+// tasks.
 func TestPoolBacklogIsRefusedLater(t *testing.T) {
 	t.Parallel()
 	for _, partitions := range []int32{1, 12} {
@@ -424,7 +425,7 @@ func TestPoolBacklogIsRefusedLater(t *testing.T) {
 	}
 }
 
-// What is moved while the brokers take none of it does not weigh so much that nothing else is read.
+// Moved messages that the brokers do not accept leave memory for reading others.
 func TestPoolBacklogIsRefusedLaterAndHeavy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -443,7 +444,7 @@ func TestPoolBacklogIsRefusedLaterAndHeavy(t *testing.T) {
 	})
 }
 
-// The messages of a key are handled in order, also if some of them are moved while others are being handled.
+// The messages of a key are handled in order, also if some are moved while others are handled.
 func TestPoolBacklogKeepsTheOrderOfKeys(t *testing.T) {
 	t.Parallel()
 	for seed := range need.Amount(5, 20, 1000) {
@@ -467,7 +468,7 @@ func TestPoolBacklogKeepsTheOrderOfKeys(t *testing.T) {
 	}
 }
 
-// Slow messages fill more than a quarter of a window and no more than half of it: others are read all the same.
+// Slow messages that fill between a quarter and half of a window do not keep others from being read.
 func TestPoolBacklogOfHalfAWindow(t *testing.T) {
 	t.Parallel()
 	for _, quick := range []int{375, 511, 525, 625} {
@@ -492,7 +493,7 @@ func TestPoolBacklogOfHalfAWindow(t *testing.T) {
 	}
 }
 
-// One account has a backlog of many stores, and none of them is a backlog by itself.
+// One account has a backlog for many stores, and none of them is a backlog by itself.
 func TestPoolBacklogOfManyStores(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -513,7 +514,7 @@ func TestPoolBacklogOfManyStores(t *testing.T) {
 	})
 }
 
-// An account whose messages were moved, as there were many, does not wait for the backlog of another one later.
+// An account with a backlog that is over does not wait for a later backlog of another account.
 func TestPoolBacklogEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -536,7 +537,7 @@ func TestPoolBacklogEnds(t *testing.T) {
 	})
 }
 
-// Many tasks that take long, also more than a commit names, and what is done behind them: a stop repeats none of it.
+// Behind many long tasks, also more than a commit can name, a stop repeats none of the done messages.
 func TestPoolStopsBehindManyLongTasks(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -587,8 +588,8 @@ func TestPoolStopsBehindManyLongTasks(t *testing.T) {
 	}
 }
 
-// A message that kills its process is a dead letter after three deaths also if it lies far behind a backlog, and none of
-// the backlog is.
+// A message that kills its process becomes a dead letter after three deaths, also far behind a backlog. No
+// message of the backlog does.
 func TestPoolPoisonBehindABacklog(t *testing.T) {
 	t.Parallel()
 	for name, slow := range map[string]time.Duration{"at once": 0, "after seconds": 3 * time.Second} {
@@ -616,7 +617,8 @@ func TestPoolPoisonBehindABacklog(t *testing.T) {
 	}
 }
 
-// backlogLifetime runs a Pool in a process of its own until it is killed by a message of account small, or for some minutes.
+// backlogLifetime runs a Pool in a process of its own until a message of account small kills it, or for some
+// minutes.
 func backlogLifetime(t *testing.T, b *kafkatest.Broker, slow time.Duration) bool {
 	proc, cfg := newProcess(b.Config())
 	p := copier(t, cfg, kafka.PoolConfig{Workers: 4, Window: 64, Drain: time.Second},
@@ -636,8 +638,8 @@ func backlogLifetime(t *testing.T, b *kafkatest.Broker, slow time.Duration) bool
 	return killedIn(t, proc, p)
 }
 
-// A backlog that is moved goes to other members and back, while tasks are at work and stay so for seconds: nothing is lost,
-// and what one member has done no other does again. This runs in real time, as TestRebalance does.
+// A moved backlog is reassigned to other members and back, while tasks run for seconds. Nothing is lost, and
+// done messages are not repeated. This runs in real time, like TestRebalance.
 func TestPoolBacklogMoves(t *testing.T) {
 	t.Parallel()
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 4, RealTime: true})
@@ -684,7 +686,7 @@ func TestPoolBacklogMoves(t *testing.T) {
 	}
 }
 
-// The backlog of a destination stays with the process that has the rest of its deletes.
+// The backlog of a destination stays with the process that has the other deletes of the destination.
 func TestPoolBacklogOfDeletes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

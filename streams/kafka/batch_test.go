@@ -18,25 +18,25 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A table stores rows as a database does that may fail before or after it commits.
+// A memoryTable stores rows like a database that may fail before or after it commits.
 type memoryTable struct {
 	mu      sync.Mutex
-	rows    map[string]int // how often each was stored, by topic/partition/offset
+	rows    map[string]int // number of times that each was stored, by topic/partition/offset
 	items   map[string]int // the same, by item
 	sizes   []int          // of stored batches
-	fail    []fault        // what the next calls do
-	poison  string         // the item that is refused for good
+	fail    []fault        // results of the next calls
+	poison  string         // the item that is rejected permanently
 	forgot  int
 	hang    bool // a call waits for its context
 	maxRows int
-	stored  time.Time // when a batch last was
+	stored  time.Time // time of the last batch
 	mark    func(context.Context, []schemas.Progress) error
-	errs    []string // what Store was given that it must not be
+	errs    []string // invalid arguments of Store
 }
 
 type fault struct {
 	err    error
-	stored bool // whether the rows were stored all the same
+	stored bool // the rows were stored all the same
 }
 
 func (tb *memoryTable) Store(ctx context.Context, batch []*schemas.Delivery) error {
@@ -98,21 +98,21 @@ func (tb *memoryTable) Forget(schemas.Topic, int32) {
 	tb.forgot++
 }
 
-// count returns how many rows are stored.
+// count returns the number of stored rows.
 func (tb *memoryTable) count() int {
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
 	return len(tb.rows)
 }
 
-// moved returns how many partitions were let go of.
+// forgotten returns the number of partitions that were revoked.
 func (tb *memoryTable) forgotten() int {
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
 	return tb.forgot
 }
 
-// check reports rows that are missing or, unless twice, doubled.
+// check reports missing rows and, unless twice is set, duplicates.
 func (tb *memoryTable) check(t *testing.T, n int, twice bool) {
 	t.Helper()
 	tb.mu.Lock()
@@ -151,7 +151,7 @@ func TestBatchGroup(t *testing.T) {
 		tb      *memoryTable
 		batches int
 		dead    int
-		twice   bool // whether rows may be stored more than once
+		twice   bool // rows may be stored more than once
 		atLeast time.Duration
 	}{
 		"success":                  {tb: &memoryTable{}, batches: 1},
@@ -192,8 +192,8 @@ func TestBatchGroup(t *testing.T) {
 	}
 }
 
-// What cannot be read becomes a dead letter, and the rest of the batch is stored. A dead
-// letter is stored as it is; one that cannot be stays where it is, and makes no other.
+// Unreadable records become dead letters, and the rest of the batch is stored. A dead letter is stored
+// unchanged; one that cannot be stored makes no other dead letter.
 func TestBatchGroupDeadLetters(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -219,7 +219,7 @@ func TestBatchGroupDeadLetters(t *testing.T) {
 	})
 }
 
-// A sink that panics costs the row that makes it panic, and no more.
+// A sink that panics loses only the row that causes the panic.
 func TestBatchGroupPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -256,7 +256,7 @@ func (storeFunc) Table(topic schemas.Topic) string               { return string
 func (storeFunc) Mark(context.Context, []schemas.Progress) error { return nil }
 func (storeFunc) Forget(schemas.Topic, int32)                    {}
 
-// Batches are complete when they have MaxRows, or MaxBytes, or MaxAge, whatever is first.
+// Batches are stored at MaxRows, MaxBytes or MaxAge, whichever comes first.
 func TestBatchGroupLimits(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -285,8 +285,8 @@ func TestBatchGroupLimits(t *testing.T) {
 	}
 }
 
-// What was stored is committed at once when there is no more to store, so that a fresh
-// read does not wait long; but not for every message of a trickle.
+// Stored records are committed at once when there are no more to store, so that fresh reads do not wait; but
+// not after each message of a slow stream.
 func TestBatchGroupCommits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -318,8 +318,8 @@ func TestBatchGroupCommits(t *testing.T) {
 	})
 }
 
-// While nothing can be stored, memory is bounded, and a member that joins is given
-// partitions: they are not stored twice, or not at all, when the store is back.
+// While the store is unavailable, memory is bounded and a member that joins is assigned partitions. When the
+// store is back, nothing is missing or stored twice.
 func TestBatchGroupRebalancesWhileDown(t *testing.T) {
 	t.Parallel()
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 4, RealTime: true})
@@ -353,8 +353,8 @@ func TestBatchGroupRebalancesWhileDown(t *testing.T) {
 	}
 }
 
-// A Store that hangs is cancelled after Drain, nothing is committed, and the next
-// member stores it.
+// A call of Store that hangs is cancelled after Drain and nothing is committed. The next member stores the
+// batch.
 func TestBatchGroupStops(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Those streams that have most are stored, until every slot is taken.
+// The batchers with the most bytes flush, until every slot is taken.
 func TestFlushLargest(t *testing.T) {
 	busy, failing := func(b *batcher) { b.batchTaken = true }, func(b *batcher) { b.batchTaken, b.failing = true, true }
 	due := func(b *batcher) { b.flushNow = true }
@@ -16,7 +16,7 @@ func TestFlushLargest(t *testing.T) {
 	for name, tt := range map[string]struct {
 		bytes []int64
 		are   map[int]is
-		want  []int // those that are to store what they have
+		want  []int // those that must flush
 	}{
 		"nothing is read":                {[]int64{0, 0}, nil, nil},
 		"one":                            {[]int64{0, 3}, nil, []int{1}},
@@ -53,7 +53,7 @@ func TestFlushLargest(t *testing.T) {
 	}
 }
 
-// A record weighs what its headers do, and a poll gets no more records than there is to be room for.
+// The size of a record includes its headers, and a poll requests no more records than fit into memory.
 func TestPollSize(t *testing.T) {
 	fetched := func(n, value, header int) kgo.Fetches {
 		recs := make([]*kgo.Record, n)
@@ -79,7 +79,7 @@ func TestPollSize(t *testing.T) {
 	}
 }
 
-// Of a batch that fails, as many records are kept as there is always room for.
+// After a failed batch, records of a limited size are kept.
 func TestKeepProbeByBytes(t *testing.T) {
 	for name, tt := range map[string]struct {
 		n, header, want int
@@ -104,7 +104,7 @@ func TestKeepProbeByBytes(t *testing.T) {
 	}
 }
 
-// What a stream was told when it had just stored all it had does not stay.
+// A flush request that arrives when all records have just been stored has no later effect.
 func TestFlushAfterStore(t *testing.T) {
 	for name, b := range map[string]*batcher{
 		"nothing is left":    {},
@@ -117,7 +117,8 @@ func TestFlushAfterStore(t *testing.T) {
 	}
 }
 
-// Records of a log that was made anew while they were stored are neither marked nor committed for the new one.
+// Records of a log that was created again while they were stored are neither marked nor committed for the new
+// log.
 func TestCompleteOfRecreatedLog(t *testing.T) {
 	record := func(offset int64) []*kgo.Record { return []*kgo.Record{{Offset: offset}} }
 	g := &BatchGroup{
@@ -138,7 +139,7 @@ func TestCompleteOfRecreatedLog(t *testing.T) {
 	}
 }
 
-// Batches of one table that were read at the same time, of partitions of the same number, have an order.
+// Batches of one table that were read at the same time, of partitions with the same number, have an order.
 func TestOldestOfTwoTopics(t *testing.T) {
 	now := time.Now()
 	for range 100 {
@@ -151,7 +152,7 @@ func TestOldestOfTwoTopics(t *testing.T) {
 	}
 }
 
-// What of an old log is stored and not yet committed is not committed for the new one.
+// Stored and uncommitted records of an old log are not committed for the new one.
 func TestCommitOfRecreatedLog(t *testing.T) {
 	record := func(offset int64) []*kgo.Record { return []*kgo.Record{{Offset: offset}} }
 	g := &BatchGroup{
@@ -170,7 +171,7 @@ func TestCommitOfRecreatedLog(t *testing.T) {
 	}
 }
 
-// A partition that left while its Mark failed is not looked after any more.
+// A partition that is revoked while its Mark fails is forgotten.
 func TestUnmarkedRevokedPartition(t *testing.T) {
 	g := &BatchGroup{
 		unmarked: map[partition]bool{{"changes", 0}: true}, batchers: map[partition]*batcher{},

@@ -33,7 +33,7 @@ func apply(t *testing.T, c *kafka.Controls, entries ...*pb.Control) {
 	}
 }
 
-// ends is a pause's end, d after fake time begins.
+// ends returns the time d after the start of fake time, as the end of a pause.
 func ends(d time.Duration) *timestamppb.Timestamp {
 	return timestamppb.New(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).Add(d))
 }
@@ -42,7 +42,7 @@ func TestControls(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		entries []*pb.Control
-		want    string // what is paused of probes, and workers
+		want    string // paused probes, and workers
 	}{
 		"nothing":                             {nil, ""},
 		"everything":                          {[]*pb.Control{{Paused: true}}, "copier copier/acme copier/acme/1 copier/acme/2 copier/umbrella/1 planner planner/acme planner/acme/1 sweeper sweep:fixity sweep:audit"},
@@ -85,7 +85,7 @@ func TestControls(t *testing.T) {
 	}
 }
 
-// inForce asks c about everything there is in these tests.
+// inForce queries c with all probes of these tests.
 func inForce(c *kafka.Controls) string {
 	var out []string
 	for _, p := range []struct {
@@ -115,10 +115,10 @@ func inForce(c *kafka.Controls) string {
 	return strings.Join(out, " ")
 }
 
-// What cannot be meant is refused for good, and leaves in force what was.
+// An invalid control is permanently rejected, and the controls before it stay in force.
 func TestControlsMalformed(t *testing.T) {
 	for name, tt := range map[string]struct {
-		key  string // empty: the entry's own
+		key  string // empty: the key of the entry
 		c    *pb.Control
 		want string
 	}{
@@ -149,7 +149,7 @@ func TestControlsMalformed(t *testing.T) {
 	}
 }
 
-// A watcher is told once of all changes since it looked, of an until that came, and of nothing else.
+// A watcher is notified once of all changes since it looked and of pauses that expired, and of nothing else.
 func TestControlsWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -204,8 +204,8 @@ func TestControlsWatch(t *testing.T) {
 	})
 }
 
-// Two processes follow the topic: what is published is in force in both within a second, a third that
-// starts later finds it, and what is malformed holds up nothing.
+// Two processes follow the topic: a control is in force in both within a second. A third one that starts
+// later finds it, and malformed records delay nothing.
 func TestControlsFollow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -233,7 +233,7 @@ func TestControlsFollow(t *testing.T) {
 		if odd.Record, err = schemas.Encode(control(&pb.Control{Role: "copier", Paused: true})); err != nil {
 			t.Fatal(err)
 		}
-		odd.Key = []byte("///") // that of everything
+		odd.Key = []byte("///") // the key of everything
 		b.Write(record("///", "{"), odd)
 		b.Send(control(&pb.Control{Role: "copier", Workers: 5}))
 		check("sweep:fixity copier=5", a, z)
@@ -245,7 +245,7 @@ func TestControlsFollow(t *testing.T) {
 	})
 }
 
-// follow returns Controls that are ready and follow the topic until the test ends.
+// follow returns ready Controls that follow the topic until the test ends.
 func follow(t *testing.T, b *kafkatest.Broker) *kafka.Controls {
 	t.Helper()
 	c, err := kafka.NewControls(b.Config())

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// locked is a buffer that several goroutines write to.
+// A lockedBuffer can be written to by several goroutines.
 type lockedBuffer struct {
 	mu sync.Mutex // guards w
 	w  *bytes.Buffer
@@ -31,7 +31,7 @@ func (l *lockedBuffer) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
-// put writes changes of items to a partition, each in a batch of its own.
+// writeBatches writes changes of items to a partition, each in its own batch.
 func writeBatches(t *testing.T, b *kafkatest.Broker, partition int32, items ...string) {
 	t.Helper()
 	for _, item := range items {
@@ -43,8 +43,9 @@ func writeBatches(t *testing.T, b *kafkatest.Broker, partition int32, items ...s
 	}
 }
 
-// A batch that cannot be parsed is fetched a few times. Then its partition is stopped, with an error that says what to
-// do, and the others are read on; done as the error says, the partition is read from behind the batch.
+// A batch that cannot be parsed is fetched a few times. Then its partition is stopped with an error that
+// contains instructions, and the others are read. After these instructions, the partition is read from the
+// next batch on.
 func TestDamagedBatch(t *testing.T) {
 	t.Parallel()
 	for name, reader := range readers() {
@@ -117,8 +118,8 @@ func TestDamagedBatch(t *testing.T) {
 	}
 }
 
-// A person who does what is said about a batch that cannot be read skips no record before it: the command is to be run
-// once the group has finished those, however long they take and however often the process is started again meanwhile.
+// The instructions for a batch that cannot be read skip no record before it: the command is to be run when
+// the group has finished these, however long they take and however often the process is restarted.
 func TestBatchBehindUnfinishedRecords(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -185,7 +186,7 @@ func TestBatchBehindUnfinishedRecords(t *testing.T) {
 				if got := h.take(); !slices.Contains(got, "long") || committed() != 2 {
 					t.Fatalf("handled %v, committed %d", got, committed())
 				}
-				time.AfterFunc(time.Minute, func() { // nothing before the batch is at work
+				time.AfterFunc(time.Minute, func() { // nothing before the batch is running
 					got := cfg.Unreadables.Batches()[0].Err.Error()
 					if strings.Contains(got, "CURRENT-OFFSET") || !strings.Contains(got, fmt.Sprintf("--to-offset %d", tt.next)) {
 						t.Errorf("%s, want it to say --to-offset %d at once", got, tt.next)
@@ -202,8 +203,8 @@ func TestBatchBehindUnfinishedRecords(t *testing.T) {
 	}
 }
 
-// A batch that the broker finds damaged stops its partition alone, after a few fetches, as one does that the client
-// cannot parse. How often it is fetched is bounded.
+// A batch that the broker finds damaged stops only its partition, after a few fetches, like one that the
+// client cannot parse. The number of fetches is bounded.
 func TestBatchRejectedByBroker(t *testing.T) {
 	t.Parallel()
 	for name, reader := range readers() {
@@ -232,7 +233,7 @@ func TestBatchRejectedByBroker(t *testing.T) {
 				if got := h.take(); !slices.Equal(got, []string{"b", "c"}) {
 					t.Errorf("handled %v", got)
 				}
-				if n := asked(); n > 100 { // a table that is not complete asks what there is
+				if n := asked(); n > 100 { // a table that is not complete also lists the topic
 					t.Errorf("%d fetches of the batch", n)
 				}
 			})
@@ -240,8 +241,8 @@ func TestBatchRejectedByBroker(t *testing.T) {
 	}
 }
 
-// A partition that the broker does not give out for now is asked for about once a second, with a warning now and then;
-// the others are read meanwhile, and it is once the broker has it again.
+// A partition that the broker does not serve for now is requested about once a second, with occasional
+// warnings. The others are read meanwhile, and it is read when the broker serves it again.
 func TestTemporarilyUnavailablePartition(t *testing.T) {
 	t.Parallel()
 	const away = 10 * time.Minute

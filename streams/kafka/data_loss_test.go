@@ -16,8 +16,8 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// What was committed lies beyond the end of the log: a sink reads the partition again from its start, whether the
-// client noticed by the epoch of the commit, or the broker refused the offset.
+// The committed offset is beyond the end of the log: a sink reads the partition again from its start, whether
+// the client detected that by the epoch of the commit or the broker rejected the offset.
 func TestBatchGroupRereadsATruncatedLog(t *testing.T) {
 	t.Parallel()
 	for name, epoch := range map[string]int32{"found by the epoch": 0, "refused by the broker": -1} {
@@ -50,8 +50,8 @@ func TestBatchGroupRereadsATruncatedLog(t *testing.T) {
 	}
 }
 
-// A log that loses its end while it is read: what waits to be stored is dropped, all of it is read again from the
-// start and stored, and what was at work is not committed.
+// A log is truncated while it is read: queued records are dropped, everything is read again from the start
+// and stored, and the batch in Store is not committed.
 func TestBatchGroupRereadsWhileItRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -89,9 +89,9 @@ func TestBatchGroupRereadsWhileItRuns(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- g.Run(ctx) }()
-		time.Sleep(5 * time.Second) // the first batch hangs, the rest waits
+		time.Sleep(5 * time.Second) // the first batch hangs, the others wait
 		lossy.Store(true)
-		for node := range int32(2) { // wherever it was, it has a new epoch
+		for node := range int32(2) { // on any broker, it has a new epoch
 			if err := cluster.MoveTopicPartition("millrace.changes", 0, node); err != nil {
 				t.Fatal(err)
 			}
@@ -115,7 +115,7 @@ func TestBatchGroupRereadsWhileItRuns(t *testing.T) {
 	})
 }
 
-// wake adds one record.
+// appendRecord adds one record.
 func appendRecord(t *testing.T, cfg kafka.Config) {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer), kgo.DisableClientMetrics())

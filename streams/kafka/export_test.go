@@ -8,13 +8,13 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Names that only the tests in package kafka_test need.
+// Names for the tests in package kafka_test.
 var (
 	ErrNoDeadLetter = errNoDeadLetter
 	ErrDeadClosed   = errDeadClosed
 )
 
-// SetDeadline sets how long a task may be at work, beside a second for each slow bytes of it. Zero is the default.
+// SetDeadline sets how long a task may run: d, plus a second for each slow bytes of it. Zero is the default.
 func (p *Pool) SetDeadline(d time.Duration, slow int64) *Pool {
 	p.deadlineBase, p.deadlineRate = cmp.Or(d, p.deadlineBase), cmp.Or(slow, p.deadlineRate)
 	return p

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// A metered connection counts the bytes that are read.
+// A countingConn counts the bytes that are read.
 type countingConn struct {
 	net.Conn
 	read *atomic.Int64
@@ -28,7 +28,7 @@ func (m countingConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readOf returns how many bytes a Pool of slow tasks reads for 20,000 records of one partition.
+// bytesRead returns the number of bytes that a Pool of slow tasks reads for 20,000 records of one partition.
 func bytesRead(t *testing.T, window int) (bytes int64) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
@@ -68,8 +68,8 @@ func bytesRead(t *testing.T, window int) (bytes int64) {
 	return bytes
 }
 
-// A Pool that pauses a partition while its tasks take their time reads little of it again: mostly a fifth, and a third
-// when the machine is busy. With fetches of 1 MiB it is nine tenths.
+// A Pool that pauses a partition while its tasks run fetches few bytes again: usually a fifth, and a third on
+// a busy machine. With fetches of 1 MiB it is nine tenths.
 func TestPoolRefetchesLittle(t *testing.T) {
 	t.Parallel()
 	once, paused := bytesRead(t, 1<<15), bytesRead(t, 0)
@@ -78,7 +78,7 @@ func TestPoolRefetchesLittle(t *testing.T) {
 	}
 }
 
-// A batch that is longer than what is fetched of a partition at a time is read, and so is what stands behind it.
+// A batch that is larger than the fetch size of a partition is read, and so are the ones after it.
 func TestPoolReadsLongBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

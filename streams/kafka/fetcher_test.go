@@ -8,7 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// idleIntake is an intake whose client never talks to anybody.
+// idleFetcher returns a fetcher with a client that never connects.
 func idleFetcher(t *testing.T) *fetcher {
 	cl, err := kgo.NewClient(kgo.SeedBrokers("127.0.0.1:1"), kgo.ConsumeTopics("t"))
 	if err != nil {
@@ -18,7 +18,7 @@ func idleFetcher(t *testing.T) *fetcher {
 	return &fetcher{cl: cl, memory: newByteBudget(), assignments: map[partition]*assignment{}}
 }
 
-// filled returns a share of a window of 64 with n records in flight.
+// withInFlight returns an assignment with a window of 64 and n records in flight.
 func (f *fetcher) withInFlight(id int32, n int) *assignment {
 	part := newAssignment(f, partition{"t", id}, 64)
 	f.assignments[part.partition] = part
@@ -26,7 +26,7 @@ func (f *fetcher) withInFlight(id int32, n int) *assignment {
 	return part
 }
 
-// recordsFrom are records from first to before last.
+// recordsFrom returns records with offsets first to last-1.
 func recordsFrom(first, last int) (recs []*kgo.Record) {
 	for i := first; i < last; i++ {
 		recs = append(recs, &kgo.Record{Offset: int64(i)})
@@ -36,7 +36,7 @@ func recordsFrom(first, last int) (recs []*kgo.Record) {
 
 func (f *fetcher) pausedPartitions() int { return len(f.cl.PauseFetchPartitions(nil)["t"]) }
 
-// A partition is paused when three quarters of its window are in flight, and fetched again when a quarter is.
+// A partition is paused when three quarters of its window are in flight, and resumed at a quarter.
 func TestPauseOfFullWindows(t *testing.T) {
 	f := idleFetcher(t)
 	f.withInFlight(0, 47)
@@ -59,8 +59,7 @@ func TestPauseOfFullWindows(t *testing.T) {
 	}
 }
 
-// The intake pauses a partition in the moment in which a worker resumes it: whoever comes last has
-// seen what the other did.
+// A fetcher pauses a partition while a worker resumes it: the later one sees the result of the earlier one.
 func TestPauseAndResumeAtOnce(t *testing.T) {
 	f := idleFetcher(t)
 	for try := range 5_000 {
@@ -79,7 +78,7 @@ func TestPauseAndResumeAtOnce(t *testing.T) {
 	}
 }
 
-// One task that is not done keeps the records of its poll that are done from nothing.
+// One task that is not done does not keep the done records of its poll in memory.
 func TestDoneRecordsAreFreed(t *testing.T) {
 	p := &Pool{}
 	p.cfg.defaults()

@@ -9,10 +9,10 @@ import (
 	"github.com/millrace/millrace/internal/need"
 )
 
-// waiting returns a queue of n tasks of which the first was the seqth to come.
+// queueOf returns a queue of n tasks; the first has sequence number seq.
 func queueOf(seq uint64, n int) *keyQueue { return &keyQueue{head: &task{seq: seq}, n: n} }
 
-// In turns the oldest and the one with most behind it are next.
+// The oldest key and the one with the most queued tasks alternate.
 func TestReadyKeys(t *testing.T) {
 	for name, tt := range map[string]struct {
 		n    []int // tasks of each key, oldest first
@@ -41,8 +41,8 @@ func TestReadyKeys(t *testing.T) {
 	}
 }
 
-// What goes in comes out once; what was looked at is the next, whatever comes in between; and who has become the
-// oldest waits for no more than one that was looked at and one that has much behind it.
+// Each key comes out once. A peeked key stays the next one, whatever is added. The oldest key waits for at
+// most one peeked key and one with many tasks.
 func TestReadyKeysProperty(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
 		var (

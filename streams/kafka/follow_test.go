@@ -15,14 +15,14 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// A process that starts when another one of its roles was killed does the work within 15 s, or at once if it comes back
-// under the name of the killed one. Until then Admin.Awaited names the group and the session that is waited for.
+// A process that starts after another one of its roles was killed handles the work within 15 s, or at once if
+// it has the killed one's name. Until then Admin.Awaited returns the group and the session to wait for.
 func TestKilledMemberIsReplaced(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		instance string
 		within   time.Duration
-		waits    time.Duration // the session that is waited for; 0: nothing is
+		waits    time.Duration // the session to wait for; 0: none
 	}{
 		"by another":       {"", 15 * time.Second, 10 * time.Second},
 		"by the same name": {"pod-0", 3 * time.Second, 0},
@@ -68,14 +68,14 @@ func TestKilledMemberIsReplaced(t *testing.T) {
 					t.Errorf("when it has joined: waits for %+v, %v", w, err)
 				}
 				cancel()
-				<-ended // what it says is the end of a process
+				<-ended // its error is the end of a process
 			})
 		})
 	}
 }
 
-// A process that hears nothing of its brokers for longer than its session has not died: what was at work is done
-// again, as often as that happens.
+// A process without contact to its brokers for longer than its session has not died: running tasks are
+// repeated, however often that happens.
 func TestSilencesAreNoDeaths(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

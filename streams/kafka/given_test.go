@@ -10,7 +10,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// A message behind the task at work that is given back while its handler is called is not read any more.
+// A queued message that is revoked while the handler of the one before it runs is not read any more.
 func TestLastQueuedOfRevokedPartition(t *testing.T) {
 	f := &fetcher{memory: newByteBudget()}
 	s := newScheduler(unlimited(), func(t *task) { t.inflightRecord, t.delivery = inflightRecord{}, nil })
@@ -38,7 +38,7 @@ func TestLastQueuedOfRevokedPartition(t *testing.T) {
 	}
 }
 
-// A parked task that goes on makes room for another one, which is begun at once.
+// A parked task that resumes frees capacity for another one, which starts at once.
 func TestResumedTaskFreesCapacity(t *testing.T) {
 	f := &fetcher{memory: newByteBudget()}
 	s := newScheduler(NewSlots(onlyX(10)), nil)

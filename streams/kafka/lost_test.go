@@ -15,12 +15,11 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// A task that ignores that its partition was lost, and is no longer ours, ends Run all the same: by the
-// watchdog, and where Run is to end anyway.
+// A task that ignores the loss of its partition ends Run: by the watchdog, or when Run ends anyway.
 func TestPoolStuckInLostPartition(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		stop time.Duration // when ctx ends; never: 0
+		stop time.Duration // when ctx ends; 0: never
 		took time.Duration // until Run returns
 	}{
 		"the watchdog ends Run": {0, 2 * time.Minute},
@@ -63,7 +62,7 @@ func TestPoolStuckInLostPartition(t *testing.T) {
 	}
 }
 
-// Sessions that are lost are no deaths: who lost them lives, and is at work again.
+// A lost session is no death: the process lives, and its tasks run again.
 func TestPoolLostSessionsAreNoDeaths(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -96,7 +95,7 @@ func TestPoolLostSessionsAreNoDeaths(t *testing.T) {
 	})
 }
 
-// A silent broker is there and answers nothing, as one that is frozen.
+// A silentBroker accepts connections and answers nothing, like a frozen one.
 type silentBroker struct {
 	net.Conn
 	from *atomic.Bool
@@ -109,7 +108,7 @@ func (s silentBroker) Write(p []byte) (int, error) {
 	return s.Conn.Write(p)
 }
 
-// A stop is bounded though no broker answers: each of a Pool's members asks to leave, side by side.
+// A stop is bounded even if no broker answers: the members of a Pool leave concurrently.
 func TestStopWithSilentBrokers(t *testing.T) {
 	t.Parallel()
 	noTask := func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, nil }
@@ -157,8 +156,8 @@ func TestStopWithSilentBrokers(t *testing.T) {
 	}
 }
 
-// A record of an again topic that tells of an origin which is not its role's is a dead letter; so is what
-// cannot be described. Neither ends the process.
+// A record of an again topic with an original topic that its role does not read becomes a dead letter. So
+// does a message that cannot be described. Neither ends the process.
 func TestPoolForeignOrigin(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -194,8 +193,8 @@ func TestPoolForeignOrigin(t *testing.T) {
 	})
 }
 
-// A role that is paused while its tasks are at work begins no other: those stay where they are, in no lane, and go
-// on after.
+// A role that is paused while its tasks run starts no other: those stay in memory, not in a lane, and run
+// after the pause.
 func TestPoolPausedWithTasksAtWork(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -24,25 +24,25 @@ import (
 // How a job ends.
 const (
 	jobDone     = "done"
-	jobOnce     = "once"     // it fails, and is done when tried again in place
-	jobStubborn = "stubborn" // it is done in its second delivery
+	jobOnce     = "once"     // it fails, and succeeds when retried in place
+	jobStubborn = "stubborn" // it succeeds in its second delivery
 	jobLater    = "later"    // it asks to wait
-	jobInvalid  = "invalid"  // it is a dead letter
+	jobInvalid  = "invalid"  // it becomes a dead letter
 )
 
-// A job is what handling one message is like.
+// A job is the behaviour of the handler for one message.
 type job struct {
 	Key           int
 	Takes         time.Duration
 	Parks         time.Duration // before that; 0: it does not
 	End           string
-	IgnoresCancel bool // to being cancelled
+	IgnoresCancel bool
 }
 
-// waits says that it goes through a lane.
+// waits reports whether the message goes through a lane.
 func (j job) waits() bool { return j.End == jobStubborn || j.End == jobLater }
 
-// An event happens at some time after the one before.
+// An event happens some time after the one before.
 type event struct {
 	After time.Duration
 	What  string
@@ -51,14 +51,14 @@ type event struct {
 	Fault kafkatest.Fault
 }
 
-// A play is all that happens to a group of Pools.
+// A scenario is everything that happens to a group of Pools.
 type scenario struct {
 	Partitions int32
 	Workers    int
 	Drain      time.Duration
 	ServerSide bool // the brokers' group protocol
-	Delayer    bool // somebody brings back what waits
-	Calm       bool // nobody dies, and no commit fails
+	Delayer    bool // a delayer returns the messages that wait
+	Calm       bool // no process dies and no commit fails
 	Jobs       []job
 	Events     []event
 }
@@ -72,7 +72,7 @@ func (p *scenario) count(what ...string) (n int) {
 	return n
 }
 
-// mayKill says that a message may be taken for the cause of three deaths.
+// mayKill reports whether a message may be taken for the cause of three deaths.
 func (p *scenario) mayKill() bool {
 	return !p.Calm && p.count("crash", "cut", "fence", "outputs", "commits") >= 3
 }
@@ -87,8 +87,8 @@ func draw(t *rapid.T) *scenario {
 		Calm:       rapid.Bool().Draw(t, "calm"),
 	}
 	if !built("-tags", "synctests") {
-		// The client's locks are not made of channels then: a member of a classic group that waits for the rest to join,
-		// and commits meanwhile, keeps fake time from passing.
+		// Without the tag the client's locks are no channels: a member of a classic group that commits while it
+		// waits for the others to join keeps fake time from advancing.
 		p.ServerSide = true
 	}
 	keys := rapid.IntRange(1, 8).Draw(t, "keys")
@@ -136,13 +136,13 @@ func drawJob(t *rapid.T, keys int) job {
 	return j
 }
 
-// Whatever messages do and whatever befalls the members of a group: no message is lost, nothing is committed before it is
-// settled, and one message of a key is at work at a time. While nobody dies, those of a key stay in order, and none is
-// done twice but where its partition moved while one before it was not done.
+// Whatever messages do and whatever happens to the members of a group: no message is lost, nothing is
+// committed before it is settled, and one message of a key runs at a time. While no process dies, messages of
+// a key stay in order. None is repeated unless its partition moved while an earlier message was not done.
 func TestPoolInvariants(t *testing.T) {
 	need.Check(t, func(rt *rapid.T) {
 		if built("-race", "true") && rapid.IntRange(0, 4).Draw(rt, "left out") < 4 {
-			return // a play takes twenty times as long
+			return // a scenario takes twenty times as long
 		}
 		p := draw(rt)
 		var wrong []string
@@ -161,7 +161,7 @@ func TestPoolInvariants(t *testing.T) {
 	})
 }
 
-// A place is one message in a partition that Pools read, or what became of it somewhere else.
+// A topicMessage is a message in a partition that Pools read, or its result in another topic.
 type topicMessage struct {
 	topic   schemas.Topic
 	part    int32
@@ -170,7 +170,7 @@ type topicMessage struct {
 	version int // of jobs
 }
 
-// read returns all of a topic, partition by partition.
+// read returns all messages of a topic, by partition.
 func (w *simulation) read(topic schemas.Topic) (all []topicMessage) {
 	of := schemas.Changes // raw topics hold changes
 	if topic == schemas.DuplicationHigh {
@@ -197,11 +197,11 @@ func (w *simulation) read(topic schemas.Topic) (all []topicMessage) {
 	return all
 }
 
-// audit holds what is on the topics, and what was committed when, against the promises.
+// audit compares the topics and the history of commits with the promises.
 func (w *simulation) audit() {
 	inputs := w.read(schemas.Changes)
 	outputs := w.read(schemas.DuplicationHigh)
-	settled := map[int][]topicMessage{} // what became of each message, in any order
+	settled := map[int][]topicMessage{} // results of each message, in any order
 	for _, places := range [][]topicMessage{outputs, w.read(schemas.Dead), w.read(schemas.Delay("2s")), w.read(schemas.Delay("8s"))} {
 		for _, at := range places {
 			settled[at.version] = append(settled[at.version], at)
@@ -233,7 +233,7 @@ func (w *simulation) audit() {
 	}
 }
 
-// auditCommits: what a member meant to commit was settled by then.
+// auditCommits: messages were settled before a member committed them.
 func (w *simulation) auditCommits(inputs []topicMessage, settled map[int][]topicMessage) {
 	if len(w.commits) == 0 {
 		w.fault("no commit was seen")
@@ -250,7 +250,7 @@ func (w *simulation) auditCommits(inputs []topicMessage, settled map[int][]topic
 	}
 }
 
-// auditOrder: the messages of a key became outputs in their order, but for those that had to wait.
+// auditOrder: the messages of a key became outputs in order, except those that had to wait.
 func (w *simulation) auditOrder(outputs []topicMessage) {
 	last, seen := map[int]int{}, map[int]bool{}
 	for _, out := range outputs {
@@ -265,8 +265,9 @@ func (w *simulation) auditOrder(outputs []topicMessage) {
 	}
 }
 
-// auditRepeats: what is done is done, unless it could not be committed when its partition moved, since one before it was
-// not. Where outputs fail, an append may not be known of by then, and nothing is said.
+// auditRepeats: a done message is not repeated, unless it could not be committed when its partition moved
+// because an earlier one was not done. If outputs fail, an append may be unknown by then, and nothing is
+// checked.
 func (w *simulation) auditRepeats(inputs []topicMessage, settled map[int][]topicMessage) {
 	stays := w.count("start", "stop") == 1
 	if !stays && w.count("outputs") > 0 {
@@ -299,7 +300,7 @@ func (w *simulation) auditRepeats(inputs []topicMessage, settled map[int][]topic
 	}
 }
 
-// names has the commits name their topics.
+// names sets the topic names in the commits.
 func (w *simulation) names() {
 	cfg := w.b.Config()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer), kgo.DisableClientMetrics())
@@ -320,7 +321,7 @@ func (w *simulation) names() {
 	}
 }
 
-// built says whether the test was built with a flag, such as -race=true or, among others, -tags=synctests.
+// built reports whether the test was built with a flag, such as -race=true or -tags=synctests.
 func built(flag, value string) bool {
 	info, _ := debug.ReadBuildInfo()
 	return slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool {

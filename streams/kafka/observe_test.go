@@ -19,14 +19,14 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// measured is a broker's configuration with metrics, and what they are registered with.
+// withMetrics returns a broker's configuration with metrics, and their registry.
 func withMetrics(b *kafkatest.Broker) (kafka.Config, *prometheus.Registry) {
 	cfg, reg := b.Config(), prometheus.NewRegistry()
 	cfg.Metrics = kafka.NewMetrics(reg)
 	return cfg, reg
 }
 
-// counted are the values that are not 0.
+// nonZero returns the values that are not 0.
 func nonZero(t *testing.T, reg *prometheus.Registry, like ...string) map[string]float64 {
 	t.Helper()
 	got := kafka.Gathered(t, reg, like...)
@@ -34,7 +34,7 @@ func nonZero(t *testing.T, reg *prometheus.Registry, like ...string) map[string]
 	return got
 }
 
-// outcomes are what messages became, by role; 0 is left out.
+// outcomes returns the number of messages of a role by outcome, without zeros.
 func outcomes(t *testing.T, reg *prometheus.Registry, role schemas.Role) map[string]float64 {
 	t.Helper()
 	out := map[string]float64{}
@@ -123,7 +123,7 @@ func TestPoolOutcomesAreMeasured(t *testing.T) {
 	})
 }
 
-// What is dropped with its partition is in flight no longer, what fails is counted, and a fence
+// Messages that are dropped with their partition leave the count in flight, failures are counted, and a fence
 // counts as a loss.
 func TestMetricsOfFailingPool(t *testing.T) {
 	t.Parallel()
@@ -270,7 +270,7 @@ func TestProducerCountsWhatIsGivenUp(t *testing.T) {
 	})
 }
 
-// Each class of a Pool is counted for itself.
+// Each class of a Pool has its own counts.
 func TestMetricsOfPool(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -336,7 +336,7 @@ func TestMetricsOfPool(t *testing.T) {
 	})
 }
 
-// A deaf sink ignores that it is cancelled.
+// A deafSink ignores its cancellation.
 type deafSink struct{ hang chan struct{} }
 
 func (d deafSink) Store(context.Context, []*schemas.Delivery) error { <-d.hang; return nil }
@@ -345,7 +345,7 @@ func (deafSink) Table(topic schemas.Topic) string               { return string(
 func (deafSink) Mark(context.Context, []schemas.Progress) error { return nil }
 func (deafSink) Forget(schemas.Topic, int32)                    {}
 
-// A batch that ignores the end of its partition is told of until it ends after all.
+// A batch that ignores the end of its partition is reported until it ends.
 func TestMetricsOfHangingBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

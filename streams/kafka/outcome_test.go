@@ -31,7 +31,7 @@ func TestPoolOutcomes(t *testing.T) {
 
 	for name, tt := range map[string]struct {
 		rec      kafkatest.Record
-		fail     []error // what the handler returns, call by call, before it succeeds
+		fail     []error // errors of the handler, call by call, before it succeeds
 		panics   bool
 		outputs  int
 		calls    int
@@ -89,7 +89,7 @@ func TestPoolOutcomes(t *testing.T) {
 	}
 }
 
-// checkDead reports in what d is not the dead letter of rec, or its trail not as wanted.
+// checkDead checks that d is the dead letter of rec, with the retry headers in want.
 func checkDead(t *testing.T, d, rec kafkatest.Record, want []string) {
 	t.Helper()
 	if string(d.Value) != string(rec.Value) || string(d.Key) != string(rec.Key) || d.Header(schemas.HeaderID) != rec.Header(schemas.HeaderID) {
@@ -104,8 +104,8 @@ func checkDead(t *testing.T, d, rec kafkatest.Record, want []string) {
 	}
 }
 
-// A message that no call cures takes the lanes, one longer than the other, comes back
-// to its role alone as what it was, and is a dead letter after the fifth delivery.
+// A message that always fails passes the lanes, one longer than the other. It returns only to its role,
+// unchanged, and becomes a dead letter after the fifth delivery.
 func TestPoolLanes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -157,15 +157,15 @@ func TestPoolLanes(t *testing.T) {
 	})
 }
 
-// Unavailable spends no attempt and waits five minutes at most; wait comes back when
-// it is due, and is counted apart.
+// An unavailable error counts as no attempt and waits five minutes at most. A wait ends when it is due, and
+// is counted separately.
 func TestPoolClasses(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		err   func(start time.Time) error
 		times int
 		takes time.Duration
-		want  string // attempt/waits of the last delivery, and when it came
+		want  string // attempt/waits of the last delivery, and its time
 	}{
 		"unavailable":        {func(time.Time) error { return retry.Unavailable(errors.New("store 2 is away")) }, 4, 15 * time.Minute, "1/0 after 13m"},
 		"wait, when it says": {func(s time.Time) error { return retry.Wait(errors.New("not due"), s.Add(7*time.Minute)) }, 1, 9 * time.Minute, "1/1 after 7m"},
@@ -198,7 +198,7 @@ func TestPoolClasses(t *testing.T) {
 	}
 }
 
-// What cannot be published is not committed, and is delivered again.
+// A message with outputs that cannot be published is not committed, and is delivered again.
 func TestPoolRefusedPublishIsNotCommitted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -221,7 +221,7 @@ func TestPoolRefusedPublishIsNotCommitted(t *testing.T) {
 	})
 }
 
-// A publish that happened but was reported lost leaves one output.
+// A publish that succeeded but was reported as lost leaves one output.
 func TestPoolPublishReportedLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -237,9 +237,8 @@ func TestPoolPublishReportedLost(t *testing.T) {
 	})
 }
 
-// A commit that fails is made again, without another message to prompt it; one that
-// is refused ends Run, and the message is delivered again: the crash between publish
-// and commit.
+// A failed commit is repeated without another message. A rejected commit ends Run, and the message is
+// delivered again, as after a crash between publish and commit.
 func TestPoolCommitFailsAndIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -300,7 +299,7 @@ func TestPoolStopsWhileAHandlerWaits(t *testing.T) {
 	})
 }
 
-// Slow messages keep their time, and one whose handler would not end goes to a lane.
+// Slow messages get their time, and a message with a handler that does not end goes to a lane.
 func TestPoolSlowAndHung(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// foreign writes records as whoever compresses and does not care how long they are.
+// writeForeign writes records like a foreign producer, which compresses and does not limit their size.
 func writeForeign(t *testing.T, b *kafkatest.Broker, recs ...*kgo.Record) {
 	t.Helper()
 	cfg := b.Config()
@@ -37,7 +37,7 @@ func writeForeign(t *testing.T, b *kafkatest.Broker, recs ...*kgo.Record) {
 	}
 }
 
-// messageRecord is a message as a record that can be tampered with.
+// messageRecord returns a message as a record that the test can change.
 func messageRecord(t *testing.T, m schemas.Message) *kgo.Record {
 	t.Helper()
 	enc, err := schemas.Encode(m)
@@ -51,8 +51,8 @@ func messageRecord(t *testing.T, m schemas.Message) *kgo.Record {
 	return rec
 }
 
-// A record that is small only while it is compressed is a dead letter with all of its bytes, and what
-// stands behind it is handled.
+// A record that is small only while compressed becomes a dead letter with all its bytes, and the records
+// after it are handled.
 func TestOversizedRecordIsADeadLetter(t *testing.T) {
 	t.Parallel()
 	garbage := bytes.Repeat([]byte("x"), 5<<20)
@@ -142,8 +142,8 @@ func (discard) Table(topic schemas.Topic) string                 { return string
 func (discard) Mark(context.Context, []schemas.Progress) error   { return nil }
 func (discard) Forget(schemas.Topic, int32)                      {}
 
-// A batch that is longer than any message may be stops its partition at once, with the offset to go on from; the client
-// alone would stop to read the partition in silence.
+// A batch that is larger than any message may be stops its partition at once, with the offset to continue
+// from. The client alone would stop reading the partition silently.
 func TestOversizedBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -182,7 +182,7 @@ func TestOversizedBatch(t *testing.T) {
 	})
 }
 
-// A letter that could not come back is refused, and holds up no other.
+// A dead letter that is too large to return is refused, and delays no other.
 func TestRedriveRefusesOversized(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// parks is a handler whose tasks wait for d, parked, before they do what h does.
+// parkFirst returns a handler that parks for d before it calls h.
 func parkFirst(d time.Duration, h kafka.Handler) kafka.Handler {
 	return func(ctx context.Context, in *schemas.Delivery) ([]schemas.Message, error) {
 		if err := kafka.Park(ctx, func(ctx context.Context) error { return retry.Sleep(ctx, d) }); err != nil {
@@ -29,15 +29,15 @@ func parkFirst(d time.Duration, h kafka.Handler) kafka.Handler {
 	}
 }
 
-// planning is a Pool that stops at once.
+// planning configures a Pool that stops at once.
 func planning(workers int) kafka.PoolConfig {
 	return kafka.PoolConfig{
 		Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: workers, Drain: time.Second,
 	}
 }
 
-// Tasks that wait do so side by side, however few the workers and the slots are; what they do before and after has
-// them all, and those of one key stay in order.
+// Parked tasks wait concurrently, however few workers and slots there are. Before and after, each has a
+// worker and its slots, and tasks of one key stay in order.
 func TestParkedTasksHoldNoWorker(t *testing.T) {
 	t.Parallel()
 	for name, slots := range map[string]*kafka.Slots{
@@ -105,7 +105,7 @@ func TestParkedTasksHoldNoWorker(t *testing.T) {
 	}
 }
 
-// The window bounds how many tasks are parked.
+// The window bounds the number of parked tasks.
 func TestParkedTasksCountInTheWindow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -135,14 +135,14 @@ func TestParkedTasksCountInTheWindow(t *testing.T) {
 	})
 }
 
-// A parked task is neither stalled nor overdue. What it does before and after counts as one.
+// A parked task is neither stalled nor overdue. Its run times before and after are added.
 func TestParkedTasksAreNotStalled(t *testing.T) {
 	t.Parallel()
 	stalls := kafka.PoolConfig{Stall: 2 * time.Minute}
-	large := kafka.PoolConfig{Stall: time.Hour, Describe: sized(60 << 10)} // it may be at work for three minutes
+	large := kafka.PoolConfig{Stall: time.Hour, Describe: sized(60 << 10)} // it may run for three minutes
 	for name, tt := range map[string]struct {
 		pc            kafka.PoolConfig
-		before, after time.Duration // it is parked
+		before, after time.Duration // parking
 		lanes         int
 	}{
 		"no progress while it is parked": {stalls, 0, 0, 0},
@@ -177,12 +177,13 @@ func TestParkedTasksAreNotStalled(t *testing.T) {
 	}
 }
 
-// A stop does not wait for what is parked: it is cancelled, and done again after. So is what would be parked then.
+// A stop does not wait for parked tasks: they are cancelled and repeated later. The same holds for tasks that
+// would park then.
 func TestParkedTasksEndWithTheirPartition(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		first time.Duration // at work, before it is parked
-		took  time.Duration // for the stop
+		first time.Duration // run time before it parks
+		took  time.Duration // duration of the stop
 	}{
 		"parked":           {0, time.Second},
 		"parked too late":  {12 * time.Second, 3 * time.Second},
@@ -225,7 +226,7 @@ func TestParkedTasksEndWithTheirPartition(t *testing.T) {
 	}
 }
 
-// A partition that was lost cancels what of it is parked, and what of it waits for a worker; both count for nothing.
+// A lost partition cancels its parked tasks and those that wait for a worker. Their results are ignored.
 func TestParkedTasksOfALostPartition(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -242,7 +243,7 @@ func TestParkedTasksOfALostPartition(t *testing.T) {
 			if wait > 0 {
 				return parkFirst(wait, plan)(ctx, d)
 			}
-			<-block // deaf: it keeps the worker
+			<-block // ignores the cancellation and keeps the worker
 			return nil, ctx.Err()
 		}))
 		time.Sleep(20 * time.Second)
@@ -262,7 +263,7 @@ func TestParkedTasksOfALostPartition(t *testing.T) {
 	})
 }
 
-// A pause of the role keeps tasks from being begun. One that is parked was begun, and ends.
+// A pause of the role keeps tasks from starting. A parked task has started, and ends.
 func TestParkedTasksEndInAPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -288,7 +289,7 @@ func TestParkedTasksEndInAPause(t *testing.T) {
 	})
 }
 
-// Parked tasks of a process that is killed are not taken for the cause, however often that happens: they did nothing.
+// Parked tasks of a killed process are never suspects, because they do nothing.
 func TestParkedTasksAreNoSuspects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -317,7 +318,7 @@ func TestParkedTasksAreNoSuspects(t *testing.T) {
 	})
 }
 
-// Errors, panics and retries of a task that was parked are those of any other.
+// Errors, panics and retries of a task that parked are handled like those of any other.
 func TestParkedTasksThatFail(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -374,7 +375,7 @@ func TestParkedTasksThatFail(t *testing.T) {
 	})
 }
 
-// Parked tasks are counted as such, and not as at work.
+// Parked tasks are counted as parked, not as running.
 func TestMetricsOfParkedTasks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -405,7 +406,7 @@ func TestMetricsOfParkedTasks(t *testing.T) {
 	})
 }
 
-// Outside of a Pool there is nothing to let go of.
+// Outside of a Pool, Park only waits.
 func TestParkOutsideAPool(t *testing.T) {
 	t.Parallel()
 	errOwn := errors.New("its own")
@@ -414,7 +415,8 @@ func TestParkOutsideAPool(t *testing.T) {
 	}
 }
 
-// A message that kills its process after it was parked is a dead letter after the third death, and nothing else is.
+// A message that kills its process after it parked becomes a dead letter after the third death. No other
+// message does.
 func TestParkedPoisonThatKills(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

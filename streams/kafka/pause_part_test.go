@@ -15,15 +15,16 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// Partitions hold many accounts: messages of a paused part are held or, if they keep others from being read, make room in
-// the lanes. They spend nothing, and are handled when the pause is over.
+// Partitions hold messages of many accounts. Paused messages are held or, if they keep others from being
+// read, go to the lanes. That counts as no attempt, and they are handled after the pause.
 func TestPausePart(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		entry *pb.Control
-		lasts time.Duration // the pause
+		lasts time.Duration // of the pause
 		room  int64         // bytes that may be held
-		after string        // when the message is handled: through the lanes 30 s, 2 m, and then 5 m each time after it came
+		// When the message is handled: through the lanes after 30 s, 2 m, and then 5 m each.
+		after string
 	}{
 		"its account":                  {&pb.Control{Account: "acme", Paused: true}, 11 * time.Minute, 1, "13m0s"},
 		"its store":                    {&pb.Control{Account: "acme", Store: "1", Paused: true}, 2 * time.Minute, 1, "3m0s"},
@@ -40,7 +41,7 @@ func TestPausePart(t *testing.T) {
 				other.Body.(*pb.Change).Account = "umbrella"
 				b.Send(change("a"), other)
 				cfg, c := paused(t, b, tt.entry)
-				var mu sync.Mutex // guards got: the messages are handled side by side
+				var mu sync.Mutex // guards got: messages are handled concurrently
 				start, got := time.Now(), map[string]string{}
 				g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
 					Describe: kafka.About, Bytes: tt.room},
@@ -76,7 +77,7 @@ func TestPausePart(t *testing.T) {
 	}
 }
 
-// A role to which nothing can come back handles its messages rather than to lose them.
+// A role without an again topic handles paused messages, because they could not come back.
 func TestPausePartOfRoleWithoutLanes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -96,7 +97,8 @@ func TestPausePartOfRoleWithoutLanes(t *testing.T) {
 	})
 }
 
-// What cannot be put aside is not committed; what was, but was reported lost, is there once.
+// A message that cannot be moved to a lane is not committed. One that was moved, but was reported as lost, is
+// there once.
 func TestPausedRecordIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -17,10 +17,10 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A runner is a part that can be paused.
+// A runnable is a part that can be paused.
 type runnable interface{ Run(context.Context) error }
 
-// pausable are the parts, and what each is fed with and handles. They note in l what they handle.
+// pausable returns the parts, with the messages that they read and handle. They record in l what they handle.
 func pausable() map[string]struct {
 	role  schemas.Role
 	topic schemas.Topic // read and committed
@@ -51,7 +51,7 @@ func pausable() map[string]struct {
 	}
 }
 
-// total is how many deliveries l has seen.
+// total returns the number of deliveries in l.
 func (l *deliveryLog) total() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,14 +69,14 @@ func send(b *kafkatest.Broker, keys int) {
 	b.Send(msgs...)
 }
 
-// garbage writes what cannot be decoded.
+// sendUndecodable writes a record that cannot be decoded.
 func sendUndecodable(b *kafkatest.Broker, topic schemas.Topic) {
 	r := kafkatest.Record{Partition: 0}
 	r.Topic, r.Value = topic, []byte("{")
 	b.Write(r)
 }
 
-// paused is b's configuration with Controls of its own, to which entries were applied.
+// paused returns b's configuration with its own Controls, to which entries were applied.
 func paused(t *testing.T, b *kafkatest.Broker, entries ...*pb.Control) (kafka.Config, *kafka.Controls) {
 	t.Helper()
 	c := new(kafka.Controls)
@@ -86,9 +86,9 @@ func paused(t *testing.T, b *kafkatest.Broker, entries ...*pb.Control) (kafka.Co
 	return cfg, c
 }
 
-// A message pauses processes in under a second, for as long as it is not lifted: nothing is
-// handled or committed. One that starts meanwhile handles nothing either. All go on within a
-// second, where they stopped, each key in order.
+// A message pauses processes within a second, until it is lifted: nothing is handled or committed. A process
+// that starts meanwhile handles nothing either. All continue within a second where they stopped, each key in
+// order.
 func TestPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestPause(t *testing.T) {
 		parts, ledgers := pausable(), map[string]*deliveryLog{}
 		start := func(name string) {
 			cfg := b.Config()
-			cfg.Controls = follow(t, b) // a process of its own
+			cfg.Controls = follow(t, b) // in a process of its own
 			ledgers[name] = new(deliveryLog)
 			p, err := parts[name].make(cfg, ledgers[name])
 			if err != nil {
@@ -137,8 +137,8 @@ func TestPause(t *testing.T) {
 	})
 }
 
-// A part that starts paused handles nothing, not even what it could not decode; it goes on by itself
-// when the until comes.
+// A part that starts paused handles nothing, not even undecodable records. It starts by itself when the pause
+// expires.
 func TestPauseUntil(t *testing.T) {
 	t.Parallel()
 	for name, part := range pausable() {
@@ -168,8 +168,8 @@ func TestPauseUntil(t *testing.T) {
 	}
 }
 
-// A Pool that is paused between two messages begins no other. What it has done is committed, what
-// it has read is not lost when it is stopped, and its successor does the rest.
+// A Pool that is paused between two messages starts no other. Done messages are committed. When it stops,
+// read messages are not lost, and its successor handles them.
 func TestPauseAndStop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestPauseAndStop(t *testing.T) {
 	})
 }
 
-// What was done before a pause is committed in it, however the commit fails at first.
+// Messages done before a pause are committed during it, even if the commit fails at first.
 func TestPauseCommits(t *testing.T) {
 	t.Parallel()
 	for name, part := range pausable() {
@@ -247,8 +247,8 @@ func TestPauseCommits(t *testing.T) {
 	}
 }
 
-// A message that is tried again in place is not tried while its role is paused. That spends no
-// attempt and is no failure.
+// A message that is retried in place is not retried while its role is paused. The pause counts as no attempt
+// and no failure.
 func TestPauseBetweenTries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -279,7 +279,7 @@ func TestPauseBetweenTries(t *testing.T) {
 	})
 }
 
-// A batch whose Store fails is not stored again while the role is paused.
+// A batch that could not be stored is not retried while the role is paused.
 func TestPauseBetweenStores(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -312,8 +312,8 @@ func TestPauseBetweenStores(t *testing.T) {
 	})
 }
 
-// Of a batch that is not complete when its role is paused nothing is settled, not even what could
-// not be stored anyway.
+// While the role is paused, nothing of an incomplete batch is settled, not even records that can never be
+// stored.
 func TestPauseBeforeStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -325,7 +325,7 @@ func TestPauseBeforeStore(t *testing.T) {
 		}
 		background(t, g)
 		time.Sleep(5 * time.Second)
-		b.Send(change("a")) // is stored at once, and what follows waits
+		b.Send(change("a")) // stored at once; the next ones wait
 		time.Sleep(50 * time.Millisecond)
 		sendUndecodable(b, schemas.Changes)
 		time.Sleep(50 * time.Millisecond)
@@ -342,7 +342,7 @@ func TestPauseBeforeStore(t *testing.T) {
 	})
 }
 
-// What comes while a role is paused is not even fetched.
+// Messages that arrive while a role is paused are not fetched.
 func TestPauseFetchesNothing(t *testing.T) {
 	t.Parallel()
 	for name, part := range pausable() {
@@ -359,7 +359,7 @@ func TestPauseFetchesNothing(t *testing.T) {
 				send(b, 10)
 				time.Sleep(5 * time.Second)
 				apply(t, c, &pb.Control{Paused: true})
-				send(b, 10) // ends the poll that was under way
+				send(b, 10) // ends the running poll
 				time.Sleep(time.Second)
 				mend := b.FailFetch(part.topic, kafkatest.Refused, -1) // would end Run
 				send(b, 10)
@@ -373,7 +373,7 @@ func TestPauseFetchesNothing(t *testing.T) {
 	}
 }
 
-// A paused delayer moves nothing, whatever has become due, and then all of it at once.
+// A paused delayer moves no due messages, and then all of them at once.
 func TestPauseDelayer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -414,7 +414,7 @@ func TestPauseDelayer(t *testing.T) {
 		check(4, 4)
 		publish("e")
 		time.Sleep(20 * time.Second)
-		apply(t, c, &pb.Control{Role: "delayer", Paused: true}) // what it holds waits on
+		apply(t, c, &pb.Control{Role: "delayer", Paused: true}) // the records that it holds keep waiting
 		time.Sleep(10 * time.Minute)
 		check(4, 4)
 		apply(t, c, &pb.Control{Role: "delayer"})
@@ -423,8 +423,8 @@ func TestPauseDelayer(t *testing.T) {
 	})
 }
 
-// Members that come and go while their role is paused take partitions over as ever. Afterwards each
-// message is handled once, and those of a key in order. It runs in real time, as TestRebalance.
+// Rebalances work while the role is paused. Afterwards each message is handled once, in the order of its key.
+// This runs in real time, like TestRebalance.
 func TestPauseRebalance(t *testing.T) {
 	t.Parallel()
 	for name, part := range pausable() {
@@ -454,10 +454,10 @@ func TestPauseRebalance(t *testing.T) {
 			start(time.Hour)
 			send(b, keys)
 			<-time.After(2 * time.Second)
-			start(1500 * time.Millisecond) // its partitions go back to the first in the pause
+			start(1500 * time.Millisecond) // its partitions return to the first one during the pause
 			<-time.After(500 * time.Millisecond)
 			apply(t, c, &pb.Control{Paused: true})
-			<-time.After(time.Second) // for what is at work
+			<-time.After(time.Second) // for running tasks
 			before := l.total()
 			for range each - 1 {
 				send(b, keys)

@@ -13,12 +13,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// polledOne is a poll of one partition.
+// fetchesOf returns the poll of one partition.
 func fetchesOf(p kgo.FetchPartition) kgo.Fetches {
 	return kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: "t", TopicID: [16]byte{7}, Partitions: []kgo.FetchPartition{p}}}}}
 }
 
-// Which errors of a poll end it, which are looked into, and which are waited for.
+// Which errors of a poll are fatal, which are examined, and which are transient.
 func TestFaultsOf(t *testing.T) {
 	const nothing, ends, outside, other, damaged, passes = "nothing", "ends", "out of range", "unknown id", "damaged", "passes"
 	for name, tt := range map[string]struct {
@@ -63,7 +63,7 @@ func TestFaultsOf(t *testing.T) {
 	}
 }
 
-// A batch that can be parsed after all stops nothing, however often that happens.
+// A batch that can be parsed later stops nothing, however often that happens.
 func TestTransientDamage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := NewUnreadables()

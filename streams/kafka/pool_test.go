@@ -37,7 +37,7 @@ func numbered(n, keys int) (msgs []schemas.Message) {
 	return msgs
 }
 
-// One task of a key at a time and in order, whatever becomes of each; keys side by side.
+// Tasks of one key run one at a time and in order, whatever their results. Different keys run concurrently.
 func TestPoolOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -99,8 +99,8 @@ func TestPoolOrder(t *testing.T) {
 	})
 }
 
-// The commit stops short of the first task that is not done, however many behind it
-// are. That one is not lost when the process stops, and those behind it are not done again.
+// The commit stops before the first task that is not done, however many later ones are. That task is not lost
+// when the process stops, and the later ones are not repeated.
 func TestPoolCommitIsContiguous(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestPoolCommitIsContiguous(t *testing.T) {
 	})
 }
 
-// Until its outputs are acknowledged a task is not done, however long that takes.
+// A task is not done until its outputs are acknowledged, however long that takes.
 func TestPoolPublishesBeforeItCommits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -155,7 +155,7 @@ func TestPoolPublishesBeforeItCommits(t *testing.T) {
 	})
 }
 
-// A commit that fails is made again with the next, done or not.
+// A failed commit is repeated with the next one, also if the broker had applied it.
 func TestPoolCommitFails(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]kafkatest.Fault{"not done": kafkatest.NotDone, "done but lost": kafkatest.DoneButLost} {
@@ -178,15 +178,15 @@ func TestPoolCommitFails(t *testing.T) {
 	}
 }
 
-// Errors: five calls in place are one delivery; what they do not cure, what is
-// permanent, and what cannot be read, become dead letters or wait.
+// Five calls in place are one delivery. Messages with persistent or permanent errors and unreadable records
+// wait or become dead letters.
 func TestPoolErrors(t *testing.T) {
 	t.Parallel()
 	errNet := errors.New("connection reset")
 	for name, tt := range map[string]struct {
 		fail  func(d *schemas.Delivery, call int) error
 		calls int
-		lane  int // records that went through delay.30s
+		lane  int // records that passed delay.30s
 		dead  int
 		takes time.Duration
 	}{
@@ -243,7 +243,7 @@ func until(call, n int, err error) error {
 	return nil
 }
 
-// An output with a due time comes back to its reader when it is due, and no sooner.
+// An output with a due time is delivered when it is due, and not earlier.
 func TestDueOutputs(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -291,7 +291,7 @@ func TestDueOutputs(t *testing.T) {
 	}
 }
 
-// Messages behind a full window stay in Kafka, and all are handled in the end.
+// Messages beyond a full window stay in Kafka, and all are handled eventually.
 func TestPoolWindow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -318,8 +318,8 @@ func TestPoolWindow(t *testing.T) {
 	})
 }
 
-// A task that ignores that it was cancelled holds up the end for no longer than Drain
-// and twice the grace, and Run says so.
+// A task that ignores its cancellation delays the end of Run by at most Drain and twice the grace, and Run
+// reports it.
 func TestPoolStuck(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -345,8 +345,8 @@ func TestPoolStuck(t *testing.T) {
 	})
 }
 
-// A member that is fenced loses its tasks: they are cancelled, and handled again when
-// the partition is ours again.
+// A fenced member loses its tasks: they are cancelled, and handled again when the partition is assigned
+// again.
 func TestPoolFenced(t *testing.T) {
 	t.Parallel()
 	b := kafkatest.New(t, kafkatest.Options{RealTime: true})

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// A ledger is what handlers were given, by item, in order.
+// A deliveryLog records the deliveries of handlers by item, in order.
 type deliveryLog struct {
 	mu   sync.Mutex
 	seen map[string][]int64
@@ -31,7 +31,7 @@ func (l *deliveryLog) note(d *schemas.Delivery) {
 	l.seen[item] = append(l.seen[item], d.Offset)
 }
 
-// check reports items that are missing, came out of order, or came twice.
+// check reports items that are missing, out of order, or repeated.
 func (l *deliveryLog) check(t *testing.T, keys, each int) {
 	t.Helper()
 	l.mu.Lock()
@@ -44,9 +44,9 @@ func (l *deliveryLog) check(t *testing.T, keys, each int) {
 	}
 }
 
-// Members that come and go take partitions over. Nobody crashes, so every message is
-// handled once, and those of an item in order. This runs in real time: the client
-// holds a lock while members join, which fake time does not get past.
+// Members that join and leave take partitions over. No member crashes, so every message is handled once, in
+// the order of its item. This runs in real time: the client holds a lock while members join, and fake time
+// does not advance then.
 func TestRebalance(t *testing.T) {
 	t.Parallel()
 	for name, part := range map[string]func(kafka.Config, kafka.Handler) (interface{ Run(context.Context) error }, error){

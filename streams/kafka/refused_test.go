@@ -18,8 +18,8 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Outputs that the brokers do not take for some minutes are published when they do: Run does not end, nothing is
-// committed meanwhile, and it can be seen since when.
+// Outputs that the brokers refuse for minutes are published when they accept them: Run does not end, nothing
+// is committed meanwhile, and the state shows since when.
 func TestOutputsAreRefusedForLong(t *testing.T) {
 	t.Parallel()
 	const away = 7 * time.Minute
@@ -97,15 +97,15 @@ func TestOutputsAreRefusedForLong(t *testing.T) {
 	}
 }
 
-// A refuser is a sink that stores nothing, for good.
+// A rejectingSink rejects every batch permanently.
 type rejectingSink struct{ handled }
 
 func (r *rejectingSink) Store(ctx context.Context, ds []*schemas.Delivery) error {
 	return retry.Permanent(errors.Join(errors.New("refused"), r.handled.Store(ctx, ds)))
 }
 
-// While one partition refuses outputs, those that others have taken are not published again, and no handler is called
-// again. If the process is killed meanwhile, the next one publishes them once more.
+// While one partition refuses outputs, acknowledged ones in others are not published again, and no handler is
+// called again. If the process is killed meanwhile, the next one publishes them again.
 func TestAcknowledgedOutputsAreNotRepeated(t *testing.T) {
 	t.Parallel()
 	n, long := need.Amount(20, 50, 50), time.Duration(need.Amount(4, 20, 20))*time.Minute
@@ -136,7 +136,7 @@ func TestAcknowledgedOutputsAreNotRepeated(t *testing.T) {
 						b := kafkatest.New(t, kafkatest.Options{Partitions: 2, Lanes: quickLanes()})
 						var waits []schemas.Message
 						for i := range n {
-							writeBatches(t, b, 0, fmt.Sprint(i)) // whose outputs are in both partitions
+							writeBatches(t, b, 0, fmt.Sprint(i)) // with outputs in both partitions
 							m := command(change(fmt.Sprint(i)).Body.(*pb.Change))
 							m.Due = time.Now().Add(time.Second)
 							waits = append(waits, m)
@@ -194,7 +194,8 @@ func TestAcknowledgedOutputsAreNotRepeated(t *testing.T) {
 	}
 }
 
-// When a partition moves while outputs are refused, its new member handles it, and the old one goes on with the others.
+// When a partition moves while outputs are refused, its new member handles it, and the old one continues with
+// the others.
 func TestPartitionMovesWhileOutputsAreRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -219,8 +220,9 @@ func TestPartitionMovesWhileOutputsAreRefused(t *testing.T) {
 	})
 }
 
-// A member whose successor calls Prepare lets partitions go when none of its outputs can be published any more: what its
-// client still has of a Drain that is over is waited for. This runs in real time, as TestRebalance does.
+// A member with a successor that calls Prepare revokes partitions only when none of its outputs can be
+// published any more: records that its client still has after Drain are waited for. This runs in real time,
+// like TestRebalance.
 func TestOutputsArePublishedBeforePartitionsMove(t *testing.T) {
 	need.Full(t)
 	t.Parallel()
@@ -240,7 +242,7 @@ func TestOutputsArePublishedBeforePartitionsMove(t *testing.T) {
 	}
 }
 
-// The outputs of one key keep their order while the brokers refuse them and after.
+// The outputs of one key keep their order while the brokers refuse them and after that.
 func TestRefusedOutputsKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	const n = 200
@@ -249,7 +251,7 @@ func TestRefusedOutputsKeepTheirOrder(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				mend := b.FailProduce(schemas.DuplicationHigh, fault, -1)
-				time.AfterFunc(70*time.Second, func() { go mend() }) // once some were given up, and others are sent
+				time.AfterFunc(70*time.Second, func() { go mend() }) // some were given up, and others are sent
 				b.Send(numbered(n, 2)...)
 				background(t, pool(t, b, kafka.PoolConfig{}, func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					time.Sleep(500 * time.Millisecond)
@@ -261,7 +263,7 @@ func TestRefusedOutputsKeepTheirOrder(t *testing.T) {
 				newest, seen := map[string]string{}, map[string]bool{} // by item
 				for _, body := range b.Bodies(schemas.DuplicationHigh) {
 					c := body.(*pb.DuplicationCommand)
-					if v := c.GetChangeVersion(); !seen[v] { // what was written although it was refused comes again
+					if v := c.GetChangeVersion(); !seen[v] { // refused records that were written come again
 						if v < newest[c.GetItem()] {
 							t.Fatalf("%s of item %s comes behind %s", v, c.GetItem(), newest[c.GetItem()])
 						}
@@ -276,7 +278,7 @@ func TestRefusedOutputsKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// Long work goes on while an output of another task is refused, and is not begun again.
+// Long tasks continue while an output of another task is refused, and are not restarted.
 func TestLongWorkOutlivesRefusedOutputs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -304,7 +306,7 @@ func TestLongWorkOutlivesRefusedOutputs(t *testing.T) {
 	})
 }
 
-// The outputs of tasks that were at work while their topic was made again reach the new one.
+// The outputs of tasks that ran while their topic was created again reach the new topic.
 func TestOutputsToRecreatedTopic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

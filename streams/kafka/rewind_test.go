@@ -18,8 +18,8 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A partition that cannot be stored leaves memory for the others: what comes after its first few records stays in
-// Kafka, and is read again when it can be stored.
+// A partition that cannot be stored leaves memory for the others: all but its first few records stay in
+// Kafka, and are read again when it can be stored.
 func TestBatchGroupOneFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -27,7 +27,7 @@ func TestBatchGroupOneFails(t *testing.T) {
 		const n = 32_000
 		long := numbered(n, n)
 		for i := range long {
-			for j := range 8 { // hex does not compress to less than half: a fetch is part of Memory
+			for j := range 8 { // hex compresses to half: a fetch is part of Memory
 				long[i].Body.(*pb.Change).Version += schemas.ID("long", fmt.Sprint(i, j))
 			}
 		}
@@ -65,7 +65,8 @@ func TestBatchGroupOneFails(t *testing.T) {
 	})
 }
 
-// Dead letters that the brokers do not take keep no memory from the other partitions; when they are taken, none is missing.
+// Dead letters that the brokers refuse leave memory for the other partitions. When the brokers accept them,
+// none is missing.
 func TestBatchGroupLeavesMemoryWhileDeadLettersAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneButLost} {
@@ -116,8 +117,8 @@ func leavesMemory(t *testing.T, fault kafkatest.Fault) {
 	})
 }
 
-// All partitions fail while the store is away, more often than not with more read than there is room for: each
-// record is stored once when it is back, also where nothing new comes.
+// All partitions fail while the store is unavailable, usually with more read than fits. When it is back each
+// record is stored once, also if no new ones arrive.
 func TestBatchGroupAllFail(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -106,8 +106,8 @@ func TestAfter(t *testing.T) {
 	}
 }
 
-// A trail comes out of headers as it went in, the history stays bounded however a
-// message fails, and what is no trail is not touched.
+// Retry headers are parsed as they were written, the history stays bounded however a message fails, and other
+// headers are unchanged.
 func TestRetryHeaders(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
 		at := time.UnixMilli(1_700_000_000_000).UTC()
@@ -145,8 +145,8 @@ func TestRetryHeaders(t *testing.T) {
 	})
 }
 
-// Each cause of a wait is counted for itself, in any order. What has none counts as a wait and nothing more, and what
-// there is no room for counts as all waits do, so that no message waits for ever.
+// Waits are counted by cause, in any order. A wait without a cause only counts as a wait. A cause beyond the
+// limit counts all waits, so that no message waits forever.
 func TestWaitsAreCountedByCause(t *testing.T) {
 	now := time.UnixMilli(1_700_000_000_000).UTC()
 	r := newRouter(Config{Brokers: []string{"x"}}, schemas.RoleCopier, 0)
@@ -171,7 +171,7 @@ func TestWaitsAreCountedByCause(t *testing.T) {
 	if d.Waits != 5 || d.WaitsFor("newer") != 3 || d.WaitsFor("missing") != 1 || d.WaitsFor("chunks") != 0 {
 		t.Errorf("got %d waits, of them %v", d.Waits, d.WaitsBy)
 	}
-	if due := parseRetryHeaders(rec.Headers).due; !due.Equal(now.Add(defaultLanes()[2].Delay)) { // the third for its cause
+	if due := parseRetryHeaders(rec.Headers).due; !due.Equal(now.Add(defaultLanes()[2].Delay)) { // the third one for its cause
 		t.Errorf("due %v after the fifth", due.Sub(now))
 	}
 	for i := range 20 {
@@ -182,7 +182,7 @@ func TestWaitsAreCountedByCause(t *testing.T) {
 	}
 }
 
-// Headers that anybody may have written are no reason to fail.
+// Headers that anyone may have written cause no failure.
 func FuzzParseRetryHeaders(f *testing.F) {
 	f.Add(schemas.TrailAttempts, []byte("-3"))
 	f.Add(schemas.TrailHistory, []byte(`[{"attempt":1}]`))

@@ -6,7 +6,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// One task of a worker after the other, of many keys, as take gives them out: what the scheduler itself costs.
+// One worker takes tasks of many keys one after the other: the cost of the scheduler alone.
 func BenchmarkScheduler(b *testing.B) {
 	for name, limit := range map[string]Limit{"unlimited": {}, "slots": {Tasks: 64}} {
 		b.Run(name, func(b *testing.B) {

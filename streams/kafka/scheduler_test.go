@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/need"
 )
 
-// A shift is a scheduler with its workers played by the test.
+// A schedulerModel is a scheduler with workers that the test simulates.
 type schedulerModel struct {
 	t       *rapid.T
 	s       *scheduler
@@ -28,7 +28,7 @@ type schedulerModel struct {
 	dropped int
 }
 
-// A goer was parked, and waits for a worker.
+// A resumingTask was parked, and waits for a worker.
 type resumingTask struct {
 	workItem
 	turn <-chan struct{}
@@ -74,8 +74,8 @@ func (m *schedulerModel) add() {
 	m.s.add([]*task{tk}, []uint64{key})
 }
 
-// begin has a worker take what is next, if anything is, and parked tasks whose turn it is go on. It returns false if
-// neither was.
+// begin makes a worker take the next task, if there is one, and lets parked tasks resume. It returns false if
+// neither happened.
 func (m *schedulerModel) begin() bool {
 	m.s.mu.Lock()
 	m.s.restoreReleased()
@@ -109,7 +109,7 @@ func (m *schedulerModel) begun() []workItem {
 	return all
 }
 
-// goOn has those that were parked, and have a worker now, be at work again.
+// collectResumed marks resumed tasks that have a worker as running.
 func (m *schedulerModel) collectResumed() (any bool) {
 	m.resumed = slices.DeleteFunc(m.resumed, func(g resumingTask) bool {
 		select {
@@ -125,7 +125,7 @@ func (m *schedulerModel) collectResumed() (any bool) {
 	return any
 }
 
-// park has a task at work be parked.
+// park parks a running task.
 func (m *schedulerModel) park(i int) {
 	it := m.atWork[i]
 	m.atWork = slices.Delete(m.atWork, i, i+1)
@@ -133,14 +133,14 @@ func (m *schedulerModel) park(i int) {
 	m.parked = append(m.parked, it)
 }
 
-// resume has a parked task wait for a worker.
+// resume makes a parked task wait for a worker.
 func (m *schedulerModel) resume(i int) {
 	it := m.parked[i]
 	m.parked = slices.Delete(m.parked, i, i+1)
 	m.resumed = append(m.resumed, resumingTask{it, m.s.resumeTask(it.q)})
 }
 
-// withdraw has one that waits for a worker be cancelled, and end.
+// cancelResume cancels and ends a task that waits for a worker.
 func (m *schedulerModel) cancelResume(i int) {
 	it := m.resumed[i].workItem
 	m.resumed = slices.Delete(m.resumed, i, i+1)
@@ -151,7 +151,7 @@ func (m *schedulerModel) cancelResume(i int) {
 	m.end(len(m.atWork) - 1)
 }
 
-// end has a task at work be done.
+// end ends a running task.
 func (m *schedulerModel) end(i int) {
 	it := m.atWork[i]
 	m.atWork = slices.Delete(m.atWork, i, i+1)
@@ -162,7 +162,7 @@ func (m *schedulerModel) end(i int) {
 	it.task.part.endTask()
 }
 
-// check holds what is at work against the limits.
+// check compares the running tasks with the limits.
 func (m *schedulerModel) check() {
 	used, low := map[string]int{}, 0
 	for _, it := range m.atWork {
@@ -190,8 +190,9 @@ func (m *schedulerModel) check() {
 	}
 }
 
-// Whatever the keys, classes, accounts and stores, and whatever is parked: one task of a key at a time and in order,
-// limits hold, and everything is given out in the end or dropped with its share, and goes on if it was parked.
+// Whatever the keys, classes, accounts and stores, and whichever tasks park: tasks of one key run one at a
+// time and in order, and limits hold. Every task is handed out eventually, or dropped with its assignment,
+// and parked tasks resume.
 func TestSchedulerInvariants(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
 		limits := map[string]int{}
@@ -245,7 +246,7 @@ func TestSchedulerInvariants(t *testing.T) {
 			case len(m.parked) > 0:
 				m.resume(0)
 			default:
-				m.s.releaseUnused() // as the watch does every second
+				m.s.releaseUnused() // as the watchdog does every second
 			}
 		}
 		if len(m.resumed) > 0 || m.s.parked != 0 {
@@ -259,7 +260,7 @@ func TestSchedulerInvariants(t *testing.T) {
 	})
 }
 
-// order is in which order a scheduler with one worker gives out tasks, by name.
+// order returns the names of tasks in the order in which a scheduler with one worker hands them out.
 func order(s *scheduler, n int) (names []string) {
 	for range n {
 		s.mu.Lock()
@@ -287,7 +288,7 @@ func count(names []string, name string) (n int) {
 	return n
 }
 
-// fill queues n tasks of an account and class, each with a key of its own.
+// fill queues n tasks of an account and class, each with its own key.
 func fill(s *scheduler, f *fetcher, w Work, class, n int) {
 	part := newAssignment(f, partition{"t", 0}, 64)
 	for range n {
@@ -304,7 +305,7 @@ func TestSchedulerShares(t *testing.T) {
 	f := &fetcher{memory: newByteBudget()}
 	for name, tt := range map[string]struct {
 		fill  func(s *scheduler)
-		first int // tasks to look at
+		first int // tasks to compare
 		want  map[string]int
 	}{
 		"high to low 8:1": {func(s *scheduler) {
@@ -344,7 +345,7 @@ func TestSchedulerShares(t *testing.T) {
 	}
 }
 
-// What a commit tells of deaths, and what its next reader makes of it.
+// What a commit records about deaths, and how the next owner reads it.
 func TestCrashHistory(t *testing.T) {
 	for name, tt := range map[string]struct {
 		text      string
@@ -394,7 +395,7 @@ func TestCrashHistory(t *testing.T) {
 	}
 }
 
-// What a commit says is done behind it, and what follows for a record.
+// Which later records a commit records as done, and what follows for a record.
 func TestCompletedAhead(t *testing.T) {
 	a := completedAhead{kgo.EpochOffset{Epoch: 3, Offset: 900}, []int64{100, 105, 700}}
 	word, end := a.encode(100)
@@ -458,7 +459,7 @@ func TestCompletedAhead(t *testing.T) {
 	}
 }
 
-// What the commit of a process said is done stays on record until another has read it all.
+// Records that a process committed as done stay committed until a later owner has read all of them.
 func TestCompletedAheadIsKept(t *testing.T) {
 	c := parseCrashHistory("millrace/1 closed 0 ahead=900/3:AAXTBA", 100, 64, true)
 	later := completedAhead{kgo.EpochOffset{Epoch: 4, Offset: 1000}, []int64{105}}
@@ -478,8 +479,8 @@ func TestCompletedAheadIsKept(t *testing.T) {
 	}
 }
 
-// The flows that are moved: of the account that has most left the heaviest, until no more than keep is left, and none of an
-// account that is light.
+// heaviest returns the flows of the heaviest accounts until at most keep is left, and none of a light
+// account.
 func TestHeaviest(t *testing.T) {
 	for name, tt := range map[string]struct {
 		weights     map[string]int64 // by account/store
@@ -511,7 +512,7 @@ func TestHeaviest(t *testing.T) {
 	}
 }
 
-// A flow is moved until few messages of it arrive, each to a slot of its own while there are some.
+// A flow is moved until few of its messages arrive. Flows get different slots while there are free ones.
 func TestDiversion(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	d := diversion{flows: map[Work]*route{}}
@@ -557,7 +558,7 @@ func TestDiversion(t *testing.T) {
 	}
 }
 
-// The messages of a slot have a third of the partitions, and those of a key one, also when they are sent again.
+// The messages of a slot use a third of the partitions and those of a key one, also when they are sent again.
 func TestSlotPartitions(t *testing.T) {
 	p := backlogPartitioner{kgo.StickyKeyPartitioner(nil), func(string) bool { return true }}.ForTopic("backlog.copier")
 	for n := 1; n <= 50; n++ {

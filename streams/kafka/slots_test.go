@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// beginAll begins what may be begun, has it be done at once, and returns how much that was.
+// startAll starts and ends all tasks that may start, and returns their number.
 func startAll(s *scheduler) (n int) {
 	for {
 		it, ok := begin(s, 0)
@@ -20,14 +20,14 @@ func startAll(s *scheduler) (n int) {
 	}
 }
 
-// Rates bound what is begun: as much as a second allows at once, and then as the seconds pass. What
-// costs more than is left is begun all the same, and makes a debt.
+// Rates limit the start of tasks: at once as much as for a second, then as seconds pass. A task that costs
+// more than is left starts all the same, and causes a debt.
 func TestRates(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		limit Limit
 		bytes int64
-		want  []int // begun so far after each second
+		want  []int // started so far after each second
 	}{
 		"none":                           {Limit{}, 1 << 30, []int{100, 100, 100}},
 		"tasks":                          {Limit{TasksPerSecond: 10}, 0, []int{10, 20, 30, 40}},
@@ -57,14 +57,14 @@ func TestRates(t *testing.T) {
 				if !slices.Equal(got, tt.want) {
 					t.Errorf("begun %v, want %v", got, tt.want)
 				}
-				// Whoever waits would keep its timer for as long as there is a debt.
+				// A waiting flow would keep its timer while there is a debt.
 				time.Sleep(time.Minute)
 			})
 		})
 	}
 }
 
-// What is paused takes nothing of the rates with it.
+// Paused tasks use nothing of the rates.
 func TestRatesAreRefunded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestRatesAreRefunded(t *testing.T) {
 	})
 }
 
-// Those who wait for a slot have it in turn: class high before the others, but not for ever.
+// Waiters for a slot get it in turn: class high first, but others are not starved.
 func TestSlotsInTurn(t *testing.T) {
 	f := &fetcher{memory: newByteBudget()}
 	s := newScheduler(NewSlots(onlyX(1)), nil)

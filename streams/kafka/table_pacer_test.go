@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// A slow sink has one table, and notes when each record was stored and when each Store began.
+// A slowSink has one table, and records when each record was stored and when each call of Store began.
 type slowSink struct {
 	memoryTable
 	takes time.Duration
@@ -42,8 +42,9 @@ func (s *slowSink) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	return s.memoryTable.Store(ctx, batch)
 }
 
-// A record is stored at once if no other batch of its table is being stored and the last one began long enough ago, and
-// else when its batch is complete or old. Partitions take turns, and with many of them batches become older.
+// A record is stored at once if no other batch of its table is being stored and the last one began long
+// enough ago. Otherwise it is stored when its batch is complete or old. Partitions take turns, and with many
+// of them batches become older.
 func TestStoredAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -52,8 +53,8 @@ func TestStoredAtOnce(t *testing.T) {
 		between  time.Duration // two records
 		parts    int32         // that the records go to in turns
 		perSec   int
-		late     time.Duration // between a record and the end of its Store, at most
-		inSecond int           // stores that begin within any second, at most
+		late     time.Duration // maximum time between a record and the end of its Store
+		inSecond int           // maximum number of calls of Store within any second
 	}{
 		"one record a second":             {between: time.Second, parts: 1, late: 60 * time.Millisecond, inSecond: 2},
 		"twenty a second":                 {between: 50 * time.Millisecond, parts: 1, late: 310 * time.Millisecond, inSecond: 5},
@@ -102,7 +103,7 @@ func TestStoredAtOnce(t *testing.T) {
 	}
 }
 
-// What was stored is committed soon after, so that fresh reads need not wait long for it.
+// Stored records are committed soon, so that fresh reads do not wait long.
 func TestCommittedSoon(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -129,7 +130,7 @@ func TestCommittedSoon(t *testing.T) {
 	})
 }
 
-// A marking sink stores nothing and notes when Mark was called with a partition of each topic.
+// A markingSink stores nothing, and records when Mark was called with a partition of each topic.
 type markingSink struct {
 	storeFunc
 	mu sync.Mutex
@@ -145,10 +146,11 @@ func (m *markingSink) Mark(_ context.Context, done []schemas.Progress) error {
 	return nil
 }
 
-// What a fresh read waits for is committed soon if it is not very much, and what none waits for once a second.
+// Records that fresh reads wait for are committed soon if there are few. Other records are committed once a
+// second.
 func TestCommitsAreFew(t *testing.T) {
 	t.Parallel()
-	type bounds struct{ least, most int } // commits in 3 s, and that begin within any second
+	type bounds struct{ least, most int } // commits in 3 s, and within any second
 	for name, tt := range map[string]struct {
 		between time.Duration // two messages of each topic
 		want    map[schemas.Topic]bounds

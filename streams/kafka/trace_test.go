@@ -31,7 +31,7 @@ const (
 	vendor      = "acme=1,other=2"
 )
 
-// traced is a record of changes that stands in a trace.
+// tracedRecord returns a record of changes that belongs to a trace.
 func tracedRecord(t *testing.T, item, parent, state string) kafkatest.Record {
 	t.Helper()
 	rec, err := schemas.Encode(change(item))
@@ -55,7 +55,7 @@ func tracer(t *testing.T, o ...sdktrace.TracerProviderOption) (trace.Tracer, *tr
 	return tp.Tracer("test"), mem
 }
 
-// fails makes its items what their names say.
+// fails makes each item end as its name says.
 func fails(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 	switch d.Body.(*pb.Change).GetItem() {
 	case "bad":
@@ -75,7 +75,7 @@ func tracedPool(t *testing.T, cfg kafka.Config, h kafka.Handler) *kafka.Pool {
 	return g
 }
 
-// Without a tracer a trace goes on through us as if we were not there, whatever it says.
+// Without a tracer a trace is passed on unchanged, whatever it contains.
 func TestTraceIsPassedOn(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ parent, state string }{
@@ -186,7 +186,7 @@ func attributes(kvs []attribute.KeyValue) (s []string) {
 	return s
 }
 
-// Who decided that a trace is not recorded is not overruled, and the trace goes on.
+// The decision not to sample a trace is kept, and the trace is passed on.
 func TestUnsampledTrace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -237,7 +237,7 @@ func TestTraceOfProducer(t *testing.T) {
 	})
 }
 
-// Of what is stored in batches those have a span whose trace is recorded, each time that it is tried.
+// In a batch, the records of sampled traces have a span for each attempt to store them.
 func TestTraceOfBatchGroup(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

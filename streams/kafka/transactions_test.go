@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// encoded are messages as records of one partition.
+// encoded returns messages as records of one partition.
 func encoded(t *testing.T, partition int32, msgs ...schemas.Message) (recs []kafkatest.Record) {
 	t.Helper()
 	for _, m := range msgs {
@@ -32,7 +32,7 @@ func encoded(t *testing.T, partition int32, msgs ...schemas.Message) (recs []kaf
 	return recs
 }
 
-// changesOf are changes of items, as records of one partition.
+// changesOf returns changes of items as records of one partition.
 func changesOf(t *testing.T, partition int32, items ...string) []kafkatest.Record {
 	t.Helper()
 	var msgs []schemas.Message
@@ -42,8 +42,9 @@ func changesOf(t *testing.T, partition int32, items ...string) []kafkatest.Recor
 	return encoded(t, partition, msgs...)
 }
 
-// What a transaction holds is handled when it is committed, and never when it is aborted. Its marker, although it is the
-// last record of a partition, is no lag, and no table waits for it. Handled again, from the start, it is the same.
+// The records of a transaction are handled when it is committed, and never when it is aborted. Its marker is
+// no lag, even as the last record of a partition, and no table waits for it. A second reading from the start
+// has the same result.
 func TestTransactions(t *testing.T) {
 	t.Parallel()
 	for name, reader := range readers() {
@@ -96,9 +97,9 @@ func TestTransactions(t *testing.T) {
 	}
 }
 
-// A transaction that stays open keeps its partition from being read behind its beginning, and nothing else: other
-// partitions and topics are handled, no one waits for what is not decided, and the brokers' end is reported. When it
-// ends, what it holds is handled, or not.
+// An open transaction blocks only the rest of its partition: other partitions and topics are handled, nothing
+// waits for undecided records, and the brokers' end offset is reported. When the transaction ends, its
+// records are handled or not.
 func TestOpenTransaction(t *testing.T) {
 	t.Parallel()
 	for name, commits := range map[string]bool{"committed": true, "aborted": false} {
@@ -166,7 +167,7 @@ func TestOpenTransaction(t *testing.T) {
 	}
 }
 
-// Tables and readers of whole topics come to the end of a topic that ends with transactions, at once.
+// Tables and readers of whole topics reach the end of a topic that ends with transactions at once.
 func TestEndsOfTransactions(t *testing.T) {
 	t.Parallel()
 	for name, commits := range map[string]bool{"committed": true, "aborted": false} {
@@ -213,8 +214,8 @@ func TestEndsOfTransactions(t *testing.T) {
 	}
 }
 
-// The delayer moves what was committed when its time has come, and never what was aborted; the markers stay where they
-// are, and hold up nothing.
+// The delayer moves committed records when they are due, and never aborted ones. Markers stay where they are,
+// and block nothing.
 func TestDelayerAndTransactions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -245,8 +246,8 @@ func TestDelayerAndTransactions(t *testing.T) {
 	})
 }
 
-// A sink that fails, or has stored a batch and reports a failure, stores the same again: only what was committed, with
-// the position behind the markers.
+// A sink that fails, or that stores a batch and reports a failure, stores the same again: only committed
+// records, with the position after the markers.
 func TestBatchesOfTransactions(t *testing.T) {
 	t.Parallel()
 	for name, lands := range map[string]bool{"failed": false, "done but reported as failed": true} {
@@ -287,8 +288,8 @@ func TestBatchesOfTransactions(t *testing.T) {
 	}
 }
 
-// A transaction that is open for five minutes is logged, once, with where it begins; one that ends in time is not, and
-// neither is one that follows it.
+// A transaction that is open for five minutes is logged once, with its first offset. One that ends in time is
+// not logged, and neither is the next one.
 func TestOpenTransactionIsLogged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

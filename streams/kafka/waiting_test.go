@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// What waits for a store that is named waits in short lanes and is logged by whoever names it, unless there is much of
-// it; what an error does not name waits in longer ones.
+// A message that waits for a named store waits in short lanes and is logged only for debugging, unless many
+// messages wait. A message that waits for an unnamed cause waits in longer lanes.
 func TestFailureRecordUnavailable(t *testing.T) {
 	err := errors.New("refused")
 	type result struct {

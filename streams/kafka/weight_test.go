@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// A scales is a sink that weighs what it holds, and takes its time.
+// A weighingSink measures the records that it holds, and is slow.
 type weighingSink struct {
 	now, most, heap, rows atomic.Int64
 	want                  int64
@@ -40,7 +40,7 @@ func (s *weighingSink) Store(_ context.Context, batch []*schemas.Delivery) error
 	if runtime.ReadMemStats(&m); int64(m.HeapAlloc) > s.heap.Load() {
 		s.heap.Store(int64(m.HeapAlloc))
 	}
-	<-time.After(20 * time.Millisecond) // as an insert does
+	<-time.After(20 * time.Millisecond) // like an insert
 	if s.rows.Add(int64(len(batch))) >= s.want {
 		s.once.Do(func() { close(s.done) })
 	}
@@ -51,8 +51,8 @@ func (*weighingSink) Table(schemas.Topic) string                     { return "t
 func (*weighingSink) Mark(context.Context, []schemas.Progress) error { return nil }
 func (*weighingSink) Forget(schemas.Topic, int32)                    {}
 
-// What a sink holds of dead letters is within its memory, although all of them is in their headers, and although it polls
-// for many records at a time of a topic whose records are small.
+// The dead letters that a sink holds fit into its memory, although most of their size is headers, and
+// although it polls many records at a time from a topic of small records.
 func TestMemoryCountsHeaders(t *testing.T) {
 	n := need.Amount(10_000, 100_000, 100_000)
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 4, RealTime: true, Loopback: true})

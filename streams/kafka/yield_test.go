@@ -8,7 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// begin returns what a worker of a kind is given next.
+// begin returns the next task for a worker of a kind.
 func begin(s *scheduler, kind int) (workItem, bool) {
 	s.mu.Lock()
 	s.restoreReleased()
@@ -17,7 +17,7 @@ func begin(s *scheduler, kind int) (workItem, bool) {
 	return it, ok
 }
 
-// done has a task that was given out be done.
+// done ends a task that was handed out.
 func done(s *scheduler, it workItem) {
 	s.mu.Lock()
 	s.detach(it.task)
@@ -36,13 +36,13 @@ func onlyX(n int) func(account, store string) Limit {
 
 func unlimited() *Slots { return NewSlots(func(string, string) Limit { return Limit{} }) }
 
-// What no worker may begin for now keeps no store from what one may: its slots are others' while they
-// want them, and it is begun when there is room again.
+// Tasks that no worker may start now do not block a store for tasks that may start: other flows get their
+// slots, and they start when there is capacity again.
 func TestSlotsWithoutWorkers(t *testing.T) {
 	ofX := Work{Account: "a", Stores: [2]string{"X"}}
 	for name, tt := range map[string]struct {
 		class int
-		fill  func(t *testing.T, s *scheduler, f *fetcher) (busy []workItem) // keeps class from being begun
+		fill  func(t *testing.T, s *scheduler, f *fetcher) (busy []workItem) // keeps class from starting
 		kind  int
 	}{
 		"low": {classLow, func(t *testing.T, s *scheduler, f *fetcher) (busy []workItem) {
@@ -94,7 +94,7 @@ func TestSlotsWithoutWorkers(t *testing.T) {
 	}
 }
 
-// A role that is paused keeps no store from another.
+// A paused role does not block a store for another role.
 func TestSlotsOfPausedRole(t *testing.T) {
 	f := &fetcher{memory: newByteBudget()}
 	slots := NewSlots(onlyX(1))
@@ -123,7 +123,7 @@ func TestSlotsOfPausedRole(t *testing.T) {
 	}
 }
 
-// What was on its way into the lanes has no slots; after the pause it needs them.
+// Shed tasks have no slots. After the pause they need them.
 func TestSlotsAfterShedding(t *testing.T) {
 	f := &fetcher{memory: newByteBudget()}
 	s := newScheduler(NewSlots(onlyX(1)), nil)
@@ -140,8 +140,8 @@ func TestSlotsAfterShedding(t *testing.T) {
 	}
 }
 
-// A worker that drops a task of a partition which is about to move wakes a worker of the other kind for the task of
-// the same key behind it.
+// A worker that drops a task of a partition that is about to move wakes a worker of the other kind for the
+// next task of the key.
 func TestDroppedTaskWakesOtherWorkers(t *testing.T) {
 	for name, classes := range map[string][2]int{"large after high": {classHigh, classLarge}, "high after large": {classLarge, classHigh}} {
 		t.Run(name, func(t *testing.T) {
@@ -180,13 +180,13 @@ func TestDroppedTaskWakesOtherWorkers(t *testing.T) {
 	}
 }
 
-// An account owes what it began though it had nothing to begin for a moment.
+// An account keeps its debt if it has no task to start for a moment.
 func TestDebtIsKept(t *testing.T) {
 	f := &fetcher{memory: newByteBudget()}
 	s := newScheduler(unlimited(), nil)
 	s.allowed = 2
 	part := newAssignment(f, partition{"t", 1}, 1024)
-	for range 400 { // of one key: there is never another while one is at work
+	for range 400 { // of one key: there is never another while one runs
 		tk := &task{inflightRecord: inflightRecord{rec: &kgo.Record{}}, part: part, cost: 99 * quantum}
 		s.mu.Lock()
 		tk.flow = s.flowOf(classHigh, Work{Account: "a"}, func(Work) bool { return false })
@@ -212,7 +212,8 @@ func TestDebtIsKept(t *testing.T) {
 	}
 }
 
-// goesOn has a parked task wait for a worker, and reports whether it goes on at once, and what is begun after it.
+// resumeAndPick makes a parked task wait for a worker, and reports whether it resumes at once, and which task
+// starts after it.
 func resumeAndPick(s *scheduler, it workItem) (goes bool, next workItem) {
 	turn := s.resumeTask(it.q)
 	next, _ = begin(s, it.task.flow.kind())
@@ -224,8 +225,8 @@ func resumeAndPick(s *scheduler, it workItem) (goes bool, next workItem) {
 	}
 }
 
-// Tasks of class low and large that are parked have half of the places: those of class high are begun, whatever the
-// others wait for.
+// Parked tasks of classes low and large use half of the limit: tasks of class high start, whatever the others
+// wait for.
 func TestParkedTasksLeavePlacesToHigh(t *testing.T) {
 	f := &fetcher{memory: newByteBudget()}
 	s := newScheduler(unlimited(), nil)
@@ -267,13 +268,13 @@ func TestParkedTasksLeavePlacesToHigh(t *testing.T) {
 	}
 }
 
-// While no task may be begun since too many are parked, none is given a slot: slots are for those that go on.
+// While no task may start because too many are parked, none gets a slot: slots are for tasks that resume.
 func TestSlotsAtParkLimit(t *testing.T) {
 	f := &fetcher{memory: newByteBudget()}
 	s := newScheduler(NewSlots(onlyX(1)), nil)
 	s.allowed, s.parkedLimit = 100, 2
 	var parked []workItem
-	for _, other := range []string{"", "A", "B", "C"} { // flows of their own
+	for _, other := range []string{"", "A", "B", "C"} { // different flows
 		fill(s, f, Work{Account: "a", Stores: [2]string{"X", other}}, classHigh, 10)
 	}
 	for ended := range 40 {
