@@ -24,7 +24,8 @@ func copies(account, store string, from, n int) (msgs []schemas.Message) {
 		msgs = append(msgs, schemas.Message{Topic: schemas.DuplicationHigh, Body: &pb.DuplicationCommand{
 			Id: schemas.ID("command", account, store, fmt.Sprint(from+i)), Account: account, Space: "maps",
 			Item: fmt.Sprint((from + i) % 100_000), SourceStore: "source", DestinationStore: store,
-			Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, Priority: pb.Priority_PRIORITY_HIGH, ChangeVersion: fmt.Sprintf("%07d", from+i),
+			Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, Priority: pb.Priority_PRIORITY_HIGH,
+			ChangeVersion: fmt.Sprintf("%07d", from+i),
 		}})
 	}
 	return msgs
@@ -84,7 +85,8 @@ func TestPoolBacklogDelaysNoOther(t *testing.T) {
 					}
 					return kafka.Limit{}
 				}
-				p := copier(t, b.Config(), kafka.PoolConfig{Slots: kafka.NewSlots(limit), Bytes: tt.bytes, Window: need.Amount(2048, 0, 0)},
+				p := copier(t, b.Config(), kafka.PoolConfig{Slots: kafka.NewSlots(limit), Bytes: tt.bytes,
+					Window: need.Amount(2048, 0, 0)},
 					func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 						if c := d.Body.(*pb.DuplicationCommand); c.GetAccount() == "small" || c.GetDestinationStore() == "2" {
 							handled <- time.Now()
@@ -124,7 +126,8 @@ type handledLog struct {
 }
 
 func newTally(takes time.Duration) *handledLog {
-	return &handledLog{times: map[string]int{}, last: map[string]string{}, duration: func(*pb.DuplicationCommand) time.Duration { return takes }}
+	return &handledLog{times: map[string]int{}, last: map[string]string{},
+		duration: func(*pb.DuplicationCommand) time.Duration { return takes }}
 }
 
 // fourAtATime limits an account to four concurrent tasks.
@@ -170,7 +173,8 @@ func (l *handledLog) mismatches(msgs []schemas.Message, most int) (wrong []strin
 	for _, m := range msgs {
 		c := m.Body.(*pb.DuplicationCommand)
 		if n := l.times[c.GetId()]; n == 0 || n > most {
-			wrong = append(wrong, fmt.Sprintf("%s %s/%s is handled %d times", c.GetAccount(), c.GetItem(), c.GetChangeVersion(), n))
+			wrong = append(wrong, fmt.Sprintf("%s %s/%s is handled %d times", c.GetAccount(), c.GetItem(),
+				c.GetChangeVersion(), n))
 		}
 	}
 	return wrong
@@ -251,7 +255,8 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 					var once sync.Once
 					return func() { once.Do(func() { cancel(); <-done }) }, proc.kill
 				}
-				giant, titan, small := commandVersions("giant", 0, backlog), commandVersions("titan", 0, backlog), commandVersions("small", 0, few)
+				giant, titan, small := commandVersions("giant", 0, backlog), commandVersions("titan", 0, backlog),
+					commandVersions("small", 0, few)
 				var msgs []schemas.Message
 				for i := range backlog {
 					msgs = append(msgs, giant[i], titan[i])
@@ -281,7 +286,8 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 					t.Errorf("committed %d, want %d", got, len(msgs))
 				}
 				moved := b.Read(schemas.Backlog(schemas.RoleCopier, schemas.High))
-				if got := sum(b.Committed(schemas.RoleCopier, schemas.Backlog(schemas.RoleCopier, schemas.High))); got != int64(len(moved)) || got == 0 {
+				if got := sum(b.Committed(schemas.RoleCopier,
+					schemas.Backlog(schemas.RoleCopier, schemas.High))); got != int64(len(moved)) || got == 0 {
 					t.Errorf("committed %d of the backlog topic, want %d", got, len(moved))
 				}
 				if dead := b.Read(schemas.Dead); len(dead) > 0 {
@@ -303,7 +309,8 @@ func TestPoolReadsPastLongTask(t *testing.T) {
 		run := func(d time.Duration) {
 			ctx, cancel := context.WithTimeout(t.Context(), d)
 			defer cancel()
-			if err := copier(t, b.Config(), kafka.PoolConfig{Workers: 8, Window: 64, Drain: time.Second}, l.handle).Run(ctx); err != nil {
+			if err := copier(t, b.Config(), kafka.PoolConfig{Workers: 8, Window: 64, Drain: time.Second},
+				l.handle).Run(ctx); err != nil {
 				t.Error(err)
 			}
 		}
@@ -606,8 +613,10 @@ func TestPoolPoisonBehindABacklog(t *testing.T) {
 						break
 					}
 				}
-				if dead := b.Read(schemas.Dead); deaths != 3 || len(dead) != 1 || string(dead[0].Key) != schemas.ItemKey("small", "maps", "7") {
-					t.Errorf("%d processes died, and there are %d dead letters, want 3 and that of the small account", deaths, len(dead))
+				if dead := b.Read(schemas.Dead); deaths != 3 || len(dead) != 1 ||
+					string(dead[0].Key) != schemas.ItemKey("small", "maps", "7") {
+					t.Errorf("%d processes died, and there are %d dead letters, want 3 and that of the small account", deaths,
+						len(dead))
 				}
 				if got := sum(b.Committed(schemas.RoleCopier, schemas.DuplicationHigh)); got != n+1 {
 					t.Errorf("committed %d, want %d", got, n+1)
@@ -699,10 +708,12 @@ func TestPoolBacklogOfDeletes(t *testing.T) {
 			}})
 		}
 		b.Send(msgs...)
-		p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleDeleter, Topics: []schemas.Topic{schemas.Deletions},
+		p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleDeleter,
+			Topics:        []schemas.Topic{schemas.Deletions},
 			CoPartitioned: true, Window: 64, Workers: 4, Describe: func(b schemas.Body) kafka.Work {
 				c := b.(*pb.DeletionCommand)
-				return kafka.Work{Key: c.GetItem(), Account: c.GetAccount(), Stores: [2]string{c.GetDestinationStore(), c.GetSourceStore()}}
+				return kafka.Work{Key: c.GetItem(), Account: c.GetAccount(),
+					Stores: [2]string{c.GetDestinationStore(), c.GetSourceStore()}}
 			}}, func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
 			time.Sleep(time.Second)
 			return nil, nil
@@ -723,7 +734,8 @@ func TestPoolBacklogOfDeletes(t *testing.T) {
 			}
 		}
 		if len(moved) == 0 || sum(b.Committed(schemas.RoleDeleter, schemas.Deletions)) != 400 {
-			t.Errorf("%d messages were moved, and %d committed", len(moved), sum(b.Committed(schemas.RoleDeleter, schemas.Deletions)))
+			t.Errorf("%d messages were moved, and %d committed", len(moved),
+				sum(b.Committed(schemas.RoleDeleter, schemas.Deletions)))
 		}
 	})
 }

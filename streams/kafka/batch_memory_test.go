@@ -84,7 +84,8 @@ func TestMemoryCountsHeaders(t *testing.T) {
 	case <-time.After(2 * time.Minute):
 		t.Fatalf("%d of %d are stored", s.rows.Load(), n+small)
 	}
-	t.Logf("%d dead letters: %d MiB at the sink at most, a heap of %d MiB more than before", n, s.most.Load()>>20, (s.heap.Load()-int64(before.HeapAlloc))>>20)
+	t.Logf("%d dead letters: %d MiB at the sink at most, a heap of %d MiB more than before", n, s.most.Load()>>20,
+		(s.heap.Load()-int64(before.HeapAlloc))>>20)
 	if most := kafka.BatchMemory * 5 / 4; s.most.Load() > int64(most) {
 		t.Errorf("the sink held %d MiB, want at most %d", s.most.Load()>>20, most>>20)
 	}

@@ -50,8 +50,10 @@ func (tb *memoryTable) Store(ctx context.Context, batch []*schemas.Delivery) err
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
 	for i, d := range batch {
-		if d.Topic != batch[0].Topic || d.Partition != batch[0].Partition || i > 0 && d.Offset <= batch[i-1].Offset || d.Incarnation == 0 {
-			tb.errs = append(tb.errs, fmt.Sprintf("%s/%d/%d in a batch from %s/%d/%d", d.Topic, d.Partition, d.Offset, batch[0].Topic, batch[0].Partition, batch[0].Offset))
+		if d.Topic != batch[0].Topic || d.Partition != batch[0].Partition || i > 0 && d.Offset <= batch[i-1].Offset ||
+			d.Incarnation == 0 {
+			tb.errs = append(tb.errs, fmt.Sprintf("%s/%d/%d in a batch from %s/%d/%d", d.Topic, d.Partition, d.Offset,
+				batch[0].Topic, batch[0].Partition, batch[0].Offset))
 		}
 	}
 	tb.maxRows = max(tb.maxRows, len(batch))
@@ -154,12 +156,15 @@ func TestBatchGroup(t *testing.T) {
 		twice   bool // rows may be stored more than once
 		atLeast time.Duration
 	}{
-		"success":                  {tb: &memoryTable{}, batches: 1},
-		"down for long":            {tb: &memoryTable{fail: slices.Repeat([]fault{{err: errDown}}, 40)}, batches: 1, atLeast: 5 * time.Minute},
-		"engine away":              {tb: &memoryTable{fail: slices.Repeat([]fault{{err: retry.Unavailable(errDown)}}, 40)}, batches: 1, atLeast: 5 * time.Minute},
+		"success": {tb: &memoryTable{}, batches: 1},
+		"down for long": {tb: &memoryTable{fail: slices.Repeat([]fault{{err: errDown}}, 40)}, batches: 1,
+			atLeast: 5 * time.Minute},
+		"engine away": {tb: &memoryTable{fail: slices.Repeat([]fault{{err: retry.Unavailable(errDown)}}, 40)},
+			batches: 1, atLeast: 5 * time.Minute},
 		"stored but reported lost": {tb: &memoryTable{fail: []fault{{err: errDown, stored: true}}}, batches: 2, twice: true},
 		"one bad row among many":   {tb: &memoryTable{poison: "17"}, batches: 6, dead: 1},
-		"bad row while down":       {tb: &memoryTable{poison: "17", fail: slices.Repeat([]fault{{err: errDown}}, 5)}, batches: 6, dead: 1},
+		"bad row while down": {tb: &memoryTable{poison: "17", fail: slices.Repeat([]fault{{err: errDown}}, 5)},
+			batches: 6, dead: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -178,7 +183,8 @@ func TestBatchGroup(t *testing.T) {
 				if len(dead) != tt.dead {
 					t.Fatalf("%d dead letters, want %d", len(dead), tt.dead)
 				}
-				if tt.dead > 0 && (dead[0].Header(schemas.TrailError) != "bad row" || dead[0].Header(schemas.TrailOffset) != "17" || dead[0].Header(schemas.TrailRole) != "sink") {
+				if tt.dead > 0 && (dead[0].Header(schemas.TrailError) != "bad row" ||
+					dead[0].Header(schemas.TrailOffset) != "17" || dead[0].Header(schemas.TrailRole) != "sink") {
 					t.Errorf("dead letter %v", dead[0].Headers)
 				}
 				if got := b.Committed(schemas.RoleSink, schemas.Changes)[0]; got != n {
@@ -203,7 +209,8 @@ func TestBatchGroupDeadLetters(t *testing.T) {
 		b.Send(change("b"))
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Dead, Key: []byte("k"), Value: []byte("cursed")}})
 		tb := &memoryTable{poison: "cursed"}
-		if err := run(t, time.Minute, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Changes, schemas.Dead}}, tb)); err != nil {
+		if err := run(t, time.Minute, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Changes, schemas.Dead}},
+			tb)); err != nil {
 			t.Fatal(err)
 		}
 		want := map[string]int{"a": 1, "b": 1, "poison": 1}

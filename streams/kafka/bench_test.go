@@ -56,7 +56,9 @@ func benchPool(b *testing.B, n, keys, workers int, h kafka.Handler) {
 
 // Messages are decoded, over a loopback connection.
 func BenchmarkPool(b *testing.B) {
-	benchPool(b, 200_000, 10_000, 16, func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, nil })
+	benchPool(b, 200_000, 10_000, 16, func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
+		return nil, nil
+	})
 }
 
 // 50,000 tasks of 1 ms over 10,000 keys with 256 workers.

@@ -80,7 +80,8 @@ func TestPoolStopCutsOffNoCommit(t *testing.T) {
 					}
 					return &slowCommits{Conn: c, cut: &cut}, nil
 				}
-				p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: 1},
+				p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
+					Workers: 1},
 					func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
 						time.Sleep(100 * time.Millisecond)
 						done.Add(1)

@@ -44,27 +44,45 @@ func TestControls(t *testing.T) {
 		entries []*pb.Control
 		want    string // paused probes, and workers
 	}{
-		"nothing":                             {nil, ""},
-		"everything":                          {[]*pb.Control{{Paused: true}}, "copier copier/acme copier/acme/1 copier/acme/2 copier/umbrella/1 planner planner/acme planner/acme/1 sweeper sweep:fixity sweep:audit"},
-		"a role":                              {[]*pb.Control{{Role: "copier", Paused: true}}, "copier copier/acme copier/acme/1 copier/acme/2 copier/umbrella/1"},
-		"an account":                          {[]*pb.Control{{Account: "acme", Paused: true}}, "copier/acme copier/acme/1 copier/acme/2 planner/acme planner/acme/1"},
-		"a store":                             {[]*pb.Control{{Account: "acme", Store: "1", Paused: true}}, "copier/acme/1 planner/acme/1"},
-		"a store of every account":            {[]*pb.Control{{Store: "1", Paused: true}}, "copier/acme/1 copier/umbrella/1 planner/acme/1"},
-		"a role and a store":                  {[]*pb.Control{{Role: "copier", Account: "acme", Store: "2", Paused: true}}, "copier/acme/2"},
-		"a role and an account":               {[]*pb.Control{{Role: "copier", Account: "acme", Paused: true}}, "copier/acme copier/acme/1 copier/acme/2"},
-		"a sweep":                             {[]*pb.Control{{Sweep: "fixity", Paused: true}}, "sweep:fixity"},
-		"the sweeper":                         {[]*pb.Control{{Role: "sweeper", Paused: true}}, "sweeper sweep:fixity sweep:audit"},
-		"several":                             {[]*pb.Control{{Role: "planner", Paused: true}, {Account: "umbrella", Paused: true}}, "copier/umbrella/1 planner planner/acme planner/acme/1"},
-		"workers":                             {[]*pb.Control{{Role: "copier", Workers: 3}}, "copier=3"},
-		"workers of a paused role":            {[]*pb.Control{{Role: "planner", Workers: 3, Paused: true}}, "planner planner/acme planner/acme/1 planner=3"},
-		"workers, then the default":           {[]*pb.Control{{Role: "copier", Workers: 3}, {Role: "copier"}}, ""},
-		"lifted":                              {[]*pb.Control{{Role: "copier", Paused: true}, {Role: "copier"}}, ""},
-		"the newest of a key":                 {[]*pb.Control{{Role: "copier"}, {Role: "copier", Paused: true, Until: ends(-time.Hour)}, {Role: "copier", Paused: true}}, "copier copier/acme copier/acme/1 copier/acme/2 copier/umbrella/1"},
-		"the newest, not the last to be made": {[]*pb.Control{{Role: "planner", Paused: true, Time: ends(0)}, {Role: "planner", Time: ends(-time.Hour)}}, ""},
-		"lifting a part lifts no more":        {[]*pb.Control{{Paused: true}, {Role: "copier"}}, "copier copier/acme copier/acme/1 copier/acme/2 copier/umbrella/1 planner planner/acme planner/acme/1 sweeper sweep:fixity sweep:audit"},
-		"until to come":                       {[]*pb.Control{{Sweep: "fixity", Paused: true, Until: ends(time.Second)}}, "sweep:fixity"},
-		"until now":                           {[]*pb.Control{{Sweep: "fixity", Paused: true, Until: ends(0)}}, ""},
-		"until past":                          {[]*pb.Control{{Role: "copier", Workers: 2, Paused: true, Until: ends(-time.Second)}}, "copier=2"},
+		"nothing": {nil, ""},
+		"everything": {[]*pb.Control{{Paused: true}},
+			"copier copier/acme copier/acme/1 copier/acme/2 copier/umbrella/1 " +
+				"planner planner/acme planner/acme/1 sweeper sweep:fixity sweep:audit"},
+		"a role": {[]*pb.Control{{Role: "copier", Paused: true}},
+			"copier copier/acme copier/acme/1 copier/acme/2 copier/umbrella/1"},
+		"an account": {[]*pb.Control{{Account: "acme", Paused: true}},
+			"copier/acme copier/acme/1 copier/acme/2 planner/acme planner/acme/1"},
+		"a store": {[]*pb.Control{{Account: "acme", Store: "1", Paused: true}},
+			"copier/acme/1 planner/acme/1"},
+		"a store of every account": {[]*pb.Control{{Store: "1", Paused: true}},
+			"copier/acme/1 copier/umbrella/1 planner/acme/1"},
+		"a role and a store": {[]*pb.Control{{Role: "copier", Account: "acme", Store: "2", Paused: true}},
+			"copier/acme/2"},
+		"a role and an account": {[]*pb.Control{{Role: "copier", Account: "acme", Paused: true}},
+			"copier/acme copier/acme/1 copier/acme/2"},
+		"a sweep": {[]*pb.Control{{Sweep: "fixity", Paused: true}}, "sweep:fixity"},
+		"the sweeper": {[]*pb.Control{{Role: "sweeper", Paused: true}},
+			"sweeper sweep:fixity sweep:audit"},
+		"several": {[]*pb.Control{{Role: "planner", Paused: true},
+			{Account: "umbrella", Paused: true}}, "copier/umbrella/1 planner planner/acme planner/acme/1"},
+		"workers": {[]*pb.Control{{Role: "copier", Workers: 3}}, "copier=3"},
+		"workers of a paused role": {[]*pb.Control{{Role: "planner", Workers: 3, Paused: true}},
+			"planner planner/acme planner/acme/1 planner=3"},
+		"workers, then the default": {[]*pb.Control{{Role: "copier", Workers: 3}, {Role: "copier"}}, ""},
+		"lifted":                    {[]*pb.Control{{Role: "copier", Paused: true}, {Role: "copier"}}, ""},
+		"the newest of a key": {[]*pb.Control{{Role: "copier"},
+			{Role: "copier", Paused: true, Until: ends(-time.Hour)}, {Role: "copier", Paused: true}},
+			"copier copier/acme copier/acme/1 copier/acme/2 copier/umbrella/1"},
+		"the newest, not the last to be made": {[]*pb.Control{{Role: "planner", Paused: true, Time: ends(0)},
+			{Role: "planner", Time: ends(-time.Hour)}}, ""},
+		"lifting a part lifts no more": {[]*pb.Control{{Paused: true}, {Role: "copier"}},
+			"copier copier/acme copier/acme/1 copier/acme/2 copier/umbrella/1 " +
+				"planner planner/acme planner/acme/1 sweeper sweep:fixity sweep:audit"},
+		"until to come": {[]*pb.Control{{Sweep: "fixity", Paused: true, Until: ends(time.Second)}},
+			"sweep:fixity"},
+		"until now": {[]*pb.Control{{Sweep: "fixity", Paused: true, Until: ends(0)}}, ""},
+		"until past": {[]*pb.Control{{Role: "copier", Workers: 2, Paused: true,
+			Until: ends(-time.Second)}}, "copier=2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -92,7 +110,8 @@ func inForce(c *kafka.Controls) string {
 		role           schemas.Role
 		account, store string
 	}{
-		{"copier", "", ""}, {"copier", "acme", ""}, {"copier", "acme", "1"}, {"copier", "acme", "2"}, {"copier", "umbrella", "1"},
+		{"copier", "", ""}, {"copier", "acme", ""}, {"copier", "acme", "1"}, {"copier", "acme", "2"},
+		{"copier", "umbrella", "1"},
 		{"planner", "", ""}, {"planner", "acme", ""}, {"planner", "acme", "1"}, {"sweeper", "", ""},
 	} {
 		if p.account == "" && c.Role(p.role) != c.Paused(p.role, "", "") {
@@ -128,7 +147,8 @@ func TestControlsMalformed(t *testing.T) {
 		"workers of everything":     {"", &pb.Control{Workers: 2}, "to a role only"},
 		"workers of a store's role": {"", &pb.Control{Role: "copier", Store: "1", Workers: 2}, "to a role only"},
 		"workers of a sweep":        {"", &pb.Control{Sweep: "fixity", Workers: 2}, "to a role only"},
-		"an until that is no time":  {"", &pb.Control{Role: "copier", Until: &timestamppb.Timestamp{Nanos: -1}}, "read until"},
+		"an until that is no time": {"", &pb.Control{Role: "copier", Until: &timestamppb.Timestamp{Nanos: -1}},
+			"read until"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var c kafka.Controls

@@ -82,7 +82,8 @@ func TestBatchGroupRereadsWhileItRuns(t *testing.T) {
 			}
 			return resp, nil, true
 		})
-		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}, MaxRows: 15}, tb)
+		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink,
+			Topics: []schemas.Topic{schemas.Changes}, MaxRows: 15}, tb)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +128,8 @@ func appendRecord(t *testing.T, cfg kafka.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cl.ProduceSync(t.Context(), &kgo.Record{Topic: "millrace.changes", Key: rec.Key, Value: rec.Value}).FirstErr(); err != nil {
+	if err := cl.ProduceSync(t.Context(), &kgo.Record{Topic: "millrace.changes", Key: rec.Key,
+		Value: rec.Value}).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
 }

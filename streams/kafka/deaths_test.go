@@ -165,10 +165,11 @@ func TestPoolStopsAreNoDeaths(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Send(change("a"))
 		for range 5 {
-			p := pool(t, b, kafka.PoolConfig{Drain: time.Second}, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
-				<-ctx.Done()
-				return nil, ctx.Err()
-			})
+			p := pool(t, b, kafka.PoolConfig{Drain: time.Second},
+				func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				})
 			if err := run(t, 10*time.Second, p); err != nil {
 				t.Fatal(err)
 			}

@@ -50,7 +50,8 @@ func bytesRead(t *testing.T, window int) (bytes int64) {
 			}
 			return countingConn{c, read}, nil
 		}
-		p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Window: window},
+		p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
+			Window: window},
 			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
 				time.Sleep(5 * time.Millisecond)
 				return nil, nil
@@ -92,7 +93,8 @@ func TestPoolReadsLongBatch(t *testing.T) {
 		if err := run(t, time.Minute, pool(t, b, kafka.PoolConfig{}, plan)); err != nil {
 			t.Fatal(err)
 		}
-		if dead, got := len(b.Read(schemas.Dead)), strings.Join(items(b, schemas.DuplicationHigh), " "); dead != 1 || got != "b" {
+		if dead, got := len(b.Read(schemas.Dead)), strings.Join(items(b, schemas.DuplicationHigh), " "); dead != 1 ||
+			got != "b" {
 			t.Errorf("%d dead letters, outputs of %q, want 1 and b", dead, got)
 		}
 	})

@@ -90,7 +90,8 @@ func TestDoneRecordsAreFreed(t *testing.T) {
 		recs[i] = &kgo.Record{Offset: int64(i), Value: make([]byte, 16<<10)}
 	}
 	before := heapBytes()
-	tasks, _, err := f.newTasks(kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: "t", Partitions: []kgo.FetchPartition{{Records: recs}}}}}})
+	tasks, _, err := f.newTasks(kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: "t",
+		Partitions: []kgo.FetchPartition{{Records: recs}}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -125,14 +125,16 @@ func TestTransitTopicsAreTrimmed(t *testing.T) {
 			topic schemas.Topic
 			at    int64
 		}{
-			{"delayer", schemas.Delay("5m"), 10}, {"delayer", schemas.Delay("90d"), 6}, {"planner", schemas.Again(schemas.RolePlanner), 7},
+			{"delayer", schemas.Delay("5m"), 10}, {"delayer", schemas.Delay("90d"), 6},
+			{"planner", schemas.Again(schemas.RolePlanner), 7},
 			{"copier.large", large, 9}, {"copier", schemas.DuplicationHigh, 10}, {"sink", schemas.Dead, 10},
 		} {
 			fill(t, cfg, c.topic, 10, 1)
 			commit(t, cfg, "millrace."+c.group, c.topic, c.at)
 		}
 		removed, err := trimmer(t, cfg, 14*24*time.Hour).Trim(t.Context())
-		want := map[schemas.Topic]int64{schemas.Delay("5m"): 9, schemas.Delay("90d"): 6, schemas.Again(schemas.RolePlanner): 7, large: 9}
+		want := map[schemas.Topic]int64{schemas.Delay("5m"): 9, schemas.Delay("90d"): 6,
+			schemas.Again(schemas.RolePlanner): 7, large: 9}
 		if err != nil || !maps.Equal(removed, want) {
 			t.Errorf("removed %v, %v, want %v", removed, err, want)
 		}

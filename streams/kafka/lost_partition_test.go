@@ -31,14 +31,15 @@ func TestPoolStuckInLostPartition(t *testing.T) {
 				b.Send(change("a"))
 				hold := make(chan struct{})
 				var calls atomic.Int32
-				p := pool(t, b, kafka.PoolConfig{Drain: time.Second}, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
-					if calls.Add(1) == 1 {
-						b.Fence(schemas.RolePlanner)
-						<-ctx.Done()
-						<-hold
-					}
-					return nil, nil
-				})
+				p := pool(t, b, kafka.PoolConfig{Drain: time.Second},
+					func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
+						if calls.Add(1) == 1 {
+							b.Fence(schemas.RolePlanner)
+							<-ctx.Done()
+							<-hold
+						}
+						return nil, nil
+					})
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				if tt.stop > 0 {
@@ -70,14 +71,15 @@ func TestPoolLostSessionsAreNoDeaths(t *testing.T) {
 		b.Send(change("a"))
 		var calls atomic.Int32
 		var enough atomic.Bool
-		background(t, pool(t, b, kafka.PoolConfig{}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-			calls.Add(1)
-			if !enough.Load() {
-				<-ctx.Done()
-				return nil, ctx.Err()
-			}
-			return plan(ctx, d)
-		}))
+		background(t, pool(t, b, kafka.PoolConfig{},
+			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				calls.Add(1)
+				if !enough.Load() {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				return plan(ctx, d)
+			}))
 		for range 4 {
 			time.Sleep(2 * time.Minute)
 			b.Fence(schemas.RolePlanner)
@@ -117,8 +119,10 @@ func TestStopWithSilentBrokers(t *testing.T) {
 			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleCopier,
 				Topics: []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow, schemas.DuplicationLarge}}, noTask)
 		},
-		"BatchGroup": func(cfg kafka.Config) (runnable, error) { return pausable()["BatchGroup"].make(cfg, new(deliveryLog)) },
-		"Delayer":    func(cfg kafka.Config) (runnable, error) { return kafka.NewDelayer(cfg) },
+		"BatchGroup": func(cfg kafka.Config) (runnable, error) {
+			return pausable()["BatchGroup"].make(cfg, new(deliveryLog))
+		},
+		"Delayer": func(cfg kafka.Config) (runnable, error) { return kafka.NewDelayer(cfg) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -162,7 +166,8 @@ func TestPoolForeignOrigin(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
-		enc, err := schemas.Encode(schemas.Message{Topic: schemas.Controls, Source: "x", Body: &pb.Control{Id: "0123456789abcdef0123456789abcdef", Role: "copier", Paused: true}})
+		enc, err := schemas.Encode(schemas.Message{Topic: schemas.Controls, Source: "x",
+			Body: &pb.Control{Id: "0123456789abcdef0123456789abcdef", Role: "copier", Paused: true}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,7 +189,8 @@ func TestPoolForeignOrigin(t *testing.T) {
 		for _, r := range b.Read(schemas.Dead) {
 			why = append(why, r.Header(schemas.TrailError))
 		}
-		if all := strings.Join(why, "\n"); len(why) != 2 || !strings.Contains(all, "role planner does not read") || !strings.Contains(all, "no such thing") {
+		if all := strings.Join(why, "\n"); len(why) != 2 || !strings.Contains(all, "role planner does not read") ||
+			!strings.Contains(all, "no such thing") {
 			t.Errorf("dead letters: %q", why)
 		}
 		if got := strings.Join(items(b, schemas.DuplicationHigh), " "); got != "good" {
@@ -203,7 +209,8 @@ func TestPoolPausedWithTasksAtWork(t *testing.T) {
 		b.Send(numbered(n, n)...)
 		cfg, controls := paused(t, b)
 		var calls atomic.Int32
-		p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: 1},
+		p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
+			Workers: 1},
 			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
 				if calls.Add(1) == n/2 {
 					apply(t, controls, &pb.Control{Role: string(schemas.RolePlanner), Paused: true})

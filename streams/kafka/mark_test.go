@@ -134,7 +134,8 @@ func TestMarkFails(t *testing.T) {
 // A commit that fails, or that is reported as failed, is marked again before it is repeated.
 func TestMarkOfFailedCommit(t *testing.T) {
 	t.Parallel()
-	for name, f := range map[string]kafkatest.Fault{"not done": kafkatest.NotDone, "done, but reported as failed": kafkatest.DoneButLost} {
+	for name, f := range map[string]kafkatest.Fault{"not done": kafkatest.NotDone,
+		"done, but reported as failed": kafkatest.DoneButLost} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})

@@ -181,7 +181,8 @@ func (p *scenario) run(t *testing.T) *simulation {
 	} {
 		b.MakeTopic(topic, n, map[string]string{"message.timestamp.type": "LogAppendTime"})
 	}
-	w := &simulation{scenario: p, t: t, b: b, last: map[string]int64{}, busy: map[string]int{}, atWork: map[int]int{}, tried: map[int]bool{}}
+	w := &simulation{scenario: p, t: t, b: b, last: map[string]int64{}, busy: map[string]int{}, atWork: map[int]int{},
+		tried: map[int]bool{}}
 	if p.Delayer {
 		background(t, delayer(t, b))
 	}

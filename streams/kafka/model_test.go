@@ -127,9 +127,11 @@ func draw(t *rapid.T) *scenario {
 
 func drawJob(t *rapid.T, keys int) job {
 	j := job{
-		Key:   rapid.IntRange(0, keys-1).Draw(t, "key"),
-		Takes: rapid.SampledFrom([]time.Duration{0, 10 * time.Millisecond, 300 * time.Millisecond, time.Second, 3 * time.Second}).Draw(t, "takes"),
-		End:   rapid.SampledFrom([]string{jobDone, jobDone, jobDone, jobDone, jobDone, jobDone, jobOnce, jobStubborn, jobLater, jobInvalid}).Draw(t, "end"),
+		Key: rapid.IntRange(0, keys-1).Draw(t, "key"),
+		Takes: rapid.SampledFrom([]time.Duration{0, 10 * time.Millisecond, 300 * time.Millisecond, time.Second,
+			3 * time.Second}).Draw(t, "takes"),
+		End: rapid.SampledFrom([]string{jobDone, jobDone, jobDone, jobDone, jobDone, jobDone, jobOnce, jobStubborn,
+			jobLater, jobInvalid}).Draw(t, "end"),
 	}
 	j.IgnoresCancel = rapid.IntRange(0, 4).Draw(t, "deaf") == 4
 	j.Parks = rapid.SampledFrom([]time.Duration{0, 0, 0, 100 * time.Millisecond, 2 * time.Second}).Draw(t, "parks")
@@ -202,7 +204,8 @@ func (w *simulation) audit() {
 	inputs := w.read(schemas.Changes)
 	outputs := w.read(schemas.DuplicationHigh)
 	settled := map[int][]topicMessage{} // results of each message, in any order
-	for _, places := range [][]topicMessage{outputs, w.read(schemas.Dead), w.read(schemas.Delay("2s")), w.read(schemas.Delay("8s"))} {
+	for _, places := range [][]topicMessage{outputs, w.read(schemas.Dead), w.read(schemas.Delay("2s")),
+		w.read(schemas.Delay("8s"))} {
 		for _, at := range places {
 			settled[at.version] = append(settled[at.version], at)
 		}
@@ -243,8 +246,10 @@ func (w *simulation) auditCommits(inputs []topicMessage, settled map[int][]topic
 			if in.topic != c.topic || in.part != c.part || in.offset >= c.offset {
 				continue
 			}
-			if !slices.ContainsFunc(settled[in.version], func(s topicMessage) bool { return !s.at.Before(in.at) && !s.at.After(c.at) }) {
-				w.fault("%s/%d was committed up to %d when message %d, at %d, was not settled", c.topic, c.part, c.offset, in.version, in.offset)
+			if !slices.ContainsFunc(settled[in.version],
+				func(s topicMessage) bool { return !s.at.Before(in.at) && !s.at.After(c.at) }) {
+				w.fault("%s/%d was committed up to %d when message %d, at %d, was not settled", c.topic, c.part, c.offset,
+					in.version, in.offset)
 			}
 		}
 	}

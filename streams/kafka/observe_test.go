@@ -58,27 +58,29 @@ func TestPoolOutcomesAreMeasured(t *testing.T) {
 		sent := time.Now()
 		var mu sync.Mutex // guards calls
 		calls := map[string]int{}
-		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, MaxAttempts: 2,
-			Retry: retry.Policy{Attempts: 2, Wait: time.Millisecond}}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-			item := d.Body.(*pb.Change).GetItem()
-			mu.Lock()
-			calls[item]++
-			call := calls[item]
-			mu.Unlock()
-			switch {
-			case item == "slow":
-				time.Sleep(4 * time.Second)
-			case item == "broken", item == "flaky" && call == 1:
-				return nil, errNet
-			case item == "bad":
-				return nil, retry.Permanent(errNet)
-			case item == "later":
-				return nil, retry.Wait(errNet, time.Time{})
-			case item == "away":
-				return nil, retry.Unavailable(errNet)
-			}
-			return plan(ctx, d)
-		})
+		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
+			MaxAttempts: 2,
+			Retry:       retry.Policy{Attempts: 2, Wait: time.Millisecond}},
+			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				item := d.Body.(*pb.Change).GetItem()
+				mu.Lock()
+				calls[item]++
+				call := calls[item]
+				mu.Unlock()
+				switch {
+				case item == "slow":
+					time.Sleep(4 * time.Second)
+				case item == "broken", item == "flaky" && call == 1:
+					return nil, errNet
+				case item == "bad":
+					return nil, retry.Permanent(errNet)
+				case item == "later":
+					return nil, retry.Wait(errNet, time.Time{})
+				case item == "away":
+					return nil, retry.Unavailable(errNet)
+				}
+				return plan(ctx, d)
+			})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,9 +99,12 @@ func TestPoolOutcomesAreMeasured(t *testing.T) {
 		}
 		delete(got, "commits_total{class=high,result=ok,role=planner}")
 		kafka.SameValues(t, got, map[string]float64{
-			"messages_total{class=high,outcome=done,role=planner}": 2, "messages_total{class=high,outcome=retried,role=planner}": 2,
-			"messages_total{class=high,outcome=dead,role=planner}": 1, "messages_total{class=high,outcome=wait,role=planner}": 1,
-			"messages_total{class=high,outcome=unavailable,role=planner}": 1, "messages_total{class=high,outcome=transient,role=planner}": 1,
+			"messages_total{class=high,outcome=done,role=planner}":        2,
+			"messages_total{class=high,outcome=retried,role=planner}":     2,
+			"messages_total{class=high,outcome=dead,role=planner}":        1,
+			"messages_total{class=high,outcome=wait,role=planner}":        1,
+			"messages_total{class=high,outcome=unavailable,role=planner}": 1,
+			"messages_total{class=high,outcome=transient,role=planner}":   1,
 			"handler_seconds{" + l: 8, "assigned_partitions{" + l: 2,
 			"rebalances_total{class=high,kind=assigned,role=planner}": 1,
 		})
@@ -115,7 +120,8 @@ func TestPoolOutcomesAreMeasured(t *testing.T) {
 			}
 		}
 		time.Sleep(10 * time.Second)
-		for _, name := range []string{"working_tasks", "in_flight_messages", "in_flight_bytes", "oldest_task_seconds", "oldest_message_seconds"} {
+		for _, name := range []string{"working_tasks", "in_flight_messages", "in_flight_bytes", "oldest_task_seconds",
+			"oldest_message_seconds"} {
 			if v := nonZero(t, reg, name+"{"+l); len(v) > 0 {
 				t.Errorf("%v with nothing at work", v)
 			}
@@ -131,7 +137,8 @@ func TestMetricsOfFailingPool(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		cfg, reg := withMetrics(b)
 		b.FailProduce(schemas.DuplicationHigh, kafkatest.Refused, 1)
-		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
+		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+			plan)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -150,7 +157,8 @@ func TestMetricsOfFailingPool(t *testing.T) {
 			}
 		}
 		group := func() *kafka.Pool {
-			g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
+			g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+				plan)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -183,7 +191,8 @@ func TestBatchGroupIsMeasured(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		cfg, reg := withMetrics(b)
 		tb := &memoryTable{poison: "bad", fail: []fault{{errors.New("away"), false}}}
-		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleState, Topics: []schemas.Topic{schemas.Changes}}, tb)
+		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleState,
+			Topics: []schemas.Topic{schemas.Changes}}, tb)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -266,7 +275,8 @@ func TestProducerCountsWhatIsGivenUp(t *testing.T) {
 		if err := p.Publish(t.Context(), change("a")); err != nil {
 			t.Fatal(err)
 		}
-		kafka.SameValues(t, nonZero(t, reg, "publish_failures"), map[string]float64{"publish_failures_total{class=,role=producer}": 1})
+		kafka.SameValues(t, nonZero(t, reg, "publish_failures"),
+			map[string]float64{"publish_failures_total{class=,role=producer}": 1})
 	})
 }
 
@@ -277,7 +287,8 @@ func TestMetricsOfPool(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		cfg, reg := withMetrics(b)
 		hang := make(chan struct{})
-		p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleCopier, Workers: 4, MaxAttempts: 1, Retry: retry.Policy{Attempts: 2, Wait: time.Millisecond},
+		p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleCopier, Workers: 4, MaxAttempts: 1,
+			Retry:  retry.Policy{Attempts: 2, Wait: time.Millisecond},
 			Topics: []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow, schemas.DuplicationLarge}},
 			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 				switch d.Body.(*pb.DuplicationCommand).GetItem() {
@@ -302,15 +313,18 @@ func TestMetricsOfPool(t *testing.T) {
 		background(t, p)
 		time.Sleep(time.Minute)
 		want := map[string]float64{
-			"messages_total{class=high,outcome=done,role=copier}": 1, "messages_total{class=high,outcome=retried,role=copier}": 1,
-			"messages_total{class=high,outcome=dead,role=copier}": 1,
-			"messages_total{class=low,outcome=done,role=copier}":  1, "messages_total{class=low,outcome=unavailable,role=copier}": 1,
-			"in_flight_messages{class=large,role=copier}": 1,
-			"working_tasks{class=large,role=copier}":      1,
+			"messages_total{class=high,outcome=done,role=copier}":       1,
+			"messages_total{class=high,outcome=retried,role=copier}":    1,
+			"messages_total{class=high,outcome=dead,role=copier}":       1,
+			"messages_total{class=low,outcome=done,role=copier}":        1,
+			"messages_total{class=low,outcome=unavailable,role=copier}": 1,
+			"in_flight_messages{class=large,role=copier}":               1,
+			"working_tasks{class=large,role=copier}":                    1,
 		}
 		got := nonZero(t, reg, "role=copier", "s")
 		for name := range got {
-			if !strings.HasPrefix(name, "messages_total") && !strings.HasPrefix(name, "in_flight_messages") && !strings.HasPrefix(name, "working_tasks") {
+			if !strings.HasPrefix(name, "messages_total") && !strings.HasPrefix(name, "in_flight_messages") &&
+				!strings.HasPrefix(name, "working_tasks") {
 				delete(got, name)
 			}
 		}
@@ -318,7 +332,8 @@ func TestMetricsOfPool(t *testing.T) {
 		const l = "{class=large,role=copier}"
 		got = nonZero(t, reg, "class=large", "role=copier")
 		for name, want := range map[string][2]float64{
-			"oldest_task_seconds": {50, 60}, "oldest_message_seconds": {60, 61}, "in_flight_bytes": {200, 2000}, "assigned_partitions": {2, 2},
+			"oldest_task_seconds": {50, 60}, "oldest_message_seconds": {60, 61}, "in_flight_bytes": {200, 2000},
+			"assigned_partitions": {2, 2},
 		} {
 			if v := got[name+l]; v < want[0] || v > want[1] {
 				t.Errorf("%s is %v while a large one is at work, want %v to %v", name, v, want[0], want[1])
@@ -352,7 +367,8 @@ func TestMetricsOfHangingBatch(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		cfg, reg := withMetrics(b)
 		sink := deafSink{make(chan struct{})}
-		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleState, Topics: []schemas.Topic{schemas.Changes}, Drain: time.Second}, sink)
+		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleState,
+			Topics: []schemas.Topic{schemas.Changes}, Drain: time.Second}, sink)
 		if err != nil {
 			t.Fatal(err)
 		}

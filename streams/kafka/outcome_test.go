@@ -39,10 +39,12 @@ func TestPoolOutcomes(t *testing.T) {
 		errText  string
 		attempts string
 	}{
-		"success":              {rec: good, outputs: 1, calls: 1},
-		"cured in place":       {rec: good, fail: []error{errNet, errNet}, outputs: 1, calls: 3},
-		"permanent":            {rec: good, fail: []error{retry.Permanent(errNet)}, calls: 1, class: "permanent", errText: "connection reset", attempts: "1"},
-		"panic":                {rec: good, panics: true, calls: 1, class: "permanent", errText: "handler panicked: boom", attempts: "1"},
+		"success":        {rec: good, outputs: 1, calls: 1},
+		"cured in place": {rec: good, fail: []error{errNet, errNet}, outputs: 1, calls: 3},
+		"permanent": {rec: good, fail: []error{retry.Permanent(errNet)}, calls: 1, class: "permanent",
+			errText: "connection reset", attempts: "1"},
+		"panic": {rec: good, panics: true, calls: 1, class: "permanent", errText: "handler panicked: boom",
+			attempts: "1"},
 		"garbage":              {rec: garbage, class: "permanent", errText: "malformed message", attempts: "1"},
 		"of a version to come": {rec: later, class: "permanent", errText: "malformed message", attempts: "1"},
 	} {
@@ -92,11 +94,13 @@ func TestPoolOutcomes(t *testing.T) {
 // checkDead checks that d is the dead letter of rec, with the retry headers in want.
 func checkDead(t *testing.T, d, rec kafkatest.Record, want []string) {
 	t.Helper()
-	if string(d.Value) != string(rec.Value) || string(d.Key) != string(rec.Key) || d.Header(schemas.HeaderID) != rec.Header(schemas.HeaderID) {
+	if string(d.Value) != string(rec.Value) || string(d.Key) != string(rec.Key) ||
+		d.Header(schemas.HeaderID) != rec.Header(schemas.HeaderID) {
 		t.Errorf("got %q, %q, %v: not the original", d.Key, d.Value, d.Headers)
 	}
 	var got []string
-	for _, h := range []string{schemas.TrailClass, schemas.TrailTopic, schemas.TrailOffset, schemas.TrailRole, schemas.TrailAttempts} {
+	for _, h := range []string{schemas.TrailClass, schemas.TrailTopic, schemas.TrailOffset, schemas.TrailRole,
+		schemas.TrailAttempts} {
 		got = append(got, d.Header(h))
 	}
 	if !slices.Equal(got, want) {
@@ -147,7 +151,8 @@ func TestPoolLanes(t *testing.T) {
 		if len(dead) != 1 {
 			t.Fatalf("got %d dead letters, want 1", len(dead))
 		}
-		if h := dead[0].Header(schemas.TrailHistory); strings.Count(h, `"attempt":`) != 1 || !strings.Contains(h, `"times":5`) ||
+		if h := dead[0].Header(schemas.TrailHistory); strings.Count(h, `"attempt":`) != 1 ||
+			!strings.Contains(h, `"times":5`) ||
 			!strings.Contains(h, first.UTC().Format("2006-01-02T15:04")) {
 			t.Errorf("history %s", h)
 		}
@@ -167,9 +172,12 @@ func TestPoolClasses(t *testing.T) {
 		takes time.Duration
 		want  string // attempt/waits of the last delivery, and its time
 	}{
-		"unavailable":        {func(time.Time) error { return retry.Unavailable(errors.New("store 2 is away")) }, 4, 15 * time.Minute, "1/0 after 13m"},
-		"wait, when it says": {func(s time.Time) error { return retry.Wait(errors.New("not due"), s.Add(7*time.Minute)) }, 1, 9 * time.Minute, "1/1 after 7m"},
-		"wait, by the lanes": {func(time.Time) error { return retry.Wait(errors.New("no row"), time.Time{}) }, 3, 9 * time.Minute, "1/3 after 8m"},
+		"unavailable": {func(time.Time) error { return retry.Unavailable(errors.New("store 2 is away")) }, 4,
+			15 * time.Minute, "1/0 after 13m"},
+		"wait, when it says": {func(s time.Time) error { return retry.Wait(errors.New("not due"), s.Add(7*time.Minute)) },
+			1, 9 * time.Minute, "1/1 after 7m"},
+		"wait, by the lanes": {func(time.Time) error { return retry.Wait(errors.New("no row"), time.Time{}) }, 3,
+			9 * time.Minute, "1/3 after 8m"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -180,7 +188,8 @@ func TestPoolClasses(t *testing.T) {
 					if calls++; calls <= tt.times {
 						return nil, tt.err(start)
 					}
-					got = fmt.Sprintf("%d/%d after %s", d.Attempt, d.Waits, strings.TrimSuffix(time.Since(start).Round(time.Minute).String(), "0s"))
+					got = fmt.Sprintf("%d/%d after %s", d.Attempt, d.Waits,
+						strings.TrimSuffix(time.Since(start).Round(time.Minute).String(), "0s"))
 					return plan(ctx, d)
 				})
 				background(t, delayer(t, b))
@@ -307,22 +316,24 @@ func TestPoolSlowAndHung(t *testing.T) {
 		for i := range 10 {
 			b.Send(change(fmt.Sprint(i)))
 		}
-		g := pool(t, b, kafka.PoolConfig{Stall: 10 * time.Second}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-			wait := 2 * time.Second
-			if d.Body.(*pb.Change).GetItem() == "4" {
-				wait = time.Hour
-			}
-			select {
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			case <-time.After(wait):
-				return plan(ctx, d)
-			}
-		})
+		g := pool(t, b, kafka.PoolConfig{Stall: 10 * time.Second},
+			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				wait := 2 * time.Second
+				if d.Body.(*pb.Change).GetItem() == "4" {
+					wait = time.Hour
+				}
+				select {
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				case <-time.After(wait):
+					return plan(ctx, d)
+				}
+			})
 		if err := run(t, 5*time.Minute, g); err != nil {
 			t.Fatal(err)
 		}
-		if got, want := items(b, schemas.DuplicationHigh), []string{"0", "1", "2", "3", "5", "6", "7", "8", "9"}; !slices.Equal(got, want) {
+		if got, want := items(b, schemas.DuplicationHigh),
+			[]string{"0", "1", "2", "3", "5", "6", "7", "8", "9"}; !slices.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 		if got := len(b.Read(schemas.Delay("30s"))); got != 1 {

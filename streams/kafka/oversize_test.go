@@ -82,7 +82,8 @@ func TestOversizedRecordIsADeadLetter(t *testing.T) {
 	}
 	group := func(t *testing.T, b *kafkatest.Broker) runnable { return planner(t, b, fails) }
 	copies := func(t *testing.T, b *kafkatest.Broker) runnable {
-		p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}}, fails)
+		p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier,
+			Topics: []schemas.Topic{schemas.DuplicationHigh}}, fails)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +91,8 @@ func TestOversizedRecordIsADeadLetter(t *testing.T) {
 	}
 	delay := func(t *testing.T, b *kafkatest.Broker) runnable { return delayer(t, b) }
 	sink := func(t *testing.T, b *kafkatest.Broker) runnable {
-		g, err := kafka.NewBatchGroup(b.Config(), kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}}, discard{})
+		g, err := kafka.NewBatchGroup(b.Config(), kafka.BatchConfig{Role: schemas.RoleSink,
+			Topics: []schemas.Topic{schemas.Changes}}, discard{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,12 +107,13 @@ func TestOversizedRecordIsADeadLetter(t *testing.T) {
 		"value, group":   {value(change("a")), schemas.Changes, schemas.RolePlanner, group},
 		"headers, group": {header(change("a")), schemas.Changes, schemas.RolePlanner, group},
 		"key, group":     {key(change("a")), schemas.Changes, schemas.RolePlanner, group},
-		"again, group":   {back(schemas.Again(schemas.RolePlanner), value(change("a"))), schemas.Again(schemas.RolePlanner), schemas.RolePlanner, group},
-		"value, pool":    {value(command(change1)), schemas.DuplicationHigh, schemas.RoleCopier, copies},
-		"headers, pool":  {header(command(change1)), schemas.DuplicationHigh, schemas.RoleCopier, copies},
-		"value, sink":    {value(change("a")), schemas.Changes, schemas.RoleSink, sink},
-		"lane":           {back(schemas.Delay("30s"), value(change("a"))), schemas.Delay("30s"), schemas.RoleDelayer, delay},
-		"key in a lane":  {back(schemas.Delay("30s"), key(change("a"))), schemas.Delay("30s"), schemas.RoleDelayer, delay},
+		"again, group": {back(schemas.Again(schemas.RolePlanner), value(change("a"))), schemas.Again(schemas.RolePlanner),
+			schemas.RolePlanner, group},
+		"value, pool":   {value(command(change1)), schemas.DuplicationHigh, schemas.RoleCopier, copies},
+		"headers, pool": {header(command(change1)), schemas.DuplicationHigh, schemas.RoleCopier, copies},
+		"value, sink":   {value(change("a")), schemas.Changes, schemas.RoleSink, sink},
+		"lane":          {back(schemas.Delay("30s"), value(change("a"))), schemas.Delay("30s"), schemas.RoleDelayer, delay},
+		"key in a lane": {back(schemas.Delay("30s"), key(change("a"))), schemas.Delay("30s"), schemas.RoleDelayer, delay},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -124,7 +127,8 @@ func TestOversizedRecordIsADeadLetter(t *testing.T) {
 				if len(dead) != 1 {
 					t.Fatalf("%d dead letters, want 1", len(dead))
 				}
-				if got := dead[0]; !bytes.Equal(got.Key, tt.rec.Key) || !bytes.Equal(got.Value, tt.rec.Value) || got.Size() < len(garbage) {
+				if got := dead[0]; !bytes.Equal(got.Key, tt.rec.Key) || !bytes.Equal(got.Value, tt.rec.Value) ||
+					got.Size() < len(garbage) {
 					t.Errorf("the letter is not what was written: key of %d bytes, value of %d", len(got.Key), len(got.Value))
 				}
 				if got := sum(b.Committed(tt.role, tt.read)); got != 1 {
@@ -166,7 +170,8 @@ func TestOversizedBatch(t *testing.T) {
 				t.Fatalf("stopped %v", stopped)
 			}
 			at, got := stopped[0].Offset, stopped[0].Err.Error()
-			if !strings.Contains(got, "is longer, decompressed, than") || !strings.Contains(got, fmt.Sprintf("--to-offset %d ", at+1)) {
+			if !strings.Contains(got, "is longer, decompressed, than") ||
+				!strings.Contains(got, fmt.Sprintf("--to-offset %d ", at+1)) {
 				t.Errorf("got %s", got)
 			}
 		})
@@ -199,7 +204,8 @@ func TestRedriveRefusesOversized(t *testing.T) {
 		}
 		defer d.Close()
 		got, err := d.Redrive(t.Context(), kafka.DeadQuery{}, kafka.DeadOrder{Who: "ann"})
-		if err != nil || got.Done != 1 || got.Refused != 1 || !strings.Contains(got.Why.Error(), "cannot be redriven: key, value and headers are") {
+		if err != nil || got.Done != 1 || got.Refused != 1 ||
+			!strings.Contains(got.Why.Error(), "cannot be redriven: key, value and headers are") {
 			t.Errorf("got %+v, %v", got, err)
 		}
 		if n := len(b.Read(schemas.Again(schemas.RolePlanner))); n != 1 {

@@ -17,7 +17,8 @@ import (
 
 // quickLanes returns lanes that do not take a day: fake time has a cost too.
 func quickLanes() []kafka.Lane {
-	return []kafka.Lane{{Name: "30s", Delay: 30 * time.Second}, {Name: "2m", Delay: 2 * time.Minute}, {Name: "5m", Delay: 5 * time.Minute}, {Name: "10m", Delay: 10 * time.Minute}}
+	return []kafka.Lane{{Name: "30s", Delay: 30 * time.Second}, {Name: "2m", Delay: 2 * time.Minute},
+		{Name: "5m", Delay: 5 * time.Minute}, {Name: "10m", Delay: 10 * time.Minute}}
 }
 
 // change returns a message for topic changes.
@@ -86,7 +87,8 @@ func await(t *testing.T, what string, done func() bool) {
 
 func planner(t *testing.T, b *kafkatest.Broker, h kafka.Handler) *kafka.Pool {
 	t.Helper()
-	g, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, h)
+	g, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RolePlanner,
+		Topics: []schemas.Topic{schemas.Changes}}, h)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,13 +26,16 @@ func TestPausePart(t *testing.T) {
 		// When the message is handled: through the lanes after 30 s, 2 m, and then 5 m each.
 		after string
 	}{
-		"its account":                  {&pb.Control{Account: "acme", Paused: true}, 11 * time.Minute, 1, "13m0s"},
-		"its store":                    {&pb.Control{Account: "acme", Store: "1", Paused: true}, 2 * time.Minute, 1, "3m0s"},
-		"its role for its account":     {&pb.Control{Role: "planner", Account: "acme", Paused: true}, 2 * time.Minute, 1, "3m0s"},
-		"its role for its store":       {&pb.Control{Role: "planner", Account: "acme", Store: "1", Paused: true}, 2 * time.Minute, 1, "3m0s"},
-		"its account, with room":       {&pb.Control{Account: "acme", Paused: true}, 11 * time.Minute, 0, "11m0s"},
-		"another store":                {&pb.Control{Account: "acme", Store: "2", Paused: true}, 2 * time.Minute, 1, "0s"},
-		"another role for its account": {&pb.Control{Role: "steward", Account: "acme", Paused: true}, 2 * time.Minute, 1, "0s"},
+		"its account": {&pb.Control{Account: "acme", Paused: true}, 11 * time.Minute, 1, "13m0s"},
+		"its store":   {&pb.Control{Account: "acme", Store: "1", Paused: true}, 2 * time.Minute, 1, "3m0s"},
+		"its role for its account": {&pb.Control{Role: "planner", Account: "acme", Paused: true}, 2 * time.Minute, 1,
+			"3m0s"},
+		"its role for its store": {&pb.Control{Role: "planner", Account: "acme", Store: "1", Paused: true},
+			2 * time.Minute, 1, "3m0s"},
+		"its account, with room": {&pb.Control{Account: "acme", Paused: true}, 11 * time.Minute, 0, "11m0s"},
+		"another store":          {&pb.Control{Account: "acme", Store: "2", Paused: true}, 2 * time.Minute, 1, "0s"},
+		"another role for its account": {&pb.Control{Role: "steward", Account: "acme", Paused: true}, 2 * time.Minute, 1,
+			"0s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -49,7 +52,8 @@ func TestPausePart(t *testing.T) {
 						history := slices.ContainsFunc(d.Headers, func(h schemas.Header) bool { return h.Key == schemas.TrailHistory })
 						mu.Lock()
 						defer mu.Unlock()
-						got[d.Body.(*pb.Change).GetItem()] = fmt.Sprintf("attempt %d, waits %d, history %v after %v", d.Attempt, d.Waits, history, time.Since(start).Round(time.Minute))
+						got[d.Body.(*pb.Change).GetItem()] = fmt.Sprintf("attempt %d, waits %d, history %v after %v", d.Attempt,
+							d.Waits, history, time.Since(start).Round(time.Minute))
 						return plan(ctx, d)
 					})
 				if err != nil {
@@ -91,7 +95,8 @@ func TestPausePartOfRoleWithoutLanes(t *testing.T) {
 		if err := run(t, time.Minute, g); err != nil {
 			t.Fatal(err)
 		}
-		if got, want := items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) || len(b.Read(schemas.Dead)) > 0 {
+		if got, want := items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) ||
+			len(b.Read(schemas.Dead)) > 0 {
 			t.Errorf("got %v and %d dead letters, want %v and none", got, len(b.Read(schemas.Dead)), want)
 		}
 	})
@@ -125,7 +130,8 @@ func TestPausedRecordIsRefused(t *testing.T) {
 				if err := run(t, time.Minute, g); (err != nil) != tt.stops {
 					t.Errorf("Run = %v", err)
 				}
-				if at, n := sum(b.Committed(schemas.RolePlanner, schemas.Changes)), len(b.Read(schemas.Delay("30s"))); at != tt.committed || n != tt.lane {
+				if at, n := sum(b.Committed(schemas.RolePlanner, schemas.Changes)),
+					len(b.Read(schemas.Delay("30s"))); at != tt.committed || n != tt.lane {
 					t.Errorf("committed %d, %d in the lane, want %d, %d", at, n, tt.committed, tt.lane)
 				}
 			})

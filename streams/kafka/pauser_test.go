@@ -40,7 +40,8 @@ func pausable() map[string]struct {
 				})
 		}},
 		"BatchGroup": {schemas.RoleSink, schemas.Changes, func(c kafka.Config, l *deliveryLog) (runnable, error) {
-			return kafka.NewBatchGroup(c, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}, MaxAge: 100 * time.Millisecond},
+			return kafka.NewBatchGroup(c, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes},
+				MaxAge: 100 * time.Millisecond},
 				storeFunc{func(_ context.Context, batch []*schemas.Delivery) error {
 					for _, d := range batch {
 						l.note(d)
@@ -160,7 +161,8 @@ func TestPauseUntil(t *testing.T) {
 				}
 				time.Sleep(time.Second)
 				l.check(t, 10, 1)
-				if n, dead, at := l.total(), len(b.Read(schemas.Dead)), sum(b.Committed(part.role, part.topic)); n != 10 || dead != 1 || at != 11 {
+				if n, dead, at := l.total(), len(b.Read(schemas.Dead)), sum(b.Committed(part.role, part.topic)); n != 10 ||
+					dead != 1 || at != 11 {
 					t.Errorf("%d handled, %d dead letters, %d committed, want 10, 1, 11", n, dead, at)
 				}
 			})
@@ -191,7 +193,8 @@ func TestPauseAndStop(t *testing.T) {
 			return plan(ctx, d)
 		}
 		group := func() *kafka.Pool {
-			g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: 1}, h)
+			g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
+				Workers: 1}, h)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -200,7 +203,8 @@ func TestPauseAndStop(t *testing.T) {
 		if err := run(t, time.Minute, group()); err != nil {
 			t.Fatal(err)
 		}
-		if got, dead := sum(b.Committed(schemas.RolePlanner, schemas.Changes)), len(b.Read(schemas.Dead)); got != 7 || dead != 0 {
+		if got, dead := sum(b.Committed(schemas.RolePlanner, schemas.Changes)), len(b.Read(schemas.Dead)); got != 7 ||
+			dead != 0 {
 			t.Errorf("committed %d and %d dead letters, want 7 and none", got, dead)
 		}
 		apply(t, c, &pb.Control{Role: "planner"})
@@ -218,7 +222,8 @@ func TestPauseAndStop(t *testing.T) {
 func TestPauseCommits(t *testing.T) {
 	t.Parallel()
 	for name, part := range pausable() {
-		for fault, f := range map[string]kafkatest.Fault{"not done": kafkatest.NotDone, "done but lost": kafkatest.DoneButLost} {
+		for fault, f := range map[string]kafkatest.Fault{"not done": kafkatest.NotDone,
+			"done but lost": kafkatest.DoneButLost} {
 			t.Run(name+", "+fault, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := kafkatest.New(t, kafkatest.Options{})
@@ -287,7 +292,8 @@ func TestPauseBetweenStores(t *testing.T) {
 		send(b, 10)
 		cfg, c := paused(t, b)
 		var calls []time.Time
-		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}},
+		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink,
+			Topics: []schemas.Topic{schemas.Changes}},
 			storeFunc{func(context.Context, []*schemas.Delivery) error {
 				if calls = append(calls, time.Now()); len(calls) == 3 {
 					apply(t, c, &pb.Control{Role: "sink", Paused: true, Until: ends(time.Hour)})
@@ -319,7 +325,8 @@ func TestPauseBeforeStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		cfg, c := paused(t, b)
-		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}, MaxAge: 10 * time.Second}, &memoryTable{})
+		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink,
+			Topics: []schemas.Topic{schemas.Changes}, MaxAge: 10 * time.Second}, &memoryTable{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -400,7 +407,8 @@ func TestPauseDelayer(t *testing.T) {
 		}
 		check := func(again int, committed int64) {
 			t.Helper()
-			if got, at := len(b.Read(schemas.Again(schemas.RolePlanner))), sum(b.Committed(schemas.RoleDelayer, schemas.Delay("30s"))); got != again || at != committed {
+			if got, at := len(b.Read(schemas.Again(schemas.RolePlanner))),
+				sum(b.Committed(schemas.RoleDelayer, schemas.Delay("30s"))); got != again || at != committed {
 				t.Errorf("%d came back, %d committed, want %d, %d", got, at, again, committed)
 			}
 		}

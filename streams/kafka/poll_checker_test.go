@@ -20,7 +20,8 @@ func fetchesOf(p kgo.FetchPartition) kgo.Fetches {
 
 // Which errors of a poll are fatal, which are examined, and which are transient.
 func TestFaultsOf(t *testing.T) {
-	const nothing, ends, outside, other, damaged, passes = "nothing", "ends", "out of range", "unknown id", "damaged", "passes"
+	const nothing, ends, outside, other, damaged, passes = "nothing", "ends", "out of range", "unknown id", "damaged",
+		"passes"
 	for name, tt := range map[string]struct {
 		err       error
 		watermark int64
@@ -43,7 +44,8 @@ func TestFaultsOf(t *testing.T) {
 		"an error of the client's own":    {errors.New("the group session was lost"), 0, nothing},
 	} {
 		got := nothing
-		f := faultsOf(fetchesOf(kgo.FetchPartition{Partition: 3, HighWatermark: tt.watermark, Err: tt.err}), slog.New(slog.DiscardHandler))
+		f := faultsOf(fetchesOf(kgo.FetchPartition{Partition: 3, HighWatermark: tt.watermark, Err: tt.err}),
+			slog.New(slog.DiscardHandler))
 		out := (*outOfRange)(nil)
 		switch {
 		case errors.As(f.fatal, &out):

@@ -52,29 +52,30 @@ func TestPoolOrder(t *testing.T) {
 			most   int
 		)
 		start, end := time.Now(), time.Time{}
-		p := pool(t, b, kafka.PoolConfig{Workers: keys}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-			c := d.Body.(*pb.Change)
-			mu.Lock()
-			if busy[c.Item] {
-				t.Errorf("item %s: two at a time", c.Item)
-			}
-			busy[c.Item] = true
-			most = max(most, len(busy))
-			mu.Unlock()
-			time.Sleep(time.Duration(len(c.Version)) * 10 * time.Millisecond)
-			mu.Lock()
-			defer mu.Unlock()
-			delete(busy, c.Item)
-			var v int
-			fmt.Sscan(c.Version, &v)
-			if v%7 == 0 && !failed[c.Version] {
-				failed[c.Version] = true
-				return nil, errors.New("try again")
-			}
-			seen[c.Item] = append(seen[c.Item], v)
-			end = time.Now()
-			return plan(ctx, d)
-		})
+		p := pool(t, b, kafka.PoolConfig{Workers: keys},
+			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				c := d.Body.(*pb.Change)
+				mu.Lock()
+				if busy[c.Item] {
+					t.Errorf("item %s: two at a time", c.Item)
+				}
+				busy[c.Item] = true
+				most = max(most, len(busy))
+				mu.Unlock()
+				time.Sleep(time.Duration(len(c.Version)) * 10 * time.Millisecond)
+				mu.Lock()
+				defer mu.Unlock()
+				delete(busy, c.Item)
+				var v int
+				fmt.Sscan(c.Version, &v)
+				if v%7 == 0 && !failed[c.Version] {
+					failed[c.Version] = true
+					return nil, errors.New("try again")
+				}
+				seen[c.Item] = append(seen[c.Item], v)
+				end = time.Now()
+				return plan(ctx, d)
+			})
 		if err := run(t, time.Minute, p); err != nil {
 			t.Fatal(err)
 		}
@@ -158,7 +159,8 @@ func TestPoolPublishesBeforeItCommits(t *testing.T) {
 // A failed commit is repeated with the next one, also if the broker had applied it.
 func TestPoolCommitFails(t *testing.T) {
 	t.Parallel()
-	for name, fault := range map[string]kafkatest.Fault{"not done": kafkatest.NotDone, "done but lost": kafkatest.DoneButLost} {
+	for name, fault := range map[string]kafkatest.Fault{"not done": kafkatest.NotDone,
+		"done but lost": kafkatest.DoneButLost} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
@@ -190,11 +192,13 @@ func TestPoolErrors(t *testing.T) {
 		dead  int
 		takes time.Duration
 	}{
-		"cured in place":  {func(_ *schemas.Delivery, call int) error { return until(call, 5, errNet) }, 5, 0, 0, time.Minute},
-		"cured by a lane": {func(_ *schemas.Delivery, call int) error { return until(call, 6, errNet) }, 6, 1, 0, 2 * time.Minute},
-		"never cured":     {func(*schemas.Delivery, int) error { return errNet }, 25, 1, 1, 20 * time.Minute},
-		"permanent":       {func(*schemas.Delivery, int) error { return retry.Permanent(errNet) }, 1, 0, 1, time.Minute},
-		"panic":           {func(*schemas.Delivery, int) error { panic("boom") }, 1, 0, 1, time.Minute},
+		"cured in place": {func(_ *schemas.Delivery, call int) error { return until(call, 5, errNet) }, 5, 0, 0,
+			time.Minute},
+		"cured by a lane": {func(_ *schemas.Delivery, call int) error { return until(call, 6, errNet) }, 6, 1, 0,
+			2 * time.Minute},
+		"never cured": {func(*schemas.Delivery, int) error { return errNet }, 25, 1, 1, 20 * time.Minute},
+		"permanent":   {func(*schemas.Delivery, int) error { return retry.Permanent(errNet) }, 1, 0, 1, time.Minute},
+		"panic":       {func(*schemas.Delivery, int) error { panic("boom") }, 1, 0, 1, time.Minute},
 		"unavailable": {func(_ *schemas.Delivery, call int) error {
 			return until(call, 3, retry.Unavailable(errNet))
 		}, 3, 1, 0, 5 * time.Minute},
@@ -203,7 +207,8 @@ func TestPoolErrors(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Lanes: quickLanes()})
 				b.Send(change("a"), change("b"))
-				b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("x"), Value: []byte("poison")}, Partition: -1})
+				b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("x"),
+					Value: []byte("poison")}, Partition: -1})
 				var calls atomic.Int32
 				p := pool(t, b, kafka.PoolConfig{}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					if d.Body.(*pb.Change).Item == "b" {
@@ -266,7 +271,8 @@ func TestDueOutputs(t *testing.T) {
 				}))
 				background(t, delayer(t, b))
 				var got []time.Duration
-				p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}},
+				p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier,
+					Topics: []schemas.Topic{schemas.DuplicationHigh}},
 					func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 						if d.Topic != schemas.DuplicationHigh || d.Attempt != 1 || d.Waits != 0 {
 							t.Errorf("got %+v", d)
@@ -300,11 +306,12 @@ func TestPoolWindow(t *testing.T) {
 		b.Send(numbered(n, n)...)
 		hold := make(chan struct{})
 		var begun atomic.Int32
-		p := pool(t, b, kafka.PoolConfig{Workers: 2 * n, Window: 64}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-			begun.Add(1)
-			<-hold
-			return plan(ctx, d)
-		})
+		p := pool(t, b, kafka.PoolConfig{Workers: 2 * n, Window: 64},
+			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				begun.Add(1)
+				<-hold
+				return plan(ctx, d)
+			})
 		background(t, p)
 		time.Sleep(time.Minute)
 		if got := begun.Load(); got < 48 || got > 64 {
@@ -326,10 +333,11 @@ func TestPoolStuck(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Prompt: true})
 		b.Send(change("a"))
 		hold := make(chan struct{})
-		p := pool(t, b, kafka.PoolConfig{Drain: time.Second}, func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
-			<-hold
-			return nil, nil
-		})
+		p := pool(t, b, kafka.PoolConfig{Drain: time.Second},
+			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
+				<-hold
+				return nil, nil
+			})
 		start := time.Now()
 		if err := run(t, 10*time.Second, p); err == nil {
 			t.Error("Run returned no error")
@@ -353,15 +361,16 @@ func TestPoolFenced(t *testing.T) {
 	b.Send(change("a"))
 	var calls atomic.Int32
 	cancelled := make(chan struct{}, 1)
-	background(t, pool(t, b, kafka.PoolConfig{Drain: time.Minute}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-		if calls.Add(1) > 1 {
-			return plan(ctx, d)
-		}
-		b.Fence(schemas.RolePlanner)
-		<-ctx.Done()
-		cancelled <- struct{}{}
-		return nil, ctx.Err()
-	}))
+	background(t, pool(t, b, kafka.PoolConfig{Drain: time.Minute},
+		func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			if calls.Add(1) > 1 {
+				return plan(ctx, d)
+			}
+			b.Fence(schemas.RolePlanner)
+			<-ctx.Done()
+			cancelled <- struct{}{}
+			return nil, ctx.Err()
+		}))
 	select {
 	case <-cancelled:
 	case <-time.After(time.Minute):

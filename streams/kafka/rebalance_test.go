@@ -51,7 +51,8 @@ func TestRebalance(t *testing.T) {
 	t.Parallel()
 	for name, part := range map[string]func(kafka.Config, kafka.Handler) (interface{ Run(context.Context) error }, error){
 		"Pool": func(c kafka.Config, h kafka.Handler) (interface{ Run(context.Context) error }, error) {
-			return kafka.NewPool(c, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Window: 64, Workers: 8}, h)
+			return kafka.NewPool(c, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
+				Window: 64, Workers: 8}, h)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -100,7 +101,9 @@ func TestRebalance(t *testing.T) {
 				<-time.After(500 * time.Millisecond)
 			}
 			others.Wait()
-			await(t, "all is committed", func() bool { return sum(b.Committed(schemas.RolePlanner, schemas.Changes)) == keys*each })
+			await(t, "all is committed", func() bool {
+				return sum(b.Committed(schemas.RolePlanner, schemas.Changes)) == keys*each
+			})
 			stop()
 			stays.Wait()
 			l.check(t, keys, each)

@@ -33,7 +33,8 @@ func TestOutputsAreRefusedForLong(t *testing.T) {
 			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: changes}, plan)
 		}},
 		"BatchGroup": {schemas.RoleSink, schemas.Dead, func(cfg kafka.Config) (runnable, error) {
-			return kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: changes}, &memoryTable{poison: "a"})
+			return kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: changes},
+				&memoryTable{poison: "a"})
 		}},
 		"Delayer": {schemas.RoleDelayer, schemas.Again(schemas.RoleCopier), func(cfg kafka.Config) (runnable, error) {
 			return kafka.NewDelayer(cfg)
@@ -125,9 +126,8 @@ func TestAcknowledgedOutputsAreNotRepeated(t *testing.T) {
 		"BatchGroup": {schemas.RoleSink, schemas.Dead, func(cfg kafka.Config, _ *handled) (runnable, error) {
 			return kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: changes}, &rejectingSink{})
 		}},
-		"Delayer": {schemas.RoleDelayer, schemas.Again(schemas.RoleCopier), func(cfg kafka.Config, _ *handled) (runnable, error) {
-			return kafka.NewDelayer(cfg)
-		}},
+		"Delayer": {schemas.RoleDelayer, schemas.Again(schemas.RoleCopier),
+			func(cfg kafka.Config, _ *handled) (runnable, error) { return kafka.NewDelayer(cfg) }},
 	} {
 		for _, fault := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneButLost} {
 			for _, kills := range []int{0, 1} {
@@ -253,12 +253,13 @@ func TestRefusedOutputsKeepTheirOrder(t *testing.T) {
 				mend := b.FailProduce(schemas.DuplicationHigh, fault, -1)
 				time.AfterFunc(70*time.Second, func() { go mend() }) // some were given up, and others are sent
 				b.Send(numbered(n, 2)...)
-				background(t, pool(t, b, kafka.PoolConfig{}, func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-					time.Sleep(500 * time.Millisecond)
-					m := command(d.Body.(*pb.Change))
-					m.Body.(*pb.DuplicationCommand).ChangeVersion = fmt.Sprintf("%03d", d.Offset)
-					return []schemas.Message{m}, nil
-				}))
+				background(t, pool(t, b, kafka.PoolConfig{},
+					func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+						time.Sleep(500 * time.Millisecond)
+						m := command(d.Body.(*pb.Change))
+						m.Body.(*pb.DuplicationCommand).ChangeVersion = fmt.Sprintf("%03d", d.Offset)
+						return []schemas.Message{m}, nil
+					}))
 				time.Sleep(10 * time.Minute)
 				newest, seen := map[string]string{}, map[string]bool{} // by item
 				for _, body := range b.Bodies(schemas.DuplicationHigh) {
@@ -286,17 +287,18 @@ func TestLongWorkOutlivesRefusedOutputs(t *testing.T) {
 		b.Send(change("long"), change("short"))
 		var calls atomic.Int32
 		mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
-		background(t, pool(t, b, kafka.PoolConfig{}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-			if d.Body.(*pb.Change).GetItem() == "long" {
-				calls.Add(1)
-				select {
-				case <-ctx.Done():
-					return nil, ctx.Err()
-				case <-time.After(5 * time.Minute):
+		background(t, pool(t, b, kafka.PoolConfig{},
+			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				if d.Body.(*pb.Change).GetItem() == "long" {
+					calls.Add(1)
+					select {
+					case <-ctx.Done():
+						return nil, ctx.Err()
+					case <-time.After(5 * time.Minute):
+					}
 				}
-			}
-			return plan(ctx, d)
-		}))
+				return plan(ctx, d)
+			}))
 		time.Sleep(6 * time.Minute)
 		mend()
 		time.Sleep(2 * time.Minute)

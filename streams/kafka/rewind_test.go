@@ -53,7 +53,8 @@ func TestBatchGroupOneFails(t *testing.T) {
 		stored := tb.count()
 		tb.check(t, stored, false)
 		if left := n - stored; refused.Load() < 5 || left < n/5 || left > n/3 || largest.Load() > 100 {
-			t.Errorf("%d of %d rows were not stored, %d batches refused, the longest of the later ones %d; want those of one partition of four",
+			t.Errorf("%d of %d rows were not stored, %d batches refused, the longest of the later ones %d; "+
+				"want those of one partition of four",
 				left, n, refused.Load(), largest.Load())
 		}
 		mended.Store(true)

@@ -74,22 +74,29 @@ func TestAfter(t *testing.T) {
 		err   error
 		want  result
 	}{
-		"transient, first":        {retryHeaders{}, err, result{"delay.30s", 1, 0, 0, 30 * time.Second}},
-		"transient, second":       {retryHeaders{attempts: 1}, err, result{"delay.5m", 2, 0, 0, 5 * time.Minute}},
-		"transient, fourth":       {retryHeaders{attempts: 3, unavailable: 7}, err, result{"delay.1d", 4, 0, 0, 24 * time.Hour}},
-		"transient, last":         {retryHeaders{attempts: 4}, err, result{"dead", 5, 0, 0, 0}},
-		"unavailable, at last":    {retryHeaders{attempts: 4}, retry.Unavailable(err), result{"delay.30s", 4, 0, 1, 30 * time.Second}},
-		"unavailable, often":      {retryHeaders{unavailable: 99}, retry.Unavailable(err), result{"delay.5m", 0, 0, 100, 5 * time.Minute}},
-		"wait, by the lanes":      {retryHeaders{attempts: 4, waits: 1}, retry.Wait(err, time.Time{}), result{"delay.5m", 4, 2, 0, 5 * time.Minute}},
-		"wait, until then":        {retryHeaders{}, retry.Wait(err, now.Add(7*time.Hour)), result{"delay.1h", 0, 1, 0, 7 * time.Hour}},
-		"wait, until the past":    {retryHeaders{}, retry.Wait(err, now.Add(-time.Hour)), result{"delay.30s", 0, 1, 0, 30 * time.Second}},
+		"transient, first":  {retryHeaders{}, err, result{"delay.30s", 1, 0, 0, 30 * time.Second}},
+		"transient, second": {retryHeaders{attempts: 1}, err, result{"delay.5m", 2, 0, 0, 5 * time.Minute}},
+		"transient, fourth": {retryHeaders{attempts: 3, unavailable: 7}, err,
+			result{"delay.1d", 4, 0, 0, 24 * time.Hour}},
+		"transient, last": {retryHeaders{attempts: 4}, err, result{"dead", 5, 0, 0, 0}},
+		"unavailable, at last": {retryHeaders{attempts: 4}, retry.Unavailable(err),
+			result{"delay.30s", 4, 0, 1, 30 * time.Second}},
+		"unavailable, often": {retryHeaders{unavailable: 99}, retry.Unavailable(err),
+			result{"delay.5m", 0, 0, 100, 5 * time.Minute}},
+		"wait, by the lanes": {retryHeaders{attempts: 4, waits: 1}, retry.Wait(err, time.Time{}),
+			result{"delay.5m", 4, 2, 0, 5 * time.Minute}},
+		"wait, until then": {retryHeaders{}, retry.Wait(err, now.Add(7*time.Hour)),
+			result{"delay.1h", 0, 1, 0, 7 * time.Hour}},
+		"wait, until the past": {retryHeaders{}, retry.Wait(err, now.Add(-time.Hour)),
+			result{"delay.30s", 0, 1, 0, 30 * time.Second}},
 		"permanent":               {retryHeaders{attempts: 1}, retry.Permanent(err), result{"dead", 2, 0, 0, 0}},
 		"permanent, deep inside":  {retryHeaders{}, fmt.Errorf("copy: %w", retry.Permanent(err)), result{"dead", 1, 0, 0, 0}},
 		"permanent by outer mark": {retryHeaders{}, retry.Permanent(retry.Unavailable(err)), result{"dead", 1, 0, 0, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRouter(Config{Brokers: []string{"x"}}, schemas.RoleCopier, 0)
-			rec := &kgo.Record{Key: []byte("k"), Value: []byte("v"), Headers: []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}, {Key: schemas.TrailDue, Value: []byte("stale")}}}
+			rec := &kgo.Record{Key: []byte("k"), Value: []byte("v"),
+				Headers: []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}, {Key: schemas.TrailDue, Value: []byte("stale")}}}
 			out := r.failureRecord(&inflightRecord{rec: rec, retryHeaders: &tt.trail}, tt.err, now)
 			tr := parseRetryHeaders(out.Headers)
 			got := result{topic: out.Topic, attempts: tr.attempts, waits: tr.waits, unavailable: tr.unavailable}
@@ -127,7 +134,8 @@ func TestRetryHeaders(t *testing.T) {
 		if len(want.history) > maxHistory {
 			t.Fatalf("%d entries", len(want.history))
 		}
-		if n := len(want.history); n > 0 && (want.history[0].Attempt >= want.history[n-1].Attempt && n > 1 || want.history[n-1].Error != cut(failures[len(failures)-1], maxError)) {
+		if n := len(want.history); n > 0 && (want.history[0].Attempt >= want.history[n-1].Attempt && n > 1 ||
+			want.history[n-1].Error != cut(failures[len(failures)-1], maxError)) {
 			t.Fatalf("not the first and the newest: %v", want.history)
 		}
 		old := []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}, {Key: schemas.TrailOffset, Value: []byte("7")}}
@@ -158,7 +166,8 @@ func TestWaitsAreCountedByCause(t *testing.T) {
 		if cause != "" {
 			err = fmt.Errorf("row: %w", retry.WaitFor(cause, errors.New("not yet"), time.Time{}))
 		}
-		rec = &kgo.Record{Topic: rec.Topic, Key: rec.Key, Value: rec.Value, Headers: r.failureRecord(&inflightRecord{rec: rec}, err, now).Headers}
+		rec = &kgo.Record{Topic: rec.Topic, Key: rec.Key, Value: rec.Value,
+			Headers: r.failureRecord(&inflightRecord{rec: rec}, err, now).Headers}
 	}
 	counts := func() (got schemas.Delivery) {
 		r.fillDelivery(&inflightRecord{rec: rec}, &got)
@@ -171,13 +180,15 @@ func TestWaitsAreCountedByCause(t *testing.T) {
 	if d.Waits != 5 || d.WaitsFor("newer") != 3 || d.WaitsFor("missing") != 1 || d.WaitsFor("chunks") != 0 {
 		t.Errorf("got %d waits, of them %v", d.Waits, d.WaitsBy)
 	}
-	if due := parseRetryHeaders(rec.Headers).due; !due.Equal(now.Add(defaultLanes()[2].Delay)) { // the third one for its cause
+	third := now.Add(defaultLanes()[2].Delay) // of its cause
+	if due := parseRetryHeaders(rec.Headers).due; !due.Equal(third) {
 		t.Errorf("due %v after the fifth", due.Sub(now))
 	}
 	for i := range 20 {
 		wait(fmt.Sprint("cause-", i))
 	}
-	if d = counts(); len(d.WaitsBy) != schemas.MaxCauses || d.WaitsFor("newer") != 3 || d.WaitsFor("cause-19") != d.Waits || d.Waits != 25 {
+	if d = counts(); len(d.WaitsBy) != schemas.MaxCauses || d.WaitsFor("newer") != 3 ||
+		d.WaitsFor("cause-19") != d.Waits || d.Waits != 25 {
 		t.Errorf("got %d waits, of them %v", d.Waits, d.WaitsBy)
 	}
 }
@@ -220,7 +231,8 @@ func TestConfigCheck(t *testing.T) {
 			}
 		})
 	}
-	if s := fmt.Sprintf("%v %+v %#v", SASL{"PLAIN", "u", "hunter2"}, &SASL{"PLAIN", "u", "hunter2"}, SASL{"PLAIN", "u", "hunter2"}); strings.Contains(s, "hunter2") {
+	if s := fmt.Sprintf("%v %+v %#v", SASL{"PLAIN", "u", "hunter2"}, &SASL{"PLAIN", "u", "hunter2"},
+		SASL{"PLAIN", "u", "hunter2"}); strings.Contains(s, "hunter2") {
 		t.Errorf("prints the password: %s", s)
 	}
 }

@@ -143,14 +143,16 @@ func TestSlotsAfterShedding(t *testing.T) {
 // A worker that drops a task of a partition that is about to move wakes a worker of the other kind for the
 // next task of the key.
 func TestDroppedTaskWakesOtherWorkers(t *testing.T) {
-	for name, classes := range map[string][2]int{"large after high": {classHigh, classLarge}, "high after large": {classLarge, classHigh}} {
+	for name, classes := range map[string][2]int{"large after high": {classHigh, classLarge},
+		"high after large": {classLarge, classHigh}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := &fetcher{memory: newByteBudget()}
 				s := newScheduler(unlimited(), func(*task) {})
 				s.large = 1
 				moves, stays := newAssignment(f, partition{"t", 0}, 64), newAssignment(f, partition{"t", 1}, 64)
-				tasks := []*task{{inflightRecord: inflightRecord{rec: &kgo.Record{}}, part: moves}, {inflightRecord: inflightRecord{rec: &kgo.Record{}}, part: stays}}
+				tasks := []*task{{inflightRecord: inflightRecord{rec: &kgo.Record{}}, part: moves},
+					{inflightRecord: inflightRecord{rec: &kgo.Record{}}, part: stays}}
 				for i, class := range classes {
 					tasks[i].cost, tasks[i].flow = quantum, s.flowOf(class, Work{Account: "a"}, func(Work) bool { return false })
 				}

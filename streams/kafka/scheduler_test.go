@@ -58,8 +58,9 @@ func (m *schedulerModel) add() {
 	class := rapid.IntRange(0, 1).Draw(m.t, "class")
 	w := Work{
 		Account: rapid.SampledFrom([]string{"a", "b"}).Draw(m.t, "account"),
-		Stores:  [2]string{rapid.SampledFrom([]string{"", "1", "2"}).Draw(m.t, "source"), rapid.SampledFrom([]string{"", "1", "2"}).Draw(m.t, "destination")},
-		Bytes:   rapid.SampledFrom([]int64{0, 1 << 20, 1 << 30}).Draw(m.t, "bytes"),
+		Stores: [2]string{rapid.SampledFrom([]string{"", "1", "2"}).Draw(m.t, "source"),
+			rapid.SampledFrom([]string{"", "1", "2"}).Draw(m.t, "destination")},
+		Bytes: rapid.SampledFrom([]int64{0, 1 << 20, 1 << 30}).Draw(m.t, "bytes"),
 	}
 	part := m.shares[rapid.IntRange(0, len(m.shares)-1).Draw(m.t, "share")]
 	if part.stopping.Load() {
@@ -352,22 +353,27 @@ func TestCrashHistory(t *testing.T) {
 		committed int64
 		want      crashHistory
 	}{
-		"of another":              {"member-1", 10, crashHistory{deaths: map[int64]int{}}},
-		"none":                    {"", 10, crashHistory{deaths: map[int64]int{}}},
-		"a stop":                  {"millrace/1 closed 0", 10, crashHistory{deaths: map[int64]int{}}},
-		"a death":                 {"millrace/1 open 0 12:0* 14:0*", 10, crashHistory{deaths: map[int64]int{12: 1, 14: 1}, horizon: 74}},
-		"a second one":            {"millrace/1 open 74 12:1* 14:1", 10, crashHistory{deaths: map[int64]int{12: 2, 14: 1}, horizon: 74}},
+		"of another": {"member-1", 10, crashHistory{deaths: map[int64]int{}}},
+		"none":       {"", 10, crashHistory{deaths: map[int64]int{}}},
+		"a stop":     {"millrace/1 closed 0", 10, crashHistory{deaths: map[int64]int{}}},
+		"a death": {"millrace/1 open 0 12:0* 14:0*", 10,
+			crashHistory{deaths: map[int64]int{12: 1, 14: 1}, horizon: 74}},
+		"a second one": {"millrace/1 open 74 12:1* 14:1", 10,
+			crashHistory{deaths: map[int64]int{12: 2, 14: 1}, horizon: 74}},
 		"a stop after a death":    {"millrace/1 closed 74 12:2", 11, crashHistory{deaths: map[int64]int{12: 2}, horizon: 74}},
 		"what is committed":       {"millrace/1 closed 74 12:2", 80, crashHistory{deaths: map[int64]int{}}},
 		"a death past horizon":    {"millrace/1 open 74", 80, crashHistory{deaths: map[int64]int{}, horizon: 144}},
 		"what cannot be read":     {"millrace/1 open x 12 a:1 13:b*", 10, crashHistory{deaths: map[int64]int{}, horizon: 74}},
 		"nothing but the opening": {"millrace/1 open 0", 10, crashHistory{deaths: map[int64]int{}, horizon: 74}},
-		"a death, but one got on": {"millrace/1 open 0 12:0* 14:0", 10, crashHistory{deaths: map[int64]int{12: 1, 14: 0}, horizon: 74}},
-		"a stop, and one got on":  {"millrace/1 closed 0 14:0", 10, crashHistory{deaths: map[int64]int{}}},
+		"a death, but one got on": {"millrace/1 open 0 12:0* 14:0", 10,
+			crashHistory{deaths: map[int64]int{12: 1, 14: 0}, horizon: 74}},
+		"a stop, and one got on": {"millrace/1 closed 0 14:0", 10, crashHistory{deaths: map[int64]int{}}},
 		"a stop, and more is done": {"millrace/1 closed 0 ahead=900/3:AAU", 10,
-			crashHistory{deaths: map[int64]int{}, completed: completedAhead{kgo.EpochOffset{Epoch: 3, Offset: 900}, []int64{10, 15}}}},
+			crashHistory{deaths: map[int64]int{}, completed: completedAhead{kgo.EpochOffset{Epoch: 3, Offset: 900},
+				[]int64{10, 15}}}},
 		"a death, and more is done": {"millrace/1 open 0 ahead=900/3:AA 10:0*", 10,
-			crashHistory{deaths: map[int64]int{10: 1}, horizon: 964, completed: completedAhead{kgo.EpochOffset{Epoch: 3, Offset: 900}, []int64{10}}}},
+			crashHistory{deaths: map[int64]int{10: 1}, horizon: 964,
+				completed: completedAhead{kgo.EpochOffset{Epoch: 3, Offset: 900}, []int64{10}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := parseCrashHistory(tt.text, tt.committed, 64, true); fmt.Sprint(got) != fmt.Sprint(tt.want) {
@@ -382,12 +388,14 @@ func TestCrashHistory(t *testing.T) {
 		now       runningOffsets
 		want      string
 	}{
-		"at work":                     {true, 10, runningOffsets{suspect: []int64{12, 20}}, "millrace/1 open 74 14:2 12:1* 20:1*"},
-		"past all":                    {false, 80, runningOffsets{}, ""},
-		"gets on after two deaths":    {true, 10, runningOffsets{progressing: []int64{14}}, "millrace/1 open 74 12:1 14:0"},
-		"gets on, beyond the horizon": {true, 10, runningOffsets{progressing: []int64{90}}, "millrace/1 open 74 14:2 12:1 90:0"},
-		"gets on as it is stopped":    {false, 80, runningOffsets{progressing: []int64{90}}, ""},
-		"suspect as it is stopped":    {true, 80, runningOffsets{suspect: []int64{90}}, "millrace/1 open 0 90:0*"},
+		"at work": {true, 10, runningOffsets{suspect: []int64{12, 20}},
+			"millrace/1 open 74 14:2 12:1* 20:1*"},
+		"past all":                 {false, 80, runningOffsets{}, ""},
+		"gets on after two deaths": {true, 10, runningOffsets{progressing: []int64{14}}, "millrace/1 open 74 12:1 14:0"},
+		"gets on, beyond the horizon": {true, 10, runningOffsets{progressing: []int64{90}},
+			"millrace/1 open 74 14:2 12:1 90:0"},
+		"gets on as it is stopped": {false, 80, runningOffsets{progressing: []int64{90}}, ""},
+		"suspect as it is stopped": {true, 80, runningOffsets{suspect: []int64{90}}, "millrace/1 open 0 90:0*"},
 	} {
 		if got, _ := c.encode(tt.open, tt.committed, tt.now, completedAhead{}); got != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)
@@ -451,11 +459,13 @@ func TestCompletedAhead(t *testing.T) {
 		t.Errorf("%d bytes of metadata, want what brokers take", len(text))
 	}
 	got := parseCrashHistory(text, 1<<40, 64, false).completed
-	if n := len(got.unfinished); n < maxStragglers || got.end.Offset != many.unfinished[n] || !slices.Equal(got.unfinished, many.unfinished[:n]) {
+	if n := len(got.unfinished); n < maxStragglers || got.end.Offset != many.unfinished[n] ||
+		!slices.Equal(got.unfinished, many.unfinished[:n]) {
 		t.Errorf("got %d that are left below %d, want the first ones, to the first that is not named", n, got.end.Offset)
 	}
 	if end != got.end.Offset {
-		t.Errorf("all is said to be on record below %d, want %d: a death of what is begun behind it would not count", end, got.end.Offset)
+		t.Errorf("all is said to be on record below %d, want %d: a death of what is begun behind it would not count", end,
+			got.end.Offset)
 	}
 }
 
@@ -494,8 +504,9 @@ func TestHeaviest(t *testing.T) {
 		"a quarter is left as it is": {map[string]int64{"a/1": 75, "b/1": 10, "c/1": 15}, 25, 2, []string{"a/1"}},
 		"all are light":              {map[string]int64{"a/1": 10, "b/1": 10, "c/1": 10}, 25, 11, nil},
 		"there is room":              {map[string]int64{"a/1": 10, "b/1": 10}, 25, 2, nil},
-		"one has it in many flows":   {map[string]int64{"a/1": 10, "a/2": 11, "a/3": 10, "b/1": 9}, 20, 10, []string{"a/2", "a/1", "a/3"}},
-		"one store of two":           {map[string]int64{"a/1": 80, "a/2": 1, "b/1": 9}, 20, 10, []string{"a/1"}},
+		"one has it in many flows": {map[string]int64{"a/1": 10, "a/2": 11, "a/3": 10, "b/1": 9}, 20, 10,
+			[]string{"a/2", "a/1", "a/3"}},
+		"one store of two": {map[string]int64{"a/1": 80, "a/2": 1, "b/1": 9}, 20, 10, []string{"a/1"}},
 	} {
 		weights := map[Work]int64{}
 		for name, n := range tt.weights {

@@ -46,7 +46,8 @@ func TestRates(t *testing.T) {
 				})
 				s := newScheduler(slots, nil)
 				s.allowed = 100
-				fill(s, &fetcher{memory: newByteBudget()}, Work{Account: "a", Stores: [2]string{"X"}, Bytes: tt.bytes}, classHigh, 100)
+				fill(s, &fetcher{memory: newByteBudget()}, Work{Account: "a", Stores: [2]string{"X"}, Bytes: tt.bytes}, classHigh,
+					100)
 				var got []int
 				for i, n := 0, 0; i < len(tt.want); i++ {
 					n += startAll(s)

@@ -56,15 +56,23 @@ func TestStoredAtOnce(t *testing.T) {
 		late     time.Duration // maximum time between a record and the end of its Store
 		inSecond int           // maximum number of calls of Store within any second
 	}{
-		"one record a second":             {between: time.Second, parts: 1, late: 60 * time.Millisecond, inSecond: 2},
-		"twenty a second":                 {between: 50 * time.Millisecond, parts: 1, late: 310 * time.Millisecond, inSecond: 5},
-		"twenty a second, twice a second": {between: 50 * time.Millisecond, parts: 1, perSec: 2, late: 560 * time.Millisecond, inSecond: 3},
-		"a slow table":                    {between: 50 * time.Millisecond, parts: 1, takes: 600 * time.Millisecond, late: 1660 * time.Millisecond, inSecond: 2},
-		"a slow table of two partitions":  {between: 50 * time.Millisecond, parts: 2, takes: 600 * time.Millisecond, late: 1860 * time.Millisecond, inSecond: 4},
-		"partitions take turns":           {between: 50 * time.Millisecond, parts: 2, late: 580 * time.Millisecond, inSecond: 5},
-		"a thousand a second":             {records: 3000, between: time.Millisecond, parts: 1, late: 1060 * time.Millisecond, inSecond: 4},
-		"the same, over two partitions":   {records: 3000, between: time.Millisecond, parts: 2, late: 1060 * time.Millisecond, inSecond: 4},
-		"many more partitions":            {records: 1000, between: 10 * time.Millisecond, parts: 64, late: 4310 * time.Millisecond, inSecond: 18},
+		"one record a second": {between: time.Second, parts: 1, late: 60 * time.Millisecond, inSecond: 2},
+		"twenty a second": {between: 50 * time.Millisecond, parts: 1, late: 310 * time.Millisecond,
+			inSecond: 5},
+		"twenty a second, twice a second": {between: 50 * time.Millisecond, parts: 1, perSec: 2,
+			late: 560 * time.Millisecond, inSecond: 3},
+		"a slow table": {between: 50 * time.Millisecond, parts: 1, takes: 600 * time.Millisecond,
+			late: 1660 * time.Millisecond, inSecond: 2},
+		"a slow table of two partitions": {between: 50 * time.Millisecond, parts: 2, takes: 600 * time.Millisecond,
+			late: 1860 * time.Millisecond, inSecond: 4},
+		"partitions take turns": {between: 50 * time.Millisecond, parts: 2, late: 580 * time.Millisecond,
+			inSecond: 5},
+		"a thousand a second": {records: 3000, between: time.Millisecond, parts: 1,
+			late: 1060 * time.Millisecond, inSecond: 4},
+		"the same, over two partitions": {records: 3000, between: time.Millisecond, parts: 2,
+			late: 1060 * time.Millisecond, inSecond: 4},
+		"many more partitions": {records: 1000, between: 10 * time.Millisecond, parts: 64,
+			late: 4310 * time.Millisecond, inSecond: 18},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -155,8 +163,10 @@ func TestCommitsAreFew(t *testing.T) {
 		between time.Duration // two messages of each topic
 		want    map[schemas.Topic]bounds
 	}{
-		"twenty a second":     {50 * time.Millisecond, map[schemas.Topic]bounds{schemas.Changes: {10, 5}, schemas.FixityResults: {3, 2}}},
-		"a thousand a second": {time.Millisecond, map[schemas.Topic]bounds{schemas.Changes: {3, 4}, schemas.FixityResults: {3, 2}}},
+		"twenty a second": {50 * time.Millisecond,
+			map[schemas.Topic]bounds{schemas.Changes: {10, 5}, schemas.FixityResults: {3, 2}}},
+		"a thousand a second": {time.Millisecond, map[schemas.Topic]bounds{schemas.Changes: {3, 4},
+			schemas.FixityResults: {3, 2}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -170,10 +180,11 @@ func TestCommitsAreFew(t *testing.T) {
 				write, stop := b.Writer()
 				defer stop()
 				for i := range int(3 * time.Second / tt.between) {
-					for _, message := range []schemas.Message{change(fmt.Sprint(i)), {Topic: schemas.FixityResults, Body: &pb.FixityResult{
-						Id: schemas.ID("result", fmt.Sprint(i)), Account: "acme", Store: "1", Space: "maps", Item: "a",
-						Verdict: pb.Verdict_VERDICT_PASS, Started: timestamppb.Now(), Finished: timestamppb.Now(),
-					}}} {
+					for _, message := range []schemas.Message{change(fmt.Sprint(i)),
+						{Topic: schemas.FixityResults, Body: &pb.FixityResult{
+							Id: schemas.ID("result", fmt.Sprint(i)), Account: "acme", Store: "1", Space: "maps", Item: "a",
+							Verdict: pb.Verdict_VERDICT_PASS, Started: timestamppb.Now(), Finished: timestamppb.Now(),
+						}}} {
 						r, err := schemas.Encode(message)
 						if err != nil {
 							t.Fatal(err)

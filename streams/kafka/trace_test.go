@@ -68,7 +68,8 @@ func fails(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) 
 
 func tracedPool(t *testing.T, cfg kafka.Config, h kafka.Handler) *kafka.Pool {
 	t.Helper()
-	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: 1}, h)
+	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
+		Workers: 1}, h)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,10 +121,11 @@ func TestTraceOfPoolThatRetries(t *testing.T) {
 		}
 		b.Write(tracedRecord(t, "fresh", "", ""))
 		seen := map[string]string{} // one worker: the messages are handled in order
-		err := run(t, time.Minute, tracedPool(t, cfg, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-			seen[d.Body.(*pb.Change).GetItem()] = trace.SpanContextFromContext(ctx).SpanID().String()
-			return fails(ctx, d)
-		}))
+		err := run(t, time.Minute, tracedPool(t, cfg,
+			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				seen[d.Body.(*pb.Change).GetItem()] = trace.SpanContextFromContext(ctx).SpanID().String()
+				return fails(ctx, d)
+			}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,14 +133,17 @@ func TestTraceOfPoolThatRetries(t *testing.T) {
 		for i, s := range mem.GetSpans() {
 			item := []string{"good", "bad", "later", "fresh"}[i]
 			spans[item] = s
-			if s.Name != "planner handle" || s.SpanKind != trace.SpanKindConsumer || s.SpanContext.SpanID().String() != seen[item] {
-				t.Errorf("%s: got %q %v %v, want that which the handler saw: %s", item, s.Name, s.SpanKind, s.SpanContext.SpanID(), seen[item])
+			if s.Name != "planner handle" || s.SpanKind != trace.SpanKindConsumer ||
+				s.SpanContext.SpanID().String() != seen[item] {
+				t.Errorf("%s: got %q %v %v, want that which the handler saw: %s", item, s.Name, s.SpanKind,
+					s.SpanContext.SpanID(), seen[item])
 			}
 			if item == "fresh" {
 				if s.Parent.IsValid() {
 					t.Errorf("a message without a trace got parent %v", s.Parent)
 				}
-			} else if s.Parent.TraceID().String() != remoteTrace || s.Parent.SpanID().String() != remoteSpan || !s.Parent.IsRemote() || s.SpanContext.TraceState().String() != vendor {
+			} else if s.Parent.TraceID().String() != remoteTrace || s.Parent.SpanID().String() != remoteSpan ||
+				!s.Parent.IsRemote() || s.SpanContext.TraceState().String() != vendor {
 				t.Errorf("%s: got parent %v, want %s", item, s.Parent, remote)
 			}
 		}
@@ -147,7 +152,8 @@ func TestTraceOfPoolThatRetries(t *testing.T) {
 		}
 		id, _ := schemas.Encode(change("good"))
 		want := []string{
-			"messaging.consumer.group.name=millrace.planner", "messaging.destination.name=millrace.changes", "messaging.destination.partition.id=0",
+			"messaging.consumer.group.name=millrace.planner", "messaging.destination.name=millrace.changes",
+			"messaging.destination.partition.id=0",
 			"messaging.kafka.offset=0", "messaging.message.id=" + string(id.Headers[1].Value), "messaging.operation.name=handle",
 			"messaging.operation.type=process", "messaging.system=kafka", "millrace.attempt=1",
 		}
@@ -156,8 +162,10 @@ func TestTraceOfPoolThatRetries(t *testing.T) {
 		}
 		for item, class := range map[string]string{"bad": "permanent", "later": "wait"} {
 			s := spans[item]
-			if s.Status.Code != codes.Error || s.Status.Description != class || len(s.Events) != 1 || !slices.Contains(attributes(s.Attributes), "error.type="+class) {
-				t.Errorf("%s: got %v with %d events and %q, want an error of class %s", item, s.Status, len(s.Events), attributes(s.Attributes), class)
+			if s.Status.Code != codes.Error || s.Status.Description != class || len(s.Events) != 1 ||
+				!slices.Contains(attributes(s.Attributes), "error.type="+class) {
+				t.Errorf("%s: got %v with %d events and %q, want an error of class %s", item, s.Status, len(s.Events),
+					attributes(s.Attributes), class)
 			}
 		}
 		outputs := map[string]string{}
@@ -224,7 +232,8 @@ func TestTraceOfProducer(t *testing.T) {
 			t.Fatal(err)
 		}
 		sc := span.SpanContext()
-		if got, want := b.Read(schemas.Changes)[0].Header("traceparent"), fmt.Sprintf("00-%s-%s-01", sc.TraceID(), sc.SpanID()); got != want {
+		if got, want := b.Read(schemas.Changes)[0].Header("traceparent"),
+			fmt.Sprintf("00-%s-%s-01", sc.TraceID(), sc.SpanID()); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 		later := command(change("a").Body.(*pb.Change))
@@ -245,9 +254,11 @@ func TestTraceOfBatchGroup(t *testing.T) {
 		cfg := b.Config()
 		var mem *tracetest.InMemoryExporter
 		cfg.Tracer, mem = tracer(t)
-		b.Write(tracedRecord(t, "good", remote, ""), tracedRecord(t, "bad", remote, ""), tracedRecord(t, "fresh", "", ""), tracedRecord(t, "quiet", unsampled, ""))
+		b.Write(tracedRecord(t, "good", remote, ""), tracedRecord(t, "bad", remote, ""), tracedRecord(t, "fresh", "", ""),
+			tracedRecord(t, "quiet", unsampled, ""))
 		tb := &memoryTable{poison: "bad", fail: []fault{{errors.New("away"), false}}}
-		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleState, Topics: []schemas.Topic{schemas.Changes}}, tb)
+		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleState,
+			Topics: []schemas.Topic{schemas.Changes}}, tb)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -153,10 +153,12 @@ func (m *trackerModel) Check(t *rapid.T) {
 	// What it lists as done is done, and nothing below its end is left out.
 	a, all := m.tr.completedAhead(false, 1000), m.tr.completedAhead(true, 1000)
 	for i, s := range m.slots {
-		if done := all.isDone(s.at.Offset-1, s.at.Epoch); done != (s.done && s.at.Offset-1 >= m.commit().Offset) && s.at.Offset-1 >= m.commit().Offset {
+		if done := all.isDone(s.at.Offset-1, s.at.Epoch); done != (s.done && s.at.Offset-1 >= m.commit().Offset) &&
+			s.at.Offset-1 >= m.commit().Offset {
 			t.Fatalf("slot %d at %d: done is %v, and %v by %v, with the ring", i, s.at.Offset-1, s.done, done, all)
 		}
-		if at := s.at.Offset - 1; a.isDone(at, s.at.Epoch) && !s.done || at < a.end.Offset && s.done && !a.isDone(at, s.at.Epoch) {
+		if at := s.at.Offset - 1; a.isDone(at, s.at.Epoch) && !s.done || at < a.end.Offset && s.done &&
+			!a.isDone(at, s.at.Epoch) {
 			t.Fatalf("slot %d at %d: done is %v, and %v by %v", i, at, s.done, a.isDone(at, s.at.Epoch), a)
 		}
 	}

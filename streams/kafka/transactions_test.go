@@ -108,7 +108,8 @@ func TestOpenTransaction(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
 				a := newAdmin(t, b)
 				var h handled
-				pool, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, h.handle)
+				pool, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RolePlanner,
+					Topics: []schemas.Topic{schemas.Changes}}, h.handle)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -128,7 +129,8 @@ func TestOpenTransaction(t *testing.T) {
 						t.Fatal(err)
 					}
 					if l := lags[0]; l.Topic != schemas.Changes || l.Due() != 0 || l.Undecided != undecided {
-						t.Errorf("%s: %d due and %d undecided of %s, want 0 and %d of changes", when, l.Due(), l.Undecided, l.Topic, undecided)
+						t.Errorf("%s: %d due and %d undecided of %s, want 0 and %d of changes", when, l.Due(), l.Undecided, l.Topic,
+							undecided)
 					}
 					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 					defer cancel()
@@ -223,7 +225,8 @@ func TestDelayerAndTransactions(t *testing.T) {
 		lane := func(item string) kafkatest.Record {
 			r := encoded(t, 0, command(change(item).Body.(*pb.Change)))[0]
 			r.Topic = schemas.Delay("30s")
-			r.Headers = append(r.Headers, mark(schemas.TrailTopic, string(schemas.DuplicationHigh)), mark(schemas.TrailRole, string(schemas.RoleCopier)))
+			r.Headers = append(r.Headers, mark(schemas.TrailTopic, string(schemas.DuplicationHigh)),
+				mark(schemas.TrailRole, string(schemas.RoleCopier)))
 			return r
 		}
 		b.Transact(true, lane("a"))
@@ -237,7 +240,8 @@ func TestDelayerAndTransactions(t *testing.T) {
 		if want := []string{"a", "c"}; !slices.Equal(got, want) {
 			t.Errorf("%v came back, want %v", got, want)
 		}
-		if got, want := b.Committed(schemas.RoleDelayer, schemas.Delay("30s")), map[int32]int64{0: 7}; !reflect.DeepEqual(got, want) {
+		if got, want := b.Committed(schemas.RoleDelayer, schemas.Delay("30s")),
+			map[int32]int64{0: 7}; !reflect.DeepEqual(got, want) {
 			t.Errorf("committed %v, want %v", got, want)
 		}
 		if n := len(b.Read(schemas.Dead)); n > 0 {
