@@ -19,8 +19,8 @@ import (
 // the partition.
 const (
 	stuckAfter        = time.Second      // a window that is full for this long is stuck
-	divertWindow      = 10 * time.Second // for this long later messages of a flow are moved too,
-	fewArrivals       = 64               // and again while at least 1/fewArrivals of a window arrives meanwhile
+	divertWindow      = 10 * time.Second // a flow stops being moved if few messages arrive within it:
+	fewArrivals       = 64               // less than 1/fewArrivals of a window are few
 	minAccountPart    = 256              // an account with less than 1/minAccountPart of a window is not moved
 	backlogMemoryPart = 2                // messages of the backlog topic may use 1/backlogMemoryPart of Bytes
 	backlogSlots      = 3                // parts of the partitions of a backlog topic; a flow uses one

@@ -145,7 +145,7 @@ type Pool struct {
 	fail      context.CancelCauseFunc // stops Run with an error
 	clock     atomic.Int64            // nanoseconds since Run began, in steps of clockStep
 	workers   sync.WaitGroup
-	suspectMu sync.Mutex // held by a task that was running when a process died
+	suspectMu sync.Mutex // serializes tasks that may have killed a process
 }
 
 // NewPool returns a Pool that calls h.

@@ -223,7 +223,7 @@ func (p *Pool) call(w *worker, it workItem, mustRecord, wantRecord bool) bool {
 			return true
 		}
 		if cause != nil && retry.ClassOf(err) == retry.Transient {
-			t.err = fmt.Errorf("%w: %w", cause, err) // wrapping makes it retry later instead of in place
+			t.err = fmt.Errorf("%w: %w", cause, err) // a cancelled task is not retried in place
 		} else if wait, ok := p.retryInPlace(t); ok {
 			p.metricsOf(t).handled(fateRetried, 1, time.Since(called))
 			p.sched.postpone(it.q, wait)
