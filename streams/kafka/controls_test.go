@@ -187,7 +187,7 @@ func TestControlsWatch(t *testing.T) {
 			default:
 			}
 			if got != want {
-				t.Errorf("told %v, want %v", got, want)
+				t.Errorf("notified %v, want %v", got, want)
 			}
 		}
 		told(false)
@@ -219,7 +219,7 @@ func TestControlsWatch(t *testing.T) {
 		apply(t, &c, &pb.Control{Paused: true})
 		told(false)
 		if len(gone) > 0 {
-			t.Error("a watcher was told after it had gone")
+			t.Error("a watcher was notified after its cancellation")
 		}
 	})
 }

@@ -98,7 +98,7 @@ func TestDoneRecordsAreFreed(t *testing.T) {
 	recs = nil
 	for _, tk := range tasks[1:] {
 		if !part.beginTask() {
-			t.Fatal("not begun")
+			t.Fatal("not started")
 		}
 		p.finish(tk)
 	}

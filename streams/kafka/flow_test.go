@@ -67,7 +67,7 @@ func TestReadyKeysProperty(t *testing.T) {
 					h.push(queueOf(seq, 5000))
 					in = append(in, seq)
 					if h.peek() != looked {
-						t.Fatal("what was looked at is not the next")
+						t.Fatal("the peeked key is not the next one")
 					}
 				}
 				got := h.pop().head.seq

@@ -62,7 +62,7 @@ func TestKilledMemberIsReplaced(t *testing.T) {
 					time.Sleep(100 * time.Millisecond)
 				}
 				if took := time.Since(killed); took > tt.within {
-					t.Errorf("the work goes on %v after the kill, want %v at most", took, tt.within)
+					t.Errorf("the work continues %v after the kill, want %v at most", took, tt.within)
 				}
 				if w, err := adm.Awaited(t.Context(), cfg.Metrics.State()); err != nil || len(w.Groups) > 0 {
 					t.Errorf("when it has joined: waits for %+v, %v", w, err)
@@ -117,7 +117,7 @@ func TestSilencesAreNoDeaths(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if begun.Load() != 6 || len(b.Read(schemas.Dead)) > 0 || !slices.Contains(items(b, schemas.DuplicationHigh), "a") {
-			t.Errorf("begun %d times, %d dead letters, outputs %v: want 6 times, none, and its output",
+			t.Errorf("started %d times, %d dead letters, outputs %v: want 6 times, none, and its output",
 				begun.Load(), len(b.Read(schemas.Dead)), items(b, schemas.DuplicationHigh))
 		}
 	})

@@ -65,10 +65,10 @@ func TestLargeMessagesReturnThroughTheirOwnTopic(t *testing.T) {
 				}
 				tt.back(t, b)
 				if got := itemsOf(t, b, schemas.DuplicationLarge, againLarge); !slices.Equal(got, []string{"film"}) {
-					t.Errorf("%s holds %v, want what is large", againLarge, got)
+					t.Errorf("%s holds %v, want the large messages", againLarge, got)
 				}
 				if got := itemsOf(t, b, schemas.DuplicationHigh, again); !slices.Equal(got, []string{"a", "b", "c", "d"}) {
-					t.Errorf("%s holds %v, want what is small", again, got)
+					t.Errorf("%s holds %v, want the small messages", again, got)
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error)
@@ -82,10 +82,10 @@ func TestLargeMessagesReturnThroughTheirOwnTopic(t *testing.T) {
 				go func() { done <- p.Run(ctx) }()
 				time.Sleep(20 * time.Second)
 				if got := sum(b.Committed(schemas.RoleCopier, again)); got != 4 {
-					t.Errorf("committed %d of what is small, want 4", got)
+					t.Errorf("committed %d of the small messages, want 4", got)
 				}
 				if got := sum(b.Committed(schemas.RoleCopier, againLarge)); got != 0 {
-					t.Errorf("committed %d of what is large, want 0", got)
+					t.Errorf("committed %d of the large messages, want 0", got)
 				}
 				cancel()
 				if err := <-done; err != nil {

@@ -24,7 +24,7 @@ func TestLastQueuedOfRevokedPartition(t *testing.T) {
 	s.add(tasks, []uint64{1, 1})
 	it, ok := begin(s, 0)
 	if !ok || it.lastQueued() == nil {
-		t.Fatal("nothing is begun, or nothing is behind it")
+		t.Fatal("nothing is started, or nothing is queued behind it")
 	}
 	var lost sync.WaitGroup
 	lost.Go(func() {
@@ -34,7 +34,7 @@ func TestLastQueuedOfRevokedPartition(t *testing.T) {
 	_ = it.lastQueued()
 	lost.Wait()
 	if b := it.lastQueued(); b != nil {
-		t.Errorf("%v is behind the task, which was given back", b)
+		t.Errorf("%v is returned as queued although it was revoked", b)
 	}
 }
 
@@ -47,17 +47,17 @@ func TestResumedTaskFreesCapacity(t *testing.T) {
 	fill(s, f, ofX, classLow, 1)
 	first, ok := begin(s, 0)
 	if !ok {
-		t.Fatal("nothing is begun")
+		t.Fatal("nothing is started")
 	}
 	s.park(first.task)
 	fill(s, f, ofX, classLow, 1)
 	if _, ok := begin(s, 0); ok {
-		t.Fatal("begun although as many are parked as may be")
+		t.Fatal("started at the limit of parked tasks")
 	}
 	s.resumeTask(first.q)
 	s.mu.Lock()
 	defer s.unlock()
 	if _, ok := s.pick(0); !ok {
-		t.Error("not begun although none is parked any more")
+		t.Error("not started although no task is parked any more")
 	}
 }

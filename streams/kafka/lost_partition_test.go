@@ -54,7 +54,7 @@ func TestPoolStuckInLostPartition(t *testing.T) {
 					t.Errorf("Run took %v", took)
 				}
 				if got := calls.Load(); got != 1 {
-					t.Errorf("%d calls, want 1: its key is at work", got)
+					t.Errorf("%d calls, want 1: its key is running", got)
 				}
 				close(hold)
 				time.Sleep(time.Second)

@@ -116,14 +116,14 @@ func TestPoolOutcomesAreMeasured(t *testing.T) {
 			"oldest_task_seconds": {2, 3}, "oldest_message_seconds": {3, 3.1},
 		} {
 			if v := got[name+"{"+l]; v < want[0] || v > want[1] {
-				t.Errorf("%s is %v while a task is at work, want %v to %v", name, v, want[0], want[1])
+				t.Errorf("%s is %v while a task runs, want %v to %v", name, v, want[0], want[1])
 			}
 		}
 		time.Sleep(10 * time.Second)
 		for _, name := range []string{"working_tasks", "in_flight_messages", "in_flight_bytes", "oldest_task_seconds",
 			"oldest_message_seconds"} {
 			if v := nonZero(t, reg, name+"{"+l); len(v) > 0 {
-				t.Errorf("%v with nothing at work", v)
+				t.Errorf("%v without a running task", v)
 			}
 		}
 	})
@@ -270,7 +270,7 @@ func TestProducerCountsWhatIsGivenUp(t *testing.T) {
 		defer p.Close()
 		b.FailProduce(schemas.Changes, kafkatest.Refused, 1)
 		if err := p.Publish(t.Context(), change("a")); err == nil {
-			t.Fatal("published what was refused")
+			t.Fatal("published refused records")
 		}
 		if err := p.Publish(t.Context(), change("a")); err != nil {
 			t.Fatal(err)
@@ -336,12 +336,12 @@ func TestMetricsOfPool(t *testing.T) {
 			"assigned_partitions": {2, 2},
 		} {
 			if v := got[name+l]; v < want[0] || v > want[1] {
-				t.Errorf("%s is %v while a large one is at work, want %v to %v", name, v, want[0], want[1])
+				t.Errorf("%s is %v while a large one runs, want %v to %v", name, v, want[0], want[1])
 			}
 		}
 		for _, s := range cfg.Metrics.State() {
 			if !s.Member || s.Held != 0 || s.Stuck != 0 {
-				t.Errorf("got %+v, want a member whose tasks are at work", s)
+				t.Errorf("got %+v, want a member with running tasks", s)
 			}
 		}
 		close(hang)

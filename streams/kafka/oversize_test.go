@@ -129,7 +129,7 @@ func TestOversizedRecordIsADeadLetter(t *testing.T) {
 				}
 				if got := dead[0]; !bytes.Equal(got.Key, tt.rec.Key) || !bytes.Equal(got.Value, tt.rec.Value) ||
 					got.Size() < len(garbage) {
-					t.Errorf("the letter is not what was written: key of %d bytes, value of %d", len(got.Key), len(got.Value))
+					t.Errorf("the dead letter is not the written record: key of %d bytes, value of %d", len(got.Key), len(got.Value))
 				}
 				if got := sum(b.Committed(tt.role, tt.read)); got != 1 {
 					t.Errorf("committed %d, want 1", got)

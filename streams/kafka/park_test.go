@@ -58,7 +58,7 @@ func TestParkedTasksHoldNoWorker(t *testing.T) {
 				work := func() {
 					mu.Lock()
 					if busy++; busy > workers {
-						t.Errorf("%d at work", busy)
+						t.Errorf("%d running", busy)
 					}
 					mu.Unlock()
 					time.Sleep(time.Millisecond)

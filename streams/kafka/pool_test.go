@@ -89,7 +89,7 @@ func TestPoolOrder(t *testing.T) {
 			}
 		}
 		if took := end.Sub(start); most < keys/2 || took > 5*time.Second {
-			t.Errorf("at most %d at a time, %v in all: keys do not run side by side", most, took)
+			t.Errorf("at most %d at a time, %v in all: keys do not run concurrently", most, took)
 		}
 		if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != n {
 			t.Errorf("committed %d, want %d", got, n)

@@ -266,7 +266,7 @@ func TestRefusedOutputsKeepTheirOrder(t *testing.T) {
 					c := body.(*pb.DuplicationCommand)
 					if v := c.GetChangeVersion(); !seen[v] { // refused records that were written come again
 						if v < newest[c.GetItem()] {
-							t.Fatalf("%s of item %s comes behind %s", v, c.GetItem(), newest[c.GetItem()])
+							t.Fatalf("%s of item %s follows %s", v, c.GetItem(), newest[c.GetItem()])
 						}
 						newest[c.GetItem()], seen[v] = v, true
 					}

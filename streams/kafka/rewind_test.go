@@ -48,7 +48,7 @@ func TestBatchGroupOneFails(t *testing.T) {
 		time.Sleep(time.Minute)
 		committed := b.Committed(schemas.RoleSink, schemas.Changes)
 		if committed[2] != 0 {
-			t.Errorf("%d of what was refused is committed", committed[2])
+			t.Errorf("%d of the refused records are committed", committed[2])
 		}
 		stored := tb.count()
 		tb.check(t, stored, false)
@@ -97,7 +97,7 @@ func leavesMemory(t *testing.T, fault kafkatest.Fault) {
 		background(t, sink(t, b, kafka.BatchConfig{Memory: int64(n) << 7}, s)) // less than the partition has
 		time.Sleep(2 * time.Minute)
 		if got := b.Committed(schemas.RoleSink, schemas.Changes)[2]; got != 0 {
-			t.Errorf("%d of what was refused is committed", got)
+			t.Errorf("%d of the refused records are committed", got)
 		}
 		stored := tb.count()
 		if left := n - stored; left < n/5 || left > n/3 {

@@ -50,7 +50,7 @@ func TestSlotsWithoutWorkers(t *testing.T) {
 			for range 2 {
 				it, ok := begin(s, 0)
 				if !ok {
-					t.Fatal("low is not begun though there is room")
+					t.Fatal("low is not started though there is capacity")
 				}
 				busy = append(busy, it)
 			}
@@ -60,7 +60,7 @@ func TestSlotsWithoutWorkers(t *testing.T) {
 			fill(s, f, Work{Account: "a", Stores: [2]string{"Y"}}, classLarge, 1)
 			it, ok := begin(s, 1)
 			if !ok {
-				t.Fatal("large is not begun though there is room")
+				t.Fatal("large is not started though there is capacity")
 			}
 			return []workItem{it}
 		}, 1},
@@ -75,16 +75,16 @@ func TestSlotsWithoutWorkers(t *testing.T) {
 			s.releaseUnused()
 			high, ok := begin(s, 0)
 			if !ok || high.task.flow.class != classHigh {
-				t.Fatal("high waits for a slot that nobody uses")
+				t.Fatal("high waits for a slot that is not in use")
 			}
 			if _, ok := begin(s, tt.kind); ok {
-				t.Fatal("begun without room")
+				t.Fatal("started without capacity")
 			}
 			done(s, high)
 			done(s, busy[0])
 			it, ok := begin(s, tt.kind)
 			if !ok || it.task.flow.class != tt.class {
-				t.Fatal("what yielded is not begun though there is room")
+				t.Fatal("a released flow is not started though there is capacity")
 			}
 			done(s, it)
 			if n := s.slots.slots["a/X"].used; n != 0 {
@@ -106,7 +106,7 @@ func TestSlotsOfPausedRole(t *testing.T) {
 	one.setControls(true, 4, running)
 	fill(other, f, ofX, classHigh, 1)
 	if _, ok := begin(other, 0); ok {
-		t.Fatal("begun without a slot")
+		t.Fatal("started without a slot")
 	}
 	one.releaseUnused()
 	it, ok := begin(other, 0)
@@ -115,11 +115,11 @@ func TestSlotsOfPausedRole(t *testing.T) {
 	}
 	one.setControls(false, 4, running)
 	if _, ok := begin(one, 0); ok {
-		t.Fatal("begun without a slot, after the pause")
+		t.Fatal("started without a slot, after the pause")
 	}
 	done(other, it)
 	if _, ok := begin(one, 0); !ok {
-		t.Error("not begun after the pause")
+		t.Error("not started after the pause")
 	}
 }
 
@@ -133,10 +133,10 @@ func TestSlotsAfterShedding(t *testing.T) {
 	s.startShedding()
 	s.setControls(false, 16, func(Work) bool { return false })
 	if it, ok := begin(s, 0); !ok || !it.task.holdsSlots {
-		t.Fatal("not begun, or without its slot")
+		t.Fatal("not started, or without its slot")
 	}
 	if _, ok := begin(s, 0); ok {
-		t.Error("two at work on a store of one")
+		t.Error("two running on a store with a limit of one")
 	}
 }
 
@@ -173,7 +173,7 @@ func TestDroppedTaskWakesOtherWorkers(t *testing.T) {
 				workers.Go(func() { work(tasks[0].flow.kind()) })
 				synctest.Wait()
 				if len(taken) != 1 || <-taken != classes[1] {
-					t.Error("the task behind the dropped one was not begun")
+					t.Error("the task after the dropped one was not started")
 				}
 				s.close()
 				workers.Wait()
@@ -242,7 +242,7 @@ func TestParkedTasksLeavePlacesToHigh(t *testing.T) {
 				return items
 			}
 			if it.task.flow.class != class {
-				t.Fatalf("a task of class %d is begun, want %d", it.task.flow.class, class)
+				t.Fatalf("a task of class %d is started, want %d", it.task.flow.class, class)
 			}
 			s.park(it.task)
 			items = append(items, it)
@@ -253,7 +253,7 @@ func TestParkedTasksLeavePlacesToHigh(t *testing.T) {
 		t.Fatalf("%d of low are parked, want 3", len(low))
 	}
 	if _, ok := begin(s, 1); ok {
-		t.Error("large is begun")
+		t.Error("large is started")
 	}
 	if large := parked(1, classLarge); len(large) != 0 {
 		t.Errorf("%d of large are parked, want none", len(large))
@@ -263,7 +263,7 @@ func TestParkedTasksLeavePlacesToHigh(t *testing.T) {
 	}
 	goes, next := resumeAndPick(s, low[0])
 	if !goes {
-		t.Fatal("what was parked does not go on")
+		t.Fatal("a parked task does not resume")
 	}
 	if next.task == nil || next.task.flow.class != classHigh {
 		t.Error("the free place is not for high first")
@@ -285,7 +285,7 @@ func TestSlotsAtParkLimit(t *testing.T) {
 			parked = append(parked, it)
 		}
 		if len(parked) == 0 {
-			t.Fatalf("%d tasks ended, and none is begun", ended)
+			t.Fatalf("%d tasks ended, and none is started", ended)
 		}
 		if n := s.slots.slots["a/X"].used; n != 0 {
 			t.Fatalf("%d slots are held for tasks that may not begin", n)
@@ -293,7 +293,7 @@ func TestSlotsAtParkLimit(t *testing.T) {
 		it := parked[0]
 		parked = parked[1:]
 		if goes, next := resumeAndPick(s, it); !goes || next.task != nil {
-			t.Fatal("what was parked waits for the slot of a task that may not begin")
+			t.Fatal("a parked task waits for the slot of a task that may not start")
 		}
 		done(s, it)
 	}

@@ -87,11 +87,11 @@ func (m *schedulerModel) begin() bool {
 		return went
 	}
 	if n := len(m.parked) + len(m.resumed); n >= m.s.parkedLimit {
-		m.t.Fatalf("a task is begun though %d are parked", n)
+		m.t.Fatalf("a task is started though %d are parked", n)
 	}
 	for _, other := range m.begun() {
 		if other.q == it.q {
-			m.t.Fatalf("two tasks of key %d are begun", it.q.key)
+			m.t.Fatalf("two tasks of key %d are started", it.q.key)
 		}
 	}
 	if first := m.waiting[it.q.key][0]; first != it.task.rec.Offset {
@@ -183,11 +183,11 @@ func (m *schedulerModel) check() {
 	}
 	for name, most := range m.limits {
 		if used[name] > most {
-			m.t.Fatalf("%d tasks of %s at work, the limit is %d", used[name], name, most)
+			m.t.Fatalf("%d tasks of %s running, the limit is %d", used[name], name, most)
 		}
 	}
 	if len(m.atWork) > m.s.allowed || low > m.s.allowed-m.s.reserved {
-		m.t.Fatalf("%d tasks at work, %d of class low", len(m.atWork), low)
+		m.t.Fatalf("%d tasks running, %d of class low", len(m.atWork), low)
 	}
 }
 
@@ -411,7 +411,7 @@ func TestCompletedAhead(t *testing.T) {
 		t.Errorf("got %q below %d, want %q", word, end, want)
 	}
 	if got, end := a.encode(900); got != "" || end != 900 {
-		t.Errorf("got %q below %d of what is committed", got, end)
+		t.Errorf("got %q below the committed %d", got, end)
 	}
 	for name, tt := range map[string]struct {
 		word      string
@@ -456,7 +456,7 @@ func TestCompletedAhead(t *testing.T) {
 	}
 	text, end := new(crashHistory).encode(true, 1<<40, suspects, many)
 	if len(text) > 4096 {
-		t.Errorf("%d bytes of metadata, want what brokers take", len(text))
+		t.Errorf("%d bytes of metadata, want at most what brokers accept", len(text))
 	}
 	got := parseCrashHistory(text, 1<<40, 64, false).completed
 	if n := len(got.unfinished); n < maxStragglers || got.end.Offset != many.unfinished[n] ||
@@ -464,7 +464,7 @@ func TestCompletedAhead(t *testing.T) {
 		t.Errorf("got %d that are left below %d, want the first ones, to the first that is not named", n, got.end.Offset)
 	}
 	if end != got.end.Offset {
-		t.Errorf("all is said to be on record below %d, want %d: a death of what is begun behind it would not count", end,
+		t.Errorf("all is recorded below %d, want %d: a death of tasks started behind it would not count", end,
 			got.end.Offset)
 	}
 }
@@ -531,7 +531,7 @@ func TestDiversion(t *testing.T) {
 	d.expire(now, 10)
 	slot := d.slotOf(giant)
 	if _, ok := d.routeOf(giant); ok {
-		t.Error("what arrives of a flow is moved before what came first")
+		t.Error("arriving messages of a flow are moved before the first ones")
 	}
 	if !d.open(giant) || d.open(giant) || d.slotOf(giant) != slot {
 		t.Error("a flow is not new when it is moved first, is new later, or has another slot")

@@ -56,7 +56,7 @@ func TestRates(t *testing.T) {
 					synctest.Wait()
 				}
 				if !slices.Equal(got, tt.want) {
-					t.Errorf("begun %v, want %v", got, tt.want)
+					t.Errorf("started %v, want %v", got, tt.want)
 				}
 				// A waiting flow would keep its timer while there is a debt.
 				time.Sleep(time.Minute)
@@ -83,7 +83,7 @@ func TestRatesAreRefunded(t *testing.T) {
 			s.setControls(false, 100, func(Work) bool { return false })
 		}
 		if n := startAll(s); n != 1 {
-			t.Errorf("%d begun after pauses, want 1", n)
+			t.Errorf("%d started after pauses, want 1", n)
 		}
 		time.Sleep(time.Minute)
 	})
@@ -102,7 +102,7 @@ func TestSlotsInTurn(t *testing.T) {
 	for range 20 {
 		it, ok := begin(s, 0)
 		if !ok {
-			t.Fatal("the slot is free, and nobody has it")
+			t.Fatal("the slot is free, and no flow has it")
 		}
 		if _, ok := begin(s, 0); ok {
 			t.Fatal("two on a store of one")
