@@ -30,7 +30,7 @@ const (
 func (f *fetcher) moveBacklogs(ctx context.Context) {
 	t := time.NewTicker(stuckAfter / 4)
 	defer t.Stop()
-	var heavy time.Time                  // since when memory has been full; zero: it is not
+	var fullSince time.Time              // since when memory has been full; zero: it is not
 	acked, since := int64(0), time.Now() // the last count of acknowledged moves, and its time
 	for {
 		select {
@@ -43,9 +43,9 @@ func (f *fetcher) moveBacklogs(ctx context.Context) {
 		f.limitBacklogFetch()
 		switch {
 		case !f.memory.full(f.memoryLimit()):
-			heavy = time.Time{}
-		case heavy.IsZero():
-			heavy = now
+			fullSince = time.Time{}
+		case fullSince.IsZero():
+			fullSince = now
 		}
 		if n := f.diversion.acked.Load(); n > acked || f.diversion.unacked.Load() == 0 {
 			acked, since = n, now
@@ -53,7 +53,7 @@ func (f *fetcher) moveBacklogs(ctx context.Context) {
 		stalled := now.Sub(since) >= stuckAfter
 		f.diversion.stalled.Store(stalled)
 		if !stalled && !f.diversion.denied.Load() {
-			f.moveHeaviest(ctx, !heavy.IsZero() && now.Sub(heavy) >= stuckAfter)
+			f.moveHeaviest(ctx, !fullSince.IsZero() && now.Sub(fullSince) >= stuckAfter)
 		}
 		for _, part := range f.owned(nil) { // also if nothing can be moved
 			if part.stuckFor(stuckAfter) {
@@ -64,11 +64,11 @@ func (f *fetcher) moveBacklogs(ctx context.Context) {
 }
 
 // moveHeaviest moves the messages that keep partitions from being read: those that fill the windows or are
-// too many stragglers or, if memory is full (heavy), those that use the most memory.
-func (f *fetcher) moveHeaviest(ctx context.Context, heavy bool) {
+// too many stragglers or, with memoryFull, those that use the most memory.
+func (f *fetcher) moveHeaviest(ctx context.Context, memoryFull bool) {
 	stuck := map[*assignment]bool{}
 	for _, part := range f.owned(nil) {
-		if !part.backlog && !part.stopping.Load() && (heavy || part.stuckFor(stuckAfter) || part.manyStragglers()) {
+		if !part.backlog && !part.stopping.Load() && (memoryFull || part.stuckFor(stuckAfter) || part.manyStragglers()) {
 			stuck[part] = true
 		}
 	}
@@ -77,20 +77,20 @@ func (f *fetcher) moveHeaviest(ctx context.Context, heavy bool) {
 	}
 	flows, all := map[Work]bool{}, map[Work]int64{}
 	for part, tasks := range f.p.sched.queuedAmounts(stuck) {
-		of := map[Work]int64{}
+		counts := map[Work]int64{}
 		for w, n := range tasks {
-			of[w] = n.tasks
+			counts[w] = n.tasks
 			all[w] += n.bytes
 		}
-		if heavy {
+		if memoryFull {
 			continue
 		}
 		keep, least := int64(min(maxStragglers, part.window()/2)/2), max(2, int64(f.p.window/minAccountPart))
-		for _, w := range heaviest(of, keep, least) {
+		for _, w := range heaviest(counts, keep, least) {
 			flows[w] = true
 		}
 	}
-	if heavy {
+	if memoryFull {
 		for _, w := range heaviest(all, f.p.cfg.Bytes/4, f.p.cfg.Bytes/minAccountPart) {
 			flows[w] = true
 		}
@@ -106,13 +106,13 @@ func (f *fetcher) moveHeaviest(ctx context.Context, heavy bool) {
 // together, which keeps their order.
 func (f *fetcher) moveFlows(ctx context.Context, assignments map[*assignment]bool, flows map[Work]bool) {
 	// Messages that were running in deaths stay, because the metadata of their own partition records that.
-	named := map[*assignment]map[int64]int{}
+	deaths := map[*assignment]map[int64]int{}
 	for part := range assignments {
-		named[part] = part.deathCounts()
+		deaths[part] = part.deathCounts()
 	}
 	backlog := func(head, t *task) bool {
 		return assignments[t.part] && flows[t.flow.work] && !head.started() && !t.unmovable &&
-			named[t.part][t.rec.Offset] == 0
+			deaths[t.part][t.rec.Offset] == 0
 	}
 	f.queueLock <- struct{}{} // messages polled meanwhile are handled or moved after these
 	defer func() { <-f.queueLock }()
@@ -131,15 +131,15 @@ func (f *fetcher) moveFlows(ctx context.Context, assignments map[*assignment]boo
 // A withdrawnTask was removed from the scheduler. head was the first task of its key.
 type withdrawnTask struct{ head, task *task }
 
-// withdraw removes the tasks for which gone returns true from the scheduler, and returns them in the order in
+// withdraw removes the tasks for which match returns true from the scheduler, and returns them in the order in
 // which they were read.
-func (f *fetcher) withdraw(gone func(head, t *task) bool) (tasks []withdrawnTask) {
+func (f *fetcher) withdraw(match func(head, t *task) bool) (tasks []withdrawnTask) {
 	f.p.sched.removeQueued(func(head, t *task) bool {
-		is := gone(head, t)
-		if is {
+		matches := match(head, t)
+		if matches {
 			tasks = append(tasks, withdrawnTask{head, t})
 		}
-		return is
+		return matches
 	}, func(*task) {})
 	slices.SortFunc(tasks, func(a, b withdrawnTask) int { return cmp.Compare(a.task.seq, b.task.seq) })
 	return tasks
@@ -210,10 +210,10 @@ func (f *fetcher) awaitMoveRoom(a *assignment) bool {
 	return ok
 }
 
-// waitUntil polls is for at most a second, and reports whether it returned true.
-func waitUntil(ctx context.Context, is func() bool) bool {
+// waitUntil polls done for at most a second, and reports whether it returned true.
+func waitUntil(ctx context.Context, done func() bool) bool {
 	for range 200 {
-		if is() {
+		if done() {
 			return true
 		}
 		if retry.Sleep(ctx, stuckAfter/200) != nil {

@@ -235,8 +235,8 @@ func (r *pollChecker) retryDamaged(ctx context.Context, cl *kgo.Client, fetches 
 		if len(p.Records) > 0 {
 			r.drop(at)
 		}
-		err, is := bad[at]
-		if !is {
+		err, ok := bad[at]
+		if !ok {
 			return
 		}
 		d := r.damaged[at]

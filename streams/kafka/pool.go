@@ -82,12 +82,12 @@ type PoolConfig struct {
 }
 
 func (pc *PoolConfig) defaults() {
-	whole := func(n *int, to int) {
+	setInt := func(n *int, to int) {
 		if *n <= 0 {
 			*n = to
 		}
 	}
-	long := func(d *time.Duration, to time.Duration) {
+	setDuration := func(d *time.Duration, to time.Duration) {
 		if *d <= 0 {
 			*d = to
 		}
@@ -95,9 +95,9 @@ func (pc *PoolConfig) defaults() {
 	if pc.Retry == (retry.Policy{}) {
 		pc.Retry = retry.Policy{Attempts: 5, Wait: 500 * time.Millisecond, MaxWait: 20 * time.Second, Elapsed: time.Minute}
 	}
-	whole(&pc.Workers, 16)
-	whole(&pc.HighWeight, defaultWeight)
-	whole(&pc.Window, 1<<13)
+	setInt(&pc.Workers, 16)
+	setInt(&pc.HighWeight, defaultWeight)
+	setInt(&pc.Window, 1<<13)
 	pc.Reserved = max(0, min(pc.Reserved, pc.Workers-1))
 	if pc.Slots == nil {
 		pc.Slots = NewSlots(func(string, string) Limit { return Limit{} })
@@ -105,9 +105,9 @@ func (pc *PoolConfig) defaults() {
 	if pc.Bytes <= 0 {
 		pc.Bytes = 64 << 20
 	}
-	long(&pc.Drain, time.Minute)
-	long(&pc.Stall, 10*time.Minute)
-	long(&pc.Every, poolBeside)
+	setDuration(&pc.Drain, time.Minute)
+	setDuration(&pc.Stall, 10*time.Minute)
+	setDuration(&pc.Every, poolBeside)
 }
 
 const (

@@ -180,18 +180,18 @@ func (s *scheduler) pausedCounts() map[*fetcher]int {
 // isStopping reports whether t will not start because its partition is revoked.
 func isStopping(_, t *task) bool { return t.part.stopping.Load() }
 
-// removeQueued removes the tasks that have not started and for which gone, called with the head of their key,
-// returns true. It calls out with each, with mu held. Without it, tasks that wait for a slot or are paused
+// removeQueued removes the tasks that have not started and for which match, called with the head of their key,
+// returns true. It calls removed with each, with mu held. Without it, tasks that wait for a slot or are paused
 // would stay until a worker got them.
-func (s *scheduler) removeQueued(gone func(head, t *task) bool, out func(*task)) {
+func (s *scheduler) removeQueued(match func(head, t *task) bool, removed func(*task)) {
 	s.mu.Lock()
 	defer s.unlock()
 	for _, q := range s.keys { // tasks behind the head of their key
 		for t := q.head; t.next != nil; {
-			if next := t.next; gone(q.head, next) {
+			if next := t.next; match(q.head, next) {
 				t.next = next.next
 				next.next = nil
-				out(next)
+				removed(next)
 				q.n--
 			} else {
 				t = next
@@ -207,13 +207,13 @@ func (s *scheduler) removeQueued(gone func(head, t *task) bool, out func(*task))
 		}
 		for _, q := range f.ready.all() {
 			t := q.head
-			if !gone(t, t) {
+			if !match(t, t) {
 				f.ready.push(q)
 				continue
 			}
 			s.readyEstimate--
 			s.popHead(q) // may push the queue again: the next task is not gone
-			out(t)
+			removed(t)
 		}
 		if f.ready.len() == 0 && f.queued {
 			s.dequeue(f)
