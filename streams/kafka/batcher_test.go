@@ -18,17 +18,17 @@ func TestFlushLargest(t *testing.T) {
 		are   map[int]is
 		want  []int // those that must flush
 	}{
-		"nothing is read":                {[]int64{0, 0}, nil, nil},
-		"one":                            {[]int64{0, 3}, nil, []int{1}},
-		"the largest":                    {[]int64{3, 9, 5}, nil, []int{1, 2}},
-		"of those that wait":             {[]int64{3, 9, 5}, map[int]is{1: busy}, []int{2}},
-		"as many as may are at it":       {[]int64{3, 9, 5}, map[int]is{1: busy, 2: busy}, nil},
-		"one was told already":           {[]int64{3, 9, 5}, map[int]is{1: due}, []int{1, 2}},
-		"the others have none":           {[]int64{0, 9, 0}, map[int]is{1: busy}, nil},
-		"what fails hinders nobody":      {[]int64{3, 9, 5}, map[int]is{1: failing}, []int{0, 2}},
-		"and need not be told to go on":  {[]int64{0, 9, 0}, map[int]is{1: failing}, nil},
-		"many that fail hinder nobody":   {[]int64{3, 9, 5, 7}, map[int]is{1: failing, 2: failing, 3: failing}, []int{0}},
-		"more are at it than should, so": {[]int64{3, 9, 5, 7}, map[int]is{1: busy, 2: busy, 3: busy}, nil},
+		"nothing is read":          {[]int64{0, 0}, nil, nil},
+		"one":                      {[]int64{0, 3}, nil, []int{1}},
+		"the largest":              {[]int64{3, 9, 5}, nil, []int{1, 2}},
+		"of those that wait":       {[]int64{3, 9, 5}, map[int]is{1: busy}, []int{2}},
+		"every slot is taken":      {[]int64{3, 9, 5}, map[int]is{1: busy, 2: busy}, nil},
+		"one flushes already":      {[]int64{3, 9, 5}, map[int]is{1: due}, []int{1, 2}},
+		"the others have none":     {[]int64{0, 9, 0}, map[int]is{1: busy}, nil},
+		"a failing one":            {[]int64{3, 9, 5}, map[int]is{1: failing}, []int{0, 2}},
+		"only a failing one":       {[]int64{0, 9, 0}, map[int]is{1: failing}, nil},
+		"many failing ones":        {[]int64{3, 9, 5, 7}, map[int]is{1: failing, 2: failing, 3: failing}, []int{0}},
+		"more are busy than slots": {[]int64{3, 9, 5, 7}, map[int]is{1: busy, 2: busy, 3: busy}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := &BatchGroup{storeSlots: make(chan struct{}, 2), batchers: map[partition]*batcher{}}

@@ -78,7 +78,7 @@ func TestControls(t *testing.T) {
 		"lifting a part lifts no more": {[]*pb.Control{{Paused: true}, {Role: "copier"}},
 			"copier copier/acme copier/acme/1 copier/acme/2 copier/umbrella/1 " +
 				"planner planner/acme planner/acme/1 sweeper sweep:fixity sweep:audit"},
-		"until to come": {[]*pb.Control{{Sweep: "fixity", Paused: true, Until: ends(time.Second)}},
+		"until in the future": {[]*pb.Control{{Sweep: "fixity", Paused: true, Until: ends(time.Second)}},
 			"sweep:fixity"},
 		"until now": {[]*pb.Control{{Sweep: "fixity", Paused: true, Until: ends(0)}}, ""},
 		"until past": {[]*pb.Control{{Role: "copier", Workers: 2, Paused: true,

@@ -194,11 +194,11 @@ func TestPoolDeathsThatCount(t *testing.T) {
 		kill  time.Duration // when it is killed
 		dead  bool
 	}{
-		"told to stop, gets on":            {100 * time.Millisecond, 20 * time.Second, 23 * time.Second, false},
-		"told to stop at once, gets on":    {100 * time.Millisecond, 8 * time.Second, 11 * time.Second, false},
-		"told to stop, no progress":        {0, 20 * time.Second, 23 * time.Second, true},
+		"stopped, makes progress":          {100 * time.Millisecond, 20 * time.Second, 23 * time.Second, false},
+		"stopped at once, makes progress":  {100 * time.Millisecond, 8 * time.Second, 11 * time.Second, false},
+		"stopped, no progress":             {0, 20 * time.Second, 23 * time.Second, true},
 		"killed after much progress":       {100 * time.Millisecond, 0, time.Minute, false},
-		"killed soon, though it gets on":   {100 * time.Millisecond, 0, 20 * time.Second, true},
+		"killed soon, despite progress":    {100 * time.Millisecond, 0, 20 * time.Second, true},
 		"killed after a minute of nothing": {0, 0, time.Minute, true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -18,12 +18,12 @@ func TestReadyKeys(t *testing.T) {
 		n    []int // tasks of each key, oldest first
 		want []uint64
 	}{
-		"one":                       {[]int{3}, []uint64{0}},
-		"all alike":                 {[]int{1, 1, 1, 1}, []uint64{0, 1, 2, 3}},
-		"one with much behind it":   {[]int{1, 1, 1, 600}, []uint64{0, 3, 1, 2}},
-		"more and most":             {[]int{1, 1, 100, 1, 2000}, []uint64{0, 4, 1, 2, 3}},
-		"the oldest has most":       {[]int{600, 1, 1}, []uint64{0, 1, 2}},
-		"less than eight is little": {[]int{1, 7, 1}, []uint64{0, 1, 2}},
+		"one":                        {[]int{3}, []uint64{0}},
+		"all alike":                  {[]int{1, 1, 1, 1}, []uint64{0, 1, 2, 3}},
+		"one with many queued tasks": {[]int{1, 1, 1, 600}, []uint64{0, 3, 1, 2}},
+		"more and most":              {[]int{1, 1, 100, 1, 2000}, []uint64{0, 4, 1, 2, 3}},
+		"the oldest has most":        {[]int{600, 1, 1}, []uint64{0, 1, 2}},
+		"less than eight is little":  {[]int{1, 7, 1}, []uint64{0, 1, 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var h readyKeys

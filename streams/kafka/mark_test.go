@@ -170,7 +170,7 @@ func TestMarkFailsAndStoreIsRestored(t *testing.T) {
 		"the first batch":              {0, 1, false, 0, false},
 		"a later batch":                {1, 1, false, 0, false},
 		"done, but reported as failed": {1, 1, true, 0, false},
-		"it is away for long":          {1, 20, false, 0, false},
+		"it is unavailable for long":   {1, 20, false, 0, false},
 		"storing fails, too":           {1, 2, false, 2, false},
 		"Kafka answers later":          {1, 1, false, 0, true},
 		"done, and Kafka later":        {1, 1, true, 0, true},

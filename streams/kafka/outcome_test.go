@@ -45,8 +45,8 @@ func TestPoolOutcomes(t *testing.T) {
 			errText: "connection reset", attempts: "1"},
 		"panic": {rec: good, panics: true, calls: 1, class: "permanent", errText: "handler panicked: boom",
 			attempts: "1"},
-		"garbage":              {rec: garbage, class: "permanent", errText: "malformed message", attempts: "1"},
-		"of a version to come": {rec: later, class: "permanent", errText: "malformed message", attempts: "1"},
+		"garbage":             {rec: garbage, class: "permanent", errText: "malformed message", attempts: "1"},
+		"of a future version": {rec: later, class: "permanent", errText: "malformed message", attempts: "1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -174,9 +174,9 @@ func TestPoolClasses(t *testing.T) {
 	}{
 		"unavailable": {func(time.Time) error { return retry.Unavailable(errors.New("store 2 is away")) }, 4,
 			15 * time.Minute, "1/0 after 13m"},
-		"wait, when it says": {func(s time.Time) error { return retry.Wait(errors.New("not due"), s.Add(7*time.Minute)) },
+		"wait, with a due time": {func(s time.Time) error { return retry.Wait(errors.New("not due"), s.Add(7*time.Minute)) },
 			1, 9 * time.Minute, "1/1 after 7m"},
-		"wait, by the lanes": {func(time.Time) error { return retry.Wait(errors.New("no row"), time.Time{}) }, 3,
+		"wait, without a due time": {func(time.Time) error { return retry.Wait(errors.New("no row"), time.Time{}) }, 3,
 			9 * time.Minute, "1/3 after 8m"},
 	} {
 		t.Run(name, func(t *testing.T) {

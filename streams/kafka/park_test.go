@@ -187,7 +187,7 @@ func TestParkedTasksEndWithTheirPartition(t *testing.T) {
 	}{
 		"parked":           {0, time.Second},
 		"parked too late":  {12 * time.Second, 3 * time.Second},
-		"at work for long": {time.Hour, 21 * time.Second},
+		"running for long": {time.Hour, 21 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -29,7 +29,7 @@ func TestFaultsOf(t *testing.T) {
 	}{
 		"no error":                        {nil, 5, nothing},
 		"the poll's end":                  {context.DeadlineExceeded, 0, nothing},
-		"a request that is made again":    {fmt.Errorf("fetch: %w", context.Canceled), 5, nothing},
+		"a repeated request":              {fmt.Errorf("fetch: %w", context.Canceled), 5, nothing},
 		"a log that lost its end":         {&kgo.ErrDataLoss{}, 0, nothing},
 		"longer than may be":              {&kgo.ErrDecompressTooLarge{}, 5, damaged},
 		"out of range":                    {kerr.OffsetOutOfRange, 5, outside},

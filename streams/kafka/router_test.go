@@ -83,7 +83,7 @@ func TestAfter(t *testing.T) {
 			result{"delay.30s", 4, 0, 1, 30 * time.Second}},
 		"unavailable, often": {retryHeaders{unavailable: 99}, retry.Unavailable(err),
 			result{"delay.5m", 0, 0, 100, 5 * time.Minute}},
-		"wait, by the lanes": {retryHeaders{attempts: 4, waits: 1}, retry.Wait(err, time.Time{}),
+		"wait, without a due time": {retryHeaders{attempts: 4, waits: 1}, retry.Wait(err, time.Time{}),
 			result{"delay.5m", 4, 2, 0, 5 * time.Minute}},
 		"wait, until then": {retryHeaders{}, retry.Wait(err, now.Add(7*time.Hour)),
 			result{"delay.1h", 0, 1, 0, 7 * time.Hour}},

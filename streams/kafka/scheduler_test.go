@@ -324,7 +324,7 @@ func TestSchedulerShares(t *testing.T) {
 			fill(s, f, Work{Account: "a", Bytes: 9 * quantum}, classHigh, 1000)
 			fill(s, f, Work{Account: "b"}, classHigh, 1000)
 		}, 110, map[string]int{"a0": 10, "b0": 100}},
-		"who owes much sits out, and comes back": {func(s *scheduler) {
+		"an account in debt is skipped, then served again": {func(s *scheduler) {
 			fill(s, f, Work{Account: "a", Bytes: 1 << 40}, classHigh, 2)
 			fill(s, f, Work{Account: "b", Bytes: 1 << 40}, classHigh, 2)
 		}, 4, map[string]int{"a0": 2, "b0": 2}},
@@ -361,13 +361,13 @@ func TestCrashHistory(t *testing.T) {
 		"a second one": {"millrace/1 open 74 12:1* 14:1", 10,
 			crashHistory{deaths: map[int64]int{12: 2, 14: 1}, horizon: 74}},
 		"a stop after a death":    {"millrace/1 closed 74 12:2", 11, crashHistory{deaths: map[int64]int{12: 2}, horizon: 74}},
-		"what is committed":       {"millrace/1 closed 74 12:2", 80, crashHistory{deaths: map[int64]int{}}},
+		"below the commit":        {"millrace/1 closed 74 12:2", 80, crashHistory{deaths: map[int64]int{}}},
 		"a death past horizon":    {"millrace/1 open 74", 80, crashHistory{deaths: map[int64]int{}, horizon: 144}},
-		"what cannot be read":     {"millrace/1 open x 12 a:1 13:b*", 10, crashHistory{deaths: map[int64]int{}, horizon: 74}},
+		"unreadable":              {"millrace/1 open x 12 a:1 13:b*", 10, crashHistory{deaths: map[int64]int{}, horizon: 74}},
 		"nothing but the opening": {"millrace/1 open 0", 10, crashHistory{deaths: map[int64]int{}, horizon: 74}},
-		"a death, but one got on": {"millrace/1 open 0 12:0* 14:0", 10,
+		"a death, one made progress": {"millrace/1 open 0 12:0* 14:0", 10,
 			crashHistory{deaths: map[int64]int{12: 1, 14: 0}, horizon: 74}},
-		"a stop, and one got on": {"millrace/1 closed 0 14:0", 10, crashHistory{deaths: map[int64]int{}}},
+		"a stop, one made progress": {"millrace/1 closed 0 14:0", 10, crashHistory{deaths: map[int64]int{}}},
 		"a stop, and more is done": {"millrace/1 closed 0 ahead=900/3:AAU", 10,
 			crashHistory{deaths: map[int64]int{}, completed: completedAhead{kgo.EpochOffset{Epoch: 3, Offset: 900},
 				[]int64{10, 15}}}},
@@ -390,12 +390,12 @@ func TestCrashHistory(t *testing.T) {
 	}{
 		"at work": {true, 10, runningOffsets{suspect: []int64{12, 20}},
 			"millrace/1 open 74 14:2 12:1* 20:1*"},
-		"past all":                 {false, 80, runningOffsets{}, ""},
-		"gets on after two deaths": {true, 10, runningOffsets{progressing: []int64{14}}, "millrace/1 open 74 12:1 14:0"},
-		"gets on, beyond the horizon": {true, 10, runningOffsets{progressing: []int64{90}},
+		"past all":                  {false, 80, runningOffsets{}, ""},
+		"progress after two deaths": {true, 10, runningOffsets{progressing: []int64{14}}, "millrace/1 open 74 12:1 14:0"},
+		"progress, beyond the horizon": {true, 10, runningOffsets{progressing: []int64{90}},
 			"millrace/1 open 74 14:2 12:1 90:0"},
-		"gets on as it is stopped": {false, 80, runningOffsets{progressing: []int64{90}}, ""},
-		"suspect as it is stopped": {true, 80, runningOffsets{suspect: []int64{90}}, "millrace/1 open 0 90:0*"},
+		"progress while stopping": {false, 80, runningOffsets{progressing: []int64{90}}, ""},
+		"suspect while stopping":  {true, 80, runningOffsets{suspect: []int64{90}}, "millrace/1 open 0 90:0*"},
 	} {
 		if got, _ := c.encode(tt.open, tt.committed, tt.now, completedAhead{}); got != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)
@@ -418,16 +418,16 @@ func TestCompletedAhead(t *testing.T) {
 		committed int64
 		want      completedAhead
 	}{
-		"what was written":      {"ahead=900/3:AAXTBA", 100, a},
-		"nothing is left":       {"ahead=900/3:", 100, completedAhead{end: a.end}},
-		"it is committed":       {"ahead=900/3:AAXTBA", 900, completedAhead{}},
-		"another word":          {"45:1*", 10, completedAhead{}},
-		"without an epoch":      {"ahead=900:AA", 10, completedAhead{}},
-		"without what is left":  {"ahead=900/3", 10, completedAhead{}},
-		"no base64":             {"ahead=900/3:A~", 10, completedAhead{}},
-		"half a number":         {"ahead=900/3:gA", 10, completedAhead{}},
-		"a step beyond the end": {"ahead=900/3:0wQ", 500, completedAhead{}},
-		"a large epoch":         {"ahead=900/99999999999:AA", 10, completedAhead{}},
+		"as written":             {"ahead=900/3:AAXTBA", 100, a},
+		"nothing is left":        {"ahead=900/3:", 100, completedAhead{end: a.end}},
+		"it is committed":        {"ahead=900/3:AAXTBA", 900, completedAhead{}},
+		"another word":           {"45:1*", 10, completedAhead{}},
+		"without an epoch":       {"ahead=900:AA", 10, completedAhead{}},
+		"without the unfinished": {"ahead=900/3", 10, completedAhead{}},
+		"no base64":              {"ahead=900/3:A~", 10, completedAhead{}},
+		"half a number":          {"ahead=900/3:gA", 10, completedAhead{}},
+		"a step beyond the end":  {"ahead=900/3:0wQ", 500, completedAhead{}},
+		"a large epoch":          {"ahead=900/99999999999:AA", 10, completedAhead{}},
 	} {
 		if got := parseCompletedAhead(tt.word, tt.committed); fmt.Sprint(got) != fmt.Sprint(tt.want) {
 			t.Errorf("%s: got %v, want %v", name, got, tt.want)
