@@ -21,7 +21,7 @@ type assignment struct {
 	cancelled    atomic.Bool  // started tasks must end; their results are ignored
 	running      atomic.Int64 // tasks that have started and not ended
 	hasDeaths    atomic.Bool  // crashes is not empty
-	recordedDone atomic.Int64 // offset below which the last commit describes all records
+	recordedDone atomic.Int64 // by the last commit all records below it are done, except those that its metadata names
 	idle         chan struct{}
 	closeIdle    sync.Once // closes idle when stopping and running is 0
 

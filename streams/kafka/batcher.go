@@ -187,7 +187,7 @@ func (b *batcher) complete(batch []inflightRecord, bytes int64) {
 	end := batch[len(batch)-1]
 	last := end.rec
 	b.mu.Lock()
-	if b.discarded { // the partition was revoked while Store ran: its owner commits
+	if b.discarded { // do not commit: the partition was revoked while Store ran
 		b.mu.Unlock()
 		return
 	}
