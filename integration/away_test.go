@@ -97,7 +97,7 @@ func TestS3Away(t *testing.T) {
 		t.Fatal(err)
 	}
 	for line, want := range map[string]int{
-		`msg="open breaker`: 1, `msg="close breaker`: 1, `msg="message failed`: 0, `msg="will retry`: 0,
+		`msg="open breaker`: 1, `msg="close breaker`: 1, `msg="route failed message`: 0, `msg="retry message`: 0,
 	} {
 		if got := strings.Count(string(said), line); got != want {
 			t.Errorf("%d lines say %s, want %d:\n%s", got, line, want, said[max(0, len(said)-3000):])

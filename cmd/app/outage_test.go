@@ -70,7 +70,7 @@ func TestWorkResumesAfterOutage(t *testing.T) {
 				}
 				stop()
 				for line, want := range map[string]int{
-					"open breaker": x.starts, "close breaker": 1, "message failed": 0, "will retry": 0,
+					"open breaker": x.starts, "close breaker": 1, "route failed message": 0, "retry message": 0,
 				} {
 					if n := x.said.with(line); n != want {
 						t.Errorf("%d lines say %q, want %d:\n%s", n, line, want, x.said.buf.String())

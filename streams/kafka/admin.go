@@ -20,7 +20,7 @@ type Admin struct {
 	adm *kadm.Client
 
 	rates     rateTracker
-	undecided undecided
+	undecided openTransactions
 }
 
 // NewAdmin returns an Admin. It connects when a method is called. The caller must call Close.

@@ -12,25 +12,26 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A backlog is more messages of one account, or for one store, than a window holds, whose tasks take long. If it stayed in
-// front, the messages of others behind it would not be read for hours. So what fills a window for a second is moved to a
-// topic of the class, the backlog topic, which is read beside the others, with windows of its own. There the messages of a
-// flow have a third of the partitions, unless their partitions are those of their keys.
+// A backlog is more messages of one account, or for one store, than fit into a window, with long tasks. If it
+// stayed where it is, messages of others behind it would not be read for hours. So messages that fill a
+// window for a second are moved to the backlog topic of the class, which is read like the other topics, with
+// its own windows. There the messages of a flow use a third of the partitions, unless the key must determine
+// the partition.
 const (
-	stuckAfter  = time.Second      // that a window is full
-	divertFor   = 10 * time.Second // and more, while so many messages of a flow arrive, these are moved too:
-	fewArrive   = 64               // this part of a window
-	lightest    = 256              // an account with less than this part of a window is not moved
-	backlogPart = 2                // of Bytes: what the messages of a backlog topic may weigh
-	slots       = 3                // parts of the partitions of a backlog topic, one for each flow
+	stuckAfter        = time.Second      // a window that is full for this long is stuck
+	divertWindow      = 10 * time.Second // a flow stops being moved if few messages arrive within it:
+	fewArrivals       = 64               // less than 1/fewArrivals of a window are few
+	minAccountPart    = 256              // an account with less than 1/minAccountPart of a window is not moved
+	backlogMemoryPart = 2                // messages of the backlog topic may use 1/backlogMemoryPart of Bytes
+	backlogSlots      = 3                // parts of the partitions of a backlog topic; a flow uses one
 )
 
-// divert moves backlogs out of the way until ctx is done.
-func (in *intake) divert(ctx context.Context) {
+// moveBacklogs moves backlogs to the backlog topic until ctx is done.
+func (f *fetcher) moveBacklogs(ctx context.Context) {
 	t := time.NewTicker(stuckAfter / 4)
 	defer t.Stop()
-	var heavy time.Time                   // since when the records in flight weigh as much as they may; zero: they do not
-	landed, since := int64(0), time.Now() // what was last taken, and when
+	var fullSince time.Time              // since when memory has been full; zero: it is not
+	acked, since := int64(0), time.Now() // the last count of acknowledged moves, and its time
 	for {
 		select {
 		case <-ctx.Done():
@@ -38,177 +39,181 @@ func (in *intake) divert(ctx context.Context) {
 		case <-t.C:
 		}
 		now := time.Now()
-		in.diverted.expire(now, in.p.window/fewArrive)
-		in.restrain()
+		f.diversion.expire(now, f.p.window/fewArrivals)
+		f.limitBacklogFetch()
 		switch {
-		case !in.weight.full(in.room()):
-			heavy = time.Time{}
-		case heavy.IsZero():
-			heavy = now
+		case !f.memory.full(f.memoryLimit()):
+			fullSince = time.Time{}
+		case fullSince.IsZero():
+			fullSince = now
 		}
-		if n := in.diverted.landed.Load(); n > landed || in.diverted.flying.Load() == 0 {
-			landed, since = n, now
+		if n := f.diversion.acked.Load(); n > acked || f.diversion.unacked.Load() == 0 {
+			acked, since = n, now
 		}
 		stalled := now.Sub(since) >= stuckAfter
-		in.diverted.stalled.Store(stalled)
-		if !stalled && !in.diverted.off.Load() {
-			in.makeWay(ctx, !heavy.IsZero() && now.Sub(heavy) >= stuckAfter)
+		f.diversion.stalled.Store(stalled)
+		if !stalled && !f.diversion.denied.Load() {
+			f.moveHeaviest(ctx, !fullSince.IsZero() && now.Sub(fullSince) >= stuckAfter)
 		}
-		for _, sh := range in.owned(nil) { // also if nothing can be moved
-			if sh.stuck(stuckAfter) {
-				sh.goOn()
+		for _, part := range f.owned(nil) { // also if nothing can be moved
+			if part.stuckFor(stuckAfter) {
+				part.resumeStuck()
 			}
 		}
 	}
 }
 
-// makeWay moves what keeps partitions from being read, or soon will: what fills their windows or what commits name or, if
-// the intake is too heavy to read on, what weighs most of all.
-func (in *intake) makeWay(ctx context.Context, heavy bool) {
-	stuck := map[*share]bool{}
-	for _, sh := range in.owned(nil) {
-		if !sh.backlog && !sh.stopping.Load() && (heavy || sh.stuck(stuckAfter) || sh.crowded()) {
-			stuck[sh] = true
+// moveHeaviest moves the messages that keep partitions from being read: those that fill the windows or are
+// too many stragglers or, with memoryFull, those that use the most memory.
+func (f *fetcher) moveHeaviest(ctx context.Context, memoryFull bool) {
+	stuck := map[*assignment]bool{}
+	for _, part := range f.owned(nil) {
+		if !part.backlog && !part.stopping.Load() && (memoryFull || part.stuckFor(stuckAfter) || part.manyStragglers()) {
+			stuck[part] = true
 		}
 	}
 	if len(stuck) == 0 {
 		return
 	}
 	flows, all := map[Work]bool{}, map[Work]int64{}
-	for sh, tasks := range in.p.sched.waiting(stuck) {
-		of := map[Work]int64{}
-		for f, n := range tasks {
-			of[f] = n.tasks
-			all[f] += n.bytes
+	for part, tasks := range f.p.sched.queuedAmounts(stuck) {
+		counts := map[Work]int64{}
+		for w, n := range tasks {
+			counts[w] = n.tasks
+			all[w] += n.bytes
 		}
-		if heavy {
+		if memoryFull {
 			continue
 		}
-		for _, f := range heaviest(of, int64(min(maxLate, sh.window()/2)/2), max(2, int64(in.p.window/lightest))) {
-			flows[f] = true
+		keep, least := int64(min(maxStragglers, part.window()/2)/2), max(2, int64(f.p.window/minAccountPart))
+		for _, w := range heaviest(counts, keep, least) {
+			flows[w] = true
 		}
 	}
-	if heavy {
-		for _, f := range heaviest(all, in.p.cfg.Bytes/4, in.p.cfg.Bytes/lightest) {
-			flows[f] = true
+	if memoryFull {
+		for _, w := range heaviest(all, f.p.cfg.Bytes/4, f.p.cfg.Bytes/minAccountPart) {
+			flows[w] = true
 		}
 	}
 	if len(flows) > 0 {
-		in.moveAside(ctx, stuck, flows)
+		f.moveFlows(ctx, stuck, flows)
 	}
 }
 
-// moveAside moves the tasks of shares and flows that were not begun, and has those moved that will be read. First it moves
-// those of one key: if the brokers do not take them, the others stay where they are. Then it moves them in parts, each when
-// as many were acknowledged as there were in the one before. The tasks of a key are moved together, so that they keep their
-// order.
-func (in *intake) moveAside(ctx context.Context, shares map[*share]bool, flows map[Work]bool) {
-	named := map[*share]map[int64]int{} // what was at work in deaths stays where that is known
-	for sh := range shares {
-		named[sh] = sh.suspects()
+// moveFlows moves the tasks of flows in assignments that have not started, and then the ones that arrive later.
+// First it moves the tasks of one key: if the brokers do not accept them, the others stay where they are.
+// Then it moves the rest in parts, each after the part before is acknowledged. Tasks of a key are moved
+// together, which keeps their order.
+func (f *fetcher) moveFlows(ctx context.Context, assignments map[*assignment]bool, flows map[Work]bool) {
+	// Messages that were running in deaths stay, because the metadata of their own partition records that.
+	deaths := map[*assignment]map[int64]int{}
+	for part := range assignments {
+		deaths[part] = part.deathCounts()
 	}
 	backlog := func(head, t *task) bool {
-		return shares[t.share] && flows[t.flow.work] && !head.begun() && !t.stays && named[t.share][t.rec.Offset] == 0
+		return assignments[t.part] && flows[t.flow.work] && !head.started() && !t.unmovable &&
+			deaths[t.part][t.rec.Offset] == 0
 	}
-	in.moving <- struct{}{} // messages that are polled meanwhile are handled or moved after these
-	defer func() { <-in.moving }()
-	if !in.tryOne(ctx, backlog) {
+	f.queueLock <- struct{}{} // messages polled meanwhile are handled or moved after these
+	defer func() { <-f.queueLock }()
+	if !f.moveFirstKey(ctx, backlog) {
 		return
 	}
 	for {
-		landed := in.diverted.landed.Load()
-		moved, more := in.movePart(backlog, flows)
-		if !more || moved == 0 || !in.lands(ctx, landed+moved) {
+		acked := f.diversion.acked.Load()
+		moved, more := f.movePart(backlog, flows)
+		if !more || moved == 0 || !f.awaitAcked(ctx, acked+moved) {
 			return
 		}
 	}
 }
 
-// A queued task was taken out of the scheduler; head was the first of its key then.
-type queued struct{ head, task *task }
+// A withdrawnTask was removed from the scheduler. head was the first task of its key.
+type withdrawnTask struct{ head, task *task }
 
-// withdraw takes the tasks for which gone is true out of the scheduler, and returns them in the order in which they were
-// read.
-func (in *intake) withdraw(gone func(head, t *task) bool) (tasks []queued) {
-	in.p.sched.purge(func(head, t *task) bool {
-		is := gone(head, t)
-		if is {
-			tasks = append(tasks, queued{head, t})
+// withdraw removes the tasks for which match returns true from the scheduler, and returns them in the order in
+// which they were read.
+func (f *fetcher) withdraw(match func(head, t *task) bool) (tasks []withdrawnTask) {
+	f.p.sched.removeQueued(func(head, t *task) bool {
+		matches := match(head, t)
+		if matches {
+			tasks = append(tasks, withdrawnTask{head, t})
 		}
-		return is
+		return matches
 	}, func(*task) {})
-	slices.SortFunc(tasks, func(a, b queued) int { return cmp.Compare(a.task.seq, b.task.seq) })
+	slices.SortFunc(tasks, func(a, b withdrawnTask) int { return cmp.Compare(a.task.seq, b.task.seq) })
 	return tasks
 }
 
-// tryOne moves the tasks of one key for which backlog is true, and reports whether the brokers have taken them.
-func (in *intake) tryOne(ctx context.Context, backlog func(head, t *task) bool) bool {
+// moveFirstKey moves the tasks of one key for which backlog returns true, and reports whether the brokers
+// have accepted them.
+func (f *fetcher) moveFirstKey(ctx context.Context, backlog func(head, t *task) bool) bool {
 	var first *task
-	tasks := in.withdraw(func(head, t *task) bool {
-		if first == nil && backlog(head, head) && !in.movesMuch(head.share) {
+	tasks := f.withdraw(func(head, t *task) bool {
+		if first == nil && backlog(head, head) && !f.moveLimitReached(head.part) {
 			first = head
 		}
 		return head == first && backlog(head, t)
 	})
-	landed := in.diverted.landed.Load()
+	acked := f.diversion.acked.Load()
 	for _, q := range tasks {
-		in.move(q.task, in.diverted.slotOf(q.task.flow.work))
+		f.move(q.task, f.diversion.slotOf(q.task.flow.work))
 	}
-	return len(tasks) > 0 && in.lands(ctx, landed+int64(len(tasks)))
+	return len(tasks) > 0 && f.awaitAcked(ctx, acked+int64(len(tasks)))
 }
 
-// movePart moves the first of the tasks for which backlog is true. If there are no more, what arrives of flows is moved from
-// then on.
-func (in *intake) movePart(backlog func(head, t *task) bool, flows map[Work]bool) (moved int64, more bool) {
+// movePart moves the first part of the tasks for which backlog returns true. When none are left, it starts to
+// move arriving messages of flows.
+func (f *fetcher) movePart(backlog func(head, t *task) bool, flows map[Work]bool) (moved int64, more bool) {
 	var rest []*task
-	moves := map[*task]bool{} // by head
-	for _, q := range in.withdraw(backlog) {
+	moves := map[*task]bool{} // by the head of the key
+	for _, q := range f.withdraw(backlog) {
 		if _, ok := moves[q.head]; !ok {
-			moves[q.head] = !in.movesMuch(q.task.share)
+			moves[q.head] = !f.moveLimitReached(q.task.part)
 		}
 		if !moves[q.head] {
 			rest = append(rest, q.task)
 			continue
 		}
-		in.move(q.task, in.diverted.slotOf(q.task.flow.work))
+		f.move(q.task, f.diversion.slotOf(q.task.flow.work))
 		moved++
 	}
 	if len(rest) > 0 {
-		in.giveBack(rest...)
+		f.requeue(rest...)
 		return moved, true
 	}
-	for f := range flows {
-		if in.diverted.open(f) {
-			in.p.router.log.Info("move a backlog out of the way", "account", f.Account, "stores", f.Stores, "to", in.backlog)
+	for w := range flows {
+		if f.diversion.open(w) {
+			f.p.router.log.Info("move backlog", "account", w.Account, "stores", w.Stores, "to", f.backlogTopic)
 		}
 	}
 	return moved, false
 }
 
-// movesMuch reports whether so many messages of s are moved, or so much of all, that no others should be before these are
-// acknowledged.
-func (in *intake) movesMuch(s *share) bool {
-	return s.moving.Load() >= int64(s.window()/4) || in.diverted.bytes.Load() >= in.p.cfg.Bytes/4
+// moveLimitReached reports whether so many messages of a, or so many bytes in total, are being moved that no
+// more may be sent before some are acknowledged.
+func (f *fetcher) moveLimitReached(a *assignment) bool {
+	return a.unackedMoves.Load() >= int64(a.window()/4) || f.diversion.unackedBytes.Load() >= f.p.cfg.Bytes/4
 }
 
-// lands waits until n messages of the intake were acknowledged, for a second at most.
-func (in *intake) lands(ctx context.Context, n int64) bool {
-	return soon(ctx, func() bool { return in.diverted.landed.Load() >= n })
+// awaitAcked waits at most a second until n messages of the fetcher have been acknowledged.
+func (f *fetcher) awaitAcked(ctx context.Context, n int64) bool {
+	return waitUntil(ctx, func() bool { return f.diversion.acked.Load() >= n })
 }
 
-// roomFor waits until one more message of s may be moved, for a second at most.
-func (in *intake) roomFor(s *share) bool {
-	ok := soon(in.p.out.ctx, func() bool { return !in.movesMuch(s) })
+// awaitMoveRoom waits at most a second until one more message of a may be moved.
+func (f *fetcher) awaitMoveRoom(a *assignment) bool {
+	ok := waitUntil(f.p.outputs.ctx, func() bool { return !f.moveLimitReached(a) })
 	if !ok {
-		in.diverted.stalled.Store(true)
+		f.diversion.stalled.Store(true)
 	}
 	return ok
 }
 
-// soon waits until is returns true, for a second at most, and reports whether it has.
-func soon(ctx context.Context, is func() bool) bool {
+// waitUntil polls done for at most a second, and reports whether it returned true.
+func waitUntil(ctx context.Context, done func() bool) bool {
 	for range 200 {
-		if is() {
+		if done() {
 			return true
 		}
 		if retry.Sleep(ctx, stuckAfter/200) != nil {
@@ -218,28 +223,28 @@ func soon(ctx context.Context, is func() bool) bool {
 	return false
 }
 
-// giveBack has tasks handled where they are.
-func (in *intake) giveBack(tasks ...*task) {
+// requeue returns tasks to the scheduler, so that they are handled from their own partition.
+func (f *fetcher) requeue(tasks ...*task) {
 	keys, work := make([]uint64, len(tasks)), make([]Work, len(tasks))
 	for i, t := range tasks {
-		keys[i] = in.p.describe(t, &work[i])
+		keys[i] = f.p.describe(t, &work[i])
 	}
-	in.p.queue(in, tasks, keys, work)
-	if slices.ContainsFunc(tasks, func(t *task) bool { return t.share.stopping.Load() }) { // drop may have come before them
-		in.p.sched.purge(stopping, in.p.forget)
+	f.p.submit(f, tasks, keys, work)
+	if slices.ContainsFunc(tasks, func(t *task) bool { return t.part.stopping.Load() }) { // discard may have run before
+		f.p.sched.removeQueued(isStopping, f.p.freeTask)
 	}
 }
 
-// without moves the tasks whose flows are moved, and returns the others.
-func (in *intake) without(tasks []*task, keys []uint64, work []Work) ([]*task, []uint64, []Work) {
-	if !in.diverted.any.Load() || in.diverted.off.Load() {
+// moveDiverted moves the tasks of flows that are being moved, and returns the others.
+func (f *fetcher) moveDiverted(tasks []*task, keys []uint64, work []Work) ([]*task, []uint64, []Work) {
+	if !f.diversion.active.Load() || f.diversion.denied.Load() {
 		return tasks, keys, work
 	}
 	n := 0
 	for i, t := range tasks {
-		if !t.share.backlog && !t.stays {
-			if slot, ok := in.diverted.take(work[i]); ok && in.roomFor(t.share) {
-				in.move(t, slot)
+		if !t.part.backlog && !t.unmovable {
+			if slot, ok := f.diversion.routeOf(work[i]); ok && f.awaitMoveRoom(t.part) {
+				f.move(t, slot)
 				continue
 			}
 		}
@@ -249,60 +254,60 @@ func (in *intake) without(tasks []*task, keys []uint64, work []Work) ([]*task, [
 	return tasks[:n], keys[:n], work[:n]
 }
 
-// move publishes the message of t, which was not begun, to a slot of the backlog topic.
-func (in *intake) move(t *task, slot int) {
-	if !t.share.begin() {
-		in.p.forget(t)
+// move publishes the message of t, which has not started, to a slot of the backlog topic.
+func (f *fetcher) move(t *task, slot int) {
+	if !t.part.beginTask() {
+		f.p.freeTask(t)
 		return
 	}
-	rec, bytes := in.p.router.onward(&t.letter, in.backlog), t.bytes()
+	rec, bytes := f.p.router.backlogRecord(&t.inflightRecord, f.backlogTopic), t.bytes()
 	rec.Partition = byKey
-	if !in.p.cfg.CoPartitioned { // else its partition is that of its key, as in the other topics
+	if !f.p.cfg.CoPartitioned { // otherwise the key determines the partition, as in the other topics
 		rec.Partition = bySlot(slot)
 	}
-	in.diverted.flying.Add(1)
-	in.diverted.bytes.Add(bytes)
-	t.share.moving.Add(1)
-	in.p.out.send(t.share, rec, func(err error) {
-		in.diverted.flying.Add(-1)
-		in.diverted.bytes.Add(-bytes)
-		t.share.moving.Add(-1)
+	f.diversion.unacked.Add(1)
+	f.diversion.unackedBytes.Add(bytes)
+	t.part.unackedMoves.Add(1)
+	f.p.outputs.send(t.part, rec, func(err error) {
+		f.diversion.unacked.Add(-1)
+		f.diversion.unackedBytes.Add(-bytes)
+		t.part.unackedMoves.Add(-1)
 		switch {
 		case err == nil:
-			in.diverted.landed.Add(1)
-			in.meter.countHandled(t.fate, 1, -1)
-			in.p.finish(t)
-		case t.share.dead() || in.p.out.ctx.Err() != nil:
-			in.p.abandon(t)
+			f.diversion.acked.Add(1)
+			f.metrics.countHandled(t.disposition, 1, -1)
+			f.p.finish(t)
+		case t.part.isCancelled() || f.p.outputs.ctx.Err() != nil:
+			f.p.abandon(t)
 		default:
-			if errors.Is(err, kerr.TopicAuthorizationFailed) && !in.diverted.off.Swap(true) {
-				in.p.router.log.Error("backlogs stay in front of the messages of others: they cannot be moved", "to", in.backlog, "err", err)
-			} else if !in.diverted.refused.Swap(true) { // from here on all of them would be logged
-				in.p.router.log.Warn("a message of a backlog stays where it is: the brokers refuse it", "to", in.backlog, "err", err)
+			if errors.Is(err, kerr.TopicAuthorizationFailed) && !f.diversion.denied.Swap(true) {
+				f.p.router.log.Error("stop moving backlogs", "to", f.backlogTopic, "err", err)
+			} else if !f.diversion.refused.Swap(true) { // log only the first one
+				f.p.router.log.Warn("move message to backlog topic", "to", f.backlogTopic, "err", err)
 			}
-			t.stays = true
-			t.share.leave()
-			go in.giveBack(t) // not in the way of the client
+			t.unmovable = true
+			t.part.endTask()
+			go f.requeue(t) // in a goroutine, to not block the client
 		}
 	})
 }
 
-// restrain reads no more of the backlog topic while what is in flight of it weighs as much as it may.
-func (in *intake) restrain() {
-	if in.backlog == "" {
+// limitBacklogFetch pauses the backlog topic while its records in flight use their part of the memory.
+func (f *fetcher) limitBacklogFetch() {
+	if f.backlogTopic == "" {
 		return
 	}
-	in.turning.Lock()
-	defer in.turning.Unlock()
-	most := in.p.cfg.Bytes / backlogPart
-	switch n := in.behind.Load(); {
-	case !in.full && n >= most:
-		in.full = true
-		in.cl.PauseFetchTopics(in.backlog)
-	case in.full && n < most/2:
-		in.full = false
-		if !in.tap {
-			in.cl.ResumeFetchTopics(in.backlog)
+	f.pauseMu.Lock()
+	defer f.pauseMu.Unlock()
+	most := f.p.cfg.Bytes / backlogMemoryPart
+	switch n := f.backlogBytes.Load(); {
+	case !f.backlogPaused && n >= most:
+		f.backlogPaused = true
+		f.cl.PauseFetchTopics(f.backlogTopic)
+	case f.backlogPaused && n < most/2:
+		f.backlogPaused = false
+		if !f.paused {
+			f.cl.ResumeFetchTopics(f.backlogTopic)
 		}
 	}
 }

@@ -18,29 +18,30 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// copies returns n commands of an account to copy items into a store.
+// copies returns n commands of an account to copy items to a store.
 func copies(account, store string, from, n int) (msgs []schemas.Message) {
 	for i := range n {
 		msgs = append(msgs, schemas.Message{Topic: schemas.DuplicationHigh, Body: &pb.DuplicationCommand{
 			Id: schemas.ID("command", account, store, fmt.Sprint(from+i)), Account: account, Space: "maps",
 			Item: fmt.Sprint((from + i) % 100_000), SourceStore: "source", DestinationStore: store,
-			Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, Priority: pb.Priority_PRIORITY_HIGH, ChangeVersion: fmt.Sprintf("%07d", from+i),
+			Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, Priority: pb.Priority_PRIORITY_HIGH,
+			ChangeVersion: fmt.Sprintf("%07d", from+i),
 		}})
 	}
 	return msgs
 }
 
-// ofCopy describes a command as the copier does.
-func ofCopy(b schemas.Body) kafka.Work {
+// describeCopy describes a command like the copier.
+func describeCopy(b schemas.Body) kafka.Work {
 	c := b.(*pb.DuplicationCommand)
 	return kafka.Work{Key: schemas.Key(c.GetAccount(), c.GetDestinationStore(), c.GetSpace(), c.GetItem()),
 		Account: c.GetAccount(), Stores: [2]string{c.GetSourceStore(), c.GetDestinationStore()}}
 }
 
-// copier returns a Pool of the copier's.
+// copier returns a Pool like the copier's.
 func copier(t testing.TB, cfg kafka.Config, pc kafka.PoolConfig, h kafka.Handler) *kafka.Pool {
 	t.Helper()
-	pc.Role, pc.Topics, pc.Describe = schemas.RoleCopier, []schemas.Topic{schemas.DuplicationHigh}, ofCopy
+	pc.Role, pc.Topics, pc.Describe = schemas.RoleCopier, []schemas.Topic{schemas.DuplicationHigh}, describeCopy
 	p, err := kafka.NewPool(cfg, pc, h)
 	if err != nil {
 		t.Fatal(err)
@@ -48,18 +49,18 @@ func copier(t testing.TB, cfg kafka.Config, pc kafka.PoolConfig, h kafka.Handler
 	return p
 }
 
-// fairly is how long a message may wait behind those of another account, or for another store.
-const fairly = 10 * time.Second
+// maxDelay is how long a message may wait behind those of another account, or for another store.
+const maxDelay = 10 * time.Second
 
-// A message of one account waits less than 10 s behind the backlog of another one, whose tasks would take hours; and
-// one for a store behind those for a store of the same account that is at its limit.
+// A message waits less than 10 s behind the backlog of another account with tasks of hours. The same holds
+// for a message for one store behind those for another store of the account that is at its limit.
 func TestPoolBacklogDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	small, second := copies("small", "1", 0, 1), copies("giant", "2", 0, 1)
 	for name, tt := range map[string]struct {
-		first, later []schemas.Message // sent behind the backlog before the Pool begins, or later
-		limit        int               // of tasks of the backlog at a time
-		takes        time.Duration     // a task of the backlog
+		first, later []schemas.Message // sent before the Pool starts, and later
+		limit        int               // of concurrent tasks of the backlog
+		takes        time.Duration     // duration of a task of the backlog
 		bytes        int64
 	}{
 		"of another account":                     {later: small},
@@ -84,7 +85,8 @@ func TestPoolBacklogDelaysNoOther(t *testing.T) {
 					}
 					return kafka.Limit{}
 				}
-				p := copier(t, b.Config(), kafka.PoolConfig{Slots: kafka.NewSlots(limit), Bytes: tt.bytes, Window: need.Amount(2048, 0, 0)},
+				p := copier(t, b.Config(), kafka.PoolConfig{Slots: kafka.NewSlots(limit), Bytes: tt.bytes,
+					Window: need.Amount(2048, 0, 0)},
 					func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 						if c := d.Body.(*pb.DuplicationCommand); c.GetAccount() == "small" || c.GetDestinationStore() == "2" {
 							handled <- time.Now()
@@ -104,31 +106,32 @@ func TestPoolBacklogDelaysNoOther(t *testing.T) {
 					began = time.Now()
 					b.Send(tt.later...)
 				}
-				if took := (<-handled).Sub(began); took >= fairly {
-					t.Errorf("handled after %v, want less than %v", took, fairly)
+				if took := (<-handled).Sub(began); took >= maxDelay {
+					t.Errorf("handled after %v, want less than %v", took, maxDelay)
 				}
 			})
 		})
 	}
 }
 
-// A tally counts what was handled.
-type tally struct {
-	mu    sync.Mutex
-	times map[string]int    // by id
-	last  map[string]string // version, by key
-	bad   []string
-	small int                                        // messages of account small
-	slow  string                                     // account whose messages take nine minutes
-	takes func(*pb.DuplicationCommand) time.Duration // those of others
+// A handledLog counts handled messages.
+type handledLog struct {
+	mu          sync.Mutex
+	times       map[string]int    // by id
+	last        map[string]string // version, by key
+	bad         []string
+	small       int                                        // messages of account small
+	slowAccount string                                     // account with messages that take nine minutes
+	duration    func(*pb.DuplicationCommand) time.Duration // of the other accounts
 }
 
-func newTally(takes time.Duration) *tally {
-	return &tally{times: map[string]int{}, last: map[string]string{}, takes: func(*pb.DuplicationCommand) time.Duration { return takes }}
+func newTally(takes time.Duration) *handledLog {
+	return &handledLog{times: map[string]int{}, last: map[string]string{},
+		duration: func(*pb.DuplicationCommand) time.Duration { return takes }}
 }
 
-// fourOf lets four tasks of an account be at work at a time.
-func fourOf(account string) *kafka.Slots {
+// fourAtATime limits an account to four concurrent tasks.
+func fourAtATime(account string) *kafka.Slots {
 	return kafka.NewSlots(func(of, _ string) kafka.Limit {
 		if of == account {
 			return kafka.Limit{Tasks: 4}
@@ -138,10 +141,10 @@ func fourOf(account string) *kafka.Slots {
 }
 
 // handle handles a message.
-func (l *tally) handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+func (l *handledLog) handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 	c := d.Body.(*pb.DuplicationCommand)
-	takes := l.takes(c)
-	if c.GetAccount() == l.slow {
+	takes := l.duration(c)
+	if c.GetAccount() == l.slowAccount {
 		takes = 9 * time.Minute
 	}
 	select {
@@ -151,7 +154,7 @@ func (l *tally) handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Mess
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	key := ofCopy(c).Key
+	key := describeCopy(c).Key
 	if c.GetChangeVersion() < l.last[key] {
 		l.bad = append(l.bad, fmt.Sprintf("%s: %s after %s", key, c.GetChangeVersion(), l.last[key]))
 	}
@@ -163,21 +166,22 @@ func (l *tally) handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Mess
 	return nil, nil
 }
 
-// wrong names the messages that were not handled, and those that were more than most times.
-func (l *tally) wrong(msgs []schemas.Message, most int) (wrong []string) {
+// mismatches names the messages that were not handled, or more than most times.
+func (l *handledLog) mismatches(msgs []schemas.Message, most int) (wrong []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, m := range msgs {
 		c := m.Body.(*pb.DuplicationCommand)
 		if n := l.times[c.GetId()]; n == 0 || n > most {
-			wrong = append(wrong, fmt.Sprintf("%s %s/%s is handled %d times", c.GetAccount(), c.GetItem(), c.GetChangeVersion(), n))
+			wrong = append(wrong, fmt.Sprintf("%s %s/%s is handled %d times", c.GetAccount(), c.GetItem(),
+				c.GetChangeVersion(), n))
 		}
 	}
 	return wrong
 }
 
-// rewrites returns the ith to before the nth command of an account, of 100 items by turns.
-func rewrites(account string, i, n int) []schemas.Message {
+// commandVersions returns commands i to n-1 of an account, over 100 items in turns.
+func commandVersions(account string, i, n int) []schemas.Message {
 	msgs := copies(account, "1", i, n-i)
 	for j, m := range msgs {
 		m.Body.(*pb.DuplicationCommand).Item = fmt.Sprint((i + j) % 100)
@@ -185,12 +189,12 @@ func rewrites(account string, i, n int) []schemas.Message {
 	return msgs
 }
 
-// Each message of two backlogs, and of an account between them, is handled once and those of a key in order, also if the
-// process is stopped, the brokers do not answer, or answers are lost; after a kill, what was not committed may be handled
-// again.
+// Each message of two backlogs, and of an account between them, is handled once and in the order of its key.
+// This also holds if the process stops, the brokers do not answer, or responses are lost. After a kill,
+// uncommitted messages may be handled again.
 func TestPoolBacklogIsHandledOnce(t *testing.T) {
 	t.Parallel()
-	const backlog, few = 600, 20 // so few of a window wait that they are not moved
+	const backlog, few = 600, 20 // too few messages wait to be moved
 	type world struct {
 		b          *kafkatest.Broker
 		start      func() (stop, kill func())
@@ -199,7 +203,7 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 	again := func(w *world) { w.stop(); w.stop, w.kill = w.start() }
 	tests := map[string]struct {
 		disturb func(t *testing.T, w *world)
-		times   int // that a message may be handled
+		times   int // number of times that a message may be handled
 		after   time.Duration
 	}{
 		"undisturbed":                {func(*testing.T, *world) {}, 1, time.Second},
@@ -251,7 +255,8 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 					var once sync.Once
 					return func() { once.Do(func() { cancel(); <-done }) }, proc.kill
 				}
-				giant, titan, small := rewrites("giant", 0, backlog), rewrites("titan", 0, backlog), rewrites("small", 0, few)
+				giant, titan, small := commandVersions("giant", 0, backlog), commandVersions("titan", 0, backlog),
+					commandVersions("small", 0, few)
 				var msgs []schemas.Message
 				for i := range backlog {
 					msgs = append(msgs, giant[i], titan[i])
@@ -264,16 +269,16 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 				time.Sleep(tt.after)
 				tt.disturb(t, w)
 				time.Sleep(time.Minute)
-				if wrong := l.wrong(small, tt.times); len(wrong) > 0 {
+				if wrong := l.mismatches(small, tt.times); len(wrong) > 0 {
 					t.Errorf("after a minute: %s", strings.Join(wrong, "; "))
 				}
 				time.Sleep(5 * time.Minute)
 				w.stop()
-				if wrong := l.wrong(msgs, tt.times); len(wrong) > 0 {
+				if wrong := l.mismatches(msgs, tt.times); len(wrong) > 0 {
 					t.Errorf("%d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
 				}
-				// If nothing can be moved the first of a key waits, and no other; if commits fail little is read, and what comes
-				// after ten seconds is not moved any more.
+				// If nothing can be moved, only the first message of a key waits. If commits fail, little is read, and
+				// messages that arrive after ten seconds are not moved any more.
 				if len(l.bad) > 0 && tt.times == 1 && !strings.HasPrefix(name, "cannot") && !strings.HasPrefix(name, "commits") {
 					t.Errorf("%d out of order: %q", len(l.bad), l.bad[:min(10, len(l.bad))])
 				}
@@ -281,7 +286,8 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 					t.Errorf("committed %d, want %d", got, len(msgs))
 				}
 				moved := b.Read(schemas.Backlog(schemas.RoleCopier, schemas.High))
-				if got := sum(b.Committed(schemas.RoleCopier, schemas.Backlog(schemas.RoleCopier, schemas.High))); got != int64(len(moved)) || got == 0 {
+				if got := sum(b.Committed(schemas.RoleCopier,
+					schemas.Backlog(schemas.RoleCopier, schemas.High))); got != int64(len(moved)) || got == 0 {
 					t.Errorf("committed %d of the backlog topic, want %d", got, len(moved))
 				}
 				if dead := b.Read(schemas.Dead); len(dead) > 0 {
@@ -292,31 +298,33 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 	}
 }
 
-// A task that takes long keeps no other of its partition from being read, and what was done meanwhile is not done again.
-func TestPoolPassesALongTask(t *testing.T) {
+// A long task does not keep others of its partition from being read, and the ones that are done meanwhile are
+// not repeated.
+func TestPoolReadsPastLongTask(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
 		l := newTally(time.Millisecond)
-		l.slow = "slow"
+		l.slowAccount = "slow"
 		run := func(d time.Duration) {
 			ctx, cancel := context.WithTimeout(t.Context(), d)
 			defer cancel()
-			if err := copier(t, b.Config(), kafka.PoolConfig{Workers: 8, Window: 64, Drain: time.Second}, l.handle).Run(ctx); err != nil {
+			if err := copier(t, b.Config(), kafka.PoolConfig{Workers: 8, Window: 64, Drain: time.Second},
+				l.handle).Run(ctx); err != nil {
 				t.Error(err)
 			}
 		}
 		slow, quick := copies("slow", "1", 0, 2), slices.Concat(copies("quick", "1", 0, 1000), copies("other", "1", 0, 1000))
 		b.Send(append(slow, quick...)...)
 		run(time.Minute)
-		if wrong := l.wrong(quick, 1); len(wrong) > 0 {
+		if wrong := l.mismatches(quick, 1); len(wrong) > 0 {
 			t.Errorf("%d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
 		}
 		if got := sum(b.Committed(schemas.RoleCopier, schemas.DuplicationHigh)); got != 0 {
 			t.Errorf("committed %d, want nothing: the first message is not done", got)
 		}
 		run(20 * time.Minute)
-		if wrong := l.wrong(append(slow, quick...), 1); len(wrong) > 0 {
+		if wrong := l.mismatches(append(slow, quick...), 1); len(wrong) > 0 {
 			t.Errorf("started again: %d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
 		}
 		if got := sum(b.Committed(schemas.RoleCopier, schemas.DuplicationHigh)); got != int64(len(slow)+len(quick)) {
@@ -328,8 +336,8 @@ func TestPoolPassesALongTask(t *testing.T) {
 	})
 }
 
-// Backlogs of many accounts at once delay a message of another by no more than its turn.
-func TestPoolBacklogsOfMany(t *testing.T) {
+// Concurrent backlogs of many accounts delay a message of another account only by its turn.
+func TestPoolBacklogsOfManyAccounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
@@ -342,13 +350,13 @@ func TestPoolBacklogsOfMany(t *testing.T) {
 		p := copier(t, b.Config(), kafka.PoolConfig{Workers: 8, Window: 256}, l.handle)
 		background(t, p)
 		time.Sleep(2 * time.Minute) // ten turns of 101 accounts at 8 a second
-		if wrong := l.wrong(small, 1); len(wrong) > 0 {
+		if wrong := l.mismatches(small, 1); len(wrong) > 0 {
 			t.Errorf("%d: %s", len(wrong), strings.Join(wrong, "; "))
 		}
 	})
 }
 
-// If the brokers do not take what is moved, the messages are handled where they are, and a stop does not wait for long.
+// If the brokers refuse moved messages, these are handled in place, and a stop is not delayed.
 func TestPoolBacklogIsRefused(t *testing.T) {
 	t.Parallel()
 	backlog := schemas.Backlog(schemas.RoleCopier, schemas.High)
@@ -374,7 +382,7 @@ func TestPoolBacklogIsRefused(t *testing.T) {
 				if err := <-ended; err != nil {
 					t.Error(err)
 				}
-				if wrong := l.wrong(msgs, 1); len(wrong) > 1 { // the one that was tried
+				if wrong := l.mismatches(msgs, 1); len(wrong) > 1 { // the one that was tried
 					t.Errorf("%d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
 				}
 			})
@@ -382,8 +390,8 @@ func TestPoolBacklogIsRefused(t *testing.T) {
 	}
 }
 
-// If the brokers take no more of what is moved after a while, the other messages are handled where they are, also behind
-// tasks that take long.
+// If the brokers stop accepting moved messages later, the others are handled in place, also behind long
+// tasks.
 func TestPoolBacklogIsRefusedLater(t *testing.T) {
 	t.Parallel()
 	for _, partitions := range []int32{1, 12} {
@@ -398,15 +406,15 @@ func TestPoolBacklogIsRefusedLater(t *testing.T) {
 					n := 2000 + 500*int(partitions)
 					b.Send(copies("giant", "1", 0, n)...)
 					l := newTally(time.Second)
-					l.slow = "slow"
-					background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 256, Slots: fourOf("slow")}, l.handle))
+					l.slowAccount = "slow"
+					background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 256, Slots: fourAtATime("slow")}, l.handle))
 					time.Sleep(10 * time.Second)
 					b.FailProduce(schemas.Backlog(schemas.RoleCopier, schemas.High), kafkatest.NotDone, -1)
 					small := copies("small", "1", 0, 20)
 					later := copies("giant", "1", n, 600)
 					b.Send(append(append(copies("slow", "1", 0, slow), later...), small...)...)
 					time.Sleep(8 * time.Minute)
-					if wrong := l.wrong(small, 1); len(wrong) > 0 {
+					if wrong := l.mismatches(small, 1); len(wrong) > 0 {
 						t.Errorf("%d of 20 messages of another account: %s", len(wrong), wrong[0])
 					}
 					l.mu.Lock()
@@ -424,7 +432,7 @@ func TestPoolBacklogIsRefusedLater(t *testing.T) {
 	}
 }
 
-// What is moved while the brokers take none of it does not weigh so much that nothing else is read.
+// Moved messages that the brokers do not accept leave memory for reading others.
 func TestPoolBacklogIsRefusedLaterAndHeavy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -437,13 +445,13 @@ func TestPoolBacklogIsRefusedLaterAndHeavy(t *testing.T) {
 		small := copies("small", "1", 0, 60)
 		b.Send(append(copies("giant", "1", 5_000, 2_000), small...)...)
 		time.Sleep(8 * time.Minute)
-		if wrong := l.wrong(small, 1); len(wrong) > 0 {
+		if wrong := l.mismatches(small, 1); len(wrong) > 0 {
 			t.Errorf("%d of 60 messages of another account: %s", len(wrong), wrong[0])
 		}
 	})
 }
 
-// The messages of a key are handled in order, also if some of them are moved while others are being handled.
+// The messages of a key are handled in order, also if some are moved while others are handled.
 func TestPoolBacklogKeepsTheOrderOfKeys(t *testing.T) {
 	t.Parallel()
 	for seed := range need.Amount(5, 20, 1000) {
@@ -451,15 +459,15 @@ func TestPoolBacklogKeepsTheOrderOfKeys(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 4})
-				msgs := rewrites("giant", 0, 1200)
+				msgs := commandVersions("giant", 0, 1200)
 				b.Send(msgs...)
 				l := newTally(0)
-				l.takes = func(c *pb.DuplicationCommand) time.Duration {
+				l.duration = func(c *pb.DuplicationCommand) time.Duration {
 					return time.Duration(100+crc32.ChecksumIEEE([]byte(fmt.Sprint(seed, c.GetId())))%1000) * time.Millisecond
 				}
 				background(t, copier(t, b.Config(), kafka.PoolConfig{Workers: 16, Window: 128}, l.handle))
 				time.Sleep(5 * time.Minute)
-				if wrong := append(l.wrong(msgs, 1), l.bad...); len(wrong) > 0 {
+				if wrong := append(l.mismatches(msgs, 1), l.bad...); len(wrong) > 0 {
 					t.Errorf("%d: %s", len(wrong), wrong[0])
 				}
 			})
@@ -467,7 +475,7 @@ func TestPoolBacklogKeepsTheOrderOfKeys(t *testing.T) {
 	}
 }
 
-// Slow messages fill more than a quarter of a window and no more than half of it: others are read all the same.
+// Slow messages that fill between a quarter and half of a window do not keep others from being read.
 func TestPoolBacklogOfHalfAWindow(t *testing.T) {
 	t.Parallel()
 	for _, quick := range []int{375, 511, 525, 625} {
@@ -478,13 +486,13 @@ func TestPoolBacklogOfHalfAWindow(t *testing.T) {
 				b.Send(copies("quick", "1", 0, quick)...)
 				b.Send(copies("giant", "1", 0, 2500)...)
 				l := newTally(time.Millisecond)
-				l.slow = "giant"
-				background(t, copier(t, b.Config(), kafka.PoolConfig{Slots: fourOf("giant"), Window: 1024}, l.handle))
+				l.slowAccount = "giant"
+				background(t, copier(t, b.Config(), kafka.PoolConfig{Slots: fourAtATime("giant"), Window: 1024}, l.handle))
 				time.Sleep(time.Minute)
 				small := copies("small", "1", 0, 1)
 				b.Send(small...)
-				time.Sleep(fairly)
-				if wrong := l.wrong(small, 1); len(wrong) > 0 {
+				time.Sleep(maxDelay)
+				if wrong := l.mismatches(small, 1); len(wrong) > 0 {
 					t.Error(wrong)
 				}
 			})
@@ -492,7 +500,7 @@ func TestPoolBacklogOfHalfAWindow(t *testing.T) {
 	}
 }
 
-// One account has a backlog of many stores, and none of them is a backlog by itself.
+// One account has a backlog for many stores, and none of them is a backlog by itself.
 func TestPoolBacklogOfManyStores(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -506,15 +514,15 @@ func TestPoolBacklogOfManyStores(t *testing.T) {
 		b.Send(small...)
 		l := newTally(time.Second)
 		background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 512}, l.handle))
-		time.Sleep(fairly)
-		if wrong := l.wrong(small, 1); len(wrong) > 0 {
+		time.Sleep(maxDelay)
+		if wrong := l.mismatches(small, 1); len(wrong) > 0 {
 			t.Error(wrong)
 		}
 	})
 }
 
-// An account whose messages were moved, as there were many, does not wait for the backlog of another one later.
-func TestPoolBacklogThatIsOver(t *testing.T) {
+// An account with a backlog that is over does not wait for a later backlog of another account.
+func TestPoolBacklogEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
@@ -529,14 +537,14 @@ func TestPoolBacklogThatIsOver(t *testing.T) {
 		time.Sleep(2*750*time.Second/16 + 30*time.Second) // its own are done
 		one := copies("medium", "1", 99_999, 1)
 		b.Send(one...)
-		time.Sleep(fairly)
-		if wrong := l.wrong(one, 1); len(wrong) > 0 {
+		time.Sleep(maxDelay)
+		if wrong := l.mismatches(one, 1); len(wrong) > 0 {
 			t.Error(wrong)
 		}
 	})
 }
 
-// Many tasks that take long, also more than a commit names, and what is done behind them: a stop repeats none of it.
+// Behind many long tasks, also more than a commit can name, a stop repeats none of the done messages.
 func TestPoolStopsBehindManyLongTasks(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -559,11 +567,11 @@ func TestPoolStopsBehindManyLongTasks(t *testing.T) {
 					msgs = append(append(msgs, copies("slow", to, i, 1)...), quick[5*i:5*i+5]...)
 				}
 				l := newTally(time.Millisecond)
-				l.slow = "slow"
+				l.slowAccount = "slow"
 				run := func() {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 					defer cancel()
-					p := copier(t, b.Config(), kafka.PoolConfig{Slots: fourOf("slow"), Drain: time.Second}, l.handle)
+					p := copier(t, b.Config(), kafka.PoolConfig{Slots: fourAtATime("slow"), Drain: time.Second}, l.handle)
 					if err := p.Run(ctx); err != nil {
 						t.Error(err)
 					}
@@ -579,7 +587,7 @@ func TestPoolStopsBehindManyLongTasks(t *testing.T) {
 					run()
 				}
 				sending.Wait()
-				if wrong := l.wrong(quick, 1); len(wrong) > 0 {
+				if wrong := l.mismatches(quick, 1); len(wrong) > 0 {
 					t.Errorf("%d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
 				}
 			})
@@ -587,8 +595,8 @@ func TestPoolStopsBehindManyLongTasks(t *testing.T) {
 	}
 }
 
-// A message that kills its process is a dead letter after three deaths also if it lies far behind a backlog, and none of
-// the backlog is.
+// A message that kills its process becomes a dead letter after three deaths, also far behind a backlog. No
+// message of the backlog does.
 func TestPoolPoisonBehindABacklog(t *testing.T) {
 	t.Parallel()
 	for name, slow := range map[string]time.Duration{"at once": 0, "after seconds": 3 * time.Second} {
@@ -605,8 +613,10 @@ func TestPoolPoisonBehindABacklog(t *testing.T) {
 						break
 					}
 				}
-				if dead := b.Read(schemas.Dead); deaths != 3 || len(dead) != 1 || string(dead[0].Key) != schemas.ItemKey("small", "maps", "7") {
-					t.Errorf("%d processes died, and there are %d dead letters, want 3 and that of the small account", deaths, len(dead))
+				if dead := b.Read(schemas.Dead); deaths != 3 || len(dead) != 1 ||
+					string(dead[0].Key) != schemas.ItemKey("small", "maps", "7") {
+					t.Errorf("%d processes died, and there are %d dead letters, want 3 and that of the small account", deaths,
+						len(dead))
 				}
 				if got := sum(b.Committed(schemas.RoleCopier, schemas.DuplicationHigh)); got != n+1 {
 					t.Errorf("committed %d, want %d", got, n+1)
@@ -616,7 +626,8 @@ func TestPoolPoisonBehindABacklog(t *testing.T) {
 	}
 }
 
-// backlogLifetime runs a Pool in a process of its own until it is killed by a message of account small, or for some minutes.
+// backlogLifetime runs a Pool in a process of its own until a message of account small kills it, or for some
+// minutes.
 func backlogLifetime(t *testing.T, b *kafkatest.Broker, slow time.Duration) bool {
 	proc, cfg := newProcess(b.Config())
 	p := copier(t, cfg, kafka.PoolConfig{Workers: 4, Window: 64, Drain: time.Second},
@@ -636,15 +647,15 @@ func backlogLifetime(t *testing.T, b *kafkatest.Broker, slow time.Duration) bool
 	return killedIn(t, proc, p)
 }
 
-// A backlog that is moved goes to other members and back, while tasks are at work and stay so for seconds: nothing is lost,
-// and what one member has done no other does again. This runs in real time, as TestRebalance does.
+// A moved backlog is reassigned to other members and back, while tasks run for seconds. Nothing is lost, and
+// done messages are not repeated. This runs in real time, like TestRebalance.
 func TestPoolBacklogMoves(t *testing.T) {
 	t.Parallel()
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 4, RealTime: true})
 	msgs := append(copies("giant", "1", 0, 1200), copies("small", "1", 0, 60)...)
 	b.Send(msgs...)
 	l := newTally(0)
-	l.takes = func(c *pb.DuplicationCommand) time.Duration {
+	l.duration = func(c *pb.DuplicationCommand) time.Duration {
 		if strings.HasSuffix(c.GetItem(), "99") {
 			return 2 * time.Second
 		}
@@ -676,7 +687,7 @@ func TestPoolBacklogMoves(t *testing.T) {
 	})
 	stop()
 	all.Wait()
-	if wrong := l.wrong(msgs, 1); len(wrong) > 0 {
+	if wrong := l.mismatches(msgs, 1); len(wrong) > 0 {
 		t.Errorf("%d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
 	}
 	if dead := b.Read(schemas.Dead); len(dead) > 0 {
@@ -684,7 +695,7 @@ func TestPoolBacklogMoves(t *testing.T) {
 	}
 }
 
-// The backlog of a destination stays with the process that has the rest of its deletes.
+// The backlog of a destination stays with the process that has the other deletes of the destination.
 func TestPoolBacklogOfDeletes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -697,10 +708,12 @@ func TestPoolBacklogOfDeletes(t *testing.T) {
 			}})
 		}
 		b.Send(msgs...)
-		p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleDeleter, Topics: []schemas.Topic{schemas.Deletions},
+		p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleDeleter,
+			Topics:        []schemas.Topic{schemas.Deletions},
 			CoPartitioned: true, Window: 64, Workers: 4, Describe: func(b schemas.Body) kafka.Work {
 				c := b.(*pb.DeletionCommand)
-				return kafka.Work{Key: c.GetItem(), Account: c.GetAccount(), Stores: [2]string{c.GetDestinationStore(), c.GetSourceStore()}}
+				return kafka.Work{Key: c.GetItem(), Account: c.GetAccount(),
+					Stores: [2]string{c.GetDestinationStore(), c.GetSourceStore()}}
 			}}, func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
 			time.Sleep(time.Second)
 			return nil, nil
@@ -721,7 +734,8 @@ func TestPoolBacklogOfDeletes(t *testing.T) {
 			}
 		}
 		if len(moved) == 0 || sum(b.Committed(schemas.RoleDeleter, schemas.Deletions)) != 400 {
-			t.Errorf("%d messages were moved, and %d committed", len(moved), sum(b.Committed(schemas.RoleDeleter, schemas.Deletions)))
+			t.Errorf("%d messages were moved, and %d committed", len(moved),
+				sum(b.Committed(schemas.RoleDeleter, schemas.Deletions)))
 		}
 	})
 }

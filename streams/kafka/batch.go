@@ -18,124 +18,129 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A BatchSink stores batches.
+// A BatchSink stores batches of records.
 type BatchSink interface {
-	// Store stores a batch: records of one partition in the order of their offsets. One
-	// whose Store failed, or that was not committed, is given again in other pieces. A
-	// permanent error says that some of its records cannot be stored at all.
+	// Store stores a batch: records of one partition in the order of their offsets. Records are passed again,
+	// possibly in other batches, if Store failed or they were not committed. A permanent error means that some
+	// of the records can never be stored.
 	Store(ctx context.Context, batch []*schemas.Delivery) error
-	// Table returns the table that the rows of a topic land in. Stores of one table are kept apart.
+	// Table returns the table for the rows of a topic. The batches of a table are paced together.
 	Table(topic schemas.Topic) string
-	// Mark records how far partitions are handled, before that is committed. After an error nothing is committed, and
-	// their records are given again from the committed offset on: the store may be an earlier one when it is back.
+	// Mark records how far partitions are stored, before that is committed. If it returns an error, nothing is
+	// committed and the records after the committed offset are passed again, because the store may come back in
+	// an earlier state.
 	Mark(ctx context.Context, done []schemas.Progress) error
-	// Forget says that a partition is no longer ours: what is known of it is stale.
+	// Forget drops what the sink knows of a partition, which is no longer assigned.
 	Forget(topic schemas.Topic, partition int32)
 }
 
-// BatchConfig says what a BatchGroup reads and when a batch is stored: when it is complete or old, or before that if no
-// other batch of its table is being stored and the last one began 1/PartsPerSecond ago or earlier, and a millisecond more
-// for each of its records. Zero values take the defaults in brackets.
+// BatchConfig configures a BatchGroup. A batch is stored when it is full or as old as MaxAge. It is stored
+// earlier if no other batch of its table is being stored and the last one started 1/PartsPerSecond ago, plus
+// a millisecond for each of its records. Zero values take the defaults in brackets.
 type BatchConfig struct {
 	Role     schemas.Role
 	Topics   []schemas.Topic
-	MaxRows  int           // records of a batch [50,000]
-	MaxBytes int           // bytes of its keys and values, give or take a record [32 MiB]
-	MaxAge   time.Duration // since its first record was read [1 s]
-	// PartsPerSecond is the number of batches of one table that are stored in a second although they could take more
-	// records and are not of MaxAge. Of those that are of MaxAge it is four times as many; with more partitions than
-	// that, batches become older [4].
+	MaxRows  int           // maximum records of a batch [50,000]
+	MaxBytes int           // maximum bytes of keys and values of a batch; one record may exceed it [32 MiB]
+	MaxAge   time.Duration // maximum time from the read of the first record to Store [1 s]
+	// PartsPerSecond is the maximum rate of batches per table that are neither full nor as old as MaxAge.
+	// Batches as old as MaxAge may come four times as often; with more partitions than that, batches become
+	// older [4].
 	PartsPerSecond int
-	// Memory bounds what is read and not stored, give or take one poll [20 MiB].
+	// Memory is the maximum size of records that are read and not stored. One poll may exceed it [20 MiB].
 	Memory int64
-	// Drain is how long a Store may go on when its partition moves or Run ends [10 s].
+	// Drain is how long a call of Store may continue when its partition is revoked or Run ends [10 s].
 	Drain time.Duration
-	// Removed returns what is to be put on record of records from one offset up to another that were removed before the
-	// group had read them. It is published before their incident, and more than once only with the same range. May be nil.
+	// Removed returns messages that record the loss of the records from one offset up to another, which were
+	// removed from the log before the group read them. They are published before the incident, and repeatedly
+	// only with the same range. May be nil.
 	Removed func(ctx context.Context, topic schemas.Topic, partition int32, from, to int64) ([]schemas.Message, error)
 }
 
-// A BatchGroup feeds a BatchSink. Kafka is its only buffer. Errors that may pass are
-// tried again for ever, since they mean that the store is away and not that the
-// records are bad; a permanent one is narrowed down to the records that cause it, and
-// those become dead letters.
+// A BatchGroup passes records to a BatchSink in batches. Kafka is its only buffer. It repeats calls of Store
+// without limit after errors that are not permanent, because they mean that the store is unavailable. After a
+// permanent error it searches for the records that cause it, and these become dead letters.
 type BatchGroup struct {
 	cfg    BatchConfig
 	opts   []kgo.Opt
 	sink   BatchSink
 	router *router
-	tap    tap
+	pauser pauser
 
-	metrics *roleMetrics
-	weight  *scale // bytes read and not stored
-	retry   retry.Policy
-	slots   chan struct{} // one for each Store
-	stored  chan struct{} // something wants to be committed
-	commits *commits
-	// uncommitted counts the records of awaited that were stored since they were last committed.
+	metrics      *roleMetrics
+	memory       *byteBudget // bytes read and not stored
+	retry        retry.Policy
+	storeSlots   chan struct{} // limits concurrent calls of Store
+	commitSignal chan struct{} // signals that something can be committed
+	commits      *commits
+	// uncommitted counts the records of awaited partitions that were stored since their last commit.
 	uncommitted atomic.Int64
-	reader      *reader
-	perPoll     int             // records; only poll uses it
-	ctx         context.Context // outlives Run's
+	checker     *pollChecker
+	perPoll     int             // records of the next poll; only poll uses it
+	ctx         context.Context // outlives the context of Run
 	fail        context.CancelCauseFunc
 
-	mu      sync.Mutex // guards the rest
-	streams map[partition]*stream
-	tables  map[string]*spacing
-	turning bool               // some of them want to be read again from where they were
-	doubted map[partition]bool // of which Mark failed for what is stored
-	unpoll  context.CancelFunc // ends the poll at hand
+	mu            sync.Mutex // guards the fields below
+	batchers      map[partition]*batcher
+	pacers        map[string]*tablePacer
+	rewindPending bool               // a batcher must read again the records that it dropped
+	unmarked      map[partition]bool // partitions with stored records for which Mark failed
+	cancelPoll    context.CancelFunc // ends the running poll
 }
 
 var (
-	errStopped = errors.New("stopped")
-	errDoubted = errors.New("what was stored could not be recorded before, and is read again first")
+	errStopped  = errors.New("stopped")
+	errUnmarked = errors.New("Mark failed before: the stored records are read again first")
 )
 
 // BatchMemory is the default of BatchConfig.Memory.
 const BatchMemory = 20 << 20
 
 const (
-	// batchFetch is what a fetch of one broker asks for, compressed: what is read ahead of Memory is beyond it.
-	batchFetch = 512 << 10
-	batchPoll  = 4000 // records of one poll at most
-	// A poll is to weigh 1/pollShare of Memory, by what the records of the last one weighed: Memory may be exceeded by that.
-	pollShare = 4
-	firstPoll = 100 // records, before anything is known of their weight
-	// batchCommit is the time between two commits, but for the topic that fresh reads wait for.
-	batchCommit = time.Second
+	// batchFetchBytes bounds the response of one broker, compressed. These bytes are not part of Memory.
+	batchFetchBytes = 512 << 10
+	maxPollRecords  = 4000 // maximum records of a poll
+	// A poll may return 1/pollMemoryPart of Memory, estimated from the last poll. Memory may be exceeded by
+	// that.
+	pollMemoryPart   = 4
+	firstPollRecords = 100 // records of the first poll, before their size is known
+	// batchCommitInterval is the time between two commits, except for the topic that fresh reads wait for.
+	batchCommitInterval = time.Second
 )
 
-// markTimeout bounds a call of Mark, during which no partition can leave us.
+// markTimeout bounds a call of Mark. No partition can be revoked meanwhile.
 const markTimeout = CommitTimeout / 2
 
-// batchRetry is the wait between two calls of Store while errors pass: there is no end to it.
-func batchRetry() retry.Policy {
+// storeRetry is the wait between two calls of Store after an error. The number of calls has no limit.
+func storeRetry() retry.Policy {
 	return retry.Policy{Wait: 250 * time.Millisecond, MaxWait: 15 * time.Second}
 }
 
-// NewBatchGroup returns a BatchGroup that feeds sink.
+// NewBatchGroup returns a BatchGroup that passes records to sink.
 func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, error) {
 	bc.defaults()
 	topics, err := cfg.roleTopics(bc.Role, bc.Topics)
 	if err != nil {
 		return nil, err
 	}
-	parallel := min(max(runtime.GOMAXPROCS(0), 2), 4) // one for each processor, but few
+	parallel := min(max(runtime.GOMAXPROCS(0), 2), 4) // one per processor, at most 4
 	g := &BatchGroup{
-		cfg: bc, sink: sink, router: newRouter(cfg, bc.Role, 0), weight: newScale(), commits: newCommits(cfg.Deleted),
-		retry: batchRetry(), slots: make(chan struct{}, parallel), stored: make(chan struct{}, 1), streams: map[partition]*stream{},
-		tables: map[string]*spacing{}, doubted: map[partition]bool{}, perPoll: firstPoll,
-		tap: tap{controls: cfg.Controls, role: bc.Role, topics: topics},
+		cfg: bc, sink: sink, router: newRouter(cfg, bc.Role, 0), memory: newByteBudget(), commits: newCommits(cfg.Deleted),
+		retry: storeRetry(), storeSlots: make(chan struct{}, parallel), commitSignal: make(chan struct{}, 1),
+		batchers: map[partition]*batcher{},
+		pacers:   map[string]*tablePacer{}, unmarked: map[partition]bool{}, perPoll: firstPollRecords,
+		pauser: pauser{controls: cfg.Controls, role: bc.Role, topics: topics},
 	}
 	g.metrics = cfg.Metrics.role(bc.Role, schemas.High)
 	g.commits.metrics, g.commits.before = g.metrics, g.mark
 	g.router.removed = bc.Removed
-	g.reader = newReader(g.router, g.commits)
+	g.checker = newPollChecker(g.router, g.commits)
 	g.metrics.addOldest(g.oldest)
-	g.opts, err = cfg.options(string(bc.Role), append(append(cfg.consumeOptions(groupMember{role: bc.Role, topics: topics}), cfg.produceOptions(outputTimeout, outputLinger)...),
-		kgo.FetchMaxBytes(batchFetch), kgo.FetchMaxPartitionBytes(batchFetch),
-		kgo.OnPartitionsAssigned(g.assigned), kgo.OnPartitionsRevoked(g.revoked), kgo.OnPartitionsLost(g.lost))...)
+	opts := append(cfg.consumeOptions(groupMember{role: bc.Role, topics: topics}),
+		cfg.produceOptions(outputTimeout, outputLinger)...)
+	g.opts, err = cfg.options(string(bc.Role), append(opts,
+		kgo.FetchMaxBytes(batchFetchBytes), kgo.FetchMaxPartitionBytes(batchFetchBytes),
+		kgo.OnPartitionsAssigned(g.onAssigned), kgo.OnPartitionsRevoked(g.onRevoked), kgo.OnPartitionsLost(g.onLost))...)
 	return g, err
 }
 
@@ -161,9 +166,9 @@ func (c *BatchConfig) defaults() {
 	}
 }
 
-// Run stores batches until ctx is done, lets those being stored end within Drain, and
-// returns nil. Any other return is an error that Run could not get past; what was not
-// committed is delivered again. It is called once.
+// Run stores batches until ctx is done. Then it gives running calls of Store Drain to return, and returns
+// nil. It returns an error if it cannot continue; records that were not committed are then delivered again.
+// Run must be called only once.
 func (g *BatchGroup) Run(ctx context.Context) error {
 	run, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -179,34 +184,34 @@ func (g *BatchGroup) Run(ctx context.Context) error {
 	}
 	cl.AllowRebalance()
 	committer.Wait()
-	stuck := g.release(cl, g.owned(nil), true)
+	stuck := g.stopBatchers(cl, g.owned(nil), true)
 	leave()
 	if err := context.Cause(run); ctx.Err() == nil && err != nil {
 		return fmt.Errorf("batch group %s: %w", g.cfg.Role, err)
 	}
 	if stuck > 0 {
-		return fmt.Errorf("batch group %s: %d batches are still being stored after they were cancelled", g.cfg.Role, stuck)
+		return fmt.Errorf("batch group %s: %d batches are still being stored after their cancellation", g.cfg.Role, stuck)
 	}
 	return nil
 }
 
-// poll fills the streams until ctx is done. Before memory is full something is stored; while it is, poll does not
-// poll, and partitions may move. While the role is paused nothing comes, and the streams rest.
+// poll fills the batchers until ctx is done. It stores batches before memory is full. While memory is full it
+// does not poll, and partitions may move. While the role is paused no records arrive.
 func (g *BatchGroup) poll(ctx context.Context, cl *kgo.Client) error {
 	for ctx.Err() == nil {
 		g.makeRoom(ctx)
-		g.tap.turn(cl)
-		pctx, cancel := g.polling(ctx)
-		fetches := g.tap.poll(pctx, cl, g.perPoll)
+		g.pauser.update(cl)
+		pctx, cancel := g.pollContext(ctx)
+		fetches := g.pauser.poll(pctx, cl, g.perPoll)
 		cancel()
-		again, err := g.reread(ctx, cl, fetches)
+		again, err := g.checkPoll(ctx, cl, fetches)
 		if err != nil {
 			return err
 		}
 		g.fill(cl, fetches, again)
 		g.perPoll = pollSize(fetches, g.perPoll, g.cfg.Memory)
-		g.setBack(cl)
-		if err := g.redo(ctx, cl); err != nil {
+		g.applyRewinds(cl)
+		if err := g.rereadUnmarked(ctx, cl); err != nil {
 			return err
 		}
 		cl.AllowRebalance()
@@ -214,153 +219,159 @@ func (g *BatchGroup) poll(ctx context.Context, cl *kgo.Client) error {
 	return nil
 }
 
-// pollSize returns how many records the next poll asks for, after one of last records that got fetches.
+// pollSize returns how many records the next poll requests. The last one requested last and returned fetches.
 func pollSize(fetches kgo.Fetches, last int, memory int64) int {
 	n, bytes := 0, int64(0)
 	fetches.EachRecord(func(rec *kgo.Record) {
 		n++
-		bytes += weigh(rec)
+		bytes += recordBytes(rec)
 	})
 	if n == 0 {
 		return last
 	}
-	return int(min(max(memory/pollShare/(bytes/int64(n)), 1), batchPoll))
+	return int(min(max(memory/pollMemoryPart/(bytes/int64(n)), 1), maxPollRecords))
 }
 
-// fill adds what was fetched to the streams, but for the partitions that are read again.
+// fill adds fetched records to the batchers, except those of partitions in again.
 func (g *BatchGroup) fill(cl *kgo.Client, fetches kgo.Fetches, again map[partition]bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var began map[string]map[int32]kgo.EpochOffset // what the group had committed of partitions of which nothing was read
-	for _, f := range fetches {
-		for _, t := range f.Topics {
+	var began map[string]map[int32]kgo.EpochOffset // committed offsets, for partitions of which nothing was read yet
+	for _, fetch := range fetches {
+		for _, t := range fetch.Topics {
 			inc := incarnation(t.TopicID)
 			for _, p := range t.Partitions {
 				at := partition{t.Topic, p.Partition}
-				s := g.streams[at]
-				if s == nil || len(p.Records) == 0 || again[at] {
+				b := g.batchers[at]
+				if b == nil || len(p.Records) == 0 || again[at] {
 					continue
 				}
-				if began == nil && s.begins(inc) {
+				if began == nil && b.isNewLog(inc) {
 					began = cl.CommittedOffsets()
 				}
-				n, weight := s.add(p.Records, inc, max(p.LogStartOffset, 0), began[t.Topic][p.Partition].Offset)
-				g.weight.add(weight)
+				n, weight := b.add(p.Records, inc, max(p.LogStartOffset, 0), began[t.Topic][p.Partition].Offset)
+				g.memory.add(weight)
 				g.metrics.addInFlight(n, weight)
 			}
 		}
 	}
 }
 
-// makeRoom has what is in memory stored before memory is full, and returns when it is not.
+// makeRoom makes batchers flush before memory is full, and returns when it is not full.
 func (g *BatchGroup) makeRoom(ctx context.Context) {
-	for g.weight.n.Load() >= g.cfg.Memory*3/4 && ctx.Err() == nil {
-		g.hurry()
-		if g.weight.n.Load() < g.cfg.Memory {
+	for g.memory.n.Load() >= g.cfg.Memory*3/4 && ctx.Err() == nil {
+		g.flushLargest()
+		if g.memory.n.Load() < g.cfg.Memory {
 			return
 		}
-		g.weight.less(ctx)
+		g.memory.waitFreed(ctx)
 	}
 }
 
-// hurry has those streams that have most waiting stored, until every slot is taken: few large batches take the same
-// memory as many small ones, and the store less work.
-func (g *BatchGroup) hurry() {
-	free, size := cap(g.slots), map[*stream]int64{}
-	for _, s := range g.owned(nil) {
-		if waiting, busy := s.waiting(); busy {
+// flushLargest makes the batchers with the most queued bytes flush, as many as there are free slots. A few
+// large batches need the same memory as many small ones, and cause less work for the store.
+func (g *BatchGroup) flushLargest() {
+	free, size := cap(g.storeSlots), map[*batcher]int64{}
+	for _, b := range g.owned(nil) {
+		if waiting, busy := b.queuedBytes(); busy {
 			free--
 		} else if waiting > 0 {
-			size[s] = waiting
+			size[b] = waiting
 		}
 	}
-	idle := slices.SortedFunc(maps.Keys(size), func(a, b *stream) int { return cmp.Compare(size[b], size[a]) })
-	for _, s := range idle[:max(0, min(free, len(idle)))] {
-		s.hurry()
+	idle := slices.SortedFunc(maps.Keys(size), func(a, b *batcher) int { return cmp.Compare(size[b], size[a]) })
+	for _, b := range idle[:max(0, min(free, len(idle)))] {
+		b.flush()
 	}
 }
 
-// apart is the time between two batches of a table, and between two commits, while there are few records.
-func (g *BatchGroup) apart() time.Duration { return time.Second / time.Duration(g.cfg.PartsPerSecond) }
+// minInterval is the time between two batches of a table, and between two commits, when there are few
+// records.
+func (g *BatchGroup) minInterval() time.Duration {
+	return time.Second / time.Duration(g.cfg.PartsPerSecond)
+}
 
-// awaited reports whether fresh reads wait until what was read of a partition is committed: a Watermark is one of changes.
-func (g *BatchGroup) awaited(p partition) bool {
+// isAwaited reports whether fresh reads wait for the commits of p. These are the partitions of changes, see
+// Watermark.
+func (g *BatchGroup) isAwaited(p partition) bool {
 	return g.router.cfg.schemaTopic(p.topic) == schemas.Changes
 }
 
-// commitLoop commits what was stored: once in batchCommit all of it, and what is awaited the sooner the less it is. Each
-// commit costs the sink a small insert into each table.
+// commitLoop commits stored records: everything every batchCommitInterval, and awaited partitions more often,
+// the sooner the fewer records there are. Each commit makes the sink insert a few rows into each table.
 func (g *BatchGroup) commitLoop(ctx context.Context, cl *kgo.Client) {
 	var (
-		last, whole time.Time     // the last commit, and the last one of all that was stored
+		last, whole time.Time     // the last commit, and the last one of everything
 		took        time.Duration // by the last commit
 	)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-g.stored:
+		case <-g.commitSignal:
 		}
-		for ctx.Err() == nil && time.Since(last) < g.commitApart(took) {
-			_ = retry.Sleep(ctx, min(20*time.Millisecond, batchCommit/10))
+		for ctx.Err() == nil && time.Since(last) < g.commitInterval(took) {
+			_ = retry.Sleep(ctx, min(20*time.Millisecond, batchCommitInterval/10))
 		}
-		began, of := time.Now(), g.awaited
-		if began.Sub(whole) >= batchCommit {
+		began, of := time.Now(), g.isAwaited
+		if began.Sub(whole) >= batchCommitInterval {
 			of, whole = nil, began
 		}
-		again := time.Until(whole.Add(batchCommit))
+		again := time.Until(whole.Add(batchCommitInterval))
 		if g.commits.pending(of) {
 			if !g.commit(ctx, cl, of) {
-				_ = retry.Sleep(ctx, batchCommit)
+				_ = retry.Sleep(ctx, batchCommitInterval)
 				again = 0
 			}
-			last, took = began, min(time.Since(began), batchCommit)
+			last, took = began, min(time.Since(began), batchCommitInterval)
 		}
 		if g.commits.pending(nil) {
-			time.AfterFunc(again, g.signal)
+			time.AfterFunc(again, g.signalCommit)
 		}
 	}
 }
 
-// commitApart is the least time between two commits.
-func (g *BatchGroup) commitApart(took time.Duration) time.Duration {
-	apart := g.apart() + time.Duration(g.uncommitted.Load())*recordShare
-	return max(min(apart, batchCommit), restShare*took)
+// commitInterval is the least time between two commits.
+func (g *BatchGroup) commitInterval(took time.Duration) time.Duration {
+	apart := g.minInterval() + time.Duration(g.uncommitted.Load())*perRecordDelay
+	return max(min(apart, batchCommitInterval), idleFactor*took)
 }
 
-// mark has the sink record what is about to be committed.
+// mark makes the sink record the positions that are about to be committed.
 func (g *BatchGroup) mark(ctx context.Context, todo map[partition]position) error {
 	ctx, cancel := context.WithTimeout(ctx, markTimeout)
 	defer cancel()
 	done := make([]schemas.Progress, 0, len(todo))
 	for at, p := range todo {
-		done = append(done, schemas.Progress{Topic: g.router.cfg.schemaTopic(at.topic), Incarnation: p.incarnation, Partition: at.id,
-			Start: p.start, From: p.from, Next: p.Offset})
+		done = append(done, schemas.Progress{
+			Topic: g.router.cfg.schemaTopic(at.topic), Incarnation: p.incarnation, Partition: at.id,
+			Start: p.start, From: p.from, Next: p.Offset,
+		})
 	}
-	if g.doubts(todo) {
-		return errDoubted
+	if g.anyUnmarked(todo) {
+		return errUnmarked
 	}
 	if err := g.sink.Mark(ctx, done); err != nil {
-		g.doubt(todo)
-		return fmt.Errorf("record what is to be committed: %w", err)
+		g.addUnmarked(todo)
+		return fmt.Errorf("mark partitions: %w", err)
 	}
 	return nil
 }
 
-// signal has the commit loop commit.
-func (g *BatchGroup) signal() {
+// signalCommit makes the commit loop commit.
+func (g *BatchGroup) signalCommit() {
 	select {
-	case g.stored <- struct{}{}:
+	case g.commitSignal <- struct{}{}:
 	default:
 	}
 }
 
-// commit commits what was stored of the partitions for which of is true; nil is all.
-func (g *BatchGroup) commit(ctx context.Context, cl *kgo.Client, of func(partition) bool) (ok bool) {
+// commit commits the stored records of the partitions for which match returns true. A nil match selects all.
+func (g *BatchGroup) commit(ctx context.Context, cl *kgo.Client, match func(partition) bool) (ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, CommitTimeout)
 	defer cancel()
 	n := g.uncommitted.Load()
-	err := g.commits.sendOf(ctx, cl, of)
+	err := g.commits.sendOf(ctx, cl, match)
 	switch {
 	case err == nil:
 		g.uncommitted.Add(-n)
@@ -368,118 +379,118 @@ func (g *BatchGroup) commit(ctx context.Context, cl *kgo.Client, of func(partiti
 	case commitFatal(err):
 		g.fail(err)
 	case !errors.Is(err, context.Canceled):
-		g.router.log.Warn("will commit again", "err", err)
+		g.router.log.Warn("retry commit", "err", err)
 	}
 	return false
 }
 
-func (g *BatchGroup) assigned(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
+func (g *BatchGroup) onAssigned(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
 	defer g.metrics.countRebalance(partitionsAssigned, parts, time.Now())
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	each(parts, func(at partition) { g.begin(cl, at) })
+	eachPartition(parts, func(at partition) { g.startBatcher(cl, at) })
 }
 
-// begin starts the stream of a partition. g.mu is held.
-func (g *BatchGroup) begin(cl *kgo.Client, at partition) *stream {
+// startBatcher starts the batcher of a partition. The caller holds g.mu.
+func (g *BatchGroup) startBatcher(cl *kgo.Client, at partition) *batcher {
 	table := g.sink.Table(g.router.cfg.schemaTopic(at.topic))
-	if g.tables[table] == nil {
-		g.tables[table] = newSpacing(g.apart())
+	if g.pacers[table] == nil {
+		g.pacers[table] = newTablePacer(g.minInterval())
 	}
-	s := newStream(g, cl, at, g.tables[table])
-	g.streams[at] = s
-	go s.run()
-	return s
+	b := newBatcher(g, cl, at, g.pacers[table])
+	g.batchers[at] = b
+	go b.run()
+	return b
 }
 
-func (g *BatchGroup) revoked(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
+func (g *BatchGroup) onRevoked(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
 	defer g.metrics.countRebalance(partitionsRevoked, parts, time.Now())
-	g.release(cl, g.owned(parts), true)
+	g.stopBatchers(cl, g.owned(parts), true)
 }
 
-func (g *BatchGroup) lost(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
+func (g *BatchGroup) onLost(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
 	defer g.metrics.countRebalance(partitionsLost, parts, time.Now())
-	g.release(cl, g.owned(parts), false)
+	g.stopBatchers(cl, g.owned(parts), false)
 }
 
-// owned returns the streams of parts, or all with nil.
-func (g *BatchGroup) owned(parts map[string][]int32) []*stream {
+// owned returns the batchers of parts, or all if parts is nil.
+func (g *BatchGroup) owned(parts map[string][]int32) []*batcher {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return among(g.streams, parts)
+	return selectPartitions(g.batchers, parts)
 }
 
-// release ends streams. If they are still ours, a Store may go on for Drain, and what
-// was stored is committed. It returns how many ignore that they were cancelled.
-func (g *BatchGroup) release(cl *kgo.Client, streams []*stream, ours bool) (stuck int) {
-	if len(streams) == 0 {
+// stopBatchers stops batchers. If their partitions are still ours, calls of Store may continue for Drain, and
+// stored records are committed. It returns the number of batchers that ignore their cancellation.
+func (g *BatchGroup) stopBatchers(cl *kgo.Client, batchers []*batcher, ours bool) (stuck int) {
+	if len(batchers) == 0 {
 		return 0
 	}
-	for _, s := range streams {
-		s.stop()
+	for _, b := range batchers {
+		b.stop()
 		if !ours {
-			s.cancel(errRevoked)
+			b.cancel(errRevoked)
 		}
 	}
-	stuck = g.await(streams)
+	stuck = g.awaitBatchers(batchers)
 	if ours {
 		g.commit(g.ctx, cl, nil)
 	}
-	for _, s := range streams {
+	for _, b := range batchers {
 		g.mu.Lock()
-		delete(g.streams, s.partition)
+		delete(g.batchers, b.partition)
 		g.mu.Unlock()
-		// Before the rest: a Store that goes on after it was cancelled would add what it stored to our next commit,
-		// for a partition that another member may own.
-		s.discard()
-		g.commits.forget(s.partition) // waits for a Mark under way, which may doubt it
+		// First: a call of Store that continues after its cancellation would otherwise add its records to our next
+		// commit, for a partition that another member may own.
+		b.discard()
+		g.commits.forget(b.partition) // waits for a running Mark, which may add the partition to unmarked
 		g.mu.Lock()
-		delete(g.doubted, s.partition)
+		delete(g.unmarked, b.partition)
 		g.mu.Unlock()
-		g.reader.forget(s.partition)
-		cl.ResumeFetchPartitions(s.one()) // a pause would outlive the assignment
-		g.sink.Forget(g.router.cfg.schemaTopic(s.topic), s.id)
+		g.checker.forget(b.partition)
+		cl.ResumeFetchPartitions(b.asMap()) // the client keeps a pause beyond the assignment
+		g.sink.Forget(g.router.cfg.schemaTopic(b.topic), b.id)
 	}
 	return stuck
 }
 
-// await waits until streams have ended, cancels them after Drain, and returns how many
-// have not ended poolGrace later.
-func (g *BatchGroup) await(streams []*stream) (stuck int) {
+// awaitBatchers waits until batchers have ended. It cancels them after Drain, and returns how many have not
+// ended cancelGrace later.
+func (g *BatchGroup) awaitBatchers(batchers []*batcher) (stuck int) {
 	timer := time.AfterFunc(g.cfg.Drain, func() {
-		for _, s := range streams {
-			s.cancel(errRevoked)
+		for _, b := range batchers {
+			b.cancel(errRevoked)
 		}
 	})
 	defer timer.Stop()
-	late, cancel := context.WithTimeout(g.ctx, g.cfg.Drain+poolGrace)
+	late, cancel := context.WithTimeout(g.ctx, g.cfg.Drain+cancelGrace)
 	defer cancel()
-	for _, s := range streams {
+	for _, b := range batchers {
 		select {
-		case <-s.done:
+		case <-b.done:
 			continue
 		case <-late.Done():
 		}
-		if s.hangs() {
+		if b.markStuck() {
 			stuck++
-			g.router.log.Error("a batch ignores that it was cancelled", "topic", s.topic, "partition", s.id)
+			g.router.log.Error("abandon batch that ignores cancellation", "topic", b.topic, "partition", b.id)
 		}
 	}
 	return stuck
 }
 
 func (g *BatchGroup) oldest() (o oldest) {
-	for _, s := range g.owned(nil) {
-		s.mu.Lock()
-		if !s.storing.IsZero() && (o.task.IsZero() || s.storing.Before(o.task)) {
-			o.task = s.storing
+	for _, b := range g.owned(nil) {
+		b.mu.Lock()
+		if !b.storeBegan.IsZero() && (o.task.IsZero() || b.storeBegan.Before(o.task)) {
+			o.task = b.storeBegan
 		}
-		if len(s.letters) > 0 {
-			if t := s.letters[0].rec.Timestamp; o.message.IsZero() || t.Before(o.message) {
+		if len(b.records) > 0 {
+			if t := b.records[0].rec.Timestamp; o.message.IsZero() || t.Before(o.message) {
 				o.message = t
 			}
 		}
-		s.mu.Unlock()
+		b.mu.Unlock()
 	}
 	return o
 }

@@ -18,28 +18,28 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A table stores rows as a database does that may fail before or after it commits.
-type table struct {
+// A memoryTable stores rows like a database that may fail before or after it commits.
+type memoryTable struct {
 	mu      sync.Mutex
-	rows    map[string]int // how often each was stored, by topic/partition/offset
+	rows    map[string]int // number of times that each was stored, by topic/partition/offset
 	items   map[string]int // the same, by item
 	sizes   []int          // of stored batches
-	fail    []fault        // what the next calls do
-	poison  string         // the item that is refused for good
+	fail    []fault        // results of the next calls
+	poison  string         // the item that is rejected permanently
 	forgot  int
 	hang    bool // a call waits for its context
 	maxRows int
-	stored  time.Time // when a batch last was
+	stored  time.Time // time of the last batch
 	mark    func(context.Context, []schemas.Progress) error
-	errs    []string // what Store was given that it must not be
+	errs    []string // invalid arguments of Store
 }
 
 type fault struct {
 	err    error
-	stored bool // whether the rows were stored all the same
+	stored bool // the rows were stored all the same
 }
 
-func (tb *table) Store(ctx context.Context, batch []*schemas.Delivery) error {
+func (tb *memoryTable) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	tb.mu.Lock()
 	hang := tb.hang
 	tb.mu.Unlock()
@@ -50,8 +50,10 @@ func (tb *table) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
 	for i, d := range batch {
-		if d.Topic != batch[0].Topic || d.Partition != batch[0].Partition || i > 0 && d.Offset <= batch[i-1].Offset || d.Incarnation == 0 {
-			tb.errs = append(tb.errs, fmt.Sprintf("%s/%d/%d in a batch from %s/%d/%d", d.Topic, d.Partition, d.Offset, batch[0].Topic, batch[0].Partition, batch[0].Offset))
+		if d.Topic != batch[0].Topic || d.Partition != batch[0].Partition || i > 0 && d.Offset <= batch[i-1].Offset ||
+			d.Incarnation == 0 {
+			tb.errs = append(tb.errs, fmt.Sprintf("%s/%d/%d in a batch from %s/%d/%d", d.Topic, d.Partition, d.Offset,
+				batch[0].Topic, batch[0].Partition, batch[0].Offset))
 		}
 	}
 	tb.maxRows = max(tb.maxRows, len(batch))
@@ -83,37 +85,37 @@ func item(d *schemas.Delivery) string {
 	return d.Body.(*pb.Change).GetItem()
 }
 
-func (tb *table) Table(topic schemas.Topic) string { return string(topic) }
+func (tb *memoryTable) Table(topic schemas.Topic) string { return string(topic) }
 
-func (tb *table) Mark(ctx context.Context, done []schemas.Progress) error {
+func (tb *memoryTable) Mark(ctx context.Context, done []schemas.Progress) error {
 	if tb.mark == nil {
 		return nil
 	}
 	return tb.mark(ctx, done)
 }
 
-func (tb *table) Forget(schemas.Topic, int32) {
+func (tb *memoryTable) Forget(schemas.Topic, int32) {
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
 	tb.forgot++
 }
 
-// count returns how many rows are stored.
-func (tb *table) count() int {
+// count returns the number of stored rows.
+func (tb *memoryTable) count() int {
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
 	return len(tb.rows)
 }
 
-// moved returns how many partitions were let go of.
-func (tb *table) moved() int {
+// forgotten returns the number of partitions that were revoked.
+func (tb *memoryTable) forgotten() int {
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
 	return tb.forgot
 }
 
-// check reports rows that are missing or, unless twice, doubled.
-func (tb *table) check(t *testing.T, n int, twice bool) {
+// check reports missing rows and, unless twice is set, duplicates.
+func (tb *memoryTable) check(t *testing.T, n int, twice bool) {
 	t.Helper()
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
@@ -148,18 +150,21 @@ func TestBatchGroup(t *testing.T) {
 	const n = 64
 	errDown := errors.New("connection refused")
 	for name, tt := range map[string]struct {
-		tb      *table
+		tb      *memoryTable
 		batches int
 		dead    int
-		twice   bool // whether rows may be stored more than once
+		twice   bool // rows may be stored more than once
 		atLeast time.Duration
 	}{
-		"success":                  {tb: &table{}, batches: 1},
-		"down for long":            {tb: &table{fail: slices.Repeat([]fault{{err: errDown}}, 40)}, batches: 1, atLeast: 5 * time.Minute},
-		"engine away":              {tb: &table{fail: slices.Repeat([]fault{{err: retry.Unavailable(errDown)}}, 40)}, batches: 1, atLeast: 5 * time.Minute},
-		"stored but reported lost": {tb: &table{fail: []fault{{err: errDown, stored: true}}}, batches: 2, twice: true},
-		"one bad row among many":   {tb: &table{poison: "17"}, batches: 6, dead: 1},
-		"bad row while down":       {tb: &table{poison: "17", fail: slices.Repeat([]fault{{err: errDown}}, 5)}, batches: 6, dead: 1},
+		"success": {tb: &memoryTable{}, batches: 1},
+		"down for long": {tb: &memoryTable{fail: slices.Repeat([]fault{{err: errDown}}, 40)}, batches: 1,
+			atLeast: 5 * time.Minute},
+		"engine away": {tb: &memoryTable{fail: slices.Repeat([]fault{{err: retry.Unavailable(errDown)}}, 40)},
+			batches: 1, atLeast: 5 * time.Minute},
+		"stored but reported lost": {tb: &memoryTable{fail: []fault{{err: errDown, stored: true}}}, batches: 2, twice: true},
+		"one bad row among many":   {tb: &memoryTable{poison: "17"}, batches: 6, dead: 1},
+		"bad row while down": {tb: &memoryTable{poison: "17", fail: slices.Repeat([]fault{{err: errDown}}, 5)},
+			batches: 6, dead: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -178,7 +183,8 @@ func TestBatchGroup(t *testing.T) {
 				if len(dead) != tt.dead {
 					t.Fatalf("%d dead letters, want %d", len(dead), tt.dead)
 				}
-				if tt.dead > 0 && (dead[0].Header(schemas.TrailError) != "bad row" || dead[0].Header(schemas.TrailOffset) != "17" || dead[0].Header(schemas.TrailRole) != "sink") {
+				if tt.dead > 0 && (dead[0].Header(schemas.TrailError) != "bad row" ||
+					dead[0].Header(schemas.TrailOffset) != "17" || dead[0].Header(schemas.TrailRole) != "sink") {
 					t.Errorf("dead letter %v", dead[0].Headers)
 				}
 				if got := b.Committed(schemas.RoleSink, schemas.Changes)[0]; got != n {
@@ -192,8 +198,8 @@ func TestBatchGroup(t *testing.T) {
 	}
 }
 
-// What cannot be read becomes a dead letter, and the rest of the batch is stored. A dead
-// letter is stored as it is; one that cannot be stays where it is, and makes no other.
+// Unreadable records become dead letters, and the rest of the batch is stored. A dead letter is stored
+// unchanged; one that cannot be stored makes no other dead letter.
 func TestBatchGroupDeadLetters(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -202,8 +208,9 @@ func TestBatchGroupDeadLetters(t *testing.T) {
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("k"), Value: []byte("poison")}})
 		b.Send(change("b"))
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Dead, Key: []byte("k"), Value: []byte("cursed")}})
-		tb := &table{poison: "cursed"}
-		if err := run(t, time.Minute, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Changes, schemas.Dead}}, tb)); err != nil {
+		tb := &memoryTable{poison: "cursed"}
+		if err := run(t, time.Minute, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Changes, schemas.Dead}},
+			tb)); err != nil {
 			t.Fatal(err)
 		}
 		want := map[string]int{"a": 1, "b": 1, "poison": 1}
@@ -219,13 +226,13 @@ func TestBatchGroupDeadLetters(t *testing.T) {
 	})
 }
 
-// A sink that panics costs the row that makes it panic, and no more.
+// A sink that panics loses only the row that causes the panic.
 func TestBatchGroupPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Send(numbered(16, 16)...)
-		tb := &table{}
+		tb := &memoryTable{}
 		s := storeFunc{func(ctx context.Context, batch []*schemas.Delivery) error {
 			for _, d := range batch {
 				if item(d) == "5" {
@@ -256,7 +263,7 @@ func (storeFunc) Table(topic schemas.Topic) string               { return string
 func (storeFunc) Mark(context.Context, []schemas.Progress) error { return nil }
 func (storeFunc) Forget(schemas.Topic, int32)                    {}
 
-// Batches are complete when they have MaxRows, or MaxBytes, or MaxAge, whatever is first.
+// Batches are stored at MaxRows, MaxBytes or MaxAge, whichever comes first.
 func TestBatchGroupLimits(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -272,7 +279,7 @@ func TestBatchGroupLimits(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				const n = 1000
 				b.Send(numbered(n, n)...)
-				tb := &table{}
+				tb := &memoryTable{}
 				if err := run(t, time.Minute, sink(t, b, tt.bc, tb)); err != nil {
 					t.Fatal(err)
 				}
@@ -285,13 +292,13 @@ func TestBatchGroupLimits(t *testing.T) {
 	}
 }
 
-// What was stored is committed at once when there is no more to store, so that a fresh
-// read does not wait long; but not for every message of a trickle.
+// Stored records are committed at once when there are no more to store, so that fresh reads do not wait; but
+// not after each message of a slow stream.
 func TestBatchGroupCommits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		background(t, sink(t, b, kafka.BatchConfig{MaxAge: 100 * time.Millisecond}, &table{}))
+		background(t, sink(t, b, kafka.BatchConfig{MaxAge: 100 * time.Millisecond}, &memoryTable{}))
 		time.Sleep(10 * time.Second)
 		adm, err := kafka.NewAdmin(b.Config())
 		if err != nil {
@@ -318,14 +325,14 @@ func TestBatchGroupCommits(t *testing.T) {
 	})
 }
 
-// While nothing can be stored, memory is bounded, and a member that joins is given
-// partitions: they are not stored twice, or not at all, when the store is back.
+// While the store is unavailable, memory is bounded and a member that joins is assigned partitions. When the
+// store is back, nothing is missing or stored twice.
 func TestBatchGroupRebalancesWhileDown(t *testing.T) {
 	t.Parallel()
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 4, RealTime: true})
 	const n = 2000
 	b.Send(numbered(n, n)...)
-	tb := &table{fail: slices.Repeat([]fault{{err: errors.New("down")}}, 40)}
+	tb := &memoryTable{fail: slices.Repeat([]fault{{err: errors.New("down")}}, 40)}
 	bc := kafka.BatchConfig{MaxRows: 100, MaxAge: 50 * time.Millisecond, Memory: 100_000}
 	again := retry.Policy{Wait: 50 * time.Millisecond, MaxWait: 200 * time.Millisecond}
 	ctx, stop := context.WithCancel(t.Context())
@@ -340,7 +347,7 @@ func TestBatchGroupRebalancesWhileDown(t *testing.T) {
 		})
 	}
 	await(t, "partitions move, and all rows are stored", func() bool {
-		return tb.moved() >= 2 && sum(b.Committed(schemas.RoleSink, schemas.Changes)) == n
+		return tb.forgotten() >= 2 && sum(b.Committed(schemas.RoleSink, schemas.Changes)) == n
 	})
 	stop()
 	members.Wait()
@@ -353,14 +360,14 @@ func TestBatchGroupRebalancesWhileDown(t *testing.T) {
 	}
 }
 
-// A Store that hangs is cancelled after Drain, nothing is committed, and the next
-// member stores it.
+// A call of Store that hangs is cancelled after Drain and nothing is committed. The next member stores the
+// batch.
 func TestBatchGroupStops(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Send(change("a"))
-		tb := &table{hang: true}
+		tb := &memoryTable{hang: true}
 		start := time.Now()
 		if err := run(t, 5*time.Second, sink(t, b, kafka.BatchConfig{Drain: 2 * time.Second}, tb)); err != nil {
 			t.Fatal(err)

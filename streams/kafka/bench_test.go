@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// benchPool fills changes with n messages over keys, and measures how long a Pool takes
-// to handle them all. The messages are written once for all runs of a benchmark.
+// benchPool fills changes with n messages over keys, and measures how long a Pool takes to handle them all.
+// The messages are written once for all runs of a benchmark.
 func benchPool(b *testing.B, n, keys, workers int, h kafka.Handler) {
 	broker := kafkatest.New(b, kafkatest.Options{Partitions: 4, RealTime: true, Loopback: true})
 	msgs := numbered(n, keys)
@@ -54,9 +54,11 @@ func benchPool(b *testing.B, n, keys, workers int, h kafka.Handler) {
 	}
 }
 
-// Whole messages, decoded, over a loopback connection.
+// Messages are decoded, over a loopback connection.
 func BenchmarkPool(b *testing.B) {
-	benchPool(b, 200_000, 10_000, 16, func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, nil })
+	benchPool(b, 200_000, 10_000, 16, func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
+		return nil, nil
+	})
 }
 
 // 50,000 tasks of 1 ms over 10,000 keys with 256 workers.
@@ -68,13 +70,13 @@ func BenchmarkPoolTasks(b *testing.B) {
 	})
 }
 
-// Each message with one output.
+// Each message has one output.
 func BenchmarkPoolOutputs(b *testing.B) {
 	benchPool(b, 50_000, 10_000, 16, plan)
 }
 
-// From when a Pool begins to when a message is handled that lies behind a million of another account, whose tasks take a
-// second each.
+// The time from the start of a Pool until it handles a message behind a million of another account, with
+// tasks of a second each.
 func BenchmarkPoolBehindABacklog(b *testing.B) {
 	for _, partitions := range []int32{1, 12} {
 		b.Run(fmt.Sprint(partitions, " partitions"), func(b *testing.B) {
@@ -90,7 +92,7 @@ func BenchmarkPoolBehindABacklog(b *testing.B) {
 				handled := make(chan struct{})
 				p := copier(b, broker.Config(), kafka.PoolConfig{Drain: time.Millisecond},
 					func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-						if ofCopy(d.Body).Account == "small" {
+						if describeCopy(d.Body).Account == "small" {
 							close(handled)
 							return nil, nil
 						}

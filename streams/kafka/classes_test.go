@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// Tasks of one key that are of different classes, and so for different workers, follow one another at once: the idle
-// worker needs no other message to begin the second.
+// Tasks of one key in different classes, which have different workers, follow each other at once: the idle
+// worker needs no other message to start the second.
 func TestPoolKeyOfTwoClasses(t *testing.T) {
 	t.Parallel()
 	const took = 10 * time.Second // the first task

@@ -126,7 +126,7 @@ func TestTrimPassesFutureTimestamps(t *testing.T) {
 				write(3, time.Now()) // kept
 				commit(t, b.Config(), "millrace.copier", topic, tt.committed)
 				cfg := b.Config()
-				cfg.Log = slog.New(slog.NewTextHandler(&locked{w: &log}, nil))
+				cfg.Log = slog.New(slog.NewTextHandler(&lockedBuffer{w: &log}, nil))
 				tr := trimmer(t, cfg, time.Hour)
 				for range 2 {
 					if _, err := tr.Trim(t.Context()); err != nil {

@@ -13,37 +13,37 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// lagFresh is for how long a look at the lag counts: what nobody looks at any more is
-// absent, and not what it last was.
-const lagFresh = time.Minute
+// lagTTL is how long lags are exported after SetLags. Lags that are not updated become absent instead of
+// stale.
+const lagTTL = time.Minute
 
-// A RoleState is how one class of one role does in this process.
+// A RoleState is the state of one class of one role in this process.
 type RoleState struct {
 	Role  schemas.Role
 	Class schemas.Class
-	// Member says that it is in its group, with partitions or waiting for some.
+	// Member reports that the process is in the consumer group, with or without partitions.
 	Member bool
-	// Owned are the partitions that it reads, by the topics' names with their prefix.
+	// Owned are the assigned partitions by topic, with the prefix of the topic names.
 	Owned map[string]map[int32]bool
-	// InFlight messages are read and not settled; Held of them are kept back by a pause.
-	// Busy calls of the handler are under way, and Parked ones wait without a worker; Stuck tasks ignore that they were
-	// cancelled.
+	// InFlight is the number of messages read and not settled, and Held the number of those that a pause holds
+	// back. Busy is the number of handler calls that run, and Parked of those that wait without a worker. Stuck
+	// is the number of tasks that ignore their cancellation.
 	InFlight, Held, Busy, Parked, Stuck int64
-	// Active is when a message was last settled, whatever became of it, or a task said
-	// that it gets on; Success is when one was last done. Zero: never.
+	// Active is when a message was last settled, with any result, or a task last reported progress. Success is
+	// when a message was last done. Zero means never.
 	Active, Success time.Time
-	// Refused is since when the brokers do not take its outputs; zero: they do.
+	// Refused is since when the brokers have refused outputs. Zero means that they accept them.
 	Refused time.Time
 }
 
-// State returns how each class of each role does that was made in this process.
+// State returns the state of each class of each role of this process.
 func (m *Metrics) State() (states []RoleState) {
-	for _, r := range m.all() {
+	for _, r := range m.sortedRoles() {
 		s := RoleState{
 			Role: r.at.role, Class: r.at.class, Owned: map[string]map[int32]bool{},
 			InFlight: r.records.Load(), Held: r.held.Load(), Busy: r.busy.Load(),
 			Parked: r.parked.Load(), Stuck: r.stuck.Load(),
-			Active: r.when(r.lastActive.Load()), Success: r.when(r.lastSuccess.Load()),
+			Active: r.timeOf(r.lastActive.Load()), Success: r.timeOf(r.lastSuccess.Load()),
 		}
 		r.mu.Lock()
 		s.Member, s.Refused = r.member, r.refusedSince
@@ -59,15 +59,15 @@ func (m *Metrics) State() (states []RoleState) {
 	return states
 }
 
-// when is the inverse of time.Since(r.base).
-func (r *roleMetrics) when(since int64) time.Time {
+// timeOf is the inverse of time.Since(r.base).
+func (r *roleMetrics) timeOf(since int64) time.Time {
 	if since == 0 {
 		return time.Time{}
 	}
 	return r.base.Add(time.Duration(since))
 }
 
-func (m *Metrics) all() (roles []*roleMetrics) {
+func (m *Metrics) sortedRoles() (roles []*roleMetrics) {
 	if m == nil {
 		return nil
 	}
@@ -82,7 +82,7 @@ func (m *Metrics) all() (roles []*roleMetrics) {
 	return roles
 }
 
-// SetLags sets the gauges of lag, until the next look or for lagFresh.
+// SetLags sets the lag gauges. They expire after lagTTL.
 func (m *Metrics) SetLags(lags []Lag) {
 	if m == nil {
 		return
@@ -97,34 +97,36 @@ type descriptions struct {
 	lagRecords, lagDue, lagUndecided, lagBytes, lagSeconds                        *prometheus.Desc
 }
 
-func describe() descriptions {
+func newDescriptions() descriptions {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("millrace_kafka_"+name, help, append([]string{"role", "class"}, labels...), nil)
 	}
 	return descriptions{
 		records:      desc("in_flight_messages", "Messages read and not settled."),
 		bytes:        desc("in_flight_bytes", "Bytes of messages read and not settled."),
-		busy:         desc("working_tasks", "Calls of the handler that are under way."),
-		parked:       desc("parked_tasks", "Calls of the handler that wait for what they must read, without a worker."),
-		held:         desc("paused_messages", "Messages in flight that a pause keeps from being handled."),
-		stuck:        desc("stuck_tasks", "Tasks that ignore that they were cancelled."),
+		busy:         desc("working_tasks", "Running calls of the handler."),
+		parked:       desc("parked_tasks", "Calls of the handler that wait without a worker."),
+		held:         desc("paused_messages", "Messages in flight that a pause holds back."),
+		stuck:        desc("stuck_tasks", "Tasks that ignore their cancellation."),
 		partitions:   desc("assigned_partitions", "Partitions that this process owns."),
-		task:         desc("oldest_task_seconds", "How long the oldest task has been at work; 0 without one."),
+		task:         desc("oldest_task_seconds", "Run time of the oldest task; 0 without one."),
 		message:      desc("oldest_message_seconds", "Age of the oldest message in flight; 0 without one."),
 		success:      desc("last_success_timestamp_seconds", "When a message was last done; absent before the first."),
-		lagRecords:   desc("lag_records", "Records that the role's group has not handled; of delay lanes, those that are due.", "topic"),
-		lagDue:       desc("lag_due_records", "The same, without what is paused.", "topic"),
-		lagUndecided: desc("lag_undecided_records", "Records behind the beginning of a transaction that is open, which no reader is handed.", "topic"),
-		lagBytes:     desc("lag_bytes", "Bytes of the records of lag_records; absent where they cannot be known.", "topic"),
-		lagSeconds:   desc("lag_seconds", "Until lag_records are handled, at the rate of late; absent while nothing moves.", "topic"),
+		lagRecords:   desc("lag_records", "Records not handled by the role's group; in delay lanes, only due ones.", "topic"),
+		lagDue:       desc("lag_due_records", "lag_records without paused ones.", "topic"),
+		lagUndecided: desc("lag_undecided_records", "Records that are not readable because of an open transaction.", "topic"),
+		lagBytes:     desc("lag_bytes", "Bytes of lag_records; absent if unknown.", "topic"),
+		lagSeconds:   desc("lag_seconds", "Estimated time until lag_records are handled; absent without progress.", "topic"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	d := m.descs
-	for _, one := range []*prometheus.Desc{d.records, d.bytes, d.busy, d.parked, d.held, d.stuck, d.partitions, d.task, d.message, d.success,
-		d.lagRecords, d.lagDue, d.lagUndecided, d.lagBytes, d.lagSeconds} {
+	for _, one := range []*prometheus.Desc{
+		d.records, d.bytes, d.busy, d.parked, d.held, d.stuck, d.partitions, d.task, d.message, d.success,
+		d.lagRecords, d.lagDue, d.lagUndecided, d.lagBytes, d.lagSeconds,
+	} {
 		ch <- one
 	}
 }
@@ -132,7 +134,7 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	d, now := m.descs, time.Now()
-	for _, r := range m.all() {
+	for _, r := range m.sortedRoles() {
 		gauge := func(desc *prometheus.Desc, v float64) {
 			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, string(r.at.role), string(r.at.class))
 		}
@@ -155,7 +157,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		o := r.oldest()
 		age(d.task, o.task)
 		age(d.message, o.message)
-		if t := r.when(r.lastSuccess.Load()); !t.IsZero() {
+		if t := r.timeOf(r.lastSuccess.Load()); !t.IsZero() {
 			gauge(d.success, float64(t.UnixMilli())/1e3)
 		}
 	}
@@ -166,7 +168,7 @@ func (m *Metrics) collectLags(ch chan<- prometheus.Metric, now time.Time) {
 	m.mu.Lock()
 	lags, looked := m.lags, m.lagsAt
 	m.mu.Unlock()
-	if now.Sub(looked) > lagFresh {
+	if now.Sub(looked) > lagTTL {
 		return
 	}
 	for _, l := range lags {
@@ -185,11 +187,12 @@ func (m *Metrics) collectLags(ch chan<- prometheus.Metric, now time.Time) {
 	}
 }
 
-// A size is what records of a topic weigh, as they lie in its log.
-type size struct{ records, bytes int64 }
+// A topicSize is a number of records of a topic, and their size in the log.
+type topicSize struct{ records, bytes int64 }
 
-// mean returns the bytes of a record of a topic, prefix and all, as far as any was read.
-func (m *Metrics) mean(topic string) (bytes float64, ok bool) {
+// meanRecordBytes returns the mean size of a record of topic, named with its prefix. ok is false if none was
+// read.
+func (m *Metrics) meanRecordBytes(topic string) (bytes float64, ok bool) {
 	if m == nil {
 		return 0, false
 	}
@@ -202,12 +205,12 @@ func (m *Metrics) mean(topic string) (bytes float64, ok bool) {
 	return float64(s.bytes) / float64(s.records), true
 }
 
-// clientMetrics counts for one client, under a value of label client that no other living
-// client of the process has: kprom cannot tell two apart.
+// clientMetrics counts for one client. Its label client is unique among the open clients of the process,
+// because kprom cannot distinguish clients with the same labels.
 type clientMetrics struct {
 	*kprom.Metrics
-	m          *Metrics
-	name, held string
+	m           *Metrics
+	name, label string
 }
 
 var (
@@ -216,7 +219,7 @@ var (
 	_ kgo.HookFetchBatchRead = (*clientMetrics)(nil)
 )
 
-// hooks are the options by which the client called name is counted.
+// hooks returns the options that count for the client called name.
 func (m *Metrics) hooks(name string) []kgo.Opt {
 	if m == nil {
 		return nil
@@ -224,18 +227,19 @@ func (m *Metrics) hooks(name string) []kgo.Opt {
 	return []kgo.Opt{kgo.WithHooks(&clientMetrics{m: m, name: name})}
 }
 
-// OnNewClient implements kgo.HookNewClient. The client calls it before it does anything.
+// OnNewClient implements kgo.HookNewClient. The client calls it first.
 func (c *clientMetrics) OnNewClient(cl *kgo.Client) {
 	c.m.mu.Lock()
-	c.held = c.name
-	for n := 2; c.m.clients[c.held]; n++ {
-		c.held = fmt.Sprintf("%s#%d", c.name, n)
+	c.label = c.name
+	for n := 2; c.m.clients[c.label]; n++ {
+		c.label = fmt.Sprintf("%s#%d", c.name, n)
 	}
-	c.m.clients[c.held] = true
+	c.m.clients[c.label] = true
 	c.m.mu.Unlock()
 	c.Metrics = kprom.NewMetrics("millrace_kafka_client", kprom.Registry(nil), kprom.NativeBucketFactor(1),
-		kprom.WithStaticLabel(prometheus.Labels{"client": c.held}),
-		kprom.FetchAndProduceDetail(kprom.ByTopic, kprom.Batches, kprom.Records, kprom.CompressedBytes, kprom.UncompressedBytes))
+		kprom.WithStaticLabel(prometheus.Labels{"client": c.label}),
+		kprom.FetchAndProduceDetail(
+			kprom.ByTopic, kprom.Batches, kprom.Records, kprom.CompressedBytes, kprom.UncompressedBytes))
 	c.Metrics.OnNewClient(cl)
 	c.m.reg.MustRegister(c.Metrics)
 }
@@ -245,7 +249,7 @@ func (c *clientMetrics) OnClientClosed(*kgo.Client) {
 	c.m.reg.Unregister(c.Metrics)
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
-	delete(c.m.clients, c.held)
+	delete(c.m.clients, c.label)
 }
 
 // OnFetchBatchRead implements kgo.HookFetchBatchRead.
@@ -254,5 +258,5 @@ func (c *clientMetrics) OnFetchBatchRead(meta kgo.BrokerMetadata, topic string, 
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
 	s := c.m.sizes[topic]
-	c.m.sizes[topic] = size{s.records + int64(b.NumRecords), s.bytes + int64(b.CompressedBytes)}
+	c.m.sizes[topic] = topicSize{s.records + int64(b.NumRecords), s.bytes + int64(b.CompressedBytes)}
 }

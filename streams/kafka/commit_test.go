@@ -19,12 +19,12 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// A slowCommits connection takes most of a second to send a commit. cut counts those that were closed before it was
-// answered.
+// A slowCommits connection takes most of a second to send a commit. cut counts those that were closed before
+// their response.
 type slowCommits struct {
 	net.Conn
 	cut  *atomic.Int64
-	open atomic.Bool // a commit has no answer
+	open atomic.Bool // a commit has no response yet
 }
 
 func (s *slowCommits) Write(p []byte) (int, error) {
@@ -50,11 +50,11 @@ func (s *slowCommits) Close() error {
 	return s.Conn.Close()
 }
 
-// The end of Run cuts off no commit: the client would give up the connection, and the broker could take the commit
-// after the last one, which goes over another.
-func TestPoolEndCutsOffNoCommit(t *testing.T) {
+// The end of Run interrupts no commit. Otherwise the client would close the connection, and the broker could
+// apply the commit after the last one, which uses another connection.
+func TestPoolStopCutsOffNoCommit(t *testing.T) {
 	t.Parallel()
-	const end = 10500 * time.Millisecond // between two ticks, while a commit is under way
+	const end = 10500 * time.Millisecond // between two ticks, while a commit runs
 	for name, ending := range map[string]func(context.Context) (context.Context, context.CancelFunc){
 		"deadline": func(ctx context.Context) (context.Context, context.CancelFunc) { return context.WithTimeout(ctx, end) },
 		"cancelled": func(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -80,7 +80,8 @@ func TestPoolEndCutsOffNoCommit(t *testing.T) {
 					}
 					return &slowCommits{Conn: c, cut: &cut}, nil
 				}
-				p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: 1},
+				p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
+					Workers: 1},
 					func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
 						time.Sleep(100 * time.Millisecond)
 						done.Add(1)

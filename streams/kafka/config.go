@@ -240,7 +240,7 @@ func (c Config) options(name string, more ...kgo.Opt) ([]kgo.Opt, error) {
 func (c Config) produceOptions(limit, linger time.Duration) []kgo.Opt {
 	return []kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.RecordPartitioner(spreader{
+		kgo.RecordPartitioner(backlogPartitioner{
 			kgo.StickyKeyPartitioner(nil), // murmur2, as in the Java client
 			func(topic string) bool { return isBacklog(c.schemaTopic(topic)) },
 		}),

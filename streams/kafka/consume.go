@@ -15,7 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// A partition names one partition of one topic, prefix and all.
+// A partition names one partition of a topic. The topic includes the prefix.
 type partition struct {
 	topic string
 	id    int32
@@ -23,10 +23,10 @@ type partition struct {
 
 func (p partition) String() string { return fmt.Sprintf("%s/%d", p.topic, p.id) }
 
-// one is the form in which the client wants a partition to be named.
-func (p partition) one() map[string][]int32 { return map[string][]int32{p.topic: {p.id}} }
+// asMap returns the partition in the form of the client's functions.
+func (p partition) asMap() map[string][]int32 { return map[string][]int32{p.topic: {p.id}} }
 
-func each(parts map[string][]int32, f func(partition)) {
+func eachPartition(parts map[string][]int32, f func(partition)) {
 	for topic, ids := range parts {
 		for _, id := range ids {
 			f(partition{topic, id})
@@ -34,10 +34,13 @@ func each(parts map[string][]int32, f func(partition)) {
 	}
 }
 
-// movedOn says that an error means no more than that the group has moved on: the
-// client joins again, and what was not committed is delivered again.
-func movedOn(err error) bool {
-	for _, e := range []error{kerr.RebalanceInProgress, kerr.IllegalGeneration, kerr.UnknownMemberID, kerr.StaleMemberEpoch, kerr.FencedMemberEpoch} {
+// groupMovedOn reports whether err only means that the group has a new generation. The client joins again,
+// and records that were not committed are delivered again.
+func groupMovedOn(err error) bool {
+	for _, e := range []error{
+		kerr.RebalanceInProgress, kerr.IllegalGeneration, kerr.UnknownMemberID, kerr.StaleMemberEpoch,
+		kerr.FencedMemberEpoch,
+	} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -45,25 +48,23 @@ func movedOn(err error) bool {
 	return false
 }
 
-// stopGrace is how long what was done when Run's context ended may take to be published
-// and committed.
+// stopGrace is how long publishing and committing may take after the context of Run has ended.
 const stopGrace = 5 * time.Second
 
-// outlive returns a context that ends stopGrace after ctx does.
-func outlive(ctx context.Context) (context.Context, context.CancelFunc) {
+// withStopGrace returns a context that ends stopGrace after ctx.
+func withStopGrace(ctx context.Context) (context.Context, context.CancelFunc) {
 	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(stopGrace, cancel) })
 	return out, func() { stop(); cancel() }
 }
 
-// leaveTimeout bounds how long brokers are asked to let a member go. Where they do not answer, they find
-// out by themselves when the session is over.
+// leaveTimeout bounds the request to leave a group. If the brokers do not answer, the session times out.
 const leaveTimeout = 4 * time.Second
 
-// join makes a client that is a member of a group. leave leaves the group and closes the client, whether
-// or not the brokers answer.
+// join returns a client that is a member of a group. leave leaves the group and closes the client, whether or
+// not the brokers answer.
 func join(ctx context.Context, opts []kgo.Opt) (cl *kgo.Client, leave func(), err error) {
-	alive, cancel := context.WithCancel(context.WithoutCancel(ctx)) // a stop still talks to the brokers
+	alive, cancel := context.WithCancel(context.WithoutCancel(ctx)) // a stop still needs the brokers
 	cl, err = kgo.NewClient(append(slices.Clip(opts), kgo.WithContext(alive))...)
 	if err != nil {
 		cancel()
@@ -75,23 +76,23 @@ func join(ctx context.Context, opts []kgo.Opt) (cl *kgo.Client, leave func(), er
 		ctx, done := context.WithTimeout(alive, leaveTimeout)
 		defer done()
 		if err := cl.LeaveGroupContext(ctx); err != nil && ctx.Err() != nil {
-			cancel() // or each connection would be waited for
+			cancel() // otherwise Close waits for each connection
 		}
 		cl.Close()
-		cl.AllowRebalance() // Close polls once more, for which a second leave that it began would wait for ever
+		cl.AllowRebalance() // Close polls once more; a leave that it starts would wait for ever
 	}, nil
 }
 
-// CommitTimeout bounds one commit, from Mark on, during which no partition can leave us.
+// CommitTimeout bounds one commit, including Mark. No partition can be revoked meanwhile.
 const CommitTimeout = 10 * time.Second
 
-// among returns what all holds for parts, or all of it with nil.
-func among[T any](all map[partition]T, parts map[string][]int32) []T {
+// selectPartitions returns the values of parts in all, or all values if parts is nil.
+func selectPartitions[T any](all map[partition]T, parts map[string][]int32) []T {
 	if parts == nil {
 		return slices.Collect(maps.Values(all))
 	}
 	var some []T
-	each(parts, func(at partition) {
+	eachPartition(parts, func(at partition) {
 		if v, ok := all[at]; ok {
 			some = append(some, v)
 		}
@@ -99,77 +100,78 @@ func among[T any](all map[partition]T, parts map[string][]int32) []T {
 	return some
 }
 
-// A position is what is committed for a partition.
+// A position is the state to commit for a partition.
 type position struct {
 	kgo.EpochOffset
 	metadata string
-	done     int64 // all below is done but what metadata names; of a Pool
+	done     int64 // of a Pool: all records below it are done, except those that metadata names
 	origin         // of a BatchGroup
 }
 
-// commits holds the positions that are done but not yet committed. It is safe for
-// concurrent use.
+// commits holds positions that are done and not committed. It is safe for concurrent use.
 type commits struct {
 	mu      sync.Mutex
 	todo    map[partition]position
-	deleted *DeletedTopics // nothing of them is committed: what is done is of the old ones
+	deleted *DeletedTopics // their positions are not committed: they belong to the deleted topics
 
-	metrics *roleMetrics // nil: nobody counts
-	// before is called with what is about to be committed. Its error keeps it from being committed. May be nil.
+	metrics *roleMetrics // may be nil
+	// before is called with the positions of a commit, and prevents the commit by an error. May be nil.
 	before func(ctx context.Context, todo map[partition]position) error
-	// after is called with what was committed. May be nil.
+	// after is called for each committed position. May be nil.
 	after   func(partition, position)
-	sending chan struct{} // holds one from taking positions until their commit is answered
+	sending chan struct{} // holds one element from taking positions until their commit is answered
 }
 
 func newCommits(deleted *DeletedTopics) *commits {
-	return &commits{todo: map[partition]position{}, deleted: cmp.Or(deleted, &DeletedTopics{}), sending: make(chan struct{}, 1)}
+	return &commits{
+		todo: map[partition]position{}, deleted: cmp.Or(deleted, &DeletedTopics{}), sending: make(chan struct{}, 1),
+	}
 }
 
-// done says that all records of p below at are settled.
+// done stages a commit: all records of p below at are settled.
 func (c *commits) done(p partition, at kgo.EpochOffset) { c.set(p, position{EpochOffset: at}) }
 
-// set has at committed for p.
+// set stages a commit of at for p.
 func (c *commits) set(p partition, at position) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.todo[p] = at
 }
 
-// drop drops what is to be committed of p. It does not wait for a commit of it that is under way.
+// drop removes the staged commit of p. It does not wait for a commit of p that is running.
 func (c *commits) drop(p partition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.todo, p)
 }
 
-// forget drops p, which is no longer ours, once no commit of it is under way.
+// forget removes the staged commit of p, which is no longer assigned, after running commits have ended.
 func (c *commits) forget(p partition) {
 	c.sending <- struct{}{}
 	defer func() { <-c.sending }()
 	c.drop(p)
 }
 
-// pending reports whether anything is left to commit of the partitions for which of is true; nil is all.
-func (c *commits) pending(of func(partition) bool) bool {
+// pending reports whether a commit is staged for a partition for which match returns true. A nil match selects all.
+func (c *commits) pending(match func(partition) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for p := range c.todo {
-		if of == nil || of(p) {
+		if match == nil || match(p) {
 			return true
 		}
 	}
 	return false
 }
 
-// send commits all there is. What fails stays for the next time.
+// send commits all staged positions. Those that fail stay staged.
 func (c *commits) send(ctx context.Context, cl *kgo.Client) error { return c.sendOf(ctx, cl, nil) }
 
-// sendOf is send of the partitions for which of is true; nil is all.
-func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, of func(partition) bool) error {
+// sendOf is send for the partitions for which match returns true. A nil match selects all.
+func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, match func(partition) bool) error {
 	c.sending <- struct{}{}
 	defer func() { <-c.sending }()
-	offsets, sent := c.take(of)
+	offsets, sent := c.take(match)
 	if len(offsets) == 0 {
 		return nil
 	}
@@ -179,7 +181,7 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, of func(partition)
 		}
 	}
 	var first error
-	var landed []partition
+	var committed []partition
 	member := membershipOf(cl)
 	ctx = kgo.PreCommitFnContext(ctx, func(req *kmsg.OffsetCommitRequest) error {
 		if err := member.checkCommit(req); err != nil {
@@ -194,7 +196,7 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, of func(partition)
 		}
 		return nil
 	})
-	cl.CommitOffsetsSync(ctx, offsets, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
+	onDone := func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
 		if err != nil {
 			first = fmt.Errorf("commit: %w", err)
 			return
@@ -213,29 +215,31 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, of func(partition)
 				if c.todo[at] == sent[at] {
 					delete(c.todo, at)
 				}
-				landed = append(landed, at)
+				committed = append(committed, at)
 			}
 		}
-	})
-	for _, at := range landed {
+	}
+	cl.CommitOffsetsSync(ctx, offsets, onDone)
+	for _, at := range committed {
 		if c.after != nil {
 			c.after(at, sent[at])
 		}
 	}
-	if !errors.Is(first, context.Canceled) { // given up, as the process stops
+	if !errors.Is(first, context.Canceled) { // Canceled: given up because the process stops
 		c.metrics.countCommit(first)
 	}
 	return first
 }
 
-// take returns what is to be committed of the partitions for which of is true, as the client takes it and as it is kept.
-func (c *commits) take(of func(partition) bool) (map[string]map[int32]kgo.EpochOffset, map[partition]position) {
+// take returns the staged positions of the partitions for which match returns true, as the client needs them and
+// as they are staged.
+func (c *commits) take(match func(partition) bool) (map[string]map[int32]kgo.EpochOffset, map[partition]position) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	offsets, sent := map[string]map[int32]kgo.EpochOffset{}, map[partition]position{}
 	maps.DeleteFunc(c.todo, func(p partition, _ position) bool { return c.deleted.has(p.topic) })
 	for p, at := range c.todo {
-		if of != nil && !of(p) {
+		if match != nil && !match(p) {
 			continue
 		}
 		sent[p] = at
@@ -247,8 +251,8 @@ func (c *commits) take(of func(partition) bool) (map[string]map[int32]kgo.EpochO
 	return offsets, sent
 }
 
-// commitFatal says that committing again will not help.
+// commitFatal reports whether repeating the commit cannot succeed.
 func commitFatal(err error) bool {
 	var code *kerr.Error
-	return errors.As(err, &code) && !code.Retriable && !movedOn(err)
+	return errors.As(err, &code) && !code.Retriable && !groupMovedOn(err)
 }

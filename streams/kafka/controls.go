@@ -18,79 +18,79 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Controls are what is paused, and how many workers a role has: the newest control message
-// of each key, as long as it is in force. They are safe for concurrent use and cheap to ask. A nil
-// *Controls pauses nothing; the zero value is fed by Apply alone.
+// Controls hold the active pauses and worker counts: the latest control message of each key, until it
+// expires. They are safe for concurrent use and cheap to query. A nil *Controls pauses nothing. The zero
+// value has no topic; it is fed by Apply.
 //
-// An until is compared with the clock of the process that asks, without any message: where
-// clocks differ by a second, so does the end of a pause. It ends the pause only; a number of
-// workers holds until another is set.
+// The end of a pause is compared with the clock of the local process, without a message: if the clocks of two
+// processes differ by a second, so does the end of the pause. Worker counts do not expire; they hold until
+// another one is set.
 type Controls struct {
-	table *Table
-	now   atomic.Pointer[force] // nil: nothing is in force
+	table   *Table
+	current atomic.Pointer[activeControls] // nil: none
 
-	mu       sync.Mutex // guards the rest
-	newest   map[string]*pb.Control
-	expiry   *time.Timer // has the next until take effect; nil: there is none to come
+	mu       sync.Mutex // guards the fields below
+	latest   map[string]*pb.Control
+	expiry   *time.Timer // applies the next end of a pause; nil: there is none
 	watchers map[chan struct{}]bool
 }
 
-// expiryLook is the longest time until the clock is asked again, since it may be set.
-const expiryLook = time.Minute
+// maxExpiryWait is the longest time until the clock is read again, because it may be adjusted.
+const maxExpiryWait = time.Minute
 
-// A scope is what an entry pauses; what is empty matches everything.
+// A scope is the part of the work that a control pauses. Empty fields match everything.
 type scope struct {
 	role           schemas.Role
 	account, store string
 }
 
-// shape tells which fields are not empty, one bit for each.
-func (s scope) shape() (shape uint8) {
+// mask returns which fields are set, one bit for each.
+func (s scope) mask() (mask uint8) {
 	for i, named := range []bool{s.role != "", s.account != "", s.store != ""} {
 		if named {
-			shape |= 1 << i
+			mask |= 1 << i
 		}
 	}
-	return shape
+	return mask
 }
 
-// of returns s without the fields that are not in shape.
-func (s scope) of(shape uint8) scope {
-	if shape&1 == 0 {
+// masked returns s with only the fields in mask shape.
+func (s scope) masked(mask uint8) scope {
+	if mask&1 == 0 {
 		s.role = ""
 	}
-	if shape&2 == 0 {
+	if mask&2 == 0 {
 		s.account = ""
 	}
-	if shape&4 == 0 {
+	if mask&4 == 0 {
 		s.store = ""
 	}
 	return s
 }
 
-// A force is what was in force at one time. It is never changed.
-type force struct {
+// activeControls are the controls in force at one time. They are immutable.
+type activeControls struct {
 	paused  map[scope]bool
-	shapes  uint8 // bit n: a scope of shape n is paused
+	masks   uint8 // bit n: a scope with mask n is paused
 	sweeps  map[string]bool
 	workers map[schemas.Role]int
 }
 
-func (f *force) match(s scope) bool {
-	all := s.shape()
-	for shape := range uint8(8) {
-		if f.shapes&(1<<shape) != 0 && shape&^all == 0 && f.paused[s.of(shape)] {
+func (a *activeControls) matches(s scope) bool {
+	all := s.mask()
+	for mask := range uint8(8) {
+		if a.masks&(1<<mask) != 0 && mask&^all == 0 && a.paused[s.masked(mask)] {
 			return true
 		}
 	}
 	return false
 }
 
-func (f *force) equal(g *force) bool {
-	return maps.Equal(f.paused, g.paused) && maps.Equal(f.sweeps, g.sweeps) && maps.Equal(f.workers, g.workers)
+func (a *activeControls) equal(other *activeControls) bool {
+	return maps.Equal(a.paused, other.paused) && maps.Equal(a.sweeps, other.sweeps) && maps.Equal(a.workers, other.workers)
 }
 
-// NewControls returns Controls that follow the topic while Run runs.
+// NewControls returns Controls that follow the topic control while Run runs.
 func NewControls(cfg Config) (*Controls, error) {
 	c := &Controls{}
 	t, err := NewTable(cfg, schemas.Controls, func(key []byte, d *schemas.Delivery) error {
@@ -104,17 +104,18 @@ func NewControls(cfg Config) (*Controls, error) {
 	return c, nil
 }
 
-// Run follows the topic until ctx is done, and then returns nil. It is called once.
+// Run follows the topic until ctx is done, and then returns nil. It must be called only once.
 func (c *Controls) Run(ctx context.Context) error {
-	defer c.rest()
+	defer c.stopTimer()
 	return c.table.Run(ctx)
 }
 
-// Ready is closed when what was in the topic when Run began is in force.
+// Ready returns a channel that is closed when the records that the topic held at the start of Run are
+// applied.
 func (c *Controls) Ready() <-chan struct{} { return c.table.Ready() }
 
-// Apply puts the newest message of key in force; nil is a tombstone. What cannot be meant is a
-// permanent error, and leaves in force what was.
+// Apply applies the latest message of key; nil is a tombstone. It rejects an invalid message with a permanent
+// error, and the message before stays in force.
 func (c *Controls) Apply(key []byte, ctl *pb.Control) error {
 	if err := checkControl(string(key), ctl); err != nil {
 		return retry.Permanent(err)
@@ -122,14 +123,14 @@ func (c *Controls) Apply(key []byte, ctl *pb.Control) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if ctl == nil {
-		delete(c.newest, string(key))
+		delete(c.latest, string(key))
 	} else {
-		if c.newest == nil {
-			c.newest = map[string]*pb.Control{}
+		if c.latest == nil {
+			c.latest = map[string]*pb.Control{}
 		}
-		c.newest[string(key)] = proto.CloneOf(ctl)
+		c.latest[string(key)] = proto.CloneOf(ctl)
 	}
-	c.enforce()
+	c.refresh()
 	return nil
 }
 
@@ -139,75 +140,75 @@ func checkControl(key string, c *pb.Control) error {
 	case c == nil:
 		return nil
 	case key != schemas.Key(c.GetRole(), c.GetStore(), c.GetAccount(), c.GetSweep()):
-		return fmt.Errorf("control %s: its key is %q, which is not what it names", c.GetId(), key)
+		return fmt.Errorf("control %s: key %q does not match its fields", c.GetId(), key)
 	case c.GetSweep() != "" && named != scope{}:
-		return fmt.Errorf("control %s: it names both a sweep and a part of the work", c.GetId())
+		return fmt.Errorf("control %s: names both a sweep and a role, account or store", c.GetId())
 	case c.GetWorkers() < 0:
 		return fmt.Errorf("control %s: workers is negative", c.GetId())
 	case c.GetWorkers() > 0 && (c.GetSweep() != "" || named != scope{role: named.role} || named.role == ""):
-		return fmt.Errorf("control %s: workers are a role's only", c.GetId())
+		return fmt.Errorf("control %s: workers apply to a role only", c.GetId())
 	case c.GetUntil() != nil && c.GetUntil().CheckValid() != nil:
 		return errors.Join(fmt.Errorf("control %s: read until", c.GetId()), c.GetUntil().CheckValid())
 	}
 	return nil
 }
 
-// enforce works out what is in force now, tells the watchers if that is new, and sees to it
-// that it is called when the next until comes. Its caller holds mu.
-func (c *Controls) enforce() {
+// refresh computes the active controls, notifies the watchers of changes, and sets a timer for the next end
+// of a pause. The caller holds mu.
+func (c *Controls) refresh() {
 	now := time.Now()
-	f := &force{paused: map[scope]bool{}, sweeps: map[string]bool{}, workers: map[schemas.Role]int{}}
+	a := &activeControls{paused: map[scope]bool{}, sweeps: map[string]bool{}, workers: map[schemas.Role]int{}}
 	var next time.Time
-	for _, ctl := range c.newest {
+	for _, ctl := range c.latest {
 		if n := ctl.GetWorkers(); n > 0 {
-			f.workers[schemas.Role(ctl.GetRole())] = int(n)
+			a.workers[schemas.Role(ctl.GetRole())] = int(n)
 		}
-		if !pauses(ctl, now) {
+		if !isPausing(ctl, now) {
 			continue
 		}
 		if until := ctl.GetUntil(); until != nil && (next.IsZero() || until.AsTime().Before(next)) {
 			next = until.AsTime()
 		}
 		if ctl.GetSweep() != "" {
-			f.sweeps[ctl.GetSweep()] = true
+			a.sweeps[ctl.GetSweep()] = true
 			continue
 		}
 		s := scope{schemas.Role(ctl.GetRole()), ctl.GetAccount(), ctl.GetStore()}
-		f.paused[s] = true
-		f.shapes |= 1 << s.shape()
+		a.paused[s] = true
+		a.masks |= 1 << s.mask()
 	}
 	if c.expiry != nil {
 		c.expiry.Stop()
 		c.expiry = nil
 	}
 	if !next.IsZero() {
-		c.expiry = time.AfterFunc(min(next.Sub(now), expiryLook), func() {
+		c.expiry = time.AfterFunc(min(next.Sub(now), maxExpiryWait), func() {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			c.enforce()
+			c.refresh()
 		})
 	}
-	before := c.now.Swap(f)
+	before := c.current.Swap(a)
 	if before == nil {
-		before = &force{}
+		before = &activeControls{}
 	}
-	if before.equal(f) {
+	if before.equal(a) {
 		return
 	}
 	for w := range c.watchers {
 		select {
 		case w <- struct{}{}:
-		default: // it has not looked since the tick before
+		default: // a notification is pending already
 		}
 	}
 }
 
-func pauses(c *pb.Control, now time.Time) bool {
+func isPausing(c *pb.Control, now time.Time) bool {
 	return c.GetPaused() && (c.GetUntil() == nil || c.GetUntil().AsTime().After(now))
 }
 
-// rest stops the clock.
-func (c *Controls) rest() {
+// stopTimer stops the timer.
+func (c *Controls) stopTimer() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.expiry != nil {
@@ -216,47 +217,47 @@ func (c *Controls) rest() {
 	}
 }
 
-// active says whether anything at all is paused.
-func (c *Controls) active() bool {
-	f := c.force()
-	return f != nil && (len(f.paused) > 0 || len(f.sweeps) > 0)
+// anyPaused reports whether anything is paused.
+func (c *Controls) anyPaused() bool {
+	a := c.load()
+	return a != nil && (len(a.paused) > 0 || len(a.sweeps) > 0)
 }
 
-// Role says whether role is paused as a whole, by itself or with everything.
+// Role reports whether the whole role is paused, by itself or with everything.
 func (c *Controls) Role(role schemas.Role) bool { return c.Paused(role, "", "") }
 
-// Paused says whether role is paused for a store of an account, as a whole or for either alone. An
-// empty account or store is none in particular, and matches no pause of one.
+// Paused reports whether role is paused for a store of an account. This includes pauses of the role, the
+// account or the store alone. An empty account or store matches no pause of one.
 func (c *Controls) Paused(role schemas.Role, account, store string) bool {
-	f := c.force()
-	return f != nil && f.shapes != 0 && f.match(scope{role, account, store})
+	a := c.load()
+	return a != nil && a.masks != 0 && a.matches(scope{role, account, store})
 }
 
-// Sweep says whether a sweep is paused, by itself, with its role or with everything.
+// Sweep reports whether a sweep is paused, by itself, with its role or with everything.
 func (c *Controls) Sweep(name string) bool {
-	f := c.force()
-	return f != nil && (f.sweeps[name] || f.match(scope{role: schemas.RoleSweeper}))
+	a := c.load()
+	return a != nil && (a.sweeps[name] || a.matches(scope{role: schemas.RoleSweeper}))
 }
 
-// workers returns how many workers each process gives role, where that is set.
+// workers returns the number of workers that each process gives to role, if it is set.
 func (c *Controls) workers(role schemas.Role) (n int, set bool) {
-	f := c.force()
-	if f == nil {
+	a := c.load()
+	if a == nil {
 		return 0, false
 	}
-	n, set = f.workers[role]
+	n, set = a.workers[role]
 	return n, set
 }
 
-func (c *Controls) force() *force {
+func (c *Controls) load() *activeControls {
 	if c == nil {
 		return nil
 	}
-	return c.now.Load()
+	return c.current.Load()
 }
 
-// Watch returns a channel that ticks after what is in force has changed; ticks that are not
-// taken become one. cancel ends it. Look at what is in force after Watch, not before.
+// Watch returns a channel that receives a value after the active controls have changed. Several changes may
+// cause one value. cancel ends it. Query the controls after calling Watch, not before.
 func (c *Controls) Watch() (changed <-chan struct{}, cancel func()) {
 	if c == nil {
 		return nil, func() {}
@@ -275,7 +276,7 @@ func (c *Controls) Watch() (changed <-chan struct{}, cancel func()) {
 	}
 }
 
-// InForce returns the messages that are in force, by role, account, store and sweep.
+// InForce returns the active messages, sorted by role, account, store and sweep.
 func (c *Controls) InForce() []*pb.Control {
 	if c == nil {
 		return nil
@@ -283,9 +284,9 @@ func (c *Controls) InForce() []*pb.Control {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var out []*pb.Control
-	for _, ctl := range c.newest {
+	for _, ctl := range c.latest {
 		ctl = proto.CloneOf(ctl)
-		if !pauses(ctl, time.Now()) {
+		if !isPausing(ctl, time.Now()) {
 			ctl.Paused, ctl.Until = false, nil
 		}
 		if ctl.GetPaused() || ctl.GetWorkers() > 0 {
@@ -299,8 +300,8 @@ func (c *Controls) InForce() []*pb.Control {
 	return out
 }
 
-// wait returns true when role is not paused, or false when stop is closed before.
-func (c *Controls) wait(role schemas.Role, stop <-chan struct{}) bool {
+// waitResumed returns true when role is not paused, or false if stop is closed first.
+func (c *Controls) waitResumed(role schemas.Role, stop <-chan struct{}) bool {
 	if !c.Role(role) {
 		return true
 	}
@@ -316,7 +317,7 @@ func (c *Controls) wait(role schemas.Role, stop <-chan struct{}) bool {
 	return true
 }
 
-// About says whose message b is, and which stores it is about: the Describe of a PoolConfig whose tasks are alike.
+// About returns the account and the stores of b. It can be used as Describe in a PoolConfig.
 func About(b schemas.Body) (w Work) {
 	if m, ok := b.(interface{ GetAccount() string }); ok {
 		w.Account = m.GetAccount()

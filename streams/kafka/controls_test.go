@@ -33,7 +33,7 @@ func apply(t *testing.T, c *kafka.Controls, entries ...*pb.Control) {
 	}
 }
 
-// ends is a pause's end, d after fake time begins.
+// ends returns the time d after the start of fake time, as the end of a pause.
 func ends(d time.Duration) *timestamppb.Timestamp {
 	return timestamppb.New(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).Add(d))
 }
@@ -42,29 +42,47 @@ func TestControls(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		entries []*pb.Control
-		want    string // what is paused of probes, and workers
+		want    string // paused probes, and workers
 	}{
-		"nothing":                             {nil, ""},
-		"everything":                          {[]*pb.Control{{Paused: true}}, "copier copier/acme copier/acme/1 copier/acme/2 copier/umbrella/1 planner planner/acme planner/acme/1 sweeper sweep:fixity sweep:audit"},
-		"a role":                              {[]*pb.Control{{Role: "copier", Paused: true}}, "copier copier/acme copier/acme/1 copier/acme/2 copier/umbrella/1"},
-		"an account":                          {[]*pb.Control{{Account: "acme", Paused: true}}, "copier/acme copier/acme/1 copier/acme/2 planner/acme planner/acme/1"},
-		"a store":                             {[]*pb.Control{{Account: "acme", Store: "1", Paused: true}}, "copier/acme/1 planner/acme/1"},
-		"a store of every account":            {[]*pb.Control{{Store: "1", Paused: true}}, "copier/acme/1 copier/umbrella/1 planner/acme/1"},
-		"a role and a store":                  {[]*pb.Control{{Role: "copier", Account: "acme", Store: "2", Paused: true}}, "copier/acme/2"},
-		"a role and an account":               {[]*pb.Control{{Role: "copier", Account: "acme", Paused: true}}, "copier/acme copier/acme/1 copier/acme/2"},
-		"a sweep":                             {[]*pb.Control{{Sweep: "fixity", Paused: true}}, "sweep:fixity"},
-		"the sweeper":                         {[]*pb.Control{{Role: "sweeper", Paused: true}}, "sweeper sweep:fixity sweep:audit"},
-		"several":                             {[]*pb.Control{{Role: "planner", Paused: true}, {Account: "umbrella", Paused: true}}, "copier/umbrella/1 planner planner/acme planner/acme/1"},
-		"workers":                             {[]*pb.Control{{Role: "copier", Workers: 3}}, "copier=3"},
-		"workers of a paused role":            {[]*pb.Control{{Role: "planner", Workers: 3, Paused: true}}, "planner planner/acme planner/acme/1 planner=3"},
-		"workers, then the default":           {[]*pb.Control{{Role: "copier", Workers: 3}, {Role: "copier"}}, ""},
-		"lifted":                              {[]*pb.Control{{Role: "copier", Paused: true}, {Role: "copier"}}, ""},
-		"the newest of a key":                 {[]*pb.Control{{Role: "copier"}, {Role: "copier", Paused: true, Until: ends(-time.Hour)}, {Role: "copier", Paused: true}}, "copier copier/acme copier/acme/1 copier/acme/2 copier/umbrella/1"},
-		"the newest, not the last to be made": {[]*pb.Control{{Role: "planner", Paused: true, Time: ends(0)}, {Role: "planner", Time: ends(-time.Hour)}}, ""},
-		"lifting a part lifts no more":        {[]*pb.Control{{Paused: true}, {Role: "copier"}}, "copier copier/acme copier/acme/1 copier/acme/2 copier/umbrella/1 planner planner/acme planner/acme/1 sweeper sweep:fixity sweep:audit"},
-		"until to come":                       {[]*pb.Control{{Sweep: "fixity", Paused: true, Until: ends(time.Second)}}, "sweep:fixity"},
-		"until now":                           {[]*pb.Control{{Sweep: "fixity", Paused: true, Until: ends(0)}}, ""},
-		"until past":                          {[]*pb.Control{{Role: "copier", Workers: 2, Paused: true, Until: ends(-time.Second)}}, "copier=2"},
+		"nothing": {nil, ""},
+		"everything": {[]*pb.Control{{Paused: true}},
+			"copier copier/acme copier/acme/1 copier/acme/2 copier/umbrella/1 " +
+				"planner planner/acme planner/acme/1 sweeper sweep:fixity sweep:audit"},
+		"a role": {[]*pb.Control{{Role: "copier", Paused: true}},
+			"copier copier/acme copier/acme/1 copier/acme/2 copier/umbrella/1"},
+		"an account": {[]*pb.Control{{Account: "acme", Paused: true}},
+			"copier/acme copier/acme/1 copier/acme/2 planner/acme planner/acme/1"},
+		"a store": {[]*pb.Control{{Account: "acme", Store: "1", Paused: true}},
+			"copier/acme/1 planner/acme/1"},
+		"a store of every account": {[]*pb.Control{{Store: "1", Paused: true}},
+			"copier/acme/1 copier/umbrella/1 planner/acme/1"},
+		"a role and a store": {[]*pb.Control{{Role: "copier", Account: "acme", Store: "2", Paused: true}},
+			"copier/acme/2"},
+		"a role and an account": {[]*pb.Control{{Role: "copier", Account: "acme", Paused: true}},
+			"copier/acme copier/acme/1 copier/acme/2"},
+		"a sweep": {[]*pb.Control{{Sweep: "fixity", Paused: true}}, "sweep:fixity"},
+		"the sweeper": {[]*pb.Control{{Role: "sweeper", Paused: true}},
+			"sweeper sweep:fixity sweep:audit"},
+		"several": {[]*pb.Control{{Role: "planner", Paused: true},
+			{Account: "umbrella", Paused: true}}, "copier/umbrella/1 planner planner/acme planner/acme/1"},
+		"workers": {[]*pb.Control{{Role: "copier", Workers: 3}}, "copier=3"},
+		"workers of a paused role": {[]*pb.Control{{Role: "planner", Workers: 3, Paused: true}},
+			"planner planner/acme planner/acme/1 planner=3"},
+		"workers, then the default": {[]*pb.Control{{Role: "copier", Workers: 3}, {Role: "copier"}}, ""},
+		"lifted":                    {[]*pb.Control{{Role: "copier", Paused: true}, {Role: "copier"}}, ""},
+		"the newest of a key": {[]*pb.Control{{Role: "copier"},
+			{Role: "copier", Paused: true, Until: ends(-time.Hour)}, {Role: "copier", Paused: true}},
+			"copier copier/acme copier/acme/1 copier/acme/2 copier/umbrella/1"},
+		"the newest, not the last to be made": {[]*pb.Control{{Role: "planner", Paused: true, Time: ends(0)},
+			{Role: "planner", Time: ends(-time.Hour)}}, ""},
+		"lifting a part lifts no more": {[]*pb.Control{{Paused: true}, {Role: "copier"}},
+			"copier copier/acme copier/acme/1 copier/acme/2 copier/umbrella/1 " +
+				"planner planner/acme planner/acme/1 sweeper sweep:fixity sweep:audit"},
+		"until in the future": {[]*pb.Control{{Sweep: "fixity", Paused: true, Until: ends(time.Second)}},
+			"sweep:fixity"},
+		"until now": {[]*pb.Control{{Sweep: "fixity", Paused: true, Until: ends(0)}}, ""},
+		"until past": {[]*pb.Control{{Role: "copier", Workers: 2, Paused: true,
+			Until: ends(-time.Second)}}, "copier=2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -85,14 +103,15 @@ func TestControls(t *testing.T) {
 	}
 }
 
-// inForce asks c about everything there is in these tests.
+// inForce queries c with all probes of these tests.
 func inForce(c *kafka.Controls) string {
 	var out []string
 	for _, p := range []struct {
 		role           schemas.Role
 		account, store string
 	}{
-		{"copier", "", ""}, {"copier", "acme", ""}, {"copier", "acme", "1"}, {"copier", "acme", "2"}, {"copier", "umbrella", "1"},
+		{"copier", "", ""}, {"copier", "acme", ""}, {"copier", "acme", "1"}, {"copier", "acme", "2"},
+		{"copier", "umbrella", "1"},
 		{"planner", "", ""}, {"planner", "acme", ""}, {"planner", "acme", "1"}, {"sweeper", "", ""},
 	} {
 		if p.account == "" && c.Role(p.role) != c.Paused(p.role, "", "") {
@@ -115,20 +134,21 @@ func inForce(c *kafka.Controls) string {
 	return strings.Join(out, " ")
 }
 
-// What cannot be meant is refused for good, and leaves in force what was.
+// An invalid control is permanently rejected, and the controls before it stay in force.
 func TestControlsMalformed(t *testing.T) {
 	for name, tt := range map[string]struct {
-		key  string // empty: the entry's own
+		key  string // empty: the key of the entry
 		c    *pb.Control
 		want string
 	}{
-		"the key of another":        {"copier///", &pb.Control{Role: "planner"}, "which is not what it names"},
-		"a sweep and an account":    {"", &pb.Control{Sweep: "fixity", Account: "acme"}, "both a sweep and a part"},
+		"the key of another":        {"copier///", &pb.Control{Role: "planner"}, "does not match its fields"},
+		"a sweep and an account":    {"", &pb.Control{Sweep: "fixity", Account: "acme"}, "both a sweep and a role"},
 		"negative workers":          {"", &pb.Control{Role: "copier", Workers: -1}, "is negative"},
-		"workers of everything":     {"", &pb.Control{Workers: 2}, "a role's only"},
-		"workers of a store's role": {"", &pb.Control{Role: "copier", Store: "1", Workers: 2}, "a role's only"},
-		"workers of a sweep":        {"", &pb.Control{Sweep: "fixity", Workers: 2}, "a role's only"},
-		"an until that is no time":  {"", &pb.Control{Role: "copier", Until: &timestamppb.Timestamp{Nanos: -1}}, "read until"},
+		"workers of everything":     {"", &pb.Control{Workers: 2}, "to a role only"},
+		"workers of a store's role": {"", &pb.Control{Role: "copier", Store: "1", Workers: 2}, "to a role only"},
+		"workers of a sweep":        {"", &pb.Control{Sweep: "fixity", Workers: 2}, "to a role only"},
+		"an until that is no time": {"", &pb.Control{Role: "copier", Until: &timestamppb.Timestamp{Nanos: -1}},
+			"read until"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var c kafka.Controls
@@ -149,7 +169,7 @@ func TestControlsMalformed(t *testing.T) {
 	}
 }
 
-// A watcher is told once of all changes since it looked, of an until that came, and of nothing else.
+// A watcher is notified once of all changes since it looked and of pauses that expired, and of nothing else.
 func TestControlsWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -167,7 +187,7 @@ func TestControlsWatch(t *testing.T) {
 			default:
 			}
 			if got != want {
-				t.Errorf("told %v, want %v", got, want)
+				t.Errorf("notified %v, want %v", got, want)
 			}
 		}
 		told(false)
@@ -199,13 +219,13 @@ func TestControlsWatch(t *testing.T) {
 		apply(t, &c, &pb.Control{Paused: true})
 		told(false)
 		if len(gone) > 0 {
-			t.Error("a watcher was told after it had gone")
+			t.Error("a watcher was notified after its cancellation")
 		}
 	})
 }
 
-// Two processes follow the topic: what is published is in force in both within a second, a third that
-// starts later finds it, and what is malformed holds up nothing.
+// Two processes follow the topic: a control is in force in both within a second. A third one that starts
+// later finds it, and malformed records delay nothing.
 func TestControlsFollow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -233,7 +253,7 @@ func TestControlsFollow(t *testing.T) {
 		if odd.Record, err = schemas.Encode(control(&pb.Control{Role: "copier", Paused: true})); err != nil {
 			t.Fatal(err)
 		}
-		odd.Key = []byte("///") // that of everything
+		odd.Key = []byte("///") // the key of everything
 		b.Write(record("///", "{"), odd)
 		b.Send(control(&pb.Control{Role: "copier", Workers: 5}))
 		check("sweep:fixity copier=5", a, z)
@@ -245,7 +265,7 @@ func TestControlsFollow(t *testing.T) {
 	})
 }
 
-// follow returns Controls that are ready and follow the topic until the test ends.
+// follow returns ready Controls that follow the topic until the test ends.
 func follow(t *testing.T, b *kafkatest.Broker) *kafka.Controls {
 	t.Helper()
 	c, err := kafka.NewControls(b.Config())

@@ -19,20 +19,20 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// locked is a buffer that several goroutines write to.
-type locked struct {
+// A lockedBuffer can be written to by several goroutines.
+type lockedBuffer struct {
 	mu sync.Mutex // guards w
 	w  *bytes.Buffer
 }
 
-func (l *locked) Write(p []byte) (int, error) {
+func (l *lockedBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.w.Write(p)
 }
 
-// put writes changes of items to a partition, each in a batch of its own.
-func put(t *testing.T, b *kafkatest.Broker, partition int32, items ...string) {
+// writeBatches writes changes of items to a partition, each in its own batch.
+func writeBatches(t *testing.T, b *kafkatest.Broker, partition int32, items ...string) {
 	t.Helper()
 	for _, item := range items {
 		rec, err := schemas.Encode(change(item))
@@ -43,8 +43,9 @@ func put(t *testing.T, b *kafkatest.Broker, partition int32, items ...string) {
 	}
 }
 
-// A batch that cannot be parsed is fetched a few times. Then its partition is stopped, with an error that says what to
-// do, and the others are read on; done as the error says, the partition is read from behind the batch.
+// A batch that cannot be parsed is fetched a few times. Then its partition is stopped with an error that
+// contains instructions, and the others are read. After these instructions, the partition is read from the
+// next batch on.
 func TestDamagedBatch(t *testing.T) {
 	t.Parallel()
 	for name, reader := range readers() {
@@ -57,22 +58,22 @@ func TestDamagedBatch(t *testing.T) {
 				)
 				cfg := b.Config()
 				cfg.Unreadables = kafka.NewUnreadables()
-				cfg.Log = slog.New(slog.NewTextHandler(&locked{w: &log}, nil))
-				put(t, b, 0, "a", "b")
+				cfg.Log = slog.New(slog.NewTextHandler(&lockedBuffer{w: &log}, nil))
+				writeBatches(t, b, 0, "a", "b")
 				b.WriteDamaged(schemas.Changes, 0, 3)
-				put(t, b, 0, "c")
-				put(t, b, 1, "d")
+				writeBatches(t, b, 0, "c")
+				writeBatches(t, b, 1, "d")
 				part, err := reader(cfg, &h)
 				if err != nil {
 					t.Fatal(err)
 				}
-				time.AfterFunc(time.Minute, func() { put(t, b, 1, "e") })
+				time.AfterFunc(time.Minute, func() { writeBatches(t, b, 1, "e") })
 				time.AfterFunc(90*time.Second, func() {
 					stopped := cfg.Unreadables.Batches()
 					if len(stopped) != 1 || stopped[0].Position() != "changes/0@2" {
 						t.Fatalf("stopped %v", stopped)
 					}
-					want := "Have a replica lead it whose bytes are whole"
+					want := "Make a replica with intact bytes the leader"
 					if name != "Table" {
 						want = "--topic millrace.changes:0 --reset-offsets --to-offset 5 --execute"
 					}
@@ -117,8 +118,8 @@ func TestDamagedBatch(t *testing.T) {
 	}
 }
 
-// A person who does what is said about a batch that cannot be read skips no record before it: the command is to be run
-// once the group has finished those, however long they take and however often the process is started again meanwhile.
+// The instructions for a batch that cannot be read skip no record before it: the command is to be run when
+// the group has finished these, however long they take and however often the process is restarted.
 func TestBatchBehindUnfinishedRecords(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -129,7 +130,7 @@ func TestBatchBehindUnfinishedRecords(t *testing.T) {
 		"too long": {func(t *testing.T, b *kafkatest.Broker) {
 			rec := messageRecord(t, change("x"))
 			rec.Value = bytes.Repeat([]byte("x"), 70<<20)
-			foreign(t, b, rec)
+			writeForeign(t, b, rec)
 		}, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -137,9 +138,9 @@ func TestBatchBehindUnfinishedRecords(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				cfg := b.Config()
 				cfg.Unreadables = kafka.NewUnreadables()
-				put(t, b, 0, "long", "b")
+				writeBatches(t, b, 0, "long", "b")
 				tt.write(t, b)
-				put(t, b, 0, "c")
+				writeBatches(t, b, 0, "c")
 				var h handled
 				once := func(d, long time.Duration) {
 					t.Helper()
@@ -185,7 +186,7 @@ func TestBatchBehindUnfinishedRecords(t *testing.T) {
 				if got := h.take(); !slices.Contains(got, "long") || committed() != 2 {
 					t.Fatalf("handled %v, committed %d", got, committed())
 				}
-				time.AfterFunc(time.Minute, func() { // nothing before the batch is at work
+				time.AfterFunc(time.Minute, func() { // nothing before the batch is running
 					got := cfg.Unreadables.Batches()[0].Err.Error()
 					if strings.Contains(got, "CURRENT-OFFSET") || !strings.Contains(got, fmt.Sprintf("--to-offset %d", tt.next)) {
 						t.Errorf("%s, want it to say --to-offset %d at once", got, tt.next)
@@ -202,9 +203,9 @@ func TestBatchBehindUnfinishedRecords(t *testing.T) {
 	}
 }
 
-// A batch that the broker finds damaged stops its partition alone, after a few fetches, as one does that the client
-// cannot parse. How often it is fetched is bounded.
-func TestBatchThatTheBrokerRejects(t *testing.T) {
+// A batch that the broker finds damaged stops only its partition, after a few fetches, like one that the
+// client cannot parse. The number of fetches is bounded.
+func TestBatchRejectedByBroker(t *testing.T) {
 	t.Parallel()
 	for name, reader := range readers() {
 		t.Run(name, func(t *testing.T) {
@@ -213,10 +214,10 @@ func TestBatchThatTheBrokerRejects(t *testing.T) {
 				var h handled
 				cfg := b.Config()
 				cfg.Unreadables = kafka.NewUnreadables()
-				put(t, b, 0, "a")
-				put(t, b, 1, "b")
+				writeBatches(t, b, 0, "a")
+				writeBatches(t, b, 1, "b")
 				_, asked := b.FailRead(schemas.Changes, 0, kerr.CorruptMessage, 1000)
-				time.AfterFunc(time.Minute, func() { put(t, b, 1, "c") })
+				time.AfterFunc(time.Minute, func() { writeBatches(t, b, 1, "c") })
 				time.AfterFunc(90*time.Second, func() {
 					if got := cfg.Unreadables.Batches(); len(got) != 1 || got[0].Position() != "changes/0@0" {
 						t.Errorf("stopped %v", got)
@@ -232,7 +233,7 @@ func TestBatchThatTheBrokerRejects(t *testing.T) {
 				if got := h.take(); !slices.Equal(got, []string{"b", "c"}) {
 					t.Errorf("handled %v", got)
 				}
-				if n := asked(); n > 100 { // a table that is not complete asks what there is
+				if n := asked(); n > 100 { // a table that is not complete also lists the topic
 					t.Errorf("%d fetches of the batch", n)
 				}
 			})
@@ -240,9 +241,9 @@ func TestBatchThatTheBrokerRejects(t *testing.T) {
 	}
 }
 
-// A partition that the broker does not give out for now is asked for about once a second, with a warning now and then;
-// the others are read meanwhile, and it is once the broker has it again.
-func TestPartitionThatIsAwayForNow(t *testing.T) {
+// A partition that the broker does not serve for now is requested about once a second, with occasional
+// warnings. The others are read meanwhile, and it is read when the broker serves it again.
+func TestTemporarilyUnavailablePartition(t *testing.T) {
 	t.Parallel()
 	const away = 10 * time.Minute
 	for name, reader := range readers() {
@@ -254,10 +255,10 @@ func TestPartitionThatIsAwayForNow(t *testing.T) {
 					log bytes.Buffer
 				)
 				cfg := b.Config()
-				cfg.Log = slog.New(slog.NewTextHandler(&locked{w: &log}, nil))
-				put(t, b, 0, "a")
+				cfg.Log = slog.New(slog.NewTextHandler(&lockedBuffer{w: &log}, nil))
+				writeBatches(t, b, 0, "a")
 				mend, asked := b.FailRead(schemas.Changes, 0, kerr.KafkaStorageError, 10*int(away/time.Second))
-				time.AfterFunc(away/2, func() { put(t, b, 1, "b") })
+				time.AfterFunc(away/2, func() { writeBatches(t, b, 1, "b") })
 				time.AfterFunc(away-time.Second, func() {
 					if got := h.take(); !slices.Equal(got, []string{"b"}) {
 						t.Errorf("handled %v of the other partition", got)

@@ -217,11 +217,11 @@ func (d *DeadLetters) lookupIDs(
 }
 
 func (d *DeadLetters) deadLetter(rec *kgo.Record, inc uint32) *DeadLetter {
-	t := readTrail(rec.Headers)
+	h := parseRetryHeaders(rec.Headers)
 	return &DeadLetter{
 		ID: deadID(rec.Partition, rec.Offset), State: DeadOpen, Time: rec.Timestamp,
-		Role: t.role, Class: t.class, Error: t.err,
-		Attempts: t.attempts, Waits: t.waits, History: t.history, Topic: t.topic, Partition: t.partition, Offset: t.offset,
+		Role: h.role, Class: h.class, Error: h.err,
+		Attempts: h.attempts, Waits: h.waits, History: h.history, Topic: h.topic, Partition: h.partition, Offset: h.offset,
 		Key: rec.Key, Value: rec.Value, Headers: headersOf(rec), rec: rec, inc: inc,
 	}
 }

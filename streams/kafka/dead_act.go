@@ -141,7 +141,7 @@ func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, deci
 		}
 		if rec != nil {
 			batch.recs = append(batch.recs, rec)
-			batch.bytes += int(weigh(rec))
+			batch.bytes += int(recordBytes(rec))
 		}
 		batch.actions = append(batch.actions, schemas.Message{Topic: schemas.Admin, Body: action})
 		if len(batch.actions) >= limit || batch.bytes >= maxDecisionBytes {
@@ -167,7 +167,7 @@ func (d *DeadLetters) send(ctx context.Context, batch decisionBatch) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	ctx, cancel := outlive(ctx)
+	ctx, cancel := withStopGrace(ctx)
 	defer cancel()
 	if _, err := publish(ctx, d.cl, batch.recs); err != nil {
 		return err
@@ -208,9 +208,9 @@ func (d *DeadLetters) adminAction(l *DeadLetter, action string, o DeadOrder) *pb
 
 // redriven returns the record to publish for l.
 func (d *DeadLetters) redriven(l *DeadLetter, value []byte) (*kgo.Record, error) {
-	t := trail{
+	h := retryHeaders{
 		topic: l.Topic, partition: l.Partition, offset: l.Offset,
-		timestamp: readTrail(l.rec.Headers).timestamp, role: l.Role, history: l.History,
+		timestamp: parseRetryHeaders(l.rec.Headers).timestamp, role: l.Role, history: l.History,
 	}
 	_, known := schemas.Lookup(l.Topic)
 	_, foreign := l.Topic.Foreign()
@@ -229,7 +229,7 @@ func (d *DeadLetters) redriven(l *DeadLetter, value []byte) (*kgo.Record, error)
 			return nil, err
 		}
 	}
-	rec.Headers = t.headers(rec.Headers)
+	rec.Headers = h.apply(rec.Headers)
 	if err := checkSize(rec); err != nil {
 		return nil, fmt.Errorf("cannot be redriven: %w", err)
 	}

@@ -129,5 +129,5 @@ func (d *DeadLetters) decisions(ctx context.Context, wanted map[string]bool) (*d
 func (d *DeadLetters) scan(
 	ctx context.Context, topic string, parts map[int32]offsetRange, f func(*kgo.Record, uint32) error,
 ) error {
-	return (&scanner{cfg: d.cfg, topic: topic, fetch: batchFetch}).scan(ctx, parts, f)
+	return (&scanner{cfg: d.cfg, topic: topic, fetch: batchFetchBytes}).scan(ctx, parts, f)
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A process is what a kill ends at once: nothing of it reaches the broker after.
+// A process can be killed: after that nothing of it reaches the broker.
 type process struct {
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
@@ -38,7 +38,7 @@ func newProcess(cfg kafka.Config) (*process, kafka.Config) {
 func (p *process) connect(ctx context.Context, network, addr string) (net.Conn, error) {
 	select {
 	case <-p.dead:
-		select { // the client of a dead process is not to spin
+		select { // the client of a dead process must not spin
 		case <-ctx.Done():
 		case <-time.After(time.Second):
 		}
@@ -69,9 +69,9 @@ func (p *process) kill() {
 	}
 }
 
-// A message that kills who handles it is a dead letter after the third death, however fast it
-// kills; what was at work beside it is done.
-func TestPoolPoisonThatKills(t *testing.T) {
+// A message that kills its process becomes a dead letter after the third death, however fast it kills.
+// Messages that ran beside it are done.
+func TestPoolPoisonMessage(t *testing.T) {
 	t.Parallel()
 	for name, slow := range map[string]time.Duration{"at once": 0, "after seconds": 3 * time.Second} {
 		t.Run(name, func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestPoolPoisonThatKills(t *testing.T) {
 	}
 }
 
-// lifetime runs a Pool in a process of its own until it is killed by item, or for some minutes.
+// lifetime runs a Pool in its own process until item kills it, or for some minutes.
 func lifetime(t *testing.T, b *kafkatest.Broker, item string, slow time.Duration) (killed bool) {
 	proc, cfg := newProcess(b.Config())
 	p, err := kafka.NewPool(cfg, kafka.PoolConfig{
@@ -134,7 +134,7 @@ func lifetime(t *testing.T, b *kafkatest.Broker, item string, slow time.Duration
 	return killedIn(t, proc, p)
 }
 
-// killedIn runs p, whose process is proc, until that is killed or for some minutes, and reports whether it was.
+// killedIn runs p in proc until proc is killed or for some minutes, and reports whether it was killed.
 func killedIn(t *testing.T, proc *process, p *kafka.Pool) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -158,17 +158,18 @@ func killedIn(t *testing.T, proc *process, p *kafka.Pool) bool {
 	return false
 }
 
-// A stop is no death: what was at work is done again, as often as that happens.
+// A stop is no death: running messages are repeated, however often that happens.
 func TestPoolStopsAreNoDeaths(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Send(change("a"))
 		for range 5 {
-			p := pool(t, b, kafka.PoolConfig{Drain: time.Second}, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
-				<-ctx.Done()
-				return nil, ctx.Err()
-			})
+			p := pool(t, b, kafka.PoolConfig{Drain: time.Second},
+				func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				})
 			if err := run(t, 10*time.Second, p); err != nil {
 				t.Fatal(err)
 			}
@@ -182,21 +183,22 @@ func TestPoolStopsAreNoDeaths(t *testing.T) {
 	})
 }
 
-// A process that is stopped, and killed before its tasks have ended, is no death for those that get on; neither is one that
-// is killed while a task has made progress for long. A task without progress is the cause, as is one that was just begun.
+// A stopped process that is killed before its tasks end counts as a death only for tasks without progress.
+// Neither does the death of a process count for a task that has made progress for long. A task without
+// progress is suspect, and so is one that has just started.
 func TestPoolDeathsThatCount(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		every time.Duration // between two steps of progress; 0: none is made
-		stop  time.Duration // when the process is told to stop; 0: never
+		every time.Duration // between two calls of Alive; 0: none
+		stop  time.Duration // when the process is stopped; 0: never
 		kill  time.Duration // when it is killed
 		dead  bool
 	}{
-		"told to stop, gets on":            {100 * time.Millisecond, 20 * time.Second, 23 * time.Second, false},
-		"told to stop at once, gets on":    {100 * time.Millisecond, 8 * time.Second, 11 * time.Second, false},
-		"told to stop, no progress":        {0, 20 * time.Second, 23 * time.Second, true},
+		"stopped, makes progress":          {100 * time.Millisecond, 20 * time.Second, 23 * time.Second, false},
+		"stopped at once, makes progress":  {100 * time.Millisecond, 8 * time.Second, 11 * time.Second, false},
+		"stopped, no progress":             {0, 20 * time.Second, 23 * time.Second, true},
 		"killed after much progress":       {100 * time.Millisecond, 0, time.Minute, false},
-		"killed soon, though it gets on":   {100 * time.Millisecond, 0, 20 * time.Second, true},
+		"killed soon, despite progress":    {100 * time.Millisecond, 0, 20 * time.Second, true},
 		"killed after a minute of nothing": {0, 0, time.Minute, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -209,7 +211,7 @@ func TestPoolDeathsThatCount(t *testing.T) {
 						func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
 							for {
 								select {
-								case <-proc.dead: // nothing of it is seen any more
+								case <-proc.dead: // nothing of it is visible any more
 									<-ctx.Done()
 									return nil, ctx.Err()
 								case <-time.After(cmp.Or(tt.every, time.Hour)):
@@ -225,7 +227,7 @@ func TestPoolDeathsThatCount(t *testing.T) {
 						time.AfterFunc(tt.stop, cancel)
 					}
 					time.AfterFunc(tt.kill, func() { proc.kill(); cancel() })
-					_ = p.Run(ctx) // what it says is the end of a process
+					_ = p.Run(ctx) // its error is the end of a process
 					time.Sleep(time.Minute)
 				}
 				if err := run(t, time.Minute, pool(t, b, kafka.PoolConfig{}, plan)); err != nil {
@@ -244,8 +246,8 @@ func sized(n int64) func(schemas.Body) kafka.Work {
 	return func(schemas.Body) kafka.Work { return kafka.Work{Bytes: n} }
 }
 
-// A task that takes too long, or does not get on, is cancelled and waits in a lane; one
-// that ignores that ends Run.
+// A task that is overdue or makes no progress is cancelled and waits in a lane. One that ignores that ends
+// Run.
 func TestPoolWatchdog(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

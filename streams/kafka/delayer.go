@@ -31,11 +31,11 @@ type Delayer struct {
 	opts   []kgo.Opt
 	router *router
 	delays map[string]time.Duration // by topic name
-	tap    tap
+	tap    pauser
 
 	metrics *roleMetrics
 	commits *commits
-	reader  *reader
+	reader  *pollChecker
 	refusal refusal    // of the last move; used by Run only
 	mu      sync.Mutex // guards the rest
 	held    map[partition][]waitingRecord
@@ -53,7 +53,7 @@ func NewDelayer(cfg Config) (*Delayer, error) {
 	d := &Delayer{
 		router: newRouter(cfg, schemas.RoleDelayer, 0), delays: map[string]time.Duration{},
 		held:    map[partition][]waitingRecord{},
-		commits: newCommits(cfg.Deleted), tap: tap{controls: cfg.Controls, role: schemas.RoleDelayer},
+		commits: newCommits(cfg.Deleted), tap: pauser{controls: cfg.Controls, role: schemas.RoleDelayer},
 	}
 	for _, l := range cfg.lanes() {
 		d.delays[cfg.topic(schemas.Delay(l.Name))] = l.Delay
@@ -63,8 +63,8 @@ func NewDelayer(cfg Config) (*Delayer, error) {
 	topics := []string{"^" + regexp.QuoteMeta(cfg.topic(schemas.Delay(""))) + ".+$"}
 	d.metrics = cfg.Metrics.role(schemas.RoleDelayer, schemas.High)
 	d.commits.metrics = d.metrics
-	d.reader = newReader(d.router, d.commits)
-	d.reader.pattern = true
+	d.reader = newPollChecker(d.router, d.commits)
+	d.reader.byPattern = true
 	d.metrics.addOldest(d.oldest)
 	moved := func(k rebalanceKind) func(context.Context, *kgo.Client, map[string][]int32) {
 		return func(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
@@ -107,7 +107,7 @@ func (d *Delayer) Run(ctx context.Context) error {
 
 // step polls until records arrive or a held record is ready, moves those that are ready, and commits.
 func (d *Delayer) step(ctx context.Context, cl *kgo.Client) error {
-	d.tap.turn(cl)
+	d.tap.update(cl)
 	pctx, cancel := ctx, context.CancelFunc(func() {})
 	if wait, ok := d.wait(); ok {
 		pctx, cancel = context.WithTimeout(ctx, wait)
@@ -127,14 +127,14 @@ func (d *Delayer) step(ctx context.Context, cl *kgo.Client) error {
 			}
 			d.held[at] = append(d.held[at], recs...)
 			d.addInFlight(1, recs)
-			cl.PauseFetchPartitions(at.one())
+			cl.PauseFetchPartitions(at.asMap())
 		}
 	})
 	d.mu.Unlock()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	ctx, cancel = outlive(ctx) // finish the move and the commit when ctx ends
+	ctx, cancel = withStopGrace(ctx) // finish the move and the commit when ctx ends
 	defer cancel()
 	if err := d.move(ctx, cl); err != nil {
 		return err
@@ -155,7 +155,7 @@ func (d *Delayer) wait() (wait time.Duration, ok bool) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.tap.closed {
+	if d.tap.paused {
 		return wait, ok
 	}
 	for _, recs := range d.held {
@@ -184,7 +184,7 @@ func (d *Delayer) readyAt(rec waitingRecord) time.Time {
 		stamp = rec.readAt
 	}
 	at := stamp.Add(d.delays[rec.Topic])
-	if due := readTrail(rec.Headers).due; due.After(at) && due.Sub(at) <= delayerSlack {
+	if due := parseRetryHeaders(rec.Headers).due; due.After(at) && due.Sub(at) <= delayerSlack {
 		return due
 	}
 	return at
@@ -201,14 +201,14 @@ func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
 	if err := out.publish(ctx, cl); err != nil {
 		if isRetriable(err) {
 			d.setRefused(out)
-			d.refusal.note(d.router, d.metrics, err)
+			d.refusal.record(d.router, d.metrics, err)
 			return nil
 		}
 		d.metrics.countPublishFailures(1)
 		return err
 	}
 	d.setRefused(nil)
-	d.refusal.end(d.metrics)
+	d.refusal.clear(d.metrics)
 	d.countMoved(out.recs)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -218,7 +218,7 @@ func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
 		d.commits.done(at, kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1})
 		if d.held[at] = d.held[at][n:]; len(d.held[at]) == 0 {
 			delete(d.held, at)
-			cl.ResumeFetchPartitions(at.one())
+			cl.ResumeFetchPartitions(at.asMap())
 		}
 	}
 	return nil
@@ -261,31 +261,31 @@ func (d *Delayer) dueBatch(now time.Time) *outputBatch {
 
 // destination returns the record to publish for rec, which leaves its lane.
 func (d *Delayer) destination(rec *kgo.Record, now time.Time) *kgo.Record {
-	t := readTrail(rec.Headers)
-	role := t.role
+	h := parseRetryHeaders(rec.Headers)
+	role := h.role
 	if role == "" {
-		role, _ = returnsTo(t.topic)
+		role, _ = retryRole(h.topic)
 	}
-	again, err := schemas.AgainOf(role, t.topic), checkSize(rec)
+	again, err := schemas.AgainOf(role, h.topic), checkSize(rec)
 	if _, ok := schemas.Lookup(again); !ok {
 		err = retry.Permanent(errors.New("its headers name no role to return to"))
 	}
 	if err != nil { // not written by this system
-		if t.topic == "" {
-			t.topic, t.partition, t.offset = d.router.cfg.schemaTopic(rec.Topic), rec.Partition, rec.Offset
+		if h.topic == "" {
+			h.topic, h.partition, h.offset = d.router.cfg.schemaTopic(rec.Topic), rec.Partition, rec.Offset
 		}
-		return d.router.after(&letter{rec: rec, past: &t}, err, now)
+		return d.router.failureRecord(&inflightRecord{rec: rec, retryHeaders: &h}, err, now)
 	}
 	to := d.router.cfg.topic(again)
-	if left := t.due.Sub(now); left > 0 {
-		to = d.router.cfg.topic(schemas.Delay(pick(d.router.lanes, left).Name))
+	if left := h.due.Sub(now); left > 0 {
+		to = d.router.cfg.topic(schemas.Delay(laneFor(d.router.lanes, left).Name))
 	}
 	return &kgo.Record{Topic: to, Key: rec.Key, Value: rec.Value, Headers: rec.Headers}
 }
 
 // drop forgets revoked partitions. It runs in a rebalance, so no poll is held.
 func (d *Delayer) drop(cl *kgo.Client, parts map[string][]int32) {
-	each(parts, func(at partition) {
+	eachPartition(parts, func(at partition) {
 		d.commits.forget(at)
 		d.reader.forget(at)
 		d.mu.Lock()
@@ -293,7 +293,7 @@ func (d *Delayer) drop(cl *kgo.Client, parts map[string][]int32) {
 		d.addInFlight(-1, d.held[at])
 		delete(d.held, at)
 		d.refused = nil
-		cl.ResumeFetchPartitions(at.one()) // the client keeps pauses across assignments
+		cl.ResumeFetchPartitions(at.asMap()) // the client keeps pauses across assignments
 	})
 }
 
@@ -301,7 +301,7 @@ func (d *Delayer) drop(cl *kgo.Client, parts map[string][]int32) {
 func (d *Delayer) addInFlight(sign int, recs []waitingRecord) {
 	var bytes int64
 	for _, rec := range recs {
-		bytes += weigh(rec.Record)
+		bytes += recordBytes(rec.Record)
 	}
 	d.metrics.addInFlight(sign*len(recs), int64(sign)*bytes)
 }

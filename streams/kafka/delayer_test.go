@@ -15,7 +15,7 @@ import (
 func TestDelayerEmptiesLanesOfOldSettings(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Lanes: quick()})
+		b := kafkatest.New(t, kafkatest.Options{Lanes: quickLanes()})
 		p, err := kafka.NewProducer(b.Config(), "test")
 		if err != nil {
 			t.Fatal(err)
@@ -59,7 +59,7 @@ func TestDelayerReportsAgeWhileBrokersRefuse(t *testing.T) {
 	t.Parallel()
 	b := kafkatest.New(t, kafkatest.Options{RealTime: true,
 		Lanes: []kafka.Lane{{Name: "100ms", Delay: 100 * time.Millisecond}}})
-	cfg, reg := measured(b)
+	cfg, reg := withMetrics(b)
 	refused := b.CountWrites(schemas.Again(schemas.RoleCopier))
 	mend := b.FailProduce(schemas.Again(schemas.RoleCopier), kafkatest.NotDone, -1)
 	d, err := kafka.NewDelayer(cfg)

@@ -56,16 +56,16 @@ func (h *handled) take() []string {
 }
 
 // readers returns a constructor for each kind of reader of changes.
-func readers() map[string]func(kafka.Config, *handled) (runner, error) {
+func readers() map[string]func(kafka.Config, *handled) (runnable, error) {
 	changes := []schemas.Topic{schemas.Changes}
-	return map[string]func(kafka.Config, *handled) (runner, error){
-		"BatchGroup": func(cfg kafka.Config, h *handled) (runner, error) {
+	return map[string]func(kafka.Config, *handled) (runnable, error){
+		"BatchGroup": func(cfg kafka.Config, h *handled) (runnable, error) {
 			return kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: changes}, h)
 		},
-		"Pool": func(cfg kafka.Config, h *handled) (runner, error) {
+		"Pool": func(cfg kafka.Config, h *handled) (runnable, error) {
 			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: changes}, h.handle)
 		},
-		"Table": func(cfg kafka.Config, h *handled) (runner, error) {
+		"Table": func(cfg kafka.Config, h *handled) (runnable, error) {
 			return kafka.NewTable(cfg, schemas.Changes, func(_ []byte, d *schemas.Delivery) error { h.add(d); return nil })
 		},
 	}
@@ -147,8 +147,8 @@ func TestRecreatedTopicWithoutDescribe(t *testing.T) {
 func TestRecreatedLane(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quick()})
-		lane := schemas.Delay(quick()[0].Name)
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quickLanes()})
+		lane := schemas.Delay(quickLanes()[0].Name)
 		// Not while the client refreshes its metadata: it would forget the missing lane, and then read the new one.
 		time.AfterFunc(30*time.Second+100*time.Millisecond, func() { b.Recreate(lane, 1) })
 		if err := run(t, 3*time.Minute, delayer(t, b)); err == nil ||

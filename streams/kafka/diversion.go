@@ -10,36 +10,36 @@ import (
 	"time"
 )
 
-// A diversion is which flows of an intake are moved to its backlog topic.
+// A diversion holds the flows of a fetcher that are moved to its backlog topic.
 type diversion struct {
-	any     atomic.Bool  // there are some
-	flying  atomic.Int64 // messages that were sent there, and not acknowledged
-	bytes   atomic.Int64 // the size of those
-	landed  atomic.Int64 // messages that were acknowledged
-	stalled atomic.Bool  // for a second the brokers have acknowledged none, or too few to move more of a partition
-	refused atomic.Bool  // they have refused one for good
-	off     atomic.Bool  // they do not allow it
+	active       atomic.Bool  // there are flows to move
+	unacked      atomic.Int64 // messages sent to the backlog topic and not acknowledged
+	unackedBytes atomic.Int64 // their size
+	acked        atomic.Int64 // messages acknowledged so far
+	stalled      atomic.Bool  // for a second the brokers have acknowledged none, or too few to move more of a partition
+	refused      atomic.Bool  // the brokers have permanently rejected a message
+	denied       atomic.Bool  // the brokers deny write access
 
-	mu    sync.Mutex // guards the rest
-	flows map[Work]*route
-	next  time.Time // when it is looked how many have arrived
+	mu         sync.Mutex // guards the fields below
+	flows      map[Work]*route
+	nextExpiry time.Time // when to expire flows with few arrivals
 }
 
-// A route is where the messages of a flow are moved.
+// A route says where the messages of a flow are moved to.
 type route struct {
 	slot    int
-	open    bool // also what arrives is moved
-	arrived int  // messages since it was looked
+	open    bool // messages that arrive are moved too
+	arrived int  // messages since the last expiry
 }
 
-// flowName is w without what differs between messages of one flow.
+// flowName returns w without the fields that differ between messages of a flow.
 func flowName(w Work) Work {
 	w.Key, w.Bytes = "", 0
 	return w
 }
 
-// take returns where the message of w is to be moved, if its flow is.
-func (d *diversion) take(w Work) (slot int, ok bool) {
+// routeOf returns the slot to which the message of w must be moved, if its flow is being moved.
+func (d *diversion) routeOf(w Work) (slot int, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := d.flows[flowName(w)]
@@ -50,92 +50,93 @@ func (d *diversion) take(w Work) (slot int, ok bool) {
 	return r.slot, !d.stalled.Load()
 }
 
-// slotOf returns the slot of a flow: if it has none yet, the one that the fewest others have.
-func (d *diversion) slotOf(f Work) int {
+// slotOf returns the slot of a flow. A new flow gets the slot with the fewest flows.
+func (d *diversion) slotOf(w Work) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if r := d.flows[f]; r != nil {
+	if r := d.flows[w]; r != nil {
 		return r.slot
 	}
-	var used [slots]int
+	var used [backlogSlots]int
 	for _, r := range d.flows {
 		used[r.slot]++
 	}
-	first, slot := int(hash(f.Account, f.Stores[0], f.Stores[1])%slots), 0
-	for i := range slots {
-		if at := (first + i) % slots; i == 0 || used[at] < used[slot] {
+	first, slot := int(hashWords(w.Account, w.Stores[0], w.Stores[1])%backlogSlots), 0
+	for i := range backlogSlots {
+		if at := (first + i) % backlogSlots; i == 0 || used[at] < used[slot] {
 			slot = at
 		}
 	}
-	d.flows[f] = &route{slot: slot}
+	d.flows[w] = &route{slot: slot}
 	return slot
 }
 
-// open has what arrives of a flow moved, and reports whether it was not before.
-func (d *diversion) open(f Work) (fresh bool) {
-	d.slotOf(f)
+// open starts to move arriving messages of a flow. It reports whether they were not moved before.
+func (d *diversion) open(w Work) (fresh bool) {
+	d.slotOf(w)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	fresh = !d.flows[f].open
-	d.flows[f].open = true
-	d.any.Store(true)
+	fresh = !d.flows[w].open
+	d.flows[w].open = true
+	d.active.Store(true)
 	return fresh
 }
 
-// expire forgets the flows of which few messages arrive.
+// expire removes the flows with less than few arrivals.
 func (d *diversion) expire(now time.Time, few int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if now.Before(d.next) {
+	if now.Before(d.nextExpiry) {
 		return
 	}
-	d.next = now.Add(divertFor)
+	d.nextExpiry = now.Add(divertWindow)
 	maps.DeleteFunc(d.flows, func(_ Work, r *route) bool { return r.arrived < few })
 	for _, r := range d.flows {
 		r.arrived = 0
 	}
-	d.any.Store(len(d.flows) > 0)
+	d.active.Store(len(d.flows) > 0)
 }
 
-// An owner is an account with its flows, the heaviest first.
-type owner struct {
+// An accountWeight is an account with its flows, heaviest first.
+type accountWeight struct {
 	account string
 	sum     int64
 	flows   []Work
 }
 
-// owners is a heap with the heaviest account on top.
-type owners []*owner
+// accountHeap is a heap with the heaviest account on top.
+type accountHeap []*accountWeight
 
-func (o owners) Len() int { return len(o) }
-func (o owners) Less(i, j int) bool {
+func (o accountHeap) Len() int { return len(o) }
+func (o accountHeap) Less(i, j int) bool {
 	return cmp.Or(cmp.Compare(o[j].sum, o[i].sum), cmp.Compare(o[i].account, o[j].account)) < 0
 }
-func (o owners) Swap(i, j int) { o[i], o[j] = o[j], o[i] }
-func (o *owners) Push(x any)   { *o = append(*o, x.(*owner)) }
-func (o *owners) Pop() any {
+func (o accountHeap) Swap(i, j int) { o[i], o[j] = o[j], o[i] }
+func (o *accountHeap) Push(x any)   { *o = append(*o, x.(*accountWeight)) }
+func (o *accountHeap) Pop() any {
 	last := (*o)[len(*o)-1]
 	*o = (*o)[:len(*o)-1]
 	return last
 }
 
-// heaviest returns the flows to move: of the account that has most left its heaviest one, or all if that is less than half
-// of them, until no more than keep is left in all. An account that has less than least stays as it is.
+// heaviest returns the flows to move. It repeatedly takes the heaviest flow of the heaviest account, or all
+// its flows if that one is less than half of the account, until at most keep is left in total. Accounts with
+// less than least stay.
 func heaviest(weights map[Work]int64, keep, least int64) (flows []Work) {
-	by := map[string]*owner{}
-	var all owners
+	by := map[string]*accountWeight{}
+	var all accountHeap
 	var sum int64
-	for f, n := range weights {
-		o := by[f.Account]
+	for w, n := range weights {
+		o := by[w.Account]
 		if o == nil {
-			o = &owner{account: f.Account}
-			by[f.Account], all = o, append(all, o)
+			o = &accountWeight{account: w.Account}
+			by[w.Account], all = o, append(all, o)
 		}
 		o.sum += n
 		sum += n
-		o.flows = append(o.flows, f)
+		o.flows = append(o.flows, w)
 	}
-	all = slices.DeleteFunc(all, func(o *owner) bool { return o.sum < least })
+	all = slices.DeleteFunc(all, func(o *accountWeight) bool { return o.sum < least })
 	for _, o := range all {
 		slices.SortFunc(o.flows, func(a, b Work) int {
 			return cmp.Or(cmp.Compare(weights[b], weights[a]), slices.Compare(a.Stores[:], b.Stores[:]))

@@ -1,40 +1,50 @@
-// Package kafka runs handlers over Kafka: it polls, hands out, publishes what the
-// handlers return, and commits. It is the only package that knows the Kafka client.
+// Package kafka runs message handlers on Kafka topics. It polls records, schedules and
+// calls the handlers, publishes the messages that they return, and commits offsets. It
+// is the only package that imports the Kafka client.
 //
 // # Delivery
 //
-// Every record that is read ends in one of three ways: its outputs are acknowledged
-// by the brokers, it is a dead letter that is acknowledged, or Run returns an error
-// and the record is delivered again. Offsets are committed only after that, and never
-// past a record that is unfinished. A crash at any point repeats work and loses none,
-// so handlers must bear being called twice with one message.
+// Delivery is at least once. Every record that is read ends in one of three ways: the
+// brokers acknowledge its outputs, the brokers acknowledge the dead letter made of it,
+// or Run returns an error and the record is delivered again. An offset is committed
+// only when every record below it has ended in one of the first two ways. A crash at any
+// point repeats work and loses none. Handlers must therefore be idempotent.
 //
 // # Order
 //
-// A Pool handles each key in order, and different keys side by side. A BatchGroup stores each partition in order. A message
-// that went through the delay lanes comes back later than those that followed it.
+// A Pool handles the messages of one key in order, and different keys concurrently. A
+// BatchGroup stores each partition in order. A message that waits in a delay lane is
+// delivered after messages of its key that were published later.
 //
 // # Errors
 //
-// Package retry classes them. Transient ones are tried again in place, then through the
-// delay lanes, up to MaxAttempts deliveries; unavailable ones wait in lanes of at most
-// five minutes and spend no attempt; wait ones come back when they are due; permanent
-// ones become dead letters at once, and so do records that cannot be decoded and
-// handlers that panic. A record that waits, and a dead letter, is the original record,
-// byte for byte, with headers added:
+// Package retry defines the classes of errors:
+//
+//   - transient: the call is repeated in place, then the message waits in the delay
+//     lanes, for at most MaxAttempts deliveries
+//   - unavailable: the message waits in lanes of at most five minutes; this does not
+//     count as an attempt
+//   - wait: the message is delivered again when it is due
+//   - permanent: the message becomes a dead letter at once, as do records that cannot
+//     be decoded and messages that make the handler panic
+//
+// A record in a delay lane and a dead letter keep the key and the value of the original
+// record, byte for byte. These headers are added:
 //
 //	millrace-topic, -partition, -offset, -timestamp   where and when it was first read
-//	millrace-role                                     who failed
+//	millrace-role                                     the role that failed
 //	millrace-attempts, -waits, -unavailable           deliveries that ended in each way
-//	millrace-waits-for                                of -waits, those with a cause: CAUSE=N ...
-//	millrace-due                                      when it may come back (RFC 3339)
+//	millrace-waits-for                                waits by cause: CAUSE=N ...
+//	millrace-due                                      earliest time of the next delivery (RFC 3339)
 //	millrace-class, -error                            the last failure
 //	millrace-history                                  JSON: [{"attempt","class","error","by","first","last","times"}]
 //
-// # Topics of others
+// # Foreign topics
 //
-// The ingester reads those that Config.Foreign names, under their own names. Their records come to the handler as
-// bytes, and wait, come back and become dead letters as others do, under the topic foreign:NAME (schemas.Foreign).
-// Nothing is written to them, made or trimmed. A message in such a name that a handler returns, or a Producer publishes, goes to
-// again.ingester: the ingester gets it as if it had come from there.
+// The ingester also reads the topics in Config.Foreign, which other systems own. Their
+// records reach the handler as bytes, without a decoded body. They are retried, delayed
+// and become dead letters like all others, under the topic foreign:NAME
+// (schemas.Foreign). This package never writes to, creates or trims a foreign topic. A
+// message to a foreign topic, returned by a handler or published by a Producer, is
+// written to again.ingester, and the ingester handles it like a record of that topic.
 package kafka

@@ -8,15 +8,15 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Names that only the tests in package kafka_test need.
+// Names for the tests in package kafka_test.
 var (
 	ErrNoDeadLetter = errNoDeadLetter
 	ErrDeadClosed   = errDeadDecided
 )
 
-// SetDeadline sets how long a task may be at work, beside a second for each slow bytes of it. Zero is the default.
+// SetDeadline sets how long a task may run: d, plus a second for each slow bytes of it. Zero is the default.
 func (p *Pool) SetDeadline(d time.Duration, slow int64) *Pool {
-	p.longest, p.slowest = cmp.Or(d, p.longest), cmp.Or(slow, p.slowest)
+	p.deadlineBase, p.deadlineRate = cmp.Or(d, p.deadlineBase), cmp.Or(slow, p.deadlineRate)
 	return p
 }
 
@@ -27,7 +27,7 @@ func (g *BatchGroup) SetRetry(p retry.Policy) *BatchGroup {
 }
 
 // Any reports whether anything is paused.
-func (c *Controls) Any() bool { return c.active() }
+func (c *Controls) Any() bool { return c.anyPaused() }
 
 // Workers returns the number of workers that is set for a role.
 func (c *Controls) Workers(role schemas.Role) (n int, set bool) { return c.workers(role) }

@@ -46,14 +46,14 @@ func (a *Admin) Read(
 	}
 	r := newRouter(a.cfg, "read", 0)
 	return scan(ctx, a.cfg, a.cfg.topic(topic), parts, func(rec *kgo.Record, inc uint32) error {
-		if r.gone(rec) {
+		if r.ignores(rec) {
 			return nil
 		}
-		l := letter{rec: rec, incarnation: inc}
-		d, err := r.delivery(&l)
+		ir := inflightRecord{rec: rec, incarnation: inc}
+		d, err := r.delivery(&ir)
 		if err != nil {
 			d = new(schemas.Delivery)
-			r.bare(&l, d)
+			r.fillDelivery(&ir, d)
 		}
 		return f(d, err)
 	})

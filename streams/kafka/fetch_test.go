@@ -16,20 +16,20 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// A metered connection counts the bytes that are read.
-type metered struct {
+// A countingConn counts the bytes that are read.
+type countingConn struct {
 	net.Conn
 	read *atomic.Int64
 }
 
-func (m metered) Read(p []byte) (int, error) {
+func (m countingConn) Read(p []byte) (int, error) {
 	n, err := m.Conn.Read(p)
 	m.read.Add(int64(n))
 	return n, err
 }
 
-// readOf returns how many bytes a Pool of slow tasks reads for 20,000 records of one partition.
-func readOf(t *testing.T, window int) (bytes int64) {
+// bytesRead returns the number of bytes that a Pool of slow tasks reads for 20,000 records of one partition.
+func bytesRead(t *testing.T, window int) (bytes int64) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
 		const n, batch = 20_000, 250
@@ -48,9 +48,10 @@ func readOf(t *testing.T, window int) (bytes int64) {
 			if err != nil {
 				return nil, err
 			}
-			return metered{c, read}, nil
+			return countingConn{c, read}, nil
 		}
-		p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Window: window},
+		p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
+			Window: window},
 			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
 				time.Sleep(5 * time.Millisecond)
 				return nil, nil
@@ -68,17 +69,17 @@ func readOf(t *testing.T, window int) (bytes int64) {
 	return bytes
 }
 
-// A Pool that pauses a partition while its tasks take their time reads little of it again: mostly a fifth, and a third
-// when the machine is busy. With fetches of 1 MiB it is nine tenths.
-func TestPoolReadsLittleAgain(t *testing.T) {
+// A Pool that pauses a partition while its tasks run fetches few bytes again: usually a fifth, and a third on
+// a busy machine. With fetches of 1 MiB it is nine tenths.
+func TestPoolRefetchesLittle(t *testing.T) {
 	t.Parallel()
-	once, paused := readOf(t, 1<<15), readOf(t, 0)
+	once, paused := bytesRead(t, 1<<15), bytesRead(t, 0)
 	if most := once / 100 * 160; paused > most {
 		t.Errorf("%d bytes were read with the default window, want at most %d: once are %d", paused, most, once)
 	}
 }
 
-// A batch that is longer than what is fetched of a partition at a time is read, and so is what stands behind it.
+// A batch that is larger than the fetch size of a partition is read, and so are the ones after it.
 func TestPoolReadsLongBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -87,12 +88,13 @@ func TestPoolReadsLongBatch(t *testing.T) {
 		long.Value = make([]byte, 900<<10)
 		random := rand.NewChaCha8([32]byte{})
 		_, _ = random.Read(long.Value) // it does not compress; Read never fails
-		foreign(t, b, long)
+		writeForeign(t, b, long)
 		b.Send(change("b"))
 		if err := run(t, time.Minute, pool(t, b, kafka.PoolConfig{}, plan)); err != nil {
 			t.Fatal(err)
 		}
-		if dead, got := len(b.Read(schemas.Dead)), strings.Join(items(b, schemas.DuplicationHigh), " "); dead != 1 || got != "b" {
+		if dead, got := len(b.Read(schemas.Dead)), strings.Join(items(b, schemas.DuplicationHigh), " "); dead != 1 ||
+			got != "b" {
 			t.Errorf("%d dead letters, outputs of %q, want 1 and b", dead, got)
 		}
 	})

@@ -1,6 +1,6 @@
 package kafka
 
-// A fifo is a queue on a ring that grows as it must.
+// A fifo is a queue in a ring buffer that grows as needed.
 type fifo[T any] struct {
 	ring  []T
 	first int
@@ -20,10 +20,10 @@ func (f *fifo[T]) push(v T) {
 	f.n++
 }
 
-// peek returns the oldest; there must be one.
+// peek returns the oldest element. There must be one.
 func (f *fifo[T]) peek() T { return f.ring[f.first] }
 
-// pop takes the oldest out; there must be one.
+// pop removes and returns the oldest element. There must be one.
 func (f *fifo[T]) pop() T {
 	var none T
 	v := f.ring[f.first]

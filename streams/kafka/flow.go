@@ -9,59 +9,60 @@ import (
 
 // A task is one record in a Pool.
 type task struct {
-	letter
-	share     *share
-	slot      uint64 // of the share's tracker
-	flow      *flow
-	next      *task // of the same key
-	delivery  *schemas.Delivery
-	err       error // of decoding, then of the last call
-	began     time.Time
-	cost      int64
-	seq       uint64 // of all that the scheduler was given
-	tries     int    // calls in this delivery so far
-	decoded   bool
-	working   bool // a worker has it
-	postponed bool // it waits until it is tried again
-	slots     bool // it holds those of its flow
-	stays     bool // it cannot be moved to a backlog topic
+	inflightRecord
+	part       *assignment
+	slot       uint64 // in the assignment's tracker
+	flow       *flow
+	next       *task // of the same key
+	delivery   *schemas.Delivery
+	err        error // of decoding, then of the last call
+	began      time.Time
+	cost       int64
+	seq        uint64 // position among all tasks added to the scheduler
+	tries      int    // calls of the handler in this delivery so far
+	decoded    bool
+	running    bool // it has a worker
+	postponed  bool // it waits for its retry in place
+	holdsSlots bool // it holds the slots of its flow
+	unmovable  bool // the brokers rejected its move to the backlog topic
 }
 
-func (t *task) bytes() int64 { return weigh(t.rec) }
+func (t *task) bytes() int64 { return recordBytes(t.rec) }
 
-// begun reports whether t is at work, or was, or is postponed.
-func (t *task) begun() bool { return t.working || t.postponed || t.tries > 0 }
+// started reports whether t is running, has run, or is postponed.
+func (t *task) started() bool { return t.running || t.postponed || t.tries > 0 }
 
-// A queue holds the tasks of one key, in order. Its head is in its flow, or at work, or
-// parked, or postponed; never two of these.
-type queue struct {
+// A keyQueue holds the tasks of one key, in order. Its head is either ready in its flow, running, parked or
+// postponed.
+type keyQueue struct {
 	key        uint64
 	head, tail *task
-	n          int    // tasks
-	next       *queue // of the free ones
-	// While its head waits to go on: its own flow, and what is closed when it has a worker.
-	home   *flow
-	goesOn chan struct{}
+	n          int       // number of tasks
+	next       *keyQueue // in the free list
+	// Set while a parked head waits to resume: its original flow, and a channel that is closed when it has a
+	// worker.
+	homeFlow      *flow
+	workerGranted chan struct{}
 }
 
-// A flow is what the scheduler tells apart: the work of one class, for one account, on the
-// same stores. It holds the keys whose heads are of that kind and wait to be run.
+// A flow is the unit of scheduling: the tasks of one class, for one account, on the same stores. It holds the
+// keys with a head that belongs to the flow and is ready to run.
 type flow struct {
 	sched   *scheduler
 	class   int
-	resumes bool // its tasks were parked and go on: no pause holds them, and their rates are paid
-	work    Work // but for its key and bytes
-	turn    *turn
-	heads   heads
-	listed  bool // is in turn.flows
+	resumes bool // its tasks were parked and resume: pauses and rate limits do not apply to them
+	work    Work // without Key and Bytes
+	account *accountQueue
+	ready   readyKeys
+	queued  bool // it is in account.flows
 	paused  bool // by a Control
-	spill   bool // although paused it is run, into the delay lanes
+	shed    bool // it runs although it is paused, and its tasks go to the delay lanes
 
-	slots   []*slot // that each of its tasks needs
-	held    int     // of slots, for the next task; guarded by Slots.mu while waits
-	cost    int64   // of the next task
-	waits   bool    // for slots
-	yielded bool    // its slots, and is in class.yielded
+	slots         []*slot // that each of its tasks needs
+	heldSlots     int     // held for the next task, of slots; guarded by Slots.mu while waitsForSlots
+	cost          int64   // of the next task
+	waitsForSlots bool
+	released      bool // it gave its slots back and is in classQueue.released
 }
 
 // kind returns the kind of workers that run f's tasks.
@@ -72,57 +73,57 @@ func (f *flow) kind() int {
 	return 0
 }
 
-// heads are those of a flow's keys that wait. In turns the one that came first is next, and one with very
-// much behind it: tasks of one key take turns, and what of a frequent key is not begun until all others are
-// done is done when nothing else is, on one worker, with a window that does not move.
-type heads struct {
-	by     [4]fifo[*queue] // by how much is behind: less than 8 tasks, 64, 512, more
-	n      int
-	long   bool   // whose turn it is
-	picked *queue // was looked at: it stays the next, whatever comes
+// readyKeys are the keys of a flow that are ready to run. It alternates between the key that arrived first
+// and a key with many queued tasks. Without that, a frequent key would be left for last, when nothing else is
+// to do: its tasks would then run one by one on one worker, while the window does not advance.
+type readyKeys struct {
+	bySize     [4]fifo[*keyQueue] // by number of queued tasks: less than 8, 64, 512, more
+	n          int
+	preferLong bool      // the next key is one with many queued tasks
+	peeked     *keyQueue // returned by peek; it stays the next one when keys are added
 }
 
-func (h *heads) len() int { return h.n }
+func (r *readyKeys) len() int { return r.n }
 
-func (h *heads) push(q *queue) {
-	h.n++
-	h.by[min((bits.Len(uint(q.n))-1)/3, len(h.by)-1)].push(q)
+func (r *readyKeys) push(q *keyQueue) {
+	r.n++
+	r.bySize[min((bits.Len(uint(q.n))-1)/3, len(r.bySize)-1)].push(q)
 }
 
-// peek returns the next; there must be one.
-func (h *heads) peek() *queue {
-	if h.picked != nil {
-		return h.picked
+// peek returns the next key. There must be one.
+func (r *readyKeys) peek() *keyQueue {
+	if r.peeked != nil {
+		return r.peeked
 	}
-	var from *fifo[*queue]
-	for i := range h.by {
-		f := &h.by[i]
-		if f.len() > 0 && (from == nil || h.long || f.peek().head.seq < from.peek().head.seq) {
+	var from *fifo[*keyQueue]
+	for i := range r.bySize {
+		f := &r.bySize[i]
+		if f.len() > 0 && (from == nil || r.preferLong || f.peek().head.seq < from.peek().head.seq) {
 			from = f
 		}
 	}
-	h.long = !h.long
-	h.picked = from.pop()
-	return h.picked
+	r.preferLong = !r.preferLong
+	r.peeked = from.pop()
+	return r.peeked
 }
 
-// pop takes the next out; there must be one.
-func (h *heads) pop() *queue {
-	q := h.peek()
-	h.picked = nil
-	h.n--
+// pop removes and returns the next key. There must be one.
+func (r *readyKeys) pop() *keyQueue {
+	q := r.peek()
+	r.peeked = nil
+	r.n--
 	return q
 }
 
-// remove takes q out, which is among them.
-func (h *heads) remove(q *queue) {
-	h.n--
-	if h.picked == q {
-		h.picked = nil
+// remove removes q, which must be ready.
+func (r *readyKeys) remove(q *keyQueue) {
+	r.n--
+	if r.peeked == q {
+		r.peeked = nil
 		return
 	}
-	for i := range h.by {
-		f := &h.by[i]
+	for i := range r.bySize {
+		f := &r.bySize[i]
 		for range f.len() {
 			if other := f.pop(); other != q {
 				f.push(other)
@@ -131,80 +132,80 @@ func (h *heads) remove(q *queue) {
 	}
 }
 
-// all takes all out.
-func (h *heads) all() (qs []*queue) {
-	for h.n > 0 {
-		qs = append(qs, h.pop())
+// all removes and returns all keys.
+func (r *readyKeys) all() (qs []*keyQueue) {
+	for r.n > 0 {
+		qs = append(qs, r.pop())
 	}
 	return qs
 }
 
-// A turn is one account within a class.
-type turn struct {
-	class   *class
-	flows   fifo[*flow] // that have a task which may run
-	credit  int64       // bytes that it may begin before the next has its turn
-	listed  bool        // is in class.turns
-	idle    int         // class.idle when credit was last set
-	account string
-	known   int // flows of it that are known
+// An accountQueue is one account within a class.
+type accountQueue struct {
+	class     *classQueue
+	flows     fifo[*flow] // flows with a task that may run
+	credit    int64       // bytes of tasks that it may start before the next account is served
+	queued    bool        // it is in classQueue.accounts
+	idleEpoch int         // classQueue.idleEpoch when credit was last set
+	name      string
+	flowCount int // known flows of the account
 }
 
-// turnBytes is what a task costs beyond its bytes, and what an account may begin before the next
-// has its turn: small tasks of several accounts alternate.
-const turnBytes = 64 << 10
+// quantum is the credit of an account per round, and is added to the size of each task, so that small tasks
+// of several accounts alternate.
+const quantum = 64 << 10
 
-// A class holds the accounts that have work of it. They take turns by deficit round robin.
-type class struct {
-	turns   fifo[*turn]
-	byName  map[string]*turn
-	atWork  int         // tasks that workers have
-	resumed int         // of those that workers were given last, how many had been parked
-	waiting int         // tasks that wait to go on
-	yielded fifo[*flow] // that gave back their slots, as no worker could begin their tasks
-	idle    int         // how often it had no turns: debts are from the time after
+// A classQueue holds the accounts with work of a class, and serves them by deficit round robin.
+type classQueue struct {
+	accounts      fifo[*accountQueue]
+	byName        map[string]*accountQueue
+	running       int         // tasks that have a worker
+	resumedStreak int         // tasks that resumed since the last task started
+	resumeWaiting int         // parked tasks that wait to resume
+	released      fifo[*flow] // flows that gave their slots back because no worker could start their tasks
+	idleEpoch     int         // number of times that it ran empty; debts of earlier epochs are forgotten
 }
 
-// next returns whose turn it is, or nil. Who began more than his turn allows sits out until
-// he has made up for it.
-func (c *class) next() *turn {
-	for passed := 0; c.turns.len() > 0; {
-		t := c.turns.peek()
+// next returns the account to serve next, or nil if there is none. An account in debt is skipped until its
+// credit is positive.
+func (c *classQueue) next() *accountQueue {
+	for passed := 0; c.accounts.len() > 0; {
+		acct := c.accounts.peek()
 		switch {
-		case t.flows.len() == 0:
-			c.turns.pop()
-			t.listed = false
+		case acct.flows.len() == 0:
+			c.accounts.pop()
+			acct.queued = false
 			continue
-		case c.turns.len() == 1:
-			t.credit = max(t.credit, 1)
-			return t
-		case t.credit > 0:
-			return t
+		case c.accounts.len() == 1:
+			acct.credit = max(acct.credit, 1)
+			return acct
+		case acct.credit > 0:
+			return acct
 		}
-		if passed++; passed > c.turns.len() {
-			c.advance()
+		if passed++; passed > c.accounts.len() {
+			c.skipRounds()
 			passed = 0
 			continue
 		}
-		t.credit += turnBytes
-		c.turns.push(c.turns.pop())
+		acct.credit += quantum
+		c.accounts.push(c.accounts.pop())
 	}
 	return nil
 }
 
-// advance is as many rounds at once as the first account needs to have its turn.
-func (c *class) advance() {
+// skipRounds adds as many rounds of credit at once as the first account needs to be served.
+func (c *classQueue) skipRounds() {
 	least := int64(0)
-	for i := range c.turns.len() {
-		debt := -c.turns.peek().credit
+	for i := range c.accounts.len() {
+		debt := -c.accounts.peek().credit
 		if i == 0 || debt < least {
 			least = debt
 		}
-		c.turns.push(c.turns.pop())
+		c.accounts.push(c.accounts.pop())
 	}
-	for range c.turns.len() {
-		t := c.turns.pop()
-		t.credit += least/turnBytes*turnBytes + turnBytes
-		c.turns.push(t)
+	for range c.accounts.len() {
+		acct := c.accounts.pop()
+		acct.credit += least/quantum*quantum + quantum
+		c.accounts.push(acct)
 	}
 }

@@ -9,26 +9,26 @@ import (
 	"github.com/millrace/millrace/internal/need"
 )
 
-// waiting returns a queue of n tasks of which the first was the seqth to come.
-func waiting(seq uint64, n int) *queue { return &queue{head: &task{seq: seq}, n: n} }
+// queueOf returns a queue of n tasks; the first has sequence number seq.
+func queueOf(seq uint64, n int) *keyQueue { return &keyQueue{head: &task{seq: seq}, n: n} }
 
-// In turns the oldest and the one with most behind it are next.
-func TestHeads(t *testing.T) {
+// The oldest key and the one with the most queued tasks alternate.
+func TestReadyKeys(t *testing.T) {
 	for name, tt := range map[string]struct {
 		n    []int // tasks of each key, oldest first
 		want []uint64
 	}{
-		"one":                       {[]int{3}, []uint64{0}},
-		"all alike":                 {[]int{1, 1, 1, 1}, []uint64{0, 1, 2, 3}},
-		"one with much behind it":   {[]int{1, 1, 1, 600}, []uint64{0, 3, 1, 2}},
-		"more and most":             {[]int{1, 1, 100, 1, 2000}, []uint64{0, 4, 1, 2, 3}},
-		"the oldest has most":       {[]int{600, 1, 1}, []uint64{0, 1, 2}},
-		"less than eight is little": {[]int{1, 7, 1}, []uint64{0, 1, 2}},
+		"one":                        {[]int{3}, []uint64{0}},
+		"all alike":                  {[]int{1, 1, 1, 1}, []uint64{0, 1, 2, 3}},
+		"one with many queued tasks": {[]int{1, 1, 1, 600}, []uint64{0, 3, 1, 2}},
+		"more and most":              {[]int{1, 1, 100, 1, 2000}, []uint64{0, 4, 1, 2, 3}},
+		"the oldest has most":        {[]int{600, 1, 1}, []uint64{0, 1, 2}},
+		"less than eight is little":  {[]int{1, 7, 1}, []uint64{0, 1, 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var h heads
+			var h readyKeys
 			for i, n := range tt.n {
-				h.push(waiting(uint64(i), n))
+				h.push(queueOf(uint64(i), n))
 			}
 			var got []uint64
 			for h.len() > 0 {
@@ -41,12 +41,12 @@ func TestHeads(t *testing.T) {
 	}
 }
 
-// What goes in comes out once; what was looked at is the next, whatever comes in between; and who has become the
-// oldest waits for no more than one that was looked at and one that has much behind it.
-func TestHeadsProperty(t *testing.T) {
+// Each key comes out once. A peeked key stays the next one, whatever is added. The oldest key waits for at
+// most one peeked key and one with many tasks.
+func TestReadyKeysProperty(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
 		var (
-			h     heads
+			h     readyKeys
 			seq   uint64
 			in    []uint64 // oldest first
 			since = map[uint64]int{}
@@ -54,7 +54,7 @@ func TestHeadsProperty(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"push": func(t *rapid.T) {
 				seq++
-				h.push(waiting(seq, rapid.SampledFrom([]int{1, 5, 60, 500, 5000}).Draw(t, "n")))
+				h.push(queueOf(seq, rapid.SampledFrom([]int{1, 5, 60, 500, 5000}).Draw(t, "n")))
 				in = append(in, seq)
 			},
 			"pop": func(t *rapid.T) {
@@ -64,10 +64,10 @@ func TestHeadsProperty(t *testing.T) {
 				if rapid.Bool().Draw(t, "look") {
 					looked := h.peek()
 					seq++
-					h.push(waiting(seq, 5000))
+					h.push(queueOf(seq, 5000))
 					in = append(in, seq)
 					if h.peek() != looked {
-						t.Fatal("what was looked at is not the next")
+						t.Fatal("the peeked key is not the next one")
 					}
 				}
 				got := h.pop().head.seq

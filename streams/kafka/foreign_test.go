@@ -41,7 +41,7 @@ func raw(key, value string) kafkatest.Record {
 func TestForeign(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Lanes: quick(), Foreign: []string{events}})
+		b := kafkatest.New(t, kafkatest.Options{Lanes: quickLanes(), Foreign: []string{events}})
 		b.Write(raw("a", "good"), raw("b", "away once"), raw("c", "never"))
 		type sight struct {
 			value, topic, from string

@@ -90,7 +90,7 @@ func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) 
 	}
 	weigh := a.weigher(ctx, starts, ends)
 	now := time.Now()
-	open := a.undecided.note(a.cfg.logger(), ends, written, now)
+	open := a.undecided.update(a.cfg.logger(), ends, written, now)
 	for i := range lags {
 		l := &lags[i]
 		name := a.cfg.topic(l.Topic)
@@ -162,7 +162,7 @@ func (a *Admin) weigher(ctx context.Context, starts, ends offsets) func(topic st
 			in := ends[topic][id] - starts[topic][id]
 			each, ok := float64(sizes[topic][id])/float64(max(in, 1)), sizes[topic][id] > 0 && in > 0
 			if !ok {
-				each, ok = a.cfg.Metrics.mean(topic)
+				each, ok = a.cfg.Metrics.meanRecordBytes(topic)
 			}
 			if !ok {
 				return nil

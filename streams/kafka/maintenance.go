@@ -30,7 +30,7 @@ func (p *Pool) runMaintenance(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-p.fresh:
+		case <-p.prepareDue:
 			if err := p.prepare(ctx); err != nil && ctx.Err() == nil {
 				return fmt.Errorf("prepare for assigned partitions: %w", err)
 			}
@@ -45,14 +45,14 @@ func (p *Pool) runMaintenance(ctx context.Context) error {
 // prepare calls Prepare until it succeeds. Tasks are then dispatched, unless partitions were assigned meanwhile.
 func (p *Pool) prepare(ctx context.Context) error {
 	p.sched.mu.Lock()
-	n := p.sched.fresh
+	n := p.sched.unprepared
 	p.sched.mu.Unlock()
 	policy := retry.Policy{Wait: p.cfg.Retry.Wait, MaxWait: p.cfg.Retry.MaxWait}
 	_, err := policy.Do(ctx, func() error { return p.cfg.Prepare(ctx) }, func(attempt int, wait time.Duration, err error) {
 		p.router.log.Warn("retry prepare for assigned partitions", "attempt", attempt, "wait", wait, "err", err)
 	})
 	if err == nil {
-		p.sched.updateBlocked(func() { p.sched.fresh -= n })
+		p.sched.updateBlocked(func() { p.sched.unprepared -= n })
 	}
 	return err
 }
@@ -62,9 +62,9 @@ func (p *Pool) requirePrepare() {
 	if p.cfg.Prepare == nil {
 		return
 	}
-	p.sched.updateBlocked(func() { p.sched.fresh++ })
+	p.sched.updateBlocked(func() { p.sched.unprepared++ })
 	select {
-	case p.fresh <- struct{}{}:
+	case p.prepareDue <- struct{}{}:
 	default:
 	}
 }
@@ -72,24 +72,24 @@ func (p *Pool) requirePrepare() {
 // maintain calls Beside, if the role is not paused and all running tasks end, with their outputs, within
 // maintainTimeout.
 func (p *Pool) maintain(ctx context.Context) error {
-	in := p.intakes[0]
-	if p.kafka.Controls.Role(p.cfg.Role) || p.cfg.Needed != nil && !p.cfg.Needed() || !in.still.TryLock() {
+	f := p.fetchers[0]
+	if p.kafka.Controls.Role(p.cfg.Role) || p.cfg.Needed != nil && !p.cfg.Needed() || !f.rebalanceMu.TryLock() {
 		return nil
 	}
-	defer in.still.Unlock()
+	defer f.rebalanceMu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, maintainTimeout)
 	defer cancel()
-	if len(in.owned(nil)) == 0 || !p.sched.prepared() {
+	if len(f.owned(nil)) == 0 || !p.sched.prepared() {
 		return nil
 	}
 	name := p.router.cfg.topic(p.cfg.Topics[0])
-	_, ends, err := bounds(ctx, kadm.NewClient(in.cl), name)
+	_, ends, err := bounds(ctx, kadm.NewClient(f.cl), name)
 	if err != nil {
 		return fmt.Errorf("read the partitions of %s: %w", name, err)
 	}
-	p.sched.updateBlocked(func() { p.sched.aside = true })
-	defer p.sched.updateBlocked(func() { p.sched.aside = false })
-	for !p.sched.noneAtWork() || !p.out.empty() {
+	p.sched.updateBlocked(func() { p.sched.quiesced = true })
+	defer p.sched.updateBlocked(func() { p.sched.quiesced = false })
+	for !p.sched.noneAtWork() || !p.outputs.empty() {
 		if retry.Sleep(ctx, maintainPoll) != nil {
 			return errors.New("tasks are still running")
 		}
@@ -98,9 +98,9 @@ func (p *Pool) maintain(ctx context.Context) error {
 	byKey := kgo.StickyKeyPartitioner(nil).ForTopic(name) // the partitioner of all producers
 	return p.cfg.Beside(ctx, func(key string) bool {
 		id := byKey.Partition(&kgo.Record{Key: []byte(key)}, n)
-		in.mu.Lock()
-		defer in.mu.Unlock()
-		return in.shares[partition{name, int32(id)}] != nil
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.assignments[partition{name, int32(id)}] != nil
 	})
 }
 
@@ -109,19 +109,19 @@ func (s *scheduler) updateBlocked(change func()) {
 	s.mu.Lock()
 	defer s.unlock()
 	change()
-	for i := range s.work {
-		s.work[i].Broadcast()
+	for i := range s.workReady {
+		s.workReady[i].Broadcast()
 	}
 }
 
 // blocked reports whether dispatch is stopped for all classes.
-func (s *scheduler) blocked() bool { return s.halted || s.aside || s.fresh > 0 }
+func (s *scheduler) blocked() bool { return s.halted || s.quiesced || s.unprepared > 0 }
 
 // prepared reports whether Prepare has been called since the last assignment.
 func (s *scheduler) prepared() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.fresh == 0
+	return s.unprepared == 0
 }
 
 // noneAtWork reports whether no task is running.
@@ -129,7 +129,7 @@ func (s *scheduler) noneAtWork() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.classes {
-		if s.classes[i].atWork > 0 {
+		if s.classes[i].running > 0 {
 			return false
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// marks are what a sink was told to be handled, without incarnations.
+// marks are the partitions that a sink was asked to mark, without incarnations.
 type marks struct {
 	mu  sync.Mutex
 	all []string
@@ -42,15 +42,15 @@ func (m *marks) taken() []string {
 	return slices.Compact(m.all)
 }
 
-// Before an offset is committed the sink is told, with where reading began: what can be no row, and what only says that
-// a key is gone, is handled too.
+// Mark is called before an offset is committed, with the offset where reading began. Unreadable records and
+// tombstones count as handled.
 func TestMarkBeforeCommit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Send(change("a"), change("b"))
 		m := &marks{}
-		tb := &table{mark: m.mark}
+		tb := &memoryTable{mark: m.mark}
 		if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
 			t.Fatal(err)
 		}
@@ -69,18 +69,18 @@ func TestMarkBeforeCommit(t *testing.T) {
 	})
 }
 
-// Records that are gone from the start of the log count as handled by a group that has committed some, and not by one that
-// begins behind them.
-func TestMarkBehindRecordsThatAreGone(t *testing.T) {
+// Records that were removed from the start of the log count as handled by a group that has a commit, and not
+// by one that begins behind them.
+func TestMarkAfterRemovedRecords(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for name, tt := range map[string]struct {
-			first int // records that are handled before they are gone
+			first int // records that are handled before they are removed
 			want  string
 		}{"handled": {2, "changes/0 from 2 of 0 to 3"}, "never read": {0, "changes/0 from 2 of 2 to 3"}} {
 			b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 			m := &marks{}
-			tb := &table{mark: m.mark}
+			tb := &memoryTable{mark: m.mark}
 			b.Send(change("a"), change("b"))
 			if tt.first > 0 {
 				if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
@@ -100,14 +100,15 @@ func TestMarkBehindRecordsThatAreGone(t *testing.T) {
 	})
 }
 
-// What the sink could not mark is not committed, and is marked again: in this process, and in the next one.
+// Records that the sink could not mark are not committed, and are marked again, in this process or the next
+// one.
 func TestMarkFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Send(change("a"))
 		m := &marks{err: errors.New("connection refused")}
-		tb := &table{mark: m.mark}
+		tb := &memoryTable{mark: m.mark}
 		if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
 			t.Fatal(err)
 		}
@@ -130,17 +131,18 @@ func TestMarkFails(t *testing.T) {
 	})
 }
 
-// A commit that fails, or is done and reported as failed, is marked once more before it is repeated.
-func TestMarkOfACommitThatFails(t *testing.T) {
+// A commit that fails, or that is reported as failed, is marked again before it is repeated.
+func TestMarkOfFailedCommit(t *testing.T) {
 	t.Parallel()
-	for name, f := range map[string]kafkatest.Fault{"not done": kafkatest.NotDone, "done, but reported as failed": kafkatest.DoneButLost} {
+	for name, f := range map[string]kafkatest.Fault{"not done": kafkatest.NotDone,
+		"done, but reported as failed": kafkatest.DoneButLost} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				b.FailCommit(schemas.RoleSink, f, 3)
 				b.Send(change("a"))
 				m := &marks{}
-				if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, &table{mark: m.mark})); err != nil {
+				if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, &memoryTable{mark: m.mark})); err != nil {
 					t.Fatal(err)
 				}
 				if got := b.Committed(schemas.RoleSink, schemas.Changes)[0]; got != 1 {
@@ -154,21 +156,21 @@ func TestMarkOfACommitThatFails(t *testing.T) {
 	}
 }
 
-// What was stored and could not be marked is given to the sink again, from the committed offset on, before it is
-// committed: the store may have been restored meanwhile to what it was before.
-func TestMarkFailsAndTheStoreIsRestored(t *testing.T) {
+// Stored records that could not be marked are passed to the sink again, from the committed offset on, before
+// they are committed: the store may have been restored to an earlier state.
+func TestMarkFailsAndStoreIsRestored(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		before   int  // batches that are marked and committed at once
-		failures int  // of Mark, for each batch behind them
-		done     bool // Mark was done, and reported as failed
+		failures int  // of Mark, for each later batch
+		done     bool // Mark succeeds, and reports a failure
 		store    int  // failures of Store before
-		offsets  bool // Kafka does not say for a while what is committed
+		offsets  bool // Kafka does not return committed offsets for a while
 	}{
 		"the first batch":              {0, 1, false, 0, false},
 		"a later batch":                {1, 1, false, 0, false},
 		"done, but reported as failed": {1, 1, true, 0, false},
-		"it is away for long":          {1, 20, false, 0, false},
+		"it is unavailable for long":   {1, 20, false, 0, false},
 		"storing fails, too":           {1, 2, false, 2, false},
 		"Kafka answers later":          {1, 1, false, 0, true},
 		"done, and Kafka later":        {1, 1, true, 0, true},
@@ -176,7 +178,7 @@ func TestMarkFailsAndTheStoreIsRestored(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-				tb, failures, backup := &table{}, 0, map[string]int{}
+				tb, failures, backup := &memoryTable{}, 0, map[string]int{}
 				tb.mark = func(context.Context, []schemas.Progress) error {
 					tb.mu.Lock()
 					defer tb.mu.Unlock()

@@ -69,8 +69,8 @@ type Metrics struct {
 
 	mu      sync.Mutex // guards the rest
 	roles   map[roleClass]*roleMetrics
-	clients map[string]bool // values of label client in use
-	sizes   map[string]size // of records read, by topic name
+	clients map[string]bool      // values of label client in use
+	sizes   map[string]topicSize // of records read, by topic name
 	lags    []Lag
 	lagsAt  time.Time // when lags was set
 }
@@ -89,7 +89,7 @@ type vectors struct {
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		reg: reg, base: time.Now(), roles: map[roleClass]*roleMetrics{}, clients: map[string]bool{},
-		sizes: map[string]size{}, descs: describe(),
+		sizes: map[string]topicSize{}, descs: newDescriptions(),
 	}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		opts := prometheus.CounterOpts{Namespace: "millrace", Subsystem: "kafka", Name: name, Help: help}
@@ -205,13 +205,13 @@ func (r *roleMetrics) countHandled(f disposition, n int, d time.Duration) {
 }
 
 // countSettled counts records by disposition. Their handler calls were observed already.
-func (r *roleMetrics) countSettled(records []letter) {
+func (r *roleMetrics) countSettled(records []inflightRecord) {
 	if r == nil {
 		return
 	}
 	var n [dispositions]int
 	for i := range records {
-		n[records[i].fate]++
+		n[records[i].disposition]++
 	}
 	for f := range dispositions {
 		r.countHandled(f, n[f], -1)
@@ -278,7 +278,7 @@ func (r *roleMetrics) countRebalance(k rebalanceKind, parts map[string][]int32, 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.member = k == partitionsAssigned || r.member && k == partitionsRevoked
-	each(parts, func(at partition) {
+	eachPartition(parts, func(at partition) {
 		if k == partitionsAssigned {
 			r.owned[at] = true
 		} else {

@@ -135,10 +135,10 @@ func TestMetricsCount(t *testing.T) {
 		r.addStuck(1)
 		r.countHandled(dispositionDone, 4, time.Second)
 		r.addInFlight(-4, -400)
-		r.countSettled([]letter{
-			{fate: dispositionDone},
-			{fate: dispositionDead},
-			{fate: dispositionDead},
+		r.countSettled([]inflightRecord{
+			{disposition: dispositionDone},
+			{disposition: dispositionDead},
+			{disposition: dispositionDead},
 		})
 		r.countCommit(nil)
 		r.countCommit(errors.New("no"))
@@ -198,7 +198,7 @@ func TestMetricsLags(t *testing.T) {
 				Bytes: &bytes, Seconds: &seconds},
 			{Role: schemas.RoleSink, Class: schemas.High, Topic: schemas.Changes, Records: 9, Undecided: 2, Paused: true},
 		})
-		time.Sleep(lagFresh)
+		time.Sleep(lagTTL)
 		SameValues(t, Gathered(t, reg, "lag_"), map[string]float64{
 			"lag_records{class=low,role=copier,topic=duplication.low}":           7,
 			"lag_due_records{class=low,role=copier,topic=duplication.low}":       7,
@@ -280,7 +280,7 @@ func TestMetricsNil(t *testing.T) {
 		r.addOldest(nil)
 		m.countPublishFailure()
 		m.SetLags(nil)
-		if _, ok := m.mean(""); ok || m.State() != nil || m.hooks("") != nil {
+		if _, ok := m.meanRecordBytes(""); ok || m.State() != nil || m.hooks("") != nil {
 			t.Error("nothing knows something")
 		}
 	})
@@ -325,12 +325,12 @@ func BenchmarkMetrics(b *testing.B) {
 func TestSpanNil(t *testing.T) {
 	r := newRouter(Config{}, schemas.RolePlanner, 0)
 	headers := []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}}
-	l := &letter{rec: &kgo.Record{Topic: "changes", Headers: headers}}
+	ir := &inflightRecord{rec: &kgo.Record{Topic: "changes", Headers: headers}}
 	ctx := t.Context()
 	allocs := testing.AllocsPerRun(100, func() {
-		in, end := r.span(ctx, l)
+		in, end := r.span(ctx, ir)
 		end(nil)
-		if in != ctx || l.traced() != nil || traceOf(in) != nil {
+		if in != ctx || ir.traceHeaders() != nil || injectTrace(in) != nil {
 			t.Error("a span out of nothing")
 		}
 	})
@@ -341,10 +341,10 @@ func TestSpanNil(t *testing.T) {
 
 func BenchmarkSpanNil(b *testing.B) {
 	r := newRouter(Config{}, schemas.RolePlanner, 0)
-	l := &letter{rec: &kgo.Record{Topic: "changes"}}
+	ir := &inflightRecord{rec: &kgo.Record{Topic: "changes"}}
 	ctx := b.Context()
 	for b.Loop() {
-		_, end := r.span(ctx, l)
+		_, end := r.span(ctx, ir)
 		end(nil)
 	}
 }

@@ -24,18 +24,19 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A link is one member's way to the broker. It can be cut, and sees each commit before the broker does.
+// A link is the connection of one member to the broker. It can be cut, and sees each commit before the
+// broker.
 type link struct {
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	see  func(*kmsg.OffsetCommitRequest, error)
 
-	mu    sync.Mutex // guards the rest
+	mu    sync.Mutex // guards the fields below
 	down  bool
-	wires []*wire
+	wires []*linkConn
 }
 
-// latency is how long a request is under way: what a member does without waiting for an answer, it
-// does earlier by the clock.
+// latency is the duration of a request: a member acts earlier by the clock if it does not wait for a
+// response.
 const latency = 2 * time.Millisecond
 
 func (l *link) connect(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -43,7 +44,7 @@ func (l *link) connect(ctx context.Context, network, addr string) (net.Conn, err
 	down := l.down
 	l.mu.Unlock()
 	if down {
-		select { // the client is not to spin
+		select { // the client must not spin
 		case <-ctx.Done():
 		case <-time.After(time.Second):
 		}
@@ -54,7 +55,7 @@ func (l *link) connect(ctx context.Context, network, addr string) (net.Conn, err
 		return nil, err
 	}
 	near, middle := net.Pipe()
-	w := &wire{Conn: near, link: l}
+	w := &linkConn{Conn: near, link: l}
 	go func() {
 		_, _ = io.Copy(far, middle)
 		if !w.cut.Load() {
@@ -72,7 +73,7 @@ func (l *link) connect(ctx context.Context, network, addr string) (net.Conn, err
 	return w, nil
 }
 
-// cut ends the connections for the member. The broker still has them, and hears no more: what it answers goes nowhere.
+// cut ends the connections for the member. They stay open for the broker, and its responses are dropped.
 func (l *link) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,14 +91,14 @@ func (l *link) mend() {
 	l.down = false
 }
 
-// A wire is a connection of a link. Each Write is one request.
-type wire struct {
+// A linkConn is a connection of a link. Each Write is one request.
+type linkConn struct {
 	net.Conn
 	link *link
 	cut  atomic.Bool // before it was closed
 }
 
-func (w *wire) Write(b []byte) (int, error) {
+func (w *linkConn) Write(b []byte) (int, error) {
 	if req, err := commitIn(b); req != nil {
 		w.link.see(req, err)
 	}
@@ -105,28 +106,28 @@ func (w *wire) Write(b []byte) (int, error) {
 	return w.Conn.Write(b)
 }
 
-// commitIn decodes a request, if it is one to commit.
+// commitIn decodes a request if it is a commit.
 func commitIn(b []byte) (*kmsg.OffsetCommitRequest, error) {
 	r := kbin.Reader{Src: b}
-	_ = r.Int32() // its length
+	_ = r.Int32() // length
 	if kmsg.Key(r.Int16()) != kmsg.OffsetCommit {
 		return nil, nil
 	}
 	req := kmsg.NewPtrOffsetCommitRequest()
 	req.SetVersion(r.Int16())
-	_, _ = r.Int32(), r.NullableString() // correlation, client
+	_, _ = r.Int32(), r.NullableString() // correlation id, client id
 	if req.IsFlexible() {
 		kmsg.ReadTags(&r)
 	}
 	return req, req.ReadFrom(r.Src)
 }
 
-// A member is a Pool, in a process of its own.
+// A member is a Pool in its own process.
 type member struct {
 	link *link
 	stop context.CancelFunc
 	gone chan struct{} // closed when Run has returned
-	out  bool          // it was stopped or killed
+	out  bool          // stopped or killed
 }
 
 func (m *member) up() bool {
@@ -138,40 +139,40 @@ func (m *member) up() bool {
 	}
 }
 
-// An intent is what a member sent to commit for one partition.
+// An intent is a commit of one partition that a member sent.
 type intent struct {
 	topic  schemas.Topic
-	id     [16]byte // of the topic, where it is not named
+	id     [16]byte // of the topic, if it is not named
 	part   int32
 	offset int64
 	at     time.Time
 }
 
-// A world is a play while it runs.
-type world struct {
-	*play
+// A simulation is a scenario while it runs.
+type simulation struct {
+	*scenario
 	t       *testing.T
 	b       *kafkatest.Broker
 	members []*member
 	sent    int              // of jobs
-	last    map[string]int64 // commits as last looked at
+	last    map[string]int64 // commits at the last look
 
-	mu      sync.Mutex // guards the rest
+	mu      sync.Mutex // guards the fields below
 	busy    map[string]int
 	atWork  map[int]int  // tasks that are not parked, by member
-	tried   map[int]bool // jobs that were tried
+	tried   map[int]bool // jobs that were called
 	commits []intent
 	wrong   []string
 }
 
-func (w *world) fault(format string, args ...any) {
+func (w *simulation) fault(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.wrong = append(w.wrong, fmt.Sprintf(format, args...))
 }
 
-// run plays it all, to its end: every message is settled, and every member has left.
-func (p *play) run(t *testing.T) *world {
+// run runs the scenario until every message is settled and every member has left.
+func (p *scenario) run(t *testing.T) *simulation {
 	lanes := []kafka.Lane{{Name: "2s", Delay: 2 * time.Second}, {Name: "8s", Delay: 8 * time.Second}}
 	b := kafkatest.New(t, kafkatest.Options{Bare: true, Lanes: lanes})
 	for topic, n := range map[schemas.Topic]int32{
@@ -180,7 +181,8 @@ func (p *play) run(t *testing.T) *world {
 	} {
 		b.MakeTopic(topic, n, map[string]string{"message.timestamp.type": "LogAppendTime"})
 	}
-	w := &world{play: p, t: t, b: b, last: map[string]int64{}, busy: map[string]int{}, atWork: map[int]int{}, tried: map[int]bool{}}
+	w := &simulation{scenario: p, t: t, b: b, last: map[string]int64{}, busy: map[string]int{}, atWork: map[int]int{},
+		tried: map[int]bool{}}
 	if p.Delayer {
 		background(t, delayer(t, b))
 	}
@@ -213,7 +215,7 @@ func (p *play) run(t *testing.T) *world {
 	return w
 }
 
-func (w *world) step(e event) {
+func (w *simulation) step(e event) {
 	var ups []*member
 	for _, m := range w.members {
 		if m.up() {
@@ -256,8 +258,8 @@ func (w *world) step(e event) {
 	}
 }
 
-// start has another member join.
-func (w *world) start() {
+// start adds a member.
+func (w *simulation) start() {
 	l, i := &link{dial: w.b.Config().Dialer, see: w.saw}, len(w.members)
 	cfg := w.b.Config()
 	cfg.Dialer, cfg.ServerSide, cfg.SessionTimeout = l.connect, w.ServerSide, 10*time.Second
@@ -279,8 +281,8 @@ func (w *world) start() {
 	}()
 }
 
-// saw takes note of a commit on its way to the broker.
-func (w *world) saw(req *kmsg.OffsetCommitRequest, err error) {
+// saw records a commit on its way to the broker.
+func (w *simulation) saw(req *kmsg.OffsetCommitRequest, err error) {
 	if err != nil {
 		w.fault("a commit that cannot be read: %v", err)
 	}
@@ -294,8 +296,8 @@ func (w *world) saw(req *kmsg.OffsetCommitRequest, err error) {
 	}
 }
 
-// look holds what is committed against what was before, and returns how much of changes it is.
-func (w *world) look() (n int64) {
+// look compares the committed offsets with the earlier ones, and returns the number of committed changes.
+func (w *simulation) look() (n int64) {
 	w.mu.Lock()
 	known := len(w.commits) > 0 && time.Since(w.commits[0].at) > time.Second
 	w.mu.Unlock()
@@ -317,13 +319,13 @@ func (w *world) look() (n int64) {
 	return n
 }
 
-// handle is the handler of member i. It does what the job says.
-func (w *world) handle(ctx context.Context, i int, d *schemas.Delivery) ([]schemas.Message, error) {
+// handle is the handler of member i. It acts as the job says.
+func (w *simulation) handle(ctx context.Context, i int, d *schemas.Delivery) ([]schemas.Message, error) {
 	c := d.Body.(*pb.Change)
 	v, _ := strconv.Atoi(c.GetVersion())
 	j := w.Jobs[v]
 	name := fmt.Sprintf("key %s at member %d", c.GetItem(), i)
-	if w.Calm && !w.Delayer { // else what comes back is on another partition, so maybe with another member
+	if w.Calm && !w.Delayer { // otherwise a returned message is on another partition, so maybe with another member
 		name = "key " + c.GetItem()
 	}
 	w.mu.Lock()
@@ -337,7 +339,7 @@ func (w *world) handle(ctx context.Context, i int, d *schemas.Delivery) ([]schem
 		w.busy[name]--
 	}()
 	sleep := retry.Sleep
-	if j.Deaf {
+	if j.IgnoresCancel {
 		sleep = func(_ context.Context, d time.Duration) error { time.Sleep(d); return nil }
 	}
 	if j.Parks > 0 {
@@ -375,8 +377,8 @@ func (w *world) handle(ctx context.Context, i int, d *schemas.Delivery) ([]schem
 	return []schemas.Message{out}, nil
 }
 
-// ended says that every message is an output or a dead letter, or waits for nobody.
-func (w *world) ended() bool {
+// ended reports whether every message is an output or a dead letter, or waits for an absent delayer.
+func (w *simulation) ended() bool {
 	topics, at := []schemas.Topic{schemas.DuplicationHigh, schemas.Dead}, map[int]bool{}
 	if !w.Delayer {
 		topics = append(topics, schemas.Delay("2s"))

@@ -24,25 +24,25 @@ import (
 // How a job ends.
 const (
 	jobDone     = "done"
-	jobOnce     = "once"     // it fails, and is done when tried again in place
-	jobStubborn = "stubborn" // it is done in its second delivery
+	jobOnce     = "once"     // it fails, and succeeds when retried in place
+	jobStubborn = "stubborn" // it succeeds in its second delivery
 	jobLater    = "later"    // it asks to wait
-	jobInvalid  = "invalid"  // it is a dead letter
+	jobInvalid  = "invalid"  // it becomes a dead letter
 )
 
-// A job is what handling one message is like.
+// A job is the behaviour of the handler for one message.
 type job struct {
-	Key   int
-	Takes time.Duration
-	Parks time.Duration // before that; 0: it does not
-	End   string
-	Deaf  bool // to being cancelled
+	Key           int
+	Takes         time.Duration
+	Parks         time.Duration // before that; 0: it does not
+	End           string
+	IgnoresCancel bool
 }
 
-// waits says that it goes through a lane.
+// waits reports whether the message goes through a lane.
 func (j job) waits() bool { return j.End == jobStubborn || j.End == jobLater }
 
-// An event happens at some time after the one before.
+// An event happens some time after the one before.
 type event struct {
 	After time.Duration
 	What  string
@@ -51,19 +51,19 @@ type event struct {
 	Fault kafkatest.Fault
 }
 
-// A play is all that happens to a group of Pools.
-type play struct {
+// A scenario is everything that happens to a group of Pools.
+type scenario struct {
 	Partitions int32
 	Workers    int
 	Drain      time.Duration
 	ServerSide bool // the brokers' group protocol
-	Delayer    bool // somebody brings back what waits
-	Calm       bool // nobody dies, and no commit fails
+	Delayer    bool // a delayer returns the messages that wait
+	Calm       bool // no process dies and no commit fails
 	Jobs       []job
 	Events     []event
 }
 
-func (p *play) count(what ...string) (n int) {
+func (p *scenario) count(what ...string) (n int) {
 	for _, e := range p.Events {
 		if slices.Contains(what, e.What) {
 			n++
@@ -72,13 +72,13 @@ func (p *play) count(what ...string) (n int) {
 	return n
 }
 
-// mayKill says that a message may be taken for the cause of three deaths.
-func (p *play) mayKill() bool {
+// mayKill reports whether a message may be taken for the cause of three deaths.
+func (p *scenario) mayKill() bool {
 	return !p.Calm && p.count("crash", "cut", "fence", "outputs", "commits") >= 3
 }
 
-func draw(t *rapid.T) *play {
-	p := &play{
+func draw(t *rapid.T) *scenario {
+	p := &scenario{
 		Partitions: rapid.Int32Range(1, 3).Draw(t, "partitions"),
 		Workers:    rapid.IntRange(1, 6).Draw(t, "workers"),
 		Drain:      rapid.SampledFrom([]time.Duration{time.Second, 20 * time.Second}).Draw(t, "drain"),
@@ -87,8 +87,8 @@ func draw(t *rapid.T) *play {
 		Calm:       rapid.Bool().Draw(t, "calm"),
 	}
 	if !built("-tags", "synctests") {
-		// The client's locks are not made of channels then: a member of a classic group that waits for the rest to join,
-		// and commits meanwhile, keeps fake time from passing.
+		// Without the tag the client's locks are no channels: a member of a classic group that commits while it
+		// waits for the others to join keeps fake time from advancing.
 		p.ServerSide = true
 	}
 	keys := rapid.IntRange(1, 8).Draw(t, "keys")
@@ -127,22 +127,24 @@ func draw(t *rapid.T) *play {
 
 func drawJob(t *rapid.T, keys int) job {
 	j := job{
-		Key:   rapid.IntRange(0, keys-1).Draw(t, "key"),
-		Takes: rapid.SampledFrom([]time.Duration{0, 10 * time.Millisecond, 300 * time.Millisecond, time.Second, 3 * time.Second}).Draw(t, "takes"),
-		End:   rapid.SampledFrom([]string{jobDone, jobDone, jobDone, jobDone, jobDone, jobDone, jobOnce, jobStubborn, jobLater, jobInvalid}).Draw(t, "end"),
+		Key: rapid.IntRange(0, keys-1).Draw(t, "key"),
+		Takes: rapid.SampledFrom([]time.Duration{0, 10 * time.Millisecond, 300 * time.Millisecond, time.Second,
+			3 * time.Second}).Draw(t, "takes"),
+		End: rapid.SampledFrom([]string{jobDone, jobDone, jobDone, jobDone, jobDone, jobDone, jobOnce, jobStubborn,
+			jobLater, jobInvalid}).Draw(t, "end"),
 	}
-	j.Deaf = rapid.IntRange(0, 4).Draw(t, "deaf") == 4
+	j.IgnoresCancel = rapid.IntRange(0, 4).Draw(t, "deaf") == 4
 	j.Parks = rapid.SampledFrom([]time.Duration{0, 0, 0, 100 * time.Millisecond, 2 * time.Second}).Draw(t, "parks")
 	return j
 }
 
-// Whatever messages do and whatever befalls the members of a group: no message is lost, nothing is committed before it is
-// settled, and one message of a key is at work at a time. While nobody dies, those of a key stay in order, and none is
-// done twice but where its partition moved while one before it was not done.
-func TestPoolKeepsItsPromises(t *testing.T) {
+// Whatever messages do and whatever happens to the members of a group: no message is lost, nothing is
+// committed before it is settled, and one message of a key runs at a time. While no process dies, messages of
+// a key stay in order. None is repeated unless its partition moved while an earlier message was not done.
+func TestPoolInvariants(t *testing.T) {
 	need.Check(t, func(rt *rapid.T) {
 		if built("-race", "true") && rapid.IntRange(0, 4).Draw(rt, "left out") < 4 {
-			return // a play takes twenty times as long
+			return // a scenario takes twenty times as long
 		}
 		p := draw(rt)
 		var wrong []string
@@ -161,8 +163,8 @@ func TestPoolKeepsItsPromises(t *testing.T) {
 	})
 }
 
-// A place is one message in a partition that Pools read, or what became of it somewhere else.
-type place struct {
+// A topicMessage is a message in a partition that Pools read, or its result in another topic.
+type topicMessage struct {
 	topic   schemas.Topic
 	part    int32
 	offset  int64
@@ -170,8 +172,8 @@ type place struct {
 	version int // of jobs
 }
 
-// read returns all of a topic, partition by partition.
-func (w *world) read(topic schemas.Topic) (all []place) {
+// read returns all messages of a topic, by partition.
+func (w *simulation) read(topic schemas.Topic) (all []topicMessage) {
 	of := schemas.Changes // raw topics hold changes
 	if topic == schemas.DuplicationHigh {
 		of = topic
@@ -192,17 +194,18 @@ func (w *world) read(topic schemas.Topic) (all []place) {
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		all = append(all, place{topic, r.Partition, r.Offset, r.Timestamp, n})
+		all = append(all, topicMessage{topic, r.Partition, r.Offset, r.Timestamp, n})
 	}
 	return all
 }
 
-// audit holds what is on the topics, and what was committed when, against the promises.
-func (w *world) audit() {
+// audit compares the topics and the history of commits with the promises.
+func (w *simulation) audit() {
 	inputs := w.read(schemas.Changes)
 	outputs := w.read(schemas.DuplicationHigh)
-	settled := map[int][]place{} // what became of each message, in any order
-	for _, places := range [][]place{outputs, w.read(schemas.Dead), w.read(schemas.Delay("2s")), w.read(schemas.Delay("8s"))} {
+	settled := map[int][]topicMessage{} // results of each message, in any order
+	for _, places := range [][]topicMessage{outputs, w.read(schemas.Dead), w.read(schemas.Delay("2s")),
+		w.read(schemas.Delay("8s"))} {
 		for _, at := range places {
 			settled[at.version] = append(settled[at.version], at)
 		}
@@ -233,8 +236,8 @@ func (w *world) audit() {
 	}
 }
 
-// auditCommits: what a member meant to commit was settled by then.
-func (w *world) auditCommits(inputs []place, settled map[int][]place) {
+// auditCommits: messages were settled before a member committed them.
+func (w *simulation) auditCommits(inputs []topicMessage, settled map[int][]topicMessage) {
 	if len(w.commits) == 0 {
 		w.fault("no commit was seen")
 	}
@@ -243,15 +246,17 @@ func (w *world) auditCommits(inputs []place, settled map[int][]place) {
 			if in.topic != c.topic || in.part != c.part || in.offset >= c.offset {
 				continue
 			}
-			if !slices.ContainsFunc(settled[in.version], func(s place) bool { return !s.at.Before(in.at) && !s.at.After(c.at) }) {
-				w.fault("%s/%d was committed up to %d when message %d, at %d, was not settled", c.topic, c.part, c.offset, in.version, in.offset)
+			if !slices.ContainsFunc(settled[in.version],
+				func(s topicMessage) bool { return !s.at.Before(in.at) && !s.at.After(c.at) }) {
+				w.fault("%s/%d was committed up to %d when message %d, at %d, was not settled", c.topic, c.part, c.offset,
+					in.version, in.offset)
 			}
 		}
 	}
 }
 
-// auditOrder: the messages of a key became outputs in their order, but for those that had to wait.
-func (w *world) auditOrder(outputs []place) {
+// auditOrder: the messages of a key became outputs in order, except those that had to wait.
+func (w *simulation) auditOrder(outputs []topicMessage) {
 	last, seen := map[int]int{}, map[int]bool{}
 	for _, out := range outputs {
 		v, j := out.version, w.Jobs[out.version]
@@ -265,9 +270,10 @@ func (w *world) auditOrder(outputs []place) {
 	}
 }
 
-// auditRepeats: what is done is done, unless it could not be committed when its partition moved, since one before it was
-// not. Where outputs fail, an append may not be known of by then, and nothing is said.
-func (w *world) auditRepeats(inputs []place, settled map[int][]place) {
+// auditRepeats: a done message is not repeated, unless it could not be committed when its partition moved
+// because an earlier one was not done. If outputs fail, an append may be unknown by then, and nothing is
+// checked.
+func (w *simulation) auditRepeats(inputs []topicMessage, settled map[int][]topicMessage) {
 	stays := w.count("start", "stop") == 1
 	if !stays && w.count("outputs") > 0 {
 		return
@@ -290,7 +296,7 @@ func (w *world) auditRepeats(inputs []place, settled map[int][]place) {
 		if n == 1 {
 			continue
 		}
-		held := slices.ContainsFunc(inputs, func(before place) bool {
+		held := slices.ContainsFunc(inputs, func(before topicMessage) bool {
 			return before.part == in.part && before.offset < in.offset && first(before.version).After(first(in.version))
 		})
 		if stays || !j.waits() && !held {
@@ -299,8 +305,8 @@ func (w *world) auditRepeats(inputs []place, settled map[int][]place) {
 	}
 }
 
-// names has the commits name their topics.
-func (w *world) names() {
+// names sets the topic names in the commits.
+func (w *simulation) names() {
 	cfg := w.b.Config()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer), kgo.DisableClientMetrics())
 	if err != nil {
@@ -320,7 +326,7 @@ func (w *world) names() {
 	}
 }
 
-// built says whether the test was built with a flag, such as -race=true or, among others, -tags=synctests.
+// built reports whether the test was built with a flag, such as -race=true or -tags=synctests.
 func built(flag, value string) bool {
 	info, _ := debug.ReadBuildInfo()
 	return slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool {

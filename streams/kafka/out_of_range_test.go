@@ -54,15 +54,15 @@ func TestRecordsRemoved(t *testing.T) {
 	for name, tt := range map[string]struct {
 		role  schemas.Role
 		topic schemas.Topic
-		make  func(*testing.T, *kafkatest.Broker, *table) part
+		make  func(*testing.T, *kafkatest.Broker, *memoryTable) part
 	}{
-		"group": {schemas.RolePlanner, schemas.Changes, func(t *testing.T, b *kafkatest.Broker, _ *table) part {
+		"group": {schemas.RolePlanner, schemas.Changes, func(t *testing.T, b *kafkatest.Broker, _ *memoryTable) part {
 			return planner(t, b, plan)
 		}},
-		"batch group": {schemas.RoleSink, schemas.Changes, func(t *testing.T, b *kafkatest.Broker, tb *table) part {
+		"batch group": {schemas.RoleSink, schemas.Changes, func(t *testing.T, b *kafkatest.Broker, tb *memoryTable) part {
 			return sink(t, b, kafka.BatchConfig{}, tb)
 		}},
-		"pool": {schemas.RoleCopier, schemas.DuplicationLow, func(t *testing.T, b *kafkatest.Broker, _ *table) part {
+		"pool": {schemas.RoleCopier, schemas.DuplicationLow, func(t *testing.T, b *kafkatest.Broker, _ *memoryTable) part {
 			p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier,
 				Topics: []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow}}, plan)
 			if err != nil {
@@ -71,7 +71,7 @@ func TestRecordsRemoved(t *testing.T) {
 			return p
 		}},
 		"delayer": {schemas.RoleDelayer, schemas.Delay("30s"),
-			func(t *testing.T, b *kafkatest.Broker, _ *table) part { return delayer(t, b) }},
+			func(t *testing.T, b *kafkatest.Broker, _ *memoryTable) part { return delayer(t, b) }},
 	} {
 		for _, f := range []struct {
 			name  string
@@ -100,7 +100,7 @@ func TestRecordsRemoved(t *testing.T) {
 					if f.times != 0 {
 						defer b.FailProduce(schemas.Incidents, f.fault, f.times)()
 					}
-					tb := &table{}
+					tb := &memoryTable{}
 					for range 3 {
 						checkRemoved(t, run(t, time.Minute, tt.make(t, b, tb)), group, f.told == 0)
 					}

@@ -31,7 +31,7 @@ func TestPoolOutcomes(t *testing.T) {
 
 	for name, tt := range map[string]struct {
 		rec      kafkatest.Record
-		fail     []error // what the handler returns, call by call, before it succeeds
+		fail     []error // errors of the handler, call by call, before it succeeds
 		panics   bool
 		outputs  int
 		calls    int
@@ -39,12 +39,14 @@ func TestPoolOutcomes(t *testing.T) {
 		errText  string
 		attempts string
 	}{
-		"success":              {rec: good, outputs: 1, calls: 1},
-		"cured in place":       {rec: good, fail: []error{errNet, errNet}, outputs: 1, calls: 3},
-		"permanent":            {rec: good, fail: []error{retry.Permanent(errNet)}, calls: 1, class: "permanent", errText: "connection reset", attempts: "1"},
-		"panic":                {rec: good, panics: true, calls: 1, class: "permanent", errText: "handler panicked: boom", attempts: "1"},
-		"garbage":              {rec: garbage, class: "permanent", errText: "malformed message", attempts: "1"},
-		"of a version to come": {rec: later, class: "permanent", errText: "malformed message", attempts: "1"},
+		"success":        {rec: good, outputs: 1, calls: 1},
+		"cured in place": {rec: good, fail: []error{errNet, errNet}, outputs: 1, calls: 3},
+		"permanent": {rec: good, fail: []error{retry.Permanent(errNet)}, calls: 1, class: "permanent",
+			errText: "connection reset", attempts: "1"},
+		"panic": {rec: good, panics: true, calls: 1, class: "permanent", errText: "handler panicked: boom",
+			attempts: "1"},
+		"garbage":             {rec: garbage, class: "permanent", errText: "malformed message", attempts: "1"},
+		"of a future version": {rec: later, class: "permanent", errText: "malformed message", attempts: "1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -89,14 +91,16 @@ func TestPoolOutcomes(t *testing.T) {
 	}
 }
 
-// checkDead reports in what d is not the dead letter of rec, or its trail not as wanted.
+// checkDead checks that d is the dead letter of rec, with the retry headers in want.
 func checkDead(t *testing.T, d, rec kafkatest.Record, want []string) {
 	t.Helper()
-	if string(d.Value) != string(rec.Value) || string(d.Key) != string(rec.Key) || d.Header(schemas.HeaderID) != rec.Header(schemas.HeaderID) {
+	if string(d.Value) != string(rec.Value) || string(d.Key) != string(rec.Key) ||
+		d.Header(schemas.HeaderID) != rec.Header(schemas.HeaderID) {
 		t.Errorf("got %q, %q, %v: not the original", d.Key, d.Value, d.Headers)
 	}
 	var got []string
-	for _, h := range []string{schemas.TrailClass, schemas.TrailTopic, schemas.TrailOffset, schemas.TrailRole, schemas.TrailAttempts} {
+	for _, h := range []string{schemas.TrailClass, schemas.TrailTopic, schemas.TrailOffset, schemas.TrailRole,
+		schemas.TrailAttempts} {
 		got = append(got, d.Header(h))
 	}
 	if !slices.Equal(got, want) {
@@ -104,12 +108,12 @@ func checkDead(t *testing.T, d, rec kafkatest.Record, want []string) {
 	}
 }
 
-// A message that no call cures takes the lanes, one longer than the other, comes back
-// to its role alone as what it was, and is a dead letter after the fifth delivery.
+// A message that always fails passes the lanes, one longer than the other. It returns only to its role,
+// unchanged, and becomes a dead letter after the fifth delivery.
 func TestPoolLanes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Lanes: quick()})
+		b := kafkatest.New(t, kafkatest.Options{Lanes: quickLanes()})
 		b.Send(change("a"))
 		type sight struct {
 			topic, from schemas.Topic
@@ -147,7 +151,8 @@ func TestPoolLanes(t *testing.T) {
 		if len(dead) != 1 {
 			t.Fatalf("got %d dead letters, want 1", len(dead))
 		}
-		if h := dead[0].Header(schemas.TrailHistory); strings.Count(h, `"attempt":`) != 1 || !strings.Contains(h, `"times":5`) ||
+		if h := dead[0].Header(schemas.TrailHistory); strings.Count(h, `"attempt":`) != 1 ||
+			!strings.Contains(h, `"times":5`) ||
 			!strings.Contains(h, first.UTC().Format("2006-01-02T15:04")) {
 			t.Errorf("history %s", h)
 		}
@@ -157,30 +162,34 @@ func TestPoolLanes(t *testing.T) {
 	})
 }
 
-// Unavailable spends no attempt and waits five minutes at most; wait comes back when
-// it is due, and is counted apart.
+// An unavailable error counts as no attempt and waits five minutes at most. A wait ends when it is due, and
+// is counted separately.
 func TestPoolClasses(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		err   func(start time.Time) error
 		times int
 		takes time.Duration
-		want  string // attempt/waits of the last delivery, and when it came
+		want  string // attempt/waits of the last delivery, and its time
 	}{
-		"unavailable":        {func(time.Time) error { return retry.Unavailable(errors.New("store 2 is away")) }, 4, 15 * time.Minute, "1/0 after 13m"},
-		"wait, when it says": {func(s time.Time) error { return retry.Wait(errors.New("not due"), s.Add(7*time.Minute)) }, 1, 9 * time.Minute, "1/1 after 7m"},
-		"wait, by the lanes": {func(time.Time) error { return retry.Wait(errors.New("no row"), time.Time{}) }, 3, 9 * time.Minute, "1/3 after 8m"},
+		"unavailable": {func(time.Time) error { return retry.Unavailable(errors.New("store 2 is away")) }, 4,
+			15 * time.Minute, "1/0 after 13m"},
+		"wait, with a due time": {func(s time.Time) error { return retry.Wait(errors.New("not due"), s.Add(7*time.Minute)) },
+			1, 9 * time.Minute, "1/1 after 7m"},
+		"wait, without a due time": {func(time.Time) error { return retry.Wait(errors.New("no row"), time.Time{}) }, 3,
+			9 * time.Minute, "1/3 after 8m"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Lanes: quick()})
+				b := kafkatest.New(t, kafkatest.Options{Lanes: quickLanes()})
 				b.Send(change("a"))
 				start, calls, got := time.Now(), 0, ""
 				g := planner(t, b, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					if calls++; calls <= tt.times {
 						return nil, tt.err(start)
 					}
-					got = fmt.Sprintf("%d/%d after %s", d.Attempt, d.Waits, strings.TrimSuffix(time.Since(start).Round(time.Minute).String(), "0s"))
+					got = fmt.Sprintf("%d/%d after %s", d.Attempt, d.Waits,
+						strings.TrimSuffix(time.Since(start).Round(time.Minute).String(), "0s"))
 					return plan(ctx, d)
 				})
 				background(t, delayer(t, b))
@@ -198,7 +207,7 @@ func TestPoolClasses(t *testing.T) {
 	}
 }
 
-// What cannot be published is not committed, and is delivered again.
+// A message with outputs that cannot be published is not committed, and is delivered again.
 func TestPoolRefusedPublishIsNotCommitted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -221,7 +230,7 @@ func TestPoolRefusedPublishIsNotCommitted(t *testing.T) {
 	})
 }
 
-// A publish that happened but was reported lost leaves one output.
+// A publish that succeeded but was reported as lost leaves one output.
 func TestPoolPublishReportedLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -237,9 +246,8 @@ func TestPoolPublishReportedLost(t *testing.T) {
 	})
 }
 
-// A commit that fails is made again, without another message to prompt it; one that
-// is refused ends Run, and the message is delivered again: the crash between publish
-// and commit.
+// A failed commit is repeated without another message. A rejected commit ends Run, and the message is
+// delivered again, as after a crash between publish and commit.
 func TestPoolCommitFailsAndIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -300,7 +308,7 @@ func TestPoolStopsWhileAHandlerWaits(t *testing.T) {
 	})
 }
 
-// Slow messages keep their time, and one whose handler would not end goes to a lane.
+// Slow messages get their time, and a message with a handler that does not end goes to a lane.
 func TestPoolSlowAndHung(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -308,22 +316,24 @@ func TestPoolSlowAndHung(t *testing.T) {
 		for i := range 10 {
 			b.Send(change(fmt.Sprint(i)))
 		}
-		g := pool(t, b, kafka.PoolConfig{Stall: 10 * time.Second}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-			wait := 2 * time.Second
-			if d.Body.(*pb.Change).GetItem() == "4" {
-				wait = time.Hour
-			}
-			select {
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			case <-time.After(wait):
-				return plan(ctx, d)
-			}
-		})
+		g := pool(t, b, kafka.PoolConfig{Stall: 10 * time.Second},
+			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				wait := 2 * time.Second
+				if d.Body.(*pb.Change).GetItem() == "4" {
+					wait = time.Hour
+				}
+				select {
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				case <-time.After(wait):
+					return plan(ctx, d)
+				}
+			})
 		if err := run(t, 5*time.Minute, g); err != nil {
 			t.Fatal(err)
 		}
-		if got, want := items(b, schemas.DuplicationHigh), []string{"0", "1", "2", "3", "5", "6", "7", "8", "9"}; !slices.Equal(got, want) {
+		if got, want := items(b, schemas.DuplicationHigh),
+			[]string{"0", "1", "2", "3", "5", "6", "7", "8", "9"}; !slices.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 		if got := len(b.Read(schemas.Delay("30s"))); got != 1 {

@@ -12,131 +12,133 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// sendAgain is the wait before records are sent again that were given up after runtimeLimit, or at once.
-const sendAgain = time.Second
+// resendDelay is the wait before a record is sent again that the client gave up or the brokers refused.
+const resendDelay = time.Second
 
-// Outputs are published by one client until the brokers take them: those of one topic and key in the order of send.
+// outputs publishes records with one client until the brokers acknowledge them. Records of one topic and key
+// are written in the order of the calls of send.
 type outputs struct {
 	router *router
 	cl     *kgo.Client
-	ctx    context.Context // what is not acknowledged when it ends is given up
+	ctx    context.Context // records that are not acknowledged when it ends are given up
 
-	mu    sync.Mutex // guards the rest
-	lines map[lineOf]*line
+	mu     sync.Mutex // guards the fields below
+	queues map[topicKey]*sendQueue
 
-	purging sync.Mutex // guards purged
+	purgeMu sync.Mutex // guards purged
 	purged  map[string]time.Time
 }
 
-type lineOf struct{ topic, key string }
+type topicKey struct{ topic, key string }
 
-// A line is what is not acknowledged of one topic and key. What waits is sent when all that was sent is answered: a record
-// that is given up would come behind those that were sent meanwhile.
-type line struct {
-	sent, waits []*output
-	open        int // of sent: those without an answer
+// A sendQueue holds the unacknowledged records of one topic and key. Waiting records are sent when all sent
+// ones are answered. If they were sent at once, a record that is sent again would follow them.
+type sendQueue struct {
+	sent, waiting []*output
+	unanswered    int // of sent, without an answer
 }
 
-// An output is one record.
+// An output is one record to publish.
 type output struct {
 	rec     *kgo.Record
-	share   *share // of its task
+	part    *assignment // of its task
 	refusal refusal
-	err     error // why it is to be sent again
-	settled func(error)
+	err     error // why it must be sent again
+	done    func(error)
 }
 
 func newOutputs(ctx context.Context, r *router, cl *kgo.Client) *outputs {
-	return &outputs{router: r, cl: cl, ctx: ctx, lines: map[lineOf]*line{}, purged: map[string]time.Time{}}
+	return &outputs{router: r, cl: cl, ctx: ctx, queues: map[topicKey]*sendQueue{}, purged: map[string]time.Time{}}
 }
 
-// send sends rec until it is acknowledged, and calls settled then, or with an error that does not pass. Nor is it sent
-// again once the partition of its task has moved: it would come behind what the new owner publishes.
-func (s *outputs) send(sh *share, rec *kgo.Record, settled func(error)) {
-	o, of := &output{rec: rec, share: sh, settled: settled}, lineOf{rec.Topic, string(rec.Key)}
+// send sends rec until it is acknowledged, and then calls settled. If an error is permanent, it calls settled
+// with the error. When the partition of the task is revoked, rec is not sent again, because it would follow
+// the outputs of the new owner.
+func (s *outputs) send(part *assignment, rec *kgo.Record, settled func(error)) {
+	o, key := &output{rec: rec, part: part, done: settled}, topicKey{rec.Topic, string(rec.Key)}
 	s.mu.Lock()
-	l := s.lines[of]
-	if l != nil {
-		l.waits = append(l.waits, o)
+	q := s.queues[key]
+	if q != nil {
+		q.waiting = append(q.waiting, o)
 		s.mu.Unlock()
 		return
 	}
-	l = &line{sent: []*output{o}, open: 1}
-	s.lines[of] = l
+	q = &sendQueue{sent: []*output{o}, unanswered: 1}
+	s.queues[key] = q
 	s.mu.Unlock()
-	s.produce(of, l, l.sent)
+	s.produce(key, q, q.sent)
 }
 
-// produce sends what a line has sent. Nothing is added to that before the last answer.
-func (s *outputs) produce(of lineOf, l *line, sent []*output) {
+// produce sends the records in sent. The queue sends no others before the last answer.
+func (s *outputs) produce(key topicKey, q *sendQueue, sent []*output) {
 	for _, o := range sent {
-		if o.share.dead() {
-			s.answered(of, l, o, o.rec, retry.Permanent(errRevoked))
+		if o.part.isCancelled() {
+			s.onAck(key, q, o, o.rec, retry.Permanent(errRevoked))
 			continue
 		}
-		s.cl.Produce(s.ctx, o.rec, func(rec *kgo.Record, err error) { s.answered(of, l, o, rec, err) })
+		s.cl.Produce(s.ctx, o.rec, func(rec *kgo.Record, err error) { s.onAck(key, q, o, rec, err) })
 	}
 }
 
-func (s *outputs) answered(of lineOf, l *line, o *output, rec *kgo.Record, err error) {
+func (s *outputs) onAck(key topicKey, q *sendQueue, o *output, rec *kgo.Record, err error) {
 	if err != nil {
 		err = publishError(rec, err)
 	}
 	if isRetriable(err) && s.ctx.Err() == nil {
 		o.err = err
-		o.refusal.note(s.router, o.share.in.meter, err)
+		o.refusal.record(s.router, o.part.fetcher.metrics, err)
 	} else {
 		o.err = nil
-		o.refusal.end(o.share.in.meter)
-		o.settled(err)
+		o.refusal.clear(o.part.fetcher.metrics)
+		o.done(err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l.open--; l.open > 0 {
+	if q.unanswered--; q.unanswered > 0 {
 		return
 	}
 	var next []*output
-	for _, o := range l.sent {
+	for _, o := range q.sent {
 		if o.err != nil {
 			next = append(next, o)
 		}
 	}
 	wait := time.Duration(0)
 	if len(next) > 0 {
-		wait = sendAgain
+		wait = resendDelay
 	}
-	next = append(next, l.waits...)
-	if l.sent, l.waits, l.open = next, nil, len(next); l.open == 0 {
-		delete(s.lines, of)
+	next = append(next, q.waiting...)
+	if q.sent, q.waiting, q.unanswered = next, nil, len(next); q.unanswered == 0 {
+		delete(s.queues, key)
 		return
 	}
-	time.AfterFunc(wait, func() { // it may wait for room, which answers make
+	time.AfterFunc(wait, func() { // in a goroutine: it may block until answers make room
 		for _, o := range next {
 			if errors.Is(o.err, kerr.UnknownTopicID) {
-				s.purge(of.topic)
+				s.purgeTopic(key.topic)
 			}
 			if o.err != nil {
 				o.rec = resetRecord(o.rec)
 			}
 		}
-		s.produce(of, l, next)
+		s.produce(key, q, next)
 	})
 }
 
-// purge has the client forget a topic that was made again. That fails what others are about to send to it, so it is
-// done once for all that were failed by the new topic.
-func (s *outputs) purge(topic string) {
-	s.purging.Lock()
-	defer s.purging.Unlock()
-	if now := time.Now(); now.Sub(s.purged[topic]) > 2*sendAgain {
+// purgeTopic makes the client forget a topic that was created again. That fails the records that other
+// goroutines are about to send, so it runs once for all records that failed because of the new topic.
+func (s *outputs) purgeTopic(topic string) {
+	s.purgeMu.Lock()
+	defer s.purgeMu.Unlock()
+	if now := time.Now(); now.Sub(s.purged[topic]) > 2*resendDelay {
 		s.purged[topic] = now
 		s.cl.PurgeTopicsFromProducing(topic)
 	}
 }
 
-// empty reports whether all that was sent is settled.
+// empty reports whether all records are settled.
 func (s *outputs) empty() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.lines) == 0
+	return len(s.queues) == 0
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// foreign writes records as a producer of another system would: compressed, and of any size.
-func foreign(t *testing.T, b *kafkatest.Broker, recs ...*kgo.Record) {
+// writeForeign writes records like a foreign producer, which compresses and does not limit their size.
+func writeForeign(t *testing.T, b *kafkatest.Broker, recs ...*kgo.Record) {
 	t.Helper()
 	cfg := b.Config()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer), kgo.DisableClientMetrics(),
@@ -37,7 +37,7 @@ func foreign(t *testing.T, b *kafkatest.Broker, recs ...*kgo.Record) {
 	}
 }
 
-// messageRecord encodes a message as a record that a test can change.
+// messageRecord returns a message as a record that the test can change.
 func messageRecord(t *testing.T, m schemas.Message) *kgo.Record {
 	t.Helper()
 	enc, err := schemas.Encode(m)
@@ -51,13 +51,13 @@ func messageRecord(t *testing.T, m schemas.Message) *kgo.Record {
 	return rec
 }
 
-// A record that is small only when compressed becomes a dead letter with all of its bytes. The records after it
-// are handled.
-func TestOversizedRecordBecomesDeadLetter(t *testing.T) {
+// A record that is small only while compressed becomes a dead letter with all its bytes, and the records
+// after it are handled.
+func TestOversizedRecordIsADeadLetter(t *testing.T) {
 	t.Parallel()
 	garbage := bytes.Repeat([]byte("x"), 5<<20)
 	fails := func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
-		return nil, retry.Wait(context.DeadlineExceeded, time.Now().Add(time.Hour)) // goes to a lane
+		return nil, retry.Wait(context.DeadlineExceeded, time.Now().Add(time.Hour)) // into a lane
 	}
 	change1 := change("a").Body.(*pb.Change)
 	value := func(m schemas.Message) *kgo.Record {
@@ -80,8 +80,8 @@ func TestOversizedRecordBecomesDeadLetter(t *testing.T) {
 		r.Topic = string(topic)
 		return r
 	}
-	group := func(t *testing.T, b *kafkatest.Broker) runner { return planner(t, b, fails) }
-	copies := func(t *testing.T, b *kafkatest.Broker) runner {
+	group := func(t *testing.T, b *kafkatest.Broker) runnable { return planner(t, b, fails) }
+	copies := func(t *testing.T, b *kafkatest.Broker) runnable {
 		p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier,
 			Topics: []schemas.Topic{schemas.DuplicationHigh}}, fails)
 		if err != nil {
@@ -89,8 +89,8 @@ func TestOversizedRecordBecomesDeadLetter(t *testing.T) {
 		}
 		return p
 	}
-	delay := func(t *testing.T, b *kafkatest.Broker) runner { return delayer(t, b) }
-	sink := func(t *testing.T, b *kafkatest.Broker) runner {
+	delay := func(t *testing.T, b *kafkatest.Broker) runnable { return delayer(t, b) }
+	sink := func(t *testing.T, b *kafkatest.Broker) runnable {
 		g, err := kafka.NewBatchGroup(b.Config(), kafka.BatchConfig{Role: schemas.RoleSink,
 			Topics: []schemas.Topic{schemas.Changes}}, discard{})
 		if err != nil {
@@ -102,13 +102,13 @@ func TestOversizedRecordBecomesDeadLetter(t *testing.T) {
 		rec  *kgo.Record
 		read schemas.Topic
 		role schemas.Role
-		run  func(*testing.T, *kafkatest.Broker) runner
+		run  func(*testing.T, *kafkatest.Broker) runnable
 	}{
 		"value, group":   {value(change("a")), schemas.Changes, schemas.RolePlanner, group},
 		"headers, group": {header(change("a")), schemas.Changes, schemas.RolePlanner, group},
 		"key, group":     {key(change("a")), schemas.Changes, schemas.RolePlanner, group},
-		"again, group": {back(schemas.Again(schemas.RolePlanner), value(change("a"))),
-			schemas.Again(schemas.RolePlanner), schemas.RolePlanner, group},
+		"again, group": {back(schemas.Again(schemas.RolePlanner), value(change("a"))), schemas.Again(schemas.RolePlanner),
+			schemas.RolePlanner, group},
 		"value, pool":   {value(command(change1)), schemas.DuplicationHigh, schemas.RoleCopier, copies},
 		"headers, pool": {header(command(change1)), schemas.DuplicationHigh, schemas.RoleCopier, copies},
 		"value, sink":   {value(change("a")), schemas.Changes, schemas.RoleSink, sink},
@@ -119,7 +119,7 @@ func TestOversizedRecordBecomesDeadLetter(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				rec := *tt.rec
-				foreign(t, b, &rec)
+				writeForeign(t, b, &rec)
 				if err := run(t, 2*time.Minute, tt.run(t, b)); err != nil {
 					t.Fatal(err)
 				}
@@ -129,7 +129,7 @@ func TestOversizedRecordBecomesDeadLetter(t *testing.T) {
 				}
 				if got := dead[0]; !bytes.Equal(got.Key, tt.rec.Key) || !bytes.Equal(got.Value, tt.rec.Value) ||
 					got.Size() < len(garbage) {
-					t.Errorf("the letter is not what was written: key of %d bytes, value of %d", len(got.Key), len(got.Value))
+					t.Errorf("the dead letter is not the written record: key of %d bytes, value of %d", len(got.Key), len(got.Value))
 				}
 				if got := sum(b.Committed(tt.role, tt.read)); got != 1 {
 					t.Errorf("committed %d, want 1", got)
@@ -146,16 +146,16 @@ func (discard) Table(topic schemas.Topic) string                 { return string
 func (discard) Mark(context.Context, []schemas.Progress) error   { return nil }
 func (discard) Forget(schemas.Topic, int32)                      {}
 
-// A batch that is larger than any message stops its partition at once, with an error that has the offset after
-// it. The client alone would stop reading the partition silently.
-func TestOversizedBatchStopsPartition(t *testing.T) {
+// A batch that is larger than any message may be stops its partition at once, with the offset to continue
+// from. The client alone would stop reading the partition silently.
+func TestOversizedBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
-		put(t, b, 0, "a")
+		writeBatches(t, b, 0, "a")
 		rec := messageRecord(t, change("b"))
 		rec.Value = bytes.Repeat([]byte("x"), 70<<20)
-		foreign(t, b, rec) // to either partition
+		writeForeign(t, b, rec) // to partition 0 or 1
 		cfg := b.Config()
 		cfg.Unreadables = kafka.NewUnreadables()
 		var h handled
@@ -163,14 +163,14 @@ func TestOversizedBatchStopsPartition(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.AfterFunc(30*time.Second, func() { put(t, b, 0, "c"); put(t, b, 1, "c") })
+		time.AfterFunc(30*time.Second, func() { writeBatches(t, b, 0, "c"); writeBatches(t, b, 1, "c") })
 		time.AfterFunc(time.Minute, func() {
 			stopped := cfg.Unreadables.Batches()
 			if len(stopped) != 1 {
 				t.Fatalf("stopped %v", stopped)
 			}
 			at, got := stopped[0].Offset, stopped[0].Err.Error()
-			if !strings.Contains(got, "is longer when it is decompressed") ||
+			if !strings.Contains(got, "is longer, decompressed, than") ||
 				!strings.Contains(got, fmt.Sprintf("--to-offset %d ", at+1)) {
 				t.Errorf("got %s", got)
 			}
@@ -187,14 +187,14 @@ func TestOversizedBatchStopsPartition(t *testing.T) {
 	})
 }
 
-// A letter that is too large to return is refused, and does not hold up the others.
+// A dead letter that is too large to return is refused, and delays no other.
 func TestRedriveRefusesOversized(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		big, small := messageRecord(t, change("a")), messageRecord(t, change("b"))
 		big.Value, small.Value = bytes.Repeat([]byte("x"), 5<<20), []byte("{")
-		foreign(t, b, big, small)
+		writeForeign(t, b, big, small)
 		if err := run(t, time.Minute, planner(t, b, plan)); err != nil {
 			t.Fatal(err)
 		}

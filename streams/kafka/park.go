@@ -4,22 +4,23 @@ import (
 	"context"
 )
 
-// maxParked bounds the parked tasks of a Pool: each keeps a goroutine. Those that are not of class high are half of it
-// at most.
+// maxParked bounds the parked tasks of a Pool, because each has a goroutine. Classes other than high may use
+// half of it.
 const maxParked = 4096
 
 type workerKey struct{}
 
-// Park calls wait, for what a task waits for without doing anything: a fresh read, and nothing that takes a processor,
-// a disk or a network of its own. Meanwhile the task holds no worker of its Pool, and no slots of its account and
-// stores. When wait has returned it gets both again, in its turn, before Park returns the error of wait.
+// Park calls wait without a worker: during the call the task occupies no worker of its Pool and no slots of
+// its account and stores. After wait has returned, Park waits for both in turn and returns the error of wait.
+// Use it for waits that need no processor, disk or network of their own, such as a wait for a fresh read.
 //
-// A parked task keeps its key, so those behind it stay in order, and its place in the window and the bytes in flight,
-// which bound how many are parked. The time does not count for the watchdog. When its partition moves or the Pool
-// stops, a parked task is cancelled at once, since it can be done again elsewhere: then Park returns an error without
-// that, and the handler is to return too.
+// A parked task keeps its key, so tasks of the key stay in order. It also keeps its place in the window and
+// its bytes in flight, which bounds the number of parked tasks. The time does not count for the deadline and
+// the progress check. When its partition is revoked or the Pool stops, a parked task is cancelled at once,
+// because it can be repeated elsewhere. Park then returns an error without waiting for a worker, and the
+// handler must return.
 //
-// ctx is that of a Handler; outside a Pool, and within another Park, Park just calls wait.
+// ctx is the context of a Handler. Outside a Pool, and inside another Park, Park only calls wait.
 func Park(ctx context.Context, wait func(context.Context) error) (err error) {
 	w, _ := ctx.Value(workerKey{}).(*worker)
 	if w == nil || !w.park() {
@@ -33,7 +34,8 @@ func Park(ctx context.Context, wait func(context.Context) error) (err error) {
 	return wait(ctx)
 }
 
-// park lets go of the task's worker and slots, unless that is done, or the task is cancelled.
+// park releases the worker and the slots of the task. It reports false if the task is parked already or
+// cancelled.
 func (w *worker) park() bool {
 	w.mu.Lock()
 	if w.task == nil || w.parked || w.ctx.Err() != nil {
@@ -42,111 +44,113 @@ func (w *worker) park() bool {
 	}
 	t, first := w.task, !w.replaced
 	w.parked, w.replaced = true, true
-	w.limit -= w.p.clock.Load()
+	w.deadline -= w.p.clock.Load()
 	w.mu.Unlock()
-	w.p.meter(t).addBusy(-1)
-	w.p.meter(t).addParked(1)
+	w.p.metricsOf(t).addBusy(-1)
+	w.p.metricsOf(t).addParked(1)
 	w.p.sched.park(t)
 	if first {
 		w.p.sched.mu.Lock()
-		w.p.hire(w.kind)
+		w.p.startWorker(w.kind)
 		w.p.sched.mu.Unlock()
 	}
-	if t.share.stopping.Load() { // whoever drains it may not have seen it parked
-		w.interrupt([]*share{t.share}, true, errRevoked)
+	if t.part.stopping.Load() { // drain may have looked before the task was parked
+		w.interrupt([]*assignment{t.part}, true, errRevoked)
 	}
 	return true
 }
 
-// unpark returns when the task has a worker and its slots again, or why it was cancelled.
+// unpark waits for a worker and the slots of the task. It returns the cause if the task was cancelled.
 func (w *worker) unpark() (cause error) {
 	w.mu.Lock()
 	t, q, ctx := w.task, w.q, w.ctx
 	w.mu.Unlock()
 	select {
-	case <-w.p.sched.resume(q):
+	case <-w.p.sched.resumeTask(q):
 	case <-ctx.Done():
-		if w.p.sched.withdraw(q) {
+		if w.p.sched.cancelResume(q) {
 			cause = context.Cause(ctx)
 		}
 	}
 	now := w.p.clock.Load()
-	w.alive.Store(now)
-	w.p.meter(t).addParked(-1)
-	w.p.meter(t).addBusy(1)
+	w.lastProgress.Store(now)
+	w.p.metricsOf(t).addParked(-1)
+	w.p.metricsOf(t).addBusy(1)
 	w.mu.Lock()
 	w.parked = false
-	w.limit += now
-	careful := w.careful
+	w.deadline += now
+	mustRecord := w.mustRecord
 	w.mu.Unlock()
-	if cause == nil && careful { // it was not on record while it was parked
-		cause = t.share.in.record(ctx, true)
+	if cause == nil && mustRecord { // commits did not record it while it was parked
+		cause = t.part.fetcher.awaitRecorded(ctx, true)
 	}
 	return cause
 }
 
-// park takes note that t, which is at work, goes on without a worker and slots.
+// park records that t, which is running, continues without a worker and slots.
 func (s *scheduler) park(t *task) {
 	s.mu.Lock()
-	s.ended(t)
-	s.count(t.flow.class, 1)
+	s.detach(t)
+	s.countParked(t.flow.class, 1)
 	s.wake()
 	s.unlock()
 }
 
-// resume has the head of q, which is parked, wait for a worker and its slots. The channel is closed when it has them.
-func (s *scheduler) resume(q *queue) <-chan struct{} {
+// resumeTask queues the head of q, which is parked, for a worker and its slots. The channel is closed when it
+// has them.
+func (s *scheduler) resumeTask(q *keyQueue) <-chan struct{} {
 	s.mu.Lock()
 	t := q.head
 	turn := make(chan struct{})
-	q.home, q.goesOn = t.flow, turn
-	t.flow = s.flowOf(resumed+t.flow.class, t.flow.work, func(Work) bool { return false })
-	s.classes[resumed+q.home.class].waiting++
+	q.homeFlow, q.workerGranted = t.flow, turn
+	t.flow = s.flowOf(resumeOffset+t.flow.class, t.flow.work, func(Work) bool { return false })
+	s.classes[resumeOffset+q.homeFlow.class].resumeWaiting++
 	s.push(q)
 	s.wake()
 	s.unlock()
 	return turn
 }
 
-// goOn has the head of q go on, which a worker is free for. mu is held.
-func (s *scheduler) goOn(q *queue) {
-	close(q.goesOn)
-	s.home(q)
+// grantWorker lets the head of q resume: a worker is free for it. The caller holds mu.
+func (s *scheduler) grantWorker(q *keyQueue) {
+	close(q.workerGranted)
+	s.restoreFlow(q)
 }
 
-// count takes note of n more parked tasks of a class. mu is held.
-func (s *scheduler) count(class, n int) {
+// countParked adds n to the number of parked tasks of a class. The caller holds mu.
+func (s *scheduler) countParked(class, n int) {
 	s.parked += n
 	if class != classHigh {
-		s.others += n
+		s.parkedOther += n
 	}
 }
 
-// home returns the head of q to its own flow. mu is held.
-func (s *scheduler) home(q *queue) {
-	s.count(q.home.class, -1)
-	s.classes[resumed+q.home.class].waiting--
-	q.head.flow, q.home, q.goesOn = q.home, nil, nil
+// restoreFlow returns the head of q to its own flow. The caller holds mu.
+func (s *scheduler) restoreFlow(q *keyQueue) {
+	s.countParked(q.homeFlow.class, -1)
+	s.classes[resumeOffset+q.homeFlow.class].resumeWaiting--
+	q.head.flow, q.homeFlow, q.workerGranted = q.homeFlow, nil, nil
 }
 
-// withdraw takes the head of q from those that wait to go on, unless it has a worker by now.
-func (s *scheduler) withdraw(q *queue) bool {
+// cancelResume removes the head of q from the tasks that wait to resume. It reports false if the task has a
+// worker already.
+func (s *scheduler) cancelResume(q *keyQueue) bool {
 	s.mu.Lock()
 	defer s.unlock()
-	if q.head.working {
+	if q.head.running {
 		return false
 	}
 	f := q.head.flow
-	f.heads.remove(q)
-	if s.ready--; f.heads.len() == 0 && f.listed {
-		s.unlist(f)
+	f.ready.remove(q)
+	if s.readyEstimate--; f.ready.len() == 0 && f.queued {
+		s.dequeue(f)
 	}
-	s.home(q)
+	s.restoreFlow(q)
 	return true
 }
 
-// dismiss forgets w, and ends its task, if it has completed one.
-func (s *scheduler) dismiss(w *worker, completed item) {
+// removeWorker removes w, and ends its task if it has completed one.
+func (s *scheduler) removeWorker(w *worker, completed workItem) {
 	s.mu.Lock()
 	s.complete(completed)
 	delete(s.workers, w)

@@ -19,8 +19,8 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// parks is a handler whose tasks wait for d, parked, before they do what h does.
-func parks(d time.Duration, h kafka.Handler) kafka.Handler {
+// parkFirst returns a handler that parks for d before it calls h.
+func parkFirst(d time.Duration, h kafka.Handler) kafka.Handler {
 	return func(ctx context.Context, in *schemas.Delivery) ([]schemas.Message, error) {
 		if err := kafka.Park(ctx, func(ctx context.Context) error { return retry.Sleep(ctx, d) }); err != nil {
 			return nil, err
@@ -29,15 +29,15 @@ func parks(d time.Duration, h kafka.Handler) kafka.Handler {
 	}
 }
 
-// planning is a Pool that stops at once.
+// planning configures a Pool that stops at once.
 func planning(workers int) kafka.PoolConfig {
 	return kafka.PoolConfig{
 		Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: workers, Drain: time.Second,
 	}
 }
 
-// Tasks that wait do so side by side, however few the workers and the slots are; what they do before and after has
-// them all, and those of one key stay in order.
+// Parked tasks wait concurrently, however few workers and slots there are. Before and after, each has a
+// worker and its slots, and tasks of one key stay in order.
 func TestParkedTasksHoldNoWorker(t *testing.T) {
 	t.Parallel()
 	for name, slots := range map[string]*kafka.Slots{
@@ -58,7 +58,7 @@ func TestParkedTasksHoldNoWorker(t *testing.T) {
 				work := func() {
 					mu.Lock()
 					if busy++; busy > workers {
-						t.Errorf("%d at work", busy)
+						t.Errorf("%d running", busy)
 					}
 					mu.Unlock()
 					time.Sleep(time.Millisecond)
@@ -76,7 +76,7 @@ func TestParkedTasksHoldNoWorker(t *testing.T) {
 				start := time.Now()
 				p := pool(t, b, pc, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					work()
-					out, err := parks(time.Second, plan)(ctx, d)
+					out, err := parkFirst(time.Second, plan)(ctx, d)
 					work()
 					c := d.Body.(*pb.Change)
 					mu.Lock()
@@ -105,7 +105,7 @@ func TestParkedTasksHoldNoWorker(t *testing.T) {
 	}
 }
 
-// The window bounds how many tasks are parked.
+// The window bounds the number of parked tasks.
 func TestParkedTasksCountInTheWindow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -135,14 +135,14 @@ func TestParkedTasksCountInTheWindow(t *testing.T) {
 	})
 }
 
-// A parked task is neither stalled nor overdue. What it does before and after counts as one.
+// A parked task is neither stalled nor overdue. Its run times before and after are added.
 func TestParkedTasksAreNotStalled(t *testing.T) {
 	t.Parallel()
 	stalls := kafka.PoolConfig{Stall: 2 * time.Minute}
-	large := kafka.PoolConfig{Stall: time.Hour, Describe: sized(60 << 10)} // it may be at work for three minutes
+	large := kafka.PoolConfig{Stall: time.Hour, Describe: sized(60 << 10)} // it may run for three minutes
 	for name, tt := range map[string]struct {
 		pc            kafka.PoolConfig
-		before, after time.Duration // it is parked
+		before, after time.Duration // parking
 		lanes         int
 	}{
 		"no progress while it is parked": {stalls, 0, 0, 0},
@@ -164,7 +164,7 @@ func TestParkedTasksAreNotStalled(t *testing.T) {
 					if err := retry.Sleep(ctx, tt.before); err != nil {
 						return nil, err
 					}
-					return parks(time.Hour, work)(ctx, d)
+					return parkFirst(time.Hour, work)(ctx, d)
 				})
 				if err := run(t, 2*time.Hour, p.SetDeadline(2*time.Minute, 1<<10)); err != nil {
 					t.Fatal(err)
@@ -177,16 +177,17 @@ func TestParkedTasksAreNotStalled(t *testing.T) {
 	}
 }
 
-// A stop does not wait for what is parked: it is cancelled, and done again after. So is what would be parked then.
+// A stop does not wait for parked tasks: they are cancelled and repeated later. The same holds for tasks that
+// would park then.
 func TestParkedTasksEndWithTheirPartition(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		first time.Duration // at work, before it is parked
-		took  time.Duration // for the stop
+		first time.Duration // run time before it parks
+		took  time.Duration // duration of the stop
 	}{
 		"parked":           {0, time.Second},
 		"parked too late":  {12 * time.Second, 3 * time.Second},
-		"at work for long": {time.Hour, 21 * time.Second},
+		"running for long": {time.Hour, 21 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -197,7 +198,7 @@ func TestParkedTasksEndWithTheirPartition(t *testing.T) {
 					if err := retry.Sleep(ctx, tt.first); err != nil {
 						return nil, err
 					}
-					return parks(time.Hour, plan)(ctx, d)
+					return parkFirst(time.Hour, plan)(ctx, d)
 				})
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
@@ -225,7 +226,7 @@ func TestParkedTasksEndWithTheirPartition(t *testing.T) {
 	}
 }
 
-// A partition that was lost cancels what of it is parked, and what of it waits for a worker; both count for nothing.
+// A lost partition cancels its parked tasks and those that wait for a worker. Their results are ignored.
 func TestParkedTasksOfALostPartition(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -240,9 +241,9 @@ func TestParkedTasksOfALostPartition(t *testing.T) {
 			}
 			wait := map[string]time.Duration{"parked": time.Hour, "waits": time.Second}[d.Body.(*pb.Change).GetItem()]
 			if wait > 0 {
-				return parks(wait, plan)(ctx, d)
+				return parkFirst(wait, plan)(ctx, d)
 			}
-			<-block // deaf: it keeps the worker
+			<-block // ignores the cancellation and keeps the worker
 			return nil, ctx.Err()
 		}))
 		time.Sleep(20 * time.Second)
@@ -262,7 +263,7 @@ func TestParkedTasksOfALostPartition(t *testing.T) {
 	})
 }
 
-// A pause of the role keeps tasks from being begun. One that is parked was begun, and ends.
+// A pause of the role keeps tasks from starting. A parked task has started, and ends.
 func TestParkedTasksEndInAPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -270,7 +271,7 @@ func TestParkedTasksEndInAPause(t *testing.T) {
 		b.Send(change("a"), change("b"))
 		cfg := b.Config()
 		cfg.Controls = &kafka.Controls{}
-		p, err := kafka.NewPool(cfg, planning(2), parks(30*time.Second, plan))
+		p, err := kafka.NewPool(cfg, planning(2), parkFirst(30*time.Second, plan))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -288,7 +289,7 @@ func TestParkedTasksEndInAPause(t *testing.T) {
 	})
 }
 
-// Parked tasks of a process that is killed are not taken for the cause, however often that happens: they did nothing.
+// Parked tasks of a killed process are never suspects, because they do nothing.
 func TestParkedTasksAreNoSuspects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -296,7 +297,7 @@ func TestParkedTasksAreNoSuspects(t *testing.T) {
 		b.Send(numbered(4, 4)...)
 		for range 5 {
 			proc, cfg := newProcess(b.Config())
-			p, err := kafka.NewPool(cfg, planning(1), parks(time.Hour, plan))
+			p, err := kafka.NewPool(cfg, planning(1), parkFirst(time.Hour, plan))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -317,7 +318,7 @@ func TestParkedTasksAreNoSuspects(t *testing.T) {
 	})
 }
 
-// Errors, panics and retries of a task that was parked are those of any other.
+// Errors, panics and retries of a task that parked are handled like those of any other.
 func TestParkedTasksThatFail(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -336,7 +337,7 @@ func TestParkedTasksThatFail(t *testing.T) {
 					fail = errOwn
 				}
 			case "twice":
-				if _, err := parks(time.Second, plan)(ctx, d); err != nil {
+				if _, err := parkFirst(time.Second, plan)(ctx, d); err != nil {
 					return nil, err
 				}
 			}
@@ -374,15 +375,15 @@ func TestParkedTasksThatFail(t *testing.T) {
 	})
 }
 
-// Parked tasks are counted as such, and not as at work.
-func TestParkedTasksAreMeasured(t *testing.T) {
+// Parked tasks are counted as parked, not as running.
+func TestMetricsOfParkedTasks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		cfg, reg := measured(b)
+		cfg, reg := withMetrics(b)
 		b.Send(numbered(7, 7)...)
 		p, err := kafka.NewPool(cfg, planning(2),
-			parks(20*time.Second, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			parkFirst(20*time.Second, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 				time.Sleep(10 * time.Second)
 				return plan(ctx, d)
 			}))
@@ -392,20 +393,20 @@ func TestParkedTasksAreMeasured(t *testing.T) {
 		background(t, p)
 		time.Sleep(18 * time.Second)
 		const l = "{class=high,role=planner}"
-		kafka.SameValues(t, counted(t, reg, "tasks", l), map[string]float64{"parked_tasks" + l: 7})
+		kafka.SameValues(t, nonZero(t, reg, "tasks", l), map[string]float64{"parked_tasks" + l: 7})
 		if s := cfg.Metrics.State(); s[0].Parked != 7 || s[0].Busy != 0 || s[0].InFlight != 7 {
 			t.Errorf("got %+v, want 7 that are parked", s[0])
 		}
 		time.Sleep(10 * time.Second)
-		got := counted(t, reg, "tasks", l)
+		got := nonZero(t, reg, "tasks", l)
 		delete(got, "oldest_task_seconds"+l)
 		kafka.SameValues(t, got, map[string]float64{"parked_tasks" + l: 5, "working_tasks" + l: 2})
 		time.Sleep(time.Minute)
-		kafka.SameValues(t, counted(t, reg, "tasks", l), map[string]float64{})
+		kafka.SameValues(t, nonZero(t, reg, "tasks", l), map[string]float64{})
 	})
 }
 
-// Outside of a Pool there is nothing to let go of.
+// Outside of a Pool, Park only waits.
 func TestParkOutsideAPool(t *testing.T) {
 	t.Parallel()
 	errOwn := errors.New("its own")
@@ -414,7 +415,8 @@ func TestParkOutsideAPool(t *testing.T) {
 	}
 }
 
-// A message that kills its process after it was parked is a dead letter after the third death, and nothing else is.
+// A message that kills its process after it parked becomes a dead letter after the third death. No other
+// message does.
 func TestParkedPoisonThatKills(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -425,7 +427,7 @@ func TestParkedPoisonThatKills(t *testing.T) {
 		for range 10 {
 			proc, cfg := newProcess(b.Config())
 			p, err := kafka.NewPool(cfg, planning(4),
-				parks(5*time.Second, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				parkFirst(5*time.Second, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					if d.Body.(*pb.Change).GetItem() == "7" {
 						proc.kill()
 						<-ctx.Done()

@@ -15,12 +15,13 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// quick are lanes that do not make a day of a test: fake time has its price too.
-func quick() []kafka.Lane {
-	return []kafka.Lane{{Name: "30s", Delay: 30 * time.Second}, {Name: "2m", Delay: 2 * time.Minute}, {Name: "5m", Delay: 5 * time.Minute}, {Name: "10m", Delay: 10 * time.Minute}}
+// quickLanes returns lanes that do not take a day: fake time has a cost too.
+func quickLanes() []kafka.Lane {
+	return []kafka.Lane{{Name: "30s", Delay: 30 * time.Second}, {Name: "2m", Delay: 2 * time.Minute},
+		{Name: "5m", Delay: 5 * time.Minute}, {Name: "10m", Delay: 10 * time.Minute}}
 }
 
-// change is a message for topic changes.
+// change returns a message for topic changes.
 func change(item string) schemas.Message {
 	c := &pb.Change{
 		Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "maps", Item: item, Version: "v-" + item,
@@ -30,7 +31,7 @@ func change(item string) schemas.Message {
 	return schemas.Message{Topic: schemas.Changes, Body: c}
 }
 
-// command is what the planner in these tests makes of a change.
+// command returns the command that the planner of these tests makes of a change.
 func command(c *pb.Change) schemas.Message {
 	return schemas.Message{Topic: schemas.DuplicationHigh, Body: &pb.DuplicationCommand{
 		Id: schemas.ID("command", c.GetId()), Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
@@ -50,7 +51,7 @@ func run(t *testing.T, d time.Duration, part interface{ Run(context.Context) err
 	return part.Run(ctx)
 }
 
-// committed returns when the groups of all roles have committed up to where topic ends at the time of the call.
+// committed waits until the groups of all roles have committed the end of topic at the time of the call.
 func committed(ctx context.Context, a *kafka.Admin, topic schemas.Topic, roles ...schemas.Role) error {
 	reads := map[schemas.Role][]schemas.Topic{}
 	for _, role := range roles {
@@ -74,7 +75,7 @@ func background(t *testing.T, part interface{ Run(context.Context) error }) {
 	})
 }
 
-// await waits until done, for a minute at most: in real time others may have the processor.
+// await waits for done, for a minute at most: in real time the machine may be busy.
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !done(); <-time.After(20 * time.Millisecond) {
@@ -86,7 +87,8 @@ func await(t *testing.T, what string, done func() bool) {
 
 func planner(t *testing.T, b *kafkatest.Broker, h kafka.Handler) *kafka.Pool {
 	t.Helper()
-	g, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, h)
+	g, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RolePlanner,
+		Topics: []schemas.Topic{schemas.Changes}}, h)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +104,7 @@ func delayer(t *testing.T, b *kafkatest.Broker) *kafka.Delayer {
 	return d
 }
 
-// items are what the messages in a topic are about, sorted.
+// items returns the sorted items of the messages in a topic.
 func items(b *kafkatest.Broker, topic schemas.Topic) []string {
 	var s []string
 	for _, body := range b.Bodies(topic) {

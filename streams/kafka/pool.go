@@ -16,76 +16,78 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Work says what a task is to the scheduler.
+// Work describes a task to the scheduler.
 type Work struct {
-	// Key: messages of one key are handled one after the other. Empty: those with the same record key.
+	// Key orders tasks: those of one key run one after the other. Empty means the record key.
 	Key string
-	// Account: whose it is. Accounts take turns.
+	// Account is the account of the message. Accounts of a class share its workers fairly.
 	Account string
-	// Stores are those of the account that it touches; empty ones do not count.
+	// Stores are the stores of the account that the task uses. Empty entries are ignored.
 	Stores [2]string
-	// Bytes are about how many it will move.
+	// Bytes estimates how many bytes the task will move.
 	Bytes int64
 }
 
-// PoolConfig says what a Pool reads and how it works. Zero values take the defaults in
-// brackets.
+// PoolConfig configures a Pool. Zero values take the defaults in brackets.
 type PoolConfig struct {
 	Role schemas.Role
-	// Topics are what the role reads; its again topic is added.
+	// Topics are the topics that the role reads. Its again topic is added.
 	Topics []schemas.Topic
-	// Workers run tasks of class high and low, one each at a time [16]. Reserved of them are kept free
-	// of class low. Large run those of class large [1, if it reads a topic of that class].
+	// Workers is the number of tasks of classes high and low that run at a time [16]. Reserved of the workers
+	// never run tasks of class low. Large is the number of tasks of class large that run at a time [1, if the
+	// role reads a topic of that class].
 	Workers, Reserved, Large int
-	// HighWeight is how many tasks of class high are begun for one of class low while both
-	// have work [8].
+	// HighWeight is the number of tasks of class high that are started for each task of class low while both
+	// classes have work [8].
 	HighWeight int
-	// Describe says what the task of a message is; nil: nothing but its record key is known.
+	// Describe returns the Work of a message. If it is nil, the scheduler uses the record key only.
 	Describe func(schemas.Body) Work
-	// DescribeValue is Describe for deliveries that have bytes and no body: those of foreign topics.
+	// DescribeValue is Describe for deliveries without a body, which are those of foreign topics.
 	DescribeValue func(*schemas.Delivery) Work
-	// Slots are the limits of stores and accounts [none].
+	// Slots limits the work on stores and accounts [no limits].
 	Slots *Slots
-	// Admit, where set, is asked before a task begins, for each store that it touches. An error
-	// becomes that of the message, and the handler is not called.
+	// Admit, if set, is called before a task starts, once for each store that the task uses. If it returns an
+	// error, the message fails with that error and the handler is not called.
 	Admit func(account, store string) error
-	// Window bounds the records in flight of one partition; it is rounded up to a power
-	// of two [8192].
+	// Window is the maximum number of records in flight of one partition, rounded up to a power of two [8192].
 	Window int
-	// Bytes bounds the records in flight of one class, give or take one poll [64 MiB].
+	// Bytes is the maximum size of the records in flight of one class. One poll may exceed it [64 MiB].
 	Bytes int64
-	// Drain is how long tasks at work may go on when their partition moves or the Pool
-	// stops; then they are cancelled [60 s].
+	// Drain is how long running tasks may continue when their partition is revoked or the Pool stops. Then they
+	// are cancelled [60 s].
 	Drain time.Duration
-	// Stall is how long a task may go on without retry.Alive before it is cancelled [10 min].
+	// Stall is how long a task may run without a call of retry.Alive before it is cancelled [10 min].
 	Stall time.Duration
-	// Retry is how a transient error is tried again in place, with its key parked
-	// [5 calls within 60 s, from 500 ms].
+	// Retry is the policy for retries in place after a transient error. The key waits meanwhile [5 calls within
+	// 60 s, from 500 ms].
 	Retry retry.Policy
-	// MaxAttempts is how often a message is delivered before it is a dead letter [5].
+	// MaxAttempts is the number of deliveries after which a message becomes a dead letter [5].
 	MaxAttempts int
-	// CoPartitioned has one member own the same partitions of all topics, which must
-	// have equally many, and be of one class.
+	// CoPartitioned assigns the same partitions of all topics to one member. The topics must have the same
+	// number of partitions and the same class.
 	CoPartitioned bool
-	// Prepare, if set, is called after each assignment, before a task of any partition is begun: what the
-	// members that had them before have published is on its topics by then. With an error it is called again.
+	// Prepare, if set, is called after each assignment, before a task of any partition starts. By then
+	// everything that the previous owners published is on its topics. If it returns an error, it is called
+	// again.
 	Prepare func(context.Context) error
-	// Beside, if set, is called every so often while the role is not paused, and not while a task is at work: what
-	// it publishes comes after all outputs so far. owns reports whether this member owns the partition of Topics that
-	// a key has; that stays so until Beside returns. Prepare has been called before. An error is logged.
+	// Beside, if set, is called every Every, while the role is not paused and no task is running, so its
+	// messages follow all outputs so far. owns reports whether this member owns the partition of Topics that
+	// holds a key; the answer does not change before Beside returns. Prepare has succeeded before. An error is
+	// logged.
 	Beside func(ctx context.Context, owns func(key string) bool) error
-	// Needed, if set, reports whether Beside has anything to do: only then are tasks kept from being begun for it.
+	// Needed, if set, reports whether Beside has work to do. If not, tasks keep starting and Beside is not
+	// called.
 	Needed func() bool
-	Every  time.Duration // for Beside [10 s]
+	Every  time.Duration // interval between calls of Beside [10 s]
 }
 
 func (pc *PoolConfig) defaults() {
-	whole := func(n *int, to int) {
+	setInt := func(n *int, to int) {
 		if *n <= 0 {
 			*n = to
 		}
 	}
-	long := func(d *time.Duration, to time.Duration) {
+	setDuration := func(d *time.Duration, to time.Duration) {
 		if *d <= 0 {
 			*d = to
 		}
@@ -93,9 +95,9 @@ func (pc *PoolConfig) defaults() {
 	if pc.Retry == (retry.Policy{}) {
 		pc.Retry = retry.Policy{Attempts: 5, Wait: 500 * time.Millisecond, MaxWait: 20 * time.Second, Elapsed: time.Minute}
 	}
-	whole(&pc.Workers, 16)
-	whole(&pc.HighWeight, defaultWeight)
-	whole(&pc.Window, 1<<13)
+	setInt(&pc.Workers, 16)
+	setInt(&pc.HighWeight, defaultWeight)
+	setInt(&pc.Window, 1<<13)
 	pc.Reserved = max(0, min(pc.Reserved, pc.Workers-1))
 	if pc.Slots == nil {
 		pc.Slots = NewSlots(func(string, string) Limit { return Limit{} })
@@ -103,50 +105,50 @@ func (pc *PoolConfig) defaults() {
 	if pc.Bytes <= 0 {
 		pc.Bytes = 64 << 20
 	}
-	long(&pc.Drain, time.Minute)
-	long(&pc.Stall, 10*time.Minute)
-	long(&pc.Every, maintainInterval)
+	setDuration(&pc.Drain, time.Minute)
+	setDuration(&pc.Stall, 10*time.Minute)
+	setDuration(&pc.Every, maintainInterval)
 }
 
 const (
-	poolCommit = time.Second     // between two commits
-	poolGrace  = 5 * time.Second // for cancelled tasks to end
-	poolClock  = time.Second     // a step of the Pool's time
+	poolCommitInterval = time.Second
+	cancelGrace        = 5 * time.Second // time that cancelled tasks have to return
+	clockStep          = time.Second     // resolution of Pool.clock
 
-	// A task may be at work for taskDeadline, and for a second for each slowBytes of its work.
+	// A task may run for taskDeadline, plus one second for each taskRate bytes of its work.
 	taskDeadline = time.Hour
-	slowBytes    = 1 << 20
+	taskRate     = 1 << 20
 )
 
-var errRevoked = errors.New("the partition is no longer ours")
+var errRevoked = errors.New("partition revoked")
 
-// A Pool runs long tasks: those of one key in order, those of different keys side by
-// side, whatever the partition. A partition is committed up to its first task that is
-// not done; a task is done when its outputs are acknowledged. Each class of its topics is read by a
-// client of its own; one scheduler takes from all of them.
+// A Pool runs long tasks: tasks of one key in order, tasks of different keys concurrently, also within one
+// partition. A task is done when the brokers have acknowledged its outputs. A partition is committed up to its
+// first task that is not done; the metadata of the commit names later tasks that are done, see crashHistory.
+// Each class of topics is read by a client of its own, and one scheduler serves all classes.
 type Pool struct {
-	cfg     PoolConfig
-	kafka   Config
-	handle  Handler
-	router  *router
-	sched   *scheduler
-	intakes []*intake // the first one publishes
-	window  int
-	seed    maphash.Seed
-	longest time.Duration // a task may be at work, beside a second for each slowest bytes of it
-	slowest int64
-	fresh   chan struct{} // partitions were assigned, and Prepare is to be called
+	cfg          PoolConfig
+	kafka        Config
+	handle       Handler
+	router       *router
+	sched        *scheduler
+	fetchers     []*fetcher // the first one also publishes
+	window       int
+	seed         maphash.Seed
+	deadlineBase time.Duration // a task may run this long, plus a second for each deadlineRate bytes of it
+	deadlineRate int64
+	prepareDue   chan struct{} // signals that partitions were assigned and Prepare must be called
 
-	out     *outputs
-	ctx     context.Context         // outlives Run's: of commits, and of tasks
-	ending  <-chan struct{}         // closed when Run is to end
-	fail    context.CancelCauseFunc // ends Run with an error
-	clock   atomic.Int64            // nanoseconds since Run began, in steps
-	workers sync.WaitGroup
-	alone   sync.Mutex // held by a task that may have killed a process
+	outputs   *outputs
+	ctx       context.Context         // for commits and tasks; outlives the context of Run
+	stopping  <-chan struct{}         // closed when Run must stop
+	fail      context.CancelCauseFunc // stops Run with an error
+	clock     atomic.Int64            // nanoseconds since Run began, in steps of clockStep
+	workers   sync.WaitGroup
+	suspectMu sync.Mutex // serializes tasks that may have killed a process
 }
 
-// NewPool returns a Pool that feeds h.
+// NewPool returns a Pool that calls h.
 func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
 	pc.defaults()
 	topics, err := cfg.roleTopics(pc.Role, pc.Topics)
@@ -155,10 +157,11 @@ func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
 	}
 	p := &Pool{
 		cfg: pc, kafka: cfg, handle: h, router: newRouter(cfg, pc.Role, pc.MaxAttempts),
-		window: len(newTracker(pc.Window).ring), seed: maphash.MakeSeed(), longest: taskDeadline, slowest: slowBytes, fresh: make(chan struct{}, 1),
+		window: len(newTracker(pc.Window).ring), seed: maphash.MakeSeed(),
+		deadlineBase: taskDeadline, deadlineRate: taskRate, prepareDue: make(chan struct{}, 1),
 	}
-	p.sched = newScheduler(pc.Slots, p.forget)
-	p.sched.weight, p.sched.allowed, p.sched.kept = pc.HighWeight, pc.Workers, pc.Reserved
+	p.sched = newScheduler(pc.Slots, p.freeTask)
+	p.sched.weight, p.sched.allowed, p.sched.reserved = pc.HighWeight, pc.Workers, pc.Reserved
 	for _, class := range []schemas.Class{schemas.High, schemas.Low, schemas.Large} {
 		m := groupMember{role: pc.Role, class: class, coPartitioned: pc.CoPartitioned, drainsOutputs: pc.Prepare != nil}
 		for _, name := range topics {
@@ -175,69 +178,69 @@ func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
 		if class == schemas.Large && pc.Large <= 0 {
 			p.cfg.Large = 1
 		}
-		in, err := newIntake(p, m)
+		f, err := newFetcher(p, m)
 		if err != nil {
 			return nil, err
 		}
-		p.intakes = append(p.intakes, in)
+		p.fetchers = append(p.fetchers, f)
 	}
-	if pc.CoPartitioned && len(p.intakes) > 1 {
-		return nil, fmt.Errorf("kafka: role %s: its topics are of several classes, so no one member can own the same partitions of all", pc.Role)
+	if pc.CoPartitioned && len(p.fetchers) > 1 {
+		return nil, fmt.Errorf("kafka: role %s: CoPartitioned needs topics of one class", pc.Role)
 	}
 	return p, nil
 }
 
-// Run handles messages until ctx is done, then lets tasks at work end within Drain, and
-// returns nil. Any other return is an error that Run could not get past; what was not
-// committed is delivered again. It is called once.
+// Run handles messages until ctx is done. Then it gives running tasks Drain to return, and returns nil. It
+// returns an error if it cannot continue; records that were not committed are then delivered again. Run must
+// be called only once.
 func (p *Pool) Run(ctx context.Context) error {
 	run, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	p.ctx, p.fail, p.ending = context.WithoutCancel(ctx), fail, run.Done()
+	p.ctx, p.fail, p.stopping = context.WithoutCancel(ctx), fail, run.Done()
 	sending, giveUp := context.WithCancel(p.ctx)
 	defer giveUp()
-	for i, in := range p.intakes {
-		cl, leave, err := join(ctx, in.opts)
+	for i, f := range p.fetchers {
+		cl, leave, err := join(ctx, f.opts)
 		if err != nil {
-			p.close(p.intakes[:i])
+			p.close(p.fetchers[:i])
 			return fmt.Errorf("pool %s: %w", p.cfg.Role, err)
 		}
-		in.cl, in.leave = cl, leave
+		f.cl, f.leave = cl, leave
 	}
-	p.out = newOutputs(sending, p.router, p.intakes[0].cl)
+	p.outputs = newOutputs(sending, p.router, p.fetchers[0].cl)
 	p.sched.large = p.cfg.Large
-	p.spawn(p.cfg.Workers, 0)
-	p.spawn(p.cfg.Large, 1)
+	p.startWorkers(p.cfg.Workers, 0)
+	p.startWorkers(p.cfg.Large, 1)
 	var loops sync.WaitGroup
-	for _, in := range p.intakes {
-		in.meter.addOldest(func() oldest { return p.oldest(in) })
+	for _, f := range p.fetchers {
+		f.metrics.addOldest(func() oldest { return p.oldest(f) })
 	}
-	loops.Go(func() { p.watch(run) })
-	loops.Go(func() { p.obey(run) })
+	loops.Go(func() { p.watchdog(run) })
+	loops.Go(func() { p.applyControls(run) })
 	loops.Go(func() {
 		if err := p.runMaintenance(run); err != nil {
 			fail(err)
 		}
 	})
-	for _, in := range p.intakes {
-		loops.Go(func() { in.tick(run) })
-		if in.backlog != "" {
-			loops.Go(func() { in.divert(run) })
+	for _, f := range p.fetchers {
+		loops.Go(func() { f.commitLoop(run) })
+		if f.backlogTopic != "" {
+			loops.Go(func() { f.moveBacklogs(run) })
 		}
 		loops.Go(func() {
-			if err := in.poll(run); err != nil {
+			if err := f.poll(run); err != nil {
 				fail(err)
 			}
-			in.cl.AllowRebalance()
+			f.cl.AllowRebalance()
 		})
 	}
 	<-run.Done()
 	p.stop(ctx, giveUp)
 	loops.Wait()
-	p.close(p.intakes)
+	p.close(p.fetchers)
 	p.sched.close()
-	if stuck := p.leave(poolGrace); stuck > 0 {
-		late := fmt.Errorf("%d tasks are still at work %v after they were cancelled", stuck, poolGrace)
+	if stuck := p.waitWorkers(cancelGrace); stuck > 0 {
+		late := fmt.Errorf("%d tasks still run %v after their cancellation", stuck, cancelGrace)
 		return fmt.Errorf("pool %s: %w", p.cfg.Role, errors.Join(p.failure(ctx, run), late))
 	}
 	if err := p.failure(ctx, run); err != nil {
@@ -246,7 +249,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	return nil
 }
 
-// failure is what ended Run, if it was not ctx.
+// failure returns the error that stopped Run, or nil if ctx stopped it.
 func (p *Pool) failure(ctx, run context.Context) error {
 	if ctx.Err() == nil {
 		return context.Cause(run)
@@ -254,83 +257,84 @@ func (p *Pool) failure(ctx, run context.Context) error {
 	return nil
 }
 
-// close closes clients, side by side: each may have to wait for brokers that do not answer.
-func (p *Pool) close(intakes []*intake) {
+// close closes the clients concurrently, because each may wait for brokers that do not answer.
+func (p *Pool) close(fetchers []*fetcher) {
 	var all sync.WaitGroup
-	for _, in := range intakes {
-		all.Go(in.leave)
+	for _, f := range fetchers {
+		all.Go(f.leave)
 	}
 	all.Wait()
 }
 
-// spawn starts n workers of a kind.
-func (p *Pool) spawn(n, kind int) {
+// startWorkers starts n workers of a kind: 0 runs classes high and low, 1 runs class large.
+func (p *Pool) startWorkers(n, kind int) {
 	p.sched.mu.Lock()
 	defer p.sched.mu.Unlock()
 	for range n {
-		p.hire(kind)
+		p.startWorker(kind)
 	}
 	if kind == 0 {
-		p.sched.staff += n
+		p.sched.mainWorkers += n
 	}
 }
 
-// hire starts a worker. The scheduler's mu is held.
-func (p *Pool) hire(kind int) {
+// startWorker starts a worker. The caller holds the scheduler's mu.
+func (p *Pool) startWorker(kind int) {
 	w := newWorker(p, kind)
 	p.sched.workers[w] = true
 	p.workers.Go(w.loop)
 }
 
-// maxWork bounds what a message may say of its size: sums of it are still numbers.
-const maxWork = 1 << 50
+// maxWorkBytes bounds the size that a message may declare, so that sums do not overflow.
+const maxWorkBytes = 1 << 50
 
-// courtesy is how long messages are decoded before others of the process have their turn: a class that
-// has much to read is not to be in the way of one that has little.
-const courtesy = 200 * time.Microsecond
+// decodeQuantum is how long messages are decoded before the goroutine yields, so that a class with much to
+// read does not delay one with little.
+const decodeQuantum = 200 * time.Microsecond
 
-// enqueue gives tasks of an intake to the scheduler.
-func (p *Pool) enqueue(in *intake, tasks []*task) {
+// enqueue describes the tasks of a fetcher and adds them to the scheduler, except those that it moves to the
+// backlog topic.
+func (p *Pool) enqueue(f *fetcher, tasks []*task) {
 	keys, work := make([]uint64, len(tasks)), make([]Work, len(tasks))
 	began := time.Now()
 	for i, t := range tasks {
-		if i%64 == 63 && time.Since(began) > courtesy {
+		if i%64 == 63 && time.Since(began) > decodeQuantum {
 			runtime.Gosched()
 			began = time.Now()
 		}
 		keys[i] = p.describe(t, &work[i])
 	}
-	tasks, keys, work = in.without(tasks, keys, work)
-	p.queue(in, tasks, keys, work)
+	tasks, keys, work = f.moveDiverted(tasks, keys, work)
+	p.submit(f, tasks, keys, work)
 }
 
-// queue gives tasks of an intake, which are described, to the scheduler.
-func (p *Pool) queue(in *intake, tasks []*task, keys []uint64, work []Work) {
+// submit adds described tasks of a fetcher to the scheduler.
+func (p *Pool) submit(f *fetcher, tasks []*task, keys []uint64, work []Work) {
 	p.sched.mu.Lock()
 	for i, t := range tasks {
-		class := rank(in.class)
-		if t.past != nil { // it comes back, and keeps the class of its origin
-			if e, ok := schemas.Lookup(t.past.topic); ok {
-				class = rank(e.Class)
+		class := classIndex(f.class)
+		if t.retryHeaders != nil { // the record was delivered before, and keeps the class of its original topic
+			if e, ok := schemas.Lookup(t.retryHeaders.topic); ok {
+				class = classIndex(e.Class)
 			}
 		}
-		t.flow, t.cost = p.sched.flowOf(class, work[i], p.paused), min(max(work[i].Bytes, 0), maxWork)+turnBytes
+		t.flow, t.cost = p.sched.flowOf(class, work[i], p.paused), min(max(work[i].Bytes, 0), maxWorkBytes)+quantum
 	}
 	p.sched.mu.Unlock()
 	p.sched.add(tasks, keys)
 }
 
-// describe says what t is to the scheduler, and returns a hash of its key: two keys with one hash
-// take turns, which harms nobody. What cannot be described is not handled either.
+// describe stores the work of t in w and returns a hash of its key. Two keys with the same hash are only
+// serialized, which is harmless. A message that cannot be described fails without a call of the handler.
 func (p *Pool) describe(t *task, w *Work) (key uint64) {
 	if p.cfg.Describe != nil || p.cfg.DescribeValue != nil {
 		if d, ok := p.decode(t); ok {
 			var err error
 			switch {
 			case d.Body != nil && p.cfg.Describe != nil:
-				*w, err = workOf(p.cfg.Describe, d.Body)
+				*w, err = describeWork(p.cfg.Describe, d.Body)
 			case d.Body == nil && p.cfg.DescribeValue != nil:
-				*w, err = workOf(p.cfg.DescribeValue, d)
+				*w, err = describeWork(p.cfg.DescribeValue, d)
 			}
 			if err != nil {
 				t.delivery, t.err = nil, err
@@ -341,22 +345,22 @@ func (p *Pool) describe(t *task, w *Work) (key uint64) {
 		}
 	}
 	if isAgain(p.router.cfg.schemaTopic(t.rec.Topic)) {
-		p.router.trail(&t.letter)
+		p.router.retryHeaders(&t.inflightRecord)
 	}
 	return maphash.Bytes(p.seed, t.rec.Key)
 }
 
-// decode returns what the handler gets of t; not ok: t.err says why it cannot.
+// decode returns the delivery that the handler gets for t. If ok is false, t.err is the reason.
 func (p *Pool) decode(t *task) (d *schemas.Delivery, ok bool) {
 	if !t.decoded {
 		t.decoded = true
-		t.delivery, t.err = p.router.delivery(&t.letter)
+		t.delivery, t.err = p.router.delivery(&t.inflightRecord)
 	}
 	return t.delivery, t.delivery != nil
 }
 
-// again says whether t failed in a way that is tried again in place, and when.
-func (p *Pool) again(t *task) (wait time.Duration, ok bool) {
+// retryInPlace reports whether t failed with an error that is retried in place, and after what wait.
+func (p *Pool) retryInPlace(t *task) (wait time.Duration, ok bool) {
 	if retry.ClassOf(t.err) != retry.Transient {
 		return 0, false
 	}
@@ -365,19 +369,21 @@ func (p *Pool) again(t *task) (wait time.Duration, ok bool) {
 	if r.Attempts > 0 && t.tries >= r.Attempts || r.Elapsed > 0 && time.Since(t.began)+wait > r.Elapsed {
 		return 0, false
 	}
-	p.router.log.Debug("will retry", "topic", string(p.router.origin(&t.letter)), "partition", t.rec.Partition, "offset", t.rec.Offset,
-		"attempt", t.tries, "wait", wait, "err", t.err)
+	p.router.log.Debug("retry message", "topic", string(p.router.origin(&t.inflightRecord)),
+		"partition", t.rec.Partition, "offset", t.rec.Offset, "attempt", t.tries, "wait", wait, "err", t.err)
 	return wait, true
 }
 
-// refuse sends t where err takes it, without the handler.
-func (p *Pool) refuse(t *task, err error) { p.publish(t, p.router.outcome(&t.letter, nil, err), -1) }
+// failTask handles t as if the handler had returned err, without a call of the handler.
+func (p *Pool) failTask(t *task, err error) {
+	p.publish(t, p.router.outcome(&t.inflightRecord, nil, err), -1)
+}
 
-// publish sends what t became. t is done when all of it is acknowledged, however long that takes: its bytes count until
-// then. If the brokers will never take it, Run ends.
+// publish sends the records that result from t. The task is done when all are acknowledged, however long that
+// takes, and its bytes count until then. If the brokers reject a record permanently, Run stops.
 func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
 	if len(recs) == 0 {
-		p.meter(t).countHandled(t.fate, 1, took)
+		p.metricsOf(t).countHandled(t.disposition, 1, took)
 		p.finish(t)
 		return
 	}
@@ -386,7 +392,7 @@ func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
 	settled := func(err error) {
 		if err != nil {
 			failed.Add(1)
-			if !t.share.dead() {
+			if !t.part.isCancelled() {
 				p.fail(err)
 			}
 		}
@@ -394,41 +400,42 @@ func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
 			return
 		}
 		if n := failed.Load(); n > 0 {
-			p.meter(t).countPublishFailures(int(n))
+			p.metricsOf(t).countPublishFailures(int(n))
 			p.abandon(t)
 		} else {
-			p.meter(t).countHandled(t.fate, 1, took)
+			p.metricsOf(t).countHandled(t.disposition, 1, took)
 			p.finish(t)
 		}
 	}
 	for _, rec := range recs {
-		p.out.send(t.share, rec, settled)
+		p.outputs.send(t.part, rec, settled)
 	}
 }
 
-// finish takes note that t is done.
+// finish marks t as done.
 func (p *Pool) finish(t *task) {
-	t.share.finish(t.slot)
+	t.part.finish(t.slot)
 	p.abandon(t)
 }
 
-// abandon lets go of t, which was begun: unless it is finished it will be delivered again.
+// abandon ends t, which has started. If it was not marked as done, it is delivered again.
 func (p *Pool) abandon(t *task) {
-	p.forget(t)
-	t.share.leave()
+	p.freeTask(t)
+	t.part.endTask()
 }
 
-// forget lets go of t's bytes: others of its poll may be here for long.
-func (p *Pool) forget(t *task) {
+// freeTask releases the memory of t at once: its slab, shared with the other tasks of the poll, may live much
+// longer.
+func (p *Pool) freeTask(t *task) {
 	n := t.bytes()
-	t.letter, t.delivery, t.err = letter{}, nil, nil
-	if t.share.backlog {
-		t.share.in.behind.Add(-n)
-		t.share.in.weight.stir()
+	t.inflightRecord, t.delivery, t.err = inflightRecord{}, nil, nil
+	if t.part.backlog {
+		t.part.fetcher.backlogBytes.Add(-n)
+		t.part.fetcher.memory.notify()
 	} else {
-		t.share.in.weight.add(-n)
+		t.part.fetcher.memory.add(-n)
 	}
-	t.share.in.meter.addInFlight(-1, -n)
+	t.part.fetcher.metrics.addInFlight(-1, -n)
 }
 
-func (p *Pool) meter(t *task) *roleMetrics { return t.share.in.meter }
+func (p *Pool) metricsOf(t *task) *roleMetrics { return t.part.fetcher.metrics }

@@ -37,7 +37,7 @@ func numbered(n, keys int) (msgs []schemas.Message) {
 	return msgs
 }
 
-// One task of a key at a time and in order, whatever becomes of each; keys side by side.
+// Tasks of one key run one at a time and in order, whatever their results. Different keys run concurrently.
 func TestPoolOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -52,29 +52,30 @@ func TestPoolOrder(t *testing.T) {
 			most   int
 		)
 		start, end := time.Now(), time.Time{}
-		p := pool(t, b, kafka.PoolConfig{Workers: keys}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-			c := d.Body.(*pb.Change)
-			mu.Lock()
-			if busy[c.Item] {
-				t.Errorf("item %s: two at a time", c.Item)
-			}
-			busy[c.Item] = true
-			most = max(most, len(busy))
-			mu.Unlock()
-			time.Sleep(time.Duration(len(c.Version)) * 10 * time.Millisecond)
-			mu.Lock()
-			defer mu.Unlock()
-			delete(busy, c.Item)
-			var v int
-			fmt.Sscan(c.Version, &v)
-			if v%7 == 0 && !failed[c.Version] {
-				failed[c.Version] = true
-				return nil, errors.New("try again")
-			}
-			seen[c.Item] = append(seen[c.Item], v)
-			end = time.Now()
-			return plan(ctx, d)
-		})
+		p := pool(t, b, kafka.PoolConfig{Workers: keys},
+			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				c := d.Body.(*pb.Change)
+				mu.Lock()
+				if busy[c.Item] {
+					t.Errorf("item %s: two at a time", c.Item)
+				}
+				busy[c.Item] = true
+				most = max(most, len(busy))
+				mu.Unlock()
+				time.Sleep(time.Duration(len(c.Version)) * 10 * time.Millisecond)
+				mu.Lock()
+				defer mu.Unlock()
+				delete(busy, c.Item)
+				var v int
+				fmt.Sscan(c.Version, &v)
+				if v%7 == 0 && !failed[c.Version] {
+					failed[c.Version] = true
+					return nil, errors.New("try again")
+				}
+				seen[c.Item] = append(seen[c.Item], v)
+				end = time.Now()
+				return plan(ctx, d)
+			})
 		if err := run(t, time.Minute, p); err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +89,7 @@ func TestPoolOrder(t *testing.T) {
 			}
 		}
 		if took := end.Sub(start); most < keys/2 || took > 5*time.Second {
-			t.Errorf("at most %d at a time, %v in all: keys do not run side by side", most, took)
+			t.Errorf("at most %d at a time, %v in all: keys do not run concurrently", most, took)
 		}
 		if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != n {
 			t.Errorf("committed %d, want %d", got, n)
@@ -99,8 +100,8 @@ func TestPoolOrder(t *testing.T) {
 	})
 }
 
-// The commit stops short of the first task that is not done, however many behind it
-// are. That one is not lost when the process stops, and those behind it are not done again.
+// The commit stops before the first task that is not done, however many later ones are. That task is not lost
+// when the process stops, and the later ones are not repeated.
 func TestPoolCommitIsContiguous(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -132,7 +133,7 @@ func TestPoolCommitIsContiguous(t *testing.T) {
 	})
 }
 
-// Until its outputs are acknowledged a task is not done, however long that takes.
+// A task is not done until its outputs are acknowledged, however long that takes.
 func TestPoolPublishesBeforeItCommits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -155,10 +156,11 @@ func TestPoolPublishesBeforeItCommits(t *testing.T) {
 	})
 }
 
-// A commit that fails is made again with the next, done or not.
+// A failed commit is repeated with the next one, also if the broker had applied it.
 func TestPoolCommitFails(t *testing.T) {
 	t.Parallel()
-	for name, fault := range map[string]kafkatest.Fault{"not done": kafkatest.NotDone, "done but lost": kafkatest.DoneButLost} {
+	for name, fault := range map[string]kafkatest.Fault{"not done": kafkatest.NotDone,
+		"done but lost": kafkatest.DoneButLost} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
@@ -178,32 +180,35 @@ func TestPoolCommitFails(t *testing.T) {
 	}
 }
 
-// Errors: five calls in place are one delivery; what they do not cure, what is
-// permanent, and what cannot be read, become dead letters or wait.
+// Five calls in place are one delivery. Messages with persistent or permanent errors and unreadable records
+// wait or become dead letters.
 func TestPoolErrors(t *testing.T) {
 	t.Parallel()
 	errNet := errors.New("connection reset")
 	for name, tt := range map[string]struct {
 		fail  func(d *schemas.Delivery, call int) error
 		calls int
-		lane  int // records that went through delay.30s
+		lane  int // records that passed delay.30s
 		dead  int
 		takes time.Duration
 	}{
-		"cured in place":  {func(_ *schemas.Delivery, call int) error { return until(call, 5, errNet) }, 5, 0, 0, time.Minute},
-		"cured by a lane": {func(_ *schemas.Delivery, call int) error { return until(call, 6, errNet) }, 6, 1, 0, 2 * time.Minute},
-		"never cured":     {func(*schemas.Delivery, int) error { return errNet }, 25, 1, 1, 20 * time.Minute},
-		"permanent":       {func(*schemas.Delivery, int) error { return retry.Permanent(errNet) }, 1, 0, 1, time.Minute},
-		"panic":           {func(*schemas.Delivery, int) error { panic("boom") }, 1, 0, 1, time.Minute},
+		"cured in place": {func(_ *schemas.Delivery, call int) error { return until(call, 5, errNet) }, 5, 0, 0,
+			time.Minute},
+		"cured by a lane": {func(_ *schemas.Delivery, call int) error { return until(call, 6, errNet) }, 6, 1, 0,
+			2 * time.Minute},
+		"never cured": {func(*schemas.Delivery, int) error { return errNet }, 25, 1, 1, 20 * time.Minute},
+		"permanent":   {func(*schemas.Delivery, int) error { return retry.Permanent(errNet) }, 1, 0, 1, time.Minute},
+		"panic":       {func(*schemas.Delivery, int) error { panic("boom") }, 1, 0, 1, time.Minute},
 		"unavailable": {func(_ *schemas.Delivery, call int) error {
 			return until(call, 3, retry.Unavailable(errNet))
 		}, 3, 1, 0, 5 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Lanes: quick()})
+				b := kafkatest.New(t, kafkatest.Options{Lanes: quickLanes()})
 				b.Send(change("a"), change("b"))
-				b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("x"), Value: []byte("poison")}, Partition: -1})
+				b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("x"),
+					Value: []byte("poison")}, Partition: -1})
 				var calls atomic.Int32
 				p := pool(t, b, kafka.PoolConfig{}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					if d.Body.(*pb.Change).Item == "b" {
@@ -243,7 +248,7 @@ func until(call, n int, err error) error {
 	return nil
 }
 
-// An output with a due time comes back to its reader when it is due, and no sooner.
+// An output with a due time is delivered when it is due, and not earlier.
 func TestDueOutputs(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -256,7 +261,7 @@ func TestDueOutputs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Lanes: quick()})
+				b := kafkatest.New(t, kafkatest.Options{Lanes: quickLanes()})
 				b.Send(change("a"))
 				start := time.Now()
 				background(t, planner(t, b, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
@@ -266,7 +271,8 @@ func TestDueOutputs(t *testing.T) {
 				}))
 				background(t, delayer(t, b))
 				var got []time.Duration
-				p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}},
+				p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier,
+					Topics: []schemas.Topic{schemas.DuplicationHigh}},
 					func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 						if d.Topic != schemas.DuplicationHigh || d.Attempt != 1 || d.Waits != 0 {
 							t.Errorf("got %+v", d)
@@ -291,7 +297,7 @@ func TestDueOutputs(t *testing.T) {
 	}
 }
 
-// Messages behind a full window stay in Kafka, and all are handled in the end.
+// Messages beyond a full window stay in Kafka, and all are handled eventually.
 func TestPoolWindow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -300,11 +306,12 @@ func TestPoolWindow(t *testing.T) {
 		b.Send(numbered(n, n)...)
 		hold := make(chan struct{})
 		var begun atomic.Int32
-		p := pool(t, b, kafka.PoolConfig{Workers: 2 * n, Window: 64}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-			begun.Add(1)
-			<-hold
-			return plan(ctx, d)
-		})
+		p := pool(t, b, kafka.PoolConfig{Workers: 2 * n, Window: 64},
+			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				begun.Add(1)
+				<-hold
+				return plan(ctx, d)
+			})
 		background(t, p)
 		time.Sleep(time.Minute)
 		if got := begun.Load(); got < 48 || got > 64 {
@@ -318,18 +325,19 @@ func TestPoolWindow(t *testing.T) {
 	})
 }
 
-// A task that ignores that it was cancelled holds up the end for no longer than Drain
-// and twice the grace, and Run says so.
+// A task that ignores its cancellation delays the end of Run by at most Drain and twice the grace, and Run
+// reports it.
 func TestPoolStuck(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Prompt: true})
 		b.Send(change("a"))
 		hold := make(chan struct{})
-		p := pool(t, b, kafka.PoolConfig{Drain: time.Second}, func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
-			<-hold
-			return nil, nil
-		})
+		p := pool(t, b, kafka.PoolConfig{Drain: time.Second},
+			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
+				<-hold
+				return nil, nil
+			})
 		start := time.Now()
 		if err := run(t, 10*time.Second, p); err == nil {
 			t.Error("Run returned no error")
@@ -345,23 +353,24 @@ func TestPoolStuck(t *testing.T) {
 	})
 }
 
-// A member that is fenced loses its tasks: they are cancelled, and handled again when
-// the partition is ours again.
+// A fenced member loses its tasks: they are cancelled, and handled again when the partition is assigned
+// again.
 func TestPoolFenced(t *testing.T) {
 	t.Parallel()
 	b := kafkatest.New(t, kafkatest.Options{RealTime: true})
 	b.Send(change("a"))
 	var calls atomic.Int32
 	cancelled := make(chan struct{}, 1)
-	background(t, pool(t, b, kafka.PoolConfig{Drain: time.Minute}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-		if calls.Add(1) > 1 {
-			return plan(ctx, d)
-		}
-		b.Fence(schemas.RolePlanner)
-		<-ctx.Done()
-		cancelled <- struct{}{}
-		return nil, ctx.Err()
-	}))
+	background(t, pool(t, b, kafka.PoolConfig{Drain: time.Minute},
+		func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			if calls.Add(1) > 1 {
+				return plan(ctx, d)
+			}
+			b.Fence(schemas.RolePlanner)
+			<-ctx.Done()
+			cancelled <- struct{}{}
+			return nil, ctx.Err()
+		}))
 	select {
 	case <-cancelled:
 	case <-time.After(time.Minute):

@@ -67,7 +67,7 @@ func TestGroupRestoresItsPositions(t *testing.T) {
 						log bytes.Buffer
 					)
 					cfg := b.Config()
-					cfg.Log = slog.New(slog.NewTextHandler(&locked{w: &log}, nil))
+					cfg.Log = slog.New(slog.NewTextHandler(&lockedBuffer{w: &log}, nil))
 					once := func() string {
 						part, err := reader(cfg, &h)
 						if err != nil {
@@ -191,8 +191,8 @@ func TestCheckpointKeepsQuietPartitions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
-		put(t, b, 0, "a", "b")
-		put(t, b, 1, "c", "d")
+		writeBatches(t, b, 0, "a", "b")
+		writeBatches(t, b, 1, "c", "d")
 		if got := once(t, b.Config()); got != "a b c d" {
 			t.Fatalf("handled %s", got)
 		}
@@ -201,13 +201,13 @@ func TestCheckpointKeepsQuietPartitions(t *testing.T) {
 			if forgotten {
 				forget(t, b)
 			}
-			put(t, b, 0, "new") // partition 1 gets no record
+			writeBatches(t, b, 0, "new") // partition 1 gets no record
 			if got := once(t, b.Config()); got != "new" {
 				t.Errorf("handled %s after restart %d, want new", got, i)
 			}
 			keep(t, b)
 		}
-		put(t, b, 1, "e")
+		writeBatches(t, b, 1, "e")
 		if got := once(t, b.Config()); got != "e" {
 			t.Errorf("handled %s of the quiet partition, want e", got)
 		}
@@ -247,16 +247,16 @@ func TestDamagedCheckpoints(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-				put(t, b, 0, "a", "b")
+				writeBatches(t, b, 0, "a", "b")
 				once(t, b.Config())
 				for _, write := range tt.writes {
 					write(t, b)
 				}
 				forget(t, b)
-				put(t, b, 0, "new")
+				writeBatches(t, b, 0, "new")
 				var log bytes.Buffer
 				cfg := b.Config()
-				cfg.Log = slog.New(slog.NewTextHandler(&locked{w: &log}, nil))
+				cfg.Log = slog.New(slog.NewTextHandler(&lockedBuffer{w: &log}, nil))
 				if got := once(t, cfg); got != tt.want {
 					t.Errorf("handled %q, want %q", got, tt.want)
 				}
@@ -288,11 +288,11 @@ func TestCheckpointsMissingInLists(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-				put(t, b, 0, "a", "b")
+				writeBatches(t, b, 0, "a", "b")
 				once(t, b.Config())
 				keep(t, b)
 				forget(t, b)
-				put(t, b, 0, "new")
+				writeBatches(t, b, 0, "new")
 				fault(b)
 				if got := once(t, b.Config()); got != "new" {
 					t.Errorf("handled %s, want new", got)
@@ -312,7 +312,7 @@ func TestCheckpointsWithoutPermission(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-				put(t, b, 0, "a", "b")
+				writeBatches(t, b, 0, "a", "b")
 				once(t, b.Config())
 				keep(t, b)
 				forget(t, b)
@@ -379,8 +379,8 @@ func TestCheckpointOfAPassThroughTopic(t *testing.T) {
 func TestCheckpointOfALane(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quick()})
-		lane := schemas.Delay(quick()[0].Name)
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quickLanes()})
+		lane := schemas.Delay(quickLanes()[0].Name)
 		pass := func(n int) {
 			for range n {
 				rec := messageRecord(t, change("a"))

@@ -50,7 +50,7 @@ func NewProducer(cfg Config, source string) (*Producer, error) {
 // to the delay lanes. The trace context of ctx is passed on. After an error some messages may not be published:
 // publish all of them again, unless the error is permanent. If a message cannot be encoded, nothing is published.
 func (p *Producer) Publish(ctx context.Context, msgs ...schemas.Message) error {
-	now, traced := time.Now(), traceOf(ctx)
+	now, traced := time.Now(), injectTrace(ctx)
 	recs := make([]*kgo.Record, len(msgs))
 	for i, m := range msgs {
 		rec, err := p.router.record(m, now)

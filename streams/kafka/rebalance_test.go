@@ -15,13 +15,13 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// A ledger is what handlers were given, by item, in order.
-type ledger struct {
+// A deliveryLog records the deliveries of handlers by item, in order.
+type deliveryLog struct {
 	mu   sync.Mutex
 	seen map[string][]int64
 }
 
-func (l *ledger) note(d *schemas.Delivery) {
+func (l *deliveryLog) note(d *schemas.Delivery) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.seen == nil {
@@ -31,8 +31,8 @@ func (l *ledger) note(d *schemas.Delivery) {
 	l.seen[item] = append(l.seen[item], d.Offset)
 }
 
-// check reports items that are missing, came out of order, or came twice.
-func (l *ledger) check(t *testing.T, keys, each int) {
+// check reports items that are missing, out of order, or repeated.
+func (l *deliveryLog) check(t *testing.T, keys, each int) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,14 +44,15 @@ func (l *ledger) check(t *testing.T, keys, each int) {
 	}
 }
 
-// Members that come and go take partitions over. Nobody crashes, so every message is
-// handled once, and those of an item in order. This runs in real time: the client
-// holds a lock while members join, which fake time does not get past.
+// Members that join and leave take partitions over. No member crashes, so every message is handled once, in
+// the order of its item. This runs in real time: the client holds a lock while members join, and fake time
+// does not advance then.
 func TestRebalance(t *testing.T) {
 	t.Parallel()
 	for name, part := range map[string]func(kafka.Config, kafka.Handler) (interface{ Run(context.Context) error }, error){
 		"Pool": func(c kafka.Config, h kafka.Handler) (interface{ Run(context.Context) error }, error) {
-			return kafka.NewPool(c, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Window: 64, Workers: 8}, h)
+			return kafka.NewPool(c, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
+				Window: 64, Workers: 8}, h)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -59,7 +60,7 @@ func TestRebalance(t *testing.T) {
 			b := kafkatest.New(t, kafkatest.Options{Partitions: 4, RealTime: true})
 			cfg := b.Config()
 			cfg.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
-			var l ledger
+			var l deliveryLog
 			h := func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 				l.note(d)
 				select {
@@ -100,7 +101,9 @@ func TestRebalance(t *testing.T) {
 				<-time.After(500 * time.Millisecond)
 			}
 			others.Wait()
-			await(t, "all is committed", func() bool { return sum(b.Committed(schemas.RolePlanner, schemas.Changes)) == keys*each })
+			await(t, "all is committed", func() bool {
+				return sum(b.Committed(schemas.RolePlanner, schemas.Changes)) == keys*each
+			})
 			stop()
 			stays.Wait()
 			l.check(t, keys, each)

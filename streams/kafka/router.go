@@ -15,33 +15,33 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A Handler turns one delivery into the messages that it causes. It can neither publish
-// nor commit. Package retry says how to class its errors.
+// A Handler handles one delivery and returns the messages to publish. It cannot publish or commit itself.
+// Package retry defines the classes of its errors.
 type Handler func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error)
 
 const (
-	// maxUnavailable is the longest lane in which messages wait for a store or an engine that is away.
-	maxUnavailable = 5 * time.Minute
-	// maxAway is the longest lane if the error names what is away, while no more than manyAway messages of this process
-	// wait for that: what is away may be back at any time. Each turn through a lane writes a message twice, so that
-	// with manyAway of them a process writes about 1,100 records a second.
-	maxAway  = 30 * time.Second
-	manyAway = 1 << 14
+	// maxUnavailableLane is the longest delay of a message that waits for an unavailable store or engine.
+	maxUnavailableLane = 5 * time.Minute
+	// maxNamedLane is the longest delay if the error names the cause and fewer than manyWaiting messages of this
+	// process wait for it: the cause may recover at any time. Each pass through a lane writes a message twice,
+	// so manyWaiting messages make a process write about 1,100 records a second.
+	maxNamedLane = 30 * time.Second
+	manyWaiting  = 1 << 14
 )
 
-// defaultAttempts is how often a message is delivered before it is a dead letter.
+// defaultAttempts is the default of PoolConfig.MaxAttempts.
 const defaultAttempts = 5
 
-// A router turns messages and failures into records. It is pure but for its log.
+// A router turns messages and failures into records. Its only side effects are log messages and counts in
+// Config.Waiting.
 type router struct {
 	cfg      Config
 	role     schemas.Role
-	source   string // ce_source of what is published
+	source   string // ce_source of published messages
 	lanes    []Lane // shortest first
 	attempts int
 	log      *slog.Logger
-	// removed is BatchConfig.Removed.
-	removed func(ctx context.Context, topic schemas.Topic, partition int32, from, to int64) ([]schemas.Message, error)
+	removed  func(ctx context.Context, topic schemas.Topic, partition int32, from, to int64) ([]schemas.Message, error)
 }
 
 func newRouter(cfg Config, role schemas.Role, attempts int) *router {
@@ -54,95 +54,104 @@ func newRouter(cfg Config, role schemas.Role, attempts int) *router {
 	}
 }
 
-// A letter is a record on its way through the runtime.
-type letter struct {
-	rec         *kgo.Record
-	incarnation uint32
-	past        *trail      // nil: not read yet
-	trace       *traced     // the headers that name its span; nil without one
-	fate        disposition // what became of it, as outcome decided
+// An inflightRecord is a record between its poll and its commit.
+type inflightRecord struct {
+	rec          *kgo.Record
+	incarnation  uint32
+	retryHeaders *retryHeaders  // nil: not parsed yet
+	trace        *headerCarrier // headers that name its span; nil: no span
+	disposition  disposition    // its result, set by outcome
 }
 
-// trail returns what l's headers say of its way so far. Those of a record that is where it
-// was first sent to say nothing but its history.
-func (r *router) trail(l *letter) *trail {
-	if l.past == nil {
-		t, rec := readTrail(l.rec.Headers), l.rec
+// retryHeaders returns the parsed retry headers of ir. A record on its original topic has only a history; the
+// other fields are filled in from the record.
+func (r *router) retryHeaders(ir *inflightRecord) *retryHeaders {
+	if ir.retryHeaders == nil {
+		h, rec := parseRetryHeaders(ir.rec.Headers), ir.rec
 		if from := r.cfg.schemaTopic(rec.Topic); !isAgain(from) {
-			t = trail{topic: from, partition: rec.Partition, offset: rec.Offset, timestamp: rec.Timestamp, history: t.history}
+			h = retryHeaders{
+				topic: from, partition: rec.Partition, offset: rec.Offset, timestamp: rec.Timestamp,
+				history: h.history,
+			}
 		}
-		l.past = &t
+		ir.retryHeaders = &h
 	}
-	return l.past
+	return ir.retryHeaders
 }
 
-// origin is the topic that l was first sent to; empty where no header says so.
-func (r *router) origin(l *letter) schemas.Topic {
-	if from := r.cfg.schemaTopic(l.rec.Topic); !isAgain(from) {
+// origin returns the original topic of ir, or "" if no header names it.
+func (r *router) origin(ir *inflightRecord) schemas.Topic {
+	if from := r.cfg.schemaTopic(ir.rec.Topic); !isAgain(from) {
 		return from
 	}
-	return r.trail(l).topic
+	return r.retryHeaders(ir).topic
 }
 
-// bare fills in what is known of l without decoding it.
-func (r *router) bare(l *letter, d *schemas.Delivery) {
-	rec := l.rec
+// fillDelivery sets the fields of d that need no decoding.
+func (r *router) fillDelivery(ir *inflightRecord, d *schemas.Delivery) {
+	rec := ir.rec
 	*d = schemas.Delivery{
-		Topic: r.cfg.schemaTopic(rec.Topic), Incarnation: l.incarnation, Partition: rec.Partition, Offset: rec.Offset,
+		Topic: r.cfg.schemaTopic(rec.Topic), Incarnation: ir.incarnation, Partition: rec.Partition, Offset: rec.Offset,
 		Timestamp: rec.Timestamp, Key: rec.Key, Headers: headersOf(rec), Attempt: 1,
 	}
 	d.From = d.Topic
 	if isAgain(d.From) {
-		t := r.trail(l)
-		d.Topic, d.Attempt, d.Waits, d.WaitsBy = t.topic, t.attempts+1, t.waits, t.waitsBy
-		if !t.timestamp.IsZero() {
-			d.Timestamp = t.timestamp
+		h := r.retryHeaders(ir)
+		d.Topic, d.Attempt, d.Waits, d.WaitsBy = h.topic, h.attempts+1, h.waits, h.waitsBy
+		if !h.timestamp.IsZero() {
+			d.Timestamp = h.timestamp
 		}
 	}
 	d.Last = d.Attempt >= r.attempts
 }
 
-// headersOf returns a record's headers, without copying: the two types are one.
+// headersOf returns the headers of a record without a copy. The two types are identical.
 func headersOf(rec *kgo.Record) []schemas.Header {
 	if len(rec.Headers) == 0 {
 		return nil
 	}
-	_ = schemas.Header(kgo.RecordHeader{}) // does not compile where they differ
+	_ = schemas.Header(kgo.RecordHeader{}) // does not compile if the types differ
 	return unsafe.Slice((*schemas.Header)(unsafe.Pointer(unsafe.SliceData(rec.Headers))), len(rec.Headers))
 }
 
-// delivery decodes l. Its error is permanent.
-func (r *router) delivery(l *letter) (*schemas.Delivery, error) {
+// delivery decodes ir. Its error is permanent.
+func (r *router) delivery(ir *inflightRecord) (*schemas.Delivery, error) {
 	d := new(schemas.Delivery)
-	if err := r.read(l, d, schemas.Decode); err != nil {
+	if err := r.decode(ir, d, schemas.Decode); err != nil {
 		return nil, err
 	}
 	return d, nil
 }
 
-// read decodes l into d. Its error is permanent.
-func (r *router) read(l *letter, d *schemas.Delivery, decode func(schemas.Topic, []schemas.Header, []byte) (schemas.Body, error)) error {
-	r.bare(l, d)
-	d.Hash = schemas.Hash(l.rec.Value)
+// decode decodes ir into d. Its error is permanent.
+func (r *router) decode(
+	ir *inflightRecord, d *schemas.Delivery,
+	decode func(schemas.Topic, []schemas.Header, []byte) (schemas.Body, error),
+) error {
+	r.fillDelivery(ir, d)
+	d.Hash = schemas.Hash(ir.rec.Value)
 	if d.Topic == schemas.Dead {
-		d.Value = l.rec.Value
+		d.Value = ir.rec.Value
 		return nil
 	}
 	if d.Topic == "" {
-		return retry.Permanent(fmt.Errorf("record of %s without header %s: %w", d.From, schemas.TrailTopic, schemas.ErrMalformed))
+		return retry.Permanent(fmt.Errorf("record of %s without header %s: %w",
+			d.From, schemas.TrailTopic, schemas.ErrMalformed))
 	}
 	_, foreign := d.Topic.Foreign()
-	if e, ok := schemas.Lookup(d.Topic); isAgain(d.From) && !(ok && e.Reads(r.role)) && !(foreign && r.role == schemas.RoleIngester) {
-		return retry.Permanent(fmt.Errorf("record of %s comes from %s, which is not for %s: %w", d.From, d.Topic, r.role, schemas.ErrMalformed))
+	e, ok := schemas.Lookup(d.Topic)
+	if isAgain(d.From) && !(ok && e.Reads(r.role)) && !(foreign && r.role == schemas.RoleIngester) {
+		return retry.Permanent(fmt.Errorf("record of %s comes from %s, which role %s does not read: %w",
+			d.From, d.Topic, r.role, schemas.ErrMalformed))
 	}
-	if err := checkSize(l.rec); err != nil {
+	if err := checkSize(ir.rec); err != nil {
 		return err
 	}
 	if foreign {
-		d.Value = l.rec.Value
+		d.Value = ir.rec.Value
 		return nil
 	}
-	body, err := decode(d.Topic, d.Headers, l.rec.Value)
+	body, err := decode(d.Topic, d.Headers, ir.rec.Value)
 	if err != nil {
 		return retry.Permanent(err)
 	}
@@ -150,8 +159,9 @@ func (r *router) read(l *letter, d *schemas.Delivery, decode func(schemas.Topic,
 	return nil
 }
 
-// gone reports whether a record concerns no handler: it is the marker of a transaction, or only says that its key is gone.
-func (r *router) gone(rec *kgo.Record) bool {
+// ignores reports whether a record needs no handler: it is a transaction marker or a tombstone of a compacted
+// topic.
+func (r *router) ignores(rec *kgo.Record) bool {
 	if rec.Attrs.IsControl() {
 		return true
 	}
@@ -162,14 +172,14 @@ func (r *router) gone(rec *kgo.Record) bool {
 	return ok && e.Cleanup == schemas.Compact
 }
 
-// outcome returns the records that settle l: what its handler returned, or, if that
-// cannot be sent or the handler failed, where l goes now.
-func (r *router) outcome(l *letter, out []schemas.Message, err error) []*kgo.Record {
+// outcome returns the records to publish for ir: the messages that the handler returned or, if the handler
+// failed or a message cannot be encoded, the record that waits or the dead letter.
+func (r *router) outcome(ir *inflightRecord, out []schemas.Message, err error) []*kgo.Record {
 	now := time.Now()
 	recs := make([]*kgo.Record, 0, len(out))
 	var traced []kgo.RecordHeader
 	if len(out) > 0 {
-		traced = l.traced()
+		traced = ir.traceHeaders()
 	}
 	for _, m := range out {
 		if err != nil {
@@ -183,62 +193,67 @@ func (r *router) outcome(l *letter, out []schemas.Message, err error) []*kgo.Rec
 		}
 		recs = append(recs, rec)
 	}
-	l.fate = dispositionDone
-	if err != nil && r.origin(l) == schemas.Dead {
-		r.log.Error("a dead letter cannot be handled, and stays one", "partition", l.rec.Partition, "offset", l.rec.Offset, "err", err)
+	ir.disposition = dispositionDone
+	if err != nil && r.origin(ir) == schemas.Dead {
+		r.log.Error("keep dead letter", "partition", ir.rec.Partition, "offset", ir.rec.Offset, "err", err)
 		return nil
 	}
 	if err != nil {
-		return []*kgo.Record{r.after(l, err, now)}
+		return []*kgo.Record{r.failureRecord(ir, err, now)}
 	}
 	return recs
 }
 
-// record encodes a message, for its topic or, if it is due later, for a lane.
+// record encodes a message for its topic or, if it is due later, for a delay lane.
 func (r *router) record(m schemas.Message, now time.Time) (*kgo.Record, error) {
 	if m.Source == "" {
 		m.Source = r.source
 	}
 	if _, ok := m.Topic.Foreign(); ok {
-		return r.hint(m, now)
+		return r.foreignRecord(m, now)
 	}
 	enc, err := schemas.Encode(m)
 	if err != nil {
 		return nil, err
 	}
-	rec := &kgo.Record{Topic: r.cfg.topic(enc.Topic), Key: enc.Key, Value: enc.Value, Headers: make([]kgo.RecordHeader, len(enc.Headers))}
+	rec := &kgo.Record{
+		Topic: r.cfg.topic(enc.Topic), Key: enc.Key, Value: enc.Value,
+		Headers: make([]kgo.RecordHeader, len(enc.Headers)),
+	}
 	for i, h := range enc.Headers {
 		rec.Headers[i] = kgo.RecordHeader{Key: h.Key, Value: h.Value}
 	}
 	if !m.Due.After(now) {
 		return rec, nil
 	}
-	role, ok := returnsTo(enc.Topic)
+	role, ok := retryRole(enc.Topic)
 	if !ok {
-		return nil, fmt.Errorf("%s has no reader to which a message with a due time could come back", enc.Topic)
+		return nil, fmt.Errorf("%s has no again topic for a message with a due time", enc.Topic)
 	}
-	t := trail{topic: enc.Topic, partition: -1, offset: -1, timestamp: now, role: role, due: m.Due}
-	rec.Headers = t.headers(rec.Headers)
-	rec.Topic = r.cfg.topic(schemas.Delay(pick(r.lanes, m.Due.Sub(now)).Name))
+	h := retryHeaders{topic: enc.Topic, partition: -1, offset: -1, timestamp: now, role: role, due: m.Due}
+	rec.Headers = h.apply(rec.Headers)
+	rec.Topic = r.cfg.topic(schemas.Delay(laneFor(r.lanes, m.Due.Sub(now)).Name))
 	return rec, nil
 }
 
-// hint is the record of a message in the name of a foreign topic, into which nobody writes: it goes to where
-// those of its records come back that waited.
-func (r *router) hint(m schemas.Message, now time.Time) (*kgo.Record, error) {
+// foreignRecord encodes a message to a foreign topic. Nothing is written to foreign topics: the record goes
+// to the again topic, like a record of the foreign topic that has waited.
+func (r *router) foreignRecord(m schemas.Message, now time.Time) (*kgo.Record, error) {
 	if m.Body != nil || m.Value == nil || !m.Due.IsZero() {
-		return nil, fmt.Errorf("message of %s: has bytes that are due now, and no body: %w", m.Topic, schemas.ErrMalformed)
+		return nil, fmt.Errorf("message of %s: must have bytes that are due now, and no body: %w",
+			m.Topic, schemas.ErrMalformed)
 	}
-	t := trail{topic: m.Topic, partition: -1, offset: -1, timestamp: now, role: schemas.RoleIngester}
-	rec := &kgo.Record{Topic: r.cfg.topic(schemas.Again(schemas.RoleIngester)), Key: m.Key, Value: m.Value, Headers: t.headers(nil)}
+	h := retryHeaders{topic: m.Topic, partition: -1, offset: -1, timestamp: now, role: schemas.RoleIngester}
+	again := r.cfg.topic(schemas.Again(schemas.RoleIngester))
+	rec := &kgo.Record{Topic: again, Key: m.Key, Value: m.Value, Headers: h.apply(nil)}
 	if err := checkSize(rec); err != nil {
 		return nil, err
 	}
 	return rec, nil
 }
 
-// returnsTo is the role through whose again topic a topic's messages come back.
-func returnsTo(t schemas.Topic) (schemas.Role, bool) {
+// retryRole returns the role with the again topic for messages of t.
+func retryRole(t schemas.Topic) (schemas.Role, bool) {
 	e, ok := schemas.Lookup(t)
 	if !ok || len(e.Readers) == 0 {
 		return "", false
@@ -247,63 +262,65 @@ func returnsTo(t schemas.Topic) (schemas.Role, bool) {
 	return e.Readers[0], ok
 }
 
-// after returns the record that a failed delivery becomes: one in a lane or a dead letter.
-func (r *router) after(l *letter, err error, now time.Time) *kgo.Record {
-	t, class := *r.trail(l), retry.ClassOf(err)
-	attempt := t.attempts + 1
-	t.role, t.class, t.err = r.role, class.String(), err.Error()
-	t.failed(failure{Attempt: attempt, Class: t.class, Error: t.err, By: r.by(), First: now.UTC(), Last: now.UTC(), Times: 1})
-	t.due = time.Time{}
-	var away string // what the error says is away; whoever names it has logged that
-	_, waits := schemas.Lookup(schemas.Again(r.role))
+// failureRecord returns the record for a failed delivery: one for a delay lane or a dead letter.
+func (r *router) failureRecord(ir *inflightRecord, err error, now time.Time) *kgo.Record {
+	h, class := *r.retryHeaders(ir), retry.ClassOf(err)
+	attempt := h.attempts + 1
+	h.role, h.class, h.err = r.role, class.String(), err.Error()
+	h.addFailure(failure{
+		Attempt: attempt, Class: h.class, Error: h.err, By: r.failedBy(),
+		First: now.UTC(), Last: now.UTC(), Times: 1,
+	})
+	h.due = time.Time{}
+	var cause string // the cause that the error names; it has been logged where it was detected
+	_, hasAgain := schemas.Lookup(schemas.Again(r.role))
 	switch {
-	case class == retry.ClassPermanent || !waits:
+	case class == retry.ClassPermanent || !hasAgain:
 	case class == retry.ClassUnavailable:
-		longest := maxUnavailable
-		if away = retry.CauseOf(err); away != "" && r.cfg.Waiting.Of(away) < manyAway {
-			longest = maxAway
+		longest := maxUnavailableLane
+		if cause = retry.CauseOf(err); cause != "" && r.cfg.Waiting.Of(cause) < manyWaiting {
+			longest = maxNamedLane
 		}
-		t.due = now.Add(nth(r.lanes, t.unavailable, longest).Delay)
-		t.unavailable++
-		if away != "" {
-			r.cfg.Waiting.add(away, t.due)
+		h.due = now.Add(laneForWait(r.lanes, h.unavailable, longest).Delay)
+		h.unavailable++
+		if cause != "" {
+			r.cfg.Waiting.add(cause, h.due)
 		}
 	case class == retry.ClassWait:
-		n := t.waited(retry.CauseOf(err))
-		if t.due = retry.Due(err); !t.due.After(now) {
-			t.due = now.Add(nth(r.lanes, n, 0).Delay)
+		n := h.addWait(retry.CauseOf(err))
+		if h.due = retry.Due(err); !h.due.After(now) {
+			h.due = now.Add(laneForWait(r.lanes, n, 0).Delay)
 		}
 	default:
-		t.attempts, t.unavailable = attempt, 0
+		h.attempts, h.unavailable = attempt, 0
 		if attempt < r.attempts {
-			t.due = now.Add(nth(r.lanes, attempt-1, 0).Delay)
+			h.due = now.Add(laneForWait(r.lanes, attempt-1, 0).Delay)
 		}
 	}
 	topic, log := schemas.Dead, r.log.Error
-	l.fate = dispositionDead
-	if !t.due.IsZero() {
-		l.fate = dispositionOf(class)
-		if topic, log = schemas.Delay(pick(r.lanes, t.due.Sub(now)).Name), r.log.Warn; away != "" {
+	ir.disposition = dispositionDead
+	if !h.due.IsZero() {
+		ir.disposition = dispositionOf(class)
+		if topic, log = schemas.Delay(laneFor(r.lanes, h.due.Sub(now)).Name), r.log.Warn; cause != "" {
 			log = r.log.Debug
 		}
 	} else if class == retry.ClassPermanent {
-		t.attempts = attempt
+		h.attempts = attempt
 	}
-	log("message failed", "to", string(topic), "topic", string(t.topic), "partition", t.partition, "offset", t.offset,
-		"attempt", attempt, "class", t.class, "err", err)
-	return &kgo.Record{Topic: r.cfg.topic(topic), Key: l.rec.Key, Value: l.rec.Value, Headers: t.headers(l.rec.Headers)}
+	log("route failed message", "to", string(topic), "topic", string(h.topic),
+		"partition", h.partition, "offset", h.offset, "attempt", attempt, "class", h.class, "err", err)
+	return &kgo.Record{Topic: r.cfg.topic(topic), Key: ir.rec.Key, Value: ir.rec.Value, Headers: h.apply(ir.rec.Headers)}
 }
 
-func (r *router) by() string {
+func (r *router) failedBy() string {
 	if r.cfg.ClientID == "" {
 		return string(r.role)
 	}
 	return string(r.role) + " " + r.cfg.ClientID
 }
 
-// pick returns the lane for what is due in d: the longest that is not longer, else the
-// shortest of all.
-func pick(lanes []Lane, d time.Duration) Lane {
+// laneFor returns the lane for a delay of d: the longest that is not longer than d, or the shortest lane.
+func laneFor(lanes []Lane, d time.Duration) Lane {
 	lane := lanes[0]
 	for _, l := range lanes {
 		if l.Delay <= d {
@@ -313,9 +330,9 @@ func pick(lanes []Lane, d time.Duration) Lane {
 	return lane
 }
 
-// nth returns the lane for the nth wait of its kind, the first being 0, not longer than
-// limit if there is one.
-func nth(lanes []Lane, n int, limit time.Duration) Lane {
+// laneForWait returns the lane for wait number n, counted from 0. It is not longer than limit if limit is
+// positive.
+func laneForWait(lanes []Lane, n int, limit time.Duration) Lane {
 	last := 0
 	for i, l := range lanes {
 		if limit <= 0 || l.Delay <= limit {
@@ -325,8 +342,8 @@ func nth(lanes []Lane, n int, limit time.Duration) Lane {
 	return lanes[min(n, last)]
 }
 
-// call calls h. A panic is a permanent error, with its stack.
-func call(ctx context.Context, h Handler, d *schemas.Delivery) (out []schemas.Message, err error) {
+// callHandler calls h. A panic becomes a permanent error with its stack.
+func callHandler(ctx context.Context, h Handler, d *schemas.Delivery) (out []schemas.Message, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			out, err = nil, retry.Permanent(fmt.Errorf("handler panicked: %v\n%s", v, debug.Stack()))
@@ -335,45 +352,45 @@ func call(ctx context.Context, h Handler, d *schemas.Delivery) (out []schemas.Me
 	return h(ctx, d)
 }
 
-// workOf calls what describes the task of b. A panic is a permanent error.
-func workOf[T any](f func(T) Work, b T) (w Work, err error) {
+// describeWork calls f, which is Describe or DescribeValue. A panic becomes a permanent error.
+func describeWork[T any](f func(T) Work, b T) (w Work, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			w, err = Work{}, retry.Permanent(fmt.Errorf("its task cannot be described: %v\n%s", v, debug.Stack()))
+			w, err = Work{}, retry.Permanent(fmt.Errorf("describe task: panic: %v\n%s", v, debug.Stack()))
 		}
 	}()
 	return f(b), nil
 }
 
-// A refusal is an output, or a batch of them, that the brokers do not take for now.
-type refusal struct{ is bool }
+// A refusal tracks an output, or a batch of outputs, that the brokers do not accept for now.
+type refusal struct{ active bool }
 
-// note says that they have not taken it.
-func (f *refusal) note(r *router, m *roleMetrics, err error) {
+// record records that the brokers have refused it.
+func (f *refusal) record(r *router, m *roleMetrics, err error) {
 	m.countPublishFailures(1)
-	if !f.is && m.addRefused(1) {
-		r.log.Warn("the brokers do not take outputs: they are published again until they do", "err", err)
+	if !f.active && m.addRefused(1) {
+		r.log.Warn("retry outputs", "err", err)
 	}
-	f.is = true
+	f.active = true
 }
 
-// end says that they have, or that it is not published again.
-func (f *refusal) end(m *roleMetrics) {
-	if f.is {
+// clear records that the brokers have accepted it, or that it is not sent again.
+func (f *refusal) clear(m *roleMetrics) {
+	if f.active {
 		m.addRefused(-1)
 	}
-	f.is = false
+	f.active = false
 }
 
-// onward returns the record by which l waits in a backlog topic, as it is.
-func (r *router) onward(l *letter, topic string) *kgo.Record {
-	t := *r.trail(l)
-	t.role = r.role
-	l.fate = dispositionMoved
-	return &kgo.Record{Topic: topic, Key: l.rec.Key, Value: l.rec.Value, Headers: t.headers(l.rec.Headers)}
+// backlogRecord returns the record that moves ir unchanged to a backlog topic.
+func (r *router) backlogRecord(ir *inflightRecord, topic string) *kgo.Record {
+	h := *r.retryHeaders(ir)
+	h.role = r.role
+	ir.disposition = dispositionMoved
+	return &kgo.Record{Topic: topic, Key: ir.rec.Key, Value: ir.rec.Value, Headers: h.apply(ir.rec.Headers)}
 }
 
-// incarnation hashes a topic's id.
+// incarnation hashes a topic id.
 func incarnation(id [16]byte) uint32 {
 	h := fnv.New32a()
 	h.Write(id[:]) // never fails

@@ -31,7 +31,7 @@ func TestPick(t *testing.T) {
 		"exactly the longest": {24 * time.Hour, "1d"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := pick(defaultLanes(), tt.left).Name; got != tt.want {
+			if got := laneFor(defaultLanes(), tt.left).Name; got != tt.want {
 				t.Errorf("got %s, want %s", got, tt.want)
 			}
 		})
@@ -45,14 +45,14 @@ func TestNth(t *testing.T) {
 		want  string
 	}{
 		"no limit":       {defaultLanes(), 0, "30s 5m 1h 1d 1d"},
-		"unavailable":    {defaultLanes(), maxUnavailable, "30s 5m 5m 5m 5m"},
-		"away":           {defaultLanes(), maxAway, "30s 30s 30s 30s 30s"},
-		"all are longer": {[]Lane{{"1h", time.Hour}, {"2h", 2 * time.Hour}}, maxUnavailable, "1h 1h 1h 1h 1h"},
+		"unavailable":    {defaultLanes(), maxUnavailableLane, "30s 5m 5m 5m 5m"},
+		"away":           {defaultLanes(), maxNamedLane, "30s 30s 30s 30s 30s"},
+		"all are longer": {[]Lane{{"1h", time.Hour}, {"2h", 2 * time.Hour}}, maxUnavailableLane, "1h 1h 1h 1h 1h"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
 			for n := range 5 {
-				got = append(got, nth(tt.lanes, n, tt.limit).Name)
+				got = append(got, laneForWait(tt.lanes, n, tt.limit).Name)
 			}
 			if s := strings.Join(got, " "); s != tt.want {
 				t.Errorf("got %s, want %s", s, tt.want)
@@ -70,28 +70,35 @@ func TestAfter(t *testing.T) {
 		due                          time.Duration
 	}
 	for name, tt := range map[string]struct {
-		trail trail
+		trail retryHeaders
 		err   error
 		want  result
 	}{
-		"transient, first":        {trail{}, err, result{"delay.30s", 1, 0, 0, 30 * time.Second}},
-		"transient, second":       {trail{attempts: 1}, err, result{"delay.5m", 2, 0, 0, 5 * time.Minute}},
-		"transient, fourth":       {trail{attempts: 3, unavailable: 7}, err, result{"delay.1d", 4, 0, 0, 24 * time.Hour}},
-		"transient, last":         {trail{attempts: 4}, err, result{"dead", 5, 0, 0, 0}},
-		"unavailable, at last":    {trail{attempts: 4}, retry.Unavailable(err), result{"delay.30s", 4, 0, 1, 30 * time.Second}},
-		"unavailable, often":      {trail{unavailable: 99}, retry.Unavailable(err), result{"delay.5m", 0, 0, 100, 5 * time.Minute}},
-		"wait, by the lanes":      {trail{attempts: 4, waits: 1}, retry.Wait(err, time.Time{}), result{"delay.5m", 4, 2, 0, 5 * time.Minute}},
-		"wait, until then":        {trail{}, retry.Wait(err, now.Add(7*time.Hour)), result{"delay.1h", 0, 1, 0, 7 * time.Hour}},
-		"wait, until the past":    {trail{}, retry.Wait(err, now.Add(-time.Hour)), result{"delay.30s", 0, 1, 0, 30 * time.Second}},
-		"permanent":               {trail{attempts: 1}, retry.Permanent(err), result{"dead", 2, 0, 0, 0}},
-		"permanent, deep inside":  {trail{}, fmt.Errorf("copy: %w", retry.Permanent(err)), result{"dead", 1, 0, 0, 0}},
-		"permanent by outer mark": {trail{}, retry.Permanent(retry.Unavailable(err)), result{"dead", 1, 0, 0, 0}},
+		"transient, first":  {retryHeaders{}, err, result{"delay.30s", 1, 0, 0, 30 * time.Second}},
+		"transient, second": {retryHeaders{attempts: 1}, err, result{"delay.5m", 2, 0, 0, 5 * time.Minute}},
+		"transient, fourth": {retryHeaders{attempts: 3, unavailable: 7}, err,
+			result{"delay.1d", 4, 0, 0, 24 * time.Hour}},
+		"transient, last": {retryHeaders{attempts: 4}, err, result{"dead", 5, 0, 0, 0}},
+		"unavailable, at last": {retryHeaders{attempts: 4}, retry.Unavailable(err),
+			result{"delay.30s", 4, 0, 1, 30 * time.Second}},
+		"unavailable, often": {retryHeaders{unavailable: 99}, retry.Unavailable(err),
+			result{"delay.5m", 0, 0, 100, 5 * time.Minute}},
+		"wait, without a due time": {retryHeaders{attempts: 4, waits: 1}, retry.Wait(err, time.Time{}),
+			result{"delay.5m", 4, 2, 0, 5 * time.Minute}},
+		"wait, until then": {retryHeaders{}, retry.Wait(err, now.Add(7*time.Hour)),
+			result{"delay.1h", 0, 1, 0, 7 * time.Hour}},
+		"wait, until the past": {retryHeaders{}, retry.Wait(err, now.Add(-time.Hour)),
+			result{"delay.30s", 0, 1, 0, 30 * time.Second}},
+		"permanent":               {retryHeaders{attempts: 1}, retry.Permanent(err), result{"dead", 2, 0, 0, 0}},
+		"permanent, deep inside":  {retryHeaders{}, fmt.Errorf("copy: %w", retry.Permanent(err)), result{"dead", 1, 0, 0, 0}},
+		"permanent by outer mark": {retryHeaders{}, retry.Permanent(retry.Unavailable(err)), result{"dead", 1, 0, 0, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRouter(Config{Brokers: []string{"x"}}, schemas.RoleCopier, 0)
-			rec := &kgo.Record{Key: []byte("k"), Value: []byte("v"), Headers: []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}, {Key: schemas.TrailDue, Value: []byte("stale")}}}
-			out := r.after(&letter{rec: rec, past: &tt.trail}, tt.err, now)
-			tr := readTrail(out.Headers)
+			rec := &kgo.Record{Key: []byte("k"), Value: []byte("v"),
+				Headers: []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}, {Key: schemas.TrailDue, Value: []byte("stale")}}}
+			out := r.failureRecord(&inflightRecord{rec: rec, retryHeaders: &tt.trail}, tt.err, now)
+			tr := parseRetryHeaders(out.Headers)
 			got := result{topic: out.Topic, attempts: tr.attempts, waits: tr.waits, unavailable: tr.unavailable}
 			if !tr.due.IsZero() {
 				got.due = tr.due.Sub(now)
@@ -106,38 +113,39 @@ func TestAfter(t *testing.T) {
 	}
 }
 
-// A trail comes out of headers as it went in, the history stays bounded however a
-// message fails, and what is no trail is not touched.
-func TestTrail(t *testing.T) {
+// Retry headers are parsed as they were written, the history stays bounded however a message fails, and other
+// headers are unchanged.
+func TestRetryHeaders(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
 		at := time.UnixMilli(1_700_000_000_000).UTC()
-		want := trail{
+		want := retryHeaders{
 			topic: "changes", partition: rapid.Int32Min(0).Draw(t, "partition"), offset: rapid.Int64Min(0).Draw(t, "offset"),
 			timestamp: at.Local(), role: "copier", due: at.Add(time.Duration(rapid.Int64Range(0, 1e15).Draw(t, "due"))),
 			attempts: rapid.IntRange(0, 9).Draw(t, "attempts"), waits: rapid.IntRange(0, 9).Draw(t, "waits"),
 			unavailable: rapid.IntRange(0, 9).Draw(t, "unavailable"), class: "transient", err: rapid.String().Draw(t, "err"),
 		}
 		for _, cause := range rapid.SliceOfN(rapid.StringMatching("[a-z-]{1,12}"), 0, 12).Draw(t, "causes") {
-			want.waited(cause)
+			want.addWait(cause)
 		}
 		failures := rapid.SliceOfN(rapid.StringN(0, 3000, -1), 0, 30).Draw(t, "failures")
 		for i, text := range failures {
-			want.failed(failure{Attempt: i, Class: "transient", Error: text, First: at, Last: at, Times: 1})
+			want.addFailure(failure{Attempt: i, Class: "transient", Error: text, First: at, Last: at, Times: 1})
 		}
 		if len(want.history) > maxHistory {
 			t.Fatalf("%d entries", len(want.history))
 		}
-		if n := len(want.history); n > 0 && (want.history[0].Attempt >= want.history[n-1].Attempt && n > 1 || want.history[n-1].Error != cut(failures[len(failures)-1], maxError)) {
+		if n := len(want.history); n > 0 && (want.history[0].Attempt >= want.history[n-1].Attempt && n > 1 ||
+			want.history[n-1].Error != cut(failures[len(failures)-1], maxError)) {
 			t.Fatalf("not the first and the newest: %v", want.history)
 		}
 		old := []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}, {Key: schemas.TrailOffset, Value: []byte("7")}}
-		hs := want.headers(old)
+		hs := want.apply(old)
 		if hs[0].Key != "ce_id" || slices.ContainsFunc(hs, func(h kgo.RecordHeader) bool {
 			return h.Key == schemas.TrailOffset && string(h.Value) == "7" && want.offset != 7
 		}) {
 			t.Fatalf("headers %v", hs)
 		}
-		got := readTrail(hs)
+		got := parseRetryHeaders(hs)
 		want.err = cut(want.err, maxStack)
 		if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
 			t.Fatalf("got  %+v\nwant %+v", got, want)
@@ -145,23 +153,24 @@ func TestTrail(t *testing.T) {
 	})
 }
 
-// Each cause of a wait is counted for itself, in any order. What has none counts as a wait and nothing more, and what
-// there is no room for counts as all waits do, so that no message waits for ever.
+// Waits are counted by cause, in any order. A wait without a cause only counts as a wait. A cause beyond the
+// limit counts all waits, so that no message waits forever.
 func TestWaitsAreCountedByCause(t *testing.T) {
 	now := time.UnixMilli(1_700_000_000_000).UTC()
 	r := newRouter(Config{Brokers: []string{"x"}}, schemas.RoleCopier, 0)
 	rec := &kgo.Record{Topic: r.cfg.topic(schemas.Again(schemas.RoleCopier)), Key: []byte("k"), Value: []byte("v"),
-		Headers: trail{topic: schemas.DuplicationHigh}.headers(nil)}
+		Headers: retryHeaders{topic: schemas.DuplicationHigh}.apply(nil)}
 	wait := func(cause string) {
 		t.Helper()
 		err := retry.Wait(errors.New("not yet"), time.Time{})
 		if cause != "" {
 			err = fmt.Errorf("row: %w", retry.WaitFor(cause, errors.New("not yet"), time.Time{}))
 		}
-		rec = &kgo.Record{Topic: rec.Topic, Key: rec.Key, Value: rec.Value, Headers: r.after(&letter{rec: rec}, err, now).Headers}
+		rec = &kgo.Record{Topic: rec.Topic, Key: rec.Key, Value: rec.Value,
+			Headers: r.failureRecord(&inflightRecord{rec: rec}, err, now).Headers}
 	}
 	counts := func() (got schemas.Delivery) {
-		r.bare(&letter{rec: rec}, &got)
+		r.fillDelivery(&inflightRecord{rec: rec}, &got)
 		return got
 	}
 	for _, cause := range []string{"newer", "newer", "missing", "", "newer"} {
@@ -171,29 +180,31 @@ func TestWaitsAreCountedByCause(t *testing.T) {
 	if d.Waits != 5 || d.WaitsFor("newer") != 3 || d.WaitsFor("missing") != 1 || d.WaitsFor("chunks") != 0 {
 		t.Errorf("got %d waits, of them %v", d.Waits, d.WaitsBy)
 	}
-	if due := readTrail(rec.Headers).due; !due.Equal(now.Add(defaultLanes()[2].Delay)) { // the third for its cause
+	third := now.Add(defaultLanes()[2].Delay) // of its cause
+	if due := parseRetryHeaders(rec.Headers).due; !due.Equal(third) {
 		t.Errorf("due %v after the fifth", due.Sub(now))
 	}
 	for i := range 20 {
 		wait(fmt.Sprint("cause-", i))
 	}
-	if d = counts(); len(d.WaitsBy) != schemas.MaxCauses || d.WaitsFor("newer") != 3 || d.WaitsFor("cause-19") != d.Waits || d.Waits != 25 {
+	if d = counts(); len(d.WaitsBy) != schemas.MaxCauses || d.WaitsFor("newer") != 3 ||
+		d.WaitsFor("cause-19") != d.Waits || d.Waits != 25 {
 		t.Errorf("got %d waits, of them %v", d.Waits, d.WaitsBy)
 	}
 }
 
-// Headers that anybody may have written are no reason to fail.
-func FuzzReadTrail(f *testing.F) {
+// Headers that anyone may have written cause no failure.
+func FuzzParseRetryHeaders(f *testing.F) {
 	f.Add(schemas.TrailAttempts, []byte("-3"))
 	f.Add(schemas.TrailHistory, []byte(`[{"attempt":1}]`))
 	f.Add(schemas.TrailDue, []byte("tomorrow"))
 	f.Add(schemas.TrailWaitsFor, []byte("a=1 b=-2 =3 c"))
 	f.Fuzz(func(t *testing.T, key string, value []byte) {
-		tr := readTrail([]kgo.RecordHeader{{Key: key, Value: value}})
+		tr := parseRetryHeaders([]kgo.RecordHeader{{Key: key, Value: value}})
 		if tr.attempts < 0 || tr.waits < 0 || tr.unavailable < 0 {
 			t.Errorf("got %+v", tr)
 		}
-		readTrail(tr.headers(nil))
+		parseRetryHeaders(tr.apply(nil))
 	})
 }
 
@@ -220,7 +231,8 @@ func TestConfigCheck(t *testing.T) {
 			}
 		})
 	}
-	if s := fmt.Sprintf("%v %+v %#v", SASL{"PLAIN", "u", "hunter2"}, &SASL{"PLAIN", "u", "hunter2"}, SASL{"PLAIN", "u", "hunter2"}); strings.Contains(s, "hunter2") {
+	if s := fmt.Sprintf("%v %+v %#v", SASL{"PLAIN", "u", "hunter2"}, &SASL{"PLAIN", "u", "hunter2"},
+		SASL{"PLAIN", "u", "hunter2"}); strings.Contains(s, "hunter2") {
 		t.Errorf("prints the password: %s", s)
 	}
 }

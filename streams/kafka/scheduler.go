@@ -7,18 +7,18 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// The classes, as the scheduler counts them.
+// Indexes of the classes.
 const (
 	classHigh = iota
 	classLow
 	classLarge
-	classes
+	numClasses
 )
 
-// resumed is what is added to a class for those of its tasks that were parked and go on.
-const resumed = classes
+// resumeOffset plus the index of a class is the index of its parked tasks that are ready to resume.
+const resumeOffset = numClasses
 
-func rank(c schemas.Class) int {
+func classIndex(c schemas.Class) int {
 	switch c {
 	case schemas.Low:
 		return classLow
@@ -28,105 +28,108 @@ func rank(c schemas.Class) int {
 	return classHigh
 }
 
-// A scheduler gives out tasks: those of one key one after the other and in order, those of
-// different keys side by side; by class, and within a class by account. A task that is
-// given out has its slots.
+// A scheduler hands out tasks to workers. Tasks of one key are handed out one after the other and in order,
+// tasks of different keys concurrently. It chooses by class, and within a class by account. A task that is
+// handed out holds its slots.
 type scheduler struct {
-	dropped func(*task) // is told of tasks that are not begun, with mu held
-	slots   *Slots
-	weight  int // tasks of class high for one of class low
+	onDrop func(*task) // called with mu held for each task that is dropped before it starts
+	slots  *Slots
+	weight int // tasks of class high started for each of class low
 
-	mu      sync.Mutex
-	work    [2]sync.Cond // there is work: for workers of high and low, and of large
-	idle    [2]int       // who waits for it
-	workers map[*worker]bool
-	staff   int // of workers, those of high and low whose task, if they have one, was never parked
-	allowed int // tasks of high and low at work at a time
-	kept    int // of allowed, those that low must leave
-	large   int // tasks of large at work at a time
-	parked  int // tasks that were begun and have no worker
-	others  int // of parked, those that are not of class high
-	most    int // of parked: then no other task is begun; from half of it in others on, none but of class high
-	classes [2 * classes]class
-	added   uint64 // tasks
-	streak  int    // of class high, while low had work
-	keys    map[uint64]*queue
-	flows   map[Work]*flow
-	last    [2 * classes]*flow // looked up last
-	free    *queue
-	ready   int // heads in flows that are not paused; an estimate of what may be given out
-	halted  bool
-	aside   bool // Beside is about to be called, or is
-	fresh   int  // assignments since Prepare was called
-	pausing bool // anything is paused
-	closed  bool
-	pending []*flow // to be announced when mu is free
+	mu            sync.Mutex   // guards the fields below
+	workReady     [2]sync.Cond // by kind of worker
+	idleWorkers   [2]int       // workers that wait on workReady
+	workers       map[*worker]bool
+	mainWorkers   int // workers of classes high and low, without those that were replaced when their task parked
+	allowed       int // tasks of classes high and low that may run at a time
+	reserved      int // of allowed, not available to class low
+	large         int // tasks of class large that may run at a time
+	parked        int // tasks that have started and have no worker
+	parkedOther   int // of parked, those not of class high
+	parkedLimit   int // at this many parked tasks none starts; at half of it in parkedOther, only class high starts
+	classes       [2 * numClasses]classQueue
+	added         uint64 // tasks added so far
+	highStreak    int    // tasks of class high started in a row while class low had work
+	keys          map[uint64]*keyQueue
+	flows         map[Work]*flow
+	lastFlow      [2 * numClasses]*flow // of the last call of flowOf, by class
+	freeQueues    *keyQueue
+	readyEstimate int // keys that are ready in flows; an estimate of the work to hand out
+	halted        bool
+	quiesced      bool // no task starts, because Beside runs or is about to run
+	unprepared    int  // assignments since the last call of Prepare
+	anyPaused     bool
+	closed        bool
+	toAnnounce    []*flow // flows to announce when mu is released
 }
 
-// defaultWeight is how many tasks of class high are begun for one of class low.
+// defaultWeight is the default of PoolConfig.HighWeight.
 const defaultWeight = 8
 
 func newScheduler(slots *Slots, dropped func(*task)) *scheduler {
 	s := &scheduler{
-		keys: map[uint64]*queue{}, flows: map[Work]*flow{}, dropped: dropped, slots: slots,
-		weight: defaultWeight, allowed: 1, most: maxParked, workers: map[*worker]bool{},
+		keys: map[uint64]*keyQueue{}, flows: map[Work]*flow{}, onDrop: dropped, slots: slots,
+		weight: defaultWeight, allowed: 1, parkedLimit: maxParked, workers: map[*worker]bool{},
 	}
-	for i := range s.work {
-		s.work[i].L = &s.mu
+	for i := range s.workReady {
+		s.workReady[i].L = &s.mu
 	}
 	for i := range s.classes {
-		s.classes[i].byName = map[string]*turn{}
+		s.classes[i].byName = map[string]*accountQueue{}
 	}
 	return s
 }
 
-// flowOf returns the flow of work of a class, or of resumed plus a class. w's key and bytes do not count.
-func (s *scheduler) flowOf(side int, w Work, paused func(Work) bool) *flow {
+// flowOf returns the flow of w in a class, or in resumeOffset plus a class. It ignores w.Key and w.Bytes.
+func (s *scheduler) flowOf(index int, w Work, paused func(Work) bool) *flow {
 	w = flowName(w)
-	if f := s.last[side]; f != nil && f.work == w {
+	if f := s.lastFlow[index]; f != nil && f.work == w {
 		return f
 	}
-	w.Bytes = int64(side) // of the map's key alone
+	w.Bytes = int64(index) // part of the map key only
 	f := s.flows[w]
 	if f == nil {
 		of := w
 		of.Bytes = 0
-		c := &s.classes[side]
-		tn := c.byName[w.Account]
-		if tn == nil {
-			tn = &turn{class: c, account: w.Account}
-			c.byName[w.Account] = tn
+		c := &s.classes[index]
+		acct := c.byName[w.Account]
+		if acct == nil {
+			acct = &accountQueue{class: c, name: w.Account}
+			c.byName[w.Account] = acct
 		}
-		tn.known++
-		f = &flow{sched: s, class: side % resumed, resumes: side >= resumed, work: of, turn: tn,
-			slots: s.slots.of(w.Account, w.Stores), paused: paused(of)}
-		s.pausing = s.pausing || f.paused
+		acct.flowCount++
+		f = &flow{sched: s, class: index % resumeOffset, resumes: index >= resumeOffset, work: of, account: acct,
+			slots: s.slots.slotsFor(w.Account, w.Stores), paused: paused(of)}
+		s.anyPaused = s.anyPaused || f.paused
 		s.flows[w] = f
 	}
-	s.last[side] = f
+	s.lastFlow[index] = f
 	return f
 }
 
-// An item is a task that is handed out, with the queue whose head it is.
-type item struct {
+// A workItem is a task that is handed out, with its key queue.
+type workItem struct {
 	task *task
-	q    *queue
-	// next is the message of the last task that stood behind it then, nil for none, and share that of that task.
-	next  schemas.Body
-	share *share
+	q    *keyQueue
+	// lastBody is the message of the last task that was queued behind it, or nil, and part the assignment of
+	// that task.
+	lastBody schemas.Body
+	part     *assignment
 }
 
-// handOut returns q's head as an item. A message that came back from a lane is older than its place says, and has fewer
-// deliveries left; one of another group can be given back without the head. Neither counts as behind. mu is held.
-func handOut(q *queue) item {
-	it, t := item{task: q.head, q: q}, q.tail
-	if t != q.head && t.delivery != nil && (t.past == nil || t.share.backlog && t.past.attempts+t.past.waits == 0) && t.share.in == q.head.share.in {
-		it.next, it.share = t.delivery.Body, t.share
+// newWorkItem returns the head of q. lastBody is not set in two cases: a message from a delay lane is older
+// than its position says and has fewer deliveries left, and a task of another fetcher can be revoked while
+// the head is not. The caller holds mu.
+func newWorkItem(q *keyQueue) workItem {
+	it, t := workItem{task: q.head, q: q}, q.tail
+	if t != q.head && t.delivery != nil && t.part.fetcher == q.head.part.fetcher &&
+		(t.retryHeaders == nil || t.part.backlog && t.retryHeaders.attempts+t.retryHeaders.waits == 0) {
+		it.lastBody, it.part = t.delivery.Body, t.part
 	}
 	return it
 }
 
-// add queues tasks, keys[i] being that of tasks[i].
+// add queues tasks. keys[i] is the key of tasks[i].
 func (s *scheduler) add(tasks []*task, keys []uint64) {
 	s.mu.Lock()
 	for i, t := range tasks {
@@ -138,13 +141,13 @@ func (s *scheduler) add(tasks []*task, keys []uint64) {
 			q.n++
 			continue
 		}
-		q := s.free
+		q := s.freeQueues
 		if q == nil {
-			q = new(queue)
+			q = new(keyQueue)
 		} else {
-			s.free = q.next
+			s.freeQueues = q.next
 		}
-		*q = queue{key: keys[i], head: t, tail: t, n: 1}
+		*q = keyQueue{key: keys[i], head: t, tail: t, n: 1}
 		s.keys[keys[i]] = q
 		s.push(q)
 	}
@@ -152,202 +155,204 @@ func (s *scheduler) add(tasks []*task, keys []uint64) {
 	s.unlock()
 }
 
-// behind returns the message of the last task that is known to stand behind the task, unless it is about to be given
-// back; nil if there is none.
-func (it item) behind() schemas.Body {
-	if it.share == nil || it.share.stopping.Load() {
+// lastQueued returns the message of the last task that was queued behind the task, or nil if there is none or
+// its partition is about to be revoked.
+func (it workItem) lastQueued() schemas.Body {
+	if it.part == nil || it.part.stopping.Load() {
 		return nil
 	}
-	return it.next
+	return it.lastBody
 }
 
-// unlock lets go of mu, and tells others of the slots that became theirs meanwhile.
+// unlock releases mu, then announces slots that other flows got meanwhile.
 func (s *scheduler) unlock() {
-	pending := s.pending
-	s.pending = nil
+	pending := s.toAnnounce
+	s.toAnnounce = nil
 	s.mu.Unlock()
-	announce(pending)
+	announceGranted(pending)
 }
 
-// push has the head of q wait to be run.
-func (s *scheduler) push(q *queue) {
+// push makes the head of q ready to run.
+func (s *scheduler) push(q *keyQueue) {
 	f := q.head.flow
-	f.heads.push(q)
-	s.ready++
-	s.list(f)
+	f.ready.push(q)
+	s.readyEstimate++
+	s.tryEnqueue(f)
 }
 
-// list puts f up for running, if anything of it may run.
-func (s *scheduler) list(f *flow) {
-	if f.listed || f.waits || f.yielded || f.heads.len() == 0 || f.paused && !f.spill {
+// tryEnqueue queues f for the workers if one of its tasks may run now.
+func (s *scheduler) tryEnqueue(f *flow) {
+	if f.queued || f.waitsForSlots || f.released || f.ready.len() == 0 || f.paused && !f.shed {
 		return
 	}
-	if len(f.slots) > 0 && !f.spill {
-		if s.full(f) {
-			s.sitOut(f)
+	if len(f.slots) > 0 && !f.shed {
+		if s.blockedByParked(f) {
+			s.setAside(f)
 			return
 		}
-		f.cost = f.heads.peek().head.cost
+		f.cost = f.ready.peek().head.cost
 		if !s.slots.acquire(f) {
-			f.waits = true
+			f.waitsForSlots = true
 			return
 		}
 	}
-	s.enlist(f)
+	s.enqueue(f)
 }
 
-// enlist puts f up. An account that comes back owes what it owed, unless its class had no work meanwhile.
-func (s *scheduler) enlist(f *flow) {
-	f.listed = true
-	t := f.turn
-	t.flows.push(f)
-	if t.listed {
+// enqueue queues f. An account that becomes ready again keeps its debt, unless its class had no work
+// meanwhile.
+func (s *scheduler) enqueue(f *flow) {
+	f.queued = true
+	acct := f.account
+	acct.flows.push(f)
+	if acct.queued {
 		return
 	}
-	c := t.class
-	if c.turns.len() == 0 {
-		c.idle++
+	c := acct.class
+	if c.accounts.len() == 0 {
+		c.idleEpoch++
 	}
-	if t.idle != c.idle {
-		t.idle, t.credit = c.idle, 0
+	if acct.idleEpoch != c.idleEpoch {
+		acct.idleEpoch, acct.credit = c.idleEpoch, 0
 	}
-	t.listed, t.credit = true, min(t.credit, 0)+turnBytes
-	c.turns.push(t)
+	acct.queued, acct.credit = true, min(acct.credit, 0)+quantum
+	c.accounts.push(acct)
 }
 
-// granted is told that f has all its slots.
+// granted is called when f has all its slots.
 func (s *scheduler) granted(f *flow) {
 	s.mu.Lock()
-	f.waits = false
+	f.waitsForSlots = false
 	switch {
-	case f.heads.len() == 0 || f.paused: // what spills needs none
-		s.letGo(f)
-		s.list(f)
-	case s.full(f):
-		s.sitOut(f)
+	case f.ready.len() == 0 || f.paused: // shedding needs no slots
+		s.releaseSlots(f)
+		s.tryEnqueue(f)
+	case s.blockedByParked(f):
+		s.setAside(f)
 	default:
-		s.enlist(f)
+		s.enqueue(f)
 	}
 	s.wake()
 	s.unlock()
 }
 
-// letGo gives back the slots that f holds for its next task.
-func (s *scheduler) letGo(f *flow) {
-	if f.held > 0 {
-		held := f.slots[:f.held]
-		f.held = 0
-		s.pending = append(s.pending, s.slots.refund(held, f)...)
+// releaseSlots returns the slots that f holds for its next task.
+func (s *scheduler) releaseSlots(f *flow) {
+	if f.heldSlots > 0 {
+		held := f.slots[:f.heldSlots]
+		f.heldSlots = 0
+		s.toAnnounce = append(s.toAnnounce, s.slots.refund(held, f)...)
 	}
 }
 
-// wake has somebody look for work; who finds some wakes the next.
+// wake wakes one idle worker of each kind. A worker that finds work wakes the next one.
 func (s *scheduler) wake() {
-	for kind := range s.work {
-		if s.idle[kind] > 0 {
-			s.work[kind].Signal()
+	for kind := range s.workReady {
+		if s.idleWorkers[kind] > 0 {
+			s.workReady[kind].Signal()
 		}
 	}
 }
 
-// pick returns the next task that a worker of a kind is to begin, or none. Parked tasks whose turn it is before that
-// go on.
-func (s *scheduler) pick(kind int) (item, bool) {
+// pick returns the next task for a worker of a kind, or false if there is none. Parked tasks that come first
+// resume.
+func (s *scheduler) pick(kind int) (workItem, bool) {
 	for {
-		c := s.choose(kind)
+		c := s.chooseClass(kind)
 		if c == nil {
 			break
 		}
-		t := c.next()
-		f := t.flows.pop()
-		f.listed = false
-		q := f.heads.pop()
-		s.ready--
+		acct := c.next()
+		f := acct.flows.pop()
+		f.queued = false
+		q := f.ready.pop()
+		s.readyEstimate--
 		head := q.head
-		if !f.resumes && !head.share.begin() {
-			s.dropped(head) // it is delivered again, to whoever owns the partition then
-			s.shift(q)
-			if f.heads.len() == 0 {
-				s.letGo(f)
+		if !f.resumes && !head.part.beginTask() {
+			s.onDrop(head) // the next owner of its partition gets it again
+			s.popHead(q)
+			if f.ready.len() == 0 {
+				s.releaseSlots(f)
 			}
-			s.relist(f)
+			s.requeue(f)
 			continue
 		}
-		if f.held > 0 {
-			head.slots, f.held = true, 0
+		if f.heldSlots > 0 {
+			head.holdsSlots, f.heldSlots = true, 0
 		}
-		t.credit -= head.cost
-		head.working = true
-		s.classes[f.class].atWork++
-		if s.classes[f.class].resumed++; !f.resumes {
-			s.classes[f.class].resumed = 0
+		acct.credit -= head.cost
+		head.running = true
+		s.classes[f.class].running++
+		if s.classes[f.class].resumedStreak++; !f.resumes {
+			s.classes[f.class].resumedStreak = 0
 		}
-		s.list(f)
+		s.tryEnqueue(f)
 		if !f.resumes {
-			return handOut(q), true
+			return newWorkItem(q), true
 		}
-		s.goOn(q)
-		s.restore() // one less is parked
+		s.grantWorker(q)
+		s.restoreReleased() // one task less is parked
 	}
-	return item{}, false
+	return workItem{}, false
 }
 
-// relist is list for a flow that may still hold slots.
-func (s *scheduler) relist(f *flow) {
-	if f.held == 0 {
-		s.list(f)
+// requeue is tryEnqueue for a flow that may hold slots.
+func (s *scheduler) requeue(f *flow) {
+	if f.heldSlots == 0 {
+		s.tryEnqueue(f)
 		return
 	}
-	if !f.listed && f.heads.len() > 0 {
-		s.enlist(f)
+	if !f.queued && f.ready.len() > 0 {
+		s.enqueue(f)
 	}
 }
 
-// choose returns the class whose turn it is, or nil if none has work.
-func (s *scheduler) choose(kind int) *class {
+// chooseClass returns the class to serve next, or nil if none has work.
+func (s *scheduler) chooseClass(kind int) *classQueue {
 	if kind == 1 {
-		if s.classes[classLarge].atWork >= s.large {
+		if s.classes[classLarge].running >= s.large {
 			return nil
 		}
-		return s.side(classLarge)
+		return s.beginOrResume(classLarge)
 	}
-	atWork := s.classes[classLow].atWork
-	if s.classes[classHigh].atWork+atWork >= s.allowed {
+	atWork := s.classes[classLow].running
+	if s.classes[classHigh].running+atWork >= s.allowed {
 		return nil
 	}
-	high := s.side(classHigh)
-	var low *class
-	if atWork < max(1, s.allowed-s.kept) {
-		low = s.side(classLow)
+	high := s.beginOrResume(classHigh)
+	var low *classQueue
+	if atWork < max(1, s.allowed-s.reserved) {
+		low = s.beginOrResume(classLow)
 	}
 	switch {
-	case high != nil && low != nil && s.streak >= s.weight:
-		s.streak = 0
+	case high != nil && low != nil && s.highStreak >= s.weight:
+		s.highStreak = 0
 		return low
 	case high != nil:
 		if low != nil {
-			s.streak++
+			s.highStreak++
 		}
 		return high
 	case low != nil:
-		s.streak = 0
+		s.highStreak = 0
 	}
 	return low
 }
 
-// side returns what is next in a class, or nil if it has no work: a task to begin and one that goes on take turns. While
-// more wait to go on than may be at work, one is begun for weight that go on, so that what they read does not get old.
-// While too many are parked none is begun.
-func (s *scheduler) side(of int) *class {
-	begins, resumes := &s.classes[of], &s.classes[resumed+of]
-	begin := begins.turns.len() > 0 && !s.blocked() && !s.crowded(of) && begins.next() != nil
-	resume := resumes.turns.len() > 0 && resumes.next() != nil
+// beginOrResume returns the queue of a class to serve next, or nil if it has no work: it alternates between
+// tasks to start and parked tasks to resume. While more tasks wait to resume than may run, it starts one for
+// each weight that resume, so that the data they waited for stays fresh. While too many tasks are parked it
+// starts none.
+func (s *scheduler) beginOrResume(of int) *classQueue {
+	begins, resumes := &s.classes[of], &s.classes[resumeOffset+of]
+	begin := begins.accounts.len() > 0 && !s.blocked() && !s.atParkLimit(of) && begins.next() != nil
+	resume := resumes.accounts.len() > 0 && resumes.next() != nil
 	lead := 1
-	if resumes.waiting > s.workersOf(of) {
+	if resumes.resumeWaiting > s.maxRunning(of) {
 		lead = s.weight
 	}
 	switch {
-	case resume && !(begin && begins.resumed >= lead):
+	case resume && !(begin && begins.resumedStreak >= lead):
 		return resumes
 	case begin:
 		return begins
@@ -355,91 +360,91 @@ func (s *scheduler) side(of int) *class {
 	return nil
 }
 
-// workersOf returns how many tasks of a class may be at work.
-func (s *scheduler) workersOf(class int) int {
+// maxRunning returns how many tasks of a class may run at a time.
+func (s *scheduler) maxRunning(class int) int {
 	if class == classLarge {
 		return s.large
 	}
 	return s.allowed
 }
 
-// take ends a task that a worker has completed, if any, and returns the next one for workers of a kind, once there
-// is one. It returns false when the scheduler is closed.
-func (s *scheduler) take(kind int, completed item) (next item, ok bool) {
+// take ends the task that a worker has completed, if any, and waits for the next one for workers of a kind.
+// It returns false when the scheduler is closed.
+func (s *scheduler) take(kind int, completed workItem) (next workItem, ok bool) {
 	s.mu.Lock()
 	defer s.unlock()
 	s.complete(completed)
 	for {
-		s.restore()
+		s.restoreReleased()
 		if next, ok = s.pick(kind); ok {
-			if s.idle[kind] > 0 && s.ready > 0 {
-				s.work[kind].Signal()
+			if s.idleWorkers[kind] > 0 && s.readyEstimate > 0 {
+				s.workReady[kind].Signal()
 			}
 			return next, true
 		}
 		if s.closed {
-			return item{}, false
+			return workItem{}, false
 		}
-		s.idle[kind]++
-		s.waitFree(kind)
-		s.idle[kind]--
+		s.idleWorkers[kind]++
+		s.waitForWork(kind)
+		s.idleWorkers[kind]--
 	}
 }
 
-// waitFree waits for work, after telling others of the slots that became theirs.
-func (s *scheduler) waitFree(kind int) {
-	if len(s.pending) > 0 {
+// waitForWork waits for work. If slots of other flows must be announced, it does that instead and returns.
+func (s *scheduler) waitForWork(kind int) {
+	if len(s.toAnnounce) > 0 {
 		s.unlock()
 		s.mu.Lock()
-		return // look again: some of it may be ours
+		return // look again: one of these flows may now have work for this worker
 	}
-	s.work[kind].Wait()
+	s.workReady[kind].Wait()
 }
 
-// complete ends a task that is done, if it is one.
-func (s *scheduler) complete(it item) {
+// complete ends a completed task. A zero it has none.
+func (s *scheduler) complete(it workItem) {
 	if it.task != nil {
-		s.ended(it.task)
-		s.shift(it.q)
+		s.detach(it.task)
+		s.popHead(it.q)
 	}
 }
 
-// ended takes note that t has no worker any more.
-func (s *scheduler) ended(t *task) {
-	if !t.working {
+// detach records that t has no worker any more, and releases its slots.
+func (s *scheduler) detach(t *task) {
+	if !t.running {
 		return
 	}
-	t.working = false
-	s.classes[t.flow.class].atWork--
-	if t.slots {
-		t.slots = false
-		s.pending = append(s.pending, s.slots.release(t.flow.slots)...)
+	t.running = false
+	s.classes[t.flow.class].running--
+	if t.holdsSlots {
+		t.holdsSlots = false
+		s.toAnnounce = append(s.toAnnounce, s.slots.release(t.flow.slots)...)
 	}
 }
 
-// shift takes the head off q, and has what follows wait to be run. The worker that calls it looks for work of its
-// own kind; if what follows is of the other kind, shift wakes a worker of that one.
-func (s *scheduler) shift(q *queue) {
+// popHead removes the head of q and makes the next task ready. The calling worker looks for work of its own
+// kind, so popHead wakes a worker if the next task is of the other kind.
+func (s *scheduler) popHead(q *keyQueue) {
 	done := q.head
 	q.n--
-	if q.head, done.next = done.next, nil; q.head != nil { // or it would keep those after it in memory
+	if q.head, done.next = done.next, nil; q.head != nil { // done must not keep its successors in memory
 		s.push(q)
-		if kind := q.head.flow.kind(); kind != done.flow.kind() && s.idle[kind] > 0 {
-			s.work[kind].Signal()
+		if kind := q.head.flow.kind(); kind != done.flow.kind() && s.idleWorkers[kind] > 0 {
+			s.workReady[kind].Signal()
 		}
 		return
 	}
 	delete(s.keys, q.key)
-	*q = queue{next: s.free}
-	s.free = q
+	*q = keyQueue{next: s.freeQueues}
+	s.freeQueues = q
 }
 
-// postpone keeps q, whose head failed, from being run for d.
-func (s *scheduler) postpone(q *queue, d time.Duration) {
+// postpone makes q ready again after d. Its head has failed or must wait.
+func (s *scheduler) postpone(q *keyQueue, d time.Duration) {
 	s.mu.Lock()
-	s.ended(q.head)
+	s.detach(q.head)
 	q.head.postponed = true
-	q.head.share.leave()
+	q.head.part.endTask()
 	s.unlock()
 	time.AfterFunc(d, func() {
 		s.mu.Lock()
@@ -450,12 +455,12 @@ func (s *scheduler) postpone(q *queue, d time.Duration) {
 	})
 }
 
-// close ends all waiting.
+// close wakes all waiting workers, which then return.
 func (s *scheduler) close() {
 	s.mu.Lock()
 	defer s.unlock()
 	s.closed = true
-	for i := range s.work {
-		s.work[i].Broadcast()
+	for i := range s.workReady {
+		s.workReady[i].Broadcast()
 	}
 }

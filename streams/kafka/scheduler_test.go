@@ -13,39 +13,39 @@ import (
 	"github.com/millrace/millrace/internal/need"
 )
 
-// A shift is a scheduler with its workers played by the test.
-type shiftModel struct {
+// A schedulerModel is a scheduler with workers that the test simulates.
+type schedulerModel struct {
 	t       *rapid.T
 	s       *scheduler
-	in      *intake
-	shares  []*share
+	in      *fetcher
+	shares  []*assignment
 	limits  map[string]int // of tasks, by account/store
 	n       int64
 	waiting map[uint64][]int64 // offsets by key, in order
-	atWork  []item
-	parked  []item
-	resumed []goer
+	atWork  []workItem
+	parked  []workItem
+	resumed []resumingTask
 	dropped int
 }
 
-// A goer was parked, and waits for a worker.
-type goer struct {
-	item
+// A resumingTask was parked, and waits for a worker.
+type resumingTask struct {
+	workItem
 	turn <-chan struct{}
 }
 
-func newShift(t *rapid.T, limit func(account, store string) Limit) *shiftModel {
-	m := &shiftModel{t: t, waiting: map[uint64][]int64{}, limits: map[string]int{}}
-	m.in = &intake{p: &Pool{}, weight: newScale(), shares: map[partition]*share{}}
+func newShift(t *rapid.T, limit func(account, store string) Limit) *schedulerModel {
+	m := &schedulerModel{t: t, waiting: map[uint64][]int64{}, limits: map[string]int{}}
+	m.in = &fetcher{p: &Pool{}, memory: newByteBudget(), assignments: map[partition]*assignment{}}
 	m.s = newScheduler(NewSlots(limit), func(tk *task) { m.dropped++; m.gone(tk) })
-	m.s.allowed, m.s.kept, m.s.most = 4, 1, 5
+	m.s.allowed, m.s.reserved, m.s.parkedLimit = 4, 1, 5
 	for i := range 3 {
-		m.shares = append(m.shares, newShare(m.in, partition{"t", int32(i)}, 64))
+		m.shares = append(m.shares, newAssignment(m.in, partition{"t", int32(i)}, 64))
 	}
 	return m
 }
 
-func (m *shiftModel) gone(tk *task) {
+func (m *schedulerModel) gone(tk *task) {
 	for k, offsets := range m.waiting {
 		if i := slices.Index(offsets, tk.rec.Offset); i >= 0 {
 			m.waiting[k] = slices.Delete(offsets, i, i+1)
@@ -53,20 +53,21 @@ func (m *shiftModel) gone(tk *task) {
 	}
 }
 
-func (m *shiftModel) add() {
+func (m *schedulerModel) add() {
 	key := rapid.Uint64Range(0, 6).Draw(m.t, "key")
 	class := rapid.IntRange(0, 1).Draw(m.t, "class")
 	w := Work{
 		Account: rapid.SampledFrom([]string{"a", "b"}).Draw(m.t, "account"),
-		Stores:  [2]string{rapid.SampledFrom([]string{"", "1", "2"}).Draw(m.t, "source"), rapid.SampledFrom([]string{"", "1", "2"}).Draw(m.t, "destination")},
-		Bytes:   rapid.SampledFrom([]int64{0, 1 << 20, 1 << 30}).Draw(m.t, "bytes"),
+		Stores: [2]string{rapid.SampledFrom([]string{"", "1", "2"}).Draw(m.t, "source"),
+			rapid.SampledFrom([]string{"", "1", "2"}).Draw(m.t, "destination")},
+		Bytes: rapid.SampledFrom([]int64{0, 1 << 20, 1 << 30}).Draw(m.t, "bytes"),
 	}
-	sh := m.shares[rapid.IntRange(0, len(m.shares)-1).Draw(m.t, "share")]
-	if sh.stopping.Load() {
+	part := m.shares[rapid.IntRange(0, len(m.shares)-1).Draw(m.t, "share")]
+	if part.stopping.Load() {
 		return
 	}
 	m.n++
-	tk := &task{letter: letter{rec: &kgo.Record{Offset: m.n}}, share: sh, cost: w.Bytes + turnBytes}
+	tk := &task{inflightRecord: inflightRecord{rec: &kgo.Record{Offset: m.n}}, part: part, cost: w.Bytes + quantum}
 	m.s.mu.Lock()
 	tk.flow = m.s.flowOf(class, w, func(Work) bool { return false })
 	m.s.mu.Unlock()
@@ -74,23 +75,23 @@ func (m *shiftModel) add() {
 	m.s.add([]*task{tk}, []uint64{key})
 }
 
-// begin has a worker take what is next, if anything is, and parked tasks whose turn it is go on. It returns false if
-// neither was.
-func (m *shiftModel) begin() bool {
+// begin makes a worker take the next task, if there is one, and lets parked tasks resume. It returns false if
+// neither happened.
+func (m *schedulerModel) begin() bool {
 	m.s.mu.Lock()
-	m.s.restore()
+	m.s.restoreReleased()
 	it, ok := m.s.pick(0)
 	m.s.unlock()
-	went := m.goOn()
+	went := m.collectResumed()
 	if !ok {
 		return went
 	}
-	if n := len(m.parked) + len(m.resumed); n >= m.s.most {
-		m.t.Fatalf("a task is begun though %d are parked", n)
+	if n := len(m.parked) + len(m.resumed); n >= m.s.parkedLimit {
+		m.t.Fatalf("a task is started though %d are parked", n)
 	}
 	for _, other := range m.begun() {
 		if other.q == it.q {
-			m.t.Fatalf("two tasks of key %d are begun", it.q.key)
+			m.t.Fatalf("two tasks of key %d are started", it.q.key)
 		}
 	}
 	if first := m.waiting[it.q.key][0]; first != it.task.rec.Offset {
@@ -101,20 +102,20 @@ func (m *shiftModel) begin() bool {
 	return true
 }
 
-func (m *shiftModel) begun() []item {
+func (m *schedulerModel) begun() []workItem {
 	all := slices.Concat(m.atWork, m.parked)
 	for _, g := range m.resumed {
-		all = append(all, g.item)
+		all = append(all, g.workItem)
 	}
 	return all
 }
 
-// goOn has those that were parked, and have a worker now, be at work again.
-func (m *shiftModel) goOn() (any bool) {
-	m.resumed = slices.DeleteFunc(m.resumed, func(g goer) bool {
+// collectResumed marks resumed tasks that have a worker as running.
+func (m *schedulerModel) collectResumed() (any bool) {
+	m.resumed = slices.DeleteFunc(m.resumed, func(g resumingTask) bool {
 		select {
 		case <-g.turn:
-			m.atWork = append(m.atWork, g.item)
+			m.atWork = append(m.atWork, g.workItem)
 			any = true
 			return true
 		default:
@@ -125,45 +126,45 @@ func (m *shiftModel) goOn() (any bool) {
 	return any
 }
 
-// park has a task at work be parked.
-func (m *shiftModel) park(i int) {
+// park parks a running task.
+func (m *schedulerModel) park(i int) {
 	it := m.atWork[i]
 	m.atWork = slices.Delete(m.atWork, i, i+1)
 	m.s.park(it.task)
 	m.parked = append(m.parked, it)
 }
 
-// resume has a parked task wait for a worker.
-func (m *shiftModel) resume(i int) {
+// resume makes a parked task wait for a worker.
+func (m *schedulerModel) resume(i int) {
 	it := m.parked[i]
 	m.parked = slices.Delete(m.parked, i, i+1)
-	m.resumed = append(m.resumed, goer{it, m.s.resume(it.q)})
+	m.resumed = append(m.resumed, resumingTask{it, m.s.resumeTask(it.q)})
 }
 
-// withdraw has one that waits for a worker be cancelled, and end.
-func (m *shiftModel) withdraw(i int) {
-	it := m.resumed[i].item
+// cancelResume cancels and ends a task that waits for a worker.
+func (m *schedulerModel) cancelResume(i int) {
+	it := m.resumed[i].workItem
 	m.resumed = slices.Delete(m.resumed, i, i+1)
-	if !m.s.withdraw(it.q) {
+	if !m.s.cancelResume(it.q) {
 		m.t.Fatal("a task has a worker that it was not given")
 	}
 	m.atWork = append(m.atWork, it)
 	m.end(len(m.atWork) - 1)
 }
 
-// end has a task at work be done.
-func (m *shiftModel) end(i int) {
+// end ends a running task.
+func (m *schedulerModel) end(i int) {
 	it := m.atWork[i]
 	m.atWork = slices.Delete(m.atWork, i, i+1)
 	m.gone(it.task)
 	m.s.mu.Lock()
 	m.s.complete(it)
 	m.s.unlock()
-	it.task.share.leave()
+	it.task.part.endTask()
 }
 
-// check holds what is at work against the limits.
-func (m *shiftModel) check() {
+// check compares the running tasks with the limits.
+func (m *schedulerModel) check() {
 	used, low := map[string]int{}, 0
 	for _, it := range m.atWork {
 		w := it.task.flow.work
@@ -182,17 +183,18 @@ func (m *shiftModel) check() {
 	}
 	for name, most := range m.limits {
 		if used[name] > most {
-			m.t.Fatalf("%d tasks of %s at work, the limit is %d", used[name], name, most)
+			m.t.Fatalf("%d tasks of %s running, the limit is %d", used[name], name, most)
 		}
 	}
-	if len(m.atWork) > m.s.allowed || low > m.s.allowed-m.s.kept {
-		m.t.Fatalf("%d tasks at work, %d of class low", len(m.atWork), low)
+	if len(m.atWork) > m.s.allowed || low > m.s.allowed-m.s.reserved {
+		m.t.Fatalf("%d tasks running, %d of class low", len(m.atWork), low)
 	}
 }
 
-// Whatever the keys, classes, accounts and stores, and whatever is parked: one task of a key at a time and in order,
-// limits hold, and everything is given out in the end or dropped with its share, and goes on if it was parked.
-func TestSchedulerKeepsItsPromises(t *testing.T) {
+// Whatever the keys, classes, accounts and stores, and whichever tasks park: tasks of one key run one at a
+// time and in order, and limits hold. Every task is handed out eventually, or dropped with its assignment,
+// and parked tasks resume.
+func TestSchedulerInvariants(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
 		limits := map[string]int{}
 		for _, name := range []string{"a", "a/1", "a/2", "b/1"} {
@@ -228,12 +230,12 @@ func TestSchedulerKeepsItsPromises(t *testing.T) {
 				}
 			case 14:
 				if n := len(m.resumed); n > 0 {
-					m.withdraw(rapid.IntRange(0, n-1).Draw(t, "which"))
+					m.cancelResume(rapid.IntRange(0, n-1).Draw(t, "which"))
 				}
 			case 9:
 				if rapid.IntRange(0, 9).Draw(t, "stop") == 0 {
 					m.shares[2].stop()
-					m.s.purge(stopping, m.s.dropped)
+					m.s.removeQueued(isStopping, m.s.onDrop)
 				}
 			}
 		}
@@ -245,7 +247,7 @@ func TestSchedulerKeepsItsPromises(t *testing.T) {
 			case len(m.parked) > 0:
 				m.resume(0)
 			default:
-				m.s.yield() // as the watch does every second
+				m.s.releaseUnused() // as the watchdog does every second
 			}
 		}
 		if len(m.resumed) > 0 || m.s.parked != 0 {
@@ -259,7 +261,7 @@ func TestSchedulerKeepsItsPromises(t *testing.T) {
 	})
 }
 
-// order is in which order a scheduler with one worker gives out tasks, by name.
+// order returns the names of tasks in the order in which a scheduler with one worker hands them out.
 func order(s *scheduler, n int) (names []string) {
 	for range n {
 		s.mu.Lock()
@@ -271,8 +273,8 @@ func order(s *scheduler, n int) (names []string) {
 		f := it.task.flow
 		names = append(names, fmt.Sprintf("%s%d", f.work.Account, f.class))
 		s.mu.Lock()
-		s.ended(it.task)
-		s.shift(it.q)
+		s.detach(it.task)
+		s.popHead(it.q)
 		s.unlock()
 	}
 	return names
@@ -287,11 +289,11 @@ func count(names []string, name string) (n int) {
 	return n
 }
 
-// fill queues n tasks of an account and class, each with a key of its own.
-func fill(s *scheduler, in *intake, w Work, class, n int) {
-	sh := newShare(in, partition{"t", 0}, 64)
+// fill queues n tasks of an account and class, each with its own key.
+func fill(s *scheduler, f *fetcher, w Work, class, n int) {
+	part := newAssignment(f, partition{"t", 0}, 64)
 	for range n {
-		tk := &task{letter: letter{rec: &kgo.Record{}}, share: sh, cost: w.Bytes + turnBytes}
+		tk := &task{inflightRecord: inflightRecord{rec: &kgo.Record{}}, part: part, cost: w.Bytes + quantum}
 		s.mu.Lock()
 		tk.flow = s.flowOf(class, w, func(Work) bool { return false })
 		key := uint64(len(s.keys))
@@ -301,30 +303,30 @@ func fill(s *scheduler, in *intake, w Work, class, n int) {
 }
 
 func TestSchedulerShares(t *testing.T) {
-	in := &intake{weight: newScale()}
+	f := &fetcher{memory: newByteBudget()}
 	for name, tt := range map[string]struct {
 		fill  func(s *scheduler)
-		first int // tasks to look at
+		first int // tasks to compare
 		want  map[string]int
 	}{
 		"high to low 8:1": {func(s *scheduler) {
-			fill(s, in, Work{Account: "a"}, classLow, 1000)
-			fill(s, in, Work{Account: "a"}, classHigh, 1000)
+			fill(s, f, Work{Account: "a"}, classLow, 1000)
+			fill(s, f, Work{Account: "a"}, classHigh, 1000)
 		}, 90, map[string]int{"a0": 80, "a1": 10}},
 		"low alone has all": {func(s *scheduler) {
-			fill(s, in, Work{Account: "a"}, classLow, 100)
+			fill(s, f, Work{Account: "a"}, classLow, 100)
 		}, 90, map[string]int{"a1": 90}},
 		"accounts take turns": {func(s *scheduler) {
-			fill(s, in, Work{Account: "a"}, classHigh, 1000)
-			fill(s, in, Work{Account: "b"}, classHigh, 10)
+			fill(s, f, Work{Account: "a"}, classHigh, 1000)
+			fill(s, f, Work{Account: "b"}, classHigh, 10)
 		}, 20, map[string]int{"a0": 10, "b0": 10}},
 		"by bytes": {func(s *scheduler) {
-			fill(s, in, Work{Account: "a", Bytes: 9 * turnBytes}, classHigh, 1000)
-			fill(s, in, Work{Account: "b"}, classHigh, 1000)
+			fill(s, f, Work{Account: "a", Bytes: 9 * quantum}, classHigh, 1000)
+			fill(s, f, Work{Account: "b"}, classHigh, 1000)
 		}, 110, map[string]int{"a0": 10, "b0": 100}},
-		"who owes much sits out, and comes back": {func(s *scheduler) {
-			fill(s, in, Work{Account: "a", Bytes: 1 << 40}, classHigh, 2)
-			fill(s, in, Work{Account: "b", Bytes: 1 << 40}, classHigh, 2)
+		"an account in debt is skipped, then served again": {func(s *scheduler) {
+			fill(s, f, Work{Account: "a", Bytes: 1 << 40}, classHigh, 2)
+			fill(s, f, Work{Account: "b", Bytes: 1 << 40}, classHigh, 2)
 		}, 4, map[string]int{"a0": 2, "b0": 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -344,83 +346,90 @@ func TestSchedulerShares(t *testing.T) {
 	}
 }
 
-// What a commit tells of deaths, and what its next reader makes of it.
-func TestPast(t *testing.T) {
+// What a commit records about deaths, and how the next owner reads it.
+func TestCrashHistory(t *testing.T) {
 	for name, tt := range map[string]struct {
 		text      string
 		committed int64
-		want      past
+		want      crashHistory
 	}{
-		"of another":              {"member-1", 10, past{deaths: map[int64]int{}}},
-		"none":                    {"", 10, past{deaths: map[int64]int{}}},
-		"a stop":                  {"millrace/1 closed 0", 10, past{deaths: map[int64]int{}}},
-		"a death":                 {"millrace/1 open 0 12:0* 14:0*", 10, past{deaths: map[int64]int{12: 1, 14: 1}, horizon: 74}},
-		"a second one":            {"millrace/1 open 74 12:1* 14:1", 10, past{deaths: map[int64]int{12: 2, 14: 1}, horizon: 74}},
-		"a stop after a death":    {"millrace/1 closed 74 12:2", 11, past{deaths: map[int64]int{12: 2}, horizon: 74}},
-		"what is committed":       {"millrace/1 closed 74 12:2", 80, past{deaths: map[int64]int{}}},
-		"a death past horizon":    {"millrace/1 open 74", 80, past{deaths: map[int64]int{}, horizon: 144}},
-		"what cannot be read":     {"millrace/1 open x 12 a:1 13:b*", 10, past{deaths: map[int64]int{}, horizon: 74}},
-		"nothing but the opening": {"millrace/1 open 0", 10, past{deaths: map[int64]int{}, horizon: 74}},
-		"a death, but one got on": {"millrace/1 open 0 12:0* 14:0", 10, past{deaths: map[int64]int{12: 1, 14: 0}, horizon: 74}},
-		"a stop, and one got on":  {"millrace/1 closed 0 14:0", 10, past{deaths: map[int64]int{}}},
+		"of another": {"member-1", 10, crashHistory{deaths: map[int64]int{}}},
+		"none":       {"", 10, crashHistory{deaths: map[int64]int{}}},
+		"a stop":     {"millrace/1 closed 0", 10, crashHistory{deaths: map[int64]int{}}},
+		"a death": {"millrace/1 open 0 12:0* 14:0*", 10,
+			crashHistory{deaths: map[int64]int{12: 1, 14: 1}, horizon: 74}},
+		"a second one": {"millrace/1 open 74 12:1* 14:1", 10,
+			crashHistory{deaths: map[int64]int{12: 2, 14: 1}, horizon: 74}},
+		"a stop after a death":    {"millrace/1 closed 74 12:2", 11, crashHistory{deaths: map[int64]int{12: 2}, horizon: 74}},
+		"below the commit":        {"millrace/1 closed 74 12:2", 80, crashHistory{deaths: map[int64]int{}}},
+		"a death past horizon":    {"millrace/1 open 74", 80, crashHistory{deaths: map[int64]int{}, horizon: 144}},
+		"unreadable":              {"millrace/1 open x 12 a:1 13:b*", 10, crashHistory{deaths: map[int64]int{}, horizon: 74}},
+		"nothing but the opening": {"millrace/1 open 0", 10, crashHistory{deaths: map[int64]int{}, horizon: 74}},
+		"a death, one made progress": {"millrace/1 open 0 12:0* 14:0", 10,
+			crashHistory{deaths: map[int64]int{12: 1, 14: 0}, horizon: 74}},
+		"a stop, one made progress": {"millrace/1 closed 0 14:0", 10, crashHistory{deaths: map[int64]int{}}},
 		"a stop, and more is done": {"millrace/1 closed 0 ahead=900/3:AAU", 10,
-			past{deaths: map[int64]int{}, ahead: ahead{kgo.EpochOffset{Epoch: 3, Offset: 900}, []int64{10, 15}}}},
+			crashHistory{deaths: map[int64]int{}, completed: completedAhead{kgo.EpochOffset{Epoch: 3, Offset: 900},
+				[]int64{10, 15}}}},
 		"a death, and more is done": {"millrace/1 open 0 ahead=900/3:AA 10:0*", 10,
-			past{deaths: map[int64]int{10: 1}, horizon: 964, ahead: ahead{kgo.EpochOffset{Epoch: 3, Offset: 900}, []int64{10}}}},
+			crashHistory{deaths: map[int64]int{10: 1}, horizon: 964,
+				completed: completedAhead{kgo.EpochOffset{Epoch: 3, Offset: 900}, []int64{10}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := readPast(tt.text, tt.committed, 64, true); fmt.Sprint(got) != fmt.Sprint(tt.want) {
+			if got := parseCrashHistory(tt.text, tt.committed, 64, true); fmt.Sprint(got) != fmt.Sprint(tt.want) {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})
 	}
-	p := past{deaths: map[int64]int{12: 1, 14: 2}, horizon: 74}
+	c := crashHistory{deaths: map[int64]int{12: 1, 14: 2}, horizon: 74}
 	for name, tt := range map[string]struct {
 		open      bool
 		committed int64
-		now       pursuit
+		now       runningOffsets
 		want      string
 	}{
-		"at work":                     {true, 10, pursuit{suspect: []int64{12, 20}}, "millrace/1 open 74 14:2 12:1* 20:1*"},
-		"past all":                    {false, 80, pursuit{}, ""},
-		"gets on after two deaths":    {true, 10, pursuit{steady: []int64{14}}, "millrace/1 open 74 12:1 14:0"},
-		"gets on, beyond the horizon": {true, 10, pursuit{steady: []int64{90}}, "millrace/1 open 74 14:2 12:1 90:0"},
-		"gets on as it is stopped":    {false, 80, pursuit{steady: []int64{90}}, ""},
-		"suspect as it is stopped":    {true, 80, pursuit{suspect: []int64{90}}, "millrace/1 open 0 90:0*"},
+		"at work": {true, 10, runningOffsets{suspect: []int64{12, 20}},
+			"millrace/1 open 74 14:2 12:1* 20:1*"},
+		"past all":                  {false, 80, runningOffsets{}, ""},
+		"progress after two deaths": {true, 10, runningOffsets{progressing: []int64{14}}, "millrace/1 open 74 12:1 14:0"},
+		"progress, beyond the horizon": {true, 10, runningOffsets{progressing: []int64{90}},
+			"millrace/1 open 74 14:2 12:1 90:0"},
+		"progress while stopping": {false, 80, runningOffsets{progressing: []int64{90}}, ""},
+		"suspect while stopping":  {true, 80, runningOffsets{suspect: []int64{90}}, "millrace/1 open 0 90:0*"},
 	} {
-		if got, _ := p.text(tt.open, tt.committed, tt.now, ahead{}); got != tt.want {
+		if got, _ := c.encode(tt.open, tt.committed, tt.now, completedAhead{}); got != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)
 		}
 	}
 }
 
-// What a commit says is done behind it, and what follows for a record.
-func TestAhead(t *testing.T) {
-	a := ahead{kgo.EpochOffset{Epoch: 3, Offset: 900}, []int64{100, 105, 700}}
-	word, end := a.word(100)
+// Which later records a commit records as done, and what follows for a record.
+func TestCompletedAhead(t *testing.T) {
+	a := completedAhead{kgo.EpochOffset{Epoch: 3, Offset: 900}, []int64{100, 105, 700}}
+	word, end := a.encode(100)
 	if want := " ahead=900/3:AAXTBA"; word != want || end != 900 {
 		t.Errorf("got %q below %d, want %q", word, end, want)
 	}
-	if got, end := a.word(900); got != "" || end != 900 {
-		t.Errorf("got %q below %d of what is committed", got, end)
+	if got, end := a.encode(900); got != "" || end != 900 {
+		t.Errorf("got %q below the committed %d", got, end)
 	}
 	for name, tt := range map[string]struct {
 		word      string
 		committed int64
-		want      ahead
+		want      completedAhead
 	}{
-		"what was written":      {"ahead=900/3:AAXTBA", 100, a},
-		"nothing is left":       {"ahead=900/3:", 100, ahead{end: a.end}},
-		"it is committed":       {"ahead=900/3:AAXTBA", 900, ahead{}},
-		"another word":          {"45:1*", 10, ahead{}},
-		"without an epoch":      {"ahead=900:AA", 10, ahead{}},
-		"without what is left":  {"ahead=900/3", 10, ahead{}},
-		"no base64":             {"ahead=900/3:A~", 10, ahead{}},
-		"half a number":         {"ahead=900/3:gA", 10, ahead{}},
-		"a step beyond the end": {"ahead=900/3:0wQ", 500, ahead{}},
-		"a large epoch":         {"ahead=900/99999999999:AA", 10, ahead{}},
+		"as written":             {"ahead=900/3:AAXTBA", 100, a},
+		"nothing is left":        {"ahead=900/3:", 100, completedAhead{end: a.end}},
+		"it is committed":        {"ahead=900/3:AAXTBA", 900, completedAhead{}},
+		"another word":           {"45:1*", 10, completedAhead{}},
+		"without an epoch":       {"ahead=900:AA", 10, completedAhead{}},
+		"without the unfinished": {"ahead=900/3", 10, completedAhead{}},
+		"no base64":              {"ahead=900/3:A~", 10, completedAhead{}},
+		"half a number":          {"ahead=900/3:gA", 10, completedAhead{}},
+		"a step beyond the end":  {"ahead=900/3:0wQ", 500, completedAhead{}},
+		"a large epoch":          {"ahead=900/99999999999:AA", 10, completedAhead{}},
 	} {
-		if got := readAhead(tt.word, tt.committed); fmt.Sprint(got) != fmt.Sprint(tt.want) {
+		if got := parseCompletedAhead(tt.word, tt.committed); fmt.Sprint(got) != fmt.Sprint(tt.want) {
 			t.Errorf("%s: got %v, want %v", name, got, tt.want)
 		}
 	}
@@ -435,51 +444,53 @@ func TestAhead(t *testing.T) {
 		"behind the end":                         {900, 3, false},
 		"written after the log had lost its end": {101, 4, false},
 	} {
-		if got := a.done(tt.offset, tt.epoch); got != tt.want {
+		if got := a.isDone(tt.offset, tt.epoch); got != tt.want {
 			t.Errorf("%s: got %v, want %v", name, got, tt.want)
 		}
 	}
-	many := ahead{end: kgo.EpochOffset{Offset: 1 << 41}}
-	suspects := pursuit{}
+	many := completedAhead{end: kgo.EpochOffset{Offset: 1 << 41}}
+	suspects := runningOffsets{}
 	for i := range int64(2 * maxParked) {
-		many.left = append(many.left, 1<<40+8192*i)
+		many.unfinished = append(many.unfinished, 1<<40+8192*i)
 		suspects.suspect = append(suspects.suspect, 1<<40+8192*i)
 	}
-	text, end := new(past).text(true, 1<<40, suspects, many)
+	text, end := new(crashHistory).encode(true, 1<<40, suspects, many)
 	if len(text) > 4096 {
-		t.Errorf("%d bytes of metadata, want what brokers take", len(text))
+		t.Errorf("%d bytes of metadata, want at most what brokers accept", len(text))
 	}
-	got := readPast(text, 1<<40, 64, false).ahead
-	if n := len(got.left); n < maxLate || got.end.Offset != many.left[n] || !slices.Equal(got.left, many.left[:n]) {
+	got := parseCrashHistory(text, 1<<40, 64, false).completed
+	if n := len(got.unfinished); n < maxStragglers || got.end.Offset != many.unfinished[n] ||
+		!slices.Equal(got.unfinished, many.unfinished[:n]) {
 		t.Errorf("got %d that are left below %d, want the first ones, to the first that is not named", n, got.end.Offset)
 	}
 	if end != got.end.Offset {
-		t.Errorf("all is said to be on record below %d, want %d: a death of what is begun behind it would not count", end, got.end.Offset)
+		t.Errorf("all is recorded below %d, want %d: a death of tasks started behind it would not count", end,
+			got.end.Offset)
 	}
 }
 
-// What the commit of a process said is done stays on record until another has read it all.
-func TestAheadIsKept(t *testing.T) {
-	p := readPast("millrace/1 closed 0 ahead=900/3:AAXTBA", 100, 64, true)
-	later := ahead{kgo.EpochOffset{Epoch: 4, Offset: 1000}, []int64{105}}
+// Records that a process committed as done stay committed until a later owner has read all of them.
+func TestCompletedAheadIsKept(t *testing.T) {
+	c := parseCrashHistory("millrace/1 closed 0 ahead=900/3:AAXTBA", 100, 64, true)
+	later := completedAhead{kgo.EpochOffset{Epoch: 4, Offset: 1000}, []int64{105}}
 	for name, tt := range map[string]struct {
 		committed int64
-		more      ahead
+		more      completedAhead
 		want      string
 	}{
-		"some is committed": {105, ahead{}, "millrace/1 open 0 ahead=900/3:ANME below 900"},
-		"all is committed":  {905, ahead{}, "millrace/1 open 0 below 905"},
+		"some is committed": {105, completedAhead{}, "millrace/1 open 0 ahead=900/3:ANME below 900"},
+		"all is committed":  {905, completedAhead{}, "millrace/1 open 0 below 905"},
 		"more is done":      {105, later, "millrace/1 open 0 ahead=1000/4:AA below 1000"},
 	} {
-		text, done := p.text(true, tt.committed, pursuit{}, tt.more)
+		text, done := c.encode(true, tt.committed, runningOffsets{}, tt.more)
 		if got := fmt.Sprintf("%s below %d", text, done); got != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)
 		}
 	}
 }
 
-// The flows that are moved: of the account that has most left the heaviest, until no more than keep is left, and none of an
-// account that is light.
+// heaviest returns the flows of the heaviest accounts until at most keep is left, and none of a light
+// account.
 func TestHeaviest(t *testing.T) {
 	for name, tt := range map[string]struct {
 		weights     map[string]int64 // by account/store
@@ -493,8 +504,9 @@ func TestHeaviest(t *testing.T) {
 		"a quarter is left as it is": {map[string]int64{"a/1": 75, "b/1": 10, "c/1": 15}, 25, 2, []string{"a/1"}},
 		"all are light":              {map[string]int64{"a/1": 10, "b/1": 10, "c/1": 10}, 25, 11, nil},
 		"there is room":              {map[string]int64{"a/1": 10, "b/1": 10}, 25, 2, nil},
-		"one has it in many flows":   {map[string]int64{"a/1": 10, "a/2": 11, "a/3": 10, "b/1": 9}, 20, 10, []string{"a/2", "a/1", "a/3"}},
-		"one store of two":           {map[string]int64{"a/1": 80, "a/2": 1, "b/1": 9}, 20, 10, []string{"a/1"}},
+		"one has it in many flows": {map[string]int64{"a/1": 10, "a/2": 11, "a/3": 10, "b/1": 9}, 20, 10,
+			[]string{"a/2", "a/1", "a/3"}},
+		"one store of two": {map[string]int64{"a/1": 80, "a/2": 1, "b/1": 9}, 20, 10, []string{"a/1"}},
 	} {
 		weights := map[Work]int64{}
 		for name, n := range tt.weights {
@@ -502,8 +514,8 @@ func TestHeaviest(t *testing.T) {
 			weights[Work{Account: account, Stores: [2]string{store}}] = n
 		}
 		var got []string
-		for _, f := range heaviest(weights, tt.keep, tt.least) {
-			got = append(got, f.Account+"/"+f.Stores[0])
+		for _, w := range heaviest(weights, tt.keep, tt.least) {
+			got = append(got, w.Account+"/"+w.Stores[0])
 		}
 		if !slices.Equal(got, tt.want) {
 			t.Errorf("%s: got %v, want %v", name, got, tt.want)
@@ -511,58 +523,58 @@ func TestHeaviest(t *testing.T) {
 	}
 }
 
-// A flow is moved until few messages of it arrive, each to a slot of its own while there are some.
+// A flow is moved until few of its messages arrive. Flows get different slots while there are free ones.
 func TestDiversion(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	d := diversion{flows: map[Work]*route{}}
 	giant, other := Work{Account: "giant", Stores: [2]string{"1"}}, Work{Account: "giant", Stores: [2]string{"2"}}
 	d.expire(now, 10)
 	slot := d.slotOf(giant)
-	if _, ok := d.take(giant); ok {
-		t.Error("what arrives of a flow is moved before what came first")
+	if _, ok := d.routeOf(giant); ok {
+		t.Error("arriving messages of a flow are moved before the first ones")
 	}
 	if !d.open(giant) || d.open(giant) || d.slotOf(giant) != slot {
 		t.Error("a flow is not new when it is moved first, is new later, or has another slot")
 	}
-	if _, ok := d.take(other); ok {
+	if _, ok := d.routeOf(other); ok {
 		t.Error("a flow of another store is moved")
 	}
 	arrive := func(n int) {
 		for range n {
-			if _, ok := d.take(Work{Key: "item", Account: giant.Account, Stores: giant.Stores, Bytes: 7}); !ok {
+			if _, ok := d.routeOf(Work{Key: "item", Account: giant.Account, Stores: giant.Stores, Bytes: 7}); !ok {
 				t.Fatal("the flow is not moved")
 			}
 		}
 	}
 	arrive(10)
-	d.expire(now.Add(divertFor), 10)
+	d.expire(now.Add(divertWindow), 10)
 	d.stalled.Store(true)
-	if _, ok := d.take(giant); ok {
+	if _, ok := d.routeOf(giant); ok {
 		t.Error("more is moved while the brokers take nothing")
 	}
 	d.stalled.Store(false)
 	arrive(8) // and the one above
-	d.expire(now.Add(2*divertFor-time.Second), 10)
+	d.expire(now.Add(2*divertWindow-time.Second), 10)
 	arrive(0)
 	used := map[int]bool{d.flows[giant].slot: true}
 	for _, account := range []string{"a", "b"} {
 		used[d.slotOf(Work{Account: account})] = true
 	}
-	if len(used) != slots {
+	if len(used) != backlogSlots {
 		t.Errorf("three flows have %d slots", len(used))
 	}
-	d.expire(now.Add(2*divertFor), 10)
-	if _, ok := d.take(giant); ok || d.any.Load() {
+	d.expire(now.Add(2*divertWindow), 10)
+	if _, ok := d.routeOf(giant); ok || d.active.Load() {
 		t.Error("the flow is moved, although few messages of it arrive")
 	}
 }
 
-// The messages of a slot have a third of the partitions, and those of a key one, also when they are sent again.
-func TestPartitionsOfASlot(t *testing.T) {
-	p := spreader{kgo.StickyKeyPartitioner(nil), func(string) bool { return true }}.ForTopic("backlog.copier")
+// The messages of a slot use a third of the partitions and those of a key one, also when they are sent again.
+func TestSlotPartitions(t *testing.T) {
+	p := backlogPartitioner{kgo.StickyKeyPartitioner(nil), func(string) bool { return true }}.ForTopic("backlog.copier")
 	for n := 1; n <= 50; n++ {
 		all := map[int]bool{}
-		for slot := range slots {
+		for slot := range backlogSlots {
 			parts := map[int]bool{}
 			for key := range 1000 {
 				rec := &kgo.Record{Key: []byte(fmt.Sprint(key)), Partition: bySlot(slot)}
@@ -572,7 +584,7 @@ func TestPartitionsOfASlot(t *testing.T) {
 				}
 				parts[at], all[at] = true, true
 			}
-			if want := (n + slots - 1) / slots; len(parts) != want {
+			if want := (n + backlogSlots - 1) / backlogSlots; len(parts) != want {
 				t.Fatalf("slot %d has %d of %d partitions, want %d", slot, len(parts), n, want)
 			}
 		}

@@ -8,46 +8,44 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// A Limit bounds what the tasks of one process do to one store, or for one account. Zero
-// is no limit.
+// A Limit bounds the work of one process on one store, or for one account. Zero means no limit.
 type Limit struct {
-	Tasks          int     // at work at a time
-	TasksPerSecond float64 // begun
-	BytesPerSecond float64 // of the tasks begun, as Work.Bytes estimates them
+	Tasks          int     // running at a time
+	TasksPerSecond float64 // started per second
+	BytesPerSecond float64 // bytes of started tasks per second, as estimated by Work.Bytes
 }
 
-// Slots holds the limits of a process; its Pools share one. A task has its slots before it
-// has a worker, so tasks that wait for a busy store keep no worker from others. Slots are
-// taken in one order, and whoever waits for one is served in turn: no deadlock, and
-// nobody starves.
+// Slots holds the limits of a process. Its Pools share one Slots. A task acquires its slots before it gets a
+// worker, so tasks that wait for a busy store occupy no worker. Slots are acquired in a fixed order, and
+// waiters for a slot are served in turn, so there is no deadlock and no starvation.
 type Slots struct {
 	limit func(account, store string) Limit
-	mu    sync.Mutex // guards slots and what is in them; taken after scheduler.mu
+	mu    sync.Mutex // guards slots and their fields; acquired after scheduler.mu
 	slots map[string]*slot
 }
 
-// NewSlots returns slots with the limits that limit tells; with an empty store it tells that
-// of the account as a whole. It is asked once for each name.
+// NewSlots returns Slots with the limits that limit returns. An empty store means the limit of the account as
+// a whole. limit is called once for each account and store.
 func NewSlots(limit func(account, store string) Limit) *Slots {
 	return &Slots{limit: limit, slots: map[string]*slot{}}
 }
 
-// A slot is the limit of one store or account. Guarded by Slots.mu.
+// A slot is the state of the limit of one store or account. Slots.mu guards it.
 type slot struct {
-	name    string
-	limit   Limit
-	used    int
-	waiting [classes]fifo[*flow]
-	streak  int // of grants to class high while another waited
-	// What may be begun, if positive; what was begun is taken off, so it may be in debt.
+	name       string
+	limit      Limit
+	used       int
+	waiting    [numClasses]fifo[*flow]
+	highStreak int // consecutive grants to class high while another class waited
+	// Tokens of the rate limits. A started task is deducted in full, so they may become negative.
 	tasks, bytes float64
-	filled       time.Time
-	timer        *time.Timer // set while it waits for the debt to be over
+	refilled     time.Time
+	timer        *time.Timer // set while a waiter waits for tokens
 }
 
-// of returns the slots that work of an account needs, in the order in which they are taken; none
-// if nothing is limited.
-func (s *Slots) of(account string, stores [2]string) (need []*slot) {
+// slotsFor returns the slots that work on stores of an account needs, in the order in which they are
+// acquired. It is empty if nothing is limited.
+func (s *Slots) slotsFor(account string, stores [2]string) (need []*slot) {
 	names := []string{""}
 	for _, store := range stores {
 		if store != "" && !slices.Contains(names, store) {
@@ -62,7 +60,7 @@ func (s *Slots) of(account string, stores [2]string) (need []*slot) {
 		sl, ok := s.slots[key]
 		if !ok {
 			if l := s.limit(account, store); l != (Limit{}) {
-				sl = &slot{name: key, limit: l, tasks: max(l.TasksPerSecond, 1), bytes: l.BytesPerSecond, filled: time.Now()}
+				sl = &slot{name: key, limit: l, tasks: max(l.TasksPerSecond, 1), bytes: l.BytesPerSecond, refilled: time.Now()}
 			}
 			s.slots[key] = sl // nil: no limit
 		}
@@ -73,29 +71,29 @@ func (s *Slots) of(account string, stores [2]string) (need []*slot) {
 	return need
 }
 
-// acquire takes the slots that f still needs, and reports whether it has them all. If not, f
-// waits for the next one, and its scheduler is told when it has them.
+// acquire acquires the slots that f still needs, and reports whether f has all of them. If not, f waits for
+// the next one, and f's scheduler is called when it has all.
 func (s *Slots) acquire(f *flow) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.proceed(f)
+	return s.acquireRest(f)
 }
 
-func (s *Slots) proceed(f *flow) bool {
-	for f.held < len(f.slots) {
-		sl := f.slots[f.held]
-		if sl.busy() || !f.resumes && !sl.filledUp(s) {
+func (s *Slots) acquireRest(f *flow) bool {
+	for f.heldSlots < len(f.slots) {
+		sl := f.slots[f.heldSlots]
+		if sl.mustQueue() || !f.resumes && !sl.ratesAllow(s) {
 			sl.waiting[f.class].push(f)
 			return false
 		}
 		sl.take(f)
-		f.held++
+		f.heldSlots++
 	}
 	return true
 }
 
-// busy says whether f must queue: all is in use, or others are before it.
-func (sl *slot) busy() bool {
+// mustQueue reports whether the slot is fully used or others wait for it already.
+func (sl *slot) mustQueue() bool {
 	if sl.limit.Tasks > 0 && sl.used >= sl.limit.Tasks {
 		return true
 	}
@@ -107,7 +105,7 @@ func (sl *slot) busy() bool {
 	return false
 }
 
-// take gives f the slot. The rates are those of tasks that are begun.
+// take gives the slot to f. Rate limits apply to started tasks, not to resumed ones.
 func (sl *slot) take(f *flow) {
 	sl.used++
 	if f.resumes {
@@ -121,16 +119,16 @@ func (sl *slot) take(f *flow) {
 	}
 }
 
-// filledUp says whether the rates allow another task to begin. If not, whoever waits is
-// served when they do.
-func (sl *slot) filledUp(s *Slots) bool {
+// ratesAllow reports whether the rate limits allow another task to start. If not, a timer serves the waiters
+// when they do.
+func (sl *slot) ratesAllow(s *Slots) bool {
 	l := sl.limit
 	if l.TasksPerSecond <= 0 && l.BytesPerSecond <= 0 {
 		return true
 	}
 	now := time.Now()
-	passed := now.Sub(sl.filled).Seconds()
-	sl.filled = now
+	passed := now.Sub(sl.refilled).Seconds()
+	sl.refilled = now
 	sl.tasks = min(sl.tasks+passed*l.TasksPerSecond, max(l.TasksPerSecond, 1))
 	sl.bytes = min(sl.bytes+passed*l.BytesPerSecond, l.BytesPerSecond)
 	var wait float64
@@ -149,14 +147,14 @@ func (sl *slot) filledUp(s *Slots) bool {
 			sl.timer = nil
 			granted := s.grant(sl, nil)
 			s.mu.Unlock()
-			announce(granted)
+			announceGranted(granted)
 		})
 	}
 	return false
 }
 
-// release gives slots back, and returns the flows that now have all that they need: the
-// caller announces them when it holds no lock.
+// release releases slots, and returns the flows that now have all their slots. The caller announces them when
+// it holds no lock.
 func (s *Slots) release(held []*slot) (granted []*flow) {
 	if len(held) == 0 {
 		return nil
@@ -172,8 +170,8 @@ func (s *Slots) release(held []*slot) (granted []*flow) {
 	return granted
 }
 
-// wanted says whether anybody waits for one of them.
-func (s *Slots) wanted(held []*slot) bool {
+// hasWaiters reports whether a flow waits for one of the slots.
+func (s *Slots) hasWaiters(held []*slot) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.ContainsFunc(held, func(sl *slot) bool {
@@ -181,7 +179,7 @@ func (s *Slots) wanted(held []*slot) bool {
 	})
 }
 
-// refund gives back slots that f took for a task which is not begun, with what it cost.
+// refund releases slots that f acquired for a task that does not start, and returns the task's tokens.
 func (s *Slots) refund(held []*slot, f *flow) (granted []*flow) {
 	if f.resumes {
 		return s.release(held)
@@ -199,25 +197,25 @@ func (s *Slots) refund(held []*slot, f *flow) (granted []*flow) {
 	return s.release(held)
 }
 
-// grant serves those who wait for sl, as far as it goes.
+// grant serves the waiters of sl while the limits allow it.
 func (s *Slots) grant(sl *slot, granted []*flow) []*flow {
 	for sl.limit.Tasks == 0 || sl.used < sl.limit.Tasks {
-		class := sl.turn()
-		if class < 0 || !sl.waiting[class].peek().resumes && !sl.filledUp(s) {
+		class := sl.nextClass()
+		if class < 0 || !sl.waiting[class].peek().resumes && !sl.ratesAllow(s) {
 			break
 		}
 		f := sl.waiting[class].pop()
 		sl.take(f)
-		f.held++
-		if s.proceed(f) {
+		f.heldSlots++
+		if s.acquireRest(f) {
 			granted = append(granted, f)
 		}
 	}
 	return granted
 }
 
-// turn says which class is served next: high before the others, but not for ever.
-func (sl *slot) turn() int {
+// nextClass returns the class to serve next: class high first, but others are not starved.
+func (sl *slot) nextClass() int {
 	high, other := sl.waiting[classHigh].len() > 0, -1
 	for c := range sl.waiting {
 		if c != classHigh && sl.waiting[c].len() > 0 {
@@ -225,22 +223,22 @@ func (sl *slot) turn() int {
 		}
 	}
 	switch {
-	case high && (other < 0 || sl.streak < slotStreak):
+	case high && (other < 0 || sl.highStreak < maxHighStreak):
 		if other >= 0 {
-			sl.streak++
+			sl.highStreak++
 		}
 		return classHigh
 	case other >= 0:
-		sl.streak = 0
+		sl.highStreak = 0
 	}
 	return other
 }
 
-// slotStreak is how many flows of class high are served before one of another.
-const slotStreak = 8
+// maxHighStreak is the number of flows of class high that are served before one of another class.
+const maxHighStreak = 8
 
-// announce tells flows' schedulers that they have their slots.
-func announce(granted []*flow) {
+// announceGranted calls the schedulers of flows that have all their slots.
+func announceGranted(granted []*flow) {
 	for _, f := range granted {
 		f.sched.granted(f)
 	}

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// beginAll begins what may be begun, has it be done at once, and returns how much that was.
-func beginAll(s *scheduler) (n int) {
+// startAll starts and ends all tasks that may start, and returns their number.
+func startAll(s *scheduler) (n int) {
 	for {
 		it, ok := begin(s, 0)
 		if !ok {
@@ -20,21 +20,21 @@ func beginAll(s *scheduler) (n int) {
 	}
 }
 
-// Rates bound what is begun: as much as a second allows at once, and then as the seconds pass. What
-// costs more than is left is begun all the same, and makes a debt.
+// Rates limit the start of tasks: at once as much as for a second, then as seconds pass. A task that costs
+// more than is left starts all the same, and causes a debt.
 func TestRates(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		limit Limit
 		bytes int64
-		want  []int // begun so far after each second
+		want  []int // started so far after each second
 	}{
 		"none":                           {Limit{}, 1 << 30, []int{100, 100, 100}},
 		"tasks":                          {Limit{TasksPerSecond: 10}, 0, []int{10, 20, 30, 40}},
 		"fewer than one a second":        {Limit{TasksPerSecond: 0.5}, 0, []int{1, 1, 2, 2, 3}},
-		"bytes":                          {Limit{BytesPerSecond: 2 * turnBytes}, 0, []int{2, 5, 7, 9}},
-		"a task of more than a second's": {Limit{BytesPerSecond: turnBytes}, 3 * turnBytes, []int{1, 1, 1, 2, 2, 2, 2, 3, 3}},
-		"the tighter one of two":         {Limit{TasksPerSecond: 50, BytesPerSecond: turnBytes}, 0, []int{1, 3, 4}},
+		"bytes":                          {Limit{BytesPerSecond: 2 * quantum}, 0, []int{2, 5, 7, 9}},
+		"a task of more than a second's": {Limit{BytesPerSecond: quantum}, 3 * quantum, []int{1, 1, 1, 2, 2, 2, 2, 3, 3}},
+		"the tighter one of two":         {Limit{TasksPerSecond: 50, BytesPerSecond: quantum}, 0, []int{1, 3, 4}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -46,26 +46,27 @@ func TestRates(t *testing.T) {
 				})
 				s := newScheduler(slots, nil)
 				s.allowed = 100
-				fill(s, &intake{weight: newScale()}, Work{Account: "a", Stores: [2]string{"X"}, Bytes: tt.bytes}, classHigh, 100)
+				fill(s, &fetcher{memory: newByteBudget()}, Work{Account: "a", Stores: [2]string{"X"}, Bytes: tt.bytes}, classHigh,
+					100)
 				var got []int
 				for i, n := 0, 0; i < len(tt.want); i++ {
-					n += beginAll(s)
+					n += startAll(s)
 					got = append(got, n)
 					time.Sleep(time.Second + time.Millisecond)
 					synctest.Wait()
 				}
 				if !slices.Equal(got, tt.want) {
-					t.Errorf("begun %v, want %v", got, tt.want)
+					t.Errorf("started %v, want %v", got, tt.want)
 				}
-				// Whoever waits would keep its timer for as long as there is a debt.
+				// A waiting flow would keep its timer while there is a debt.
 				time.Sleep(time.Minute)
 			})
 		})
 	}
 }
 
-// What is paused takes nothing of the rates with it.
-func TestRatesAreGivenBack(t *testing.T) {
+// Paused tasks use nothing of the rates.
+func TestRatesAreRefunded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		slots := NewSlots(func(_, store string) Limit {
@@ -76,32 +77,32 @@ func TestRatesAreGivenBack(t *testing.T) {
 		})
 		s := newScheduler(slots, nil)
 		s.allowed = 100
-		fill(s, &intake{weight: newScale()}, Work{Account: "a", Stores: [2]string{"X"}}, classHigh, 10)
+		fill(s, &fetcher{memory: newByteBudget()}, Work{Account: "a", Stores: [2]string{"X"}}, classHigh, 10)
 		for range 20 {
-			s.control(false, 100, func(Work) bool { return true })
-			s.control(false, 100, func(Work) bool { return false })
+			s.setControls(false, 100, func(Work) bool { return true })
+			s.setControls(false, 100, func(Work) bool { return false })
 		}
-		if n := beginAll(s); n != 1 {
-			t.Errorf("%d begun after pauses, want 1", n)
+		if n := startAll(s); n != 1 {
+			t.Errorf("%d started after pauses, want 1", n)
 		}
 		time.Sleep(time.Minute)
 	})
 }
 
-// Those who wait for a slot have it in turn: class high before the others, but not for ever.
+// Waiters for a slot get it in turn: class high first, but others are not starved.
 func TestSlotsInTurn(t *testing.T) {
-	in := &intake{weight: newScale()}
+	f := &fetcher{memory: newByteBudget()}
 	s := newScheduler(NewSlots(onlyX(1)), nil)
 	s.allowed = 100
 	for i := range 20 { // an account has one flow for each pair of stores
-		fill(s, in, Work{Account: "a", Stores: [2]string{"X", fmt.Sprint(i)}}, classHigh, 1)
-		fill(s, in, Work{Account: "a", Stores: [2]string{"X", fmt.Sprint(i)}}, classLow, 1)
+		fill(s, f, Work{Account: "a", Stores: [2]string{"X", fmt.Sprint(i)}}, classHigh, 1)
+		fill(s, f, Work{Account: "a", Stores: [2]string{"X", fmt.Sprint(i)}}, classLow, 1)
 	}
 	var got []int
 	for range 20 {
 		it, ok := begin(s, 0)
 		if !ok {
-			t.Fatal("the slot is free, and nobody has it")
+			t.Fatal("the slot is free, and no flow has it")
 		}
 		if _, ok := begin(s, 0); ok {
 			t.Fatal("two on a store of one")

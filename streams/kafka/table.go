@@ -28,7 +28,7 @@ type Table struct {
 	unreadable func(key []byte, at time.Time, cause error)
 
 	router     *router
-	reader     *reader
+	reader     *pollChecker
 	ready      chan struct{}
 	malformed  atomic.Int64
 	loadedOnce sync.Once // done at the end of the first read, or when Run returns
@@ -65,8 +65,8 @@ func NewTable(cfg Config, topic schemas.Topic, apply func(key []byte, d *schemas
 		topic: topic, name: cfg.topic(topic), apply: apply, router: newRouter(cfg, schemas.Role("table."+topic), 0),
 		ready: make(chan struct{}), positions: map[int32]int64{},
 	}
-	t.reader = newReader(t.router, nil)
-	t.reader.next = t.nextOffset
+	t.reader = newPollChecker(t.router, nil)
+	t.reader.nextOffset = t.nextOffset
 	var err error
 	t.opts, err = cfg.options("table."+string(topic),
 		kgo.ConsumeTopics(t.name),
@@ -216,8 +216,8 @@ func (t *Table) unreached() map[int32]int64 {
 }
 
 func (t *Table) applyFetches(fetches kgo.Fetches) error {
-	for _, f := range fetches {
-		for _, ft := range f.Topics {
+	for _, fetch := range fetches {
+		for _, ft := range fetch.Topics {
 			inc := incarnation(ft.TopicID)
 			for _, p := range ft.Partitions {
 				for _, rec := range p.Records {
@@ -238,14 +238,14 @@ func (t *Table) applyRecord(rec *kgo.Record, inc uint32) error {
 	if rec.Attrs.IsControl() {
 		return nil
 	}
-	l := letter{rec: rec, incarnation: inc}
+	ir := inflightRecord{rec: rec, incarnation: inc}
 	d := &schemas.Delivery{
 		Topic: t.topic, From: t.topic, Incarnation: inc, Partition: rec.Partition, Offset: rec.Offset,
 		Timestamp: rec.Timestamp, Key: rec.Key, Attempt: 1,
 	}
 	var err error
 	if rec.Value != nil {
-		if d, err = t.router.delivery(&l); err != nil && t.unreadable != nil {
+		if d, err = t.router.delivery(&ir); err != nil && t.unreadable != nil {
 			t.unreadable(rec.Key, rec.Timestamp, err)
 		}
 	}

@@ -15,17 +15,17 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// The headers of a W3C trace context.
+// Headers of a W3C trace context.
 const (
 	headerTraceParent = "traceparent"
 	headerTraceState  = "tracestate"
 )
 
-// traced are headers in the form in which propagators want them.
-type traced []kgo.RecordHeader
+// A headerCarrier gives propagators access to record headers.
+type headerCarrier []kgo.RecordHeader
 
 // Get implements propagation.TextMapCarrier.
-func (t *traced) Get(key string) string {
+func (t *headerCarrier) Get(key string) string {
 	for _, h := range *t {
 		if h.Key == key {
 			return string(h.Value)
@@ -35,7 +35,7 @@ func (t *traced) Get(key string) string {
 }
 
 // Set implements propagation.TextMapCarrier.
-func (t *traced) Set(key, value string) {
+func (t *headerCarrier) Set(key, value string) {
 	for i := range *t {
 		if (*t)[i].Key == key {
 			(*t)[i].Value = []byte(value)
@@ -46,38 +46,38 @@ func (t *traced) Set(key, value string) {
 }
 
 // Keys implements propagation.TextMapCarrier.
-func (t *traced) Keys() (keys []string) {
+func (t *headerCarrier) Keys() (keys []string) {
 	for _, h := range *t {
 		keys = append(keys, h.Key)
 	}
 	return keys
 }
 
-func untraced(error) {}
+func noopEnd(error) {}
 
-// span begins the span of one call of the handler with l, a child of what l's headers name.
-// The handler is called with the context that it returns, and end with what the handler
-// returned. Outputs of l carry the span's context from then on. Without a tracer it does
-// nothing, and allocates nothing.
-func (r *router) span(ctx context.Context, l *letter) (_ context.Context, end func(error)) {
+// span starts the span of one call of the handler with ir, as a child of the span in ir's headers. The handler
+// is called with the returned context, and end with the handler's error. Outputs of ir carry the context of
+// the span from then on. Without a tracer, span does nothing and allocates nothing.
+func (r *router) span(ctx context.Context, ir *inflightRecord) (_ context.Context, end func(error)) {
 	if r.cfg.Tracer == nil {
-		return ctx, untraced
+		return ctx, noopEnd
 	}
-	in := traced(l.rec.Headers)
+	in := headerCarrier(ir.rec.Headers)
 	ctx = propagation.TraceContext{}.Extract(ctx, &in)
-	ctx, span := r.cfg.Tracer.Start(ctx, string(r.role)+" handle", trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
+	kind := trace.WithSpanKind(trace.SpanKindConsumer)
+	ctx, span := r.cfg.Tracer.Start(ctx, string(r.role)+" handle", kind, trace.WithAttributes(
 		attribute.String("messaging.system", "kafka"),
 		attribute.String("messaging.operation.name", "handle"),
 		attribute.String("messaging.operation.type", "process"),
-		attribute.String("messaging.consumer.group.name", r.group(l)),
-		attribute.String("messaging.destination.name", l.rec.Topic),
-		attribute.String("messaging.destination.partition.id", strconv.Itoa(int(l.rec.Partition))),
-		attribute.Int64("messaging.kafka.offset", l.rec.Offset),
+		attribute.String("messaging.consumer.group.name", r.groupOf(ir)),
+		attribute.String("messaging.destination.name", ir.rec.Topic),
+		attribute.String("messaging.destination.partition.id", strconv.Itoa(int(ir.rec.Partition))),
+		attribute.Int64("messaging.kafka.offset", ir.rec.Offset),
 		attribute.String("messaging.message.id", in.Get(schemas.HeaderID)),
-		attribute.Int("millrace.attempt", r.trail(l).attempts+1),
+		attribute.Int("millrace.attempt", r.retryHeaders(ir).attempts+1),
 	))
-	if out := traceOf(ctx); out != nil {
-		l.trace = &out
+	if out := injectTrace(ctx); out != nil {
+		ir.trace = &out
 	}
 	return ctx, func(err error) {
 		if err != nil {
@@ -90,22 +90,22 @@ func (r *router) span(ctx context.Context, l *letter) (_ context.Context, end fu
 	}
 }
 
-// spans begins spans of letters that are stored together, and returns what ends them: of those
-// that stand in a trace which is recorded, since the others are too many to begin one each.
-func (r *router) spans(ctx context.Context, letters []*letter) (end func(error)) {
+// spans starts spans of records that are stored together, and returns a function that ends them. It covers
+// only sampled traces, because the number of records is high.
+func (r *router) spans(ctx context.Context, records []*inflightRecord) (end func(error)) {
 	if r.cfg.Tracer == nil {
-		return untraced
+		return noopEnd
 	}
-	ends := map[*letter]func(error){}
-	for _, l := range letters {
-		in := traced(l.rec.Headers)
+	ends := map[*inflightRecord]func(error){}
+	for _, ir := range records {
+		in := headerCarrier(ir.rec.Headers)
 		if trace.SpanContextFromContext(propagation.TraceContext{}.Extract(ctx, &in)).IsSampled() {
-			_, ends[l] = r.span(ctx, l)
+			_, ends[ir] = r.span(ctx, ir)
 		}
 	}
 	return func(err error) {
-		for l, end := range ends {
-			if err == nil && l.fate == dispositionDead {
+		for ir, end := range ends {
+			if err == nil && ir.disposition == dispositionDead {
 				end(errNotStored)
 			} else {
 				end(err)
@@ -114,34 +114,33 @@ func (r *router) spans(ctx context.Context, letters []*letter) (end func(error))
 	}
 }
 
-// errNotStored is what a span says of a record that was refused by itself.
-var errNotStored = retry.Permanent(errors.New("it cannot be stored"))
+// errNotStored is the error of the span of a record that was rejected individually.
+var errNotStored = retry.Permanent(errors.New("record cannot be stored"))
 
-// group is the consumer group that l was read in.
-func (r *router) group(l *letter) string {
-	if e, ok := schemas.Lookup(r.cfg.schemaTopic(l.rec.Topic)); ok {
+// groupOf returns the consumer group that ir was read in.
+func (r *router) groupOf(ir *inflightRecord) string {
+	if e, ok := schemas.Lookup(r.cfg.schemaTopic(ir.rec.Topic)); ok {
 		return r.cfg.group(r.role, classOf(e, r.role))
 	}
 	return r.cfg.group(r.role, schemas.High)
 }
 
-// traceOf returns the headers that name ctx's span; none where it has none.
-func traceOf(ctx context.Context) traced {
+// injectTrace returns the headers that name the span of ctx, or nil if it has none.
+func injectTrace(ctx context.Context) headerCarrier {
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		return nil
 	}
-	var out traced
+	var out headerCarrier
 	propagation.TraceContext{}.Inject(ctx, &out)
 	return out
 }
 
-// traced returns the headers that l's outputs carry: those of its span or, without one,
-// its own, as they are.
-func (l *letter) traced() (out []kgo.RecordHeader) {
-	if l.trace != nil {
-		return *l.trace
+// traceHeaders returns the trace headers for ir's outputs: those of its span or, without a span, its own.
+func (ir *inflightRecord) traceHeaders() (out []kgo.RecordHeader) {
+	if ir.trace != nil {
+		return *ir.trace
 	}
-	for _, h := range l.rec.Headers {
+	for _, h := range ir.rec.Headers {
 		if h.Key == headerTraceParent || h.Key == headerTraceState {
 			out = append(out, h)
 		}

@@ -31,8 +31,8 @@ const (
 	vendor      = "acme=1,other=2"
 )
 
-// traced is a record of changes that stands in a trace.
-func traced(t *testing.T, item, parent, state string) kafkatest.Record {
+// tracedRecord returns a record of changes that belongs to a trace.
+func tracedRecord(t *testing.T, item, parent, state string) kafkatest.Record {
 	t.Helper()
 	rec, err := schemas.Encode(change(item))
 	if err != nil {
@@ -55,7 +55,7 @@ func tracer(t *testing.T, o ...sdktrace.TracerProviderOption) (trace.Tracer, *tr
 	return tp.Tracer("test"), mem
 }
 
-// fails makes its items what their names say.
+// fails makes each item end as its name says.
 func fails(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 	switch d.Body.(*pb.Change).GetItem() {
 	case "bad":
@@ -68,14 +68,15 @@ func fails(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) 
 
 func tracedPool(t *testing.T, cfg kafka.Config, h kafka.Handler) *kafka.Pool {
 	t.Helper()
-	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: 1}, h)
+	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
+		Workers: 1}, h)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return g
 }
 
-// Without a tracer a trace goes on through us as if we were not there, whatever it says.
+// Without a tracer a trace is passed on unchanged, whatever it contains.
 func TestTraceIsPassedOn(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ parent, state string }{
@@ -88,7 +89,7 @@ func TestTraceIsPassedOn(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
 				for _, item := range []string{"good", "bad", "later"} {
-					b.Write(traced(t, item, tt.parent, tt.state))
+					b.Write(tracedRecord(t, item, tt.parent, tt.state))
 				}
 				if err := run(t, time.Minute, tracedPool(t, b.Config(), fails)); err != nil {
 					t.Fatal(err)
@@ -116,14 +117,15 @@ func TestTraceOfPoolThatRetries(t *testing.T) {
 		var mem *tracetest.InMemoryExporter
 		cfg.Tracer, mem = tracer(t)
 		for _, item := range []string{"good", "bad", "later"} {
-			b.Write(traced(t, item, remote, vendor))
+			b.Write(tracedRecord(t, item, remote, vendor))
 		}
-		b.Write(traced(t, "fresh", "", ""))
+		b.Write(tracedRecord(t, "fresh", "", ""))
 		seen := map[string]string{} // one worker: the messages are handled in order
-		err := run(t, time.Minute, tracedPool(t, cfg, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-			seen[d.Body.(*pb.Change).GetItem()] = trace.SpanContextFromContext(ctx).SpanID().String()
-			return fails(ctx, d)
-		}))
+		err := run(t, time.Minute, tracedPool(t, cfg,
+			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				seen[d.Body.(*pb.Change).GetItem()] = trace.SpanContextFromContext(ctx).SpanID().String()
+				return fails(ctx, d)
+			}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,14 +133,17 @@ func TestTraceOfPoolThatRetries(t *testing.T) {
 		for i, s := range mem.GetSpans() {
 			item := []string{"good", "bad", "later", "fresh"}[i]
 			spans[item] = s
-			if s.Name != "planner handle" || s.SpanKind != trace.SpanKindConsumer || s.SpanContext.SpanID().String() != seen[item] {
-				t.Errorf("%s: got %q %v %v, want that which the handler saw: %s", item, s.Name, s.SpanKind, s.SpanContext.SpanID(), seen[item])
+			if s.Name != "planner handle" || s.SpanKind != trace.SpanKindConsumer ||
+				s.SpanContext.SpanID().String() != seen[item] {
+				t.Errorf("%s: got %q %v %v, want that which the handler saw: %s", item, s.Name, s.SpanKind,
+					s.SpanContext.SpanID(), seen[item])
 			}
 			if item == "fresh" {
 				if s.Parent.IsValid() {
 					t.Errorf("a message without a trace got parent %v", s.Parent)
 				}
-			} else if s.Parent.TraceID().String() != remoteTrace || s.Parent.SpanID().String() != remoteSpan || !s.Parent.IsRemote() || s.SpanContext.TraceState().String() != vendor {
+			} else if s.Parent.TraceID().String() != remoteTrace || s.Parent.SpanID().String() != remoteSpan ||
+				!s.Parent.IsRemote() || s.SpanContext.TraceState().String() != vendor {
 				t.Errorf("%s: got parent %v, want %s", item, s.Parent, remote)
 			}
 		}
@@ -147,7 +152,8 @@ func TestTraceOfPoolThatRetries(t *testing.T) {
 		}
 		id, _ := schemas.Encode(change("good"))
 		want := []string{
-			"messaging.consumer.group.name=millrace.planner", "messaging.destination.name=millrace.changes", "messaging.destination.partition.id=0",
+			"messaging.consumer.group.name=millrace.planner", "messaging.destination.name=millrace.changes",
+			"messaging.destination.partition.id=0",
 			"messaging.kafka.offset=0", "messaging.message.id=" + string(id.Headers[1].Value), "messaging.operation.name=handle",
 			"messaging.operation.type=process", "messaging.system=kafka", "millrace.attempt=1",
 		}
@@ -156,8 +162,10 @@ func TestTraceOfPoolThatRetries(t *testing.T) {
 		}
 		for item, class := range map[string]string{"bad": "permanent", "later": "wait"} {
 			s := spans[item]
-			if s.Status.Code != codes.Error || s.Status.Description != class || len(s.Events) != 1 || !slices.Contains(attributes(s.Attributes), "error.type="+class) {
-				t.Errorf("%s: got %v with %d events and %q, want an error of class %s", item, s.Status, len(s.Events), attributes(s.Attributes), class)
+			if s.Status.Code != codes.Error || s.Status.Description != class || len(s.Events) != 1 ||
+				!slices.Contains(attributes(s.Attributes), "error.type="+class) {
+				t.Errorf("%s: got %v with %d events and %q, want an error of class %s", item, s.Status, len(s.Events),
+					attributes(s.Attributes), class)
 			}
 		}
 		outputs := map[string]string{}
@@ -186,15 +194,15 @@ func attributes(kvs []attribute.KeyValue) (s []string) {
 	return s
 }
 
-// Who decided that a trace is not recorded is not overruled, and the trace goes on.
-func TestTraceThatIsNotSampled(t *testing.T) {
+// The decision not to sample a trace is kept, and the trace is passed on.
+func TestUnsampledTrace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		cfg := b.Config()
 		var mem *tracetest.InMemoryExporter
 		cfg.Tracer, mem = tracer(t, sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.AlwaysSample())))
-		b.Write(traced(t, "good", unsampled, ""))
+		b.Write(tracedRecord(t, "good", unsampled, ""))
 		if err := run(t, time.Minute, tracedPool(t, cfg, plan)); err != nil {
 			t.Fatal(err)
 		}
@@ -224,7 +232,8 @@ func TestTraceOfProducer(t *testing.T) {
 			t.Fatal(err)
 		}
 		sc := span.SpanContext()
-		if got, want := b.Read(schemas.Changes)[0].Header("traceparent"), fmt.Sprintf("00-%s-%s-01", sc.TraceID(), sc.SpanID()); got != want {
+		if got, want := b.Read(schemas.Changes)[0].Header("traceparent"),
+			fmt.Sprintf("00-%s-%s-01", sc.TraceID(), sc.SpanID()); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 		later := command(change("a").Body.(*pb.Change))
@@ -237,7 +246,7 @@ func TestTraceOfProducer(t *testing.T) {
 	})
 }
 
-// Of what is stored in batches those have a span whose trace is recorded, each time that it is tried.
+// In a batch, the records of sampled traces have a span for each attempt to store them.
 func TestTraceOfBatchGroup(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -245,9 +254,11 @@ func TestTraceOfBatchGroup(t *testing.T) {
 		cfg := b.Config()
 		var mem *tracetest.InMemoryExporter
 		cfg.Tracer, mem = tracer(t)
-		b.Write(traced(t, "good", remote, ""), traced(t, "bad", remote, ""), traced(t, "fresh", "", ""), traced(t, "quiet", unsampled, ""))
-		tb := &table{poison: "bad", fail: []fault{{errors.New("away"), false}}}
-		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleState, Topics: []schemas.Topic{schemas.Changes}}, tb)
+		b.Write(tracedRecord(t, "good", remote, ""), tracedRecord(t, "bad", remote, ""), tracedRecord(t, "fresh", "", ""),
+			tracedRecord(t, "quiet", unsampled, ""))
+		tb := &memoryTable{poison: "bad", fail: []fault{{errors.New("away"), false}}}
+		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleState,
+			Topics: []schemas.Topic{schemas.Changes}}, tb)
 		if err != nil {
 			t.Fatal(err)
 		}

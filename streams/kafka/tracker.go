@@ -9,47 +9,45 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// A tracker knows which records of one partition were delivered and which of them are
-// done, and so up to where the partition may be committed: to behind the last record
-// before the first unfinished one. It is a ring of what was delivered and a bitmap of what
-// is done; gaps between offsets cost nothing. A few records that take long are kept apart from
-// the ring, so that others are not held up by them. Its owner guards it.
+// A tracker records which records of a partition were delivered and which are done, and so the offset to
+// commit: the one after the last record before the first unfinished one. It consists of a ring of delivered
+// offsets and a bitmap of done ones; gaps between offsets cost nothing. A few stragglers, records that take
+// long, are kept outside the ring so that they do not block the window. The owner of a tracker guards it.
 type tracker struct {
-	ring []kgo.EpochOffset // of the slots base to next
-	bits []uint64          // slot is done, one bit each
-	mask uint64
-	base uint64 // the oldest slot of the ring that is not done
-	next uint64 // the slot of the next record
-	open int    // slots that are not done
-	late []late // those of them below base, in order
+	ring       []kgo.EpochOffset // offsets of the slots from base to next
+	bits       []uint64          // one bit per slot: done
+	mask       uint64
+	base       uint64      // the oldest slot of the ring that is not done
+	next       uint64      // the slot of the next record
+	unfinished int         // slots that are not done
+	stragglers []straggler // unfinished slots below base, ascending
 
-	at    kgo.EpochOffset // behind the last record below base
-	moved bool            // where to commit
-	dead  bool
+	end       kgo.EpochOffset // offset after the last record below base
+	changed   bool            // the offset to commit has changed
+	discarded bool
 }
 
-// A late record is not done, and no longer in the ring.
-type late struct {
-	slot uint64
-	at   kgo.EpochOffset
-	from time.Time // it is from then, or later
+// A straggler is an unfinished record that is no longer in the ring.
+type straggler struct {
+	slot      uint64
+	at        kgo.EpochOffset
+	notBefore time.Time // lower bound of its timestamp
 }
 
-// newTracker returns a tracker for a window of at most size records in flight; size is
-// rounded up to a power of two, of 64 at least.
+// newTracker returns a tracker with a window of size records, rounded up to a power of two and to 64 at
+// least.
 func newTracker(size int) *tracker {
 	n := uint64(1) << bits.Len64(uint64(max(size, 64)-1))
 	return &tracker{ring: make([]kgo.EpochOffset, n), bits: make([]uint64, n/64), mask: n - 1}
 }
 
-// inFlight is how many slots stand between the oldest that is not done and the newest.
+// inFlight returns the number of slots in the ring.
 func (t *tracker) inFlight() int { return int(t.next - t.base) }
 
-// done is how many of these are done.
-func (t *tracker) done() int { return t.inFlight() - (t.open - len(t.late)) }
+// doneCount returns how many slots in the ring are done.
+func (t *tracker) doneCount() int { return t.inFlight() - (t.unfinished - len(t.stragglers)) }
 
-// add takes note of a delivered record, and returns its slot. It refuses when the
-// window is full.
+// add adds a delivered record, and returns its slot. ok is false if the window is full.
 func (t *tracker) add(offset int64, epoch int32) (slot uint64, ok bool) {
 	if t.next-t.base > t.mask {
 		return 0, false
@@ -57,23 +55,23 @@ func (t *tracker) add(offset int64, epoch int32) (slot uint64, ok bool) {
 	slot = t.next
 	t.ring[slot&t.mask] = kgo.EpochOffset{Epoch: epoch, Offset: offset}
 	t.next++
-	t.open++
+	t.unfinished++
 	return slot, true
 }
 
-// finish takes note that the record in slot is done. It reports whether that counts:
-// in a tracker that was killed it does not.
+// finish marks the record in slot as done. It reports false if the slot is unknown or the tracker was
+// discarded.
 func (t *tracker) finish(slot uint64) bool {
-	if t.dead || slot >= t.next {
+	if t.discarded || slot >= t.next {
 		return false
 	}
 	if slot < t.base {
-		return t.finishLate(slot)
+		return t.finishStraggler(slot)
 	}
 	i := slot & t.mask
 	if bit := uint64(1) << (i % 64); t.bits[i/64]&bit == 0 {
 		t.bits[i/64] |= bit
-		t.open--
+		t.unfinished--
 	}
 	if slot != t.base {
 		return true
@@ -89,31 +87,33 @@ func (t *tracker) finish(slot uint64) bool {
 		t.bits[i/64] &^= (1<<run - 1) << (i % 64)
 		t.base += run
 	}
-	t.passed()
-	t.moved = t.moved || len(t.late) == 0
+	t.updateEnd()
+	t.changed = t.changed || len(t.stragglers) == 0
 	return true
 }
 
-// passed takes note of the record before base.
-func (t *tracker) passed() {
+// updateEnd sets end to the offset after the record before base.
+func (t *tracker) updateEnd() {
 	last := t.ring[(t.base-1)&t.mask]
-	t.at = kgo.EpochOffset{Epoch: last.Epoch, Offset: last.Offset + 1}
+	t.end = kgo.EpochOffset{Epoch: last.Epoch, Offset: last.Offset + 1}
 }
 
-func (t *tracker) finishLate(slot uint64) bool {
-	i, ok := slices.BinarySearchFunc(t.late, slot, func(l late, slot uint64) int { return cmp.Compare(l.slot, slot) })
+func (t *tracker) finishStraggler(slot uint64) bool {
+	i, ok := slices.BinarySearchFunc(t.stragglers, slot, func(s straggler, slot uint64) int {
+		return cmp.Compare(s.slot, slot)
+	})
 	if !ok {
 		return false
 	}
-	t.late = slices.Delete(t.late, i, i+1)
-	t.open--
-	t.moved = t.moved || i == 0
+	t.stragglers = slices.Delete(t.stragglers, i, i+1)
+	t.unfinished--
+	t.changed = t.changed || i == 0
 	return true
 }
 
-// pass empties the ring, of records from then on: those that are not done are late.
-func (t *tracker) pass(from time.Time) {
-	if t.dead || t.base == t.next {
+// evict empties the ring. Its unfinished records become stragglers with a timestamp of from or later.
+func (t *tracker) evict(from time.Time) {
+	if t.discarded || t.base == t.next {
 		return
 	}
 	for ; t.base < t.next; t.base++ {
@@ -122,25 +122,25 @@ func (t *tracker) pass(from time.Time) {
 			t.bits[i/64] &^= bit
 			continue
 		}
-		t.late = append(t.late, late{t.base, t.ring[i], from})
+		t.stragglers = append(t.stragglers, straggler{t.base, t.ring[i], from})
 	}
-	t.passed()
-	t.moved = true
+	t.updateEnd()
+	t.changed = true
 }
 
-// ahead returns what is done behind where to commit: below base and, if ring is set, in the ring, behind most records that
-// are not.
-func (t *tracker) ahead(ring bool, most int) (a ahead) {
-	if len(t.late) > 0 {
-		a.end = t.at
+// completedAhead returns which records after the committed offset are done: those below base and, if ring is
+// set, those in the ring until most records are unfinished.
+func (t *tracker) completedAhead(ring bool, most int) (a completedAhead) {
+	if len(t.stragglers) > 0 {
+		a.end = t.end
 	}
-	for _, l := range t.late {
-		a.left = append(a.left, l.at.Offset)
+	for _, l := range t.stragglers {
+		a.unfinished = append(a.unfinished, l.at.Offset)
 	}
 	if !ring {
 		return a
 	}
-	left := a.left
+	left := a.unfinished
 	for slot := t.base; slot < t.next && len(left) <= most; slot++ {
 		i := slot & t.mask
 		if t.bits[i/64]&(1<<(i%64)) == 0 {
@@ -148,19 +148,19 @@ func (t *tracker) ahead(ring bool, most int) (a ahead) {
 			continue
 		}
 		a.end = kgo.EpochOffset{Epoch: t.ring[i].Epoch, Offset: t.ring[i].Offset + 1}
-		a.left = left
+		a.unfinished = left
 	}
 	return a
 }
 
-// take returns where to commit, and whether that has changed since it was last taken.
+// take returns the offset to commit, and whether it has changed since the last call.
 func (t *tracker) take() (at kgo.EpochOffset, moved bool) {
-	moved, t.moved = t.moved, false
-	if len(t.late) > 0 {
-		return t.late[0].at, moved
+	moved, t.changed = t.changed, false
+	if len(t.stragglers) > 0 {
+		return t.stragglers[0].at, moved
 	}
-	return t.at, moved
+	return t.end, moved
 }
 
-// kill makes everything that is still in flight count for nothing.
-func (t *tracker) kill() { t.dead, t.moved = true, false }
+// discard makes the results of all records in flight ignored.
+func (t *tracker) discard() { t.discarded, t.changed = true, false }

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/need"
 )
 
-// A trackerModel remembers everything that was done to a tracker.
+// A trackerModel remembers every operation on a tracker.
 type trackerModel struct {
 	tr     *tracker
 	slots  []modelSlot
@@ -20,12 +20,12 @@ type trackerModel struct {
 }
 
 type modelSlot struct {
-	at   kgo.EpochOffset // behind it
+	at   kgo.EpochOffset // after the record
 	done bool
-	late bool // not in the ring any more, though it is not done
+	late bool // no longer in the ring, though not done
 }
 
-// head is the first slot of the ring that is not done.
+// head returns the first slot of the ring that is not done.
 func (m *trackerModel) head() int {
 	for i, s := range m.slots {
 		if !s.done && !s.late {
@@ -35,7 +35,7 @@ func (m *trackerModel) head() int {
 	return len(m.slots)
 }
 
-// commit is where to commit.
+// commit returns the offset to commit.
 func (m *trackerModel) commit() (at kgo.EpochOffset) {
 	for _, s := range m.slots {
 		if s.late && !s.done {
@@ -48,7 +48,7 @@ func (m *trackerModel) commit() (at kgo.EpochOffset) {
 	return at
 }
 
-// open are the slots that are not done.
+// open returns the slots that are not done.
 func (m *trackerModel) open() (slots []int) {
 	for i, s := range m.slots {
 		if !s.done {
@@ -78,7 +78,7 @@ func (m *trackerModel) Add(t *rapid.T) {
 	}
 }
 
-// Finish finishes any slots that are in flight, some of them again, and one that is not there.
+// Finish finishes any slots in flight, some of them again, and one that does not exist.
 func (m *trackerModel) Finish(t *rapid.T) {
 	for range rapid.IntRange(1, 60).Draw(t, "n") {
 		slot := rapid.IntRange(m.head(), len(m.slots)).Draw(t, "slot")
@@ -103,14 +103,14 @@ func (m *trackerModel) FinishAll(*rapid.T) {
 	}
 }
 
-// Pass makes what is not done late, if that is little.
-func (m *trackerModel) Pass(t *rapid.T) {
+// Evict makes unfinished slots stragglers, if there are few.
+func (m *trackerModel) Evict(t *rapid.T) {
 	most := rapid.IntRange(0, 100).Draw(t, "most")
 	head := m.head()
 	if len(m.open()) > most {
 		return
 	}
-	m.tr.pass(time.Time{})
+	m.tr.evict(time.Time{})
 	if !m.dead {
 		for i := head; i < len(m.slots); i++ {
 			m.slots[i].late = !m.slots[i].done
@@ -135,7 +135,7 @@ func (m *trackerModel) Take(t *rapid.T) {
 
 func (m *trackerModel) Kill(t *rapid.T) {
 	if rapid.IntRange(0, 20).Draw(t, "die") == 0 {
-		m.tr.kill()
+		m.tr.discard()
 		m.dead = true
 	}
 }
@@ -147,22 +147,24 @@ func (m *trackerModel) Check(t *rapid.T) {
 	if m.dead {
 		return
 	}
-	if got, want := m.tr.open, len(m.open()); got != want {
+	if got, want := m.tr.unfinished, len(m.open()); got != want {
 		t.Fatalf("%d are not done, want %d", got, want)
 	}
-	a, all := m.tr.ahead(false, 1000), m.tr.ahead(true, 1000) // what it says is done is done, and nothing is left out below its end
+	// What it lists as done is done, and nothing below its end is left out.
+	a, all := m.tr.completedAhead(false, 1000), m.tr.completedAhead(true, 1000)
 	for i, s := range m.slots {
-		if done := all.done(s.at.Offset-1, s.at.Epoch); done != (s.done && s.at.Offset-1 >= m.commit().Offset) && s.at.Offset-1 >= m.commit().Offset {
+		if done := all.isDone(s.at.Offset-1, s.at.Epoch); done != (s.done && s.at.Offset-1 >= m.commit().Offset) &&
+			s.at.Offset-1 >= m.commit().Offset {
 			t.Fatalf("slot %d at %d: done is %v, and %v by %v, with the ring", i, s.at.Offset-1, s.done, done, all)
 		}
-		if at := s.at.Offset - 1; a.done(at, s.at.Epoch) && !s.done || at < a.end.Offset && s.done && !a.done(at, s.at.Epoch) {
-			t.Fatalf("slot %d at %d: done is %v, and %v by %v", i, at, s.done, a.done(at, s.at.Epoch), a)
+		if at := s.at.Offset - 1; a.isDone(at, s.at.Epoch) && !s.done || at < a.end.Offset && s.done &&
+			!a.isDone(at, s.at.Epoch) {
+			t.Fatalf("slot %d at %d: done is %v, and %v by %v", i, at, s.done, a.isDone(at, s.at.Epoch), a)
 		}
 	}
 }
 
-// The tracker against the model: offsets with gaps, finished in any order, over many
-// turns of the ring.
+// The tracker against the model: offsets with gaps, finished in any order, over many turns of the ring.
 func TestTracker(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
 		m := &trackerModel{tr: newTracker(rapid.IntRange(1, 200).Draw(t, "window"))}
@@ -170,7 +172,7 @@ func TestTracker(t *testing.T) {
 	})
 }
 
-// Delivered and done in bursts of 1000, each burst finished in a shuffled order.
+// Records are added in bursts of 1000, and each burst is finished in random order.
 func BenchmarkTracker(b *testing.B) {
 	tr := newTracker(1 << 13)
 	var slots [1000]uint64

@@ -42,8 +42,9 @@ func changesOf(t *testing.T, partition int32, items ...string) []kafkatest.Recor
 	return encoded(t, partition, msgs...)
 }
 
-// Records of a transaction are handled when it commits, and never when it aborts. Its control record, although the last
-// one of the partition, counts as no lag, and no table waits for it. A second run from the start does the same.
+// The records of a transaction are handled when it is committed, and never when it is aborted. Its marker is
+// no lag, even as the last record of a partition, and no table waits for it. A second reading from the start
+// has the same result.
 func TestTransactions(t *testing.T) {
 	t.Parallel()
 	for name, reader := range readers() {
@@ -96,9 +97,9 @@ func TestTransactions(t *testing.T) {
 	}
 }
 
-// An open transaction only stops the reading of its partition after its start: other partitions and topics are
-// handled, nothing waits for its records, and Undecided counts them. When it ends, its records are handled or
-// not.
+// An open transaction blocks only the rest of its partition: other partitions and topics are handled, nothing
+// waits for undecided records, and the brokers' end offset is reported. When the transaction ends, its
+// records are handled or not.
 func TestOpenTransaction(t *testing.T) {
 	t.Parallel()
 	for name, commits := range map[string]bool{"committed": true, "aborted": false} {
@@ -128,8 +129,8 @@ func TestOpenTransaction(t *testing.T) {
 						t.Fatal(err)
 					}
 					if l := lags[0]; l.Topic != schemas.Changes || l.Due() != 0 || l.Undecided != undecided {
-						t.Errorf("%s: %d due and %d undecided of %s, want 0 and %d of changes", when, l.Due(),
-							l.Undecided, l.Topic, undecided)
+						t.Errorf("%s: %d due and %d undecided of %s, want 0 and %d of changes", when, l.Due(), l.Undecided, l.Topic,
+							undecided)
 					}
 					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 					defer cancel()
@@ -215,12 +216,12 @@ func TestEndsOfTransactions(t *testing.T) {
 	}
 }
 
-// The delayer moves committed records when they are due, and never aborted ones. Control records stay, and hold
-// up nothing.
+// The delayer moves committed records when they are due, and never aborted ones. Markers stay where they are,
+// and block nothing.
 func TestDelayerAndTransactions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Lanes: quick(), Partitions: 1})
+		b := kafkatest.New(t, kafkatest.Options{Lanes: quickLanes(), Partitions: 1})
 		lane := func(item string) kafkatest.Record {
 			r := encoded(t, 0, command(change(item).Body.(*pb.Change)))[0]
 			r.Topic = schemas.Delay("30s")
@@ -239,8 +240,8 @@ func TestDelayerAndTransactions(t *testing.T) {
 		if want := []string{"a", "c"}; !slices.Equal(got, want) {
 			t.Errorf("%v came back, want %v", got, want)
 		}
-		want := map[int32]int64{0: 7}
-		if got := b.Committed(schemas.RoleDelayer, schemas.Delay("30s")); !reflect.DeepEqual(got, want) {
+		if got, want := b.Committed(schemas.RoleDelayer, schemas.Delay("30s")),
+			map[int32]int64{0: 7}; !reflect.DeepEqual(got, want) {
 			t.Errorf("committed %v, want %v", got, want)
 		}
 		if n := len(b.Read(schemas.Dead)); n > 0 {
@@ -249,8 +250,8 @@ func TestDelayerAndTransactions(t *testing.T) {
 	})
 }
 
-// A sink that fails, or that stores a batch and reports a failure, stores the same batch again: committed records
-// only, with the position after the control records.
+// A sink that fails, or that stores a batch and reports a failure, stores the same again: only committed
+// records, with the position after the markers.
 func TestBatchesOfTransactions(t *testing.T) {
 	t.Parallel()
 	for name, lands := range map[string]bool{"failed": false, "done but reported as failed": true} {
@@ -291,15 +292,15 @@ func TestBatchesOfTransactions(t *testing.T) {
 	}
 }
 
-// A transaction that is open for five minutes is logged once, with its start. One that ends earlier is not, and
-// neither is a later one.
+// A transaction that is open for five minutes is logged once, with its first offset. One that ends in time is
+// not logged, and neither is the next one.
 func TestOpenTransactionIsLogged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		var log bytes.Buffer
 		cfg := b.Config()
-		cfg.Log = slog.New(slog.NewTextHandler(&locked{w: &log}, nil))
+		cfg.Log = slog.New(slog.NewTextHandler(&lockedBuffer{w: &log}, nil))
 		a := lagAdmin(t, cfg)
 		look := func(after time.Duration, want int) {
 			t.Helper()
@@ -307,7 +308,7 @@ func TestOpenTransactionIsLogged(t *testing.T) {
 			if _, err := a.Lags(t.Context(), schemas.RolePlanner); err != nil {
 				t.Fatal(err)
 			}
-			if n := strings.Count(log.String(), "a transaction stays open"); n != want {
+			if n := strings.Count(log.String(), "wait for open transaction"); n != want {
 				t.Errorf("logged %d times, want %d:\n%s", n, want, log.String())
 			}
 		}

@@ -5,54 +5,54 @@ import (
 	"time"
 )
 
-// A Waiting counts the messages that a process has sent to delay lanes since something is away, by the cause of their
-// errors (retry.UnavailableFor), until they are due. It knows nothing of those that a former process has sent. The zero
-// value is ready to use, by many at a time; nil counts nothing.
+// A Waiting counts the messages that this process has sent to delay lanes and that are not due yet, by the
+// cause of their errors (retry.UnavailableFor). It does not know those of earlier processes. The zero value
+// is ready to use. It is safe for concurrent use, and a nil *Waiting counts nothing.
 type Waiting struct {
-	mu sync.Mutex // guards the rest
-	by map[string]*dueCounts
+	mu      sync.Mutex // guards the fields below
+	byCause map[string]*dueCounts
 }
 
-// dueCounts are messages by the second in which they are due.
+// dueCounts are numbers of messages by the second at which they are due.
 type dueCounts struct {
-	at     map[int64]int
-	sum    int
-	pruned int64 // the second up to which those that are due have been removed
+	bySecond map[int64]int
+	total    int
+	pruned   int64 // the second up to which due messages have been removed
 }
 
-// Of returns how many messages wait because of a cause.
+// Of returns the number of messages that wait because of cause.
 func (w *Waiting) Of(cause string) int {
 	if w == nil {
 		return 0
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	c := w.by[cause]
+	c := w.byCause[cause]
 	if c == nil {
 		return 0
 	}
 	c.prune(time.Now().Unix())
-	return c.sum
+	return c.total
 }
 
-// add counts a message that waits because of a cause.
+// add counts a message that waits because of cause.
 func (w *Waiting) add(cause string, due time.Time) {
 	if w == nil {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	c := w.by[cause]
+	c := w.byCause[cause]
 	if c == nil {
-		c = &dueCounts{at: map[int64]int{}}
-		if w.by == nil {
-			w.by = map[string]*dueCounts{}
+		c = &dueCounts{bySecond: map[int64]int{}}
+		if w.byCause == nil {
+			w.byCause = map[string]*dueCounts{}
 		}
-		w.by[cause] = c
+		w.byCause[cause] = c
 	}
 	c.prune(time.Now().Unix())
-	c.at[due.Unix()]++
-	c.sum++
+	c.bySecond[due.Unix()]++
+	c.total++
 }
 
 // prune removes the messages that are due at now.
@@ -61,10 +61,10 @@ func (c *dueCounts) prune(now int64) {
 		return
 	}
 	c.pruned = now
-	for second, n := range c.at {
+	for second, n := range c.bySecond {
 		if second < now {
-			c.sum -= n
-			delete(c.at, second)
+			c.total -= n
+			delete(c.bySecond, second)
 		}
 	}
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// What waits for a store that is named waits in short lanes and is logged by whoever names it, unless there is much of
-// it; what an error does not name waits in longer ones.
-func TestAfterAway(t *testing.T) {
+// A message that waits for a named store waits in short lanes and is logged only for debugging, unless many
+// messages wait. A message that waits for an unnamed cause waits in longer lanes.
+func TestFailureRecordUnavailable(t *testing.T) {
 	err := errors.New("refused")
 	type result struct {
 		topic, level string
@@ -28,14 +28,19 @@ func TestAfterAway(t *testing.T) {
 		err                  error
 		want                 result
 	}{
-		"named, first":                      {0, 0, retry.UnavailableFor("acme/1", err), result{"delay.30s", "DEBUG", 1}},
-		"named, often":                      {9, 99, retry.UnavailableFor("acme/1", err), result{"delay.30s", "DEBUG", 10}},
-		"named, one fewer than many":        {manyAway - 1, 99, retry.UnavailableFor("acme/1", err), result{"delay.30s", "DEBUG", manyAway}},
-		"named, many, first":                {manyAway, 0, retry.UnavailableFor("acme/1", err), result{"delay.30s", "DEBUG", manyAway + 1}},
-		"named, many, again":                {manyAway, 1, retry.UnavailableFor("acme/1", err), result{"delay.5m", "DEBUG", manyAway + 1}},
-		"another is named":                  {manyAway, 1, retry.UnavailableFor("acme/2", err), result{"delay.30s", "DEBUG", manyAway}},
-		"not named, often":                  {0, 99, retry.Unavailable(err), result{"delay.5m", "WARN", 0}},
-		"a cause of another class, at last": {0, 99, retry.WaitFor("acme/1", err, time.Time{}), result{"delay.30s", "WARN", 0}},
+		"named, first": {0, 0, retry.UnavailableFor("acme/1", err), result{"delay.30s", "DEBUG", 1}},
+		"named, often": {9, 99, retry.UnavailableFor("acme/1", err), result{"delay.30s", "DEBUG", 10}},
+		"named, one fewer than many": {manyWaiting - 1, 99, retry.UnavailableFor("acme/1", err),
+			result{"delay.30s", "DEBUG", manyWaiting}},
+		"named, many, first": {manyWaiting, 0, retry.UnavailableFor("acme/1", err),
+			result{"delay.30s", "DEBUG", manyWaiting + 1}},
+		"named, many, again": {manyWaiting, 1, retry.UnavailableFor("acme/1", err),
+			result{"delay.5m", "DEBUG", manyWaiting + 1}},
+		"another is named": {manyWaiting, 1, retry.UnavailableFor("acme/2", err),
+			result{"delay.30s", "DEBUG", manyWaiting}},
+		"not named, often": {0, 99, retry.Unavailable(err), result{"delay.5m", "WARN", 0}},
+		"a cause of another class, at last": {0, 99, retry.WaitFor("acme/1", err, time.Time{}),
+			result{"delay.30s", "WARN", 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
@@ -45,7 +50,8 @@ func TestAfterAway(t *testing.T) {
 			}
 			cfg := Config{Brokers: []string{"x"}, Waiting: w,
 				Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
-			out := newRouter(cfg, schemas.RoleCopier, 0).after(&letter{rec: new(kgo.Record), past: &trail{unavailable: tt.unavailable}}, tt.err, now)
+			out := newRouter(cfg, schemas.RoleCopier, 0).failureRecord(&inflightRecord{rec: new(kgo.Record),
+				retryHeaders: &retryHeaders{unavailable: tt.unavailable}}, tt.err, now)
 			_, level, _ := strings.Cut(log.String(), "level=")
 			got := result{out.Topic, strings.Fields(level)[0], w.Of("acme/1")}
 			if got != tt.want || strings.Count(log.String(), "\n") != 1 {

@@ -99,7 +99,7 @@ func TestWatermarkOfManyCallers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Prompt: true})
-		background(t, sink(t, b, kafka.BatchConfig{}, &table{}))
+		background(t, sink(t, b, kafka.BatchConfig{}, &memoryTable{}))
 		time.Sleep(10 * time.Second)
 		adm, err := kafka.NewAdmin(b.Config())
 		if err != nil {

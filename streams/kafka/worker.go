@@ -14,57 +14,57 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A worker runs one task at a time. The first time that its task is parked another worker takes its place, and it
-// ends with that task.
+// A worker runs one task at a time. When its task is parked for the first time, another worker replaces it,
+// and it ends with that task.
 type worker struct {
 	p    *Pool
 	kind int
 
-	alive atomic.Int64 // when the task last said that it gets on, in the Pool's time
-	moved atomic.Bool  // it has said so
+	lastProgress atomic.Int64 // last call of retry.Alive by the task, in Pool.clock
+	progressed   atomic.Bool  // the task has called retry.Alive
 
-	mu       sync.Mutex // guards the rest
-	task     *task      // at work, or parked
-	q        *queue     // whose head task is
-	careful  bool       // task is on record before it is at work
-	since    int64      // in the Pool's time
-	limit    int64      // when it is overdue; while it is parked, how long it may be at work yet
-	warned   int64      // when it was cancelled; 0: it was not
-	parked   bool       // task is
-	replaced bool       // another took its place
-	ctx      context.Context
-	cancel   context.CancelCauseFunc
+	mu          sync.Mutex // guards the fields below
+	task        *task      // running or parked
+	q           *keyQueue  // the queue of task
+	mustRecord  bool       // a commit must record task before the handler runs
+	began       int64      // in Pool.clock
+	deadline    int64      // in Pool.clock; while the task is parked, the time that it has left
+	cancelledAt int64      // in Pool.clock; 0: not cancelled
+	parked      bool       // task is parked
+	replaced    bool       // another worker took its place
+	ctx         context.Context
+	cancel      context.CancelCauseFunc
 }
 
 func newWorker(p *Pool, kind int) *worker {
 	w := &worker{p: p, kind: kind}
-	w.renew()
+	w.newContext()
 	return w
 }
 
-// renew gives w a context for the tasks to come: one is for many tasks, until it is cancelled.
-func (w *worker) renew() {
+// newContext gives w a context for the next tasks. Tasks share one context until it is cancelled.
+func (w *worker) newContext() {
 	ctx, cancel := context.WithCancelCause(context.WithValue(w.p.ctx, workerKey{}, w))
 	w.ctx, w.cancel = retry.Watched(ctx, w.progress), cancel
 }
 
-// progress is retry.Alive of the task at work.
+// progress is called by retry.Alive in the running task.
 func (w *worker) progress() {
-	w.alive.Store(w.p.clock.Load())
-	w.moved.Store(true)
+	w.lastProgress.Store(w.p.clock.Load())
+	w.progressed.Store(true)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.task != nil {
-		w.p.meter(w.task).markProgress()
+		w.p.metricsOf(w.task).markProgress()
 	}
 }
 
-// loop runs tasks until the scheduler is closed, or another worker has taken its place.
+// loop runs tasks until the scheduler is closed or another worker has taken its place.
 func (w *worker) loop() {
-	var completed item
+	var completed workItem
 	for !w.replaced {
 		it, ok := w.p.sched.take(w.kind, completed)
-		completed = item{}
+		completed = workItem{}
 		if !ok {
 			break
 		}
@@ -72,131 +72,132 @@ func (w *worker) loop() {
 			completed = it
 		}
 	}
-	w.p.sched.dismiss(w, completed)
+	w.p.sched.removeWorker(w, completed)
 	w.cancel(nil)
 }
 
-// begin takes note that the task of it is at work, and returns its context.
-func (w *worker) begin(it item, careful bool) context.Context {
+// begin marks the task of it as running, and returns its context.
+func (w *worker) begin(it workItem, mustRecord bool) context.Context {
 	now, t := w.p.clock.Load(), it.task
-	w.alive.Store(now)
-	w.moved.Store(false)
-	w.p.meter(t).addBusy(1)
+	w.lastProgress.Store(now)
+	w.progressed.Store(false)
+	w.p.metricsOf(t).addBusy(1)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.task, w.q, w.careful, w.since, w.limit, w.warned = t, it.q, careful, now, now+int64(w.p.deadline(t)), 0
+	w.task, w.q, w.mustRecord, w.began, w.deadline, w.cancelledAt = t, it.q, mustRecord, now, now+int64(w.p.deadline(t)), 0
 	return w.ctx
 }
 
-// end takes note that the task at work is at its end, and returns why it was cancelled, if it was.
+// end marks the task as ended, and returns the cause if it was cancelled.
 func (w *worker) end() (cause error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.p.meter(w.task).addBusy(-1)
+	w.p.metricsOf(w.task).addBusy(-1)
 	w.task = nil
 	if w.ctx.Err() != nil {
 		cause = context.Cause(w.ctx)
-		w.renew()
+		w.newContext()
 	}
 	return cause
 }
 
-// interrupt cancels the task at work, or only one that is parked, if it is of shares.
-func (w *worker) interrupt(shares []*share, onlyParked bool, cause error) {
+// interrupt cancels the task if it belongs to assignments and, with onlyParked, if it is parked.
+func (w *worker) interrupt(assignments []*assignment, onlyParked bool, cause error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.task != nil && w.warned == 0 && (w.parked || !onlyParked) && slices.Contains(shares, w.task.share) {
-		w.warned = max(w.p.clock.Load(), 1)
+	if w.task != nil && w.cancelledAt == 0 && (w.parked || !onlyParked) && slices.Contains(assignments, w.task.part) {
+		w.cancelledAt = max(w.p.clock.Load(), 1)
 		w.cancel(cause)
 	}
 }
 
 var (
-	errOverdue = errors.New("the task took longer than it may")
-	// A store that hangs must not look well: whoever judges it by the context sees that time was up.
-	errStalled = fmt.Errorf("the task made no progress for longer than it may (%w)", context.DeadlineExceeded)
+	errOverdue = errors.New("the task exceeded its deadline")
+	// It wraps DeadlineExceeded so that a store's breaker counts a call that hangs as a failure.
+	errStalled = fmt.Errorf("the task made no progress for too long (%w)", context.DeadlineExceeded)
 )
 
-// check cancels the task at work if it is overdue or does not get on, and returns an error
-// if it ignores that.
-func (w *worker) check(now int64) error {
+// checkProgress cancels the task if it is overdue or makes no progress. It returns an error if the task
+// ignores that.
+func (w *worker) checkProgress(now int64) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
 	case w.task == nil:
-	case w.warned > 0:
-		if time.Duration(now-w.warned) < w.p.grace() {
+	case w.cancelledAt > 0:
+		if time.Duration(now-w.cancelledAt) < w.p.cancelTimeout() {
 			break
 		}
 		t := w.task
-		return fmt.Errorf("the task of %s at offset %d, key %q, has ignored for %v that it was cancelled (%w)",
-			t.share.partition, t.rec.Offset, t.rec.Key, time.Duration(now-w.warned).Round(time.Second), context.Cause(w.ctx))
-	case w.parked: // it waits for others, who are watched
-	case now > w.limit:
-		w.warned = now
+		return fmt.Errorf("the task of %s at offset %d, key %q, has ignored its cancellation for %v (%w)",
+			t.part.partition, t.rec.Offset, t.rec.Key, time.Duration(now-w.cancelledAt).Round(time.Second), context.Cause(w.ctx))
+	case w.parked: // it waits for other tasks, which are checked themselves
+	case now > w.deadline:
+		w.cancelledAt = now
 		w.cancel(errOverdue)
-	case time.Duration(now-w.alive.Load()) > w.p.cfg.Stall:
-		w.warned = now
+	case time.Duration(now-w.lastProgress.Load()) > w.p.cfg.Stall:
+		w.cancelledAt = now
 		w.cancel(errStalled)
 	}
 	return nil
 }
 
-// run brings a task further, and reports whether it is at its end; if not, it is postponed.
-func (p *Pool) run(w *worker, it item) bool {
+// run processes a task. It reports whether the task has ended; otherwise the task is postponed.
+func (p *Pool) run(w *worker, it workItem) bool {
 	t := it.task
-	if t.share.dead() {
+	if t.part.isCancelled() {
 		p.abandon(t)
 		return true
 	}
-	if p.router.gone(t.rec) {
+	if p.router.ignores(t.rec) {
 		p.finish(t)
 		return true
 	}
-	if p.kafka.Controls.active() && p.kafka.Controls.Role(p.cfg.Role) { // since it was given out
-		p.sched.postpone(it.q, poolClock)
+	if p.kafka.Controls.anyPaused() && p.kafka.Controls.Role(p.cfg.Role) { // paused since the scheduler handed it out
+		p.sched.postpone(it.q, clockStep)
 		return false
 	}
-	if err := p.gate(t); errors.Is(err, errPartPaused) {
-		p.publish(t, []*kgo.Record{p.router.aside(&t.letter, time.Now())}, -1)
+	if err := p.admit(t); errors.Is(err, errWorkPaused) {
+		p.publish(t, []*kgo.Record{p.router.pausedRecord(&t.inflightRecord, time.Now())}, -1)
 		return true
 	} else if err != nil {
-		p.refuse(t, err)
+		p.failTask(t, err)
 		return true
 	}
-	deaths, careful, far := t.share.suspect(t.rec.Offset)
-	if deaths >= killed {
-		p.refuse(t, retry.Permanent(fmt.Errorf("was at work in %d processes that died", deaths)))
+	deaths, mustRecord, wantRecord := t.part.crashRisk(t.rec.Offset)
+	if deaths >= maxDeaths {
+		p.failTask(t, retry.Permanent(fmt.Errorf("was running in %d processes that died", deaths)))
 		return true
 	}
-	if deaths > 1 { // alone: who dies then is the cause, or next to nobody else
-		if !p.alone.TryLock() {
+	if deaths > 1 { // run it alone: if the process dies again, it is almost certainly the cause
+		if !p.suspectMu.TryLock() {
 			p.sched.postpone(it.q, time.Second)
 			return false
 		}
-		defer p.alone.Unlock()
+		defer p.suspectMu.Unlock()
 	}
-	return p.call(w, it, careful, far)
+	return p.call(w, it, mustRecord, wantRecord)
 }
 
-// call calls the handler once, after the task is on record: if it is careful, or far and that is possible.
-func (p *Pool) call(w *worker, it item, careful, far bool) bool {
+// call calls the handler once. Before that a commit records the task: it must if mustRecord is set, and should if
+// wantRecord is set.
+func (p *Pool) call(w *worker, it workItem, mustRecord, wantRecord bool) bool {
 	t := it.task
 	d, ok := p.decode(t)
 	if !ok {
-		p.refuse(t, t.err)
+		p.failTask(t, t.err)
 		return true
 	}
-	ctx := w.begin(it, careful)
-	if t.share.dead() { // whoever interrupted those at work may not have seen it
+	ctx := w.begin(it, mustRecord)
+	if t.part.isCancelled() { // interrupt may have run before begin
 		_ = w.end()
 		p.abandon(t)
 		return true
 	}
-	if careful || far {
-		err := t.share.in.record(ctx, careful)
-		if gone := t.share.dead() || errors.Is(err, errStopped); err != nil && (careful || gone) {
-			_ = w.end() // what the record says is what counts
+	if mustRecord || wantRecord {
+		err := t.part.fetcher.awaitRecorded(ctx, mustRecord)
+		if gone := t.part.isCancelled() || errors.Is(err, errStopped); err != nil && (mustRecord || gone) {
+			_ = w.end() // the result of awaitRecorded decides, not the cause of a cancellation
 			if gone {
 				p.abandon(t)
 				return true
@@ -210,26 +211,26 @@ func (p *Pool) call(w *worker, it item, careful, far bool) bool {
 		t.began = called
 	}
 	t.tries++
-	d.Behind = it.behind()
-	ctx, ended := p.router.span(ctx, &t.letter)
-	out, err := call(ctx, p.handle, d)
+	d.Behind = it.lastQueued()
+	ctx, ended := p.router.span(ctx, &t.inflightRecord)
+	out, err := callHandler(ctx, p.handle, d)
 	ended(err)
 	cause := w.end()
 	t.err = err
 	if err != nil {
-		if errors.Is(cause, errRevoked) || t.share.dead() || p.ctx.Err() != nil {
+		if errors.Is(cause, errRevoked) || t.part.isCancelled() || p.ctx.Err() != nil {
 			p.abandon(t)
 			return true
 		}
 		if cause != nil && retry.ClassOf(err) == retry.Transient {
-			t.err = fmt.Errorf("%w: %w", cause, err) // tried again later, and not at once
-		} else if wait, ok := p.again(t); ok {
-			p.meter(t).countHandled(dispositionRetried, 1, time.Since(called))
+			t.err = fmt.Errorf("%w: %w", cause, err) // a cancelled task is not retried in place
+		} else if wait, ok := p.retryInPlace(t); ok {
+			p.metricsOf(t).countHandled(dispositionRetried, 1, time.Since(called))
 			p.sched.postpone(it.q, wait)
 			return false
 		}
 	}
 	took := time.Since(called)
-	p.publish(t, p.router.outcome(&t.letter, out, t.err), took)
+	p.publish(t, p.router.outcome(&t.inflightRecord, out, t.err), took)
 	return true
 }

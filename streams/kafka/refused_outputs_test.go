@@ -18,8 +18,8 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Outputs that the brokers do not take for some minutes are published when they do: Run does not end, nothing is
-// committed meanwhile, and it can be seen since when.
+// Outputs that the brokers refuse for minutes are published when they accept them: Run does not end, nothing
+// is committed meanwhile, and the state shows since when.
 func TestOutputsAreRefusedForLong(t *testing.T) {
 	t.Parallel()
 	const away = 7 * time.Minute
@@ -27,23 +27,24 @@ func TestOutputsAreRefusedForLong(t *testing.T) {
 	for name, tt := range map[string]struct {
 		role schemas.Role
 		out  schemas.Topic
-		make func(kafka.Config) (runner, error)
+		make func(kafka.Config) (runnable, error)
 	}{
-		"Pool": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg kafka.Config) (runner, error) {
+		"Pool": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg kafka.Config) (runnable, error) {
 			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: changes}, plan)
 		}},
-		"BatchGroup": {schemas.RoleSink, schemas.Dead, func(cfg kafka.Config) (runner, error) {
-			return kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: changes}, &table{poison: "a"})
+		"BatchGroup": {schemas.RoleSink, schemas.Dead, func(cfg kafka.Config) (runnable, error) {
+			return kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: changes},
+				&memoryTable{poison: "a"})
 		}},
-		"Delayer": {schemas.RoleDelayer, schemas.Again(schemas.RoleCopier), func(cfg kafka.Config) (runner, error) {
+		"Delayer": {schemas.RoleDelayer, schemas.Again(schemas.RoleCopier), func(cfg kafka.Config) (runnable, error) {
 			return kafka.NewDelayer(cfg)
 		}},
 	} {
 		for _, fault := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneButLost} {
 			t.Run(fmt.Sprintf("%s, fault %d", name, fault), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quick()})
-					cfg, _ := measured(b)
+					b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quickLanes()})
+					cfg, _ := withMetrics(b)
 					b.Send(change("a"))
 					if tt.role == schemas.RoleDelayer {
 						p, err := kafka.NewProducer(cfg, "test")
@@ -97,46 +98,45 @@ func TestOutputsAreRefusedForLong(t *testing.T) {
 	}
 }
 
-// A refuser is a sink that stores nothing, for good.
-type refuser struct{ handled }
+// A rejectingSink rejects every batch permanently.
+type rejectingSink struct{ handled }
 
-func (r *refuser) Store(ctx context.Context, ds []*schemas.Delivery) error {
+func (r *rejectingSink) Store(ctx context.Context, ds []*schemas.Delivery) error {
 	return retry.Permanent(errors.Join(errors.New("refused"), r.handled.Store(ctx, ds)))
 }
 
-// While one partition refuses outputs, those that others have taken are not published again, and no handler is called
-// again. If the process is killed meanwhile, the next one publishes them once more.
-func TestOutputsThatWereTakenAreNotRepeated(t *testing.T) {
+// While one partition refuses outputs, acknowledged ones in others are not published again, and no handler is
+// called again. If the process is killed meanwhile, the next one publishes them again.
+func TestAcknowledgedOutputsAreNotRepeated(t *testing.T) {
 	t.Parallel()
 	n, long := need.Amount(20, 50, 50), time.Duration(need.Amount(4, 20, 20))*time.Minute
 	changes := []schemas.Topic{schemas.Changes}
 	for name, tt := range map[string]struct {
 		role schemas.Role
 		out  schemas.Topic
-		make func(kafka.Config, *handled) (runner, error)
+		make func(kafka.Config, *handled) (runnable, error)
 	}{
-		"Pool": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg kafka.Config, h *handled) (runner, error) {
+		"Pool": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg kafka.Config, h *handled) (runnable, error) {
 			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: changes},
 				func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					h.add(d)
 					return plan(ctx, d)
 				})
 		}},
-		"BatchGroup": {schemas.RoleSink, schemas.Dead, func(cfg kafka.Config, _ *handled) (runner, error) {
-			return kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: changes}, &refuser{})
+		"BatchGroup": {schemas.RoleSink, schemas.Dead, func(cfg kafka.Config, _ *handled) (runnable, error) {
+			return kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: changes}, &rejectingSink{})
 		}},
-		"Delayer": {schemas.RoleDelayer, schemas.Again(schemas.RoleCopier), func(cfg kafka.Config, _ *handled) (runner, error) {
-			return kafka.NewDelayer(cfg)
-		}},
+		"Delayer": {schemas.RoleDelayer, schemas.Again(schemas.RoleCopier),
+			func(cfg kafka.Config, _ *handled) (runnable, error) { return kafka.NewDelayer(cfg) }},
 	} {
 		for _, fault := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneButLost} {
 			for _, kills := range []int{0, 1} {
 				t.Run(fmt.Sprintf("%s, fault %d, %d kills", name, fault, kills), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
-						b := kafkatest.New(t, kafkatest.Options{Partitions: 2, Lanes: quick()})
+						b := kafkatest.New(t, kafkatest.Options{Partitions: 2, Lanes: quickLanes()})
 						var waits []schemas.Message
 						for i := range n {
-							put(t, b, 0, fmt.Sprint(i)) // whose outputs are in both partitions
+							writeBatches(t, b, 0, fmt.Sprint(i)) // with outputs in both partitions
 							m := command(change(fmt.Sprint(i)).Body.(*pb.Change))
 							m.Due = time.Now().Add(time.Second)
 							waits = append(waits, m)
@@ -152,7 +152,7 @@ func TestOutputsThatWereTakenAreNotRepeated(t *testing.T) {
 							}
 						}
 						var h handled
-						part := func() runner {
+						part := func() runnable {
 							part, err := tt.make(b.Config(), &h)
 							if err != nil {
 								t.Fatal(err)
@@ -194,17 +194,18 @@ func TestOutputsThatWereTakenAreNotRepeated(t *testing.T) {
 	}
 }
 
-// When a partition moves while outputs are refused, its new member handles it, and the old one goes on with the others.
+// When a partition moves while outputs are refused, its new member handles it, and the old one continues with
+// the others.
 func TestPartitionMovesWhileOutputsAreRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
-		put(t, b, 0, "a", "b", "c")
-		put(t, b, 1, "d", "e", "f")
+		writeBatches(t, b, 0, "a", "b", "c")
+		writeBatches(t, b, 1, "d", "e", "f")
 		mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
 		background(t, planner(t, b, plan))
 		time.Sleep(5 * time.Minute)
-		put(t, b, 1, "d") // its output waits for the first one
+		writeBatches(t, b, 1, "d") // its output waits for the first one
 		time.Sleep(time.Second)
 		background(t, planner(t, b, plan))
 		time.Sleep(5 * time.Minute)
@@ -219,14 +220,15 @@ func TestPartitionMovesWhileOutputsAreRefused(t *testing.T) {
 	})
 }
 
-// A member whose successor calls Prepare lets partitions go when none of its outputs can be published any more: what its
-// client still has of a Drain that is over is waited for. This runs in real time, as TestRebalance does.
+// A member with a successor that calls Prepare revokes partitions only when none of its outputs can be
+// published any more: records that its client still has after Drain are waited for. This runs in real time,
+// like TestRebalance.
 func TestOutputsArePublishedBeforePartitionsMove(t *testing.T) {
 	need.Full(t)
 	t.Parallel()
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 2, RealTime: true})
-	put(t, b, 0, "a", "b", "c")
-	put(t, b, 1, "d", "e", "f")
+	writeBatches(t, b, 0, "a", "b", "c")
+	writeBatches(t, b, 1, "d", "e", "f")
 	mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
 	cfg := kafka.PoolConfig{Drain: time.Second, Prepare: func(context.Context) error { return nil }}
 	background(t, pool(t, b, cfg, plan))
@@ -240,7 +242,7 @@ func TestOutputsArePublishedBeforePartitionsMove(t *testing.T) {
 	}
 }
 
-// The outputs of one key keep their order while the brokers refuse them and after.
+// The outputs of one key keep their order while the brokers refuse them and after that.
 func TestRefusedOutputsKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	const n = 200
@@ -249,21 +251,22 @@ func TestRefusedOutputsKeepTheirOrder(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				mend := b.FailProduce(schemas.DuplicationHigh, fault, -1)
-				time.AfterFunc(70*time.Second, func() { go mend() }) // once some were given up, and others are sent
+				time.AfterFunc(70*time.Second, func() { go mend() }) // some were given up, and others are sent
 				b.Send(numbered(n, 2)...)
-				background(t, pool(t, b, kafka.PoolConfig{}, func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-					time.Sleep(500 * time.Millisecond)
-					m := command(d.Body.(*pb.Change))
-					m.Body.(*pb.DuplicationCommand).ChangeVersion = fmt.Sprintf("%03d", d.Offset)
-					return []schemas.Message{m}, nil
-				}))
+				background(t, pool(t, b, kafka.PoolConfig{},
+					func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+						time.Sleep(500 * time.Millisecond)
+						m := command(d.Body.(*pb.Change))
+						m.Body.(*pb.DuplicationCommand).ChangeVersion = fmt.Sprintf("%03d", d.Offset)
+						return []schemas.Message{m}, nil
+					}))
 				time.Sleep(10 * time.Minute)
 				newest, seen := map[string]string{}, map[string]bool{} // by item
 				for _, body := range b.Bodies(schemas.DuplicationHigh) {
 					c := body.(*pb.DuplicationCommand)
-					if v := c.GetChangeVersion(); !seen[v] { // what was written although it was refused comes again
+					if v := c.GetChangeVersion(); !seen[v] { // refused records that were written come again
 						if v < newest[c.GetItem()] {
-							t.Fatalf("%s of item %s comes behind %s", v, c.GetItem(), newest[c.GetItem()])
+							t.Fatalf("%s of item %s follows %s", v, c.GetItem(), newest[c.GetItem()])
 						}
 						newest[c.GetItem()], seen[v] = v, true
 					}
@@ -276,7 +279,7 @@ func TestRefusedOutputsKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// Long work goes on while an output of another task is refused, and is not begun again.
+// Long tasks continue while an output of another task is refused, and are not restarted.
 func TestLongWorkOutlivesRefusedOutputs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -284,17 +287,18 @@ func TestLongWorkOutlivesRefusedOutputs(t *testing.T) {
 		b.Send(change("long"), change("short"))
 		var calls atomic.Int32
 		mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
-		background(t, pool(t, b, kafka.PoolConfig{}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-			if d.Body.(*pb.Change).GetItem() == "long" {
-				calls.Add(1)
-				select {
-				case <-ctx.Done():
-					return nil, ctx.Err()
-				case <-time.After(5 * time.Minute):
+		background(t, pool(t, b, kafka.PoolConfig{},
+			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				if d.Body.(*pb.Change).GetItem() == "long" {
+					calls.Add(1)
+					select {
+					case <-ctx.Done():
+						return nil, ctx.Err()
+					case <-time.After(5 * time.Minute):
+					}
 				}
-			}
-			return plan(ctx, d)
-		}))
+				return plan(ctx, d)
+			}))
 		time.Sleep(6 * time.Minute)
 		mend()
 		time.Sleep(2 * time.Minute)
@@ -304,8 +308,8 @@ func TestLongWorkOutlivesRefusedOutputs(t *testing.T) {
 	})
 }
 
-// The outputs of tasks that were at work while their topic was made again reach the new one.
-func TestOutputsToATopicMadeAgain(t *testing.T) {
+// The outputs of tasks that ran while their topic was created again reach the new topic.
+func TestOutputsToRecreatedTopic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const n = 200

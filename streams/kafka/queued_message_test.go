@@ -15,9 +15,9 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A handler learns which message of the same key is the last one that waits in this process, and none that belongs to
-// another key or that it has handled.
-func TestPoolTellsWhatIsBehind(t *testing.T) {
+// A handler gets the last message of its key that waits in this process, and none that has another key or was
+// handled.
+func TestPoolPassesLastQueuedMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
@@ -48,9 +48,9 @@ func TestPoolTellsWhatIsBehind(t *testing.T) {
 	})
 }
 
-// A message that came back from a lane is older than its place in the queue says, and has fewer deliveries and waits
-// left; one of another group can be given back while the message before it is committed. Neither is what is behind.
-func TestPoolTellsNothingBehindThatMayEndOtherwise(t *testing.T) {
+// A message from a lane is older than its position says, and has fewer deliveries left. A message of another
+// fetcher can be revoked while the message before it is committed. Neither is passed as the last queued one.
+func TestPoolSkipsUncertainQueuedMessages(t *testing.T) {
 	t.Parallel()
 	of := func(topic schemas.Topic, cause string) schemas.Message {
 		m := command(change("a").Body.(*pb.Change))
@@ -62,7 +62,7 @@ func TestPoolTellsNothingBehindThatMayEndOtherwise(t *testing.T) {
 	for name, tt := range map[string]struct {
 		fails bool // the first delivery of the older command
 		sent  []schemas.Message
-		want  string // behind the newer one
+		want  string // queued behind the newer one
 	}{
 		"of the same group":     {false, []schemas.Message{of(high, "block"), of(high, "newer"), of(high, "other")}, "other"},
 		"of another group":      {false, []schemas.Message{of(high, "block"), of(high, "newer"), of(low, "other")}, "none"},
@@ -70,7 +70,7 @@ func TestPoolTellsNothingBehindThatMayEndOtherwise(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1, Lanes: quick()})
+				b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1, Lanes: quickLanes()})
 				var mu sync.Mutex
 				var calls []string
 				h := func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {

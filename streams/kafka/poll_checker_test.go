@@ -13,14 +13,15 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// polledOne is a poll of one partition.
-func polledOne(p kgo.FetchPartition) kgo.Fetches {
+// fetchesOf returns the poll of one partition.
+func fetchesOf(p kgo.FetchPartition) kgo.Fetches {
 	return kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: "t", TopicID: [16]byte{7}, Partitions: []kgo.FetchPartition{p}}}}}
 }
 
-// Which errors of a poll end it, which are looked into, and which are waited for.
+// Which errors of a poll are fatal, which are examined, and which are transient.
 func TestFaultsOf(t *testing.T) {
-	const nothing, ends, outside, other, damaged, passes = "nothing", "ends", "out of range", "unknown id", "damaged", "passes"
+	const nothing, ends, outside, other, damaged, passes = "nothing", "ends", "out of range", "unknown id", "damaged",
+		"passes"
 	for name, tt := range map[string]struct {
 		err       error
 		watermark int64
@@ -28,7 +29,7 @@ func TestFaultsOf(t *testing.T) {
 	}{
 		"no error":                        {nil, 5, nothing},
 		"the poll's end":                  {context.DeadlineExceeded, 0, nothing},
-		"a request that is made again":    {fmt.Errorf("fetch: %w", context.Canceled), 5, nothing},
+		"a repeated request":              {fmt.Errorf("fetch: %w", context.Canceled), 5, nothing},
 		"a log that lost its end":         {&kgo.ErrDataLoss{}, 0, nothing},
 		"longer than may be":              {&kgo.ErrDecompressTooLarge{}, 5, damaged},
 		"out of range":                    {kerr.OffsetOutOfRange, 5, outside},
@@ -43,7 +44,8 @@ func TestFaultsOf(t *testing.T) {
 		"an error of the client's own":    {errors.New("the group session was lost"), 0, nothing},
 	} {
 		got := nothing
-		f := faultsOf(polledOne(kgo.FetchPartition{Partition: 3, HighWatermark: tt.watermark, Err: tt.err}), slog.New(slog.DiscardHandler))
+		f := faultsOf(fetchesOf(kgo.FetchPartition{Partition: 3, HighWatermark: tt.watermark, Err: tt.err}),
+			slog.New(slog.DiscardHandler))
 		out := (*outOfRange)(nil)
 		switch {
 		case errors.As(f.fatal, &out):
@@ -54,7 +56,7 @@ func TestFaultsOf(t *testing.T) {
 			got = other
 		case f.damaged[partition{"t", 3}] != nil:
 			got = damaged
-		case f.passing[partition{"t", 3}] != nil:
+		case f.transient[partition{"t", 3}] != nil:
 			got = passes
 		}
 		if got != tt.want {
@@ -63,13 +65,13 @@ func TestFaultsOf(t *testing.T) {
 	}
 }
 
-// A batch that can be parsed after all stops nothing, however often that happens.
-func TestDamageThatPasses(t *testing.T) {
+// A batch that can be parsed later stops nothing, however often that happens.
+func TestTransientDamage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := NewUnreadables()
-		r := newReader(newRouter(Config{Unreadables: u}, "planner", 0), newCommits(nil))
-		bad := polledOne(kgo.FetchPartition{HighWatermark: 9, Err: io.ErrUnexpectedEOF})
-		good := polledOne(kgo.FetchPartition{HighWatermark: 9, Records: []*kgo.Record{{Topic: "t"}}})
+		r := newPollChecker(newRouter(Config{Unreadables: u}, "planner", 0), newCommits(nil))
+		bad := fetchesOf(kgo.FetchPartition{HighWatermark: 9, Err: io.ErrUnexpectedEOF})
+		good := fetchesOf(kgo.FetchPartition{HighWatermark: 9, Records: []*kgo.Record{{Topic: "t"}}})
 		for range 3 {
 			for range damageTries - 1 {
 				if err := r.check(t.Context(), nil, bad); err != nil {

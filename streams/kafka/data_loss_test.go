@@ -16,8 +16,8 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// What was committed lies beyond the end of the log: a sink reads the partition again from its start, whether the
-// client noticed by the epoch of the commit, or the broker refused the offset.
+// The committed offset is beyond the end of the log: a sink reads the partition again from its start, whether
+// the client detected that by the epoch of the commit or the broker rejected the offset.
 func TestBatchGroupRereadsATruncatedLog(t *testing.T) {
 	t.Parallel()
 	for name, epoch := range map[string]int32{"found by the epoch": 0, "refused by the broker": -1} {
@@ -34,7 +34,7 @@ func TestBatchGroupRereadsATruncatedLog(t *testing.T) {
 				}
 				b.Trim(schemas.Changes, 0, 3)
 				commitOf(t, b.Config(), "millrace.sink", kadm.Offset{Topic: string(schemas.Changes), At: 50, LeaderEpoch: epoch})
-				tb := &table{}
+				tb := &memoryTable{}
 				if err := run(t, 10*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
 					t.Fatal(err)
 				}
@@ -50,8 +50,8 @@ func TestBatchGroupRereadsATruncatedLog(t *testing.T) {
 	}
 }
 
-// A log that loses its end while it is read: what waits to be stored is dropped, all of it is read again from the
-// start and stored, and what was at work is not committed.
+// A log is truncated while it is read: queued records are dropped, everything is read again from the start
+// and stored, and the batch in Store is not committed.
 func TestBatchGroupRereadsWhileItRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestBatchGroupRereadsWhileItRuns(t *testing.T) {
 		if err := p.Publish(t.Context(), numbered(20, 20)...); err != nil {
 			t.Fatal(err)
 		}
-		tb, lossy := &table{hang: true}, new(atomic.Bool)
+		tb, lossy := &memoryTable{hang: true}, new(atomic.Bool)
 		cluster.ControlKey(int16(kmsg.OffsetForLeaderEpoch), func(req kmsg.Request) (kmsg.Response, error, bool) {
 			if !lossy.CompareAndSwap(true, false) {
 				return nil, nil, false
@@ -82,16 +82,17 @@ func TestBatchGroupRereadsWhileItRuns(t *testing.T) {
 			}
 			return resp, nil, true
 		})
-		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}, MaxRows: 15}, tb)
+		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink,
+			Topics: []schemas.Topic{schemas.Changes}, MaxRows: 15}, tb)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- g.Run(ctx) }()
-		time.Sleep(5 * time.Second) // the first batch hangs, the rest waits
+		time.Sleep(5 * time.Second) // the first batch hangs, the others wait
 		lossy.Store(true)
-		for node := range int32(2) { // wherever it was, it has a new epoch
+		for node := range int32(2) { // on any broker, it has a new epoch
 			if err := cluster.MoveTopicPartition("millrace.changes", 0, node); err != nil {
 				t.Fatal(err)
 			}
@@ -99,7 +100,7 @@ func TestBatchGroupRereadsWhileItRuns(t *testing.T) {
 		tb.mu.Lock()
 		tb.hang = false
 		tb.mu.Unlock()
-		wake(t, cfg) // a fetch finds the new epoch
+		appendRecord(t, cfg) // a fetch finds the new epoch
 		time.Sleep(30 * time.Second)
 		stop()
 		if err := <-done; err != nil {
@@ -115,8 +116,8 @@ func TestBatchGroupRereadsWhileItRuns(t *testing.T) {
 	})
 }
 
-// wake adds one record.
-func wake(t *testing.T, cfg kafka.Config) {
+// appendRecord adds one record.
+func appendRecord(t *testing.T, cfg kafka.Config) {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer), kgo.DisableClientMetrics())
 	if err != nil {
@@ -127,7 +128,8 @@ func wake(t *testing.T, cfg kafka.Config) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cl.ProduceSync(t.Context(), &kgo.Record{Topic: "millrace.changes", Key: rec.Key, Value: rec.Value}).FirstErr(); err != nil {
+	if err := cl.ProduceSync(t.Context(), &kgo.Record{Topic: "millrace.changes", Key: rec.Key,
+		Value: rec.Value}).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
 }

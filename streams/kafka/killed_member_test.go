@@ -15,14 +15,14 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// A process that starts when another one of its roles was killed does the work within 15 s, or at once if it comes back
-// under the name of the killed one. Until then Admin.Awaited names the group and the session that is waited for.
-func TestKilledMemberIsFollowed(t *testing.T) {
+// A process that starts after another one of its roles was killed handles the work within 15 s, or at once if
+// it has the killed one's name. Until then Admin.Awaited returns the group and the session to wait for.
+func TestKilledMemberIsReplaced(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		instance string
 		within   time.Duration
-		waits    time.Duration // the session that is waited for; 0: nothing is
+		waits    time.Duration // the session to wait for; 0: none
 	}{
 		"by another":       {"", 15 * time.Second, 10 * time.Second},
 		"by the same name": {"pod-0", 3 * time.Second, 0},
@@ -47,7 +47,7 @@ func TestKilledMemberIsFollowed(t *testing.T) {
 				time.Sleep(time.Minute)
 				proc.kill()
 				killed := time.Now()
-				cfg, _ = measured(b)
+				cfg, _ = withMetrics(b)
 				cfg.Instance = tt.instance
 				background(t, member(cfg))
 				b.Send(change("a"))
@@ -62,20 +62,20 @@ func TestKilledMemberIsFollowed(t *testing.T) {
 					time.Sleep(100 * time.Millisecond)
 				}
 				if took := time.Since(killed); took > tt.within {
-					t.Errorf("the work goes on %v after the kill, want %v at most", took, tt.within)
+					t.Errorf("the work continues %v after the kill, want %v at most", took, tt.within)
 				}
 				if w, err := adm.Awaited(t.Context(), cfg.Metrics.State()); err != nil || len(w.Groups) > 0 {
 					t.Errorf("when it has joined: waits for %+v, %v", w, err)
 				}
 				cancel()
-				<-ended // what it says is the end of a process
+				<-ended // its error is the end of a process
 			})
 		})
 	}
 }
 
-// A process that hears nothing of its brokers for longer than its session has not died: what was at work is done
-// again, as often as that happens.
+// A process without contact to its brokers for longer than its session has not died: running tasks are
+// repeated, however often that happens.
 func TestSilencesAreNoDeaths(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestSilencesAreNoDeaths(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			return silent{c, silence}, nil
+			return silentBroker{c, silence}, nil
 		}
 		var begun, lost atomic.Int32
 		pc := kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: 2}
@@ -117,7 +117,7 @@ func TestSilencesAreNoDeaths(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if begun.Load() != 6 || len(b.Read(schemas.Dead)) > 0 || !slices.Contains(items(b, schemas.DuplicationHigh), "a") {
-			t.Errorf("begun %d times, %d dead letters, outputs %v: want 6 times, none, and its output",
+			t.Errorf("started %d times, %d dead letters, outputs %v: want 6 times, none, and its output",
 				begun.Load(), len(b.Read(schemas.Dead)), items(b, schemas.DuplicationHigh))
 		}
 	})

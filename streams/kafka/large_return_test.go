@@ -15,9 +15,9 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Large work is retried and redriven through a topic of its own, so that a long task does not hold up small ones
-// or their commit.
-func TestLargeRetriesHaveTheirOwnTopic(t *testing.T) {
+// Large messages return from lanes and dead letters through their own topic, so that a long task delays
+// neither small messages nor their commit.
+func TestLargeMessagesReturnThroughTheirOwnTopic(t *testing.T) {
 	t.Parallel()
 	large := func(item string) schemas.Message {
 		m := command(change(item).Body.(*pb.Change))
@@ -57,7 +57,7 @@ func TestLargeRetriesHaveTheirOwnTopic(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quick()})
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quickLanes()})
 				b.Send(large("film"), small("a"), small("b"), small("c"), small("d"))
 				fails := make1(t, b, func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, tt.err })
 				if err := run(t, 10*time.Second, fails); err != nil {
@@ -65,10 +65,10 @@ func TestLargeRetriesHaveTheirOwnTopic(t *testing.T) {
 				}
 				tt.back(t, b)
 				if got := itemsOf(t, b, schemas.DuplicationLarge, againLarge); !slices.Equal(got, []string{"film"}) {
-					t.Errorf("%s holds %v, want what is large", againLarge, got)
+					t.Errorf("%s holds %v, want the large messages", againLarge, got)
 				}
 				if got := itemsOf(t, b, schemas.DuplicationHigh, again); !slices.Equal(got, []string{"a", "b", "c", "d"}) {
-					t.Errorf("%s holds %v, want what is small", again, got)
+					t.Errorf("%s holds %v, want the small messages", again, got)
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error)
@@ -82,10 +82,10 @@ func TestLargeRetriesHaveTheirOwnTopic(t *testing.T) {
 				go func() { done <- p.Run(ctx) }()
 				time.Sleep(20 * time.Second)
 				if got := sum(b.Committed(schemas.RoleCopier, again)); got != 4 {
-					t.Errorf("committed %d of what is small, want 4", got)
+					t.Errorf("committed %d of the small messages, want 4", got)
 				}
 				if got := sum(b.Committed(schemas.RoleCopier, againLarge)); got != 0 {
-					t.Errorf("committed %d of what is large, want 0", got)
+					t.Errorf("committed %d of the large messages, want 0", got)
 				}
 				cancel()
 				if err := <-done; err != nil {
@@ -96,7 +96,7 @@ func TestLargeRetriesHaveTheirOwnTopic(t *testing.T) {
 	}
 }
 
-// itemsOf returns the items of the commands that were first sent to topic and are now in topic in, sorted.
+// itemsOf returns the sorted items of the commands of topic in another topic.
 func itemsOf(t *testing.T, b *kafkatest.Broker, topic, in schemas.Topic) (items []string) {
 	t.Helper()
 	for _, r := range b.Read(in) {
@@ -110,9 +110,9 @@ func itemsOf(t *testing.T, b *kafkatest.Broker, topic, in schemas.Topic) (items 
 	return items
 }
 
-// Records of pass-through topics are trimmed as soon as they are committed, whatever their age. Uncommitted
-// records stay, and so do the latest record and those that are kept for their age.
-func TestTrimPassThroughTopics(t *testing.T) {
+// Handled records of transit topics are removed, however young they are. Records that were not handled, the
+// newest record and records with a retention time stay.
+func TestTransitTopicsAreTrimmed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, cfg := bare(t, 1, 1)

@@ -18,8 +18,8 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A partition that cannot be stored leaves memory for the others: what comes after its first few records stays in
-// Kafka, and is read again when it can be stored.
+// A partition that cannot be stored leaves memory for the others: all but its first few records stay in
+// Kafka, and are read again when it can be stored.
 func TestBatchGroupOneFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -27,12 +27,12 @@ func TestBatchGroupOneFails(t *testing.T) {
 		const n = 32_000
 		long := numbered(n, n)
 		for i := range long {
-			for j := range 8 { // hex does not compress to less than half: a fetch is part of Memory
+			for j := range 8 { // hex compresses to half: a fetch is part of Memory
 				long[i].Body.(*pb.Change).Version += schemas.ID("long", fmt.Sprint(i, j))
 			}
 		}
 		b.Send(long...)
-		tb := &table{}
+		tb := &memoryTable{}
 		var refused, largest atomic.Int64
 		var mended atomic.Bool
 		s := storeFunc{func(ctx context.Context, batch []*schemas.Delivery) error {
@@ -48,12 +48,13 @@ func TestBatchGroupOneFails(t *testing.T) {
 		time.Sleep(time.Minute)
 		committed := b.Committed(schemas.RoleSink, schemas.Changes)
 		if committed[2] != 0 {
-			t.Errorf("%d of what was refused is committed", committed[2])
+			t.Errorf("%d of the refused records are committed", committed[2])
 		}
 		stored := tb.count()
 		tb.check(t, stored, false)
 		if left := n - stored; refused.Load() < 5 || left < n/5 || left > n/3 || largest.Load() > 100 {
-			t.Errorf("%d of %d rows were not stored, %d batches refused, the longest of the later ones %d; want those of one partition of four",
+			t.Errorf("%d of %d rows were not stored, %d batches refused, the longest of the later ones %d; "+
+				"want those of one partition of four",
 				left, n, refused.Load(), largest.Load())
 		}
 		mended.Store(true)
@@ -65,7 +66,8 @@ func TestBatchGroupOneFails(t *testing.T) {
 	})
 }
 
-// Dead letters that the brokers do not take keep no memory from the other partitions; when they are taken, none is missing.
+// Dead letters that the brokers refuse leave memory for the other partitions. When the brokers accept them,
+// none is missing.
 func TestBatchGroupLeavesMemoryWhileDeadLettersAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneButLost} {
@@ -84,7 +86,7 @@ func leavesMemory(t *testing.T, fault kafkatest.Fault) {
 			}
 		}
 		b.Send(long...)
-		tb := &table{}
+		tb := &memoryTable{}
 		s := storeFunc{func(ctx context.Context, batch []*schemas.Delivery) error {
 			if batch[0].Partition == 2 {
 				return retry.Permanent(errors.New("refused"))
@@ -95,7 +97,7 @@ func leavesMemory(t *testing.T, fault kafkatest.Fault) {
 		background(t, sink(t, b, kafka.BatchConfig{Memory: int64(n) << 7}, s)) // less than the partition has
 		time.Sleep(2 * time.Minute)
 		if got := b.Committed(schemas.RoleSink, schemas.Changes)[2]; got != 0 {
-			t.Errorf("%d of what was refused is committed", got)
+			t.Errorf("%d of the refused records are committed", got)
 		}
 		stored := tb.count()
 		if left := n - stored; left < n/5 || left > n/3 {
@@ -116,15 +118,15 @@ func leavesMemory(t *testing.T, fault kafkatest.Fault) {
 	})
 }
 
-// All partitions fail while the store is away, more often than not with more read than there is room for: each
-// record is stored once when it is back, also where nothing new comes.
+// All partitions fail while the store is unavailable, usually with more read than fits. When it is back each
+// record is stored once, also if no new ones arrive.
 func TestBatchGroupAllFail(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 8})
 		const n = 20_000
 		b.Send(numbered(n, n)...)
-		tb := &table{fail: slices.Repeat([]fault{{err: errors.New("away")}}, 60)}
+		tb := &memoryTable{fail: slices.Repeat([]fault{{err: errors.New("away")}}, 60)}
 		background(t, sink(t, b, kafka.BatchConfig{Memory: 2 << 20, MaxRows: 3000}, tb))
 		time.Sleep(2 * time.Minute)
 		tb.check(t, n, false)

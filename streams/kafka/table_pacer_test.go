@@ -17,9 +17,9 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// A slow sink has one table, and notes when each record was stored and when each Store began.
-type slow struct {
-	table
+// A slowSink has one table, and records when each record was stored and when each call of Store began.
+type slowSink struct {
+	memoryTable
 	takes time.Duration
 
 	mu    sync.Mutex
@@ -27,9 +27,9 @@ type slow struct {
 	done  map[string]time.Time // by item
 }
 
-func (s *slow) Table(schemas.Topic) string { return "log" }
+func (s *slowSink) Table(schemas.Topic) string { return "log" }
 
-func (s *slow) Store(ctx context.Context, batch []*schemas.Delivery) error {
+func (s *slowSink) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	s.mu.Lock()
 	s.began = append(s.began, time.Now())
 	s.mu.Unlock()
@@ -39,11 +39,12 @@ func (s *slow) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	for _, d := range batch {
 		s.done[item(d)] = time.Now()
 	}
-	return s.table.Store(ctx, batch)
+	return s.memoryTable.Store(ctx, batch)
 }
 
-// A record is stored at once if no other batch of its table is being stored and the last one began long enough ago, and
-// else when its batch is complete or old. Partitions take turns, and with many of them batches become older.
+// A record is stored at once if no other batch of its table is being stored and the last one began long
+// enough ago. Otherwise it is stored when its batch is complete or old. Partitions take turns, and with many
+// of them batches become older.
 func TestStoredAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -52,23 +53,31 @@ func TestStoredAtOnce(t *testing.T) {
 		between  time.Duration // two records
 		parts    int32         // that the records go to in turns
 		perSec   int
-		late     time.Duration // between a record and the end of its Store, at most
-		inSecond int           // stores that begin within any second, at most
+		late     time.Duration // maximum time between a record and the end of its Store
+		inSecond int           // maximum number of calls of Store within any second
 	}{
-		"one record a second":             {between: time.Second, parts: 1, late: 60 * time.Millisecond, inSecond: 2},
-		"twenty a second":                 {between: 50 * time.Millisecond, parts: 1, late: 310 * time.Millisecond, inSecond: 5},
-		"twenty a second, twice a second": {between: 50 * time.Millisecond, parts: 1, perSec: 2, late: 560 * time.Millisecond, inSecond: 3},
-		"a slow table":                    {between: 50 * time.Millisecond, parts: 1, takes: 600 * time.Millisecond, late: 1660 * time.Millisecond, inSecond: 2},
-		"a slow table of two partitions":  {between: 50 * time.Millisecond, parts: 2, takes: 600 * time.Millisecond, late: 1860 * time.Millisecond, inSecond: 4},
-		"partitions take turns":           {between: 50 * time.Millisecond, parts: 2, late: 580 * time.Millisecond, inSecond: 5},
-		"a thousand a second":             {records: 3000, between: time.Millisecond, parts: 1, late: 1060 * time.Millisecond, inSecond: 4},
-		"the same, over two partitions":   {records: 3000, between: time.Millisecond, parts: 2, late: 1060 * time.Millisecond, inSecond: 4},
-		"many more partitions":            {records: 1000, between: 10 * time.Millisecond, parts: 64, late: 4310 * time.Millisecond, inSecond: 18},
+		"one record a second": {between: time.Second, parts: 1, late: 60 * time.Millisecond, inSecond: 2},
+		"twenty a second": {between: 50 * time.Millisecond, parts: 1, late: 310 * time.Millisecond,
+			inSecond: 5},
+		"twenty a second, twice a second": {between: 50 * time.Millisecond, parts: 1, perSec: 2,
+			late: 560 * time.Millisecond, inSecond: 3},
+		"a slow table": {between: 50 * time.Millisecond, parts: 1, takes: 600 * time.Millisecond,
+			late: 1660 * time.Millisecond, inSecond: 2},
+		"a slow table of two partitions": {between: 50 * time.Millisecond, parts: 2, takes: 600 * time.Millisecond,
+			late: 1860 * time.Millisecond, inSecond: 4},
+		"partitions take turns": {between: 50 * time.Millisecond, parts: 2, late: 580 * time.Millisecond,
+			inSecond: 5},
+		"a thousand a second": {records: 3000, between: time.Millisecond, parts: 1,
+			late: 1060 * time.Millisecond, inSecond: 4},
+		"the same, over two partitions": {records: 3000, between: time.Millisecond, parts: 2,
+			late: 1060 * time.Millisecond, inSecond: 4},
+		"many more partitions": {records: 1000, between: 10 * time.Millisecond, parts: 64,
+			late: 4310 * time.Millisecond, inSecond: 18},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: tt.parts, Prompt: true})
-				s := &slow{takes: tt.takes, done: map[string]time.Time{}}
+				s := &slowSink{takes: tt.takes, done: map[string]time.Time{}}
 				background(t, sink(t, b, kafka.BatchConfig{PartsPerSecond: tt.perSec}, s))
 				time.Sleep(10 * time.Second)
 				sent := map[string]time.Time{}
@@ -102,12 +111,12 @@ func TestStoredAtOnce(t *testing.T) {
 	}
 }
 
-// What was stored is committed soon after, so that fresh reads need not wait long for it.
+// Stored records are committed soon, so that fresh reads do not wait long.
 func TestCommittedSoon(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Prompt: true})
-		background(t, sink(t, b, kafka.BatchConfig{}, &table{}))
+		background(t, sink(t, b, kafka.BatchConfig{}, &memoryTable{}))
 		time.Sleep(10 * time.Second)
 		adm, err := kafka.NewAdmin(b.Config())
 		if err != nil {
@@ -129,14 +138,14 @@ func TestCommittedSoon(t *testing.T) {
 	})
 }
 
-// A marking sink stores nothing and notes when Mark was called with a partition of each topic.
-type marking struct {
+// A markingSink stores nothing, and records when Mark was called with a partition of each topic.
+type markingSink struct {
 	storeFunc
 	mu sync.Mutex
 	at map[schemas.Topic][]time.Time
 }
 
-func (m *marking) Mark(_ context.Context, done []schemas.Progress) error {
+func (m *markingSink) Mark(_ context.Context, done []schemas.Progress) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, p := range done {
@@ -145,21 +154,24 @@ func (m *marking) Mark(_ context.Context, done []schemas.Progress) error {
 	return nil
 }
 
-// What a fresh read waits for is committed soon if it is not very much, and what none waits for once a second.
+// Records that fresh reads wait for are committed soon if there are few. Other records are committed once a
+// second.
 func TestCommitsAreFew(t *testing.T) {
 	t.Parallel()
-	type bounds struct{ least, most int } // commits in 3 s, and that begin within any second
+	type bounds struct{ least, most int } // commits in 3 s, and within any second
 	for name, tt := range map[string]struct {
 		between time.Duration // two messages of each topic
 		want    map[schemas.Topic]bounds
 	}{
-		"twenty a second":     {50 * time.Millisecond, map[schemas.Topic]bounds{schemas.Changes: {10, 5}, schemas.FixityResults: {3, 2}}},
-		"a thousand a second": {time.Millisecond, map[schemas.Topic]bounds{schemas.Changes: {3, 4}, schemas.FixityResults: {3, 2}}},
+		"twenty a second": {50 * time.Millisecond,
+			map[schemas.Topic]bounds{schemas.Changes: {10, 5}, schemas.FixityResults: {3, 2}}},
+		"a thousand a second": {time.Millisecond, map[schemas.Topic]bounds{schemas.Changes: {3, 4},
+			schemas.FixityResults: {3, 2}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Prompt: true})
-				m := &marking{
+				m := &markingSink{
 					storeFunc: storeFunc{func(context.Context, []*schemas.Delivery) error { return nil }},
 					at:        map[schemas.Topic][]time.Time{},
 				}
@@ -168,10 +180,11 @@ func TestCommitsAreFew(t *testing.T) {
 				write, stop := b.Writer()
 				defer stop()
 				for i := range int(3 * time.Second / tt.between) {
-					for _, message := range []schemas.Message{change(fmt.Sprint(i)), {Topic: schemas.FixityResults, Body: &pb.FixityResult{
-						Id: schemas.ID("result", fmt.Sprint(i)), Account: "acme", Store: "1", Space: "maps", Item: "a",
-						Verdict: pb.Verdict_VERDICT_PASS, Started: timestamppb.Now(), Finished: timestamppb.Now(),
-					}}} {
+					for _, message := range []schemas.Message{change(fmt.Sprint(i)),
+						{Topic: schemas.FixityResults, Body: &pb.FixityResult{
+							Id: schemas.ID("result", fmt.Sprint(i)), Account: "acme", Store: "1", Space: "maps", Item: "a",
+							Verdict: pb.Verdict_VERDICT_PASS, Started: timestamppb.Now(), Finished: timestamppb.Now(),
+						}}} {
 						r, err := schemas.Encode(message)
 						if err != nil {
 							t.Fatal(err)

@@ -16,15 +16,15 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// A scales is a sink that weighs what it holds, and takes its time.
-type scales struct {
+// A weighingSink measures the records that it holds, and is slow.
+type weighingSink struct {
 	now, most, heap, rows atomic.Int64
 	want                  int64
 	once                  sync.Once // closes done
 	done                  chan struct{}
 }
 
-func (s *scales) Store(_ context.Context, batch []*schemas.Delivery) error {
+func (s *weighingSink) Store(_ context.Context, batch []*schemas.Delivery) error {
 	var weight int64
 	for _, d := range batch {
 		weight += int64(len(d.Key) + len(d.Value))
@@ -40,20 +40,20 @@ func (s *scales) Store(_ context.Context, batch []*schemas.Delivery) error {
 	if runtime.ReadMemStats(&m); int64(m.HeapAlloc) > s.heap.Load() {
 		s.heap.Store(int64(m.HeapAlloc))
 	}
-	<-time.After(20 * time.Millisecond) // as an insert does
+	<-time.After(20 * time.Millisecond) // like an insert
 	if s.rows.Add(int64(len(batch))) >= s.want {
 		s.once.Do(func() { close(s.done) })
 	}
 	return nil
 }
 
-func (*scales) Table(schemas.Topic) string                     { return "t" }
-func (*scales) Mark(context.Context, []schemas.Progress) error { return nil }
-func (*scales) Forget(schemas.Topic, int32)                    {}
+func (*weighingSink) Table(schemas.Topic) string                     { return "t" }
+func (*weighingSink) Mark(context.Context, []schemas.Progress) error { return nil }
+func (*weighingSink) Forget(schemas.Topic, int32)                    {}
 
-// What a sink holds of dead letters is within its memory, although all of them is in their headers, and although it polls
-// for many records at a time of a topic whose records are small.
-func TestHeadersAreWeighed(t *testing.T) {
+// The dead letters that a sink holds fit into its memory, although most of their size is headers, and
+// although it polls many records at a time from a topic of small records.
+func TestMemoryCountsHeaders(t *testing.T) {
 	n := need.Amount(10_000, 100_000, 100_000)
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 4, RealTime: true, Loopback: true})
 	stack := bytes.Repeat([]byte("goroutine 1 [running]: "), 8<<10/23)
@@ -77,14 +77,15 @@ func TestHeadersAreWeighed(t *testing.T) {
 	runtime.GC()
 	var before runtime.MemStats
 	runtime.ReadMemStats(&before)
-	s := &scales{want: int64(n + small), done: make(chan struct{})}
+	s := &weighingSink{want: int64(n + small), done: make(chan struct{})}
 	background(t, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Dead, schemas.Changes}}, s))
 	select {
 	case <-s.done:
 	case <-time.After(2 * time.Minute):
 		t.Fatalf("%d of %d are stored", s.rows.Load(), n+small)
 	}
-	t.Logf("%d dead letters: %d MiB at the sink at most, a heap of %d MiB more than before", n, s.most.Load()>>20, (s.heap.Load()-int64(before.HeapAlloc))>>20)
+	t.Logf("%d dead letters: %d MiB at the sink at most, a heap of %d MiB more than before", n, s.most.Load()>>20,
+		(s.heap.Load()-int64(before.HeapAlloc))>>20)
 	if most := kafka.BatchMemory * 5 / 4; s.most.Load() > int64(most) {
 		t.Errorf("the sink held %d MiB, want at most %d", s.most.Load()>>20, most>>20)
 	}

@@ -15,12 +15,11 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// A task that ignores that its partition was lost, and is no longer ours, ends Run all the same: by the
-// watchdog, and where Run is to end anyway.
+// A task that ignores the loss of its partition ends Run: by the watchdog, or when Run ends anyway.
 func TestPoolStuckInLostPartition(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		stop time.Duration // when ctx ends; never: 0
+		stop time.Duration // when ctx ends; 0: never
 		took time.Duration // until Run returns
 	}{
 		"the watchdog ends Run": {0, 2 * time.Minute},
@@ -32,14 +31,15 @@ func TestPoolStuckInLostPartition(t *testing.T) {
 				b.Send(change("a"))
 				hold := make(chan struct{})
 				var calls atomic.Int32
-				p := pool(t, b, kafka.PoolConfig{Drain: time.Second}, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
-					if calls.Add(1) == 1 {
-						b.Fence(schemas.RolePlanner)
-						<-ctx.Done()
-						<-hold
-					}
-					return nil, nil
-				})
+				p := pool(t, b, kafka.PoolConfig{Drain: time.Second},
+					func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
+						if calls.Add(1) == 1 {
+							b.Fence(schemas.RolePlanner)
+							<-ctx.Done()
+							<-hold
+						}
+						return nil, nil
+					})
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				if tt.stop > 0 {
@@ -47,14 +47,14 @@ func TestPoolStuckInLostPartition(t *testing.T) {
 				}
 				start := time.Now()
 				err := p.Run(ctx)
-				if err == nil || !strings.Contains(err.Error(), "1 tasks are still at work") {
+				if err == nil || !strings.Contains(err.Error(), "1 tasks still run") {
 					t.Errorf("Run: %v", err)
 				}
 				if took := time.Since(start); took > tt.took {
 					t.Errorf("Run took %v", took)
 				}
 				if got := calls.Load(); got != 1 {
-					t.Errorf("%d calls, want 1: its key is at work", got)
+					t.Errorf("%d calls, want 1: its key is running", got)
 				}
 				close(hold)
 				time.Sleep(time.Second)
@@ -63,7 +63,7 @@ func TestPoolStuckInLostPartition(t *testing.T) {
 	}
 }
 
-// Sessions that are lost are no deaths: who lost them lives, and is at work again.
+// A lost session is no death: the process lives, and its tasks run again.
 func TestPoolLostSessionsAreNoDeaths(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -71,14 +71,15 @@ func TestPoolLostSessionsAreNoDeaths(t *testing.T) {
 		b.Send(change("a"))
 		var calls atomic.Int32
 		var enough atomic.Bool
-		background(t, pool(t, b, kafka.PoolConfig{}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-			calls.Add(1)
-			if !enough.Load() {
-				<-ctx.Done()
-				return nil, ctx.Err()
-			}
-			return plan(ctx, d)
-		}))
+		background(t, pool(t, b, kafka.PoolConfig{},
+			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				calls.Add(1)
+				if !enough.Load() {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				return plan(ctx, d)
+			}))
 		for range 4 {
 			time.Sleep(2 * time.Minute)
 			b.Fence(schemas.RolePlanner)
@@ -96,30 +97,32 @@ func TestPoolLostSessionsAreNoDeaths(t *testing.T) {
 	})
 }
 
-// A silent broker is there and answers nothing, as one that is frozen.
-type silent struct {
+// A silentBroker accepts connections and answers nothing, like a frozen one.
+type silentBroker struct {
 	net.Conn
 	from *atomic.Bool
 }
 
-func (s silent) Write(p []byte) (int, error) {
+func (s silentBroker) Write(p []byte) (int, error) {
 	if s.from.Load() {
 		return len(p), nil
 	}
 	return s.Conn.Write(p)
 }
 
-// A stop is bounded though no broker answers: each of a Pool's members asks to leave, side by side.
-func TestStopsThoughBrokersAreSilent(t *testing.T) {
+// A stop is bounded even if no broker answers: the members of a Pool leave concurrently.
+func TestStopWithSilentBrokers(t *testing.T) {
 	t.Parallel()
 	noTask := func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, nil }
-	for name, part := range map[string]func(kafka.Config) (runner, error){
-		"Pool": func(cfg kafka.Config) (runner, error) {
+	for name, part := range map[string]func(kafka.Config) (runnable, error){
+		"Pool": func(cfg kafka.Config) (runnable, error) {
 			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleCopier,
 				Topics: []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow, schemas.DuplicationLarge}}, noTask)
 		},
-		"BatchGroup": func(cfg kafka.Config) (runner, error) { return pausable()["BatchGroup"].make(cfg, new(ledger)) },
-		"Delayer":    func(cfg kafka.Config) (runner, error) { return kafka.NewDelayer(cfg) },
+		"BatchGroup": func(cfg kafka.Config) (runnable, error) {
+			return pausable()["BatchGroup"].make(cfg, new(deliveryLog))
+		},
+		"Delayer": func(cfg kafka.Config) (runnable, error) { return kafka.NewDelayer(cfg) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -132,7 +135,7 @@ func TestStopsThoughBrokersAreSilent(t *testing.T) {
 					if err != nil {
 						return nil, err
 					}
-					return silent{c, frozen}, nil
+					return silentBroker{c, frozen}, nil
 				}
 				p, err := part(cfg)
 				if err != nil {
@@ -157,13 +160,14 @@ func TestStopsThoughBrokersAreSilent(t *testing.T) {
 	}
 }
 
-// A record of an again topic that tells of an origin which is not its role's is a dead letter; so is what
-// cannot be described. Neither ends the process.
+// A record of an again topic with an original topic that its role does not read becomes a dead letter. So
+// does a message that cannot be described. Neither ends the process.
 func TestPoolForeignOrigin(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
-		enc, err := schemas.Encode(schemas.Message{Topic: schemas.Controls, Source: "x", Body: &pb.Control{Id: "0123456789abcdef0123456789abcdef", Role: "copier", Paused: true}})
+		enc, err := schemas.Encode(schemas.Message{Topic: schemas.Controls, Source: "x",
+			Body: &pb.Control{Id: "0123456789abcdef0123456789abcdef", Role: "copier", Paused: true}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,7 +189,8 @@ func TestPoolForeignOrigin(t *testing.T) {
 		for _, r := range b.Read(schemas.Dead) {
 			why = append(why, r.Header(schemas.TrailError))
 		}
-		if all := strings.Join(why, "\n"); len(why) != 2 || !strings.Contains(all, "not for planner") || !strings.Contains(all, "no such thing") {
+		if all := strings.Join(why, "\n"); len(why) != 2 || !strings.Contains(all, "role planner does not read") ||
+			!strings.Contains(all, "no such thing") {
 			t.Errorf("dead letters: %q", why)
 		}
 		if got := strings.Join(items(b, schemas.DuplicationHigh), " "); got != "good" {
@@ -194,17 +199,18 @@ func TestPoolForeignOrigin(t *testing.T) {
 	})
 }
 
-// A role that is paused while its tasks are at work begins no other: those stay where they are, in no lane, and go
-// on after.
+// A role that is paused while its tasks run starts no other: those stay in memory, not in a lane, and run
+// after the pause.
 func TestPoolPausedWithTasksAtWork(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quick()})
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quickLanes()})
 		const n = 500
 		b.Send(numbered(n, n)...)
 		cfg, controls := paused(t, b)
 		var calls atomic.Int32
-		p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: 1},
+		p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
+			Workers: 1},
 			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
 				if calls.Add(1) == n/2 {
 					apply(t, controls, &pb.Control{Role: string(schemas.RolePlanner), Paused: true})
@@ -219,7 +225,7 @@ func TestPoolPausedWithTasksAtWork(t *testing.T) {
 		if got := calls.Load(); got != n/2 {
 			t.Errorf("%d calls, want %d", got, n/2)
 		}
-		for _, lane := range quick() {
+		for _, lane := range quickLanes() {
 			if n := len(b.Read(schemas.Delay(lane.Name))); n > 0 {
 				t.Errorf("%d records in lane %s", n, lane.Name)
 			}

@@ -15,32 +15,36 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// Partitions hold many accounts: messages of a paused part are held or, if they keep others from being read, make room in
-// the lanes. They spend nothing, and are handled when the pause is over.
+// Partitions hold messages of many accounts. Paused messages are held or, if they keep others from being
+// read, go to the lanes. That counts as no attempt, and they are handled after the pause.
 func TestPausePart(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		entry *pb.Control
-		lasts time.Duration // the pause
+		lasts time.Duration // of the pause
 		room  int64         // bytes that may be held
-		after string        // when the message is handled: through the lanes 30 s, 2 m, and then 5 m each time after it came
+		// When the message is handled: through the lanes after 30 s, 2 m, and then 5 m each.
+		after string
 	}{
-		"its account":                  {&pb.Control{Account: "acme", Paused: true}, 11 * time.Minute, 1, "13m0s"},
-		"its store":                    {&pb.Control{Account: "acme", Store: "1", Paused: true}, 2 * time.Minute, 1, "3m0s"},
-		"its role for its account":     {&pb.Control{Role: "planner", Account: "acme", Paused: true}, 2 * time.Minute, 1, "3m0s"},
-		"its role for its store":       {&pb.Control{Role: "planner", Account: "acme", Store: "1", Paused: true}, 2 * time.Minute, 1, "3m0s"},
-		"its account, with room":       {&pb.Control{Account: "acme", Paused: true}, 11 * time.Minute, 0, "11m0s"},
-		"another store":                {&pb.Control{Account: "acme", Store: "2", Paused: true}, 2 * time.Minute, 1, "0s"},
-		"another role for its account": {&pb.Control{Role: "steward", Account: "acme", Paused: true}, 2 * time.Minute, 1, "0s"},
+		"its account": {&pb.Control{Account: "acme", Paused: true}, 11 * time.Minute, 1, "13m0s"},
+		"its store":   {&pb.Control{Account: "acme", Store: "1", Paused: true}, 2 * time.Minute, 1, "3m0s"},
+		"its role for its account": {&pb.Control{Role: "planner", Account: "acme", Paused: true}, 2 * time.Minute, 1,
+			"3m0s"},
+		"its role for its store": {&pb.Control{Role: "planner", Account: "acme", Store: "1", Paused: true},
+			2 * time.Minute, 1, "3m0s"},
+		"its account, with room": {&pb.Control{Account: "acme", Paused: true}, 11 * time.Minute, 0, "11m0s"},
+		"another store":          {&pb.Control{Account: "acme", Store: "2", Paused: true}, 2 * time.Minute, 1, "0s"},
+		"another role for its account": {&pb.Control{Role: "steward", Account: "acme", Paused: true}, 2 * time.Minute, 1,
+			"0s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quick()})
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quickLanes()})
 				other := change("other")
 				other.Body.(*pb.Change).Account = "umbrella"
 				b.Send(change("a"), other)
 				cfg, c := paused(t, b, tt.entry)
-				var mu sync.Mutex // guards got: the messages are handled side by side
+				var mu sync.Mutex // guards got: messages are handled concurrently
 				start, got := time.Now(), map[string]string{}
 				g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
 					Describe: kafka.About, Bytes: tt.room},
@@ -48,7 +52,8 @@ func TestPausePart(t *testing.T) {
 						history := slices.ContainsFunc(d.Headers, func(h schemas.Header) bool { return h.Key == schemas.TrailHistory })
 						mu.Lock()
 						defer mu.Unlock()
-						got[d.Body.(*pb.Change).GetItem()] = fmt.Sprintf("attempt %d, waits %d, history %v after %v", d.Attempt, d.Waits, history, time.Since(start).Round(time.Minute))
+						got[d.Body.(*pb.Change).GetItem()] = fmt.Sprintf("attempt %d, waits %d, history %v after %v", d.Attempt,
+							d.Waits, history, time.Since(start).Round(time.Minute))
 						return plan(ctx, d)
 					})
 				if err != nil {
@@ -76,7 +81,7 @@ func TestPausePart(t *testing.T) {
 	}
 }
 
-// A role to which nothing can come back handles its messages rather than to lose them.
+// A role without an again topic handles paused messages, because they could not come back.
 func TestPausePartOfRoleWithoutLanes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -90,14 +95,16 @@ func TestPausePartOfRoleWithoutLanes(t *testing.T) {
 		if err := run(t, time.Minute, g); err != nil {
 			t.Fatal(err)
 		}
-		if got, want := items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) || len(b.Read(schemas.Dead)) > 0 {
+		if got, want := items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) ||
+			len(b.Read(schemas.Dead)) > 0 {
 			t.Errorf("got %v and %d dead letters, want %v and none", got, len(b.Read(schemas.Dead)), want)
 		}
 	})
 }
 
-// What cannot be put aside is not committed; what was, but was reported lost, is there once.
-func TestPauseAsideFails(t *testing.T) {
+// A message that cannot be moved to a lane is not committed. One that was moved, but was reported as lost, is
+// there once.
+func TestPausedRecordIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		fault     kafkatest.Fault
@@ -123,7 +130,8 @@ func TestPauseAsideFails(t *testing.T) {
 				if err := run(t, time.Minute, g); (err != nil) != tt.stops {
 					t.Errorf("Run = %v", err)
 				}
-				if at, n := sum(b.Committed(schemas.RolePlanner, schemas.Changes)), len(b.Read(schemas.Delay("30s"))); at != tt.committed || n != tt.lane {
+				if at, n := sum(b.Committed(schemas.RolePlanner, schemas.Changes)),
+					len(b.Read(schemas.Delay("30s"))); at != tt.committed || n != tt.lane {
 					t.Errorf("committed %d, %d in the lane, want %d, %d", at, n, tt.committed, tt.lane)
 				}
 			})

@@ -17,30 +17,31 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A runner is a part that can be paused.
-type runner interface{ Run(context.Context) error }
+// A runnable is a part that can be paused.
+type runnable interface{ Run(context.Context) error }
 
-// pausable are the parts, and what each is fed with and handles. They note in l what they handle.
+// pausable returns the parts, with the messages that they read and handle. They record in l what they handle.
 func pausable() map[string]struct {
 	role  schemas.Role
 	topic schemas.Topic // read and committed
-	make  func(c kafka.Config, l *ledger) (runner, error)
+	make  func(c kafka.Config, l *deliveryLog) (runnable, error)
 } {
 	type part = struct {
 		role  schemas.Role
 		topic schemas.Topic
-		make  func(c kafka.Config, l *ledger) (runner, error)
+		make  func(c kafka.Config, l *deliveryLog) (runnable, error)
 	}
 	return map[string]part{
-		"Pool": {schemas.RolePlanner, schemas.Changes, func(c kafka.Config, l *ledger) (runner, error) {
+		"Pool": {schemas.RolePlanner, schemas.Changes, func(c kafka.Config, l *deliveryLog) (runnable, error) {
 			return kafka.NewPool(c, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
 				func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					l.note(d)
 					return plan(ctx, d)
 				})
 		}},
-		"BatchGroup": {schemas.RoleSink, schemas.Changes, func(c kafka.Config, l *ledger) (runner, error) {
-			return kafka.NewBatchGroup(c, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}, MaxAge: 100 * time.Millisecond},
+		"BatchGroup": {schemas.RoleSink, schemas.Changes, func(c kafka.Config, l *deliveryLog) (runnable, error) {
+			return kafka.NewBatchGroup(c, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes},
+				MaxAge: 100 * time.Millisecond},
 				storeFunc{func(_ context.Context, batch []*schemas.Delivery) error {
 					for _, d := range batch {
 						l.note(d)
@@ -51,8 +52,8 @@ func pausable() map[string]struct {
 	}
 }
 
-// total is how many deliveries l has seen.
-func (l *ledger) total() (n int) {
+// total returns the number of deliveries in l.
+func (l *deliveryLog) total() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, s := range l.seen {
@@ -69,14 +70,14 @@ func send(b *kafkatest.Broker, keys int) {
 	b.Send(msgs...)
 }
 
-// garbage writes what cannot be decoded.
-func garbage(b *kafkatest.Broker, topic schemas.Topic) {
+// sendUndecodable writes a record that cannot be decoded.
+func sendUndecodable(b *kafkatest.Broker, topic schemas.Topic) {
 	r := kafkatest.Record{Partition: 0}
 	r.Topic, r.Value = topic, []byte("{")
 	b.Write(r)
 }
 
-// paused is b's configuration with Controls of its own, to which entries were applied.
+// paused returns b's configuration with its own Controls, to which entries were applied.
 func paused(t *testing.T, b *kafkatest.Broker, entries ...*pb.Control) (kafka.Config, *kafka.Controls) {
 	t.Helper()
 	c := new(kafka.Controls)
@@ -86,19 +87,19 @@ func paused(t *testing.T, b *kafkatest.Broker, entries ...*pb.Control) (kafka.Co
 	return cfg, c
 }
 
-// A message pauses processes in under a second, for as long as it is not lifted: nothing is
-// handled or committed. One that starts meanwhile handles nothing either. All go on within a
-// second, where they stopped, each key in order.
+// A message pauses processes within a second, until it is lifted: nothing is handled or committed. A process
+// that starts meanwhile handles nothing either. All continue within a second where they stopped, each key in
+// order.
 func TestPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		const keys = 20
-		parts, ledgers := pausable(), map[string]*ledger{}
+		parts, ledgers := pausable(), map[string]*deliveryLog{}
 		start := func(name string) {
 			cfg := b.Config()
-			cfg.Controls = follow(t, b) // a process of its own
-			ledgers[name] = new(ledger)
+			cfg.Controls = follow(t, b) // in a process of its own
+			ledgers[name] = new(deliveryLog)
 			p, err := parts[name].make(cfg, ledgers[name])
 			if err != nil {
 				t.Fatal(err)
@@ -137,8 +138,8 @@ func TestPause(t *testing.T) {
 	})
 }
 
-// A part that starts paused handles nothing, not even what it could not decode; it goes on by itself
-// when the until comes.
+// A part that starts paused handles nothing, not even undecodable records. It starts by itself when the pause
+// expires.
 func TestPauseUntil(t *testing.T) {
 	t.Parallel()
 	for name, part := range pausable() {
@@ -146,9 +147,9 @@ func TestPauseUntil(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
 				send(b, 10)
-				garbage(b, part.topic)
+				sendUndecodable(b, part.topic)
 				cfg, _ := paused(t, b, &pb.Control{Role: string(part.role), Paused: true, Until: ends(time.Hour)})
-				var l ledger
+				var l deliveryLog
 				p, err := part.make(cfg, &l)
 				if err != nil {
 					t.Fatal(err)
@@ -160,7 +161,8 @@ func TestPauseUntil(t *testing.T) {
 				}
 				time.Sleep(time.Second)
 				l.check(t, 10, 1)
-				if n, dead, at := l.total(), len(b.Read(schemas.Dead)), sum(b.Committed(part.role, part.topic)); n != 10 || dead != 1 || at != 11 {
+				if n, dead, at := l.total(), len(b.Read(schemas.Dead)), sum(b.Committed(part.role, part.topic)); n != 10 ||
+					dead != 1 || at != 11 {
 					t.Errorf("%d handled, %d dead letters, %d committed, want 10, 1, 11", n, dead, at)
 				}
 			})
@@ -168,17 +170,17 @@ func TestPauseUntil(t *testing.T) {
 	}
 }
 
-// A Pool that is paused between two messages begins no other. What it has done is committed, what
-// it has read is not lost when it is stopped, and its successor does the rest.
+// A Pool that is paused between two messages starts no other. Done messages are committed. When it stops,
+// read messages are not lost, and its successor handles them.
 func TestPauseAndStop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		send(b, 7)
-		garbage(b, schemas.Changes)
+		sendUndecodable(b, schemas.Changes)
 		send(b, 7)
 		cfg, c := paused(t, b)
-		var l ledger
+		var l deliveryLog
 		h := func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			if c.Role(schemas.RolePlanner) {
 				t.Errorf("offset %d is handled while the role is paused", d.Offset)
@@ -191,7 +193,8 @@ func TestPauseAndStop(t *testing.T) {
 			return plan(ctx, d)
 		}
 		group := func() *kafka.Pool {
-			g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: 1}, h)
+			g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
+				Workers: 1}, h)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -200,7 +203,8 @@ func TestPauseAndStop(t *testing.T) {
 		if err := run(t, time.Minute, group()); err != nil {
 			t.Fatal(err)
 		}
-		if got, dead := sum(b.Committed(schemas.RolePlanner, schemas.Changes)), len(b.Read(schemas.Dead)); got != 7 || dead != 0 {
+		if got, dead := sum(b.Committed(schemas.RolePlanner, schemas.Changes)), len(b.Read(schemas.Dead)); got != 7 ||
+			dead != 0 {
 			t.Errorf("committed %d and %d dead letters, want 7 and none", got, dead)
 		}
 		apply(t, c, &pb.Control{Role: "planner"})
@@ -214,16 +218,17 @@ func TestPauseAndStop(t *testing.T) {
 	})
 }
 
-// What was done before a pause is committed in it, however the commit fails at first.
+// Messages done before a pause are committed during it, even if the commit fails at first.
 func TestPauseCommits(t *testing.T) {
 	t.Parallel()
 	for name, part := range pausable() {
-		for fault, f := range map[string]kafkatest.Fault{"not done": kafkatest.NotDone, "done but lost": kafkatest.DoneButLost} {
+		for fault, f := range map[string]kafkatest.Fault{"not done": kafkatest.NotDone,
+			"done but lost": kafkatest.DoneButLost} {
 			t.Run(name+", "+fault, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := kafkatest.New(t, kafkatest.Options{})
 					cfg, c := paused(t, b)
-					var l ledger
+					var l deliveryLog
 					p, err := part.make(cfg, &l)
 					if err != nil {
 						t.Fatal(err)
@@ -247,8 +252,8 @@ func TestPauseCommits(t *testing.T) {
 	}
 }
 
-// A message that is tried again in place is not tried while its role is paused. That spends no
-// attempt and is no failure.
+// A message that is retried in place is not retried while its role is paused. The pause counts as no attempt
+// and no failure.
 func TestPauseBetweenTries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -279,7 +284,7 @@ func TestPauseBetweenTries(t *testing.T) {
 	})
 }
 
-// A batch whose Store fails is not stored again while the role is paused.
+// A batch that could not be stored is not retried while the role is paused.
 func TestPauseBetweenStores(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -287,7 +292,8 @@ func TestPauseBetweenStores(t *testing.T) {
 		send(b, 10)
 		cfg, c := paused(t, b)
 		var calls []time.Time
-		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}},
+		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink,
+			Topics: []schemas.Topic{schemas.Changes}},
 			storeFunc{func(context.Context, []*schemas.Delivery) error {
 				if calls = append(calls, time.Now()); len(calls) == 3 {
 					apply(t, c, &pb.Control{Role: "sink", Paused: true, Until: ends(time.Hour)})
@@ -312,22 +318,23 @@ func TestPauseBetweenStores(t *testing.T) {
 	})
 }
 
-// Of a batch that is not complete when its role is paused nothing is settled, not even what could
-// not be stored anyway.
+// While the role is paused, nothing of an incomplete batch is settled, not even records that can never be
+// stored.
 func TestPauseBeforeStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		cfg, c := paused(t, b)
-		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}, MaxAge: 10 * time.Second}, &table{})
+		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink,
+			Topics: []schemas.Topic{schemas.Changes}, MaxAge: 10 * time.Second}, &memoryTable{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		background(t, g)
 		time.Sleep(5 * time.Second)
-		b.Send(change("a")) // is stored at once, and what follows waits
+		b.Send(change("a")) // stored at once; the next ones wait
 		time.Sleep(50 * time.Millisecond)
-		garbage(b, schemas.Changes)
+		sendUndecodable(b, schemas.Changes)
 		time.Sleep(50 * time.Millisecond)
 		apply(t, c, &pb.Control{Paused: true})
 		time.Sleep(time.Hour)
@@ -342,7 +349,7 @@ func TestPauseBeforeStore(t *testing.T) {
 	})
 }
 
-// What comes while a role is paused is not even fetched.
+// Messages that arrive while a role is paused are not fetched.
 func TestPauseFetchesNothing(t *testing.T) {
 	t.Parallel()
 	for name, part := range pausable() {
@@ -350,7 +357,7 @@ func TestPauseFetchesNothing(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
 				cfg, c := paused(t, b)
-				var l ledger
+				var l deliveryLog
 				p, err := part.make(cfg, &l)
 				if err != nil {
 					t.Fatal(err)
@@ -359,7 +366,7 @@ func TestPauseFetchesNothing(t *testing.T) {
 				send(b, 10)
 				time.Sleep(5 * time.Second)
 				apply(t, c, &pb.Control{Paused: true})
-				send(b, 10) // ends the poll that was under way
+				send(b, 10) // ends the running poll
 				time.Sleep(time.Second)
 				mend := b.FailFetch(part.topic, kafkatest.Refused, -1) // would end Run
 				send(b, 10)
@@ -373,11 +380,11 @@ func TestPauseFetchesNothing(t *testing.T) {
 	}
 }
 
-// A paused delayer moves nothing, whatever has become due, and then all of it at once.
+// A paused delayer moves no due messages, and then all of them at once.
 func TestPauseDelayer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Lanes: quick()})
+		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Lanes: quickLanes()})
 		cfg, c := paused(t, b, &pb.Control{Role: "delayer", Paused: true})
 		p, err := kafka.NewProducer(cfg, "test")
 		if err != nil {
@@ -400,7 +407,8 @@ func TestPauseDelayer(t *testing.T) {
 		}
 		check := func(again int, committed int64) {
 			t.Helper()
-			if got, at := len(b.Read(schemas.Again(schemas.RolePlanner))), sum(b.Committed(schemas.RoleDelayer, schemas.Delay("30s"))); got != again || at != committed {
+			if got, at := len(b.Read(schemas.Again(schemas.RolePlanner))),
+				sum(b.Committed(schemas.RoleDelayer, schemas.Delay("30s"))); got != again || at != committed {
 				t.Errorf("%d came back, %d committed, want %d, %d", got, at, again, committed)
 			}
 		}
@@ -414,7 +422,7 @@ func TestPauseDelayer(t *testing.T) {
 		check(4, 4)
 		publish("e")
 		time.Sleep(20 * time.Second)
-		apply(t, c, &pb.Control{Role: "delayer", Paused: true}) // what it holds waits on
+		apply(t, c, &pb.Control{Role: "delayer", Paused: true}) // the records that it holds keep waiting
 		time.Sleep(10 * time.Minute)
 		check(4, 4)
 		apply(t, c, &pb.Control{Role: "delayer"})
@@ -423,8 +431,8 @@ func TestPauseDelayer(t *testing.T) {
 	})
 }
 
-// Members that come and go while their role is paused take partitions over as ever. Afterwards each
-// message is handled once, and those of a key in order. It runs in real time, as TestRebalance.
+// Rebalances work while the role is paused. Afterwards each message is handled once, in the order of its key.
+// This runs in real time, like TestRebalance.
 func TestPauseRebalance(t *testing.T) {
 	t.Parallel()
 	for name, part := range pausable() {
@@ -433,7 +441,7 @@ func TestPauseRebalance(t *testing.T) {
 			b := kafkatest.New(t, kafkatest.Options{Partitions: 4, RealTime: true})
 			const keys, each = 40, 5
 			cfg, c := paused(t, b)
-			var l ledger
+			var l deliveryLog
 			ctx, stop := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
 			defer wg.Wait()
@@ -454,10 +462,10 @@ func TestPauseRebalance(t *testing.T) {
 			start(time.Hour)
 			send(b, keys)
 			<-time.After(2 * time.Second)
-			start(1500 * time.Millisecond) // its partitions go back to the first in the pause
+			start(1500 * time.Millisecond) // its partitions return to the first one during the pause
 			<-time.After(500 * time.Millisecond)
 			apply(t, c, &pb.Control{Paused: true})
-			<-time.After(time.Second) // for what is at work
+			<-time.After(time.Second) // for running tasks
 			before := l.total()
 			for range each - 1 {
 				send(b, keys)

@@ -1,0 +1,436 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace/millrace/schemas"
+)
+
+// A fetcher is one client of a Pool: a member of the group of one class. It has its own limit of bytes in
+// flight, so that no class keeps another from being read.
+type fetcher struct {
+	p       *Pool
+	class   schemas.Class
+	topics  []string
+	opts    []kgo.Opt
+	cl      *kgo.Client
+	leave   func()      // leaves the group and closes cl
+	memory  *byteBudget // bytes in flight, without those of the backlog topic
+	metrics *roleMetrics
+
+	rebalanceMu    sync.Mutex // held during a rebalance, and while Beside runs
+	commits        *commits
+	checker        *pollChecker
+	commitRequests chan chan error // each gets the result of a commit
+	commitNow      chan struct{}   // requests a commit
+	pausedTasks    int             // tasks held back by a pause, as last reported
+
+	backlogTopic string // empty: none
+	diversion    diversion
+	queueLock    chan struct{} // holds one element while tasks move between the fetcher and the scheduler
+	backlogBytes atomic.Int64  // bytes in flight of the backlog topic
+
+	pauseMu       sync.Mutex // guards paused and backlogPaused
+	paused        bool       // the role is paused
+	backlogPaused bool       // the backlog topic is not fetched
+
+	mu          sync.Mutex // guards the fields below
+	assignments map[partition]*assignment
+	// Last metadata that was committed for lost partitions, to recognize our own commits: no process died.
+	lostMetadata map[partition]string
+}
+
+// maxCommitRequests is the number of requests that one commit can answer.
+const maxCommitRequests = 1024
+
+func newFetcher(p *Pool, m groupMember) (*fetcher, error) {
+	f := &fetcher{
+		p: p, class: m.class, topics: m.topics, memory: newByteBudget(), metrics: p.kafka.Metrics.role(m.role, m.class),
+		commits: newCommits(p.kafka.Deleted), commitRequests: make(chan chan error, maxCommitRequests),
+		commitNow: make(chan struct{}, 1), queueLock: make(chan struct{}, 1),
+		assignments: map[partition]*assignment{}, lostMetadata: map[partition]string{},
+		diversion: diversion{flows: map[Work]*route{}},
+	}
+	if t := schemas.Backlog(m.role, m.class); slices.Contains(m.topics, p.kafka.topic(t)) {
+		f.backlogTopic = p.kafka.topic(t)
+	}
+	f.commits.after = f.onCommitted
+	f.checker = newPollChecker(p.router, f.commits)
+	opts := append(p.kafka.consumeOptions(m),
+		kgo.OnPartitionsAssigned(f.onAssigned), kgo.OnOffsetsFetched(f.onOffsetsFetched),
+		kgo.OnPartitionsRevoked(f.onRevoked), kgo.OnPartitionsLost(f.onLost))
+	if len(p.fetchers) == 0 { // the first one publishes for all: a single client keeps the outputs in order
+		opts = append(opts, p.kafka.produceOptions(outputTimeout, outputLinger)...)
+	}
+	var err error
+	f.opts, err = p.kafka.options(string(m.role)+"."+string(m.class), opts...)
+	return f, err
+}
+
+// poll reads records and schedules them until ctx is done. It waits for memory, but never for a task.
+func (f *fetcher) poll(ctx context.Context) error {
+	for ctx.Err() == nil {
+		f.memory.wait(ctx, f.memoryLimit)
+		fetches := f.cl.PollRecords(ctx, f.p.window/4)
+		if err := f.checker.check(ctx, f.cl, fetches); err != nil {
+			return f.p.router.explainOutOfRange(ctx, f.cl, err)
+		}
+		if err := f.dispatch(fetches); err != nil {
+			return err
+		}
+		f.cl.AllowRebalance()
+	}
+	return nil
+}
+
+// memoryLimit returns the maximum number of bytes in flight without those of the backlog topic.
+func (f *fetcher) memoryLimit() int64 {
+	return f.p.cfg.Bytes - min(f.backlogBytes.Load(), f.p.cfg.Bytes/backlogMemoryPart)
+}
+
+// dispatch hands polled records to the scheduler.
+func (f *fetcher) dispatch(fetches kgo.Fetches) error {
+	tasks, fresh, err := f.newTasks(fetches)
+	if err != nil || len(tasks) == 0 {
+		return err
+	}
+	var weight, behind int64
+	for _, t := range tasks {
+		if t.part.backlog {
+			behind += t.bytes()
+		} else {
+			weight += t.bytes()
+		}
+	}
+	f.memory.add(weight)
+	f.backlogBytes.Add(behind)
+	f.limitBacklogFetch()
+	f.metrics.addInFlight(len(tasks), weight+behind)
+	if fresh {
+		f.commitOpen()
+	}
+	f.queueLock <- struct{}{}
+	defer func() { <-f.queueLock }()
+	f.p.enqueue(f, tasks)
+	return nil
+}
+
+// newTasks returns tasks for the polled records. fresh reports whether some are of a partition that was at
+// rest.
+func (f *fetcher) newTasks(fetches kgo.Fetches) (tasks []*task, fresh bool, err error) {
+	n := fetches.NumRecords()
+	if n == 0 {
+		return nil, false, nil
+	}
+	slab := make([]task, n)
+	tasks = make([]*task, 0, n)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, fetch := range fetches {
+		for _, t := range fetch.Topics {
+			inc := incarnation(t.TopicID)
+			for _, fp := range t.Partitions {
+				part := f.assignments[partition{t.Topic, fp.Partition}]
+				if part == nil || len(fp.Records) == 0 {
+					continue // not assigned: partitions do not move while a poll is held
+				}
+				first, done, ok := part.track(fp.Records)
+				if !ok {
+					return nil, false, fmt.Errorf("%s: more than %d records in flight", part.partition, part.window())
+				}
+				fresh = part.markOpen() || fresh
+				for i, rec := range fp.Records {
+					if done[i] {
+						continue
+					}
+					t := &slab[len(tasks)]
+					t.rec, t.incarnation, t.part, t.slot = rec, inc, part, first+uint64(i)
+					tasks = append(tasks, t)
+				}
+			}
+		}
+	}
+	return tasks, fresh, nil
+}
+
+// commitOpen commits that tasks of partitions may be running, so that the next owner knows it if this process
+// dies. If the commit fails, work continues.
+func (f *fetcher) commitOpen() {
+	f.mu.Lock()
+	f.stageCommits()
+	f.mu.Unlock()
+	ctx, cancel := context.WithTimeout(f.p.ctx, openTimeout)
+	defer cancel()
+	if err := f.commits.send(ctx, f.cl); err != nil {
+		f.p.router.log.Warn("record running tasks", "class", string(f.class), "err", err)
+	}
+}
+
+// openTimeout bounds the commit before the first task of a partition starts.
+const openTimeout = 3 * time.Second
+
+// stageCommits stages the current position of each partition. The caller holds f.mu.
+func (f *fetcher) stageCommits() {
+	atWork := f.p.runningOffsets(f)
+	for at, part := range f.assignments {
+		if pos, ok := part.position(atWork[part]); ok {
+			f.commits.set(at, pos)
+		}
+	}
+}
+
+// commit commits what is done, and records the running tasks. A failed commit is repeated later.
+func (f *fetcher) commit(ctx context.Context) error {
+	f.mu.Lock()
+	f.stageCommits()
+	f.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, CommitTimeout)
+	defer cancel()
+	if !f.commits.pending(nil) {
+		return nil
+	}
+	err := f.commits.send(ctx, f.cl)
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
+	f.metrics.countCommit(err)
+	switch {
+	case err == nil:
+	case commitFatal(err):
+		f.p.fail(err)
+	default:
+		f.p.router.log.Warn("retry commit", "class", string(f.class), "err", err)
+	}
+	return err
+}
+
+// commitLoop commits every second and on request.
+func (f *fetcher) commitLoop(ctx context.Context) {
+	t := time.NewTicker(poolCommitInterval)
+	defer t.Stop()
+	for {
+		var waiting []chan error
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			f.mu.Lock()
+			for _, part := range f.assignments {
+				part.markQuiet()
+			}
+			f.mu.Unlock()
+		case <-f.commitNow:
+		case ask := <-f.commitRequests:
+			waiting = append(waiting, ask)
+			for len(f.commitRequests) > 0 {
+				waiting = append(waiting, <-f.commitRequests)
+			}
+		}
+		err := f.commit(f.p.ctx) // not ctx: a commit that is cut off may reach the broker after the last one
+		for _, ask := range waiting {
+			ask <- err
+		}
+	}
+}
+
+// commitWhileDraining commits at once, and then every second until ctx is done, while running tasks end. The
+// process may be killed before they have.
+func (f *fetcher) commitWhileDraining(ctx context.Context) {
+	t := time.NewTicker(poolCommitInterval)
+	defer t.Stop()
+	for {
+		_ = f.commit(f.p.ctx) // commit has logged its error
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
+// requestCommit requests a commit before the next tick.
+func (f *fetcher) requestCommit() {
+	select {
+	case f.commitNow <- struct{}{}:
+	default:
+	}
+}
+
+// onCommitted records the committed position of a partition.
+func (f *fetcher) onCommitted(at partition, pos position) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if part := f.assignments[at]; part != nil {
+		part.recordedDone.Store(pos.done)
+	}
+}
+
+// optionalRecordWait is how long a task waits to be recorded if it may also start without.
+const optionalRecordWait = time.Second
+
+// awaitRecorded waits until the running tasks are recorded by a commit. If must is false, it waits for at
+// most optionalRecordWait.
+func (f *fetcher) awaitRecorded(ctx context.Context, must bool) error {
+	if !must {
+		var cancel func()
+		ctx, cancel = context.WithTimeout(ctx, optionalRecordWait)
+		defer cancel()
+	}
+	ask := make(chan error, 1)
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-f.p.stopping:
+		return errStopped
+	case f.commitRequests <- ask:
+	}
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-f.p.stopping:
+		return errStopped
+	case err := <-ask:
+		return err
+	}
+}
+
+// onAssigned adds partitions. No poll is held while it or the other callbacks run.
+func (f *fetcher) onAssigned(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
+	defer f.metrics.countRebalance(partitionsAssigned, parts, time.Now())
+	f.rebalanceMu.Lock()
+	defer f.rebalanceMu.Unlock()
+	f.p.requirePrepare()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	eachPartition(parts, func(at partition) { f.assignments[at] = newAssignment(f, at, f.p.cfg.Window) })
+}
+
+// onOffsetsFetched learns from the commits of the assigned partitions which tasks were running when a process
+// died.
+func (f *fetcher) onOffsetsFetched(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var seen []partition // some twice, because the response has an old and a new form
+	learn := func(topic string, id int32, offset int64, metadata *string) {
+		at := partition{topic, id}
+		if part := f.assignments[at]; part != nil && offset >= 0 && metadata != nil {
+			last, ours := f.lostMetadata[at]
+			part.loadCrashes(*metadata, offset, ours && last == *metadata, f.p.router.log)
+		}
+		seen = append(seen, at)
+	}
+	for _, t := range resp.Topics {
+		for _, p := range t.Partitions {
+			learn(t.Topic, p.Partition, p.Offset, p.Metadata)
+		}
+	}
+	for _, g := range resp.Groups {
+		for _, t := range g.Topics {
+			for _, p := range t.Partitions {
+				learn(t.Topic, p.Partition, p.Offset, p.Metadata)
+			}
+		}
+	}
+	for _, at := range seen {
+		delete(f.lostMetadata, at)
+	}
+	return nil
+}
+
+// onRevoked gives running tasks Drain to end, cancels the rest, and commits.
+func (f *fetcher) onRevoked(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
+	defer f.metrics.countRebalance(partitionsRevoked, parts, time.Now())
+	f.rebalanceMu.Lock()
+	defer f.rebalanceMu.Unlock()
+	assignments := f.owned(parts)
+	if len(assignments) == 0 {
+		return
+	}
+	f.p.drain(assignments, f.p.cfg.Drain)
+	if f.p.cfg.Prepare != nil { // the next owner reads what was published: nothing may follow later
+		awaitIdle(assignments, outputTimeout)
+	}
+	_ = f.commit(f.p.ctx) // commit has logged its error; uncommitted work is repeated
+	f.discard(assignments)
+}
+
+// onLost cancels running tasks and commits nothing.
+func (f *fetcher) onLost(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
+	defer f.metrics.countRebalance(partitionsLost, parts, time.Now())
+	f.rebalanceMu.Lock()
+	defer f.rebalanceMu.Unlock()
+	assignments := f.owned(parts)
+	f.mu.Lock()
+	for _, part := range assignments {
+		f.lostMetadata[part.partition] = part.lastMetadata()
+	}
+	f.mu.Unlock()
+	f.discard(assignments)
+}
+
+// owned returns the assignments of parts, or all if parts is nil.
+func (f *fetcher) owned(parts map[string][]int32) []*assignment {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return selectPartitions(f.assignments, parts)
+}
+
+// discard removes assignments. The results of tasks that end later are ignored.
+func (f *fetcher) discard(assignments []*assignment) {
+	for _, part := range assignments {
+		part.stop()
+		part.discard()
+	}
+	f.p.interrupt(assignments, false, errRevoked)
+	f.p.sched.removeQueued(isStopping, f.p.freeTask)
+	for _, part := range assignments {
+		f.mu.Lock()
+		if f.assignments[part.partition] == part {
+			delete(f.assignments, part.partition)
+		}
+		f.mu.Unlock()
+		f.commits.forget(part.partition)
+		f.checker.forget(part.partition)
+		f.cl.ResumeFetchPartitions(part.asMap()) // the client keeps a pause beyond the assignment
+	}
+}
+
+// setPaused stops fetching while the role is paused.
+func (f *fetcher) setPaused(paused bool) {
+	f.pauseMu.Lock()
+	defer f.pauseMu.Unlock()
+	switch {
+	case paused && !f.paused:
+		f.cl.PauseFetchTopics(f.topics...)
+	case !paused && f.paused:
+		f.cl.ResumeFetchTopics(f.topics...)
+		if f.backlogPaused {
+			f.cl.PauseFetchTopics(f.backlogTopic)
+		}
+	}
+	f.paused = paused
+}
+
+// underPressure reports whether records in flight keep more from being read.
+func (f *fetcher) underPressure() bool {
+	if f.memory.full(f.memoryLimit()) {
+		return true
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, part := range f.assignments {
+		if part.isPaused() {
+			return true
+		}
+	}
+	return false
+}

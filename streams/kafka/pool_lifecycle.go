@@ -1,0 +1,287 @@
+package kafka
+
+import (
+	"context"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+)
+
+// drain stops the start of tasks of assignments and waits for the running ones. It cancels parked tasks at
+// once, because what they wait for may be about to stop too, and the others after d. It stops waiting
+// cancelGrace later.
+func (p *Pool) drain(assignments []*assignment, d time.Duration) {
+	for _, part := range assignments {
+		part.stop()
+	}
+	p.interrupt(assignments, true, errRevoked)
+	for _, d := range []time.Duration{d, cancelGrace} {
+		if awaitIdle(assignments, d) {
+			return
+		}
+		for _, part := range assignments {
+			part.cancelled.Store(true)
+		}
+		p.interrupt(assignments, false, errRevoked)
+	}
+	for _, part := range assignments {
+		if n := int(part.running.Load()); n > 0 {
+			p.router.log.Error("abandon tasks that ignore cancellation", "topic", part.topic, "partition", part.id, "tasks", n)
+		}
+	}
+}
+
+func awaitIdle(assignments []*assignment, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for _, part := range assignments {
+		select {
+		case <-part.idle:
+		case <-timer.C:
+			return false
+		}
+	}
+	return true
+}
+
+// interrupt cancels the tasks of assignments that are running or parked, or only the parked ones.
+func (p *Pool) interrupt(assignments []*assignment, onlyParked bool, cause error) {
+	for _, w := range p.liveWorkers() {
+		w.interrupt(assignments, onlyParked, cause)
+	}
+}
+
+func (p *Pool) liveWorkers() []*worker {
+	p.sched.mu.Lock()
+	defer p.sched.mu.Unlock()
+	all := make([]*worker, 0, len(p.sched.workers))
+	for w := range p.sched.workers {
+		all = append(all, w)
+	}
+	return all
+}
+
+// runningOffsets returns the offsets of f's running tasks by assignment. Parked tasks are left out: they do
+// nothing that could kill the process.
+func (p *Pool) runningOffsets(f *fetcher) map[*assignment]runningOffsets {
+	at, now := map[*assignment]runningOffsets{}, p.clock.Load()
+	for _, w := range p.liveWorkers() {
+		w.mu.Lock()
+		if t := w.task; t != nil && t.part.fetcher == f && !w.parked {
+			all := at[t.part]
+			if recent := now-w.began < int64(suspectFor); !w.progressed.Load() || recent && !t.part.stopping.Load() {
+				all.suspect = append(all.suspect, t.rec.Offset)
+			} else {
+				all.progressing = append(all.progressing, t.rec.Offset)
+			}
+			at[t.part] = all
+		}
+		w.mu.Unlock()
+	}
+	return at
+}
+
+// suspectFor is how long after its start a task counts as a possible cause of its process's death even if it
+// has made progress. A task that runs for a day outlives more deaths than maxDeaths that have other causes,
+// such as a neighbour or the machine.
+const suspectFor = 30 * time.Second
+
+// stop ends all tasks and the publishing of outputs, and commits. It allows Drain if ctx is done, and no time
+// if an error stopped Run.
+func (p *Pool) stop(ctx context.Context, giveUp func()) {
+	var d time.Duration
+	if ctx.Err() != nil {
+		d = p.cfg.Drain
+	}
+	timer := time.AfterFunc(d, giveUp)
+	defer timer.Stop()
+	var all []*assignment
+	for _, f := range p.fetchers {
+		all = append(all, f.owned(nil)...)
+	}
+	for _, part := range all {
+		part.stop()
+	}
+	draining, drained := context.WithCancel(p.ctx)
+	var each sync.WaitGroup
+	for _, f := range p.fetchers {
+		each.Go(func() { f.commitWhileDraining(draining) })
+	}
+	p.drain(all, d)
+	drained()
+	each.Wait()
+	for _, f := range p.fetchers {
+		each.Go(func() {
+			_ = f.commit(p.ctx) // commit has logged its error; uncommitted work is repeated
+			f.discard(f.owned(nil))
+		})
+	}
+	each.Wait()
+}
+
+// waitWorkers waits at most d for the workers to return. It returns the number of tasks that still run,
+// including those of partitions that were lost long ago.
+func (p *Pool) waitWorkers(d time.Duration) (stuck int) {
+	ended := make(chan struct{})
+	go func() {
+		p.workers.Wait()
+		close(ended)
+	}()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ended:
+		return 0
+	case <-timer.C:
+	}
+	for _, w := range p.liveWorkers() {
+		w.mu.Lock()
+		if w.task != nil {
+			stuck++
+		}
+		w.mu.Unlock()
+	}
+	return max(stuck, 1)
+}
+
+// watchdog advances the Pool's clock and checks the running tasks until ctx is done.
+func (p *Pool) watchdog(ctx context.Context) {
+	began := time.Now()
+	tick := time.NewTicker(clockStep)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := time.Since(began)
+		p.clock.Store(int64(now))
+		for _, w := range p.liveWorkers() {
+			if err := w.checkProgress(int64(now)); err != nil {
+				p.fetchers[0].metrics.addStuck(1)
+				p.fail(err)
+				return
+			}
+		}
+		p.sched.releaseUnused()
+		p.shedPaused()
+	}
+}
+
+// shedPaused moves paused tasks to the delay lanes while they keep other messages from being read. Tasks that
+// wait for slots count as progress: the watchdog checks the tasks that hold the slots.
+func (p *Pool) shedPaused() {
+	for f := range p.sched.waitingForSlots() {
+		f.metrics.markProgress()
+	}
+	held := p.sched.pausedCounts()
+	for _, f := range p.fetchers {
+		f.metrics.addHeld(held[f] - f.pausedTasks)
+		f.pausedTasks = held[f]
+	}
+	if _, hasAgain := schemas.Lookup(schemas.Again(p.cfg.Role)); !hasAgain || !p.kafka.Controls.anyPaused() {
+		return
+	}
+	if slices.ContainsFunc(p.fetchers, (*fetcher).underPressure) {
+		p.sched.startShedding()
+	} else {
+		p.sched.stopShedding()
+	}
+}
+
+// deadline is how long a task may run. A task of unknown size has no deadline; it is cancelled only if it
+// makes no progress.
+func (p *Pool) deadline(t *task) time.Duration {
+	if t.cost <= quantum {
+		return math.MaxInt64 / 2
+	}
+	const ages = 1 << 32 // seconds; avoids an overflow
+	return p.deadlineBase + time.Duration(min((t.cost-quantum)/p.deadlineRate, ages))*time.Second
+}
+
+// cancelTimeout is how long a cancelled task may take to return before Run stops with an error.
+func (p *Pool) cancelTimeout() time.Duration { return max(p.cfg.Drain, time.Minute) }
+
+// applyControls applies pauses and worker counts until ctx is done.
+func (p *Pool) applyControls(ctx context.Context) {
+	changed, cancel := p.kafka.Controls.Watch()
+	defer cancel()
+	for {
+		paused := p.kafka.Controls.Role(p.cfg.Role)
+		allowed := p.cfg.Workers
+		if n, ok := p.kafka.Controls.workers(p.cfg.Role); ok {
+			allowed = n
+		}
+		p.sched.mu.Lock()
+		missing := allowed - p.sched.mainWorkers
+		p.sched.mu.Unlock()
+		p.startWorkers(max(missing, 0), 0)
+		p.sched.setControls(paused, allowed, p.paused)
+		for _, f := range p.fetchers {
+			f.setPaused(paused)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// paused reports whether w is paused by its account or stores.
+func (p *Pool) paused(w Work) bool {
+	c := p.kafka.Controls
+	if !c.anyPaused() {
+		return false
+	}
+	for _, store := range w.Stores {
+		if c.Paused(p.cfg.Role, w.Account, store) {
+			return true
+		}
+	}
+	return false
+}
+
+// admit returns an error if t must not be handled now.
+func (p *Pool) admit(t *task) error {
+	w := &t.flow.work
+	if p.kafka.Controls.anyPaused() && p.paused(*w) {
+		return errWorkPaused
+	}
+	if p.cfg.Admit == nil {
+		return nil
+	}
+	for _, store := range w.Stores {
+		if store == "" {
+			continue
+		}
+		if err := p.cfg.Admit(w.Account, store); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// oldest returns when the oldest running task of f started, and the time of its oldest unfinished message.
+func (p *Pool) oldest(f *fetcher) (o oldest) {
+	now := p.clock.Load()
+	for _, w := range p.liveWorkers() {
+		w.mu.Lock()
+		if t := w.task; t != nil && t.part.fetcher == f && !w.parked {
+			if since := time.Now().Add(-time.Duration(now - w.began)); o.task.IsZero() || since.Before(o.task) {
+				o.task = since
+			}
+		}
+		w.mu.Unlock()
+	}
+	for _, part := range f.owned(nil) {
+		if at, ok := part.oldest(); ok && (o.message.IsZero() || at.Before(o.message)) {
+			o.message = at
+		}
+	}
+	return o
+}
