@@ -39,7 +39,7 @@ func TestS3Away(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	source, err := a.Emitting("acme", "1", "test")
+	source, err := a.EmittingStore("acme", "1", "test")
 	if err != nil {
 		t.Fatal(err)
 	}

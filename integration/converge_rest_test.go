@@ -61,7 +61,7 @@ func (w *convergeWorld) waiting(t *testing.T) (all []string) {
 				said[h.Key] = string(h.Value)
 			}
 			all = append(all, fmt.Sprintf("%s of %s, due %s: %s",
-				said[schemas.TrailTopic], said[schemas.TrailRole], said[schemas.TrailDue], said[schemas.TrailError]))
+				said[schemas.HeaderOriginTopic], said[schemas.HeaderRole], said[schemas.HeaderDue], said[schemas.HeaderError]))
 			return nil
 		})
 		if err != nil {

@@ -221,7 +221,7 @@ func (w *convergeWorld) open(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.app.Close)
-	if w.client, err = w.app.Emitting("acme", sourceStore, "client"); err != nil {
+	if w.client, err = w.app.EmittingStore("acme", sourceStore, "client"); err != nil {
 		t.Fatal(err)
 	}
 	k := kafka.Config{Brokers: w.cfg.Kafka.Brokers, Prefix: w.cfg.Kafka.TopicPrefix, ClientID: "converge", Log: log}

@@ -117,7 +117,7 @@ func held(t *testing.T, dir string) map[string]string {
 			t.Error(err)
 		}
 	}()
-	cfg, _, err := config.Load(config.Sources{File: app.ConfigIn(dir)})
+	cfg, _, err := config.Load(config.Sources{File: app.StateConfigPath(dir)})
 	if err != nil {
 		t.Fatal(err)
 	}

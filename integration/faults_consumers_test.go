@@ -154,7 +154,7 @@ func hangs(t *testing.T, c *harness.Cluster) {
 	const n, items = 400, 40
 	var hung atomic.Int64
 	cancelled := make(chan error, 1)
-	planner(t, cfg, kafka.PoolConfig{Stall: 10 * time.Second}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+	planner(t, cfg, kafka.PoolConfig{StallTimeout: 10 * time.Second}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 		if d.Body.(*pb.Change).GetItem() == "item-7" && hung.Add(1) == 1 {
 			<-ctx.Done()
 			cancelled <- context.Cause(ctx)

@@ -108,11 +108,11 @@ func (l *ledger) catchUp(ctx context.Context) error {
 func (l *ledger) enter(r harness.Record) error {
 	at := origin{r.Partition, r.Offset}
 	if r.Topic != schemas.Changes && r.Topic != schemas.DuplicationHigh {
-		if r.Header(schemas.TrailTopic) != string(schemas.Changes) {
+		if r.Header(schemas.HeaderOriginTopic) != string(schemas.Changes) {
 			return nil // another role's
 		}
-		partition, err := strconv.ParseInt(r.Header(schemas.TrailPartition), 10, 32)
-		offset, offsetErr := strconv.ParseInt(r.Header(schemas.TrailOffset), 10, 64)
+		partition, err := strconv.ParseInt(r.Header(schemas.HeaderOriginPartition), 10, 32)
+		offset, offsetErr := strconv.ParseInt(r.Header(schemas.HeaderOriginOffset), 10, 64)
 		if err = errors.Join(err, offsetErr); err != nil {
 			return fmt.Errorf("%s/%d@%d does not say where it is from: %w", r.Topic, r.Partition, r.Offset, err)
 		}

@@ -59,7 +59,7 @@ func member(text string) int {
 		ServerSide: s.ServerSide, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	p, err := kafka.NewPool(cfg, kafka.PoolConfig{
-		Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: s.Workers, Stall: s.Stall, Drain: 10 * time.Second,
+		Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: s.Workers, StallTimeout: s.Stall, DrainTimeout: 10 * time.Second,
 	}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 		if s.Stubborn != "" && d.Body.(*pb.Change).GetItem() == s.Stubborn {
 			select {}
@@ -252,7 +252,7 @@ func faulty(c *harness.Cluster, name string) kafka.Config {
 // planner starts a member in this process, which takes up to task for each message.
 func planner(t *testing.T, cfg kafka.Config, pc kafka.PoolConfig, h kafka.Handler) (stop func() error) {
 	t.Helper()
-	pc.Role, pc.Topics, pc.Drain = schemas.RolePlanner, []schemas.Topic{schemas.Changes}, 10*time.Second
+	pc.Role, pc.Topics, pc.DrainTimeout = schemas.RolePlanner, []schemas.Topic{schemas.Changes}, 10*time.Second
 	p, err := kafka.NewPool(cfg, pc, h)
 	return running(t, p, err)
 }

@@ -172,7 +172,7 @@ func TestRolesApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	store, err := a.Emitting("acme", "1", "test")
+	store, err := a.EmittingStore("acme", "1", "test")
 	if err != nil {
 		t.Fatal(err)
 	}

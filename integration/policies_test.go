@@ -47,7 +47,7 @@ func TestClockOfAPolicyWriter(t *testing.T) {
 		c.Write(t, cfg, r)
 	}
 
-	book := policy.NewBook(func(string) []string { return []string{"1", "2"} })
+	book := policy.NewRegistry(func(string) []string { return []string{"1", "2"} })
 	table, err := kafka.NewTable(cfg, schemas.Policies, func(key []byte, d *schemas.Delivery) error {
 		p, _ := d.Body.(*pb.Policy)
 		book.Apply(key, d.Timestamp, p)

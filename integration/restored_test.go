@@ -169,7 +169,7 @@ func (m *loop) notice(at schemas.Copy) {
 	o, err := m.mem[at.Store].Stat(m.t.Context(), at.Space, at.Item)
 	m.must(err)
 	now := time.Now()
-	d, err := hint.Decide(at, hint.Hint{Kind: hint.Created, Vendor: "watch"}, hint.Sight{Present: true, Object: o, Received: now, Now: now})
+	d, err := hint.Decide(at, hint.Hint{Kind: hint.Created, Vendor: "watch"}, hint.Observation{Present: true, Object: o, Received: now, Now: now})
 	m.must(err)
 	m.publish(schemas.Message{Topic: schemas.Changes, Body: d.Change})
 }

@@ -92,7 +92,7 @@ func flush(t *testing.T, s *emit.Store, outbox *emit.File) {
 	t.Helper()
 	harness.Eventually(t, time.Minute, "tell of what is left", func(ctx context.Context) error {
 		err := s.Flush(ctx)
-		if n := outbox.Stats().Held; err == nil && n > 0 {
+		if n := outbox.Stats().Pending; err == nil && n > 0 {
 			err = fmt.Errorf("%d are held", n)
 		}
 		return err
@@ -259,14 +259,14 @@ func TestS3KafkaAway(t *testing.T) {
 			t.Fatalf("mutation %d while Kafka is away: %v", n, err)
 		}
 	}
-	held := outbox.Stats().Held
+	held := outbox.Stats().Pending
 	t.Logf("%d mutations in %v while Kafka was away; %d are held", made, time.Since(begun).Round(time.Millisecond), held)
 	if held < made {
 		t.Errorf("%d mutations are held, want all %d", held, made)
 	}
 	c.Thaw(t, 0)
 	harness.Eventually(t, time.Minute, "tell of all", func(context.Context) error {
-		if n := outbox.Stats().Held; n > 0 {
+		if n := outbox.Stats().Pending; n > 0 {
 			return fmt.Errorf("%d are held", n)
 		}
 		return nil

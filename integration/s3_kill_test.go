@@ -151,7 +151,7 @@ func (e emitterSpec) run(ctx context.Context) error {
 		return err
 	}
 	if e.Drain {
-		for err = s.Flush(ctx); err != nil && outbox.Stats().Held > 0 && ctx.Err() == nil; err = s.Flush(ctx) {
+		for err = s.Flush(ctx); err != nil && outbox.Stats().Pending > 0 && ctx.Err() == nil; err = s.Flush(ctx) {
 		}
 		return errors.Join(err, outbox.Close())
 	}
@@ -263,11 +263,11 @@ func (e emitterSpec) start(t *testing.T, after time.Duration) (said string, kill
 func (e emitterSpec) judge(t *testing.T, s storage.Store) {
 	t.Helper()
 	deeds := map[deed]bool{}
-	for _, d := range storagetest.Journaled[deed](t, e.path("deeds"), emitterKills()) {
+	for _, d := range storagetest.ReadJournal[deed](t, e.path("deeds"), emitterKills()) {
 		deeds[d] = true
 	}
 	unknown := map[string]int{}
-	for _, l := range storagetest.Journaled[struct{ Intent struct{ Item string } }](t, filepath.Join(e.path("outbox"), "undecided.jsonl"), emitterKills()) {
+	for _, l := range storagetest.ReadJournal[struct{ Intent struct{ Item string } }](t, filepath.Join(e.path("outbox"), "undecided.jsonl"), emitterKills()) {
 		unknown[l.Intent.Item]++
 	}
 	told := e.told(t, deeds)
@@ -299,11 +299,11 @@ func (e emitterSpec) judge(t *testing.T, s storage.Store) {
 func (e emitterSpec) told(t *testing.T, deeds map[deed]bool) map[deed]string {
 	t.Helper()
 	turn := map[string]int{} // of puts, by item and digest
-	for i, a := range storagetest.Journaled[aim](t, e.path("aims"), emitterKills()) {
+	for i, a := range storagetest.ReadJournal[aim](t, e.path("aims"), emitterKills()) {
 		turn[a.Item+" "+a.SHA256] = 2 * i
 	}
 	ids, told, turnOf, last := map[string]bool{}, map[deed]string{}, map[deed]int{}, map[string]int{}
-	for _, c := range storagetest.Journaled[tale](t, e.path("tales"), emitterKills()) {
+	for _, c := range storagetest.ReadJournal[tale](t, e.path("tales"), emitterKills()) {
 		if ids[c.ID] {
 			continue // telling again is telling once
 		}

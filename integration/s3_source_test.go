@@ -45,7 +45,7 @@ func TestS3PutFromSource(t *testing.T) {
 			for i := range content {
 				content[i] = byte(i >> 12)
 			}
-			put := func(s *s3.Store, from *storage.Place) storage.Object {
+			put := func(s *s3.Store, from *storage.Location) storage.Object {
 				t.Helper()
 				o, err := s.Put(t.Context(), "s", "large", bytes.NewReader(content), storage.PutOptions{Size: int64(len(content)), Source: from})
 				if err != nil {
@@ -63,7 +63,7 @@ func TestS3PutFromSource(t *testing.T) {
 			}
 			put(two.Store, &at)
 			copied, sent := seen.copied.Load(), seen.sent.Load()
-			if can := two.Facts().CopiesParts; can && (copied != parts || sent != 0) || !can && (copied != 0 || sent != parts) {
+			if can := two.Features().CopiesParts; can && (copied != parts || sent != 0) || !can && (copied != 0 || sent != parts) {
 				t.Errorf("%d parts were copied and %d sent, want all copied: %t", copied, sent, can)
 			}
 			t.Logf("the service copied %d of %d parts by itself", copied, parts)

@@ -24,9 +24,9 @@ type realS3 struct {
 	*harness.S3Server
 	perSpace, versions bool
 
-	bucket string   // of all stores, but for those with a bucket for each space
-	facts  s3.Facts // what the server was found to do, once
-	marker []byte   // that says so
+	bucket string      // of all stores, but for those with a bucket for each space
+	facts  s3.Features // what the server was found to do, once
+	marker []byte      // that says so
 	places atomic.Int64
 }
 
@@ -42,7 +42,7 @@ func newRealS3(t *testing.T, server *harness.S3Server, perSpace, versions bool) 
 	if err := s.WriteMarker(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.facts = s.Facts()
+	r.facts = s.Features()
 	bucket, key := s.own("marker.json")
 	r.marker = r.Get(t, bucket, key)
 	t.Logf("%s: %+v", r.Kind, r.facts)
@@ -218,7 +218,7 @@ func TestS3Decorators(t *testing.T) {
 		},
 		"limit": func(_ *testing.T, s storage.Store) storage.Store {
 			rates := limit.Rates{Concurrency: 4, RequestsPerSecond: 1e5, BytesPerSecond: 1e10}
-			return limit.NewThrottled(s, limit.NewBreaker(limit.Config{Threshold: 1, Open: time.Hour}), limit.NewThrottle(rates, nil))
+			return limit.New(s, limit.NewBreaker(limit.Config{Threshold: 1, Open: time.Hour}), limit.NewThrottle(rates, nil))
 		},
 		"faults": func(_ *testing.T, s storage.Store) storage.Store { return storagetest.NewFaulty(s) },
 	} {

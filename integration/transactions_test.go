@@ -63,8 +63,8 @@ func TestTransactions(t *testing.T) {
 					return err
 				}
 				for _, l := range lags {
-					if l.Topic == schemas.Changes && (l.Records != 0 || l.Undecided != undecided) {
-						return fmt.Errorf("%s is %v behind, and %d are undecided, want %d", role, l.Partitions, l.Undecided, undecided)
+					if l.Topic == schemas.Changes && (l.Records != 0 || l.Uncommitted != undecided) {
+						return fmt.Errorf("%s is %v behind, and %d are undecided, want %d", role, l.Partitions, l.Uncommitted, undecided)
 					}
 				}
 				return nil

@@ -4,17 +4,17 @@ package schemas
 // number of attempts and waits, and the last failure. A waiting record and a dead letter are the original record with
 // these headers.
 const (
-	TrailTopic       = "millrace-topic"
-	TrailPartition   = "millrace-partition"
-	TrailOffset      = "millrace-offset"
-	TrailTimestamp   = "millrace-timestamp" // milliseconds
-	TrailRole        = "millrace-role"
-	TrailAttempts    = "millrace-attempts"
-	TrailWaits       = "millrace-waits"
-	TrailWaitsFor    = "millrace-waits-for" // CAUSE=N ...: the number of waits for each cause
-	TrailUnavailable = "millrace-unavailable"
-	TrailDue         = "millrace-due" // RFC 3339
-	TrailClass       = "millrace-class"
-	TrailError       = "millrace-error"
-	TrailHistory     = "millrace-history" // JSON
+	HeaderOriginTopic     = "millrace-topic"
+	HeaderOriginPartition = "millrace-partition"
+	HeaderOriginOffset    = "millrace-offset"
+	HeaderOriginTimestamp = "millrace-timestamp" // milliseconds
+	HeaderRole            = "millrace-role"
+	HeaderAttempts        = "millrace-attempts"
+	HeaderWaits           = "millrace-waits"
+	HeaderWaitsByCause    = "millrace-waits-for" // CAUSE=N ...: the number of waits for each cause
+	HeaderUnavailable     = "millrace-unavailable"
+	HeaderDue             = "millrace-due" // RFC 3339
+	HeaderClass           = "millrace-class"
+	HeaderError           = "millrace-error"
+	HeaderHistory         = "millrace-history" // JSON
 )

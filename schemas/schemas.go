@@ -80,9 +80,9 @@ type Delivery struct {
 	WaitsBy map[string]int
 	// Last reports that another failure makes the record a dead letter.
 	Last bool
-	// Behind is the newest message with the same key that this process will handle after this one; nil if none is
+	// Successor is the newest message with the same key that this process will handle after this one; nil if none is
 	// known. Neither message is committed.
-	Behind Body
+	Successor Body
 }
 
 // MaxCauses is the largest number of causes in WaitsBy.
@@ -102,8 +102,8 @@ func (d *Delivery) WaitsFor(cause string) int {
 // unknown. Rows store it to identify the bytes that they were made from.
 func Hash(value []byte) uint64 { return max(1, xxhash.Sum64(value)) }
 
-// An Extent is the range of offsets that each partition of a topic holds at one moment.
-type Extent struct {
+// An OffsetRange is the range of offsets that each partition of a topic holds at one moment.
+type OffsetRange struct {
 	// Incarnation differs between a topic and a deleted topic of the same name.
 	Incarnation uint32
 	// Starts and Ends are by partition. An end is the offset of the next record to be written.

@@ -114,7 +114,7 @@ func missingInChange(c *pb.Change) *fault {
 	case c.GetTime() == nil:
 		return &fault{"time", "is missing"}
 	}
-	switch ofSpace := OfSpace(c.GetOp()); {
+	switch ofSpace := IsSpaceOp(c.GetOp()); {
 	case ofSpace && c.GetItem() != "":
 		return &fault{"item", "is set, but " + c.GetOp().String() + " is about a space"}
 	case !ofSpace && c.GetItem() == "":
@@ -123,8 +123,8 @@ func missingInChange(c *pb.Change) *fault {
 	return nil
 }
 
-// OfSpace reports whether op applies to a space, not to an item.
-func OfSpace(op pb.Op) bool {
+// IsSpaceOp reports whether op applies to a space, not to an item.
+func IsSpaceOp(op pb.Op) bool {
 	switch op {
 	case pb.Op_OP_CREATE_SPACE, pb.Op_OP_DELETE_SPACE, pb.Op_OP_SET_ACL, pb.Op_OP_SET_SPACE_PROPERTIES:
 		return true

@@ -52,7 +52,7 @@ type App struct {
 	db             *clickhouse.DB
 	stores         *Stores
 	slots          *kafka.Slots
-	policyRegistry *policy.Book
+	policyRegistry *policy.Registry
 	reader         *clickhouse.Reader
 	registry       *prometheus.Registry // nil: http.listen is not set
 	tracing        *tracing             // nil: no spans
@@ -89,7 +89,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 		return nil, err
 	}
 	a.unreadable = kafka.NewUnreadables()
-	a.kafka.Unreadables, a.kafka.Waiting, a.kafka.Deleted = a.unreadable, new(kafka.Waiting), new(kafka.DeletedTopics)
+	a.kafka.Unreadables, a.kafka.Unavailable, a.kafka.Deleted = a.unreadable, new(kafka.UnavailableCounts), new(kafka.DeletedTopics)
 	a.registerMetrics()
 	a.tracing = newTracing(cfg.Trace, log)
 	a.kafka.Tracer = a.tracing.tracer()
@@ -100,9 +100,9 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if a.stores, err = newStores(cfg, log); err != nil {
 		return nil, err
 	}
-	a.stores.waiting = a.kafka.Waiting
+	a.stores.waiting = a.kafka.Unavailable
 	a.slots = kafka.NewSlots(a.stores.limit)
-	a.policyRegistry = policy.NewBook(a.stores.IDs)
+	a.policyRegistry = policy.NewRegistry(a.stores.IDs)
 	a.stores.policies = a.policyRegistry
 	ch, err := clickhouseConfig(ctx, cfg)
 	if err != nil {
@@ -136,7 +136,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	a.folder = newPolicyFolder(a)
 	a.watermark = a.admin.NewWatermark(schemas.Changes, positionTopics())
 	a.reader = clickhouse.NewReader(a.db, a.watermark, clickhouse.ReaderConfig{
-		Wait: cfg.Fixity.FreshWait, Gaps: a.reportAllGaps, Gone: a.goneSpaces.Since,
+		Wait: cfg.Fixity.FreshWait, Gaps: a.reportAllGaps, DeclaredGone: a.goneSpaces.Since,
 	})
 	return a, nil
 }
@@ -186,9 +186,9 @@ func (a *App) CatchUp(ctx context.Context) error {
 	return err
 }
 
-// Behind returns the lag of the groups of roles in records, without those in delay lanes that are
+// Lag returns the lag of the groups of roles in records, without those in delay lanes that are
 // not due.
-func (a *App) Behind(ctx context.Context, roles ...schemas.Role) (records int64, err error) {
+func (a *App) Lag(ctx context.Context, roles ...schemas.Role) (records int64, err error) {
 	lags, err := a.admin.Lags(ctx, roles...)
 	for _, l := range lags {
 		records += l.Records

@@ -34,7 +34,7 @@ func TestApproveRepairRefuses(t *testing.T) {
 		"repair is off":           {Account: "acme", Store: "2", Kind: "content-corrupt"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := a.ApproveRepair(t.Context(), i, Approval{Who: "ann"}); !errors.Is(err, ErrPrecondition) {
+			if _, err := a.ApproveRepair(t.Context(), i, Actor{Who: "ann"}); !errors.Is(err, ErrPrecondition) {
 				t.Errorf("got %v, want a precondition", err)
 			}
 		})

@@ -25,13 +25,13 @@ const (
 // Progress is the amount of work done, of a total.
 type Progress struct{ Done, Total int64 }
 
-// A Look returns the present progress.
-type Look func(context.Context) (Progress, error)
+// A ProgressFunc returns the present progress.
+type ProgressFunc func(context.Context) (Progress, error)
 
 // A Wait polls until the work of roles is recorded.
 type Wait struct {
-	// Look is called repeatedly, also after an error. A call may take requestTimeout.
-	Look Look
+	// Progress is called repeatedly, also after an error. A call may take requestTimeout.
+	Progress ProgressFunc
 	// Stalled is called whenever the progress has not changed for Patience. Its arguments are the last
 	// progress, and the error of the last Look, which may be nil. An error from Stalled ends the wait.
 	Stalled  func(context.Context, Progress, error) error
@@ -70,7 +70,7 @@ func (w Wait) Until(ctx context.Context) error {
 func (w Wait) look(ctx context.Context) (Progress, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return w.Look(ctx)
+	return w.Progress(ctx)
 }
 
 // RunWhile runs roles, and the functions beside, until do returns, and then stops them. The first
@@ -93,7 +93,7 @@ func (a *App) RunWhile(ctx context.Context, roles []schemas.Role, do func(contex
 // A Standstill lists reasons why roles make no progress.
 type Standstill struct {
 	Unserved []schemas.Role // roles that no process runs
-	Paused   []Piece        // pauses that affect the roles
+	Paused   []Scope        // pauses that affect the roles
 }
 
 // Standstill returns the roles that no process runs, and the pauses that affect roles.
@@ -109,8 +109,8 @@ func (a *App) Standstill(ctx context.Context, roles ...schemas.Role) (s Standsti
 		s.Unserved = slices.Compact(s.Unserved)
 	}
 	err = a.withControls(ctx, func(_ context.Context, k *kafka.Controls) error {
-		for _, c := range k.InForce() {
-			if p := PieceOf(c); c.GetPaused() && concerns(p, roles) {
+		for _, c := range k.Active() {
+			if p := ScopeOf(c); c.GetPaused() && concerns(p, roles) {
 				s.Paused = append(s.Paused, p)
 			}
 		}
@@ -120,7 +120,7 @@ func (a *App) Standstill(ctx context.Context, roles ...schemas.Role) (s Standsti
 }
 
 // concerns reports whether a pause of p stops one of roles, entirely or for some stores.
-func concerns(p Piece, roles []schemas.Role) bool {
+func concerns(p Scope, roles []schemas.Role) bool {
 	if p.Sweep != "" {
 		return false
 	}
@@ -135,7 +135,7 @@ func concerns(p Piece, roles []schemas.Role) bool {
 // Handled returns a Look that counts the records of the topics of roles. The total is the number of
 // uncommitted records at the first call; records that the groups commit are done. A committed
 // record has become outputs, waits in a delay lane, or is a dead letter.
-func (a *App) Handled(roles ...schemas.Role) Look {
+func (a *App) Handled(roles ...schemas.Role) ProgressFunc {
 	var (
 		left  func(context.Context) (int64, error)
 		total int64

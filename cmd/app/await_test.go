@@ -61,7 +61,7 @@ func TestWait(t *testing.T) {
 				begun := time.Now()
 				var stalled []string
 				err := Wait{
-					Look:     func(context.Context) (Progress, error) { return tt.look(time.Since(begun)) },
+					Progress: func(context.Context) (Progress, error) { return tt.look(time.Since(begun)) },
 					Patience: patience,
 					Stalled: func(_ context.Context, p Progress, err error) error {
 						if stalled = append(stalled, fmt.Sprintf("%d of %d, %v", p.Done, p.Total, err)); len(stalled) == tt.end {
@@ -87,7 +87,7 @@ func TestWaitIsCancelled(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), requestTimeout/2)
 		defer cancel()
 		err := Wait{
-			Look:     func(ctx context.Context) (Progress, error) { <-ctx.Done(); return Progress{1, 1}, nil },
+			Progress: func(ctx context.Context) (Progress, error) { <-ctx.Done(); return Progress{1, 1}, nil },
 			Patience: time.Hour,
 		}.Until(ctx)
 		if !errors.Is(err, context.DeadlineExceeded) {
@@ -101,7 +101,7 @@ func TestWaitEndsLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun, looks, stalled := time.Now(), 0, 0
 		err := Wait{
-			Look: func(ctx context.Context) (Progress, error) {
+			Progress: func(ctx context.Context) (Progress, error) {
 				if looks++; looks < 3 {
 					<-ctx.Done()
 					return Progress{}, context.Cause(ctx)
@@ -131,7 +131,7 @@ func TestHandled(t *testing.T) {
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("k"),
 			Value: []byte("malformed")}})
 		look := a.Handled(schemas.RolePlanner)
-		mend := b.Cut()
+		mend := b.Disconnect()
 		ctx, cancel := context.WithTimeout(t.Context(), requestTimeout)
 		defer cancel()
 		if p, err := look(ctx); err == nil {
@@ -158,7 +158,7 @@ func TestStandstill(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := testControls(t, b)
-		for _, p := range []Piece{{Role: "checker"}, {Role: "copier"}, {Account: "acme", Store: "tape"}, {Sweep: "fixity"}} {
+		for _, p := range []Scope{{Role: "checker"}, {Role: "copier"}, {Account: "acme", Store: "tape"}, {Sweep: "fixity"}} {
 			if err := c.Pause(t.Context(), p, time.Time{}, by("ann")); err != nil {
 				t.Fatal(err)
 			}
@@ -166,7 +166,7 @@ func TestStandstill(t *testing.T) {
 		got, err := a.Standstill(t.Context(), schemas.RoleState, schemas.RoleChecker, schemas.RoleSink)
 		want := Standstill{
 			Unserved: []schemas.Role{schemas.RoleChecker, schemas.RoleSink},
-			Paused:   []Piece{{Account: "acme", Store: "tape"}, {Role: "checker"}},
+			Paused:   []Scope{{Account: "acme", Store: "tape"}, {Role: "checker"}},
 		}
 		if err != nil || !slices.Equal(got.Unserved, want.Unserved) || !slices.Equal(got.Paused, want.Paused) {
 			t.Errorf("got %+v, %v, want %+v", got, err, want)

@@ -17,24 +17,24 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// A Piece selects the work that a pause affects. An empty field matches everything; a piece with a
+// A Scope selects the work that a pause affects. An empty field matches everything; a piece with a
 // sweep has no other field.
-type Piece struct {
+type Scope struct {
 	Role           schemas.Role
 	Account, Store string
 	Sweep          string
 }
 
-// PieceOf returns the work that c affects.
-func PieceOf(c *pb.Control) Piece {
-	return Piece{schemas.Role(c.GetRole()), c.GetAccount(), c.GetStore(), c.GetSweep()}
+// ScopeOf returns the work that c affects.
+func ScopeOf(c *pb.Control) Scope {
+	return Scope{schemas.Role(c.GetRole()), c.GetAccount(), c.GetStore(), c.GetSweep()}
 }
 
 // args returns p as arguments of 'millrace pause'.
-func (p Piece) args() []string {
+func (p Scope) args() []string {
 	where := strings.TrimSuffix(p.Account+"/"+p.Store, "/")
 	switch {
-	case p == Piece{}:
+	case p == Scope{}:
 		return []string{"all"}
 	case p.Sweep != "":
 		return []string{"sweep", p.Sweep}
@@ -48,16 +48,16 @@ func (p Piece) args() []string {
 	return []string{"store", where}
 }
 
-func (p Piece) String() string { return strings.Join(p.args(), " ") }
+func (p Scope) String() string { return strings.Join(p.args(), " ") }
 
-// An UnknownError reports a name that does not exist, and the names that do.
-type UnknownError struct {
+// An UnknownNameError reports a name that does not exist, and the names that do.
+type UnknownNameError struct {
 	kind  string // role, sweep, account or store
 	Name  string // of a store ACCOUNT/STORE
 	Known []string
 }
 
-func (e *UnknownError) Error() string { return fmt.Sprintf("there is no %s %q", e.kind, e.Name) }
+func (e *UnknownNameError) Error() string { return fmt.Sprintf("there is no %s %q", e.kind, e.Name) }
 
 // Controls pause and resume work, and set the number of workers of roles. They need only Kafka.
 // Running processes apply a change within a second after a method has returned.
@@ -83,10 +83,10 @@ func OpenControls(ctx context.Context, cfg *config.Config, log *slog.Logger) (*C
 // Close ends the connections.
 func (c *Controls) Close() { c.producer.Close() }
 
-// InForce returns the pauses, and the roles with a set number of workers.
-func (c *Controls) InForce(ctx context.Context) (in []*pb.Control, err error) {
+// Active returns the pauses, and the roles with a set number of workers.
+func (c *Controls) Active(ctx context.Context) (in []*pb.Control, err error) {
 	err = withFollowedControls(ctx, c.kafka, func(_ context.Context, k *kafka.Controls) error {
-		in = k.InForce()
+		in = k.Active()
 		return nil
 	})
 	if err != nil {
@@ -96,7 +96,7 @@ func (c *Controls) InForce(ctx context.Context) (in []*pb.Control, err error) {
 }
 
 // Pause pauses p until a time; the zero time means until Resume. It replaces an earlier pause of p.
-func (c *Controls) Pause(ctx context.Context, p Piece, until time.Time, by Approval) error {
+func (c *Controls) Pause(ctx context.Context, p Scope, until time.Time, by Actor) error {
 	if err := c.check(p); err != nil {
 		return err
 	}
@@ -110,12 +110,12 @@ func (c *Controls) Pause(ctx context.Context, p Piece, until time.Time, by Appro
 }
 
 // Resume ends the pause of p, and reports whether there was one. Other pauses stay.
-func (c *Controls) Resume(ctx context.Context, p Piece, by Approval) (was bool, err error) {
-	in, err := c.InForce(ctx)
+func (c *Controls) Resume(ctx context.Context, p Scope, by Actor) (was bool, err error) {
+	in, err := c.Active(ctx)
 	if err != nil {
 		return false, err
 	}
-	if !slices.ContainsFunc(in, func(ctl *pb.Control) bool { return PieceOf(ctl) == p && ctl.GetPaused() }) {
+	if !slices.ContainsFunc(in, func(ctl *pb.Control) bool { return ScopeOf(ctl) == p && ctl.GetPaused() }) {
 		return false, c.check(p) // a paused piece can be resumed even if it was removed from the configuration
 	}
 	return true, c.set(ctx, "resume", p, by, func(ctl *pb.Control) {
@@ -126,12 +126,12 @@ func (c *Controls) Resume(ctx context.Context, p Piece, by Approval) (was bool, 
 
 // SetWorkers sets the number of workers of a role in each process; 0 restores the configured
 // number.
-func (c *Controls) SetWorkers(ctx context.Context, role schemas.Role, n int32, by Approval) error {
+func (c *Controls) SetWorkers(ctx context.Context, role schemas.Role, n int32, by Actor) error {
 	sized := []schemas.Role{schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker}
 	if !slices.Contains(sized, role) {
-		return &UnknownError{"role with workers", string(role), names(sized)}
+		return &UnknownNameError{"role with workers", string(role), names(sized)}
 	}
-	return c.set(ctx, "workers", Piece{Role: role}, by, func(ctl *pb.Control) {
+	return c.set(ctx, "workers", Scope{Role: role}, by, func(ctl *pb.Control) {
 		ctl.Workers = n
 		if !ctl.GetPaused() { // a paused role keeps the name of the person who paused it
 			setActor(ctl, by)
@@ -139,19 +139,19 @@ func (c *Controls) SetWorkers(ctx context.Context, role schemas.Role, n int32, b
 	})
 }
 
-func setActor(ctl *pb.Control, by Approval) {
+func setActor(ctl *pb.Control, by Actor) {
 	ctl.By, ctl.Reason, ctl.Time = by.Who, by.Reason, timestamppb.Now()
 }
 
 // set applies change to the present control of p, and publishes the result together with an admin
 // action. Of two concurrent calls the later one wins.
-func (c *Controls) set(ctx context.Context, action string, p Piece, by Approval, change func(*pb.Control)) error {
-	in, err := c.InForce(ctx)
+func (c *Controls) set(ctx context.Context, action string, p Scope, by Actor, change func(*pb.Control)) error {
+	in, err := c.Active(ctx)
 	if err != nil {
 		return err
 	}
 	before := &pb.Control{Role: string(p.Role), Account: p.Account, Store: p.Store, Sweep: p.Sweep}
-	if i := slices.IndexFunc(in, func(ctl *pb.Control) bool { return PieceOf(ctl) == p }); i >= 0 {
+	if i := slices.IndexFunc(in, func(ctl *pb.Control) bool { return ScopeOf(ctl) == p }); i >= 0 {
 		before = in[i]
 	}
 	after := proto.CloneOf(before)
@@ -184,13 +184,13 @@ func describeControl(c *pb.Control) string {
 }
 
 // check returns an error for a name that the configuration or this program does not have.
-func (c *Controls) check(p Piece) error {
+func (c *Controls) check(p Scope) error {
 	roles := append(Roles(), schemas.RoleState)
 	if p.Role != "" && !slices.Contains(roles, p.Role) {
-		return &UnknownError{"role", string(p.Role), names(roles)}
+		return &UnknownNameError{"role", string(p.Role), names(roles)}
 	}
 	if p.Sweep != "" && p.Sweep != fixitySweep {
-		return &UnknownError{"sweep", p.Sweep, []string{fixitySweep}}
+		return &UnknownNameError{"sweep", p.Sweep, []string{fixitySweep}}
 	}
 	var accounts, stores []string
 	for _, a := range c.cfg.Accounts {
@@ -200,10 +200,10 @@ func (c *Controls) check(p Piece) error {
 		}
 	}
 	if p.Store != "" && !slices.Contains(stores, p.Account+"/"+p.Store) {
-		return &UnknownError{"store", p.Account + "/" + p.Store, stores}
+		return &UnknownNameError{"store", p.Account + "/" + p.Store, stores}
 	}
 	if p.Account != "" && !slices.Contains(accounts, p.Account) {
-		return &UnknownError{"account", p.Account, accounts}
+		return &UnknownNameError{"account", p.Account, accounts}
 	}
 	return nil
 }

@@ -31,12 +31,12 @@ func testControls(t *testing.T, b *kafkatest.Broker) *Controls {
 	}}}
 }
 
-func by(who string) Approval { return Approval{Who: who, Reason: who + "'s reason", From: "cli"} }
+func by(who string) Actor { return Actor{Who: who, Reason: who + "'s reason", From: "cli"} }
 
 // inWords returns entries as text.
 func inWords(in []*pb.Control) (s []string) {
 	for _, c := range in {
-		s = append(s, fmt.Sprintf("%s: %s, by %s: %s", PieceOf(c), describeControl(c), c.GetBy(), c.GetReason()))
+		s = append(s, fmt.Sprintf("%s: %s, by %s: %s", ScopeOf(c), describeControl(c), c.GetBy(), c.GetReason()))
 	}
 	return s
 }
@@ -47,7 +47,7 @@ func TestControls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		c := testControls(t, b)
-		role, store := Piece{Role: "copier"}, Piece{Account: "acme", Store: "tape"}
+		role, store := Scope{Role: "copier"}, Scope{Account: "acme", Store: "tape"}
 		until := time.Now().Add(time.Hour)
 		var was []bool
 		for _, do := range []func() error{
@@ -62,7 +62,7 @@ func TestControls(t *testing.T) {
 		}
 		check := func(want ...string) {
 			t.Helper()
-			in, err := c.InForce(t.Context())
+			in, err := c.Active(t.Context())
 			if got := inWords(in); err != nil || !slices.Equal(got, want) {
 				t.Errorf("in force, %v:\ngot  %q\nwant %q", err, got, want)
 			}
@@ -71,7 +71,7 @@ func TestControls(t *testing.T) {
 		check(tape, "role copier: paused until 2000-01-01T01:00:00Z, 4 workers, by bob: bob's reason")
 		time.Sleep(time.Hour)
 		check(tape, "role copier: running, 4 workers, by bob: bob's reason")
-		for _, p := range []Piece{role, store} {
+		for _, p := range []Scope{role, store} {
 			w, err := c.Resume(t.Context(), p, by("eve"))
 			if err != nil {
 				t.Fatal(err)
@@ -106,24 +106,24 @@ func TestControls(t *testing.T) {
 
 func TestControlsRefuse(t *testing.T) {
 	for name, tt := range map[string]struct {
-		piece Piece
+		piece Scope
 		want  string // empty: it is paused
 	}{
-		"everything":          {Piece{}, ""},
-		"state, of the sink":  {Piece{Role: schemas.RoleState}, ""},
-		"a pair":              {Piece{Role: "checker", Account: "acme", Store: "disk"}, ""},
-		"an unknown role":     {Piece{Role: "copper"}, `there is no role "copper"`},
-		"an unknown account":  {Piece{Account: "acne"}, `there is no account "acne"`},
-		"another's store":     {Piece{Account: "umbrella", Store: "disk"}, `there is no store "umbrella/disk"`},
-		"a pair without role": {Piece{Role: "copper", Account: "acme"}, `there is no role "copper"`},
-		"an unknown sweep":    {Piece{Sweep: "audit"}, `there is no sweep "audit"`},
+		"everything":          {Scope{}, ""},
+		"state, of the sink":  {Scope{Role: schemas.RoleState}, ""},
+		"a pair":              {Scope{Role: "checker", Account: "acme", Store: "disk"}, ""},
+		"an unknown role":     {Scope{Role: "copper"}, `there is no role "copper"`},
+		"an unknown account":  {Scope{Account: "acne"}, `there is no account "acne"`},
+		"another's store":     {Scope{Account: "umbrella", Store: "disk"}, `there is no store "umbrella/disk"`},
+		"a pair without role": {Scope{Role: "copper", Account: "acme"}, `there is no role "copper"`},
+		"an unknown sweep":    {Scope{Sweep: "audit"}, `there is no sweep "audit"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
 				c := testControls(t, b)
 				err := c.Pause(t.Context(), tt.piece, time.Time{}, by("ann"))
-				if tt.want == "" && err != nil || tt.want != "" && (!errors.As(err, new(*UnknownError)) || err.Error() != tt.want) {
+				if tt.want == "" && err != nil || tt.want != "" && (!errors.As(err, new(*UnknownNameError)) || err.Error() != tt.want) {
 					t.Errorf("Pause = %v, want %q", err, tt.want)
 				}
 				n := 1
@@ -149,22 +149,22 @@ func TestControlsPublishFails(t *testing.T) {
 	}{
 		"refused":                  {schemas.Controls, kafkatest.Refused, true, false, 2},
 		"not done":                 {schemas.Controls, kafkatest.NotDone, false, true, 1},
-		"done but lost":            {schemas.Controls, kafkatest.DoneButLost, false, true, 1},
+		"done but lost":            {schemas.Controls, kafkatest.DoneNotAcknowledged, false, true, 1},
 		"the action is refused":    {schemas.Admin, kafkatest.Refused, true, true, 1},
-		"the action done but lost": {schemas.Admin, kafkatest.DoneButLost, false, true, 1},
+		"the action done but lost": {schemas.Admin, kafkatest.DoneNotAcknowledged, false, true, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
 				c := testControls(t, b)
 				b.FailProduce(tt.topic, tt.fault, 1)
-				pause := func() error { return c.Pause(t.Context(), Piece{}, time.Time{}, by("ann")) }
+				pause := func() error { return c.Pause(t.Context(), Scope{}, time.Time{}, by("ann")) }
 				err := pause()
 				if (err != nil) != tt.fails || err != nil &&
 					!strings.Contains(err.Error(), "the result is unknown; repeating it is safe") {
 					t.Errorf("Pause = %v", err)
 				}
-				in, err := c.InForce(t.Context())
+				in, err := c.Active(t.Context())
 				if err != nil || (len(in) == 1) != tt.inForce {
 					t.Errorf("in force %q, %v", inWords(in), err)
 				}
@@ -173,7 +173,7 @@ func TestControlsPublishFails(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				in, err = c.InForce(t.Context())
+				in, err = c.Active(t.Context())
 				if actions := len(b.Read(schemas.Admin)); err != nil || len(in) != 1 || actions != tt.actions {
 					t.Errorf("in force %q, %v, and %d actions, want one and %d", inWords(in), err, actions, tt.actions)
 				}
@@ -185,7 +185,7 @@ func TestControlsPublishFails(t *testing.T) {
 // A round whose sweep, store or account is paused starts no further page, records no failure, and
 // resumes later, in a process that follows the controls and in one that does not.
 func TestRoundPaused(t *testing.T) {
-	for name, p := range map[string]Piece{
+	for name, p := range map[string]Scope{
 		"its sweep":   {Sweep: "fixity"},
 		"its role":    {Role: schemas.RoleSweeper},
 		"everything":  {},
@@ -200,7 +200,7 @@ func TestRoundPaused(t *testing.T) {
 	}
 }
 
-func testRoundPaused(t *testing.T, p Piece, runs bool) {
+func testRoundPaused(t *testing.T, p Scope, runs bool) {
 	b := kafkatest.New(t, kafkatest.Options{})
 	c := testControls(t, b)
 	k, err := kafka.NewControls(b.Config())
@@ -232,13 +232,13 @@ func testRoundPaused(t *testing.T, p Piece, runs bool) {
 		return sweep.Page{Next: []byte{byte('a' + n)}, Last: n >= 4, Counts: map[string]int64{"n": 1}}, nil
 	}
 	start := time.Now()
-	round := func() (sweep.Summary, error) {
+	round := func() (sweep.Result, error) {
 		last, err := a.checkpoint(t.Context(), fixitySweep, "acme/disk")
 		if err != nil {
 			t.Fatal(err)
 		}
-		return a.runRound(t.Context(), SweepOrder{Account: "acme", Store: "disk"}, runner,
-			sweep.Morsel{Sweep: fixitySweep, Name: "acme/disk", Pages: pages, Start: start, Checkpoint: last})
+		return a.runRound(t.Context(), SweepRequest{Account: "acme", Store: "disk"}, runner,
+			sweep.Split{Sweep: fixitySweep, Name: "acme/disk", Pages: pages, Start: start, Checkpoint: last})
 	}
 	for range 2 { // the second one does not begin at all
 		if _, err := round(); !errors.Is(err, errPaused) {

@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// OpenDead returns access to the dead letters. It needs only Kafka. The caller closes it.
-func OpenDead(ctx context.Context, cfg *config.Config, log *slog.Logger) (*kafka.DeadLetters, error) {
+// OpenDeadLetters returns access to the dead letters. It needs only Kafka. The caller closes it.
+func OpenDeadLetters(ctx context.Context, cfg *config.Config, log *slog.Logger) (*kafka.DeadLetters, error) {
 	k, err := kafkaConfig(ctx, cfg, log)
 	if err != nil {
 		return nil, err

@@ -20,8 +20,8 @@ func TestExamplePolicies(t *testing.T) {
 	}
 	folder := filepath.Join(examples, "policies")
 	f, faults := CheckPolicies(cfg, true, folder)
-	if len(faults) > 0 || len(f.Unread) > 0 {
-		t.Errorf("got %v, unread %q", faults, f.Unread)
+	if len(faults) > 0 || len(f.Ignored) > 0 {
+		t.Errorf("got %v, unread %q", faults, f.Ignored)
 	}
 	if len(f.Documents) != len(cfg.Accounts) {
 		t.Errorf("got %d policies for %d accounts", len(f.Documents), len(cfg.Accounts))

@@ -103,7 +103,7 @@ const maxGapsNamed = 20
 // not their ends, which move with each commit, and would add a step to the incident each time.
 func describeGaps(gaps []clickhouse.Gap) string {
 	var b strings.Builder
-	if slices.ContainsFunc(gaps, clickhouse.Gap.Unknown) {
+	if slices.ContainsFunc(gaps, clickhouse.Gap.MakesUnknown) {
 		fmt.Fprintf(&b, "table %s was emptied or restored: it lacks records from these offsets on, "+
 			"and fresh reads are unknown until millrace rebuild has run:", gaps[0].Table)
 	} else {

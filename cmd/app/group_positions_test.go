@@ -16,7 +16,7 @@ import (
 func TestPositionPublisher(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]kafkatest.Fault{"refused": kafkatest.Refused,
-		"done, but reported lost": kafkatest.DoneButLost} {
+		"done, but reported lost": kafkatest.DoneNotAcknowledged} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})

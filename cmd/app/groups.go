@@ -19,7 +19,7 @@ const joinGrace = 5 * time.Second
 // them. After a process was killed, the group cannot rebalance until the session of that process
 // ends. It returns when ctx is done.
 func watchGroups(ctx context.Context, states func() []kafka.RoleState,
-	awaited func(context.Context, []kafka.RoleState) (kafka.Awaited, error), log *slog.Logger) error {
+	awaited func(context.Context, []kafka.RoleState) (kafka.JoinWait, error), log *slog.Logger) error {
 	begun, asked, logged := time.Now(), time.Now(), false
 	for retry.Sleep(ctx, time.Second) == nil {
 		now := states()

@@ -159,11 +159,11 @@ func evaluate(s snapshot) status {
 // describeEngineError returns the kind of an engine's error as text.
 func describeEngineError(err error) string {
 	switch {
-	case errors.Is(err, kafka.ErrStarting):
+	case errors.Is(err, kafka.ErrOffsetsNotReady):
 		return "is starting"
 	case errors.Is(err, errNoOffsets):
 		return "cannot keep offsets"
-	case errors.Is(err, kafka.ErrLogin), errors.Is(err, clickhouse.ErrAccess):
+	case errors.Is(err, kafka.ErrLoginRejected), errors.Is(err, clickhouse.ErrAccess):
 		return "refuses access"
 	}
 	return "is unavailable"
@@ -258,7 +258,7 @@ func (h *health) interval() time.Duration { return min(healthInterval, h.stall/4
 func (h *health) nextInterval() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if errors.Is(h.faults[engineKafka], kafka.ErrStarting) {
+	if errors.Is(h.faults[engineKafka], kafka.ErrOffsetsNotReady) {
 		return min(healthIntervalStarting, h.interval())
 	}
 	return h.interval()
@@ -292,7 +292,7 @@ func (h *health) collect(run context.Context) {
 	}
 	lagErr = h.limitStarting(lagErr)
 	switch {
-	case errors.Is(lagErr, kafka.ErrStarting):
+	case errors.Is(lagErr, kafka.ErrOffsetsNotReady):
 		h.log.Info("wait for Kafka to start", "err", lagErr)
 	case lagErr != nil:
 		h.log.Warn("read the lag", "kafka", describeEngineError(lagErr), "err", lagErr)
@@ -335,16 +335,16 @@ func (h *health) updateDueSince(states []kafka.RoleState) {
 	}
 }
 
-// limitStarting returns errNoOffsets in place of kafka.ErrStarting when Kafka has been starting for
+// limitStarting returns errNoOffsets in place of kafka.ErrOffsetsNotReady when Kafka has been starting for
 // startLimit.
 func (h *health) limitStarting(err error) error {
 	switch {
-	case !errors.Is(err, kafka.ErrStarting):
+	case !errors.Is(err, kafka.ErrOffsetsNotReady):
 		h.starting = time.Time{}
 	case h.starting.IsZero():
 		h.starting = time.Now()
 	case time.Since(h.starting) >= startLimit:
-		return fmt.Errorf("%w: %v", errNoOffsets, err) //nolint:errorlint // it must not match kafka.ErrStarting
+		return fmt.Errorf("%w: %v", errNoOffsets, err) //nolint:errorlint // it must not match kafka.ErrOffsetsNotReady
 	}
 	return err
 }

@@ -77,11 +77,11 @@ func TestEvaluate(t *testing.T) {
 		"Kafka is away": {duties: []roleHealth{busy}, faults: map[string]error{engineKafka: away},
 			want: status{Live: true, Started: true, Reasons: []string{"kafka is unavailable: connection refused"}}},
 		"Kafka is starting": {duties: []roleHealth{busy},
-			faults: map[string]error{engineKafka: kafka.ErrStarting}, want: status{Live: true, Started: true,
-				Reasons: []string{"kafka is starting: " + kafka.ErrStarting.Error()}}},
+			faults: map[string]error{engineKafka: kafka.ErrOffsetsNotReady}, want: status{Live: true, Started: true,
+				Reasons: []string{"kafka is starting: " + kafka.ErrOffsetsNotReady.Error()}}},
 		"Kafka refuses the login": {duties: []roleHealth{busy},
-			faults: map[string]error{engineKafka: kafka.ErrLogin}, want: status{Live: true, Started: true,
-				Reasons: []string{"kafka refuses access: " + kafka.ErrLogin.Error()}}},
+			faults: map[string]error{engineKafka: kafka.ErrLoginRejected}, want: status{Live: true, Started: true,
+				Reasons: []string{"kafka refuses access: " + kafka.ErrLoginRejected.Error()}}},
 		"ClickHouse refuses the password": {duties: []roleHealth{busy},
 			faults: map[string]error{engineClickHouse: clickhouse.ErrAccess}, want: status{Live: true, Started: true,
 				Reasons: []string{"clickhouse refuses access: " + clickhouse.ErrAccess.Error()}}},
@@ -326,7 +326,7 @@ func TestHealthWhileKafkaStarts(t *testing.T) {
 		var started atomic.Bool
 		h.lags = func(context.Context, ...schemas.Role) ([]kafka.Lag, error) {
 			if !started.Load() {
-				return nil, kafka.ErrStarting
+				return nil, kafka.ErrOffsetsNotReady
 			}
 			return nil, nil
 		}
@@ -355,7 +355,7 @@ func TestHealthWhileKafkaStarts(t *testing.T) {
 func TestHealthWhenKafkaDoesNotStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := scene{states: []kafka.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")},
-			lagErr: kafka.ErrStarting}
+			lagErr: kafka.ErrOffsetsNotReady}
 		h, said := s.health(stallAfter), new(lines)
 		h.log = said.log()
 		ctx, cancel := context.WithTimeout(t.Context(), startLimit+4*healthInterval+healthIntervalStarting/2)

@@ -78,18 +78,18 @@ func (i *Import) Check(ctx context.Context) (_ *ImportCheck, err error) {
 		i.count(c, r)
 		return repeats.Add(schemas.ItemKey(r.change.GetAccount(), r.change.GetSpace(), r.change.GetItem()), r.entry)
 	}, func(l *inventory.Listing, rows int64) {
-		for kind, n := range l.PassedOver() {
+		for kind, n := range l.Skipped() {
 			c.PassedOver[kind] += n
 		}
-		c.Unread = append(c.Unread, l.Unread()...)
+		c.Unread = append(c.Unread, l.UnreadColumns()...)
 		if i.Strict {
-			for _, column := range l.Unread() {
-				i.fault(c, &inventory.Fault{At: inventory.Place{File: l.Path()},
+			for _, column := range l.UnreadColumns() {
+				i.fault(c, &inventory.Fault{At: inventory.Position{File: l.Path()},
 					Reason: fmt.Sprintf("column %q is not read", column)})
 			}
 		}
 		if rows == 0 {
-			i.fault(c, &inventory.Fault{At: inventory.Place{File: l.Path()}, Reason: "it lists nothing"})
+			i.fault(c, &inventory.Fault{At: inventory.Position{File: l.Path()}, Reason: "it lists nothing"})
 		}
 	})
 	if err != nil {
@@ -180,8 +180,8 @@ func (i *Import) read(
 	return nil
 }
 
-// An ImportDone is the progress of publishing.
-type ImportDone struct {
+// An ImportProgress is the progress of publishing.
+type ImportProgress struct {
 	Published int64
 	Skipped   int64 // rows that were faulty or contradicted
 	// Next is the row to continue with: all rows before it are published or skipped.
@@ -196,8 +196,8 @@ type importPublisher interface {
 // Publish publishes the sound rows of c in order and waits for their acknowledgement. Repeating it
 // has no effect, since ids are functions of the rows. It calls progress after each batch.
 func (i *Import) Publish(
-	ctx context.Context, to importPublisher, c *ImportCheck, progress func(ImportDone),
-) (done ImportDone, err error) {
+	ctx context.Context, to importPublisher, c *ImportCheck, progress func(ImportProgress),
+) (done ImportProgress, err error) {
 	done.Next = max(i.From, 1)
 	if c.Faulty > 0 && !i.SkipFaulty {
 		return done, errFaulty
@@ -252,8 +252,8 @@ func (i *Import) skips(c *ImportCheck, r importRow) bool {
 // Sound returns the number of rows that can be published.
 func (c *ImportCheck) Sound() int64 { return c.Rows - c.Skipped }
 
-// CheckStore returns ErrPrecondition if the configuration does not have a store.
-func CheckStore(cfg *config.Config, account, store string) error {
+// RequireStore returns ErrPrecondition if the configuration does not have a store.
+func RequireStore(cfg *config.Config, account, store string) error {
 	for _, a := range cfg.Accounts {
 		for _, s := range a.Stores {
 			if a.ID == account && s.ID == store {

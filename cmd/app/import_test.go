@@ -82,7 +82,7 @@ func (p *publisher) Publish(_ context.Context, msgs ...schemas.Message) error {
 	return nil
 }
 
-func nothing(ImportDone) {}
+func nothing(ImportProgress) {}
 
 // Rows of two listings become valid Changes in topic changes. A second import publishes the same
 // ids.
@@ -104,8 +104,8 @@ func TestImport(t *testing.T) {
 	}
 	var steps []int64
 	for range 2 {
-		done, err := i.Publish(t.Context(), p, c, func(d ImportDone) { steps = append(steps, d.Next) })
-		if err != nil || done != (ImportDone{Published: 2501, Next: 2502}) {
+		done, err := i.Publish(t.Context(), p, c, func(d ImportProgress) { steps = append(steps, d.Next) })
+		if err != nil || done != (ImportProgress{Published: 2501, Next: 2502}) {
 			t.Fatalf("done: %+v, %v", done, err)
 		}
 	}
@@ -208,7 +208,7 @@ func TestImportGoesOn(t *testing.T) {
 			c := checked(t, i)
 			p := &publisher{failing: 2, persisted: persisted}
 			done, err := i.Publish(t.Context(), p, c, nothing)
-			if !errors.Is(err, errBroker) || done != (ImportDone{Published: importBatch, Next: importBatch + 1}) {
+			if !errors.Is(err, errBroker) || done != (ImportProgress{Published: importBatch, Next: importBatch + 1}) {
 				t.Fatalf("done %+v, %v", done, err)
 			}
 			p.failing, i.From = 0, done.Next
@@ -237,7 +237,7 @@ func TestImportGoesOn(t *testing.T) {
 	c := checked(t, i)
 	ctx, stop := context.WithCancel(t.Context())
 	p := new(publisher)
-	done, err := i.Publish(ctx, p, c, func(ImportDone) { stop() })
+	done, err := i.Publish(ctx, p, c, func(ImportProgress) { stop() })
 	if !errors.Is(err, context.Canceled) || done.Next != importBatch+1 || len(p.ids) != importBatch {
 		t.Errorf("stopped: %+v, %v, %d published", done, err, len(p.ids))
 	}
@@ -245,7 +245,7 @@ func TestImportGoesOn(t *testing.T) {
 		t.Errorf("a check that is stopped: %v", err)
 	}
 	i.From = 5000
-	if done, err := i.Publish(t.Context(), p, c, nothing); err != nil || done != (ImportDone{Next: 5000}) {
+	if done, err := i.Publish(t.Context(), p, c, nothing); err != nil || done != (ImportProgress{Next: 5000}) {
 		t.Errorf("from behind the end: %+v, %v", done, err)
 	}
 }
@@ -269,7 +269,7 @@ func TestCheckStore(t *testing.T) {
 		account, store string
 		ok             bool
 	}{{"acme", "1", true}, {"acme", "2", false}, {"other", "1", false}} {
-		if err := CheckStore(cfg, c.account, c.store); (err == nil) != c.ok || err != nil &&
+		if err := RequireStore(cfg, c.account, c.store); (err == nil) != c.ok || err != nil &&
 			!errors.Is(err, ErrPrecondition) {
 			t.Errorf("%s/%s: %v", c.account, c.store, err)
 		}

@@ -63,13 +63,13 @@ func (a *App) republishOverwritten(s *steward.Steward) func(context.Context, fun
 	}
 }
 
-// An Approval is the person who acts, the reason, and the program that the action came through.
-type Approval struct{ Who, Reason, From string }
+// An Actor is the person who acts, the reason, and the program that the action came through.
+type Actor struct{ Who, Reason, From string }
 
 // action returns the admin action of a person about an incident. Its key is that of the results
 // about the copy, so that it reaches the steward of the copy. It names the state that the person
 // saw, so that it does not apply to a later one.
-func (by Approval) action(do string, i *pb.Incident) *pb.AdminAction {
+func (by Actor) action(do string, i *pb.Incident) *pb.AdminAction {
 	return &pb.AdminAction{
 		Id: schemas.NewID(), Time: timestamppb.Now(), Who: by.Who, Action: do, Target: schemas.IncidentKey(i),
 		Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(), Item: i.GetItem(),
@@ -79,7 +79,7 @@ func (by Approval) action(do string, i *pb.Incident) *pb.AdminAction {
 
 // ApproveRepair publishes a person's approval of the repair of the incident in the state i, and
 // returns the id of the action. It refuses an incident that the steward would not repair.
-func (a *App) ApproveRepair(ctx context.Context, i *pb.Incident, by Approval) (action string, err error) {
+func (a *App) ApproveRepair(ctx context.Context, i *pb.Incident, by Actor) (action string, err error) {
 	key := schemas.IncidentKey(i)
 	switch {
 	case !steward.Repairable(i.GetKind()):
@@ -95,7 +95,7 @@ func (a *App) ApproveRepair(ctx context.Context, i *pb.Incident, by Approval) (a
 // CloseIncident closes an open incident for a person. The steward closes an incident of an item
 // soon after the action is published. An incident without an item is closed when CloseIncident
 // returns.
-func (a *App) CloseIncident(ctx context.Context, i *pb.Incident, by Approval) error {
+func (a *App) CloseIncident(ctx context.Context, i *pb.Incident, by Actor) error {
 	done := by.action(steward.ActionClose, i)
 	if err := a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: done}); err != nil {
 		return fmt.Errorf("close incident %s: %w", done.GetTarget(), err)

@@ -70,7 +70,7 @@ func TestActionsHaveTheKeyOfTheCopy(t *testing.T) {
 	}
 	want := keyOf(schemas.FixityResults, &pb.FixityResult{Account: "acme", Store: "2", Space: "photos", Item: "a/b"})
 	for _, who := range []string{"ann", "eve"} {
-		a := Approval{Who: who, Reason: "r", From: "cli"}.action("close-incident", i)
+		a := Actor{Who: who, Reason: "r", From: "cli"}.action("close-incident", i)
 		if got := keyOf(schemas.Admin, a); got != want || a.GetTarget() != schemas.IncidentKey(i) || a.GetWho() != who ||
 			a.GetStore() != "2" {
 			t.Errorf("got key %q of %v, want %q", got, a, want)
@@ -172,7 +172,7 @@ func TestActionsReachTheSteward(t *testing.T) {
 	s.until(count(pb.IncidentState_INCIDENT_STATE_OPEN))
 	for n, i := range known.list() {
 		if err := all[n%2].CloseIncident(t.Context(), i,
-			Approval{Who: fmt.Sprintf("person %d", n), Reason: "seen", From: "cli"}); err != nil {
+			Actor{Who: fmt.Sprintf("person %d", n), Reason: "seen", From: "cli"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -211,7 +211,7 @@ func TestOverwrittenIncidentIsPublishedAgain(t *testing.T) {
 	}
 	publish(schemas.FixityResults, found)
 	older := until(pb.IncidentState_INCIDENT_STATE_OPEN)
-	if err := one.CloseIncident(t.Context(), older, Approval{Who: "eve", Reason: "seen", From: "cli"}); err != nil {
+	if err := one.CloseIncident(t.Context(), older, Actor{Who: "eve", Reason: "seen", From: "cli"}); err != nil {
 		t.Fatal(err)
 	}
 	until(pb.IncidentState_INCIDENT_STATE_CLOSED)

@@ -45,7 +45,7 @@ func (a *App) ingester() ([]part, error) {
 	p, err := kafka.NewPool(a.kafka, a.pool(a.cfg.Roles.Ingester, kafka.PoolConfig{
 		Role: schemas.RoleIngester, Topics: topics,
 		DescribeValue: func(d *schemas.Delivery) kafka.Work {
-			c, ok := h.Place(d)
+			c, ok := h.Copy(d)
 			if !ok {
 				return kafka.Work{}
 			}
@@ -136,7 +136,7 @@ type bucketResolver struct {
 	topics map[schemas.Topic]StoreName // of notifications; empty fields: any
 }
 
-var _ hint.Places = (*bucketResolver)(nil)
+var _ hint.Resolver = (*bucketResolver)(nil)
 
 func newBucketResolver(cfg *config.Config) *bucketResolver {
 	p := &bucketResolver{cfg, map[schemas.Topic]StoreName{}}
@@ -146,9 +146,9 @@ func newBucketResolver(cfg *config.Config) *bucketResolver {
 	return p
 }
 
-// Places implements hint.Places. known is false for a topic that is not in the configuration any
+// Resolve implements hint.Resolver. known is false for a topic that is not in the configuration any
 // more.
-func (p *bucketResolver) Places(topic schemas.Topic, bucket, key string) (all []schemas.Copy, known bool) {
+func (p *bucketResolver) Resolve(topic schemas.Topic, bucket, key string) (all []schemas.Copy, known bool) {
 	target, ok := p.topics[topic]
 	if account, store, hook := ingest.Webhook(topic); hook {
 		target, ok = StoreName{account, store}, true

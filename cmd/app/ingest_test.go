@@ -114,7 +114,7 @@ func TestIngestNotifications(t *testing.T) {
 	s.until(func() error {
 		dead := b.Read(schemas.Dead)
 		if len(dead) != 1 || string(dead[0].Value) != "no notification" ||
-			dead[0].Header(schemas.TrailTopic) != "foreign:"+bucketEvents {
+			dead[0].Header(schemas.HeaderOriginTopic) != "foreign:"+bucketEvents {
 			return fmt.Errorf("dead letters %v", dead)
 		}
 		return nil
@@ -162,7 +162,7 @@ func TestIngestHTTP(t *testing.T) {
 	s.changed(b, `OP_ADD 1/photos/a 7 http "loader"`, `OP_ADD 2/photos/b 5 notification/minio "ann"`)
 	s.until(func() error {
 		if dead := b.Read(schemas.Dead); len(dead) != 1 ||
-			dead[0].Header(schemas.TrailTopic) != string(ingest.WebhookTopic("acme", "")) {
+			dead[0].Header(schemas.HeaderOriginTopic) != string(ingest.WebhookTopic("acme", "")) {
 			return fmt.Errorf("dead letters %v", dead)
 		}
 		return nil
@@ -192,7 +192,7 @@ func TestBucketResolver(t *testing.T) {
 		"a topic that is named no more": {schemas.Foreign("former"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			all, known := p.Places(tt.topic, "photos", "a")
+			all, known := p.Resolve(tt.topic, "photos", "a")
 			if known != (tt.want != "") || known && (len(all) != 1 || all[0].String() != tt.want) {
 				t.Errorf("got %v, %v, want %q", all, known, tt.want)
 			}
@@ -226,7 +226,7 @@ func TestIngestKafkaAway(t *testing.T) {
 	}{
 		"nothing is written":          {kafkatest.NotDone, -1, http.StatusServiceUnavailable},
 		"nothing is written, once":    {kafkatest.NotDone, 1, http.StatusAccepted},
-		"it is written, and not told": {kafkatest.DoneButLost, 1, http.StatusAccepted},
+		"it is written, and not told": {kafkatest.DoneNotAcknowledged, 1, http.StatusAccepted},
 		"it is refused":               {kafkatest.Refused, 1, http.StatusServiceUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -64,7 +64,7 @@ func (m *lazyStore) available(ctx context.Context) (storage.Store, error) {
 	select {
 	case <-l.done:
 	case <-ctx.Done():
-		return nil, retry.Unavailable(fmt.Errorf("look for the store's marker: %w", storage.Ended(ctx)))
+		return nil, retry.Unavailable(fmt.Errorf("look for the store's marker: %w", storage.ContextErr(ctx)))
 	}
 	if l.err != nil {
 		return nil, retry.Unavailable(l.err)
@@ -219,10 +219,10 @@ func (m *lazyStore) Open(ctx context.Context, space, item, version string) (io.R
 }
 
 // Locate implements storage.Locator.
-func (m *lazyStore) Locate(ctx context.Context, ref storage.Ref) (storage.Place, error) {
+func (m *lazyStore) Locate(ctx context.Context, ref storage.Ref) (storage.Location, error) {
 	d, err := m.available(ctx)
 	if err != nil {
-		return storage.Place{}, err
+		return storage.Location{}, err
 	}
 	return storage.Locate(ctx, d, ref)
 }

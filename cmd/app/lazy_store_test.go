@@ -79,7 +79,7 @@ func TestLazyStoreLocates(t *testing.T) {
 	d.Mark("1")
 	m := &lazyStore{kind: "mem", openDriver: func(context.Context) (storage.Store, error) { return located{d}, nil }}
 	ref := storage.Ref{Space: "photos", Item: "a", Version: "7"}
-	if at, err := storage.Locate(t.Context(), m, ref); err != nil || at.At != ref {
+	if at, err := storage.Locate(t.Context(), m, ref); err != nil || at.Handle != ref {
 		t.Errorf("got %+v, %v", at, err)
 	}
 }
@@ -87,8 +87,8 @@ func TestLazyStoreLocates(t *testing.T) {
 // A located store implements storage.Locator; its locations are the refs.
 type located struct{ storage.Store }
 
-func (located) Locate(_ context.Context, ref storage.Ref) (storage.Place, error) {
-	return storage.Place{At: ref, Close: func() error { return nil }}, nil
+func (located) Locate(_ context.Context, ref storage.Ref) (storage.Location, error) {
+	return storage.Location{Handle: ref, Close: func() error { return nil }}, nil
 }
 
 // A caller whose context ends while the root hangs gets its own cause, not that of another call.

@@ -35,8 +35,8 @@ func (a *App) PlanMigration(ctx context.Context, again bool) (m Migration, err e
 	return m, nil
 }
 
-// Migrated is the work that Migrate did.
-type Migrated struct {
+// MigrationResult is the work that Migrate did.
+type MigrationResult struct {
 	Applied []string // names of migrations of ClickHouse
 	Topics  []string // topics that it created
 	// Present is the number of topics that existed before.
@@ -45,13 +45,13 @@ type Migrated struct {
 
 // Migrate updates the tables of ClickHouse and creates the missing topics. With an error too, it
 // returns the work that it did.
-func (a *App) Migrate(ctx context.Context) (Migrated, error) { return a.migrate(ctx, false) }
+func (a *App) Migrate(ctx context.Context) (MigrationResult, error) { return a.migrate(ctx, false) }
 
 // MigrateAgain is Migrate that also repeats the migrations of ClickHouse that were applied before:
 // for a server that joined the cluster, or a table that was dropped.
-func (a *App) MigrateAgain(ctx context.Context) (Migrated, error) { return a.migrate(ctx, true) }
+func (a *App) MigrateAgain(ctx context.Context) (MigrationResult, error) { return a.migrate(ctx, true) }
 
-func (a *App) migrate(ctx context.Context, again bool) (done Migrated, err error) {
+func (a *App) migrate(ctx context.Context, again bool) (done MigrationResult, err error) {
 	plan, err := a.db.Plan(ctx, again)
 	if err != nil {
 		return done, asPrecondition(fmt.Errorf("migrate ClickHouse: %w", err))
@@ -64,7 +64,7 @@ func (a *App) migrate(ctx context.Context, again bool) (done Migrated, err error
 		return done, err
 	}
 	done.Topics = missing
-	plan.Begun = a.recordPositionsBegun
+	plan.PositionsSet = a.recordPositionsBegun
 	// If the topic changes is new, nothing was committed that a table could lack.
 	if !slices.Contains(missing, a.kafka.Prefix+string(schemas.Changes)) {
 		plan.Committed = a.committedBefore
@@ -127,7 +127,7 @@ func (a *App) havePositionsBegun(ctx context.Context) (begun bool, err error) {
 func asPrecondition(err error) error {
 	for _, kind := range []error{
 		clickhouse.ErrMigration, clickhouse.ErrChanged, clickhouse.ErrForm, clickhouse.ErrCluster,
-		clickhouse.ErrReplicas, clickhouse.ErrAltered, clickhouse.ErrAccess, clickhouse.ErrOlder, kafka.ErrLogin,
+		clickhouse.ErrReplicas, clickhouse.ErrAltered, clickhouse.ErrAccess, clickhouse.ErrOlder, kafka.ErrLoginRejected,
 	} {
 		if errors.Is(err, kind) {
 			return fmt.Errorf("%w: %w", ErrPrecondition, err)

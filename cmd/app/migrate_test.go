@@ -124,7 +124,7 @@ func (r *restored) cannotNote(begin func(context.Context) error) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	plan.Committed, plan.Begun = r.app.committedBefore, begin
+	plan.Committed, plan.PositionsSet = r.app.committedBefore, begin
 	if _, err := r.db.Apply(r.t.Context(), plan); !errors.Is(err, context.Canceled) {
 		r.t.Fatalf("Apply = %v", err)
 	}

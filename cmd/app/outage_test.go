@@ -117,8 +117,8 @@ func (x *outage) start(t *testing.T) (stop func()) {
 		t.Fatal(err)
 	}
 	cfg := x.broker.Config()
-	cfg.Log, cfg.Waiting = x.said.log(), new(kafka.Waiting)
-	stores.waiting = cfg.Waiting
+	cfg.Log, cfg.Unavailable = x.said.log(), new(kafka.UnavailableCounts)
+	stores.waiting = cfg.Unavailable
 	x.stores = stores
 	x.starts++
 	p, err := kafka.NewPool(cfg, kafka.PoolConfig{

@@ -8,11 +8,11 @@ import (
 	"github.com/millrace/millrace/streams/storage/emit"
 )
 
-// Emitting returns an account's store that publishes a Change for every mutation. If outbox.dir is
+// EmittingStore returns an account's store that publishes a Change for every mutation. If outbox.dir is
 // set, its outbox is a file there, and contains the mutations that an earlier process could not
 // publish: Run of the returned store publishes them. One process at a time can open the outbox; for
 // another the error wraps ErrPrecondition.
-func (a *App) Emitting(account, id, agent string) (*emit.Store, error) {
+func (a *App) EmittingStore(account, id, agent string) (*emit.Store, error) {
 	st, ok := a.stores.Store(account, id)
 	if !ok {
 		return nil, fmt.Errorf("no store %s/%s", account, id)
@@ -36,11 +36,11 @@ func (a *App) Emitting(account, id, agent string) (*emit.Store, error) {
 	return emit.New(st, c, a.producer)
 }
 
-// Untold returns the number of mutations in the outboxes: those in progress, and those that Kafka
+// Unpublished returns the number of mutations in the outboxes: those in progress, and those that Kafka
 // has not acknowledged.
-func (a *App) Untold() (n int) {
+func (a *App) Unpublished() (n int) {
 	for _, f := range a.outboxes {
-		n += f.Stats().Held
+		n += f.Stats().Pending
 	}
 	return n
 }

@@ -21,7 +21,7 @@ func TestEmittingOutlivesItsProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := first.Emitting("acme", "1", "test")
+	store, err := first.EmittingStore("acme", "1", "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,17 +33,17 @@ func TestEmittingOutlivesItsProcess(t *testing.T) {
 		storage.PutOptions{Size: 5}); err != nil {
 		t.Fatal(err)
 	}
-	if n := first.Untold(); n != 2 {
+	if n := first.Unpublished(); n != 2 {
 		t.Fatalf("%d mutations are not told of, want 2", n)
 	}
 	second, err := Open(t.Context(), s.cfg, Options{Log: s.said.log()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := second.Emitting("acme", "1", "test"); !errors.Is(err, ErrPrecondition) {
+	if _, err := second.EmittingStore("acme", "1", "test"); !errors.Is(err, ErrPrecondition) {
 		t.Errorf("a second opener: %v, want ErrPrecondition", err)
 	}
-	if _, err := second.Emitting("acme", "2", "test"); err != nil {
+	if _, err := second.EmittingStore("acme", "2", "test"); err != nil {
 		t.Errorf("the outbox of another store: %v", err)
 	}
 	second.Close()
@@ -51,17 +51,17 @@ func TestEmittingOutlivesItsProcess(t *testing.T) {
 
 	s.cfg.HTTP.Listen = listen
 	third := s.run(schemas.RolePlanner)
-	if store, err = third.Emitting("acme", "1", "test"); err != nil {
+	if store, err = third.EmittingStore("acme", "1", "test"); err != nil {
 		t.Fatal(err)
 	}
-	if n := third.Untold(); n != 2 {
+	if n := third.Unpublished(); n != 2 {
 		t.Fatalf("%d mutations are in the outbox, want 2", n)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- store.Run(ctx) }()
 	s.until(func() error {
-		if n := third.Untold(); n != 0 {
+		if n := third.Unpublished(); n != 0 {
 			return fmt.Errorf("%d mutations are not told of", n)
 		}
 		return nil

@@ -160,7 +160,7 @@ func TestBacklogOfDeletes(t *testing.T) {
 			n, workers    = 2000, 4
 			before, after = 5 * time.Millisecond, 20 * time.Millisecond
 		)
-		b := kafkatest.New(t, kafkatest.Options{Partitions: 4, Prompt: true})
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 4, ShortFetches: true})
 		all := make([]schemas.Message, n)
 		for i := range all {
 			all[i] = deletes(fmt.Sprint(i))

@@ -104,7 +104,7 @@ func (p *policyFolder) run(ctx context.Context) error {
 		return err
 	}
 	f := p.read()
-	for _, name := range f.Unread {
+	for _, name := range f.Ignored {
 		p.app.log.Warn("ignore file in the policy folder: its account is not in duplication-accounts.json, "+
 			"or its name does not end in .json or .yaml", "file", filepath.Join(p.app.cfg.Policies.Folder, name))
 	}

@@ -506,7 +506,7 @@ func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
 	if err := a.publishPolicies(t.Context(), map[string]policy.Document{"acme": doc}, nil, "test"); err != nil {
 		t.Fatal(err)
 	}
-	store, err := a.Emitting("acme", "1", "test")
+	store, err := a.EmittingStore("acme", "1", "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -556,7 +556,7 @@ func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
 
 // After an undecodable record of policies, deletes are kept until the next revision.
 func TestPolicyRecordThatCannotBeDecoded(t *testing.T) {
-	b := kafkatest.New(t, kafkatest.Options{Loopback: true, Bare: true})
+	b := kafkatest.New(t, kafkatest.Options{Loopback: true, NoTopics: true})
 	s := newSite(t)
 	s.cfg.Kafka.Brokers = b.Config().Brokers
 	a := s.run(schemas.RolePlanner)
@@ -589,7 +589,7 @@ func TestPolicyRecordThatCannotBeDecoded(t *testing.T) {
 // Nothing is published after an undecodable record until a person accepts its loss. Then the
 // process is ready too.
 func TestFolderPublishesOverNoGap(t *testing.T) {
-	b := kafkatest.New(t, kafkatest.Options{Loopback: true, Bare: true})
+	b := kafkatest.New(t, kafkatest.Options{Loopback: true, NoTopics: true})
 	s := newSite(t)
 	s.cfg.Kafka.Brokers = b.Config().Brokers
 	write := s.withPolicies()
@@ -609,7 +609,7 @@ func TestFolderPublishesOverNoGap(t *testing.T) {
 	}
 	about := openUnreadable(s, a, 1)[0]
 	if err := a.CloseIncident(t.Context(), about.Incident(),
-		Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
+		Actor{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
 		t.Fatal(err)
 	}
 	s.inForce(a, "acme", "3")
@@ -619,7 +619,7 @@ func TestFolderPublishesOverNoGap(t *testing.T) {
 
 // A gap that a person has accepted does not make a process unready, and its incident stays closed.
 func TestAcceptedGap(t *testing.T) {
-	b := kafkatest.New(t, kafkatest.Options{Loopback: true, Bare: true})
+	b := kafkatest.New(t, kafkatest.Options{Loopback: true, NoTopics: true})
 	s := newSite(t)
 	s.cfg.Kafka.Brokers = b.Config().Brokers
 	a := s.run(schemas.RolePlanner)
@@ -640,7 +640,7 @@ func TestAcceptedGap(t *testing.T) {
 	s.until(is(true))
 	about := openUnreadable(s, a, 1)[0]
 	if err := a.CloseIncident(t.Context(), about.Incident(),
-		Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
+		Actor{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
 		t.Fatal(err)
 	}
 	s.await("/readyz", 200)
@@ -656,7 +656,7 @@ func TestAcceptedGap(t *testing.T) {
 
 // After a person has accepted a gap, the document of a folder still equals the active one.
 func TestAcceptedGapOfAFolder(t *testing.T) {
-	b := kafkatest.New(t, kafkatest.Options{Loopback: true, Bare: true})
+	b := kafkatest.New(t, kafkatest.Options{Loopback: true, NoTopics: true})
 	s := newSite(t)
 	s.cfg.Kafka.Brokers = b.Config().Brokers
 	write := s.withPolicies()
@@ -669,7 +669,7 @@ func TestAcceptedGapOfAFolder(t *testing.T) {
 	s.diverged(a, true)
 	about := openUnreadable(s, a, 1)[0]
 	if err := a.CloseIncident(t.Context(), about.Incident(),
-		Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
+		Actor{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
 		t.Fatal(err)
 	}
 	s.diverged(a, false)
@@ -681,7 +681,7 @@ func TestAcceptedGapOfAFolder(t *testing.T) {
 // A record that the policies ignore, such as that of a losing writer, does not supersede an
 // undecodable one: that stays for a person to accept, also in a process that starts later.
 func TestGapBeforeAnIgnoredRecord(t *testing.T) {
-	b := kafkatest.New(t, kafkatest.Options{Loopback: true, Bare: true})
+	b := kafkatest.New(t, kafkatest.Options{Loopback: true, NoTopics: true})
 	s := newSite(t)
 	s.cfg.Kafka.Brokers = b.Config().Brokers
 	a := s.run(schemas.RolePlanner)
@@ -710,7 +710,7 @@ func TestGapBeforeAnIgnoredRecord(t *testing.T) {
 		}
 	}
 	if err := a.CloseIncident(t.Context(), about.Incident(),
-		Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
+		Actor{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
 		t.Fatal(err)
 	}
 	s.await("/readyz", 200)

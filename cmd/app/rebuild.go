@@ -34,24 +34,24 @@ const (
 	actionAccept = "accept-loss"
 )
 
-// A Lost is a range of offsets of a partition; some of its records are neither in Kafka nor in the
+// A Loss is a range of offsets of a partition; some of its records are neither in Kafka nor in the
 // table.
-type Lost struct {
+type Loss struct {
 	// ID is derived from the other fields.
 	ID string `json:"id"`
 	clickhouse.Gap
 	Held int64 `json:"held"` // offsets in the range that have rows; for the table of copies, in its log
 }
 
-func newLost(g clickhouse.Gap, held int64) Lost {
+func newLost(g clickhouse.Gap, held int64) Loss {
 	id := schemas.ID(actionLost, g.Table, string(g.Topic), strconv.FormatUint(uint64(g.Incarnation), 10),
 		strconv.Itoa(int(g.Partition)), strconv.FormatInt(g.From, 10), strconv.FormatInt(g.To, 10),
 		strconv.FormatInt(held, 10))
-	return Lost{id, g, held}
+	return Loss{id, g, held}
 }
 
 // message returns the admin action that records the loss.
-func (l Lost) message(by Approval) (schemas.Message, error) {
+func (l Loss) message(by Actor) (schemas.Message, error) {
 	after, err := json.Marshal(l)
 	if err != nil {
 		return schemas.Message{}, fmt.Errorf("encode the loss: %w", err)
@@ -78,26 +78,26 @@ func (a *App) recordRemoved(
 	}
 	gap := clickhouse.Gap{Table: table, Topic: topic, Incarnation: e.Incarnation, Partition: partition, From: from, To: to}
 	msg, err := newLost(gap, 0).
-		message(Approval{Who: string(schemas.RoleSink), Reason: "removed from Kafka before the sink had read it"})
+		message(Actor{Who: string(schemas.RoleSink), Reason: "removed from Kafka before the sink had read it"})
 	return []schemas.Message{msg}, err
 }
 
-// Rebuilt is the result of a rebuild.
-type Rebuilt struct {
+// RebuildResult is the result of a rebuild.
+type RebuildResult struct {
 	// Gaps are the gaps that it closed, as they were before.
 	Gaps []clickhouse.Gap `json:"gaps,omitempty"`
 	// Lost are the losses, from this and earlier rebuilds, that no person has accepted. After an error
 	// it has only those of this rebuild.
-	Lost []Lost `json:"lost,omitempty"`
+	Lost []Loss `json:"lost,omitempty"`
 }
 
 // A rebuilder fills the gaps of the tables.
 type rebuilder struct {
 	*App
-	by       Approval
+	by       Actor
 	progress func(step string, done, total int64)
 	sinks    map[schemas.Role]kafka.BatchSink
-	lost     []Lost
+	lost     []Loss
 	// restoredFormer are the topics that were recreated and whose former logs have been applied to the
 	// table of copies.
 	restoredFormer map[schemas.Topic]bool
@@ -109,8 +109,8 @@ type rebuilder struct {
 // published as lost before the position moves past them. Tables without positions get the records
 // of their topics that they lack.
 func (a *App) Rebuild(
-	ctx context.Context, by Approval, progress func(step string, done, total int64),
-) (done Rebuilt, err error) {
+	ctx context.Context, by Actor, progress func(step string, done, total int64),
+) (done RebuildResult, err error) {
 	if err := errors.Join(a.db.Check(ctx), a.db.CheckWrites(ctx)); err != nil {
 		return done, asPrecondition(err)
 	}
@@ -222,7 +222,7 @@ func (r *rebuilder) fill(ctx context.Context, g clickhouse.Gap) error {
 		sink = r.sinks[schemas.RoleState]
 		// Before any position of the topic moves, so that a killed rebuild repeats it.
 		if g.From == 0 && !r.restoredFormer[g.Topic] {
-			if err := r.db.StateOfFormer(ctx, g); err != nil {
+			if err := r.db.FillFormerState(ctx, g); err != nil {
 				return err
 			}
 			r.restoredFormer[g.Topic] = true
@@ -245,11 +245,11 @@ func (r *rebuilder) fill(ctx context.Context, g clickhouse.Gap) error {
 // read fills the part of a gap that Kafka still has.
 func (r *rebuilder) read(ctx context.Context, f *gapFill) error {
 	g := f.Gap
-	part := schemas.Extent{Starts: map[int32]int64{g.Partition: f.next}, Ends: map[int32]int64{g.Partition: g.To}}
+	part := schemas.OffsetRange{Starts: map[int32]int64{g.Partition: f.next}, Ends: map[int32]int64{g.Partition: g.To}}
 	f.expected = f.next
 	if err := r.admin.Read(ctx, g.Topic, part, func(d *schemas.Delivery, unreadable error) error {
 		if d.Incarnation != g.Incarnation {
-			return clickhouse.ErrAnew
+			return clickhouse.ErrRecreated
 		}
 		f.skipTo(d.Offset)
 		f.expected = d.Offset + 1
@@ -289,12 +289,12 @@ func (r *rebuilder) removed(ctx context.Context, skipped []clickhouse.Gap) error
 func (r *rebuilder) fillWithoutKafka(ctx context.Context, g clickhouse.Gap) error {
 	log := g
 	if g.Table == clickhouse.Positions()[schemas.RoleState][g.Topic] {
-		if err := r.db.StateOf(ctx, g); err != nil {
+		if err := r.db.FillState(ctx, g); err != nil {
 			return err
 		}
 		log.Table = clickhouse.Positions()[schemas.RoleSink][g.Topic]
 	}
-	held, err := r.db.Held(ctx, log)
+	held, err := r.db.CountRows(ctx, log)
 	if err != nil || held == g.To-g.From {
 		return err
 	}
@@ -397,7 +397,7 @@ func (f *gapFill) movePosition(ctx context.Context, next int64) error {
 }
 
 // AcceptLoss records that a person accepts all losses, and returns them.
-func (a *App) AcceptLoss(ctx context.Context, by Approval) ([]Lost, error) {
+func (a *App) AcceptLoss(ctx context.Context, by Actor) ([]Loss, error) {
 	lost, err := unacceptedLosses(ctx, a.admin)
 	if err != nil || len(lost) == 0 {
 		return nil, err
@@ -418,25 +418,25 @@ func (a *App) AcceptLoss(ctx context.Context, by Approval) ([]Lost, error) {
 // unacceptedLosses returns the losses that rebuilds recorded and no person has accepted since. For
 // a range the last record counts: all records of a loss have the same key, so they are in one
 // partition.
-func unacceptedLosses(ctx context.Context, admin *kafka.Admin) ([]Lost, error) {
-	found := map[clickhouse.Gap]Lost{}
+func unacceptedLosses(ctx context.Context, admin *kafka.Admin) ([]Loss, error) {
+	found := map[clickhouse.Gap]Loss{}
 	err := eachAction(ctx, admin, func(m *pb.AdminAction) error {
 		switch m.GetAction() {
 		case actionLost:
-			var l Lost
+			var l Loss
 			if err := json.Unmarshal([]byte(m.GetAfter()), &l); err != nil {
 				return fmt.Errorf("decode the loss in action %s: %w", m.GetId(), err)
 			}
 			found[l.Gap] = l
 		case actionAccept:
-			maps.DeleteFunc(found, func(_ clickhouse.Gap, l Lost) bool { return l.ID == m.GetTarget() })
+			maps.DeleteFunc(found, func(_ clickhouse.Gap, l Loss) bool { return l.ID == m.GetTarget() })
 		}
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the losses: %w", err)
 	}
-	return slices.SortedFunc(maps.Values(found), func(a, b Lost) int { return a.Compare(b.Gap) }), nil
+	return slices.SortedFunc(maps.Values(found), func(a, b Loss) int { return a.Compare(b.Gap) }), nil
 }
 
 // eachAction calls do for each record of the topic admin; with nil for a record that cannot be

@@ -60,7 +60,7 @@ func (r *restored) work(from, n int) {
 // lacking returns the gaps by table.
 func (r *restored) lacking() string {
 	r.t.Helper()
-	gaps, err := r.Behind(r.t.Context())
+	gaps, err := r.Gaps(r.t.Context())
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -77,8 +77,8 @@ func (r *restored) empty(tables ...string) {
 	}
 }
 
-func (r *restored) rebuild(ctx context.Context, told func(step string, done, total int64)) (Rebuilt, error) {
-	return r.app.Rebuild(ctx, Approval{Who: "ann", From: "cli"}, told)
+func (r *restored) rebuild(ctx context.Context, told func(step string, done, total int64)) (RebuildResult, error) {
+	return r.app.Rebuild(ctx, Actor{Who: "ann", From: "cli"}, told)
 }
 
 // whole reports the differences between topics and tables.
@@ -294,8 +294,8 @@ func TestRebuildOfTrimmedDeadLetters(t *testing.T) {
 		t.Helper()
 		rec := command
 		rec.Topic, rec.Value = schemas.Dead, value
-		rec.Headers = append(slices.Clone(rec.Headers), schemas.Header{Key: schemas.TrailTopic, Value: []byte(origin)},
-			schemas.Header{Key: schemas.TrailRole, Value: []byte(schemas.RoleCopier)})
+		rec.Headers = append(slices.Clone(rec.Headers), schemas.Header{Key: schemas.HeaderOriginTopic, Value: []byte(origin)},
+			schemas.Header{Key: schemas.HeaderRole, Value: []byte(schemas.RoleCopier)})
 		r.b.Write(kafkatest.Record{Record: rec, Partition: 0})
 	}
 	letter(schemas.DuplicationHigh, []byte("no command"))
@@ -385,7 +385,7 @@ func TestRebuildWithoutKafka(t *testing.T) {
 			t.Errorf("lost is %+v", l)
 		}
 	}
-	accepted, err := r.app.AcceptLoss(t.Context(), Approval{Who: "ann", Reason: "a disk died", From: "cli"})
+	accepted, err := r.app.AcceptLoss(t.Context(), Actor{Who: "ann", Reason: "a disk died", From: "cli"})
 	if err != nil || len(accepted) != 1 {
 		t.Errorf("AcceptLoss = %v, %v", accepted, err)
 	}
@@ -428,7 +428,7 @@ func TestRecordsRemovedBeforeTheSinkRead(t *testing.T) {
 		t.Helper()
 		g, err := kafka.NewBatchGroup(r.b.Config(),
 			kafka.BatchConfig{Role: schemas.RoleSink, Topics: clickhouse.NewSink(r.db).Topics(),
-				Removed: r.app.recordRemoved}, clickhouse.NewSink(r.db))
+				RecordLoss: r.app.recordRemoved}, clickhouse.NewSink(r.db))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -448,14 +448,14 @@ func TestRecordsRemovedBeforeTheSinkRead(t *testing.T) {
 			t.Errorf("Run = %v", err)
 		}
 	}
-	r.b.Usurp(schemas.RoleSink, schemas.Jobs, map[int32]int64{0: 8}) // as the error says
+	r.b.ReplaceMembers(schemas.RoleSink, schemas.Jobs, map[int32]int64{0: 8}) // as the error says
 	r.sink(schemas.RoleSink)
 	lost, err := r.Lost(t.Context())
 	if err != nil || len(lost) != 1 || lost[0].String() != "job_log lacks offsets 5 to 7 of jobs, partition 0" ||
 		lost[0].Incarnation == 0 {
 		t.Fatalf("Lost = %v, %v, want offsets 5 to 7 of jobs", lost, err)
 	}
-	if _, err := r.app.AcceptLoss(t.Context(), Approval{Who: "ann", Reason: "known", From: "cli"}); err != nil {
+	if _, err := r.app.AcceptLoss(t.Context(), Actor{Who: "ann", Reason: "known", From: "cli"}); err != nil {
 		t.Fatal(err)
 	}
 	if lost, err := r.Lost(t.Context()); err != nil || len(lost) > 0 {
@@ -490,7 +490,7 @@ func TestLossThatGrowsAfterItWasAccepted(t *testing.T) {
 		if findings, err := r.Lost(t.Context()); err != nil || fmt.Sprint(findings) != fmt.Sprint(done.Lost) {
 			t.Errorf("%s: Lost = %v, %v, want %v", tt.name, findings, err, done.Lost)
 		}
-		if _, err := r.app.AcceptLoss(t.Context(), Approval{Who: "ann", Reason: "a disk died", From: "cli"}); err != nil {
+		if _, err := r.app.AcceptLoss(t.Context(), Actor{Who: "ann", Reason: "a disk died", From: "cli"}); err != nil {
 			t.Fatal(err)
 		}
 		if findings, err := r.Lost(t.Context()); err != nil || len(findings) > 0 {
@@ -541,7 +541,7 @@ func TestRebuildReturnsWhatIsLostUntilItIsAccepted(t *testing.T) {
 			t.Errorf("Rebuild %d = %+v, %v, want one range lost", n, done, err)
 		}
 	}
-	if _, err := r.app.AcceptLoss(t.Context(), Approval{Who: "ann", Reason: "a disk died", From: "cli"}); err != nil {
+	if _, err := r.app.AcceptLoss(t.Context(), Actor{Who: "ann", Reason: "a disk died", From: "cli"}); err != nil {
 		t.Fatal(err)
 	}
 	if done, err := r.rebuild(t.Context(), quiet); err != nil || len(done.Lost) > 0 {

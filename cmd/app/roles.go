@@ -104,22 +104,22 @@ func (a *App) planner() ([]part, error) {
 func (a *App) pool(r config.Role, pc kafka.PoolConfig) kafka.PoolConfig {
 	pc.Workers, pc.Reserved, pc.Large, pc.HighWeight = r.Workers, r.Reserved, r.Large, a.cfg.Roles.HighWeight
 	pc.Window, pc.Bytes = r.Window, int64(r.Bytes)
-	pc.Drain, pc.Stall, pc.Retry, pc.MaxAttempts = a.drain, a.cfg.Roles.Stall, inWork, a.cfg.Roles.Attempts
+	pc.DrainTimeout, pc.StallTimeout, pc.Retry, pc.MaxAttempts = a.drain, a.cfg.Roles.Stall, inWork, a.cfg.Roles.Attempts
 	pc.Slots, pc.Admit = a.slots, a.stores.Admit
 	return pc
 }
 
 // decisions sets the fields that the pools of deciding roles share. They do not access stores.
 func (a *App) decisions(pc kafka.PoolConfig) kafka.PoolConfig {
-	pc.Describe, pc.Window, pc.Bytes = kafka.About, 1024, 16<<20
-	pc.Drain, pc.Stall, pc.Retry, pc.MaxAttempts = a.drain, 10*time.Second, inDecision, a.cfg.Roles.Attempts
+	pc.Describe, pc.Window, pc.Bytes = kafka.WorkOf, 1024, 16<<20
+	pc.DrainTimeout, pc.StallTimeout, pc.Retry, pc.MaxAttempts = a.drain, 10*time.Second, inDecision, a.cfg.Roles.Attempts
 	return pc
 }
 
 func (a *App) copier() ([]part, error) {
 	e, err := duplicate.New(duplicate.Config{Worker: a.worker(schemas.RoleCopier), Host: hostname(), Software: Version,
-		Large: int64(a.cfg.Duplication.LargeThreshold), WaitLadder: a.cfg.Duplication.Wait,
-		MissingLadder: a.cfg.Fixity.Recheck, NoCheck: !a.cfg.Fixity.AfterCopy},
+		Large: int64(a.cfg.Duplication.LargeThreshold), WaitIntervals: a.cfg.Duplication.Wait,
+		MissingIntervals: a.cfg.Fixity.Recheck, NoCheck: !a.cfg.Fixity.AfterCopy},
 		a.stores, a.policyRegistry, parkedRecords{records: a.reader})
 	if err != nil {
 		return nil, err
@@ -143,7 +143,7 @@ func (a *App) copier() ([]part, error) {
 func (a *App) deleter() ([]part, error) {
 	d, err := deletion.New(deletion.Config{
 		Delay: a.cfg.Deletes.Delay, Large: int64(a.cfg.Duplication.LargeThreshold), Settle: 2 * a.cfg.Roles.Drain,
-		Held: a.deleteHeld, Worker: a.worker(schemas.RoleDeleter), Host: hostname(), Software: Version},
+		OnHeld: a.deleteHeld, Worker: a.worker(schemas.RoleDeleter), Host: hostname(), Software: Version},
 		a.stores, a.policyRegistry, parkedRecords{a.reader, maxDeleteAge})
 	if err != nil {
 		return nil, err
@@ -211,8 +211,8 @@ func (a *App) steward() ([]part, error) {
 	pool, err := kafka.NewPool(a.kafka, a.decisions(kafka.PoolConfig{Role: schemas.RoleSteward,
 		Topics: []schemas.Topic{schemas.FixityResults, schemas.DuplicationResults, schemas.Admin},
 		// One steward handles all messages of a copy, and has read the decisions of its predecessor.
-		CoPartitioned: true, Prepare: a.incidents.CatchUp, Beside: a.republishOverwritten(s), Every: a.republishInterval,
-		Needed: func() bool { return len(s.Overwritten()) > 0 }}), s.Handle)
+		CoPartitioned: true, Prepare: a.incidents.CatchUp, Maintain: a.republishOverwritten(s), MaintainInterval: a.republishInterval,
+		MaintainDue: func() bool { return len(s.Overwritten()) > 0 }}), s.Handle)
 	if err != nil {
 		return nil, err
 	}
@@ -226,10 +226,10 @@ func (a *App) sink() ([]part, error) {
 	s := a.cfg.Sink
 	batch := func(role schemas.Role, topics []schemas.Topic, memory config.Size) kafka.BatchConfig {
 		return kafka.BatchConfig{Role: role, Topics: topics, MaxRows: s.Rows, MaxBytes: int(s.Bytes), MaxAge: s.Age,
-			PartsPerSecond: s.PartsPerSecond, Memory: int64(memory), Drain: a.drain}
+			PartsPerSecond: s.PartsPerSecond, Memory: int64(memory), DrainTimeout: a.drain}
 	}
 	ofLogs := batch(schemas.RoleSink, logs.Topics(), s.Memory)
-	ofLogs.Removed = a.recordRemoved
+	ofLogs.RecordLoss = a.recordRemoved
 	lg, err := kafka.NewBatchGroup(a.kafka, ofLogs, logs)
 	if err != nil {
 		return nil, err

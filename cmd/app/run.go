@@ -100,7 +100,7 @@ func (w appRun) parts(roles []schemas.Role) ([]part, error) {
 	parts := []part{{"controls", w.controls.Run}, {"policies", w.policies.Run}, {"incidents", w.incidents.Run},
 		{"unreadable records", w.watchUnreadable}, {"topics", w.admin.WatchTopics},
 		{"groups", func(ctx context.Context) error {
-			return watchGroups(ctx, w.kafka.Metrics.State, w.admin.Awaited, w.log)
+			return watchGroups(ctx, w.kafka.Metrics.State, w.admin.JoinWait, w.log)
 		}}}
 	if w.needs.clickhouse {
 		parts = append(parts, part{"schema", w.schema.run}, part{"reader", w.reader.Run}, part{"actions", w.actions.Run})

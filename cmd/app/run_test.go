@@ -180,7 +180,7 @@ func TestRunWhileClickHouseIsAway(t *testing.T) {
 	if err := a.SetPolicy(t.Context(), "acme", doc, "test"); err != nil {
 		t.Fatal(err)
 	}
-	store, err := a.Emitting("acme", "1", "test")
+	store, err := a.EmittingStore("acme", "1", "test")
 	if err != nil {
 		t.Fatal(err)
 	}

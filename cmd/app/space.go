@@ -51,7 +51,7 @@ func spaceMissing(space schemas.Copy) incident.Subject {
 
 // SpaceGone publishes that a space of a store is gone. From then on its items are absent, and are
 // treated as lost. SpaceGone refuses a space that exists or cannot be checked.
-func (a *App) SpaceGone(ctx context.Context, of StoreName, name string, by Approval) error {
+func (a *App) SpaceGone(ctx context.Context, of StoreName, name string, by Actor) error {
 	st, err := a.storeOf(of)
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func (a *App) SpaceGone(ctx context.Context, of StoreName, name string, by Appro
 }
 
 // SpaceBack publishes that a space is expected again.
-func (a *App) SpaceBack(ctx context.Context, of StoreName, name string, by Approval) error {
+func (a *App) SpaceBack(ctx context.Context, of StoreName, name string, by Actor) error {
 	if _, err := a.storeOf(of); err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (a *App) storeOf(n StoreName) (storage.Store, error) {
 	return st, nil
 }
 
-func (a *App) publishSpaceAction(ctx context.Context, action string, of StoreName, name string, by Approval) error {
+func (a *App) publishSpaceAction(ctx context.Context, action string, of StoreName, name string, by Actor) error {
 	return a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
 		Id: schemas.NewID(), Time: timestamppb.Now(), Who: by.Who, Action: action,
 		Account: of.Account, Store: of.Store, Space: name, Reason: by.Reason, From: by.From,

@@ -30,7 +30,7 @@ func TestSpaceGone(t *testing.T) {
 	if err := st.CreateSpace(t.Context(), storage.Space{Name: "there"}); err != nil {
 		t.Fatal(err)
 	}
-	by := Approval{Who: "ann", Reason: "the disk is lost", From: "cli"}
+	by := Actor{Who: "ann", Reason: "the disk is lost", From: "cli"}
 	for name, tt := range map[string]struct {
 		of    StoreName
 		space string

@@ -201,8 +201,8 @@ func IsState(dir string) bool {
 	return err == nil
 }
 
-// ConfigIn returns the path of the configuration in a state directory.
-func ConfigIn(dir string) string { return filepath.Join(dir, "config.yaml") }
+// StateConfigPath returns the path of the configuration in a state directory.
+func StateConfigPath(dir string) string { return filepath.Join(dir, "config.yaml") }
 
 // SaveConfig writes cfg to the state directory, for commands that get only --state. The file is
 // readable only by its owner. The settings of the engines are left out, since a state has its own
@@ -216,7 +216,7 @@ func SaveConfig(s *State, cfg *config.Config) error {
 	if err := config.Save(&b, &kept); err != nil {
 		return fmt.Errorf("save the configuration: %w", err)
 	}
-	return WriteFile(ConfigIn(s.dir), b.Bytes())
+	return WriteFile(StateConfigPath(s.dir), b.Bytes())
 }
 
 // Path returns the path of name in the state directory.

@@ -180,7 +180,7 @@ func (m *breakerMetrics) Collect(to chan<- prometheus.Metric) {
 		is, _, _ := st.breaker.State()
 		rate, slowed := st.throttle.Allowed()
 		to <- prometheus.MustNewConstMetric(m.allowed, prometheus.GaugeValue, rate, n.Account, n.Store)
-		waiting := m.stores.waiting.Of(schemas.Key(n.Account, n.Store))
+		waiting := m.stores.waiting.Count(schemas.Key(n.Account, n.Store))
 		to <- prometheus.MustNewConstMetric(m.waiting, prometheus.GaugeValue, float64(waiting), n.Account, n.Store)
 		to <- prometheus.MustNewConstMetric(m.slowed, prometheus.CounterValue, float64(slowed), n.Account, n.Store)
 		for state := range limit.Open + 1 {

@@ -30,26 +30,26 @@ const (
 	storeError       StoreState = "error"        // transient error
 )
 
-// A StoreView is the description of a store that the CLI prints.
-type StoreView struct {
-	Account string     `json:"account"`
-	Store   string     `json:"store"`
-	Driver  string     `json:"driver"`
-	Place   string     `json:"place"`
-	Primary bool       `json:"primary"`
-	Read    string     `json:"read"`
-	Repair  string     `json:"repair"`
-	State   StoreState `json:"state,omitempty"`
-	Error   string     `json:"error,omitempty"`
-	Do      string     `json:"do,omitempty"` // advice to the operator
-	// Abilities are the capabilities of the store; nil if it was not checked.
-	Abilities []Ability `json:"abilities,omitempty"`
+// A StoreInfo is the description of a store that the CLI prints.
+type StoreInfo struct {
+	Account  string     `json:"account"`
+	Store    string     `json:"store"`
+	Driver   string     `json:"driver"`
+	Location string     `json:"place"`
+	Primary  bool       `json:"primary"`
+	Read     string     `json:"read"`
+	Repair   string     `json:"repair"`
+	State    StoreState `json:"state,omitempty"`
+	Error    string     `json:"error,omitempty"`
+	Advice   string     `json:"do,omitempty"` // advice to the operator
+	// Capabilities are the capabilities of the store; nil if it was not checked.
+	Capabilities []Capability `json:"abilities,omitempty"`
 }
 
-// An Ability is one capability of a store.
-type Ability struct {
+// An Capability is one capability of a store.
+type Capability struct {
 	Name   string `json:"name"`
-	Is     string `json:"is"`     // yes, no, or a value
+	Value  string `json:"is"`     // yes, no, or a value
 	Origin string `json:"origin"` // driver: always so; marker: recorded by a probe; probe: probed now
 }
 
@@ -57,10 +57,10 @@ type Ability struct {
 const storeCheckTimeout = 30 * time.Second
 
 // ListStores returns the stores of the configuration. It does not access them.
-func ListStores(cfg *config.Config) (all []StoreView) {
+func ListStores(cfg *config.Config) (all []StoreInfo) {
 	for _, a := range cfg.Accounts {
 		for _, c := range a.Stores {
-			all = append(all, StoreView{Account: a.ID, Store: c.ID, Driver: c.Driver, Place: locationOf(c),
+			all = append(all, StoreInfo{Account: a.ID, Store: c.ID, Driver: c.Driver, Location: locationOf(c),
 				Primary: c.Primary, Read: c.Read, Repair: c.Repair})
 		}
 	}
@@ -78,9 +78,9 @@ func locationOf(c config.Store) string {
 	return strings.TrimSuffix(c.Endpoint, "/") + "/" + c.Bucket + "/" + c.Prefix
 }
 
-// CheckStoresOf reads the markers of the named stores concurrently; without names, of all stores.
+// InspectStores reads the markers of the named stores concurrently; without names, of all stores.
 // It writes nothing.
-func CheckStoresOf(ctx context.Context, cfg *config.Config, log *slog.Logger, names ...StoreName) ([]StoreView, error) {
+func InspectStores(ctx context.Context, cfg *config.Config, log *slog.Logger, names ...StoreName) ([]StoreInfo, error) {
 	stores, err := newStores(cfg, log)
 	if err != nil {
 		return nil, err
@@ -101,14 +101,14 @@ func CheckStoresOf(ctx context.Context, cfg *config.Config, log *slog.Logger, na
 // is set, it writes the results to the marker.
 func ProbeStore(
 	ctx context.Context, cfg *config.Config, log *slog.Logger, name StoreName, record bool,
-) (StoreView, error) {
+) (StoreInfo, error) {
 	stores, err := newStores(cfg, log)
 	if err != nil {
-		return StoreView{}, err
+		return StoreInfo{}, err
 	}
 	views, err := selectStores(ListStores(cfg), []StoreName{name})
 	if err != nil {
-		return StoreView{}, err
+		return StoreInfo{}, err
 	}
 	v := &views[0]
 	stores.observe(ctx, v, func(st storage.Store, ctx context.Context) error {
@@ -125,16 +125,16 @@ func ProbeStore(
 		}
 		return p.Probe(ctx)
 	})
-	for i := range v.Abilities {
-		if v.Abilities[i].Origin == originMarker {
-			v.Abilities[i].Origin = originProbe
+	for i := range v.Capabilities {
+		if v.Capabilities[i].Origin == originMarker {
+			v.Capabilities[i].Origin = originProbe
 		}
 	}
 	return *v, errors.Join(context.Cause(ctx), stores.close())
 }
 
 // selectStores returns the views of the named stores; without names, all.
-func selectStores(all []StoreView, names []StoreName) (some []StoreView, err error) {
+func selectStores(all []StoreInfo, names []StoreName) (some []StoreInfo, err error) {
 	if len(names) == 0 {
 		return all, nil
 	}
@@ -154,7 +154,7 @@ func selectStores(all []StoreView, names []StoreName) (some []StoreView, err err
 
 // observe checks a store without its breaker, and sets the result in v. It returns after
 // storeCheckTimeout even if the driver hangs.
-func (s *Stores) observe(ctx context.Context, v *StoreView, look func(storage.Store, context.Context) error) {
+func (s *Stores) observe(ctx context.Context, v *StoreInfo, look func(storage.Store, context.Context) error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, storeCheckTimeout, fmt.Errorf("no answer within %v", storeCheckTimeout))
 	defer cancel()
 	m := s.byKey[schemas.Key(v.Account, v.Store)].lazy
@@ -184,10 +184,10 @@ func (s *Stores) observe(ctx context.Context, v *StoreView, look func(storage.St
 			v.State = storeUnavailable
 		}
 		v.Error = strings.Join(strings.Fields(got.err.Error()), " ")
-		v.Do = s.remedyFor(StoreName{v.Account, v.Store}, got.err)
+		v.Advice = s.remedyFor(StoreName{v.Account, v.Store}, got.err)
 		return
 	}
-	v.Abilities = abilities(got.d)
+	v.Capabilities = abilities(got.d)
 }
 
 // stateOf returns the state for the error of a check.
@@ -217,9 +217,9 @@ const (
 )
 
 // abilities returns the capabilities of a store.
-func abilities(st storage.Store) []Ability {
+func abilities(st storage.Store) []Capability {
 	c := st.Capabilities()
-	var all []Ability
+	var all []Capability
 	add := func(origin, name string, is any) {
 		switch v := is.(type) {
 		case bool:
@@ -229,10 +229,10 @@ func abilities(st storage.Store) []Ability {
 				is = "no bound"
 			}
 		}
-		all = append(all, Ability{name, fmt.Sprint(is), origin})
+		all = append(all, Capability{name, fmt.Sprint(is), origin})
 	}
 	probed := originDriver
-	if f, ok := st.(interface{ Facts() s3.Facts }); ok {
+	if f, ok := st.(interface{ Facts() s3.Features }); ok {
 		probed = originMarker
 		f := f.Facts()
 		add(probed, "conditional end of uploads in parts", f.Complete)

@@ -80,12 +80,12 @@ func TestCheckStoresOf(t *testing.T) {
 				tt.change(&c)
 			}
 			cfg := &config.Config{Accounts: []config.Account{{ID: "acme", Stores: []config.Store{c}}}}
-			views, err := CheckStoresOf(t.Context(), cfg, slog.New(slog.DiscardHandler))
+			views, err := InspectStores(t.Context(), cfg, slog.New(slog.DiscardHandler))
 			if err != nil || len(views) != 1 {
 				t.Fatalf("CheckStoresOf = %+v, %v", views, err)
 			}
 			v := views[0]
-			if said := v.Error + ": " + v.Do; v.State != tt.state || !strings.Contains(said, tt.says) ||
+			if said := v.Error + ": " + v.Advice; v.State != tt.state || !strings.Contains(said, tt.says) ||
 				strings.Contains(said, "\n") {
 				t.Errorf("state %q, %q; want %q, a line with %q", v.State, said, tt.state, tt.says)
 			}
@@ -133,25 +133,25 @@ func TestProbeStore(t *testing.T) {
 	if err := InitStore(t.Context(), cfg, log, name); err != nil {
 		t.Fatal(err)
 	}
-	is := func(v StoreView, name string) Ability {
-		i := slices.IndexFunc(v.Abilities, func(a Ability) bool { return a.Name == name })
+	is := func(v StoreInfo, name string) Capability {
+		i := slices.IndexFunc(v.Capabilities, func(a Capability) bool { return a.Name == name })
 		if i < 0 {
 			t.Fatalf("no ability %q in %+v", name, v)
 		}
-		return v.Abilities[i]
+		return v.Capabilities[i]
 	}
-	views, err := CheckStoresOf(t.Context(), cfg, log, name)
+	views, err := InspectStores(t.Context(), cfg, log, name)
 	if err != nil || len(views) != 1 || views[0].State != StoreOK || views[0].Error != "" {
 		t.Fatalf("CheckStoresOf = %+v, %v, want ok", views, err)
 	}
 	for ability, want := range map[string]string{"verifies sha256": "no", "conditional put": "yes", "versions": "no"} {
-		if got, want := is(views[0], ability), (Ability{ability, want, originMarker}); got != want {
+		if got, want := is(views[0], ability), (Capability{ability, want, originMarker}); got != want {
 			t.Errorf("checked: %+v, want %+v", got, want)
 		}
 	}
 	before, _ := s.Object("b-millrace", ".millrace/marker.json")
 	v, err := ProbeStore(t.Context(), cfg, log, name, false)
-	if got, want := is(v, "verifies sha256"), (Ability{"verifies sha256", "no", originProbe}); err != nil || got != want {
+	if got, want := is(v, "verifies sha256"), (Capability{"verifies sha256", "no", originProbe}); err != nil || got != want {
 		t.Errorf("probed: %+v, %v, want %+v", got, err, want)
 	}
 	after, _ := s.Object("b-millrace", ".millrace/marker.json")

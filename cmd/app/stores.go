@@ -28,8 +28,8 @@ type Stores struct {
 	byKey    map[string]store // by schemas.Key(account, id)
 	accounts map[string][]string
 	limits   map[string]config.Limits // by account
-	policies *policy.Book
-	waiting  *kafka.Waiting // counts messages that wait for unavailable stores; nil: not counted
+	policies *policy.Registry
+	waiting  *kafka.UnavailableCounts // counts messages that wait for unavailable stores; nil: not counted
 }
 
 type store struct {
@@ -59,7 +59,7 @@ func newStores(cfg *config.Config, log *slog.Logger) (*Stores, error) {
 				Concurrency: c.Requests.AtOnce, RequestsPerSecond: float64(c.Requests.PerSecond),
 				BytesPerSecond: float64(c.Requests.BytesPerSecond),
 			}, log.With("account", a.ID, "store", c.ID))
-			s.byKey[schemas.Key(a.ID, c.ID)] = store{limit.NewThrottled(lazy, b, t), lazy, b, t, changes, c}
+			s.byKey[schemas.Key(a.ID, c.ID)] = store{limit.New(lazy, b, t), lazy, b, t, changes, c}
 			s.accounts[a.ID] = append(s.accounts[a.ID], c.ID)
 		}
 		// The primary first: good copies are searched in this order.
@@ -180,7 +180,7 @@ func (s *Stores) Breakers() []BreakerState {
 		for _, id := range s.accounts[account] {
 			key := schemas.Key(account, id)
 			state, since, cause := s.byKey[key].breaker.State()
-			all = append(all, BreakerState{account, id, state, since, cause, s.waiting.Of(key)})
+			all = append(all, BreakerState{account, id, state, since, cause, s.waiting.Count(key)})
 		}
 	}
 	return all
@@ -258,7 +258,7 @@ func (s *Stores) init(ctx context.Context, name StoreName) error {
 // Settings returns the fixity settings of a store.
 func (s *Stores) Settings(account, id string) fixity.StoreSettings {
 	c := s.byKey[schemas.Key(account, id)].cfg
-	set := fixity.StoreSettings{Never: c.Read == "never", ExternalWrites: c.ExternalWrites == "expected"}
+	set := fixity.StoreSettings{NeverRead: c.Read == "never", ExternalWrites: c.ExternalWrites == "expected"}
 	if c.Read == "sampled" {
 		set.SamplePercent = c.SamplePercent
 	}

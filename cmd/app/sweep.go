@@ -28,19 +28,19 @@ const (
 	sweepPage = 1000
 )
 
-// A SweepOrder selects the copies of a fixity sweep.
-type SweepOrder struct {
+// A SweepRequest selects the copies of a fixity sweep.
+type SweepRequest struct {
 	Account, Store string
 	Space          string // empty: all
 	// Begun identifies the round. A round with the same time resumes where it stopped.
 	Begun time.Time
-	// Demand checks every copy regardless of its last pass. Such rounds have a checkpoint of their
+	// All checks every copy regardless of its last pass. Such rounds have a checkpoint of their
 	// own, beside the periodic ones, and resume only with the same Begun.
-	Demand bool
+	All bool
 	// Period is the minimum age, at Begun, of the last pass of a copy that is due; 0: any age.
 	Period time.Duration
-	// Asked is called with the number of checks after each publication; nil: not called.
-	Asked func(n int64)
+	// OnRequested is called with the number of checks after each publication; nil: not called.
+	OnRequested func(n int64)
 }
 
 // countingPublisher is a publisher that reports the number of tasks it has published.
@@ -74,17 +74,17 @@ type Round struct {
 
 // SweepFixity runs one round of the fixity sweep to its end: it publishes a task for every copy
 // that is due.
-func (a *App) SweepFixity(ctx context.Context, o SweepOrder) (Round, error) {
+func (a *App) SweepFixity(ctx context.Context, o SweepRequest) (Round, error) {
 	if _, ok := a.stores.Store(o.Account, o.Store); !ok {
 		return Round{}, fmt.Errorf("%w: the configuration has no store %s/%s", ErrPrecondition, o.Account, o.Store)
 	}
-	c := sweep.FixityConfig{Account: o.Account, Store: o.Store, Space: o.Space, Period: o.Period, Demand: o.Demand,
+	c := sweep.FixityConfig{Account: o.Account, Store: o.Store, Space: o.Space, Period: o.Period, Demand: o.All,
 		Large: int64(a.cfg.Duplication.LargeThreshold), Page: sweepPage}
 	name, beside := fixitySweep, demandSweep
-	if o.Demand {
+	if o.All {
 		name, beside, c.Period = demandSweep, fixitySweep, 0
 	}
-	last, err := a.checkpoint(ctx, name, c.Morsel())
+	last, err := a.checkpoint(ctx, name, c.Split())
 	if err != nil {
 		return Round{}, err
 	}
@@ -98,14 +98,14 @@ func (a *App) SweepFixity(ctx context.Context, o SweepOrder) (Round, error) {
 			return Round{}, err
 		}
 	}
-	if o.Demand && !same {
+	if o.All && !same {
 		last = nil
 	}
 	pages, err := sweep.Fixity(dueCopies{a}, c)
 	if err != nil {
 		return Round{}, err
 	}
-	runner, err := sweep.New(sweep.Defaults(), sweep.Deps{Publisher: countingPublisher{a.producer, o.Asked}, Log: a.log,
+	runner, err := sweep.New(sweep.Defaults(), sweep.Deps{Publisher: countingPublisher{a.producer, o.OnRequested}, Log: a.log,
 		Lag: func(ctx context.Context) (int64, error) {
 			lag, err := a.admin.Lag(ctx, schemas.RoleChecker)
 			return lag[schemas.RoleChecker], err
@@ -113,7 +113,7 @@ func (a *App) SweepFixity(ctx context.Context, o SweepOrder) (Round, error) {
 	if err != nil {
 		return Round{}, err
 	}
-	s, err := a.runRound(ctx, o, runner, sweep.Morsel{Sweep: name, Name: c.Morsel(), Pages: pages, Start: o.Begun,
+	s, err := a.runRound(ctx, o, runner, sweep.Split{Sweep: name, Name: c.Split(), Pages: pages, Start: o.Begun,
 		Baseline: first, Checkpoint: last})
 	if err != nil {
 		return Round{}, err
@@ -131,11 +131,11 @@ func emptyRound(c *pb.Checkpoint) bool {
 // the other kind of rounds, except an empty one, and no check of a round in ClickHouse. So the loss
 // of a checkpoint does not cause a second first round.
 func (a *App) isFirstRound(ctx context.Context, beside string, c sweep.FixityConfig) (bool, error) {
-	other, err := a.checkpoint(ctx, beside, c.Morsel())
+	other, err := a.checkpoint(ctx, beside, c.Split())
 	if err != nil || !emptyRound(other) {
 		return false, err
 	}
-	swept, err := a.db.Swept(ctx, c.Account, c.Store, c.Space)
+	swept, err := a.db.HasFinalCheck(ctx, c.Account, c.Store, c.Space)
 	return !swept, err
 }
 
@@ -145,8 +145,8 @@ var errPaused = fmt.Errorf("%w: the sweep is paused: see 'millrace pause list'",
 // runRound runs m. If the sweep, its store or its account is paused, it starts no further page and
 // returns errPaused.
 func (a *App) runRound(
-	ctx context.Context, o SweepOrder, runner *sweep.Runner, m sweep.Morsel,
-) (s sweep.Summary, err error) {
+	ctx context.Context, o SweepRequest, runner *sweep.Runner, m sweep.Split,
+) (s sweep.Result, err error) {
 	run := func(ctx context.Context, k *kafka.Controls) error {
 		ctx, stop := context.WithCancelCause(ctx) // distinguishes a pause from a failure
 		defer stop(nil)
@@ -224,7 +224,7 @@ func (d dueCopies) Due(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownCo
 func (d dueCopies) requireNoGaps(ctx context.Context) error {
 	gaps, err := d.a.findGaps(ctx)
 	if err == nil {
-		err = clickhouse.Known(gaps)
+		err = clickhouse.CheckGaps(gaps)
 	}
 	return retry.Unavailable(err)
 }
@@ -274,7 +274,7 @@ func (a *App) sweeper() ([]part, error) {
 
 // sweepDue runs a round over a store if the last one started long enough ago or did not finish.
 func (a *App) sweepDue(ctx context.Context, account, store string) error {
-	last, err := a.checkpoint(ctx, fixitySweep, sweep.FixityConfig{Account: account, Store: store}.Morsel())
+	last, err := a.checkpoint(ctx, fixitySweep, sweep.FixityConfig{Account: account, Store: store}.Split())
 	if err != nil {
 		return err
 	}
@@ -282,6 +282,6 @@ func (a *App) sweepDue(ctx context.Context, account, store string) error {
 	if last.GetFinished() != nil && begun.Sub(last.GetStarted().AsTime()) < sweepEvery {
 		return nil
 	}
-	_, err = a.SweepFixity(ctx, SweepOrder{Account: account, Store: store, Begun: begun, Period: a.cfg.Fixity.Period})
+	_, err = a.SweepFixity(ctx, SweepRequest{Account: account, Store: store, Begun: begun, Period: a.cfg.Fixity.Period})
 	return err
 }

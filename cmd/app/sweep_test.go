@@ -66,7 +66,7 @@ func (s *swept) sweep(after time.Duration, demand bool) (Round, []*pb.FixityTask
 	s.t.Helper()
 	n := len(s.b.Bodies(schemas.FixityLow))
 	r, err := s.a.SweepFixity(s.t.Context(),
-		SweepOrder{Account: "acme", Store: "1", Begun: s.begun.Add(after), Period: 90 * 24 * time.Hour, Demand: demand})
+		SweepRequest{Account: "acme", Store: "1", Begun: s.begun.Add(after), Period: 90 * 24 * time.Hour, All: demand})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestBaselineIsTheFirstRound(t *testing.T) {
 			mend := s.b.FailProduce(schemas.FixityLow, kafkatest.Refused, -1)
 			defer mend()
 			if _, err := s.a.SweepFixity(s.t.Context(),
-				SweepOrder{Account: "acme", Store: "1", Begun: s.begun.Add(-time.Minute)}); err == nil {
+				SweepRequest{Account: "acme", Store: "1", Begun: s.begun.Add(-time.Minute)}); err == nil {
 				s.t.Error("nothing failed")
 			}
 		}, 3},
@@ -212,7 +212,7 @@ func TestSweepOfEmptiedTables(t *testing.T) {
 			t.Parallel()
 			s := newSwept(t, 3)
 			s.exec("TRUNCATE TABLE {db}." + table)
-			o := SweepOrder{Account: "acme", Store: "1", Begun: s.begun, Period: 90 * 24 * time.Hour}
+			o := SweepRequest{Account: "acme", Store: "1", Begun: s.begun, Period: 90 * 24 * time.Hour}
 			_, err := s.a.SweepFixity(t.Context(), o)
 			if retry.ClassOf(err) != retry.ClassUnavailable || !strings.Contains(err.Error(), "millrace rebuild") {
 				t.Fatalf("got %v, want that the tables lack records", err)
@@ -220,7 +220,7 @@ func TestSweepOfEmptiedTables(t *testing.T) {
 			if n := len(s.b.Bodies(schemas.FixityLow)); n > 0 {
 				t.Errorf("%d tasks before the tables are whole", n)
 			}
-			if _, err := s.a.Rebuild(t.Context(), Approval{Who: "ann", From: "cli"}, quiet); err != nil {
+			if _, err := s.a.Rebuild(t.Context(), Actor{Who: "ann", From: "cli"}, quiet); err != nil {
 				t.Fatal(err)
 			}
 			if _, tasks := s.sweep(0, false); len(tasks) != 3 {
@@ -232,7 +232,7 @@ func TestSweepOfEmptiedTables(t *testing.T) {
 
 func TestSweepOfAnUnknownStore(t *testing.T) {
 	s := newSwept(t, 0)
-	if _, err := s.a.SweepFixity(t.Context(), SweepOrder{Account: "acme", Store: "9", Begun: s.begun}); !errors.Is(err,
+	if _, err := s.a.SweepFixity(t.Context(), SweepRequest{Account: "acme", Store: "9", Begun: s.begun}); !errors.Is(err,
 		ErrPrecondition) {
 		t.Errorf("got %v, want a precondition", err)
 	}

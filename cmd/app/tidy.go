@@ -37,21 +37,21 @@ func (a *App) tidy(ctx context.Context, n StoreName, m *tidyMetrics) {
 	name := schemas.Key("tidy", n.Account, n.Store)
 	log := a.log.With("account", n.Account, "store", n.Store)
 	job := &pb.Job{Id: schemas.NewID(), Name: name, Started: timestamppb.New(time.Now())}
-	done, is, err := a.tidyStore(ctx, n, func(sum storage.Tidied) {
-		log.Info("tidy store", "job", job.GetId(), "uploads", sum.Uploads, "kept", sum.Kept, "bytes", sum.Bytes)
+	done, is, err := a.tidyStore(ctx, n, func(sum storage.Expired) {
+		log.Info("tidy store", "job", job.GetId(), "uploads", sum.Uploads, "kept", sum.Retained, "bytes", sum.Bytes)
 	}, m)
 	if ctx.Err() != nil || !is && err == nil {
 		return
 	}
-	job.Counts = map[string]int64{"uploads": done.Uploads, "kept": done.Kept, "bytes": done.Bytes}
+	job.Counts = map[string]int64{"uploads": done.Uploads, "kept": done.Retained, "bytes": done.Bytes}
 	switch {
 	case err != nil:
 		job.Error = err.Error()
 		m.failed(n)
 		log.Warn("tidy store: continue in the next run",
-			"job", job.GetId(), "uploads", done.Uploads, "kept", done.Kept, "err", err)
-	case done != storage.Tidied{}:
-		log.Info("tidied store", "job", job.GetId(), "uploads", done.Uploads, "kept", done.Kept, "bytes", done.Bytes)
+			"job", job.GetId(), "uploads", done.Uploads, "kept", done.Retained, "err", err)
+	case done != storage.Expired{}:
+		log.Info("tidied store", "job", job.GetId(), "uploads", done.Uploads, "kept", done.Retained, "bytes", done.Bytes)
 	}
 	a.record(ctx, job)
 }
@@ -59,8 +59,8 @@ func (a *App) tidy(ctx context.Context, n StoreName, m *tidyMetrics) {
 // tidyStore cleans up a store if its marker can be read. It calls progress periodically with the
 // total so far. is reports whether the store has anything to clean up.
 func (a *App) tidyStore(
-	ctx context.Context, n StoreName, progress func(storage.Tidied), m *tidyMetrics,
-) (done storage.Tidied, is bool, err error) {
+	ctx context.Context, n StoreName, progress func(storage.Expired), m *tidyMetrics,
+) (done storage.Expired, is bool, err error) {
 	st := a.stores.of(n)
 	if st.cfg.Layout == "plain" { // read only
 		return done, false, nil
@@ -72,23 +72,23 @@ func (a *App) tidyStore(
 	if err != nil {
 		return done, true, err
 	}
-	t, is := d.(storage.Tidier)
+	t, is := d.(storage.Expirer)
 	if !is {
 		return done, false, nil
 	}
-	o, sum, last := storage.TidyOptions{Shared: st.cfg.ExternalWrites == "expected"}, storage.Tidied{}, time.Now()
+	o, sum, last := storage.ExpireOptions{Shared: st.cfg.ExternalWrites == "expected"}, storage.Expired{}, time.Now()
 	if keep := a.cfg.Replaced.Keep; keep > 0 {
-		o.Kept = time.Now().Add(-keep)
+		o.RetainedBefore = time.Now().Add(-keep)
 	}
-	o.Each = func(more storage.Tidied) {
+	o.Each = func(more storage.Expired) {
 		m.removed(n, more)
-		sum.Add(storage.TidyOptions{}, more)
+		sum.Add(storage.ExpireOptions{}, more)
 		if now := time.Now(); now.Sub(last) >= tidyLogInterval {
 			last = now
 			progress(sum)
 		}
 	}
-	done, err = t.Tidy(ctx, o)
+	done, err = t.Expire(ctx, o)
 	return done, true, err
 }
 
@@ -120,12 +120,12 @@ func newTidyMetrics(reg *prometheus.Registry, stores *Stores) *tidyMetrics {
 	return m
 }
 
-func (m *tidyMetrics) removed(n StoreName, t storage.Tidied) {
+func (m *tidyMetrics) removed(n StoreName, t storage.Expired) {
 	if m == nil {
 		return
 	}
 	m.things.WithLabelValues(n.Account, n.Store, "uploads").Add(float64(t.Uploads))
-	m.things.WithLabelValues(n.Account, n.Store, "kept").Add(float64(t.Kept))
+	m.things.WithLabelValues(n.Account, n.Store, "kept").Add(float64(t.Retained))
 	m.bytes.WithLabelValues(n.Account, n.Store).Add(float64(t.Bytes))
 }
 

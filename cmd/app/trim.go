@@ -31,7 +31,7 @@ func (a *App) newTrimmer(gapStarts func(context.Context) (map[schemas.Topic]map[
 	}
 	slices.Sort(topics)
 	t := kafka.NewTrimmer(a.admin, a.cfg.Trim.Keep)
-	t.Keep(slices.Compact(topics), gapStarts)
+	t.Hold(slices.Compact(topics), gapStarts)
 	return t
 }
 

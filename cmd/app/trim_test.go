@@ -67,7 +67,7 @@ func TestTrimmer(t *testing.T) {
 		}
 		go func() { ended <- parts[0].run(ctx) }()
 		time.Sleep(time.Minute)
-		mend := b.Cut()
+		mend := b.Disconnect()
 		time.Sleep(10 * time.Minute) // one that fails
 		mend()
 		time.Sleep(10 * time.Minute)
@@ -151,7 +151,7 @@ func TestTrimmerKeepsWhatTablesLack(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
 	r.work(0, 20)
-	r.b.Usurp(schemas.RoleSteward, schemas.FixityResults, map[int32]int64{0: 20}) // the other reader
+	r.b.ReplaceMembers(schemas.RoleSteward, schemas.FixityResults, map[int32]int64{0: 20}) // the other reader
 	away := func(context.Context) (map[schemas.Topic]map[int32]int64, error) {
 		return nil, errors.New("ClickHouse is away")
 	}

@@ -64,7 +64,7 @@ func TestUnreadableRecordIsAccepted(t *testing.T) {
 	about := openUnreadable(s, a, 1)[0]
 	s.await("/readyz", 503, "millrace incident close "+about.Key())
 	if err := a.CloseIncident(t.Context(), about.Incident(),
-		Approval{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
+		Actor{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
 		t.Fatal(err)
 	}
 	s.await("/readyz", 200)

@@ -63,7 +63,7 @@ func SinkTopics() (topics []schemas.Topic) {
 }
 
 // Topics verifies topics one after the other. Each is read once, up to its end at that time.
-func (v *Verifier) Topics(ctx context.Context, topics []schemas.Topic) ([]*clickhouse.TableProof, error) {
+func (v *Verifier) Topics(ctx context.Context, topics []schemas.Topic) ([]*clickhouse.TableVerification, error) {
 	// The committed offsets are read before the records: every record before them has a row or a dead
 	// letter.
 	committed := map[schemas.Topic]map[int32]int64{}
@@ -77,7 +77,7 @@ func (v *Verifier) Topics(ctx context.Context, topics []schemas.Topic) ([]*click
 	if err != nil {
 		return nil, fmt.Errorf("read the dead letters of the sink: %w", err)
 	}
-	var all []*clickhouse.TableProof
+	var all []*clickhouse.TableVerification
 	for _, topic := range topics {
 		proofs, err := v.topic(ctx, topic, committed[topic], dead)
 		if err != nil {
@@ -90,12 +90,12 @@ func (v *Verifier) Topics(ctx context.Context, topics []schemas.Topic) ([]*click
 
 func (v *Verifier) topic(
 	ctx context.Context, topic schemas.Topic, committed map[int32]int64, dead map[recordPosition]int64,
-) (_ []*clickhouse.TableProof, err error) {
+) (_ []*clickhouse.TableVerification, err error) {
 	extent, err := v.admin.Extent(ctx, topic)
 	if err != nil {
 		return nil, err
 	}
-	p, err := v.db.NewProof(topic, func(d *schemas.Delivery) bool {
+	p, err := v.db.NewVerification(topic, func(d *schemas.Delivery) bool {
 		at, ok := dead[recordPosition{topic, d.Partition, d.Offset}]
 		return ok && at == d.Timestamp.UnixMilli()
 	})
@@ -105,15 +105,15 @@ func (v *Verifier) topic(
 	defer func() { err = errors.Join(err, p.Close()) }()
 	if err := v.read(ctx, topic, extent, func(d *schemas.Delivery, unreadable error) error {
 		if d.Incarnation != extent.Incarnation {
-			return clickhouse.ErrAnew
+			return clickhouse.ErrRecreated
 		}
 		return p.Add(d, unreadable)
 	}); err != nil {
 		return nil, err
 	}
-	return p.Compare(ctx, clickhouse.Reading{
-		Noted: extent, Committed: committed, Told: v.progress,
-		Now: func(ctx context.Context) (schemas.Extent, error) {
+	return p.Compare(ctx, clickhouse.TopicOffsets{
+		Compared: extent, Committed: committed, Progress: v.progress,
+		Now: func(ctx context.Context) (schemas.OffsetRange, error) {
 			return v.admin.Extent(ctx, topic)
 		},
 	})
@@ -121,7 +121,7 @@ func (v *Verifier) topic(
 
 // read reads a topic and reports the progress in offsets.
 func (v *Verifier) read(
-	ctx context.Context, topic schemas.Topic, e schemas.Extent, f func(*schemas.Delivery, error) error,
+	ctx context.Context, topic schemas.Topic, e schemas.OffsetRange, f func(*schemas.Delivery, error) error,
 ) error {
 	var done, total, n int64
 	at := map[int32]int64{}
@@ -165,23 +165,23 @@ func (v *Verifier) sinkDeadLetters(ctx context.Context) (map[recordPosition]int6
 		for _, x := range d.Headers {
 			h[x.Key] = string(x.Value)
 		}
-		if schemas.Role(h[schemas.TrailRole]) != schemas.RoleSink {
+		if schemas.Role(h[schemas.HeaderRole]) != schemas.RoleSink {
 			return nil
 		}
-		partition, errP := strconv.ParseInt(h[schemas.TrailPartition], 10, 32)
-		offset, errO := strconv.ParseInt(h[schemas.TrailOffset], 10, 64)
-		made, errT := strconv.ParseInt(h[schemas.TrailTimestamp], 10, 64)
+		partition, errP := strconv.ParseInt(h[schemas.HeaderOriginPartition], 10, 32)
+		offset, errO := strconv.ParseInt(h[schemas.HeaderOriginOffset], 10, 64)
+		made, errT := strconv.ParseInt(h[schemas.HeaderOriginTimestamp], 10, 64)
 		if err := errors.Join(errP, errO, errT); err != nil {
 			v.log.Warn("skip dead letter without an original position", "partition", d.Partition, "offset", d.Offset, "err", err)
 			return nil
 		}
-		letters[recordPosition{schemas.Topic(h[schemas.TrailTopic]), int32(partition), offset}] = made
+		letters[recordPosition{schemas.Topic(h[schemas.HeaderOriginTopic]), int32(partition), offset}] = made
 		return nil
 	})
 }
 
-// Behind returns the committed records that the tables lack by their positions.
-func (v *Verifier) Behind(ctx context.Context) ([]clickhouse.Gap, error) {
+// Gaps returns the committed records that the tables lack by their positions.
+func (v *Verifier) Gaps(ctx context.Context) ([]clickhouse.Gap, error) {
 	return findGaps(ctx, v.watermark, v.db)
 }
 
@@ -191,14 +191,14 @@ func (v *Verifier) Replicated(ctx context.Context) ([]clickhouse.Shard, error) {
 }
 
 // Lost returns the losses that rebuilds recorded and no person has accepted.
-func (v *Verifier) Lost(ctx context.Context) ([]Lost, error) { return unacceptedLosses(ctx, v.admin) }
+func (v *Verifier) Lost(ctx context.Context) ([]Loss, error) { return unacceptedLosses(ctx, v.admin) }
 
 // ManifestReport is the result of comparing the state of copies with the logs.
 type ManifestReport struct {
-	clickhouse.ManifestProof
-	// Moving are copies that differ and have records that sink or state had not committed when the
+	clickhouse.ManifestVerification
+	// InFlight are copies that differ and have records that sink or state had not committed when the
 	// comparison started. They are not findings.
-	Moving []clickhouse.CopyDifference `json:"moving,omitempty"`
+	InFlight []clickhouse.CopyDifference `json:"moving,omitempty"`
 }
 
 // Manifest rebuilds the state of every copy from the logs, and compares it with the table of
@@ -208,11 +208,11 @@ func (v *Verifier) Manifest(ctx context.Context) (*ManifestReport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("verify the manifest: %w", err)
 	}
-	proof, err := v.db.CheckManifest(ctx, clickhouse.ManifestCheck{Told: v.progress})
+	proof, err := v.db.CheckManifest(ctx, clickhouse.ManifestCheck{Progress: v.progress})
 	if err != nil {
 		return nil, fmt.Errorf("verify the manifest: %w", err)
 	}
-	r := &ManifestReport{ManifestProof: *proof}
+	r := &ManifestReport{ManifestVerification: *proof}
 	if len(r.Differ) == 0 {
 		return r, nil
 	}
@@ -222,7 +222,7 @@ func (v *Verifier) Manifest(ctx context.Context) (*ManifestReport, error) {
 	}
 	r.Differ = slices.DeleteFunc(r.Differ, func(d clickhouse.CopyDifference) bool {
 		if moving[d.Copy()] {
-			r.Moving = append(r.Moving, d)
+			r.InFlight = append(r.InFlight, d)
 		}
 		return moving[d.Copy()]
 	})
@@ -233,8 +233,8 @@ func (v *Verifier) Manifest(ctx context.Context) (*ManifestReport, error) {
 func stateTopics() []schemas.Topic { return []schemas.Topic{schemas.Changes, schemas.FixityResults} }
 
 // uncommitted returns, for each topic, the offsets from which log or state may lack records.
-func (v *Verifier) uncommitted(ctx context.Context) (map[schemas.Topic]schemas.Extent, error) {
-	all := map[schemas.Topic]schemas.Extent{}
+func (v *Verifier) uncommitted(ctx context.Context) (map[schemas.Topic]schemas.OffsetRange, error) {
+	all := map[schemas.Topic]schemas.OffsetRange{}
 	for _, topic := range stateTopics() {
 		e, err := v.admin.Extent(ctx, topic)
 		if err != nil {
@@ -258,7 +258,7 @@ func (v *Verifier) uncommitted(ctx context.Context) (map[schemas.Topic]schemas.E
 
 // inFlight returns the copies among differ that have records at or after the given offsets.
 func (v *Verifier) inFlight(
-	ctx context.Context, from map[schemas.Topic]schemas.Extent, differ []clickhouse.CopyDifference,
+	ctx context.Context, from map[schemas.Topic]schemas.OffsetRange, differ []clickhouse.CopyDifference,
 ) (map[schemas.Copy]bool, error) {
 	differing, inFlight := map[schemas.Copy]bool{}, map[schemas.Copy]bool{}
 	for _, d := range differ {
@@ -271,7 +271,7 @@ func (v *Verifier) inFlight(
 			return nil, err
 		}
 		if now.Incarnation != e.Incarnation {
-			return nil, clickhouse.ErrAnew
+			return nil, clickhouse.ErrRecreated
 		}
 		for id, start := range now.Starts {
 			e.Starts[id] = max(e.Starts[id], start)

@@ -135,7 +135,7 @@ func (v *verified) prove() string {
 				d.Ranges[0].First)
 		}
 	}
-	return s + fmt.Sprintf(", dead %d, pending %d, trimmed %d", p.Dead.Messages, p.Pending.Messages, p.Gone.Retention)
+	return s + fmt.Sprintf(", dead %d, pending %d, trimmed %d", p.Dead.Messages, p.Pending.Messages, p.Uncompared.Retention)
 }
 
 // Repeated messages, dead letters and transaction markers are no findings; damage is.
@@ -161,8 +161,8 @@ func TestVerify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v.b.Transact(true, kafkatest.Record{Record: rec}) // 23 and 24
-	v.b.Write(garbage)                                // 25
+	v.b.WriteTransaction(true, kafkatest.Record{Record: rec}) // 23 and 24
+	v.b.Write(garbage)                                        // 25
 	v.sink(schemas.RoleSink, schemas.RoleState)
 	check("stored", "25 records, 23 messages, 21 rows, dead 2, pending 0, trimmed 0")
 	v.exec("ALTER TABLE {db}.audit_log DELETE WHERE item = 'item-007' SETTINGS mutations_sync = 2")
@@ -181,7 +181,7 @@ func TestVerify(t *testing.T) {
 		v.send(someChange(100 + i))
 	}
 	proofs, err := v.Topics(t.Context(), []schemas.Topic{schemas.Changes})
-	if err != nil || proofs[0].Records != 26 || proofs[0].Gone.Incarnations != 21 || proofs[0].Dead.Messages != 0 ||
+	if err != nil || proofs[0].Records != 26 || proofs[0].Uncompared.Incarnations != 21 || proofs[0].Dead.Messages != 0 ||
 		proofs[0].Missing.Messages+proofs[0].Pending.Messages != 26 || proofs[0].Altered.Messages != 2 ||
 		proofs[0].Findings() != proofs[0].Missing.Messages+2 {
 		t.Errorf("made anew: %v, %+v", err, proofs[0])
@@ -242,9 +242,9 @@ func TestVerifyManifest(t *testing.T) {
 			}
 			return names
 		}
-		if r.Copies != copies || !slices.Equal(items(r.Differ), differ) || !slices.Equal(items(r.Moving), moving) {
+		if r.Copies != copies || !slices.Equal(items(r.Differ), differ) || !slices.Equal(items(r.InFlight), moving) {
 			t.Errorf("%s: of %d copies differ %v and move %v, want of %d %v and %v", when, r.Copies, items(r.Differ),
-				items(r.Moving), copies, differ, moving)
+				items(r.InFlight), copies, differ, moving)
 		}
 	}
 	check("stored", 10, nil, nil)

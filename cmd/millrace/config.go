@@ -58,7 +58,7 @@ func checkConfig(out io.Writer, file, folder string) error {
 	} else {
 		report += fmt.Sprintf("; %d policies in %s", len(found.Documents), folder)
 	}
-	for _, name := range found.Unread {
+	for _, name := range found.Ignored {
 		report += fmt.Sprintf("\nignored: %s: its account is not in duplication-accounts.json, "+
 			"or its name does not end in .json or .yaml", filepath.Join(folder, name))
 	}

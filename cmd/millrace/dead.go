@@ -102,7 +102,7 @@ func (f *engineFlags) withDead(c *cobra.Command, roles bool,
 		return err
 	}
 	defer func() { err = errors.Join(err, e.Close(ctx)) }()
-	d, err := app.OpenDead(ctx, e.cfg, e.log)
+	d, err := app.OpenDeadLetters(ctx, e.cfg, e.log)
 	if err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (o *deadDecision) parse(ids []string) (kafka.DeadQuery, kafka.DeadOrder, er
 	q, err := o.query(ids)
 	switch {
 	case err != nil:
-	case !q.Narrow():
+	case !q.Restricted():
 		err = fmt.Errorf("%w: name dead letters by their ids, or choose them with --role, --topic, --class, --cause "+
 			"or --since", usage.Err)
 	case o.force && len(ids) == 0:
@@ -318,7 +318,7 @@ func (o *deadDecision) run(
 		var step *progress.Step
 		if total >= progressThreshold || order.Rate > 0 {
 			step = e.display.Step(verb, int64(total))
-			order.Told = func(n int) { step.Set(int64(n)) }
+			order.Progress = func(n int) { step.Set(int64(n)) }
 		}
 		r, err := decide(d, ctx, q, order)
 		if step != nil {
@@ -358,7 +358,7 @@ func outcome(r kafka.DeadReport, again int) (err error) {
 	if r.Refused == 0 {
 		return err
 	}
-	refused := fmt.Errorf("%d dead letters were refused; the first: %w", r.Refused, r.Why)
+	refused := fmt.Errorf("%d dead letters were refused; the first: %w", r.Refused, r.FirstRefusal)
 	if r.Done > 0 {
 		refused = fmt.Errorf("%w: %w", errPartly, refused)
 	}

@@ -30,10 +30,10 @@ func manyLetters(t *testing.T, n int) *kafka.DeadLetters {
 	for i := range n {
 		recs = append(recs, kafkatest.Record{
 			Record: schemas.Record{Topic: schemas.Dead, Key: []byte("k"), Value: []byte("v"), Headers: []schemas.Header{
-				header(schemas.TrailTopic, "changes"), header(schemas.TrailRole, "planner"), header(schemas.TrailClass,
+				header(schemas.HeaderOriginTopic, "changes"), header(schemas.HeaderRole, "planner"), header(schemas.HeaderClass,
 					"permanent"),
-				header(schemas.TrailPartition, "0"), header(schemas.TrailOffset, fmt.Sprint(i)),
-				header(schemas.TrailError, fmt.Sprintf("item %d is refused\n%s", i, stack)),
+				header(schemas.HeaderOriginPartition, "0"), header(schemas.HeaderOriginOffset, fmt.Sprint(i)),
+				header(schemas.HeaderError, fmt.Sprintf("item %d is refused\n%s", i, stack)),
 			}},
 			Partition: int32(i % 2), Timestamp: began.Add(time.Duration(i) * time.Millisecond),
 		})

@@ -192,7 +192,7 @@ func (f *importFlags) run(c *cobra.Command, paths []string) (err error) {
 			return err
 		}
 		defer func() { err = errors.Join(err, e.Close(ctx)) }()
-		if err := app.CheckStore(e.cfg, f.target.Account, f.target.Store); err != nil {
+		if err := app.RequireStore(e.cfg, f.target.Account, f.target.Store); err != nil {
 			return err
 		}
 	}
@@ -246,7 +246,7 @@ func (f *importFlags) checkListings(
 ) (*app.ImportCheck, error) {
 	var step *progress.Step
 	var total, read int64
-	f.options.Told = func(n int64) {
+	f.options.Progress = func(n int64) {
 		if read += n; step != nil && read <= total {
 			step.Set(read)
 		}
@@ -274,14 +274,14 @@ func (f *importFlags) checkListings(
 
 func (f *importFlags) publish(
 	ctx context.Context, display *progress.Display, e *engines, c *app.ImportCheck,
-) (app.ImportDone, error) {
+) (app.ImportProgress, error) {
 	p, err := app.OpenProducer(ctx, e.cfg, e.log, "millrace/import")
 	if err != nil {
-		return app.ImportDone{Next: f.order.From}, err
+		return app.ImportProgress{Next: f.order.From}, err
 	}
 	defer p.Close()
 	step := display.Step("publish", c.Rows)
-	done, err := f.order.Publish(ctx, p, c, func(d app.ImportDone) { step.Set(d.Next - 1) })
+	done, err := f.order.Publish(ctx, p, c, func(d app.ImportProgress) { step.Set(d.Next - 1) })
 	step.End(err == nil)
 	return done, err
 }

@@ -19,7 +19,7 @@ import (
 type importReport struct {
 	flags *importFlags
 	check *app.ImportCheck
-	done  app.ImportDone
+	done  app.ImportProgress
 }
 
 // importJSON is the report as JSON.

@@ -173,7 +173,7 @@ that has no repair, 130 interrupted.`,
 				if err != nil {
 					return err
 				}
-				action, err := a.ApproveRepair(ctx, incident, app.Approval{Who: currentUser(), Reason: reason, From: "cli"})
+				action, err := a.ApproveRepair(ctx, incident, app.Actor{Who: currentUser(), Reason: reason, From: "cli"})
 				if err != nil {
 					return err
 				}
@@ -221,7 +221,7 @@ exists. An incident of an unreadable record stays closed, and the record is skip
 				if err != nil {
 					return err
 				}
-				by := app.Approval{Who: currentUser(), Reason: reason, From: "cli"}
+				by := app.Actor{Who: currentUser(), Reason: reason, From: "cli"}
 				if err := a.CloseIncident(ctx, incident, by); err != nil {
 					return err
 				}

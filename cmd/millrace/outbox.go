@@ -144,10 +144,10 @@ func inspectionText(in emit.Inspection) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %d segments of %d bytes; %d mutations wait, %d of them of unknown outcome; "+
 		"%d reports unresolved, %d rejected\n",
-		in.Dir, in.Segments, in.Bytes, in.Held, len(in.Unknown), in.Undecided, in.Aside)
-	if in.Torn > 0 {
+		in.Dir, in.Segments, in.Bytes, in.Pending, len(in.Unknown), in.Undecided, in.Rejected)
+	if in.Incomplete > 0 {
 		fmt.Fprintf(&b, "incomplete: the last %d bytes are part of a record, as a killed process leaves it: no damage\n",
-			in.Torn)
+			in.Incomplete)
 	}
 	lost := int64(0)
 	for _, d := range in.Damage {

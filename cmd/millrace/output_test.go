@@ -86,8 +86,8 @@ func printed(t *testing.T, n int) map[string]func(io.Writer, *output) error {
 	t.Helper()
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	var (
-		stores    []app.StoreView
-		abilities []app.Ability
+		stores    []app.StoreInfo
+		abilities []app.Capability
 		incidents []incidentRow
 		pauses    []pauseRow
 		events    []clickhouse.Event
@@ -96,8 +96,8 @@ func printed(t *testing.T, n int) map[string]func(io.Writer, *output) error {
 	)
 	for i := range n {
 		name := fmt.Sprintf("%d\x1b[31m\nx", i) // what others chose
-		stores = append(stores, app.StoreView{Account: "a", Store: name, State: app.StoreOK})
-		abilities = append(abilities, app.Ability{Name: name, Is: "yes"})
+		stores = append(stores, app.StoreInfo{Account: "a", Store: name, State: app.StoreOK})
+		abilities = append(abilities, app.Capability{Name: name, Value: "yes"})
 		incidents = append(incidents, incidentOf(&pb.Incident{Account: "a", Item: name, Opened: timestamppb.New(at)}))
 		pauses = append(pauses, pauseOf(&pb.Control{Account: name, Paused: true, Reason: name}))
 		events = append(events, clickhouse.Event{Time: at, Kind: "change", What: name})

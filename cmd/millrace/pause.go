@@ -21,32 +21,32 @@ import (
 // A scopeArgs is a form of arguments that selects a part of the work.
 type scopeArgs struct {
 	use, short string
-	parse      func(words []string) (app.Piece, error)
+	parse      func(words []string) (app.Scope, error)
 }
 
 func scopes() []scopeArgs {
 	return []scopeArgs{
-		{"all", "everything", func([]string) (app.Piece, error) { return app.Piece{}, nil }},
-		{"role NAME", "a role", func(w []string) (app.Piece, error) {
-			return app.Piece{Role: schemas.Role(w[0])}, nil
+		{"all", "everything", func([]string) (app.Scope, error) { return app.Scope{}, nil }},
+		{"role NAME", "a role", func(w []string) (app.Scope, error) {
+			return app.Scope{Role: schemas.Role(w[0])}, nil
 		}},
-		{"account NAME", "all work for an account", func(w []string) (app.Piece, error) {
-			return app.Piece{Account: w[0]}, nil
+		{"account NAME", "all work for an account", func(w []string) (app.Scope, error) {
+			return app.Scope{Account: w[0]}, nil
 		}},
-		{"store ACCOUNT/STORE", "all reads and writes of a store", func(w []string) (app.Piece, error) {
+		{"store ACCOUNT/STORE", "all reads and writes of a store", func(w []string) (app.Scope, error) {
 			account, store, err := accountStore(w[0])
-			return app.Piece{Account: account, Store: store}, err
+			return app.Scope{Account: account, Store: store}, err
 		}},
-		{"pair ROLE ACCOUNT[/STORE]", "a role, for an account or a store", func(w []string) (app.Piece, error) {
-			p := app.Piece{Role: schemas.Role(w[0]), Account: w[1]}
+		{"pair ROLE ACCOUNT[/STORE]", "a role, for an account or a store", func(w []string) (app.Scope, error) {
+			p := app.Scope{Role: schemas.Role(w[0]), Account: w[1]}
 			var err error
 			if strings.Contains(w[1], "/") {
 				p.Account, p.Store, err = accountStore(w[1])
 			}
 			return p, err
 		}},
-		{"sweep NAME", "a sweep; its published tasks continue", func(w []string) (app.Piece, error) {
-			return app.Piece{Sweep: w[0]}, nil
+		{"sweep NAME", "a sweep; its published tasks continue", func(w []string) (app.Scope, error) {
+			return app.Scope{Sweep: w[0]}, nil
 		}},
 	}
 }
@@ -61,7 +61,7 @@ func accountStore(word string) (account, store string, err error) {
 }
 
 // command returns the command of a verb for this form of arguments.
-func (p scopeArgs) command(verb string, do func(c *cobra.Command, p app.Piece) error) *cobra.Command {
+func (p scopeArgs) command(verb string, do func(c *cobra.Command, p app.Scope) error) *cobra.Command {
 	return &cobra.Command{
 		Use: p.use, Short: verb + " " + p.short, Args: exactly(len(strings.Fields(p.use)) - 1),
 		RunE: func(c *cobra.Command, words []string) error {
@@ -96,7 +96,7 @@ func newPauseOne(p scopeArgs) *cobra.Command {
 		f             engineFlags
 		reason, until string
 	)
-	c := p.command("Pause", func(c *cobra.Command, scope app.Piece) error {
+	c := p.command("Pause", func(c *cobra.Command, scope app.Scope) error {
 		if reason == "" {
 			return fmt.Errorf("%w: --reason is missing: 'millrace pause list' shows it", usage.Err)
 		}
@@ -105,7 +105,7 @@ func newPauseOne(p scopeArgs) *cobra.Command {
 			return err
 		}
 		return f.withControls(c, func(ctx context.Context, ctl *app.Controls) error {
-			if err := ctl.Pause(ctx, scope, end, app.Approval{Who: currentUser(), Reason: reason, From: "cli"}); err != nil {
+			if err := ctl.Pause(ctx, scope, end, app.Actor{Who: currentUser(), Reason: reason, From: "cli"}); err != nil {
 				return err
 			}
 			how := "until it is resumed: millrace resume " + scope.String()
@@ -136,13 +136,13 @@ func newResumeOne(p scopeArgs) *cobra.Command {
 		f      engineFlags
 		reason string
 	)
-	c := p.command("Resume", func(c *cobra.Command, scope app.Piece) error {
+	c := p.command("Resume", func(c *cobra.Command, scope app.Scope) error {
 		return f.withControls(c, func(ctx context.Context, ctl *app.Controls) error {
-			was, err := ctl.Resume(ctx, scope, app.Approval{Who: currentUser(), Reason: reason, From: "cli"})
+			was, err := ctl.Resume(ctx, scope, app.Actor{Who: currentUser(), Reason: reason, From: "cli"})
 			if err != nil {
 				return err
 			}
-			in, err := ctl.InForce(ctx)
+			in, err := ctl.Active(ctx)
 			if err != nil {
 				return err
 			}
@@ -154,7 +154,7 @@ func newResumeOne(p scopeArgs) *cobra.Command {
 			for _, other := range in {
 				if other.GetPaused() {
 					fmt.Fprintf(c.OutOrStdout(), "still paused: %s, by %s: %s\n",
-						app.PieceOf(other), printable(other.GetBy()), printable(other.GetReason()))
+						app.ScopeOf(other), printable(other.GetBy()), printable(other.GetReason()))
 				}
 			}
 			return nil
@@ -184,7 +184,7 @@ func newWorkers() *cobra.Command {
 				}
 			}
 			return f.withControls(c, func(ctx context.Context, ctl *app.Controls) error {
-				by := app.Approval{Who: currentUser(), Reason: reason, From: "cli"}
+				by := app.Actor{Who: currentUser(), Reason: reason, From: "cli"}
 				if err := ctl.SetWorkers(ctx, schemas.Role(words[0]), int32(n), by); err != nil {
 					return err
 				}
@@ -211,7 +211,7 @@ func newPauseList(use, short string) *cobra.Command {
 		Use: use, Short: short, Args: usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return f.withControls(c, func(ctx context.Context, ctl *app.Controls) error {
-				in, err := ctl.InForce(ctx)
+				in, err := ctl.Active(ctx)
 				if err != nil {
 					return err
 				}
@@ -245,7 +245,7 @@ type pauseRow struct {
 
 func pauseOf(c *pb.Control) pauseRow {
 	return pauseRow{
-		What: app.PieceOf(c).String(), Role: c.GetRole(), Account: c.GetAccount(), Store: c.GetStore(), Sweep: c.GetSweep(),
+		What: app.ScopeOf(c).String(), Role: c.GetRole(), Account: c.GetAccount(), Store: c.GetStore(), Sweep: c.GetSweep(),
 		Paused: c.GetPaused(), Until: timeOf(c.GetUntil()), Workers: c.GetWorkers(), By: c.GetBy(), Reason: c.GetReason(),
 		Since: timeOf(c.GetTime()),
 	}
@@ -325,7 +325,7 @@ func (f *engineFlags) withControls(
 	}
 	defer ctl.Close()
 	err = do(ctx, ctl)
-	if unknown := (*app.UnknownError)(nil); errors.As(err, &unknown) {
+	if unknown := (*app.UnknownNameError)(nil); errors.As(err, &unknown) {
 		err = fmt.Errorf("%w: %w%s", usage.Err, err, suggestion(unknown.Name, unknown.Known))
 	}
 	return err

@@ -40,7 +40,7 @@ Exit codes: 0 done, 1 error, 2 usage, 3 records are lost, 5 precondition, 130 in
 			if accept && strings.TrimSpace(reason) == "" {
 				return fmt.Errorf("%w: --accept-loss needs a --reason", usage.Err)
 			}
-			by := app.Approval{Who: currentUser(), Reason: reason, From: "cli"}
+			by := app.Actor{Who: currentUser(), Reason: reason, From: "cli"}
 			return f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
 				if accept {
 					return acceptLoss(ctx, c.OutOrStdout(), o, a, by)
@@ -61,7 +61,7 @@ Exit codes: 0 done, 1 error, 2 usage, 3 records are lost, 5 precondition, 130 in
 
 // printRebuilt prints the result of a rebuild, which may have ended with the error failed. It
 // returns failed, joined with an error that wraps errFindings if records are lost.
-func printRebuilt(out io.Writer, o *output, done app.Rebuilt, failed error) error {
+func printRebuilt(out io.Writer, o *output, done app.RebuildResult, failed error) error {
 	var err error
 	if o.form == formJSON {
 		err = writeJSON(out, done)
@@ -82,7 +82,7 @@ func printRebuilt(out io.Writer, o *output, done app.Rebuilt, failed error) erro
 	return errors.Join(failed, err)
 }
 
-func writeLost(b *strings.Builder, lost []app.Lost) {
+func writeLost(b *strings.Builder, lost []app.Loss) {
 	for _, l := range lost {
 		fmt.Fprintf(b, "%s: lost: offsets %d to %d of %s, partition %d (incarnation %08x): "+
 			"Kafka no longer has them, and %d of %d have rows\n",
@@ -90,15 +90,15 @@ func writeLost(b *strings.Builder, lost []app.Lost) {
 	}
 }
 
-func acceptLoss(ctx context.Context, out io.Writer, o *output, a *app.App, by app.Approval) error {
+func acceptLoss(ctx context.Context, out io.Writer, o *output, a *app.App, by app.Actor) error {
 	lost, err := a.AcceptLoss(ctx, by)
 	if err != nil {
 		return err
 	}
 	if o.form == formJSON {
 		return writeJSON(out, struct {
-			Accepted []app.Lost `json:"accepted"`
-		}{append([]app.Lost{}, lost...)})
+			Accepted []app.Loss `json:"accepted"`
+		}{append([]app.Loss{}, lost...)})
 	}
 	var b strings.Builder
 	writeLost(&b, lost)

@@ -126,7 +126,7 @@ func standalone(c *cobra.Command, file, dir string) (err error) {
 		return fmt.Errorf("%w: name a configuration with --config FILE (examples/millrace.yaml is one)", usage.Err)
 	}
 	if file == "" {
-		file = app.ConfigIn(dir)
+		file = app.StateConfigPath(dir)
 	}
 	cfg, err := loadConfig(file)
 	if err != nil {

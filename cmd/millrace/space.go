@@ -40,7 +40,7 @@ Exit codes: 0 fine, 1 error, 2 usage, 5 precondition, 130 interrupted.`
 }
 
 // A spaceAction publishes an action about a space.
-type spaceAction func(a *app.App, ctx context.Context, of app.StoreName, space string, by app.Approval) error
+type spaceAction func(a *app.App, ctx context.Context, of app.StoreName, space string, by app.Actor) error
 
 // spaceCommand returns a command that publishes an action about a space.
 func spaceCommand(name, done string, act spaceAction) *cobra.Command {
@@ -60,7 +60,7 @@ func spaceCommand(name, done string, act spaceAction) *cobra.Command {
 				return fmt.Errorf("%w: --reason is missing: it is recorded", usage.Err)
 			}
 			return f.withApp(c, func(ctx context.Context, a *app.App, _ *engines) error {
-				if err := act(a, ctx, store, space, app.Approval{Who: currentUser(), Reason: reason, From: "cli"}); err != nil {
+				if err := act(a, ctx, store, space, app.Actor{Who: currentUser(), Reason: reason, From: "cli"}); err != nil {
 					return err
 				}
 				_, err := fmt.Fprintf(c.OutOrStdout(), "space %s %s\n", args[0], done)

@@ -96,7 +96,7 @@ Exit codes: 0 all are ok, 2 usage, 3 one is not, 5 the configuration has no such
 			if err != nil {
 				return err
 			}
-			views, err := app.CheckStoresOf(c.Context(), cfg, slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil)), names...)
+			views, err := app.InspectStores(c.Context(), cfg, slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil)), names...)
 			if err != nil {
 				return err
 			}
@@ -139,18 +139,18 @@ Exit codes: 0 fine, 2 usage, 3 the store is not ok, 5 the configuration has no s
 			if err != nil {
 				return err
 			}
-			if err := notOK([]app.StoreView{v}); err != nil && o.form == formTable {
-				return fmt.Errorf("%w: %s: %s", err, v.Error, v.Do)
+			if err := notOK([]app.StoreInfo{v}); err != nil && o.form == formTable {
+				return fmt.Errorf("%w: %s: %s", err, v.Error, v.Advice)
 			}
 			if o.form == formJSON {
 				err = writeJSON(c.OutOrStdout(), v)
 			} else {
-				err = printList(c.OutOrStdout(), o, v.Abilities, abilityTable())
+				err = printList(c.OutOrStdout(), o, v.Capabilities, abilityTable())
 			}
 			if err != nil {
 				return err
 			}
-			return notOK([]app.StoreView{v})
+			return notOK([]app.StoreInfo{v})
 		},
 	}
 	c.Flags().StringVar(&file, "config", "", "configuration `FILE`")
@@ -179,7 +179,7 @@ func storeConfig(file string) (*config.Config, error) {
 }
 
 // notOK returns an error that names the stores that are not ok; nil if all are.
-func notOK(views []app.StoreView) error {
+func notOK(views []app.StoreInfo) error {
 	var names []string
 	for _, v := range views {
 		if v.State != app.StoreOK {
@@ -194,7 +194,7 @@ func notOK(views []app.StoreView) error {
 
 // showStores prints stores. Below a table it prints the error and the advice for each store that is
 // not ok.
-func showStores(w io.Writer, o *output, views []app.StoreView) error {
+func showStores(w io.Writer, o *output, views []app.StoreInfo) error {
 	if err := printList(w, o, views, storeTable()); err != nil || o.form != formTable {
 		return err
 	}
@@ -202,7 +202,7 @@ func showStores(w io.Writer, o *output, views []app.StoreView) error {
 		if v.Error == "" {
 			continue
 		}
-		if _, err := fmt.Fprintf(w, "%s/%s: %s: %s\n", v.Account, v.Store, v.Error, v.Do); err != nil {
+		if _, err := fmt.Fprintf(w, "%s/%s: %s: %s\n", v.Account, v.Store, v.Error, v.Advice); err != nil {
 			return err
 		}
 	}
@@ -210,19 +210,19 @@ func showStores(w io.Writer, o *output, views []app.StoreView) error {
 }
 
 // storeTable returns the table of stores.
-func storeTable() table[app.StoreView] {
-	return table[app.StoreView]{"STORE\tSTATE\tDRIVER\tPRIMARY\tREAD\tREPAIR\tLOCATION", func(v app.StoreView) []string {
+func storeTable() table[app.StoreInfo] {
+	return table[app.StoreInfo]{"STORE\tSTATE\tDRIVER\tPRIMARY\tREAD\tREPAIR\tLOCATION", func(v app.StoreInfo) []string {
 		primary := ""
 		if v.Primary {
 			primary = "primary"
 		}
-		return []string{v.Account + "/" + v.Store, string(v.State), v.Driver, primary, v.Read, v.Repair, v.Place}
+		return []string{v.Account + "/" + v.Store, string(v.State), v.Driver, primary, v.Read, v.Repair, v.Location}
 	}}
 }
 
 // abilityTable returns the table of a store's capabilities.
-func abilityTable() table[app.Ability] {
-	return table[app.Ability]{"CAPABILITY\tVALUE\tORIGIN", func(a app.Ability) []string {
-		return []string{a.Name, a.Is, a.Origin}
+func abilityTable() table[app.Capability] {
+	return table[app.Capability]{"CAPABILITY\tVALUE\tORIGIN", func(a app.Capability) []string {
+		return []string{a.Name, a.Value, a.Origin}
 	}}
 }

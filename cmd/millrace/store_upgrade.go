@@ -49,7 +49,7 @@ has no such layout.`,
 					if step == nil {
 						step = display.Step("upgrade", total)
 					}
-					step.Set(u.Moved + u.Kept + u.Absent + u.Spoilt)
+					step.Set(u.Moved + u.Kept + u.Absent + u.Damaged)
 				},
 			})
 			if step != nil {
@@ -85,6 +85,6 @@ func showUpgraded(c *cobra.Command, o *output, dryRun bool, done file.Upgraded) 
 	}
 	_, err := fmt.Fprintf(c.OutOrStdout(),
 		"sidecar files: %d %s, %d kept for lack of space or permission, %d of absent items, %d damaged\n",
-		done.Moved, moved, done.Kept, done.Absent, done.Spoilt)
+		done.Moved, moved, done.Kept, done.Absent, done.Damaged)
 	return err
 }

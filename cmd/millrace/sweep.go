@@ -121,9 +121,9 @@ func (f *sweepFlags) ask(ctx context.Context, a *app.App, e *engines, r *sweepRe
 			if f.account != "" && acc.ID != f.account || f.store != "" && st.ID != f.store {
 				continue
 			}
-			o := app.SweepOrder{
+			o := app.SweepRequest{
 				Account: acc.ID, Store: st.ID, Space: f.space, Begun: time.Now().UTC().Truncate(time.Millisecond),
-				Demand: f.all, Period: e.cfg.Fixity.Period, Asked: asked,
+				All: f.all, Period: e.cfg.Fixity.Period, OnRequested: asked,
 			}
 			round, err := a.SweepFixity(ctx, o)
 			if err != nil {
@@ -147,7 +147,7 @@ func (r *sweepReport) wait(ctx context.Context, w *waiter, db *clickhouse.DB) er
 	return w.until(ctx, "checks", by, func(ctx context.Context) (p app.Progress, err error) {
 		p.Total = r.Asked
 		for _, round := range r.Rounds {
-			n, err := db.RoundFinal(ctx, round.Round)
+			n, err := db.CountFinal(ctx, round.Round)
 			if err != nil {
 				return p, err
 			}

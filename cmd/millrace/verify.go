@@ -112,7 +112,7 @@ func (f *verifyFlags) run(c *cobra.Command, topics []schemas.Topic) (err error) 
 		r.Tables, err = v.Topics(ctx, topics)
 	}
 	if err == nil {
-		r.Behind, err = v.Behind(ctx)
+		r.Behind, err = v.Gaps(ctx)
 	}
 	if err == nil {
 		r.Lost, err = v.Lost(ctx)
@@ -155,13 +155,13 @@ func (s *stepTracker) update(name string, done, total int64) {
 
 // A verifyReport is the result of verify, and its JSON output.
 type verifyReport struct {
-	OK       bool                     `json:"ok"`
-	Findings int64                    `json:"findings"`
-	Strict   bool                     `json:"strict,omitempty"`
-	Tables   []*clickhouse.TableProof `json:"tables,omitempty"`
-	Manifest *app.ManifestReport      `json:"manifest,omitempty"`
-	Behind   []clickhouse.Gap         `json:"behind,omitempty"` // committed records that tables lack by their positions
-	Lost     []app.Lost               `json:"lost,omitempty"`
+	OK       bool                            `json:"ok"`
+	Findings int64                           `json:"findings"`
+	Strict   bool                            `json:"strict,omitempty"`
+	Tables   []*clickhouse.TableVerification `json:"tables,omitempty"`
+	Manifest *app.ManifestReport             `json:"manifest,omitempty"`
+	Behind   []clickhouse.Gap                `json:"behind,omitempty"` // committed records that tables lack by their positions
+	Lost     []app.Loss                      `json:"lost,omitempty"`
 	// Replicated are the shards with several replicas. Only one of each was queried; the rows of the
 	// others are unknown.
 	Replicated []clickhouse.Shard `json:"replicated,omitempty"`
@@ -179,7 +179,7 @@ func (r *verifyReport) finish(out io.Writer, asJSON bool) error {
 	if r.Manifest != nil {
 		r.Findings += int64(len(r.Manifest.Differ))
 		if r.Strict {
-			r.Findings += int64(len(r.Manifest.Moving))
+			r.Findings += int64(len(r.Manifest.InFlight))
 		}
 	}
 	r.OK = r.Findings == 0

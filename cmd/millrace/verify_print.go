@@ -18,7 +18,7 @@ const (
 )
 
 // writeTables writes a table of the proofs, and the details of each.
-func writeTables(b *strings.Builder, proofs []*clickhouse.TableProof) {
+func writeTables(b *strings.Builder, proofs []*clickhouse.TableVerification) {
 	tw := tabwriter.NewWriter(b, 2, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "TOPIC\tTABLE\tRECORDS\tMESSAGES\tROWS\tMISSING\tDOUBLED\tEXTRA\tDISPLACED\tALTERED\tDEAD\tPENDING\t")
 	for _, p := range proofs {
@@ -39,7 +39,7 @@ func writeTables(b *strings.Builder, proofs []*clickhouse.TableProof) {
 	}
 }
 
-func writeDiscrepancy(b *strings.Builder, p *clickhouse.TableProof, what string, d clickhouse.Discrepancy) {
+func writeDiscrepancy(b *strings.Builder, p *clickhouse.TableVerification, what string, d clickhouse.Discrepancy) {
 	if d.Messages == 0 {
 		return
 	}
@@ -59,7 +59,7 @@ func writeDiscrepancy(b *strings.Builder, p *clickhouse.TableProof, what string,
 }
 
 // writeNotCompared writes the rows that were not compared, and the reasons.
-func writeNotCompared(b *strings.Builder, p *clickhouse.TableProof) {
+func writeNotCompared(b *strings.Builder, p *clickhouse.TableVerification) {
 	if p.Unhashed > 0 {
 		fmt.Fprintf(b, "%s, %s: %d rows were stored before rows had hashes; their contents were not compared\n",
 			p.Topic, p.Table, p.Unhashed)
@@ -75,9 +75,9 @@ func writeNotCompared(b *strings.Builder, p *clickhouse.TableProof) {
 		rows int64
 		why  string
 	}{
-		{p.Gone.Compaction, "of records that were compacted"},
-		{p.Gone.Incarnations, "of a topic of the same name that was deleted"},
-		{p.Gone.Later, "of records after the end of the comparison"},
+		{p.Uncompared.Compaction, "of records that were compacted"},
+		{p.Uncompared.Incarnations, "of a topic of the same name that was deleted"},
+		{p.Uncompared.Later, "of records after the end of the comparison"},
 	} {
 		if g.rows > 0 {
 			fmt.Fprintf(b, "%s, %s: %d rows %s were not compared\n", p.Topic, p.Table, g.rows, g.why)
@@ -87,11 +87,11 @@ func writeNotCompared(b *strings.Builder, p *clickhouse.TableProof) {
 
 func writeManifest(b *strings.Builder, m *app.ManifestReport) {
 	fmt.Fprintf(b, "%d copies compared with the state that the logs give\n", m.Copies)
-	if m.Retold > 0 {
+	if m.Restated > 0 {
 		fmt.Fprintf(b, "%d copies have another report of a change than the log, which keeps the most detailed one\n",
-			m.Retold)
+			m.Restated)
 	}
-	writeCopies(b, "differ, but have records in flight", m.Moving)
+	writeCopies(b, "differ, but have records in flight", m.InFlight)
 	writeCopies(b, "differ", m.Differ)
 	if m.Stopped {
 		b.WriteString("the comparison stopped at this number: there may be more\n")

@@ -80,7 +80,7 @@ func (w *waiter) interrupted(stderr io.Writer) {
 
 // until waits until look reports that all work is recorded, and shows the progress. what is a
 // plural noun. roles do the work; they are named if there is no progress.
-func (w *waiter) until(ctx context.Context, what string, roles []schemas.Role, look app.Look) error {
+func (w *waiter) until(ctx context.Context, what string, roles []schemas.Role, look app.ProgressFunc) error {
 	var last app.Progress
 	w.remaining = func() string {
 		how := "running roles continue with the rest"
@@ -91,7 +91,7 @@ func (w *waiter) until(ctx context.Context, what string, roles []schemas.Role, l
 	}
 	var step *progress.Step
 	err := app.Wait{
-		Look: func(ctx context.Context) (app.Progress, error) {
+		Progress: func(ctx context.Context) (app.Progress, error) {
 			now, err := look(ctx)
 			if err != nil {
 				return now, err
@@ -128,7 +128,7 @@ func (w *waiter) waitWhile(ctx context.Context, what string, roles []schemas.Rol
 	})
 	g.Go(func() error {
 		return app.Wait{
-			Look: func(context.Context) (app.Progress, error) {
+			Progress: func(context.Context) (app.Progress, error) {
 				p := app.Progress{Done: published(), Total: math.MaxInt64}
 				if done.Load() {
 					p.Total = p.Done

@@ -48,7 +48,7 @@ func TestWaiterReportsAStandstill(t *testing.T) {
 			want: waits + "no process runs checker\n",
 		},
 		"one is paused": {
-			flags: engineFlags{config: "m.yaml"}, why: app.Standstill{Paused: []app.Piece{{Role: schemas.RoleChecker}}},
+			flags: engineFlags{config: "m.yaml"}, why: app.Standstill{Paused: []app.Scope{{Role: schemas.RoleChecker}}},
 			want: waits + "paused: role checker ('millrace resume role checker' ends it)\n",
 		},
 		"all run": {

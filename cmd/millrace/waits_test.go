@@ -114,7 +114,7 @@ func (k *kept) make(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	store, err := a.Emitting("acme", "1", "test")
+	store, err := a.EmittingStore("acme", "1", "test")
 	if err != nil {
 		return err
 	}

@@ -136,7 +136,7 @@ func (o options) do(ctx context.Context, paths iter.Seq[string], stdout io.Write
 	stop()
 	producer.Close() // gives up unacknowledged messages; the outbox holds them
 	err = errors.Join(err, g.Wait())
-	fmt.Fprintf(stdout, "%d stored, %d changes pending in the outbox\n", stored, outbox.Stats().Held)
+	fmt.Fprintf(stdout, "%d stored, %d changes pending in the outbox\n", stored, outbox.Stats().Pending)
 	return err
 }
 
@@ -144,7 +144,7 @@ func (o options) do(ctx context.Context, paths iter.Seq[string], stdout io.Write
 func (o options) awaitAcks(ctx context.Context, outbox *emit.File) {
 	ctx, cancel := context.WithTimeout(ctx, o.wait)
 	defer cancel()
-	for outbox.Stats().Held > 0 && retry.Sleep(ctx, 20*time.Millisecond) == nil {
+	for outbox.Stats().Pending > 0 && retry.Sleep(ctx, 20*time.Millisecond) == nil {
 	}
 }
 

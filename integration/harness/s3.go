@@ -121,7 +121,7 @@ func (s *S3Server) start(t testing.TB) {
 	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
 	defer cancel()
 	p, err := s3proc.Start(ctx, s.cfg)
-	if errors.Is(err, s3proc.ErrAbsent) {
+	if errors.Is(err, s3proc.ErrNotInstalled) {
 		need.Missing(t, need.S3(), err)
 	}
 	if err != nil {
@@ -161,7 +161,7 @@ func (s *S3Server) Said() string {
 	if s.proc == nil {
 		return ""
 	}
-	return s.proc.Said()
+	return s.proc.LogTail()
 }
 
 // Name returns a name for buckets that nobody else has, or the beginning of several: at most 20 letters and digits.

@@ -18,8 +18,8 @@ const (
 	chunkSize = 16 << 10 // size at which the buffer of a part is written to the file
 )
 
-// A Book holds records. It is not safe for concurrent use.
-type Book struct {
+// A Multiset holds records. It is not safe for concurrent use.
+type Multiset struct {
 	dir   string // of the temporary file
 	seed  maphash.Seed
 	file  *os.File // nil until the first buffer is full
@@ -42,10 +42,10 @@ type chunk struct {
 
 // New returns an empty Book. Its temporary file is created in dir, or in os.TempDir if dir is empty. The caller
 // closes the Book.
-func New(dir string) *Book { return &Book{dir: dir, seed: maphash.MakeSeed()} }
+func New(dir string) *Multiset { return &Multiset{dir: dir, seed: maphash.MakeSeed()} }
 
 // Close removes the temporary file.
-func (b *Book) Close() error {
+func (b *Multiset) Close() error {
 	if b.file == nil {
 		return nil
 	}
@@ -53,7 +53,7 @@ func (b *Book) Close() error {
 }
 
 // Add adds a record, which must be self-delimiting. After a failed write, every call returns its error.
-func (b *Book) Add(key, record []byte) error {
+func (b *Multiset) Add(key, record []byte) error {
 	if b.err != nil {
 		return b.err
 	}
@@ -64,7 +64,7 @@ func (b *Book) Add(key, record []byte) error {
 	return b.err
 }
 
-func (b *Book) spill(p *part) error {
+func (b *Multiset) spill(p *part) error {
 	if b.file == nil {
 		f, err := os.CreateTemp(b.dir, "millrace-tally-")
 		if err != nil {
@@ -88,7 +88,7 @@ func (b *Book) spill(p *part) error {
 // Each calls f for each part, with its records one after the other in the order in which they were added. All
 // records of a key are in one part. f must not keep the slice. done, if not nil, is called after each part with the
 // number of finished parts and the number of all parts.
-func (b *Book) Each(ctx context.Context, f func(records []byte) error, done func(part, parts int)) error {
+func (b *Multiset) Each(ctx context.Context, f func(records []byte) error, done func(part, parts int)) error {
 	if b.err != nil {
 		return b.err
 	}
@@ -112,7 +112,7 @@ func (b *Book) Each(ctx context.Context, f func(records []byte) error, done func
 }
 
 // read appends the records of a part to all.
-func (b *Book) read(p *part, all []byte) ([]byte, error) {
+func (b *Multiset) read(p *part, all []byte) ([]byte, error) {
 	if need := p.size + len(p.buffer); cap(all) < need {
 		all = make([]byte, 0, need)
 	}

@@ -16,20 +16,20 @@ import (
 
 // A ManifestCheck holds the options of CheckManifest.
 type ManifestCheck struct {
-	// Told is called with the progress of each step. It may be nil.
-	Told func(step string, done, total int64)
+	// Progress is called with the progress of each step. It may be nil.
+	Progress func(step string, done, total int64)
 
 	maxDiffer int // the comparison stops after so many different copies
 }
 
-// A ManifestProof is the result of comparing the state with a state made from the logs.
-type ManifestProof struct {
+// A ManifestVerification is the result of comparing the state with a state made from the logs.
+type ManifestVerification struct {
 	Copies int64 `json:"copies"` // compared
-	// Retold counts copies for which the state has stored another report of a change than the log shows: the log shows the
+	// Restated counts copies for which the state has stored another report of a change than the log shows: the log shows the
 	// richest report. They are not findings.
-	Retold  int64            `json:"retold"`
-	Differ  []CopyDifference `json:"differ,omitempty"`
-	Stopped bool             `json:"stopped,omitempty"` // the comparison stopped early, because too many copies differ
+	Restated int64            `json:"retold"`
+	Differ   []CopyDifference `json:"differ,omitempty"`
+	Stopped  bool             `json:"stopped,omitempty"` // the comparison stopped early, because too many copies differ
 }
 
 // A CopyDifference names a copy with a state that differs from the logs.
@@ -56,14 +56,14 @@ type ColumnDifference struct {
 // CheckManifest makes the state of every copy again from audit log and bit log, in a table that it drops afterwards,
 // and compares it with the view of the state. It reads both in the order of copies, so it needs memory only for the
 // differences.
-func (db *DB) CheckManifest(ctx context.Context, c ManifestCheck) (_ *ManifestProof, err error) {
+func (db *DB) CheckManifest(ctx context.Context, c ManifestCheck) (_ *ManifestVerification, err error) {
 	if c.maxDiffer == 0 {
 		c.maxDiffer = 100_000
 	}
-	if c.Told == nil {
-		c.Told = func(string, int64, int64) {}
+	if c.Progress == nil {
+		c.Progress = func(string, int64, int64) {}
 	}
-	table, drop, err := db.rebuild(ctx, c.Told)
+	table, drop, err := db.rebuild(ctx, c.Progress)
 	if drop != nil {
 		defer func() { err = errors.Join(err, drop()) }()
 	}
@@ -80,11 +80,11 @@ func (db *DB) CheckManifest(ctx context.Context, c ManifestCheck) (_ *ManifestPr
 	}
 	ctx, cancel := context.WithTimeout(ctx, longQuery)
 	defer cancel()
-	m := &manifestComparison{ManifestCheck: c, db: db, rebuilt: rebuilt, result: new(ManifestProof), total: total}
+	m := &manifestComparison{ManifestCheck: c, db: db, rebuilt: rebuilt, result: new(ManifestVerification), total: total}
 	if err := m.run(ctx); err != nil {
 		return nil, translate(fmt.Errorf("compare the state with the logs: %w", err))
 	}
-	c.Told(compareStep, max(total, 1), max(total, 1))
+	c.Progress(compareStep, max(total, 1), max(total, 1))
 	return m.result, nil
 }
 
@@ -92,7 +92,7 @@ type manifestComparison struct {
 	ManifestCheck
 	db      *DB
 	rebuilt string // the subquery of the rebuilt state
-	result  *ManifestProof
+	result  *ManifestVerification
 	total   int64
 	differ  []schemas.Copy // found by their sums, not yet inspected
 }
@@ -125,7 +125,7 @@ func (m *manifestComparison) run(ctx context.Context) error {
 			m.differ = append(m.differ, at)
 		}
 		if m.result.Copies%10_000 == 0 {
-			m.Told(compareStep, min(m.result.Copies, m.total-1), max(m.total, 1))
+			m.Progress(compareStep, min(m.result.Copies, m.total-1), max(m.total, 1))
 		}
 		if len(m.differ) >= detailPage {
 			if err := m.inspect(ctx); err != nil || m.result.Stopped {
@@ -212,7 +212,7 @@ func (m *manifestComparison) inspect(ctx context.Context) error {
 	for _, c := range m.differ {
 		columns, retold := diffCopy(state[c], logs[c], changes[c])
 		if retold {
-			m.result.Retold++
+			m.result.Restated++
 		}
 		if len(columns) == 0 {
 			continue

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-func checkManifest(t testing.TB, db *clickhouse.DB, c clickhouse.ManifestCheck) *clickhouse.ManifestProof {
+func checkManifest(t testing.TB, db *clickhouse.DB, c clickhouse.ManifestCheck) *clickhouse.ManifestVerification {
 	t.Helper()
 	got, err := db.CheckManifest(t.Context(), c)
 	if err != nil {
@@ -107,8 +107,8 @@ func TestRebuild(t *testing.T) {
 		if len(got.Differ) > 0 || got.Copies == 0 {
 			t.Errorf("%s, %d copies: %+v", when, got.Copies, got.Differ)
 		}
-		if got.Retold != 0 {
-			t.Errorf("%s: %d retold, though the log has every report", when, got.Retold)
+		if got.Restated != 0 {
+			t.Errorf("%s: %d retold, though the log has every report", when, got.Restated)
 		}
 		for _, statement := range []string{"SYSTEM START MERGES {db}.audit_log", "OPTIMIZE TABLE {db}.audit_log FINAL",
 			"OPTIMIZE TABLE {db}.bit_log FINAL", "OPTIMIZE TABLE {db}.copy_state FINAL"} {
@@ -150,7 +150,7 @@ func TestManifestDamage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	restated := &clickhouse.ManifestProof{Copies: 40, Retold: 1}
+	restated := &clickhouse.ManifestVerification{Copies: 40, Restated: 1}
 	if got := checkManifest(t, db, clickhouse.ManifestCheck{}); !reflect.DeepEqual(got, restated) {
 		t.Fatalf("before any damage: got %+v, want %+v", got, restated)
 	}
@@ -198,9 +198,9 @@ func TestManifestDamage(t *testing.T) {
 		"item-13": {"properties.media_type"},
 		"nobody":  {"*"},
 	}
-	if !reflect.DeepEqual(names, want) || got.Copies != 41 || got.Retold != 1 || got.Stopped {
+	if !reflect.DeepEqual(names, want) || got.Copies != 41 || got.Restated != 1 || got.Stopped {
 		t.Errorf("of %d copies, %d retold, stopped %v, differ\n%v, want\n%v",
-			got.Copies, got.Retold, got.Stopped, names, want)
+			got.Copies, got.Restated, got.Stopped, names, want)
 	}
 	for _, d := range got.Differ {
 		if d.Item == "item-10" {

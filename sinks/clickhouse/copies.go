@@ -46,14 +46,14 @@ func (db *DB) Records(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRec
 	return records, nil
 }
 
-// RoundFinal returns the number of distinct copies of a round that have a final check.
-func (db *DB) RoundFinal(ctx context.Context, round string) (int64, error) {
+// CountFinal returns the number of distinct copies of a round that have a final check.
+func (db *DB) CountFinal(ctx context.Context, round string) (int64, error) {
 	return db.count(ctx, "count the checks of a round",
 		"SELECT uniqExactIf((account, store, space, item), final) AS n FROM {db}.bit_log_v WHERE round = ?", round)
 }
 
-// Swept reports whether a round has a final check in a store. If space is not empty, only that space counts.
-func (db *DB) Swept(ctx context.Context, account, store, space string) (bool, error) {
+// HasFinalCheck reports whether a round has a final check in a store. If space is not empty, only that space counts.
+func (db *DB) HasFinalCheck(ctx context.Context, account, store, space string) (bool, error) {
 	n, err := db.count(ctx, "look for the checks of rounds",
 		"SELECT count() AS n FROM (SELECT 1 FROM {db}.bit_log WHERE account = ? AND store = ? AND (space = ? OR ? = '')"+
 			" AND round != '' AND final LIMIT 1)", account, store, space, space)

@@ -52,29 +52,29 @@ func readDead(d *schemas.Delivery) deadLetter {
 			l.message = v
 		case schemas.HeaderType:
 			l.kind = v
-		case schemas.TrailTopic:
+		case schemas.HeaderOriginTopic:
 			l.topic = schemas.Topic(v)
-		case schemas.TrailPartition:
+		case schemas.HeaderOriginPartition:
 			l.partition = parseNumber(v, -1)
-		case schemas.TrailOffset:
+		case schemas.HeaderOriginOffset:
 			l.offset = parseNumber(v, -1)
-		case schemas.TrailTimestamp:
+		case schemas.HeaderOriginTimestamp:
 			if ms, err := strconv.ParseInt(v, 10, 64); err == nil && ms >= minMillis && ms <= maxMillis {
 				l.time = timestamppb.New(time.UnixMilli(ms))
 			}
-		case schemas.TrailRole:
+		case schemas.HeaderRole:
 			l.role = v
-		case schemas.TrailClass:
+		case schemas.HeaderClass:
 			l.class = v
-		case schemas.TrailError:
+		case schemas.HeaderError:
 			l.err = strings.ToValidUTF8(v, "�")
-		case schemas.TrailAttempts:
+		case schemas.HeaderAttempts:
 			l.attempts = parseNumber(v, 0)
-		case schemas.TrailWaits:
+		case schemas.HeaderWaits:
 			l.waits = parseNumber(v, 0)
-		case schemas.TrailUnavailable:
+		case schemas.HeaderUnavailable:
 			l.unavailable = parseNumber(v, 0)
-		case schemas.TrailHistory:
+		case schemas.HeaderHistory:
 			l.history = v
 		}
 	}

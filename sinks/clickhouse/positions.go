@@ -56,15 +56,15 @@ type Gap struct {
 	continued bool
 }
 
-// Unknown reports whether the results of fresh reads are unknown because of the gap. They are known if the table
+// MakesUnknown reports whether the results of fresh reads are unknown because of the gap. They are known if the table
 // lacks only the end of an earlier incarnation, and has a position in the new one: the tables of one topic may be at
 // different offsets when the topic is deleted. A table without any position in the old or the new incarnation may
 // have been emptied or restored.
-func (g Gap) Unknown() bool { return !g.Former || g.From == 0 || !g.continued }
+func (g Gap) MakesUnknown() bool { return !g.Former || g.From == 0 || !g.continued }
 
-// Known returns an error if the results of fresh reads are unknown because of one of the gaps.
-func Known(gaps []Gap) error {
-	if i := slices.IndexFunc(gaps, Gap.Unknown); i >= 0 {
+// CheckGaps returns an error if the results of fresh reads are unknown because of one of the gaps.
+func CheckGaps(gaps []Gap) error {
+	if i := slices.IndexFunc(gaps, Gap.MakesUnknown); i >= 0 {
 		return fmt.Errorf("%s (%d gaps): run millrace rebuild", gaps[i], len(gaps))
 	}
 	return nil
@@ -363,8 +363,8 @@ func (db *DB) initPositions(ctx context.Context, p Plan) error {
 			return err
 		}
 	}
-	if p.Begun != nil {
-		return p.Begun(ctx)
+	if p.PositionsSet != nil {
+		return p.PositionsSet(ctx)
 	}
 	return nil
 }

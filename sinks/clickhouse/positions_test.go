@@ -504,7 +504,7 @@ func TestFreshOfRecreatedTopic(t *testing.T) {
 				return
 			}
 			if len(gaps) != 1 || !gaps[0].Former || gaps[0].From != tt.from || gaps[0].To != 40 ||
-				gaps[0].Unknown() != tt.unknown {
+				gaps[0].MakesUnknown() != tt.unknown {
 				t.Errorf("%+v were reported, want the gap from %d to 40 of the former log", gaps, tt.from)
 			}
 		})
@@ -530,7 +530,7 @@ func TestFreshWhileTablesAreFilled(t *testing.T) {
 	first.Item = ""
 	second := first
 	second.Space = "read behind the first"
-	r := readerOf(t, db, progressMark(committed(7, 4)), clickhouse.ReaderConfig{Gone: func(_, _, space string) time.Time {
+	r := readerOf(t, db, progressMark(committed(7, 4)), clickhouse.ReaderConfig{DeclaredGone: func(_, _, space string) time.Time {
 		if space == second.Space {
 			fill()
 		}

@@ -29,8 +29,8 @@ type ReaderConfig struct {
 	// Gaps is called after each read with the gaps of the tables; none: the tables have everything that was committed.
 	// It may be nil.
 	Gaps func(context.Context, []Gap)
-	// Gone returns the time at which a person declared a space gone; zero: never. nil: no space ever was.
-	Gone func(account, store, space string) time.Time
+	// DeclaredGone returns the time at which a person declared a space gone; zero: never. nil: no space ever was.
+	DeclaredGone func(account, store, space string) time.Time
 
 	maxBatch int           // copies in a query
 	linger   time.Duration // how long the first request of a batch waits for more
@@ -67,8 +67,8 @@ func NewReader(db *DB, mark Watermark, cfg ReaderConfig) *Reader {
 	if cfg.Wait <= 0 {
 		cfg.Wait = 30 * time.Second
 	}
-	if cfg.Gone == nil {
-		cfg.Gone = func(string, string, string) time.Time { return time.Time{} }
+	if cfg.DeclaredGone == nil {
+		cfg.DeclaredGone = func(string, string, string) time.Time { return time.Time{} }
 	}
 	if cfg.maxBatch == 0 {
 		cfg.maxBatch = 1000
@@ -224,7 +224,7 @@ func (r *Reader) read(ctx context.Context, batch []*request) (map[schemas.Copy]*
 	// Check before the read: a table may be filled during the read, and then a check afterwards finds no gap.
 	if gaps, err := r.db.Gaps(ctx, committed); err != nil {
 		return nil, retry.Unavailable(err)
-	} else if Known(gaps) != nil {
+	} else if CheckGaps(gaps) != nil {
 		return nil, retry.Unavailable(r.reportGaps(ctx, gaps))
 	}
 	known := map[schemas.Copy]*pb.CopyRecord{}
@@ -256,7 +256,7 @@ func (r *Reader) read(ctx context.Context, batch []*request) (map[schemas.Copy]*
 		copies = copies[n:]
 	}
 	for _, c := range spaces {
-		r, err := r.db.space(ctx, c, r.cfg.Gone(c.Account, c.Store, c.Space))
+		r, err := r.db.space(ctx, c, r.cfg.DeclaredGone(c.Account, c.Store, c.Space))
 		if err != nil {
 			return nil, retry.Unavailable(err)
 		}
@@ -278,7 +278,7 @@ func (r *Reader) reportGaps(ctx context.Context, gaps []Gap) error {
 	if r.cfg.Gaps != nil {
 		r.cfg.Gaps(ctx, gaps)
 	}
-	if err := Known(gaps); err != nil {
+	if err := CheckGaps(gaps); err != nil {
 		return fmt.Errorf("read manifest and audit log: %w", err)
 	}
 	return nil

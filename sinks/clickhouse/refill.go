@@ -16,10 +16,10 @@ func (g Gap) args() []any {
 	return []any{string(g.Topic), g.Incarnation, uint16(g.Partition), uint64(g.From), uint64(g.To)}
 }
 
-// Held returns the number of offsets of a gap that have a row, whatever the position says: in the log or, if the
+// CountRows returns the number of offsets of a gap that have a row, whatever the position says: in the log or, if the
 // sink could not store the record, in dead_letters. dead_letters does not record the incarnation of the topic. For
 // topic dead, dead letters that are not commands are only in dead_letters.
-func (db *DB) Held(ctx context.Context, g Gap) (int64, error) {
+func (db *DB) CountRows(ctx context.Context, g Gap) (int64, error) {
 	args := append(g.args(), string(schemas.RoleSink), string(g.Topic), g.Partition, g.From, g.To)
 	others := ""
 	if g.Topic == schemas.Dead {
@@ -38,14 +38,14 @@ func (db *DB) Held(ctx context.Context, g Gap) (int64, error) {
 const notCommand = "NOT (account != '' AND (origin_topic = 'deletions'" +
 	" OR startsWith(origin_topic, 'duplication.') AND origin_topic != 'duplication.results'))"
 
-// StateOf inserts the rows of the state for the offsets of a gap, made from the rows of the log. It can be repeated
+// FillState inserts the rows of the state for the offsets of a gap, made from the rows of the log. It can be repeated
 // without harm.
-func (db *DB) StateOf(ctx context.Context, g Gap) error {
+func (db *DB) FillState(ctx context.Context, g Gap) error {
 	return db.stateOf(ctx, g, gapRows, g.args()...)
 }
 
-// StateOfFormer is StateOf for all rows of earlier incarnations of the gap's topic.
-func (db *DB) StateOfFormer(ctx context.Context, g Gap) error {
+// FillFormerState is FillState for all rows of earlier incarnations of the gap's topic.
+func (db *DB) FillFormerState(ctx context.Context, g Gap) error {
 	return db.stateOf(ctx, g, "topic = ? AND inc != ?", string(g.Topic), g.Incarnation)
 }
 

@@ -207,12 +207,12 @@ func TestDeadLetters(t *testing.T) {
 	}
 	trail := func(topic string) []schemas.Header {
 		return []schemas.Header{
-			{Key: schemas.TrailTopic, Value: []byte(topic)}, {Key: schemas.TrailPartition, Value: []byte("5")},
-			{Key: schemas.TrailOffset, Value: []byte("77")}, {Key: schemas.TrailTimestamp, Value: []byte("1772600767891")},
-			{Key: schemas.TrailRole, Value: []byte("copier")}, {Key: schemas.TrailClass, Value: []byte("permanent")},
-			{Key: schemas.TrailError, Value: []byte("no such store \xff")}, {Key: schemas.TrailAttempts, Value: []byte("2")},
-			{Key: schemas.TrailWaits, Value: []byte("3")}, {Key: schemas.TrailUnavailable, Value: []byte("4")},
-			{Key: schemas.TrailHistory, Value: []byte("[]")},
+			{Key: schemas.HeaderOriginTopic, Value: []byte(topic)}, {Key: schemas.HeaderOriginPartition, Value: []byte("5")},
+			{Key: schemas.HeaderOriginOffset, Value: []byte("77")}, {Key: schemas.HeaderOriginTimestamp, Value: []byte("1772600767891")},
+			{Key: schemas.HeaderRole, Value: []byte("copier")}, {Key: schemas.HeaderClass, Value: []byte("permanent")},
+			{Key: schemas.HeaderError, Value: []byte("no such store \xff")}, {Key: schemas.HeaderAttempts, Value: []byte("2")},
+			{Key: schemas.HeaderWaits, Value: []byte("3")}, {Key: schemas.HeaderUnavailable, Value: []byte("4")},
+			{Key: schemas.HeaderHistory, Value: []byte("[]")},
 		}
 	}
 	letter := func(offset int64, headers []schemas.Header, value []byte) *schemas.Delivery {

@@ -186,7 +186,7 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 		"incidents":    func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.OpenIncidents(ctx, "acme") },
 		"pending":      func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.Pending(ctx, "acme", start) },
 		"round":        func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.RoundResults(ctx, "round-1") },
-		"final checks": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.RoundFinal(ctx, "round-1") },
+		"final checks": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.CountFinal(ctx, "round-1") },
 		"check counts": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.CheckCounts(ctx, "acme") },
 		"records":      func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.Records(ctx, copies) },
 		"space":        func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.Space(ctx, copies[0]) },
@@ -295,7 +295,7 @@ func TestCluster(t *testing.T) {
 			if batch[0].Topic == schemas.Incidents {
 				continue
 			}
-			if err := p.cluster[0].StateOf(t.Context(), clickhouse.Gap{Table: "copy_state", Topic: batch[0].Topic,
+			if err := p.cluster[0].FillState(t.Context(), clickhouse.Gap{Table: "copy_state", Topic: batch[0].Topic,
 				Incarnation: batch[0].Incarnation, Partition: batch[0].Partition, To: 1000}); err != nil {
 				t.Fatal(err)
 			}
@@ -425,12 +425,12 @@ func TestQuorumOffset(t *testing.T) {
 
 // verify checks that the rows are as they were stored, on whichever shard they are.
 func (p *engineCluster) verify(t *testing.T, all [][]*schemas.Delivery) {
-	proof, err := p.cluster[0].NewProof(schemas.Changes, func(*schemas.Delivery) bool { return false })
+	proof, err := p.cluster[0].NewVerification(schemas.Changes, func(*schemas.Delivery) bool { return false })
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer proof.Close()
-	extent := schemas.Extent{Incarnation: 7, Starts: map[int32]int64{}, Ends: map[int32]int64{}}
+	extent := schemas.OffsetRange{Incarnation: 7, Starts: map[int32]int64{}, Ends: map[int32]int64{}}
 	for _, batch := range all {
 		for _, d := range batch {
 			if d.Topic != schemas.Changes {
@@ -443,8 +443,8 @@ func (p *engineCluster) verify(t *testing.T, all [][]*schemas.Delivery) {
 		}
 	}
 	got, err := proof.Compare(t.Context(),
-		clickhouse.Reading{Noted: extent, Committed: extent.Ends, Told: func(string, int64, int64) {},
-			Now: func(context.Context) (schemas.Extent, error) { return extent, nil }})
+		clickhouse.TopicOffsets{Compared: extent, Committed: extent.Ends, Progress: func(string, int64, int64) {},
+			Now: func(context.Context) (schemas.OffsetRange, error) { return extent, nil }})
 	if err != nil {
 		t.Fatal(err)
 	}

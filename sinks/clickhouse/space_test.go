@@ -70,7 +70,7 @@ func TestExpectedSpace(t *testing.T) {
 		}
 	}
 	storeBoth(t, db, schemas.Changes, 0, bodies...)
-	cfg := clickhouse.ReaderConfig{Gone: func(account, store, space string) time.Time {
+	cfg := clickhouse.ReaderConfig{DeclaredGone: func(account, store, space string) time.Time {
 		if account != "acme" || store != "1" {
 			t.Errorf("asked about a space of %s/%s", account, store)
 		}

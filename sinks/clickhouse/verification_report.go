@@ -12,24 +12,24 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/match"
 )
 
-// A Reading holds the offsets that Compare needs to judge missing and extra rows.
-type Reading struct {
-	// Noted is the range of offsets of the records that were added.
-	Noted schemas.Extent
+// A TopicOffsets holds the offsets that Compare needs to judge missing and extra rows.
+type TopicOffsets struct {
+	// Compared is the range of offsets of the records that were added.
+	Compared schemas.OffsetRange
 	// Committed are the committed offsets of the sink's group, read before the records.
 	Committed map[int32]int64
 	// Now returns the current range of offsets of the topic. Compare calls it after it has read the rows.
-	Now func(context.Context) (schemas.Extent, error)
-	// Told is called with the progress of each step.
-	Told func(step string, done, total int64)
+	Now func(context.Context) (schemas.OffsetRange, error)
+	// Progress is called with the progress of each step.
+	Progress func(step string, done, total int64)
 }
 
-// ErrAnew means that the topic was deleted and created again while it was read.
-var ErrAnew = errors.New("the topic was recreated while it was read")
+// ErrRecreated means that the topic was deleted and created again while it was read.
+var ErrRecreated = errors.New("the topic was recreated while it was read")
 
-// A TableProof is the result of comparing a topic with one table. Missing, Doubled, Extra, Displaced, Altered and
+// A TableVerification is the result of comparing a topic with one table. Missing, Doubled, Extra, Displaced, Altered and
 // the Unread offsets of Trimmed are findings. The other fields count what could not be compared.
-type TableProof struct {
+type TableVerification struct {
 	Topic       schemas.Topic `json:"topic"`
 	Table       string        `json:"table"`
 	Incarnation uint32        `json:"incarnation"`
@@ -46,14 +46,14 @@ type TableProof struct {
 	Pending Discrepancy `json:"pending"`
 	// Unhashed counts rows that were stored before rows had hashes. Their values are not compared.
 	Unhashed int64 `json:"unhashed,omitempty"`
-	// Gone counts rows with records that are not in the compared range of Kafka.
-	Gone Gone `json:"gone"`
+	// Uncompared counts rows with records that are not in the compared range of Kafka.
+	Uncompared Uncompared `json:"gone"`
 	// Trimmed are the partitions with records that were removed from their start.
 	Trimmed []Trimmed `json:"trimmed,omitempty"`
 }
 
 // Findings returns the number of findings.
-func (p *TableProof) Findings() int64 {
+func (p *TableVerification) Findings() int64 {
 	n := p.Missing.Messages + p.Doubled.Messages + p.Extra.Messages + p.Displaced.Messages + p.Altered.Messages
 	for _, t := range p.Trimmed {
 		n += t.Unread
@@ -81,8 +81,8 @@ type Example struct {
 	Offset      uint64 `json:"offset"`
 }
 
-// Gone counts rows by the reason why their records were not compared.
-type Gone struct {
+// Uncompared counts rows by the reason why their records were not compared.
+type Uncompared struct {
 	Retention    int64 `json:"retention"`    // below the start of the log
 	Compaction   int64 `json:"compaction"`   // replaced by newer records with the same keys
 	Incarnations int64 `json:"incarnations"` // of an earlier incarnation of the topic
@@ -116,7 +116,7 @@ func (f *Discrepancy) add(e match.Entry, hasID bool) {
 }
 
 // Compare reads the views and tables, and compares them with the added records. Call it once.
-func (p *Verification) Compare(ctx context.Context, r Reading) ([]*TableProof, error) {
+func (p *Verification) Compare(ctx context.Context, r TopicOffsets) ([]*TableVerification, error) {
 	counted := make([]int64, len(p.tables))
 	// Read the positions before the rows: then the table must have every row below its position.
 	before, err := p.db.positions(ctx, p.db.conn, positionTables())
@@ -130,34 +130,34 @@ func (p *Verification) Compare(ctx context.Context, r Reading) ([]*TableProof, e
 			return nil, err
 		}
 		step := "read " + t.table
-		progress := func(done int64) { r.Told(step, min(done, total-1), total) }
+		progress := func(done int64) { r.Progress(step, min(done, total-1), total) }
 		if counted[i], err = t.readView(ctx, p, progress); err != nil {
 			return nil, translate(fmt.Errorf("read the view of %s: %w", t.table, err))
 		}
-		r.Told(step, total, total)
+		r.Progress(step, total, total)
 		step = "sum " + t.table
 		if err := t.readTable(ctx, p, progress); err != nil {
 			return nil, translate(fmt.Errorf("sum the rows of %s: %w", t.table, err))
 		}
-		r.Told(step, total, total)
+		r.Progress(step, total, total)
 	}
 	now, err := r.Now(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if now.Incarnation != r.Noted.Incarnation {
-		return nil, fmt.Errorf("verify %s: %w", p.topic, ErrAnew)
+	if now.Incarnation != r.Compared.Incarnation {
+		return nil, fmt.Errorf("verify %s: %w", p.topic, ErrRecreated)
 	}
 	at, err := p.db.positions(ctx, p.db.conn, positionTables())
 	if err != nil {
 		return nil, err
 	}
-	var proofs []*TableProof
+	var proofs []*TableVerification
 	for i, t := range p.tables {
 		j := classifier{p: p, t: t, r: r, now: now,
 			handledBefore: map[int32]int64{}, handledAfter: map[int32]int64{},
 			trimmed: map[int32]int64{}, unhandled: map[int32]int64{},
-			out: &TableProof{
+			out: &TableVerification{
 				Topic: p.topic, Table: t.table, Incarnation: now.Incarnation, Records: t.records, Rows: counted[i],
 			}}
 		for part := range now.Starts {
@@ -165,7 +165,7 @@ func (p *Verification) Compare(ctx context.Context, r Reading) ([]*TableProof, e
 			j.handledBefore[part], j.handledAfter[part] = max(r.Committed[part], before[of]), max(r.Committed[part], at[of])
 		}
 		step := "compare " + t.table
-		err := t.entries.Each(ctx, j.classify, func(part, parts int) { r.Told(step, int64(part), int64(parts)) })
+		err := t.entries.Each(ctx, j.classify, func(part, parts int) { r.Progress(step, int64(part), int64(parts)) })
 		if err != nil {
 			return nil, fmt.Errorf("compare %s with %s: %w", p.topic, t.table, err)
 		}
@@ -178,9 +178,9 @@ func (p *Verification) Compare(ctx context.Context, r Reading) ([]*TableProof, e
 type classifier struct {
 	p             *Verification
 	t             *tableVerification
-	r             Reading
-	now           schemas.Extent
-	out           *TableProof
+	r             TopicOffsets
+	now           schemas.OffsetRange
+	out           *TableVerification
 	handledBefore map[int32]int64 // first offset that may be unhandled, before the rows were read
 	handledAfter  map[int32]int64 // and after
 	trimmed       map[int32]int64 // rows of removed records
@@ -276,14 +276,14 @@ func sharesMonth(topic, view []match.Entry) bool {
 // isExtra reports whether Kafka should have the message of a row. If not, it counts the row as gone.
 func (j *classifier) isExtra(e match.Entry) bool {
 	part := int32(e.Location.Partition)
-	end, known := j.r.Noted.Ends[part]
+	end, known := j.r.Compared.Ends[part]
 	switch {
 	case e.Tag&tagForeign != 0:
 		return true
 	case e.Location.Incarnation != j.now.Incarnation:
-		j.out.Gone.Incarnations++
+		j.out.Uncompared.Incarnations++
 	case e.Location.Offset < uint64(j.now.Starts[part]):
-		j.out.Gone.Retention++
+		j.out.Uncompared.Retention++
 		j.trimmed[part]++
 		if e.Location.Offset >= uint64(j.handledAfter[part]) {
 			j.unhandled[part]++
@@ -292,17 +292,17 @@ func (j *classifier) isExtra(e match.Entry) bool {
 		if later, ok := j.now.Ends[part]; !ok || e.Location.Offset >= uint64(later) {
 			return true // the log has never reached this offset, or has lost its end
 		}
-		j.out.Gone.Later++
+		j.out.Uncompared.Later++
 	default:
 		if entry, ok := schemas.Lookup(j.p.topic); !ok || entry.Cleanup != schemas.Compact || j.p.locations.Has(e.Location) {
 			return true
 		}
-		j.out.Gone.Compaction++
+		j.out.Uncompared.Compaction++
 	}
 	return false
 }
 
-func (j *classifier) result() *TableProof {
+func (j *classifier) result() *TableVerification {
 	p := j.out
 	for _, f := range []*Discrepancy{&p.Missing, &p.Doubled, &p.Extra, &p.Displaced, &p.Altered, &p.Dead, &p.Pending} {
 		f.Ranges, f.MoreRanges = f.locations.Ranges(maxRanges)

@@ -31,9 +31,9 @@ type kafkaTopic struct {
 	anew      bool
 }
 
-func verify(t testing.TB, db *clickhouse.DB, topic schemas.Topic, k kafkaTopic) ([]*clickhouse.TableProof, error) {
+func verify(t testing.TB, db *clickhouse.DB, topic schemas.Topic, k kafkaTopic) ([]*clickhouse.TableVerification, error) {
 	t.Helper()
-	p, err := db.NewProof(topic, func(d *schemas.Delivery) bool { return slices.Contains(k.dead, d.Offset) })
+	p, err := db.NewVerification(topic, func(d *schemas.Delivery) bool { return slices.Contains(k.dead, d.Offset) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,18 +48,18 @@ func verify(t testing.TB, db *clickhouse.DB, topic schemas.Topic, k kafkaTopic) 
 		}
 	}
 	steps := map[string][2]int64{}
-	noted := schemas.Extent{Incarnation: 7, Starts: map[int32]int64{3: 0}, Ends: map[int32]int64{3: k.end}}
-	got, err := p.Compare(t.Context(), clickhouse.Reading{
-		Noted: noted, Committed: map[int32]int64{3: k.committed},
-		Now: func(context.Context) (schemas.Extent, error) {
-			now := schemas.Extent{Incarnation: 7, Starts: map[int32]int64{3: k.start},
+	noted := schemas.OffsetRange{Incarnation: 7, Starts: map[int32]int64{3: 0}, Ends: map[int32]int64{3: k.end}}
+	got, err := p.Compare(t.Context(), clickhouse.TopicOffsets{
+		Compared: noted, Committed: map[int32]int64{3: k.committed},
+		Now: func(context.Context) (schemas.OffsetRange, error) {
+			now := schemas.OffsetRange{Incarnation: 7, Starts: map[int32]int64{3: k.start},
 				Ends: map[int32]int64{3: max(k.now, k.end)}}
 			if k.anew {
 				now.Incarnation++
 			}
 			return now, nil
 		},
-		Told: func(step string, done, total int64) { steps[step] = [2]int64{done, total} },
+		Progress: func(step string, done, total int64) { steps[step] = [2]int64{done, total} },
 	})
 	for step, at := range steps {
 		if at[0] != at[1] && err == nil {
@@ -70,7 +70,7 @@ func verify(t testing.TB, db *clickhouse.DB, topic schemas.Topic, k kafkaTopic) 
 }
 
 // describe returns the findings as text.
-func describe(p *clickhouse.TableProof) string {
+func describe(p *clickhouse.TableVerification) string {
 	s := fmt.Sprintf("%s: %d records, %d messages, %d rows", p.Table, p.Records, p.Messages, p.Rows)
 	for _, f := range []struct {
 		name string
@@ -90,8 +90,8 @@ func describe(p *clickhouse.TableProof) string {
 	if p.Unhashed > 0 {
 		s += fmt.Sprintf("; unhashed %d", p.Unhashed)
 	}
-	if p.Gone != (clickhouse.Gone{}) {
-		s += fmt.Sprintf("; gone %+v", p.Gone)
+	if p.Uncompared != (clickhouse.Uncompared{}) {
+		s += fmt.Sprintf("; gone %+v", p.Uncompared)
 	}
 	for _, x := range p.Trimmed {
 		s += fmt.Sprintf("; trimmed %d before %d, %d rows, %d unread", x.Partition, x.Before, x.Rows, x.Unread)
@@ -415,10 +415,10 @@ func TestVerificationExamples(t *testing.T) {
 func TestVerificationOfRecreatedTopic(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	if _, err := verify(t, db, schemas.Changes, kafkaTopic{anew: true}); !errors.Is(err, clickhouse.ErrAnew) {
-		t.Errorf("got %v, want %v", err, clickhouse.ErrAnew)
+	if _, err := verify(t, db, schemas.Changes, kafkaTopic{anew: true}); !errors.Is(err, clickhouse.ErrRecreated) {
+		t.Errorf("got %v, want %v", err, clickhouse.ErrRecreated)
 	}
-	if _, err := db.NewProof(schemas.Checkpoints, nil); err == nil {
+	if _, err := db.NewVerification(schemas.Checkpoints, nil); err == nil {
 		t.Error("a topic that feeds no table can be proved")
 	}
 }
@@ -478,7 +478,7 @@ func TestVerificationOfDeadLetters(t *testing.T) {
 	for i := range batch {
 		batch[i] = &schemas.Delivery{Topic: schemas.Dead, From: schemas.Dead, Incarnation: 7, Partition: 3, Offset: int64(i),
 			Timestamp: start, Value: rec.Value, Headers: append([]schemas.Header{
-				{Key: schemas.TrailTopic, Value: []byte(schemas.DuplicationHigh)},
+				{Key: schemas.HeaderOriginTopic, Value: []byte(schemas.DuplicationHigh)},
 			}, rec.Headers...)}
 	}
 	batch[1].Value = []byte("garbage")

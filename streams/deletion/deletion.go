@@ -46,9 +46,9 @@ type Config struct {
 	// take effect after it returned an error, or after its process lost the command; Settle is longer than such a process
 	// keeps a command.
 	Settle time.Duration
-	// Held reports that the delete of a copy waits for approval. It is called before the result is published; if it
+	// OnHeld reports that the delete of a copy waits for approval. It is called before the result is published; if it
 	// returns an error, the command is tried again. nil: nothing is reported.
-	Held func(context.Context, schemas.Copy) error
+	OnHeld func(context.Context, schemas.Copy) error
 	// Worker, Host and Software identify the deleter in results.
 	Worker, Host, Software string
 }
@@ -172,10 +172,10 @@ func (w *execution) iterate(ctx context.Context) ([]schemas.Message, error) {
 
 // reportHeld reports that the delete waits for approval.
 func (w *execution) reportHeld(ctx context.Context) error {
-	if w.cfg.Held == nil {
+	if w.cfg.OnHeld == nil {
 		return nil
 	}
-	if err := w.cfg.Held(ctx, w.sides.Copy); err != nil {
+	if err := w.cfg.OnHeld(ctx, w.sides.Copy); err != nil {
 		return fmt.Errorf("report that the delete of %s waits for approval: %w", w.sides.Copy, err)
 	}
 	return nil
@@ -236,7 +236,7 @@ func (w *execution) delete(ctx context.Context, seen storage.Object, deletedAt t
 	}
 	at, store := w.sides.Copy, w.sides.Store
 	deleted, err := store.Delete(ctx, at.Space, at.Item, storage.DeleteOptions{
-		Condition: storage.Condition{Version: seen.Version}, Keep: store.Capabilities().KeepsReplaced,
+		Condition: storage.Condition{Version: seen.Version}, KeepDeleted: store.Capabilities().KeepsReplaced,
 	})
 	if err != nil {
 		return w.failed(ctx, fmt.Errorf("delete %s: %w", at, err))

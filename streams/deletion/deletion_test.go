@@ -283,7 +283,7 @@ func TestUnknownDeletesNothing(t *testing.T) {
 
 func TestDeletedButReportedAsFailed(t *testing.T) {
 	w := newWorld(t)
-	w.faulty["2"].Script(storagetest.Fault{Method: "Delete", Done: true})
+	w.faulty["2"].Script(storagetest.Fault{Method: "Delete", Applied: true})
 	if _, _, err := w.run(order()); retry.ClassOf(err) != retry.Transient || err == nil {
 		t.Fatalf("got %v", err)
 	}
@@ -384,7 +384,7 @@ func TestHeldDeleteIsReported(t *testing.T) {
 			var reported []schemas.Copy
 			var fails error
 			var err error
-			w.deleter, err = New(Config{Held: func(_ context.Context, of schemas.Copy) error {
+			w.deleter, err = New(Config{OnHeld: func(_ context.Context, of schemas.Copy) error {
 				reported = append(reported, of)
 				return fails
 			}}, w, w, w)

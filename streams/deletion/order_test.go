@@ -117,11 +117,11 @@ func TestSourceThatComesBackIsCopiedAgain(t *testing.T) {
 			w.on("2", "Delete", func() { w.faulty["1"].Script(storagetest.Fault{Method: "Stat"}) })
 		}},
 		"the delete is done, and reported as failed": {fail: func(w *world) {
-			w.faulty["2"].Script(storagetest.Fault{Method: "Delete", Done: true})
+			w.faulty["2"].Script(storagetest.Fault{Method: "Delete", Applied: true})
 		}},
 		"the copy is not done": {fail: func(w *world) { w.faulty["2"].Script(storagetest.Fault{Method: "Put"}) }},
 		"the copy is done, and reported as failed": {fail: func(w *world) {
-			w.faulty["2"].Script(storagetest.Fault{Method: "Put", Done: true})
+			w.faulty["2"].Script(storagetest.Fault{Method: "Put", Applied: true})
 		}},
 	}
 	for modified, at := range times {
@@ -185,7 +185,7 @@ func TestCopyCommandObeysALaterDelete(t *testing.T) {
 // The command carries the tombstone that the delete was decided by, although the DeletionCommand is of an earlier one.
 func TestCopyCommandCarriesTheTombstoneThatWasRead(t *testing.T) {
 	for name, fault := range map[string]storagetest.Fault{
-		"the delete is done, and reported as failed": {Method: "Delete", Done: true},
+		"the delete is done, and reported as failed": {Method: "Delete", Applied: true},
 		"the delete takes effect later":              {Method: "Delete"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -197,7 +197,7 @@ func TestCopyCommandCarriesTheTombstoneThatWasRead(t *testing.T) {
 			if carried := m.Body.(*pb.DuplicationCommand).GetCarriedDelete().AsTime(); !carried.Equal(hour(5)) {
 				t.Errorf("the order carries a delete of %s, want %s", carried, hour(5))
 			}
-			if !fault.Done {
+			if !fault.Applied {
 				_, err := w.mem["2"].Delete(t.Context(), "photos", "a.jpg", storage.DeleteOptions{})
 				w.must(err)
 			}

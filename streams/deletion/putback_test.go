@@ -101,7 +101,7 @@ func TestPutBackWhileADeleteIsExecuted(t *testing.T) {
 		"nothing fails":    func(*world) {},
 		"the delete fails": func(w *world) { w.faulty["2"].Script(storagetest.Fault{Method: "Delete"}) },
 		"the delete is done, and reported as failed": func(w *world) {
-			w.faulty["2"].Script(storagetest.Fault{Method: "Delete", Done: true})
+			w.faulty["2"].Script(storagetest.Fault{Method: "Delete", Applied: true})
 		},
 		"the source does not answer after it": func(w *world) {
 			w.on("2", "Delete", func() { w.faulty["1"].Script(storagetest.Fault{Method: "Stat"}) })

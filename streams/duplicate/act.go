@@ -118,10 +118,10 @@ func (w *execution) stream(ctx context.Context, version string, o storage.PutOpt
 
 // locateSource returns the location of the source's bytes if the destination's service may copy them itself. This is an
 // optimization: on any error the bytes are streamed.
-func (w *execution) locateSource(ctx context.Context, version string, size int64) (storage.Place, bool) {
+func (w *execution) locateSource(ctx context.Context, version string, size int64) (storage.Location, bool) {
 	to := w.Store.Capabilities()
-	if to.SourceFrom == 0 || size < to.SourceFrom || w.SourceStore.Capabilities().Kind != to.Kind {
-		return storage.Place{}, false
+	if to.MinSourceBytes == 0 || size < to.MinSourceBytes || w.SourceStore.Capabilities().Kind != to.Kind {
+		return storage.Location{}, false
 	}
 	ref := storage.Ref{Space: w.SourceCopy.Space, Item: w.SourceCopy.Item, Version: version}
 	at, err := storage.Locate(ctx, w.SourceStore, ref)

@@ -27,9 +27,9 @@ var errStale = errors.New("item changed meanwhile")
 
 // Config configures an Executor.
 type Config struct {
-	// WaitLadder are the intervals for which a command waits for a Change that may be on its way; after the last it ends.
-	// MissingLadder are those of a missing source (C6, C8x). nil: 5 m, 30 m, 2 h.
-	WaitLadder, MissingLadder []time.Duration
+	// WaitIntervals are the intervals for which a command waits for a Change that may be on its way; after the last it ends.
+	// MissingIntervals are those of a missing source (C6, C8x). nil: 5 m, 30 m, 2 h.
+	WaitIntervals, MissingIntervals []time.Duration
 	// NoCheck omits the fixity task that follows each copy, but for repairs.
 	NoCheck bool
 	// Large is the size in bytes from which checks have the class large; 0: a check has the class of its command.
@@ -50,7 +50,7 @@ func New(c Config, stores Stores, rules Rules, records Records) (*Executor, erro
 	if err != nil {
 		return nil, err
 	}
-	for _, ladder := range []*[]time.Duration{&c.WaitLadder, &c.MissingLadder} {
+	for _, ladder := range []*[]time.Duration{&c.WaitIntervals, &c.MissingIntervals} {
 		if *ladder == nil {
 			*ladder = []time.Duration{5 * time.Minute, 30 * time.Minute, 2 * time.Hour}
 		}
@@ -78,7 +78,7 @@ func (e *Executor) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.M
 		return nil, err
 	}
 	w := &execution{Sides: sides, cfg: e.cfg, delivery: d, started: time.Now()}
-	next, _ := d.Behind.(*pb.DuplicationCommand)
+	next, _ := d.Successor.(*pb.DuplicationCommand)
 	switch {
 	case c.GetItem() == "":
 		err = w.executeSpace(ctx)
@@ -273,12 +273,12 @@ func (w *execution) announce(s Observation, d Decision) {
 
 // wait returns an error of class wait. After the last interval it ends the command.
 func (w *execution) wait(s Observation, d Decision) (bool, error) {
-	cause, ladder := "source-newer", w.cfg.WaitLadder
+	cause, ladder := "source-newer", w.cfg.WaitIntervals
 	switch d.Row {
 	case RowContentDiffers:
 		cause = d.Result
 	case RowSourceMissing, RowAllCopiesMissing:
-		cause, ladder = "source-missing", w.cfg.MissingLadder
+		cause, ladder = "source-missing", w.cfg.MissingIntervals
 	}
 	if n := w.delivery.WaitsFor(cause); n < len(ladder) {
 		err := fmt.Errorf("row %s of %s: %s", d.Row, w.Copy, d.Result)

@@ -325,7 +325,7 @@ func TestRefusals(t *testing.T) {
 	if _, err := New(Config{}, nil, w, w.journal); err == nil {
 		t.Error("no stores are accepted")
 	}
-	if _, err := New(Config{WaitLadder: []time.Duration{0}}, w, w, w.journal); err == nil {
+	if _, err := New(Config{WaitIntervals: []time.Duration{0}}, w, w, w.journal); err == nil {
 		t.Error("a wait of nothing is accepted")
 	}
 }

@@ -60,7 +60,7 @@ func TestFaultsAreNeverFacts(t *testing.T) {
 		"put: not persisted": {"2", fault("Put", nil), retry.Transient, false},
 		"put: mid-stream": {"2", storagetest.Fault{Method: "Put", Mid: true, After: 2}, retry.Transient,
 			false},
-		"put: persisted":        {"2", storagetest.Fault{Method: "Put", Done: true}, retry.Transient, true},
+		"put: persisted":        {"2", storagetest.Fault{Method: "Put", Applied: true}, retry.Transient, true},
 		"put: refused for good": {"2", fault("Put", retry.Permanent(storage.ErrName)), retry.ClassPermanent, false},
 	}
 	for name, tt := range tests {

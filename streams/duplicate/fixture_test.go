@@ -127,7 +127,7 @@ func newWorld(t *testing.T) *world {
 		w.must(s.CreateSpace(t.Context(), storage.Space{Name: "photos", Properties: map[string]string{"k": "v"}}))
 	}
 	var err error
-	config := Config{WaitLadder: ladder, MissingLadder: missing, Worker: "w", Host: "h", Software: "s"}
+	config := Config{WaitIntervals: ladder, MissingIntervals: missing, Worker: "w", Host: "h", Software: "s"}
 	w.executor, err = New(config, w, w, w.journal)
 	w.must(err)
 	return w

@@ -47,7 +47,7 @@ func TestDeletedWhileCopiedThenKilled(t *testing.T) {
 				if forgets {
 					var err error
 					both := stores{"1": w.faulty["1"], "2": forgetful{w.faulty["2"]}}
-					w.executor, err = New(Config{WaitLadder: ladder}, both, w, w.journal)
+					w.executor, err = New(Config{WaitIntervals: ladder}, both, w, w.journal)
 					w.must(err)
 				}
 				c := command(w.added("1", "one"))
@@ -57,7 +57,7 @@ func TestDeletedWhileCopiedThenKilled(t *testing.T) {
 					_, err := w.crash(c, 0)
 					w.must(err)
 				} else {
-					w.faulty["2"].Script(storagetest.Fault{Method: "Put", Done: true})
+					w.faulty["2"].Script(storagetest.Fault{Method: "Put", Applied: true})
 					if _, err := w.run(c, 0); retry.ClassOf(err) != retry.Transient {
 						t.Fatalf("got %v", err)
 					}
@@ -235,7 +235,7 @@ func TestRepairedCopyKeepsItsOriginal(t *testing.T) {
 	check("killed", got, err)
 	again()
 	order = w.repair(digest.Set(before.GetDigests()))
-	w.faulty["2"].Script(storagetest.Fault{Method: "Put", Done: true})
+	w.faulty["2"].Script(storagetest.Fault{Method: "Put", Applied: true})
 	if _, err := w.run(order, 0); retry.ClassOf(err) != retry.Transient {
 		t.Fatalf("got %v", err)
 	}

@@ -72,8 +72,8 @@ func TestCopyOfLostProperties(t *testing.T) {
 		"killed before it published, on record":         {true, killed, "C2u"},
 		"killed before it published, not on one":        {false, killed, "C2"},
 		"put failed":                                    {true, fails(storagetest.Fault{Method: "Put"}), "C5"},
-		"put done, and said to have failed":             {true, fails(storagetest.Fault{Method: "Put", Done: true}), "C2u"},
-		"not on one, put done, and said to have failed": {false, fails(storagetest.Fault{Method: "Put", Done: true}), "C2"},
+		"put done, and said to have failed":             {true, fails(storagetest.Fault{Method: "Put", Applied: true}), "C2u"},
+		"not on one, put done, and said to have failed": {false, fails(storagetest.Fault{Method: "Put", Applied: true}), "C2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -220,7 +220,7 @@ func executions() map[string]func(*world, *pb.DuplicationCommand) did {
 		"at once":           func(w *world, c *pb.DuplicationCommand) did { return w.mustRun(c) },
 		"killed":            killed,
 		"put failed":        fails(storagetest.Fault{Method: "Put"}),
-		"put done, unheard": fails(storagetest.Fault{Method: "Put", Done: true}),
+		"put done, unheard": fails(storagetest.Fault{Method: "Put", Applied: true}),
 	}
 }
 

@@ -119,7 +119,7 @@ func TestProperties(t *testing.T) {
 	})
 	t.Run("failed, and persisted", func(t *testing.T) {
 		w, c := prepare(t)
-		w.faulty["2"].Script(storagetest.Fault{Method: "SetProperties", Done: true})
+		w.faulty["2"].Script(storagetest.Fault{Method: "SetProperties", Applied: true})
 		if _, err := w.run(c, 0); retry.ClassOf(err) != retry.Transient {
 			t.Errorf("got %v", err)
 		}
@@ -202,7 +202,7 @@ func TestPropertiesWithTheBytes(t *testing.T) {
 		for name, fail := range map[string]bool{"killed": false, "failed": true} {
 			w, c := prepare(t)
 			if fail {
-				w.faulty["2"].Script(storagetest.Fault{Method: "Put", Done: true})
+				w.faulty["2"].Script(storagetest.Fault{Method: "Put", Applied: true})
 			}
 			if _, err := w.crash(c, 0); (err != nil) != fail {
 				t.Errorf("%s: %v", name, err)
@@ -233,7 +233,7 @@ func TestPropertiesWithTheBytes(t *testing.T) {
 		for name, weak := range map[string]mem.Weak{"an ETag": {Versions: true},
 			"an ETag, of no condition": {Versions: true, Conditions: true}, "unique": {}} {
 			for again, f := range map[string]storagetest.Fault{
-				"": {}, ", failed": {Method: "Put"}, ", done, failed": {Method: "Put", Done: true},
+				"": {}, ", failed": {Method: "Put"}, ", done, failed": {Method: "Put", Applied: true},
 			} {
 				w, c := prepareWith(t, weak)
 				w.once("2", "Put", func() {

@@ -92,7 +92,7 @@ func TestRepair(t *testing.T) {
 		w, expected := prepare(t)
 		w.mem["2"].Corrupt("photos", "a.jpg", []byte("hellO"))
 		c := w.repair(expected)
-		w.faulty["2"].Script(storagetest.Fault{Method: "Put", Done: true})
+		w.faulty["2"].Script(storagetest.Fault{Method: "Put", Applied: true})
 		if _, err := w.run(c, 0); retry.ClassOf(err) != retry.Transient {
 			t.Fatalf("got %v", err)
 		}

@@ -16,21 +16,21 @@ type serviced struct {
 	kind   string
 	locate error
 	open   int // places
-	from   []*storage.Place
+	from   []*storage.Location
 }
 
 func (s *serviced) Capabilities() storage.Capabilities {
 	c := s.Faulty.Capabilities()
-	c.Kind, c.SourceFrom = s.kind, 5
+	c.Kind, c.MinSourceBytes = s.kind, 5
 	return c
 }
 
-func (s *serviced) Locate(_ context.Context, ref storage.Ref) (storage.Place, error) {
+func (s *serviced) Locate(_ context.Context, ref storage.Ref) (storage.Location, error) {
 	if s.locate != nil {
-		return storage.Place{}, s.locate
+		return storage.Location{}, s.locate
 	}
 	s.open++
-	return storage.Place{Kind: s.kind, At: ref, Close: func() error { s.open--; return nil }}, nil
+	return storage.Location{Kind: s.kind, Handle: ref, Close: func() error { s.open--; return nil }}, nil
 }
 
 func (s *serviced) Put(
@@ -68,7 +68,7 @@ func TestStoreGetsLocationOfTheSource(t *testing.T) {
 			one := &serviced{Faulty: w.faulty["1"], kind: tt.kind, locate: tt.locate}
 			two := &serviced{Faulty: w.faulty["2"], kind: "s3"}
 			var err error
-			w.executor, err = New(Config{WaitLadder: ladder}, servicedStores{"1": one, "2": two}, w, w.journal)
+			w.executor, err = New(Config{WaitIntervals: ladder}, servicedStores{"1": one, "2": two}, w, w.journal)
 			w.must(err)
 			c := command(w.added("1", tt.text))
 			w.mustRun(c).ends("C5", "copied", done, 1, 1)
@@ -84,7 +84,7 @@ func TestStoreGetsLocationOfTheSource(t *testing.T) {
 			}
 			from, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
 			w.must(err)
-			if ref := two.from[0].At.(storage.Ref); ref.Version != from.Version || ref.Item != "a.jpg" || ref.Space != "photos" {
+			if ref := two.from[0].Handle.(storage.Ref); ref.Version != from.Version || ref.Item != "a.jpg" || ref.Space != "photos" {
 				t.Errorf("got location of %+v, want version %s", ref, from.Version)
 			}
 		})

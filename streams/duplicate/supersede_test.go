@@ -50,7 +50,7 @@ func TestSuperseded(t *testing.T) {
 			behind := last(w)
 			tt.edit(first, behind)
 			out, err := w.executor.Handle(t.Context(),
-				&schemas.Delivery{Topic: schemas.DuplicationHigh, Body: first, Attempt: 1, Behind: behind, Timestamp: hour(9)})
+				&schemas.Delivery{Topic: schemas.DuplicationHigh, Body: first, Attempt: 1, Successor: behind, Timestamp: hour(9)})
 			if tt.superseded {
 				w.must(err)
 				got := sort(t, out)
@@ -89,7 +89,7 @@ func TestNotSupersededByLessEvidence(t *testing.T) {
 			if fails {
 				w.faulty["1"].Script(fault("Stat", nil))
 			}
-			d := &schemas.Delivery{Topic: schemas.DuplicationHigh, Body: command(late), Attempt: 1, Behind: command(early),
+			d := &schemas.Delivery{Topic: schemas.DuplicationHigh, Body: command(late), Attempt: 1, Successor: command(early),
 				Timestamp: hour(9)}
 			out, err := w.executor.Handle(t.Context(), d)
 			if fails {

@@ -264,7 +264,7 @@ func (k *check) gatherEvidence(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if k.settings.Never || !k.isRead() {
+	if k.settings.NeverRead || !k.isRead() {
 		k.evidence.Content = Evidence{State: pb.EvidenceState_EVIDENCE_STATE_UNREAD}
 	} else if there == pb.EvidenceState_EVIDENCE_STATE_UNKNOWN {
 		k.evidence.Content = Evidence{State: there}
@@ -286,7 +286,7 @@ func (k *check) gatherEvidence(ctx context.Context) error {
 	case still != there || k.noSpace != noSpace || !sameObject(first, second):
 		return errOvertaken
 	}
-	k.object, k.statTime = second, second.Seen
+	k.object, k.statTime = second, second.ObservedAt
 	if k.statTime.IsZero() {
 		k.statTime = now
 	}

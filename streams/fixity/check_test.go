@@ -72,15 +72,15 @@ func TestFindings(t *testing.T) {
 		}, 11, pb.Verdict_VERDICT_MOOT, pb.Verdict_VERDICT_MOOT},
 		"brought back with its old time":  {func(w *world) { w.bury() }, 16, undecided, fail},
 		"other bytes under its tombstone": {func(w *world) { w.put(rot); w.bury() }, 16, undecided, fail},
-		"brought back, never read":        {func(w *world) { w.settings.Never = true; w.bury() }, 16, undecided, fail},
+		"brought back, never read":        {func(w *world) { w.settings.NeverRead = true; w.bury() }, 16, undecided, fail},
 		"audit row missing":               {func(w *world) { w.record.Audit = nothing().Audit }, 7, fail, fail},
 		"manifest wrong":                  {func(w *world) { w.record.Manifest.Digests = sums(rot) }, 5, fail, fail},
 		"never read, no digest": {func(w *world) {
-			w.settings.Never = true
+			w.settings.NeverRead = true
 			w.mem.Rewrite(at.Space, at.Item, []byte(good))
 		}, 15, pb.Verdict_VERDICT_UNVERIFIED, pb.Verdict_VERDICT_UNVERIFIED},
 		"never read, other digest": {func(w *world) {
-			w.settings.Never = true
+			w.settings.NeverRead = true
 			w.put(rot)
 		}, 4, undecided, fail},
 	}

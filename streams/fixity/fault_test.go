@@ -146,7 +146,7 @@ func TestChangeWhileRecordsAreRead(t *testing.T) {
 	}{
 		"written over": {func(*world) {}, func(w *world) { w.put(rot); w.record = w.now() }, 1},
 		"written over, unread": {func(w *world) {
-			w.settings.Never = true
+			w.settings.NeverRead = true
 		}, func(w *world) { w.put(rot); w.record = w.now() }, 1},
 		"written anew": {(*world).delete, func(w *world) { w.put(rot); w.record = w.now() }, 1},
 		"deleted":      {func(*world) {}, func(w *world) { w.delete(); w.record = nothing() }, 11},

@@ -18,8 +18,8 @@ import (
 
 // StoreSettings configure the checks of the copies in one store.
 type StoreSettings struct {
-	// Never: checks do not read bytes of the store.
-	Never bool
+	// NeverRead: checks do not read bytes of the store.
+	NeverRead bool
 	// SamplePercent is the share of the copies, in percent, that checks of sweeps read in one Config.Period; 0
 	// reads all. The sample is a function of the copy and the number of the period: within 100/SamplePercent periods each
 	// copy is read once. Checks for other reasons always read.

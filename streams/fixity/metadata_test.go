@@ -133,7 +133,7 @@ func TestMetadata(t *testing.T) {
 		}, 13, pb.Metadata_METADATA_DAMAGED, 4},
 		"lost, and the bytes are not read": {func(w *world) *pb.FixityTask {
 			w.strip()
-			w.settings.Never = true
+			w.settings.NeverRead = true
 			return w.recordProperties()
 		}, 15, pb.Metadata_METADATA_DAMAGED, 1},
 		"lost, of the same bytes in another version": {func(w *world) *pb.FixityTask {
@@ -146,7 +146,7 @@ func TestMetadata(t *testing.T) {
 		}, 1, pb.Metadata_METADATA_INTACT, 1},
 		"on record of another version, and the bytes are not read": {func(w *world) *pb.FixityTask {
 			w.mem.Strip(at.Space, at.Item)
-			w.settings.Never = true
+			w.settings.NeverRead = true
 			return w.recordPropertiesOf(&pb.Content{Version: "before", Digests: sums(good)})
 		}, 15, pb.Metadata_METADATA_UNSPECIFIED, 1},
 		"claimed by a listing": {func(w *world) *pb.FixityTask {

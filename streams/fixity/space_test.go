@@ -63,7 +63,7 @@ func TestAbsentSpace(t *testing.T) {
 		"expected":                              {func(*world) {}, live, 12, "open"},
 		"expected, though this copy is deleted": {(*world).bury, live, 12, "open"},
 		"expected, and this copy on no record":  {func(w *world) { w.record = nothing() }, live, 12, "open"},
-		"expected, and the bytes are not read":  {func(w *world) { w.settings.Never = true }, live, 12, "open"},
+		"expected, and the bytes are not read":  {func(w *world) { w.settings.NeverRead = true }, live, 12, "open"},
 		"not known whether it is expected":      {func(*world) {}, unknown, 12, ""},
 		"not known, with an incident":           {func(w *world) { w.incident = "open" }, unknown, 12, "open"},
 		"records do not answer": {func(w *world) {

@@ -29,8 +29,8 @@ const (
 	stepClosed = "closed"
 )
 
-// ErrAnother reports that the open incident of a key is not the one that an operator decided about.
-var ErrAnother = errors.New("the open incident is not the one that was decided about: look again")
+// ErrOtherIncident reports that the open incident of a key is not the one that an operator decided about.
+var ErrOtherIncident = errors.New("the open incident is not the one that was decided about: look again")
 
 // A Publisher publishes messages. Publish returns nil after all of them are acknowledged.
 type Publisher interface {
@@ -94,10 +94,10 @@ func (b *Board) Close(ctx context.Context, s Subject, detail string) error {
 }
 
 // CloseBy closes the incident of a key on behalf of the operator who made a. If the problem persists, the role that
-// observes it opens the incident again. The error wraps ErrAnother if a refers to another incident than the open one.
+// observes it opens the incident again. The error wraps ErrOtherIncident if a refers to another incident than the open one.
 func (b *Board) CloseBy(ctx context.Context, key string, a *pb.AdminAction) error {
 	if i := b.get(key); !closed(i) && differs(i, a.GetIncident()) {
-		return fmt.Errorf("close incident %s: %w", key, ErrAnother)
+		return fmt.Errorf("close incident %s: %w", key, ErrOtherIncident)
 	}
 	step := &pb.IncidentStep{Action: stepClosed, Ref: a.GetId(), By: a.GetWho(), Detail: a.GetReason()}
 	return b.closeIf(ctx, key, a.GetIncident(), step)

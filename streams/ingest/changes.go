@@ -187,7 +187,7 @@ func missing(e *event) {
 	lacks("space", c.GetSpace() != "")
 	lacks("op", c.GetOp() != 0)
 	lacks("time", c.GetTime() != nil)
-	switch ofSpace := schemas.OfSpace(c.GetOp()); {
+	switch ofSpace := schemas.IsSpaceOp(c.GetOp()); {
 	case ofSpace && c.GetItem() != "":
 		e.fault("item", "is set, but %s is about a space", c.GetOp())
 	case !ofSpace && c.GetOp() != 0:
@@ -203,7 +203,7 @@ func outOfRange(e *event) {
 			Id: e.change.GetId(), Op: pb.Op_OP_ADD, Account: "a", Store: "s", Space: "s", Item: "i",
 			Time: &timestamppb.Timestamp{},
 		}
-		if f.Name() == "op" && schemas.OfSpace(e.change.GetOp()) {
+		if f.Name() == "op" && schemas.IsSpaceOp(e.change.GetOp()) {
 			one.Item = ""
 		}
 		one.ProtoReflect().Set(f, v)

@@ -55,7 +55,7 @@ func (l *Listing) openBag() (*bag, error) {
 	case err != nil:
 		return nil, err
 	}
-	at := Place{File: filepath.Join(b.dir, "bagit.txt")}
+	at := Position{File: filepath.Join(b.dir, "bagit.txt")}
 	for _, f := range fields {
 		switch strings.ToLower(f.name) {
 		case "bagit-version":
@@ -89,7 +89,7 @@ func (l *Listing) openBag() (*bag, error) {
 
 // A tag is one line "Name: value" of a tag file, with its continuation lines.
 type tag struct {
-	at          Place
+	at          Position
 	name, value string
 }
 

@@ -77,7 +77,7 @@ func (l *Listing) open(path string) (*source, error) {
 		return nil, fmt.Errorf("%w: %s was changed while it was being imported", ErrInvalid, path)
 	}
 	l.files[path] = now
-	return &source{f: f, progress: l.opts.Told}, nil
+	return &source{f: f, progress: l.opts.Progress}, nil
 }
 
 // Close closes the file.
@@ -139,7 +139,7 @@ func encodingOf(name, charset string) (encoding.Encoding, error) {
 	}
 	enc, err := ianaindex.IANA.Encoding(charset)
 	if err != nil || enc == nil {
-		return nil, invalid(Place{File: name}, "the encoding %q is unknown", charset)
+		return nil, invalid(Position{File: name}, "the encoding %q is unknown", charset)
 	}
 	if canonical, err := ianaindex.IANA.Name(enc); err == nil && (canonical == "UTF-8" || canonical == "US-ASCII") {
 		return nil, nil // each row is checked later
@@ -159,7 +159,7 @@ func (in *input) damaged(err error) error {
 	return fmt.Errorf("read the listing: %s: %w", in.at(), err)
 }
 
-func (in *input) at() Place { return Place{in.name, in.line} }
+func (in *input) at() Position { return Position{in.name, in.line} }
 
 func (in *input) fault(format string, args ...any) *Fault {
 	return &Fault{in.at(), fmt.Sprintf(format, args...)}

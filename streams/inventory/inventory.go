@@ -49,13 +49,13 @@ const (
 // Formats returns all supported formats.
 func Formats() []Format { return []Format{Sums, CSV, TSV, BagIt, OCFL, DuraCloud, S3} }
 
-// A Place is the position of a row.
-type Place struct {
+// A Position is the position of a row.
+type Position struct {
 	File string
 	Line int64 // line of a text, or row of a Parquet file; 0 for the whole file
 }
 
-func (p Place) String() string {
+func (p Position) String() string {
 	if p.Line == 0 {
 		return p.File
 	}
@@ -64,7 +64,7 @@ func (p Place) String() string {
 
 // An Entry is the claim of one row about one item.
 type Entry struct {
-	At    Place
+	At    Position
 	Space string // empty if the listing has none
 	Item  string // as in the listing, decoded; it can contain any bytes
 	// Key reports that Item is a key, to be used unchanged. Otherwise it is the relative path of a file.
@@ -79,7 +79,7 @@ type Entry struct {
 
 // A Fault is an error in one row. The rows after it can be read.
 type Fault struct {
-	At     Place
+	At     Position
 	Reason string
 }
 
@@ -103,8 +103,8 @@ type Options struct {
 	ContentPaths bool
 	// TagManifests also reads the tag manifests of a bag.
 	TagManifests bool
-	// Told, if not nil, is called with the number of bytes read since the last call.
-	Told func(bytes int64)
+	// Progress, if not nil, is called with the number of bytes read since the last call.
+	Progress func(bytes int64)
 }
 
 // A Listing is one listing with a known format. Its methods must be called from one goroutine.
@@ -203,12 +203,12 @@ func (l *Listing) Modified() time.Time { return l.mod }
 // Bytes returns the number of bytes to read, as far as it is known in advance.
 func (l *Listing) Bytes() int64 { return l.bytes }
 
-// PassedOver returns the numbers of rows, by kind, that the last reading skipped: older versions and delete markers of
+// Skipped returns the numbers of rows, by kind, that the last reading skipped: older versions and delete markers of
 // an S3 Inventory.
-func (l *Listing) PassedOver() map[string]int64 { return maps.Clone(l.skipped) }
+func (l *Listing) Skipped() map[string]int64 { return maps.Clone(l.skipped) }
 
-// Unread returns the columns of a table that the last reading ignored.
-func (l *Listing) Unread() []string { return slices.Clone(l.unreadColumns) }
+// UnreadColumns returns the columns of a table that the last reading ignored.
+func (l *Listing) UnreadColumns() []string { return slices.Clone(l.unreadColumns) }
 
 // Entries reads the listing from its beginning. A faulty row has a *Fault as its error, and the next rows follow. Any
 // other error ends the sequence: the listing could not be read to its end or, if the error wraps ErrInvalid, is
@@ -238,7 +238,7 @@ func failed(err error) iter.Seq2[Entry, error] {
 }
 
 // invalid returns an error at a place that wraps ErrInvalid.
-func invalid(at Place, format string, args ...any) error {
+func invalid(at Position, format string, args ...any) error {
 	return fmt.Errorf("%w: %s: %w", ErrInvalid, at, fmt.Errorf(format, args...))
 }
 

@@ -97,7 +97,7 @@ func TestOCFLMemory(t *testing.T) {
 
 // An inventory that needs too much memory is rejected before it takes the memory.
 func TestOCFLTooMuch(t *testing.T) {
-	o := &object{Listing: &Listing{path: "x"}, at: Place{File: "x"}}
+	o := &object{Listing: &Listing{path: "x"}, at: Position{File: "x"}}
 	if err := errors.Join(o.reserve(maxOCFLHeld), o.reserve(0)); err != nil {
 		t.Errorf("as much as can be: %v", err)
 	}

@@ -43,7 +43,7 @@ const (
 // version is in memory at a time.
 type object struct {
 	*Listing
-	at               Place
+	at               Position
 	algorithm, head  string
 	manifest, fixity byteRange
 	versions         map[string]objectVersion
@@ -92,7 +92,7 @@ var errStopped = errors.New("stopped")
 
 // openOCFL reads the whole file and compares it with its checksum in the file beside it, if there is one.
 func (l *Listing) openOCFL() (*object, error) {
-	o := &object{Listing: l, at: Place{File: l.path}, versions: map[string]objectVersion{}}
+	o := &object{Listing: l, at: Position{File: l.path}, versions: map[string]objectVersion{}}
 	hashes, wanted, failed := map[string]hash.Hash{}, map[string]string{}, map[string]error{}
 	for _, alg := range []string{"md5", "sha1", "sha256", "sha512"} { // the file names the algorithm
 		side, err := l.readAll(l.path+"."+alg, maxLine)
@@ -486,7 +486,7 @@ func (l *Listing) readAll(path string, most int64) ([]byte, error) {
 	case err != nil:
 		return nil, fmt.Errorf("read the listing: %w", err)
 	case int64(len(data)) > most:
-		return nil, invalid(Place{File: path}, "it has more than %d bytes", most)
+		return nil, invalid(Position{File: path}, "it has more than %d bytes", most)
 	}
 	return bytes.TrimPrefix(data, []byte("\xef\xbb\xbf")), nil
 }

@@ -36,7 +36,7 @@ func (l *Listing) s3Parquet(file, sum string) iter.Seq2[inventoryRow, error] {
 
 // readParquet yields the rows of a Parquet file. It converts panics of the library about damaged files to errors.
 func readParquet(name string, r io.ReaderAt, size int64, yield func(inventoryRow, error) bool) {
-	at, yielding := Place{File: name}, false
+	at, yielding := Position{File: name}, false
 	hand := func(row inventoryRow, err error) bool {
 		yielding = true
 		defer func() { yielding = false }()
@@ -127,7 +127,7 @@ func unitOf(t parquet.Type) time.Duration {
 }
 
 // groupRows yields the rows of a row group. It holds one page of each column in memory.
-func groupRows(group parquet.RowGroup, columns []parquetColumn, at *Place, yield func(inventoryRow, error) bool) bool {
+func groupRows(group parquet.RowGroup, columns []parquetColumn, at *Position, yield func(inventoryRow, error) bool) bool {
 	readers := make([]*columnReader, len(columns))
 	for i, c := range columns {
 		readers[i] = &columnReader{column: c, pages: group.ColumnChunks()[c.index].Pages()}

@@ -16,7 +16,7 @@ import (
 // Repeats finds the items that are listed more than once. It keeps the rows in a temporary file (tally), with about 60
 // bytes and the name of the item per row.
 type Repeats struct {
-	rows  *tally.Book
+	rows  *tally.Multiset
 	seed  maphash.Seed
 	files []string
 	tags  map[string]byte // tags of the compared values: an algorithm, or one of the names below
@@ -38,9 +38,9 @@ func NewRepeats(dir string) *Repeats {
 type Repeat struct {
 	Item    string // key of the item
 	Rows    int64
-	First   Place
-	Again   Place  // the first contradicting row, or else the last row
-	Differs string // the contradicting value: an algorithm, size or version; empty if there is none
+	First   Position
+	Again   Position // the first contradicting row, or else the last row
+	Differs string   // the contradicting value: an algorithm, size or version; empty if there is none
 }
 
 // Add adds a row. item is the key of its item.
@@ -97,7 +97,7 @@ func (r *Repeats) Find(ctx context.Context, each func(Repeat) error) error {
 // A listed is one row in a part of the temporary file.
 type listed struct {
 	item  []byte
-	at    Place
+	at    Position
 	order int // order of Add
 	facts []byte
 }
@@ -111,7 +111,7 @@ func (r *Repeats) findIn(part []byte, each func(Repeat) error) error {
 		file, size := binary.Uvarint(part)
 		part = part[size:]
 		line, size := binary.Uvarint(part)
-		row.at = Place{r.files[file], int64(line)}
+		row.at = Position{r.files[file], int64(line)}
 		end := size + 1 + 9*int(part[size])
 		row.facts, part = part[size+1:end], part[end:]
 		rows = append(rows, row)
@@ -139,7 +139,7 @@ func (r *Repeats) compare(rows []listed) Repeat {
 	out := Repeat{Item: string(rows[0].item), Rows: int64(len(rows)), First: rows[0].at, Again: rows[len(rows)-1].at}
 	type fact struct {
 		value uint64
-		at    Place
+		at    Position
 	}
 	known := map[byte]fact{}
 	for _, row := range rows {

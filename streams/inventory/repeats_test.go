@@ -22,7 +22,7 @@ func found(t testing.TB, r *Repeats) []Repeat {
 }
 
 func TestRepeats(t *testing.T) {
-	at := func(n int64) Place { return Place{fmt.Sprintf("f%d", n%2), n} }
+	at := func(n int64) Position { return Position{fmt.Sprintf("f%d", n%2), n} }
 	for name, c := range map[string]struct {
 		rows []Entry // of item x
 		want []Repeat
@@ -65,7 +65,7 @@ func TestRepeatsOnDisk(t *testing.T) {
 	const n = 40_000
 	path := strings.Repeat("a path of some length, as archives have them/", 16)
 	for i := range int64(n) {
-		e := Entry{At: Place{"list", i + 1}, Size: i % 7, Digests: digest.Set{"md5": emptyMD5, "sha256": emptySHA256}}
+		e := Entry{At: Position{"list", i + 1}, Size: i % 7, Digests: digest.Set{"md5": emptyMD5, "sha256": emptySHA256}}
 		item := fmt.Sprint(path, i)
 		if i%10_000 == 9_999 {
 			item = "again"
@@ -74,7 +74,7 @@ func TestRepeatsOnDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := []Repeat{{"again", 4, Place{"list", 10_000}, Place{"list", 20_000}, "size"}}
+	want := []Repeat{{"again", 4, Position{"list", 10_000}, Position{"list", 20_000}, "size"}}
 	if got := found(t, r); !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

@@ -92,7 +92,7 @@ func (l *Listing) s3Inventory() iter.Seq2[Entry, error] {
 }
 
 func (l *Listing) openS3Manifest() (*s3Manifest, error) {
-	at := Place{File: l.path}
+	at := Position{File: l.path}
 	data, err := l.readAll(l.path, maxManifest)
 	if err != nil {
 		return nil, err
@@ -132,7 +132,7 @@ func (l *Listing) openS3Manifest() (*s3Manifest, error) {
 func (l *Listing) locate(key string, size int64) (string, error) {
 	dir, name := filepath.Dir(l.path), path.Base(key)
 	if name == "." || name == "/" || name == ".." || strings.ContainsRune(name, filepath.Separator) {
-		return "", invalid(Place{File: l.path}, "%q is not the key of a file", key)
+		return "", invalid(Position{File: l.path}, "%q is not the key of a file", key)
 	}
 	paths := []string{filepath.Join(dir, "..", "data", name), filepath.Join(dir, "data", name), filepath.Join(dir, name)}
 	for _, p := range paths {
@@ -143,7 +143,7 @@ func (l *Listing) locate(key string, size int64) (string, error) {
 		case err != nil:
 			return "", fmt.Errorf("read the listing: %w", err)
 		case size != info.Size():
-			return "", invalid(Place{File: p}, "it has %d bytes, and the manifest says %d", info.Size(), size)
+			return "", invalid(Position{File: p}, "it has %d bytes, and the manifest says %d", info.Size(), size)
 		}
 		return p, nil
 	}
@@ -152,7 +152,7 @@ func (l *Listing) locate(key string, size int64) (string, error) {
 
 // An inventoryRow is one row of an S3 Inventory. Pointers are nil if a column is missing or empty.
 type inventoryRow struct {
-	at                                    Place
+	at                                    Position
 	bucket, key, version, etag, encrypted string
 	latest, marker, multipart             *bool
 	size                                  int64
@@ -289,7 +289,7 @@ func (l *Listing) checkMD5(f *source, want string) error {
 	case err != nil:
 		return err
 	case !strings.EqualFold(got, want):
-		return invalid(Place{File: f.f.Name()}, "its md5 is %s, and the manifest says %.80q", got, want)
+		return invalid(Position{File: f.f.Name()}, "its md5 is %s, and the manifest says %.80q", got, want)
 	}
 	return nil
 }

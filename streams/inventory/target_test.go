@@ -17,7 +17,7 @@ import (
 func TestChange(t *testing.T) {
 	now := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
 	at := time.Date(2020, 1, 2, 3, 4, 5, 6_789_000, time.UTC)
-	e := Entry{At: Place{"l", 1}, Space: "maps", Item: "a/b", Size: 7, Digests: digest.Set{"md5": emptyMD5}, Time: at,
+	e := Entry{At: Position{"l", 1}, Space: "maps", Item: "a/b", Size: 7, Digests: digest.Set{"md5": emptyMD5}, Time: at,
 		Version: "v", ETag: "e", Media: "text/plain"}
 	target := Target{Account: "acme", Store: "1", User: "ann", Now: now, Default: now.Add(-time.Hour)}
 	got, err := target.Change(e)

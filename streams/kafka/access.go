@@ -9,24 +9,24 @@ import (
 
 // Errors of brokers that are reachable but cannot serve a request.
 var (
-	// ErrLogin: the brokers reject the credentials.
-	ErrLogin = errors.New("the brokers reject the login: mechanism, user or password is wrong")
-	// ErrStarting: the brokers have not loaded the offsets topic, so committed offsets are unknown. That takes
+	// ErrLoginRejected: the brokers reject the credentials.
+	ErrLoginRejected = errors.New("the brokers reject the login: mechanism, user or password is wrong")
+	// ErrOffsetsNotReady: the brokers have not loaded the offsets topic, so committed offsets are unknown. That takes
 	// seconds after the first start of a cluster. It lasts for ever if the topic cannot be created, for example with
 	// fewer brokers than offsets.topic.replication.factor.
-	ErrStarting = errors.New("the brokers are preparing their offsets topic")
+	ErrOffsetsNotReady = errors.New("the brokers are preparing their offsets topic")
 )
 
-// explain wraps err with ErrLogin or ErrStarting if it is of that kind.
+// explain wraps err with ErrLoginRejected or ErrOffsetsNotReady if it is of that kind.
 func explain(err error) error {
 	for _, refusal := range []error{kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState} {
 		if errors.Is(err, refusal) {
-			return fmt.Errorf("%w: %w", ErrLogin, err)
+			return fmt.Errorf("%w: %w", ErrLoginRejected, err)
 		}
 	}
 	for _, soon := range []error{kerr.CoordinatorNotAvailable, kerr.CoordinatorLoadInProgress} {
 		if errors.Is(err, soon) {
-			return fmt.Errorf("%w: %w", ErrStarting, err)
+			return fmt.Errorf("%w: %w", ErrOffsetsNotReady, err)
 		}
 	}
 	return err

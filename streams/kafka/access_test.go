@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// Every first request of a process reports a rejected login as ErrLogin.
+// Every first request of a process reports a rejected login as ErrLoginRejected.
 func TestRefusedLogin(t *testing.T) {
 	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.EnableSASL(), kfake.Superuser("PLAIN", "app", "secret"))
 	if err != nil {
@@ -27,10 +27,10 @@ func TestRefusedLogin(t *testing.T) {
 	})
 	cfg := kafka.Config{Brokers: c.ListenAddrs(), Prefix: "p.",
 		SASL: &kafka.SASL{Mechanism: "PLAIN", User: "app", Password: "wrong"}}
-	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{}); !errors.Is(err, kafka.ErrLogin) {
+	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{}); !errors.Is(err, kafka.ErrLoginRejected) {
 		t.Errorf("make topics: got %v", err)
 	}
-	if _, err := kafka.MissingTopics(t.Context(), cfg); !errors.Is(err, kafka.ErrLogin) {
+	if _, err := kafka.MissingTopics(t.Context(), cfg); !errors.Is(err, kafka.ErrLoginRejected) {
 		t.Errorf("look for topics: got %v", err)
 	}
 	admin, err := kafka.NewAdmin(cfg)
@@ -38,7 +38,7 @@ func TestRefusedLogin(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(admin.Close)
-	if _, err := admin.Lags(t.Context(), schemas.RolePlanner); !errors.Is(err, kafka.ErrLogin) {
+	if _, err := admin.Lags(t.Context(), schemas.RolePlanner); !errors.Is(err, kafka.ErrLoginRejected) {
 		t.Errorf("ask for the lag: got %v", err)
 	}
 }

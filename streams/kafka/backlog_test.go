@@ -73,7 +73,7 @@ func TestPoolBacklogDelaysNoOther(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Prompt: true})
+				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true})
 				for n := need.Amount(8_000, 100_000, 1_000_000); n > 0; n -= 4_000 {
 					b.Send(copies("giant", "1", n, 4_000)...)
 				}
@@ -214,7 +214,7 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 			time.Sleep(80 * time.Second)
 		}, 1, time.Second},
 		"is moved, and reported as not moved": {func(_ *testing.T, w *world) {
-			defer w.b.FailProduce(schemas.Backlog(schemas.RoleCopier, schemas.High), kafkatest.DoneButLost, -1)()
+			defer w.b.FailProduce(schemas.Backlog(schemas.RoleCopier, schemas.High), kafkatest.DoneNotAcknowledged, -1)()
 			time.Sleep(80 * time.Second)
 		}, 3, time.Second},
 		"commits fail": {func(_ *testing.T, w *world) {
@@ -222,7 +222,7 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 			time.Sleep(20 * time.Second)
 		}, 1, time.Second},
 		"commits are done, and reported as failed": {func(_ *testing.T, w *world) {
-			defer w.b.FailCommit(schemas.RoleCopier, kafkatest.DoneButLost, -1)()
+			defer w.b.FailCommit(schemas.RoleCopier, kafkatest.DoneNotAcknowledged, -1)()
 			time.Sleep(20 * time.Second)
 		}, 1, time.Second},
 		"fetches fail": {func(_ *testing.T, w *world) {
@@ -243,12 +243,12 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Prompt: true})
+				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true})
 				l := newTally(time.Second)
 				w := &world{b: b}
 				w.start = func() (stop, kill func()) {
 					proc, cfg := newProcess(b.Config())
-					p := copier(t, cfg, kafka.PoolConfig{Workers: 8, Window: 128, Drain: 5 * time.Second}, l.handle)
+					p := copier(t, cfg, kafka.PoolConfig{Workers: 8, Window: 128, DrainTimeout: 5 * time.Second}, l.handle)
 					ctx, cancel := context.WithCancel(t.Context())
 					done := make(chan error)
 					go func() { done <- p.Run(ctx) }()
@@ -303,13 +303,13 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 func TestPoolReadsPastLongTask(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
+		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1})
 		l := newTally(time.Millisecond)
 		l.slowAccount = "slow"
 		run := func(d time.Duration) {
 			ctx, cancel := context.WithTimeout(t.Context(), d)
 			defer cancel()
-			if err := copier(t, b.Config(), kafka.PoolConfig{Workers: 8, Window: 64, Drain: time.Second},
+			if err := copier(t, b.Config(), kafka.PoolConfig{Workers: 8, Window: 64, DrainTimeout: time.Second},
 				l.handle).Run(ctx); err != nil {
 				t.Error(err)
 			}
@@ -340,7 +340,7 @@ func TestPoolReadsPastLongTask(t *testing.T) {
 func TestPoolBacklogsOfManyAccounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
+		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1})
 		for i := range 100 {
 			b.Send(copies(fmt.Sprintf("account-%02d", i), "1", 0, 30)...)
 		}
@@ -368,14 +368,14 @@ func TestPoolBacklogIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
+				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1})
 				msgs := append(copies("giant", "1", 0, 1000), copies("small", "1", 0, 3)...)
 				b.Send(msgs...)
 				l := newTally(time.Second)
 				refuse(b)
 				ctx, stop := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
-				p := copier(t, b.Config(), kafka.PoolConfig{Workers: 8, Window: 64, Drain: 10 * time.Second}, l.handle)
+				p := copier(t, b.Config(), kafka.PoolConfig{Workers: 8, Window: 64, DrainTimeout: 10 * time.Second}, l.handle)
 				go func() { ended <- p.Run(ctx) }()
 				time.Sleep(1003*time.Second/8 + 20*time.Second)
 				stop()
@@ -402,7 +402,7 @@ func TestPoolBacklogIsRefusedLater(t *testing.T) {
 			t.Run(fmt.Sprint(partitions, " partitions, ", slow, " long"), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: partitions})
+					b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: partitions})
 					n := 2000 + 500*int(partitions)
 					b.Send(copies("giant", "1", 0, n)...)
 					l := newTally(time.Second)
@@ -436,7 +436,7 @@ func TestPoolBacklogIsRefusedLater(t *testing.T) {
 func TestPoolBacklogIsRefusedLaterAndHeavy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 4})
+		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 4})
 		b.Send(copies("giant", "1", 0, 5_000)...)
 		l := newTally(time.Second)
 		background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 1024, Bytes: 24 << 10}, l.handle))
@@ -458,7 +458,7 @@ func TestPoolBacklogKeepsTheOrderOfKeys(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 4})
+				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 4})
 				msgs := commandVersions("giant", 0, 1200)
 				b.Send(msgs...)
 				l := newTally(0)
@@ -482,7 +482,7 @@ func TestPoolBacklogOfHalfAWindow(t *testing.T) {
 		t.Run(fmt.Sprint(quick, " in front"), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
+				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1})
 				b.Send(copies("quick", "1", 0, quick)...)
 				b.Send(copies("giant", "1", 0, 2500)...)
 				l := newTally(time.Millisecond)
@@ -504,7 +504,7 @@ func TestPoolBacklogOfHalfAWindow(t *testing.T) {
 func TestPoolBacklogOfManyStores(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
+		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1})
 		var giant []schemas.Message
 		for i := range 4000 {
 			giant = append(giant, copies("giant", fmt.Sprint(i%100), i, 1)...)
@@ -525,7 +525,7 @@ func TestPoolBacklogOfManyStores(t *testing.T) {
 func TestPoolBacklogEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
+		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1})
 		giant, medium := copies("giant", "1", 0, 5000), copies("medium", "1", 0, 750)
 		var both []schemas.Message
 		for i := range medium {
@@ -559,7 +559,7 @@ func TestPoolStopsBehindManyLongTasks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
+				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1})
 				quick := copies("quick", "1", 0, 5*tt.slow)
 				var msgs []schemas.Message
 				for i := range tt.slow {
@@ -571,7 +571,7 @@ func TestPoolStopsBehindManyLongTasks(t *testing.T) {
 				run := func() {
 					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 					defer cancel()
-					p := copier(t, b.Config(), kafka.PoolConfig{Slots: fourAtATime("slow"), Drain: time.Second}, l.handle)
+					p := copier(t, b.Config(), kafka.PoolConfig{Slots: fourAtATime("slow"), DrainTimeout: time.Second}, l.handle)
 					if err := p.Run(ctx); err != nil {
 						t.Error(err)
 					}
@@ -603,7 +603,7 @@ func TestPoolPoisonBehindABacklog(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
+				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1})
 				const n = 400
 				b.Send(copies("giant", "1", 0, n)...)
 				b.Send(copies("small", "1", 7, 1)...)
@@ -630,7 +630,7 @@ func TestPoolPoisonBehindABacklog(t *testing.T) {
 // minutes.
 func backlogLifetime(t *testing.T, b *kafkatest.Broker, slow time.Duration) bool {
 	proc, cfg := newProcess(b.Config())
-	p := copier(t, cfg, kafka.PoolConfig{Workers: 4, Window: 64, Drain: time.Second},
+	p := copier(t, cfg, kafka.PoolConfig{Workers: 4, Window: 64, DrainTimeout: time.Second},
 		func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			if d.Body.(*pb.DuplicationCommand).GetAccount() == "small" {
 				time.Sleep(slow)
@@ -699,7 +699,7 @@ func TestPoolBacklogMoves(t *testing.T) {
 func TestPoolBacklogOfDeletes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 7})
+		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 7})
 		var msgs []schemas.Message
 		for i := range 400 {
 			msgs = append(msgs, schemas.Message{Topic: schemas.Deletions, Body: &pb.DeletionCommand{

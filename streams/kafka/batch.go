@@ -49,12 +49,12 @@ type BatchConfig struct {
 	PartsPerSecond int
 	// Memory is the maximum size of records that are read and not stored. One poll may exceed it [20 MiB].
 	Memory int64
-	// Drain is how long a call of Store may continue when its partition is revoked or Run ends [10 s].
-	Drain time.Duration
-	// Removed returns messages that record the loss of the records from one offset up to another, which were
+	// DrainTimeout is how long a call of Store may continue when its partition is revoked or Run ends [10 s].
+	DrainTimeout time.Duration
+	// RecordLoss returns messages that record the loss of the records from one offset up to another, which were
 	// removed from the log before the group read them. They are published before the incident, and repeatedly
 	// only with the same range. May be nil.
-	Removed func(ctx context.Context, topic schemas.Topic, partition int32, from, to int64) ([]schemas.Message, error)
+	RecordLoss func(ctx context.Context, topic schemas.Topic, partition int32, from, to int64) ([]schemas.Message, error)
 }
 
 // A BatchGroup passes records to a BatchSink in batches. Kafka is its only buffer. It repeats calls of Store
@@ -133,7 +133,7 @@ func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, err
 	}
 	g.metrics = cfg.Metrics.role(bc.Role, schemas.High)
 	g.commits.metrics, g.commits.before = g.metrics, g.mark
-	g.router.removed = bc.Removed
+	g.router.removed = bc.RecordLoss
 	g.checker = newPollChecker(g.router, g.commits)
 	g.metrics.addOldest(g.oldest)
 	opts := append(cfg.consumeOptions(groupMember{role: bc.Role, topics: topics}),
@@ -151,7 +151,7 @@ func (c *BatchConfig) defaults() {
 		}
 	}
 	set(&c.MaxAge, time.Second)
-	set(&c.Drain, 10*time.Second)
+	set(&c.DrainTimeout, 10*time.Second)
 	if c.MaxRows <= 0 {
 		c.MaxRows = 50_000
 	}
@@ -457,13 +457,13 @@ func (g *BatchGroup) stopBatchers(cl *kgo.Client, batchers []*batcher, ours bool
 // awaitBatchers waits until batchers have ended. It cancels them after Drain, and returns how many have not
 // ended cancelGrace later.
 func (g *BatchGroup) awaitBatchers(batchers []*batcher) (stuck int) {
-	timer := time.AfterFunc(g.cfg.Drain, func() {
+	timer := time.AfterFunc(g.cfg.DrainTimeout, func() {
 		for _, b := range batchers {
 			b.cancel(errRevoked)
 		}
 	})
 	defer timer.Stop()
-	late, cancel := context.WithTimeout(g.ctx, g.cfg.Drain+cancelGrace)
+	late, cancel := context.WithTimeout(g.ctx, g.cfg.DrainTimeout+cancelGrace)
 	defer cancel()
 	for _, b := range batchers {
 		select {

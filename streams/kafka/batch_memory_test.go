@@ -64,8 +64,8 @@ func TestMemoryCountsHeaders(t *testing.T) {
 			t.Fatal(err)
 		}
 		rec.Topic = schemas.Dead
-		rec.Headers = append(rec.Headers, schemas.Header{Key: schemas.TrailTopic, Value: []byte(schemas.Changes)},
-			schemas.Header{Key: schemas.TrailError, Value: stack})
+		rec.Headers = append(rec.Headers, schemas.Header{Key: schemas.HeaderOriginTopic, Value: []byte(schemas.Changes)},
+			schemas.Header{Key: schemas.HeaderError, Value: stack})
 		if recs = append(recs, kafkatest.Record{Record: rec, Partition: -1}); len(recs) == 1000 {
 			b.Write(recs...)
 			recs = nil

@@ -183,8 +183,8 @@ func TestBatchGroup(t *testing.T) {
 				if len(dead) != tt.dead {
 					t.Fatalf("%d dead letters, want %d", len(dead), tt.dead)
 				}
-				if tt.dead > 0 && (dead[0].Header(schemas.TrailError) != "bad row" ||
-					dead[0].Header(schemas.TrailOffset) != "17" || dead[0].Header(schemas.TrailRole) != "sink") {
+				if tt.dead > 0 && (dead[0].Header(schemas.HeaderError) != "bad row" ||
+					dead[0].Header(schemas.HeaderOriginOffset) != "17" || dead[0].Header(schemas.HeaderRole) != "sink") {
 					t.Errorf("dead letter %v", dead[0].Headers)
 				}
 				if got := b.Committed(schemas.RoleSink, schemas.Changes)[0]; got != n {
@@ -246,7 +246,7 @@ func TestBatchGroupPanics(t *testing.T) {
 		}
 		tb.check(t, 15, false)
 		dead := b.Read(schemas.Dead)
-		if len(dead) != 1 || !strings.HasPrefix(dead[0].Header(schemas.TrailError), "sink panicked: boom") {
+		if len(dead) != 1 || !strings.HasPrefix(dead[0].Header(schemas.HeaderError), "sink panicked: boom") {
 			t.Errorf("dead letters %v", dead)
 		}
 	})
@@ -369,7 +369,7 @@ func TestBatchGroupStops(t *testing.T) {
 		b.Send(change("a"))
 		tb := &memoryTable{hang: true}
 		start := time.Now()
-		if err := run(t, 5*time.Second, sink(t, b, kafka.BatchConfig{Drain: 2 * time.Second}, tb)); err != nil {
+		if err := run(t, 5*time.Second, sink(t, b, kafka.BatchConfig{DrainTimeout: 2 * time.Second}, tb)); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(start); took > 8*time.Second {

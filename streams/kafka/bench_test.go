@@ -90,7 +90,7 @@ func BenchmarkPoolBehindABacklog(b *testing.B) {
 				broker.Send(copies("small", "1", 0, 1)...)
 				ctx, cancel := context.WithCancel(b.Context())
 				handled := make(chan struct{})
-				p := copier(b, broker.Config(), kafka.PoolConfig{Drain: time.Millisecond},
+				p := copier(b, broker.Config(), kafka.PoolConfig{DrainTimeout: time.Millisecond},
 					func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 						if describeCopy(d.Body).Account == "small" {
 							close(handled)

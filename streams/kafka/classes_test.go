@@ -23,7 +23,7 @@ func TestPoolKeyOfTwoClasses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
+				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1})
 				began := make(chan time.Time, 2)
 				p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{
 					Role: schemas.RoleCopier, Workers: 2, Large: 1, Topics: topics[:],

@@ -23,8 +23,8 @@ func inLane(t *testing.T, b *kafkatest.Broker, lane schemas.Topic, item string, 
 		t.Fatal(err)
 	}
 	rec.Topic = lane
-	rec.Headers = append(rec.Headers, schemas.Header{Key: schemas.TrailTopic, Value: []byte(schemas.DuplicationHigh)},
-		schemas.Header{Key: schemas.TrailRole, Value: []byte(schemas.RoleCopier)})
+	rec.Headers = append(rec.Headers, schemas.Header{Key: schemas.HeaderOriginTopic, Value: []byte(schemas.DuplicationHigh)},
+		schemas.Header{Key: schemas.HeaderRole, Value: []byte(schemas.RoleCopier)})
 	b.Write(kafkatest.Record{Record: rec, Timestamp: at})
 }
 
@@ -37,7 +37,7 @@ func TestLaneBoundsFutureTimestampsAcrossRestarts(t *testing.T) {
 		"nothing fails": func(*kafkatest.Broker) func() { return func() {} },
 		"a write fails": func(b *kafkatest.Broker) func() { return b.FailProduce(lane, kafkatest.NotDone, 1) },
 		"an answer is lost": func(b *kafkatest.Broker) func() {
-			return b.FailProduce(lane, kafkatest.DoneButLost, 1)
+			return b.FailProduce(lane, kafkatest.DoneNotAcknowledged, 1)
 		},
 		"killed before each commit": func(b *kafkatest.Broker) func() {
 			return b.FailCommit(schemas.RoleDelayer, kafkatest.NotDone, -1)
@@ -45,7 +45,7 @@ func TestLaneBoundsFutureTimestampsAcrossRestarts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Bare: true, Lanes: []kafka.Lane{{Name: "10m", Delay: 10 * time.Minute}}})
+				b := kafkatest.New(t, kafkatest.Options{NoTopics: true, Lanes: []kafka.Lane{{Name: "10m", Delay: 10 * time.Minute}}})
 				b.MakeTopic(lane, 1, nil)
 				b.MakeTopic(back, 1, nil)
 				inLane(t, b, lane, "ahead", time.Now().AddDate(1, 0, 0))
@@ -78,7 +78,7 @@ func TestLaneBoundsFutureTimestamps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const delay = 30 * time.Second
 		lane := schemas.Delay("30s")
-		b := kafkatest.New(t, kafkatest.Options{Bare: true, Lanes: []kafka.Lane{{Name: "30s", Delay: delay}}})
+		b := kafkatest.New(t, kafkatest.Options{NoTopics: true, Lanes: []kafka.Lane{{Name: "30s", Delay: delay}}})
 		b.MakeTopic(lane, 1, nil) // keeps the producers' timestamps
 		b.MakeTopic(schemas.Again(schemas.RoleCopier), 1, nil)
 		background(t, delayer(t, b))
@@ -108,7 +108,7 @@ func TestTrimPassesFutureTimestamps(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var log bytes.Buffer
-				b := kafkatest.New(t, kafkatest.Options{Bare: true})
+				b := kafkatest.New(t, kafkatest.Options{NoTopics: true})
 				topic := schemas.DuplicationHigh
 				b.MakeTopic(topic, 1, nil)
 				write := func(n int, at time.Time) {
@@ -161,7 +161,7 @@ func TestTrimKeepsFutureTimestamps(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Bare: true})
+				b := kafkatest.New(t, kafkatest.Options{NoTopics: true})
 				topic := schemas.DuplicationHigh
 				b.MakeTopic(topic, 1, nil)
 				n := int64(0)

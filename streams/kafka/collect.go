@@ -177,7 +177,7 @@ func (m *Metrics) collectLags(ch chan<- prometheus.Metric, now time.Time) {
 		}
 		gauge(m.descs.lagRecords, float64(l.Records))
 		gauge(m.descs.lagDue, float64(l.Due()))
-		gauge(m.descs.lagUndecided, float64(l.Undecided))
+		gauge(m.descs.lagUndecided, float64(l.Uncommitted))
 		if l.Bytes != nil {
 			gauge(m.descs.lagBytes, float64(*l.Bytes))
 		}

@@ -65,7 +65,7 @@ func TestPoolStopCutsOffNoCommit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
+				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1})
 				const n = 500
 				b.Send(numbered(n, n)...)
 				var log bytes.Buffer

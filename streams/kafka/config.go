@@ -55,9 +55,9 @@ type Config struct {
 	Deleted *DeletedTopics
 	// Unreadables, if set, collects the records that tables cannot apply.
 	Unreadables *Unreadables
-	// Waiting, if set, counts the messages that wait for unavailable stores.
-	Waiting *Waiting
-	Log     *slog.Logger
+	// Unavailable, if set, counts the messages that wait for unavailable stores.
+	Unavailable *UnavailableCounts
+	Log         *slog.Logger
 }
 
 // SASL holds login credentials. Mechanism is PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.

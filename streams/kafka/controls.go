@@ -276,8 +276,8 @@ func (c *Controls) Watch() (changed <-chan struct{}, cancel func()) {
 	}
 }
 
-// InForce returns the active messages, sorted by role, account, store and sweep.
-func (c *Controls) InForce() []*pb.Control {
+// Active returns the active messages, sorted by role, account, store and sweep.
+func (c *Controls) Active() []*pb.Control {
 	if c == nil {
 		return nil
 	}
@@ -317,8 +317,8 @@ func (c *Controls) waitResumed(role schemas.Role, stop <-chan struct{}) bool {
 	return true
 }
 
-// About returns the account and the stores of b. It can be used as Describe in a PoolConfig.
-func About(b schemas.Body) (w Work) {
+// WorkOf returns the account and the stores of b. It can be used as Describe in a PoolConfig.
+func WorkOf(b schemas.Body) (w Work) {
 	if m, ok := b.(interface{ GetAccount() string }); ok {
 		w.Account = m.GetAccount()
 	}

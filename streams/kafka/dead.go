@@ -105,8 +105,8 @@ type DeadQuery struct {
 	Closed bool
 }
 
-// Narrow reports whether q restricts the selection at all.
-func (q DeadQuery) Narrow() bool {
+// Restricted reports whether q restricts the selection at all.
+func (q DeadQuery) Restricted() bool {
 	return len(q.IDs) > 0 || q.Role != "" || q.Topic != "" || q.Class != "" || q.Cause != "" || !q.Since.IsZero()
 }
 

@@ -34,16 +34,16 @@ type DeadOrder struct {
 	// Value, if not nil, replaces the value of the letter: Protobuf or JSON. It is for a single letter, selected by
 	// id, and requires a Reason.
 	Value []byte
-	// Told, if set, is called after each batch with the number of letters decided so far.
-	Told func(done int)
+	// Progress, if set, is called after each batch with the number of letters decided so far.
+	Progress func(done int)
 }
 
 // A DeadReport is the result of a decision.
 type DeadReport struct {
 	Done    int
 	Refused int
-	// Why is the reason why the first letter was refused.
-	Why error
+	// FirstRefusal is the reason why the first letter was refused.
+	FirstRefusal error
 }
 
 // Redrive publishes the selected letters to be handled again, with a fresh count of attempts and their failure
@@ -122,8 +122,8 @@ func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, deci
 		}
 		r.Done += len(batch.actions)
 		batch = decisionBatch{}
-		if o.Told != nil {
-			o.Told(r.Done)
+		if o.Progress != nil {
+			o.Progress(r.Done)
 		}
 		return nil
 	}
@@ -134,8 +134,8 @@ func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, deci
 			return fmt.Errorf("dead letter %s: %w", l.ID, err)
 		}
 		if err != nil {
-			if r.Refused++; r.Why == nil {
-				r.Why = fmt.Errorf("dead letter %s %w", l.ID, err)
+			if r.Refused++; r.FirstRefusal == nil {
+				r.FirstRefusal = fmt.Errorf("dead letter %s %w", l.ID, err)
 			}
 			return nil
 		}

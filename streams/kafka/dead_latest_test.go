@@ -81,8 +81,8 @@ func TestRedriveToACompactedTopic(t *testing.T) {
 					if at < len(of) {
 						partition, offset = of[at].Partition, of[at].Offset
 					}
-					letter.Headers = append(letter.Headers, mark(schemas.TrailRole, "sink"), mark(schemas.TrailTopic, "incidents"),
-						mark(schemas.TrailPartition, strconv.Itoa(int(partition))), mark(schemas.TrailOffset, fmt.Sprint(offset)))
+					letter.Headers = append(letter.Headers, mark(schemas.HeaderRole, "sink"), mark(schemas.HeaderOriginTopic, "incidents"),
+						mark(schemas.HeaderOriginPartition, strconv.Itoa(int(partition))), mark(schemas.HeaderOriginOffset, fmt.Sprint(offset)))
 					b.Write(letter)
 					ids = append(ids, fmt.Sprintf("0-%d", n))
 				}
@@ -94,7 +94,7 @@ func TestRedriveToACompactedTopic(t *testing.T) {
 					t.Fatal(err)
 				}
 				if got.Done != tt.sent || got.Refused != tt.refused || tt.refused > 0 &&
-					!strings.Contains(fmt.Sprint(got.Why), "incidents holds a newer record") {
+					!strings.Contains(fmt.Sprint(got.FirstRefusal), "incidents holds a newer record") {
 					t.Errorf("got %+v, want %d sent and %d refused", got, tt.sent, tt.refused)
 				}
 				if n := len(b.Read(schemas.Incidents)) - before; n != tt.sent {
@@ -118,7 +118,7 @@ func TestRedriveToUnreadableCompactedTopic(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.Topic = schemas.Dead
-		r.Headers = append(r.Headers, mark(schemas.TrailRole, "sink"), mark(schemas.TrailTopic, "incidents"))
+		r.Headers = append(r.Headers, mark(schemas.HeaderRole, "sink"), mark(schemas.HeaderOriginTopic, "incidents"))
 		b.Write(kafkatest.Record{Record: r})
 		defer b.FailFetch(schemas.Incidents, kafkatest.Refused, -1)()
 		got, err := deadLetters(t, b).Redrive(t.Context(), kafka.DeadQuery{IDs: []string{"0-0"}}, order())

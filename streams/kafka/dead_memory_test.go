@@ -36,8 +36,8 @@ func TestDeadLettersTakeLittleMemory(t *testing.T) {
 		for i := from; i < from+1000; i++ {
 			rec := encoded(t, int32(i%4), change(fmt.Sprint(i)))[0]
 			rec.Topic = schemas.Dead
-			rec.Headers = append(rec.Headers, mark(schemas.TrailTopic, string(schemas.Changes)),
-				mark(schemas.TrailError, string(stack)))
+			rec.Headers = append(rec.Headers, mark(schemas.HeaderOriginTopic, string(schemas.Changes)),
+				mark(schemas.HeaderError, string(stack)))
 			dead = append(dead, rec)
 		}
 		b.Write(dead...)

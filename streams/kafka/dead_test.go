@@ -82,11 +82,11 @@ func TestRedrive(t *testing.T) {
 			rec.Header(schemas.HeaderID) != was.Header(schemas.HeaderID) {
 			t.Errorf("got %+v, want the bytes of %+v", rec, was)
 		}
-		got := []string{rec.Header(schemas.TrailTopic), rec.Header(schemas.TrailOffset),
-			rec.Header(schemas.TrailAttempts), rec.Header(schemas.TrailError)}
+		got := []string{rec.Header(schemas.HeaderOriginTopic), rec.Header(schemas.HeaderOriginOffset),
+			rec.Header(schemas.HeaderAttempts), rec.Header(schemas.HeaderError)}
 		if want := []string{"changes", "0", "0", ""}; !slices.Equal(got, want) ||
-			!strings.Contains(rec.Header(schemas.TrailHistory), "no policy") {
-			t.Errorf("got %q, history %s", got, rec.Header(schemas.TrailHistory))
+			!strings.Contains(rec.Header(schemas.HeaderHistory), "no policy") {
+			t.Errorf("got %q, history %s", got, rec.Header(schemas.HeaderHistory))
 		}
 		closed := letters(t, d, kafka.DeadQuery{Closed: true})
 		if open := letters(t, d, kafka.DeadQuery{}); len(open) != 0 || closed[0].State != kafka.DeadRedriven ||
@@ -94,7 +94,7 @@ func TestRedrive(t *testing.T) {
 			t.Errorf("open %v, closed %+v", open, closed[0])
 		}
 		r, err = d.Redrive(t.Context(), kafka.DeadQuery{IDs: []string{l.ID}}, order())
-		if err != nil || r.Done != 0 || r.Refused != 1 || !errors.Is(r.Why, kafka.ErrDeadClosed) {
+		if err != nil || r.Done != 0 || r.Refused != 1 || !errors.Is(r.FirstRefusal, kafka.ErrDeadClosed) {
 			t.Errorf("redriven twice: %+v, %v", r, err)
 		}
 		o := order()
@@ -169,11 +169,11 @@ func TestRedriveTo(t *testing.T) {
 				if tt.nothing {
 					rec.Value = nil
 				}
-				rec.Headers = append(rec.Headers, header("traceparent", "00-1"), header(schemas.TrailRole, tt.role),
-					header(schemas.TrailAttempts, "5"),
-					header(schemas.TrailHistory, `[{"attempt":5,"class":"transient","error":"x","times":5}]`))
+				rec.Headers = append(rec.Headers, header("traceparent", "00-1"), header(schemas.HeaderRole, tt.role),
+					header(schemas.HeaderAttempts, "5"),
+					header(schemas.HeaderHistory, `[{"attempt":5,"class":"transient","error":"x","times":5}]`))
 				if tt.topic != "" {
-					rec.Headers = append(rec.Headers, header(schemas.TrailTopic, tt.topic))
+					rec.Headers = append(rec.Headers, header(schemas.HeaderOriginTopic, tt.topic))
 				}
 				b.Write(kafkatest.Record{Record: rec})
 				o := order()
@@ -184,7 +184,7 @@ func TestRedriveTo(t *testing.T) {
 					t.Fatal(err)
 				}
 				if tt.why != "" {
-					if r.Done != 0 || r.Refused != 1 || !strings.Contains(fmt.Sprint(r.Why), tt.why) ||
+					if r.Done != 0 || r.Refused != 1 || !strings.Contains(fmt.Sprint(r.FirstRefusal), tt.why) ||
 						len(b.Read(schemas.Admin)) != 0 {
 						t.Errorf("got %+v, want it refused: %s", r, tt.why)
 					}
@@ -194,8 +194,8 @@ func TestRedriveTo(t *testing.T) {
 				if len(got) != 1 || r.Done != 1 {
 					t.Fatalf("%d records, %+v, want 1", len(got), r)
 				}
-				if got[0].Header("traceparent") != "00-1" || got[0].Header(schemas.TrailAttempts) != "0" ||
-					got[0].Header(schemas.TrailHistory) == "" {
+				if got[0].Header("traceparent") != "00-1" || got[0].Header(schemas.HeaderAttempts) != "0" ||
+					got[0].Header(schemas.HeaderHistory) == "" {
 					t.Errorf("headers %v", got[0].Headers)
 				}
 				if tt.nothing && got[0].Value != nil {
@@ -225,10 +225,10 @@ func TestRedriveFaults(t *testing.T) {
 	}{
 		"not sent, and refused":       {again, kafkatest.Refused, true, 3, 3},
 		"not sent at first":           {again, kafkatest.NotDone, false, 3, 3},
-		"sent but reported lost":      {again, kafkatest.DoneButLost, false, 3, 3},
+		"sent but reported lost":      {again, kafkatest.DoneNotAcknowledged, false, 3, 3},
 		"not on record, and refused":  {schemas.Admin, kafkatest.Refused, true, 6, 3},
 		"not on record at first":      {schemas.Admin, kafkatest.NotDone, false, 3, 3},
-		"on record but reported lost": {schemas.Admin, kafkatest.DoneButLost, false, 3, 3},
+		"on record but reported lost": {schemas.Admin, kafkatest.DoneNotAcknowledged, false, 3, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -264,13 +264,13 @@ func TestRedriveFaults(t *testing.T) {
 func TestRedriveStops(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Prompt: true})
+		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true})
 		kill(t, b, 40)
 		d := deadLetters(t, b)
 		ctx, stop := context.WithCancel(t.Context())
 		o := order()
 		o.Rate = 10
-		o.Told = func(done int) {
+		o.Progress = func(done int) {
 			if done >= 7 {
 				stop()
 			}
@@ -283,7 +283,7 @@ func TestRedriveStops(t *testing.T) {
 		if n := len(b.Read(schemas.Admin)); n != r.Done {
 			t.Errorf("%d on record, want %d", n, r.Done)
 		}
-		o.Told = nil
+		o.Progress = nil
 		if more, err := d.Redrive(t.Context(), kafka.DeadQuery{}, o); err != nil || more.Done != 40-r.Done {
 			t.Errorf("the rest: %+v, %v, want %d", more, err, 40-r.Done)
 		}
@@ -309,7 +309,7 @@ func TestRedriveStops(t *testing.T) {
 func TestRedriveStopsInBetween(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
+		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1})
 		kill(t, b, 3)
 		d := deadLetters(t, b)
 		mend := b.FailProduce(schemas.Admin, kafkatest.NotDone, -1)
@@ -390,8 +390,8 @@ func TestDeadQuery(t *testing.T) {
 		noon := time.Now()
 		b.Write(kafkatest.Record{Partition: -1, Record: schemas.Record{Topic: schemas.Dead, Key: []byte("k"),
 			Value: []byte("v"), Headers: []schemas.Header{
-				{Key: schemas.TrailRole, Value: []byte("copier")}, {Key: schemas.TrailTopic, Value: []byte("duplication.high")},
-				{Key: schemas.TrailClass, Value: []byte("transient")}, {Key: schemas.TrailError, Value: []byte("reset by peer")}}}})
+				{Key: schemas.HeaderRole, Value: []byte("copier")}, {Key: schemas.HeaderOriginTopic, Value: []byte("duplication.high")},
+				{Key: schemas.HeaderClass, Value: []byte("transient")}, {Key: schemas.HeaderError, Value: []byte("reset by peer")}}}})
 		d := deadLetters(t, b)
 		for name, tt := range map[string]struct {
 			q    kafka.DeadQuery
@@ -408,8 +408,8 @@ func TestDeadQuery(t *testing.T) {
 			if got := letters(t, d, tt.q); len(got) != tt.want {
 				t.Errorf("%s: %d letters, want %d", name, len(got), tt.want)
 			}
-			if (name != "all") != tt.q.Narrow() {
-				t.Errorf("%s: narrow is %t", name, tt.q.Narrow())
+			if (name != "all") != tt.q.Restricted() {
+				t.Errorf("%s: narrow is %t", name, tt.q.Restricted())
 			}
 		}
 		for _, id := range []string{"0-99", "9-0", "nonsense", "-1-0", "0--1", "", "0-"} {

@@ -114,7 +114,7 @@ func TestPoolPoisonMessage(t *testing.T) {
 func lifetime(t *testing.T, b *kafkatest.Broker, item string, slow time.Duration) (killed bool) {
 	proc, cfg := newProcess(b.Config())
 	p, err := kafka.NewPool(cfg, kafka.PoolConfig{
-		Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: 4, Drain: time.Second,
+		Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: 4, DrainTimeout: time.Second,
 	}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 		if d.Body.(*pb.Change).Item == item {
 			time.Sleep(slow)
@@ -165,7 +165,7 @@ func TestPoolStopsAreNoDeaths(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Send(change("a"))
 		for range 5 {
-			p := pool(t, b, kafka.PoolConfig{Drain: time.Second},
+			p := pool(t, b, kafka.PoolConfig{DrainTimeout: time.Second},
 				func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
 					<-ctx.Done()
 					return nil, ctx.Err()
@@ -257,13 +257,13 @@ func TestPoolWatchdog(t *testing.T) {
 		ignores  bool
 		took     time.Duration
 	}{
-		"stalled": {kafka.PoolConfig{Stall: 2 * time.Minute}, 0, 0, false, 2 * time.Minute},
+		"stalled": {kafka.PoolConfig{StallTimeout: 2 * time.Minute}, 0, 0, false, 2 * time.Minute},
 		"overdue": {kafka.PoolConfig{Describe: sized(60 << 10)}, 2 * time.Minute, 1 << 10, false, 3 * time.Minute},
 		"overdue, of more than there is": {
-			kafka.PoolConfig{Stall: 4 * time.Minute, Describe: sized(math.MaxInt64)}, 3 * time.Minute, 0, false, 4 * time.Minute,
+			kafka.PoolConfig{StallTimeout: 4 * time.Minute, Describe: sized(math.MaxInt64)}, 3 * time.Minute, 0, false, 4 * time.Minute,
 		},
-		"of unknown size": {kafka.PoolConfig{Stall: 4 * time.Minute}, time.Minute, 0, false, 4 * time.Minute},
-		"ignores":         {kafka.PoolConfig{Stall: 2 * time.Minute}, 0, 0, true, 3 * time.Minute},
+		"of unknown size": {kafka.PoolConfig{StallTimeout: 4 * time.Minute}, time.Minute, 0, false, 4 * time.Minute},
+		"ignores":         {kafka.PoolConfig{StallTimeout: 2 * time.Minute}, 0, 0, true, 3 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -172,7 +172,7 @@ func TestWatchTopics(t *testing.T) {
 				"Create it again, then start the process"},
 		"another": {func(b *kafkatest.Broker) { b.MakeTopic("of.another", 1, nil) }, ""},
 		"out of reach for a while": {func(b *kafkatest.Broker) {
-			mend := b.Cut()
+			mend := b.Disconnect()
 			time.AfterFunc(time.Minute, mend)
 		}, ""},
 	} {
@@ -222,7 +222,7 @@ func TestRecreatedTopicWithRunningTasks(t *testing.T) {
 				cfg.Deleted = &kafka.DeletedTopics{}
 				p, err := kafka.NewPool(cfg, kafka.PoolConfig{
 					Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
-					Drain: time.Minute, Window: tt.window, Workers: 8,
+					DrainTimeout: time.Minute, Window: tt.window, Workers: 8,
 				}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					if d.Offset == 0 && tt.first {
 						<-known

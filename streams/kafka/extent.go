@@ -10,14 +10,14 @@ import (
 )
 
 // Extent returns the current extent of a topic. It returns an error if the topic does not exist.
-func (a *Admin) Extent(ctx context.Context, topic schemas.Topic) (schemas.Extent, error) {
+func (a *Admin) Extent(ctx context.Context, topic schemas.Topic) (schemas.OffsetRange, error) {
 	logs, err := a.extents(ctx, []schemas.Topic{topic})
 	if err != nil {
-		return schemas.Extent{}, fmt.Errorf("look up topic %s: %w", topic, err)
+		return schemas.OffsetRange{}, fmt.Errorf("look up topic %s: %w", topic, err)
 	}
 	e, ok := logs[topic]
 	if !ok || len(e.Ends) == 0 {
-		return schemas.Extent{}, fmt.Errorf("look up topic %s: it does not exist", topic)
+		return schemas.OffsetRange{}, fmt.Errorf("look up topic %s: it does not exist", topic)
 	}
 	return e, nil
 }
@@ -38,7 +38,7 @@ func (a *Admin) Committed(ctx context.Context, role schemas.Role, topic schemas.
 // be decoded, f gets the error, and a delivery without a Body. Tombstones are left out, as sinks do. Records that
 // were removed meanwhile are skipped.
 func (a *Admin) Read(
-	ctx context.Context, topic schemas.Topic, e schemas.Extent, f func(d *schemas.Delivery, unreadable error) error,
+	ctx context.Context, topic schemas.Topic, e schemas.OffsetRange, f func(d *schemas.Delivery, unreadable error) error,
 ) error {
 	parts := map[int32]offsetRange{}
 	for id, end := range e.Ends {

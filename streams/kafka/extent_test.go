@@ -48,11 +48,11 @@ func TestRead(t *testing.T) {
 		for i := range 5 {
 			b.Write(jobRecord(t, 0, fmt.Sprint("a", i)))
 		}
-		b.Transact(true, jobRecord(t, 0, "committed"))                                             // 5, 6
-		b.Transact(false, jobRecord(t, 0, "aborted"))                                              // 7, 8
+		b.WriteTransaction(true, jobRecord(t, 0, "committed"))                                     // 5, 6
+		b.WriteTransaction(false, jobRecord(t, 0, "aborted"))                                      // 7, 8
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Jobs, Value: []byte("x")}}) // 9
 		// 0, 1: the partition ends with a control record
-		b.Transact(true, jobRecord(t, 1, "last"))
+		b.WriteTransaction(true, jobRecord(t, 1, "last"))
 		b.Trim(schemas.Jobs, 0, 2)
 		e, err := a.Extent(t.Context(), schemas.Jobs)
 		if err != nil {

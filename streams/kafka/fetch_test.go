@@ -31,7 +31,7 @@ func (m countingConn) Read(p []byte) (int, error) {
 // bytesRead returns the number of bytes that a Pool of slow tasks reads for 20,000 records of one partition.
 func bytesRead(t *testing.T, window int) (bytes int64) {
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1})
+		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1})
 		const n, batch = 20_000, 250
 		item := strings.Repeat("x", 100)
 		for i := range n / batch {

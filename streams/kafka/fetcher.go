@@ -355,7 +355,7 @@ func (f *fetcher) onRevoked(_ context.Context, _ *kgo.Client, parts map[string][
 	if len(assignments) == 0 {
 		return
 	}
-	f.p.drain(assignments, f.p.cfg.Drain)
+	f.p.drain(assignments, f.p.cfg.DrainTimeout)
 	if f.p.cfg.Prepare != nil { // the next owner reads what was published: nothing may follow later
 		awaitIdle(assignments, outputTimeout)
 	}

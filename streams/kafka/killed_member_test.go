@@ -16,7 +16,7 @@ import (
 )
 
 // A process that starts after another one of its roles was killed handles the work within 15 s, or at once if
-// it has the killed one's name. Until then Admin.Awaited returns the group and the session to wait for.
+// it has the killed one's name. Until then Admin.JoinWait returns the group and the session to wait for.
 func TestKilledMemberIsReplaced(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -53,7 +53,7 @@ func TestKilledMemberIsReplaced(t *testing.T) {
 				b.Send(change("a"))
 				time.Sleep(time.Second)
 				adm := lagAdmin(t, cfg)
-				w, err := adm.Awaited(t.Context(), cfg.Metrics.State())
+				w, err := adm.JoinWait(t.Context(), cfg.Metrics.State())
 				if err != nil || (len(w.Groups) > 0) != (tt.waits > 0) || tt.waits > 0 &&
 					(!slices.Equal(w.Groups, []string{cfg.Prefix + "planner"}) || w.Session != tt.waits || len(w.Hosts) == 0) {
 					t.Errorf("a second later: waits for %+v, %v", w, err)
@@ -64,7 +64,7 @@ func TestKilledMemberIsReplaced(t *testing.T) {
 				if took := time.Since(killed); took > tt.within {
 					t.Errorf("the work continues %v after the kill, want %v at most", took, tt.within)
 				}
-				if w, err := adm.Awaited(t.Context(), cfg.Metrics.State()); err != nil || len(w.Groups) > 0 {
+				if w, err := adm.JoinWait(t.Context(), cfg.Metrics.State()); err != nil || len(w.Groups) > 0 {
 					t.Errorf("when it has joined: waits for %+v, %v", w, err)
 				}
 				cancel()

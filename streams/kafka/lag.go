@@ -32,9 +32,9 @@ type Lag struct {
 	// Seconds is the time to handle Records at the rate between the last two calls of Lags. It is nil at the first
 	// call, and if the group made no progress.
 	Seconds *float64
-	// Undecided is the number of offsets after the start of an open transaction. Readers get them when it ends.
+	// Uncommitted is the number of offsets after the start of an open transaction. Readers get them when it ends.
 	// Records does not include them.
-	Undecided int64
+	Uncommitted int64
 	// Paused is set if the whole role is paused.
 	Paused bool
 }
@@ -94,7 +94,7 @@ func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) 
 	for i := range lags {
 		l := &lags[i]
 		name := a.cfg.topic(l.Topic)
-		l.Undecided = open[name]
+		l.Uncommitted = open[name]
 		at := positions(starts[name], ends[name], done[l.Role][name])
 		l.Partitions = map[int32]int64{}
 		for id, end := range due[name] {

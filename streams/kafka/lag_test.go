@@ -145,8 +145,8 @@ func TestLagsOfLanes(t *testing.T) {
 			at(start.Add(time.Duration(i+1) * 10 * time.Second))
 			b.Write(kafkatest.Record{Partition: int32(i % 2),
 				Record: schemas.Record{Topic: schemas.Delay(lane), Key: []byte("k"), Value: []byte("waits"),
-					Headers: []schemas.Header{{Key: schemas.TrailTopic, Value: []byte(schemas.Changes)},
-						{Key: schemas.TrailRole, Value: []byte(schemas.RolePlanner)}}}})
+					Headers: []schemas.Header{{Key: schemas.HeaderOriginTopic, Value: []byte(schemas.Changes)},
+						{Key: schemas.HeaderRole, Value: []byte(schemas.RolePlanner)}}}})
 		}
 		appended := b.Read(schemas.Delay("30s")) // with the broker's timestamps
 		first, second := appended[0].Timestamp.Add(30*time.Second), appended[1].Timestamp.Add(30*time.Second)
@@ -269,7 +269,7 @@ func TestLagsWithoutBrokers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		a := lagAdmin(t, b.Config())
-		mend := b.Cut()
+		mend := b.Disconnect()
 		defer mend()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()

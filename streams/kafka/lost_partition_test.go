@@ -31,7 +31,7 @@ func TestPoolStuckInLostPartition(t *testing.T) {
 				b.Send(change("a"))
 				hold := make(chan struct{})
 				var calls atomic.Int32
-				p := pool(t, b, kafka.PoolConfig{Drain: time.Second},
+				p := pool(t, b, kafka.PoolConfig{DrainTimeout: time.Second},
 					func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
 						if calls.Add(1) == 1 {
 							b.Fence(schemas.RolePlanner)
@@ -172,7 +172,7 @@ func TestPoolForeignOrigin(t *testing.T) {
 			t.Fatal(err)
 		}
 		enc.Topic = schemas.Again(schemas.RolePlanner)
-		enc.Headers = append(enc.Headers, schemas.Header{Key: schemas.TrailTopic, Value: []byte(schemas.Controls)})
+		enc.Headers = append(enc.Headers, schemas.Header{Key: schemas.HeaderOriginTopic, Value: []byte(schemas.Controls)})
 		b.Write(kafkatest.Record{Record: enc, Partition: -1})
 		b.Send(change("bad"), change("good"))
 		p := pool(t, b, kafka.PoolConfig{Describe: func(b schemas.Body) kafka.Work {
@@ -187,7 +187,7 @@ func TestPoolForeignOrigin(t *testing.T) {
 		}
 		var why []string
 		for _, r := range b.Read(schemas.Dead) {
-			why = append(why, r.Header(schemas.TrailError))
+			why = append(why, r.Header(schemas.HeaderError))
 		}
 		if all := strings.Join(why, "\n"); len(why) != 2 || !strings.Contains(all, "role planner does not read") ||
 			!strings.Contains(all, "no such thing") {

@@ -21,8 +21,8 @@ const (
 // runMaintenance calls Prepare after each assignment, and Beside at each interval, until ctx is done.
 func (p *Pool) runMaintenance(ctx context.Context) error {
 	var due <-chan time.Time
-	if p.cfg.Beside != nil {
-		t := time.NewTicker(p.cfg.Every)
+	if p.cfg.Maintain != nil {
+		t := time.NewTicker(p.cfg.MaintainInterval)
 		defer t.Stop()
 		due = t.C
 	}
@@ -36,7 +36,7 @@ func (p *Pool) runMaintenance(ctx context.Context) error {
 			}
 		case <-due:
 			if err := p.maintain(ctx); err != nil && ctx.Err() == nil {
-				p.router.log.Warn("retry maintenance", "wait", p.cfg.Every, "err", err)
+				p.router.log.Warn("retry maintenance", "wait", p.cfg.MaintainInterval, "err", err)
 			}
 		}
 	}
@@ -73,7 +73,7 @@ func (p *Pool) requirePrepare() {
 // maintainTimeout.
 func (p *Pool) maintain(ctx context.Context) error {
 	f := p.fetchers[0]
-	if p.kafka.Controls.Role(p.cfg.Role) || p.cfg.Needed != nil && !p.cfg.Needed() || !f.rebalanceMu.TryLock() {
+	if p.kafka.Controls.Role(p.cfg.Role) || p.cfg.MaintainDue != nil && !p.cfg.MaintainDue() || !f.rebalanceMu.TryLock() {
 		return nil
 	}
 	defer f.rebalanceMu.Unlock()
@@ -96,7 +96,7 @@ func (p *Pool) maintain(ctx context.Context) error {
 	}
 	n := len(ends[name])
 	byKey := kgo.StickyKeyPartitioner(nil).ForTopic(name) // the partitioner of all producers
-	return p.cfg.Beside(ctx, func(key string) bool {
+	return p.cfg.Maintain(ctx, func(key string) bool {
 		id := byKey.Partition(&kgo.Record{Key: []byte(key)}, n)
 		f.mu.Lock()
 		defer f.mu.Unlock()

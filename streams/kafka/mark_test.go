@@ -135,7 +135,7 @@ func TestMarkFails(t *testing.T) {
 func TestMarkOfFailedCommit(t *testing.T) {
 	t.Parallel()
 	for name, f := range map[string]kafkatest.Fault{"not done": kafkatest.NotDone,
-		"done, but reported as failed": kafkatest.DoneButLost} {
+		"done, but reported as failed": kafkatest.DoneNotAcknowledged} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})

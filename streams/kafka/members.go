@@ -30,16 +30,16 @@ func (a *Admin) Unserved(ctx context.Context, roles ...schemas.Role) ([]schemas.
 	return unserved, nil
 }
 
-// An Awaited describes the groups that a process waits to join while they have other members.
-type Awaited struct {
+// An JoinWait describes the groups that a process waits to join while they have other members.
+type JoinWait struct {
 	Groups, Hosts []string // sorted; Hosts are the hosts of the other members
 	// Session is the session timeout: how long a member that was killed holds up the group. 0: set by the brokers.
 	Session time.Duration
 }
 
-// Awaited returns those groups of states that this process has not joined and that have other members.
-func (a *Admin) Awaited(ctx context.Context, states []RoleState) (Awaited, error) {
-	w := Awaited{Session: a.cfg.sessionTimeout()}
+// JoinWait returns those groups of states that this process has not joined and that have other members.
+func (a *Admin) JoinWait(ctx context.Context, states []RoleState) (JoinWait, error) {
+	w := JoinWait{Session: a.cfg.sessionTimeout()}
 	var groups []string
 	for _, s := range states {
 		if !s.Member {

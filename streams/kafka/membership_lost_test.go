@@ -83,7 +83,7 @@ func TestRemovedMember(t *testing.T) {
 				}
 			}
 			until(20)
-			b.Usurp(part.role, schemas.Changes, map[int32]int64{0: usurped})
+			b.ReplaceMembers(part.role, schemas.Changes, map[int32]int64{0: usurped})
 			if at := committed(); at < usurped {
 				t.Fatalf("committed %d, want %d: the member was not forgotten", at, usurped)
 			}

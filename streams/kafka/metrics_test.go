@@ -196,7 +196,7 @@ func TestMetricsLags(t *testing.T) {
 		m.SetLags([]Lag{
 			{Role: schemas.RoleCopier, Class: schemas.Low, Topic: schemas.DuplicationLow, Records: 7,
 				Bytes: &bytes, Seconds: &seconds},
-			{Role: schemas.RoleSink, Class: schemas.High, Topic: schemas.Changes, Records: 9, Undecided: 2, Paused: true},
+			{Role: schemas.RoleSink, Class: schemas.High, Topic: schemas.Changes, Records: 9, Uncommitted: 2, Paused: true},
 		})
 		time.Sleep(lagTTL)
 		SameValues(t, Gathered(t, reg, "lag_"), map[string]float64{

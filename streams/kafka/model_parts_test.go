@@ -174,7 +174,7 @@ func (w *simulation) fault(format string, args ...any) {
 // run runs the scenario until every message is settled and every member has left.
 func (p *scenario) run(t *testing.T) *simulation {
 	lanes := []kafka.Lane{{Name: "2s", Delay: 2 * time.Second}, {Name: "8s", Delay: 8 * time.Second}}
-	b := kafkatest.New(t, kafkatest.Options{Bare: true, Lanes: lanes})
+	b := kafkatest.New(t, kafkatest.Options{NoTopics: true, Lanes: lanes})
 	for topic, n := range map[schemas.Topic]int32{
 		schemas.Changes: p.Partitions, schemas.Again(schemas.RolePlanner): p.Partitions,
 		schemas.DuplicationHigh: 1, schemas.Dead: 1, schemas.Delay("2s"): 1, schemas.Delay("8s"): 1,
@@ -265,7 +265,7 @@ func (w *simulation) start() {
 	cfg.Dialer, cfg.ServerSide, cfg.SessionTimeout = l.connect, w.ServerSide, 10*time.Second
 	p, err := kafka.NewPool(cfg, kafka.PoolConfig{
 		Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
-		Workers: w.Workers, Window: 64, Drain: w.Drain, Retry: retry.Policy{Attempts: 2, Wait: 100 * time.Millisecond},
+		Workers: w.Workers, Window: 64, DrainTimeout: w.Drain, Retry: retry.Policy{Attempts: 2, Wait: 100 * time.Millisecond},
 	}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) { return w.handle(ctx, i, d) })
 	if err != nil {
 		w.t.Fatal(err)

@@ -99,7 +99,7 @@ func draw(t *rapid.T) *scenario {
 			what = append(what, "fence")
 		}
 	}
-	passing := rapid.SampledFrom([]kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneButLost})
+	passing := rapid.SampledFrom([]kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneNotAcknowledged})
 	p.Events = []event{{What: "start"}}
 	for i := range rapid.IntRange(1, 8).Draw(t, "events") {
 		e := event{What: "send", Which: rapid.IntRange(0, 5).Draw(t, "which"), N: rapid.IntRange(1, 3).Draw(t, "n")}

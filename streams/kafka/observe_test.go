@@ -368,7 +368,7 @@ func TestMetricsOfHangingBatch(t *testing.T) {
 		cfg, reg := withMetrics(b)
 		sink := deafSink{make(chan struct{})}
 		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleState,
-			Topics: []schemas.Topic{schemas.Changes}, Drain: time.Second}, sink)
+			Topics: []schemas.Topic{schemas.Changes}, DrainTimeout: time.Second}, sink)
 		if err != nil {
 			t.Fatal(err)
 		}

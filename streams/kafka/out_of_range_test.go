@@ -79,7 +79,7 @@ func TestRecordsRemoved(t *testing.T) {
 			times int
 			told  int
 		}{{name: "told", told: 1}, {"telling failed", kafkatest.Refused, -1, 0},
-			{"told but reported lost", kafkatest.DoneButLost, 1, 1}} {
+			{"told but reported lost", kafkatest.DoneNotAcknowledged, 1, 1}} {
 			t.Run(name+", "+f.name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := kafkatest.New(t, kafkatest.Options{Partitions: 1})

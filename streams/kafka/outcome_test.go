@@ -83,7 +83,7 @@ func TestPoolOutcomes(t *testing.T) {
 					t.Fatalf("got %d dead letters, want 1", len(dead))
 				}
 				checkDead(t, dead[0], tt.rec, []string{tt.class, "changes", "0", "planner", tt.attempts})
-				if got := dead[0].Header(schemas.TrailError); !strings.Contains(got, tt.errText) {
+				if got := dead[0].Header(schemas.HeaderError); !strings.Contains(got, tt.errText) {
 					t.Errorf("error %q, want %q", got, tt.errText)
 				}
 			})
@@ -99,8 +99,8 @@ func checkDead(t *testing.T, d, rec kafkatest.Record, want []string) {
 		t.Errorf("got %q, %q, %v: not the original", d.Key, d.Value, d.Headers)
 	}
 	var got []string
-	for _, h := range []string{schemas.TrailClass, schemas.TrailTopic, schemas.TrailOffset, schemas.TrailRole,
-		schemas.TrailAttempts} {
+	for _, h := range []string{schemas.HeaderClass, schemas.HeaderOriginTopic, schemas.HeaderOriginOffset, schemas.HeaderRole,
+		schemas.HeaderAttempts} {
 		got = append(got, d.Header(h))
 	}
 	if !slices.Equal(got, want) {
@@ -151,7 +151,7 @@ func TestPoolLanes(t *testing.T) {
 		if len(dead) != 1 {
 			t.Fatalf("got %d dead letters, want 1", len(dead))
 		}
-		if h := dead[0].Header(schemas.TrailHistory); strings.Count(h, `"attempt":`) != 1 ||
+		if h := dead[0].Header(schemas.HeaderHistory); strings.Count(h, `"attempt":`) != 1 ||
 			!strings.Contains(h, `"times":5`) ||
 			!strings.Contains(h, first.UTC().Format("2006-01-02T15:04")) {
 			t.Errorf("history %s", h)
@@ -236,7 +236,7 @@ func TestPoolPublishReportedLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		b.Send(change("a"))
-		b.FailProduce(schemas.DuplicationHigh, kafkatest.DoneButLost, 1)
+		b.FailProduce(schemas.DuplicationHigh, kafkatest.DoneNotAcknowledged, 1)
 		if err := run(t, time.Minute, planner(t, b, plan)); err != nil {
 			t.Fatal(err)
 		}
@@ -257,7 +257,7 @@ func TestPoolCommitFailsAndIsMadeAgain(t *testing.T) {
 		want  []string
 	}{
 		"not done":      {kafkatest.NotDone, 30, false, []string{"a"}},
-		"done but lost": {kafkatest.DoneButLost, 30, false, []string{"a"}},
+		"done but lost": {kafkatest.DoneNotAcknowledged, 30, false, []string{"a"}},
 		"refused":       {kafkatest.Refused, -1, true, []string{"a", "a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -316,7 +316,7 @@ func TestPoolSlowAndHung(t *testing.T) {
 		for i := range 10 {
 			b.Send(change(fmt.Sprint(i)))
 		}
-		g := pool(t, b, kafka.PoolConfig{Stall: 10 * time.Second},
+		g := pool(t, b, kafka.PoolConfig{StallTimeout: 10 * time.Second},
 			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 				wait := 2 * time.Second
 				if d.Body.(*pb.Change).GetItem() == "4" {

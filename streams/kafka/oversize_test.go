@@ -76,7 +76,7 @@ func TestOversizedRecordIsADeadLetter(t *testing.T) {
 		return r
 	}
 	back := func(topic schemas.Topic, r *kgo.Record) *kgo.Record {
-		r.Headers = append(r.Headers, kgo.RecordHeader{Key: schemas.TrailTopic, Value: []byte(r.Topic)})
+		r.Headers = append(r.Headers, kgo.RecordHeader{Key: schemas.HeaderOriginTopic, Value: []byte(r.Topic)})
 		r.Topic = string(topic)
 		return r
 	}
@@ -205,7 +205,7 @@ func TestRedriveRefusesOversized(t *testing.T) {
 		defer d.Close()
 		got, err := d.Redrive(t.Context(), kafka.DeadQuery{}, kafka.DeadOrder{Who: "ann"})
 		if err != nil || got.Done != 1 || got.Refused != 1 ||
-			!strings.Contains(got.Why.Error(), "cannot be redriven: key, value and headers are") {
+			!strings.Contains(got.FirstRefusal.Error(), "cannot be redriven: key, value and headers are") {
 			t.Errorf("got %+v, %v", got, err)
 		}
 		if n := len(b.Read(schemas.Again(schemas.RolePlanner))); n != 1 {

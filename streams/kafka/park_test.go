@@ -32,7 +32,7 @@ func parkFirst(d time.Duration, h kafka.Handler) kafka.Handler {
 // planning configures a Pool that stops at once.
 func planning(workers int) kafka.PoolConfig {
 	return kafka.PoolConfig{
-		Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: workers, Drain: time.Second,
+		Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: workers, DrainTimeout: time.Second,
 	}
 }
 
@@ -138,8 +138,8 @@ func TestParkedTasksCountInTheWindow(t *testing.T) {
 // A parked task is neither stalled nor overdue. Its run times before and after are added.
 func TestParkedTasksAreNotStalled(t *testing.T) {
 	t.Parallel()
-	stalls := kafka.PoolConfig{Stall: 2 * time.Minute}
-	large := kafka.PoolConfig{Stall: time.Hour, Describe: sized(60 << 10)} // it may run for three minutes
+	stalls := kafka.PoolConfig{StallTimeout: 2 * time.Minute}
+	large := kafka.PoolConfig{StallTimeout: time.Hour, Describe: sized(60 << 10)} // it may run for three minutes
 	for name, tt := range map[string]struct {
 		pc            kafka.PoolConfig
 		before, after time.Duration // parking
@@ -193,7 +193,7 @@ func TestParkedTasksEndWithTheirPartition(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				b.Send(numbered(20, 20)...)
-				pc := kafka.PoolConfig{Workers: 4, Drain: 20 * time.Second}
+				pc := kafka.PoolConfig{Workers: 4, DrainTimeout: 20 * time.Second}
 				p := pool(t, b, pc, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					if err := retry.Sleep(ctx, tt.first); err != nil {
 						return nil, err
@@ -363,7 +363,7 @@ func TestParkedTasksThatFail(t *testing.T) {
 		}
 		var why []string
 		for _, r := range b.Read(schemas.Dead) {
-			why = append(why, strings.SplitN(r.Header(schemas.TrailError), "\n", 2)[0])
+			why = append(why, strings.SplitN(r.Header(schemas.HeaderError), "\n", 2)[0])
 		}
 		slices.Sort(why)
 		if want := []string{"handler panicked: boom", "its own"}; !slices.Equal(why, want) {

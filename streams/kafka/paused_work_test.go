@@ -47,9 +47,9 @@ func TestPausePart(t *testing.T) {
 				var mu sync.Mutex // guards got: messages are handled concurrently
 				start, got := time.Now(), map[string]string{}
 				g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
-					Describe: kafka.About, Bytes: tt.room},
+					Describe: kafka.WorkOf, Bytes: tt.room},
 					func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-						history := slices.ContainsFunc(d.Headers, func(h schemas.Header) bool { return h.Key == schemas.TrailHistory })
+						history := slices.ContainsFunc(d.Headers, func(h schemas.Header) bool { return h.Key == schemas.HeaderHistory })
 						mu.Lock()
 						defer mu.Unlock()
 						got[d.Body.(*pb.Change).GetItem()] = fmt.Sprintf("attempt %d, waits %d, history %v after %v", d.Attempt,
@@ -114,7 +114,7 @@ func TestPausedRecordIsRefused(t *testing.T) {
 	}{
 		"refused":       {kafkatest.Refused, true, 0, 0},
 		"not done":      {kafkatest.NotDone, false, 1, 1},
-		"done but lost": {kafkatest.DoneButLost, false, 1, 1},
+		"done but lost": {kafkatest.DoneNotAcknowledged, false, 1, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestPausedRecordIsRefused(t *testing.T) {
 				b.FailProduce(schemas.Delay("30s"), tt.fault, 1)
 				cfg, _ := paused(t, b, &pb.Control{Account: "acme", Paused: true})
 				g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
-					Describe: kafka.About, Bytes: 1}, plan)
+					Describe: kafka.WorkOf, Bytes: 1}, plan)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -223,7 +223,7 @@ func TestPauseCommits(t *testing.T) {
 	t.Parallel()
 	for name, part := range pausable() {
 		for fault, f := range map[string]kafkatest.Fault{"not done": kafkatest.NotDone,
-			"done but lost": kafkatest.DoneButLost} {
+			"done but lost": kafkatest.DoneNotAcknowledged} {
 			t.Run(name+", "+fault, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := kafkatest.New(t, kafkatest.Options{})
@@ -384,7 +384,7 @@ func TestPauseFetchesNothing(t *testing.T) {
 func TestPauseDelayer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Prompt: true, Lanes: quickLanes()})
+		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Lanes: quickLanes()})
 		cfg, c := paused(t, b, &pb.Control{Role: "delayer", Paused: true})
 		p, err := kafka.NewProducer(cfg, "test")
 		if err != nil {

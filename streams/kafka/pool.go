@@ -53,11 +53,11 @@ type PoolConfig struct {
 	Window int
 	// Bytes is the maximum size of the records in flight of one class. One poll may exceed it [64 MiB].
 	Bytes int64
-	// Drain is how long running tasks may continue when their partition is revoked or the Pool stops. Then they
+	// DrainTimeout is how long running tasks may continue when their partition is revoked or the Pool stops. Then they
 	// are cancelled [60 s].
-	Drain time.Duration
-	// Stall is how long a task may run without a call of retry.Alive before it is cancelled [10 min].
-	Stall time.Duration
+	DrainTimeout time.Duration
+	// StallTimeout is how long a task may run without a call of retry.Alive before it is cancelled [10 min].
+	StallTimeout time.Duration
 	// Retry is the policy for retries in place after a transient error. The key waits meanwhile [5 calls within
 	// 60 s, from 500 ms].
 	Retry retry.Policy
@@ -70,15 +70,15 @@ type PoolConfig struct {
 	// everything that the previous owners published is on its topics. If it returns an error, it is called
 	// again.
 	Prepare func(context.Context) error
-	// Beside, if set, is called every Every, while the role is not paused and no task is running, so its
+	// Maintain, if set, is called every Every, while the role is not paused and no task is running, so its
 	// messages follow all outputs so far. owns reports whether this member owns the partition of Topics that
 	// holds a key; the answer does not change before Beside returns. Prepare has succeeded before. An error is
 	// logged.
-	Beside func(ctx context.Context, owns func(key string) bool) error
-	// Needed, if set, reports whether Beside has work to do. If not, tasks keep starting and Beside is not
+	Maintain func(ctx context.Context, owns func(key string) bool) error
+	// MaintainDue, if set, reports whether Beside has work to do. If not, tasks keep starting and Beside is not
 	// called.
-	Needed func() bool
-	Every  time.Duration // interval between calls of Beside [10 s]
+	MaintainDue      func() bool
+	MaintainInterval time.Duration // interval between calls of Beside [10 s]
 }
 
 func (pc *PoolConfig) defaults() {
@@ -105,9 +105,9 @@ func (pc *PoolConfig) defaults() {
 	if pc.Bytes <= 0 {
 		pc.Bytes = 64 << 20
 	}
-	setDuration(&pc.Drain, time.Minute)
-	setDuration(&pc.Stall, 10*time.Minute)
-	setDuration(&pc.Every, maintainInterval)
+	setDuration(&pc.DrainTimeout, time.Minute)
+	setDuration(&pc.StallTimeout, 10*time.Minute)
+	setDuration(&pc.MaintainInterval, maintainInterval)
 }
 
 const (

@@ -94,7 +94,7 @@ const suspectFor = 30 * time.Second
 func (p *Pool) stop(ctx context.Context, giveUp func()) {
 	var d time.Duration
 	if ctx.Err() != nil {
-		d = p.cfg.Drain
+		d = p.cfg.DrainTimeout
 	}
 	timer := time.AfterFunc(d, giveUp)
 	defer timer.Stop()
@@ -204,7 +204,7 @@ func (p *Pool) deadline(t *task) time.Duration {
 }
 
 // cancelTimeout is how long a cancelled task may take to return before Run stops with an error.
-func (p *Pool) cancelTimeout() time.Duration { return max(p.cfg.Drain, time.Minute) }
+func (p *Pool) cancelTimeout() time.Duration { return max(p.cfg.DrainTimeout, time.Minute) }
 
 // applyControls applies pauses and worker counts until ctx is done.
 func (p *Pool) applyControls(ctx context.Context) {

@@ -114,7 +114,7 @@ func TestPoolCommitIsContiguous(t *testing.T) {
 			}
 			return plan(ctx, d)
 		}
-		if err := run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{Drain: time.Second}, h)); err != nil {
+		if err := run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{DrainTimeout: time.Second}, h)); err != nil {
 			t.Fatal(err)
 		}
 		if got := b.Committed(schemas.RolePlanner, schemas.Changes)[0]; got != 3 {
@@ -140,7 +140,7 @@ func TestPoolPublishesBeforeItCommits(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		b.Send(change("a"))
 		mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
-		if err := run(t, 10*time.Minute, pool(t, b, kafka.PoolConfig{Drain: time.Second}, plan)); err != nil {
+		if err := run(t, 10*time.Minute, pool(t, b, kafka.PoolConfig{DrainTimeout: time.Second}, plan)); err != nil {
 			t.Error(err)
 		}
 		if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 0 {
@@ -160,7 +160,7 @@ func TestPoolPublishesBeforeItCommits(t *testing.T) {
 func TestPoolCommitFails(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]kafkatest.Fault{"not done": kafkatest.NotDone,
-		"done but lost": kafkatest.DoneButLost} {
+		"done but lost": kafkatest.DoneNotAcknowledged} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
@@ -330,10 +330,10 @@ func TestPoolWindow(t *testing.T) {
 func TestPoolStuck(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Prompt: true})
+		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true})
 		b.Send(change("a"))
 		hold := make(chan struct{})
-		p := pool(t, b, kafka.PoolConfig{Drain: time.Second},
+		p := pool(t, b, kafka.PoolConfig{DrainTimeout: time.Second},
 			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
 				<-hold
 				return nil, nil
@@ -361,7 +361,7 @@ func TestPoolFenced(t *testing.T) {
 	b.Send(change("a"))
 	var calls atomic.Int32
 	cancelled := make(chan struct{}, 1)
-	background(t, pool(t, b, kafka.PoolConfig{Drain: time.Minute},
+	background(t, pool(t, b, kafka.PoolConfig{DrainTimeout: time.Minute},
 		func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			if calls.Add(1) > 1 {
 				return plan(ctx, d)

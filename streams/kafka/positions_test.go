@@ -279,7 +279,7 @@ func TestCheckpointsMissingInLists(t *testing.T) {
 			b.FailMetadata(schemas.Checkpoints, kafkatest.NotDone, 5)
 		},
 		"checkpoints time out for a while": func(b *kafkatest.Broker) {
-			b.FailMetadata(schemas.Checkpoints, kafkatest.DoneButLost, 5)
+			b.FailMetadata(schemas.Checkpoints, kafkatest.DoneNotAcknowledged, 5)
 		},
 		"the offsets of checkpoints are unknown": func(b *kafkatest.Broker) {
 			b.FailListOffsets(schemas.Checkpoints, kafkatest.NotDone, 5)
@@ -348,8 +348,8 @@ func TestCheckpointOfAPassThroughTopic(t *testing.T) {
 				for _, h := range rec.Headers {
 					to.Headers = append(to.Headers, schemas.Header{Key: h.Key, Value: h.Value})
 				}
-				to.Headers = append(to.Headers, schemas.Header{Key: schemas.TrailTopic, Value: []byte(schemas.Changes)},
-					schemas.Header{Key: schemas.TrailRole, Value: []byte(schemas.RolePlanner)})
+				to.Headers = append(to.Headers, schemas.Header{Key: schemas.HeaderOriginTopic, Value: []byte(schemas.Changes)},
+					schemas.Header{Key: schemas.HeaderRole, Value: []byte(schemas.RolePlanner)})
 				b.Write(kafkatest.Record{Record: to, Partition: 0})
 			}
 		}
@@ -385,8 +385,8 @@ func TestCheckpointOfALane(t *testing.T) {
 			for range n {
 				rec := messageRecord(t, change("a"))
 				to := schemas.Record{Topic: lane, Key: rec.Key, Value: rec.Value}
-				to.Headers = []schemas.Header{{Key: schemas.TrailTopic, Value: []byte(schemas.Changes)},
-					{Key: schemas.TrailRole, Value: []byte(schemas.RolePlanner)}}
+				to.Headers = []schemas.Header{{Key: schemas.HeaderOriginTopic, Value: []byte(schemas.Changes)},
+					{Key: schemas.HeaderRole, Value: []byte(schemas.RolePlanner)}}
 				b.Write(kafkatest.Record{Record: to, Partition: 0})
 			}
 			if err := run(t, time.Minute, delayer(t, b)); err != nil {

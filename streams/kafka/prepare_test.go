@@ -131,8 +131,8 @@ func TestBeside(t *testing.T) {
 		var prepared atomic.Bool
 		var busy atomic.Int32
 		gc.Prepare = func(context.Context) error { prepared.Store(true); return nil }
-		gc.Every = 20 * time.Millisecond
-		gc.Beside = func(_ context.Context, owns func(string) bool) error {
+		gc.MaintainInterval = 20 * time.Millisecond
+		gc.Maintain = func(_ context.Context, owns func(string) bool) error {
 			if !prepared.Load() || busy.Load() > 0 {
 				t.Error("called before Prepare, or beside a handler")
 			}
@@ -199,7 +199,7 @@ func TestBesideComesAfterOutputs(t *testing.T) {
 		b.Send(change("a"))
 		var handled, besides atomic.Int32
 		mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
-		p := pool(t, b, kafka.PoolConfig{Every: 20 * time.Second, Beside: func(context.Context, func(string) bool) error {
+		p := pool(t, b, kafka.PoolConfig{MaintainInterval: 20 * time.Second, Maintain: func(context.Context, func(string) bool) error {
 			besides.Add(1)
 			if n := len(b.Read(schemas.DuplicationHigh)); n != int(handled.Load()) {
 				t.Errorf("%d outputs of %d messages", n, handled.Load())
@@ -232,8 +232,8 @@ func TestBesideIsCalledBetweenTasks(t *testing.T) {
 		const n = 400
 		b.Send(numbered(n, 40)...)
 		var busy, handled, during atomic.Int32
-		background(t, pool(t, b, kafka.PoolConfig{Workers: 4, Every: time.Second,
-			Beside: func(context.Context, func(string) bool) error {
+		background(t, pool(t, b, kafka.PoolConfig{Workers: 4, MaintainInterval: time.Second,
+			Maintain: func(context.Context, func(string) bool) error {
 				before := handled.Load()
 				if before > 0 && before < n {
 					during.Add(1)
@@ -348,8 +348,8 @@ func TestPrepare(t *testing.T) {
 				calls, handled := 0, atomic.Int32{} // of two partitions
 				g, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RolePlanner,
 					Topics: []schemas.Topic{schemas.Changes},
-					Retry:  retry.Policy{Wait: 200 * time.Millisecond, MaxWait: 2 * time.Second}, Every: time.Second,
-					Beside: func(context.Context, func(string) bool) error {
+					Retry:  retry.Policy{Wait: 200 * time.Millisecond, MaxWait: 2 * time.Second}, MaintainInterval: time.Second,
+					Maintain: func(context.Context, func(string) bool) error {
 						if calls != tt.fails+1 {
 							t.Errorf("Beside is called after %d calls of Prepare, of which %d fail", calls, tt.fails)
 						}
@@ -508,7 +508,7 @@ func TestTableCatchUp(t *testing.T) {
 		if err := tb.CatchUp(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		mend := b.Cut()
+		mend := b.Disconnect()
 		defer mend()
 		cut, giveUp := context.WithTimeout(t.Context(), 5*time.Second)
 		defer giveUp()

@@ -27,7 +27,7 @@ func TestPoolPassesLastQueuedMessage(t *testing.T) {
 		h := func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			time.Sleep(time.Second) // all are read by then
 			c, behind := d.Body.(*pb.Change), "none"
-			if next, ok := d.Behind.(*pb.Change); ok {
+			if next, ok := d.Successor.(*pb.Change); ok {
 				behind = next.GetItem() + " " + next.GetVersion()
 			}
 			mu.Lock()
@@ -70,12 +70,12 @@ func TestPoolSkipsUncertainQueuedMessages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Prompt: true, Partitions: 1, Lanes: quickLanes()})
+				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1, Lanes: quickLanes()})
 				var mu sync.Mutex
 				var calls []string
 				h := func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					c, behind := d.Body.(*pb.DuplicationCommand), "none"
-					if next, ok := d.Behind.(*pb.DuplicationCommand); ok {
+					if next, ok := d.Successor.(*pb.DuplicationCommand); ok {
 						behind = next.GetCause()
 					}
 					mu.Lock()

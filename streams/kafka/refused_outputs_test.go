@@ -40,7 +40,7 @@ func TestOutputsAreRefusedForLong(t *testing.T) {
 			return kafka.NewDelayer(cfg)
 		}},
 	} {
-		for _, fault := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneButLost} {
+		for _, fault := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneNotAcknowledged} {
 			t.Run(fmt.Sprintf("%s, fault %d", name, fault), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quickLanes()})
@@ -129,7 +129,7 @@ func TestAcknowledgedOutputsAreNotRepeated(t *testing.T) {
 		"Delayer": {schemas.RoleDelayer, schemas.Again(schemas.RoleCopier),
 			func(cfg kafka.Config, _ *handled) (runnable, error) { return kafka.NewDelayer(cfg) }},
 	} {
-		for _, fault := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneButLost} {
+		for _, fault := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneNotAcknowledged} {
 			for _, kills := range []int{0, 1} {
 				t.Run(fmt.Sprintf("%s, fault %d, %d kills", name, fault, kills), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
@@ -230,7 +230,7 @@ func TestOutputsArePublishedBeforePartitionsMove(t *testing.T) {
 	writeBatches(t, b, 0, "a", "b", "c")
 	writeBatches(t, b, 1, "d", "e", "f")
 	mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
-	cfg := kafka.PoolConfig{Drain: time.Second, Prepare: func(context.Context) error { return nil }}
+	cfg := kafka.PoolConfig{DrainTimeout: time.Second, Prepare: func(context.Context) error { return nil }}
 	background(t, pool(t, b, cfg, plan))
 	<-time.After(3 * time.Second)
 	background(t, pool(t, b, cfg, plan))
@@ -246,7 +246,7 @@ func TestOutputsArePublishedBeforePartitionsMove(t *testing.T) {
 func TestRefusedOutputsKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	const n = 200
-	for _, fault := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneButLost} {
+	for _, fault := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneNotAcknowledged} {
 		t.Run(fmt.Sprint("fault ", fault), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})

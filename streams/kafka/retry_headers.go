@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// headerPrefix is the prefix of schemas.TrailTopic and the other retry headers. No other header has it.
+// headerPrefix is the prefix of schemas.HeaderOriginTopic and the other retry headers. No other header has it.
 const headerPrefix = "millrace-"
 
 const (
@@ -64,19 +64,19 @@ func parseRetryHeaders(headers []kgo.RecordHeader) retryHeaders {
 		v := string(header.Value)
 		n, numErr := strconv.ParseInt(v, 10, 64)
 		switch header.Key {
-		case schemas.TrailTopic:
+		case schemas.HeaderOriginTopic:
 			h.topic = schemas.Topic(v)
-		case schemas.TrailRole:
+		case schemas.HeaderRole:
 			h.role = schemas.Role(v)
-		case schemas.TrailClass:
+		case schemas.HeaderClass:
 			h.class = v
-		case schemas.TrailError:
+		case schemas.HeaderError:
 			h.err = v
-		case schemas.TrailDue:
+		case schemas.HeaderDue:
 			h.due, _ = time.Parse(time.RFC3339Nano, v)
-		case schemas.TrailWaitsFor:
+		case schemas.HeaderWaitsByCause:
 			h.waitsBy = parseWaits(v)
-		case schemas.TrailHistory:
+		case schemas.HeaderHistory:
 			if len(header.Value) > maxHistoryBytes || json.Unmarshal(header.Value, &h.history) != nil {
 				h.history = nil
 			}
@@ -90,17 +90,17 @@ func parseRetryHeaders(headers []kgo.RecordHeader) retryHeaders {
 
 func (h *retryHeaders) setNumber(key string, n int64) {
 	switch key {
-	case schemas.TrailPartition:
+	case schemas.HeaderOriginPartition:
 		h.partition = int32(n)
-	case schemas.TrailOffset:
+	case schemas.HeaderOriginOffset:
 		h.offset = n
-	case schemas.TrailTimestamp:
+	case schemas.HeaderOriginTimestamp:
 		h.timestamp = time.UnixMilli(n)
-	case schemas.TrailAttempts:
+	case schemas.HeaderAttempts:
 		h.attempts = int(max(n, 0))
-	case schemas.TrailWaits:
+	case schemas.HeaderWaits:
 		h.waits = int(max(n, 0))
-	case schemas.TrailUnavailable:
+	case schemas.HeaderUnavailable:
 		h.unavailable = int(max(n, 0))
 	}
 }
@@ -119,26 +119,26 @@ func (h retryHeaders) apply(old []kgo.RecordHeader) []kgo.RecordHeader {
 		}
 	}
 	number := func(key string, n int64) { text(key, strconv.FormatInt(n, 10)) }
-	text(schemas.TrailTopic, string(h.topic))
-	number(schemas.TrailPartition, int64(h.partition))
-	number(schemas.TrailOffset, h.offset)
+	text(schemas.HeaderOriginTopic, string(h.topic))
+	number(schemas.HeaderOriginPartition, int64(h.partition))
+	number(schemas.HeaderOriginOffset, h.offset)
 	if !h.timestamp.IsZero() {
-		number(schemas.TrailTimestamp, h.timestamp.UnixMilli())
+		number(schemas.HeaderOriginTimestamp, h.timestamp.UnixMilli())
 	}
-	text(schemas.TrailRole, string(h.role))
-	number(schemas.TrailAttempts, int64(h.attempts))
-	number(schemas.TrailWaits, int64(h.waits))
-	text(schemas.TrailWaitsFor, formatWaits(h.waitsBy))
-	number(schemas.TrailUnavailable, int64(h.unavailable))
+	text(schemas.HeaderRole, string(h.role))
+	number(schemas.HeaderAttempts, int64(h.attempts))
+	number(schemas.HeaderWaits, int64(h.waits))
+	text(schemas.HeaderWaitsByCause, formatWaits(h.waitsBy))
+	number(schemas.HeaderUnavailable, int64(h.unavailable))
 	if !h.due.IsZero() {
-		text(schemas.TrailDue, h.due.UTC().Format(time.RFC3339Nano))
+		text(schemas.HeaderDue, h.due.UTC().Format(time.RFC3339Nano))
 	}
-	text(schemas.TrailClass, h.class)
-	text(schemas.TrailError, cut(h.err, maxStack))
+	text(schemas.HeaderClass, h.class)
+	text(schemas.HeaderError, cut(h.err, maxStack))
 	if len(h.history) > 0 {
 		b, err := json.Marshal(h.history)
 		if err == nil { // a slice of plain fields always encodes
-			text(schemas.TrailHistory, string(b))
+			text(schemas.HeaderHistory, string(b))
 		}
 	}
 	return hs

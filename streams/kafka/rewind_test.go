@@ -70,7 +70,7 @@ func TestBatchGroupOneFails(t *testing.T) {
 // none is missing.
 func TestBatchGroupLeavesMemoryWhileDeadLettersAreRefused(t *testing.T) {
 	t.Parallel()
-	for _, fault := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneButLost} {
+	for _, fault := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneNotAcknowledged} {
 		t.Run(fmt.Sprint("fault ", fault), func(t *testing.T) { leavesMemory(t, fault) })
 	}
 }

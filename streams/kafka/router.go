@@ -33,7 +33,7 @@ const (
 const defaultAttempts = 5
 
 // A router turns messages and failures into records. Its only side effects are log messages and counts in
-// Config.Waiting.
+// Config.Unavailable.
 type router struct {
 	cfg      Config
 	role     schemas.Role
@@ -136,7 +136,7 @@ func (r *router) decode(
 	}
 	if d.Topic == "" {
 		return retry.Permanent(fmt.Errorf("record of %s without header %s: %w",
-			d.From, schemas.TrailTopic, schemas.ErrMalformed))
+			d.From, schemas.HeaderOriginTopic, schemas.ErrMalformed))
 	}
 	_, foreign := d.Topic.Foreign()
 	e, ok := schemas.Lookup(d.Topic)
@@ -278,13 +278,13 @@ func (r *router) failureRecord(ir *inflightRecord, err error, now time.Time) *kg
 	case class == retry.ClassPermanent || !hasAgain:
 	case class == retry.ClassUnavailable:
 		longest := maxUnavailableLane
-		if cause = retry.CauseOf(err); cause != "" && r.cfg.Waiting.Of(cause) < manyWaiting {
+		if cause = retry.CauseOf(err); cause != "" && r.cfg.Unavailable.Count(cause) < manyWaiting {
 			longest = maxNamedLane
 		}
 		h.due = now.Add(laneForWait(r.lanes, h.unavailable, longest).Delay)
 		h.unavailable++
 		if cause != "" {
-			r.cfg.Waiting.add(cause, h.due)
+			r.cfg.Unavailable.add(cause, h.due)
 		}
 	case class == retry.ClassWait:
 		n := h.addWait(retry.CauseOf(err))

@@ -96,7 +96,7 @@ func TestAfter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRouter(Config{Brokers: []string{"x"}}, schemas.RoleCopier, 0)
 			rec := &kgo.Record{Key: []byte("k"), Value: []byte("v"),
-				Headers: []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}, {Key: schemas.TrailDue, Value: []byte("stale")}}}
+				Headers: []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}, {Key: schemas.HeaderDue, Value: []byte("stale")}}}
 			out := r.failureRecord(&inflightRecord{rec: rec, retryHeaders: &tt.trail}, tt.err, now)
 			tr := parseRetryHeaders(out.Headers)
 			got := result{topic: out.Topic, attempts: tr.attempts, waits: tr.waits, unavailable: tr.unavailable}
@@ -138,10 +138,10 @@ func TestRetryHeaders(t *testing.T) {
 			want.history[n-1].Error != cut(failures[len(failures)-1], maxError)) {
 			t.Fatalf("not the first and the newest: %v", want.history)
 		}
-		old := []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}, {Key: schemas.TrailOffset, Value: []byte("7")}}
+		old := []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}, {Key: schemas.HeaderOriginOffset, Value: []byte("7")}}
 		hs := want.apply(old)
 		if hs[0].Key != "ce_id" || slices.ContainsFunc(hs, func(h kgo.RecordHeader) bool {
-			return h.Key == schemas.TrailOffset && string(h.Value) == "7" && want.offset != 7
+			return h.Key == schemas.HeaderOriginOffset && string(h.Value) == "7" && want.offset != 7
 		}) {
 			t.Fatalf("headers %v", hs)
 		}
@@ -195,10 +195,10 @@ func TestWaitsAreCountedByCause(t *testing.T) {
 
 // Headers that anyone may have written cause no failure.
 func FuzzParseRetryHeaders(f *testing.F) {
-	f.Add(schemas.TrailAttempts, []byte("-3"))
-	f.Add(schemas.TrailHistory, []byte(`[{"attempt":1}]`))
-	f.Add(schemas.TrailDue, []byte("tomorrow"))
-	f.Add(schemas.TrailWaitsFor, []byte("a=1 b=-2 =3 c"))
+	f.Add(schemas.HeaderAttempts, []byte("-3"))
+	f.Add(schemas.HeaderHistory, []byte(`[{"attempt":1}]`))
+	f.Add(schemas.HeaderDue, []byte("tomorrow"))
+	f.Add(schemas.HeaderWaitsByCause, []byte("a=1 b=-2 =3 c"))
 	f.Fuzz(func(t *testing.T, key string, value []byte) {
 		tr := parseRetryHeaders([]kgo.RecordHeader{{Key: key, Value: value}})
 		if tr.attempts < 0 || tr.waits < 0 || tr.unavailable < 0 {

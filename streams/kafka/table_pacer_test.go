@@ -76,7 +76,7 @@ func TestStoredAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Partitions: tt.parts, Prompt: true})
+				b := kafkatest.New(t, kafkatest.Options{Partitions: tt.parts, ShortFetches: true})
 				s := &slowSink{takes: tt.takes, done: map[string]time.Time{}}
 				background(t, sink(t, b, kafka.BatchConfig{PartsPerSecond: tt.perSec}, s))
 				time.Sleep(10 * time.Second)
@@ -115,7 +115,7 @@ func TestStoredAtOnce(t *testing.T) {
 func TestCommittedSoon(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Prompt: true})
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, ShortFetches: true})
 		background(t, sink(t, b, kafka.BatchConfig{}, &memoryTable{}))
 		time.Sleep(10 * time.Second)
 		adm, err := kafka.NewAdmin(b.Config())
@@ -170,7 +170,7 @@ func TestCommitsAreFew(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Prompt: true})
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, ShortFetches: true})
 				m := &markingSink{
 					storeFunc: storeFunc{func(context.Context, []*schemas.Delivery) error { return nil }},
 					at:        map[schemas.Topic][]time.Time{},

@@ -129,7 +129,7 @@ func TestTableReady(t *testing.T) {
 		}, map[string]string{"a/": "4", "b/": "4"}},
 		"brokers away": {func(b *kafkatest.Broker) {
 			b.Send(checkpoint("a", "1"))
-			mend := b.Cut()
+			mend := b.Disconnect()
 			time.AfterFunc(20*time.Second, mend)
 		}, map[string]string{"a/": "1"}},
 	} {

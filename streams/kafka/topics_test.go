@@ -46,7 +46,7 @@ func TestEnsureTopicsWaitsForBrokers(t *testing.T) {
 	for times, want := range map[int]bool{3: true, -1: false} {
 		synctest.Test(t, func(t *testing.T) {
 			b := kafkatest.New(t, kafkatest.Options{Partitions: 3})
-			b.Unknown(schemas.Jobs, times)
+			b.FailDescribe(schemas.Jobs, times)
 			err := kafka.EnsureTopics(t.Context(), b.Config(), kafka.TopicOptions{Partitions: 3})
 			if known := err == nil; known != want || !known &&
 				!strings.Contains(err.Error(), "millrace.jobs: describe: UNKNOWN_TOPIC_OR_PARTITION") {
@@ -60,7 +60,7 @@ func TestEnsureTopicsWaitsForBrokers(t *testing.T) {
 func TestEnsureTopicsDifferences(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Bare: true})
+		b := kafkatest.New(t, kafkatest.Options{NoTopics: true})
 		forever := func(more map[string]string) map[string]string {
 			m := map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1",
 				"max.message.bytes": "4000000"}
@@ -138,7 +138,7 @@ func TestProducer(t *testing.T) {
 			t.Errorf("gave up after %v", took)
 		}
 		mend()
-		mend = b.Cut()
+		mend = b.Disconnect()
 		start = time.Now()
 		if err := p.Publish(t.Context(), change("a")); err == nil || retry.IsPermanent(err) {
 			t.Errorf("cut off: %v", err)
@@ -193,7 +193,7 @@ func TestLag(t *testing.T) {
 func TestEnsureTopicsSetsLogAppendTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Bare: true, Partitions: 2})
+		b := kafkatest.New(t, kafkatest.Options{NoTopics: true, Partitions: 2})
 		b.MakeTopic(schemas.Policies, 4, map[string]string{"retention.ms": "-1", "retention.bytes": "-1",
 			"max.message.bytes": "4000000"})
 		written := func(at time.Time) (dated time.Time) {
@@ -213,7 +213,7 @@ func TestEnsureTopicsSetsLogAppendTime(t *testing.T) {
 		if got := written(slow); !got.Equal(slow) {
 			t.Errorf("something was changed all the same: a slow writer's record is dated %v, want %v", got, slow)
 		}
-		for _, f := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneButLost} {
+		for _, f := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneNotAcknowledged} {
 			b.FailAlter(schemas.Policies, f)
 			if err := ensure(0); err == nil || !strings.Contains(err.Error(),
 				"millrace.policies: set message.timestamp.type to LogAppendTime: ") {
@@ -248,7 +248,7 @@ func TestEnsureTopicsSetsCompactionLag(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Bare: true})
+				b := kafkatest.New(t, kafkatest.Options{NoTopics: true})
 				if tt.was != "" {
 					settings := map[string]string{"cleanup.policy": "compact", "max.message.bytes": "4000000", lag: tt.was}
 					if tt.was == "0" {
@@ -258,7 +258,7 @@ func TestEnsureTopicsSetsCompactionLag(t *testing.T) {
 				}
 				ensure := func() error { return kafka.EnsureTopics(t.Context(), b.Config(), kafka.TopicOptions{Partitions: 2}) }
 				if tt.was != "" && tt.was != tt.want {
-					for _, f := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneButLost} {
+					for _, f := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneNotAcknowledged} {
 						b.FailAlter(schemas.Incidents, f)
 						if err := ensure(); err == nil || !strings.Contains(err.Error(),
 							"millrace.incidents: set "+lag+" to "+tt.want+": ") {
@@ -297,7 +297,7 @@ func TestUnequalPartitions(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Bare: true, Partitions: 2})
+				b := kafkatest.New(t, kafkatest.Options{NoTopics: true, Partitions: 2})
 				b.MakeTopic(schemas.Admin, 3, map[string]string{"retention.ms": "-1", "retention.bytes": "-1",
 					"max.message.bytes": "4000000"})
 				err := kafka.EnsureTopics(t.Context(), b.Config(), kafka.TopicOptions{Partitions: 2, Roles: tt.roles})

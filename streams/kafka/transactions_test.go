@@ -52,12 +52,12 @@ func TestTransactions(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 4})
 				b.Write(changesOf(t, 0, "a")...)
-				b.Transact(true, changesOf(t, 0, "b", "c")...)
+				b.WriteTransaction(true, changesOf(t, 0, "b", "c")...)
 				b.Write(changesOf(t, 1, "d")...)
-				b.Transact(false, changesOf(t, 1, "e", "f")...)
-				b.Transact(false, changesOf(t, 2, "g")...)
-				b.Transact(false, changesOf(t, 3, "h")...)
-				b.Transact(true, changesOf(t, 3, "i")...)
+				b.WriteTransaction(false, changesOf(t, 1, "e", "f")...)
+				b.WriteTransaction(false, changesOf(t, 2, "g")...)
+				b.WriteTransaction(false, changesOf(t, 3, "h")...)
+				b.WriteTransaction(true, changesOf(t, 3, "i")...)
 				b.Write(changesOf(t, 3, "j")...)
 				var h handled
 				for _, from := range []string{"the start", "the start again"} {
@@ -87,7 +87,7 @@ func TestTransactions(t *testing.T) {
 							t.Errorf("%s is %d records behind in %s: %v", l.Role, l.Records, l.Topic, l.Partitions)
 						}
 					}
-					b.Usurp(role, schemas.Changes, map[int32]int64{0: 0, 1: 0, 2: 0, 3: 0})
+					b.ReplaceMembers(role, schemas.Changes, map[int32]int64{0: 0, 1: 0, 2: 0, 3: 0})
 				}
 				if n := len(b.Read(schemas.Dead)); n > 0 {
 					t.Errorf("%d dead letters", n)
@@ -115,7 +115,7 @@ func TestOpenTransaction(t *testing.T) {
 				}
 				background(t, pool)
 				b.Write(changesOf(t, 0, "a")...)
-				end := b.Begin("foreign", changesOf(t, 0, "b", "c")...)
+				end := b.BeginTransaction("foreign", changesOf(t, 0, "b", "c")...)
 				b.Write(changesOf(t, 0, "behind")...)
 				b.Write(changesOf(t, 1, "d")...)
 				check := func(when string, undecided int64, want ...string) {
@@ -128,8 +128,8 @@ func TestOpenTransaction(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if l := lags[0]; l.Topic != schemas.Changes || l.Due() != 0 || l.Undecided != undecided {
-						t.Errorf("%s: %d due and %d undecided of %s, want 0 and %d of changes", when, l.Due(), l.Undecided, l.Topic,
+					if l := lags[0]; l.Topic != schemas.Changes || l.Due() != 0 || l.Uncommitted != undecided {
+						t.Errorf("%s: %d due and %d undecided of %s, want 0 and %d of changes", when, l.Due(), l.Uncommitted, l.Topic,
 							undecided)
 					}
 					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -176,8 +176,8 @@ func TestEndsOfTransactions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-				b.Transact(commits, encoded(t, 0, checkpoint("a", "1"))...)
-				b.Transact(commits, changesOf(t, 0, "a", "b")...)
+				b.WriteTransaction(commits, encoded(t, 0, checkpoint("a", "1"))...)
+				b.WriteTransaction(commits, changesOf(t, 0, "a", "b")...)
 				want, items := map[string]string{}, []string(nil)
 				if commits {
 					want["a/"], items = "1", []string{"a", "b"}
@@ -225,14 +225,14 @@ func TestDelayerAndTransactions(t *testing.T) {
 		lane := func(item string) kafkatest.Record {
 			r := encoded(t, 0, command(change(item).Body.(*pb.Change)))[0]
 			r.Topic = schemas.Delay("30s")
-			r.Headers = append(r.Headers, mark(schemas.TrailTopic, string(schemas.DuplicationHigh)),
-				mark(schemas.TrailRole, string(schemas.RoleCopier)))
+			r.Headers = append(r.Headers, mark(schemas.HeaderOriginTopic, string(schemas.DuplicationHigh)),
+				mark(schemas.HeaderRole, string(schemas.RoleCopier)))
 			return r
 		}
-		b.Transact(true, lane("a"))
-		b.Transact(false, lane("b"))
+		b.WriteTransaction(true, lane("a"))
+		b.WriteTransaction(false, lane("b"))
 		b.Write(lane("c"))
-		b.Transact(false, lane("d"))
+		b.WriteTransaction(false, lane("d"))
 		if err := run(t, time.Minute, delayer(t, b)); err != nil {
 			t.Fatal(err)
 		}
@@ -259,8 +259,8 @@ func TestBatchesOfTransactions(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				b.Write(changesOf(t, 0, "a")...)
-				b.Transact(false, changesOf(t, 0, "b")...)
-				b.Transact(true, changesOf(t, 0, "c")...)
+				b.WriteTransaction(false, changesOf(t, 0, "b")...)
+				b.WriteTransaction(true, changesOf(t, 0, "c")...)
 				var (
 					h     handled
 					calls int
@@ -312,11 +312,11 @@ func TestOpenTransactionIsLogged(t *testing.T) {
 				t.Errorf("logged %d times, want %d:\n%s", n, want, log.String())
 			}
 		}
-		end := b.Begin("quick", changesOf(t, 0, "a")...)
+		end := b.BeginTransaction("quick", changesOf(t, 0, "a")...)
 		look(0, 0)
 		look(4*time.Minute, 0)
 		end(true)
-		end = b.Begin("slow", changesOf(t, 0, "b")...)
+		end = b.BeginTransaction("slow", changesOf(t, 0, "b")...)
 		look(2*time.Minute, 0)
 		look(4*time.Minute, 0)
 		look(2*time.Minute, 1)

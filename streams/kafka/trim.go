@@ -50,10 +50,10 @@ func NewTrimmer(a *Admin, keep time.Duration) *Trimmer {
 	return &Trimmer{admin: a, keep: keep, log: a.cfg.logger().With("part", "trimmer"), blocked: map[trimBlock]bool{}}
 }
 
-// Keep makes the trimmer keep records that are still needed by readers without a group. firstHeld returns, by topic
+// Hold makes the trimmer keep records that are still needed by readers without a group. firstHeld returns, by topic
 // and partition, the first offset to keep. If it fails, none of topics is trimmed. Keep must be called before the
 // first Trim.
-func (t *Trimmer) Keep(
+func (t *Trimmer) Hold(
 	topics []schemas.Topic, firstHeld func(context.Context) (map[schemas.Topic]map[int32]int64, error),
 ) {
 	t.heldTopics, t.firstHeld = topics, firstHeld

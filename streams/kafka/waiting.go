@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// A Waiting counts the messages that this process has sent to delay lanes and that are not due yet, by the
+// A UnavailableCounts counts the messages that this process has sent to delay lanes and that are not due yet, by the
 // cause of their errors (retry.UnavailableFor). It does not know those of earlier processes. The zero value
 // is ready to use. It is safe for concurrent use, and a nil *Waiting counts nothing.
-type Waiting struct {
+type UnavailableCounts struct {
 	mu      sync.Mutex // guards the fields below
 	byCause map[string]*dueCounts
 }
@@ -20,8 +20,8 @@ type dueCounts struct {
 	pruned   int64 // the second up to which due messages have been removed
 }
 
-// Of returns the number of messages that wait because of cause.
-func (w *Waiting) Of(cause string) int {
+// Count returns the number of messages that wait because of cause.
+func (w *UnavailableCounts) Count(cause string) int {
 	if w == nil {
 		return 0
 	}
@@ -36,7 +36,7 @@ func (w *Waiting) Of(cause string) int {
 }
 
 // add counts a message that waits because of cause.
-func (w *Waiting) add(cause string, due time.Time) {
+func (w *UnavailableCounts) add(cause string, due time.Time) {
 	if w == nil {
 		return
 	}

@@ -44,16 +44,16 @@ func TestFailureRecordUnavailable(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
-			w, now := new(Waiting), time.Now()
+			w, now := new(UnavailableCounts), time.Now()
 			for range tt.waiting {
 				w.add("acme/1", now.Add(time.Minute))
 			}
-			cfg := Config{Brokers: []string{"x"}, Waiting: w,
+			cfg := Config{Brokers: []string{"x"}, Unavailable: w,
 				Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 			out := newRouter(cfg, schemas.RoleCopier, 0).failureRecord(&inflightRecord{rec: new(kgo.Record),
 				retryHeaders: &retryHeaders{unavailable: tt.unavailable}}, tt.err, now)
 			_, level, _ := strings.Cut(log.String(), "level=")
-			got := result{out.Topic, strings.Fields(level)[0], w.Of("acme/1")}
+			got := result{out.Topic, strings.Fields(level)[0], w.Count("acme/1")}
 			if got != tt.want || strings.Count(log.String(), "\n") != 1 {
 				t.Errorf("got %+v, want %+v; log:\n%s", got, tt.want, log.String())
 			}
@@ -64,18 +64,18 @@ func TestFailureRecordUnavailable(t *testing.T) {
 // A message counts until it is due.
 func TestWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var none *Waiting
+		var none *UnavailableCounts
 		none.add("acme/1", time.Now().Add(time.Hour))
-		if n := none.Of("acme/1"); n != 0 {
+		if n := none.Count("acme/1"); n != 0 {
 			t.Errorf("nil counts %d", n)
 		}
-		var w Waiting
+		var w UnavailableCounts
 		for _, after := range []time.Duration{10 * time.Second, 20 * time.Second, 20 * time.Second} {
 			w.add("acme/1", time.Now().Add(after))
 		}
 		w.add("acme/2", time.Now().Add(30*time.Second))
 		for _, tt := range []struct{ acme1, acme2 int }{{3, 1}, {2, 1}, {0, 1}, {0, 0}} {
-			if got1, got2 := w.Of("acme/1"), w.Of("acme/2"); got1 != tt.acme1 || got2 != tt.acme2 {
+			if got1, got2 := w.Count("acme/1"), w.Count("acme/2"); got1 != tt.acme1 || got2 != tt.acme2 {
 				t.Errorf("at %v: %d and %d wait, want %d and %d", time.Now(), got1, got2, tt.acme1, tt.acme2)
 			}
 			time.Sleep(11 * time.Second)

@@ -163,7 +163,7 @@ func (a *Admin) topicNames(topics []schemas.Topic) (names []string) {
 }
 
 // extents returns the current extents of topics. Topics that do not exist are left out.
-func (a *Admin) extents(ctx context.Context, topics []schemas.Topic) (map[schemas.Topic]schemas.Extent, error) {
+func (a *Admin) extents(ctx context.Context, topics []schemas.Topic) (map[schemas.Topic]schemas.OffsetRange, error) {
 	names := a.topicNames(topics)
 	starts, ends, err := bounds(ctx, a.adm, names...)
 	if err != nil {
@@ -178,14 +178,14 @@ func (a *Admin) extents(ctx context.Context, topics []schemas.Topic) (map[schema
 	if err != nil {
 		return nil, err
 	}
-	all := map[schemas.Topic]schemas.Extent{}
+	all := map[schemas.Topic]schemas.OffsetRange{}
 	for _, t := range resp.Topics {
 		switch err := kerr.ErrorForCode(t.ErrorCode); {
 		case t.Topic == nil, err == kerr.UnknownTopicOrPartition: //nolint:errorlint // as the client returns it
 		case err != nil:
 			return nil, fmt.Errorf("%s: %w", *t.Topic, err)
 		default:
-			all[a.cfg.schemaTopic(*t.Topic)] = schemas.Extent{
+			all[a.cfg.schemaTopic(*t.Topic)] = schemas.OffsetRange{
 				Incarnation: incarnation(t.TopicID), Starts: starts[*t.Topic], Ends: ends[*t.Topic],
 			}
 		}

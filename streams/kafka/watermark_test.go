@@ -25,7 +25,7 @@ func sinkReads() map[schemas.Role][]schemas.Topic {
 func TestWatermark(t *testing.T) {
 	t.Parallel()
 	commit := func(b *kafkatest.Broker, at int64) {
-		b.Usurp(schemas.RoleSink, schemas.Changes, map[int32]int64{0: at})
+		b.ReplaceMembers(schemas.RoleSink, schemas.Changes, map[int32]int64{0: at})
 	}
 	send := func(b *kafkatest.Broker) { b.Send(change("a"), change("b"), change("c")) }
 	for name, tt := range map[string]struct {
@@ -98,7 +98,7 @@ func TestWatermark(t *testing.T) {
 func TestWatermarkOfManyCallers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Prompt: true})
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, ShortFetches: true})
 		background(t, sink(t, b, kafka.BatchConfig{}, &memoryTable{}))
 		time.Sleep(10 * time.Second)
 		adm, err := kafka.NewAdmin(b.Config())

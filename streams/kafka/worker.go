@@ -135,7 +135,7 @@ func (w *worker) checkProgress(now int64) error {
 	case now > w.deadline:
 		w.cancelledAt = now
 		w.cancel(errOverdue)
-	case time.Duration(now-w.lastProgress.Load()) > w.p.cfg.Stall:
+	case time.Duration(now-w.lastProgress.Load()) > w.p.cfg.StallTimeout:
 		w.cancelledAt = now
 		w.cancel(errStalled)
 	}
@@ -211,7 +211,7 @@ func (p *Pool) call(w *worker, it workItem, mustRecord, wantRecord bool) bool {
 		t.began = called
 	}
 	t.tries++
-	d.Behind = it.lastQueued()
+	d.Successor = it.lastQueued()
 	ctx, ended := p.router.span(ctx, &t.inflightRecord)
 	out, err := callHandler(ctx, p.handle, d)
 	ended(err)

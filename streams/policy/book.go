@@ -16,12 +16,12 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// A Book holds the policies of all accounts. It is built by applying the records of the topic policies in order. It is
+// A Registry holds the policies of all accounts. It is built by applying the records of the topic policies in order. It is
 // safe for concurrent use.
 //
 // The policies in force depend only on the records: every document that can be parsed takes effect, even if it names
 // stores that this process does not know. The stores are validated before a document is published.
-type Book struct {
+type Registry struct {
 	stores func(account string) []string
 
 	mu       sync.RWMutex
@@ -60,17 +60,17 @@ type revision struct {
 	afterGap bool
 }
 
-// NewBook returns an empty Book. stores returns the ids of the stores of an account that this process knows. Faults
+// NewRegistry returns an empty Book. stores returns the ids of the stores of an account that this process knows. Faults
 // reports documents that name other stores.
-func NewBook(stores func(account string) []string) *Book {
-	return &Book{stores: stores, accounts: map[string]*history{}}
+func NewRegistry(stores func(account string) []string) *Registry {
+	return &Registry{stores: stores, accounts: map[string]*history{}}
 }
 
 // Apply applies one record of the topic policies: its key, the time at which the broker appended it, and its message.
 // It ignores a record with a base other than the current revision. Every other record becomes the next revision, even
 // if its document cannot be parsed. In that case the last parsed document stays in force, with KeepCopy as its rule for
 // deletes until the next document. Apply reports whether the record has become a revision.
-func (b *Book) Apply(key []byte, at time.Time, p *pb.Policy) bool {
+func (b *Registry) Apply(key []byte, at time.Time, p *pb.Policy) bool {
 	account := p.GetAccount()
 	if p == nil || account == "" || account != string(key) {
 		return false // all readers ignore the same records, since they read the same bytes
@@ -114,7 +114,7 @@ func (b *Book) Apply(key []byte, at time.Time, p *pb.Policy) bool {
 // appended it, and the decoding error. Such a record is not a revision, because its base is unknown. The document in
 // force stays, but its rule for deletes is KeepCopy until the next revision, because the record may have requested
 // that.
-func (b *Book) Unreadable(key []byte, at time.Time, cause error) {
+func (b *Registry) Unreadable(key []byte, at time.Time, cause error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	p := b.accounts[string(key)]
@@ -140,7 +140,7 @@ func (p *history) newest() revision {
 
 // Rules returns the rules in force for a space. If the account has no policy in force, it returns false and rules
 // without pairs that keep copies.
-func (b *Book) Rules(account, space string) (Rules, bool) {
+func (b *Registry) Rules(account, space string) (Rules, bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	p := b.accounts[account]
@@ -194,7 +194,7 @@ func (p *history) setTimes(r *Rules, space string) {
 }
 
 // Revision returns the current revision of an account, which must be the base of the next record; 0 if there is none.
-func (b *Book) Revision(account string) int64 {
+func (b *Registry) Revision(account string) int64 {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	if p := b.accounts[account]; p != nil {
@@ -204,7 +204,7 @@ func (b *Book) Revision(account string) int64 {
 }
 
 // Document returns the document in force, or false if there is none.
-func (b *Book) Document(account string) (Document, bool) {
+func (b *Registry) Document(account string) (Document, bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	if d := b.accounts[account].newest().document; d != nil {
@@ -214,7 +214,7 @@ func (b *Book) Document(account string) (Document, bool) {
 }
 
 // Faults returns the faults of the newest records of an account.
-func (b *Book) Faults(account string) RecordFaults {
+func (b *Registry) Faults(account string) RecordFaults {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	if p := b.accounts[account]; p != nil {
@@ -226,7 +226,7 @@ func (b *Book) Faults(account string) RecordFaults {
 // Published reports whether a file of a policy folder has been published as a revision of the account. file is the
 // digest of the file, and d its document. Older programs did not record digests: if only a revision before the first
 // one with a digest has the document d, made is false and older is true, since the revision may be from another file.
-func (b *Book) Published(account, file string, d Document) (made, older bool) {
+func (b *Registry) Published(account, file string, d Document) (made, older bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	p := b.accounts[account]
@@ -264,7 +264,7 @@ func (e *LostError) Error() string {
 
 // Settled reports whether a published record has been applied or superseded by another record with the same base, in
 // which case the error is a *LostError. It returns false if neither record has been read yet.
-func (b *Book) Settled(p *pb.Policy) (bool, error) {
+func (b *Registry) Settled(p *pb.Policy) (bool, error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	current := b.accounts[p.GetAccount()]

@@ -93,7 +93,7 @@ func TestBook(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			b := NewBook(threeStores)
+			b := NewRegistry(threeStores)
 			b.Apply([]byte("acme"), at(0), nil)
 			b.Apply([]byte("other"), at(0), record(t, 0, to2)) // not its key
 			for i, r := range tt.records {
@@ -116,7 +116,7 @@ func TestRulesDoNotDependOnStores(t *testing.T) {
 	const keep = `{"defaultPolicies": [{"srcStoreId":"1","destStoreId":"2"}, {"srcStoreId":"1","destStoreId":"3"}],
 		"spaces": {"photos": {"deletes": "keep"}}}`
 	rules := func(known ...string) (Rules, error) {
-		b := NewBook(func(string) []string { return known })
+		b := NewRegistry(func(string) []string { return known })
 		b.Apply([]byte("acme"), at(1), record(t, 0, to2))
 		b.Apply([]byte("acme"), at(10), record(t, 1, keep))
 		got, _ := b.Rules("acme", "photos")
@@ -144,9 +144,9 @@ func TestRulesDoNotDependOnStores(t *testing.T) {
 func TestReadersAgree(t *testing.T) {
 	documents := []string{to2, to2keep, to23, to9, later, ignored, "{"}
 	need.Check(t, func(rt *rapid.T) {
-		all := NewBook(threeStores)
-		few := NewBook(func(string) []string { return []string{"1", "2"} })
-		late := NewBook(threeStores)
+		all := NewRegistry(threeStores)
+		few := NewRegistry(func(string) []string { return []string{"1", "2"} })
+		late := NewRegistry(threeStores)
 		var log []*pb.Policy
 		var won int64
 		for i := range rapid.IntRange(1, 20).Draw(rt, "records") {
@@ -198,7 +198,7 @@ func TestRevisionTimesAreOrdered(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			b := NewBook(threeStores)
+			b := NewRegistry(threeStores)
 			for i, document := range []string{to2, to2keep, to2} {
 				b.Apply([]byte("acme"), at(tt.times[i]), record(t, int64(i), document))
 			}
@@ -227,7 +227,7 @@ func TestUndecodableRecord(t *testing.T) {
 			Rules{Revision: 3, Pairs: []Pair{p12}, Deletes: Propagate, Since: at(4), Added: map[Pair]time.Time{p12: at(1)}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := NewBook(threeStores)
+			b := NewRegistry(threeStores)
 			b.Apply([]byte("acme"), at(1), record(t, 0, tt.first))
 			b.Unreadable([]byte("acme"), at(2), broken)
 			b.Unreadable([]byte("acme"), at(3), broken)
@@ -247,7 +247,7 @@ func TestUndecodableRecord(t *testing.T) {
 			}
 		})
 	}
-	b := NewBook(threeStores)
+	b := NewRegistry(threeStores)
 	b.Unreadable([]byte("acme"), at(1), broken)
 	if got, ok := b.Rules("acme", "photos"); ok || got.Deletes != KeepCopy {
 		t.Errorf("alone: got %+v, %v", got, ok)
@@ -256,7 +256,7 @@ func TestUndecodableRecord(t *testing.T) {
 
 // Settled reports whether a record was applied, even if other revisions followed.
 func TestSettled(t *testing.T) {
-	b := NewBook(threeStores)
+	b := NewRegistry(threeStores)
 	mine, other, unreadable := record(t, 0, to2), record(t, 0, to23), record(t, 1, "{")
 	other.Id, other.By, unreadable.Id = "another", "someone", "unreadable"
 	if settled, err := b.Settled(mine); settled || err != nil {
@@ -321,7 +321,7 @@ func TestPublished(t *testing.T) {
 			Removed: true}}, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := NewBook(func(string) []string { return []string{"1", "2", "3"} })
+			b := NewRegistry(func(string) []string { return []string{"1", "2", "3"} })
 			for _, p := range tt.records {
 				b.Apply([]byte("acme"), time.Time{}, p)
 			}

@@ -36,9 +36,9 @@ type Folder struct {
 	// Sums holds the hex SHA-256 of the file of each of Documents, by account.
 	Sums   map[string]string
 	Faults Faults
-	// Unread lists files with names of documents that were not read, because the list of accounts does not have the
+	// Ignored lists files with names of documents that were not read, because the list of accounts does not have the
 	// account or because the extension is unknown.
-	Unread []string
+	Ignored []string
 }
 
 // ReadFolder reads the documents of a folder in the layout of the DuraCloud Mill: duplication-accounts.json and, for
@@ -275,7 +275,7 @@ func (f *folder) unread(accounts []string) {
 	}
 	for _, e := range entries {
 		if strings.Contains(e.Name(), infix+".") && !known[e.Name()] {
-			f.Unread = append(f.Unread, e.Name())
+			f.Ignored = append(f.Ignored, e.Name())
 		}
 	}
 }

@@ -67,8 +67,8 @@ func TestReadFolder(t *testing.T) {
 		t.Errorf("got:\n%v\nwant:\n%v", got.Faults, faults)
 	}
 	wantUnread := []string{"other-duplication-policy.json", "yaml-duplication-policy.yml"}
-	if !reflect.DeepEqual(got.Unread, wantUnread) {
-		t.Errorf("unread: got %q, want %q", got.Unread, wantUnread)
+	if !reflect.DeepEqual(got.Ignored, wantUnread) {
+		t.Errorf("unread: got %q, want %q", got.Ignored, wantUnread)
 	}
 }
 

@@ -178,7 +178,7 @@ func (s *Steward) repairInProgress(i *pb.Incident, c cause) bool {
 		return false
 	}
 	n := lastOrder(i)
-	return n >= 0 && c.at.Sub(i.GetSteps()[n].GetTime().AsTime()) < s.config.Patience
+	return n >= 0 && c.at.Sub(i.GetSteps()[n].GetTime().AsTime()) < s.config.RepairTimeout
 }
 
 // applyMode starts or requests a repair according to the mode of the store.

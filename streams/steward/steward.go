@@ -54,8 +54,8 @@ type Config struct {
 	MaxRepairs int
 	// MaxSteps is the number of steps that an incident carries, the newest ones; 0 means 100.
 	MaxSteps int
-	// Patience is the time after which a repair without a result counts as failed; 0 means 24 h.
-	Patience time.Duration
+	// RepairTimeout is the time after which a repair without a result counts as failed; 0 means 24 h.
+	RepairTimeout time.Duration
 	// Recheck is the delay of the next check of a faulty copy if no repair could be ordered because the records were
 	// unavailable; 0 means 5 min.
 	Recheck time.Duration
@@ -85,7 +85,7 @@ type Steward struct {
 // New returns a Steward without incidents. Apply adds those of the topic.
 func New(c Config, d Deps) (*Steward, error) {
 	switch {
-	case c.MaxRepairs < 0 || c.MaxSteps < 0 || c.Patience < 0 || c.Recheck < 0 || c.Large < 0:
+	case c.MaxRepairs < 0 || c.MaxSteps < 0 || c.RepairTimeout < 0 || c.Recheck < 0 || c.Large < 0:
 		return nil, errors.New("steward: max repairs, max steps, patience, recheck or large is negative")
 	case d.Stores == nil || d.Records == nil || d.Log == nil:
 		return nil, errors.New("steward: stores, records or log are missing")
@@ -96,8 +96,8 @@ func New(c Config, d Deps) (*Steward, error) {
 	if c.MaxSteps == 0 {
 		c.MaxSteps = 100
 	}
-	if c.Patience == 0 {
-		c.Patience = 24 * time.Hour
+	if c.RepairTimeout == 0 {
+		c.RepairTimeout = 24 * time.Hour
 	}
 	if c.Recheck == 0 {
 		c.Recheck = 5 * time.Minute

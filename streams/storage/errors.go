@@ -52,10 +52,10 @@ type notApplied struct{ err error }
 func (e *notApplied) Error() string { return e.err.Error() }
 func (e *notApplied) Unwrap() error { return e.err }
 
-// Ended returns the error of a call that ends because of its context: ctx.Err(), with the cause of ctx in
+// ContextErr returns the error of a call that ends because of its context: ctx.Err(), with the cause of ctx in
 // its text; nil if ctx has not ended. It does not wrap the cause, which may be the error of another call,
 // as with an errgroup: its sentinels, class and mark say nothing about this call.
-func Ended(ctx context.Context) error {
+func ContextErr(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if err == nil || cause == err { //nolint:errorlint // a cause that wraps err says more
 		return err

@@ -14,7 +14,7 @@ import (
 
 // The error of an ended context has its cause in the text only and does not wrap it.
 func TestEnded(t *testing.T) {
-	if err := storage.Ended(t.Context()); err != nil {
+	if err := storage.ContextErr(t.Context()); err != nil {
 		t.Errorf("of a context that has not ended: %v", err)
 	}
 	other := storage.NotApplied(retry.Permanent(&storage.AbsentError{At: time.Now(), Err: storage.ErrNotFound}))
@@ -39,7 +39,7 @@ func TestEnded(t *testing.T) {
 				ctx = cancelled
 			}
 			defer cancel()
-			err := storage.Ended(ctx)
+			err := storage.ContextErr(ctx)
 			var absent *storage.AbsentError
 			if !errors.Is(err, tt.want) || tt.cause != nil && !strings.Contains(err.Error(), tt.cause.Error()) {
 				t.Errorf("got %v, want %v and its cause %v", err, tt.want, tt.cause)

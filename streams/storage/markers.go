@@ -32,7 +32,7 @@ func (m *Markers) Confirm(ctx context.Context, key string, s Store, since time.T
 		}
 		select {
 		case <-ctx.Done():
-			return Ended(ctx)
+			return ContextErr(ctx)
 		case <-r.done:
 		}
 		if !r.gaveUp && !r.began.Before(since) {

@@ -23,7 +23,7 @@ func TestConfirmTogether(t *testing.T) {
 	}{
 		"it fails":                  {storagetest.Fault{}, storagetest.ErrFault, storagetest.ErrFault, 2},
 		"the store panics":          {storagetest.Fault{Panic: true}, nil, nil, 2},
-		"it panics with the answer": {storagetest.Fault{Panic: true, Done: true}, nil, nil, 2},
+		"it panics with the answer": {storagetest.Fault{Panic: true, Applied: true}, nil, nil, 2},
 		"its caller goes":           {storagetest.Fault{Err: context.Canceled}, context.Canceled, nil, 2},
 	} {
 		t.Run(name, func(t *testing.T) {

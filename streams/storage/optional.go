@@ -14,12 +14,12 @@ import (
 // A Ref names an item, and optionally its version.
 type Ref struct{ Space, Item, Version string }
 
-// A Place is the location of an item's bytes, for PutOptions.Source of a store of the same kind. It pins
+// A Location is the location of an item's bytes, for PutOptions.Source of a store of the same kind. It pins
 // the bytes: a copy from it is of the version in Object.
-type Place struct {
+type Location struct {
 	Kind   string // Capabilities.Kind of the driver that returned it
 	Object Object
-	At     any // opaque to all but the driver
+	Handle any // opaque to all but the driver
 	// Close releases the place; never nil.
 	Close func() error
 }
@@ -27,15 +27,15 @@ type Place struct {
 // A Locator is a Store that returns the places of items.
 type Locator interface {
 	// Locate returns the errors of Open, and ErrUnsupported if the store has no places.
-	Locate(ctx context.Context, ref Ref) (Place, error)
+	Locate(ctx context.Context, ref Ref) (Location, error)
 }
 
 // Locate returns the place of an item in any store; ErrUnsupported if the store is no Locator.
-func Locate(ctx context.Context, s Store, ref Ref) (Place, error) {
+func Locate(ctx context.Context, s Store, ref Ref) (Location, error) {
 	if l, ok := s.(Locator); ok {
 		return l.Locate(ctx, ref)
 	}
-	return Place{}, fmt.Errorf("locate item %q: %w", ref.Item, ErrUnsupported)
+	return Location{}, fmt.Errorf("locate item %q: %w", ref.Item, ErrUnsupported)
 }
 
 // Sorted passes on a listing of the items after an id, and ends it with an error that wraps ErrListing at
@@ -57,34 +57,34 @@ func Sorted(after string, listing iter.Seq2[Object, error]) iter.Seq2[Object, er
 	}
 }
 
-// A Tidier is a Store that accumulates unneeded data: uploads of dead processes, and replaced or deleted
+// A Expirer is a Store that accumulates unneeded data: uploads of dead processes, and replaced or deleted
 // bytes that are kept for a time.
-type Tidier interface {
-	// Tidy removes data that o declares unneeded, and nothing of uncertain age. It returns the counts of removed
+type Expirer interface {
+	// Expire removes data that o declares unneeded, and nothing of uncertain age. It returns the counts of removed
 	// data also with an error; the rest is left for the next call.
-	Tidy(ctx context.Context, o TidyOptions) (Tidied, error)
+	Expire(ctx context.Context, o ExpireOptions) (Expired, error)
 }
 
-// TidyOptions declare which data is unneeded. Uploads of dead processes always are: the driver knows which
+// ExpireOptions declare which data is unneeded. Uploads of dead processes always are: the driver knows which
 // those are.
-type TidyOptions struct {
-	Kept time.Time // remove bytes replaced or deleted before; zero: none
+type ExpireOptions struct {
+	RetainedBefore time.Time // remove bytes replaced or deleted before; zero: none
 	// Shared: other programs write to the store too, so data that may be theirs is left.
 	Shared bool
 	// Each, if not nil, is called for each removal.
-	Each func(Tidied)
+	Each func(Expired)
 }
 
-// Tidied counts removed data.
-type Tidied struct {
-	Uploads int64 // incomplete uploads
-	Kept    int64 // replaced or deleted objects
-	Bytes   int64 // of Kept
+// Expired counts removed data.
+type Expired struct {
+	Uploads  int64 // incomplete uploads
+	Retained int64 // replaced or deleted objects
+	Bytes    int64 // of Kept
 }
 
 // Add adds a removal and calls o.Each.
-func (t *Tidied) Add(o TidyOptions, more Tidied) {
-	t.Uploads, t.Kept, t.Bytes = t.Uploads+more.Uploads, t.Kept+more.Kept, t.Bytes+more.Bytes
+func (t *Expired) Add(o ExpireOptions, more Expired) {
+	t.Uploads, t.Retained, t.Bytes = t.Uploads+more.Uploads, t.Retained+more.Retained, t.Bytes+more.Bytes
 	if o.Each != nil {
 		o.Each(more)
 	}

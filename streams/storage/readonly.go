@@ -70,7 +70,9 @@ func (r readOnly) Marker(ctx context.Context) error { return r.s.Marker(ctx) }
 
 func (r readOnly) WriteMarker(context.Context) error { return refuse("write", "marker") }
 
-func (r readOnly) Locate(ctx context.Context, ref Ref) (Place, error) { return Locate(ctx, r.s, ref) }
+func (r readOnly) Locate(ctx context.Context, ref Ref) (Location, error) {
+	return Locate(ctx, r.s, ref)
+}
 
 func refuse(verb, name string) error {
 	return NotApplied(fmt.Errorf("%s %q: %w", verb, name, ErrReadOnly))

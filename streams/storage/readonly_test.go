@@ -46,7 +46,7 @@ func TestReadOnlyLocates(t *testing.T) {
 	}
 	ref := storage.Ref{Space: "s", Item: "a", Version: "7"}
 	at, err := storage.Locate(t.Context(), storage.ReadOnly(located{inner}), ref)
-	if err != nil || at.At != ref {
+	if err != nil || at.Handle != ref {
 		t.Errorf("Locate: got %+v, %v", at, err)
 	}
 	if _, err := storage.Locate(t.Context(), storage.ReadOnly(inner), ref); !errors.Is(err, storage.ErrUnsupported) {
@@ -57,8 +57,8 @@ func TestReadOnlyLocates(t *testing.T) {
 // A located store returns a place that holds the Ref it was asked for.
 type located struct{ storage.Store }
 
-func (located) Locate(_ context.Context, ref storage.Ref) (storage.Place, error) {
-	return storage.Place{At: ref, Close: func() error { return nil }}, nil
+func (located) Locate(_ context.Context, ref storage.Ref) (storage.Location, error) {
+	return storage.Location{Handle: ref, Close: func() error { return nil }}, nil
 }
 
 func TestReadOnly(t *testing.T) {

@@ -90,9 +90,9 @@ type Object struct {
 	// PropertiesUnknown: the store does not know the item's properties, because they were lost, damaged or
 	// never kept. Properties is then empty, which does not mean that the item has none.
 	PropertiesUnknown bool
-	// Seen is when Stat observed the item, by the store's clock. It is zero if the store uses the machine's clock, and
+	// ObservedAt is when Stat observed the item, by the store's clock. It is zero if the store uses the machine's clock, and
 	// in Objects that are not from Stat.
-	Seen time.Time
+	ObservedAt time.Time
 }
 
 // A Condition makes a write depend on an earlier observation. The zero Condition always holds.
@@ -116,10 +116,10 @@ type PutOptions struct {
 	Size int64
 	// KeepReplaced keeps the replaced bytes, as a version or in quarantine.
 	KeepReplaced bool
-	// Source is the place where the same bytes are stored already; nil: unknown. If Capabilities.SourceFrom
+	// Source is the place where the same bytes are stored already; nil: unknown. If Capabilities.MinSourceBytes
 	// allows it, the store's service copies them from there instead of receiving them, provided that the
 	// service proves them to be the bytes of the Put. No other bytes are ever stored.
-	Source *Place
+	Source *Location
 	// Original is kept with the item, also through SetProperties, as far as the store has room for it.
 	Original Original
 	// Verify, if not nil, is called with the digests and size of the stream before the bytes become visible.
@@ -139,8 +139,8 @@ const UnknownSize = -1
 // DeleteOptions are the options of a Delete.
 type DeleteOptions struct {
 	Condition
-	// Keep keeps the deleted bytes, as a version or in quarantine.
-	Keep bool
+	// KeepDeleted keeps the deleted bytes, as a version or in quarantine.
+	KeepDeleted bool
 }
 
 // Deleted is the result of a Delete: the removed Object, and the time by the store's clock.
@@ -161,7 +161,7 @@ type Capabilities struct {
 	// UniqueVersions: no two writes of an item get the same version, even of the same bytes. Otherwise a
 	// version is a function of the bytes, as an ETag is.
 	UniqueVersions bool
-	KeepsReplaced  bool     // PutOptions.KeepReplaced and DeleteOptions.Keep are supported
+	KeepsReplaced  bool     // PutOptions.KeepReplaced and DeleteOptions.KeepDeleted are supported
 	Digests        []string // algorithms that Put stores as evidence S
 	// SetProperties is supported, and leaves bytes and version unchanged. Otherwise it returns ErrUnsupported:
 	// to change an item's properties, Put the same bytes again.
@@ -169,7 +169,7 @@ type Capabilities struct {
 	ReadOnly          bool
 	FoldsPropertyCase bool  // property names are case-insensitive
 	MaxItemBytes      int64 // 0: unlimited; larger items are refused with ErrTooLarge
-	SourceFrom        int64 // least size in bytes for which a PutOptions.Source of the same Kind is used; 0: never
+	MinSourceBytes    int64 // least size in bytes for which a PutOptions.Source of the same Kind is used; 0: never
 	// MaxPropertyBytes bounds the names and values of an item's properties together, in bytes of UTF-8; 0:
 	// unlimited. More is refused with ErrTooLarge, never truncated. Less may be refused too if the store needs
 	// space of its own; half of it, in ASCII, is always accepted.

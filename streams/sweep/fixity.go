@@ -28,13 +28,13 @@ type DueQuery struct {
 	Space        string
 	PassedBefore time.Time
 	// After is the position of the last copy of the previous query; nil for the first query.
-	After *Position
+	After *DueCursor
 	Limit int
 }
 
-// A Position is the position of a copy in the order of checks: by the last pass, copies without one first, then by the
+// A DueCursor is the position of a copy in the order of checks: by the last pass, copies without one first, then by the
 // bytes of space and item.
-type Position struct {
+type DueCursor struct {
 	// LastPass is zero for copies without a passed check.
 	LastPass    time.Time
 	Space, Item string
@@ -56,8 +56,8 @@ type FixityConfig struct {
 	Page int
 }
 
-// Morsel returns the name of the morsel.
-func (c FixityConfig) Morsel() string {
+// Split returns the name of the morsel.
+func (c FixityConfig) Split() string {
 	if c.Space == "" {
 		return schemas.Key(c.Account, c.Store)
 	}
@@ -84,7 +84,7 @@ func Fixity(due Due, c FixityConfig) (Sweep, error) {
 			PassedBefore: round.Started.Add(-c.Period), Limit: c.Page,
 		}
 		if cursor != nil {
-			q.After = new(Position)
+			q.After = new(DueCursor)
 			if err := json.Unmarshal(cursor, q.After); err != nil {
 				return Page{}, fmt.Errorf("read the cursor: %w", err)
 			}
@@ -109,7 +109,7 @@ func (c FixityConfig) page(round Round, copies []schemas.KnownCopy) (Page, error
 		return page, nil
 	}
 	last := copies[len(copies)-1]
-	at := Position{Space: last.Space, Item: last.Item}
+	at := DueCursor{Space: last.Space, Item: last.Item}
 	if t := last.Record.GetLastPass(); t != nil {
 		at.LastPass = t.AsTime()
 	}

@@ -55,7 +55,7 @@ func (w *harness) add(space, item string, ago time.Duration) schemas.Copy {
 	return c
 }
 
-func order(a, b Position) int {
+func order(a, b DueCursor) int {
 	return cmp.Or(a.LastPass.Compare(b.LastPass), cmp.Compare(a.Space, b.Space), cmp.Compare(a.Item, b.Item))
 }
 
@@ -65,12 +65,12 @@ func (w *harness) Due(_ context.Context, q DueQuery) ([]schemas.KnownCopy, error
 		return nil, w.due
 	}
 	type row struct {
-		at Position
+		at DueCursor
 		schemas.KnownCopy
 	}
 	var rows []row
 	for c, r := range w.copies {
-		at := Position{Space: c.Space, Item: c.Item}
+		at := DueCursor{Space: c.Space, Item: c.Item}
 		if r.GetLastPass() != nil {
 			at.LastPass = r.GetLastPass().AsTime()
 		}
@@ -130,7 +130,7 @@ func (w *harness) config() FixityConfig {
 	return FixityConfig{Account: "acme", Store: "2", Period: 24 * time.Hour, Page: 2, Large: 100}
 }
 
-func (w *harness) run(c FixityConfig, from *pb.Checkpoint) (Summary, error) {
+func (w *harness) run(c FixityConfig, from *pb.Checkpoint) (Result, error) {
 	w.t.Helper()
 	pages, err := Fixity(w, c)
 	if err != nil {
@@ -141,7 +141,7 @@ func (w *harness) run(c FixityConfig, from *pb.Checkpoint) (Summary, error) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return r.Run(w.t.Context(), Morsel{Sweep: "fixity", Name: c.Morsel(), Pages: pages, Start: start,
+	return r.Run(w.t.Context(), Split{Sweep: "fixity", Name: c.Split(), Pages: pages, Start: start,
 		Baseline: w.baseline, Checkpoint: from})
 }
 

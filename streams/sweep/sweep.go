@@ -50,8 +50,8 @@ type Page struct {
 // messages with the same ids.
 type Sweep func(ctx context.Context, round Round, cursor []byte) (Page, error)
 
-// A Morsel is the part of the input that one Run processes.
-type Morsel struct {
+// A Split is the part of the input that one Run processes.
+type Split struct {
 	// Sweep and Name are the names of the sweep and of the morsel. They are the key of the checkpoint.
 	Sweep, Name string
 	Pages       Sweep
@@ -64,8 +64,8 @@ type Morsel struct {
 	Checkpoint *pb.Checkpoint
 }
 
-// A Summary is the result of a round, including all its runs.
-type Summary struct {
+// A Result is the result of a round, including all its runs.
+type Result struct {
 	Round
 	Finished time.Time
 	Emitted  int64
@@ -130,9 +130,9 @@ func New(c Config, d Deps) (*Runner, error) {
 
 // Run runs the round of a morsel to its end and returns its result. After an error, the next Run continues from the
 // newest checkpoint.
-func (r *Runner) Run(ctx context.Context, m Morsel) (Summary, error) {
+func (r *Runner) Run(ctx context.Context, m Split) (Result, error) {
 	if m.Sweep == "" || m.Name == "" || m.Pages == nil || m.Start.IsZero() {
-		return Summary{}, errors.New("sweep: morsel has no sweep, name, pages or start")
+		return Result{}, errors.New("sweep: morsel has no sweep, name, pages or start")
 	}
 	run := newRun(r, m)
 	log := r.deps.Log.With("sweep", m.Sweep, "morsel", m.Name, "round", run.summary.ID)
@@ -153,13 +153,13 @@ func (r *Runner) Run(ctx context.Context, m Morsel) (Summary, error) {
 // A run is the state of one Run.
 type run struct {
 	*Runner
-	morsel  Morsel
+	morsel  Split
 	cursor  []byte
-	summary Summary
+	summary Result
 	resumed bool
 }
 
-func newRun(r *Runner, m Morsel) *run {
+func newRun(r *Runner, m Split) *run {
 	n := &run{Runner: r, morsel: m}
 	n.summary.Counts = map[string]int64{}
 	if c := m.Checkpoint; c != nil && c.GetFinished() == nil && c.GetSweep() == m.Sweep && c.GetMorsel() == m.Name {

@@ -27,7 +27,7 @@ func TestRound(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := schemas.ID("round", "fixity", "acme/2", "2026-03-01T12:00:00Z")
-	want := Summary{
+	want := Result{
 		Round: Round{ID: id, Started: start}, Finished: s.Finished, Emitted: 5,
 		Counts: map[string]int64{"2/papers": 3, "2/photos": 2},
 	}
@@ -305,7 +305,7 @@ func TestCancelledWhileWaiting(t *testing.T) {
 		reason := errors.New("shutdown")
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, reason)
 		defer cancel()
-		_, err = r.Run(ctx, Morsel{Sweep: "fixity", Name: "m", Pages: pages, Start: start})
+		_, err = r.Run(ctx, Split{Sweep: "fixity", Name: "m", Pages: pages, Start: start})
 		if !errors.Is(err, reason) || len(of[*pb.FixityTask](w)) != 0 || len(of[*pb.Job](w)) != 0 {
 			t.Errorf("got %v; published %v", err, w.published)
 		}
@@ -329,7 +329,7 @@ func TestCursorsThatAreNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	stuck := func(_ context.Context, _ Round, cursor []byte) (Page, error) { return Page{Next: cursor}, nil }
-	if _, err := r.Run(t.Context(), Morsel{Sweep: "s", Name: "m", Pages: stuck, Start: start}); err == nil {
+	if _, err := r.Run(t.Context(), Split{Sweep: "s", Name: "m", Pages: stuck, Start: start}); err == nil {
 		t.Error("a page that does not advance the cursor is not an error")
 	}
 }

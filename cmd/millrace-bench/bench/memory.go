@@ -31,7 +31,7 @@ func (r *runner) behind(ctx context.Context) (m measurement, err error) {
 	}
 	stuck := newLap(1)
 	pc := copier(bench(0), consumed)
-	pc.Drain = time.Millisecond // the stuck handlers would take all of the default
+	pc.DrainTimeout = time.Millisecond // the stuck handlers would take all of the default
 	p, err := newPool(g.Addr(), pc, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
 		stuck.begin()
 		stuck.end()

@@ -136,7 +136,7 @@ func copier(role schemas.Role, topics ...schemas.Topic) kafka.PoolConfig {
 	return kafka.PoolConfig{
 		Role: role, Topics: topics, Workers: d.Copier.Workers, Reserved: d.Copier.Reserved, Large: d.Copier.Large,
 		HighWeight: d.HighWeight, Window: d.Copier.Window, Bytes: int64(d.Copier.Bytes),
-		Drain: d.Drain, Stall: d.Stall, MaxAttempts: d.Attempts,
+		DrainTimeout: d.Drain, StallTimeout: d.Stall, MaxAttempts: d.Attempts,
 		Slots: kafka.NewSlots(func(string, string) kafka.Limit { return kafka.Limit{} }),
 		Admit: func(account, store string) error {
 			if b, ok := breakers[schemas.Key(account, store)]; ok {

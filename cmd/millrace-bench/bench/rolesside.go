@@ -108,7 +108,7 @@ func (s RolesSide) Run(ctx context.Context) (line []byte, err error) {
 	roles := slices.DeleteFunc(app.Roles(), func(r schemas.Role) bool { return r == schemas.RoleSweeper })
 	all := []part{runs(a, roles...), partOf(state.Watch)}
 	if s.Do != "import" {
-		if j.client, err = a.Emitting(us, primary, "bench"); err != nil {
+		if j.client, err = a.EmittingStore(us, primary, "bench"); err != nil {
 			return nil, err
 		}
 		all = append(all, j.client)
@@ -158,7 +158,7 @@ func (s RolesSide) configure(state *app.State) (*settings.Config, error) {
 	if err := app.SaveConfig(state, &cfg); err != nil {
 		return nil, err
 	}
-	saved, _, err := settings.Load(settings.Sources{File: app.ConfigIn(filepath.Join(s.Dir, "state"))})
+	saved, _, err := settings.Load(settings.Sources{File: app.StateConfigPath(filepath.Join(s.Dir, "state"))})
 	if err != nil {
 		return nil, fmt.Errorf("read back the configuration: %w", err)
 	}
@@ -236,7 +236,7 @@ func (j *job) store(ctx context.Context) (res sideResult, err error) {
 	if err := j.app.CatchUp(ctx); err != nil {
 		return res, err
 	}
-	order := app.SweepOrder{Account: us, Store: primary, Begun: start.UTC().Truncate(time.Millisecond)}
+	order := app.SweepRequest{Account: us, Store: primary, Begun: start.UTC().Truncate(time.Millisecond)}
 	if _, err := j.app.SweepFixity(ctx, order); err != nil {
 		return res, err
 	}
@@ -333,7 +333,7 @@ func (j *job) each(ctx context.Context, n int, do func(ctx context.Context, i in
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	for j.app.Untold() > 0 {
+	for j.app.Unpublished() > 0 {
 		if err := retry.Sleep(ctx, lookEvery); err != nil {
 			return err
 		}

@@ -65,7 +65,7 @@ func (s SinkSide) Store(ctx context.Context) (line []byte, err error) {
 		}
 		res.Seconds = time.Since(start).Seconds()
 		return lookUntil(ctx, func() (bool, error) { // the state too
-			left, err := a.Behind(ctx, schemas.RoleSink, schemas.RoleState)
+			left, err := a.Lag(ctx, schemas.RoleSink, schemas.RoleState)
 			return left == 0, err
 		})
 	})

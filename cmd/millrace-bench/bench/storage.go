@@ -190,7 +190,7 @@ func (r *runner) lookedAt(where place) func(context.Context) (measurement, error
 // compare has the sides take turns.
 func (r *runner) compare(ctx context.Context, where place, do string) (d comparison, err error) {
 	s, done, err := r.serve(ctx, where)
-	if errors.Is(err, s3proc.ErrAbsent) {
+	if errors.Is(err, s3proc.ErrNotInstalled) {
 		return comparison{absent: "make servers"}, nil
 	}
 	if err != nil {

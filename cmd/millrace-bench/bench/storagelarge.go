@@ -59,7 +59,7 @@ func (r *runner) hugeCopies(program string) func(context.Context) (measurement, 
 	return func(ctx context.Context) (m measurement, err error) {
 		sizes := slices.Repeat([]int64{r.amounts.huge}, r.amounts.huges)
 		s, err := r.serveSizes(ctx, program, sizes)
-		if errors.Is(err, s3proc.ErrAbsent) {
+		if errors.Is(err, s3proc.ErrNotInstalled) {
 			return measurement{absent: "make servers"}, nil
 		}
 		if err != nil {
@@ -207,7 +207,7 @@ func (r *runner) peerFiles(ctx context.Context, program, dir string, n int) (u c
 func (r *runner) workers(sizes []int64) func(context.Context) (measurement, error) {
 	return func(ctx context.Context) (m measurement, err error) {
 		s, err := r.serveSizes(ctx, realServer, sizes)
-		if errors.Is(err, s3proc.ErrAbsent) {
+		if errors.Is(err, s3proc.ErrNotInstalled) {
 			return measurement{absent: "make servers"}, nil
 		}
 		if err != nil {

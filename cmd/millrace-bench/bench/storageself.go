@@ -90,7 +90,7 @@ func emitAll(ctx context.Context, n int, after time.Duration) (rate float64, err
 	topic.after = after
 	// The driver stands behind limits and a breaker, as the roles have it.
 	log := slog.New(slog.DiscardHandler)
-	limited := limit.NewThrottled(&taker{}, limit.NewBreaker(limit.Config{Account: us, Store: "1", Log: log}),
+	limited := limit.New(&taker{}, limit.NewBreaker(limit.Config{Account: us, Store: "1", Log: log}),
 		limit.NewThrottle(limit.Rates{}, log))
 	store, err := emit.New(limited, emit.Config{Account: us, Store: "1", Outbox: outbox}, &topic)
 	if err != nil {

@@ -44,7 +44,7 @@ func (d *demo) damage(ctx context.Context) error {
 // and would repair the damage before it is found.
 func (d *demo) waitCommitted(ctx context.Context) error {
 	return d.until(ctx, "all work committed", func(ctx context.Context) (app.Progress, error) {
-		behind, err := d.app.Behind(ctx, schemas.RolePlanner, schemas.RoleCopier, schemas.RoleChecker,
+		behind, err := d.app.Lag(ctx, schemas.RolePlanner, schemas.RoleCopier, schemas.RoleChecker,
 			schemas.RoleSteward, schemas.RoleDelayer)
 		return app.Progress{Done: -behind}, err
 	})

@@ -287,7 +287,7 @@ func (d *demo) configure(state *app.State) (*config.Config, error) {
 	if err := app.SaveConfig(state, &cfg); err != nil {
 		return nil, err
 	}
-	saved, _, err := config.Load(config.Sources{File: app.ConfigIn(d.cfg.State)})
+	saved, _, err := config.Load(config.Sources{File: app.StateConfigPath(d.cfg.State)})
 	if err != nil {
 		return nil, fmt.Errorf("read back the demo's configuration: %w", err)
 	}
@@ -306,7 +306,7 @@ func (d *demo) prepare(ctx context.Context) error {
 		}
 	}
 	var err error
-	d.emit, err = d.app.Emitting(account, primary, agent)
+	d.emit, err = d.app.EmittingStore(account, primary, agent)
 	return err
 }
 

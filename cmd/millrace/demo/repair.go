@@ -53,7 +53,7 @@ func (d *demo) round(ctx context.Context, name string, items int, ids ...string)
 	step := d.display.Step(name, int64(len(ids)*items))
 	defer func() { step.End(err == nil) }()
 	for _, id := range ids {
-		r, err := d.app.SweepFixity(ctx, app.SweepOrder{Account: account, Store: id, Begun: begun, Asked: step.Add})
+		r, err := d.app.SweepFixity(ctx, app.SweepRequest{Account: account, Store: id, Begun: begun, OnRequested: step.Add})
 		if err != nil {
 			return nil, fmt.Errorf("sweep store %s: %w", id, err)
 		}
@@ -80,7 +80,7 @@ func (d *demo) sweep(ctx context.Context) error {
 	err = d.until(ctx, "checks of the sweep concluded", func(ctx context.Context) (app.Progress, error) {
 		var final int64
 		for _, r := range rounds {
-			n, err := d.app.DB().RoundFinal(ctx, r.ID)
+			n, err := d.app.DB().CountFinal(ctx, r.ID)
 			if err != nil {
 				return app.Progress{}, err
 			}
@@ -153,7 +153,7 @@ func (d *demo) repair(ctx context.Context) error {
 		for _, i := range open {
 			key := schemas.IncidentKey(i)
 			if i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL && !approved[key] {
-				by := app.Approval{Who: agent, Reason: "part of the demo", From: "cli"}
+				by := app.Actor{Who: agent, Reason: "part of the demo", From: "cli"}
 				if _, err := d.app.ApproveRepair(ctx, i, by); err != nil {
 					return app.Progress{}, err
 				}

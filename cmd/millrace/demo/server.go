@@ -141,7 +141,7 @@ func (s *server) watch(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	case <-s.Exited():
-		return fmt.Errorf("the S3 server ended (%v); its last output:\n%s", s.State(), s.Said())
+		return fmt.Errorf("the S3 server ended (%v); its last output:\n%s", s.ProcessState(), s.LogTail())
 	}
 }
 

@@ -19,7 +19,7 @@ func (s *shortfall) Error() string { return s.what }
 
 // until waits until look reports that all is done. It returns a shortfall after stallTimeout
 // without progress.
-func (d *demo) until(ctx context.Context, what string, look app.Look) error {
+func (d *demo) until(ctx context.Context, what string, look app.ProgressFunc) error {
 	stalled := func(_ context.Context, last app.Progress, err error) error {
 		short := &shortfall{fmt.Sprintf("%s: %d of %d, without progress for %v (messages that failed: "+
 			"'millrace dead list --state %s')", what, last.Done, last.Total, stallTimeout, d.cfg.State)}
@@ -28,5 +28,5 @@ func (d *demo) until(ctx context.Context, what string, look app.Look) error {
 		}
 		return short
 	}
-	return app.Wait{Look: look, Patience: stallTimeout, Stalled: stalled}.Until(ctx)
+	return app.Wait{Progress: look, Patience: stallTimeout, Stalled: stalled}.Until(ctx)
 }

@@ -83,7 +83,7 @@ func (d *demo) write(ctx context.Context) error {
 // waitPublished waits until the outbox is empty: all Changes are in Kafka.
 func (d *demo) waitPublished(ctx context.Context) error {
 	return d.until(ctx, "changes published", func(context.Context) (app.Progress, error) {
-		return app.Progress{Done: -int64(d.app.Untold())}, nil
+		return app.Progress{Done: -int64(d.app.Unpublished())}, nil
 	})
 }
 

@@ -1,7 +1,7 @@
 // Package match compares large multisets of keys from three sides: the records of a topic, the rows in the view of a
 // table, and the rows in the table.
 //
-// Every key is visited once, with all its entries. Entries are kept in a tally.Book, 40 bytes each, so memory does
+// Every key is visited once, with all its entries. Entries are kept in a tally.Multiset, 40 bytes each, so memory does
 // not grow with their number.
 package match
 
@@ -57,7 +57,7 @@ const (
 )
 
 // A Comparison holds entries of all sides. It is not safe for concurrent use.
-type Comparison struct{ entries *tally.Book }
+type Comparison struct{ entries *tally.Multiset }
 
 // New returns an empty Comparison. The caller closes it.
 func New() *Comparison { return &Comparison{tally.New("")} }

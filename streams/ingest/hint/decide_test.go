@@ -26,8 +26,8 @@ func TestDecide(t *testing.T) {
 	hint := func(k Kind, etag string) Hint {
 		return Hint{Kind: k, Vendor: "minio", Event: "E", Time: eventTime, ETag: etag, Sequence: "17", User: "ann"}
 	}
-	present := Sight{Present: true, Object: object, Resolution: time.Second, Received: now, Now: now}
-	absent := Sight{Resolution: time.Second, Received: now.Add(time.Millisecond), Now: now}
+	present := Observation{Present: true, Object: object, Resolution: time.Second, Received: now, Now: now}
+	absent := Observation{Resolution: time.Second, Received: now.Add(time.Millisecond), Now: now}
 	fine := absent
 	fine.Resolution = time.Nanosecond
 	add := func(sequence, user string) *pb.Change {
@@ -59,11 +59,11 @@ func TestDecide(t *testing.T) {
 
 	for name, tt := range map[string]struct {
 		hint Hint
-		seen Sight
+		seen Observation
 		row  Row
 		want *pb.Change
 	}{
-		"aside":                                  {hint(Irrelevant, "e1"), Sight{}, rowIrrelevant, nil},
+		"aside":                                  {hint(Irrelevant, "e1"), Observation{}, rowIrrelevant, nil},
 		"created, present, that content":         {hint(Created, "e1"), present, rowTold, add("17", "ann")},
 		"created, present, properties not known": {hint(Created, "e1"), lost, rowTold, addLost},
 		"created, present, not comparable":       {hint(Created, ""), present, rowTold, add("17", "ann")},
@@ -90,7 +90,7 @@ func TestDecide(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		hint Hint
-		seen Sight
+		seen Observation
 		bad  bool
 	}{
 		"a store's clock a little ahead": {hint(Created, "e1"), ahead(present, maxFuture), false},
@@ -106,7 +106,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func ahead(s Sight, by time.Duration) Sight {
+func ahead(s Observation, by time.Duration) Observation {
 	s.Object.Modified = s.Now.Add(by)
 	return s
 }

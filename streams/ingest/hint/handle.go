@@ -9,29 +9,29 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Places returns the copies that a bucket and key in a notification from topic can mean: several if stores have buckets
+// Resolver returns the copies that a bucket and key in a notification from topic can mean: several if stores have buckets
 // of the same name and the topic does not select one, and none if the key is not that of an item. known reports whether
 // a store has the bucket.
-type Places interface {
-	Places(topic schemas.Topic, bucket, key string) (all []schemas.Copy, known bool)
+type Resolver interface {
+	Resolve(topic schemas.Topic, bucket, key string) (all []schemas.Copy, known bool)
 }
 
 // A Handler handles the deliveries of notification topics. It is safe for concurrent use.
 type Handler struct {
-	look   *Looker
-	places Places
+	look   *Observer
+	places Resolver
 	count  func(Row)
 }
 
 // NewHandler returns a Handler. It calls count, if not nil, with the row of each hint.
-func NewHandler(stores Stores, places Places, count func(Row)) (*Handler, error) {
+func NewHandler(stores Stores, places Resolver, count func(Row)) (*Handler, error) {
 	if stores == nil || places == nil {
 		return nil, errors.New("hint: stores or places are missing")
 	}
 	if count == nil {
 		count = func(Row) {}
 	}
-	return &Handler{look: NewLooker(stores), places: places, count: count}, nil
+	return &Handler{look: NewObserver(stores), places: places, count: count}, nil
 }
 
 // Handle handles one delivery. It returns a Change or nothing for a single hint. If the delivery has several hints, it
@@ -72,7 +72,7 @@ func (h *Handler) handleHint(ctx context.Context, d *schemas.Delivery, one Hint)
 		h.count(rowNoItem)
 		return nil, nil
 	}
-	s, err := h.look.Look(ctx, c)
+	s, err := h.look.Observe(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func (h *Handler) handleHint(ctx context.Context, d *schemas.Delivery, one Hint)
 // such as an internal one of the driver. Its error is permanent.
 func (h *Handler) copyOf(topic schemas.Topic, one Hint) (c schemas.Copy, item bool, err error) {
 	name, _ := topic.Foreign()
-	all, known := h.places.Places(topic, one.Bucket, one.Key)
+	all, known := h.places.Resolve(topic, one.Bucket, one.Key)
 	switch {
 	case len(all) == 1:
 		return all[0], true, nil
@@ -107,14 +107,14 @@ func (h *Handler) copyOf(topic schemas.Topic, one Hint) (c schemas.Copy, item bo
 	return c, false, nil
 }
 
-// Place returns the copy that a delivery is about, before it is handled. It returns false if the delivery does not have
+// Copy returns the copy that a delivery is about, before it is handled. It returns false if the delivery does not have
 // exactly one hint about exactly one copy.
-func (h *Handler) Place(d *schemas.Delivery) (schemas.Copy, bool) {
+func (h *Handler) Copy(d *schemas.Delivery) (schemas.Copy, bool) {
 	hints, err := Parse(d.Value)
 	if err != nil || len(hints) != 1 || hints[0].Kind == Irrelevant {
 		return schemas.Copy{}, false
 	}
-	all, _ := h.places.Places(d.Topic, hints[0].Bucket, hints[0].Key)
+	all, _ := h.places.Resolve(d.Topic, hints[0].Bucket, hints[0].Key)
 	if len(all) != 1 {
 		return schemas.Copy{}, false
 	}

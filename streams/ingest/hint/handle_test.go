@@ -49,7 +49,7 @@ func (w *site) Store(account, id string) (storage.Store, bool) {
 	return w.store, account == "acme" && id == "1"
 }
 
-func (w *site) Places(_ schemas.Topic, bucket, key string) (all []schemas.Copy, known bool) {
+func (w *site) Resolve(_ schemas.Topic, bucket, key string) (all []schemas.Copy, known bool) {
 	one := schemas.Copy{Account: "acme", Store: "1", Space: bucket, Item: key}
 	switch bucket {
 	case "photos":
@@ -171,7 +171,7 @@ func TestHandleFaults(t *testing.T) {
 		class retry.Class
 	}{
 		"stat failed":                       {storagetest.Fault{Method: "Stat"}, created, retry.Transient},
-		"stat was done and reported failed": {storagetest.Fault{Method: "Stat", Done: true}, created, retry.Transient},
+		"stat was done and reported failed": {storagetest.Fault{Method: "Stat", Applied: true}, created, retry.Transient},
 		"store away":                        {storagetest.Fault{Method: "Stat", Err: away}, created, retry.ClassUnavailable},
 		"absence, marker not read":          {storagetest.Fault{Method: "Marker"}, removed, retry.ClassUnavailable},
 		"absence, marker missing": {storagetest.Fault{Method: "Marker", Err: storage.ErrNoMarker}, removed,
@@ -217,7 +217,7 @@ func TestPlace(t *testing.T) {
 		"garbage":        {`x`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, ok := w.h.Place(&schemas.Delivery{Value: []byte(tt.value)})
+			got, ok := w.h.Copy(&schemas.Delivery{Value: []byte(tt.value)})
 			if ok != (tt.want != "") || ok && got.String() != tt.want {
 				t.Errorf("got %v, %v, want %q", got, ok, tt.want)
 			}

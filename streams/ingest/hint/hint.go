@@ -49,8 +49,8 @@ type Hint struct {
 	raw []byte // the record in a form that can be parsed alone
 }
 
-// A Sight is the state of a copy that a store showed after a hint.
-type Sight struct {
+// A Observation is the state of a copy that a store showed after a hint.
+type Observation struct {
 	Present bool
 	Object  storage.Object // set if Present
 	// Resolution is the resolution of the store's times.
@@ -99,7 +99,7 @@ const maxFuture = 5 * time.Minute
 
 // Decide returns the Change to publish for a hint about copy c with the observed state s. It is a pure function. Its
 // error is permanent: the time of the Change is too far in the future.
-func Decide(c schemas.Copy, h Hint, s Sight) (Decision, error) {
+func Decide(c schemas.Copy, h Hint, s Observation) (Decision, error) {
 	d := Decision{Row: rowOf(h, s)}
 	switch d.Row {
 	case rowIrrelevant, rowNever:
@@ -124,7 +124,7 @@ func Decide(c schemas.Copy, h Hint, s Sight) (Decision, error) {
 	return d, nil
 }
 
-func rowOf(h Hint, s Sight) Row {
+func rowOf(h Hint, s Observation) Row {
 	switch {
 	case h.Kind == Irrelevant:
 		return rowIrrelevant
@@ -155,7 +155,7 @@ func trimETag(etag string) string { return strings.Trim(etag, `"`) }
 
 // removalTime returns the time of a removal such that it is comparable with the store's times of contents: not before
 // the removed content, and not after content that was written later.
-func removalTime(h Hint, s Sight) time.Time {
+func removalTime(h Hint, s Observation) time.Time {
 	at := h.Time
 	switch {
 	case at.IsZero():

@@ -16,37 +16,37 @@ type Stores interface {
 	Store(account, id string) (storage.Store, bool)
 }
 
-// A Looker queries stores for the state of copies. It is safe for concurrent use.
-type Looker struct {
+// A Observer queries stores for the state of copies. It is safe for concurrent use.
+type Observer struct {
 	stores  Stores
 	markers storage.Markers
 }
 
-// NewLooker returns a Looker.
-func NewLooker(stores Stores) *Looker { return &Looker{stores: stores} }
+// NewObserver returns a Looker.
+func NewObserver(stores Stores) *Observer { return &Observer{stores: stores} }
 
-// Look returns the state of a copy. It reports a copy as absent only if it could read the store's marker afterwards.
+// Observe returns the state of a copy. It reports a copy as absent only if it could read the store's marker afterwards.
 // An unknown store is a permanent error; other errors have the class that the store returned.
-func (l *Looker) Look(ctx context.Context, c schemas.Copy) (Sight, error) {
+func (l *Observer) Observe(ctx context.Context, c schemas.Copy) (Observation, error) {
 	store, ok := l.stores.Store(c.Account, c.Store)
 	if !ok {
-		return Sight{}, retry.Permanent(fmt.Errorf("look at %s: account %q has no store %q", c, c.Account, c.Store))
+		return Observation{}, retry.Permanent(fmt.Errorf("look at %s: account %q has no store %q", c, c.Account, c.Store))
 	}
 	o, err := store.Stat(ctx, c.Space, c.Item)
 	now := time.Now()
-	s := Sight{Present: err == nil, Object: o, Resolution: store.Capabilities().TimeResolution, Now: now}
+	s := Observation{Present: err == nil, Object: o, Resolution: store.Capabilities().TimeResolution, Now: now}
 	switch {
 	case err == nil:
 		return s, nil
 	case !errors.Is(err, storage.ErrNotFound) && !errors.Is(err, storage.ErrNoSpace):
-		return Sight{}, fmt.Errorf("look at %s: %w", c, err)
+		return Observation{}, fmt.Errorf("look at %s: %w", c, err)
 	}
 	if err := l.markers.Confirm(ctx, schemas.Key(c.Account, c.Store), store, now); err != nil {
 		err = fmt.Errorf("confirm that %s is absent: %w", c, err)
 		if retry.ClassOf(err) == retry.Transient {
 			err = retry.Unavailable(err)
 		}
-		return Sight{}, err
+		return Observation{}, err
 	}
 	return s, nil
 }

@@ -57,7 +57,7 @@ type Config struct {
 // A Watch watches one directory tree.
 type Watch struct {
 	cfg   Config
-	look  *hint.Looker
+	look  *hint.Observer
 	store hint.Stores
 	out   Publisher
 	count func(hint.Row)
@@ -77,7 +77,7 @@ func New(cfg Config, stores hint.Stores, out Publisher, count func(hint.Row), lo
 	if count == nil {
 		count = func(hint.Row) {}
 	}
-	return &Watch{cfg: cfg, look: hint.NewLooker(stores), store: stores, out: out, count: count,
+	return &Watch{cfg: cfg, look: hint.NewObserver(stores), store: stores, out: out, count: count,
 			log: log.With("part", "watch", "account", cfg.Account, "store", cfg.Store), queue: newQueue(cfg.quiet, cfg.Limit)},
 		nil
 }
@@ -182,15 +182,15 @@ func (w *Watch) publishPath(ctx context.Context, p pendingPath) error {
 
 // examine queries the store for the item at a path and returns the decision and the observed state. Both are zero if
 // the path is not that of an item.
-func (w *Watch) examine(ctx context.Context, p pendingPath) (hint.Decision, hint.Sight, error) {
+func (w *Watch) examine(ctx context.Context, p pendingPath) (hint.Decision, hint.Observation, error) {
 	space, item, ok := w.cfg.ItemAt(p.path)
 	if !ok {
-		return hint.Decision{}, hint.Sight{}, nil
+		return hint.Decision{}, hint.Observation{}, nil
 	}
 	c := schemas.Copy{Account: w.cfg.Account, Store: w.cfg.Store, Space: space, Item: item}
-	s, err := w.look.Look(ctx, c)
+	s, err := w.look.Observe(ctx, c)
 	if err != nil {
-		return hint.Decision{}, hint.Sight{}, err
+		return hint.Decision{}, hint.Observation{}, err
 	}
 	s.Received = p.last
 	h := hint.Hint{Kind: hint.Created, Vendor: "watch", Event: "written"}

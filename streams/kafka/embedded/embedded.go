@@ -59,7 +59,7 @@ func StartBroker(c BrokerConfig) (*Broker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start embedded broker in %s: %w", c.Dir, err)
 	}
-	StampAppends(cluster)
+	SetLogAppendTimes(cluster)
 	return &Broker{cluster: cluster, addr: cluster.ListenAddrs()[0]}, nil
 }
 

@@ -9,9 +9,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// StampAppends makes c set the timestamps of records in topics with LogAppendTime, as a real broker does; kfake
+// SetLogAppendTimes makes c set the timestamps of records in topics with LogAppendTime, as a real broker does; kfake
 // keeps those of the producers. Unlike with a real broker, the records of a batch keep their relative timestamps.
-func StampAppends(c *kfake.Cluster) {
+func SetLogAppendTimes(c *kfake.Cluster) {
 	c.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		r := req.(*kmsg.ProduceRequest)
 		now := time.Now().UnixMilli()

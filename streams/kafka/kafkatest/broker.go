@@ -30,15 +30,15 @@ type Options struct {
 	Lanes      []kafka.Lane
 	// RealTime is for tests outside of synctest: the heartbeat interval is 100 ms, not 3 s.
 	RealTime bool
-	// Prompt is for tests in fake time that depend on what happens within a second. Fetches without records return
+	// ShortFetches is for tests in fake time that depend on what happens within a second. Fetches without records return
 	// after the wait that the client asks for, so a resumed partition is read soon.
-	Prompt bool
+	ShortFetches bool
 	// Loopback makes the broker listen on a port of 127.0.0.1, for tests in real time with other processes or much data.
 	Loopback bool
 	// Before42 makes the broker behave as Kafka 4.1: commits name topics by name, not by id.
 	Before42 bool
-	// Bare leaves out the topics of the catalogue.
-	Bare bool
+	// NoTopics leaves out the topics of the catalogue.
+	NoTopics bool
 	// Foreign lists foreign topics to create.
 	Foreign []string
 }
@@ -72,8 +72,8 @@ func New(t testing.TB, o Options) *Broker {
 	}
 	t.Cleanup(cluster.Close)
 	b.cluster = cluster
-	embedded.StampAppends(cluster)
-	if !o.RealTime && !o.Loopback && !o.Prompt {
+	embedded.SetLogAppendTimes(cluster)
+	if !o.RealTime && !o.Loopback && !o.ShortFetches {
 		cluster.ControlKey(int16(kmsg.Fetch), waitLonger)
 	}
 	b.cfg = kafka.Config{
@@ -86,7 +86,7 @@ func New(t testing.TB, o Options) *Broker {
 	if o.Partitions == 0 {
 		o.Partitions = 2
 	}
-	if !o.Bare {
+	if !o.NoTopics {
 		if err := kafka.EnsureTopics(t.Context(), b.cfg, kafka.TopicOptions{Partitions: o.Partitions}); err != nil {
 			t.Fatal(err)
 		}

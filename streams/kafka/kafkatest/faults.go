@@ -20,15 +20,15 @@ type Fault int
 const (
 	// NotDone: the request had no effect, and its error is retriable.
 	NotDone Fault = iota
-	// DoneButLost: the request took effect, but its response is a time-out.
-	DoneButLost
+	// DoneNotAcknowledged: the request took effect, but its response is a time-out.
+	DoneNotAcknowledged
 	// Refused: the request had no effect, and its error is not retriable.
 	Refused
 )
 
 func (f Fault) err(retriable *kerr.Error) *kerr.Error {
 	switch f {
-	case DoneButLost:
+	case DoneNotAcknowledged:
 		return kerr.RequestTimedOut
 	case Refused:
 		return kerr.TopicAuthorizationFailed
@@ -107,8 +107,8 @@ func (b *Broker) FailRead(
 	return f.Remove, f.Hits
 }
 
-// Unknown makes the next times requests for the configuration of topic fail, as at a broker that does not know it yet.
-func (b *Broker) Unknown(topic schemas.Topic, times int) {
+// FailDescribe makes the next times requests for the configuration of topic fail, as at a broker that does not know it yet.
+func (b *Broker) FailDescribe(topic schemas.Topic, times int) {
 	b.fail(kmsg.DescribeConfigs, kfake.Fault{
 		Resource: b.cfg.Prefix + string(topic), Err: kerr.UnknownTopicOrPartition, Count: times,
 	})
@@ -134,9 +134,9 @@ func (b *Broker) Fence(role schemas.Role) {
 	})
 }
 
-// Usurp removes the members of the group of role without notice, and commits the offsets at for partitions of
+// ReplaceMembers removes the members of the group of role without notice, and commits the offsets at for partitions of
 // topic, as another member would.
-func (b *Broker) Usurp(role schemas.Role, topic schemas.Topic, at map[int32]int64) {
+func (b *Broker) ReplaceMembers(role schemas.Role, topic schemas.Topic, at map[int32]int64) {
 	b.t.Helper()
 	cl, ctx := b.client(), b.t.Context()
 	defer cl.Close()
@@ -175,8 +175,8 @@ func (b *Broker) CountWrites(topic schemas.Topic) (count func() int) {
 	}).Hits
 }
 
-// Cut closes all connections of the clients under test, and lets them open none until mend is called.
-func (b *Broker) Cut() (mend func()) {
+// Disconnect closes all connections of the clients under test, and lets them open none until mend is called.
+func (b *Broker) Disconnect() (mend func()) {
 	b.conns.mu.Lock()
 	defer b.conns.mu.Unlock()
 	b.conns.cut = true
@@ -238,16 +238,16 @@ func (b *Broker) Trim(topic schemas.Topic, partition int32, offset int64) {
 	}
 }
 
-// Transact writes records of one topic in a transaction, and commits or aborts it. The log then ends with a
+// WriteTransaction writes records of one topic in a transaction, and commits or aborts it. The log then ends with a
 // control record, which readers do not get.
-func (b *Broker) Transact(commit bool, recs ...Record) {
+func (b *Broker) WriteTransaction(commit bool, recs ...Record) {
 	b.t.Helper()
-	b.Begin("test", recs...)(commit)
+	b.BeginTransaction("test", recs...)(commit)
 }
 
-// Begin writes records of one topic in an open transaction. end commits or aborts it. It must be called within 15
+// BeginTransaction writes records of one topic in an open transaction. end commits or aborts it. It must be called within 15
 // minutes.
-func (b *Broker) Begin(producer string, recs ...Record) (end func(commit bool)) {
+func (b *Broker) BeginTransaction(producer string, recs ...Record) (end func(commit bool)) {
 	b.t.Helper()
 	cl := b.client(kgo.TransactionalID(producer), kgo.TransactionTimeout(15*time.Minute),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()))

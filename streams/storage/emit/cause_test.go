@@ -74,7 +74,7 @@ func TestMarkOfTheCauseProvesNothing(t *testing.T) {
 	}
 	for method, m := range calls {
 		for name, fault := range map[string]storagetest.Fault{
-			"done":              {Done: true, Err: errors.New("connection is cut")},
+			"done":              {Applied: true, Err: errors.New("connection is cut")},
 			"not done":          {Err: errors.New("connection is cut")},
 			"not done, refused": {Err: storage.NotApplied(errors.New("refused"))},
 		} {
@@ -87,12 +87,12 @@ func TestMarkOfTheCauseProvesNothing(t *testing.T) {
 				fault.Method = method
 				w.faulty.Script(fault)
 				err = m.call(ctx, w)
-				unread := method == "Put" && !fault.Done // no byte was read, which proves it
+				unread := method == "Put" && !fault.Applied // no byte was read, which proves it
 				if err == nil || storage.IsNotApplied(err) != unread {
 					t.Errorf("got %v, marked %v, want an error, marked %v", err, storage.IsNotApplied(err), unread)
 				}
 				must(t, w.s.Flush(t.Context()))
-				if fault.Done {
+				if fault.Applied {
 					w.wantOps(0, m.op)
 				} else {
 					w.wantOps(0)

@@ -60,7 +60,7 @@ func TestInnerTwins(t *testing.T) {
 		for _, done := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s done %v", method, done), func(t *testing.T) {
 				w, was := newMutationWorld(t)
-				w.faulty.Script(storagetest.Fault{Method: method, Done: done})
+				w.faulty.Script(storagetest.Fault{Method: method, Applied: done})
 				if err := m.call(w); !errors.Is(err, storagetest.ErrFault) || errors.Is(err, ErrNotPublished) {
 					t.Errorf("got %v, want the store's error", err)
 				}
@@ -92,7 +92,7 @@ func TestOnlyTheMarkProves(t *testing.T) {
 	for method, m := range testMutations() {
 		for _, sentinel := range sentinels {
 			for name, fault := range map[string]storagetest.Fault{
-				"done":             {Done: true, Err: fmt.Errorf("driver: %w", sentinel)},
+				"done":             {Applied: true, Err: fmt.Errorf("driver: %w", sentinel)},
 				"not done":         {Err: fmt.Errorf("driver: %w", sentinel)},
 				"not done, proven": {Err: retry.Permanent(storage.NotApplied(fmt.Errorf("driver: %w", sentinel)))},
 			} {
@@ -101,11 +101,11 @@ func TestOnlyTheMarkProves(t *testing.T) {
 					fault.Method = method
 					w.faulty.Script(fault)
 					err := m.call(w)
-					marked := storage.IsNotApplied(fault.Err) || method == "Put" && !fault.Done // the Put read no byte
+					marked := storage.IsNotApplied(fault.Err) || method == "Put" && !fault.Applied // the Put read no byte
 					if !errors.Is(err, sentinel) || storage.IsNotApplied(err) != marked {
 						t.Errorf("got %v, marked %v, want the store's error, marked %v", err, storage.IsNotApplied(err), marked)
 					}
-					if fault.Done {
+					if fault.Applied {
 						w.wantOps(0, m.op)
 					} else {
 						w.wantOps(0)
@@ -131,7 +131,7 @@ func TestUnprovenErrorThenKill(t *testing.T) {
 		held  int
 		want  []string
 	}{
-		"done":             {storagetest.Fault{Done: true, Err: storage.ErrReadOnly}, 1, []string{"DELETE"}},
+		"done":             {storagetest.Fault{Applied: true, Err: storage.ErrReadOnly}, 1, []string{"DELETE"}},
 		"not done":         {storagetest.Fault{Err: storage.ErrReadOnly}, 1, nil},
 		"not done, proven": {storagetest.Fault{Err: storage.NotApplied(storage.ErrReadOnly)}, 0, nil},
 	} {
@@ -165,7 +165,7 @@ func TestInnerUnknown(t *testing.T) {
 			if _, err := w.mem.Put(t.Context(), sp, "a", strings.NewReader("x"), storage.PutOptions{Size: 1}); err != nil {
 				t.Fatal(err)
 			}
-			w.faulty.Script(storagetest.Fault{Method: "Delete", Done: done},
+			w.faulty.Script(storagetest.Fault{Method: "Delete", Applied: done},
 				storagetest.Fault{Method: "Stat", Skip: 1, Times: 2})
 			if _, err := w.s.Delete(t.Context(), sp, "a", storage.DeleteOptions{}); !errors.Is(err, storagetest.ErrFault) {
 				t.Errorf("got %v, want the store's error", err)
@@ -191,7 +191,7 @@ func TestInnerUnknown(t *testing.T) {
 // the intent is reported.
 func TestUndecided(t *testing.T) {
 	w := newWorld(t)
-	w.faulty.Script(storagetest.Fault{Method: "Put", Done: true}, storagetest.Fault{Method: "Stat", Skip: 1})
+	w.faulty.Script(storagetest.Fault{Method: "Put", Applied: true}, storagetest.Fault{Method: "Stat", Skip: 1})
 	if _, err := w.put("one"); !errors.Is(err, storagetest.ErrFault) {
 		t.Fatalf("got %v, want the store's error", err)
 	}
@@ -216,7 +216,7 @@ func TestUndecided(t *testing.T) {
 // The recorded digests of the stream decide the outcome, also when the next mutation resolves it.
 func TestResolvedByNextMutation(t *testing.T) {
 	w := newWorld(t)
-	w.faulty.Script(storagetest.Fault{Method: "Put", Done: true}, storagetest.Fault{Method: "Stat", Skip: 1})
+	w.faulty.Script(storagetest.Fault{Method: "Put", Applied: true}, storagetest.Fault{Method: "Stat", Skip: 1})
 	if _, err := w.put("one"); !errors.Is(err, storagetest.ErrFault) {
 		t.Fatalf("got %v, want the store's error", err)
 	}
@@ -237,7 +237,7 @@ func TestAbsentInWrongStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.topic.take()
-	w.faulty.Script(storagetest.Fault{Method: "Delete", Done: true})
+	w.faulty.Script(storagetest.Fault{Method: "Delete", Applied: true})
 	w.mem.Mark("")
 	if _, err := w.s.Delete(t.Context(), sp, "a", storage.DeleteOptions{}); !errors.Is(err, storagetest.ErrFault) {
 		t.Errorf("got %v, want the store's error", err)

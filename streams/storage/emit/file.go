@@ -209,7 +209,7 @@ func (f *File) Durable() bool { return true }
 // Intend implements Outbox.
 func (f *File) Intend(ctx context.Context, in Intent) (Ticket, error) {
 	if err := ctx.Err(); err != nil {
-		return 0, storage.Ended(ctx)
+		return 0, storage.ContextErr(ctx)
 	}
 	b, err := intentRecord(in)
 	if err != nil {

@@ -607,7 +607,7 @@ func TestGroupSync(t *testing.T) {
 	if got := syncs.Load(); got == 0 || got > callers*each/2 {
 		t.Errorf("got %d fsyncs of %d intents", got, callers*each)
 	}
-	if got := f.Stats().Held; got != 0 {
+	if got := f.Stats().Pending; got != 0 {
 		t.Errorf("got %d held", got)
 	}
 }

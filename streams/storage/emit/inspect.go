@@ -13,16 +13,16 @@ type Inspection struct {
 	Dir      string `json:"dir"`
 	Segments int    `json:"segments"`
 	Bytes    int64  `json:"bytes"` // of segments
-	// Held is the number of mutations in the outbox: their Changes are not acknowledged.
-	Held int `json:"held"`
+	// Pending is the number of mutations in the outbox: their Changes are not acknowledged.
+	Pending int `json:"held"`
 	// Unknown lists those without an outcome: it is looked up in the store when a program opens the outbox.
 	Unknown []UnknownOutcome `json:"unknown"`
 	// Undecided and Aside count reports, by kind.
 	Undecided int `json:"undecided"`
-	Aside     int `json:"aside"`
-	// Torn is the number of bytes at the end that form no complete record, if no later record says that they
+	Rejected  int `json:"aside"`
+	// Incomplete is the number of bytes at the end that form no complete record, if no later record says that they
 	// were synced. A process that is killed while it writes leaves them; they are no damage.
-	Torn int64 `json:"torn"`
+	Incomplete int64 `json:"torn"`
 	// Damage lists what cannot be read; empty: the outbox is sound. Missing segments at either end are not
 	// detected.
 	Damage []Damage `json:"damage"`
@@ -80,15 +80,15 @@ func inspect(ctx context.Context, dir string, d disk, hadLock bool) (in Inspecti
 		return in, fmt.Errorf("%s is no outbox: it has neither segments nor a lock", dir)
 	}
 	in = Inspection{
-		Dir: dir, Segments: len(f.segments), Held: len(f.index),
-		Undecided: f.stats.Undecided, Aside: f.stats.Rejected,
+		Dir: dir, Segments: len(f.segments), Pending: len(f.index),
+		Undecided: f.stats.Undecided, Rejected: f.stats.Rejected,
 		Damage: append([]Damage{}, r.lost...), Unknown: []UnknownOutcome{},
 	}
 	for _, s := range f.segments {
 		in.Bytes += s.size
 	}
 	for _, t := range r.tails {
-		in.Torn += t.seg.size - int64(len(t.bytes))
+		in.Incomplete += t.seg.size - int64(len(t.bytes))
 	}
 	for h := range f.Held() {
 		if h.Outcome != 0 {

@@ -68,7 +68,7 @@ func TestInspectAtEveryBit(t *testing.T) {
 	must(t, err)
 	sound, err := inspect(t.Context(), "x", diskOf(good), false)
 	must(t, err)
-	if len(sound.Damage) > 0 || sound.Held != 4 || len(sound.Unknown) != 3 || sound.Torn != 0 ||
+	if len(sound.Damage) > 0 || sound.Pending != 4 || len(sound.Unknown) != 3 || sound.Incomplete != 0 ||
 		sound.Bytes != int64(len(good)) {
 		t.Fatalf("got %+v, want 4 that wait, 3 without an outcome", sound)
 	}
@@ -102,11 +102,11 @@ func TestInspectAtEveryBit(t *testing.T) {
 		switch {
 		case at < headerBytes:
 			want := []Damage{{Segment: segmentName(1), Bytes: headerBytes, Before: 1}}
-			if !slices.Equal(in.Damage, want) || in.Held != sound.Held {
+			if !slices.Equal(in.Damage, want) || in.Pending != sound.Pending {
 				t.Fatalf("bit %d, of the header: got %+v, want damage %+v", bit, in, want)
 			}
 		case n == len(all.ends)-1: // no later record says that it was synced
-			if len(in.Damage) > 0 || in.Torn != int64(len(good)-from) || in.Held != sound.Held-1 {
+			if len(in.Damage) > 0 || in.Incomplete != int64(len(good)-from) || in.Pending != sound.Pending-1 {
 				t.Fatalf("bit %d, of the last record: got %+v", bit, in)
 			}
 		default:
@@ -131,9 +131,9 @@ func TestInspectAtEveryBit(t *testing.T) {
 				unknown++
 			}
 		}
-		if st := f.Stats(); st.Held != in.Held || unknown != len(in.Unknown) {
+		if st := f.Stats(); st.Pending != in.Pending || unknown != len(in.Unknown) {
 			t.Fatalf("bit %d: Inspect reports %d that wait and %d without an outcome, and Salvage keeps %d and %d",
-				bit, in.Held, len(in.Unknown), st.Held, unknown)
+				bit, in.Pending, len(in.Unknown), st.Pending, unknown)
 		}
 	}
 }
@@ -183,7 +183,7 @@ func TestInspectDirectories(t *testing.T) {
 					t.Errorf("%s: got %v, want %q", call, err, tt.want)
 				}
 			}
-			if in.Held != tt.held || len(in.Damage) > 0 {
+			if in.Pending != tt.held || len(in.Damage) > 0 {
 				t.Errorf("got %+v", in)
 			}
 			if got := contents(t, filepath.Dir(dir)); !maps.Equal(got, was) {
@@ -258,7 +258,7 @@ func TestSalvage(t *testing.T) {
 	to := dir + ".salvaged"
 	in, err := Salvage(t.Context(), dir, to)
 	must(t, err)
-	if len(in.Damage) != 1 || in.Damage[0].After != 1 || in.Damage[0].Before != 3 || in.Held != len(want) ||
+	if len(in.Damage) != 1 || in.Damage[0].After != 1 || in.Damage[0].Before != 3 || in.Pending != len(want) ||
 		len(in.Unknown) != len(want) {
 		t.Errorf("got %+v, want ticket 2 lost", in)
 	}
@@ -277,7 +277,7 @@ func TestSalvage(t *testing.T) {
 			t.Errorf("the new one has %s", name)
 		}
 	}
-	if again, err := Inspect(t.Context(), to); err != nil || len(again.Damage) > 0 || again.Held != len(want) {
+	if again, err := Inspect(t.Context(), to); err != nil || len(again.Damage) > 0 || again.Pending != len(want) {
 		t.Errorf("of the new one: got %+v, %v, want it sound", again, err)
 	}
 	if _, err := Salvage(t.Context(), dir, to); err == nil || !strings.Contains(err.Error(), "must not exist") {

@@ -240,15 +240,15 @@ func runChild(t *testing.T, dir string, progress bool, after time.Duration, env 
 
 func checkKilled(t *testing.T, dir string, kills int) {
 	t.Helper()
-	changes := storagetest.Journaled[published](t, filepath.Join(dir, "changes"), kills)
+	changes := storagetest.ReadJournal[published](t, filepath.Join(dir, "changes"), kills)
 	mutations := map[loggedMutation]bool{}
-	for _, d := range storagetest.Journaled[loggedMutation](t, filepath.Join(dir, "mutations"), kills) {
+	for _, d := range storagetest.ReadJournal[loggedMutation](t, filepath.Join(dir, "mutations"), kills) {
 		mutations[d] = true
 	}
 	ids, idOf := map[string]bool{}, map[loggedMutation]string{}
 	newest := map[string]published{} // by item
 	unknown := map[string]int{}      // reports, by item
-	for _, l := range storagetest.Journaled[struct{ Intent struct{ Item string } }](t,
+	for _, l := range storagetest.ReadJournal[struct{ Intent struct{ Item string } }](t,
 		filepath.Join(dir, "outbox", undecidedName), kills) {
 		unknown[l.Intent.Item]++
 	}

@@ -68,7 +68,7 @@ func TestUnmarked(t *testing.T) {
 			w.s.cfg.Unmarked = true
 			must(t, m.call(w))
 			w.wantOps(0, m.op)
-			w.faulty.Script(storagetest.Fault{Method: "Delete", Done: true})
+			w.faulty.Script(storagetest.Fault{Method: "Delete", Applied: true})
 			_, err := w.mem.Put(t.Context(), sp, "c", strings.NewReader("c"), storage.PutOptions{Size: 1})
 			must(t, err)
 			if _, err = w.s.Delete(t.Context(), sp, "c", storage.DeleteOptions{}); !errors.Is(err, storagetest.ErrFault) {
@@ -187,7 +187,7 @@ func testLookAt(t *testing.T, method string, m testMutation, done bool, shown st
 	if strings.HasSuffix(method, "Space") {
 		look = "StatSpace"
 	}
-	w.faulty.Script(storagetest.Fault{Method: method, Done: done}, storagetest.Fault{Method: look, Skip: 1})
+	w.faulty.Script(storagetest.Fault{Method: method, Applied: done}, storagetest.Fault{Method: look, Skip: 1})
 	if err := m.call(w); !errors.Is(err, storagetest.ErrFault) {
 		t.Fatalf("got %v, want the store's error", err)
 	}

@@ -72,7 +72,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		gauge := func(d *prometheus.Desc, v float64) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, s.cfg.Account, s.cfg.Store)
 		}
-		gauge(m.descs.depth, float64(st.Held))
+		gauge(m.descs.depth, float64(st.Pending))
 		gauge(m.descs.bytes, float64(st.Bytes))
 		gauge(m.descs.oldest, s.oldestAge().Seconds())
 		gauge(m.descs.undecided, float64(st.Undecided))

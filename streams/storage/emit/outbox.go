@@ -73,7 +73,7 @@ type Report struct {
 
 // Stats are the gauges of an Outbox.
 type Stats struct {
-	Held      int   // mutations held
+	Pending   int   // mutations held
 	Bytes     int64 // their bytes
 	Rejected  int   // reports of rejected Changes
 	Undecided int   // reports of undecided intents
@@ -268,6 +268,6 @@ func (m *Memory) Stats() Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.stats
-	s.Held = len(m.held)
+	s.Pending = len(m.held)
 	return s
 }

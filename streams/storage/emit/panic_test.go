@@ -36,7 +36,7 @@ func TestInnerPanics(t *testing.T) {
 			again = []string{m.op, m.op}
 		}
 		for _, done := range []bool{false, true} {
-			panics := storagetest.Fault{Method: method, Done: done, Panic: true}
+			panics := storagetest.Fault{Method: method, Applied: done, Panic: true}
 			var want []string
 			if done {
 				want = []string{m.op}
@@ -113,7 +113,7 @@ func TestLookPanics(t *testing.T) {
 // The store panics while a mutation is resolved: the next attempt is not blocked.
 func TestSecondLookPanics(t *testing.T) {
 	w := newWorld(t)
-	w.faulty.Script(storagetest.Fault{Method: "Put", Done: true}, storagetest.Fault{Method: "Stat", Skip: 1, Panic: true})
+	w.faulty.Script(storagetest.Fault{Method: "Put", Applied: true}, storagetest.Fault{Method: "Stat", Skip: 1, Panic: true})
 	mustPanic(t, func() error { return w.putItem("a", "one") })
 	w.wantOps(1)
 	must(t, w.putItem("a", "two"))

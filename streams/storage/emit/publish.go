@@ -144,7 +144,7 @@ func (s *Store) publishNow(ctx context.Context, m *mutation) error {
 			case <-changed:
 				continue
 			case <-ctx.Done():
-				return storage.Ended(ctx)
+				return storage.ContextErr(ctx)
 			}
 		}
 		c := s.take(q, n)
@@ -218,7 +218,7 @@ func (s *Store) Flush(ctx context.Context) error {
 	s.mu.Unlock()
 	for _, q := range queues {
 		if ctx.Err() != nil {
-			return errors.Join(append(failed, storage.Ended(ctx))...)
+			return errors.Join(append(failed, storage.ContextErr(ctx))...)
 		}
 		failed = append(failed, s.drain(ctx, q))
 	}

@@ -75,6 +75,6 @@ func (f *File) Stats() Stats {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := f.stats
-	s.Held, s.Bytes, s.Err = len(f.index), f.liveBytes, f.err
+	s.Pending, s.Bytes, s.Err = len(f.index), f.liveBytes, f.err
 	return s
 }

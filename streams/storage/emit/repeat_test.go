@@ -72,7 +72,7 @@ func testLookGoesOn(t *testing.T, method string, m testMutation, done bool, fail
 		fails.File = c.Outbox.(*File)
 		c.Outbox = &fails
 	})
-	w.faulty.Script(storagetest.Fault{Method: method, Done: done})
+	w.faulty.Script(storagetest.Fault{Method: method, Applied: done})
 	if err := m.call(w); err == nil {
 		t.Fatal("got no error, want the store's")
 	}

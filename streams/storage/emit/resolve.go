@@ -26,7 +26,7 @@ func (s *Store) resolveOrphans(ctx context.Context) (failed []error) {
 	s.mu.Unlock()
 	for _, q := range queues {
 		if ctx.Err() != nil {
-			return append(failed, storage.Ended(ctx))
+			return append(failed, storage.ContextErr(ctx))
 		}
 		if err := s.resolveAll(ctx, q); err != nil {
 			failed = append(failed, err)
@@ -64,7 +64,7 @@ func (s *Store) resolveFirst(ctx context.Context, q *itemQueue) error {
 		case <-changed:
 			return nil
 		case <-ctx.Done():
-			return storage.Ended(ctx)
+			return storage.ContextErr(ctx)
 		}
 	}
 	q.resolving = true

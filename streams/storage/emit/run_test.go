@@ -62,7 +62,7 @@ func (w *world) putItem(item, content string) error {
 	return err
 }
 
-func (w *world) held() int { return w.s.cfg.Outbox.Stats().Held }
+func (w *world) held() int { return w.s.cfg.Outbox.Stats().Pending }
 
 func items(changes []*pb.Change) (all []string) {
 	for _, c := range changes {
@@ -86,7 +86,7 @@ func TestContractDurable(t *testing.T) {
 			if err := <-ran; err != nil {
 				t.Errorf("Run: %v", err)
 			}
-			if got := f.Stats(); got.Held != 0 || got.Undecided != 0 {
+			if got := f.Stats(); got.Pending != 0 || got.Undecided != 0 {
 				t.Errorf("left in the outbox: %+v", got)
 			}
 			must(t, f.Close())
@@ -172,14 +172,14 @@ func TestFailingItemDoesNotBlockOthers(t *testing.T) {
 		if got := items(w.topic.take()); len(got) != 21 || slices.Contains(got, "stuck") {
 			t.Errorf("got changes of %v, want of all but the stuck item", got)
 		}
-		if s := w.s.cfg.Outbox.Stats(); s.Held != 21 || s.Rejected != 1 {
+		if s := w.s.cfg.Outbox.Stats(); s.Pending != 21 || s.Rejected != 1 {
 			t.Errorf("got %+v, want the 21 of the stuck item, and one rejected", s)
 		}
 		// The next process.
 		stop()
 		synctest.Wait()
 		w = durable(t, d.after(false, nil), m)
-		if s := w.s.cfg.Outbox.Stats(); s.Held != 21 || s.Rejected != 1 {
+		if s := w.s.cfg.Outbox.Stats(); s.Pending != 21 || s.Rejected != 1 {
 			t.Errorf("after a restart: got %+v", s)
 		}
 		ran, stop := running(t, w.s)
@@ -237,7 +237,7 @@ func TestStoreUnavailableAtStart(t *testing.T) {
 		w := durable(t, d, m)
 		w.topic.set(func(*pb.Change) (bool, error) { return false, errUnavailable })
 		must(t, w.putItem("known", "1"))
-		w.faulty.Script(storagetest.Fault{Method: "Put", Item: "unknown", Done: true},
+		w.faulty.Script(storagetest.Fault{Method: "Put", Item: "unknown", Applied: true},
 			storagetest.Fault{Method: "Stat", Item: "unknown", Skip: 1, Times: -1})
 		if err := w.putItem("unknown", "1"); !errors.Is(err, storagetest.ErrFault) {
 			t.Fatalf("got %v", err)

@@ -40,7 +40,7 @@ func (f *File) syncTo(ctx context.Context, target int64) error {
 			case <-round:
 			case <-ctx.Done():
 				f.mu.Lock()
-				return storage.Ended(ctx)
+				return storage.ContextErr(ctx)
 			}
 			f.mu.Lock()
 			continue

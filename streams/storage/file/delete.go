@@ -80,7 +80,7 @@ func (s *Store) remove(
 		return at, d, err
 	}
 	begun = true
-	if o.Keep {
+	if o.KeepDeleted {
 		a.Modified, a.Size = at.st.Mtim.Nano(), at.st.Size
 		err = s.quarantineMove(sess, p, at, a)
 	} else {
@@ -131,7 +131,7 @@ func (s *Store) timeAfter(ctx context.Context, modified time.Time) (time.Time, e
 	now := s.now()
 	if wait := first.Sub(now); wait > 0 && wait <= 2*time.Millisecond {
 		if retry.Sleep(ctx, wait) != nil {
-			return time.Time{}, storage.Ended(ctx)
+			return time.Time{}, storage.ContextErr(ctx)
 		}
 		now = s.now()
 	}

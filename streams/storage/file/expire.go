@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-var _ storage.Tidier = (*Store)(nil)
+var _ storage.Expirer = (*Store)(nil)
 
 // Names in quarantine hold the time: a directory for each day, and in it one for each quarantined file.
 const (
@@ -20,10 +20,10 @@ const (
 	quarantineTime = "150405.000000000"
 )
 
-// Tidy implements storage.Tidier. It removes files from quarantine. Entries with other names are not the store's and
+// Expire implements storage.Expirer. It removes files from quarantine. Entries with other names are not the store's and
 // stay. Temporary files of dead processes are removed when the store is opened.
-func (s *Store) Tidy(ctx context.Context, o storage.TidyOptions) (done storage.Tidied, err error) {
-	if o.Kept.IsZero() {
+func (s *Store) Expire(ctx context.Context, o storage.ExpireOptions) (done storage.Expired, err error) {
+	if o.RetainedBefore.IsZero() {
 		return done, nil
 	}
 	sess, err := s.acquireForWrite()
@@ -37,7 +37,7 @@ func (s *Store) Tidy(ctx context.Context, o storage.TidyOptions) (done storage.T
 	}
 	slices.Sort(days)
 	for _, day := range days {
-		if at, perr := time.Parse(quarantineDay, day); perr != nil || !at.Before(o.Kept) {
+		if at, perr := time.Parse(quarantineDay, day); perr != nil || !at.Before(o.RetainedBefore) {
 			continue
 		}
 		if err = s.expireDay(ctx, sess, day, o, &done); err != nil {
@@ -51,7 +51,7 @@ func (s *Store) Tidy(ctx context.Context, o storage.TidyOptions) (done storage.T
 }
 
 func (s *Store) expireDay(
-	ctx context.Context, sess *session, day string, o storage.TidyOptions, done *storage.Tidied,
+	ctx context.Context, sess *session, day string, o storage.ExpireOptions, done *storage.Expired,
 ) error {
 	dir := quarantineDir + "/" + day
 	names, err := sess.names(dir)
@@ -61,10 +61,10 @@ func (s *Store) expireDay(
 	left := false
 	for _, name := range names {
 		if ctx.Err() != nil {
-			return storage.Ended(ctx)
+			return storage.ContextErr(ctx)
 		}
 		at, err := time.Parse(quarantineDay+quarantineTime, day+name[:min(len(name), len(quarantineTime))])
-		if err != nil || !at.Before(o.Kept) {
+		if err != nil || !at.Before(o.RetainedBefore) {
 			left = true
 			continue
 		}
@@ -77,7 +77,7 @@ func (s *Store) expireDay(
 		if err := sess.removeFlat(dir + "/" + name); err != nil {
 			return err
 		}
-		done.Add(o, storage.Tidied{Kept: 1, Bytes: size})
+		done.Add(o, storage.Expired{Retained: 1, Bytes: size})
 	}
 	if left {
 		return nil

@@ -17,7 +17,7 @@ func TestTidy(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	s := open(t, Config{now: func() time.Time { return now }})
 	ctx := t.Context()
-	if done, err := s.Tidy(ctx, storage.TidyOptions{Kept: now}); err != nil || done != (storage.Tidied{}) {
+	if done, err := s.Expire(ctx, storage.ExpireOptions{RetainedBefore: now}); err != nil || done != (storage.Expired{}) {
 		t.Fatalf("where nothing was ever kept: %+v, %v", done, err)
 	}
 	put := func(item, text string) {
@@ -34,7 +34,7 @@ func TestTidy(t *testing.T) {
 	put("a", "second") // quarantines the first
 	put("b", "of b")
 	now = now.Add(time.Hour)
-	if _, err := s.Delete(ctx, "s", "b", storage.DeleteOptions{Keep: true}); err != nil {
+	if _, err := s.Delete(ctx, "s", "b", storage.DeleteOptions{KeepDeleted: true}); err != nil {
 		t.Fatal(err)
 	}
 	now = now.Add(48 * time.Hour)
@@ -46,11 +46,11 @@ func TestTidy(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(s.cfg.Root, quarantineDir, "0-notes"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	tidy := func(before time.Time, want storage.Tidied, a, b string) {
+	tidy := func(before time.Time, want storage.Expired, a, b string) {
 		t.Helper()
-		var reported storage.Tidied
-		done, err := s.Tidy(ctx, storage.TidyOptions{Kept: before, Each: func(more storage.Tidied) {
-			reported.Add(storage.TidyOptions{}, more)
+		var reported storage.Expired
+		done, err := s.Expire(ctx, storage.ExpireOptions{RetainedBefore: before, Each: func(more storage.Expired) {
+			reported.Add(storage.ExpireOptions{}, more)
 		}})
 		if err != nil || done != want || reported != want {
 			t.Errorf("before %v: %+v (reported %+v), %v, want %+v", before, done, reported, err, want)
@@ -65,16 +65,16 @@ func TestTidy(t *testing.T) {
 			}
 		}
 	}
-	tidy(time.Time{}, storage.Tidied{}, "one,second", "of b")
-	tidy(time.Date(2026, 3, 1, 12, 30, 0, 0, time.UTC), storage.Tidied{Kept: 1, Bytes: 3}, "second", "of b")
+	tidy(time.Time{}, storage.Expired{}, "one,second", "of b")
+	tidy(time.Date(2026, 3, 1, 12, 30, 0, 0, time.UTC), storage.Expired{Retained: 1, Bytes: 3}, "second", "of b")
 	ended, end := context.WithCancel(ctx)
 	end()
-	if done, err := s.Tidy(ended, storage.TidyOptions{Kept: now.Add(time.Hour)}); !errors.Is(err, context.Canceled) ||
-		done != (storage.Tidied{}) {
+	if done, err := s.Expire(ended, storage.ExpireOptions{RetainedBefore: now.Add(time.Hour)}); !errors.Is(err, context.Canceled) ||
+		done != (storage.Expired{}) {
 		t.Errorf("when it is to stop: %+v, %v", done, err)
 	}
-	tidy(now.Add(-time.Hour), storage.Tidied{Kept: 1, Bytes: 4}, "second", "")
-	tidy(now.Add(time.Hour), storage.Tidied{Kept: 1, Bytes: 6}, "", "")
+	tidy(now.Add(-time.Hour), storage.Expired{Retained: 1, Bytes: 4}, "second", "")
+	tidy(now.Add(time.Hour), storage.Expired{Retained: 1, Bytes: 6}, "", "")
 	left, err := filepath.Glob(filepath.Join(s.cfg.Root, quarantineDir, "*"))
 	if err != nil || len(left) != 2 {
 		t.Errorf("left are %q (%v), want the days of others", left, err)
@@ -83,7 +83,7 @@ func TestTidy(t *testing.T) {
 		t.Errorf("what others put there: %v", err)
 	}
 	r := open(t, Config{Root: s.cfg.Root, ReadOnly: true})
-	if _, err := r.Tidy(ctx, storage.TidyOptions{Kept: now}); !errors.Is(err, storage.ErrReadOnly) {
+	if _, err := r.Expire(ctx, storage.ExpireOptions{RetainedBefore: now}); !errors.Is(err, storage.ErrReadOnly) {
 		t.Errorf("read only: %v", err)
 	}
 }

@@ -191,7 +191,7 @@ func TestSidecarDamaged(t *testing.T) {
 				t.Errorf("after another put: got %+v", o)
 			}
 			spoil()
-			d, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{Keep: true})
+			d, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{KeepDeleted: true})
 			if err != nil || !d.Object.PropertiesUnknown {
 				t.Errorf("Delete: %+v, %v", d, err)
 			}
@@ -246,7 +246,7 @@ func TestUnreadableSidecar(t *testing.T) {
 				t.Errorf("Put: got %+v, %v", got, err)
 			}
 			harm()
-			d, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{Keep: keep})
+			d, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{KeepDeleted: keep})
 			if err != nil || !d.Object.PropertiesUnknown {
 				t.Errorf("Delete: got %+v, %v", d, err)
 			}
@@ -416,7 +416,7 @@ func TestNoDescriptorLeak(t *testing.T) {
 		}
 		s.Stat(ctx, sp, "none")
 		if i%2 == 0 {
-			_, err := s.Delete(ctx, sp, o.Item, storage.DeleteOptions{Keep: true})
+			_, err := s.Delete(ctx, sp, o.Item, storage.DeleteOptions{KeepDeleted: true})
 			must(t, err)
 		}
 	}

@@ -98,7 +98,7 @@ func TestFullDisk(t *testing.T) {
 			return err
 		},
 		"delete and keep": func(s *Store) error {
-			_, err := s.Delete(ctx, sp, "d/old", storage.DeleteOptions{Keep: true})
+			_, err := s.Delete(ctx, sp, "d/old", storage.DeleteOptions{KeepDeleted: true})
 			return err
 		},
 		"create a space": func(s *Store) error {

@@ -91,7 +91,7 @@ func TestKilledAtEachStep(t *testing.T) {
 	}
 	remove := func(keep bool) func(s *Store) error {
 		return func(s *Store) error {
-			_, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{Keep: keep})
+			_, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{KeepDeleted: keep})
 			if errors.Is(err, storage.ErrNotFound) {
 				return nil
 			}

@@ -108,7 +108,7 @@ func (l *lister) listDir(ctx context.Context, path, prefix string) (bool, error)
 	from.set = from.key != ""
 	for {
 		if ctx.Err() != nil {
-			return false, storage.Ended(ctx)
+			return false, storage.ContextErr(ctx)
 		}
 		w, err := l.readWindow(ctx, path, prefix, from)
 		if errors.Is(err, fs.ErrPermission) {
@@ -183,7 +183,7 @@ func (l *lister) closeDir(at *int) {
 // file yields one item, unless its file was removed meanwhile.
 func (l *lister) file(ctx context.Context, at *int, dir string, e entry, id string) (bool, error) {
 	if ctx.Err() != nil {
-		return false, storage.Ended(ctx)
+		return false, storage.ContextErr(ctx)
 	}
 	st, err := l.stat(at, dir, e.path)
 	l.atEntry = err == nil && isRegular(&st)

@@ -250,7 +250,7 @@ func (s *session) waitPending(ctx context.Context, p string) error {
 		select {
 		case <-done:
 		case <-ctx.Done():
-			return storage.Ended(ctx)
+			return storage.ContextErr(ctx)
 		}
 	}
 	return nil

@@ -98,7 +98,7 @@ func (s *Store) lock(ctx context.Context, sess *session, names ...string) (unloc
 		select {
 		case held <- struct{}{}:
 		case <-ctx.Done():
-			return nil, storage.Ended(ctx)
+			return nil, storage.ContextErr(ctx)
 		}
 	}
 	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 20*time.Millisecond) {
@@ -118,7 +118,7 @@ func (s *Store) lock(ctx context.Context, sess *session, names ...string) (unloc
 			if retry.Sleep(ctx, wait) == nil {
 				continue
 			}
-			err = storage.Ended(ctx)
+			err = storage.ContextErr(ctx)
 		}
 		<-held
 		return nil, pathError("lock", lockFile, err)

@@ -25,7 +25,7 @@ func (s *Store) Open(ctx context.Context, space, item, version string) (io.ReadC
 
 func (s *Store) open(ctx context.Context, ref storage.Ref) (*reader, storage.Object, error) {
 	if ctx.Err() != nil {
-		return nil, storage.Object{}, storage.Ended(ctx)
+		return nil, storage.Object{}, storage.ContextErr(ctx)
 	}
 	p, err := newItemPath(ref.Space, ref.Item)
 	if err != nil {

@@ -189,7 +189,7 @@ func plainObject(item string, st *unix.Stat_t) storage.Object {
 // Stat implements storage.Store.
 func (p *Plain) Stat(ctx context.Context, space, item string) (storage.Object, error) {
 	if ctx.Err() != nil {
-		return storage.Object{}, storage.Ended(ctx)
+		return storage.Object{}, storage.ContextErr(ctx)
 	}
 	sess, err := p.acquire()
 	if err != nil {
@@ -215,7 +215,7 @@ func (p *Plain) Open(ctx context.Context, space, item, version string) (io.ReadC
 
 func (p *Plain) open(ctx context.Context, ref storage.Ref) (*reader, storage.Object, error) {
 	if ctx.Err() != nil {
-		return nil, storage.Object{}, storage.Ended(ctx)
+		return nil, storage.Object{}, storage.ContextErr(ctx)
 	}
 	sess, err := p.acquire()
 	if err != nil {

@@ -101,7 +101,7 @@ func (s *Store) stream(ctx context.Context, t *temp, r io.Reader, o storage.PutO
 func fill(ctx context.Context, r io.Reader, b []byte) (n int, err error) {
 	for empty := 0; n < len(b) && err == nil; empty++ {
 		if ctx.Err() != nil {
-			return n, storage.Ended(ctx)
+			return n, storage.ContextErr(ctx)
 		}
 		var m int
 		m, err = r.Read(b[n:])

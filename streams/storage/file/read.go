@@ -86,7 +86,7 @@ func isItemAbsent(err error) bool {
 // Stat implements storage.Store.
 func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, error) {
 	if ctx.Err() != nil {
-		return storage.Object{}, storage.Ended(ctx)
+		return storage.Object{}, storage.ContextErr(ctx)
 	}
 	p, err := newItemPath(space, item)
 	if err != nil {

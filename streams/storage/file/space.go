@@ -36,7 +36,7 @@ func (s *Store) Spaces(ctx context.Context) iter.Seq2[string, error] {
 		}
 		for _, name := range names {
 			if ctx.Err() != nil {
-				yield("", storage.Ended(ctx))
+				yield("", storage.ContextErr(ctx))
 				return
 			}
 			if !yield(name, nil) {

@@ -281,7 +281,7 @@ func TestReadOnlyAfterTheFirstStep(t *testing.T) {
 			return err
 		},
 		"Delete, keeping": func(s *Store) error {
-			_, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{Keep: true})
+			_, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{KeepDeleted: true})
 			return err
 		},
 		"Put": func(s *Store) error {

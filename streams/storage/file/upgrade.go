@@ -27,10 +27,10 @@ type UpgradeOptions struct {
 
 // Upgraded counts the sidecars that an Upgrade has processed.
 type Upgraded struct {
-	Moved  int64 `json:"moved"`  // to the attribute of the item's file
-	Kept   int64 `json:"kept"`   // the attribute is too small or cannot be changed; the sidecar stays
-	Absent int64 `json:"absent"` // the item has no file; the sidecar stays, because the file may come back
-	Spoilt int64 `json:"spoilt"` // the sidecar is damaged and stays; the properties of its item are unknown
+	Moved   int64 `json:"moved"`  // to the attribute of the item's file
+	Kept    int64 `json:"kept"`   // the attribute is too small or cannot be changed; the sidecar stays
+	Absent  int64 `json:"absent"` // the item has no file; the sidecar stays, because the file may come back
+	Damaged int64 `json:"spoilt"` // the sidecar is damaged and stays; the properties of its item are unknown
 }
 
 // upgradeConcurrency is the number of items upgraded at a time. Most of the time is spent waiting for the disk.
@@ -164,7 +164,7 @@ func (u *upgrade) shard(ctx context.Context, space, dir string) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	return storage.Ended(ctx)
+	return storage.ContextErr(ctx)
 }
 
 // sidecar moves the metadata of one sidecar.
@@ -178,12 +178,12 @@ func (u *upgrade) sidecar(ctx context.Context, space, path string) error {
 	}
 	sc, err := decodeSidecar("", b)
 	if err != nil {
-		u.count(&u.done.Spoilt)
+		u.count(&u.done.Damaged)
 		return nil
 	}
 	p := itemPathIn(space, sc.Item)
 	if _, own := sidecarPath(p); own != path {
-		u.count(&u.done.Spoilt)
+		u.count(&u.done.Damaged)
 		return nil
 	}
 	unlock, err := u.s.lock(ctx, u.sess, p.space, p.item)

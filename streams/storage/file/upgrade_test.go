@@ -70,7 +70,7 @@ func TestUpgrade(t *testing.T) {
 	delete(want, "d1/item1")
 	delete(want, "d2/item2")
 
-	counts := Upgraded{Moved: 18, Absent: 1, Spoilt: 1}
+	counts := Upgraded{Moved: 18, Absent: 1, Damaged: 1}
 	before := everything(t, s.cfg.Root)
 	if got, err := s.Upgrade(ctx, UpgradeOptions{DryRun: true}); err != nil || got != counts {
 		t.Errorf("dry run: got %+v, %v, want %+v", got, err, counts)
@@ -100,7 +100,7 @@ func TestUpgrade(t *testing.T) {
 	if o := stat(t, s, "d1/item1"); o.Properties.MediaType != "a/b" || len(o.Digests) == 0 {
 		t.Errorf("the file that was away: %+v", o)
 	}
-	if got, err := s.Upgrade(ctx, UpgradeOptions{}); err != nil || got != (Upgraded{Moved: 1, Spoilt: 1}) {
+	if got, err := s.Upgrade(ctx, UpgradeOptions{}); err != nil || got != (Upgraded{Moved: 1, Damaged: 1}) {
 		t.Errorf("again: got %+v, %v", got, err)
 	}
 	if left := sidecars(t, s); len(left) != 2 {

@@ -199,7 +199,7 @@ func (r *dirWindow) names(ctx context.Context, fd int, visit func(name []byte, k
 			return err
 		}
 		if ctx.Err() != nil {
-			return storage.Ended(ctx)
+			return storage.ContextErr(ctx)
 		}
 		// struct linux_dirent64: inode and offset (8 bytes each), length (2), type (1), name up to a NUL.
 		for b := buf[:n]; len(b) > 19; {

@@ -18,7 +18,7 @@ func TestReadersAreAlive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := NewThrottled(m, NewBreaker(Config{Account: "acme", Store: "1"}), nil)
+	s := New(m, NewBreaker(Config{Account: "acme", Store: "1"}), nil)
 	if err := s.CreateSpace(t.Context(), storage.Space{Name: "photos"}); err != nil {
 		t.Fatal(err)
 	}

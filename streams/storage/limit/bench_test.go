@@ -17,7 +17,7 @@ func BenchmarkOperation(b *testing.B) {
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
 	for name, s := range map[string]storage.Store{"plain": instantStore{},
-		"limited": NewThrottled(instantStore{}, NewBreaker(Config{}), nil)} {
+		"limited": New(instantStore{}, NewBreaker(Config{}), nil)} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
@@ -28,7 +28,7 @@ func BenchmarkOperation(b *testing.B) {
 		})
 	}
 	b.Run("limited, all CPUs", func(b *testing.B) {
-		s := NewThrottled(instantStore{}, NewBreaker(Config{}), nil)
+		s := New(instantStore{}, NewBreaker(Config{}), nil)
 		b.ReportAllocs()
 		b.RunParallel(func(pb *testing.PB) {
 			for pb.Next() {
@@ -51,7 +51,7 @@ func BenchmarkAdmit(b *testing.B) {
 }
 
 func TestNoAllocations(t *testing.T) {
-	ctx, s := t.Context(), NewThrottled(instantStore{}, NewBreaker(Config{}), nil)
+	ctx, s := t.Context(), New(instantStore{}, NewBreaker(Config{}), nil)
 	if n := testing.AllocsPerRun(100, func() {
 		_ = s.Marker(ctx)
 		_ = s.breaker.Admit()

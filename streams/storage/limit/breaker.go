@@ -21,7 +21,7 @@ var ErrOpen = errors.New("store is unavailable")
 // is no fact about the refused operation.
 type OpenError struct {
 	Account, Store string
-	First          error     // the error that opened the breaker, or the first of those counted
+	Cause          error     // the error that opened the breaker, or the first of those counted
 	Since, Until   time.Time // Until: when the next probe is due
 }
 
@@ -29,7 +29,7 @@ type OpenError struct {
 // one entry.
 func (e *OpenError) Error() string {
 	since := e.Since.UTC().Format(time.RFC3339)
-	return fmt.Sprintf("%v: %s/%s since %s; first error: %v", ErrOpen, e.Account, e.Store, since, e.First)
+	return fmt.Sprintf("%v: %s/%s since %s; first error: %v", ErrOpen, e.Account, e.Store, since, e.Cause)
 }
 
 // Unwrap returns ErrOpen.
@@ -147,7 +147,7 @@ func (b *Breaker) beginStream(ctx context.Context) (epoch, error) { return b.acq
 
 func (b *Breaker) acquire(ctx context.Context, u kind) (epoch, error) {
 	if ctx.Err() != nil { // its failure would say nothing about the store
-		return 0, storage.Ended(ctx)
+		return 0, storage.ContextErr(ctx)
 	}
 	if p := epoch(b.epoch.Load()); p.closed() {
 		return p, nil

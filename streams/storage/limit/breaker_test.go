@@ -108,7 +108,7 @@ func TestLife(t *testing.T) {
 			if !errors.Is(err, ErrOpen) || retry.ClassOf(err) != retry.ClassUnavailable || !errors.As(err, &open) {
 				t.Fatalf("%s: got %v, want ErrOpen of class unavailable", what, err)
 			}
-			if open.Account != "acme" || open.Store != "tape" || open.First != errDown || !open.Since.Equal(began) {
+			if open.Account != "acme" || open.Store != "tape" || open.Cause != errDown || !open.Since.Equal(began) {
 				t.Errorf("%s: got %+v", what, open)
 			}
 			if wait := time.Until(open.Until); wait < 2500*time.Millisecond || wait > 5*time.Second {

@@ -31,9 +31,9 @@ type Store struct {
 
 var _ storage.Store = (*Store)(nil)
 
-// NewThrottled returns a Store around inner, which it does not close. All users of one store share its
+// New returns a Store around inner, which it does not close. All users of one store share its
 // Breaker and its Throttle, which may be nil; no two stores share them.
-func NewThrottled(inner storage.Store, b *Breaker, t *Throttle) *Store { return &Store{inner, b, t} }
+func New(inner storage.Store, b *Breaker, t *Throttle) *Store { return &Store{inner, b, t} }
 
 // begin admits an operation and waits for its turn. Every admitted operation calls end or Breaker.report,
 // and releases its slot, even if the inner store panics.

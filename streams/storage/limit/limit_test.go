@@ -43,7 +43,7 @@ func newWorld(t *testing.T, cfg Config) *world {
 		}
 	}
 	w := &world{t: t, mem: m, faulty: storagetest.NewFaulty(m), breaker: NewBreaker(cfg)}
-	w.Store = NewThrottled(w.faulty, w.breaker, nil)
+	w.Store = New(w.faulty, w.breaker, nil)
 	if _, err := m.Put(t.Context(), sp, "a", strings.NewReader("old"), unsized()); err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestContract(t *testing.T) {
 				t.Errorf("breaker is %v: %v", s, cause)
 			}
 		})
-		s := NewThrottled(m, b, nil)
+		s := New(m, b, nil)
 		inner[s] = m
 		return s
 	}, storagetest.WithKept(func(t *testing.T, s storage.Store, space, item string) (all [][]byte) {
@@ -112,7 +112,7 @@ func TestMarks(t *testing.T) {
 			t.Fatal(err)
 		}
 		inner := storagetest.NewFaulty(m)
-		return NewThrottled(inner, NewBreaker(Config{}), nil), inner
+		return New(inner, NewBreaker(Config{}), nil), inner
 	})
 }
 
@@ -221,7 +221,7 @@ func TestTwins(t *testing.T) {
 				if method == "WriteMarker" {
 					w.mem.Mark("")
 				}
-				x := storagetest.Fault{Method: method, Done: done}
+				x := storagetest.Fault{Method: method, Applied: done}
 				w.faulty.Script(x)
 				if err := op.call(ctx, w); !errors.Is(err, storagetest.ErrFault) {
 					t.Fatalf("got %v, want the store's error", err)
@@ -401,14 +401,14 @@ func TestManyUsers(t *testing.T) {
 func TestLocate(t *testing.T) {
 	w := newWorld(t, Config{Threshold: 1, Open: time.Hour})
 	ref := storage.Ref{Space: sp, Item: "a", Version: "7"}
-	s := NewThrottled(locatedStore{w.mem, nil}, w.breaker, nil)
-	if at, err := storage.Locate(t.Context(), s, ref); err != nil || at.At != ref {
+	s := New(locatedStore{w.mem, nil}, w.breaker, nil)
+	if at, err := storage.Locate(t.Context(), s, ref); err != nil || at.Handle != ref {
 		t.Errorf("got %+v, %v", at, err)
 	}
 	if _, err := storage.Locate(t.Context(), w, ref); !errors.Is(err, storage.ErrUnsupported) || w.failures() != 0 {
 		t.Errorf("a store without places: got %v, %d failures", err, w.failures())
 	}
-	s = NewThrottled(locatedStore{w.mem, retry.Unavailable(errors.New("unavailable"))}, w.breaker, nil)
+	s = New(locatedStore{w.mem, retry.Unavailable(errors.New("unavailable"))}, w.breaker, nil)
 	for range 2 {
 		if _, err := storage.Locate(t.Context(), s, ref); err == nil {
 			t.Error("got no error")
@@ -425,6 +425,6 @@ type locatedStore struct {
 	err error
 }
 
-func (l locatedStore) Locate(_ context.Context, ref storage.Ref) (storage.Place, error) {
-	return storage.Place{At: ref, Close: func() error { return nil }}, l.err
+func (l locatedStore) Locate(_ context.Context, ref storage.Ref) (storage.Location, error) {
+	return storage.Location{Handle: ref, Close: func() error { return nil }}, l.err
 }

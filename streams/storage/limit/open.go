@@ -43,10 +43,10 @@ func (s *Store) Open(ctx context.Context, space, item, version string) (io.ReadC
 }
 
 // Locate implements storage.Locator.
-func (s *Store) Locate(ctx context.Context, ref storage.Ref) (storage.Place, error) {
+func (s *Store) Locate(ctx context.Context, ref storage.Ref) (storage.Location, error) {
 	p, err := s.begin(ctx)
 	if err != nil {
-		return storage.Place{}, err
+		return storage.Location{}, err
 	}
 	defer s.throttle.release(others)
 	at, err := storage.Locate(ctx, s.inner, ref)

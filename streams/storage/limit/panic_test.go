@@ -22,7 +22,7 @@ func TestPanics(t *testing.T) {
 	}
 	closing.call = func(ctx context.Context, s storage.Store) error {
 		inner := s.(*world)
-		inner.Store = NewThrottled(panicCloserStore{inner.faulty}, inner.breaker, inner.throttle)
+		inner.Store = New(panicCloserStore{inner.faulty}, inner.breaker, inner.throttle)
 		return ops["Open"].call(ctx, inner)
 	}
 	ops["Locate"], ops["Close"] = locate, closing
@@ -31,7 +31,7 @@ func TestPanics(t *testing.T) {
 			t.Run(fmt.Sprintf("%s done %v", method, done), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					w := throttled(t, Rates{Concurrency: 1})
-					w.faulty.Script(storagetest.Fault{Method: method, Done: done, Panic: true})
+					w.faulty.Script(storagetest.Fault{Method: method, Applied: done, Panic: true})
 					func() {
 						defer func() {
 							if err, ok := recover().(error); !ok || !errors.Is(err, storagetest.ErrFault) {

@@ -75,17 +75,17 @@ func TestStreams(t *testing.T) {
 		}, errSlow, 1},
 		"open: the store hangs midway": {func(w *world) error {
 			ctx, cancel := context.WithCancelCause(w.t.Context())
-			w.Store = NewThrottled(hangingStore{w.faulty, func() { cancel(errSlow) }}, w.breaker, nil)
+			w.Store = New(hangingStore{w.faulty, func() { cancel(errSlow) }}, w.breaker, nil)
 			return read(w, ctx, func() {})
 		}, errSlow, 1},
 		"open: the store hangs midway, and the caller gives up": {func(w *world) error {
 			ctx, cancel := context.WithCancelCause(w.t.Context())
-			w.Store = NewThrottled(hangingStore{w.faulty, func() { cancel(errDown) }}, w.breaker, nil)
+			w.Store = New(hangingStore{w.faulty, func() { cancel(errDown) }}, w.breaker, nil)
 			return read(w, ctx, func() {})
 		}, errDown, 0},
 		"open: the caller's time is up between two reads": {func(w *world) error {
 			ctx, cancel := context.WithCancelCause(w.t.Context())
-			w.Store = NewThrottled(hangingStore{w.faulty, func() {}}, w.breaker, nil)
+			w.Store = New(hangingStore{w.faulty, func() {}}, w.breaker, nil)
 			return read(w, ctx, func() { cancel(errSlow) })
 		}, errSlow, 0},
 		"stat: the caller's time is up": {func(w *world) error {
@@ -95,7 +95,7 @@ func TestStreams(t *testing.T) {
 			return err
 		}, errSlow, 1},
 		"put: the store fails after the last byte": {func(w *world) error {
-			w.faulty.Script(storagetest.Fault{Method: "Put", Done: true, Err: boom})
+			w.faulty.Script(storagetest.Fault{Method: "Put", Applied: true, Err: boom})
 			return put(w, strings.NewReader("x"), unsized())
 		}, boom, 1},
 		"put: the store fails midway": {func(w *world) error {
@@ -103,7 +103,7 @@ func TestStreams(t *testing.T) {
 			return put(w, strings.NewReader(long), unsized())
 		}, boom, 1},
 		"put: the store fails, and a Verify agreed": {func(w *world) error {
-			w.faulty.Script(storagetest.Fault{Method: "Put", Done: true, Err: boom})
+			w.faulty.Script(storagetest.Fault{Method: "Put", Applied: true, Err: boom})
 			return put(w, strings.NewReader("x"),
 				storage.PutOptions{Size: -1, Verify: func(digest.Set, int64) error { return nil }})
 		}, boom, 1},
@@ -202,7 +202,7 @@ func TestStoreWhoseStreamsHang(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, Config{Threshold: 3})
 				hangs := true
-				w.Store = NewThrottled(stuckStore{w.faulty, &hangs}, w.breaker, nil)
+				w.Store = New(stuckStore{w.faulty, &hangs}, w.breaker, nil)
 				stat := func() error { _, err := w.Stat(t.Context(), sp, "a"); return err }
 				task := func() error { // as the watchdog does it
 					if err := stat(); err != nil {

@@ -105,7 +105,7 @@ func (t *Throttle) acquire(ctx context.Context, c class) error {
 		retry.Alive(ctx)
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("wait for the throttle: %w", storage.Ended(ctx))
+		return fmt.Errorf("wait for the throttle: %w", storage.ContextErr(ctx))
 	}
 }
 
@@ -238,14 +238,14 @@ func (b *bucket) wait(ctx context.Context, n int) error {
 	case b.head <- struct{}{}:
 		defer func() { <-b.head }()
 	case <-ctx.Done():
-		return storage.Ended(ctx)
+		return storage.ContextErr(ctx)
 	}
 	if earliest := time.Now().Add(-burst); b.next.Before(earliest) {
 		b.next = earliest
 	}
 	if d := time.Until(b.next); d > 0 {
 		if retry.Sleep(ctx, d) != nil {
-			return storage.Ended(ctx)
+			return storage.ContextErr(ctx)
 		}
 	}
 	retry.Alive(ctx)

@@ -69,7 +69,7 @@ func TestPace(t *testing.T) {
 // throttled returns a world behind a Throttle.
 func throttled(t *testing.T, r Rates) *world {
 	w := newWorld(t, Config{Threshold: 1, Open: time.Hour})
-	w.Store = NewThrottled(w.faulty, w.breaker, NewThrottle(r, nil))
+	w.Store = New(w.faulty, w.breaker, NewThrottle(r, nil))
 	return w
 }
 
@@ -96,7 +96,7 @@ func TestThrottledContract(t *testing.T) {
 				}
 			}
 		})
-		return NewThrottled(keepsNothing{m}, NewBreaker(Config{Threshold: 1, Open: time.Hour}), th)
+		return New(keepsNothing{m}, NewBreaker(Config{Threshold: 1, Open: time.Hour}), th)
 	})
 }
 

@@ -32,7 +32,7 @@ func TestDirectoryUnavailable(t *testing.T) {
 		}
 		defer f.Close()
 		b := limit.NewBreaker(limit.Config{Account: "acme", Store: "1"})
-		s := limit.NewThrottled(f, b, nil)
+		s := limit.New(f, b, nil)
 		if err := errors.Join(s.WriteMarker(ctx), s.CreateSpace(ctx, storage.Space{Name: "photos"})); err != nil {
 			t.Fatal(err)
 		}

@@ -117,7 +117,7 @@ func (s *Store) Spaces(ctx context.Context) iter.Seq2[string, error] {
 		s.mu.Unlock()
 		for _, name := range names {
 			if ctx.Err() != nil {
-				yield("", storage.Ended(ctx))
+				yield("", storage.ContextErr(ctx))
 				return
 			}
 			if !yield(name, nil) {
@@ -204,7 +204,7 @@ func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage
 	return func(yield func(storage.Object, error) bool) {
 		for last := after; ; {
 			if ctx.Err() != nil {
-				yield(storage.Object{}, storage.Ended(ctx))
+				yield(storage.Object{}, storage.ContextErr(ctx))
 				return
 			}
 			o, ok, err := s.next(space, last)
@@ -262,7 +262,7 @@ func (s *Store) find(space, id string) (*spaceItems, *item, error) {
 // Stat implements storage.Store.
 func (s *Store) Stat(ctx context.Context, space, id string) (storage.Object, error) {
 	if ctx.Err() != nil {
-		return storage.Object{}, storage.Ended(ctx)
+		return storage.Object{}, storage.ContextErr(ctx)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -272,7 +272,7 @@ func (s *Store) Stat(ctx context.Context, space, id string) (storage.Object, err
 	}
 	o := clone(it.object)
 	if s.ownClock {
-		o.Seen = s.now(sp, id)
+		o.ObservedAt = s.now(sp, id)
 	}
 	return o, nil
 }

@@ -20,7 +20,7 @@ func (s *Store) Open(ctx context.Context, space, id, version string) (io.ReadClo
 // current returns an item as it is now.
 func (s *Store) current(ctx context.Context, ref storage.Ref) (*item, error) {
 	if ctx.Err() != nil {
-		return nil, storage.Ended(ctx)
+		return nil, storage.ContextErr(ctx)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

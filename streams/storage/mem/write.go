@@ -173,7 +173,7 @@ func (s *Store) Delete(ctx context.Context, space, id string, o storage.DeleteOp
 	if err := old.check(o.Condition); err != nil {
 		return storage.Deleted{}, fmt.Errorf("item %q: %w", id, err)
 	}
-	if o.Keep {
+	if o.KeepDeleted {
 		s.keep(space, old)
 	}
 	sp.remove(id)
@@ -192,7 +192,7 @@ type contextReader struct {
 
 func (r contextReader) Read(p []byte) (int, error) {
 	if r.ctx.Err() != nil {
-		return 0, storage.Ended(r.ctx)
+		return 0, storage.ContextErr(r.ctx)
 	}
 	return r.r.Read(p)
 }

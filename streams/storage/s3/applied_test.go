@@ -298,7 +298,7 @@ func TestNotAppliedBefore(t *testing.T) {
 			}
 		})
 	}
-	readOnly := openKnown(t, server(t, s3test.Options{}), new(Facts), func(c *Config) { c.ReadOnly = true })
+	readOnly := openKnown(t, server(t, s3test.Options{}), new(Features), func(c *Config) { c.ReadOnly = true })
 	for name, m := range mutations() {
 		if err := m.do(t.Context(), readOnly); !errors.Is(err, storage.ErrReadOnly) || !storage.IsNotApplied(err) {
 			t.Errorf("%s of a read-only store: %v, marked: %t", name, err, storage.IsNotApplied(err))

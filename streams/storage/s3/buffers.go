@@ -52,7 +52,7 @@ func newBufferPool(full int64, parts int) *bufferPool {
 // until all others are free.
 func (r *bufferPool) get(ctx context.Context, size int64) (buffer, error) {
 	if err := r.available.Acquire(ctx, min(size, r.capacity)); err != nil {
-		return buffer{}, storage.Ended(ctx)
+		return buffer{}, storage.ContextErr(ctx)
 	}
 	return r.allocate(size), nil
 }

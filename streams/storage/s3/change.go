@@ -179,7 +179,7 @@ func (s *Store) prepareDelete(
 	if err := d.Check(o, true); err != nil {
 		return o, at, fmt.Errorf("delete %s: %w", itemText(space, item), err)
 	}
-	if d.Keep {
+	if d.KeepDeleted {
 		err = s.quarantine(ctx, space, item, o)
 	}
 	return o, at, err
@@ -192,18 +192,18 @@ type locator struct {
 }
 
 // Locate implements storage.Locator.
-func (s *Store) Locate(ctx context.Context, ref storage.Ref) (storage.Place, error) {
+func (s *Store) Locate(ctx context.Context, ref storage.Ref) (storage.Location, error) {
 	bucket, key, err := s.itemKey(ref.Space, ref.Item)
 	if err != nil {
-		return storage.Place{}, err
+		return storage.Location{}, err
 	}
 	o, err := s.Stat(ctx, ref.Space, ref.Item)
 	if err == nil {
 		err = storage.Condition{Version: ref.Version}.Check(o, true)
 	}
 	if err != nil {
-		return storage.Place{}, err
+		return storage.Location{}, err
 	}
 	at := locator{s.cfg.Endpoint, copySource{location{bucket, key}, o}}
-	return storage.Place{Kind: "s3", Object: o, At: at, Close: func() error { return nil }}, nil
+	return storage.Location{Kind: "s3", Object: o, Handle: at, Close: func() error { return nil }}, nil
 }

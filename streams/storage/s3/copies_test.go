@@ -26,7 +26,7 @@ func TestCopiesDoNotDeadlock(t *testing.T) {
 	store := func(t *testing.T) (*Store, *s3test.Server) {
 		srv := s3test.New(s3test.Options{MinPart: part})
 		srv.Close() // all requests bypass the network
-		s := openKnown(t, srv, &Facts{ETagIsMD5: true}, through(srv), func(c *Config) {
+		s := openKnown(t, srv, &Features{ETagIsMD5: true}, through(srv), func(c *Config) {
 			c.minPart, c.PartBytes, c.digests = part, part, []string{digest.MD5}
 		})
 		if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {

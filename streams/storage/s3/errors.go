@@ -181,7 +181,7 @@ func translate(ctx context.Context, about subject, what string, err error) error
 		return nil
 	}
 	if ctx.Err() != nil {
-		return fmt.Errorf("%s: %w", what, storage.Ended(ctx))
+		return fmt.Errorf("%s: %w", what, storage.ContextErr(ctx))
 	}
 	var response minio.ErrorResponse
 	if !errors.As(err, &response) || response.StatusCode == 0 && response.Code == "" {

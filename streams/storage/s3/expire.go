@@ -14,14 +14,14 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-var _ storage.Tidier = (*Store)(nil)
+var _ storage.Expirer = (*Store)(nil)
 
 // quarantineTime is the format of the time in the key of a quarantined object: kept/SPACE/DIGEST/TIME-ETAG.
 const quarantineTime = "20060102T150405.000000000Z"
 
-// Tidy implements storage.Tidier. It aborts stale uploads in all spaces and removes quarantined objects. Old versions
+// Expire implements storage.Expirer. It aborts stale uploads in all spaces and removes quarantined objects. Old versions
 // are left to the lifecycle rules of the bucket.
-func (s *Store) Tidy(ctx context.Context, o storage.TidyOptions) (done storage.Tidied, err error) {
+func (s *Store) Expire(ctx context.Context, o storage.ExpireOptions) (done storage.Expired, err error) {
 	if s.cfg.ReadOnly {
 		return done, retry.Permanent(storage.ErrReadOnly)
 	}
@@ -29,16 +29,16 @@ func (s *Store) Tidy(ctx context.Context, o storage.TidyOptions) (done storage.T
 		err = s.expireUploads(ctx, o, &done)
 	}
 	if ctx.Err() != nil {
-		return done, storage.Ended(ctx)
+		return done, storage.ContextErr(ctx)
 	}
-	if !o.Kept.IsZero() {
+	if !o.RetainedBefore.IsZero() {
 		err = errors.Join(err, s.expireQuarantine(ctx, o, &done))
 	}
 	return done, err
 }
 
 // expireUploads aborts stale uploads in all spaces.
-func (s *Store) expireUploads(ctx context.Context, o storage.TidyOptions, done *storage.Tidied) error {
+func (s *Store) expireUploads(ctx context.Context, o storage.ExpireOptions, done *storage.Expired) error {
 	names, err := s.spaceNames(ctx)
 	if err != nil {
 		return err
@@ -49,21 +49,21 @@ func (s *Store) expireUploads(ctx context.Context, o storage.TidyOptions, done *
 		}
 		aborted, serr := s.abortStaleUploads(ctx, name)
 		if aborted > 0 {
-			done.Add(o, storage.Tidied{Uploads: int64(aborted)})
+			done.Add(o, storage.Expired{Uploads: int64(aborted)})
 		}
 		// A service that does not list uploads does not support them, or expires them itself.
 		if serr != nil && !isAbsent(serr) && !errors.Is(serr, storage.ErrUnsupported) {
 			err = errors.Join(err, serr)
 		}
 		if ctx.Err() != nil {
-			return storage.Ended(ctx)
+			return storage.ContextErr(ctx)
 		}
 	}
 	return err
 }
 
 // expireQuarantine removes quarantined objects older than o.Kept.
-func (s *Store) expireQuarantine(ctx context.Context, o storage.TidyOptions, done *storage.Tidied) error {
+func (s *Store) expireQuarantine(ctx context.Context, o storage.ExpireOptions, done *storage.Expired) error {
 	bucket, own := s.layout.control()
 	what := fmt.Sprintf("list quarantined objects in bucket %q", bucket)
 	listOptions := minio.ListObjectsOptions{Prefix: own + "kept/", Recursive: true}
@@ -71,16 +71,16 @@ func (s *Store) expireQuarantine(ctx context.Context, o storage.TidyOptions, don
 		if info.Err != nil {
 			return s.translate(ctx, aBucket, what, info.Err)
 		}
-		if at, ok := quarantinedAt(info.Key); !ok || !at.Before(o.Kept) {
+		if at, ok := quarantinedAt(info.Key); !ok || !at.Before(o.RetainedBefore) {
 			continue
 		}
 		if err := s.deleteControl(ctx, strings.TrimPrefix(info.Key, own)); err != nil && !isAbsent(err) {
 			return err
 		}
-		done.Add(o, storage.Tidied{Kept: 1, Bytes: info.Size})
+		done.Add(o, storage.Expired{Retained: 1, Bytes: info.Size})
 	}
 	if ctx.Err() != nil {
-		return storage.Ended(ctx)
+		return storage.ContextErr(ctx)
 	}
 	return nil
 }

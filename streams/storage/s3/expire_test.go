@@ -55,13 +55,13 @@ func TestTidy(t *testing.T) {
 			s.cfg.staleAfter = 24 * time.Hour
 			begun := time.Now()
 			s.cfg.now = func() time.Time { return begun } // by which uploads are young
-			if done, err := s.Tidy(ctx, storage.TidyOptions{}); err != nil || done != (storage.Tidied{}) || srv.Uploads() != 2 {
+			if done, err := s.Expire(ctx, storage.ExpireOptions{}); err != nil || done != (storage.Expired{}) || srv.Uploads() != 2 {
 				t.Errorf("nothing is of no use: %+v, %v, %d uploads", done, err, srv.Uploads())
 			}
 			s.cfg.staleAfter = -time.Hour // by which all are old
-			want, reported := storage.Tidied{Uploads: 2, Kept: 2, Bytes: 10}, storage.Tidied{}
-			done, err := s.Tidy(ctx, storage.TidyOptions{Kept: now.Add(-30 * 24 * time.Hour), Each: func(more storage.Tidied) {
-				reported.Add(storage.TidyOptions{}, more)
+			want, reported := storage.Expired{Uploads: 2, Retained: 2, Bytes: 10}, storage.Expired{}
+			done, err := s.Expire(ctx, storage.ExpireOptions{RetainedBefore: now.Add(-30 * 24 * time.Hour), Each: func(more storage.Expired) {
+				reported.Add(storage.ExpireOptions{}, more)
 			}})
 			if err != nil || done != want || reported != want || srv.Uploads() != 0 {
 				t.Errorf("got %+v, reported %+v, %v, %d uploads are left; want %+v", done, reported, err, srv.Uploads(), want)
@@ -107,13 +107,13 @@ func TestTidyFails(t *testing.T) {
 	}
 	later := time.Now().Add(time.Hour)
 	broken = "kept"
-	if done, err := s.Tidy(ctx, storage.TidyOptions{Kept: later}); err == nil || errors.Is(err, storage.ErrNoSpace) ||
-		done != (storage.Tidied{}) {
+	if done, err := s.Expire(ctx, storage.ExpireOptions{RetainedBefore: later}); err == nil || errors.Is(err, storage.ErrNoSpace) ||
+		done != (storage.Expired{}) {
 		t.Errorf("what is kept cannot be listed: %+v, %v", done, err)
 	}
 	broken = "uploads"
-	if done, err := s.Tidy(ctx, storage.TidyOptions{Kept: later}); err == nil ||
-		done != (storage.Tidied{Kept: 1, Bytes: 1}) {
+	if done, err := s.Expire(ctx, storage.ExpireOptions{RetainedBefore: later}); err == nil ||
+		done != (storage.Expired{Retained: 1, Bytes: 1}) {
 		t.Errorf("uploads cannot be listed: %+v, %v, want what is kept removed all the same", done, err)
 	}
 }

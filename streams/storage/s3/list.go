@@ -71,7 +71,7 @@ func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage
 			}
 		}
 		if ctx.Err() != nil { // the client ends its listing without an error
-			yield(storage.Object{}, storage.Ended(ctx))
+			yield(storage.Object{}, storage.ContextErr(ctx))
 		}
 	})
 }

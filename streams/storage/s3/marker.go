@@ -16,8 +16,8 @@ import (
 
 // A marker identifies a store and records the features of its service.
 type marker struct {
-	Store string `json:"store"`
-	Facts *Facts `json:"facts,omitempty"`
+	Store string    `json:"store"`
+	Facts *Features `json:"facts,omitempty"`
 }
 
 // maxRecord bounds the size of the driver's own objects, in bytes.

@@ -22,7 +22,7 @@ func (s *Store) itemKey(space, item string) (bucket, key string, err error) {
 		return "", "", err
 	}
 	f := s.features.Load()
-	unknown := s.cfg.ReadOnly && *f == (Facts{}) // not probed; a read cannot do harm
+	unknown := s.cfg.ReadOnly && *f == (Features{}) // not probed; a read cannot do harm
 	if strings.TrimSpace(key) == "" || !f.OddKeys && !unknown && isOddKey(item) {
 		return "", "", retry.Permanent(fmt.Errorf("the service cannot store the key of %s: %w",
 			itemText(space, item), storage.ErrName))
@@ -187,7 +187,7 @@ func (s *Store) hidesBelow(ctx context.Context, at location) (bool, error) {
 }
 
 // probeKeys tests keys that services with objects as files cannot store, or do not list.
-func (s *Store) probeKeys(ctx context.Context, f *Facts, name string) error {
+func (s *Store) probeKeys(ctx context.Context, f *Features, name string) error {
 	bucket, prefix := s.layout.control()
 	put := func(key string) (stored bool, err error) {
 		err = s.putControl(ctx, key, []byte(key))

@@ -28,8 +28,8 @@ func (s *Store) Probe(ctx context.Context) error {
 
 // probe reports a condition as supported only if the service refuses a request that violates it: a service that does
 // not know a condition ignores it.
-func (s *Store) probe(ctx context.Context) (*Facts, error) {
-	f := new(Facts)
+func (s *Store) probe(ctx context.Context) (*Features, error) {
+	f := new(Features)
 	bucket, prefix := s.layout.control()
 	name := "probe/" + rand.Text()
 	if err := s.putControl(ctx, name, []byte("1")); err != nil {
@@ -103,7 +103,7 @@ const (
 
 // probeRaces sends concurrent requests with a condition that only one can meet. It detects with high probability a
 // service that checks conditions before the write instead of atomically with it.
-func (s *Store) probeRaces(ctx context.Context, f *Facts, name string) error {
+func (s *Store) probeRaces(ctx context.Context, f *Features, name string) error {
 	bucket, prefix := s.layout.control()
 	name += "-race"
 	defer func() { _ = s.deleteControl(context.WithoutCancel(ctx), name) }()
@@ -164,7 +164,7 @@ func countWinners(ctx context.Context, do func() error) (won int, err error) {
 }
 
 // probeSums tests which checksums the service returns for an object.
-func (s *Store) probeSums(ctx context.Context, f *Facts, at location) error {
+func (s *Store) probeSums(ctx context.Context, f *Features, at location) error {
 	h, err := digest.New(digest.SHA256, digest.CRC64NVME)
 	if err != nil {
 		return err
@@ -174,14 +174,14 @@ func (s *Store) probeSums(ctx context.Context, f *Facts, at location) error {
 	sum := h.Sum()
 	m := md5.Sum(text)
 	for _, try := range []struct {
-		send    Facts // selects the checksum to send
+		send    Features // selects the checksum to send
 		feature *bool
 		header  string
 		want    string
 	}{
-		{Facts{SHA256: true}, &f.SHA256, "X-Amz-Checksum-Sha256", sum[digest.SHA256]},
-		{Facts{CRC64NVME: true}, &f.CRC64NVME, "X-Amz-Checksum-Crc64nvme", sum[digest.CRC64NVME]},
-		{Facts{}, &f.ETagIsMD5, "Etag", ""},
+		{Features{SHA256: true}, &f.SHA256, "X-Amz-Checksum-Sha256", sum[digest.SHA256]},
+		{Features{CRC64NVME: true}, &f.CRC64NVME, "X-Amz-Checksum-Crc64nvme", sum[digest.CRC64NVME]},
+		{Features{}, &f.ETagIsMD5, "Etag", ""},
 	} {
 		_, err := s.putObject(ctx, at, payload{text, sum}, &try.send, s.putOptions(objectHeaders{contentType: plainType}))
 		if err != nil && try.want != "" { // not supported
@@ -206,7 +206,7 @@ func (s *Store) probeSums(ctx context.Context, f *Facts, at location) error {
 
 // probeCopies makes the service copy an object in parts and checks the checksums that it returns for them. MinIO
 // refuses such copies, and versitygw returns the checksum of the whole object for each part.
-func (s *Store) probeCopies(ctx context.Context, f *Facts, at location) error {
+func (s *Store) probeCopies(ctx context.Context, f *Features, at location) error {
 	alg := f.checksum()
 	h, err := digest.New(alg)
 	if err != nil {
@@ -217,13 +217,13 @@ func (s *Store) probeCopies(ctx context.Context, f *Facts, at location) error {
 	_, _ = h.Write(all)
 	sum := h.Sum()
 	headers := objectHeaders{contentType: plainType}
-	info, err := s.putObject(ctx, at, payload{all, sum}, &Facts{CRC64NVME: f.CRC64NVME}, s.putOptions(headers))
+	info, err := s.putObject(ctx, at, payload{all, sum}, &Features{CRC64NVME: f.CRC64NVME}, s.putOptions(headers))
 	if err != nil {
 		return err
 	}
 	u, err := s.beginAs(ctx, f, at, headers)
 	if err != nil {
-		return storage.Ended(ctx) // uploads with checksums are not supported, so copies are not either
+		return storage.ContextErr(ctx) // uploads with checksums are not supported, so copies are not either
 	}
 	u.copyFrom.Store(&copySource{at, storage.Object{ETag: info.ETag}})
 	err = errors.Join(u.sendPart(ctx, 1, 0, all[:first]), u.sendPart(ctx, 2, first, all[first:]))
@@ -236,5 +236,5 @@ func (s *Store) probeCopies(ctx context.Context, f *Facts, at location) error {
 	} else {
 		u.abort(ctx)
 	}
-	return storage.Ended(ctx)
+	return storage.ContextErr(ctx)
 }

@@ -107,7 +107,7 @@ func (s *Store) newWrite(
 }
 
 // checksum returns the algorithm of the checksum that the service verifies and stores for each part.
-func (f *Facts) checksum() string {
+func (f *Features) checksum() string {
 	if f.CRC64NVME {
 		return digest.CRC64NVME
 	}
@@ -213,7 +213,7 @@ type payload struct {
 // putObject puts bytes in one request. The service verifies them by the signature, and by the checksum that it supports
 // according to f.
 func (s *Store) putObject(
-	ctx context.Context, to location, p payload, f *Facts, o minio.PutObjectOptions,
+	ctx context.Context, to location, p payload, f *Features, o minio.PutObjectOptions,
 ) (minio.UploadInfo, error) {
 	var md5 string
 	b, sum := p.bytes, p.sum
@@ -390,7 +390,7 @@ func nthPartSize(n int, first, size int64) int64 {
 func readFull(ctx context.Context, r io.Reader, b []byte) (n int, end bool, err error) {
 	for empty := 0; n < len(b); {
 		if ctx.Err() != nil {
-			return n, false, storage.Ended(ctx)
+			return n, false, storage.ContextErr(ctx)
 		}
 		m, err := r.Read(b[n:])
 		n += m

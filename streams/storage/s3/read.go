@@ -75,7 +75,7 @@ func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, e
 		return storage.Object{}, storage.Absent(err, response.responseDate())
 	}
 	o, err := s.object(space, item, info)
-	o.Seen = response.responseDate()
+	o.ObservedAt = response.responseDate()
 	return o, err
 }
 

@@ -176,8 +176,8 @@ func TestStatSaysWhenByTheServicesClock(t *testing.T) {
 		t.Fatal(err)
 	}
 	o, err := s.Stat(t.Context(), "s", "a")
-	if err != nil || !o.Seen.Equal(now) || o.Modified.After(o.Seen) {
-		t.Errorf("seen %v, modified %v, %v; the service's clock says %v", o.Seen, o.Modified, err, now)
+	if err != nil || !o.ObservedAt.Equal(now) || o.Modified.After(o.ObservedAt) {
+		t.Errorf("seen %v, modified %v, %v; the service's clock says %v", o.ObservedAt, o.Modified, err, now)
 	}
 }
 
@@ -228,7 +228,7 @@ func TestFiveGiBAndOne(t *testing.T) {
 	if tail, err := io.ReadAll(body); err != nil || len(tail) != 6 {
 		t.Errorf("the last bytes are %d: %v", len(tail), err)
 	}
-	_, err = s.Delete(t.Context(), "s", "item", storage.DeleteOptions{Keep: true})
+	_, err = s.Delete(t.Context(), "s", "item", storage.DeleteOptions{KeepDeleted: true})
 	kept := srv.Keys(testBucket, ".millrace/kept/")
 	if err != nil || len(kept) != 1 || srv.Uploads() != 0 {
 		t.Fatalf("kept %q, %d uploads are left: %v", kept, srv.Uploads(), err)

@@ -47,7 +47,7 @@ var operations = map[string]func(ctx context.Context, s *Store) error{
 		return err
 	},
 	"Delete, kept": func(ctx context.Context, s *Store) error {
-		_, err := s.Delete(ctx, "s", "a", storage.DeleteOptions{Keep: true})
+		_, err := s.Delete(ctx, "s", "a", storage.DeleteOptions{KeepDeleted: true})
 		return err
 	},
 	"Locate": func(ctx context.Context, s *Store) error {

@@ -263,5 +263,5 @@ func (s *Store) removeStaleRecords(ctx context.Context, bucket, prefix string, b
 			return err
 		}
 	}
-	return storage.Ended(ctx)
+	return storage.ContextErr(ctx)
 }

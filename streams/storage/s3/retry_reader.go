@@ -43,7 +43,7 @@ func (b *retryReader) Read(p []byte) (int, error) {
 	case err == nil:
 		return n, nil
 	case b.ctx.Err() != nil:
-		b.err = storage.Ended(b.ctx)
+		b.err = storage.ContextErr(b.ctx)
 	case errors.Is(err, storage.ErrNotFound), errors.Is(err, errRange): // it existed before, with this range
 		b.err = fmt.Errorf("%s: deleted or truncated during the read: %w", b.what, storage.ErrChanged)
 	default:
@@ -81,7 +81,7 @@ func (b *retryReader) readOnce(p []byte) (n int, err error) {
 }
 
 // retryWhile calls f until it succeeds, returns an error for which retryable is false, or the policy is exhausted. It
-// returns the last error of f, or storage.Ended(ctx).
+// returns the last error of f, or storage.ContextErr(ctx).
 func retryWhile(ctx context.Context, p retry.Policy, retryable func(error) bool, f func() error) error {
 	var last error // not retryable
 	_, err := p.Do(ctx, func() error {
@@ -95,7 +95,7 @@ func retryWhile(ctx context.Context, p retry.Policy, retryable func(error) bool,
 	case last != nil:
 		return last
 	case err != nil && ctx.Err() != nil:
-		return storage.Ended(ctx)
+		return storage.ContextErr(ctx)
 	}
 	return err
 }

@@ -136,7 +136,7 @@ type Store struct {
 	// trustedLink: a third party cannot change requests, because of TLS or a loopback connection.
 	trustedLink bool
 
-	features atomic.Pointer[Facts]
+	features atomic.Pointer[Features]
 
 	mu            sync.Mutex             // guards the fields below
 	knownSpaces   map[string]time.Time   // spaces, with the time they were last seen
@@ -149,8 +149,8 @@ type Store struct {
 
 var _ storage.Store = (*Store)(nil)
 
-// Facts are the features of a service as found by Probe.
-type Facts struct {
+// Features are the features of a service as found by Probe.
+type Features struct {
 	IfNoneMatch bool `json:"if_none_match"` // PUT with If-None-Match: *
 	IfMatch     bool `json:"if_match"`      // PUT with If-Match
 	DeleteMatch bool `json:"delete_match"`  // DELETE with If-Match
@@ -186,12 +186,12 @@ func New(cfg Config) (*Store, error) {
 	if s.core, err = s.newClient(u); err != nil {
 		return nil, fmt.Errorf("s3 store: %w", err)
 	}
-	s.features.Store(new(Facts))
+	s.features.Store(new(Features))
 	return s, nil
 }
 
-// Facts returns the known features of the service: all false until Probe or Marker succeeds.
-func (s *Store) Facts() Facts { return *s.features.Load() }
+// Features returns the known features of the service: all false until Probe or Marker succeeds.
+func (s *Store) Features() Features { return *s.features.Load() }
 
 // Close closes idle connections.
 func (s *Store) Close() error {
@@ -212,7 +212,7 @@ func (s *Store) Capabilities() storage.Capabilities {
 		Kind: "s3", TimeResolution: time.Second,
 		ConditionalPut: f.IfNoneMatch && f.IfMatch && f.Atomic, ConditionalDelete: f.DeleteMatch && f.DeletesOnce,
 		UniqueVersions: f.Versions, KeepsReplaced: true, Digests: slices.Clone(s.cfg.digests), ReadOnly: s.cfg.ReadOnly,
-		MaxItemBytes: maxObject, MaxPropertyBytes: maxMetadata, SourceFrom: sourceFrom,
+		MaxItemBytes: maxObject, MaxPropertyBytes: maxMetadata, MinSourceBytes: sourceFrom,
 	}
 }
 

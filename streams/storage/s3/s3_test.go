@@ -31,7 +31,7 @@ func server(t testing.TB, o s3test.Options) *s3test.Server {
 // open returns a store that has probed its server.
 func open(t testing.TB, srv *s3test.Server, edit ...func(*Config)) *Store {
 	t.Helper()
-	s := openKnown(t, srv, new(Facts), edit...)
+	s := openKnown(t, srv, new(Features), edit...)
 	if !s.cfg.ReadOnly {
 		if err := s.Probe(t.Context()); err != nil {
 			t.Fatal(err)
@@ -41,9 +41,9 @@ func open(t testing.TB, srv *s3test.Server, edit ...func(*Config)) *Store {
 }
 
 // factsOf returns the features that Probe finds for a server with these options.
-func factsOf(o s3test.Options) Facts {
+func factsOf(o s3test.Options) Features {
 	holds, sums := !o.NoConditions, !o.NoChecksums
-	return Facts{
+	return Features{
 		IfNoneMatch: holds, IfMatch: holds, DeleteMatch: holds, Complete: holds, Atomic: holds, DeletesOnce: holds,
 		ETagIsMD5: !o.OddETags, SHA256: sums, CRC64NVME: sums, Versions: o.Versions, OddKeys: !o.CleanKeys,
 		Hides:       o.HideBelow,
@@ -52,7 +52,7 @@ func factsOf(o s3test.Options) Facts {
 }
 
 // openKnown returns a store with the features f of its server, without a probe.
-func openKnown(t testing.TB, srv *s3test.Server, f *Facts, edit ...func(*Config)) *Store {
+func openKnown(t testing.TB, srv *s3test.Server, f *Features, edit ...func(*Config)) *Store {
 	t.Helper()
 	cfg := Config{ID: "acme/1", Endpoint: srv.URL(), Bucket: testBucket, PathStyle: true,
 		Credentials: Credentials{AccessKey: "key", SecretKey: "secret"}, minPart: testPart}
@@ -109,7 +109,7 @@ func TestContract(t *testing.T) {
 			if o.Versions { // the bucket keeps what is replaced, and whatever else
 				except = append(except, "Keep")
 			}
-			facts := open(t, srv, prefix).Facts()
+			facts := open(t, srv, prefix).Features()
 			storagetest.Run(t, func(t *testing.T) storage.Store { return openKnown(t, srv, &facts, prefix) },
 				storagetest.Only(tt.only...), storagetest.Except(except...),
 				storagetest.WithKept(func(t *testing.T, s storage.Store, space, item string) (all [][]byte) {
@@ -152,7 +152,7 @@ func TestContractOfOddServices(t *testing.T) {
 			t.Parallel()
 			srv := server(t, tt.o)
 			var n atomic.Int64
-			facts := open(t, srv, through(srv)).Facts()
+			facts := open(t, srv, through(srv)).Features()
 			if need.Amount(0, 1, 1) > 0 {
 				tt.only = []string{"OddIDs", "Nesting", "List", "RaceNeighbours", "Put", "SpaceErrors", "BadNames"}
 			}

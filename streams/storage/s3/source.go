@@ -16,7 +16,7 @@ func (s *Store) copySourceOf(o storage.PutOptions) *copySource {
 	if o.Source == nil || !s.features.Load().CopiesParts {
 		return nil
 	}
-	from, ok := o.Source.At.(locator)
+	from, ok := o.Source.Handle.(locator)
 	if !ok || from.endpoint != s.cfg.Endpoint || from.object.Size != o.Size {
 		return nil
 	}

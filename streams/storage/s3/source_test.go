@@ -35,7 +35,7 @@ func TestPutFromSource(t *testing.T) {
 				sc := &script{}
 				tt.o.Before = sc.hook
 				s, srv := direct(t, tt.o, func(c *Config) { c.PartBytes, c.parallel = testPart, 1 })
-				facts := s.Facts()
+				facts := s.Features()
 				facts.CopiesParts = true // as probed before
 				s.features.Store(&facts)
 				content := append(bytes.Repeat([]byte("x"), testPart), plenty[:size-testPart]...)
@@ -86,14 +86,14 @@ func TestCopySourceOf(t *testing.T) {
 	s, _ := direct(t, s3test.Options{})
 	there := locator{s.cfg.Endpoint, copySource{object: storage.Object{Size: 9}}}
 	for name, tt := range map[string]struct {
-		source *storage.Place
+		source *storage.Location
 		want   bool
 	}{
 		"nowhere":         {nil, false},
-		"there":           {&storage.Place{At: there}, true},
-		"another driver":  {&storage.Place{At: 1}, false},
-		"another service": {&storage.Place{At: locator{"https://elsewhere", there.copySource}}, false},
-		"another size":    {&storage.Place{At: locator{s.cfg.Endpoint, copySource{object: storage.Object{Size: 8}}}}, false},
+		"there":           {&storage.Location{Handle: there}, true},
+		"another driver":  {&storage.Location{Handle: 1}, false},
+		"another service": {&storage.Location{Handle: locator{"https://elsewhere", there.copySource}}, false},
+		"another size":    {&storage.Location{Handle: locator{s.cfg.Endpoint, copySource{object: storage.Object{Size: 8}}}}, false},
 	} {
 		if got := s.copySourceOf(storage.PutOptions{Source: tt.source, Size: 9}); (got != nil) != tt.want {
 			t.Errorf("%s: got %v", name, got)

@@ -79,7 +79,7 @@ func (s *Store) spaceNames(ctx context.Context) ([]string, error) {
 			}
 		}
 		if ctx.Err() != nil {
-			return nil, storage.Ended(ctx)
+			return nil, storage.ContextErr(ctx)
 		}
 	}
 	return slices.Sorted(maps.Keys(names)), nil
@@ -135,7 +135,7 @@ func (s *Store) hasKeys(ctx context.Context, bucket, prefix string) (bool, error
 		return info.Err == nil, s.translate(ctx, aBucket, fmt.Sprintf("list bucket %q", bucket), info.Err)
 	}
 	if ctx.Err() != nil {
-		return false, storage.Ended(ctx)
+		return false, storage.ContextErr(ctx)
 	}
 	return false, nil
 }

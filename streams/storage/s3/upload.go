@@ -30,7 +30,7 @@ type upload struct {
 	s *Store
 	location
 	id       string
-	features *Facts
+	features *Features
 	record   string                     // name of the record by which it can be resumed; empty: none
 	existing map[int]minio.ObjectPart   // parts that an interrupted Put has sent
 	copyFrom atomic.Pointer[copySource] // an object with the same bytes that the service can copy; nil: none
@@ -47,7 +47,7 @@ func (s *Store) begin(ctx context.Context, to location, h objectHeaders) (*uploa
 }
 
 // beginAs is begin for a service with the features f.
-func (s *Store) beginAs(ctx context.Context, f *Facts, to location, h objectHeaders) (*upload, error) {
+func (s *Store) beginAs(ctx context.Context, f *Features, to location, h objectHeaders) (*upload, error) {
 	o := s.putOptions(h)
 	if f.CRC64NVME {
 		o.UserMetadata["x-amz-checksum-algorithm"] = "CRC64NVME"
@@ -178,7 +178,7 @@ func (u *upload) complete(
 	switch unknown := "it is unknown whether it was stored"; {
 	case err == nil, !doubt:
 	case ctx.Err() != nil:
-		err = fmt.Errorf("%s: %w", unknown, storage.Ended(ctx))
+		err = fmt.Errorf("%s: %w", unknown, storage.ContextErr(ctx))
 	default: // the last error may be caused by an earlier request that succeeded
 		err = fmt.Errorf("%s: %v", unknown, err) //nolint:errorlint // callers must not branch on it
 	}
@@ -306,7 +306,7 @@ func (w *write) sendParts(caller context.Context, u *upload, r io.Reader, p *buf
 	}
 	all.Wait()
 	if caller.Err() != nil {
-		return storage.Ended(caller)
+		return storage.ContextErr(caller)
 	}
 	return context.Cause(ctx) // of this function's cancel
 }

@@ -101,7 +101,7 @@ func TestCopyRefusedWithinASuccess(t *testing.T) {
 	}
 	sc.on = true
 	o := storage.PutOptions{Size: 20, KeepReplaced: true}
-	_, derr := s.Delete(t.Context(), "s", "item", storage.DeleteOptions{Keep: true})
+	_, derr := s.Delete(t.Context(), "s", "item", storage.DeleteOptions{KeepDeleted: true})
 	for what, err := range map[string]error{"put": put(t.Context(), s, "item", 20, o), "delete": derr} {
 		if !errors.Is(err, storage.ErrSlowDown) {
 			t.Errorf("%s: %v", what, err)

@@ -111,15 +111,15 @@ func RunMarks(t *testing.T, open func(t *testing.T) (decorator storage.Store, in
 	for method := range mutations(t.Context(), nil) {
 		for name, f := range map[string]Fault{
 			"done, ended":         {Then: func() {}},
-			"done, failed, ended": {Done: true, Err: ErrFault, Then: func() {}},
+			"done, failed, ended": {Applied: true, Err: ErrFault, Then: func() {}},
 			"marked":              {Err: storage.NotApplied(ErrFault)},
 			"marked, permanent":   {Err: retry.Permanent(storage.NotApplied(ErrFault))},
 			"marked, unavailable": {Err: fmt.Errorf("call: %w", storage.NotApplied(retry.Unavailable(ErrFault)))},
-			"done":                {Done: true},
-			"done, unavailable":   {Done: true, Err: retry.Unavailable(ErrFault)},
-			"done, read-only":     {Done: true, Err: errors.Join(ErrFault, storage.ErrReadOnly)},
-			"done, absent":        {Done: true, Err: errors.Join(ErrFault, storage.ErrNotFound)},
-			"done, exists":        {Done: true, Err: errors.Join(ErrFault, storage.ErrExists, storage.ErrChanged)},
+			"done":                {Applied: true},
+			"done, unavailable":   {Applied: true, Err: retry.Unavailable(ErrFault)},
+			"done, read-only":     {Applied: true, Err: errors.Join(ErrFault, storage.ErrReadOnly)},
+			"done, absent":        {Applied: true, Err: errors.Join(ErrFault, storage.ErrNotFound)},
+			"done, exists":        {Applied: true, Err: errors.Join(ErrFault, storage.ErrExists, storage.ErrChanged)},
 		} {
 			t.Run(method+" "+name, func(t *testing.T) {
 				s, inner := open(t)
@@ -142,8 +142,8 @@ func RunMarks(t *testing.T, open func(t *testing.T) (decorator storage.Store, in
 					}
 					return
 				}
-				if marked := storage.IsNotApplied(err); !errors.Is(err, ErrFault) || marked == f.Done {
-					t.Errorf("got %v, marked %v, want the inner store's error, marked %v", err, marked, !f.Done)
+				if marked := storage.IsNotApplied(err); !errors.Is(err, ErrFault) || marked == f.Applied {
+					t.Errorf("got %v, marked %v, want the inner store's error, marked %v", err, marked, !f.Applied)
 				}
 			})
 		}

@@ -57,7 +57,7 @@ func (x *suite) keep(t *testing.T) {
 		_, err := tryPut(t, s, item, "never", keep, version("no such version"))
 		wantErr(t, "Put on another version", err, storage.ErrChanged)
 		if _, err := s.Delete(t.Context(), space, item,
-			storage.DeleteOptions{Keep: true, Condition: storage.Condition{Version: two.Version}}); err != nil {
+			storage.DeleteOptions{KeepDeleted: true, Condition: storage.Condition{Version: two.Version}}); err != nil {
 			t.Fatalf("Delete: %v", err)
 		}
 		lacks(t, s, item)

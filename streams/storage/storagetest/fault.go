@@ -27,8 +27,8 @@ type Fault struct {
 
 	// Err is returned to the caller; nil: ErrFault, or success if one of the silent faults is set.
 	Err error
-	// Done carries the call out before it fails; otherwise it is not carried out at all.
-	Done bool
+	// Applied carries the call out before it fails; otherwise it is not carried out at all.
+	Applied bool
 	// Panic makes the call panic with Err.
 	Panic bool
 	// Mid makes a stream fail after After bytes (Open, Put), or a listing after After entries (List, Spaces),
@@ -43,8 +43,8 @@ type Fault struct {
 
 	// Delay is a wait before the call or, with Mid, after After bytes or entries; it ends when ctx does.
 	Delay time.Duration
-	// Lie reports success of a mutation that is not carried out.
-	Lie bool
+	// FalseSuccess reports success of a mutation that is not carried out.
+	FalseSuccess bool
 	// Cut ends a stream or listing after After bytes or entries without an error.
 	Cut bool
 	// Flip inverts one bit of the byte at offset After (Open, Put).
@@ -57,7 +57,7 @@ type Fault struct {
 
 // silent reports whether one of the silent faults is set.
 func (x Fault) silent() bool {
-	return x.Then != nil || x.Delay > 0 || x.Lie || x.Cut || x.Flip || x.Repeat || x.Omit || x.Stale != nil
+	return x.Then != nil || x.Delay > 0 || x.FalseSuccess || x.Cut || x.Flip || x.Repeat || x.Omit || x.Stale != nil
 }
 
 // Snapshot returns the current listing of a space, for Fault.Stale; never nil.
@@ -77,7 +77,7 @@ func (x Fault) leave(err error) error {
 	if x.Then != nil {
 		x.Then()
 	}
-	if x.Err == nil || !x.Done {
+	if x.Err == nil || !x.Applied {
 		return err
 	}
 	return x.fail()

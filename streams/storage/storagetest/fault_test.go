@@ -150,8 +150,8 @@ func TestFalseReports(t *testing.T) {
 			did, err bool
 		}{
 			"not done, reported so":      {storagetest.Fault{Method: name}, false, true},
-			"done, reported as failed":   {storagetest.Fault{Method: name, Done: true}, true, true},
-			"not done, reported as done": {storagetest.Fault{Method: name, Lie: true}, false, false},
+			"done, reported as failed":   {storagetest.Fault{Method: name, Applied: true}, true, true},
+			"not done, reported as done": {storagetest.Fault{Method: name, FalseSuccess: true}, false, false},
 			"done late, and reported so": {storagetest.Fault{Method: name, Delay: time.Nanosecond}, true, false},
 			"not met: another item":      {storagetest.Fault{Method: name, Space: "another"}, true, false},
 			"not met: the third call":    {storagetest.Fault{Method: name, Skip: 2}, true, false},

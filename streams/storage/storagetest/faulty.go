@@ -117,7 +117,7 @@ func (f *Faulty) enter(ctx context.Context, method, space, item string) (Fault, 
 			return Fault{}, err
 		}
 	}
-	if x.Err != nil && !x.Done && !x.Mid {
+	if x.Err != nil && !x.Applied && !x.Mid {
 		return x, x.fail()
 	}
 	return x, nil
@@ -167,7 +167,7 @@ func (f *Faulty) StatSpace(ctx context.Context, space string) (storage.Space, er
 // CreateSpace implements storage.Store.
 func (f *Faulty) CreateSpace(ctx context.Context, space storage.Space) error {
 	x, err := f.enter(ctx, "CreateSpace", space.Name, "")
-	if err != nil || x.Lie {
+	if err != nil || x.FalseSuccess {
 		return err
 	}
 	return x.leave(f.inner.CreateSpace(ctx, space))
@@ -176,7 +176,7 @@ func (f *Faulty) CreateSpace(ctx context.Context, space storage.Space) error {
 // SetSpace implements storage.Store.
 func (f *Faulty) SetSpace(ctx context.Context, space storage.Space) error {
 	x, err := f.enter(ctx, "SetSpace", space.Name, "")
-	if err != nil || x.Lie {
+	if err != nil || x.FalseSuccess {
 		return err
 	}
 	return x.leave(f.inner.SetSpace(ctx, space))
@@ -185,7 +185,7 @@ func (f *Faulty) SetSpace(ctx context.Context, space storage.Space) error {
 // DeleteSpace implements storage.Store.
 func (f *Faulty) DeleteSpace(ctx context.Context, space string) error {
 	x, err := f.enter(ctx, "DeleteSpace", space, "")
-	if err != nil || x.Lie {
+	if err != nil || x.FalseSuccess {
 		return err
 	}
 	return x.leave(f.inner.DeleteSpace(ctx, space))
@@ -223,7 +223,7 @@ func (f *Faulty) Open(ctx context.Context, space, item, version string) (io.Read
 	if err != nil {
 		return nil, storage.Object{}, x.leave(err)
 	}
-	if x.Done && x.Err != nil {
+	if x.Applied && x.Err != nil {
 		r.Close()
 		return nil, storage.Object{}, x.fail()
 	}
@@ -238,7 +238,7 @@ func (f *Faulty) Put(
 	if err != nil {
 		return storage.Object{}, err
 	}
-	if r = x.stream(ctx, r); x.Lie {
+	if r = x.stream(ctx, r); x.FalseSuccess {
 		return pretend(item, r, p)
 	}
 	o, err := f.inner.Put(ctx, space, item, r, p)
@@ -275,7 +275,7 @@ func (f *Faulty) SetProperties(
 	if err != nil {
 		return storage.Object{}, err
 	}
-	if x.Lie {
+	if x.FalseSuccess {
 		o, err := f.inner.Stat(ctx, space, item)
 		o.Properties = p
 		return o, err
@@ -290,7 +290,7 @@ func (f *Faulty) Delete(ctx context.Context, space, item string, d storage.Delet
 	if err != nil {
 		return storage.Deleted{}, err
 	}
-	if x.Lie {
+	if x.FalseSuccess {
 		o, err := f.inner.Stat(ctx, space, item)
 		return storage.Deleted{Object: o, Time: time.Now().UTC()}, err
 	}
@@ -299,10 +299,10 @@ func (f *Faulty) Delete(ctx context.Context, space, item string, d storage.Delet
 }
 
 // Locate implements storage.Locator.
-func (f *Faulty) Locate(ctx context.Context, ref storage.Ref) (storage.Place, error) {
+func (f *Faulty) Locate(ctx context.Context, ref storage.Ref) (storage.Location, error) {
 	x, err := f.enter(ctx, "Locate", ref.Space, ref.Item)
 	if err != nil {
-		return storage.Place{}, err
+		return storage.Location{}, err
 	}
 	p, err := storage.Locate(ctx, f.inner, ref)
 	if err == nil && x.leave(nil) != nil {
@@ -323,7 +323,7 @@ func (f *Faulty) Marker(ctx context.Context) error {
 // WriteMarker implements storage.Store.
 func (f *Faulty) WriteMarker(ctx context.Context) error {
 	x, err := f.enter(ctx, "WriteMarker", "", "")
-	if err != nil || x.Lie {
+	if err != nil || x.FalseSuccess {
 		return err
 	}
 	return x.leave(f.inner.WriteMarker(ctx))

@@ -49,9 +49,9 @@ func (j *Journal) Add(v any) error {
 	return err
 }
 
-// Journaled returns the lines of a journal; none if the file is absent. It skips incomplete lines and
+// ReadJournal returns the lines of a journal; none if the file is absent. It skips incomplete lines and
 // fails the test if there are more than kills.
-func Journaled[T any](t *testing.T, name string, kills int) (all []T) {
+func ReadJournal[T any](t *testing.T, name string, kills int) (all []T) {
 	t.Helper()
 	b, err := os.ReadFile(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -9,7 +9,7 @@ import (
 
 func TestJournal(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "journal")
-	if got := Journaled[string](t, name, 0); len(got) > 0 {
+	if got := ReadJournal[string](t, name, 0); len(got) > 0 {
 		t.Errorf("got %q of a journal that is absent", got)
 	}
 	for i, want := range [][]string{{"one", "two"}, {"one", "two", "three"}, {"one", "two", "three", "four"}} {
@@ -17,12 +17,12 @@ func TestJournal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, line := range want[len(Journaled[string](t, name, i)):] {
+		for _, line := range want[len(ReadJournal[string](t, name, i)):] {
 			if err := j.Add(line); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if got := Journaled[string](t, name, i); !slices.Equal(got, want) {
+		if got := ReadJournal[string](t, name, i); !slices.Equal(got, want) {
 			t.Fatalf("got %q after %d torn lines, want %q", got, i, want)
 		}
 		if _, err := j.f.WriteString(`"to`); err != nil { // a kill in the middle of a line
@@ -31,7 +31,7 @@ func TestJournal(t *testing.T) {
 		if err := j.f.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if got := Journaled[string](t, name, i+1); !slices.Equal(got, want) {
+		if got := ReadJournal[string](t, name, i+1); !slices.Equal(got, want) {
 			t.Fatalf("got %q with a torn end, want %q", got, want)
 		}
 	}

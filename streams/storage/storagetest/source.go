@@ -11,15 +11,15 @@ import (
 )
 
 // foreign returns a place of an unknown driver.
-func foreign() storage.Place {
-	return storage.Place{Kind: "foreign", At: struct{}{}, Object: storage.Object{Item: "x"},
+func foreign() storage.Location {
+	return storage.Location{Kind: "foreign", Handle: struct{}{}, Object: storage.Object{Item: "x"},
 		Close: io.NopCloser(nil).Close}
 }
 
 // putSource puts bytes with a Source: the stored bytes are those of the Put, whatever the place contains.
 func (x *suite) putSource(t *testing.T) {
 	s := x.store(t)
-	size := int(max(s.Capabilities().SourceFrom, 100) + 7)
+	size := int(max(s.Capabilities().MinSourceBytes, 100) + 7)
 	content := strings.Repeat("some ", size/5+1)[:size]
 	other := content[:size/2] + "x" + content[size/2+1:]
 	for name, tt := range map[string]struct {
@@ -42,7 +42,7 @@ func (x *suite) putSource(t *testing.T) {
 				put(t, s, from, tt.located)
 				if it, err := storage.Locate(t.Context(), s, storage.Ref{Space: space, Item: from}); err == nil {
 					at = it
-				} else if s.Capabilities().SourceFrom > 0 || !errors.Is(err, storage.ErrUnsupported) {
+				} else if s.Capabilities().MinSourceBytes > 0 || !errors.Is(err, storage.ErrUnsupported) {
 					t.Fatalf("Locate: %v", err)
 				}
 			}
@@ -71,7 +71,7 @@ func (x *suite) putSource(t *testing.T) {
 			}
 		})
 	}
-	if s.Capabilities().SourceFrom == 0 {
+	if s.Capabilities().MinSourceBytes == 0 {
 		return
 	}
 	put(t, s, "located", content)

@@ -27,8 +27,8 @@ const (
 	logTailBytes = 2000 // from the end of the log, in errors
 )
 
-// ErrAbsent means that the program does not exist.
-var ErrAbsent = errors.New("no such program")
+// ErrNotInstalled means that the program does not exist.
+var ErrNotInstalled = errors.New("no such program")
 
 // Config configures a Server.
 type Config struct {
@@ -65,7 +65,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 
 func start(ctx context.Context, cfg Config) (*Server, error) {
 	if _, err := os.Stat(cfg.Program); errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%w: %s", ErrAbsent, cfg.Program)
+		return nil, fmt.Errorf("%w: %s", ErrNotInstalled, cfg.Program)
 	}
 	s := &Server{
 		Access: cmp.Or(cfg.Access, rand.Text()), Secret: cmp.Or(cfg.Secret, rand.Text()), Port: cfg.Port,
@@ -149,11 +149,11 @@ func (s *Server) Pid() int { return s.cmd.Process.Pid }
 // Exited returns a channel that is closed when the process has exited.
 func (s *Server) Exited() <-chan struct{} { return s.exited }
 
-// State returns the CPU time and the memory used by the process. It is nil until the process has exited.
-func (s *Server) State() *os.ProcessState { return s.cmd.ProcessState }
+// ProcessState returns the CPU time and the memory used by the process. It is nil until the process has exited.
+func (s *Server) ProcessState() *os.ProcessState { return s.cmd.ProcessState }
 
-// Said returns the end of the server's log.
-func (s *Server) Said() string {
+// LogTail returns the end of the server's log.
+func (s *Server) LogTail() string {
 	b, err := os.ReadFile(s.log)
 	if err != nil {
 		return err.Error()
@@ -200,9 +200,9 @@ func (s *Server) waitReady(ctx context.Context, url string) error {
 		}
 		select {
 		case <-s.exited:
-			return fmt.Errorf("the process exited (%v); end of its log:\n%s", s.cmd.ProcessState, s.Said())
+			return fmt.Errorf("the process exited (%v); end of its log:\n%s", s.cmd.ProcessState, s.LogTail())
 		case <-ctx.Done():
-			return fmt.Errorf("%w; end of its log:\n%s", context.Cause(ctx), s.Said())
+			return fmt.Errorf("%w; end of its log:\n%s", context.Cause(ctx), s.LogTail())
 		case <-tick.C:
 		}
 	}

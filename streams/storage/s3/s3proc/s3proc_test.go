@@ -99,7 +99,7 @@ func TestStart(t *testing.T) {
 			if s.Access == "" || s.Secret == "" || s.Port == 0 || !strings.HasSuffix(s.URL, fmt.Sprint(":", s.Port)) {
 				t.Errorf("got %+v, want keys, a port and a URL", s)
 			}
-			if said := s.Said(); !strings.Contains(said, "--more") || strings.Contains(said, s.Secret) {
+			if said := s.LogTail(); !strings.Contains(said, "--more") || strings.Contains(said, s.Secret) {
 				t.Errorf("it was started so: %s", said)
 			}
 			resp, err := http.Get(s.URL + "/health-of-the-server")
@@ -107,8 +107,8 @@ func TestStart(t *testing.T) {
 				t.Fatal(err)
 			}
 			resp.Body.Close()
-			if err := s.Close(); err != nil || !s.State().Success() || !strings.Contains(s.Said(), "stopped in order") {
-				t.Errorf("Close: %v, %v, and it said last: %s", err, s.State(), s.Said())
+			if err := s.Close(); err != nil || !s.ProcessState().Success() || !strings.Contains(s.LogTail(), "stopped in order") {
+				t.Errorf("Close: %v, %v, and it said last: %s", err, s.ProcessState(), s.LogTail())
 			}
 			if err := s.Kill(); err != nil {
 				t.Errorf("Kill of one that has ended: %v", err)
@@ -136,8 +136,8 @@ func TestKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-s.Exited()
-	if w, ok := s.State().Sys().(syscall.WaitStatus); !ok || w.Signal() != syscall.SIGKILL {
-		t.Errorf("it ended so: %v", s.State())
+	if w, ok := s.ProcessState().Sys().(syscall.WaitStatus); !ok || w.Signal() != syscall.SIGKILL {
+		t.Errorf("it ended so: %v", s.ProcessState())
 	}
 	if err := s.Close(); err != nil {
 		t.Errorf("Close of one that was killed: %v", err)
@@ -149,8 +149,8 @@ func TestCloseOfStubborn(t *testing.T) {
 	t.Parallel()
 	s := begin(t, config(t, "versitygw", stubborn))
 	s.stopWait = 200 * time.Millisecond
-	if err := s.Close(); err != nil || s.State().Success() {
-		t.Errorf("Close: %v, %v", err, s.State())
+	if err := s.Close(); err != nil || s.ProcessState().Success() {
+		t.Errorf("Close: %v, %v", err, s.ProcessState())
 	}
 }
 
@@ -164,7 +164,7 @@ func TestStartFaults(t *testing.T) {
 		"absent": {
 			func(t *testing.T) Config {
 				return Config{Program: filepath.Join(t.TempDir(), "minio"), Dir: t.TempDir()}
-			}, ErrAbsent, []string{"start minio"},
+			}, ErrNotInstalled, []string{"start minio"},
 		},
 		"unknown": {func(t *testing.T) Config {
 			return config(t, "weed", healthy)
