@@ -89,7 +89,8 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 		return nil, err
 	}
 	a.unreadable = kafka.NewUnreadables()
-	a.kafka.Unreadables, a.kafka.Unavailable, a.kafka.Deleted = a.unreadable, new(kafka.UnavailableCounts), new(kafka.DeletedTopics)
+	a.kafka.Unreadables, a.kafka.Deleted = a.unreadable, new(kafka.DeletedTopics)
+	a.kafka.Unavailable = new(kafka.UnavailableCounts)
 	a.registerMetrics()
 	a.tracing = newTracing(cfg.Trace, log)
 	a.kafka.Tracer = a.tracing.tracer()

@@ -33,7 +33,7 @@ type Wait struct {
 	// Progress is called repeatedly, also after an error. A call may take requestTimeout.
 	Progress ProgressFunc
 	// Stalled is called whenever the progress has not changed for Patience. Its arguments are the last
-	// progress, and the error of the last Look, which may be nil. An error from Stalled ends the wait.
+	// progress, and the error of the last Progress, which may be nil. An error from Stalled ends the wait.
 	Stalled  func(context.Context, Progress, error) error
 	Patience time.Duration
 }
@@ -132,7 +132,7 @@ func concerns(p Scope, roles []schemas.Role) bool {
 	return false
 }
 
-// Handled returns a Look that counts the records of the topics of roles. The total is the number of
+// Handled returns a ProgressFunc that counts the records of the topics of roles. The total is the number of
 // uncommitted records at the first call; records that the groups commit are done. A committed
 // record has become outputs, waits in a delay lane, or is a dead letter.
 func (a *App) Handled(roles ...schemas.Role) ProgressFunc {

@@ -34,7 +34,8 @@ func TestWaitForGroupsIsLogged(t *testing.T) {
 		},
 		"no group has members": {12 * time.Second, kafka.JoinWait{}, 0, nil},
 		"is answered later": {
-			12 * time.Second, kafka.JoinWait{Groups: groups, Session: 10 * time.Second}, 8 * time.Second, []string{waits, joined},
+			12 * time.Second, kafka.JoinWait{Groups: groups, Session: 10 * time.Second}, 8 * time.Second,
+			[]string{waits, joined},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

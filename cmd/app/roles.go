@@ -211,7 +211,8 @@ func (a *App) steward() ([]part, error) {
 	pool, err := kafka.NewPool(a.kafka, a.decisions(kafka.PoolConfig{Role: schemas.RoleSteward,
 		Topics: []schemas.Topic{schemas.FixityResults, schemas.DuplicationResults, schemas.Admin},
 		// One steward handles all messages of a copy, and has read the decisions of its predecessor.
-		CoPartitioned: true, Prepare: a.incidents.CatchUp, Maintain: a.republishOverwritten(s), MaintainInterval: a.republishInterval,
+		CoPartitioned: true, Prepare: a.incidents.CatchUp,
+		Maintain: a.republishOverwritten(s), MaintainInterval: a.republishInterval,
 		MaintainDue: func() bool { return len(s.Overwritten()) > 0 }}), s.Handle)
 	if err != nil {
 		return nil, err

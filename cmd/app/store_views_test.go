@@ -151,7 +151,8 @@ func TestProbeStore(t *testing.T) {
 	}
 	before, _ := s.Object("b-millrace", ".millrace/marker.json")
 	v, err := ProbeStore(t.Context(), cfg, log, name, false)
-	if got, want := is(v, "verifies sha256"), (Capability{"verifies sha256", "no", originProbe}); err != nil || got != want {
+	want := Capability{"verifies sha256", "no", originProbe}
+	if got := is(v, want.Name); err != nil || got != want {
 		t.Errorf("probed: %+v, %v, want %+v", got, err, want)
 	}
 	after, _ := s.Object("b-millrace", ".millrace/marker.json")

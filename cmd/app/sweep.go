@@ -105,11 +105,13 @@ func (a *App) SweepFixity(ctx context.Context, o SweepRequest) (Round, error) {
 	if err != nil {
 		return Round{}, err
 	}
-	runner, err := sweep.New(sweep.Defaults(), sweep.Deps{Publisher: countingPublisher{a.producer, o.OnRequested}, Log: a.log,
+	runner, err := sweep.New(sweep.Defaults(), sweep.Deps{
+		Publisher: countingPublisher{a.producer, o.OnRequested}, Log: a.log,
 		Lag: func(ctx context.Context) (int64, error) {
 			lag, err := a.admin.Lag(ctx, schemas.RoleChecker)
 			return lag[schemas.RoleChecker], err
-		}})
+		},
+	})
 	if err != nil {
 		return Round{}, err
 	}

@@ -135,7 +135,8 @@ func (v *verified) prove() string {
 				d.Ranges[0].First)
 		}
 	}
-	return s + fmt.Sprintf(", dead %d, pending %d, trimmed %d", p.Dead.Messages, p.Pending.Messages, p.Uncompared.Retention)
+	return s + fmt.Sprintf(", dead %d, pending %d, trimmed %d", p.Dead.Messages, p.Pending.Messages,
+		p.Uncompared.Retention)
 }
 
 // Repeated messages, dead letters and transaction markers are no findings; damage is.

@@ -160,8 +160,9 @@ type verifyReport struct {
 	Strict   bool                            `json:"strict,omitempty"`
 	Tables   []*clickhouse.TableVerification `json:"tables,omitempty"`
 	Manifest *app.ManifestReport             `json:"manifest,omitempty"`
-	Behind   []clickhouse.Gap                `json:"behind,omitempty"` // committed records that tables lack by their positions
-	Lost     []app.Loss                      `json:"lost,omitempty"`
+	// Behind are committed records that tables lack, as their positions show.
+	Behind []clickhouse.Gap `json:"behind,omitempty"`
+	Lost   []app.Loss       `json:"lost,omitempty"`
 	// Replicated are the shards with several replicas. Only one of each was queried; the rows of the
 	// others are unknown.
 	Replicated []clickhouse.Shard `json:"replicated,omitempty"`

@@ -1,6 +1,6 @@
 // Package tally groups records by key, however many there are, in bounded memory.
 //
-// A Book hashes keys into parts. A part keeps its last 16 KiB in memory, and the rest in a temporary file that all
+// A Multiset hashes keys into parts. A part keeps its last 16 KiB in memory, and the rest in a temporary file that all
 // parts share. Each reads back one part at a time. So memory is bounded by about 20 MiB, plus one part, plus 16
 // bytes for each 16 KiB of records. The file is unlinked as soon as it is open, so a killed process leaves none.
 package tally
@@ -40,8 +40,8 @@ type chunk struct {
 	size int
 }
 
-// New returns an empty Book. Its temporary file is created in dir, or in os.TempDir if dir is empty. The caller
-// closes the Book.
+// New returns an empty Multiset. Its temporary file is created in dir, or in os.TempDir if dir is empty. The caller
+// closes the Multiset.
 func New(dir string) *Multiset { return &Multiset{dir: dir, seed: maphash.MakeSeed()} }
 
 // Close removes the temporary file.

@@ -25,8 +25,8 @@ type ManifestCheck struct {
 // A ManifestVerification is the result of comparing the state with a state made from the logs.
 type ManifestVerification struct {
 	Copies int64 `json:"copies"` // compared
-	// Restated counts copies for which the state has stored another report of a change than the log shows: the log shows the
-	// richest report. They are not findings.
+	// Restated counts copies for which the state has stored another report of a change than the log shows: the log shows
+	// the richest report. They are not findings.
 	Restated int64            `json:"retold"`
 	Differ   []CopyDifference `json:"differ,omitempty"`
 	Stopped  bool             `json:"stopped,omitempty"` // the comparison stopped early, because too many copies differ

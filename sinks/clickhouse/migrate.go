@@ -75,8 +75,8 @@ type Plan struct {
 	// of its tables with rows are set to these offsets. If Committed is nil, they get no positions, so the tables lack
 	// everything that was committed.
 	Committed func(context.Context) (map[schemas.Role][]schemas.Progress, error)
-	// PositionsSet is called, if it is not nil, after the database has positions and before that migration is recorded in it.
-	// That record is lost and restored with the database. So the caller keeps its own, and then leaves Committed nil.
+	// PositionsSet is called, if it is not nil, after the database has positions and before that migration is recorded in
+	// it. That record is lost and restored with the database. So the caller keeps its own, and then leaves Committed nil.
 	PositionsSet func(context.Context) error
 
 	older bool // some migrations were applied, but not the one that adds positions

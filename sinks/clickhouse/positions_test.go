@@ -530,7 +530,8 @@ func TestFreshWhileTablesAreFilled(t *testing.T) {
 	first.Item = ""
 	second := first
 	second.Space = "read behind the first"
-	r := readerOf(t, db, progressMark(committed(7, 4)), clickhouse.ReaderConfig{DeclaredGone: func(_, _, space string) time.Time {
+	mark := progressMark(committed(7, 4))
+	r := readerOf(t, db, mark, clickhouse.ReaderConfig{DeclaredGone: func(_, _, space string) time.Time {
 		if space == second.Space {
 			fill()
 		}

@@ -208,7 +208,8 @@ func TestDeadLetters(t *testing.T) {
 	trail := func(topic string) []schemas.Header {
 		return []schemas.Header{
 			{Key: schemas.HeaderOriginTopic, Value: []byte(topic)}, {Key: schemas.HeaderOriginPartition, Value: []byte("5")},
-			{Key: schemas.HeaderOriginOffset, Value: []byte("77")}, {Key: schemas.HeaderOriginTimestamp, Value: []byte("1772600767891")},
+			{Key: schemas.HeaderOriginOffset, Value: []byte("77")},
+			{Key: schemas.HeaderOriginTimestamp, Value: []byte("1772600767891")},
 			{Key: schemas.HeaderRole, Value: []byte("copier")}, {Key: schemas.HeaderClass, Value: []byte("permanent")},
 			{Key: schemas.HeaderError, Value: []byte("no such store \xff")}, {Key: schemas.HeaderAttempts, Value: []byte("2")},
 			{Key: schemas.HeaderWaits, Value: []byte("3")}, {Key: schemas.HeaderUnavailable, Value: []byte("4")},

@@ -37,8 +37,8 @@ type tableVerification struct {
 	records int64
 }
 
-// NewVerification returns a Verification of a topic that a Sink stores. dead reports whether the sink made a record a dead
-// letter. The caller closes the Verification.
+// NewVerification returns a Verification of a topic that a Sink stores. dead reports whether the sink made a record a
+// dead letter. The caller closes the Verification.
 func (db *DB) NewVerification(topic schemas.Topic, dead func(*schemas.Delivery) bool) (*Verification, error) {
 	p := &Verification{db: db, topic: topic, dead: dead}
 	for _, c := range rowMatchers()[topic] {

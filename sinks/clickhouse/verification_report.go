@@ -27,8 +27,8 @@ type TopicOffsets struct {
 // ErrRecreated means that the topic was deleted and created again while it was read.
 var ErrRecreated = errors.New("the topic was recreated while it was read")
 
-// A TableVerification is the result of comparing a topic with one table. Missing, Doubled, Extra, Displaced, Altered and
-// the Unread offsets of Trimmed are findings. The other fields count what could not be compared.
+// A TableVerification is the result of comparing a topic with one table. Missing, Doubled, Extra, Displaced, Altered
+// and the Unread offsets of Trimmed are findings. The other fields count what could not be compared.
 type TableVerification struct {
 	Topic       schemas.Topic `json:"topic"`
 	Table       string        `json:"table"`

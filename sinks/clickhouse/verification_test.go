@@ -31,7 +31,9 @@ type kafkaTopic struct {
 	anew      bool
 }
 
-func verify(t testing.TB, db *clickhouse.DB, topic schemas.Topic, k kafkaTopic) ([]*clickhouse.TableVerification, error) {
+func verify(
+	t testing.TB, db *clickhouse.DB, topic schemas.Topic, k kafkaTopic,
+) ([]*clickhouse.TableVerification, error) {
 	t.Helper()
 	p, err := db.NewVerification(topic, func(d *schemas.Delivery) bool { return slices.Contains(k.dead, d.Offset) })
 	if err != nil {

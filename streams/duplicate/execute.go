@@ -27,8 +27,8 @@ var errStale = errors.New("item changed meanwhile")
 
 // Config configures an Executor.
 type Config struct {
-	// WaitIntervals are the intervals for which a command waits for a Change that may be on its way; after the last it ends.
-	// MissingIntervals are those of a missing source (C6, C8x). nil: 5 m, 30 m, 2 h.
+	// WaitIntervals are the intervals for which a command waits for a Change that may be on its way; after the last it
+	// ends. MissingIntervals are those of a missing source (C6, C8x). nil: 5 m, 30 m, 2 h.
 	WaitIntervals, MissingIntervals []time.Duration
 	// NoCheck omits the fixity task that follows each copy, but for repairs.
 	NoCheck bool

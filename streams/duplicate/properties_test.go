@@ -61,6 +61,7 @@ func TestRestoredWithoutProperties(t *testing.T) {
 // none. A second execution, after a loss or a fault, ends alike.
 func TestCopyOfLostProperties(t *testing.T) {
 	image := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}
+	lostAnswer := storagetest.Fault{Method: "Put", Applied: true}
 	ran := func(w *world, c *pb.DuplicationCommand) did { return w.mustRun(c) }
 	for name, tt := range map[string]struct {
 		onRecord bool
@@ -72,8 +73,8 @@ func TestCopyOfLostProperties(t *testing.T) {
 		"killed before it published, on record":         {true, killed, "C2u"},
 		"killed before it published, not on one":        {false, killed, "C2"},
 		"put failed":                                    {true, fails(storagetest.Fault{Method: "Put"}), "C5"},
-		"put done, and said to have failed":             {true, fails(storagetest.Fault{Method: "Put", Applied: true}), "C2u"},
-		"not on one, put done, and said to have failed": {false, fails(storagetest.Fault{Method: "Put", Applied: true}), "C2"},
+		"put done, and said to have failed":             {true, fails(lostAnswer), "C2u"},
+		"not on one, put done, and said to have failed": {false, fails(lostAnswer), "C2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

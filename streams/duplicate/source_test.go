@@ -84,7 +84,8 @@ func TestStoreGetsLocationOfTheSource(t *testing.T) {
 			}
 			from, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
 			w.must(err)
-			if ref := two.from[0].Handle.(storage.Ref); ref.Version != from.Version || ref.Item != "a.jpg" || ref.Space != "photos" {
+			ref := two.from[0].Handle.(storage.Ref)
+			if ref.Version != from.Version || ref.Item != "a.jpg" || ref.Space != "photos" {
 				t.Errorf("got location of %+v, want version %s", ref, from.Version)
 			}
 		})

@@ -72,11 +72,13 @@ func TestCorrections(t *testing.T) {
 		"row without digests": {func(w *world, _ *pb.FixityTask) {
 			w.record.Manifest.Digests, w.record.Audit.Digests = nil, nil
 		}, 9, true},
-		"audit row missing":    {func(w *world, _ *pb.FixityTask) { w.record.Audit = nothing().Audit }, 7, true},
-		"unread, not reported": {func(w *world, _ *pb.FixityTask) { w.record, w.settings.NeverRead = nothing(), true }, 9, false},
-		"replaced":             {func(w *world, _ *pb.FixityTask) { w.put(rot) }, 13, false},
-		"resurrected":          {func(w *world, t *pb.FixityTask) { w.bury(); t.Baseline = true }, 16, false},
-		"pass":                 {func(*world, *pb.FixityTask) {}, 1, false},
+		"audit row missing": {func(w *world, _ *pb.FixityTask) { w.record.Audit = nothing().Audit }, 7, true},
+		"unread, not reported": {func(w *world, _ *pb.FixityTask) {
+			w.record, w.settings.NeverRead = nothing(), true
+		}, 9, false},
+		"replaced":    {func(w *world, _ *pb.FixityTask) { w.put(rot) }, 13, false},
+		"resurrected": {func(w *world, t *pb.FixityTask) { w.bury(); t.Baseline = true }, 16, false},
+		"pass":        {func(*world, *pb.FixityTask) {}, 1, false},
 		"others write, untold": {func(w *world, _ *pb.FixityTask) {
 			w.record, w.settings.ExternalWrites = nothing(), true
 		}, 9, true},

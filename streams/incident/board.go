@@ -94,7 +94,8 @@ func (b *Board) Close(ctx context.Context, s Subject, detail string) error {
 }
 
 // CloseBy closes the incident of a key on behalf of the operator who made a. If the problem persists, the role that
-// observes it opens the incident again. The error wraps ErrOtherIncident if a refers to another incident than the open one.
+// observes it opens the incident again. The error wraps ErrOtherIncident if a refers to another incident than the open
+// one.
 func (b *Board) CloseBy(ctx context.Context, key string, a *pb.AdminAction) error {
 	if i := b.get(key); !closed(i) && differs(i, a.GetIncident()) {
 		return fmt.Errorf("close incident %s: %w", key, ErrOtherIncident)

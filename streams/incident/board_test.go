@@ -296,7 +296,8 @@ func TestIncidentWithAnIDOfItsOwn(t *testing.T) {
 		t.Errorf("the next one is not open: %v", got)
 	}
 	late := &pb.AdminAction{Id: "a2", Who: "eve", Incident: removed.GetId()}
-	if err := b.CloseBy(t.Context(), key, late); !errors.Is(err, ErrOtherIncident) || len(b.OpenOf("records-removed")) != 1 {
+	err := b.CloseBy(t.Context(), key, late)
+	if !errors.Is(err, ErrOtherIncident) || len(b.OpenOf("records-removed")) != 1 {
 		t.Errorf("closed the next one, which the operator had not seen (%v)", err)
 	}
 	late.Incident = next.GetId()

@@ -127,7 +127,9 @@ func unitOf(t parquet.Type) time.Duration {
 }
 
 // groupRows yields the rows of a row group. It holds one page of each column in memory.
-func groupRows(group parquet.RowGroup, columns []parquetColumn, at *Position, yield func(inventoryRow, error) bool) bool {
+func groupRows(
+	group parquet.RowGroup, columns []parquetColumn, at *Position, yield func(inventoryRow, error) bool,
+) bool {
 	readers := make([]*columnReader, len(columns))
 	for i, c := range columns {
 		readers[i] = &columnReader{column: c, pages: group.ColumnChunks()[c.index].Pages()}

@@ -166,7 +166,7 @@ func (c *BatchConfig) defaults() {
 	}
 }
 
-// Run stores batches until ctx is done. Then it gives running calls of Store Drain to return, and returns
+// Run stores batches until ctx is done. Then it gives running calls of Store DrainTimeout to return, and returns
 // nil. It returns an error if it cannot continue; records that were not committed are then delivered again.
 // Run must be called only once.
 func (g *BatchGroup) Run(ctx context.Context) error {
@@ -420,7 +420,7 @@ func (g *BatchGroup) owned(parts map[string][]int32) []*batcher {
 	return selectPartitions(g.batchers, parts)
 }
 
-// stopBatchers stops batchers. If their partitions are still ours, calls of Store may continue for Drain, and
+// stopBatchers stops batchers. If their partitions are still ours, calls of Store may continue for DrainTimeout, and
 // stored records are committed. It returns the number of batchers that ignore their cancellation.
 func (g *BatchGroup) stopBatchers(cl *kgo.Client, batchers []*batcher, ours bool) (stuck int) {
 	if len(batchers) == 0 {
@@ -454,7 +454,7 @@ func (g *BatchGroup) stopBatchers(cl *kgo.Client, batchers []*batcher, ours bool
 	return stuck
 }
 
-// awaitBatchers waits until batchers have ended. It cancels them after Drain, and returns how many have not
+// awaitBatchers waits until batchers have ended. It cancels them after DrainTimeout, and returns how many have not
 // ended cancelGrace later.
 func (g *BatchGroup) awaitBatchers(batchers []*batcher) (stuck int) {
 	timer := time.AfterFunc(g.cfg.DrainTimeout, func() {

@@ -360,7 +360,7 @@ func TestBatchGroupRebalancesWhileDown(t *testing.T) {
 	}
 }
 
-// A call of Store that hangs is cancelled after Drain and nothing is committed. The next member stores the
+// A call of Store that hangs is cancelled after DrainTimeout and nothing is committed. The next member stores the
 // batch.
 func TestBatchGroupStops(t *testing.T) {
 	t.Parallel()

@@ -23,7 +23,8 @@ func inLane(t *testing.T, b *kafkatest.Broker, lane schemas.Topic, item string, 
 		t.Fatal(err)
 	}
 	rec.Topic = lane
-	rec.Headers = append(rec.Headers, schemas.Header{Key: schemas.HeaderOriginTopic, Value: []byte(schemas.DuplicationHigh)},
+	rec.Headers = append(rec.Headers,
+		schemas.Header{Key: schemas.HeaderOriginTopic, Value: []byte(schemas.DuplicationHigh)},
 		schemas.Header{Key: schemas.HeaderRole, Value: []byte(schemas.RoleCopier)})
 	b.Write(kafkatest.Record{Record: rec, Timestamp: at})
 }
@@ -45,7 +46,8 @@ func TestLaneBoundsFutureTimestampsAcrossRestarts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{NoTopics: true, Lanes: []kafka.Lane{{Name: "10m", Delay: 10 * time.Minute}}})
+				lanes := []kafka.Lane{{Name: "10m", Delay: 10 * time.Minute}}
+				b := kafkatest.New(t, kafkatest.Options{NoTopics: true, Lanes: lanes})
 				b.MakeTopic(lane, 1, nil)
 				b.MakeTopic(back, 1, nil)
 				inLane(t, b, lane, "ahead", time.Now().AddDate(1, 0, 0))

@@ -81,8 +81,10 @@ func TestRedriveToACompactedTopic(t *testing.T) {
 					if at < len(of) {
 						partition, offset = of[at].Partition, of[at].Offset
 					}
-					letter.Headers = append(letter.Headers, mark(schemas.HeaderRole, "sink"), mark(schemas.HeaderOriginTopic, "incidents"),
-						mark(schemas.HeaderOriginPartition, strconv.Itoa(int(partition))), mark(schemas.HeaderOriginOffset, fmt.Sprint(offset)))
+					letter.Headers = append(letter.Headers, mark(schemas.HeaderRole, "sink"),
+						mark(schemas.HeaderOriginTopic, "incidents"),
+						mark(schemas.HeaderOriginPartition, strconv.Itoa(int(partition))),
+						mark(schemas.HeaderOriginOffset, fmt.Sprint(offset)))
 					b.Write(letter)
 					ids = append(ids, fmt.Sprintf("0-%d", n))
 				}

@@ -390,8 +390,10 @@ func TestDeadQuery(t *testing.T) {
 		noon := time.Now()
 		b.Write(kafkatest.Record{Partition: -1, Record: schemas.Record{Topic: schemas.Dead, Key: []byte("k"),
 			Value: []byte("v"), Headers: []schemas.Header{
-				{Key: schemas.HeaderRole, Value: []byte("copier")}, {Key: schemas.HeaderOriginTopic, Value: []byte("duplication.high")},
-				{Key: schemas.HeaderClass, Value: []byte("transient")}, {Key: schemas.HeaderError, Value: []byte("reset by peer")}}}})
+				{Key: schemas.HeaderRole, Value: []byte("copier")},
+				{Key: schemas.HeaderOriginTopic, Value: []byte("duplication.high")},
+				{Key: schemas.HeaderClass, Value: []byte("transient")},
+				{Key: schemas.HeaderError, Value: []byte("reset by peer")}}}})
 		d := deadLetters(t, b)
 		for name, tt := range map[string]struct {
 			q    kafka.DeadQuery

@@ -260,7 +260,8 @@ func TestPoolWatchdog(t *testing.T) {
 		"stalled": {kafka.PoolConfig{StallTimeout: 2 * time.Minute}, 0, 0, false, 2 * time.Minute},
 		"overdue": {kafka.PoolConfig{Describe: sized(60 << 10)}, 2 * time.Minute, 1 << 10, false, 3 * time.Minute},
 		"overdue, of more than there is": {
-			kafka.PoolConfig{StallTimeout: 4 * time.Minute, Describe: sized(math.MaxInt64)}, 3 * time.Minute, 0, false, 4 * time.Minute,
+			kafka.PoolConfig{StallTimeout: 4 * time.Minute, Describe: sized(math.MaxInt64)},
+			3 * time.Minute, 0, false, 4 * time.Minute,
 		},
 		"of unknown size": {kafka.PoolConfig{StallTimeout: 4 * time.Minute}, time.Minute, 0, false, 4 * time.Minute},
 		"ignores":         {kafka.PoolConfig{StallTimeout: 2 * time.Minute}, 0, 0, true, 3 * time.Minute},

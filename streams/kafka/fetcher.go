@@ -27,7 +27,7 @@ type fetcher struct {
 	memory  *byteBudget // bytes in flight, without those of the backlog topic
 	metrics *roleMetrics
 
-	rebalanceMu    sync.Mutex // held during a rebalance, and while Beside runs
+	rebalanceMu    sync.Mutex // held during a rebalance, and while Maintain runs
 	commits        *commits
 	checker        *pollChecker
 	commitRequests chan chan error // each gets the result of a commit
@@ -346,7 +346,7 @@ func (f *fetcher) onOffsetsFetched(_ context.Context, _ *kgo.Client, resp *kmsg.
 	return nil
 }
 
-// onRevoked gives running tasks Drain to end, cancels the rest, and commits.
+// onRevoked gives running tasks DrainTimeout to end, cancels the rest, and commits.
 func (f *fetcher) onRevoked(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
 	defer f.metrics.countRebalance(partitionsRevoked, parts, time.Now())
 	f.rebalanceMu.Lock()

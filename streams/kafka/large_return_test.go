@@ -28,7 +28,8 @@ func TestLargeMessagesReturnThroughTheirOwnTopic(t *testing.T) {
 	topics := []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow, schemas.DuplicationLarge}
 	make1 := func(t *testing.T, b *kafkatest.Broker, h kafka.Handler) *kafka.Pool {
 		t.Helper()
-		p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier, Topics: topics, DrainTimeout: time.Second}, h)
+		pc := kafka.PoolConfig{Role: schemas.RoleCopier, Topics: topics, DrainTimeout: time.Second}
+		p, err := kafka.NewPool(b.Config(), pc, h)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,11 +14,11 @@ import (
 
 const (
 	maintainInterval = 10 * time.Second
-	maintainTimeout  = 5 * time.Second      // of the wait for running tasks, and of Beside; rebalances wait for it
+	maintainTimeout  = 5 * time.Second      // of the wait for running tasks, and of Maintain; rebalances wait for it
 	maintainPoll     = 5 * time.Millisecond // between checks whether tasks have ended
 )
 
-// runMaintenance calls Prepare after each assignment, and Beside at each interval, until ctx is done.
+// runMaintenance calls Prepare after each assignment, and Maintain at each interval, until ctx is done.
 func (p *Pool) runMaintenance(ctx context.Context) error {
 	var due <-chan time.Time
 	if p.cfg.Maintain != nil {
@@ -69,7 +69,7 @@ func (p *Pool) requirePrepare() {
 	}
 }
 
-// maintain calls Beside, if the role is not paused and all running tasks end, with their outputs, within
+// maintain calls Maintain, if the role is not paused and all running tasks end, with their outputs, within
 // maintainTimeout.
 func (p *Pool) maintain(ctx context.Context) error {
 	f := p.fetchers[0]

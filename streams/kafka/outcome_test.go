@@ -99,8 +99,10 @@ func checkDead(t *testing.T, d, rec kafkatest.Record, want []string) {
 		t.Errorf("got %q, %q, %v: not the original", d.Key, d.Value, d.Headers)
 	}
 	var got []string
-	for _, h := range []string{schemas.HeaderClass, schemas.HeaderOriginTopic, schemas.HeaderOriginOffset, schemas.HeaderRole,
-		schemas.HeaderAttempts} {
+	for _, h := range []string{
+		schemas.HeaderClass, schemas.HeaderOriginTopic, schemas.HeaderOriginOffset, schemas.HeaderRole,
+		schemas.HeaderAttempts,
+	} {
 		got = append(got, d.Header(h))
 	}
 	if !slices.Equal(got, want) {

@@ -70,15 +70,15 @@ type PoolConfig struct {
 	// everything that the previous owners published is on its topics. If it returns an error, it is called
 	// again.
 	Prepare func(context.Context) error
-	// Maintain, if set, is called every Every, while the role is not paused and no task is running, so its
+	// Maintain, if set, is called at each MaintainInterval, while the role is not paused and no task is running, so its
 	// messages follow all outputs so far. owns reports whether this member owns the partition of Topics that
-	// holds a key; the answer does not change before Beside returns. Prepare has succeeded before. An error is
+	// holds a key; the answer does not change before Maintain returns. Prepare has succeeded before. An error is
 	// logged.
 	Maintain func(ctx context.Context, owns func(key string) bool) error
-	// MaintainDue, if set, reports whether Beside has work to do. If not, tasks keep starting and Beside is not
+	// MaintainDue, if set, reports whether Maintain has work to do. If not, tasks keep starting and Maintain is not
 	// called.
 	MaintainDue      func() bool
-	MaintainInterval time.Duration // interval between calls of Beside [10 s]
+	MaintainInterval time.Duration // interval between calls of Maintain [10 s]
 }
 
 func (pc *PoolConfig) defaults() {
@@ -190,7 +190,7 @@ func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
 	return p, nil
 }
 
-// Run handles messages until ctx is done. Then it gives running tasks Drain to return, and returns nil. It
+// Run handles messages until ctx is done. Then it gives running tasks DrainTimeout to return, and returns nil. It
 // returns an error if it cannot continue; records that were not committed are then delivered again. Run must
 // be called only once.
 func (p *Pool) Run(ctx context.Context) error {

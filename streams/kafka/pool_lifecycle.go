@@ -89,7 +89,7 @@ func (p *Pool) runningOffsets(f *fetcher) map[*assignment]runningOffsets {
 // such as a neighbour or the machine.
 const suspectFor = 30 * time.Second
 
-// stop ends all tasks and the publishing of outputs, and commits. It allows Drain if ctx is done, and no time
+// stop ends all tasks and the publishing of outputs, and commits. It allows DrainTimeout if ctx is done, and no time
 // if an error stopped Run.
 func (p *Pool) stop(ctx context.Context, giveUp func()) {
 	var d time.Duration

@@ -325,7 +325,7 @@ func TestPoolWindow(t *testing.T) {
 	})
 }
 
-// A task that ignores its cancellation delays the end of Run by at most Drain and twice the grace, and Run
+// A task that ignores its cancellation delays the end of Run by at most DrainTimeout and twice the grace, and Run
 // reports it.
 func TestPoolStuck(t *testing.T) {
 	t.Parallel()

@@ -117,7 +117,7 @@ func TestCoPartitioned(t *testing.T) {
 	}
 }
 
-// Beside is called in each member after Prepare, while no handler runs, also without records. Each key is owned
+// Maintain is called in each member after Prepare, while no handler runs, also without records. Each key is owned
 // by the member that handles its records. This test runs in real time, as TestRebalance does.
 func TestBeside(t *testing.T) {
 	t.Parallel()
@@ -190,7 +190,7 @@ func TestBeside(t *testing.T) {
 	}
 }
 
-// While outputs are refused, Beside is not called, but messages are handled. When Beside is called, all outputs
+// While outputs are refused, Maintain is not called, but messages are handled. When Maintain is called, all outputs
 // of earlier tasks are published.
 func TestBesideComesAfterOutputs(t *testing.T) {
 	t.Parallel()
@@ -199,7 +199,9 @@ func TestBesideComesAfterOutputs(t *testing.T) {
 		b.Send(change("a"))
 		var handled, besides atomic.Int32
 		mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
-		p := pool(t, b, kafka.PoolConfig{MaintainInterval: 20 * time.Second, Maintain: func(context.Context, func(string) bool) error {
+		p := pool(t, b, kafka.PoolConfig{MaintainInterval: 20 * time.Second, Maintain: func(
+			context.Context, func(string) bool,
+		) error {
 			besides.Add(1)
 			if n := len(b.Read(schemas.DuplicationHigh)); n != int(handled.Load()) {
 				t.Errorf("%d outputs of %d messages", n, handled.Load())
@@ -224,7 +226,7 @@ func TestBesideComesAfterOutputs(t *testing.T) {
 	})
 }
 
-// Beside is called between tasks: none is begun until it returns.
+// Maintain is called between tasks: none is begun until it returns.
 func TestBesideIsCalledBetweenTasks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

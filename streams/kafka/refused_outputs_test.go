@@ -221,7 +221,7 @@ func TestPartitionMovesWhileOutputsAreRefused(t *testing.T) {
 }
 
 // A member with a successor that calls Prepare revokes partitions only when none of its outputs can be
-// published any more: records that its client still has after Drain are waited for. This runs in real time,
+// published any more: records that its client still has after DrainTimeout are waited for. This runs in real time,
 // like TestRebalance.
 func TestOutputsArePublishedBeforePartitionsMove(t *testing.T) {
 	need.Full(t)
@@ -234,7 +234,7 @@ func TestOutputsArePublishedBeforePartitionsMove(t *testing.T) {
 	background(t, pool(t, b, cfg, plan))
 	<-time.After(3 * time.Second)
 	background(t, pool(t, b, cfg, plan))
-	<-time.After(12 * time.Second) // Drain and the grace are over
+	<-time.After(12 * time.Second) // DrainTimeout and the grace are over
 	mend()
 	await(t, "all is committed", func() bool { return sum(b.Committed(schemas.RolePlanner, schemas.Changes)) == 6 })
 	if got := items(b, schemas.DuplicationHigh); !slices.Equal(got, []string{"a", "b", "c", "d", "e", "f"}) {

@@ -56,7 +56,7 @@ type scheduler struct {
 	freeQueues    *keyQueue
 	readyEstimate int // keys that are ready in flows; an estimate of the work to hand out
 	halted        bool
-	quiesced      bool // no task starts, because Beside runs or is about to run
+	quiesced      bool // no task starts, because Maintain runs or is about to run
 	unprepared    int  // assignments since the last call of Prepare
 	anyPaused     bool
 	closed        bool

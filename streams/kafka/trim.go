@@ -51,7 +51,7 @@ func NewTrimmer(a *Admin, keep time.Duration) *Trimmer {
 }
 
 // Hold makes the trimmer keep records that are still needed by readers without a group. firstHeld returns, by topic
-// and partition, the first offset to keep. If it fails, none of topics is trimmed. Keep must be called before the
+// and partition, the first offset to keep. If it fails, none of topics is trimmed. Hold must be called before the
 // first Trim.
 func (t *Trimmer) Hold(
 	topics []schemas.Topic, firstHeld func(context.Context) (map[schemas.Topic]map[int32]int64, error),

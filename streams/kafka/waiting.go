@@ -7,7 +7,7 @@ import (
 
 // A UnavailableCounts counts the messages that this process has sent to delay lanes and that are not due yet, by the
 // cause of their errors (retry.UnavailableFor). It does not know those of earlier processes. The zero value
-// is ready to use. It is safe for concurrent use, and a nil *Waiting counts nothing.
+// is ready to use. It is safe for concurrent use, and a nil *UnavailableCounts counts nothing.
 type UnavailableCounts struct {
 	mu      sync.Mutex // guards the fields below
 	byCause map[string]*dueCounts

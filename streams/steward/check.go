@@ -172,7 +172,7 @@ func (s *Steward) failed(ctx context.Context, r *pb.FixityResult) ([]schemas.Mes
 	return s.save(i, c.ref), nil
 }
 
-// repairInProgress reports whether a repair was ordered less than Patience ago and has no result yet.
+// repairInProgress reports whether a repair was ordered less than RepairTimeout ago and has no result yet.
 func (s *Steward) repairInProgress(i *pb.Incident, c cause) bool {
 	if i.GetState() != pb.IncidentState_INCIDENT_STATE_REPAIRING {
 		return false

@@ -79,7 +79,7 @@ type ExpireOptions struct {
 type Expired struct {
 	Uploads  int64 // incomplete uploads
 	Retained int64 // replaced or deleted objects
-	Bytes    int64 // of Kept
+	Bytes    int64 // of Retained
 }
 
 // Add adds a removal and calls o.Each.

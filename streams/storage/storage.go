@@ -17,7 +17,7 @@ import (
 // A Store is one storage provider of an account. Its methods are safe for concurrent use.
 //
 // Errors wrap the sentinels of this package where a caller may branch on them; any other error means that
-// the store did not answer. If a call ends because of its context, its error is that of Ended.
+// the store did not answer. If a call ends because of its context, its error is that of ContextErr.
 type Store interface {
 	// Capabilities returns what the store can do. It is constant and sends no request.
 	Capabilities() Capabilities
@@ -90,8 +90,8 @@ type Object struct {
 	// PropertiesUnknown: the store does not know the item's properties, because they were lost, damaged or
 	// never kept. Properties is then empty, which does not mean that the item has none.
 	PropertiesUnknown bool
-	// ObservedAt is when Stat observed the item, by the store's clock. It is zero if the store uses the machine's clock, and
-	// in Objects that are not from Stat.
+	// ObservedAt is when Stat observed the item, by the store's clock. It is zero if the store uses the machine's clock,
+	// and in Objects that are not from Stat.
 	ObservedAt time.Time
 }
 

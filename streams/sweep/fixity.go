@@ -15,7 +15,7 @@ import (
 
 // Due returns the copies that are due for a check.
 type Due interface {
-	// Due returns up to q.Limit live copies in the order of Position, with their records in manifest and audit log. If it
+	// Due returns up to q.Limit live copies in the order of DueCursor, with their records in manifest and audit log. If it
 	// returns fewer than q.Limit, there are no more.
 	Due(ctx context.Context, q DueQuery) ([]schemas.KnownCopy, error)
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Resolver returns the copies that a bucket and key in a notification from topic can mean: several if stores have buckets
-// of the same name and the topic does not select one, and none if the key is not that of an item. known reports whether
-// a store has the bucket.
+// Resolver returns the copies that a bucket and key in a notification from topic can mean: several if stores have
+// buckets of the same name and the topic does not select one, and none if the key is not that of an item. known reports
+// whether a store has the bucket.
 type Resolver interface {
 	Resolve(topic schemas.Topic, bucket, key string) (all []schemas.Copy, known bool)
 }

@@ -304,7 +304,7 @@ func (b *Broker) group(role schemas.Role, topic schemas.Topic) string {
 	return group
 }
 
-// errDisconnected is the dial error after Cut.
+// errDisconnected is the dial error after Disconnect.
 var errDisconnected = errors.New("connections are cut")
 
 // connections opens the connections of the clients under test, and can cut them.

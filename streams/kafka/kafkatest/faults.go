@@ -107,7 +107,8 @@ func (b *Broker) FailRead(
 	return f.Remove, f.Hits
 }
 
-// FailDescribe makes the next times requests for the configuration of topic fail, as at a broker that does not know it yet.
+// FailDescribe makes the next times requests for the configuration of topic fail, as at a broker that does not know it
+// yet.
 func (b *Broker) FailDescribe(topic schemas.Topic, times int) {
 	b.fail(kmsg.DescribeConfigs, kfake.Fault{
 		Resource: b.cfg.Prefix + string(topic), Err: kerr.UnknownTopicOrPartition, Count: times,
@@ -245,8 +246,8 @@ func (b *Broker) WriteTransaction(commit bool, recs ...Record) {
 	b.BeginTransaction("test", recs...)(commit)
 }
 
-// BeginTransaction writes records of one topic in an open transaction. end commits or aborts it. It must be called within 15
-// minutes.
+// BeginTransaction writes records of one topic in an open transaction. end commits or aborts it. It must be called
+// within 15 minutes.
 func (b *Broker) BeginTransaction(producer string, recs ...Record) (end func(commit bool)) {
 	b.t.Helper()
 	cl := b.client(kgo.TransactionalID(producer), kgo.TransactionTimeout(15*time.Minute),

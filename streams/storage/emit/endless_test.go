@@ -51,7 +51,8 @@ func TestPersistentFailureIsLoggedAgain(t *testing.T) {
 			})
 		}},
 		"looking at the store": {"retry resolving mutations later", func(w *world, _ *memDisk) {
-			w.faulty.Script(storagetest.Fault{Method: "Put", Applied: true}, storagetest.Fault{Method: "Stat", Skip: 1, Times: -1})
+			w.faulty.Script(storagetest.Fault{Method: "Put", Applied: true},
+				storagetest.Fault{Method: "Stat", Skip: 1, Times: -1})
 		}},
 		"deleting published records": {"retry outbox deletion later", func(w *world, d *memDisk) {
 			w.topic.set(func(*pb.Change) (bool, error) {

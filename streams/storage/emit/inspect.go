@@ -17,7 +17,7 @@ type Inspection struct {
 	Pending int `json:"held"`
 	// Unknown lists those without an outcome: it is looked up in the store when a program opens the outbox.
 	Unknown []UnknownOutcome `json:"unknown"`
-	// Undecided and Aside count reports, by kind.
+	// Undecided and Rejected count reports, by kind.
 	Undecided int `json:"undecided"`
 	Rejected  int `json:"aside"`
 	// Incomplete is the number of bytes at the end that form no complete record, if no later record says that they

@@ -113,7 +113,8 @@ func TestLookPanics(t *testing.T) {
 // The store panics while a mutation is resolved: the next attempt is not blocked.
 func TestSecondLookPanics(t *testing.T) {
 	w := newWorld(t)
-	w.faulty.Script(storagetest.Fault{Method: "Put", Applied: true}, storagetest.Fault{Method: "Stat", Skip: 1, Panic: true})
+	w.faulty.Script(storagetest.Fault{Method: "Put", Applied: true},
+		storagetest.Fault{Method: "Stat", Skip: 1, Panic: true})
 	mustPanic(t, func() error { return w.putItem("a", "one") })
 	w.wantOps(1)
 	must(t, w.putItem("a", "two"))

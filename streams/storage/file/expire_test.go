@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// Tidy removes files that were in quarantine for long enough. Newer ones and files of other programs stay.
+// Expire removes files that were in quarantine for long enough. Newer ones and files of other programs stay.
 func TestTidy(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	s := open(t, Config{now: func() time.Time { return now }})
@@ -69,8 +69,8 @@ func TestTidy(t *testing.T) {
 	tidy(time.Date(2026, 3, 1, 12, 30, 0, 0, time.UTC), storage.Expired{Retained: 1, Bytes: 3}, "second", "of b")
 	ended, end := context.WithCancel(ctx)
 	end()
-	if done, err := s.Expire(ended, storage.ExpireOptions{RetainedBefore: now.Add(time.Hour)}); !errors.Is(err, context.Canceled) ||
-		done != (storage.Expired{}) {
+	done, err := s.Expire(ended, storage.ExpireOptions{RetainedBefore: now.Add(time.Hour)})
+	if !errors.Is(err, context.Canceled) || done != (storage.Expired{}) {
 		t.Errorf("when it is to stop: %+v, %v", done, err)
 	}
 	tidy(now.Add(-time.Hour), storage.Expired{Retained: 1, Bytes: 4}, "second", "")

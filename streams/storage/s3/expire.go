@@ -19,8 +19,8 @@ var _ storage.Expirer = (*Store)(nil)
 // quarantineTime is the format of the time in the key of a quarantined object: kept/SPACE/DIGEST/TIME-ETAG.
 const quarantineTime = "20060102T150405.000000000Z"
 
-// Expire implements storage.Expirer. It aborts stale uploads in all spaces and removes quarantined objects. Old versions
-// are left to the lifecycle rules of the bucket.
+// Expire implements storage.Expirer. It aborts stale uploads in all spaces and removes quarantined objects. Old
+// versions are left to the lifecycle rules of the bucket.
 func (s *Store) Expire(ctx context.Context, o storage.ExpireOptions) (done storage.Expired, err error) {
 	if s.cfg.ReadOnly {
 		return done, retry.Permanent(storage.ErrReadOnly)

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// Tidy aborts stale uploads in all spaces and removes expired objects from quarantine, in both layouts.
+// Expire aborts stale uploads in all spaces and removes expired objects from quarantine, in both layouts.
 func TestTidy(t *testing.T) {
 	for name, edit := range map[string]func(*Config){
 		"one bucket":              func(c *Config) { c.Prefix = "p" },
@@ -55,14 +55,15 @@ func TestTidy(t *testing.T) {
 			s.cfg.staleAfter = 24 * time.Hour
 			begun := time.Now()
 			s.cfg.now = func() time.Time { return begun } // by which uploads are young
-			if done, err := s.Expire(ctx, storage.ExpireOptions{}); err != nil || done != (storage.Expired{}) || srv.Uploads() != 2 {
+			done, err := s.Expire(ctx, storage.ExpireOptions{})
+			if err != nil || done != (storage.Expired{}) || srv.Uploads() != 2 {
 				t.Errorf("nothing is of no use: %+v, %v, %d uploads", done, err, srv.Uploads())
 			}
 			s.cfg.staleAfter = -time.Hour // by which all are old
 			want, reported := storage.Expired{Uploads: 2, Retained: 2, Bytes: 10}, storage.Expired{}
-			done, err := s.Expire(ctx, storage.ExpireOptions{RetainedBefore: now.Add(-30 * 24 * time.Hour), Each: func(more storage.Expired) {
-				reported.Add(storage.ExpireOptions{}, more)
-			}})
+			each := func(more storage.Expired) { reported.Add(storage.ExpireOptions{}, more) }
+			before := now.Add(-30 * 24 * time.Hour)
+			done, err = s.Expire(ctx, storage.ExpireOptions{RetainedBefore: before, Each: each})
 			if err != nil || done != want || reported != want || srv.Uploads() != 0 {
 				t.Errorf("got %+v, reported %+v, %v, %d uploads are left; want %+v", done, reported, err, srv.Uploads(), want)
 			}
@@ -81,7 +82,7 @@ func TestTidy(t *testing.T) {
 	}
 }
 
-// A failed listing is not an empty one, and Tidy also returns the removals before the error.
+// A failed listing is not an empty one, and Expire also returns the removals before the error.
 func TestTidyFails(t *testing.T) {
 	broken := ""
 	srv := server(t, s3test.Options{Before: func(w http.ResponseWriter, r *http.Request) bool {
@@ -107,8 +108,8 @@ func TestTidyFails(t *testing.T) {
 	}
 	later := time.Now().Add(time.Hour)
 	broken = "kept"
-	if done, err := s.Expire(ctx, storage.ExpireOptions{RetainedBefore: later}); err == nil || errors.Is(err, storage.ErrNoSpace) ||
-		done != (storage.Expired{}) {
+	done, err := s.Expire(ctx, storage.ExpireOptions{RetainedBefore: later})
+	if err == nil || errors.Is(err, storage.ErrNoSpace) || done != (storage.Expired{}) {
 		t.Errorf("what is kept cannot be listed: %+v, %v", done, err)
 	}
 	broken = "uploads"

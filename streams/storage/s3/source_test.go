@@ -93,7 +93,9 @@ func TestCopySourceOf(t *testing.T) {
 		"there":           {&storage.Location{Handle: there}, true},
 		"another driver":  {&storage.Location{Handle: 1}, false},
 		"another service": {&storage.Location{Handle: locator{"https://elsewhere", there.copySource}}, false},
-		"another size":    {&storage.Location{Handle: locator{s.cfg.Endpoint, copySource{object: storage.Object{Size: 8}}}}, false},
+		"another size": {&storage.Location{
+			Handle: locator{s.cfg.Endpoint, copySource{object: storage.Object{Size: 8}}},
+		}, false},
 	} {
 		if got := s.copySourceOf(storage.PutOptions{Source: tt.source, Size: 9}); (got != nil) != tt.want {
 			t.Errorf("%s: got %v", name, got)

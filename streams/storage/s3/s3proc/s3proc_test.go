@@ -107,7 +107,8 @@ func TestStart(t *testing.T) {
 				t.Fatal(err)
 			}
 			resp.Body.Close()
-			if err := s.Close(); err != nil || !s.ProcessState().Success() || !strings.Contains(s.LogTail(), "stopped in order") {
+			err = s.Close()
+			if err != nil || !s.ProcessState().Success() || !strings.Contains(s.LogTail(), "stopped in order") {
 				t.Errorf("Close: %v, %v, and it said last: %s", err, s.ProcessState(), s.LogTail())
 			}
 			if err := s.Kill(); err != nil {

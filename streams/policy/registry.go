@@ -16,8 +16,8 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// A Registry holds the policies of all accounts. It is built by applying the records of the topic policies in order. It is
-// safe for concurrent use.
+// A Registry holds the policies of all accounts. It is built by applying the records of the topic policies in order. It
+// is safe for concurrent use.
 //
 // The policies in force depend only on the records: every document that can be parsed takes effect, even if it names
 // stores that this process does not know. The stores are validated before a document is published.
@@ -60,8 +60,8 @@ type revision struct {
 	afterGap bool
 }
 
-// NewRegistry returns an empty Book. stores returns the ids of the stores of an account that this process knows. Faults
-// reports documents that name other stores.
+// NewRegistry returns an empty Registry. stores returns the ids of the stores of an account that this process knows.
+// Faults reports documents that name other stores.
 func NewRegistry(stores func(account string) []string) *Registry {
 	return &Registry{stores: stores, accounts: map[string]*history{}}
 }

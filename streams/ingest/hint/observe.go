@@ -22,7 +22,7 @@ type Observer struct {
 	markers storage.Markers
 }
 
-// NewObserver returns a Looker.
+// NewObserver returns an Observer.
 func NewObserver(stores Stores) *Observer { return &Observer{stores: stores} }
 
 // Observe returns the state of a copy. It reports a copy as absent only if it could read the store's marker afterwards.
