@@ -234,19 +234,23 @@ func Catalogue(lanes ...string) []Entry {
 	}
 	entries = append(entries, backlogs()...)
 	for _, role := range waitingRoles {
-		again := raw(Again(role), Trim, roles(RoleDelayer, RoleAPI), roles(role))
-		if role != RoleCopier && role != RoleChecker {
-			entries = append(entries, again)
-			continue
-		}
-		large := raw(againLarge(role), Trim, roles(RoleDelayer, RoleAPI), roles(role))
-		// Messages that return from a delay lane must not delay urgent ones.
-		entries = append(entries, class(Low, again), class(Large, large))
+		entries = append(entries, returning(role)...)
 	}
 	for _, lane := range lanes {
 		entries = append(entries, appendTime(raw(Delay(lane), Trim, waitingRoles, roles(RoleDelayer))))
 	}
 	return entries
+}
+
+// returning returns the topics of messages that return from a delay lane to a role.
+func returning(role Role) []Entry {
+	again := raw(Again(role), Trim, []Role{RoleDelayer, RoleAPI}, []Role{role})
+	if role != RoleCopier && role != RoleChecker {
+		return []Entry{again}
+	}
+	large := raw(againLarge(role), Trim, []Role{RoleDelayer, RoleAPI}, []Role{role})
+	again.Class, large.Class = Low, Large // they must not delay urgent messages
+	return []Entry{again, large}
 }
 
 func backlogs() (entries []Entry) {

@@ -118,16 +118,9 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if a.admin, err = kafka.NewAdmin(a.kafka); err != nil {
 		return nil, fmt.Errorf("make the admin client: %w", err)
 	}
-	a.policies, err = kafka.NewTable(a.kafka, schemas.Policies, func(key []byte, d *schemas.Delivery) error {
-		if p, ok := d.Body.(*pb.Policy); ok && a.policyRegistry.Apply(key, d.Timestamp, p) {
-			return nil
-		}
-		return kafka.ErrIgnored
-	})
-	if err != nil {
-		return nil, fmt.Errorf("make the policies table: %w", err)
+	if err := a.newPolicies(); err != nil {
+		return nil, err
 	}
-	a.policies.OnUnreadable(a.policyRegistry.Unreadable)
 	if err := a.newIncidents(); err != nil {
 		return nil, err
 	}
@@ -140,6 +133,21 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 		Wait: cfg.Fixity.FreshWait, Gaps: a.reportAllGaps, DeclaredGone: a.goneSpaces.Since,
 	})
 	return a, nil
+}
+
+// newPolicies makes the table of policies, which keeps the registry up to date.
+func (a *App) newPolicies() (err error) {
+	a.policies, err = kafka.NewTable(a.kafka, schemas.Policies, func(key []byte, d *schemas.Delivery) error {
+		if p, ok := d.Body.(*pb.Policy); ok && a.policyRegistry.Apply(key, d.Timestamp, p) {
+			return nil
+		}
+		return kafka.ErrIgnored
+	})
+	if err != nil {
+		return fmt.Errorf("make the policies table: %w", err)
+	}
+	a.policies.OnUnreadable(a.policyRegistry.Unreadable)
+	return nil
 }
 
 // Close closes the clients. Call it after Run has returned.

@@ -90,7 +90,7 @@ type BatchGroup struct {
 
 var (
 	errStopped  = errors.New("stopped")
-	errUnmarked = errors.New("Mark failed before: the stored records are read again first")
+	errUnmarked = errors.New("call of Mark failed before: the stored records are read again first")
 )
 
 // BatchMemory is the default of BatchConfig.Memory.

@@ -309,6 +309,21 @@ func (e *ensurer) check(ctx context.Context) error {
 			}
 		}
 	}
+	errs = append(errs, e.unequalPartitions(existing)...)
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	// The broker sets timestamps from here on, not the producer.
+	errs = append(errs, e.alter(ctx, timestampType, logAppendTime, undated))
+	for lag, names := range early {
+		errs = append(errs, e.alter(ctx, compactionLag, millis(lag), names))
+	}
+	return errors.Join(errs...)
+}
+
+// unequalPartitions returns an error for each topic whose number of partitions differs from that of the topics with
+// which it is co-partitioned. If this process does not have the role that reads them, it logs a warning instead.
+func (e *ensurer) unequalPartitions(existing map[string]topicInfo) (errs []error) {
 	for _, topics := range coPartitioned {
 		want := e.cfg.topic(topics[0])
 		first, _ := schemas.Lookup(topics[0])
@@ -327,15 +342,7 @@ func (e *ensurer) check(ctx context.Context) error {
 			}
 		}
 	}
-	if len(errs) > 0 {
-		return errors.Join(errs...)
-	}
-	// The broker sets timestamps from here on, not the producer.
-	errs = append(errs, e.alter(ctx, timestampType, logAppendTime, undated))
-	for lag, names := range early {
-		errs = append(errs, e.alter(ctx, compactionLag, millis(lag), names))
-	}
-	return errors.Join(errs...)
+	return errs
 }
 
 // alter sets one configuration of topics.
