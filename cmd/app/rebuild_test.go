@@ -438,13 +438,13 @@ func TestRecordsRemovedBeforeTheSinkRead(t *testing.T) {
 	}
 	for _, topic := range []schemas.Topic{schemas.Admin, schemas.Incidents} { // not on record, or nothing is said of it
 		mend := r.b.FailProduce(topic, kafkatest.Refused, -1)
-		if err := sink(); err == nil || !strings.Contains(err.Error(), "open an incident") {
+		if err := sink(); err == nil || !strings.Contains(err.Error(), "open incident") {
 			t.Errorf("%s refused: %v", topic, err)
 		}
 		mend()
 	}
 	for range 2 {
-		if err := sink(); err == nil || strings.Contains(err.Error(), "open an incident") {
+		if err := sink(); err == nil || strings.Contains(err.Error(), "open incident") {
 			t.Errorf("Run = %v", err)
 		}
 	}

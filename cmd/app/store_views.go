@@ -232,9 +232,9 @@ func abilities(st storage.Store) []Capability {
 		all = append(all, Capability{name, fmt.Sprint(is), origin})
 	}
 	probed := originDriver
-	if f, ok := st.(interface{ Facts() s3.Features }); ok {
+	if f, ok := st.(interface{ Features() s3.Features }); ok {
 		probed = originMarker
-		f := f.Facts()
+		f := f.Features()
 		add(probed, "conditional end of uploads in parts", f.Complete)
 		add(probed, "ETag is the MD5", f.ETagIsMD5)
 		add(probed, "verifies sha256", f.SHA256)
