@@ -35,21 +35,21 @@ type StoreInfo struct {
 	Account  string     `json:"account"`
 	Store    string     `json:"store"`
 	Driver   string     `json:"driver"`
-	Location string     `json:"place"`
+	Location string     `json:"location"`
 	Primary  bool       `json:"primary"`
 	Read     string     `json:"read"`
 	Repair   string     `json:"repair"`
 	State    StoreState `json:"state,omitempty"`
 	Error    string     `json:"error,omitempty"`
-	Advice   string     `json:"do,omitempty"` // advice to the operator
+	Advice   string     `json:"advice,omitempty"` // advice to the operator
 	// Capabilities are the capabilities of the store; nil if it was not checked.
-	Capabilities []Capability `json:"abilities,omitempty"`
+	Capabilities []Capability `json:"capabilities,omitempty"`
 }
 
 // An Capability is one capability of a store.
 type Capability struct {
 	Name   string `json:"name"`
-	Value  string `json:"is"`     // yes, no, or a value
+	Value  string `json:"value"`  // yes, no, or a value
 	Origin string `json:"origin"` // driver: always so; marker: recorded by a probe; probe: probed now
 }
 
@@ -187,7 +187,7 @@ func (s *Stores) observe(ctx context.Context, v *StoreInfo, look func(storage.St
 		v.Advice = s.remedyFor(StoreName{v.Account, v.Store}, got.err)
 		return
 	}
-	v.Capabilities = abilities(got.d)
+	v.Capabilities = capabilities(got.d)
 }
 
 // stateOf returns the state for the error of a check.
@@ -216,8 +216,8 @@ const (
 	originProbe  = "probe"
 )
 
-// abilities returns the capabilities of a store.
-func abilities(st storage.Store) []Capability {
+// capabilities returns the capabilities of a store.
+func capabilities(st storage.Store) []Capability {
 	c := st.Capabilities()
 	var all []Capability
 	add := func(origin, name string, is any) {

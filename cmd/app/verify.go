@@ -198,7 +198,7 @@ type ManifestReport struct {
 	clickhouse.ManifestVerification
 	// InFlight are copies that differ and have records that sink or state had not committed when the
 	// comparison started. They are not findings.
-	InFlight []clickhouse.CopyDifference `json:"moving,omitempty"`
+	InFlight []clickhouse.CopyDifference `json:"in_flight,omitempty"`
 }
 
 // Manifest rebuilds the state of every copy from the logs, and compares it with the table of

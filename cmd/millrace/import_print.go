@@ -32,7 +32,7 @@ type importJSON struct {
 	NoDigest  int64             `json:"without_digest"`
 	NoSize    int64             `json:"without_size"`
 	NoTime    int64             `json:"without_time"`
-	Passed    map[string]int64  `json:"passed_over"`
+	Passed    map[string]int64  `json:"ignored"`
 	Unread    []string          `json:"columns_not_read"`
 	DryRun    bool              `json:"dry_run"`
 	Published int64             `json:"published"`

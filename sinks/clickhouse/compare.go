@@ -27,7 +27,7 @@ type ManifestVerification struct {
 	Copies int64 `json:"copies"` // compared
 	// Restated counts copies for which the state has stored another report of a change than the log shows: the log shows
 	// the richest report. They are not findings.
-	Restated int64            `json:"retold"`
+	Restated int64            `json:"restated"`
 	Differ   []CopyDifference `json:"differ,omitempty"`
 	Stopped  bool             `json:"stopped,omitempty"` // the comparison stopped early, because too many copies differ
 }
@@ -210,8 +210,8 @@ func (m *manifestComparison) inspect(ctx context.Context) error {
 		return err
 	}
 	for _, c := range m.differ {
-		columns, retold := diffCopy(state[c], logs[c], changes[c])
-		if retold {
+		columns, restated := diffCopy(state[c], logs[c], changes[c])
+		if restated {
 			m.result.Restated++
 		}
 		if len(columns) == 0 {

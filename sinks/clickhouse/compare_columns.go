@@ -99,7 +99,7 @@ func stateVersions() string {
 // diffCopy compares the values of one copy. A difference in a group that comes from changes does not count if the
 // log has the change and the state has stored a later report of it. The log shows the richest report, and of two
 // changes of the same millisecond, the last report of each decides which one came last.
-func diffCopy(state, logs []string, log loggedChanges) (columns []ColumnDifference, retold bool) {
+func diffCopy(state, logs []string, log loggedChanges) (columns []ColumnDifference, restated bool) {
 	if state == nil || logs == nil {
 		there := func(values []string) string {
 			return map[bool]string{true: "there", false: "not there"}[values != nil]
@@ -111,15 +111,15 @@ func diffCopy(state, logs []string, log loggedChanges) (columns []ColumnDifferen
 	other := false // the content is from another change
 	for _, g := range stateGroups() {
 		a, b := state[i:i+len(g.parts)], logs[i:i+len(g.parts)]
-		restated := false // another report explains the difference
+		explained := false // another report explains the difference
 		switch g.restatedBy {
 		case "change":
-			restated = state[v] > logs[v] && a[0] == b[0] && slices.Contains(log.Changes, a[0]+" "+a[2])
-			other = other || g.name == "content" && restated && a[2] != b[2]
+			explained = state[v] > logs[v] && a[0] == b[0] && slices.Contains(log.Changes, a[0]+" "+a[2])
+			other = other || g.name == "content" && explained && a[2] != b[2]
 		case "digests": // the group content comes before
-			restated = other || state[2] == logs[2] && state[2] != "" && containsEntries(a[0], b[0])
+			explained = other || state[2] == logs[2] && state[2] != "" && containsEntries(a[0], b[0])
 		case "time":
-			restated = state[v] > logs[v] && (a[0] == b[0] || slices.Contains(log.Times, a[0]))
+			explained = state[v] > logs[v] && (a[0] == b[0] || slices.Contains(log.Times, a[0]))
 		}
 		if versions[g.name] {
 			v++
@@ -127,15 +127,15 @@ func diffCopy(state, logs []string, log loggedChanges) (columns []ColumnDifferen
 		for k := range a {
 			switch {
 			case a[k] == b[k]:
-			case restated:
-				retold = true
+			case explained:
+				restated = true
 			default:
 				columns = append(columns, ColumnDifference{names[i+k], a[k], b[k]})
 			}
 		}
 		i += len(g.parts)
 	}
-	return columns, retold
+	return columns, restated
 }
 
 // stateNames returns the names of the compared values, in order, and the groups that have a version.

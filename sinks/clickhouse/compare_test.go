@@ -108,7 +108,7 @@ func TestRebuild(t *testing.T) {
 			t.Errorf("%s, %d copies: %+v", when, got.Copies, got.Differ)
 		}
 		if got.Restated != 0 {
-			t.Errorf("%s: %d retold, though the log has every report", when, got.Restated)
+			t.Errorf("%s: %d restated, though the log has every report", when, got.Restated)
 		}
 		for _, statement := range []string{"SYSTEM START MERGES {db}.audit_log", "OPTIMIZE TABLE {db}.audit_log FINAL",
 			"OPTIMIZE TABLE {db}.bit_log FINAL", "OPTIMIZE TABLE {db}.copy_state FINAL"} {
@@ -199,7 +199,7 @@ func TestManifestDamage(t *testing.T) {
 		"nobody":  {"*"},
 	}
 	if !reflect.DeepEqual(names, want) || got.Copies != 41 || got.Restated != 1 || got.Stopped {
-		t.Errorf("of %d copies, %d retold, stopped %v, differ\n%v, want\n%v",
+		t.Errorf("of %d copies, %d restated, stopped %v, differ\n%v, want\n%v",
 			got.Copies, got.Restated, got.Stopped, names, want)
 	}
 	for _, d := range got.Differ {

@@ -47,7 +47,7 @@ type TableVerification struct {
 	// Unhashed counts rows that were stored before rows had hashes. Their values are not compared.
 	Unhashed int64 `json:"unhashed,omitempty"`
 	// Uncompared counts rows with records that are not in the compared range of Kafka.
-	Uncompared Uncompared `json:"gone"`
+	Uncompared Uncompared `json:"uncompared"`
 	// Trimmed are the partitions with records that were removed from their start.
 	Trimmed []Trimmed `json:"trimmed,omitempty"`
 }

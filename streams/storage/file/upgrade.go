@@ -27,10 +27,10 @@ type UpgradeOptions struct {
 
 // Upgraded counts the sidecars that an Upgrade has processed.
 type Upgraded struct {
-	Moved   int64 `json:"moved"`  // to the attribute of the item's file
-	Kept    int64 `json:"kept"`   // the attribute is too small or cannot be changed; the sidecar stays
-	Absent  int64 `json:"absent"` // the item has no file; the sidecar stays, because the file may come back
-	Damaged int64 `json:"spoilt"` // the sidecar is damaged and stays; the properties of its item are unknown
+	Moved   int64 `json:"moved"`   // to the attribute of the item's file
+	Kept    int64 `json:"kept"`    // the attribute is too small or cannot be changed; the sidecar stays
+	Absent  int64 `json:"absent"`  // the item has no file; the sidecar stays, because the file may come back
+	Damaged int64 `json:"damaged"` // the sidecar is damaged and stays; the properties of its item are unknown
 }
 
 // upgradeConcurrency is the number of items upgraded at a time. Most of the time is spent waiting for the disk.
