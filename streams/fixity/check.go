@@ -66,7 +66,7 @@ func (k *check) attemptOnce(ctx context.Context) error {
 	return nil
 }
 
-// collect makes the requests for what is needed next and changes the evidence by the answers.
+// collect makes the requests of a requirement and adds the answers to the evidence.
 func (k *check) collect(ctx context.Context, next requirement) error {
 	switch next {
 	case needObservation:
@@ -137,7 +137,7 @@ func (k *check) readRecords(ctx context.Context) error {
 	return nil
 }
 
-// expectSpace makes absences unknown unless the absent space, whose record has this state, may be absent.
+// expectSpace makes absences unknown unless the space may be absent. state is that of its record.
 func (k *check) expectSpace(state pb.RecordState) {
 	if state == pb.RecordState_RECORD_STATE_NONE {
 		return

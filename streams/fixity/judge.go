@@ -5,7 +5,7 @@
 // never an absence, and no reason for a correction. Tasks may be delivered in any order and more than once; a repeated
 // check publishes another result, and a correction with the same effect.
 //
-// A check is a loop: it judges the evidence that it has, and collects what the verdict still needs. Three pure
+// A check is a loop: it judges its evidence, and collects further evidence until the verdict needs no more. Three pure
 // functions decide: Judge returns the row, needs the evidence that is still required, and Conclude whether the row is
 // final.
 package fixity
