@@ -3,7 +3,11 @@
 //
 // A check of one copy ends in exactly one result. A store or record that does not answer is unknown: never a mismatch,
 // never an absence, and no reason for a correction. Tasks may be delivered in any order and more than once; a repeated
-// check publishes another result, and a correction with the same effect. Two pure functions decide, Judge and Conclude.
+// check publishes another result, and a correction with the same effect.
+//
+// A check is a loop: it judges its evidence, and collects further evidence until the verdict needs no more. Three pure
+// functions decide: Judge returns the row, needs the evidence that is still required, and Conclude whether the row is
+// final.
 package fixity
 
 import (
@@ -27,6 +31,8 @@ type Evidence struct {
 // An EvidenceSet is the evidence of all four places of one copy.
 type EvidenceSet struct {
 	Content, Stored, Manifest, Audit Evidence
+	// Second is a second reading of the content. Its state is unspecified if there was none.
+	Second Evidence
 	// Newer: by version, ETag and time the store's object is later than the manifest's.
 	Newer bool
 }
@@ -52,6 +58,7 @@ func verdict(row Row, detail string) Verdict {
 // Details that Judge sets.
 const (
 	detailPresence     = "content and store disagree whether the item is present"
+	detailTransport    = "transport"
 	detailClaim        = "claim"
 	detailNoDigests    = "no digests on record"
 	detailUnreadable   = "needs the bytes, or a digest from the store"
@@ -61,6 +68,9 @@ const (
 // Judge returns the row of the table in docs/decisions-fixity.md for the evidence: the first that applies. It is pure
 // and total.
 func Judge(e EvidenceSet, s StoreSettings) Verdict {
+	if e.readingsDiffer() {
+		return verdict(RowUnknown, detailTransport)
+	}
 	if place := e.unanswered(); place != "" {
 		return verdict(RowUnknown, place+" did not answer")
 	}
@@ -102,8 +112,17 @@ func (e EvidenceSet) unanswered() string {
 	return ""
 }
 
+// readingsDiffer reports whether a second reading of the content has other digests than the first.
+func (e EvidenceSet) readingsDiffer() bool {
+	return e.Second.State == pb.EvidenceState_EVIDENCE_STATE_DIGESTS &&
+		e.Second.Digests.Compare(e.Content.Digests) != digest.Agree
+}
+
 // unansweredByStore is unanswered for content and store.
 func (e EvidenceSet) unansweredByStore() string {
+	if e.Second.State == pb.EvidenceState_EVIDENCE_STATE_UNKNOWN {
+		return "content"
+	}
 	switch e.Content.State {
 	case pb.EvidenceState_EVIDENCE_STATE_DIGESTS:
 		if len(e.Content.Digests) == 0 {

@@ -194,7 +194,8 @@ func TestJudgeIsTotal(t *testing.T) {
 	})
 	need.Check(t, func(t *rapid.T) {
 		e := EvidenceSet{
-			piece.Draw(t, "C"), piece.Draw(t, "S"), piece.Draw(t, "M"), piece.Draw(t, "A"), rapid.Bool().Draw(t, "newer"),
+			Content: piece.Draw(t, "C"), Stored: piece.Draw(t, "S"), Manifest: piece.Draw(t, "M"), Audit: piece.Draw(t, "A"),
+			Newer: rapid.Bool().Draw(t, "newer"),
 		}
 		v := Judge(e, StoreSettings{})
 		if v.Row < 1 || v.Row > 16 || v.Finding == "" || v.Outcome == 0 {
@@ -273,6 +274,25 @@ func TestRows(t *testing.T) {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
 		})
+	}
+}
+
+// A second reading decides nothing if it agrees. Otherwise the row is unknown, whatever else is known.
+func TestRowsOfTwoReadings(t *testing.T) {
+	for name, tt := range map[string]struct {
+		content, second string
+		want            Verdict
+	}{
+		"agrees":                   {"b", "b", verdict(RowContentCorrupt, "")},
+		"differs":                  {"b", "a", verdict(RowUnknown, detailTransport)},
+		"differs, first discarded": {"unknown", "a", verdict(RowUnknown, detailTransport)},
+		"unknown":                  {"b", "unknown", verdict(RowUnknown, "content did not answer")},
+	} {
+		e := symbolic{c: tt.content, s: "a", m: "a", a: "a"}.evidence()
+		e.Second = said(tt.second)
+		if got := Judge(e, StoreSettings{}); got != tt.want {
+			t.Errorf("%s: got %+v, want %+v", name, got, tt.want)
+		}
 	}
 }
 

@@ -75,7 +75,7 @@ func (k *check) result(now time.Time) schemas.Message {
 		Round: t.GetRound(), Baseline: t.GetBaseline(), Overtaken: k.overtaken,
 		Started: timestamppb.New(k.started), Finished: timestamppb.New(now),
 		Content: k.evidence.Content.proto(), Stored: k.evidence.Stored.proto(),
-		Manifest: k.evidence.Manifest.proto(), Audit: k.evidence.Audit.proto(), Confirmed: k.second.proto(),
+		Manifest: k.evidence.Manifest.proto(), Audit: k.evidence.Audit.proto(), Confirmed: k.evidence.Second.proto(),
 	}
 	if k.object.Item != "" || k.object.Version != "" {
 		r.Object = record.Identity(k.object)
