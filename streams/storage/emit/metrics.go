@@ -129,8 +129,8 @@ func (m *Metrics) add(s *Store) *counters {
 		c.verdicts[v] = m.resolved.WithLabelValues(account, store, v.String())
 	}
 	fsync := m.fsync.WithLabelValues(account, store)
-	if o, ok := s.cfg.Outbox.(interface{ observe(func(time.Duration)) }); ok {
-		o.observe(func(d time.Duration) { fsync.Observe(d.Seconds()) })
+	if o, ok := s.cfg.Outbox.(interface{ ObserveSync(func(time.Duration)) }); ok {
+		o.ObserveSync(func(d time.Duration) { fsync.Observe(d.Seconds()) })
 	}
 	return c
 }

@@ -11,6 +11,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/outbox"
 )
 
 // publish publishes e, the next Change of a queue that the caller has marked busy (take). After an error
@@ -69,7 +70,7 @@ func (s *Store) send(ctx context.Context, e *queuedChange, c *pb.Change) error {
 		s.counters.countPublished()
 	case retry.IsPermanent(err):
 		// A rejected Change does not block those after it.
-		report := Report{Rejected: true, Ticket: e.ticket, Pending: Pending{Change: c}, Err: err}
+		report := outbox.Report{Rejected: true, Ticket: e.ticket, Pending: outbox.Pending{Change: c}, Err: err}
 		if rerr := s.cfg.Outbox.Report(report); rerr != nil {
 			return retry.Unavailable(fmt.Errorf("report rejected change (%w): %w", err, rerr))
 		}
@@ -247,7 +248,7 @@ func (s *Store) drain(ctx context.Context, q *itemQueue) error {
 }
 
 // deferDone schedules another Outbox.Done after the outbox failed to record the end of a mutation.
-func (s *Store) deferDone(t Ticket) {
+func (s *Store) deferDone(t outbox.Ticket) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unrecordedDone = append(s.unrecordedDone, t)
@@ -262,7 +263,7 @@ func (s *Store) retryDone() (failed error) {
 	if len(tickets) == 0 {
 		return nil
 	}
-	tickets = slices.DeleteFunc(tickets, func(t Ticket) bool {
+	tickets = slices.DeleteFunc(tickets, func(t outbox.Ticket) bool {
 		err := s.cfg.Outbox.Done(t)
 		if err != nil {
 			failed = err

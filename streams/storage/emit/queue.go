@@ -9,6 +9,7 @@ import (
 	"time"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/storage/outbox"
 )
 
 // An itemQueue orders the mutations of one item, or of one space, until all their Changes are published.
@@ -32,24 +33,24 @@ type itemQueue struct {
 
 	heapIndex int        // position in heap
 	heap      *queueHeap // that contains the queue; nil: none
-	first     Ticket
+	first     outbox.Ticket
 }
 
 // A mutation is in progress, or ended without a recorded outcome.
 type mutation struct {
 	queue       *itemQueue
-	ticket      Ticket // 0 until the intent is recorded: then it is greater than all outcomes so far
+	ticket      outbox.Ticket // 0 until the intent is recorded: then it is greater than all outcomes so far
 	began       time.Time
 	concurrent  bool
 	foundAbsent bool // the look-up found the item absent
-	streamed    *Content
+	streamed    *outbox.Content
 	queued      *queuedChange // its Change; nil until the outcome is known
 }
 
 // A queuedChange is a Change to be published.
 type queuedChange struct {
-	ticket, outcome Ticket // of the intent, and at which the outcome was recorded
-	time            int64  // of the Change, in ms
+	ticket, outcome outbox.Ticket // of the intent, and at which the outcome was recorded
+	time            int64         // of the Change, in ms
 	began           time.Time
 	change          *pb.Change
 	concurrent      bool
@@ -207,7 +208,7 @@ func (s *Store) recordOutcome(ctx context.Context, e *queuedChange) error {
 	if err == nil {
 		err = s.cfg.Outbox.Safe(ctx)
 	}
-	if err != nil && !errors.Is(err, errNotHeld) { // it may have been published meanwhile
+	if err != nil && !errors.Is(err, outbox.ErrNotHeld) { // it may have been published meanwhile
 		return fmt.Errorf("record outcome: %w", err)
 	}
 	s.mu.Lock()
@@ -245,7 +246,7 @@ func (s *Store) deactivate(m *mutation) {
 }
 
 // enqueue adds the Change of a mutation to its queue.
-func (s *Store) enqueue(m *mutation, outcome Ticket, c *pb.Change, unrecorded bool) {
+func (s *Store) enqueue(m *mutation, outcome outbox.Ticket, c *pb.Change, unrecorded bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.deactivate(m)

@@ -15,6 +15,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/record"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/outbox"
 )
 
 // resolveOrphans resolves all orphans; it continues after a failure.
@@ -88,7 +89,7 @@ func (s *Store) resolveFirst(ctx context.Context, q *itemQueue) error {
 func (s *Store) resolve(ctx context.Context, m *mutation, concurrent bool) error {
 	p, err := s.cfg.Outbox.Read(m.ticket)
 	switch {
-	case errors.Is(err, errNotHeld): // recorded as not done
+	case errors.Is(err, outbox.ErrNotHeld): // recorded as not done
 		s.dropOrphan(m)
 		return nil
 	case err != nil:
@@ -113,7 +114,9 @@ func (s *Store) resolve(ctx context.Context, m *mutation, concurrent bool) error
 
 // lookUpOutcome observes the store, judges an intent, and records and returns its Change; nil if nothing
 // was done.
-func (s *Store) lookUpOutcome(ctx context.Context, t Ticket, p Pending) (c *pb.Change, outcome Ticket, err error) {
+func (s *Store) lookUpOutcome(
+	ctx context.Context, t outbox.Ticket, p outbox.Pending,
+) (c *pb.Change, outcome outbox.Ticket, err error) {
 	observed, at, err := s.observe(ctx, p.Intent.Draft)
 	if err != nil {
 		return nil, 0, err
@@ -140,9 +143,9 @@ func (s *Store) dropOrphan(m *mutation) {
 }
 
 // reportUndecided keeps a Report of an intent that the store's state does not decide, and logs it.
-func (s *Store) reportUndecided(t Ticket, p Pending, c *pb.Change) error {
+func (s *Store) reportUndecided(t outbox.Ticket, p outbox.Pending, c *pb.Change) error {
 	p.Change = c
-	if err := s.cfg.Outbox.Report(Report{Ticket: t, Pending: p}); err != nil {
+	if err := s.cfg.Outbox.Report(outbox.Report{Ticket: t, Pending: p}); err != nil {
 		return fmt.Errorf("report undecided mutation: %w", err)
 	}
 	d := p.Intent.Draft
@@ -193,7 +196,9 @@ func (s *Store) stat(ctx context.Context, d *pb.Change) (observed *pb.Change, at
 }
 
 // changeOf returns the Change to publish for a verdict; nil if there is none.
-func (s *Store) changeOf(v verdict, in Intent, streamed *Content, observed *pb.Change, at time.Time) *pb.Change {
+func (s *Store) changeOf(
+	v verdict, in outbox.Intent, streamed *outbox.Content, observed *pb.Change, at time.Time,
+) *pb.Change {
 	switch v {
 	case done:
 		return record.Seal(s.carriedOutChange(in, streamed, observed, at))
@@ -206,7 +211,9 @@ func (s *Store) changeOf(v verdict, in Intent, streamed *Content, observed *pb.C
 }
 
 // carriedOutChange returns the Change of an intent that was carried out.
-func (s *Store) carriedOutChange(in Intent, streamed *Content, observed *pb.Change, at time.Time) *pb.Change {
+func (s *Store) carriedOutChange(
+	in outbox.Intent, streamed *outbox.Content, observed *pb.Change, at time.Time,
+) *pb.Change {
 	switch op := in.Draft.GetOp(); op {
 	case pb.Op_OP_DELETE:
 		return attributed(in.Draft, s.deletionChange(in.Before, at))
@@ -224,7 +231,7 @@ func (s *Store) carriedOutChange(in Intent, streamed *Content, observed *pb.Chan
 
 // observedChange returns a Change of the observed state, without a user; nil if the item or space was
 // absent before and is absent now.
-func (s *Store) observedChange(in Intent, observed *pb.Change, at time.Time) *pb.Change {
+func (s *Store) observedChange(in outbox.Intent, observed *pb.Change, at time.Time) *pb.Change {
 	var c *pb.Change
 	op, d := in.Draft.GetOp(), in.Draft
 	switch {

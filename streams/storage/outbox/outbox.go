@@ -1,4 +1,23 @@
-package emit
+// Package outbox is a write-ahead log of mutations of a store. A decorator such as emit records the intent of a
+// mutation before it makes it, and the resulting Change after it; the record is deleted when the Change is
+// acknowledged. So a Change that is due is not forgotten, whatever fails in between.
+//
+// A Memory is lost when its process ends. A File keeps its records in a directory:
+//
+//   - Durability. An intent is on disk before Intend returns, all other records when Safe returns. After a failed
+//     fsync nothing is recorded until the outbox is opened again.
+//   - Order. An intent or outcome gets a ticket greater than all tickets before it, also across restarts. A
+//     mutation is recorded in the steps intent, content, outcome, done.
+//   - A crash of the process leaves at most one incomplete record at the end; it is ignored and overwritten. A
+//     crash of the machine loses at most the records that were not synced. A mutation whose outcome was not
+//     recorded stays, without an outcome: the caller looks it up in the store.
+//   - Damage. Each record has a checksum. Bytes that were synced and cannot be read are never skipped silently:
+//     Open fails with ErrDamaged, Inspect lists them, and Salvage keeps the rest.
+//   - Space. Segments without live records are removed, oldest first; live records that block them are moved to
+//     the end. At the limit new mutations are refused with ErrFull, and the outcome of a recorded one still fits.
+//
+// A directory is open in one process at a time, and serves one store.
+package outbox
 
 import (
 	"context"
@@ -103,7 +122,7 @@ type Reports interface {
 // A Journal records the steps of each mutation, in the order of its methods.
 type Journal interface {
 	// Intend records a mutation that is about to be made, and returns when the record is as durable as the
-	// outbox can make it. After an error the mutation must not be made; an error that wraps ErrOutboxFull is
+	// outbox can make it. After an error the mutation must not be made; an error that wraps ErrFull is
 	// transient.
 	Intend(ctx context.Context, in Intent) (Ticket, error)
 	// Content records the streamed bytes before they become visible.
@@ -117,16 +136,16 @@ type Journal interface {
 	Done(t Ticket) error
 }
 
-// Errors that a refused mutation wraps.
+// Errors of an Outbox.
 var (
-	// ErrOutboxFull: too many mutations are pending.
-	ErrOutboxFull = errors.New("outbox is full")
-	// ErrOutboxFailed: a write to disk failed, so the content on disk is unknown. Nothing is recorded until
+	// ErrFull: too many mutations are pending.
+	ErrFull = errors.New("outbox is full")
+	// ErrFailed: a write to disk failed, so the content on disk is unknown. Nothing is recorded until
 	// the outbox is opened again.
-	ErrOutboxFailed = errors.New("outbox could not be kept on disk")
+	ErrFailed = errors.New("outbox could not be kept on disk")
+	// ErrNotHeld: the outbox does not hold the mutation, or no longer.
+	ErrNotHeld = errors.New("outbox does not hold the mutation")
 )
-
-var errNotHeld = errors.New("outbox does not hold the mutation")
 
 // A Memory is an Outbox that is lost when the process ends.
 type Memory struct {
@@ -151,7 +170,7 @@ func (m *Memory) Intend(_ context.Context, in Intent) (Ticket, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.held) >= m.limit {
-		return 0, retry.Unavailable(ErrOutboxFull)
+		return 0, retry.Unavailable(ErrFull)
 	}
 	m.last++
 	m.held[m.last] = &Pending{Intent: in}
@@ -162,7 +181,7 @@ func (m *Memory) find(t Ticket) (*Pending, error) {
 	if r := m.held[t]; r != nil {
 		return r, nil
 	}
-	return nil, fmt.Errorf("ticket %d: %w", t, errNotHeld)
+	return nil, fmt.Errorf("ticket %d: %w", t, ErrNotHeld)
 }
 
 // Content implements Outbox.

@@ -1,4 +1,4 @@
-package emit
+package outbox
 
 import (
 	"bytes"
@@ -81,17 +81,17 @@ func encodeReport(r Report) (name string, b []byte, err error) {
 
 // appendReport appends a line, syncs the file and returns by how much it has grown.
 func (f *File) appendReport(name string, b []byte) (int64, error) {
-	file, err := f.disk.open(name, false)
+	file, err := f.disk.Open(name, false)
 	if isNotExist(err) {
-		if file, err = f.disk.open(name, true); err == nil {
-			err = f.syncReport(f.disk.sync)
+		if file, err = f.disk.Open(name, true); err == nil {
+			err = f.syncReport(f.disk.Sync)
 		}
 	}
 	if err != nil {
 		return 0, err
 	}
 	defer file.Close()
-	size, err := file.size()
+	size, err := file.Size()
 	if err != nil {
 		return 0, err
 	}
@@ -120,14 +120,14 @@ func (f *File) syncReport(sync func() error) error {
 // countReports counts the reports of earlier processes.
 func (f *File) countReports() error {
 	for name, n := range map[string]*int{rejectedName: &f.stats.Rejected, undecidedName: &f.stats.Undecided} {
-		file, err := f.disk.open(name, false)
+		file, err := f.disk.Open(name, false)
 		if isNotExist(err) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		size, err := file.size()
+		size, err := file.Size()
 		if err == nil {
 			*n, err = countLines(io.NewSectionReader(file, 0, size))
 			f.reported += size
@@ -156,11 +156,11 @@ func countLines(r io.Reader) (n int, err error) {
 // reportBytes returns the current size of the report files; f.mu is held.
 func (f *File) reportBytes() (n int64) {
 	for _, name := range []string{rejectedName, undecidedName} {
-		file, err := f.disk.open(name, false)
+		file, err := f.disk.Open(name, false)
 		if err != nil {
 			continue
 		}
-		if size, err := file.size(); err == nil {
+		if size, err := file.Size(); err == nil {
 			n += size
 		}
 		file.Close()

@@ -1,4 +1,4 @@
-package emit
+package outbox
 
 import (
 	"fmt"
@@ -65,7 +65,7 @@ func (f *File) read(at location) (segmentRecord, error) {
 	}
 	n, _, ok := parseRecord(b)
 	if !ok {
-		return segmentRecord{}, fmt.Errorf("segment %s, byte %d: %w", segmentName(at.seg.number), at.offset, ErrOutboxDamaged)
+		return segmentRecord{}, fmt.Errorf("segment %s, byte %d: %w", segmentName(at.seg.number), at.offset, ErrDamaged)
 	}
 	return n, nil
 }
