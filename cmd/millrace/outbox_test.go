@@ -16,7 +16,7 @@ func newOutboxIn(ts *testscript.TestScript, _ bool, args []string) {
 	f, err := outbox.Open(outbox.Config{Dir: ts.MkAbs(args[0])})
 	ts.Check(err)
 	for _, item := range []string{"a", "b", "c"} {
-		in := outbox.Intent{Draft: &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: item}}
+		in := outbox.Mutation{Draft: &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: item}}
 		_, err := f.Intend(context.Background(), in)
 		ts.Check(err)
 	}

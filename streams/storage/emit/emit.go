@@ -15,7 +15,7 @@
 // The outcome of a mutation is unknown if its call fails without proof that nothing was applied
 // (storage.NotApplied), or if the process dies. Then emit compares the store with the intent: it publishes
 // the Change of a mutation that was applied and drops the intent of one that was not. If the store's state
-// proves neither, emit publishes that state as a Change without a user and keeps a Report of the intent.
+// proves neither, emit publishes that state as a Change without a user and reports the intent (outbox.Reports).
 //
 // Changes of one item are published in the order of its mutations.
 package emit

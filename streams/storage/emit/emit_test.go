@@ -70,23 +70,23 @@ type world struct {
 	topic     *topic
 	outbox    *outbox.Memory
 	intents   atomic.Int64 // recorded in outbox
-	undecided []outbox.Intent
+	undecided []outbox.Mutation
 }
 
-// A countingOutbox counts the intents of a world, and records those of all reports.
+// A countingOutbox counts the intents of a world, and records the mutations of all reports.
 type countingOutbox struct {
 	*outbox.Memory
 	w *world
 }
 
-func (o countingOutbox) Intend(ctx context.Context, in outbox.Intent) (outbox.Ticket, error) {
+func (o countingOutbox) Intend(ctx context.Context, in outbox.Mutation) (outbox.Ticket, error) {
 	o.w.intents.Add(1)
 	return o.Memory.Intend(ctx, in)
 }
 
-func (o countingOutbox) Report(r outbox.Report) error {
-	o.w.undecided = append(o.w.undecided, r.Pending.Intent)
-	return o.Memory.Report(r)
+func (o countingOutbox) Report(m outbox.Mutation, rejected error) error {
+	o.w.undecided = append(o.w.undecided, m)
+	return o.Memory.Report(m, rejected)
 }
 
 const sp = "photos"
@@ -120,7 +120,7 @@ func (w *world) put(content string, edit ...func(*storage.PutOptions)) (storage.
 }
 
 // pending returns the content of the outbox.
-func (w *world) pending() []outbox.Summary { return slices.Collect(w.outbox.Held()) }
+func (w *world) pending() []outbox.Mutation { return slices.Collect(w.outbox.Held()) }
 
 func ops(changes []*pb.Change) (ops []string) {
 	for _, c := range changes {

@@ -348,7 +348,7 @@ type badOutbox struct {
 	intend, outcome, done error
 }
 
-func (b *badOutbox) Intend(ctx context.Context, in outbox.Intent) (outbox.Ticket, error) {
+func (b *badOutbox) Intend(ctx context.Context, in outbox.Mutation) (outbox.Ticket, error) {
 	if b.intend != nil {
 		return 0, b.intend
 	}

@@ -28,13 +28,13 @@ func (v verdict) String() string { return [verdicts]string{"not_done", "done", "
 // state observed now; nil means absent. It assumes that no other program writes to the store; if the
 // observed state shows that one did, the verdict is undecided. Of can it uses UniqueVersions and
 // FoldsPropertyCase.
-func judge(in outbox.Intent, streamed *outbox.Content, observed *pb.Change, can storage.Capabilities) verdict {
+func judge(in outbox.Mutation, observed *pb.Change, can storage.Capabilities) verdict {
 	op, before := in.Draft.GetOp(), in.Before
 	content := compareContent(before, observed, can.UniqueVersions)
 	v := undecided
 	switch op {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE:
-		v = judgePut(before, streamed, observed, content)
+		v = judgePut(before, in.Streamed, observed, content)
 	case pb.Op_OP_DELETE:
 		v = judgeDelete(before, observed, content)
 	case pb.Op_OP_SET_PROPERTIES:

@@ -181,8 +181,8 @@ func TestJudge(t *testing.T) {
 			}
 			draft.Op = tt.op
 			can := storage.Capabilities{UniqueVersions: !tt.etags, FoldsPropertyCase: tt.draft == upper}
-			in := outbox.Intent{Draft: draft, Before: tt.before, Concurrent: tt.concurrent}
-			got := judge(in, tt.streamed, tt.observed, can)
+			in := outbox.Mutation{Draft: draft, Before: tt.before, Concurrent: tt.concurrent, Streamed: tt.streamed}
+			got := judge(in, tt.observed, can)
 			if got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}

@@ -30,7 +30,7 @@ func (s *Store) Put(
 		if before != nil {
 			op = pb.Op_OP_UPDATE
 		}
-		in := outbox.Intent{Draft: s.draft(ctx, op, space, item), Before: before}
+		in := outbox.Mutation{Draft: s.draft(ctx, op, space, item), Before: before}
 		in.Draft.MediaType, in.Draft.Properties = o.Properties.MediaType, maps.Clone(o.Properties.User)
 		o.Compute = s.withDigests(o.Compute)
 		o.Verify = s.verifyAndRecord(m, o.Verify)
@@ -84,7 +84,7 @@ func (s *Store) SetProperties(
 		if err := s.checkAbsence(ctx, before); err != nil {
 			return err
 		}
-		in := outbox.Intent{Draft: s.draft(ctx, pb.Op_OP_SET_PROPERTIES, space, item), Before: before}
+		in := outbox.Mutation{Draft: s.draft(ctx, pb.Op_OP_SET_PROPERTIES, space, item), Before: before}
 		in.Draft.MediaType, in.Draft.Properties = p.MediaType, maps.Clone(p.User)
 		return s.mutate(ctx, m, in, func() (*pb.Change, error) {
 			var err error
@@ -104,7 +104,7 @@ func (s *Store) Delete(ctx context.Context, space, item string, o storage.Delete
 		if err := s.checkAbsence(ctx, before); err != nil {
 			return err
 		}
-		in := outbox.Intent{Draft: s.draft(ctx, pb.Op_OP_DELETE, space, item), Before: before}
+		in := outbox.Mutation{Draft: s.draft(ctx, pb.Op_OP_DELETE, space, item), Before: before}
 		return s.mutate(ctx, m, in, func() (*pb.Change, error) {
 			var err error
 			if d, err = s.inner.Delete(ctx, space, item, o); err != nil {
@@ -211,7 +211,7 @@ func (s *Store) mutateSpace(ctx context.Context, op pb.Op, space storage.Space, 
 		maps.Equal(current.Properties, space.Properties) && !maps.Equal(current.ACL, space.ACL) {
 		op = pb.Op_OP_SET_ACL
 	}
-	in := outbox.Intent{Draft: s.draft(ctx, op, space.Name, "")}
+	in := outbox.Mutation{Draft: s.draft(ctx, op, space.Name, "")}
 	in.Draft.Properties, in.Draft.Acl = maps.Clone(space.Properties), maps.Clone(space.ACL)
 	if !absent {
 		in.Before = spaceChange(in.Draft, current)
@@ -284,7 +284,7 @@ const resolveTimeout = 10 * time.Second
 
 // mutate makes one mutation and publishes its Change: check size, record intent, call, record outcome,
 // publish, delete the record.
-func (s *Store) mutate(ctx context.Context, m *mutation, in outbox.Intent, call func() (*pb.Change, error)) error {
+func (s *Store) mutate(ctx context.Context, m *mutation, in outbox.Mutation, call func() (*pb.Change, error)) error {
 	if err := s.fits(in.Draft); err != nil {
 		return storage.NotApplied(fmt.Errorf("encode change: %w", err))
 	}
@@ -332,7 +332,7 @@ func dropForeignMark(ctx context.Context, err error) error {
 }
 
 // intend records the intent of a mutation.
-func (s *Store) intend(ctx context.Context, m *mutation, in outbox.Intent) error {
+func (s *Store) intend(ctx context.Context, m *mutation, in outbox.Mutation) error {
 	s.mu.Lock()
 	in.Concurrent, in.Began = m.concurrent, s.cfg.Now()
 	s.mu.Unlock()

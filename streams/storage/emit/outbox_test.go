@@ -52,7 +52,7 @@ func TestNewClaimsTheFile(t *testing.T) {
 	refused(f, "1", "already serves store acme/1")
 	refused(f, "2", "already serves store acme/1")
 	draft := &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: sp, Item: "a"}
-	_, err = f.Intend(t.Context(), outbox.Intent{Draft: draft})
+	_, err = f.Intend(t.Context(), outbox.Mutation{Draft: draft})
 	must(t, err)
 	must(t, f.Close())
 	f, err = outbox.Open(outbox.Config{Dir: dir})

@@ -47,14 +47,14 @@ func (s *Store) finishPublish(ctx context.Context, q *itemQueue, e *queuedChange
 }
 
 // send publishes c and deletes its record from the outbox. A Change that the publisher rejects permanently
-// is kept as a Report.
+// is kept as a report.
 func (s *Store) send(ctx context.Context, e *queuedChange, c *pb.Change) error {
 	if c == nil { // releaseChange dropped it from memory
-		p, err := s.cfg.Outbox.Read(e.ticket)
+		held, err := s.cfg.Outbox.Read(e.ticket)
 		if err != nil {
 			return fmt.Errorf("read pending change: %w", err)
 		}
-		c = p.Change
+		c = held.Change
 	}
 	s.mu.Lock()
 	unrecorded := e.unrecorded
@@ -70,8 +70,7 @@ func (s *Store) send(ctx context.Context, e *queuedChange, c *pb.Change) error {
 		s.counters.countPublished()
 	case retry.IsPermanent(err):
 		// A rejected Change does not block those after it.
-		report := outbox.Report{Rejected: true, Ticket: e.ticket, Pending: outbox.Pending{Change: c}, Err: err}
-		if rerr := s.cfg.Outbox.Report(report); rerr != nil {
+		if rerr := s.cfg.Outbox.Report(outbox.Mutation{Ticket: e.ticket, Change: c}, err); rerr != nil {
 			return retry.Unavailable(fmt.Errorf("report rejected change (%w): %w", err, rerr))
 		}
 		s.counters.countRejected()

@@ -31,7 +31,7 @@ func TestNoChangeIsDatedAhead(t *testing.T) {
 			must(w.t, err)
 			must(w.t, retry.Sleep(w.t.Context(), time.Second))
 			for range n {
-				in := outbox.Intent{Draft: w.s.draft(w.t.Context(), pb.Op_OP_DELETE, sp, "a"), Began: time.Now()}
+				in := outbox.Mutation{Draft: w.s.draft(w.t.Context(), pb.Op_OP_DELETE, sp, "a"), Began: time.Now()}
 				in.Before = putChange(in.Draft, o)
 				_, err := w.s.cfg.Outbox.Intend(w.t.Context(), in)
 				must(w.t, err)

@@ -214,7 +214,7 @@ func (f *File) ObserveSync(g func(time.Duration)) {
 func (f *File) Durable() bool { return true }
 
 // Intend implements Outbox.
-func (f *File) Intend(ctx context.Context, in Intent) (Ticket, error) {
+func (f *File) Intend(ctx context.Context, in Mutation) (Ticket, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, storage.Ended(ctx)
 	}
@@ -226,8 +226,10 @@ func (f *File) Intend(ctx context.Context, in Intent) (Ticket, error) {
 		return 0, retry.Permanent(fmt.Errorf("intent of %d bytes, at most %d", len(b), maxRecordBytes))
 	}
 	// The reserve ensures that the later records fit: content, outcome and done.
-	h := &indexEntry{began: in.Began.UnixMilli(), concurrent: in.Concurrent, reserve: int64(in.Draft.SizeVT() + 4096)}
-	h.key = Pending{Intent: in}.summary(0).Key
+	h := &indexEntry{
+		key: keyOf(in.Draft), began: in.Began.UnixMilli(), concurrent: in.Concurrent,
+		reserve: int64(in.Draft.SizeVT() + 4096),
+	}
 	f.mu.Lock()
 	t, target, err := f.intend(h, b)
 	f.mu.Unlock()

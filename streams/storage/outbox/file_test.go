@@ -46,8 +46,8 @@ func tryFile(d disk.Disk, edit ...func(*Config)) (*File, error) {
 	return Open(cfg)
 }
 
-func intentOf(item string) Intent {
-	return Intent{
+func intentOf(item string) Mutation {
+	return Mutation{
 		Draft:  &pb.Change{Op: pb.Op_OP_UPDATE, Account: "acme", Store: "1", Space: sp, Item: item, User: "ann"},
 		Before: &pb.Change{Account: "acme", Store: "1", Space: sp, Item: item, Version: "0", Size: 7},
 		Began:  time.UnixMilli(1_700_000_000_000),
@@ -135,9 +135,8 @@ func TestFileKeeps(t *testing.T) {
 	}
 	p, err := f.Read(b)
 	must(t, err)
-	if w := intentOf("b"); !proto.Equal(p.Intent.Draft, w.Draft) || !proto.Equal(p.Intent.Before, w.Before) ||
-		!p.Intent.Began.Equal(w.Began) {
-		t.Errorf("got %+v, want %+v", p.Intent, w)
+	if w := intentOf("b"); !proto.Equal(p.Draft, w.Draft) || !proto.Equal(p.Before, w.Before) || !p.Began.Equal(w.Began) {
+		t.Errorf("got %+v, want %+v", p, w)
 	}
 	if next := intend(t, f, "n"); next <= x {
 		t.Errorf("got ticket %d, want one after %d", next, x)
@@ -491,8 +490,7 @@ func TestFileFull(t *testing.T) {
 	}
 	intend(t, f, "b")
 	// Reports count towards the limit until they are moved away.
-	must(t, f.Report(Report{Rejected: true, Pending: Pending{Change: &pb.Change{User: strings.Repeat("u", 100<<10)}},
-		Err: errors.New("x")}))
+	must(t, f.Report(Mutation{Change: &pb.Change{User: strings.Repeat("u", 100<<10)}}, errors.New("x")))
 	if _, err := f.Intend(t.Context(), intentOf("c")); !errors.Is(err, ErrFull) {
 		t.Errorf("with reports: got %v, want ErrFull", err)
 	}
@@ -586,10 +584,11 @@ func TestReports(t *testing.T) {
 	dir := t.TempDir()
 	f, err := Open(Config{Dir: dir})
 	must(t, err)
-	must(t, f.Report(Report{Rejected: true, Ticket: 1, Pending: Pending{Change: changeOf("a", 1)},
-		Err: errors.New("too large")}))
-	must(t, f.Report(Report{Ticket: 2, Pending: Pending{Intent: intentOf("b"), Streamed: &Content{Size: 3}}}))
-	must(t, f.Report(Report{Ticket: 3, Pending: Pending{Intent: intentOf("c")}}))
+	must(t, f.Report(Mutation{Ticket: 1, Change: changeOf("a", 1)}, errors.New("too large")))
+	b, c := intentOf("b"), intentOf("c")
+	b.Ticket, b.Streamed, c.Ticket = 2, &Content{Size: 3}, 3
+	must(t, f.Report(b, nil))
+	must(t, f.Report(c, nil))
 	for name, want := range map[string][]string{
 		rejectedName:  {"too large", `"item":"a"`},
 		undecidedName: {`"user":"ann"`, `"came":{`, `"ticket":3`},
@@ -615,10 +614,10 @@ func TestReports(t *testing.T) {
 	f, err = Open(Config{Dir: dir})
 	must(t, err)
 	defer f.Close()
-	must(t, f.Report(Report{Rejected: true, Ticket: 4, Pending: Pending{Change: changeOf("d", 1)}, Err: errors.New("x")}))
-	b, err := os.ReadFile(filepath.Join(dir, rejectedName))
+	must(t, f.Report(Mutation{Ticket: 4, Change: changeOf("d", 1)}, errors.New("x")))
+	all, err := os.ReadFile(filepath.Join(dir, rejectedName))
 	must(t, err)
-	if lines := strings.Split(strings.TrimSpace(string(b)), "\n"); len(lines) != 3 ||
+	if lines := strings.Split(strings.TrimSpace(string(all)), "\n"); len(lines) != 3 ||
 		!strings.HasPrefix(lines[2], `{"ticket":4`) {
 		t.Errorf("got %q", lines)
 	}

@@ -96,11 +96,11 @@ func inspect(ctx context.Context, dir string, d disk.Disk, hadLock bool) (in Ins
 		if h.Outcome != 0 {
 			continue
 		}
-		p, err := f.Read(h.Ticket)
+		m, err := f.Read(h.Ticket)
 		if err != nil {
 			return in, fmt.Errorf("read outbox %s: %w", dir, err)
 		}
-		c := p.Intent.Draft
+		c := m.Draft
 		op := strings.TrimPrefix(c.GetOp().String(), "OP_")
 		in.Unknown = append(in.Unknown, UnknownOutcome{h.Ticket, op, c.GetSpace(), c.GetItem(), h.Began.UTC()})
 	}

@@ -217,7 +217,7 @@ func damagedOutbox(t *testing.T) (dir string, want []string) {
 	for i := range 9 {
 		intend(t, f, fmt.Sprint(i))
 	}
-	must(t, f.Report(Report{Rejected: true, Ticket: 1, Pending: Pending{Change: changeOf("z", 1)}, Err: errors.New("no")}))
+	must(t, f.Report(Mutation{Ticket: 1, Change: changeOf("z", 1)}, errors.New("no")))
 	lost := ""
 	for i, s := range state(t, f) {
 		if i == 1 {

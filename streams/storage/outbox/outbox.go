@@ -11,7 +11,7 @@
 //   - A crash of the process leaves at most one incomplete record at the end; it is ignored and overwritten. A
 //     crash of the machine loses at most the records that were not synced. A mutation whose outcome was not
 //     recorded stays, without an outcome: the caller looks it up in the store.
-//   - Damage. Each record has a checksum. Bytes that were synced and cannot be read are never skipped silently:
+//   - Damage. Each record has a checksum. Bytes that are known to have been synced are never skipped silently:
 //     Open fails with ErrDamaged, Inspect lists them, and Salvage keeps the rest.
 //   - Space. Segments without live records are removed, oldest first; live records that block them are moved to
 //     the end. At the limit new mutations are refused with ErrFull, and the outcome of a recorded one still fits.
@@ -38,56 +38,34 @@ import (
 // mutation.
 type Ticket uint64
 
-// An Intent describes a mutation before it is made.
-type Intent struct {
-	// Draft is the Change without the fields that only the mutation yields (version, size, digests, time).
+// A Mutation is a mutation of an item or space that an Outbox holds: the intent from before it is made, and what
+// was recorded of it since.
+type Mutation struct {
+	Ticket Ticket
+	Key    string // of the item or space
+	// Draft is the Change without the fields that only the mutation yields (version, size, digests, time). It
+	// may be nil once there is a Change, and so may Before and Streamed.
 	Draft *pb.Change
 	// Before is the item or space before the mutation, with version, size, digests and properties as far as
 	// they are known; nil if it was absent.
 	Before *pb.Change
-	// Began is the start of the mutation, by the emitter's clock.
+	// Began is the start of the mutation, by the clock of the program that makes it.
 	Began time.Time
 	// Concurrent: other mutations of the same item ran at the same time, so this one may have found another
 	// state than Before.
 	Concurrent bool
+	Streamed   *Content // of a Put; nil if it was not recorded
+	// Change is the result of the mutation, Outcome the ticket at which it was recorded, and Time that of the
+	// Change; zero if the outcome is unknown.
+	Change  *pb.Change
+	Outcome Ticket
+	Time    time.Time
 }
 
 // Content describes the bytes that a Put streamed.
 type Content struct {
 	Digests digest.Set `json:"digests"`
 	Size    int64      `json:"size"` // bytes
-}
-
-// A Pending is an unacknowledged mutation, as recorded in an Outbox.
-type Pending struct {
-	Intent   Intent   // zero once there is a Change
-	Streamed *Content // nil if it was not recorded
-	Change   *pb.Change
-	// Outcome is the ticket at which Change was recorded; 0: it was not.
-	Outcome Ticket
-}
-
-// A Summary describes one mutation that an Outbox holds.
-type Summary struct {
-	Ticket     Ticket
-	Key        string    // of the item
-	Began      time.Time // Intent.Began
-	Concurrent bool
-	// Outcome is the ticket at which the outcome was recorded, and Time that of its Change; zero if the
-	// outcome is unknown.
-	Outcome Ticket
-	Time    time.Time
-}
-
-// A Report is a mutation that a person has to look at.
-type Report struct {
-	// Rejected: the publisher rejected Pending.Change permanently, with Err. Otherwise the outcome of the
-	// intent is undecided, and Pending.Change is the observed state; nil if the item was absent before and is
-	// absent now.
-	Rejected bool
-	Ticket
-	Pending
-	Err error
 }
 
 // Stats are the gauges of an Outbox.
@@ -106,25 +84,28 @@ type Outbox interface {
 	Reports
 	// Durable reports whether its content outlives the process.
 	Durable() bool
-	// Held returns the mutations that the outbox holds, oldest first.
-	Held() iter.Seq[Summary]
-	// Read returns the recorded state of a mutation.
-	Read(t Ticket) (Pending, error)
+	// Held returns the mutations that the outbox holds, oldest first, without Draft, Before, Streamed and
+	// Change.
+	Held() iter.Seq[Mutation]
+	// Read returns a mutation. The error wraps ErrNotHeld if the outbox does not hold it.
+	Read(t Ticket) (Mutation, error)
 }
 
 // Reports are the part of an Outbox that is kept for people.
 type Reports interface {
-	// Report keeps r durably. A repeated call keeps it twice.
-	Report(r Report) error
+	// Report durably keeps a mutation that a person has to look at. If rejected is set, the publisher rejected
+	// m.Change permanently with that error. Otherwise the outcome of the intent is undecided, and m.Change is the
+	// observed state; nil if the item was absent before and is absent now. A repeated call keeps it twice.
+	Report(m Mutation, rejected error) error
 	Stats() Stats
 }
 
 // A Journal records the steps of each mutation, in the order of its methods.
 type Journal interface {
-	// Intend records a mutation that is about to be made, and returns when the record is as durable as the
-	// outbox can make it. After an error the mutation must not be made; an error that wraps ErrFull is
-	// transient.
-	Intend(ctx context.Context, in Intent) (Ticket, error)
+	// Intend records a mutation that is about to be made (Draft, Before, Began and Concurrent; the other fields
+	// are ignored), and returns when the record is as durable as the outbox can make it. After an error the
+	// mutation must not be made; an error that wraps ErrFull is transient.
+	Intend(ctx context.Context, m Mutation) (Ticket, error)
 	// Content records the streamed bytes before they become visible.
 	Content(t Ticket, c Content) error
 	// Outcome records the Change of a mutation; nil means that nothing was done, and deletes the mutation. The
@@ -153,31 +134,34 @@ type Memory struct {
 
 	mu    sync.Mutex // guards the fields below
 	last  Ticket
-	held  map[Ticket]*Pending
+	held  map[Ticket]*Mutation
 	stats Stats
 }
 
 var _ Outbox = (*Memory)(nil)
 
 // NewMemory returns an outbox that holds at most limit mutations.
-func NewMemory(limit int) *Memory { return &Memory{limit: limit, held: map[Ticket]*Pending{}} }
+func NewMemory(limit int) *Memory { return &Memory{limit: limit, held: map[Ticket]*Mutation{}} }
 
 // Durable implements Outbox.
 func (m *Memory) Durable() bool { return false }
 
 // Intend implements Outbox.
-func (m *Memory) Intend(_ context.Context, in Intent) (Ticket, error) {
+func (m *Memory) Intend(_ context.Context, in Mutation) (Ticket, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.held) >= m.limit {
 		return 0, retry.Unavailable(ErrFull)
 	}
 	m.last++
-	m.held[m.last] = &Pending{Intent: in}
+	m.held[m.last] = &Mutation{
+		Ticket: m.last, Key: keyOf(in.Draft),
+		Draft: in.Draft, Before: in.Before, Began: in.Began, Concurrent: in.Concurrent,
+	}
 	return m.last, nil
 }
 
-func (m *Memory) find(t Ticket) (*Pending, error) {
+func (m *Memory) find(t Ticket) (*Mutation, error) {
 	if r := m.held[t]; r != nil {
 		return r, nil
 	}
@@ -206,7 +190,7 @@ func (m *Memory) Outcome(t Ticket, c *pb.Change) (Ticket, error) {
 	case c == nil:
 		delete(m.held, t)
 	default:
-		r.Change, r.Outcome = c, m.last
+		r.Change, r.Outcome, r.Time = c, m.last, c.GetTime().AsTime()
 	}
 	return m.last, err
 }
@@ -223,15 +207,15 @@ func (m *Memory) Done(t Ticket) error {
 }
 
 // Report implements Outbox. It only counts.
-func (m *Memory) Report(r Report) error {
+func (m *Memory) Report(_ Mutation, rejected error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.stats.count(r.Rejected)
+	m.stats.count(rejected)
 	return nil
 }
 
-func (s *Stats) count(rejected bool) {
-	if rejected {
+func (s *Stats) count(rejected error) {
+	if rejected != nil {
 		s.Rejected++
 	} else {
 		s.Undecided++
@@ -239,12 +223,14 @@ func (s *Stats) count(rejected bool) {
 }
 
 // Held implements Outbox.
-func (m *Memory) Held() iter.Seq[Summary] {
-	return func(yield func(Summary) bool) {
+func (m *Memory) Held() iter.Seq[Mutation] {
+	return func(yield func(Mutation) bool) {
 		m.mu.Lock()
-		all := make([]Summary, 0, len(m.held))
-		for t, r := range m.held {
-			all = append(all, r.summary(t))
+		all := make([]Mutation, 0, len(m.held))
+		for _, r := range m.held {
+			h := *r
+			h.Draft, h.Before, h.Streamed, h.Change = nil, nil, nil, nil
+			all = append(all, h)
 		}
 		m.mu.Unlock()
 		for _, h := range sortedByTicket(all) {
@@ -255,29 +241,21 @@ func (m *Memory) Held() iter.Seq[Summary] {
 	}
 }
 
-func sortedByTicket(all []Summary) []Summary {
-	slices.SortFunc(all, func(a, b Summary) int { return int(int64(a.Ticket) - int64(b.Ticket)) })
+func sortedByTicket(all []Mutation) []Mutation {
+	slices.SortFunc(all, func(a, b Mutation) int { return int(int64(a.Ticket) - int64(b.Ticket)) })
 	return all
 }
 
-func (p Pending) summary(t Ticket) Summary {
-	h := Summary{Ticket: t, Outcome: p.Outcome, Began: p.Intent.Began, Concurrent: p.Intent.Concurrent}
-	c := p.Intent.Draft
-	if p.Change != nil {
-		c = p.Change
-		h.Time = c.GetTime().AsTime()
-	}
-	h.Key = schemas.ItemKey(c.GetAccount(), c.GetSpace(), c.GetItem())
-	return h
-}
+// keyOf returns the key of the item or space of a Change.
+func keyOf(c *pb.Change) string { return schemas.ItemKey(c.GetAccount(), c.GetSpace(), c.GetItem()) }
 
 // Read implements Outbox.
-func (m *Memory) Read(t Ticket) (Pending, error) {
+func (m *Memory) Read(t Ticket) (Mutation, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r, err := m.find(t)
 	if err != nil {
-		return Pending{}, err
+		return Mutation{}, err
 	}
 	return *r, nil
 }

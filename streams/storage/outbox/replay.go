@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
@@ -236,7 +235,7 @@ func (r *replayer) intent(n segmentRecord, at location) error {
 // addOwner adds the account and store of a Change to the owners, and returns its key.
 func (r *replayer) addOwner(c *pb.Change) string {
 	r.f.replayedOwners[c.GetAccount()+"/"+c.GetStore()] = true
-	return schemas.ItemKey(c.GetAccount(), c.GetSpace(), c.GetItem())
+	return keyOf(c)
 }
 
 func (r *replayer) outcome(n segmentRecord, at location) error {

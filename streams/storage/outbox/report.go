@@ -34,8 +34,8 @@ type reportJSON struct {
 func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
 // Report implements Outbox.
-func (f *File) Report(r Report) error {
-	name, b, err := encodeReport(r)
+func (f *File) Report(m Mutation, rejected error) error {
+	name, b, err := encodeReport(m, rejected)
 	if err != nil {
 		return err
 	}
@@ -48,24 +48,21 @@ func (f *File) Report(r Report) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.reported += n
-	f.stats.count(r.Rejected)
+	f.stats.count(rejected)
 	return nil
 }
 
-func encodeReport(r Report) (name string, b []byte, err error) {
-	l := reportJSON{Ticket: uint64(r.Ticket), At: time.Now().UTC(), Streamed: r.Streamed}
-	if name = undecidedName; r.Rejected {
-		name = rejectedName
+func encodeReport(m Mutation, rejected error) (name string, b []byte, err error) {
+	l := reportJSON{Ticket: uint64(m.Ticket), At: time.Now().UTC(), Streamed: m.Streamed}
+	if rejected != nil {
+		name, l.Error = rejectedName, rejected.Error()
 	} else {
-		l.Began = &r.Intent.Began
-	}
-	if r.Err != nil {
-		l.Error = r.Err.Error()
+		name, l.Began = undecidedName, &m.Began
 	}
 	for _, x := range []struct {
 		to *json.RawMessage
 		c  *pb.Change
-	}{{&l.Change, r.Change}, {&l.Intent, r.Intent.Draft}, {&l.Before, r.Intent.Before}} {
+	}{{&l.Change, m.Change}, {&l.Intent, m.Draft}, {&l.Before, m.Before}} {
 		if x.c == nil {
 			continue
 		}

@@ -211,7 +211,7 @@ func torn(b []byte, at, next int) bool {
 	return true
 }
 
-func intentRecord(in Intent) ([]byte, error) {
+func intentRecord(in Mutation) ([]byte, error) {
 	size := in.Draft.SizeVT()
 	b := newRecord(kindIntent, 2*binary.MaxVarintLen64+size+in.Before.SizeVT())
 	if in.Concurrent {

@@ -33,7 +33,7 @@ func TestShortageOfDescriptorsPasses(t *testing.T) {
 				}
 				return err
 			}
-			report := func() error { return f.Report(Report{Pending: Pending{Intent: intentOf("r")}}) }
+			report := func() error { return f.Report(intentOf("r"), nil) }
 			for i := range 20 {
 				must(t, note(i))
 			}
