@@ -91,8 +91,8 @@ func (s *Store) oldestAge() time.Duration {
 		}
 	}
 	for _, q := range s.queues {
-		if len(q.changes) > 0 {
-			first(q.changes[0].began)
+		if len(q.queued) > 0 {
+			first(q.queued[0].began)
 		}
 		if len(q.orphans) > 0 {
 			first(q.orphans[0].began)
