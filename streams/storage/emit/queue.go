@@ -36,7 +36,7 @@ type itemQueue struct {
 	first     outbox.Ticket
 }
 
-// A mutation is a mutation in progress, or one whose outcome is unknown or not yet published. It begins in active
+// A mutation is in progress, has an unknown outcome, or has a Change that is not published yet. It begins in active
 // (after a restart in orphans or queued). An outcome moves it to queued, or removes it if nothing was done; a call
 // that ends without an outcome moves it to orphans. It leaves queued when it is finished.
 type mutation struct {
@@ -57,8 +57,8 @@ type mutation struct {
 	done       chan struct{} // closed when finished; nil if no call waits
 }
 
-// next returns the mutation whose Change is to be published next; nil if there is none, or if an earlier
-// mutation is still in progress.
+// next returns the mutation to publish next; nil if there is none, or if an earlier mutation is still in
+// progress.
 func (q *itemQueue) next() *mutation {
 	if len(q.queued) == 0 || q.busy {
 		return nil
@@ -189,7 +189,8 @@ func (s *Store) begin(ctx context.Context, key string) (*mutation, error) {
 	}
 }
 
-// firstUnrecorded returns a mutation whose Change the outbox failed to record but must; nil if there is none.
+// firstUnrecorded returns a mutation with a Change that the outbox failed to record but must; nil if there is
+// none.
 func (q *itemQueue) firstUnrecorded() *mutation {
 	if i := slices.IndexFunc(q.queued, func(m *mutation) bool { return m.unrecorded }); i >= 0 {
 		return q.queued[i]

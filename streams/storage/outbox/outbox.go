@@ -1,6 +1,6 @@
 // Package outbox is a write-ahead log of mutations of a store. A decorator such as emit records the intent of a
 // mutation before it makes it, and the resulting Change after it; the record is deleted when the Change is
-// acknowledged. So a Change that is due is not forgotten, whatever fails in between.
+// acknowledged. So no Change is forgotten if the process or the machine fails in between.
 //
 // A Memory is lost when its process ends. A File keeps its records in a directory:
 //

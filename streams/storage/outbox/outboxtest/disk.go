@@ -22,7 +22,7 @@ var ErrStep = errors.New("scripted step")
 type Disk struct {
 	mu          sync.Mutex // guards all
 	files       map[string]*memFile
-	syncedNames map[string]*memFile // files whose names are synced
+	syncedNames map[string]*memFile // files with synced names
 	steps       int
 	failAt      int // the step that fails; 0: none
 	failure     Failure
