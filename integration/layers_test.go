@@ -42,7 +42,8 @@ func layers() []layer {
 		{[]string{"schemas"}, []string{"schemas/millrace/v1"}},
 		{[]string{storage}, []string{digest}},
 		// Drivers, decorators and their contract.
-		{[]string{"streams/storage/emit"}, []string{wire, retry, storage, digest, record}},
+		{[]string{"streams/storage/emit"}, []string{wire, retry, storage, digest, record, "streams/storage/outbox"}},
+		{[]string{"streams/storage/outbox/..."}, []string{wire, retry, storage, digest, "streams/storage/outbox/..."}},
 		{[]string{"streams/storage/s3/..."}, []string{wire, retry, storage, digest, child, "streams/storage/s3/..."}},
 		{[]string{"streams/storage/storagetest"}, []string{wire, retry, storage, digest, need}},
 		{[]string{"streams/storage/..."}, []string{wire, retry, storage, digest}},
@@ -74,7 +75,8 @@ func inTests() []string {
 	return []string{
 		"internal/need", "internal/heaptest",
 		"schemas/...", "streams/retry", "streams/digest", "streams/storage", "streams/storage/mem", "streams/storage/file",
-		"streams/storage/storagetest", "streams/kafka/kafkatest", "sinks/clickhouse/clickhousetest",
+		"streams/storage/storagetest", "streams/storage/outbox/outboxtest", "streams/kafka/kafkatest",
+		"sinks/clickhouse/clickhousetest",
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/emit"
+	"github.com/millrace/millrace/streams/storage/outbox"
 )
 
 // A shelf publishes to memory, or is away.
@@ -58,27 +59,27 @@ func (s *shelf) of(item string) (ops []string) {
 }
 
 // emitting is emit with an outbox on disk, over a new store.
-func (r *realS3) emitting(t *testing.T, box emit.FileConfig, out emit.Publisher) (*emit.Store, *emit.File) {
+func (r *realS3) emitting(t *testing.T, cfg outbox.Config, out emit.Publisher) (*emit.Store, *outbox.File) {
 	t.Helper()
 	inner := r.spaced(t, r.config(t))
 	if err := inner.WriteMarker(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	box.Dir = t.TempDir()
-	outbox, err := emit.OpenFile(box)
+	cfg.Dir = t.TempDir()
+	box, err := outbox.Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := outbox.Close(); err != nil {
+		if err := box.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	s, err := emit.New(inner, emit.Config{Account: "acme", Store: "1", Outbox: outbox, Retry: 20 * time.Millisecond, Wait: 20 * time.Millisecond}, out)
+	s, err := emit.New(inner, emit.Config{Account: "acme", Store: "1", Outbox: box, Retry: 20 * time.Millisecond, Wait: 20 * time.Millisecond}, out)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s, outbox
+	return s, box
 }
 
 func putText(t *testing.T, s storage.Store, item, text string) error {
@@ -88,11 +89,11 @@ func putText(t *testing.T, s storage.Store, item, text string) error {
 }
 
 // flush tells of what is left.
-func flush(t *testing.T, s *emit.Store, outbox *emit.File) {
+func flush(t *testing.T, s *emit.Store, box *outbox.File) {
 	t.Helper()
 	harness.Eventually(t, time.Minute, "tell of what is left", func(ctx context.Context) error {
 		err := s.Flush(ctx)
-		if n := outbox.Stats().Pending; err == nil && n > 0 {
+		if n := box.Stats().Pending; err == nil && n > 0 {
 			err = fmt.Errorf("%d are held", n)
 		}
 		return err
@@ -108,7 +109,7 @@ func TestS3ServerKilled(t *testing.T) {
 			t.Parallel()
 			r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: kind, Own: true}), false, false)
 			out := &shelf{}
-			s, outbox := r.emitting(t, emit.FileConfig{}, out)
+			s, box := r.emitting(t, outbox.Config{}, out)
 			if err := putText(t, s, "before", "it stays"); err != nil {
 				t.Fatal(err)
 			}
@@ -127,7 +128,7 @@ func TestS3ServerKilled(t *testing.T) {
 				t.Errorf("Stat while the server is away: got %v, want an error that is no fact", err)
 			}
 			r.Restart(t)
-			flush(t, s, outbox)
+			flush(t, s, box)
 			if _, err := s.Stat(t.Context(), "s", "large"); !errors.Is(err, storage.ErrNotFound) {
 				t.Errorf("Stat of what was not put: %v", err)
 			}
@@ -140,7 +141,7 @@ func TestS3ServerKilled(t *testing.T) {
 			if _, err := s.Put(t.Context(), "s", "large", &killing{left: size, at: -1}, storage.PutOptions{Size: size}); err != nil {
 				t.Fatalf("Put when the server is back: %v", err)
 			}
-			flush(t, s, outbox)
+			flush(t, s, box)
 			if ops := out.of("large"); !slices.Equal(ops, []string{"OP_ADD"}) {
 				t.Errorf("told %v of what was put then", ops)
 			}
@@ -174,27 +175,27 @@ func TestS3OutboxFull(t *testing.T) {
 	t.Parallel()
 	r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: harness.S3Kinds()[0]}), false, false)
 	out := &shelf{away: true}
-	s, outbox := r.emitting(t, emit.FileConfig{Limit: 64 << 10, Segment: 8 << 10}, out)
+	s, box := r.emitting(t, outbox.Config{Limit: 64 << 10, Segment: 8 << 10}, out)
 	n := 0
 	var err error
 	for ; err == nil && n < 1000; n++ {
 		err = putText(t, s, fmt.Sprintf("item %03d", n), "some bytes")
 	}
-	if !errors.Is(err, emit.ErrOutboxFull) || n < 10 {
-		t.Fatalf("put %d: got %v, want ErrOutboxFull", n, err)
+	if !errors.Is(err, outbox.ErrFull) || n < 10 {
+		t.Fatalf("put %d: got %v, want ErrFull", n, err)
 	}
 	refused := fmt.Sprintf("item %03d", n-1)
 	if _, err := s.Stat(t.Context(), "s", refused); !errors.Is(err, storage.ErrNotFound) {
 		t.Errorf("Stat of what was refused: %v", err)
 	}
-	if _, err := s.Delete(t.Context(), "s", "item 000", storage.DeleteOptions{}); !errors.Is(err, emit.ErrOutboxFull) {
-		t.Errorf("Delete: got %v, want ErrOutboxFull", err)
+	if _, err := s.Delete(t.Context(), "s", "item 000", storage.DeleteOptions{}); !errors.Is(err, outbox.ErrFull) {
+		t.Errorf("Delete: got %v, want ErrFull", err)
 	}
 	if _, err := s.Stat(t.Context(), "s", "item 000"); err != nil {
 		t.Errorf("Stat of what was not deleted: %v", err)
 	}
 	out.be(false)
-	flush(t, s, outbox)
+	flush(t, s, box)
 	for i := range n - 1 {
 		if ops := out.of(fmt.Sprintf("item %03d", i)); !slices.Equal(ops, []string{"OP_ADD"}) {
 			t.Errorf("told %v of item %d", ops, i)
@@ -224,7 +225,7 @@ func TestS3KafkaAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(producer.Close)
-	s, outbox := r.emitting(t, emit.FileConfig{}, producer)
+	s, box := r.emitting(t, outbox.Config{}, producer)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
@@ -259,14 +260,14 @@ func TestS3KafkaAway(t *testing.T) {
 			t.Fatalf("mutation %d while Kafka is away: %v", n, err)
 		}
 	}
-	held := outbox.Stats().Pending
+	held := box.Stats().Pending
 	t.Logf("%d mutations in %v while Kafka was away; %d are held", made, time.Since(begun).Round(time.Millisecond), held)
 	if held < made {
 		t.Errorf("%d mutations are held, want all %d", held, made)
 	}
 	c.Thaw(t, 0)
 	harness.Eventually(t, time.Minute, "tell of all", func(context.Context) error {
-		if n := outbox.Stats().Pending; n > 0 {
+		if n := box.Stats().Pending; n > 0 {
 			return fmt.Errorf("%d are held", n)
 		}
 		return nil

@@ -27,6 +27,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/emit"
 	"github.com/millrace/millrace/streams/storage/file"
+	"github.com/millrace/millrace/streams/storage/outbox"
 	"github.com/millrace/millrace/streams/storage/s3"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
@@ -140,20 +141,20 @@ func (e emitterSpec) run(ctx context.Context) error {
 			return err
 		}
 	}
-	outbox, err := emit.OpenFile(emit.FileConfig{Dir: e.path("outbox"), Limit: 8 << 20, Segment: 32 << 10})
+	box, err := outbox.Open(outbox.Config{Dir: e.path("outbox"), Limit: 8 << 20, Segment: 32 << 10})
 	if err != nil {
 		return err
 	}
 	s, err := emit.New(doing{inner, deeds}, emit.Config{
-		Account: "acme", Store: "1", Outbox: outbox, Retry: 10 * time.Millisecond, Wait: 20 * time.Millisecond,
+		Account: "acme", Store: "1", Outbox: box, Retry: 10 * time.Millisecond, Wait: 20 * time.Millisecond,
 	}, telling{out})
 	if err != nil {
 		return err
 	}
 	if e.Drain {
-		for err = s.Flush(ctx); err != nil && outbox.Stats().Pending > 0 && ctx.Err() == nil; err = s.Flush(ctx) {
+		for err = s.Flush(ctx); err != nil && box.Stats().Pending > 0 && ctx.Err() == nil; err = s.Flush(ctx) {
 		}
-		return errors.Join(err, outbox.Close())
+		return errors.Join(err, box.Close())
 	}
 	ended := make(chan error, 9)
 	go func() { ended <- s.Run(ctx) }()

@@ -28,6 +28,7 @@ import (
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/space"
 	"github.com/millrace/millrace/streams/storage/emit"
+	"github.com/millrace/millrace/streams/storage/outbox"
 )
 
 // QuickDrain is the drain timeout of a process that a person at a terminal waits for. A task that
@@ -69,7 +70,7 @@ type App struct {
 	goneSpaces        space.Gone
 	actions           *kafka.Table       // of the topic admin: the actions of persons that roles use
 	unreadable        *kafka.Unreadables // unreadable records of this process's tables
-	outboxes          []*emit.File       // of the stores that emit
+	outboxes          []*outbox.File     // of the stores that emit
 	emits             *emit.Metrics      // nil: http.listen is not set, or nothing emits
 	folder            *policyFolder
 	commitTimeout     time.Duration // maximum time of a commit; a rebuild waits for it and compares again

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/millrace/millrace/streams/storage/emit"
+	"github.com/millrace/millrace/streams/storage/outbox"
 )
 
 // EmittingStore returns an account's store that publishes a Change for every mutation. If outbox.dir is
@@ -19,9 +20,9 @@ func (a *App) EmittingStore(account, id, agent string) (*emit.Store, error) {
 	}
 	c := emit.Config{Account: account, Store: id, Agent: agent, Log: a.log}
 	if dir := a.cfg.Outbox.Dir; dir != "" {
-		f, err := emit.OpenFile(emit.FileConfig{Dir: filepath.Join(dir, account, id), Limit: int64(a.cfg.Outbox.Limit)})
+		f, err := outbox.Open(outbox.Config{Dir: filepath.Join(dir, account, id), Limit: int64(a.cfg.Outbox.Limit)})
 		switch {
-		case errors.Is(err, emit.ErrLocked), errors.Is(err, emit.ErrOutboxDamaged), errors.Is(err, emit.ErrOutboxFormat):
+		case errors.Is(err, outbox.ErrLocked), errors.Is(err, outbox.ErrDamaged), errors.Is(err, outbox.ErrFormat):
 			return nil, fmt.Errorf("%w: %w", ErrPrecondition, err)
 		case err != nil:
 			return nil, err

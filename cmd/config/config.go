@@ -33,7 +33,7 @@ type Config struct {
 	Ingest Ingest `key:"ingest"`
 	// The outbox of changes that millrace makes as a client and that Kafka has not acknowledged yet.
 	// Only millrace demo uses it, in its state directory; run and standalone do not. Other programs
-	// open theirs with emit.OpenFile (docs/outbox.md).
+	// open theirs with outbox.Open (docs/outbox.md).
 	Outbox Outbox `key:"outbox"`
 	// How rows are batched for ClickHouse.
 	Sink Sink `key:"sink"`

@@ -12,7 +12,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/usage"
-	"github.com/millrace/millrace/streams/storage/emit"
+	"github.com/millrace/millrace/streams/storage/outbox"
 )
 
 // maxOutcomes is the number of mutations of unknown outcome that are printed.
@@ -36,7 +36,7 @@ not detected.
 Exit codes: 0 sound, 1 error, 2 usage, 3 damaged, 5 a process has the outbox open, 130 interrupted.`,
 		Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			in, err := emit.Inspect(c.Context(), args[0])
+			in, err := outbox.Inspect(c.Context(), args[0])
 			if err != nil {
 				return outboxError(err)
 			}
@@ -52,8 +52,8 @@ Exit codes: 0 sound, 1 error, 2 usage, 3 damaged, 5 a process has the outbox ope
 
 // A salvaged is the result of salvaging an outbox.
 type salvaged struct {
-	emit.Inspection        // of the damaged outbox
-	To              string `json:"to,omitempty"` // empty: nothing was written
+	outbox.Inspection        // of the damaged outbox
+	To                string `json:"to,omitempty"` // empty: nothing was written
 }
 
 func newOutboxSalvage() *cobra.Command {
@@ -88,7 +88,7 @@ open, 130 interrupted.`,
 					return err
 				}
 			}
-			in, err := emit.Salvage(c.Context(), args[0], to)
+			in, err := outbox.Salvage(c.Context(), args[0], to)
 			if err != nil {
 				return outboxError(err)
 			}
@@ -125,14 +125,14 @@ func salvageTo(dir, to string) (_ string, err error) {
 
 // outboxError wraps ErrPrecondition if another process has the outbox open.
 func outboxError(err error) error {
-	if errors.Is(err, emit.ErrLocked) {
+	if errors.Is(err, outbox.ErrLocked) {
 		return fmt.Errorf("%w: %w", app.ErrPrecondition, err)
 	}
 	return err
 }
 
 // showInspection prints in as text, or document as JSON.
-func showInspection(w io.Writer, o *output, in emit.Inspection, document any) error {
+func showInspection(w io.Writer, o *output, in outbox.Inspection, document any) error {
 	if o.form == formJSON {
 		return writeJSON(w, document)
 	}
@@ -140,7 +140,7 @@ func showInspection(w io.Writer, o *output, in emit.Inspection, document any) er
 	return err
 }
 
-func inspectionText(in emit.Inspection) string {
+func inspectionText(in outbox.Inspection) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %d segments of %d bytes; %d mutations wait, %d of them of unknown outcome; "+
 		"%d reports unresolved, %d rejected\n",
@@ -173,7 +173,7 @@ func inspectionText(in emit.Inspection) string {
 }
 
 // gapText describes the records that damage has removed.
-func gapText(d emit.Damage) string {
+func gapText(d outbox.Damage) string {
 	if d.Before == 0 {
 		return fmt.Sprintf(", records after ticket %d", d.After)
 	}

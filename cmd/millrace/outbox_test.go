@@ -8,15 +8,15 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/storage/emit"
+	"github.com/millrace/millrace/streams/storage/outbox"
 )
 
 // newOutboxIn is the command "outbox DIR": it makes an outbox with three puts of unknown outcome.
 func newOutboxIn(ts *testscript.TestScript, _ bool, args []string) {
-	f, err := emit.OpenFile(emit.FileConfig{Dir: ts.MkAbs(args[0])})
+	f, err := outbox.Open(outbox.Config{Dir: ts.MkAbs(args[0])})
 	ts.Check(err)
 	for _, item := range []string{"a", "b", "c"} {
-		in := emit.Intent{Draft: &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: item}}
+		in := outbox.Mutation{Draft: &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: item}}
 		_, err := f.Intend(context.Background(), in)
 		ts.Check(err)
 	}
@@ -25,7 +25,7 @@ func newOutboxIn(ts *testscript.TestScript, _ bool, args []string) {
 
 // holdOutbox is the command "hold DIR": this process opens the outbox until the script ends.
 func holdOutbox(ts *testscript.TestScript, _ bool, args []string) {
-	f, err := emit.OpenFile(emit.FileConfig{Dir: ts.MkAbs(args[0])})
+	f, err := outbox.Open(outbox.Config{Dir: ts.MkAbs(args[0])})
 	ts.Check(err)
 	ts.Defer(func() { ts.Check(f.Close()) })
 	ts.Setenv("HOLDER", strconv.Itoa(os.Getpid()))

@@ -36,6 +36,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/emit"
 	"github.com/millrace/millrace/streams/storage/file"
+	"github.com/millrace/millrace/streams/storage/outbox"
 )
 
 func main() {
@@ -109,11 +110,11 @@ func (o options) do(ctx context.Context, paths iter.Seq[string], stdout io.Write
 	if err != nil {
 		return err
 	}
-	outbox, err := emit.OpenFile(emit.FileConfig{Dir: o.outbox})
+	box, err := outbox.Open(outbox.Config{Dir: o.outbox})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, outbox.Close()) }()
+	defer func() { err = errors.Join(err, box.Close()) }()
 	producer, err := kafka.NewProducer(kafka.Config{
 		Brokers: strings.Split(o.brokers, ","), ClientID: "decorator", Prefix: o.prefix,
 	}, "decorator")
@@ -122,7 +123,7 @@ func (o options) do(ctx context.Context, paths iter.Seq[string], stdout io.Write
 	}
 	defer producer.Close() // a second Close does nothing
 	s, err := emit.New(files, emit.Config{
-		Account: o.account, Store: o.store, Agent: "decorator", Outbox: outbox, Log: log,
+		Account: o.account, Store: o.store, Agent: "decorator", Outbox: box, Log: log,
 	}, producer)
 	if err != nil {
 		return err
@@ -132,19 +133,19 @@ func (o options) do(ctx context.Context, paths iter.Seq[string], stdout io.Write
 	var g errgroup.Group
 	g.Go(func() error { return s.Run(running) })
 	stored, err := o.putAll(emit.WithUser(ctx, o.user), s, paths, stdout)
-	o.awaitAcks(ctx, outbox)
+	o.awaitAcks(ctx, box)
 	stop()
 	producer.Close() // gives up unacknowledged messages; the outbox holds them
 	err = errors.Join(err, g.Wait())
-	fmt.Fprintf(stdout, "%d stored, %d changes pending in the outbox\n", stored, outbox.Stats().Pending)
+	fmt.Fprintf(stdout, "%d stored, %d changes pending in the outbox\n", stored, box.Stats().Pending)
 	return err
 }
 
 // awaitAcks waits, at most o.wait, until the outbox is empty. The next run publishes the rest.
-func (o options) awaitAcks(ctx context.Context, outbox *emit.File) {
+func (o options) awaitAcks(ctx context.Context, box *outbox.File) {
 	ctx, cancel := context.WithTimeout(ctx, o.wait)
 	defer cancel()
-	for outbox.Stats().Pending > 0 && retry.Sleep(ctx, 20*time.Millisecond) == nil {
+	for box.Stats().Pending > 0 && retry.Sleep(ctx, 20*time.Millisecond) == nil {
 	}
 }
 

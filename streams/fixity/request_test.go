@@ -77,7 +77,7 @@ func TestRequests(t *testing.T) {
 		"pass, at the second attempt": {func(w *world, _ *pb.FixityTask) {
 			w.store.Script(storagetest.Fault{Method: "Open", Err: storage.ErrChanged})
 		}, RowPass, "stat open " + observed},
-		"pass, not read": {func(w *world, _ *pb.FixityTask) { w.settings.Never = true }, RowPass, never},
+		"pass, not read": {func(w *world, _ *pb.FixityTask) { w.settings.NeverRead = true }, RowPass, never},
 		"content corrupt": {func(w *world, _ *pb.FixityTask) { w.corrupt() },
 			RowContentCorrupt, observed + " records stat open"},
 		"store digest wrong": {func(w *world, _ *pb.FixityTask) {
@@ -85,7 +85,7 @@ func TestRequests(t *testing.T) {
 			w.mem.Corrupt(at.Space, at.Item, []byte(good))
 		}, RowStoreDigestWrong, observed + " records stat open"},
 		"store digest wrong, not read": {func(w *world, _ *pb.FixityTask) {
-			w.settings.Never = true
+			w.settings.NeverRead = true
 			w.put(rot)
 		}, RowStoreDigestWrongUnread, never + " records stat"},
 		"manifest wrong": {func(w *world, _ *pb.FixityTask) { w.record.Manifest.Digests = sums(rot) },
@@ -105,7 +105,7 @@ func TestRequests(t *testing.T) {
 		"not captured, final": {func(w *world, t *pb.FixityTask) { w.record, t.Known, t.Baseline = nothing(), nil, true },
 			RowNotCaptured, observed + " records stat open"},
 		"not captured, final, not read": {func(w *world, t *pb.FixityTask) {
-			w.record, w.settings.Never, t.Known, t.Baseline = nothing(), true, nil, true
+			w.record, w.settings.NeverRead, t.Known, t.Baseline = nothing(), true, nil, true
 		}, RowNotCaptured, never + " records stat"},
 		"update not captured": {func(w *world, _ *pb.FixityTask) {
 			w.settings.ExternalWrites = true
@@ -119,7 +119,7 @@ func TestRequests(t *testing.T) {
 			w.corrupt()
 		}, RowNoQuorum, observed + " records stat open"},
 		"unverified": {func(w *world, _ *pb.FixityTask) {
-			w.settings.Never = true
+			w.settings.NeverRead = true
 			w.mem.Rewrite(at.Space, at.Item, []byte(good))
 		}, RowUnverified, never},
 		"resurrected":            {func(w *world, _ *pb.FixityTask) { w.bury() }, RowResurrected, observed + " records stat"},

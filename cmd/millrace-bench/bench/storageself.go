@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/emit"
 	"github.com/millrace/millrace/streams/storage/limit"
+	"github.com/millrace/millrace/streams/storage/outbox"
 	"github.com/millrace/millrace/streams/storage/s3/s3bench"
 )
 
@@ -81,18 +82,18 @@ func emitAll(ctx context.Context, n int, after time.Duration) (rate float64, err
 		return 0, fmt.Errorf("make a directory for the outbox: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	outbox, err := emit.OpenFile(emit.FileConfig{Dir: dir})
+	box, err := outbox.Open(outbox.Config{Dir: dir})
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, outbox.Close()) }()
+	defer func() { err = errors.Join(err, box.Close()) }()
 	var topic acks
 	topic.after = after
 	// The driver stands behind limits and a breaker, as the roles have it.
 	log := slog.New(slog.DiscardHandler)
 	limited := limit.New(&taker{}, limit.NewBreaker(limit.Config{Account: us, Store: "1", Log: log}),
 		limit.NewThrottle(limit.Rates{}, log))
-	store, err := emit.New(limited, emit.Config{Account: us, Store: "1", Outbox: outbox}, &topic)
+	store, err := emit.New(limited, emit.Config{Account: us, Store: "1", Outbox: box}, &topic)
 	if err != nil {
 		return 0, err
 	}

@@ -1,13 +1,13 @@
 // Package emit is a decorator of a storage.Store: it publishes a Change for every mutation made through it.
 //
-// Delivery is at least once. The intent of a mutation is recorded in an Outbox before the mutation is made,
+// Delivery is at least once. The intent of a mutation is recorded in an outbox before the mutation is made,
 // and the resulting Change after it; the record is deleted when the Change is acknowledged. A Change that
 // is published again has the same id, so consumers can deduplicate it.
 //
-//   - With an outbox on disk (File), mutations continue while the publisher is unavailable: their Changes stay
+//   - With an outbox on disk (outbox.File), mutations continue while the publisher is unavailable: their Changes stay
 //     pending, and Run publishes them.
-//   - With an outbox in memory (Memory), a call returns an error that wraps ErrNotPublished if its Change was not
-//     acknowledged. The Change stays pending until Flush, or the next mutation of the same item, publishes it.
+//   - With an outbox in memory (outbox.Memory), a call returns an error that wraps ErrNotPublished if its Change
+//     was not acknowledged. The Change stays pending until Flush, or the next mutation of the same item, publishes it.
 //
 // A mutation is refused before it is made if its intent cannot be recorded, if its Change would not fit
 // into a message, or if the store's marker is missing or wrong (see Config.Unmarked).
@@ -15,7 +15,7 @@
 // The outcome of a mutation is unknown if its call fails without proof that nothing was applied
 // (storage.NotApplied), or if the process dies. Then emit compares the store with the intent: it publishes
 // the Change of a mutation that was applied and drops the intent of one that was not. If the store's state
-// proves neither, emit publishes that state as a Change without a user and keeps a Report of the intent.
+// proves neither, emit publishes that state as a Change without a user and reports the intent (outbox.Reports).
 //
 // Changes of one item are published in the order of its mutations.
 package emit
@@ -37,6 +37,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/outbox"
 )
 
 // A Publisher publishes messages and returns when they are acknowledged; *kafka.Producer implements it. A
@@ -66,8 +67,8 @@ type Config struct {
 	// marker is missing or wrong, nothing is written and nothing that was read is published: the directory may
 	// be an unmounted mount point, or another store.
 	Unmarked bool
-	// Outbox holds the mutations until their Changes are acknowledged [a Memory of 100,000 mutations].
-	Outbox Outbox
+	// Outbox holds the mutations until their Changes are acknowledged [an outbox.Memory of 100,000 mutations].
+	Outbox outbox.Outbox
 	// Wait is how long a call waits for the acknowledgement of its Change if the outbox is durable [1 s].
 	// While nothing is acknowledged at all, calls do not wait.
 	Wait time.Duration
@@ -104,7 +105,7 @@ type Store struct {
 	withOrphans    map[string]*itemQueue // the subset of queues that have orphans
 	ready          queueHeap             // queues with a Change to publish, oldest first
 	retrying       queueHeap             // queues after a failed publish, by retry time
-	unrecordedDone []Ticket              // finished mutations that the outbox failed to delete
+	unrecordedDone []outbox.Ticket       // finished mutations that the outbox failed to delete
 	completed      uint64                // Changes acknowledged or rejected so far
 	degraded       bool                  // a publish failed or timed out, and none was acknowledged since
 	failures       int                   // publish failures since the last acknowledgement
@@ -116,7 +117,7 @@ type Store struct {
 var _ storage.Store = (*Store)(nil)
 
 // New returns a Store around inner, which it does not close. Changes that the outbox holds from an earlier
-// process are published by Run or Flush. An outbox serves one Store: New refuses a File that serves another
+// process are published by Run or Flush. An outbox serves one Store: New refuses an outbox.File that serves another
 // Store or holds changes of another account or store.
 func New(inner storage.Store, cfg Config, out Publisher) (*Store, error) {
 	if inner == nil || out == nil || cfg.Account == "" || cfg.Store == "" {
@@ -126,8 +127,8 @@ func New(inner storage.Store, cfg Config, out Publisher) (*Store, error) {
 	if _, err := digest.New(cfg.Digests...); err != nil {
 		return nil, err
 	}
-	if o, ok := cfg.Outbox.(interface{ claim(name string) error }); ok {
-		if err := o.claim(cfg.Account + "/" + cfg.Store); err != nil {
+	if o, ok := cfg.Outbox.(interface{ Claim(name string) error }); ok {
+		if err := o.Claim(cfg.Account + "/" + cfg.Store); err != nil {
 			return nil, err
 		}
 	}
@@ -160,7 +161,7 @@ func (cfg *Config) fill() {
 		cfg.Digests = []string{digest.MD5, digest.SHA256}
 	}
 	if cfg.Outbox == nil {
-		cfg.Outbox = NewMemory(100_000)
+		cfg.Outbox = outbox.NewMemory(100_000)
 	}
 	if cfg.Wait <= 0 {
 		cfg.Wait = time.Second

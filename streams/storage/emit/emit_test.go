@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/mem"
+	"github.com/millrace/millrace/streams/storage/outbox"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
@@ -66,19 +68,25 @@ type world struct {
 	mem       *mem.Store
 	faulty    *storagetest.Faulty
 	topic     *topic
-	outbox    *Memory
-	undecided []Intent // undecided
+	outbox    *outbox.Memory
+	intents   atomic.Int64 // recorded in outbox
+	undecided []outbox.Mutation
 }
 
-// A reportingOutbox records the intents of all reports.
-type reportingOutbox struct {
-	*Memory
-	intents *[]Intent
+// A countingOutbox counts the intents of a world, and records the mutations of all reports.
+type countingOutbox struct {
+	*outbox.Memory
+	w *world
 }
 
-func (o reportingOutbox) Report(r Report) error {
-	*o.intents = append(*o.intents, r.Pending.Intent)
-	return o.Memory.Report(r)
+func (o countingOutbox) Intend(ctx context.Context, in outbox.Mutation) (outbox.Ticket, error) {
+	o.w.intents.Add(1)
+	return o.Memory.Intend(ctx, in)
+}
+
+func (o countingOutbox) Report(m outbox.Mutation, rejected error) error {
+	o.w.undecided = append(o.w.undecided, m)
+	return o.Memory.Report(m, rejected)
 }
 
 const sp = "photos"
@@ -93,9 +101,9 @@ func newWorld(t *testing.T) *world {
 	if err := m.CreateSpace(t.Context(), storage.Space{Name: sp}); err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, mem: m, faulty: storagetest.NewFaulty(m), topic: &topic{}, outbox: NewMemory(1000)}
+	w := &world{t: t, mem: m, faulty: storagetest.NewFaulty(m), topic: &topic{}, outbox: outbox.NewMemory(1000)}
 	w.s, err = New(w.faulty, Config{
-		Account: "acme", Store: "1", Agent: "test", Outbox: reportingOutbox{w.outbox, &w.undecided},
+		Account: "acme", Store: "1", Agent: "test", Outbox: countingOutbox{w.outbox, w},
 	}, w.topic)
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +120,7 @@ func (w *world) put(content string, edit ...func(*storage.PutOptions)) (storage.
 }
 
 // pending returns the content of the outbox.
-func (w *world) pending() []Summary { return slices.Collect(w.outbox.Held()) }
+func (w *world) pending() []outbox.Mutation { return slices.Collect(w.outbox.Held()) }
 
 func ops(changes []*pb.Change) (ops []string) {
 	for _, c := range changes {
@@ -345,9 +353,9 @@ func TestRefused(t *testing.T) {
 		t.Errorf("got %v, want a permanent ErrTooLarge", err)
 	}
 	full := newWorld(t)
-	full.outbox.limit = 0
-	if _, err := full.put("x"); !errors.Is(err, ErrOutboxFull) || retry.ClassOf(err) != retry.ClassUnavailable {
-		t.Errorf("got %v, want ErrOutboxFull, as unavailable", err)
+	full.s.cfg.Outbox = outbox.NewMemory(0)
+	if _, err := full.put("x"); !errors.Is(err, outbox.ErrFull) || retry.ClassOf(err) != retry.ClassUnavailable {
+		t.Errorf("got %v, want ErrFull, as unavailable", err)
 	}
 	for _, w := range []*world{w, full} {
 		if w.faulty.Count("Put") != 0 {

@@ -11,6 +11,7 @@ import (
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage/outbox/outboxtest"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
@@ -41,31 +42,29 @@ func TestPersistentFailureIsLoggedAgain(t *testing.T) {
 	away := func(w *world) { w.topic.set(func(*pb.Change) (bool, error) { return false, errUnavailable }) }
 	for name, tt := range map[string]struct {
 		text string
-		fail func(w *world, d *memDisk)
+		fail func(w *world, d *outboxtest.Disk)
 	}{
-		"publishing": {"retry publish later", func(w *world, _ *memDisk) { away(w) }},
-		"a publisher that hangs": {"stop waiting for acknowledgements", func(w *world, _ *memDisk) {
+		"publishing": {"retry publish later", func(w *world, _ *outboxtest.Disk) { away(w) }},
+		"a publisher that hangs": {"stop waiting for acknowledgements", func(w *world, _ *outboxtest.Disk) {
 			w.s.out = publisher(func(ctx context.Context, _ *pb.Change) error {
 				<-ctx.Done()
 				return context.Cause(ctx)
 			})
 		}},
-		"looking at the store": {"retry resolving mutations later", func(w *world, _ *memDisk) {
+		"looking at the store": {"retry resolving mutations later", func(w *world, _ *outboxtest.Disk) {
 			w.faulty.Script(storagetest.Fault{Method: "Put", Applied: true},
 				storagetest.Fault{Method: "Stat", Skip: 1, Times: -1})
 		}},
-		"deleting published records": {"retry outbox deletion later", func(w *world, d *memDisk) {
+		"deleting published records": {"retry outbox deletion later", func(w *world, d *outboxtest.Disk) {
 			w.topic.set(func(*pb.Change) (bool, error) {
-				d.mu.Lock()
-				defer d.mu.Unlock()
-				d.failAt, d.stop = d.steps+1, true
+				d.Fail(1, outboxtest.Failure{Stop: true})
 				return true, nil
 			})
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				log, d := &logRecorder{text: tt.text}, newMemDisk()
+				log, d := &logRecorder{text: tt.text}, outboxtest.New()
 				w := durable(t, d, memory(t), func(c *Config) { c.Log = slog.New(log) })
 				_, stop := running(t, w.s)
 				tt.fail(w, d)

@@ -15,6 +15,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/file"
+	"github.com/millrace/millrace/streams/storage/outbox"
 )
 
 // A mounted is a file system in a file, mounted through a loop device.
@@ -83,19 +84,19 @@ func TestFileSystemGoesReadOnly(t *testing.T) {
 		must(t, err)
 		must(t, files.WriteMarker(t.Context()))
 		must(t, files.CreateSpace(t.Context(), storage.Space{Name: sp}))
-		outbox, err := OpenFile(FileConfig{Dir: t.TempDir()})
+		box, err := outbox.Open(outbox.Config{Dir: t.TempDir()})
 		must(t, err)
 		out := &topic{}
-		s, err := New(files, Config{Account: "acme", Store: "1", Outbox: outbox}, out)
+		s, err := New(files, Config{Account: "acme", Store: "1", Outbox: box}, out)
 		must(t, err)
 		failed := mutateUntilErrors(t, s, func() { fs.fail(t) })
 		waits := map[string]bool{}
-		for h := range outbox.Held() {
+		for h := range box.Held() {
 			waits[h.Key] = true
 		}
 		seen := listed(t, files)
 		must(t, files.Close())
-		must(t, outbox.Close())
+		must(t, box.Close())
 		fs.repair(t)
 		compareToDisk(t, fs, out.take(), failed, seen, waits)
 		_, err = run(t.Context(), "umount", fs.dir)

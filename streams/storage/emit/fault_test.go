@@ -11,6 +11,8 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/outbox"
+	"github.com/millrace/millrace/streams/storage/outbox/outboxtest"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
@@ -136,7 +138,7 @@ func TestUnprovenErrorThenKill(t *testing.T) {
 		"not done, proven": {storagetest.Fault{Err: storage.NotApplied(storage.ErrReadOnly)}, 0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d, m := newMemDisk(), memory(t)
+			d, m := outboxtest.New(), memory(t)
 			_, err := m.Put(t.Context(), sp, "a", strings.NewReader("x"), storage.PutOptions{Size: 1})
 			must(t, err)
 			w := durable(t, d, m)
@@ -145,7 +147,7 @@ func TestUnprovenErrorThenKill(t *testing.T) {
 			if _, err := w.s.Delete(t.Context(), sp, "a", storage.DeleteOptions{}); !errors.Is(err, storage.ErrReadOnly) {
 				t.Errorf("got %v, want the store's error", err)
 			}
-			w = durable(t, d.after(false, nil), m)
+			w = durable(t, d.After(false, nil), m)
 			if got := w.held(); got != tt.held {
 				t.Errorf("%d are in the outbox, want %d", got, tt.held)
 			}
@@ -342,25 +344,25 @@ func TestRejectedChange(t *testing.T) {
 
 // A badOutbox returns the errors that are set.
 type badOutbox struct {
-	*Memory
+	*outbox.Memory
 	intend, outcome, done error
 }
 
-func (b *badOutbox) Intend(ctx context.Context, in Intent) (Ticket, error) {
+func (b *badOutbox) Intend(ctx context.Context, in outbox.Mutation) (outbox.Ticket, error) {
 	if b.intend != nil {
 		return 0, b.intend
 	}
 	return b.Memory.Intend(ctx, in)
 }
 
-func (b *badOutbox) Outcome(t Ticket, c *pb.Change) (Ticket, error) {
+func (b *badOutbox) Outcome(t outbox.Ticket, c *pb.Change) (outbox.Ticket, error) {
 	if b.outcome != nil {
 		return 1 << 40, b.outcome
 	}
 	return b.Memory.Outcome(t, c)
 }
 
-func (b *badOutbox) Done(t Ticket) error {
+func (b *badOutbox) Done(t outbox.Ticket) error {
 	if b.done != nil {
 		return b.done
 	}

@@ -7,6 +7,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/outbox"
 )
 
 // A verdict is the conclusion about an intent without a recorded outcome.
@@ -27,13 +28,13 @@ func (v verdict) String() string { return [verdicts]string{"not_done", "done", "
 // state observed now; nil means absent. It assumes that no other program writes to the store; if the
 // observed state shows that one did, the verdict is undecided. Of can it uses UniqueVersions and
 // FoldsPropertyCase.
-func judge(in Intent, streamed *Content, observed *pb.Change, can storage.Capabilities) verdict {
+func judge(in outbox.Mutation, observed *pb.Change, can storage.Capabilities) verdict {
 	op, before := in.Draft.GetOp(), in.Before
 	content := compareContent(before, observed, can.UniqueVersions)
 	v := undecided
 	switch op {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE:
-		v = judgePut(before, streamed, observed, content)
+		v = judgePut(before, in.Streamed, observed, content)
 	case pb.Op_OP_DELETE:
 		v = judgeDelete(before, observed, content)
 	case pb.Op_OP_SET_PROPERTIES:
@@ -100,7 +101,7 @@ func compareContent(before, observed *pb.Change, unique bool) contentState {
 
 func hasTime(c *pb.Change) bool { return c.GetTime() != nil && !c.GetTime().AsTime().IsZero() }
 
-func judgePut(before *pb.Change, streamed *Content, observed *pb.Change, content contentState) verdict {
+func judgePut(before *pb.Change, streamed *outbox.Content, observed *pb.Change, content contentState) verdict {
 	switch {
 	case observed == nil && before == nil, content == unchangedContent:
 		return notDone

@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/record"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/outbox"
 )
 
 func TestJudge(t *testing.T) {
@@ -19,8 +20,9 @@ func TestJudge(t *testing.T) {
 	space := func(v string) *pb.Change { return &pb.Change{Properties: map[string]string{"k": v}} }
 	upper := &pb.Change{Item: "i", Version: "1", Properties: map[string]string{"K": "v"}}
 	one, two, bare := item("1", md5a, ""), item("2", md5b, ""), &pb.Change{Item: "i", Version: "2", Size: 1}
-	bytesA, bytesB := &Content{digest.Set{"md5": md5a}, 1}, &Content{digest.Set{"md5": md5b}, 1}
-	longer := &Content{digest.Set{"md5": md5b}, 2}
+	bytesA := &outbox.Content{Digests: digest.Set{"md5": md5a}, Size: 1}
+	bytesB := &outbox.Content{Digests: digest.Set{"md5": md5b}, Size: 1}
+	longer := &outbox.Content{Digests: digest.Set{"md5": md5b}, Size: 2}
 	// With ETags as versions: one, and the same bytes at another time, with other properties, without a time.
 	at := func(c *pb.Change, sec int64) *pb.Change {
 		c.Time = record.Time(time.Unix(sec, 0))
@@ -42,7 +44,7 @@ func TestJudge(t *testing.T) {
 		op               pb.Op
 		draft            *pb.Change
 		before, observed *pb.Change
-		streamed         *Content
+		streamed         *outbox.Content
 		concurrent       bool
 		etags            bool // versions are not unique
 		want             verdict
@@ -179,7 +181,8 @@ func TestJudge(t *testing.T) {
 			}
 			draft.Op = tt.op
 			can := storage.Capabilities{UniqueVersions: !tt.etags, FoldsPropertyCase: tt.draft == upper}
-			got := judge(Intent{Draft: draft, Before: tt.before, Concurrent: tt.concurrent}, tt.streamed, tt.observed, can)
+			in := outbox.Mutation{Draft: draft, Before: tt.before, Concurrent: tt.concurrent, Streamed: tt.streamed}
+			got := judge(in, tt.observed, can)
 			if got != tt.want {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}

@@ -21,6 +21,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/file"
+	"github.com/millrace/millrace/streams/storage/outbox"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
@@ -138,18 +139,18 @@ func child(ctx context.Context, dir string) error {
 			return err
 		}
 	}
-	outbox, err := OpenFile(FileConfig{Dir: filepath.Join(dir, "outbox"), Limit: 8 << 20, Segment: 32 << 10})
+	box, err := outbox.Open(outbox.Config{Dir: filepath.Join(dir, "outbox"), Limit: 8 << 20, Segment: 32 << 10})
 	if err != nil {
 		return err
 	}
 	s, err := New(loggingStore{files, mutations}, Config{
-		Account: "acme", Store: "1", Outbox: outbox, Retry: 10 * time.Millisecond, Wait: 20 * time.Millisecond,
+		Account: "acme", Store: "1", Outbox: box, Retry: 10 * time.Millisecond, Wait: 20 * time.Millisecond,
 	}, flakyPublisher{out})
 	if err != nil {
 		return err
 	}
 	if os.Getenv(drainEnv) != "" {
-		return errors.Join(s.Flush(ctx), outbox.Close())
+		return errors.Join(s.Flush(ctx), box.Close())
 	}
 	var wg sync.WaitGroup
 	failed := make(chan error, 32)
@@ -249,7 +250,7 @@ func checkKilled(t *testing.T, dir string, kills int) {
 	newest := map[string]published{} // by item
 	unknown := map[string]int{}      // reports, by item
 	for _, l := range storagetest.ReadJournal[struct{ Intent struct{ Item string } }](t,
-		filepath.Join(dir, "outbox", undecidedName), kills) {
+		filepath.Join(dir, "outbox", "undecided.jsonl"), kills) {
 		unknown[l.Intent.Item]++
 	}
 	again, sweeps := 0, 0

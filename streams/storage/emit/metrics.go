@@ -91,8 +91,8 @@ func (s *Store) oldestAge() time.Duration {
 		}
 	}
 	for _, q := range s.queues {
-		if len(q.changes) > 0 {
-			first(q.changes[0].began)
+		if len(q.queued) > 0 {
+			first(q.queued[0].began)
 		}
 		if len(q.orphans) > 0 {
 			first(q.orphans[0].began)
@@ -129,8 +129,8 @@ func (m *Metrics) add(s *Store) *counters {
 		c.verdicts[v] = m.resolved.WithLabelValues(account, store, v.String())
 	}
 	fsync := m.fsync.WithLabelValues(account, store)
-	if o, ok := s.cfg.Outbox.(interface{ observe(func(time.Duration)) }); ok {
-		o.observe(func(d time.Duration) { fsync.Observe(d.Seconds()) })
+	if o, ok := s.cfg.Outbox.(interface{ ObserveSync(func(time.Duration)) }); ok {
+		o.ObserveSync(func(d time.Duration) { fsync.Observe(d.Seconds()) })
 	}
 	return c
 }

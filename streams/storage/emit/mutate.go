@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/streams/record"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/outbox"
 )
 
 // Put implements storage.Store. It emits ADD, or UPDATE if the item was present.
@@ -29,19 +30,19 @@ func (s *Store) Put(
 		if before != nil {
 			op = pb.Op_OP_UPDATE
 		}
-		in := Intent{Draft: s.draft(ctx, op, space, item), Before: before}
+		in := &outbox.Mutation{Draft: s.draft(ctx, op, space, item), Before: before}
 		in.Draft.MediaType, in.Draft.Properties = o.Properties.MediaType, maps.Clone(o.Properties.User)
 		o.Compute = s.withDigests(o.Compute)
-		o.Verify = s.verifyAndRecord(m, o.Verify)
+		o.Verify = s.verifyAndRecord(m, in, o.Verify)
 		return s.mutate(ctx, m, in, func() (*pb.Change, error) {
 			var err error
 			if obj, err = s.inner.Put(ctx, space, item, r, o); err != nil {
 				return nil, err
 			}
 			c := putChange(in.Draft, obj)
-			if m.streamed != nil {
+			if in.Streamed != nil {
 				// Only the digests computed from the stream, not those that the caller declared.
-				c.Digests = maps.Clone(m.streamed.Digests)
+				c.Digests = maps.Clone(in.Streamed.Digests)
 			}
 			return c, nil
 		})
@@ -51,18 +52,20 @@ func (s *Store) Put(
 
 // verifyAndRecord returns a PutOptions.Verify that calls verify and then records the digests and size of
 // the stream before the bytes become visible.
-func (s *Store) verifyAndRecord(m *mutation, verify func(digest.Set, int64) error) func(digest.Set, int64) error {
+func (s *Store) verifyAndRecord(
+	m *mutation, in *outbox.Mutation, verify func(digest.Set, int64) error,
+) func(digest.Set, int64) error {
 	return func(d digest.Set, size int64) error {
 		if verify != nil {
 			if err := verify(d, size); err != nil {
 				return err
 			}
 		}
-		streamed := Content{maps.Clone(d), size}
+		streamed := outbox.Content{Digests: maps.Clone(d), Size: size}
 		if err := s.cfg.Outbox.Content(m.ticket, streamed); err != nil {
 			return fmt.Errorf("record streamed content: %w", err)
 		}
-		m.streamed = &streamed
+		in.Streamed = &streamed
 		return nil
 	}
 }
@@ -83,7 +86,7 @@ func (s *Store) SetProperties(
 		if err := s.checkAbsence(ctx, before); err != nil {
 			return err
 		}
-		in := Intent{Draft: s.draft(ctx, pb.Op_OP_SET_PROPERTIES, space, item), Before: before}
+		in := &outbox.Mutation{Draft: s.draft(ctx, pb.Op_OP_SET_PROPERTIES, space, item), Before: before}
 		in.Draft.MediaType, in.Draft.Properties = p.MediaType, maps.Clone(p.User)
 		return s.mutate(ctx, m, in, func() (*pb.Change, error) {
 			var err error
@@ -103,7 +106,7 @@ func (s *Store) Delete(ctx context.Context, space, item string, o storage.Delete
 		if err := s.checkAbsence(ctx, before); err != nil {
 			return err
 		}
-		in := Intent{Draft: s.draft(ctx, pb.Op_OP_DELETE, space, item), Before: before}
+		in := &outbox.Mutation{Draft: s.draft(ctx, pb.Op_OP_DELETE, space, item), Before: before}
 		return s.mutate(ctx, m, in, func() (*pb.Change, error) {
 			var err error
 			if d, err = s.inner.Delete(ctx, space, item, o); err != nil {
@@ -145,7 +148,7 @@ func (s *Store) mutateItem(
 	return f(m, before)
 }
 
-// before returns the item's current state for Intent.Before; nil if it is absent. A condition that states
+// before returns the item's current state for Mutation.Before; nil if it is absent. A condition that states
 // it saves the Stat.
 func (s *Store) before(ctx context.Context, space, item string, c storage.Condition) (*pb.Change, error) {
 	at := schemas.Copy{Account: s.cfg.Account, Store: s.cfg.Store, Space: space, Item: item}
@@ -210,7 +213,7 @@ func (s *Store) mutateSpace(ctx context.Context, op pb.Op, space storage.Space, 
 		maps.Equal(current.Properties, space.Properties) && !maps.Equal(current.ACL, space.ACL) {
 		op = pb.Op_OP_SET_ACL
 	}
-	in := Intent{Draft: s.draft(ctx, op, space.Name, "")}
+	in := &outbox.Mutation{Draft: s.draft(ctx, op, space.Name, "")}
 	in.Draft.Properties, in.Draft.Acl = maps.Clone(space.Properties), maps.Clone(space.ACL)
 	if !absent {
 		in.Before = spaceChange(in.Draft, current)
@@ -283,7 +286,7 @@ const resolveTimeout = 10 * time.Second
 
 // mutate makes one mutation and publishes its Change: check size, record intent, call, record outcome,
 // publish, delete the record.
-func (s *Store) mutate(ctx context.Context, m *mutation, in Intent, call func() (*pb.Change, error)) error {
+func (s *Store) mutate(ctx context.Context, m *mutation, in *outbox.Mutation, call func() (*pb.Change, error)) error {
 	if err := s.fits(in.Draft); err != nil {
 		return storage.NotApplied(fmt.Errorf("encode change: %w", err))
 	}
@@ -292,7 +295,7 @@ func (s *Store) mutate(ctx context.Context, m *mutation, in Intent, call func() 
 	}
 	change, err := call()
 	err = dropForeignMark(ctx, err)
-	if op := in.Draft.GetOp(); m.streamed == nil && (op == pb.Op_OP_ADD || op == pb.Op_OP_UPDATE) {
+	if op := in.Draft.GetOp(); in.Streamed == nil && (op == pb.Op_OP_ADD || op == pb.Op_OP_UPDATE) {
 		err = storage.NotApplied(err) // Verify was not called: no bytes became visible
 	}
 	// From here on the outcome must be recorded, even if the caller's context has ended.
@@ -311,7 +314,7 @@ func (s *Store) mutate(ctx context.Context, m *mutation, in Intent, call func() 
 	// The caller gets the store's error even if the look-up finds that the mutation was applied.
 	s.orphan(m)
 	lerr := s.resolveAll(late, m.queue)
-	if m.queued != nil && lerr == nil {
+	if lerr == nil && m.outcome != 0 {
 		lerr = s.publishNow(late, m)
 	}
 	if lerr != nil {
@@ -331,11 +334,11 @@ func dropForeignMark(ctx context.Context, err error) error {
 }
 
 // intend records the intent of a mutation.
-func (s *Store) intend(ctx context.Context, m *mutation, in Intent) error {
+func (s *Store) intend(ctx context.Context, m *mutation, in *outbox.Mutation) error {
 	s.mu.Lock()
 	in.Concurrent, in.Began = m.concurrent, s.cfg.Now()
 	s.mu.Unlock()
-	ticket, err := s.cfg.Outbox.Intend(ctx, in)
+	ticket, err := s.cfg.Outbox.Intend(ctx, *in)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {

@@ -11,23 +11,25 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/outbox"
 )
 
-// publish publishes e, the next Change of a queue that the caller has marked busy (take). After an error
-// that is not permanent the Change stays in the queue.
-func (s *Store) publish(ctx context.Context, q *itemQueue, e *queuedChange, c *pb.Change) (err error) {
+// publish publishes the Change of m, the next of a queue that the caller has marked busy (take). After an error
+// that is not permanent the mutation stays queued.
+func (s *Store) publish(ctx context.Context, m *mutation, c *pb.Change) (err error) {
 	err = errPanic // replaced when send returns
-	defer func() { s.finishPublish(ctx, q, e, err) }()
-	err = s.send(ctx, e, c)
+	defer func() { s.finishPublish(ctx, m, err) }()
+	err = s.send(ctx, m, c)
 	return err
 }
 
 var errPanic = errors.New("publish panicked")
 
 // finishPublish updates the queue after a publish.
-func (s *Store) finishPublish(ctx context.Context, q *itemQueue, e *queuedChange, err error) {
+func (s *Store) finishPublish(ctx context.Context, m *mutation, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	q := m.queue
 	q.busy = false
 	defer s.reschedule(q)
 	if err != nil && !retry.IsPermanent(err) {
@@ -38,28 +40,28 @@ func (s *Store) finishPublish(ctx context.Context, q *itemQueue, e *queuedChange
 	if s.degraded {
 		s.resume()
 	}
-	e.finished, e.err = true, err
-	if e.done != nil {
-		close(e.done)
+	m.finished, m.err = true, err
+	if m.done != nil {
+		close(m.done)
 	}
-	q.remove(e)
+	q.remove(m)
 }
 
-// send publishes c and deletes its record from the outbox. A Change that the publisher rejects permanently
-// is kept as a Report.
-func (s *Store) send(ctx context.Context, e *queuedChange, c *pb.Change) error {
+// send publishes c, the Change of m, and deletes its record from the outbox. A Change that the publisher rejects
+// permanently is kept as a report.
+func (s *Store) send(ctx context.Context, m *mutation, c *pb.Change) error {
 	if c == nil { // releaseChange dropped it from memory
-		p, err := s.cfg.Outbox.Read(e.ticket)
+		held, err := s.cfg.Outbox.Read(m.ticket)
 		if err != nil {
 			return fmt.Errorf("read pending change: %w", err)
 		}
-		c = p.Change
+		c = held.Change
 	}
 	s.mu.Lock()
-	unrecorded := e.unrecorded
+	unrecorded := m.unrecorded
 	s.mu.Unlock()
 	if unrecorded {
-		if err := s.recordOutcome(ctx, e); err != nil {
+		if err := s.recordOutcome(ctx, m); err != nil {
 			return err
 		}
 	}
@@ -69,8 +71,7 @@ func (s *Store) send(ctx context.Context, e *queuedChange, c *pb.Change) error {
 		s.counters.countPublished()
 	case retry.IsPermanent(err):
 		// A rejected Change does not block those after it.
-		report := Report{Rejected: true, Ticket: e.ticket, Pending: Pending{Change: c}, Err: err}
-		if rerr := s.cfg.Outbox.Report(report); rerr != nil {
+		if rerr := s.cfg.Outbox.Report(outbox.Mutation{Ticket: m.ticket, Change: c}, err); rerr != nil {
 			return retry.Unavailable(fmt.Errorf("report rejected change (%w): %w", err, rerr))
 		}
 		s.counters.countRejected()
@@ -79,9 +80,9 @@ func (s *Store) send(ctx context.Context, e *queuedChange, c *pb.Change) error {
 	default:
 		return err
 	}
-	if derr := s.cfg.Outbox.Done(e.ticket); derr != nil {
+	if derr := s.cfg.Outbox.Done(m.ticket); derr != nil {
 		// If the process ends now the Change is published again, with the same id.
-		s.deferDone(e.ticket)
+		s.deferDone(m.ticket)
 	}
 	return err
 }
@@ -129,12 +130,12 @@ func (s *Store) backoff(fails int) time.Duration {
 // publishNow publishes the Change of a mutation and those queued before it, in the caller's goroutine: Run
 // may not be running.
 func (s *Store) publishNow(ctx context.Context, m *mutation) error {
-	q, e := m.queue, m.queued
+	q := m.queue
 	for {
 		s.mu.Lock()
-		if e.finished {
+		if m.finished {
 			s.mu.Unlock()
-			return e.err
+			return m.err
 		}
 		n := q.next()
 		if n == nil {
@@ -147,42 +148,41 @@ func (s *Store) publishNow(ctx context.Context, m *mutation) error {
 				return storage.ContextErr(ctx)
 			}
 		}
-		c := s.take(q, n)
+		c := s.take(n)
 		s.mu.Unlock()
-		if err := s.publish(ctx, q, n, c); err != nil && !retry.IsPermanent(err) {
+		if err := s.publish(ctx, n, c); err != nil && !retry.IsPermanent(err) {
 			return err
 		}
 	}
 }
 
-// take marks the queue busy, so that the caller alone publishes e; s.mu is held.
-func (s *Store) take(q *itemQueue, e *queuedChange) *pb.Change {
-	q.busy = true
-	s.reschedule(q)
-	return e.change
+// take marks the queue of m busy, so that the caller alone publishes its Change; s.mu is held.
+func (s *Store) take(m *mutation) *pb.Change {
+	m.queue.busy = true
+	s.reschedule(m.queue)
+	return m.change
 }
 
 // awaitPublish waits until the Change of a mutation is finished, at most Config.Wait: the outbox holds it.
 func (s *Store) awaitPublish(ctx context.Context, m *mutation) (finished bool, err error) {
-	e := m.queued
 	if !s.running.Load() {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.Wait)
 		defer cancel()
-		_ = s.publishNow(ctx, m) // the result is in e
-		return s.releaseChange(e)
+		_ = s.publishNow(ctx, m) // the result is in m
+		return s.releaseChange(m)
 	}
 	s.mu.Lock()
 	before := s.completed
-	if e.finished || s.degraded {
+	if m.finished || s.degraded {
 		s.mu.Unlock()
-		return s.releaseChange(e)
+		return s.releaseChange(m)
 	}
-	e.done = make(chan struct{})
+	m.done = make(chan struct{})
 	s.mu.Unlock()
 	timeout := time.NewTimer(s.cfg.Wait)
 	defer timeout.Stop()
 	select {
-	case <-e.done:
+	case <-m.done:
 	case <-ctx.Done():
 	case <-timeout.C:
 		s.mu.Lock()
@@ -192,20 +192,20 @@ func (s *Store) awaitPublish(ctx context.Context, m *mutation) (finished bool, e
 		}
 		s.mu.Unlock()
 	}
-	return s.releaseChange(e)
+	return s.releaseChange(m)
 }
 
-// releaseChange drops a Change from memory unless it is finished: the outbox has it.
-func (s *Store) releaseChange(e *queuedChange) (finished bool, err error) {
+// releaseChange drops the Change of a mutation from memory unless it is finished: the outbox has it.
+func (s *Store) releaseChange(m *mutation) (finished bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e.finished && e.err != nil {
-		return true, &NotPublishedError{e.change, e.err}
+	if m.finished && m.err != nil {
+		return true, &NotPublishedError{m.change, m.err}
 	}
-	if !e.finished {
-		e.change = nil
+	if !m.finished {
+		m.change = nil
 	}
-	return e.finished, nil
+	return m.finished, nil
 }
 
 // Flush resolves mutations of unknown outcome and publishes the pending Changes. It continues after a
@@ -231,14 +231,14 @@ func (s *Store) drain(ctx context.Context, q *itemQueue) error {
 	var failed error
 	for {
 		s.mu.Lock()
-		e := q.next()
-		if e == nil {
+		m := q.next()
+		if m == nil {
 			s.mu.Unlock()
 			return failed
 		}
-		c := s.take(q, e)
+		c := s.take(m)
 		s.mu.Unlock()
-		err := s.publish(ctx, q, e, c)
+		err := s.publish(ctx, m, c)
 		failed = errors.Join(failed, err)
 		if err != nil && !retry.IsPermanent(err) {
 			return failed
@@ -247,7 +247,7 @@ func (s *Store) drain(ctx context.Context, q *itemQueue) error {
 }
 
 // deferDone schedules another Outbox.Done after the outbox failed to record the end of a mutation.
-func (s *Store) deferDone(t Ticket) {
+func (s *Store) deferDone(t outbox.Ticket) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unrecordedDone = append(s.unrecordedDone, t)
@@ -262,7 +262,7 @@ func (s *Store) retryDone() (failed error) {
 	if len(tickets) == 0 {
 		return nil
 	}
-	tickets = slices.DeleteFunc(tickets, func(t Ticket) bool {
+	tickets = slices.DeleteFunc(tickets, func(t outbox.Ticket) bool {
 		err := s.cfg.Outbox.Done(t)
 		if err != nil {
 			failed = err

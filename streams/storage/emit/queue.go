@@ -9,6 +9,7 @@ import (
 	"time"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/storage/outbox"
 )
 
 // An itemQueue orders the mutations of one item, or of one space, until all their Changes are published.
@@ -20,9 +21,9 @@ import (
 // the outcomes of all of them are known.
 type itemQueue struct {
 	key     string
-	active  []*mutation     // calls in progress
-	orphans []*mutation     // mutations of unknown outcome that no call handles; by ticket
-	changes []*queuedChange // to be published; by outcome
+	active  []*mutation // calls in progress
+	orphans []*mutation // mutations of unknown outcome that no call handles; by ticket
+	queued  []*mutation // mutations with a Change to be published; by outcome
 
 	busy      bool // a publish is in progress
 	resolving bool // the first orphan is being resolved
@@ -32,47 +33,42 @@ type itemQueue struct {
 
 	heapIndex int        // position in heap
 	heap      *queueHeap // that contains the queue; nil: none
-	first     Ticket
+	first     outbox.Ticket
 }
 
-// A mutation is in progress, or ended without a recorded outcome.
+// A mutation is in progress, has an unknown outcome, or has a Change that is not published yet. It begins in active
+// (after a restart in orphans or queued). An outcome moves it to queued, or removes it if nothing was done; a call
+// that ends without an outcome moves it to orphans. It leaves queued when it is finished.
 type mutation struct {
 	queue       *itemQueue
-	ticket      Ticket // 0 until the intent is recorded: then it is greater than all outcomes so far
+	ticket      outbox.Ticket // 0 until the intent is recorded: then it is greater than all outcomes so far
 	began       time.Time
 	concurrent  bool
-	foundAbsent bool // the look-up found the item absent
-	streamed    *Content
-	queued      *queuedChange // its Change; nil until the outcome is known
+	foundAbsent bool // the look-up found the item absent: a Put in the same millisecond came after it
+
+	// The fields below are set when the outcome is known.
+
+	unrecorded bool          // the outbox must record the Change before it is published, and failed to
+	finished   bool          // acknowledged, or rejected with err
+	outcome    outbox.Ticket // at which the outcome was recorded; 0: it is unknown
+	time       int64         // of the Change, in ms
+	change     *pb.Change    // nil: the outbox has it
+	err        error         // why it was rejected
+	done       chan struct{} // closed when finished; nil if no call waits
 }
 
-// A queuedChange is a Change to be published.
-type queuedChange struct {
-	ticket, outcome Ticket // of the intent, and at which the outcome was recorded
-	time            int64  // of the Change, in ms
-	began           time.Time
-	change          *pb.Change
-	concurrent      bool
-	foundAbsent     bool // a look-up found the item absent: a Put in the same millisecond came after it
-	unrecorded      bool // the outbox must record the Change before it is published, and failed to
-
-	finished bool          // acknowledged, or rejected with err
-	err      error         // why it was rejected
-	done     chan struct{} // closed when finished; nil if no call waits
-}
-
-// next returns the Change to publish next; nil if there is none, or if an earlier mutation is still in
+// next returns the mutation to publish next; nil if there is none, or if an earlier mutation is still in
 // progress.
-func (q *itemQueue) next() *queuedChange {
-	if len(q.changes) == 0 || q.busy {
+func (q *itemQueue) next() *mutation {
+	if len(q.queued) == 0 || q.busy {
 		return nil
 	}
-	best := q.changes[0]
+	best := q.queued[0]
 	if best.concurrent {
-		for _, e := range q.changes[1:] {
-			earlier := e.time < best.time || e.time == best.time && e.foundAbsent && !best.foundAbsent
-			if earlier && e.ticket < q.changes[0].outcome {
-				best = e
+		for _, m := range q.queued[1:] {
+			earlier := m.time < best.time || m.time == best.time && m.foundAbsent && !best.foundAbsent
+			if earlier && m.ticket < q.queued[0].outcome {
+				best = m
 			}
 		}
 	}
@@ -83,22 +79,22 @@ func (q *itemQueue) next() *queuedChange {
 	return best
 }
 
-// add inserts e by its outcome ticket.
-func (q *itemQueue) add(e *queuedChange) {
-	i := len(q.changes)
-	for i > 0 && q.changes[i-1].outcome > e.outcome {
+// add inserts m by its outcome ticket.
+func (q *itemQueue) add(m *mutation) {
+	i := len(q.queued)
+	for i > 0 && q.queued[i-1].outcome > m.outcome {
 		i--
 	}
-	q.changes = slices.Insert(q.changes, i, e)
+	q.queued = slices.Insert(q.queued, i, m)
 }
 
-func (q *itemQueue) remove(e *queuedChange) {
-	if q.changes[0] == e {
-		q.changes[0] = nil
-		q.changes = q.changes[1:]
+func (q *itemQueue) remove(m *mutation) {
+	if q.queued[0] == m {
+		q.queued[0] = nil
+		q.queued = q.queued[1:]
 		return
 	}
-	q.changes = slices.DeleteFunc(q.changes, func(x *queuedChange) bool { return x == e })
+	q.queued = slices.DeleteFunc(q.queued, func(x *mutation) bool { return x == m })
 }
 
 // changed returns a channel that is closed at the next change of the queue.
@@ -127,8 +123,8 @@ func (s *Store) reschedule(q *itemQueue) {
 		q.changedC = nil
 	}
 	var to *queueHeap
-	if e := q.next(); e != nil {
-		q.first = e.ticket
+	if m := q.next(); m != nil {
+		q.first = m.ticket
 		if to = &s.ready; q.fails > 0 {
 			to = &s.retrying
 		}
@@ -150,7 +146,7 @@ func (s *Store) reschedule(q *itemQueue) {
 	} else {
 		delete(s.withOrphans, q.key)
 	}
-	if len(q.active)+len(q.orphans)+len(q.changes) == 0 && !q.resolving {
+	if len(q.active)+len(q.orphans)+len(q.queued) == 0 && !q.resolving {
 		delete(s.queues, q.key)
 	}
 }
@@ -170,8 +166,8 @@ func (s *Store) begin(ctx context.Context, key string) (*mutation, error) {
 		_ = s.retryDone() // maintain and later calls retry
 		s.mu.Lock()
 		q := s.queueOf(key)
-		e := q.firstUnrecorded()
-		if len(q.orphans) == 0 && e == nil {
+		unrecorded := q.firstUnrecorded()
+		if len(q.orphans) == 0 && unrecorded == nil {
 			m := &mutation{queue: q, concurrent: len(q.active) > 0}
 			for _, other := range q.active {
 				other.concurrent = true
@@ -182,8 +178,8 @@ func (s *Store) begin(ctx context.Context, key string) (*mutation, error) {
 		}
 		s.mu.Unlock()
 		var err error
-		if e != nil {
-			err = s.recordOutcome(ctx, e)
+		if unrecorded != nil {
+			err = s.recordOutcome(ctx, unrecorded)
 		} else {
 			err = s.resolveFirst(ctx, q)
 		}
@@ -193,26 +189,27 @@ func (s *Store) begin(ctx context.Context, key string) (*mutation, error) {
 	}
 }
 
-// firstUnrecorded returns a Change that the outbox failed to record but must; nil if there is none.
-func (q *itemQueue) firstUnrecorded() *queuedChange {
-	if i := slices.IndexFunc(q.changes, func(e *queuedChange) bool { return e.unrecorded }); i >= 0 {
-		return q.changes[i]
+// firstUnrecorded returns a mutation with a Change that the outbox failed to record but must; nil if there is
+// none.
+func (q *itemQueue) firstUnrecorded() *mutation {
+	if i := slices.IndexFunc(q.queued, func(m *mutation) bool { return m.unrecorded }); i >= 0 {
+		return q.queued[i]
 	}
 	return nil
 }
 
-// recordOutcome records a Change that the outbox failed to record at first.
-func (s *Store) recordOutcome(ctx context.Context, e *queuedChange) error {
-	_, err := s.cfg.Outbox.Outcome(e.ticket, e.change)
+// recordOutcome records the Change of a mutation that the outbox failed to record at first.
+func (s *Store) recordOutcome(ctx context.Context, m *mutation) error {
+	_, err := s.cfg.Outbox.Outcome(m.ticket, m.change)
 	if err == nil {
 		err = s.cfg.Outbox.Safe(ctx)
 	}
-	if err != nil && !errors.Is(err, errNotHeld) { // it may have been published meanwhile
+	if err != nil && !errors.Is(err, outbox.ErrNotHeld) { // it may have been published meanwhile
 		return fmt.Errorf("record outcome: %w", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	e.unrecorded = false
+	m.unrecorded = false
 	return nil
 }
 
@@ -245,17 +242,14 @@ func (s *Store) deactivate(m *mutation) {
 }
 
 // enqueue adds the Change of a mutation to its queue.
-func (s *Store) enqueue(m *mutation, outcome Ticket, c *pb.Change, unrecorded bool) {
+func (s *Store) enqueue(m *mutation, outcome outbox.Ticket, c *pb.Change, unrecorded bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.deactivate(m)
 	m.queue.orphans = slices.DeleteFunc(m.queue.orphans, func(x *mutation) bool { return x == m })
-	m.queued = &queuedChange{
-		ticket: m.ticket, outcome: outcome, change: c, concurrent: m.concurrent, foundAbsent: m.foundAbsent,
-		unrecorded: unrecorded,
-		time:       c.GetTime().AsTime().UnixMilli(), began: m.began,
-	}
-	m.queue.add(m.queued)
+	m.outcome, m.change, m.unrecorded = outcome, c, unrecorded
+	m.time = c.GetTime().AsTime().UnixMilli()
+	m.queue.add(m)
 	s.reschedule(m.queue)
 }
 
@@ -275,12 +269,12 @@ func (s *Store) orphan(m *mutation) {
 func (s *Store) load() {
 	for h := range s.cfg.Outbox.Held() {
 		q := s.queueOf(h.Key)
+		m := &mutation{queue: q, ticket: h.Ticket, began: h.Began, concurrent: h.Concurrent}
 		if h.Outcome == 0 {
-			q.orphans = append(q.orphans, &mutation{queue: q, ticket: h.Ticket, began: h.Began, concurrent: h.Concurrent})
+			q.orphans = append(q.orphans, m)
 		} else {
-			q.add(&queuedChange{
-				ticket: h.Ticket, outcome: h.Outcome, concurrent: h.Concurrent, time: h.Time.UnixMilli(), began: h.Began,
-			})
+			m.outcome, m.time = h.Outcome, h.Time.UnixMilli()
+			q.add(m)
 		}
 		s.reschedule(q)
 	}

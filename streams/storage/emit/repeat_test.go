@@ -10,12 +10,14 @@ import (
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/outbox"
+	"github.com/millrace/millrace/streams/storage/outbox/outboxtest"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
 // A stallingOutbox fails a number of calls of Safe and Outcome.
 type stallingOutbox struct {
-	*File
+	*outbox.File
 	safe, outcome int
 	recorded      bool // an Outcome that fails is recorded nevertheless
 }
@@ -28,7 +30,7 @@ func (o *stallingOutbox) Safe(ctx context.Context) error {
 	return o.File.Safe(ctx)
 }
 
-func (o *stallingOutbox) Outcome(t Ticket, c *pb.Change) (outcome Ticket, err error) {
+func (o *stallingOutbox) Outcome(t outbox.Ticket, c *pb.Change) (outcome outbox.Ticket, err error) {
 	if o.outcome == 0 {
 		return o.File.Outcome(t, c)
 	}
@@ -36,7 +38,7 @@ func (o *stallingOutbox) Outcome(t Ticket, c *pb.Change) (outcome Ticket, err er
 	if o.recorded {
 		outcome, _ = o.File.Outcome(t, c)
 	}
-	return outcome, errStep
+	return outcome, outboxtest.ErrStep
 }
 
 // A mutation is resolved once, whatever fails after the observation, even if its outcome is recorded by
@@ -64,12 +66,12 @@ func TestLookGoesOnAfterItsOutcome(t *testing.T) {
 }
 
 func testLookGoesOn(t *testing.T, method string, m testMutation, done bool, fails stallingOutbox, then string) {
-	d, inner := newMemDisk(), memory(t)
+	d, inner := outboxtest.New(), memory(t)
 	must(t, inner.CreateSpace(t.Context(), storage.Space{Name: "empty"}))
 	_, err := inner.Put(t.Context(), sp, "b", strings.NewReader("b"), storage.PutOptions{Size: 1})
 	must(t, err)
 	w := durable(t, d, inner, func(c *Config) {
-		fails.File = c.Outbox.(*File)
+		fails.File = c.Outbox.(*outbox.File)
 		c.Outbox = &fails
 	})
 	w.faulty.Script(storagetest.Fault{Method: method, Applied: done})
@@ -78,7 +80,7 @@ func testLookGoesOn(t *testing.T, method string, m testMutation, done bool, fail
 	}
 	got := w.topic.take()
 	if then != "flush" {
-		w = durable(t, d.after(then == "power", rand.New(rand.NewPCG(1, 1))), inner)
+		w = durable(t, d.After(then == "power", rand.New(rand.NewPCG(1, 1))), inner)
 	}
 	for range 3 { // the outbox may still fail
 		if err = w.s.Flush(t.Context()); err == nil {

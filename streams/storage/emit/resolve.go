@@ -15,6 +15,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/record"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/outbox"
 )
 
 // resolveOrphans resolves all orphans; it continues after a failure.
@@ -86,46 +87,48 @@ func (s *Store) resolveFirst(ctx context.Context, q *itemQueue) error {
 // resolve looks up the outcome of a mutation in the store. After an error the mutation stays an orphan; if
 // its outcome is recorded by then, the next call continues from there.
 func (s *Store) resolve(ctx context.Context, m *mutation, concurrent bool) error {
-	p, err := s.cfg.Outbox.Read(m.ticket)
+	in, err := s.cfg.Outbox.Read(m.ticket)
 	switch {
-	case errors.Is(err, errNotHeld): // recorded as not done
+	case errors.Is(err, outbox.ErrNotHeld): // recorded as not done
 		s.dropOrphan(m)
 		return nil
 	case err != nil:
 		return err
-	case p.Change == nil:
-		p.Intent.Concurrent = p.Intent.Concurrent || concurrent
-		if p.Change, p.Outcome, err = s.lookUpOutcome(ctx, m.ticket, p); err != nil {
+	case in.Change == nil:
+		in.Concurrent = in.Concurrent || concurrent
+		if in.Change, in.Outcome, err = s.lookUpOutcome(ctx, in); err != nil {
 			return err
 		}
 	}
-	if p.Change == nil {
+	if in.Change == nil {
 		s.dropOrphan(m)
 		return nil
 	}
 	if err := s.cfg.Outbox.Safe(ctx); err != nil {
 		return fmt.Errorf("record outcome: %w", err)
 	}
-	m.foundAbsent = p.Change.GetOp() == pb.Op_OP_DELETE
-	s.enqueue(m, p.Outcome, p.Change, false)
+	m.foundAbsent = in.Change.GetOp() == pb.Op_OP_DELETE
+	s.enqueue(m, in.Outcome, in.Change, false)
 	return nil
 }
 
 // lookUpOutcome observes the store, judges an intent, and records and returns its Change; nil if nothing
 // was done.
-func (s *Store) lookUpOutcome(ctx context.Context, t Ticket, p Pending) (c *pb.Change, outcome Ticket, err error) {
-	observed, at, err := s.observe(ctx, p.Intent.Draft)
+func (s *Store) lookUpOutcome(
+	ctx context.Context, in outbox.Mutation,
+) (c *pb.Change, outcome outbox.Ticket, err error) {
+	observed, at, err := s.observe(ctx, in.Draft)
 	if err != nil {
 		return nil, 0, err
 	}
-	v := judge(p.Intent, p.Streamed, observed, s.inner.Capabilities())
-	c = s.changeOf(v, p.Intent, p.Streamed, observed, at)
+	v := judge(in, observed, s.inner.Capabilities())
+	c = s.changeOf(v, in, observed, at)
 	if v == undecided {
-		if err := s.reportUndecided(t, p, c); err != nil {
+		if err := s.reportUndecided(in, c); err != nil {
 			return nil, 0, err
 		}
 	}
-	if outcome, err = s.cfg.Outbox.Outcome(t, c); err != nil {
+	if outcome, err = s.cfg.Outbox.Outcome(in.Ticket, c); err != nil {
 		return nil, 0, fmt.Errorf("record outcome: %w", err)
 	}
 	s.counters.countResolved(v)
@@ -139,15 +142,15 @@ func (s *Store) dropOrphan(m *mutation) {
 	m.queue.orphans = slices.DeleteFunc(m.queue.orphans, func(x *mutation) bool { return x == m })
 }
 
-// reportUndecided keeps a Report of an intent that the store's state does not decide, and logs it.
-func (s *Store) reportUndecided(t Ticket, p Pending, c *pb.Change) error {
-	p.Change = c
-	if err := s.cfg.Outbox.Report(Report{Ticket: t, Pending: p}); err != nil {
+// reportUndecided reports and logs an intent that the store's state does not decide. c is that state.
+func (s *Store) reportUndecided(in outbox.Mutation, c *pb.Change) error {
+	in.Change = c
+	if err := s.cfg.Outbox.Report(in, nil); err != nil {
 		return fmt.Errorf("report undecided mutation: %w", err)
 	}
-	d := p.Intent.Draft
-	s.log.Error("report undecided mutation", "ticket", uint64(t), "op", d.GetOp().String(),
-		"space", d.GetSpace(), "item", d.GetItem(), "user", d.GetUser(), "began", p.Intent.Began)
+	d := in.Draft
+	s.log.Error("report undecided mutation", "ticket", uint64(in.Ticket), "op", d.GetOp().String(),
+		"space", d.GetSpace(), "item", d.GetItem(), "user", d.GetUser(), "began", in.Began)
 	return nil
 }
 
@@ -193,10 +196,10 @@ func (s *Store) stat(ctx context.Context, d *pb.Change) (observed *pb.Change, at
 }
 
 // changeOf returns the Change to publish for a verdict; nil if there is none.
-func (s *Store) changeOf(v verdict, in Intent, streamed *Content, observed *pb.Change, at time.Time) *pb.Change {
+func (s *Store) changeOf(v verdict, in outbox.Mutation, observed *pb.Change, at time.Time) *pb.Change {
 	switch v {
 	case done:
-		return record.Seal(s.carriedOutChange(in, streamed, observed, at))
+		return record.Seal(s.carriedOutChange(in, observed, at))
 	case undecided:
 		if c := s.observedChange(in, observed, at); c != nil {
 			return record.Seal(c)
@@ -206,7 +209,7 @@ func (s *Store) changeOf(v verdict, in Intent, streamed *Content, observed *pb.C
 }
 
 // carriedOutChange returns the Change of an intent that was carried out.
-func (s *Store) carriedOutChange(in Intent, streamed *Content, observed *pb.Change, at time.Time) *pb.Change {
+func (s *Store) carriedOutChange(in outbox.Mutation, observed *pb.Change, at time.Time) *pb.Change {
 	switch op := in.Draft.GetOp(); op {
 	case pb.Op_OP_DELETE:
 		return attributed(in.Draft, s.deletionChange(in.Before, at))
@@ -216,7 +219,7 @@ func (s *Store) carriedOutChange(in Intent, streamed *Content, observed *pb.Chan
 		return s.stampFrom(at, c)
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE:
 		c := attributed(in.Draft, proto.CloneOf(observed))
-		c.Op, c.Digests = op, maps.Clone(streamed.Digests)
+		c.Op, c.Digests = op, maps.Clone(in.Streamed.Digests)
 		return c
 	}
 	return s.stampFrom(at, proto.CloneOf(in.Draft))
@@ -224,7 +227,7 @@ func (s *Store) carriedOutChange(in Intent, streamed *Content, observed *pb.Chan
 
 // observedChange returns a Change of the observed state, without a user; nil if the item or space was
 // absent before and is absent now.
-func (s *Store) observedChange(in Intent, observed *pb.Change, at time.Time) *pb.Change {
+func (s *Store) observedChange(in outbox.Mutation, observed *pb.Change, at time.Time) *pb.Change {
 	var c *pb.Change
 	op, d := in.Draft.GetOp(), in.Draft
 	switch {

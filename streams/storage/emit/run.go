@@ -37,10 +37,10 @@ func (s *Store) dispatch(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		q, e, c, wait := s.pick()
-		if e != nil {
+		m, c, wait := s.pick()
+		if m != nil {
 			g.Go(func() error {
-				_ = s.publish(ctx, q, e, c) // the queue schedules the retry
+				_ = s.publish(ctx, m, c) // the queue schedules the retry
 				s.mu.Lock()
 				s.inFlight--
 				s.mu.Unlock()
@@ -59,27 +59,27 @@ func (s *Store) dispatch(ctx context.Context) error {
 	return g.Wait()
 }
 
-// pick returns the next Change to publish, or how long to wait for one.
-func (s *Store) pick() (*itemQueue, *queuedChange, *pb.Change, time.Duration) {
+// pick returns the next mutation to publish and its Change, or how long to wait for one.
+func (s *Store) pick() (*mutation, *pb.Change, time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	q, wait := s.oldest(now)
 	if q == nil {
-		return nil, nil, nil, wait
+		return nil, nil, wait
 	}
 	if s.degraded {
 		if s.inFlight >= maxProbes {
-			return nil, nil, nil, maxRetry
+			return nil, nil, maxRetry
 		}
 		if wait := s.probeAt.Sub(now); wait > 0 {
-			return nil, nil, nil, wait
+			return nil, nil, wait
 		}
 		s.probeAt = now.Add(s.cfg.Retry)
 	}
-	e := q.next()
+	m := q.next()
 	s.inFlight++
-	return q, e, s.take(q, e), 0
+	return m, s.take(m), 0
 }
 
 // oldest returns the due queue with the oldest Change, or how long until one is due.

@@ -19,6 +19,8 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/mem"
+	"github.com/millrace/millrace/streams/storage/outbox"
+	"github.com/millrace/millrace/streams/storage/outbox/outboxtest"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
@@ -35,7 +37,7 @@ func running(t testing.TB, s *Store) (ran <-chan error, stop func()) {
 }
 
 // durable returns a world with a File on a disk in memory.
-func durable(t *testing.T, d *memDisk, m *mem.Store, edit ...func(*Config)) *world {
+func durable(t *testing.T, d *outboxtest.Disk, m *mem.Store, edit ...func(*Config)) *world {
 	t.Helper()
 	w := &world{t: t, mem: m, faulty: storagetest.NewFaulty(m), topic: &topic{}}
 	cfg := Config{Account: "acme", Store: "1", Agent: "test", Outbox: fileOn(t, d)}
@@ -76,7 +78,7 @@ func TestContractDurable(t *testing.T) {
 	storagetest.Run(t, func(t *testing.T) storage.Store {
 		m, err := mem.New(mem.Config{ID: "1"})
 		must(t, err)
-		f, err := OpenFile(FileConfig{Dir: t.TempDir()})
+		f, err := outbox.Open(outbox.Config{Dir: t.TempDir()})
 		must(t, err)
 		s, err := New(m, Config{Account: "acme", Store: "1", Outbox: f, Unmarked: true}, &topic{})
 		must(t, err)
@@ -100,7 +102,7 @@ func TestContractDurable(t *testing.T) {
 // follow in order.
 func TestPublisherUnavailableForAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := durable(t, newMemDisk(), memory(t))
+		w := durable(t, outboxtest.New(), memory(t))
 		ran, stop := running(t, w.s)
 		w.topic.set(func(*pb.Change) (bool, error) { return false, errUnavailable })
 		var want []string
@@ -146,7 +148,7 @@ func TestPublisherUnavailableForAMinute(t *testing.T) {
 // Neither an item that cannot be published nor a rejected Change blocks other items; neither is lost.
 func TestFailingItemDoesNotBlockOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newMemDisk()
+		d := outboxtest.New()
 		m := memory(t)
 		w := durable(t, d, m)
 		_, stop := running(t, w.s)
@@ -178,7 +180,7 @@ func TestFailingItemDoesNotBlockOthers(t *testing.T) {
 		// The next process.
 		stop()
 		synctest.Wait()
-		w = durable(t, d.after(false, nil), m)
+		w = durable(t, d.After(false, nil), m)
 		if s := w.s.cfg.Outbox.Stats(); s.Pending != 21 || s.Rejected != 1 {
 			t.Errorf("after a restart: got %+v", s)
 		}
@@ -195,7 +197,7 @@ func TestFailingItemDoesNotBlockOthers(t *testing.T) {
 // A publisher hangs, as when its brokers are down: only the first calls wait.
 func TestPublisherHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := durable(t, newMemDisk(), memory(t))
+		w := durable(t, outboxtest.New(), memory(t))
 		release := make(chan struct{})
 		w.s.out = publisher(func(ctx context.Context, c *pb.Change) error {
 			select {
@@ -233,7 +235,7 @@ func (p publisher) Publish(ctx context.Context, messages ...schemas.Message) err
 // Changes of other items do not wait for them.
 func TestStoreUnavailableAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, m := newMemDisk(), memory(t)
+		d, m := outboxtest.New(), memory(t)
 		w := durable(t, d, m)
 		w.topic.set(func(*pb.Change) (bool, error) { return false, errUnavailable })
 		must(t, w.putItem("known", "1"))
@@ -243,7 +245,7 @@ func TestStoreUnavailableAtStart(t *testing.T) {
 			t.Fatalf("got %v", err)
 		}
 		reg := prometheus.NewRegistry()
-		w = durable(t, d.after(false, nil), m, func(c *Config) { c.Metrics = NewMetrics(reg) })
+		w = durable(t, d.After(false, nil), m, func(c *Config) { c.Metrics = NewMetrics(reg) })
 		w.faulty.Script(storagetest.Fault{Method: "Stat", Times: -1})
 		ran, stop := running(t, w.s)
 		must(t, retry.Sleep(t.Context(), time.Minute))
@@ -304,8 +306,8 @@ func gathered(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 // A full outbox refuses mutations, and the store stays as it is; when there is space they continue.
 func TestFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fileOn(t, newMemDisk(), func(c *FileConfig) { c.Limit = 20 << 10 })
-		w := durable(t, newMemDisk(), memory(t), func(c *Config) { c.Outbox = f })
+		f := fileOn(t, outboxtest.New(), func(c *outbox.Config) { c.Limit = 20 << 10 })
+		w := durable(t, outboxtest.New(), memory(t), func(c *Config) { c.Outbox = f })
 		ran, stop := running(t, w.s)
 		w.topic.set(func(*pb.Change) (bool, error) { return false, errUnavailable })
 		done := 0
@@ -313,7 +315,7 @@ func TestFull(t *testing.T) {
 		for ; err == nil; done++ {
 			err = w.putItem(fmt.Sprint(done), "x")
 		}
-		if !errors.Is(err, ErrOutboxFull) || w.faulty.Count("Put") != done-1 {
+		if !errors.Is(err, outbox.ErrFull) || w.faulty.Count("Put") != done-1 {
 			t.Errorf("got %v after %d puts of %d", err, w.faulty.Count("Put"), done)
 		}
 		w.topic.set(nil)
@@ -330,17 +332,15 @@ func TestFull(t *testing.T) {
 // A failed outbox ends Run with an error and refuses mutations.
 func TestRunEndsWithTheOutbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newMemDisk()
+		d := outboxtest.New()
 		w := durable(t, d, memory(t))
 		ran, stop := running(t, w.s)
 		defer stop()
-		d.mu.Lock()
-		d.failAt = d.steps + 2
-		d.mu.Unlock()
-		if err := w.putItem("a", "x"); !errors.Is(err, ErrOutboxFailed) || w.faulty.Count("Put") != 0 {
+		d.Fail(2, outboxtest.Failure{})
+		if err := w.putItem("a", "x"); !errors.Is(err, outbox.ErrFailed) || w.faulty.Count("Put") != 0 {
 			t.Errorf("got %v", err)
 		}
-		if err := <-ran; !errors.Is(err, ErrOutboxFailed) || !strings.Contains(err.Error(), "acme/1") {
+		if err := <-ran; !errors.Is(err, outbox.ErrFailed) || !strings.Contains(err.Error(), "acme/1") {
 			t.Errorf("Run: %v", err)
 		}
 	})
@@ -390,7 +390,7 @@ func TestFlushRacesCalls(t *testing.T) {
 // known.
 func TestConcurrentMutationsOfOneItem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := durable(t, newMemDisk(), memory(t))
+		w := durable(t, outboxtest.New(), memory(t))
 		ran, stop := running(t, w.s)
 		hold := make(chan struct{})
 		w.faulty.Before(func(_ context.Context, c storagetest.Call) error {

@@ -13,6 +13,8 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/mem"
+	"github.com/millrace/millrace/streams/storage/outbox"
+	"github.com/millrace/millrace/streams/storage/outbox/outboxtest"
 )
 
 // A witnessStore records the mutations made through it, until it is dead.
@@ -168,11 +170,11 @@ func playUntil(t *testing.T, step int, how mode, random *rand.Rand) bool {
 	must(t, err)
 	m.Mark("1")
 	must(t, m.CreateSpace(t.Context(), storage.Space{Name: sp}))
-	small := func(c *FileConfig) { c.Limit, c.Segment = 1<<20, 900 }
-	d := newMemDisk()
+	small := func(c *outbox.Config) { c.Limit, c.Segment = 1<<20, 900 }
+	d := outboxtest.New()
 	f := fileOn(t, d, small) // a first start that fails leaves nothing
-	d.steps, d.failAt, d.stop, d.applied = 0, step, how.stop, how.did
-	dead := func() bool { return !how.alive && d.stopped() }
+	d.Fail(step, outboxtest.Failure{Stop: how.stop, Applied: how.did})
+	dead := func() bool { return !how.alive && d.Stopped() }
 	w := &witnessStore{Store: m, dead: dead}
 	out := &topic{}
 	out.set(func(*pb.Change) (bool, error) {
@@ -185,9 +187,9 @@ func playUntil(t *testing.T, step int, how mode, random *rand.Rand) bool {
 	s, err := New(w, cfg, out)
 	must(t, err)
 	play(t.Context(), s, out)
-	met := d.steps >= step
+	met := d.Failed()
 
-	left := d.after(how.power, random)
+	left := d.After(how.power, random)
 	cfg.Outbox, err = tryFile(left, small)
 	if err != nil {
 		t.Fatalf("restart: %v", err)
@@ -205,7 +207,7 @@ func playUntil(t *testing.T, step int, how mode, random *rand.Rand) bool {
 }
 
 // check compares the mutations that were made with the published Changes.
-func check(t *testing.T, done []operation, changes []*pb.Change, st Stats, power bool) {
+func check(t *testing.T, done []operation, changes []*pb.Change, st outbox.Stats, power bool) {
 	t.Helper()
 	var got []operation
 	ids := map[string]bool{}

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/outbox"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
@@ -30,7 +31,7 @@ func TestNoChangeIsDatedAhead(t *testing.T) {
 			must(w.t, err)
 			must(w.t, retry.Sleep(w.t.Context(), time.Second))
 			for range n {
-				in := Intent{Draft: w.s.draft(w.t.Context(), pb.Op_OP_DELETE, sp, "a"), Began: time.Now()}
+				in := outbox.Mutation{Draft: w.s.draft(w.t.Context(), pb.Op_OP_DELETE, sp, "a"), Began: time.Now()}
 				in.Before = putChange(in.Draft, o)
 				_, err := w.s.cfg.Outbox.Intend(w.t.Context(), in)
 				must(w.t, err)

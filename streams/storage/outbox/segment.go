@@ -1,4 +1,4 @@
-package emit
+package outbox
 
 import (
 	"bytes"
@@ -75,10 +75,10 @@ type segmentRecord struct {
 
 // Errors of the content on disk.
 var (
-	// ErrOutboxDamaged: bytes that were on disk have changed or are missing.
-	ErrOutboxDamaged = errors.New("outbox is damaged")
-	// ErrOutboxFormat: a newer version wrote the outbox.
-	ErrOutboxFormat = errors.New("outbox has an unknown format")
+	// ErrDamaged: bytes that were on disk have changed or are missing.
+	ErrDamaged = errors.New("outbox is damaged")
+	// ErrFormat: a newer version wrote the outbox.
+	ErrFormat = errors.New("outbox has an unknown format")
 )
 
 func segmentName(n uint64) string { return fmt.Sprintf("%016x.segment", n) }
@@ -102,13 +102,13 @@ func segmentHeader(number uint64, last Ticket) []byte {
 // parseHeader parses the result of segmentHeader.
 func parseHeader(b []byte) (number uint64, last Ticket, err error) {
 	if len(b) < headerBytes || !bytes.Equal(b[:8], magic) {
-		return 0, 0, fmt.Errorf("no header: %w", ErrOutboxDamaged)
+		return 0, 0, fmt.Errorf("no header: %w", ErrDamaged)
 	}
 	if f := binary.LittleEndian.Uint32(b[8:]); f != segmentFormat {
-		return 0, 0, fmt.Errorf("format %d, want %d: %w", f, segmentFormat, ErrOutboxFormat)
+		return 0, 0, fmt.Errorf("format %d, want %d: %w", f, segmentFormat, ErrFormat)
 	}
 	if crc32.Checksum(b[16:headerBytes], checksum) != binary.LittleEndian.Uint32(b[12:]) {
-		return 0, 0, fmt.Errorf("checksum of the header: %w", ErrOutboxDamaged)
+		return 0, 0, fmt.Errorf("checksum of the header: %w", ErrDamaged)
 	}
 	return binary.LittleEndian.Uint64(b[16:]), Ticket(binary.LittleEndian.Uint64(b[24:])), nil
 }
@@ -211,7 +211,7 @@ func torn(b []byte, at, next int) bool {
 	return true
 }
 
-func intentRecord(in Intent) ([]byte, error) {
+func intentRecord(in Mutation) ([]byte, error) {
 	size := in.Draft.SizeVT()
 	b := newRecord(kindIntent, 2*binary.MaxVarintLen64+size+in.Before.SizeVT())
 	if in.Concurrent {

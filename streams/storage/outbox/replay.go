@@ -1,4 +1,4 @@
-package emit
+package outbox
 
 import (
 	"errors"
@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
@@ -20,7 +19,7 @@ func (f *File) replay() error {
 	if err := r.all(); err != nil {
 		return err
 	}
-	if err := f.disk.remove(newSegmentName); err != nil && !isNotExist(err) {
+	if err := f.disk.Remove(newSegmentName); err != nil && !isNotExist(err) {
 		return err
 	}
 	for _, t := range r.tails {
@@ -37,7 +36,7 @@ func (f *File) replay() error {
 			return err
 		}
 	}
-	if err := f.disk.sync(); err != nil { // file names too
+	if err := f.disk.Sync(); err != nil { // file names too
 		return err
 	}
 	f.synced = f.start + f.end
@@ -80,7 +79,7 @@ func (t tail) repair() error {
 // all reads all segments.
 func (r *replayer) all() error {
 	f := r.f
-	names, err := f.disk.names()
+	names, err := f.disk.Names()
 	if err != nil {
 		return err
 	}
@@ -93,9 +92,9 @@ func (r *replayer) all() error {
 	slices.Sort(numbers)
 	for _, n := range numbers {
 		seg := &segment{number: n}
-		if seg.file, err = f.disk.open(segmentName(n), false); err == nil {
+		if seg.file, err = f.disk.Open(segmentName(n), false); err == nil {
 			f.segments = append(f.segments, seg)
-			seg.size, err = seg.file.size()
+			seg.size, err = seg.file.Size()
 		}
 		if err != nil {
 			return err
@@ -125,7 +124,7 @@ func (r *replayer) checkGap(before, after *segment) error {
 		return nil
 	}
 	if !r.f.cfg.Salvage {
-		return fmt.Errorf("segments after %s are missing: %w", segmentName(before.number), ErrOutboxDamaged)
+		return fmt.Errorf("segments after %s are missing: %w", segmentName(before.number), ErrDamaged)
 	}
 	before.damaged = true // salvage moves all live records to the end
 	r.lost = append(r.lost, Damage{Segment: segmentName(before.number + 1), Missing: missing, After: r.greatest})
@@ -142,9 +141,9 @@ func (r *replayer) segment(seg *segment, last bool) error {
 	}
 	n, ticket, err := parseHeader(b)
 	if err == nil && n != seg.number {
-		err = fmt.Errorf("its header says that it is number %d: %w", n, ErrOutboxDamaged)
+		err = fmt.Errorf("its header says that it is number %d: %w", n, ErrDamaged)
 	}
-	if err != nil && (!f.cfg.Salvage || errors.Is(err, ErrOutboxFormat)) {
+	if err != nil && (!f.cfg.Salvage || errors.Is(err, ErrFormat)) {
 		return err
 	}
 	if err != nil {
@@ -168,7 +167,7 @@ func (r *replayer) segment(seg *segment, last bool) error {
 // damaged handles bytes that cannot be read.
 func (r *replayer) damaged(at, size int64) error {
 	if !r.f.cfg.Salvage {
-		return fmt.Errorf("%d bytes from byte %d on cannot be read: %w", size, at, ErrOutboxDamaged)
+		return fmt.Errorf("%d bytes from byte %d on cannot be read: %w", size, at, ErrDamaged)
 	}
 	r.current.damaged = true
 	r.lost = append(r.lost, Damage{Segment: segmentName(r.current.number), From: at, Bytes: size, After: r.greatest})
@@ -218,7 +217,7 @@ func (r *replayer) intent(n segmentRecord, at location) error {
 	f := r.f
 	draft, _, err := parseIntent(n.body)
 	if err != nil {
-		return fmt.Errorf("read an intent: %w: %w", ErrOutboxDamaged, err)
+		return fmt.Errorf("read an intent: %w: %w", ErrDamaged, err)
 	}
 	if h := f.index[n.ticket]; h != nil { // the record was moved
 		f.unpin(&h.record)
@@ -236,7 +235,7 @@ func (r *replayer) intent(n segmentRecord, at location) error {
 // addOwner adds the account and store of a Change to the owners, and returns its key.
 func (r *replayer) addOwner(c *pb.Change) string {
 	r.f.replayedOwners[c.GetAccount()+"/"+c.GetStore()] = true
-	return schemas.ItemKey(c.GetAccount(), c.GetSpace(), c.GetItem())
+	return keyOf(c)
 }
 
 func (r *replayer) outcome(n segmentRecord, at location) error {
@@ -248,7 +247,7 @@ func (r *replayer) outcome(n segmentRecord, at location) error {
 	}
 	c, err := parseChange(n.body)
 	if err != nil {
-		return fmt.Errorf("read an outcome: %w: %w", ErrOutboxDamaged, err)
+		return fmt.Errorf("read an outcome: %w: %w", ErrDamaged, err)
 	}
 	if h == nil { // its intent was in a segment that is removed
 		h = &indexEntry{key: r.addOwner(c), began: c.GetTime().AsTime().UnixMilli()}

@@ -1,4 +1,4 @@
-package emit
+package outbox
 
 import (
 	"errors"
@@ -10,32 +10,9 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/streams/storage/outbox/disk"
 )
-
-// A disk is the directory of an outbox. Tests replace it to fail at any step and to lose unsynced data.
-type disk interface {
-	// names returns the file names, unsorted.
-	names() ([]string, error)
-	// open opens a file; with create it creates the file, which must not exist.
-	open(name string, create bool) (diskFile, error)
-	rename(from, to string) error
-	remove(name string) error
-	// sync makes created, renamed and removed files durable.
-	sync() error
-}
-
-type diskFile interface {
-	readWriterAt
-	io.Closer
-	Sync() error
-	Truncate(size int64) error
-	size() (int64, error)
-}
-
-type readWriterAt interface {
-	io.ReaderAt
-	io.WriterAt
-}
 
 // A directory is a locked disk in the file system.
 type directory struct {
@@ -48,7 +25,7 @@ type directory struct {
 	self *os.File
 }
 
-var _ disk = (*directory)(nil)
+var _ disk.Disk = (*directory)(nil)
 
 // ErrLocked is wrapped by the error of an outbox that another process or File has open.
 var ErrLocked = errors.New("outbox is in use")
@@ -147,7 +124,7 @@ func writeAt(f io.WriterAt, b []byte, at int64) error {
 	return err
 }
 
-func (d *directory) names() ([]string, error) {
+func (d *directory) Names() ([]string, error) {
 	f, err := os.Open(d.path)
 	if err != nil {
 		return nil, err
@@ -156,7 +133,7 @@ func (d *directory) names() ([]string, error) {
 	return f.Readdirnames(-1)
 }
 
-func (d *directory) open(name string, create bool) (diskFile, error) {
+func (d *directory) Open(name string, create bool) (disk.File, error) {
 	flags := os.O_RDWR
 	if d.readOnly {
 		flags = os.O_RDONLY
@@ -171,20 +148,20 @@ func (d *directory) open(name string, create bool) (diskFile, error) {
 	return syncedFile{f}, nil
 }
 
-func (d *directory) rename(from, to string) error {
+func (d *directory) Rename(from, to string) error {
 	return os.Rename(filepath.Join(d.path, from), filepath.Join(d.path, to))
 }
 
-func (d *directory) remove(name string) error { return os.Remove(filepath.Join(d.path, name)) }
+func (d *directory) Remove(name string) error { return os.Remove(filepath.Join(d.path, name)) }
 
-func (d *directory) sync() error { return d.self.Sync() }
+func (d *directory) Sync() error { return d.self.Sync() }
 
 // A syncedFile is an os.File that Sync flushes with fdatasync.
 type syncedFile struct{ *os.File }
 
-var _ diskFile = syncedFile{}
+var _ disk.File = syncedFile{}
 
-func (f syncedFile) size() (int64, error) {
+func (f syncedFile) Size() (int64, error) {
 	st, err := f.Stat()
 	if err != nil {
 		return 0, err

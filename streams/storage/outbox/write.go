@@ -1,4 +1,4 @@
-package emit
+package outbox
 
 import (
 	"context"
@@ -87,7 +87,7 @@ func (f *File) sync(sync func() error) error {
 // syncFailed records the result of an fsync, and returns why nothing is recorded any more; f.mu is held.
 func (f *File) syncFailed(err error) error {
 	if err != nil && f.err == nil {
-		f.err = retry.Unavailable(fmt.Errorf("%w: %w", ErrOutboxFailed, err))
+		f.err = retry.Unavailable(fmt.Errorf("%w: %w", ErrFailed, err))
 	}
 	return f.err
 }
@@ -143,10 +143,10 @@ func classifyWriteError(err error) error {
 
 // create creates a segment to write to. It is renamed to its final name when it is complete.
 func (f *File) create(number uint64) error {
-	if err := f.disk.remove(newSegmentName); err != nil && !isNotExist(err) {
+	if err := f.disk.Remove(newSegmentName); err != nil && !isNotExist(err) {
 		return err
 	}
-	file, err := f.disk.open(newSegmentName, true)
+	file, err := f.disk.Open(newSegmentName, true)
 	if err != nil {
 		return err
 	}
@@ -155,10 +155,10 @@ func (f *File) create(number uint64) error {
 		err = f.sync(file.Sync)
 	}
 	if err == nil {
-		err = f.disk.rename(newSegmentName, segmentName(number))
+		err = f.disk.Rename(newSegmentName, segmentName(number))
 	}
 	if err == nil {
-		err = f.sync(f.disk.sync)
+		err = f.sync(f.disk.Sync)
 	}
 	if err != nil {
 		return errors.Join(err, file.Close())
@@ -224,14 +224,14 @@ func (f *File) discard(s *segment) error {
 	name := segmentName(s.number)
 	var err error
 	if s.damaged {
-		err = f.disk.rename(name, name+damagedSuffix)
+		err = f.disk.Rename(name, name+damagedSuffix)
 	} else {
-		err = f.disk.remove(name)
+		err = f.disk.Remove(name)
 	}
 	if err != nil && !isNotExist(err) {
 		return err
 	}
-	if err := f.sync(f.disk.sync); err != nil {
+	if err := f.sync(f.disk.Sync); err != nil {
 		return err
 	}
 	return s.file.Close()

@@ -1,4 +1,4 @@
-package emit
+package outbox
 
 import (
 	"bytes"
@@ -34,8 +34,8 @@ type reportJSON struct {
 func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
 // Report implements Outbox.
-func (f *File) Report(r Report) error {
-	name, b, err := encodeReport(r)
+func (f *File) Report(m Mutation, rejected error) error {
+	name, b, err := encodeReport(m, rejected)
 	if err != nil {
 		return err
 	}
@@ -48,24 +48,21 @@ func (f *File) Report(r Report) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.reported += n
-	f.stats.count(r.Rejected)
+	f.stats.count(rejected)
 	return nil
 }
 
-func encodeReport(r Report) (name string, b []byte, err error) {
-	l := reportJSON{Ticket: uint64(r.Ticket), At: time.Now().UTC(), Streamed: r.Streamed}
-	if name = undecidedName; r.Rejected {
-		name = rejectedName
+func encodeReport(m Mutation, rejected error) (name string, b []byte, err error) {
+	l := reportJSON{Ticket: uint64(m.Ticket), At: time.Now().UTC(), Streamed: m.Streamed}
+	if rejected != nil {
+		name, l.Error = rejectedName, rejected.Error()
 	} else {
-		l.Began = &r.Intent.Began
-	}
-	if r.Err != nil {
-		l.Error = r.Err.Error()
+		name, l.Began = undecidedName, &m.Began
 	}
 	for _, x := range []struct {
 		to *json.RawMessage
 		c  *pb.Change
-	}{{&l.Change, r.Change}, {&l.Intent, r.Intent.Draft}, {&l.Before, r.Intent.Before}} {
+	}{{&l.Change, m.Change}, {&l.Intent, m.Draft}, {&l.Before, m.Before}} {
 		if x.c == nil {
 			continue
 		}
@@ -81,17 +78,17 @@ func encodeReport(r Report) (name string, b []byte, err error) {
 
 // appendReport appends a line, syncs the file and returns by how much it has grown.
 func (f *File) appendReport(name string, b []byte) (int64, error) {
-	file, err := f.disk.open(name, false)
+	file, err := f.disk.Open(name, false)
 	if isNotExist(err) {
-		if file, err = f.disk.open(name, true); err == nil {
-			err = f.syncReport(f.disk.sync)
+		if file, err = f.disk.Open(name, true); err == nil {
+			err = f.syncReport(f.disk.Sync)
 		}
 	}
 	if err != nil {
 		return 0, err
 	}
 	defer file.Close()
-	size, err := file.size()
+	size, err := file.Size()
 	if err != nil {
 		return 0, err
 	}
@@ -120,14 +117,14 @@ func (f *File) syncReport(sync func() error) error {
 // countReports counts the reports of earlier processes.
 func (f *File) countReports() error {
 	for name, n := range map[string]*int{rejectedName: &f.stats.Rejected, undecidedName: &f.stats.Undecided} {
-		file, err := f.disk.open(name, false)
+		file, err := f.disk.Open(name, false)
 		if isNotExist(err) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		size, err := file.size()
+		size, err := file.Size()
 		if err == nil {
 			*n, err = countLines(io.NewSectionReader(file, 0, size))
 			f.reported += size
@@ -156,11 +153,11 @@ func countLines(r io.Reader) (n int, err error) {
 // reportBytes returns the current size of the report files; f.mu is held.
 func (f *File) reportBytes() (n int64) {
 	for _, name := range []string{rejectedName, undecidedName} {
-		file, err := f.disk.open(name, false)
+		file, err := f.disk.Open(name, false)
 		if err != nil {
 			continue
 		}
-		if size, err := file.size(); err == nil {
+		if size, err := file.Size(); err == nil {
 			n += size
 		}
 		file.Close()

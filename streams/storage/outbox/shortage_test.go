@@ -1,4 +1,4 @@
-package emit
+package outbox
 
 import (
 	"errors"
@@ -16,7 +16,7 @@ func TestShortageOfDescriptorsPasses(t *testing.T) {
 	for free := range 3 {
 		t.Run(fmt.Sprint("free ", free), func(t *testing.T) {
 			dir := t.TempDir()
-			f, err := OpenFile(FileConfig{Dir: dir, Segment: 1 << 10})
+			f, err := Open(Config{Dir: dir, Segment: 1 << 10})
 			must(t, err)
 			var held []Ticket
 			note := func(i int) error { // begins segments, and removes old ones
@@ -33,7 +33,7 @@ func TestShortageOfDescriptorsPasses(t *testing.T) {
 				}
 				return err
 			}
-			report := func() error { return f.Report(Report{Pending: Pending{Intent: intentOf("r")}}) }
+			report := func() error { return f.Report(intentOf("r"), nil) }
 			for i := range 20 {
 				must(t, note(i))
 			}
@@ -45,7 +45,7 @@ func TestShortageOfDescriptorsPasses(t *testing.T) {
 						continue
 					}
 					failed++
-					if !errors.Is(err, unix.EMFILE) || errors.Is(err, ErrOutboxFailed) {
+					if !errors.Is(err, unix.EMFILE) || errors.Is(err, ErrFailed) {
 						t.Errorf("with %d descriptors: %v", free, err)
 					}
 				}
@@ -60,7 +60,7 @@ func TestShortageOfDescriptorsPasses(t *testing.T) {
 				t.Errorf("afterwards: %v", err)
 			}
 			must(t, f.Close())
-			f, err = OpenFile(FileConfig{Dir: dir})
+			f, err = Open(Config{Dir: dir})
 			must(t, err)
 			defer f.Close()
 			var got []Ticket

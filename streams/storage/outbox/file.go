@@ -1,4 +1,4 @@
-package emit
+package outbox
 
 import (
 	"context"
@@ -11,10 +11,11 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/outbox/disk"
 )
 
-// FileConfig configures a File.
-type FileConfig struct {
+// Config configures a File. Dir is required.
+type Config struct {
 	// Dir is a directory for this outbox only; it is created if needed.
 	Dir string
 	// Limit bounds the bytes of pending mutations and reports [1 GiB]; at the limit, mutations are refused.
@@ -26,6 +27,8 @@ type FileConfig struct {
 	// Salvage opens a damaged outbox: readable records are kept, and damaged segments are renamed to
 	// NAME.damaged. Mutations without readable records are not published.
 	Salvage bool
+	// Disk replaces Dir in tests [the directory Dir, locked].
+	Disk disk.Disk
 }
 
 // A File is an Outbox in a directory of its own. An intent is on disk before Intend returns, all other
@@ -36,9 +39,9 @@ type FileConfig struct {
 // line. The files may be moved away at any time; the field change is in the format that the other producers
 // of Changes accept.
 type File struct {
-	cfg  FileConfig
-	disk disk
-	dir  *directory // nil in tests with another disk
+	cfg  Config
+	disk disk.Disk
+	dir  *directory // nil: Config.Disk is set
 
 	reports sync.Mutex // held while a report is written
 
@@ -63,7 +66,7 @@ type File struct {
 
 	segments []*segment // by number; records are appended to the last one
 	end      int64      // write offset in the last segment
-	// start is the position at which the last segment begins. Positions count bytes over all segments since OpenFile.
+	// start is the position at which the last segment begins. Positions count bytes over all segments since Open.
 	start     int64
 	synced    int64         // position up to which everything is on disk
 	syncRound chan struct{} // closed at the end of the fsync in progress; nil: there is none
@@ -74,7 +77,7 @@ var _ Outbox = (*File)(nil)
 // A segment is one file of an outbox.
 type segment struct {
 	number      uint64
-	file        diskFile
+	file        disk.File
 	size        int64
 	liveRecords int // records that are still needed
 	damaged     bool
@@ -105,9 +108,12 @@ const (
 	minSegment   = 16 << 10
 )
 
-// OpenFile opens the outbox of a directory. The error wraps ErrLocked if the outbox is open already,
-// ErrOutboxDamaged or ErrOutboxFormat. The caller closes the File after the last call of its Store.
-func OpenFile(cfg FileConfig) (*File, error) {
+// Open opens the outbox of a directory. The error wraps ErrLocked if the outbox is open already,
+// ErrDamaged or ErrFormat. The caller closes the File after the last call of its Store.
+func Open(cfg Config) (*File, error) {
+	if cfg.Disk != nil {
+		return openFile(cfg, cfg.Disk)
+	}
 	if cfg.Dir == "" {
 		return nil, errors.New("outbox has no directory")
 	}
@@ -124,14 +130,14 @@ func OpenFile(cfg FileConfig) (*File, error) {
 	return f, nil
 }
 
-func newFile(cfg FileConfig, d disk) *File {
+func newFile(cfg Config, d disk.Disk) *File {
 	return &File{
 		cfg: cfg, disk: d, index: map[Ticket]*indexEntry{}, unresolved: map[string][]*indexEntry{},
 		replayedOwners: map[string]bool{},
 	}
 }
 
-func openFile(cfg FileConfig, d disk) (*File, error) {
+func openFile(cfg Config, d disk.Disk) (*File, error) {
 	if cfg.Limit <= 0 {
 		cfg.Limit = defaultLimit
 	}
@@ -180,8 +186,9 @@ func (f *File) Close() error {
 	return err
 }
 
-// claim reserves the outbox for one store, named account/store.
-func (f *File) claim(name string) error {
+// Claim reserves the outbox for one store, named account/store. It fails if the outbox is reserved already, or
+// holds mutations of another store.
+func (f *File) Claim(name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.owner != "" {
@@ -196,8 +203,8 @@ func (f *File) claim(name string) error {
 	return nil
 }
 
-// observe sets a function that is called with the duration of each fsync.
-func (f *File) observe(g func(time.Duration)) {
+// ObserveSync sets a function that is called with the duration of each fsync.
+func (f *File) ObserveSync(g func(time.Duration)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.observer = g
@@ -207,7 +214,7 @@ func (f *File) observe(g func(time.Duration)) {
 func (f *File) Durable() bool { return true }
 
 // Intend implements Outbox.
-func (f *File) Intend(ctx context.Context, in Intent) (Ticket, error) {
+func (f *File) Intend(ctx context.Context, in Mutation) (Ticket, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, storage.ContextErr(ctx)
 	}
@@ -219,8 +226,10 @@ func (f *File) Intend(ctx context.Context, in Intent) (Ticket, error) {
 		return 0, retry.Permanent(fmt.Errorf("intent of %d bytes, at most %d", len(b), maxRecordBytes))
 	}
 	// The reserve ensures that the later records fit: content, outcome and done.
-	h := &indexEntry{began: in.Began.UnixMilli(), concurrent: in.Concurrent, reserve: int64(in.Draft.SizeVT() + 4096)}
-	h.key = Pending{Intent: in}.summary(0).Key
+	h := &indexEntry{
+		key: keyOf(in.Draft), began: in.Began.UnixMilli(), concurrent: in.Concurrent,
+		reserve: int64(in.Draft.SizeVT() + 4096),
+	}
 	f.mu.Lock()
 	t, target, err := f.intend(h, b)
 	f.mu.Unlock()
@@ -273,14 +282,14 @@ func (f *File) removeUnresolved(h *indexEntry) {
 	}
 }
 
-// checkLimit returns ErrOutboxFull unless n more bytes fit; f.mu is held.
+// checkLimit returns ErrFull unless n more bytes fit; f.mu is held.
 func (f *File) checkLimit(n int64) error {
 	if f.liveBytes+f.reservedBytes+f.reported+n > f.cfg.Limit {
 		f.reported = f.reportBytes() // the files may have been moved away
 	}
 	if f.liveBytes+f.reservedBytes+f.reported+n > f.cfg.Limit {
 		return retry.Unavailable(fmt.Errorf("%d mutations take %d bytes and reports %d bytes; at most %d: %w",
-			len(f.index), f.liveBytes, f.reported, f.cfg.Limit, ErrOutboxFull))
+			len(f.index), f.liveBytes, f.reported, f.cfg.Limit, ErrFull))
 	}
 	return nil
 }
@@ -304,7 +313,7 @@ func (f *File) find(t Ticket) (*indexEntry, error) {
 	if h := f.index[t]; h != nil {
 		return h, nil
 	}
-	return nil, fmt.Errorf("ticket %d: %w", t, errNotHeld)
+	return nil, fmt.Errorf("ticket %d: %w", t, ErrNotHeld)
 }
 
 // Content implements Outbox.

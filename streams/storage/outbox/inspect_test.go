@@ -1,4 +1,4 @@
-package emit
+package outbox
 
 import (
 	"context"
@@ -12,13 +12,13 @@ import (
 	"strings"
 	"testing"
 
-	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/storage/outbox/outboxtest"
 )
 
 // outboxBytes returns the segment of an outbox with all kinds of records.
 func outboxBytes(t *testing.T) []byte {
 	t.Helper()
-	d := newMemDisk()
+	d := outboxtest.New()
 	f := fileOn(t, d)
 	a := intend(t, f, "a")
 	must(t, f.Content(a, Content{Size: 1}))
@@ -78,11 +78,11 @@ func TestInspectAtEveryBit(t *testing.T) {
 		bad[at] ^= 1 << (bit % 8)
 		d := diskOf(bad)
 		in, err := inspect(t.Context(), "x", d, false)
-		if d.steps > 0 || !slices.Equal(segmentOf(t, d), bad) {
+		if d.Steps() > 0 || !slices.Equal(segmentOf(t, d), bad) {
 			t.Fatalf("bit %d: it was written to", bit)
 		}
 		if at >= 8 && at < 12 {
-			if !errors.Is(err, ErrOutboxFormat) {
+			if !errors.Is(err, ErrFormat) {
 				t.Fatalf("bit %d, of the format: got %v", bit, err)
 			}
 			continue
@@ -123,7 +123,7 @@ func TestInspectAtEveryBit(t *testing.T) {
 				t.Fatalf("bit %d: got damage %+v, want %+v", bit, in.Damage, want)
 			}
 		}
-		f, err := tryFile(d, func(c *FileConfig) { c.Salvage = true })
+		f, err := tryFile(d, func(c *Config) { c.Salvage = true })
 		must(t, err)
 		unknown := 0
 		for h := range f.Held() {
@@ -141,7 +141,7 @@ func TestInspectAtEveryBit(t *testing.T) {
 // Inspect refuses a directory that is no outbox, and one in use; it creates nothing.
 func TestInspectDirectories(t *testing.T) {
 	box := func(t *testing.T, dir string) {
-		f, err := OpenFile(FileConfig{Dir: dir})
+		f, err := Open(Config{Dir: dir})
 		must(t, err)
 		intend(t, f, "a")
 		must(t, f.Close())
@@ -166,7 +166,7 @@ func TestInspectDirectories(t *testing.T) {
 			must(t, os.Remove(filepath.Join(dir, lockName)))
 		}, "", 1},
 		"held": {func(t *testing.T, dir string) {
-			f, err := OpenFile(FileConfig{Dir: dir})
+			f, err := Open(Config{Dir: dir})
 			must(t, err)
 			t.Cleanup(func() { must(t, f.Close()) })
 		}, "in use by this process", 0},
@@ -212,12 +212,12 @@ func contents(t *testing.T, dir string) map[string]string {
 func damagedOutbox(t *testing.T) (dir string, want []string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "box")
-	f, err := OpenFile(FileConfig{Dir: dir, Segment: 400})
+	f, err := Open(Config{Dir: dir, Segment: 400})
 	must(t, err)
 	for i := range 9 {
 		intend(t, f, fmt.Sprint(i))
 	}
-	must(t, f.Report(Report{Rejected: true, Ticket: 1, Pending: Pending{Change: changeOf("z", 1)}, Err: errors.New("no")}))
+	must(t, f.Report(Mutation{Ticket: 1, Change: changeOf("z", 1)}, errors.New("no")))
 	lost := ""
 	for i, s := range state(t, f) {
 		if i == 1 {
@@ -241,7 +241,7 @@ func damagedOutbox(t *testing.T) (dir string, want []string) {
 // opened opens an outbox and returns its content.
 func opened(t *testing.T, dir string) []string {
 	t.Helper()
-	f, err := OpenFile(FileConfig{Dir: dir})
+	f, err := Open(Config{Dir: dir})
 	must(t, err)
 	defer f.Close()
 	if st := f.Stats(); st.Rejected != 1 {
@@ -341,61 +341,27 @@ func (c *endingContext) Err() error {
 func TestSalvageInPlaceAtEveryStep(t *testing.T) {
 	bad := outboxBytes(t)
 	bad[recordsOf(t, bad)[3]+recordHeaderBytes] ^= 1 // the intent of b has no content any more
-	salvage := func(c *FileConfig) { c.Salvage = true }
+	salvage := func(c *Config) { c.Salvage = true }
 	want := state(t, fileOn(t, diskOf(bad), salvage))
-	for _, how := range []mode{{}, {did: true}, {stop: true}, {stop: true, did: true}} {
+	for _, how := range []outboxtest.Failure{{}, {Applied: true}, {Stop: true}, {Stop: true, Applied: true}} {
 		for step := 1; ; step++ {
 			d := diskOf(bad)
-			d.failAt, d.stop, d.applied = step, how.stop, how.did
+			d.Fail(step, how)
 			_, err := tryFile(d, salvage)
-			if d.steps < step {
+			if !d.Failed() {
 				must(t, err)
 				if step < 5 {
 					t.Errorf("%+v: only %d steps", how, step)
 				}
 				break
 			}
-			left := d.after(false, nil)
+			left := d.After(false, nil)
 			if got := state(t, fileOn(t, left, salvage)); !slices.Equal(got, want) {
 				t.Fatalf("%+v, step %d: got %q, want %q", how, step, got, want)
 			}
 			if got := state(t, fileOn(t, left)); !slices.Equal(got, want) {
 				t.Fatalf("%+v, step %d, opened once more: got %q, want %q", how, step, got, want)
 			}
-		}
-	}
-}
-
-// A program that opens a salvaged outbox looks up lost outcomes in the store and publishes what was made,
-// once.
-func TestSalvagedIsLookedUp(t *testing.T) {
-	d, m := newMemDisk(), memory(t)
-	w := durable(t, d, m)
-	w.topic.set(func(*pb.Change) (bool, error) { return false, errUnavailable })
-	for i := range 5 {
-		must(t, w.putItem(fmt.Sprint(i), "x"))
-	}
-	b := segmentOf(t, d)
-	notes := &recordNumbers{}
-	_, err := readSegment(b, true, notes)
-	must(t, err)
-	outcome := slices.Index(notes.numbers, 4) // of the second put
-	if outcome < 1 {
-		t.Fatalf("got tickets %v", notes.numbers)
-	}
-	b[notes.ends[outcome-1]+recordHeaderBytes] ^= 1
-	salvaged := fileOn(t, diskOf(b), func(c *FileConfig) { c.Salvage = true })
-	w = durable(t, newMemDisk(), m, func(c *Config) { c.Outbox = salvaged })
-	must(t, w.s.Flush(t.Context()))
-	got := w.topic.take()
-	if len(got) != 5 || w.held() != 0 {
-		t.Errorf("got %v, %d left, want five", items(got), w.held())
-	}
-	for _, c := range got {
-		o, err := m.Stat(t.Context(), sp, c.GetItem())
-		must(t, err)
-		if c.GetVersion() != o.Version || !c.GetTime().AsTime().Equal(o.Modified) || c.GetOp() != pb.Op_OP_ADD {
-			t.Errorf("got %v, want the observed item: %+v", c, o)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package emit
+package outbox
 
 import (
 	"bytes"
@@ -23,10 +23,13 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/retry"
-	"github.com/millrace/millrace/streams/storage/mem"
+	"github.com/millrace/millrace/streams/storage/outbox/disk"
+	"github.com/millrace/millrace/streams/storage/outbox/outboxtest"
 )
 
-func fileOn(t testing.TB, d disk, edit ...func(*FileConfig)) *File {
+const sp = "photos"
+
+func fileOn(t testing.TB, d disk.Disk, edit ...func(*Config)) *File {
 	t.Helper()
 	f, err := tryFile(d, edit...)
 	if err != nil {
@@ -35,16 +38,16 @@ func fileOn(t testing.TB, d disk, edit ...func(*FileConfig)) *File {
 	return f
 }
 
-func tryFile(d disk, edit ...func(*FileConfig)) (*File, error) {
-	cfg := FileConfig{Dir: "x"}
+func tryFile(d disk.Disk, edit ...func(*Config)) (*File, error) {
+	cfg := Config{Dir: "x", Disk: d}
 	for _, e := range edit {
 		e(&cfg)
 	}
-	return openFile(cfg, d)
+	return Open(cfg)
 }
 
-func intentOf(item string) Intent {
-	return Intent{
+func intentOf(item string) Mutation {
+	return Mutation{
 		Draft:  &pb.Change{Op: pb.Op_OP_UPDATE, Account: "acme", Store: "1", Space: sp, Item: item, User: "ann"},
 		Before: &pb.Change{Account: "acme", Store: "1", Space: sp, Item: item, Version: "0", Size: 7},
 		Began:  time.UnixMilli(1_700_000_000_000),
@@ -94,7 +97,7 @@ func state(t testing.TB, f *File) (all []string) {
 
 func TestFileKeeps(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "outbox")
-	f, err := OpenFile(FileConfig{Dir: dir})
+	f, err := Open(Config{Dir: dir})
 	must(t, err)
 	if !f.Durable() {
 		t.Error("it says that it is not durable")
@@ -118,7 +121,7 @@ func TestFileKeeps(t *testing.T) {
 		t.Errorf("Intend of a closed outbox: %v", err)
 	}
 
-	f, err = OpenFile(FileConfig{Dir: dir})
+	f, err = Open(Config{Dir: dir})
 	must(t, err)
 	defer f.Close()
 	want := []string{
@@ -132,67 +135,38 @@ func TestFileKeeps(t *testing.T) {
 	}
 	p, err := f.Read(b)
 	must(t, err)
-	if w := intentOf("b"); !proto.Equal(p.Intent.Draft, w.Draft) || !proto.Equal(p.Intent.Before, w.Before) ||
-		!p.Intent.Began.Equal(w.Began) {
-		t.Errorf("got %+v, want %+v", p.Intent, w)
+	if w := intentOf("b"); !proto.Equal(p.Draft, w.Draft) || !proto.Equal(p.Before, w.Before) || !p.Began.Equal(w.Began) {
+		t.Errorf("got %+v, want %+v", p, w)
 	}
 	if next := intend(t, f, "n"); next <= x {
 		t.Errorf("got ticket %d, want one after %d", next, x)
 	}
-	if _, err := f.Read(d); !errors.Is(err, errNotHeld) {
+	if _, err := f.Read(d); !errors.Is(err, ErrNotHeld) {
 		t.Errorf("Read of a mutation that was not done: %v", err)
 	}
-}
-
-// An outbox serves one Store in its life, and only the account and store of the Changes that it holds.
-func TestNewClaimsTheFile(t *testing.T) {
-	m, err := mem.New(mem.Config{ID: "1"})
-	must(t, err)
-	dir := t.TempDir()
-	refused := func(f *File, store, why string) {
-		t.Helper()
-		if _, err := New(m, Config{Account: "acme", Store: store, Outbox: f}, &topic{}); err == nil ||
-			!strings.Contains(err.Error(), why) {
-			t.Errorf("of store %s: got %v, want %s", store, err, why)
-		}
-	}
-	f, err := OpenFile(FileConfig{Dir: dir})
-	must(t, err)
-	_, err = New(m, Config{Account: "acme", Store: "1", Outbox: f}, &topic{})
-	must(t, err)
-	refused(f, "1", "already serves store acme/1")
-	refused(f, "2", "already serves store acme/1")
-	intend(t, f, "a")
-	must(t, f.Close())
-	f, err = OpenFile(FileConfig{Dir: dir})
-	must(t, err)
-	refused(f, "2", "holds changes of store acme/1, not of acme/2")
-	_, err = New(m, Config{Account: "acme", Store: "1", Outbox: f}, &topic{})
-	must(t, err)
-	must(t, f.Close())
 }
 
 // An outbox is open once at a time, and holds the Changes of one store.
 func TestFileOwners(t *testing.T) {
 	dir := t.TempDir()
-	f, err := OpenFile(FileConfig{Dir: dir})
+	f, err := Open(Config{Dir: dir})
 	must(t, err)
-	if _, err := OpenFile(FileConfig{Dir: dir}); !errors.Is(err, ErrLocked) ||
+	if _, err := Open(Config{Dir: dir}); !errors.Is(err, ErrLocked) ||
 		!strings.Contains(err.Error(), "this process") {
 		t.Errorf("a second opener: %v", err)
 	}
-	must(t, f.claim("acme/1"))
-	if err := f.claim("acme/1"); err == nil {
+	must(t, f.Claim("acme/1"))
+	if err := f.Claim("acme/1"); err == nil {
 		t.Error("it serves two")
 	}
 	intend(t, f, "a")
 	must(t, f.Close())
-	f, err = OpenFile(FileConfig{Dir: dir})
+	f, err = Open(Config{Dir: dir})
 	must(t, err)
-	if err := f.claim("acme/2"); err == nil || !strings.Contains(err.Error(), "acme/1") {
+	if err := f.Claim("acme/2"); err == nil || !strings.Contains(err.Error(), "acme/1") {
 		t.Errorf("another store's: %v", err)
 	}
-	must(t, f.claim("acme/1"))
+	must(t, f.Claim("acme/1"))
 	must(t, f.Close())
 	// Another process has it open.
 	flock := exec.CommandContext(t.Context(), "flock", "-n", filepath.Join(dir, lockName), "sh", "-c", "echo; read x")
@@ -206,7 +180,7 @@ func TestFileOwners(t *testing.T) {
 	_, err = out.Read(make([]byte, 1))
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(dir, lockName), []byte("4711\n"), 0o600))
-	if _, err := OpenFile(FileConfig{Dir: dir}); !errors.Is(err, ErrLocked) ||
+	if _, err := Open(Config{Dir: dir}); !errors.Is(err, ErrLocked) ||
 		!strings.Contains(err.Error(), "process 4711") {
 		t.Errorf("a second process: %v", err)
 	}
@@ -215,36 +189,35 @@ func TestFileOwners(t *testing.T) {
 	// A process that only reads it does not write its pid.
 	d, err := readDirectory(dir)
 	must(t, err)
-	if _, err := OpenFile(FileConfig{Dir: dir}); !errors.Is(err, ErrLocked) || strings.Contains(err.Error(), "4711") ||
+	if _, err := Open(Config{Dir: dir}); !errors.Is(err, ErrLocked) || strings.Contains(err.Error(), "4711") ||
 		!strings.Contains(err.Error(), "by a process that reads it") {
 		t.Errorf("while it is read: %v", err)
 	}
 	_, err = Inspect(t.Context(), dir) // a second reader
 	must(t, err)
 	must(t, d.close())
-	f, err = OpenFile(FileConfig{Dir: dir})
+	f, err = Open(Config{Dir: dir})
 	must(t, err)
 	must(t, f.Close())
-	if _, err := OpenFile(FileConfig{}); err == nil {
+	if _, err := Open(Config{}); err == nil {
 		t.Error("no directory: got no error")
 	}
 }
 
 // segmentOf returns the bytes of the only segment.
-func segmentOf(t testing.TB, d *memDisk) []byte {
+func segmentOf(t testing.TB, d *outboxtest.Disk) []byte {
 	t.Helper()
-	f := d.files[segmentName(1)]
-	if f == nil {
+	b := d.Read(segmentName(1))
+	if b == nil {
 		t.Fatal("there is no first segment")
 	}
-	return f.bytes
+	return b
 }
 
 // diskOf returns a disk with one segment.
-func diskOf(b []byte) *memDisk {
-	d := newMemDisk()
-	d.files[segmentName(1)] = &memFile{d, slices.Clone(b), slices.Clone(b)}
-	d.syncedNames = d.files
+func diskOf(b []byte) *outboxtest.Disk {
+	d := outboxtest.New()
+	d.Write(segmentName(1), b)
 	return d
 }
 
@@ -267,7 +240,7 @@ func (endsVisitor) damaged(int64, int64) error { return nil }
 
 // A segment that is cut at any byte, or has garbage after it, keeps its complete records.
 func TestTornAtEveryByte(t *testing.T) {
-	d := newMemDisk()
+	d := outboxtest.New()
 	f := fileOn(t, d)
 	for i := range 4 {
 		ticket := intend(t, f, fmt.Sprint(i))
@@ -314,7 +287,7 @@ func TestTornAtEveryByte(t *testing.T) {
 				t.Fatalf("%s at byte %d: got  %q\nwant %q", name, cut, got, want)
 			}
 			intend(t, f, "after")
-			if got := len(state(t, fileOn(t, torn.after(false, nil)))); got != len(want)+1 {
+			if got := len(state(t, fileOn(t, torn.After(false, nil)))); got != len(want)+1 {
 				t.Fatalf("%s at byte %d: got %d held after a record and a restart, want %d", name, cut, got, len(want)+1)
 			}
 		}
@@ -324,7 +297,7 @@ func TestTornAtEveryByte(t *testing.T) {
 // A record behind an incomplete one, if never known to be synced, does not come back when the gap is
 // overwritten.
 func TestTornWithMoreBehind(t *testing.T) {
-	d := newMemDisk()
+	d := outboxtest.New()
 	f := fileOn(t, d)
 	ticket := intend(t, f, "a")
 	must(t, f.Content(ticket, Content{Size: 1}))
@@ -336,14 +309,14 @@ func TestTornWithMoreBehind(t *testing.T) {
 	f = fileOn(t, torn)
 	must(t, f.Content(ticket, Content{Size: 3})) // as long as the one that is torn
 	want := []string{fmt.Sprintf("%d acme/photos/a outcome 0 concurrent false streamed 3", ticket)}
-	if got := state(t, fileOn(t, torn.after(false, nil))); !slices.Equal(got, want) {
+	if got := state(t, fileOn(t, torn.After(false, nil))); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
 // Bytes that were known to be synced and have changed are never ignored silently.
 func TestDamagedAtEveryByte(t *testing.T) {
-	d := newMemDisk()
+	d := outboxtest.New()
 	f := fileOn(t, d)
 	var tickets []Ticket
 	for i := range 3 {
@@ -356,8 +329,8 @@ func TestDamagedAtEveryByte(t *testing.T) {
 		bad[at] ^= 0x10
 		_, err := tryFile(diskOf(bad))
 		// No later record says that the last one was synced.
-		if at < ends[1] && !errors.Is(err, ErrOutboxDamaged) && !errors.Is(err, ErrOutboxFormat) {
-			t.Fatalf("byte %d: got %v, want ErrOutboxDamaged", at, err)
+		if at < ends[1] && !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrFormat) {
+			t.Fatalf("byte %d: got %v, want ErrDamaged", at, err)
 		}
 		if at >= ends[1] && err != nil {
 			t.Fatalf("byte %d, of the tail: %v", at, err)
@@ -370,51 +343,51 @@ func TestDamagedAtEveryByte(t *testing.T) {
 			want = 3
 		}
 		dd := diskOf(bad)
-		f, err := tryFile(dd, func(c *FileConfig) { c.Salvage = true })
+		f, err := tryFile(dd, func(c *Config) { c.Salvage = true })
 		if err != nil {
 			t.Fatalf("salvage with byte %d: %v", at, err)
 		}
 		if got := len(state(t, f)); got != want {
 			t.Fatalf("salvage with byte %d: got %d held, want %d of %v", at, got, want, tickets)
 		}
-		if dd.files[segmentName(1)+".damaged"] == nil {
-			t.Fatalf("salvage with byte %d: the damaged segment is gone: %v", at, dd.files)
+		if dd.Read(segmentName(1)+".damaged") == nil {
+			t.Fatalf("salvage with byte %d: the damaged segment is gone", at)
 		}
 		intend(t, f, "after")
-		if got := len(state(t, fileOn(t, dd.after(false, nil)))); got != want+1 {
+		if got := len(state(t, fileOn(t, dd.After(false, nil)))); got != want+1 {
 			t.Fatalf("after salvage with byte %d and a restart: got %d held, want %d", at, got, want+1)
 		}
 	}
 }
 
 func TestFormats(t *testing.T) {
-	d := newMemDisk()
+	d := outboxtest.New()
 	intend(t, fileOn(t, d), "a")
 	newer := slices.Clone(segmentOf(t, d))
 	newer[8] = 2
-	if _, err := tryFile(diskOf(newer), func(c *FileConfig) { c.Salvage = true }); !errors.Is(err, ErrOutboxFormat) ||
+	if _, err := tryFile(diskOf(newer), func(c *Config) { c.Salvage = true }); !errors.Is(err, ErrFormat) ||
 		!strings.Contains(err.Error(), "format 2") {
 		t.Errorf("a newer format: %v", err)
 	}
-	if _, err := tryFile(diskOf([]byte("what is this"))); !errors.Is(err, ErrOutboxDamaged) {
+	if _, err := tryFile(diskOf([]byte("what is this"))); !errors.Is(err, ErrDamaged) {
 		t.Errorf("no outbox: %v", err)
 	}
 	gap := diskOf(segmentOf(t, d))
-	gap.files[segmentName(3)] = gap.files[segmentName(1)]
-	if _, err := tryFile(gap); !errors.Is(err, ErrOutboxDamaged) {
+	gap.Write(segmentName(3), segmentOf(t, d))
+	if _, err := tryFile(gap); !errors.Is(err, ErrDamaged) {
 		t.Errorf("a segment is missing: %v", err)
 	}
-	renamed := newMemDisk()
-	renamed.files[segmentName(2)] = d.files[segmentName(1)]
-	if _, err := tryFile(renamed); !errors.Is(err, ErrOutboxDamaged) {
+	renamed := outboxtest.New()
+	renamed.Write(segmentName(2), segmentOf(t, d))
+	if _, err := tryFile(renamed); !errors.Is(err, ErrDamaged) {
 		t.Errorf("a segment of another number: %v", err)
 	}
 }
 
 // The records on both sides of a missing segment are kept, and the outbox can be opened from then on.
 func TestSalvageOverAGap(t *testing.T) {
-	d := newMemDisk()
-	f := fileOn(t, d, func(c *FileConfig) { c.Segment = 200 })
+	d := outboxtest.New()
+	f := fileOn(t, d, func(c *Config) { c.Segment = 200 })
 	for i := range 6 {
 		intend(t, f, fmt.Sprint(i))
 	}
@@ -423,8 +396,8 @@ func TestSalvageOverAGap(t *testing.T) {
 	if all < 3 {
 		t.Fatalf("got %d segments, want 3", all)
 	}
-	must(t, d.remove(segmentName(2)))
-	f = fileOn(t, d, func(c *FileConfig) { c.Salvage = true })
+	must(t, d.Remove(segmentName(2)))
+	f = fileOn(t, d, func(c *Config) { c.Salvage = true })
 	want := state(t, f)
 	if len(want) == 0 || len(want) >= 6 {
 		t.Fatalf("got %q, want those of all segments but one", want)
@@ -436,7 +409,7 @@ func TestSalvageOverAGap(t *testing.T) {
 }
 
 func FuzzReadSegment(f *testing.F) {
-	d := newMemDisk()
+	d := outboxtest.New()
 	o := fileOn(f, d)
 	ticket, err := o.Intend(f.Context(), intentOf("a"))
 	must(f, err)
@@ -447,7 +420,7 @@ func FuzzReadSegment(f *testing.F) {
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := diskOf(b)
-		o, err := tryFile(d, func(c *FileConfig) { c.Salvage = true })
+		o, err := tryFile(d, func(c *Config) { c.Salvage = true })
 		if err != nil {
 			return
 		}
@@ -466,8 +439,8 @@ func FuzzReadSegment(f *testing.F) {
 
 // Published mutations do not stay on disk, even while one old mutation is pending.
 func TestFileDoesNotGrow(t *testing.T) {
-	d := newMemDisk()
-	f := fileOn(t, d, func(c *FileConfig) { c.Limit, c.Segment = 64<<10, 4<<10 })
+	d := outboxtest.New()
+	f := fileOn(t, d, func(c *Config) { c.Limit, c.Segment = 64<<10, 4<<10 })
 	old := intend(t, f, "old")
 	must(t, f.Content(old, Content{Size: 42}))
 	waits := intend(t, f, "waits")
@@ -478,12 +451,8 @@ func TestFileDoesNotGrow(t *testing.T) {
 		_, err := f.Outcome(ticket, changeOf(fmt.Sprint(i), int64(i)))
 		must(t, err)
 		must(t, f.Done(ticket))
-		size := 0
-		for _, x := range d.files {
-			size += len(x.bytes)
-		}
-		if size > 4*4<<10 {
-			t.Fatalf("%d bytes in %d files after %d published mutations", size, len(d.files), i)
+		if size := d.Bytes(); size > 4*4<<10 {
+			t.Fatalf("%d bytes after %d published mutations", size, i)
 		}
 	}
 	want := state(t, f)
@@ -497,14 +466,14 @@ func TestFileDoesNotGrow(t *testing.T) {
 }
 
 func TestFileFull(t *testing.T) {
-	d := newMemDisk()
-	f := fileOn(t, d, func(c *FileConfig) { c.Limit = 100 << 10 })
+	d := outboxtest.New()
+	f := fileOn(t, d, func(c *Config) { c.Limit = 100 << 10 })
 	var tickets []Ticket
 	for {
 		ticket, err := f.Intend(t.Context(), intentOf("a"))
 		if err != nil {
-			if !errors.Is(err, ErrOutboxFull) || retry.ClassOf(err) != retry.ClassUnavailable {
-				t.Fatalf("got %v, want ErrOutboxFull, as unavailable", err)
+			if !errors.Is(err, ErrFull) || retry.ClassOf(err) != retry.ClassUnavailable {
+				t.Fatalf("got %v, want ErrFull, as unavailable", err)
 			}
 			break
 		}
@@ -521,38 +490,37 @@ func TestFileFull(t *testing.T) {
 	}
 	intend(t, f, "b")
 	// Reports count towards the limit until they are moved away.
-	must(t, f.Report(Report{Rejected: true, Pending: Pending{Change: &pb.Change{User: strings.Repeat("u", 100<<10)}},
-		Err: errors.New("x")}))
-	if _, err := f.Intend(t.Context(), intentOf("c")); !errors.Is(err, ErrOutboxFull) {
-		t.Errorf("with reports: got %v, want ErrOutboxFull", err)
+	must(t, f.Report(Mutation{Change: &pb.Change{User: strings.Repeat("u", 100<<10)}}, errors.New("x")))
+	if _, err := f.Intend(t.Context(), intentOf("c")); !errors.Is(err, ErrFull) {
+		t.Errorf("with reports: got %v, want ErrFull", err)
 	}
-	must(t, d.remove(rejectedName))
+	must(t, d.Remove(rejectedName))
 	intend(t, f, "c")
 }
 
 // After a failed fsync nothing is recorded any more; records synced before it are kept.
 func TestFsyncFails(t *testing.T) {
-	d := newMemDisk()
+	d := outboxtest.New()
 	f := fileOn(t, d)
 	a := intend(t, f, "a")
-	d.failAt = d.steps + 2 // the write goes well
-	if _, err := f.Intend(t.Context(), intentOf("b")); !errors.Is(err, ErrOutboxFailed) || !errors.Is(err, errStep) {
-		t.Errorf("got %v, want ErrOutboxFailed and why", err)
+	d.Fail(2, outboxtest.Failure{}) // the write goes well
+	if _, err := f.Intend(t.Context(), intentOf("b")); !errors.Is(err, ErrFailed) || !errors.Is(err, outboxtest.ErrStep) {
+		t.Errorf("got %v, want ErrFailed and why", err)
 	}
-	if _, err := f.Intend(t.Context(), intentOf("c")); !errors.Is(err, ErrOutboxFailed) ||
+	if _, err := f.Intend(t.Context(), intentOf("c")); !errors.Is(err, ErrFailed) ||
 		retry.ClassOf(err) != retry.ClassUnavailable {
-		t.Errorf("the next: got %v, want ErrOutboxFailed, as unavailable", err)
+		t.Errorf("the next: got %v, want ErrFailed, as unavailable", err)
 	}
-	if _, err := f.Outcome(a, changeOf("a", 1)); !errors.Is(err, ErrOutboxFailed) {
-		t.Errorf("an outcome: got %v, want ErrOutboxFailed", err)
+	if _, err := f.Outcome(a, changeOf("a", 1)); !errors.Is(err, ErrFailed) {
+		t.Errorf("an outcome: got %v, want ErrFailed", err)
 	}
-	if err := f.Done(a); !errors.Is(err, ErrOutboxFailed) {
-		t.Errorf("done: got %v, want ErrOutboxFailed", err)
+	if err := f.Done(a); !errors.Is(err, ErrFailed) {
+		t.Errorf("done: got %v, want ErrFailed", err)
 	}
 	if f.Stats().Err == nil {
 		t.Error("Stats do not say so")
 	}
-	if got := state(t, fileOn(t, d.after(true, rand.New(rand.NewPCG(1, 1))))); len(got) != 1 && len(got) != 2 {
+	if got := state(t, fileOn(t, d.After(true, rand.New(rand.NewPCG(1, 1))))); len(got) != 1 && len(got) != 2 {
 		t.Errorf("after a restart: got %q, want a, and b perhaps", got)
 	}
 }
@@ -560,20 +528,20 @@ func TestFsyncFails(t *testing.T) {
 // A record whose write fails, or seems to, is not kept, and those after it are.
 func TestWriteFails(t *testing.T) {
 	for _, did := range []bool{false, true} {
-		for _, cause := range []error{errStep, unix.ENOSPC} {
+		for _, cause := range []error{outboxtest.ErrStep, unix.ENOSPC} {
 			t.Run(fmt.Sprintf("done %v %v", did, cause), func(t *testing.T) {
-				d := newMemDisk()
+				d := outboxtest.New()
 				f := fileOn(t, d)
 				a := intend(t, f, "a")
-				d.failAt, d.applied, d.err = d.steps+1, did, cause
+				d.Fail(1, outboxtest.Failure{Err: cause, Applied: did})
 				_, err := f.Intend(t.Context(), intentOf("b"))
 				if !errors.Is(err, cause) || (retry.ClassOf(err) == retry.ClassUnavailable) != (cause == unix.ENOSPC) {
 					t.Errorf("got %v, of class %v", err, retry.ClassOf(err))
 				}
 				c := intend(t, f, "c")
 				got := state(t, f)
-				if len(got) != 2 || !slices.Equal(got, state(t, fileOn(t, d.after(false, nil)))) {
-					t.Errorf("got %q, then %q after a restart, want %d and %d", got, state(t, fileOn(t, d.after(false, nil))), a, c)
+				if len(got) != 2 || !slices.Equal(got, state(t, fileOn(t, d.After(false, nil)))) {
+					t.Errorf("got %q, then %q after a restart, want %d and %d", got, state(t, fileOn(t, d.After(false, nil))), a, c)
 				}
 			})
 		}
@@ -582,11 +550,11 @@ func TestWriteFails(t *testing.T) {
 
 // Concurrent callers share an fsync.
 func TestGroupSync(t *testing.T) {
-	f, err := OpenFile(FileConfig{Dir: t.TempDir()})
+	f, err := Open(Config{Dir: t.TempDir()})
 	must(t, err)
 	defer f.Close()
 	var syncs atomic.Int64
-	f.observe(func(time.Duration) { syncs.Add(1) })
+	f.ObserveSync(func(time.Duration) { syncs.Add(1) })
 	var wg sync.WaitGroup
 	const callers, each = 32, 20
 	for i := range callers {
@@ -614,12 +582,13 @@ func TestGroupSync(t *testing.T) {
 
 func TestReports(t *testing.T) {
 	dir := t.TempDir()
-	f, err := OpenFile(FileConfig{Dir: dir})
+	f, err := Open(Config{Dir: dir})
 	must(t, err)
-	must(t, f.Report(Report{Rejected: true, Ticket: 1, Pending: Pending{Change: changeOf("a", 1)},
-		Err: errors.New("too large")}))
-	must(t, f.Report(Report{Ticket: 2, Pending: Pending{Intent: intentOf("b"), Streamed: &Content{Size: 3}}}))
-	must(t, f.Report(Report{Ticket: 3, Pending: Pending{Intent: intentOf("c")}}))
+	must(t, f.Report(Mutation{Ticket: 1, Change: changeOf("a", 1)}, errors.New("too large")))
+	b, c := intentOf("b"), intentOf("c")
+	b.Ticket, b.Streamed, c.Ticket = 2, &Content{Size: 3}, 3
+	must(t, f.Report(b, nil))
+	must(t, f.Report(c, nil))
 	for name, want := range map[string][]string{
 		rejectedName:  {"too large", `"item":"a"`},
 		undecidedName: {`"user":"ann"`, `"came":{`, `"ticket":3`},
@@ -642,13 +611,13 @@ func TestReports(t *testing.T) {
 	_, err = half.WriteString(`{"ticket":`)
 	must(t, err)
 	must(t, half.Close())
-	f, err = OpenFile(FileConfig{Dir: dir})
+	f, err = Open(Config{Dir: dir})
 	must(t, err)
 	defer f.Close()
-	must(t, f.Report(Report{Rejected: true, Ticket: 4, Pending: Pending{Change: changeOf("d", 1)}, Err: errors.New("x")}))
-	b, err := os.ReadFile(filepath.Join(dir, rejectedName))
+	must(t, f.Report(Mutation{Ticket: 4, Change: changeOf("d", 1)}, errors.New("x")))
+	all, err := os.ReadFile(filepath.Join(dir, rejectedName))
 	must(t, err)
-	if lines := strings.Split(strings.TrimSpace(string(b)), "\n"); len(lines) != 3 ||
+	if lines := strings.Split(strings.TrimSpace(string(all)), "\n"); len(lines) != 3 ||
 		!strings.HasPrefix(lines[2], `{"ticket":4`) {
 		t.Errorf("got %q", lines)
 	}

@@ -1,4 +1,4 @@
-package emit
+package outbox
 
 import (
 	"context"
@@ -32,7 +32,7 @@ func Salvage(ctx context.Context, dir, to string) (Inspection, error) {
 }
 
 func salvageInPlace(dir string) error {
-	f, err := OpenFile(FileConfig{Dir: dir, Salvage: true})
+	f, err := Open(Config{Dir: dir, Salvage: true})
 	if err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ func checkOutside(dir, to string) error {
 
 // salvageInto copies an outbox to another directory and salvages the copy.
 func salvageInto(ctx context.Context, d *directory, to string) error {
-	names, err := d.names()
+	names, err := d.Names()
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func salvageInto(ctx context.Context, d *directory, to string) error {
 	if err := salvageInPlace(to); err != nil {
 		return err
 	}
-	names, err = (&directory{path: to}).names()
+	names, err = (&directory{path: to}).Names()
 	for _, name := range names {
 		if strings.HasSuffix(name, damagedSuffix) { // the old outbox keeps it
 			err = errors.Join(err, os.Remove(filepath.Join(to, name)))

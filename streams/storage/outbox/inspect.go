@@ -1,4 +1,4 @@
-package emit
+package outbox
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/millrace/millrace/streams/storage/outbox/disk"
 )
 
 // An Inspection describes an outbox on disk.
@@ -54,7 +56,7 @@ type Damage struct {
 }
 
 // Inspect reads the whole outbox in dir and writes nothing. The error wraps ErrLocked if a process has it
-// open, and ErrOutboxFormat if a newer version wrote it.
+// open, and ErrFormat if a newer version wrote it.
 func Inspect(ctx context.Context, dir string) (Inspection, error) {
 	d, err := readDirectory(dir)
 	if err != nil {
@@ -66,8 +68,8 @@ func Inspect(ctx context.Context, dir string) (Inspection, error) {
 
 // inspect reads an outbox from d; hadLock: the directory has a lock file, so it was opened as an outbox
 // before.
-func inspect(ctx context.Context, dir string, d disk, hadLock bool) (in Inspection, err error) {
-	f := newFile(FileConfig{Dir: dir, Salvage: true}, d)
+func inspect(ctx context.Context, dir string, d disk.Disk, hadLock bool) (in Inspection, err error) {
+	f := newFile(Config{Dir: dir, Salvage: true}, d)
 	defer func() { err = errors.Join(err, f.release()) }()
 	r := &replayer{f: f, stop: func() error { return context.Cause(ctx) }}
 	if err = r.all(); err == nil {
@@ -94,11 +96,11 @@ func inspect(ctx context.Context, dir string, d disk, hadLock bool) (in Inspecti
 		if h.Outcome != 0 {
 			continue
 		}
-		p, err := f.Read(h.Ticket)
+		m, err := f.Read(h.Ticket)
 		if err != nil {
 			return in, fmt.Errorf("read outbox %s: %w", dir, err)
 		}
-		c := p.Intent.Draft
+		c := m.Draft
 		op := strings.TrimPrefix(c.GetOp().String(), "OP_")
 		in.Unknown = append(in.Unknown, UnknownOutcome{h.Ticket, op, c.GetSpace(), c.GetItem(), h.Began.UTC()})
 	}

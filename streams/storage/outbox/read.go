@@ -1,4 +1,4 @@
-package emit
+package outbox
 
 import (
 	"fmt"
@@ -7,16 +7,12 @@ import (
 )
 
 // Held implements Outbox.
-func (f *File) Held() iter.Seq[Summary] {
-	return func(yield func(Summary) bool) {
+func (f *File) Held() iter.Seq[Mutation] {
+	return func(yield func(Mutation) bool) {
 		f.mu.Lock()
-		all := make([]Summary, 0, len(f.index))
+		all := make([]Mutation, 0, len(f.index))
 		for t, h := range f.index {
-			x := Summary{Ticket: t, Key: h.key, Began: time.UnixMilli(h.began), Concurrent: h.concurrent, Outcome: h.outcome}
-			if h.outcome != 0 {
-				x.Time = time.UnixMilli(h.time)
-			}
-			all = append(all, x)
+			all = append(all, h.mutation(t))
 		}
 		f.mu.Unlock()
 		for _, h := range sortedByTicket(all) {
@@ -27,31 +23,41 @@ func (f *File) Held() iter.Seq[Summary] {
 	}
 }
 
+// mutation returns a mutation as Held does.
+func (h *indexEntry) mutation(t Ticket) Mutation {
+	m := Mutation{
+		Ticket: t, Key: h.key, Began: time.UnixMilli(h.began), Concurrent: h.concurrent, Outcome: h.outcome,
+	}
+	if h.outcome != 0 {
+		m.Time = time.UnixMilli(h.time)
+	}
+	return m
+}
+
 // Read implements Outbox.
-func (f *File) Read(t Ticket) (p Pending, err error) {
+func (f *File) Read(t Ticket) (Mutation, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	h, err := f.find(t)
 	if err != nil {
-		return Pending{}, err
+		return Mutation{}, err
 	}
 	n, err := f.read(h.record)
 	if err != nil {
-		return Pending{}, err
+		return Mutation{}, err
 	}
+	m := h.mutation(t)
 	if n.kind == kindOutcome {
-		p.Outcome = h.outcome
-		p.Change, err = parseChange(n.body)
-		return p, err
+		m.Change, err = parseChange(n.body)
+		return m, err
 	}
-	p.Intent = Intent{Began: time.UnixMilli(h.began), Concurrent: h.concurrent}
-	if p.Intent.Draft, p.Intent.Before, err = parseIntent(n.body); err != nil || h.content.seg == nil {
-		return p, err
+	if m.Draft, m.Before, err = parseIntent(n.body); err != nil || h.content.seg == nil {
+		return m, err
 	}
 	if n, err = f.read(h.content); err == nil {
-		p.Streamed, err = parseContent(n.body)
+		m.Streamed, err = parseContent(n.body)
 	}
-	return p, err
+	return m, err
 }
 
 // read reads a record; f.mu is held.
@@ -65,7 +71,7 @@ func (f *File) read(at location) (segmentRecord, error) {
 	}
 	n, _, ok := parseRecord(b)
 	if !ok {
-		return segmentRecord{}, fmt.Errorf("segment %s, byte %d: %w", segmentName(at.seg.number), at.offset, ErrOutboxDamaged)
+		return segmentRecord{}, fmt.Errorf("segment %s, byte %d: %w", segmentName(at.seg.number), at.offset, ErrDamaged)
 	}
 	return n, nil
 }
