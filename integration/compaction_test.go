@@ -53,9 +53,9 @@ func TestIncidentsAreNotCompactedUnread(t *testing.T) {
 	}
 
 	other := c.Config("limited.")
-	c.NewTopic(t, other, schemas.Incidents, 4)
+	c.CreateTopic(t, other, schemas.Incidents, 4)
 	for key, value := range map[string]string{"cleanup.policy": "compact", "max.message.bytes": "4000000", "max.compaction.lag.ms": "3600000"} {
-		c.Set(t, other.Prefix+string(schemas.Incidents), key, value)
+		c.SetTopicConfig(t, other.Prefix+string(schemas.Incidents), key, value)
 	}
 	err := kafka.EnsureTopics(t.Context(), other, kafka.TopicOptions{Partitions: 1, Replication: 1})
 	if err == nil || !strings.Contains(err.Error(), other.Prefix+"incidents: set min.compaction.lag.ms to 1209600000: ") {

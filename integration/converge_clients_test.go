@@ -32,7 +32,7 @@ func (w *convergeWorld) store(id string) storage.Store {
 }
 
 // hold has nobody else work with an item until release is called.
-func (w *convergeWorld) hold(p converge.Place) (release func()) {
+func (w *convergeWorld) hold(p converge.ItemRef) (release func()) {
 	m, _ := w.items.LoadOrStore(p.Original(), new(sync.Mutex))
 	m.(*sync.Mutex).Lock()
 	return m.(*sync.Mutex).Unlock
@@ -45,7 +45,7 @@ const actLimit = 2 * time.Minute
 func (w *convergeWorld) do(ctx context.Context, o converge.Op) error {
 	ctx, cancel := context.WithTimeout(emit.WithUser(ctx, o.User), actLimit)
 	defer cancel()
-	a := converge.Act{Place: o.Place, Kind: o.Kind, User: o.User, Bare: bare(o.Place)}
+	a := converge.Mutation{ItemRef: o.ItemRef, Kind: o.Kind, User: o.User, NoDigests: bare(o.ItemRef)}
 	if o.Kind != converge.Delete {
 		a.Content = converge.Content{MediaType: o.MediaType, User: o.Props}
 	}
@@ -55,7 +55,7 @@ func (w *convergeWorld) do(ctx context.Context, o converge.Op) error {
 	}
 	var held []string
 	if o.Kind == converge.Delete && w.model.Rule(o.Space).Keep {
-		held = w.holders(ctx, o.Place)
+		held = w.holders(ctx, o.ItemRef)
 	}
 	for tries := 0; ; tries++ {
 		err := w.once(ctx, o, a, held, tries > 0)
@@ -63,27 +63,27 @@ func (w *convergeWorld) do(ctx context.Context, o converge.Op) error {
 			return nil
 		}
 		if errors.Is(err, storage.ErrNotFound) || retry.Sleep(ctx, 200*time.Millisecond) != nil {
-			return fmt.Errorf("%s %v: %w", o.Kind, o.Place, err)
+			return fmt.Errorf("%s %v: %w", o.Kind, o.ItemRef, err)
 		}
 	}
 }
 
 // once has a client try to do something once, and tells the model if it is done: by this try, or by one before it.
-func (w *convergeWorld) once(ctx context.Context, o converge.Op, a converge.Act, held []string, again bool) error {
+func (w *convergeWorld) once(ctx context.Context, o converge.Op, a converge.Mutation, held []string, again bool) error {
 	w.gate.RLock()
 	defer w.gate.RUnlock()
-	err := w.try(ctx, o, a.Bare)
+	err := w.try(ctx, o, a.NoDigests)
 	if err != nil && !(again && o.Kind == converge.Delete && errors.Is(err, storage.ErrNotFound)) {
 		return err
 	}
-	w.model.Did(a)
+	w.model.RecordMutation(a)
 	if o.Kind == converge.Put {
 		w.mu.Lock()
-		w.puts[o.Place] = o
+		w.puts[o.ItemRef] = o
 		w.mu.Unlock()
 	}
 	for _, store := range held {
-		w.model.Kept(converge.Copy{Store: store, Place: o.Place})
+		w.model.RecordKept(converge.Copy{Store: store, ItemRef: o.ItemRef})
 	}
 	return nil
 }
@@ -117,10 +117,10 @@ func (w *convergeWorld) try(ctx context.Context, o converge.Op, bare bool) error
 }
 
 // holders returns the destinations that hold what clients have put last.
-func (w *convergeWorld) holders(ctx context.Context, p converge.Place) (all []string) {
+func (w *convergeWorld) holders(ctx context.Context, p converge.ItemRef) (all []string) {
 	want, ok := w.model.Content(p)
 	for _, pair := range w.model.Rule(p.Space).Pairs {
-		if sha, err := w.read(ctx, converge.Copy{Store: pair.To, Place: p}); ok && err == nil && sha == want.SHA256 {
+		if sha, err := w.read(ctx, converge.Copy{Store: pair.To, ItemRef: p}); ok && err == nil && sha == want.SHA256 {
 			all = append(all, pair.To)
 		}
 	}
@@ -160,10 +160,10 @@ func groups() map[string]map[string]int {
 	}
 }
 
-func bare(p converge.Place) bool { return strings.HasPrefix(p.Item, bareItems) }
+func bare(p converge.ItemRef) bool { return strings.HasPrefix(p.Item, bareItems) }
 
 // places returns the items of a space that are for one thing, or of all spaces.
-func places(space, group string) (all []converge.Place) {
+func places(space, group string) (all []converge.ItemRef) {
 	for _, s := range slices.Sorted(maps.Keys(groups())) {
 		if space != "" && s != space {
 			continue
@@ -173,7 +173,7 @@ func places(space, group string) (all []converge.Place) {
 			name = "item"
 		}
 		for i := range groups()[s][group] {
-			all = append(all, converge.Place{Space: s, Item: fmt.Sprintf("%s/%d", name, i)})
+			all = append(all, converge.ItemRef{Space: s, Item: fmt.Sprintf("%s/%d", name, i)})
 		}
 	}
 	return all

@@ -30,8 +30,8 @@ func convergeNames() converge.Names {
 		Processes: []string{sinkProcess, otherProcess, workProcess, headProcess, careProcess},
 		Roles:     []string{"checker", "copier", "planner", "sink", "steward", "deleter"},
 		Stores:    []string{sourceStore, clockStore, outStore, "3"},
-		Clock:     clockStore, Out: outStore, Engine: "clickhouse", Spaces: []string{fanSpace, chainSpace},
-		Steward: careProcess, Topics: []string{string(schemas.Policies), string(schemas.Admin)}, Vanish: lostSpace,
+		Clock:     clockStore, Removable: outStore, Engine: "clickhouse", Spaces: []string{fanSpace, chainSpace},
+		Steward: careProcess, Topics: []string{string(schemas.Policies), string(schemas.Admin)}, LostSpace: lostSpace,
 	}
 }
 
@@ -54,7 +54,7 @@ func (w *convergeWorld) run(t *testing.T, form convergeForm) {
 	begun := time.Now()
 	at := func(ctx context.Context, at time.Duration) error { return retry.Sleep(ctx, time.Until(begun.Add(at))) }
 	g, ctx := errgroup.WithContext(t.Context())
-	w.work(ctx, g, converge.Ops(w.seed, converge.Load{Places: places("", ""), Length: form.length, Every: form.every}), at)
+	w.work(ctx, g, converge.Ops(w.seed, converge.Load{Items: places("", ""), Length: form.length, Every: form.every}), at)
 	w.work(ctx, g, bareOps(form.length), at)
 	for n, e := range events {
 		if late := time.Since(begun) - form.length; late > lateLimit {
@@ -67,7 +67,7 @@ func (w *convergeWorld) run(t *testing.T, form convergeForm) {
 		if ctx.Err() != nil {
 			break // the group says why
 		}
-		t.Logf("%5.1f s: %s %s %v", time.Since(begun).Seconds(), e.Fault, e.What, e.For)
+		t.Logf("%5.1f s: %s %s %v", time.Since(begun).Seconds(), e.Fault, e.Target, e.For)
 		f := w.ofItem(t, e)
 		if e.Fault == converge.Decide {
 			f = w.decide(t, e)
@@ -94,7 +94,7 @@ func (w *convergeWorld) run(t *testing.T, form convergeForm) {
 func bareOps(length time.Duration) (ops []converge.Op) {
 	all := places("", bareItems)
 	for n := 0; time.Duration(n)*time.Second < length; n++ {
-		ops = append(ops, converge.Op{At: time.Duration(n) * time.Second, Place: all[n%len(all)], Kind: converge.Put, User: "dan",
+		ops = append(ops, converge.Op{At: time.Duration(n) * time.Second, ItemRef: all[n%len(all)], Kind: converge.Put, User: "dan",
 			Body: fmt.Sprintf("%d without a digest", n), MediaType: "text/plain"})
 	}
 	return ops
@@ -131,37 +131,37 @@ func (w *convergeWorld) befall(t *testing.T, e converge.Event) {
 	defer w.events.Unlock()
 	switch e.Fault {
 	case converge.Kill:
-		w.model.Befell(e.Fault, e.What)
-		w.process(e.What).kill()
+		w.model.RecordFault(e.Fault, e.Target)
+		w.process(e.Target).kill()
 		wait(t, e.For)
-		w.start(t, e.What)
+		w.start(t, e.Target)
 	case converge.Freeze:
-		p := w.process(e.What)
+		p := w.process(e.Target)
 		p.signal(t, syscall.SIGSTOP)
 		wait(t, e.For)
 		p.signal(t, syscall.SIGCONT)
 	case converge.Pause:
-		w.want(t, 0, "paused", "pause", "role", e.What, "--reason", "a test", "--until", e.For.String())
+		w.want(t, 0, "paused", "pause", "role", e.Target, "--reason", "a test", "--until", e.For.String())
 		wait(t, e.For)
-	case converge.Away:
+	case converge.Unavailable:
 		w.away(t, e)
-	case converge.Step:
+	case converge.ClockStep:
 		if e.For < 0 {
-			w.model.Befell(e.Fault, e.What)
+			w.model.RecordFault(e.Fault, e.Target)
 		}
 		w.clock.Store(min(max(w.clock.Load()+int64(e.For), int64(-4*time.Minute)), int64(time.Minute)))
 	case converge.KillCopier:
 		w.killCopier(t)
-	case converge.TakeOut:
+	case converge.RemoveStore:
 		w.takeOut(t, e)
 	case converge.Restore:
-		w.model.Befell(e.Fault, e.What)
+		w.model.RecordFault(e.Fault, e.Target)
 		w.replace(t, w.backup)
 	case converge.Empty:
-		w.model.Befell(e.Fault, e.What)
+		w.model.RecordFault(e.Fault, e.Target)
 		w.replace(t, "")
-	case converge.Garble:
-		w.garble(t, schemas.Topic(e.What))
+	case converge.CorruptRecord:
+		w.garble(t, schemas.Topic(e.Target))
 	default:
 		t.Fatalf("no such fault: %s", e.Fault)
 	}
@@ -170,13 +170,13 @@ func (w *convergeWorld) befall(t *testing.T, e converge.Event) {
 // away takes a store away for a time: its root, or its service.
 func (w *convergeWorld) away(t *testing.T, e converge.Event) {
 	t.Helper()
-	if e.What == clockStore {
+	if e.Target == clockStore {
 		w.s3Away.Store(true)
 		wait(t, e.For)
 		w.s3Away.Store(false)
 		return
 	}
-	root := w.root(e.What)
+	root := w.root(e.Target)
 	if err := os.Rename(root, root+".away"); err != nil {
 		t.Fatal(err)
 	}
@@ -217,17 +217,17 @@ func (w *convergeWorld) killCopier(t *testing.T) {
 	t.Helper()
 	w.mu.Lock()
 	w.turn["killed"]++
-	p := converge.Place{Space: fanSpace, Item: fmt.Sprintf("killed/%d", w.turn["killed"])}
+	p := converge.ItemRef{Space: fanSpace, Item: fmt.Sprintf("killed/%d", w.turn["killed"])}
 	w.mu.Unlock()
 	ctx := t.Context()
 	killed := make(chan error, 1)
 	w.hooks.set(w.hooks.after, "PUT", p, func() {
-		err := w.do(ctx, converge.Op{Place: p, Kind: converge.Delete, User: "ben"})
+		err := w.do(ctx, converge.Op{ItemRef: p, Kind: converge.Delete, User: "ben"})
 		w.process(workProcess).kill()
 		w.process(otherProcess).kill()
 		killed <- err
 	})
-	if err := w.do(ctx, converge.Op{Place: p, Kind: converge.Put, User: "ann", Body: "copied in vain " + p.Item}); err != nil {
+	if err := w.do(ctx, converge.Op{ItemRef: p, Kind: converge.Put, User: "ann", Body: "copied in vain " + p.Item}); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -247,7 +247,7 @@ func (w *convergeWorld) killCopier(t *testing.T) {
 // takeOut runs all processes without a store for a time. Items are deleted meanwhile, whose copies the policy keeps.
 func (w *convergeWorld) takeOut(t *testing.T, e converge.Event) {
 	t.Helper()
-	var out []converge.Place
+	var out []converge.ItemRef
 	for range 3 {
 		p := w.next(keptSpace, outItems)
 		if err := w.settled(t.Context(), p); err != nil {
@@ -256,11 +256,11 @@ func (w *convergeWorld) takeOut(t *testing.T, e converge.Event) {
 		}
 		out = append(out, p)
 	}
-	w.model.Befell(e.Fault, e.What)
+	w.model.RecordFault(e.Fault, e.Target)
 	w.again(t, true)
 	begun := time.Now()
 	for _, p := range out {
-		if err := w.do(t.Context(), converge.Op{Place: p, Kind: converge.Delete, User: "cyd"}); err != nil {
+		if err := w.do(t.Context(), converge.Op{ItemRef: p, Kind: converge.Delete, User: "cyd"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -270,7 +270,7 @@ func (w *convergeWorld) takeOut(t *testing.T, e converge.Event) {
 }
 
 // decided waits until it is on record what became of the deletes of items since a time.
-func (w *convergeWorld) decided(t *testing.T, items []converge.Place, since time.Time) {
+func (w *convergeWorld) decided(t *testing.T, items []converge.ItemRef, since time.Time) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), hookLimit)
 	defer cancel()
@@ -308,7 +308,7 @@ func (w *convergeWorld) again(t *testing.T, without bool) {
 }
 
 // next returns the next item of a group, the first one again after the last.
-func (w *convergeWorld) next(space, group string) converge.Place {
+func (w *convergeWorld) next(space, group string) converge.ItemRef {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	all := places(space, group)
@@ -319,19 +319,19 @@ func (w *convergeWorld) next(space, group string) converge.Place {
 
 // ofItem returns what an event does to an item, nil if it is not about one. The first event has the first item, and so on.
 func (w *convergeWorld) ofItem(t *testing.T, e converge.Event) func(context.Context) error {
-	var p converge.Place
-	var f func(context.Context, converge.Place) error
+	var p converge.ItemRef
+	var f func(context.Context, converge.ItemRef) error
 	switch e.Fault {
 	case converge.PutBack:
 		p = w.next(fanSpace, backItems)
 		f = w.putBack(t, e)
 	case converge.Lose:
-		p, f = w.next(e.What, lostItems), w.lose
-	case converge.Vanish:
-		p, f = w.next(e.What, lostItems), w.vanish
+		p, f = w.next(e.Target, lostItems), w.lose
+	case converge.LoseSpace:
+		p, f = w.next(e.Target, lostItems), w.vanish
 	case converge.LoseAndGuess:
-		p, f = w.next(e.What, lostItems), w.loseAndGuess
-	case converge.LoseAndBack:
+		p, f = w.next(e.Target, lostItems), w.loseAndGuess
+	case converge.LoseAndPutBack:
 		p, f = w.next(fanSpace, againItems), w.loseAndBack
 	default:
 		return nil
@@ -347,7 +347,7 @@ func (w *convergeWorld) ofItem(t *testing.T, e converge.Event) func(context.Cont
 }
 
 // settled waits until the source and all destinations hold what clients have put last.
-func (w *convergeWorld) settled(ctx context.Context, p converge.Place) error {
+func (w *convergeWorld) settled(ctx context.Context, p converge.ItemRef) error {
 	w.mu.Lock()
 	o, was := w.puts[p]
 	w.mu.Unlock()
@@ -365,7 +365,7 @@ func (w *convergeWorld) settled(ctx context.Context, p converge.Place) error {
 }
 
 // copied waits until all destinations hold what clients have put last.
-func (w *convergeWorld) copied(ctx context.Context, p converge.Place, limit time.Duration) error {
+func (w *convergeWorld) copied(ctx context.Context, p converge.ItemRef, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for len(w.holders(ctx, p)) < len(w.model.Rule(p.Space).Pairs) {
@@ -378,9 +378,9 @@ func (w *convergeWorld) copied(ctx context.Context, p converge.Place, limit time
 
 // putBack deletes an item, and puts the same bytes back while the slow store on S3 is asked to delete its copy: it does so
 // some time after it was looked at for the second put.
-func (w *convergeWorld) putBack(t *testing.T, e converge.Event) func(context.Context, converge.Place) error {
+func (w *convergeWorld) putBack(t *testing.T, e converge.Event) func(context.Context, converge.ItemRef) error {
 	slow := 200*time.Millisecond + time.Duration(eventHash(w.seed, e)%1400)*time.Millisecond
-	return func(ctx context.Context, p converge.Place) error {
+	return func(ctx context.Context, p converge.ItemRef) error {
 		w.mu.Lock()
 		back := w.puts[p]
 		w.mu.Unlock()
@@ -395,7 +395,7 @@ func (w *convergeWorld) putBack(t *testing.T, e converge.Event) func(context.Con
 			_ = retry.Sleep(ctx, slow) // when the run is over, nothing is waited for
 			done <- err
 		})
-		if err := w.do(ctx, converge.Op{Place: p, Kind: converge.Delete, User: "ben"}); err != nil {
+		if err := w.do(ctx, converge.Op{ItemRef: p, Kind: converge.Delete, User: "ben"}); err != nil {
 			return err
 		}
 		select {
@@ -423,7 +423,7 @@ func eventHash(seed uint64, e converge.Event) uint32 {
 }
 
 // lose takes the source and the first copy away, and has the sources of the space checked.
-func (w *convergeWorld) lose(ctx context.Context, p converge.Place) error {
+func (w *convergeWorld) lose(ctx context.Context, p converge.ItemRef) error {
 	if _, err := w.take(ctx, p); err != nil {
 		return err
 	}
@@ -431,24 +431,24 @@ func (w *convergeWorld) lose(ctx context.Context, p converge.Place) error {
 }
 
 // loseAndGuess takes the source and the first copy away, and publishes what a sweep would guess of the source.
-func (w *convergeWorld) loseAndGuess(ctx context.Context, p converge.Place) error {
+func (w *convergeWorld) loseAndGuess(ctx context.Context, p converge.ItemRef) error {
 	gone, err := w.take(ctx, p)
 	if err != nil {
 		return err
 	}
-	w.model.Guessed(p)
+	w.model.RecordGuess(p)
 	guess := record.Delete(schemas.Copy{Account: "acme", Store: sourceStore, Space: p.Space, Item: p.Item}, gone)
 	guess.Origin, guess.Agent = pb.Origin_ORIGIN_SWEEP, "sweeper"
 	return w.producer.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: record.Seal(guess)})
 }
 
 // take takes the source and the first copy away, and returns what the source was.
-func (w *convergeWorld) take(ctx context.Context, p converge.Place) (source storage.Deleted, err error) {
+func (w *convergeWorld) take(ctx context.Context, p converge.ItemRef) (source storage.Deleted, err error) {
 	for _, id := range []string{w.model.Rule(p.Space).Pairs[0].To, sourceStore} {
-		if source, err = w.remove(ctx, converge.Copy{Store: id, Place: p}); err != nil {
+		if source, err = w.remove(ctx, converge.Copy{Store: id, ItemRef: p}); err != nil {
 			return source, err
 		}
-		w.model.Lost(converge.Copy{Store: id, Place: p})
+		w.model.RecordLoss(converge.Copy{Store: id, ItemRef: p})
 	}
 	return source, nil
 }
@@ -467,15 +467,15 @@ func (w *convergeWorld) remove(ctx context.Context, c converge.Copy) (storage.De
 }
 
 // loseAndBack takes the copy on S3 away, deletes the source, and puts it back when that is on record of the copy.
-func (w *convergeWorld) loseAndBack(ctx context.Context, p converge.Place) error {
+func (w *convergeWorld) loseAndBack(ctx context.Context, p converge.ItemRef) error {
 	w.mu.Lock()
 	back := w.puts[p]
 	w.mu.Unlock()
-	if _, err := w.remove(ctx, converge.Copy{Store: clockStore, Place: p}); err != nil {
+	if _, err := w.remove(ctx, converge.Copy{Store: clockStore, ItemRef: p}); err != nil {
 		return err
 	}
-	w.model.Lost(converge.Copy{Store: clockStore, Place: p})
-	if err := w.do(ctx, converge.Op{Place: p, Kind: converge.Delete, User: "cyd"}); err != nil {
+	w.model.RecordLoss(converge.Copy{Store: clockStore, ItemRef: p})
+	if err := w.do(ctx, converge.Op{ItemRef: p, Kind: converge.Delete, User: "cyd"}); err != nil {
 		return err
 	}
 	limit, cancel := context.WithTimeout(ctx, settleLimit)

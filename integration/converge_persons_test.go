@@ -85,12 +85,12 @@ func (w *convergeWorld) decideOn(ctx context.Context, t *testing.T, e converge.E
 		t.Logf("no decision: %v", err) // it may be over by now
 		return
 	}
-	w.model.Decided(d)
+	w.model.RecordDecision(d)
 	t.Logf("%s %s: %s", verb, key, d.Reason)
 	_ = retry.Sleep(ctx, time.Duration(eventHash(w.seed, e)%300)*time.Millisecond) // when the run is over, it ends at once
-	w.process(e.What).kill()
+	w.process(e.Target).kill()
 	_ = retry.Sleep(ctx, e.For)
-	w.start(t, e.What)
+	w.start(t, e.Target)
 }
 
 // closeHeld has a person close the incidents of deletes that wait for an approval, which guesses have led to.
@@ -104,7 +104,7 @@ func (w *convergeWorld) closeHeld(t *testing.T) {
 		if i.GetKind() == incident.DeletesHeld {
 			d := converge.Decision{Copy: copyAt(i), Kind: i.GetKind(), Closes: true, Reason: w.reason(i.GetId())}
 			w.want(t, 0, "", "incident", "close", schemas.IncidentKey(i), "--reason", d.Reason)
-			w.model.Decided(d)
+			w.model.RecordDecision(d)
 		}
 	}
 }
@@ -148,7 +148,7 @@ func (w *convergeWorld) garble(t *testing.T, topic schemas.Topic) {
 		Record: schemas.Record{Topic: topic, Key: []byte("acme"), Value: []byte("not what it says")},
 	})
 	position := fmt.Sprintf("%s/%d@%d", topic, rec.Partition, rec.Offset)
-	w.model.Befell(converge.Garble, position)
+	w.model.RecordFault(converge.CorruptRecord, position)
 	_, err := w.opened(t.Context(), hookLimit, func(i *pb.Incident) bool {
 		return i.GetKind() == incident.RecordUnreadable && i.GetSubject() == position
 	})
@@ -163,7 +163,7 @@ func (w *convergeWorld) garble(t *testing.T, topic schemas.Topic) {
 	d := converge.Decision{Kind: incident.RecordUnreadable, Subject: position, Closes: true, Reason: w.reason(position)}
 	key := incident.Subject{Kind: incident.RecordUnreadable, Name: position}.Key()
 	w.want(t, 0, "", "incident", "close", key, "--reason", d.Reason)
-	w.model.Decided(d)
+	w.model.RecordDecision(d)
 }
 
 // revised publishes another revision after a record that cannot be decoded. What clients have deleted until then may be
@@ -175,26 +175,26 @@ func (w *convergeWorld) revised(t *testing.T) {
 	if err := w.revise(t.Context(), laterPolicy(w.revision)); err != nil {
 		t.Fatal(err)
 	}
-	w.model.Spare()
+	w.model.AllowLeftCopies()
 	wait(t, 2*time.Millisecond) // a delete is later than the revision, in milliseconds
 }
 
 // vanish takes a space away from a store, has its copies checked, and declares it gone once there is an incident. When
 // the copies are back, the space is declared to be expected again. The item p is put once more meanwhile.
-func (w *convergeWorld) vanish(ctx context.Context, p converge.Place) error {
-	defer w.hold(converge.Place{Space: p.Space})() // one at a time
+func (w *convergeWorld) vanish(ctx context.Context, p converge.ItemRef) error {
+	defer w.hold(converge.ItemRef{Space: p.Space})() // one at a time
 	all := places(p.Space, lostItems)
 	for _, other := range all {
 		if err := w.copied(ctx, other, backLimit); err != nil {
 			return fmt.Errorf("%v before its space is lost: %w", other, err)
 		}
 	}
-	w.model.Befell(converge.Vanish, lostAt+"/"+p.Space)
+	w.model.RecordFault(converge.LoseSpace, lostAt+"/"+p.Space)
 	if err := w.removeSpace(ctx, p.Space); err != nil {
 		return err
 	}
 	for _, p := range all {
-		w.model.Lost(converge.Copy{Store: lostAt, Place: p})
+		w.model.RecordLoss(converge.Copy{Store: lostAt, ItemRef: p})
 	}
 	if err := w.ask(ctx, "sweep", "start", "fixity", "--all", "--store", lostAt, "--space", p.Space); err != nil {
 		return err
@@ -205,7 +205,7 @@ func (w *convergeWorld) vanish(ctx context.Context, p converge.Place) error {
 	if err != nil {
 		return fmt.Errorf("space %s: %w", p.Space, err)
 	}
-	if err := w.do(ctx, converge.Op{Place: p, Kind: converge.Put, User: "ann", Body: "put while the space is missing"}); err != nil {
+	if err := w.do(ctx, converge.Op{ItemRef: p, Kind: converge.Put, User: "ann", Body: "put while the space is missing"}); err != nil {
 		return err
 	}
 	for _, verb := range []string{"gone", "back"} {

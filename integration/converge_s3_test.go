@@ -51,7 +51,7 @@ func (w *convergeWorld) serveS3(t *testing.T) {
 }
 
 // hookKey is a request that a hook may wait for: a method and the key of an item.
-func hookKey(method string, p converge.Place) string { return method + " " + p.Space + "/" + p.Item }
+func hookKey(method string, p converge.ItemRef) string { return method + " " + p.Space + "/" + p.Item }
 
 func (h *hooks) call(set map[string]func(), r *http.Request) {
 	key := r.Method + " " + strings.TrimPrefix(r.URL.Path, "/"+clockBucket+"/")
@@ -69,14 +69,14 @@ func (h *hooks) call(set map[string]func(), r *http.Request) {
 }
 
 // set has f called at the next request of a method for an item.
-func (h *hooks) set(set map[string]func(), method string, p converge.Place, f func()) {
+func (h *hooks) set(set map[string]func(), method string, p converge.ItemRef, f func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	set[hookKey(method, p)] = f
 }
 
 // next returns what is closed at the next request of a method for an item.
-func (h *hooks) next(method string, p converge.Place) <-chan struct{} {
+func (h *hooks) next(method string, p converge.ItemRef) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	c := make(chan struct{})

@@ -16,9 +16,9 @@ import (
 )
 
 // look returns what stores hold and what is on record of it.
-func (w *convergeWorld) look(t *testing.T) converge.Sight {
+func (w *convergeWorld) look(t *testing.T) converge.Observation {
 	t.Helper()
-	s := converge.Sight{Copies: map[converge.Copy]converge.Content{}, Records: map[converge.Copy]converge.Record{}}
+	s := converge.Observation{Copies: map[converge.Copy]converge.Content{}, Records: map[converge.Copy]converge.Record{}}
 	for space, rule := range convergeRules() {
 		stores := []string{sourceStore}
 		for _, p := range rule.Pairs {
@@ -30,7 +30,7 @@ func (w *convergeWorld) look(t *testing.T) converge.Sight {
 		w.entries(t, &s, space)
 		w.records(t, s, stores, space)
 	}
-	s.Incidents, s.Letters = w.incidents(t), w.letters(t)
+	s.Incidents, s.DeadLetters = w.incidents(t), w.letters(t)
 	return s
 }
 
@@ -54,10 +54,10 @@ func (w *convergeWorld) incidents(t *testing.T) (all []converge.Incident) {
 			n = len(all)
 			at[i.GetId()], last[key] = n, n
 			all = append(all, converge.Incident{Copy: copyAt(i), Kind: i.GetKind(), Subject: i.GetSubject(), ID: i.GetId(),
-				Twice: again && all[before].Open})
+				Duplicate: again && all[before].Open})
 		}
 		all[n].Open, all[n].Reasons = i.GetState() != pb.IncidentState_INCIDENT_STATE_CLOSED, nil
-		all[n].Waits = i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL
+		all[n].AwaitsApproval = i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL
 		for _, s := range i.GetSteps() {
 			if s.GetBy() != "" {
 				all[n].Reasons = append(all[n].Reasons, s.GetDetail())
@@ -72,15 +72,15 @@ func (w *convergeWorld) incidents(t *testing.T) (all []converge.Incident) {
 }
 
 // letters reads all dead letters that there ever were.
-func (w *convergeWorld) letters(t *testing.T) (all []converge.Letter) {
+func (w *convergeWorld) letters(t *testing.T) (all []converge.DeadLetter) {
 	t.Helper()
 	err := w.dead.Each(t.Context(), kafka.DeadQuery{Closed: true}, func(l *kafka.DeadLetter) error {
-		letter := converge.Letter{
+		letter := converge.DeadLetter{
 			Position: fmt.Sprintf("%s/%d@%d", l.Topic, l.Partition, l.Offset), Died: strings.Contains(l.Error, "processes that died"),
 		}
 		switch m, _ := l.Decode(); m := m.(type) { // what cannot be decoded is about no copy
 		case *pb.DuplicationCommand:
-			letter.Copy = converge.Copy{Store: m.GetDestinationStore(), Place: converge.Place{Space: m.GetSpace(), Item: m.GetItem()}}
+			letter.Copy = converge.Copy{Store: m.GetDestinationStore(), ItemRef: converge.ItemRef{Space: m.GetSpace(), Item: m.GetItem()}}
 		case interface {
 			GetStore() string
 			GetSpace() string
@@ -102,7 +102,7 @@ func copyAt(m interface {
 	GetSpace() string
 	GetItem() string
 }) converge.Copy {
-	return converge.Copy{Store: m.GetStore(), Place: converge.Place{Space: m.GetSpace(), Item: m.GetItem()}}
+	return converge.Copy{Store: m.GetStore(), ItemRef: converge.ItemRef{Space: m.GetSpace(), Item: m.GetItem()}}
 }
 
 // asked returns what ClickHouse answers. It is asked again, since a connection may be to an engine that is no more.
@@ -120,7 +120,7 @@ func asked[T any](t *testing.T, ask func() (T, error)) T {
 }
 
 // copies reads every copy of a space in a store.
-func (w *convergeWorld) copies(t *testing.T, s converge.Sight, store, space string) {
+func (w *convergeWorld) copies(t *testing.T, s converge.Observation, store, space string) {
 	t.Helper()
 	for o, err := range w.store(store).List(t.Context(), space, "") {
 		if errors.Is(err, storage.ErrNoSpace) {
@@ -129,7 +129,7 @@ func (w *convergeWorld) copies(t *testing.T, s converge.Sight, store, space stri
 		if err != nil {
 			t.Fatal(err)
 		}
-		at := converge.Copy{Store: store, Place: converge.Place{Space: space, Item: o.Item}}
+		at := converge.Copy{Store: store, ItemRef: converge.ItemRef{Space: space, Item: o.Item}}
 		if o, err = w.store(store).Stat(t.Context(), space, o.Item); err != nil {
 			t.Fatal(err)
 		}
@@ -142,10 +142,10 @@ func (w *convergeWorld) copies(t *testing.T, s converge.Sight, store, space stri
 }
 
 // records reads what is on record of every copy of a space that is or was.
-func (w *convergeWorld) records(t *testing.T, s converge.Sight, stores []string, space string) {
+func (w *convergeWorld) records(t *testing.T, s converge.Observation, stores []string, space string) {
 	t.Helper()
 	var all []schemas.Copy
-	for _, p := range w.model.Places() {
+	for _, p := range w.model.Items() {
 		if p.Space == space {
 			for _, store := range stores {
 				all = append(all, schemas.Copy{Account: "acme", Store: store, Space: space, Item: p.Item})
@@ -157,14 +157,14 @@ func (w *convergeWorld) records(t *testing.T, s converge.Sight, stores []string,
 		return converge.Row{Live: r.GetState() == pb.RecordState_RECORD_STATE_LIVE, SHA256: r.GetDigests()[digest.SHA256]}
 	}
 	for i, c := range all {
-		s.Records[converge.Copy{Store: c.Store, Place: converge.Place{Space: c.Space, Item: c.Item}}] = converge.Record{
+		s.Records[converge.Copy{Store: c.Store, ItemRef: converge.ItemRef{Space: c.Space, Item: c.Item}}] = converge.Record{
 			Manifest: row(found[i].GetManifest()), Audit: row(found[i].GetAudit()),
 		}
 	}
 }
 
 // entries reads the audit log of a space.
-func (w *convergeWorld) entries(t *testing.T, s *converge.Sight, space string) {
+func (w *convergeWorld) entries(t *testing.T, s *converge.Observation, space string) {
 	t.Helper()
 	q := clickhouse.SpaceQuery{Account: "acme", Space: space, Limit: 5000}
 	for {
@@ -203,7 +203,7 @@ func entryOf(c *pb.Change) (converge.Entry, bool) {
 }
 
 // explain logs the history of an item.
-func (w *convergeWorld) explain(t *testing.T, p converge.Place) {
+func (w *convergeWorld) explain(t *testing.T, p converge.ItemRef) {
 	t.Helper()
 	_, out := w.millrace(t, "object", "show", "acme/"+p.Space+"/"+p.Item)
 	t.Log(strings.TrimSpace(out))

@@ -73,20 +73,20 @@ func converged(t *testing.T, seed uint64, form convergeForm) {
 func (w *convergeWorld) compare(t *testing.T, healed bool) {
 	t.Helper()
 	s := w.look(t)
-	s.Healed = healed
-	excused, explained := map[converge.Finding]int{}, map[converge.Place]bool{}
+	s.Rechecked = healed
+	excused, explained := map[converge.Finding]int{}, map[converge.ItemRef]bool{}
 	for _, d := range w.model.Compare(s) {
-		if d.Excuse != "" {
+		if d.Explanation != "" {
 			excused[d.Finding]++
 			t.Log(d)
 			continue
 		}
 		t.Errorf("healed %v: %v", healed, d)
-		if p := d.Copy.Place; p.Item != "" && !explained[p] && len(explained) < maxExplained {
+		if p := d.Copy.ItemRef; p.Item != "" && !explained[p] && len(explained) < maxExplained {
 			explained[p] = true
 			w.explain(t, p)
 		}
 	}
 	t.Logf("healed %v: %d acts of clients, %d copies, %d incidents, %d dead letters; excused: %v",
-		healed, w.model.Acts(), len(s.Copies), len(s.Incidents), len(s.Letters), excused)
+		healed, w.model.Mutations(), len(s.Copies), len(s.Incidents), len(s.DeadLetters), excused)
 }

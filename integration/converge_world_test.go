@@ -116,10 +116,10 @@ type convergeWorld struct {
 	revision  int64      // of the policy
 	without   bool       // processes are started without the store that is taken out
 	processes map[string]*process
-	turn      map[string]int                 // how many items of a group were used
-	puts      map[converge.Place]converge.Op // the last of each item
-	reasons   map[string]string              // of decisions, by the id of the incident
-	crossed   int                            // items that were put back while they were deleted
+	turn      map[string]int                   // how many items of a group were used
+	puts      map[converge.ItemRef]converge.Op // the last of each item
+	reasons   map[string]string                // of decisions, by the id of the incident
+	crossed   int                              // items that were put back while they were deleted
 
 	items sync.Map // converge.Place before it was renamed, to the *sync.Mutex of who works with it
 }
@@ -129,7 +129,7 @@ func newConvergeWorld(t *testing.T, seed uint64, short bool) *convergeWorld {
 	dir := t.TempDir()
 	w := &convergeWorld{
 		binary: binaries(t), seed: seed, model: converge.NewModel(sourceStore, convergeRules(), clockStore), processes: map[string]*process{},
-		turn: map[string]int{}, puts: map[converge.Place]converge.Op{},
+		turn: map[string]int{}, puts: map[converge.ItemRef]converge.Op{},
 		hooks: hooks{before: map[string]func(){}, after: map[string]func(){}, asked: map[string]chan struct{}{}},
 	}
 	w.clock.Store(int64(-behind))

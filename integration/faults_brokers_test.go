@@ -94,7 +94,7 @@ func TestRefused(t *testing.T) {
 	c.Breakable(t)
 	cfg := faulty(c, "refused")
 	l := books(t, c, cfg, 3)
-	c.Set(t, cfg.Prefix+string(schemas.DuplicationHigh), "min.insync.replicas", "3")
+	c.SetTopicConfig(t, cfg.Prefix+string(schemas.DuplicationHigh), "min.insync.replicas", "3")
 	broker := c.Leader(t, cfg)
 	c.Kill(t, broker)
 	c.WaitBrokers(t, c.Brokers()-1)

@@ -290,8 +290,8 @@ func poison(t *testing.T, c *harness.Cluster) {
 // A key with most of the work is no slower for the others, though it has company in its partition.
 func hotKey(t *testing.T, c *harness.Cluster) {
 	cfg := faulty(c, "hot")
-	c.MakeTopics(t, cfg, 64, schemas.Changes)
-	c.MakeTopics(t, cfg, 4, ledgerTopics(cfg)[1:]...)
+	c.CreateTopics(t, cfg, 64, schemas.Changes)
+	c.CreateTopics(t, cfg, 4, ledgerTopics(cfg)[1:]...)
 	l := newLedger(t, c, cfg)
 	l.watch(t)
 	const hot, cold = 600, 900

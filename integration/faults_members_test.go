@@ -230,11 +230,11 @@ func wait(t *testing.T, d time.Duration) {
 // books makes the topics of a test, and opens its ledger, which is audited from then on.
 func books(t *testing.T, c *harness.Cluster, cfg kafka.Config, partitions int32) *ledger {
 	t.Helper()
-	c.MakeTopics(t, cfg, partitions, schemas.Changes, schemas.DuplicationHigh)
+	c.CreateTopics(t, cfg, partitions, schemas.Changes, schemas.DuplicationHigh)
 	// One partition: a group is shared out by the number of partitions, whatever their topics, and a member
 	// that had nothing but those of this topic would have no work.
-	c.MakeTopics(t, cfg, 1, schemas.Again(schemas.RolePlanner))
-	c.MakeTopics(t, cfg, 2, slices.DeleteFunc(ledgerTopics(cfg)[2:], func(t schemas.Topic) bool {
+	c.CreateTopics(t, cfg, 1, schemas.Again(schemas.RolePlanner))
+	c.CreateTopics(t, cfg, 2, slices.DeleteFunc(ledgerTopics(cfg)[2:], func(t schemas.Topic) bool {
 		return t == schemas.Again(schemas.RolePlanner)
 	})...)
 	l := newLedger(t, c, cfg)

@@ -153,7 +153,7 @@ func TestRottenBatch(t *testing.T) {
 	for _, item := range []string{"a", "b", "c"} { // a batch each
 		publish(t, cfg, change(item, 0))
 	}
-	c.Damage(t, cfg.Prefix+string(schemas.Changes), 0, 1, false)
+	c.CorruptBatch(t, cfg.Prefix+string(schemas.Changes), 0, 1, false)
 	var in inbox
 	g, err := changesReaders()["Pool"](cfg, &in)
 	stop := running(t, g, err)
@@ -190,7 +190,7 @@ func TestRottenHead(t *testing.T) {
 	for _, item := range []string{"a", "b", "c"} { // a batch each
 		publish(t, cfg, change(item, 0))
 	}
-	c.Damage(t, cfg.Prefix+string(schemas.Changes), 0, 1, true)
+	c.CorruptBatch(t, cfg.Prefix+string(schemas.Changes), 0, 1, true)
 	var in inbox
 	g, err := changesReaders()["Pool"](cfg, &in)
 	running(t, g, err)

@@ -139,7 +139,7 @@ func (p *plant) serve(t *testing.T, roles string) (kill func()) {
 // joined waits until groups are stable. The embedded broker may keep a member for good that is killed while it joins.
 func (p *plant) joined(t *testing.T, groups ...string) {
 	t.Helper()
-	c := harness.At(p.cfg.Kafka.Brokers...)
+	c := harness.Existing(p.cfg.Kafka.Brokers...)
 	harness.Eventually(t, time.Minute, "join the groups", func(ctx context.Context) error {
 		for _, group := range groups {
 			if g, err := c.Describe(ctx, p.cfg.Kafka.TopicPrefix+group); err != nil || g.State != "Stable" {

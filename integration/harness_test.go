@@ -267,7 +267,7 @@ func table(t *testing.T, cfg kafka.Config) {
 
 // static has a member of a group come back under its name: nothing moves.
 func static(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
-	c.MakeTopics(t, cfg, 4, ledgerTopics(cfg)...)
+	c.CreateTopics(t, cfg, 4, ledgerTopics(cfg)...)
 	member := func(instance string) func() error {
 		cfg := cfg
 		cfg.Instance = instance
@@ -322,7 +322,7 @@ func static(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
 // wire has the network between us and the brokers be slow, and then away for a while.
 func wire(t *testing.T, c *harness.Cluster) {
 	cfg := c.Config("wire.")
-	c.MakeTopics(t, cfg, 4, ledgerTopics(cfg)...)
+	c.CreateTopics(t, cfg, 4, ledgerTopics(cfg)...)
 	proxies := c.Proxies(t)
 	cfg.Dialer = proxies.Dial
 	p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)

@@ -27,7 +27,7 @@ func TestClockOfAPolicyWriter(t *testing.T) {
 		}
 	}
 	ensure()
-	c.Set(t, cfg.Prefix+string(schemas.Policies), "message.timestamp.type", "CreateTime")
+	c.SetTopicConfig(t, cfg.Prefix+string(schemas.Policies), "message.timestamp.type", "CreateTime")
 	awaitDates(t, c, cfg, schemas.Policies, false)
 	ensure()
 	awaitDates(t, c, cfg, schemas.Policies, true)

@@ -90,7 +90,7 @@ func newNotifications(t *testing.T) *notifications {
 	all := x.kafka.Config("")
 	broker, prefix := all.Brokers[0], all.Prefix
 	for _, topic := range []schemas.Topic{"minio", "versitygw"} {
-		x.kafka.NewTopic(t, all, topic, 2)
+		x.kafka.CreateTopic(t, all, topic, 2)
 	}
 	// In front of the ingester, which starts last: versitygw wants somebody to be there.
 	ingester := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: x.listen})

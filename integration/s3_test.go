@@ -35,7 +35,7 @@ func newRealS3(t *testing.T, server *harness.S3Server, perSpace, versions bool) 
 	t.Helper()
 	r := &realS3{S3Server: server, perSpace: perSpace, versions: versions}
 	if !perSpace {
-		r.bucket = r.Name()
+		r.bucket = r.NewName()
 		r.Bucket(t, r.bucket, versions)
 	}
 	s := openS3(t, r.config(t))
@@ -56,7 +56,7 @@ func (r *realS3) config(t *testing.T) s3.Config {
 		ID: "acme/1", Endpoint: r.URL, PathStyle: true, PartBytes: 5 << 20, Credentials: s3.Credentials{AccessKey: r.Access, SecretKey: r.Secret},
 	}
 	if r.perSpace {
-		cfg.BucketPrefix = r.Name() + "-"
+		cfg.BucketPrefix = r.NewName() + "-"
 		r.Bucket(t, cfg.BucketPrefix+"millrace", false)
 		return cfg
 	}

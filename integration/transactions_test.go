@@ -71,13 +71,13 @@ func TestTransactions(t *testing.T) {
 			})
 		}
 	}
-	c.Begin(t, cfg, "one", write(0, "a", "b")...)(true)
-	c.Begin(t, cfg, "two", write(0, "c")...)(false)
-	c.Begin(t, cfg, "one", write(1, "d")...)(false)
+	c.BeginTransaction(t, cfg, "one", write(0, "a", "b")...)(true)
+	c.BeginTransaction(t, cfg, "two", write(0, "c")...)(false)
+	c.BeginTransaction(t, cfg, "one", write(1, "d")...)(false)
 	await("a", "b")
 	atTheEnd(0)
 
-	end := c.Begin(t, cfg, "two", write(0, "e", "f")...)
+	end := c.BeginTransaction(t, cfg, "two", write(0, "e", "f")...)
 	c.Write(t, cfg, append(write(0, "g"), write(2, "h")...)...)
 	await("a", "b", "h")
 	atTheEnd(3)

@@ -23,7 +23,7 @@ import (
 )
 
 // pollEvery is the time between two looks at something that is waited for.
-const pollEvery = 100 * time.Millisecond
+const pollInterval = 100 * time.Millisecond
 
 // Eventually returns when check finds nothing wrong. After limit it fails t with what
 // check found last.
@@ -48,14 +48,14 @@ func eventually(ctx context.Context, check func(context.Context) error) error {
 		if last == nil || ctx.Err() == nil {
 			last = err // the last one that is not of the time that is up
 		}
-		if retry.Sleep(ctx, pollEvery) != nil {
+		if retry.Sleep(ctx, pollInterval) != nil {
 			return last
 		}
 	}
 }
 
 // At returns the Cluster of brokers that the harness has not started, to ask them only.
-func At(brokers ...string) *Cluster { return &Cluster{addrs: brokers} }
+func Existing(brokers ...string) *Cluster { return &Cluster{addrs: brokers} }
 
 // client is one that neither joins a group nor waits long for a broker that is away.
 func (c *Cluster) client(more ...kgo.Opt) (*kgo.Client, error) {
@@ -223,7 +223,7 @@ func (c *Cluster) Leader(t testing.TB, cfg kafka.Config) int {
 }
 
 // Set changes one setting of a topic, whose name begins with its prefix.
-func (c *Cluster) Set(t testing.TB, topic, key, value string) {
+func (c *Cluster) SetTopicConfig(t testing.TB, topic, key, value string) {
 	t.Helper()
 	err := c.admin(func(adm *kadm.Client) error {
 		set, err := adm.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: key, Value: &value}}, topic)
@@ -254,12 +254,12 @@ func (c *Cluster) addUser(ctx context.Context) error {
 }
 
 // tidy removes what tests made on servers that others use too.
-func (c *Cluster) tidy(t testing.TB) {
+func (c *Cluster) cleanUp(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), callLimit)
 	defer cancel()
 	err := c.admin(func(adm *kadm.Client) error {
-		all, err := topics(ctx, adm, kafka.Config{Prefix: c.run})
+		all, err := topics(ctx, adm, kafka.Config{Prefix: c.runPrefix})
 		if err != nil {
 			return err
 		}
@@ -267,7 +267,7 @@ func (c *Cluster) tidy(t testing.TB) {
 		if err != nil {
 			return err
 		}
-		ours := slices.DeleteFunc(groups.Groups(), func(g string) bool { return !strings.HasPrefix(g, c.run) })
+		ours := slices.DeleteFunc(groups.Groups(), func(g string) bool { return !strings.HasPrefix(g, c.runPrefix) })
 		_, err = adm.DeleteGroups(ctx, ours...)
 		_, topicsErr := adm.DeleteTopics(ctx, all.Names()...)
 		return errors.Join(err, topicsErr)
@@ -279,7 +279,7 @@ func (c *Cluster) tidy(t testing.TB) {
 
 // MakeTopics makes only the topics given, as the catalogue has them, with partitions of
 // each: a broker that starts again looks at every one that there is. Every broker knows them then.
-func (c *Cluster) MakeTopics(t testing.TB, cfg kafka.Config, partitions int32, topics ...schemas.Topic) {
+func (c *Cluster) CreateTopics(t testing.TB, cfg kafka.Config, partitions int32, topics ...schemas.Topic) {
 	t.Helper()
 	lanes := make([]string, len(cfg.Lanes))
 	for i, l := range cfg.Lanes {
@@ -369,7 +369,7 @@ func (c *Cluster) AddPartitions(t testing.TB, cfg kafka.Config, n int, topic sch
 }
 
 // NewTopic makes a topic that is none of the catalogue's.
-func (c *Cluster) NewTopic(t testing.TB, cfg kafka.Config, topic schemas.Topic, partitions int32) {
+func (c *Cluster) CreateTopic(t testing.TB, cfg kafka.Config, topic schemas.Topic, partitions int32) {
 	t.Helper()
 	err := c.admin(func(adm *kadm.Client) error {
 		_, err := adm.CreateTopic(t.Context(), partitions, int16(len(c.addrs)), nil, cfg.Prefix+string(topic))

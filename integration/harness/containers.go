@@ -54,10 +54,10 @@ func containers(ctx context.Context, t testing.TB, o Options) (*Cluster, string,
 	if err != nil {
 		return nil, "", err
 	}
-	var places []place
+	var places []brokerSpec
 	for i, port := range ports {
 		name := fmt.Sprint("kafka-", i+1)
-		places = append(places, place{
+		places = append(places, brokerSpec{
 			id: i + 1, data: containerData,
 			client:     endpoint{"0.0.0.0:" + clientPort, port},
 			peer:       endpoint{"0.0.0.0:" + peerPort, name + ":" + peerPort},
@@ -67,7 +67,7 @@ func containers(ctx context.Context, t testing.TB, o Options) (*Cluster, string,
 	c := &Cluster{addrs: ports}
 	more, files := []map[string]string{o.Properties}, map[string][]byte{}
 	if o.Secure {
-		s, err := newSecurity()
+		s, err := newTLSFiles()
 		if err != nil {
 			return nil, "", err
 		}
@@ -75,10 +75,10 @@ func containers(ctx context.Context, t testing.TB, o Options) (*Cluster, string,
 		c.base.TLS, c.base.SASL = s.client, &kafka.SASL{Mechanism: "PLAIN", User: User, Password: Password}
 	}
 	c.base.Brokers = c.addrs
-	boxes := make([]*box, len(places))
+	boxes := make([]*containerBroker, len(places))
 	var starting errgroup.Group
 	for i, p := range places {
-		boxes[i] = &box{docker: docker}
+		boxes[i] = &containerBroker{docker: docker}
 		c.nodes = append(c.nodes, boxes[i])
 		t.Cleanup(func() { boxes[i].remove(t) })
 		text := properties(settings(p, places, more...))
@@ -92,12 +92,12 @@ func containers(ctx context.Context, t testing.TB, o Options) (*Cluster, string,
 func dialDocker(ctx context.Context) (*client.Client, error) {
 	docker, err := client.New(client.FromEnv)
 	if err != nil {
-		return nil, absent("no Docker: %w", err)
+		return nil, unavailable("no Docker: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	if _, err := docker.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true}); err != nil {
-		return nil, absent("no Docker daemon answers: %w", errors.Join(err, docker.Close()))
+		return nil, unavailable("no Docker daemon answers: %w", errors.Join(err, docker.Close()))
 	}
 	// Ports are published on loopback. Left alone it asks the network's bridge where this
 	// machine looks like a container itself.
@@ -105,12 +105,12 @@ func dialDocker(ctx context.Context) (*client.Client, error) {
 }
 
 // silent is a log of what is done to containers: the tests say what they do.
-type silent struct{}
+type discardLogger struct{}
 
-func (silent) Printf(string, ...any) {}
+func (discardLogger) Printf(string, ...any) {}
 
 // A box is a broker in a container.
-type box struct {
+type containerBroker struct {
 	docker *client.Client
 	c      *testcontainers.DockerContainer
 }
@@ -118,7 +118,7 @@ type box struct {
 // run makes and starts the container of the broker at p.
 //
 //nolint:revive // what a container is made of
-func (b *box) run(ctx context.Context, image, networkName string, p place, text string, files map[string][]byte) (err error) {
+func (b *containerBroker) run(ctx context.Context, image, networkName string, p brokerSpec, text string, files map[string][]byte) (err error) {
 	name, _, err := net.SplitHostPort(p.peer.advertised)
 	if err != nil {
 		return err
@@ -135,7 +135,7 @@ func (b *box) run(ctx context.Context, image, networkName string, p place, text 
 		})
 	}
 	b.c, err = testcontainers.Run(ctx, image,
-		testcontainers.WithLogger(silent{}),
+		testcontainers.WithLogger(discardLogger{}),
 		testcontainers.WithExposedPorts(clientPort+"/tcp"),
 		testcontainers.WithEnv(map[string]string{"CLUSTER_ID": clusterID}),
 		testcontainers.WithFiles(copied...),
@@ -157,7 +157,7 @@ func withFile(files map[string][]byte, name string, content []byte) map[string][
 	return all
 }
 
-func (b *box) remove(t testing.TB) {
+func (b *containerBroker) remove(t testing.TB) {
 	if b.c == nil {
 		return
 	}
@@ -168,24 +168,24 @@ func (b *box) remove(t testing.TB) {
 	}
 }
 
-func (b *box) start(ctx context.Context) error { return b.c.Start(ctx) }
+func (b *containerBroker) start(ctx context.Context) error { return b.c.Start(ctx) }
 
-func (b *box) stop(ctx context.Context) error {
+func (b *containerBroker) stop(ctx context.Context) error {
 	limit := callLimit - 5*time.Second
 	return b.c.Stop(ctx, &limit)
 }
 
-func (b *box) kill(ctx context.Context) error {
+func (b *containerBroker) kill(ctx context.Context) error {
 	_, err := b.docker.ContainerKill(ctx, b.c.GetContainerID(), client.ContainerKillOptions{Signal: "KILL"})
 	return err
 }
 
-func (b *box) freeze(ctx context.Context) error {
+func (b *containerBroker) freeze(ctx context.Context) error {
 	_, err := b.docker.ContainerPause(ctx, b.c.GetContainerID(), client.ContainerPauseOptions{})
 	return err
 }
 
-func (b *box) thaw(ctx context.Context) error {
+func (b *containerBroker) thaw(ctx context.Context) error {
 	_, err := b.docker.ContainerUnpause(ctx, b.c.GetContainerID(), client.ContainerUnpauseOptions{})
 	return err
 }

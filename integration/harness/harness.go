@@ -62,18 +62,18 @@ type node interface {
 
 // A Cluster is a set of brokers that runs until its test ends.
 type Cluster struct {
-	Form  Form
-	addrs []string
-	nodes []node // nil: named servers, which cannot be broken
-	run   string // begins the prefix of all topics and groups, on servers that others use too
-	base  kafka.Config
+	Form      Form
+	addrs     []string
+	nodes     []node // nil: named servers, which cannot be broken
+	runPrefix string // begins the prefix of all topics and groups, on servers that others use too
+	base      kafka.Config
 }
 
 // errAbsent wraps the reason why a form cannot be had.
-var errAbsent = errors.New("not to be had")
+var errUnavailable = errors.New("not to be had")
 
-func absent(format string, args ...any) error {
-	return fmt.Errorf("%w: %w", errAbsent, fmt.Errorf(format, args...))
+func unavailable(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", errUnavailable, fmt.Errorf(format, args...))
 }
 
 // Kafka starts brokers for the rest of t's life, skips t, or fails it.
@@ -93,7 +93,7 @@ func Kafka(t testing.TB, o Options) *Cluster {
 		}
 		begun := time.Now()
 		c, how, err := f.start(ctx, t, o)
-		if errors.Is(err, errAbsent) {
+		if errors.Is(err, errUnavailable) {
 			reasons = append(reasons, fmt.Errorf("%s: %w", f.form, err))
 			continue
 		}
@@ -120,11 +120,11 @@ func named(_ context.Context, _ testing.TB, o Options) (*Cluster, string, error)
 	list := os.Getenv(EnvKafka)
 	switch {
 	case list == "":
-		return nil, "", absent("%s is not set", EnvKafka)
+		return nil, "", unavailable("%s is not set", EnvKafka)
 	case o.Secure || o.Oldest || len(o.Properties) > 0:
-		return nil, "", absent("the settings and the release of named servers are not ours")
+		return nil, "", unavailable("the settings and the release of named servers are not ours")
 	}
-	c := &Cluster{run: "t" + strconv.FormatInt(time.Now().UnixNano(), 36) + "."}
+	c := &Cluster{runPrefix: "t" + strconv.FormatInt(time.Now().UnixNano(), 36) + "."}
 	for addr := range strings.SplitSeq(list, ",") {
 		c.addrs = append(c.addrs, strings.TrimSpace(addr))
 	}
@@ -144,7 +144,7 @@ func (c *Cluster) ready(ctx context.Context, t testing.TB, o Options) {
 		}
 	}
 	if c.nodes == nil {
-		t.Cleanup(func() { c.tidy(t) })
+		t.Cleanup(func() { c.cleanUp(t) })
 	}
 }
 
@@ -152,7 +152,7 @@ func (c *Cluster) ready(ctx context.Context, t testing.TB, o Options) {
 // Members of groups miss each other within seconds.
 func (c *Cluster) Config(prefix string) kafka.Config {
 	cfg := c.base
-	cfg.ClientID, cfg.Prefix = "integration", c.run+prefix
+	cfg.ClientID, cfg.Prefix = "integration", c.runPrefix+prefix
 	cfg.Heartbeat, cfg.SessionTimeout = 500*time.Millisecond, 6*time.Second
 	return cfg
 }

@@ -50,18 +50,18 @@ func kafkaImage(ctx context.Context, docker *client.Client, of release) (string,
 	}
 	defer os.RemoveAll(dir)
 	if err := fillImage(ctx, dir, java, jars); err != nil {
-		return "", absent("make the image's files: %w", err)
+		return "", unavailable("make the image's files: %w", err)
 	}
 	provider, err := testcontainers.NewDockerProvider()
 	if err != nil {
-		return "", absent("%w", err)
+		return "", unavailable("%w", err)
 	}
 	defer provider.Close()
 	_, err = provider.BuildImage(ctx, &testcontainers.ContainerRequest{
 		FromDockerfile: testcontainers.FromDockerfile{Context: dir, Repo: imageName, Tag: tag, KeepImage: true},
 	})
 	if err != nil {
-		return "", absent("build the image: %w", err)
+		return "", unavailable("build the image: %w", err)
 	}
 	return image, nil
 }

@@ -43,7 +43,7 @@ func (o Options) release() release {
 func kafkaJars(ctx context.Context, of release) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return "", absent("%w", err)
+		return "", unavailable("%w", err)
 	}
 	dir := filepath.Join(cache, "millrace", "kafka-"+of.version)
 	cached := checkJars(dir, of.sums)
@@ -52,7 +52,7 @@ func kafkaJars(ctx context.Context, of release) (string, error) {
 	}
 	maven, err := exec.LookPath("mvn")
 	if err != nil {
-		return "", absent("no jars in the cache (%w), and no Maven to fetch them", cached)
+		return "", unavailable("no jars in the cache (%w), and no Maven to fetch them", cached)
 	}
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return "", err
@@ -71,7 +71,7 @@ func kafkaJars(ctx context.Context, of release) (string, error) {
 		"-DincludeScope=runtime", "-DoutputDirectory="+fetched)
 	cmd.Dir = tmp
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", absent("fetch jars with Maven: %w\n%s", err, out)
+		return "", unavailable("fetch jars with Maven: %w\n%s", err, out)
 	}
 	if err := checkJars(fetched, of.sums); err != nil {
 		return "", fmt.Errorf("what Maven fetched: %w", err)

@@ -10,7 +10,7 @@ import (
 )
 
 // leastJava is the oldest Java that runs the brokers.
-const leastJava = 17
+const minJava = 17
 
 var javaVersion = regexp.MustCompile(`version "((\d+)[^"]*)"`)
 
@@ -32,18 +32,18 @@ func findJava(ctx context.Context) (java, version string, err error) {
 		}
 		candidates = append(candidates, found...)
 	}
-	last := absent("no java by JAVA_HOME, on PATH, or in the usual places")
+	last := unavailable("no java by JAVA_HOME, on PATH, or in the usual places")
 	for _, java := range candidates {
 		out, err := exec.CommandContext(ctx, java, "-version").CombinedOutput()
 		if err != nil {
-			last = absent("ask %s for its version: %w", java, err)
+			last = unavailable("ask %s for its version: %w", java, err)
 			continue
 		}
 		version, major := parseJava(string(out))
-		if major >= leastJava {
+		if major >= minJava {
 			return java, version, nil
 		}
-		last = absent("%s is Java %q, and the brokers need %d", java, version, leastJava)
+		last = unavailable("%s is Java %q, and the brokers need %d", java, version, minJava)
 	}
 	return "", "", last
 }

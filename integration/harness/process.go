@@ -39,9 +39,9 @@ func processes(ctx context.Context, t testing.TB, o Options) (*Cluster, string, 
 	if err != nil {
 		return nil, "", err
 	}
-	var places []place
+	var places []brokerSpec
 	for i := range o.Brokers {
-		p := place{id: i + 1, data: filepath.Join(dir, fmt.Sprint("broker-", i+1))}
+		p := brokerSpec{id: i + 1, data: filepath.Join(dir, fmt.Sprint("broker-", i+1))}
 		for j, e := range []*endpoint{&p.client, &p.peer, &p.controller} {
 			e.bind, e.advertised = ports[3*i+j], ports[3*i+j]
 		}
@@ -50,7 +50,7 @@ func processes(ctx context.Context, t testing.TB, o Options) (*Cluster, string, 
 	c := &Cluster{}
 	more := []map[string]string{o.Properties}
 	if o.Secure {
-		s, err := newSecurity()
+		s, err := newTLSFiles()
 		if err != nil {
 			return nil, "", err
 		}
@@ -62,7 +62,7 @@ func processes(ctx context.Context, t testing.TB, o Options) (*Cluster, string, 
 	}
 	var starting errgroup.Group
 	for _, p := range places {
-		b := &process{config: p.data + ".properties", log: p.data + ".log", java: []string{
+		b := &processBroker{config: p.data + ".properties", log: p.data + ".log", java: []string{
 			java, "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
 			"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", filepath.Join(jars, "*"),
 		}}
@@ -72,7 +72,7 @@ func processes(ctx context.Context, t testing.TB, o Options) (*Cluster, string, 
 				t.Error(err)
 			}
 			if t.Failed() {
-				t.Logf("the end of what broker %d said:\n%s", p.id, b.said())
+				t.Logf("the end of what broker %d said:\n%s", p.id, b.logTail())
 			}
 		})
 		starting.Go(func() error {
@@ -87,7 +87,7 @@ func processes(ctx context.Context, t testing.TB, o Options) (*Cluster, string, 
 }
 
 // A process is a broker in a process of its own.
-type process struct {
+type processBroker struct {
 	config, log string
 	java        []string
 
@@ -98,7 +98,7 @@ type process struct {
 }
 
 // format writes the broker's settings and makes its data folder.
-func (p *process) format(ctx context.Context, text string) error {
+func (p *processBroker) format(ctx context.Context, text string) error {
 	if err := os.WriteFile(p.config, []byte(text), 0o600); err != nil {
 		return fmt.Errorf("write settings: %w", err)
 	}
@@ -109,7 +109,7 @@ func (p *process) format(ctx context.Context, text string) error {
 	return nil
 }
 
-func (p *process) start(context.Context) error {
+func (p *processBroker) start(context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.running() {
@@ -131,7 +131,7 @@ func (p *process) start(context.Context) error {
 }
 
 // running is called with mu held.
-func (p *process) running() bool {
+func (p *processBroker) running() bool {
 	if p.cmd == nil {
 		return false
 	}
@@ -144,7 +144,7 @@ func (p *process) running() bool {
 }
 
 // end sends a signal and waits until the process has ended.
-func (p *process) end(ctx context.Context, s os.Signal) error {
+func (p *processBroker) end(ctx context.Context, s os.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.running() {
@@ -164,11 +164,11 @@ func (p *process) end(ctx context.Context, s os.Signal) error {
 	}
 }
 
-func (p *process) kill(ctx context.Context) error { return p.end(ctx, syscall.SIGKILL) }
+func (p *processBroker) kill(ctx context.Context) error { return p.end(ctx, syscall.SIGKILL) }
 
-func (p *process) stop(ctx context.Context) error { return p.end(ctx, syscall.SIGTERM) }
+func (p *processBroker) stop(ctx context.Context) error { return p.end(ctx, syscall.SIGTERM) }
 
-func (p *process) signal(s os.Signal) error {
+func (p *processBroker) signal(s os.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.running() {
@@ -177,12 +177,12 @@ func (p *process) signal(s os.Signal) error {
 	return p.cmd.Process.Signal(s)
 }
 
-func (p *process) freeze(context.Context) error { return p.signal(syscall.SIGSTOP) }
+func (p *processBroker) freeze(context.Context) error { return p.signal(syscall.SIGSTOP) }
 
-func (p *process) thaw(context.Context) error { return p.signal(syscall.SIGCONT) }
+func (p *processBroker) thaw(context.Context) error { return p.signal(syscall.SIGCONT) }
 
 // said is the end of the errors of a broker that has ended, and how it did.
-func (p *process) said() string {
+func (p *processBroker) logTail() string {
 	text, err := os.ReadFile(p.log)
 	if err != nil {
 		return err.Error()
@@ -223,10 +223,10 @@ func freePorts(n int) (addrs []string, err error) {
 
 // Damage changes the last byte of the batch that holds an offset, or its length in its head, in the log of a partition, on
 // the disk of the first broker that has it: as a disk does that rots. It is called for processes only.
-func (c *Cluster) Damage(t testing.TB, topic string, partition int32, offset int64, head bool) {
+func (c *Cluster) CorruptBatch(t testing.TB, topic string, partition int32, offset int64, head bool) {
 	t.Helper()
 	for _, n := range c.nodes {
-		p, ok := n.(*process)
+		p, ok := n.(*processBroker)
 		if !ok {
 			t.Fatalf("%T: its disk is not ours", n)
 		}
@@ -238,7 +238,7 @@ func (c *Cluster) Damage(t testing.TB, topic string, partition int32, offset int
 		if err != nil {
 			t.Fatal(err)
 		}
-		from, end := batchOf(log, offset)
+		from, end := batchRange(log, offset)
 		if end == 0 {
 			t.Fatalf("%s has no batch with offset %d", name, offset)
 		}
@@ -260,7 +260,7 @@ func (c *Cluster) Damage(t testing.TB, topic string, partition int32, offset int
 }
 
 // batchOf is where the batch of a log that holds an offset begins and ends; 0: there is none.
-func batchOf(log []byte, offset int64) (at, end int) {
+func batchRange(log []byte, offset int64) (at, end int) {
 	for at+27 <= len(log) { // its first offset, its length, ..., and its last offset less the first
 		first, end := int64(binary.BigEndian.Uint64(log[at:])), at+12+int(binary.BigEndian.Uint32(log[at+8:]))
 		if offset <= first+int64(binary.BigEndian.Uint32(log[at+23:])) {

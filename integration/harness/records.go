@@ -63,7 +63,7 @@ func (c *Cluster) Write(t testing.TB, cfg kafka.Config, recs ...Record) {
 }
 
 // Begin writes records as they are, in order, in a transaction of a producer. end commits it or gives it up.
-func (c *Cluster) Begin(t testing.TB, cfg kafka.Config, producer string, recs ...Record) (end func(commit bool)) {
+func (c *Cluster) BeginTransaction(t testing.TB, cfg kafka.Config, producer string, recs ...Record) (end func(commit bool)) {
 	t.Helper()
 	cl, err := c.client(kgo.TransactionalID(cfg.Prefix+producer), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	if err != nil {

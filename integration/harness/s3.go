@@ -60,18 +60,18 @@ type S3Server struct {
 	Kind                string
 	URL, Access, Secret string
 
-	cfg     s3proc.Config
-	proc    *s3proc.Server // nil: named, which cannot be broken
-	run     string         // begins the names of all buckets
-	buckets atomic.Int64
-	client  *minio.Core
+	cfg       s3proc.Config
+	proc      *s3proc.Server // nil: named, which cannot be broken
+	runPrefix string         // begins the names of all buckets
+	buckets   atomic.Int64
+	client    *minio.Core
 }
 
 // S3 starts a server, skips t, or fails it.
 func S3(t testing.TB, o S3Options) *S3Server {
 	t.Helper()
 	need.Integration(t)
-	s := &S3Server{Kind: o.Kind, run: "t" + strconv.FormatInt(time.Now().UnixNano(), 36)}
+	s := &S3Server{Kind: o.Kind, runPrefix: "t" + strconv.FormatInt(time.Now().UnixNano(), 36)}
 	if named := os.Getenv(EnvS3); named != "" {
 		if o.Own {
 			need.Missing(t, need.Server(), EnvS3+" names one that others may use")
@@ -94,7 +94,7 @@ func S3(t testing.TB, o S3Options) *S3Server {
 		t.Fatalf("%s at %s: %v", s.Kind, s.URL, err)
 	}
 	if s.proc == nil {
-		t.Cleanup(func() { s.tidy(t) })
+		t.Cleanup(func() { s.cleanUp(t) })
 	}
 	return s
 }
@@ -157,7 +157,7 @@ func (s *S3Server) Restart(t testing.TB) {
 }
 
 // Said is the end of the server's log.
-func (s *S3Server) Said() string {
+func (s *S3Server) LogTail() string {
 	if s.proc == nil {
 		return ""
 	}
@@ -165,7 +165,9 @@ func (s *S3Server) Said() string {
 }
 
 // Name returns a name for buckets that nobody else has, or the beginning of several: at most 20 letters and digits.
-func (s *S3Server) Name() string { return s.run + "n" + strconv.FormatInt(s.buckets.Add(1), 36) }
+func (s *S3Server) NewName() string {
+	return s.runPrefix + "n" + strconv.FormatInt(s.buckets.Add(1), 36)
+}
 
 // Bucket makes a bucket, with or without versions.
 func (s *S3Server) Bucket(t testing.TB, name string, versions bool) {
@@ -248,13 +250,13 @@ func (s *S3Server) Notify(t testing.TB, bucket, target, name string) {
 }
 
 // tidy removes what tests left on a server that others use too.
-func (s *S3Server) tidy(t testing.TB) {
+func (s *S3Server) cleanUp(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startLimit)
 	defer cancel()
 	all, err := s.client.ListBuckets(ctx)
 	for _, b := range all {
-		if strings.HasPrefix(b.Name, s.run) {
+		if strings.HasPrefix(b.Name, s.runPrefix) {
 			err = cmp.Or(err, s.remove(ctx, b.Name))
 		}
 	}

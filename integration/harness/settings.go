@@ -14,7 +14,7 @@ const clusterID = "bWlsbHJhY2UtdGVzdHMwMQ"
 type endpoint struct{ bind, advertised string }
 
 // A place is where one broker is to be found.
-type place struct {
+type brokerSpec struct {
 	id                       int // from 1
 	client, peer, controller endpoint
 	data                     string // folder of its logs
@@ -22,7 +22,7 @@ type place struct {
 
 // settings are a broker's properties. Faults show within seconds, not the minutes that
 // suit production.
-func settings(p place, all []place, more ...map[string]string) map[string]string {
+func settings(p brokerSpec, all []brokerSpec, more ...map[string]string) map[string]string {
 	var voters []string
 	for _, v := range all {
 		voters = append(voters, fmt.Sprintf("%d@%s", v.id, v.controller.advertised))

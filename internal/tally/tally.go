@@ -31,7 +31,7 @@ type Book struct {
 type part struct {
 	chunks []chunk
 	size   int // of all chunks
-	open   []byte
+	tail   []byte
 }
 
 // A chunk is a piece of a part in the file.
@@ -58,7 +58,7 @@ func (b *Book) Add(key, record []byte) error {
 		return b.err
 	}
 	p := &b.parts[maphash.Bytes(b.seed, key)%parts]
-	if p.open = append(p.open, record...); len(p.open) >= chunkSize {
+	if p.tail = append(p.tail, record...); len(p.tail) >= chunkSize {
 		b.err = b.spill(p)
 	}
 	return b.err
@@ -75,13 +75,13 @@ func (b *Book) spill(p *part) error {
 		}
 		b.file = f
 	}
-	if _, err := b.file.WriteAt(p.open, b.end); err != nil {
+	if _, err := b.file.WriteAt(p.tail, b.end); err != nil {
 		return fmt.Errorf("write a temporary file: %w", err)
 	}
-	p.chunks = append(p.chunks, chunk{b.end, len(p.open)})
-	p.size += len(p.open)
-	b.end += int64(len(p.open))
-	p.open = p.open[:0]
+	p.chunks = append(p.chunks, chunk{b.end, len(p.tail)})
+	p.size += len(p.tail)
+	b.end += int64(len(p.tail))
+	p.tail = p.tail[:0]
 	return nil
 }
 
@@ -113,7 +113,7 @@ func (b *Book) Each(ctx context.Context, f func(records []byte) error, done func
 
 // read appends the records of a part to all.
 func (b *Book) read(p *part, all []byte) ([]byte, error) {
-	if need := p.size + len(p.open); cap(all) < need {
+	if need := p.size + len(p.tail); cap(all) < need {
 		all = make([]byte, 0, need)
 	}
 	for _, c := range p.chunks {
@@ -123,5 +123,5 @@ func (b *Book) read(p *part, all []byte) ([]byte, error) {
 			return nil, fmt.Errorf("read a temporary file: %w", err)
 		}
 	}
-	return append(all, p.open...), nil
+	return append(all, p.tail...), nil
 }

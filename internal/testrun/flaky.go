@@ -26,10 +26,10 @@ import (
 )
 
 const (
-	quickRun  = 10 * time.Second // a package that takes less runs at least quickRuns times
-	quickRuns = 20
-	busyLoops = 2
-	oneRun    = "15m" // the longest that one run of a package may take
+	quickRun   = 10 * time.Second // a package that takes less runs at least quickRuns times
+	quickRuns  = 20
+	busyLoops  = 2
+	runTimeout = "15m" // the longest that one run of a package may take
 )
 
 // errFailed is returned when a test failed.
@@ -49,7 +49,7 @@ type record struct {
 func (r *record) quick() bool { return r.Runs > 0 && r.Shortest < quickRun }
 
 // A hunt runs packages again and again.
-type hunt struct {
+type flakyRun struct {
 	dir     string // of the test binaries, the records and the output of runs that failed
 	w       io.Writer
 	folders map[string]string // by package
@@ -62,7 +62,7 @@ type hunt struct {
 // until they have run quickRuns times, then the one that has run for the shortest time in all. What it has counted of a
 // build is kept in dir, and a later call goes on from there. A run that has begun is not cut off by limit.
 func flaky(ctx context.Context, dir string, limit time.Duration, patterns []string, w io.Writer) error {
-	h := &hunt{dir: dir, w: w, folders: map[string]string{}, rapid: map[string]bool{}, records: map[string]*record{}}
+	h := &flakyRun{dir: dir, w: w, folders: map[string]string{}, rapid: map[string]bool{}, records: map[string]*record{}}
 	packages, err := list(ctx, patterns...)
 	if err != nil {
 		return err
@@ -80,11 +80,11 @@ func flaky(ctx context.Context, dir string, limit time.Duration, patterns []stri
 	if len(names) == 0 {
 		return errors.New("no package has tests")
 	}
-	return h.loaded(ctx, limit, names)
+	return h.runLoaded(ctx, limit, names)
 }
 
 // loaded runs the packages while busy loops take the processors.
-func (h *hunt) loaded(ctx context.Context, limit time.Duration, names []string) error {
+func (h *flakyRun) runLoaded(ctx context.Context, limit time.Duration, names []string) error {
 	end := time.Now().Add(limit)
 	busy, stop := context.WithCancel(ctx)
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(runtime.NumCPU() + busyLoops))
@@ -96,7 +96,7 @@ func (h *hunt) loaded(ctx context.Context, limit time.Duration, names []string) 
 			return nil
 		})
 	}
-	err := h.turns(ctx, end, names)
+	err := h.runTurns(ctx, end, names)
 	stop()
 	err = errors.Join(err, loops.Wait())
 	h.print(names)
@@ -106,7 +106,7 @@ func (h *hunt) loaded(ctx context.Context, limit time.Duration, names []string) 
 	return err
 }
 
-func (h *hunt) turns(ctx context.Context, end time.Time, names []string) error {
+func (h *flakyRun) runTurns(ctx context.Context, end time.Time, names []string) error {
 	fewest := slices.Clone(names) // first, so that a short time gets further at each call
 	slices.SortStableFunc(fewest, func(a, b string) int { return cmp.Compare(h.runs(a), h.runs(b)) })
 	for _, name := range fewest { // a build that is another one starts from zero
@@ -121,13 +121,13 @@ func (h *hunt) turns(ctx context.Context, end time.Time, names []string) error {
 			return err
 		}
 		if h.records[name].Runs == 0 {
-			if err := h.once(ctx, name); err != nil {
+			if err := h.runOnce(ctx, name); err != nil {
 				return err
 			}
 		}
 	}
 	for time.Now().Before(end) && ctx.Err() == nil {
-		if err := h.once(ctx, h.next(names)); err != nil {
+		if err := h.runOnce(ctx, h.next(names)); err != nil {
 			return err
 		}
 	}
@@ -135,7 +135,7 @@ func (h *hunt) turns(ctx context.Context, end time.Time, names []string) error {
 }
 
 // runs returns how often the tests of a package have run, in any build.
-func (h *hunt) runs(name string) int {
+func (h *flakyRun) runs(name string) int {
 	if r := h.records[name]; r != nil {
 		return r.Runs
 	}
@@ -143,7 +143,7 @@ func (h *hunt) runs(name string) int {
 }
 
 // next returns the package whose turn it is.
-func (h *hunt) next(names []string) string {
+func (h *flakyRun) next(names []string) string {
 	return slices.MinFunc(names, func(a, b string) int {
 		ra, rb := h.records[a], h.records[b]
 		da, db := ra.quick() && ra.Runs < quickRuns, rb.quick() && rb.Runs < quickRuns
@@ -160,7 +160,7 @@ func (h *hunt) next(names []string) string {
 }
 
 // compile makes the test binary of a package, and a new record if it is another one than before.
-func (h *hunt) compile(ctx context.Context, name string) error {
+func (h *flakyRun) compile(ctx context.Context, name string) error {
 	out, err := exec.CommandContext(ctx, "go", "test", "-c", "-race", "-o", h.binary(name), name).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("compile the tests of %s: %w\n%s", name, err, out)
@@ -174,7 +174,7 @@ func (h *hunt) compile(ctx context.Context, name string) error {
 	if _, err := io.Copy(sum, f); err != nil {
 		return err
 	}
-	if err := addData(sum, filepath.Join(h.folders[name], "testdata")); err != nil {
+	if err := hashTestdata(sum, filepath.Join(h.folders[name], "testdata")); err != nil {
 		return err
 	}
 	build := hex.EncodeToString(sum.Sum(nil))
@@ -190,7 +190,7 @@ func (h *hunt) compile(ctx context.Context, name string) error {
 }
 
 // addData adds the names and contents of the files below a folder, which need not be there.
-func addData(sum io.Writer, folder string) error {
+func hashTestdata(sum io.Writer, folder string) error {
 	return filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
 		if path == folder && errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -207,14 +207,14 @@ func addData(sum io.Writer, folder string) error {
 	})
 }
 
-func (h *hunt) binary(name string) string {
+func (h *flakyRun) binary(name string) string {
 	return filepath.Join(h.dir, strings.ReplaceAll(name, "/", "_")+".test")
 }
 
 // once runs the tests of a package in its folder, and records how they ended. A run that is cut off by ctx is none.
-func (h *hunt) once(ctx context.Context, name string) error {
+func (h *flakyRun) runOnce(ctx context.Context, name string) error {
 	seed := fmt.Sprint(rand.Int64N(1 << 53))
-	args := []string{"-test.shuffle=" + seed, "-test.timeout=" + oneRun, "-test.paniconexit0"}
+	args := []string{"-test.shuffle=" + seed, "-test.timeout=" + runTimeout, "-test.paniconexit0"}
 	if h.rapid[name] {
 		args = append(args, "-rapid.nofailfile") // a file would fail every later run
 	}
@@ -264,7 +264,7 @@ var (
 )
 
 // report prints a run that failed and how to repeat it, and keeps its output.
-func (h *hunt) report(r *record, seed string, out []byte) error {
+func (h *flakyRun) report(r *record, seed string, out []byte) error {
 	var tests []string
 	for _, m := range failedTest.FindAllSubmatch(out, -1) {
 		if name := string(m[1]); !slices.Contains(tests, name) {
@@ -282,7 +282,7 @@ func (h *hunt) report(r *record, seed string, out []byte) error {
 }
 
 // print prints how often each package has run.
-func (h *hunt) print(names []string) {
+func (h *flakyRun) print(names []string) {
 	short := 0
 	fmt.Fprintf(h.w, "%6s %9s %9s  package\n", "runs", "failures", "shortest")
 	for _, name := range names {
@@ -300,9 +300,9 @@ func (h *hunt) print(names []string) {
 	}
 }
 
-func (h *hunt) state() string { return filepath.Join(h.dir, "runs.json") }
+func (h *flakyRun) state() string { return filepath.Join(h.dir, "runs.json") }
 
-func (h *hunt) load() error {
+func (h *flakyRun) load() error {
 	text, err := os.ReadFile(h.state())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -317,7 +317,7 @@ func (h *hunt) load() error {
 }
 
 // save writes the records in one step: the next run may be cut off.
-func (h *hunt) save() error {
+func (h *flakyRun) save() error {
 	text, err := json.MarshalIndent(h.records, "", " ")
 	if err != nil {
 		return err

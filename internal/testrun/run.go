@@ -95,13 +95,13 @@ func readEvents(r io.Reader, each func(event)) error {
 
 // A printer prints what a person wants to read of a run: one line for each package, and of the tests that fail, all.
 type printer struct {
-	w      io.Writer
-	detect bool                     // data races
-	said   map[key]*strings.Builder // output of the tests that run, and of the packages
-	race   map[string]*strings.Builder
-	seed   map[string]string // of the order of tests, by package
-	random map[string]string // of the values of rapid, by package: those of the first test that failed with some
-	failed []key
+	w            io.Writer
+	detect       bool                     // data races
+	buffered     map[key]*strings.Builder // output of the tests that run, and of the packages
+	raceReports  map[string]*strings.Builder
+	shuffleSeeds map[string]string // of the order of tests, by package
+	rapidSeeds   map[string]string // of the values of rapid, by package: those of the first test that failed with some
+	failed       []key
 }
 
 // A key names a test, or without Test a package.
@@ -109,7 +109,7 @@ type key struct{ Package, Test string }
 
 func newPrinter(w io.Writer, detect bool) *printer {
 	said, race := map[key]*strings.Builder{}, map[string]*strings.Builder{}
-	return &printer{w: w, detect: detect, said: said, race: race, seed: map[string]string{}, random: map[string]string{}}
+	return &printer{w: w, detect: detect, buffered: said, raceReports: race, shuffleSeeds: map[string]string{}, rapidSeeds: map[string]string{}}
 }
 
 const (
@@ -135,31 +135,31 @@ func (p *printer) print(e event) {
 // output keeps what a test or its package printed. The report of a data race is printed at once: it may stand in the
 // output of another test, which passes.
 func (p *printer) output(k key, text string) {
-	if race := p.race[k.Package]; race != nil {
+	if race := p.raceReports[k.Package]; race != nil {
 		race.WriteString(text)
 		if text == raceFence {
 			fmt.Fprint(p.w, race.String())
-			delete(p.race, k.Package)
+			delete(p.raceReports, k.Package)
 		}
 		return
 	}
 	if seed, ok := strings.CutPrefix(text, "-test.shuffle "); ok {
-		p.seed[k.Package] = strings.TrimSpace(seed)
+		p.shuffleSeeds[k.Package] = strings.TrimSpace(seed)
 	}
-	if m := rapidSeed.FindStringSubmatch(text); m != nil && p.random[k.Package] == "" {
-		p.random[k.Package] = m[1]
+	if m := rapidSeed.FindStringSubmatch(text); m != nil && p.rapidSeeds[k.Package] == "" {
+		p.rapidSeeds[k.Package] = m[1]
 	}
-	if p.said[k] == nil {
-		p.said[k] = new(strings.Builder)
+	if p.buffered[k] == nil {
+		p.buffered[k] = new(strings.Builder)
 	}
 	if text == raceWarning {
 		fmt.Fprint(p.w, k.Package+" "+k.Test+":\n")
-		p.race[k.Package] = new(strings.Builder)
-		p.race[k.Package].WriteString(raceFence + raceWarning)
+		p.raceReports[k.Package] = new(strings.Builder)
+		p.raceReports[k.Package].WriteString(raceFence + raceWarning)
 		return
 	}
 	if !noise.MatchString(text) {
-		p.said[k].WriteString(text)
+		p.buffered[k].WriteString(text)
 	}
 }
 
@@ -170,13 +170,13 @@ var noise = regexp.MustCompile(`^(=== (RUN|PAUSE|CONT|NAME) .*|\s*--- (PASS|SKIP
 // failed are those that a panic or the end of the process cut off.
 func (p *printer) finish(k key, failed bool) {
 	if k.Test != "" {
-		if said := p.said[k]; failed && said != nil {
+		if said := p.buffered[k]; failed && said != nil {
 			fmt.Fprintf(p.w, "%s %s:\n%s", k.Package, k.Test, said)
 		}
-		delete(p.said, k)
+		delete(p.buffered, k)
 		return
 	}
-	for running, said := range p.said {
+	for running, said := range p.buffered {
 		if running.Package != k.Package || running.Test == "" {
 			continue
 		}
@@ -184,25 +184,25 @@ func (p *printer) finish(k key, failed bool) {
 			fmt.Fprintf(p.w, "%s %s, which did not end:\n%s", running.Package, running.Test, said)
 			p.failed = append(p.failed, running)
 		}
-		delete(p.said, running)
+		delete(p.buffered, running)
 	}
-	if race := p.race[k.Package]; race != nil {
+	if race := p.raceReports[k.Package]; race != nil {
 		fmt.Fprint(p.w, race.String())
-		delete(p.race, k.Package)
+		delete(p.raceReports, k.Package)
 	}
-	if said := p.said[k]; said != nil {
+	if said := p.buffered[k]; said != nil {
 		for line := range strings.Lines(said.String()) {
 			if failed || strings.HasPrefix(line, "ok ") {
 				fmt.Fprint(p.w, line)
 			}
 		}
 	}
-	delete(p.said, k)
+	delete(p.buffered, k)
 }
 
 // end prints what of a package was left when go test ended before it, and how to repeat what failed.
 func (p *printer) end() {
-	for k, said := range p.said {
+	for k, said := range p.buffered {
 		fmt.Fprintf(p.w, "%s %s, which did not end:\n%s", k.Package, k.Test, said)
 	}
 	if len(p.failed) == 0 {
@@ -219,7 +219,7 @@ func (p *printer) end() {
 	}
 	fmt.Fprint(p.w, "FAIL\n")
 	for pkg, names := range tests {
-		fmt.Fprintln(p.w, "repeat:", repeat(p.detect, pkg, names, p.seed[pkg], p.random[pkg]))
+		fmt.Fprintln(p.w, "repeat:", repeat(p.detect, pkg, names, p.shuffleSeeds[pkg], p.rapidSeeds[pkg]))
 	}
 }
 

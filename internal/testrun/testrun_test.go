@@ -98,15 +98,15 @@ func TestSpans(t *testing.T) {
 {"Action":"fail","Package":"p","Elapsed":6}
 {"Action":"pass","Package":"q","Elapsed":7}
 `
-	tests, packages, err := spans(strings.NewReader(text))
+	tests, packages, err := durations(strings.NewReader(text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantTests := []span{{key{"p", "B/s"}, 4}, {key{"p", "A"}, 3}, {key{"p", "A/s"}, 2}, {key{"p", "B"}, 0}}
+	wantTests := []duration{{key{"p", "B/s"}, 4}, {key{"p", "A"}, 3}, {key{"p", "A/s"}, 2}, {key{"p", "B"}, 0}}
 	if !reflect.DeepEqual(tests, wantTests) {
 		t.Errorf("tests: got %v, want %v", tests, wantTests)
 	}
-	if want := []span{{key{"q", ""}, 7}, {key{"p", ""}, 6}}; !reflect.DeepEqual(packages, want) {
+	if want := []duration{{key{"q", ""}, 7}, {key{"p", ""}, 6}}; !reflect.DeepEqual(packages, want) {
 		t.Errorf("packages: got %v, want %v", packages, want)
 	}
 }
@@ -150,7 +150,7 @@ func TestNext(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.records["c"].Shortest = max(c.records["c"].Shortest, quickRun)
-			h := &hunt{records: c.records}
+			h := &flakyRun{records: c.records}
 			if got := h.next([]string{"a", "b", "c"}); got != c.want {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
@@ -315,7 +315,7 @@ func TestFlaky(t *testing.T) {
 				t.Errorf("no %q in\n%s", s, out.String())
 			}
 		}
-		h := &hunt{dir: "bin", records: map[string]*record{"example.org/m/bad": {}}}
+		h := &flakyRun{dir: "bin", records: map[string]*record{"example.org/m/bad": {}}}
 		if err := h.load(); err != nil {
 			t.Fatal(err)
 		}

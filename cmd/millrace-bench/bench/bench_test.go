@@ -211,9 +211,9 @@ func TestZipf(t *testing.T) {
 
 func TestWhile(t *testing.T) {
 	broken := errors.New("broken")
-	untilDone := partOf(func(ctx context.Context) error { <-ctx.Done(); return nil })
+	untilDone := serviceFunc(func(ctx context.Context) error { <-ctx.Done(); return nil })
 	for name, tt := range map[string]struct {
-		part partOf
+		part serviceFunc
 		f    func(context.Context) error
 		want error
 	}{
@@ -222,7 +222,7 @@ func TestWhile(t *testing.T) {
 		"the part ends":     {func(context.Context) error { return broken }, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, broken},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := while(t.Context(), tt.part, tt.f); !errors.Is(got, tt.want) {
+			if got := runWhile(t.Context(), tt.part, tt.f); !errors.Is(got, tt.want) {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})
@@ -231,7 +231,7 @@ func TestWhile(t *testing.T) {
 
 func TestHighest(t *testing.T) {
 	looks := []float64{3, 9, 5}
-	got, err := highest(t.Context(), time.Millisecond, func() float64 {
+	got, err := peakValue(t.Context(), time.Millisecond, func() float64 {
 		if len(looks) == 0 {
 			return 1
 		}

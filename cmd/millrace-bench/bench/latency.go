@@ -27,7 +27,7 @@ type prober struct {
 	all  chan struct{} // closed when want are there
 }
 
-func newProber(g *rig) (*prober, error) {
+func newProber(g *testBroker) (*prober, error) {
 	p, err := kafka.NewProducer(config(g.Addr()), "bench")
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func (p *prober) message(account string, i int) schemas.Message {
 }
 
 // note takes the time since d was published. What is no probe has no cause.
-func (p *prober) note(d *schemas.Delivery) {
+func (p *prober) observe(d *schemas.Delivery) {
 	at, err := strconv.ParseInt(d.Body.(*pb.DuplicationCommand).GetCause(), 10, 64)
 	if err != nil {
 		return
@@ -56,7 +56,7 @@ func (p *prober) note(d *schemas.Delivery) {
 }
 
 // probes are n messages, one each interval.
-type probes struct {
+type probeLoad struct {
 	n       int
 	every   time.Duration
 	account string
@@ -67,7 +67,7 @@ const publishers = 256
 
 // p99 publishes probes, whether or not those before have come, and returns the p99 of what
 // they took.
-func (p *prober) p99(ctx context.Context, o probes) (float64, error) {
+func (p *prober) p99(ctx context.Context, o probeLoad) (float64, error) {
 	p.mu.Lock()
 	p.took, p.want, p.all = nil, o.n, make(chan struct{})
 	all := p.all
@@ -76,7 +76,7 @@ func (p *prober) p99(ctx context.Context, o probes) (float64, error) {
 	group.SetLimit(publishers)
 	start := time.Now()
 	for i := 0; i < o.n && publishing.Err() == nil; i++ {
-		pause(publishing, time.Until(start.Add(time.Duration(i)*o.every)))
+		sleep(publishing, time.Until(start.Add(time.Duration(i)*o.every)))
 		group.Go(func() error { return p.producer.Publish(publishing, p.message(o.account, i%keys)) })
 	}
 	if err := group.Wait(); err != nil {
@@ -92,7 +92,7 @@ func (p *prober) p99(ctx context.Context, o probes) (float64, error) {
 	return percentile(p.took, 99), nil
 }
 
-func pause(ctx context.Context, d time.Duration) {
+func sleep(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return
 	}
@@ -105,16 +105,16 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 // warm are the first probes: until they have come, the group has not formed.
-func warm(account string) probes {
-	return probes{n: 20, every: 10 * time.Millisecond, account: account}
+func warmUp(account string) probeLoad {
+	return probeLoad{n: 20, every: 10 * time.Millisecond, account: account}
 }
 
 // latency runs once against a Pool of the copier's, with a prober whose messages reach its
 // handler.
 func (r *runner) latency(
-	ctx context.Context, pc kafka.PoolConfig, h func(context.Context, *prober, *schemas.Delivery), once func(context.Context, *rig, *prober) error,
+	ctx context.Context, pc kafka.PoolConfig, h func(context.Context, *prober, *schemas.Delivery), once func(context.Context, *testBroker, *prober) error,
 ) error {
-	g, err := r.newRig(ctx)
+	g, err := r.newBroker(ctx)
 	if err != nil {
 		return err
 	}
@@ -131,8 +131,8 @@ func (r *runner) latency(
 	if err != nil {
 		return err
 	}
-	return while(ctx, pool, func(ctx context.Context) error {
-		if _, err := p.p99(ctx, warm(us)); err != nil {
+	return runWhile(ctx, pool, func(ctx context.Context) error {
+		if _, err := p.p99(ctx, warmUp(mainAccount)); err != nil {
 			return err
 		}
 		return once(ctx, g, p)
@@ -141,7 +141,7 @@ func (r *runner) latency(
 
 // sightings asks again and again until it has been answered with n different names, and returns how many seconds after it was
 // sent each was first seen. A name that has not been sent yet is passed over.
-func sightings(
+func readLatencies(
 	ctx context.Context, b *clickhousebench.Bench, question string, n int, sent func(name string) time.Time,
 ) (took []float64, err error) {
 	seen, moved := map[string]bool{}, time.Now()
@@ -157,10 +157,10 @@ func sightings(
 				took = append(took, now.Sub(at).Seconds())
 			}
 		}
-		if now.Sub(moved) > still {
-			return nil, fmt.Errorf("nothing moves for %v: %d of %d are on record", still, len(seen), n)
+		if now.Sub(moved) > progressTimeout {
+			return nil, fmt.Errorf("nothing moves for %v: %d of %d are on record", progressTimeout, len(seen), n)
 		}
-		pause(ctx, 20*time.Millisecond)
+		sleep(ctx, 20*time.Millisecond)
 	}
 	return took, ctx.Err()
 }

@@ -24,7 +24,7 @@ func Main(ctx context.Context, cfg Config) ([]Row, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: list the files to store: %w", usage.Err, err)
 	}
-	return r.take(ctx, r.mainFigures(files, len(names)))
+	return r.measure(ctx, r.mainFigures(files, len(names)))
 }
 
 // files is the folder whose files the main job stores.
@@ -50,19 +50,19 @@ func (r *runner) mainFigures(files string, n int) []figure {
 		{"main job: processor time for it, with start and end of roles, broker and ClickHouse", "s", peer, target{},
 			r.mainJob(files, n, func(u cost) float64 { return u.cpu })},
 		{fmt.Sprintf("deletes: of one destination, on record within %.0f s", w), "deletes/s", "",
-			target{op: ">=", bound: 200}, r.counted("delete", r.amounts.deleted)},
+			target{op: ">=", bound: 200}, r.rolesRate("delete", r.amounts.deleted)},
 		{fmt.Sprintf("copies: of an import without digests, each with fresh records, on record within %.0f s", w), "copies/s",
-			"", target{op: ">=", bound: 300}, r.counted("import", r.amounts.imported)},
+			"", target{op: ">=", bound: 300}, r.rolesRate("import", r.amounts.imported)},
 		{fmt.Sprintf("changes: until both copies have passed their checks, on record, p99 at %d/s", changeRate), "s", "",
-			target{op: "<=", bound: 1}, r.verified},
+			target{op: "<=", bound: 1}, r.verifyLatency},
 		r.auditRow(),
 	}
 }
 
 // mainJob has the sides take turns when the first of its figures is asked for.
 func (r *runner) mainJob(files string, n int, of func(cost) float64) func(context.Context) (measurement, error) {
-	return r.once("main", func(ctx context.Context) (d comparison, err error) {
-		peer, err := r.peer()
+	return r.measureOnce("main", func(ctx context.Context) (d comparison, err error) {
+		peer, err := r.peerProgram()
 		if err != nil {
 			return d, err
 		}
@@ -94,7 +94,7 @@ func (r *runner) mainJob(files string, n int, of func(cost) float64) func(contex
 func (r *runner) roles(ctx context.Context, args ...string) (res sideResult, u cost, err error) {
 	err = inTemp(func(dir string) error {
 		var out []byte
-		if u, out, err = spend(ctx, nil, r.cfg.Self, append([]string{"rolesside", "--dir", dir}, args...)...); err != nil {
+		if u, out, err = runMeasured(ctx, nil, r.cfg.Self, append([]string{"rolesside", "--dir", dir}, args...)...); err != nil {
 			return err
 		}
 		return json.Unmarshal(out, &res)
@@ -120,7 +120,7 @@ func (r *runner) mainPeer(ctx context.Context, program, files string, n int) (u 
 			{"copy", files, one}, {"copy", one, two}, {"copy", one, three},
 			{"check", "--download", one, two}, {"check", "--download", one, three},
 		} {
-			took, _, err := spend(ctx, []string{"RCLONE_CONFIG=" + os.DevNull}, program,
+			took, _, err := runMeasured(ctx, []string{"RCLONE_CONFIG=" + os.DevNull}, program,
 				append(peerSettings(sideWork), words...)...)
 			if err != nil {
 				return err
@@ -138,7 +138,7 @@ func (r *runner) mainPeer(ctx context.Context, program, files string, n int) (u 
 }
 
 // counted takes how many items a second the roles bring on record.
-func (r *runner) counted(do string, items int) func(context.Context) (measurement, error) {
+func (r *runner) rolesRate(do string, items int) func(context.Context) (measurement, error) {
 	return func(ctx context.Context) (m measurement, err error) {
 		res, _, err := r.roles(ctx, "--do", do, "--items", fmt.Sprint(items), "--window", r.amounts.window.String())
 		m.ours = []float64{res.rate()}
@@ -147,7 +147,7 @@ func (r *runner) counted(do string, items int) func(context.Context) (measuremen
 }
 
 // verified takes how long copies take until their checks are on record.
-func (r *runner) verified(ctx context.Context) (m measurement, err error) {
+func (r *runner) verifyLatency(ctx context.Context) (m measurement, err error) {
 	res, _, err := r.roles(ctx, "--do", "change", "--items", fmt.Sprint(r.amounts.changed))
 	m.ours = []float64{res.Seconds}
 	return m, err

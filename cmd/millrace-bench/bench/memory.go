@@ -10,14 +10,14 @@ import (
 
 // Heap is looked at until it has not grown for a while, the handlers being stuck.
 const (
-	heapEvery = 200 * time.Millisecond
-	heapSame  = 10 // looks without growth
+	heapInterval    = 200 * time.Millisecond
+	heapStableReads = 10 // looks without growth
 )
 
 // behind has many records wait behind handlers that are stuck, and takes by how much the
 // heap grows, garbage left out.
-func (r *runner) behind(ctx context.Context) (m measurement, err error) {
-	g, err := r.newRig(ctx)
+func (r *runner) heapGrowth(ctx context.Context) (m measurement, err error) {
+	g, err := r.newBroker(ctx)
 	if err != nil {
 		return m, err
 	}
@@ -26,11 +26,11 @@ func (r *runner) behind(ctx context.Context) (m measurement, err error) {
 	if err != nil {
 		return m, err
 	}
-	if err := g.Fill(ctx, prefix, r.amounts.behind, record); err != nil {
+	if err := g.Fill(ctx, prefix, r.amounts.waiting, record); err != nil {
 		return m, err
 	}
-	stuck := newLap(1)
-	pc := copier(bench(0), consumed)
+	stuck := newStopwatch(1)
+	pc := copierConfig(roundRole(0), consumedTopic)
 	pc.Drain = time.Millisecond // the stuck handlers would take all of the default
 	p, err := newPool(g.Addr(), pc, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
 		stuck.begin()
@@ -41,13 +41,13 @@ func (r *runner) behind(ctx context.Context) (m measurement, err error) {
 	if err != nil {
 		return m, err
 	}
-	before := heap()
+	before := liveHeap()
 	var most float64
-	err = while(ctx, p, func(ctx context.Context) error {
+	err = runWhile(ctx, p, func(ctx context.Context) error {
 		if _, err := stuck.rate(ctx); err != nil {
 			return err
 		}
-		most, err = highest(ctx, heapEvery, heap)
+		most, err = peakValue(ctx, heapInterval, liveHeap)
 		return err
 	})
 	m.ours = []float64{max(most-before, 0) / (1 << 20)}
@@ -55,10 +55,10 @@ func (r *runner) behind(ctx context.Context) (m measurement, err error) {
 }
 
 // highest looks until there is nothing higher for a while.
-func highest(ctx context.Context, every time.Duration, look func() float64) (most float64, err error) {
+func peakValue(ctx context.Context, every time.Duration, look func() float64) (most float64, err error) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	for same := 0; same < heapSame; same++ {
+	for same := 0; same < heapStableReads; same++ {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -75,7 +75,7 @@ func highest(ctx context.Context, every time.Duration, look func() float64) (mos
 }
 
 // heap is how many bytes are live.
-func heap() float64 {
+func liveHeap() float64 {
 	runtime.GC()
 	var s runtime.MemStats
 	runtime.ReadMemStats(&s)

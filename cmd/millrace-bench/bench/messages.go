@@ -14,11 +14,11 @@ import (
 
 // Accounts. Probes are of the first one, floods that delay them of the second.
 const (
-	us   = "acme"
-	them = "globex"
+	mainAccount  = "acme"
+	floodAccount = "globex"
 )
 
-func accounts() []string { return []string{us, them, "hooli", "initech"} }
+func accounts() []string { return []string{mainAccount, floodAccount, "hooli", "initech"} }
 
 // The stores of every account.
 const (
@@ -27,14 +27,14 @@ const (
 )
 
 // consumed is the topic that the figures of rates read.
-const consumed = schemas.DuplicationHigh
+const consumedTopic = schemas.DuplicationHigh
 
 // keys is their number, in every figure.
 const keys = 10_000
 
 // commands returns commands of topic consumed over all keys, of accounts in turn, encoded as the runtime's producer does it.
 func commands(accounts ...string) (func(i int) schemas.Record, error) {
-	return encoded(func(i int) schemas.Message { return command(consumed, accounts[i%len(accounts)], i, "") })
+	return encoded(func(i int) schemas.Message { return command(consumedTopic, accounts[i%len(accounts)], i, "") })
 }
 
 // flood returns commands of one account, about other items than the probes: records of one key wait for one another

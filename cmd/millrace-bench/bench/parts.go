@@ -20,7 +20,7 @@ import (
 // Parts takes the figures of what every message and every byte passes, in the order of their table, in this process.
 func Parts(ctx context.Context, cfg Config) ([]Row, error) {
 	r := newRunner(cfg)
-	return r.take(ctx, r.partFigures())
+	return r.measure(ctx, r.partFigures())
 }
 
 func (r *runner) partFigures() []figure {
@@ -31,7 +31,7 @@ func (r *runner) partFigures() []figure {
 	}
 	for _, size := range []int{2 << 10, 64 << 10, 8 << 20} {
 		figures = append(figures, figure{fmt.Sprintf("digests: md5 and sha256 of %d KiB", size>>10), "MiB/s",
-			"the standard library's two", target{op: ">=", bound: 1, ratio: true}, r.hashed(size)})
+			"the standard library's two", target{op: ">=", bound: 1, ratio: true}, r.digestRate(size)})
 	}
 	return figures
 }
@@ -47,7 +47,7 @@ func (r *runner) calls(ctx context.Context, batch int, ours, peer func() error) 
 				return m, ctx.Err()
 			}
 			n, start := 0, time.Now()
-			for time.Since(start) < r.amounts.called {
+			for time.Since(start) < r.amounts.callTime {
 				for range batch {
 					if err := side.call(); err != nil {
 						return m, err
@@ -81,7 +81,7 @@ func (r *runner) decode(ctx context.Context) (measurement, error) {
 }
 
 // hashed reads streams of a size.
-func (r *runner) hashed(size int) func(context.Context) (measurement, error) {
+func (r *runner) digestRate(size int) func(context.Context) (measurement, error) {
 	return func(ctx context.Context) (m measurement, err error) {
 		pool, err := digest.NewPool(digest.MD5, digest.SHA256)
 		if err != nil {

@@ -35,7 +35,7 @@ func (r sideResult) rate() float64 { return float64(r.Records) / r.Seconds }
 
 // Consume is our side. It returns the line that it is to print.
 func (s Side) Consume(ctx context.Context) (line []byte, err error) {
-	rate, err := consume(ctx, s.Broker, copier(schemas.Role(s.Group), consumed), s.Records, nothing)
+	rate, err := consume(ctx, s.Broker, copierConfig(schemas.Role(s.Group), consumedTopic), s.Records, noWork)
 	if err != nil {
 		return nil, err
 	}
@@ -47,28 +47,28 @@ const watermill = "watermill-kafka"
 
 // versus runs us and watermill's router in turns, each in a process of its own, on whole
 // messages. We decode and schedule them; the peer passes on their bytes.
-func (r *runner) versus(ctx context.Context) (m measurement, err error) {
+func (r *runner) compareWatermill(ctx context.Context) (m measurement, err error) {
 	record, err := commands(accounts()...)
 	if err != nil {
 		return m, err
 	}
-	n := r.amounts.versus
+	n := r.amounts.peerRecords
 	peer := filepath.Join(r.cfg.Peers, watermill)
-	c := contest{n: n, record: record, ours: func(ctx context.Context, g *rig, round int) (float64, error) {
-		return side(ctx, r.cfg.Self, "side", "--broker", g.Addr(), "--group", string(bench(round)), "--records", strconv.Itoa(n))
+	c := rateBenchmark{n: n, record: record, ours: func(ctx context.Context, g *testBroker, round int) (float64, error) {
+		return side(ctx, r.cfg.Self, "side", "--broker", g.Addr(), "--group", string(roundRole(round)), "--records", strconv.Itoa(n))
 	}}
 	_, err = os.Stat(peer)
 	switch {
 	case err == nil:
-		c.theirs = func(ctx context.Context, g *rig, round int) (float64, error) {
-			return side(ctx, peer, "--broker", g.Addr(), "--topic", prefix+string(consumed),
-				"--group", prefix+"peer."+string(bench(round)), "--records", strconv.Itoa(n))
+		c.peer = func(ctx context.Context, g *testBroker, round int) (float64, error) {
+			return side(ctx, peer, "--broker", g.Addr(), "--topic", prefix+string(consumedTopic),
+				"--group", prefix+"peer."+string(roundRole(round)), "--records", strconv.Itoa(n))
 		}
 	case errors.Is(err, os.ErrNotExist):
 	default:
 		return m, fmt.Errorf("look for the peer: %w", err)
 	}
-	if m, err = c.run(ctx, r, r.amounts.long()); err == nil && c.theirs == nil {
+	if m, err = c.run(ctx, r, r.amounts.fewRounds()); err == nil && c.peer == nil {
 		m.absent = "make peers"
 	}
 	return m, err
@@ -79,7 +79,7 @@ const sideStop = 10 * time.Second
 
 // side runs one side, and returns its records per second.
 func side(ctx context.Context, program string, args ...string) (rate float64, err error) {
-	res, err := run(ctx, program, args...)
+	res, err := runSide(ctx, program, args...)
 	if err != nil {
 		return 0, err
 	}
@@ -87,14 +87,14 @@ func side(ctx context.Context, program string, args ...string) (rate float64, er
 }
 
 // run runs a program that is a side to its end.
-func run(ctx context.Context, program string, args ...string) (res sideResult, err error) {
+func runSide(ctx context.Context, program string, args ...string) (res sideResult, err error) {
 	name := filepath.Base(program)
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = sideStop
 	var out, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaint
-	if err := finish(cmd); err != nil {
+	if err := runChild(cmd); err != nil {
 		return res, fmt.Errorf("run %s: %w: %s", name, err, strings.TrimSpace(complaint.String()))
 	}
 	if err := json.Unmarshal(out.Bytes(), &res); err != nil {

@@ -25,18 +25,20 @@ const prefix = "bench."
 const partitions = 12
 
 // A rig is a broker of its own, with the catalogue's topics.
-type rig struct {
+type testBroker struct {
 	*kafkabench.Broker
 }
 
-func (r *runner) newRig(ctx context.Context) (*rig, error) { return r.newRigOf(ctx, partitions) }
+func (r *runner) newBroker(ctx context.Context) (*testBroker, error) {
+	return r.newBrokerWith(ctx, partitions)
+}
 
-func (r *runner) newRigOf(ctx context.Context, partitions int) (*rig, error) {
+func (r *runner) newBrokerWith(ctx context.Context, partitions int) (*testBroker, error) {
 	b, err := kafkabench.StartBroker(ctx, r.cfg.Self, "broker")
 	if err != nil {
 		return nil, err
 	}
-	g := &rig{b}
+	g := &testBroker{b}
 	if err := kafka.EnsureTopics(ctx, config(b.Addr()), kafka.TopicOptions{Partitions: int32(partitions)}); err != nil {
 		g.close()
 		return nil, err
@@ -45,7 +47,7 @@ func (r *runner) newRigOf(ctx context.Context, partitions int) (*rig, error) {
 }
 
 // close ends the broker. How that went is no matter to the figures.
-func (g *rig) close() { _ = g.Close() }
+func (g *testBroker) close() { _ = g.Close() }
 
 // config is what the parts of one process share.
 func config(broker string) kafka.Config {
@@ -53,15 +55,15 @@ func config(broker string) kafka.Config {
 }
 
 // bench is the role of the nth round: each has a group of its own, and reads from the start.
-func bench(n int) schemas.Role { return schemas.Role(fmt.Sprintf("bench%d", n)) }
+func roundRole(n int) schemas.Role { return schemas.Role(fmt.Sprintf("bench%d", n)) }
 
 // A part runs until its context is done; it ends earlier only with an error.
-type part interface {
+type service interface {
 	Run(ctx context.Context) error
 }
 
 // while runs p for as long as f takes, and returns the error of the first that fails.
-func while(ctx context.Context, p part, f func(context.Context) error) error {
+func runWhile(ctx context.Context, p service, f func(context.Context) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	group, ctx := errgroup.WithContext(ctx)
@@ -74,16 +76,18 @@ func while(ctx context.Context, p part, f func(context.Context) error) error {
 }
 
 // A lap is the time from the begin of the first of n calls to the end of the last.
-type lap struct {
+type stopwatch struct {
 	n           int64
 	begun, done atomic.Int64
 	first       time.Time
 	took        chan time.Duration
 }
 
-func newLap(n int) *lap { return &lap{n: int64(n), took: make(chan time.Duration, 1)} }
+func newStopwatch(n int) *stopwatch {
+	return &stopwatch{n: int64(n), took: make(chan time.Duration, 1)}
+}
 
-func (l *lap) begin() {
+func (l *stopwatch) begin() {
 	if l.begun.Add(1) == 1 {
 		l.first = time.Now()
 	}
@@ -91,21 +95,21 @@ func (l *lap) begin() {
 
 // end is called as often as begin. Whoever ends the nth call knows of the first: it has
 // seen n calls end.
-func (l *lap) end() { l.ended(1) }
+func (l *stopwatch) end() { l.endN(1) }
 
 // ended is end n times.
-func (l *lap) ended(n int) {
+func (l *stopwatch) endN(n int) {
 	if done := l.done.Add(int64(n)); done >= l.n && done-int64(n) < l.n {
 		l.took <- time.Since(l.first)
 	}
 }
 
 // stall is how long a lap may stand still: records that never come are an error.
-const stall = 30 * time.Second
+const stallTimeout = 30 * time.Second
 
 // rate waits for the last call, and returns calls per second.
-func (l *lap) rate(ctx context.Context) (float64, error) {
-	look := time.NewTicker(stall)
+func (l *stopwatch) rate(ctx context.Context) (float64, error) {
+	look := time.NewTicker(stallTimeout)
 	defer look.Stop()
 	for before := int64(-1); ; {
 		select {
@@ -114,7 +118,7 @@ func (l *lap) rate(ctx context.Context) (float64, error) {
 		case <-look.C:
 			now := l.done.Load()
 			if now == before {
-				return 0, fmt.Errorf("stands still for %v at record %d of %d", stall, now, l.n)
+				return 0, fmt.Errorf("stands still for %v at record %d of %d", stallTimeout, now, l.n)
 			}
 			before = now
 		case <-ctx.Done():
@@ -125,7 +129,7 @@ func (l *lap) rate(ctx context.Context) (float64, error) {
 
 // copier returns the configuration of the copier's Pool as cmd/app makes it from the default settings, with another
 // role's name. No store or account has a limit by default, and no breaker is open.
-func copier(role schemas.Role, topics ...schemas.Topic) kafka.PoolConfig {
+func copierConfig(role schemas.Role, topics ...schemas.Topic) kafka.PoolConfig {
 	d := settings.Default().Roles
 	breakers := map[string]*limit.Breaker{}
 	for _, account := range accounts() {
@@ -166,7 +170,7 @@ func newPool(broker string, pc kafka.PoolConfig, h kafka.Handler) (*kafka.Pool, 
 // consume runs a Pool over n records that are there, with work in the handler, and returns
 // records per second.
 func consume(ctx context.Context, broker string, pc kafka.PoolConfig, n int, work func(context.Context)) (rate float64, err error) {
-	l := newLap(n)
+	l := newStopwatch(n)
 	p, err := newPool(broker, pc, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
 		l.begin()
 		work(ctx)
@@ -176,7 +180,7 @@ func consume(ctx context.Context, broker string, pc kafka.PoolConfig, n int, wor
 	if err != nil {
 		return 0, err
 	}
-	err = while(ctx, p, func(ctx context.Context) error {
+	err = runWhile(ctx, p, func(ctx context.Context) error {
 		rate, err = l.rate(ctx)
 		return err
 	})
@@ -184,10 +188,10 @@ func consume(ctx context.Context, broker string, pc kafka.PoolConfig, n int, wor
 }
 
 // nothing is what a handler does whose runtime is measured.
-func nothing(context.Context) {}
+func noWork(context.Context) {}
 
 // rest is what a handler does that waits for a store, for a millisecond.
-func rest(ctx context.Context) {
+func sleepMillisecond(ctx context.Context) {
 	t := time.NewTimer(time.Millisecond)
 	defer t.Stop()
 	select {

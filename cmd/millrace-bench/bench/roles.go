@@ -19,12 +19,12 @@ func openApp(ctx context.Context, set func(*settings.Config)) (*app.App, error) 
 }
 
 // runs is the part that runs roles of a process.
-func runs(a *app.App, roles ...schemas.Role) part {
-	return partOf(func(ctx context.Context) error { return a.Run(ctx, roles) })
+func rolesService(a *app.App, roles ...schemas.Role) service {
+	return serviceFunc(func(ctx context.Context) error { return a.Run(ctx, roles) })
 }
 
 // partOf is a part that is a function.
-type partOf func(context.Context) error
+type serviceFunc func(context.Context) error
 
 // Run implements part.
-func (f partOf) Run(ctx context.Context) error { return f(ctx) }
+func (f serviceFunc) Run(ctx context.Context) error { return f(ctx) }

@@ -59,9 +59,9 @@ func (s RolesSide) check() error {
 const (
 	primary = "1"
 	// puts is how many calls the client of the primary store has under way, as in the demo.
-	puts = 128
+	clientCalls = 128
 	// known is the file by which the imported tree is known.
-	known = "item-0000000"
+	expectedFile = "item-0000000"
 )
 
 // policies are the rules of each job: two copies of what is stored or changed, else one.
@@ -100,21 +100,21 @@ func (s RolesSide) Run(ctx context.Context) (line []byte, err error) {
 		if store.Layout == "plain" {
 			continue // it is only read
 		}
-		if err := a.InitStore(ctx, us, store.ID); err != nil {
+		if err := a.InitStore(ctx, mainAccount, store.ID); err != nil {
 			return nil, err
 		}
 	}
 	// All but the sweeper: the job begins its round itself, as the demo does.
 	roles := slices.DeleteFunc(app.Roles(), func(r schemas.Role) bool { return r == schemas.RoleSweeper })
-	all := []part{runs(a, roles...), partOf(state.Watch)}
+	all := []service{rolesService(a, roles...), serviceFunc(state.Watch)}
 	if s.Do != "import" {
-		if j.client, err = a.Emitting(us, primary, "bench"); err != nil {
+		if j.client, err = a.Emitting(mainAccount, primary, "bench"); err != nil {
 			return nil, err
 		}
 		all = append(all, j.client)
 	}
 	var res sideResult
-	err = while(ctx, together(all), func(ctx context.Context) (err error) {
+	err = runWhile(ctx, runAll(all), func(ctx context.Context) (err error) {
 		res, err = j.run(ctx)
 		return err
 	})
@@ -125,8 +125,8 @@ func (s RolesSide) Run(ctx context.Context) (line []byte, err error) {
 }
 
 // together is the part that runs all of several, and ends with the first that ends.
-func together(parts []part) part {
-	return partOf(func(ctx context.Context) error {
+func runAll(parts []service) service {
+	return serviceFunc(func(ctx context.Context) error {
 		group, ctx := errgroup.WithContext(ctx)
 		for _, p := range parts {
 			group.Go(func() error { return p.Run(ctx) })
@@ -138,7 +138,7 @@ func together(parts []part) part {
 // configure makes the stores. All settings but theirs and the outbox are the defaults.
 func (s RolesSide) configure(state *app.State) (*settings.Config, error) {
 	cfg := settings.Default()
-	account := settings.Account{ID: us}
+	account := settings.Account{ID: mainAccount}
 	for _, id := range []string{primary, "2", "3"} {
 		root := filepath.Join(s.Dir, "store-"+id)
 		if err := os.MkdirAll(root, 0o755); err != nil {
@@ -146,7 +146,7 @@ func (s RolesSide) configure(state *app.State) (*settings.Config, error) {
 		}
 		store := settings.Store{ID: id, Driver: "file", Root: root, Primary: id == primary}
 		if s.Do == "import" && id == primary {
-			store.Layout, store.Space, store.Expect = "plain", space, known
+			store.Layout, store.Space, store.Expect = "plain", space, expectedFile
 			if err := s.fillTree(root); err != nil {
 				return nil, err
 			}
@@ -192,7 +192,7 @@ func (j *job) run(ctx context.Context) (res sideResult, err error) {
 	if err != nil {
 		return res, err
 	}
-	if err := j.app.SetPolicy(ctx, us, doc, "bench"); err != nil {
+	if err := j.app.SetPolicy(ctx, mainAccount, doc, "bench"); err != nil {
 		return res, err
 	}
 	if j.client != nil {
@@ -219,7 +219,7 @@ func (j *job) store(ctx context.Context) (res sideResult, err error) {
 		return res, err
 	}
 	start := time.Now()
-	err = j.each(ctx, len(files), func(ctx context.Context, i int) error {
+	err = j.forEach(ctx, len(files), func(ctx context.Context, i int) error {
 		f, err := os.Open(filepath.Join(j.Files, files[i]))
 		if err != nil {
 			return err
@@ -236,11 +236,11 @@ func (j *job) store(ctx context.Context) (res sideResult, err error) {
 	if err := j.app.CatchUp(ctx); err != nil {
 		return res, err
 	}
-	order := app.SweepOrder{Account: us, Store: primary, Begun: start.UTC().Truncate(time.Millisecond)}
+	order := app.SweepOrder{Account: mainAccount, Store: primary, Begun: start.UTC().Truncate(time.Millisecond)}
 	if _, err := j.app.SweepFixity(ctx, order); err != nil {
 		return res, err
 	}
-	if _, err := j.until(ctx, 3*len(files), 0, func(_ string, n counts) int { return int(n.Verified) }); err != nil {
+	if _, err := j.waitRecorded(ctx, 3*len(files), 0, func(_ string, n copyCounts) int { return int(n.Verified) }); err != nil {
 		return res, err
 	}
 	return sideResult{Records: int64(len(files)), Seconds: time.Since(start).Seconds()}, nil
@@ -249,7 +249,7 @@ func (j *job) store(ctx context.Context) (res sideResult, err error) {
 // delete stores the items, waits for their copies, deletes them in the first store, and counts the deletes of the
 // second that are on record within the window.
 func (j *job) delete(ctx context.Context) (res sideResult, err error) {
-	err = j.each(ctx, j.Items, func(ctx context.Context, i int) error {
+	err = j.forEach(ctx, j.Items, func(ctx context.Context, i int) error {
 		_, err := j.client.Put(ctx, space, item(i), strings.NewReader(content(i)),
 			storage.PutOptions{Size: storage.UnknownSize})
 		return err
@@ -257,15 +257,15 @@ func (j *job) delete(ctx context.Context) (res sideResult, err error) {
 	if err != nil {
 		return res, err
 	}
-	if _, err := j.until(ctx, j.Items, 0, func(id string, n counts) int { return second(id, n.Verified) }); err != nil {
+	if _, err := j.waitRecorded(ctx, j.Items, 0, func(id string, n copyCounts) int { return ofSecondStore(id, n.Verified) }); err != nil {
 		return res, err
 	}
-	return j.count(ctx, func(ctx context.Context) error {
-		return j.each(ctx, j.Items, func(ctx context.Context, i int) error {
+	return j.countRecorded(ctx, func(ctx context.Context) error {
+		return j.forEach(ctx, j.Items, func(ctx context.Context, i int) error {
 			_, err := j.client.Delete(ctx, space, item(i), storage.DeleteOptions{})
 			return err
 		})
-	}, func(n counts) uint64 { return n.Tombstones })
+	}, func(n copyCounts) uint64 { return n.Tombstones })
 }
 
 // imported publishes a Change of origin import for each file of the first store, without digests, and counts the copies
@@ -276,7 +276,7 @@ func (j *job) imported(ctx context.Context) (res sideResult, err error) {
 		return res, err
 	}
 	defer producer.Close()
-	target := inventory.Target{Account: us, Store: primary, Space: space, Now: time.Now()}
+	target := inventory.Target{Account: mainAccount, Store: primary, Space: space, Now: time.Now()}
 	var changes []schemas.Message
 	for i := range j.Items {
 		info, err := os.Stat(filepath.Join(j.Dir, "store-"+primary, item(i)))
@@ -289,15 +289,15 @@ func (j *job) imported(ctx context.Context) (res sideResult, err error) {
 		}
 		changes = append(changes, schemas.Message{Topic: schemas.Changes, Body: c})
 	}
-	return j.count(ctx, func(ctx context.Context) error { return producer.Publish(ctx, changes...) },
-		func(n counts) uint64 { return n.Live })
+	return j.countRecorded(ctx, func(ctx context.Context) error { return producer.Publish(ctx, changes...) },
+		func(n copyCounts) uint64 { return n.Live })
 }
 
 // counts are those of the copies of one store.
-type counts struct{ Live, Verified, Tombstones uint64 }
+type copyCounts struct{ Live, Verified, Tombstones uint64 }
 
 // second is n of the second store, 0 of the others.
-func second(id string, n uint64) int {
+func ofSecondStore(id string, n uint64) int {
 	if id != "2" {
 		return 0
 	}
@@ -306,14 +306,14 @@ func second(id string, n uint64) int {
 
 // count begins something and returns how much of it the second store shows within the window, from its begin on, or
 // until all of it is done.
-func (j *job) count(
-	ctx context.Context, begin func(context.Context) error, of func(counts) uint64,
+func (j *job) countRecorded(
+	ctx context.Context, begin func(context.Context) error, of func(copyCounts) uint64,
 ) (res sideResult, err error) {
 	start := time.Now()
 	group, gctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return begin(gctx) })
 	group.Go(func() error {
-		done, err := j.until(gctx, j.Items, j.Window, func(id string, n counts) int { return second(id, of(n)) })
+		done, err := j.waitRecorded(gctx, j.Items, j.Window, func(id string, n copyCounts) int { return ofSecondStore(id, of(n)) })
 		res = sideResult{Records: int64(done), Seconds: time.Since(start).Seconds()}
 		return err
 	})
@@ -321,9 +321,9 @@ func (j *job) count(
 }
 
 // each does something with n items, several at a time, and returns when Kafka has what it did.
-func (j *job) each(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
+func (j *job) forEach(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
 	group, gctx := errgroup.WithContext(ctx)
-	group.SetLimit(puts)
+	group.SetLimit(clientCalls)
 	for i := range n {
 		if gctx.Err() != nil {
 			break
@@ -334,7 +334,7 @@ func (j *job) each(ctx context.Context, n int, do func(ctx context.Context, i in
 		return err
 	}
 	for j.app.Untold() > 0 {
-		if err := retry.Sleep(ctx, lookEvery); err != nil {
+		if err := retry.Sleep(ctx, pollInterval); err != nil {
 			return err
 		}
 	}
@@ -342,37 +342,37 @@ func (j *job) each(ctx context.Context, n int, do func(ctx context.Context, i in
 }
 
 // lookEvery is the time between two looks at what is on record.
-const lookEvery = 250 * time.Millisecond
+const pollInterval = 250 * time.Millisecond
 
 // still is how long nothing may happen: above the longest wait that roles may come to, which is the first of
 // duplication.wait.
-const still = 90 * time.Second
+const progressTimeout = 90 * time.Second
 
 // until looks at what is on record until the sum of all stores is n, or for the window, if there is one and at least
 // one is done. It returns the sum.
-func (j *job) until(
-	ctx context.Context, n int, window time.Duration, of func(id string, n counts) int,
+func (j *job) waitRecorded(
+	ctx context.Context, n int, window time.Duration, of func(id string, n copyCounts) int,
 ) (done int, err error) {
 	start, moved := time.Now(), time.Now()
 	for {
-		stores, err := j.app.DB().CopyCounts(ctx, us)
+		stores, err := j.app.DB().CopyCounts(ctx, mainAccount)
 		if err != nil {
 			return 0, err
 		}
 		before := done
 		done = 0
 		for _, c := range stores {
-			done += of(c.Store, counts{c.Live, c.Verified, c.Tombstones})
+			done += of(c.Store, copyCounts{c.Live, c.Verified, c.Tombstones})
 		}
 		switch {
 		case done >= n, window > 0 && done > 0 && time.Since(start) >= window:
 			return done, nil
 		case done != before:
 			moved = time.Now()
-		case time.Since(moved) > still:
-			return 0, fmt.Errorf("nothing moves for %v: %d of %d are on record", still, done, n)
+		case time.Since(moved) > progressTimeout:
+			return 0, fmt.Errorf("nothing moves for %v: %d of %d are on record", progressTimeout, done, n)
 		}
-		if err := retry.Sleep(ctx, lookEvery); err != nil {
+		if err := retry.Sleep(ctx, pollInterval); err != nil {
 			return 0, err
 		}
 	}

@@ -55,8 +55,8 @@ func (s SinkSide) Store(ctx context.Context) (line []byte, err error) {
 	}
 	res := sideResult{Records: int64(s.Records)}
 	start := time.Now() // what it takes to join the groups counts
-	err = while(ctx, runs(a, schemas.RoleSink), func(ctx context.Context) error {
-		err := lookUntil(ctx, func() (bool, error) {
+	err = runWhile(ctx, rolesService(a, schemas.RoleSink), func(ctx context.Context) error {
+		err := pollUntil(ctx, func() (bool, error) {
 			n, err := b.Number(ctx, rows)
 			return n-before >= float64(s.Records), err
 		})
@@ -64,7 +64,7 @@ func (s SinkSide) Store(ctx context.Context) (line []byte, err error) {
 			return err
 		}
 		res.Seconds = time.Since(start).Seconds()
-		return lookUntil(ctx, func() (bool, error) { // the state too
+		return pollUntil(ctx, func() (bool, error) { // the state too
 			left, err := a.Behind(ctx, schemas.RoleSink, schemas.RoleState)
 			return left == 0, err
 		})
@@ -72,18 +72,18 @@ func (s SinkSide) Store(ctx context.Context) (line []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if res.Bytes, err = mostMemory(); err != nil {
+	if res.Bytes, err = peakMemory(); err != nil {
 		return nil, err
 	}
 	return json.Marshal(res)
 }
 
 // sinkStall is how long storing may take.
-const sinkStall = 5 * time.Minute
+const sinkTimeout = 5 * time.Minute
 
 // lookUntil looks every 20 ms until it is done.
-func lookUntil(ctx context.Context, look func() (done bool, err error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, sinkStall, fmt.Errorf("not all is stored within %v", sinkStall))
+func pollUntil(ctx context.Context, look func() (done bool, err error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, sinkTimeout, fmt.Errorf("not all is stored within %v", sinkTimeout))
 	defer cancel()
 	for {
 		if done, err := look(); done || err != nil {
@@ -97,7 +97,7 @@ func lookUntil(ctx context.Context, look func() (done bool, err error)) error {
 
 // mostMemory is the most that this process ever had. Linux counts for a child what its parent had when it
 // began, so it is asked for its own, if it shows that.
-func mostMemory() (bytes int64, err error) {
+func peakMemory() (bytes int64, err error) {
 	if status, err := os.ReadFile("/proc/self/status"); err == nil {
 		for line := range strings.Lines(string(status)) {
 			if _, err := fmt.Sscanf(line, "VmHWM: %d kB", &bytes); err == nil {

@@ -31,11 +31,11 @@ import (
 func Storage(ctx context.Context, cfg Config) (rows []Row, err error) {
 	r := newRunner(cfg)
 	defer func() {
-		if r.real != nil {
-			err = errors.Join(err, r.real.close())
+		if r.realServer != nil {
+			err = errors.Join(err, r.realServer.close())
 		}
 	}()
-	return r.take(ctx, r.storageFigures())
+	return r.measure(ctx, r.storageFigures())
 }
 
 const (
@@ -54,30 +54,30 @@ func (r *runner) storageFigures() []figure {
 	a := r.amounts
 	atLeast := func(bound float64) target { return target{op: ">=", bound: bound, ratio: true} }
 	atMost := func(bound float64) target { return target{op: "<=", bound: bound, ratio: true} }
-	size, fewer := fmt.Sprintf("%s x 10 KiB", count(a.objects)), fmt.Sprintf("%s x 10 KiB", count(a.real))
-	larges := max(1, a.larges/4) // of files, so that the page cache holds them
+	size, fewer := fmt.Sprintf("%s x 10 KiB", count(a.objects)), fmt.Sprintf("%s x 10 KiB", count(a.diskObjects))
+	larges := max(1, a.largeItems/4) // of files, so that the page cache holds them
 	const hashing, copying = "rclone hashsum md5 --download", "rclone copy"
 	figures := []figure{
 		{"s3 in memory: " + size + " read, md5 and sha256", "items/s", hashing, atLeast(3), r.compareRate(inMemory, "hash")},
 		{"s3 in memory: " + size + " copied from store to store", "items/s", copying, atLeast(3), r.compareRate(inMemory, "copy")},
-		{"s3 in memory: the same, both look at what they wrote", "items/s", copying + ", its default", target{}, r.lookedAt(inMemory)},
+		{"s3 in memory: the same, both look at what they wrote", "items/s", copying + ", its default", target{}, r.compareStatted(inMemory)},
 		{realServer + ": " + fewer + " read, md5 and sha256", "items/s", hashing, atLeast(1), r.compareRate(onDisk, "hash")},
 		{realServer + ": processor time of the client for it", "s", hashing, atMost(1), r.compareCPU(onDisk, "hash")},
 		{realServer + ": " + fewer + " copied from store to store", "items/s", copying, atLeast(1), r.compareRate(onDisk, "copy")},
 		{realServer + ": processor time of the client for it", "s", copying, atMost(1), r.compareCPU(onDisk, "copy")},
-		{realServer + ": the same copies, both look at what they wrote", "items/s", copying + ", its default", target{}, r.lookedAt(onDisk)},
-		{fmt.Sprintf("s3 in memory: %d x %d MiB read, md5 and sha256", a.larges, a.large>>20), "MiB/s", "rclone hashsum md5, then sha256",
+		{realServer + ": the same copies, both look at what they wrote", "items/s", copying + ", its default", target{}, r.compareStatted(onDisk)},
+		{fmt.Sprintf("s3 in memory: %d x %d MiB read, md5 and sha256", a.largeItems, a.largeSize>>20), "MiB/s", "rclone hashsum md5, then sha256",
 			atLeast(1.2), r.largeItems},
 		{fmt.Sprintf("files: %s x 10 KiB read, md5 and sha256", count(a.local)), "items/s", hashdeep, target{},
 			r.localItems(a.local, itemBytes, sideWork, float64(a.local))},
-		{fmt.Sprintf("files: %d x %d MiB read, md5 and sha256", larges, a.large>>20), "MiB/s", hashdeep, target{},
-			r.localItems(larges, a.large, largeWork, float64(larges)*float64(a.large)/(1<<20))},
+		{fmt.Sprintf("files: %d x %d MiB read, md5 and sha256", larges, a.largeSize>>20), "MiB/s", hashdeep, target{},
+			r.localItems(larges, a.largeSize, largeWork, float64(larges)*float64(a.largeSize)/(1<<20))},
 		{fmt.Sprintf("files: %s x 10 KiB put with properties and digests, %d at once", count(a.written), sideWork), "s",
 			"write, fsync, rename, fsync of the directory", atMost(1.8), r.filePuts},
 		{"files: a look at an item with digests and properties, cached", "us", "lstat", atMost(3), r.fileStats},
 		{fmt.Sprintf("emit: %s puts over a store that does nothing, 256 callers, fsync", count(a.emitted)), "mutations/s", "",
-			target{op: ">=", bound: 20_000}, r.emitted(0)},
-		{"emit: the same, each change acknowledged after 3 ms", "mutations/s", "", target{}, r.emitted(3 * time.Millisecond)},
+			target{op: ">=", bound: 20_000}, r.emitRate(0)},
+		{"emit: the same, each change acknowledged after 3 ms", "mutations/s", "", target{}, r.emitRate(3 * time.Millisecond)},
 		{fmt.Sprintf("s3 in memory: most memory of a process that lists %s keys", count(a.listed)), "MiB", "", target{op: "<=", bound: 64}, r.listMemory},
 		{"s3 in memory: listing, through the driver", "keys/s", "", target{}, r.listRate},
 	}
@@ -91,8 +91,8 @@ type cost struct{ seconds, cpu float64 }
 type server struct {
 	url, access, secret string
 	items               int  // in its source
-	look                bool // the peer asks what it wrote
-	drop                func(ctx context.Context, bucket string) error
+	statAfterPut        bool // the peer asks what it wrote
+	dropBucket          func(ctx context.Context, bucket string) error
 	close               func() error
 }
 
@@ -102,37 +102,37 @@ type comparison struct {
 	absent      string // what would make what is missing
 }
 
-type place int
+type serverKind int
 
 // Where the sides are compared.
 const (
-	inMemory place = iota
+	inMemory serverKind = iota
 	onDisk
 )
 
-func (r *runner) compareRate(where place, do string) func(context.Context) (measurement, error) {
+func (r *runner) compareRate(where serverKind, do string) func(context.Context) (measurement, error) {
 	return r.compareOf(where, do, func(u cost) float64 { return float64(r.items(where)) / u.seconds })
 }
 
 // items is how many each side is given.
-func (r *runner) items(where place) int {
+func (r *runner) items(where serverKind) int {
 	if where == onDisk {
-		return r.amounts.real
+		return r.amounts.diskObjects
 	}
 	return r.amounts.objects
 }
 
-func (r *runner) compareCPU(where place, do string) func(context.Context) (measurement, error) {
+func (r *runner) compareCPU(where serverKind, do string) func(context.Context) (measurement, error) {
 	return r.compareOf(where, do, func(u cost) float64 { return u.cpu })
 }
 
 // compareOf takes a comparison when the first of its figures is asked for.
-func (r *runner) compareOf(where place, do string, of func(cost) float64) func(context.Context) (measurement, error) {
-	return r.once(fmt.Sprint(where, do), func(ctx context.Context) (comparison, error) { return r.compare(ctx, where, do) }, of)
+func (r *runner) compareOf(where serverKind, do string, of func(cost) float64) func(context.Context) (measurement, error) {
+	return r.measureOnce(fmt.Sprint(where, do), func(ctx context.Context) (comparison, error) { return r.compare(ctx, where, do) }, of)
 }
 
 // once takes the comparison of that name when the first of its figures is asked for.
-func (r *runner) once(
+func (r *runner) measureOnce(
 	name string, take func(context.Context) (comparison, error), of func(cost) float64,
 ) func(context.Context) (measurement, error) {
 	return func(ctx context.Context) (m measurement, err error) {
@@ -159,7 +159,7 @@ func (r *runner) once(
 
 // lookedAt holds our copies against those of a peer that, as ours does, asks the server what it wrote. Ours are those
 // of the figure before.
-func (r *runner) lookedAt(where place) func(context.Context) (measurement, error) {
+func (r *runner) compareStatted(where serverKind) func(context.Context) (measurement, error) {
 	return func(ctx context.Context) (m measurement, err error) {
 		if m, err = r.compareRate(where, "copy")(ctx); err != nil || m.absent != "" {
 			return m, err
@@ -170,13 +170,13 @@ func (r *runner) lookedAt(where place) func(context.Context) (measurement, error
 			return m, err
 		}
 		defer func() { err = errors.Join(err, done()) }()
-		peer, err := r.peer()
+		peer, err := r.peerProgram()
 		if err != nil {
 			return m, err
 		}
-		s.look = true
-		defer func() { s.look = false }()
-		for i := range r.amounts.long() {
+		s.statAfterPut = true
+		defer func() { s.statAfterPut = false }()
+		for i := range r.amounts.fewRounds() {
 			u, err := r.peerCopy(ctx, peer, s, fmt.Sprint("look", i), sideWork)
 			if err != nil {
 				return m, err
@@ -188,7 +188,7 @@ func (r *runner) lookedAt(where place) func(context.Context) (measurement, error
 }
 
 // compare has the sides take turns.
-func (r *runner) compare(ctx context.Context, where place, do string) (d comparison, err error) {
+func (r *runner) compare(ctx context.Context, where serverKind, do string) (d comparison, err error) {
 	s, done, err := r.serve(ctx, where)
 	if errors.Is(err, s3proc.ErrAbsent) {
 		return comparison{absent: "make servers"}, nil
@@ -197,14 +197,14 @@ func (r *runner) compare(ctx context.Context, where place, do string) (d compari
 		return d, err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	peer, err := r.peer()
+	peer, err := r.peerProgram()
 	if err != nil {
 		return d, err
 	}
 	if peer == "" {
 		d.absent = "make peers"
 	}
-	for i := range r.amounts.long() {
+	for i := range r.amounts.fewRounds() {
 		u, err := r.side(ctx, s, do, fmt.Sprint("ours", i), sideWork)
 		if err != nil {
 			return d, err
@@ -227,7 +227,7 @@ func (r *runner) compare(ctx context.Context, where place, do string) (d compari
 }
 
 // peer is the peer's program; empty: it is not there.
-func (r *runner) peer() (string, error) {
+func (r *runner) peerProgram() (string, error) {
 	program := filepath.Join(r.cfg.Peers, rclone)
 	_, err := os.Stat(program)
 	if errors.Is(err, os.ErrNotExist) {
@@ -237,7 +237,7 @@ func (r *runner) peer() (string, error) {
 }
 
 // serve starts a server whose source holds the items, and says what to do in the end. The real one is filled once.
-func (r *runner) serve(ctx context.Context, where place) (s *server, done func() error, err error) {
+func (r *runner) serve(ctx context.Context, where serverKind) (s *server, done func() error, err error) {
 	if where == inMemory {
 		s, err = r.serveMemory(ctx, s3bench.Load{Bucket: fromBucket, Objects: r.amounts.objects, Size: itemBytes})
 		if err != nil {
@@ -245,12 +245,12 @@ func (r *runner) serve(ctx context.Context, where place) (s *server, done func()
 		}
 		return s, s.close, nil
 	}
-	if r.real == nil {
-		if r.real, err = r.serveReal(ctx); err != nil {
+	if r.realServer == nil {
+		if r.realServer, err = r.serveReal(ctx); err != nil {
 			return nil, nil, err
 		}
 	}
-	return r.real, func() error { return nil }, nil
+	return r.realServer, func() error { return nil }, nil
 }
 
 func (r *runner) serveMemory(ctx context.Context, load s3bench.Load) (*server, error) {
@@ -259,8 +259,8 @@ func (r *runner) serveMemory(ctx context.Context, load s3bench.Load) (*server, e
 	if err != nil {
 		return nil, err
 	}
-	s := &server{url: p.URL, items: load.Objects, access: "bench", secret: "bench", drop: p.Drop, close: p.Close}
-	if _, err := s.make(ctx, fromStore); err != nil {
+	s := &server{url: p.URL, items: load.Objects, access: "bench", secret: "bench", dropBucket: p.Drop, close: p.Close}
+	if _, err := s.createStore(ctx, fromStore); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
@@ -269,13 +269,13 @@ func (r *runner) serveMemory(ctx context.Context, load s3bench.Load) (*server, e
 // open returns a store whose spaces are buckets with a prefix, which is its id.
 func (s *server) open(prefix string) (*s3.Store, error) {
 	return s3.New(s3.Config{
-		ID: schemas.Key(us, prefix), Endpoint: s.url, BucketPrefix: prefix + "-", PathStyle: true,
+		ID: schemas.Key(mainAccount, prefix), Endpoint: s.url, BucketPrefix: prefix + "-", PathStyle: true,
 		Credentials: s3.Credentials{AccessKey: s.access, SecretKey: s.secret},
 	})
 }
 
 // make makes a store with the space, if they are not there.
-func (s *server) make(ctx context.Context, prefix string) (storage.Store, error) {
+func (s *server) createStore(ctx context.Context, prefix string) (storage.Store, error) {
 	store, err := s.open(prefix)
 	if err != nil {
 		return nil, err
@@ -294,10 +294,10 @@ func (r *runner) serveReal(ctx context.Context) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.items = r.amounts.real
-	store, err := s.make(ctx, fromStore)
+	s.items = r.amounts.diskObjects
+	store, err := s.createStore(ctx, fromStore)
 	if err == nil {
-		err = fill(ctx, store, slices.Repeat([]int64{itemBytes}, r.amounts.real))
+		err = fill(ctx, store, slices.Repeat([]int64{itemBytes}, r.amounts.diskObjects))
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.close())
@@ -321,8 +321,8 @@ func (r *runner) startReal(ctx context.Context, program string) (*server, error)
 	}
 	return &server{
 		url: p.URL, access: p.Access, secret: p.Secret,
-		drop:  func(_ context.Context, bucket string) error { return os.RemoveAll(filepath.Join(dir, "data", bucket)) },
-		close: func() error { return errors.Join(p.Close(), os.RemoveAll(dir)) },
+		dropBucket: func(_ context.Context, bucket string) error { return os.RemoveAll(filepath.Join(dir, "data", bucket)) },
+		close:      func() error { return errors.Join(p.Close(), os.RemoveAll(dir)) },
 	}, nil
 }
 
@@ -346,23 +346,23 @@ func (r *runner) side(ctx context.Context, s *server, do, to string, workers int
 	args := []string{"storageside", "--endpoint", s.url, "--do", do, "--source", fromStore, "--space", space,
 		"--workers", fmt.Sprint(workers)}
 	if do == "copy" {
-		if _, err := s.make(ctx, to); err != nil {
+		if _, err := s.createStore(ctx, to); err != nil {
 			return u, err
 		}
-		defer func() { err = errors.Join(err, s.drop(ctx, to+"-"+space)) }()
+		defer func() { err = errors.Join(err, s.dropBucket(ctx, to+"-"+space)) }()
 		args = append(args, "--target", to)
 	}
-	u, _, err = spend(ctx, s.keys(), r.cfg.Self, args...)
+	u, _, err = runMeasured(ctx, s.env(), r.cfg.Self, args...)
 	return u, err
 }
 
 // keys are the variables in which a side finds who it is.
-func (s *server) keys() []string {
+func (s *server) env() []string {
 	return []string{accessVariable + "=" + s.access, secretVariable + "=" + s.secret}
 }
 
 // spend runs a program to its end, and takes how long that took and how much of the processors.
-func spend(ctx context.Context, env []string, program string, args ...string) (u cost, out []byte, err error) {
+func runMeasured(ctx context.Context, env []string, program string, args ...string) (u cost, out []byte, err error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
@@ -370,7 +370,7 @@ func spend(ctx context.Context, env []string, program string, args ...string) (u
 	var said, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &complaint
 	start := time.Now()
-	if err := finish(cmd); err != nil {
+	if err := runChild(cmd); err != nil {
 		return u, nil, fmt.Errorf("run %s: %w: %s", filepath.Base(program), err, strings.TrimSpace(complaint.String()))
 	}
 	took := time.Since(start)
@@ -378,7 +378,7 @@ func spend(ctx context.Context, env []string, program string, args ...string) (u
 }
 
 // finish runs a side to its end. A terminal's Ctrl-C does not reach it: the end of its context interrupts it, once.
-func finish(cmd *exec.Cmd) error {
+func runChild(cmd *exec.Cmd) error {
 	exited, err := child.Start(cmd)
 	if err != nil {
 		return err

@@ -159,24 +159,24 @@ func TestDropOfAServerThatIsGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{url: p.URL, drop: p.Drop, close: p.Close}
-	store, err := s.make(t.Context(), "some")
+	s := &server{url: p.URL, dropBucket: p.Drop, close: p.Close}
+	store, err := s.createStore(t.Context(), "some")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := store.Stat(t.Context(), space, "x"); !strings.Contains(fmt.Sprint(err), storage.ErrNotFound.Error()) {
 		t.Errorf("got %v, want that it is not there", err)
 	}
-	if err := s.drop(t.Context(), "some-"+space); err != nil {
+	if err := s.dropBucket(t.Context(), "some-"+space); err != nil {
 		t.Error(err)
 	}
-	if err := s.drop(t.Context(), "some-"+space); err == nil || !strings.Contains(err.Error(), fmt.Sprint(http.StatusNotFound)) {
+	if err := s.dropBucket(t.Context(), "some-"+space); err == nil || !strings.Contains(err.Error(), fmt.Sprint(http.StatusNotFound)) {
 		t.Errorf("got %v, want 404", err)
 	}
 	if err := s.close(); err != nil {
 		t.Error(err)
 	}
-	if err := s.drop(t.Context(), "some-"+space); err == nil {
+	if err := s.dropBucket(t.Context(), "some-"+space); err == nil {
 		t.Error("a server that is gone has dropped a bucket")
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 // fileStore makes a store of files that has the space.
 func fileStore(ctx context.Context, dir, id string) (*file.Store, error) {
-	store, err := file.Open(file.Config{ID: schemas.Key(us, id), Root: filepath.Join(dir, id), Create: true})
+	store, err := file.Open(file.Config{ID: schemas.Key(mainAccount, id), Root: filepath.Join(dir, id), Create: true})
 	if err != nil {
 		return nil, err
 	}
@@ -29,7 +29,7 @@ func fileStore(ctx context.Context, dir, id string) (*file.Store, error) {
 }
 
 // atOnce calls do for 0 to n-1, so many at a time, and returns how long that took.
-func atOnce(workers, n int, do func(i int) error) (seconds float64, err error) {
+func timeConcurrent(workers, n int, do func(i int) error) (seconds float64, err error) {
 	start := time.Now()
 	var group errgroup.Group
 	for w := range workers {
@@ -59,7 +59,7 @@ func (r *runner) filePuts(ctx context.Context) (m measurement, err error) {
 				return err
 			}
 			defer store.Close()
-			ours, err := atOnce(sideWork, n, func(i int) error {
+			ours, err := timeConcurrent(sideWork, n, func(i int) error {
 				_, err := store.Put(ctx, space, s3bench.Key(i), bytes.NewReader(content), storage.PutOptions{
 					Size: itemBytes, Properties: properties, Condition: storage.Condition{Absent: true},
 				})
@@ -68,7 +68,7 @@ func (r *runner) filePuts(ctx context.Context) (m measurement, err error) {
 			if err != nil {
 				return err
 			}
-			peers, err := atOnce(sideWork, n, func(i int) error { return plainPut(filepath.Join(dir, "peer", s3bench.Key(i)), content) })
+			peers, err := timeConcurrent(sideWork, n, func(i int) error { return plainPut(filepath.Join(dir, "peer", s3bench.Key(i)), content) })
 			m.ours, m.peers = append(m.ours, ours), append(m.peers, peers)
 			return err
 		})
@@ -128,11 +128,11 @@ func (r *runner) fileStats(ctx context.Context) (m measurement, err error) {
 		}
 		path := filepath.Join(dir, fromStore, space, item)
 		for range 10 * r.amounts.rounds {
-			ours, err := perCall(r.amounts.called/10, func() error { _, err := store.Stat(ctx, space, item); return err })
+			ours, err := microsPerCall(r.amounts.callTime/10, func() error { _, err := store.Stat(ctx, space, item); return err })
 			if err != nil {
 				return err
 			}
-			peers, err := perCall(r.amounts.called/10, func() error { _, err := os.Lstat(path); return err })
+			peers, err := microsPerCall(r.amounts.callTime/10, func() error { _, err := os.Lstat(path); return err })
 			if err != nil {
 				return err
 			}
@@ -144,7 +144,7 @@ func (r *runner) fileStats(ctx context.Context) (m measurement, err error) {
 }
 
 // perCall returns how many microseconds a call takes that is repeated for so long.
-func perCall(long time.Duration, call func() error) (float64, error) {
+func microsPerCall(long time.Duration, call func() error) (float64, error) {
 	n, start := 0, time.Now()
 	for {
 		for range 100 {

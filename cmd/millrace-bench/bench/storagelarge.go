@@ -25,7 +25,7 @@ const (
 // copyFigures are those of items that are copied in parts.
 func (r *runner) copyFigures() []figure {
 	a := r.amounts
-	size, mixed := fmt.Sprintf("%d x %s MiB", a.huges, count(int(a.huge>>20))), sizesOf(a.mixed, a.huge>>7)
+	size, mixed := fmt.Sprintf("%d x %s MiB", a.hugeItems, count(int(a.hugeSize>>20))), sizesOf(a.mixedItems, a.hugeSize>>7)
 	atLeast := func(bound float64) target { return target{op: ">=", bound: bound, ratio: true} }
 	const peer = "rclone copy, then a sync"
 	var all []figure
@@ -57,7 +57,7 @@ func mib(sizes []int64) (all float64) {
 // hugeCopies has the sides copy large items in turns, over a real server.
 func (r *runner) hugeCopies(program string) func(context.Context) (measurement, error) {
 	return func(ctx context.Context) (m measurement, err error) {
-		sizes := slices.Repeat([]int64{r.amounts.huge}, r.amounts.huges)
+		sizes := slices.Repeat([]int64{r.amounts.hugeSize}, r.amounts.hugeItems)
 		s, err := r.serveSizes(ctx, program, sizes)
 		if errors.Is(err, s3proc.ErrAbsent) {
 			return measurement{absent: "make servers"}, nil
@@ -66,7 +66,7 @@ func (r *runner) hugeCopies(program string) func(context.Context) (measurement, 
 			return m, err
 		}
 		defer func() { err = errors.Join(err, s.close()) }()
-		peer, err := r.peer()
+		peer, err := r.peerProgram()
 		if err != nil {
 			return m, err
 		}
@@ -74,7 +74,7 @@ func (r *runner) hugeCopies(program string) func(context.Context) (measurement, 
 			m.absent = "make peers"
 		}
 		for i := range min(2, r.amounts.rounds) {
-			rate, err := synced(mib(sizes), func() (cost, error) { return r.side(ctx, s, "copy", fmt.Sprint("ours", i), largeWork) })
+			rate, err := syncedRate(mib(sizes), func() (cost, error) { return r.side(ctx, s, "copy", fmt.Sprint("ours", i), largeWork) })
 			if err != nil {
 				return m, err
 			}
@@ -82,7 +82,7 @@ func (r *runner) hugeCopies(program string) func(context.Context) (measurement, 
 			if peer == "" {
 				continue
 			}
-			rate, err = synced(mib(sizes), func() (cost, error) { return r.peerCopy(ctx, peer, s, fmt.Sprint("peer", i), largeWork) })
+			rate, err = syncedRate(mib(sizes), func() (cost, error) { return r.peerCopy(ctx, peer, s, fmt.Sprint("peer", i), largeWork) })
 			if err != nil {
 				return m, err
 			}
@@ -93,7 +93,7 @@ func (r *runner) hugeCopies(program string) func(context.Context) (measurement, 
 }
 
 // synced is the rate at which so many MiB are copied and on disk. What was written before is on disk before.
-func synced(amount float64, do func() (cost, error)) (rate float64, err error) {
+func syncedRate(amount float64, do func() (cost, error)) (rate float64, err error) {
 	unix.Sync()
 	u, err := do()
 	start := time.Now()
@@ -107,8 +107,8 @@ func (r *runner) serveSizes(ctx context.Context, program string, sizes []int64) 
 	if err != nil {
 		return nil, err
 	}
-	s.items, s.drop = len(sizes), s.empty
-	store, err := s.make(ctx, fromStore)
+	s.items, s.dropBucket = len(sizes), s.emptyBucket
+	store, err := s.createStore(ctx, fromStore)
 	if err == nil {
 		err = fill(ctx, store, sizes)
 	}
@@ -119,7 +119,7 @@ func (r *runner) serveSizes(ctx context.Context, program string, sizes []int64) 
 }
 
 // empty removes a bucket with what is in it.
-func (s *server) empty(ctx context.Context, bucket string) error {
+func (s *server) emptyBucket(ctx context.Context, bucket string) error {
 	store, err := s.open(strings.TrimSuffix(bucket, "-"+space))
 	if err != nil {
 		return err
@@ -137,14 +137,14 @@ func (s *server) empty(ctx context.Context, bucket string) error {
 
 // hugeFiles is hugeCopies from one folder to another.
 func (r *runner) hugeFiles(ctx context.Context) (m measurement, err error) {
-	peer, err := r.peer()
+	peer, err := r.peerProgram()
 	if err != nil {
 		return m, err
 	}
 	if peer == "" {
 		m.absent = "make peers"
 	}
-	sizes := slices.Repeat([]int64{r.amounts.huge}, r.amounts.huges)
+	sizes := slices.Repeat([]int64{r.amounts.hugeSize}, r.amounts.hugeItems)
 	return m, inTemp(func(dir string) error {
 		source, err := fileStore(ctx, dir, fromStore)
 		if err != nil {
@@ -155,7 +155,7 @@ func (r *runner) hugeFiles(ctx context.Context) (m measurement, err error) {
 			return err
 		}
 		for range min(2, r.amounts.rounds) {
-			rate, err := synced(mib(sizes), func() (cost, error) { return r.copyFiles(ctx, dir) })
+			rate, err := syncedRate(mib(sizes), func() (cost, error) { return r.copyFiles(ctx, dir) })
 			if err != nil {
 				return err
 			}
@@ -163,7 +163,7 @@ func (r *runner) hugeFiles(ctx context.Context) (m measurement, err error) {
 			if peer == "" {
 				continue
 			}
-			rate, err = synced(mib(sizes), func() (cost, error) { return r.peerFiles(ctx, peer, dir, len(sizes)) })
+			rate, err = syncedRate(mib(sizes), func() (cost, error) { return r.peerFiles(ctx, peer, dir, len(sizes)) })
 			if err != nil {
 				return err
 			}
@@ -173,26 +173,26 @@ func (r *runner) hugeFiles(ctx context.Context) (m measurement, err error) {
 	})
 }
 
-const copied = "copied" // the store that our side writes, and the folder of the peer's
+const copyTarget = "copied" // the store that our side writes, and the folder of the peer's
 
 func (r *runner) copyFiles(ctx context.Context, dir string) (u cost, err error) {
-	store, err := fileStore(ctx, dir, copied)
+	store, err := fileStore(ctx, dir, copyTarget)
 	if err != nil {
 		return u, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(filepath.Join(dir, copied))) }()
+	defer func() { err = errors.Join(err, os.RemoveAll(filepath.Join(dir, copyTarget))) }()
 	if err := store.Close(); err != nil {
 		return u, err
 	}
-	u, _, err = spend(ctx, nil, r.cfg.Self, "storageside", "--root", dir, "--do", "copy", "--source", fromStore, "--target", copied,
+	u, _, err = runMeasured(ctx, nil, r.cfg.Self, "storageside", "--root", dir, "--do", "copy", "--source", fromStore, "--target", copyTarget,
 		"--space", space, "--workers", fmt.Sprint(largeWork))
 	return u, err
 }
 
 func (r *runner) peerFiles(ctx context.Context, program, dir string, n int) (u cost, err error) {
-	to := filepath.Join(dir, copied)
+	to := filepath.Join(dir, copyTarget)
 	defer func() { err = errors.Join(err, os.RemoveAll(to)) }()
-	u, _, err = spend(ctx, []string{"RCLONE_CONFIG=" + os.DevNull}, program,
+	u, _, err = runMeasured(ctx, []string{"RCLONE_CONFIG=" + os.DevNull}, program,
 		append(peerSettings(largeWork), "copy", filepath.Join(dir, fromStore, space), to)...)
 	if err != nil {
 		return u, err
@@ -215,10 +215,10 @@ func (r *runner) workers(sizes []int64) func(context.Context) (measurement, erro
 		}
 		defer func() { err = errors.Join(err, s.close()) }()
 		rate := func(workers int) (float64, error) {
-			return synced(mib(sizes), func() (cost, error) { return r.side(ctx, s, "copy", fmt.Sprint("workers", workers), workers) })
+			return syncedRate(mib(sizes), func() (cost, error) { return r.side(ctx, s, "copy", fmt.Sprint("workers", workers), workers) })
 		}
 		rates := map[int][]float64{}
-		for range r.amounts.long() {
+		for range r.amounts.fewRounds() {
 			for _, workers := range []int{fewWorkers, 16, 32, 48} {
 				one, err := rate(workers)
 				if err != nil {

@@ -42,7 +42,7 @@ func (r *runner) list(ctx context.Context, of func(sideResult) float64) (m measu
 		return m, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	_, out, err := spend(ctx, s.keys(), r.cfg.Self, "storageside", "--endpoint", s.url, "--do", "list",
+	_, out, err := runMeasured(ctx, s.env(), r.cfg.Self, "storageside", "--endpoint", s.url, "--do", "list",
 		"--source", fromStore, "--space", space, "--workers", "1")
 	var res sideResult
 	if err == nil {
@@ -58,13 +58,13 @@ func (r *runner) list(ctx context.Context, of func(sideResult) float64) (m measu
 	return measurement{ours: []float64{of(res)}}, nil
 }
 
-const callers = 256
+const emitCallers = 256
 
 // emitted has many callers put over a store that does nothing: every intent is on disk before its put, and every
 // Change acknowledged, so long after it is published, before its call returns.
-func (r *runner) emitted(after time.Duration) func(context.Context) (measurement, error) {
+func (r *runner) emitRate(after time.Duration) func(context.Context) (measurement, error) {
 	return func(ctx context.Context) (m measurement, err error) {
-		for range r.amounts.long() {
+		for range r.amounts.fewRounds() {
 			rate, err := emitAll(ctx, r.amounts.emitted, after)
 			if err != nil {
 				return m, err
@@ -86,23 +86,23 @@ func emitAll(ctx context.Context, n int, after time.Duration) (rate float64, err
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, outbox.Close()) }()
-	var topic acks
+	var topic ackPublisher
 	topic.after = after
 	// The driver stands behind limits and a breaker, as the roles have it.
 	log := slog.New(slog.DiscardHandler)
-	limited := limit.NewThrottled(&taker{}, limit.NewBreaker(limit.Config{Account: us, Store: "1", Log: log}),
+	limited := limit.NewThrottled(&discardStore{}, limit.NewBreaker(limit.Config{Account: mainAccount, Store: "1", Log: log}),
 		limit.NewThrottle(limit.Rates{}, log))
-	store, err := emit.New(limited, emit.Config{Account: us, Store: "1", Outbox: outbox}, &topic)
+	store, err := emit.New(limited, emit.Config{Account: mainAccount, Store: "1", Outbox: outbox}, &topic)
 	if err != nil {
 		return 0, err
 	}
 	var took time.Duration
-	err = while(ctx, store, func(ctx context.Context) error {
+	err = runWhile(ctx, store, func(ctx context.Context) error {
 		start := time.Now()
 		defer func() { took = time.Since(start) }()
 		var next atomic.Int64
 		group, ctx := errgroup.WithContext(ctx)
-		for range callers {
+		for range emitCallers {
 			group.Go(func() error {
 				for i := next.Add(1); i <= int64(n); i = next.Add(1) {
 					_, err := store.Put(ctx, space, s3bench.Key(int(i)), strings.NewReader(""), storage.PutOptions{
@@ -124,36 +124,36 @@ func emitAll(ctx context.Context, n int, after time.Duration) (rate float64, err
 }
 
 // acks are a topic that acknowledges everything after a while.
-type acks struct {
+type ackPublisher struct {
 	after     time.Duration
 	published atomic.Int64
 }
 
 // Publish implements emit.Publisher.
-func (a *acks) Publish(ctx context.Context, _ ...schemas.Message) error {
+func (a *ackPublisher) Publish(ctx context.Context, _ ...schemas.Message) error {
 	if a.after > 0 {
-		pause(ctx, a.after)
+		sleep(ctx, a.after)
 	}
 	a.published.Add(1)
 	return ctx.Err()
 }
 
 // A taker is a store that takes empty items and keeps nothing. Of the rest nothing is asked of it.
-type taker struct {
+type discardStore struct {
 	storage.Store
 	version atomic.Int64
 }
 
 // Stat implements storage.Store.
-func (*taker) Stat(context.Context, string, string) (storage.Object, error) {
+func (*discardStore) Stat(context.Context, string, string) (storage.Object, error) {
 	return storage.Object{}, storage.ErrNotFound
 }
 
 // Marker implements storage.Store.
-func (*taker) Marker(context.Context) error { return nil }
+func (*discardStore) Marker(context.Context) error { return nil }
 
 // Put implements storage.Store.
-func (t *taker) Put(_ context.Context, _, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+func (t *discardStore) Put(_ context.Context, _, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
 	size, err := io.Copy(io.Discard, r)
 	if err != nil {
 		return storage.Object{}, err

@@ -65,12 +65,12 @@ func (s StorageSide) Run(ctx context.Context) (line []byte, err error) {
 		return nil, err
 	}
 	start := time.Now()
-	a, err := openApp(ctx, func(cfg *settings.Config) { cfg.Accounts = []settings.Account{{ID: us, Stores: s.stores()}} })
+	a, err := openApp(ctx, func(cfg *settings.Config) { cfg.Accounts = []settings.Account{{ID: mainAccount, Stores: s.stores()}} })
 	if err != nil {
 		return nil, err
 	}
 	defer a.Close()
-	source, err := marked(ctx, a, s.Source)
+	source, err := openMarked(ctx, a, s.Source)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (s StorageSide) Run(ctx context.Context) (line []byte, err error) {
 		n, err = s.hash(ctx, source)
 	case "copy":
 		var target storage.Store
-		if target, err = marked(ctx, a, s.Target); err != nil {
+		if target, err = openMarked(ctx, a, s.Target); err != nil {
 			return nil, err
 		}
 		n, err = s.copy(ctx, source, target)
@@ -95,7 +95,7 @@ func (s StorageSide) Run(ctx context.Context) (line []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	most, err := mostMemory()
+	most, err := peakMemory()
 	if err != nil {
 		return nil, err
 	}
@@ -122,8 +122,8 @@ func (s StorageSide) stores() (all []settings.Store) {
 }
 
 // marked returns a store whose marker was read, as a worker does when it starts.
-func marked(ctx context.Context, a *app.App, id string) (storage.Store, error) {
-	store, ok := a.Stores().Store(us, id)
+func openMarked(ctx context.Context, a *app.App, id string) (storage.Store, error) {
+	store, ok := a.Stores().Store(mainAccount, id)
 	if !ok {
 		return nil, fmt.Errorf("no store %q", id)
 	}

@@ -11,16 +11,16 @@ import (
 
 // A contest is about the rate at which n records that are there are consumed. Each side
 // has a group of its own in each round.
-type contest struct {
+type rateBenchmark struct {
 	n      int
 	record func(i int) schemas.Record
-	ours   func(ctx context.Context, g *rig, round int) (rate float64, err error)
-	theirs func(ctx context.Context, g *rig, round int) (rate float64, err error) // nil: no peer
+	ours   func(ctx context.Context, g *testBroker, round int) (rate float64, err error)
+	peer   func(ctx context.Context, g *testBroker, round int) (rate float64, err error) // nil: no peer
 }
 
 // run has the sides take turns.
-func (c contest) run(ctx context.Context, r *runner, rounds int) (m measurement, err error) {
-	g, err := r.newRig(ctx)
+func (c rateBenchmark) run(ctx context.Context, r *runner, rounds int) (m measurement, err error) {
+	g, err := r.newBroker(ctx)
 	if err != nil {
 		return m, err
 	}
@@ -35,11 +35,11 @@ func (c contest) run(ctx context.Context, r *runner, rounds int) (m measurement,
 			return m, err
 		}
 		m.ours = append(m.ours, rate)
-		if c.theirs == nil {
+		if c.peer == nil {
 			continue
 		}
 		runtime.GC()
-		if rate, err = c.theirs(ctx, g, i); err != nil {
+		if rate, err = c.peer(ctx, g, i); err != nil {
 			return m, err
 		}
 		m.peers = append(m.peers, rate)
@@ -48,9 +48,9 @@ func (c contest) run(ctx context.Context, r *runner, rounds int) (m measurement,
 }
 
 // ours returns our side: the copier's Pool with a number of workers, in the group of its round.
-func ours(n, workers int, work func(context.Context)) func(context.Context, *rig, int) (float64, error) {
-	return func(ctx context.Context, g *rig, round int) (float64, error) {
-		pc := copier(bench(round), consumed)
+func ours(n, workers int, work func(context.Context)) func(context.Context, *testBroker, int) (float64, error) {
+	return func(ctx context.Context, g *testBroker, round int) (float64, error) {
+		pc := copierConfig(roundRole(round), consumedTopic)
 		pc.Workers = workers
 		return consume(ctx, g.Addr(), pc, n, work)
 	}
@@ -62,8 +62,8 @@ func (r *runner) noop(ctx context.Context) (m measurement, err error) {
 	if err != nil {
 		return m, err
 	}
-	n := r.amounts.whole
-	return contest{n: n, record: record, ours: ours(n, settings.Default().Roles.Copier.Workers, nothing)}.run(ctx, r, r.amounts.rounds)
+	n := r.amounts.noop
+	return rateBenchmark{n: n, record: record, ours: ours(n, settings.Default().Roles.Copier.Workers, noWork)}.run(ctx, r, r.amounts.rounds)
 }
 
 // workers is the number of workers of the Pools whose tasks wait for something.
@@ -76,7 +76,7 @@ func (r *runner) tasks(ctx context.Context) (m measurement, err error) {
 		return m, err
 	}
 	n := r.amounts.tasks
-	return contest{n: n, record: record, ours: ours(n, workers, rest)}.run(ctx, r, r.amounts.rounds)
+	return rateBenchmark{n: n, record: record, ours: ours(n, workers, sleepMillisecond)}.run(ctx, r, r.amounts.rounds)
 }
 
 // skewed has a few frequent keys and many rare ones, and tasks of a millisecond.
@@ -84,26 +84,26 @@ func (r *runner) tasks(ctx context.Context) (m measurement, err error) {
 // goroutine per partition all others of its partition wait for them. With these keys no order of tasks can be
 // more than 1.72 times as fast as that: the largest partition's share by the most frequent key's.
 func (r *runner) skewed(ctx context.Context) (m measurement, err error) {
-	record, err := commands(us)
+	record, err := commands(mainAccount)
 	if err != nil {
 		return m, err
 	}
 	n := r.amounts.skewed
 	drawn := zipf(n)
-	return contest{
+	return rateBenchmark{
 		n: n, record: func(i int) schemas.Record { return record(drawn[i]) },
-		ours: ours(n, workers, rest),
-		theirs: func(ctx context.Context, g *rig, round int) (rate float64, err error) {
-			l := newLap(n)
+		ours: ours(n, workers, sleepMillisecond),
+		peer: func(ctx context.Context, g *testBroker, round int) (rate float64, err error) {
+			l := newStopwatch(n)
 			peer := kafkabench.PartitionConsumer{
-				Broker: g.Addr(), Topic: prefix + string(consumed), Group: prefix + "peer." + string(bench(round)),
-				Handle: func(ctx context.Context, _, _ []byte) { l.begin(); rest(ctx); l.end() },
+				Broker: g.Addr(), Topic: prefix + string(consumedTopic), Group: prefix + "peer." + string(roundRole(round)),
+				Handle: func(ctx context.Context, _, _ []byte) { l.begin(); sleepMillisecond(ctx); l.end() },
 			}
-			err = while(ctx, peer, func(ctx context.Context) error {
+			err = runWhile(ctx, peer, func(ctx context.Context) error {
 				rate, err = l.rate(ctx)
 				return err
 			})
 			return rate, err
 		},
-	}.run(ctx, r, r.amounts.long())
+	}.run(ctx, r, r.amounts.fewRounds())
 }
