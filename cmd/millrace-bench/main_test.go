@@ -28,20 +28,23 @@ func TestUsage(t *testing.T) {
 		code int
 		says string // on standard error, or on standard output if the code is 0
 	}{
-		"an unknown form":           {"runtime -o xml", exitUsage, `table, json or markdown, not "xml"`},
-		"a pattern that is none":    {"runtime --row (", exitUsage, "--row: error parsing regexp"},
-		"rows that there are not":   {"all --row nosuchrow --files .", exitUsage, `no row matches "nosuchrow"`},
-		"an unknown area":           {"runtme", exitUsage, `did you mean "runtime"`},
-		"too few rows":              {"sink --rows 5", exitUsage, "a multiple of 1,000 from 10,000 on, not 5"},
-		"a flag of another area":    {"runtime --rows 10000", exitUsage, "unknown flag: --rows; see 'millrace bench runtime --help'"},
+		"an unknown form":    {"runtime -o xml", exitUsage, `table, json or markdown, not "xml"`},
+		"an invalid pattern": {"runtime --row (", exitUsage, "--row: error parsing regexp"},
+		"no matching row":    {"all --row nosuchrow --files .", exitUsage, `no row matches "nosuchrow"`},
+		"an unknown area":    {"runtme", exitUsage, `did you mean "runtime"`},
+		"too few rows":       {"sink --rows 5", exitUsage, "a multiple of 1,000 and at least 10,000, not 5"},
+		"a flag of another area": {"runtime --rows 10000", exitUsage,
+			"unknown flag: --rows; see 'millrace bench runtime --help'"},
 		"files that are not there":  {"main --files nowhere", exitUsage, "list the files to store: "},
 		"a side without a broker":   {"side", exitUsage, "wants --broker, --group and --records"},
 		"a sink without a database": {"sinkside", exitUsage, "wants --broker, --clickhouse, --database and --records"},
-		"a job without items":       {"rolesside --do delete --dir d", exitUsage, "or --do delete or import with --items and --window"},
-		"no completion":             {"completion bash", exitUsage, `millrace bench: "completion" is no command of 'millrace bench'`},
-		"nothing":                   {"", exitFine, "Exit codes: 0 all figures"},
-		"how it is started":         {"", exitFine, "millrace bench AREA [flags]"},
-		"help of an area":           {"all --help", exitFine, "Figures mean little on a machine that does anything else"},
+		"a job without items": {"rolesside --do delete --dir d", exitUsage,
+			"or --do delete or import with --items and --window"},
+		"no completion": {"completion bash", exitUsage,
+			`millrace bench: "completion" is no command of 'millrace bench'`},
+		"no arguments":    {"", exitFine, "Exit codes: 0 all benchmarks ran"},
+		"usage line":      {"", exitFine, "millrace bench AREA [flags]"},
+		"help of an area": {"all --help", exitFine, "Other load on the machine distorts the results"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out, complaint bytes.Buffer

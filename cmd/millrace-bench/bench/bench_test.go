@@ -85,18 +85,27 @@ func TestRow(t *testing.T) {
 		m      measurement
 		want   string
 	}{
-		"met":             {figure{target: least}, measurement{ours: []float64{90, 100, 110}}, row("100", `""`, "null", "null", ">= 100", "true")},
-		"missed":          {figure{target: least}, measurement{ours: []float64{99.99}}, row("99.99", `""`, "null", "null", ">= 100", "false")},
-		"at most, met":    {figure{target: most}, measurement{ours: []float64{5}}, row("5", `""`, "null", "null", "<= 5", "true")},
-		"at most, missed": {figure{target: most}, measurement{ours: []float64{5.004}}, row("5.004", `""`, "null", "null", "<= 5", "false")},
+		"met": {figure{target: least}, measurement{ours: []float64{90, 100, 110}},
+			row("100", `""`, "null", "null", ">= 100", "true")},
+		"missed": {figure{target: least}, measurement{ours: []float64{99.99}},
+			row("99.99", `""`, "null", "null", ">= 100", "false")},
+		"at most, met": {figure{target: most}, measurement{ours: []float64{5}},
+			row("5", `""`, "null", "null", "<= 5", "true")},
+		"at most, missed": {figure{target: most}, measurement{ours: []float64{5.004}},
+			row("5.004", `""`, "null", "null", "<= 5", "false")},
 		// What is shown is rounded, what is judged is not.
-		"missed by less than is shown": {figure{target: most}, measurement{ours: []float64{5.0001}}, row("5", `""`, "null", "null", "<= 5", "false")},
-		"no target":                    {figure{}, measurement{ours: []float64{123456}}, row("123500", `""`, "null", "null", "", "null")},
-		"ratio met":                    {figure{target: twice, peer: "p"}, measurement{[]float64{20, 40}, []float64{15}, ""}, row("30", `"p"`, "15", "2", "ratio >= 2", "true")},
-		"ratio missed":                 {figure{target: twice, peer: "p"}, measurement{[]float64{29}, []float64{15}, ""}, row("29", `"p"`, "15", "1.933", "ratio >= 2", "false")},
+		"missed by less than is shown": {figure{target: most}, measurement{ours: []float64{5.0001}},
+			row("5", `""`, "null", "null", "<= 5", "false")},
+		"no target": {figure{}, measurement{ours: []float64{123456}},
+			row("123500", `""`, "null", "null", "", "null")},
+		"ratio met": {figure{target: twice, peer: "p"}, measurement{[]float64{20, 40}, []float64{15}, ""},
+			row("30", `"p"`, "15", "2", "ratio >= 2", "true")},
+		"ratio missed": {figure{target: twice, peer: "p"}, measurement{[]float64{29}, []float64{15}, ""},
+			row("29", `"p"`, "15", "1.933", "ratio >= 2", "false")},
 		"peer absent": {figure{target: twice, peer: "p"}, measurement{[]float64{29}, nil, "make peers"},
 			row("29", `"p (absent: make peers)"`, "null", "null", "ratio >= 2", "null")},
-		"peer of nothing": {figure{target: twice, peer: "p"}, measurement{[]float64{29}, []float64{0}, ""}, row("29", `"p"`, "0", "null", "ratio >= 2", "null")},
+		"peer of nothing": {figure{target: twice, peer: "p"}, measurement{[]float64{29}, []float64{0}, ""},
+			row("29", `"p"`, "0", "null", "ratio >= 2", "null")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tt.figure.name, tt.figure.unit = "f", "u"
@@ -219,7 +228,8 @@ func TestWhile(t *testing.T) {
 	}{
 		"all is well":       {untilDone, func(context.Context) error { return nil }, nil},
 		"what is done ends": {untilDone, func(context.Context) error { return broken }, broken},
-		"the part ends":     {func(context.Context) error { return broken }, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, broken},
+		"the part ends": {func(context.Context) error { return broken },
+			func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, broken},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := runWhile(t.Context(), tt.part, tt.f); !errors.Is(got, tt.want) {

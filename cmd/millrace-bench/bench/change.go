@@ -14,20 +14,20 @@ import (
 )
 
 const (
-	// changeRate is how many changes a second the client makes.
+	// changeRate is the number of changes per second.
 	changeRate = 50
-	// destinations is how many copies each change leads to.
+	// destinations is the number of copies per change.
 	destinations = 2
 )
 
-// checked asks for the copies that have passed a check of their bytes, as STORE/ITEM.
+// passedCopiesQuery selects the copies that have passed a check of their bytes, as STORE/ITEM.
 const passedCopiesQuery = "SELECT DISTINCT concat(store, '/', item) FROM {db}.bit_log" +
 	" WHERE account = '" + mainAccount + "' AND store != '" + primary + "' AND verdict = 'pass'"
 
-// change stores the items at changeRate. The time of a copy is that from the return of the client's Put, which has waited
-// for the Change to be acknowledged, until the row of the copy's pass is read from ClickHouse. It returns the p99 in
-// place of the seconds. The items of the first second are not counted: until their copies have passed, the groups have
-// not formed.
+// change stores the items at changeRate and returns the p99 latency of their copies as the result's Seconds. The
+// latency of a copy runs from the return of the client's Put, which waits until the Change is acknowledged, until a
+// query of ClickHouse returns the row of the copy's passed check. The items of the first second are not counted because
+// the consumer groups are still forming.
 func (j *job) change(ctx context.Context) (res sideResult, err error) {
 	db := j.cfg.ClickHouse
 	b, err := clickhousebench.Open(db.Addresses[0], db.Database)
@@ -42,7 +42,7 @@ func (j *job) change(ctx context.Context) (res sideResult, err error) {
 	return sideResult{Records: int64(len(took)), Seconds: percentile(took, 99)}, err
 }
 
-// changes stores n items from the first on, and returns how many seconds each of their copies took.
+// putChanges stores n items, the first with the number first, and returns the latencies of their copies in seconds.
 func (j *job) putChanges(ctx context.Context, b *clickhousebench.Bench, first, n int) (took []float64, err error) {
 	var mu sync.Mutex
 	sent := map[string]time.Time{} // guarded by mu
@@ -52,7 +52,8 @@ func (j *job) putChanges(ctx context.Context, b *clickhousebench.Bench, first, n
 		return j.forEach(gctx, n, func(ctx context.Context, i int) error {
 			sleep(ctx, time.Until(start.Add(time.Duration(i)*time.Second/changeRate)))
 			name := item(first + i)
-			_, err := j.client.Put(ctx, space, name, strings.NewReader(content(first+i)), storage.PutOptions{Size: storage.UnknownSize})
+			_, err := j.client.Put(ctx, space, name, strings.NewReader(content(first+i)),
+				storage.PutOptions{Size: storage.UnknownSize})
 			mu.Lock()
 			defer mu.Unlock()
 			sent[name] = time.Now()

@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// added is the p99 of the time from before a message is published until its handler is
-// called, at 1,000 messages a second.
+// publishLatency measures the p99 from just before a message is published until its handler is called, at 1,000
+// messages per second.
 func (r *runner) publishLatency(ctx context.Context) (m measurement, err error) {
 	for range r.amounts.fewRounds() {
 		err := r.latency(ctx, copierConfig(schemas.RoleCopier, schemas.DuplicationHigh),
@@ -26,11 +26,11 @@ func (r *runner) publishLatency(ctx context.Context) (m measurement, err error) 
 	return m, nil
 }
 
-// urgentEvery is the time between two messages whose latency under a flood is taken.
+// probeInterval is the time between two probes under a flood.
 const probeInterval = 4 * time.Millisecond
 
-// classes is the p99 of the time from before a message of the class high is published until
-// a task of 1 ms is done, with the low class's flood behind; the peer is the same without.
+// classes measures the p99 from just before a message of class high is published until its task of 1 ms is done, while
+// a flood of class low is queued. The peer is the same measurement without the flood.
 func (r *runner) classes(ctx context.Context) (m measurement, err error) {
 	record, err := flood(schemas.DuplicationLow, mainAccount)
 	if err != nil {
@@ -63,8 +63,8 @@ func sleepAndObserve(ctx context.Context, p *prober, d *schemas.Delivery) {
 	p.observe(d)
 }
 
-// tenants is the same for a message of one account, while another keeps a number of its own
-// in front: what stands in a partition beyond the Pool's window no scheduler sees.
+// tenants measures the same p99 for messages of one account while another account keeps a fixed number of messages
+// queued ahead of them. The scheduler cannot see messages beyond the Pool's window in a partition.
 func (r *runner) tenants(ctx context.Context) (m measurement, err error) {
 	record, err := flood(schemas.DuplicationHigh, floodAccount)
 	if err != nil {
@@ -73,7 +73,7 @@ func (r *runner) tenants(ctx context.Context) (m measurement, err error) {
 	ours := probeLoad{n: r.amounts.floodProbes, every: probeInterval, account: mainAccount}
 	pc := copierConfig(schemas.RoleCopier, schemas.DuplicationHigh)
 	for range r.amounts.fewRounds() {
-		var handled atomic.Int64 // with the probes, which are few
+		var handled atomic.Int64 // includes the probes, which are few
 		h := func(ctx context.Context, p *prober, d *schemas.Delivery) {
 			sleepAndObserve(ctx, p, d)
 			handled.Add(1)
@@ -102,7 +102,7 @@ func (r *runner) tenants(ctx context.Context) (m measurement, err error) {
 	return m, nil
 }
 
-// A standing flood keeps n records in front of everybody else's.
+// sustainedFlood keeps n records queued ahead of the probes.
 type sustainedFlood struct {
 	g       *testBroker
 	record  func(i int) schemas.Record
@@ -111,10 +111,10 @@ type sustainedFlood struct {
 	sent    int
 }
 
-// topEvery is the time between two looks at how much of a flood is left.
+// topUpInterval is the time between two refills of a flood.
 const topUpInterval = 20 * time.Millisecond
 
-// Run tops up until ctx is done.
+// Run refills the flood until ctx is done.
 func (s *sustainedFlood) Run(ctx context.Context) error {
 	tick := time.NewTicker(topUpInterval)
 	defer tick.Stop()
@@ -130,7 +130,7 @@ func (s *sustainedFlood) Run(ctx context.Context) error {
 	}
 }
 
-// top publishes what is missing.
+// topUp publishes as many records as were handled since the last call.
 func (s *sustainedFlood) topUp(ctx context.Context) error {
 	missing := s.n - (s.sent - int(s.handled.Load()))
 	if missing <= 0 {

@@ -8,14 +8,13 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// Heap is looked at until it has not grown for a while, the handlers being stuck.
+// The heap is read until it stops growing while the handlers block.
 const (
 	heapInterval    = 200 * time.Millisecond
-	heapStableReads = 10 // looks without growth
+	heapStableReads = 10 // consecutive reads without growth
 )
 
-// behind has many records wait behind handlers that are stuck, and takes by how much the
-// heap grows, garbage left out.
+// heapGrowth measures how much the live heap grows while many records wait behind blocked handlers.
 func (r *runner) heapGrowth(ctx context.Context) (m measurement, err error) {
 	g, err := r.newBroker(ctx)
 	if err != nil {
@@ -31,7 +30,7 @@ func (r *runner) heapGrowth(ctx context.Context) (m measurement, err error) {
 	}
 	stuck := newStopwatch(1)
 	pc := copierConfig(roundRole(0), consumedTopic)
-	pc.Drain = time.Millisecond // the stuck handlers would take all of the default
+	pc.Drain = time.Millisecond // blocked handlers would use up the whole default
 	p, err := newPool(g.Addr(), pc, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
 		stuck.begin()
 		stuck.end()
@@ -54,7 +53,8 @@ func (r *runner) heapGrowth(ctx context.Context) (m measurement, err error) {
 	return m, err
 }
 
-// highest looks until there is nothing higher for a while.
+// peakValue calls look at an interval until its value has not grown for heapStableReads calls, and returns the largest
+// value.
 func peakValue(ctx context.Context, every time.Duration, look func() float64) (most float64, err error) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -74,7 +74,7 @@ func peakValue(ctx context.Context, every time.Duration, look func() float64) (m
 	return most, nil
 }
 
-// heap is how many bytes are live.
+// liveHeap collects garbage and returns the bytes of live heap objects.
 func liveHeap() float64 {
 	runtime.GC()
 	var s runtime.MemStats

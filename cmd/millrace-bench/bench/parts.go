@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 )
 
-// Parts takes the figures of what every message and every byte passes, in the order of their table, in this process.
+// Parts measures the codec and the digests in this process and returns the rows in table order.
 func Parts(ctx context.Context, cfg Config) ([]Row, error) {
 	r := newRunner(cfg)
 	return r.measure(ctx, r.partFigures())
@@ -36,7 +36,7 @@ func (r *runner) partFigures() []figure {
 	return figures
 }
 
-// calls takes the nanoseconds of a call of ours and of the peer's, in turns. The clock is read after each batch of calls.
+// calls measures the nanoseconds per call of ours and peer in turns. It reads the clock once per batch of calls.
 func (r *runner) calls(ctx context.Context, batch int, ours, peer func() error) (m measurement, err error) {
 	for range r.amounts.rounds {
 		for _, side := range []struct {
@@ -80,7 +80,7 @@ func (r *runner) decode(ctx context.Context) (measurement, error) {
 	}, func() error { return proto.Unmarshal(rec.Value, new(pb.Change)) })
 }
 
-// hashed reads streams of a size.
+// digestRate returns a figure that digests streams of size bytes.
 func (r *runner) digestRate(size int) func(context.Context) (measurement, error) {
 	return func(ctx context.Context) (m measurement, err error) {
 		pool, err := digest.NewPool(digest.MD5, digest.SHA256)
@@ -88,7 +88,7 @@ func (r *runner) digestRate(size int) func(context.Context) (measurement, error)
 			return m, err
 		}
 		data := make([]byte, size)
-		// It is only a Reader, as a network stream is.
+		// Hide WriterTo and Seeker: a network stream has neither.
 		stream := func() io.Reader { return struct{ io.Reader }{bytes.NewReader(data)} }
 		m, err = r.calls(ctx, max(1, 64<<10/size), func() error {
 			h, err := pool.Get()

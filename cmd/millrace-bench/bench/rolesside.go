@@ -27,18 +27,19 @@ import (
 	"github.com/millrace/millrace/streams/storage/emit"
 )
 
-// A RolesSide is what a process of its own does for a figure of the main job: it runs the roles over an embedded broker
-// and an embedded ClickHouse, as millrace demo does, and reports how long they took for one job.
+// RolesSide is the job of one child process in the main job's figures. It runs the roles with an embedded broker and an
+// embedded ClickHouse, as millrace demo does, and reports the time for one job.
 type RolesSide struct {
 	Do     string        // store, change, delete or import
-	Dir    string        // an empty folder for the state, the stores and the listing
-	Files  string        // of store: the folder whose files are stored
-	Items  int           // of the others: how many there are
-	Window time.Duration // of delete and import: for how long deletes or copies are counted
+	Dir    string        // an empty directory for the state and the stores
+	Files  string        // directory of the files to store; only for store
+	Items  int           // number of items; for the other jobs
+	Window time.Duration // how long deletes or copies are counted; for delete and import
 }
 
 var errRolesSide = errors.New(
-	"wants --dir, and --do store with --files, --do change with --items, or --do delete or import with --items and --window")
+	"--dir is required, and --do store with --files, --do change with --items, " +
+		"or --do delete or import with --items and --window")
 
 func (s RolesSide) check() error {
 	var complete bool
@@ -58,13 +59,13 @@ func (s RolesSide) check() error {
 
 const (
 	primary = "1"
-	// puts is how many calls the client of the primary store has under way, as in the demo.
+	// clientCalls is the number of concurrent calls of the client, as in the demo.
 	clientCalls = 128
-	// known is the file by which the imported tree is known.
+	// expectedFile is the file that identifies the imported tree.
 	expectedFile = "item-0000000"
 )
 
-// policies are the rules of each job: two copies of what is stored or changed, else one.
+// policies returns the policy of each job: two copies for store and change, one otherwise.
 func (s RolesSide) policies() string {
 	if s.Do == "store" || s.Do == "change" {
 		return `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": "1", "destStoreId": "3"}]}`
@@ -72,7 +73,7 @@ func (s RolesSide) policies() string {
 	return `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}]}`
 }
 
-// Run does the job. It returns the line that it is to print.
+// Run runs the job and returns the line to print.
 func (s RolesSide) Run(ctx context.Context) (line []byte, err error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -98,13 +99,13 @@ func (s RolesSide) Run(ctx context.Context) (line []byte, err error) {
 	j := &job{RolesSide: s, app: a, cfg: cfg}
 	for _, store := range cfg.Accounts[0].Stores {
 		if store.Layout == "plain" {
-			continue // it is only read
+			continue // a plain store is read-only
 		}
 		if err := a.InitStore(ctx, mainAccount, store.ID); err != nil {
 			return nil, err
 		}
 	}
-	// All but the sweeper: the job begins its round itself, as the demo does.
+	// All but the sweeper: the job starts its round itself, as the demo does.
 	roles := slices.DeleteFunc(app.Roles(), func(r schemas.Role) bool { return r == schemas.RoleSweeper })
 	all := []service{rolesService(a, roles...), serviceFunc(state.Watch)}
 	if s.Do != "import" {
@@ -124,7 +125,7 @@ func (s RolesSide) Run(ctx context.Context) (line []byte, err error) {
 	return json.Marshal(res)
 }
 
-// together is the part that runs all of several, and ends with the first that ends.
+// runAll returns a service that runs all of parts until the first of them fails.
 func runAll(parts []service) service {
 	return serviceFunc(func(ctx context.Context) error {
 		group, ctx := errgroup.WithContext(ctx)
@@ -135,7 +136,7 @@ func runAll(parts []service) service {
 	})
 }
 
-// configure makes the stores. All settings but theirs and the outbox are the defaults.
+// configure creates the stores and the configuration. All settings except the stores and the outbox are defaults.
 func (s RolesSide) configure(state *app.State) (*settings.Config, error) {
 	cfg := settings.Default()
 	account := settings.Account{ID: mainAccount}
@@ -166,7 +167,7 @@ func (s RolesSide) configure(state *app.State) (*settings.Config, error) {
 	return saved, nil
 }
 
-// fillTree writes the files that are imported: a KiB each.
+// fillTree writes the files to import, 1 KiB each.
 func (s RolesSide) fillTree(root string) error {
 	for i := range s.Items {
 		if err := os.WriteFile(filepath.Join(root, item(i)), []byte(content(i)), 0o644); err != nil {
@@ -176,15 +177,15 @@ func (s RolesSide) fillTree(root string) error {
 	return nil
 }
 
-// content is that of the ith item: a KiB.
+// content returns the 1 KiB of item i.
 func content(i int) string { return strings.Repeat(fmt.Sprintf("%-63d\n", i), 16) }
 
-// A job is one that a RolesSide does while the roles run.
+// job is the job of a RolesSide while the roles run.
 type job struct {
 	RolesSide
 	app    *app.App
 	cfg    *settings.Config
-	client *emit.Store // of the primary store; nil: it is only read
+	client *emit.Store // of the primary store; nil if that is read-only
 }
 
 func (j *job) run(ctx context.Context) (res sideResult, err error) {
@@ -211,8 +212,8 @@ func (j *job) run(ctx context.Context) (res sideResult, err error) {
 	return j.store(ctx)
 }
 
-// store stores all files, and ends when each is on record in all three stores, and has passed a check there. The copies
-// are checked as they are made, the first store's items by a sweep.
+// store stores all files and returns when every file is recorded and checked in all three stores. Copies are checked
+// when they are made, the items of the first store by a sweep.
 func (j *job) store(ctx context.Context) (res sideResult, err error) {
 	files, err := filesBelow(j.Files)
 	if err != nil {
@@ -240,14 +241,15 @@ func (j *job) store(ctx context.Context) (res sideResult, err error) {
 	if _, err := j.app.SweepFixity(ctx, order); err != nil {
 		return res, err
 	}
-	if _, err := j.waitRecorded(ctx, 3*len(files), 0, func(_ string, n copyCounts) int { return int(n.Verified) }); err != nil {
+	if _, err := j.waitRecorded(ctx, 3*len(files), 0,
+		func(_ string, n copyCounts) int { return int(n.Verified) }); err != nil {
 		return res, err
 	}
 	return sideResult{Records: int64(len(files)), Seconds: time.Since(start).Seconds()}, nil
 }
 
-// delete stores the items, waits for their copies, deletes them in the first store, and counts the deletes of the
-// second that are on record within the window.
+// delete stores the items, waits for their copies, deletes the items in the first store, and counts the deletes in the
+// second store that are recorded within the window.
 func (j *job) delete(ctx context.Context) (res sideResult, err error) {
 	err = j.forEach(ctx, j.Items, func(ctx context.Context, i int) error {
 		_, err := j.client.Put(ctx, space, item(i), strings.NewReader(content(i)),
@@ -257,7 +259,8 @@ func (j *job) delete(ctx context.Context) (res sideResult, err error) {
 	if err != nil {
 		return res, err
 	}
-	if _, err := j.waitRecorded(ctx, j.Items, 0, func(id string, n copyCounts) int { return ofSecondStore(id, n.Verified) }); err != nil {
+	if _, err := j.waitRecorded(ctx, j.Items, 0,
+		func(id string, n copyCounts) int { return ofSecondStore(id, n.Verified) }); err != nil {
 		return res, err
 	}
 	return j.countRecorded(ctx, func(ctx context.Context) error {
@@ -268,8 +271,8 @@ func (j *job) delete(ctx context.Context) (res sideResult, err error) {
 	}, func(n copyCounts) uint64 { return n.Tombstones })
 }
 
-// imported publishes a Change of origin import for each file of the first store, without digests, and counts the copies
-// that are on record within the window.
+// imported publishes a Change of origin import without digests for each file of the first store, and counts the copies
+// that are recorded within the window.
 func (j *job) imported(ctx context.Context) (res sideResult, err error) {
 	producer, err := app.OpenProducer(ctx, j.cfg, slog.New(slog.DiscardHandler), "bench")
 	if err != nil {
@@ -293,10 +296,10 @@ func (j *job) imported(ctx context.Context) (res sideResult, err error) {
 		func(n copyCounts) uint64 { return n.Live })
 }
 
-// counts are those of the copies of one store.
+// copyCounts counts the copies in one store by state.
 type copyCounts struct{ Live, Verified, Tombstones uint64 }
 
-// second is n of the second store, 0 of the others.
+// ofSecondStore returns n for the second store and 0 for the others.
 func ofSecondStore(id string, n uint64) int {
 	if id != "2" {
 		return 0
@@ -304,8 +307,8 @@ func ofSecondStore(id string, n uint64) int {
 	return int(n) //nolint:gosec // a few
 }
 
-// count begins something and returns how much of it the second store shows within the window, from its begin on, or
-// until all of it is done.
+// countRecorded calls begin and returns how many items the second store has, by of, at the end of the window or when
+// all are done. The window starts with the call of begin.
 func (j *job) countRecorded(
 	ctx context.Context, begin func(context.Context) error, of func(copyCounts) uint64,
 ) (res sideResult, err error) {
@@ -313,14 +316,15 @@ func (j *job) countRecorded(
 	group, gctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return begin(gctx) })
 	group.Go(func() error {
-		done, err := j.waitRecorded(gctx, j.Items, j.Window, func(id string, n copyCounts) int { return ofSecondStore(id, of(n)) })
+		done, err := j.waitRecorded(gctx, j.Items, j.Window,
+			func(id string, n copyCounts) int { return ofSecondStore(id, of(n)) })
 		res = sideResult{Records: int64(done), Seconds: time.Since(start).Seconds()}
 		return err
 	})
 	return res, group.Wait()
 }
 
-// each does something with n items, several at a time, and returns when Kafka has what it did.
+// forEach calls do for n items concurrently and returns when Kafka has acknowledged all changes.
 func (j *job) forEach(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
 	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(clientCalls)
@@ -341,15 +345,15 @@ func (j *job) forEach(ctx context.Context, n int, do func(ctx context.Context, i
 	return nil
 }
 
-// lookEvery is the time between two looks at what is on record.
+// pollInterval is the time between two queries of the recorded copies.
 const pollInterval = 250 * time.Millisecond
 
-// still is how long nothing may happen: above the longest wait that roles may come to, which is the first of
-// duplication.wait.
+// progressTimeout is how long a job may make no progress before it fails. It exceeds the longest wait of the roles, the
+// first one of duplication.wait.
 const progressTimeout = 90 * time.Second
 
-// until looks at what is on record until the sum of all stores is n, or for the window, if there is one and at least
-// one is done. It returns the sum.
+// waitRecorded polls the recorded copies until the sum over all stores is n. With a window it also returns at the end
+// of the window if the sum is not 0. It returns the sum.
 func (j *job) waitRecorded(
 	ctx context.Context, n int, window time.Duration, of func(id string, n copyCounts) int,
 ) (done int, err error) {
@@ -370,7 +374,7 @@ func (j *job) waitRecorded(
 		case done != before:
 			moved = time.Now()
 		case time.Since(moved) > progressTimeout:
-			return 0, fmt.Errorf("nothing moves for %v: %d of %d are on record", progressTimeout, done, n)
+			return 0, fmt.Errorf("no progress for %v: %d of %d are recorded", progressTimeout, done, n)
 		}
 		if err := retry.Sleep(ctx, pollInterval); err != nil {
 			return 0, err
@@ -378,7 +382,7 @@ func (j *job) waitRecorded(
 	}
 }
 
-// filesBelow lists the regular files below a folder, as paths below it.
+// filesBelow lists the regular files below dir, as paths relative to dir.
 func filesBelow(dir string) (files []string, err error) {
 	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {

@@ -19,8 +19,8 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// Sink takes the figures of the role sink, in the order of their table: broker, role and ClickHouse are processes that
-// share the machine.
+// Sink measures the role sink and returns the rows in table order. Broker, role and ClickHouse are processes on this
+// machine.
 func Sink(ctx context.Context, cfg Config) (rows []Row, err error) {
 	r := newRunner(cfg)
 	defer func() { err = errors.Join(err, r.prefilled.close(ctx)) }()
@@ -30,7 +30,8 @@ func Sink(ctx context.Context, cfg Config) (rows []Row, err error) {
 func (r *runner) sinkFigures() []figure {
 	a := r.amounts
 	return []figure{
-		{fmt.Sprintf("sink: %s full audit rows with the state of their copies, from record to committed row", count(a.sinkRows)),
+		{fmt.Sprintf("sink: %s full audit rows with the state of their copies, from record to committed row",
+			count(a.sinkRows)),
 			"rows/s", "clickhouse-go's row interface, insert of the rows alone", target{">=", 0.6, true}, r.recordsToRows},
 		{fmt.Sprintf("sink: most memory of its process over %s rows", count(a.sinkRows)), "MiB", "",
 			target{op: "<=", bound: 256}, r.memory},
@@ -42,13 +43,16 @@ func (r *runner) sinkFigures() []figure {
 			target{">=", 0.8, true}, r.intoPrefilled},
 		r.auditRow(),
 		{"disk: a merged bit log row", "B", "", target{op: "<=", bound: 120}, r.checkBytes},
-		{fmt.Sprintf("reads: fresh, 1,000 copies of %s in the order of a sweep", count(a.prefilled)), "ms", "", target{op: "<=", bound: 100}, r.freshInOrder},
-		{fmt.Sprintf("reads: fresh, 1,000 copies anywhere among %s", count(a.prefilled)), "ms", "", target{op: "<=", bound: 300}, r.freshAnywhere},
-		{fmt.Sprintf("reads: granules a part for an item's timeline, %s rows", count(a.prefilled)), "granules", "", target{op: "<=", bound: 2}, r.timeline},
+		{fmt.Sprintf("reads: fresh, 1,000 copies of %s in the order of a sweep", count(a.prefilled)), "ms", "",
+			target{op: "<=", bound: 100}, r.freshInOrder},
+		{fmt.Sprintf("reads: fresh, 1,000 copies anywhere among %s", count(a.prefilled)), "ms", "",
+			target{op: "<=", bound: 300}, r.freshAnywhere},
+		{fmt.Sprintf("reads: granules a part for an item's timeline, %s rows", count(a.prefilled)), "granules", "",
+			target{op: "<=", bound: 2}, r.timeline},
 	}
 }
 
-// A store is an engine of its own.
+// testClickHouse is an embedded ClickHouse server with its own directory.
 type testClickHouse struct {
 	dir       string
 	engine    *embedded.Server
@@ -69,7 +73,7 @@ func (r *runner) newClickHouse(ctx context.Context) (s *testClickHouse, err erro
 	return s, err
 }
 
-// close ends and removes all of it.
+// close closes the databases, stops the server and removes its directory.
 func (s *testClickHouse) close(ctx context.Context) (err error) {
 	if s == nil {
 		return nil
@@ -86,9 +90,10 @@ func (s *testClickHouse) close(ctx context.Context) (err error) {
 	return err
 }
 
-// database makes one, with all tables.
+// database creates a database with all tables.
 func (s *testClickHouse) database(ctx context.Context, name string) (*clickhouse.DB, *clickhousebench.Bench, error) {
-	db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{s.engine.Addr()}, Database: name}, slog.New(slog.DiscardHandler))
+	cfg := clickhouse.Config{Addresses: []string{s.engine.Addr()}, Database: name}
+	db, err := clickhouse.Open(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -100,7 +105,7 @@ func (s *testClickHouse) database(ctx context.Context, name string) (*clickhouse
 	return db, b, err
 }
 
-// feed makes a broker that has n changes of an archive. The caller closes it.
+// newFilledBroker starts a broker with n changes. The caller closes it.
 func (r *runner) newFilledBroker(ctx context.Context, partitions, n int) (*testBroker, error) {
 	g, err := r.newBrokerWith(ctx, partitions)
 	if err != nil {
@@ -113,19 +118,23 @@ func (r *runner) newFilledBroker(ctx context.Context, partitions, n int) (*testB
 	return g, nil
 }
 
-// sink has the role, in a process of its own, store all rows of a broker of its own in a database that is there.
-func (r *runner) runSink(ctx context.Context, s *testClickHouse, database string, partitions int) (res sideResult, err error) {
+// runSink starts a broker with changes and runs the role in a child process until all changes are stored in the
+// database.
+func (r *runner) runSink(
+	ctx context.Context, s *testClickHouse, database string, partitions int,
+) (res sideResult, err error) {
 	n := r.amounts.sinkRows
 	g, err := r.newFilledBroker(ctx, partitions, n)
 	if err != nil {
 		return res, err
 	}
 	defer g.close()
-	return runSide(ctx, r.cfg.Self, "sinkside", "--broker", g.Addr(), "--clickhouse", s.engine.Addr(), "--database", database,
+	return runSide(ctx, r.cfg.Self, "sinkside", "--broker", g.Addr(), "--clickhouse", s.engine.Addr(), "--database",
+		database,
 		"--partitions", fmt.Sprint(partitions), "--records", fmt.Sprint(n))
 }
 
-// stored has the role store all rows in empty tables, once a round, and calls done after each.
+// storeRounds runs the role on empty tables once per round, and calls done after each round.
 func (r *runner) storeRounds(
 	ctx context.Context, rounds int, done func(s *testClickHouse, round int, res sideResult) error,
 ) (err error) {
@@ -150,7 +159,7 @@ func (r *runner) storeRounds(
 	return nil
 }
 
-// recordsToRows has the role and its peer take turns, each in empty tables.
+// recordsToRows runs the role and its peer in turns, each on empty tables.
 func (r *runner) recordsToRows(ctx context.Context) (m measurement, err error) {
 	n := r.amounts.sinkRows
 	changes := archive(n).changes
@@ -176,7 +185,7 @@ func (r *runner) recordsToRows(ctx context.Context) (m measurement, err error) {
 
 const batchRows = 50_000
 
-// memory is the most that the role's process ever had: in the rounds of the figure before, if that was taken.
+// memory returns the peak memory of the role's process. It uses the rounds of recordsToRows if that figure has run.
 func (r *runner) memory(ctx context.Context) (m measurement, err error) {
 	if r.sinkPeakBytes == 0 {
 		err = r.storeRounds(ctx, 1, func(_ *testClickHouse, _ int, res sideResult) error {
@@ -188,7 +197,7 @@ func (r *runner) memory(ctx context.Context) (m measurement, err error) {
 	return m, err
 }
 
-// spreadOut compares many partitions with few.
+// manyPartitions compares topics of 64 partitions with topics of 3.
 func (r *runner) manyPartitions(ctx context.Context) (m measurement, err error) {
 	s, err := r.newClickHouse(ctx)
 	if err != nil {
@@ -214,7 +223,8 @@ func (r *runner) manyPartitions(ctx context.Context) (m measurement, err error) 
 	return m, nil
 }
 
-// full returns a store whose database millrace has as many audit rows and copies as Config.Filled says; it is made once.
+// prefilledServer returns a server with amounts.prefilled audit rows and copies in database millrace. The first call
+// creates it.
 func (r *runner) prefilledServer(ctx context.Context) (*testClickHouse, *clickhouse.DB, error) {
 	if r.prefilled != nil {
 		return r.prefilled, r.prefilled.databases[0], nil
@@ -237,7 +247,7 @@ func (r *runner) prefilledServer(ctx context.Context) (*testClickHouse, *clickho
 	return s, db, nil
 }
 
-// intoFull compares tables that have very many rows with empty ones.
+// intoPrefilled compares prefilled tables with empty ones.
 func (r *runner) intoPrefilled(ctx context.Context) (m measurement, err error) {
 	s, _, err := r.prefilledServer(ctx)
 	if err != nil {
@@ -270,9 +280,11 @@ func (r *runner) intoPrefilled(ctx context.Context) (m measurement, err error) {
 	return m, nil
 }
 
-// emptied removes the rows that a sink has stored, which must be n: where they are there, another stores none.
+// dropStored removes the n rows that a sink has stored; another sink would treat them as duplicates and store nothing.
+// A different number of rows is an error.
 func (r *runner) dropStored(ctx context.Context, b *clickhousebench.Bench, n int) error {
-	stored, err := b.Number(ctx, "SELECT toFloat64(count()) FROM {db}.audit_log WHERE topic = 'changes' AND account != ''")
+	stored, err := b.Number(ctx,
+		"SELECT toFloat64(count()) FROM {db}.audit_log WHERE topic = 'changes' AND account != ''")
 	if err != nil {
 		return err
 	}
@@ -282,7 +294,7 @@ func (r *runner) dropStored(ctx context.Context, b *clickhousebench.Bench, n int
 	return b.Exec(ctx, "ALTER TABLE {db}.audit_log DROP PARTITION "+epoch().AsTime().Format("200601"))
 }
 
-// readable publishes changes steadily, and looks when their rows are there.
+// readable publishes changes at a steady rate and measures the time until their rows can be read.
 func (r *runner) readable(ctx context.Context) (m measurement, err error) {
 	s, err := r.newClickHouse(ctx)
 	if err != nil {
@@ -298,7 +310,8 @@ func (r *runner) readable(ctx context.Context) (m measurement, err error) {
 		return m, err
 	}
 	defer g.close()
-	a, err := SinkSide{Broker: g.Addr(), ClickHouse: s.engine.Addr(), Database: "millrace", Partitions: partitions}.open(ctx)
+	a, err := SinkSide{Broker: g.Addr(), ClickHouse: s.engine.Addr(), Database: "millrace",
+		Partitions: partitions}.open(ctx)
 	if err != nil {
 		return m, err
 	}
@@ -342,25 +355,29 @@ func (r *runner) readable(ctx context.Context) (m measurement, err error) {
 	return m, err
 }
 
-// auditRow is a figure of two areas.
+// auditRow is a figure of the areas sink and main.
 func (r *runner) auditRow() figure {
 	return figure{"disk: a merged audit row", "B", "", target{op: "<=", bound: 125}, r.auditBytes}
 }
 
-// auditBytes stores rows as the sink does, and merges.
+// auditBytes stores audit rows as the sink does, merges the parts and returns the bytes per row.
 func (r *runner) auditBytes(ctx context.Context) (measurement, error) {
 	n := r.amounts.sinkRows
 	changes := archive(n).changes
 	return r.bytes(ctx, schemas.Changes, "audit_log", n, func(i int) schemas.Body { return changes[i] })
 }
 
+// checkBytes is auditBytes for rows of the bit log.
 func (r *runner) checkBytes(ctx context.Context) (measurement, error) {
 	n := r.amounts.sinkRows
 	changes := archive(n).changes
 	return r.bytes(ctx, schemas.FixityResults, "bit_log", n, func(i int) schemas.Body { return passedCheck(changes[i]) })
 }
 
-func (r *runner) bytes(ctx context.Context, topic schemas.Topic, table string, n int, body func(i int) schemas.Body) (m measurement, err error) {
+// bytes stores n rows of a table and returns their merged size per row.
+func (r *runner) bytes(
+	ctx context.Context, topic schemas.Topic, table string, n int, body func(i int) schemas.Body,
+) (m measurement, err error) {
 	s, err := r.newClickHouse(ctx)
 	if err != nil {
 		return m, err
@@ -379,8 +396,10 @@ func (r *runner) bytes(ctx context.Context, topic schemas.Topic, table string, n
 			if err != nil {
 				return m, err
 			}
-			batch = append(batch, &schemas.Delivery{Topic: topic, From: topic, Incarnation: 7, Offset: int64(i), Timestamp: time.Now(),
-				Body: one, Hash: schemas.Hash(rec.Value)})
+			batch = append(batch, &schemas.Delivery{
+				Topic: topic, From: topic, Incarnation: 7, Offset: int64(i), Timestamp: time.Now(),
+				Body: one, Hash: schemas.Hash(rec.Value),
+			})
 		}
 		if err := logs.Store(ctx, batch); err != nil {
 			return m, err
@@ -391,7 +410,7 @@ func (r *runner) bytes(ctx context.Context, topic schemas.Topic, table string, n
 	return m, err
 }
 
-// freshInOrder reads what is on record of copies that follow one another in a store, as a sweep does.
+// freshInOrder reads the records of consecutive copies in a store, as a sweep does.
 func (r *runner) freshInOrder(ctx context.Context) (measurement, error) {
 	return r.fresh(ctx, func(rng *rand.Rand) func(i int) (item, store int) {
 		first, store := rng.IntN(r.amounts.prefilled/2-freshCopies), rng.IntN(2)
@@ -399,7 +418,7 @@ func (r *runner) freshInOrder(ctx context.Context) (measurement, error) {
 	})
 }
 
-// freshAnywhere reads what is on record of copies all over the tables.
+// freshAnywhere reads the records of random copies.
 func (r *runner) freshAnywhere(ctx context.Context) (measurement, error) {
 	return r.fresh(ctx, func(rng *rand.Rand) func(i int) (item, store int) {
 		return func(int) (int, int) { return rng.IntN(r.amounts.prefilled / 2), rng.IntN(2) }
@@ -408,8 +427,10 @@ func (r *runner) freshAnywhere(ctx context.Context) (measurement, error) {
 
 const freshCopies = 1000
 
-// fresh reads as the copier and the checker do; which copies, is chosen anew for each round.
-func (r *runner) fresh(ctx context.Context, choose func(*rand.Rand) func(i int) (item, store int)) (m measurement, err error) {
+// fresh reads records as the copier and the checker do. Each round chooses different copies.
+func (r *runner) fresh(
+	ctx context.Context, choose func(*rand.Rand) func(i int) (item, store int),
+) (m measurement, err error) {
 	s, db, err := r.prefilledServer(ctx)
 	if err != nil {
 		return m, err
@@ -420,13 +441,15 @@ func (r *runner) fresh(ctx context.Context, choose func(*rand.Rand) func(i int) 
 	reader := clickhouse.NewReader(db, reachedWatermark{}, clickhouse.ReaderConfig{})
 	rng := rand.New(rand.NewPCG(5, 6)) //nolint:gosec // the same in each run
 	err = runWhile(ctx, reader, func(ctx context.Context) error {
-		for range 3 * r.amounts.rounds { // the first ones read from the disk
+		for range 3 * r.amounts.rounds { // the first rounds read from disk
 			chosen := choose(rng)
 			var copies []schemas.Copy
 			for i := range freshCopies {
 				n, store := chosen(i)
 				space, item := clickhousebench.Item(n, r.amounts.prefilled)
-				copies = append(copies, schemas.Copy{Account: "acme", Store: fmt.Sprint(1 + store), Space: space, Item: item})
+				copies = append(copies, schemas.Copy{
+					Account: "acme", Store: fmt.Sprint(1 + store), Space: space, Item: item,
+				})
 			}
 			start := time.Now()
 			records, err := reader.Fresh(ctx, copies)
@@ -436,7 +459,7 @@ func (r *runner) fresh(ctx context.Context, choose func(*rand.Rand) func(i int) 
 			m.ours = append(m.ours, float64(time.Since(start))/float64(time.Millisecond))
 			for i, rec := range records {
 				if rec.GetManifest().GetState() != pb.RecordState_RECORD_STATE_LIVE {
-					return fmt.Errorf("nothing is on record of %v", copies[i])
+					return fmt.Errorf("no record of %v", copies[i])
 				}
 			}
 		}
@@ -445,7 +468,7 @@ func (r *runner) fresh(ctx context.Context, choose func(*rand.Rand) func(i int) 
 	return m, err
 }
 
-// merged returns when no part has been merged for a second: merges of what was stored before take the processors.
+// waitMerges returns when no merge has run for a second. Merges of earlier inserts would compete for the processors.
 func waitMerges(ctx context.Context, s *testClickHouse) (err error) {
 	b, err := clickhousebench.Open(s.engine.Addr(), "millrace")
 	if err != nil {
@@ -462,7 +485,7 @@ func waitMerges(ctx context.Context, s *testClickHouse) (err error) {
 	})
 }
 
-// atEnd is a watermark that everything has reached.
+// reachedWatermark is a watermark that is always reached.
 type reachedWatermark struct{}
 
 // Wait implements clickhouse.Watermark.
@@ -470,7 +493,7 @@ func (reachedWatermark) Wait(context.Context) (map[schemas.Role][]schemas.Progre
 	return nil, nil
 }
 
-// timeline takes how much of a table the engine looks at for one item.
+// timeline measures how many granules per part the engine reads for the timeline of one item.
 func (r *runner) timeline(ctx context.Context) (m measurement, err error) {
 	s, db, err := r.prefilledServer(ctx)
 	if err != nil {

@@ -47,7 +47,8 @@ func process(ctx context.Context, name string, args []string) error {
 		return s3bench.Serve(ctx, load, os.Stdin, os.Stdout)
 	}
 	for value, name := range map[*string]string{
-		&side.Do: "do", &side.Endpoint: "endpoint", &side.Root: "root", &side.Source: "source", &side.Target: "target", &side.Space: "space",
+		&side.Do: "do", &side.Endpoint: "endpoint", &side.Root: "root", &side.Source: "source", &side.Target: "target",
+		&side.Space: "space",
 	} {
 		flags.StringVar(value, name, "", "")
 	}
@@ -120,7 +121,8 @@ func TestStoragePeerThatDoesLess(t *testing.T) {
 			cfg.Rows = regexp.MustCompile(tt.row)
 			t.Setenv("PATH", cfg.Peers+":"+os.Getenv("PATH"))
 			for _, peer := range []string{"rclone", "hashdeep"} {
-				if err := os.WriteFile(filepath.Join(cfg.Peers, peer), []byte("#!/bin/sh\necho d41d8cd98f00b204e9800998ecf8427e  one.tif\n"), 0o700); err != nil {
+				if err := os.WriteFile(filepath.Join(cfg.Peers, peer),
+					[]byte("#!/bin/sh\necho d41d8cd98f00b204e9800998ecf8427e  one.tif\n"), 0o700); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -170,7 +172,8 @@ func TestDropOfAServerThatIsGone(t *testing.T) {
 	if err := s.dropBucket(t.Context(), "some-"+space); err != nil {
 		t.Error(err)
 	}
-	if err := s.dropBucket(t.Context(), "some-"+space); err == nil || !strings.Contains(err.Error(), fmt.Sprint(http.StatusNotFound)) {
+	if err := s.dropBucket(t.Context(), "some-"+space); err == nil || !strings.Contains(err.Error(),
+		fmt.Sprint(http.StatusNotFound)) {
 		t.Errorf("got %v, want 404", err)
 	}
 	if err := s.close(); err != nil {

@@ -18,27 +18,31 @@ import (
 )
 
 const (
-	otherServer = "minio" // the other real S3 server, as make servers calls it
+	otherServer = "minio" // the second S3 server, built by make servers
 	fewWorkers  = 8
 )
 
-// copyFigures are those of items that are copied in parts.
+// copyFigures returns the figures of multipart copies.
 func (r *runner) copyFigures() []figure {
 	a := r.amounts
-	size, mixed := fmt.Sprintf("%d x %s MiB", a.hugeItems, count(int(a.hugeSize>>20))), sizesOf(a.mixedItems, a.hugeSize>>7)
+	size, mixed := fmt.Sprintf("%d x %s MiB", a.hugeItems, count(int(a.hugeSize>>20))), sizesOf(a.mixedItems,
+		a.hugeSize>>7)
 	atLeast := func(bound float64) target { return target{op: ">=", bound: bound, ratio: true} }
 	const peer = "rclone copy, then a sync"
 	var all []figure
 	for _, server := range []string{realServer, otherServer} {
-		all = append(all, figure{fmt.Sprintf("%s: %s copied from store to store, then a sync", server, size), "MiB/s", peer, atLeast(1), r.hugeCopies(server)})
+		all = append(all, figure{fmt.Sprintf("%s: %s copied from store to store, then a sync", server, size), "MiB/s",
+			peer, atLeast(1), r.hugeCopies(server)})
 	}
 	return append(all,
-		figure{fmt.Sprintf("files: %s copied from store to store, then a sync", size), "MiB/s", peer, atLeast(1), r.hugeFiles},
+		figure{fmt.Sprintf("files: %s copied from store to store, then a sync", size), "MiB/s",
+			peer, atLeast(1), r.hugeFiles},
 		figure{fmt.Sprintf("%s: %d x %d to %d MiB copied, the slowest of 16, 32 and 48 workers", realServer, len(mixed),
-			slices.Min(mixed)>>20, slices.Max(mixed)>>20), "MiB/s", fmt.Sprintf("%d workers", fewWorkers), atLeast(0.8), r.workers(mixed)})
+			slices.Min(mixed)>>20, slices.Max(mixed)>>20), "MiB/s",
+			fmt.Sprintf("%d workers", fewWorkers), atLeast(0.8), r.workers(mixed)})
 }
 
-// sizesOf are those of n items: of one to eight times as many bytes, in turns.
+// sizesOf returns the sizes of n items, which cycle from least to eight times least.
 func sizesOf(n int, least int64) []int64 {
 	sizes := make([]int64, n)
 	for i := range sizes {
@@ -47,6 +51,7 @@ func sizesOf(n int, least int64) []int64 {
 	return sizes
 }
 
+// mib returns the sum of sizes in MiB.
 func mib(sizes []int64) (all float64) {
 	for _, size := range sizes {
 		all += float64(size) / (1 << 20)
@@ -54,7 +59,7 @@ func mib(sizes []int64) (all float64) {
 	return all
 }
 
-// hugeCopies has the sides copy large items in turns, over a real server.
+// hugeCopies returns a figure in which both sides copy multipart items on a server in turns.
 func (r *runner) hugeCopies(program string) func(context.Context) (measurement, error) {
 	return func(ctx context.Context) (m measurement, err error) {
 		sizes := slices.Repeat([]int64{r.amounts.hugeSize}, r.amounts.hugeItems)
@@ -74,7 +79,9 @@ func (r *runner) hugeCopies(program string) func(context.Context) (measurement, 
 			m.absent = "make peers"
 		}
 		for i := range min(2, r.amounts.rounds) {
-			rate, err := syncedRate(mib(sizes), func() (cost, error) { return r.side(ctx, s, "copy", fmt.Sprint("ours", i), largeWork) })
+			rate, err := syncedRate(mib(sizes), func() (cost, error) {
+				return r.side(ctx, s, "copy", fmt.Sprint("ours", i), largeWork)
+			})
 			if err != nil {
 				return m, err
 			}
@@ -82,7 +89,9 @@ func (r *runner) hugeCopies(program string) func(context.Context) (measurement, 
 			if peer == "" {
 				continue
 			}
-			rate, err = syncedRate(mib(sizes), func() (cost, error) { return r.peerCopy(ctx, peer, s, fmt.Sprint("peer", i), largeWork) })
+			rate, err = syncedRate(mib(sizes), func() (cost, error) {
+				return r.peerCopy(ctx, peer, s, fmt.Sprint("peer", i), largeWork)
+			})
 			if err != nil {
 				return m, err
 			}
@@ -92,7 +101,8 @@ func (r *runner) hugeCopies(program string) func(context.Context) (measurement, 
 	}
 }
 
-// synced is the rate at which so many MiB are copied and on disk. What was written before is on disk before.
+// syncedRate returns the rate in MiB per second at which do writes amount MiB, including the sync to disk. It syncs
+// earlier writes before the measurement.
 func syncedRate(amount float64, do func() (cost, error)) (rate float64, err error) {
 	unix.Sync()
 	u, err := do()
@@ -101,7 +111,7 @@ func syncedRate(amount float64, do func() (cost, error)) (rate float64, err erro
 	return amount / (u.seconds + time.Since(start).Seconds()), err
 }
 
-// serveSizes starts a real server whose source holds items of these sizes.
+// serveSizes starts a server on disk with a source store of items of the given sizes.
 func (r *runner) serveSizes(ctx context.Context, program string, sizes []int64) (*server, error) {
 	s, err := r.startReal(ctx, program)
 	if err != nil {
@@ -118,7 +128,7 @@ func (r *runner) serveSizes(ctx context.Context, program string, sizes []int64) 
 	return s, nil
 }
 
-// empty removes a bucket with what is in it.
+// emptyBucket deletes a bucket and its items.
 func (s *server) emptyBucket(ctx context.Context, bucket string) error {
 	store, err := s.open(strings.TrimSuffix(bucket, "-"+space))
 	if err != nil {
@@ -135,7 +145,7 @@ func (s *server) emptyBucket(ctx context.Context, bucket string) error {
 	return store.DeleteSpace(ctx, space)
 }
 
-// hugeFiles is hugeCopies from one folder to another.
+// hugeFiles is hugeCopies for file stores.
 func (r *runner) hugeFiles(ctx context.Context) (m measurement, err error) {
 	peer, err := r.peerProgram()
 	if err != nil {
@@ -173,7 +183,7 @@ func (r *runner) hugeFiles(ctx context.Context) (m measurement, err error) {
 	})
 }
 
-const copyTarget = "copied" // the store that our side writes, and the folder of the peer's
+const copyTarget = "copied" // our target store, and the peer's target directory
 
 func (r *runner) copyFiles(ctx context.Context, dir string) (u cost, err error) {
 	store, err := fileStore(ctx, dir, copyTarget)
@@ -184,8 +194,8 @@ func (r *runner) copyFiles(ctx context.Context, dir string) (u cost, err error) 
 	if err := store.Close(); err != nil {
 		return u, err
 	}
-	u, _, err = runMeasured(ctx, nil, r.cfg.Self, "storageside", "--root", dir, "--do", "copy", "--source", fromStore, "--target", copyTarget,
-		"--space", space, "--workers", fmt.Sprint(largeWork))
+	u, _, err = runMeasured(ctx, nil, r.cfg.Self, "storageside", "--root", dir, "--do", "copy",
+		"--source", fromStore, "--target", copyTarget, "--space", space, "--workers", fmt.Sprint(largeWork))
 	return u, err
 }
 
@@ -203,7 +213,8 @@ func (r *runner) peerFiles(ctx context.Context, program, dir string, n int) (u c
 	return u, nil
 }
 
-// workers holds the slowest of three numbers of workers, which are more than the parts that a store has in memory, against few.
+// workers returns a figure that compares the slowest of three large numbers of workers with a small one. The large
+// numbers exceed the number of parts that a store buffers in memory.
 func (r *runner) workers(sizes []int64) func(context.Context) (measurement, error) {
 	return func(ctx context.Context) (m measurement, err error) {
 		s, err := r.serveSizes(ctx, realServer, sizes)
@@ -215,7 +226,9 @@ func (r *runner) workers(sizes []int64) func(context.Context) (measurement, erro
 		}
 		defer func() { err = errors.Join(err, s.close()) }()
 		rate := func(workers int) (float64, error) {
-			return syncedRate(mib(sizes), func() (cost, error) { return r.side(ctx, s, "copy", fmt.Sprint("workers", workers), workers) })
+			return syncedRate(mib(sizes), func() (cost, error) {
+				return r.side(ctx, s, "copy", fmt.Sprint("workers", workers), workers)
+			})
 		}
 		rates := map[int][]float64{}
 		for range r.amounts.fewRounds() {
@@ -228,7 +241,9 @@ func (r *runner) workers(sizes []int64) func(context.Context) (measurement, erro
 			}
 		}
 		m.peers = rates[fewWorkers]
-		m.ours = slices.MinFunc([][]float64{rates[16], rates[32], rates[48]}, func(a, b []float64) int { return cmp.Compare(median(a), median(b)) })
+		m.ours = slices.MinFunc([][]float64{rates[16], rates[32], rates[48]}, func(a, b []float64) int {
+			return cmp.Compare(median(a), median(b))
+		})
 		return m, nil
 	}
 }

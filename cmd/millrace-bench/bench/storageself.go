@@ -23,7 +23,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3bench"
 )
 
-// listMemory is the most that a process ever had that lists very many keys.
+// listMemory returns the peak memory of a process that lists many keys.
 func (r *runner) listMemory(ctx context.Context) (measurement, error) {
 	return r.list(ctx, func(res sideResult) float64 { return float64(res.Bytes) / (1 << 20) })
 }
@@ -32,7 +32,7 @@ func (r *runner) listRate(ctx context.Context) (measurement, error) {
 	return r.list(ctx, sideResult.rate)
 }
 
-// list lists them when the first of its figures is asked for.
+// list returns a figure of the listing benchmark. The first of these figures runs it.
 func (r *runner) list(ctx context.Context, of func(sideResult) float64) (m measurement, err error) {
 	if r.listing != nil {
 		return measurement{ours: []float64{of(*r.listing)}}, nil
@@ -49,7 +49,7 @@ func (r *runner) list(ctx context.Context, of func(sideResult) float64) (m measu
 		err = json.Unmarshal(out, &res)
 	}
 	if err == nil && res.Records != int64(r.amounts.listed) {
-		err = fmt.Errorf("%d of %d keys were listed", res.Records, r.amounts.listed)
+		err = fmt.Errorf("listed %d of %d keys", res.Records, r.amounts.listed)
 	}
 	if err != nil {
 		return m, err
@@ -60,8 +60,8 @@ func (r *runner) list(ctx context.Context, of func(sideResult) float64) (m measu
 
 const emitCallers = 256
 
-// emitted has many callers put over a store that does nothing: every intent is on disk before its put, and every
-// Change acknowledged, so long after it is published, before its call returns.
+// emitRate returns a figure of concurrent puts through the outbox over a store that does nothing. Every intent is on
+// disk before its put. Every Change is acknowledged the given time after its publish, before the put returns.
 func (r *runner) emitRate(after time.Duration) func(context.Context) (measurement, error) {
 	return func(ctx context.Context) (m measurement, err error) {
 		for range r.amounts.fewRounds() {
@@ -88,9 +88,10 @@ func emitAll(ctx context.Context, n int, after time.Duration) (rate float64, err
 	defer func() { err = errors.Join(err, outbox.Close()) }()
 	var topic ackPublisher
 	topic.after = after
-	// The driver stands behind limits and a breaker, as the roles have it.
+	// The store is wrapped in limits and a breaker, as in the roles.
 	log := slog.New(slog.DiscardHandler)
-	limited := limit.NewThrottled(&discardStore{}, limit.NewBreaker(limit.Config{Account: mainAccount, Store: "1", Log: log}),
+	limited := limit.NewThrottled(&discardStore{},
+		limit.NewBreaker(limit.Config{Account: mainAccount, Store: "1", Log: log}),
 		limit.NewThrottle(limit.Rates{}, log))
 	store, err := emit.New(limited, emit.Config{Account: mainAccount, Store: "1", Outbox: outbox}, &topic)
 	if err != nil {
@@ -118,12 +119,12 @@ func emitAll(ctx context.Context, n int, after time.Duration) (rate float64, err
 		return group.Wait()
 	})
 	if err == nil && topic.published.Load() != int64(n) {
-		err = fmt.Errorf("%d changes were published of %d mutations", topic.published.Load(), n)
+		err = fmt.Errorf("published %d changes for %d mutations", topic.published.Load(), n)
 	}
 	return float64(n) / took.Seconds(), err
 }
 
-// acks are a topic that acknowledges everything after a while.
+// ackPublisher is a publisher that acknowledges every message after a delay.
 type ackPublisher struct {
 	after     time.Duration
 	published atomic.Int64
@@ -138,7 +139,8 @@ func (a *ackPublisher) Publish(ctx context.Context, _ ...schemas.Message) error 
 	return ctx.Err()
 }
 
-// A taker is a store that takes empty items and keeps nothing. Of the rest nothing is asked of it.
+// discardStore is a store that accepts items and keeps nothing. The emit figures call only the methods that it
+// implements.
 type discardStore struct {
 	storage.Store
 	version atomic.Int64
@@ -153,18 +155,22 @@ func (*discardStore) Stat(context.Context, string, string) (storage.Object, erro
 func (*discardStore) Marker(context.Context) error { return nil }
 
 // Put implements storage.Store.
-func (t *discardStore) Put(_ context.Context, _, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+func (t *discardStore) Put(
+	_ context.Context, _, item string, r io.Reader, o storage.PutOptions,
+) (storage.Object, error) {
 	size, err := io.Copy(io.Discard, r)
 	if err != nil {
 		return storage.Object{}, err
 	}
 	sum, err := o.Accept(digest.Set{
-		digest.MD5: "d41d8cd98f00b204e9800998ecf8427e", digest.SHA256: "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+		digest.MD5:    "d41d8cd98f00b204e9800998ecf8427e",
+		digest.SHA256: "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
 	}, size)
 	if err != nil {
 		return storage.Object{}, err
 	}
 	return storage.Object{
-		Item: item, Size: size, Digests: sum, Modified: time.Now(), Version: strconv.FormatInt(t.version.Add(1), 10), Properties: o.Properties,
+		Item: item, Size: size, Digests: sum, Modified: time.Now(),
+		Version: strconv.FormatInt(t.version.Add(1), 10), Properties: o.Properties,
 	}, nil
 }

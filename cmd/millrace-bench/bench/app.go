@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// openApp opens the parts of a process as the roles have them, with the defaults of the configuration but for what set
-// changes: where engines and stores are. The caller closes it.
+// openApp opens an app as the roles do. set changes the default configuration: addresses of services and stores. The
+// caller closes the app.
 func openApp(ctx context.Context, set func(*settings.Config)) (*app.App, error) {
 	cfg := settings.Default()
 	cfg.Kafka.TopicPrefix = prefix
@@ -18,13 +18,13 @@ func openApp(ctx context.Context, set func(*settings.Config)) (*app.App, error) 
 	return app.Open(ctx, &cfg, app.Options{Log: slog.New(slog.DiscardHandler), Drain: app.QuickDrain})
 }
 
-// runs is the part that runs roles of a process.
+// rolesService returns a service that runs roles of a.
 func rolesService(a *app.App, roles ...schemas.Role) service {
 	return serviceFunc(func(ctx context.Context) error { return a.Run(ctx, roles) })
 }
 
-// partOf is a part that is a function.
+// serviceFunc adapts a function to service.
 type serviceFunc func(context.Context) error
 
-// Run implements part.
+// Run implements service.
 func (f serviceFunc) Run(ctx context.Context) error { return f(ctx) }
