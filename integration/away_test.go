@@ -109,7 +109,8 @@ func TestS3Away(t *testing.T) {
 func TestKilledAndStartedAgain(t *testing.T) {
 	need.Full(t)
 	x := newAwayMill(t, nil)
-	if err := kafka.EnsureTopics(t.Context(), x.kafka, kafka.TopicOptions{Partitions: 3, Replication: 1, MinInSync: 1}); err != nil {
+	if err := kafka.EnsureTopics(t.Context(), x.kafka,
+		kafka.TopicOptions{Partitions: 3, Replication: 1, MinInSync: 1}); err != nil {
 		t.Fatal(err)
 	}
 	x.run(t, "planner")

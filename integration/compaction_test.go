@@ -32,10 +32,14 @@ func TestIncidentsAreNotCompactedUnread(t *testing.T) {
 	for i := range n {
 		now := timestamppb.New(time.Now().Add(-time.Hour))
 		c.Write(t, cfg,
-			harness.Encode(t, schemas.Message{Topic: schemas.Incidents, Body: &pb.Incident{Id: schemas.ID("i"), Account: "acme", Store: "1",
-				Space: "s", Item: "i", Kind: "k", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: now, Updated: now, StepCount: int32(i + 1)}}),
-			harness.Encode(t, schemas.Message{Topic: schemas.Checkpoints, Body: &pb.Checkpoint{Id: schemas.ID(fmt.Sprint(i)), Sweep: "s", Time: now}}))
-		harness.Eventually(t, time.Minute, "roll a segment", func(ctx context.Context) error { // each write rolls what is older than log.roll.ms
+			harness.Encode(t,
+				schemas.Message{Topic: schemas.Incidents, Body: &pb.Incident{Id: schemas.ID("i"), Account: "acme", Store: "1",
+					Space: "s", Item: "i", Kind: "k", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: now, Updated: now,
+					StepCount: int32(i + 1)}}),
+			harness.Encode(t, schemas.Message{Topic: schemas.Checkpoints,
+				Body: &pb.Checkpoint{Id: schemas.ID(fmt.Sprint(i)), Sweep: "s", Time: now}}))
+		// each write rolls what is older than log.roll.ms
+		harness.Eventually(t, time.Minute, "roll a segment", func(ctx context.Context) error {
 			if time.Since(now.AsTime()) < time.Hour+400*time.Millisecond {
 				return fmt.Errorf("record %d is young", i)
 			}
@@ -54,7 +58,8 @@ func TestIncidentsAreNotCompactedUnread(t *testing.T) {
 
 	other := c.Config("limited.")
 	c.CreateTopic(t, other, schemas.Incidents, 4)
-	for key, value := range map[string]string{"cleanup.policy": "compact", "max.message.bytes": "4000000", "max.compaction.lag.ms": "3600000"} {
+	for key, value := range map[string]string{"cleanup.policy": "compact", "max.message.bytes": "4000000",
+		"max.compaction.lag.ms": "3600000"} {
 		c.SetTopicConfig(t, other.Prefix+string(schemas.Incidents), key, value)
 	}
 	err := kafka.EnsureTopics(t.Context(), other, kafka.TopicOptions{Partitions: 1, Replication: 1})

@@ -94,14 +94,17 @@ func (w *convergeWorld) run(t *testing.T, form convergeForm) {
 func bareOps(length time.Duration) (ops []converge.Op) {
 	all := places("", bareItems)
 	for n := 0; time.Duration(n)*time.Second < length; n++ {
-		ops = append(ops, converge.Op{At: time.Duration(n) * time.Second, ItemRef: all[n%len(all)], Kind: converge.Put, User: "dan",
-			Body: fmt.Sprintf("%d without a digest", n), MediaType: "text/plain"})
+		ops = append(ops,
+			converge.Op{At: time.Duration(n) * time.Second, ItemRef: all[n%len(all)], Kind: converge.Put, User: "dan",
+				Body: fmt.Sprintf("%d without a digest", n), MediaType: "text/plain"})
 	}
 	return ops
 }
 
 // work has clients do ops, each item's in order.
-func (w *convergeWorld) work(ctx context.Context, g *errgroup.Group, ops []converge.Op, at func(context.Context, time.Duration) error) {
+func (w *convergeWorld) work(
+	ctx context.Context, g *errgroup.Group, ops []converge.Op, at func(context.Context, time.Duration) error,
+) {
 	shares := make([][]converge.Op, clients)
 	for _, o := range ops {
 		h := fnv.New32()
@@ -227,7 +230,8 @@ func (w *convergeWorld) killCopier(t *testing.T) {
 		w.process(otherProcess).kill()
 		killed <- err
 	})
-	if err := w.do(ctx, converge.Op{ItemRef: p, Kind: converge.Put, User: "ann", Body: "copied in vain " + p.Item}); err != nil {
+	if err := w.do(ctx,
+		converge.Op{ItemRef: p, Kind: converge.Put, User: "ann", Body: "copied in vain " + p.Item}); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -481,7 +485,8 @@ func (w *convergeWorld) loseAndBack(ctx context.Context, p converge.ItemRef) err
 	limit, cancel := context.WithTimeout(ctx, settleLimit)
 	defer cancel()
 	for retry.Sleep(limit, 200*time.Millisecond) == nil {
-		r, err := w.app.DB().Records(limit, []schemas.Copy{{Account: "acme", Store: clockStore, Space: p.Space, Item: p.Item}})
+		r, err := w.app.DB().Records(limit,
+			[]schemas.Copy{{Account: "acme", Store: clockStore, Space: p.Space, Item: p.Item}})
 		if err == nil && r[0].GetManifest().GetState() == pb.RecordState_RECORD_STATE_TOMBSTONE {
 			break
 		}

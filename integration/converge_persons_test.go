@@ -38,7 +38,9 @@ func (w *convergeWorld) ask(ctx context.Context, args ...string) error {
 }
 
 // opened waits until ClickHouse has open incidents that are wanted, and returns them in the order of their keys.
-func (w *convergeWorld) opened(ctx context.Context, limit time.Duration, want func(*pb.Incident) bool) (all []*pb.Incident, err error) {
+func (w *convergeWorld) opened(
+	ctx context.Context, limit time.Duration, want func(*pb.Incident) bool,
+) (all []*pb.Incident, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for len(all) == 0 {
@@ -205,7 +207,8 @@ func (w *convergeWorld) vanish(ctx context.Context, p converge.ItemRef) error {
 	if err != nil {
 		return fmt.Errorf("space %s: %w", p.Space, err)
 	}
-	if err := w.do(ctx, converge.Op{ItemRef: p, Kind: converge.Put, User: "ann", Body: "put while the space is missing"}); err != nil {
+	if err := w.do(ctx,
+		converge.Op{ItemRef: p, Kind: converge.Put, User: "ann", Body: "put while the space is missing"}); err != nil {
 		return err
 	}
 	for _, verb := range []string{"gone", "back"} {

@@ -97,7 +97,8 @@ func (w *convergeWorld) lag(ctx context.Context) (lag map[schemas.Role]int64, wr
 func (w *convergeWorld) heal(t *testing.T, limit time.Duration) {
 	t.Helper()
 	for _, topic := range []schemas.Topic{schemas.Policies, schemas.Admin} { // what cannot be decoded next time either
-		code, out := w.millrace(t, "dead", "discard", "--topic", string(topic), "--cause", "malformed", "--reason", "a test made it")
+		code, out := w.millrace(t, "dead", "discard", "--topic", string(topic), "--cause", "malformed", "--reason",
+			"a test made it")
 		t.Logf("dead discard: exit code %d: %s", code, strings.TrimSpace(out))
 	}
 	for range 3 {

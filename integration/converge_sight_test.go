@@ -76,11 +76,13 @@ func (w *convergeWorld) letters(t *testing.T) (all []converge.DeadLetter) {
 	t.Helper()
 	err := w.dead.Each(t.Context(), kafka.DeadQuery{Closed: true}, func(l *kafka.DeadLetter) error {
 		letter := converge.DeadLetter{
-			Position: fmt.Sprintf("%s/%d@%d", l.Topic, l.Partition, l.Offset), Died: strings.Contains(l.Error, "processes that died"),
+			Position: fmt.Sprintf("%s/%d@%d", l.Topic, l.Partition, l.Offset),
+			Died:     strings.Contains(l.Error, "processes that died"),
 		}
 		switch m, _ := l.Decode(); m := m.(type) { // what cannot be decoded is about no copy
 		case *pb.DuplicationCommand:
-			letter.Copy = converge.Copy{Store: m.GetDestinationStore(), ItemRef: converge.ItemRef{Space: m.GetSpace(), Item: m.GetItem()}}
+			letter.Copy = converge.Copy{Store: m.GetDestinationStore(),
+				ItemRef: converge.ItemRef{Space: m.GetSpace(), Item: m.GetItem()}}
 		case interface {
 			GetStore() string
 			GetSpace() string
@@ -188,7 +190,8 @@ func (w *convergeWorld) entries(t *testing.T, s *converge.Observation, space str
 // entryOf returns a Change of an item's content or properties as the model knows it.
 func entryOf(c *pb.Change) (converge.Entry, bool) {
 	e := converge.Entry{Copy: copyAt(c), User: c.GetUser(), Client: c.GetOrigin() == pb.Origin_ORIGIN_CLIENT,
-		Content: converge.Content{SHA256: c.GetDigests()[digest.SHA256], MediaType: c.GetMediaType(), User: c.GetProperties()}}
+		Content: converge.Content{SHA256: c.GetDigests()[digest.SHA256], MediaType: c.GetMediaType(),
+			User: c.GetProperties()}}
 	switch c.GetOp() {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_COPY:
 		e.Kind = converge.Put

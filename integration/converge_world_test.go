@@ -52,7 +52,8 @@ const behind = 90 * time.Second
 
 // convergePolicies are the first revisions of the policy. The first one does not know the store that is taken out.
 func convergePolicies() []string {
-	return []string{convergePolicy("", "", 0), convergePolicy(`, {"srcStoreId": "1", "destStoreId": "4"}`, `"kept": {"deletes": "keep"}`, 0)}
+	return []string{convergePolicy("", "", 0),
+		convergePolicy(`, {"srcStoreId": "1", "destStoreId": "4"}`, `"kept": {"deletes": "keep"}`, 0)}
 }
 
 // laterPolicy returns a revision that says the same as the last one of convergePolicies, and ignores another space.
@@ -88,7 +89,8 @@ const (
 
 func processRoles() map[string]string {
 	return map[string]string{
-		sinkProcess: "sink", headProcess: "planner,delayer", careProcess: "steward", workProcess: "copier,deleter", otherProcess: "copier,deleter,checker,sweeper",
+		sinkProcess: "sink", headProcess: "planner,delayer", careProcess: "steward", workProcess: "copier,deleter",
+		otherProcess: "copier,deleter,checker,sweeper",
 	}
 }
 
@@ -128,8 +130,9 @@ func newConvergeWorld(t *testing.T, seed uint64, short bool) *convergeWorld {
 	t.Helper()
 	dir := t.TempDir()
 	w := &convergeWorld{
-		binary: binaries(t), seed: seed, model: converge.NewModel(sourceStore, convergeRules(), clockStore), processes: map[string]*process{},
-		turn: map[string]int{}, puts: map[converge.ItemRef]converge.Op{},
+		binary: binaries(t), seed: seed, model: converge.NewModel(sourceStore, convergeRules(), clockStore),
+		processes: map[string]*process{},
+		turn:      map[string]int{}, puts: map[converge.ItemRef]converge.Op{},
 		hooks: hooks{before: map[string]func(){}, after: map[string]func(){}, asked: map[string]chan struct{}{}},
 	}
 	w.clock.Store(int64(-behind))
@@ -204,7 +207,8 @@ func (w *convergeWorld) configure(t *testing.T, dir string, cfg config.Config) {
 		w.write(t, name, text.String())
 	}
 	write("millrace.yaml")
-	cfg.Accounts[0].Stores = slices.DeleteFunc(slices.Clone(acc.Stores), func(s config.Store) bool { return s.ID == outStore })
+	cfg.Accounts[0].Stores = slices.DeleteFunc(slices.Clone(acc.Stores),
+		func(s config.Store) bool { return s.ID == outStore })
 	write("without.yaml")
 	var err error
 	if w.cfg, _, err = config.Load(config.Sources{File: w.file}); err != nil {

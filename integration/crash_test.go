@@ -44,7 +44,8 @@ func demoKilled(t *testing.T, kills int, args ...string) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	for n := 0; n < kills; {
 		after := 100*time.Millisecond + time.Duration(random.Int64N(int64(whole)/3))
-		switch code := killAfter(t, after, append(append([]string{"demo", "-o", "json"}, args...), "--state", killed, dir)...); {
+		switch code := killAfter(t, after,
+			append(append([]string{"demo", "-o", "json"}, args...), "--state", killed, dir)...); {
 		case code < 0:
 			n++
 			t.Logf("kill %d after %v", n, after)
@@ -108,7 +109,8 @@ func held(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
 	log := slog.New(slog.DiscardHandler)
-	state, err := app.OpenState(t.Context(), app.StateConfig{Dir: dir, Log: log, Progress: t.Output(), WithoutBroker: true})
+	state, err := app.OpenState(t.Context(),
+		app.StateConfig{Dir: dir, Log: log, Progress: t.Output(), WithoutBroker: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,11 +151,13 @@ func held(t *testing.T, dir string) map[string]string {
 func live(t *testing.T, db *clickhouse.DB, store string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
-	err := db.EachLive(context.WithoutCancel(t.Context()), schemas.Copy{Account: "acme", Store: store, Space: "files"}, func(k schemas.KnownCopy) error {
-		m := k.Record.GetManifest()
-		found[k.String()] = fmt.Sprintf("%d bytes, sha256 %s, %s", m.GetSize(), m.GetDigests()[digest.SHA256], m.GetMediaType())
-		return nil
-	})
+	err := db.EachLive(context.WithoutCancel(t.Context()), schemas.Copy{Account: "acme", Store: store, Space: "files"},
+		func(k schemas.KnownCopy) error {
+			m := k.Record.GetManifest()
+			found[k.String()] = fmt.Sprintf("%d bytes, sha256 %s, %s", m.GetSize(), m.GetDigests()[digest.SHA256],
+				m.GetMediaType())
+			return nil
+		})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,8 @@ func TestS3Demo(t *testing.T) {
 func TestS3DemoServerDies(t *testing.T) {
 	program := s3Server(t)
 	dir, state := tree(t, 60), filepath.Join(t.TempDir(), "state")
-	cmd := exec.CommandContext(t.Context(), binaries(t), "demo", "-o", "json", "--state", state, "--stores", "s3", "--s3-server", program, dir)
+	cmd := exec.CommandContext(t.Context(), binaries(t), "demo", "-o", "json", "--state", state, "--stores", "s3",
+		"--s3-server", program, dir)
 	var stderr bytes.Buffer
 	pipe, err := cmd.StderrPipe()
 	if err != nil {
@@ -63,7 +64,8 @@ func TestS3DemoServerDies(t *testing.T) {
 		}
 	}
 	_ = cmd.Wait() // its state says how it ended
-	if code := cmd.ProcessState.ExitCode(); !killed || code != 1 || !strings.Contains(stderr.String(), "the S3 server ended by itself (signal: killed)") {
+	if code := cmd.ProcessState.ExitCode(); !killed || code != 1 || !strings.Contains(stderr.String(),
+		"the S3 server ended by itself (signal: killed)") {
 		t.Fatalf("killed: %v, exit code %d, want 1 and the reason:\n%s", killed, code, stderr.String())
 	}
 	code, _, out := demo(t, "--state", state, "--stores", "file", dir)
@@ -101,7 +103,8 @@ func childOf(t *testing.T, parent int, program string) int {
 			t.Fatal(err)
 		}
 		for _, pid := range strings.Fields(string(list)) {
-			if exe, err := os.Readlink(filepath.Join("/proc", pid, "exe")); err == nil && filepath.Base(exe) == filepath.Base(program) {
+			if exe, err := os.Readlink(filepath.Join("/proc", pid,
+				"exe")); err == nil && filepath.Base(exe) == filepath.Base(program) {
 				n, err := strconv.Atoi(pid)
 				if err != nil {
 					t.Fatal(err)

@@ -49,7 +49,8 @@ func killedTenTimes(t *testing.T, c *harness.Cluster) {
 	var members [3]*process
 	name := func(i, life int) string { return fmt.Sprintf("member-%d/%d", i, life) }
 	start := func(i, life int) {
-		members[i] = spawn(t, cfg, memberSpec{Name: name(i, life), Session: 3 * time.Second, Workers: 8, Task: 20 * time.Millisecond})
+		members[i] = spawn(t, cfg,
+			memberSpec{Name: name(i, life), Session: 3 * time.Second, Workers: 8, Task: 20 * time.Millisecond})
 	}
 	for i := range members {
 		start(i, 0)
@@ -63,7 +64,8 @@ func killedTenTimes(t *testing.T, c *harness.Cluster) {
 				return nil
 			}
 			g, err := c.Describe(ctx, l.group)
-			return fmt.Errorf("%s has made %d outputs, all %d; the group is %+v (%w)", name(i, life), own, all, g, cmpOr(err, errNotYet))
+			return fmt.Errorf("%s has made %d outputs, all %d; the group is %+v (%w)", name(i, life), own, all, g,
+				cmpOr(err, errNotYet))
 		})
 		members[i].kill()
 		start(i, life+1)
@@ -154,14 +156,15 @@ func hangs(t *testing.T, c *harness.Cluster) {
 	const n, items = 400, 40
 	var hung atomic.Int64
 	cancelled := make(chan error, 1)
-	planner(t, cfg, kafka.PoolConfig{Stall: 10 * time.Second}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-		if d.Body.(*pb.Change).GetItem() == "item-7" && hung.Add(1) == 1 {
-			<-ctx.Done()
-			cancelled <- context.Cause(ctx)
-			return nil, ctx.Err()
-		}
-		return plan(ctx, d)
-	})
+	planner(t, cfg, kafka.PoolConfig{Stall: 10 * time.Second},
+		func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			if d.Body.(*pb.Change).GetItem() == "item-7" && hung.Add(1) == 1 {
+				<-ctx.Done()
+				cancelled <- context.Cause(ctx)
+				return nil, ctx.Err()
+			}
+			return plan(ctx, d)
+		})
 	d, err := kafka.NewDelayer(cfg)
 	running(t, d, err)
 	publish(t, cfg, changes(n, items)...)
@@ -201,7 +204,8 @@ func stubborn(t *testing.T, c *harness.Cluster) {
 	need.Full(t)
 	cfg := faulty(c, "stubborn")
 	l := books(t, c, cfg, 2)
-	p := spawn(t, cfg, memberSpec{Name: "stubborn", Session: 3 * time.Second, Workers: 8, Stall: time.Second, Stubborn: "item-7"})
+	p := spawn(t, cfg,
+		memberSpec{Name: "stubborn", Session: 3 * time.Second, Workers: 8, Stall: time.Second, Stubborn: "item-7"})
 	publish(t, cfg, changes(400, 40)...)
 	select {
 	case <-p.exited:
@@ -258,7 +262,8 @@ func deployed(t *testing.T, c *harness.Cluster) {
 func poison(t *testing.T, c *harness.Cluster) {
 	cfg := faulty(c, "poison")
 	l := books(t, c, cfg, 3)
-	bad := [][]byte{nil, {}, {0}, []byte("no message"), []byte(`{"json": true}`), slices.Repeat([]byte{0xff}, 300), make([]byte, schemas.MaxBytes)}
+	bad := [][]byte{nil, {}, {0}, []byte("no message"), []byte(`{"json": true}`), slices.Repeat([]byte{0xff}, 300),
+		make([]byte, schemas.MaxBytes)}
 	var recs []harness.Record
 	const n, items = 300, 30
 	for i, m := range changes(n, items) {
@@ -280,7 +285,8 @@ func poison(t *testing.T, c *harness.Cluster) {
 		t.Errorf("%d changes are handled and %d letters dead, want %d and %d", len(l.done), len(l.dead), n, n/10)
 	}
 	for _, r := range c.Read(t, cfg, schemas.Changes) {
-		if d, ok := l.dead[origin{r.Partition, r.Offset}]; ok && (string(d.Value) != string(r.Value) || string(d.Key) != string(r.Key)) {
+		if d, ok := l.dead[origin{r.Partition,
+			r.Offset}]; ok && (string(d.Value) != string(r.Value) || string(d.Key) != string(r.Key)) {
 			t.Errorf("the dead letter of %d@%d has %d bytes under key %q, want the %d under %q as they were",
 				r.Partition, r.Offset, len(d.Value), d.Key, len(r.Value), r.Key)
 		}
@@ -305,25 +311,26 @@ func hotKey(t *testing.T, c *harness.Cluster) {
 	var mu sync.Mutex
 	busy, left, hotLeft := false, cold, hot
 	atLast := -1 // hot ones that were left when the last of the others was done
-	planner(t, cfg, kafka.PoolConfig{Workers: 8}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-		isHot := d.Body.(*pb.Change).GetItem() == "hot"
-		mu.Lock()
-		if isHot && busy {
-			t.Error("two tasks of a key at once")
-		}
-		busy = busy || isHot
-		mu.Unlock()
-		out, err := memberSpec{Task: 20 * time.Millisecond}.plan(ctx, d)
-		mu.Lock()
-		defer mu.Unlock()
-		if isHot {
-			busy = false
-			hotLeft--
-		} else if left--; left == 0 {
-			atLast = hotLeft
-		}
-		return out, err
-	})
+	planner(t, cfg, kafka.PoolConfig{Workers: 8},
+		func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			isHot := d.Body.(*pb.Change).GetItem() == "hot"
+			mu.Lock()
+			if isHot && busy {
+				t.Error("two tasks of a key at once")
+			}
+			busy = busy || isHot
+			mu.Unlock()
+			out, err := memberSpec{Task: 20 * time.Millisecond}.plan(ctx, d)
+			mu.Lock()
+			defer mu.Unlock()
+			if isHot {
+				busy = false
+				hotLeft--
+			} else if left--; left == 0 {
+				atLast = hotLeft
+			}
+			return out, err
+		})
 	publish(t, cfg, msgs...)
 	l.close(t, time.Minute)
 	if atLast < hot/2 {

@@ -81,7 +81,8 @@ type ledger struct {
 func newLedger(t *testing.T, c *harness.Cluster, cfg kafka.Config) *ledger {
 	t.Helper()
 	return &ledger{
-		quiet: func() {}, c: c, cfg: cfg, group: cfg.Prefix + string(schemas.RolePlanner), reader: c.Reader(t, cfg, ledgerTopics(cfg)...),
+		quiet: func() {}, c: c, cfg: cfg, group: cfg.Prefix + string(schemas.RolePlanner),
+		reader: c.Reader(t, cfg, ledgerTopics(cfg)...),
 		inputs: map[origin]string{}, asked: map[string][]string{}, seen: map[string]bool{}, outputs: map[string][]string{},
 		done: map[string]int{}, by: map[string]int{}, dead: map[origin]harness.Record{}, retried: map[origin]bool{},
 	}
@@ -298,7 +299,8 @@ func (l *ledger) order() error {
 		for i, id := range outputs {
 			n, ok := rank[id]
 			if !ok || n > next {
-				errs = append(errs, fmt.Errorf("%s: output %d is of change %d, want %d or an earlier one (known: %t)", item, i, n, next, ok))
+				errs = append(errs,
+					fmt.Errorf("%s: output %d is of change %d, want %d or an earlier one (known: %t)", item, i, n, next, ok))
 				break
 			}
 			next = max(next, n+1)

@@ -55,11 +55,13 @@ func member(text string) int {
 		return 2
 	}
 	cfg := kafka.Config{
-		Brokers: s.Brokers, Prefix: s.Prefix, ClientID: s.Name, Lanes: s.Lanes, Heartbeat: 300 * time.Millisecond, SessionTimeout: s.Session,
-		ServerSide: s.ServerSide, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Brokers: s.Brokers, Prefix: s.Prefix, ClientID: s.Name, Lanes: s.Lanes, Heartbeat: 300 * time.Millisecond,
+		SessionTimeout: s.Session,
+		ServerSide:     s.ServerSide, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	p, err := kafka.NewPool(cfg, kafka.PoolConfig{
-		Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: s.Workers, Stall: s.Stall, Drain: 10 * time.Second,
+		Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: s.Workers, Stall: s.Stall,
+		Drain: 10 * time.Second,
 	}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 		if s.Stubborn != "" && d.Body.(*pb.Change).GetItem() == s.Stubborn {
 			select {}

@@ -98,7 +98,8 @@ func TestTopicMadeAgain(t *testing.T) {
 	send := func(items ...string) {
 		t.Helper()
 		for i, item := range items {
-			harness.Eventually(t, 2*time.Minute, "publish", func(ctx context.Context) error { return p.Publish(ctx, change(item, i)) })
+			harness.Eventually(t, 2*time.Minute, "publish",
+				func(ctx context.Context) error { return p.Publish(ctx, change(item, i)) })
 		}
 	}
 	type reader struct {

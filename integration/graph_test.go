@@ -108,7 +108,8 @@ func (p *plant) want(t *testing.T, code int, said string, args ...string) {
 // serve starts a process with roles, which is stopped at the end of the test.
 func (p *plant) serve(t *testing.T, roles string) (kill func()) {
 	t.Helper()
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), binaries(t), "run", "--config", p.file, "--roles", roles)
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), binaries(t), "run", "--config", p.file, "--roles",
+		roles)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
@@ -179,7 +180,8 @@ func TestRolesApart(t *testing.T) {
 	ids := append([]string{"again/and again.txt", "deleted/soon"}, storagetest.OddIDs()...)
 	put := func(space, item, content string) {
 		t.Helper()
-		if _, err := store.Put(ctx, space, item, strings.NewReader(content), storage.PutOptions{Size: storage.UnknownSize}); err != nil {
+		if _, err := store.Put(ctx, space, item, strings.NewReader(content),
+			storage.PutOptions{Size: storage.UnknownSize}); err != nil {
 			t.Fatalf("put %q: %v", item, err)
 		}
 	}
@@ -198,7 +200,8 @@ func TestRolesApart(t *testing.T) {
 		}
 	}
 	put("odd", ids[0], "another content")
-	harness.Eventually(t, time.Minute, "copy what will be deleted", func(ctx context.Context) error { // or there is no tombstone
+	// or there is no tombstone
+	harness.Eventually(t, time.Minute, "copy what will be deleted", func(ctx context.Context) error {
 		p.engine.revive(t) // the kill may have ended it
 		var errs []error
 		for _, id := range []string{"2", "3"} {

@@ -112,7 +112,8 @@ func TestOldestKafka(t *testing.T) {
 		}
 	})
 	t.Run("the brokers date appends", func(t *testing.T) {
-		r := harness.Encode(t, schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{Id: schemas.NewID(), Who: "ann", Action: "test", Time: timestamppb.Now()}})
+		r := harness.Encode(t, schemas.Message{Topic: schemas.Admin,
+			Body: &pb.AdminAction{Id: schemas.NewID(), Who: "ann", Action: "test", Time: timestamppb.Now()}})
 		begun := time.Now()
 		r.Timestamp = begun.Add(-24 * time.Hour)
 		c.Write(t, cfg, r)
@@ -133,14 +134,17 @@ func chain(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
 		}
 	}
 	const n, items = 300, 20
-	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
+	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+		plan)
 	running(t, g, err)
-	p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}}, copying)
+	p, err := kafka.NewPool(cfg,
+		kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}}, copying)
 	running(t, p, err)
 	d, err := kafka.NewDelayer(cfg)
 	running(t, d, err)
 	rows := &rows{ids: map[string]int{}}
-	b, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.DuplicationResults}, MaxAge: 100 * time.Millisecond}, rows)
+	b, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink,
+		Topics: []schemas.Topic{schemas.DuplicationResults}, MaxAge: 100 * time.Millisecond}, rows)
 	running(t, b, err)
 
 	l := newLedger(t, c, cfg)
@@ -180,7 +184,8 @@ func copying(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) 
 		return nil, retry.Wait(errors.New("not yet"), time.Now().Add(300*time.Millisecond))
 	}
 	return []schemas.Message{{Topic: schemas.DuplicationResults, Body: &pb.DuplicationResult{
-		Id: schemas.ID("result", c.GetId()), Command: c.GetId(), Cause: c.GetCause(), Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
+		Id: schemas.ID("result", c.GetId()), Command: c.GetId(), Cause: c.GetCause(), Account: c.GetAccount(),
+		Space: c.GetSpace(), Item: c.GetItem(),
 		SourceStore: "1", DestinationStore: "2", Reason: c.GetReason(), Result: "copied", Decision: "C1",
 		Outcome: pb.Outcome_OUTCOME_DONE, Finished: timestamppb.New(time.UnixMilli(1_700_000_000_000)),
 	}}}, nil
@@ -271,7 +276,8 @@ func static(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
 	member := func(instance string) func() error {
 		cfg := cfg
 		cfg.Instance = instance
-		p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
+		p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+			plan)
 		return running(t, p, err)
 	}
 	members := func(ctx context.Context) (map[string]string, error) {
@@ -325,7 +331,8 @@ func wire(t *testing.T, c *harness.Cluster) {
 	c.CreateTopics(t, cfg, 4, ledgerTopics(cfg)...)
 	proxies := c.Proxies(t)
 	cfg.Dialer = proxies.Dial
-	p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
+	p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+		plan)
 	running(t, p, err)
 	for _, p := range proxies {
 		defer p.Add(t, `{"name":"slow","type":"latency","stream":"downstream","attributes":{"latency":50,"jitter":20}}`)()
@@ -367,7 +374,8 @@ func TestKafkaSecure(t *testing.T) {
 		})
 	}
 	for name, cfg := range map[string]kafka.Config{
-		"a wrong password": with(good, func(c *kafka.Config) { c.SASL = &kafka.SASL{Mechanism: "PLAIN", User: harness.User, Password: "wrong"} }),
+		"a wrong password": with(good,
+			func(c *kafka.Config) { c.SASL = &kafka.SASL{Mechanism: "PLAIN", User: harness.User, Password: "wrong"} }),
 		"a wrong SCRAM password": with(good, func(c *kafka.Config) {
 			c.SASL = &kafka.SASL{Mechanism: "SCRAM-SHA-256", User: harness.User, Password: "wrong"}
 		}),
@@ -411,7 +419,8 @@ func TestKafkaForms(t *testing.T) {
 			publish(t, cfg, changes(100, 10)...)
 			l.close(t, time.Minute)
 			t.Run("broken", func(t *testing.T) {
-				for _, fault := range []struct{ out, in func(testing.TB, int) }{{c.Kill, c.Start}, {c.Freeze, c.Thaw}, {c.Stop, c.Start}} {
+				for _, fault := range []struct{ out, in func(testing.TB, int) }{{c.Kill, c.Start}, {c.Freeze, c.Thaw},
+					{c.Stop, c.Start}} {
 					fault.out(t, 0)
 					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 					if _, err := c.Committed(ctx, "any", cfg.Prefix+"changes"); err == nil {

@@ -34,7 +34,8 @@ func TestClockOfAPolicyWriter(t *testing.T) {
 
 	begun := time.Now().Truncate(time.Millisecond)
 	document := func(deletes string) string {
-		return `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}], "spaces": {"photos": {"deletes": "` + deletes + `"}}}`
+		return `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}], "spaces": {"photos": {"deletes": "` + deletes +
+			`"}}}`
 	}
 	for i, revision := range []struct {
 		deletes string
@@ -82,7 +83,8 @@ func awaitDates(t *testing.T, c *harness.Cluster, cfg kafka.Config, topic schema
 	t.Helper()
 	const ahead = 30 * time.Minute // what a broker takes of any writer
 	for begun := time.Now(); time.Since(begun) < 30*time.Second; wait(t, 100*time.Millisecond) {
-		r := harness.Encode(t, schemas.Message{Topic: topic, Body: &pb.Policy{Id: schemas.NewID(), Account: "probe", Document: "{}"}})
+		r := harness.Encode(t,
+			schemas.Message{Topic: topic, Body: &pb.Policy{Id: schemas.NewID(), Account: "probe", Document: "{}"}})
 		r.Timestamp = begun.Add(ahead)
 		c.Write(t, cfg, r)
 		if all := c.Read(t, cfg, topic); all[len(all)-1].Timestamp.Before(begun.Add(ahead/2)) == ofBrokers {

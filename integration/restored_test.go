@@ -169,7 +169,8 @@ func (m *loop) notice(at schemas.Copy) {
 	o, err := m.mem[at.Store].Stat(m.t.Context(), at.Space, at.Item)
 	m.must(err)
 	now := time.Now()
-	d, err := hint.Decide(at, hint.Hint{Kind: hint.Created, Vendor: "watch"}, hint.Sight{Present: true, Object: o, Received: now, Now: now})
+	d, err := hint.Decide(at, hint.Hint{Kind: hint.Created, Vendor: "watch"},
+		hint.Sight{Present: true, Object: o, Received: now, Now: now})
 	m.must(err)
 	m.publish(schemas.Message{Topic: schemas.Changes, Body: d.Change})
 }
@@ -181,7 +182,8 @@ func (m *loop) check(at schemas.Copy) {
 	m.must(err)
 	m.publish(schemas.Message{Topic: schemas.FixityLow, Body: &pb.FixityTask{
 		Id: schemas.NewID(), Account: at.Account, Store: at.Store, Space: at.Space, Item: at.Item,
-		Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Priority: pb.Priority_PRIORITY_LOW, Known: schemas.WithoutProperties(known[0]),
+		Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Priority: pb.Priority_PRIORITY_LOW,
+		Known: schemas.WithoutProperties(known[0]),
 	}})
 }
 

@@ -33,7 +33,8 @@ func TestS3CopiesAtOnce(t *testing.T) {
 			var items []storage.Object
 			for i := range 8 {
 				size := int64(i+1) * 8 << 20
-				o, err := source.Put(t.Context(), "s", fmt.Sprint(i), io.LimitReader(rand.NewChaCha8([32]byte{byte(i)}), size), storage.PutOptions{Size: size})
+				o, err := source.Put(t.Context(), "s", fmt.Sprint(i), io.LimitReader(rand.NewChaCha8([32]byte{byte(i)}), size),
+					storage.PutOptions{Size: size})
 				if err != nil {
 					t.Fatal(err)
 				}

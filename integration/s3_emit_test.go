@@ -74,7 +74,8 @@ func (r *realS3) emitting(t *testing.T, box emit.FileConfig, out emit.Publisher)
 			t.Error(err)
 		}
 	})
-	s, err := emit.New(inner, emit.Config{Account: "acme", Store: "1", Outbox: outbox, Retry: 20 * time.Millisecond, Wait: 20 * time.Millisecond}, out)
+	s, err := emit.New(inner, emit.Config{Account: "acme", Store: "1", Outbox: outbox, Retry: 20 * time.Millisecond,
+		Wait: 20 * time.Millisecond}, out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +119,8 @@ func TestS3ServerKilled(t *testing.T) {
 			if err == nil {
 				t.Fatalf("Put while the server was killed: got %+v", o)
 			}
-			for _, is := range []error{storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrChanged, storage.ErrDigest} {
+			for _, is := range []error{storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrChanged,
+				storage.ErrDigest} {
 				if errors.Is(err, is) {
 					t.Errorf("Put while the server was killed: %v is taken for a fact (%v)", err, is)
 				}
@@ -137,7 +139,8 @@ func TestS3ServerKilled(t *testing.T) {
 			if o, err := s.Stat(t.Context(), "s", "before"); err != nil || o.Size != 8 {
 				t.Errorf("Stat of what was put before: %+v, %v", o, err)
 			}
-			if _, err := s.Put(t.Context(), "s", "large", &killing{left: size, at: -1}, storage.PutOptions{Size: size}); err != nil {
+			if _, err := s.Put(t.Context(), "s", "large", &killing{left: size, at: -1},
+				storage.PutOptions{Size: size}); err != nil {
 				t.Fatalf("Put when the server is back: %v", err)
 			}
 			flush(t, s, outbox)
@@ -216,7 +219,8 @@ func TestS3KafkaAway(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{Brokers: 1})
 	c.Breakable(t)
 	cfg := c.Config("away.")
-	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 3, Replication: 1, MinInSync: 1}); err != nil {
+	if err := kafka.EnsureTopics(t.Context(), cfg,
+		kafka.TopicOptions{Partitions: 3, Replication: 1, MinInSync: 1}); err != nil {
 		t.Fatal(err)
 	}
 	producer, err := kafka.NewProducer(cfg, "test")

@@ -82,7 +82,8 @@ func (p telling) Publish(_ context.Context, messages ...schemas.Message) error {
 	if time.Now().UnixMilli()%60 < 20 {
 		return errors.New("away")
 	}
-	return p.tales.Add(tale{c.GetId(), c.GetOp().String(), c.GetItem(), c.GetVersion(), c.GetDigests()[digest.SHA256], c.GetOrigin().String()})
+	return p.tales.Add(tale{c.GetId(), c.GetOp().String(), c.GetItem(), c.GetVersion(), c.GetDigests()[digest.SHA256],
+		c.GetOrigin().String()})
 }
 
 // doing is a store that logs what it did.
@@ -205,7 +206,8 @@ func TestS3EmitKilled(t *testing.T) {
 		if err := openS3(t, cfg).WriteMarker(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		emitterSpec{Dir: t.TempDir(), Endpoint: r.URL, Bucket: cfg.Bucket, Prefix: cfg.Prefix, Access: r.Access, Secret: r.Secret}.kill(t)
+		emitterSpec{Dir: t.TempDir(), Endpoint: r.URL, Bucket: cfg.Bucket, Prefix: cfg.Prefix, Access: r.Access,
+			Secret: r.Secret}.kill(t)
 	})
 }
 
@@ -267,7 +269,8 @@ func (e emitterSpec) judge(t *testing.T, s storage.Store) {
 		deeds[d] = true
 	}
 	unknown := map[string]int{}
-	for _, l := range storagetest.Journaled[struct{ Intent struct{ Item string } }](t, filepath.Join(e.path("outbox"), "undecided.jsonl"), emitterKills()) {
+	for _, l := range storagetest.Journaled[struct{ Intent struct{ Item string } }](t,
+		filepath.Join(e.path("outbox"), "undecided.jsonl"), emitterKills()) {
 		unknown[l.Intent.Item]++
 	}
 	told := e.told(t, deeds)
@@ -289,7 +292,8 @@ func (e emitterSpec) judge(t *testing.T, s storage.Store) {
 			t.Errorf("%s is there in version %s, and was told as deleted", o.Item, o.Version)
 		}
 	}
-	t.Logf("%d kills: %d deeds, %d told, %d items are there, unknown: %v", emitterKills(), len(deeds), len(told), there, unknown)
+	t.Logf("%d kills: %d deeds, %d told, %d items are there, unknown: %v", emitterKills(), len(deeds), len(told), there,
+		unknown)
 	if len(told) < 2*emitterKills() || there == 0 {
 		t.Errorf("%d were told of, and %d are there: it did next to nothing", len(told), there)
 	}

@@ -46,7 +46,8 @@ func TestS3Notifications(t *testing.T) {
 	x := newNotifications(t)
 	x.run(t)
 	keys := []string{
-		"plain", "with space", "a+b", "100%", "percent%2Fslash", "été", "emoji \U0001F39E", "deep/er/item", `quote"&<>?#=;`, "comma,colon:",
+		"plain", "with space", "a+b", "100%", "percent%2Fslash", "été", "emoji \U0001F39E", "deep/er/item", `quote"&<>?#=;`,
+		"comma,colon:",
 	}
 	content := func(store, key string) string { return store + " has " + key }
 	for _, s := range x.servers {
@@ -59,7 +60,8 @@ func TestS3Notifications(t *testing.T) {
 	for _, s := range x.servers {
 		for _, key := range keys {
 			sum := md5.Sum([]byte(content(s.store, key)))
-			want = append(want, fmt.Sprintf("OP_ADD %s/photos/%s %d %s", s.store, key, len(content(s.store, key)), hex.EncodeToString(sum[:])))
+			want = append(want,
+				fmt.Sprintf("OP_ADD %s/photos/%s %d %s", s.store, key, len(content(s.store, key)), hex.EncodeToString(sum[:])))
 		}
 	}
 	x.changed(t, want)
@@ -99,8 +101,10 @@ func newNotifications(t *testing.T) *notifications {
 	t.Cleanup(front.Close)
 	hook := front.URL + "/v1/notifications/s3"
 	minio := harness.S3(t, harness.S3Options{Kind: harness.MinIO, Own: true, Env: []string{
-		"MINIO_NOTIFY_KAFKA_ENABLE_T=on", "MINIO_NOTIFY_KAFKA_BROKERS_T=" + broker, "MINIO_NOTIFY_KAFKA_TOPIC_T=" + prefix + "minio",
-		"MINIO_NOTIFY_WEBHOOK_ENABLE_H=on", "MINIO_NOTIFY_WEBHOOK_ENDPOINT_H=" + hook, "MINIO_NOTIFY_WEBHOOK_AUTH_TOKEN_H=Bearer " + hookToken,
+		"MINIO_NOTIFY_KAFKA_ENABLE_T=on", "MINIO_NOTIFY_KAFKA_BROKERS_T=" + broker,
+		"MINIO_NOTIFY_KAFKA_TOPIC_T=" + prefix + "minio",
+		"MINIO_NOTIFY_WEBHOOK_ENABLE_H=on", "MINIO_NOTIFY_WEBHOOK_ENDPOINT_H=" + hook,
+		"MINIO_NOTIFY_WEBHOOK_AUTH_TOKEN_H=Bearer " + hookToken,
 	}})
 	byTopic := harness.S3(t, harness.S3Options{Kind: harness.Versitygw, Own: true, Args: []string{
 		"--event-kafka-url", broker, "--event-kafka-topic", prefix + "versitygw",
@@ -144,13 +148,16 @@ func (x *notifications) run(t *testing.T) {
 	}
 	prefix := x.kafka.Config("").Prefix
 	var text strings.Builder
-	fmt.Fprintf(&text, "kafka: {brokers: [%q], topic_prefix: %q, replication: 1, min_insync: 1, partitions: 4}\nclickhouse: {addresses: [%q]}\n",
+	fmt.Fprintf(&text,
+		"kafka: {brokers: [%q], topic_prefix: %q, replication: 1, min_insync: 1, partitions: 4}\nclickhouse: {addresses: [%q]}\n",
 		x.cfg.Brokers[0], x.cfg.Prefix, freeAddr(t))
-	fmt.Fprintf(&text, "http: {listen: %q}\ningest:\n  listen: %q\n  tokens: [{name: hooks, account: acme, token: %q}]\n  notifications: [{topic: %q}, {topic: %q}]\n",
+	fmt.Fprintf(&text,
+		"http: {listen: %q}\ningest:\n  listen: %q\n  tokens: [{name: hooks, account: acme, token: %q}]\n  notifications: [{topic: %q}, {topic: %q}]\n",
 		freeAddr(t), x.listen, secret("token", hookToken), prefix+"minio", prefix+"versitygw")
 	fmt.Fprint(&text, "accounts:\n  - id: acme\n    stores:\n")
 	for i, s := range x.servers {
-		fmt.Fprintf(&text, "      - {id: %s, driver: s3, endpoint: %q, bucket: %s, path_style: true, primary: %t, credentials: {access_key: %q, secret_key: %q}}\n",
+		fmt.Fprintf(&text,
+			"      - {id: %s, driver: s3, endpoint: %q, bucket: %s, path_style: true, primary: %t, credentials: {access_key: %q, secret_key: %q}}\n",
 			s.store, s.URL, s.bucket, i == 0, secret(s.store+".access", s.Access), secret(s.store+".secret", s.Secret))
 	}
 	path := filepath.Join(dir, "millrace.yaml")

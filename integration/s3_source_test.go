@@ -47,7 +47,8 @@ func TestS3PutFromSource(t *testing.T) {
 			}
 			put := func(s *s3.Store, from *storage.Place) storage.Object {
 				t.Helper()
-				o, err := s.Put(t.Context(), "s", "large", bytes.NewReader(content), storage.PutOptions{Size: int64(len(content)), Source: from})
+				o, err := s.Put(t.Context(), "s", "large", bytes.NewReader(content),
+					storage.PutOptions{Size: int64(len(content)), Source: from})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -53,7 +53,8 @@ func newRealS3(t *testing.T, server *harness.S3Server, perSpace, versions bool) 
 func (r *realS3) config(t *testing.T) s3.Config {
 	t.Helper()
 	cfg := s3.Config{
-		ID: "acme/1", Endpoint: r.URL, PathStyle: true, PartBytes: 5 << 20, Credentials: s3.Credentials{AccessKey: r.Access, SecretKey: r.Secret},
+		ID: "acme/1", Endpoint: r.URL, PathStyle: true, PartBytes: 5 << 20,
+		Credentials: s3.Credentials{AccessKey: r.Access, SecretKey: r.Secret},
 	}
 	if r.perSpace {
 		cfg.BucketPrefix = r.NewName() + "-"
@@ -142,7 +143,8 @@ func (r *realS3) options() []storagetest.Option {
 	}
 	if r.perSpace {
 		bucket := regexp.MustCompile(`^[a-z0-9][a-z0-9-]*[a-z0-9]$`)
-		opts = append(opts, storagetest.WithRefusedSpaces(func(name string) bool { return len(name) > 40 || !bucket.MatchString("x"+name) }))
+		opts = append(opts,
+			storagetest.WithRefusedSpaces(func(name string) bool { return len(name) > 40 || !bucket.MatchString("x"+name) }))
 	}
 	var except []string
 	if r.versions { // the bucket keeps what is replaced, and whatever else
@@ -165,7 +167,8 @@ func (r *realS3) mayRefuse(item string, beside []string) bool {
 	}
 	pieces := strings.Split(item, "/")
 	for i, p := range pieces {
-		if trimmed := strings.TrimSpace(p); trimmed == "." || trimmed == ".." || p == "" && (i < len(pieces)-1 || i == 0) || len(p) > longest {
+		if trimmed := strings.TrimSpace(p); trimmed == "." || trimmed == ".." || p == "" && (i < len(pieces)-1 || i == 0) ||
+			len(p) > longest {
 			return true
 		}
 	}
@@ -206,7 +209,8 @@ func TestS3Decorators(t *testing.T) {
 	r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: harness.S3Kinds()[0]}), false, false)
 	opts := []storagetest.Option{
 		storagetest.WithRefused(r.mayRefuse),
-		storagetest.Only("Put", "PutCondition", "PutDigests", "PutBroken", "OpenPinned", "List", "Delete", "Properties", "SpaceErrors"),
+		storagetest.Only("Put", "PutCondition", "PutDigests", "PutBroken", "OpenPinned", "List", "Delete", "Properties",
+			"SpaceErrors"),
 	}
 	for name, around := range map[string]func(t *testing.T, s storage.Store) storage.Store{
 		"emit": func(t *testing.T, s storage.Store) storage.Store {
@@ -218,7 +222,8 @@ func TestS3Decorators(t *testing.T) {
 		},
 		"limit": func(_ *testing.T, s storage.Store) storage.Store {
 			rates := limit.Rates{Concurrency: 4, RequestsPerSecond: 1e5, BytesPerSecond: 1e10}
-			return limit.NewThrottled(s, limit.NewBreaker(limit.Config{Threshold: 1, Open: time.Hour}), limit.NewThrottle(rates, nil))
+			return limit.NewThrottled(s, limit.NewBreaker(limit.Config{Threshold: 1, Open: time.Hour}),
+				limit.NewThrottle(rates, nil))
 		},
 		"faults": func(_ *testing.T, s storage.Store) storage.Store { return storagetest.NewFaulty(s) },
 	} {
@@ -237,7 +242,8 @@ func TestS3Decorators(t *testing.T) {
 					t.Fatal(err)
 				}
 				for item, content := range items {
-					if _, err := s.Put(t.Context(), name, item, strings.NewReader(content), storage.PutOptions{Size: int64(len(content))}); err != nil {
+					if _, err := s.Put(t.Context(), name, item, strings.NewReader(content),
+						storage.PutOptions{Size: int64(len(content))}); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -89,7 +89,8 @@ func TestTransactions(t *testing.T) {
 	}
 
 	again := &inbox{} // of a reader that was not there before
-	part, err := kafka.NewTable(cfg, schemas.Changes, func(_ []byte, d *schemas.Delivery) error { again.add(d); return nil })
+	part, err := kafka.NewTable(cfg, schemas.Changes,
+		func(_ []byte, d *schemas.Delivery) error { again.add(d); return nil })
 	running(t, part, err)
 	if err := part.CatchUp(t.Context()); err != nil {
 		t.Fatal(err)

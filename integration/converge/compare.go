@@ -138,7 +138,8 @@ func (m *Model) Compare(s Observation) []Deviation {
 
 // report adds a deviation.
 func (c *comparison) report(f Finding, at Copy, detail string, args ...any) {
-	c.found = append(c.found, Deviation{Finding: f, Copy: at, Detail: fmt.Sprintf(detail, args...), Explanation: c.excuse(f, at)})
+	c.found = append(c.found,
+		Deviation{Finding: f, Copy: at, Detail: fmt.Sprintf(detail, args...), Explanation: c.excuse(f, at)})
 }
 
 // excuse returns why something found about a copy is no deviation; empty if nothing says so.

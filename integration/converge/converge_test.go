@@ -39,8 +39,10 @@ func newWorld() *world {
 		Copies: map[converge.Copy]converge.Content{}, Records: map[converge.Copy]converge.Record{}, Rechecked: true,
 	}}
 	for space, rule := range rules() {
-		w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: space, Item: "live"}, Kind: converge.Put, User: "ann", Content: content("s-" + space)})
-		w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: space, Item: "gone"}, Kind: converge.Put, User: "ann", Content: content("g-" + space)})
+		w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: space, Item: "live"}, Kind: converge.Put, User: "ann",
+			Content: content("s-" + space)})
+		w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: space, Item: "gone"}, Kind: converge.Put, User: "ann",
+			Content: content("g-" + space)})
 		w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: space, Item: "gone"}, Kind: converge.Delete, User: "ben"})
 		w.put(at("1", space, "live"), "s-"+space)
 		for _, p := range rule.Pairs {
@@ -57,7 +59,8 @@ func newWorld() *world {
 // act is recorded by the model and in the audit log.
 func (w *world) act(a converge.Mutation) {
 	w.RecordMutation(a)
-	w.Audit = append(w.Audit, converge.Entry{Copy: converge.Copy{Store: "1", ItemRef: a.ItemRef}, Kind: a.Kind, User: a.User, Client: true, Content: a.Content})
+	w.Audit = append(w.Audit, converge.Entry{Copy: converge.Copy{Store: "1", ItemRef: a.ItemRef}, Kind: a.Kind,
+		User: a.User, Client: true, Content: a.Content})
 }
 
 // put has a store hold a copy that is on record.
@@ -78,7 +81,8 @@ func (w *world) incident(at converge.Copy) { w.open(at, "content-missing", "") }
 
 // open opens an incident.
 func (w *world) open(at converge.Copy, kind, subject string) {
-	w.Incidents = append(w.Incidents, converge.Incident{Copy: at, Kind: kind, Subject: subject, ID: fmt.Sprint(len(w.Incidents)), Open: true})
+	w.Incidents = append(w.Incidents,
+		converge.Incident{Copy: at, Kind: kind, Subject: subject, ID: fmt.Sprint(len(w.Incidents)), Open: true})
 }
 
 // closed closes the newest incident; a person has given the reasons.
@@ -102,12 +106,14 @@ func TestCompare(t *testing.T) {
 	}{
 		"all is well": {func(*world) {}, nil},
 
-		"the source is gone": {func(w *world) { w.remove(at("1", "fan", "live")) }, find(converge.SourceChanged, at("1", "fan", "live"))},
+		"the source is gone": {func(w *world) { w.remove(at("1", "fan", "live")) },
+			find(converge.SourceChanged, at("1", "fan", "live"))},
 		"the source is gone, and an incident says so": {func(w *world) {
 			w.remove(at("1", "fan", "live"))
 			w.incident(at("1", "fan", "live"))
 		}, findings{at("1", "fan", "live"): {converge.IncidentUnexplained, converge.SourceChanged}}},
-		"the source has other bytes": {func(w *world) { w.put(at("1", "fan", "live"), "x") }, find(converge.SourceChanged, at("1", "fan", "live"))},
+		"the source has other bytes": {func(w *world) { w.put(at("1", "fan", "live"), "x") },
+			find(converge.SourceChanged, at("1", "fan", "live"))},
 		"the source has other properties": {func(w *world) {
 			c := content("s-fan")
 			c.User = nil
@@ -118,7 +124,8 @@ func TestCompare(t *testing.T) {
 			c.MediaType = ""
 			w.Copies[at("1", "fan", "live")] = c
 		}, find(converge.SourceChanged, at("1", "fan", "live"))},
-		"the source came back": {func(w *world) { w.put(at("1", "fan", "gone"), "g-fan") }, find(converge.SourceChanged, at("1", "fan", "gone"))},
+		"the source came back": {func(w *world) { w.put(at("1", "fan", "gone"), "g-fan") },
+			find(converge.SourceChanged, at("1", "fan", "gone"))},
 		"the source was lost": {func(w *world) {
 			w.RecordLoss(at("1", "fan", "live"))
 			w.remove(at("1", "fan", "live"))
@@ -129,7 +136,8 @@ func TestCompare(t *testing.T) {
 			w.incident(at("1", "fan", "live"))
 		}, nil},
 
-		"a copy is missing": {func(w *world) { w.remove(at("3", "fan", "live")) }, find(converge.CopyMissing, at("3", "fan", "live"))},
+		"a copy is missing": {func(w *world) { w.remove(at("3", "fan", "live")) },
+			find(converge.CopyMissing, at("3", "fan", "live"))},
 		"a copy was lost, and an incident says so": {func(w *world) {
 			w.lose(at("3", "fan", "live"))
 			w.incident(at("3", "fan", "live"))
@@ -160,7 +168,8 @@ func TestCompare(t *testing.T) {
 			at("3", "fan", "live"): {converge.CopyMissing}, at("1", "fan", "live"): {converge.IncidentUnexplained},
 		}},
 		"a copy has the bytes of before": {func(w *world) {
-			w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: "fan", Item: "live"}, Kind: converge.Put, User: "ann", Content: content("new")})
+			w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: "fan", Item: "live"}, Kind: converge.Put, User: "ann",
+				Content: content("new")})
 			w.put(at("1", "fan", "live"), "new")
 			w.put(at("2", "fan", "live"), "new")
 		}, find(converge.CopyDiffers, at("3", "fan", "live"))},
@@ -169,11 +178,15 @@ func TestCompare(t *testing.T) {
 			c.User = map[string]string{"a": "c"}
 			w.Copies[at("3", "fan", "live")] = c
 		}, find(converge.CopyDiffers, at("3", "fan", "live"))},
-		"a copy stays":                     {func(w *world) { w.put(at("3", "fan", "gone"), "g-fan") }, find(converge.CopyLeft, at("3", "fan", "gone"))},
-		"a copy has bytes that nobody put": {func(w *world) { w.put(at("3", "fan", "live"), "x") }, find(converge.NeverPut, at("3", "fan", "live"))},
-		"a copy is of nothing":             {func(w *world) { w.put(at("3", "fan", "new"), "x") }, find(converge.NeverPut, at("3", "fan", "new"))},
+		"a copy stays": {func(w *world) { w.put(at("3", "fan", "gone"), "g-fan") },
+			find(converge.CopyLeft, at("3", "fan", "gone"))},
+		"a copy has bytes that nobody put": {func(w *world) { w.put(at("3", "fan", "live"), "x") },
+			find(converge.NeverPut, at("3", "fan", "live"))},
+		"a copy is of nothing": {func(w *world) { w.put(at("3", "fan", "new"), "x") },
+			find(converge.NeverPut, at("3", "fan", "new"))},
 
-		"a kept copy is gone": {func(w *world) { w.remove(at("2", "kept", "gone")) }, find(converge.KeptGone, at("2", "kept", "gone"))},
+		"a kept copy is gone": {func(w *world) { w.remove(at("2", "kept", "gone")) },
+			find(converge.KeptGone, at("2", "kept", "gone"))},
 		"a kept copy is gone, and an incident says so": {func(w *world) {
 			w.remove(at("2", "kept", "gone"))
 			w.incident(at("2", "kept", "gone"))
@@ -183,12 +196,14 @@ func TestCompare(t *testing.T) {
 			w.remove(at("2", "kept", "gone"))
 		}, find(converge.CopyMissing, at("2", "kept", "gone"))},
 		"a kept copy is that of before": {func(w *world) {
-			w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: "kept", Item: "gone"}, Kind: converge.Put, User: "ann", Content: content("new")})
+			w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: "kept", Item: "gone"}, Kind: converge.Put, User: "ann",
+				Content: content("new")})
 			w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: "kept", Item: "gone"}, Kind: converge.Delete, User: "ann"})
 			w.RecordKept(at("2", "kept", "gone"))
 		}, find(converge.CopyDiffers, at("2", "kept", "gone"))},
 		"a copy that was not there when its source went stays away": {func(w *world) {
-			w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: "kept", Item: "gone"}, Kind: converge.Put, User: "ann", Content: content("new")})
+			w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: "kept", Item: "gone"}, Kind: converge.Put, User: "ann",
+				Content: content("new")})
 			w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: "kept", Item: "gone"}, Kind: converge.Delete, User: "ann"})
 			w.remove(at("2", "kept", "gone"))
 		}, nil},
@@ -275,10 +290,12 @@ func TestCompare(t *testing.T) {
 		}, find(converge.KeptGone, at("2", "kept", "live"))},
 
 		"an act is not on record": {func(w *world) {
-			w.RecordMutation(converge.Mutation{ItemRef: converge.ItemRef{Space: "fan", Item: "live"}, Kind: converge.SetProperties, User: "ann", Content: content("")})
+			w.RecordMutation(converge.Mutation{ItemRef: converge.ItemRef{Space: "fan", Item: "live"},
+				Kind: converge.SetProperties, User: "ann", Content: content("")})
 		}, find(converge.MutationUnrecorded, at("1", "fan", "live"))},
 		"one of two equal acts is not on record": {func(w *world) {
-			w.RecordMutation(converge.Mutation{ItemRef: converge.ItemRef{Space: "fan", Item: "live"}, Kind: converge.Put, User: "ann", Content: content("s-fan")})
+			w.RecordMutation(converge.Mutation{ItemRef: converge.ItemRef{Space: "fan", Item: "live"}, Kind: converge.Put,
+				User: "ann", Content: content("s-fan")})
 		}, find(converge.MutationUnrecorded, at("1", "fan", "live"))},
 		"an act is on record twice": {func(w *world) {
 			w.Audit = append(w.Audit, w.Audit[0])
@@ -292,18 +309,23 @@ func TestCompare(t *testing.T) {
 			w.Audit[i].Client = false
 		}, find(converge.MutationUnrecorded, at("1", "fan", "live"))},
 		"an act is on record that was none": {func(w *world) {
-			w.Audit = append(w.Audit, converge.Entry{Copy: at("1", "fan", "live"), Kind: converge.Delete, User: "ann", Client: true})
+			w.Audit = append(w.Audit,
+				converge.Entry{Copy: at("1", "fan", "live"), Kind: converge.Delete, User: "ann", Client: true})
 		}, find(converge.MutationUnknown, at("1", "fan", "live"))},
 		"a client's act is on record in another store": {func(w *world) {
-			w.Audit = append(w.Audit, converge.Entry{Copy: at("2", "fan", "live"), Kind: converge.Put, User: "ann", Client: true, Content: content("s-fan")})
+			w.Audit = append(w.Audit, converge.Entry{Copy: at("2", "fan", "live"), Kind: converge.Put, User: "ann", Client: true,
+				Content: content("s-fan")})
 		}, find(converge.MutationUnknown, at("2", "fan", "live"))},
 		"an act of ours is on record": {func(w *world) {
-			w.Audit = append(w.Audit, converge.Entry{Copy: at("2", "fan", "live"), Kind: converge.Put, Content: content("s-fan")})
+			w.Audit = append(w.Audit,
+				converge.Entry{Copy: at("2", "fan", "live"), Kind: converge.Put, Content: content("s-fan")})
 		}, nil},
 		"a record without digests of an act that had none": {func(w *world) {
 			p := converge.ItemRef{Space: "fan", Item: "bare"}
-			w.RecordMutation(converge.Mutation{ItemRef: p, Kind: converge.Put, User: "dan", NoDigests: true, Content: content("b")})
-			w.Audit = append(w.Audit, converge.Entry{Copy: converge.Copy{Store: "1", ItemRef: p}, Kind: converge.Put, User: "dan", Client: true})
+			w.RecordMutation(converge.Mutation{ItemRef: p, Kind: converge.Put, User: "dan", NoDigests: true,
+				Content: content("b")})
+			w.Audit = append(w.Audit,
+				converge.Entry{Copy: converge.Copy{Store: "1", ItemRef: p}, Kind: converge.Put, User: "dan", Client: true})
 			for _, store := range []string{"1", "2", "3"} {
 				w.put(converge.Copy{Store: store, ItemRef: p}, "b")
 			}
@@ -388,8 +410,9 @@ func TestCompareIncidents(t *testing.T) {
 		change func(w *world)
 		want   findings
 	}{
-		"of a copy that was lost":     {mended, nil},
-		"of a copy that was not lost": {func(w *world) { w.incident(copied); w.closed() }, findings{copied: {converge.IncidentUnexplained}}},
+		"of a copy that was lost": {mended, nil},
+		"of a copy that was not lost": {func(w *world) { w.incident(copied); w.closed() },
+			findings{copied: {converge.IncidentUnexplained}}},
 		"of a source that was lost": {func(w *world) {
 			w.RecordLoss(copied)
 			for _, kind := range []string{"source-missing", "all-copies-missing"} {
@@ -403,7 +426,8 @@ func TestCompareIncidents(t *testing.T) {
 			findings{copied: {converge.IncidentUnexplained}}},
 		"open, of a copy that is there": {func(w *world) { w.RecordLoss(copied); w.incident(copied) },
 			findings{copied: {converge.IncidentStale}}},
-		"twice, for one loss":   {func(w *world) { mended(w); w.incident(copied); w.closed() }, findings{copied: {converge.IncidentDuplicate}}},
+		"twice, for one loss": {func(w *world) { mended(w); w.incident(copied); w.closed() },
+			findings{copied: {converge.IncidentDuplicate}}},
 		"twice, for two losses": {func(w *world) { mended(w); mended(w) }, nil},
 		"twice at a time": {func(w *world) { mended(w); mended(w); w.Incidents[1].Duplicate = true },
 			findings{copied: {converge.IncidentDuplicate}}},
@@ -503,8 +527,9 @@ func TestCompareIncidents(t *testing.T) {
 			w.Incidents[0].Reasons, w.Incidents[0].AwaitsApproval = []string{"r"}, true
 			w.RecordDecision(closes)
 		}, findings{copied: {converge.DecisionLost}}},
-		"the approval is on no incident": {func(w *world) { mended(w); w.RecordDecision(approves) }, findings{copied: {converge.DecisionLost}}},
-		"a person closed it":             {func(w *world) { w.RecordLoss(copied); w.incident(copied); w.closed("r"); w.RecordDecision(closes) }, nil},
+		"the approval is on no incident": {func(w *world) { mended(w); w.RecordDecision(approves) },
+			findings{copied: {converge.DecisionLost}}},
+		"a person closed it": {func(w *world) { w.RecordLoss(copied); w.incident(copied); w.closed("r"); w.RecordDecision(closes) }, nil},
 		"a person closed it, and it was found again": {func(w *world) {
 			w.lose(copied)
 			w.incident(copied)
@@ -529,10 +554,12 @@ func TestCompareIncidents(t *testing.T) {
 		}, nil},
 		"a dead letter of what was at work when processes were killed": {func(w *world) {
 			w.RecordFault(converge.Kill, "work")
-			w.DeadLetters = append(w.DeadLetters, converge.DeadLetter{Copy: copied, Position: "duplication.high/0@1", Died: true})
+			w.DeadLetters = append(w.DeadLetters,
+				converge.DeadLetter{Copy: copied, Position: "duplication.high/0@1", Died: true})
 		}, nil},
 		"a dead letter of what was at work, and no process was killed": {func(w *world) {
-			w.DeadLetters = append(w.DeadLetters, converge.DeadLetter{Copy: copied, Position: "duplication.high/0@1", Died: true})
+			w.DeadLetters = append(w.DeadLetters,
+				converge.DeadLetter{Copy: copied, Position: "duplication.high/0@1", Died: true})
 		}, findings{copied: {converge.DeadLetterUnexplained}}},
 		"a dead letter": {func(w *world) {
 			w.DeadLetters = append(w.DeadLetters, converge.DeadLetter{Copy: copied, Position: "duplication.high/0@1"})
@@ -556,7 +583,8 @@ func places() (all []converge.ItemRef) {
 }
 
 func names() converge.Names {
-	return converge.Names{Processes: []string{"p", "q", "r"}, Roles: []string{"checker"}, Stores: []string{"2", "3"}, Clock: "2", Removable: "4", Engine: "clickhouse", Spaces: []string{"fan", "chain"},
+	return converge.Names{Processes: []string{"p", "q", "r"}, Roles: []string{"checker"}, Stores: []string{"2", "3"},
+		Clock: "2", Removable: "4", Engine: "clickhouse", Spaces: []string{"fan", "chain"},
 		Steward: "r", Topics: []string{"policies", "admin"}, LostSpace: "lost"}
 }
 
@@ -565,16 +593,19 @@ func TestSeed(t *testing.T) {
 	l := converge.Load{Items: places(), Length: time.Minute, Every: 100 * time.Millisecond}
 	same := func(a, b []converge.Op) bool {
 		return slices.EqualFunc(a, b, func(a, b converge.Op) bool {
-			return a.At == b.At && a.ItemRef == b.ItemRef && a.Kind == b.Kind && a.User == b.User && a.Body == b.Body && maps.Equal(a.Props, b.Props)
+			return a.At == b.At && a.ItemRef == b.ItemRef && a.Kind == b.Kind && a.User == b.User && a.Body == b.Body &&
+				maps.Equal(a.Props, b.Props)
 		})
 	}
 	if !same(converge.Ops(7, l), converge.Ops(7, l)) || same(converge.Ops(7, l), converge.Ops(8, l)) {
 		t.Error("ops are not a function of the seed")
 	}
-	if !same(converge.First(7, l.Items), converge.First(7, l.Items)) || same(converge.First(7, l.Items), converge.First(8, l.Items)) {
+	if !same(converge.First(7, l.Items), converge.First(7, l.Items)) || same(converge.First(7, l.Items),
+		converge.First(8, l.Items)) {
 		t.Error("the first ops are not a function of the seed")
 	}
-	if a := converge.Events(7, names(), time.Minute); !slices.Equal(a, converge.Events(7, names(), time.Minute)) || slices.Equal(a, converge.Events(8, names(), time.Minute)) {
+	if a := converge.Events(7, names(), time.Minute); !slices.Equal(a,
+		converge.Events(7, names(), time.Minute)) || slices.Equal(a, converge.Events(8, names(), time.Minute)) {
 		t.Error("events are not a function of the seed")
 	}
 }
@@ -608,10 +639,12 @@ func TestOps(t *testing.T) {
 
 // Each kind of fault is in the short form, and in a long run.
 func TestEvents(t *testing.T) {
-	all := []converge.Fault{converge.Kill, converge.Freeze, converge.Pause, converge.Unavailable, converge.ClockStep, converge.PutBack, converge.Lose,
+	all := []converge.Fault{converge.Kill, converge.Freeze, converge.Pause, converge.Unavailable, converge.ClockStep,
+		converge.PutBack, converge.Lose,
 		converge.LoseAndGuess, converge.LoseAndPutBack, converge.KillCopier, converge.RemoveStore,
 		converge.Restore, converge.Empty, converge.Decide, converge.CorruptRecord, converge.LoseSpace}
-	for name, events := range map[string][]converge.Event{"short": converge.Short(names()), "long": converge.Events(1, names(), time.Hour)} {
+	for name, events := range map[string][]converge.Event{"short": converge.Short(names()),
+		"long": converge.Events(1, names(), time.Hour)} {
 		for _, f := range all {
 			if !slices.ContainsFunc(events, func(e converge.Event) bool { return e.Fault == f }) {
 				t.Errorf("%s: there is no event %q", name, f)

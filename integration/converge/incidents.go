@@ -85,7 +85,8 @@ func (m *Model) clockWentBack(store string) bool { return m.faults[faultTarget{C
 
 // undone reports whether a fault of the run may have led to a dead letter.
 func (m *Model) explainsDeadLetter(l DeadLetter) bool {
-	return m.faults[faultTarget{RemoveStore, l.Store}] || m.faults[faultTarget{CorruptRecord, l.Position}] || l.Died && m.any(Kill)
+	return m.faults[faultTarget{RemoveStore, l.Store}] || m.faults[faultTarget{CorruptRecord,
+		l.Position}] || l.Died && m.any(Kill)
 }
 
 func (m *Model) any(f Fault) bool {

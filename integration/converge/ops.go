@@ -121,13 +121,15 @@ func (c *client) rename(now time.Duration, p ItemRef, body string) {
 }
 
 func (c *client) put(at time.Duration, p ItemRef, body string) {
-	o := Op{At: at, ItemRef: p, Kind: Put, User: c.pick(users), Body: body, MediaType: c.pick(mediaTypes), Props: c.props()}
+	o := Op{At: at, ItemRef: p, Kind: Put, User: c.pick(users), Body: body, MediaType: c.pick(mediaTypes),
+		Props: c.props()}
 	c.live[p] = o
 	c.add(o)
 }
 
 func (c *client) set(at time.Duration, p ItemRef) {
-	c.add(Op{At: at, ItemRef: p, Kind: SetProperties, User: c.pick(users), MediaType: c.pick(mediaTypes), Props: c.props()})
+	c.add(Op{At: at, ItemRef: p, Kind: SetProperties, User: c.pick(users), MediaType: c.pick(mediaTypes),
+		Props: c.props()})
 }
 
 func (c *client) remove(at time.Duration, p ItemRef) {

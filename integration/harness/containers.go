@@ -21,7 +21,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// Where a broker in a container finds things, and on which port it listens to whom.
+// Paths and listener ports of a broker in a container.
 const (
 	containerConfig = "/etc/kafka"
 	containerData   = "/var/lib/kafka"
@@ -30,7 +30,7 @@ const (
 	controllerPort  = "9094"
 )
 
-// containers starts brokers in containers of an image that is made here.
+// containers starts brokers in containers. It builds their image if necessary.
 func containers(ctx context.Context, t testing.TB, o Options) (*Cluster, string, error) {
 	docker, err := dialDocker(ctx)
 	if err != nil {
@@ -43,7 +43,7 @@ func containers(ctx context.Context, t testing.TB, o Options) (*Cluster, string,
 	}
 	nw, err := tcnetwork.New(ctx)
 	if err != nil {
-		return nil, "", fmt.Errorf("make network: %w", err)
+		return nil, "", fmt.Errorf("create network: %w", err)
 	}
 	t.Cleanup(func() {
 		if err := nw.Remove(context.WithoutCancel(t.Context())); err != nil {
@@ -54,10 +54,10 @@ func containers(ctx context.Context, t testing.TB, o Options) (*Cluster, string,
 	if err != nil {
 		return nil, "", err
 	}
-	var places []brokerSpec
+	var specs []brokerSpec
 	for i, port := range ports {
 		name := fmt.Sprint("kafka-", i+1)
-		places = append(places, brokerSpec{
+		specs = append(specs, brokerSpec{
 			id: i + 1, data: containerData,
 			client:     endpoint{"0.0.0.0:" + clientPort, port},
 			peer:       endpoint{"0.0.0.0:" + peerPort, name + ":" + peerPort},
@@ -75,20 +75,20 @@ func containers(ctx context.Context, t testing.TB, o Options) (*Cluster, string,
 		c.base.TLS, c.base.SASL = s.client, &kafka.SASL{Mechanism: "PLAIN", User: User, Password: Password}
 	}
 	c.base.Brokers = c.addrs
-	boxes := make([]*containerBroker, len(places))
+	brokers := make([]*containerBroker, len(specs))
 	var starting errgroup.Group
-	for i, p := range places {
-		boxes[i] = &containerBroker{docker: docker}
-		c.nodes = append(c.nodes, boxes[i])
-		t.Cleanup(func() { boxes[i].remove(t) })
-		text := properties(settings(p, places, more...))
-		starting.Go(func() error { return boxes[i].run(ctx, image, nw.Name, p, text, files) })
+	for i, p := range specs {
+		brokers[i] = &containerBroker{docker: docker}
+		c.nodes = append(c.nodes, brokers[i])
+		t.Cleanup(func() { brokers[i].remove(t) })
+		text := properties(settings(p, specs, more...))
+		starting.Go(func() error { return brokers[i].run(ctx, image, nw.Name, p, text, files) })
 	}
 	return c, image, starting.Wait()
 }
 
-// dialDocker returns a client of the daemon, if one answers, and has testcontainers do
-// without what it would have to pull.
+// dialDocker returns a client of the Docker daemon if one answers. It configures testcontainers so that it pulls no
+// image of its own.
 func dialDocker(ctx context.Context) (*client.Client, error) {
 	docker, err := client.New(client.FromEnv)
 	if err != nil {
@@ -99,26 +99,29 @@ func dialDocker(ctx context.Context) (*client.Client, error) {
 	if _, err := docker.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true}); err != nil {
 		return nil, unavailable("no Docker daemon answers: %w", errors.Join(err, docker.Close()))
 	}
-	// Ports are published on loopback. Left alone it asks the network's bridge where this
-	// machine looks like a container itself.
-	return docker, errors.Join(os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true"), os.Setenv("TESTCONTAINERS_HOST_OVERRIDE", "127.0.0.1"))
+	// Ports are published on loopback. Without the override, testcontainers uses the bridge's address if this machine
+	// looks like a container.
+	return docker, errors.Join(os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true"),
+		os.Setenv("TESTCONTAINERS_HOST_OVERRIDE", "127.0.0.1"))
 }
 
-// silent is a log of what is done to containers: the tests say what they do.
+// discardLogger discards the log of testcontainers. The tests report what they do to containers.
 type discardLogger struct{}
 
 func (discardLogger) Printf(string, ...any) {}
 
-// A box is a broker in a container.
+// containerBroker is a broker in a container.
 type containerBroker struct {
 	docker *client.Client
 	c      *testcontainers.DockerContainer
 }
 
-// run makes and starts the container of the broker at p.
+// run creates and starts the container of broker p.
 //
-//nolint:revive // what a container is made of
-func (b *containerBroker) run(ctx context.Context, image, networkName string, p brokerSpec, text string, files map[string][]byte) (err error) {
+//nolint:revive // the parts of a container
+func (b *containerBroker) run(
+	ctx context.Context, image, networkName string, p brokerSpec, text string, files map[string][]byte,
+) (err error) {
 	name, _, err := net.SplitHostPort(p.peer.advertised)
 	if err != nil {
 		return err
@@ -140,7 +143,7 @@ func (b *containerBroker) run(ctx context.Context, image, networkName string, p 
 		testcontainers.WithEnv(map[string]string{"CLUSTER_ID": clusterID}),
 		testcontainers.WithFiles(copied...),
 		tcnetwork.WithNetworkName([]string{name}, networkName),
-		// A broker tells clients its address, so the port is ours to choose and not Docker's.
+		// A broker advertises its address to clients, so the port must be known before it starts.
 		testcontainers.WithHostConfigModifier(func(h *container.HostConfig) {
 			h.PortBindings = network.PortMap{network.MustParsePort(clientPort + "/tcp"): {
 				{HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: hostPort},
@@ -162,7 +165,7 @@ func (b *containerBroker) remove(t testing.TB) {
 		return
 	}
 	ctx := context.WithoutCancel(t.Context())
-	_ = b.thaw(ctx) // a frozen one cannot be removed; most are not
+	_ = b.thaw(ctx) // a frozen container cannot be removed; thaw fails for the others
 	if err := b.c.Terminate(ctx, testcontainers.StopTimeout(0)); err != nil {
 		t.Errorf("remove container: %v", err)
 	}

@@ -42,7 +42,8 @@ func TestParts(t *testing.T) {
 			if strings.HasPrefix(strings.TrimSpace(tt.text), "{") {
 				err = Members([]byte(tt.text), func(n string, v []byte) error { got = append(got, n+":"+string(v)); return nil })
 			}
-			if !slices.Equal(got, tt.want) || (err == nil) != (tt.fail == "") || err != nil && !strings.Contains(err.Error(), tt.fail) {
+			if !slices.Equal(got, tt.want) || (err == nil) != (tt.fail == "") || err != nil && !strings.Contains(err.Error(),
+				tt.fail) {
 				t.Errorf("got %q, %v, want %q, %q", got, err, tt.want, tt.fail)
 			}
 		})

@@ -109,7 +109,8 @@ type key struct{ Package, Test string }
 
 func newPrinter(w io.Writer, detect bool) *printer {
 	said, race := map[key]*strings.Builder{}, map[string]*strings.Builder{}
-	return &printer{w: w, detect: detect, buffered: said, raceReports: race, shuffleSeeds: map[string]string{}, rapidSeeds: map[string]string{}}
+	return &printer{w: w, detect: detect, buffered: said, raceReports: race, shuffleSeeds: map[string]string{},
+		rapidSeeds: map[string]string{}}
 }
 
 const (

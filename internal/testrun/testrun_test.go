@@ -52,11 +52,13 @@ func TestPrinter(t *testing.T) {
 			"p A/s:\n    a_test.go:1: no\n    --- FAIL: A/s (0.00s)\np A:\n--- FAIL: A (0.00s)\n" +
 				"-test.shuffle 7\nFAIL\tp\t1.2s\nFAIL\n" +
 				"repeat: go test -race -count=1 -shuffle=7 -run '^(A)$' p\n"},
-		"a panic": {[]string{"output A panic: test timed out after 1s", "output A goroutine 1", "output - FAIL\tp\t1.2s", "fail -"},
+		"a panic": {[]string{"output A panic: test timed out after 1s", "output A goroutine 1", "output - FAIL\tp\t1.2s",
+			"fail -"},
 			"p A, which did not end:\npanic: test timed out after 1s\ngoroutine 1\nFAIL\tp\t1.2s\nFAIL\n" +
 				"repeat: go test -race -count=1 -run '^(A)$' p\n"},
 		"a race in the output of a test that passes": {[]string{"output A ==================",
-			"output A WARNING: DATA RACE", "output B goroutine 7", "output A ==================", "pass A", "output - FAIL\tp\t1.2s", "fail -"},
+			"output A WARNING: DATA RACE", "output B goroutine 7", "output A ==================", "pass A",
+			"output - FAIL\tp\t1.2s", "fail -"},
 			"p A:\n==================\nWARNING: DATA RACE\ngoroutine 7\n==================\nFAIL\tp\t1.2s\nFAIL\n" +
 				"repeat: go test -race -count=1 p\n"},
 		"it does not build": {[]string{"build-output - # p", "build-output - a.go:1: syntax error",
@@ -84,7 +86,8 @@ func TestPrinter(t *testing.T) {
 // A line that is no event is printed: it may be the reason why there are none.
 func TestPrinterNoEvent(t *testing.T) {
 	var out bytes.Buffer
-	if err := readEvents(strings.NewReader("fatal: no memory"), newPrinter(&out, false).print); err != nil || out.String() != "fatal: no memory" {
+	if err := readEvents(strings.NewReader("fatal: no memory"),
+		newPrinter(&out, false).print); err != nil || out.String() != "fatal: no memory" {
 		t.Errorf("got %q, %v", out.String(), err)
 	}
 }
@@ -215,11 +218,13 @@ func TestRun(t *testing.T) {
 	if code := command(t.Context(), []string{"run", log, "./good"}, &out, &stderr); code != 0 {
 		t.Fatalf("exit code %d: %s%s", code, out.String(), stderr.String())
 	}
-	if code := command(t.Context(), []string{"slow", log}, &out, &stderr); code != 0 || !strings.Contains(out.String(), "example.org/m/good TestGood\n") {
+	if code := command(t.Context(), []string{"slow", log}, &out, &stderr); code != 0 || !strings.Contains(out.String(),
+		"example.org/m/good TestGood\n") {
 		t.Errorf("slow: exit code %d: %s", code, out.String())
 	}
 	stderr.Reset()
-	if code := command(t.Context(), []string{"slow", log + ".none"}, &out, &stderr); code == 0 || !strings.Contains(stderr.String(), "make test") {
+	if code := command(t.Context(), []string{"slow", log + ".none"}, &out,
+		&stderr); code == 0 || !strings.Contains(stderr.String(), "make test") {
 		t.Errorf("slow without a log: exit code %d: %s", code, stderr.String())
 	}
 }
@@ -325,7 +330,8 @@ func TestFlaky(t *testing.T) {
 		t.Errorf("without time: %+v", got)
 	}
 	for n := 1; n <= 2; n++ {
-		got := begin(1, "1h", "FAIL example.org/m/bad", "it is there", "go test -race -count=1 -shuffle=", " -run '^(TestBad)$' example.org/m/bad\n")
+		got := begin(1, "1h", "FAIL example.org/m/bad", "it is there", "go test -race -count=1 -shuffle=",
+			" -run '^(TestBad)$' example.org/m/bad\n")
 		if got.Runs != 2*n || got.Failures != n {
 			t.Errorf("call %d: %+v, want %d runs, of which %d failed", n, got, 2*n, n)
 		}

@@ -38,7 +38,8 @@ func TestPercentile(t *testing.T) {
 	}
 }
 
-// A percentile is one of the values, at least p percent are not above it, and fewer are below it.
+// A percentile is one of the values. At least p percent of the values are not above it, and less than p percent are
+// below it.
 func TestPercentileProperty(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
 		values := rapid.SliceOfN(rapid.Float64Range(-10, 10), 1, 200).Draw(t, "values")
@@ -120,7 +121,7 @@ func TestRow(t *testing.T) {
 	}
 }
 
-// row is the JSON of one.
+// row returns a Row as JSON.
 func row(value, peer, peerValue, ratio, target, met string) string {
 	return `{
   "rows": [
@@ -175,12 +176,12 @@ c       1200000  records/s
 	}
 }
 
-// The figures that need no other process are taken, over next to nothing.
+// The figures of the area parts, which need no other process, run with minimal amounts.
 func TestParts(t *testing.T) {
 	var progress bytes.Buffer
 	rows, err := Parts(t.Context(), quickConfig(t, &progress))
 	if err != nil {
-		t.Fatalf("%v; said so far:\n%s", err, &progress)
+		t.Fatalf("%v; progress so far:\n%s", err, &progress)
 	}
 	if len(rows) != 5 {
 		t.Errorf("%d rows, want 5", len(rows))
@@ -200,7 +201,7 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// The most frequent keys come as often as the law has it, and the same are drawn each time.
+// The frequencies of the most frequent keys follow the distribution, and all draws are the same.
 func TestZipf(t *testing.T) {
 	const n = 100_000
 	drawn, again := zipf(n), zipf(n)
@@ -218,28 +219,28 @@ func TestZipf(t *testing.T) {
 	}
 }
 
-func TestWhile(t *testing.T) {
+func TestRunWhile(t *testing.T) {
 	broken := errors.New("broken")
 	untilDone := serviceFunc(func(ctx context.Context) error { <-ctx.Done(); return nil })
 	for name, tt := range map[string]struct {
-		part serviceFunc
-		f    func(context.Context) error
-		want error
+		service serviceFunc
+		f       func(context.Context) error
+		want    error
 	}{
-		"all is well":       {untilDone, func(context.Context) error { return nil }, nil},
-		"what is done ends": {untilDone, func(context.Context) error { return broken }, broken},
-		"the part ends": {func(context.Context) error { return broken },
+		"f returns": {untilDone, func(context.Context) error { return nil }, nil},
+		"f fails":   {untilDone, func(context.Context) error { return broken }, broken},
+		"the service fails": {func(context.Context) error { return broken },
 			func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, broken},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := runWhile(t.Context(), tt.part, tt.f); !errors.Is(got, tt.want) {
+			if got := runWhile(t.Context(), tt.service, tt.f); !errors.Is(got, tt.want) {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})
 	}
 }
 
-func TestHighest(t *testing.T) {
+func TestPeakValue(t *testing.T) {
 	looks := []float64{3, 9, 5}
 	got, err := peakValue(t.Context(), time.Millisecond, func() float64 {
 		if len(looks) == 0 {
