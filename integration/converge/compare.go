@@ -8,43 +8,43 @@ import (
 	"strings"
 )
 
-// A Finding is a way in which something is not as it must be.
+// Finding is a kind of deviation from the expected state.
 type Finding string
 
 // The findings.
 const (
-	SourceChanged      Finding = "source changed"   // the source is not what clients made of it
+	SourceChanged      Finding = "source changed"   // the source differs from what clients wrote
 	LastCopyGone       Finding = "last copy gone"   // no store holds an item that was never deleted
-	DeletedOnAGuess    Finding = "deleted on guess" // a copy went, and only a guess says that its source did
-	KeptGone           Finding = "kept copy gone"   // a copy went that the policy keeps
-	CopyGone           Finding = "copy gone"        // a copy is on record, was not lost, and is not there
+	DeletedOnAGuess    Finding = "deleted on guess" // a copy was deleted because of a guessed delete of its source
+	KeptGone           Finding = "kept copy gone"   // a copy was deleted although the policy keeps it
+	CopyGone           Finding = "copy gone"        // a recorded copy is missing and was not lost by a fault
 	CopyMissing        Finding = "copy missing"
 	CopyDiffers        Finding = "copy differs" // in bytes or properties
-	CopyLeft           Finding = "copy left"    // its source was deleted
+	CopyLeft           Finding = "copy left"    // a copy remains although its source was deleted
 	NeverPut           Finding = "never put"    // an item or content that no client ever put
 	ManifestWrong      Finding = "manifest wrong"
-	AuditWrong         Finding = "audit log wrong" // of the newest content
-	MutationUnrecorded Finding = "act unrecorded"
-	MutationWrongUser  Finding = "act by another" // it is on record under another user
-	MutationUnknown    Finding = "act invented"   // a client's act is on record that no client made
+	AuditWrong         Finding = "audit log wrong" // the latest content in the audit log is wrong
+	MutationUnrecorded Finding = "mutation unrecorded"
+	MutationWrongUser  Finding = "mutation of wrong user" // recorded with another user
+	MutationUnknown    Finding = "mutation unknown"       // a client mutation is recorded that no client made
 
-	IncidentUnexplained   Finding = "incident invented" // no fault of the run leads to it
-	IncidentDuplicate     Finding = "incident twice"    // more often than its fault
-	IncidentStale         Finding = "incident idle"     // it is open, and nothing is wrong
-	DecisionLost          Finding = "decision lost"     // of a person, about an incident
-	DeadLetterUnexplained Finding = "letter invented"   // a dead letter that no fault of the run leads to
+	IncidentUnexplained   Finding = "incident unexplained"    // no fault of the run explains it
+	IncidentDuplicate     Finding = "incident duplicated"     // opened more often than its fault occurred
+	IncidentStale         Finding = "incident stale"          // open although nothing deviates
+	DecisionLost          Finding = "decision lost"           // a person's decision about an incident had no effect
+	DeadLetterUnexplained Finding = "dead letter unexplained" // no fault of the run explains a dead letter
 )
 
-// A Row is what one place has on record of a copy.
+// Row is the recorded state of a copy in one source of records.
 type Row struct {
 	Live   bool
-	SHA256 string // empty: without digests
+	SHA256 string // empty: no digests recorded
 }
 
-// A Record is what is on record of a copy.
+// Record is the recorded state of a copy.
 type Record struct{ Manifest, Audit Row }
 
-// An Entry is a row of the audit log.
+// Entry is a row of the audit log.
 type Entry struct {
 	Copy
 	Kind    Kind
@@ -53,24 +53,24 @@ type Entry struct {
 	Content Content
 }
 
-// A Sight is what was found at rest.
+// Observation is the state of stores, records, incidents and the audit log at rest.
 type Observation struct {
 	Copies      map[Copy]Content
 	Records     map[Copy]Record
-	Incidents   []Incident // all that were ever opened, those of one copy and kind in their order
+	Incidents   []Incident // all ever opened; those of the same copy and kind in order
 	Audit       []Entry
-	DeadLetters []DeadLetter // all that there ever were
-	// Healed: dead letters were handled once more, and then every copy was checked. Before that a copy that was lost need
-	// not be known to be, and a command that is a dead letter is yet to be carried out.
+	DeadLetters []DeadLetter // all dead letters ever written
+	// Rechecked is set after dead letters were redriven and every copy was checked. Before that, a lost copy may be
+	// undetected, and the command of a dead letter is not executed.
 	Rechecked bool
 }
 
-// A Deviation is something that is not as it must be.
+// Deviation is a difference from the expected state.
 type Deviation struct {
 	Finding Finding
 	Copy    Copy
 	Detail  string
-	// Excuse is the kind of the open incident of the copy, or what Healed says of sights before; empty: it has none.
+	// Explanation is the open incident or the state before Rechecked that explains the deviation; empty: unexplained.
 	Explanation string
 }
 
@@ -93,17 +93,17 @@ func compareCopies(a, b Copy) int {
 	return cmp.Or(compareItems(a.ItemRef, b.ItemRef), strings.Compare(a.Store, b.Store))
 }
 
-// comparison is one run of Compare.
+// comparison is the state of one call of Compare.
 type comparison struct {
 	*Model
 	sight Observation
-	dead  map[Copy]bool // of which a command is a dead letter
-	named map[int]bool  // the incidents, by index, that are open and excuse something
+	dead  map[Copy]bool // copies with a command that is a dead letter
+	named map[int]bool  // indexes of open incidents that explain a deviation
 	found []Deviation
 }
 
-// Compare returns all that is not as it must be, by copy. Incidents and dead letters are compared with the faults of the
-// run if the sight is healed.
+// Compare returns all deviations, sorted by copy. It compares incidents and dead letters with the faults of the run
+// only if s is Rechecked.
 func (m *Model) Compare(s Observation) []Deviation {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -142,7 +142,7 @@ func (c *comparison) report(f Finding, at Copy, detail string, args ...any) {
 		Deviation{Finding: f, Copy: at, Detail: fmt.Sprintf(detail, args...), Explanation: c.excuse(f, at)})
 }
 
-// excuse returns why something found about a copy is no deviation; empty if nothing says so.
+// excuse returns the explanation of a finding for a copy, empty if there is none.
 func (c *comparison) excuse(f Finding, at Copy) (why string) {
 	for n, i := range c.sight.Incidents {
 		if i.Open && i.Copy == at && slices.Contains(f.explanations(), i.Kind) {
@@ -150,7 +150,7 @@ func (c *comparison) excuse(f Finding, at Copy) (why string) {
 		}
 	}
 	if why == "" && (f == ManifestWrong || f == AuditWrong) && c.clockWentBack(at.Store) {
-		why = "clock went back" // nothing lists stores yet, so a copy under a younger tombstone is not checked
+		why = "clock went back" // a copy with a later tombstone is not checked
 	}
 	if why != "" || c.sight.Rechecked {
 		return why
@@ -174,8 +174,8 @@ func (c *comparison) excuse(f Finding, at Copy) (why string) {
 	return ""
 }
 
-// source compares what clients made with what is there. Whoever took a copy away without millrace is no deviation of
-// bytes, but an incident must say that it is gone, unless a guess says that its owner did it.
+// source compares the source with what clients wrote. A loss without millrace needs an incident, unless a guessed
+// delete of the item was published.
 func (c *comparison) source(p ItemRef, i *item) {
 	at := Copy{c.Model.source, p}
 	is, present := c.sight.Copies[at]
@@ -195,7 +195,7 @@ func (c *comparison) source(p ItemRef, i *item) {
 	}
 }
 
-// destination compares a copy with what the policy says.
+// destination compares a copy with the policy.
 func (c *comparison) destination(at Copy, i *item) {
 	is, present := c.sight.Copies[at]
 	_, lost := i.lost[at.Store]
@@ -226,8 +226,8 @@ func (c *comparison) destination(at Copy, i *item) {
 	}
 }
 
-// last finds items that clients did not delete and that no store holds any more, though not all copies were taken away
-// without millrace.
+// last reports items that no store has any more, although clients did not delete them and at least one copy was not
+// lost by a fault.
 func (c *comparison) last(p ItemRef, i *item) {
 	if !i.live {
 		return
@@ -246,7 +246,7 @@ func (c *comparison) last(p ItemRef, i *item) {
 	}
 }
 
-// records compares what is on record of every copy with what is there.
+// records compares the records of every copy with the stores.
 func (c *comparison) records() {
 	all := map[Copy]bool{}
 	for at := range c.sight.Copies {
@@ -264,20 +264,20 @@ func (c *comparison) records() {
 		}{{ManifestWrong, r.Manifest}, {AuditWrong, r.Audit}} {
 			switch {
 			case present && !row.Live:
-				c.report(row.finding, at, "the copy is there and not on record")
+				c.report(row.finding, at, "the copy exists and is not recorded")
 			case !present && row.Live:
-				c.report(row.finding, at, "the copy is on record and not there")
+				c.report(row.finding, at, "the copy is recorded and does not exist")
 			case present && row.SHA256 != "" && row.SHA256 != is.SHA256:
-				c.report(row.finding, at, "bytes %s are on record, and %s are there", short(row.SHA256), short(is.SHA256))
+				c.report(row.finding, at, "bytes %s are recorded, the copy has %s", short(row.SHA256), short(is.SHA256))
 			}
 		}
 	}
 }
 
-// short is the beginning of a digest.
+// short returns the first digits of a digest.
 func short(sha string) string { return sha[:min(len(sha), 8)] }
 
-// told is what a content says of properties.
+// formatProperties formats the properties of a content.
 func formatProperties(c Content) string {
 	var all []string
 	for _, k := range slices.Sorted(maps.Keys(c.User)) {

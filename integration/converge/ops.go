@@ -8,49 +8,49 @@ import (
 	"time"
 )
 
-// An Op is what a client is to do, and when.
+// Op is a planned mutation of a client.
 type Op struct {
-	At time.Duration // since the clients began
+	At time.Duration // since the clients started
 	ItemRef
 	Kind      Kind
 	User      string
-	Body      string // of a Put: the bytes
+	Body      string // the bytes of a Put
 	MediaType string
 	Props     map[string]string
 }
 
-// Original returns the place that an item has when it is not renamed.
+// Original returns the item's reference without the suffix of a rename.
 func (p ItemRef) Original() ItemRef { return ItemRef{p.Space, strings.TrimSuffix(p.Item, movedSuffix)} }
 
-// Load says how much clients do.
+// Load is the amount of work of the clients.
 type Load struct {
-	Items  []ItemRef // that they use
+	Items  []ItemRef // items that clients use
 	Length time.Duration
-	Every  time.Duration // between two ops, about
+	Every  time.Duration // average time between two ops
 }
 
-// Settings of what clients do.
+// Parameters of the clients' work.
 const (
-	backFirst, backLast   = 600 * time.Millisecond, 2900 * time.Millisecond // until deleted bytes are put back
-	awayFirst, awayLast   = 500 * time.Millisecond, 5 * time.Second         // until a renamed item is renamed back
-	minOpGap              = 300 * time.Millisecond                          // between two ops of an item, at least
-	maxBody               = 6000                                            // bytes of an item, about
-	movedSuffix           = ".moved"                                        // ends the name of a renamed item
+	backFirst, backLast   = 600 * time.Millisecond, 2900 * time.Millisecond // time until deleted bytes are put back
+	awayFirst, awayLast   = 500 * time.Millisecond, 5 * time.Second         // time until a renamed item is renamed back
+	minOpGap              = 300 * time.Millisecond                          // minimum time between two ops of an item
+	maxBody               = 6000                                            // approximate maximum size of an item in bytes
+	movedSuffix           = ".moved"                                        // suffix of a renamed item
 	users                 = "ann ben cyd"
 	mediaTypes, languages = "text/plain application/pdf image/png", "en de cy"
 )
 
-// A client knows what it has made of the items.
+// client generates ops and tracks the resulting items.
 type client struct {
 	random   *rand.Rand
 	ops      []Op
-	live     map[ItemRef]Op // the last put of those that are there
-	deleted  map[ItemRef]Op // of those that were deleted
+	live     map[ItemRef]Op // last put of each existing item
+	deleted  map[ItemRef]Op // last put of each deleted item
 	nextFree map[ItemRef]time.Duration
 	serial   int
 }
 
-// First returns the ops that put every item for the first time, all at once.
+// First returns the ops that put every item for the first time, all at time 0.
 func First(seed uint64, places []ItemRef) []Op {
 	c := newClient(seed)
 	for _, p := range places {
@@ -59,8 +59,8 @@ func First(seed uint64, places []ItemRef) []Op {
 	return c.ops
 }
 
-// Ops returns what clients do in a run with this seed after First, in the order of time: they replace items, delete them,
-// put back the bytes that they deleted, rename items away and back, and set properties.
+// Ops returns the clients' ops after First for a seed, ordered by time. Clients replace items, delete them, put deleted
+// bytes back, rename items and rename them back, and set properties.
 func Ops(seed uint64, l Load) []Op {
 	c := newClient(seed)
 	for _, p := range l.Items {
@@ -85,7 +85,7 @@ func newClient(seed uint64) *client {
 	}
 }
 
-// act does one thing to an item.
+// act adds the ops of one random action on an item.
 func (c *client) act(now time.Duration, p ItemRef) {
 	was, live := c.live[p]
 	if !live {
@@ -111,7 +111,7 @@ func (c *client) act(now time.Duration, p ItemRef) {
 	}
 }
 
-// rename gives an item another name for a while.
+// rename gives an item another name and later its old name again.
 func (c *client) rename(now time.Duration, p ItemRef, body string) {
 	to, back := ItemRef{p.Space, p.Item + movedSuffix}, now+between(c.random, awayFirst, awayLast)
 	c.put(now, to, body)
@@ -143,7 +143,7 @@ func (c *client) add(o Op) {
 	c.ops = append(c.ops, o)
 }
 
-// body returns bytes that nothing else has.
+// body returns unique bytes.
 func (c *client) body() string {
 	c.serial++
 	line := fmt.Sprintf("%d of %x\n", c.serial, c.random.Uint64())

@@ -1,8 +1,9 @@
-// Package tally brings records of one key together, however many there are.
+// Package tally groups any number of records by key.
 //
-// A Book cuts records into parts by the hash of their keys. A part keeps its last 16 KiB in memory and the rest in
-// a temporary file that all parts share; one part at a time is read back. So memory is bounded by some 20 MiB, one
-// part, and 16 bytes for each 16 KiB of records. The file has no name once it is open: a process that is killed leaves none.
+// A Book partitions records by the hash of their keys. A part keeps its last 16 KiB in memory and writes the rest to a
+// temporary file that all parts share. Each reads back one part at a time. Memory is bounded by about 20 MiB, the
+// largest part, and 16 bytes for each 16 KiB of records. The file is unlinked after it is opened, so a killed process
+// leaves no file behind.
 package tally
 
 import (
@@ -15,17 +16,17 @@ import (
 
 const (
 	parts     = 1024
-	chunkSize = 16 << 10 // from which on the records in memory go to the file
+	chunkSize = 16 << 10 // size at which a part's records are written to the file
 )
 
-// A Book holds the records. It is for one goroutine.
+// Book holds the records. It is not safe for concurrent use.
 type Book struct {
-	dir   string // where the temporary file is made
+	dir   string // directory of the temporary file
 	seed  maphash.Seed
 	file  *os.File // nil until a part is too large for memory
 	end   int64
 	parts [parts]part
-	err   error // of the first write that failed
+	err   error // first write error
 }
 
 type part struct {
@@ -34,17 +35,17 @@ type part struct {
 	tail   []byte
 }
 
-// A chunk is a piece of a part in the file.
+// chunk is a range of the file with records of one part.
 type chunk struct {
 	at   int64
 	size int
 }
 
-// New returns an empty Book, whose temporary file is made in dir, or in os.TempDir if dir is empty. The caller
-// closes it.
+// New returns an empty Book. Its temporary file is created in dir, or in os.TempDir if dir is empty. The caller must
+// call Close.
 func New(dir string) *Book { return &Book{dir: dir, seed: maphash.MakeSeed()} }
 
-// Close removes the temporary file.
+// Close closes the temporary file, which frees its space.
 func (b *Book) Close() error {
 	if b.file == nil {
 		return nil
@@ -52,7 +53,7 @@ func (b *Book) Close() error {
 	return b.file.Close()
 }
 
-// Add adds a record, which must say itself where it ends. Once a write has failed, every call returns its error.
+// Add adds a record. Records must be self-delimiting. After a failed write, every call returns that error.
 func (b *Book) Add(key, record []byte) error {
 	if b.err != nil {
 		return b.err
@@ -68,7 +69,7 @@ func (b *Book) spill(p *part) error {
 	if b.file == nil {
 		f, err := os.CreateTemp(b.dir, "millrace-tally-")
 		if err != nil {
-			return fmt.Errorf("make a temporary file: %w", err)
+			return fmt.Errorf("create a temporary file: %w", err)
 		}
 		if err := os.Remove(f.Name()); err != nil {
 			return errors.Join(fmt.Errorf("unlink a temporary file: %w", err), f.Close())
@@ -85,9 +86,9 @@ func (b *Book) spill(p *part) error {
 	return nil
 }
 
-// Each calls f for each part with its records, one after the other in the order in which they were added: all records
-// of a key are in one part. f must not keep them. done is called after each part with the number of parts so far
-// and in all; it may be nil.
+// Each calls f once per part with the part's records, concatenated in the order in which they were added. All records
+// of a key are in one part. f must not keep the slice. After each part, Each calls done, if not nil, with the number of
+// parts so far and in total.
 func (b *Book) Each(ctx context.Context, f func(records []byte) error, done func(part, parts int)) error {
 	if b.err != nil {
 		return b.err

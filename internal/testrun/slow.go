@@ -11,16 +11,16 @@ import (
 	"strings"
 )
 
-// most is how many tests and how many packages slow prints.
+// slowest is the number of tests and of packages that slow prints.
 const slowest = 20
 
-// A span is how long a test or a package took, in seconds.
+// duration is how long a test or a package took, in seconds.
 type duration struct {
 	key
 	seconds float64
 }
 
-// slow prints the slowest tests and packages of the run that log keeps.
+// slow prints the slowest tests and packages of the run in log.
 func slow(log string, w io.Writer) error {
 	f, err := os.Open(log)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -45,8 +45,8 @@ func slow(log string, w io.Writer) error {
 	return nil
 }
 
-// spans returns how long tests and packages took, the slowest first. The time of a test is without that of its
-// subtests, which are listed on their own.
+// durations returns the durations of tests and packages, longest first. The duration of a test excludes its subtests,
+// which have entries of their own.
 func durations(r io.Reader) (tests, packages []duration, err error) {
 	took := map[key]float64{}
 	err = readEvents(r, func(e event) {
@@ -65,7 +65,7 @@ func durations(r io.Reader) (tests, packages []duration, err error) {
 		if k.Test == "" {
 			packages = append(packages, duration{k, seconds})
 		} else {
-			tests = append(tests, duration{k, max(0, seconds)}) // parallel subtests may take longer together
+			tests = append(tests, duration{k, max(0, seconds)}) // parallel subtests may sum up to more than their parent
 		}
 	}
 	for _, all := range [][]duration{tests, packages} {

@@ -54,7 +54,7 @@ func TestPrinter(t *testing.T) {
 				"repeat: go test -race -count=1 -shuffle=7 -run '^(A)$' p\n"},
 		"a panic": {[]string{"output A panic: test timed out after 1s", "output A goroutine 1", "output - FAIL\tp\t1.2s",
 			"fail -"},
-			"p A, which did not end:\npanic: test timed out after 1s\ngoroutine 1\nFAIL\tp\t1.2s\nFAIL\n" +
+			"p A, not finished:\npanic: test timed out after 1s\ngoroutine 1\nFAIL\tp\t1.2s\nFAIL\n" +
 				"repeat: go test -race -count=1 -run '^(A)$' p\n"},
 		"a race in the output of a test that passes": {[]string{"output A ==================",
 			"output A WARNING: DATA RACE", "output B goroutine 7", "output A ==================", "pass A",
@@ -64,7 +64,7 @@ func TestPrinter(t *testing.T) {
 		"it does not build": {[]string{"build-output - # p", "build-output - a.go:1: syntax error",
 			"output - FAIL\tp [build failed]", "fail -"},
 			"# p\na.go:1: syntax error\nFAIL\tp [build failed]\nFAIL\nrepeat: go test -race -count=1 p\n"},
-		"go test ends before the package": {[]string{"output A half a"}, "p A, which did not end:\nhalf a\n"},
+		"go test ends before the package": {[]string{"output A half a"}, "p A, not finished:\nhalf a\n"},
 		"no tests":                        {[]string{"output - ?   \tp\t[no test files]", "skip -"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
