@@ -32,7 +32,7 @@ func (w *convergeWorld) store(id string) storage.Store {
 }
 
 // hold has nobody else work with an item until release is called.
-func (w *convergeWorld) hold(p converge.ItemRef) (release func()) {
+func (w *convergeWorld) lockItem(p converge.ItemRef) (release func()) {
 	m, _ := w.items.LoadOrStore(p.Original(), new(sync.Mutex))
 	m.(*sync.Mutex).Lock()
 	return m.(*sync.Mutex).Unlock
@@ -42,7 +42,7 @@ func (w *convergeWorld) hold(p converge.ItemRef) (release func()) {
 const actLimit = 2 * time.Minute
 
 // do has a client do something, and tells the model. A client whose store is away tries again.
-func (w *convergeWorld) do(ctx context.Context, o converge.Op) error {
+func (w *convergeWorld) apply(ctx context.Context, o converge.Op) error {
 	ctx, cancel := context.WithTimeout(emit.WithUser(ctx, o.User), actLimit)
 	defer cancel()
 	a := converge.Mutation{ItemRef: o.ItemRef, Kind: o.Kind, User: o.User, NoDigests: bare(o.ItemRef)}
@@ -58,7 +58,7 @@ func (w *convergeWorld) do(ctx context.Context, o converge.Op) error {
 		held = w.holders(ctx, o.ItemRef)
 	}
 	for tries := 0; ; tries++ {
-		err := w.once(ctx, o, a, held, tries > 0)
+		err := w.applyOnce(ctx, o, a, held, tries > 0)
 		if err == nil {
 			return nil
 		}
@@ -69,10 +69,10 @@ func (w *convergeWorld) do(ctx context.Context, o converge.Op) error {
 }
 
 // once has a client try to do something once, and tells the model if it is done: by this try, or by one before it.
-func (w *convergeWorld) once(ctx context.Context, o converge.Op, a converge.Mutation, held []string, again bool) error {
-	w.gate.RLock()
-	defer w.gate.RUnlock()
-	err := w.try(ctx, o, a.NoDigests)
+func (w *convergeWorld) applyOnce(ctx context.Context, o converge.Op, a converge.Mutation, held []string, again bool) error {
+	w.mutating.RLock()
+	defer w.mutating.RUnlock()
+	err := w.tryApply(ctx, o, a.NoDigests)
 	if err != nil && !(again && o.Kind == converge.Delete && errors.Is(err, storage.ErrNotFound)) {
 		return err
 	}
@@ -89,7 +89,7 @@ func (w *convergeWorld) once(ctx context.Context, o converge.Op, a converge.Muta
 }
 
 // try does it once.
-func (w *convergeWorld) try(ctx context.Context, o converge.Op, bare bool) error {
+func (w *convergeWorld) tryApply(ctx context.Context, o converge.Op, bare bool) error {
 	props := storage.Properties{MediaType: o.MediaType, User: o.Props}
 	put := storage.PutOptions{Size: storage.UnknownSize, Properties: props}
 	var err error
@@ -163,7 +163,7 @@ func groups() map[string]map[string]int {
 func bare(p converge.ItemRef) bool { return strings.HasPrefix(p.Item, bareItems) }
 
 // places returns the items of a space that are for one thing, or of all spaces.
-func places(space, group string) (all []converge.ItemRef) {
+func itemsOf(space, group string) (all []converge.ItemRef) {
 	for _, s := range slices.Sorted(maps.Keys(groups())) {
 		if space != "" && s != space {
 			continue
@@ -187,14 +187,14 @@ func (w *convergeWorld) fill(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	all := places("", "")
+	all := itemsOf("", "")
 	for _, group := range []string{bareItems, backItems, lostItems, againItems, outItems} {
-		all = append(all, places("", group)...)
+		all = append(all, itemsOf("", group)...)
 	}
 	var g errgroup.Group
 	g.SetLimit(8)
 	for _, o := range converge.First(w.seed, all) {
-		g.Go(func() error { return w.do(t.Context(), o) })
+		g.Go(func() error { return w.apply(t.Context(), o) })
 	}
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)

@@ -27,21 +27,21 @@ import (
 // convergeNames are what faults befall.
 func convergeNames() converge.Names {
 	return converge.Names{
-		Processes: []string{sinkProcess, otherProcess, workProcess, headProcess, careProcess},
+		Processes: []string{sinkProcess, otherProcess, workProcess, headProcess, stewardProcess},
 		Roles:     []string{"checker", "copier", "planner", "sink", "steward", "deleter"},
 		Stores:    []string{sourceStore, clockStore, outStore, "3"},
 		Clock:     clockStore, Removable: outStore, Engine: "clickhouse", Spaces: []string{fanSpace, chainSpace},
-		Steward: careProcess, Topics: []string{string(schemas.Policies), string(schemas.Admin)}, LostSpace: lostSpace,
+		Steward: stewardProcess, Topics: []string{string(schemas.Policies), string(schemas.Admin)}, LostSpace: lostSpace,
 	}
 }
 
 // Bounds of what events of items wait for.
 const (
-	settleLimit = 45 * time.Second // until an item is at all its destinations
-	backLimit   = 4 * time.Minute  // until what needs fresh records has come about: they may have to be rebuilt first
-	hookLimit   = time.Minute      // until a store is asked, a delete is decided, or an incident is open
-	lateLimit   = 2 * time.Minute  // after the clients' time, until no event begins
-	clients     = 4
+	settleLimit    = 45 * time.Second // until an item is at all its destinations
+	restoreLimit   = 4 * time.Minute  // until what needs fresh records has come about: they may have to be rebuilt first
+	hookLimit      = time.Minute      // until a store is asked, a delete is decided, or an incident is open
+	lastEventLimit = 2 * time.Minute  // after the clients' time, until no event begins
+	clients        = 4
 )
 
 // run has clients work and faults befall the world. Faults of items come beside the others, which come one after the other.
@@ -54,21 +54,21 @@ func (w *convergeWorld) run(t *testing.T, form convergeForm) {
 	begun := time.Now()
 	at := func(ctx context.Context, at time.Duration) error { return retry.Sleep(ctx, time.Until(begun.Add(at))) }
 	g, ctx := errgroup.WithContext(t.Context())
-	w.work(ctx, g, converge.Ops(w.seed, converge.Load{Items: places("", ""), Length: form.length, Every: form.every}), at)
-	w.work(ctx, g, bareOps(form.length), at)
+	w.work(ctx, g, converge.Ops(w.seed, converge.Load{Items: itemsOf("", ""), Length: form.length, Every: form.every}), at)
+	w.work(ctx, g, opsWithoutDigests(form.length), at)
 	for n, e := range events {
-		if late := time.Since(begun) - form.length; late > lateLimit {
+		if late := time.Since(begun) - form.length; late > lastEventLimit {
 			t.Logf("%d events are left out: the clients should have been done for %v", len(events)-n, late.Round(time.Second))
 			break
 		}
 		next, cancel := context.WithDeadline(ctx, begun.Add(e.At))
-		w.engine.attend(t, next.Done())
+		w.engine.reviveUntil(t, next.Done())
 		cancel()
 		if ctx.Err() != nil {
 			break // the group says why
 		}
 		t.Logf("%5.1f s: %s %s %v", time.Since(begun).Seconds(), e.Fault, e.Target, e.For)
-		f := w.ofItem(t, e)
+		f := w.itemFault(t, e)
 		if e.Fault == converge.Decide {
 			f = w.decide(t, e)
 		}
@@ -76,7 +76,7 @@ func (w *convergeWorld) run(t *testing.T, form convergeForm) {
 			g.Go(func() error { return f(ctx) })
 			continue
 		}
-		w.befall(t, e)
+		w.inject(t, e)
 	}
 	var err error
 	ended := make(chan struct{})
@@ -84,15 +84,15 @@ func (w *convergeWorld) run(t *testing.T, form convergeForm) {
 		defer close(ended)
 		err = g.Wait()
 	}()
-	w.engine.attend(t, ended)
+	w.engine.reviveUntil(t, ended)
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
 // bareOps replace items by a program that publishes records without digests.
-func bareOps(length time.Duration) (ops []converge.Op) {
-	all := places("", bareItems)
+func opsWithoutDigests(length time.Duration) (ops []converge.Op) {
+	all := itemsOf("", bareItems)
 	for n := 0; time.Duration(n)*time.Second < length; n++ {
 		ops = append(ops,
 			converge.Op{At: time.Duration(n) * time.Second, ItemRef: all[n%len(all)], Kind: converge.Put, User: "dan",
@@ -118,7 +118,7 @@ func (w *convergeWorld) work(
 				if err := at(ctx, o.At); err != nil {
 					return err
 				}
-				if err := w.do(ctx, o); err != nil {
+				if err := w.apply(ctx, o); err != nil {
 					return err
 				}
 			}
@@ -128,7 +128,7 @@ func (w *convergeWorld) work(
 }
 
 // befall has an event happen to processes, roles, stores and clocks, and returns when it is over.
-func (w *convergeWorld) befall(t *testing.T, e converge.Event) {
+func (w *convergeWorld) inject(t *testing.T, e converge.Event) {
 	t.Helper()
 	w.events.Lock()
 	defer w.events.Unlock()
@@ -147,7 +147,7 @@ func (w *convergeWorld) befall(t *testing.T, e converge.Event) {
 		w.want(t, 0, "paused", "pause", "role", e.Target, "--reason", "a test", "--until", e.For.String())
 		wait(t, e.For)
 	case converge.Unavailable:
-		w.away(t, e)
+		w.makeUnavailable(t, e)
 	case converge.ClockStep:
 		if e.For < 0 {
 			w.model.RecordFault(e.Fault, e.Target)
@@ -156,22 +156,22 @@ func (w *convergeWorld) befall(t *testing.T, e converge.Event) {
 	case converge.KillCopier:
 		w.killCopier(t)
 	case converge.RemoveStore:
-		w.takeOut(t, e)
+		w.removeStore(t, e)
 	case converge.Restore:
 		w.model.RecordFault(e.Fault, e.Target)
-		w.replace(t, w.backup)
+		w.replaceClickHouse(t, w.backup)
 	case converge.Empty:
 		w.model.RecordFault(e.Fault, e.Target)
-		w.replace(t, "")
+		w.replaceClickHouse(t, "")
 	case converge.CorruptRecord:
-		w.garble(t, schemas.Topic(e.Target))
+		w.corruptRecord(t, schemas.Topic(e.Target))
 	default:
 		t.Fatalf("no such fault: %s", e.Fault)
 	}
 }
 
 // away takes a store away for a time: its root, or its service.
-func (w *convergeWorld) away(t *testing.T, e converge.Event) {
+func (w *convergeWorld) makeUnavailable(t *testing.T, e converge.Event) {
 	t.Helper()
 	if e.Target == clockStore {
 		w.s3Away.Store(true)
@@ -196,7 +196,7 @@ func (w *convergeWorld) root(store string) string {
 }
 
 // replace has ClickHouse hold what a backup has, or nothing, and what it lacks rebuilt.
-func (w *convergeWorld) replace(t *testing.T, backup string) {
+func (w *convergeWorld) replaceClickHouse(t *testing.T, backup string) {
 	t.Helper()
 	w.engine.restore(t, backup)
 	if backup == "" {
@@ -219,18 +219,18 @@ func (w *convergeWorld) replace(t *testing.T, backup string) {
 func (w *convergeWorld) killCopier(t *testing.T) {
 	t.Helper()
 	w.mu.Lock()
-	w.turn["killed"]++
-	p := converge.ItemRef{Space: fanSpace, Item: fmt.Sprintf("killed/%d", w.turn["killed"])}
+	w.used["killed"]++
+	p := converge.ItemRef{Space: fanSpace, Item: fmt.Sprintf("killed/%d", w.used["killed"])}
 	w.mu.Unlock()
 	ctx := t.Context()
 	killed := make(chan error, 1)
 	w.hooks.set(w.hooks.after, "PUT", p, func() {
-		err := w.do(ctx, converge.Op{ItemRef: p, Kind: converge.Delete, User: "ben"})
+		err := w.apply(ctx, converge.Op{ItemRef: p, Kind: converge.Delete, User: "ben"})
 		w.process(workProcess).kill()
 		w.process(otherProcess).kill()
 		killed <- err
 	})
-	if err := w.do(ctx,
+	if err := w.apply(ctx,
 		converge.Op{ItemRef: p, Kind: converge.Put, User: "ann", Body: "copied in vain " + p.Item}); err != nil {
 		t.Fatal(err)
 	}
@@ -249,32 +249,32 @@ func (w *convergeWorld) killCopier(t *testing.T) {
 }
 
 // takeOut runs all processes without a store for a time. Items are deleted meanwhile, whose copies the policy keeps.
-func (w *convergeWorld) takeOut(t *testing.T, e converge.Event) {
+func (w *convergeWorld) removeStore(t *testing.T, e converge.Event) {
 	t.Helper()
 	var out []converge.ItemRef
 	for range 3 {
 		p := w.next(keptSpace, outItems)
-		if err := w.settled(t.Context(), p); err != nil {
+		if err := w.awaitSettled(t.Context(), p); err != nil {
 			t.Logf("%v: %v", p, err)
 			continue
 		}
 		out = append(out, p)
 	}
 	w.model.RecordFault(e.Fault, e.Target)
-	w.again(t, true)
+	w.restartAll(t, true)
 	begun := time.Now()
 	for _, p := range out {
-		if err := w.do(t.Context(), converge.Op{ItemRef: p, Kind: converge.Delete, User: "cyd"}); err != nil {
+		if err := w.apply(t.Context(), converge.Op{ItemRef: p, Kind: converge.Delete, User: "cyd"}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	wait(t, e.For)
-	w.decided(t, out, begun)
-	w.again(t, false)
+	w.awaitDecided(t, out, begun)
+	w.restartAll(t, false)
 }
 
 // decided waits until it is on record what became of the deletes of items since a time.
-func (w *convergeWorld) decided(t *testing.T, items []converge.ItemRef, since time.Time) {
+func (w *convergeWorld) awaitDecided(t *testing.T, items []converge.ItemRef, since time.Time) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), hookLimit)
 	defer cancel()
@@ -295,7 +295,7 @@ func (w *convergeWorld) decided(t *testing.T, items []converge.ItemRef, since ti
 }
 
 // again stops all processes and starts them again, with or without the store that is taken out.
-func (w *convergeWorld) again(t *testing.T, without bool) {
+func (w *convergeWorld) restartAll(t *testing.T, without bool) {
 	t.Helper()
 	for name := range processRoles() {
 		w.process(name).signal(t, syscall.SIGTERM)
@@ -315,14 +315,14 @@ func (w *convergeWorld) again(t *testing.T, without bool) {
 func (w *convergeWorld) next(space, group string) converge.ItemRef {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	all := places(space, group)
-	p := all[w.turn[space+group]%len(all)]
-	w.turn[space+group]++
+	all := itemsOf(space, group)
+	p := all[w.used[space+group]%len(all)]
+	w.used[space+group]++
 	return p
 }
 
 // ofItem returns what an event does to an item, nil if it is not about one. The first event has the first item, and so on.
-func (w *convergeWorld) ofItem(t *testing.T, e converge.Event) func(context.Context) error {
+func (w *convergeWorld) itemFault(t *testing.T, e converge.Event) func(context.Context) error {
 	var p converge.ItemRef
 	var f func(context.Context, converge.ItemRef) error
 	switch e.Fault {
@@ -332,17 +332,17 @@ func (w *convergeWorld) ofItem(t *testing.T, e converge.Event) func(context.Cont
 	case converge.Lose:
 		p, f = w.next(e.Target, lostItems), w.lose
 	case converge.LoseSpace:
-		p, f = w.next(e.Target, lostItems), w.vanish
+		p, f = w.next(e.Target, lostItems), w.loseSpace
 	case converge.LoseAndGuess:
 		p, f = w.next(e.Target, lostItems), w.loseAndGuess
 	case converge.LoseAndPutBack:
-		p, f = w.next(fanSpace, againItems), w.loseAndBack
+		p, f = w.next(fanSpace, againItems), w.loseAndPutBack
 	default:
 		return nil
 	}
 	return func(ctx context.Context) error {
-		defer w.hold(p)()
-		if err := w.settled(ctx, p); err != nil {
+		defer w.lockItem(p)()
+		if err := w.awaitSettled(ctx, p); err != nil {
 			t.Logf("%s: %v: %v", e.Fault, p, err)
 			return nil
 		}
@@ -351,25 +351,25 @@ func (w *convergeWorld) ofItem(t *testing.T, e converge.Event) func(context.Cont
 }
 
 // settled waits until the source and all destinations hold what clients have put last.
-func (w *convergeWorld) settled(ctx context.Context, p converge.ItemRef) error {
+func (w *convergeWorld) awaitSettled(ctx context.Context, p converge.ItemRef) error {
 	w.mu.Lock()
 	o, was := w.puts[p]
 	w.mu.Unlock()
 	if _, live := w.model.Content(p); !live && was {
-		if err := w.do(ctx, o); err != nil {
+		if err := w.apply(ctx, o); err != nil {
 			return err
 		}
 	}
 	if _, err := w.store(sourceStore).Stat(ctx, p.Space, p.Item); errors.Is(err, storage.ErrNotFound) { // it was lost
-		if err := w.do(ctx, o); err != nil {
+		if err := w.apply(ctx, o); err != nil {
 			return err
 		}
 	}
-	return w.copied(ctx, p, settleLimit)
+	return w.awaitCopied(ctx, p, settleLimit)
 }
 
 // copied waits until all destinations hold what clients have put last.
-func (w *convergeWorld) copied(ctx context.Context, p converge.ItemRef, limit time.Duration) error {
+func (w *convergeWorld) awaitCopied(ctx context.Context, p converge.ItemRef, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for len(w.holders(ctx, p)) < len(w.model.Rule(p.Space).Pairs) {
@@ -391,7 +391,7 @@ func (w *convergeWorld) putBack(t *testing.T, e converge.Event) func(context.Con
 		done := make(chan error, 1)
 		w.hooks.set(w.hooks.before, "DELETE", p, func() {
 			looked := w.hooks.next("HEAD", p)
-			err := w.do(ctx, back)
+			err := w.apply(ctx, back)
 			select {
 			case <-looked:
 			case <-time.After(3 * time.Second):
@@ -399,7 +399,7 @@ func (w *convergeWorld) putBack(t *testing.T, e converge.Event) func(context.Con
 			_ = retry.Sleep(ctx, slow) // when the run is over, nothing is waited for
 			done <- err
 		})
-		if err := w.do(ctx, converge.Op{ItemRef: p, Kind: converge.Delete, User: "ben"}); err != nil {
+		if err := w.apply(ctx, converge.Op{ItemRef: p, Kind: converge.Delete, User: "ben"}); err != nil {
 			return err
 		}
 		select {
@@ -414,7 +414,7 @@ func (w *convergeWorld) putBack(t *testing.T, e converge.Event) func(context.Con
 		case <-time.After(hookLimit): // it is deleted later, without a hook
 			t.Logf("%v was not deleted within %v", p, hookLimit)
 			w.hooks.set(w.hooks.before, "DELETE", p, nil)
-			return w.do(ctx, back)
+			return w.apply(ctx, back)
 		}
 	}
 }
@@ -428,15 +428,15 @@ func eventHash(seed uint64, e converge.Event) uint32 {
 
 // lose takes the source and the first copy away, and has the sources of the space checked.
 func (w *convergeWorld) lose(ctx context.Context, p converge.ItemRef) error {
-	if _, err := w.take(ctx, p); err != nil {
+	if _, err := w.loseCopies(ctx, p); err != nil {
 		return err
 	}
-	return w.ask(ctx, "sweep", "start", "fixity", "--all", "--store", sourceStore, "--space", p.Space)
+	return w.runUntilOK(ctx, "sweep", "start", "fixity", "--all", "--store", sourceStore, "--space", p.Space)
 }
 
 // loseAndGuess takes the source and the first copy away, and publishes what a sweep would guess of the source.
 func (w *convergeWorld) loseAndGuess(ctx context.Context, p converge.ItemRef) error {
-	gone, err := w.take(ctx, p)
+	gone, err := w.loseCopies(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -447,7 +447,7 @@ func (w *convergeWorld) loseAndGuess(ctx context.Context, p converge.ItemRef) er
 }
 
 // take takes the source and the first copy away, and returns what the source was.
-func (w *convergeWorld) take(ctx context.Context, p converge.ItemRef) (source storage.Deleted, err error) {
+func (w *convergeWorld) loseCopies(ctx context.Context, p converge.ItemRef) (source storage.Deleted, err error) {
 	for _, id := range []string{w.model.Rule(p.Space).Pairs[0].To, sourceStore} {
 		if source, err = w.remove(ctx, converge.Copy{Store: id, ItemRef: p}); err != nil {
 			return source, err
@@ -471,7 +471,7 @@ func (w *convergeWorld) remove(ctx context.Context, c converge.Copy) (storage.De
 }
 
 // loseAndBack takes the copy on S3 away, deletes the source, and puts it back when that is on record of the copy.
-func (w *convergeWorld) loseAndBack(ctx context.Context, p converge.ItemRef) error {
+func (w *convergeWorld) loseAndPutBack(ctx context.Context, p converge.ItemRef) error {
 	w.mu.Lock()
 	back := w.puts[p]
 	w.mu.Unlock()
@@ -479,7 +479,7 @@ func (w *convergeWorld) loseAndBack(ctx context.Context, p converge.ItemRef) err
 		return err
 	}
 	w.model.RecordLoss(converge.Copy{Store: clockStore, ItemRef: p})
-	if err := w.do(ctx, converge.Op{ItemRef: p, Kind: converge.Delete, User: "cyd"}); err != nil {
+	if err := w.apply(ctx, converge.Op{ItemRef: p, Kind: converge.Delete, User: "cyd"}); err != nil {
 		return err
 	}
 	limit, cancel := context.WithTimeout(ctx, settleLimit)
@@ -491,5 +491,5 @@ func (w *convergeWorld) loseAndBack(ctx context.Context, p converge.ItemRef) err
 			break
 		}
 	}
-	return w.do(ctx, back)
+	return w.apply(ctx, back)
 }

@@ -25,20 +25,20 @@ import (
 const decideLimit = 15 * time.Second
 
 // ask runs a command until it succeeds: a store, or ClickHouse, may be away.
-func (w *convergeWorld) ask(ctx context.Context, args ...string) error {
+func (w *convergeWorld) runUntilOK(ctx context.Context, args ...string) error {
 	for begun := time.Now(); ; {
 		out, err := exec.CommandContext(ctx, w.binary, append(args, "--config", w.file)...).CombinedOutput()
 		if err == nil {
 			return nil
 		}
-		if time.Since(begun) > backLimit || retry.Sleep(ctx, 500*time.Millisecond) != nil {
+		if time.Since(begun) > restoreLimit || retry.Sleep(ctx, 500*time.Millisecond) != nil {
 			return fmt.Errorf("millrace %v: %w: %s", args, err, out)
 		}
 	}
 }
 
 // opened waits until ClickHouse has open incidents that are wanted, and returns them in the order of their keys.
-func (w *convergeWorld) opened(
+func (w *convergeWorld) awaitOpen(
 	ctx context.Context, limit time.Duration, want func(*pb.Incident) bool,
 ) (all []*pb.Incident, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -58,7 +58,7 @@ func (w *convergeWorld) opened(
 func (w *convergeWorld) decide(t *testing.T, e converge.Event) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for _, verb := range []string{"approve", "close"} {
-			waiting, err := w.opened(ctx, backLimit, func(i *pb.Incident) bool {
+			waiting, err := w.awaitOpen(ctx, restoreLimit, func(i *pb.Incident) bool {
 				return i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL && !w.isDecided(i.GetId())
 			})
 			if err != nil {
@@ -83,7 +83,7 @@ func (w *convergeWorld) decideOn(ctx context.Context, t *testing.T, e converge.E
 	d := converge.Decision{Copy: copyAt(i), Kind: i.GetKind(), Closes: verb == "close", Reason: w.reason(i.GetId())}
 	limit, cancel := context.WithTimeout(ctx, decideLimit)
 	defer cancel()
-	if err := w.ask(limit, "incident", verb, key, "--reason", d.Reason); err != nil {
+	if err := w.runUntilOK(limit, "incident", verb, key, "--reason", d.Reason); err != nil {
 		t.Logf("no decision: %v", err) // it may be over by now
 		return
 	}
@@ -112,7 +112,7 @@ func (w *convergeWorld) closeHeld(t *testing.T) {
 }
 
 // befell reports that nothing came of what the short form is for: then it has shown nothing.
-func (w *convergeWorld) befell(t *testing.T) {
+func (w *convergeWorld) checkCoverage(t *testing.T) {
 	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -144,14 +144,14 @@ func (w *convergeWorld) isDecided(id string) bool {
 
 // garble publishes a record that cannot be decoded. In policies a revision follows it; of any other topic a person closes
 // its incident.
-func (w *convergeWorld) garble(t *testing.T, topic schemas.Topic) {
+func (w *convergeWorld) corruptRecord(t *testing.T, topic schemas.Topic) {
 	t.Helper()
 	rec := harness.WriteTo(t, kafka.Config{Brokers: w.cfg.Kafka.Brokers, Prefix: w.cfg.Kafka.TopicPrefix}, harness.Record{
 		Record: schemas.Record{Topic: topic, Key: []byte("acme"), Value: []byte("not what it says")},
 	})
 	position := fmt.Sprintf("%s/%d@%d", topic, rec.Partition, rec.Offset)
 	w.model.RecordFault(converge.CorruptRecord, position)
-	_, err := w.opened(t.Context(), hookLimit, func(i *pb.Incident) bool {
+	_, err := w.awaitOpen(t.Context(), hookLimit, func(i *pb.Incident) bool {
 		return i.GetKind() == incident.RecordUnreadable && i.GetSubject() == position
 	})
 	if err != nil {
@@ -159,7 +159,7 @@ func (w *convergeWorld) garble(t *testing.T, topic schemas.Topic) {
 		return
 	}
 	if topic == schemas.Policies {
-		w.revised(t)
+		w.reviseAfterCorrupt(t)
 		return
 	}
 	d := converge.Decision{Kind: incident.RecordUnreadable, Subject: position, Closes: true, Reason: w.reason(position)}
@@ -170,10 +170,10 @@ func (w *convergeWorld) garble(t *testing.T, topic schemas.Topic) {
 
 // revised publishes another revision after a record that cannot be decoded. What clients have deleted until then may be
 // kept.
-func (w *convergeWorld) revised(t *testing.T) {
+func (w *convergeWorld) reviseAfterCorrupt(t *testing.T) {
 	t.Helper()
-	w.gate.Lock()
-	defer w.gate.Unlock()
+	w.mutating.Lock()
+	defer w.mutating.Unlock()
 	if err := w.revise(t.Context(), laterPolicy(w.revision)); err != nil {
 		t.Fatal(err)
 	}
@@ -183,11 +183,11 @@ func (w *convergeWorld) revised(t *testing.T) {
 
 // vanish takes a space away from a store, has its copies checked, and declares it gone once there is an incident. When
 // the copies are back, the space is declared to be expected again. The item p is put once more meanwhile.
-func (w *convergeWorld) vanish(ctx context.Context, p converge.ItemRef) error {
-	defer w.hold(converge.ItemRef{Space: p.Space})() // one at a time
-	all := places(p.Space, lostItems)
+func (w *convergeWorld) loseSpace(ctx context.Context, p converge.ItemRef) error {
+	defer w.lockItem(converge.ItemRef{Space: p.Space})() // one at a time
+	all := itemsOf(p.Space, lostItems)
 	for _, other := range all {
-		if err := w.copied(ctx, other, backLimit); err != nil {
+		if err := w.awaitCopied(ctx, other, restoreLimit); err != nil {
 			return fmt.Errorf("%v before its space is lost: %w", other, err)
 		}
 	}
@@ -198,25 +198,25 @@ func (w *convergeWorld) vanish(ctx context.Context, p converge.ItemRef) error {
 	for _, p := range all {
 		w.model.RecordLoss(converge.Copy{Store: lostAt, ItemRef: p})
 	}
-	if err := w.ask(ctx, "sweep", "start", "fixity", "--all", "--store", lostAt, "--space", p.Space); err != nil {
+	if err := w.runUntilOK(ctx, "sweep", "start", "fixity", "--all", "--store", lostAt, "--space", p.Space); err != nil {
 		return err
 	}
-	_, err := w.opened(ctx, backLimit, func(i *pb.Incident) bool {
+	_, err := w.awaitOpen(ctx, restoreLimit, func(i *pb.Incident) bool {
 		return i.GetKind() == incident.SpaceMissing && i.GetStore() == lostAt && i.GetSpace() == p.Space
 	})
 	if err != nil {
 		return fmt.Errorf("space %s: %w", p.Space, err)
 	}
-	if err := w.do(ctx,
+	if err := w.apply(ctx,
 		converge.Op{ItemRef: p, Kind: converge.Put, User: "ann", Body: "put while the space is missing"}); err != nil {
 		return err
 	}
 	for _, verb := range []string{"gone", "back"} {
-		if err := w.ask(ctx, "space", verb, "acme/"+lostAt+"/"+p.Space, "--reason", "a test"); err != nil {
+		if err := w.runUntilOK(ctx, "space", verb, "acme/"+lostAt+"/"+p.Space, "--reason", "a test"); err != nil {
 			return err
 		}
 		for _, p := range all {
-			if err := w.copied(ctx, p, backLimit); err != nil {
+			if err := w.awaitCopied(ctx, p, restoreLimit); err != nil {
 				return fmt.Errorf("%v after space %s: %w", p, verb, err)
 			}
 		}

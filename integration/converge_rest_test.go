@@ -19,7 +19,7 @@ const idleLimit = 2 * time.Minute
 
 // rest waits until nothing is under way: no group lags behind its topics, nothing waits in a delay lane, and two looks find
 // the same. It waits up to limit as long as something moves.
-func (w *convergeWorld) rest(t *testing.T, limit time.Duration) {
+func (w *convergeWorld) awaitRest(t *testing.T, limit time.Duration) {
 	t.Helper()
 	begun := time.Now()
 	moved, last := begun, ""
@@ -94,7 +94,7 @@ func (w *convergeWorld) lag(ctx context.Context) (lag map[schemas.Role]int64, wr
 
 // heal has what died handled once more and every copy checked, and waits until all is at rest and no incident without an
 // item is open.
-func (w *convergeWorld) heal(t *testing.T, limit time.Duration) {
+func (w *convergeWorld) redriveAndCheck(t *testing.T, limit time.Duration) {
 	t.Helper()
 	for _, topic := range []schemas.Topic{schemas.Policies, schemas.Admin} { // what cannot be decoded next time either
 		code, out := w.millrace(t, "dead", "discard", "--topic", string(topic), "--cause", "malformed", "--reason",
@@ -107,11 +107,11 @@ func (w *convergeWorld) heal(t *testing.T, limit time.Duration) {
 		if code != 0 || strings.Contains(out, "redriven 0 ") {
 			break
 		}
-		w.rest(t, limit)
+		w.awaitRest(t, limit)
 	}
 	w.closeHeld(t)
 	w.want(t, 0, "checks asked for", "sweep", "start", "fixity", "--all")
-	w.rest(t, limit)
+	w.awaitRest(t, limit)
 	for begun := time.Now(); time.Since(begun) < idleLimit; wait(t, 500*time.Millisecond) {
 		if !slices.ContainsFunc(w.incidents(t), func(i converge.Incident) bool { return i.Open && i.Item == "" }) {
 			return

@@ -13,10 +13,10 @@ import (
 
 // hooks are called once when the store on S3 is asked to do something with a key.
 type hooks struct {
-	mu     sync.Mutex // guards what follows
-	before map[string]func()
-	after  map[string]func()
-	asked  map[string]chan struct{} // closed when a key is looked at
+	mu      sync.Mutex // guards what follows
+	before  map[string]func()
+	after   map[string]func()
+	statted map[string]chan struct{} // closed when a key is looked at
 }
 
 // serveS3 starts the service, whose clock is not that of this machine.
@@ -58,9 +58,9 @@ func (h *hooks) call(set map[string]func(), r *http.Request) {
 	h.mu.Lock()
 	f := set[key]
 	delete(set, key)
-	if c := h.asked[key]; c != nil {
+	if c := h.statted[key]; c != nil {
 		close(c)
-		delete(h.asked, key)
+		delete(h.statted, key)
 	}
 	h.mu.Unlock()
 	if f != nil {
@@ -80,6 +80,6 @@ func (h *hooks) next(method string, p converge.ItemRef) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	c := make(chan struct{})
-	h.asked[hookKey(method, p)] = c
+	h.statted[hookKey(method, p)] = c
 	return c
 }

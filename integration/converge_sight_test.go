@@ -16,7 +16,7 @@ import (
 )
 
 // look returns what stores hold and what is on record of it.
-func (w *convergeWorld) look(t *testing.T) converge.Observation {
+func (w *convergeWorld) observe(t *testing.T) converge.Observation {
 	t.Helper()
 	s := converge.Observation{Copies: map[converge.Copy]converge.Content{}, Records: map[converge.Copy]converge.Record{}}
 	for space, rule := range convergeRules() {
@@ -30,7 +30,7 @@ func (w *convergeWorld) look(t *testing.T) converge.Observation {
 		w.entries(t, &s, space)
 		w.records(t, s, stores, space)
 	}
-	s.Incidents, s.DeadLetters = w.incidents(t), w.letters(t)
+	s.Incidents, s.DeadLetters = w.incidents(t), w.deadLetters(t)
 	return s
 }
 
@@ -72,7 +72,7 @@ func (w *convergeWorld) incidents(t *testing.T) (all []converge.Incident) {
 }
 
 // letters reads all dead letters that there ever were.
-func (w *convergeWorld) letters(t *testing.T) (all []converge.DeadLetter) {
+func (w *convergeWorld) deadLetters(t *testing.T) (all []converge.DeadLetter) {
 	t.Helper()
 	err := w.dead.Each(t.Context(), kafka.DeadQuery{Closed: true}, func(l *kafka.DeadLetter) error {
 		letter := converge.DeadLetter{
@@ -108,7 +108,7 @@ func copyAt(m interface {
 }
 
 // asked returns what ClickHouse answers. It is asked again, since a connection may be to an engine that is no more.
-func asked[T any](t *testing.T, ask func() (T, error)) T {
+func queryRetry[T any](t *testing.T, ask func() (T, error)) T {
 	t.Helper()
 	for tries := 1; ; tries++ {
 		answer, err := ask()
@@ -154,7 +154,7 @@ func (w *convergeWorld) records(t *testing.T, s converge.Observation, stores []s
 			}
 		}
 	}
-	found := asked(t, func() ([]*pb.CopyRecord, error) { return w.app.DB().Records(t.Context(), all) })
+	found := queryRetry(t, func() ([]*pb.CopyRecord, error) { return w.app.DB().Records(t.Context(), all) })
 	row := func(r *pb.Record) converge.Row {
 		return converge.Row{Live: r.GetState() == pb.RecordState_RECORD_STATE_LIVE, SHA256: r.GetDigests()[digest.SHA256]}
 	}
@@ -171,12 +171,12 @@ func (w *convergeWorld) entries(t *testing.T, s *converge.Observation, space str
 	q := clickhouse.SpaceQuery{Account: "acme", Space: space, Limit: 5000}
 	for {
 		var next clickhouse.ChangeCursor
-		page := asked(t, func() (page []*pb.Change, err error) {
+		page := queryRetry(t, func() (page []*pb.Change, err error) {
 			page, next, err = w.app.DB().SpaceHistory(t.Context(), q)
 			return page, err
 		})
 		for _, c := range page {
-			if e, ok := entryOf(c); ok {
+			if e, ok := auditEntry(c); ok {
 				s.Audit = append(s.Audit, e)
 			}
 		}
@@ -188,7 +188,7 @@ func (w *convergeWorld) entries(t *testing.T, s *converge.Observation, space str
 }
 
 // entryOf returns a Change of an item's content or properties as the model knows it.
-func entryOf(c *pb.Change) (converge.Entry, bool) {
+func auditEntry(c *pb.Change) (converge.Entry, bool) {
 	e := converge.Entry{Copy: copyAt(c), User: c.GetUser(), Client: c.GetOrigin() == pb.Origin_ORIGIN_CLIENT,
 		Content: converge.Content{SHA256: c.GetDigests()[digest.SHA256], MediaType: c.GetMediaType(),
 			User: c.GetProperties()}}

@@ -57,13 +57,13 @@ func converged(t *testing.T, seed uint64, form convergeForm) {
 	t.Logf("seed %d: %s=%d repeats this run", seed, seedEnv, seed)
 	w := newConvergeWorld(t, seed, form.short)
 	w.fill(t)
-	w.rest(t, form.rest)
+	w.awaitRest(t, form.rest)
 	w.backup = w.engine.backUp(t)
 	w.run(t, form)
-	w.rest(t, form.rest)
-	w.befell(t)
+	w.awaitRest(t, form.rest)
+	w.checkCoverage(t)
 	w.compare(t, false)
-	w.heal(t, form.rest)
+	w.redriveAndCheck(t, form.rest)
 	w.compare(t, true)
 	w.want(t, 0, "no findings", "verify", "--strict")
 	w.want(t, 0, "no findings", "verify", "--manifest")
@@ -72,7 +72,7 @@ func converged(t *testing.T, seed uint64, form convergeForm) {
 // compare compares what is there with what must be, before or after all was healed.
 func (w *convergeWorld) compare(t *testing.T, healed bool) {
 	t.Helper()
-	s := w.look(t)
+	s := w.observe(t)
 	s.Rechecked = healed
 	excused, explained := map[converge.Finding]int{}, map[converge.ItemRef]bool{}
 	for _, d := range w.model.Compare(s) {

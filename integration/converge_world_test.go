@@ -80,16 +80,16 @@ func convergeRules() map[string]converge.Rule {
 
 // Processes of a world, and their roles.
 const (
-	sinkProcess  = "sink"
-	headProcess  = "head"
-	careProcess  = "care" // apart, since one that plans does so once more after a kill, which mends much
-	workProcess  = "work"
-	otherProcess = "other"
+	sinkProcess    = "sink"
+	headProcess    = "head"
+	stewardProcess = "care" // apart, since one that plans does so once more after a kill, which mends much
+	workProcess    = "work"
+	otherProcess   = "other"
 )
 
 func processRoles() map[string]string {
 	return map[string]string{
-		sinkProcess: "sink", headProcess: "planner,delayer", careProcess: "steward", workProcess: "copier,deleter",
+		sinkProcess: "sink", headProcess: "planner,delayer", stewardProcess: "steward", workProcess: "copier,deleter",
 		otherProcess: "copier,deleter,checker,sweeper",
 	}
 }
@@ -97,7 +97,7 @@ func processRoles() map[string]string {
 // A convergeWorld is a broker in this process, a ClickHouse and roles in processes of their own, three stores of files, one on
 // S3, clients, and a model of what they did.
 type convergeWorld struct {
-	plant
+	setup
 	binary   string // millrace
 	seed     uint64
 	model    *converge.Model
@@ -112,13 +112,13 @@ type convergeWorld struct {
 	s3Away   atomic.Bool
 	hooks    hooks
 	events   sync.Mutex   // held while something befalls processes, roles, stores or clocks
-	gate     sync.RWMutex // read by clients while they do something, written when what they have done is to be known
+	mutating sync.RWMutex // read by clients while they do something, written when what they have done is to be known
 
 	mu        sync.Mutex // guards what follows
 	revision  int64      // of the policy
 	without   bool       // processes are started without the store that is taken out
 	processes map[string]*process
-	turn      map[string]int                   // how many items of a group were used
+	used      map[string]int                   // how many items of a group were used
 	puts      map[converge.ItemRef]converge.Op // the last of each item
 	reasons   map[string]string                // of decisions, by the id of the incident
 	crossed   int                              // items that were put back while they were deleted
@@ -132,8 +132,8 @@ func newConvergeWorld(t *testing.T, seed uint64, short bool) *convergeWorld {
 	w := &convergeWorld{
 		binary: binaries(t), seed: seed, model: converge.NewModel(sourceStore, convergeRules(), clockStore),
 		processes: map[string]*process{},
-		turn:      map[string]int{}, puts: map[converge.ItemRef]converge.Op{},
-		hooks: hooks{before: map[string]func(){}, after: map[string]func(){}, asked: map[string]chan struct{}{}},
+		used:      map[string]int{}, puts: map[converge.ItemRef]converge.Op{},
+		hooks: hooks{before: map[string]func(){}, after: map[string]func(){}, statted: map[string]chan struct{}{}},
 	}
 	w.clock.Store(int64(-behind))
 	t.Setenv("PATH", filepath.Dir(w.binary)+string(os.PathListSeparator)+os.Getenv("PATH"))
@@ -271,7 +271,7 @@ func (w *convergeWorld) start(t *testing.T, name string) {
 	if w.without {
 		file = filepath.Join(filepath.Dir(w.file), "without.yaml")
 	}
-	w.processes[name] = begin(t, name, exec.Command(w.binary, "run", "--config", file, "--roles", processRoles()[name]))
+	w.processes[name] = startProgram(t, name, exec.Command(w.binary, "run", "--config", file, "--roles", processRoles()[name]))
 }
 
 func (w *convergeWorld) process(name string) *process {

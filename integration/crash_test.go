@@ -53,18 +53,18 @@ func demoKilled(t *testing.T, kills int, args ...string) {
 			if err := os.RemoveAll(killed); err != nil {
 				t.Fatal(err)
 			}
-		case code == 3 && redriven(t, killed):
+		case code == 3 && redriveDead(t, killed):
 		default:
 			t.Fatalf("it was not killed and ended with exit code %d", code)
 		}
 	}
 	code, s, stderr = demo(t, append(args, "--state", killed, dir)...)
-	for code == 3 && redriven(t, killed) {
+	for code == 3 && redriveDead(t, killed) {
 		code, s, stderr = demo(t, append(args, "--state", killed, dir)...)
 	}
 	wantAll(t, code, s, stderr, 80)
 
-	want, got := held(t, spared), held(t, killed)
+	want, got := manifestOf(t, spared), manifestOf(t, killed)
 	for key, is := range got {
 		if want[key] != is {
 			t.Errorf("%s: %s, without kills: %s", key, is, want[key])
@@ -79,7 +79,7 @@ func demoKilled(t *testing.T, kills int, args ...string) {
 
 // redriven redrives what was taken for the cause of deaths, and says whether there was any: whoever is at
 // work in three processes that die is, though here nobody was.
-func redriven(t *testing.T, dir string) bool {
+func redriveDead(t *testing.T, dir string) bool {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), binaries(t), "dead", "redrive", "--state", dir,
 		"--cause", "processes that died", "--reason", "the test killed them").CombinedOutput()
@@ -105,7 +105,7 @@ func killAfter(t *testing.T, after time.Duration, args ...string) int {
 
 // held is what a state's manifest says of every copy, without ids and times; it fails
 // the test where a view holds a row twice.
-func held(t *testing.T, dir string) map[string]string {
+func manifestOf(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
 	log := slog.New(slog.DiscardHandler)

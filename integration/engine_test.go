@@ -61,7 +61,7 @@ func (e *engine) revive(t *testing.T) {
 }
 
 // attend revives the engine whenever it ends, until done is closed.
-func (e *engine) attend(t *testing.T, done <-chan struct{}) {
+func (e *engine) reviveUntil(t *testing.T, done <-chan struct{}) {
 	t.Helper()
 	for {
 		select {

@@ -17,8 +17,8 @@ import (
 func TestBrokerFaults(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{})
 	c.Breakable(t)
-	cfg := faulty(c, "brokers")
-	l := books(t, c, cfg, 6)
+	cfg := faultConfig(c, "brokers")
+	l := newAuditedLedger(t, c, cfg, 6)
 	task := memberSpec{Task: 10 * time.Millisecond}.plan
 	for range 2 {
 		planner(t, cfg, kafka.PoolConfig{}, task)
@@ -92,8 +92,8 @@ func TestBrokerFaults(t *testing.T) {
 func TestRefused(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{})
 	c.Breakable(t)
-	cfg := faulty(c, "refused")
-	l := books(t, c, cfg, 3)
+	cfg := faultConfig(c, "refused")
+	l := newAuditedLedger(t, c, cfg, 3)
 	c.SetTopicConfig(t, cfg.Prefix+string(schemas.DuplicationHigh), "min.insync.replicas", "3")
 	broker := c.Leader(t, cfg)
 	c.Kill(t, broker)

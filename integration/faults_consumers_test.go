@@ -26,12 +26,12 @@ import (
 func TestConsumerFaults(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{})
 	for name, test := range map[string]func(*testing.T, *harness.Cluster){
-		"killed ten times in mid-task":        killedTenTimes,
+		"killed ten times in mid-task":        killedRepeatedly,
 		"frozen past its session":             frozen,
-		"members come and go":                 storm,
-		"a handler that hangs":                hangs,
-		"a handler that ignores its context":  stubborn,
-		"deployments in the course of a copy": deployed,
+		"members come and go":                 rebalanceStorm,
+		"a handler that hangs":                hangingTask,
+		"a handler that ignores its context":  stuckTask,
+		"deployments in the course of a copy": killedByDeploys,
 		"poison among good records":           poison,
 		"64 partitions and one hot key":       hotKey,
 	} {
@@ -42,14 +42,14 @@ func TestConsumerFaults(t *testing.T) {
 	}
 }
 
-func killedTenTimes(t *testing.T, c *harness.Cluster) {
-	cfg := faulty(c, "killed")
-	l := books(t, c, cfg, 6)
+func killedRepeatedly(t *testing.T, c *harness.Cluster) {
+	cfg := faultConfig(c, "killed")
+	l := newAuditedLedger(t, c, cfg, 6)
 	stop := load(t, cfg, 60, 300)
 	var members [3]*process
 	name := func(i, life int) string { return fmt.Sprintf("member-%d/%d", i, life) }
 	start := func(i, life int) {
-		members[i] = spawn(t, cfg,
+		members[i] = startMember(t, cfg,
 			memberSpec{Name: name(i, life), Session: 3 * time.Second, Workers: 8, Task: 20 * time.Millisecond})
 	}
 	for i := range members {
@@ -76,8 +76,8 @@ func killedTenTimes(t *testing.T, c *harness.Cluster) {
 
 func frozen(t *testing.T, c *harness.Cluster) {
 	for _, serverSide := range []bool{false, true} {
-		cfg := faulty(c, fmt.Sprintf("frozen-%t", serverSide))
-		l := books(t, c, cfg, 6)
+		cfg := faultConfig(c, fmt.Sprintf("frozen-%t", serverSide))
+		l := newAuditedLedger(t, c, cfg, 6)
 		stop := load(t, cfg, 60, 200)
 		spec := memberSpec{Session: 3 * time.Second, Workers: 8, Task: 20 * time.Millisecond, ServerSide: serverSide}
 		if serverSide {
@@ -86,7 +86,7 @@ func frozen(t *testing.T, c *harness.Cluster) {
 		var members []*process
 		for i := range 3 {
 			spec.Name = fmt.Sprint("member-", i)
-			members = append(members, spawn(t, cfg, spec))
+			members = append(members, startMember(t, cfg, spec))
 		}
 		group := cfg.Prefix + string(schemas.RolePlanner)
 		sized := func(n int) {
@@ -126,15 +126,15 @@ func frozen(t *testing.T, c *harness.Cluster) {
 	}
 }
 
-func storm(t *testing.T, c *harness.Cluster) {
-	cfg := faulty(c, "storm")
-	l := books(t, c, cfg, 8)
+func rebalanceStorm(t *testing.T, c *harness.Cluster) {
+	cfg := faultConfig(c, "storm")
+	l := newAuditedLedger(t, c, cfg, 8)
 	stop := load(t, cfg, 80, 300)
 	task := memberSpec{Task: 20 * time.Millisecond}.plan
 	planner(t, cfg, kafka.PoolConfig{}, task)
 	planner(t, cfg, kafka.PoolConfig{}, task)
 	moves := 0
-	for begun := time.Now(); time.Since(begun) < long(15*time.Second); moves++ {
+	for begun := time.Now(); time.Since(begun) < soakTime(15*time.Second); moves++ {
 		leave := planner(t, cfg, kafka.PoolConfig{}, task)
 		wait(t, time.Second)
 		if err := leave(); err != nil {
@@ -149,10 +149,10 @@ func storm(t *testing.T, c *harness.Cluster) {
 
 // One task hangs until it is cancelled: the others go on, no commit passes it, and it is done
 // the next time.
-func hangs(t *testing.T, c *harness.Cluster) {
-	cfg := faulty(c, "hangs")
+func hangingTask(t *testing.T, c *harness.Cluster) {
+	cfg := faultConfig(c, "hangs")
 	cfg.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
-	l := books(t, c, cfg, 1)
+	l := newAuditedLedger(t, c, cfg, 1)
 	const n, items = 400, 40
 	var hung atomic.Int64
 	cancelled := make(chan error, 1)
@@ -200,11 +200,11 @@ func hangs(t *testing.T, c *harness.Cluster) {
 }
 
 // One task cannot be ended: its process says so and ends, and another does the work.
-func stubborn(t *testing.T, c *harness.Cluster) {
+func stuckTask(t *testing.T, c *harness.Cluster) {
 	need.Full(t)
-	cfg := faulty(c, "stubborn")
-	l := books(t, c, cfg, 2)
-	p := spawn(t, cfg,
+	cfg := faultConfig(c, "stubborn")
+	l := newAuditedLedger(t, c, cfg, 2)
+	p := startMember(t, cfg,
 		memberSpec{Name: "stubborn", Session: 3 * time.Second, Workers: 8, Stall: time.Second, Stubborn: "item-7"})
 	publish(t, cfg, changes(400, 40)...)
 	select {
@@ -228,18 +228,18 @@ func stubborn(t *testing.T, c *harness.Cluster) {
 // A copy lasts ten times as long as those who deploy wait for a process to end, and is at work in ten that are told to
 // stop, and killed: as Kubernetes does after 30 s and Docker after 10 s, with a tenth of the times. None of that counts
 // as a death, and the copy ends.
-func deployed(t *testing.T, c *harness.Cluster) {
+func killedByDeploys(t *testing.T, c *harness.Cluster) {
 	need.Full(t)
 	for name, grace := range map[string]time.Duration{"kubernetes": 3 * time.Second, "docker": time.Second} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := faulty(c, name)
-			l := books(t, c, cfg, 1)
+			cfg := faultConfig(c, name)
+			l := newAuditedLedger(t, c, cfg, 1)
 			publish(t, cfg, change("long", 0))
 			spec := memberSpec{Session: 3 * time.Second, Workers: 4, Long: "long", LongTask: 10 * grace}
 			for i := range 10 {
 				spec.Name, spec.Begun = fmt.Sprint(name, i), filepath.Join(t.TempDir(), fmt.Sprint(i))
-				p := spawn(t, cfg, spec)
+				p := startMember(t, cfg, spec)
 				harness.Eventually(t, time.Minute, "begin the copy", func(context.Context) error {
 					_, err := os.Stat(spec.Begun)
 					return err
@@ -250,7 +250,7 @@ func deployed(t *testing.T, c *harness.Cluster) {
 				p.kill()
 			}
 			spec.Name, spec.Begun = name+" at last", filepath.Join(t.TempDir(), "at last")
-			spawn(t, cfg, spec)
+			startMember(t, cfg, spec)
 			l.close(t, time.Minute)
 			if len(l.done) != 1 || len(l.dead) > 0 {
 				t.Errorf("%d changes are handled and %d letters dead, want the one and none", len(l.done), len(l.dead))
@@ -260,8 +260,8 @@ func deployed(t *testing.T, c *harness.Cluster) {
 }
 
 func poison(t *testing.T, c *harness.Cluster) {
-	cfg := faulty(c, "poison")
-	l := books(t, c, cfg, 3)
+	cfg := faultConfig(c, "poison")
+	l := newAuditedLedger(t, c, cfg, 3)
 	bad := [][]byte{nil, {}, {0}, []byte("no message"), []byte(`{"json": true}`), slices.Repeat([]byte{0xff}, 300),
 		make([]byte, schemas.MaxBytes)}
 	var recs []harness.Record
@@ -285,7 +285,7 @@ func poison(t *testing.T, c *harness.Cluster) {
 		t.Errorf("%d changes are handled and %d letters dead, want %d and %d", len(l.done), len(l.dead), n, n/10)
 	}
 	for _, r := range c.Read(t, cfg, schemas.Changes) {
-		if d, ok := l.dead[origin{r.Partition,
+		if d, ok := l.dead[sourcePosition{r.Partition,
 			r.Offset}]; ok && (string(d.Value) != string(r.Value) || string(d.Key) != string(r.Key)) {
 			t.Errorf("the dead letter of %d@%d has %d bytes under key %q, want the %d under %q as they were",
 				r.Partition, r.Offset, len(d.Value), d.Key, len(r.Value), r.Key)
@@ -295,7 +295,7 @@ func poison(t *testing.T, c *harness.Cluster) {
 
 // A key with most of the work is no slower for the others, though it has company in its partition.
 func hotKey(t *testing.T, c *harness.Cluster) {
-	cfg := faulty(c, "hot")
+	cfg := faultConfig(c, "hot")
 	c.CreateTopics(t, cfg, 64, schemas.Changes)
 	c.CreateTopics(t, cfg, 4, ledgerTopics(cfg)[1:]...)
 	l := newLedger(t, c, cfg)

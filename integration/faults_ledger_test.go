@@ -49,7 +49,7 @@ func plan(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 }
 
 // An origin is where a message was first written.
-type origin struct {
+type sourcePosition struct {
 	partition int32
 	offset    int64
 }
@@ -58,33 +58,33 @@ type origin struct {
 // given and of what became of them. It is built of what is on the brokers alone, so that
 // nothing of what is tested can tell it tales.
 type ledger struct {
-	c      *harness.Cluster
-	cfg    kafka.Config
-	group  string
-	reader *harness.Reader
-	quiet  func() // ends watch
+	c         *harness.Cluster
+	cfg       kafka.Config
+	group     string
+	reader    *harness.Reader
+	stopWatch func() // ends watch
 
-	mu      sync.Mutex          // guards the rest
-	inputs  map[origin]string   // id of the change; poison has none
-	asked   map[string][]string // by item: ids in the order in which they were written first
-	seen    map[string]bool     // ids in asked
-	outputs map[string][]string // by item: the ids that caused the outputs, in order
-	done    map[string]int      // by id: its outputs
-	by      map[string]int      // by ce_source: its outputs
-	before  map[int32]int64     // the commits that the last audit found
-	audits  int                 // that could be made
-	dead    map[origin]harness.Record
-	retried map[origin]bool // was in a lane, or came back from one
+	mu          sync.Mutex                // guards the rest
+	inputs      map[sourcePosition]string // id of the change; poison has none
+	expected    map[string][]string       // by item: ids in the order in which they were written first
+	seen        map[string]bool           // ids in asked
+	outputs     map[string][]string       // by item: the ids that caused the outputs, in order
+	done        map[string]int            // by id: its outputs
+	bySource    map[string]int            // by ce_source: its outputs
+	lastCommits map[int32]int64           // the commits that the last audit found
+	audits      int                       // that could be made
+	dead        map[sourcePosition]harness.Record
+	retried     map[sourcePosition]bool // was in a lane, or came back from one
 }
 
 // newLedger opens the books of a planner.
 func newLedger(t *testing.T, c *harness.Cluster, cfg kafka.Config) *ledger {
 	t.Helper()
 	return &ledger{
-		quiet: func() {}, c: c, cfg: cfg, group: cfg.Prefix + string(schemas.RolePlanner),
+		stopWatch: func() {}, c: c, cfg: cfg, group: cfg.Prefix + string(schemas.RolePlanner),
 		reader: c.Reader(t, cfg, ledgerTopics(cfg)...),
-		inputs: map[origin]string{}, asked: map[string][]string{}, seen: map[string]bool{}, outputs: map[string][]string{},
-		done: map[string]int{}, by: map[string]int{}, dead: map[origin]harness.Record{}, retried: map[origin]bool{},
+		inputs: map[sourcePosition]string{}, expected: map[string][]string{}, seen: map[string]bool{}, outputs: map[string][]string{},
+		done: map[string]int{}, bySource: map[string]int{}, dead: map[sourcePosition]harness.Record{}, retried: map[sourcePosition]bool{},
 	}
 }
 
@@ -101,13 +101,13 @@ func ledgerTopics(cfg kafka.Config) []schemas.Topic {
 func (l *ledger) catchUp(ctx context.Context) error {
 	recs, err := l.reader.CatchUp(ctx)
 	for _, r := range recs {
-		err = errors.Join(err, l.enter(r))
+		err = errors.Join(err, l.addRecord(r))
 	}
 	return err
 }
 
-func (l *ledger) enter(r harness.Record) error {
-	at := origin{r.Partition, r.Offset}
+func (l *ledger) addRecord(r harness.Record) error {
+	at := sourcePosition{r.Partition, r.Offset}
 	if r.Topic != schemas.Changes && r.Topic != schemas.DuplicationHigh {
 		if r.Header(schemas.TrailTopic) != string(schemas.Changes) {
 			return nil // another role's
@@ -117,7 +117,7 @@ func (l *ledger) enter(r harness.Record) error {
 		if err = errors.Join(err, offsetErr); err != nil {
 			return fmt.Errorf("%s/%d@%d does not say where it is from: %w", r.Topic, r.Partition, r.Offset, err)
 		}
-		at = origin{int32(partition), offset}
+		at = sourcePosition{int32(partition), offset}
 		if r.Topic == schemas.Dead {
 			l.dead[at] = r
 		} else {
@@ -132,7 +132,7 @@ func (l *ledger) enter(r harness.Record) error {
 			l.inputs[at] = c.GetId()
 			if !l.seen[c.GetId()] {
 				l.seen[c.GetId()] = true
-				l.asked[c.GetItem()] = append(l.asked[c.GetItem()], c.GetId())
+				l.expected[c.GetItem()] = append(l.expected[c.GetItem()], c.GetId())
 			}
 		}
 		return nil
@@ -142,13 +142,13 @@ func (l *ledger) enter(r harness.Record) error {
 	}
 	out := body.(*pb.DuplicationCommand)
 	l.done[out.GetCause()]++
-	l.by[r.Header(schemas.HeaderSource)]++
+	l.bySource[r.Header(schemas.HeaderSource)]++
 	l.outputs[out.GetItem()] = append(l.outputs[out.GetItem()], out.GetCause())
 	return nil
 }
 
 // settled says whether an input has become an output or a dead letter, or waits to be tried again.
-func (l *ledger) settled(at origin) bool {
+func (l *ledger) isSettled(at sourcePosition) bool {
 	_, dead := l.dead[at]
 	return dead || l.retried[at] || l.done[l.inputs[at]] > 0
 }
@@ -167,7 +167,7 @@ func (l *ledger) audit(ctx context.Context) (committed map[int32]int64, err erro
 		return nil, err
 	}
 	l.audits++
-	return committed, l.judge(committed)
+	return committed, l.checkCommits(committed)
 }
 
 // committed returns what the group has committed. A broker that was frozen may answer, for a moment, with what it knew
@@ -175,7 +175,7 @@ func (l *ledger) audit(ctx context.Context) (committed map[int32]int64, err erro
 func (l *ledger) committed(ctx context.Context) (at map[int32]int64, err error) {
 	for range 5 {
 		at, err = l.c.Committed(ctx, l.group, l.cfg.Prefix+string(schemas.Changes))
-		back := slices.ContainsFunc(slices.Collect(maps.Keys(l.before)), func(id int32) bool { return at[id] < l.before[id] })
+		back := slices.ContainsFunc(slices.Collect(maps.Keys(l.lastCommits)), func(id int32) bool { return at[id] < l.lastCommits[id] })
 		if err != nil || !back {
 			return at, err
 		}
@@ -187,25 +187,25 @@ func (l *ledger) committed(ctx context.Context) (at map[int32]int64, err error) 
 }
 
 // judge is audit with the books as they are, and mu held.
-func (l *ledger) judge(committed map[int32]int64) error {
+func (l *ledger) checkCommits(committed map[int32]int64) error {
 	for at := range l.inputs {
-		if at.offset < committed[at.partition] && !l.settled(at) {
+		if at.offset < committed[at.partition] && !l.isSettled(at) {
 			return &wrongError{"a change has come to no end, and is committed", at, committed[at.partition]}
 		}
 	}
-	for id, was := range l.before {
+	for id, was := range l.lastCommits {
 		if is := committed[id]; is < was {
-			return &wrongError{"a commit went back", origin{id, was}, is}
+			return &wrongError{"a commit went back", sourcePosition{id, was}, is}
 		}
 	}
-	l.before = committed
+	l.lastCommits = committed
 	return nil
 }
 
 // A wrongError is what no audit may ever find.
 type wrongError struct {
 	what      string
-	at        origin
+	at        sourcePosition
 	committed int64
 }
 
@@ -236,20 +236,20 @@ func (l *ledger) watch(t *testing.T) {
 		}
 		done <- err
 	}()
-	l.quiet = sync.OnceFunc(func() {
+	l.stopWatch = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
-	t.Cleanup(l.quiet)
+	t.Cleanup(l.stopWatch)
 }
 
 // handled is how many changes have outputs, and how many source has made.
 func (l *ledger) handled(source string) (all, own int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.done), l.by[source]
+	return len(l.done), l.bySource[source]
 }
 
 // progress waits until n more changes have outputs than have now.
@@ -287,7 +287,7 @@ func (l *ledger) order() error {
 	}
 	var errs []error
 	for item, outputs := range l.outputs {
-		asked := l.asked[item]
+		asked := l.expected[item]
 		if slices.ContainsFunc(asked, func(id string) bool { return free[id] }) {
 			continue
 		}
@@ -330,7 +330,7 @@ func (l *ledger) close(t *testing.T, limit time.Duration) {
 		}
 		return nil
 	})
-	l.quiet()
+	l.stopWatch()
 	if err := l.order(); err != nil {
 		t.Error(err)
 	}
@@ -372,20 +372,20 @@ func TestLedger(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := &ledger{
-				inputs: map[origin]string{{0, 0}: a, {0, 1}: b, {0, 2}: c}, asked: map[string][]string{"x": {a, b, c}},
+				inputs: map[sourcePosition]string{{0, 0}: a, {0, 1}: b, {0, 2}: c}, expected: map[string][]string{"x": {a, b, c}},
 				outputs: map[string][]string{"x": tt.outputs}, done: map[string]int{},
-				dead: map[origin]harness.Record{}, retried: map[origin]bool{}, before: map[int32]int64{0: tt.before},
+				dead: map[sourcePosition]harness.Record{}, retried: map[sourcePosition]bool{}, lastCommits: map[int32]int64{0: tt.before},
 			}
 			for _, id := range tt.outputs {
 				l.done[id]++
 			}
 			for _, at := range tt.retried {
-				l.retried[origin{0, at}] = true
+				l.retried[sourcePosition{0, at}] = true
 			}
 			for _, at := range tt.dead {
-				l.dead[origin{0, at}] = harness.Record{}
+				l.dead[sourcePosition{0, at}] = harness.Record{}
 			}
-			if err := l.judge(map[int32]int64{0: tt.committed}); (err != nil) != tt.wrong {
+			if err := l.checkCommits(map[int32]int64{0: tt.committed}); (err != nil) != tt.wrong {
 				t.Errorf("judge: %v, want an error: %t", err, tt.wrong)
 			}
 			if err := l.order(); (err != nil) != tt.disorder {

@@ -110,7 +110,7 @@ type process struct {
 }
 
 // spawn starts a member that ends with the test. What it says is shown if the test fails.
-func spawn(t *testing.T, cfg kafka.Config, s memberSpec) *process {
+func startMember(t *testing.T, cfg kafka.Config, s memberSpec) *process {
 	t.Helper()
 	s.Brokers, s.Prefix, s.Lanes = cfg.Brokers, cfg.Prefix, cfg.Lanes
 	text, err := json.Marshal(s)
@@ -121,11 +121,11 @@ func spawn(t *testing.T, cfg kafka.Config, s memberSpec) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return begin(t, s.Name, exec.Command(self), memberEnv+"="+string(text))
+	return startProgram(t, s.Name, exec.Command(self), memberEnv+"="+string(text))
 }
 
 // begin starts a program that ends with the test. What it says is shown if the test fails.
-func begin(t *testing.T, name string, cmd *exec.Cmd, env ...string) *process {
+func startProgram(t *testing.T, name string, cmd *exec.Cmd, env ...string) *process {
 	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	if err != nil {
@@ -219,7 +219,7 @@ func load(t *testing.T, cfg kafka.Config, items, perSecond int) (stop func()) {
 }
 
 // long is d, and four times that in make soak.
-func long(d time.Duration) time.Duration { return d * time.Duration(need.Amount(1, 1, 4)) }
+func soakTime(d time.Duration) time.Duration { return d * time.Duration(need.Amount(1, 1, 4)) }
 
 // wait waits.
 func wait(t *testing.T, d time.Duration) {
@@ -230,7 +230,7 @@ func wait(t *testing.T, d time.Duration) {
 }
 
 // books makes the topics of a test, and opens its ledger, which is audited from then on.
-func books(t *testing.T, c *harness.Cluster, cfg kafka.Config, partitions int32) *ledger {
+func newAuditedLedger(t *testing.T, c *harness.Cluster, cfg kafka.Config, partitions int32) *ledger {
 	t.Helper()
 	c.CreateTopics(t, cfg, partitions, schemas.Changes, schemas.DuplicationHigh)
 	// One partition: a group is shared out by the number of partitions, whatever their topics, and a member
@@ -245,7 +245,7 @@ func books(t *testing.T, c *harness.Cluster, cfg kafka.Config, partitions int32)
 }
 
 // faulty is the configuration of a fault's test.
-func faulty(c *harness.Cluster, name string) kafka.Config {
+func faultConfig(c *harness.Cluster, name string) kafka.Config {
 	cfg := c.Config(name + ".")
 	cfg.Lanes = []kafka.Lane{{Name: "1s", Delay: time.Second}}
 	return cfg

@@ -23,13 +23,13 @@ import (
 )
 
 // A plant is a broker in this process, a ClickHouse beside it, and a configuration that names them.
-type plant struct {
+type setup struct {
 	cfg    *config.Config
 	file   string
 	engine *engine
 }
 
-func newPlant(t *testing.T) *plant {
+func newSetup(t *testing.T) *setup {
 	t.Helper()
 	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
 	state, err := app.OpenState(t.Context(), app.StateConfig{Dir: t.TempDir(), WithoutEngine: true})
@@ -61,7 +61,7 @@ func newPlant(t *testing.T) *plant {
 	cfg.Fixity.Recheck = []time.Duration{200 * time.Millisecond}
 	cfg.Duplication.Wait = []time.Duration{200 * time.Millisecond, time.Second}
 	state.Configure(&cfg)
-	p := &plant{file: filepath.Join(dir, "millrace.yaml"), engine: newEngine(t, dir)}
+	p := &setup{file: filepath.Join(dir, "millrace.yaml"), engine: newEngine(t, dir)}
 	cfg.ClickHouse.Addresses = []string{p.engine.server.Addr()}
 	p.write(t, "policies/duplication-accounts.json", `["acme"]`)
 	p.write(t, "policies/acme-duplication-policy.json",
@@ -77,7 +77,7 @@ func newPlant(t *testing.T) *plant {
 	return p
 }
 
-func (p *plant) write(t *testing.T, name, content string) {
+func (p *setup) write(t *testing.T, name, content string) {
 	t.Helper()
 	path := filepath.Join(filepath.Dir(p.file), name)
 	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
@@ -86,7 +86,7 @@ func (p *plant) write(t *testing.T, name, content string) {
 }
 
 // millrace runs a command to its end and returns its exit code and what it said.
-func (p *plant) millrace(t *testing.T, args ...string) (int, string) {
+func (p *setup) millrace(t *testing.T, args ...string) (int, string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), binaries(t), append(args, "--config", p.file)...)
 	out, err := cmd.CombinedOutput()
@@ -97,7 +97,7 @@ func (p *plant) millrace(t *testing.T, args ...string) (int, string) {
 	return cmd.ProcessState.ExitCode(), string(out)
 }
 
-func (p *plant) want(t *testing.T, code int, said string, args ...string) {
+func (p *setup) want(t *testing.T, code int, said string, args ...string) {
 	t.Helper()
 	got, out := p.millrace(t, args...)
 	if got != code || !strings.Contains(out, said) {
@@ -106,7 +106,7 @@ func (p *plant) want(t *testing.T, code int, said string, args ...string) {
 }
 
 // serve starts a process with roles, which is stopped at the end of the test.
-func (p *plant) serve(t *testing.T, roles string) (kill func()) {
+func (p *setup) serve(t *testing.T, roles string) (kill func()) {
 	t.Helper()
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), binaries(t), "run", "--config", p.file, "--roles",
 		roles)
@@ -138,7 +138,7 @@ func (p *plant) serve(t *testing.T, roles string) (kill func()) {
 }
 
 // joined waits until groups are stable. The embedded broker may keep a member for good that is killed while it joins.
-func (p *plant) joined(t *testing.T, groups ...string) {
+func (p *setup) joined(t *testing.T, groups ...string) {
 	t.Helper()
 	c := harness.Existing(p.cfg.Kafka.Brokers...)
 	harness.Eventually(t, time.Minute, "join the groups", func(ctx context.Context) error {
@@ -154,7 +154,7 @@ func (p *plant) joined(t *testing.T, groups ...string) {
 // The whole graph in processes of its own: roles apart, one of them killed on the way.
 func TestRolesApart(t *testing.T) {
 	need.Integration(t)
-	p := newPlant(t)
+	p := newSetup(t)
 	t.Cleanup(func() { p.engine.revive(t) }) // its clients' end may have ended it
 	p.want(t, 5, "run millrace migrate", "run", "--roles", "sink")
 	p.want(t, 0, "applied", "migrate")
@@ -234,7 +234,7 @@ func TestRolesApart(t *testing.T) {
 }
 
 // until waits until stores 2 and 3 hold n items of the space, all verified, and one tombstone.
-func (p *plant) until(t *testing.T, db *clickhouse.DB, n uint64) {
+func (p *setup) until(t *testing.T, db *clickhouse.DB, n uint64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()

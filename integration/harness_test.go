@@ -23,7 +23,7 @@ import (
 )
 
 // soon are lanes for tests in real time.
-func soon() []kafka.Lane {
+func shortLanes() []kafka.Lane {
 	return []kafka.Lane{{Name: "300ms", Delay: 300 * time.Millisecond}, {Name: "1s", Delay: time.Second}}
 }
 
@@ -82,8 +82,8 @@ func TestKafka(t *testing.T) {
 					t.Errorf("the planner's group is %+v (%v), want one of kind consumer", g, err)
 				}
 			})
-			t.Run("static members", func(t *testing.T) { static(t, c, c.Config("static.")) })
-			t.Run("a slow network, and none", func(t *testing.T) { wire(t, c) })
+			t.Run("static members", func(t *testing.T) { staticMember(t, c, c.Config("static.")) })
+			t.Run("a slow network, and none", func(t *testing.T) { slowNetwork(t, c) })
 		})
 	}
 }
@@ -94,9 +94,9 @@ func TestOldestKafka(t *testing.T) {
 	need.Full(t)
 	c := harness.Kafka(t, harness.Options{Brokers: 1, Oldest: true})
 	cfg := c.Config("oldest.")
-	cfg.Lanes = soon()
+	cfg.Lanes = shortLanes()
 	chain(t, c, cfg)
-	t.Run("static members", func(t *testing.T) { static(t, c, c.Config("static.")) })
+	t.Run("static members", func(t *testing.T) { staticMember(t, c, c.Config("static.")) })
 	t.Run("trimming", func(t *testing.T) {
 		lane := schemas.Delay(cfg.Lanes[0].Name)
 		a, err := kafka.NewAdmin(cfg)
@@ -126,7 +126,7 @@ func TestOldestKafka(t *testing.T) {
 // chain is what the parts are for, in one line: a producer, the planner's Pool, the
 // copier's Pool of which some tasks wait and some are refused, the lanes, a sink, a table.
 func chain(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
-	cfg.Lanes = soon()
+	cfg.Lanes = shortLanes()
 	o := kafka.TopicOptions{Partitions: 3, Replication: int16(c.Brokers()), MinInSync: max(1, c.Brokers()-1)}
 	for range 2 { // the second time they are there
 		if err := kafka.EnsureTopics(t.Context(), cfg, o); err != nil {
@@ -170,7 +170,7 @@ func chain(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
 	if len(dead) != refused {
 		t.Errorf("%d dead letters, want %d", len(dead), refused)
 	}
-	drained(t, cfg)
+	awaitDrained(t, cfg)
 	table(t, cfg)
 }
 
@@ -217,7 +217,7 @@ func (r *rows) distinct() int {
 }
 
 // drained waits until the groups of all parts have committed everything.
-func drained(t *testing.T, cfg kafka.Config) {
+func awaitDrained(t *testing.T, cfg kafka.Config) {
 	t.Helper()
 	a, err := kafka.NewAdmin(cfg)
 	if err != nil {
@@ -271,7 +271,7 @@ func table(t *testing.T, cfg kafka.Config) {
 }
 
 // static has a member of a group come back under its name: nothing moves.
-func static(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
+func staticMember(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
 	c.CreateTopics(t, cfg, 4, ledgerTopics(cfg)...)
 	member := func(instance string) func() error {
 		cfg := cfg
@@ -326,7 +326,7 @@ func static(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
 }
 
 // wire has the network between us and the brokers be slow, and then away for a while.
-func wire(t *testing.T, c *harness.Cluster) {
+func slowNetwork(t *testing.T, c *harness.Cluster) {
 	cfg := c.Config("wire.")
 	c.CreateTopics(t, cfg, 4, ledgerTopics(cfg)...)
 	proxies := c.Proxies(t)
@@ -364,7 +364,7 @@ func wire(t *testing.T, c *harness.Cluster) {
 func TestKafkaSecure(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{Brokers: 1, Secure: true})
 	good := c.Config("secure.")
-	good.Lanes = soon()
+	good.Lanes = shortLanes()
 	for _, mechanism := range []string{"PLAIN", "SCRAM-SHA-256"} {
 		t.Run(mechanism, func(t *testing.T) {
 			cfg := good
@@ -413,8 +413,8 @@ func TestKafkaForms(t *testing.T) {
 			if c.Form != form {
 				t.Errorf("got %s", c.Form)
 			}
-			cfg := faulty(c, "forms")
-			l := books(t, c, cfg, 2)
+			cfg := faultConfig(c, "forms")
+			l := newAuditedLedger(t, c, cfg, 2)
 			planner(t, cfg, kafka.PoolConfig{}, plan)
 			publish(t, cfg, changes(100, 10)...)
 			l.close(t, time.Minute)

@@ -71,7 +71,7 @@ func layers() []layer {
 }
 
 // inTests is what the tests of any package may import besides, of ours.
-func inTests() []string {
+func testOnlyImports() []string {
 	return []string{
 		"internal/need", "internal/heaptest",
 		"schemas/...", "streams/retry", "streams/digest", "streams/storage", "streams/storage/mem", "streams/storage/file",
@@ -123,7 +123,7 @@ func violation(pkg, target string, test bool) string {
 	}
 	of, ours := strings.CutPrefix(target, module)
 	switch {
-	case ours && (of == pkg || matchesAny(rows[i].may, of) || test && matchesAny(inTests(), of)):
+	case ours && (of == pkg || matchesAny(rows[i].may, of) || test && matchesAny(testOnlyImports(), of)):
 		return ""
 	case ours:
 		return "may import of ours only " + strings.Join(rows[i].may, ", ")

@@ -10,7 +10,7 @@ import (
 // Migrations from the command line: what a dry run says is what is then done, and whoever starts
 // with what is not right is told why, with the exit code of a precondition.
 func TestMigrate(t *testing.T) {
-	p := newPlant(t)
+	p := newSetup(t)
 	p.want(t, 2, "exclude each other", "migrate", "--state", t.TempDir())
 	p.want(t, 5, "a migration is missing: 0001_audit_log, ", "object", "show", "acme/a/b")
 

@@ -163,11 +163,11 @@ func python(t *testing.T) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := fetched(t, "python", producers+"/python/requirements.txt", func(dir, pins string) error {
-		if err := say(t, python, "-m", "venv", dir); err != nil {
+	dir, err := fetchPinned(t, "python", producers+"/python/requirements.txt", func(dir, pins string) error {
+		if err := runCommand(t, python, "-m", "venv", dir); err != nil {
 			return err
 		}
-		return say(t, filepath.Join(dir, "bin", "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check",
+		return runCommand(t, filepath.Join(dir, "bin", "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check",
 			"--require-hashes", "-r", pins)
 	})
 	return []string{filepath.Join(dir, "bin", "python"), producers + "/python/add.py"}, err
@@ -187,15 +187,15 @@ func java(t *testing.T) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := fetched(t, "java", producers+"/java/pom.xml", func(dir, pom string) error {
-		return say(t, maven, "-q", "-B", "-ntp", "--strict-checksums", "-f", pom, "dependency:copy-dependencies",
+	dir, err := fetchPinned(t, "java", producers+"/java/pom.xml", func(dir, pom string) error {
+		return runCommand(t, maven, "-q", "-B", "-ntp", "--strict-checksums", "-f", pom, "dependency:copy-dependencies",
 			"-DincludeScope=runtime", "-DoutputDirectory="+dir)
 	})
 	return []string{java, "-cp", filepath.Join(dir, "*"), producers + "/java/Add.java"}, err
 }
 
 // fetched returns a folder that fetch has filled as pins says: from the cache, or now.
-func fetched(t *testing.T, name, pins string, fetch func(dir, pins string) error) (string, error) {
+func fetchPinned(t *testing.T, name, pins string, fetch func(dir, pins string) error) (string, error) {
 	pins, err := filepath.Abs(pins)
 	if err != nil {
 		return "", err
@@ -235,7 +235,7 @@ func fetched(t *testing.T, name, pins string, fetch func(dir, pins string) error
 }
 
 // say runs a command; what it said is in its error.
-func say(t *testing.T, name string, args ...string) error {
+func runCommand(t *testing.T, name string, args ...string) error {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)

@@ -21,13 +21,13 @@ import (
 )
 
 // A shelf publishes to memory, or is away.
-type shelf struct {
+type memoryPublisher struct {
 	mu   sync.Mutex
 	away bool
 	told []*pb.Change
 }
 
-func (s *shelf) Publish(_ context.Context, messages ...schemas.Message) error {
+func (s *memoryPublisher) Publish(_ context.Context, messages ...schemas.Message) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.away {
@@ -37,14 +37,14 @@ func (s *shelf) Publish(_ context.Context, messages ...schemas.Message) error {
 	return nil
 }
 
-func (s *shelf) be(away bool) {
+func (s *memoryPublisher) be(away bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.away = away
 }
 
 // of are the operations that were told of an item, each id once.
-func (s *shelf) of(item string) (ops []string) {
+func (s *memoryPublisher) of(item string) (ops []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ids := map[string]bool{}
@@ -108,13 +108,13 @@ func TestS3ServerKilled(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: kind, Own: true}), false, false)
-			out := &shelf{}
+			out := &memoryPublisher{}
 			s, outbox := r.emitting(t, emit.FileConfig{}, out)
 			if err := putText(t, s, "before", "it stays"); err != nil {
 				t.Fatal(err)
 			}
 			const size = 48 << 20 // in parts
-			body := &killing{left: size, at: size / 2, kill: func() { r.Kill(t) }}
+			body := &killingReader{left: size, at: size / 2, kill: func() { r.Kill(t) }}
 			o, err := s.Put(t.Context(), "s", "large", body, storage.PutOptions{Size: size})
 			if err == nil {
 				t.Fatalf("Put while the server was killed: got %+v", o)
@@ -139,7 +139,7 @@ func TestS3ServerKilled(t *testing.T) {
 			if o, err := s.Stat(t.Context(), "s", "before"); err != nil || o.Size != 8 {
 				t.Errorf("Stat of what was put before: %+v, %v", o, err)
 			}
-			if _, err := s.Put(t.Context(), "s", "large", &killing{left: size, at: -1},
+			if _, err := s.Put(t.Context(), "s", "large", &killingReader{left: size, at: -1},
 				storage.PutOptions{Size: size}); err != nil {
 				t.Fatalf("Put when the server is back: %v", err)
 			}
@@ -152,12 +152,12 @@ func TestS3ServerKilled(t *testing.T) {
 }
 
 // killing is bytes, in whose middle something is killed.
-type killing struct {
+type killingReader struct {
 	left, at int64
 	kill     func()
 }
 
-func (k *killing) Read(b []byte) (int, error) {
+func (k *killingReader) Read(b []byte) (int, error) {
 	if k.left == 0 {
 		return 0, io.EOF
 	}
@@ -176,7 +176,7 @@ func (k *killing) Read(b []byte) (int, error) {
 func TestS3OutboxFull(t *testing.T) {
 	t.Parallel()
 	r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: harness.S3Kinds()[0]}), false, false)
-	out := &shelf{away: true}
+	out := &memoryPublisher{away: true}
 	s, outbox := r.emitting(t, emit.FileConfig{Limit: 64 << 10, Segment: 8 << 10}, out)
 	n := 0
 	var err error

@@ -35,7 +35,7 @@ import (
 const emitterEnv = "MILLRACE_TEST_EMITTER"
 
 // killed is the space that the program writes to.
-const killed = "killed"
+const killedSpace = "killed"
 
 // emitterKills is how often the program is killed over each store.
 func emitterKills() int { return need.Amount(15, 50, 50) }
@@ -65,45 +65,45 @@ func (e emitterSpec) store(ctx context.Context) (storage.Store, error) {
 }
 
 // An aim is a line of what is about to be done to an item, in its order.
-type aim struct{ Op, Item, SHA256 string }
+type intent struct{ Op, Item, SHA256 string }
 
 // A deed is a line of what was done for certain: the store said so, or showed it to the next process.
-type deed struct{ Op, Item, Version string }
+type completed struct{ Op, Item, Version string }
 
 // A tale is a line of what was published.
-type tale struct{ ID, Op, Item, Version, SHA256, Origin string }
+type published struct{ ID, Op, Item, Version, SHA256, Origin string }
 
 // telling publishes to a journal.
-type telling struct{ tales *storagetest.Journal }
+type journalPublisher struct{ tales *storagetest.Journal }
 
 // Publish implements emit.Publisher. Of every 60 ms the topic is away for 20.
-func (p telling) Publish(_ context.Context, messages ...schemas.Message) error {
+func (p journalPublisher) Publish(_ context.Context, messages ...schemas.Message) error {
 	c := messages[0].Body.(*pb.Change)
 	if time.Now().UnixMilli()%60 < 20 {
 		return errors.New("away")
 	}
-	return p.tales.Add(tale{c.GetId(), c.GetOp().String(), c.GetItem(), c.GetVersion(), c.GetDigests()[digest.SHA256],
+	return p.tales.Add(published{c.GetId(), c.GetOp().String(), c.GetItem(), c.GetVersion(), c.GetDigests()[digest.SHA256],
 		c.GetOrigin().String()})
 }
 
 // doing is a store that logs what it did.
-type doing struct {
+type loggingStore struct {
 	storage.Store
 	deeds *storagetest.Journal
 }
 
-func (d doing) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+func (d loggingStore) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
 	obj, err := d.Store.Put(ctx, space, item, r, o)
 	if err == nil {
-		err = d.deeds.Add(deed{"PUT", item, obj.Version})
+		err = d.deeds.Add(completed{"PUT", item, obj.Version})
 	}
 	return obj, err
 }
 
-func (d doing) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
+func (d loggingStore) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
 	gone, err := d.Store.Delete(ctx, space, item, o)
 	if err == nil {
-		err = d.deeds.Add(deed{"DELETE", item, gone.Object.Version})
+		err = d.deeds.Add(completed{"DELETE", item, gone.Object.Version})
 	}
 	return gone, err
 }
@@ -133,9 +133,9 @@ func (e emitterSpec) run(ctx context.Context) error {
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
-	for o, err := range inner.List(ctx, killed, "") { // what the last process had done when it was killed
+	for o, err := range inner.List(ctx, killedSpace, "") { // what the last process had done when it was killed
 		if err == nil {
-			err = deeds.Add(deed{"PUT", o.Item, o.Version})
+			err = deeds.Add(completed{"PUT", o.Item, o.Version})
 		}
 		if err != nil {
 			return err
@@ -145,9 +145,9 @@ func (e emitterSpec) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := emit.New(doing{inner, deeds}, emit.Config{
+	s, err := emit.New(loggingStore{inner, deeds}, emit.Config{
 		Account: "acme", Store: "1", Outbox: outbox, Retry: 10 * time.Millisecond, Wait: 20 * time.Millisecond,
-	}, telling{out})
+	}, journalPublisher{out})
 	if err != nil {
 		return err
 	}
@@ -171,16 +171,16 @@ func mutate(ctx context.Context, s storage.Store, aims *storagetest.Journal, wor
 		item := fmt.Sprintf("own/%d/%d", worker, random.IntN(3))
 		var err error
 		if random.IntN(4) == 0 {
-			err = aims.Add(aim{"DELETE", item, ""})
+			err = aims.Add(intent{"DELETE", item, ""})
 			if err == nil {
-				_, err = s.Delete(ctx, killed, item, storage.DeleteOptions{})
+				_, err = s.Delete(ctx, killedSpace, item, storage.DeleteOptions{})
 			}
 		} else {
 			content := fmt.Sprintf("%d/%d/%d", time.Now().UnixNano(), worker, n)
 			sum := sha256.Sum256([]byte(content))
-			err = aims.Add(aim{"PUT", item, hex.EncodeToString(sum[:])})
+			err = aims.Add(intent{"PUT", item, hex.EncodeToString(sum[:])})
 			if err == nil {
-				_, err = s.Put(ctx, killed, item, strings.NewReader(content), storage.PutOptions{Size: storage.UnknownSize})
+				_, err = s.Put(ctx, killedSpace, item, strings.NewReader(content), storage.PutOptions{Size: storage.UnknownSize})
 			}
 		}
 		if err != nil && !errors.Is(err, storage.ErrNotFound) {
@@ -219,7 +219,7 @@ func (e emitterSpec) kill(t *testing.T) {
 		err = s.WriteMarker(t.Context())
 	}
 	if err == nil {
-		err = s.CreateSpace(t.Context(), storage.Space{Name: killed})
+		err = s.CreateSpace(t.Context(), storage.Space{Name: killedSpace})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -264,8 +264,8 @@ func (e emitterSpec) start(t *testing.T, after time.Duration) (said string, kill
 // judge compares what was told with what was done.
 func (e emitterSpec) judge(t *testing.T, s storage.Store) {
 	t.Helper()
-	deeds := map[deed]bool{}
-	for _, d := range storagetest.Journaled[deed](t, e.path("deeds"), emitterKills()) {
+	deeds := map[completed]bool{}
+	for _, d := range storagetest.Journaled[completed](t, e.path("deeds"), emitterKills()) {
 		deeds[d] = true
 	}
 	unknown := map[string]int{}
@@ -280,15 +280,15 @@ func (e emitterSpec) judge(t *testing.T, s storage.Store) {
 		}
 	}
 	there := 0
-	for o, err := range s.List(t.Context(), killed, "") {
+	for o, err := range s.List(t.Context(), killedSpace, "") {
 		if err != nil {
 			t.Fatal(err)
 		}
 		there++
-		if told[deed{"PUT", o.Item, o.Version}] == "" {
+		if told[completed{"PUT", o.Item, o.Version}] == "" {
 			t.Errorf("%s is there in version %s, and was not told", o.Item, o.Version)
 		}
-		if told[deed{"DELETE", o.Item, o.Version}] != "" {
+		if told[completed{"DELETE", o.Item, o.Version}] != "" {
 			t.Errorf("%s is there in version %s, and was told as deleted", o.Item, o.Version)
 		}
 	}
@@ -300,19 +300,19 @@ func (e emitterSpec) judge(t *testing.T, s storage.Store) {
 }
 
 // told returns the id of each Change that was told. It was done, once, and not before what came first.
-func (e emitterSpec) told(t *testing.T, deeds map[deed]bool) map[deed]string {
+func (e emitterSpec) told(t *testing.T, deeds map[completed]bool) map[completed]string {
 	t.Helper()
 	turn := map[string]int{} // of puts, by item and digest
-	for i, a := range storagetest.Journaled[aim](t, e.path("aims"), emitterKills()) {
+	for i, a := range storagetest.Journaled[intent](t, e.path("aims"), emitterKills()) {
 		turn[a.Item+" "+a.SHA256] = 2 * i
 	}
-	ids, told, turnOf, last := map[string]bool{}, map[deed]string{}, map[deed]int{}, map[string]int{}
-	for _, c := range storagetest.Journaled[tale](t, e.path("tales"), emitterKills()) {
+	ids, told, turnOf, last := map[string]bool{}, map[completed]string{}, map[completed]int{}, map[string]int{}
+	for _, c := range storagetest.Journaled[published](t, e.path("tales"), emitterKills()) {
 		if ids[c.ID] {
 			continue // telling again is telling once
 		}
 		ids[c.ID] = true
-		put := deed{"PUT", c.Item, c.Version}
+		put := completed{"PUT", c.Item, c.Version}
 		d, at := put, turnOf[put]+1 // a delete comes behind what it deletes
 		if c.Op == "OP_DELETE" {
 			d.Op = "DELETE"

@@ -30,7 +30,7 @@ import (
 const hookToken = "0123456789abcdef-of-a-test"
 
 // A told is a server that tells of what happens in one bucket, which is one store.
-type told struct {
+type notifyingServer struct {
 	*harness.S3Server
 	store, bucket string
 }
@@ -82,7 +82,7 @@ type notifications struct {
 	kafka   *harness.Cluster
 	cfg     kafka.Config
 	listen  string // of the ingester
-	servers []told
+	servers []notifyingServer
 }
 
 func newNotifications(t *testing.T) *notifications {
@@ -112,7 +112,7 @@ func newNotifications(t *testing.T) *notifications {
 	byHook := harness.S3(t, harness.S3Options{Kind: harness.Versitygw, Own: true, Args: []string{
 		"--event-webhook-url", strings.Replace(hook, "http://", "http://any:"+hookToken+"@", 1),
 	}})
-	x.servers = []told{
+	x.servers = []notifyingServer{
 		{minio, "minio-topic", "minio-topic"}, {minio, "minio-hook", "minio-hook"},
 		{byTopic, "versitygw-topic", "versitygw-topic"}, {byHook, "versitygw-hook", "versitygw-hook"},
 	}

@@ -13,9 +13,9 @@ import (
 )
 
 // A partsSeen counts the parts that a service is asked to copy and that it is sent.
-type partsSeen struct{ copied, sent atomic.Int64 }
+type partCounter struct{ copied, sent atomic.Int64 }
 
-func (p *partsSeen) RoundTrip(r *http.Request) (*http.Response, error) {
+func (p *partCounter) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method == http.MethodPut && r.URL.Query().Has("partNumber") {
 		if r.Header.Get("X-Amz-Copy-Source") != "" {
 			p.copied.Add(1)
@@ -33,8 +33,8 @@ func TestS3PutFromSource(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: kind}), false, false)
-			seen := &partsSeen{}
-			open := func() *placedS3 {
+			seen := &partCounter{}
+			open := func() *locatedS3 {
 				cfg := r.config(t)
 				cfg.Transport = seen
 				return r.spaced(t, cfg)

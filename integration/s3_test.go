@@ -66,23 +66,23 @@ func (r *realS3) config(t *testing.T) s3.Config {
 }
 
 // A placedS3 is a store that remembers where it is.
-type placedS3 struct {
+type locatedS3 struct {
 	*s3.Store
 	cfg s3.Config
 }
 
-func openS3(t *testing.T, cfg s3.Config) *placedS3 {
+func openS3(t *testing.T, cfg s3.Config) *locatedS3 {
 	t.Helper()
 	s, err := s3.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	return &placedS3{s, cfg}
+	return &locatedS3{s, cfg}
 }
 
 // own is where something of the driver's own lies.
-func (s *placedS3) own(name string) (bucket, key string) {
+func (s *locatedS3) own(name string) (bucket, key string) {
 	if s.cfg.Bucket == "" {
 		return s.cfg.BucketPrefix + "millrace", ".millrace/" + name
 	}
@@ -95,7 +95,7 @@ func (r *realS3) open(t *testing.T) storage.Store {
 }
 
 // at is a store in a place without marker that knows what its server can do.
-func (r *realS3) at(t *testing.T, cfg s3.Config) *placedS3 {
+func (r *realS3) at(t *testing.T, cfg s3.Config) *locatedS3 {
 	t.Helper()
 	s := openS3(t, cfg)
 	bucket, key := s.own("marker.json")
@@ -108,7 +108,7 @@ func (r *realS3) at(t *testing.T, cfg s3.Config) *placedS3 {
 }
 
 // spaced is a store that has a space "s".
-func (r *realS3) spaced(t *testing.T, cfg s3.Config) *placedS3 {
+func (r *realS3) spaced(t *testing.T, cfg s3.Config) *locatedS3 {
 	t.Helper()
 	s := r.at(t, cfg)
 	if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
@@ -121,7 +121,7 @@ func (r *realS3) spaced(t *testing.T, cfg s3.Config) *placedS3 {
 func (r *realS3) kept(t *testing.T, s storage.Store, space, item string) (all [][]byte) {
 	t.Helper()
 	sum := sha256.Sum256([]byte(item))
-	bucket, at := s.(*placedS3).own("kept/" + space + "/" + hex.EncodeToString(sum[:]) + "/")
+	bucket, at := s.(*locatedS3).own("kept/" + space + "/" + hex.EncodeToString(sum[:]) + "/")
 	for _, key := range r.Keys(t, bucket, at) {
 		all = append(all, r.Get(t, bucket, key))
 	}
@@ -132,7 +132,7 @@ func (r *realS3) options() []storagetest.Option {
 	opts := []storagetest.Option{
 		storagetest.WithKept(r.kept),
 		storagetest.WithTwin(func(t *testing.T, s storage.Store, id string) storage.Store {
-			cfg := s.(*placedS3).cfg
+			cfg := s.(*locatedS3).cfg
 			if id != "" {
 				cfg.ID = id
 				return openS3(t, cfg)
@@ -214,7 +214,7 @@ func TestS3Decorators(t *testing.T) {
 	}
 	for name, around := range map[string]func(t *testing.T, s storage.Store) storage.Store{
 		"emit": func(t *testing.T, s storage.Store) storage.Store {
-			e, err := emit.New(s, emit.Config{Account: "acme", Store: "1", Unmarked: true}, &shelf{})
+			e, err := emit.New(s, emit.Config{Account: "acme", Store: "1", Unmarked: true}, &memoryPublisher{})
 			if err != nil {
 				t.Fatal(err)
 			}
