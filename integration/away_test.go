@@ -24,9 +24,9 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// An S3 server is away while commands wait for it: each is on its way within a minute of the server's return, and the
-// log has one line for each change.
-func TestS3Away(t *testing.T) {
+// TestS3Unavailable checks that after an S3 server returns, each waiting command is executed within a minute, and that
+// the log has one line per state change.
+func TestS3Unavailable(t *testing.T) {
 	need.Full(t)
 	n, gone := need.Amount(0, 500, 10_000), time.Duration(need.Amount(0, 25, 50))*time.Second
 	s3 := harness.S3(t, harness.S3Options{Kind: harness.Versitygw, Own: true})
@@ -105,8 +105,9 @@ func TestS3Away(t *testing.T) {
 	}
 }
 
-// A process that is killed and started again at once does its work within 15 s, and logs what it waits for meanwhile.
-func TestKilledAndStartedAgain(t *testing.T) {
+// TestRestartAfterKill checks that a process that is killed and restarted at once does its work within 15 s and logs
+// what it is waiting for.
+func TestRestartAfterKill(t *testing.T) {
 	need.Full(t)
 	x := newUnavailableSetup(t, nil)
 	if err := kafka.EnsureTopics(t.Context(), x.kafka,
@@ -146,7 +147,7 @@ func TestKilledAndStartedAgain(t *testing.T) {
 	})
 }
 
-// An awayMill is topics on real brokers, an engine, a store of files, and one of an S3 server.
+// unavailableSetup has topics on Kafka brokers, an engine, a file store and a store on an S3 server.
 type unavailableSetup struct {
 	setup
 	c     *harness.Cluster
@@ -199,14 +200,14 @@ func newUnavailableSetup(t *testing.T, s3 *harness.S3Server) *unavailableSetup {
 	return x
 }
 
-// run starts a process with roles, which ends with the test, and returns the file of its log.
+// run starts a process with roles that ends with the test, and returns the path of its log.
 func (x *unavailableSetup) run(t *testing.T, roles string) (log string) {
 	t.Helper()
 	x.last = startProgram(t, roles, exec.Command(binaries(t), "run", "--config", x.file, "--roles", roles))
 	return x.last.log
 }
 
-// waiting is how many messages the process says that wait for store 2.
+// waitingMessages returns the number of messages that the process reports as waiting for store 2.
 func (x *unavailableSetup) waitingMessages(t *testing.T) (n int) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+x.cfg.HTTP.Listen+"/readyz", nil)

@@ -16,9 +16,9 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// While brokers compact as eagerly as they can, the topic incidents keeps every record, which the sink may have yet to
-// read; a topic that only tables read is compacted. Brokers refuse a limit of compaction that is below the lag, and the
-// refusal names the topic and the setting.
+// TestIncidentsAreNotCompactedUnread checks, with the most eager compaction, that the topic incidents keeps every
+// record that the sink may not have read yet, and that a topic that only tables read is compacted. Brokers reject a
+// compaction limit below the lag; the error names the topic and the setting.
 func TestIncidentsAreNotCompactedUnread(t *testing.T) {
 	need.Full(t)
 	c := harness.Kafka(t, harness.Options{Brokers: 1, Properties: map[string]string{
@@ -47,7 +47,7 @@ func TestIncidentsAreNotCompactedUnread(t *testing.T) {
 		})
 	}
 	harness.Eventually(t, time.Minute, "compact the checkpoints", func(context.Context) error {
-		if left := len(c.Read(t, cfg, schemas.Checkpoints)); left > 2 { // the newest, and that of the segment that is written
+		if left := len(c.Read(t, cfg, schemas.Checkpoints)); left > 2 { // the latest one, and one in the active segment
 			return fmt.Errorf("%d records are left", left)
 		}
 		return nil

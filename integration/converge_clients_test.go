@@ -31,17 +31,17 @@ func (w *convergeWorld) store(id string) storage.Store {
 	return s
 }
 
-// hold has nobody else work with an item until release is called.
+// lockItem locks an item until release is called.
 func (w *convergeWorld) lockItem(p converge.ItemRef) (release func()) {
 	m, _ := w.items.LoadOrStore(p.Original(), new(sync.Mutex))
 	m.(*sync.Mutex).Lock()
 	return m.(*sync.Mutex).Unlock
 }
 
-// actLimit bounds how long a client tries to do what it must, while its store is away.
+// actLimit is how long a client retries an operation while its store is unavailable.
 const actLimit = 2 * time.Minute
 
-// do has a client do something, and tells the model. A client whose store is away tries again.
+// apply executes a client operation and records it in the model. It retries while the store is unavailable.
 func (w *convergeWorld) apply(ctx context.Context, o converge.Op) error {
 	ctx, cancel := context.WithTimeout(emit.WithUser(ctx, o.User), actLimit)
 	defer cancel()
@@ -68,8 +68,10 @@ func (w *convergeWorld) apply(ctx context.Context, o converge.Op) error {
 	}
 }
 
-// once has a client try to do something once, and tells the model if it is done: by this try, or by one before it.
-func (w *convergeWorld) applyOnce(ctx context.Context, o converge.Op, a converge.Mutation, held []string, again bool) error {
+// applyOnce tries an operation once, and records it in the model if this or an earlier attempt has executed it.
+func (w *convergeWorld) applyOnce(
+	ctx context.Context, o converge.Op, a converge.Mutation, held []string, again bool,
+) error {
 	w.mutating.RLock()
 	defer w.mutating.RUnlock()
 	err := w.tryApply(ctx, o, a.NoDigests)
@@ -88,13 +90,13 @@ func (w *convergeWorld) applyOnce(ctx context.Context, o converge.Op, a converge
 	return nil
 }
 
-// try does it once.
+// tryApply executes an operation once.
 func (w *convergeWorld) tryApply(ctx context.Context, o converge.Op, bare bool) error {
 	props := storage.Properties{MediaType: o.MediaType, User: o.Props}
 	put := storage.PutOptions{Size: storage.UnknownSize, Properties: props}
 	var err error
 	switch {
-	case bare: // a program that stores by itself, and publishes what it knows
+	case bare: // a program that writes to the store and publishes the Change itself
 		var obj storage.Object
 		if obj, err = w.store(sourceStore).Put(ctx, o.Space, o.Item, strings.NewReader(o.Body), put); err != nil {
 			return err
@@ -116,7 +118,7 @@ func (w *convergeWorld) tryApply(ctx context.Context, o converge.Op, bare bool) 
 	return err
 }
 
-// holders returns the destinations that hold what clients have put last.
+// holders returns the destinations that have the latest content of an item.
 func (w *convergeWorld) holders(ctx context.Context, p converge.ItemRef) (all []string) {
 	want, ok := w.model.Content(p)
 	for _, pair := range w.model.Rule(p.Space).Pairs {
@@ -141,7 +143,7 @@ func (w *convergeWorld) read(ctx context.Context, c converge.Copy) (string, erro
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// Items of a world, by what they are for. The others are those of the clients.
+// Groups of items by purpose. The clients use the other items.
 const (
 	bareItems  = "bare"
 	backItems  = "back"
@@ -150,7 +152,7 @@ const (
 	outItems   = "out"
 )
 
-// groups says how many items of each kind a space has: 200 in all.
+// groups returns the number of items of each group per space, 200 in total.
 func groups() map[string]map[string]int {
 	return map[string]map[string]int{
 		fanSpace:   {bareItems: 8, backItems: 16, lostItems: 8, againItems: 8, "": 34},
@@ -162,7 +164,7 @@ func groups() map[string]map[string]int {
 
 func bare(p converge.ItemRef) bool { return strings.HasPrefix(p.Item, bareItems) }
 
-// places returns the items of a space that are for one thing, or of all spaces.
+// itemsOf returns the items of a group in a space, or in all spaces.
 func itemsOf(space, group string) (all []converge.ItemRef) {
 	for _, s := range slices.Sorted(maps.Keys(groups())) {
 		if space != "" && s != space {

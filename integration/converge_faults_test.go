@@ -24,7 +24,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// convergeNames are what faults befall.
+// convergeNames returns the targets of faults.
 func convergeNames() converge.Names {
 	return converge.Names{
 		Processes: []string{sinkProcess, otherProcess, workProcess, headProcess, stewardProcess},
@@ -35,16 +35,17 @@ func convergeNames() converge.Names {
 	}
 }
 
-// Bounds of what events of items wait for.
+// Timeouts of the item events.
 const (
-	settleLimit    = 45 * time.Second // until an item is at all its destinations
-	restoreLimit   = 4 * time.Minute  // until what needs fresh records has come about: they may have to be rebuilt first
-	hookLimit      = time.Minute      // until a store is asked, a delete is decided, or an incident is open
-	lastEventLimit = 2 * time.Minute  // after the clients' time, until no event begins
+	settleLimit = 45 * time.Second // until an item is copied to all destinations
+	// until work that needs fresh records is done; the records may have to be rebuilt first
+	restoreLimit   = 4 * time.Minute
+	hookLimit      = time.Minute     // until a store gets a request, a delete is decided, or an incident is open
+	lastEventLimit = 2 * time.Minute // latest start of an event after the planned end of the clients
 	clients        = 4
 )
 
-// run has clients work and faults befall the world. Faults of items come beside the others, which come one after the other.
+// run runs the clients and the faults. Item faults overlap with the other faults, which run one after the other.
 func (w *convergeWorld) run(t *testing.T, form convergeForm) {
 	t.Helper()
 	events := converge.Events(w.seed, convergeNames(), form.length)
@@ -58,7 +59,7 @@ func (w *convergeWorld) run(t *testing.T, form convergeForm) {
 	w.work(ctx, g, opsWithoutDigests(form.length), at)
 	for n, e := range events {
 		if late := time.Since(begun) - form.length; late > lastEventLimit {
-			t.Logf("%d events are left out: the clients should have been done for %v", len(events)-n, late.Round(time.Second))
+			t.Logf("%d events were skipped: the clients are late by %v", len(events)-n, late.Round(time.Second))
 			break
 		}
 		next, cancel := context.WithDeadline(ctx, begun.Add(e.At))
@@ -90,7 +91,7 @@ func (w *convergeWorld) run(t *testing.T, form convergeForm) {
 	}
 }
 
-// bareOps replace items by a program that publishes records without digests.
+// opsWithoutDigests returns ops of a program that publishes records without digests.
 func opsWithoutDigests(length time.Duration) (ops []converge.Op) {
 	all := itemsOf("", bareItems)
 	for n := 0; time.Duration(n)*time.Second < length; n++ {
@@ -101,7 +102,7 @@ func opsWithoutDigests(length time.Duration) (ops []converge.Op) {
 	return ops
 }
 
-// work has clients do ops, each item's in order.
+// work executes the clients' ops, those of an item in order.
 func (w *convergeWorld) work(
 	ctx context.Context, g *errgroup.Group, ops []converge.Op, at func(context.Context, time.Duration) error,
 ) {
@@ -127,7 +128,7 @@ func (w *convergeWorld) work(
 	}
 }
 
-// befall has an event happen to processes, roles, stores and clocks, and returns when it is over.
+// inject executes an event on processes, roles, stores or clocks, and returns when it is over.
 func (w *convergeWorld) inject(t *testing.T, e converge.Event) {
 	t.Helper()
 	w.events.Lock()
@@ -170,7 +171,7 @@ func (w *convergeWorld) inject(t *testing.T, e converge.Event) {
 	}
 }
 
-// away takes a store away for a time: its root, or its service.
+// makeUnavailable makes a store unavailable for a time: it moves its root or stops its service.
 func (w *convergeWorld) makeUnavailable(t *testing.T, e converge.Event) {
 	t.Helper()
 	if e.Target == clockStore {
@@ -189,13 +190,13 @@ func (w *convergeWorld) makeUnavailable(t *testing.T, e converge.Event) {
 	}
 }
 
-// root is the directory of a store.
+// root returns the directory of a store.
 func (w *convergeWorld) root(store string) string {
 	stores := w.cfg.Accounts[0].Stores
 	return stores[slices.IndexFunc(stores, func(s config.Store) bool { return s.ID == store })].Root
 }
 
-// replace has ClickHouse hold what a backup has, or nothing, and what it lacks rebuilt.
+// replaceClickHouse replaces the data of ClickHouse by a backup, or by nothing, and rebuilds the missing data.
 func (w *convergeWorld) replaceClickHouse(t *testing.T, backup string) {
 	t.Helper()
 	w.engine.restore(t, backup)
@@ -205,7 +206,7 @@ func (w *convergeWorld) replaceClickHouse(t *testing.T, backup string) {
 	begun := time.Now()
 	w.want(t, 0, "", "rebuild")
 	t.Logf("rebuilt in %v", time.Since(begun).Round(100*time.Millisecond))
-	for name := range processRoles() { // one that finds no tables ends
+	for name := range processRoles() { // a process that finds no tables exits
 		select {
 		case <-w.process(name).exited:
 			w.start(t, name)
@@ -214,8 +215,8 @@ func (w *convergeWorld) replaceClickHouse(t *testing.T, backup string) {
 	}
 }
 
-// killCopier kills the copiers when the first copy of an item is at the store on S3 and nothing is published of it; its
-// source is deleted by then.
+// killCopier kills the copiers when the first copy of an item is on the S3 store but not published. The source is
+// already deleted then.
 func (w *convergeWorld) killCopier(t *testing.T) {
 	t.Helper()
 	w.mu.Lock()
@@ -248,7 +249,8 @@ func (w *convergeWorld) killCopier(t *testing.T) {
 	}
 }
 
-// takeOut runs all processes without a store for a time. Items are deleted meanwhile, whose copies the policy keeps.
+// removeStore runs all processes without a store for a time. Meanwhile it deletes items that the policy keeps as
+// copies.
 func (w *convergeWorld) removeStore(t *testing.T, e converge.Event) {
 	t.Helper()
 	var out []converge.ItemRef
@@ -273,7 +275,7 @@ func (w *convergeWorld) removeStore(t *testing.T, e converge.Event) {
 	w.restartAll(t, false)
 }
 
-// decided waits until it is on record what became of the deletes of items since a time.
+// awaitDecided waits until the results of the items' deletes since a time are recorded.
 func (w *convergeWorld) awaitDecided(t *testing.T, items []converge.ItemRef, since time.Time) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), hookLimit)
@@ -294,7 +296,7 @@ func (w *convergeWorld) awaitDecided(t *testing.T, items []converge.ItemRef, sin
 	}
 }
 
-// again stops all processes and starts them again, with or without the store that is taken out.
+// restartAll restarts all processes with or without the removable store.
 func (w *convergeWorld) restartAll(t *testing.T, without bool) {
 	t.Helper()
 	for name := range processRoles() {
@@ -311,7 +313,7 @@ func (w *convergeWorld) restartAll(t *testing.T, without bool) {
 	}
 }
 
-// next returns the next item of a group, the first one again after the last.
+// next returns the next item of a group, starting over after the last.
 func (w *convergeWorld) next(space, group string) converge.ItemRef {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -321,7 +323,8 @@ func (w *convergeWorld) next(space, group string) converge.ItemRef {
 	return p
 }
 
-// ofItem returns what an event does to an item, nil if it is not about one. The first event has the first item, and so on.
+// itemFault returns the function that executes an event on an item, or nil if the event is not about an item. The first
+// event uses the first item, and so on.
 func (w *convergeWorld) itemFault(t *testing.T, e converge.Event) func(context.Context) error {
 	var p converge.ItemRef
 	var f func(context.Context, converge.ItemRef) error
@@ -350,7 +353,7 @@ func (w *convergeWorld) itemFault(t *testing.T, e converge.Event) func(context.C
 	}
 }
 
-// settled waits until the source and all destinations hold what clients have put last.
+// awaitSettled waits until the source and all destinations have the latest content.
 func (w *convergeWorld) awaitSettled(ctx context.Context, p converge.ItemRef) error {
 	w.mu.Lock()
 	o, was := w.puts[p]
@@ -368,7 +371,7 @@ func (w *convergeWorld) awaitSettled(ctx context.Context, p converge.ItemRef) er
 	return w.awaitCopied(ctx, p, settleLimit)
 }
 
-// copied waits until all destinations hold what clients have put last.
+// awaitCopied waits until all destinations have the latest content.
 func (w *convergeWorld) awaitCopied(ctx context.Context, p converge.ItemRef, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -380,8 +383,8 @@ func (w *convergeWorld) awaitCopied(ctx context.Context, p converge.ItemRef, lim
 	return nil
 }
 
-// putBack deletes an item, and puts the same bytes back while the slow store on S3 is asked to delete its copy: it does so
-// some time after it was looked at for the second put.
+// putBack deletes an item and puts the same bytes back while the slow S3 store deletes its copy. The store executes the
+// delete some time after the stat for the second put.
 func (w *convergeWorld) putBack(t *testing.T, e converge.Event) func(context.Context, converge.ItemRef) error {
 	slow := 200*time.Millisecond + time.Duration(eventHash(w.seed, e)%1400)*time.Millisecond
 	return func(ctx context.Context, p converge.ItemRef) error {
@@ -396,7 +399,7 @@ func (w *convergeWorld) putBack(t *testing.T, e converge.Event) func(context.Con
 			case <-looked:
 			case <-time.After(3 * time.Second):
 			}
-			_ = retry.Sleep(ctx, slow) // when the run is over, nothing is waited for
+			_ = retry.Sleep(ctx, slow) // returns early at the end of the run
 			done <- err
 		})
 		if err := w.apply(ctx, converge.Op{ItemRef: p, Kind: converge.Delete, User: "ben"}); err != nil {
@@ -411,7 +414,7 @@ func (w *convergeWorld) putBack(t *testing.T, e converge.Event) func(context.Con
 			return err
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(hookLimit): // it is deleted later, without a hook
+		case <-time.After(hookLimit): // the delete comes later, without a hook
 			t.Logf("%v was not deleted within %v", p, hookLimit)
 			w.hooks.set(w.hooks.before, "DELETE", p, nil)
 			return w.apply(ctx, back)
@@ -419,14 +422,14 @@ func (w *convergeWorld) putBack(t *testing.T, e converge.Event) func(context.Con
 	}
 }
 
-// eventHash is a number that is a function of a seed and an event.
+// eventHash returns a hash of a seed and an event.
 func eventHash(seed uint64, e converge.Event) uint32 {
 	h := fnv.New32()
 	fmt.Fprint(h, seed, e)
 	return h.Sum32()
 }
 
-// lose takes the source and the first copy away, and has the sources of the space checked.
+// lose removes the source and the first copy of an item, and starts a check of the sources in the space.
 func (w *convergeWorld) lose(ctx context.Context, p converge.ItemRef) error {
 	if _, err := w.loseCopies(ctx, p); err != nil {
 		return err
@@ -434,7 +437,8 @@ func (w *convergeWorld) lose(ctx context.Context, p converge.ItemRef) error {
 	return w.runUntilOK(ctx, "sweep", "start", "fixity", "--all", "--store", sourceStore, "--space", p.Space)
 }
 
-// loseAndGuess takes the source and the first copy away, and publishes what a sweep would guess of the source.
+// loseAndGuess removes the source and the first copy of an item, and publishes the guessed delete that a sweep would
+// publish.
 func (w *convergeWorld) loseAndGuess(ctx context.Context, p converge.ItemRef) error {
 	gone, err := w.loseCopies(ctx, p)
 	if err != nil {
@@ -446,7 +450,7 @@ func (w *convergeWorld) loseAndGuess(ctx context.Context, p converge.ItemRef) er
 	return w.producer.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: record.Seal(guess)})
 }
 
-// take takes the source and the first copy away, and returns what the source was.
+// loseCopies removes the source and the first copy of an item, and returns the deleted source.
 func (w *convergeWorld) loseCopies(ctx context.Context, p converge.ItemRef) (source storage.Deleted, err error) {
 	for _, id := range []string{w.model.Rule(p.Space).Pairs[0].To, sourceStore} {
 		if source, err = w.remove(ctx, converge.Copy{Store: id, ItemRef: p}); err != nil {
@@ -457,7 +461,7 @@ func (w *convergeWorld) loseCopies(ctx context.Context, p converge.ItemRef) (sou
 	return source, nil
 }
 
-// remove takes a copy away, once its store is there.
+// remove removes a copy when its store is available.
 func (w *convergeWorld) remove(ctx context.Context, c converge.Copy) (storage.Deleted, error) {
 	for begun := time.Now(); ; {
 		d, err := w.store(c.Store).Delete(ctx, c.Space, c.Item, storage.DeleteOptions{})
@@ -470,7 +474,7 @@ func (w *convergeWorld) remove(ctx context.Context, c converge.Copy) (storage.De
 	}
 }
 
-// loseAndBack takes the copy on S3 away, deletes the source, and puts it back when that is on record of the copy.
+// loseAndPutBack removes the copy on S3, deletes the source, and puts it back when the delete of the copy is recorded.
 func (w *convergeWorld) loseAndPutBack(ctx context.Context, p converge.ItemRef) error {
 	w.mu.Lock()
 	back := w.puts[p]

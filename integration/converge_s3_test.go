@@ -11,15 +11,15 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// hooks are called once when the store on S3 is asked to do something with a key.
+// hooks are functions that are called once at a request for a key to the S3 store.
 type hooks struct {
 	mu      sync.Mutex // guards what follows
 	before  map[string]func()
 	after   map[string]func()
-	statted map[string]chan struct{} // closed when a key is looked at
+	statted map[string]chan struct{} // closed at a HEAD request for a key
 }
 
-// serveS3 starts the service, whose clock is not that of this machine.
+// serveS3 starts the S3 service, which has its own clock.
 func (w *convergeWorld) serveS3(t *testing.T) {
 	t.Helper()
 	w.s3 = s3test.New(s3test.Options{
@@ -68,14 +68,14 @@ func (h *hooks) call(set map[string]func(), r *http.Request) {
 	}
 }
 
-// set has f called at the next request of a method for an item.
+// set calls f at the next request of a method for an item.
 func (h *hooks) set(set map[string]func(), method string, p converge.ItemRef, f func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	set[hookKey(method, p)] = f
 }
 
-// next returns what is closed at the next request of a method for an item.
+// next returns a channel that is closed at the next request of a method for an item.
 func (h *hooks) next(method string, p converge.ItemRef) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// look returns what stores hold and what is on record of it.
+// observe reads the stores and the records.
 func (w *convergeWorld) observe(t *testing.T) converge.Observation {
 	t.Helper()
 	s := converge.Observation{Copies: map[converge.Copy]converge.Content{}, Records: map[converge.Copy]converge.Record{}}
@@ -34,7 +34,7 @@ func (w *convergeWorld) observe(t *testing.T) converge.Observation {
 	return s
 }
 
-// incidents reads all that were ever opened, those of a key in their order.
+// incidents reads all incidents that were ever opened, those of a key in order.
 func (w *convergeWorld) incidents(t *testing.T) (all []converge.Incident) {
 	t.Helper()
 	e, err := w.admin.Extent(t.Context(), schemas.Incidents)
@@ -71,7 +71,7 @@ func (w *convergeWorld) incidents(t *testing.T) (all []converge.Incident) {
 	return all
 }
 
-// letters reads all dead letters that there ever were.
+// deadLetters reads all dead letters ever written.
 func (w *convergeWorld) deadLetters(t *testing.T) (all []converge.DeadLetter) {
 	t.Helper()
 	err := w.dead.Each(t.Context(), kafka.DeadQuery{Closed: true}, func(l *kafka.DeadLetter) error {
@@ -79,7 +79,7 @@ func (w *convergeWorld) deadLetters(t *testing.T) (all []converge.DeadLetter) {
 			Position: fmt.Sprintf("%s/%d@%d", l.Topic, l.Partition, l.Offset),
 			Died:     strings.Contains(l.Error, "processes that died"),
 		}
-		switch m, _ := l.Decode(); m := m.(type) { // what cannot be decoded is about no copy
+		switch m, _ := l.Decode(); m := m.(type) { // an undecodable message belongs to no copy
 		case *pb.DuplicationCommand:
 			letter.Copy = converge.Copy{Store: m.GetDestinationStore(),
 				ItemRef: converge.ItemRef{Space: m.GetSpace(), Item: m.GetItem()}}
@@ -107,7 +107,8 @@ func copyAt(m interface {
 	return converge.Copy{Store: m.GetStore(), ItemRef: converge.ItemRef{Space: m.GetSpace(), Item: m.GetItem()}}
 }
 
-// asked returns what ClickHouse answers. It is asked again, since a connection may be to an engine that is no more.
+// queryRetry returns the result of a ClickHouse query. It retries, because the connection may be to an engine that was
+// replaced.
 func queryRetry[T any](t *testing.T, ask func() (T, error)) T {
 	t.Helper()
 	for tries := 1; ; tries++ {
@@ -143,7 +144,7 @@ func (w *convergeWorld) copies(t *testing.T, s converge.Observation, store, spac
 	}
 }
 
-// records reads what is on record of every copy of a space that is or was.
+// records reads the records of every present or past copy of a space.
 func (w *convergeWorld) records(t *testing.T, s converge.Observation, stores []string, space string) {
 	t.Helper()
 	var all []schemas.Copy
@@ -187,7 +188,7 @@ func (w *convergeWorld) entries(t *testing.T, s *converge.Observation, space str
 	}
 }
 
-// entryOf returns a Change of an item's content or properties as the model knows it.
+// auditEntry converts a Change of an item's content or properties to the model's type.
 func auditEntry(c *pb.Change) (converge.Entry, bool) {
 	e := converge.Entry{Copy: copyAt(c), User: c.GetUser(), Client: c.GetOrigin() == pb.Origin_ORIGIN_CLIENT,
 		Content: converge.Content{SHA256: c.GetDigests()[digest.SHA256], MediaType: c.GetMediaType(),

@@ -22,14 +22,14 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 )
 
-// A demo that is killed at any moments ends like one that never was: the same manifest
-// but for ids and times, no item missing, no row doubled.
+// TestDemoKilled checks that a demo that is killed at random times ends like an uninterrupted one: the same manifest
+// except for ids and times, no missing item, no duplicate row.
 func TestDemoKilled(t *testing.T) {
 	need.Integration(t)
 	demoKilled(t, need.Amount(3, 10, 30))
 }
 
-// demoKilled kills demos with these arguments before one may come to its end.
+// demoKilled kills demos with the given arguments at random times, and then lets one finish.
 func demoKilled(t *testing.T, kills int, args ...string) {
 	t.Helper()
 	dir := tree(t, 80)
@@ -77,8 +77,8 @@ func demoKilled(t *testing.T, kills int, args ...string) {
 	}
 }
 
-// redriven redrives what was taken for the cause of deaths, and says whether there was any: whoever is at
-// work in three processes that die is, though here nobody was.
+// redriveDead redrives messages that were blamed for the death of processes, and reports whether there were any. A
+// message is blamed if three processes die while they handle it, even if it is not the cause.
 func redriveDead(t *testing.T, dir string) bool {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), binaries(t), "dead", "redrive", "--state", dir,
@@ -90,7 +90,7 @@ func redriveDead(t *testing.T, dir string) bool {
 	return !strings.Contains(string(out), "redriven 0 ")
 }
 
-// killAfter runs the command and kills it, and returns -1, or its exit code where it had come to its end by then.
+// killAfter runs the command and kills it. It returns -1, or the exit code if the command had already exited.
 func killAfter(t *testing.T, after time.Duration, args ...string) int {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), binaries(t), args...)
@@ -99,12 +99,11 @@ func killAfter(t *testing.T, after time.Duration, args ...string) int {
 	}
 	timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() }) // it may have ended
 	defer timer.Stop()
-	_ = cmd.Wait() // its state says how it ended
+	_ = cmd.Wait() // ProcessState has the exit status
 	return cmd.ProcessState.ExitCode()
 }
 
-// held is what a state's manifest says of every copy, without ids and times; it fails
-// the test where a view holds a row twice.
+// manifestOf returns the manifest of every copy, without ids and times. It fails the test if a view has duplicate rows.
 func manifestOf(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))

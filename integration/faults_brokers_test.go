@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// What may happen to brokers, under load, in one cluster and one group.
+// TestBrokerFaults injects faults of brokers under load, with one cluster and one group.
 func TestBrokerFaults(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{})
 	c.Breakable(t)
@@ -26,7 +26,7 @@ func TestBrokerFaults(t *testing.T) {
 	stop := load(t, cfg, 60, 200)
 	l.progress(t, time.Minute, 200)
 
-	// away takes a broker out and back in, while work goes on.
+	// away stops a broker and returns it to the cluster under load.
 	away := func(t *testing.T, out, in func(testing.TB, int)) {
 		i := c.Leader(t, cfg)
 		begun := time.Now()
@@ -87,9 +87,9 @@ func TestBrokerFaults(t *testing.T) {
 	}
 }
 
-// The brokers take no outputs, since one replica too few is there: nothing is committed. When it
-// is back, nothing is missing. In make soak it is away for longer than an output is published at once.
-func TestRefused(t *testing.T) {
+// TestProduceRefused checks that nothing is committed while the brokers refuse outputs because too few replicas are in
+// sync, and that nothing is lost afterwards. In make soak this lasts longer than the timeout of a publish.
+func TestProduceRefused(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{})
 	c.Breakable(t)
 	cfg := faultConfig(c, "refused")

@@ -20,9 +20,9 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// What may happen to consumers and to what they are given, with three real brokers. After
-// each, the ledger says that nothing is lost, that nothing was committed before its end, and
-// that the changes of an item came in order.
+// TestConsumerFaults injects faults of consumers and their messages, with three brokers. After each fault the ledger
+// checks that nothing is lost, that nothing was committed before it was done, and that the changes of an item came in
+// order.
 func TestConsumerFaults(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{})
 	for name, test := range map[string]func(*testing.T, *harness.Cluster){
@@ -147,8 +147,8 @@ func rebalanceStorm(t *testing.T, c *harness.Cluster) {
 	t.Logf("%d members came and went", moves)
 }
 
-// One task hangs until it is cancelled: the others go on, no commit passes it, and it is done
-// the next time.
+// hangingTask has one task that hangs until it is cancelled. The others continue, no commit passes it, and a retry
+// completes it.
 func hangingTask(t *testing.T, c *harness.Cluster) {
 	cfg := faultConfig(c, "hangs")
 	cfg.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
@@ -199,7 +199,8 @@ func hangingTask(t *testing.T, c *harness.Cluster) {
 	}
 }
 
-// One task cannot be ended: its process says so and ends, and another does the work.
+// stuckTask has one task that ignores cancellation. Its process reports this and exits, and another process does the
+// work.
 func stuckTask(t *testing.T, c *harness.Cluster) {
 	need.Full(t)
 	cfg := faultConfig(c, "stubborn")
@@ -225,9 +226,9 @@ func stuckTask(t *testing.T, c *harness.Cluster) {
 	}
 }
 
-// A copy lasts ten times as long as those who deploy wait for a process to end, and is at work in ten that are told to
-// stop, and killed: as Kubernetes does after 30 s and Docker after 10 s, with a tenth of the times. None of that counts
-// as a death, and the copy ends.
+// killedByDeploys has a copy that takes ten times the stop timeout of a deployment. Ten processes are stopped and
+// killed while they work on it, as Kubernetes does after 30 s and Docker after 10 s (the test uses a tenth of the
+// times). None of this counts as a death, and the copy completes.
 func killedByDeploys(t *testing.T, c *harness.Cluster) {
 	need.Full(t)
 	for name, grace := range map[string]time.Duration{"kubernetes": 3 * time.Second, "docker": time.Second} {
@@ -293,7 +294,7 @@ func poison(t *testing.T, c *harness.Cluster) {
 	}
 }
 
-// A key with most of the work is no slower for the others, though it has company in its partition.
+// hotKey checks that a key with most of the work does not slow down the other keys of its partition.
 func hotKey(t *testing.T, c *harness.Cluster) {
 	cfg := faultConfig(c, "hot")
 	c.CreateTopics(t, cfg, 64, schemas.Changes)

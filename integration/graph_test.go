@@ -22,7 +22,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// A plant is a broker in this process, a ClickHouse beside it, and a configuration that names them.
+// setup has a broker in this process, a ClickHouse server, and their configuration.
 type setup struct {
 	cfg    *config.Config
 	file   string
@@ -85,7 +85,7 @@ func (p *setup) write(t *testing.T, name, content string) {
 	}
 }
 
-// millrace runs a command to its end and returns its exit code and what it said.
+// millrace runs a command and returns its exit code and its output.
 func (p *setup) millrace(t *testing.T, args ...string) (int, string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), binaries(t), append(args, "--config", p.file)...)
@@ -105,7 +105,7 @@ func (p *setup) want(t *testing.T, code int, said string, args ...string) {
 	}
 }
 
-// serve starts a process with roles, which is stopped at the end of the test.
+// serve starts a process with roles that is stopped at the end of the test.
 func (p *setup) serve(t *testing.T, roles string) (kill func()) {
 	t.Helper()
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), binaries(t), "run", "--config", p.file, "--roles",
@@ -137,7 +137,7 @@ func (p *setup) serve(t *testing.T, roles string) (kill func()) {
 	}
 }
 
-// joined waits until groups are stable. The embedded broker may keep a member for good that is killed while it joins.
+// joined waits until groups are stable. The embedded broker may keep a member forever that is killed while it joins.
 func (p *setup) joined(t *testing.T, groups ...string) {
 	t.Helper()
 	c := harness.Existing(p.cfg.Kafka.Brokers...)
@@ -151,8 +151,8 @@ func (p *setup) joined(t *testing.T, groups ...string) {
 	})
 }
 
-// The whole graph in processes of its own: roles apart, one of them killed on the way.
-func TestRolesApart(t *testing.T) {
+// TestRolesInSeparateProcesses runs each role in its own process and kills one of them.
+func TestRolesInSeparateProcesses(t *testing.T) {
 	need.Integration(t)
 	p := newSetup(t)
 	t.Cleanup(func() { p.engine.revive(t) }) // its clients' end may have ended it
@@ -233,7 +233,7 @@ func TestRolesApart(t *testing.T) {
 	p.want(t, 0, "checks asked for", "sweep", "start", "fixity", "--store", "2", "--all")
 }
 
-// until waits until stores 2 and 3 hold n items of the space, all verified, and one tombstone.
+// until waits until stores 2 and 3 have n verified items in the space and one tombstone.
 func (p *setup) until(t *testing.T, db *clickhouse.DB, n uint64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)

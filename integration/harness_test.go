@@ -22,15 +22,15 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// soon are lanes for tests in real time.
+// shortLanes returns delay lanes with short delays for tests.
 func shortLanes() []kafka.Lane {
 	return []kafka.Lane{{Name: "300ms", Delay: 300 * time.Millisecond}, {Name: "1s", Delay: time.Second}}
 }
 
-// runner is any part that runs until it is told to stop.
+// runner is a component that runs until it is stopped.
 type runner interface{ Run(context.Context) error }
 
-// running runs a part until the test ends or stop is called, which returns what Run did.
+// running runs a component until the test ends or stop is called, which returns the error of Run.
 func running(t *testing.T, part runner, err error) (stop func() error) {
 	t.Helper()
 	if err != nil {
@@ -88,8 +88,8 @@ func TestKafka(t *testing.T) {
 	}
 }
 
-// The oldest release of Kafka that is supported runs all but server-side groups: groups, lanes, dead letters and tables,
-// static members, appends that the brokers date, and trimming.
+// TestOldestKafka runs everything except server-side groups with the oldest supported release of Kafka: groups, lanes,
+// dead letters, tables, static members, log append time and trimming.
 func TestOldestKafka(t *testing.T) {
 	need.Full(t)
 	c := harness.Kafka(t, harness.Options{Brokers: 1, Oldest: true})
@@ -123,8 +123,8 @@ func TestOldestKafka(t *testing.T) {
 	})
 }
 
-// chain is what the parts are for, in one line: a producer, the planner's Pool, the
-// copier's Pool of which some tasks wait and some are refused, the lanes, a sink, a table.
+// chain runs a complete pipeline: a producer, the planner's Pool, the copier's Pool with waiting and rejected tasks,
+// the lanes, a sink and a table.
 func chain(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
 	cfg.Lanes = shortLanes()
 	o := kafka.TopicOptions{Partitions: 3, Replication: int16(c.Brokers()), MinInSync: max(1, c.Brokers()-1)}
@@ -191,7 +191,7 @@ func copying(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) 
 	}}}, nil
 }
 
-// rows is a sink that counts.
+// rows is a sink that counts rows.
 type rows struct {
 	mu  sync.Mutex
 	ids map[string]int
@@ -216,7 +216,7 @@ func (r *rows) distinct() int {
 	return len(r.ids)
 }
 
-// drained waits until the groups of all parts have committed everything.
+// awaitDrained waits until all groups have committed everything.
 func awaitDrained(t *testing.T, cfg kafka.Config) {
 	t.Helper()
 	a, err := kafka.NewAdmin(cfg)
@@ -270,7 +270,7 @@ func table(t *testing.T, cfg kafka.Config) {
 	}
 }
 
-// static has a member of a group come back under its name: nothing moves.
+// staticMember checks that a static member that returns under its name causes no rebalance.
 func staticMember(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
 	c.CreateTopics(t, cfg, 4, ledgerTopics(cfg)...)
 	member := func(instance string) func() error {
@@ -325,7 +325,7 @@ func staticMember(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
 	}
 }
 
-// wire has the network between us and the brokers be slow, and then away for a while.
+// slowNetwork makes the network to the brokers slow and then unavailable.
 func slowNetwork(t *testing.T, c *harness.Cluster) {
 	cfg := c.Config("wire.")
 	c.CreateTopics(t, cfg, 4, ledgerTopics(cfg)...)
@@ -360,7 +360,7 @@ func slowNetwork(t *testing.T, c *harness.Cluster) {
 	l.close(t, time.Minute)
 }
 
-// Logging in, over TLS: with either mechanism, and not without.
+// TestKafkaSecure logs in over TLS with each mechanism, and checks that no access is possible without login.
 func TestKafkaSecure(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{Brokers: 1, Secure: true})
 	good := c.Config("secure.")
@@ -400,8 +400,8 @@ func with(cfg kafka.Config, change func(*kafka.Config)) kafka.Config {
 	return cfg
 }
 
-// Each way in which brokers can run: the other tests take the first that can be had. Only
-// containers may be missing where CI is set.
+// TestKafkaForms runs brokers in each form. The other tests use the first available form. Only containers may be
+// missing if CI is set.
 func TestKafkaForms(t *testing.T) {
 	need.Full(t)
 	for _, form := range []harness.Form{harness.Named, harness.Containers, harness.Processes} {

@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// Migrations from the command line: what a dry run says is what is then done, and whoever starts
-// with what is not right is told why, with the exit code of a precondition.
+// TestMigrate checks the migrations of the command line: a dry run lists the migrations that a run executes, and a
+// wrong schema is an error with the exit code of a precondition.
 func TestMigrate(t *testing.T) {
 	p := newSetup(t)
 	p.want(t, 2, "exclude each other", "migrate", "--state", t.TempDir())

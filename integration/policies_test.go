@@ -14,9 +14,9 @@ import (
 	"github.com/millrace/millrace/streams/policy"
 )
 
-// The rules of a policy begin when the brokers append its revisions, whatever the clocks of their writers say: also on a
-// topic that an earlier version has made, from the next start on.
-func TestClockOfAPolicyWriter(t *testing.T) {
+// TestPolicyWriterClock checks that the rules of a policy start at the brokers' append time, regardless of the writers'
+// clocks. This also holds for a topic that an earlier version created, from the next start.
+func TestPolicyWriterClock(t *testing.T) {
 	need.Full(t)
 	c := harness.Kafka(t, harness.Options{Brokers: 1})
 	cfg := c.Config("clocks.")
@@ -77,8 +77,8 @@ func TestClockOfAPolicyWriter(t *testing.T) {
 	}
 }
 
-// awaitDates waits until records of a topic have the time of the brokers, or that of their writers: brokers acknowledge a
-// change of its settings before they follow it.
+// awaitDates waits until records of a topic have the brokers' time, or the writers' time. Brokers acknowledge a topic
+// configuration before they apply it.
 func awaitDates(t *testing.T, c *harness.Cluster, cfg kafka.Config, topic schemas.Topic, ofBrokers bool) {
 	t.Helper()
 	const ahead = 30 * time.Minute // what a broker takes of any writer

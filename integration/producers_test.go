@@ -26,8 +26,8 @@ import (
 
 const producers = "../examples/producers"
 
-// The producers in other languages write what millrace itself would: the same key, hence partition, the same id, and
-// a value that decodes to the same Change.
+// TestProducers checks that the producers in other languages write the same records as millrace: the same key and so
+// partition, the same id, and a value that decodes to the same Change.
 func TestProducers(t *testing.T) {
 	need.Integration(t)
 	for name, c := range map[string]struct {
@@ -48,7 +48,7 @@ func TestProducers(t *testing.T) {
 	}
 }
 
-// producer runs one and looks at what it wrote.
+// producer runs a producer and checks its records.
 func producer(t *testing.T, command []string, source, agent string) {
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 12, Loopback: true, RealTime: true})
 	const account, store, space = "acme", "store/1 100%", "Fotos é"
@@ -109,7 +109,7 @@ func producer(t *testing.T, command []string, source, agent string) {
 	compareRecords(t, b, want, theirs, source)
 }
 
-// compareRecords has our own producer publish the same, and compares keys, partitions and headers.
+// compareRecords publishes the same changes with millrace's producer, and compares keys, partitions and headers.
 func compareRecords(
 	t *testing.T, b *kafkatest.Broker, want map[string]*pb.Change, theirs map[string]kafkatest.Record, source string,
 ) {
@@ -157,7 +157,7 @@ func kcat(*testing.T) ([]string, error) {
 	return []string{producers + "/add.sh"}, nil
 }
 
-// python makes an environment with what requirements.txt pins, once.
+// python creates an environment with the pinned requirements.txt once.
 func python(t *testing.T) ([]string, error) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
@@ -173,7 +173,7 @@ func python(t *testing.T) ([]string, error) {
 	return []string{filepath.Join(dir, "bin", "python"), producers + "/python/add.py"}, err
 }
 
-// java fetches the jars that the POM pins, once.
+// java downloads the jars of the POM once.
 func java(t *testing.T) ([]string, error) {
 	java, err := exec.LookPath("java")
 	if err != nil {
@@ -194,7 +194,7 @@ func java(t *testing.T) ([]string, error) {
 	return []string{java, "-cp", filepath.Join(dir, "*"), producers + "/java/Add.java"}, err
 }
 
-// fetched returns a folder that fetch has filled as pins says: from the cache, or now.
+// fetchPinned returns a directory filled by fetch as pins describes, from the cache if possible.
 func fetchPinned(t *testing.T, name, pins string, fetch func(dir, pins string) error) (string, error) {
 	pins, err := filepath.Abs(pins)
 	if err != nil {
@@ -234,7 +234,7 @@ func fetchPinned(t *testing.T, name, pins string, fetch func(dir, pins string) e
 	return dir, nil
 }
 
-// say runs a command; what it said is in its error.
+// runCommand runs a command. The error contains its output.
 func runCommand(t *testing.T, name string, args ...string) error {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()

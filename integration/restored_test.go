@@ -26,8 +26,8 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// A loop is planner, copier, checker and steward over two stores in memory, without a broker: each message goes to its
-// processors at once. It is all that they ask for.
+// memoryLoop connects planner, copier, checker and steward with two in-memory stores without a broker. Each message
+// goes directly to its processors.
 type memoryLoop struct {
 	t         *testing.T
 	mem       map[string]*mem.Store
@@ -203,8 +203,8 @@ func (m *memoryLoop) metadata() (open []string) {
 	return open
 }
 
-// A tree that was restored without what its store keeps beside the bytes changes no properties anywhere, whoever notices
-// it: neither in a store nor on record. Those that were lost are incidents until they can be told again.
+// TestTreeRestoredWithoutProperties checks that a tree that was restored without its metadata changes no properties in
+// a store or in a record, whichever role detects it. Lost properties are incidents until they can be read again.
 func TestTreeRestoredWithoutProperties(t *testing.T) {
 	t.Parallel()
 	props := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}

@@ -17,8 +17,8 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3"
 )
 
-// Copies from store to store of items of 8 to 64 MiB, all opened before the first is put, come to their end with more of them
-// at once than the stores have parts in memory.
+// TestS3CopiesAtOnce checks that more concurrent copies of 8 to 64 MiB than the stores have part buffers complete, even
+// if all sources are opened before the first put.
 func TestS3CopiesAtOnce(t *testing.T) {
 	need.Full(t)
 	for _, kind := range harness.S3Kinds() {

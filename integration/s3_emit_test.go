@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/emit"
 )
 
-// A shelf publishes to memory, or is away.
+// memoryPublisher publishes to memory, or is unavailable.
 type memoryPublisher struct {
 	mu   sync.Mutex
 	away bool
@@ -100,8 +100,8 @@ func flush(t *testing.T, s *emit.Store, outbox *emit.File) {
 	})
 }
 
-// A server that is killed in mid-put: the put fails, nothing is there and nothing is told of; it goes on when the server
-// is back. What was put before is there.
+// TestS3ServerKilled kills the server during a put. The put fails, no object exists and no Change is published. After a
+// restart, puts work and earlier items exist.
 func TestS3ServerKilled(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{harness.Versitygw, harness.MinIO} {
@@ -151,7 +151,7 @@ func TestS3ServerKilled(t *testing.T) {
 	}
 }
 
-// killing is bytes, in whose middle something is killed.
+// killingReader is a reader that kills something when half of its bytes are read.
 type killingReader struct {
 	left, at int64
 	kill     func()
@@ -172,7 +172,8 @@ func (k *killingReader) Read(b []byte) (int, error) {
 	return int(n), nil
 }
 
-// What does not fit into the outbox is refused before anything is done, and what is in it is told of when that is possible again.
+// TestS3OutboxFull checks that a mutation is rejected before it is executed if the outbox is full, and that the changes
+// in the outbox are published when that is possible again.
 func TestS3OutboxFull(t *testing.T) {
 	t.Parallel()
 	r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: harness.S3Kinds()[0]}), false, false)
@@ -211,9 +212,9 @@ func TestS3OutboxFull(t *testing.T) {
 	}
 }
 
-// Kafka is away, for a minute in the full form: mutations go on, and when it is back their changes are published, in
-// the order of their items.
-func TestS3KafkaAway(t *testing.T) {
+// TestS3KafkaUnavailable makes Kafka unavailable, for a minute in the full form. Mutations continue, and their changes
+// are published later in the order of each item.
+func TestS3KafkaUnavailable(t *testing.T) {
 	t.Parallel()
 	r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: harness.S3Kinds()[0]}), false, false)
 	c := harness.Kafka(t, harness.Options{Brokers: 1})
@@ -278,7 +279,7 @@ func TestS3KafkaAway(t *testing.T) {
 	compareOps(t, c.Read(t, cfg, schemas.Changes), want)
 }
 
-// compareOps compares what was told of each item, each id once, in order.
+// compareOps compares the published operations of each item, each id once, in order.
 func compareOps(t *testing.T, recs []harness.Record, want map[string][]string) {
 	t.Helper()
 	ids, got := map[string]bool{}, map[string][]string{}

@@ -31,7 +31,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// emitterEnv has the test binary be a program that stores through emit, and not run tests; TestMain looks for it.
+// emitterEnv is the environment variable that makes TestMain run a program that stores through emit instead of tests.
 const emitterEnv = "MILLRACE_TEST_EMITTER"
 
 // killed is the space that the program writes to.
@@ -40,7 +40,7 @@ const killedSpace = "killed"
 // emitterKills is how often the program is killed over each store.
 func emitterKills() int { return need.Amount(15, 50, 50) }
 
-// An emitterSpec is what the program is told.
+// emitterSpec configures the program.
 type emitterSpec struct {
 	Dir   string // of its outbox and of what it logs
 	Drain bool   // tell of what is left, and end
@@ -64,19 +64,20 @@ func (e emitterSpec) store(ctx context.Context) (storage.Store, error) {
 	return s, s.Marker(ctx)
 }
 
-// An aim is a line of what is about to be done to an item, in its order.
+// intent is a journal line of an operation before its execution, in the order of the item.
 type intent struct{ Op, Item, SHA256 string }
 
-// A deed is a line of what was done for certain: the store said so, or showed it to the next process.
+// completed is a journal line of an operation that was certainly executed: the store returned success, or its listing
+// showed it to the next process.
 type completed struct{ Op, Item, Version string }
 
-// A tale is a line of what was published.
+// published is a journal line of a published Change.
 type published struct{ ID, Op, Item, Version, SHA256, Origin string }
 
-// telling publishes to a journal.
+// journalPublisher publishes to a journal.
 type journalPublisher struct{ tales *storagetest.Journal }
 
-// Publish implements emit.Publisher. Of every 60 ms the topic is away for 20.
+// Publish implements emit.Publisher. It fails for 20 of every 60 ms.
 func (p journalPublisher) Publish(_ context.Context, messages ...schemas.Message) error {
 	c := messages[0].Body.(*pb.Change)
 	if time.Now().UnixMilli()%60 < 20 {
@@ -86,13 +87,15 @@ func (p journalPublisher) Publish(_ context.Context, messages ...schemas.Message
 		c.GetOrigin().String()})
 }
 
-// doing is a store that logs what it did.
+// loggingStore is a store that logs its mutations.
 type loggingStore struct {
 	storage.Store
 	deeds *storagetest.Journal
 }
 
-func (d loggingStore) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+func (d loggingStore) Put(
+	ctx context.Context, space, item string, r io.Reader, o storage.PutOptions,
+) (storage.Object, error) {
 	obj, err := d.Store.Put(ctx, space, item, r, o)
 	if err == nil {
 		err = d.deeds.Add(completed{"PUT", item, obj.Version})
@@ -100,7 +103,9 @@ func (d loggingStore) Put(ctx context.Context, space, item string, r io.Reader, 
 	return obj, err
 }
 
-func (d loggingStore) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
+func (d loggingStore) Delete(
+	ctx context.Context, space, item string, o storage.DeleteOptions,
+) (storage.Deleted, error) {
 	gone, err := d.Store.Delete(ctx, space, item, o)
 	if err == nil {
 		err = d.deeds.Add(completed{"DELETE", item, gone.Object.Version})
@@ -108,7 +113,7 @@ func (d loggingStore) Delete(ctx context.Context, space, item string, o storage.
 	return gone, err
 }
 
-// emitter is the program, which goes on until it is killed, or has told of what was left.
+// emitter runs the program until it is killed or, with Drain, has published the outbox.
 func emitter(text string) int {
 	var spec emitterSpec
 	err := json.Unmarshal([]byte(text), &spec)
@@ -164,7 +169,7 @@ func (e emitterSpec) run(ctx context.Context) error {
 	return <-ended
 }
 
-// mutate puts and deletes a worker's own items.
+// mutate puts and deletes the items of one worker.
 func mutate(ctx context.Context, s storage.Store, aims *storagetest.Journal, worker int) error {
 	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), uint64(worker)))
 	for n := 0; ; n++ {
@@ -189,8 +194,9 @@ func mutate(ctx context.Context, s storage.Store, aims *storagetest.Journal, wor
 	}
 }
 
-// A program that stores through emit is killed many times at any moments, over the file store and over a real S3 server. What
-// the stores show has one Change each, in the order of its item; nothing else has one.
+// TestS3EmitKilled kills a program that stores through emit many times at random times, with the file store and an S3
+// server. Each mutation that the store shows has exactly one Change, in the order of its item, and there are no other
+// Changes.
 func TestS3EmitKilled(t *testing.T) {
 	need.Integration(t)
 	t.Parallel()

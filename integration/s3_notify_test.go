@@ -26,17 +26,17 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// hookToken is what servers show to the ingester.
+// hookToken is the token that servers send to the ingester.
 const hookToken = "0123456789abcdef-of-a-test"
 
-// A told is a server that tells of what happens in one bucket, which is one store.
+// notifyingServer is a server that sends notifications about one bucket, which is one store.
 type notifyingServer struct {
 	*harness.S3Server
 	store, bucket string
 }
 
-// What other programs do to a server becomes Changes, told by a topic or by webhook: whatever characters are in keys,
-// and each once.
+// TestS3Notifications checks that mutations by other programs become Changes, by topic and by webhook, each once and
+// with any characters in keys.
 func TestS3Notifications(t *testing.T) {
 	t.Parallel()
 	need.Integration(t)
@@ -77,7 +77,7 @@ func TestS3Notifications(t *testing.T) {
 	}
 }
 
-// notifications are servers, Kafka, and the ingester.
+// notifications has servers, Kafka and the ingester.
 type notifications struct {
 	kafka   *harness.Cluster
 	cfg     kafka.Config
@@ -124,7 +124,7 @@ func newNotifications(t *testing.T) *notifications {
 	return x
 }
 
-// freeAddr is an address of loopback on which nobody listens.
+// freeAddr returns a free loopback address.
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -235,7 +235,7 @@ func (x *notifications) changed(t *testing.T, want []string) {
 	})
 }
 
-// difference are the lines that only one of two has.
+// difference returns the lines that only one side has.
 func difference(got, want []string) string {
 	var text strings.Builder
 	for _, l := range got {

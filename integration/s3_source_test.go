@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3"
 )
 
-// A partsSeen counts the parts that a service is asked to copy and that it is sent.
+// partCounter counts the parts that a service copies itself and the parts that are uploaded.
 type partCounter struct{ copied, sent atomic.Int64 }
 
 func (p *partCounter) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -26,7 +26,8 @@ func (p *partCounter) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// Real services copy what lies in them already from one store to another, if they can prove it; else it is sent.
+// TestS3PutFromSource checks that servers copy an item between stores themselves if they can prove the content, and
+// that it is uploaded otherwise.
 func TestS3PutFromSource(t *testing.T) {
 	t.Parallel()
 	for _, kind := range harness.S3Kinds() {

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// A realS3 is a server, and how stores on it are made.
+// realS3 is a server and the layout of the stores on it.
 type realS3 struct {
 	*harness.S3Server
 	perSpace, versions bool
@@ -182,7 +182,7 @@ func (r *realS3) mayRefuse(item string, beside []string) bool {
 	})
 }
 
-// The contract over real servers, in both layouts, with and without versions.
+// TestS3Contract runs the store contract on servers, in both layouts, with and without versioning.
 func TestS3Contract(t *testing.T) {
 	t.Parallel()
 	for _, kind := range harness.S3Kinds() {
@@ -203,7 +203,7 @@ func TestS3Contract(t *testing.T) {
 	}
 }
 
-// A part of the contract through each decorator, over a real server.
+// TestS3Decorators runs a part of the contract through each decorator on a server.
 func TestS3Decorators(t *testing.T) {
 	t.Parallel()
 	r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: harness.S3Kinds()[0]}), false, false)

@@ -23,8 +23,8 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Whatever befalls sinks and their engine, 'millrace verify' finds each message in one row, the state of copies is
-// what the logs say, and nothing that is not at fault is a dead letter.
+// TestSinkFaults injects faults of sinks and their engine. 'millrace verify' must find each message in one row and the
+// state of copies consistent with the logs, and only bad messages may be dead letters.
 func TestSinkFaults(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{Brokers: 3})
 	for name, test := range map[string]struct {
@@ -50,8 +50,7 @@ func TestSinkFaults(t *testing.T) {
 	}
 }
 
-// A mill is topics of its own, an engine of its own that can be killed, and a configuration by which sinks run in
-// processes of their own.
+// sinkSetup has its own topics and engine, and a configuration for sinks in child processes.
 type sinkSetup struct {
 	setup
 	c      *harness.Cluster
@@ -97,8 +96,8 @@ func freePort(t *testing.T) int {
 	return ports[0]
 }
 
-// sink starts a sink in a process of its own. One that is started again under the name of one that was killed
-// gets its partitions at once; one without a name leaves its groups when it stops.
+// sink starts a sink in a child process. A sink that restarts with the name of a killed one gets its partitions at
+// once; one without a name leaves its groups when it stops.
 func (m *sinkSetup) sink(t *testing.T, name string) *process {
 	t.Helper()
 	var env []string
@@ -147,7 +146,7 @@ func (m *sinkSetup) send(t *testing.T, n int) {
 	}
 }
 
-// settled waits until both groups of the sink have committed all that there is of a topic.
+// awaitCommitted waits until both groups of the sink have committed all records of a topic.
 func (m *sinkSetup) awaitCommitted(t *testing.T, limit time.Duration) {
 	t.Helper()
 	admin, err := kafka.NewAdmin(m.kafka)
@@ -176,7 +175,7 @@ func (m *sinkSetup) awaitCommitted(t *testing.T, limit time.Duration) {
 	})
 }
 
-// proven asks 'millrace verify', which compares id by id, and for the number of rows of the changes that Kafka holds.
+// checkVerified runs 'millrace verify', which compares ids, and compares the number of rows of changes.
 func (m *sinkSetup) checkVerified(t *testing.T, rows int) {
 	t.Helper()
 	m.want(t, 0, "no findings", "verify", "--strict")
@@ -184,7 +183,7 @@ func (m *sinkSetup) checkVerified(t *testing.T, rows int) {
 	m.want(t, 0, fmt.Sprintf(`"rows":%d,`, rows), "verify", "--topic", "changes", "-o", "json")
 }
 
-// letters says how many dead letters there are.
+// deadLetters returns the number of dead letters.
 func (m *sinkSetup) deadLetters(t *testing.T) int { return len(m.c.Read(t, m.kafka, schemas.Dead)) }
 
 func killedSinks(t *testing.T, m *sinkSetup) {
@@ -302,7 +301,7 @@ func anotherTopic(t *testing.T, m *sinkSetup) {
 	m.checkVerified(t, m.sent)
 }
 
-// emptied has the tables of changes emptied beside a running sink, which hides nothing of that, and filled again.
+// emptied truncates the tables of changes while a sink runs, checks that this is detected, and refills them.
 func emptied(t *testing.T, m *sinkSetup) {
 	m.sink(t, "one")
 	m.send(t, 5000)

@@ -12,9 +12,9 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// What a producer of others writes in transactions is handled if they are committed and only then, by each reader of
-// changes. Partitions that end with a marker are no lag, and tables are read to their ends. A transaction that stays open
-// holds up what is behind it in its own partition, is no lag, and is reported.
+// TestTransactions checks that readers of changes handle records in transactions of other producers only after the
+// commit. Partitions that end with a marker have no lag, and tables are read to the end. An open transaction blocks the
+// later records of its partition, is not lag, and is reported.
 func TestTransactions(t *testing.T) {
 	need.Full(t)
 	c := harness.Kafka(t, harness.Options{Brokers: 1})

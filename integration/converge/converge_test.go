@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/integration/converge"
 )
 
-// rules: a fan out, a chain, and a space whose copies are kept.
+// rules returns a fan-out, a chain, and a space with copies that are kept.
 func rules() map[string]converge.Rule {
 	return map[string]converge.Rule{
 		"fan":   {Pairs: []converge.Pair{{From: "1", To: "2"}, {From: "1", To: "3"}}},
@@ -19,7 +19,7 @@ func rules() map[string]converge.Rule {
 	}
 }
 
-// A world is a model, and a sight in which all is as it must be.
+// world is a model and an observation that matches it.
 type world struct {
 	*converge.Model
 	converge.Observation
@@ -33,7 +33,7 @@ func content(sha string) converge.Content {
 	return converge.Content{SHA256: sha, MediaType: "text/plain", User: map[string]string{"a": "b"}}
 }
 
-// newWorld has an item "live" and an item "gone" in each space. Copies of kept/gone stay.
+// newWorld returns a world with an item "live" and an item "gone" in each space. The copies of kept/gone are kept.
 func newWorld() *world {
 	w := &world{converge.NewModel("1", rules(), "4"), converge.Observation{
 		Copies: map[converge.Copy]converge.Content{}, Records: map[converge.Copy]converge.Record{}, Rechecked: true,
@@ -56,27 +56,27 @@ func newWorld() *world {
 	return w
 }
 
-// act is recorded by the model and in the audit log.
+// act records a mutation in the model and in the audit log.
 func (w *world) act(a converge.Mutation) {
 	w.RecordMutation(a)
 	w.Audit = append(w.Audit, converge.Entry{Copy: converge.Copy{Store: "1", ItemRef: a.ItemRef}, Kind: a.Kind,
 		User: a.User, Client: true, Content: a.Content})
 }
 
-// put has a store hold a copy that is on record.
+// put adds a recorded copy to a store.
 func (w *world) put(at converge.Copy, sha string) {
 	w.Copies[at] = content(sha)
 	row := converge.Row{Live: true, SHA256: sha}
 	w.Records[at] = converge.Record{Manifest: row, Audit: row}
 }
 
-// remove takes a copy away, and has that on record.
+// remove removes a copy and its records.
 func (w *world) remove(at converge.Copy) {
 	delete(w.Copies, at)
 	w.Records[at] = converge.Record{}
 }
 
-// incident opens an incident of a copy that was lost.
+// incident opens an incident of a lost copy.
 func (w *world) incident(at converge.Copy) { w.open(at, "content-missing", "") }
 
 // open opens an incident.
@@ -85,24 +85,24 @@ func (w *world) open(at converge.Copy, kind, subject string) {
 		converge.Incident{Copy: at, Kind: kind, Subject: subject, ID: fmt.Sprint(len(w.Incidents)), Open: true})
 }
 
-// closed closes the newest incident; a person has given the reasons.
+// closed closes the latest incident with the given reasons of persons.
 func (w *world) closed(reasons ...string) {
 	i := &w.Incidents[len(w.Incidents)-1]
 	i.Open, i.Reasons = false, reasons
 }
 
-// lose takes a copy away, which is on record.
+// lose removes a copy but not its records.
 func (w *world) lose(at converge.Copy) {
 	w.RecordLoss(at)
 	delete(w.Copies, at)
 }
 
-// Each kind of deviation is found, and nothing is in a world without one.
+// TestCompare checks that each kind of deviation is found, and that a world without deviations has no findings.
 func TestCompare(t *testing.T) {
 	find := func(f converge.Finding, at converge.Copy) findings { return findings{at: {f}} }
 	for name, tt := range map[string]struct {
 		change func(w *world)
-		want   findings // without an excuse
+		want   findings // findings without an explanation
 	}{
 		"all is well": {func(*world) {}, nil},
 
@@ -339,10 +339,10 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// findings are those of copies, sorted.
+// findings are the sorted findings by copy.
 type findings map[converge.Copy][]converge.Finding
 
-// compare compares the deviations without an excuse with those that are wanted.
+// compare compares the unexplained deviations with the wanted ones.
 func (w *world) compare(t *testing.T, want findings) {
 	t.Helper()
 	got := findings{}
@@ -356,9 +356,9 @@ func (w *world) compare(t *testing.T, want findings) {
 	}
 }
 
-// Before all is healed, what was lost need not be known, and what is a dead letter is yet to be done. Nothing else is
-// excused by that.
-func TestCompareUnhealed(t *testing.T) {
+// TestCompareBeforeRecheck checks that before the recheck a lost copy may be undetected and the command of a dead
+// letter not executed, and that this explains no other deviation.
+func TestCompareBeforeRecheck(t *testing.T) {
 	lost := at("3", "fan", "live")
 	for name, tt := range map[string]struct {
 		change func(w *world)
@@ -395,11 +395,11 @@ func TestCompareUnhealed(t *testing.T) {
 	}
 }
 
-// Each incident and each dead letter that there ever was has its fault, and no decision is lost.
+// TestCompareIncidents checks that each incident and dead letter needs a fault, and that no decision may be lost.
 func TestCompareIncidents(t *testing.T) {
 	copied := at("3", "fan", "live")
 	space, none := converge.Copy{Store: "3", ItemRef: converge.ItemRef{Space: "fan"}}, converge.Copy{}
-	mended := func(w *world) { // it was lost, and is there again
+	mended := func(w *world) { // lost and restored
 		w.RecordLoss(copied)
 		w.incident(copied)
 		w.closed()
@@ -588,7 +588,7 @@ func names() converge.Names {
 		Steward: "r", Topics: []string{"policies", "admin"}, LostSpace: "lost"}
 }
 
-// A seed makes the same run each time, another seed another.
+// TestSeed checks that equal seeds produce equal runs and different seeds different runs.
 func TestSeed(t *testing.T) {
 	l := converge.Load{Items: places(), Length: time.Minute, Every: 100 * time.Millisecond}
 	same := func(a, b []converge.Op) bool {
@@ -610,7 +610,7 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// Clients only delete what is there, and only set properties of that. They do each kind of thing.
+// TestOps checks that clients delete and set properties only of existing items, and that all kinds of ops occur.
 func TestOps(t *testing.T) {
 	l := converge.Load{Items: places(), Length: 2 * time.Minute, Every: 50 * time.Millisecond}
 	live, kinds, back := map[converge.ItemRef]string{}, map[converge.Kind]int{}, 0
@@ -637,7 +637,7 @@ func TestOps(t *testing.T) {
 	}
 }
 
-// Each kind of fault is in the short form, and in a long run.
+// TestEvents checks that the short form and a long run contain each kind of fault.
 func TestEvents(t *testing.T) {
 	all := []converge.Fault{converge.Kill, converge.Freeze, converge.Pause, converge.Unavailable, converge.ClockStep,
 		converge.PutBack, converge.Lose,
