@@ -79,9 +79,8 @@ func tree(t *testing.T, n int) string {
 			t.Fatal(err)
 		}
 	}
-	odd := []string{"empty", "with space", "percent%2Fslash", "%", "über/straße.txt", "emoji/🌊.md", "new\nline", "-dash",
-		"dots/...", "tilde~",
-		".hidden", "a.d/b", "a/b", "a-b"}
+	odd := []string{"empty", "with space", "percent%2Fslash", "%", "über/straße.txt", "emoji/🌊.md", "new\nline",
+		"-dash", "dots/...", "tilde~", ".hidden", "a.d/b", "a/b", "a-b"}
 	for i, name := range odd {
 		content := fmt.Sprintf("odd file %d\n", i)
 		if name == "empty" {

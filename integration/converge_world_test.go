@@ -28,7 +28,8 @@ import (
 
 // Stores: clients write to the source, the S3 store has its own clock, and the last one is removable. The S3 store is
 // the source of no other store: its clock may date deletes before the rule for deletes, and such deletes are correctly
-// kept. Its properties change only with the bytes, because the copier does not rewrite bytes on S3 to change properties.
+// kept. Its properties change only with the bytes, because the copier does not rewrite bytes on S3 to change
+// properties.
 const (
 	sourceStore = "1"
 	clockStore  = "2"
@@ -66,7 +67,8 @@ func convergePolicy(kept, spaces string, ignored int64) string {
 		"lost": [{"srcStoreId": "1", "destStoreId": "3"}],
 		"fan": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": "1", "destStoreId": "3"}],
 		"chain": [{"srcStoreId": "1", "destStoreId": "3"}, {"srcStoreId": "3", "destStoreId": "2"}],
-		"kept": [{"srcStoreId": "1", "destStoreId": "2"}%s]}, "spaces": {%s}, "spacesToIgnore": ["ignored-%d"]}`, kept, spaces, ignored)
+		"kept": [{"srcStoreId": "1", "destStoreId": "2"}%s]}, "spaces": {%s}, "spacesToIgnore": ["ignored-%d"]}`,
+		kept, spaces, ignored)
 }
 
 func convergeRules() map[string]converge.Rule {

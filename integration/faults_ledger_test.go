@@ -365,7 +365,7 @@ func TestLedger(t *testing.T) {
 		"one is left out":                       {outputs: []string{a, c}, committed: 3, wrong: true, disorder: true},
 		"one is late":                           {outputs: []string{a, c, b}, committed: 3, disorder: true},
 		"the first is missing":                  {outputs: []string{b}, disorder: true},
-		"nobody asked for it":                   {outputs: []string{a, "other"}, disorder: true},
+		"an unknown cause":                      {outputs: []string{a, "other"}, disorder: true},
 		"a commit goes back":                    {outputs: []string{a, b, c}, committed: 1, before: 2, wrong: true},
 		"a dead letter instead":                 {outputs: []string{a, c}, dead: []int64{1}, committed: 3},
 		"tried again later, so out of order":    {outputs: []string{a, c, b}, retried: []int64{1}, committed: 3},

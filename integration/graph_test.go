@@ -65,7 +65,8 @@ func newSetup(t *testing.T) *setup {
 	cfg.ClickHouse.Addresses = []string{p.engine.server.Addr()}
 	p.write(t, "policies/duplication-accounts.json", `["acme"]`)
 	p.write(t, "policies/acme-duplication-policy.json",
-		`{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": "1", "destStoreId": "3"}], "spacesToIgnore": ["scratch"]}`)
+		`{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": "1", "destStoreId": "3"}],
+			"spacesToIgnore": ["scratch"]}`)
 	var text bytes.Buffer
 	if err := config.Print(&text, &cfg, nil); err != nil {
 		t.Fatal(err)
@@ -132,7 +133,7 @@ func (p *setup) serve(t *testing.T, roles string) (kill func()) {
 	})
 	return func() {
 		killed = true
-		_ = cmd.Process.Kill() // it is there: nobody else ends it
+		_ = cmd.Process.Kill() // the test must end it
 		_ = cmd.Wait()
 	}
 }

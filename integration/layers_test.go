@@ -235,7 +235,7 @@ func TestViolation(t *testing.T) {
 		"the application and all":             {"cmd/app", module + "sinks/clickhouse/embedded", false, false},
 		"the application and a command of it": {"cmd/app", module + "cmd/millrace/demo", false, true},
 		"settings and the application":        {"cmd/config", module + "cmd/app", false, true},
-		"a package that nobody entered":       {"streams/new", "fmt", false, true},
+		"a package without a layer":           {"streams/new", "fmt", false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := violation(tt.pkg, tt.target, tt.test); (got != "") != tt.bad {

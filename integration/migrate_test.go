@@ -46,7 +46,8 @@ func TestMigrate(t *testing.T) {
 	}
 	p.want(t, 5, "table audit_log: column size is String, wanted is Int64", "run", "--roles", "steward")
 	if err := clickhousetest.Exec(t.Context(), addr,
-		"INSERT INTO millrace.schema_migrations (version, name, checksum, applied) SELECT 1, 'audit_log', 'other', now64(3) + 1"); err != nil {
+		"INSERT INTO millrace.schema_migrations (version, name, checksum, applied) "+
+			"SELECT 1, 'audit_log', 'other', now64(3) + 1"); err != nil {
 		t.Fatal(err)
 	}
 	p.want(t, 5, "a migration has changed after it was applied: 0001_audit_log", "migrate")

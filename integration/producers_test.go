@@ -95,7 +95,7 @@ func producer(t *testing.T, command []string, source, agent string) {
 		got := body.(*pb.Change)
 		item := got.GetItem()
 		if got.GetUser() == "" {
-			t.Errorf("%q: nobody did it", item)
+			t.Errorf("%q: no user", item)
 		}
 		got.User = ""
 		if !proto.Equal(got, want[item]) {

@@ -124,7 +124,8 @@ func (m *memoryLoop) record(c *pb.Change) {
 		r.Digests, r.Provenance = c.GetDigests(), c.GetProvenance()
 	}
 	r.ChangeId, r.Version, r.Time, r.Origin = c.GetId(), c.GetVersion(), c.GetTime(), c.GetOrigin()
-	r.Size, r.SizeUnknown, r.SourceTime, r.SourceVersion = c.GetSize(), c.GetSizeUnknown(), c.GetSourceTime(), c.GetSourceVersion()
+	r.Size, r.SizeUnknown = c.GetSize(), c.GetSizeUnknown()
+	r.SourceTime, r.SourceVersion = c.GetSourceTime(), c.GetSourceVersion()
 }
 
 // publish has a message processed, and all that follows from it.
@@ -217,7 +218,7 @@ func TestTreeRestoredWithoutProperties(t *testing.T) {
 			for item, p := range items {
 				m.put(item, p)
 			}
-			told := slices.Clone(m.changes)
+			changes := slices.Clone(m.changes)
 			var all []schemas.Copy
 			var damaged []string
 			for _, store := range []string{"1", "2"} {
@@ -238,7 +239,7 @@ func TestTreeRestoredWithoutProperties(t *testing.T) {
 			for id, s := range m.mem { // which have no calls so far
 				m.stores[id] = storagetest.NewFaulty(s)
 			}
-			for _, c := range told { // read again, from the beginning
+			for _, c := range changes { // read again, from the beginning
 				m.publish(schemas.Message{Topic: schemas.Changes, Body: c})
 			}
 			for range 2 {
@@ -275,7 +276,7 @@ func TestTreeRestoredWithoutProperties(t *testing.T) {
 				m.check(at)
 			}
 			if got := m.metadata(); len(got) > 0 {
-				t.Errorf("damaged are %q though all can be told again", got)
+				t.Errorf("damaged are %q though all are known again", got)
 			}
 			for _, at := range all {
 				r, _, err := m.mem[at.Store].Open(t.Context(), at.Space, at.Item, "")

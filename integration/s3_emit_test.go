@@ -22,9 +22,9 @@ import (
 
 // memoryPublisher publishes to memory, or is unavailable.
 type memoryPublisher struct {
-	mu   sync.Mutex
-	away bool
-	told []*pb.Change
+	mu      sync.Mutex
+	away    bool
+	changes []*pb.Change
 }
 
 func (s *memoryPublisher) Publish(_ context.Context, messages ...schemas.Message) error {
@@ -33,7 +33,7 @@ func (s *memoryPublisher) Publish(_ context.Context, messages ...schemas.Message
 	if s.away {
 		return errors.New("away")
 	}
-	s.told = append(s.told, messages[0].Body.(*pb.Change))
+	s.changes = append(s.changes, messages[0].Body.(*pb.Change))
 	return nil
 }
 
@@ -43,12 +43,12 @@ func (s *memoryPublisher) be(away bool) {
 	s.away = away
 }
 
-// of are the operations that were told of an item, each id once.
+// of returns the published operations of an item, each id once.
 func (s *memoryPublisher) of(item string) (ops []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ids := map[string]bool{}
-	for _, c := range s.told {
+	for _, c := range s.changes {
 		if c.GetItem() == item && !ids[c.GetId()] {
 			ids[c.GetId()] = true
 			ops = append(ops, c.GetOp().String())
@@ -88,7 +88,7 @@ func putText(t *testing.T, s storage.Store, item, text string) error {
 	return err
 }
 
-// flush tells of what is left.
+// flush publishes the remaining changes of the outbox.
 func flush(t *testing.T, s *emit.Store, outbox *emit.File) {
 	t.Helper()
 	harness.Eventually(t, time.Minute, "tell of what is left", func(ctx context.Context) error {
@@ -134,7 +134,7 @@ func TestS3ServerKilled(t *testing.T) {
 				t.Errorf("Stat of what was not put: %v", err)
 			}
 			if ops := out.of("large"); len(ops) != 0 {
-				t.Errorf("told of what was not put: %v", ops)
+				t.Errorf("published operations of an item that was not put: %v", ops)
 			}
 			if o, err := s.Stat(t.Context(), "s", "before"); err != nil || o.Size != 8 {
 				t.Errorf("Stat of what was put before: %+v, %v", o, err)
@@ -145,7 +145,7 @@ func TestS3ServerKilled(t *testing.T) {
 			}
 			flush(t, s, outbox)
 			if ops := out.of("large"); !slices.Equal(ops, []string{"OP_ADD"}) {
-				t.Errorf("told %v of what was put then", ops)
+				t.Errorf("published %v for the later put", ops)
 			}
 		})
 	}
@@ -201,11 +201,11 @@ func TestS3OutboxFull(t *testing.T) {
 	flush(t, s, outbox)
 	for i := range n - 1 {
 		if ops := out.of(fmt.Sprintf("item %03d", i)); !slices.Equal(ops, []string{"OP_ADD"}) {
-			t.Errorf("told %v of item %d", ops, i)
+			t.Errorf("published %v for item %d", ops, i)
 		}
 	}
 	if ops := out.of(refused); len(ops) > 0 {
-		t.Errorf("told %v of what was refused", ops)
+		t.Errorf("published %v for a rejected mutation", ops)
 	}
 	if err := putText(t, s, refused, "some bytes"); err != nil {
 		t.Errorf("Put when there is room: %v", err)

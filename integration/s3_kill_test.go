@@ -267,7 +267,7 @@ func (e emitterSpec) start(t *testing.T, after time.Duration) (said string, kill
 	return out.String(), shot.Load() && cmd.ProcessState.ExitCode() < 0
 }
 
-// judge compares what was told with what was done.
+// judge compares the published changes with the executed operations.
 func (e emitterSpec) judge(t *testing.T, s storage.Store) {
 	t.Helper()
 	deeds := map[completed]bool{}
@@ -279,10 +279,10 @@ func (e emitterSpec) judge(t *testing.T, s storage.Store) {
 		filepath.Join(e.path("outbox"), "undecided.jsonl"), emitterKills()) {
 		unknown[l.Intent.Item]++
 	}
-	told := e.told(t, deeds)
+	idOf := e.publishedIDs(t, deeds)
 	for d := range deeds {
-		if told[d] == "" && unknown[d.Item] == 0 {
-			t.Errorf("%+v was done and not told", d)
+		if idOf[d] == "" && unknown[d.Item] == 0 {
+			t.Errorf("%+v was executed and not published", d)
 		}
 	}
 	there := 0
@@ -291,31 +291,32 @@ func (e emitterSpec) judge(t *testing.T, s storage.Store) {
 			t.Fatal(err)
 		}
 		there++
-		if told[completed{"PUT", o.Item, o.Version}] == "" {
-			t.Errorf("%s is there in version %s, and was not told", o.Item, o.Version)
+		if idOf[completed{"PUT", o.Item, o.Version}] == "" {
+			t.Errorf("%s exists in version %s and was not published", o.Item, o.Version)
 		}
-		if told[completed{"DELETE", o.Item, o.Version}] != "" {
-			t.Errorf("%s is there in version %s, and was told as deleted", o.Item, o.Version)
+		if idOf[completed{"DELETE", o.Item, o.Version}] != "" {
+			t.Errorf("%s exists in version %s and was published as deleted", o.Item, o.Version)
 		}
 	}
-	t.Logf("%d kills: %d deeds, %d told, %d items are there, unknown: %v", emitterKills(), len(deeds), len(told), there,
+	t.Logf("%d kills: %d operations, %d published, %d items exist, unknown: %v", emitterKills(), len(deeds), len(idOf),
+		there,
 		unknown)
-	if len(told) < 2*emitterKills() || there == 0 {
-		t.Errorf("%d were told of, and %d are there: it did next to nothing", len(told), there)
+	if len(idOf) < 2*emitterKills() || there == 0 {
+		t.Errorf("%d published and %d items exist: too few", len(idOf), there)
 	}
 }
 
-// told returns the id of each Change that was told. It was done, once, and not before what came first.
-func (e emitterSpec) told(t *testing.T, deeds map[completed]bool) map[completed]string {
+// publishedIDs returns the id of each published Change. It checks that each was executed, once, and in order.
+func (e emitterSpec) publishedIDs(t *testing.T, deeds map[completed]bool) map[completed]string {
 	t.Helper()
 	turn := map[string]int{} // of puts, by item and digest
 	for i, a := range storagetest.Journaled[intent](t, e.path("aims"), emitterKills()) {
 		turn[a.Item+" "+a.SHA256] = 2 * i
 	}
-	ids, told, turnOf, last := map[string]bool{}, map[completed]string{}, map[completed]int{}, map[string]int{}
+	ids, idOf, turnOf, last := map[string]bool{}, map[completed]string{}, map[completed]int{}, map[string]int{}
 	for _, c := range storagetest.Journaled[published](t, e.path("tales"), emitterKills()) {
 		if ids[c.ID] {
-			continue // telling again is telling once
+			continue // the same id was published again
 		}
 		ids[c.ID] = true
 		put := completed{"PUT", c.Item, c.Version}
@@ -323,19 +324,19 @@ func (e emitterSpec) told(t *testing.T, deeds map[completed]bool) map[completed]
 		if c.Op == "OP_DELETE" {
 			d.Op = "DELETE"
 		} else if at = turn[c.Item+" "+c.SHA256]; !slices.Contains([]string{"OP_ADD", "OP_UPDATE"}, c.Op) || c.SHA256 == "" {
-			t.Errorf("%+v was told and is no put", c)
+			t.Errorf("%+v was published and is no put", c)
 		}
 		// A delete whose process was killed is known from what it deleted having been there.
 		if !deeds[d] && (d.Op != "DELETE" || !deeds[put]) {
-			t.Errorf("%+v was told and not done", c)
+			t.Errorf("%+v was published and not executed", c)
 		}
-		if told[d] != "" {
-			t.Errorf("%+v is told of by %s too", c, told[d])
+		if idOf[d] != "" {
+			t.Errorf("%+v was also published as %s", c, idOf[d])
 		}
 		if at < last[c.Item] {
 			t.Errorf("%+v overtakes another of its item", c)
 		}
-		told[d], turnOf[d], last[c.Item] = c.ID, at, max(at, last[c.Item])
+		idOf[d], turnOf[d], last[c.Item] = c.ID, at, max(at, last[c.Item])
 	}
-	return told
+	return idOf
 }

@@ -149,15 +149,18 @@ func (x *notifications) run(t *testing.T) {
 	prefix := x.kafka.Config("").Prefix
 	var text strings.Builder
 	fmt.Fprintf(&text,
-		"kafka: {brokers: [%q], topic_prefix: %q, replication: 1, min_insync: 1, partitions: 4}\nclickhouse: {addresses: [%q]}\n",
+		"kafka: {brokers: [%q], topic_prefix: %q, replication: 1, min_insync: 1, partitions: 4}\n"+
+			"clickhouse: {addresses: [%q]}\n",
 		x.cfg.Brokers[0], x.cfg.Prefix, freeAddr(t))
 	fmt.Fprintf(&text,
-		"http: {listen: %q}\ningest:\n  listen: %q\n  tokens: [{name: hooks, account: acme, token: %q}]\n  notifications: [{topic: %q}, {topic: %q}]\n",
+		"http: {listen: %q}\ningest:\n  listen: %q\n  tokens: [{name: hooks, account: acme, token: %q}]\n"+
+			"  notifications: [{topic: %q}, {topic: %q}]\n",
 		freeAddr(t), x.listen, secret("token", hookToken), prefix+"minio", prefix+"versitygw")
 	fmt.Fprint(&text, "accounts:\n  - id: acme\n    stores:\n")
 	for i, s := range x.servers {
 		fmt.Fprintf(&text,
-			"      - {id: %s, driver: s3, endpoint: %q, bucket: %s, path_style: true, primary: %t, credentials: {access_key: %q, secret_key: %q}}\n",
+			"      - {id: %s, driver: s3, endpoint: %q, bucket: %s, path_style: true, primary: %t, "+
+				"credentials: {access_key: %q, secret_key: %q}}\n",
 			s.store, s.URL, s.bucket, i == 0, secret(s.store+".access", s.Access), secret(s.store+".secret", s.Secret))
 	}
 	path := filepath.Join(dir, "millrace.yaml")
@@ -197,7 +200,7 @@ func (x *notifications) run(t *testing.T) {
 	})
 }
 
-// changed waits until the journal tells exactly of what is wanted, each in one id.
+// changed waits until the published changes are exactly the wanted ones, each with one id.
 func (x *notifications) changed(t *testing.T, want []string) {
 	t.Helper()
 	want = slices.Sorted(slices.Values(want))

@@ -180,7 +180,7 @@ func TestCompare(t *testing.T) {
 		}, find(converge.CopyDiffers, at("3", "fan", "live"))},
 		"a copy stays": {func(w *world) { w.put(at("3", "fan", "gone"), "g-fan") },
 			find(converge.CopyLeft, at("3", "fan", "gone"))},
-		"a copy has bytes that nobody put": {func(w *world) { w.put(at("3", "fan", "live"), "x") },
+		"a copy has bytes of no put": {func(w *world) { w.put(at("3", "fan", "live"), "x") },
 			find(converge.NeverPut, at("3", "fan", "live"))},
 		"a copy is of nothing": {func(w *world) { w.put(at("3", "fan", "new"), "x") },
 			find(converge.NeverPut, at("3", "fan", "new"))},
@@ -300,7 +300,7 @@ func TestCompare(t *testing.T) {
 		"an act is on record twice": {func(w *world) {
 			w.Audit = append(w.Audit, w.Audit[0])
 		}, nil},
-		"an act is on record under nobody": {func(w *world) {
+		"a mutation is recorded without a user": {func(w *world) {
 			i := slices.IndexFunc(w.Audit, func(e converge.Entry) bool { return e.Copy == at("1", "fan", "live") })
 			w.Audit[i].User = ""
 		}, find(converge.MutationWrongUser, at("1", "fan", "live"))},
@@ -443,7 +443,7 @@ func TestCompareIncidents(t *testing.T) {
 				w.closed()
 			}
 		}, nil},
-		"of a copy that was replaced by nobody": {func(w *world) { w.open(copied, "replaced", ""); w.closed() },
+		"of a copy that was not replaced": {func(w *world) { w.open(copied, "replaced", ""); w.closed() },
 			findings{copied: {converge.IncidentUnexplained}}},
 		"under a tombstone": {func(w *world) { w.open(copied, "resurrected", ""); w.closed() },
 			findings{copied: {converge.IncidentUnexplained}}},
@@ -529,7 +529,12 @@ func TestCompareIncidents(t *testing.T) {
 		}, findings{copied: {converge.DecisionLost}}},
 		"the approval is on no incident": {func(w *world) { mended(w); w.RecordDecision(approves) },
 			findings{copied: {converge.DecisionLost}}},
-		"a person closed it": {func(w *world) { w.RecordLoss(copied); w.incident(copied); w.closed("r"); w.RecordDecision(closes) }, nil},
+		"a person closed it": {func(w *world) {
+			w.RecordLoss(copied)
+			w.incident(copied)
+			w.closed("r")
+			w.RecordDecision(closes)
+		}, nil},
 		"a person closed it, and it was found again": {func(w *world) {
 			w.lose(copied)
 			w.incident(copied)

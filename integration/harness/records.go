@@ -35,7 +35,7 @@ func (r Record) Header(key string) string {
 func (c *Cluster) Write(t testing.TB, cfg kafka.Config, recs ...Record) {
 	t.Helper()
 	byKey := kgo.StickyKeyPartitioner(nil)
-	cl, err := c.client(kgo.RecordPartitioner(kgo.BasicConsistentPartitioner(func(topic string) func(*kgo.Record, int) int {
+	partitioner := kgo.BasicConsistentPartitioner(func(topic string) func(*kgo.Record, int) int {
 		p := byKey.ForTopic(topic)
 		return func(r *kgo.Record, n int) int {
 			if r.Partition >= 0 {
@@ -43,7 +43,8 @@ func (c *Cluster) Write(t testing.TB, cfg kafka.Config, recs ...Record) {
 			}
 			return p.Partition(r, n)
 		}
-	})))
+	})
+	cl, err := c.client(kgo.RecordPartitioner(partitioner))
 	if err != nil {
 		t.Fatal(err)
 	}

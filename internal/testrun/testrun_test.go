@@ -133,7 +133,7 @@ func TestLevels(t *testing.T) {
 	}
 }
 
-// Quick packages come first, in turns, until each has run often enough; then the one that has run for the shortest time.
+// Quick packages run first, in turns, until each has enough runs; then the package with the shortest total time.
 func TestNext(t *testing.T) {
 	second := time.Second
 	for name, c := range map[string]struct {
@@ -171,7 +171,8 @@ func module(t *testing.T) {
 		"bad/a_test.go": "package bad\n\nimport (\n\"os\"\n\"testing\"\n)\n\nfunc TestBad(t *testing.T) {\n" +
 			"if os.Mkdir(\"there\", 0o755) != nil {\nos.Remove(\"there\")\nt.Error(\"it is there\")\n}\n}\n",
 		"none/none.go": "package none\n",
-		"stubborn/a_test.go": "package stubborn\n\nimport (\n\"os\"\n\"os/signal\"\n\"strconv\"\n\"testing\"\n\"time\"\n)\n\n" +
+		"stubborn/a_test.go": "package stubborn\n\nimport (\n\"os\"\n\"os/signal\"\n" +
+			"\"strconv\"\n\"testing\"\n\"time\"\n)\n\n" +
 			"func TestStubborn(t *testing.T) {\nsignal.Ignore(os.Interrupt)\n" +
 			"os.WriteFile(\"pid\", []byte(strconv.Itoa(os.Getpid())), 0o644)\ntime.Sleep(time.Minute)\n}\n",
 		"broken/a_test.go": "package broken\n\nfunc TestBroken(\n",
