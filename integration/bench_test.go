@@ -11,14 +11,14 @@ import (
 	"github.com/millrace/millrace/internal/need"
 )
 
-// A benchRow is what the tests look at of a row of figures.
+// benchRow holds the tested fields of a row of figures.
 type benchRow struct {
 	Name  string
 	Value float64
 	Met   *bool
 }
 
-// figures takes those of an area over next to nothing, as a person starts them.
+// figures runs the benchmarks of an area with minimal amounts, started as a user does.
 func figures(t *testing.T, area string, flags ...string) []benchRow {
 	t.Helper()
 	millrace := binaries(t)
@@ -28,13 +28,13 @@ func figures(t *testing.T, area string, flags ...string) []benchRow {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build millrace-bench: %v\n%s", err, out)
 	}
-	var said strings.Builder
-	words := append([]string{"bench", area, "--quick", "-o", "json"}, flags...)
-	bench := exec.CommandContext(t.Context(), millrace, words...)
-	bench.Stderr = &said
+	var stderr strings.Builder
+	args := append([]string{"bench", area, "--quick", "-o", "json"}, flags...)
+	bench := exec.CommandContext(t.Context(), millrace, args...)
+	bench.Stderr = &stderr
 	out, err := bench.Output()
 	if err != nil {
-		t.Fatalf("%v: %s", err, &said)
+		t.Fatalf("%v: %s", err, &stderr)
 	}
 	var table struct{ Rows []benchRow }
 	if err := json.Unmarshal(out, &table); err != nil {
@@ -43,7 +43,7 @@ func figures(t *testing.T, area string, flags ...string) []benchRow {
 	return table.Rows
 }
 
-// The sink's figures are all taken: their form, not what they say.
+// TestBenchSink runs all figures of the sink. It checks their form, not their values.
 func TestBenchSink(t *testing.T) {
 	need.Full(t)
 	rows := figures(t, "sink")
@@ -57,19 +57,19 @@ func TestBenchSink(t *testing.T) {
 	}
 }
 
-// The main job is done by real roles, and its deletes and copies are on record.
+// TestBenchMain runs the main job with the real roles and checks that its deletes and copies are recorded.
 func TestBenchMain(t *testing.T) {
 	need.Integration(t)
 	mainRows(t, 5, "^(main job|deletes|copies)")
 }
 
-// The checks of copies are on record, and the size of a row is taken.
+// TestBenchChanges checks that the checks of copies are recorded and that the row size is measured.
 func TestBenchChanges(t *testing.T) {
 	need.Full(t)
 	mainRows(t, 2, "^(changes|disk)")
 }
 
-// mainRows takes the rows of the area main whose names match, which are n.
+// mainRows runs the n rows of the area main with names that match.
 func mainRows(t *testing.T, n int, names string) {
 	t.Helper()
 	rows := figures(t, "main", "--files", tree(t, 60), "--peers", t.TempDir(), "--row", names)

@@ -14,15 +14,15 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
 )
 
-// commands is where millrace and millrace-clickhouse are, once a test has asked for them.
+// commands is the directory of millrace and millrace-clickhouse after a test has built them.
 var commands struct {
 	once sync.Once
 	dir  string
 	err  error
 }
 
-// binaries builds the commands once per test run and returns the path of millrace, which
-// finds millrace-clickhouse beside it.
+// binaries builds the commands once per test run and returns the path of millrace, which finds millrace-clickhouse in
+// the same directory.
 func binaries(t *testing.T) string {
 	t.Helper()
 	commands.once.Do(build)
@@ -54,7 +54,7 @@ func TestMain(m *testing.M) {
 	if spec := os.Getenv(emitterEnv); spec != "" {
 		os.Exit(emitter(spec))
 	}
-	// Each case of a property takes seconds over a real server.
+	// Each case of a property takes seconds with a real server.
 	if err := flag.Set("rapid.checks", "10"); err != nil {
 		panic(err)
 	}
@@ -65,7 +65,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// tree writes a folder of n files with odd names among them, and returns it.
+// tree creates a directory with n files, some with unusual names, and returns its path.
 func tree(t *testing.T, n int) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -79,8 +79,8 @@ func tree(t *testing.T, n int) string {
 			t.Fatal(err)
 		}
 	}
-	odd := []string{"empty", "with space", "percent%2Fslash", "%", "über/straße.txt", "emoji/🌊.md", "new\nline", "-dash", "dots/...", "tilde~",
-		".hidden", "a.d/b", "a/b", "a-b"}
+	odd := []string{"empty", "with space", "percent%2Fslash", "%", "über/straße.txt", "emoji/🌊.md", "new\nline",
+		"-dash", "dots/...", "tilde~", ".hidden", "a.d/b", "a/b", "a-b"}
 	for i, name := range odd {
 		content := fmt.Sprintf("odd file %d\n", i)
 		if name == "empty" {

@@ -16,9 +16,9 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// While brokers compact as eagerly as they can, the topic incidents keeps every record, which the sink may have yet to
-// read; a topic that only tables read is compacted. Brokers refuse a limit of compaction that is below the lag, and the
-// refusal names the topic and the setting.
+// TestIncidentsAreNotCompactedUnread checks, with the most eager compaction, that the topic incidents keeps every
+// record that the sink may not have read yet, and that a topic that only tables read is compacted. Brokers reject a
+// compaction limit below the lag; the error names the topic and the setting.
 func TestIncidentsAreNotCompactedUnread(t *testing.T) {
 	need.Full(t)
 	c := harness.Kafka(t, harness.Options{Brokers: 1, Properties: map[string]string{
@@ -32,10 +32,14 @@ func TestIncidentsAreNotCompactedUnread(t *testing.T) {
 	for i := range n {
 		now := timestamppb.New(time.Now().Add(-time.Hour))
 		c.Write(t, cfg,
-			harness.Encode(t, schemas.Message{Topic: schemas.Incidents, Body: &pb.Incident{Id: schemas.ID("i"), Account: "acme", Store: "1",
-				Space: "s", Item: "i", Kind: "k", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: now, Updated: now, StepCount: int32(i + 1)}}),
-			harness.Encode(t, schemas.Message{Topic: schemas.Checkpoints, Body: &pb.Checkpoint{Id: schemas.ID(fmt.Sprint(i)), Sweep: "s", Time: now}}))
-		harness.Eventually(t, time.Minute, "roll a segment", func(ctx context.Context) error { // each write rolls what is older than log.roll.ms
+			harness.Encode(t,
+				schemas.Message{Topic: schemas.Incidents, Body: &pb.Incident{Id: schemas.ID("i"), Account: "acme", Store: "1",
+					Space: "s", Item: "i", Kind: "k", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: now, Updated: now,
+					StepCount: int32(i + 1)}}),
+			harness.Encode(t, schemas.Message{Topic: schemas.Checkpoints,
+				Body: &pb.Checkpoint{Id: schemas.ID(fmt.Sprint(i)), Sweep: "s", Time: now}}))
+		// each write rolls what is older than log.roll.ms
+		harness.Eventually(t, time.Minute, "roll a segment", func(ctx context.Context) error {
 			if time.Since(now.AsTime()) < time.Hour+400*time.Millisecond {
 				return fmt.Errorf("record %d is young", i)
 			}
@@ -43,7 +47,7 @@ func TestIncidentsAreNotCompactedUnread(t *testing.T) {
 		})
 	}
 	harness.Eventually(t, time.Minute, "compact the checkpoints", func(context.Context) error {
-		if left := len(c.Read(t, cfg, schemas.Checkpoints)); left > 2 { // the newest, and that of the segment that is written
+		if left := len(c.Read(t, cfg, schemas.Checkpoints)); left > 2 { // the latest one, and one in the active segment
 			return fmt.Errorf("%d records are left", left)
 		}
 		return nil
@@ -53,9 +57,10 @@ func TestIncidentsAreNotCompactedUnread(t *testing.T) {
 	}
 
 	other := c.Config("limited.")
-	c.NewTopic(t, other, schemas.Incidents, 4)
-	for key, value := range map[string]string{"cleanup.policy": "compact", "max.message.bytes": "4000000", "max.compaction.lag.ms": "3600000"} {
-		c.Set(t, other.Prefix+string(schemas.Incidents), key, value)
+	c.CreateTopic(t, other, schemas.Incidents, 4)
+	for key, value := range map[string]string{"cleanup.policy": "compact", "max.message.bytes": "4000000",
+		"max.compaction.lag.ms": "3600000"} {
+		c.SetTopicConfig(t, other.Prefix+string(schemas.Incidents), key, value)
 	}
 	err := kafka.EnsureTopics(t.Context(), other, kafka.TopicOptions{Partitions: 1, Replication: 1})
 	if err == nil || !strings.Contains(err.Error(), other.Prefix+"incidents: set min.compaction.lag.ms to 1209600000: ") {

@@ -31,21 +31,21 @@ func (w *convergeWorld) store(id string) storage.Store {
 	return s
 }
 
-// hold has nobody else work with an item until release is called.
-func (w *convergeWorld) hold(p converge.Place) (release func()) {
+// lockItem locks an item until release is called.
+func (w *convergeWorld) lockItem(p converge.ItemRef) (release func()) {
 	m, _ := w.items.LoadOrStore(p.Original(), new(sync.Mutex))
 	m.(*sync.Mutex).Lock()
 	return m.(*sync.Mutex).Unlock
 }
 
-// actLimit bounds how long a client tries to do what it must, while its store is away.
+// actLimit is how long a client retries an operation while its store is unavailable.
 const actLimit = 2 * time.Minute
 
-// do has a client do something, and tells the model. A client whose store is away tries again.
-func (w *convergeWorld) do(ctx context.Context, o converge.Op) error {
+// apply executes a client operation and records it in the model. It retries while the store is unavailable.
+func (w *convergeWorld) apply(ctx context.Context, o converge.Op) error {
 	ctx, cancel := context.WithTimeout(emit.WithUser(ctx, o.User), actLimit)
 	defer cancel()
-	a := converge.Act{Place: o.Place, Kind: o.Kind, User: o.User, Bare: bare(o.Place)}
+	a := converge.Mutation{ItemRef: o.ItemRef, Kind: o.Kind, User: o.User, NoDigests: bare(o.ItemRef)}
 	if o.Kind != converge.Delete {
 		a.Content = converge.Content{MediaType: o.MediaType, User: o.Props}
 	}
@@ -55,46 +55,48 @@ func (w *convergeWorld) do(ctx context.Context, o converge.Op) error {
 	}
 	var held []string
 	if o.Kind == converge.Delete && w.model.Rule(o.Space).Keep {
-		held = w.holders(ctx, o.Place)
+		held = w.holders(ctx, o.ItemRef)
 	}
 	for tries := 0; ; tries++ {
-		err := w.once(ctx, o, a, held, tries > 0)
+		err := w.applyOnce(ctx, o, a, held, tries > 0)
 		if err == nil {
 			return nil
 		}
 		if errors.Is(err, storage.ErrNotFound) || retry.Sleep(ctx, 200*time.Millisecond) != nil {
-			return fmt.Errorf("%s %v: %w", o.Kind, o.Place, err)
+			return fmt.Errorf("%s %v: %w", o.Kind, o.ItemRef, err)
 		}
 	}
 }
 
-// once has a client try to do something once, and tells the model if it is done: by this try, or by one before it.
-func (w *convergeWorld) once(ctx context.Context, o converge.Op, a converge.Act, held []string, again bool) error {
-	w.gate.RLock()
-	defer w.gate.RUnlock()
-	err := w.try(ctx, o, a.Bare)
+// applyOnce tries an operation once, and records it in the model if this or an earlier attempt has executed it.
+func (w *convergeWorld) applyOnce(
+	ctx context.Context, o converge.Op, a converge.Mutation, held []string, again bool,
+) error {
+	w.mutating.RLock()
+	defer w.mutating.RUnlock()
+	err := w.tryApply(ctx, o, a.NoDigests)
 	if err != nil && !(again && o.Kind == converge.Delete && errors.Is(err, storage.ErrNotFound)) {
 		return err
 	}
-	w.model.Did(a)
+	w.model.RecordMutation(a)
 	if o.Kind == converge.Put {
 		w.mu.Lock()
-		w.puts[o.Place] = o
+		w.puts[o.ItemRef] = o
 		w.mu.Unlock()
 	}
 	for _, store := range held {
-		w.model.Kept(converge.Copy{Store: store, Place: o.Place})
+		w.model.RecordKept(converge.Copy{Store: store, ItemRef: o.ItemRef})
 	}
 	return nil
 }
 
-// try does it once.
-func (w *convergeWorld) try(ctx context.Context, o converge.Op, bare bool) error {
+// tryApply executes an operation once.
+func (w *convergeWorld) tryApply(ctx context.Context, o converge.Op, bare bool) error {
 	props := storage.Properties{MediaType: o.MediaType, User: o.Props}
 	put := storage.PutOptions{Size: storage.UnknownSize, Properties: props}
 	var err error
 	switch {
-	case bare: // a program that stores by itself, and publishes what it knows
+	case bare: // a program that writes to the store and publishes the Change itself
 		var obj storage.Object
 		if obj, err = w.store(sourceStore).Put(ctx, o.Space, o.Item, strings.NewReader(o.Body), put); err != nil {
 			return err
@@ -116,11 +118,11 @@ func (w *convergeWorld) try(ctx context.Context, o converge.Op, bare bool) error
 	return err
 }
 
-// holders returns the destinations that hold what clients have put last.
-func (w *convergeWorld) holders(ctx context.Context, p converge.Place) (all []string) {
+// holders returns the destinations that have the latest content of an item.
+func (w *convergeWorld) holders(ctx context.Context, p converge.ItemRef) (all []string) {
 	want, ok := w.model.Content(p)
 	for _, pair := range w.model.Rule(p.Space).Pairs {
-		if sha, err := w.read(ctx, converge.Copy{Store: pair.To, Place: p}); ok && err == nil && sha == want.SHA256 {
+		if sha, err := w.read(ctx, converge.Copy{Store: pair.To, ItemRef: p}); ok && err == nil && sha == want.SHA256 {
 			all = append(all, pair.To)
 		}
 	}
@@ -141,7 +143,7 @@ func (w *convergeWorld) read(ctx context.Context, c converge.Copy) (string, erro
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// Items of a world, by what they are for. The others are those of the clients.
+// Groups of items by purpose. The clients use the other items.
 const (
 	bareItems  = "bare"
 	backItems  = "back"
@@ -150,7 +152,7 @@ const (
 	outItems   = "out"
 )
 
-// groups says how many items of each kind a space has: 200 in all.
+// groups returns the number of items of each group per space, 200 in total.
 func groups() map[string]map[string]int {
 	return map[string]map[string]int{
 		fanSpace:   {bareItems: 8, backItems: 16, lostItems: 8, againItems: 8, "": 34},
@@ -160,10 +162,10 @@ func groups() map[string]map[string]int {
 	}
 }
 
-func bare(p converge.Place) bool { return strings.HasPrefix(p.Item, bareItems) }
+func bare(p converge.ItemRef) bool { return strings.HasPrefix(p.Item, bareItems) }
 
-// places returns the items of a space that are for one thing, or of all spaces.
-func places(space, group string) (all []converge.Place) {
+// itemsOf returns the items of a group in a space, or in all spaces.
+func itemsOf(space, group string) (all []converge.ItemRef) {
 	for _, s := range slices.Sorted(maps.Keys(groups())) {
 		if space != "" && s != space {
 			continue
@@ -173,7 +175,7 @@ func places(space, group string) (all []converge.Place) {
 			name = "item"
 		}
 		for i := range groups()[s][group] {
-			all = append(all, converge.Place{Space: s, Item: fmt.Sprintf("%s/%d", name, i)})
+			all = append(all, converge.ItemRef{Space: s, Item: fmt.Sprintf("%s/%d", name, i)})
 		}
 	}
 	return all
@@ -187,14 +189,14 @@ func (w *convergeWorld) fill(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	all := places("", "")
+	all := itemsOf("", "")
 	for _, group := range []string{bareItems, backItems, lostItems, againItems, outItems} {
-		all = append(all, places("", group)...)
+		all = append(all, itemsOf("", group)...)
 	}
 	var g errgroup.Group
 	g.SetLimit(8)
 	for _, o := range converge.First(w.seed, all) {
-		g.Go(func() error { return w.do(t.Context(), o) })
+		g.Go(func() error { return w.apply(t.Context(), o) })
 	}
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)

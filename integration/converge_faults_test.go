@@ -24,27 +24,28 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// convergeNames are what faults befall.
+// convergeNames returns the targets of faults.
 func convergeNames() converge.Names {
 	return converge.Names{
-		Processes: []string{sinkProcess, otherProcess, workProcess, headProcess, careProcess},
+		Processes: []string{sinkProcess, otherProcess, workProcess, headProcess, stewardProcess},
 		Roles:     []string{"checker", "copier", "planner", "sink", "steward", "deleter"},
 		Stores:    []string{sourceStore, clockStore, outStore, "3"},
-		Clock:     clockStore, Out: outStore, Engine: "clickhouse", Spaces: []string{fanSpace, chainSpace},
-		Steward: careProcess, Topics: []string{string(schemas.Policies), string(schemas.Admin)}, Vanish: lostSpace,
+		Clock:     clockStore, Removable: outStore, Engine: "clickhouse", Spaces: []string{fanSpace, chainSpace},
+		Steward: stewardProcess, Topics: []string{string(schemas.Policies), string(schemas.Admin)}, LostSpace: lostSpace,
 	}
 }
 
-// Bounds of what events of items wait for.
+// Timeouts of the item events.
 const (
-	settleLimit = 45 * time.Second // until an item is at all its destinations
-	backLimit   = 4 * time.Minute  // until what needs fresh records has come about: they may have to be rebuilt first
-	hookLimit   = time.Minute      // until a store is asked, a delete is decided, or an incident is open
-	lateLimit   = 2 * time.Minute  // after the clients' time, until no event begins
-	clients     = 4
+	settleLimit = 45 * time.Second // until an item is copied to all destinations
+	// until work that needs fresh records is done; the records may have to be rebuilt first
+	restoreLimit   = 4 * time.Minute
+	hookLimit      = time.Minute     // until a store gets a request, a delete is decided, or an incident is open
+	lastEventLimit = 2 * time.Minute // latest start of an event after the planned end of the clients
+	clients        = 4
 )
 
-// run has clients work and faults befall the world. Faults of items come beside the others, which come one after the other.
+// run runs the clients and the faults. Item faults overlap with the other faults, which run one after the other.
 func (w *convergeWorld) run(t *testing.T, form convergeForm) {
 	t.Helper()
 	events := converge.Events(w.seed, convergeNames(), form.length)
@@ -54,21 +55,21 @@ func (w *convergeWorld) run(t *testing.T, form convergeForm) {
 	begun := time.Now()
 	at := func(ctx context.Context, at time.Duration) error { return retry.Sleep(ctx, time.Until(begun.Add(at))) }
 	g, ctx := errgroup.WithContext(t.Context())
-	w.work(ctx, g, converge.Ops(w.seed, converge.Load{Places: places("", ""), Length: form.length, Every: form.every}), at)
-	w.work(ctx, g, bareOps(form.length), at)
+	w.work(ctx, g, converge.Ops(w.seed, converge.Load{Items: itemsOf("", ""), Length: form.length, Every: form.every}), at)
+	w.work(ctx, g, opsWithoutDigests(form.length), at)
 	for n, e := range events {
-		if late := time.Since(begun) - form.length; late > lateLimit {
-			t.Logf("%d events are left out: the clients should have been done for %v", len(events)-n, late.Round(time.Second))
+		if late := time.Since(begun) - form.length; late > lastEventLimit {
+			t.Logf("%d events were skipped: the clients are late by %v", len(events)-n, late.Round(time.Second))
 			break
 		}
 		next, cancel := context.WithDeadline(ctx, begun.Add(e.At))
-		w.engine.attend(t, next.Done())
+		w.engine.reviveUntil(t, next.Done())
 		cancel()
 		if ctx.Err() != nil {
 			break // the group says why
 		}
-		t.Logf("%5.1f s: %s %s %v", time.Since(begun).Seconds(), e.Fault, e.What, e.For)
-		f := w.ofItem(t, e)
+		t.Logf("%5.1f s: %s %s %v", time.Since(begun).Seconds(), e.Fault, e.Target, e.For)
+		f := w.itemFault(t, e)
 		if e.Fault == converge.Decide {
 			f = w.decide(t, e)
 		}
@@ -76,7 +77,7 @@ func (w *convergeWorld) run(t *testing.T, form convergeForm) {
 			g.Go(func() error { return f(ctx) })
 			continue
 		}
-		w.befall(t, e)
+		w.inject(t, e)
 	}
 	var err error
 	ended := make(chan struct{})
@@ -84,24 +85,27 @@ func (w *convergeWorld) run(t *testing.T, form convergeForm) {
 		defer close(ended)
 		err = g.Wait()
 	}()
-	w.engine.attend(t, ended)
+	w.engine.reviveUntil(t, ended)
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// bareOps replace items by a program that publishes records without digests.
-func bareOps(length time.Duration) (ops []converge.Op) {
-	all := places("", bareItems)
+// opsWithoutDigests returns ops of a program that publishes records without digests.
+func opsWithoutDigests(length time.Duration) (ops []converge.Op) {
+	all := itemsOf("", bareItems)
 	for n := 0; time.Duration(n)*time.Second < length; n++ {
-		ops = append(ops, converge.Op{At: time.Duration(n) * time.Second, Place: all[n%len(all)], Kind: converge.Put, User: "dan",
-			Body: fmt.Sprintf("%d without a digest", n), MediaType: "text/plain"})
+		ops = append(ops,
+			converge.Op{At: time.Duration(n) * time.Second, ItemRef: all[n%len(all)], Kind: converge.Put, User: "dan",
+				Body: fmt.Sprintf("%d without a digest", n), MediaType: "text/plain"})
 	}
 	return ops
 }
 
-// work has clients do ops, each item's in order.
-func (w *convergeWorld) work(ctx context.Context, g *errgroup.Group, ops []converge.Op, at func(context.Context, time.Duration) error) {
+// work executes the clients' ops, those of an item in order.
+func (w *convergeWorld) work(
+	ctx context.Context, g *errgroup.Group, ops []converge.Op, at func(context.Context, time.Duration) error,
+) {
 	shares := make([][]converge.Op, clients)
 	for _, o := range ops {
 		h := fnv.New32()
@@ -115,7 +119,7 @@ func (w *convergeWorld) work(ctx context.Context, g *errgroup.Group, ops []conve
 				if err := at(ctx, o.At); err != nil {
 					return err
 				}
-				if err := w.do(ctx, o); err != nil {
+				if err := w.apply(ctx, o); err != nil {
 					return err
 				}
 			}
@@ -124,59 +128,59 @@ func (w *convergeWorld) work(ctx context.Context, g *errgroup.Group, ops []conve
 	}
 }
 
-// befall has an event happen to processes, roles, stores and clocks, and returns when it is over.
-func (w *convergeWorld) befall(t *testing.T, e converge.Event) {
+// inject executes an event on processes, roles, stores or clocks, and returns when it is over.
+func (w *convergeWorld) inject(t *testing.T, e converge.Event) {
 	t.Helper()
 	w.events.Lock()
 	defer w.events.Unlock()
 	switch e.Fault {
 	case converge.Kill:
-		w.model.Befell(e.Fault, e.What)
-		w.process(e.What).kill()
+		w.model.RecordFault(e.Fault, e.Target)
+		w.process(e.Target).kill()
 		wait(t, e.For)
-		w.start(t, e.What)
+		w.start(t, e.Target)
 	case converge.Freeze:
-		p := w.process(e.What)
+		p := w.process(e.Target)
 		p.signal(t, syscall.SIGSTOP)
 		wait(t, e.For)
 		p.signal(t, syscall.SIGCONT)
 	case converge.Pause:
-		w.want(t, 0, "paused", "pause", "role", e.What, "--reason", "a test", "--until", e.For.String())
+		w.want(t, 0, "paused", "pause", "role", e.Target, "--reason", "a test", "--until", e.For.String())
 		wait(t, e.For)
-	case converge.Away:
-		w.away(t, e)
-	case converge.Step:
+	case converge.Unavailable:
+		w.makeUnavailable(t, e)
+	case converge.ClockStep:
 		if e.For < 0 {
-			w.model.Befell(e.Fault, e.What)
+			w.model.RecordFault(e.Fault, e.Target)
 		}
 		w.clock.Store(min(max(w.clock.Load()+int64(e.For), int64(-4*time.Minute)), int64(time.Minute)))
 	case converge.KillCopier:
 		w.killCopier(t)
-	case converge.TakeOut:
-		w.takeOut(t, e)
+	case converge.RemoveStore:
+		w.removeStore(t, e)
 	case converge.Restore:
-		w.model.Befell(e.Fault, e.What)
-		w.replace(t, w.backup)
+		w.model.RecordFault(e.Fault, e.Target)
+		w.replaceClickHouse(t, w.backup)
 	case converge.Empty:
-		w.model.Befell(e.Fault, e.What)
-		w.replace(t, "")
-	case converge.Garble:
-		w.garble(t, schemas.Topic(e.What))
+		w.model.RecordFault(e.Fault, e.Target)
+		w.replaceClickHouse(t, "")
+	case converge.CorruptRecord:
+		w.corruptRecord(t, schemas.Topic(e.Target))
 	default:
 		t.Fatalf("no such fault: %s", e.Fault)
 	}
 }
 
-// away takes a store away for a time: its root, or its service.
-func (w *convergeWorld) away(t *testing.T, e converge.Event) {
+// makeUnavailable makes a store unavailable for a time: it moves its root or stops its service.
+func (w *convergeWorld) makeUnavailable(t *testing.T, e converge.Event) {
 	t.Helper()
-	if e.What == clockStore {
+	if e.Target == clockStore {
 		w.s3Away.Store(true)
 		wait(t, e.For)
 		w.s3Away.Store(false)
 		return
 	}
-	root := w.root(e.What)
+	root := w.root(e.Target)
 	if err := os.Rename(root, root+".away"); err != nil {
 		t.Fatal(err)
 	}
@@ -186,14 +190,14 @@ func (w *convergeWorld) away(t *testing.T, e converge.Event) {
 	}
 }
 
-// root is the directory of a store.
+// root returns the directory of a store.
 func (w *convergeWorld) root(store string) string {
 	stores := w.cfg.Accounts[0].Stores
 	return stores[slices.IndexFunc(stores, func(s config.Store) bool { return s.ID == store })].Root
 }
 
-// replace has ClickHouse hold what a backup has, or nothing, and what it lacks rebuilt.
-func (w *convergeWorld) replace(t *testing.T, backup string) {
+// replaceClickHouse replaces the data of ClickHouse by a backup, or by nothing, and rebuilds the missing data.
+func (w *convergeWorld) replaceClickHouse(t *testing.T, backup string) {
 	t.Helper()
 	w.engine.restore(t, backup)
 	if backup == "" {
@@ -202,7 +206,7 @@ func (w *convergeWorld) replace(t *testing.T, backup string) {
 	begun := time.Now()
 	w.want(t, 0, "", "rebuild")
 	t.Logf("rebuilt in %v", time.Since(begun).Round(100*time.Millisecond))
-	for name := range processRoles() { // one that finds no tables ends
+	for name := range processRoles() { // a process that finds no tables exits
 		select {
 		case <-w.process(name).exited:
 			w.start(t, name)
@@ -211,23 +215,24 @@ func (w *convergeWorld) replace(t *testing.T, backup string) {
 	}
 }
 
-// killCopier kills the copiers when the first copy of an item is at the store on S3 and nothing is published of it; its
-// source is deleted by then.
+// killCopier kills the copiers when the first copy of an item is on the S3 store but not published. The source is
+// already deleted then.
 func (w *convergeWorld) killCopier(t *testing.T) {
 	t.Helper()
 	w.mu.Lock()
-	w.turn["killed"]++
-	p := converge.Place{Space: fanSpace, Item: fmt.Sprintf("killed/%d", w.turn["killed"])}
+	w.used["killed"]++
+	p := converge.ItemRef{Space: fanSpace, Item: fmt.Sprintf("killed/%d", w.used["killed"])}
 	w.mu.Unlock()
 	ctx := t.Context()
 	killed := make(chan error, 1)
 	w.hooks.set(w.hooks.after, "PUT", p, func() {
-		err := w.do(ctx, converge.Op{Place: p, Kind: converge.Delete, User: "ben"})
+		err := w.apply(ctx, converge.Op{ItemRef: p, Kind: converge.Delete, User: "ben"})
 		w.process(workProcess).kill()
 		w.process(otherProcess).kill()
 		killed <- err
 	})
-	if err := w.do(ctx, converge.Op{Place: p, Kind: converge.Put, User: "ann", Body: "copied in vain " + p.Item}); err != nil {
+	if err := w.apply(ctx,
+		converge.Op{ItemRef: p, Kind: converge.Put, User: "ann", Body: "copied in vain " + p.Item}); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -244,33 +249,34 @@ func (w *convergeWorld) killCopier(t *testing.T) {
 	}
 }
 
-// takeOut runs all processes without a store for a time. Items are deleted meanwhile, whose copies the policy keeps.
-func (w *convergeWorld) takeOut(t *testing.T, e converge.Event) {
+// removeStore runs all processes without a store for a time. Meanwhile it deletes items that the policy keeps as
+// copies.
+func (w *convergeWorld) removeStore(t *testing.T, e converge.Event) {
 	t.Helper()
-	var out []converge.Place
+	var out []converge.ItemRef
 	for range 3 {
 		p := w.next(keptSpace, outItems)
-		if err := w.settled(t.Context(), p); err != nil {
+		if err := w.awaitSettled(t.Context(), p); err != nil {
 			t.Logf("%v: %v", p, err)
 			continue
 		}
 		out = append(out, p)
 	}
-	w.model.Befell(e.Fault, e.What)
-	w.again(t, true)
+	w.model.RecordFault(e.Fault, e.Target)
+	w.restartAll(t, true)
 	begun := time.Now()
 	for _, p := range out {
-		if err := w.do(t.Context(), converge.Op{Place: p, Kind: converge.Delete, User: "cyd"}); err != nil {
+		if err := w.apply(t.Context(), converge.Op{ItemRef: p, Kind: converge.Delete, User: "cyd"}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	wait(t, e.For)
-	w.decided(t, out, begun)
-	w.again(t, false)
+	w.awaitDecided(t, out, begun)
+	w.restartAll(t, false)
 }
 
-// decided waits until it is on record what became of the deletes of items since a time.
-func (w *convergeWorld) decided(t *testing.T, items []converge.Place, since time.Time) {
+// awaitDecided waits until the results of the items' deletes since a time are recorded.
+func (w *convergeWorld) awaitDecided(t *testing.T, items []converge.ItemRef, since time.Time) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), hookLimit)
 	defer cancel()
@@ -290,8 +296,8 @@ func (w *convergeWorld) decided(t *testing.T, items []converge.Place, since time
 	}
 }
 
-// again stops all processes and starts them again, with or without the store that is taken out.
-func (w *convergeWorld) again(t *testing.T, without bool) {
+// restartAll restarts all processes with or without the removable store.
+func (w *convergeWorld) restartAll(t *testing.T, without bool) {
 	t.Helper()
 	for name := range processRoles() {
 		w.process(name).signal(t, syscall.SIGTERM)
@@ -307,38 +313,39 @@ func (w *convergeWorld) again(t *testing.T, without bool) {
 	}
 }
 
-// next returns the next item of a group, the first one again after the last.
-func (w *convergeWorld) next(space, group string) converge.Place {
+// next returns the next item of a group, starting over after the last.
+func (w *convergeWorld) next(space, group string) converge.ItemRef {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	all := places(space, group)
-	p := all[w.turn[space+group]%len(all)]
-	w.turn[space+group]++
+	all := itemsOf(space, group)
+	p := all[w.used[space+group]%len(all)]
+	w.used[space+group]++
 	return p
 }
 
-// ofItem returns what an event does to an item, nil if it is not about one. The first event has the first item, and so on.
-func (w *convergeWorld) ofItem(t *testing.T, e converge.Event) func(context.Context) error {
-	var p converge.Place
-	var f func(context.Context, converge.Place) error
+// itemFault returns the function that executes an event on an item, or nil if the event is not about an item. The first
+// event uses the first item, and so on.
+func (w *convergeWorld) itemFault(t *testing.T, e converge.Event) func(context.Context) error {
+	var p converge.ItemRef
+	var f func(context.Context, converge.ItemRef) error
 	switch e.Fault {
 	case converge.PutBack:
 		p = w.next(fanSpace, backItems)
 		f = w.putBack(t, e)
 	case converge.Lose:
-		p, f = w.next(e.What, lostItems), w.lose
-	case converge.Vanish:
-		p, f = w.next(e.What, lostItems), w.vanish
+		p, f = w.next(e.Target, lostItems), w.lose
+	case converge.LoseSpace:
+		p, f = w.next(e.Target, lostItems), w.loseSpace
 	case converge.LoseAndGuess:
-		p, f = w.next(e.What, lostItems), w.loseAndGuess
-	case converge.LoseAndBack:
-		p, f = w.next(fanSpace, againItems), w.loseAndBack
+		p, f = w.next(e.Target, lostItems), w.loseAndGuess
+	case converge.LoseAndPutBack:
+		p, f = w.next(fanSpace, againItems), w.loseAndPutBack
 	default:
 		return nil
 	}
 	return func(ctx context.Context) error {
-		defer w.hold(p)()
-		if err := w.settled(ctx, p); err != nil {
+		defer w.lockItem(p)()
+		if err := w.awaitSettled(ctx, p); err != nil {
 			t.Logf("%s: %v: %v", e.Fault, p, err)
 			return nil
 		}
@@ -346,26 +353,26 @@ func (w *convergeWorld) ofItem(t *testing.T, e converge.Event) func(context.Cont
 	}
 }
 
-// settled waits until the source and all destinations hold what clients have put last.
-func (w *convergeWorld) settled(ctx context.Context, p converge.Place) error {
+// awaitSettled waits until the source and all destinations have the latest content.
+func (w *convergeWorld) awaitSettled(ctx context.Context, p converge.ItemRef) error {
 	w.mu.Lock()
 	o, was := w.puts[p]
 	w.mu.Unlock()
 	if _, live := w.model.Content(p); !live && was {
-		if err := w.do(ctx, o); err != nil {
+		if err := w.apply(ctx, o); err != nil {
 			return err
 		}
 	}
 	if _, err := w.store(sourceStore).Stat(ctx, p.Space, p.Item); errors.Is(err, storage.ErrNotFound) { // it was lost
-		if err := w.do(ctx, o); err != nil {
+		if err := w.apply(ctx, o); err != nil {
 			return err
 		}
 	}
-	return w.copied(ctx, p, settleLimit)
+	return w.awaitCopied(ctx, p, settleLimit)
 }
 
-// copied waits until all destinations hold what clients have put last.
-func (w *convergeWorld) copied(ctx context.Context, p converge.Place, limit time.Duration) error {
+// awaitCopied waits until all destinations have the latest content.
+func (w *convergeWorld) awaitCopied(ctx context.Context, p converge.ItemRef, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for len(w.holders(ctx, p)) < len(w.model.Rule(p.Space).Pairs) {
@@ -376,26 +383,26 @@ func (w *convergeWorld) copied(ctx context.Context, p converge.Place, limit time
 	return nil
 }
 
-// putBack deletes an item, and puts the same bytes back while the slow store on S3 is asked to delete its copy: it does so
-// some time after it was looked at for the second put.
-func (w *convergeWorld) putBack(t *testing.T, e converge.Event) func(context.Context, converge.Place) error {
+// putBack deletes an item and puts the same bytes back while the slow S3 store deletes its copy. The store executes the
+// delete some time after the stat for the second put.
+func (w *convergeWorld) putBack(t *testing.T, e converge.Event) func(context.Context, converge.ItemRef) error {
 	slow := 200*time.Millisecond + time.Duration(eventHash(w.seed, e)%1400)*time.Millisecond
-	return func(ctx context.Context, p converge.Place) error {
+	return func(ctx context.Context, p converge.ItemRef) error {
 		w.mu.Lock()
 		back := w.puts[p]
 		w.mu.Unlock()
 		done := make(chan error, 1)
 		w.hooks.set(w.hooks.before, "DELETE", p, func() {
 			looked := w.hooks.next("HEAD", p)
-			err := w.do(ctx, back)
+			err := w.apply(ctx, back)
 			select {
 			case <-looked:
 			case <-time.After(3 * time.Second):
 			}
-			_ = retry.Sleep(ctx, slow) // when the run is over, nothing is waited for
+			_ = retry.Sleep(ctx, slow) // returns early at the end of the run
 			done <- err
 		})
-		if err := w.do(ctx, converge.Op{Place: p, Kind: converge.Delete, User: "ben"}); err != nil {
+		if err := w.apply(ctx, converge.Op{ItemRef: p, Kind: converge.Delete, User: "ben"}); err != nil {
 			return err
 		}
 		select {
@@ -407,53 +414,54 @@ func (w *convergeWorld) putBack(t *testing.T, e converge.Event) func(context.Con
 			return err
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(hookLimit): // it is deleted later, without a hook
+		case <-time.After(hookLimit): // the delete comes later, without a hook
 			t.Logf("%v was not deleted within %v", p, hookLimit)
 			w.hooks.set(w.hooks.before, "DELETE", p, nil)
-			return w.do(ctx, back)
+			return w.apply(ctx, back)
 		}
 	}
 }
 
-// eventHash is a number that is a function of a seed and an event.
+// eventHash returns a hash of a seed and an event.
 func eventHash(seed uint64, e converge.Event) uint32 {
 	h := fnv.New32()
 	fmt.Fprint(h, seed, e)
 	return h.Sum32()
 }
 
-// lose takes the source and the first copy away, and has the sources of the space checked.
-func (w *convergeWorld) lose(ctx context.Context, p converge.Place) error {
-	if _, err := w.take(ctx, p); err != nil {
+// lose removes the source and the first copy of an item, and starts a check of the sources in the space.
+func (w *convergeWorld) lose(ctx context.Context, p converge.ItemRef) error {
+	if _, err := w.loseCopies(ctx, p); err != nil {
 		return err
 	}
-	return w.ask(ctx, "sweep", "start", "fixity", "--all", "--store", sourceStore, "--space", p.Space)
+	return w.runUntilOK(ctx, "sweep", "start", "fixity", "--all", "--store", sourceStore, "--space", p.Space)
 }
 
-// loseAndGuess takes the source and the first copy away, and publishes what a sweep would guess of the source.
-func (w *convergeWorld) loseAndGuess(ctx context.Context, p converge.Place) error {
-	gone, err := w.take(ctx, p)
+// loseAndGuess removes the source and the first copy of an item, and publishes the guessed delete that a sweep would
+// publish.
+func (w *convergeWorld) loseAndGuess(ctx context.Context, p converge.ItemRef) error {
+	gone, err := w.loseCopies(ctx, p)
 	if err != nil {
 		return err
 	}
-	w.model.Guessed(p)
+	w.model.RecordGuess(p)
 	guess := record.Delete(schemas.Copy{Account: "acme", Store: sourceStore, Space: p.Space, Item: p.Item}, gone)
 	guess.Origin, guess.Agent = pb.Origin_ORIGIN_SWEEP, "sweeper"
 	return w.producer.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: record.Seal(guess)})
 }
 
-// take takes the source and the first copy away, and returns what the source was.
-func (w *convergeWorld) take(ctx context.Context, p converge.Place) (source storage.Deleted, err error) {
+// loseCopies removes the source and the first copy of an item, and returns the deleted source.
+func (w *convergeWorld) loseCopies(ctx context.Context, p converge.ItemRef) (source storage.Deleted, err error) {
 	for _, id := range []string{w.model.Rule(p.Space).Pairs[0].To, sourceStore} {
-		if source, err = w.remove(ctx, converge.Copy{Store: id, Place: p}); err != nil {
+		if source, err = w.remove(ctx, converge.Copy{Store: id, ItemRef: p}); err != nil {
 			return source, err
 		}
-		w.model.Lost(converge.Copy{Store: id, Place: p})
+		w.model.RecordLoss(converge.Copy{Store: id, ItemRef: p})
 	}
 	return source, nil
 }
 
-// remove takes a copy away, once its store is there.
+// remove removes a copy when its store is available.
 func (w *convergeWorld) remove(ctx context.Context, c converge.Copy) (storage.Deleted, error) {
 	for begun := time.Now(); ; {
 		d, err := w.store(c.Store).Delete(ctx, c.Space, c.Item, storage.DeleteOptions{})
@@ -466,25 +474,26 @@ func (w *convergeWorld) remove(ctx context.Context, c converge.Copy) (storage.De
 	}
 }
 
-// loseAndBack takes the copy on S3 away, deletes the source, and puts it back when that is on record of the copy.
-func (w *convergeWorld) loseAndBack(ctx context.Context, p converge.Place) error {
+// loseAndPutBack removes the copy on S3, deletes the source, and puts it back when the delete of the copy is recorded.
+func (w *convergeWorld) loseAndPutBack(ctx context.Context, p converge.ItemRef) error {
 	w.mu.Lock()
 	back := w.puts[p]
 	w.mu.Unlock()
-	if _, err := w.remove(ctx, converge.Copy{Store: clockStore, Place: p}); err != nil {
+	if _, err := w.remove(ctx, converge.Copy{Store: clockStore, ItemRef: p}); err != nil {
 		return err
 	}
-	w.model.Lost(converge.Copy{Store: clockStore, Place: p})
-	if err := w.do(ctx, converge.Op{Place: p, Kind: converge.Delete, User: "cyd"}); err != nil {
+	w.model.RecordLoss(converge.Copy{Store: clockStore, ItemRef: p})
+	if err := w.apply(ctx, converge.Op{ItemRef: p, Kind: converge.Delete, User: "cyd"}); err != nil {
 		return err
 	}
 	limit, cancel := context.WithTimeout(ctx, settleLimit)
 	defer cancel()
 	for retry.Sleep(limit, 200*time.Millisecond) == nil {
-		r, err := w.app.DB().Records(limit, []schemas.Copy{{Account: "acme", Store: clockStore, Space: p.Space, Item: p.Item}})
+		r, err := w.app.DB().Records(limit,
+			[]schemas.Copy{{Account: "acme", Store: clockStore, Space: p.Space, Item: p.Item}})
 		if err == nil && r[0].GetManifest().GetState() == pb.RecordState_RECORD_STATE_TOMBSTONE {
 			break
 		}
 	}
-	return w.do(ctx, back)
+	return w.apply(ctx, back)
 }

@@ -21,24 +21,26 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// decideLimit bounds the command of a decision, during which nothing else befalls the run.
+// decideLimit is the timeout of a decision's command. No other fault runs meanwhile.
 const decideLimit = 15 * time.Second
 
-// ask runs a command until it succeeds: a store, or ClickHouse, may be away.
-func (w *convergeWorld) ask(ctx context.Context, args ...string) error {
+// runUntilOK repeats a command until it succeeds, because a store or ClickHouse may be unavailable.
+func (w *convergeWorld) runUntilOK(ctx context.Context, args ...string) error {
 	for begun := time.Now(); ; {
 		out, err := exec.CommandContext(ctx, w.binary, append(args, "--config", w.file)...).CombinedOutput()
 		if err == nil {
 			return nil
 		}
-		if time.Since(begun) > backLimit || retry.Sleep(ctx, 500*time.Millisecond) != nil {
+		if time.Since(begun) > restoreLimit || retry.Sleep(ctx, 500*time.Millisecond) != nil {
 			return fmt.Errorf("millrace %v: %w: %s", args, err, out)
 		}
 	}
 }
 
-// opened waits until ClickHouse has open incidents that are wanted, and returns them in the order of their keys.
-func (w *convergeWorld) opened(ctx context.Context, limit time.Duration, want func(*pb.Incident) bool) (all []*pb.Incident, err error) {
+// awaitOpen waits until ClickHouse has matching open incidents, and returns them sorted by key.
+func (w *convergeWorld) awaitOpen(
+	ctx context.Context, limit time.Duration, want func(*pb.Incident) bool,
+) (all []*pb.Incident, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for len(all) == 0 {
@@ -51,17 +53,17 @@ func (w *convergeWorld) opened(ctx context.Context, limit time.Duration, want fu
 	return all, nil
 }
 
-// decide has a person approve the repair of a source that was lost, and then close the incident of another one, each as
-// soon as one is open. After each, the process of the steward is killed and started again.
+// decide approves the repair of a lost source and then closes the incident of another one, each as soon as an incident
+// is open. After each decision the steward's process is killed and restarted.
 func (w *convergeWorld) decide(t *testing.T, e converge.Event) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for _, verb := range []string{"approve", "close"} {
-			waiting, err := w.opened(ctx, backLimit, func(i *pb.Incident) bool {
+			waiting, err := w.awaitOpen(ctx, restoreLimit, func(i *pb.Incident) bool {
 				return i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL && !w.isDecided(i.GetId())
 			})
 			if err != nil {
-				t.Logf("nothing waits for a decision: %v", err)
-				return nil // a copy that was lost may have been put again
+				t.Logf("no incident to decide: %v", err)
+				return nil // the lost copy may have been put again
 			}
 			w.decideOn(ctx, t, e, verb, waiting[0])
 		}
@@ -69,7 +71,7 @@ func (w *convergeWorld) decide(t *testing.T, e converge.Event) func(context.Cont
 	}
 }
 
-// decideOn has a person decide about one incident, kills the process of the steward, and starts it again.
+// decideOn decides about one incident, and kills and restarts the steward's process.
 func (w *convergeWorld) decideOn(ctx context.Context, t *testing.T, e converge.Event, verb string, i *pb.Incident) {
 	t.Helper()
 	w.events.Lock()
@@ -81,19 +83,19 @@ func (w *convergeWorld) decideOn(ctx context.Context, t *testing.T, e converge.E
 	d := converge.Decision{Copy: copyAt(i), Kind: i.GetKind(), Closes: verb == "close", Reason: w.reason(i.GetId())}
 	limit, cancel := context.WithTimeout(ctx, decideLimit)
 	defer cancel()
-	if err := w.ask(limit, "incident", verb, key, "--reason", d.Reason); err != nil {
-		t.Logf("no decision: %v", err) // it may be over by now
+	if err := w.runUntilOK(limit, "incident", verb, key, "--reason", d.Reason); err != nil {
+		t.Logf("no decision: %v", err) // the incident may be closed already
 		return
 	}
-	w.model.Decided(d)
+	w.model.RecordDecision(d)
 	t.Logf("%s %s: %s", verb, key, d.Reason)
-	_ = retry.Sleep(ctx, time.Duration(eventHash(w.seed, e)%300)*time.Millisecond) // when the run is over, it ends at once
-	w.process(e.What).kill()
+	_ = retry.Sleep(ctx, time.Duration(eventHash(w.seed, e)%300)*time.Millisecond) // returns early at the end of the run
+	w.process(e.Target).kill()
 	_ = retry.Sleep(ctx, e.For)
-	w.start(t, e.What)
+	w.start(t, e.Target)
 }
 
-// closeHeld has a person close the incidents of deletes that wait for an approval, which guesses have led to.
+// closeHeld closes the incidents of deletes that wait for approval because of guesses.
 func (w *convergeWorld) closeHeld(t *testing.T) {
 	t.Helper()
 	all, err := w.app.DB().OpenIncidents(t.Context(), "")
@@ -104,13 +106,13 @@ func (w *convergeWorld) closeHeld(t *testing.T) {
 		if i.GetKind() == incident.DeletesHeld {
 			d := converge.Decision{Copy: copyAt(i), Kind: i.GetKind(), Closes: true, Reason: w.reason(i.GetId())}
 			w.want(t, 0, "", "incident", "close", schemas.IncidentKey(i), "--reason", d.Reason)
-			w.model.Decided(d)
+			w.model.RecordDecision(d)
 		}
 	}
 }
 
-// befell reports that nothing came of what the short form is for: then it has shown nothing.
-func (w *convergeWorld) befell(t *testing.T) {
+// checkCoverage fails the test if the short form did not produce the situations it is meant to test.
+func (w *convergeWorld) checkCoverage(t *testing.T) {
 	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -122,7 +124,7 @@ func (w *convergeWorld) befell(t *testing.T) {
 	}
 }
 
-// reason returns the reason of a decision about the incident of an id, which no other has.
+// reason returns a unique reason for the decision about an incident.
 func (w *convergeWorld) reason(id string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -133,23 +135,23 @@ func (w *convergeWorld) reason(id string) string {
 	return w.reasons[id]
 }
 
-// isDecided reports whether a person has decided about an incident: what follows may be under way.
+// isDecided reports whether a person has decided about an incident. Its consequences may still be in progress.
 func (w *convergeWorld) isDecided(id string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.reasons[id] != ""
 }
 
-// garble publishes a record that cannot be decoded. In policies a revision follows it; of any other topic a person closes
-// its incident.
-func (w *convergeWorld) garble(t *testing.T, topic schemas.Topic) {
+// corruptRecord publishes a record that cannot be decoded. In topic policies a new revision follows; for other topics a
+// person closes the incident.
+func (w *convergeWorld) corruptRecord(t *testing.T, topic schemas.Topic) {
 	t.Helper()
 	rec := harness.WriteTo(t, kafka.Config{Brokers: w.cfg.Kafka.Brokers, Prefix: w.cfg.Kafka.TopicPrefix}, harness.Record{
 		Record: schemas.Record{Topic: topic, Key: []byte("acme"), Value: []byte("not what it says")},
 	})
 	position := fmt.Sprintf("%s/%d@%d", topic, rec.Partition, rec.Offset)
-	w.model.Befell(converge.Garble, position)
-	_, err := w.opened(t.Context(), hookLimit, func(i *pb.Incident) bool {
+	w.model.RecordFault(converge.CorruptRecord, position)
+	_, err := w.awaitOpen(t.Context(), hookLimit, func(i *pb.Incident) bool {
 		return i.GetKind() == incident.RecordUnreadable && i.GetSubject() == position
 	})
 	if err != nil {
@@ -157,63 +159,64 @@ func (w *convergeWorld) garble(t *testing.T, topic schemas.Topic) {
 		return
 	}
 	if topic == schemas.Policies {
-		w.revised(t)
+		w.reviseAfterCorrupt(t)
 		return
 	}
 	d := converge.Decision{Kind: incident.RecordUnreadable, Subject: position, Closes: true, Reason: w.reason(position)}
 	key := incident.Subject{Kind: incident.RecordUnreadable, Name: position}.Key()
 	w.want(t, 0, "", "incident", "close", key, "--reason", d.Reason)
-	w.model.Decided(d)
+	w.model.RecordDecision(d)
 }
 
-// revised publishes another revision after a record that cannot be decoded. What clients have deleted until then may be
-// kept.
-func (w *convergeWorld) revised(t *testing.T) {
+// reviseAfterCorrupt publishes a new revision after a record that cannot be decoded. Copies of items that were deleted
+// before it may be kept.
+func (w *convergeWorld) reviseAfterCorrupt(t *testing.T) {
 	t.Helper()
-	w.gate.Lock()
-	defer w.gate.Unlock()
+	w.mutating.Lock()
+	defer w.mutating.Unlock()
 	if err := w.revise(t.Context(), laterPolicy(w.revision)); err != nil {
 		t.Fatal(err)
 	}
-	w.model.Spare()
+	w.model.AllowLeftCopies()
 	wait(t, 2*time.Millisecond) // a delete is later than the revision, in milliseconds
 }
 
-// vanish takes a space away from a store, has its copies checked, and declares it gone once there is an incident. When
-// the copies are back, the space is declared to be expected again. The item p is put once more meanwhile.
-func (w *convergeWorld) vanish(ctx context.Context, p converge.Place) error {
-	defer w.hold(converge.Place{Space: p.Space})() // one at a time
-	all := places(p.Space, lostItems)
+// loseSpace removes a space from a store, has its copies checked, and declares it gone when an incident is open. When
+// the copies are restored, it declares the space expected again. Meanwhile item p is put again.
+func (w *convergeWorld) loseSpace(ctx context.Context, p converge.ItemRef) error {
+	defer w.lockItem(converge.ItemRef{Space: p.Space})() // one at a time
+	all := itemsOf(p.Space, lostItems)
 	for _, other := range all {
-		if err := w.copied(ctx, other, backLimit); err != nil {
+		if err := w.awaitCopied(ctx, other, restoreLimit); err != nil {
 			return fmt.Errorf("%v before its space is lost: %w", other, err)
 		}
 	}
-	w.model.Befell(converge.Vanish, lostAt+"/"+p.Space)
+	w.model.RecordFault(converge.LoseSpace, lostAt+"/"+p.Space)
 	if err := w.removeSpace(ctx, p.Space); err != nil {
 		return err
 	}
 	for _, p := range all {
-		w.model.Lost(converge.Copy{Store: lostAt, Place: p})
+		w.model.RecordLoss(converge.Copy{Store: lostAt, ItemRef: p})
 	}
-	if err := w.ask(ctx, "sweep", "start", "fixity", "--all", "--store", lostAt, "--space", p.Space); err != nil {
+	if err := w.runUntilOK(ctx, "sweep", "start", "fixity", "--all", "--store", lostAt, "--space", p.Space); err != nil {
 		return err
 	}
-	_, err := w.opened(ctx, backLimit, func(i *pb.Incident) bool {
+	_, err := w.awaitOpen(ctx, restoreLimit, func(i *pb.Incident) bool {
 		return i.GetKind() == incident.SpaceMissing && i.GetStore() == lostAt && i.GetSpace() == p.Space
 	})
 	if err != nil {
 		return fmt.Errorf("space %s: %w", p.Space, err)
 	}
-	if err := w.do(ctx, converge.Op{Place: p, Kind: converge.Put, User: "ann", Body: "put while the space is missing"}); err != nil {
+	if err := w.apply(ctx,
+		converge.Op{ItemRef: p, Kind: converge.Put, User: "ann", Body: "put while the space is missing"}); err != nil {
 		return err
 	}
 	for _, verb := range []string{"gone", "back"} {
-		if err := w.ask(ctx, "space", verb, "acme/"+lostAt+"/"+p.Space, "--reason", "a test"); err != nil {
+		if err := w.runUntilOK(ctx, "space", verb, "acme/"+lostAt+"/"+p.Space, "--reason", "a test"); err != nil {
 			return err
 		}
 		for _, p := range all {
-			if err := w.copied(ctx, p, backLimit); err != nil {
+			if err := w.awaitCopied(ctx, p, restoreLimit); err != nil {
 				return fmt.Errorf("%v after space %s: %w", p, verb, err)
 			}
 		}
@@ -221,7 +224,7 @@ func (w *convergeWorld) vanish(ctx context.Context, p converge.Place) error {
 	return nil
 }
 
-// removeSpace removes a space from a store of files with all that is kept of it, once the store is there.
+// removeSpace removes a space and everything kept of it from a file store, when the store is available.
 func (w *convergeWorld) removeSpace(ctx context.Context, space string) error {
 	root := w.root(lostAt)
 	for {

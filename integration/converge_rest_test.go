@@ -14,12 +14,13 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// idleLimit is how long nothing may move before a run that is not at rest has failed: longer than brokers wait for a member.
+// idleLimit is how long a run that is not at rest may make no progress. It exceeds the session timeout of group
+// members.
 const idleLimit = 2 * time.Minute
 
-// rest waits until nothing is under way: no group lags behind its topics, nothing waits in a delay lane, and two looks find
-// the same. It waits up to limit as long as something moves.
-func (w *convergeWorld) rest(t *testing.T, limit time.Duration) {
+// awaitRest waits until no work is left: no group has lag, the delay lanes are empty, and two observations are equal.
+// It waits up to limit while there is progress.
+func (w *convergeWorld) awaitRest(t *testing.T, limit time.Duration) {
 	t.Helper()
 	begun := time.Now()
 	moved, last := begun, ""
@@ -41,7 +42,7 @@ func (w *convergeWorld) rest(t *testing.T, limit time.Duration) {
 	}
 }
 
-// waiting returns what waits in the delay lanes, and why.
+// waiting returns the messages in the delay lanes and their reasons.
 func (w *convergeWorld) waiting(t *testing.T) (all []string) {
 	t.Helper()
 	for _, lane := range w.cfg.Delay.Lanes {
@@ -71,7 +72,7 @@ func (w *convergeWorld) waiting(t *testing.T) (all []string) {
 	return all
 }
 
-// lag returns the lag of the roles that have any, what waits in delay lanes included, and how many records there are.
+// lag returns the lag by role, including messages in delay lanes, and the number of records written.
 func (w *convergeWorld) lag(ctx context.Context) (lag map[schemas.Role]int64, written int64, err error) {
 	if lag, err = w.admin.Lag(ctx, append(app.Roles(), schemas.RoleState)...); err != nil {
 		return nil, 0, err
@@ -92,12 +93,13 @@ func (w *convergeWorld) lag(ctx context.Context) (lag map[schemas.Role]int64, wr
 	return lag, written, nil
 }
 
-// heal has what died handled once more and every copy checked, and waits until all is at rest and no incident without an
-// item is open.
-func (w *convergeWorld) heal(t *testing.T, limit time.Duration) {
+// redriveAndCheck redrives dead letters and checks every copy. It returns when all is at rest and every open incident
+// has an item.
+func (w *convergeWorld) redriveAndCheck(t *testing.T, limit time.Duration) {
 	t.Helper()
-	for _, topic := range []schemas.Topic{schemas.Policies, schemas.Admin} { // what cannot be decoded next time either
-		code, out := w.millrace(t, "dead", "discard", "--topic", string(topic), "--cause", "malformed", "--reason", "a test made it")
+	for _, topic := range []schemas.Topic{schemas.Policies, schemas.Admin} { // records that can never be decoded
+		code, out := w.millrace(t, "dead", "discard", "--topic", string(topic), "--cause", "malformed", "--reason",
+			"a test made it")
 		t.Logf("dead discard: exit code %d: %s", code, strings.TrimSpace(out))
 	}
 	for range 3 {
@@ -106,11 +108,11 @@ func (w *convergeWorld) heal(t *testing.T, limit time.Duration) {
 		if code != 0 || strings.Contains(out, "redriven 0 ") {
 			break
 		}
-		w.rest(t, limit)
+		w.awaitRest(t, limit)
 	}
 	w.closeHeld(t)
-	w.want(t, 0, "checks requested", "sweep", "start", "fixity", "--all")
-	w.rest(t, limit)
+	w.want(t, 0, "checks asked for", "sweep", "start", "fixity", "--all")
+	w.awaitRest(t, limit)
 	for begun := time.Now(); time.Since(begun) < idleLimit; wait(t, 500*time.Millisecond) {
 		if !slices.ContainsFunc(w.incidents(t), func(i converge.Incident) bool { return i.Open && i.Item == "" }) {
 			return

@@ -11,15 +11,15 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// hooks are called once when the store on S3 is asked to do something with a key.
+// hooks are functions that are called once at a request for a key to the S3 store.
 type hooks struct {
-	mu     sync.Mutex // guards what follows
-	before map[string]func()
-	after  map[string]func()
-	asked  map[string]chan struct{} // closed when a key is looked at
+	mu      sync.Mutex // guards what follows
+	before  map[string]func()
+	after   map[string]func()
+	statted map[string]chan struct{} // closed at a HEAD request for a key
 }
 
-// serveS3 starts the service, whose clock is not that of this machine.
+// serveS3 starts the S3 service, which has its own clock.
 func (w *convergeWorld) serveS3(t *testing.T) {
 	t.Helper()
 	w.s3 = s3test.New(s3test.Options{
@@ -51,16 +51,16 @@ func (w *convergeWorld) serveS3(t *testing.T) {
 }
 
 // hookKey is a request that a hook may wait for: a method and the key of an item.
-func hookKey(method string, p converge.Place) string { return method + " " + p.Space + "/" + p.Item }
+func hookKey(method string, p converge.ItemRef) string { return method + " " + p.Space + "/" + p.Item }
 
 func (h *hooks) call(set map[string]func(), r *http.Request) {
 	key := r.Method + " " + strings.TrimPrefix(r.URL.Path, "/"+clockBucket+"/")
 	h.mu.Lock()
 	f := set[key]
 	delete(set, key)
-	if c := h.asked[key]; c != nil {
+	if c := h.statted[key]; c != nil {
 		close(c)
-		delete(h.asked, key)
+		delete(h.statted, key)
 	}
 	h.mu.Unlock()
 	if f != nil {
@@ -68,18 +68,18 @@ func (h *hooks) call(set map[string]func(), r *http.Request) {
 	}
 }
 
-// set has f called at the next request of a method for an item.
-func (h *hooks) set(set map[string]func(), method string, p converge.Place, f func()) {
+// set calls f at the next request of a method for an item.
+func (h *hooks) set(set map[string]func(), method string, p converge.ItemRef, f func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	set[hookKey(method, p)] = f
 }
 
-// next returns what is closed at the next request of a method for an item.
-func (h *hooks) next(method string, p converge.Place) <-chan struct{} {
+// next returns a channel that is closed at the next request of a method for an item.
+func (h *hooks) next(method string, p converge.ItemRef) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	c := make(chan struct{})
-	h.asked[hookKey(method, p)] = c
+	h.statted[hookKey(method, p)] = c
 	return c
 }

@@ -10,25 +10,28 @@ import (
 	"github.com/millrace/millrace/internal/need"
 )
 
-// seedEnv names the variable with the seed of the one run that TestConverge is to make.
+// seedEnv is the environment variable with the seed of a single run.
 const seedEnv = "MILLRACE_TEST_SEED"
 
-// maxExplained bounds the items whose histories are logged: each takes a command.
+// maxExplained limits the number of logged item histories, because each takes a command.
 const maxExplained = 12
 
-// A convergeForm says how long a run is.
+// convergeForm is the size of a run.
 type convergeForm struct {
-	length time.Duration // for which clients work
-	every  time.Duration // between two of their ops, about
-	rest   time.Duration // until all must be at rest, at most, while something moves
-	short  bool          // the events are those of converge.Short
+	length time.Duration // duration of the clients' work
+	every  time.Duration // average time between two ops
+	rest   time.Duration // maximum time until rest while there is progress
+	short  bool          // use the events of converge.Short
 }
 
-// Clients work in three spaces while processes are killed and frozen, stores are away, copies are lost, the sink lags and
-// clocks differ. When all of that is over and nothing is under way, nothing is gone that was not taken away, also before
-// every copy is checked. After that, stores are as the policy says or an open incident of the copy says why not; the source
-// is what clients made of it; no last copy is gone; the audit log has who did what; every incident and every dead letter
-// has its fault; and no decision of a person is lost.
+// TestConverge runs clients in four spaces while processes are killed and suspended, stores are unavailable, copies are
+// lost, the sink lags and clocks differ. After all that, when no work is left, it checks before and after a check of
+// every copy that no copy is gone that the test did not remove.
+//
+// After the check of every copy it also requires that each store matches the policy or the copy has an open incident
+// that explains the difference, the source matches the clients' mutations, no last copy is gone, the audit log has
+// every mutation with its user, every incident and dead letter has a fault that explains it, and every decision of a
+// person is recorded.
 func TestConverge(t *testing.T) {
 	need.Integration(t)
 	form := convergeForm{length: 42 * time.Second, every: 250 * time.Millisecond, rest: 4 * time.Minute, short: true}
@@ -51,42 +54,42 @@ func TestConverge(t *testing.T) {
 	}
 }
 
-// converged makes one run and compares what it comes to.
+// converged makes one run and compares its final state with the model.
 func converged(t *testing.T, seed uint64, form convergeForm) {
 	t.Helper()
 	t.Logf("seed %d: %s=%d repeats this run", seed, seedEnv, seed)
 	w := newConvergeWorld(t, seed, form.short)
 	w.fill(t)
-	w.rest(t, form.rest)
+	w.awaitRest(t, form.rest)
 	w.backup = w.engine.backUp(t)
 	w.run(t, form)
-	w.rest(t, form.rest)
-	w.befell(t)
+	w.awaitRest(t, form.rest)
+	w.checkCoverage(t)
 	w.compare(t, false)
-	w.heal(t, form.rest)
+	w.redriveAndCheck(t, form.rest)
 	w.compare(t, true)
 	w.want(t, 0, "no findings", "verify", "--strict")
 	w.want(t, 0, "no findings", "verify", "--manifest")
 }
 
-// compare compares what is there with what must be, before or after all was healed.
+// compare compares the observed state with the model, before or after the recheck.
 func (w *convergeWorld) compare(t *testing.T, healed bool) {
 	t.Helper()
-	s := w.look(t)
-	s.Healed = healed
-	excused, explained := map[converge.Finding]int{}, map[converge.Place]bool{}
+	s := w.observe(t)
+	s.Rechecked = healed
+	excused, explained := map[converge.Finding]int{}, map[converge.ItemRef]bool{}
 	for _, d := range w.model.Compare(s) {
-		if d.Excuse != "" {
+		if d.Explanation != "" {
 			excused[d.Finding]++
 			t.Log(d)
 			continue
 		}
 		t.Errorf("healed %v: %v", healed, d)
-		if p := d.Copy.Place; p.Item != "" && !explained[p] && len(explained) < maxExplained {
+		if p := d.Copy.ItemRef; p.Item != "" && !explained[p] && len(explained) < maxExplained {
 			explained[p] = true
 			w.explain(t, p)
 		}
 	}
 	t.Logf("healed %v: %d acts of clients, %d copies, %d incidents, %d dead letters; excused: %v",
-		healed, w.model.Acts(), len(s.Copies), len(s.Incidents), len(s.Letters), excused)
+		healed, w.model.Mutations(), len(s.Copies), len(s.Incidents), len(s.DeadLetters), excused)
 }

@@ -26,9 +26,10 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// Stores of a world: clients use the source; the one on S3 has a clock of its own; the last one may be taken out. The one
-// on S3 is the source of no other: deletes that a clock behind dates before the rule for deletes are kept, as they should be.
-// It has other properties only for other bytes, as the copier does not have S3 write bytes again for properties.
+// Stores: clients write to the source, the S3 store has its own clock, and the last one is removable. The S3 store is
+// the source of no other store: its clock may date deletes before the rule for deletes, and such deletes are correctly
+// kept. Its properties change only with the bytes, because the copier does not rewrite bytes on S3 to change
+// properties.
 const (
 	sourceStore = "1"
 	clockStore  = "2"
@@ -36,26 +37,27 @@ const (
 	clockBucket = "two"
 )
 
-// Spaces of a world.
+// Spaces.
 const (
 	fanSpace   = "fan"   // two copies, both of the source
-	chainSpace = "chain" // a copy, and a copy of that
-	keptSpace  = "kept"  // copies stay when their source is deleted
+	chainSpace = "chain" // a copy, and a copy of that copy
+	keptSpace  = "kept"  // copies are kept when their source is deleted
 	lostSpace  = "lost"  // one copy, in a store that loses the whole space
 )
 
 // lostAt is the store that loses lostSpace.
 const lostAt = "3"
 
-// behind is how far the clock of the store on S3 is behind at first.
+// behind is the initial offset by which the S3 store's clock is slow.
 const behind = 90 * time.Second
 
-// convergePolicies are the first revisions of the policy. The first one does not know the store that is taken out.
+// convergePolicies returns the first revisions of the policy. The first revision does not contain the removable store.
 func convergePolicies() []string {
-	return []string{convergePolicy("", "", 0), convergePolicy(`, {"srcStoreId": "1", "destStoreId": "4"}`, `"kept": {"deletes": "keep"}`, 0)}
+	return []string{convergePolicy("", "", 0),
+		convergePolicy(`, {"srcStoreId": "1", "destStoreId": "4"}`, `"kept": {"deletes": "keep"}`, 0)}
 }
 
-// laterPolicy returns a revision that says the same as the last one of convergePolicies, and ignores another space.
+// laterPolicy returns a revision with the rules of the last one of convergePolicies that ignores another space.
 func laterPolicy(revision int64) string {
 	return convergePolicy(`, {"srcStoreId": "1", "destStoreId": "4"}`, `"kept": {"deletes": "keep"}`, revision)
 }
@@ -65,7 +67,8 @@ func convergePolicy(kept, spaces string, ignored int64) string {
 		"lost": [{"srcStoreId": "1", "destStoreId": "3"}],
 		"fan": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": "1", "destStoreId": "3"}],
 		"chain": [{"srcStoreId": "1", "destStoreId": "3"}, {"srcStoreId": "3", "destStoreId": "2"}],
-		"kept": [{"srcStoreId": "1", "destStoreId": "2"}%s]}, "spaces": {%s}, "spacesToIgnore": ["ignored-%d"]}`, kept, spaces, ignored)
+		"kept": [{"srcStoreId": "1", "destStoreId": "2"}%s]}, "spaces": {%s}, "spacesToIgnore": ["ignored-%d"]}`,
+		kept, spaces, ignored)
 }
 
 func convergeRules() map[string]converge.Rule {
@@ -77,60 +80,62 @@ func convergeRules() map[string]converge.Rule {
 	}
 }
 
-// Processes of a world, and their roles.
+// Processes and their roles.
 const (
-	sinkProcess  = "sink"
-	headProcess  = "head"
-	careProcess  = "care" // apart, since one that plans does so once more after a kill, which mends much
-	workProcess  = "work"
-	otherProcess = "other"
+	sinkProcess    = "sink"
+	headProcess    = "head"
+	stewardProcess = "care" // separate: after a kill a planning process plans again, which repairs many deviations
+	workProcess    = "work"
+	otherProcess   = "other"
 )
 
 func processRoles() map[string]string {
 	return map[string]string{
-		sinkProcess: "sink", headProcess: "planner,delayer", careProcess: "steward", workProcess: "copier,deleter", otherProcess: "copier,deleter,checker,sweeper",
+		sinkProcess: "sink", headProcess: "planner,delayer", stewardProcess: "steward", workProcess: "copier,deleter",
+		otherProcess: "copier,deleter,checker,sweeper",
 	}
 }
 
-// A convergeWorld is a broker in this process, a ClickHouse and roles in processes of their own, three stores of files, one on
-// S3, clients, and a model of what they did.
+// convergeWorld has a broker in this process, ClickHouse and roles in separate processes, three file stores, an S3
+// store, clients, and a model of their mutations.
 type convergeWorld struct {
-	plant
+	setup
 	binary   string // millrace
 	seed     uint64
 	model    *converge.Model
-	backup   string // directory with what the engine had before the clients began
+	backup   string // backup of the engine from before the clients started
 	app      *app.App
 	client   *emit.Store
 	producer *kafka.Producer
 	admin    *kafka.Admin
 	dead     *kafka.DeadLetters
 	s3       *s3test.Server
-	clock    atomic.Int64 // ns that the clock of the store on S3 is ahead
+	clock    atomic.Int64 // offset of the S3 store's clock in ns
 	s3Away   atomic.Bool
 	hooks    hooks
-	events   sync.Mutex   // held while something befalls processes, roles, stores or clocks
-	gate     sync.RWMutex // read by clients while they do something, written when what they have done is to be known
+	events   sync.Mutex   // held during a fault of processes, roles, stores or clocks
+	mutating sync.RWMutex // read-locked during a client operation, locked to read a consistent model
 
 	mu        sync.Mutex // guards what follows
 	revision  int64      // of the policy
-	without   bool       // processes are started without the store that is taken out
+	without   bool       // processes are started without the removable store
 	processes map[string]*process
-	turn      map[string]int                 // how many items of a group were used
-	puts      map[converge.Place]converge.Op // the last of each item
-	reasons   map[string]string              // of decisions, by the id of the incident
-	crossed   int                            // items that were put back while they were deleted
+	used      map[string]int                   // number of used items by group
+	puts      map[converge.ItemRef]converge.Op // last put by item
+	reasons   map[string]string                // reasons of decisions by incident id
+	crossed   int                              // number of items put back during their delete
 
-	items sync.Map // converge.Place before it was renamed, to the *sync.Mutex of who works with it
+	items sync.Map // converge.ItemRef before a rename, to its *sync.Mutex
 }
 
 func newConvergeWorld(t *testing.T, seed uint64, short bool) *convergeWorld {
 	t.Helper()
 	dir := t.TempDir()
 	w := &convergeWorld{
-		binary: binaries(t), seed: seed, model: converge.NewModel(sourceStore, convergeRules(), clockStore), processes: map[string]*process{},
-		turn: map[string]int{}, puts: map[converge.Place]converge.Op{},
-		hooks: hooks{before: map[string]func(){}, after: map[string]func(){}, asked: map[string]chan struct{}{}},
+		binary: binaries(t), seed: seed, model: converge.NewModel(sourceStore, convergeRules(), clockStore),
+		processes: map[string]*process{},
+		used:      map[string]int{}, puts: map[converge.ItemRef]converge.Op{},
+		hooks: hooks{before: map[string]func(){}, after: map[string]func(){}, statted: map[string]chan struct{}{}},
 	}
 	w.clock.Store(int64(-behind))
 	t.Setenv("PATH", filepath.Dir(w.binary)+string(os.PathListSeparator)+os.Getenv("PATH"))
@@ -155,8 +160,8 @@ func newConvergeWorld(t *testing.T, seed uint64, short bool) *convergeWorld {
 	return w
 }
 
-// brokers starts a broker: the embedded one in the short form, and Kafka in the whole one, where so many processes are
-// killed that some are while they join a group. The embedded broker may keep such a member for minutes.
+// brokers starts a broker: the embedded one in the short form, Kafka in the full form. In the full form processes are
+// killed while they join a group; the embedded broker may keep such members for minutes.
 func (w *convergeWorld) brokers(t *testing.T, cfg *config.Config, dir string, short bool) {
 	t.Helper()
 	if !short {
@@ -172,7 +177,7 @@ func (w *convergeWorld) brokers(t *testing.T, cfg *config.Config, dir string, sh
 	cfg.Kafka.Brokers = []string{b.Addr()}
 }
 
-// configure writes the two configurations: with all stores, and without the one that is taken out.
+// configure writes the two configurations: with all stores, and without the removable one.
 func (w *convergeWorld) configure(t *testing.T, dir string, cfg config.Config) {
 	t.Helper()
 	acc := config.Account{ID: "acme"}
@@ -189,7 +194,7 @@ func (w *convergeWorld) configure(t *testing.T, dir string, cfg config.Config) {
 	cfg.Kafka.Partitions, cfg.Kafka.Replication, cfg.Kafka.MinInSync = 3, 1, 1
 	cfg.Kafka.SessionTimeout = 6 * time.Second
 	cfg.ClickHouse.Addresses = []string{w.engine.server.Addr()}
-	// Waits are short, but for the age of what the sink stores: what is decided meanwhile is decided without it.
+	// Waits are short, except for the sink's batch age, so that decisions are made before the sink stores.
 	cfg.Delay.Lanes = []config.Lane{{Name: "200ms", Delay: 200 * time.Millisecond}, {Name: "1s", Delay: time.Second}}
 	cfg.Duplication.Wait = []time.Duration{200 * time.Millisecond, time.Second, 2 * time.Second}
 	cfg.Fixity.Settle, cfg.Fixity.MinInterval = 2*time.Second, time.Millisecond
@@ -204,7 +209,8 @@ func (w *convergeWorld) configure(t *testing.T, dir string, cfg config.Config) {
 		w.write(t, name, text.String())
 	}
 	write("millrace.yaml")
-	cfg.Accounts[0].Stores = slices.DeleteFunc(slices.Clone(acc.Stores), func(s config.Store) bool { return s.ID == outStore })
+	cfg.Accounts[0].Stores = slices.DeleteFunc(slices.Clone(acc.Stores),
+		func(s config.Store) bool { return s.ID == outStore })
 	write("without.yaml")
 	var err error
 	if w.cfg, _, err = config.Load(config.Sources{File: w.file}); err != nil {
@@ -212,7 +218,7 @@ func (w *convergeWorld) configure(t *testing.T, dir string, cfg config.Config) {
 	}
 }
 
-// open opens what the clients use.
+// open opens the clients' stores.
 func (w *convergeWorld) open(t *testing.T) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
@@ -258,7 +264,7 @@ func (w *convergeWorld) revise(ctx context.Context, text string) error {
 	return w.producer.Publish(ctx, schemas.Message{Topic: schemas.Policies, Body: rec})
 }
 
-// start starts a process, or starts it again.
+// start starts or restarts a process.
 func (w *convergeWorld) start(t *testing.T, name string) {
 	t.Helper()
 	w.mu.Lock()
@@ -267,7 +273,8 @@ func (w *convergeWorld) start(t *testing.T, name string) {
 	if w.without {
 		file = filepath.Join(filepath.Dir(w.file), "without.yaml")
 	}
-	w.processes[name] = begin(t, name, exec.Command(w.binary, "run", "--config", file, "--roles", processRoles()[name]))
+	w.processes[name] = startProgram(t, name,
+		exec.Command(w.binary, "run", "--config", file, "--roles", processRoles()[name]))
 }
 
 func (w *convergeWorld) process(name string) *process {

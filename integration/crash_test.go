@@ -22,14 +22,14 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 )
 
-// A demo that is killed at any moments ends like one that never was: the same manifest
-// but for ids and times, no item missing, no row doubled.
+// TestDemoKilled checks that a demo that is killed at random times ends like an uninterrupted one: the same manifest
+// except for ids and times, no missing item, no duplicate row.
 func TestDemoKilled(t *testing.T) {
 	need.Integration(t)
 	demoKilled(t, need.Amount(3, 10, 30))
 }
 
-// demoKilled kills demos with these arguments before one may come to its end.
+// demoKilled kills demos with the given arguments at random times, and then lets one finish.
 func demoKilled(t *testing.T, kills int, args ...string) {
 	t.Helper()
 	dir := tree(t, 80)
@@ -44,7 +44,8 @@ func demoKilled(t *testing.T, kills int, args ...string) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	for n := 0; n < kills; {
 		after := 100*time.Millisecond + time.Duration(random.Int64N(int64(whole)/3))
-		switch code := killAfter(t, after, append(append([]string{"demo", "-o", "json"}, args...), "--state", killed, dir)...); {
+		switch code := killAfter(t, after,
+			append(append([]string{"demo", "-o", "json"}, args...), "--state", killed, dir)...); {
 		case code < 0:
 			n++
 			t.Logf("kill %d after %v", n, after)
@@ -52,18 +53,18 @@ func demoKilled(t *testing.T, kills int, args ...string) {
 			if err := os.RemoveAll(killed); err != nil {
 				t.Fatal(err)
 			}
-		case code == 3 && redriven(t, killed):
+		case code == 3 && redriveDead(t, killed):
 		default:
 			t.Fatalf("it was not killed and ended with exit code %d", code)
 		}
 	}
 	code, s, stderr = demo(t, append(args, "--state", killed, dir)...)
-	for code == 3 && redriven(t, killed) {
+	for code == 3 && redriveDead(t, killed) {
 		code, s, stderr = demo(t, append(args, "--state", killed, dir)...)
 	}
 	wantAll(t, code, s, stderr, 80)
 
-	want, got := held(t, spared), held(t, killed)
+	want, got := manifestOf(t, spared), manifestOf(t, killed)
 	for key, is := range got {
 		if want[key] != is {
 			t.Errorf("%s: %s, without kills: %s", key, is, want[key])
@@ -76,9 +77,9 @@ func demoKilled(t *testing.T, kills int, args ...string) {
 	}
 }
 
-// redriven redrives what was taken for the cause of deaths, and says whether there was any: whoever is at
-// work in three processes that die is, though here nobody was.
-func redriven(t *testing.T, dir string) bool {
+// redriveDead redrives messages that were blamed for the death of processes, and reports whether there were any. A
+// message is blamed if three processes die while they handle it, even if it is not the cause.
+func redriveDead(t *testing.T, dir string) bool {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), binaries(t), "dead", "redrive", "--state", dir,
 		"--cause", "processes that died", "--reason", "the test killed them").CombinedOutput()
@@ -89,7 +90,7 @@ func redriven(t *testing.T, dir string) bool {
 	return !strings.Contains(string(out), "redriven 0 ")
 }
 
-// killAfter runs the command and kills it, and returns -1, or its exit code where it had come to its end by then.
+// killAfter runs the command and kills it. It returns -1, or the exit code if the command had already exited.
 func killAfter(t *testing.T, after time.Duration, args ...string) int {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), binaries(t), args...)
@@ -98,17 +99,17 @@ func killAfter(t *testing.T, after time.Duration, args ...string) int {
 	}
 	timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() }) // it may have ended
 	defer timer.Stop()
-	_ = cmd.Wait() // its state says how it ended
+	_ = cmd.Wait() // ProcessState has the exit status
 	return cmd.ProcessState.ExitCode()
 }
 
-// held is what a state's manifest says of every copy, without ids and times; it fails
-// the test where a view holds a row twice.
-func held(t *testing.T, dir string) map[string]string {
+// manifestOf returns the manifest of every copy, without ids and times. It fails the test if a view has duplicate rows.
+func manifestOf(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
 	log := slog.New(slog.DiscardHandler)
-	state, err := app.OpenState(t.Context(), app.StateConfig{Dir: dir, Log: log, Progress: t.Output(), WithoutBroker: true})
+	state, err := app.OpenState(t.Context(),
+		app.StateConfig{Dir: dir, Log: log, Progress: t.Output(), WithoutBroker: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,11 +150,13 @@ func held(t *testing.T, dir string) map[string]string {
 func live(t *testing.T, db *clickhouse.DB, store string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
-	err := db.EachLive(context.WithoutCancel(t.Context()), schemas.Copy{Account: "acme", Store: store, Space: "files"}, func(k schemas.KnownCopy) error {
-		m := k.Record.GetManifest()
-		found[k.String()] = fmt.Sprintf("%d bytes, sha256 %s, %s", m.GetSize(), m.GetDigests()[digest.SHA256], m.GetMediaType())
-		return nil
-	})
+	err := db.EachLive(context.WithoutCancel(t.Context()), schemas.Copy{Account: "acme", Store: store, Space: "files"},
+		func(k schemas.KnownCopy) error {
+			m := k.Record.GetManifest()
+			found[k.String()] = fmt.Sprintf("%d bytes, sha256 %s, %s", m.GetSize(), m.GetDigests()[digest.SHA256],
+				m.GetMediaType())
+			return nil
+		})
 	if err != nil {
 		t.Fatal(err)
 	}

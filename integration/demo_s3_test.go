@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/need"
 )
 
-// s3Server returns the program of the S3 server that the demo runs.
+// s3Server returns the path of the S3 server that the demo runs.
 func s3Server(t *testing.T) string {
 	t.Helper()
 	need.Integration(t)
@@ -27,7 +27,7 @@ func s3Server(t *testing.T) string {
 	return path
 }
 
-// The demo over a real S3 server ends as it does over files.
+// TestS3Demo runs the demo with an S3 server.
 func TestS3Demo(t *testing.T) {
 	code, s, stderr := demo(t, "--stores", "s3", "--s3-server", s3Server(t), tree(t, 60))
 	wantAll(t, code, s, stderr, 60)
@@ -38,11 +38,13 @@ func TestS3Demo(t *testing.T) {
 	}
 }
 
-// A server that dies ends the demo, which says so; the same state goes on with the stores that it has.
+// TestS3DemoServerDies checks that the demo ends with an error if its S3 server dies, and that it can continue with the
+// same state and stores.
 func TestS3DemoServerDies(t *testing.T) {
 	program := s3Server(t)
 	dir, state := tree(t, 60), filepath.Join(t.TempDir(), "state")
-	cmd := exec.CommandContext(t.Context(), binaries(t), "demo", "-o", "json", "--state", state, "--stores", "s3", "--s3-server", program, dir)
+	cmd := exec.CommandContext(t.Context(), binaries(t), "demo", "-o", "json", "--state", state, "--stores", "s3",
+		"--s3-server", program, dir)
 	var stderr bytes.Buffer
 	pipe, err := cmd.StderrPipe()
 	if err != nil {
@@ -62,8 +64,9 @@ func TestS3DemoServerDies(t *testing.T) {
 			killed = true
 		}
 	}
-	_ = cmd.Wait() // its state says how it ended
-	if code := cmd.ProcessState.ExitCode(); !killed || code != 1 || !strings.Contains(stderr.String(), "the S3 server ended (signal: killed)") {
+	_ = cmd.Wait() // ProcessState has the exit status
+	if code := cmd.ProcessState.ExitCode(); !killed || code != 1 || !strings.Contains(stderr.String(),
+		"the S3 server ended by itself (signal: killed)") {
 		t.Fatalf("killed: %v, exit code %d, want 1 and the reason:\n%s", killed, code, stderr.String())
 	}
 	code, _, out := demo(t, "--state", state, "--stores", "file", dir)
@@ -80,13 +83,13 @@ func TestS3DemoServerDies(t *testing.T) {
 	}
 }
 
-// A demo over S3 that is killed at any moments, and its server with it, ends like one that never was.
+// TestS3DemoKilled is TestDemoKilled with an S3 server, which is killed too.
 func TestS3DemoKilled(t *testing.T) {
 	need.Full(t)
 	demoKilled(t, 5, "--stores", "s3", "--s3-server", s3Server(t))
 }
 
-// childOf is the process that parent has started of a program.
+// childOf returns the process id of the child of parent that runs a program.
 func childOf(t *testing.T, parent int, program string) int {
 	t.Helper()
 	children, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(parent), "task", "*", "children"))
@@ -101,7 +104,8 @@ func childOf(t *testing.T, parent int, program string) int {
 			t.Fatal(err)
 		}
 		for _, pid := range strings.Fields(string(list)) {
-			if exe, err := os.Readlink(filepath.Join("/proc", pid, "exe")); err == nil && filepath.Base(exe) == filepath.Base(program) {
+			if exe, err := os.Readlink(filepath.Join("/proc", pid,
+				"exe")); err == nil && filepath.Base(exe) == filepath.Base(program) {
 				n, err := strconv.Atoi(pid)
 				if err != nil {
 					t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/need"
 )
 
-// summary is what the demo says with -o json.
+// summary is the output of the demo with -o json.
 type summary struct {
 	OK       bool
 	Items    int
@@ -35,7 +35,7 @@ type summary struct {
 	}
 }
 
-// demo runs the command and returns its exit code, what its last line says, and stderr.
+// demo runs the command and returns its exit code, the summary in its last line, and stderr.
 func demo(t *testing.T, args ...string) (int, summary, string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -55,7 +55,7 @@ func demo(t *testing.T, args ...string) (int, summary, string) {
 	return cmd.ProcessState.ExitCode(), s, stderr.String()
 }
 
-// wantAll checks that all of the demo came true over the given number of items.
+// wantAll checks that the demo completed for the given number of items.
 func wantAll(t *testing.T, code int, s summary, stderr string, items int) {
 	t.Helper()
 	if code != 0 || !s.OK {
@@ -97,7 +97,7 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// An interrupted demo stops soon, and the same command goes on.
+// TestDemoInterrupted checks that an interrupted demo stops soon, and that the same command continues it.
 func TestDemoInterrupted(t *testing.T) {
 	need.Integration(t)
 	dir, state := tree(t, 60), filepath.Join(t.TempDir(), "state")
@@ -122,7 +122,7 @@ func TestDemoInterrupted(t *testing.T) {
 	wantAll(t, code, s, out, 60)
 }
 
-// stopAt interrupts the process when it has printed a line that holds mark.
+// stopAt interrupts the process when it has printed a line that contains mark.
 func stopAt(t *testing.T, cmd *exec.Cmd, out interface{ Read([]byte) (int, error) }, mark string) {
 	t.Helper()
 	var seen []byte

@@ -12,13 +12,14 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
 )
 
-// An engine is a ClickHouse of its own, which a test kills, starts again and replaces.
+// engine is a ClickHouse server that a test can kill, restart and restore.
 type engine struct {
 	config embedded.Config
 	server *embedded.Server
 }
 
-// newEngine starts an engine whose data lies below dir. It ends with the test, which fails if it has ended by itself.
+// newEngine starts an engine with its data below dir. It ends with the test, which fails if the engine has exited by
+// itself.
 func newEngine(t *testing.T, dir string) *engine {
 	t.Helper()
 	e := &engine{config: embedded.Config{
@@ -48,8 +49,8 @@ func (e *engine) start(t *testing.T) {
 	}
 }
 
-// revive starts the engine again if it has ended by itself, as a service manager does: libchdb aborts now and then when a
-// client is killed in the middle of a query.
+// revive restarts the engine if it has exited by itself, as a service manager does. libchdb sometimes aborts when a
+// client is killed during a query.
 func (e *engine) revive(t *testing.T) {
 	t.Helper()
 	select {
@@ -60,8 +61,8 @@ func (e *engine) revive(t *testing.T) {
 	}
 }
 
-// attend revives the engine whenever it ends, until done is closed.
-func (e *engine) attend(t *testing.T, done <-chan struct{}) {
+// reviveUntil restarts the engine whenever it exits, until done is closed.
+func (e *engine) reviveUntil(t *testing.T, done <-chan struct{}) {
 	t.Helper()
 	for {
 		select {
@@ -84,7 +85,7 @@ func (e *engine) kill(t *testing.T) {
 	<-e.server.Done()
 }
 
-// backUp stops the engine, copies its data to a directory beside it, which it returns, and starts the engine again.
+// backUp stops the engine, copies its data to a directory, which it returns, and restarts the engine.
 func (e *engine) backUp(t *testing.T) (dir string) {
 	t.Helper()
 	dir = e.config.Dir + ".backup"
@@ -95,7 +96,7 @@ func (e *engine) backUp(t *testing.T) (dir string) {
 	return dir
 }
 
-// restore has the engine hold what a backup has; nothing if that is empty.
+// restore replaces the data of the engine by a backup, or by nothing if backup is empty.
 func (e *engine) restore(t *testing.T, backup string) {
 	t.Helper()
 	err := errors.Join(e.server.Close(t.Context()), os.RemoveAll(e.config.Dir))

@@ -13,12 +13,12 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// What may happen to brokers, under load, in one cluster and one group.
+// TestBrokerFaults injects faults of brokers under load, with one cluster and one group.
 func TestBrokerFaults(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{})
 	c.Breakable(t)
-	cfg := faulty(c, "brokers")
-	l := books(t, c, cfg, 6)
+	cfg := faultConfig(c, "brokers")
+	l := newAuditedLedger(t, c, cfg, 6)
 	task := memberSpec{Task: 10 * time.Millisecond}.plan
 	for range 2 {
 		planner(t, cfg, kafka.PoolConfig{}, task)
@@ -26,7 +26,7 @@ func TestBrokerFaults(t *testing.T) {
 	stop := load(t, cfg, 60, 200)
 	l.progress(t, time.Minute, 200)
 
-	// away takes a broker out and back in, while work goes on.
+	// away stops a broker and returns it to the cluster under load.
 	away := func(t *testing.T, out, in func(testing.TB, int)) {
 		i := c.Leader(t, cfg)
 		begun := time.Now()
@@ -87,14 +87,14 @@ func TestBrokerFaults(t *testing.T) {
 	}
 }
 
-// The brokers take no outputs, since one replica too few is there: nothing is committed. When it
-// is back, nothing is missing. In make soak it is away for longer than an output is published at once.
-func TestRefused(t *testing.T) {
+// TestProduceRefused checks that nothing is committed while the brokers refuse outputs because too few replicas are in
+// sync, and that nothing is lost afterwards. In make soak this lasts longer than the timeout of a publish.
+func TestProduceRefused(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{})
 	c.Breakable(t)
-	cfg := faulty(c, "refused")
-	l := books(t, c, cfg, 3)
-	c.Set(t, cfg.Prefix+string(schemas.DuplicationHigh), "min.insync.replicas", "3")
+	cfg := faultConfig(c, "refused")
+	l := newAuditedLedger(t, c, cfg, 3)
+	c.SetTopicConfig(t, cfg.Prefix+string(schemas.DuplicationHigh), "min.insync.replicas", "3")
 	broker := c.Leader(t, cfg)
 	c.Kill(t, broker)
 	c.WaitBrokers(t, c.Brokers()-1)

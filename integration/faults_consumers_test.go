@@ -20,18 +20,18 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// What may happen to consumers and to what they are given, with three real brokers. After
-// each, the ledger says that nothing is lost, that nothing was committed before its end, and
-// that the changes of an item came in order.
+// TestConsumerFaults injects faults of consumers and their messages, with three brokers. After each fault the ledger
+// checks that nothing is lost, that nothing was committed before it was done, and that the changes of an item came in
+// order.
 func TestConsumerFaults(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{})
 	for name, test := range map[string]func(*testing.T, *harness.Cluster){
-		"killed ten times in mid-task":        killedTenTimes,
+		"killed ten times in mid-task":        killedRepeatedly,
 		"frozen past its session":             frozen,
-		"members come and go":                 storm,
-		"a handler that hangs":                hangs,
-		"a handler that ignores its context":  stubborn,
-		"deployments in the course of a copy": deployed,
+		"members come and go":                 rebalanceStorm,
+		"a handler that hangs":                hangingTask,
+		"a handler that ignores its context":  stuckTask,
+		"deployments in the course of a copy": killedByDeploys,
 		"poison among good records":           poison,
 		"64 partitions and one hot key":       hotKey,
 	} {
@@ -42,14 +42,15 @@ func TestConsumerFaults(t *testing.T) {
 	}
 }
 
-func killedTenTimes(t *testing.T, c *harness.Cluster) {
-	cfg := faulty(c, "killed")
-	l := books(t, c, cfg, 6)
+func killedRepeatedly(t *testing.T, c *harness.Cluster) {
+	cfg := faultConfig(c, "killed")
+	l := newAuditedLedger(t, c, cfg, 6)
 	stop := load(t, cfg, 60, 300)
 	var members [3]*process
 	name := func(i, life int) string { return fmt.Sprintf("member-%d/%d", i, life) }
 	start := func(i, life int) {
-		members[i] = spawn(t, cfg, memberSpec{Name: name(i, life), Session: 3 * time.Second, Workers: 8, Task: 20 * time.Millisecond})
+		members[i] = startMember(t, cfg,
+			memberSpec{Name: name(i, life), Session: 3 * time.Second, Workers: 8, Task: 20 * time.Millisecond})
 	}
 	for i := range members {
 		start(i, 0)
@@ -63,7 +64,8 @@ func killedTenTimes(t *testing.T, c *harness.Cluster) {
 				return nil
 			}
 			g, err := c.Describe(ctx, l.group)
-			return fmt.Errorf("%s has made %d outputs, all %d; the group is %+v (%w)", name(i, life), own, all, g, cmpOr(err, errNotYet))
+			return fmt.Errorf("%s has made %d outputs, all %d; the group is %+v (%w)", name(i, life), own, all, g,
+				cmpOr(err, errNotYet))
 		})
 		members[i].kill()
 		start(i, life+1)
@@ -74,8 +76,8 @@ func killedTenTimes(t *testing.T, c *harness.Cluster) {
 
 func frozen(t *testing.T, c *harness.Cluster) {
 	for _, serverSide := range []bool{false, true} {
-		cfg := faulty(c, fmt.Sprintf("frozen-%t", serverSide))
-		l := books(t, c, cfg, 6)
+		cfg := faultConfig(c, fmt.Sprintf("frozen-%t", serverSide))
+		l := newAuditedLedger(t, c, cfg, 6)
 		stop := load(t, cfg, 60, 200)
 		spec := memberSpec{Session: 3 * time.Second, Workers: 8, Task: 20 * time.Millisecond, ServerSide: serverSide}
 		if serverSide {
@@ -84,7 +86,7 @@ func frozen(t *testing.T, c *harness.Cluster) {
 		var members []*process
 		for i := range 3 {
 			spec.Name = fmt.Sprint("member-", i)
-			members = append(members, spawn(t, cfg, spec))
+			members = append(members, startMember(t, cfg, spec))
 		}
 		group := cfg.Prefix + string(schemas.RolePlanner)
 		sized := func(n int) {
@@ -124,15 +126,15 @@ func frozen(t *testing.T, c *harness.Cluster) {
 	}
 }
 
-func storm(t *testing.T, c *harness.Cluster) {
-	cfg := faulty(c, "storm")
-	l := books(t, c, cfg, 8)
+func rebalanceStorm(t *testing.T, c *harness.Cluster) {
+	cfg := faultConfig(c, "storm")
+	l := newAuditedLedger(t, c, cfg, 8)
 	stop := load(t, cfg, 80, 300)
 	task := memberSpec{Task: 20 * time.Millisecond}.plan
 	planner(t, cfg, kafka.PoolConfig{}, task)
 	planner(t, cfg, kafka.PoolConfig{}, task)
 	moves := 0
-	for begun := time.Now(); time.Since(begun) < long(15*time.Second); moves++ {
+	for begun := time.Now(); time.Since(begun) < soakTime(15*time.Second); moves++ {
 		leave := planner(t, cfg, kafka.PoolConfig{}, task)
 		wait(t, time.Second)
 		if err := leave(); err != nil {
@@ -145,23 +147,24 @@ func storm(t *testing.T, c *harness.Cluster) {
 	t.Logf("%d members came and went", moves)
 }
 
-// One task hangs until it is cancelled: the others go on, no commit passes it, and it is done
-// the next time.
-func hangs(t *testing.T, c *harness.Cluster) {
-	cfg := faulty(c, "hangs")
+// hangingTask has one task that hangs until it is cancelled. The others continue, no commit passes it, and a retry
+// completes it.
+func hangingTask(t *testing.T, c *harness.Cluster) {
+	cfg := faultConfig(c, "hangs")
 	cfg.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
-	l := books(t, c, cfg, 1)
+	l := newAuditedLedger(t, c, cfg, 1)
 	const n, items = 400, 40
 	var hung atomic.Int64
 	cancelled := make(chan error, 1)
-	planner(t, cfg, kafka.PoolConfig{StallTimeout: 10 * time.Second}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-		if d.Body.(*pb.Change).GetItem() == "item-7" && hung.Add(1) == 1 {
-			<-ctx.Done()
-			cancelled <- context.Cause(ctx)
-			return nil, ctx.Err()
-		}
-		return plan(ctx, d)
-	})
+	planner(t, cfg, kafka.PoolConfig{StallTimeout: 10 * time.Second},
+		func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			if d.Body.(*pb.Change).GetItem() == "item-7" && hung.Add(1) == 1 {
+				<-ctx.Done()
+				cancelled <- context.Cause(ctx)
+				return nil, ctx.Err()
+			}
+			return plan(ctx, d)
+		})
 	d, err := kafka.NewDelayer(cfg)
 	running(t, d, err)
 	publish(t, cfg, changes(n, items)...)
@@ -196,12 +199,14 @@ func hangs(t *testing.T, c *harness.Cluster) {
 	}
 }
 
-// One task cannot be ended: its process says so and ends, and another does the work.
-func stubborn(t *testing.T, c *harness.Cluster) {
+// stuckTask has one task that ignores cancellation. Its process reports this and exits, and another process does the
+// work.
+func stuckTask(t *testing.T, c *harness.Cluster) {
 	need.Full(t)
-	cfg := faulty(c, "stubborn")
-	l := books(t, c, cfg, 2)
-	p := spawn(t, cfg, memberSpec{Name: "stubborn", Session: 3 * time.Second, Workers: 8, Stall: time.Second, Stubborn: "item-7"})
+	cfg := faultConfig(c, "stubborn")
+	l := newAuditedLedger(t, c, cfg, 2)
+	p := startMember(t, cfg,
+		memberSpec{Name: "stubborn", Session: 3 * time.Second, Workers: 8, Stall: time.Second, Stubborn: "item-7"})
 	publish(t, cfg, changes(400, 40)...)
 	select {
 	case <-p.exited:
@@ -221,21 +226,21 @@ func stubborn(t *testing.T, c *harness.Cluster) {
 	}
 }
 
-// A copy lasts ten times as long as those who deploy wait for a process to end, and is at work in ten that are told to
-// stop, and killed: as Kubernetes does after 30 s and Docker after 10 s, with a tenth of the times. None of that counts
-// as a death, and the copy ends.
-func deployed(t *testing.T, c *harness.Cluster) {
+// killedByDeploys has a copy that takes ten times the stop timeout of a deployment. Ten processes are stopped and
+// killed while they work on it, as Kubernetes does after 30 s and Docker after 10 s (the test uses a tenth of the
+// times). None of this counts as a death, and the copy completes.
+func killedByDeploys(t *testing.T, c *harness.Cluster) {
 	need.Full(t)
 	for name, grace := range map[string]time.Duration{"kubernetes": 3 * time.Second, "docker": time.Second} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := faulty(c, name)
-			l := books(t, c, cfg, 1)
+			cfg := faultConfig(c, name)
+			l := newAuditedLedger(t, c, cfg, 1)
 			publish(t, cfg, change("long", 0))
 			spec := memberSpec{Session: 3 * time.Second, Workers: 4, Long: "long", LongTask: 10 * grace}
 			for i := range 10 {
 				spec.Name, spec.Begun = fmt.Sprint(name, i), filepath.Join(t.TempDir(), fmt.Sprint(i))
-				p := spawn(t, cfg, spec)
+				p := startMember(t, cfg, spec)
 				harness.Eventually(t, time.Minute, "begin the copy", func(context.Context) error {
 					_, err := os.Stat(spec.Begun)
 					return err
@@ -246,7 +251,7 @@ func deployed(t *testing.T, c *harness.Cluster) {
 				p.kill()
 			}
 			spec.Name, spec.Begun = name+" at last", filepath.Join(t.TempDir(), "at last")
-			spawn(t, cfg, spec)
+			startMember(t, cfg, spec)
 			l.close(t, time.Minute)
 			if len(l.done) != 1 || len(l.dead) > 0 {
 				t.Errorf("%d changes are handled and %d letters dead, want the one and none", len(l.done), len(l.dead))
@@ -256,9 +261,10 @@ func deployed(t *testing.T, c *harness.Cluster) {
 }
 
 func poison(t *testing.T, c *harness.Cluster) {
-	cfg := faulty(c, "poison")
-	l := books(t, c, cfg, 3)
-	bad := [][]byte{nil, {}, {0}, []byte("no message"), []byte(`{"json": true}`), slices.Repeat([]byte{0xff}, 300), make([]byte, schemas.MaxBytes)}
+	cfg := faultConfig(c, "poison")
+	l := newAuditedLedger(t, c, cfg, 3)
+	bad := [][]byte{nil, {}, {0}, []byte("no message"), []byte(`{"json": true}`), slices.Repeat([]byte{0xff}, 300),
+		make([]byte, schemas.MaxBytes)}
 	var recs []harness.Record
 	const n, items = 300, 30
 	for i, m := range changes(n, items) {
@@ -280,18 +286,19 @@ func poison(t *testing.T, c *harness.Cluster) {
 		t.Errorf("%d changes are handled and %d letters dead, want %d and %d", len(l.done), len(l.dead), n, n/10)
 	}
 	for _, r := range c.Read(t, cfg, schemas.Changes) {
-		if d, ok := l.dead[origin{r.Partition, r.Offset}]; ok && (string(d.Value) != string(r.Value) || string(d.Key) != string(r.Key)) {
+		if d, ok := l.dead[sourcePosition{r.Partition,
+			r.Offset}]; ok && (string(d.Value) != string(r.Value) || string(d.Key) != string(r.Key)) {
 			t.Errorf("the dead letter of %d@%d has %d bytes under key %q, want the %d under %q as they were",
 				r.Partition, r.Offset, len(d.Value), d.Key, len(r.Value), r.Key)
 		}
 	}
 }
 
-// A key with most of the work is no slower for the others, though it has company in its partition.
+// hotKey checks that a key with most of the work does not slow down the other keys of its partition.
 func hotKey(t *testing.T, c *harness.Cluster) {
-	cfg := faulty(c, "hot")
-	c.MakeTopics(t, cfg, 64, schemas.Changes)
-	c.MakeTopics(t, cfg, 4, ledgerTopics(cfg)[1:]...)
+	cfg := faultConfig(c, "hot")
+	c.CreateTopics(t, cfg, 64, schemas.Changes)
+	c.CreateTopics(t, cfg, 4, ledgerTopics(cfg)[1:]...)
 	l := newLedger(t, c, cfg)
 	l.watch(t)
 	const hot, cold = 600, 900
@@ -305,25 +312,26 @@ func hotKey(t *testing.T, c *harness.Cluster) {
 	var mu sync.Mutex
 	busy, left, hotLeft := false, cold, hot
 	atLast := -1 // hot ones that were left when the last of the others was done
-	planner(t, cfg, kafka.PoolConfig{Workers: 8}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-		isHot := d.Body.(*pb.Change).GetItem() == "hot"
-		mu.Lock()
-		if isHot && busy {
-			t.Error("two tasks of a key at once")
-		}
-		busy = busy || isHot
-		mu.Unlock()
-		out, err := memberSpec{Task: 20 * time.Millisecond}.plan(ctx, d)
-		mu.Lock()
-		defer mu.Unlock()
-		if isHot {
-			busy = false
-			hotLeft--
-		} else if left--; left == 0 {
-			atLast = hotLeft
-		}
-		return out, err
-	})
+	planner(t, cfg, kafka.PoolConfig{Workers: 8},
+		func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			isHot := d.Body.(*pb.Change).GetItem() == "hot"
+			mu.Lock()
+			if isHot && busy {
+				t.Error("two tasks of a key at once")
+			}
+			busy = busy || isHot
+			mu.Unlock()
+			out, err := memberSpec{Task: 20 * time.Millisecond}.plan(ctx, d)
+			mu.Lock()
+			defer mu.Unlock()
+			if isHot {
+				busy = false
+				hotLeft--
+			} else if left--; left == 0 {
+				atLast = hotLeft
+			}
+			return out, err
+		})
 	publish(t, cfg, msgs...)
 	l.close(t, time.Minute)
 	if atLast < hot/2 {

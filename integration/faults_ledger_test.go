@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// change is version n of an item.
+// change returns version n of an item.
 func change(item string, n int) schemas.Message {
 	c := &pb.Change{
 		Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "maps", Item: item, Version: fmt.Sprintf("v%06d", n),
@@ -30,7 +30,7 @@ func change(item string, n int) schemas.Message {
 	return schemas.Message{Topic: schemas.Changes, Body: c}
 }
 
-// changes are n of them, the items in turn.
+// changes returns n changes that cycle through items.
 func changes(n, items int) (msgs []schemas.Message) {
 	for i := range n {
 		msgs = append(msgs, change(fmt.Sprint("item-", i%items), i/items))
@@ -38,7 +38,7 @@ func changes(n, items int) (msgs []schemas.Message) {
 	return msgs
 }
 
-// plan is the handler of these tests: one command for each change.
+// plan is the handler of these tests: one command per change.
 func plan(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 	c := d.Body.(*pb.Change)
 	return []schemas.Message{{Topic: schemas.DuplicationHigh, Body: &pb.DuplicationCommand{
@@ -48,46 +48,48 @@ func plan(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 	}}}, nil
 }
 
-// An origin is where a message was first written.
-type origin struct {
+// sourcePosition is the position at which a message was first written.
+type sourcePosition struct {
 	partition int32
 	offset    int64
 }
 
-// A ledger holds what the brokers have of the changes that the planner's handler, plan, was
-// given and of what became of them. It is built of what is on the brokers alone, so that
-// nothing of what is tested can tell it tales.
+// ledger tracks, from the records of the brokers alone, the inputs of the handler plan and their outcomes. It does not
+// depend on the code under test.
 type ledger struct {
-	c      *harness.Cluster
-	cfg    kafka.Config
-	group  string
-	reader *harness.Reader
-	quiet  func() // ends watch
+	c         *harness.Cluster
+	cfg       kafka.Config
+	group     string
+	reader    *harness.Reader
+	stopWatch func() // ends watch
 
-	mu      sync.Mutex          // guards the rest
-	inputs  map[origin]string   // id of the change; poison has none
-	asked   map[string][]string // by item: ids in the order in which they were written first
-	seen    map[string]bool     // ids in asked
-	outputs map[string][]string // by item: the ids that caused the outputs, in order
-	done    map[string]int      // by id: its outputs
-	by      map[string]int      // by ce_source: its outputs
-	before  map[int32]int64     // the commits that the last audit found
-	audits  int                 // that could be made
-	dead    map[origin]harness.Record
-	retried map[origin]bool // was in a lane, or came back from one
+	mu          sync.Mutex                // guards the rest
+	inputs      map[sourcePosition]string // id of the change; poison has none
+	expected    map[string][]string       // by item: ids in the order in which they were written first
+	seen        map[string]bool           // ids in asked
+	outputs     map[string][]string       // by item: the ids that caused the outputs, in order
+	done        map[string]int            // by id: its outputs
+	bySource    map[string]int            // by ce_source: its outputs
+	lastCommits map[int32]int64           // the commits that the last audit found
+	audits      int                       // that could be made
+	dead        map[sourcePosition]harness.Record
+	retried     map[sourcePosition]bool // was in a lane, or came back from one
 }
 
-// newLedger opens the books of a planner.
+// newLedger returns the ledger of a planner.
 func newLedger(t *testing.T, c *harness.Cluster, cfg kafka.Config) *ledger {
 	t.Helper()
 	return &ledger{
-		quiet: func() {}, c: c, cfg: cfg, group: cfg.Prefix + string(schemas.RolePlanner), reader: c.Reader(t, cfg, ledgerTopics(cfg)...),
-		inputs: map[origin]string{}, asked: map[string][]string{}, seen: map[string]bool{}, outputs: map[string][]string{},
-		done: map[string]int{}, by: map[string]int{}, dead: map[origin]harness.Record{}, retried: map[origin]bool{},
+		stopWatch: func() {}, c: c, cfg: cfg, group: cfg.Prefix + string(schemas.RolePlanner),
+		reader: c.Reader(t, cfg, ledgerTopics(cfg)...),
+		inputs: map[sourcePosition]string{}, expected: map[string][]string{}, seen: map[string]bool{},
+		outputs: map[string][]string{},
+		done:    map[string]int{}, bySource: map[string]int{}, dead: map[sourcePosition]harness.Record{},
+		retried: map[sourcePosition]bool{},
 	}
 }
 
-// ledgerTopics are all that a planner's messages can be in.
+// ledgerTopics returns all topics that a planner's messages can be in.
 func ledgerTopics(cfg kafka.Config) []schemas.Topic {
 	topics := []schemas.Topic{schemas.Changes, schemas.DuplicationHigh, schemas.Dead, schemas.Again(schemas.RolePlanner)}
 	for _, l := range cfg.Lanes {
@@ -96,17 +98,17 @@ func ledgerTopics(cfg kafka.Config) []schemas.Topic {
 	return topics
 }
 
-// catchUp reads what is new, with mu held.
+// catchUp reads the new records. The caller holds mu.
 func (l *ledger) catchUp(ctx context.Context) error {
 	recs, err := l.reader.CatchUp(ctx)
 	for _, r := range recs {
-		err = errors.Join(err, l.enter(r))
+		err = errors.Join(err, l.addRecord(r))
 	}
 	return err
 }
 
-func (l *ledger) enter(r harness.Record) error {
-	at := origin{r.Partition, r.Offset}
+func (l *ledger) addRecord(r harness.Record) error {
+	at := sourcePosition{r.Partition, r.Offset}
 	if r.Topic != schemas.Changes && r.Topic != schemas.DuplicationHigh {
 		if r.Header(schemas.HeaderOriginTopic) != string(schemas.Changes) {
 			return nil // another role's
@@ -116,7 +118,7 @@ func (l *ledger) enter(r harness.Record) error {
 		if err = errors.Join(err, offsetErr); err != nil {
 			return fmt.Errorf("%s/%d@%d does not say where it is from: %w", r.Topic, r.Partition, r.Offset, err)
 		}
-		at = origin{int32(partition), offset}
+		at = sourcePosition{int32(partition), offset}
 		if r.Topic == schemas.Dead {
 			l.dead[at] = r
 		} else {
@@ -131,7 +133,7 @@ func (l *ledger) enter(r harness.Record) error {
 			l.inputs[at] = c.GetId()
 			if !l.seen[c.GetId()] {
 				l.seen[c.GetId()] = true
-				l.asked[c.GetItem()] = append(l.asked[c.GetItem()], c.GetId())
+				l.expected[c.GetItem()] = append(l.expected[c.GetItem()], c.GetId())
 			}
 		}
 		return nil
@@ -141,19 +143,19 @@ func (l *ledger) enter(r harness.Record) error {
 	}
 	out := body.(*pb.DuplicationCommand)
 	l.done[out.GetCause()]++
-	l.by[r.Header(schemas.HeaderSource)]++
+	l.bySource[r.Header(schemas.HeaderSource)]++
 	l.outputs[out.GetItem()] = append(l.outputs[out.GetItem()], out.GetCause())
 	return nil
 }
 
-// settled says whether an input has become an output or a dead letter, or waits to be tried again.
-func (l *ledger) settled(at origin) bool {
+// isSettled reports whether an input has become an output or a dead letter, or waits for a retry.
+func (l *ledger) isSettled(at sourcePosition) bool {
 	_, dead := l.dead[at]
 	return dead || l.retried[at] || l.done[l.inputs[at]] > 0
 }
 
-// audit compares what the group has committed with what has come of it: nothing that is not
-// settled may lie below, and no commit goes back. It can be called at any time.
+// audit checks the group's commits: every input below a commit is settled, and no commit goes back. It can be called at
+// any time.
 func (l *ledger) audit(ctx context.Context) (committed map[int32]int64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -166,15 +168,16 @@ func (l *ledger) audit(ctx context.Context) (committed map[int32]int64, err erro
 		return nil, err
 	}
 	l.audits++
-	return committed, l.judge(committed)
+	return committed, l.checkCommits(committed)
 }
 
-// committed returns what the group has committed. A broker that was frozen may answer, for a moment, with what it knew
-// as the group's coordinator: a commit has gone back if it is still lower a few seconds later.
+// committed returns the group's commits. A broker that was frozen may briefly answer as the former coordinator with old
+// commits, so a commit counts as gone back only if it is still lower a few seconds later.
 func (l *ledger) committed(ctx context.Context) (at map[int32]int64, err error) {
 	for range 5 {
 		at, err = l.c.Committed(ctx, l.group, l.cfg.Prefix+string(schemas.Changes))
-		back := slices.ContainsFunc(slices.Collect(maps.Keys(l.before)), func(id int32) bool { return at[id] < l.before[id] })
+		back := slices.ContainsFunc(slices.Collect(maps.Keys(l.lastCommits)),
+			func(id int32) bool { return at[id] < l.lastCommits[id] })
 		if err != nil || !back {
 			return at, err
 		}
@@ -185,26 +188,26 @@ func (l *ledger) committed(ctx context.Context) (at map[int32]int64, err error) 
 	return at, nil
 }
 
-// judge is audit with the books as they are, and mu held.
-func (l *ledger) judge(committed map[int32]int64) error {
+// checkCommits is audit without reading new records. The caller holds mu.
+func (l *ledger) checkCommits(committed map[int32]int64) error {
 	for at := range l.inputs {
-		if at.offset < committed[at.partition] && !l.settled(at) {
+		if at.offset < committed[at.partition] && !l.isSettled(at) {
 			return &wrongError{"a change has come to no end, and is committed", at, committed[at.partition]}
 		}
 	}
-	for id, was := range l.before {
+	for id, was := range l.lastCommits {
 		if is := committed[id]; is < was {
-			return &wrongError{"a commit went back", origin{id, was}, is}
+			return &wrongError{"a commit went back", sourcePosition{id, was}, is}
 		}
 	}
-	l.before = committed
+	l.lastCommits = committed
 	return nil
 }
 
-// A wrongError is what no audit may ever find.
+// wrongError is an inconsistency that no audit may find.
 type wrongError struct {
 	what      string
-	at        origin
+	at        sourcePosition
 	committed int64
 }
 
@@ -212,8 +215,8 @@ func (e *wrongError) Error() string {
 	return fmt.Sprintf("%s: changes/%d@%d, committed %d", e.what, e.at.partition, e.at.offset, e.committed)
 }
 
-// watch audits until the test or the ledger is closed. What no audit may find fails the test;
-// an audit for which the brokers had no answer is made again, but some must have been made.
+// watch audits until the test or the ledger is closed. An inconsistency fails the test. An audit without an answer of
+// the brokers is repeated, but at least some audits must succeed.
 func (l *ledger) watch(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -235,23 +238,23 @@ func (l *ledger) watch(t *testing.T) {
 		}
 		done <- err
 	}()
-	l.quiet = sync.OnceFunc(func() {
+	l.stopWatch = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
-	t.Cleanup(l.quiet)
+	t.Cleanup(l.stopWatch)
 }
 
-// handled is how many changes have outputs, and how many source has made.
+// handled returns the number of changes with outputs, and the number of outputs of source.
 func (l *ledger) handled(source string) (all, own int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.done), l.by[source]
+	return len(l.done), l.bySource[source]
 }
 
-// progress waits until n more changes have outputs than have now.
+// progress waits until n more changes have outputs.
 func (l *ledger) progress(t *testing.T, limit time.Duration, n int) {
 	t.Helper()
 	from, _ := l.handled("")
@@ -273,9 +276,8 @@ func cmpOr(err, other error) error {
 	return other
 }
 
-// order checks the outputs of each item: an output may be there again, but none may come
-// before an earlier change has had its own. Items of which a message was tried again later
-// are left out.
+// order checks the outputs of each item: an output may be repeated, but must not precede the output of an earlier
+// change. Items with retried messages are skipped.
 func (l *ledger) order() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -286,7 +288,7 @@ func (l *ledger) order() error {
 	}
 	var errs []error
 	for item, outputs := range l.outputs {
-		asked := l.asked[item]
+		asked := l.expected[item]
 		if slices.ContainsFunc(asked, func(id string) bool { return free[id] }) {
 			continue
 		}
@@ -298,7 +300,8 @@ func (l *ledger) order() error {
 		for i, id := range outputs {
 			n, ok := rank[id]
 			if !ok || n > next {
-				errs = append(errs, fmt.Errorf("%s: output %d is of change %d, want %d or an earlier one (known: %t)", item, i, n, next, ok))
+				errs = append(errs,
+					fmt.Errorf("%s: output %d is of change %d, want %d or an earlier one (known: %t)", item, i, n, next, ok))
 				break
 			}
 			next = max(next, n+1)
@@ -307,7 +310,7 @@ func (l *ledger) order() error {
 	return errors.Join(errs...)
 }
 
-// close waits until the group has committed everything, and checks the whole of the books.
+// close waits until the group has committed everything, and does the final checks.
 func (l *ledger) close(t *testing.T, limit time.Duration) {
 	t.Helper()
 	harness.Eventually(t, limit, "handle every change", func(ctx context.Context) error {
@@ -328,7 +331,7 @@ func (l *ledger) close(t *testing.T, limit time.Duration) {
 		}
 		return nil
 	})
-	l.quiet()
+	l.stopWatch()
 	if err := l.order(); err != nil {
 		t.Error(err)
 	}
@@ -343,7 +346,7 @@ func (l *ledger) close(t *testing.T, limit time.Duration) {
 		len(l.inputs), len(l.done), all-len(l.done), len(l.dead), len(l.retried))
 }
 
-// The ledger itself: it finds each kind of harm, and none where there is none.
+// TestLedger checks that the ledger finds each kind of inconsistency, and none in consistent records.
 func TestLedger(t *testing.T) {
 	id := func(m schemas.Message) string { return m.Body.(*pb.Change).GetId() }
 	a, b, c := id(change("x", 0)), id(change("x", 1)), id(change("x", 2))
@@ -362,7 +365,7 @@ func TestLedger(t *testing.T) {
 		"one is left out":                       {outputs: []string{a, c}, committed: 3, wrong: true, disorder: true},
 		"one is late":                           {outputs: []string{a, c, b}, committed: 3, disorder: true},
 		"the first is missing":                  {outputs: []string{b}, disorder: true},
-		"nobody asked for it":                   {outputs: []string{a, "other"}, disorder: true},
+		"an unknown cause":                      {outputs: []string{a, "other"}, disorder: true},
 		"a commit goes back":                    {outputs: []string{a, b, c}, committed: 1, before: 2, wrong: true},
 		"a dead letter instead":                 {outputs: []string{a, c}, dead: []int64{1}, committed: 3},
 		"tried again later, so out of order":    {outputs: []string{a, c, b}, retried: []int64{1}, committed: 3},
@@ -370,20 +373,21 @@ func TestLedger(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := &ledger{
-				inputs: map[origin]string{{0, 0}: a, {0, 1}: b, {0, 2}: c}, asked: map[string][]string{"x": {a, b, c}},
+				inputs: map[sourcePosition]string{{0, 0}: a, {0, 1}: b, {0, 2}: c}, expected: map[string][]string{"x": {a, b, c}},
 				outputs: map[string][]string{"x": tt.outputs}, done: map[string]int{},
-				dead: map[origin]harness.Record{}, retried: map[origin]bool{}, before: map[int32]int64{0: tt.before},
+				dead: map[sourcePosition]harness.Record{}, retried: map[sourcePosition]bool{},
+				lastCommits: map[int32]int64{0: tt.before},
 			}
 			for _, id := range tt.outputs {
 				l.done[id]++
 			}
 			for _, at := range tt.retried {
-				l.retried[origin{0, at}] = true
+				l.retried[sourcePosition{0, at}] = true
 			}
 			for _, at := range tt.dead {
-				l.dead[origin{0, at}] = harness.Record{}
+				l.dead[sourcePosition{0, at}] = harness.Record{}
 			}
-			if err := l.judge(map[int32]int64{0: tt.committed}); (err != nil) != tt.wrong {
+			if err := l.checkCommits(map[int32]int64{0: tt.committed}); (err != nil) != tt.wrong {
 				t.Errorf("judge: %v, want an error: %t", err, tt.wrong)
 			}
 			if err := l.order(); (err != nil) != tt.disorder {

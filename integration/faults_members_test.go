@@ -25,10 +25,10 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// memberEnv has the test binary be a member, and not run tests; TestMain looks for it.
+// memberEnv is the environment variable that makes TestMain run a member instead of tests.
 const memberEnv = "MILLRACE_TEST_MEMBER"
 
-// A memberSpec is what a member in a process of its own is told.
+// memberSpec configures a member in a child process.
 type memberSpec struct {
 	Brokers    []string
 	Prefix     string
@@ -45,7 +45,7 @@ type memberSpec struct {
 	Begun      string // the file that is made when the task of Long begins
 }
 
-// member is the planner's Pool in this process, until it is told to end.
+// member runs the planner's Pool in this process until a signal.
 func member(text string) int {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer cancel()
@@ -55,11 +55,13 @@ func member(text string) int {
 		return 2
 	}
 	cfg := kafka.Config{
-		Brokers: s.Brokers, Prefix: s.Prefix, ClientID: s.Name, Lanes: s.Lanes, Heartbeat: 300 * time.Millisecond, SessionTimeout: s.Session,
-		ServerSide: s.ServerSide, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Brokers: s.Brokers, Prefix: s.Prefix, ClientID: s.Name, Lanes: s.Lanes, Heartbeat: 300 * time.Millisecond,
+		SessionTimeout: s.Session,
+		ServerSide:     s.ServerSide, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	p, err := kafka.NewPool(cfg, kafka.PoolConfig{
-		Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: s.Workers, StallTimeout: s.Stall, DrainTimeout: 10 * time.Second,
+		Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: s.Workers, Stall: s.Stall,
+		DrainTimeout: 10 * time.Second,
 	}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 		if s.Stubborn != "" && d.Body.(*pb.Change).GetItem() == s.Stubborn {
 			select {}
@@ -100,15 +102,15 @@ func (s memberSpec) plan(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 	return msgs, err
 }
 
-// A process is a member in a process of its own.
+// process is a child process.
 type process struct {
 	cmd    *exec.Cmd
 	exited <-chan struct{}
 	log    string // the file of what it says
 }
 
-// spawn starts a member that ends with the test. What it says is shown if the test fails.
-func spawn(t *testing.T, cfg kafka.Config, s memberSpec) *process {
+// startMember starts a member that ends with the test. Its output is logged if the test fails.
+func startMember(t *testing.T, cfg kafka.Config, s memberSpec) *process {
 	t.Helper()
 	s.Brokers, s.Prefix, s.Lanes = cfg.Brokers, cfg.Prefix, cfg.Lanes
 	text, err := json.Marshal(s)
@@ -119,11 +121,11 @@ func spawn(t *testing.T, cfg kafka.Config, s memberSpec) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return begin(t, s.Name, exec.Command(self), memberEnv+"="+string(text))
+	return startProgram(t, s.Name, exec.Command(self), memberEnv+"="+string(text))
 }
 
-// begin starts a program that ends with the test. What it says is shown if the test fails.
-func begin(t *testing.T, name string, cmd *exec.Cmd, env ...string) *process {
+// startProgram starts a program that ends with the test. Its output is logged if the test fails.
+func startProgram(t *testing.T, name string, cmd *exec.Cmd, env ...string) *process {
 	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	if err != nil {
@@ -145,13 +147,13 @@ func begin(t *testing.T, name string, cmd *exec.Cmd, env ...string) *process {
 	return p
 }
 
-// kill ends p at once. It may have ended before, or be frozen.
+// kill kills p, which may be frozen or have exited already.
 func (p *process) kill() {
 	p.cmd.Process.Kill()
 	<-p.exited
 }
 
-// stop ends p in order.
+// stop stops p gracefully.
 func (p *process) stop(t *testing.T) {
 	t.Helper()
 	p.signal(t, syscall.SIGTERM)
@@ -168,8 +170,8 @@ func (p *process) signal(t *testing.T, s os.Signal) {
 	}
 }
 
-// load publishes versions of items at about a steady rate until stop is called, which waits.
-// What was not acknowledged is published again, as the ingester does.
+// load publishes versions of items at a steady rate until stop is called, which waits for the end. Unacknowledged
+// messages are published again, as the ingester does.
 func load(t *testing.T, cfg kafka.Config, items, perSecond int) (stop func()) {
 	t.Helper()
 	p, err := kafka.NewProducer(cfg, "load")
@@ -216,10 +218,9 @@ func load(t *testing.T, cfg kafka.Config, items, perSecond int) (stop func()) {
 	return stop
 }
 
-// long is d, and four times that in make soak.
-func long(d time.Duration) time.Duration { return d * time.Duration(need.Amount(1, 1, 4)) }
+// soakTime returns d, or four times d in make soak.
+func soakTime(d time.Duration) time.Duration { return d * time.Duration(need.Amount(1, 1, 4)) }
 
-// wait waits.
 func wait(t *testing.T, d time.Duration) {
 	t.Helper()
 	if err := retry.Sleep(t.Context(), d); err != nil {
@@ -227,14 +228,14 @@ func wait(t *testing.T, d time.Duration) {
 	}
 }
 
-// books makes the topics of a test, and opens its ledger, which is audited from then on.
-func books(t *testing.T, c *harness.Cluster, cfg kafka.Config, partitions int32) *ledger {
+// newAuditedLedger creates the topics of a test, and returns a ledger that audits continuously.
+func newAuditedLedger(t *testing.T, c *harness.Cluster, cfg kafka.Config, partitions int32) *ledger {
 	t.Helper()
-	c.MakeTopics(t, cfg, partitions, schemas.Changes, schemas.DuplicationHigh)
+	c.CreateTopics(t, cfg, partitions, schemas.Changes, schemas.DuplicationHigh)
 	// One partition: a group is shared out by the number of partitions, whatever their topics, and a member
 	// that had nothing but those of this topic would have no work.
-	c.MakeTopics(t, cfg, 1, schemas.Again(schemas.RolePlanner))
-	c.MakeTopics(t, cfg, 2, slices.DeleteFunc(ledgerTopics(cfg)[2:], func(t schemas.Topic) bool {
+	c.CreateTopics(t, cfg, 1, schemas.Again(schemas.RolePlanner))
+	c.CreateTopics(t, cfg, 2, slices.DeleteFunc(ledgerTopics(cfg)[2:], func(t schemas.Topic) bool {
 		return t == schemas.Again(schemas.RolePlanner)
 	})...)
 	l := newLedger(t, c, cfg)
@@ -242,14 +243,14 @@ func books(t *testing.T, c *harness.Cluster, cfg kafka.Config, partitions int32)
 	return l
 }
 
-// faulty is the configuration of a fault's test.
-func faulty(c *harness.Cluster, name string) kafka.Config {
+// faultConfig returns the configuration of a fault's test.
+func faultConfig(c *harness.Cluster, name string) kafka.Config {
 	cfg := c.Config(name + ".")
 	cfg.Lanes = []kafka.Lane{{Name: "1s", Delay: time.Second}}
 	return cfg
 }
 
-// planner starts a member in this process, which takes up to task for each message.
+// planner starts a member in this process that takes up to task per message.
 func planner(t *testing.T, cfg kafka.Config, pc kafka.PoolConfig, h kafka.Handler) (stop func() error) {
 	t.Helper()
 	pc.Role, pc.Topics, pc.DrainTimeout = schemas.RolePlanner, []schemas.Topic{schemas.Changes}, 10*time.Second

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// An inbox is what a reader of changes was given, by item.
+// inbox collects the changes that a reader received, by item.
 type inbox struct {
 	mu    sync.Mutex // guards items
 	items map[string]int
@@ -62,7 +62,7 @@ func (in *inbox) await(t *testing.T, items ...string) {
 	})
 }
 
-// changesReaders make each kind of part that reads changes for as long as a process lives.
+// changesReaders returns a constructor for each kind of component that reads changes.
 func changesReaders() map[string]func(kafka.Config, *inbox) (runner, error) {
 	changes := []schemas.Topic{schemas.Changes}
 	return map[string]func(kafka.Config, *inbox) (runner, error){
@@ -78,9 +78,9 @@ func changesReaders() map[string]func(kafka.Config, *inbox) (runner, error) {
 	}
 }
 
-// A topic is deleted and made again while it is read and written: each reader ends and says so, reads the new topic from
-// its start when it is started again, and a Producer that lives on publishes to it.
-func TestTopicMadeAgain(t *testing.T) {
+// TestTopicRecreated deletes and recreates a topic under load. Each reader ends with an error, reads the new topic from
+// the start after a restart, and a running Producer publishes to the new topic.
+func TestTopicRecreated(t *testing.T) {
 	need.Full(t)
 	c := harness.Kafka(t, harness.Options{Brokers: 1})
 	cfg := c.Config("again.")
@@ -98,7 +98,8 @@ func TestTopicMadeAgain(t *testing.T) {
 	send := func(items ...string) {
 		t.Helper()
 		for i, item := range items {
-			harness.Eventually(t, 2*time.Minute, "publish", func(ctx context.Context) error { return p.Publish(ctx, change(item, i)) })
+			harness.Eventually(t, 2*time.Minute, "publish",
+				func(ctx context.Context) error { return p.Publish(ctx, change(item, i)) })
 		}
 	}
 	type reader struct {
@@ -140,9 +141,9 @@ func TestTopicMadeAgain(t *testing.T) {
 	}
 }
 
-// A batch rots on the disk of its broker: its partition is stopped with what to do, Done as it
-// says, the partition is read from behind the batch.
-func TestRottenBatch(t *testing.T) {
+// TestCorruptBatch corrupts a batch on a broker's disk. The partition stops with an instruction. After it is followed,
+// the partition continues after the batch.
+func TestCorruptBatch(t *testing.T) {
 	need.Full(t)
 	c := harness.Kafka(t, harness.Options{Brokers: 1, Form: harness.Processes})
 	cfg := c.Config("rot.")
@@ -153,7 +154,7 @@ func TestRottenBatch(t *testing.T) {
 	for _, item := range []string{"a", "b", "c"} { // a batch each
 		publish(t, cfg, change(item, 0))
 	}
-	c.Damage(t, cfg.Prefix+string(schemas.Changes), 0, 1, false)
+	c.CorruptBatch(t, cfg.Prefix+string(schemas.Changes), 0, 1, false)
 	var in inbox
 	g, err := changesReaders()["Pool"](cfg, &in)
 	stop := running(t, g, err)
@@ -178,8 +179,8 @@ func TestRottenBatch(t *testing.T) {
 	in.await(t, "a", "c")
 }
 
-// The head of a batch rots, which the broker itself finds: its partition is stopped as well.
-func TestRottenHead(t *testing.T) {
+// TestCorruptBatchHeader corrupts the header of a batch, which the broker detects itself. The partition stops as well.
+func TestCorruptBatchHeader(t *testing.T) {
 	need.Full(t)
 	c := harness.Kafka(t, harness.Options{Brokers: 1, Form: harness.Processes})
 	cfg := c.Config("head.")
@@ -190,7 +191,7 @@ func TestRottenHead(t *testing.T) {
 	for _, item := range []string{"a", "b", "c"} { // a batch each
 		publish(t, cfg, change(item, 0))
 	}
-	c.Damage(t, cfg.Prefix+string(schemas.Changes), 0, 1, true)
+	c.CorruptBatch(t, cfg.Prefix+string(schemas.Changes), 0, 1, true)
 	var in inbox
 	g, err := changesReaders()["Pool"](cfg, &in)
 	running(t, g, err)
@@ -203,8 +204,8 @@ func TestRottenHead(t *testing.T) {
 	})
 }
 
-// The brokers forget what a group has committed: it goes on from the positions that were kept.
-func TestGroupThatLostItsOffsets(t *testing.T) {
+// TestGroupOffsetsLost deletes a group's committed offsets. The group continues from its saved positions.
+func TestGroupOffsetsLost(t *testing.T) {
 	need.Full(t)
 	c := harness.Kafka(t, harness.Options{Brokers: 1})
 	cfg := c.Config("forgotten.")

@@ -22,14 +22,14 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// A plant is a broker in this process, a ClickHouse beside it, and a configuration that names them.
-type plant struct {
+// setup has a broker in this process, a ClickHouse server, and their configuration.
+type setup struct {
 	cfg    *config.Config
 	file   string
 	engine *engine
 }
 
-func newPlant(t *testing.T) *plant {
+func newSetup(t *testing.T) *setup {
 	t.Helper()
 	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
 	state, err := app.OpenState(t.Context(), app.StateConfig{Dir: t.TempDir(), WithoutEngine: true})
@@ -61,11 +61,12 @@ func newPlant(t *testing.T) *plant {
 	cfg.Fixity.Recheck = []time.Duration{200 * time.Millisecond}
 	cfg.Duplication.Wait = []time.Duration{200 * time.Millisecond, time.Second}
 	state.Configure(&cfg)
-	p := &plant{file: filepath.Join(dir, "millrace.yaml"), engine: newEngine(t, dir)}
+	p := &setup{file: filepath.Join(dir, "millrace.yaml"), engine: newEngine(t, dir)}
 	cfg.ClickHouse.Addresses = []string{p.engine.server.Addr()}
 	p.write(t, "policies/duplication-accounts.json", `["acme"]`)
 	p.write(t, "policies/acme-duplication-policy.json",
-		`{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": "1", "destStoreId": "3"}], "spacesToIgnore": ["scratch"]}`)
+		`{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": "1", "destStoreId": "3"}],
+			"spacesToIgnore": ["scratch"]}`)
 	var text bytes.Buffer
 	if err := config.Print(&text, &cfg, nil); err != nil {
 		t.Fatal(err)
@@ -77,7 +78,7 @@ func newPlant(t *testing.T) *plant {
 	return p
 }
 
-func (p *plant) write(t *testing.T, name, content string) {
+func (p *setup) write(t *testing.T, name, content string) {
 	t.Helper()
 	path := filepath.Join(filepath.Dir(p.file), name)
 	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
@@ -85,8 +86,8 @@ func (p *plant) write(t *testing.T, name, content string) {
 	}
 }
 
-// millrace runs a command to its end and returns its exit code and what it said.
-func (p *plant) millrace(t *testing.T, args ...string) (int, string) {
+// millrace runs a command and returns its exit code and its output.
+func (p *setup) millrace(t *testing.T, args ...string) (int, string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), binaries(t), append(args, "--config", p.file)...)
 	out, err := cmd.CombinedOutput()
@@ -97,7 +98,7 @@ func (p *plant) millrace(t *testing.T, args ...string) (int, string) {
 	return cmd.ProcessState.ExitCode(), string(out)
 }
 
-func (p *plant) want(t *testing.T, code int, said string, args ...string) {
+func (p *setup) want(t *testing.T, code int, said string, args ...string) {
 	t.Helper()
 	got, out := p.millrace(t, args...)
 	if got != code || !strings.Contains(out, said) {
@@ -105,10 +106,11 @@ func (p *plant) want(t *testing.T, code int, said string, args ...string) {
 	}
 }
 
-// serve starts a process with roles, which is stopped at the end of the test.
-func (p *plant) serve(t *testing.T, roles string) (kill func()) {
+// serve starts a process with roles that is stopped at the end of the test.
+func (p *setup) serve(t *testing.T, roles string) (kill func()) {
 	t.Helper()
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), binaries(t), "run", "--config", p.file, "--roles", roles)
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), binaries(t), "run", "--config", p.file, "--roles",
+		roles)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
@@ -131,15 +133,15 @@ func (p *plant) serve(t *testing.T, roles string) (kill func()) {
 	})
 	return func() {
 		killed = true
-		_ = cmd.Process.Kill() // it is there: nobody else ends it
+		_ = cmd.Process.Kill() // the test must end it
 		_ = cmd.Wait()
 	}
 }
 
-// joined waits until groups are stable. The embedded broker may keep a member for good that is killed while it joins.
-func (p *plant) joined(t *testing.T, groups ...string) {
+// joined waits until groups are stable. The embedded broker may keep a member forever that is killed while it joins.
+func (p *setup) joined(t *testing.T, groups ...string) {
 	t.Helper()
-	c := harness.At(p.cfg.Kafka.Brokers...)
+	c := harness.Existing(p.cfg.Kafka.Brokers...)
 	harness.Eventually(t, time.Minute, "join the groups", func(ctx context.Context) error {
 		for _, group := range groups {
 			if g, err := c.Describe(ctx, p.cfg.Kafka.TopicPrefix+group); err != nil || g.State != "Stable" {
@@ -150,10 +152,10 @@ func (p *plant) joined(t *testing.T, groups ...string) {
 	})
 }
 
-// The whole graph in processes of its own: roles apart, one of them killed on the way.
-func TestRolesApart(t *testing.T) {
+// TestRolesInSeparateProcesses runs each role in its own process and kills one of them.
+func TestRolesInSeparateProcesses(t *testing.T) {
 	need.Integration(t)
-	p := newPlant(t)
+	p := newSetup(t)
 	t.Cleanup(func() { p.engine.revive(t) }) // its clients' end may have ended it
 	p.want(t, 5, "run millrace migrate", "run", "--roles", "sink")
 	p.want(t, 0, "applied", "migrate")
@@ -179,7 +181,8 @@ func TestRolesApart(t *testing.T) {
 	ids := append([]string{"again/and again.txt", "deleted/soon"}, storagetest.OddIDs()...)
 	put := func(space, item, content string) {
 		t.Helper()
-		if _, err := store.Put(ctx, space, item, strings.NewReader(content), storage.PutOptions{Size: storage.UnknownSize}); err != nil {
+		if _, err := store.Put(ctx, space, item, strings.NewReader(content),
+			storage.PutOptions{Size: storage.UnknownSize}); err != nil {
 			t.Fatalf("put %q: %v", item, err)
 		}
 	}
@@ -198,7 +201,8 @@ func TestRolesApart(t *testing.T) {
 		}
 	}
 	put("odd", ids[0], "another content")
-	harness.Eventually(t, time.Minute, "copy what will be deleted", func(ctx context.Context) error { // or there is no tombstone
+	// or there is no tombstone
+	harness.Eventually(t, time.Minute, "copy what will be deleted", func(ctx context.Context) error {
 		p.engine.revive(t) // the kill may have ended it
 		var errs []error
 		for _, id := range []string{"2", "3"} {
@@ -230,8 +234,8 @@ func TestRolesApart(t *testing.T) {
 	p.want(t, 0, "checks requested", "sweep", "start", "fixity", "--store", "2", "--all")
 }
 
-// until waits until stores 2 and 3 hold n items of the space, all verified, and one tombstone.
-func (p *plant) until(t *testing.T, db *clickhouse.DB, n uint64) {
+// until waits until stores 2 and 3 have n verified items in the space and one tombstone.
+func (p *setup) until(t *testing.T, db *clickhouse.DB, n uint64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()

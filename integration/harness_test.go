@@ -22,15 +22,15 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// soon are lanes for tests in real time.
-func soon() []kafka.Lane {
+// shortLanes returns delay lanes with short delays for tests.
+func shortLanes() []kafka.Lane {
 	return []kafka.Lane{{Name: "300ms", Delay: 300 * time.Millisecond}, {Name: "1s", Delay: time.Second}}
 }
 
-// runner is any part that runs until it is told to stop.
+// runner is a component that runs until it is stopped.
 type runner interface{ Run(context.Context) error }
 
-// running runs a part until the test ends or stop is called, which returns what Run did.
+// running runs a component until the test ends or stop is called, which returns the error of Run.
 func running(t *testing.T, part runner, err error) (stop func() error) {
 	t.Helper()
 	if err != nil {
@@ -82,21 +82,21 @@ func TestKafka(t *testing.T) {
 					t.Errorf("the planner's group is %+v (%v), want one of kind consumer", g, err)
 				}
 			})
-			t.Run("static members", func(t *testing.T) { static(t, c, c.Config("static.")) })
-			t.Run("a slow network, and none", func(t *testing.T) { wire(t, c) })
+			t.Run("static members", func(t *testing.T) { staticMember(t, c, c.Config("static.")) })
+			t.Run("a slow network, and none", func(t *testing.T) { slowNetwork(t, c) })
 		})
 	}
 }
 
-// The oldest release of Kafka that is supported runs all but server-side groups: groups, lanes, dead letters and tables,
-// static members, appends that the brokers date, and trimming.
+// TestOldestKafka runs everything except server-side groups with the oldest supported release of Kafka: groups, lanes,
+// dead letters, tables, static members, log append time and trimming.
 func TestOldestKafka(t *testing.T) {
 	need.Full(t)
 	c := harness.Kafka(t, harness.Options{Brokers: 1, Oldest: true})
 	cfg := c.Config("oldest.")
-	cfg.Lanes = soon()
+	cfg.Lanes = shortLanes()
 	chain(t, c, cfg)
-	t.Run("static members", func(t *testing.T) { static(t, c, c.Config("static.")) })
+	t.Run("static members", func(t *testing.T) { staticMember(t, c, c.Config("static.")) })
 	t.Run("trimming", func(t *testing.T) {
 		lane := schemas.Delay(cfg.Lanes[0].Name)
 		a, err := kafka.NewAdmin(cfg)
@@ -112,7 +112,8 @@ func TestOldestKafka(t *testing.T) {
 		}
 	})
 	t.Run("the brokers date appends", func(t *testing.T) {
-		r := harness.Encode(t, schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{Id: schemas.NewID(), Who: "ann", Action: "test", Time: timestamppb.Now()}})
+		r := harness.Encode(t, schemas.Message{Topic: schemas.Admin,
+			Body: &pb.AdminAction{Id: schemas.NewID(), Who: "ann", Action: "test", Time: timestamppb.Now()}})
 		begun := time.Now()
 		r.Timestamp = begun.Add(-24 * time.Hour)
 		c.Write(t, cfg, r)
@@ -122,10 +123,10 @@ func TestOldestKafka(t *testing.T) {
 	})
 }
 
-// chain is what the parts are for, in one line: a producer, the planner's Pool, the
-// copier's Pool of which some tasks wait and some are refused, the lanes, a sink, a table.
+// chain runs a complete pipeline: a producer, the planner's Pool, the copier's Pool with waiting and rejected tasks,
+// the lanes, a sink and a table.
 func chain(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
-	cfg.Lanes = soon()
+	cfg.Lanes = shortLanes()
 	o := kafka.TopicOptions{Partitions: 3, Replication: int16(c.Brokers()), MinInSync: max(1, c.Brokers()-1)}
 	for range 2 { // the second time they are there
 		if err := kafka.EnsureTopics(t.Context(), cfg, o); err != nil {
@@ -133,14 +134,17 @@ func chain(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
 		}
 	}
 	const n, items = 300, 20
-	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
+	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+		plan)
 	running(t, g, err)
-	p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}}, copying)
+	p, err := kafka.NewPool(cfg,
+		kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}}, copying)
 	running(t, p, err)
 	d, err := kafka.NewDelayer(cfg)
 	running(t, d, err)
 	rows := &rows{ids: map[string]int{}}
-	b, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.DuplicationResults}, MaxAge: 100 * time.Millisecond}, rows)
+	b, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink,
+		Topics: []schemas.Topic{schemas.DuplicationResults}, MaxAge: 100 * time.Millisecond}, rows)
 	running(t, b, err)
 
 	l := newLedger(t, c, cfg)
@@ -166,7 +170,7 @@ func chain(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
 	if len(dead) != refused {
 		t.Errorf("%d dead letters, want %d", len(dead), refused)
 	}
-	drained(t, cfg)
+	awaitDrained(t, cfg)
 	table(t, cfg)
 }
 
@@ -180,13 +184,14 @@ func copying(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) 
 		return nil, retry.Wait(errors.New("not yet"), time.Now().Add(300*time.Millisecond))
 	}
 	return []schemas.Message{{Topic: schemas.DuplicationResults, Body: &pb.DuplicationResult{
-		Id: schemas.ID("result", c.GetId()), Command: c.GetId(), Cause: c.GetCause(), Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
+		Id: schemas.ID("result", c.GetId()), Command: c.GetId(), Cause: c.GetCause(), Account: c.GetAccount(),
+		Space: c.GetSpace(), Item: c.GetItem(),
 		SourceStore: "1", DestinationStore: "2", Reason: c.GetReason(), Result: "copied", Decision: "C1",
 		Outcome: pb.Outcome_OUTCOME_DONE, Finished: timestamppb.New(time.UnixMilli(1_700_000_000_000)),
 	}}}, nil
 }
 
-// rows is a sink that counts.
+// rows is a sink that counts rows.
 type rows struct {
 	mu  sync.Mutex
 	ids map[string]int
@@ -211,8 +216,8 @@ func (r *rows) distinct() int {
 	return len(r.ids)
 }
 
-// drained waits until the groups of all parts have committed everything.
-func drained(t *testing.T, cfg kafka.Config) {
+// awaitDrained waits until all groups have committed everything.
+func awaitDrained(t *testing.T, cfg kafka.Config) {
 	t.Helper()
 	a, err := kafka.NewAdmin(cfg)
 	if err != nil {
@@ -265,13 +270,14 @@ func table(t *testing.T, cfg kafka.Config) {
 	}
 }
 
-// static has a member of a group come back under its name: nothing moves.
-func static(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
-	c.MakeTopics(t, cfg, 4, ledgerTopics(cfg)...)
+// staticMember checks that a static member that returns under its name causes no rebalance.
+func staticMember(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
+	c.CreateTopics(t, cfg, 4, ledgerTopics(cfg)...)
 	member := func(instance string) func() error {
 		cfg := cfg
 		cfg.Instance = instance
-		p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
+		p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+			plan)
 		return running(t, p, err)
 	}
 	members := func(ctx context.Context) (map[string]string, error) {
@@ -319,13 +325,14 @@ func static(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
 	}
 }
 
-// wire has the network between us and the brokers be slow, and then away for a while.
-func wire(t *testing.T, c *harness.Cluster) {
+// slowNetwork makes the network to the brokers slow and then unavailable.
+func slowNetwork(t *testing.T, c *harness.Cluster) {
 	cfg := c.Config("wire.")
-	c.MakeTopics(t, cfg, 4, ledgerTopics(cfg)...)
+	c.CreateTopics(t, cfg, 4, ledgerTopics(cfg)...)
 	proxies := c.Proxies(t)
 	cfg.Dialer = proxies.Dial
-	p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}, plan)
+	p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
+		plan)
 	running(t, p, err)
 	for _, p := range proxies {
 		defer p.Add(t, `{"name":"slow","type":"latency","stream":"downstream","attributes":{"latency":50,"jitter":20}}`)()
@@ -353,11 +360,11 @@ func wire(t *testing.T, c *harness.Cluster) {
 	l.close(t, time.Minute)
 }
 
-// Logging in, over TLS: with either mechanism, and not without.
+// TestKafkaSecure logs in over TLS with each mechanism, and checks that no access is possible without login.
 func TestKafkaSecure(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{Brokers: 1, Secure: true})
 	good := c.Config("secure.")
-	good.Lanes = soon()
+	good.Lanes = shortLanes()
 	for _, mechanism := range []string{"PLAIN", "SCRAM-SHA-256"} {
 		t.Run(mechanism, func(t *testing.T) {
 			cfg := good
@@ -367,7 +374,8 @@ func TestKafkaSecure(t *testing.T) {
 		})
 	}
 	for name, cfg := range map[string]kafka.Config{
-		"a wrong password": with(good, func(c *kafka.Config) { c.SASL = &kafka.SASL{Mechanism: "PLAIN", User: harness.User, Password: "wrong"} }),
+		"a wrong password": with(good,
+			func(c *kafka.Config) { c.SASL = &kafka.SASL{Mechanism: "PLAIN", User: harness.User, Password: "wrong"} }),
 		"a wrong SCRAM password": with(good, func(c *kafka.Config) {
 			c.SASL = &kafka.SASL{Mechanism: "SCRAM-SHA-256", User: harness.User, Password: "wrong"}
 		}),
@@ -392,8 +400,8 @@ func with(cfg kafka.Config, change func(*kafka.Config)) kafka.Config {
 	return cfg
 }
 
-// Each way in which brokers can run: the other tests take the first that can be had. Only
-// containers may be missing where CI is set.
+// TestKafkaForms runs brokers in each form. The other tests use the first available form. Only containers may be
+// missing if CI is set.
 func TestKafkaForms(t *testing.T) {
 	need.Full(t)
 	for _, form := range []harness.Form{harness.Named, harness.Containers, harness.Processes} {
@@ -405,13 +413,14 @@ func TestKafkaForms(t *testing.T) {
 			if c.Form != form {
 				t.Errorf("got %s", c.Form)
 			}
-			cfg := faulty(c, "forms")
-			l := books(t, c, cfg, 2)
+			cfg := faultConfig(c, "forms")
+			l := newAuditedLedger(t, c, cfg, 2)
 			planner(t, cfg, kafka.PoolConfig{}, plan)
 			publish(t, cfg, changes(100, 10)...)
 			l.close(t, time.Minute)
 			t.Run("broken", func(t *testing.T) {
-				for _, fault := range []struct{ out, in func(testing.TB, int) }{{c.Kill, c.Start}, {c.Freeze, c.Thaw}, {c.Stop, c.Start}} {
+				for _, fault := range []struct{ out, in func(testing.TB, int) }{{c.Kill, c.Start}, {c.Freeze, c.Thaw},
+					{c.Stop, c.Start}} {
 					fault.out(t, 0)
 					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 					if _, err := c.Committed(ctx, "any", cfg.Prefix+"changes"); err == nil {

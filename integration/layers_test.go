@@ -38,7 +38,8 @@ func layers() []layer {
 		record  = "streams/record" // between what is on record and what a store shows
 	)
 	return []layer{
-		{[]string{"schemas/millrace/v1", retry, digest, child, need, nearest, tally, parts, "internal/heaptest", "internal/testrun"}, nil},
+		{[]string{"schemas/millrace/v1", retry, digest, child, need, nearest, tally, parts, "internal/heaptest",
+			"internal/testrun"}, nil},
 		{[]string{"schemas"}, []string{"schemas/millrace/v1"}},
 		{[]string{storage}, []string{digest}},
 		// Drivers, decorators and their contract.
@@ -71,7 +72,7 @@ func layers() []layer {
 }
 
 // inTests is what the tests of any package may import besides, of ours.
-func inTests() []string {
+func testOnlyImports() []string {
 	return []string{
 		"internal/need", "internal/heaptest",
 		"schemas/...", "streams/retry", "streams/digest", "streams/storage", "streams/storage/mem", "streams/storage/file",
@@ -124,7 +125,7 @@ func violation(pkg, target string, test bool) string {
 	}
 	of, ours := strings.CutPrefix(target, module)
 	switch {
-	case ours && (of == pkg || matchesAny(rows[i].may, of) || test && matchesAny(inTests(), of)):
+	case ours && (of == pkg || matchesAny(rows[i].may, of) || test && matchesAny(testOnlyImports(), of)):
 		return ""
 	case ours:
 		return "may import of ours only " + strings.Join(rows[i].may, ", ")
@@ -151,7 +152,8 @@ func TestLayers(t *testing.T) {
 		}
 		if d.IsDir() {
 			// tools is a module of its own.
-			if name := d.Name(); name != ".." && (strings.HasPrefix(name, ".") || slices.Contains([]string{"testdata", "tools", "bin", "dist"}, name)) {
+			if name := d.Name(); name != ".." && (strings.HasPrefix(name,
+				".") || slices.Contains([]string{"testdata", "tools", "bin", "dist"}, name)) {
 				return fs.SkipDir
 			}
 			return nil
@@ -201,40 +203,41 @@ func TestViolation(t *testing.T) {
 		pkg, target string
 		test, bad   bool
 	}{
-		"a processor and Kafka":               {"streams/fixity", module + "streams/kafka", false, true},
-		"a processor and a driver":            {"streams/duplicate", module + "streams/storage/file", false, true},
-		"a processor's test and a driver":     {"streams/duplicate", module + "streams/storage/mem", true, false},
-		"a processor's test and the runtime":  {"streams/duplicate", module + "streams/kafka", true, true},
-		"a processor's test and its broker":   {"streams/steward", module + "streams/kafka/kafkatest", true, false},
-		"a processor and a sink":              {"streams/steward", module + "sinks/clickhouse", false, true},
-		"a way in and a driver":               {"streams/ingest/hint", module + "streams/storage/file", false, true},
-		"a way in and Kafka":                  {"streams/ingest", module + "streams/kafka", false, true},
-		"a way in and what it looks at":       {"streams/ingest/watch", module + "streams/ingest/hint", false, false},
-		"a processor and its storage":         {"streams/fixity", module + "streams/storage", false, false},
-		"deletion and duplicate":              {"streams/deletion", module + "streams/duplicate", false, false},
-		"duplicate and deletion":              {"streams/duplicate", module + "streams/deletion", false, true},
-		"a sink and a stream":                 {"sinks/clickhouse", module + "streams/storage", false, true},
-		"the wire and anything":               {"schemas", module + "streams/retry", false, true},
-		"the wire and its messages":           {"schemas", module + "schemas/millrace/v1", false, false},
-		"storage and the wire":                {"streams/storage", module + "schemas", false, true},
-		"a driver and the wire":               {"streams/storage/file", module + "schemas", false, false},
-		"a driver and another":                {"streams/storage/file", module + "streams/storage/mem", false, true},
-		"retry and a library":                 {"streams/retry", "golang.org/x/sync/errgroup", false, true},
-		"retry's test and a library":          {"streams/retry", "pgregory.net/rapid", true, false},
-		"retry and the standard library":      {"streams/retry", "math/rand/v2", false, false},
-		"Kafka's client elsewhere":            {"cmd/app", "github.com/twmb/franz-go/pkg/kgo", false, true},
-		"Kafka's client in a test elsewhere":  {"integration", "github.com/twmb/franz-go/pkg/kfake", true, true},
-		"Kafka's client in the harness":       {"integration/harness", "github.com/twmb/franz-go/pkg/kadm", false, false},
-		"containers in a test":                {"integration", "github.com/testcontainers/testcontainers-go", true, true},
-		"the harness and the application":     {"integration/harness", module + "cmd/app", false, true},
-		"Kafka's client at home":              {"streams/kafka/kafkatest", "github.com/twmb/franz-go/pkg/kfake", false, false},
+		"a processor and Kafka":              {"streams/fixity", module + "streams/kafka", false, true},
+		"a processor and a driver":           {"streams/duplicate", module + "streams/storage/file", false, true},
+		"a processor's test and a driver":    {"streams/duplicate", module + "streams/storage/mem", true, false},
+		"a processor's test and the runtime": {"streams/duplicate", module + "streams/kafka", true, true},
+		"a processor's test and its broker":  {"streams/steward", module + "streams/kafka/kafkatest", true, false},
+		"a processor and a sink":             {"streams/steward", module + "sinks/clickhouse", false, true},
+		"a way in and a driver":              {"streams/ingest/hint", module + "streams/storage/file", false, true},
+		"a way in and Kafka":                 {"streams/ingest", module + "streams/kafka", false, true},
+		"a way in and what it looks at":      {"streams/ingest/watch", module + "streams/ingest/hint", false, false},
+		"a processor and its storage":        {"streams/fixity", module + "streams/storage", false, false},
+		"deletion and duplicate":             {"streams/deletion", module + "streams/duplicate", false, false},
+		"duplicate and deletion":             {"streams/duplicate", module + "streams/deletion", false, true},
+		"a sink and a stream":                {"sinks/clickhouse", module + "streams/storage", false, true},
+		"the wire and anything":              {"schemas", module + "streams/retry", false, true},
+		"the wire and its messages":          {"schemas", module + "schemas/millrace/v1", false, false},
+		"storage and the wire":               {"streams/storage", module + "schemas", false, true},
+		"a driver and the wire":              {"streams/storage/file", module + "schemas", false, false},
+		"a driver and another":               {"streams/storage/file", module + "streams/storage/mem", false, true},
+		"retry and a library":                {"streams/retry", "golang.org/x/sync/errgroup", false, true},
+		"retry's test and a library":         {"streams/retry", "pgregory.net/rapid", true, false},
+		"retry and the standard library":     {"streams/retry", "math/rand/v2", false, false},
+		"Kafka's client elsewhere":           {"cmd/app", "github.com/twmb/franz-go/pkg/kgo", false, true},
+		"Kafka's client in a test elsewhere": {"integration", "github.com/twmb/franz-go/pkg/kfake", true, true},
+		"Kafka's client in the harness":      {"integration/harness", "github.com/twmb/franz-go/pkg/kadm", false, false},
+		"containers in a test":               {"integration", "github.com/testcontainers/testcontainers-go", true, true},
+		"the harness and the application":    {"integration/harness", module + "cmd/app", false, true},
+		"Kafka's client at home": {"streams/kafka/kafkatest", "github.com/twmb/franz-go/pkg/kfake", false,
+			false},
 		"ClickHouse's client elsewhere":       {"cmd/millrace", "github.com/ClickHouse/ch-go", false, true},
 		"koanf below cmd":                     {"streams/kafka", "github.com/knadh/koanf/v2", false, true},
 		"purego in the static binary":         {"cmd/millrace", "github.com/ebitengine/purego", false, true},
 		"the application and all":             {"cmd/app", module + "sinks/clickhouse/embedded", false, false},
 		"the application and a command of it": {"cmd/app", module + "cmd/millrace/demo", false, true},
 		"settings and the application":        {"cmd/config", module + "cmd/app", false, true},
-		"a package that nobody entered":       {"streams/new", "fmt", false, true},
+		"a package without a layer":           {"streams/new", "fmt", false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := violation(tt.pkg, tt.target, tt.test); (got != "") != tt.bad {

@@ -7,15 +7,16 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// Migrations from the command line: what a dry run says is what is then done, and whoever starts
-// with what is not right is told why, with the exit code of a precondition.
+// TestMigrate checks the migrations of the command line: a dry run lists the migrations that a run executes, and a
+// wrong schema is an error with the exit code of a precondition.
 func TestMigrate(t *testing.T) {
-	p := newPlant(t)
+	p := newSetup(t)
 	p.want(t, 2, "exclude each other", "migrate", "--state", t.TempDir())
 	p.want(t, 5, "a migration is missing: 0001_audit_log, ", "object", "show", "acme/a/b")
 
 	code, planned := p.millrace(t, "migrate", "--dry-run")
-	for _, want := range []string{"CREATE DATABASE IF NOT EXISTS `millrace`;\n", "-- 0001_audit_log\n", "-- topic millrace.changes\n", "there is something to migrate"} {
+	for _, want := range []string{"CREATE DATABASE IF NOT EXISTS `millrace`;\n", "-- 0001_audit_log\n",
+		"-- topic millrace.changes\n", "there is something to migrate"} {
 		if code != 3 || !strings.Contains(planned, want) {
 			t.Fatalf("dry run: exit code %d, want 3 and %q in\n%s", code, want, planned)
 		}
@@ -39,11 +40,14 @@ func TestMigrate(t *testing.T) {
 	t.Setenv("MILLRACE_CLICKHOUSE__DATABASE", "millrace")
 
 	addr := p.cfg.ClickHouse.Addresses[0]
-	if err := clickhousetest.Exec(t.Context(), addr, "ALTER TABLE millrace.audit_log MODIFY COLUMN size String"); err != nil {
+	if err := clickhousetest.Exec(t.Context(), addr,
+		"ALTER TABLE millrace.audit_log MODIFY COLUMN size String"); err != nil {
 		t.Fatal(err)
 	}
 	p.want(t, 5, "table audit_log: column size is String, wanted is Int64", "run", "--roles", "steward")
-	if err := clickhousetest.Exec(t.Context(), addr, "INSERT INTO millrace.schema_migrations (version, name, checksum, applied) SELECT 1, 'audit_log', 'other', now64(3) + 1"); err != nil {
+	if err := clickhousetest.Exec(t.Context(), addr,
+		"INSERT INTO millrace.schema_migrations (version, name, checksum, applied) "+
+			"SELECT 1, 'audit_log', 'other', now64(3) + 1"); err != nil {
 		t.Fatal(err)
 	}
 	p.want(t, 5, "a migration has changed after it was applied: 0001_audit_log", "migrate")

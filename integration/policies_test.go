@@ -14,9 +14,9 @@ import (
 	"github.com/millrace/millrace/streams/policy"
 )
 
-// The rules of a policy begin when the brokers append its revisions, whatever the clocks of their writers say: also on a
-// topic that an earlier version has made, from the next start on.
-func TestClockOfAPolicyWriter(t *testing.T) {
+// TestPolicyWriterClock checks that the rules of a policy start at the brokers' append time, regardless of the writers'
+// clocks. This also holds for a topic that an earlier version created, from the next start.
+func TestPolicyWriterClock(t *testing.T) {
 	need.Full(t)
 	c := harness.Kafka(t, harness.Options{Brokers: 1})
 	cfg := c.Config("clocks.")
@@ -27,14 +27,15 @@ func TestClockOfAPolicyWriter(t *testing.T) {
 		}
 	}
 	ensure()
-	c.Set(t, cfg.Prefix+string(schemas.Policies), "message.timestamp.type", "CreateTime")
+	c.SetTopicConfig(t, cfg.Prefix+string(schemas.Policies), "message.timestamp.type", "CreateTime")
 	awaitDates(t, c, cfg, schemas.Policies, false)
 	ensure()
 	awaitDates(t, c, cfg, schemas.Policies, true)
 
 	begun := time.Now().Truncate(time.Millisecond)
 	document := func(deletes string) string {
-		return `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}], "spaces": {"photos": {"deletes": "` + deletes + `"}}}`
+		return `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}], "spaces": {"photos": {"deletes": "` + deletes +
+			`"}}}`
 	}
 	for i, revision := range []struct {
 		deletes string
@@ -76,13 +77,14 @@ func TestClockOfAPolicyWriter(t *testing.T) {
 	}
 }
 
-// awaitDates waits until records of a topic have the time of the brokers, or that of their writers: brokers acknowledge a
-// change of its settings before they follow it.
+// awaitDates waits until records of a topic have the brokers' time, or the writers' time. Brokers acknowledge a topic
+// configuration before they apply it.
 func awaitDates(t *testing.T, c *harness.Cluster, cfg kafka.Config, topic schemas.Topic, ofBrokers bool) {
 	t.Helper()
 	const ahead = 30 * time.Minute // what a broker takes of any writer
 	for begun := time.Now(); time.Since(begun) < 30*time.Second; wait(t, 100*time.Millisecond) {
-		r := harness.Encode(t, schemas.Message{Topic: topic, Body: &pb.Policy{Id: schemas.NewID(), Account: "probe", Document: "{}"}})
+		r := harness.Encode(t,
+			schemas.Message{Topic: topic, Body: &pb.Policy{Id: schemas.NewID(), Account: "probe", Document: "{}"}})
 		r.Timestamp = begun.Add(ahead)
 		c.Write(t, cfg, r)
 		if all := c.Read(t, cfg, topic); all[len(all)-1].Timestamp.Before(begun.Add(ahead/2)) == ofBrokers {

@@ -26,8 +26,8 @@ import (
 
 const producers = "../examples/producers"
 
-// The producers in other languages write what millrace itself would: the same key, hence partition, the same id, and
-// a value that decodes to the same Change.
+// TestProducers checks that the producers in other languages write the same records as millrace: the same key and so
+// partition, the same id, and a value that decodes to the same Change.
 func TestProducers(t *testing.T) {
 	need.Integration(t)
 	for name, c := range map[string]struct {
@@ -48,11 +48,12 @@ func TestProducers(t *testing.T) {
 	}
 }
 
-// producer runs one and looks at what it wrote.
+// producer runs a producer and checks its records.
 func producer(t *testing.T, command []string, source, agent string) {
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 12, Loopback: true, RealTime: true})
 	const account, store, space = "acme", "store/1 100%", "Fotos é"
-	dir, items := t.TempDir(), []string{"plain.txt", "a/b c/100%.txt", "été/☂\U0001F30A.jpg", "new\nline\ttab", `quote"and\back`, "empty", strings.Repeat("long", 50)}
+	dir, items := t.TempDir(), []string{"plain.txt", "a/b c/100%.txt", "été/☂\U0001F30A.jpg", "new\nline\ttab",
+		`quote"and\back`, "empty", strings.Repeat("long", 50)}
 	want := map[string]*pb.Change{}
 	for i, item := range items {
 		content := []byte(strings.Repeat(item, i))
@@ -61,14 +62,16 @@ func producer(t *testing.T, command []string, source, agent string) {
 		}
 		path := filepath.Join(dir, item)
 		at := time.Date(2020, 1, 2, 3, 4, i, (100*i+7)*1e6+999_999, time.UTC) // what is below a millisecond is cut off
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, content, 0o644), os.Chtimes(path, at, at)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, content, 0o644),
+			os.Chtimes(path, at, at)); err != nil {
 			t.Fatal(err)
 		}
 		short, long := md5.Sum(content), sha256.Sum256(content)
 		change := &pb.Change{
 			Op: pb.Op_OP_ADD, Account: account, Store: store, Space: space, Item: item, Size: int64(len(content)),
 			Digests:    map[string]string{"md5": hex.EncodeToString(short[:]), "sha256": hex.EncodeToString(long[:])},
-			Provenance: pb.Provenance_PROVENANCE_CLAIMED, Time: timestamppb.New(at.Truncate(time.Millisecond)), Agent: agent, Origin: pb.Origin_ORIGIN_CLIENT,
+			Provenance: pb.Provenance_PROVENANCE_CLAIMED, Time: timestamppb.New(at.Truncate(time.Millisecond)), Agent: agent,
+			Origin: pb.Origin_ORIGIN_CLIENT,
 		}
 		change.Id = schemas.ChangeID(change)
 		want[item] = change
@@ -77,7 +80,8 @@ func producer(t *testing.T, command []string, source, agent string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, command[0], append(append(command[1:], account, store, space, dir), items...)...)
-	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "BROKERS="+strings.Join(b.Config().Brokers, ","), "TOPIC="+b.Config().Prefix+string(schemas.Changes))
+	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "BROKERS="+strings.Join(b.Config().Brokers, ","),
+		"TOPIC="+b.Config().Prefix+string(schemas.Changes))
 	cmd.WaitDelay = 5 * time.Second
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", command, err, out)
@@ -91,7 +95,7 @@ func producer(t *testing.T, command []string, source, agent string) {
 		got := body.(*pb.Change)
 		item := got.GetItem()
 		if got.GetUser() == "" {
-			t.Errorf("%q: nobody did it", item)
+			t.Errorf("%q: no user", item)
 		}
 		got.User = ""
 		if !proto.Equal(got, want[item]) {
@@ -105,8 +109,10 @@ func producer(t *testing.T, command []string, source, agent string) {
 	compareRecords(t, b, want, theirs, source)
 }
 
-// compareRecords has our own producer publish the same, and compares keys, partitions and headers.
-func compareRecords(t *testing.T, b *kafkatest.Broker, want map[string]*pb.Change, theirs map[string]kafkatest.Record, source string) {
+// compareRecords publishes the same changes with millrace's producer, and compares keys, partitions and headers.
+func compareRecords(
+	t *testing.T, b *kafkatest.Broker, want map[string]*pb.Change, theirs map[string]kafkatest.Record, source string,
+) {
 	t.Helper()
 	for _, change := range want {
 		publish(t, b.Config(), schemas.Message{Topic: schemas.Changes, Body: change, Source: source})
@@ -151,42 +157,45 @@ func kcat(*testing.T) ([]string, error) {
 	return []string{producers + "/add.sh"}, nil
 }
 
-// python makes an environment with what requirements.txt pins, once.
+// python creates an environment with the pinned requirements.txt once.
 func python(t *testing.T) ([]string, error) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		return nil, err
 	}
-	dir, err := fetched(t, "python", producers+"/python/requirements.txt", func(dir, pins string) error {
-		if err := say(t, python, "-m", "venv", dir); err != nil {
+	dir, err := fetchPinned(t, "python", producers+"/python/requirements.txt", func(dir, pins string) error {
+		if err := runCommand(t, python, "-m", "venv", dir); err != nil {
 			return err
 		}
-		return say(t, filepath.Join(dir, "bin", "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check", "--require-hashes", "-r", pins)
+		return runCommand(t, filepath.Join(dir, "bin", "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check",
+			"--require-hashes", "-r", pins)
 	})
 	return []string{filepath.Join(dir, "bin", "python"), producers + "/python/add.py"}, err
 }
 
-// java fetches the jars that the POM pins, once.
+// java downloads the jars of the POM once.
 func java(t *testing.T) ([]string, error) {
 	java, err := exec.LookPath("java")
 	if err != nil {
 		return nil, err
 	}
-	if out, err := exec.CommandContext(t.Context(), java, "--list-modules").Output(); err != nil || !bytes.Contains(out, []byte("jdk.compiler@")) {
+	if out, err := exec.CommandContext(t.Context(), java, "--list-modules").Output(); err != nil || !bytes.Contains(out,
+		[]byte("jdk.compiler@")) {
 		return nil, fmt.Errorf("%s is no JDK: it cannot run a source file (%w)", java, err)
 	}
 	maven, err := exec.LookPath("mvn")
 	if err != nil {
 		return nil, err
 	}
-	dir, err := fetched(t, "java", producers+"/java/pom.xml", func(dir, pom string) error {
-		return say(t, maven, "-q", "-B", "-ntp", "--strict-checksums", "-f", pom, "dependency:copy-dependencies", "-DincludeScope=runtime", "-DoutputDirectory="+dir)
+	dir, err := fetchPinned(t, "java", producers+"/java/pom.xml", func(dir, pom string) error {
+		return runCommand(t, maven, "-q", "-B", "-ntp", "--strict-checksums", "-f", pom, "dependency:copy-dependencies",
+			"-DincludeScope=runtime", "-DoutputDirectory="+dir)
 	})
 	return []string{java, "-cp", filepath.Join(dir, "*"), producers + "/java/Add.java"}, err
 }
 
-// fetched returns a folder that fetch has filled as pins says: from the cache, or now.
-func fetched(t *testing.T, name, pins string, fetch func(dir, pins string) error) (string, error) {
+// fetchPinned returns a directory filled by fetch as pins describes, from the cache if possible.
+func fetchPinned(t *testing.T, name, pins string, fetch func(dir, pins string) error) (string, error) {
 	pins, err := filepath.Abs(pins)
 	if err != nil {
 		return "", err
@@ -208,7 +217,8 @@ func fetched(t *testing.T, name, pins string, fetch func(dir, pins string) error
 		return "", err
 	}
 	// Into a folder of its own: two tests may be at it, and either may be killed.
-	tmp, err := os.MkdirTemp(filepath.Dir(dir), "fetch-") //nolint:usetesting // it is moved, so it must be on the cache's file system
+	//nolint:usetesting // it is moved, so it must be on the cache's file system
+	tmp, err := os.MkdirTemp(filepath.Dir(dir), "fetch-")
 	if err != nil {
 		return "", err
 	}
@@ -224,8 +234,8 @@ func fetched(t *testing.T, name, pins string, fetch func(dir, pins string) error
 	return dir, nil
 }
 
-// say runs a command; what it said is in its error.
-func say(t *testing.T, name string, args ...string) error {
+// runCommand runs a command. The error contains its output.
+func runCommand(t *testing.T, name string, args ...string) error {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)

@@ -26,9 +26,9 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// A loop is planner, copier, checker and steward over two stores in memory, without a broker: each message goes to its
-// processors at once. It is all that they ask for.
-type loop struct {
+// memoryLoop connects planner, copier, checker and steward with two in-memory stores without a broker. Each message
+// goes directly to its processors.
+type memoryLoop struct {
 	t         *testing.T
 	mem       map[string]*mem.Store
 	stores    map[string]*storagetest.Faulty
@@ -41,8 +41,8 @@ type loop struct {
 	steward   *steward.Steward
 }
 
-func newLoop(t *testing.T) *loop {
-	m := &loop{t: t, mem: map[string]*mem.Store{}, stores: map[string]*storagetest.Faulty{},
+func newLoop(t *testing.T) *memoryLoop {
+	m := &memoryLoop{t: t, mem: map[string]*mem.Store{}, stores: map[string]*storagetest.Faulty{},
 		manifest: map[schemas.Copy]*pb.Record{}, incidents: map[string]*pb.Incident{}}
 	for _, id := range []string{"1", "2"} {
 		s, err := mem.New(mem.Config{ID: id})
@@ -63,34 +63,34 @@ func newLoop(t *testing.T) *loop {
 	return m
 }
 
-func (m *loop) must(err error) {
+func (m *memoryLoop) must(err error) {
 	m.t.Helper()
 	if err != nil {
 		m.t.Fatal(err)
 	}
 }
 
-func (m *loop) Store(_, id string) (storage.Store, bool) {
+func (m *memoryLoop) Store(_, id string) (storage.Store, bool) {
 	s, ok := m.stores[id]
 	return s, ok
 }
 
-func (m *loop) Settings(string, string) fixity.StoreSettings { return fixity.StoreSettings{} }
+func (m *memoryLoop) Settings(string, string) fixity.StoreSettings { return fixity.StoreSettings{} }
 
-func (m *loop) Rules(string, string) (policy.Rules, bool) {
+func (m *memoryLoop) Rules(string, string) (policy.Rules, bool) {
 	return policy.Rules{Pairs: []policy.Pair{{Source: "1", Destination: "2"}}, Deletes: policy.Propagate}, true
 }
 
-func (m *loop) RepairMode(string, string) steward.Mode { return steward.Auto }
+func (m *memoryLoop) RepairMode(string, string) steward.Mode { return steward.Auto }
 
-func (m *loop) Others(_, _, store string) []string {
+func (m *memoryLoop) Others(_, _, store string) []string {
 	return slices.DeleteFunc([]string{"1", "2"}, func(s string) bool { return s == store })
 }
 
-func (m *loop) Open(context.Context, schemas.Copy, string) error  { return nil }
-func (m *loop) Close(context.Context, schemas.Copy, string) error { return nil }
+func (m *memoryLoop) Open(context.Context, schemas.Copy, string) error  { return nil }
+func (m *memoryLoop) Close(context.Context, schemas.Copy, string) error { return nil }
 
-func (m *loop) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
+func (m *memoryLoop) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
 	var all []*pb.CopyRecord
 	for _, c := range copies {
 		r := m.manifest[c]
@@ -103,7 +103,7 @@ func (m *loop) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRecord
 }
 
 // land puts a Change on record, as the state tables do.
-func (m *loop) land(c *pb.Change) {
+func (m *memoryLoop) record(c *pb.Change) {
 	m.changes = append(m.changes, c)
 	at := schemas.CopyOf(c)
 	r := &pb.Record{State: pb.RecordState_RECORD_STATE_LIVE}
@@ -124,18 +124,19 @@ func (m *loop) land(c *pb.Change) {
 		r.Digests, r.Provenance = c.GetDigests(), c.GetProvenance()
 	}
 	r.ChangeId, r.Version, r.Time, r.Origin = c.GetId(), c.GetVersion(), c.GetTime(), c.GetOrigin()
-	r.Size, r.SizeUnknown, r.SourceTime, r.SourceVersion = c.GetSize(), c.GetSizeUnknown(), c.GetSourceTime(), c.GetSourceVersion()
+	r.Size, r.SizeUnknown = c.GetSize(), c.GetSizeUnknown()
+	r.SourceTime, r.SourceVersion = c.GetSourceTime(), c.GetSourceVersion()
 }
 
 // publish has a message processed, and all that follows from it.
-func (m *loop) publish(first schemas.Message) {
+func (m *memoryLoop) publish(first schemas.Message) {
 	m.t.Helper()
 	for queue := []schemas.Message{first}; len(queue) > 0; queue = queue[1:] {
 		d := &schemas.Delivery{Topic: queue[0].Topic, Body: queue[0].Body, Attempt: 1, Timestamp: time.Now()}
 		handle := m.steward.Handle
 		switch b := d.Body.(type) {
 		case *pb.Change:
-			m.land(b)
+			m.record(b)
 			handle = m.planner.Handle
 		case *pb.DuplicationCommand:
 			handle = m.copier.Handle
@@ -152,7 +153,7 @@ func (m *loop) publish(first schemas.Message) {
 }
 
 // put stores an item in store 1, as a client with the decorator does.
-func (m *loop) put(item string, p storage.Properties) {
+func (m *memoryLoop) put(item string, p storage.Properties) {
 	m.t.Helper()
 	o, err := m.mem["1"].Put(m.t.Context(), "photos", item, strings.NewReader("bytes of "+item), storage.PutOptions{
 		Size: storage.UnknownSize, Properties: p,
@@ -164,29 +165,31 @@ func (m *loop) put(item string, p storage.Properties) {
 }
 
 // notice has a watch notice the item of a store, as it notices all items of a tree that was restored.
-func (m *loop) notice(at schemas.Copy) {
+func (m *memoryLoop) notice(at schemas.Copy) {
 	m.t.Helper()
 	o, err := m.mem[at.Store].Stat(m.t.Context(), at.Space, at.Item)
 	m.must(err)
 	now := time.Now()
-	d, err := hint.Decide(at, hint.Hint{Kind: hint.Created, Vendor: "watch"}, hint.Observation{Present: true, Object: o, Received: now, Now: now})
+	d, err := hint.Decide(at, hint.Hint{Kind: hint.Created, Vendor: "watch"},
+		hint.Sight{Present: true, Object: o, Received: now, Now: now})
 	m.must(err)
 	m.publish(schemas.Message{Topic: schemas.Changes, Body: d.Change})
 }
 
 // check has a copy checked.
-func (m *loop) check(at schemas.Copy) {
+func (m *memoryLoop) check(at schemas.Copy) {
 	m.t.Helper()
 	known, err := m.Fresh(m.t.Context(), []schemas.Copy{at})
 	m.must(err)
 	m.publish(schemas.Message{Topic: schemas.FixityLow, Body: &pb.FixityTask{
 		Id: schemas.NewID(), Account: at.Account, Store: at.Store, Space: at.Space, Item: at.Item,
-		Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Priority: pb.Priority_PRIORITY_LOW, Known: schemas.WithoutProperties(known[0]),
+		Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Priority: pb.Priority_PRIORITY_LOW,
+		Known: schemas.WithoutProperties(known[0]),
 	}})
 }
 
 // metadata returns the copies whose incident metadata-damaged is open, sorted; every other open incident is an error.
-func (m *loop) metadata() (open []string) {
+func (m *memoryLoop) metadata() (open []string) {
 	m.t.Helper()
 	for _, key := range slices.Sorted(maps.Keys(m.incidents)) {
 		i := m.incidents[key]
@@ -201,8 +204,8 @@ func (m *loop) metadata() (open []string) {
 	return open
 }
 
-// A tree that was restored without what its store keeps beside the bytes changes no properties anywhere, whoever notices
-// it: neither in a store nor on record. Those that were lost are incidents until they can be told again.
+// TestTreeRestoredWithoutProperties checks that a tree that was restored without its metadata changes no properties in
+// a store or in a record, whichever role detects it. Lost properties are incidents until they can be read again.
 func TestTreeRestoredWithoutProperties(t *testing.T) {
 	t.Parallel()
 	props := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}
@@ -215,7 +218,7 @@ func TestTreeRestoredWithoutProperties(t *testing.T) {
 			for item, p := range items {
 				m.put(item, p)
 			}
-			told := slices.Clone(m.changes)
+			changes := slices.Clone(m.changes)
 			var all []schemas.Copy
 			var damaged []string
 			for _, store := range []string{"1", "2"} {
@@ -236,7 +239,7 @@ func TestTreeRestoredWithoutProperties(t *testing.T) {
 			for id, s := range m.mem { // which have no calls so far
 				m.stores[id] = storagetest.NewFaulty(s)
 			}
-			for _, c := range told { // read again, from the beginning
+			for _, c := range changes { // read again, from the beginning
 				m.publish(schemas.Message{Topic: schemas.Changes, Body: c})
 			}
 			for range 2 {
@@ -273,7 +276,7 @@ func TestTreeRestoredWithoutProperties(t *testing.T) {
 				m.check(at)
 			}
 			if got := m.metadata(); len(got) > 0 {
-				t.Errorf("damaged are %q though all can be told again", got)
+				t.Errorf("damaged are %q though all are known again", got)
 			}
 			for _, at := range all {
 				r, _, err := m.mem[at.Store].Open(t.Context(), at.Space, at.Item, "")

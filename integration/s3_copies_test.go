@@ -17,8 +17,8 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3"
 )
 
-// Copies from store to store of items of 8 to 64 MiB, all opened before the first is put, come to their end with more of them
-// at once than the stores have parts in memory.
+// TestS3CopiesAtOnce checks that more concurrent copies of 8 to 64 MiB than the stores have part buffers complete, even
+// if all sources are opened before the first put.
 func TestS3CopiesAtOnce(t *testing.T) {
 	need.Full(t)
 	for _, kind := range harness.S3Kinds() {
@@ -33,7 +33,8 @@ func TestS3CopiesAtOnce(t *testing.T) {
 			var items []storage.Object
 			for i := range 8 {
 				size := int64(i+1) * 8 << 20
-				o, err := source.Put(t.Context(), "s", fmt.Sprint(i), io.LimitReader(rand.NewChaCha8([32]byte{byte(i)}), size), storage.PutOptions{Size: size})
+				o, err := source.Put(t.Context(), "s", fmt.Sprint(i), io.LimitReader(rand.NewChaCha8([32]byte{byte(i)}), size),
+					storage.PutOptions{Size: size})
 				if err != nil {
 					t.Fatal(err)
 				}

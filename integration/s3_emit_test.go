@@ -21,35 +21,35 @@ import (
 	"github.com/millrace/millrace/streams/storage/outbox"
 )
 
-// A shelf publishes to memory, or is away.
-type shelf struct {
-	mu   sync.Mutex
-	away bool
-	told []*pb.Change
+// memoryPublisher publishes to memory, or is unavailable.
+type memoryPublisher struct {
+	mu      sync.Mutex
+	away    bool
+	changes []*pb.Change
 }
 
-func (s *shelf) Publish(_ context.Context, messages ...schemas.Message) error {
+func (s *memoryPublisher) Publish(_ context.Context, messages ...schemas.Message) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.away {
 		return errors.New("away")
 	}
-	s.told = append(s.told, messages[0].Body.(*pb.Change))
+	s.changes = append(s.changes, messages[0].Body.(*pb.Change))
 	return nil
 }
 
-func (s *shelf) be(away bool) {
+func (s *memoryPublisher) be(away bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.away = away
 }
 
-// of are the operations that were told of an item, each id once.
-func (s *shelf) of(item string) (ops []string) {
+// of returns the published operations of an item, each id once.
+func (s *memoryPublisher) of(item string) (ops []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ids := map[string]bool{}
-	for _, c := range s.told {
+	for _, c := range s.changes {
 		if c.GetItem() == item && !ids[c.GetId()] {
 			ids[c.GetId()] = true
 			ops = append(ops, c.GetOp().String())
@@ -75,7 +75,8 @@ func (r *realS3) emitting(t *testing.T, cfg outbox.Config, out emit.Publisher) (
 			t.Error(err)
 		}
 	})
-	s, err := emit.New(inner, emit.Config{Account: "acme", Store: "1", Outbox: box, Retry: 20 * time.Millisecond, Wait: 20 * time.Millisecond}, out)
+	s, err := emit.New(inner, emit.Config{Account: "acme", Store: "1", Outbox: box, Retry: 20 * time.Millisecond,
+		Wait: 20 * time.Millisecond}, out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +89,7 @@ func putText(t *testing.T, s storage.Store, item, text string) error {
 	return err
 }
 
-// flush tells of what is left.
+// flush publishes the remaining changes of the outbox.
 func flush(t *testing.T, s *emit.Store, box *outbox.File) {
 	t.Helper()
 	harness.Eventually(t, time.Minute, "tell of what is left", func(ctx context.Context) error {
@@ -100,26 +101,27 @@ func flush(t *testing.T, s *emit.Store, box *outbox.File) {
 	})
 }
 
-// A server that is killed in mid-put: the put fails, nothing is there and nothing is told of; it goes on when the server
-// is back. What was put before is there.
+// TestS3ServerKilled kills the server during a put. The put fails, no object exists and no Change is published. After a
+// restart, puts work and earlier items exist.
 func TestS3ServerKilled(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{harness.Versitygw, harness.MinIO} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: kind, Own: true}), false, false)
-			out := &shelf{}
+			out := &memoryPublisher{}
 			s, box := r.emitting(t, outbox.Config{}, out)
 			if err := putText(t, s, "before", "it stays"); err != nil {
 				t.Fatal(err)
 			}
 			const size = 48 << 20 // in parts
-			body := &killing{left: size, at: size / 2, kill: func() { r.Kill(t) }}
+			body := &killingReader{left: size, at: size / 2, kill: func() { r.Kill(t) }}
 			o, err := s.Put(t.Context(), "s", "large", body, storage.PutOptions{Size: size})
 			if err == nil {
 				t.Fatalf("Put while the server was killed: got %+v", o)
 			}
-			for _, is := range []error{storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrChanged, storage.ErrDigest} {
+			for _, is := range []error{storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrChanged,
+				storage.ErrDigest} {
 				if errors.Is(err, is) {
 					t.Errorf("Put while the server was killed: %v is taken for a fact (%v)", err, is)
 				}
@@ -133,29 +135,30 @@ func TestS3ServerKilled(t *testing.T) {
 				t.Errorf("Stat of what was not put: %v", err)
 			}
 			if ops := out.of("large"); len(ops) != 0 {
-				t.Errorf("told of what was not put: %v", ops)
+				t.Errorf("published operations of an item that was not put: %v", ops)
 			}
 			if o, err := s.Stat(t.Context(), "s", "before"); err != nil || o.Size != 8 {
 				t.Errorf("Stat of what was put before: %+v, %v", o, err)
 			}
-			if _, err := s.Put(t.Context(), "s", "large", &killing{left: size, at: -1}, storage.PutOptions{Size: size}); err != nil {
+			if _, err := s.Put(t.Context(), "s", "large", &killingReader{left: size, at: -1},
+				storage.PutOptions{Size: size}); err != nil {
 				t.Fatalf("Put when the server is back: %v", err)
 			}
 			flush(t, s, box)
 			if ops := out.of("large"); !slices.Equal(ops, []string{"OP_ADD"}) {
-				t.Errorf("told %v of what was put then", ops)
+				t.Errorf("published %v for the later put", ops)
 			}
 		})
 	}
 }
 
-// killing is bytes, in whose middle something is killed.
-type killing struct {
+// killingReader is a reader that kills something when half of its bytes are read.
+type killingReader struct {
 	left, at int64
 	kill     func()
 }
 
-func (k *killing) Read(b []byte) (int, error) {
+func (k *killingReader) Read(b []byte) (int, error) {
 	if k.left == 0 {
 		return 0, io.EOF
 	}
@@ -170,11 +173,12 @@ func (k *killing) Read(b []byte) (int, error) {
 	return int(n), nil
 }
 
-// What does not fit into the outbox is refused before anything is done, and what is in it is told of when that is possible again.
+// TestS3OutboxFull checks that a mutation is rejected before it is executed if the outbox is full, and that the changes
+// in the outbox are published when that is possible again.
 func TestS3OutboxFull(t *testing.T) {
 	t.Parallel()
 	r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: harness.S3Kinds()[0]}), false, false)
-	out := &shelf{away: true}
+	out := &memoryPublisher{away: true}
 	s, box := r.emitting(t, outbox.Config{Limit: 64 << 10, Segment: 8 << 10}, out)
 	n := 0
 	var err error
@@ -198,26 +202,27 @@ func TestS3OutboxFull(t *testing.T) {
 	flush(t, s, box)
 	for i := range n - 1 {
 		if ops := out.of(fmt.Sprintf("item %03d", i)); !slices.Equal(ops, []string{"OP_ADD"}) {
-			t.Errorf("told %v of item %d", ops, i)
+			t.Errorf("published %v for item %d", ops, i)
 		}
 	}
 	if ops := out.of(refused); len(ops) > 0 {
-		t.Errorf("told %v of what was refused", ops)
+		t.Errorf("published %v for a rejected mutation", ops)
 	}
 	if err := putText(t, s, refused, "some bytes"); err != nil {
 		t.Errorf("Put when there is room: %v", err)
 	}
 }
 
-// Kafka is away, for a minute in the full form: mutations go on, and when it is back their changes are published, in
-// the order of their items.
-func TestS3KafkaAway(t *testing.T) {
+// TestS3KafkaUnavailable makes Kafka unavailable, for a minute in the full form. Mutations continue, and their changes
+// are published later in the order of each item.
+func TestS3KafkaUnavailable(t *testing.T) {
 	t.Parallel()
 	r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: harness.S3Kinds()[0]}), false, false)
 	c := harness.Kafka(t, harness.Options{Brokers: 1})
 	c.Breakable(t)
 	cfg := c.Config("away.")
-	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 3, Replication: 1, MinInSync: 1}); err != nil {
+	if err := kafka.EnsureTopics(t.Context(), cfg,
+		kafka.TopicOptions{Partitions: 3, Replication: 1, MinInSync: 1}); err != nil {
 		t.Fatal(err)
 	}
 	producer, err := kafka.NewProducer(cfg, "test")
@@ -275,7 +280,7 @@ func TestS3KafkaAway(t *testing.T) {
 	compareOps(t, c.Read(t, cfg, schemas.Changes), want)
 }
 
-// compareOps compares what was told of each item, each id once, in order.
+// compareOps compares the published operations of each item, each id once, in order.
 func compareOps(t *testing.T, recs []harness.Record, want map[string][]string) {
 	t.Helper()
 	ids, got := map[string]bool{}, map[string][]string{}

@@ -32,16 +32,16 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// emitterEnv has the test binary be a program that stores through emit, and not run tests; TestMain looks for it.
+// emitterEnv is the environment variable that makes TestMain run a program that stores through emit instead of tests.
 const emitterEnv = "MILLRACE_TEST_EMITTER"
 
 // killed is the space that the program writes to.
-const killed = "killed"
+const killedSpace = "killed"
 
 // emitterKills is how often the program is killed over each store.
 func emitterKills() int { return need.Amount(15, 50, 50) }
 
-// An emitterSpec is what the program is told.
+// emitterSpec configures the program.
 type emitterSpec struct {
 	Dir   string // of its outbox and of what it logs
 	Drain bool   // tell of what is left, and end
@@ -65,50 +65,56 @@ func (e emitterSpec) store(ctx context.Context) (storage.Store, error) {
 	return s, s.Marker(ctx)
 }
 
-// An aim is a line of what is about to be done to an item, in its order.
-type aim struct{ Op, Item, SHA256 string }
+// intent is a journal line of an operation before its execution, in the order of the item.
+type intent struct{ Op, Item, SHA256 string }
 
-// A deed is a line of what was done for certain: the store said so, or showed it to the next process.
-type deed struct{ Op, Item, Version string }
+// completed is a journal line of an operation that was certainly executed: the store returned success, or its listing
+// showed it to the next process.
+type completed struct{ Op, Item, Version string }
 
-// A tale is a line of what was published.
-type tale struct{ ID, Op, Item, Version, SHA256, Origin string }
+// published is a journal line of a published Change.
+type published struct{ ID, Op, Item, Version, SHA256, Origin string }
 
-// telling publishes to a journal.
-type telling struct{ tales *storagetest.Journal }
+// journalPublisher publishes to a journal.
+type journalPublisher struct{ tales *storagetest.Journal }
 
-// Publish implements emit.Publisher. Of every 60 ms the topic is away for 20.
-func (p telling) Publish(_ context.Context, messages ...schemas.Message) error {
+// Publish implements emit.Publisher. It fails for 20 of every 60 ms.
+func (p journalPublisher) Publish(_ context.Context, messages ...schemas.Message) error {
 	c := messages[0].Body.(*pb.Change)
 	if time.Now().UnixMilli()%60 < 20 {
 		return errors.New("away")
 	}
-	return p.tales.Add(tale{c.GetId(), c.GetOp().String(), c.GetItem(), c.GetVersion(), c.GetDigests()[digest.SHA256], c.GetOrigin().String()})
+	return p.tales.Add(published{c.GetId(), c.GetOp().String(), c.GetItem(), c.GetVersion(), c.GetDigests()[digest.SHA256],
+		c.GetOrigin().String()})
 }
 
-// doing is a store that logs what it did.
-type doing struct {
+// loggingStore is a store that logs its mutations.
+type loggingStore struct {
 	storage.Store
 	deeds *storagetest.Journal
 }
 
-func (d doing) Put(ctx context.Context, space, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+func (d loggingStore) Put(
+	ctx context.Context, space, item string, r io.Reader, o storage.PutOptions,
+) (storage.Object, error) {
 	obj, err := d.Store.Put(ctx, space, item, r, o)
 	if err == nil {
-		err = d.deeds.Add(deed{"PUT", item, obj.Version})
+		err = d.deeds.Add(completed{"PUT", item, obj.Version})
 	}
 	return obj, err
 }
 
-func (d doing) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
+func (d loggingStore) Delete(
+	ctx context.Context, space, item string, o storage.DeleteOptions,
+) (storage.Deleted, error) {
 	gone, err := d.Store.Delete(ctx, space, item, o)
 	if err == nil {
-		err = d.deeds.Add(deed{"DELETE", item, gone.Object.Version})
+		err = d.deeds.Add(completed{"DELETE", item, gone.Object.Version})
 	}
 	return gone, err
 }
 
-// emitter is the program, which goes on until it is killed, or has told of what was left.
+// emitter runs the program until it is killed or, with Drain, has published the outbox.
 func emitter(text string) int {
 	var spec emitterSpec
 	err := json.Unmarshal([]byte(text), &spec)
@@ -133,9 +139,9 @@ func (e emitterSpec) run(ctx context.Context) error {
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
-	for o, err := range inner.List(ctx, killed, "") { // what the last process had done when it was killed
+	for o, err := range inner.List(ctx, killedSpace, "") { // what the last process had done when it was killed
 		if err == nil {
-			err = deeds.Add(deed{"PUT", o.Item, o.Version})
+			err = deeds.Add(completed{"PUT", o.Item, o.Version})
 		}
 		if err != nil {
 			return err
@@ -145,9 +151,9 @@ func (e emitterSpec) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := emit.New(doing{inner, deeds}, emit.Config{
+	s, err := emit.New(loggingStore{inner, deeds}, emit.Config{
 		Account: "acme", Store: "1", Outbox: box, Retry: 10 * time.Millisecond, Wait: 20 * time.Millisecond,
-	}, telling{out})
+	}, journalPublisher{out})
 	if err != nil {
 		return err
 	}
@@ -164,23 +170,23 @@ func (e emitterSpec) run(ctx context.Context) error {
 	return <-ended
 }
 
-// mutate puts and deletes a worker's own items.
+// mutate puts and deletes the items of one worker.
 func mutate(ctx context.Context, s storage.Store, aims *storagetest.Journal, worker int) error {
 	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), uint64(worker)))
 	for n := 0; ; n++ {
 		item := fmt.Sprintf("own/%d/%d", worker, random.IntN(3))
 		var err error
 		if random.IntN(4) == 0 {
-			err = aims.Add(aim{"DELETE", item, ""})
+			err = aims.Add(intent{"DELETE", item, ""})
 			if err == nil {
-				_, err = s.Delete(ctx, killed, item, storage.DeleteOptions{})
+				_, err = s.Delete(ctx, killedSpace, item, storage.DeleteOptions{})
 			}
 		} else {
 			content := fmt.Sprintf("%d/%d/%d", time.Now().UnixNano(), worker, n)
 			sum := sha256.Sum256([]byte(content))
-			err = aims.Add(aim{"PUT", item, hex.EncodeToString(sum[:])})
+			err = aims.Add(intent{"PUT", item, hex.EncodeToString(sum[:])})
 			if err == nil {
-				_, err = s.Put(ctx, killed, item, strings.NewReader(content), storage.PutOptions{Size: storage.UnknownSize})
+				_, err = s.Put(ctx, killedSpace, item, strings.NewReader(content), storage.PutOptions{Size: storage.UnknownSize})
 			}
 		}
 		if err != nil && !errors.Is(err, storage.ErrNotFound) {
@@ -189,8 +195,9 @@ func mutate(ctx context.Context, s storage.Store, aims *storagetest.Journal, wor
 	}
 }
 
-// A program that stores through emit is killed many times at any moments, over the file store and over a real S3 server. What
-// the stores show has one Change each, in the order of its item; nothing else has one.
+// TestS3EmitKilled kills a program that stores through emit many times at random times, with the file store and an S3
+// server. Each mutation that the store shows has exactly one Change, in the order of its item, and there are no other
+// Changes.
 func TestS3EmitKilled(t *testing.T) {
 	need.Integration(t)
 	t.Parallel()
@@ -206,7 +213,8 @@ func TestS3EmitKilled(t *testing.T) {
 		if err := openS3(t, cfg).WriteMarker(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		emitterSpec{Dir: t.TempDir(), Endpoint: r.URL, Bucket: cfg.Bucket, Prefix: cfg.Prefix, Access: r.Access, Secret: r.Secret}.kill(t)
+		emitterSpec{Dir: t.TempDir(), Endpoint: r.URL, Bucket: cfg.Bucket, Prefix: cfg.Prefix, Access: r.Access,
+			Secret: r.Secret}.kill(t)
 	})
 }
 
@@ -218,7 +226,7 @@ func (e emitterSpec) kill(t *testing.T) {
 		err = s.WriteMarker(t.Context())
 	}
 	if err == nil {
-		err = s.CreateSpace(t.Context(), storage.Space{Name: killed})
+		err = s.CreateSpace(t.Context(), storage.Space{Name: killedSpace})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -260,73 +268,76 @@ func (e emitterSpec) start(t *testing.T, after time.Duration) (said string, kill
 	return out.String(), shot.Load() && cmd.ProcessState.ExitCode() < 0
 }
 
-// judge compares what was told with what was done.
+// judge compares the published changes with the executed operations.
 func (e emitterSpec) judge(t *testing.T, s storage.Store) {
 	t.Helper()
-	deeds := map[deed]bool{}
-	for _, d := range storagetest.ReadJournal[deed](t, e.path("deeds"), emitterKills()) {
+	deeds := map[completed]bool{}
+	for _, d := range storagetest.Journaled[completed](t, e.path("deeds"), emitterKills()) {
 		deeds[d] = true
 	}
 	unknown := map[string]int{}
-	for _, l := range storagetest.ReadJournal[struct{ Intent struct{ Item string } }](t, filepath.Join(e.path("outbox"), "undecided.jsonl"), emitterKills()) {
+	for _, l := range storagetest.Journaled[struct{ Intent struct{ Item string } }](t,
+		filepath.Join(e.path("outbox"), "undecided.jsonl"), emitterKills()) {
 		unknown[l.Intent.Item]++
 	}
-	told := e.told(t, deeds)
+	idOf := e.publishedIDs(t, deeds)
 	for d := range deeds {
-		if told[d] == "" && unknown[d.Item] == 0 {
-			t.Errorf("%+v was done and not told", d)
+		if idOf[d] == "" && unknown[d.Item] == 0 {
+			t.Errorf("%+v was executed and not published", d)
 		}
 	}
 	there := 0
-	for o, err := range s.List(t.Context(), killed, "") {
+	for o, err := range s.List(t.Context(), killedSpace, "") {
 		if err != nil {
 			t.Fatal(err)
 		}
 		there++
-		if told[deed{"PUT", o.Item, o.Version}] == "" {
-			t.Errorf("%s is there in version %s, and was not told", o.Item, o.Version)
+		if idOf[completed{"PUT", o.Item, o.Version}] == "" {
+			t.Errorf("%s exists in version %s and was not published", o.Item, o.Version)
 		}
-		if told[deed{"DELETE", o.Item, o.Version}] != "" {
-			t.Errorf("%s is there in version %s, and was told as deleted", o.Item, o.Version)
+		if idOf[completed{"DELETE", o.Item, o.Version}] != "" {
+			t.Errorf("%s exists in version %s and was published as deleted", o.Item, o.Version)
 		}
 	}
-	t.Logf("%d kills: %d deeds, %d told, %d items are there, unknown: %v", emitterKills(), len(deeds), len(told), there, unknown)
-	if len(told) < 2*emitterKills() || there == 0 {
-		t.Errorf("%d were told of, and %d are there: it did next to nothing", len(told), there)
+	t.Logf("%d kills: %d operations, %d published, %d items exist, unknown: %v", emitterKills(), len(deeds), len(idOf),
+		there,
+		unknown)
+	if len(idOf) < 2*emitterKills() || there == 0 {
+		t.Errorf("%d published and %d items exist: too few", len(idOf), there)
 	}
 }
 
-// told returns the id of each Change that was told. It was done, once, and not before what came first.
-func (e emitterSpec) told(t *testing.T, deeds map[deed]bool) map[deed]string {
+// publishedIDs returns the id of each published Change. It checks that each was executed, once, and in order.
+func (e emitterSpec) publishedIDs(t *testing.T, deeds map[completed]bool) map[completed]string {
 	t.Helper()
 	turn := map[string]int{} // of puts, by item and digest
-	for i, a := range storagetest.ReadJournal[aim](t, e.path("aims"), emitterKills()) {
+	for i, a := range storagetest.Journaled[intent](t, e.path("aims"), emitterKills()) {
 		turn[a.Item+" "+a.SHA256] = 2 * i
 	}
-	ids, told, turnOf, last := map[string]bool{}, map[deed]string{}, map[deed]int{}, map[string]int{}
-	for _, c := range storagetest.ReadJournal[tale](t, e.path("tales"), emitterKills()) {
+	ids, idOf, turnOf, last := map[string]bool{}, map[completed]string{}, map[completed]int{}, map[string]int{}
+	for _, c := range storagetest.Journaled[published](t, e.path("tales"), emitterKills()) {
 		if ids[c.ID] {
-			continue // telling again is telling once
+			continue // the same id was published again
 		}
 		ids[c.ID] = true
-		put := deed{"PUT", c.Item, c.Version}
+		put := completed{"PUT", c.Item, c.Version}
 		d, at := put, turnOf[put]+1 // a delete comes behind what it deletes
 		if c.Op == "OP_DELETE" {
 			d.Op = "DELETE"
 		} else if at = turn[c.Item+" "+c.SHA256]; !slices.Contains([]string{"OP_ADD", "OP_UPDATE"}, c.Op) || c.SHA256 == "" {
-			t.Errorf("%+v was told and is no put", c)
+			t.Errorf("%+v was published and is no put", c)
 		}
 		// A delete whose process was killed is known from what it deleted having been there.
 		if !deeds[d] && (d.Op != "DELETE" || !deeds[put]) {
-			t.Errorf("%+v was told and not done", c)
+			t.Errorf("%+v was published and not executed", c)
 		}
-		if told[d] != "" {
-			t.Errorf("%+v is told of by %s too", c, told[d])
+		if idOf[d] != "" {
+			t.Errorf("%+v was also published as %s", c, idOf[d])
 		}
 		if at < last[c.Item] {
 			t.Errorf("%+v overtakes another of its item", c)
 		}
-		told[d], turnOf[d], last[c.Item] = c.ID, at, max(at, last[c.Item])
+		idOf[d], turnOf[d], last[c.Item] = c.ID, at, max(at, last[c.Item])
 	}
-	return told
+	return idOf
 }

@@ -26,17 +26,17 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// hookToken is what servers show to the ingester.
+// hookToken is the token that servers send to the ingester.
 const hookToken = "0123456789abcdef-of-a-test"
 
-// A told is a server that tells of what happens in one bucket, which is one store.
-type told struct {
+// notifyingServer is a server that sends notifications about one bucket, which is one store.
+type notifyingServer struct {
 	*harness.S3Server
 	store, bucket string
 }
 
-// What other programs do to a server becomes Changes, told by a topic or by webhook: whatever characters are in keys,
-// and each once.
+// TestS3Notifications checks that mutations by other programs become Changes, by topic and by webhook, each once and
+// with any characters in keys.
 func TestS3Notifications(t *testing.T) {
 	t.Parallel()
 	need.Integration(t)
@@ -46,7 +46,8 @@ func TestS3Notifications(t *testing.T) {
 	x := newNotifications(t)
 	x.run(t)
 	keys := []string{
-		"plain", "with space", "a+b", "100%", "percent%2Fslash", "été", "emoji \U0001F39E", "deep/er/item", `quote"&<>?#=;`, "comma,colon:",
+		"plain", "with space", "a+b", "100%", "percent%2Fslash", "été", "emoji \U0001F39E", "deep/er/item", `quote"&<>?#=;`,
+		"comma,colon:",
 	}
 	content := func(store, key string) string { return store + " has " + key }
 	for _, s := range x.servers {
@@ -59,7 +60,8 @@ func TestS3Notifications(t *testing.T) {
 	for _, s := range x.servers {
 		for _, key := range keys {
 			sum := md5.Sum([]byte(content(s.store, key)))
-			want = append(want, fmt.Sprintf("OP_ADD %s/photos/%s %d %s", s.store, key, len(content(s.store, key)), hex.EncodeToString(sum[:])))
+			want = append(want,
+				fmt.Sprintf("OP_ADD %s/photos/%s %d %s", s.store, key, len(content(s.store, key)), hex.EncodeToString(sum[:])))
 		}
 	}
 	x.changed(t, want)
@@ -75,12 +77,12 @@ func TestS3Notifications(t *testing.T) {
 	}
 }
 
-// notifications are servers, Kafka, and the ingester.
+// notifications has servers, Kafka and the ingester.
 type notifications struct {
 	kafka   *harness.Cluster
 	cfg     kafka.Config
 	listen  string // of the ingester
-	servers []told
+	servers []notifyingServer
 }
 
 func newNotifications(t *testing.T) *notifications {
@@ -90,7 +92,7 @@ func newNotifications(t *testing.T) *notifications {
 	all := x.kafka.Config("")
 	broker, prefix := all.Brokers[0], all.Prefix
 	for _, topic := range []schemas.Topic{"minio", "versitygw"} {
-		x.kafka.NewTopic(t, all, topic, 2)
+		x.kafka.CreateTopic(t, all, topic, 2)
 	}
 	// In front of the ingester, which starts last: versitygw wants somebody to be there.
 	ingester := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: x.listen})
@@ -99,8 +101,10 @@ func newNotifications(t *testing.T) *notifications {
 	t.Cleanup(front.Close)
 	hook := front.URL + "/v1/notifications/s3"
 	minio := harness.S3(t, harness.S3Options{Kind: harness.MinIO, Own: true, Env: []string{
-		"MINIO_NOTIFY_KAFKA_ENABLE_T=on", "MINIO_NOTIFY_KAFKA_BROKERS_T=" + broker, "MINIO_NOTIFY_KAFKA_TOPIC_T=" + prefix + "minio",
-		"MINIO_NOTIFY_WEBHOOK_ENABLE_H=on", "MINIO_NOTIFY_WEBHOOK_ENDPOINT_H=" + hook, "MINIO_NOTIFY_WEBHOOK_AUTH_TOKEN_H=Bearer " + hookToken,
+		"MINIO_NOTIFY_KAFKA_ENABLE_T=on", "MINIO_NOTIFY_KAFKA_BROKERS_T=" + broker,
+		"MINIO_NOTIFY_KAFKA_TOPIC_T=" + prefix + "minio",
+		"MINIO_NOTIFY_WEBHOOK_ENABLE_H=on", "MINIO_NOTIFY_WEBHOOK_ENDPOINT_H=" + hook,
+		"MINIO_NOTIFY_WEBHOOK_AUTH_TOKEN_H=Bearer " + hookToken,
 	}})
 	byTopic := harness.S3(t, harness.S3Options{Kind: harness.Versitygw, Own: true, Args: []string{
 		"--event-kafka-url", broker, "--event-kafka-topic", prefix + "versitygw",
@@ -108,7 +112,7 @@ func newNotifications(t *testing.T) *notifications {
 	byHook := harness.S3(t, harness.S3Options{Kind: harness.Versitygw, Own: true, Args: []string{
 		"--event-webhook-url", strings.Replace(hook, "http://", "http://any:"+hookToken+"@", 1),
 	}})
-	x.servers = []told{
+	x.servers = []notifyingServer{
 		{minio, "minio-topic", "minio-topic"}, {minio, "minio-hook", "minio-hook"},
 		{byTopic, "versitygw-topic", "versitygw-topic"}, {byHook, "versitygw-hook", "versitygw-hook"},
 	}
@@ -120,7 +124,7 @@ func newNotifications(t *testing.T) *notifications {
 	return x
 }
 
-// freeAddr is an address of loopback on which nobody listens.
+// freeAddr returns a free loopback address.
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -144,13 +148,19 @@ func (x *notifications) run(t *testing.T) {
 	}
 	prefix := x.kafka.Config("").Prefix
 	var text strings.Builder
-	fmt.Fprintf(&text, "kafka: {brokers: [%q], topic_prefix: %q, replication: 1, min_insync: 1, partitions: 4}\nclickhouse: {addresses: [%q]}\n",
+	fmt.Fprintf(&text,
+		"kafka: {brokers: [%q], topic_prefix: %q, replication: 1, min_insync: 1, partitions: 4}\n"+
+			"clickhouse: {addresses: [%q]}\n",
 		x.cfg.Brokers[0], x.cfg.Prefix, freeAddr(t))
-	fmt.Fprintf(&text, "http: {listen: %q}\ningest:\n  listen: %q\n  tokens: [{name: hooks, account: acme, token: %q}]\n  notifications: [{topic: %q}, {topic: %q}]\n",
+	fmt.Fprintf(&text,
+		"http: {listen: %q}\ningest:\n  listen: %q\n  tokens: [{name: hooks, account: acme, token: %q}]\n"+
+			"  notifications: [{topic: %q}, {topic: %q}]\n",
 		freeAddr(t), x.listen, secret("token", hookToken), prefix+"minio", prefix+"versitygw")
 	fmt.Fprint(&text, "accounts:\n  - id: acme\n    stores:\n")
 	for i, s := range x.servers {
-		fmt.Fprintf(&text, "      - {id: %s, driver: s3, endpoint: %q, bucket: %s, path_style: true, primary: %t, credentials: {access_key: %q, secret_key: %q}}\n",
+		fmt.Fprintf(&text,
+			"      - {id: %s, driver: s3, endpoint: %q, bucket: %s, path_style: true, primary: %t, "+
+				"credentials: {access_key: %q, secret_key: %q}}\n",
 			s.store, s.URL, s.bucket, i == 0, secret(s.store+".access", s.Access), secret(s.store+".secret", s.Secret))
 	}
 	path := filepath.Join(dir, "millrace.yaml")
@@ -190,7 +200,7 @@ func (x *notifications) run(t *testing.T) {
 	})
 }
 
-// changed waits until the journal tells exactly of what is wanted, each in one id.
+// changed waits until the published changes are exactly the wanted ones, each with one id.
 func (x *notifications) changed(t *testing.T, want []string) {
 	t.Helper()
 	want = slices.Sorted(slices.Values(want))
@@ -228,7 +238,7 @@ func (x *notifications) changed(t *testing.T, want []string) {
 	})
 }
 
-// difference are the lines that only one of two has.
+// difference returns the lines that only one side has.
 func difference(got, want []string) string {
 	var text strings.Builder
 	for _, l := range got {

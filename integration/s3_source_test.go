@@ -12,10 +12,10 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3"
 )
 
-// A partsSeen counts the parts that a service is asked to copy and that it is sent.
-type partsSeen struct{ copied, sent atomic.Int64 }
+// partCounter counts the parts that a service copies itself and the parts that are uploaded.
+type partCounter struct{ copied, sent atomic.Int64 }
 
-func (p *partsSeen) RoundTrip(r *http.Request) (*http.Response, error) {
+func (p *partCounter) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method == http.MethodPut && r.URL.Query().Has("partNumber") {
 		if r.Header.Get("X-Amz-Copy-Source") != "" {
 			p.copied.Add(1)
@@ -26,15 +26,16 @@ func (p *partsSeen) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// Real services copy what lies in them already from one store to another, if they can prove it; else it is sent.
+// TestS3PutFromSource checks that servers copy an item between stores themselves if they can prove the content, and
+// that it is uploaded otherwise.
 func TestS3PutFromSource(t *testing.T) {
 	t.Parallel()
 	for _, kind := range harness.S3Kinds() {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: kind}), false, false)
-			seen := &partsSeen{}
-			open := func() *placedS3 {
+			seen := &partCounter{}
+			open := func() *locatedS3 {
 				cfg := r.config(t)
 				cfg.Transport = seen
 				return r.spaced(t, cfg)
@@ -47,7 +48,8 @@ func TestS3PutFromSource(t *testing.T) {
 			}
 			put := func(s *s3.Store, from *storage.Location) storage.Object {
 				t.Helper()
-				o, err := s.Put(t.Context(), "s", "large", bytes.NewReader(content), storage.PutOptions{Size: int64(len(content)), Source: from})
+				o, err := s.Put(t.Context(), "s", "large", bytes.NewReader(content),
+					storage.PutOptions{Size: int64(len(content)), Source: from})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// A realS3 is a server, and how stores on it are made.
+// realS3 is a server and the layout of the stores on it.
 type realS3 struct {
 	*harness.S3Server
 	perSpace, versions bool
@@ -35,7 +35,7 @@ func newRealS3(t *testing.T, server *harness.S3Server, perSpace, versions bool) 
 	t.Helper()
 	r := &realS3{S3Server: server, perSpace: perSpace, versions: versions}
 	if !perSpace {
-		r.bucket = r.Name()
+		r.bucket = r.NewName()
 		r.Bucket(t, r.bucket, versions)
 	}
 	s := openS3(t, r.config(t))
@@ -53,10 +53,11 @@ func newRealS3(t *testing.T, server *harness.S3Server, perSpace, versions bool) 
 func (r *realS3) config(t *testing.T) s3.Config {
 	t.Helper()
 	cfg := s3.Config{
-		ID: "acme/1", Endpoint: r.URL, PathStyle: true, PartBytes: 5 << 20, Credentials: s3.Credentials{AccessKey: r.Access, SecretKey: r.Secret},
+		ID: "acme/1", Endpoint: r.URL, PathStyle: true, PartBytes: 5 << 20,
+		Credentials: s3.Credentials{AccessKey: r.Access, SecretKey: r.Secret},
 	}
 	if r.perSpace {
-		cfg.BucketPrefix = r.Name() + "-"
+		cfg.BucketPrefix = r.NewName() + "-"
 		r.Bucket(t, cfg.BucketPrefix+"millrace", false)
 		return cfg
 	}
@@ -65,23 +66,23 @@ func (r *realS3) config(t *testing.T) s3.Config {
 }
 
 // A placedS3 is a store that remembers where it is.
-type placedS3 struct {
+type locatedS3 struct {
 	*s3.Store
 	cfg s3.Config
 }
 
-func openS3(t *testing.T, cfg s3.Config) *placedS3 {
+func openS3(t *testing.T, cfg s3.Config) *locatedS3 {
 	t.Helper()
 	s, err := s3.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	return &placedS3{s, cfg}
+	return &locatedS3{s, cfg}
 }
 
 // own is where something of the driver's own lies.
-func (s *placedS3) own(name string) (bucket, key string) {
+func (s *locatedS3) own(name string) (bucket, key string) {
 	if s.cfg.Bucket == "" {
 		return s.cfg.BucketPrefix + "millrace", ".millrace/" + name
 	}
@@ -94,7 +95,7 @@ func (r *realS3) open(t *testing.T) storage.Store {
 }
 
 // at is a store in a place without marker that knows what its server can do.
-func (r *realS3) at(t *testing.T, cfg s3.Config) *placedS3 {
+func (r *realS3) at(t *testing.T, cfg s3.Config) *locatedS3 {
 	t.Helper()
 	s := openS3(t, cfg)
 	bucket, key := s.own("marker.json")
@@ -107,7 +108,7 @@ func (r *realS3) at(t *testing.T, cfg s3.Config) *placedS3 {
 }
 
 // spaced is a store that has a space "s".
-func (r *realS3) spaced(t *testing.T, cfg s3.Config) *placedS3 {
+func (r *realS3) spaced(t *testing.T, cfg s3.Config) *locatedS3 {
 	t.Helper()
 	s := r.at(t, cfg)
 	if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
@@ -120,7 +121,7 @@ func (r *realS3) spaced(t *testing.T, cfg s3.Config) *placedS3 {
 func (r *realS3) kept(t *testing.T, s storage.Store, space, item string) (all [][]byte) {
 	t.Helper()
 	sum := sha256.Sum256([]byte(item))
-	bucket, at := s.(*placedS3).own("kept/" + space + "/" + hex.EncodeToString(sum[:]) + "/")
+	bucket, at := s.(*locatedS3).own("kept/" + space + "/" + hex.EncodeToString(sum[:]) + "/")
 	for _, key := range r.Keys(t, bucket, at) {
 		all = append(all, r.Get(t, bucket, key))
 	}
@@ -131,7 +132,7 @@ func (r *realS3) options() []storagetest.Option {
 	opts := []storagetest.Option{
 		storagetest.WithKept(r.kept),
 		storagetest.WithTwin(func(t *testing.T, s storage.Store, id string) storage.Store {
-			cfg := s.(*placedS3).cfg
+			cfg := s.(*locatedS3).cfg
 			if id != "" {
 				cfg.ID = id
 				return openS3(t, cfg)
@@ -142,7 +143,8 @@ func (r *realS3) options() []storagetest.Option {
 	}
 	if r.perSpace {
 		bucket := regexp.MustCompile(`^[a-z0-9][a-z0-9-]*[a-z0-9]$`)
-		opts = append(opts, storagetest.WithRefusedSpaces(func(name string) bool { return len(name) > 40 || !bucket.MatchString("x"+name) }))
+		opts = append(opts,
+			storagetest.WithRefusedSpaces(func(name string) bool { return len(name) > 40 || !bucket.MatchString("x"+name) }))
 	}
 	var except []string
 	if r.versions { // the bucket keeps what is replaced, and whatever else
@@ -165,7 +167,8 @@ func (r *realS3) mayRefuse(item string, beside []string) bool {
 	}
 	pieces := strings.Split(item, "/")
 	for i, p := range pieces {
-		if trimmed := strings.TrimSpace(p); trimmed == "." || trimmed == ".." || p == "" && (i < len(pieces)-1 || i == 0) || len(p) > longest {
+		if trimmed := strings.TrimSpace(p); trimmed == "." || trimmed == ".." || p == "" && (i < len(pieces)-1 || i == 0) ||
+			len(p) > longest {
 			return true
 		}
 	}
@@ -179,7 +182,7 @@ func (r *realS3) mayRefuse(item string, beside []string) bool {
 	})
 }
 
-// The contract over real servers, in both layouts, with and without versions.
+// TestS3Contract runs the store contract on servers, in both layouts, with and without versioning.
 func TestS3Contract(t *testing.T) {
 	t.Parallel()
 	for _, kind := range harness.S3Kinds() {
@@ -200,17 +203,18 @@ func TestS3Contract(t *testing.T) {
 	}
 }
 
-// A part of the contract through each decorator, over a real server.
+// TestS3Decorators runs a part of the contract through each decorator on a server.
 func TestS3Decorators(t *testing.T) {
 	t.Parallel()
 	r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: harness.S3Kinds()[0]}), false, false)
 	opts := []storagetest.Option{
 		storagetest.WithRefused(r.mayRefuse),
-		storagetest.Only("Put", "PutCondition", "PutDigests", "PutBroken", "OpenPinned", "List", "Delete", "Properties", "SpaceErrors"),
+		storagetest.Only("Put", "PutCondition", "PutDigests", "PutBroken", "OpenPinned", "List", "Delete", "Properties",
+			"SpaceErrors"),
 	}
 	for name, around := range map[string]func(t *testing.T, s storage.Store) storage.Store{
 		"emit": func(t *testing.T, s storage.Store) storage.Store {
-			e, err := emit.New(s, emit.Config{Account: "acme", Store: "1", Unmarked: true}, &shelf{})
+			e, err := emit.New(s, emit.Config{Account: "acme", Store: "1", Unmarked: true}, &memoryPublisher{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -218,7 +222,8 @@ func TestS3Decorators(t *testing.T) {
 		},
 		"limit": func(_ *testing.T, s storage.Store) storage.Store {
 			rates := limit.Rates{Concurrency: 4, RequestsPerSecond: 1e5, BytesPerSecond: 1e10}
-			return limit.New(s, limit.NewBreaker(limit.Config{Threshold: 1, Open: time.Hour}), limit.NewThrottle(rates, nil))
+			return limit.NewThrottled(s, limit.NewBreaker(limit.Config{Threshold: 1, Open: time.Hour}),
+				limit.NewThrottle(rates, nil))
 		},
 		"faults": func(_ *testing.T, s storage.Store) storage.Store { return storagetest.NewFaulty(s) },
 	} {
@@ -237,7 +242,8 @@ func TestS3Decorators(t *testing.T) {
 					t.Fatal(err)
 				}
 				for item, content := range items {
-					if _, err := s.Put(t.Context(), name, item, strings.NewReader(content), storage.PutOptions{Size: int64(len(content))}); err != nil {
+					if _, err := s.Put(t.Context(), name, item, strings.NewReader(content),
+						storage.PutOptions{Size: int64(len(content))}); err != nil {
 						t.Fatal(err)
 					}
 				}

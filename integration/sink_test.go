@@ -23,18 +23,18 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Whatever befalls sinks and their engine, 'millrace verify' finds each message in one row, the state of copies is
-// what the logs say, and nothing that is not at fault is a dead letter.
+// TestSinkFaults injects faults of sinks and their engine. 'millrace verify' must find each message in one row and the
+// state of copies consistent with the logs, and only bad messages may be dead letters.
 func TestSinkFaults(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{Brokers: 3})
 	for name, test := range map[string]struct {
 		prefix string
-		fault  func(*testing.T, *mill)
+		fault  func(*testing.T, *sinkSetup)
 		full   bool
 	}{
-		"killed at any moment, sink and engine": {prefix: "killed", fault: killedAnywhere},
-		"a sink that wakes after its session":   {prefix: "woken", fault: wokenSink, full: true},
-		"the engine is away for long":           {prefix: "away", fault: engineAway},
+		"killed at any moment, sink and engine": {prefix: "killed", fault: killedSinks},
+		"a sink that wakes after its session":   {prefix: "woken", fault: resumedSink, full: true},
+		"the engine is away for long":           {prefix: "away", fault: engineUnavailable},
 		"read once more from the start":         {prefix: "again", fault: readAgain, full: true},
 		"one bad row among good ones":           {prefix: "bad", fault: badRow, full: true},
 		"partitions are added":                  {prefix: "more", fault: morePartitions, full: true},
@@ -45,25 +45,24 @@ func TestSinkFaults(t *testing.T) {
 			if test.full {
 				need.Full(t)
 			}
-			test.fault(t, newMill(t, c, test.prefix))
+			test.fault(t, newSinkSetup(t, c, test.prefix))
 		})
 	}
 }
 
-// A mill is topics of its own, an engine of its own that can be killed, and a configuration by which sinks run in
-// processes of their own.
-type mill struct {
-	plant
+// sinkSetup has its own topics and engine, and a configuration for sinks in child processes.
+type sinkSetup struct {
+	setup
 	c      *harness.Cluster
 	kafka  kafka.Config
 	engine *engine
 	sent   int
 }
 
-func newMill(t *testing.T, c *harness.Cluster, name string) *mill {
+func newSinkSetup(t *testing.T, c *harness.Cluster, name string) *sinkSetup {
 	t.Helper()
 	dir := t.TempDir()
-	m := &mill{c: c, kafka: c.Config("sink." + name + "."), engine: newEngine(t, dir)}
+	m := &sinkSetup{c: c, kafka: c.Config("sink." + name + "."), engine: newEngine(t, dir)}
 	cfg := config.Default()
 	cfg.Kafka.Brokers, cfg.Kafka.TopicPrefix = m.kafka.Brokers, m.kafka.Prefix
 	cfg.Kafka.Partitions, cfg.Kafka.Replication, cfg.Kafka.MinInSync = 3, c.Brokers(), c.Brokers()-1
@@ -83,7 +82,7 @@ func newMill(t *testing.T, c *harness.Cluster, name string) *mill {
 }
 
 // binary has the commands built before anything is timed.
-func (m *mill) binary(t *testing.T) {
+func (m *sinkSetup) binary(t *testing.T) {
 	t.Helper()
 	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
 }
@@ -97,15 +96,15 @@ func freePort(t *testing.T) int {
 	return ports[0]
 }
 
-// sink starts a sink in a process of its own. One that is started again under the name of one that was killed
-// gets its partitions at once; one without a name leaves its groups when it stops.
-func (m *mill) sink(t *testing.T, name string) *process {
+// sink starts a sink in a child process. A sink that restarts with the name of a killed one gets its partitions at
+// once; one without a name leaves its groups when it stops.
+func (m *sinkSetup) sink(t *testing.T, name string) *process {
 	t.Helper()
 	var env []string
 	if name != "" {
 		env = append(env, "MILLRACE_KAFKA__INSTANCE="+name)
 	}
-	return begin(t, "sink "+name, exec.Command(binaries(t), "run", "--config", m.file, "--roles", "sink"), env...)
+	return startProgram(t, "sink "+name, exec.Command(binaries(t), "run", "--config", m.file, "--roles", "sink"), env...)
 }
 
 // resident is how many bytes of memory p has.
@@ -125,7 +124,7 @@ func (p *process) resident(t *testing.T) (bytes int64) {
 }
 
 // send publishes n changes of as many items, over all partitions.
-func (m *mill) send(t *testing.T, n int) {
+func (m *sinkSetup) send(t *testing.T, n int) {
 	t.Helper()
 	p, err := kafka.NewProducer(m.kafka, "integration")
 	if err != nil {
@@ -147,8 +146,8 @@ func (m *mill) send(t *testing.T, n int) {
 	}
 }
 
-// settled waits until both groups of the sink have committed all that there is of a topic.
-func (m *mill) settled(t *testing.T, limit time.Duration) {
+// awaitCommitted waits until both groups of the sink have committed all records of a topic.
+func (m *sinkSetup) awaitCommitted(t *testing.T, limit time.Duration) {
 	t.Helper()
 	admin, err := kafka.NewAdmin(m.kafka)
 	if err != nil {
@@ -176,18 +175,18 @@ func (m *mill) settled(t *testing.T, limit time.Duration) {
 	})
 }
 
-// proven asks 'millrace verify', which compares id by id, and for the number of rows of the changes that Kafka holds.
-func (m *mill) proven(t *testing.T, rows int) {
+// checkVerified runs 'millrace verify', which compares ids, and compares the number of rows of changes.
+func (m *sinkSetup) checkVerified(t *testing.T, rows int) {
 	t.Helper()
 	m.want(t, 0, "no findings", "verify", "--strict")
 	m.want(t, 0, "no findings", "verify", "--manifest")
 	m.want(t, 0, fmt.Sprintf(`"rows":%d,`, rows), "verify", "--topic", "changes", "-o", "json")
 }
 
-// letters says how many dead letters there are.
-func (m *mill) letters(t *testing.T) int { return len(m.c.Read(t, m.kafka, schemas.Dead)) }
+// deadLetters returns the number of dead letters.
+func (m *sinkSetup) deadLetters(t *testing.T) int { return len(m.c.Read(t, m.kafka, schemas.Dead)) }
 
-func killedAnywhere(t *testing.T, m *mill) {
+func killedSinks(t *testing.T, m *sinkSetup) {
 	records, kills := need.Amount(20_000, 60_000, 300_000), need.Amount(4, 12, 60)
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -211,32 +210,32 @@ func killedAnywhere(t *testing.T, m *mill) {
 		}
 		t.Logf("kill %d", n+1)
 	}
-	m.settled(t, time.Minute)
-	m.proven(t, m.sent)
+	m.awaitCommitted(t, time.Minute)
+	m.checkVerified(t, m.sent)
 }
 
-func wokenSink(t *testing.T, m *mill) {
+func resumedSink(t *testing.T, m *sinkSetup) {
 	first := m.sink(t, "one")
 	m.send(t, 2000)
-	m.settled(t, 2*time.Minute) // who is frozen while the group forms is waited for longer than a session
+	m.awaitCommitted(t, 2*time.Minute) // who is frozen while the group forms is waited for longer than a session
 	m.sink(t, "two")
 	m.send(t, 20_000)
 	first.signal(t, syscall.SIGSTOP)
 	m.send(t, 20_000)
-	m.settled(t, 2*time.Minute) // who is frozen while the group forms is waited for longer than a session
+	m.awaitCommitted(t, 2*time.Minute) // who is frozen while the group forms is waited for longer than a session
 	first.signal(t, syscall.SIGCONT)
 	m.send(t, 2000)
-	m.settled(t, 2*time.Minute) // who is frozen while the group forms is waited for longer than a session
-	m.proven(t, m.sent)
-	if n := m.letters(t); n != 0 {
+	m.awaitCommitted(t, 2*time.Minute) // who is frozen while the group forms is waited for longer than a session
+	m.checkVerified(t, m.sent)
+	if n := m.deadLetters(t); n != 0 {
 		t.Errorf("%d dead letters", n)
 	}
 }
 
-func engineAway(t *testing.T, m *mill) {
+func engineUnavailable(t *testing.T, m *sinkSetup) {
 	s := m.sink(t, "one")
 	m.send(t, 1000)
-	m.settled(t, time.Minute)
+	m.awaitCommitted(t, time.Minute)
 	m.engine.kill(t)
 	m.send(t, need.Amount(100_000, 100_000, 500_000))
 	m.sink(t, "two") // rebalances go on meanwhile
@@ -245,27 +244,27 @@ func engineAway(t *testing.T, m *mill) {
 		t.Errorf("a sink that waits for its engine has %d MiB", mib)
 	}
 	m.engine.start(t)
-	m.settled(t, 2*time.Minute)
-	m.proven(t, m.sent)
-	if n := m.letters(t); n != 0 {
+	m.awaitCommitted(t, 2*time.Minute)
+	m.checkVerified(t, m.sent)
+	if n := m.deadLetters(t); n != 0 {
 		t.Errorf("%d dead letters", n)
 	}
 }
 
-func readAgain(t *testing.T, m *mill) {
+func readAgain(t *testing.T, m *sinkSetup) {
 	s := m.sink(t, "")
 	m.send(t, 10_000)
-	m.settled(t, time.Minute)
+	m.awaitCommitted(t, time.Minute)
 	s.stop(t)
 	for _, role := range []schemas.Role{schemas.RoleSink, schemas.RoleState} {
 		m.c.DeleteGroup(t, m.kafka, role)
 	}
 	m.sink(t, "")
-	m.settled(t, time.Minute)
-	m.proven(t, m.sent)
+	m.awaitCommitted(t, time.Minute)
+	m.checkVerified(t, m.sent)
 }
 
-func badRow(t *testing.T, m *mill) {
+func badRow(t *testing.T, m *sinkSetup) {
 	good := need.Amount(5000, 5000, 500_000)
 	m.sink(t, "one")
 	m.send(t, good)
@@ -273,51 +272,51 @@ func badRow(t *testing.T, m *mill) {
 	bad.Value = []byte("not what it says")
 	m.c.Write(t, m.kafka, bad)
 	m.send(t, good)
-	m.settled(t, 2*time.Minute)
-	m.proven(t, m.sent)
-	if n := m.letters(t); n != 2 { // one of each group
+	m.awaitCommitted(t, 2*time.Minute)
+	m.checkVerified(t, m.sent)
+	if n := m.deadLetters(t); n != 2 { // one of each group
 		t.Errorf("%d dead letters, want 2", n)
 	}
 }
 
-func morePartitions(t *testing.T, m *mill) {
+func morePartitions(t *testing.T, m *sinkSetup) {
 	m.sink(t, "one")
 	m.send(t, 5000)
 	m.c.AddPartitions(t, m.kafka, 2, schemas.Changes)
 	m.send(t, 20_000)
-	m.settled(t, time.Minute)
-	m.proven(t, m.sent)
+	m.awaitCommitted(t, time.Minute)
+	m.checkVerified(t, m.sent)
 }
 
-func anotherTopic(t *testing.T, m *mill) {
+func anotherTopic(t *testing.T, m *sinkSetup) {
 	s := m.sink(t, "")
 	m.send(t, 5000)
-	m.settled(t, time.Minute)
+	m.awaitCommitted(t, time.Minute)
 	s.stop(t)
 	m.c.DeleteTopic(t, m.kafka, schemas.Changes)
 	m.want(t, 0, "", "migrate")
 	m.send(t, 3000)
 	m.sink(t, "")
-	m.settled(t, time.Minute)
-	m.proven(t, m.sent)
+	m.awaitCommitted(t, time.Minute)
+	m.checkVerified(t, m.sent)
 }
 
-// emptied has the tables of changes emptied beside a running sink, which hides nothing of that, and filled again.
-func emptied(t *testing.T, m *mill) {
+// emptied truncates the tables of changes while a sink runs, checks that this is detected, and refills them.
+func emptied(t *testing.T, m *sinkSetup) {
 	m.sink(t, "one")
 	m.send(t, 5000)
-	m.settled(t, time.Minute)
+	m.awaitCommitted(t, time.Minute)
 	for _, table := range []string{"audit_log", "copy_state"} {
 		if err := clickhousetest.Exec(t.Context(), m.engine.server.Addr(), "TRUNCATE TABLE millrace."+table); err != nil {
 			t.Fatal(err)
 		}
 	}
 	m.send(t, 5000)
-	m.settled(t, time.Minute)
+	m.awaitCommitted(t, time.Minute)
 	m.want(t, 3, "copy_state lacks offsets 0 to ", "verify")
 	m.want(t, 0, "copy_state: stored offsets 0 to ", "rebuild")
 	m.send(t, 1000)
-	m.settled(t, time.Minute)
-	m.want(t, 0, "the tables have all committed records", "rebuild")
-	m.proven(t, m.sent)
+	m.awaitCommitted(t, time.Minute)
+	m.want(t, 0, "the tables have all that was committed", "rebuild")
+	m.checkVerified(t, m.sent)
 }

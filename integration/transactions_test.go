@@ -12,9 +12,9 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// What a producer of others writes in transactions is handled if they are committed and only then, by each reader of
-// changes. Partitions that end with a marker are no lag, and tables are read to their ends. A transaction that stays open
-// holds up what is behind it in its own partition, is no lag, and is reported.
+// TestTransactions checks that readers of changes handle records in transactions of other producers only after the
+// commit. Partitions that end with a marker have no lag, and tables are read to the end. An open transaction blocks the
+// later records of its partition, is not lag, and is reported.
 func TestTransactions(t *testing.T) {
 	need.Full(t)
 	c := harness.Kafka(t, harness.Options{Brokers: 1})
@@ -71,13 +71,13 @@ func TestTransactions(t *testing.T) {
 			})
 		}
 	}
-	c.Begin(t, cfg, "one", write(0, "a", "b")...)(true)
-	c.Begin(t, cfg, "two", write(0, "c")...)(false)
-	c.Begin(t, cfg, "one", write(1, "d")...)(false)
+	c.BeginTransaction(t, cfg, "one", write(0, "a", "b")...)(true)
+	c.BeginTransaction(t, cfg, "two", write(0, "c")...)(false)
+	c.BeginTransaction(t, cfg, "one", write(1, "d")...)(false)
 	await("a", "b")
 	atTheEnd(0)
 
-	end := c.Begin(t, cfg, "two", write(0, "e", "f")...)
+	end := c.BeginTransaction(t, cfg, "two", write(0, "e", "f")...)
 	c.Write(t, cfg, append(write(0, "g"), write(2, "h")...)...)
 	await("a", "b", "h")
 	atTheEnd(3)
@@ -89,7 +89,8 @@ func TestTransactions(t *testing.T) {
 	}
 
 	again := &inbox{} // of a reader that was not there before
-	part, err := kafka.NewTable(cfg, schemas.Changes, func(_ []byte, d *schemas.Delivery) error { again.add(d); return nil })
+	part, err := kafka.NewTable(cfg, schemas.Changes,
+		func(_ []byte, d *schemas.Delivery) error { again.add(d); return nil })
 	running(t, part, err)
 	if err := part.CatchUp(t.Context()); err != nil {
 		t.Fatal(err)

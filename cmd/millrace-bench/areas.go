@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/cmd/millrace/usage"
 )
 
-// An area is a table of figures.
+// area is a group of benchmarks whose results form one table.
 type area struct {
 	name, short, long string
 	take              func(context.Context, bench.Config) ([]bench.Row, error)
@@ -21,39 +21,40 @@ type area struct {
 
 func areas() []area {
 	return []area{
-		{"parts", "Take the figures of the codec and of digests",
-			`One call after the other, in this process. It takes half a minute.`, bench.Parts},
-		{"runtime", "Take the figures of the stream runtime", `The broker is in memory, in a process of its own on loopback.
+		{"parts", "Benchmark the codec and the digests",
+			`Calls run one after the other in this process. It takes half a minute.`, bench.Parts},
+		{"runtime", "Benchmark the stream runtime", `The broker is in memory, in a separate process on loopback.
 It takes about four minutes.`, bench.Runtime},
-		{"sink", "Take the figures of the sink", `The broker in memory, the role sink and an embedded ClickHouse are
-processes that share the machine. It takes about ten minutes. The rows of the tables that are read are made by
-ClickHouse itself (--rows).`, bench.Sink},
-		{"storage", "Take the figures of stores and of the outbox", `An S3 server in memory, then a real one, then local files;
-server and client are processes that share the machine, ours and the peer's in turns. It takes about seven minutes.`, bench.Storage},
-		{"main", "Take the figures of the main job", `All roles run over an embedded broker and an embedded ClickHouse,
-as 'millrace demo' has them: files are stored, copied twice, checked, and all of it is on record; then copies are
-deleted; then an import is copied; then changes are waited for. It takes about eight minutes.`, bench.Main},
+		{"sink", "Benchmark the sink", `The in-memory broker, the role sink and an embedded ClickHouse are
+processes on this machine. It takes about ten minutes. ClickHouse generates the rows of the tables that the
+read benchmarks use (--rows).`, bench.Sink},
+		{"storage", "Benchmark the stores and the outbox", `An S3 server in memory, then a real one, then local files.
+Server and client are processes on this machine; ours and the peer's run in turns. It takes about seven minutes.`,
+			bench.Storage},
+		{"main", "Benchmark the main job", `All roles run with an embedded broker and an embedded ClickHouse, as in
+'millrace demo'. Files are stored, copied twice, checked and recorded; then copies are deleted; then an import is
+copied; then the latency of changes is measured. It takes about eight minutes.`, bench.Main},
 	}
 }
 
 const about = `
 
-Figures mean little on a machine that does anything else meanwhile. The results of the
-rounds go to standard error. A peer that is not there is reported as absent; 'make peers
-servers' builds them.
+Other load on the machine distorts the results. The results of each round go to standard
+error. A peer that is not installed is reported as absent; 'make peers servers' builds the
+peers.
 
 ` + exitCodes
 
 func newArea(a area) *cobra.Command {
-	return new(flags).command(a.name, a.short+", in one table", a.long, a)
+	return new(flags).command(a.name, a.short, a.long, a)
 }
 
 func newAll() *cobra.Command {
-	return new(flags).command("all", "Take all figures, one area after the other",
-		"With -o markdown each area has a heading and a table of its own.", areas()...)
+	return new(flags).command("all", "Run all benchmarks, one area after the other",
+		"With -o markdown each area has its own heading and table.", areas()...)
 }
 
-// flags are those of every area.
+// flags are the flags that every area has.
 type flags struct {
 	cfg          bench.Config
 	rows, output string
@@ -84,31 +85,32 @@ func (f *flags) command(name, short, long string, of ...area) *cobra.Command {
 		},
 	}
 	s := c.Flags()
-	s.BoolVar(&f.cfg.Quick, "quick", false, "see that it works: with amounts so small that the figures say nothing")
-	s.StringVar(&f.rows, "row", "", "only rows whose names match `REGEXP`")
+	s.BoolVar(&f.cfg.Quick, "quick", false, "smoke test: amounts too small for meaningful results")
+	s.StringVar(&f.rows, "row", "", "run only rows with names that match `REGEXP`")
 	s.StringVarP(&f.output, "output", "o", "table", "`FORM`: table, json (one object) or markdown")
 	s.StringVar(&f.cfg.Peers, "peers", "",
-		"`DIR` of the peers' and the S3 server's programs (default: peers, beside this program)")
+		"`DIR` with the programs of the peers and S3 servers (default: peers, next to this program)")
 	for _, a := range of {
 		switch a.name {
 		case "sink":
 			s.IntVar(&f.cfg.Filled, "rows", 0,
-				"`N` rows of the tables that are read, a multiple of 1,000 from 10,000 on (default: 10 million)")
+				"fill the tables of the read benchmarks with `N` rows: a multiple of 1,000, at least 10,000 "+
+					"(default: 10 million)")
 		case "main":
 			s.StringVar(&f.cfg.Files, "files", "",
-				"store the files of `DIR`, which is only read (default: Go's own sources)")
+				"store the files below `DIR`, which is not changed (default: the Go source tree)")
 		}
 	}
 	return c
 }
 
-// check reads the flags.
+// check validates the flags and sets the fields of cfg that depend on them.
 func (f *flags) check() (err error) {
 	if err := bench.CheckForm(f.output); err != nil {
 		return err
 	}
 	if f.cfg.Filled < 0 || f.cfg.Filled%1000 != 0 || 0 < f.cfg.Filled && f.cfg.Filled < 10_000 {
-		return fmt.Errorf("%w: --rows is a multiple of 1,000 from 10,000 on, not %d", usage.Err, f.cfg.Filled)
+		return fmt.Errorf("%w: --rows is a multiple of 1,000 and at least 10,000, not %d", usage.Err, f.cfg.Filled)
 	}
 	if f.cfg.Rows, err = regexp.Compile(f.rows); err != nil {
 		return fmt.Errorf("%w: --row: %w", usage.Err, err)

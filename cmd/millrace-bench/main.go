@@ -1,5 +1,5 @@
-// Command millrace-bench takes the figures of millrace, side by side with those of other programs. 'millrace bench'
-// starts it. It is a program of its own so that millrace itself holds nothing that only measures.
+// Command millrace-bench runs the benchmarks of millrace next to those of other programs. 'millrace bench' starts it.
+// It is a separate program so that the millrace binary contains no measuring code.
 package main
 
 import (
@@ -31,7 +31,7 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is main without the process.
+// run executes the command line and returns the exit code.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
@@ -51,16 +51,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitError
 }
 
-const exitCodes = `Exit codes: 0 all figures were taken, also if a target was missed (see MET), 1 error, 2 usage,
+const exitCodes = `Exit codes: 0 all benchmarks ran, even if a target was missed (see MET), 1 error, 2 usage,
 130 interrupted.`
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
-		Use:         "millrace-bench AREA",
-		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "millrace bench"}, // as people start it
-		Short:       "Take figures, and compare them with their targets",
-		Long: `Takes figures on this machine, now, and compares them with their targets and with those of
-other programs, which run in turns with ours. Every figure is of a part as the roles
+		Use: "millrace-bench AREA",
+		// users start it through millrace
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "millrace bench"},
+		Short:       "Run benchmarks and compare the results with targets",
+		Long: `Runs benchmarks on this machine and compares the results with targets and with other
+programs, which run in turns with millrace. Every component is configured as the roles
 configure it.
 
 ` + exitCodes,
@@ -70,7 +71,7 @@ configure it.
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SuggestionsMinimumDistance = 2
-	root.CompletionOptions.DisableDefaultCmd = true // the completion of millrace does not reach this program
+	root.CompletionOptions.DisableDefaultCmd = true // shell completion of millrace does not cover this program
 	root.SetFlagErrorFunc(usage.Flag)
 	root.AddCommand(newAll())
 	for _, a := range areas() {

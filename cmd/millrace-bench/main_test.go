@@ -21,37 +21,40 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// A wrong command line is refused with the right one, before any process starts.
+// A wrong command line fails with a usage error before any process starts.
 func TestUsage(t *testing.T) {
 	for name, tt := range map[string]struct {
 		args string
 		code int
-		says string // on standard error, or on standard output if the code is 0
+		text string // on standard error, or on standard output if the code is 0
 	}{
-		"an unknown form":           {"runtime -o xml", exitUsage, `table, json or markdown, not "xml"`},
-		"a pattern that is none":    {"runtime --row (", exitUsage, "--row: error parsing regexp"},
-		"rows that there are not":   {"all --row nosuchrow --files .", exitUsage, `no row matches "nosuchrow"`},
-		"an unknown area":           {"runtme", exitUsage, `did you mean "runtime"`},
-		"too few rows":              {"sink --rows 5", exitUsage, "a multiple of 1,000 from 10,000 on, not 5"},
-		"a flag of another area":    {"runtime --rows 10000", exitUsage, "unknown flag: --rows; see 'millrace bench runtime --help'"},
-		"files that are not there":  {"main --files nowhere", exitUsage, "list the files to store: "},
-		"a side without a broker":   {"side", exitUsage, "wants --broker, --group and --records"},
-		"a sink without a database": {"sinkside", exitUsage, "wants --broker, --clickhouse, --database and --records"},
-		"a job without items":       {"rolesside --do delete --dir d", exitUsage, "or --do delete or import with --items and --window"},
-		"no completion":             {"completion bash", exitUsage, `millrace bench: "completion" is not a command of 'millrace bench'`},
-		"nothing":                   {"", exitFine, "Exit codes: 0 all figures"},
-		"how it is started":         {"", exitFine, "millrace bench AREA [flags]"},
-		"help of an area":           {"all --help", exitFine, "Figures mean little on a machine that does anything else"},
+		"an unknown form":    {"runtime -o xml", exitUsage, `table, json or markdown, not "xml"`},
+		"an invalid pattern": {"runtime --row (", exitUsage, "--row: error parsing regexp"},
+		"no matching row":    {"all --row nosuchrow --files .", exitUsage, `no row matches "nosuchrow"`},
+		"an unknown area":    {"runtme", exitUsage, `did you mean "runtime"`},
+		"too few rows":       {"sink --rows 5", exitUsage, "a multiple of 1,000 and at least 10,000, not 5"},
+		"a flag of another area": {"runtime --rows 10000", exitUsage,
+			"unknown flag: --rows; see 'millrace bench runtime --help'"},
+		"missing files":             {"main --files nowhere", exitUsage, "list the files to store: "},
+		"a side without a broker":   {"side", exitUsage, "--broker, --group and --records are required"},
+		"a sink without a database": {"sinkside", exitUsage, "--broker, --clickhouse, --database and --records are required"},
+		"a job without items": {"rolesside --do delete --dir d", exitUsage,
+			"or --do delete or import with --items and --window"},
+		"no completion": {"completion bash", exitUsage,
+			`millrace bench: "completion" is no command of 'millrace bench'`},
+		"no arguments":    {"", exitFine, "Exit codes: 0 all benchmarks ran"},
+		"usage line":      {"", exitFine, "millrace bench AREA [flags]"},
+		"help of an area": {"all --help", exitFine, "Other load on the machine distorts the results"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var out, complaint bytes.Buffer
-			code := run(t.Context(), strings.Fields(tt.args), &out, &complaint)
-			said := &complaint
+			var out, stderr bytes.Buffer
+			code := run(t.Context(), strings.Fields(tt.args), &out, &stderr)
+			text := &stderr
 			if code == exitFine {
-				said = &out
+				text = &out
 			}
-			if code != tt.code || !strings.Contains(said.String(), tt.says) {
-				t.Errorf("exit code %d, said %q; want %d, %q", code, said, tt.code, tt.says)
+			if code != tt.code || !strings.Contains(text.String(), tt.text) {
+				t.Errorf("exit code %d, output %q; want %d, %q", code, text, tt.code, tt.text)
 			}
 		})
 	}

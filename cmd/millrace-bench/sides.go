@@ -12,9 +12,9 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3bench"
 )
 
-// The commands of this file are processes of the figures, for the areas to start.
+// The hidden commands of this file are child processes that the benchmarks start.
 
-// hidden is a command that does one thing and prints one line about it.
+// hidden returns a hidden command that does one job and prints its result as one line.
 func hidden(name, short string, do func(context.Context) (line []byte, err error)) *cobra.Command {
 	return &cobra.Command{
 		Use: name, Short: short, Hidden: true, Args: usage.NoArgs,
@@ -31,7 +31,7 @@ func hidden(name, short string, do func(context.Context) (line []byte, err error
 
 func newBroker() *cobra.Command {
 	return &cobra.Command{
-		Use: "broker", Short: "Serve as a broker in memory until standard input ends", Hidden: true, Args: usage.NoArgs,
+		Use: "broker", Short: "Run an in-memory broker until standard input ends", Hidden: true, Args: usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return kafkabench.Serve(c.InOrStdin(), c.OutOrStdout()) },
 	}
 }
@@ -39,26 +39,26 @@ func newBroker() *cobra.Command {
 func newObjects() *cobra.Command {
 	var load s3bench.Load
 	c := &cobra.Command{
-		Use: "objects", Short: "Serve objects in memory until standard input ends", Hidden: true, Args: usage.NoArgs,
+		Use: "objects", Short: "Run an in-memory S3 server until standard input ends", Hidden: true, Args: usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if load.Objects < 0 || load.Size < 0 || load.Keys < 0 {
-				return fmt.Errorf("%w: wants no negative numbers", usage.Err)
+				return fmt.Errorf("%w: numbers must not be negative", usage.Err)
 			}
 			return s3bench.Serve(c.Context(), load, c.InOrStdin(), c.OutOrStdout())
 		},
 	}
-	c.Flags().StringVar(&load.Bucket, "bucket", "", "`NAME` of the bucket that is there")
+	c.Flags().StringVar(&load.Bucket, "bucket", "", "create the bucket `NAME`")
 	c.Flags().IntVar(&load.Objects, "objects", 0, "hold `N` objects")
-	c.Flags().Int64Var(&load.Size, "size", 0, "`BYTES` of each")
-	c.Flags().IntVar(&load.Keys, "keys", 0, "list `N` keys instead of what it holds")
+	c.Flags().Int64Var(&load.Size, "size", 0, "size of each object in `BYTES`")
+	c.Flags().IntVar(&load.Keys, "keys", 0, "list `N` generated keys instead of the stored objects")
 	return c
 }
 
 func newSide() *cobra.Command {
 	var side bench.Side
-	c := hidden("side", "Consume records and say how long it took", func(ctx context.Context) ([]byte, error) {
+	c := hidden("side", "Consume records and print the time it took", func(ctx context.Context) ([]byte, error) {
 		if side.Broker == "" || side.Group == "" || side.Records <= 0 {
-			return nil, fmt.Errorf("%w: wants --broker, --group and --records", usage.Err)
+			return nil, fmt.Errorf("%w: --broker, --group and --records are required", usage.Err)
 		}
 		return side.Consume(ctx)
 	})
@@ -70,44 +70,44 @@ func newSide() *cobra.Command {
 
 func newSinkSide() *cobra.Command {
 	var side bench.SinkSide
-	c := hidden("sinkside", "Run the role sink and say how long it took", func(ctx context.Context) ([]byte, error) {
+	c := hidden("sinkside", "Run the role sink and print the time it took", func(ctx context.Context) ([]byte, error) {
 		if side.Broker == "" || side.ClickHouse == "" || side.Database == "" || side.Records <= 0 {
-			return nil, fmt.Errorf("%w: wants --broker, --clickhouse, --database and --records", usage.Err)
+			return nil, fmt.Errorf("%w: --broker, --clickhouse, --database and --records are required", usage.Err)
 		}
 		return side.Store(ctx)
 	})
 	c.Flags().StringVar(&side.Broker, "broker", "", "`HOST:PORT` of a broker")
 	c.Flags().StringVar(&side.ClickHouse, "clickhouse", "", "`HOST:PORT` of a ClickHouse")
-	c.Flags().StringVar(&side.Database, "database", "", "`NAME` of a database that has the tables")
-	c.Flags().IntVar(&side.Partitions, "partitions", 0, "`N` partitions that each topic has")
+	c.Flags().StringVar(&side.Database, "database", "", "`NAME` of a migrated database")
+	c.Flags().IntVar(&side.Partitions, "partitions", 0, "`N` partitions per topic")
 	c.Flags().IntVar(&side.Records, "records", 0, "stop after `N` records")
 	return c
 }
 
 func newStorageSide() *cobra.Command {
 	var side bench.StorageSide
-	c := hidden("storageside", "Do something with every item of a space and say how long it took",
+	c := hidden("storageside", "Process every item of a space and print the time it took",
 		func(ctx context.Context) ([]byte, error) { return side.Run(ctx) }) //nolint:gocritic // flags set side later
 	c.Flags().StringVar(&side.Do, "do", "", "hash, copy or list")
 	c.Flags().StringVar(&side.Endpoint, "endpoint", "", "`URL` of an S3 server")
-	c.Flags().StringVar(&side.Root, "root", "", "`FOLDER` with one for each store of files, instead of an S3 server")
+	c.Flags().StringVar(&side.Root, "root", "", "`DIR` with a subdirectory per file store, instead of an S3 server")
 	c.Flags().StringVar(&side.Source, "source", "",
-		"`ID` of the store that is read; with an S3 server the prefix of its buckets too")
-	c.Flags().StringVar(&side.Target, "target", "", "`ID` of the store that is written")
+		"`ID` of the source store; with an S3 server also its bucket prefix")
+	c.Flags().StringVar(&side.Target, "target", "", "`ID` of the target store")
 	c.Flags().StringVar(&side.Space, "space", "", "`NAME` of a space")
-	c.Flags().IntVar(&side.Workers, "workers", 0, "do `N` items at a time")
+	c.Flags().IntVar(&side.Workers, "workers", 0, "process `N` items concurrently")
 	c.Flags().StringVar(&side.Profile, "profile", "", "write a CPU profile to `FILE`")
 	return c
 }
 
 func newRolesSide() *cobra.Command {
 	var side bench.RolesSide
-	c := hidden("rolesside", "Run all roles for one job and say how long it took",
+	c := hidden("rolesside", "Run all roles for one job and print the time it took",
 		func(ctx context.Context) ([]byte, error) { return side.Run(ctx) }) //nolint:gocritic // flags set side later
 	c.Flags().StringVar(&side.Do, "do", "", "store, change, delete or import")
-	c.Flags().StringVar(&side.Dir, "dir", "", "empty `DIR` for all that it makes")
-	c.Flags().StringVar(&side.Files, "files", "", "store the files of `DIR`")
+	c.Flags().StringVar(&side.Dir, "dir", "", "empty `DIR` for state, stores and output")
+	c.Flags().StringVar(&side.Files, "files", "", "store the files below `DIR`")
 	c.Flags().IntVar(&side.Items, "items", 0, "change, delete or import `N` items")
-	c.Flags().DurationVar(&side.Window, "window", 0, "count deletes or copies for `TIME`")
+	c.Flags().DurationVar(&side.Window, "window", 0, "count deletes or copies for this `DURATION`")
 	return c
 }

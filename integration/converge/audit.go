@@ -2,76 +2,76 @@ package converge
 
 import "cmp"
 
-// A deed is what acts and entries are compared by.
-type deed struct {
-	Place
+// mutationKey is the key by which mutations and audit entries are compared.
+type mutationKey struct {
+	ItemRef
 	kind   Kind
-	sha    string // of a put whose record has digests
-	detail string // of properties that were set
+	sha    string // for a put with digests
+	detail string // the properties, for SetProperties
 }
 
-func (a Act) deed() deed {
-	d := deed{Place: a.Place, kind: a.Kind}
+func (a Mutation) key() mutationKey {
+	d := mutationKey{ItemRef: a.ItemRef, kind: a.Kind}
 	switch {
-	case a.Kind == Put && !a.Bare:
+	case a.Kind == Put && !a.NoDigests:
 		d.sha = a.Content.SHA256
 	case a.Kind == SetProperties:
-		d.detail = told(a.Content)
+		d.detail = formatProperties(a.Content)
 	}
 	return d
 }
 
-// audit compares what clients did with what is on record of the store that they use: as many entries as acts, under who
-// made them. An act that was tried again may be there more than once. In other stores nothing is a client's.
+// audit compares the mutations of clients with the audit entries of their store: every mutation needs an entry with its
+// user. A retried mutation may have several entries. Entries of other stores must not have origin client.
 func (c *comparison) audit() {
-	bare := map[Place]bool{}
-	for _, a := range c.acts {
-		bare[a.Place] = bare[a.Place] || a.Bare
+	noDigests := map[ItemRef]bool{}
+	for _, a := range c.mutations {
+		noDigests[a.ItemRef] = noDigests[a.ItemRef] || a.NoDigests
 	}
-	recorded, whose := map[deed]int{}, map[deed]map[string]int{}
+	recorded, users := map[mutationKey]int{}, map[mutationKey]map[string]int{}
 	for _, e := range c.sight.Audit {
-		at := Copy{c.Model.source, e.Place}
-		d := Act{Place: e.Place, Kind: e.Kind, Content: e.Content, Bare: bare[e.Place]}.deed()
+		at := Copy{c.Model.source, e.ItemRef}
+		d := Mutation{ItemRef: e.ItemRef, Kind: e.Kind, Content: e.Content, NoDigests: noDigests[e.ItemRef]}.key()
 		switch {
 		case !e.Client:
 			continue
 		case e.Store != at.Store:
-			c.report(ActInvented, e.Copy, "%s by %q", e.Kind, e.User)
+			c.report(MutationUnknown, e.Copy, "%s by %q", e.Kind, e.User)
 			continue
 		}
 		recorded[d]++
-		if whose[d] == nil {
-			whose[d] = map[string]int{}
+		if users[d] == nil {
+			users[d] = map[string]int{}
 		}
-		whose[d][e.User]++
+		users[d][e.User]++
 	}
-	acts := map[deed]map[string]int{}
-	for _, a := range c.acts {
-		if acts[a.deed()] == nil {
-			acts[a.deed()] = map[string]int{}
+	mutations := map[mutationKey]map[string]int{}
+	for _, a := range c.mutations {
+		if mutations[a.key()] == nil {
+			mutations[a.key()] = map[string]int{}
 		}
-		acts[a.deed()][a.User]++
+		mutations[a.key()][a.User]++
 	}
-	for d, users := range acts {
-		for user, n := range users {
-			at, have := Copy{c.Model.source, d.Place}, whose[d][user]
+	for d, byUser := range mutations {
+		for user, n := range byUser {
+			at, have := Copy{c.Model.source, d.ItemRef}, users[d][user]
 			switch {
 			case have >= n:
-			case recorded[d] >= sum(users):
-				c.report(ActByAnother, at, "%s by %s %d times, on record %d times under that name", d.kind, user, n, have)
+			case recorded[d] >= sum(byUser):
+				c.report(MutationWrongUser, at, "%s by %s %d times, recorded %d times for that user", d.kind, user, n, have)
 			default:
-				c.report(ActUnrecorded, at, "%s by %s %d times, on record %d times", d, user, n, have)
+				c.report(MutationUnrecorded, at, "%s by %s %d times, recorded %d times", d, user, n, have)
 			}
 		}
 	}
 	for d, n := range recorded {
-		if acts[d] == nil {
-			c.report(ActInvented, Copy{c.Model.source, d.Place}, "%s, %d times", d, n)
+		if mutations[d] == nil {
+			c.report(MutationUnknown, Copy{c.Model.source, d.ItemRef}, "%s, %d times", d, n)
 		}
 	}
 }
 
-func (d deed) String() string {
+func (d mutationKey) String() string {
 	if about := cmp.Or(short(d.sha), d.detail); about != "" {
 		return string(d.kind) + " of " + about
 	}

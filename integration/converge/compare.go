@@ -8,43 +8,43 @@ import (
 	"strings"
 )
 
-// A Finding is a way in which something is not as it must be.
+// Finding is a kind of deviation from the expected state.
 type Finding string
 
 // The findings.
 const (
-	SourceChanged   Finding = "source changed"   // the source is not what clients made of it
-	LastCopyGone    Finding = "last copy gone"   // no store holds an item that was never deleted
-	DeletedOnAGuess Finding = "deleted on guess" // a copy went, and only a guess says that its source did
-	KeptGone        Finding = "kept copy gone"   // a copy went that the policy keeps
-	CopyGone        Finding = "copy gone"        // a copy is on record, was not lost, and is not there
-	CopyMissing     Finding = "copy missing"
-	CopyDiffers     Finding = "copy differs" // in bytes or properties
-	CopyLeft        Finding = "copy left"    // its source was deleted
-	NeverPut        Finding = "never put"    // an item or content that no client ever put
-	ManifestWrong   Finding = "manifest wrong"
-	AuditWrong      Finding = "audit log wrong" // of the newest content
-	ActUnrecorded   Finding = "act unrecorded"
-	ActByAnother    Finding = "act by another" // it is on record under another user
-	ActInvented     Finding = "act invented"   // a client's act is on record that no client made
+	SourceChanged      Finding = "source changed"   // the source differs from what clients wrote
+	LastCopyGone       Finding = "last copy gone"   // no store holds an item that was never deleted
+	DeletedOnAGuess    Finding = "deleted on guess" // a copy was deleted because of a guessed delete of its source
+	KeptGone           Finding = "kept copy gone"   // a copy was deleted although the policy keeps it
+	CopyGone           Finding = "copy gone"        // a recorded copy is missing and was not lost by a fault
+	CopyMissing        Finding = "copy missing"
+	CopyDiffers        Finding = "copy differs" // in bytes or properties
+	CopyLeft           Finding = "copy left"    // a copy remains although its source was deleted
+	NeverPut           Finding = "never put"    // an item or content that no client ever put
+	ManifestWrong      Finding = "manifest wrong"
+	AuditWrong         Finding = "audit log wrong" // the latest content in the audit log is wrong
+	MutationUnrecorded Finding = "mutation unrecorded"
+	MutationWrongUser  Finding = "mutation of wrong user" // recorded with another user
+	MutationUnknown    Finding = "mutation unknown"       // a client mutation is recorded that no client made
 
-	IncidentInvented Finding = "incident invented" // no fault of the run leads to it
-	IncidentTwice    Finding = "incident twice"    // more often than its fault
-	IncidentIdle     Finding = "incident idle"     // it is open, and nothing is wrong
-	DecisionLost     Finding = "decision lost"     // of a person, about an incident
-	LetterInvented   Finding = "letter invented"   // a dead letter that no fault of the run leads to
+	IncidentUnexplained   Finding = "incident unexplained"    // no fault of the run explains it
+	IncidentDuplicate     Finding = "incident duplicated"     // opened more often than its fault occurred
+	IncidentStale         Finding = "incident stale"          // open although nothing deviates
+	DecisionLost          Finding = "decision lost"           // a person's decision about an incident had no effect
+	DeadLetterUnexplained Finding = "dead letter unexplained" // no fault of the run explains a dead letter
 )
 
-// A Row is what one place has on record of a copy.
+// Row is the recorded state of a copy in one source of records.
 type Row struct {
 	Live   bool
-	SHA256 string // empty: without digests
+	SHA256 string // empty: no digests recorded
 }
 
-// A Record is what is on record of a copy.
+// Record is the recorded state of a copy.
 type Record struct{ Manifest, Audit Row }
 
-// An Entry is a row of the audit log.
+// Entry is a row of the audit log.
 type Entry struct {
 	Copy
 	Kind    Kind
@@ -53,25 +53,25 @@ type Entry struct {
 	Content Content
 }
 
-// A Sight is what was found at rest.
-type Sight struct {
-	Copies    map[Copy]Content
-	Records   map[Copy]Record
-	Incidents []Incident // all that were ever opened, those of one copy and kind in their order
-	Audit     []Entry
-	Letters   []Letter // all that there ever were
-	// Healed: dead letters were handled once more, and then every copy was checked. Before that a copy that was lost need
-	// not be known to be, and a command that is a dead letter is yet to be carried out.
-	Healed bool
+// Observation is the state of stores, records, incidents and the audit log at rest.
+type Observation struct {
+	Copies      map[Copy]Content
+	Records     map[Copy]Record
+	Incidents   []Incident // all ever opened; those of the same copy and kind in order
+	Audit       []Entry
+	DeadLetters []DeadLetter // all dead letters ever written
+	// Rechecked is set after dead letters were redriven and every copy was checked. Before that, a lost copy may be
+	// undetected, and the command of a dead letter is not executed.
+	Rechecked bool
 }
 
-// A Deviation is something that is not as it must be.
+// Deviation is a difference from the expected state.
 type Deviation struct {
 	Finding Finding
 	Copy    Copy
 	Detail  string
-	// Excuse is the kind of the open incident of the copy, or what Healed says of sights before; empty: it has none.
-	Excuse string
+	// Explanation is the open incident or the state before Rechecked that explains the deviation; empty: unexplained.
+	Explanation string
 }
 
 func (d Deviation) String() string {
@@ -79,40 +79,40 @@ func (d Deviation) String() string {
 	if d.Detail != "" {
 		s += ": " + d.Detail
 	}
-	if d.Excuse != "" {
-		s += " (" + d.Excuse + ")"
+	if d.Explanation != "" {
+		s += " (" + d.Explanation + ")"
 	}
 	return s
 }
 
-func comparePlaces(a, b Place) int {
+func compareItems(a, b ItemRef) int {
 	return cmp.Or(strings.Compare(a.Space, b.Space), strings.Compare(a.Item, b.Item))
 }
 
 func compareCopies(a, b Copy) int {
-	return cmp.Or(comparePlaces(a.Place, b.Place), strings.Compare(a.Store, b.Store))
+	return cmp.Or(compareItems(a.ItemRef, b.ItemRef), strings.Compare(a.Store, b.Store))
 }
 
-// comparison is one run of Compare.
+// comparison is the state of one call of Compare.
 type comparison struct {
 	*Model
-	sight Sight
-	dead  map[Copy]bool // of which a command is a dead letter
-	named map[int]bool  // the incidents, by index, that are open and excuse something
+	sight Observation
+	dead  map[Copy]bool // copies with a command that is a dead letter
+	named map[int]bool  // indexes of open incidents that explain a deviation
 	found []Deviation
 }
 
-// Compare returns all that is not as it must be, by copy. Incidents and dead letters are compared with the faults of the
-// run if the sight is healed.
-func (m *Model) Compare(s Sight) []Deviation {
+// Compare returns all deviations, sorted by copy. It compares incidents and dead letters with the faults of the run
+// only if s is Rechecked.
+func (m *Model) Compare(s Observation) []Deviation {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := &comparison{Model: m, sight: s, dead: map[Copy]bool{}, named: map[int]bool{}}
-	for _, l := range s.Letters {
+	for _, l := range s.DeadLetters {
 		c.dead[l.Copy] = true
 	}
 	for at := range s.Copies {
-		if m.items[at.Place] == nil {
+		if m.items[at.ItemRef] == nil {
 			c.report(NeverPut, at, "")
 		}
 	}
@@ -125,10 +125,10 @@ func (m *Model) Compare(s Sight) []Deviation {
 	}
 	c.records()
 	c.audit()
-	if s.Healed {
+	if s.Rechecked {
 		c.incidents()
-		c.decided()
-		c.letters()
+		c.lostDecisions()
+		c.deadLetters()
 	}
 	slices.SortFunc(c.found, func(a, b Deviation) int {
 		return cmp.Or(compareCopies(a.Copy, b.Copy), strings.Compare(string(a.Finding), string(b.Finding)))
@@ -138,24 +138,25 @@ func (m *Model) Compare(s Sight) []Deviation {
 
 // report adds a deviation.
 func (c *comparison) report(f Finding, at Copy, detail string, args ...any) {
-	c.found = append(c.found, Deviation{Finding: f, Copy: at, Detail: fmt.Sprintf(detail, args...), Excuse: c.excuse(f, at)})
+	c.found = append(c.found,
+		Deviation{Finding: f, Copy: at, Detail: fmt.Sprintf(detail, args...), Explanation: c.excuse(f, at)})
 }
 
-// excuse returns why something found about a copy is no deviation; empty if nothing says so.
+// excuse returns the explanation of a finding for a copy, empty if there is none.
 func (c *comparison) excuse(f Finding, at Copy) (why string) {
 	for n, i := range c.sight.Incidents {
-		if i.Open && i.Copy == at && slices.Contains(f.excuses(), i.Kind) {
+		if i.Open && i.Copy == at && slices.Contains(f.explanations(), i.Kind) {
 			c.named[n], why = true, "incident "+i.Kind
 		}
 	}
-	if why == "" && (f == ManifestWrong || f == AuditWrong) && c.wentBack(at.Store) {
-		why = "clock went back" // nothing lists stores yet, so a copy under a younger tombstone is not checked
+	if why == "" && (f == ManifestWrong || f == AuditWrong) && c.clockWentBack(at.Store) {
+		why = "clock went back" // a copy with a later tombstone is not checked
 	}
-	if why != "" || c.sight.Healed {
+	if why != "" || c.sight.Rechecked {
 		return why
 	}
 	lost := false
-	if i := c.items[at.Place]; i != nil {
+	if i := c.items[at.ItemRef]; i != nil {
 		_, lost = i.lost[at.Store]
 	}
 	switch f {
@@ -173,14 +174,14 @@ func (c *comparison) excuse(f Finding, at Copy) (why string) {
 	return ""
 }
 
-// source compares what clients made with what is there. Whoever took a copy away without millrace is no deviation of
-// bytes, but an incident must say that it is gone, unless a guess says that its owner did it.
-func (c *comparison) source(p Place, i *item) {
+// source compares the source with what clients wrote. A loss without millrace needs an incident, unless a guessed
+// delete of the item was published.
+func (c *comparison) source(p ItemRef, i *item) {
 	at := Copy{c.Model.source, p}
 	is, present := c.sight.Copies[at]
 	_, lost := i.lost[at.Store]
 	switch {
-	case i.live && !present && lost && i.guessed:
+	case i.live && !present && lost && i.goneByGuess:
 	case i.live && !present && lost:
 		c.report(CopyMissing, at, "it was lost")
 	case i.live && !present:
@@ -190,11 +191,11 @@ func (c *comparison) source(p Place, i *item) {
 	case i.live && is.SHA256 != i.content.SHA256:
 		c.report(SourceChanged, at, "its bytes are %s, want %s", short(is.SHA256), short(i.content.SHA256))
 	case i.live && !is.sameProperties(i.content):
-		c.report(SourceChanged, at, "its properties are %s, want %s", told(is), told(i.content))
+		c.report(SourceChanged, at, "its properties are %s, want %s", formatProperties(is), formatProperties(i.content))
 	}
 }
 
-// destination compares a copy with what the policy says.
+// destination compares a copy with the policy.
 func (c *comparison) destination(at Copy, i *item) {
 	is, present := c.sight.Copies[at]
 	_, lost := i.lost[at.Store]
@@ -202,9 +203,9 @@ func (c *comparison) destination(at Copy, i *item) {
 	keep := c.rules[at.Space].Keep
 	r := c.sight.Records[at]
 	switch {
-	case present && !i.ever[is.SHA256]:
+	case present && !i.everPut[is.SHA256]:
 		c.report(NeverPut, at, "bytes %s", short(is.SHA256))
-	case i.live && !present && i.guessed && !lost:
+	case i.live && !present && i.goneByGuess && !lost:
 		c.report(DeletedOnAGuess, at, "")
 	case i.live && !present && !lost && (r.Manifest.Live || r.Audit.Live):
 		c.report(CopyGone, at, "")
@@ -212,22 +213,22 @@ func (c *comparison) destination(at Copy, i *item) {
 		c.report(CopyMissing, at, "")
 	case i.live && is.SHA256 != i.content.SHA256:
 		c.report(CopyDiffers, at, "its bytes are %s, want %s", short(is.SHA256), short(i.content.SHA256))
-	case i.live && !is.sameProperties(i.content) && !slices.Contains(c.fixed, at.Store):
-		c.report(CopyDiffers, at, "its properties are %s, want %s", told(is), told(i.content))
+	case i.live && !is.sameProperties(i.content) && !slices.Contains(c.immutable, at.Store):
+		c.report(CopyDiffers, at, "its properties are %s, want %s", formatProperties(is), formatProperties(i.content))
 	case !i.live && keep && kept && !present && !lost:
 		c.report(KeptGone, at, "")
 	case !i.live && keep && kept && !present:
 		c.report(CopyMissing, at, "it was lost, and the policy keeps it")
 	case !i.live && keep && kept && is.SHA256 != i.content.SHA256:
 		c.report(CopyDiffers, at, "the copy that is kept has bytes %s, want %s", short(is.SHA256), short(i.content.SHA256))
-	case !i.live && !keep && present && !i.spared:
+	case !i.live && !keep && present && !i.mayRemain:
 		c.report(CopyLeft, at, "bytes %s", short(is.SHA256))
 	}
 }
 
-// last finds items that clients did not delete and that no store holds any more, though not all copies were taken away
-// without millrace.
-func (c *comparison) last(p Place, i *item) {
+// last reports items that no store has any more, although clients did not delete them and at least one copy was not
+// lost by a fault.
+func (c *comparison) last(p ItemRef, i *item) {
 	if !i.live {
 		return
 	}
@@ -245,7 +246,7 @@ func (c *comparison) last(p Place, i *item) {
 	}
 }
 
-// records compares what is on record of every copy with what is there.
+// records compares the records of every copy with the stores.
 func (c *comparison) records() {
 	all := map[Copy]bool{}
 	for at := range c.sight.Copies {
@@ -263,21 +264,21 @@ func (c *comparison) records() {
 		}{{ManifestWrong, r.Manifest}, {AuditWrong, r.Audit}} {
 			switch {
 			case present && !row.Live:
-				c.report(row.finding, at, "the copy is there and not on record")
+				c.report(row.finding, at, "the copy exists and is not recorded")
 			case !present && row.Live:
-				c.report(row.finding, at, "the copy is on record and not there")
+				c.report(row.finding, at, "the copy is recorded and does not exist")
 			case present && row.SHA256 != "" && row.SHA256 != is.SHA256:
-				c.report(row.finding, at, "bytes %s are on record, and %s are there", short(row.SHA256), short(is.SHA256))
+				c.report(row.finding, at, "bytes %s are recorded, the copy has %s", short(row.SHA256), short(is.SHA256))
 			}
 		}
 	}
 }
 
-// short is the beginning of a digest.
+// short returns the first digits of a digest.
 func short(sha string) string { return sha[:min(len(sha), 8)] }
 
-// told is what a content says of properties.
-func told(c Content) string {
+// formatProperties formats the properties of a content.
+func formatProperties(c Content) string {
 	var all []string
 	for _, k := range slices.Sorted(maps.Keys(c.User)) {
 		all = append(all, k+"="+c.User[k])

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/integration/converge"
 )
 
-// rules: a fan out, a chain, and a space whose copies are kept.
+// rules returns a fan-out, a chain, and a space with copies that are kept.
 func rules() map[string]converge.Rule {
 	return map[string]converge.Rule{
 		"fan":   {Pairs: []converge.Pair{{From: "1", To: "2"}, {From: "1", To: "3"}}},
@@ -19,34 +19,36 @@ func rules() map[string]converge.Rule {
 	}
 }
 
-// A world is a model, and a sight in which all is as it must be.
+// world is a model and an observation that matches it.
 type world struct {
 	*converge.Model
-	converge.Sight
+	converge.Observation
 }
 
 func at(store, space, item string) converge.Copy {
-	return converge.Copy{Store: store, Place: converge.Place{Space: space, Item: item}}
+	return converge.Copy{Store: store, ItemRef: converge.ItemRef{Space: space, Item: item}}
 }
 
 func content(sha string) converge.Content {
 	return converge.Content{SHA256: sha, MediaType: "text/plain", User: map[string]string{"a": "b"}}
 }
 
-// newWorld has an item "live" and an item "gone" in each space. Copies of kept/gone stay.
+// newWorld returns a world with an item "live" and an item "gone" in each space. The copies of kept/gone are kept.
 func newWorld() *world {
-	w := &world{converge.NewModel("1", rules(), "4"), converge.Sight{
-		Copies: map[converge.Copy]converge.Content{}, Records: map[converge.Copy]converge.Record{}, Healed: true,
+	w := &world{converge.NewModel("1", rules(), "4"), converge.Observation{
+		Copies: map[converge.Copy]converge.Content{}, Records: map[converge.Copy]converge.Record{}, Rechecked: true,
 	}}
 	for space, rule := range rules() {
-		w.act(converge.Act{Place: converge.Place{Space: space, Item: "live"}, Kind: converge.Put, User: "ann", Content: content("s-" + space)})
-		w.act(converge.Act{Place: converge.Place{Space: space, Item: "gone"}, Kind: converge.Put, User: "ann", Content: content("g-" + space)})
-		w.act(converge.Act{Place: converge.Place{Space: space, Item: "gone"}, Kind: converge.Delete, User: "ben"})
+		w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: space, Item: "live"}, Kind: converge.Put, User: "ann",
+			Content: content("s-" + space)})
+		w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: space, Item: "gone"}, Kind: converge.Put, User: "ann",
+			Content: content("g-" + space)})
+		w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: space, Item: "gone"}, Kind: converge.Delete, User: "ben"})
 		w.put(at("1", space, "live"), "s-"+space)
 		for _, p := range rule.Pairs {
 			w.put(at(p.To, space, "live"), "s-"+space)
 			if rule.Keep {
-				w.Kept(at(p.To, space, "gone"))
+				w.RecordKept(at(p.To, space, "gone"))
 				w.put(at(p.To, space, "gone"), "g-"+space)
 			}
 		}
@@ -54,60 +56,64 @@ func newWorld() *world {
 	return w
 }
 
-// act is recorded by the model and in the audit log.
-func (w *world) act(a converge.Act) {
-	w.Did(a)
-	w.Audit = append(w.Audit, converge.Entry{Copy: converge.Copy{Store: "1", Place: a.Place}, Kind: a.Kind, User: a.User, Client: true, Content: a.Content})
+// act records a mutation in the model and in the audit log.
+func (w *world) act(a converge.Mutation) {
+	w.RecordMutation(a)
+	w.Audit = append(w.Audit, converge.Entry{Copy: converge.Copy{Store: "1", ItemRef: a.ItemRef}, Kind: a.Kind,
+		User: a.User, Client: true, Content: a.Content})
 }
 
-// put has a store hold a copy that is on record.
+// put adds a recorded copy to a store.
 func (w *world) put(at converge.Copy, sha string) {
 	w.Copies[at] = content(sha)
 	row := converge.Row{Live: true, SHA256: sha}
 	w.Records[at] = converge.Record{Manifest: row, Audit: row}
 }
 
-// remove takes a copy away, and has that on record.
+// remove removes a copy and its records.
 func (w *world) remove(at converge.Copy) {
 	delete(w.Copies, at)
 	w.Records[at] = converge.Record{}
 }
 
-// incident opens an incident of a copy that was lost.
+// incident opens an incident of a lost copy.
 func (w *world) incident(at converge.Copy) { w.open(at, "content-missing", "") }
 
 // open opens an incident.
 func (w *world) open(at converge.Copy, kind, subject string) {
-	w.Incidents = append(w.Incidents, converge.Incident{Copy: at, Kind: kind, Subject: subject, ID: fmt.Sprint(len(w.Incidents)), Open: true})
+	w.Incidents = append(w.Incidents,
+		converge.Incident{Copy: at, Kind: kind, Subject: subject, ID: fmt.Sprint(len(w.Incidents)), Open: true})
 }
 
-// closed closes the newest incident; a person has given the reasons.
+// closed closes the latest incident with the given reasons of persons.
 func (w *world) closed(reasons ...string) {
 	i := &w.Incidents[len(w.Incidents)-1]
 	i.Open, i.Reasons = false, reasons
 }
 
-// lose takes a copy away, which is on record.
+// lose removes a copy but not its records.
 func (w *world) lose(at converge.Copy) {
-	w.Lost(at)
+	w.RecordLoss(at)
 	delete(w.Copies, at)
 }
 
-// Each kind of deviation is found, and nothing is in a world without one.
+// TestCompare checks that each kind of deviation is found, and that a world without deviations has no findings.
 func TestCompare(t *testing.T) {
 	find := func(f converge.Finding, at converge.Copy) findings { return findings{at: {f}} }
 	for name, tt := range map[string]struct {
 		change func(w *world)
-		want   findings // without an excuse
+		want   findings // findings without an explanation
 	}{
 		"all is well": {func(*world) {}, nil},
 
-		"the source is gone": {func(w *world) { w.remove(at("1", "fan", "live")) }, find(converge.SourceChanged, at("1", "fan", "live"))},
+		"the source is gone": {func(w *world) { w.remove(at("1", "fan", "live")) },
+			find(converge.SourceChanged, at("1", "fan", "live"))},
 		"the source is gone, and an incident says so": {func(w *world) {
 			w.remove(at("1", "fan", "live"))
 			w.incident(at("1", "fan", "live"))
-		}, findings{at("1", "fan", "live"): {converge.IncidentInvented, converge.SourceChanged}}},
-		"the source has other bytes": {func(w *world) { w.put(at("1", "fan", "live"), "x") }, find(converge.SourceChanged, at("1", "fan", "live"))},
+		}, findings{at("1", "fan", "live"): {converge.IncidentUnexplained, converge.SourceChanged}}},
+		"the source has other bytes": {func(w *world) { w.put(at("1", "fan", "live"), "x") },
+			find(converge.SourceChanged, at("1", "fan", "live"))},
 		"the source has other properties": {func(w *world) {
 			c := content("s-fan")
 			c.User = nil
@@ -118,18 +124,20 @@ func TestCompare(t *testing.T) {
 			c.MediaType = ""
 			w.Copies[at("1", "fan", "live")] = c
 		}, find(converge.SourceChanged, at("1", "fan", "live"))},
-		"the source came back": {func(w *world) { w.put(at("1", "fan", "gone"), "g-fan") }, find(converge.SourceChanged, at("1", "fan", "gone"))},
+		"the source came back": {func(w *world) { w.put(at("1", "fan", "gone"), "g-fan") },
+			find(converge.SourceChanged, at("1", "fan", "gone"))},
 		"the source was lost": {func(w *world) {
-			w.Lost(at("1", "fan", "live"))
+			w.RecordLoss(at("1", "fan", "live"))
 			w.remove(at("1", "fan", "live"))
 		}, find(converge.CopyMissing, at("1", "fan", "live"))},
 		"the source was lost, and an incident says so": {func(w *world) {
-			w.Lost(at("1", "fan", "live"))
+			w.RecordLoss(at("1", "fan", "live"))
 			w.remove(at("1", "fan", "live"))
 			w.incident(at("1", "fan", "live"))
 		}, nil},
 
-		"a copy is missing": {func(w *world) { w.remove(at("3", "fan", "live")) }, find(converge.CopyMissing, at("3", "fan", "live"))},
+		"a copy is missing": {func(w *world) { w.remove(at("3", "fan", "live")) },
+			find(converge.CopyMissing, at("3", "fan", "live"))},
 		"a copy was lost, and an incident says so": {func(w *world) {
 			w.lose(at("3", "fan", "live"))
 			w.incident(at("3", "fan", "live"))
@@ -137,11 +145,11 @@ func TestCompare(t *testing.T) {
 		"a copy is missing that was not lost, and an incident says so": {func(w *world) {
 			w.remove(at("3", "fan", "live"))
 			w.incident(at("3", "fan", "live"))
-		}, find(converge.IncidentInvented, at("3", "fan", "live"))},
+		}, find(converge.IncidentUnexplained, at("3", "fan", "live"))},
 		"a copy is gone that is on record": {func(w *world) {
 			delete(w.Copies, at("3", "fan", "live"))
 			w.incident(at("3", "fan", "live"))
-		}, findings{at("3", "fan", "live"): {converge.CopyGone, converge.IncidentInvented}}},
+		}, findings{at("3", "fan", "live"): {converge.CopyGone, converge.IncidentUnexplained}}},
 		"a copy is missing, and an incident of another copy says so": {func(w *world) {
 			w.remove(at("3", "fan", "live"))
 			w.lose(at("2", "fan", "live"))
@@ -157,10 +165,11 @@ func TestCompare(t *testing.T) {
 			w.Records[at("3", "fan", "live")] = converge.Record{}
 			w.open(at("1", "fan", "live"), "audit-mismatch", "")
 		}, findings{
-			at("3", "fan", "live"): {converge.CopyMissing}, at("1", "fan", "live"): {converge.IncidentInvented},
+			at("3", "fan", "live"): {converge.CopyMissing}, at("1", "fan", "live"): {converge.IncidentUnexplained},
 		}},
 		"a copy has the bytes of before": {func(w *world) {
-			w.act(converge.Act{Place: converge.Place{Space: "fan", Item: "live"}, Kind: converge.Put, User: "ann", Content: content("new")})
+			w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: "fan", Item: "live"}, Kind: converge.Put, User: "ann",
+				Content: content("new")})
 			w.put(at("1", "fan", "live"), "new")
 			w.put(at("2", "fan", "live"), "new")
 		}, find(converge.CopyDiffers, at("3", "fan", "live"))},
@@ -169,33 +178,39 @@ func TestCompare(t *testing.T) {
 			c.User = map[string]string{"a": "c"}
 			w.Copies[at("3", "fan", "live")] = c
 		}, find(converge.CopyDiffers, at("3", "fan", "live"))},
-		"a copy stays":                     {func(w *world) { w.put(at("3", "fan", "gone"), "g-fan") }, find(converge.CopyLeft, at("3", "fan", "gone"))},
-		"a copy has bytes that nobody put": {func(w *world) { w.put(at("3", "fan", "live"), "x") }, find(converge.NeverPut, at("3", "fan", "live"))},
-		"a copy is of nothing":             {func(w *world) { w.put(at("3", "fan", "new"), "x") }, find(converge.NeverPut, at("3", "fan", "new"))},
+		"a copy stays": {func(w *world) { w.put(at("3", "fan", "gone"), "g-fan") },
+			find(converge.CopyLeft, at("3", "fan", "gone"))},
+		"a copy has bytes of no put": {func(w *world) { w.put(at("3", "fan", "live"), "x") },
+			find(converge.NeverPut, at("3", "fan", "live"))},
+		"a copy is of nothing": {func(w *world) { w.put(at("3", "fan", "new"), "x") },
+			find(converge.NeverPut, at("3", "fan", "new"))},
 
-		"a kept copy is gone": {func(w *world) { w.remove(at("2", "kept", "gone")) }, find(converge.KeptGone, at("2", "kept", "gone"))},
+		"a kept copy is gone": {func(w *world) { w.remove(at("2", "kept", "gone")) },
+			find(converge.KeptGone, at("2", "kept", "gone"))},
 		"a kept copy is gone, and an incident says so": {func(w *world) {
 			w.remove(at("2", "kept", "gone"))
 			w.incident(at("2", "kept", "gone"))
-		}, findings{at("2", "kept", "gone"): {converge.IncidentInvented, converge.KeptGone}}},
+		}, findings{at("2", "kept", "gone"): {converge.IncidentUnexplained, converge.KeptGone}}},
 		"a kept copy was lost": {func(w *world) {
-			w.Lost(at("2", "kept", "gone"))
+			w.RecordLoss(at("2", "kept", "gone"))
 			w.remove(at("2", "kept", "gone"))
 		}, find(converge.CopyMissing, at("2", "kept", "gone"))},
 		"a kept copy is that of before": {func(w *world) {
-			w.act(converge.Act{Place: converge.Place{Space: "kept", Item: "gone"}, Kind: converge.Put, User: "ann", Content: content("new")})
-			w.act(converge.Act{Place: converge.Place{Space: "kept", Item: "gone"}, Kind: converge.Delete, User: "ann"})
-			w.Kept(at("2", "kept", "gone"))
+			w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: "kept", Item: "gone"}, Kind: converge.Put, User: "ann",
+				Content: content("new")})
+			w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: "kept", Item: "gone"}, Kind: converge.Delete, User: "ann"})
+			w.RecordKept(at("2", "kept", "gone"))
 		}, find(converge.CopyDiffers, at("2", "kept", "gone"))},
 		"a copy that was not there when its source went stays away": {func(w *world) {
-			w.act(converge.Act{Place: converge.Place{Space: "kept", Item: "gone"}, Kind: converge.Put, User: "ann", Content: content("new")})
-			w.act(converge.Act{Place: converge.Place{Space: "kept", Item: "gone"}, Kind: converge.Delete, User: "ann"})
+			w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: "kept", Item: "gone"}, Kind: converge.Put, User: "ann",
+				Content: content("new")})
+			w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: "kept", Item: "gone"}, Kind: converge.Delete, User: "ann"})
 			w.remove(at("2", "kept", "gone"))
 		}, nil},
 
 		"the last copy is gone": {func(w *world) {
 			for _, store := range []string{"1", "2"} {
-				w.Lost(at(store, "chain", "live"))
+				w.RecordLoss(at(store, "chain", "live"))
 				w.incident(at(store, "chain", "live"))
 			}
 			for _, store := range []string{"1", "2", "3"} {
@@ -204,26 +219,26 @@ func TestCompare(t *testing.T) {
 		}, findings{at("1", "chain", "live"): {converge.LastCopyGone}, at("3", "chain", "live"): {converge.CopyMissing}}},
 		"all copies were lost": {func(w *world) {
 			for _, store := range []string{"1", "2", "3"} {
-				w.Lost(at(store, "chain", "live"))
+				w.RecordLoss(at(store, "chain", "live"))
 				w.incident(at(store, "chain", "live"))
 				w.remove(at(store, "chain", "live"))
 			}
 		}, nil},
 		"two were lost, and a guess says that the source is gone": {func(w *world) {
 			for _, store := range []string{"1", "2"} {
-				w.Lost(at(store, "fan", "live"))
+				w.RecordLoss(at(store, "fan", "live"))
 				w.remove(at(store, "fan", "live"))
 			}
-			w.Guessed(converge.Place{Space: "fan", Item: "live"})
+			w.RecordGuess(converge.ItemRef{Space: "fan", Item: "live"})
 			w.incident(at("2", "fan", "live"))
 		}, nil},
 		"a copy was deleted on a guess": {func(w *world) {
-			w.Lost(at("1", "fan", "live"))
-			w.Guessed(converge.Place{Space: "fan", Item: "live"})
+			w.RecordLoss(at("1", "fan", "live"))
+			w.RecordGuess(converge.ItemRef{Space: "fan", Item: "live"})
 			w.remove(at("1", "fan", "live"))
 			w.remove(at("3", "fan", "live"))
 			w.incident(at("3", "fan", "live"))
-		}, findings{at("3", "fan", "live"): {converge.DeletedOnAGuess, converge.IncidentInvented}}},
+		}, findings{at("3", "fan", "live"): {converge.DeletedOnAGuess, converge.IncidentUnexplained}}},
 
 		"the manifest says that a copy is gone": {func(w *world) {
 			w.Records[at("2", "fan", "live")] = converge.Record{Audit: converge.Row{Live: true, SHA256: "s-fan"}}
@@ -247,65 +262,72 @@ func TestCompare(t *testing.T) {
 			w.Records[at("2", "fan", "live")] = r
 		}, nil},
 		"the manifest is wrong, and an incident says so": {func(w *world) {
-			w.Befell(converge.Step, "2")
+			w.RecordFault(converge.ClockStep, "2")
 			w.Records[at("2", "fan", "live")] = converge.Record{Audit: converge.Row{Live: true, SHA256: "s-fan"}}
 			w.open(at("2", "fan", "live"), "resurrected", "")
 		}, nil},
 		"the manifest is wrong, and an incident that says nothing of it is open": {func(w *world) {
 			w.Records[at("2", "fan", "live")] = converge.Record{Audit: converge.Row{Live: true, SHA256: "s-fan"}}
 			w.open(at("2", "fan", "live"), "audit-mismatch", "")
-		}, findings{at("2", "fan", "live"): {converge.IncidentInvented, converge.ManifestWrong}}},
+		}, findings{at("2", "fan", "live"): {converge.IncidentUnexplained, converge.ManifestWrong}}},
 		"a copy stays whose source was deleted before a gap": {func(w *world) {
 			w.put(at("3", "fan", "gone"), "g-fan")
-			w.Spare()
+			w.AllowLeftCopies()
 		}, nil},
 		"a copy stays whose source was deleted after a gap": {func(w *world) {
-			w.Spare()
-			w.act(converge.Act{Place: converge.Place{Space: "fan", Item: "live"}, Kind: converge.Delete, User: "ann"})
+			w.AllowLeftCopies()
+			w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: "fan", Item: "live"}, Kind: converge.Delete, User: "ann"})
 			for _, store := range []string{"1", "2"} {
 				w.remove(at(store, "fan", "live"))
 			}
 		}, find(converge.CopyLeft, at("3", "fan", "live"))},
 		"a kept copy was lost before its source was deleted": {func(w *world) {
-			w.Lost(at("2", "kept", "live"))
-			w.act(converge.Act{Place: converge.Place{Space: "kept", Item: "live"}, Kind: converge.Delete, User: "ann"})
-			w.Kept(at("2", "kept", "live"))
+			w.RecordLoss(at("2", "kept", "live"))
+			w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: "kept", Item: "live"}, Kind: converge.Delete, User: "ann"})
+			w.RecordKept(at("2", "kept", "live"))
 			w.remove(at("1", "kept", "live"))
 			w.remove(at("2", "kept", "live"))
 		}, find(converge.KeptGone, at("2", "kept", "live"))},
 
 		"an act is not on record": {func(w *world) {
-			w.Did(converge.Act{Place: converge.Place{Space: "fan", Item: "live"}, Kind: converge.SetProperties, User: "ann", Content: content("")})
-		}, find(converge.ActUnrecorded, at("1", "fan", "live"))},
+			w.RecordMutation(converge.Mutation{ItemRef: converge.ItemRef{Space: "fan", Item: "live"},
+				Kind: converge.SetProperties, User: "ann", Content: content("")})
+		}, find(converge.MutationUnrecorded, at("1", "fan", "live"))},
 		"one of two equal acts is not on record": {func(w *world) {
-			w.Did(converge.Act{Place: converge.Place{Space: "fan", Item: "live"}, Kind: converge.Put, User: "ann", Content: content("s-fan")})
-		}, find(converge.ActUnrecorded, at("1", "fan", "live"))},
+			w.RecordMutation(converge.Mutation{ItemRef: converge.ItemRef{Space: "fan", Item: "live"}, Kind: converge.Put,
+				User: "ann", Content: content("s-fan")})
+		}, find(converge.MutationUnrecorded, at("1", "fan", "live"))},
 		"an act is on record twice": {func(w *world) {
 			w.Audit = append(w.Audit, w.Audit[0])
 		}, nil},
-		"an act is on record under nobody": {func(w *world) {
+		"a mutation is recorded without a user": {func(w *world) {
 			i := slices.IndexFunc(w.Audit, func(e converge.Entry) bool { return e.Copy == at("1", "fan", "live") })
 			w.Audit[i].User = ""
-		}, find(converge.ActByAnother, at("1", "fan", "live"))},
+		}, find(converge.MutationWrongUser, at("1", "fan", "live"))},
 		"an act is on record as one of ours": {func(w *world) {
 			i := slices.IndexFunc(w.Audit, func(e converge.Entry) bool { return e.Copy == at("1", "fan", "live") })
 			w.Audit[i].Client = false
-		}, find(converge.ActUnrecorded, at("1", "fan", "live"))},
+		}, find(converge.MutationUnrecorded, at("1", "fan", "live"))},
 		"an act is on record that was none": {func(w *world) {
-			w.Audit = append(w.Audit, converge.Entry{Copy: at("1", "fan", "live"), Kind: converge.Delete, User: "ann", Client: true})
-		}, find(converge.ActInvented, at("1", "fan", "live"))},
+			w.Audit = append(w.Audit,
+				converge.Entry{Copy: at("1", "fan", "live"), Kind: converge.Delete, User: "ann", Client: true})
+		}, find(converge.MutationUnknown, at("1", "fan", "live"))},
 		"a client's act is on record in another store": {func(w *world) {
-			w.Audit = append(w.Audit, converge.Entry{Copy: at("2", "fan", "live"), Kind: converge.Put, User: "ann", Client: true, Content: content("s-fan")})
-		}, find(converge.ActInvented, at("2", "fan", "live"))},
+			w.Audit = append(w.Audit, converge.Entry{Copy: at("2", "fan", "live"), Kind: converge.Put, User: "ann", Client: true,
+				Content: content("s-fan")})
+		}, find(converge.MutationUnknown, at("2", "fan", "live"))},
 		"an act of ours is on record": {func(w *world) {
-			w.Audit = append(w.Audit, converge.Entry{Copy: at("2", "fan", "live"), Kind: converge.Put, Content: content("s-fan")})
+			w.Audit = append(w.Audit,
+				converge.Entry{Copy: at("2", "fan", "live"), Kind: converge.Put, Content: content("s-fan")})
 		}, nil},
 		"a record without digests of an act that had none": {func(w *world) {
-			p := converge.Place{Space: "fan", Item: "bare"}
-			w.Did(converge.Act{Place: p, Kind: converge.Put, User: "dan", Bare: true, Content: content("b")})
-			w.Audit = append(w.Audit, converge.Entry{Copy: converge.Copy{Store: "1", Place: p}, Kind: converge.Put, User: "dan", Client: true})
+			p := converge.ItemRef{Space: "fan", Item: "bare"}
+			w.RecordMutation(converge.Mutation{ItemRef: p, Kind: converge.Put, User: "dan", NoDigests: true,
+				Content: content("b")})
+			w.Audit = append(w.Audit,
+				converge.Entry{Copy: converge.Copy{Store: "1", ItemRef: p}, Kind: converge.Put, User: "dan", Client: true})
 			for _, store := range []string{"1", "2", "3"} {
-				w.put(converge.Copy{Store: store, Place: p}, "b")
+				w.put(converge.Copy{Store: store, ItemRef: p}, "b")
 			}
 		}, nil},
 	} {
@@ -317,15 +339,15 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// findings are those of copies, sorted.
+// findings are the sorted findings by copy.
 type findings map[converge.Copy][]converge.Finding
 
-// compare compares the deviations without an excuse with those that are wanted.
+// compare compares the unexplained deviations with the wanted ones.
 func (w *world) compare(t *testing.T, want findings) {
 	t.Helper()
 	got := findings{}
-	for _, d := range w.Compare(w.Sight) {
-		if d.Excuse == "" && !slices.Contains(got[d.Copy], d.Finding) {
+	for _, d := range w.Compare(w.Observation) {
+		if d.Explanation == "" && !slices.Contains(got[d.Copy], d.Finding) {
 			got[d.Copy] = append(got[d.Copy], d.Finding)
 		}
 	}
@@ -334,9 +356,9 @@ func (w *world) compare(t *testing.T, want findings) {
 	}
 }
 
-// Before all is healed, what was lost need not be known, and what is a dead letter is yet to be done. Nothing else is
-// excused by that.
-func TestCompareUnhealed(t *testing.T) {
+// TestCompareBeforeRecheck checks that before the recheck a lost copy may be undetected and the command of a dead
+// letter not executed, and that this explains no other deviation.
+func TestCompareBeforeRecheck(t *testing.T) {
 	lost := at("3", "fan", "live")
 	for name, tt := range map[string]struct {
 		change func(w *world)
@@ -347,16 +369,16 @@ func TestCompareUnhealed(t *testing.T) {
 			findings{lost: {converge.AuditWrong, converge.CopyGone, converge.ManifestWrong}}},
 		"a copy is gone that was not lost, and a command of it is a dead letter": {func(w *world) {
 			delete(w.Copies, lost)
-			w.Letters = append(w.Letters, converge.Letter{Copy: lost})
+			w.DeadLetters = append(w.DeadLetters, converge.DeadLetter{Copy: lost})
 		}, findings{lost: {converge.AuditWrong, converge.CopyGone, converge.ManifestWrong}}},
 		"a copy was never made": {func(w *world) { w.remove(lost) }, findings{lost: {converge.CopyMissing}}},
 		"a copy was never made, and its command is a dead letter": {func(w *world) {
 			w.remove(lost)
-			w.Letters = append(w.Letters, converge.Letter{Copy: lost})
+			w.DeadLetters = append(w.DeadLetters, converge.DeadLetter{Copy: lost})
 		}, nil},
 		"a copy was never made, and the command of another is a dead letter": {func(w *world) {
 			w.remove(lost)
-			w.Letters = append(w.Letters, converge.Letter{Copy: at("2", "fan", "live")})
+			w.DeadLetters = append(w.DeadLetters, converge.DeadLetter{Copy: at("2", "fan", "live")})
 		}, findings{lost: {converge.CopyMissing}}},
 		"a copy was lost, and its source": {func(w *world) {
 			w.lose(lost)
@@ -366,19 +388,19 @@ func TestCompareUnhealed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
-			w.Healed = false
+			w.Rechecked = false
 			tt.change(w)
 			w.compare(t, tt.want)
 		})
 	}
 }
 
-// Each incident and each dead letter that there ever was has its fault, and no decision is lost.
+// TestCompareIncidents checks that each incident and dead letter needs a fault, and that no decision may be lost.
 func TestCompareIncidents(t *testing.T) {
 	copied := at("3", "fan", "live")
-	space, none := converge.Copy{Store: "3", Place: converge.Place{Space: "fan"}}, converge.Copy{}
-	mended := func(w *world) { // it was lost, and is there again
-		w.Lost(copied)
+	space, none := converge.Copy{Store: "3", ItemRef: converge.ItemRef{Space: "fan"}}, converge.Copy{}
+	mended := func(w *world) { // lost and restored
+		w.RecordLoss(copied)
 		w.incident(copied)
 		w.closed()
 	}
@@ -388,155 +410,165 @@ func TestCompareIncidents(t *testing.T) {
 		change func(w *world)
 		want   findings
 	}{
-		"of a copy that was lost":     {mended, nil},
-		"of a copy that was not lost": {func(w *world) { w.incident(copied); w.closed() }, findings{copied: {converge.IncidentInvented}}},
+		"of a copy that was lost": {mended, nil},
+		"of a copy that was not lost": {func(w *world) { w.incident(copied); w.closed() },
+			findings{copied: {converge.IncidentUnexplained}}},
 		"of a source that was lost": {func(w *world) {
-			w.Lost(copied)
+			w.RecordLoss(copied)
 			for _, kind := range []string{"source-missing", "all-copies-missing"} {
 				w.open(copied, kind, "")
 				w.closed()
 			}
 		}, nil},
 		"of a source that was not lost": {func(w *world) { w.open(copied, "source-missing", ""); w.closed() },
-			findings{copied: {converge.IncidentInvented}}},
+			findings{copied: {converge.IncidentUnexplained}}},
 		"of a kind that nothing leads to": {func(w *world) { w.open(copied, "no-quorum", ""); w.closed() },
-			findings{copied: {converge.IncidentInvented}}},
-		"open, of a copy that is there": {func(w *world) { w.Lost(copied); w.incident(copied) },
-			findings{copied: {converge.IncidentIdle}}},
-		"twice, for one loss":   {func(w *world) { mended(w); w.incident(copied); w.closed() }, findings{copied: {converge.IncidentTwice}}},
+			findings{copied: {converge.IncidentUnexplained}}},
+		"open, of a copy that is there": {func(w *world) { w.RecordLoss(copied); w.incident(copied) },
+			findings{copied: {converge.IncidentStale}}},
+		"twice, for one loss": {func(w *world) { mended(w); w.incident(copied); w.closed() },
+			findings{copied: {converge.IncidentDuplicate}}},
 		"twice, for two losses": {func(w *world) { mended(w); mended(w) }, nil},
-		"twice at a time": {func(w *world) { mended(w); mended(w); w.Incidents[1].Twice = true },
-			findings{copied: {converge.IncidentTwice}}},
+		"twice at a time": {func(w *world) { mended(w); mended(w); w.Incidents[1].Duplicate = true },
+			findings{copied: {converge.IncidentDuplicate}}},
 		"under a tombstone by a clock that went back": {func(w *world) {
-			w.Befell(converge.Step, "3")
+			w.RecordFault(converge.ClockStep, "3")
 			w.open(copied, "resurrected", "")
 			w.closed()
 		}, nil},
 		"of a copy that a clock that went back has put on record too early": {func(w *world) {
-			w.Befell(converge.Step, "3")
+			w.RecordFault(converge.ClockStep, "3")
 			for _, kind := range []string{"replaced", "content-missing"} {
 				w.open(copied, kind, "")
 				w.closed()
 			}
 		}, nil},
-		"of a copy that was replaced by nobody": {func(w *world) { w.open(copied, "replaced", ""); w.closed() },
-			findings{copied: {converge.IncidentInvented}}},
+		"of a copy that was not replaced": {func(w *world) { w.open(copied, "replaced", ""); w.closed() },
+			findings{copied: {converge.IncidentUnexplained}}},
 		"under a tombstone": {func(w *world) { w.open(copied, "resurrected", ""); w.closed() },
-			findings{copied: {converge.IncidentInvented}}},
+			findings{copied: {converge.IncidentUnexplained}}},
 		"of deletes that a guess leads to": {func(w *world) {
-			w.Guessed(copied.Place)
+			w.RecordGuess(copied.ItemRef)
 			w.open(space, "deletes-held", "")
 			w.closed()
 		}, nil},
 		"of deletes that no guess leads to": {func(w *world) { w.open(space, "deletes-held", ""); w.closed() },
-			findings{space: {converge.IncidentInvented}}},
+			findings{space: {converge.IncidentUnexplained}}},
 		"of a table that was emptied": {func(w *world) {
-			w.Befell(converge.Empty, "clickhouse")
+			w.RecordFault(converge.Empty, "clickhouse")
 			w.open(none, "records-behind", "audit_log")
 			w.closed()
 		}, nil},
 		"of a table that was restored": {func(w *world) {
-			w.Befell(converge.Restore, "clickhouse")
+			w.RecordFault(converge.Restore, "clickhouse")
 			w.open(none, "records-behind", "audit_log")
 			w.closed()
 		}, nil},
 		"of a table": {func(w *world) { w.open(none, "records-behind", "audit_log"); w.closed() },
-			findings{none: {converge.IncidentInvented}}},
+			findings{none: {converge.IncidentUnexplained}}},
 		"of a table, and still open": {func(w *world) {
-			w.Befell(converge.Empty, "clickhouse")
+			w.RecordFault(converge.Empty, "clickhouse")
 			w.open(none, "records-behind", "audit_log")
-		}, findings{none: {converge.IncidentIdle}}},
+		}, findings{none: {converge.IncidentStale}}},
 		"of a record that cannot be decoded": {func(w *world) {
-			w.Befell(converge.Garble, "admin/0@1")
+			w.RecordFault(converge.CorruptRecord, "admin/0@1")
 			w.open(none, "record-unreadable", "admin/0@1")
 			w.closed()
 		}, nil},
 		"of a record that can be decoded": {func(w *world) {
-			w.Befell(converge.Garble, "admin/0@1")
+			w.RecordFault(converge.CorruptRecord, "admin/0@1")
 			w.open(none, "record-unreadable", "admin/0@2")
 			w.closed()
-		}, findings{none: {converge.IncidentInvented}}},
+		}, findings{none: {converge.IncidentUnexplained}}},
 		"of a space that vanished": {func(w *world) {
-			w.Befell(converge.Vanish, "3/fan")
+			w.RecordFault(converge.LoseSpace, "3/fan")
 			w.open(space, "space-missing", "")
 			w.closed()
 		}, nil},
 		"of a space that is there": {func(w *world) {
-			w.Befell(converge.Vanish, "2/fan")
+			w.RecordFault(converge.LoseSpace, "2/fan")
 			w.open(space, "space-missing", "")
 			w.closed()
-		}, findings{space: {converge.IncidentInvented}}},
+		}, findings{space: {converge.IncidentUnexplained}}},
 		"of a policy with a store that was taken out": {func(w *world) {
-			w.Befell(converge.TakeOut, "4")
+			w.RecordFault(converge.RemoveStore, "4")
 			w.open(none, "policy-refused", "")
 			w.closed()
 		}, nil},
 		"of a policy before a record that cannot be decoded": {func(w *world) {
-			w.Befell(converge.Garble, "policies/0@1")
+			w.RecordFault(converge.CorruptRecord, "policies/0@1")
 			w.open(none, "policy-refused", "")
 			w.closed()
 		}, nil},
 		"of a policy": {func(w *world) { w.open(none, "policy-refused", ""); w.closed() },
-			findings{none: {converge.IncidentInvented}}},
+			findings{none: {converge.IncidentUnexplained}}},
 
 		"a person approved the repair": {func(w *world) {
-			w.Lost(copied)
+			w.RecordLoss(copied)
 			w.incident(copied)
 			w.closed("r")
-			w.Decided(approves)
+			w.RecordDecision(approves)
 		}, nil},
 		"a person approved the repair, and is asked again": {func(w *world) {
 			w.lose(copied)
 			w.incident(copied)
-			w.Incidents[0].Reasons, w.Incidents[0].Waits = []string{"r"}, true
-			w.Decided(approves)
+			w.Incidents[0].Reasons, w.Incidents[0].AwaitsApproval = []string{"r"}, true
+			w.RecordDecision(approves)
 		}, nil},
 		"a person approved the repair, and it is open": {func(w *world) {
 			w.lose(copied)
 			w.incident(copied)
 			w.Incidents[0].Reasons = []string{"r"}
-			w.Decided(approves)
+			w.RecordDecision(approves)
 		}, findings{copied: {converge.DecisionLost}}},
 		"a person closed it, and it waits for an approval": {func(w *world) {
 			w.lose(copied)
 			w.incident(copied)
-			w.Incidents[0].Reasons, w.Incidents[0].Waits = []string{"r"}, true
-			w.Decided(closes)
+			w.Incidents[0].Reasons, w.Incidents[0].AwaitsApproval = []string{"r"}, true
+			w.RecordDecision(closes)
 		}, findings{copied: {converge.DecisionLost}}},
-		"the approval is on no incident": {func(w *world) { mended(w); w.Decided(approves) }, findings{copied: {converge.DecisionLost}}},
-		"a person closed it":             {func(w *world) { w.Lost(copied); w.incident(copied); w.closed("r"); w.Decided(closes) }, nil},
+		"the approval is on no incident": {func(w *world) { mended(w); w.RecordDecision(approves) },
+			findings{copied: {converge.DecisionLost}}},
+		"a person closed it": {func(w *world) {
+			w.RecordLoss(copied)
+			w.incident(copied)
+			w.closed("r")
+			w.RecordDecision(closes)
+		}, nil},
 		"a person closed it, and it was found again": {func(w *world) {
 			w.lose(copied)
 			w.incident(copied)
 			w.closed("r")
-			w.Decided(closes)
+			w.RecordDecision(closes)
 			w.incident(copied)
 		}, nil},
 		"a person closed it, and it is open": {func(w *world) {
 			w.lose(copied)
 			w.incident(copied)
 			w.Incidents[0].Reasons = []string{"r"}
-			w.Decided(closes)
+			w.RecordDecision(closes)
 		}, findings{copied: {converge.DecisionLost}}},
 
 		"a dead letter of a store that was taken out": {func(w *world) {
-			w.Befell(converge.TakeOut, "3")
-			w.Letters = append(w.Letters, converge.Letter{Copy: copied, Position: "duplication.high/0@1"})
+			w.RecordFault(converge.RemoveStore, "3")
+			w.DeadLetters = append(w.DeadLetters, converge.DeadLetter{Copy: copied, Position: "duplication.high/0@1"})
 		}, nil},
 		"a dead letter of a record that cannot be decoded": {func(w *world) {
-			w.Befell(converge.Garble, "admin/0@1")
-			w.Letters = append(w.Letters, converge.Letter{Position: "admin/0@1"})
+			w.RecordFault(converge.CorruptRecord, "admin/0@1")
+			w.DeadLetters = append(w.DeadLetters, converge.DeadLetter{Position: "admin/0@1"})
 		}, nil},
 		"a dead letter of what was at work when processes were killed": {func(w *world) {
-			w.Befell(converge.Kill, "work")
-			w.Letters = append(w.Letters, converge.Letter{Copy: copied, Position: "duplication.high/0@1", Died: true})
+			w.RecordFault(converge.Kill, "work")
+			w.DeadLetters = append(w.DeadLetters,
+				converge.DeadLetter{Copy: copied, Position: "duplication.high/0@1", Died: true})
 		}, nil},
 		"a dead letter of what was at work, and no process was killed": {func(w *world) {
-			w.Letters = append(w.Letters, converge.Letter{Copy: copied, Position: "duplication.high/0@1", Died: true})
-		}, findings{copied: {converge.LetterInvented}}},
+			w.DeadLetters = append(w.DeadLetters,
+				converge.DeadLetter{Copy: copied, Position: "duplication.high/0@1", Died: true})
+		}, findings{copied: {converge.DeadLetterUnexplained}}},
 		"a dead letter": {func(w *world) {
-			w.Letters = append(w.Letters, converge.Letter{Copy: copied, Position: "duplication.high/0@1"})
-		}, findings{copied: {converge.LetterInvented}}},
+			w.DeadLetters = append(w.DeadLetters, converge.DeadLetter{Copy: copied, Position: "duplication.high/0@1"})
+		}, findings{copied: {converge.DeadLetterUnexplained}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
@@ -546,58 +578,62 @@ func TestCompareIncidents(t *testing.T) {
 	}
 }
 
-func places() (all []converge.Place) {
+func places() (all []converge.ItemRef) {
 	for _, space := range []string{"fan", "chain", "kept"} {
 		for _, item := range []string{"a", "b", "c", "d"} {
-			all = append(all, converge.Place{Space: space, Item: item})
+			all = append(all, converge.ItemRef{Space: space, Item: item})
 		}
 	}
 	return all
 }
 
 func names() converge.Names {
-	return converge.Names{Processes: []string{"p", "q", "r"}, Roles: []string{"checker"}, Stores: []string{"2", "3"}, Clock: "2", Out: "4", Engine: "clickhouse", Spaces: []string{"fan", "chain"},
-		Steward: "r", Topics: []string{"policies", "admin"}, Vanish: "lost"}
+	return converge.Names{Processes: []string{"p", "q", "r"}, Roles: []string{"checker"}, Stores: []string{"2", "3"},
+		Clock: "2", Removable: "4", Engine: "clickhouse", Spaces: []string{"fan", "chain"},
+		Steward: "r", Topics: []string{"policies", "admin"}, LostSpace: "lost"}
 }
 
-// A seed makes the same run each time, another seed another.
+// TestSeed checks that equal seeds produce equal runs and different seeds different runs.
 func TestSeed(t *testing.T) {
-	l := converge.Load{Places: places(), Length: time.Minute, Every: 100 * time.Millisecond}
+	l := converge.Load{Items: places(), Length: time.Minute, Every: 100 * time.Millisecond}
 	same := func(a, b []converge.Op) bool {
 		return slices.EqualFunc(a, b, func(a, b converge.Op) bool {
-			return a.At == b.At && a.Place == b.Place && a.Kind == b.Kind && a.User == b.User && a.Body == b.Body && maps.Equal(a.Props, b.Props)
+			return a.At == b.At && a.ItemRef == b.ItemRef && a.Kind == b.Kind && a.User == b.User && a.Body == b.Body &&
+				maps.Equal(a.Props, b.Props)
 		})
 	}
 	if !same(converge.Ops(7, l), converge.Ops(7, l)) || same(converge.Ops(7, l), converge.Ops(8, l)) {
 		t.Error("ops are not a function of the seed")
 	}
-	if !same(converge.First(7, l.Places), converge.First(7, l.Places)) || same(converge.First(7, l.Places), converge.First(8, l.Places)) {
+	if !same(converge.First(7, l.Items), converge.First(7, l.Items)) || same(converge.First(7, l.Items),
+		converge.First(8, l.Items)) {
 		t.Error("the first ops are not a function of the seed")
 	}
-	if a := converge.Events(7, names(), time.Minute); !slices.Equal(a, converge.Events(7, names(), time.Minute)) || slices.Equal(a, converge.Events(8, names(), time.Minute)) {
+	if a := converge.Events(7, names(), time.Minute); !slices.Equal(a,
+		converge.Events(7, names(), time.Minute)) || slices.Equal(a, converge.Events(8, names(), time.Minute)) {
 		t.Error("events are not a function of the seed")
 	}
 }
 
-// Clients only delete what is there, and only set properties of that. They do each kind of thing.
+// TestOps checks that clients delete and set properties only of existing items, and that all kinds of ops occur.
 func TestOps(t *testing.T) {
-	l := converge.Load{Places: places(), Length: 2 * time.Minute, Every: 50 * time.Millisecond}
-	live, kinds, back := map[converge.Place]string{}, map[converge.Kind]int{}, 0
-	dead := map[converge.Place]string{}
-	for i, o := range append(converge.First(3, l.Places), converge.Ops(3, l)...) {
-		_, there := live[o.Place]
+	l := converge.Load{Items: places(), Length: 2 * time.Minute, Every: 50 * time.Millisecond}
+	live, kinds, back := map[converge.ItemRef]string{}, map[converge.Kind]int{}, 0
+	dead := map[converge.ItemRef]string{}
+	for i, o := range append(converge.First(3, l.Items), converge.Ops(3, l)...) {
+		_, there := live[o.ItemRef]
 		switch o.Kind {
 		case converge.Put:
-			if o.Body == dead[o.Place] {
+			if o.Body == dead[o.ItemRef] {
 				back++
 			}
-			live[o.Place] = o.Body
+			live[o.ItemRef] = o.Body
 		case converge.Delete:
-			dead[o.Place] = live[o.Place]
-			delete(live, o.Place)
+			dead[o.ItemRef] = live[o.ItemRef]
+			delete(live, o.ItemRef)
 		}
 		if o.Kind != converge.Put && !there {
-			t.Fatalf("op %d is to %s %v, which is not there", i, o.Kind, o.Place)
+			t.Fatalf("op %d is to %s %v, which is not there", i, o.Kind, o.ItemRef)
 		}
 		kinds[o.Kind]++
 	}
@@ -606,12 +642,14 @@ func TestOps(t *testing.T) {
 	}
 }
 
-// Each kind of fault is in the short form, and in a long run.
+// TestEvents checks that the short form and a long run contain each kind of fault.
 func TestEvents(t *testing.T) {
-	all := []converge.Fault{converge.Kill, converge.Freeze, converge.Pause, converge.Away, converge.Step, converge.PutBack, converge.Lose,
-		converge.LoseAndGuess, converge.LoseAndBack, converge.KillCopier, converge.TakeOut,
-		converge.Restore, converge.Empty, converge.Decide, converge.Garble, converge.Vanish}
-	for name, events := range map[string][]converge.Event{"short": converge.Short(names()), "long": converge.Events(1, names(), time.Hour)} {
+	all := []converge.Fault{converge.Kill, converge.Freeze, converge.Pause, converge.Unavailable, converge.ClockStep,
+		converge.PutBack, converge.Lose,
+		converge.LoseAndGuess, converge.LoseAndPutBack, converge.KillCopier, converge.RemoveStore,
+		converge.Restore, converge.Empty, converge.Decide, converge.CorruptRecord, converge.LoseSpace}
+	for name, events := range map[string][]converge.Event{"short": converge.Short(names()),
+		"long": converge.Events(1, names(), time.Hour)} {
 		for _, f := range all {
 			if !slices.ContainsFunc(events, func(e converge.Event) bool { return e.Fault == f }) {
 				t.Errorf("%s: there is no event %q", name, f)

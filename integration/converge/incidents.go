@@ -2,7 +2,7 @@ package converge
 
 import "slices"
 
-// Kinds of incidents that faults of a run may have.
+// Kinds of incidents that the faults of a run may cause.
 const (
 	contentMissing   = "content-missing"
 	sourceMissing    = "source-missing"
@@ -16,37 +16,37 @@ const (
 	deletesHeld      = "deletes-held"
 )
 
-// An Incident is one that was opened at any time. Of a table, a space, a policy or a record it has no Item.
+// Incident is an incident that was opened at any time. An incident of a table, space, policy or record has no Item.
 type Incident struct {
 	Copy
-	Kind    string
-	Subject string
-	ID      string
-	Open    bool     // by the newest record of it
-	Twice   bool     // it was opened while another one of the same copy and kind was open
-	Waits   bool     // it is open, and asks a person to approve its repair
-	Reasons []string // that persons gave who approved or closed it
+	Kind           string
+	Subject        string
+	ID             string
+	Open           bool     // its latest record is open
+	Duplicate      bool     // opened while another of the same copy and kind was open
+	AwaitsApproval bool     // open, and its repair needs approval
+	Reasons        []string // reasons of approvals and of the close by a person
 }
 
-// A Decision is what a person decided about an incident: to approve its repair, or to close it.
+// Decision is a person's decision about an incident: to approve its repair, or to close it.
 type Decision struct {
 	Copy
 	Kind    string
 	Subject string
 	Closes  bool
-	Reason  string // no other decision has the same
+	Reason  string // unique among decisions
 }
 
-// A Letter is a dead letter: of a command or task for a copy, or of a record that cannot be decoded.
-type Letter struct {
+// DeadLetter is a dead letter of a command or task for a copy, or of a record that cannot be decoded.
+type DeadLetter struct {
 	Copy
-	Position string // of the message: topic/partition@offset
-	Died     bool   // processes died while they handled it
+	Position string // position of the message: topic/partition@offset
+	Died     bool   // dead because processes died while handling it
 }
 
-// excuses returns the kinds of incidents of which an open one may be why something was found about the same copy. What
-// has none must never happen.
-func (f Finding) excuses() []string {
+// explanations returns the kinds of open incidents that explain the finding for the same copy. A finding without
+// explanations must never occur.
+func (f Finding) explanations() []string {
 	switch f {
 	case CopyMissing:
 		return []string{contentMissing, sourceMissing, allCopiesMissing}
@@ -56,36 +56,37 @@ func (f Finding) excuses() []string {
 	return nil
 }
 
-// caused reports whether a fault of the run may have led to an incident.
-func (m *Model) caused(i Incident) bool {
+// explainsIncident reports whether a fault of the run may have caused an incident.
+func (m *Model) explainsIncident(i Incident) bool {
 	switch i.Kind {
 	case contentMissing:
-		return m.losses[i.Copy] > 0 || m.wentBack(i.Store)
+		return m.losses[i.Copy] > 0 || m.clockWentBack(i.Store)
 	case sourceMissing, allCopiesMissing:
 		return m.losses[i.Copy] > 0
 	case resurrected, replaced:
-		return m.wentBack(i.Store)
+		return m.clockWentBack(i.Store)
 	case recordsBehind:
 		return m.any(Empty) || m.any(Restore)
 	case recordUnreadable:
-		return m.faults[befallen{Garble, i.Subject}]
+		return m.faults[faultTarget{CorruptRecord, i.Subject}]
 	case spaceMissing:
-		return m.faults[befallen{Vanish, i.Store + "/" + i.Space}]
-	case deletesHeld: // only a guess says that a source is gone
-		return m.faults[befallen{LoseAndGuess, i.Space}]
-	case policyRefused: // it names a store that is unknown, or a record after it cannot be decoded
-		return m.any(TakeOut) || m.any(Garble)
+		return m.faults[faultTarget{LoseSpace, i.Store + "/" + i.Space}]
+	case deletesHeld: // the source's delete is only a guess
+		return m.faults[faultTarget{LoseAndGuess, i.Space}]
+	case policyRefused: // it refers to a removed store, or a later record cannot be decoded
+		return m.any(RemoveStore) || m.any(CorruptRecord)
 	}
 	return false
 }
 
-// wentBack reports whether the clock of a store went back: what is put there, or deleted, is then on record before what it
-// follows, and the record that counts is an older one.
-func (m *Model) wentBack(store string) bool { return m.faults[befallen{Step, store}] }
+// clockWentBack reports whether the clock of a store was stepped. If it went back, later changes have earlier times, so
+// an older record takes precedence.
+func (m *Model) clockWentBack(store string) bool { return m.faults[faultTarget{ClockStep, store}] }
 
-// undone reports whether a fault of the run may have led to a dead letter.
-func (m *Model) undone(l Letter) bool {
-	return m.faults[befallen{TakeOut, l.Store}] || m.faults[befallen{Garble, l.Position}] || l.Died && m.any(Kill)
+// explainsDeadLetter reports whether a fault of the run may have caused a dead letter.
+func (m *Model) explainsDeadLetter(l DeadLetter) bool {
+	return m.faults[faultTarget{RemoveStore, l.Store}] || m.faults[faultTarget{CorruptRecord,
+		l.Position}] || l.Died && m.any(Kill)
 }
 
 func (m *Model) any(f Fault) bool {
@@ -97,17 +98,17 @@ func (m *Model) any(f Fault) bool {
 	return false
 }
 
-// An incidentKey is what at most one open incident has.
+// incidentKey identifies incidents of which at most one may be open.
 type incidentKey struct {
 	Copy
 	kind, subject string
 }
 
-// incidents compares the incidents that were ever opened with the faults of the run, once every copy has been checked.
+// incidents compares all incidents with the faults of the run, after every copy was checked.
 func (c *comparison) incidents() {
 	openings, allowed := map[incidentKey]int{}, map[incidentKey]int{}
 	for _, d := range c.decisions {
-		if d.Closes { // the next check finds what is still so
+		if d.Closes { // the next check reopens it if the problem remains
 			allowed[incidentKey{d.Copy, d.Kind, d.Subject}]++
 		}
 	}
@@ -117,36 +118,36 @@ func (c *comparison) incidents() {
 			allowed[key] += max(c.losses[i.Copy], 1)
 		}
 		switch {
-		case !c.caused(i):
-			c.report(IncidentInvented, i.Copy, "%s %s", i.Kind, i.Subject)
-		case i.Twice:
-			c.report(IncidentTwice, i.Copy, "%s %s, while another was open", i.Kind, i.Subject)
+		case !c.explainsIncident(i):
+			c.report(IncidentUnexplained, i.Copy, "%s %s", i.Kind, i.Subject)
+		case i.Duplicate:
+			c.report(IncidentDuplicate, i.Copy, "%s %s, while another was open", i.Kind, i.Subject)
 		case openings[key] > allowed[key]:
-			c.report(IncidentTwice, i.Copy, "%s %s, the %d. time", i.Kind, i.Subject, openings[key])
+			c.report(IncidentDuplicate, i.Copy, "%s %s, the %d. time", i.Kind, i.Subject, openings[key])
 		case i.Open && !c.named[n]:
-			c.report(IncidentIdle, i.Copy, "%s %s", i.Kind, i.Subject)
+			c.report(IncidentStale, i.Copy, "%s %s", i.Kind, i.Subject)
 		}
 	}
 }
 
-// decided finds decisions of persons that are on no incident or had no effect: what was closed is open, or what was approved
-// is neither over nor asks again, since its repair was not possible.
-func (c *comparison) decided() {
+// lostDecisions reports decisions that are missing from their incident or had no effect: a closed incident is open, or
+// an approved one is neither closed nor waiting for approval again because its repair failed.
+func (c *comparison) lostDecisions() {
 	for _, d := range c.decisions {
 		if !slices.ContainsFunc(c.sight.Incidents, func(i Incident) bool {
 			return i.Copy == d.Copy && i.Kind == d.Kind && i.Subject == d.Subject && slices.Contains(i.Reasons, d.Reason) &&
-				(!i.Open || !d.Closes && i.Waits)
+				(!i.Open || !d.Closes && i.AwaitsApproval)
 		}) {
 			c.report(DecisionLost, d.Copy, "%s %s: %s", d.Kind, d.Subject, d.Reason)
 		}
 	}
 }
 
-// letters finds dead letters that no fault of the run has led to.
-func (c *comparison) letters() {
-	for _, l := range c.sight.Letters {
-		if !c.undone(l) {
-			c.report(LetterInvented, l.Copy, "%s", l.Position)
+// deadLetters reports dead letters that no fault of the run explains.
+func (c *comparison) deadLetters() {
+	for _, l := range c.sight.DeadLetters {
+		if !c.explainsDeadLetter(l) {
+			c.report(DeadLetterUnexplained, l.Copy, "%s", l.Position)
 		}
 	}
 }

@@ -1,8 +1,9 @@
-// Package converge says how stores, records and the audit log must be once nothing is under way any more, given what
-// clients did and what was broken meanwhile.
+// Package converge checks the state of stores, records and the audit log after a run in which clients changed items
+// while faults were injected.
 //
-// It is pure: a Model is told what happened, a Sight is what was found at rest, and Compare lists what is not as it must
-// be. Ops and Events make the work of clients and the faults of a run, both functions of one seed.
+// It has no side effects. A Model records the mutations and faults, an Observation is the state after the run has come
+// to rest, and Compare lists the deviations from the expected state. Ops and Events generate the work of clients and
+// the faults. Both are functions of a seed.
 package converge
 
 import (
@@ -11,16 +12,16 @@ import (
 	"sync"
 )
 
-// A Place is an item of a space.
-type Place struct{ Space, Item string }
+// ItemRef identifies an item in a space.
+type ItemRef struct{ Space, Item string }
 
-// A Copy is an item in one store.
+// Copy identifies an item in one store.
 type Copy struct {
 	Store string
-	Place
+	ItemRef
 }
 
-// Content is what an item holds.
+// Content is the content of an item.
 type Content struct {
 	SHA256    string
 	MediaType string
@@ -31,7 +32,7 @@ func (c Content) sameProperties(o Content) bool {
 	return c.MediaType == o.MediaType && maps.Equal(c.User, o.User)
 }
 
-// A Kind is what a client does to an item.
+// Kind is the kind of a mutation.
 type Kind string
 
 // The kinds.
@@ -41,26 +42,26 @@ const (
 	SetProperties Kind = "set properties"
 )
 
-// An Act is a mutation that was made for certain.
-type Act struct {
-	Place
+// Mutation is a change of an item that a client made and that has certainly taken effect.
+type Mutation struct {
+	ItemRef
 	Kind    Kind
 	User    string
-	Content Content // of a Put; of SetProperties without SHA256
-	// Bare: the client's record of it has no digests.
-	Bare bool
+	Content Content // for Put; for SetProperties without SHA256
+	// NoDigests is set if the audit row of the mutation has no digests.
+	NoDigests bool
 }
 
-// A Pair carries items from one store to another.
+// Pair is a duplication from one store to another.
 type Pair struct{ From, To string }
 
-// A Rule is what the policy says of a space.
+// Rule is the policy of a space.
 type Rule struct {
 	Pairs []Pair
-	Keep  bool // copies stay when their source is deleted
+	Keep  bool // copies are kept when their source is deleted
 }
 
-// destinations returns the stores that hold copies.
+// destinations returns the stores with copies.
 func (r Rule) destinations() (all []string) {
 	for _, p := range r.Pairs {
 		all = append(all, p.To)
@@ -68,83 +69,83 @@ func (r Rule) destinations() (all []string) {
 	return all
 }
 
-// An item is what is known of one.
+// item is the expected state of an item.
 type item struct {
-	live    bool
-	content Content             // the last
-	ever    map[string]bool     // SHA256 of all that clients put
-	kept    map[string]struct{} // stores that held the last content when it was deleted under the rule Keep
-	lost    map[string]struct{} // stores whose copy was removed without millrace
-	guessed bool                // a guess says that it is gone from the source
-	spared  bool                // it was deleted before a gap in the rule for deletes: copies of it may stay
+	live        bool
+	content     Content             // the latest
+	everPut     map[string]bool     // SHA256 of everything that clients put
+	kept        map[string]struct{} // stores that had the latest content when the item was deleted under a rule with Keep
+	lost        map[string]struct{} // stores where the copy was removed without millrace
+	goneByGuess bool                // a guessed delete of the source was published
+	mayRemain   bool                // deleted before a gap in the rule for deletes, so copies may remain
 }
 
-// A Model knows what clients did. It is safe for concurrent use.
+// Model records what clients and faults did. It is safe for concurrent use.
 type Model struct {
-	source string // the store that clients use
-	rules  map[string]Rule
-	fixed  []string // stores that cannot give other properties to an item that they hold
+	source    string // the store that clients use
+	rules     map[string]Rule
+	immutable []string // stores that cannot change the properties of an existing item
 
 	mu        sync.Mutex // guards what follows
-	items     map[Place]*item
-	acts      []Act
+	items     map[ItemRef]*item
+	mutations []Mutation
 	losses    map[Copy]int // how often a copy was removed without millrace
-	faults    map[befallen]bool
+	faults    map[faultTarget]bool
 	decisions []Decision
 }
 
-// A befallen is a fault and what it befell.
-type befallen struct {
+// faultTarget is a fault and its target.
+type faultTarget struct {
 	fault Fault
 	what  string
 }
 
-// NewModel returns a Model of spaces with these rules, whose clients use one store. Fixed are stores that cannot give other
-// properties to an item that they hold: there they are not compared.
+// NewModel returns a Model of spaces with rules. Clients write to the store source. Stores in fixed cannot change the
+// properties of an existing item, so their properties are not compared.
 func NewModel(source string, rules map[string]Rule, fixed ...string) *Model {
 	return &Model{
-		source: source, rules: rules, fixed: fixed,
-		items: map[Place]*item{}, losses: map[Copy]int{}, faults: map[befallen]bool{},
+		source: source, rules: rules, immutable: fixed,
+		items: map[ItemRef]*item{}, losses: map[Copy]int{}, faults: map[faultTarget]bool{},
 	}
 }
 
-// Did records an act. A put or a delete ends what was lost, guessed or spared before it.
-func (m *Model) Did(a Act) {
+// RecordMutation records a mutation. A Put or Delete clears losses, guesses and allowed leftovers of the item.
+func (m *Model) RecordMutation(a Mutation) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.acts = append(m.acts, a)
-	i := m.items[a.Place]
+	m.mutations = append(m.mutations, a)
+	i := m.items[a.ItemRef]
 	if i == nil {
-		i = &item{ever: map[string]bool{}}
-		m.items[a.Place] = i
+		i = &item{everPut: map[string]bool{}}
+		m.items[a.ItemRef] = i
 	}
 	switch a.Kind {
 	case Put:
-		i.live, i.content, i.kept, i.lost, i.guessed, i.spared = true, a.Content, nil, nil, false, false
-		i.ever[a.Content.SHA256] = true
+		i.live, i.content, i.kept, i.lost, i.goneByGuess, i.mayRemain = true, a.Content, nil, nil, false, false
+		i.everPut[a.Content.SHA256] = true
 	case Delete:
-		i.live, i.kept, i.lost, i.guessed, i.spared = false, nil, nil, false, false
+		i.live, i.kept, i.lost, i.goneByGuess, i.mayRemain = false, nil, nil, false, false
 	case SetProperties:
 		i.content.MediaType, i.content.User = a.Content.MediaType, a.Content.User
 	}
 }
 
-// Kept records that a store held the last content of an item that has just been deleted, under a rule that keeps copies.
-func (m *Model) Kept(c Copy) {
+// RecordKept records that a store had the latest content of an item when it was deleted under a rule that keeps copies.
+func (m *Model) RecordKept(c Copy) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	i := m.items[c.Place]
+	i := m.items[c.ItemRef]
 	if i.kept == nil {
 		i.kept = map[string]struct{}{}
 	}
 	i.kept[c.Store] = struct{}{}
 }
 
-// Lost records that a copy was removed without millrace.
-func (m *Model) Lost(c Copy) {
+// RecordLoss records that a copy was removed without millrace.
+func (m *Model) RecordLoss(c Copy) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	i := m.items[c.Place]
+	i := m.items[c.ItemRef]
 	if i.lost == nil {
 		i.lost = map[string]struct{}{}
 	}
@@ -152,40 +153,40 @@ func (m *Model) Lost(c Copy) {
 	m.losses[c]++
 }
 
-// Spare records that the rule for deletes has just come into force once more after a gap, in which it was to keep: copies
-// of items that are deleted by now may stay.
-func (m *Model) Spare() {
+// AllowLeftCopies records that the rule for deletes is in force again after a gap in which copies were kept. Copies of
+// items that are deleted now may remain.
+func (m *Model) AllowLeftCopies() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, i := range m.items {
-		i.spared = !i.live
+		i.mayRemain = !i.live
 	}
 }
 
-// Befell records a fault that is neither of an item nor ended by an act, and what it befell.
-func (m *Model) Befell(f Fault, what string) {
+// RecordFault records a fault and its target, for faults that no later mutation of an item ends.
+func (m *Model) RecordFault(f Fault, what string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.faults[befallen{f, what}] = true
+	m.faults[faultTarget{f, what}] = true
 }
 
-// Decided records what a person decided about an incident.
-func (m *Model) Decided(d Decision) {
+// RecordDecision records a person's decision about an incident.
+func (m *Model) RecordDecision(d Decision) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.decisions = append(m.decisions, d)
 }
 
-// Guessed records that a guess was published which says that the item is gone from the source.
-func (m *Model) Guessed(p Place) {
+// RecordGuess records that a guessed delete of the item in the source was published.
+func (m *Model) RecordGuess(p ItemRef) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.items[p].guessed = true
-	m.faults[befallen{LoseAndGuess, p.Space}] = true
+	m.items[p].goneByGuess = true
+	m.faults[faultTarget{LoseAndGuess, p.Space}] = true
 }
 
-// Content returns what the item holds by the last act; false if it was deleted or never put.
-func (m *Model) Content(p Place) (Content, bool) {
+// Content returns the expected content of an item. It returns false if the item was deleted or never put.
+func (m *Model) Content(p ItemRef) (Content, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	i := m.items[p]
@@ -195,19 +196,19 @@ func (m *Model) Content(p Place) (Content, bool) {
 	return i.content, true
 }
 
-// Rule returns what the policy says of a space.
+// Rule returns the policy of a space.
 func (m *Model) Rule(space string) Rule { return m.rules[space] }
 
-// Places returns every item that a client ever put, sorted.
-func (m *Model) Places() []Place {
+// Items returns every item that a client ever put, sorted.
+func (m *Model) Items() []ItemRef {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(m.items), comparePlaces)
+	return slices.SortedFunc(maps.Keys(m.items), compareItems)
 }
 
-// Acts returns how many acts were recorded.
-func (m *Model) Acts() int {
+// Mutations returns the number of recorded mutations.
+func (m *Model) Mutations() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return len(m.acts)
+	return len(m.mutations)
 }

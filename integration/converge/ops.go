@@ -8,50 +8,50 @@ import (
 	"time"
 )
 
-// An Op is what a client is to do, and when.
+// Op is a planned mutation of a client.
 type Op struct {
-	At time.Duration // since the clients began
-	Place
+	At time.Duration // since the clients started
+	ItemRef
 	Kind      Kind
 	User      string
-	Body      string // of a Put: the bytes
+	Body      string // the bytes of a Put
 	MediaType string
 	Props     map[string]string
 }
 
-// Original returns the place that an item has when it is not renamed.
-func (p Place) Original() Place { return Place{p.Space, strings.TrimSuffix(p.Item, moved)} }
+// Original returns the item's reference without the suffix of a rename.
+func (p ItemRef) Original() ItemRef { return ItemRef{p.Space, strings.TrimSuffix(p.Item, movedSuffix)} }
 
-// Load says how much clients do.
+// Load is the amount of work of the clients.
 type Load struct {
-	Places []Place // that they use
+	Items  []ItemRef // items that clients use
 	Length time.Duration
-	Every  time.Duration // between two ops, about
+	Every  time.Duration // average time between two ops
 }
 
-// Settings of what clients do.
+// Parameters of the clients' work.
 const (
-	backFirst, backLast   = 600 * time.Millisecond, 2900 * time.Millisecond // until deleted bytes are put back
-	awayFirst, awayLast   = 500 * time.Millisecond, 5 * time.Second         // until a renamed item is renamed back
-	rest                  = 300 * time.Millisecond                          // between two ops of an item, at least
-	largest               = 6000                                            // bytes of an item, about
-	moved                 = ".moved"                                        // ends the name of a renamed item
+	backFirst, backLast   = 600 * time.Millisecond, 2900 * time.Millisecond // time until deleted bytes are put back
+	awayFirst, awayLast   = 500 * time.Millisecond, 5 * time.Second         // time until a renamed item is renamed back
+	minOpGap              = 300 * time.Millisecond                          // minimum time between two ops of an item
+	maxBody               = 6000                                            // approximate maximum size of an item in bytes
+	movedSuffix           = ".moved"                                        // suffix of a renamed item
 	users                 = "ann ben cyd"
 	mediaTypes, languages = "text/plain application/pdf image/png", "en de cy"
 )
 
-// A client knows what it has made of the items.
+// client generates ops and tracks the resulting items.
 type client struct {
-	random *rand.Rand
-	ops    []Op
-	live   map[Place]Op // the last put of those that are there
-	dead   map[Place]Op // of those that were deleted
-	free   map[Place]time.Duration
-	serial int
+	random   *rand.Rand
+	ops      []Op
+	live     map[ItemRef]Op // last put of each existing item
+	deleted  map[ItemRef]Op // last put of each deleted item
+	nextFree map[ItemRef]time.Duration
+	serial   int
 }
 
-// First returns the ops that put every item for the first time, all at once.
-func First(seed uint64, places []Place) []Op {
+// First returns the ops that put every item for the first time, all at time 0.
+func First(seed uint64, places []ItemRef) []Op {
 	c := newClient(seed)
 	for _, p := range places {
 		c.put(0, p, c.body())
@@ -59,17 +59,17 @@ func First(seed uint64, places []Place) []Op {
 	return c.ops
 }
 
-// Ops returns what clients do in a run with this seed after First, in the order of time: they replace items, delete them,
-// put back the bytes that they deleted, rename items away and back, and set properties.
+// Ops returns the clients' ops after First for a seed, ordered by time. Clients replace items, delete them, put deleted
+// bytes back, rename items and rename them back, and set properties.
 func Ops(seed uint64, l Load) []Op {
 	c := newClient(seed)
-	for _, p := range l.Places {
+	for _, p := range l.Items {
 		c.put(0, p, c.body())
 	}
 	c.ops = nil
 	for now := time.Duration(0); now < l.Length; now += between(c.random, l.Every/2, l.Every*3/2) {
-		p := l.Places[c.random.IntN(len(l.Places))]
-		if c.free[p] > now {
+		p := l.Items[c.random.IntN(len(l.Items))]
+		if c.nextFree[p] > now {
 			continue
 		}
 		c.act(now, p)
@@ -81,15 +81,15 @@ func Ops(seed uint64, l Load) []Op {
 func newClient(seed uint64) *client {
 	return &client{
 		random: rand.New(rand.NewPCG(seed, 1)),
-		live:   map[Place]Op{}, dead: map[Place]Op{}, free: map[Place]time.Duration{},
+		live:   map[ItemRef]Op{}, deleted: map[ItemRef]Op{}, nextFree: map[ItemRef]time.Duration{},
 	}
 }
 
-// act does one thing to an item.
-func (c *client) act(now time.Duration, p Place) {
+// act adds the ops of one random action on an item.
+func (c *client) act(now time.Duration, p ItemRef) {
 	was, live := c.live[p]
 	if !live {
-		body := c.dead[p].Body
+		body := c.deleted[p].Body
 		if c.random.IntN(2) == 0 {
 			body = c.body()
 		}
@@ -111,41 +111,43 @@ func (c *client) act(now time.Duration, p Place) {
 	}
 }
 
-// rename gives an item another name for a while.
-func (c *client) rename(now time.Duration, p Place, body string) {
-	to, back := Place{p.Space, p.Item + moved}, now+between(c.random, awayFirst, awayLast)
+// rename gives an item another name and later its old name again.
+func (c *client) rename(now time.Duration, p ItemRef, body string) {
+	to, back := ItemRef{p.Space, p.Item + movedSuffix}, now+between(c.random, awayFirst, awayLast)
 	c.put(now, to, body)
 	c.remove(now+time.Millisecond, p)
 	c.put(back, p, body)
 	c.remove(back+time.Millisecond, to)
 }
 
-func (c *client) put(at time.Duration, p Place, body string) {
-	o := Op{At: at, Place: p, Kind: Put, User: c.pick(users), Body: body, MediaType: c.pick(mediaTypes), Props: c.props()}
+func (c *client) put(at time.Duration, p ItemRef, body string) {
+	o := Op{At: at, ItemRef: p, Kind: Put, User: c.pick(users), Body: body, MediaType: c.pick(mediaTypes),
+		Props: c.props()}
 	c.live[p] = o
 	c.add(o)
 }
 
-func (c *client) set(at time.Duration, p Place) {
-	c.add(Op{At: at, Place: p, Kind: SetProperties, User: c.pick(users), MediaType: c.pick(mediaTypes), Props: c.props()})
+func (c *client) set(at time.Duration, p ItemRef) {
+	c.add(Op{At: at, ItemRef: p, Kind: SetProperties, User: c.pick(users), MediaType: c.pick(mediaTypes),
+		Props: c.props()})
 }
 
-func (c *client) remove(at time.Duration, p Place) {
-	c.dead[p] = c.live[p]
+func (c *client) remove(at time.Duration, p ItemRef) {
+	c.deleted[p] = c.live[p]
 	delete(c.live, p)
-	c.add(Op{At: at, Place: p, Kind: Delete, User: c.pick(users)})
+	c.add(Op{At: at, ItemRef: p, Kind: Delete, User: c.pick(users)})
 }
 
 func (c *client) add(o Op) {
-	c.free[o.Place] = o.At + rest
+	c.nextFree[o.ItemRef] = o.At + minOpGap
 	c.ops = append(c.ops, o)
 }
 
-// body returns bytes that nothing else has.
+// body returns unique bytes.
 func (c *client) body() string {
 	c.serial++
 	line := fmt.Sprintf("%d of %x\n", c.serial, c.random.Uint64())
-	return strings.Repeat(line, 1+c.random.IntN(largest/len(line)))
+	return strings.Repeat(line, 1+c.random.IntN(maxBody/len(line)))
 }
 
 func (c *client) props() map[string]string {

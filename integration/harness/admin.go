@@ -22,11 +22,10 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// pollEvery is the time between two looks at something that is waited for.
-const pollEvery = 100 * time.Millisecond
+// pollInterval is the time between two calls of a condition.
+const pollInterval = 100 * time.Millisecond
 
-// Eventually returns when check finds nothing wrong. After limit it fails t with what
-// check found last.
+// Eventually calls check until it returns nil. After limit it fails t with the last error of check.
 func Eventually(t testing.TB, limit time.Duration, what string, check func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -46,18 +45,18 @@ func eventually(ctx context.Context, check func(context.Context) error) error {
 			return nil
 		}
 		if last == nil || ctx.Err() == nil {
-			last = err // the last one that is not of the time that is up
+			last = err // keep the last error that the timeout did not cause
 		}
-		if retry.Sleep(ctx, pollEvery) != nil {
+		if retry.Sleep(ctx, pollInterval) != nil {
 			return last
 		}
 	}
 }
 
-// At returns the Cluster of brokers that the harness has not started, to ask them only.
-func At(brokers ...string) *Cluster { return &Cluster{addrs: brokers} }
+// Existing returns a Cluster for administrative requests to brokers that the harness did not start.
+func Existing(brokers ...string) *Cluster { return &Cluster{addrs: brokers} }
 
-// client is one that neither joins a group nor waits long for a broker that is away.
+// client returns a client with short timeouts, without a consumer group.
 func (c *Cluster) client(more ...kgo.Opt) (*kgo.Client, error) {
 	opts := append([]kgo.Opt{
 		kgo.SeedBrokers(c.addrs...), kgo.DisableClientMetrics(), kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
@@ -74,7 +73,7 @@ func (c *Cluster) client(more ...kgo.Opt) (*kgo.Client, error) {
 	return cl, nil
 }
 
-// admin calls f with a client for administration.
+// admin calls f with an admin client.
 func (c *Cluster) admin(f func(*kadm.Client) error) error {
 	cl, err := c.client()
 	if err != nil {
@@ -84,8 +83,8 @@ func (c *Cluster) admin(f func(*kadm.Client) error) error {
 	return f(kadm.NewClient(cl))
 }
 
-// awaitBrokers waits until exactly n brokers are registered and there is a controller. It
-// asks the brokers each time; kadm would answer from what it remembers.
+// awaitBrokers waits until exactly n brokers are registered and a controller is elected. It sends a metadata request
+// each time, because kadm caches metadata.
 func (c *Cluster) awaitBrokers(ctx context.Context, n int) error {
 	cl, err := c.client()
 	if err != nil {
@@ -108,8 +107,8 @@ func (c *Cluster) awaitBrokers(ctx context.Context, n int) error {
 	})
 }
 
-// WaitBrokers waits until exactly n brokers are registered: one that is killed or frozen
-// is not any more once its session has ended.
+// WaitBrokers waits until exactly n brokers are registered. A killed or frozen broker stays registered until its
+// session times out.
 func (c *Cluster) WaitBrokers(t testing.TB, n int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
@@ -119,7 +118,7 @@ func (c *Cluster) WaitBrokers(t testing.TB, n int) {
 	}
 }
 
-// topics are those of cfg's prefix.
+// topics returns the topics with cfg's prefix.
 func topics(ctx context.Context, adm *kadm.Client, cfg kafka.Config) (kadm.TopicDetails, error) {
 	all, err := adm.ListTopics(ctx)
 	if err != nil {
@@ -136,7 +135,7 @@ func topics(ctx context.Context, adm *kadm.Client, cfg kafka.Config) (kadm.Topic
 	return all, nil
 }
 
-// WaitInSync waits until each partition of every topic has all its replicas in sync.
+// WaitInSync waits until all replicas of every partition are in sync.
 func (c *Cluster) WaitInSync(t testing.TB) {
 	t.Helper()
 	err := c.admin(func(adm *kadm.Client) error {
@@ -163,7 +162,7 @@ func (c *Cluster) WaitInSync(t testing.TB) {
 	}
 }
 
-// MoveLeaders has every partition of cfg's topics led by the next of its replicas.
+// MoveLeaders moves the leader of every partition of cfg's topics to its next replica.
 func (c *Cluster) MoveLeaders(t testing.TB, cfg kafka.Config) {
 	t.Helper()
 	err := c.admin(func(adm *kadm.Client) error {
@@ -203,10 +202,10 @@ func (c *Cluster) MoveLeaders(t testing.TB, cfg kafka.Config) {
 	}
 }
 
-// Leader is the number of the broker that leads most partitions of cfg's topics.
+// Leader returns the index of the broker that leads the most partitions of cfg's topics.
 func (c *Cluster) Leader(t testing.TB, cfg kafka.Config) int {
 	t.Helper()
-	leads := make([]int, len(c.addrs)+1) // by the brokers' ids, which begin with 1
+	leads := make([]int, len(c.addrs)+1) // by broker id, which starts at 1
 	err := c.admin(func(adm *kadm.Client) error {
 		all, err := topics(t.Context(), adm, cfg)
 		all.EachPartition(func(p kadm.PartitionDetail) {
@@ -217,16 +216,17 @@ func (c *Cluster) Leader(t testing.TB, cfg kafka.Config) int {
 		return err
 	})
 	if err != nil {
-		t.Fatalf("look for leaders: %v", err)
+		t.Fatalf("find leaders: %v", err)
 	}
 	return slices.Index(leads[1:], slices.Max(leads[1:]))
 }
 
-// Set changes one setting of a topic, whose name begins with its prefix.
-func (c *Cluster) Set(t testing.TB, topic, key, value string) {
+// SetTopicConfig sets one configuration key of a topic, given by its full name with prefix.
+func (c *Cluster) SetTopicConfig(t testing.TB, topic, key, value string) {
 	t.Helper()
 	err := c.admin(func(adm *kadm.Client) error {
-		set, err := adm.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: key, Value: &value}}, topic)
+		set, err := adm.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: key, Value: &value}},
+			topic)
 		if err != nil {
 			return err
 		}
@@ -240,7 +240,7 @@ func (c *Cluster) Set(t testing.TB, topic, key, value string) {
 	}
 }
 
-// addUser makes the SCRAM user of a cluster that one logs in to.
+// addUser creates the SCRAM user of a secure cluster.
 func (c *Cluster) addUser(ctx context.Context) error {
 	return c.admin(func(adm *kadm.Client) error {
 		made, err := adm.AlterUserSCRAMs(ctx, nil, []kadm.UpsertSCRAM{
@@ -253,13 +253,13 @@ func (c *Cluster) addUser(ctx context.Context) error {
 	})
 }
 
-// tidy removes what tests made on servers that others use too.
-func (c *Cluster) tidy(t testing.TB) {
+// cleanUp deletes the topics and groups of the test from named servers.
+func (c *Cluster) cleanUp(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), callLimit)
 	defer cancel()
 	err := c.admin(func(adm *kadm.Client) error {
-		all, err := topics(ctx, adm, kafka.Config{Prefix: c.run})
+		all, err := topics(ctx, adm, kafka.Config{Prefix: c.runPrefix})
 		if err != nil {
 			return err
 		}
@@ -267,19 +267,19 @@ func (c *Cluster) tidy(t testing.TB) {
 		if err != nil {
 			return err
 		}
-		ours := slices.DeleteFunc(groups.Groups(), func(g string) bool { return !strings.HasPrefix(g, c.run) })
+		ours := slices.DeleteFunc(groups.Groups(), func(g string) bool { return !strings.HasPrefix(g, c.runPrefix) })
 		_, err = adm.DeleteGroups(ctx, ours...)
 		_, topicsErr := adm.DeleteTopics(ctx, all.Names()...)
 		return errors.Join(err, topicsErr)
 	})
 	if err != nil {
-		t.Errorf("remove what the test made: %v", err)
+		t.Errorf("delete topics and groups of the test: %v", err)
 	}
 }
 
-// MakeTopics makes only the topics given, as the catalogue has them, with partitions of
-// each: a broker that starts again looks at every one that there is. Every broker knows them then.
-func (c *Cluster) MakeTopics(t testing.TB, cfg kafka.Config, partitions int32, topics ...schemas.Topic) {
+// CreateTopics creates only the given topics, with their settings from the catalogue, and waits until every broker
+// knows them. Fewer topics make a broker restart faster, because it checks every partition.
+func (c *Cluster) CreateTopics(t testing.TB, cfg kafka.Config, partitions int32, topics ...schemas.Topic) {
 	t.Helper()
 	lanes := make([]string, len(cfg.Lanes))
 	for i, l := range cfg.Lanes {
@@ -300,10 +300,10 @@ func (c *Cluster) MakeTopics(t testing.TB, cfg kafka.Config, partitions int32, t
 			if e.LogAppendTime {
 				settings["message.timestamp.type"] = kadm.StringPtr("LogAppendTime")
 			}
-			// The client repeats a request whose answer it did not get: the topic may be there from the first time.
+			// The client retries a request if the response is lost, so the first attempt may have created the topic.
 			_, err := adm.CreateTopic(t.Context(), partitions, -1, settings, cfg.Prefix+string(e.Topic))
 			if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
-				return fmt.Errorf("make topic %s: %w", e.Topic, err)
+				return fmt.Errorf("create topic %s: %w", e.Topic, err)
 			}
 		}
 		return nil
@@ -316,8 +316,8 @@ func (c *Cluster) MakeTopics(t testing.TB, cfg kafka.Config, partitions int32, t
 	}
 }
 
-// awaitTopics waits until every broker knows the topics and who leads them. The controller answers before the others
-// have heard of a topic, and a busy one may hear of it so late that a client that writes has given up.
+// awaitTopics waits until every broker knows the topics and their leaders. The controller answers before the other
+// brokers have the metadata, and a busy broker may get it so late that a producer has given up.
 func (c *Cluster) awaitTopics(ctx context.Context, names []string) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
@@ -368,8 +368,8 @@ func (c *Cluster) AddPartitions(t testing.TB, cfg kafka.Config, n int, topic sch
 	}
 }
 
-// NewTopic makes a topic that is none of the catalogue's.
-func (c *Cluster) NewTopic(t testing.TB, cfg kafka.Config, topic schemas.Topic, partitions int32) {
+// CreateTopic creates a topic that is not in the catalogue.
+func (c *Cluster) CreateTopic(t testing.TB, cfg kafka.Config, topic schemas.Topic, partitions int32) {
 	t.Helper()
 	err := c.admin(func(adm *kadm.Client) error {
 		_, err := adm.CreateTopic(t.Context(), partitions, int16(len(c.addrs)), nil, cfg.Prefix+string(topic))
@@ -379,7 +379,7 @@ func (c *Cluster) NewTopic(t testing.TB, cfg kafka.Config, topic schemas.Topic, 
 		err = c.awaitTopics(t.Context(), []string{cfg.Prefix + string(topic)})
 	}
 	if err != nil {
-		t.Fatalf("make topic %s: %v", topic, err)
+		t.Fatalf("create topic %s: %v", topic, err)
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// Where a broker in a container finds things, and on which port it listens to whom.
+// Paths and listener ports of a broker in a container.
 const (
 	containerConfig = "/etc/kafka"
 	containerData   = "/var/lib/kafka"
@@ -30,7 +30,7 @@ const (
 	controllerPort  = "9094"
 )
 
-// containers starts brokers in containers of an image that is made here.
+// containers starts brokers in containers. It builds their image if necessary.
 func containers(ctx context.Context, t testing.TB, o Options) (*Cluster, string, error) {
 	docker, err := dialDocker(ctx)
 	if err != nil {
@@ -43,7 +43,7 @@ func containers(ctx context.Context, t testing.TB, o Options) (*Cluster, string,
 	}
 	nw, err := tcnetwork.New(ctx)
 	if err != nil {
-		return nil, "", fmt.Errorf("make network: %w", err)
+		return nil, "", fmt.Errorf("create network: %w", err)
 	}
 	t.Cleanup(func() {
 		if err := nw.Remove(context.WithoutCancel(t.Context())); err != nil {
@@ -54,10 +54,10 @@ func containers(ctx context.Context, t testing.TB, o Options) (*Cluster, string,
 	if err != nil {
 		return nil, "", err
 	}
-	var places []place
+	var specs []brokerSpec
 	for i, port := range ports {
 		name := fmt.Sprint("kafka-", i+1)
-		places = append(places, place{
+		specs = append(specs, brokerSpec{
 			id: i + 1, data: containerData,
 			client:     endpoint{"0.0.0.0:" + clientPort, port},
 			peer:       endpoint{"0.0.0.0:" + peerPort, name + ":" + peerPort},
@@ -67,7 +67,7 @@ func containers(ctx context.Context, t testing.TB, o Options) (*Cluster, string,
 	c := &Cluster{addrs: ports}
 	more, files := []map[string]string{o.Properties}, map[string][]byte{}
 	if o.Secure {
-		s, err := newSecurity()
+		s, err := newTLSFiles()
 		if err != nil {
 			return nil, "", err
 		}
@@ -75,50 +75,53 @@ func containers(ctx context.Context, t testing.TB, o Options) (*Cluster, string,
 		c.base.TLS, c.base.SASL = s.client, &kafka.SASL{Mechanism: "PLAIN", User: User, Password: Password}
 	}
 	c.base.Brokers = c.addrs
-	boxes := make([]*box, len(places))
+	brokers := make([]*containerBroker, len(specs))
 	var starting errgroup.Group
-	for i, p := range places {
-		boxes[i] = &box{docker: docker}
-		c.nodes = append(c.nodes, boxes[i])
-		t.Cleanup(func() { boxes[i].remove(t) })
-		text := properties(settings(p, places, more...))
-		starting.Go(func() error { return boxes[i].run(ctx, image, nw.Name, p, text, files) })
+	for i, p := range specs {
+		brokers[i] = &containerBroker{docker: docker}
+		c.nodes = append(c.nodes, brokers[i])
+		t.Cleanup(func() { brokers[i].remove(t) })
+		text := properties(settings(p, specs, more...))
+		starting.Go(func() error { return brokers[i].run(ctx, image, nw.Name, p, text, files) })
 	}
 	return c, image, starting.Wait()
 }
 
-// dialDocker returns a client of the daemon, if one answers, and has testcontainers do
-// without what it would have to pull.
+// dialDocker returns a client of the Docker daemon if one answers. It configures testcontainers so that it pulls no
+// image of its own.
 func dialDocker(ctx context.Context) (*client.Client, error) {
 	docker, err := client.New(client.FromEnv)
 	if err != nil {
-		return nil, absent("no Docker: %w", err)
+		return nil, unavailable("no Docker: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	if _, err := docker.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true}); err != nil {
-		return nil, absent("no Docker daemon answers: %w", errors.Join(err, docker.Close()))
+		return nil, unavailable("no Docker daemon answers: %w", errors.Join(err, docker.Close()))
 	}
-	// Ports are published on loopback. Left alone it asks the network's bridge where this
-	// machine looks like a container itself.
-	return docker, errors.Join(os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true"), os.Setenv("TESTCONTAINERS_HOST_OVERRIDE", "127.0.0.1"))
+	// Ports are published on loopback. Without the override, testcontainers uses the bridge's address if this machine
+	// looks like a container.
+	return docker, errors.Join(os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true"),
+		os.Setenv("TESTCONTAINERS_HOST_OVERRIDE", "127.0.0.1"))
 }
 
-// silent is a log of what is done to containers: the tests say what they do.
-type silent struct{}
+// discardLogger discards the log of testcontainers. The tests report what they do to containers.
+type discardLogger struct{}
 
-func (silent) Printf(string, ...any) {}
+func (discardLogger) Printf(string, ...any) {}
 
-// A box is a broker in a container.
-type box struct {
+// containerBroker is a broker in a container.
+type containerBroker struct {
 	docker *client.Client
 	c      *testcontainers.DockerContainer
 }
 
-// run makes and starts the container of the broker at p.
+// run creates and starts the container of broker p.
 //
-//nolint:revive // what a container is made of
-func (b *box) run(ctx context.Context, image, networkName string, p place, text string, files map[string][]byte) (err error) {
+//nolint:revive // the parts of a container
+func (b *containerBroker) run(
+	ctx context.Context, image, networkName string, p brokerSpec, text string, files map[string][]byte,
+) (err error) {
 	name, _, err := net.SplitHostPort(p.peer.advertised)
 	if err != nil {
 		return err
@@ -135,12 +138,12 @@ func (b *box) run(ctx context.Context, image, networkName string, p place, text 
 		})
 	}
 	b.c, err = testcontainers.Run(ctx, image,
-		testcontainers.WithLogger(silent{}),
+		testcontainers.WithLogger(discardLogger{}),
 		testcontainers.WithExposedPorts(clientPort+"/tcp"),
 		testcontainers.WithEnv(map[string]string{"CLUSTER_ID": clusterID}),
 		testcontainers.WithFiles(copied...),
 		tcnetwork.WithNetworkName([]string{name}, networkName),
-		// A broker tells clients its address, so the port is ours to choose and not Docker's.
+		// A broker advertises its address to clients, so the port must be known before it starts.
 		testcontainers.WithHostConfigModifier(func(h *container.HostConfig) {
 			h.PortBindings = network.PortMap{network.MustParsePort(clientPort + "/tcp"): {
 				{HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: hostPort},
@@ -157,35 +160,35 @@ func withFile(files map[string][]byte, name string, content []byte) map[string][
 	return all
 }
 
-func (b *box) remove(t testing.TB) {
+func (b *containerBroker) remove(t testing.TB) {
 	if b.c == nil {
 		return
 	}
 	ctx := context.WithoutCancel(t.Context())
-	_ = b.thaw(ctx) // a frozen one cannot be removed; most are not
+	_ = b.thaw(ctx) // a frozen container cannot be removed; thaw fails for the others
 	if err := b.c.Terminate(ctx, testcontainers.StopTimeout(0)); err != nil {
 		t.Errorf("remove container: %v", err)
 	}
 }
 
-func (b *box) start(ctx context.Context) error { return b.c.Start(ctx) }
+func (b *containerBroker) start(ctx context.Context) error { return b.c.Start(ctx) }
 
-func (b *box) stop(ctx context.Context) error {
+func (b *containerBroker) stop(ctx context.Context) error {
 	limit := callLimit - 5*time.Second
 	return b.c.Stop(ctx, &limit)
 }
 
-func (b *box) kill(ctx context.Context) error {
+func (b *containerBroker) kill(ctx context.Context) error {
 	_, err := b.docker.ContainerKill(ctx, b.c.GetContainerID(), client.ContainerKillOptions{Signal: "KILL"})
 	return err
 }
 
-func (b *box) freeze(ctx context.Context) error {
+func (b *containerBroker) freeze(ctx context.Context) error {
 	_, err := b.docker.ContainerPause(ctx, b.c.GetContainerID(), client.ContainerPauseOptions{})
 	return err
 }
 
-func (b *box) thaw(ctx context.Context) error {
+func (b *containerBroker) thaw(ctx context.Context) error {
 	_, err := b.docker.ContainerUnpause(ctx, b.c.GetContainerID(), client.ContainerUnpauseOptions{})
 	return err
 }

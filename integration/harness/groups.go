@@ -13,20 +13,20 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// A Group is what the brokers say of a consumer group.
+// Group is a consumer group as the brokers describe it.
 type Group struct {
 	Kind    string // classic or consumer (KIP-848)
 	State   string // Stable, Empty, PreparingRebalance, ...
 	Members []Member
 }
 
-// A Member is one of a group. Members are in the order of Instance and ID.
+// Member is a member of a group. Members are sorted by Instance, then ID.
 type Member struct {
 	ID, Instance string
 	Partitions   []string // topic/partition, sorted
 }
 
-// Assigned is how many partitions the group's members own.
+// Assigned returns the number of partitions that are assigned to members.
 func (g Group) Assigned() (n int) {
 	for _, m := range g.Members {
 		n += len(m.Partitions)
@@ -34,7 +34,7 @@ func (g Group) Assigned() (n int) {
 	return n
 }
 
-// Describe returns a group, whose name begins with its prefix.
+// Describe returns a group, given by its full name with prefix.
 func (c *Cluster) Describe(ctx context.Context, group string) (g Group, err error) {
 	err = c.admin(func(adm *kadm.Client) error {
 		described, err := adm.DescribeConsumerGroups(ctx, group)
@@ -83,8 +83,7 @@ func (g *Group) add(id string, instance *string, owns kadm.TopicsSet) {
 	slices.SortFunc(g.Members, func(a, b Member) int { return strings.Compare(a.Instance+" "+a.ID, b.Instance+" "+b.ID) })
 }
 
-// Committed returns what a group has committed of a topic, by partition; those without a
-// commit are left out.
+// Committed returns the committed offsets of a group by partition, without partitions that have none.
 func (c *Cluster) Committed(ctx context.Context, group, topic string) (map[int32]int64, error) {
 	at := map[int32]int64{}
 	err := c.admin(func(adm *kadm.Client) error {
@@ -106,7 +105,7 @@ func (c *Cluster) Committed(ctx context.Context, group, topic string) (map[int32
 	return at, err
 }
 
-// DeleteGroup has the brokers forget what a role's group, which has no members, has committed.
+// DeleteGroup deletes a role's group, which must have no members, with its committed offsets.
 func (c *Cluster) DeleteGroup(t testing.TB, cfg kafka.Config, role schemas.Role) {
 	t.Helper()
 	err := c.admin(func(adm *kadm.Client) error {
@@ -118,7 +117,7 @@ func (c *Cluster) DeleteGroup(t testing.TB, cfg kafka.Config, role schemas.Role)
 	}
 }
 
-// Commit moves a group to an offset of a partition, as an operator does when the group has no members.
+// Commit commits an offset of a partition for a group without members, as an operator would.
 func (c *Cluster) Commit(t testing.TB, group, topic string, partition int32, offset int64) {
 	t.Helper()
 	err := c.admin(func(adm *kadm.Client) error {

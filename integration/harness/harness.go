@@ -1,9 +1,8 @@
-// Package harness gives integration tests real Kafka, with ways to break it.
+// Package harness starts real Kafka brokers and S3 servers for integration tests and injects faults into them.
 //
-// Kafka takes, in this order: the servers that the environment names (EnvKafka), containers
-// where a Docker daemon answers and the image is there or can be built of this machine's
-// files (nothing is pulled), processes of this machine under a JDK. It says which. Where
-// none can be had a test is skipped on a person's machine, and fails where CI is set.
+// Kafka uses the first available of these: the servers in the environment variable EnvKafka; containers, if a Docker
+// daemon answers and the image exists or can be built from files of this machine (nothing is pulled); processes on this
+// machine with a JDK. It logs which one it uses. If none is available, the test is skipped, or fails if CI is set.
 package harness
 
 import (
@@ -21,10 +20,10 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// EnvKafka names brokers that are already there: host:port, host:port, ...
+// EnvKafka is the environment variable with the addresses of running brokers: host:port, host:port, ...
 const EnvKafka = "MILLRACE_TEST_KAFKA"
 
-// A Form is a way in which brokers run.
+// Form is a way to run brokers.
 type Form string
 
 // The forms.
@@ -39,44 +38,44 @@ const (
 	callLimit  = 30 * time.Second
 )
 
-// Options says which brokers a test needs.
+// Options describes the brokers that a test needs.
 type Options struct {
 	Brokers int  // 1 or 3 [3]
-	Secure  bool // clients log in, over TLS, as User with Password
-	Oldest  bool // of the oldest release that we promise to work with, not the newest
-	// Form, if it is set, is the only one that is taken.
+	Secure  bool // clients log in over TLS as User with Password
+	Oldest  bool // the oldest supported release of Kafka instead of the newest
+	// Form, if not empty, is the only form to use.
 	Form Form
-	// Properties are settings of every broker, over those of the harness.
+	// Properties override the harness's settings of every broker.
 	Properties map[string]string
 }
 
-// A node is one broker, whose methods a Cluster calls one at a time.
+// node is one broker. A Cluster calls its methods one at a time.
 type node interface {
 	start(context.Context) error
-	// stop shuts down in order.
+	// stop shuts down gracefully.
 	stop(context.Context) error
 	kill(context.Context) error
 	freeze(context.Context) error
 	thaw(context.Context) error
 }
 
-// A Cluster is a set of brokers that runs until its test ends.
+// Cluster is a set of brokers that runs until its test ends.
 type Cluster struct {
-	Form  Form
-	addrs []string
-	nodes []node // nil: named servers, which cannot be broken
-	run   string // begins the prefix of all topics and groups, on servers that others use too
-	base  kafka.Config
+	Form      Form
+	addrs     []string
+	nodes     []node // nil: named servers, which tests must not break
+	runPrefix string // starts the prefix of topics and groups on named servers, which may be shared
+	base      kafka.Config
 }
 
-// errAbsent wraps the reason why a form cannot be had.
-var errAbsent = errors.New("not to be had")
+// errUnavailable is wrapped by the reason why a form is not available.
+var errUnavailable = errors.New("not available")
 
-func absent(format string, args ...any) error {
-	return fmt.Errorf("%w: %w", errAbsent, fmt.Errorf(format, args...))
+func unavailable(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", errUnavailable, fmt.Errorf(format, args...))
 }
 
-// Kafka starts brokers for the rest of t's life, skips t, or fails it.
+// Kafka starts brokers that run until t ends. It skips or fails t if no form is available.
 func Kafka(t testing.TB, o Options) *Cluster {
 	t.Helper()
 	need.Integration(t)
@@ -93,7 +92,7 @@ func Kafka(t testing.TB, o Options) *Cluster {
 		}
 		begun := time.Now()
 		c, how, err := f.start(ctx, t, o)
-		if errors.Is(err, errAbsent) {
+		if errors.Is(err, errUnavailable) {
 			reasons = append(reasons, fmt.Errorf("%s: %w", f.form, err))
 			continue
 		}
@@ -102,9 +101,10 @@ func Kafka(t testing.TB, o Options) *Cluster {
 		}
 		c.Form = f.form
 		c.ready(ctx, t, o)
-		said := fmt.Sprintf("Kafka with %d brokers as %s (%s), ready after %v", o.Brokers, f.form, how, time.Since(begun).Round(100*time.Millisecond))
-		t.Log(said)
-		fmt.Fprintf(os.Stderr, "harness: %s: %s\n", t.Name(), said)
+		text := fmt.Sprintf("Kafka with %d brokers as %s (%s), ready after %v",
+			o.Brokers, f.form, how, time.Since(begun).Round(100*time.Millisecond))
+		t.Log(text)
+		fmt.Fprintf(os.Stderr, "harness: %s: %s\n", t.Name(), text)
 		return c
 	}
 	thing := need.Kafka()
@@ -115,16 +115,16 @@ func Kafka(t testing.TB, o Options) *Cluster {
 	return nil
 }
 
-// named takes the servers of EnvKafka.
+// named uses the servers of EnvKafka.
 func named(_ context.Context, _ testing.TB, o Options) (*Cluster, string, error) {
 	list := os.Getenv(EnvKafka)
 	switch {
 	case list == "":
-		return nil, "", absent("%s is not set", EnvKafka)
+		return nil, "", unavailable("%s is not set", EnvKafka)
 	case o.Secure || o.Oldest || len(o.Properties) > 0:
-		return nil, "", absent("the settings and the release of named servers are not ours")
+		return nil, "", unavailable("named servers have fixed settings and a fixed release")
 	}
-	c := &Cluster{run: "t" + strconv.FormatInt(time.Now().UnixNano(), 36) + "."}
+	c := &Cluster{runPrefix: "t" + strconv.FormatInt(time.Now().UnixNano(), 36) + "."}
 	for addr := range strings.SplitSeq(list, ",") {
 		c.addrs = append(c.addrs, strings.TrimSpace(addr))
 	}
@@ -132,7 +132,7 @@ func named(_ context.Context, _ testing.TB, o Options) (*Cluster, string, error)
 	return c, list, nil
 }
 
-// ready waits for the brokers, and has what tests made on named servers removed.
+// ready waits for the brokers, and registers the cleanup of named servers.
 func (c *Cluster) ready(ctx context.Context, t testing.TB, o Options) {
 	t.Helper()
 	if err := c.awaitBrokers(ctx, o.Brokers); err != nil {
@@ -144,35 +144,35 @@ func (c *Cluster) ready(ctx context.Context, t testing.TB, o Options) {
 		}
 	}
 	if c.nodes == nil {
-		t.Cleanup(func() { c.tidy(t) })
+		t.Cleanup(func() { c.cleanUp(t) })
 	}
 }
 
-// Config is what millrace needs to use the brokers, with topics and groups of its own.
-// Members of groups miss each other within seconds.
+// Config returns a configuration for the brokers with a prefix for topics and groups. Session timeouts are short, so
+// that groups detect a lost member within seconds.
 func (c *Cluster) Config(prefix string) kafka.Config {
 	cfg := c.base
-	cfg.ClientID, cfg.Prefix = "integration", c.run+prefix
+	cfg.ClientID, cfg.Prefix = "integration", c.runPrefix+prefix
 	cfg.Heartbeat, cfg.SessionTimeout = 500*time.Millisecond, 6*time.Second
 	return cfg
 }
 
-// Brokers is how many there are.
+// Brokers returns the number of brokers.
 func (c *Cluster) Brokers() int { return len(c.addrs) }
 
-// Kill ends broker i at once, as a lost machine does. The first is 0.
+// Kill kills broker i at once, as if its machine was lost. The first broker is 0.
 func (c *Cluster) Kill(t testing.TB, i int) { t.Helper(); c.call(t, "kill", i, node.kill) }
 
-// Stop shuts broker i down in order: it hands its partitions over first.
+// Stop shuts broker i down gracefully: it first moves its partition leaders.
 func (c *Cluster) Stop(t testing.TB, i int) { t.Helper(); c.call(t, "stop", i, node.stop) }
 
-// Start starts broker i again, which was killed or stopped.
+// Start restarts broker i after Kill or Stop.
 func (c *Cluster) Start(t testing.TB, i int) { t.Helper(); c.call(t, "start", i, node.start) }
 
-// Freeze has broker i do nothing, with its connections open.
+// Freeze suspends broker i. Its connections stay open.
 func (c *Cluster) Freeze(t testing.TB, i int) { t.Helper(); c.call(t, "freeze", i, node.freeze) }
 
-// Thaw ends that.
+// Thaw resumes broker i after Freeze.
 func (c *Cluster) Thaw(t testing.TB, i int) { t.Helper(); c.call(t, "thaw", i, node.thaw) }
 
 func (c *Cluster) call(t testing.TB, what string, i int, f func(node, context.Context) error) {
@@ -185,7 +185,7 @@ func (c *Cluster) call(t testing.TB, what string, i int, f func(node, context.Co
 	}
 }
 
-// Breakable skips a test that breaks brokers where they are not ours.
+// Breakable skips t if the brokers are named servers, which tests must not break.
 func (c *Cluster) Breakable(t testing.TB) {
 	t.Helper()
 	if c.nodes == nil {

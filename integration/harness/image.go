@@ -19,8 +19,8 @@ var imageFiles embed.FS
 
 const imageName = "millrace/kafka"
 
-// kafkaImage returns the brokers' image, and builds it first where the daemon has none of
-// what it is made of: the jars, and the Java and the libraries of this machine.
+// kafkaImage returns the name of the brokers' image. It builds the image if the daemon has none of the same inputs: the
+// jars, and the Java and shared libraries of this machine.
 func kafkaImage(ctx context.Context, docker *client.Client, of release) (string, error) {
 	java, version, err := findJava(ctx)
 	if err != nil {
@@ -50,23 +50,23 @@ func kafkaImage(ctx context.Context, docker *client.Client, of release) (string,
 	}
 	defer os.RemoveAll(dir)
 	if err := fillImage(ctx, dir, java, jars); err != nil {
-		return "", absent("make the image's files: %w", err)
+		return "", unavailable("write the image's files: %w", err)
 	}
 	provider, err := testcontainers.NewDockerProvider()
 	if err != nil {
-		return "", absent("%w", err)
+		return "", unavailable("%w", err)
 	}
 	defer provider.Close()
 	_, err = provider.BuildImage(ctx, &testcontainers.ContainerRequest{
 		FromDockerfile: testcontainers.FromDockerfile{Context: dir, Repo: imageName, Tag: tag, KeepImage: true},
 	})
 	if err != nil {
-		return "", absent("build the image: %w", err)
+		return "", unavailable("build the image: %w", err)
 	}
 	return image, nil
 }
 
-// fillImage makes the folder of which the image is built.
+// fillImage writes the build context of the image to dir.
 func fillImage(ctx context.Context, dir, java, jars string) error {
 	if err := os.CopyFS(filepath.Join(dir, "jars"), os.DirFS(jars)); err != nil {
 		return err
@@ -85,7 +85,8 @@ func fillImage(ctx context.Context, dir, java, jars string) error {
 		return err
 	}
 	home := filepath.Dir(filepath.Dir(binary))
-	if out, err := exec.CommandContext(ctx, "bash", filepath.Join(dir, "root.sh"), home, filepath.Join(dir, "root")).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "bash", filepath.Join(dir, "root.sh"), home,
+		filepath.Join(dir, "root")).CombinedOutput(); err != nil {
 		return fmt.Errorf("%w\n%s", err, out)
 	}
 	return nil

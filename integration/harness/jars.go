@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// copyJars is the Maven goal that fetches what a POM depends on.
+// copyJars is the Maven goal that downloads the dependencies of a POM.
 const copyJars = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 
 //go:embed pom.xml
@@ -27,10 +27,10 @@ var sums string
 //go:embed oldest.sha256
 var oldestSums string
 
-// A release is a version of Kafka and the sums of its jars.
+// release is a version of Kafka and the checksums of its jars.
 type release struct{ version, sums string }
 
-// release returns that of the brokers.
+// release returns the Kafka release of the brokers.
 func (o Options) release() release {
 	if o.Oldest {
 		return release{"3.9.2", oldestSums}
@@ -38,12 +38,12 @@ func (o Options) release() release {
 	return release{"4.3.1", sums}
 }
 
-// kafkaJars returns a folder with the brokers' jars: from the cache, or through Maven. Each
-// one is what the sums say, every time.
+// kafkaJars returns a directory with the brokers' jars, from the cache or downloaded by Maven. It verifies the
+// checksums of all jars at each call.
 func kafkaJars(ctx context.Context, of release) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return "", absent("%w", err)
+		return "", unavailable("%w", err)
 	}
 	dir := filepath.Join(cache, "millrace", "kafka-"+of.version)
 	cached := checkJars(dir, of.sums)
@@ -52,12 +52,12 @@ func kafkaJars(ctx context.Context, of release) (string, error) {
 	}
 	maven, err := exec.LookPath("mvn")
 	if err != nil {
-		return "", absent("no jars in the cache (%w), and no Maven to fetch them", cached)
+		return "", unavailable("no jars in the cache (%w), and no Maven to download them", cached)
 	}
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return "", err
 	}
-	// Into a folder of its own: two tests may be at it, and either may be killed.
+	// Use a temporary directory: two tests may download at the same time, and either may be killed.
 	tmp, err := os.MkdirTemp(filepath.Dir(dir), "fetch-")
 	if err != nil {
 		return "", err
@@ -67,14 +67,15 @@ func kafkaJars(ctx context.Context, of release) (string, error) {
 		return "", err
 	}
 	fetched := filepath.Join(tmp, "jars")
-	cmd := exec.CommandContext(ctx, maven, "-q", "-B", "-ntp", "--strict-checksums", copyJars, "-Dkafka.version="+of.version,
+	cmd := exec.CommandContext(ctx, maven, "-q", "-B", "-ntp", "--strict-checksums", copyJars,
+		"-Dkafka.version="+of.version,
 		"-DincludeScope=runtime", "-DoutputDirectory="+fetched)
 	cmd.Dir = tmp
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", absent("fetch jars with Maven: %w\n%s", err, out)
+		return "", unavailable("fetch jars with Maven: %w\n%s", err, out)
 	}
 	if err := checkJars(fetched, of.sums); err != nil {
-		return "", fmt.Errorf("what Maven fetched: %w", err)
+		return "", fmt.Errorf("check the jars from Maven: %w", err)
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		return "", err
@@ -85,8 +86,7 @@ func kafkaJars(ctx context.Context, of release) (string, error) {
 	return dir, nil
 }
 
-// checkJars compares a folder with sums, lines as sha256sum writes them: neither may hold
-// what the other does not.
+// checkJars compares a directory with sums, in the format of sha256sum. Missing and additional files are errors.
 func checkJars(dir, sums string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-// leastJava is the oldest Java that runs the brokers.
-const leastJava = 17
+// minJava is the oldest Java version that runs the brokers.
+const minJava = 17
 
 var javaVersion = regexp.MustCompile(`version "((\d+)[^"]*)"`)
 
@@ -24,7 +24,8 @@ func findJava(ctx context.Context) (java, version string, err error) {
 		candidates = append(candidates, onPath)
 	}
 	for _, usual := range []string{
-		"/usr/lib/jvm/*/bin/java", "/opt/java/*/bin/java", "/opt/jdk*/bin/java", "/Library/Java/JavaVirtualMachines/*/Contents/Home/bin/java",
+		"/usr/lib/jvm/*/bin/java", "/opt/java/*/bin/java", "/opt/jdk*/bin/java",
+		"/Library/Java/JavaVirtualMachines/*/Contents/Home/bin/java",
 	} {
 		found, err := filepath.Glob(usual)
 		if err != nil {
@@ -32,25 +33,25 @@ func findJava(ctx context.Context) (java, version string, err error) {
 		}
 		candidates = append(candidates, found...)
 	}
-	last := absent("no java by JAVA_HOME, on PATH, or in the usual places")
+	last := unavailable("no java in JAVA_HOME, on PATH, or in the usual directories")
 	for _, java := range candidates {
 		out, err := exec.CommandContext(ctx, java, "-version").CombinedOutput()
 		if err != nil {
-			last = absent("ask %s for its version: %w", java, err)
+			last = unavailable("get the version of %s: %w", java, err)
 			continue
 		}
 		version, major := parseJava(string(out))
-		if major >= leastJava {
+		if major >= minJava {
 			return java, version, nil
 		}
-		last = absent("%s is Java %q, and the brokers need %d", java, version, leastJava)
+		last = unavailable("%s is Java %q, and the brokers need %d", java, version, minJava)
 	}
 	return "", "", last
 }
 
-// parseJava finds the version in what java -version says; zero where it is not there.
-func parseJava(said string) (version string, major int) {
-	m := javaVersion.FindStringSubmatch(said)
+// parseJava parses the output of java -version. It returns 0 if the output has no version.
+func parseJava(output string) (version string, major int) {
+	m := javaVersion.FindStringSubmatch(output)
 	if m == nil {
 		return "", 0
 	}

@@ -24,7 +24,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// processes starts brokers as processes of this machine. They end with this one.
+// processes starts brokers as child processes. They end when this process ends.
 func processes(ctx context.Context, t testing.TB, o Options) (*Cluster, string, error) {
 	java, version, err := findJava(ctx)
 	if err != nil {
@@ -39,18 +39,18 @@ func processes(ctx context.Context, t testing.TB, o Options) (*Cluster, string, 
 	if err != nil {
 		return nil, "", err
 	}
-	var places []place
+	var specs []brokerSpec
 	for i := range o.Brokers {
-		p := place{id: i + 1, data: filepath.Join(dir, fmt.Sprint("broker-", i+1))}
+		p := brokerSpec{id: i + 1, data: filepath.Join(dir, fmt.Sprint("broker-", i+1))}
 		for j, e := range []*endpoint{&p.client, &p.peer, &p.controller} {
 			e.bind, e.advertised = ports[3*i+j], ports[3*i+j]
 		}
-		places = append(places, p)
+		specs = append(specs, p)
 	}
 	c := &Cluster{}
 	more := []map[string]string{o.Properties}
 	if o.Secure {
-		s, err := newSecurity()
+		s, err := newTLSFiles()
 		if err != nil {
 			return nil, "", err
 		}
@@ -61,8 +61,8 @@ func processes(ctx context.Context, t testing.TB, o Options) (*Cluster, string, 
 		c.base.TLS, c.base.SASL = s.client, &kafka.SASL{Mechanism: "PLAIN", User: User, Password: Password}
 	}
 	var starting errgroup.Group
-	for _, p := range places {
-		b := &process{config: p.data + ".properties", log: p.data + ".log", java: []string{
+	for _, p := range specs {
+		b := &processBroker{config: p.data + ".properties", log: p.data + ".log", java: []string{
 			java, "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
 			"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", filepath.Join(jars, "*"),
 		}}
@@ -72,11 +72,11 @@ func processes(ctx context.Context, t testing.TB, o Options) (*Cluster, string, 
 				t.Error(err)
 			}
 			if t.Failed() {
-				t.Logf("the end of what broker %d said:\n%s", p.id, b.said())
+				t.Logf("end of the log of broker %d:\n%s", p.id, b.logTail())
 			}
 		})
 		starting.Go(func() error {
-			if err := b.format(ctx, properties(settings(p, places, more...))); err != nil {
+			if err := b.format(ctx, properties(settings(p, specs, more...))); err != nil {
 				return err
 			}
 			return b.start(ctx)
@@ -86,34 +86,35 @@ func processes(ctx context.Context, t testing.TB, o Options) (*Cluster, string, 
 	return c, fmt.Sprintf("Kafka %s, Java %s", o.release().version, version), starting.Wait()
 }
 
-// A process is a broker in a process of its own.
-type process struct {
+// processBroker is a broker in a child process.
+type processBroker struct {
 	config, log string
 	java        []string
 
 	mu     sync.Mutex // guards the rest
 	cmd    *exec.Cmd
 	exited <-chan struct{} // closed when cmd has ended
-	ended  string          // how, where we did not end it
+	ended  string          // exit status, if the harness did not end it
 }
 
-// format writes the broker's settings and makes its data folder.
-func (p *process) format(ctx context.Context, text string) error {
+// format writes the broker's settings and formats its data directory.
+func (p *processBroker) format(ctx context.Context, text string) error {
 	if err := os.WriteFile(p.config, []byte(text), 0o600); err != nil {
 		return fmt.Errorf("write settings: %w", err)
 	}
-	args := append(slices.Clone(p.java[1:]), "kafka.tools.StorageTool", "format", "--cluster-id", clusterID, "--config", p.config)
+	args := append(slices.Clone(p.java[1:]), "kafka.tools.StorageTool", "format", "--cluster-id", clusterID, "--config",
+		p.config)
 	if out, err := exec.CommandContext(ctx, p.java[0], args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("format data folder: %w\n%s", err, out)
+		return fmt.Errorf("format data directory: %w\n%s", err, out)
 	}
 	return nil
 }
 
-func (p *process) start(context.Context) error {
+func (p *processBroker) start(context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.running() {
-		return errors.New("it is running")
+		return errors.New("broker is running")
 	}
 	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -130,8 +131,8 @@ func (p *process) start(context.Context) error {
 	return nil
 }
 
-// running is called with mu held.
-func (p *process) running() bool {
+// running reports whether the process runs. The caller holds mu.
+func (p *processBroker) running() bool {
 	if p.cmd == nil {
 		return false
 	}
@@ -143,8 +144,8 @@ func (p *process) running() bool {
 	}
 }
 
-// end sends a signal and waits until the process has ended.
-func (p *process) end(ctx context.Context, s os.Signal) error {
+// end sends a signal and waits until the process has exited.
+func (p *processBroker) end(ctx context.Context, s os.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.running() {
@@ -164,11 +165,11 @@ func (p *process) end(ctx context.Context, s os.Signal) error {
 	}
 }
 
-func (p *process) kill(ctx context.Context) error { return p.end(ctx, syscall.SIGKILL) }
+func (p *processBroker) kill(ctx context.Context) error { return p.end(ctx, syscall.SIGKILL) }
 
-func (p *process) stop(ctx context.Context) error { return p.end(ctx, syscall.SIGTERM) }
+func (p *processBroker) stop(ctx context.Context) error { return p.end(ctx, syscall.SIGTERM) }
 
-func (p *process) signal(s os.Signal) error {
+func (p *processBroker) signal(s os.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.running() {
@@ -177,17 +178,17 @@ func (p *process) signal(s os.Signal) error {
 	return p.cmd.Process.Signal(s)
 }
 
-func (p *process) freeze(context.Context) error { return p.signal(syscall.SIGSTOP) }
+func (p *processBroker) freeze(context.Context) error { return p.signal(syscall.SIGSTOP) }
 
-func (p *process) thaw(context.Context) error { return p.signal(syscall.SIGCONT) }
+func (p *processBroker) thaw(context.Context) error { return p.signal(syscall.SIGCONT) }
 
-// said is the end of the errors of a broker that has ended, and how it did.
-func (p *process) said() string {
+// logTail returns the last errors in the log of a broker, and its exit status if it exited by itself.
+func (p *processBroker) logTail() string {
 	text, err := os.ReadFile(p.log)
 	if err != nil {
 		return err.Error()
 	}
-	var errs []string // warnings are many, when brokers are broken on purpose
+	var errs []string // without the many warnings that injected faults cause
 	for line := range strings.Lines(string(text)) {
 		if !strings.Contains(line, " WARN ") && !strings.HasPrefix(line, "\tat ") {
 			errs = append(errs, line)
@@ -198,10 +199,10 @@ func (p *process) said() string {
 	return strings.Join(errs[max(0, len(errs)-20):], "") + p.ended
 }
 
-// freePorts finds n loopback addresses on which nothing listens, below those that
-// connections take: a broker that is away for a while must find its port free.
+// freePorts returns n free loopback addresses below the ephemeral port range, so that no outgoing connection takes the
+// port of a broker while it is down.
 func freePorts(n int) (addrs []string, err error) {
-	var held []net.Listener // all, until the last is found, so that none comes twice
+	var held []net.Listener // held until all are found, so that no port is returned twice
 	defer func() {
 		for _, l := range held {
 			l.Close()
@@ -221,16 +222,17 @@ func freePorts(n int) (addrs []string, err error) {
 	return addrs, nil
 }
 
-// Damage changes the last byte of the batch that holds an offset, or its length in its head, in the log of a partition, on
-// the disk of the first broker that has it: as a disk does that rots. It is called for processes only.
-func (c *Cluster) Damage(t testing.TB, topic string, partition int32, offset int64, head bool) {
+// CorruptBatch corrupts the batch that contains an offset, in the log file of the first broker that has the partition:
+// the last byte of the batch, or the length in its header if head is set. The brokers must be processes.
+func (c *Cluster) CorruptBatch(t testing.TB, topic string, partition int32, offset int64, head bool) {
 	t.Helper()
 	for _, n := range c.nodes {
-		p, ok := n.(*process)
+		p, ok := n.(*processBroker)
 		if !ok {
-			t.Fatalf("%T: its disk is not ours", n)
+			t.Fatalf("%T has no log files on this machine", n)
 		}
-		name := filepath.Join(strings.TrimSuffix(p.config, ".properties"), fmt.Sprintf("%s-%d", topic, partition), fmt.Sprintf("%020d.log", 0))
+		name := filepath.Join(strings.TrimSuffix(p.config, ".properties"), fmt.Sprintf("%s-%d", topic, partition),
+			fmt.Sprintf("%020d.log", 0))
 		log, err := os.ReadFile(name)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
@@ -238,17 +240,17 @@ func (c *Cluster) Damage(t testing.TB, topic string, partition int32, offset int
 		if err != nil {
 			t.Fatal(err)
 		}
-		from, end := batchOf(log, offset)
+		from, end := batchRange(log, offset)
 		if end == 0 {
 			t.Fatalf("%s has no batch with offset %d", name, offset)
 		}
-		at, rotten := end-1, []byte{log[end-1] ^ 0xff}
+		at, corrupt := end-1, []byte{log[end-1] ^ 0xff}
 		if head {
-			at, rotten = from+8, make([]byte, 4)
+			at, corrupt = from+8, make([]byte, 4)
 		}
 		f, err := os.OpenFile(name, os.O_WRONLY, 0)
 		if err == nil {
-			_, err = f.WriteAt(rotten, int64(at))
+			_, err = f.WriteAt(corrupt, int64(at))
 			err = errors.Join(err, f.Close())
 		}
 		if err != nil {
@@ -259,9 +261,9 @@ func (c *Cluster) Damage(t testing.TB, topic string, partition int32, offset int
 	t.Fatalf("no broker has %s-%d", topic, partition)
 }
 
-// batchOf is where the batch of a log that holds an offset begins and ends; 0: there is none.
-func batchOf(log []byte, offset int64) (at, end int) {
-	for at+27 <= len(log) { // its first offset, its length, ..., and its last offset less the first
+// batchRange returns the range of the batch in log that contains offset, or zeros if there is none.
+func batchRange(log []byte, offset int64) (at, end int) {
+	for at+27 <= len(log) { // header: base offset (8 bytes), length (4), ..., last offset delta at 23
 		first, end := int64(binary.BigEndian.Uint64(log[at:])), at+12+int(binary.BigEndian.Uint32(log[at+8:]))
 		if offset <= first+int64(binary.BigEndian.Uint32(log[at+23:])) {
 			return at, end

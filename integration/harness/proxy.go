@@ -12,14 +12,14 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// A Proxy stands before one broker, in this process, for clients that dial with
-// Proxies.Dial: brokers tell clients their own addresses.
+// Proxy is a toxiproxy in this process in front of one broker. Clients must dial with Proxies.Dial, because brokers
+// advertise their own addresses.
 type Proxy struct{ proxy *toxiproxy.Proxy }
 
-// Proxies stand before all brokers of a cluster.
+// Proxies are the proxies of all brokers of a cluster.
 type Proxies []*Proxy
 
-// Proxies starts them. They end with t.
+// Proxies starts the proxies. They stop when t ends.
 func (c *Cluster) Proxies(t testing.TB) Proxies {
 	t.Helper()
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(prometheus.NewRegistry()), zerolog.Nop())
@@ -35,7 +35,7 @@ func (c *Cluster) Proxies(t testing.TB) Proxies {
 	return all
 }
 
-// Dial is for kafka.Config.
+// Dial connects to the proxy of addr. It is a Dial function for kafka.Config.
 func (ps Proxies) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	for _, p := range ps {
 		if p.proxy.Upstream == addr {
@@ -45,7 +45,7 @@ func (ps Proxies) Dial(ctx context.Context, network, addr string) (net.Conn, err
 	return new(net.Dialer).DialContext(ctx, network, addr)
 }
 
-// Cut ends all connections and refuses new ones. Mend ends that.
+// Cut closes all connections and refuses new ones until Mend is called.
 func (p *Proxy) Cut() { p.proxy.Stop() }
 
 // Mend listens again on the same port.
@@ -56,7 +56,7 @@ func (p *Proxy) Mend(t testing.TB) {
 	}
 }
 
-// Add adds a toxic in toxiproxy's JSON, and returns what takes it away, such as
+// Add adds a toxic in toxiproxy's JSON format and returns a function that removes it. Example:
 // {"name":"slow","type":"latency","stream":"upstream","attributes":{"latency":100}}.
 func (p *Proxy) Add(t testing.TB, toxic string) (remove func()) {
 	t.Helper()

@@ -13,15 +13,15 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// A Record is one record as the brokers hold it.
+// Record is a record as stored by the brokers.
 type Record struct {
-	schemas.Record       // its Topic is without prefix
-	Partition      int32 // -1, to write: by the key
+	schemas.Record       // Topic is without prefix
+	Partition      int32 // for writing, -1: partition by key
 	Offset         int64
-	Timestamp      time.Time // to write: by the writer's clock, zero is now
+	Timestamp      time.Time // for writing: the create time, zero means now
 }
 
-// Header returns the value of a header, empty without one.
+// Header returns the value of a header, empty if there is none.
 func (r Record) Header(key string) string {
 	for _, h := range r.Headers {
 		if h.Key == key {
@@ -31,11 +31,11 @@ func (r Record) Header(key string) string {
 	return ""
 }
 
-// Write writes records as they are, in order. Encode makes them of messages.
+// Write produces records unchanged and in order. Use Encode to make records of messages.
 func (c *Cluster) Write(t testing.TB, cfg kafka.Config, recs ...Record) {
 	t.Helper()
 	byKey := kgo.StickyKeyPartitioner(nil)
-	cl, err := c.client(kgo.RecordPartitioner(kgo.BasicConsistentPartitioner(func(topic string) func(*kgo.Record, int) int {
+	partitioner := kgo.BasicConsistentPartitioner(func(topic string) func(*kgo.Record, int) int {
 		p := byKey.ForTopic(topic)
 		return func(r *kgo.Record, n int) int {
 			if r.Partition >= 0 {
@@ -43,14 +43,16 @@ func (c *Cluster) Write(t testing.TB, cfg kafka.Config, recs ...Record) {
 			}
 			return p.Partition(r, n)
 		}
-	})))
+	})
+	cl, err := c.client(kgo.RecordPartitioner(partitioner))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer cl.Close()
 	out := make([]*kgo.Record, len(recs))
 	for i, r := range recs {
-		out[i] = &kgo.Record{Topic: cfg.Prefix + string(r.Topic), Key: r.Key, Value: r.Value, Partition: r.Partition, Timestamp: r.Timestamp}
+		out[i] = &kgo.Record{Topic: cfg.Prefix + string(r.Topic), Key: r.Key, Value: r.Value, Partition: r.Partition,
+			Timestamp: r.Timestamp}
 		for _, h := range r.Headers {
 			out[i].Headers = append(out[i].Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
 		}
@@ -62,8 +64,10 @@ func (c *Cluster) Write(t testing.TB, cfg kafka.Config, recs ...Record) {
 	}
 }
 
-// Begin writes records as they are, in order, in a transaction of a producer. end commits it or gives it up.
-func (c *Cluster) Begin(t testing.TB, cfg kafka.Config, producer string, recs ...Record) (end func(commit bool)) {
+// BeginTransaction produces records unchanged and in order in a transaction of a producer. end commits or aborts it.
+func (c *Cluster) BeginTransaction(
+	t testing.TB, cfg kafka.Config, producer string, recs ...Record,
+) (end func(commit bool)) {
 	t.Helper()
 	cl, err := c.client(kgo.TransactionalID(cfg.Prefix+producer), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	if err != nil {
@@ -94,7 +98,7 @@ func (c *Cluster) Begin(t testing.TB, cfg kafka.Config, producer string, recs ..
 	}
 }
 
-// WriteTo writes a record as it is, by its key, to the brokers of cfg, and returns where it is.
+// WriteTo produces a record by its key to the brokers of cfg, and returns it with its partition and offset.
 func WriteTo(t testing.TB, cfg kafka.Config, r Record) Record {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...))
@@ -112,7 +116,7 @@ func WriteTo(t testing.TB, cfg kafka.Config, r Record) Record {
 	return r
 }
 
-// Encode makes a record of a message, in the partition of its key.
+// Encode returns a message as a record, to be partitioned by its key.
 func Encode(t testing.TB, m schemas.Message) Record {
 	t.Helper()
 	r, err := schemas.Encode(m)
@@ -122,7 +126,7 @@ func Encode(t testing.TB, m schemas.Message) Record {
 	return Record{Record: r, Partition: -1}
 }
 
-// A Reader reads topics from their starts, in no group.
+// Reader reads topics from the start, without a consumer group.
 type Reader struct {
 	cfg   kafka.Config
 	names []string
@@ -130,7 +134,7 @@ type Reader struct {
 	at    map[string]map[int32]int64 // the next offset
 }
 
-// Reader returns a Reader that ends with t.
+// Reader returns a Reader that is closed when t ends.
 func (c *Cluster) Reader(t testing.TB, cfg kafka.Config, topics ...schemas.Topic) *Reader {
 	t.Helper()
 	r := &Reader{cfg: cfg, at: map[string]map[int32]int64{}}
@@ -147,8 +151,8 @@ func (c *Cluster) Reader(t testing.TB, cfg kafka.Config, topics ...schemas.Topic
 	return r
 }
 
-// CatchUp returns what has come since the last call, up to where the topics end now: those
-// of one partition in order. With an error it returns what it has read so far.
+// CatchUp returns the records since the last call, up to the current end offsets. Records of a partition are in order.
+// On error it returns the records read so far.
 func (r *Reader) CatchUp(ctx context.Context) (recs []Record, err error) {
 	ends, err := kadm.NewClient(r.cl).ListEndOffsets(ctx, r.names...)
 	if err != nil {

@@ -22,11 +22,11 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3proc"
 )
 
-// The environment.
+// Environment variables.
 const (
-	// EnvS3 is the URL of an S3 server that is already there. It is taken instead of those of make servers.
+	// EnvS3 is the URL of a running S3 server, to use instead of those that make servers builds.
 	EnvS3 = "MILLRACE_TEST_S3"
-	// EnvS3Access and EnvS3Secret are its keys. Who has them may make buckets and remove those.
+	// EnvS3Access and EnvS3Secret are its credentials, which must allow creating and deleting buckets.
 	EnvS3Access = "MILLRACE_TEST_S3_ACCESS"
 	EnvS3Secret = "MILLRACE_TEST_S3_SECRET" //nolint:gosec // a name
 )
@@ -38,7 +38,7 @@ const (
 	NamedS3   = "named" // the server of EnvS3
 )
 
-// S3Kinds are the servers that tests run over: the one that the environment names, or those of make servers.
+// S3Kinds returns the servers that tests use: the one of EnvS3, or those that make servers builds.
 func S3Kinds() []string {
 	if os.Getenv(EnvS3) != "" {
 		return []string{NamedS3}
@@ -46,35 +46,35 @@ func S3Kinds() []string {
 	return []string{Versitygw, MinIO}
 }
 
-// S3Options says which server a test needs.
+// S3Options describes the server that a test needs.
 type S3Options struct {
 	Kind     string // one of S3Kinds
-	Own      bool   // it is broken, or started in a special way: one that is named will not do
-	Versions bool   // buckets can have versions
+	Own      bool   // the test breaks or configures the server, so a named one is not usable
+	Versions bool   // the server supports versioning
 	Env      []string
 	Args     []string
 }
 
-// An S3Server is a real one, for the rest of its test's life.
+// S3Server is an S3 server that runs until its test ends.
 type S3Server struct {
 	Kind                string
 	URL, Access, Secret string
 
-	cfg     s3proc.Config
-	proc    *s3proc.Server // nil: named, which cannot be broken
-	run     string         // begins the names of all buckets
-	buckets atomic.Int64
-	client  *minio.Core
+	cfg       s3proc.Config
+	proc      *s3proc.Server // nil: named server, which tests must not break
+	runPrefix string         // starts the names of all buckets
+	buckets   atomic.Int64
+	client    *minio.Core
 }
 
-// S3 starts a server, skips t, or fails it.
+// S3 starts a server. It skips or fails t if that is not possible.
 func S3(t testing.TB, o S3Options) *S3Server {
 	t.Helper()
 	need.Integration(t)
-	s := &S3Server{Kind: o.Kind, run: "t" + strconv.FormatInt(time.Now().UnixNano(), 36)}
+	s := &S3Server{Kind: o.Kind, runPrefix: "t" + strconv.FormatInt(time.Now().UnixNano(), 36)}
 	if named := os.Getenv(EnvS3); named != "" {
 		if o.Own {
-			need.Missing(t, need.Server(), EnvS3+" names one that others may use")
+			need.Missing(t, need.Server(), EnvS3+" names a server that others may use")
 		}
 		s.Kind, s.URL, s.Access, s.Secret = NamedS3, named, os.Getenv(EnvS3Access), os.Getenv(EnvS3Secret)
 	} else {
@@ -94,12 +94,12 @@ func S3(t testing.TB, o S3Options) *S3Server {
 		t.Fatalf("%s at %s: %v", s.Kind, s.URL, err)
 	}
 	if s.proc == nil {
-		t.Cleanup(func() { s.tidy(t) })
+		t.Cleanup(func() { s.cleanUp(t) })
 	}
 	return s
 }
 
-// root is the module's folder: tests run in that of their package.
+// root returns the module's directory. Tests run in the directory of their package.
 func root(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
@@ -137,12 +137,13 @@ func (s *S3Server) connect() error {
 		return err
 	}
 	s.client, err = minio.NewCore(u.Host, &minio.Options{
-		Creds: credentials.NewStaticV4(s.Access, s.Secret, ""), Secure: u.Scheme == "https", BucketLookup: minio.BucketLookupPath,
+		Creds: credentials.NewStaticV4(s.Access, s.Secret, ""), Secure: u.Scheme == "https",
+		BucketLookup: minio.BucketLookupPath,
 	})
 	return err
 }
 
-// Kill ends the server at once.
+// Kill kills the server at once.
 func (s *S3Server) Kill(t testing.TB) {
 	t.Helper()
 	if err := s.proc.Kill(); err != nil {
@@ -150,28 +151,30 @@ func (s *S3Server) Kill(t testing.TB) {
 	}
 }
 
-// Restart starts the server again, at the same address over the same data.
+// Restart starts the server again at the same address with the same data.
 func (s *S3Server) Restart(t testing.TB) {
 	t.Helper()
 	s.start(t)
 }
 
-// Said is the end of the server's log.
-func (s *S3Server) Said() string {
+// LogTail returns the end of the server's log.
+func (s *S3Server) LogTail() string {
 	if s.proc == nil {
 		return ""
 	}
 	return s.proc.LogTail()
 }
 
-// Name returns a name for buckets that nobody else has, or the beginning of several: at most 20 letters and digits.
-func (s *S3Server) Name() string { return s.run + "n" + strconv.FormatInt(s.buckets.Add(1), 36) }
+// NewName returns a new unique bucket name or bucket prefix of at most 20 letters and digits.
+func (s *S3Server) NewName() string {
+	return s.runPrefix + "n" + strconv.FormatInt(s.buckets.Add(1), 36)
+}
 
-// Bucket makes a bucket, with or without versions.
+// Bucket creates a bucket, optionally with versioning.
 func (s *S3Server) Bucket(t testing.TB, name string, versions bool) {
 	t.Helper()
 	if err := s.client.MakeBucket(t.Context(), name, minio.MakeBucketOptions{}); err != nil {
-		t.Fatalf("make bucket: %v", err)
+		t.Fatalf("create bucket: %v", err)
 	}
 	if !versions {
 		return
@@ -181,10 +184,11 @@ func (s *S3Server) Bucket(t testing.TB, name string, versions bool) {
 	}
 }
 
-// Keys are those in a bucket that begin with prefix, sorted.
+// Keys returns the keys in a bucket that start with prefix, sorted.
 func (s *S3Server) Keys(t testing.TB, bucket, prefix string) (keys []string) {
 	t.Helper()
-	for o := range s.client.ListObjectsIter(t.Context(), bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true}) {
+	for o := range s.client.ListObjectsIter(t.Context(), bucket,
+		minio.ListObjectsOptions{Prefix: prefix, Recursive: true}) {
 		if o.Err != nil {
 			t.Fatalf("list bucket %s: %v", bucket, o.Err)
 		}
@@ -193,7 +197,7 @@ func (s *S3Server) Keys(t testing.TB, bucket, prefix string) (keys []string) {
 	return keys
 }
 
-// Uploads is how many uploads in parts have begun below prefix and not ended.
+// Uploads returns the number of unfinished multipart uploads below prefix.
 func (s *S3Server) Uploads(t testing.TB, bucket, prefix string) int {
 	t.Helper()
 	page, err := s.client.ListMultipartUploads(t.Context(), bucket, prefix, "", "", "", 1000)
@@ -218,15 +222,17 @@ func (s *S3Server) Get(t testing.TB, bucket, key string) []byte {
 	return b
 }
 
-// Put puts an object as any other client of the server does.
+// Put puts an object with another client than millrace.
 func (s *S3Server) Put(t testing.TB, bucket, key, content string) {
 	t.Helper()
-	if _, err := s.client.Client.PutObject(t.Context(), bucket, key, strings.NewReader(content), int64(len(content)), minio.PutObjectOptions{}); err != nil {
+	_, err := s.client.Client.PutObject(t.Context(), bucket, key, strings.NewReader(content), int64(len(content)),
+		minio.PutObjectOptions{})
+	if err != nil {
 		t.Fatalf("put %q: %v", key, err)
 	}
 }
 
-// Delete deletes an object as any other client of the server does.
+// Delete deletes an object with another client than millrace.
 func (s *S3Server) Delete(t testing.TB, bucket, key string) {
 	t.Helper()
 	if err := s.client.RemoveObject(t.Context(), bucket, key, minio.RemoveObjectOptions{}); err != nil {
@@ -234,8 +240,8 @@ func (s *S3Server) Delete(t testing.TB, bucket, key string) {
 	}
 }
 
-// Notify has the server tell of what happens to the objects of a bucket, through a target that its environment has
-// configured: "kafka" or "webhook", and its name.
+// Notify enables notifications about the objects of a bucket. target is the type of a target in the server's
+// environment, "kafka" or "webhook", and name is its name.
 func (s *S3Server) Notify(t testing.TB, bucket, target, name string) {
 	t.Helper()
 	c := notification.NewConfig(notification.NewArn("minio", "sqs", "", name, target))
@@ -243,23 +249,23 @@ func (s *S3Server) Notify(t testing.TB, bucket, target, name string) {
 	var all notification.Configuration
 	all.AddQueue(c)
 	if err := s.client.SetBucketNotification(t.Context(), bucket, all); err != nil {
-		t.Fatalf("have %s notified: %v", bucket, err)
+		t.Fatalf("enable notifications of %s: %v", bucket, err)
 	}
 }
 
-// tidy removes what tests left on a server that others use too.
-func (s *S3Server) tidy(t testing.TB) {
+// cleanUp deletes the buckets of the test from a named server.
+func (s *S3Server) cleanUp(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startLimit)
 	defer cancel()
 	all, err := s.client.ListBuckets(ctx)
 	for _, b := range all {
-		if strings.HasPrefix(b.Name, s.run) {
+		if strings.HasPrefix(b.Name, s.runPrefix) {
 			err = cmp.Or(err, s.remove(ctx, b.Name))
 		}
 	}
 	if err != nil {
-		t.Errorf("remove what was made on %s: %v", s.URL, err)
+		t.Errorf("delete buckets on %s: %v", s.URL, err)
 	}
 }
 

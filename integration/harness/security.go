@@ -16,22 +16,22 @@ import (
 	"time"
 )
 
-// Who may log in where Options.Secure is set, by PLAIN and SCRAM-SHA-256.
+// Login of clients with Options.Secure, by PLAIN and SCRAM-SHA-256.
 const (
 	User     = "app"
-	Password = "app-secret" //nolint:gosec // of brokers that live as long as a test
+	Password = "app-secret" //nolint:gosec // only for brokers of one test
 )
 
-// storeFile is the broker's key and certificate, in its folder.
+// storeFile is the file name of the broker's key and certificate.
 const storeFile = "broker.pem"
 
-// A security is a certificate for loopback, made for one test.
-type security struct {
+// tlsFiles is a certificate for loopback, created for one test.
+type tlsFiles struct {
 	store  []byte // key and certificate, as the brokers read them
 	client *tls.Config
 }
 
-func newSecurity() (*security, error) {
+func newTLSFiles() (*tlsFiles, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("make key: %w", err)
@@ -53,19 +53,19 @@ func newSecurity() (*security, error) {
 	chain := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(chain)
-	return &security{
+	return &tlsFiles{
 		store:  append(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), chain...),
 		client: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 	}, nil
 }
 
-func (s *security) write(dir string) error {
+func (s *tlsFiles) write(dir string) error {
 	return os.WriteFile(filepath.Join(dir, storeFile), s.store, 0o600)
 }
 
-// properties has brokers serve clients over TLS, after a login. dir is where they find
-// storeFile. The SCRAM user is added to the running cluster.
-func (s *security) properties(dir string) map[string]string {
+// properties returns broker settings for TLS and login. dir is the directory of storeFile as the broker sees it.
+// addUser adds the SCRAM user after the cluster has started.
+func (s *tlsFiles) properties(dir string) map[string]string {
 	const jaas = "org.apache.kafka.common.security."
 	return map[string]string{
 		"listener.security.protocol.map":               "CLIENT:SASL_SSL,PEER:PLAINTEXT,CONTROLLER:PLAINTEXT",

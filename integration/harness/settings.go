@@ -7,22 +7,22 @@ import (
 	"strings"
 )
 
-// clusterID is any 16 bytes in base64.
+// clusterID is an arbitrary Kafka cluster id: 16 bytes in base64.
 const clusterID = "bWlsbHJhY2UtdGVzdHMwMQ"
 
-// An endpoint is where one of a broker's listeners is, for itself and for others.
+// endpoint is the bind and the advertised address of a listener.
 type endpoint struct{ bind, advertised string }
 
-// A place is where one broker is to be found.
-type place struct {
+// brokerSpec describes one broker.
+type brokerSpec struct {
 	id                       int // from 1
 	client, peer, controller endpoint
-	data                     string // folder of its logs
+	data                     string // data directory
 }
 
-// settings are a broker's properties. Faults show within seconds, not the minutes that
-// suit production.
-func settings(p place, all []place, more ...map[string]string) map[string]string {
+// settings returns the properties of a broker. Timeouts are seconds instead of production's minutes, so that faults are
+// detected quickly.
+func settings(p brokerSpec, all []brokerSpec, more ...map[string]string) map[string]string {
 	var voters []string
 	for _, v := range all {
 		voters = append(voters, fmt.Sprintf("%d@%s", v.id, v.controller.advertised))
@@ -33,14 +33,15 @@ func settings(p place, all []place, more ...map[string]string) map[string]string
 		"node.id":                   fmt.Sprint(p.id),
 		"controller.quorum.voters":  strings.Join(voters, ","),
 		"controller.listener.names": "CONTROLLER",
-		"listeners":                 "CLIENT://" + p.client.bind + ",PEER://" + p.peer.bind + ",CONTROLLER://" + p.controller.bind,
+		"listeners": "CLIENT://" + p.client.bind + ",PEER://" + p.peer.bind + ",CONTROLLER://" +
+			p.controller.bind,
 		"advertised.listeners": "CLIENT://" + p.client.advertised + ",PEER://" + p.peer.advertised +
 			",CONTROLLER://" + p.controller.advertised,
 		"inter.broker.listener.name":                       "PEER",
 		"listener.security.protocol.map":                   "CLIENT:PLAINTEXT,PEER:PLAINTEXT,CONTROLLER:PLAINTEXT",
 		"log.dirs":                                         p.data,
 		"auto.create.topics.enable":                        "false",
-		"auto.leader.rebalance.enable":                     "false", // leaders move when a test says so
+		"auto.leader.rebalance.enable":                     "false", // only tests move leaders
 		"default.replication.factor":                       replicas,
 		"min.insync.replicas":                              inSync,
 		"offsets.topic.replication.factor":                 replicas,
@@ -50,7 +51,7 @@ func settings(p place, all []place, more ...map[string]string) map[string]string
 		"transaction.state.log.num.partitions":             "3",
 		"share.coordinator.state.topic.replication.factor": replicas,
 		"share.coordinator.state.topic.min.isr":            inSync,
-		"broker.session.timeout.ms":                        "6000", // a broker that is away is fenced after this
+		"broker.session.timeout.ms":                        "6000", // fence an unreachable broker after this time
 		"group.initial.rebalance.delay.ms":                 "0",
 		"group.min.session.timeout.ms":                     "1000",
 		"group.consumer.min.session.timeout.ms":            "1000",
@@ -64,7 +65,7 @@ func settings(p place, all []place, more ...map[string]string) map[string]string
 	return s
 }
 
-// properties is the text of a server.properties file.
+// properties formats settings as a server.properties file.
 func properties(s map[string]string) string {
 	var text strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(s)) {

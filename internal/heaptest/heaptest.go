@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// Peak returns how many bytes are alive on the heap at most while f runs, besides those that are alive before, as the garbage
-// collector finds them whenever a fifth has come. Nothing else may run in the process meanwhile. What f allocates while the
-// collector is at work counts as alive, garbage too, which can be much on a loaded machine: f should not make much more
-// garbage than it may hold, or use At.
+// Peak returns the largest number of live heap bytes while f runs, minus those before. It samples the garbage
+// collector, which runs whenever the heap has grown by a fifth. Nothing else may run in the process.
+//
+// Objects that f allocates during a collection count as live, even if they are garbage, which can be many on a loaded
+// machine. Use At if f produces much more garbage than the tested limit.
 func Peak(f func()) int64 {
 	defer debug.SetGCPercent(debug.SetGCPercent(20))
 	runtime.GC()
@@ -41,8 +42,8 @@ func Peak(f func()) int64 {
 	return <-most - before
 }
 
-// At returns how many bytes are alive on the heap at most when f calls look, besides those that are alive before. f waits
-// for the collector in look, so no garbage counts. Nothing else may run in the process meanwhile.
+// At returns the largest number of live heap bytes at the calls of look, minus those before f. Each call of look
+// collects garbage first, so garbage does not count. Nothing else may run in the process.
 func At(f func(look func())) (most int64) {
 	alive := func() int64 {
 		runtime.GC()

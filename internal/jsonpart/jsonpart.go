@@ -1,7 +1,7 @@
 // Package jsonpart reads a JSON array or object one part at a time.
 //
-// Memory does not grow with the number of parts: only the part at hand is held, and the caller stops when it has
-// enough. encoding/json makes a value of every part before it returns.
+// Memory does not grow with the number of parts: only the current part is held, and the caller can stop early.
+// encoding/json decodes all parts before it returns.
 package jsonpart
 
 import (
@@ -12,8 +12,8 @@ import (
 	"io"
 )
 
-// Elements calls f with each element of the array b, in order. An element is valid until f returns. An error of f ends
-// the reading and is returned as it is.
+// Elements calls f with each element of the array b, in order. An element is valid until f returns. If f returns an
+// error, Elements stops and returns that error unchanged.
 func Elements(b []byte, f func(element []byte) error) error {
 	return parts(b, '[', func(dec *json.Decoder, part *json.RawMessage) error {
 		if err := dec.Decode(part); err != nil {
@@ -23,8 +23,8 @@ func Elements(b []byte, f func(element []byte) error) error {
 	})
 }
 
-// Members calls f with each member of the object b, in order, also with those of one name. A value is valid until f
-// returns. An error of f ends the reading and is returned as it is.
+// Members calls f with each member of the object b, in order, including duplicate names. A value is valid until f
+// returns. If f returns an error, Members stops and returns that error unchanged.
 func Members(b []byte, f func(name string, value []byte) error) error {
 	return parts(b, '{', func(dec *json.Decoder, part *json.RawMessage) error {
 		name, err := dec.Token()
@@ -34,7 +34,7 @@ func Members(b []byte, f func(name string, value []byte) error) error {
 		if err := dec.Decode(part); err != nil {
 			return broken(err)
 		}
-		text, _ := name.(string) // the decoder accepts no other names
+		text, _ := name.(string) // the decoder accepts only string names
 		return f(text, *part)
 	})
 }
@@ -45,21 +45,21 @@ func parts(b []byte, open json.Delim, next func(*json.Decoder, *json.RawMessage)
 	case err != nil:
 		return broken(err)
 	case t != open && open == '[':
-		return errors.New("it is not a JSON array")
+		return errors.New("not a JSON array")
 	case t != open:
-		return errors.New("it is not a JSON object")
+		return errors.New("not a JSON object")
 	}
-	var part json.RawMessage // each part takes the place of the one before
+	var part json.RawMessage // reused for each part
 	for dec.More() {
 		if err := next(dec, &part); err != nil {
 			return err
 		}
 	}
-	if _, err := dec.Token(); err != nil { // its end
+	if _, err := dec.Token(); err != nil { // the closing delimiter
 		return broken(err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("something follows behind byte %d, where it ends", dec.InputOffset())
+		return fmt.Errorf("data after the end of the JSON value at byte %d", dec.InputOffset())
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ func TestParts(t *testing.T) {
 		"object":              {`{"a":1,"\u0062":{"c":2},"a":null,"":""}`, []string{`a:1`, `b:{"c":2}`, `a:null`, `:""`}, ""},
 		"empty object":        {` { } `, nil, ""},
 		"nothing":             {``, nil, "EOF"},
-		"another value":       {`7`, nil, "it is not a JSON array"},
+		"another value":       {`7`, nil, "not a JSON array"},
 		"cut short":           {`[1,2`, []string{`1`, `2`}, "EOF"},
 		"cut in an element":   {`[1,"a`, []string{`1`}, "EOF"},
 		"cut behind a name":   {`{"a":1,"b"`, []string{`a:1`}, "EOF"},
@@ -32,8 +32,8 @@ func TestParts(t *testing.T) {
 		"two members, none":   {`{"a":1,}`, []string{`a:1`}, "invalid character"},
 		"a name that is none": {`{1:1}`, nil, "invalid character"},
 		"the wrong end":       {`[1}`, []string{`1`}, "invalid character"},
-		"something behind":    {`[1]]`, []string{`1`}, "something follows"},
-		"two values":          {`[1][2]`, []string{`1`}, "something follows"},
+		"trailing data":       {`[1]]`, []string{`1`}, "data after the end"},
+		"two values":          {`[1][2]`, []string{`1`}, "data after the end"},
 		"deep":                {strings.Repeat("[", 20000), nil, "depth"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -42,7 +42,8 @@ func TestParts(t *testing.T) {
 			if strings.HasPrefix(strings.TrimSpace(tt.text), "{") {
 				err = Members([]byte(tt.text), func(n string, v []byte) error { got = append(got, n+":"+string(v)); return nil })
 			}
-			if !slices.Equal(got, tt.want) || (err == nil) != (tt.fail == "") || err != nil && !strings.Contains(err.Error(), tt.fail) {
+			if !slices.Equal(got, tt.want) || (err == nil) != (tt.fail == "") || err != nil && !strings.Contains(err.Error(),
+				tt.fail) {
 				t.Errorf("got %q, %v, want %q, %q", got, err, tt.want, tt.fail)
 			}
 		})

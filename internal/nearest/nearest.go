@@ -1,4 +1,4 @@
-// Package nearest finds the word that a misspelt one was most likely meant to be.
+// Package nearest finds the most likely intended word for a misspelt one.
 package nearest
 
 import (
@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// Of returns the candidate that word was most likely meant to be; empty if none is near. Upper and lower case of word
-// count as the same.
+// Of returns the candidate with the smallest edit distance to word, or "" if none is near. It ignores case.
 func Of(word string, candidates []string) string {
 	best, distance := "", max(1, len(word)/3)+1
 	for _, c := range slices.Sorted(slices.Values(candidates)) {
@@ -18,7 +17,7 @@ func Of(word string, candidates []string) string {
 	return best
 }
 
-// edits counts the insertions, deletions, replacements and swaps of neighbours from a to b.
+// edits returns the number of insertions, deletions, replacements and swaps of adjacent bytes that turn a into b.
 func edits(a, b string) int {
 	previous, row := []int(nil), make([]int, len(b)+1)
 	for j := range row {

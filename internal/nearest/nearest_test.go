@@ -9,7 +9,8 @@ import (
 func TestOf(t *testing.T) {
 	known := []string{"brokers", "topic_prefix", "partitions", "tls", "sasl", "spacesToIgnore"}
 	for word, want := range map[string]string{
-		"brokrs": "brokers", "borkers": "brokers", "Brokers": "brokers", "topicprefix": "topic_prefix", "ssl": "sasl", "tsl": "tls",
+		"brokrs": "brokers", "borkers": "brokers", "Brokers": "brokers", "topicprefix": "topic_prefix", "ssl": "sasl",
+		"tsl":            "tls",
 		"spacestoignore": "spacesToIgnore", "colour": "", "": "",
 	} {
 		t.Run(word, func(t *testing.T) {

@@ -1,11 +1,11 @@
-// Package need says which tests run where, and is the only place that skips one.
+// Package need decides which tests run at which level, and is the only place that skips tests.
 //
-// There are three levels. "make test" runs what is quick. "make integration" sets MILLRACE_INTEGRATION and adds the
-// tests of real servers, of kills and of many rows; with "short" as its value, which CI uses, only part of them.
-// "make soak" sets MILLRACE_SOAK as well and repeats what a longer run may break.
+// There are three levels. "make test" runs the quick tests. "make integration" sets MILLRACE_INTEGRATION and adds tests
+// of real servers, of killed processes and of many rows; the value "short", which CI uses, runs only some of them.
+// "make soak" also sets MILLRACE_SOAK and runs with the largest amounts.
 //
-// A test that lacks something calls Missing. That skips it on a person's machine, and fails it where CI is set and the
-// thing can be had there: a CI run that skips what it could test passes for the wrong reason.
+// A test that lacks a requirement calls Missing. Missing skips the test on a developer's machine, and fails it if CI is
+// set and CI provides the requirement. Otherwise CI would pass without running the test.
 package need
 
 import (
@@ -18,30 +18,30 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The variables that set the level. They are set by the Makefile.
+// Environment variables of the level. The Makefile sets them.
 const (
 	integrationEnv = "MILLRACE_INTEGRATION"
 	soakEnv        = "MILLRACE_SOAK"
 	short          = "short"
 )
 
-// A Thing is something outside of the project that some tests need.
+// Thing is an external requirement of some tests.
 type Thing struct {
 	name   string
 	remedy string
 	inCI   bool // .ci/run provides it
 }
 
-// ClickHouse is a server, or the embedded engine.
+// ClickHouse is a ClickHouse server or the embedded engine.
 func ClickHouse() Thing { return Thing{"ClickHouse", "npm, or a clickhouse binary on PATH", true} }
 
-// Kafka is one or more real brokers, in any form.
+// Kafka is one or more Kafka brokers, in any form.
 func Kafka() Thing { return Thing{"Kafka", "a JDK and Maven, or Docker, or MILLRACE_TEST_KAFKA", true} }
 
-// S3 is a real S3 server.
+// S3 is an S3 server.
 func S3() Thing { return Thing{"an S3 server", "make servers, or MILLRACE_TEST_S3", true} }
 
-// Docker is a daemon that answers, with images that can be had or built without a network.
+// Docker is a running daemon, and images that exist or can be built without a network.
 func Docker() Thing { return Thing{"Docker", "a daemon and the images", false} }
 
 // Program is a program on PATH that .ci/run installs.
@@ -50,14 +50,14 @@ func Program(name string) Thing { return Thing{name, "install " + name, true} }
 // Kernel is a feature of this system: a file system, a mount, a file under /proc.
 func Kernel(feature string) Thing { return Thing{feature, "another kernel or file system", false} }
 
-// Behaviour is a property of a server that was found at run time, and that another version or form of it has.
+// Behaviour is a property of a server, detected at run time, that other versions or forms of the server have.
 func Behaviour(of string) Thing { return Thing{of, "another version of the server", false} }
 
-// Server is a server that a test may change or break, which a named one is not.
-func Server() Thing { return Thing{"a server of its own", "unset the variable that names one", false} }
+// Server is a server that a test may change or break. Named servers are not.
+func Server() Thing { return Thing{"a dedicated server", "unset the variable with its address", false} }
 
-// Missing skips the test, because thing is not there for the reason given. Where CI is set and .ci/run provides
-// the thing, it fails the test instead.
+// Missing skips the test because thing is missing for the given reason. If CI is set and .ci/run provides the thing,
+// Missing fails the test.
 func Missing(tb testing.TB, thing Thing, reason any) {
 	tb.Helper()
 	if thing.inCI && os.Getenv("CI") != "" {
@@ -75,7 +75,7 @@ func Integration(tb testing.TB) {
 	}
 }
 
-// Full skips a test that neither "make test" nor the short form of "make integration" runs.
+// Full skips a test that only the full form of "make integration" and "make soak" run.
 func Full(tb testing.TB) {
 	tb.Helper()
 	if v := os.Getenv(integrationEnv); v == "" || v == short {
@@ -83,8 +83,8 @@ func Full(tb testing.TB) {
 	}
 }
 
-// Amount returns how many cases, rows or kills a test uses: quick in "make test" and in the short form of
-// "make integration", full in its full form, soak in "make soak".
+// Amount returns the number of cases, rows or kills of a test: quick in "make test" and in the short form of "make
+// integration", full in its full form, soak in "make soak".
 func Amount(quick, full, soak int) int {
 	switch v := os.Getenv(integrationEnv); {
 	case os.Getenv(soakEnv) != "":
@@ -95,15 +95,15 @@ func Amount(quick, full, soak int) int {
 	return quick
 }
 
-// Check is rapid.Check with few cases in "make test" and many in "make integration". The flag -rapid.checks, if it
-// is given, wins.
+// Check is rapid.Check with a number of cases for the level: few in "make test", many in "make integration". The flag
+// -rapid.checks overrides it.
 func Check(tb rapid.TB, property func(*rapid.T)) {
 	tb.Helper()
 	setChecks()
 	rapid.Check(tb, property)
 }
 
-// setChecks sets rapid's flag once: rapid reads it at each check and has no other setting.
+// setChecks sets rapid's flag once. rapid reads the flag at each check and has no other setting.
 var setChecks = sync.OnceFunc(func() {
 	const name = "rapid.checks"
 	given := false

@@ -59,8 +59,9 @@ func TestMissing(t *testing.T) {
 		thing need.Thing
 		want  string
 	}{
-		"a person's machine":     {"", need.ClickHouse(), "skipped"},
-		"CI has it":              {"true", need.ClickHouse(), "failed: needs ClickHouse, which CI has (npm, or a clickhouse binary on PATH): no route"},
+		"a person's machine": {"", need.ClickHouse(), "skipped"},
+		"CI has it": {"true", need.ClickHouse(),
+			"failed: needs ClickHouse, which CI has (npm, or a clickhouse binary on PATH): no route"},
 		"CI cannot have it":      {"true", need.Docker(), "skipped"},
 		"neither has the kernel": {"true", need.Kernel("O_TMPFILE"), "skipped"},
 	} {

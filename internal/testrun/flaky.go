@@ -26,43 +26,43 @@ import (
 )
 
 const (
-	quickRun  = 10 * time.Second // a package that takes less runs at least quickRuns times
-	quickRuns = 20
-	busyLoops = 2
-	oneRun    = "15m" // the longest that one run of a package may take
+	quickRun   = 10 * time.Second // a package with a shorter run runs at least quickRuns times
+	quickRuns  = 20
+	busyLoops  = 2
+	runTimeout = "15m" // timeout of one run of a package
 )
 
-// errFailed is returned when a test failed.
+// errFailed is returned if a test failed.
 var errFailed = errors.New("a test failed")
 
-// A record is how often one build of a package's tests has run.
+// record counts the runs of one build of a package's tests.
 type record struct {
 	Package  string
-	Build    string // SHA-256 of the test binary and of what is in testdata
+	Build    string // SHA-256 of the test binary and the files in testdata
 	Runs     int
 	Failures int
 	Total    time.Duration // of all runs
 	Shortest time.Duration
 }
 
-// quick reports whether the package has to run quickRuns times.
+// quick reports whether the package must run quickRuns times.
 func (r *record) quick() bool { return r.Runs > 0 && r.Shortest < quickRun }
 
-// A hunt runs packages again and again.
-type hunt struct {
-	dir     string // of the test binaries, the records and the output of runs that failed
+// flakyRun runs packages repeatedly.
+type flakyRun struct {
+	dir     string // directory of test binaries, records and the output of failed runs
 	w       io.Writer
-	folders map[string]string // by package
-	rapid   map[string]bool   // by package: it takes the flags of rapid; an entry is there once it is compiled
+	folders map[string]string // source directory by package
+	rapid   map[string]bool   // by compiled package: it has the flags of rapid
 	records map[string]*record
 	failed  bool
 }
 
-// flaky runs packages in turns, with busy loops beside them, until limit is over: each once, then the quick ones
-// until they have run quickRuns times, then the one that has run for the shortest time in all. What it has counted of a
-// build is kept in dir, and a later call goes on from there. A run that has begun is not cut off by limit.
+// flaky runs packages in turns until limit is over, with busy loops in parallel: first each package once, then the
+// quick ones until they have run quickRuns times, then always the one with the shortest total time. It keeps the counts
+// of each build in dir, and a later call continues from them. A started run is not cut off by limit.
 func flaky(ctx context.Context, dir string, limit time.Duration, patterns []string, w io.Writer) error {
-	h := &hunt{dir: dir, w: w, folders: map[string]string{}, rapid: map[string]bool{}, records: map[string]*record{}}
+	h := &flakyRun{dir: dir, w: w, folders: map[string]string{}, rapid: map[string]bool{}, records: map[string]*record{}}
 	packages, err := list(ctx, patterns...)
 	if err != nil {
 		return err
@@ -80,23 +80,23 @@ func flaky(ctx context.Context, dir string, limit time.Duration, patterns []stri
 	if len(names) == 0 {
 		return errors.New("no package has tests")
 	}
-	return h.loaded(ctx, limit, names)
+	return h.runLoaded(ctx, limit, names)
 }
 
-// loaded runs the packages while busy loops take the processors.
-func (h *hunt) loaded(ctx context.Context, limit time.Duration, names []string) error {
+// runLoaded runs the packages while busy loops occupy processors.
+func (h *flakyRun) runLoaded(ctx context.Context, limit time.Duration, names []string) error {
 	end := time.Now().Add(limit)
 	busy, stop := context.WithCancel(ctx)
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(runtime.NumCPU() + busyLoops))
 	var loops errgroup.Group
 	for range busyLoops {
 		loops.Go(func() error {
-			for busy.Err() == nil { // takes a processor, which is all that it is for
+			for busy.Err() == nil { // keep a processor busy
 			}
 			return nil
 		})
 	}
-	err := h.turns(ctx, end, names)
+	err := h.runTurns(ctx, end, names)
 	stop()
 	err = errors.Join(err, loops.Wait())
 	h.print(names)
@@ -106,28 +106,28 @@ func (h *hunt) loaded(ctx context.Context, limit time.Duration, names []string) 
 	return err
 }
 
-func (h *hunt) turns(ctx context.Context, end time.Time, names []string) error {
-	fewest := slices.Clone(names) // first, so that a short time gets further at each call
+func (h *flakyRun) runTurns(ctx context.Context, end time.Time, names []string) error {
+	fewest := slices.Clone(names) // fewest runs first, so that repeated short calls reach all packages
 	slices.SortStableFunc(fewest, func(a, b string) int { return cmp.Compare(h.runs(a), h.runs(b)) })
-	for _, name := range fewest { // a build that is another one starts from zero
+	for _, name := range fewest { // a new build starts from zero
 		if ctx.Err() != nil || time.Now().After(end) {
-			return nil //nolint:nilerr // an interrupt is no failure
+			return nil //nolint:nilerr // an interrupt is not a failure
 		}
 		err := h.compile(ctx, name)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // what an interrupt ends has not failed
+			return nil //nolint:nilerr // an interrupted run has not failed
 		}
 		if err != nil {
 			return err
 		}
 		if h.records[name].Runs == 0 {
-			if err := h.once(ctx, name); err != nil {
+			if err := h.runOnce(ctx, name); err != nil {
 				return err
 			}
 		}
 	}
 	for time.Now().Before(end) && ctx.Err() == nil {
-		if err := h.once(ctx, h.next(names)); err != nil {
+		if err := h.runOnce(ctx, h.next(names)); err != nil {
 			return err
 		}
 	}
@@ -135,15 +135,15 @@ func (h *hunt) turns(ctx context.Context, end time.Time, names []string) error {
 }
 
 // runs returns how often the tests of a package have run, in any build.
-func (h *hunt) runs(name string) int {
+func (h *flakyRun) runs(name string) int {
 	if r := h.records[name]; r != nil {
 		return r.Runs
 	}
 	return 0
 }
 
-// next returns the package whose turn it is.
-func (h *hunt) next(names []string) string {
+// next returns the package to run next.
+func (h *flakyRun) next(names []string) string {
 	return slices.MinFunc(names, func(a, b string) int {
 		ra, rb := h.records[a], h.records[b]
 		da, db := ra.quick() && ra.Runs < quickRuns, rb.quick() && rb.Runs < quickRuns
@@ -159,9 +159,10 @@ func (h *hunt) next(names []string) string {
 	})
 }
 
-// compile makes the test binary of a package, and a new record if it is another one than before.
-func (h *hunt) compile(ctx context.Context, name string) error {
-	out, err := exec.CommandContext(ctx, "go", "test", "-c", "-race", "-ldflags=-w", "-o", h.binary(name), name).CombinedOutput()
+// compile builds the test binary of a package, and starts a new record if the build has changed.
+func (h *flakyRun) compile(ctx context.Context, name string) error {
+	args := []string{"test", "-c", "-race", "-ldflags=-w", "-o", h.binary(name), name}
+	out, err := exec.CommandContext(ctx, "go", args...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("compile the tests of %s: %w\n%s", name, err, out)
 	}
@@ -174,7 +175,7 @@ func (h *hunt) compile(ctx context.Context, name string) error {
 	if _, err := io.Copy(sum, f); err != nil {
 		return err
 	}
-	if err := addData(sum, filepath.Join(h.folders[name], "testdata")); err != nil {
+	if err := hashTestdata(sum, filepath.Join(h.folders[name], "testdata")); err != nil {
 		return err
 	}
 	build := hex.EncodeToString(sum.Sum(nil))
@@ -189,8 +190,8 @@ func (h *hunt) compile(ctx context.Context, name string) error {
 	return nil
 }
 
-// addData adds the names and contents of the files below a folder, which need not be there.
-func addData(sum io.Writer, folder string) error {
+// hashTestdata writes the names and contents of the files below folder to sum. The folder may be missing.
+func hashTestdata(sum io.Writer, folder string) error {
 	return filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
 		if path == folder && errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -207,16 +208,16 @@ func addData(sum io.Writer, folder string) error {
 	})
 }
 
-func (h *hunt) binary(name string) string {
+func (h *flakyRun) binary(name string) string {
 	return filepath.Join(h.dir, strings.ReplaceAll(name, "/", "_")+".test")
 }
 
-// once runs the tests of a package in its folder, and records how they ended. A run that is cut off by ctx is none.
-func (h *hunt) once(ctx context.Context, name string) error {
+// runOnce runs the tests of a package in its directory and records the result. A run that ctx cuts off is not recorded.
+func (h *flakyRun) runOnce(ctx context.Context, name string) error {
 	seed := fmt.Sprint(rand.Int64N(1 << 53))
-	args := []string{"-test.shuffle=" + seed, "-test.timeout=" + oneRun, "-test.paniconexit0"}
+	args := []string{"-test.shuffle=" + seed, "-test.timeout=" + runTimeout, "-test.paniconexit0"}
 	if h.rapid[name] {
-		args = append(args, "-rapid.nofailfile") // a file would fail every later run
+		args = append(args, "-rapid.nofailfile") // a fail file would make every later run fail
 	}
 	binary, err := filepath.Abs(h.binary(name))
 	if err != nil {
@@ -224,7 +225,7 @@ func (h *hunt) once(ctx context.Context, name string) error {
 	}
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Dir = h.folders[name]
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // its children are ended with it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // signals reach its children too
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 10 * time.Second
 	begun := time.Now()
@@ -234,13 +235,13 @@ func (h *hunt) once(ctx context.Context, name string) error {
 		endGroup(cmd)
 	}
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // what an interrupt ends has not failed
+		return nil //nolint:nilerr // an interrupted run has not failed
 	}
 	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
 		if !errors.Is(err, exec.ErrWaitDelay) {
 			return fmt.Errorf("run the tests of %s: %w", name, err)
 		}
-		out = append(out, "a process that the tests started went on and held their output open\n"...)
+		out = append(out, "a child process of the tests kept their output open\n"...)
 	}
 	r := h.records[name]
 	if r.Runs == 0 || took < r.Shortest {
@@ -263,8 +264,8 @@ var (
 	rapidSeed  = regexp.MustCompile(`-rapid\.seed=(\d+)`)
 )
 
-// report prints a run that failed and how to repeat it, and keeps its output.
-func (h *hunt) report(r *record, seed string, out []byte) error {
+// report prints a failed run and the command that repeats it, and saves its output.
+func (h *flakyRun) report(r *record, seed string, out []byte) error {
 	var tests []string
 	for _, m := range failedTest.FindAllSubmatch(out, -1) {
 		if name := string(m[1]); !slices.Contains(tests, name) {
@@ -281,8 +282,8 @@ func (h *hunt) report(r *record, seed string, out []byte) error {
 	return os.WriteFile(file, out, 0o644)
 }
 
-// print prints how often each package has run.
-func (h *hunt) print(names []string) {
+// print prints the counts of each package.
+func (h *flakyRun) print(names []string) {
 	short := 0
 	fmt.Fprintf(h.w, "%6s %9s %9s  package\n", "runs", "failures", "shortest")
 	for _, name := range names {
@@ -296,13 +297,13 @@ func (h *hunt) print(names []string) {
 		}
 	}
 	if short > 0 {
-		fmt.Fprintf(h.w, "%d packages have not run often enough: the same command goes on with them\n", short)
+		fmt.Fprintf(h.w, "%d packages have not run often enough: repeat the command to continue\n", short)
 	}
 }
 
-func (h *hunt) state() string { return filepath.Join(h.dir, "runs.json") }
+func (h *flakyRun) state() string { return filepath.Join(h.dir, "runs.json") }
 
-func (h *hunt) load() error {
+func (h *flakyRun) load() error {
 	text, err := os.ReadFile(h.state())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -316,8 +317,8 @@ func (h *hunt) load() error {
 	return nil
 }
 
-// save writes the records in one step: the next run may be cut off.
-func (h *hunt) save() error {
+// save writes the records atomically, because the process may be killed during a later run.
+func (h *flakyRun) save() error {
 	text, err := json.MarshalIndent(h.records, "", " ")
 	if err != nil {
 		return err

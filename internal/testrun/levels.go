@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// A pkg is what go list says of a package.
+// pkg is a package in the output of go list.
 type pkg struct {
 	ImportPath                         string
 	Dir                                string
@@ -29,7 +29,7 @@ func printLevels(ctx context.Context, level string, w io.Writer) error {
 		"full":  regexp.MustCompile(`\bneed\.(Integration|Full|Amount|Check)\(`),
 	}[level]
 	if calls == nil {
-		return fmt.Errorf("no level %q: there are short and full", level)
+		return fmt.Errorf("unknown level %q: want short or full", level)
 	}
 	packages, err := list(ctx, "./...")
 	if err != nil {
@@ -43,7 +43,7 @@ func printLevels(ctx context.Context, level string, w io.Writer) error {
 	return err
 }
 
-// list returns the packages that the patterns name.
+// list returns the packages that match patterns.
 func list(ctx context.Context, patterns ...string) ([]pkg, error) {
 	out, err := exec.CommandContext(ctx, "go", append([]string{"list", "-json"}, patterns...)...).Output()
 	if exit := new(exec.ExitError); errors.As(err, &exit) {
@@ -65,8 +65,8 @@ func list(ctx context.Context, patterns ...string) ([]pkg, error) {
 	}
 }
 
-// levels returns the packages whose tests call what matches, and those whose tests import a package that does: such a
-// package is a suite that others run. Package need is neither.
+// levels returns the packages with tests that match calls, and the packages with tests that import a matching non-test
+// package, which is a shared suite. Package need itself is excluded.
 func levels(packages []pkg, calls *regexp.Regexp) ([]string, error) {
 	var found, suites []string
 	for _, p := range packages {

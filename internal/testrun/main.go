@@ -1,11 +1,11 @@
 // Command testrun runs the project's tests for the Makefile.
 //
-//	testrun run LOG ARGUMENT...        go test with these arguments; LOG keeps its events
-//	testrun slow LOG                   the slowest tests and packages of the run that LOG keeps
-//	testrun levels LEVEL               the packages that "make integration" runs at LEVEL: short or full
-//	testrun flaky DIR FOR PACKAGE...   packages again and again, for as long as FOR says
+//	testrun run LOG ARGUMENT...        run go test with these arguments and write its events to LOG
+//	testrun slow LOG                   list the slowest tests and packages of the run in LOG
+//	testrun levels LEVEL               list the packages that "make integration" runs at LEVEL: short or full
+//	testrun flaky DIR FOR PACKAGE...   run packages repeatedly for the duration FOR
 //
-// It exits with the code of go test, with 1 if a test failed under flaky, and with 2 for any other error.
+// The exit code is that of go test, 1 if a test failed under flaky, and 2 for any other error.
 package main
 
 import (
@@ -26,7 +26,7 @@ func main() {
 	os.Exit(code)
 }
 
-// command is main without the process.
+// command executes the command line and returns the exit code.
 func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	err := dispatch(ctx, args, stdout, stderr)
 	var exit exitCode
@@ -57,5 +57,5 @@ func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 		}
 		return flaky(ctx, args[1], limit, args[3:], stdout)
 	}
-	return errors.New("want run LOG ARGUMENT..., slow LOG, levels LEVEL or flaky DIR FOR PACKAGE")
+	return errors.New("usage: testrun run LOG ARGUMENT... | slow LOG | levels LEVEL | flaky DIR FOR PACKAGE...")
 }

@@ -17,18 +17,18 @@ import (
 	"time"
 )
 
-// An event is a line of go test -json.
+// event is a line of go test -json.
 type event struct {
 	Action     string
 	Package    string
-	ImportPath string // of what does not build
+	ImportPath string // of a package that does not build
 	Test       string
 	Elapsed    float64 // seconds
 	Output     string
 }
 
-// run runs go test -json with args, keeps its events in the file log, and prints those that a person wants to read. A
-// go test that fails is an exitCode.
+// run runs go test -json with args, writes the events to the file log, and prints a summary. If go test fails, the
+// error is an exitCode.
 func run(ctx context.Context, log string, args []string, stdout, stderr io.Writer) (err error) {
 	if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
 		return err
@@ -39,7 +39,7 @@ func run(ctx context.Context, log string, args []string, stdout, stderr io.Write
 	}
 	defer func() { err = errors.Join(err, kept.Close()) }()
 	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-json"}, args...)...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // go test waits for its children, which end by the signal
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // go test waits for its children, which the signal stops
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Stderr = stderr
@@ -53,7 +53,7 @@ func run(ctx context.Context, log string, args []string, stdout, stderr io.Write
 	p := newPrinter(stdout, slices.Contains(args, "-race"))
 	read := readEvents(io.TeeReader(out, kept), p.print)
 	err = cmd.Wait()
-	endGroup(cmd) // of an interrupted run a test may go on
+	endGroup(cmd) // after an interrupt a test may still run
 	p.end()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() > 0 && read == nil {
@@ -62,17 +62,17 @@ func run(ctx context.Context, log string, args []string, stdout, stderr io.Write
 	return errors.Join(err, read)
 }
 
-// An exitCode is that of a go test that has printed why it failed.
+// exitCode is the exit code of a go test that has already printed the reason.
 type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("go test: exit status %d", int(c)) }
 
-// endGroup kills what is left of the process group of a command that has ended.
+// endGroup kills the remaining processes in the group of a command that has exited.
 func endGroup(cmd *exec.Cmd) {
-	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // there is mostly none left
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // usually fails, because no process is left
 }
 
-// readEvents calls each for every line of r. A line that is no event is the output of a package without a name.
+// readEvents calls each for every line of r. A line that is not JSON becomes an event without a package.
 func readEvents(r io.Reader, each func(event)) error {
 	lines := bufio.NewReader(r)
 	for {
@@ -93,23 +93,24 @@ func readEvents(r io.Reader, each func(event)) error {
 	}
 }
 
-// A printer prints what a person wants to read of a run: one line for each package, and of the tests that fail, all.
+// printer prints the summary of a run: one line per package, and all output of failed tests.
 type printer struct {
-	w      io.Writer
-	detect bool                     // data races
-	said   map[key]*strings.Builder // output of the tests that run, and of the packages
-	race   map[string]*strings.Builder
-	seed   map[string]string // of the order of tests, by package
-	random map[string]string // of the values of rapid, by package: those of the first test that failed with some
-	failed []key
+	w            io.Writer
+	detect       bool                     // the race detector is on
+	buffered     map[key]*strings.Builder // output of running tests and of packages
+	raceReports  map[string]*strings.Builder
+	shuffleSeeds map[string]string // seed of the test order, by package
+	rapidSeeds   map[string]string // seed of the first failed rapid test, by package
+	failed       []key
 }
 
-// A key names a test, or without Test a package.
+// key identifies a test, or a package if Test is empty.
 type key struct{ Package, Test string }
 
 func newPrinter(w io.Writer, detect bool) *printer {
-	said, race := map[key]*strings.Builder{}, map[string]*strings.Builder{}
-	return &printer{w: w, detect: detect, said: said, race: race, seed: map[string]string{}, random: map[string]string{}}
+	buffered, races := map[key]*strings.Builder{}, map[string]*strings.Builder{}
+	return &printer{w: w, detect: detect, buffered: buffered, raceReports: races, shuffleSeeds: map[string]string{},
+		rapidSeeds: map[string]string{}}
 }
 
 const (
@@ -132,78 +133,78 @@ func (p *printer) print(e event) {
 	}
 }
 
-// output keeps what a test or its package printed. The report of a data race is printed at once: it may stand in the
-// output of another test, which passes.
+// output buffers output of a test or package. It prints the report of a data race at once, because the report may be
+// part of the output of another test that passes.
 func (p *printer) output(k key, text string) {
-	if race := p.race[k.Package]; race != nil {
+	if race := p.raceReports[k.Package]; race != nil {
 		race.WriteString(text)
 		if text == raceFence {
 			fmt.Fprint(p.w, race.String())
-			delete(p.race, k.Package)
+			delete(p.raceReports, k.Package)
 		}
 		return
 	}
 	if seed, ok := strings.CutPrefix(text, "-test.shuffle "); ok {
-		p.seed[k.Package] = strings.TrimSpace(seed)
+		p.shuffleSeeds[k.Package] = strings.TrimSpace(seed)
 	}
-	if m := rapidSeed.FindStringSubmatch(text); m != nil && p.random[k.Package] == "" {
-		p.random[k.Package] = m[1]
+	if m := rapidSeed.FindStringSubmatch(text); m != nil && p.rapidSeeds[k.Package] == "" {
+		p.rapidSeeds[k.Package] = m[1]
 	}
-	if p.said[k] == nil {
-		p.said[k] = new(strings.Builder)
+	if p.buffered[k] == nil {
+		p.buffered[k] = new(strings.Builder)
 	}
 	if text == raceWarning {
 		fmt.Fprint(p.w, k.Package+" "+k.Test+":\n")
-		p.race[k.Package] = new(strings.Builder)
-		p.race[k.Package].WriteString(raceFence + raceWarning)
+		p.raceReports[k.Package] = new(strings.Builder)
+		p.raceReports[k.Package].WriteString(raceFence + raceWarning)
 		return
 	}
 	if !noise.MatchString(text) {
-		p.said[k].WriteString(text)
+		p.buffered[k].WriteString(text)
 	}
 }
 
-// noise is the output about tests that begin, pause and pass, and the fence before the report of a data race.
+// noise matches lines about tests that start, pause or pass, and the line before the report of a data race.
 var noise = regexp.MustCompile(`^(=== (RUN|PAUSE|CONT|NAME) .*|\s*--- (PASS|SKIP): .*|={18}|PASS|FAIL)\n$`)
 
-// finish prints a test that failed, and the line that ends a package. Tests that had not ended when their package
-// failed are those that a panic or the end of the process cut off.
+// finish prints a failed test, and the final line of a package. Tests still running when their package fails were cut
+// off by a panic or the end of the process.
 func (p *printer) finish(k key, failed bool) {
 	if k.Test != "" {
-		if said := p.said[k]; failed && said != nil {
-			fmt.Fprintf(p.w, "%s %s:\n%s", k.Package, k.Test, said)
+		if text := p.buffered[k]; failed && text != nil {
+			fmt.Fprintf(p.w, "%s %s:\n%s", k.Package, k.Test, text)
 		}
-		delete(p.said, k)
+		delete(p.buffered, k)
 		return
 	}
-	for running, said := range p.said {
+	for running, text := range p.buffered {
 		if running.Package != k.Package || running.Test == "" {
 			continue
 		}
 		if failed {
-			fmt.Fprintf(p.w, "%s %s, which did not end:\n%s", running.Package, running.Test, said)
+			fmt.Fprintf(p.w, "%s %s, not finished:\n%s", running.Package, running.Test, text)
 			p.failed = append(p.failed, running)
 		}
-		delete(p.said, running)
+		delete(p.buffered, running)
 	}
-	if race := p.race[k.Package]; race != nil {
+	if race := p.raceReports[k.Package]; race != nil {
 		fmt.Fprint(p.w, race.String())
-		delete(p.race, k.Package)
+		delete(p.raceReports, k.Package)
 	}
-	if said := p.said[k]; said != nil {
-		for line := range strings.Lines(said.String()) {
+	if text := p.buffered[k]; text != nil {
+		for line := range strings.Lines(text.String()) {
 			if failed || strings.HasPrefix(line, "ok ") {
 				fmt.Fprint(p.w, line)
 			}
 		}
 	}
-	delete(p.said, k)
+	delete(p.buffered, k)
 }
 
-// end prints what of a package was left when go test ended before it, and how to repeat what failed.
+// end prints the buffered output of unfinished packages, and the commands that repeat the failures.
 func (p *printer) end() {
-	for k, said := range p.said {
-		fmt.Fprintf(p.w, "%s %s, which did not end:\n%s", k.Package, k.Test, said)
+	for k, text := range p.buffered {
+		fmt.Fprintf(p.w, "%s %s, not finished:\n%s", k.Package, k.Test, text)
 	}
 	if len(p.failed) == 0 {
 		return
@@ -219,11 +220,11 @@ func (p *printer) end() {
 	}
 	fmt.Fprint(p.w, "FAIL\n")
 	for pkg, names := range tests {
-		fmt.Fprintln(p.w, "repeat:", repeat(p.detect, pkg, names, p.seed[pkg], p.random[pkg]))
+		fmt.Fprintln(p.w, "repeat:", repeat(p.detect, pkg, names, p.shuffleSeeds[pkg], p.rapidSeeds[pkg]))
 	}
 }
 
-// repeat is the command that runs tests of a package once more, at the same level, in the same order and with the same
+// repeat returns the command that runs tests of a package again at the same level, in the same order and with the same
 // random values.
 func repeat(race bool, pkg string, tests []string, shuffle, rapid string) string {
 	cmd := "go test -count=1"

@@ -11,16 +11,16 @@ import (
 	"strings"
 )
 
-// most is how many tests and how many packages slow prints.
-const most = 20
+// slowest is the number of tests and of packages that slow prints.
+const slowest = 20
 
-// A span is how long a test or a package took, in seconds.
-type span struct {
+// duration is how long a test or a package took, in seconds.
+type duration struct {
 	key
 	seconds float64
 }
 
-// slow prints the slowest tests and packages of the run that log keeps.
+// slow prints the slowest tests and packages of the run in log.
 func slow(log string, w io.Writer) error {
 	f, err := os.Open(log)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -30,24 +30,24 @@ func slow(log string, w io.Writer) error {
 		return err
 	}
 	defer f.Close()
-	tests, packages, err := spans(f)
+	tests, packages, err := durations(f)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", log, err)
 	}
 	fmt.Fprintln(w, "slowest tests (seconds, without their subtests)")
-	for _, s := range tests[:min(most, len(tests))] {
+	for _, s := range tests[:min(slowest, len(tests))] {
 		fmt.Fprintf(w, "%8.2f  %s %s\n", s.seconds, s.Package, s.Test)
 	}
 	fmt.Fprintln(w, "slowest packages (seconds)")
-	for _, s := range packages[:min(most, len(packages))] {
+	for _, s := range packages[:min(slowest, len(packages))] {
 		fmt.Fprintf(w, "%8.2f  %s\n", s.seconds, s.Package)
 	}
 	return nil
 }
 
-// spans returns how long tests and packages took, the slowest first. The time of a test is without that of its
-// subtests, which are listed on their own.
-func spans(r io.Reader) (tests, packages []span, err error) {
+// durations returns the durations of tests and packages, longest first. The duration of a test excludes its subtests,
+// which have entries of their own.
+func durations(r io.Reader) (tests, packages []duration, err error) {
 	took := map[key]float64{}
 	err = readEvents(r, func(e event) {
 		if e.Action == "pass" || e.Action == "fail" {
@@ -63,13 +63,13 @@ func spans(r io.Reader) (tests, packages []span, err error) {
 	}
 	for k, seconds := range own {
 		if k.Test == "" {
-			packages = append(packages, span{k, seconds})
+			packages = append(packages, duration{k, seconds})
 		} else {
-			tests = append(tests, span{k, max(0, seconds)}) // parallel subtests may take longer together
+			tests = append(tests, duration{k, max(0, seconds)}) // parallel subtests may sum up to more than their parent
 		}
 	}
-	for _, all := range [][]span{tests, packages} {
-		slices.SortFunc(all, func(a, b span) int {
+	for _, all := range [][]duration{tests, packages} {
+		slices.SortFunc(all, func(a, b duration) int {
 			return cmp.Or(-cmp.Compare(a.seconds, b.seconds), cmp.Compare(a.Package, b.Package), cmp.Compare(a.Test, b.Test))
 		})
 	}

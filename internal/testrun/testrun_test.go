@@ -52,17 +52,19 @@ func TestPrinter(t *testing.T) {
 			"p A/s:\n    a_test.go:1: no\n    --- FAIL: A/s (0.00s)\np A:\n--- FAIL: A (0.00s)\n" +
 				"-test.shuffle 7\nFAIL\tp\t1.2s\nFAIL\n" +
 				"repeat: go test -race -count=1 -shuffle=7 -run '^(A)$' p\n"},
-		"a panic": {[]string{"output A panic: test timed out after 1s", "output A goroutine 1", "output - FAIL\tp\t1.2s", "fail -"},
-			"p A, which did not end:\npanic: test timed out after 1s\ngoroutine 1\nFAIL\tp\t1.2s\nFAIL\n" +
+		"a panic": {[]string{"output A panic: test timed out after 1s", "output A goroutine 1", "output - FAIL\tp\t1.2s",
+			"fail -"},
+			"p A, not finished:\npanic: test timed out after 1s\ngoroutine 1\nFAIL\tp\t1.2s\nFAIL\n" +
 				"repeat: go test -race -count=1 -run '^(A)$' p\n"},
 		"a race in the output of a test that passes": {[]string{"output A ==================",
-			"output A WARNING: DATA RACE", "output B goroutine 7", "output A ==================", "pass A", "output - FAIL\tp\t1.2s", "fail -"},
+			"output A WARNING: DATA RACE", "output B goroutine 7", "output A ==================", "pass A",
+			"output - FAIL\tp\t1.2s", "fail -"},
 			"p A:\n==================\nWARNING: DATA RACE\ngoroutine 7\n==================\nFAIL\tp\t1.2s\nFAIL\n" +
 				"repeat: go test -race -count=1 p\n"},
 		"it does not build": {[]string{"build-output - # p", "build-output - a.go:1: syntax error",
 			"output - FAIL\tp [build failed]", "fail -"},
 			"# p\na.go:1: syntax error\nFAIL\tp [build failed]\nFAIL\nrepeat: go test -race -count=1 p\n"},
-		"go test ends before the package": {[]string{"output A half a"}, "p A, which did not end:\nhalf a\n"},
+		"go test ends before the package": {[]string{"output A half a"}, "p A, not finished:\nhalf a\n"},
 		"no tests":                        {[]string{"output - ?   \tp\t[no test files]", "skip -"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -84,7 +86,8 @@ func TestPrinter(t *testing.T) {
 // A line that is no event is printed: it may be the reason why there are none.
 func TestPrinterNoEvent(t *testing.T) {
 	var out bytes.Buffer
-	if err := readEvents(strings.NewReader("fatal: no memory"), newPrinter(&out, false).print); err != nil || out.String() != "fatal: no memory" {
+	if err := readEvents(strings.NewReader("fatal: no memory"),
+		newPrinter(&out, false).print); err != nil || out.String() != "fatal: no memory" {
 		t.Errorf("got %q, %v", out.String(), err)
 	}
 }
@@ -98,15 +101,15 @@ func TestSpans(t *testing.T) {
 {"Action":"fail","Package":"p","Elapsed":6}
 {"Action":"pass","Package":"q","Elapsed":7}
 `
-	tests, packages, err := spans(strings.NewReader(text))
+	tests, packages, err := durations(strings.NewReader(text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantTests := []span{{key{"p", "B/s"}, 4}, {key{"p", "A"}, 3}, {key{"p", "A/s"}, 2}, {key{"p", "B"}, 0}}
+	wantTests := []duration{{key{"p", "B/s"}, 4}, {key{"p", "A"}, 3}, {key{"p", "A/s"}, 2}, {key{"p", "B"}, 0}}
 	if !reflect.DeepEqual(tests, wantTests) {
 		t.Errorf("tests: got %v, want %v", tests, wantTests)
 	}
-	if want := []span{{key{"q", ""}, 7}, {key{"p", ""}, 6}}; !reflect.DeepEqual(packages, want) {
+	if want := []duration{{key{"q", ""}, 7}, {key{"p", ""}, 6}}; !reflect.DeepEqual(packages, want) {
 		t.Errorf("packages: got %v, want %v", packages, want)
 	}
 }
@@ -130,7 +133,7 @@ func TestLevels(t *testing.T) {
 	}
 }
 
-// Quick packages come first, in turns, until each has run often enough; then the one that has run for the shortest time.
+// Quick packages run first, in turns, until each has enough runs; then the package with the shortest total time.
 func TestNext(t *testing.T) {
 	second := time.Second
 	for name, c := range map[string]struct {
@@ -150,7 +153,7 @@ func TestNext(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.records["c"].Shortest = max(c.records["c"].Shortest, quickRun)
-			h := &hunt{records: c.records}
+			h := &flakyRun{records: c.records}
 			if got := h.next([]string{"a", "b", "c"}); got != c.want {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
@@ -168,7 +171,8 @@ func module(t *testing.T) {
 		"bad/a_test.go": "package bad\n\nimport (\n\"os\"\n\"testing\"\n)\n\nfunc TestBad(t *testing.T) {\n" +
 			"if os.Mkdir(\"there\", 0o755) != nil {\nos.Remove(\"there\")\nt.Error(\"it is there\")\n}\n}\n",
 		"none/none.go": "package none\n",
-		"stubborn/a_test.go": "package stubborn\n\nimport (\n\"os\"\n\"os/signal\"\n\"strconv\"\n\"testing\"\n\"time\"\n)\n\n" +
+		"stubborn/a_test.go": "package stubborn\n\nimport (\n\"os\"\n\"os/signal\"\n" +
+			"\"strconv\"\n\"testing\"\n\"time\"\n)\n\n" +
 			"func TestStubborn(t *testing.T) {\nsignal.Ignore(os.Interrupt)\n" +
 			"os.WriteFile(\"pid\", []byte(strconv.Itoa(os.Getpid())), 0o644)\ntime.Sleep(time.Minute)\n}\n",
 		"broken/a_test.go": "package broken\n\nfunc TestBroken(\n",
@@ -215,11 +219,13 @@ func TestRun(t *testing.T) {
 	if code := command(t.Context(), []string{"run", log, "./good"}, &out, &stderr); code != 0 {
 		t.Fatalf("exit code %d: %s%s", code, out.String(), stderr.String())
 	}
-	if code := command(t.Context(), []string{"slow", log}, &out, &stderr); code != 0 || !strings.Contains(out.String(), "example.org/m/good TestGood\n") {
+	if code := command(t.Context(), []string{"slow", log}, &out, &stderr); code != 0 || !strings.Contains(out.String(),
+		"example.org/m/good TestGood\n") {
 		t.Errorf("slow: exit code %d: %s", code, out.String())
 	}
 	stderr.Reset()
-	if code := command(t.Context(), []string{"slow", log + ".none"}, &out, &stderr); code == 0 || !strings.Contains(stderr.String(), "make test") {
+	if code := command(t.Context(), []string{"slow", log + ".none"}, &out,
+		&stderr); code == 0 || !strings.Contains(stderr.String(), "make test") {
 		t.Errorf("slow without a log: exit code %d: %s", code, stderr.String())
 	}
 }
@@ -315,7 +321,7 @@ func TestFlaky(t *testing.T) {
 				t.Errorf("no %q in\n%s", s, out.String())
 			}
 		}
-		h := &hunt{dir: "bin", records: map[string]*record{"example.org/m/bad": {}}}
+		h := &flakyRun{dir: "bin", records: map[string]*record{"example.org/m/bad": {}}}
 		if err := h.load(); err != nil {
 			t.Fatal(err)
 		}
@@ -325,7 +331,8 @@ func TestFlaky(t *testing.T) {
 		t.Errorf("without time: %+v", got)
 	}
 	for n := 1; n <= 2; n++ {
-		got := begin(1, "1h", "FAIL example.org/m/bad", "it is there", "go test -race -count=1 -shuffle=", " -run '^(TestBad)$' example.org/m/bad\n")
+		got := begin(1, "1h", "FAIL example.org/m/bad", "it is there", "go test -race -count=1 -shuffle=",
+			" -run '^(TestBad)$' example.org/m/bad\n")
 		if got.Runs != 2*n || got.Failures != n {
 			t.Errorf("call %d: %+v, want %d runs, of which %d failed", n, got, 2*n, n)
 		}

@@ -12,14 +12,13 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// An archived is changes that look like those of an archive: ids and digests do not compress.
-type archived struct {
+// archiveChanges holds changes like those of a real archive: their ids and digests do not compress.
+type archiveChanges struct {
 	changes []*pb.Change
 }
 
-// archive returns n of them, of as many items, in the order of their times, which are in one month. They are
-// the same each time.
-func archive(n int) archived {
+// archive returns n changes of n items, ordered by time, all in one month. The result is the same in each run.
+func archive(n int) archiveChanges {
 	rng := rand.New(rand.NewPCG(7, 8)) //nolint:gosec // the same in each run
 	digest := func(bytes int) string {
 		b := make([]byte, bytes)
@@ -28,14 +27,17 @@ func archive(n int) archived {
 		}
 		return hex.EncodeToString(b)
 	}
-	all := archived{make([]*pb.Change, n)}
+	all := archiveChanges{make([]*pb.Change, n)}
 	for i := range all.changes {
 		md5 := digest(16)
 		c := &pb.Change{
-			Op: pb.Op_OP_ADD, Account: us, Store: "1", Space: fmt.Sprintf("space-%02d", i*50/n), Item: fmt.Sprintf("img-%09d.tif", i), Version: md5[:16],
-			Etag: md5, Size: rng.Int64N(1 << 30), Digests: map[string]string{"md5": md5, "sha256": digest(32)}, MediaType: "image/tiff",
-			Properties: map[string]string{"creator": "ann", "batch": fmt.Sprint(i / 1000)}, User: fmt.Sprintf("user-%d", rng.IntN(20)),
-			Agent: "ingest/2.1", Origin: pb.Origin_ORIGIN_CLIENT, Provenance: pb.Provenance_PROVENANCE_VERIFIED,
+			Op: pb.Op_OP_ADD, Account: mainAccount, Store: "1",
+			Space: fmt.Sprintf("space-%02d", i*50/n), Item: fmt.Sprintf("img-%09d.tif", i), Version: md5[:16],
+			Etag: md5, Size: rng.Int64N(1 << 30),
+			Digests: map[string]string{"md5": md5, "sha256": digest(32)}, MediaType: "image/tiff",
+			Properties: map[string]string{"creator": "ann", "batch": fmt.Sprint(i / 1000)},
+			User:       fmt.Sprintf("user-%d", rng.IntN(20)),
+			Agent:      "ingest/2.1", Origin: pb.Origin_ORIGIN_CLIENT, Provenance: pb.Provenance_PROVENANCE_VERIFIED,
 			Time: timestamppb.New(epoch().AsTime().Add(time.Duration(i) * 2 * time.Millisecond)),
 		}
 		c.Id = schemas.ChangeID(c)
@@ -44,22 +46,28 @@ func archive(n int) archived {
 	return all
 }
 
-// record is the ith, encoded as the runtime's producer does it.
-func (a archived) record(i int) schemas.Record {
+// record returns change i, encoded as the runtime's producer encodes it.
+func (a archiveChanges) record(i int) schemas.Record {
 	r, err := schemas.Encode(schemas.Message{Topic: schemas.Changes, Body: a.changes[i]})
 	if err != nil {
-		panic(fmt.Sprintf("a change of the archive cannot be encoded: %v", err)) // it is of this file
+		panic(fmt.Sprintf("encode a generated change: %v", err)) // archive generates only valid changes
 	}
 	return r
 }
 
-// passed is a check of what c wrote.
-func passed(c *pb.Change) *pb.FixityResult {
-	e := &pb.Evidence{State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS, Digests: c.GetDigests(), Provenance: pb.Provenance_PROVENANCE_VERIFIED}
+// passedCheck returns the result of a passed check of the item that c wrote.
+func passedCheck(c *pb.Change) *pb.FixityResult {
+	e := &pb.Evidence{
+		State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS, Digests: c.GetDigests(),
+		Provenance: pb.Provenance_PROVENANCE_VERIFIED,
+	}
 	return &pb.FixityResult{
-		Id: schemas.ID("check", c.GetId()), Task: schemas.ID("task", c.GetId()), Account: c.GetAccount(), Store: c.GetStore(), Space: c.GetSpace(), Item: c.GetItem(),
-		StoreKind: "s3", Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Verdict: pb.Verdict_VERDICT_PASS, Row: 1, Final: true, EvidenceLevel: 4,
-		Content: e, Stored: e, Manifest: e, Audit: e, BytesRead: c.GetSize(), Worker: "checker-1", Host: "host-1", Software: "millrace/1",
-		Round: "round-1", Started: c.GetTime(), Finished: timestamppb.New(c.GetTime().AsTime().Add(time.Second)),
+		Id: schemas.ID("check", c.GetId()), Task: schemas.ID("task", c.GetId()),
+		Account: c.GetAccount(), Store: c.GetStore(), Space: c.GetSpace(), Item: c.GetItem(),
+		StoreKind: "s3", Reason: pb.FixityReason_FIXITY_REASON_SWEEP,
+		Verdict: pb.Verdict_VERDICT_PASS, Row: 1, Final: true, EvidenceLevel: 4,
+		Content: e, Stored: e, Manifest: e, Audit: e, BytesRead: c.GetSize(), Worker: "checker-1", Host: "host-1",
+		Software: "millrace/1",
+		Round:    "round-1", Started: c.GetTime(), Finished: timestamppb.New(c.GetTime().AsTime().Add(time.Second)),
 	}
 }

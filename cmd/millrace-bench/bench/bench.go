@@ -1,9 +1,9 @@
-// Package bench takes the figures of the stream runtime, the sink, the stores and the main job, and compares them with
-// their targets and with other programs.
+// Package bench measures the stream runtime, the sink, the stores and the main job, and compares the results with
+// targets and with other programs.
 //
-// It promises that a figure is measured or the run fails. A row whose peer is absent stays, without the peer's value.
-// Every figure is of a part as the roles configure it. A figure that is taken in rounds is their median; all of them go
-// to the progress writer, so that the noise of the machine is seen.
+// Every value in a row is measured; if a measurement fails, the run fails. The row of a peer that is not installed
+// stays in the table without a peer value. Components are configured as the roles configure them. The value of a row is
+// the median of its rounds. The spread of the rounds goes to the progress writer and shows the noise of the machine.
 package bench
 
 import (
@@ -15,21 +15,21 @@ import (
 	"time"
 )
 
-// Config says which figures are taken, and where the programs are that they need.
+// Config selects the benchmarks and locates the programs they need.
 type Config struct {
-	Filled   int            // rows of the tables that are read [10 million]
-	Files    string         // the folder whose files the main job stores; empty: Go's own sources
-	Quick    bool           // amounts so small that the figures say nothing: for tests
-	Rows     *regexp.Regexp // takes only rows whose names match; nil: all
-	Peers    string         // the folder of the peers' programs
-	Self     string         // this program: brokers, servers and our sides are processes of it
+	Filled   int            // rows of the tables in the read benchmarks [10 million]
+	Files    string         // directory of the files that the main job stores; empty: the Go source tree
+	Quick    bool           // amounts too small for meaningful results: for tests
+	Rows     *regexp.Regexp // selects rows by name; nil: all
+	Peers    string         // directory of the peer programs
+	Self     string         // path of this program, which also runs the brokers, servers and our side
 	Progress io.Writer
 }
 
-// Runtime takes the figures of the stream runtime, in the order of their table.
+// Runtime measures the stream runtime and returns the rows in table order.
 func Runtime(ctx context.Context, cfg Config) ([]Row, error) {
 	r := newRunner(cfg)
-	return r.take(ctx, r.figures())
+	return r.measure(ctx, r.figures())
 }
 
 func newRunner(cfg Config) *runner {
@@ -38,13 +38,13 @@ func newRunner(cfg Config) *runner {
 		r.amounts = quick()
 	}
 	if cfg.Filled > 0 {
-		r.amounts.filled = cfg.Filled
+		r.amounts.prefilled = cfg.Filled
 	}
 	return r
 }
 
-// take takes those that are asked for.
-func (r *runner) take(ctx context.Context, figures []figure) ([]Row, error) {
+// measure runs the figures that Config.Rows selects and returns their rows.
+func (r *runner) measure(ctx context.Context, figures []figure) ([]Row, error) {
 	cfg := r.cfg
 	var rows []Row
 	for _, f := range figures {
@@ -53,7 +53,7 @@ func (r *runner) take(ctx context.Context, figures []figure) ([]Row, error) {
 		}
 		fmt.Fprintf(cfg.Progress, "%s ...\n", f.name)
 		start := time.Now()
-		runtime.GC() // what the figure before left behind
+		runtime.GC() // collect the garbage of the previous figure
 		m, err := f.measure(ctx)
 		if err != nil {
 			if ctx.Err() != nil {
@@ -67,80 +67,84 @@ func (r *runner) take(ctx context.Context, figures []figure) ([]Row, error) {
 			fmt.Fprintf(cfg.Progress, "    absent: %s\n", m.absent)
 			continue
 		}
-		fmt.Fprintf(cfg.Progress, "    %s: %s%s, %.0f s\n", row.Unit, spread(m.ours), besides(row.Peer, m.peers), time.Since(start).Seconds())
+		fmt.Fprintf(cfg.Progress, "    %s: %s%s, %.0f s\n", row.Unit, spread(m.ours), peerSpread(row.Peer, m.peers),
+			time.Since(start).Seconds())
 	}
 	return rows, nil
 }
 
-func besides(peer string, values []float64) string {
+func peerSpread(peer string, values []float64) string {
 	if len(values) == 0 {
 		return ""
 	}
 	return fmt.Sprintf("; %s: %s", peer, spread(values))
 }
 
-// A runner takes figures.
+// runner measures figures and keeps what several of them share.
 type runner struct {
-	cfg      Config
-	amounts  amounts
-	filled   *store // made when the first figure wants it
-	compared map[string]comparison
-	real     *server     // a real S3 server, made when the first figure wants it
-	listing  *sideResult // of very many keys, once it was done
-	most     int64       // bytes that the process of role sink ever had; 0: it has not run
+	cfg           Config
+	amounts       amounts
+	prefilled     *testClickHouse // created by the first figure that needs it
+	compared      map[string]comparison
+	realServer    *server     // an S3 server on disk, created by the first figure that needs it
+	listing       *sideResult // the result of the listing benchmark; nil until it has run
+	sinkPeakBytes int64       // peak memory of the role sink's process; 0 until it has run
 }
 
-// amounts is how much of everything a figure is taken over.
+// amounts sets the size of each benchmark.
 type amounts struct {
-	rounds   int
-	whole    int // messages of the no-op figure
-	tasks    int
-	skewed   int
-	behind   int // records that wait
-	versus   int // records of the comparison with another runtime
-	flood    int // messages of the low class
-	probes   int // messages whose latency is taken
-	urgent   int // the same, under a flood
-	standing int // messages that a tenant keeps in front of the others'
-	stored   int // rows of the sink's figures
-	steady   int // changes whose rows are waited for
-	filled   int // rows that are there before
-	objects  int // small items that are read or copied
-	real     int // the same over a real server, which takes long to write them
-	larges   int // large ones, and the bytes of each
-	large    int64
-	huges    int // items in many parts that are copied, and the bytes of each
-	huge     int64
-	mixed    int           // items of one to eight times a 128th of that
-	emitted  int           // mutations through an outbox
-	listed   int           // keys
-	local    int           // small files that are read
-	written  int           // small files that are written
-	deleted  int           // items of the destination that are deleted
-	imported int           // items that an import names
-	changed  int           // changes whose copies are waited for
-	window   time.Duration // in which deletes and copies are counted
-	called   time.Duration // for which a call is repeated
+	rounds        int
+	noop          int // messages with a no-op handler
+	tasks         int
+	skewed        int
+	waiting       int // records behind blocked handlers
+	peerRecords   int // records in the comparison with watermill
+	flood         int // messages of class low
+	probes        int // messages with measured latency
+	floodProbes   int // messages with measured latency, under a flood
+	sustained     int // messages that another tenant keeps queued
+	sinkRows      int // rows that the sink stores
+	steadyChanges int // changes published at a steady rate
+	prefilled     int // rows in a table before a benchmark starts
+	objects       int // small items to read or copy
+	diskObjects   int // small items on a server with a disk, which is slow to fill
+	largeItems    int // large items to read, and their size in bytes
+	largeSize     int64
+	hugeItems     int // multipart items to copy, and their size in bytes
+	hugeSize      int64
+	mixedItems    int           // items of 1/128 to 8/128 of hugeSize
+	emitted       int           // mutations through an outbox
+	listed        int           // keys to list
+	local         int           // small files to read
+	written       int           // small files to write
+	deleted       int           // items to delete at the destination
+	imported      int           // items to import
+	changed       int           // changes with measured time until their copies are checked
+	window        time.Duration // how long deletes and copies are counted
+	callTime      time.Duration // how long a call is repeated
 }
 
 func full() amounts {
 	return amounts{
-		rounds: 5, whole: 1_000_000, tasks: 50_000, skewed: 20_000, behind: 10_000_000, versus: 400_000,
-		flood: 1_000_000, probes: 10_000, urgent: 2_000, standing: 30_000,
-		stored: 500_000, steady: 1_000, filled: 10_000_000,
-		objects: 20_000, real: 3_000, larges: 64, large: largeBytes, huges: 4, huge: 1 << 30, mixed: 48, emitted: 100_000, listed: 1_000_000,
-		local: 10_000, written: 5_000, deleted: 10_000, imported: 12_000, changed: 3_000, window: time.Minute, called: 500 * time.Millisecond,
+		rounds: 5, noop: 1_000_000, tasks: 50_000, skewed: 20_000, waiting: 10_000_000, peerRecords: 400_000,
+		flood: 1_000_000, probes: 10_000, floodProbes: 2_000, sustained: 30_000,
+		sinkRows: 500_000, steadyChanges: 1_000, prefilled: 10_000_000,
+		objects: 20_000, diskObjects: 3_000, largeItems: 64, largeSize: largeBytes, hugeItems: 4, hugeSize: 1 << 30,
+		mixedItems: 48, emitted: 100_000, listed: 1_000_000,
+		local: 10_000, written: 5_000, deleted: 10_000, imported: 12_000, changed: 3_000, window: time.Minute,
+		callTime: 500 * time.Millisecond,
 	}
 }
 
-// long is how many rounds those figures take that take long.
-func (a amounts) long() int { return min(a.rounds, 3) }
+// fewRounds returns the number of rounds of slow figures.
+func (a amounts) fewRounds() int { return min(a.rounds, 3) }
 
 func quick() amounts {
 	return amounts{
-		rounds: 1, whole: 20_000, tasks: 5_000, skewed: 500, behind: 200_000, versus: 5_000,
-		flood: 20_000, probes: 200, urgent: 50, standing: 3_000, stored: 5_000, steady: 20, filled: 10_000,
-		objects: 100, real: 50, larges: 2, large: 17 << 20, huges: 1, huge: 33 << 20, mixed: 9, emitted: 1_000, listed: 3_500,
-		local: 100, written: 100, deleted: 50, imported: 50, changed: 50, window: 3 * time.Second, called: time.Millisecond,
+		rounds: 1, noop: 20_000, tasks: 5_000, skewed: 500, waiting: 200_000, peerRecords: 5_000,
+		flood: 20_000, probes: 200, floodProbes: 50, sustained: 3_000, sinkRows: 5_000, steadyChanges: 20, prefilled: 10_000,
+		objects: 100, diskObjects: 50, largeItems: 2, largeSize: 17 << 20, hugeItems: 1, hugeSize: 33 << 20, mixedItems: 9,
+		emitted: 1_000, listed: 3_500,
+		local: 100, written: 100, deleted: 50, imported: 50, changed: 50, window: 3 * time.Second, callTime: time.Millisecond,
 	}
 }

@@ -38,7 +38,8 @@ func TestPercentile(t *testing.T) {
 	}
 }
 
-// A percentile is one of the values, at least p percent are not above it, and fewer are below it.
+// A percentile is one of the values. At least p percent of the values are not above it, and less than p percent are
+// below it.
 func TestPercentileProperty(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
 		values := rapid.SliceOfN(rapid.Float64Range(-10, 10), 1, 200).Draw(t, "values")
@@ -85,18 +86,27 @@ func TestRow(t *testing.T) {
 		m      measurement
 		want   string
 	}{
-		"met":             {figure{target: least}, measurement{ours: []float64{90, 100, 110}}, row("100", `""`, "null", "null", ">= 100", "true")},
-		"missed":          {figure{target: least}, measurement{ours: []float64{99.99}}, row("99.99", `""`, "null", "null", ">= 100", "false")},
-		"at most, met":    {figure{target: most}, measurement{ours: []float64{5}}, row("5", `""`, "null", "null", "<= 5", "true")},
-		"at most, missed": {figure{target: most}, measurement{ours: []float64{5.004}}, row("5.004", `""`, "null", "null", "<= 5", "false")},
+		"met": {figure{target: least}, measurement{ours: []float64{90, 100, 110}},
+			row("100", `""`, "null", "null", ">= 100", "true")},
+		"missed": {figure{target: least}, measurement{ours: []float64{99.99}},
+			row("99.99", `""`, "null", "null", ">= 100", "false")},
+		"at most, met": {figure{target: most}, measurement{ours: []float64{5}},
+			row("5", `""`, "null", "null", "<= 5", "true")},
+		"at most, missed": {figure{target: most}, measurement{ours: []float64{5.004}},
+			row("5.004", `""`, "null", "null", "<= 5", "false")},
 		// What is shown is rounded, what is judged is not.
-		"missed by less than is shown": {figure{target: most}, measurement{ours: []float64{5.0001}}, row("5", `""`, "null", "null", "<= 5", "false")},
-		"no target":                    {figure{}, measurement{ours: []float64{123456}}, row("123500", `""`, "null", "null", "", "null")},
-		"ratio met":                    {figure{target: twice, peer: "p"}, measurement{[]float64{20, 40}, []float64{15}, ""}, row("30", `"p"`, "15", "2", "ratio >= 2", "true")},
-		"ratio missed":                 {figure{target: twice, peer: "p"}, measurement{[]float64{29}, []float64{15}, ""}, row("29", `"p"`, "15", "1.933", "ratio >= 2", "false")},
+		"missed by less than is shown": {figure{target: most}, measurement{ours: []float64{5.0001}},
+			row("5", `""`, "null", "null", "<= 5", "false")},
+		"no target": {figure{}, measurement{ours: []float64{123456}},
+			row("123500", `""`, "null", "null", "", "null")},
+		"ratio met": {figure{target: twice, peer: "p"}, measurement{[]float64{20, 40}, []float64{15}, ""},
+			row("30", `"p"`, "15", "2", "ratio >= 2", "true")},
+		"ratio missed": {figure{target: twice, peer: "p"}, measurement{[]float64{29}, []float64{15}, ""},
+			row("29", `"p"`, "15", "1.933", "ratio >= 2", "false")},
 		"peer absent": {figure{target: twice, peer: "p"}, measurement{[]float64{29}, nil, "make peers"},
 			row("29", `"p (absent: make peers)"`, "null", "null", "ratio >= 2", "null")},
-		"peer of nothing": {figure{target: twice, peer: "p"}, measurement{[]float64{29}, []float64{0}, ""}, row("29", `"p"`, "0", "null", "ratio >= 2", "null")},
+		"peer of nothing": {figure{target: twice, peer: "p"}, measurement{[]float64{29}, []float64{0}, ""},
+			row("29", `"p"`, "0", "null", "ratio >= 2", "null")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tt.figure.name, tt.figure.unit = "f", "u"
@@ -111,7 +121,7 @@ func TestRow(t *testing.T) {
 	}
 }
 
-// row is the JSON of one.
+// row returns a Row as JSON.
 func row(value, peer, peerValue, ratio, target, met string) string {
 	return `{
   "rows": [
@@ -166,12 +176,12 @@ c       1200000  records/s
 	}
 }
 
-// The figures that need no other process are taken, over next to nothing.
+// The figures of the area parts, which need no other process, run with minimal amounts.
 func TestParts(t *testing.T) {
 	var progress bytes.Buffer
 	rows, err := Parts(t.Context(), quickConfig(t, &progress))
 	if err != nil {
-		t.Fatalf("%v; said so far:\n%s", err, &progress)
+		t.Fatalf("%v; progress so far:\n%s", err, &progress)
 	}
 	if len(rows) != 5 {
 		t.Errorf("%d rows, want 5", len(rows))
@@ -191,7 +201,7 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// The most frequent keys come as often as the law has it, and the same are drawn each time.
+// The frequencies of the most frequent keys follow the distribution, and all draws are the same.
 func TestZipf(t *testing.T) {
 	const n = 100_000
 	drawn, again := zipf(n), zipf(n)
@@ -209,29 +219,30 @@ func TestZipf(t *testing.T) {
 	}
 }
 
-func TestWhile(t *testing.T) {
+func TestRunWhile(t *testing.T) {
 	broken := errors.New("broken")
-	untilDone := partOf(func(ctx context.Context) error { <-ctx.Done(); return nil })
+	untilDone := serviceFunc(func(ctx context.Context) error { <-ctx.Done(); return nil })
 	for name, tt := range map[string]struct {
-		part partOf
-		f    func(context.Context) error
-		want error
+		service serviceFunc
+		f       func(context.Context) error
+		want    error
 	}{
-		"all is well":       {untilDone, func(context.Context) error { return nil }, nil},
-		"what is done ends": {untilDone, func(context.Context) error { return broken }, broken},
-		"the part ends":     {func(context.Context) error { return broken }, func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, broken},
+		"f returns": {untilDone, func(context.Context) error { return nil }, nil},
+		"f fails":   {untilDone, func(context.Context) error { return broken }, broken},
+		"the service fails": {func(context.Context) error { return broken },
+			func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, broken},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := while(t.Context(), tt.part, tt.f); !errors.Is(got, tt.want) {
+			if got := runWhile(t.Context(), tt.service, tt.f); !errors.Is(got, tt.want) {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})
 	}
 }
 
-func TestHighest(t *testing.T) {
+func TestPeakValue(t *testing.T) {
 	looks := []float64{3, 9, 5}
-	got, err := highest(t.Context(), time.Millisecond, func() float64 {
+	got, err := peakValue(t.Context(), time.Millisecond, func() float64 {
 		if len(looks) == 0 {
 			return 1
 		}

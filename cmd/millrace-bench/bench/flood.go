@@ -8,14 +8,14 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// added is the p99 of the time from before a message is published until its handler is
-// called, at 1,000 messages a second.
-func (r *runner) added(ctx context.Context) (m measurement, err error) {
-	for range r.amounts.long() {
-		err := r.latency(ctx, copier(schemas.RoleCopier, schemas.DuplicationHigh),
-			func(_ context.Context, p *prober, d *schemas.Delivery) { p.note(d) },
-			func(ctx context.Context, _ *rig, p *prober) error {
-				ms, err := p.p99(ctx, probes{n: r.amounts.probes, every: time.Millisecond, account: us})
+// publishLatency measures the p99 from just before a message is published until its handler is called, at 1,000
+// messages per second.
+func (r *runner) publishLatency(ctx context.Context) (m measurement, err error) {
+	for range r.amounts.fewRounds() {
+		err := r.latency(ctx, copierConfig(schemas.RoleCopier, schemas.DuplicationHigh),
+			func(_ context.Context, p *prober, d *schemas.Delivery) { p.observe(d) },
+			func(ctx context.Context, _ *testBroker, p *prober) error {
+				ms, err := p.p99(ctx, probeLoad{n: r.amounts.probes, every: time.Millisecond, account: mainAccount})
 				m.ours = append(m.ours, ms)
 				return err
 			})
@@ -26,20 +26,20 @@ func (r *runner) added(ctx context.Context) (m measurement, err error) {
 	return m, nil
 }
 
-// urgentEvery is the time between two messages whose latency under a flood is taken.
-const urgentEvery = 4 * time.Millisecond
+// probeInterval is the time between two probes under a flood.
+const probeInterval = 4 * time.Millisecond
 
-// classes is the p99 of the time from before a message of the class high is published until
-// a task of 1 ms is done, with the low class's flood behind; the peer is the same without.
+// classes measures the p99 from just before a message of class high is published until its task of 1 ms is done, while
+// a flood of class low is queued. The peer is the same measurement without the flood.
 func (r *runner) classes(ctx context.Context) (m measurement, err error) {
-	record, err := flood(schemas.DuplicationLow, us)
+	record, err := flood(schemas.DuplicationLow, mainAccount)
 	if err != nil {
 		return m, err
 	}
-	urgent := probes{n: r.amounts.urgent, every: urgentEvery, account: us}
-	pc := copier(schemas.RoleCopier, schemas.DuplicationHigh, schemas.DuplicationLow)
-	for range r.amounts.long() {
-		err := r.latency(ctx, pc, restAndNote, func(ctx context.Context, g *rig, p *prober) error {
+	urgent := probeLoad{n: r.amounts.floodProbes, every: probeInterval, account: mainAccount}
+	pc := copierConfig(schemas.RoleCopier, schemas.DuplicationHigh, schemas.DuplicationLow)
+	for range r.amounts.fewRounds() {
+		err := r.latency(ctx, pc, sleepAndObserve, func(ctx context.Context, g *testBroker, p *prober) error {
 			idle, err := p.p99(ctx, urgent)
 			if err != nil {
 				return err
@@ -58,37 +58,37 @@ func (r *runner) classes(ctx context.Context) (m measurement, err error) {
 	return m, nil
 }
 
-func restAndNote(ctx context.Context, p *prober, d *schemas.Delivery) {
-	rest(ctx)
-	p.note(d)
+func sleepAndObserve(ctx context.Context, p *prober, d *schemas.Delivery) {
+	sleepMillisecond(ctx)
+	p.observe(d)
 }
 
-// tenants is the same for a message of one account, while another keeps a number of its own
-// in front: what stands in a partition beyond the Pool's window no scheduler sees.
+// tenants measures the same p99 for messages of one account while another account keeps a fixed number of messages
+// queued ahead of them. The scheduler cannot see messages beyond the Pool's window in a partition.
 func (r *runner) tenants(ctx context.Context) (m measurement, err error) {
-	record, err := flood(schemas.DuplicationHigh, them)
+	record, err := flood(schemas.DuplicationHigh, floodAccount)
 	if err != nil {
 		return m, err
 	}
-	ours := probes{n: r.amounts.urgent, every: urgentEvery, account: us}
-	pc := copier(schemas.RoleCopier, schemas.DuplicationHigh)
-	for range r.amounts.long() {
-		var handled atomic.Int64 // with the probes, which are few
+	ours := probeLoad{n: r.amounts.floodProbes, every: probeInterval, account: mainAccount}
+	pc := copierConfig(schemas.RoleCopier, schemas.DuplicationHigh)
+	for range r.amounts.fewRounds() {
+		var handled atomic.Int64 // includes the probes, which are few
 		h := func(ctx context.Context, p *prober, d *schemas.Delivery) {
-			restAndNote(ctx, p, d)
+			sleepAndObserve(ctx, p, d)
 			handled.Add(1)
 		}
-		err := r.latency(ctx, pc, h, func(ctx context.Context, g *rig, p *prober) error {
+		err := r.latency(ctx, pc, h, func(ctx context.Context, g *testBroker, p *prober) error {
 			idle, err := p.p99(ctx, ours)
 			if err != nil {
 				return err
 			}
-			stand := &standing{g: g, record: record, handled: &handled, n: r.amounts.standing}
-			if err := stand.top(ctx); err != nil {
+			stand := &sustainedFlood{g: g, record: record, handled: &handled, n: r.amounts.sustained}
+			if err := stand.topUp(ctx); err != nil {
 				return err
 			}
 			var flooded float64
-			err = while(ctx, stand, func(ctx context.Context) (err error) {
+			err = runWhile(ctx, stand, func(ctx context.Context) (err error) {
 				flooded, err = p.p99(ctx, ours)
 				return err
 			})
@@ -102,21 +102,21 @@ func (r *runner) tenants(ctx context.Context) (m measurement, err error) {
 	return m, nil
 }
 
-// A standing flood keeps n records in front of everybody else's.
-type standing struct {
-	g       *rig
+// sustainedFlood keeps n records queued ahead of the probes.
+type sustainedFlood struct {
+	g       *testBroker
 	record  func(i int) schemas.Record
 	handled *atomic.Int64
 	n       int
 	sent    int
 }
 
-// topEvery is the time between two looks at how much of a flood is left.
-const topEvery = 20 * time.Millisecond
+// topUpInterval is the time between two refills of a flood.
+const topUpInterval = 20 * time.Millisecond
 
-// Run tops up until ctx is done.
-func (s *standing) Run(ctx context.Context) error {
-	tick := time.NewTicker(topEvery)
+// Run refills the flood until ctx is done.
+func (s *sustainedFlood) Run(ctx context.Context) error {
+	tick := time.NewTicker(topUpInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -124,14 +124,14 @@ func (s *standing) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		if err := s.top(ctx); err != nil && ctx.Err() == nil {
+		if err := s.topUp(ctx); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
 }
 
-// top publishes what is missing.
-func (s *standing) top(ctx context.Context) error {
+// topUp publishes as many records as were handled since the last call.
+func (s *sustainedFlood) topUp(ctx context.Context) error {
 	missing := s.n - (s.sent - int(s.handled.Load()))
 	if missing <= 0 {
 		return nil

@@ -15,19 +15,18 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// A prober publishes messages that say when they were published, and gathers how long they
-// took.
+// prober publishes messages that carry their publish time, and collects their latencies.
 type prober struct {
 	producer *kafka.Producer
-	started  time.Time // what messages say is since then, by the monotonic clock
+	started  time.Time // messages carry the time since then, by the monotonic clock
 
 	mu   sync.Mutex // guards the rest
 	took []float64  // milliseconds
 	want int
-	all  chan struct{} // closed when want are there
+	all  chan struct{} // closed when took has want values
 }
 
-func newProber(g *rig) (*prober, error) {
+func newProber(g *testBroker) (*prober, error) {
 	p, err := kafka.NewProducer(config(g.Addr()), "bench")
 	if err != nil {
 		return nil, err
@@ -35,13 +34,13 @@ func newProber(g *rig) (*prober, error) {
 	return &prober{producer: p, started: time.Now()}, nil
 }
 
-// message returns one that is published now.
+// message returns probe i with the current time.
 func (p *prober) message(account string, i int) schemas.Message {
 	return command(schemas.DuplicationHigh, account, i, strconv.FormatInt(int64(time.Since(p.started)), 10))
 }
 
-// note takes the time since d was published. What is no probe has no cause.
-func (p *prober) note(d *schemas.Delivery) {
+// observe records the latency of d. It ignores messages that are not probes: they have no cause.
+func (p *prober) observe(d *schemas.Delivery) {
 	at, err := strconv.ParseInt(d.Body.(*pb.DuplicationCommand).GetCause(), 10, 64)
 	if err != nil {
 		return
@@ -55,19 +54,19 @@ func (p *prober) note(d *schemas.Delivery) {
 	}
 }
 
-// probes are n messages, one each interval.
-type probes struct {
+// probeLoad is n messages of one account, one per interval.
+type probeLoad struct {
 	n       int
 	every   time.Duration
 	account string
 }
 
-// publishers bounds the probes that are being published at a time.
+// publishers is the maximum number of probes that are being published at the same time.
 const publishers = 256
 
-// p99 publishes probes, whether or not those before have come, and returns the p99 of what
-// they took.
-func (p *prober) p99(ctx context.Context, o probes) (float64, error) {
+// p99 publishes probes at their interval, without waiting for earlier ones, and returns the p99 of their latencies in
+// milliseconds.
+func (p *prober) p99(ctx context.Context, o probeLoad) (float64, error) {
 	p.mu.Lock()
 	p.took, p.want, p.all = nil, o.n, make(chan struct{})
 	all := p.all
@@ -76,7 +75,7 @@ func (p *prober) p99(ctx context.Context, o probes) (float64, error) {
 	group.SetLimit(publishers)
 	start := time.Now()
 	for i := 0; i < o.n && publishing.Err() == nil; i++ {
-		pause(publishing, time.Until(start.Add(time.Duration(i)*o.every)))
+		sleep(publishing, time.Until(start.Add(time.Duration(i)*o.every)))
 		group.Go(func() error { return p.producer.Publish(publishing, p.message(o.account, i%keys)) })
 	}
 	if err := group.Wait(); err != nil {
@@ -92,7 +91,7 @@ func (p *prober) p99(ctx context.Context, o probes) (float64, error) {
 	return percentile(p.took, 99), nil
 }
 
-func pause(ctx context.Context, d time.Duration) {
+func sleep(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return
 	}
@@ -104,17 +103,17 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// warm are the first probes: until they have come, the group has not formed.
-func warm(account string) probes {
-	return probes{n: 20, every: 10 * time.Millisecond, account: account}
+// warmUp returns the first probes. By the time they are handled, the consumer group has formed.
+func warmUp(account string) probeLoad {
+	return probeLoad{n: 20, every: 10 * time.Millisecond, account: account}
 }
 
-// latency runs once against a Pool of the copier's, with a prober whose messages reach its
-// handler.
+// latency starts a broker, a Pool and a prober and calls once. The Pool passes each message to h.
 func (r *runner) latency(
-	ctx context.Context, pc kafka.PoolConfig, h func(context.Context, *prober, *schemas.Delivery), once func(context.Context, *rig, *prober) error,
+	ctx context.Context, pc kafka.PoolConfig, h func(context.Context, *prober, *schemas.Delivery),
+	once func(context.Context, *testBroker, *prober) error,
 ) error {
-	g, err := r.newRig(ctx)
+	g, err := r.newBroker(ctx)
 	if err != nil {
 		return err
 	}
@@ -131,17 +130,17 @@ func (r *runner) latency(
 	if err != nil {
 		return err
 	}
-	return while(ctx, pool, func(ctx context.Context) error {
-		if _, err := p.p99(ctx, warm(us)); err != nil {
+	return runWhile(ctx, pool, func(ctx context.Context) error {
+		if _, err := p.p99(ctx, warmUp(mainAccount)); err != nil {
 			return err
 		}
 		return once(ctx, g, p)
 	})
 }
 
-// sightings asks again and again until it has been answered with n different names, and returns how many seconds after it was
-// sent each was first seen. A name that has not been sent yet is passed over.
-func sightings(
+// readLatencies repeats a query until it has returned n different names, and returns for each the seconds from
+// sent(name) until it was first returned. It skips names with a zero sent time.
+func readLatencies(
 	ctx context.Context, b *clickhousebench.Bench, question string, n int, sent func(name string) time.Time,
 ) (took []float64, err error) {
 	seen, moved := map[string]bool{}, time.Now()
@@ -157,10 +156,10 @@ func sightings(
 				took = append(took, now.Sub(at).Seconds())
 			}
 		}
-		if now.Sub(moved) > still {
-			return nil, fmt.Errorf("nothing moves for %v: %d of %d are on record", still, len(seen), n)
+		if now.Sub(moved) > progressTimeout {
+			return nil, fmt.Errorf("no progress for %v: %d of %d are recorded", progressTimeout, len(seen), n)
 		}
-		pause(ctx, 20*time.Millisecond)
+		sleep(ctx, 20*time.Millisecond)
 	}
 	return took, ctx.Err()
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/cmd/millrace/usage"
 )
 
-// Main takes the figures of the main job, in the order of their table: all roles and their engines are processes that
-// share the machine.
+// Main measures the main job and returns the rows in table order. All roles, the broker and ClickHouse are processes on
+// this machine.
 func Main(ctx context.Context, cfg Config) ([]Row, error) {
 	r := newRunner(cfg)
 	files, err := r.files()
@@ -24,10 +24,10 @@ func Main(ctx context.Context, cfg Config) ([]Row, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: list the files to store: %w", usage.Err, err)
 	}
-	return r.take(ctx, r.mainFigures(files, len(names)))
+	return r.measure(ctx, r.mainFigures(files, len(names)))
 }
 
-// files is the folder whose files the main job stores.
+// files returns the directory of the files that the main job stores.
 func (r *runner) files() (string, error) {
 	dir, err := demo.Folder(r.cfg.Files)
 	if err != nil {
@@ -50,19 +50,19 @@ func (r *runner) mainFigures(files string, n int) []figure {
 		{"main job: processor time for it, with start and end of roles, broker and ClickHouse", "s", peer, target{},
 			r.mainJob(files, n, func(u cost) float64 { return u.cpu })},
 		{fmt.Sprintf("deletes: of one destination, on record within %.0f s", w), "deletes/s", "",
-			target{op: ">=", bound: 200}, r.counted("delete", r.amounts.deleted)},
+			target{op: ">=", bound: 200}, r.rolesRate("delete", r.amounts.deleted)},
 		{fmt.Sprintf("copies: of an import without digests, each with fresh records, on record within %.0f s", w), "copies/s",
-			"", target{op: ">=", bound: 300}, r.counted("import", r.amounts.imported)},
+			"", target{op: ">=", bound: 300}, r.rolesRate("import", r.amounts.imported)},
 		{fmt.Sprintf("changes: until both copies have passed their checks, on record, p99 at %d/s", changeRate), "s", "",
-			target{op: "<=", bound: 1}, r.verified},
+			target{op: "<=", bound: 1}, r.verifyLatency},
 		r.auditRow(),
 	}
 }
 
-// mainJob has the sides take turns when the first of its figures is asked for.
+// mainJob returns a figure of the main job. The first of these figures runs both sides in turns.
 func (r *runner) mainJob(files string, n int, of func(cost) float64) func(context.Context) (measurement, error) {
-	return r.once("main", func(ctx context.Context) (d comparison, err error) {
-		peer, err := r.peer()
+	return r.measureOnce("main", func(ctx context.Context) (d comparison, err error) {
+		peer, err := r.peerProgram()
 		if err != nil {
 			return d, err
 		}
@@ -75,7 +75,7 @@ func (r *runner) mainJob(files string, n int, of func(cost) float64) func(contex
 				return d, err
 			}
 			if res.Records != int64(n) {
-				return d, fmt.Errorf("%d of %d files were stored", res.Records, n)
+				return d, fmt.Errorf("stored %d of %d files", res.Records, n)
 			}
 			d.ours = append(d.ours, cost{res.Seconds, u.cpu})
 			if peer == "" {
@@ -90,11 +90,12 @@ func (r *runner) mainJob(files string, n int, of func(cost) float64) func(contex
 	}, of)
 }
 
-// roles runs a RolesSide in a folder that is removed.
+// roles runs a RolesSide in a temporary directory.
 func (r *runner) roles(ctx context.Context, args ...string) (res sideResult, u cost, err error) {
 	err = inTemp(func(dir string) error {
 		var out []byte
-		if u, out, err = spend(ctx, nil, r.cfg.Self, append([]string{"rolesside", "--dir", dir}, args...)...); err != nil {
+		if u, out, err = runMeasured(ctx, nil, r.cfg.Self,
+			append([]string{"rolesside", "--dir", dir}, args...)...); err != nil {
 			return err
 		}
 		return json.Unmarshal(out, &res)
@@ -102,7 +103,7 @@ func (r *runner) roles(ctx context.Context, args ...string) (res sideResult, u c
 	return res, u, err
 }
 
-// inTemp does something in a folder of its own.
+// inTemp calls do with a temporary directory and removes the directory.
 func inTemp(do func(dir string) error) (err error) {
 	dir, err := os.MkdirTemp("", "millrace-bench-")
 	if err != nil {
@@ -112,7 +113,7 @@ func inTemp(do func(dir string) error) (err error) {
 	return do(dir)
 }
 
-// mainPeer has the peer store three copies, and compare the bytes of two of them with the first.
+// mainPeer runs the peer's main job: three copies of the files, two of them compared with the first byte by byte.
 func (r *runner) mainPeer(ctx context.Context, program, files string, n int) (u cost, err error) {
 	err = inTemp(func(dir string) error {
 		one, two, three := filepath.Join(dir, "1"), filepath.Join(dir, "2"), filepath.Join(dir, "3")
@@ -120,7 +121,7 @@ func (r *runner) mainPeer(ctx context.Context, program, files string, n int) (u 
 			{"copy", files, one}, {"copy", one, two}, {"copy", one, three},
 			{"check", "--download", one, two}, {"check", "--download", one, three},
 		} {
-			took, _, err := spend(ctx, []string{"RCLONE_CONFIG=" + os.DevNull}, program,
+			took, _, err := runMeasured(ctx, []string{"RCLONE_CONFIG=" + os.DevNull}, program,
 				append(peerSettings(sideWork), words...)...)
 			if err != nil {
 				return err
@@ -137,8 +138,8 @@ func (r *runner) mainPeer(ctx context.Context, program, files string, n int) (u 
 	return u, err
 }
 
-// counted takes how many items a second the roles bring on record.
-func (r *runner) counted(do string, items int) func(context.Context) (measurement, error) {
+// rolesRate returns a figure of the items per second that the roles record.
+func (r *runner) rolesRate(do string, items int) func(context.Context) (measurement, error) {
 	return func(ctx context.Context) (m measurement, err error) {
 		res, _, err := r.roles(ctx, "--do", do, "--items", fmt.Sprint(items), "--window", r.amounts.window.String())
 		m.ours = []float64{res.rate()}
@@ -146,8 +147,8 @@ func (r *runner) counted(do string, items int) func(context.Context) (measuremen
 	}
 }
 
-// verified takes how long copies take until their checks are on record.
-func (r *runner) verified(ctx context.Context) (m measurement, err error) {
+// verifyLatency measures the time until the checks of the copies are recorded.
+func (r *runner) verifyLatency(ctx context.Context) (m measurement, err error) {
 	res, _, err := r.roles(ctx, "--do", "change", "--items", fmt.Sprint(r.amounts.changed))
 	m.ours = []float64{res.Seconds}
 	return m, err

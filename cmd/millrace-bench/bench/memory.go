@@ -8,16 +8,15 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// Heap is looked at until it has not grown for a while, the handlers being stuck.
+// The heap is read until it stops growing while the handlers block.
 const (
-	heapEvery = 200 * time.Millisecond
-	heapSame  = 10 // looks without growth
+	heapInterval    = 200 * time.Millisecond
+	heapStableReads = 10 // consecutive reads without growth
 )
 
-// behind has many records wait behind handlers that are stuck, and takes by how much the
-// heap grows, garbage left out.
-func (r *runner) behind(ctx context.Context) (m measurement, err error) {
-	g, err := r.newRig(ctx)
+// heapGrowth measures how much the live heap grows while many records wait behind blocked handlers.
+func (r *runner) heapGrowth(ctx context.Context) (m measurement, err error) {
+	g, err := r.newBroker(ctx)
 	if err != nil {
 		return m, err
 	}
@@ -26,12 +25,12 @@ func (r *runner) behind(ctx context.Context) (m measurement, err error) {
 	if err != nil {
 		return m, err
 	}
-	if err := g.Fill(ctx, prefix, r.amounts.behind, record); err != nil {
+	if err := g.Fill(ctx, prefix, r.amounts.waiting, record); err != nil {
 		return m, err
 	}
-	stuck := newLap(1)
-	pc := copier(bench(0), consumed)
-	pc.DrainTimeout = time.Millisecond // the stuck handlers would take all of the default
+	stuck := newStopwatch(1)
+	pc := copierConfig(roundRole(0), consumedTopic)
+	pc.DrainTimeout = time.Millisecond // blocked handlers would use up the whole default
 	p, err := newPool(g.Addr(), pc, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
 		stuck.begin()
 		stuck.end()
@@ -41,24 +40,25 @@ func (r *runner) behind(ctx context.Context) (m measurement, err error) {
 	if err != nil {
 		return m, err
 	}
-	before := heap()
+	before := liveHeap()
 	var most float64
-	err = while(ctx, p, func(ctx context.Context) error {
+	err = runWhile(ctx, p, func(ctx context.Context) error {
 		if _, err := stuck.rate(ctx); err != nil {
 			return err
 		}
-		most, err = highest(ctx, heapEvery, heap)
+		most, err = peakValue(ctx, heapInterval, liveHeap)
 		return err
 	})
 	m.ours = []float64{max(most-before, 0) / (1 << 20)}
 	return m, err
 }
 
-// highest looks until there is nothing higher for a while.
-func highest(ctx context.Context, every time.Duration, look func() float64) (most float64, err error) {
+// peakValue calls look at an interval until its value has not grown for heapStableReads calls, and returns the largest
+// value.
+func peakValue(ctx context.Context, every time.Duration, look func() float64) (most float64, err error) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	for same := 0; same < heapSame; same++ {
+	for same := 0; same < heapStableReads; same++ {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -74,8 +74,8 @@ func highest(ctx context.Context, every time.Duration, look func() float64) (mos
 	return most, nil
 }
 
-// heap is how many bytes are live.
-func heap() float64 {
+// liveHeap collects garbage and returns the bytes of live heap objects.
+func liveHeap() float64 {
 	runtime.GC()
 	var s runtime.MemStats
 	runtime.ReadMemStats(&s)

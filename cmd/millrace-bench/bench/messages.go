@@ -12,38 +12,38 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// Accounts. Probes are of the first one, floods that delay them of the second.
+// Accounts. Probe messages belong to the first, floods that delay them to the second.
 const (
-	us   = "acme"
-	them = "globex"
+	mainAccount  = "acme"
+	floodAccount = "globex"
 )
 
-func accounts() []string { return []string{us, them, "hooli", "initech"} }
+func accounts() []string { return []string{mainAccount, floodAccount, "hooli", "initech"} }
 
-// The stores of every account.
+// Store ids, the same in every account.
 const (
 	source      = "1"
 	destination = "2"
 )
 
-// consumed is the topic that the figures of rates read.
-const consumed = schemas.DuplicationHigh
+// consumedTopic is the topic that the throughput figures consume.
+const consumedTopic = schemas.DuplicationHigh
 
-// keys is their number, in every figure.
+// keys is the number of distinct message keys in every figure.
 const keys = 10_000
 
-// commands returns commands of topic consumed over all keys, of accounts in turn, encoded as the runtime's producer does it.
+// commands returns encoded commands of topic consumedTopic. They cycle through all keys and through the accounts.
 func commands(accounts ...string) (func(i int) schemas.Record, error) {
-	return encoded(func(i int) schemas.Message { return command(consumed, accounts[i%len(accounts)], i, "") })
+	return encoded(func(i int) schemas.Message { return command(consumedTopic, accounts[i%len(accounts)], i, "") })
 }
 
-// flood returns commands of one account, about other items than the probes: records of one key wait for one another
-// whatever their class.
+// flood returns commands of one account about other items than the probes. Records of the same key wait for each other
+// regardless of their class.
 func flood(topic schemas.Topic, account string) (func(i int) schemas.Record, error) {
 	return encoded(func(i int) schemas.Message { return command(topic, account, keys+i, "") })
 }
 
-// encoded encodes one message for each key; they come round and round.
+// encoded encodes one message per key and returns a function that cycles through them.
 func encoded(message func(i int) schemas.Message) (func(i int) schemas.Record, error) {
 	recs := make([]schemas.Record, keys)
 	for k := range recs {
@@ -59,7 +59,7 @@ func item(i int) string { return fmt.Sprintf("item-%07d", i) }
 
 func epoch() *timestamppb.Timestamp { return &timestamppb.Timestamp{Seconds: 1_700_000_000} }
 
-// command returns one that the copier's Pool reads; cause is free for its maker's use.
+// command returns a DuplicationCommand for the copier's Pool. The caller may put any string into cause.
 func command(topic schemas.Topic, account string, i int, cause string) schemas.Message {
 	c := &pb.DuplicationCommand{
 		Account: account, Space: "maps", Item: item(i), SourceStore: source, DestinationStore: destination,
@@ -69,8 +69,8 @@ func command(topic schemas.Topic, account string, i int, cause string) schemas.M
 	return schemas.Message{Topic: topic, Body: c}
 }
 
-// zipf draws n keys, the kth as often as 1/(k+1)^0.99 has it: as the YCSB
-// benchmark does. The same come out each time.
+// zipf draws n keys with a fixed seed. The probability of key k is proportional to 1/(k+1)^0.99, as in the YCSB
+// benchmark.
 func zipf(n int) []int {
 	sums := make([]float64, keys)
 	sum := 0.0

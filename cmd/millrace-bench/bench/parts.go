@@ -17,10 +17,10 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 )
 
-// Parts takes the figures of what every message and every byte passes, in the order of their table, in this process.
+// Parts measures the codec and the digests in this process and returns the rows in table order.
 func Parts(ctx context.Context, cfg Config) ([]Row, error) {
 	r := newRunner(cfg)
-	return r.take(ctx, r.partFigures())
+	return r.measure(ctx, r.partFigures())
 }
 
 func (r *runner) partFigures() []figure {
@@ -31,12 +31,12 @@ func (r *runner) partFigures() []figure {
 	}
 	for _, size := range []int{2 << 10, 64 << 10, 8 << 20} {
 		figures = append(figures, figure{fmt.Sprintf("digests: md5 and sha256 of %d KiB", size>>10), "MiB/s",
-			"the standard library's two", target{op: ">=", bound: 1, ratio: true}, r.hashed(size)})
+			"the standard library's two", target{op: ">=", bound: 1, ratio: true}, r.digestRate(size)})
 	}
 	return figures
 }
 
-// calls takes the nanoseconds of a call of ours and of the peer's, in turns. The clock is read after each batch of calls.
+// calls measures the nanoseconds per call of ours and peer in turns. It reads the clock once per batch of calls.
 func (r *runner) calls(ctx context.Context, batch int, ours, peer func() error) (m measurement, err error) {
 	for range r.amounts.rounds {
 		for _, side := range []struct {
@@ -47,7 +47,7 @@ func (r *runner) calls(ctx context.Context, batch int, ours, peer func() error) 
 				return m, ctx.Err()
 			}
 			n, start := 0, time.Now()
-			for time.Since(start) < r.amounts.called {
+			for time.Since(start) < r.amounts.callTime {
 				for range batch {
 					if err := side.call(); err != nil {
 						return m, err
@@ -80,15 +80,15 @@ func (r *runner) decode(ctx context.Context) (measurement, error) {
 	}, func() error { return proto.Unmarshal(rec.Value, new(pb.Change)) })
 }
 
-// hashed reads streams of a size.
-func (r *runner) hashed(size int) func(context.Context) (measurement, error) {
+// digestRate returns a figure that digests streams of size bytes.
+func (r *runner) digestRate(size int) func(context.Context) (measurement, error) {
 	return func(ctx context.Context) (m measurement, err error) {
 		pool, err := digest.NewPool(digest.MD5, digest.SHA256)
 		if err != nil {
 			return m, err
 		}
 		data := make([]byte, size)
-		// It is only a Reader, as a network stream is.
+		// Hide WriterTo and Seeker: a network stream has neither.
 		stream := func() io.Reader { return struct{ io.Reader }{bytes.NewReader(data)} }
 		m, err = r.calls(ctx, max(1, 64<<10/size), func() error {
 			h, err := pool.Get()

@@ -27,18 +27,19 @@ import (
 	"github.com/millrace/millrace/streams/storage/emit"
 )
 
-// A RolesSide is what a process of its own does for a figure of the main job: it runs the roles over an embedded broker
-// and an embedded ClickHouse, as millrace demo does, and reports how long they took for one job.
+// RolesSide is the job of one child process in the main job's figures. It runs the roles with an embedded broker and an
+// embedded ClickHouse, as millrace demo does, and reports the time for one job.
 type RolesSide struct {
 	Do     string        // store, change, delete or import
-	Dir    string        // an empty folder for the state, the stores and the listing
-	Files  string        // of store: the folder whose files are stored
-	Items  int           // of the others: how many there are
-	Window time.Duration // of delete and import: for how long deletes or copies are counted
+	Dir    string        // an empty directory for the state and the stores
+	Files  string        // directory of the files to store; only for store
+	Items  int           // number of items; for the other jobs
+	Window time.Duration // how long deletes or copies are counted; for delete and import
 }
 
 var errRolesSide = errors.New(
-	"wants --dir, and --do store with --files, --do change with --items, or --do delete or import with --items and --window")
+	"--dir is required, and --do store with --files, --do change with --items, " +
+		"or --do delete or import with --items and --window")
 
 func (s RolesSide) check() error {
 	var complete bool
@@ -58,13 +59,13 @@ func (s RolesSide) check() error {
 
 const (
 	primary = "1"
-	// puts is how many calls the client of the primary store has under way, as in the demo.
-	puts = 128
-	// known is the file by which the imported tree is known.
-	known = "item-0000000"
+	// clientCalls is the number of concurrent calls of the client, as in the demo.
+	clientCalls = 128
+	// expectedFile is the file that identifies the imported tree.
+	expectedFile = "item-0000000"
 )
 
-// policies are the rules of each job: two copies of what is stored or changed, else one.
+// policies returns the policy of each job: two copies for store and change, one otherwise.
 func (s RolesSide) policies() string {
 	if s.Do == "store" || s.Do == "change" {
 		return `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": "1", "destStoreId": "3"}]}`
@@ -72,7 +73,7 @@ func (s RolesSide) policies() string {
 	return `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}]}`
 }
 
-// Run does the job. It returns the line that it is to print.
+// Run runs the job and returns the line to print.
 func (s RolesSide) Run(ctx context.Context) (line []byte, err error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -98,23 +99,23 @@ func (s RolesSide) Run(ctx context.Context) (line []byte, err error) {
 	j := &job{RolesSide: s, app: a, cfg: cfg}
 	for _, store := range cfg.Accounts[0].Stores {
 		if store.Layout == "plain" {
-			continue // it is only read
+			continue // a plain store is read-only
 		}
-		if err := a.InitStore(ctx, us, store.ID); err != nil {
+		if err := a.InitStore(ctx, mainAccount, store.ID); err != nil {
 			return nil, err
 		}
 	}
-	// All but the sweeper: the job begins its round itself, as the demo does.
+	// All but the sweeper: the job starts its round itself, as the demo does.
 	roles := slices.DeleteFunc(app.Roles(), func(r schemas.Role) bool { return r == schemas.RoleSweeper })
-	all := []part{runs(a, roles...), partOf(state.Watch)}
+	all := []service{rolesService(a, roles...), serviceFunc(state.Watch)}
 	if s.Do != "import" {
-		if j.client, err = a.EmittingStore(us, primary, "bench"); err != nil {
+		if j.client, err = a.EmittingStore(mainAccount, primary, "bench"); err != nil {
 			return nil, err
 		}
 		all = append(all, j.client)
 	}
 	var res sideResult
-	err = while(ctx, together(all), func(ctx context.Context) (err error) {
+	err = runWhile(ctx, runAll(all), func(ctx context.Context) (err error) {
 		res, err = j.run(ctx)
 		return err
 	})
@@ -124,9 +125,9 @@ func (s RolesSide) Run(ctx context.Context) (line []byte, err error) {
 	return json.Marshal(res)
 }
 
-// together is the part that runs all of several, and ends with the first that ends.
-func together(parts []part) part {
-	return partOf(func(ctx context.Context) error {
+// runAll returns a service that runs all of parts until the first of them fails.
+func runAll(parts []service) service {
+	return serviceFunc(func(ctx context.Context) error {
 		group, ctx := errgroup.WithContext(ctx)
 		for _, p := range parts {
 			group.Go(func() error { return p.Run(ctx) })
@@ -135,10 +136,10 @@ func together(parts []part) part {
 	})
 }
 
-// configure makes the stores. All settings but theirs and the outbox are the defaults.
+// configure creates the stores and the configuration. All settings except the stores and the outbox are defaults.
 func (s RolesSide) configure(state *app.State) (*settings.Config, error) {
 	cfg := settings.Default()
-	account := settings.Account{ID: us}
+	account := settings.Account{ID: mainAccount}
 	for _, id := range []string{primary, "2", "3"} {
 		root := filepath.Join(s.Dir, "store-"+id)
 		if err := os.MkdirAll(root, 0o755); err != nil {
@@ -146,7 +147,7 @@ func (s RolesSide) configure(state *app.State) (*settings.Config, error) {
 		}
 		store := settings.Store{ID: id, Driver: "file", Root: root, Primary: id == primary}
 		if s.Do == "import" && id == primary {
-			store.Layout, store.Space, store.Expect = "plain", space, known
+			store.Layout, store.Space, store.Expect = "plain", space, expectedFile
 			if err := s.fillTree(root); err != nil {
 				return nil, err
 			}
@@ -166,7 +167,7 @@ func (s RolesSide) configure(state *app.State) (*settings.Config, error) {
 	return saved, nil
 }
 
-// fillTree writes the files that are imported: a KiB each.
+// fillTree writes the files to import, 1 KiB each.
 func (s RolesSide) fillTree(root string) error {
 	for i := range s.Items {
 		if err := os.WriteFile(filepath.Join(root, item(i)), []byte(content(i)), 0o644); err != nil {
@@ -176,15 +177,15 @@ func (s RolesSide) fillTree(root string) error {
 	return nil
 }
 
-// content is that of the ith item: a KiB.
+// content returns the 1 KiB of item i.
 func content(i int) string { return strings.Repeat(fmt.Sprintf("%-63d\n", i), 16) }
 
-// A job is one that a RolesSide does while the roles run.
+// job is the job of a RolesSide while the roles run.
 type job struct {
 	RolesSide
 	app    *app.App
 	cfg    *settings.Config
-	client *emit.Store // of the primary store; nil: it is only read
+	client *emit.Store // of the primary store; nil if that is read-only
 }
 
 func (j *job) run(ctx context.Context) (res sideResult, err error) {
@@ -192,7 +193,7 @@ func (j *job) run(ctx context.Context) (res sideResult, err error) {
 	if err != nil {
 		return res, err
 	}
-	if err := j.app.SetPolicy(ctx, us, doc, "bench"); err != nil {
+	if err := j.app.SetPolicy(ctx, mainAccount, doc, "bench"); err != nil {
 		return res, err
 	}
 	if j.client != nil {
@@ -211,15 +212,15 @@ func (j *job) run(ctx context.Context) (res sideResult, err error) {
 	return j.store(ctx)
 }
 
-// store stores all files, and ends when each is on record in all three stores, and has passed a check there. The copies
-// are checked as they are made, the first store's items by a sweep.
+// store stores all files and returns when every file is recorded and checked in all three stores. Copies are checked
+// when they are made, the items of the first store by a sweep.
 func (j *job) store(ctx context.Context) (res sideResult, err error) {
 	files, err := filesBelow(j.Files)
 	if err != nil {
 		return res, err
 	}
 	start := time.Now()
-	err = j.each(ctx, len(files), func(ctx context.Context, i int) error {
+	err = j.forEach(ctx, len(files), func(ctx context.Context, i int) error {
 		f, err := os.Open(filepath.Join(j.Files, files[i]))
 		if err != nil {
 			return err
@@ -236,20 +237,21 @@ func (j *job) store(ctx context.Context) (res sideResult, err error) {
 	if err := j.app.CatchUp(ctx); err != nil {
 		return res, err
 	}
-	order := app.SweepRequest{Account: us, Store: primary, Begun: start.UTC().Truncate(time.Millisecond)}
+	order := app.SweepRequest{Account: mainAccount, Store: primary, Begun: start.UTC().Truncate(time.Millisecond)}
 	if _, err := j.app.SweepFixity(ctx, order); err != nil {
 		return res, err
 	}
-	if _, err := j.until(ctx, 3*len(files), 0, func(_ string, n counts) int { return int(n.Verified) }); err != nil {
+	if _, err := j.waitRecorded(ctx, 3*len(files), 0,
+		func(_ string, n copyCounts) int { return int(n.Verified) }); err != nil {
 		return res, err
 	}
 	return sideResult{Records: int64(len(files)), Seconds: time.Since(start).Seconds()}, nil
 }
 
-// delete stores the items, waits for their copies, deletes them in the first store, and counts the deletes of the
-// second that are on record within the window.
+// delete stores the items, waits for their copies, deletes the items in the first store, and counts the deletes in the
+// second store that are recorded within the window.
 func (j *job) delete(ctx context.Context) (res sideResult, err error) {
-	err = j.each(ctx, j.Items, func(ctx context.Context, i int) error {
+	err = j.forEach(ctx, j.Items, func(ctx context.Context, i int) error {
 		_, err := j.client.Put(ctx, space, item(i), strings.NewReader(content(i)),
 			storage.PutOptions{Size: storage.UnknownSize})
 		return err
@@ -257,26 +259,27 @@ func (j *job) delete(ctx context.Context) (res sideResult, err error) {
 	if err != nil {
 		return res, err
 	}
-	if _, err := j.until(ctx, j.Items, 0, func(id string, n counts) int { return second(id, n.Verified) }); err != nil {
+	if _, err := j.waitRecorded(ctx, j.Items, 0,
+		func(id string, n copyCounts) int { return ofSecondStore(id, n.Verified) }); err != nil {
 		return res, err
 	}
-	return j.count(ctx, func(ctx context.Context) error {
-		return j.each(ctx, j.Items, func(ctx context.Context, i int) error {
+	return j.countRecorded(ctx, func(ctx context.Context) error {
+		return j.forEach(ctx, j.Items, func(ctx context.Context, i int) error {
 			_, err := j.client.Delete(ctx, space, item(i), storage.DeleteOptions{})
 			return err
 		})
-	}, func(n counts) uint64 { return n.Tombstones })
+	}, func(n copyCounts) uint64 { return n.Tombstones })
 }
 
-// imported publishes a Change of origin import for each file of the first store, without digests, and counts the copies
-// that are on record within the window.
+// imported publishes a Change of origin import without digests for each file of the first store, and counts the copies
+// that are recorded within the window.
 func (j *job) imported(ctx context.Context) (res sideResult, err error) {
 	producer, err := app.OpenProducer(ctx, j.cfg, slog.New(slog.DiscardHandler), "bench")
 	if err != nil {
 		return res, err
 	}
 	defer producer.Close()
-	target := inventory.Target{Account: us, Store: primary, Space: space, Now: time.Now()}
+	target := inventory.Target{Account: mainAccount, Store: primary, Space: space, Now: time.Now()}
 	var changes []schemas.Message
 	for i := range j.Items {
 		info, err := os.Stat(filepath.Join(j.Dir, "store-"+primary, item(i)))
@@ -289,41 +292,42 @@ func (j *job) imported(ctx context.Context) (res sideResult, err error) {
 		}
 		changes = append(changes, schemas.Message{Topic: schemas.Changes, Body: c})
 	}
-	return j.count(ctx, func(ctx context.Context) error { return producer.Publish(ctx, changes...) },
-		func(n counts) uint64 { return n.Live })
+	return j.countRecorded(ctx, func(ctx context.Context) error { return producer.Publish(ctx, changes...) },
+		func(n copyCounts) uint64 { return n.Live })
 }
 
-// counts are those of the copies of one store.
-type counts struct{ Live, Verified, Tombstones uint64 }
+// copyCounts counts the copies in one store by state.
+type copyCounts struct{ Live, Verified, Tombstones uint64 }
 
-// second is n of the second store, 0 of the others.
-func second(id string, n uint64) int {
+// ofSecondStore returns n for the second store and 0 for the others.
+func ofSecondStore(id string, n uint64) int {
 	if id != "2" {
 		return 0
 	}
 	return int(n) //nolint:gosec // a few
 }
 
-// count begins something and returns how much of it the second store shows within the window, from its begin on, or
-// until all of it is done.
-func (j *job) count(
-	ctx context.Context, begin func(context.Context) error, of func(counts) uint64,
+// countRecorded calls begin and returns how many items the second store has, by of, at the end of the window or when
+// all are done. The window starts with the call of begin.
+func (j *job) countRecorded(
+	ctx context.Context, begin func(context.Context) error, of func(copyCounts) uint64,
 ) (res sideResult, err error) {
 	start := time.Now()
 	group, gctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return begin(gctx) })
 	group.Go(func() error {
-		done, err := j.until(gctx, j.Items, j.Window, func(id string, n counts) int { return second(id, of(n)) })
+		done, err := j.waitRecorded(gctx, j.Items, j.Window,
+			func(id string, n copyCounts) int { return ofSecondStore(id, of(n)) })
 		res = sideResult{Records: int64(done), Seconds: time.Since(start).Seconds()}
 		return err
 	})
 	return res, group.Wait()
 }
 
-// each does something with n items, several at a time, and returns when Kafka has what it did.
-func (j *job) each(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
+// forEach calls do for n items concurrently and returns when Kafka has acknowledged all changes.
+func (j *job) forEach(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
 	group, gctx := errgroup.WithContext(ctx)
-	group.SetLimit(puts)
+	group.SetLimit(clientCalls)
 	for i := range n {
 		if gctx.Err() != nil {
 			break
@@ -334,51 +338,51 @@ func (j *job) each(ctx context.Context, n int, do func(ctx context.Context, i in
 		return err
 	}
 	for j.app.Unpublished() > 0 {
-		if err := retry.Sleep(ctx, lookEvery); err != nil {
+		if err := retry.Sleep(ctx, pollInterval); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// lookEvery is the time between two looks at what is on record.
-const lookEvery = 250 * time.Millisecond
+// pollInterval is the time between two queries of the recorded copies.
+const pollInterval = 250 * time.Millisecond
 
-// still is how long nothing may happen: above the longest wait that roles may come to, which is the first of
-// duplication.wait.
-const still = 90 * time.Second
+// progressTimeout is how long a job may make no progress before it fails. It exceeds the longest wait of the roles, the
+// first one of duplication.wait.
+const progressTimeout = 90 * time.Second
 
-// until looks at what is on record until the sum of all stores is n, or for the window, if there is one and at least
-// one is done. It returns the sum.
-func (j *job) until(
-	ctx context.Context, n int, window time.Duration, of func(id string, n counts) int,
+// waitRecorded polls the recorded copies until the sum over all stores is n. With a window it also returns at the end
+// of the window if the sum is not 0. It returns the sum.
+func (j *job) waitRecorded(
+	ctx context.Context, n int, window time.Duration, of func(id string, n copyCounts) int,
 ) (done int, err error) {
 	start, moved := time.Now(), time.Now()
 	for {
-		stores, err := j.app.DB().CopyCounts(ctx, us)
+		stores, err := j.app.DB().CopyCounts(ctx, mainAccount)
 		if err != nil {
 			return 0, err
 		}
 		before := done
 		done = 0
 		for _, c := range stores {
-			done += of(c.Store, counts{c.Live, c.Verified, c.Tombstones})
+			done += of(c.Store, copyCounts{c.Live, c.Verified, c.Tombstones})
 		}
 		switch {
 		case done >= n, window > 0 && done > 0 && time.Since(start) >= window:
 			return done, nil
 		case done != before:
 			moved = time.Now()
-		case time.Since(moved) > still:
-			return 0, fmt.Errorf("nothing moves for %v: %d of %d are on record", still, done, n)
+		case time.Since(moved) > progressTimeout:
+			return 0, fmt.Errorf("no progress for %v: %d of %d are recorded", progressTimeout, done, n)
 		}
-		if err := retry.Sleep(ctx, lookEvery); err != nil {
+		if err := retry.Sleep(ctx, pollInterval); err != nil {
 			return 0, err
 		}
 	}
 }
 
-// filesBelow lists the regular files below a folder, as paths below it.
+// filesBelow lists the regular files below dir, as paths relative to dir.
 func filesBelow(dir string) (files []string, err error) {
 	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {

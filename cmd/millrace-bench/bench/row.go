@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/cmd/millrace/usage"
 )
 
-// A Row is one figure of the table. PeerValue and Ratio, value by the peer's, are nil where
-// there is no peer or it is absent, and Met where that leaves nothing to judge by.
+// Row is one row of the table. PeerValue is nil if there is no peer or it is not installed. Ratio is Value divided by
+// PeerValue, nil without it. Met is nil if there is no target or the target needs a missing ratio.
 type Row struct {
 	Name      string   `json:"name"`
 	Value     float64  `json:"value"`
@@ -25,7 +25,7 @@ type Row struct {
 	Met       *bool    `json:"met"`
 }
 
-// A target is a bound on a figure, or on its ratio to the peer's. The zero value is none.
+// target is a bound on a value or on its ratio to the peer's value. The zero value means no target.
 type target struct {
 	op    string // ">=" or "<="
 	bound float64
@@ -42,7 +42,7 @@ func (t target) String() string {
 	return t.op + " " + number(t.bound)
 }
 
-// met judges, or returns nil where there is nothing to judge or to judge by.
+// met reports whether the target is met. It returns nil if there is no target or the target needs a missing ratio.
 func (t target) met(value float64, ratio *float64) *bool {
 	if t.op == "" || t.ratio && ratio == nil {
 		return nil
@@ -57,10 +57,10 @@ func (t target) met(value float64, ratio *float64) *bool {
 	return &yes
 }
 
-// A measurement is what the rounds of a figure gave, ours and the peer's.
+// measurement holds the results of the rounds, ours and the peer's.
 type measurement struct {
 	ours, peers []float64
-	absent      string // why the peer is: empty where it is not, or there is none
+	absent      string // how to install the missing peer; empty: nothing is missing
 }
 
 func (f figure) row(m measurement) Row {
@@ -83,16 +83,16 @@ func (f figure) row(m measurement) Row {
 	return r
 }
 
-// A Table is the rows of one area.
+// Table holds the rows of one area.
 type Table struct {
 	Area string
 	Rows []Row
 }
 
-// forms are those in which Write writes tables.
+// forms returns the output formats of Write.
 func forms() []string { return []string{"table", "json", "markdown"} }
 
-// CheckForm refuses a form that Write does not know.
+// CheckForm returns an error if Write does not support form.
 func CheckForm(form string) error {
 	if !slices.Contains(forms(), form) {
 		return fmt.Errorf("%w: --output is table, json or markdown, not %q", usage.Err, form)
@@ -100,8 +100,8 @@ func CheckForm(form string) error {
 	return nil
 }
 
-// Write writes tables: as one table for people, as one object {"rows": [...]}, or as Markdown, each area with a
-// heading if there are several.
+// Write writes tables in one of the forms: "table" is one text table, "json" one object {"rows": [...]}, and "markdown"
+// one Markdown table per area, with headings if there are several areas.
 func Write(w io.Writer, form string, tables []Table) error {
 	var rows []Row
 	for _, t := range tables {
@@ -153,7 +153,7 @@ func writeMarkdown(w io.Writer, tables []Table) error {
 	return err
 }
 
-// cells are the columns of a row for people.
+// cells returns the columns of a row as text.
 func (r Row) cells() []string {
 	met := ""
 	if r.Met != nil {
@@ -171,7 +171,7 @@ func optional(f *float64) string {
 
 func number(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 
-// significant rounds to four digits; nothing here is known better than that.
+// significant rounds to four significant digits, more than the precision of any measurement here.
 func significant(f float64) float64 {
 	if r, err := strconv.ParseFloat(strconv.FormatFloat(f, 'g', 4, 64), 64); err == nil {
 		return r

@@ -19,44 +19,48 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
-// Sink takes the figures of the role sink, in the order of their table: broker, role and ClickHouse are processes that
-// share the machine.
+// Sink measures the role sink and returns the rows in table order. Broker, role and ClickHouse are processes on this
+// machine.
 func Sink(ctx context.Context, cfg Config) (rows []Row, err error) {
 	r := newRunner(cfg)
-	defer func() { err = errors.Join(err, r.filled.close(ctx)) }()
-	return r.take(ctx, r.sinkFigures())
+	defer func() { err = errors.Join(err, r.prefilled.close(ctx)) }()
+	return r.measure(ctx, r.sinkFigures())
 }
 
 func (r *runner) sinkFigures() []figure {
 	a := r.amounts
 	return []figure{
-		{fmt.Sprintf("sink: %s full audit rows with the state of their copies, from record to committed row", count(a.stored)),
+		{fmt.Sprintf("sink: %s full audit rows with the state of their copies, from record to committed row",
+			count(a.sinkRows)),
 			"rows/s", "clickhouse-go's row interface, insert of the rows alone", target{">=", 0.6, true}, r.recordsToRows},
-		{fmt.Sprintf("sink: most memory of its process over %s rows", count(a.stored)), "MiB", "",
+		{fmt.Sprintf("sink: most memory of its process over %s rows", count(a.sinkRows)), "MiB", "",
 			target{op: "<=", bound: 256}, r.memory},
 		{"sink: from before a change is published until its row is read, p99 at 100/s", "s", "",
 			target{op: "<=", bound: 2}, r.readable},
-		{fmt.Sprintf("sink: over 64 partitions, %s rows", count(a.stored)), "rows/s", "over 3",
-			target{">=", 0.8, true}, r.spreadOut},
-		{fmt.Sprintf("sink: into tables of %s rows", count(a.filled)), "rows/s", "into empty ones",
-			target{">=", 0.8, true}, r.intoFull},
+		{fmt.Sprintf("sink: over 64 partitions, %s rows", count(a.sinkRows)), "rows/s", "over 3",
+			target{">=", 0.8, true}, r.manyPartitions},
+		{fmt.Sprintf("sink: into tables of %s rows", count(a.prefilled)), "rows/s", "into empty ones",
+			target{">=", 0.8, true}, r.intoPrefilled},
 		r.auditRow(),
 		{"disk: a merged bit log row", "B", "", target{op: "<=", bound: 120}, r.checkBytes},
-		{fmt.Sprintf("reads: fresh, 1,000 copies of %s in the order of a sweep", count(a.filled)), "ms", "", target{op: "<=", bound: 100}, r.freshInOrder},
-		{fmt.Sprintf("reads: fresh, 1,000 copies anywhere among %s", count(a.filled)), "ms", "", target{op: "<=", bound: 300}, r.freshAnywhere},
-		{fmt.Sprintf("reads: granules a part for an item's timeline, %s rows", count(a.filled)), "granules", "", target{op: "<=", bound: 2}, r.timeline},
+		{fmt.Sprintf("reads: fresh, 1,000 copies of %s in the order of a sweep", count(a.prefilled)), "ms", "",
+			target{op: "<=", bound: 100}, r.freshInOrder},
+		{fmt.Sprintf("reads: fresh, 1,000 copies anywhere among %s", count(a.prefilled)), "ms", "",
+			target{op: "<=", bound: 300}, r.freshAnywhere},
+		{fmt.Sprintf("reads: granules a part for an item's timeline, %s rows", count(a.prefilled)), "granules", "",
+			target{op: "<=", bound: 2}, r.timeline},
 	}
 }
 
-// A store is an engine of its own.
-type store struct {
-	dir    string
-	engine *embedded.Server
-	made   []*clickhouse.DB
+// testClickHouse is an embedded ClickHouse server with its own directory.
+type testClickHouse struct {
+	dir       string
+	engine    *embedded.Server
+	databases []*clickhouse.DB
 }
 
-func (r *runner) newStore(ctx context.Context) (s *store, err error) {
-	s = &store{}
+func (r *runner) newClickHouse(ctx context.Context) (s *testClickHouse, err error) {
+	s = &testClickHouse{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close(ctx))
@@ -69,12 +73,12 @@ func (r *runner) newStore(ctx context.Context) (s *store, err error) {
 	return s, err
 }
 
-// close ends and removes all of it.
-func (s *store) close(ctx context.Context) (err error) {
+// close closes the databases, stops the server and removes its directory.
+func (s *testClickHouse) close(ctx context.Context) (err error) {
 	if s == nil {
 		return nil
 	}
-	for _, db := range s.made {
+	for _, db := range s.databases {
 		err = errors.Join(err, db.Close())
 	}
 	if s.engine != nil {
@@ -86,13 +90,14 @@ func (s *store) close(ctx context.Context) (err error) {
 	return err
 }
 
-// database makes one, with all tables.
-func (s *store) database(ctx context.Context, name string) (*clickhouse.DB, *clickhousebench.Bench, error) {
-	db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{s.engine.Addr()}, Database: name}, slog.New(slog.DiscardHandler))
+// database creates a database with all tables.
+func (s *testClickHouse) database(ctx context.Context, name string) (*clickhouse.DB, *clickhousebench.Bench, error) {
+	cfg := clickhouse.Config{Addresses: []string{s.engine.Addr()}, Database: name}
+	db, err := clickhouse.Open(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, nil, err
 	}
-	s.made = append(s.made, db)
+	s.databases = append(s.databases, db)
 	if _, err := db.Migrate(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -100,9 +105,9 @@ func (s *store) database(ctx context.Context, name string) (*clickhouse.DB, *cli
 	return db, b, err
 }
 
-// feed makes a broker that has n changes of an archive. The caller closes it.
-func (r *runner) feed(ctx context.Context, partitions, n int) (*rig, error) {
-	g, err := r.newRigOf(ctx, partitions)
+// newFilledBroker starts a broker with n changes. The caller closes it.
+func (r *runner) newFilledBroker(ctx context.Context, partitions, n int) (*testBroker, error) {
+	g, err := r.newBrokerWith(ctx, partitions)
 	if err != nil {
 		return nil, err
 	}
@@ -113,23 +118,27 @@ func (r *runner) feed(ctx context.Context, partitions, n int) (*rig, error) {
 	return g, nil
 }
 
-// sink has the role, in a process of its own, store all rows of a broker of its own in a database that is there.
-func (r *runner) sink(ctx context.Context, s *store, database string, partitions int) (res sideResult, err error) {
-	n := r.amounts.stored
-	g, err := r.feed(ctx, partitions, n)
+// runSink starts a broker with changes and runs the role in a child process until all changes are stored in the
+// database.
+func (r *runner) runSink(
+	ctx context.Context, s *testClickHouse, database string, partitions int,
+) (res sideResult, err error) {
+	n := r.amounts.sinkRows
+	g, err := r.newFilledBroker(ctx, partitions, n)
 	if err != nil {
 		return res, err
 	}
 	defer g.close()
-	return run(ctx, r.cfg.Self, "sinkside", "--broker", g.Addr(), "--clickhouse", s.engine.Addr(), "--database", database,
+	return runSide(ctx, r.cfg.Self, "sinkside", "--broker", g.Addr(), "--clickhouse", s.engine.Addr(), "--database",
+		database,
 		"--partitions", fmt.Sprint(partitions), "--records", fmt.Sprint(n))
 }
 
-// stored has the role store all rows in empty tables, once a round, and calls done after each.
-func (r *runner) stored(
-	ctx context.Context, rounds int, done func(s *store, round int, res sideResult) error,
+// storeRounds runs the role on empty tables once per round, and calls done after each round.
+func (r *runner) storeRounds(
+	ctx context.Context, rounds int, done func(s *testClickHouse, round int, res sideResult) error,
 ) (err error) {
-	s, err := r.newStore(ctx)
+	s, err := r.newClickHouse(ctx)
 	if err != nil {
 		return err
 	}
@@ -139,7 +148,7 @@ func (r *runner) stored(
 		if _, _, err := s.database(ctx, name); err != nil {
 			return err
 		}
-		res, err := r.sink(ctx, s, name, partitions)
+		res, err := r.runSink(ctx, s, name, partitions)
 		if err != nil {
 			return err
 		}
@@ -150,13 +159,13 @@ func (r *runner) stored(
 	return nil
 }
 
-// recordsToRows has the role and its peer take turns, each in empty tables.
+// recordsToRows runs the role and its peer in turns, each on empty tables.
 func (r *runner) recordsToRows(ctx context.Context) (m measurement, err error) {
-	n := r.amounts.stored
+	n := r.amounts.sinkRows
 	changes := archive(n).changes
-	err = r.stored(ctx, r.amounts.long(), func(s *store, round int, res sideResult) error {
+	err = r.storeRounds(ctx, r.amounts.fewRounds(), func(s *testClickHouse, round int, res sideResult) error {
 		m.ours = append(m.ours, res.rate())
-		r.most = max(r.most, res.Bytes)
+		r.sinkPeakBytes = max(r.sinkPeakBytes, res.Bytes)
 		_, peer, err := s.database(ctx, fmt.Sprint("peer", round))
 		if err != nil {
 			return err
@@ -176,21 +185,21 @@ func (r *runner) recordsToRows(ctx context.Context) (m measurement, err error) {
 
 const batchRows = 50_000
 
-// memory is the most that the role's process ever had: in the rounds of the figure before, if that was taken.
+// memory returns the peak memory of the role's process. It uses the rounds of recordsToRows if that figure has run.
 func (r *runner) memory(ctx context.Context) (m measurement, err error) {
-	if r.most == 0 {
-		err = r.stored(ctx, 1, func(_ *store, _ int, res sideResult) error {
-			r.most = res.Bytes
+	if r.sinkPeakBytes == 0 {
+		err = r.storeRounds(ctx, 1, func(_ *testClickHouse, _ int, res sideResult) error {
+			r.sinkPeakBytes = res.Bytes
 			return nil
 		})
 	}
-	m.ours = []float64{float64(r.most) / (1 << 20)}
+	m.ours = []float64{float64(r.sinkPeakBytes) / (1 << 20)}
 	return m, err
 }
 
-// spreadOut compares many partitions with few.
-func (r *runner) spreadOut(ctx context.Context) (m measurement, err error) {
-	s, err := r.newStore(ctx)
+// manyPartitions compares topics of 64 partitions with topics of 3.
+func (r *runner) manyPartitions(ctx context.Context) (m measurement, err error) {
+	s, err := r.newClickHouse(ctx)
 	if err != nil {
 		return m, err
 	}
@@ -204,7 +213,7 @@ func (r *runner) spreadOut(ctx context.Context) (m measurement, err error) {
 			if _, _, err := s.database(ctx, name); err != nil {
 				return m, err
 			}
-			res, err := r.sink(ctx, s, name, one.partitions)
+			res, err := r.runSink(ctx, s, name, one.partitions)
 			if err != nil {
 				return m, err
 			}
@@ -214,32 +223,33 @@ func (r *runner) spreadOut(ctx context.Context) (m measurement, err error) {
 	return m, nil
 }
 
-// full returns a store whose database millrace has as many audit rows and copies as Config.Filled says; it is made once.
-func (r *runner) full(ctx context.Context) (*store, *clickhouse.DB, error) {
-	if r.filled != nil {
-		return r.filled, r.filled.made[0], nil
+// prefilledServer returns a server with amounts.prefilled audit rows and copies in database millrace. The first call
+// creates it.
+func (r *runner) prefilledServer(ctx context.Context) (*testClickHouse, *clickhouse.DB, error) {
+	if r.prefilled != nil {
+		return r.prefilled, r.prefilled.databases[0], nil
 	}
-	s, err := r.newStore(ctx)
+	s, err := r.newClickHouse(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	r.filled = s
+	r.prefilled = s
 	db, b, err := s.database(ctx, "millrace")
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, f := range []clickhousebench.Fill{clickhousebench.AuditRows(), clickhousebench.StateRows()} {
-		fmt.Fprintf(r.cfg.Progress, "    filling %s with %s rows\n", f.Table, count(r.amounts.filled))
-		if err := b.Fill(ctx, f, r.amounts.filled); err != nil {
+		fmt.Fprintf(r.cfg.Progress, "    filling %s with %s rows\n", f.Table, count(r.amounts.prefilled))
+		if err := b.Fill(ctx, f, r.amounts.prefilled); err != nil {
 			return nil, nil, err
 		}
 	}
 	return s, db, nil
 }
 
-// intoFull compares tables that have very many rows with empty ones.
-func (r *runner) intoFull(ctx context.Context) (m measurement, err error) {
-	s, _, err := r.full(ctx)
+// intoPrefilled compares prefilled tables with empty ones.
+func (r *runner) intoPrefilled(ctx context.Context) (m measurement, err error) {
+	s, _, err := r.prefilledServer(ctx)
 	if err != nil {
 		return m, err
 	}
@@ -257,22 +267,24 @@ func (r *runner) intoFull(ctx context.Context) (m measurement, err error) {
 			database string
 			rates    *[]float64
 		}{{"millrace", &m.ours}, {empty, &m.peers}} {
-			res, err := r.sink(ctx, s, into.database, partitions)
+			res, err := r.runSink(ctx, s, into.database, partitions)
 			if err != nil {
 				return m, err
 			}
 			*into.rates = append(*into.rates, res.rate())
 		}
-		if err := r.emptied(ctx, b, r.amounts.stored); err != nil {
+		if err := r.dropStored(ctx, b, r.amounts.sinkRows); err != nil {
 			return m, err
 		}
 	}
 	return m, nil
 }
 
-// emptied removes the rows that a sink has stored, which must be n: where they are there, another stores none.
-func (r *runner) emptied(ctx context.Context, b *clickhousebench.Bench, n int) error {
-	stored, err := b.Number(ctx, "SELECT toFloat64(count()) FROM {db}.audit_log WHERE topic = 'changes' AND account != ''")
+// dropStored removes the n rows that a sink has stored; another sink would treat them as duplicates and store nothing.
+// A different number of rows is an error.
+func (r *runner) dropStored(ctx context.Context, b *clickhousebench.Bench, n int) error {
+	stored, err := b.Number(ctx,
+		"SELECT toFloat64(count()) FROM {db}.audit_log WHERE topic = 'changes' AND account != ''")
 	if err != nil {
 		return err
 	}
@@ -282,9 +294,9 @@ func (r *runner) emptied(ctx context.Context, b *clickhousebench.Bench, n int) e
 	return b.Exec(ctx, "ALTER TABLE {db}.audit_log DROP PARTITION "+epoch().AsTime().Format("200601"))
 }
 
-// readable publishes changes steadily, and looks when their rows are there.
+// readable publishes changes at a steady rate and measures the time until their rows can be read.
 func (r *runner) readable(ctx context.Context) (m measurement, err error) {
-	s, err := r.newStore(ctx)
+	s, err := r.newClickHouse(ctx)
 	if err != nil {
 		return m, err
 	}
@@ -293,12 +305,13 @@ func (r *runner) readable(ctx context.Context) (m measurement, err error) {
 	if err != nil {
 		return m, err
 	}
-	g, err := r.newRig(ctx)
+	g, err := r.newBroker(ctx)
 	if err != nil {
 		return m, err
 	}
 	defer g.close()
-	a, err := SinkSide{Broker: g.Addr(), ClickHouse: s.engine.Addr(), Database: "millrace", Partitions: partitions}.open(ctx)
+	a, err := SinkSide{Broker: g.Addr(), ClickHouse: s.engine.Addr(), Database: "millrace",
+		Partitions: partitions}.open(ctx)
 	if err != nil {
 		return m, err
 	}
@@ -308,16 +321,16 @@ func (r *runner) readable(ctx context.Context) (m measurement, err error) {
 		return m, err
 	}
 	defer p.Close()
-	n := r.amounts.steady
+	n := r.amounts.steadyChanges
 	var (
 		mu   sync.Mutex
 		sent = map[string]time.Time{}
 	)
 	all := archive(n).changes
-	publish := partOf(func(ctx context.Context) error {
+	publish := serviceFunc(func(ctx context.Context) error {
 		start := time.Now()
 		for i, c := range all {
-			pause(ctx, time.Until(start.Add(time.Duration(i)*10*time.Millisecond)))
+			sleep(ctx, time.Until(start.Add(time.Duration(i)*10*time.Millisecond)))
 			mu.Lock()
 			sent[c.GetItem()] = time.Now()
 			mu.Unlock()
@@ -328,9 +341,9 @@ func (r *runner) readable(ctx context.Context) (m measurement, err error) {
 		<-ctx.Done()
 		return nil
 	})
-	err = while(ctx, runs(a, schemas.RoleSink), func(ctx context.Context) error {
-		return while(ctx, publish, func(ctx context.Context) (err error) {
-			m.ours, err = sightings(ctx, b, "SELECT item FROM {db}.audit_log_v", n, func(item string) time.Time {
+	err = runWhile(ctx, rolesService(a, schemas.RoleSink), func(ctx context.Context) error {
+		return runWhile(ctx, publish, func(ctx context.Context) (err error) {
+			m.ours, err = readLatencies(ctx, b, "SELECT item FROM {db}.audit_log_v", n, func(item string) time.Time {
 				mu.Lock()
 				defer mu.Unlock()
 				return sent[item]
@@ -342,26 +355,30 @@ func (r *runner) readable(ctx context.Context) (m measurement, err error) {
 	return m, err
 }
 
-// auditRow is a figure of two areas.
+// auditRow is a figure of the areas sink and main.
 func (r *runner) auditRow() figure {
 	return figure{"disk: a merged audit row", "B", "", target{op: "<=", bound: 125}, r.auditBytes}
 }
 
-// auditBytes stores rows as the sink does, and merges.
+// auditBytes stores audit rows as the sink does, merges the parts and returns the bytes per row.
 func (r *runner) auditBytes(ctx context.Context) (measurement, error) {
-	n := r.amounts.stored
+	n := r.amounts.sinkRows
 	changes := archive(n).changes
 	return r.bytes(ctx, schemas.Changes, "audit_log", n, func(i int) schemas.Body { return changes[i] })
 }
 
+// checkBytes is auditBytes for rows of the bit log.
 func (r *runner) checkBytes(ctx context.Context) (measurement, error) {
-	n := r.amounts.stored
+	n := r.amounts.sinkRows
 	changes := archive(n).changes
-	return r.bytes(ctx, schemas.FixityResults, "bit_log", n, func(i int) schemas.Body { return passed(changes[i]) })
+	return r.bytes(ctx, schemas.FixityResults, "bit_log", n, func(i int) schemas.Body { return passedCheck(changes[i]) })
 }
 
-func (r *runner) bytes(ctx context.Context, topic schemas.Topic, table string, n int, body func(i int) schemas.Body) (m measurement, err error) {
-	s, err := r.newStore(ctx)
+// bytes stores n rows of a table and returns their merged size per row.
+func (r *runner) bytes(
+	ctx context.Context, topic schemas.Topic, table string, n int, body func(i int) schemas.Body,
+) (m measurement, err error) {
+	s, err := r.newClickHouse(ctx)
 	if err != nil {
 		return m, err
 	}
@@ -379,8 +396,10 @@ func (r *runner) bytes(ctx context.Context, topic schemas.Topic, table string, n
 			if err != nil {
 				return m, err
 			}
-			batch = append(batch, &schemas.Delivery{Topic: topic, From: topic, Incarnation: 7, Offset: int64(i), Timestamp: time.Now(),
-				Body: one, Hash: schemas.Hash(rec.Value)})
+			batch = append(batch, &schemas.Delivery{
+				Topic: topic, From: topic, Incarnation: 7, Offset: int64(i), Timestamp: time.Now(),
+				Body: one, Hash: schemas.Hash(rec.Value),
+			})
 		}
 		if err := logs.Store(ctx, batch); err != nil {
 			return m, err
@@ -391,42 +410,46 @@ func (r *runner) bytes(ctx context.Context, topic schemas.Topic, table string, n
 	return m, err
 }
 
-// freshInOrder reads what is on record of copies that follow one another in a store, as a sweep does.
+// freshInOrder reads the records of consecutive copies in a store, as a sweep does.
 func (r *runner) freshInOrder(ctx context.Context) (measurement, error) {
 	return r.fresh(ctx, func(rng *rand.Rand) func(i int) (item, store int) {
-		first, store := rng.IntN(r.amounts.filled/2-freshCopies), rng.IntN(2)
+		first, store := rng.IntN(r.amounts.prefilled/2-freshCopies), rng.IntN(2)
 		return func(i int) (int, int) { return first + i, store }
 	})
 }
 
-// freshAnywhere reads what is on record of copies all over the tables.
+// freshAnywhere reads the records of random copies.
 func (r *runner) freshAnywhere(ctx context.Context) (measurement, error) {
 	return r.fresh(ctx, func(rng *rand.Rand) func(i int) (item, store int) {
-		return func(int) (int, int) { return rng.IntN(r.amounts.filled / 2), rng.IntN(2) }
+		return func(int) (int, int) { return rng.IntN(r.amounts.prefilled / 2), rng.IntN(2) }
 	})
 }
 
 const freshCopies = 1000
 
-// fresh reads as the copier and the checker do; which copies, is chosen anew for each round.
-func (r *runner) fresh(ctx context.Context, choose func(*rand.Rand) func(i int) (item, store int)) (m measurement, err error) {
-	s, db, err := r.full(ctx)
+// fresh reads records as the copier and the checker do. Each round chooses different copies.
+func (r *runner) fresh(
+	ctx context.Context, choose func(*rand.Rand) func(i int) (item, store int),
+) (m measurement, err error) {
+	s, db, err := r.prefilledServer(ctx)
 	if err != nil {
 		return m, err
 	}
-	if err := merged(ctx, s); err != nil {
+	if err := waitMerges(ctx, s); err != nil {
 		return m, err
 	}
-	reader := clickhouse.NewReader(db, atEnd{}, clickhouse.ReaderConfig{})
+	reader := clickhouse.NewReader(db, reachedWatermark{}, clickhouse.ReaderConfig{})
 	rng := rand.New(rand.NewPCG(5, 6)) //nolint:gosec // the same in each run
-	err = while(ctx, reader, func(ctx context.Context) error {
-		for range 3 * r.amounts.rounds { // the first ones read from the disk
+	err = runWhile(ctx, reader, func(ctx context.Context) error {
+		for range 3 * r.amounts.rounds { // the first rounds read from disk
 			chosen := choose(rng)
 			var copies []schemas.Copy
 			for i := range freshCopies {
 				n, store := chosen(i)
-				space, item := clickhousebench.Item(n, r.amounts.filled)
-				copies = append(copies, schemas.Copy{Account: "acme", Store: fmt.Sprint(1 + store), Space: space, Item: item})
+				space, item := clickhousebench.Item(n, r.amounts.prefilled)
+				copies = append(copies, schemas.Copy{
+					Account: "acme", Store: fmt.Sprint(1 + store), Space: space, Item: item,
+				})
 			}
 			start := time.Now()
 			records, err := reader.Fresh(ctx, copies)
@@ -436,7 +459,7 @@ func (r *runner) fresh(ctx context.Context, choose func(*rand.Rand) func(i int) 
 			m.ours = append(m.ours, float64(time.Since(start))/float64(time.Millisecond))
 			for i, rec := range records {
 				if rec.GetManifest().GetState() != pb.RecordState_RECORD_STATE_LIVE {
-					return fmt.Errorf("nothing is on record of %v", copies[i])
+					return fmt.Errorf("no record of %v", copies[i])
 				}
 			}
 		}
@@ -445,15 +468,15 @@ func (r *runner) fresh(ctx context.Context, choose func(*rand.Rand) func(i int) 
 	return m, err
 }
 
-// merged returns when no part has been merged for a second: merges of what was stored before take the processors.
-func merged(ctx context.Context, s *store) (err error) {
+// waitMerges returns when no merge has run for a second. Merges of earlier inserts would compete for the processors.
+func waitMerges(ctx context.Context, s *testClickHouse) (err error) {
 	b, err := clickhousebench.Open(s.engine.Addr(), "millrace")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	last := time.Now()
-	return lookUntil(ctx, func() (bool, error) {
+	return pollUntil(ctx, func() (bool, error) {
 		n, err := b.Number(ctx, "SELECT toFloat64(count()) FROM system.merges WHERE database = '{db}'")
 		if n > 0 {
 			last = time.Now()
@@ -462,15 +485,17 @@ func merged(ctx context.Context, s *store) (err error) {
 	})
 }
 
-// atEnd is a watermark that everything has reached.
-type atEnd struct{}
+// reachedWatermark is a watermark that is always reached.
+type reachedWatermark struct{}
 
 // Wait implements clickhouse.Watermark.
-func (atEnd) Wait(context.Context) (map[schemas.Role][]schemas.Progress, error) { return nil, nil }
+func (reachedWatermark) Wait(context.Context) (map[schemas.Role][]schemas.Progress, error) {
+	return nil, nil
+}
 
-// timeline takes how much of a table the engine looks at for one item.
+// timeline measures how many granules per part the engine reads for the timeline of one item.
 func (r *runner) timeline(ctx context.Context) (m measurement, err error) {
-	s, db, err := r.full(ctx)
+	s, db, err := r.prefilledServer(ctx)
 	if err != nil {
 		return m, err
 	}
@@ -479,8 +504,8 @@ func (r *runner) timeline(ctx context.Context) (m measurement, err error) {
 		return m, err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	for _, n := range []int{0, r.amounts.filled / 7, r.amounts.filled/2 - 1} {
-		space, item := clickhousebench.Item(n, r.amounts.filled)
+	for _, n := range []int{0, r.amounts.prefilled / 7, r.amounts.prefilled/2 - 1} {
+		space, item := clickhousebench.Item(n, r.amounts.prefilled)
 		parts, err := b.Parts(ctx, "audit_log")
 		if err != nil {
 			return m, err

@@ -18,25 +18,24 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A SinkSide is what a process of its own does for a figure of the sink: it runs the role sink, the state of copies
-// beside the logs, until the changes of a broker are stored in a database that is there, and reports how long that took
-// and how much memory.
+// SinkSide is the job of one child process in the sink figures. It runs the role sink, both the logs and the state of
+// copies, until the changes of a broker are stored in an existing database, and reports the time and the peak memory.
 type SinkSide struct {
 	Broker, ClickHouse, Database string
 	Partitions                   int // of each topic
 	Records                      int
 }
 
-// open opens the parts of the role. The caller closes them.
+// open opens the app for the role. The caller closes it.
 func (s SinkSide) open(ctx context.Context) (*app.App, error) {
 	return openApp(ctx, func(cfg *settings.Config) {
 		cfg.Kafka.Brokers, cfg.Kafka.Partitions = []string{s.Broker}, s.Partitions
-		cfg.Kafka.Replication, cfg.Kafka.MinInSync = 1, 1 // as the rig's topics are
+		cfg.Kafka.Replication, cfg.Kafka.MinInSync = 1, 1 // as testBroker's topics
 		cfg.ClickHouse.Addresses, cfg.ClickHouse.Database = []string{s.ClickHouse}, s.Database
 	})
 }
 
-// Store does it. It returns the line that it is to print.
+// Store runs the role and returns the line to print.
 func (s SinkSide) Store(ctx context.Context) (line []byte, err error) {
 	b, err := clickhousebench.Open(s.ClickHouse, s.Database)
 	if err != nil {
@@ -54,9 +53,9 @@ func (s SinkSide) Store(ctx context.Context) (line []byte, err error) {
 		return nil, err
 	}
 	res := sideResult{Records: int64(s.Records)}
-	start := time.Now() // what it takes to join the groups counts
-	err = while(ctx, runs(a, schemas.RoleSink), func(ctx context.Context) error {
-		err := lookUntil(ctx, func() (bool, error) {
+	start := time.Now() // includes the time to join the groups
+	err = runWhile(ctx, rolesService(a, schemas.RoleSink), func(ctx context.Context) error {
+		err := pollUntil(ctx, func() (bool, error) {
 			n, err := b.Number(ctx, rows)
 			return n-before >= float64(s.Records), err
 		})
@@ -64,7 +63,7 @@ func (s SinkSide) Store(ctx context.Context) (line []byte, err error) {
 			return err
 		}
 		res.Seconds = time.Since(start).Seconds()
-		return lookUntil(ctx, func() (bool, error) { // the state too
+		return pollUntil(ctx, func() (bool, error) { // also wait for the state
 			left, err := a.Lag(ctx, schemas.RoleSink, schemas.RoleState)
 			return left == 0, err
 		})
@@ -72,18 +71,18 @@ func (s SinkSide) Store(ctx context.Context) (line []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if res.Bytes, err = mostMemory(); err != nil {
+	if res.Bytes, err = peakMemory(); err != nil {
 		return nil, err
 	}
 	return json.Marshal(res)
 }
 
-// sinkStall is how long storing may take.
-const sinkStall = 5 * time.Minute
+// sinkTimeout is how long storing may take.
+const sinkTimeout = 5 * time.Minute
 
-// lookUntil looks every 20 ms until it is done.
-func lookUntil(ctx context.Context, look func() (done bool, err error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, sinkStall, fmt.Errorf("not all is stored within %v", sinkStall))
+// pollUntil calls look every 20 ms until it is done.
+func pollUntil(ctx context.Context, look func() (done bool, err error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, sinkTimeout, fmt.Errorf("rows not stored within %v", sinkTimeout))
 	defer cancel()
 	for {
 		if done, err := look(); done || err != nil {
@@ -95,9 +94,9 @@ func lookUntil(ctx context.Context, look func() (done bool, err error)) error {
 	}
 }
 
-// mostMemory is the most that this process ever had. Linux counts for a child what its parent had when it
-// began, so it is asked for its own, if it shows that.
-func mostMemory() (bytes int64, err error) {
+// peakMemory returns the peak memory of this process. On Linux it reads VmHWM: the rusage of a child starts with the
+// parent's peak.
+func peakMemory() (bytes int64, err error) {
 	if status, err := os.ReadFile("/proc/self/status"); err == nil {
 		for line := range strings.Lines(string(status)) {
 			if _, err := fmt.Sscanf(line, "VmHWM: %d kB", &bytes); err == nil {
@@ -107,10 +106,10 @@ func mostMemory() (bytes int64, err error) {
 	}
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0, fmt.Errorf("ask for the memory of the process: %w", err)
+		return 0, fmt.Errorf("read the memory of the process: %w", err)
 	}
 	if runtime.GOOS == "darwin" {
-		return u.Maxrss, nil // there it is bytes
+		return u.Maxrss, nil // macOS reports bytes, other systems KiB
 	}
 	return u.Maxrss << 10, nil
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// percentile is the smallest of values that is not below p percent of them, 0 of none.
+// percentile returns the p-th percentile of values by the nearest-rank method, or 0 if there are none.
 func percentile(values []float64, p float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -16,7 +16,7 @@ func percentile(values []float64, p float64) float64 {
 	return sorted[min(max(rank, 1), len(sorted))-1]
 }
 
-// median is the middle of values, or between the two in the middle; 0 of none.
+// median returns the median of values, or 0 if there are none.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -29,7 +29,7 @@ func median(values []float64) float64 {
 	return (sorted[mid-1] + sorted[mid]) / 2
 }
 
-// spread tells people what the rounds gave.
+// spread formats the minimum, median and maximum of the rounds.
 func spread(values []float64) string {
 	if len(values) == 1 {
 		return number(significant(values[0]))

@@ -26,27 +26,27 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3proc"
 )
 
-// Storage takes the figures of stores and of the outbox, in the order of their table: server and client are processes
-// that share the machine.
+// Storage measures the stores and the outbox and returns the rows in table order. Server and client are processes on
+// this machine.
 func Storage(ctx context.Context, cfg Config) (rows []Row, err error) {
 	r := newRunner(cfg)
 	defer func() {
-		if r.real != nil {
-			err = errors.Join(err, r.real.close())
+		if r.realServer != nil {
+			err = errors.Join(err, r.realServer.close())
 		}
 	}()
-	return r.take(ctx, r.storageFigures())
+	return r.measure(ctx, r.storageFigures())
 }
 
 const (
 	itemBytes  = 10 << 10
 	largeBytes = 32 << 20
-	sideWork   = 16 // items at a time, of either side
-	largeWork  = 4  // the same of large ones
+	sideWork   = 16 // concurrent items of each side
+	largeWork  = 4  // concurrent large items of each side
 	space      = "photos"
-	rclone     = "rclone"          // the peer's program, as make peers calls it
-	realServer = "versitygw"       // the server's, as make servers calls it
-	fromStore  = "source"          // the store that is read
+	rclone     = "rclone"          // the peer's program, built by make peers
+	realServer = "versitygw"       // an S3 server, built by make servers
+	fromStore  = "source"          // id of the source store
 	fromBucket = "source-" + space // its bucket
 )
 
@@ -54,85 +54,98 @@ func (r *runner) storageFigures() []figure {
 	a := r.amounts
 	atLeast := func(bound float64) target { return target{op: ">=", bound: bound, ratio: true} }
 	atMost := func(bound float64) target { return target{op: "<=", bound: bound, ratio: true} }
-	size, fewer := fmt.Sprintf("%s x 10 KiB", count(a.objects)), fmt.Sprintf("%s x 10 KiB", count(a.real))
-	larges := max(1, a.larges/4) // of files, so that the page cache holds them
+	size, fewer := fmt.Sprintf("%s x 10 KiB", count(a.objects)), fmt.Sprintf("%s x 10 KiB", count(a.diskObjects))
+	larges := max(1, a.largeItems/4) // fewer for files, so that the page cache holds them
 	const hashing, copying = "rclone hashsum md5 --download", "rclone copy"
 	figures := []figure{
 		{"s3 in memory: " + size + " read, md5 and sha256", "items/s", hashing, atLeast(3), r.compareRate(inMemory, "hash")},
-		{"s3 in memory: " + size + " copied from store to store", "items/s", copying, atLeast(3), r.compareRate(inMemory, "copy")},
-		{"s3 in memory: the same, both look at what they wrote", "items/s", copying + ", its default", target{}, r.lookedAt(inMemory)},
-		{realServer + ": " + fewer + " read, md5 and sha256", "items/s", hashing, atLeast(1), r.compareRate(onDisk, "hash")},
+		{"s3 in memory: " + size + " copied from store to store", "items/s", copying, atLeast(3),
+			r.compareRate(inMemory, "copy")},
+		{"s3 in memory: the same, both look at what they wrote", "items/s", copying + ", its default", target{},
+			r.compareStatted(inMemory)},
+		{realServer + ": " + fewer + " read, md5 and sha256", "items/s", hashing, atLeast(1),
+			r.compareRate(onDisk, "hash")},
 		{realServer + ": processor time of the client for it", "s", hashing, atMost(1), r.compareCPU(onDisk, "hash")},
-		{realServer + ": " + fewer + " copied from store to store", "items/s", copying, atLeast(1), r.compareRate(onDisk, "copy")},
+		{realServer + ": " + fewer + " copied from store to store", "items/s", copying, atLeast(1),
+			r.compareRate(onDisk, "copy")},
 		{realServer + ": processor time of the client for it", "s", copying, atMost(1), r.compareCPU(onDisk, "copy")},
-		{realServer + ": the same copies, both look at what they wrote", "items/s", copying + ", its default", target{}, r.lookedAt(onDisk)},
-		{fmt.Sprintf("s3 in memory: %d x %d MiB read, md5 and sha256", a.larges, a.large>>20), "MiB/s", "rclone hashsum md5, then sha256",
+		{realServer + ": the same copies, both look at what they wrote", "items/s", copying + ", its default", target{},
+			r.compareStatted(onDisk)},
+		{fmt.Sprintf("s3 in memory: %d x %d MiB read, md5 and sha256", a.largeItems, a.largeSize>>20), "MiB/s",
+			"rclone hashsum md5, then sha256",
 			atLeast(1.2), r.largeItems},
 		{fmt.Sprintf("files: %s x 10 KiB read, md5 and sha256", count(a.local)), "items/s", hashdeep, target{},
 			r.localItems(a.local, itemBytes, sideWork, float64(a.local))},
-		{fmt.Sprintf("files: %d x %d MiB read, md5 and sha256", larges, a.large>>20), "MiB/s", hashdeep, target{},
-			r.localItems(larges, a.large, largeWork, float64(larges)*float64(a.large)/(1<<20))},
+		{fmt.Sprintf("files: %d x %d MiB read, md5 and sha256", larges, a.largeSize>>20), "MiB/s", hashdeep, target{},
+			r.localItems(larges, a.largeSize, largeWork, float64(larges)*float64(a.largeSize)/(1<<20))},
 		{fmt.Sprintf("files: %s x 10 KiB put with properties and digests, %d at once", count(a.written), sideWork), "s",
 			"write, fsync, rename, fsync of the directory", atMost(1.8), r.filePuts},
 		{"files: a look at an item with digests and properties, cached", "us", "lstat", atMost(3), r.fileStats},
 		{fmt.Sprintf("emit: %s puts over a store that does nothing, 256 callers, fsync", count(a.emitted)), "mutations/s", "",
-			target{op: ">=", bound: 20_000}, r.emitted(0)},
-		{"emit: the same, each change acknowledged after 3 ms", "mutations/s", "", target{}, r.emitted(3 * time.Millisecond)},
-		{fmt.Sprintf("s3 in memory: most memory of a process that lists %s keys", count(a.listed)), "MiB", "", target{op: "<=", bound: 64}, r.listMemory},
+			target{op: ">=", bound: 20_000}, r.emitRate(0)},
+		{"emit: the same, each change acknowledged after 3 ms", "mutations/s", "", target{},
+			r.emitRate(3 * time.Millisecond)},
+		{fmt.Sprintf("s3 in memory: most memory of a process that lists %s keys", count(a.listed)), "MiB", "",
+			target{op: "<=", bound: 64}, r.listMemory},
 		{"s3 in memory: listing, through the driver", "keys/s", "", target{}, r.listRate},
 	}
 	return append(figures, r.copyFigures()...)
 }
 
-// A cost is what a side took, its start and end included.
+// cost is the elapsed and the processor time of a side in seconds, process start and exit included.
 type cost struct{ seconds, cpu float64 }
 
-// A server is one that the sides are compared over.
+// server is an S3 server that both sides use.
 type server struct {
 	url, access, secret string
-	items               int  // in its source
-	look                bool // the peer asks what it wrote
-	drop                func(ctx context.Context, bucket string) error
+	items               int  // number of items in the source store
+	statAfterPut        bool // the peer requests each object after writing it
+	dropBucket          func(ctx context.Context, bucket string) error
 	close               func() error
 }
 
-// A comparison is what its rounds took.
+// comparison holds the costs of the rounds of both sides.
 type comparison struct {
 	ours, peers []cost
-	absent      string // what would make what is missing
+	absent      string // the make target that builds the missing program; empty: none is missing
 }
 
-type place int
+// serverKind selects the S3 server of a comparison.
+type serverKind int
 
-// Where the sides are compared.
+// The server kinds.
 const (
-	inMemory place = iota
+	inMemory serverKind = iota
 	onDisk
 )
 
-func (r *runner) compareRate(where place, do string) func(context.Context) (measurement, error) {
+func (r *runner) compareRate(where serverKind, do string) func(context.Context) (measurement, error) {
 	return r.compareOf(where, do, func(u cost) float64 { return float64(r.items(where)) / u.seconds })
 }
 
-// items is how many each side is given.
-func (r *runner) items(where place) int {
+// items returns the number of items that each side processes.
+func (r *runner) items(where serverKind) int {
 	if where == onDisk {
-		return r.amounts.real
+		return r.amounts.diskObjects
 	}
 	return r.amounts.objects
 }
 
-func (r *runner) compareCPU(where place, do string) func(context.Context) (measurement, error) {
+func (r *runner) compareCPU(where serverKind, do string) func(context.Context) (measurement, error) {
 	return r.compareOf(where, do, func(u cost) float64 { return u.cpu })
 }
 
-// compareOf takes a comparison when the first of its figures is asked for.
-func (r *runner) compareOf(where place, do string, of func(cost) float64) func(context.Context) (measurement, error) {
-	return r.once(fmt.Sprint(where, do), func(ctx context.Context) (comparison, error) { return r.compare(ctx, where, do) }, of)
+// compareOf returns a figure of a comparison. The first figure of the comparison runs it.
+func (r *runner) compareOf(
+	where serverKind, do string, of func(cost) float64,
+) func(context.Context) (measurement, error) {
+	return r.measureOnce(fmt.Sprint(where, do), func(ctx context.Context) (comparison, error) {
+		return r.compare(ctx, where, do)
+	}, of)
 }
 
-// once takes the comparison of that name when the first of its figures is asked for.
-func (r *runner) once(
+// measureOnce returns a figure of the named comparison. The first figure of that name runs the comparison with take.
+func (r *runner) measureOnce(
 	name string, take func(context.Context) (comparison, error), of func(cost) float64,
 ) func(context.Context) (measurement, error) {
 	return func(ctx context.Context) (m measurement, err error) {
@@ -157,9 +170,9 @@ func (r *runner) once(
 	}
 }
 
-// lookedAt holds our copies against those of a peer that, as ours does, asks the server what it wrote. Ours are those
-// of the figure before.
-func (r *runner) lookedAt(where place) func(context.Context) (measurement, error) {
+// compareStatted compares our copies with those of a peer that, like ours, requests each object after writing it. Our
+// values are those of the copy figure.
+func (r *runner) compareStatted(where serverKind) func(context.Context) (measurement, error) {
 	return func(ctx context.Context) (m measurement, err error) {
 		if m, err = r.compareRate(where, "copy")(ctx); err != nil || m.absent != "" {
 			return m, err
@@ -170,13 +183,13 @@ func (r *runner) lookedAt(where place) func(context.Context) (measurement, error
 			return m, err
 		}
 		defer func() { err = errors.Join(err, done()) }()
-		peer, err := r.peer()
+		peer, err := r.peerProgram()
 		if err != nil {
 			return m, err
 		}
-		s.look = true
-		defer func() { s.look = false }()
-		for i := range r.amounts.long() {
+		s.statAfterPut = true
+		defer func() { s.statAfterPut = false }()
+		for i := range r.amounts.fewRounds() {
 			u, err := r.peerCopy(ctx, peer, s, fmt.Sprint("look", i), sideWork)
 			if err != nil {
 				return m, err
@@ -187,8 +200,8 @@ func (r *runner) lookedAt(where place) func(context.Context) (measurement, error
 	}
 }
 
-// compare has the sides take turns.
-func (r *runner) compare(ctx context.Context, where place, do string) (d comparison, err error) {
+// compare runs both sides in turns.
+func (r *runner) compare(ctx context.Context, where serverKind, do string) (d comparison, err error) {
 	s, done, err := r.serve(ctx, where)
 	if errors.Is(err, s3proc.ErrNotInstalled) {
 		return comparison{absent: "make servers"}, nil
@@ -197,14 +210,14 @@ func (r *runner) compare(ctx context.Context, where place, do string) (d compari
 		return d, err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	peer, err := r.peer()
+	peer, err := r.peerProgram()
 	if err != nil {
 		return d, err
 	}
 	if peer == "" {
 		d.absent = "make peers"
 	}
-	for i := range r.amounts.long() {
+	for i := range r.amounts.fewRounds() {
 		u, err := r.side(ctx, s, do, fmt.Sprint("ours", i), sideWork)
 		if err != nil {
 			return d, err
@@ -226,8 +239,8 @@ func (r *runner) compare(ctx context.Context, where place, do string) (d compari
 	return d, nil
 }
 
-// peer is the peer's program; empty: it is not there.
-func (r *runner) peer() (string, error) {
+// peerProgram returns the path of the peer's program, empty if it is not installed.
+func (r *runner) peerProgram() (string, error) {
 	program := filepath.Join(r.cfg.Peers, rclone)
 	_, err := os.Stat(program)
 	if errors.Is(err, os.ErrNotExist) {
@@ -236,8 +249,9 @@ func (r *runner) peer() (string, error) {
 	return program, err
 }
 
-// serve starts a server whose source holds the items, and says what to do in the end. The real one is filled once.
-func (r *runner) serve(ctx context.Context, where place) (s *server, done func() error, err error) {
+// serve returns a server with a filled source store, and a function to call after use. The server on disk is started
+// and filled once.
+func (r *runner) serve(ctx context.Context, where serverKind) (s *server, done func() error, err error) {
 	if where == inMemory {
 		s, err = r.serveMemory(ctx, s3bench.Load{Bucket: fromBucket, Objects: r.amounts.objects, Size: itemBytes})
 		if err != nil {
@@ -245,12 +259,12 @@ func (r *runner) serve(ctx context.Context, where place) (s *server, done func()
 		}
 		return s, s.close, nil
 	}
-	if r.real == nil {
-		if r.real, err = r.serveReal(ctx); err != nil {
+	if r.realServer == nil {
+		if r.realServer, err = r.serveReal(ctx); err != nil {
 			return nil, nil, err
 		}
 	}
-	return r.real, func() error { return nil }, nil
+	return r.realServer, func() error { return nil }, nil
 }
 
 func (r *runner) serveMemory(ctx context.Context, load s3bench.Load) (*server, error) {
@@ -259,23 +273,23 @@ func (r *runner) serveMemory(ctx context.Context, load s3bench.Load) (*server, e
 	if err != nil {
 		return nil, err
 	}
-	s := &server{url: p.URL, items: load.Objects, access: "bench", secret: "bench", drop: p.Drop, close: p.Close}
-	if _, err := s.make(ctx, fromStore); err != nil {
+	s := &server{url: p.URL, items: load.Objects, access: "bench", secret: "bench", dropBucket: p.Drop, close: p.Close}
+	if _, err := s.createStore(ctx, fromStore); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
 }
 
-// open returns a store whose spaces are buckets with a prefix, which is its id.
+// open returns a store with the prefix as its id and as the prefix of its buckets.
 func (s *server) open(prefix string) (*s3.Store, error) {
 	return s3.New(s3.Config{
-		ID: schemas.Key(us, prefix), Endpoint: s.url, BucketPrefix: prefix + "-", PathStyle: true,
+		ID: schemas.Key(mainAccount, prefix), Endpoint: s.url, BucketPrefix: prefix + "-", PathStyle: true,
 		Credentials: s3.Credentials{AccessKey: s.access, SecretKey: s.secret},
 	})
 }
 
-// make makes a store with the space, if they are not there.
-func (s *server) make(ctx context.Context, prefix string) (storage.Store, error) {
+// createStore creates a store with the space unless they exist.
+func (s *server) createStore(ctx context.Context, prefix string) (storage.Store, error) {
 	store, err := s.open(prefix)
 	if err != nil {
 		return nil, err
@@ -294,10 +308,10 @@ func (r *runner) serveReal(ctx context.Context) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.items = r.amounts.real
-	store, err := s.make(ctx, fromStore)
+	s.items = r.amounts.diskObjects
+	store, err := s.createStore(ctx, fromStore)
 	if err == nil {
-		err = fill(ctx, store, slices.Repeat([]int64{itemBytes}, r.amounts.real))
+		err = fill(ctx, store, slices.Repeat([]int64{itemBytes}, r.amounts.diskObjects))
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.close())
@@ -305,7 +319,7 @@ func (r *runner) serveReal(ctx context.Context) (*server, error) {
 	return s, nil
 }
 
-// startReal starts a real server that holds nothing. Its drop is of servers that keep a bucket as a folder.
+// startReal starts an empty server on disk. Its dropBucket works for servers that store a bucket as a directory.
 func (r *runner) startReal(ctx context.Context, program string) (*server, error) {
 	dir, err := os.MkdirTemp("", "millrace-bench-")
 	if err != nil {
@@ -321,12 +335,12 @@ func (r *runner) startReal(ctx context.Context, program string) (*server, error)
 	}
 	return &server{
 		url: p.URL, access: p.Access, secret: p.Secret,
-		drop:  func(_ context.Context, bucket string) error { return os.RemoveAll(filepath.Join(dir, "data", bucket)) },
-		close: func() error { return errors.Join(p.Close(), os.RemoveAll(dir)) },
+		dropBucket: func(_ context.Context, bucket string) error { return os.RemoveAll(filepath.Join(dir, "data", bucket)) },
+		close:      func() error { return errors.Join(p.Close(), os.RemoveAll(dir)) },
 	}, nil
 }
 
-// fill puts items of these sizes, whose bytes differ, and are the same each time.
+// fill puts items of the given sizes. Their bytes differ from item to item and are the same in each run.
 func fill(ctx context.Context, store storage.Store, sizes []int64) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(2 * runtime.NumCPU())
@@ -334,51 +348,54 @@ func fill(ctx context.Context, store storage.Store, sizes []int64) error {
 		group.Go(func() error {
 			var seed [32]byte
 			binary.LittleEndian.PutUint64(seed[:], uint64(i)) //nolint:gosec // an index
-			_, err := store.Put(ctx, space, s3bench.Key(i), io.LimitReader(rand.NewChaCha8(seed), size), storage.PutOptions{Size: size})
+			content := io.LimitReader(rand.NewChaCha8(seed), size)
+			_, err := store.Put(ctx, space, s3bench.Key(i), content, storage.PutOptions{Size: size})
 			return err
 		})
 	}
 	return group.Wait()
 }
 
-// side runs our side, in the end of a copy to a store of that name, which is not kept.
+// side runs our side. A copy goes to the store with the id to, which is removed afterwards.
 func (r *runner) side(ctx context.Context, s *server, do, to string, workers int) (u cost, err error) {
 	args := []string{"storageside", "--endpoint", s.url, "--do", do, "--source", fromStore, "--space", space,
 		"--workers", fmt.Sprint(workers)}
 	if do == "copy" {
-		if _, err := s.make(ctx, to); err != nil {
+		if _, err := s.createStore(ctx, to); err != nil {
 			return u, err
 		}
-		defer func() { err = errors.Join(err, s.drop(ctx, to+"-"+space)) }()
+		defer func() { err = errors.Join(err, s.dropBucket(ctx, to+"-"+space)) }()
 		args = append(args, "--target", to)
 	}
-	u, _, err = spend(ctx, s.keys(), r.cfg.Self, args...)
+	u, _, err = runMeasured(ctx, s.env(), r.cfg.Self, args...)
 	return u, err
 }
 
-// keys are the variables in which a side finds who it is.
-func (s *server) keys() []string {
+// env returns the environment variables with the server's credentials for a child process.
+func (s *server) env() []string {
 	return []string{accessVariable + "=" + s.access, secretVariable + "=" + s.secret}
 }
 
-// spend runs a program to its end, and takes how long that took and how much of the processors.
-func spend(ctx context.Context, env []string, program string, args ...string) (u cost, out []byte, err error) {
+// runMeasured runs a program until it exits and returns its cost and its standard output.
+func runMeasured(ctx context.Context, env []string, program string, args ...string) (u cost, out []byte, err error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = sideStop
-	var said, complaint bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &complaint
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	start := time.Now()
-	if err := finish(cmd); err != nil {
-		return u, nil, fmt.Errorf("run %s: %w: %s", filepath.Base(program), err, strings.TrimSpace(complaint.String()))
+	if err := runChild(cmd); err != nil {
+		return u, nil, fmt.Errorf("run %s: %w: %s", filepath.Base(program), err, strings.TrimSpace(stderr.String()))
 	}
 	took := time.Since(start)
-	return cost{took.Seconds(), (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()}, said.Bytes(), nil
+	return cost{took.Seconds(),
+		(cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()}, stdout.Bytes(), nil
 }
 
-// finish runs a side to its end. A terminal's Ctrl-C does not reach it: the end of its context interrupts it, once.
-func finish(cmd *exec.Cmd) error {
+// runChild runs a child process until it exits. A terminal's Ctrl-C does not reach the child; the end of its context
+// interrupts it once.
+func runChild(cmd *exec.Cmd) error {
 	exited, err := child.Start(cmd)
 	if err != nil {
 		return err

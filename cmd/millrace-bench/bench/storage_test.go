@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3bench"
 )
 
-// TestMain has the tests' program be the sides' too, as Config.Self is.
+// TestMain lets the test binary also run as a child process of Config.Self.
 func TestMain(m *testing.M) {
 	if len(os.Args) < 2 || strings.HasPrefix(os.Args[1], "-") {
 		os.Exit(m.Run())
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// process is what cmd/millrace-bench does with the hidden commands.
+// process runs a hidden command of cmd/millrace-bench.
 func process(ctx context.Context, name string, args []string) error {
 	var (
 		load  s3bench.Load
@@ -47,7 +47,8 @@ func process(ctx context.Context, name string, args []string) error {
 		return s3bench.Serve(ctx, load, os.Stdin, os.Stdout)
 	}
 	for value, name := range map[*string]string{
-		&side.Do: "do", &side.Endpoint: "endpoint", &side.Root: "root", &side.Source: "source", &side.Target: "target", &side.Space: "space",
+		&side.Do: "do", &side.Endpoint: "endpoint", &side.Root: "root", &side.Source: "source", &side.Target: "target",
+		&side.Space: "space",
 	} {
 		flags.StringVar(value, name, "", "")
 	}
@@ -71,14 +72,14 @@ func quickConfig(t *testing.T, progress *bytes.Buffer) Config {
 	return Config{Quick: true, Self: self, Peers: t.TempDir(), Progress: progress}
 }
 
-// Every figure of stores is taken, over next to nothing, on a machine that has no peers: their rows stay.
+// All figures of the stores run with minimal amounts and without peers. The rows of the peers stay.
 func TestStorageQuick(t *testing.T) {
 	need.Integration(t)
-	t.Setenv("PATH", t.TempDir()) // of the peers hashdeep is the system's
+	t.Setenv("PATH", t.TempDir()) // hashdeep is found on PATH
 	var progress bytes.Buffer
 	rows, err := Storage(t.Context(), quickConfig(t, &progress))
 	if err != nil {
-		t.Fatalf("%v; said so far:\n%s", err, &progress)
+		t.Fatalf("%v; progress so far:\n%s", err, &progress)
 	}
 	if len(rows) != 21 {
 		t.Errorf("%d rows, want 21", len(rows))
@@ -86,7 +87,7 @@ func TestStorageQuick(t *testing.T) {
 	for _, r := range rows {
 		real := strings.HasPrefix(r.Name, realServer) || strings.HasPrefix(r.Name, otherServer)
 		if (r.Value > 0) == real {
-			t.Errorf("%s: %v, want a value only where no real server is needed", r.Name, r.Value)
+			t.Errorf("%s: %v, want a value only if no server on disk is needed", r.Name, r.Value)
 		}
 		absent := "(absent: make peers)"
 		switch {
@@ -106,8 +107,8 @@ func TestStorageQuick(t *testing.T) {
 	}
 }
 
-// A peer takes part where it is there, and what it leaves out is an error.
-func TestStoragePeerThatDoesLess(t *testing.T) {
+// An installed peer runs, and skipped items are an error.
+func TestStoragePeerSkipsItems(t *testing.T) {
 	need.Integration(t)
 	for name, tt := range map[string]struct{ row, want string }{
 		"digests":          {"in memory: .* read, md5 and sha256$", "rclone printed digests of 1 of "},
@@ -120,7 +121,8 @@ func TestStoragePeerThatDoesLess(t *testing.T) {
 			cfg.Rows = regexp.MustCompile(tt.row)
 			t.Setenv("PATH", cfg.Peers+":"+os.Getenv("PATH"))
 			for _, peer := range []string{"rclone", "hashdeep"} {
-				if err := os.WriteFile(filepath.Join(cfg.Peers, peer), []byte("#!/bin/sh\necho d41d8cd98f00b204e9800998ecf8427e  one.tif\n"), 0o700); err != nil {
+				if err := os.WriteFile(filepath.Join(cfg.Peers, peer),
+					[]byte("#!/bin/sh\necho d41d8cd98f00b204e9800998ecf8427e  one.tif\n"), 0o700); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -131,11 +133,11 @@ func TestStoragePeerThatDoesLess(t *testing.T) {
 	}
 }
 
-// What a side cannot do is refused before it asks anybody, and what a store says that is not so ends it.
-func TestStorageSideRefuses(t *testing.T) {
+// Invalid options fail before the first request.
+func TestStorageSideInvalidOptions(t *testing.T) {
 	whole := StorageSide{Do: "copy", Endpoint: "http://127.0.0.1:1", Source: "a", Target: "b", Space: space, Workers: 1}
 	for name, edit := range map[string]func(*StorageSide){
-		"an unknown deed":    func(s *StorageSide) { s.Do = "move" },
+		"an unknown job":     func(s *StorageSide) { s.Do = "move" },
 		"a copy to nowhere":  func(s *StorageSide) { s.Target = "" },
 		"no server":          func(s *StorageSide) { s.Endpoint = "" },
 		"a server and files": func(s *StorageSide) { s.Root = "here" },
@@ -153,30 +155,31 @@ func TestStorageSideRefuses(t *testing.T) {
 	}
 }
 
-func TestDropOfAServerThatIsGone(t *testing.T) {
+func TestDropWithoutServer(t *testing.T) {
 	cfg := quickConfig(t, new(bytes.Buffer))
 	p, err := s3bench.Start(t.Context(), cfg.Self, "objects")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{url: p.URL, drop: p.Drop, close: p.Close}
-	store, err := s.make(t.Context(), "some")
+	s := &server{url: p.URL, dropBucket: p.Drop, close: p.Close}
+	store, err := s.createStore(t.Context(), "some")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := store.Stat(t.Context(), space, "x"); !strings.Contains(fmt.Sprint(err), storage.ErrNotFound.Error()) {
-		t.Errorf("got %v, want that it is not there", err)
+		t.Errorf("got %v, want ErrNotFound", err)
 	}
-	if err := s.drop(t.Context(), "some-"+space); err != nil {
+	if err := s.dropBucket(t.Context(), "some-"+space); err != nil {
 		t.Error(err)
 	}
-	if err := s.drop(t.Context(), "some-"+space); err == nil || !strings.Contains(err.Error(), fmt.Sprint(http.StatusNotFound)) {
+	if err := s.dropBucket(t.Context(), "some-"+space); err == nil || !strings.Contains(err.Error(),
+		fmt.Sprint(http.StatusNotFound)) {
 		t.Errorf("got %v, want 404", err)
 	}
 	if err := s.close(); err != nil {
 		t.Error(err)
 	}
-	if err := s.drop(t.Context(), "some-"+space); err == nil {
+	if err := s.dropBucket(t.Context(), "some-"+space); err == nil {
 		t.Error("a server that is gone has dropped a bucket")
 	}
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3bench"
 )
 
-// fileStore makes a store of files that has the space.
+// fileStore creates a file store with the space.
 func fileStore(ctx context.Context, dir, id string) (*file.Store, error) {
-	store, err := file.Open(file.Config{ID: schemas.Key(us, id), Root: filepath.Join(dir, id), Create: true})
+	store, err := file.Open(file.Config{ID: schemas.Key(mainAccount, id), Root: filepath.Join(dir, id), Create: true})
 	if err != nil {
 		return nil, err
 	}
@@ -28,8 +28,8 @@ func fileStore(ctx context.Context, dir, id string) (*file.Store, error) {
 	return store, store.CreateSpace(ctx, storage.Space{Name: space})
 }
 
-// atOnce calls do for 0 to n-1, so many at a time, and returns how long that took.
-func atOnce(workers, n int, do func(i int) error) (seconds float64, err error) {
+// timeConcurrent calls do for 0 to n-1 from the given number of goroutines and returns the elapsed seconds.
+func timeConcurrent(workers, n int, do func(i int) error) (seconds float64, err error) {
 	start := time.Now()
 	var group errgroup.Group
 	for w := range workers {
@@ -46,11 +46,13 @@ func atOnce(workers, n int, do func(i int) error) (seconds float64, err error) {
 	return time.Since(start).Seconds(), err
 }
 
-// filePuts puts small items with properties; the peer writes the same files and has them, and their names, on disk too. The
-// sides take turns.
+// filePuts puts small items with properties. The peer writes the same files and also syncs each file and its directory.
+// The sides run in turns.
 func (r *runner) filePuts(ctx context.Context) (m measurement, err error) {
 	content := bytes.Repeat([]byte("millrace"), itemBytes/8)
-	properties := storage.Properties{MediaType: "image/tiff", User: map[string]string{"title": "a small item", "rights": "open"}}
+	properties := storage.Properties{
+		MediaType: "image/tiff", User: map[string]string{"title": "a small item", "rights": "open"},
+	}
 	n := r.amounts.written
 	for range r.amounts.rounds {
 		err := inTemp(func(dir string) error {
@@ -59,7 +61,7 @@ func (r *runner) filePuts(ctx context.Context) (m measurement, err error) {
 				return err
 			}
 			defer store.Close()
-			ours, err := atOnce(sideWork, n, func(i int) error {
+			ours, err := timeConcurrent(sideWork, n, func(i int) error {
 				_, err := store.Put(ctx, space, s3bench.Key(i), bytes.NewReader(content), storage.PutOptions{
 					Size: itemBytes, Properties: properties, Condition: storage.Condition{Absent: true},
 				})
@@ -68,7 +70,9 @@ func (r *runner) filePuts(ctx context.Context) (m measurement, err error) {
 			if err != nil {
 				return err
 			}
-			peers, err := atOnce(sideWork, n, func(i int) error { return plainPut(filepath.Join(dir, "peer", s3bench.Key(i)), content) })
+			peers, err := timeConcurrent(sideWork, n, func(i int) error {
+				return plainPut(filepath.Join(dir, "peer", s3bench.Key(i)), content)
+			})
 			m.ours, m.peers = append(m.ours, ours), append(m.peers, peers)
 			return err
 		})
@@ -79,7 +83,7 @@ func (r *runner) filePuts(ctx context.Context) (m measurement, err error) {
 	return m, nil
 }
 
-// plainPut writes a file beside its name, syncs it, renames it and syncs the directory.
+// plainPut writes a temporary file, syncs it, renames it to path and syncs the directory.
 func plainPut(path string, content []byte) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o777); err != nil {
@@ -110,8 +114,8 @@ func plainPut(path string, content []byte) error {
 	return nil
 }
 
-// fileStats looks at an item with digests and properties again and again; the peer is one lstat of its file. The sides take
-// turns.
+// fileStats calls Stat repeatedly on one item with digests and properties. The peer calls lstat on its file. The sides
+// run in turns.
 func (r *runner) fileStats(ctx context.Context) (m measurement, err error) {
 	err = inTemp(func(dir string) error {
 		store, err := fileStore(ctx, dir, fromStore)
@@ -128,11 +132,12 @@ func (r *runner) fileStats(ctx context.Context) (m measurement, err error) {
 		}
 		path := filepath.Join(dir, fromStore, space, item)
 		for range 10 * r.amounts.rounds {
-			ours, err := perCall(r.amounts.called/10, func() error { _, err := store.Stat(ctx, space, item); return err })
+			ours, err := microsPerCall(r.amounts.callTime/10,
+				func() error { _, err := store.Stat(ctx, space, item); return err })
 			if err != nil {
 				return err
 			}
-			peers, err := perCall(r.amounts.called/10, func() error { _, err := os.Lstat(path); return err })
+			peers, err := microsPerCall(r.amounts.callTime/10, func() error { _, err := os.Lstat(path); return err })
 			if err != nil {
 				return err
 			}
@@ -143,8 +148,8 @@ func (r *runner) fileStats(ctx context.Context) (m measurement, err error) {
 	return m, err
 }
 
-// perCall returns how many microseconds a call takes that is repeated for so long.
-func perCall(long time.Duration, call func() error) (float64, error) {
+// microsPerCall repeats a call for the given time and returns the microseconds per call.
+func microsPerCall(long time.Duration, call func() error) (float64, error) {
 	n, start := 0, time.Now()
 	for {
 		for range 100 {

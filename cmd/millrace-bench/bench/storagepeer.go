@@ -14,14 +14,16 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3bench"
 )
 
-// peerCopy has the peer copy all items, with what was found to be its fastest settings for such work (docs/benchmarks.md).
-func (r *runner) peerCopy(ctx context.Context, program string, s *server, to string, transfers int) (u cost, err error) {
-	if _, err := s.make(ctx, to); err != nil {
+// peerCopy copies all items with the peer, with the fastest settings found for this work (docs/benchmarks.md).
+func (r *runner) peerCopy(
+	ctx context.Context, program string, s *server, to string, transfers int,
+) (u cost, err error) {
+	if _, err := s.createStore(ctx, to); err != nil {
 		return u, err
 	}
 	target := to + "-" + space
-	defer func() { err = errors.Join(err, s.drop(ctx, target)) }()
-	u, _, err = spend(ctx, s.remotes(), program, append(peerSettings(transfers),
+	defer func() { err = errors.Join(err, s.dropBucket(ctx, target)) }()
+	u, _, err = runMeasured(ctx, s.rcloneEnv(), program, append(peerSettings(transfers),
 		"--no-traverse", "--ignore-times", "--use-server-modtime", "copy", "SOURCE:"+fromBucket, "TARGET:"+target)...)
 	if err != nil {
 		return u, err
@@ -43,9 +45,12 @@ func (r *runner) peerCopy(ctx context.Context, program string, s *server, to str
 	return u, nil
 }
 
-// peerHash has the peer read all items for one digest.
-func (r *runner) peerHash(ctx context.Context, program string, s *server, alg string, transfers int) (u cost, err error) {
-	u, out, err := spend(ctx, s.remotes(), program, append(peerSettings(transfers), "hashsum", alg, "--download", "SOURCE:"+fromBucket)...)
+// peerHash reads all items with the peer for one digest.
+func (r *runner) peerHash(
+	ctx context.Context, program string, s *server, alg string, transfers int,
+) (u cost, err error) {
+	u, out, err := runMeasured(ctx, s.rcloneEnv(), program,
+		append(peerSettings(transfers), "hashsum", alg, "--download", "SOURCE:"+fromBucket)...)
 	if n := bytes.Count(out, []byte("\n")); err == nil && n != s.items {
 		err = fmt.Errorf("%s printed digests of %d of %d items", rclone, n, s.items)
 	}
@@ -59,14 +64,17 @@ func peerSettings(transfers int) []string {
 	}
 }
 
-// remotes are two of the peer's, so that it does not have the server copy; they stand in its environment.
-func (s *server) remotes() []string {
+// rcloneEnv returns the environment of rclone. It defines two remotes for the same server, so that rclone does not use
+// a server-side copy.
+func (s *server) rcloneEnv() []string {
 	env := []string{"RCLONE_CONFIG=" + os.DevNull}
 	for _, name := range []string{"SOURCE", "TARGET"} {
 		for key, value := range map[string]string{
-			"type": "s3", "provider": "Other", "endpoint": s.url, "access_key_id": s.access, "secret_access_key": s.secret, "region": "us-east-1",
-			"list_version": "2", "list_url_encode": "true", "force_path_style": "true", "no_check_bucket": "true", "no_head_object": "true",
-			"use_unsigned_payload": "true", "disable_checksum": "true", "no_head": fmt.Sprint(!s.look),
+			"type": "s3", "provider": "Other", "endpoint": s.url, "region": "us-east-1",
+			"access_key_id": s.access, "secret_access_key": s.secret,
+			"list_version": "2", "list_url_encode": "true", "force_path_style": "true",
+			"no_check_bucket": "true", "no_head_object": "true", "no_head": fmt.Sprint(!s.statAfterPut),
+			"use_unsigned_payload": "true", "disable_checksum": "true",
 		} {
 			env = append(env, "RCLONE_CONFIG_"+name+"_"+strings.ToUpper(key)+"="+value)
 		}
@@ -74,24 +82,24 @@ func (s *server) remotes() []string {
 	return env
 }
 
-// largeItems compares one pass for two digests with two for one each.
+// largeItems compares one pass for two digests with one pass per digest.
 func (r *runner) largeItems(ctx context.Context) (m measurement, err error) {
 	a := r.amounts
-	s, err := r.serveMemory(ctx, s3bench.Load{Bucket: fromBucket, Objects: a.larges, Size: a.large})
+	s, err := r.serveMemory(ctx, s3bench.Load{Bucket: fromBucket, Objects: a.largeItems, Size: a.largeSize})
 	if err != nil {
 		return m, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	peer, err := r.peer()
+	peer, err := r.peerProgram()
 	if err != nil {
 		return m, err
 	}
 	if peer == "" {
 		m.absent = "make peers"
 	}
-	mib := float64(a.larges) * float64(a.large) / (1 << 20)
-	for range a.long() {
-		u, _, err := spend(ctx, s.keys(), r.cfg.Self, "storageside", "--endpoint", s.url,
+	mib := float64(a.largeItems) * float64(a.largeSize) / (1 << 20)
+	for range a.fewRounds() {
+		u, _, err := runMeasured(ctx, s.env(), r.cfg.Self, "storageside", "--endpoint", s.url,
 			"--do", "hash", "--source", fromStore, "--space", space, "--workers", fmt.Sprint(largeWork))
 		if err != nil {
 			return m, err
@@ -113,11 +121,11 @@ func (r *runner) largeItems(ctx context.Context) (m measurement, err error) {
 	return m, nil
 }
 
-// hashdeep is the peer's program, which Debian and others have as a package.
+// hashdeep is the peer's program, a package in Debian and other distributions.
 const hashdeep = "hashdeep"
 
-// localItems has our side and the peer read all items of a store of files, whose bytes are in the page cache, for md5
-// and sha256. amount is what a figure counts of them.
+// localItems returns a figure in which both sides digest all items of a file store with md5 and sha256. The bytes are
+// in the page cache. amount is what the figure counts per pass.
 func (r *runner) localItems(n int, size int64, workers int, amount float64) func(context.Context) (measurement, error) {
 	return func(ctx context.Context) (m measurement, err error) {
 		peer, err := exec.LookPath(hashdeep)
@@ -133,8 +141,8 @@ func (r *runner) localItems(n int, size int64, workers int, amount float64) func
 			if err := fill(ctx, store, slices.Repeat([]int64{size}, n)); err != nil {
 				return err
 			}
-			for range r.amounts.long() {
-				u, _, err := spend(ctx, nil, r.cfg.Self, "storageside", "--root", dir, "--do", "hash", "--source", fromStore,
+			for range r.amounts.fewRounds() {
+				u, _, err := runMeasured(ctx, nil, r.cfg.Self, "storageside", "--root", dir, "--do", "hash", "--source", fromStore,
 					"--space", space, "--workers", fmt.Sprint(workers))
 				if err != nil {
 					return err
@@ -143,7 +151,7 @@ func (r *runner) localItems(n int, size int64, workers int, amount float64) func
 				if m.absent != "" {
 					continue
 				}
-				u, out, err := spend(ctx, nil, peer, "-c", "md5,sha256", "-r", filepath.Join(dir, fromStore, space))
+				u, out, err := runMeasured(ctx, nil, peer, "-c", "md5,sha256", "-r", filepath.Join(dir, fromStore, space))
 				if err != nil {
 					return err
 				}

@@ -24,7 +24,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3bench"
 )
 
-// listMemory is the most that a process ever had that lists very many keys.
+// listMemory returns the peak memory of a process that lists many keys.
 func (r *runner) listMemory(ctx context.Context) (measurement, error) {
 	return r.list(ctx, func(res sideResult) float64 { return float64(res.Bytes) / (1 << 20) })
 }
@@ -33,7 +33,7 @@ func (r *runner) listRate(ctx context.Context) (measurement, error) {
 	return r.list(ctx, sideResult.rate)
 }
 
-// list lists them when the first of its figures is asked for.
+// list returns a figure of the listing benchmark. The first of these figures runs it.
 func (r *runner) list(ctx context.Context, of func(sideResult) float64) (m measurement, err error) {
 	if r.listing != nil {
 		return measurement{ours: []float64{of(*r.listing)}}, nil
@@ -43,14 +43,14 @@ func (r *runner) list(ctx context.Context, of func(sideResult) float64) (m measu
 		return m, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	_, out, err := spend(ctx, s.keys(), r.cfg.Self, "storageside", "--endpoint", s.url, "--do", "list",
+	_, out, err := runMeasured(ctx, s.env(), r.cfg.Self, "storageside", "--endpoint", s.url, "--do", "list",
 		"--source", fromStore, "--space", space, "--workers", "1")
 	var res sideResult
 	if err == nil {
 		err = json.Unmarshal(out, &res)
 	}
 	if err == nil && res.Records != int64(r.amounts.listed) {
-		err = fmt.Errorf("%d of %d keys were listed", res.Records, r.amounts.listed)
+		err = fmt.Errorf("listed %d of %d keys", res.Records, r.amounts.listed)
 	}
 	if err != nil {
 		return m, err
@@ -59,13 +59,13 @@ func (r *runner) list(ctx context.Context, of func(sideResult) float64) (m measu
 	return measurement{ours: []float64{of(res)}}, nil
 }
 
-const callers = 256
+const emitCallers = 256
 
-// emitted has many callers put over a store that does nothing: every intent is on disk before its put, and every
-// Change acknowledged, so long after it is published, before its call returns.
-func (r *runner) emitted(after time.Duration) func(context.Context) (measurement, error) {
+// emitRate returns a figure of concurrent puts through the outbox over a store that does nothing. Every intent is on
+// disk before its put. Every Change is acknowledged the given time after its publish, before the put returns.
+func (r *runner) emitRate(after time.Duration) func(context.Context) (measurement, error) {
 	return func(ctx context.Context) (m measurement, err error) {
-		for range r.amounts.long() {
+		for range r.amounts.fewRounds() {
 			rate, err := emitAll(ctx, r.amounts.emitted, after)
 			if err != nil {
 				return m, err
@@ -87,23 +87,24 @@ func emitAll(ctx context.Context, n int, after time.Duration) (rate float64, err
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, box.Close()) }()
-	var topic acks
+	var topic ackPublisher
 	topic.after = after
-	// The driver stands behind limits and a breaker, as the roles have it.
+	// The store is wrapped in limits and a breaker, as in the roles.
 	log := slog.New(slog.DiscardHandler)
-	limited := limit.New(&taker{}, limit.NewBreaker(limit.Config{Account: us, Store: "1", Log: log}),
+	limited := limit.New(&discardStore{},
+		limit.NewBreaker(limit.Config{Account: mainAccount, Store: "1", Log: log}),
 		limit.NewThrottle(limit.Rates{}, log))
-	store, err := emit.New(limited, emit.Config{Account: us, Store: "1", Outbox: box}, &topic)
+	store, err := emit.New(limited, emit.Config{Account: mainAccount, Store: "1", Outbox: box}, &topic)
 	if err != nil {
 		return 0, err
 	}
 	var took time.Duration
-	err = while(ctx, store, func(ctx context.Context) error {
+	err = runWhile(ctx, store, func(ctx context.Context) error {
 		start := time.Now()
 		defer func() { took = time.Since(start) }()
 		var next atomic.Int64
 		group, ctx := errgroup.WithContext(ctx)
-		for range callers {
+		for range emitCallers {
 			group.Go(func() error {
 				for i := next.Add(1); i <= int64(n); i = next.Add(1) {
 					_, err := store.Put(ctx, space, s3bench.Key(int(i)), strings.NewReader(""), storage.PutOptions{
@@ -119,53 +120,58 @@ func emitAll(ctx context.Context, n int, after time.Duration) (rate float64, err
 		return group.Wait()
 	})
 	if err == nil && topic.published.Load() != int64(n) {
-		err = fmt.Errorf("%d changes were published of %d mutations", topic.published.Load(), n)
+		err = fmt.Errorf("published %d changes for %d mutations", topic.published.Load(), n)
 	}
 	return float64(n) / took.Seconds(), err
 }
 
-// acks are a topic that acknowledges everything after a while.
-type acks struct {
+// ackPublisher is a publisher that acknowledges every message after a delay.
+type ackPublisher struct {
 	after     time.Duration
 	published atomic.Int64
 }
 
 // Publish implements emit.Publisher.
-func (a *acks) Publish(ctx context.Context, _ ...schemas.Message) error {
+func (a *ackPublisher) Publish(ctx context.Context, _ ...schemas.Message) error {
 	if a.after > 0 {
-		pause(ctx, a.after)
+		sleep(ctx, a.after)
 	}
 	a.published.Add(1)
 	return ctx.Err()
 }
 
-// A taker is a store that takes empty items and keeps nothing. Of the rest nothing is asked of it.
-type taker struct {
+// discardStore is a store that accepts items and keeps nothing. The emit figures call only the methods that it
+// implements.
+type discardStore struct {
 	storage.Store
 	version atomic.Int64
 }
 
 // Stat implements storage.Store.
-func (*taker) Stat(context.Context, string, string) (storage.Object, error) {
+func (*discardStore) Stat(context.Context, string, string) (storage.Object, error) {
 	return storage.Object{}, storage.ErrNotFound
 }
 
 // Marker implements storage.Store.
-func (*taker) Marker(context.Context) error { return nil }
+func (*discardStore) Marker(context.Context) error { return nil }
 
 // Put implements storage.Store.
-func (t *taker) Put(_ context.Context, _, item string, r io.Reader, o storage.PutOptions) (storage.Object, error) {
+func (t *discardStore) Put(
+	_ context.Context, _, item string, r io.Reader, o storage.PutOptions,
+) (storage.Object, error) {
 	size, err := io.Copy(io.Discard, r)
 	if err != nil {
 		return storage.Object{}, err
 	}
 	sum, err := o.Accept(digest.Set{
-		digest.MD5: "d41d8cd98f00b204e9800998ecf8427e", digest.SHA256: "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+		digest.MD5:    "d41d8cd98f00b204e9800998ecf8427e",
+		digest.SHA256: "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
 	}, size)
 	if err != nil {
 		return storage.Object{}, err
 	}
 	return storage.Object{
-		Item: item, Size: size, Digests: sum, Modified: time.Now(), Version: strconv.FormatInt(t.version.Add(1), 10), Properties: o.Properties,
+		Item: item, Size: size, Digests: sum, Modified: time.Now(),
+		Version: strconv.FormatInt(t.version.Add(1), 10), Properties: o.Properties,
 	}, nil
 }

@@ -19,26 +19,26 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A StorageSide is what a process of its own does for a figure of stores: something with every item of a space, through
-// the stores as the roles have them: a driver behind the limits and the breaker.
+// StorageSide is the job of one child process in the storage figures: process every item of a space. It opens stores as
+// the roles do: the driver behind the limits and the breaker.
 type StorageSide struct {
 	Do             string // hash, copy or list
-	Endpoint       string // of an S3 server, whose keys are in the environment
-	Root           string // a folder with one of its id for each store of files, instead of an S3 server
-	Source, Target string // ids of stores, which are prefixes of buckets; the target is that of copies
+	Endpoint       string // URL of an S3 server; its credentials are in the environment
+	Root           string // directory with a subdirectory per file store, instead of an S3 server
+	Source, Target string // store ids, also bucket prefixes; Target is only for copy
 	Space          string
 	Workers        int
-	Profile        string // a file for a CPU profile; empty: none
+	Profile        string // file for a CPU profile; empty: none
 }
 
-// A side's process finds the keys of an S3 server in these variables.
+// Environment variables with the credentials of the S3 server, for the child process.
 const (
 	accessVariable = "MILLRACE_BENCH_ACCESS"
 	secretVariable = "MILLRACE_BENCH_SECRET"
 )
 
 var errStorageSide = errors.New(
-	"wants --do hash, copy or list, --endpoint or --root, --source, --space, --workers and, to copy, --target")
+	"required: --do hash, copy or list, --endpoint or --root, --source, --space, --workers and, for copy, --target")
 
 func (s StorageSide) check() error {
 	known := s.Do == "hash" || s.Do == "list" || s.Do == "copy" && s.Target != ""
@@ -48,7 +48,7 @@ func (s StorageSide) check() error {
 	return nil
 }
 
-// Run does it. It returns the line that it is to print.
+// Run does the job and returns the line to print.
 func (s StorageSide) Run(ctx context.Context) (line []byte, err error) {
 	if s.Profile != "" {
 		f, err := os.Create(s.Profile)
@@ -65,12 +65,13 @@ func (s StorageSide) Run(ctx context.Context) (line []byte, err error) {
 		return nil, err
 	}
 	start := time.Now()
-	a, err := openApp(ctx, func(cfg *settings.Config) { cfg.Accounts = []settings.Account{{ID: us, Stores: s.stores()}} })
+	a, err := openApp(ctx,
+		func(cfg *settings.Config) { cfg.Accounts = []settings.Account{{ID: mainAccount, Stores: s.stores()}} })
 	if err != nil {
 		return nil, err
 	}
 	defer a.Close()
-	source, err := marked(ctx, a, s.Source)
+	source, err := openMarked(ctx, a, s.Source)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +88,7 @@ func (s StorageSide) Run(ctx context.Context) (line []byte, err error) {
 		n, err = s.hash(ctx, source)
 	case "copy":
 		var target storage.Store
-		if target, err = marked(ctx, a, s.Target); err != nil {
+		if target, err = openMarked(ctx, a, s.Target); err != nil {
 			return nil, err
 		}
 		n, err = s.copy(ctx, source, target)
@@ -95,14 +96,14 @@ func (s StorageSide) Run(ctx context.Context) (line []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	most, err := mostMemory()
+	most, err := peakMemory()
 	if err != nil {
 		return nil, err
 	}
 	return json.Marshal(sideResult{Records: n, Seconds: time.Since(start).Seconds(), Bytes: most})
 }
 
-// stores are the settings of the source and, if there is one, the target.
+// stores returns the settings of the source and of the target, if there is one.
 func (s StorageSide) stores() (all []settings.Store) {
 	for _, id := range []string{s.Source, s.Target} {
 		switch {
@@ -121,17 +122,19 @@ func (s StorageSide) stores() (all []settings.Store) {
 	return all
 }
 
-// marked returns a store whose marker was read, as a worker does when it starts.
-func marked(ctx context.Context, a *app.App, id string) (storage.Store, error) {
-	store, ok := a.Stores().Store(us, id)
+// openMarked returns a store after reading its marker, as a worker does at start.
+func openMarked(ctx context.Context, a *app.App, id string) (storage.Store, error) {
+	store, ok := a.Stores().Store(mainAccount, id)
 	if !ok {
 		return nil, fmt.Errorf("no store %q", id)
 	}
 	return store, store.Marker(ctx)
 }
 
-// each has the workers do something with every item of the space.
-func (s StorageSide) each(ctx context.Context, source storage.Store, do func(context.Context, storage.Object) error) (n int64, err error) {
+// each calls do for every item of the space, with Workers concurrent calls.
+func (s StorageSide) each(
+	ctx context.Context, source storage.Store, do func(context.Context, storage.Object) error,
+) (n int64, err error) {
 	items := make(chan storage.Object, 2*s.Workers)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -159,11 +162,12 @@ func (s StorageSide) each(ctx context.Context, source storage.Store, do func(con
 			return nil
 		})
 	}
-	err = group.Wait() // before it n is the lister's
+	err = group.Wait() // only the lister writes n before Wait returns
 	return n, err
 }
 
-// hash reads items in the version that was listed, with md5 and sha256, and holds that against what the store itself says.
+// hash reads each item in the listed version, digests it with md5 and sha256, and compares the result with the store's
+// own digests.
 func (s StorageSide) hash(ctx context.Context, source storage.Store) (int64, error) {
 	pool, err := digest.NewPool(digest.MD5, digest.SHA256)
 	if err != nil {
@@ -182,13 +186,15 @@ func (s StorageSide) hash(ctx context.Context, source storage.Store) (int64, err
 		defer pool.Put(h)
 		n, err := h.ReadFrom(body)
 		if err == nil && (n != o.Size || o.Digests.Compare(h.Sum()) == digest.Disagree) {
-			err = fmt.Errorf("%w: %d of %d bytes, with %v where the store says %v", storage.ErrDigest, n, o.Size, h.Sum(), o.Digests)
+			err = fmt.Errorf("%w: read %d of %d bytes with digests %v, the store has %v",
+				storage.ErrDigest, n, o.Size, h.Sum(), o.Digests)
 		}
 		return err
 	})
 }
 
-// copy puts what it reads where nothing is, verified on the way, as the copier does.
+// copy copies each item to the target on the condition that it is absent there, and verifies the digests, as the copier
+// does.
 func (s StorageSide) copy(ctx context.Context, source, target storage.Store) (int64, error) {
 	return s.each(ctx, source, func(ctx context.Context, o storage.Object) error {
 		body, o, err := source.Open(ctx, s.Space, o.Item, o.Version)

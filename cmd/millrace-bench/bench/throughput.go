@@ -9,18 +9,18 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkabench"
 )
 
-// A contest is about the rate at which n records that are there are consumed. Each side
-// has a group of its own in each round.
-type contest struct {
+// rateBenchmark measures the rate at which n stored records are consumed. Each side uses a new consumer group in each
+// round.
+type rateBenchmark struct {
 	n      int
 	record func(i int) schemas.Record
-	ours   func(ctx context.Context, g *rig, round int) (rate float64, err error)
-	theirs func(ctx context.Context, g *rig, round int) (rate float64, err error) // nil: no peer
+	ours   func(ctx context.Context, g *testBroker, round int) (rate float64, err error)
+	peer   func(ctx context.Context, g *testBroker, round int) (rate float64, err error) // nil: there is none
 }
 
-// run has the sides take turns.
-func (c contest) run(ctx context.Context, r *runner, rounds int) (m measurement, err error) {
-	g, err := r.newRig(ctx)
+// run runs both sides in turns.
+func (c rateBenchmark) run(ctx context.Context, r *runner, rounds int) (m measurement, err error) {
+	g, err := r.newBroker(ctx)
 	if err != nil {
 		return m, err
 	}
@@ -35,11 +35,11 @@ func (c contest) run(ctx context.Context, r *runner, rounds int) (m measurement,
 			return m, err
 		}
 		m.ours = append(m.ours, rate)
-		if c.theirs == nil {
+		if c.peer == nil {
 			continue
 		}
 		runtime.GC()
-		if rate, err = c.theirs(ctx, g, i); err != nil {
+		if rate, err = c.peer(ctx, g, i); err != nil {
 			return m, err
 		}
 		m.peers = append(m.peers, rate)
@@ -47,63 +47,65 @@ func (c contest) run(ctx context.Context, r *runner, rounds int) (m measurement,
 	return m, nil
 }
 
-// ours returns our side: the copier's Pool with a number of workers, in the group of its round.
-func ours(n, workers int, work func(context.Context)) func(context.Context, *rig, int) (float64, error) {
-	return func(ctx context.Context, g *rig, round int) (float64, error) {
-		pc := copier(bench(round), consumed)
+// ours returns our side: a Pool with the copier's configuration and the given number of workers.
+func ours(n, workers int, work func(context.Context)) func(context.Context, *testBroker, int) (float64, error) {
+	return func(ctx context.Context, g *testBroker, round int) (float64, error) {
+		pc := copierConfig(roundRole(round), consumedTopic)
 		pc.Workers = workers
 		return consume(ctx, g.Addr(), pc, n, work)
 	}
 }
 
-// noop has a handler that does nothing.
+// noop measures the rate with a handler that does nothing.
 func (r *runner) noop(ctx context.Context) (m measurement, err error) {
 	record, err := commands(accounts()...)
 	if err != nil {
 		return m, err
 	}
-	n := r.amounts.whole
-	return contest{n: n, record: record, ours: ours(n, settings.Default().Roles.Copier.Workers, nothing)}.run(ctx, r, r.amounts.rounds)
+	n := r.amounts.noop
+	side := ours(n, settings.Default().Roles.Copier.Workers, noWork)
+	return rateBenchmark{n: n, record: record, ours: side}.run(ctx, r, r.amounts.rounds)
 }
 
-// workers is the number of workers of the Pools whose tasks wait for something.
+// workers is the number of workers in figures with a waiting handler.
 const workers = 256
 
-// tasks has tasks of a millisecond and many workers.
+// tasks measures the rate of many workers with tasks of one millisecond.
 func (r *runner) tasks(ctx context.Context) (m measurement, err error) {
 	record, err := commands(accounts()...)
 	if err != nil {
 		return m, err
 	}
 	n := r.amounts.tasks
-	return contest{n: n, record: record, ours: ours(n, workers, rest)}.run(ctx, r, r.amounts.rounds)
+	return rateBenchmark{n: n, record: record, ours: ours(n, workers, sleepMillisecond)}.run(ctx, r, r.amounts.rounds)
 }
 
-// skewed has a few frequent keys and many rare ones, and tasks of a millisecond.
-// The tasks of the most frequent key, a tenth of all, run one after the other on either side; with a
-// goroutine per partition all others of its partition wait for them. With these keys no order of tasks can be
-// more than 1.72 times as fast as that: the largest partition's share by the most frequent key's.
+// skewed measures the rate with a few frequent keys, many rare ones, and tasks of one millisecond.
+//
+// The tasks of the most frequent key, a tenth of all, run in sequence on both sides. With one goroutine per partition,
+// all other tasks of that key's partition wait for them. No schedule of these keys can be more than 1.72 times as fast
+// as that: the largest partition's share divided by the most frequent key's share.
 func (r *runner) skewed(ctx context.Context) (m measurement, err error) {
-	record, err := commands(us)
+	record, err := commands(mainAccount)
 	if err != nil {
 		return m, err
 	}
 	n := r.amounts.skewed
 	drawn := zipf(n)
-	return contest{
+	return rateBenchmark{
 		n: n, record: func(i int) schemas.Record { return record(drawn[i]) },
-		ours: ours(n, workers, rest),
-		theirs: func(ctx context.Context, g *rig, round int) (rate float64, err error) {
-			l := newLap(n)
+		ours: ours(n, workers, sleepMillisecond),
+		peer: func(ctx context.Context, g *testBroker, round int) (rate float64, err error) {
+			l := newStopwatch(n)
 			peer := kafkabench.PartitionConsumer{
-				Broker: g.Addr(), Topic: prefix + string(consumed), Group: prefix + "peer." + string(bench(round)),
-				Handle: func(ctx context.Context, _, _ []byte) { l.begin(); rest(ctx); l.end() },
+				Broker: g.Addr(), Topic: prefix + string(consumedTopic), Group: prefix + "peer." + string(roundRole(round)),
+				Handle: func(ctx context.Context, _, _ []byte) { l.begin(); sleepMillisecond(ctx); l.end() },
 			}
-			err = while(ctx, peer, func(ctx context.Context) error {
+			err = runWhile(ctx, peer, func(ctx context.Context) error {
 				rate, err = l.rate(ctx)
 				return err
 			})
 			return rate, err
 		},
-	}.run(ctx, r, r.amounts.long())
+	}.run(ctx, r, r.amounts.fewRounds())
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// look returns what stores hold and what is on record of it.
-func (w *convergeWorld) look(t *testing.T) converge.Sight {
+// observe reads the stores and the records.
+func (w *convergeWorld) observe(t *testing.T) converge.Observation {
 	t.Helper()
-	s := converge.Sight{Copies: map[converge.Copy]converge.Content{}, Records: map[converge.Copy]converge.Record{}}
+	s := converge.Observation{Copies: map[converge.Copy]converge.Content{}, Records: map[converge.Copy]converge.Record{}}
 	for space, rule := range convergeRules() {
 		stores := []string{sourceStore}
 		for _, p := range rule.Pairs {
@@ -30,11 +30,11 @@ func (w *convergeWorld) look(t *testing.T) converge.Sight {
 		w.entries(t, &s, space)
 		w.records(t, s, stores, space)
 	}
-	s.Incidents, s.Letters = w.incidents(t), w.letters(t)
+	s.Incidents, s.DeadLetters = w.incidents(t), w.deadLetters(t)
 	return s
 }
 
-// incidents reads all that were ever opened, those of a key in their order.
+// incidents reads all incidents that were ever opened, those of a key in order.
 func (w *convergeWorld) incidents(t *testing.T) (all []converge.Incident) {
 	t.Helper()
 	e, err := w.admin.Extent(t.Context(), schemas.Incidents)
@@ -54,10 +54,10 @@ func (w *convergeWorld) incidents(t *testing.T) (all []converge.Incident) {
 			n = len(all)
 			at[i.GetId()], last[key] = n, n
 			all = append(all, converge.Incident{Copy: copyAt(i), Kind: i.GetKind(), Subject: i.GetSubject(), ID: i.GetId(),
-				Twice: again && all[before].Open})
+				Duplicate: again && all[before].Open})
 		}
 		all[n].Open, all[n].Reasons = i.GetState() != pb.IncidentState_INCIDENT_STATE_CLOSED, nil
-		all[n].Waits = i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL
+		all[n].AwaitsApproval = i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL
 		for _, s := range i.GetSteps() {
 			if s.GetBy() != "" {
 				all[n].Reasons = append(all[n].Reasons, s.GetDetail())
@@ -71,16 +71,18 @@ func (w *convergeWorld) incidents(t *testing.T) (all []converge.Incident) {
 	return all
 }
 
-// letters reads all dead letters that there ever were.
-func (w *convergeWorld) letters(t *testing.T) (all []converge.Letter) {
+// deadLetters reads all dead letters ever written.
+func (w *convergeWorld) deadLetters(t *testing.T) (all []converge.DeadLetter) {
 	t.Helper()
 	err := w.dead.Each(t.Context(), kafka.DeadQuery{Closed: true}, func(l *kafka.DeadLetter) error {
-		letter := converge.Letter{
-			Position: fmt.Sprintf("%s/%d@%d", l.Topic, l.Partition, l.Offset), Died: strings.Contains(l.Error, "processes that died"),
+		letter := converge.DeadLetter{
+			Position: fmt.Sprintf("%s/%d@%d", l.Topic, l.Partition, l.Offset),
+			Died:     strings.Contains(l.Error, "processes that died"),
 		}
-		switch m, _ := l.Decode(); m := m.(type) { // what cannot be decoded is about no copy
+		switch m, _ := l.Decode(); m := m.(type) { // an undecodable message belongs to no copy
 		case *pb.DuplicationCommand:
-			letter.Copy = converge.Copy{Store: m.GetDestinationStore(), Place: converge.Place{Space: m.GetSpace(), Item: m.GetItem()}}
+			letter.Copy = converge.Copy{Store: m.GetDestinationStore(),
+				ItemRef: converge.ItemRef{Space: m.GetSpace(), Item: m.GetItem()}}
 		case interface {
 			GetStore() string
 			GetSpace() string
@@ -102,11 +104,12 @@ func copyAt(m interface {
 	GetSpace() string
 	GetItem() string
 }) converge.Copy {
-	return converge.Copy{Store: m.GetStore(), Place: converge.Place{Space: m.GetSpace(), Item: m.GetItem()}}
+	return converge.Copy{Store: m.GetStore(), ItemRef: converge.ItemRef{Space: m.GetSpace(), Item: m.GetItem()}}
 }
 
-// asked returns what ClickHouse answers. It is asked again, since a connection may be to an engine that is no more.
-func asked[T any](t *testing.T, ask func() (T, error)) T {
+// queryRetry returns the result of a ClickHouse query. It retries, because the connection may be to an engine that was
+// replaced.
+func queryRetry[T any](t *testing.T, ask func() (T, error)) T {
 	t.Helper()
 	for tries := 1; ; tries++ {
 		answer, err := ask()
@@ -120,7 +123,7 @@ func asked[T any](t *testing.T, ask func() (T, error)) T {
 }
 
 // copies reads every copy of a space in a store.
-func (w *convergeWorld) copies(t *testing.T, s converge.Sight, store, space string) {
+func (w *convergeWorld) copies(t *testing.T, s converge.Observation, store, space string) {
 	t.Helper()
 	for o, err := range w.store(store).List(t.Context(), space, "") {
 		if errors.Is(err, storage.ErrNoSpace) {
@@ -129,7 +132,7 @@ func (w *convergeWorld) copies(t *testing.T, s converge.Sight, store, space stri
 		if err != nil {
 			t.Fatal(err)
 		}
-		at := converge.Copy{Store: store, Place: converge.Place{Space: space, Item: o.Item}}
+		at := converge.Copy{Store: store, ItemRef: converge.ItemRef{Space: space, Item: o.Item}}
 		if o, err = w.store(store).Stat(t.Context(), space, o.Item); err != nil {
 			t.Fatal(err)
 		}
@@ -141,40 +144,40 @@ func (w *convergeWorld) copies(t *testing.T, s converge.Sight, store, space stri
 	}
 }
 
-// records reads what is on record of every copy of a space that is or was.
-func (w *convergeWorld) records(t *testing.T, s converge.Sight, stores []string, space string) {
+// records reads the records of every present or past copy of a space.
+func (w *convergeWorld) records(t *testing.T, s converge.Observation, stores []string, space string) {
 	t.Helper()
 	var all []schemas.Copy
-	for _, p := range w.model.Places() {
+	for _, p := range w.model.Items() {
 		if p.Space == space {
 			for _, store := range stores {
 				all = append(all, schemas.Copy{Account: "acme", Store: store, Space: space, Item: p.Item})
 			}
 		}
 	}
-	found := asked(t, func() ([]*pb.CopyRecord, error) { return w.app.DB().Records(t.Context(), all) })
+	found := queryRetry(t, func() ([]*pb.CopyRecord, error) { return w.app.DB().Records(t.Context(), all) })
 	row := func(r *pb.Record) converge.Row {
 		return converge.Row{Live: r.GetState() == pb.RecordState_RECORD_STATE_LIVE, SHA256: r.GetDigests()[digest.SHA256]}
 	}
 	for i, c := range all {
-		s.Records[converge.Copy{Store: c.Store, Place: converge.Place{Space: c.Space, Item: c.Item}}] = converge.Record{
+		s.Records[converge.Copy{Store: c.Store, ItemRef: converge.ItemRef{Space: c.Space, Item: c.Item}}] = converge.Record{
 			Manifest: row(found[i].GetManifest()), Audit: row(found[i].GetAudit()),
 		}
 	}
 }
 
 // entries reads the audit log of a space.
-func (w *convergeWorld) entries(t *testing.T, s *converge.Sight, space string) {
+func (w *convergeWorld) entries(t *testing.T, s *converge.Observation, space string) {
 	t.Helper()
 	q := clickhouse.SpaceQuery{Account: "acme", Space: space, Limit: 5000}
 	for {
 		var next clickhouse.ChangeCursor
-		page := asked(t, func() (page []*pb.Change, err error) {
+		page := queryRetry(t, func() (page []*pb.Change, err error) {
 			page, next, err = w.app.DB().SpaceHistory(t.Context(), q)
 			return page, err
 		})
 		for _, c := range page {
-			if e, ok := entryOf(c); ok {
+			if e, ok := auditEntry(c); ok {
 				s.Audit = append(s.Audit, e)
 			}
 		}
@@ -185,10 +188,11 @@ func (w *convergeWorld) entries(t *testing.T, s *converge.Sight, space string) {
 	}
 }
 
-// entryOf returns a Change of an item's content or properties as the model knows it.
-func entryOf(c *pb.Change) (converge.Entry, bool) {
+// auditEntry converts a Change of an item's content or properties to the model's type.
+func auditEntry(c *pb.Change) (converge.Entry, bool) {
 	e := converge.Entry{Copy: copyAt(c), User: c.GetUser(), Client: c.GetOrigin() == pb.Origin_ORIGIN_CLIENT,
-		Content: converge.Content{SHA256: c.GetDigests()[digest.SHA256], MediaType: c.GetMediaType(), User: c.GetProperties()}}
+		Content: converge.Content{SHA256: c.GetDigests()[digest.SHA256], MediaType: c.GetMediaType(),
+			User: c.GetProperties()}}
 	switch c.GetOp() {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_COPY:
 		e.Kind = converge.Put
@@ -203,7 +207,7 @@ func entryOf(c *pb.Change) (converge.Entry, bool) {
 }
 
 // explain logs the history of an item.
-func (w *convergeWorld) explain(t *testing.T, p converge.Place) {
+func (w *convergeWorld) explain(t *testing.T, p converge.ItemRef) {
 	t.Helper()
 	_, out := w.millrace(t, "object", "show", "acme/"+p.Space+"/"+p.Item)
 	t.Log(strings.TrimSpace(out))

@@ -18,25 +18,27 @@ import (
 	"github.com/millrace/millrace/streams/storage/limit"
 )
 
-// prefix is that of all topics and groups.
+// prefix is the prefix of all topics and groups.
 const prefix = "bench."
 
-// partitions of each topic: those of an installation where nobody chose.
+// partitions is the number of partitions per topic, the default of an installation.
 const partitions = 12
 
-// A rig is a broker of its own, with the catalogue's topics.
-type rig struct {
+// testBroker is an in-memory broker in its own process, with the topics of the catalogue.
+type testBroker struct {
 	*kafkabench.Broker
 }
 
-func (r *runner) newRig(ctx context.Context) (*rig, error) { return r.newRigOf(ctx, partitions) }
+func (r *runner) newBroker(ctx context.Context) (*testBroker, error) {
+	return r.newBrokerWith(ctx, partitions)
+}
 
-func (r *runner) newRigOf(ctx context.Context, partitions int) (*rig, error) {
+func (r *runner) newBrokerWith(ctx context.Context, partitions int) (*testBroker, error) {
 	b, err := kafkabench.StartBroker(ctx, r.cfg.Self, "broker")
 	if err != nil {
 		return nil, err
 	}
-	g := &rig{b}
+	g := &testBroker{b}
 	if err := kafka.EnsureTopics(ctx, config(b.Addr()), kafka.TopicOptions{Partitions: int32(partitions)}); err != nil {
 		g.close()
 		return nil, err
@@ -44,24 +46,24 @@ func (r *runner) newRigOf(ctx context.Context, partitions int) (*rig, error) {
 	return g, nil
 }
 
-// close ends the broker. How that went is no matter to the figures.
-func (g *rig) close() { _ = g.Close() }
+// close stops the broker. It ignores the error, which does not affect the results.
+func (g *testBroker) close() { _ = g.Close() }
 
-// config is what the parts of one process share.
+// config returns the Kafka configuration for one process.
 func config(broker string) kafka.Config {
 	return kafka.Config{Brokers: []string{broker}, ClientID: "bench", Prefix: prefix, Log: slog.New(slog.DiscardHandler)}
 }
 
-// bench is the role of the nth round: each has a group of its own, and reads from the start.
-func bench(n int) schemas.Role { return schemas.Role(fmt.Sprintf("bench%d", n)) }
+// roundRole returns the role of round n. Each round reads from the start in its own consumer group.
+func roundRole(n int) schemas.Role { return schemas.Role(fmt.Sprintf("bench%d", n)) }
 
-// A part runs until its context is done; it ends earlier only with an error.
-type part interface {
+// service runs until its context is done. It returns earlier only with an error.
+type service interface {
 	Run(ctx context.Context) error
 }
 
-// while runs p for as long as f takes, and returns the error of the first that fails.
-func while(ctx context.Context, p part, f func(context.Context) error) error {
+// runWhile runs p until f returns, and returns the first error of the two.
+func runWhile(ctx context.Context, p service, f func(context.Context) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	group, ctx := errgroup.WithContext(ctx)
@@ -73,39 +75,41 @@ func while(ctx context.Context, p part, f func(context.Context) error) error {
 	return group.Wait()
 }
 
-// A lap is the time from the begin of the first of n calls to the end of the last.
-type lap struct {
+// stopwatch measures the time from the begin of the first of n calls to the end of the n-th.
+type stopwatch struct {
 	n           int64
 	begun, done atomic.Int64
 	first       time.Time
 	took        chan time.Duration
 }
 
-func newLap(n int) *lap { return &lap{n: int64(n), took: make(chan time.Duration, 1)} }
+func newStopwatch(n int) *stopwatch {
+	return &stopwatch{n: int64(n), took: make(chan time.Duration, 1)}
+}
 
-func (l *lap) begin() {
+func (l *stopwatch) begin() {
 	if l.begun.Add(1) == 1 {
 		l.first = time.Now()
 	}
 }
 
-// end is called as often as begin. Whoever ends the nth call knows of the first: it has
-// seen n calls end.
-func (l *lap) end() { l.ended(1) }
+// end is called once for each begin. The goroutine that ends the n-th call may read first: the n calls that ended
+// happened after it was set.
+func (l *stopwatch) end() { l.endN(1) }
 
-// ended is end n times.
-func (l *lap) ended(n int) {
+// endN ends n calls.
+func (l *stopwatch) endN(n int) {
 	if done := l.done.Add(int64(n)); done >= l.n && done-int64(n) < l.n {
 		l.took <- time.Since(l.first)
 	}
 }
 
-// stall is how long a lap may stand still: records that never come are an error.
-const stall = 30 * time.Second
+// stallTimeout is how long a measurement may make no progress before it fails.
+const stallTimeout = 30 * time.Second
 
-// rate waits for the last call, and returns calls per second.
-func (l *lap) rate(ctx context.Context) (float64, error) {
-	look := time.NewTicker(stall)
+// rate waits for the last call and returns the calls per second.
+func (l *stopwatch) rate(ctx context.Context) (float64, error) {
+	look := time.NewTicker(stallTimeout)
 	defer look.Stop()
 	for before := int64(-1); ; {
 		select {
@@ -114,7 +118,7 @@ func (l *lap) rate(ctx context.Context) (float64, error) {
 		case <-look.C:
 			now := l.done.Load()
 			if now == before {
-				return 0, fmt.Errorf("stands still for %v at record %d of %d", stall, now, l.n)
+				return 0, fmt.Errorf("no progress for %v at record %d of %d", stallTimeout, now, l.n)
 			}
 			before = now
 		case <-ctx.Done():
@@ -123,9 +127,9 @@ func (l *lap) rate(ctx context.Context) (float64, error) {
 	}
 }
 
-// copier returns the configuration of the copier's Pool as cmd/app makes it from the default settings, with another
-// role's name. No store or account has a limit by default, and no breaker is open.
-func copier(role schemas.Role, topics ...schemas.Topic) kafka.PoolConfig {
+// copierConfig returns the configuration of the copier's Pool as cmd/app derives it from the default settings, for the
+// given role. By default stores and accounts have no limits. All breakers are closed.
+func copierConfig(role schemas.Role, topics ...schemas.Topic) kafka.PoolConfig {
 	d := settings.Default().Roles
 	breakers := map[string]*limit.Breaker{}
 	for _, account := range accounts() {
@@ -155,18 +159,18 @@ func copier(role schemas.Role, topics ...schemas.Topic) kafka.PoolConfig {
 	}
 }
 
-// newPool returns a Pool with metrics and controls, as the product has them, and without traces, which are off by
-// default.
+// newPool returns a Pool with metrics and controls, as in production. Traces are off, which is the default.
 func newPool(broker string, pc kafka.PoolConfig, h kafka.Handler) (*kafka.Pool, error) {
 	cfg := config(broker)
 	cfg.Metrics, cfg.Controls = kafka.NewMetrics(prometheus.NewRegistry()), new(kafka.Controls)
 	return kafka.NewPool(cfg, pc, h)
 }
 
-// consume runs a Pool over n records that are there, with work in the handler, and returns
-// records per second.
-func consume(ctx context.Context, broker string, pc kafka.PoolConfig, n int, work func(context.Context)) (rate float64, err error) {
-	l := newLap(n)
+// consume runs a Pool over n stored records with work as the handler, and returns the records per second.
+func consume(
+	ctx context.Context, broker string, pc kafka.PoolConfig, n int, work func(context.Context),
+) (rate float64, err error) {
+	l := newStopwatch(n)
 	p, err := newPool(broker, pc, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
 		l.begin()
 		work(ctx)
@@ -176,18 +180,18 @@ func consume(ctx context.Context, broker string, pc kafka.PoolConfig, n int, wor
 	if err != nil {
 		return 0, err
 	}
-	err = while(ctx, p, func(ctx context.Context) error {
+	err = runWhile(ctx, p, func(ctx context.Context) error {
 		rate, err = l.rate(ctx)
 		return err
 	})
 	return rate, err
 }
 
-// nothing is what a handler does whose runtime is measured.
-func nothing(context.Context) {}
+// noWork is the handler for figures that measure only the runtime.
+func noWork(context.Context) {}
 
-// rest is what a handler does that waits for a store, for a millisecond.
-func rest(ctx context.Context) {
+// sleepMillisecond is a handler that waits for one millisecond, as if for a store.
+func sleepMillisecond(ctx context.Context) {
 	t := time.NewTimer(time.Millisecond)
 	defer t.Stop()
 	select {

@@ -24,14 +24,14 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// An S3 server is away while commands wait for it: each is on its way within a minute of the server's return, and the
-// log has one line for each change.
-func TestS3Away(t *testing.T) {
+// TestS3Unavailable checks that after an S3 server returns, each waiting command is executed within a minute, and that
+// the log has one line per state change.
+func TestS3Unavailable(t *testing.T) {
 	need.Full(t)
 	n, gone := need.Amount(0, 500, 10_000), time.Duration(need.Amount(0, 25, 50))*time.Second
 	s3 := harness.S3(t, harness.S3Options{Kind: harness.Versitygw, Own: true})
 	s3.Bucket(t, "acme-copies", false)
-	x := newAwayMill(t, s3)
+	x := newUnavailableSetup(t, s3)
 	log := x.run(t, "planner,copier,checker,deleter,steward,delayer,sink")
 	ctx := t.Context()
 	a, err := app.Open(ctx, x.cfg, app.Options{Log: slog.New(slog.DiscardHandler), Drain: time.Second})
@@ -72,7 +72,7 @@ func TestS3Away(t *testing.T) {
 	went := time.Now()
 	put(before, before+n)
 	harness.Eventually(t, 5*time.Minute, "be away for long, with all waiting", func(context.Context) error {
-		if waiting, away := x.waiting(t), time.Since(went); waiting < n*9/10 || away < gone {
+		if waiting, away := x.waitingMessages(t), time.Since(went); waiting < n*9/10 || away < gone {
 			return fmt.Errorf("after %v %d messages wait", away, waiting)
 		}
 		return nil
@@ -81,7 +81,7 @@ func TestS3Away(t *testing.T) {
 	back := time.Now()
 	t.Logf("away for %v, with %d items", back.Sub(went).Round(time.Second), n)
 	harness.Eventually(t, 2*time.Minute, "have all on their way", func(context.Context) error {
-		if left := x.waiting(t); left > 0 {
+		if left := x.waitingMessages(t); left > 0 {
 			return fmt.Errorf("%d messages wait for the store", left)
 		}
 		return nil
@@ -105,11 +105,13 @@ func TestS3Away(t *testing.T) {
 	}
 }
 
-// A process that is killed and started again at once does its work within 15 s, and logs what it waits for meanwhile.
-func TestKilledAndStartedAgain(t *testing.T) {
+// TestRestartAfterKill checks that a process that is killed and restarted at once does its work within 15 s and logs
+// what it is waiting for.
+func TestRestartAfterKill(t *testing.T) {
 	need.Full(t)
-	x := newAwayMill(t, nil)
-	if err := kafka.EnsureTopics(t.Context(), x.kafka, kafka.TopicOptions{Partitions: 3, Replication: 1, MinInSync: 1}); err != nil {
+	x := newUnavailableSetup(t, nil)
+	if err := kafka.EnsureTopics(t.Context(), x.kafka,
+		kafka.TopicOptions{Partitions: 3, Replication: 1, MinInSync: 1}); err != nil {
 		t.Fatal(err)
 	}
 	x.run(t, "planner")
@@ -145,18 +147,18 @@ func TestKilledAndStartedAgain(t *testing.T) {
 	})
 }
 
-// An awayMill is topics on real brokers, an engine, a store of files, and one of an S3 server.
-type awayMill struct {
-	plant
+// unavailableSetup has topics on Kafka brokers, an engine, a file store and a store on an S3 server.
+type unavailableSetup struct {
+	setup
 	c     *harness.Cluster
 	kafka kafka.Config
 	last  *process
 }
 
-func newAwayMill(t *testing.T, s3 *harness.S3Server) *awayMill {
+func newUnavailableSetup(t *testing.T, s3 *harness.S3Server) *unavailableSetup {
 	t.Helper()
 	dir := t.TempDir()
-	x := &awayMill{c: harness.Kafka(t, harness.Options{Brokers: 1})}
+	x := &unavailableSetup{c: harness.Kafka(t, harness.Options{Brokers: 1})}
 	x.kafka = x.c.Config("away.")
 	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
 	cfg := config.Default()
@@ -198,15 +200,15 @@ func newAwayMill(t *testing.T, s3 *harness.S3Server) *awayMill {
 	return x
 }
 
-// run starts a process with roles, which ends with the test, and returns the file of its log.
-func (x *awayMill) run(t *testing.T, roles string) (log string) {
+// run starts a process with roles that ends with the test, and returns the path of its log.
+func (x *unavailableSetup) run(t *testing.T, roles string) (log string) {
 	t.Helper()
-	x.last = begin(t, roles, exec.Command(binaries(t), "run", "--config", x.file, "--roles", roles))
+	x.last = startProgram(t, roles, exec.Command(binaries(t), "run", "--config", x.file, "--roles", roles))
 	return x.last.log
 }
 
-// waiting is how many messages the process says that wait for store 2.
-func (x *awayMill) waiting(t *testing.T) (n int) {
+// waitingMessages returns the number of messages that the process reports as waiting for store 2.
+func (x *unavailableSetup) waitingMessages(t *testing.T) (n int) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+x.cfg.HTTP.Listen+"/readyz", nil)
 	if err != nil {
