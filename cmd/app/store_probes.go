@@ -95,7 +95,7 @@ func (st store) watch(ctx context.Context) {
 // available reports whether the store was opened and its breaker is closed.
 func (st store) available() bool {
 	is, _, _ := st.breaker.State()
-	return is == limit.Closed && st.lazy.opened.Load() != nil
+	return is == limit.Closed && st.lazy.Opened()
 }
 
 // probe reads the marker if the breaker admits it, and returns the wait before the next probe.

@@ -165,7 +165,7 @@ func (s *Stores) observe(ctx context.Context, v *StoreView, look func(storage.St
 	}
 	results := make(chan result, 1)
 	go func() { // one that hangs stays until the process ends
-		d, err := m.open(ctx)
+		d, err := m.Driver(ctx)
 		open := err == nil
 		if open {
 			err = look(d, ctx)

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/streams/steward"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/file"
+	"github.com/millrace/millrace/streams/storage/lazy"
 	"github.com/millrace/millrace/streams/storage/limit"
 )
 
@@ -34,7 +35,7 @@ type Stores struct {
 
 type store struct {
 	storage.Store // lazy, behind the breaker and the throttle
-	lazy          *lazyStore
+	lazy          *lazy.Store
 	breaker       *limit.Breaker
 	throttle      *limit.Throttle
 	transitions   *transitions
@@ -53,13 +54,13 @@ func newStores(cfg *config.Config, log *slog.Logger) (*Stores, error) {
 				errs = append(errs, fmt.Errorf("store %s/%s: %w", a.ID, c.ID, err))
 				continue
 			}
-			lazy, changes := &lazyStore{kind: c.Driver, openDriver: open}, newTransitions()
+			onDemand, changes := lazy.New(c.Driver, open), newTransitions()
 			b := limit.NewBreaker(limit.Config{Account: a.ID, Store: c.ID, Log: log, Changed: changes.changed})
 			t := limit.NewThrottle(limit.Rates{
 				Concurrency: c.Requests.AtOnce, RequestsPerSecond: float64(c.Requests.PerSecond),
 				BytesPerSecond: float64(c.Requests.BytesPerSecond),
 			}, log.With("account", a.ID, "store", c.ID))
-			s.byKey[schemas.Key(a.ID, c.ID)] = store{limit.NewThrottled(lazy, b, t), lazy, b, t, changes, c}
+			s.byKey[schemas.Key(a.ID, c.ID)] = store{limit.NewThrottled(onDemand, b, t), onDemand, b, t, changes, c}
 			s.accounts[a.ID] = append(s.accounts[a.ID], c.ID)
 		}
 		// The primary first: good copies are searched in this order.
@@ -123,7 +124,7 @@ func CheckStores(ctx context.Context, cfg *config.Config, log *slog.Logger) erro
 func (s *Stores) close() error {
 	var errs []error
 	for _, st := range s.byKey {
-		errs = append(errs, st.lazy.close())
+		errs = append(errs, st.lazy.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -237,7 +238,7 @@ func (s *Stores) init(ctx context.Context, name StoreName) error {
 	if !ok {
 		return fmt.Errorf("%w: the configuration has no store %s/%s", ErrPrecondition, name.Account, name.Store)
 	}
-	d, err := st.lazy.open(ctx)
+	d, err := st.lazy.Driver(ctx)
 	if err != nil {
 		return fmt.Errorf("%w: open store %s/%s: %w: %s",
 			ErrPrecondition, name.Account, name.Store, err, s.remedyFor(name, err))

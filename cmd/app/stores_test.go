@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/file"
 	"github.com/millrace/millrace/streams/storage/limit"
 )
 
@@ -144,4 +145,16 @@ func TestStoreAway(t *testing.T) {
 			t.Errorf("look after close: got %v, want that the driver is closed", err)
 		}
 	})
+}
+
+// marked writes a store's marker to root.
+func marked(t *testing.T, id, root string) {
+	t.Helper()
+	f, err := file.Open(file.Config{ID: id, Root: root, Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(f.WriteMarker(t.Context()), f.Close()); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -68,7 +68,7 @@ func (a *App) tidyStore(
 	if err := st.Marker(ctx); err != nil {
 		return done, true, fmt.Errorf("read the store's marker: %w", err)
 	}
-	d, err := st.lazy.available(ctx)
+	d, err := st.lazy.Available(ctx)
 	if err != nil {
 		return done, true, err
 	}

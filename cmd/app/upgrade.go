@@ -26,7 +26,7 @@ func UpgradeStore(
 	if !ok {
 		return done, fmt.Errorf("%w: the configuration has no store %s/%s", ErrPrecondition, name.Account, name.Store)
 	}
-	d, err := st.lazy.open(ctx)
+	d, err := st.lazy.Driver(ctx)
 	if err != nil {
 		return done, fmt.Errorf("%w: open store %s/%s: %w: %s",
 			ErrPrecondition, name.Account, name.Store, err, stores.remedyFor(name, err))
