@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
@@ -124,7 +125,7 @@ func TestListen(t *testing.T) {
 	a := &App{cfg: &config.Config{HTTP: config.HTTP{Listen: taken.Addr().String()}}, log: slog.New(slog.DiscardHandler)}
 	// Run finds that out before it touches an engine: there is none here.
 	err = a.Run(t.Context(), nil)
-	if !errors.Is(err, ErrPrecondition) ||
+	if !errors.Is(err, precondition.Err) ||
 		!strings.Contains(err.Error(), "http.listen: listen tcp "+taken.Addr().String()+": bind: address already in use") {
 		t.Errorf("got %v, want what is wrong with which setting", err)
 	}

@@ -5,13 +5,14 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/streams/storage/emit"
 )
 
 // Emitting returns an account's store that publishes a Change for every mutation. If outbox.dir is
 // set, its outbox is a file there, and contains the mutations that an earlier process could not
 // publish: Run of the returned store publishes them. One process at a time can open the outbox; for
-// another the error wraps ErrPrecondition.
+// another the error wraps precondition.Err.
 func (a *App) Emitting(account, id, agent string) (*emit.Store, error) {
 	st, ok := a.stores.Store(account, id)
 	if !ok {
@@ -22,7 +23,7 @@ func (a *App) Emitting(account, id, agent string) (*emit.Store, error) {
 		f, err := emit.OpenFile(emit.FileConfig{Dir: filepath.Join(dir, account, id), Limit: int64(a.cfg.Outbox.Limit)})
 		switch {
 		case errors.Is(err, emit.ErrLocked), errors.Is(err, emit.ErrOutboxDamaged), errors.Is(err, emit.ErrOutboxFormat):
-			return nil, fmt.Errorf("%w: %w", ErrPrecondition, err)
+			return nil, fmt.Errorf("%w: %w", precondition.Err, err)
 		case err != nil:
 			return nil, err
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/streams/kafka"
 )
 
@@ -52,7 +53,7 @@ func (a *App) listen(ctx context.Context) (net.Listener, error) {
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.HTTP.Listen)
 	if err != nil {
-		return nil, fmt.Errorf("%w: http.listen: %w", ErrPrecondition, err)
+		return nil, fmt.Errorf("%w: http.listen: %w", precondition.Err, err)
 	}
 	a.log.Info("listen", "address", l.Addr().String())
 	return l, nil

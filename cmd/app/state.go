@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/precondition"
 	clickhouse "github.com/millrace/millrace/sinks/clickhouse/embedded"
 	kafka "github.com/millrace/millrace/streams/kafka/embedded"
 )
@@ -35,10 +36,6 @@ const partitions = 2
 
 // stateFile marks a directory as a state directory, and has its version.
 const stateFile = "state.json"
-
-// ErrPrecondition is wrapped by errors that an operator must resolve before a retry, such as a
-// state directory that is in use, or a store without its marker.
-var ErrPrecondition = errors.New("precondition")
 
 // State is a state directory and the embedded engines that run in it: a Kafka broker and a
 // ClickHouse server, both on loopback. One process at a time holds it.
@@ -118,7 +115,7 @@ func (s *State) claim() (err error) {
 		holder, _ := io.ReadAll(io.LimitReader(s.lock, 32))
 		return fmt.Errorf(
 			"%w: state directory %s is in use by process %s: stop it first, or name another directory with --state",
-			ErrPrecondition, s.dir, strings.TrimSpace(string(holder)))
+			precondition.Err, s.dir, strings.TrimSpace(string(holder)))
 	}
 	if err := s.checkVersion(); err != nil {
 		return err
@@ -144,7 +141,7 @@ func (s *State) recognise() error {
 	for _, e := range entries {
 		if e.Name() != "lock" && !strings.HasPrefix(e.Name(), tmpPrefix) { // a killed process can leave these
 			return fmt.Errorf("%w: %s holds %s but no %s: it is not a state directory; name an empty or new one with --state",
-				ErrPrecondition, s.dir, e.Name(), stateFile)
+				precondition.Err, s.dir, e.Name(), stateFile)
 		}
 	}
 	return nil
@@ -170,12 +167,12 @@ func (s *State) checkVersion() error {
 	}
 	if err := json.Unmarshal(data, &held); err != nil {
 		return fmt.Errorf("%w: %s is not readable (%w): restore it or name another directory with --state",
-			ErrPrecondition, file, err)
+			precondition.Err, file, err)
 	}
 	if held.Version != stateVersion {
 		return fmt.Errorf("%w: state directory %s has version %d, this millrace reads version %d: "+
 			"use the millrace that made it, or name another directory with --state",
-			ErrPrecondition, s.dir, held.Version, stateVersion)
+			precondition.Err, s.dir, held.Version, stateVersion)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -146,7 +147,7 @@ func selectStores(all []StoreView, names []StoreName) (some []StoreView, err err
 			}
 		}
 		if len(some) == before {
-			return nil, fmt.Errorf("%w: the configuration has no store %s/%s", ErrPrecondition, n.Account, n.Store)
+			return nil, fmt.Errorf("%w: the configuration has no store %s/%s", precondition.Err, n.Account, n.Store)
 		}
 	}
 	return some, nil

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/fixity"
 	"github.com/millrace/millrace/streams/kafka"
@@ -68,15 +69,7 @@ func newStores(cfg *config.Config, log *slog.Logger) (*Stores, error) {
 			return primaryFirst(s.byKey[schemas.Key(a.ID, x)].cfg) - primaryFirst(s.byKey[schemas.Key(a.ID, y)].cfg)
 		})
 	}
-	return s, precondition(errs)
-}
-
-// precondition joins errors and wraps ErrPrecondition; nil if there are none.
-func precondition(errs []error) error {
-	if len(errs) == 0 {
-		return nil
-	}
-	return fmt.Errorf("%w: %w", ErrPrecondition, errors.Join(errs...))
+	return s, precondition.Join(errs)
 }
 
 func primaryFirst(c config.Store) int {
@@ -203,7 +196,7 @@ func (s *Stores) checkMarkers(ctx context.Context) error {
 			}
 		}
 	}
-	return precondition(errs)
+	return precondition.Join(errs)
 }
 
 // remedy returns advice to the operator about a marker that could not be read.
@@ -236,12 +229,12 @@ func (s *Stores) remedyFor(n StoreName, err error) string {
 func (s *Stores) init(ctx context.Context, name StoreName) error {
 	st, ok := s.byKey[schemas.Key(name.Account, name.Store)]
 	if !ok {
-		return fmt.Errorf("%w: the configuration has no store %s/%s", ErrPrecondition, name.Account, name.Store)
+		return fmt.Errorf("%w: the configuration has no store %s/%s", precondition.Err, name.Account, name.Store)
 	}
 	d, err := st.lazy.Driver(ctx)
 	if err != nil {
 		return fmt.Errorf("%w: open store %s/%s: %w: %s",
-			ErrPrecondition, name.Account, name.Store, err, s.remedyFor(name, err))
+			precondition.Err, name.Account, name.Store, err, s.remedyFor(name, err))
 	}
 	if err = d.Marker(ctx); errors.Is(err, storage.ErrNoMarker) {
 		err = d.WriteMarker(ctx)
@@ -249,7 +242,7 @@ func (s *Stores) init(ctx context.Context, name StoreName) error {
 	switch state := stateOf(err); {
 	case state == storeOther, state == storeUnavailable, state == storeUnusable: // a retry does not help
 		return fmt.Errorf("%w: mark store %s/%s: %w: %s",
-			ErrPrecondition, name.Account, name.Store, err, s.remedyFor(name, err))
+			precondition.Err, name.Account, name.Store, err, s.remedyFor(name, err))
 	case err != nil:
 		return fmt.Errorf("mark store %s/%s: %w", name.Account, name.Store, err)
 	}

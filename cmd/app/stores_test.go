@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/file"
@@ -76,7 +77,7 @@ func TestStoreAway(t *testing.T) {
 		}
 		// Checks before the start go directly to the store and do not change the breaker.
 		for range 10 {
-			if err := s.checkMarkers(ctx); !errors.Is(err, storage.ErrNoMarker) || !errors.Is(err, ErrPrecondition) {
+			if err := s.checkMarkers(ctx); !errors.Is(err, storage.ErrNoMarker) || !errors.Is(err, precondition.Err) {
 				t.Fatalf("checkMarkers: got %v, want the missing marker", err)
 			}
 		}

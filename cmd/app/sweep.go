@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -76,7 +77,7 @@ type Round struct {
 // that is due.
 func (a *App) SweepFixity(ctx context.Context, o SweepOrder) (Round, error) {
 	if _, ok := a.stores.Store(o.Account, o.Store); !ok {
-		return Round{}, fmt.Errorf("%w: the configuration has no store %s/%s", ErrPrecondition, o.Account, o.Store)
+		return Round{}, fmt.Errorf("%w: the configuration has no store %s/%s", precondition.Err, o.Account, o.Store)
 	}
 	c := sweep.FixityConfig{Account: o.Account, Store: o.Store, Space: o.Space, Period: o.Period, Demand: o.Demand,
 		Large: int64(a.cfg.Duplication.LargeThreshold), Page: sweepPage}
@@ -140,7 +141,7 @@ func (a *App) isFirstRound(ctx context.Context, beside string, c sweep.FixityCon
 }
 
 // errPaused reports that a round stopped because of a pause. It resumes later.
-var errPaused = fmt.Errorf("%w: the sweep is paused: see 'millrace pause list'", ErrPrecondition)
+var errPaused = fmt.Errorf("%w: the sweep is paused: see 'millrace pause list'", precondition.Err)
 
 // runRound runs m. If the sweep, its store or its account is paused, it starts no further page and
 // returns errPaused.

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/millrace/progress"
 	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
@@ -52,7 +53,7 @@ func (f *engineFlags) open(ctx context.Context, stderr io.Writer, without app.St
 		return nil, fmt.Errorf("%w: --config and --state exclude each other here", usage.Err)
 	}
 	if !app.IsState(f.state) {
-		return nil, fmt.Errorf("%w: %s is not the state directory of a demo or standalone", app.ErrPrecondition, f.state)
+		return nil, fmt.Errorf("%w: %s is not the state directory of a demo or standalone", precondition.Err, f.state)
 	}
 	display := progress.New(stderr)
 	log := slog.New(slog.NewTextHandler(display, &slog.HandlerOptions{Level: slog.LevelWarn}))

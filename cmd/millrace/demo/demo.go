@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/millrace/progress"
 	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/storage/emit"
@@ -240,12 +241,12 @@ func (d *demo) initCheckpoint(files []file, skipped []skip, five []string) error
 	if m.Step > 0 {
 		if m.Dir != d.cfg.Dir {
 			return fmt.Errorf("%w: the demo in %s uses %s, not %s: name that folder, or another --state",
-				app.ErrPrecondition, d.cfg.State, m.Dir, d.cfg.Dir)
+				precondition.Err, d.cfg.State, m.Dir, d.cfg.Dir)
 		}
 		m.Kind = cmp.Or(m.Kind, kindFile)
 		if d.cfg.Stores != "" && d.cfg.Stores != m.Kind {
 			return fmt.Errorf("%w: the demo in %s has stores of kind %s, not %s: leave --stores out, or name another --state",
-				app.ErrPrecondition, d.cfg.State, m.Kind, d.cfg.Stores)
+				precondition.Err, d.cfg.State, m.Kind, d.cfg.Stores)
 		}
 		return nil
 	}

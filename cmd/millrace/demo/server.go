@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/streams/storage/s3/s3proc"
 )
 
@@ -114,7 +115,7 @@ func (s *server) checkXattrs() error {
 	err := unix.Setxattr(s.dir, "user.millrace", []byte("1"), 0)
 	if errors.Is(err, unix.ENOTSUP) {
 		return fmt.Errorf("%w: the file system of %s has no extended attributes, which the S3 server needs: "+
-			"name a directory of another one with --state", app.ErrPrecondition, s.dir)
+			"name a directory of another one with --state", precondition.Err, s.dir)
 	} else if err != nil {
 		return fmt.Errorf("test extended attributes in %s: %w", s.dir, err)
 	}
