@@ -61,6 +61,8 @@ func layers() []layer {
 		{[]string{"cmd/config"}, []string{nearest}},
 		{[]string{"cmd/millrace-clickhouse", "cmd/millrace/progress"}, nil},
 		{[]string{"cmd/precondition"}, nil},
+		{[]string{"cmd/statedir"}, []string{"streams/kafka/embedded", "sinks/clickhouse/embedded", "cmd/config",
+			"cmd/precondition"}},
 		{[]string{"cmd/app"}, []string{wire, "streams/...", "sinks/...", "cmd/config", "cmd/precondition"}},
 		{[]string{"cmd/millrace/...", "cmd/millrace-bench/..."}, []string{wire, "streams/...", "sinks/...", "cmd/..."}},
 		{[]string{"examples/..."}, []string{wire, "streams/..."}},
