@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/precondition"
@@ -149,7 +150,7 @@ func metrics(t *testing.T, s *Stores) (all []string) {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(newBreakerMetrics(s))
-	_, body := get(t, handler((&scene{}).health(stallAfter), reg, new(lines).log()), "GET", "/metrics")
+	_, body := get(t, promhttp.HandlerFor(reg, promhttp.HandlerOpts{}), "GET", "/metrics")
 	return strings.Split(body, "\n")
 }
 

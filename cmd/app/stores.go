@@ -8,9 +8,9 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/health"
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/fixity"
@@ -158,23 +158,16 @@ func (s *Stores) limit(account, id string) kafka.Limit {
 	}
 }
 
-// A BreakerState is the availability of a store.
-type BreakerState struct {
-	Account, Store string
-	State          limit.State
-	Since          time.Time // of the last change of availability
-	Cause          error     // the first failure; nil if the store is available
-	Waiting        int       // messages that this process sent to delay lanes since then, and that are not due
-}
-
 // Breakers returns the state of every store, by account and in the order of IDs.
-func (s *Stores) Breakers() []BreakerState {
-	var all []BreakerState
+func (s *Stores) Breakers() []health.Store {
+	var all []health.Store
 	for _, account := range slices.Sorted(maps.Keys(s.accounts)) {
 		for _, id := range s.accounts[account] {
 			key := schemas.Key(account, id)
 			state, since, cause := s.byKey[key].breaker.State()
-			all = append(all, BreakerState{account, id, state, since, cause, s.waiting.Of(key)})
+			all = append(all, health.Store{
+				Account: account, Store: id, State: state, Since: since, Cause: cause, Waiting: s.waiting.Of(key),
+			})
 		}
 	}
 	return all
