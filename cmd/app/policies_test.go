@@ -45,7 +45,7 @@ func (s *site) withPolicies() (write func(name, content string)) {
 	return func(name, content string) {
 		s.t.Helper()
 		// Not in place: the folder may be read meanwhile.
-		whole := filepath.Join(s.t.TempDir(), name)
+		whole := filepath.Join(s.t.TempDir(), filepath.Base(name))
 		err := errors.Join(os.WriteFile(whole, []byte(content), 0o600), os.Rename(whole, filepath.Join(folder, name)))
 		if err != nil {
 			s.t.Fatal(err)
