@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -241,8 +240,8 @@ func (d dueCopies) read(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownC
 	return copies, err
 }
 
-// sweeper requests checks of the copies that have become due, every hour. It also runs trimming,
-// the cleanup of stores, and the recording of group positions.
+// sweeper requests checks of the copies that have become due, every hour. It also does the
+// upkeep of topics, stores and groups.
 func (a *App) sweeper() ([]part, error) {
 	run := func(ctx context.Context) error {
 		changed, cancel := a.controls.Watch()
@@ -269,8 +268,7 @@ func (a *App) sweeper() ([]part, error) {
 		}
 		return nil
 	}
-	return slices.Concat([]part{afterTables("sweeper", run, a.policies)},
-		a.trimmer(a.gapStarts), a.tidier(), a.positionPublisher()), nil
+	return append(a.upkeep(), afterTables("sweeper", run, a.policies)), nil
 }
 
 // sweepDue runs a round over a store if the last one started long enough ago or did not finish.
