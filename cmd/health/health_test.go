@@ -172,7 +172,7 @@ func lag(role schemas.Role, class schemas.Class, topic schemas.Topic, partitions
 }
 
 // From the state of the runtime and the brokers to a status, minute by minute.
-func TestMonitor(t *testing.T) {
+func TestHealth(t *testing.T) {
 	high := member(schemas.RoleCopier, schemas.High, "p.duplication.high")
 	behind := lag(schemas.RoleCopier, schemas.High, schemas.DuplicationHigh, map[int32]int64{0: 3})
 	for name, tt := range map[string]struct {
