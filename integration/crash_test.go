@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/statedir"
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -108,8 +109,7 @@ func manifestOf(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
 	log := slog.New(slog.DiscardHandler)
-	state, err := app.OpenState(t.Context(),
-		app.StateConfig{Dir: dir, Log: log, Progress: t.Output(), WithoutBroker: true})
+	state, err := statedir.Open(t.Context(), statedir.Config{Dir: dir, Log: log, Progress: t.Output(), WithoutBroker: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func manifestOf(t *testing.T, dir string) map[string]string {
 			t.Error(err)
 		}
 	}()
-	cfg, _, err := config.Load(config.Sources{File: app.StateConfigPath(dir)})
+	cfg, _, err := config.Load(config.Sources{File: statedir.ConfigFile(dir)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,7 +60,7 @@ func member(text string) int {
 		ServerSide:     s.ServerSide, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	p, err := kafka.NewPool(cfg, kafka.PoolConfig{
-		Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: s.Workers, Stall: s.Stall,
+		Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}, Workers: s.Workers, StallTimeout: s.Stall,
 		DrainTimeout: 10 * time.Second,
 	}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 		if s.Stubborn != "" && d.Body.(*pb.Change).GetItem() == s.Stubborn {

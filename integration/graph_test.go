@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/statedir"
 	"github.com/millrace/millrace/integration/harness"
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -32,7 +33,7 @@ type setup struct {
 func newSetup(t *testing.T) *setup {
 	t.Helper()
 	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
-	state, err := app.OpenState(t.Context(), app.StateConfig{Dir: t.TempDir(), WithoutEngine: true})
+	state, err := statedir.Open(t.Context(), statedir.Config{Dir: t.TempDir(), WithoutEngine: true})
 	if err != nil {
 		t.Fatal(err)
 	}

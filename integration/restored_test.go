@@ -171,7 +171,7 @@ func (m *memoryLoop) notice(at schemas.Copy) {
 	m.must(err)
 	now := time.Now()
 	d, err := hint.Decide(at, hint.Hint{Kind: hint.Created, Vendor: "watch"},
-		hint.Sight{Present: true, Object: o, Received: now, Now: now})
+		hint.Observation{Present: true, Object: o, Received: now, Now: now})
 	m.must(err)
 	m.publish(schemas.Message{Topic: schemas.Changes, Body: d.Change})
 }

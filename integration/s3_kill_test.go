@@ -272,11 +272,11 @@ func (e emitterSpec) start(t *testing.T, after time.Duration) (said string, kill
 func (e emitterSpec) judge(t *testing.T, s storage.Store) {
 	t.Helper()
 	deeds := map[completed]bool{}
-	for _, d := range storagetest.Journaled[completed](t, e.path("deeds"), emitterKills()) {
+	for _, d := range storagetest.ReadJournal[completed](t, e.path("deeds"), emitterKills()) {
 		deeds[d] = true
 	}
 	unknown := map[string]int{}
-	for _, l := range storagetest.Journaled[struct{ Intent struct{ Item string } }](t,
+	for _, l := range storagetest.ReadJournal[struct{ Intent struct{ Item string } }](t,
 		filepath.Join(e.path("outbox"), "undecided.jsonl"), emitterKills()) {
 		unknown[l.Intent.Item]++
 	}
@@ -311,11 +311,11 @@ func (e emitterSpec) judge(t *testing.T, s storage.Store) {
 func (e emitterSpec) publishedIDs(t *testing.T, deeds map[completed]bool) map[completed]string {
 	t.Helper()
 	turn := map[string]int{} // of puts, by item and digest
-	for i, a := range storagetest.Journaled[intent](t, e.path("aims"), emitterKills()) {
+	for i, a := range storagetest.ReadJournal[intent](t, e.path("aims"), emitterKills()) {
 		turn[a.Item+" "+a.SHA256] = 2 * i
 	}
 	ids, idOf, turnOf, last := map[string]bool{}, map[completed]string{}, map[completed]int{}, map[string]int{}
-	for _, c := range storagetest.Journaled[published](t, e.path("tales"), emitterKills()) {
+	for _, c := range storagetest.ReadJournal[published](t, e.path("tales"), emitterKills()) {
 		if ids[c.ID] {
 			continue // the same id was published again
 		}

@@ -222,7 +222,7 @@ func TestS3Decorators(t *testing.T) {
 		},
 		"limit": func(_ *testing.T, s storage.Store) storage.Store {
 			rates := limit.Rates{Concurrency: 4, RequestsPerSecond: 1e5, BytesPerSecond: 1e10}
-			return limit.NewThrottled(s, limit.NewBreaker(limit.Config{Threshold: 1, Open: time.Hour}),
+			return limit.New(s, limit.NewBreaker(limit.Config{Threshold: 1, Open: time.Hour}),
 				limit.NewThrottle(rates, nil))
 		},
 		"faults": func(_ *testing.T, s storage.Store) storage.Store { return storagetest.NewFaulty(s) },

@@ -1,5 +1,5 @@
-// Package app assembles the parts of millrace into a process. Only this package imports both
-// streams and sinks; it shows which parts a role consists of.
+// Package app assembles the parts of millrace into a process. Only this package connects streams with
+// sinks; it shows which parts a role consists of.
 //
 // The first failure of a part stops all others, and a stop is bounded in time. A role starts after
 // the tables that it needs have been read. A role does not wait for an engine or a store that it

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -34,7 +35,7 @@ func TestApproveRepairRefuses(t *testing.T) {
 		"repair is off":           {Account: "acme", Store: "2", Kind: "content-corrupt"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := a.ApproveRepair(t.Context(), i, Actor{Who: "ann"}); !errors.Is(err, ErrPrecondition) {
+			if _, err := a.ApproveRepair(t.Context(), i, Actor{Who: "ann"}); !errors.Is(err, precondition.Err) {
 				t.Errorf("got %v, want a precondition", err)
 			}
 		})

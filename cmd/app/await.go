@@ -18,6 +18,8 @@ const (
 	minPollInterval    = 250 * time.Millisecond
 	maxPollInterval    = 5 * time.Second
 	pollIntervalFactor = 4
+	// requestTimeout bounds one call of Look, and other single queries.
+	requestTimeout = 10 * time.Second
 	// standstillTimeout bounds one call of Standstill.
 	standstillTimeout = 5 * time.Second
 )

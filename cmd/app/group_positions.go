@@ -12,14 +12,9 @@ import (
 // delete the offsets of a group, the group repeats the work since the last recording.
 const positionInterval = 10 * time.Minute
 
-// positionPublisher records the positions of groups, for the case that the brokers delete their
-// offsets.
-func (a *App) positionPublisher() []part {
-	return []part{a.periodic("group positions", positionInterval, a.publishPositions)}
-}
-
-// publishPositions publishes the positions that are not recorded, each by itself: one that is too
-// large does not block the others. The next run repeats what failed.
+// publishPositions publishes the positions of groups that are not recorded, for the case that the
+// brokers delete their offsets. Each is published by itself: one that is too large does not block the
+// others. The next run repeats what failed.
 func (a *App) publishPositions(ctx context.Context) {
 	all, err := a.admin.Positions(ctx)
 	errs := []error{err}

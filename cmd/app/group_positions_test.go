@@ -13,7 +13,7 @@ import (
 
 // Changed positions of groups are recorded. After a failure, or a lost acknowledgement, the next
 // run records them.
-func TestPositionPublisher(t *testing.T) {
+func TestPublishPositions(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]kafkatest.Fault{"refused": kafkatest.Refused,
 		"done, but reported lost": kafkatest.DoneNotAcknowledged} {
@@ -36,9 +36,9 @@ func TestPositionPublisher(t *testing.T) {
 				ended := make(chan error, 2)
 				go func() { ended <- g.Run(ctx) }()
 				time.Sleep(time.Minute)
-				parts := a.positionPublisher()
+				positions := a.periodic("group positions", positionInterval, a.publishPositions)
 				mend := b.FailProduce(schemas.Checkpoints, fault, -1)
-				go func() { ended <- parts[0].run(ctx) }()
+				go func() { ended <- positions.run(ctx) }()
 				time.Sleep(time.Minute)
 				mend()
 				count := func() int { return len(b.Read(schemas.Checkpoints)) }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/inventory"
@@ -252,7 +253,7 @@ func (i *Import) skips(c *ImportCheck, r importRow) bool {
 // Sound returns the number of rows that can be published.
 func (c *ImportCheck) Sound() int64 { return c.Rows - c.Skipped }
 
-// RequireStore returns ErrPrecondition if the configuration does not have a store.
+// RequireStore returns precondition.Err if the configuration does not have a store.
 func RequireStore(cfg *config.Config, account, store string) error {
 	for _, a := range cfg.Accounts {
 		for _, s := range a.Stores {
@@ -261,7 +262,7 @@ func RequireStore(cfg *config.Config, account, store string) error {
 			}
 		}
 	}
-	return fmt.Errorf("%w: the configuration has no store %s/%s", ErrPrecondition, account, store)
+	return fmt.Errorf("%w: the configuration has no store %s/%s", precondition.Err, account, store)
 }
 
 // OpenProducer returns a producer that sets the source of its messages. The caller closes it.

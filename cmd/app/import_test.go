@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/inventory"
@@ -270,7 +271,7 @@ func TestCheckStore(t *testing.T) {
 		ok             bool
 	}{{"acme", "1", true}, {"acme", "2", false}, {"other", "1", false}} {
 		if err := RequireStore(cfg, c.account, c.store); (err == nil) != c.ok || err != nil &&
-			!errors.Is(err, ErrPrecondition) {
+			!errors.Is(err, precondition.Err) {
 			t.Errorf("%s/%s: %v", c.account, c.store, err)
 		}
 	}

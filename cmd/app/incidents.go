@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/incident"
@@ -83,10 +84,10 @@ func (a *App) ApproveRepair(ctx context.Context, i *pb.Incident, by Actor) (acti
 	key := schemas.IncidentKey(i)
 	switch {
 	case !steward.Repairable(i.GetKind()):
-		return "", fmt.Errorf("%w: incident %s: there is no repair for the kind %s", ErrPrecondition, key, i.GetKind())
+		return "", fmt.Errorf("%w: incident %s: there is no repair for the kind %s", precondition.Err, key, i.GetKind())
 	case a.stores.RepairMode(i.GetAccount(), i.GetStore()) == steward.Off:
 		return "", fmt.Errorf("%w: incident %s: repair is off for store %s/%s",
-			ErrPrecondition, key, i.GetAccount(), i.GetStore())
+			precondition.Err, key, i.GetAccount(), i.GetStore())
 	}
 	done := by.action(steward.ActionApprove, i)
 	return done.GetId(), a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: done})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/ingest"
 	"github.com/millrace/millrace/streams/ingest/hint"
@@ -100,11 +101,11 @@ func (a *App) serveIngest(ctx context.Context, m *ingest.Metrics) error {
 		Memory: int64(c.Memory),
 	}, a.producer, a.stores, m, a.log)
 	if err != nil {
-		return fmt.Errorf("%w: ingest.tokens: %w", ErrPrecondition, err)
+		return fmt.Errorf("%w: ingest.tokens: %w", precondition.Err, err)
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", c.Listen)
 	if err != nil {
-		return fmt.Errorf("%w: ingest.listen: %w", ErrPrecondition, err)
+		return fmt.Errorf("%w: ingest.listen: %w", precondition.Err, err)
 	}
 	a.log.Info("listen for events", "address", l.Addr().String(), "tokens", len(tokens))
 	return serveOn(ctx, l, &http.Server{
@@ -120,7 +121,7 @@ func tokensOf(ctx context.Context, all []config.Token) ([]ingest.Token, error) {
 	for _, t := range all {
 		secret, err := t.Token.Resolve(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("%w: ingest.tokens: %s: %w", ErrPrecondition, t.Name, err)
+			return nil, fmt.Errorf("%w: ingest.tokens: %s: %w", precondition.Err, t.Name, err)
 		}
 		tokens = append(tokens, ingest.Token{Name: t.Name, Account: t.Account, Secret: secret})
 	}

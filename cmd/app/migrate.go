@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -123,14 +124,14 @@ func (a *App) havePositionsBegun(ctx context.Context) (begun bool, err error) {
 	return begun, nil
 }
 
-// asPrecondition wraps errors that an operator must resolve before a retry with ErrPrecondition.
+// asPrecondition wraps errors that an operator must resolve before a retry with precondition.Err.
 func asPrecondition(err error) error {
 	for _, kind := range []error{
 		clickhouse.ErrMigration, clickhouse.ErrChanged, clickhouse.ErrForm, clickhouse.ErrCluster,
 		clickhouse.ErrReplicas, clickhouse.ErrAltered, clickhouse.ErrAccess, clickhouse.ErrOlder, kafka.ErrLoginRejected,
 	} {
 		if errors.Is(err, kind) {
-			return fmt.Errorf("%w: %w", ErrPrecondition, err)
+			return fmt.Errorf("%w: %w", precondition.Err, err)
 		}
 	}
 	return err

@@ -3,14 +3,12 @@ package app
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -20,11 +18,12 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/health"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
-	"github.com/millrace/millrace/streams/storage/limit"
 )
 
 func get(t *testing.T, h http.Handler, method, path string) (int, string) {
@@ -32,87 +31,6 @@ func get(t *testing.T, h http.Handler, method, path string) (int, string) {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), method, path, nil))
 	return w.Code, w.Body.String()
-}
-
-func TestHandler(t *testing.T) {
-	s := scene{states: []kafka.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")}}
-	h, one := s.health(stallAfter), limit.Closed
-	h.breakers = func() []BreakerState {
-		return []BreakerState{{Account: "acme", Store: "1", State: one},
-			{Account: "acme", Store: "2", State: limit.Open, Since: time.Unix(1000, 0).UTC(),
-				Cause: errors.New("input/output error")}}
-	}
-	srv := handler(h, newRegistry(), h.log)
-	codes := func() (got [3]int) {
-		for i, path := range []string{"/startupz", "/readyz", "/livez"} {
-			got[i], _ = get(t, srv, http.MethodGet, path)
-		}
-		return got
-	}
-	check := func(when string, want [3]int) {
-		t.Helper()
-		if got := codes(); got != want {
-			t.Errorf("%s: got %v, want %v", when, got, want)
-		}
-	}
-	check("before the first look", [3]int{503, 503, 200})
-	s.states[0].Member = false
-	h.collect(t.Context())
-	check("before it has joined", [3]int{503, 503, 200})
-	s.states[0].Member = true
-	check("joined", [3]int{200, 200, 200})
-	one = limit.Open
-	check("every store is away", [3]int{200, 503, 200})
-	one = limit.Closed
-	check("one store is back", [3]int{200, 200, 200})
-	s.states[0].Member = false
-	check("out of its group: it has started all the same", [3]int{200, 503, 200})
-	s.states[0].Member, s.ping = true, errors.New("refused")
-	h.collect(t.Context())
-	check("ClickHouse is away", [3]int{200, 503, 200})
-	s.states[0].Stuck = 1
-	check("stuck", [3]int{200, 503, 503})
-
-	_, body := get(t, srv, http.MethodGet, "/livez")
-	var got struct {
-		Live, Ready, Started bool
-		Reasons              []string
-		Engines              map[string]string
-		Roles                []struct {
-			Role   string
-			Member bool
-			Stuck  int
-		}
-		Breakers []breakerReport
-	}
-	if err := json.Unmarshal([]byte(body), &got); err != nil {
-		t.Fatalf("%v in %s", err, body)
-	}
-	want := got
-	want.Live, want.Ready, want.Started = false, false, true
-	want.Reasons = []string{"clickhouse is unavailable: refused",
-		"role copier: 1 tasks have not ended after they were cancelled"}
-	want.Engines = map[string]string{"kafka": "ok", "clickhouse": "refused"}
-	want.Roles = want.Roles[:1]
-	want.Roles[0].Role, want.Roles[0].Member, want.Roles[0].Stuck = "copier", true, 1
-	want.Breakers = []breakerReport{{Store: "acme/1", State: limit.Closed.String()},
-		{Store: "acme/2", State: limit.Open.String(), Since: time.Unix(1000, 0).UTC(), Cause: "input/output error"}}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v\nwant %+v\nin %s", got, want, body)
-	}
-	if code, body := get(t, srv, http.MethodGet, "/metrics"); code != 200 || !strings.Contains(body, "go_goroutines ") ||
-		!strings.Contains(body, "process_cpu_seconds_total ") {
-		t.Errorf("metrics: got %d: %.200s", code, body)
-	}
-	for path, want := range map[string]int{"/": 404, "/debug/pprof/": 404, "/metrics": 405, "/livez": 405} {
-		method := http.MethodGet
-		if want == 405 {
-			method = http.MethodPost
-		}
-		if code, _ := get(t, srv, method, path); code != want {
-			t.Errorf("%s %s: got %d, want %d", method, path, code, want)
-		}
-	}
 }
 
 func TestListen(t *testing.T) {
@@ -124,7 +42,7 @@ func TestListen(t *testing.T) {
 	a := &App{cfg: &config.Config{HTTP: config.HTTP{Listen: taken.Addr().String()}}, log: slog.New(slog.DiscardHandler)}
 	// Run finds that out before it touches an engine: there is none here.
 	err = a.Run(t.Context(), nil)
-	if !errors.Is(err, ErrPrecondition) ||
+	if !errors.Is(err, precondition.Err) ||
 		!strings.Contains(err.Error(), "http.listen: listen tcp "+taken.Addr().String()+": bind: address already in use") {
 		t.Errorf("got %v, want what is wrong with which setting", err)
 	}
@@ -192,7 +110,7 @@ func TestServeStops(t *testing.T) {
 func TestObserved(t *testing.T) {
 	b := kafkatest.New(t, kafkatest.Options{RealTime: true})
 	log := slog.New(slog.DiscardHandler)
-	reg := newRegistry()
+	reg := health.NewRegistry()
 	cfg := b.Config()
 	cfg.Metrics = kafka.NewMetrics(reg)
 	admin, err := kafka.NewAdmin(cfg)
@@ -211,10 +129,9 @@ func TestObserved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &health{log: log, stall: 2 * time.Second, prefix: cfg.Prefix, states: cfg.Metrics.State, lags: admin.Lags,
-		ping: func(context.Context) error { return nil }, breakers: func() []BreakerState { return nil },
-		policies:   func() []string { return nil },
-		unreadable: func() []string { return nil }, stopped: kafka.NewUnreadables().Batches, publish: cfg.Metrics.SetLags}
+	h := health.New(health.Config{Log: log, StallAfter: 2 * time.Second, TopicPrefix: cfg.Prefix,
+		Roles: cfg.Metrics.State, Lags: admin.Lags, Ping: func(context.Context) error { return nil },
+		Unreadable: func() []string { return nil }, Stopped: kafka.NewUnreadables().Batches, SetLags: cfg.Metrics.SetLags})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -222,8 +139,8 @@ func TestObserved(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	stopped := make(chan error, 1)
 	go func() {
-		stopped <- supervise(ctx, log, 20*time.Second, part{"planner", g.Run}, part{"health", h.run},
-			part{"http", func(ctx context.Context) error { return serve(ctx, l, handler(h, reg, log), log) }})
+		stopped <- supervise(ctx, log, 20*time.Second, part{"planner", g.Run}, part{"health", h.Run},
+			part{"http", func(ctx context.Context) error { return serve(ctx, l, h.Handler(reg), log) }})
 	}()
 	await := func(path string, code int, holds ...string) {
 		t.Helper()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/streams/storage/emit"
 	"github.com/millrace/millrace/streams/storage/outbox"
 )
@@ -12,7 +13,7 @@ import (
 // EmittingStore returns an account's store that publishes a Change for every mutation. If outbox.dir is
 // set, its outbox is a file there, and contains the mutations that an earlier process could not
 // publish: Run of the returned store publishes them. One process at a time can open the outbox; for
-// another the error wraps ErrPrecondition.
+// another the error wraps precondition.Err.
 func (a *App) EmittingStore(account, id, agent string) (*emit.Store, error) {
 	st, ok := a.stores.Store(account, id)
 	if !ok {
@@ -23,7 +24,7 @@ func (a *App) EmittingStore(account, id, agent string) (*emit.Store, error) {
 		f, err := outbox.Open(outbox.Config{Dir: filepath.Join(dir, account, id), Limit: int64(a.cfg.Outbox.Limit)})
 		switch {
 		case errors.Is(err, outbox.ErrLocked), errors.Is(err, outbox.ErrDamaged), errors.Is(err, outbox.ErrFormat):
-			return nil, fmt.Errorf("%w: %w", ErrPrecondition, err)
+			return nil, fmt.Errorf("%w: %w", precondition.Err, err)
 		case err != nil:
 			return nil, err
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/storage"
 )
@@ -40,8 +41,8 @@ func TestEmittingOutlivesItsProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := second.EmittingStore("acme", "1", "test"); !errors.Is(err, ErrPrecondition) {
-		t.Errorf("a second opener: %v, want ErrPrecondition", err)
+	if _, err := second.EmittingStore("acme", "1", "test"); !errors.Is(err, precondition.Err) {
+		t.Errorf("a second opener: %v, want precondition.Err", err)
 	}
 	if _, err := second.EmittingStore("acme", "2", "test"); err != nil {
 		t.Errorf("the outbox of another store: %v", err)

@@ -44,7 +44,10 @@ func (s *site) withPolicies() (write func(name, content string)) {
 	s.cfg = &cfg
 	return func(name, content string) {
 		s.t.Helper()
-		if err := WriteFile(filepath.Join(folder, name), []byte(content)); err != nil {
+		// Not in place: the folder may be read meanwhile.
+		whole := filepath.Join(s.t.TempDir(), filepath.Base(name))
+		err := errors.Join(os.WriteFile(whole, []byte(content), 0o600), os.Rename(whole, filepath.Join(folder, name)))
+		if err != nil {
 			s.t.Fatal(err)
 		}
 	}

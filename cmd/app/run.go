@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/cmd/health"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -30,12 +31,32 @@ func (a *App) Run(ctx context.Context, roles []schemas.Role) error {
 	return w.serveAndRun(ctx, l, roles)
 }
 
+// newHealth returns the monitor of a process with the given needs. s is the check of ClickHouse.
+func (a *App) newHealth(n needs, s *schema) *health.Monitor {
+	m := a.kafka.Metrics
+	c := health.Config{
+		Log: a.log, StallAfter: a.cfg.Health.StallAfter, TopicPrefix: a.cfg.Kafka.TopicPrefix,
+		Roles: m.State, Lags: a.admin.Lags, Unreadable: func() []string { return a.unreadableRecords(n) },
+		Stopped: a.unreadable.Batches, SetLags: m.SetLags,
+	}
+	if n.clickhouse {
+		c.Ping = s.ping
+	}
+	if n.stores {
+		c.Stores = a.stores.Breakers
+	}
+	if n.policies {
+		c.Policies = a.folder.refused
+	}
+	return health.New(c)
+}
+
 // appRun is one Run of an App.
 type appRun struct {
 	*App
 	needs  needs
 	schema *schema
-	health *health // nil: http.listen is not set
+	health *health.Monitor // nil: http.listen is not set
 }
 
 // serveAndRun is run with the HTTP server, which also answers before the parts start and while they
@@ -43,7 +64,7 @@ type appRun struct {
 func (w appRun) serveAndRun(ctx context.Context, l net.Listener, roles []schemas.Role) error {
 	g, gctx := errgroup.WithContext(ctx)
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
-	g.Go(func() error { return serve(serving, l, handler(w.health, w.registry, w.log), w.log) })
+	g.Go(func() error { return serve(serving, l, w.health.Handler(w.registry), w.log) })
 	g.Go(func() error {
 		defer stop()
 		return w.run(gctx, roles)
@@ -58,7 +79,9 @@ func (w appRun) run(ctx context.Context, roles []schemas.Role) error {
 	}
 	defer w.tracing.stop(ctx)
 	defer context.AfterFunc(ctx, func() {
-		w.health.stop()
+		if w.health != nil {
+			w.health.Stop()
+		}
 		w.log.Info("stop: running tasks may end within the drain, or are cancelled and repeated later", "drain", w.drain)
 	})()
 	parts, err := w.parts(roles)
@@ -117,7 +140,7 @@ func (w appRun) parts(roles []schemas.Role) ([]part, error) {
 		close(w.folder.published)
 	}
 	if w.health != nil {
-		parts = append(parts, part{"health", w.health.run})
+		parts = append(parts, part{"health", w.health.Run})
 	}
 	for _, role := range roles {
 		made, err := w.role(role)

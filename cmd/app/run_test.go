@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/embedded"
 	"github.com/millrace/millrace/streams/policy"
@@ -234,7 +235,7 @@ func TestRunRefusesAWrongMarker(t *testing.T) {
 	defer a.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := a.Run(ctx, []schemas.Role{schemas.RoleCopier}); !errors.Is(err, ErrPrecondition) ||
+	if err := a.Run(ctx, []schemas.Role{schemas.RoleCopier}); !errors.Is(err, precondition.Err) ||
 		!errors.Is(err, storage.ErrWrongMarker) {
 		t.Errorf("got %v, want the wrong marker", err)
 	}

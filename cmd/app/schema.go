@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/retry"
@@ -46,7 +47,7 @@ func (s *schema) checkOnce(run context.Context) error {
 	ctx, cancel := context.WithTimeout(run, schemaLimit)
 	defer cancel()
 	err := s.check(ctx)
-	if err = asPrecondition(err); errors.Is(err, ErrPrecondition) {
+	if err = asPrecondition(err); errors.Is(err, precondition.Err) {
 		return err
 	}
 	if run.Err() == nil {

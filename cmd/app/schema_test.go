@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
@@ -43,7 +44,7 @@ func TestSchema(t *testing.T) {
 						}
 						return err
 					}}
-				if err := s.checkOnce(ctx); !errors.Is(err, tt.start) || tt.start != nil && !errors.Is(err, ErrPrecondition) {
+				if err := s.checkOnce(ctx); !errors.Is(err, tt.start) || tt.start != nil && !errors.Is(err, precondition.Err) {
 					t.Fatalf("at the start: got %v, want %v", err, tt.start)
 				}
 				if tt.start != nil {
@@ -57,7 +58,7 @@ func TestSchema(t *testing.T) {
 					t.Errorf("ping: got %v, want %v", got, tt.ping)
 				}
 				cancel()
-				if err := <-ended; !errors.Is(err, tt.later) || tt.later != nil && !errors.Is(err, ErrPrecondition) {
+				if err := <-ended; !errors.Is(err, tt.later) || tt.later != nil && !errors.Is(err, precondition.Err) {
 					t.Errorf("ended with %v, want %v", err, tt.later)
 				}
 				if tt.ping == nil && tt.later == nil && n != len(tt.says) {

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,11 +9,10 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/cmd/health"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/streams/kafka"
 )
 
@@ -25,19 +23,11 @@ const (
 	serveWrite  = 20 * time.Second
 	serveIdle   = time.Minute
 	serveStop   = 3 * time.Second
-	scrapes     = 4 // concurrent ones
 )
-
-// newRegistry returns a registry with the metrics of the Go runtime and the process.
-func newRegistry() *prometheus.Registry {
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return reg
-}
 
 // registerMetrics creates the metrics. Without http.listen only the process itself reads them.
 func (a *App) registerMetrics() {
-	reg := newRegistry()
+	reg := health.NewRegistry()
 	a.kafka.Metrics = kafka.NewMetrics(reg)
 	if a.cfg.HTTP.Listen != "" {
 		a.registry = reg
@@ -52,38 +42,10 @@ func (a *App) listen(ctx context.Context) (net.Listener, error) {
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.HTTP.Listen)
 	if err != nil {
-		return nil, fmt.Errorf("%w: http.listen: %w", ErrPrecondition, err)
+		return nil, fmt.Errorf("%w: http.listen: %w", precondition.Err, err)
 	}
 	a.log.Info("listen", "address", l.Addr().String())
 	return l, nil
-}
-
-// handler serves /livez, /readyz, /startupz and /metrics.
-func handler(h *health, reg *prometheus.Registry, log *slog.Logger) http.Handler {
-	mux := http.NewServeMux()
-	probe := func(path string, ok func(status) bool) {
-		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
-			r := h.report()
-			w.Header().Set("Content-Type", "application/json")
-			w.Header().Set("Cache-Control", "no-store")
-			if !ok(r.status) {
-				w.WriteHeader(http.StatusServiceUnavailable)
-			}
-			e := json.NewEncoder(w)
-			e.SetIndent("", "  ")
-			if err := e.Encode(r); err != nil {
-				log.Debug("write response", "path", path, "err", err) // the client has closed the connection
-			}
-		})
-	}
-	probe("/livez", func(v status) bool { return v.Live })
-	probe("/readyz", func(v status) bool { return v.Ready })
-	probe("/startupz", func(v status) bool { return v.Started })
-	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{
-		ErrorLog:            slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-		MaxRequestsInFlight: scrapes, Timeout: serveRead, Registry: reg,
-	}))
-	return mux
 }
 
 // serve serves h on l until ctx is done, and then closes l. Requests have serveStop to end.

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/fixity"
@@ -58,11 +59,11 @@ func (a *App) SpaceGone(ctx context.Context, of StoreName, name string, by Actor
 	}
 	if err := st.Marker(ctx); err != nil {
 		return fmt.Errorf("%w: check space %q in store %s/%s: %w",
-			ErrPrecondition, name, of.Account, of.Store, err)
+			precondition.Err, name, of.Account, of.Store, err)
 	}
 	switch _, err := st.StatSpace(ctx, name); {
 	case err == nil:
-		return fmt.Errorf("%w: store %s/%s has the space %q", ErrPrecondition, of.Account, of.Store, name)
+		return fmt.Errorf("%w: store %s/%s has the space %q", precondition.Err, of.Account, of.Store, name)
 	case !errors.Is(err, storage.ErrNoSpace):
 		return fmt.Errorf("check space %q in store %s/%s: %w", name, of.Account, of.Store, err)
 	}
@@ -80,7 +81,7 @@ func (a *App) SpaceBack(ctx context.Context, of StoreName, name string, by Actor
 func (a *App) storeOf(n StoreName) (storage.Store, error) {
 	st, ok := a.stores.Store(n.Account, n.Store)
 	if !ok {
-		return nil, fmt.Errorf("%w: the configuration has no store %s/%s", ErrPrecondition, n.Account, n.Store)
+		return nil, fmt.Errorf("%w: the configuration has no store %s/%s", precondition.Err, n.Account, n.Store)
 	}
 	return st, nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/space"
@@ -39,7 +40,7 @@ func TestSpaceGone(t *testing.T) {
 		"a store without its marker": {StoreName{"acme", "3"}, "photos"},
 		"no such store":              {StoreName{"acme", "9"}, "photos"},
 	} {
-		if err := a.SpaceGone(t.Context(), tt.of, tt.space, by); !errors.Is(err, ErrPrecondition) {
+		if err := a.SpaceGone(t.Context(), tt.of, tt.space, by); !errors.Is(err, precondition.Err) {
 			t.Errorf("%s: got %v, want a precondition", name, err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -61,7 +62,7 @@ func (s *Stores) checkAtStart(run context.Context) error {
 		})
 	}
 	wg.Wait()
-	return precondition(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
+	return precondition.Join(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
 }
 
 // run probes each unavailable store until it answers: at startup, and whenever its breaker opens.
@@ -95,7 +96,7 @@ func (st store) watch(ctx context.Context) {
 // available reports whether the store was opened and its breaker is closed.
 func (st store) available() bool {
 	is, _, _ := st.breaker.State()
-	return is == limit.Closed && st.lazy.opened.Load() != nil
+	return is == limit.Closed && st.lazy.Opened()
 }
 
 // probe reads the marker if the breaker admits it, and returns the wait before the next probe.

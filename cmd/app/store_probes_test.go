@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/storage"
 )
@@ -121,11 +123,11 @@ func TestWrongMarkerIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = s.checkAtStart(t.Context())
-	if !errors.Is(err, ErrPrecondition) || !errors.Is(err, storage.ErrWrongMarker) ||
+	if !errors.Is(err, precondition.Err) || !errors.Is(err, storage.ErrWrongMarker) ||
 		!strings.Contains(err.Error(), "store acme/1") || strings.Contains(err.Error(), "acme/2:") {
 		t.Errorf("got %v, want what is wrong with acme/1", err)
 	}
-	if err := s.checkMarkers(t.Context()); !errors.Is(err, ErrPrecondition) ||
+	if err := s.checkMarkers(t.Context()); !errors.Is(err, precondition.Err) ||
 		!strings.Contains(err.Error(), "store acme/2") {
 		t.Errorf("the check of all: got %v, want what is wrong with acme/2 too", err)
 	}
@@ -138,7 +140,7 @@ func TestWrongMarkerIsRefused(t *testing.T) {
 func TestUnknownDriver(t *testing.T) {
 	_, err := newStores(&config.Config{Accounts: []config.Account{{ID: "acme",
 		Stores: []config.Store{{ID: "1", Driver: "tape"}}}}}, new(lines).log())
-	if !errors.Is(err, ErrPrecondition) || !strings.Contains(err.Error(), `store acme/1: unknown driver "tape"`) {
+	if !errors.Is(err, precondition.Err) || !strings.Contains(err.Error(), `store acme/1: unknown driver "tape"`) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -148,7 +150,7 @@ func metrics(t *testing.T, s *Stores) (all []string) {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(newBreakerMetrics(s))
-	_, body := get(t, handler((&scene{}).health(stallAfter), reg, new(lines).log()), "GET", "/metrics")
+	_, body := get(t, promhttp.HandlerFor(reg, promhttp.HandlerOpts{}), "GET", "/metrics")
 	return strings.Split(body, "\n")
 }
 

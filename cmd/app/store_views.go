@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -146,7 +147,7 @@ func selectStores(all []StoreInfo, names []StoreName) (some []StoreInfo, err err
 			}
 		}
 		if len(some) == before {
-			return nil, fmt.Errorf("%w: the configuration has no store %s/%s", ErrPrecondition, n.Account, n.Store)
+			return nil, fmt.Errorf("%w: the configuration has no store %s/%s", precondition.Err, n.Account, n.Store)
 		}
 	}
 	return some, nil
@@ -165,7 +166,7 @@ func (s *Stores) observe(ctx context.Context, v *StoreInfo, look func(storage.St
 	}
 	results := make(chan result, 1)
 	go func() { // one that hangs stays until the process ends
-		d, err := m.open(ctx)
+		d, err := m.Driver(ctx)
 		open := err == nil
 		if open {
 			err = look(d, ctx)

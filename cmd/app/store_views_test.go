@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
@@ -90,7 +91,7 @@ func TestCheckStoresOf(t *testing.T) {
 				t.Errorf("state %q, %q; want %q, a line with %q", v.State, said, tt.state, tt.says)
 			}
 			err = InitStore(t.Context(), cfg, slog.New(slog.DiscardHandler), StoreName{"acme", "s"})
-			if mend := tt.state == storeUnavailable; errors.Is(err, ErrPrecondition) != mend {
+			if mend := tt.state == storeUnavailable; errors.Is(err, precondition.Err) != mend {
 				t.Errorf("InitStore: %v, that a person must mend it: want %v", err, mend)
 			}
 		})
@@ -166,7 +167,7 @@ func TestProbeStore(t *testing.T) {
 	if v, err := ProbeStore(t.Context(), cfg, log, StoreName{"acme", "other"}, true); err != nil || v.State != storeOther {
 		t.Errorf("another store's: %+v, %v, want state %q", v, err, storeOther)
 	}
-	if _, err := ProbeStore(t.Context(), cfg, log, name, true); !errors.Is(err, ErrPrecondition) {
-		t.Errorf("a store that is not configured: %v, want ErrPrecondition", err)
+	if _, err := ProbeStore(t.Context(), cfg, log, name, true); !errors.Is(err, precondition.Err) {
+		t.Errorf("a store that is not configured: %v, want precondition.Err", err)
 	}
 }

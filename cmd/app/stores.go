@@ -8,9 +8,10 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/health"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/fixity"
 	"github.com/millrace/millrace/streams/kafka"
@@ -18,6 +19,7 @@ import (
 	"github.com/millrace/millrace/streams/steward"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/file"
+	"github.com/millrace/millrace/streams/storage/lazy"
 	"github.com/millrace/millrace/streams/storage/limit"
 )
 
@@ -34,7 +36,7 @@ type Stores struct {
 
 type store struct {
 	storage.Store // lazy, behind the breaker and the throttle
-	lazy          *lazyStore
+	lazy          *lazy.Store
 	breaker       *limit.Breaker
 	throttle      *limit.Throttle
 	transitions   *transitions
@@ -53,13 +55,13 @@ func newStores(cfg *config.Config, log *slog.Logger) (*Stores, error) {
 				errs = append(errs, fmt.Errorf("store %s/%s: %w", a.ID, c.ID, err))
 				continue
 			}
-			lazy, changes := &lazyStore{kind: c.Driver, openDriver: open}, newTransitions()
+			onDemand, changes := lazy.New(c.Driver, open), newTransitions()
 			b := limit.NewBreaker(limit.Config{Account: a.ID, Store: c.ID, Log: log, Changed: changes.changed})
 			t := limit.NewThrottle(limit.Rates{
 				Concurrency: c.Requests.AtOnce, RequestsPerSecond: float64(c.Requests.PerSecond),
 				BytesPerSecond: float64(c.Requests.BytesPerSecond),
 			}, log.With("account", a.ID, "store", c.ID))
-			s.byKey[schemas.Key(a.ID, c.ID)] = store{limit.New(lazy, b, t), lazy, b, t, changes, c}
+			s.byKey[schemas.Key(a.ID, c.ID)] = store{limit.New(onDemand, b, t), onDemand, b, t, changes, c}
 			s.accounts[a.ID] = append(s.accounts[a.ID], c.ID)
 		}
 		// The primary first: good copies are searched in this order.
@@ -67,15 +69,7 @@ func newStores(cfg *config.Config, log *slog.Logger) (*Stores, error) {
 			return primaryFirst(s.byKey[schemas.Key(a.ID, x)].cfg) - primaryFirst(s.byKey[schemas.Key(a.ID, y)].cfg)
 		})
 	}
-	return s, precondition(errs)
-}
-
-// precondition joins errors and wraps ErrPrecondition; nil if there are none.
-func precondition(errs []error) error {
-	if len(errs) == 0 {
-		return nil
-	}
-	return fmt.Errorf("%w: %w", ErrPrecondition, errors.Join(errs...))
+	return s, precondition.Join(errs)
 }
 
 func primaryFirst(c config.Store) int {
@@ -123,7 +117,7 @@ func CheckStores(ctx context.Context, cfg *config.Config, log *slog.Logger) erro
 func (s *Stores) close() error {
 	var errs []error
 	for _, st := range s.byKey {
-		errs = append(errs, st.lazy.close())
+		errs = append(errs, st.lazy.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -164,23 +158,16 @@ func (s *Stores) limit(account, id string) kafka.Limit {
 	}
 }
 
-// A BreakerState is the availability of a store.
-type BreakerState struct {
-	Account, Store string
-	State          limit.State
-	Since          time.Time // of the last change of availability
-	Cause          error     // the first failure; nil if the store is available
-	Waiting        int       // messages that this process sent to delay lanes since then, and that are not due
-}
-
 // Breakers returns the state of every store, by account and in the order of IDs.
-func (s *Stores) Breakers() []BreakerState {
-	var all []BreakerState
+func (s *Stores) Breakers() []health.Store {
+	var all []health.Store
 	for _, account := range slices.Sorted(maps.Keys(s.accounts)) {
 		for _, id := range s.accounts[account] {
 			key := schemas.Key(account, id)
 			state, since, cause := s.byKey[key].breaker.State()
-			all = append(all, BreakerState{account, id, state, since, cause, s.waiting.Count(key)})
+			all = append(all, health.Store{
+				Account: account, Store: id, State: state, Since: since, Cause: cause, Waiting: s.waiting.Count(key),
+			})
 		}
 	}
 	return all
@@ -202,7 +189,7 @@ func (s *Stores) checkMarkers(ctx context.Context) error {
 			}
 		}
 	}
-	return precondition(errs)
+	return precondition.Join(errs)
 }
 
 // remedy returns advice to the operator about a marker that could not be read.
@@ -235,12 +222,12 @@ func (s *Stores) remedyFor(n StoreName, err error) string {
 func (s *Stores) init(ctx context.Context, name StoreName) error {
 	st, ok := s.byKey[schemas.Key(name.Account, name.Store)]
 	if !ok {
-		return fmt.Errorf("%w: the configuration has no store %s/%s", ErrPrecondition, name.Account, name.Store)
+		return fmt.Errorf("%w: the configuration has no store %s/%s", precondition.Err, name.Account, name.Store)
 	}
-	d, err := st.lazy.open(ctx)
+	d, err := st.lazy.Driver(ctx)
 	if err != nil {
 		return fmt.Errorf("%w: open store %s/%s: %w: %s",
-			ErrPrecondition, name.Account, name.Store, err, s.remedyFor(name, err))
+			precondition.Err, name.Account, name.Store, err, s.remedyFor(name, err))
 	}
 	if err = d.Marker(ctx); errors.Is(err, storage.ErrNoMarker) {
 		err = d.WriteMarker(ctx)
@@ -248,7 +235,7 @@ func (s *Stores) init(ctx context.Context, name StoreName) error {
 	switch state := stateOf(err); {
 	case state == storeOther, state == storeUnavailable, state == storeUnusable: // a retry does not help
 		return fmt.Errorf("%w: mark store %s/%s: %w: %s",
-			ErrPrecondition, name.Account, name.Store, err, s.remedyFor(name, err))
+			precondition.Err, name.Account, name.Store, err, s.remedyFor(name, err))
 	case err != nil:
 		return fmt.Errorf("mark store %s/%s: %w", name.Account, name.Store, err)
 	}

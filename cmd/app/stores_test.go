@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/file"
 	"github.com/millrace/millrace/streams/storage/limit"
 )
 
@@ -75,7 +77,7 @@ func TestStoreAway(t *testing.T) {
 		}
 		// Checks before the start go directly to the store and do not change the breaker.
 		for range 10 {
-			if err := s.checkMarkers(ctx); !errors.Is(err, storage.ErrNoMarker) || !errors.Is(err, ErrPrecondition) {
+			if err := s.checkMarkers(ctx); !errors.Is(err, storage.ErrNoMarker) || !errors.Is(err, precondition.Err) {
 				t.Fatalf("checkMarkers: got %v, want the missing marker", err)
 			}
 		}
@@ -144,4 +146,16 @@ func TestStoreAway(t *testing.T) {
 			t.Errorf("look after close: got %v, want that the driver is closed", err)
 		}
 	})
+}
+
+// marked writes a store's marker to root.
+func marked(t *testing.T, id, root string) {
+	t.Helper()
+	f, err := file.Open(file.Config{ID: id, Root: root, Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(f.WriteMarker(t.Context()), f.Close()); err != nil {
+		t.Fatal(err)
+	}
 }

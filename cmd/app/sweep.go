@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -76,7 +76,7 @@ type Round struct {
 // that is due.
 func (a *App) SweepFixity(ctx context.Context, o SweepRequest) (Round, error) {
 	if _, ok := a.stores.Store(o.Account, o.Store); !ok {
-		return Round{}, fmt.Errorf("%w: the configuration has no store %s/%s", ErrPrecondition, o.Account, o.Store)
+		return Round{}, fmt.Errorf("%w: the configuration has no store %s/%s", precondition.Err, o.Account, o.Store)
 	}
 	c := sweep.FixityConfig{Account: o.Account, Store: o.Store, Space: o.Space, Period: o.Period, Demand: o.All,
 		Large: int64(a.cfg.Duplication.LargeThreshold), Page: sweepPage}
@@ -142,7 +142,7 @@ func (a *App) isFirstRound(ctx context.Context, beside string, c sweep.FixityCon
 }
 
 // errPaused reports that a round stopped because of a pause. It resumes later.
-var errPaused = fmt.Errorf("%w: the sweep is paused: see 'millrace pause list'", ErrPrecondition)
+var errPaused = fmt.Errorf("%w: the sweep is paused: see 'millrace pause list'", precondition.Err)
 
 // runRound runs m. If the sweep, its store or its account is paused, it starts no further page and
 // returns errPaused.
@@ -242,8 +242,8 @@ func (d dueCopies) read(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownC
 	return copies, err
 }
 
-// sweeper requests checks of the copies that have become due, every hour. It also runs trimming,
-// the cleanup of stores, and the recording of group positions.
+// sweeper requests checks of the copies that have become due, every hour. It also does the
+// upkeep of topics, stores and groups.
 func (a *App) sweeper() ([]part, error) {
 	run := func(ctx context.Context) error {
 		changed, cancel := a.controls.Watch()
@@ -270,8 +270,7 @@ func (a *App) sweeper() ([]part, error) {
 		}
 		return nil
 	}
-	return slices.Concat([]part{afterTables("sweeper", run, a.policies)},
-		a.trimmer(a.gapStarts), a.tidier(), a.positionPublisher()), nil
+	return append(a.upkeep(), afterTables("sweeper", run, a.policies)), nil
 }
 
 // sweepDue runs a round over a store if the last one started long enough ago or did not finish.

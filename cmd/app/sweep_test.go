@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -233,7 +234,7 @@ func TestSweepOfEmptiedTables(t *testing.T) {
 func TestSweepOfAnUnknownStore(t *testing.T) {
 	s := newSwept(t, 0)
 	if _, err := s.a.SweepFixity(t.Context(), SweepRequest{Account: "acme", Store: "9", Begun: s.begun}); !errors.Is(err,
-		ErrPrecondition) {
+		precondition.Err) {
 		t.Errorf("got %v, want a precondition", err)
 	}
 }

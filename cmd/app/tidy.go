@@ -6,54 +6,46 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
-	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/storage"
 )
 
 // tidyLogInterval is the time between two log lines about the progress in a store.
 const tidyLogInterval = 30 * time.Second
 
-// tidier cleans up the stores, one after the other, at startup and then periodically, except the
-// paused ones. There is no part if tidy.every is 0. Several processes can run it concurrently.
-func (a *App) tidier() []part {
-	if a.cfg.Tidy.Every <= 0 {
-		return nil
-	}
+// tidier returns the work of one cleanup: it cleans up the stores, one after the other, except the
+// paused ones. Several processes can do so concurrently.
+func (a *App) tidier() func(context.Context) {
 	m := newTidyMetrics(a.registry, a.stores)
-	return []part{a.periodic("tidier", a.cfg.Tidy.Every, func(ctx context.Context) {
+	return func(ctx context.Context) {
 		for _, n := range a.stores.storeNames() {
 			if ctx.Err() == nil && !a.controls.Paused(schemas.RoleSweeper, n.Account, n.Store) {
 				a.tidy(ctx, n, m)
 			}
 		}
-	})}
+	}
 }
 
 // tidy cleans up one store, and publishes the result as a job. The next run repeats what failed.
 func (a *App) tidy(ctx context.Context, n StoreName, m *tidyMetrics) {
-	name := schemas.Key("tidy", n.Account, n.Store)
 	log := a.log.With("account", n.Account, "store", n.Store)
-	job := &pb.Job{Id: schemas.NewID(), Name: name, Started: timestamppb.New(time.Now())}
+	job := startJob(schemas.Key("tidy", n.Account, n.Store))
 	done, is, err := a.tidyStore(ctx, n, func(sum storage.Expired) {
 		log.Info("tidy store", "job", job.GetId(), "uploads", sum.Uploads, "kept", sum.Retained, "bytes", sum.Bytes)
 	}, m)
 	if ctx.Err() != nil || !is && err == nil {
 		return
 	}
-	job.Counts = map[string]int64{"uploads": done.Uploads, "kept": done.Retained, "bytes": done.Bytes}
 	switch {
 	case err != nil:
-		job.Error = err.Error()
 		m.failed(n)
 		log.Warn("tidy store: continue in the next run",
 			"job", job.GetId(), "uploads", done.Uploads, "kept", done.Retained, "err", err)
 	case done != storage.Expired{}:
 		log.Info("tidied store", "job", job.GetId(), "uploads", done.Uploads, "kept", done.Retained, "bytes", done.Bytes)
 	}
-	a.record(ctx, job)
+	a.record(ctx, job, map[string]int64{"uploads": done.Uploads, "kept": done.Retained, "bytes": done.Bytes}, err)
 }
 
 // tidyStore cleans up a store if its marker can be read. It calls progress periodically with the
@@ -68,7 +60,7 @@ func (a *App) tidyStore(
 	if err := st.Marker(ctx); err != nil {
 		return done, true, fmt.Errorf("read the store's marker: %w", err)
 	}
-	d, err := st.lazy.available(ctx)
+	d, err := st.lazy.Available(ctx)
 	if err != nil {
 		return done, true, err
 	}

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/health"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
@@ -27,7 +27,7 @@ func TestTidier(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		a := trimming(t, b, 0)
 		a.cfg.Tidy.Every, a.cfg.Replaced.Keep = 6*time.Hour, 3*24*time.Hour
-		a.stores, a.controls, a.registry = openTestStores(t, dir), &kafka.Controls{}, newRegistry()
+		a.stores, a.controls, a.registry = openTestStores(t, dir), &kafka.Controls{}, health.NewRegistry()
 		for _, n := range a.stores.storeNames() {
 			st := a.stores.of(n)
 			if err := st.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
@@ -57,14 +57,11 @@ func TestTidier(t *testing.T) {
 			}
 			return len(all)
 		}
-		parts := a.tidier()
-		if len(parts) != 1 {
-			t.Fatalf("%d parts, want one", len(parts))
-		}
+		tidier := a.periodic("tidier", a.cfg.Tidy.Every, a.tidier())
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		time.Sleep(2 * 24 * time.Hour)
-		go func() { ended <- parts[0].run(ctx) }()
+		go func() { ended <- tidier.run(ctx) }()
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if got := left(StoreName{"acme", "b"}); got != 1 {
@@ -137,11 +134,5 @@ func wantTidyMetrics(t *testing.T, a *App) {
 	if sums["millrace_tidy_removed_total"] != 3 || sums["millrace_tidy_removed_bytes_total"] != 24 ||
 		sums["millrace_tidy_failures_total"] == 0 {
 		t.Errorf("metrics: %v, want 3 things of 24 bytes removed, and failures", sums)
-	}
-}
-
-func TestTidierOff(t *testing.T) {
-	if parts := (&App{cfg: &config.Config{}}).tidier(); parts != nil {
-		t.Errorf("got %v, want none", parts)
 	}
 }

@@ -61,11 +61,9 @@ func TestTrimmer(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 
-		parts := a.trimmer(wholeTables)
-		if len(parts) != 1 || parts[0].name != "trimmer" {
-			t.Fatalf("got %v", parts)
-		}
-		go func() { ended <- parts[0].run(ctx) }()
+		trimmer := a.newTrimmer(wholeTables)
+		work := func(ctx context.Context) { a.trim(ctx, trimmer) }
+		go func() { ended <- a.periodic("trimmer", a.cfg.Trim.Every, work).run(ctx) }()
 		time.Sleep(time.Minute)
 		mend := b.Disconnect()
 		time.Sleep(10 * time.Minute) // one that fails
@@ -98,12 +96,6 @@ func TestTrimmer(t *testing.T) {
 	})
 }
 
-func TestTrimmerOff(t *testing.T) {
-	if parts := (&App{cfg: &config.Config{}}).trimmer(wholeTables); parts != nil {
-		t.Errorf("got %v, want none", parts)
-	}
-}
-
 // While the sweeper or everything is paused, nothing is trimmed; after the pause it is.
 func TestTrimmerIsPaused(t *testing.T) {
 	for name, ctl := range map[string]*pb.Control{"all": {Paused: true},
@@ -130,7 +122,9 @@ func TestTrimmerIsPaused(t *testing.T) {
 				set(true)
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
-				go func() { ended <- a.trimmer(wholeTables)[0].run(ctx) }()
+				trimmer := a.newTrimmer(wholeTables)
+				work := func(ctx context.Context) { a.trim(ctx, trimmer) }
+				go func() { ended <- a.periodic("trimmer", time.Hour, work).run(ctx) }()
 				jobs("paused from the start", 0)
 				set(false)
 				jobs("let go", 3)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -276,7 +277,7 @@ func TestOpenDB(t *testing.T) {
 			var cfg config.Config
 			cfg.ClickHouse.Addresses, cfg.ClickHouse.Database = []string{tt.addr}, "none_"+schemas.NewID()
 			db, err := OpenDB(t.Context(), &cfg, nil)
-			if db != nil || err == nil || errors.Is(err, ErrPrecondition) != tt.precondition {
+			if db != nil || err == nil || errors.Is(err, precondition.Err) != tt.precondition {
 				t.Errorf("OpenDB = %v, want a precondition: %v", err, tt.precondition)
 			}
 		})

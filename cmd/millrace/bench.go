@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/precondition"
 )
 
 // benchProgram runs the benchmarks. It is a separate program, so that this one does not contain
@@ -30,7 +30,7 @@ func newBench() *cobra.Command {
 			}
 			// exec replaces this process, so that signals, streams and the exit code are those of the other program.
 			err = syscall.Exec(program, append([]string{program}, args...), os.Environ())
-			return fmt.Errorf("%w: run %s: %w: build it with 'make build'", app.ErrPrecondition, program, err)
+			return fmt.Errorf("%w: run %s: %w: build it with 'make build'", precondition.Err, program, err)
 		},
 	}
 }
@@ -48,7 +48,7 @@ func findBench() (string, error) {
 	program, err := exec.LookPath(benchProgram)
 	if errors.Is(err, exec.ErrNotFound) {
 		return "", fmt.Errorf("%w: %s is neither beside millrace nor on PATH: build it with 'make build'",
-			app.ErrPrecondition, benchProgram)
+			precondition.Err, benchProgram)
 	}
 	return program, err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/progress"
 	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/cmd/statedir"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/retry"
@@ -97,7 +98,7 @@ func sinceTime(text string, now time.Time) (time.Time, error) {
 func (f *engineFlags) withDead(c *cobra.Command, roles bool,
 	do func(ctx context.Context, e *engines, d *kafka.DeadLetters) error) (err error) {
 	ctx := c.Context()
-	e, err := f.open(ctx, c.ErrOrStderr(), app.StateConfig{WithoutEngine: !roles})
+	e, err := f.open(ctx, c.ErrOrStderr(), statedir.Config{WithoutEngine: !roles})
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,8 @@ import (
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/millrace/progress"
 	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/cmd/precondition"
+	"github.com/millrace/millrace/cmd/statedir"
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
@@ -32,12 +34,12 @@ type engines struct {
 	cfg     *config.Config
 	log     *slog.Logger      // writes to display, so that it does not disturb progress bars
 	display *progress.Display // shows the progress of the command
-	state   *app.State        // nil if --config was given
+	state   *statedir.Dir     // nil if --config was given
 }
 
 // open reads the configuration, and starts the engines of a state directory except those that
 // without excludes.
-func (f *engineFlags) open(ctx context.Context, stderr io.Writer, without app.StateConfig) (*engines, error) {
+func (f *engineFlags) open(ctx context.Context, stderr io.Writer, without statedir.Config) (*engines, error) {
 	switch {
 	case f.config == "" && f.state == "":
 		return nil, fmt.Errorf("%w: name a configuration with --config FILE, or a kept state with --state DIR", usage.Err)
@@ -51,13 +53,13 @@ func (f *engineFlags) open(ctx context.Context, stderr io.Writer, without app.St
 	case f.config != "":
 		return nil, fmt.Errorf("%w: --config and --state exclude each other here", usage.Err)
 	}
-	if !app.IsState(f.state) {
-		return nil, fmt.Errorf("%w: %s is not the state directory of a demo or standalone", app.ErrPrecondition, f.state)
+	if !statedir.Is(f.state) {
+		return nil, fmt.Errorf("%w: %s is not the state directory of a demo or standalone", precondition.Err, f.state)
 	}
 	display := progress.New(stderr)
 	log := slog.New(slog.NewTextHandler(display, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	without.Dir, without.Log, without.Progress = f.state, log, display
-	state, err := app.OpenState(ctx, without)
+	state, err := statedir.Open(ctx, without)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +85,7 @@ func (f *engineFlags) withApp(
 	c *cobra.Command, do func(ctx context.Context, a *app.App, e *engines) error,
 ) (err error) {
 	ctx := c.Context()
-	e, err := f.open(ctx, c.ErrOrStderr(), app.StateConfig{})
+	e, err := f.open(ctx, c.ErrOrStderr(), statedir.Config{})
 	if err != nil {
 		return err
 	}
@@ -99,7 +101,7 @@ func (f *engineFlags) withApp(
 // withDB calls do with the ClickHouse database. It needs no Kafka.
 func (f *engineFlags) withDB(c *cobra.Command, do func(ctx context.Context, db *clickhouse.DB) error) (err error) {
 	ctx := c.Context()
-	e, err := f.open(ctx, c.ErrOrStderr(), app.StateConfig{WithoutBroker: true})
+	e, err := f.open(ctx, c.ErrOrStderr(), statedir.Config{WithoutBroker: true})
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/progress"
 	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/cmd/statedir"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/inventory"
 )
@@ -187,7 +188,7 @@ func (f *importFlags) run(c *cobra.Command, paths []string) (err error) {
 	var e *engines
 	if f.config != "" || f.state != "" {
 		// Open before reading the listings, which may take long.
-		without := app.StateConfig{WithoutEngine: !f.wait, WithoutBroker: f.dryRun}
+		without := statedir.Config{WithoutEngine: !f.wait, WithoutBroker: f.dryRun}
 		if e, err = f.open(ctx, c.ErrOrStderr(), without); err != nil {
 			return err
 		}

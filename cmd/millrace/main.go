@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/demo"
 	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/cmd/precondition"
 )
 
 // Exit codes of every command.
@@ -75,7 +75,7 @@ func exitCode(ctx context.Context, err error) int {
 		return exitFindings
 	case errors.Is(err, usage.Err):
 		return exitUsage
-	case errors.Is(err, app.ErrPrecondition):
+	case errors.Is(err, precondition.Err):
 		return exitPrecondition
 	case errors.Is(err, errPartly):
 		return exitPartly

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/cmd/statedir"
 )
 
 // errPending reports that a dry run has found something to do.
@@ -40,7 +41,7 @@ do, otherwise 0. See docs/clickhouse.md.`,
 				return fmt.Errorf("%w: --cluster needs --config: the ClickHouse of a state directory is a single server", usage.Err)
 			}
 			ctx := c.Context()
-			e, err := f.open(ctx, c.ErrOrStderr(), app.StateConfig{})
+			e, err := f.open(ctx, c.ErrOrStderr(), statedir.Config{})
 			if err != nil {
 				return err
 			}

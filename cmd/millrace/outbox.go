@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/streams/storage/outbox"
 )
 
@@ -123,10 +123,10 @@ func salvageTo(dir, to string) (_ string, err error) {
 	return filepath.Clean(dir) + ".salvaged", nil
 }
 
-// outboxError wraps ErrPrecondition if another process has the outbox open.
+// outboxError wraps precondition.Err if another process has the outbox open.
 func outboxError(err error) error {
 	if errors.Is(err, outbox.ErrLocked) {
-		return fmt.Errorf("%w: %w", app.ErrPrecondition, err)
+		return fmt.Errorf("%w: %w", precondition.Err, err)
 	}
 	return err
 }

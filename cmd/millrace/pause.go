@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/cmd/statedir"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
@@ -314,7 +315,7 @@ func (f *engineFlags) withControls(
 	c *cobra.Command, do func(ctx context.Context, ctl *app.Controls) error,
 ) (err error) {
 	ctx := c.Context()
-	e, err := f.open(ctx, c.ErrOrStderr(), app.StateConfig{WithoutEngine: true})
+	e, err := f.open(ctx, c.ErrOrStderr(), statedir.Config{WithoutEngine: true})
 	if err != nil {
 		return err
 	}

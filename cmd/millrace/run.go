@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/cmd/statedir"
 	"github.com/millrace/millrace/schemas"
 )
 
@@ -122,11 +123,11 @@ func newStandalone() *cobra.Command {
 
 func standalone(c *cobra.Command, file, dir string) (err error) {
 	ctx, stderr := c.Context(), c.ErrOrStderr()
-	if file == "" && (dir == "" || !app.IsState(dir)) {
+	if file == "" && (dir == "" || !statedir.Is(dir)) {
 		return fmt.Errorf("%w: name a configuration with --config FILE (examples/millrace.yaml is one)", usage.Err)
 	}
 	if file == "" {
-		file = app.StateConfigPath(dir)
+		file = statedir.ConfigFile(dir)
 	}
 	cfg, err := loadConfig(file)
 	if err != nil {
@@ -144,12 +145,12 @@ func standalone(c *cobra.Command, file, dir string) (err error) {
 		return err
 	}
 	fmt.Fprint(stderr, banner)
-	state, err := app.OpenState(ctx, app.StateConfig{Dir: dir, Log: log, Progress: stderr})
+	state, err := statedir.Open(ctx, statedir.Config{Dir: dir, Log: log, Progress: stderr})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, state.Close(ctx)) }()
-	if err := app.SaveConfig(state, cfg); err != nil {
+	if err := state.SaveConfig(cfg); err != nil {
 		return err
 	}
 	state.Configure(cfg)

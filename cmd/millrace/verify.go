@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/progress"
 	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/cmd/statedir"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
@@ -94,7 +95,7 @@ func (f *verifyFlags) check() ([]schemas.Topic, error) {
 
 func (f *verifyFlags) run(c *cobra.Command, topics []schemas.Topic) (err error) {
 	ctx, out := c.Context(), c.OutOrStdout()
-	e, err := f.open(ctx, c.ErrOrStderr(), app.StateConfig{})
+	e, err := f.open(ctx, c.ErrOrStderr(), statedir.Config{})
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/statedir"
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -60,7 +61,7 @@ func newKept(t *testing.T) *kept {
 
 func (k *kept) make(ctx context.Context) (err error) {
 	log := slog.New(slog.DiscardHandler)
-	state, err := app.OpenState(ctx, app.StateConfig{Dir: k.dir, Log: log})
+	state, err := statedir.Open(ctx, statedir.Config{Dir: k.dir, Log: log})
 	if err != nil {
 		return err
 	}
@@ -97,7 +98,7 @@ func (k *kept) make(ctx context.Context) (err error) {
 	cfg.Fixity.Recheck = []time.Duration{200 * time.Millisecond}
 	cfg.Duplication.Wait = []time.Duration{200 * time.Millisecond}
 	cfg.Log.Level = "error"
-	if err := app.SaveConfig(state, &cfg); err != nil {
+	if err := state.SaveConfig(&cfg); err != nil {
 		return err
 	}
 	state.Configure(&cfg)

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/cmd/app"
 	settings "github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/cmd/statedir"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/inventory"
 	"github.com/millrace/millrace/streams/policy"
@@ -79,7 +80,7 @@ func (s RolesSide) Run(ctx context.Context) (line []byte, err error) {
 		return nil, err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	state, err := app.OpenState(ctx, app.StateConfig{Dir: filepath.Join(s.Dir, "state"), Log: log, Progress: io.Discard})
+	state, err := statedir.Open(ctx, statedir.Config{Dir: filepath.Join(s.Dir, "state"), Log: log, Progress: io.Discard})
 	if err != nil {
 		return nil, err
 	}
@@ -136,8 +137,8 @@ func runAll(parts []service) service {
 	})
 }
 
-// configure creates the stores and the configuration. All settings except the stores and the outbox are defaults.
-func (s RolesSide) configure(state *app.State) (*settings.Config, error) {
+// configure makes the stores. All settings but theirs and the outbox are the defaults.
+func (s RolesSide) configure(state *statedir.Dir) (*settings.Config, error) {
 	cfg := settings.Default()
 	account := settings.Account{ID: mainAccount}
 	for _, id := range []string{primary, "2", "3"} {
@@ -156,10 +157,10 @@ func (s RolesSide) configure(state *app.State) (*settings.Config, error) {
 	}
 	cfg.Accounts = []settings.Account{account}
 	cfg.Outbox.Dir = filepath.Join(s.Dir, "outbox")
-	if err := app.SaveConfig(state, &cfg); err != nil {
+	if err := state.SaveConfig(&cfg); err != nil {
 		return nil, err
 	}
-	saved, _, err := settings.Load(settings.Sources{File: app.StateConfigPath(filepath.Join(s.Dir, "state"))})
+	saved, _, err := settings.Load(settings.Sources{File: statedir.ConfigFile(filepath.Join(s.Dir, "state"))})
 	if err != nil {
 		return nil, fmt.Errorf("read back the configuration: %w", err)
 	}

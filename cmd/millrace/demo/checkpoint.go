@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/statedir"
 )
 
 // The steps, in order. A stopped demo resumes with the first step that is not done.
@@ -78,7 +78,7 @@ func (m *checkpoint) save() error {
 	if err != nil {
 		return err
 	}
-	if err := app.WriteFile(m.path, data); err != nil {
+	if err := statedir.WriteFile(m.path, data); err != nil {
 		return fmt.Errorf("write the demo's checkpoint: %w", err)
 	}
 	return nil

@@ -26,6 +26,8 @@ import (
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/millrace/progress"
 	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/cmd/precondition"
+	"github.com/millrace/millrace/cmd/statedir"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/storage/emit"
@@ -217,10 +219,10 @@ func roles() []schemas.Role {
 	return slices.DeleteFunc(app.Roles(), func(r schemas.Role) bool { return r == schemas.RoleSweeper })
 }
 
-func (d *demo) open(ctx context.Context) (*app.State, *os.File, error) {
+func (d *demo) open(ctx context.Context) (*statedir.Dir, *os.File, error) {
 	step := d.display.Step("start the parts", 1)
-	state, err := app.OpenState(ctx,
-		app.StateConfig{Dir: d.cfg.State, Log: slog.New(slog.DiscardHandler), Progress: d.display})
+	state, err := statedir.Open(ctx,
+		statedir.Config{Dir: d.cfg.State, Log: slog.New(slog.DiscardHandler), Progress: d.display})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -240,12 +242,12 @@ func (d *demo) initCheckpoint(files []file, skipped []skip, five []string) error
 	if m.Step > 0 {
 		if m.Dir != d.cfg.Dir {
 			return fmt.Errorf("%w: the demo in %s uses %s, not %s: name that folder, or another --state",
-				app.ErrPrecondition, d.cfg.State, m.Dir, d.cfg.Dir)
+				precondition.Err, d.cfg.State, m.Dir, d.cfg.Dir)
 		}
 		m.Kind = cmp.Or(m.Kind, kindFile)
 		if d.cfg.Stores != "" && d.cfg.Stores != m.Kind {
 			return fmt.Errorf("%w: the demo in %s has stores of kind %s, not %s: leave --stores out, or name another --state",
-				app.ErrPrecondition, d.cfg.State, m.Kind, d.cfg.Stores)
+				precondition.Err, d.cfg.State, m.Kind, d.cfg.Stores)
 		}
 		return nil
 	}
@@ -258,7 +260,7 @@ func (d *demo) initCheckpoint(files []file, skipped []skip, five []string) error
 
 // configure writes the configuration to the state directory, where other commands find it, and
 // adjusts it to the running engines. It uses waits of seconds instead of hours and days.
-func (d *demo) configure(state *app.State) (*config.Config, error) {
+func (d *demo) configure(state *statedir.Dir) (*config.Config, error) {
 	cfg := config.Default()
 	acc := config.Account{ID: account}
 	for _, id := range stores {
@@ -284,10 +286,10 @@ func (d *demo) configure(state *app.State) (*config.Config, error) {
 	cfg.Duplication.Wait = []time.Duration{500 * time.Millisecond, time.Second, 5 * time.Second}
 	cfg.Outbox.Dir = state.Path("outbox")
 	cfg.Sink.Age = 500 * time.Millisecond
-	if err := app.SaveConfig(state, &cfg); err != nil {
+	if err := state.SaveConfig(&cfg); err != nil {
 		return nil, err
 	}
-	saved, _, err := config.Load(config.Sources{File: app.StateConfigPath(d.cfg.State)})
+	saved, _, err := config.Load(config.Sources{File: statedir.ConfigFile(d.cfg.State)})
 	if err != nil {
 		return nil, fmt.Errorf("read back the demo's configuration: %w", err)
 	}

@@ -11,9 +11,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/cmd/precondition"
+	"github.com/millrace/millrace/cmd/statedir"
 	"github.com/millrace/millrace/streams/storage/s3/s3proc"
 )
 
@@ -68,7 +69,7 @@ func (c Config) program() (string, error) {
 
 // serve starts the S3 server if stores 2 and 3 need it, on the port of the previous run if that is
 // free.
-func (d *demo) serve(ctx context.Context, state *app.State) error {
+func (d *demo) serve(ctx context.Context, state *statedir.Dir) error {
 	if d.checkpoint.Kind != kindS3 {
 		return nil
 	}
@@ -114,7 +115,7 @@ func (s *server) checkXattrs() error {
 	err := unix.Setxattr(s.dir, "user.millrace", []byte("1"), 0)
 	if errors.Is(err, unix.ENOTSUP) {
 		return fmt.Errorf("%w: the file system of %s has no extended attributes, which the S3 server needs: "+
-			"name a directory of another one with --state", app.ErrPrecondition, s.dir)
+			"name a directory of another one with --state", precondition.Err, s.dir)
 	} else if err != nil {
 		return fmt.Errorf("test extended attributes in %s: %w", s.dir, err)
 	}
@@ -175,7 +176,7 @@ func readKey(path string) (string, error) {
 
 // writeKey writes a credential to a file that only its owner can read.
 func writeKey(path, text string) error {
-	if err := app.WriteFile(path, []byte(text)); err != nil { // mode 0600
+	if err := statedir.WriteFile(path, []byte(text)); err != nil { // mode 0600
 		return fmt.Errorf("write the S3 server's keys: %w", err)
 	}
 	return nil

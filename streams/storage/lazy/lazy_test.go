@@ -1,4 +1,4 @@
-package app
+package lazy
 
 import (
 	"context"
@@ -19,14 +19,14 @@ import (
 )
 
 // A store with its marker passes the contract; one without accepts a marker.
-func TestLazyStoreContract(t *testing.T) {
+func TestContract(t *testing.T) {
 	inner := map[storage.Store]*mem.Store{}
 	fresh := func(t *testing.T) storage.Store {
 		d, err := mem.New(mem.Config{ID: "1"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := &lazyStore{kind: "mem", openDriver: func(context.Context) (storage.Store, error) { return d, nil }}
+		m := New("mem", func(context.Context) (storage.Store, error) { return d, nil })
 		inner[m] = d
 		return m
 	}
@@ -45,17 +45,12 @@ func TestLazyStoreContract(t *testing.T) {
 				}
 			}
 			return all
-		}),
-			storagetest.Only("Capabilities", "Spaces", "SpaceErrors", "OddIDs", "BadNames", "Nesting", "List", "ListModel",
-				"ListCancelled",
-				"Put", "PutLarge", "PutCondition", "PutDigests", "PutBroken", "PutVersions", "OpenPinned", "OpenWhileChange",
-				"Properties",
-				"Delete", "Keep", "NotApplied", "Ended", "RacePut", "RaceReplace", "RaceDelete", "RaceNeighbours"))
+		}), storagetest.Except("Marker"))
 	})
 }
 
-// A lazyStore keeps the NotApplied marks of errors.
-func TestLazyStorePassesNotApplied(t *testing.T) {
+// A lazy store keeps the NotApplied marks of errors.
+func TestPassesNotApplied(t *testing.T) {
 	storagetest.RunMarks(t, func(t *testing.T) (storage.Store, *storagetest.Faulty) {
 		d, err := mem.New(mem.Config{ID: "1"})
 		if err != nil {
@@ -63,21 +58,21 @@ func TestLazyStorePassesNotApplied(t *testing.T) {
 		}
 		d.Mark("1")
 		inner := storagetest.NewFaulty(d)
-		return &lazyStore{kind: "mem", openDriver: func(context.Context) (storage.Store, error) { return inner, nil }}, inner
+		return New("mem", func(context.Context) (storage.Store, error) { return inner, nil }), inner
 	})
 }
 
 // mutations are the methods that change items or spaces.
 var mutations = []string{"Put", "SetProperties", "Delete", "CreateSpace", "SetSpace", "DeleteSpace"}
 
-// A lazyStore passes on Locate, which server-side copies need.
-func TestLazyStoreLocates(t *testing.T) {
+// A lazy store passes on Locate, which server-side copies need.
+func TestLocates(t *testing.T) {
 	d, err := mem.New(mem.Config{ID: "1"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	d.Mark("1")
-	m := &lazyStore{kind: "mem", openDriver: func(context.Context) (storage.Store, error) { return located{d}, nil }}
+	m := New("mem", func(context.Context) (storage.Store, error) { return located{d}, nil })
 	ref := storage.Ref{Space: "photos", Item: "a", Version: "7"}
 	if at, err := storage.Locate(t.Context(), m, ref); err != nil || at.Handle != ref {
 		t.Errorf("got %+v, %v", at, err)
@@ -92,14 +87,13 @@ func (located) Locate(_ context.Context, ref storage.Ref) (storage.Location, err
 }
 
 // A caller whose context ends while the root hangs gets its own cause, not that of another call.
-func TestLazyStoreContextEnds(t *testing.T) {
+func TestContextEnds(t *testing.T) {
 	hangs := make(chan struct{})
 	defer close(hangs)
-	m := &lazyStore{kind: "mem", openDriver: func(context.Context) (storage.Store, error) {
+	m := New("mem", func(context.Context) (storage.Store, error) {
 		<-hangs
-		return nil,
-			os.ErrNotExist
-	}}
+		return nil, os.ErrNotExist
+	})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(storagetest.OtherCall())
 	for call, err := range calls(ctx, m) {
@@ -134,7 +128,7 @@ func calls(ctx context.Context, s storage.Store) map[string]error {
 
 // If the root is missing, not mounted or another store's, nothing is read or written until the
 // store is available.
-func TestLazyStoreUnavailable(t *testing.T) {
+func TestUnavailable(t *testing.T) {
 	for name, tt := range map[string]struct {
 		make func(t *testing.T, root string)
 		mend func(t *testing.T, root string)
@@ -159,8 +153,7 @@ func TestLazyStoreUnavailable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root, ctx := filepath.Join(t.TempDir(), "root"), t.Context()
 			tt.make(t, root)
-			m := &lazyStore{kind: "file",
-				openDriver: func(context.Context) (storage.Store, error) { return file.Open(file.Config{ID: "1", Root: root}) }}
+			m := New("file", func(context.Context) (storage.Store, error) { return file.Open(file.Config{ID: "1", Root: root}) })
 			errs := calls(ctx, m)
 			errs["Marker"] = m.Marker(ctx)
 			if len(errs) != 12 {
@@ -185,7 +178,7 @@ func TestLazyStoreUnavailable(t *testing.T) {
 			if !m.Capabilities().ConditionalPut {
 				t.Error("its capabilities are not the driver's")
 			}
-			if err := m.close(); err != nil {
+			if err := m.Close(); err != nil {
 				t.Error(err)
 			}
 		})
@@ -206,7 +199,7 @@ func marked(t *testing.T, id, root string) {
 
 // Callers of a hanging root wait no longer than their contexts. There is one probe at a time, and
 // the store is used when it answers.
-func TestLazyStoreHangs(t *testing.T) {
+func TestHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner, err := mem.New(mem.Config{ID: "1"})
 		if err != nil {
@@ -214,11 +207,11 @@ func TestLazyStoreHangs(t *testing.T) {
 		}
 		inner.Mark("1")
 		opened, answer := 0, make(chan struct{})
-		m := &lazyStore{kind: "mem", openDriver: func(context.Context) (storage.Store, error) {
+		m := New("mem", func(context.Context) (storage.Store, error) {
 			opened++
 			<-answer
 			return inner, nil
-		}}
+		})
 		for range 3 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			begun := time.Now()
@@ -229,7 +222,7 @@ func TestLazyStoreHangs(t *testing.T) {
 				t.Errorf("after %v: got %v, want that time is up", time.Since(begun), err)
 			}
 		}
-		if err := m.close(); err != nil { // waits for nothing
+		if err := m.Close(); err != nil { // waits for nothing
 			t.Error(err)
 		}
 		close(answer)

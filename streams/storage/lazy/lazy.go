@@ -1,4 +1,12 @@
-package app
+// Package lazy opens a store at its first use, for stores that may be unavailable when the process
+// starts.
+//
+// Until the store's marker has been read once, nothing is read from it or written to it: every
+// operation reads the marker first, and fails with an error of class unavailable if that fails. So an
+// unmounted root does not look like an empty store. After that, operations go directly to the driver,
+// which detects by itself that the store is gone. While the marker is being read, callers wait no
+// longer than their contexts, however long an access to the root hangs.
+package lazy
 
 import (
 	"context"
@@ -13,11 +21,9 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// A lazyStore is a store that may be unavailable when the process starts. Until its marker has been
-// read once, nothing is read from it or written to it: every operation reads the marker first, and
-// fails with an error of class unavailable if that fails. After that, operations go directly to the
-// driver, which detects by itself that the store is gone.
-type lazyStore struct {
+// A Store is a driver's store that is opened at its first use. Its methods may be called
+// concurrently.
+type Store struct {
 	kind       string // the driver's name
 	openDriver func(context.Context) (storage.Store, error)
 
@@ -37,30 +43,41 @@ type markerProbe struct {
 }
 
 var (
-	_ storage.Store   = (*lazyStore)(nil)
-	_ storage.Locator = (*lazyStore)(nil)
+	_ storage.Store   = (*Store)(nil)
+	_ storage.Locator = (*Store)(nil)
 )
 
-// open opens the driver if it is not open. It may block for as long as an access to the root does.
-func (m *lazyStore) open(ctx context.Context) (storage.Store, error) {
-	m.opening.Lock()
-	defer m.opening.Unlock()
-	if m.driver == nil {
-		d, err := m.openDriver(ctx)
+// New returns a store of the driver kind. open opens the driver; it is called at most once at a
+// time, and again only after an error.
+func New(kind string, open func(context.Context) (storage.Store, error)) *Store {
+	return &Store{kind: kind, openDriver: open}
+}
+
+// Driver opens the driver if it is not open, and does not read the marker: for commands that inspect
+// or mark a store. It may block for as long as an access to the root does.
+func (s *Store) Driver(ctx context.Context) (storage.Store, error) {
+	s.opening.Lock()
+	defer s.opening.Unlock()
+	if s.driver == nil {
+		d, err := s.openDriver(ctx)
 		if err != nil {
 			return nil, err
 		}
-		m.driver = d
+		s.driver = d
 	}
-	return m.driver, nil
+	return s.driver, nil
 }
 
-// available returns the driver if its marker was read or can be read now.
-func (m *lazyStore) available(ctx context.Context) (storage.Store, error) {
-	if d := m.opened.Load(); d != nil {
+// Opened reports whether the marker has been read once. The store may have become unavailable since.
+func (s *Store) Opened() bool { return s.opened.Load() != nil }
+
+// Available returns the driver if its marker was read or can be read now. Otherwise the error is of
+// class unavailable.
+func (s *Store) Available(ctx context.Context) (storage.Store, error) {
+	if d := s.opened.Load(); d != nil {
 		return *d, nil
 	}
-	l := m.startProbe(ctx)
+	l := s.startProbe(ctx)
 	select {
 	case <-l.done:
 	case <-ctx.Done():
@@ -69,45 +86,46 @@ func (m *lazyStore) available(ctx context.Context) (storage.Store, error) {
 	if l.err != nil {
 		return nil, retry.Unavailable(l.err)
 	}
-	return *m.opened.Load(), nil
+	return *s.opened.Load(), nil
 }
 
 // startProbe starts to read the marker, or returns the probe that is running. At most one goroutine
 // runs per store, and callers do not wait for it without a limit: access to a network mount can
 // hang indefinitely.
-func (m *lazyStore) startProbe(ctx context.Context) *markerProbe {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.lastProbe != nil {
+func (s *Store) startProbe(ctx context.Context) *markerProbe {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lastProbe != nil {
 		select {
-		case <-m.lastProbe.done:
+		case <-s.lastProbe.done:
 		default:
-			return m.lastProbe
+			return s.lastProbe
 		}
 	}
 	l := &markerProbe{done: make(chan struct{})}
-	m.lastProbe = l
+	s.lastProbe = l
 	ctx = context.WithoutCancel(ctx) // other callers wait for it too
 	go func() {
 		defer close(l.done)
-		d, err := m.open(ctx)
+		d, err := s.Driver(ctx)
 		if err == nil {
 			err = d.Marker(ctx)
 		}
 		if l.err = err; err == nil {
-			m.opened.Store(&d)
+			s.opened.Store(&d)
 		}
 	}()
 	return l
 }
 
-// close closes the driver. It does not wait for a driver that is still being opened.
-func (m *lazyStore) close() error {
-	if !m.opening.TryLock() {
+// Close closes the driver if it has resources. It does not wait for a driver that is still being
+// opened.
+func (s *Store) Close() error {
+	if !s.opening.TryLock() {
 		return nil
 	}
-	defer m.opening.Unlock()
-	if c, ok := m.driver.(io.Closer); ok {
+	defer s.opening.Unlock()
+	if c, ok := s.driver.(io.Closer); ok {
 		return c.Close()
 	}
 	return nil
@@ -116,9 +134,10 @@ func (m *lazyStore) close() error {
 // errNoFiles reports that a store does not have paths.
 var errNoFiles = errors.New("the store does not keep files")
 
-// Path returns the path of an item's file.
-func (m *lazyStore) Path(ctx context.Context, space, item string) (string, error) {
-	d, err := m.open(ctx)
+// Path returns the path of an item's file, in a store that keeps items in files. It does not read the
+// marker.
+func (s *Store) Path(ctx context.Context, space, item string) (string, error) {
+	d, err := s.Driver(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -133,17 +152,17 @@ func (m *lazyStore) Path(ctx context.Context, space, item string) (string, error
 
 // Capabilities implements storage.Store. Before the marker was read only the kind is known; callers
 // use another method first.
-func (m *lazyStore) Capabilities() storage.Capabilities {
-	if d := m.opened.Load(); d != nil {
+func (s *Store) Capabilities() storage.Capabilities {
+	if d := s.opened.Load(); d != nil {
 		return (*d).Capabilities()
 	}
-	return storage.Capabilities{Kind: m.kind}
+	return storage.Capabilities{Kind: s.kind}
 }
 
 // Spaces implements storage.Store.
-func (m *lazyStore) Spaces(ctx context.Context) iter.Seq2[string, error] {
+func (s *Store) Spaces(ctx context.Context) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
-		d, err := m.available(ctx)
+		d, err := s.Available(ctx)
 		if err != nil {
 			yield("", err)
 			return
@@ -153,8 +172,8 @@ func (m *lazyStore) Spaces(ctx context.Context) iter.Seq2[string, error] {
 }
 
 // StatSpace implements storage.Store.
-func (m *lazyStore) StatSpace(ctx context.Context, space string) (storage.Space, error) {
-	d, err := m.available(ctx)
+func (s *Store) StatSpace(ctx context.Context, space string) (storage.Space, error) {
+	d, err := s.Available(ctx)
 	if err != nil {
 		return storage.Space{}, err
 	}
@@ -162,8 +181,8 @@ func (m *lazyStore) StatSpace(ctx context.Context, space string) (storage.Space,
 }
 
 // CreateSpace implements storage.Store.
-func (m *lazyStore) CreateSpace(ctx context.Context, space storage.Space) error {
-	d, err := m.available(ctx)
+func (s *Store) CreateSpace(ctx context.Context, space storage.Space) error {
+	d, err := s.Available(ctx)
 	if err != nil {
 		return storage.NotApplied(err)
 	}
@@ -171,8 +190,8 @@ func (m *lazyStore) CreateSpace(ctx context.Context, space storage.Space) error 
 }
 
 // SetSpace implements storage.Store.
-func (m *lazyStore) SetSpace(ctx context.Context, space storage.Space) error {
-	d, err := m.available(ctx)
+func (s *Store) SetSpace(ctx context.Context, space storage.Space) error {
+	d, err := s.Available(ctx)
 	if err != nil {
 		return storage.NotApplied(err)
 	}
@@ -180,8 +199,8 @@ func (m *lazyStore) SetSpace(ctx context.Context, space storage.Space) error {
 }
 
 // DeleteSpace implements storage.Store.
-func (m *lazyStore) DeleteSpace(ctx context.Context, space string) error {
-	d, err := m.available(ctx)
+func (s *Store) DeleteSpace(ctx context.Context, space string) error {
+	d, err := s.Available(ctx)
 	if err != nil {
 		return storage.NotApplied(err)
 	}
@@ -189,9 +208,9 @@ func (m *lazyStore) DeleteSpace(ctx context.Context, space string) error {
 }
 
 // List implements storage.Store.
-func (m *lazyStore) List(ctx context.Context, space, after string) iter.Seq2[storage.Object, error] {
+func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage.Object, error] {
 	return func(yield func(storage.Object, error) bool) {
-		d, err := m.available(ctx)
+		d, err := s.Available(ctx)
 		if err != nil {
 			yield(storage.Object{}, err)
 			return
@@ -201,8 +220,8 @@ func (m *lazyStore) List(ctx context.Context, space, after string) iter.Seq2[sto
 }
 
 // Stat implements storage.Store.
-func (m *lazyStore) Stat(ctx context.Context, space, item string) (storage.Object, error) {
-	d, err := m.available(ctx)
+func (s *Store) Stat(ctx context.Context, space, item string) (storage.Object, error) {
+	d, err := s.Available(ctx)
 	if err != nil {
 		return storage.Object{}, err
 	}
@@ -210,8 +229,8 @@ func (m *lazyStore) Stat(ctx context.Context, space, item string) (storage.Objec
 }
 
 // Open implements storage.Store.
-func (m *lazyStore) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
-	d, err := m.available(ctx)
+func (s *Store) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
+	d, err := s.Available(ctx)
 	if err != nil {
 		return nil, storage.Object{}, err
 	}
@@ -219,8 +238,8 @@ func (m *lazyStore) Open(ctx context.Context, space, item, version string) (io.R
 }
 
 // Locate implements storage.Locator.
-func (m *lazyStore) Locate(ctx context.Context, ref storage.Ref) (storage.Location, error) {
-	d, err := m.available(ctx)
+func (s *Store) Locate(ctx context.Context, ref storage.Ref) (storage.Location, error) {
+	d, err := s.Available(ctx)
 	if err != nil {
 		return storage.Location{}, err
 	}
@@ -228,10 +247,10 @@ func (m *lazyStore) Locate(ctx context.Context, ref storage.Ref) (storage.Locati
 }
 
 // Put implements storage.Store.
-func (m *lazyStore) Put(
+func (s *Store) Put(
 	ctx context.Context, space, item string, r io.Reader, o storage.PutOptions,
 ) (storage.Object, error) {
-	d, err := m.available(ctx)
+	d, err := s.Available(ctx)
 	if err != nil {
 		return storage.Object{}, storage.NotApplied(err)
 	}
@@ -239,10 +258,10 @@ func (m *lazyStore) Put(
 }
 
 // SetProperties implements storage.Store.
-func (m *lazyStore) SetProperties(
+func (s *Store) SetProperties(
 	ctx context.Context, space, item string, p storage.Properties, c storage.Condition,
 ) (storage.Object, error) {
-	d, err := m.available(ctx)
+	d, err := s.Available(ctx)
 	if err != nil {
 		return storage.Object{}, storage.NotApplied(err)
 	}
@@ -250,8 +269,8 @@ func (m *lazyStore) SetProperties(
 }
 
 // Delete implements storage.Store.
-func (m *lazyStore) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
-	d, err := m.available(ctx)
+func (s *Store) Delete(ctx context.Context, space, item string, o storage.DeleteOptions) (storage.Deleted, error) {
+	d, err := s.Available(ctx)
 	if err != nil {
 		return storage.Deleted{}, storage.NotApplied(err)
 	}
@@ -260,17 +279,17 @@ func (m *lazyStore) Delete(ctx context.Context, space, item string, o storage.De
 
 // Marker implements storage.Store. Before the marker was read once, a missing marker is an error of
 // class unavailable.
-func (m *lazyStore) Marker(ctx context.Context) error {
-	if d := m.opened.Load(); d != nil {
+func (s *Store) Marker(ctx context.Context) error {
+	if d := s.opened.Load(); d != nil {
 		return (*d).Marker(ctx)
 	}
-	_, err := m.available(ctx)
+	_, err := s.Available(ctx)
 	return err
 }
 
 // WriteMarker implements storage.Store.
-func (m *lazyStore) WriteMarker(ctx context.Context) error {
-	d, err := m.open(ctx)
+func (s *Store) WriteMarker(ctx context.Context) error {
+	d, err := s.Driver(ctx)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package app
+package health
 
 import (
 	"context"
@@ -38,7 +38,7 @@ func TestEvaluate(t *testing.T) {
 		duties []roleHealth
 		looked time.Time
 		faults map[string]error
-		stores []BreakerState
+		stores []Store
 		ending bool
 		// policies are those that are refused.
 		policies []string
@@ -97,9 +97,9 @@ func TestEvaluate(t *testing.T) {
 			want: status{Reasons: []string{"the state of the engines is not known",
 				"role copier: 1 tasks have not ended after they were cancelled"}}},
 		"one store is away": {duties: []roleHealth{busy},
-			stores: []BreakerState{{Account: "a", Store: "1", State: limit.Open}, {Account: "a", Store: "2"}}, want: all},
+			stores: []Store{{Account: "a", Store: "1", State: limit.Open}, {Account: "a", Store: "2"}}, want: all},
 		"every store is away": {duties: []roleHealth{busy},
-			stores: []BreakerState{{Account: "a", Store: "1", State: limit.Open},
+			stores: []Store{{Account: "a", Store: "1", State: limit.Open},
 				{Account: "b", Store: "1", State: limit.HalfOpen}},
 			want: status{Live: true, Started: true, Reasons: []string{"every store is unavailable: a/1, b/1"}}},
 		"a policy is refused": {duties: []roleHealth{busy}, policies: []string{"p/a.json:3: x"},
@@ -128,7 +128,7 @@ func TestEvaluate(t *testing.T) {
 	}
 }
 
-// A scene is the input of a health.
+// A scene is the input of a Monitor.
 type scene struct {
 	states []kafka.RoleState
 	lags   []kafka.Lag
@@ -141,23 +141,21 @@ type scene struct {
 	looks   int
 }
 
-func (s *scene) health(stall time.Duration) *health {
-	return &health{
-		log: slog.New(slog.DiscardHandler), stall: stall, prefix: "p.",
-		states: func() []kafka.RoleState { return s.states },
-		lags: func(context.Context, ...schemas.Role) ([]kafka.Lag, error) {
+func (s *scene) monitor(stall time.Duration) *Monitor {
+	return New(Config{
+		Log: slog.New(slog.DiscardHandler), StallAfter: stall, TopicPrefix: "p.",
+		Roles: func() []kafka.RoleState { return s.states },
+		Lags: func(context.Context, ...schemas.Role) ([]kafka.Lag, error) {
 			if s.looks++; s.flaky > 0 && s.looks%s.flaky == 0 {
 				return nil, errors.New("away")
 			}
 			return s.lags, s.lagErr
 		},
-		ping:       func(context.Context) error { return s.ping },
-		breakers:   func() []BreakerState { return nil },
-		policies:   func() []string { return nil },
-		unreadable: func() []string { return nil },
-		stopped:    func() []kafka.UnreadableBatch { return s.stopped },
-		publish:    func([]kafka.Lag) { s.set++ },
-	}
+		Ping:       func(context.Context) error { return s.ping },
+		Unreadable: func() []string { return nil },
+		Stopped:    func() []kafka.UnreadableBatch { return s.stopped },
+		SetLags:    func([]kafka.Lag) { s.set++ },
+	})
 }
 
 func member(role schemas.Role, class schemas.Class, topic string) kafka.RoleState {
@@ -274,13 +272,13 @@ func TestHealth(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := tt.scene
 				s.lags, s.states = slices.Clone(s.lags), slices.Clone(s.states)
-				h := s.health(stallAfter)
+				h := s.monitor(stallAfter)
 				for d := range 10 {
 					if tt.during != nil {
 						tt.during(&s, time.Duration(d)*time.Minute)
 					}
 					for range 4 {
-						h.collect(t.Context())
+						h.Collect(t.Context())
 						if r := h.report(); d < 5 && !r.Live {
 							t.Fatalf("unhealthy after %d minutes: %v", d, r.Reasons)
 						}
@@ -299,16 +297,16 @@ func TestHealth(t *testing.T) {
 }
 
 // A collection that the stop interrupts records nothing. A short stall time shortens the interval.
-func TestHealthStops(t *testing.T) {
+func TestMonitorStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := scene{lagErr: context.Canceled, ping: context.Canceled}
-		h := s.health(10 * time.Second)
+		h := s.monitor(10 * time.Second)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := h.run(ctx); err != nil {
+		if err := h.Run(ctx); err != nil {
 			t.Fatal(err)
 		}
-		h.collect(ctx)
+		h.Collect(ctx)
 		if !h.collected.IsZero() {
 			t.Error("a look that was cut off counts")
 		}
@@ -319,12 +317,12 @@ func TestHealthStops(t *testing.T) {
 }
 
 // While Kafka is starting the interval is short; then the process is ready.
-func TestHealthWhileKafkaStarts(t *testing.T) {
+func TestWhileKafkaStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := scene{states: []kafka.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")}}
-		h := s.health(stallAfter)
+		h := s.monitor(stallAfter)
 		var started atomic.Bool
-		h.lags = func(context.Context, ...schemas.Role) ([]kafka.Lag, error) {
+		h.c.Lags = func(context.Context, ...schemas.Role) ([]kafka.Lag, error) {
 			if !started.Load() {
 				return nil, kafka.ErrOffsetsNotReady
 			}
@@ -332,13 +330,13 @@ func TestHealthWhileKafkaStarts(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- h.run(ctx) }()
+		go func() { done <- h.Run(ctx) }()
 		synctest.Wait()
 		if v := h.report().status; v.Ready || !v.Live {
 			t.Errorf("while it starts: got %+v", v)
 		}
 		started.Store(true)
-		time.Sleep(healthIntervalStarting)
+		time.Sleep(startingInterval)
 		synctest.Wait()
 		if v := h.report().status; !v.Ready {
 			t.Errorf("a second later: got %+v", v)
@@ -352,17 +350,17 @@ func TestHealthWhileKafkaStarts(t *testing.T) {
 
 // A start that takes too long is reported as an error with its likely cause, and collected at the
 // normal interval.
-func TestHealthWhenKafkaDoesNotStart(t *testing.T) {
+func TestWhenKafkaDoesNotStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := scene{states: []kafka.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")},
 			lagErr: kafka.ErrOffsetsNotReady}
-		h, said := s.health(stallAfter), new(lines)
-		h.log = said.log()
-		ctx, cancel := context.WithTimeout(t.Context(), startLimit+4*healthInterval+healthIntervalStarting/2)
+		h, said := s.monitor(stallAfter), new(lines)
+		h.c.Log = said.log()
+		ctx, cancel := context.WithTimeout(t.Context(), startLimit+4*collectInterval+startingInterval/2)
 		defer cancel()
 		done := make(chan error, 1)
-		go func() { done <- h.run(ctx) }()
-		time.Sleep(startLimit + healthIntervalStarting/2)
+		go func() { done <- h.Run(ctx) }()
+		time.Sleep(startLimit + startingInterval/2)
 		synctest.Wait()
 		const cause = "offsets.topic.replication.factor may be larger than the number of brokers"
 		if v := h.report().status; v.Ready || !v.Live || len(v.Reasons) != 1 ||
@@ -374,7 +372,7 @@ func TestHealthWhenKafkaDoesNotStart(t *testing.T) {
 			t.Error(err)
 		}
 		if starts, faults := said.with("wait for Kafka to start"), said.with(cause); starts != 60 || faults != 5 {
-			t.Errorf("logged %d starts and %d faults, want 60, and then one each %v", starts, faults, healthInterval)
+			t.Errorf("logged %d starts and %d faults, want 60, and then one each %v", starts, faults, collectInterval)
 		}
 	})
 }

@@ -1,0 +1,156 @@
+package health
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/storage/limit"
+)
+
+const maxReasons = 20 // policies, and records, that a status names
+
+// The engines, as named in reports.
+const (
+	engineKafka      = "kafka"
+	engineClickHouse = "clickhouse"
+)
+
+// A roleHealth is the state of one role in this process.
+type roleHealth struct {
+	Role schemas.Role `json:"role"`
+	// Member reports whether the role has joined all its groups, with or without partitions.
+	Member     bool `json:"member"`
+	Partitions int  `json:"partitions"`
+	// Due is the number of messages of the partitions that could be handled now, without those that
+	// are paused or in a delay lane.
+	Due int64 `json:"due"`
+	// Able reports whether some of them can be handled: not all messages in flight are paused, and the
+	// engine that the role needs is available.
+	Able     bool  `json:"able"`
+	InFlight int64 `json:"in_flight"`
+	Busy     int64 `json:"working"`
+	Stuck    int64 `json:"stuck"` // tasks that did not end after they were cancelled
+	// DueSince is the time since which the role has had due messages that it could handle; zero: it
+	// has none.
+	DueSince time.Time `json:"behind,omitzero"`
+	Active   time.Time `json:"active,omitzero"` // of the last progress
+	// Refused is the time since which the brokers have refused outputs; zero: they accept them.
+	Refused time.Time `json:"refused,omitzero"`
+}
+
+// A snapshot is the state of the process at one time: all inputs of evaluate.
+type snapshot struct {
+	now       time.Time
+	collected time.Time     // when the engines were asked; zero: not yet
+	maxAge    time.Duration // of collected
+	stall     time.Duration
+	faults    map[string]error // by engine, of those that the roles use; nil: no error
+	roles     []roleHealth     // Due is as of collected, the rest as of now
+	stores    []Store          // of the stores that the roles use
+	// policies are the refused policies that the roles apply, with the reasons.
+	policies []string
+	// unreadable are the records of tables that cannot be read, with the action to take.
+	unreadable []string
+	ending     bool // the process is stopping
+}
+
+// A status is the health of the process, and the reasons why it is not better.
+type status struct {
+	Live    bool     `json:"live"`    // false: restart the process
+	Ready   bool     `json:"ready"`   // false: some of its work cannot be done now
+	Started bool     `json:"started"` // false: it is still starting
+	Reasons []string `json:"reasons"`
+}
+
+// evaluate returns the status for a snapshot. A condition that a new process would find too, such
+// as an unavailable engine, does not make this one not live.
+func evaluate(s snapshot) status {
+	v := status{Live: true, Ready: true, Reasons: []string{}}
+	no := func(what *bool, format string, args ...any) {
+		*what = false
+		v.Reasons = append(v.Reasons, fmt.Sprintf(format, args...))
+	}
+	known := !s.collected.IsZero() && s.now.Sub(s.collected) < s.maxAge
+	if !known {
+		no(&v.Ready, "the state of the engines is not known")
+	}
+	if s.ending {
+		no(&v.Ready, "the process is stopping")
+	}
+	for _, engine := range []string{engineKafka, engineClickHouse} {
+		if err := s.faults[engine]; known && err != nil {
+			no(&v.Ready, "%s %s: %v", engine, describeEngineError(err), err)
+		}
+	}
+	if names := unavailableStores(s.stores); len(names) > 0 && len(names) == len(s.stores) {
+		no(&v.Ready, "every store is unavailable: %s", strings.Join(names, ", "))
+	}
+	for i, refused := range s.policies {
+		if i == maxReasons {
+			no(&v.Ready, "%d more policies are refused", len(s.policies)-i)
+			break
+		}
+		no(&v.Ready, "policy refused: %s", refused)
+	}
+	for i, record := range s.unreadable {
+		if i == maxReasons {
+			no(&v.Ready, "%d more records cannot be read", len(s.unreadable)-i)
+			break
+		}
+		no(&v.Ready, "record cannot be read: %s", record)
+	}
+	joined := true
+	for _, d := range s.roles {
+		if d.Stuck > 0 {
+			no(&v.Live, "role %s: %d tasks have not ended after they were cancelled", d.Role, d.Stuck)
+		}
+		if !d.Refused.IsZero() {
+			no(&v.Ready, "role %s: the brokers have refused its outputs for %v; publishing is retried",
+				d.Role, s.now.Sub(d.Refused).Round(time.Second))
+		}
+		if !d.Member {
+			joined = false
+			no(&v.Ready, "role %s is not in its group", d.Role)
+		}
+		if d.DueSince.IsZero() || !d.Able || !known {
+			continue
+		}
+		since := d.DueSince
+		if d.Active.After(since) {
+			since = d.Active
+		}
+		if idle := s.now.Sub(since); idle >= s.stall {
+			no(&v.Live, "role %s: %d messages are due, and nothing was done for %v", d.Role, d.Due, idle.Round(time.Second))
+		}
+	}
+	v.Ready, v.Started = v.Ready && v.Live, known && joined
+	return v
+}
+
+// describeEngineError returns the kind of an engine's error as text.
+func describeEngineError(err error) string {
+	switch {
+	case errors.Is(err, kafka.ErrOffsetsNotReady):
+		return "is starting"
+	case errors.Is(err, errNoOffsets):
+		return "cannot keep offsets"
+	case errors.Is(err, kafka.ErrLoginRejected), errors.Is(err, clickhouse.ErrAccess):
+		return "refuses access"
+	}
+	return "is unavailable"
+}
+
+// unavailableStores returns the names of the unavailable stores: their breakers are not closed.
+func unavailableStores(stores []Store) (names []string) {
+	for _, b := range stores {
+		if b.State != limit.Closed {
+			names = append(names, b.Account+"/"+b.Store)
+		}
+	}
+	return names
+}

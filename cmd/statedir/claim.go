@@ -1,0 +1,105 @@
+package statedir
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/cmd/precondition"
+)
+
+// claim creates the directory, locks it, and checks its version.
+func (d *Dir) claim() (err error) {
+	if err := os.MkdirAll(d.path, 0o755); err != nil {
+		return fmt.Errorf("make the state directory: %w", err)
+	}
+	if err := d.recognise(); err != nil {
+		return err
+	}
+	d.lock, err = os.OpenFile(filepath.Join(d.path, "lock"), os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return fmt.Errorf("open the state directory's lock: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			d.lock.Close()
+		}
+	}()
+	if err := unix.Flock(int(d.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		holder, _ := io.ReadAll(io.LimitReader(d.lock, 32))
+		return fmt.Errorf(
+			"%w: state directory %s is in use by process %s: stop it first, or name another directory with --state",
+			precondition.Err, d.path, strings.TrimSpace(string(holder)))
+	}
+	if err := d.checkVersion(); err != nil {
+		return err
+	}
+	if err := d.lock.Truncate(0); err != nil {
+		return fmt.Errorf("write the state directory's lock: %w", err)
+	}
+	if _, err := d.lock.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0); err != nil {
+		return fmt.Errorf("write the state directory's lock: %w", err)
+	}
+	return nil
+}
+
+// recognise refuses a directory with other contents, so that a wrong path does no harm.
+func (d *Dir) recognise() error {
+	if Is(d.path) {
+		return nil
+	}
+	entries, err := os.ReadDir(d.path)
+	if err != nil {
+		return fmt.Errorf("read the state directory: %w", err)
+	}
+	for _, e := range entries {
+		if e.Name() != "lock" && !strings.HasPrefix(e.Name(), tmpPrefix) { // a killed process can leave these
+			return fmt.Errorf("%w: %s holds %s but no %s: it is not a state directory; name an empty or new one with --state",
+				precondition.Err, d.path, e.Name(), versionFile)
+		}
+	}
+	return nil
+}
+
+// checkVersion checks the version of the directory. A new directory gets the present version.
+func (d *Dir) checkVersion() error {
+	file := filepath.Join(d.path, versionFile)
+	var held struct {
+		Version int `json:"version"`
+	}
+	data, err := os.ReadFile(file)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		held.Version = version
+		data, err := json.Marshal(held)
+		if err != nil {
+			return err
+		}
+		return WriteFile(file, append(data, '\n'))
+	case err != nil:
+		return fmt.Errorf("read the state directory's version: %w", err)
+	}
+	if err := json.Unmarshal(data, &held); err != nil {
+		return fmt.Errorf("%w: %s is not readable (%w): restore it or name another directory with --state",
+			precondition.Err, file, err)
+	}
+	if held.Version != version {
+		return fmt.Errorf("%w: state directory %s has version %d, this millrace reads version %d: "+
+			"use the millrace that made it, or name another directory with --state",
+			precondition.Err, d.path, held.Version, version)
+	}
+	return nil
+}
+
+// Is reports whether dir is a state directory.
+func Is(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, versionFile))
+	return err == nil
+}
