@@ -107,6 +107,28 @@ func TestFileMap(t *testing.T) {
 	compareSets(t, "the file map of ARCHITECTURE.md", listed, present)
 }
 
+var indexRow = regexp.MustCompile(`(?m)^\| \[[^\]]+\]\(([^)]+)\) \|`)
+
+// The index of a folder of documents has one line for each of its pages, and for each of its folders.
+func TestIndexOfDocuments(t *testing.T) {
+	for folder, index := range map[string]string{"docs": "index.md"} {
+		var listed, present []string
+		for _, row := range indexRow.FindAllStringSubmatch(readDocument(t, path.Join(folder, index)), -1) {
+			listed = append(listed, row[1])
+		}
+		walkRepository(t, func(name string, d fs.DirEntry) {
+			switch {
+			case path.Dir(name) != folder || path.Base(name) == index:
+			case d.IsDir():
+				present = append(present, path.Join(path.Base(name), "README.md"))
+			case path.Ext(name) == ".md":
+				present = append(present, path.Base(name))
+			}
+		})
+		compareSets(t, path.Join(folder, index), listed, present)
+	}
+}
+
 var (
 	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 	code    = regexp.MustCompile("(?s)```.*?```")
