@@ -47,7 +47,7 @@ type StoreInfo struct {
 	Capabilities []Capability `json:"capabilities,omitempty"`
 }
 
-// An Capability is one capability of a store.
+// A Capability is one capability of a store.
 type Capability struct {
 	Name   string `json:"name"`
 	Value  string `json:"value"`  // yes, no, or a value

@@ -30,7 +30,7 @@ func (a *Admin) Unserved(ctx context.Context, roles ...schemas.Role) ([]schemas.
 	return unserved, nil
 }
 
-// An JoinWait describes the groups that a process waits to join while they have other members.
+// A JoinWait describes the groups that a process waits to join while they have other members.
 type JoinWait struct {
 	Groups, Hosts []string // sorted; Hosts are the hosts of the other members
 	// Session is the session timeout: how long a member that was killed holds up the group. 0: set by the brokers.

@@ -57,7 +57,7 @@ func Sorted(after string, listing iter.Seq2[Object, error]) iter.Seq2[Object, er
 	}
 }
 
-// A Expirer is a Store that accumulates unneeded data: uploads of dead processes, and replaced or deleted
+// An Expirer is a Store that accumulates unneeded data: uploads of dead processes, and replaced or deleted
 // bytes that are kept for a time.
 type Expirer interface {
 	// Expire removes data that o declares unneeded, and nothing of uncertain age. It returns the counts of removed

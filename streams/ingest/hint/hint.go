@@ -49,7 +49,7 @@ type Hint struct {
 	raw []byte // the record in a form that can be parsed alone
 }
 
-// A Observation is the state of a copy that a store showed after a hint.
+// An Observation is the state of a copy that a store showed after a hint.
 type Observation struct {
 	Present bool
 	Object  storage.Object // set if Present

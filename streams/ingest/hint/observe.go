@@ -16,7 +16,7 @@ type Stores interface {
 	Store(account, id string) (storage.Store, bool)
 }
 
-// A Observer queries stores for the state of copies. It is safe for concurrent use.
+// An Observer queries stores for the state of copies. It is safe for concurrent use.
 type Observer struct {
 	stores  Stores
 	markers storage.Markers

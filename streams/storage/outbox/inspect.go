@@ -16,15 +16,15 @@ type Inspection struct {
 	Segments int    `json:"segments"`
 	Bytes    int64  `json:"bytes"` // of segments
 	// Pending is the number of mutations in the outbox: their Changes are not acknowledged.
-	Pending int `json:"held"`
+	Pending int `json:"pending"`
 	// Unknown lists those without an outcome: it is looked up in the store when a program opens the outbox.
 	Unknown []UnknownOutcome `json:"unknown"`
 	// Undecided and Rejected count reports, by kind.
 	Undecided int `json:"undecided"`
-	Rejected  int `json:"aside"`
+	Rejected  int `json:"rejected"`
 	// Incomplete is the number of bytes at the end that form no complete record, if no later record says that they
 	// were synced. A process that is killed while it writes leaves them; they are no damage.
-	Incomplete int64 `json:"torn"`
+	Incomplete int64 `json:"incomplete"`
 	// Damage lists what cannot be read; empty: the outbox is sound. Missing segments at either end are not
 	// detected.
 	Damage []Damage `json:"damage"`

@@ -163,7 +163,7 @@ func (s *Store) deleteError(ctx context.Context, space, item string, was storage
 	return storage.NotApplied(err)
 }
 
-// prepareDelete checks the object to be deleted, and quarantines it if d.Keep is set.
+// prepareDelete checks the object to be deleted, and quarantines it if d.KeepDeleted is set.
 func (s *Store) prepareDelete(
 	ctx context.Context, space, item string, d storage.DeleteOptions,
 ) (o storage.Object, at location, err error) {
