@@ -109,7 +109,9 @@ func manifestOf(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
 	log := slog.New(slog.DiscardHandler)
-	state, err := statedir.Open(t.Context(), statedir.Config{Dir: dir, Log: log, Progress: t.Output(), WithoutBroker: true})
+	state, err := statedir.Open(t.Context(), statedir.Config{
+		Dir: dir, Log: log, Progress: t.Output(), WithoutBroker: true,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

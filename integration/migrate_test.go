@@ -33,7 +33,8 @@ func TestMigrate(t *testing.T) {
 	p.want(t, 3, "-- 0001_audit_log", "migrate", "--dry-run", "--again")
 	p.want(t, 0, "applied 0038_copy_merged", "migrate", "--again")
 
-	p.want(t, 5, `the cluster main is configured: configure another database for the cluster`, "migrate", "--cluster", "main")
+	p.want(t, 5, `the cluster main is configured: configure another database for the cluster`,
+		"migrate", "--cluster", "main")
 	t.Setenv("MILLRACE_CLICKHOUSE__DATABASE", "other")
 	p.want(t, 5, `the server knows no cluster "main"`, "migrate", "--cluster", "main", "--dry-run")
 	p.want(t, 5, "not covered by any test of millrace", "migrate", "--cluster", "main")

@@ -65,7 +65,8 @@ func TestS3PutFromSource(t *testing.T) {
 			}
 			put(two.Store, &at)
 			copied, sent := seen.copied.Load(), seen.sent.Load()
-			if can := two.Features().CopiesParts; can && (copied != parts || sent != 0) || !can && (copied != 0 || sent != parts) {
+			can := two.Features().CopiesParts
+			if can && (copied != parts || sent != 0) || !can && (copied != 0 || sent != parts) {
 				t.Errorf("%d parts were copied and %d sent, want all copied: %t", copied, sent, can)
 			}
 			t.Logf("the service copied %d of %d parts by itself", copied, parts)
