@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
@@ -45,6 +46,9 @@ func TestMigrateRestoredDatabaseWithoutPositions(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if name != "at once" && name != "on record, and reported as failed" {
+				need.Integration(t)
+			}
 			r := newRestored(t)
 			r.t = t
 			r.work(0, 3)

@@ -34,6 +34,9 @@ func TestWorkResumesAfterOutage(t *testing.T) {
 		"away, and the process restarted": {10 * time.Minute, true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name == "away for a quarter of an hour" {
+				need.Integration(t)
+			}
 			dir := t.TempDir()
 			synctest.Test(t, func(t *testing.T) {
 				x := newOutage(t, dir)

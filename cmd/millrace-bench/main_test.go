@@ -41,7 +41,7 @@ func TestUsage(t *testing.T) {
 		"a job without items": {"rolesside --do delete --dir d", exitUsage,
 			"or --do delete or import with --items and --window"},
 		"no completion": {"completion bash", exitUsage,
-			`millrace bench: "completion" is no command of 'millrace bench'`},
+			`millrace bench: "completion" is not a command of 'millrace bench'`},
 		"no arguments":    {"", exitFine, "Exit codes: 0 all benchmarks ran"},
 		"usage line":      {"", exitFine, "millrace bench AREA [flags]"},
 		"help of an area": {"all --help", exitFine, "Other load on the machine distorts the results"},

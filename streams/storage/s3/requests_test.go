@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -184,7 +185,7 @@ func TestFaultsOfEveryRequest(t *testing.T) {
 							t.Fatal("has no end")
 						}
 						if k > 20 { // Probe sends hundreds of requests
-							k += 50
+							k += need.Amount(150, 50, 50)
 						}
 						if k > 0 && !everywhere[name] { // the others cover the classification
 							break
