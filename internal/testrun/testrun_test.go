@@ -277,7 +277,7 @@ func TestErrors(t *testing.T) {
 	}{
 		"a package that does not compile": {[]string{"flaky", "bin", "5s", "./broken"}, "a_test.go:3"},
 		"a package that is not there":     {[]string{"flaky", "bin", "5s", "./nosuch"}, "nosuch"},
-		"no such level":                   {[]string{"levels", "long"}, "there are short and full"},
+		"no such level":                   {[]string{"levels", "long"}, "want short or full"},
 	} {
 		var out, stderr bytes.Buffer
 		if code := command(t.Context(), c.args, &out, &stderr); code != 2 || !strings.Contains(stderr.String(), c.says) {
@@ -316,7 +316,7 @@ func TestFlaky(t *testing.T) {
 		if code := command(ctx, []string{"flaky", "bin", limit, "./good", "./bad", "./none"}, &out, &out); code != want {
 			t.Errorf("exit code %d, want %d", code, want)
 		}
-		for _, s := range append(says, "the same command goes on") {
+		for _, s := range append(says, "repeat the command to continue") {
 			if !strings.Contains(out.String(), s) {
 				t.Errorf("no %q in\n%s", s, out.String())
 			}
