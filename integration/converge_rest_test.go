@@ -111,7 +111,7 @@ func (w *convergeWorld) redriveAndCheck(t *testing.T, limit time.Duration) {
 		w.awaitRest(t, limit)
 	}
 	w.closeHeld(t)
-	w.want(t, 0, "checks asked for", "sweep", "start", "fixity", "--all")
+	w.want(t, 0, "checks requested", "sweep", "start", "fixity", "--all")
 	w.awaitRest(t, limit)
 	for begun := time.Now(); time.Since(begun) < idleLimit; wait(t, 500*time.Millisecond) {
 		if !slices.ContainsFunc(w.incidents(t), func(i converge.Incident) bool { return i.Open && i.Item == "" }) {

@@ -66,7 +66,7 @@ func TestS3DemoServerDies(t *testing.T) {
 	}
 	_ = cmd.Wait() // ProcessState has the exit status
 	if code := cmd.ProcessState.ExitCode(); !killed || code != 1 || !strings.Contains(stderr.String(),
-		"the S3 server ended by itself (signal: killed)") {
+		"the S3 server ended (signal: killed)") {
 		t.Fatalf("killed: %v, exit code %d, want 1 and the reason:\n%s", killed, code, stderr.String())
 	}
 	code, _, out := demo(t, "--state", state, "--stores", "file", dir)

@@ -230,7 +230,7 @@ func TestRolesInSeparateProcesses(t *testing.T) {
 		}
 	}
 	p.want(t, 0, "update (duplication)", "object", "show", "acme/odd/"+ids[0])
-	p.want(t, 1, "nothing is on record", "object", "show", "acme/odd/never was")
+	p.want(t, 1, "there are no records of item", "object", "show", "acme/odd/never was")
 	p.want(t, 0, "KEY", "incident", "list")
 	p.want(t, 0, "checks requested", "sweep", "start", "fixity", "--store", "2", "--all")
 }

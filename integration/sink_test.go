@@ -317,6 +317,6 @@ func emptied(t *testing.T, m *sinkSetup) {
 	m.want(t, 0, "copy_state: stored offsets 0 to ", "rebuild")
 	m.send(t, 1000)
 	m.awaitCommitted(t, time.Minute)
-	m.want(t, 0, "the tables have all that was committed", "rebuild")
+	m.want(t, 0, "the tables have all committed records", "rebuild")
 	m.checkVerified(t, m.sent)
 }

@@ -204,10 +204,11 @@ func (w *write) putNew(at *location) error {
 		return err
 	}
 	if errors.Is(err, unix.EEXIST) {
-		switch serr := at.lookup(at.name); {
-		case serr == nil && isDir(&at.st):
+		serr := at.lookup(at.name)
+		switch obstacle := obstacleOf(&at.st); {
+		case serr == nil && obstacle == obstacleDir:
 			err = w.putNewAtAlt(at)
-		case serr == nil && !isRegular(&at.st):
+		case serr == nil && obstacle == obstacleOther:
 			err = retry.Permanent(fmt.Errorf("the path is neither a regular file nor a directory: %w", storage.ErrName))
 		}
 	}
@@ -219,6 +220,25 @@ func (w *write) putNew(at *location) error {
 		err = errors.Join(err, w.sess.removeSidecar(w.p))
 	}
 	return err
+}
+
+// An obstacle is a file that keeps a new item from its name.
+type obstacle uint8
+
+const (
+	obstacleNone  obstacle = iota // it was removed, or is the file of another put of the item: look again
+	obstacleDir                   // the item gets its alternative name
+	obstacleOther                 // a link, a device: the item cannot have the name
+)
+
+func obstacleOf(st *unix.Stat_t) obstacle {
+	switch {
+	case st.Mode == 0 || isRegular(st): // Mode 0: there is nothing
+		return obstacleNone
+	case isDir(st):
+		return obstacleDir
+	}
+	return obstacleOther
 }
 
 // putNewAtAlt gives the file its alternate name, because a directory has its own name, and sets the location to it.

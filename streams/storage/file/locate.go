@@ -53,6 +53,7 @@ func (p *location) lookup(name string) error {
 	err := retryEINTR(func() error { return unix.Fstatat(p.dir, name, &p.st, unix.AT_SYMLINK_NOFOLLOW) })
 	p.present = err == nil && isRegular(&p.st)
 	if isAbsent(err) {
+		p.st = unix.Stat_t{}
 		return nil
 	}
 	return pathError("stat", p.path(), err)
