@@ -172,9 +172,8 @@ func newDeadShow() *cobra.Command {
 }
 
 // deadCodes are the exit codes of discard.
-const deadCodes = `Exit codes: 0 all are done, 1 none is done or the command stopped early, 2 usage, 4 some were
-refused (the
-reason is printed) and the others are done, 5 precondition, 130 interrupted.`
+const deadCodes = `Exit codes: 0 all are done, 1 none is done or the command stopped early, 2 usage,
+4 some were refused (the reason is printed) and the others are done, 5 precondition, 130 interrupted.`
 
 // deadDecision has the flags that redrive and discard share.
 type deadDecision struct {

@@ -322,7 +322,8 @@ func (e *ensurer) check(ctx context.Context) error {
 }
 
 // unequalPartitions returns an error for each topic whose number of partitions differs from that of the topics with
-// which it is co-partitioned. If this process does not have the role that reads them, it logs a warning instead.
+// which it is co-partitioned. If this process has
+// roles, but not the one that reads them, it logs a warning instead.
 func (e *ensurer) unequalPartitions(existing map[string]topicInfo) (errs []error) {
 	for _, topics := range coPartitioned {
 		want := e.cfg.topic(topics[0])

@@ -351,7 +351,7 @@ func (t *temp) setModTime(at time.Time) (unix.Stat_t, error) {
 		return st, pathError("date", name, err)
 	}
 	times := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, ts}
-	if err := unix.UtimesNanoAt(t.in, t.name, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if err := unix.UtimesNanoAt(t.in.fd, t.name, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		if err = pathError("date", name, err); isRemoved(err) {
 			err = fmt.Errorf("%w: %w", errTempRemoved, err)
 		}

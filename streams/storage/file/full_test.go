@@ -163,7 +163,7 @@ func fullAt(t *testing.T, format int, fits bool, call func(*Store) error, room f
 		if err := s.Marker(t.Context()); err != nil {
 			t.Errorf("room for %d: marker: %v", n, err)
 		}
-		left, err := filepath.Glob(filepath.Join(dir, scratchDir, "*", "*", "*"))
+		left, err := filepath.Glob(filepath.Join(dir, scratchDir, "*", "*"))
 		kept, kerr := filepath.Glob(filepath.Join(dir, quarantineDir, "*", "*", "*"))
 		if len(left)+len(kept) > 0 || err != nil || kerr != nil {
 			t.Errorf("room for %d: %q and %q are left", n, left, kept)

@@ -115,11 +115,11 @@ func (s *session) hasOwnDir() bool {
 // close removes the session's temporary files and closes its descriptors.
 func (s *session) close() {
 	if t := s.scratch.Load(); t != nil {
-		_ = s.removeScratch(t.path) // the next process removes what remains
+		_ = s.removeFlat(t.path) // the next process removes what remains
 		s.oldScratch = append(s.oldScratch, t)
 	}
 	for _, t := range s.oldScratch {
-		t.close()
+		unix.Close(t.fd)
 	}
 	if s.lockFD >= 0 {
 		unix.Close(s.lockFD)
@@ -182,45 +182,10 @@ func (s *session) create(path string, flags int) (fd int, err error) {
 	return fd, err
 }
 
-// A scratch is the directory of one session for temporary files. The files are in parts, four directories below it: the
-// kernel serializes changes of one directory, and ext4 allocates the inodes of its files near each other. With 16
-// concurrent puts on an ext4 without a journal, four directories take 0.6 times as long as one.
+// A scratch is the directory of one session for temporary files.
 type scratch struct {
-	path  string
-	fd    int // closed with the session, and so are those of parts
-	parts [4]struct {
-		path string
-		fd   int
-	}
-}
-
-// split creates the parts. It does not sync them: no file in them has to survive a crash.
-func (t *scratch) split() error {
-	for i := range t.parts {
-		name := strconv.Itoa(i)
-		p := &t.parts[i]
-		p.path, p.fd = t.path+"/"+name, -1
-		if err := unix.Mkdirat(t.fd, name, 0o777); err != nil {
-			return pathError("mkdir", p.path, err)
-		}
-		var err error
-		if p.fd, err = unix.Openat(t.fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err != nil {
-			p.fd = -1
-			return pathError("open", p.path, err)
-		}
-	}
-	return nil
-}
-
-func (t *scratch) close() {
-	for _, p := range t.parts {
-		if p.fd > 0 {
-			unix.Close(p.fd)
-		}
-	}
-	if t.fd >= 0 {
-		unix.Close(t.fd)
-	}
+	path string
+	fd   int // closed with the session
 }
 
 // newScratch gives the session a new scratch directory and removes those of dead sessions. A session is alive while it
@@ -234,8 +199,10 @@ func (s *session) newScratch() (err error) {
 	}
 	defer func() {
 		if s.scratch.Load() != t { // a step below failed
-			t.close()
-			_ = s.removeScratch(t.path) // the next process removes what remains
+			if t.fd >= 0 {
+				unix.Close(t.fd)
+			}
+			_ = s.removeFlat(t.path) // the next process removes what remains
 			_ = setLock(s.lockFD, livenessByte(t.path), unix.F_UNLCK, unix.F_OFD_SETLK)
 		}
 		err = errors.Join(err, setLock(s.lockFD, openByte, unix.F_UNLCK, unix.F_OFD_SETLK))
@@ -257,7 +224,7 @@ func (s *session) newScratch() (err error) {
 			return err
 		}
 	}
-	if err := errors.Join(t.split(), s.removeDeadScratch(t.path), s.initSlots()); err != nil {
+	if err := errors.Join(s.removeDeadScratch(t.path), s.initSlots()); err != nil {
 		return err
 	}
 	if was := s.scratch.Swap(t); was != nil {
@@ -328,7 +295,7 @@ func (s *session) removeDeadScratch(ours string) error {
 		if alive {
 			return nil
 		}
-		if err := s.removeScratch(dir); err != nil {
+		if err := s.removeFlat(dir); err != nil {
 			return fmt.Errorf("remove temporary files of a dead process: %w", err)
 		}
 		return nil
@@ -343,25 +310,6 @@ func (s *session) removeFlat(dir string) error {
 	}
 	for _, name := range names {
 		if err := s.unlink(dir+"/"+name, 0); err != nil {
-			return err
-		}
-	}
-	return s.unlink(dir, unix.AT_REMOVEDIR)
-}
-
-// removeScratch removes a scratch directory with its parts. Those of older versions have files and no parts.
-func (s *session) removeScratch(dir string) error {
-	names, err := s.names(dir)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		name = dir + "/" + name
-		err := s.unlink(name, 0)
-		if errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EPERM) {
-			err = ignoreAbsent(s.removeFlat(name))
-		}
-		if err != nil {
 			return err
 		}
 	}
@@ -393,23 +341,20 @@ func (s *session) names(dir string) ([]string, error) {
 // A temp is a temporary file in a scratch directory.
 type temp struct {
 	s    *session
-	dir  string // the part of the scratch directory
-	in   int    // a descriptor of dir, closed with the session
-	name string // in dir; "" after it was renamed
+	in   *scratch
+	name string // in the scratch directory; "" after it was renamed
 	fd   int
 	size int64 // bytes written
 }
 
-func (t *temp) path() string { return t.dir + "/" + t.name }
+func (t *temp) path() string { return t.in.path + "/" + t.name }
 
 // temp creates a temporary file. If the scratch directory was removed, it creates a new one first.
 func (s *session) temp() (*temp, error) {
 	for again := false; ; again = true {
-		n, in := s.counter.Add(1), s.scratch.Load()
-		part := in.parts[n%uint64(len(in.parts))]
-		t := &temp{s: s, dir: part.path, in: part.fd, name: strconv.FormatUint(n, 36)}
+		t := &temp{s: s, in: s.scratch.Load(), name: strconv.FormatUint(s.counter.Add(1), 36)}
 		err := retryEINTR(func() (err error) {
-			t.fd, err = unix.Openat(t.in, t.name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o666)
+			t.fd, err = unix.Openat(t.in.fd, t.name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o666)
 			return err
 		})
 		if err == nil {
@@ -418,7 +363,7 @@ func (s *session) temp() (*temp, error) {
 		if again || !isRemoved(err) {
 			return nil, pathError("create", t.path(), err)
 		}
-		if err := s.replaceScratch(in); err != nil {
+		if err := s.replaceScratch(t.in); err != nil {
 			return nil, err
 		}
 	}
@@ -457,7 +402,7 @@ func (s *session) tempOf(b []byte) (*temp, error) {
 func (t *temp) discard() {
 	unix.Close(t.fd)
 	if t.name != "" {
-		_ = unix.Unlinkat(t.in, t.name, 0) // on error the next process removes it
+		_ = unix.Unlinkat(t.in.fd, t.name, 0) // on error the next process removes it
 	}
 }
 
@@ -480,7 +425,7 @@ func (t *temp) Write(p []byte) (int, error) {
 // response and send the request again; the error is then about the second request, so move checks which file has the
 // name.
 func (t *temp) move(dir int, name string, flags uint) error {
-	err := rename(t.in, t.name, dir, name, flags)
+	err := rename(t.in.fd, t.name, dir, name, flags)
 	if err == nil {
 		t.name = ""
 		return nil
@@ -497,7 +442,7 @@ func (t *temp) move(dir int, name string, flags uint) error {
 		return err
 	}
 	if isRemoved(err) {
-		serr := retryEINTR(func() error { return unix.Fstatat(t.in, t.name, &st, unix.AT_SYMLINK_NOFOLLOW) })
+		serr := retryEINTR(func() error { return unix.Fstatat(t.in.fd, t.name, &st, unix.AT_SYMLINK_NOFOLLOW) })
 		if isRemoved(serr) {
 			err = fmt.Errorf("%w: %w", errTempRemoved, pathError("rename", t.path(), err))
 		}

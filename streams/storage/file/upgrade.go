@@ -74,7 +74,7 @@ func (s *Store) switchLayout(sess *session) (err error) {
 		if alive {
 			return fmt.Errorf("%w: its directory is %s", ErrInUse, dir)
 		}
-		return sess.removeScratch(dir)
+		return sess.removeFlat(dir)
 	})
 	if err == nil {
 		err = sess.blockOldVersions()
