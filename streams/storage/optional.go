@@ -20,17 +20,17 @@ type Location struct {
 	Kind   string // Capabilities.Kind of the driver that returned it
 	Object Object
 	Handle any // opaque to all but the driver
-	// Close releases the place; never nil.
+	// Close releases the location; never nil.
 	Close func() error
 }
 
-// A Locator is a Store that returns the places of items.
+// A Locator is a Store that returns the locations of items.
 type Locator interface {
-	// Locate returns the errors of Open, and ErrUnsupported if the store has no places.
+	// Locate returns the errors of Open, and ErrUnsupported if the store has no locations.
 	Locate(ctx context.Context, ref Ref) (Location, error)
 }
 
-// Locate returns the place of an item in any store; ErrUnsupported if the store is no Locator.
+// Locate returns the location of an item in any store; ErrUnsupported if the store is no Locator.
 func Locate(ctx context.Context, s Store, ref Ref) (Location, error) {
 	if l, ok := s.(Locator); ok {
 		return l.Locate(ctx, ref)

@@ -116,7 +116,7 @@ type PutOptions struct {
 	Size int64
 	// KeepReplaced keeps the replaced bytes, as a version or in quarantine.
 	KeepReplaced bool
-	// Source is the place where the same bytes are stored already; nil: unknown. If Capabilities.MinSourceBytes
+	// Source is where the same bytes are stored already; nil: unknown. If Capabilities.MinSourceBytes
 	// allows it, the store's service copies them from there instead of receiving them, provided that the
 	// service proves them to be the bytes of the Put. No other bytes are ever stored.
 	Source *Location

@@ -1,11 +1,12 @@
 // Package lazy opens a store at its first use, for stores that may be unavailable when the process
 // starts.
 //
-// Until the store's marker has been read once, nothing is read from it or written to it: every
-// operation reads the marker first, and fails with an error of class unavailable if that fails. So an
-// unmounted root does not look like an empty store. After that, operations go directly to the driver,
-// which detects by itself that the store is gone. While the marker is being read, callers wait no
-// longer than their contexts, however long an access to the root hangs.
+// Until the store's marker has been read once, every operation on spaces and items reads the marker
+// first, and fails with an error of class unavailable if that fails. So an unmounted root does not
+// look like an empty store. After that, operations go directly to the driver, which detects by itself
+// that the store is gone. While the marker is being read, these callers wait no longer than their
+// contexts, however long an access to the root hangs. WriteMarker, Path and Driver open the driver
+// without its marker, and wait until that has returned.
 package lazy
 
 import (
