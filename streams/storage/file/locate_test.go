@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What keeps a new item from its name is looked up after the rename failed, and may be gone by then. Only a file that is
-// neither regular nor a directory refuses the item for good.
+// What keeps a new item from its name is looked up after the rename failed, and may be gone by then. Only a file that
+// is neither regular nor a directory refuses the item for good.
 func TestObstacle(t *testing.T) {
 	none := func(string) error { return nil }
 	tests := map[string]struct {
