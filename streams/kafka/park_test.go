@@ -164,9 +164,9 @@ func TestParkedTasksAreNotStalled(t *testing.T) {
 					if err := retry.Sleep(ctx, tt.before); err != nil {
 						return nil, err
 					}
-					return parkFirst(time.Hour, work)(ctx, d)
+					return parkFirst(20*time.Minute, work)(ctx, d)
 				})
-				if err := run(t, 2*time.Hour, p.SetDeadline(2*time.Minute, 1<<10)); err != nil {
+				if err := run(t, 40*time.Minute, p.SetDeadline(2*time.Minute, 1<<10)); err != nil {
 					t.Fatal(err)
 				}
 				if got := len(b.Read(schemas.Delay("30s"))); got != tt.lanes {

@@ -78,7 +78,7 @@ func TestBatchGroupLeavesMemoryWhileDeadLettersAreRefused(t *testing.T) {
 func leavesMemory(t *testing.T, fault kafkatest.Fault) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 4})
-		n := need.Amount(4_000, 16_000, 16_000)
+		n := need.Amount(2_000, 16_000, 16_000)
 		long := numbered(n, n)
 		for i := range long {
 			for j := range 8 {
@@ -95,7 +95,7 @@ func leavesMemory(t *testing.T, fault kafkatest.Fault) {
 		}}
 		mend := b.FailProduce(schemas.Dead, fault, -1)
 		background(t, sink(t, b, kafka.BatchConfig{Memory: int64(n) << 7}, s)) // less than the partition has
-		time.Sleep(2 * time.Minute)
+		time.Sleep(time.Minute)
 		if got := b.Committed(schemas.RoleSink, schemas.Changes)[2]; got != 0 {
 			t.Errorf("%d of the refused records are committed", got)
 		}
