@@ -95,7 +95,7 @@ func leavesMemory(t *testing.T, fault kafkatest.Fault) {
 		}}
 		mend := b.FailProduce(schemas.Dead, fault, -1)
 		background(t, sink(t, b, kafka.BatchConfig{Memory: int64(n) << 7}, s)) // less than the partition has
-		time.Sleep(time.Minute)
+		time.Sleep(2 * time.Minute)
 		if got := b.Committed(schemas.RoleSink, schemas.Changes)[2]; got != 0 {
 			t.Errorf("%d of the refused records are committed", got)
 		}
