@@ -401,6 +401,9 @@ func TestPoolBacklogIsRefusedLater(t *testing.T) {
 			}
 			t.Run(fmt.Sprint(partitions, " partitions, ", slow, " long"), func(t *testing.T) {
 				t.Parallel()
+				if partitions > 1 {
+					need.Integration(t)
+				}
 				synctest.Test(t, func(t *testing.T) {
 					b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: partitions})
 					n := 2000 + 500*int(partitions)
@@ -435,6 +438,7 @@ func TestPoolBacklogIsRefusedLater(t *testing.T) {
 // Moved messages that the brokers do not accept leave memory for reading others.
 func TestPoolBacklogIsRefusedLaterAndHeavy(t *testing.T) {
 	t.Parallel()
+	need.Integration(t)
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 4})
 		b.Send(copies("giant", "1", 0, 5_000)...)
