@@ -29,16 +29,21 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 )
 
+// A cluster is the Kafka and the ClickHouse that commands use.
+type cluster struct {
+	kafka, clickhouse string            // addresses
+	values            map[string]string // of words that commands contain, such as KEY
+}
+
 // A page runs the commands of one document in a directory of its own, which has the files of testdata/documents. The
 // paths and addresses that documents name are replaced by those of the test.
 type page struct {
 	dir     string
-	env     map[string]string // the values of words such as FILE in commands, and variables
+	env     map[string]string
 	replace *strings.Replacer
 }
 
-// newPage makes the directory of a document. kafka and clickhouse are addresses; empty: there is none.
-func newPage(t *testing.T, kafka, clickhouse string) *page {
+func newPage(t *testing.T, c *cluster) *page {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -50,10 +55,12 @@ func newPage(t *testing.T, kafka, clickhouse string) *page {
 		t.Fatal(err)
 	}
 	p := &page{dir: t.TempDir(), env: map[string]string{
-		"TOKEN": "a secret of a test", "FILE": "millrace.yaml", "ACCOUNT": "acme", "STORE": "2", "SPACE": "photos", "TEXT": "documented",
+		"FILE": "millrace.yaml", "ACCOUNT": "acme", "STORE": "2", "SPACE": "photos", "TEXT": "documented",
+		"TOKEN": "a secret of a test",
 	}}
+	maps.Copy(p.env, c.values)
 	p.replace = strings.NewReplacer("/srv/archive", p.path("archive"), "/mnt/copies", p.path("copies"),
-		"localhost:9092", kafka, "localhost:9000", clickhouse, ":8080", ":"+port)
+		"localhost:9092", c.kafka, "localhost:9000", c.clickhouse, ":8080", ":"+port)
 	millrace, err := exec.LookPath("millrace")
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +145,7 @@ func TestDocumentedCommands(t *testing.T) {
 		}
 		run++
 		t.Run(name, func(t *testing.T) {
-			p := newPage(t, "127.0.0.1:1", "127.0.0.1:1")
+			p := newPage(t, &cluster{kafka: "127.0.0.1:1", clickhouse: "127.0.0.1:1"})
 			p.run(t, p.script(t, all[name], ""))
 		})
 	}
@@ -148,52 +155,41 @@ func TestDocumentedCommands(t *testing.T) {
 }
 
 // The commands that need Kafka and ClickHouse succeed too, in the order of the document, and so do its statements in SQL.
-// Each document has servers of its own.
 func TestDocumentedCommandsWithCluster(t *testing.T) {
 	need.Integration(t)
 	engineOnPath(t)
 	all := readBlocks(t)
+	const first = "docs/first-steps.md" // it prepares its cluster itself
+	t.Run(first, func(t *testing.T) {
+		p := newPage(t, newCluster(t))
+		p.run(t, p.script(t, all[first], "", markCluster)+
+			"until cmp archive/photos/1.jpg copies/photos/1.jpg; do sleep 0.1; done\n")
+	})
+	c := newCluster(t)
+	c.prepare(t)
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if !slices.ContainsFunc(all[name], func(b *block) bool { return b.mark == markCluster || b.language == "sql" }) {
+		if name == first ||
+			!slices.ContainsFunc(all[name], func(b *block) bool { return b.mark == markCluster || b.language == "sql" }) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			p, clickhouse := newCluster(t)
-			var before, after string
-			switch name {
-			case "docs/first-steps.md": // it prepares everything itself
-				after = "until cmp archive/photos/1.jpg copies/photos/1.jpg; do sleep 0.1; done\n"
-			case "docs/verify.md":
-				p.env["DIR"] = p.path("state")
-				program, err := exec.LookPath("millrace-clickhouse")
-				if err := errors.Join(err, makeStored(t.Context(), p.env["DIR"], program, 1)); err != nil {
-					t.Fatal(err)
-				}
-				p.prepare(t)
-			case "docs/ingest.md":
-				before = "millrace run --config millrace.yaml --roles ingester &\n"
-				fallthrough
-			default:
-				p.prepare(t)
+			p := newPage(t, c)
+			script := p.script(t, all[name], "", markCluster)
+			if name == "docs/ingest.md" {
+				script = "millrace run --config millrace.yaml --roles ingester &\n" + script
 			}
-			p.run(t, before+p.script(t, all[name], "", markCluster)+after)
+			p.run(t, script)
 			for _, b := range all[name] {
-				if b.language != "sql" {
-					continue
-				}
-				for _, statement := range strings.Split(b.text, "\n\n") {
-					if err := clickhousetest.Exec(t.Context(), clickhouse, statement); err != nil {
-						t.Errorf("%s: %v", b, err)
-					}
+				if b.language == "sql" {
+					c.execute(t, b)
 				}
 			}
 		})
 	}
 }
 
-// newCluster starts the engines of a state directory, and makes the directory of a document that uses them. It returns
-// the address of ClickHouse.
-func newCluster(t *testing.T) (p *page, clickhouse string) {
+// newCluster starts the engines of a state directory.
+func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	state, err := statedir.Open(t.Context(), statedir.Config{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -206,12 +202,24 @@ func newCluster(t *testing.T) (p *page, clickhouse string) {
 	})
 	cfg := config.Default()
 	state.Configure(&cfg)
-	return newPage(t, cfg.Kafka.Brokers[0], cfg.ClickHouse.Addresses[0]), cfg.ClickHouse.Addresses[0]
+	return &cluster{kafka: cfg.Kafka.Brokers[0], clickhouse: cfg.ClickHouse.Addresses[0], values: map[string]string{}}
 }
 
-// prepare makes tables and topics, an open incident of a copy (KEY) and a dead letter (PARTITION-OFFSET).
-func (p *page) prepare(t *testing.T) {
+// execute runs the statements of a block, which are separated by empty lines.
+func (c *cluster) execute(t *testing.T, b *block) {
 	t.Helper()
+	for _, statement := range strings.Split(b.text, "\n\n") {
+		if err := clickhousetest.Exec(t.Context(), c.clickhouse, statement); err != nil {
+			t.Errorf("%s: %v", b, err)
+		}
+	}
+}
+
+// prepare makes tables and topics, an open incident of a copy (KEY), a dead letter (PARTITION-OFFSET), and a kept state
+// (DIR).
+func (c *cluster) prepare(t *testing.T) {
+	t.Helper()
+	p := newPage(t, c)
 	cfg, err := loadConfig(p.path("millrace.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -227,15 +235,20 @@ func (p *page) prepare(t *testing.T) {
 	damaged := &pb.Incident{Id: schemas.NewID(), Account: "acme", Store: "2", Space: "photos", Item: "1.jpg",
 		Kind: "content-corrupt", State: pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL,
 		Opened: timestamppb.Now(), Updated: timestamppb.Now()}
-	p.env["KEY"] = schemas.IncidentKey(damaged)
+	c.values["KEY"], c.values["DIR"] = schemas.IncidentKey(damaged), p.path("state")
 	k := kafka.Config{Brokers: cfg.Kafka.Brokers, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}
+	engine, err := exec.LookPath("millrace-clickhouse")
+	if err != nil {
+		t.Fatal(err)
+	}
 	producer, err := kafka.NewProducer(k, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer producer.Close()
 	if err := errors.Join(producer.Publish(t.Context(), schemas.Message{Topic: schemas.Incidents, Body: damaged}),
-		refuse(t.Context(), k, 1), a.RunWhile(t.Context(), []schemas.Role{schemas.RoleSink}, a.CatchUp)); err != nil {
+		refuse(t.Context(), k, 1), makeStored(t.Context(), c.values["DIR"], engine, 1),
+		a.RunWhile(t.Context(), []schemas.Role{schemas.RoleSink}, a.CatchUp)); err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
@@ -247,5 +260,5 @@ func (p *page) prepare(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &letters); err != nil || len(letters) != 1 {
 		t.Fatalf("dead letters: %s (%v), want one", out.String(), err)
 	}
-	p.env["PARTITION"], p.env["OFFSET"], _ = strings.Cut(letters[0].ID, "-")
+	c.values["PARTITION"], c.values["OFFSET"], _ = strings.Cut(letters[0].ID, "-")
 }
