@@ -154,9 +154,12 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 }
 
-// The commands that need Kafka and ClickHouse succeed too, in the order of the document, and so do its statements in SQL.
+// The commands that need Kafka and ClickHouse succeed too, in the order of the document, and so do statements in SQL.
 func TestDocumentedCommandsWithCluster(t *testing.T) {
 	need.Integration(t)
+	if _, err := exec.LookPath("curl"); err != nil {
+		need.Missing(t, need.Program("curl"), err)
+	}
 	engineOnPath(t)
 	all := readBlocks(t)
 	const first = "docs/first-steps.md" // it prepares its cluster itself

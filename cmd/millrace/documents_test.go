@@ -83,8 +83,8 @@ func readBlocks(t *testing.T) map[string][]*block {
 	return all
 }
 
-// Each block of commands in a document is run by a test, or marked as one that is not. The subcommand, the flags and the
-// arguments of each line are valid.
+// Each block of commands in a document is run by a test, or marked as one that is not. The subcommand, the flags and
+// the arguments of each line are valid.
 func TestCommandsInBlocks(t *testing.T) {
 	t.Parallel()
 	languages := []string{"sh", "sql", "yaml", "json", "text", "mermaid"}
@@ -133,14 +133,14 @@ func testExists(t *testing.T, name string) bool {
 
 var (
 	fenced    = regexp.MustCompile("(?ms)^```.*?^```$")
-	codeSpan  = regexp.MustCompile("`([^`\n]+)`")
+	codeSpan  = regexp.MustCompile("`([^`]+)`")
 	inComment = regexp.MustCompile(`(?m)^# +(millrace [^#\n]*)`)
 	// quoted is the beginning of texts of errors, and of flags of other programs.
 	quoted = regexp.MustCompile(`^(outbox (is|has|could)|store refuses|--reset-offsets|--sidecar)`)
 )
 
-// The commands that a document names in its text exist, with their flags: code that begins with millrace, with a command
-// that has subcommands, with make, or with a flag.
+// The commands that a document names in its text exist, with their flags: code that begins with millrace, with a
+// command that has subcommands, with make, or with a flag.
 func TestCommandsInText(t *testing.T) {
 	t.Parallel()
 	nouns := map[string]bool{}
@@ -160,19 +160,21 @@ func TestCommandsInText(t *testing.T) {
 		for _, comment := range inComment.FindAllStringSubmatch(text, -1) {
 			check(name, comment[1])
 		}
-		for _, span := range codeSpan.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
-			command := span[1]
-			first, rest, _ := strings.Cut(command, " ")
-			switch {
-			case quoted.MatchString(command):
-			case strings.HasPrefix(first, "--"):
-				if name != "docs/benchmarks.md" && !isFlag(first) {
-					t.Errorf("%s: no command has the flag %s", name, command)
+		for _, paragraph := range strings.Split(fenced.ReplaceAllString(text, ""), "\n\n") {
+			for _, span := range codeSpan.FindAllStringSubmatch(paragraph, -1) {
+				command := strings.Join(strings.Fields(span[1]), " ")
+				first, rest, _ := strings.Cut(command, " ")
+				switch {
+				case quoted.MatchString(command):
+				case strings.HasPrefix(first, "--"):
+					if name != "docs/benchmarks.md" && !isFlag(first) {
+						t.Errorf("%s: no command has the flag %s", name, command)
+					}
+				case nouns[first] && rest != "":
+					check(name, "millrace "+command)
+				default:
+					check(name, command)
 				}
-			case nouns[first] && rest != "":
-				check(name, "millrace "+command)
-			default:
-				check(name, command)
 			}
 		}
 	}
@@ -193,7 +195,7 @@ func isFlag(name string) bool {
 }
 
 var (
-	comment = regexp.MustCompile(`(^| )#.*| {2,}once .*`)
+	comment = regexp.MustCompile(`(^| )#.*`)
 	word    = regexp.MustCompile(`"[^"]*"|'[^']*'|[^\s"']+`)
 	program = regexp.MustCompile(`^(?:\./bin/)?(millrace) |^(?:[A-Z_]+=\S+ )*(make) `)
 )
