@@ -41,6 +41,17 @@ const keptItems = 5
 
 func newKept(t *testing.T) *kept {
 	t.Helper()
+	engineOnPath(t)
+	k := &kept{t, t.TempDir()}
+	if err := k.make(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// engineOnPath builds the command of the engine, and adds it to PATH.
+func engineOnPath(t *testing.T) {
+	t.Helper()
 	ctx := t.Context()
 	if _, err := clickhouse.Fetch(ctx, t.Output()); err != nil && os.Getenv("MILLRACE_LIBCHDB") == "" {
 		need.Missing(t, need.ClickHouse(), err)
@@ -52,11 +63,6 @@ func newKept(t *testing.T) *kept {
 		t.Fatalf("build the engine's command: %v\n%s", err, out)
 	}
 	t.Setenv("PATH", bin+string(filepath.ListSeparator)+os.Getenv("PATH"))
-	k := &kept{t, t.TempDir()}
-	if err := k.make(ctx); err != nil {
-		t.Fatal(err)
-	}
-	return k
 }
 
 func (k *kept) make(ctx context.Context) (err error) {
