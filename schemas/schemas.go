@@ -8,6 +8,7 @@
 package schemas
 
 import (
+	"context"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -34,6 +35,13 @@ type Message struct {
 	// Key and Value are set, and Body is nil, if Topic is foreign. The ingester receives these bytes as if it had read
 	// them from that topic.
 	Key, Value []byte
+}
+
+// A Publisher publishes messages. *kafka.Producer implements it.
+type Publisher interface {
+	// Publish returns nil only when all messages are acknowledged. After an error some of them may be published: the
+	// caller publishes all of them again, unless the error is permanent (retry.Permanent).
+	Publish(ctx context.Context, messages ...Message) error
 }
 
 // DefaultSource is the ce_source of messages without a Source.

@@ -45,11 +45,11 @@ type SweepRequest struct {
 
 // countingPublisher is a publisher that reports the number of tasks it has published.
 type countingPublisher struct {
-	sweep.Publisher
+	schemas.Publisher
 	onAsked func(n int64)
 }
 
-// Publish implements sweep.Publisher.
+// Publish implements schemas.Publisher.
 func (t countingPublisher) Publish(ctx context.Context, messages ...schemas.Message) error {
 	if err := t.Publisher.Publish(ctx, messages...); err != nil {
 		return err
