@@ -13,8 +13,6 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"google.golang.org/protobuf/proto"
-
-	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
 // A Body is one of the messages of millrace/v1.
@@ -127,25 +125,4 @@ type Progress struct {
 	// From is the first offset that the reporting member read, or 0 in a report on the whole group. Next is the offset
 	// of the first record that is not handled.
 	Start, From, Next int64
-}
-
-// A Copy names one item in one store.
-type Copy struct {
-	Account, Store, Space, Item string
-}
-
-// CopyOf returns the copy that a message is about.
-func CopyOf(m interface {
-	GetAccount() string
-	GetStore() string
-	GetSpace() string
-	GetItem() string
-}) Copy {
-	return Copy{Account: m.GetAccount(), Store: m.GetStore(), Space: m.GetSpace(), Item: m.GetItem()}
-}
-
-// A KnownCopy is a copy with its record.
-type KnownCopy struct {
-	Copy
-	Record *pb.CopyRecord
 }

@@ -113,7 +113,7 @@ func (k *check) readRecords(ctx context.Context) error {
 	k.recordsRead = true
 	copies := []schemas.Copy{k.copy}
 	if k.noSpace {
-		copies = append(copies, k.spaceCopy())
+		copies = append(copies, k.copy.WithoutItem())
 	}
 	records, err := k.records.Fresh(ctx, copies)
 	switch {

@@ -255,7 +255,7 @@ const recordsTimeout = 8 * time.Second
 func (s *Steward) source(ctx context.Context, i *pb.Incident) (store string, size int64, err error) {
 	var copies []schemas.Copy
 	for _, store := range s.stores.Others(i.GetAccount(), i.GetSpace(), i.GetStore()) {
-		other := schemas.Copy{Account: i.GetAccount(), Store: store, Space: i.GetSpace(), Item: i.GetItem()}
+		other := schemas.CopyOf(i).In(store)
 		if !slices.ContainsFunc(s.table.of(other), func(i *pb.Incident) bool {
 			return !closed(i) && excludesSource(i.GetKind())
 		}) {

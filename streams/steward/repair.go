@@ -71,22 +71,17 @@ func (s *Steward) duplication(r *pb.DuplicationResult) []schemas.Message {
 	if r.GetIncident() != "" {
 		return s.repaired(r)
 	}
-	cp := schemas.Copy{Account: r.GetAccount(), Space: r.GetSpace(), Item: r.GetItem()}
+	source, cp := schemas.CopiesOf(r)
 	switch r.GetResult() {
 	case "source-missing", "all-copies-missing", kindBack:
-		cp.Store = r.GetSourceStore()
-		return s.observed(cp, r.GetResult(), r)
+		return s.observed(source, r.GetResult(), r)
 	case kindDiffers:
-		cp.Store = r.GetDestinationStore()
 		return s.observed(cp, kindDiffers, r)
 	case "in-sync", "properties-set", "properties-unknown", "gone", "not-in-policy":
-		cp.Store = r.GetDestinationStore()
 		return s.closeDiffers(cp, r, r.GetStarted())
 	case "copied", "deleted": // earlier observations of the copy are obsolete
-		cp.Store = r.GetDestinationStore()
 		return s.closeDiffers(cp, r, r.GetFinished())
 	case "was-lost", "gone-unexplained":
-		cp.Store = r.GetDestinationStore()
 		out := s.observed(cp, kindMissing, r)
 		if out == nil {
 			return nil
@@ -164,7 +159,7 @@ func (s *Steward) closeDiffersLocked(
 
 // repaired handles the result of a repair. The incident stays open until a check has passed.
 func (s *Steward) repaired(r *pb.DuplicationResult) []schemas.Message {
-	cp := schemas.Copy{Account: r.GetAccount(), Store: r.GetDestinationStore(), Space: r.GetSpace(), Item: r.GetItem()}
+	_, cp := schemas.CopiesOf(r)
 	defer s.lock(cp)()
 	i := s.table.get(r.GetIncident())
 	if hasRef(i, r.GetId()) {

@@ -155,10 +155,8 @@ func (s *Steward) copiesOf(b schemas.Body) []schemas.Copy {
 	case *pb.FixityResult:
 		return []schemas.Copy{schemas.CopyOf(m)}
 	case *pb.DuplicationResult:
-		c := schemas.Copy{Account: m.GetAccount(), Store: m.GetSourceStore(), Space: m.GetSpace(), Item: m.GetItem()}
-		other := c
-		other.Store = m.GetDestinationStore()
-		return []schemas.Copy{c, other}
+		source, destination := schemas.CopiesOf(m)
+		return []schemas.Copy{source, destination}
 	case *pb.AdminAction:
 		if i := s.table.get(m.GetTarget()); i != nil {
 			return []schemas.Copy{schemas.CopyOf(i)}
