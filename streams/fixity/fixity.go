@@ -130,6 +130,7 @@ func (c *Checker) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 		settings: c.stores.Settings(place.Account, place.Store), started: time.Now(),
 	}
 	if k.passedRecently() {
+		k.skip()
 		return []schemas.Message{k.result(time.Now())}, nil
 	}
 	if err := k.run(ctx); err != nil {
@@ -144,13 +145,14 @@ func (c *Checker) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 // passedRecently reports whether the task is a sweep's and its copy passed within MinInterval.
 func (k *check) passedRecently() bool {
 	pass := k.task.GetKnown().GetLastPass()
-	if k.task.GetReason() != pb.FixityReason_FIXITY_REASON_SWEEP || k.task.GetRecheck() > 0 ||
-		pass == nil || k.started.Sub(pass.AsTime()) >= k.config.MinInterval {
-		return false
-	}
+	return k.task.GetReason() == pb.FixityReason_FIXITY_REASON_SWEEP && k.task.GetRecheck() <= 0 &&
+		pass != nil && k.started.Sub(pass.AsTime()) < k.config.MinInterval
+}
+
+// skip ends the check without evidence.
+func (k *check) skip() {
 	k.verdict = Verdict{Finding: "skipped", Outcome: pb.Verdict_VERDICT_SKIPPED, Detail: "recently checked"}
 	k.conclusion = Conclusion{Outcome: k.verdict.Outcome, Final: true}
-	return true
 }
 
 // messages returns the result, the correction and the re-check.
