@@ -42,7 +42,7 @@ func (s *Steward) metadata(r *pb.FixityResult) []schemas.Message {
 	}
 	defer s.lock(cp)()
 	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
-	i := s.table.get(schemas.Key(cp.Account, cp.Store, cp.Space, cp.Item, kindMetadata))
+	i := s.table.find(cp, kindMetadata)
 	started := r.GetStarted().AsTime()
 	older := started.Before(s.table.newest(cp)) || started.Before(i.GetChecked().AsTime())
 	switch {
@@ -128,7 +128,7 @@ func (s *Steward) failed(ctx context.Context, r *pb.FixityResult) ([]schemas.Mes
 	cp := schemas.CopyOf(r)
 	defer s.lock(cp)()
 	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
-	i := s.table.get(schemas.Key(cp.Account, cp.Store, cp.Space, cp.Item, r.GetFinding()))
+	i := s.table.find(cp, r.GetFinding())
 	older := r.GetStarted().AsTime().Before(s.table.newest(cp))
 	switch {
 	case hasRef(i, c.ref):

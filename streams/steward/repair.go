@@ -102,7 +102,7 @@ func (s *Steward) duplication(r *pb.DuplicationResult) []schemas.Message {
 func (s *Steward) observed(cp schemas.Copy, kind string, r *pb.DuplicationResult) []schemas.Message {
 	defer s.lock(cp)()
 	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
-	i := s.table.get(schemas.Key(cp.Account, cp.Store, cp.Space, cp.Item, kind))
+	i := s.table.find(cp, kind)
 	newest := s.table.newest(cp)
 	if kind == kindDiffers {
 		newest = i.GetChecked().AsTime()
@@ -144,7 +144,7 @@ func (s *Steward) closeDiffers(cp schemas.Copy, r *pb.DuplicationResult, at *tim
 func (s *Steward) closeDiffersLocked(
 	cp schemas.Copy, r *pb.DuplicationResult, at *timestamppb.Timestamp,
 ) []schemas.Message {
-	i := s.table.get(schemas.Key(cp.Account, cp.Store, cp.Space, cp.Item, kindDiffers))
+	i := s.table.find(cp, kindDiffers)
 	switch {
 	case hasRef(i, r.GetId()):
 		return s.save(i, r.GetId())
