@@ -61,7 +61,9 @@ func order(a, b schemas.DueCursor) int {
 	return cmp.Or(a.LastPass.Compare(b.LastPass), cmp.Compare(a.Space, b.Space), cmp.Compare(a.Item, b.Item))
 }
 
-func (w *harness) Due(_ context.Context, q schemas.DueQuery) (out []schemas.KnownCopy, end schemas.DueCursor, err error) {
+func (w *harness) Due(
+	_ context.Context, q schemas.DueQuery,
+) (out []schemas.KnownCopy, end schemas.DueCursor, err error) {
 	w.queries = append(w.queries, q)
 	if w.due != nil {
 		return nil, end, w.due
