@@ -117,27 +117,27 @@ func (c *Checker) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 	if !ok {
 		return nil, retry.Permanent(fmt.Errorf("check: message is a %T, not a fixity task", d.Body))
 	}
-	place := schemas.CopyOf(task)
-	if task.GetId() == "" || place.Account == "" || place.Space == "" || place.Item == "" {
-		return nil, retry.Permanent(fmt.Errorf("check %s: task %q names no copy", place, task.GetId()))
+	at := schemas.CopyOf(task)
+	if task.GetId() == "" || at.Account == "" || at.Space == "" || at.Item == "" {
+		return nil, retry.Permanent(fmt.Errorf("check %s: task %q names no copy", at, task.GetId()))
 	}
-	store, ok := c.stores.Store(place.Account, place.Store)
+	store, ok := c.stores.Store(at.Account, at.Store)
 	if !ok {
-		return nil, retry.Permanent(fmt.Errorf("check %s: store is unknown", place))
+		return nil, retry.Permanent(fmt.Errorf("check %s: store is unknown", at))
 	}
 	k := &check{
-		Checker: c, task: task, copy: place, store: store, attempt: d.Attempt,
-		settings: c.stores.Settings(place.Account, place.Store), started: time.Now(),
+		Checker: c, task: task, copy: at, store: store, attempt: d.Attempt,
+		settings: c.stores.Settings(at.Account, at.Store), started: time.Now(),
 	}
 	if k.passedRecently() {
 		k.skip()
 		return []schemas.Message{k.result(time.Now())}, nil
 	}
 	if err := k.run(ctx); err != nil {
-		return nil, fmt.Errorf("check %s: %w", place, err)
+		return nil, fmt.Errorf("check %s: %w", at, err)
 	}
 	if err := k.reportSpace(ctx); err != nil {
-		return nil, fmt.Errorf("check %s: %w", place, err)
+		return nil, fmt.Errorf("check %s: %w", at, err)
 	}
 	return k.messages(), nil
 }
