@@ -39,7 +39,7 @@ func layers() []layer {
 	)
 	return []layer{
 		{[]string{"schemas/millrace/v1", retry, digest, child, need, nearest, tally, parts, "internal/heaptest",
-			"internal/testrun"}, nil},
+			"internal/logtest", "internal/rowdoc", "internal/testrun"}, nil},
 		{[]string{"schemas"}, []string{"schemas/millrace/v1"}},
 		{[]string{storage}, []string{digest}},
 		// Drivers, decorators and their contract.
@@ -79,7 +79,7 @@ func layers() []layer {
 // inTests is what the tests of any package may import besides, of ours.
 func testOnlyImports() []string {
 	return []string{
-		"internal/need", "internal/heaptest",
+		"internal/need", "internal/heaptest", "internal/logtest", "internal/rowdoc",
 		"schemas/...", "streams/retry", "streams/digest", "streams/storage", "streams/storage/mem", "streams/storage/file",
 		"streams/storage/storagetest", "streams/storage/outbox/outboxtest", "streams/kafka/kafkatest",
 		"sinks/clickhouse/clickhousetest",

@@ -59,7 +59,7 @@ func (s *memoryPublisher) of(item string) (ops []string) {
 }
 
 // emitting is emit with an outbox on disk, over a new store.
-func (r *realS3) emitting(t *testing.T, cfg outbox.Config, out emit.Publisher) (*emit.Store, *outbox.File) {
+func (r *realS3) emitting(t *testing.T, cfg outbox.Config, out schemas.Publisher) (*emit.Store, *outbox.File) {
 	t.Helper()
 	inner := r.spaced(t, r.config(t))
 	if err := inner.WriteMarker(t.Context()); err != nil {

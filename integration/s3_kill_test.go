@@ -78,7 +78,7 @@ type published struct{ ID, Op, Item, Version, SHA256, Origin string }
 // journalPublisher publishes to a journal.
 type journalPublisher struct{ tales *storagetest.Journal }
 
-// Publish implements emit.Publisher. It fails for 20 of every 60 ms.
+// Publish implements schemas.Publisher. It fails for 20 of every 60 ms.
 func (p journalPublisher) Publish(_ context.Context, messages ...schemas.Message) error {
 	c := messages[0].Body.(*pb.Change)
 	if time.Now().UnixMilli()%60 < 20 {

@@ -189,15 +189,10 @@ type ImportProgress struct {
 	Next int64
 }
 
-// importPublisher publishes Changes.
-type importPublisher interface {
-	Publish(ctx context.Context, msgs ...schemas.Message) error
-}
-
 // Publish publishes the sound rows of c in order and waits for their acknowledgement. Repeating it
 // has no effect, since ids are functions of the rows. It calls progress after each batch.
 func (i *Import) Publish(
-	ctx context.Context, to importPublisher, c *ImportCheck, progress func(ImportProgress),
+	ctx context.Context, to schemas.Publisher, c *ImportCheck, progress func(ImportProgress),
 ) (done ImportProgress, err error) {
 	done.Next = max(i.From, 1)
 	if c.Faulty > 0 && !i.SkipFaulty {

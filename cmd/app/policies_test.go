@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -84,7 +85,7 @@ func TestRefusedPolicyShowsInReadiness(t *testing.T) {
 	logged := `msg="refuse policy: ` +
 		`the account has no active one, and the file is read again until it is corrected" account=bell file=` +
 		file + ":3 err="
-	if n := s.said.with(logged); n != 1 {
+	if n := s.said.Count(logged); n != 1 {
 		t.Errorf("the log has %q %d times, want once", logged, n)
 	}
 
@@ -97,7 +98,7 @@ func TestRefusedPolicyShowsInReadiness(t *testing.T) {
 	s.await("/metrics", 200, "millrace_policy_refused 0")
 	s.inForce(a, "bell", "2")
 	s.inForce(a, "acme", "2")
-	if n := s.said.with("accept policy"); n != 1 {
+	if n := s.said.Count("accept policy"); n != 1 {
 		t.Errorf("the log has %d lines \"accept policy\", want 1", n)
 	}
 }
@@ -139,7 +140,7 @@ func TestRefusedPolicyLeavesTheLastOneInForce(t *testing.T) {
 	if err := again.publish(t.Context(), f); err != nil {
 		t.Fatal(err)
 	}
-	if n := s.said.with("refuse policy: the last good one stays active"); n != 1 {
+	if n := s.said.Count("refuse policy: the last good one stays active"); n != 1 {
 		t.Errorf("the log says %d times that the last one stays, want once", n)
 	}
 }
@@ -350,7 +351,7 @@ func TestSetPolicyRefuses(t *testing.T) {
 // late opens a process that follows the policies only after follow is called.
 func (s *site) late() (a *App, follow func()) {
 	s.t.Helper()
-	a, err := Open(s.t.Context(), s.cfg, Options{Log: s.said.log(), Drain: time.Second})
+	a, err := Open(s.t.Context(), s.cfg, Options{Log: s.said.Log(), Drain: time.Second})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -463,7 +464,7 @@ func TestFolderThatLostPublishesOnTop(t *testing.T) {
 	if got := first.policyRegistry.Revision("acme"); got != 2 {
 		t.Errorf("revision %d, want 2", got)
 	}
-	if n := s.said.with("publish policies again: another writer was first"); n != 1 {
+	if n := s.said.Count("publish policies again: another writer was first"); n != 1 {
 		t.Errorf("the log says %d times that another was first, want once", n)
 	}
 }
@@ -778,8 +779,8 @@ func (r *incidentRecords) Publish(_ context.Context, msgs ...schemas.Message) er
 func TestFoldersThatDifferOpenOneIncident(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var records incidentRecords
-		var log lines
-		a := &App{log: log.log(), incidentBoard: incident.NewBoard(&records, slog.New(slog.DiscardHandler))}
+		var log logtest.Lines
+		a := &App{log: log.Log(), incidentBoard: incident.NewBoard(&records, slog.New(slog.DiscardHandler))}
 		one, two := newPolicyFolder(a), newPolicyFolder(a)
 		acme := policy.Folder{Documents: map[string]policy.Document{"acme": {}}}
 		for range 30 {
@@ -791,7 +792,7 @@ func TestFoldersThatDifferOpenOneIncident(t *testing.T) {
 		if want := []string{"open: file 1"}; !slices.Equal(records.published, want) {
 			t.Errorf("published %q, want %q", records.published, want)
 		}
-		if n := log.with("do not publish diverged policy"); n != 2 {
+		if n := log.Count("do not publish diverged policy"); n != 2 {
 			t.Errorf("%d errors, want one of each", n)
 		}
 	})

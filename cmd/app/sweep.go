@@ -45,11 +45,11 @@ type SweepRequest struct {
 
 // countingPublisher is a publisher that reports the number of tasks it has published.
 type countingPublisher struct {
-	sweep.Publisher
+	schemas.Publisher
 	onAsked func(n int64)
 }
 
-// Publish implements sweep.Publisher.
+// Publish implements schemas.Publisher.
 func (t countingPublisher) Publish(ctx context.Context, messages ...schemas.Message) error {
 	if err := t.Publisher.Publish(ctx, messages...); err != nil {
 		return err
@@ -212,15 +212,16 @@ type dueCopies struct{ a *App }
 // Due implements sweep.Due. If tables lack records, the due copies are unknown, and the round waits
 // for a rebuild. The gaps are checked before and after the read, since a table may be filled or
 // emptied meanwhile.
-func (d dueCopies) Due(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownCopy, error) {
-	if err := d.requireNoGaps(ctx); err != nil {
-		return nil, err
+func (d dueCopies) Due(
+	ctx context.Context, q schemas.DueQuery,
+) (copies []schemas.KnownCopy, end schemas.DueCursor, err error) {
+	if err = d.requireNoGaps(ctx); err != nil {
+		return nil, end, err
 	}
-	copies, err := d.read(ctx, q)
-	if err != nil {
-		return nil, err
+	if copies, end, err = d.a.db.FixityDue(ctx, q); err != nil {
+		return nil, end, err
 	}
-	return copies, d.requireNoGaps(ctx)
+	return copies, end, d.requireNoGaps(ctx)
 }
 
 func (d dueCopies) requireNoGaps(ctx context.Context) error {
@@ -229,17 +230,6 @@ func (d dueCopies) requireNoGaps(ctx context.Context) error {
 		err = clickhouse.CheckGaps(gaps)
 	}
 	return retry.Unavailable(err)
-}
-
-func (d dueCopies) read(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownCopy, error) {
-	c := clickhouse.DueQuery{
-		Account: q.Account, Store: q.Store, Space: q.Space, PassedBefore: q.PassedBefore, Limit: q.Limit,
-	}
-	if q.After != nil {
-		c.After = clickhouse.DueCursor{Passed: q.After.LastPass, Space: q.After.Space, Item: q.After.Item}
-	}
-	copies, _, err := d.a.db.FixityDue(ctx, c)
-	return copies, err
 }
 
 // sweeper requests checks of the copies that have become due, every hour. It also does the

@@ -30,11 +30,6 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A Publisher publishes messages and waits until all of them are acknowledged.
-type Publisher interface {
-	Publish(ctx context.Context, msgs ...schemas.Message) error
-}
-
 // Config holds the settings of a Watch. Zero values mean the defaults in brackets.
 type Config struct {
 	Account, Store string
@@ -59,14 +54,14 @@ type Watch struct {
 	cfg   Config
 	look  *hint.Observer
 	store hint.Stores
-	out   Publisher
+	out   schemas.Publisher
 	count func(hint.Row)
 	log   *slog.Logger
 	queue *queue
 }
 
 // New returns a Watch. It calls count, if not nil, with the row of each hint.
-func New(cfg Config, stores hint.Stores, out Publisher, count func(hint.Row), log *slog.Logger) (*Watch, error) {
+func New(cfg Config, stores hint.Stores, out schemas.Publisher, count func(hint.Row), log *slog.Logger) (*Watch, error) {
 	if cfg.Root == "" || cfg.ItemAt == nil || stores == nil || out == nil || log == nil {
 		return nil, errors.New("watch: root, names, stores, publisher or log are missing")
 	}

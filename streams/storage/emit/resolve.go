@@ -210,16 +210,14 @@ func (s *Store) changeOf(v verdict, in outbox.Mutation, observed *pb.Change, at 
 
 // carriedOutChange returns the Change of an intent that was carried out.
 func (s *Store) carriedOutChange(in outbox.Mutation, observed *pb.Change, at time.Time) *pb.Change {
-	switch op := in.Draft.GetOp(); op {
+	switch in.Draft.GetOp() {
 	case pb.Op_OP_DELETE:
-		return attributed(in.Draft, s.deletionChange(in.Before, at))
+		return completed(in.Draft, s.deletionChange(in.Before, at))
 	case pb.Op_OP_SET_PROPERTIES:
-		c := attributed(in.Draft, proto.CloneOf(observed))
-		c.Op = op
-		return s.stampFrom(at, c)
+		return s.stampFrom(at, completed(in.Draft, proto.CloneOf(observed)))
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE:
-		c := attributed(in.Draft, proto.CloneOf(observed))
-		c.Op, c.Digests = op, maps.Clone(in.Streamed.Digests)
+		c := completed(in.Draft, proto.CloneOf(observed))
+		c.Digests = maps.Clone(in.Streamed.Digests)
 		return c
 	}
 	return s.stampFrom(at, proto.CloneOf(in.Draft))

@@ -81,11 +81,11 @@ func (f *File) sync(sync func() error) error {
 	f.syncing.Lock()
 	err := f.fsync(sync)
 	f.syncing.Unlock()
-	return f.syncFailed(err)
+	return f.keepSyncError(err)
 }
 
-// syncFailed records the result of an fsync, and returns why nothing is recorded any more; f.mu is held.
-func (f *File) syncFailed(err error) error {
+// keepSyncError keeps the first error of an fsync, and returns why nothing is recorded any more; f.mu is held.
+func (f *File) keepSyncError(err error) error {
 	if err != nil && f.err == nil {
 		f.err = retry.Unavailable(fmt.Errorf("%w: %w", ErrFailed, err))
 	}
@@ -100,7 +100,7 @@ func (f *File) finishSync(goal int64, took time.Duration, err error) error {
 	if err == nil {
 		f.synced = max(f.synced, goal)
 	}
-	return f.syncFailed(err)
+	return f.keepSyncError(err)
 }
 
 var errClosed = errors.New("outbox is closed")
