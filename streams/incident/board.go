@@ -29,8 +29,8 @@ const (
 	stepClosed = "closed"
 )
 
-// ErrOtherIncident reports that the open incident of a key is not the one that an operator decided about.
-var ErrOtherIncident = errors.New("the open incident is not the one that was decided about: look again")
+// ErrOtherIncident reports that the open incident of a key is not the one that the decision of an operator names.
+var ErrOtherIncident = errors.New("the open incident is not the one that the decision names: list the incidents again")
 
 // A Publisher publishes messages. Publish returns nil after all of them are acknowledged.
 type Publisher interface {
