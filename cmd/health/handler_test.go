@@ -50,14 +50,14 @@ func TestHandler(t *testing.T) {
 	s.states[0].Member = true
 	check("joined", [3]int{200, 200, 200})
 	one = limit.Open
-	check("every store is away", [3]int{200, 503, 200})
+	check("every store is unavailable", [3]int{200, 503, 200})
 	one = limit.Closed
 	check("one store is back", [3]int{200, 200, 200})
 	s.states[0].Member = false
 	check("out of its group: it has started all the same", [3]int{200, 503, 200})
 	s.states[0].Member, s.ping = true, errors.New("refused")
 	h.Collect(t.Context())
-	check("ClickHouse is away", [3]int{200, 503, 200})
+	check("ClickHouse is unavailable", [3]int{200, 503, 200})
 	s.states[0].Stuck = 1
 	check("stuck", [3]int{200, 503, 503})
 

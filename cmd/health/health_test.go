@@ -107,9 +107,9 @@ func TestEvaluate(t *testing.T) {
 			want: status{Live: true, Started: true, Reasons: []string{"policy refused: p/a.json:3: x"}}},
 		"a record cannot be read": {duties: []roleHealth{busy}, unread: []string{"policies/0@7"},
 			want: status{Live: true, Started: true, Reasons: []string{"record cannot be read: policies/0@7"}}},
-		"outputs are refused": {duties: with(func(d *roleHealth) { d.Refused = ago(time.Minute) }),
+		"outputs are not acknowledged": {duties: with(func(d *roleHealth) { d.UnacknowledgedSince = ago(time.Minute) }),
 			want: status{Live: true, Started: true,
-				Reasons: []string{"role copier: the brokers have refused its outputs for 1m0s; publishing is retried"}}},
+				Reasons: []string{"role copier: the brokers have not acknowledged its outputs for 1m0s; publishing is retried"}}},
 		"asked to end": {duties: []roleHealth{busy}, ending: true,
 			want: status{Live: true, Started: true, Reasons: []string{"the process is stopping"}}},
 	} {

@@ -173,7 +173,7 @@ func (k *kept) sweep(want int) (r sweepReport) {
 func TestSweepWaits(t *testing.T) {
 	k := newKept(t)
 	r := k.sweep(exitOK)
-	if len(r.Rounds) != 2 || r.Rounds[0].Asked != keptItems || r.Verdicts["pass"] != r.Asked || r.failed() != 0 {
+	if len(r.Rounds) != 2 || r.Rounds[0].Requested != keptItems || r.Verdicts["pass"] != r.Requested || r.failed() != 0 {
 		t.Fatalf("got %+v, want %d checks of store 1 on record, and all passed", r, keptItems)
 	}
 }
@@ -194,7 +194,7 @@ func TestInterruptedSweep(t *testing.T) {
 		t.Errorf("it does not say %q:\n%s", want, stderr.String())
 	}
 	k.run(t.Context(), exitOK, quiet, "resume", "role", "checker")
-	if r := k.sweep(exitOK); r.Verdicts["pass"] != r.Asked || r.Asked < keptItems {
+	if r := k.sweep(exitOK); r.Verdicts["pass"] != r.Requested || r.Requested < keptItems {
 		t.Errorf("after the interruption: %+v, want all checks on record", r)
 	}
 

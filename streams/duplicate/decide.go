@@ -426,8 +426,8 @@ func (s Observation) unrecorded(to *pb.Record) bool {
 		isTombstone(to) && to.GetTime().AsTime().Before(s.Destination.modified())
 }
 
-// unconfirmed reports whether only a sweep or a check noticed the delete. The loss of an item looks the same, so a
-// person must approve it. A command to copy again after a delete is not evidence of another delete.
+// unconfirmed reports whether only a sweep or a check noticed the delete. The loss of an item looks the same, so an
+// operator must approve it. A command to copy again after a delete is not evidence of another delete.
 func (s Observation) unconfirmed(from *pb.Record) bool {
 	return approvedDelete(s.Command) == "" &&
 		(s.Command.GetIfAbsent() && s.Command.GetCarriedDelete() == nil || unreported(from))

@@ -29,8 +29,8 @@ const (
 	stepClosed = "closed"
 )
 
-// ErrOtherIncident reports that the open incident of a key is not the one that an operator decided about.
-var ErrOtherIncident = errors.New("the open incident is not the one that was decided about: look again")
+// ErrOtherIncident reports that the open incident of a key is not the one that the decision of an operator names.
+var ErrOtherIncident = errors.New("the open incident is not the one that the decision names: list the incidents again")
 
 // A Board holds the incidents without an item, which it reads from the topic incidents, and opens and closes them. It
 // is safe for concurrent use.

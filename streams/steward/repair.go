@@ -32,15 +32,15 @@ func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Mess
 	case hasRef(i, a.GetId()):
 		return s.save(i, a.GetId()), nil
 	case closed(i):
-		log.Warn("ignore action: no such incident is open", "do", a.GetAction())
+		log.Warn("ignore action: no such incident is open", "action", a.GetAction())
 		return nil, nil
 	case a.GetAccount() != "" && a.GetAccount() != i.GetAccount():
-		log.Warn("ignore action: the incident belongs to another account", "do", a.GetAction())
+		log.Warn("ignore action: the incident belongs to another account", "action", a.GetAction())
 		return nil, nil
 	case !stillApplies(i, a):
-		log.Warn("ignore action: the incident has changed since the decision", "do", a.GetAction())
+		log.Warn("ignore action: the incident has changed since the decision", "action", a.GetAction())
 		i = clone(i)
-		s.step(i, stepOutdated, c, a.GetAction()+": the incident has changed since the decision; look again")
+		s.step(i, stepOutdated, c, a.GetAction()+": the incident has changed since the decision; decide again")
 		return s.save(i, c.ref), nil
 	case a.GetAction() == ActionClose:
 		i = clone(i)

@@ -238,7 +238,7 @@ func (r *run) publish(ctx context.Context, messages ...schemas.Message) error {
 func (r *run) logRetry(what string) func(int, time.Duration, error) {
 	return func(attempt int, wait time.Duration, err error) {
 		r.deps.Log.Warn("retry sweep", "sweep", r.morsel.Sweep, "morsel", r.morsel.Name,
-			"what", what, "attempt", attempt, "wait", wait, "err", err)
+			"what", what, "attempt", attempt, "retry_after", wait, "err", err)
 	}
 }
 

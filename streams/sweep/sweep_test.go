@@ -264,7 +264,7 @@ func TestPublishIsTriedAgain(t *testing.T) {
 func TestDueFails(t *testing.T) {
 	w := newHarness(t)
 	w.fill()
-	w.due = errors.New("engine away")
+	w.due = errors.New("engine unavailable")
 	if _, err := w.run(w.config(), nil); !errors.Is(err, w.due) {
 		t.Fatalf("got %v", err)
 	}
@@ -285,7 +285,7 @@ func TestDueFails(t *testing.T) {
 func TestLagFails(t *testing.T) {
 	w := newHarness(t)
 	w.fill()
-	w.lag = errors.New("broker away")
+	w.lag = errors.New("broker unavailable")
 	if _, err := w.run(w.config(), nil); !errors.Is(err, w.lag) || len(of[*pb.FixityTask](w)) != 0 {
 		t.Errorf("got %v after %d tasks", err, len(of[*pb.FixityTask](w)))
 	}

@@ -142,7 +142,8 @@ func (s *Store) dropOrphan(m *mutation) {
 	m.queue.orphans = slices.DeleteFunc(m.queue.orphans, func(x *mutation) bool { return x == m })
 }
 
-// reportUndecided reports and logs an intent that the store's state does not decide. c is that state.
+// reportUndecided reports and logs a mutation for which the store's state, c, does not prove that it was applied or
+// not.
 func (s *Store) reportUndecided(in outbox.Mutation, c *pb.Change) error {
 	in.Change = c
 	if err := s.cfg.Outbox.Report(in, nil); err != nil {

@@ -259,7 +259,7 @@ func (b *Breaker) transition(next machine, now time.Time, err error) {
 		if errors.Is(err, storage.ErrCredentials) {
 			do = "check the store's credentials in the configuration; operations continue when it accepts them"
 		}
-		b.log.Warn("open breaker", "err", err, "since", b.since, "until", b.until, "advice", do)
+		b.log.Warn("open breaker", "err", err, "since", b.since, "until", b.until, "remedy", do)
 	}
 	if b.cfg.Changed != nil {
 		b.cfg.Changed(from, next.state)
