@@ -426,7 +426,7 @@ func (p *Pool) abandon(t *task) {
 // longer.
 func (p *Pool) freeTask(t *task) {
 	n := t.bytes()
-	t.inflightRecord, t.delivery, t.err, t.successor = inflightRecord{}, nil, nil, nil
+	t.inflightRecord, t.delivery, t.err, t.successor, t.successorPart = inflightRecord{}, nil, nil, nil, nil
 	if t.part.backlog {
 		t.part.fetcher.backlogBytes.Add(-n)
 		t.part.fetcher.memory.notify()
