@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cmd/config"
-	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -147,10 +146,16 @@ func selectStores(all []StoreInfo, names []StoreName) (some []StoreInfo, err err
 			}
 		}
 		if len(some) == before {
-			return nil, fmt.Errorf("%w: the configuration has no store %s/%s", precondition.Err, n.Account, n.Store)
+			return nil, missingStore(n)
 		}
 	}
 	return some, nil
+}
+
+// RequireStore returns an error that wraps precondition.Err if the configuration does not have a store.
+func RequireStore(cfg *config.Config, name StoreName) error {
+	_, err := selectStores(ListStores(cfg), []StoreName{name})
+	return err
 }
 
 // observe checks a store without its breaker, and sets the result in v. It returns after

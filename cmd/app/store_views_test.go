@@ -171,3 +171,12 @@ func TestProbeStore(t *testing.T) {
 		t.Errorf("a store that is not configured: %v, want precondition.Err", err)
 	}
 }
+
+func TestRequireStore(t *testing.T) {
+	cfg := &config.Config{Accounts: []config.Account{{ID: "acme", Stores: []config.Store{{ID: "1"}}}}}
+	for name, ok := range map[StoreName]bool{{"acme", "1"}: true, {"acme", "2"}: false, {"other", "1"}: false} {
+		if err := RequireStore(cfg, name); (err == nil) != ok || err != nil && !errors.Is(err, precondition.Err) {
+			t.Errorf("%v: %v", name, err)
+		}
+	}
+}

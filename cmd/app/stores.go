@@ -128,6 +128,19 @@ func (s *Stores) Store(account, id string) (storage.Store, bool) {
 	return st.Store, ok
 }
 
+// configured returns a store. The error wraps precondition.Err if the configuration does not have it.
+func (s *Stores) configured(n StoreName) (store, error) {
+	st, ok := s.byKey[schemas.Key(n.Account, n.Store)]
+	if !ok {
+		return st, missingStore(n)
+	}
+	return st, nil
+}
+
+func missingStore(n StoreName) error {
+	return fmt.Errorf("%w: the configuration has no store %s/%s", precondition.Err, n.Account, n.Store)
+}
+
 // Admit returns nil if a task may use a store now. Otherwise it returns the error, of class
 // unavailable, that the task's first request would get. It admits tasks of unknown stores: their
 // handlers report the error.
@@ -220,9 +233,9 @@ func (s *Stores) remedyFor(n StoreName, err error) string {
 
 // init writes the marker of a store that has none.
 func (s *Stores) init(ctx context.Context, name StoreName) error {
-	st, ok := s.byKey[schemas.Key(name.Account, name.Store)]
-	if !ok {
-		return fmt.Errorf("%w: the configuration has no store %s/%s", precondition.Err, name.Account, name.Store)
+	st, err := s.configured(name)
+	if err != nil {
+		return err
 	}
 	d, err := st.lazy.Driver(ctx)
 	if err != nil {

@@ -75,8 +75,8 @@ type Round struct {
 // SweepFixity runs one round of the fixity sweep to its end: it publishes a task for every copy
 // that is due.
 func (a *App) SweepFixity(ctx context.Context, o SweepRequest) (Round, error) {
-	if _, ok := a.stores.Store(o.Account, o.Store); !ok {
-		return Round{}, fmt.Errorf("%w: the configuration has no store %s/%s", precondition.Err, o.Account, o.Store)
+	if _, err := a.stores.configured(StoreName{o.Account, o.Store}); err != nil {
+		return Round{}, err
 	}
 	c := sweep.FixityConfig{Account: o.Account, Store: o.Store, Space: o.Space, Period: o.Period, Demand: o.All,
 		Large: int64(a.cfg.Duplication.LargeThreshold), Page: sweepPage}

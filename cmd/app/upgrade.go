@@ -8,7 +8,6 @@ import (
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/precondition"
-	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage/file"
 )
@@ -23,9 +22,9 @@ func UpgradeStore(
 		return done, err
 	}
 	defer func() { err = errors.Join(err, stores.close()) }()
-	st, ok := stores.byKey[schemas.Key(name.Account, name.Store)]
-	if !ok {
-		return done, fmt.Errorf("%w: the configuration has no store %s/%s", precondition.Err, name.Account, name.Store)
+	st, err := stores.configured(name)
+	if err != nil {
+		return done, err
 	}
 	d, err := st.lazy.Driver(ctx)
 	if err != nil {
