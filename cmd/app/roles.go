@@ -93,7 +93,7 @@ func (a *App) planner() ([]part, error) {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-a.folder.published: // changes that are planned without a policy are not planned again
+		case <-a.folder.Published(): // changes that are planned without a policy are not planned again
 			return pool.Run(ctx)
 		}
 	}
