@@ -26,7 +26,7 @@ func (a *App) Run(ctx context.Context, roles []schemas.Role) error {
 	w.health = a.newHealth(n, w.schema)
 	a.registry.MustRegister(a.folder.Metric(), a.unreadable)
 	if n.stores {
-		a.registry.MustRegister(newBreakerMetrics(a.stores))
+		a.registry.MustRegister(a.stores.metrics())
 	}
 	return w.serveAndRun(ctx, l, roles)
 }
