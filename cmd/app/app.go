@@ -9,7 +9,6 @@ package app
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -31,6 +30,9 @@ import (
 	"github.com/millrace/millrace/streams/storage/emit"
 	"github.com/millrace/millrace/streams/storage/outbox"
 )
+
+// Version is set by the linker.
+var Version = "dev"
 
 // QuickDrain is the drain timeout of a process that a person at a terminal waits for. A task that
 // is cancelled is repeated.
@@ -190,23 +192,6 @@ func (a *App) Lag(ctx context.Context, roles ...schemas.Role) (records int64, er
 		records += l.Records
 	}
 	return records, err
-}
-
-// InitStore writes the marker with the store's id into a store that has none.
-func (a *App) InitStore(ctx context.Context, account, id string) error {
-	return a.stores.init(ctx, StoreName{account, id})
-}
-
-// A StoreName names one store of one account.
-type StoreName struct{ Account, Store string }
-
-// InitStore is App.InitStore without Kafka and ClickHouse.
-func InitStore(ctx context.Context, cfg *config.Config, log *slog.Logger, name StoreName) error {
-	stores, err := newStores(cfg, log)
-	if err != nil {
-		return err
-	}
-	return errors.Join(stores.init(ctx, name), stores.close())
 }
 
 // positionTopics returns the topics with positions in ClickHouse, by the role that writes the

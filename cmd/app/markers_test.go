@@ -136,15 +136,6 @@ func TestWrongMarkerIsRefused(t *testing.T) {
 	}
 }
 
-// An unknown driver is refused before anything is opened.
-func TestUnknownDriver(t *testing.T) {
-	_, err := newStores(&config.Config{Accounts: []config.Account{{ID: "acme",
-		Stores: []config.Store{{ID: "1", Driver: "tape"}}}}}, new(lines).log())
-	if !errors.Is(err, precondition.Err) || !strings.Contains(err.Error(), `store acme/1: unknown driver "tape"`) {
-		t.Errorf("got %v", err)
-	}
-}
-
 // metrics returns the metrics of the breakers, as name{labels} value.
 func metrics(t *testing.T, s *Stores) (all []string) {
 	t.Helper()

@@ -17,7 +17,6 @@ import (
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/steward"
 	"github.com/millrace/millrace/streams/storage"
-	"github.com/millrace/millrace/streams/storage/file"
 	"github.com/millrace/millrace/streams/storage/lazy"
 	"github.com/millrace/millrace/streams/storage/limit"
 )
@@ -32,6 +31,9 @@ type Stores struct {
 	policies *policy.Registry
 	waiting  *kafka.UnavailableCounts // counts messages that wait for unavailable stores; nil: not counted
 }
+
+// A StoreName names one store of one account.
+type StoreName struct{ Account, Store string }
 
 type store struct {
 	*limit.Store // around lazy
@@ -74,30 +76,6 @@ func primaryFirst(c config.Store) int {
 		return 0
 	}
 	return 1
-}
-
-// driver is the only switch over the drivers. It returns the function that opens a store.
-func driver(
-	account string, c config.Store, log *slog.Logger,
-) (open func(context.Context) (storage.Store, error), err error) {
-	switch c.Driver {
-	case "file":
-		id, skipped := schemas.Key(account, c.ID), func(path, reason string) {
-			log.Warn("skip path", "account", account, "store", c.ID, "path", path, "reason", reason)
-		}
-		return func(context.Context) (storage.Store, error) {
-			if c.Layout == "plain" {
-				return file.OpenPlain(file.PlainConfig{
-					ID: id, Root: c.Root, Space: c.Space, Expect: c.Expect, ExpectSHA256: c.ExpectSHA256, Skipped: skipped,
-				})
-			}
-			return file.Open(file.Config{ID: id, Root: c.Root, Skipped: skipped})
-		}, nil
-	case "s3":
-		return func(ctx context.Context) (storage.Store, error) { return openS3(ctx, account, c, log) }, nil
-	default:
-		return nil, fmt.Errorf("unknown driver %q", c.Driver)
-	}
 }
 
 // close closes the drivers that have resources.
@@ -190,30 +168,6 @@ func (s *Stores) Breakers() []health.Store {
 
 // IDs returns the ids of an account's stores, the primary first.
 func (s *Stores) IDs(account string) []string { return s.accounts[account] }
-
-// init writes the marker of a store that has none.
-func (s *Stores) init(ctx context.Context, name StoreName) error {
-	st, err := s.configured(name)
-	if err != nil {
-		return err
-	}
-	d, err := st.lazy.Driver(ctx)
-	if err != nil {
-		return fmt.Errorf("%w: open store %s/%s: %w: %s",
-			precondition.Err, name.Account, name.Store, err, s.remedyFor(name, err))
-	}
-	if err = d.Marker(ctx); errors.Is(err, storage.ErrNoMarker) {
-		err = d.WriteMarker(ctx)
-	}
-	switch state := stateOf(err); {
-	case state == storeOther, state == storeUnavailable, state == storeUnusable: // a retry does not help
-		return fmt.Errorf("%w: mark store %s/%s: %w: %s",
-			precondition.Err, name.Account, name.Store, err, s.remedyFor(name, err))
-	case err != nil:
-		return fmt.Errorf("mark store %s/%s: %w", name.Account, name.Store, err)
-	}
-	return nil
-}
 
 // Settings returns the fixity settings of a store.
 func (s *Stores) Settings(account, id string) fixity.StoreSettings {
