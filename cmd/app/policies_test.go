@@ -386,8 +386,9 @@ func TestGapBeforeAnIgnoredRecord(t *testing.T) {
 	late := s.another(schemas.RolePlanner)
 	s.await("/readyz", 503, "a record after revision 1 cannot be decoded")
 	for _, p := range []*App{a, late} {
-		if err := p.reportUnreadable(t.Context()); err != nil || !p.incidentBoard.IsOpen(about) || len(p.folder.Refused()) == 0 {
-			t.Fatalf("the incident is open: %t, refused: %q (%v)", p.incidentBoard.IsOpen(about), p.folder.Refused(), err)
+		err, refused := p.reportUnreadable(t.Context()), p.folder.Refused()
+		if err != nil || !p.incidentBoard.IsOpen(about) || len(refused) == 0 {
+			t.Fatalf("the incident is open: %t, refused: %q (%v)", p.incidentBoard.IsOpen(about), refused, err)
 		}
 	}
 	if err := a.CloseIncident(t.Context(), about.Incident(),

@@ -277,14 +277,9 @@ func InitStore(ctx context.Context, cfg *config.Config, log *slog.Logger, name S
 
 // init writes the marker of a store that has none.
 func (s *Stores) init(ctx context.Context, name StoreName) error {
-	st, err := s.configured(name)
+	d, err := s.open(ctx, name)
 	if err != nil {
 		return err
-	}
-	d, err := st.lazy.Driver(ctx)
-	if err != nil {
-		return fmt.Errorf("%w: open store %s/%s: %w: %s",
-			precondition.Err, name.Account, name.Store, err, s.remedyFor(name, err))
 	}
 	if err = d.Marker(ctx); errors.Is(err, storage.ErrNoMarker) {
 		err = d.WriteMarker(ctx)
@@ -299,6 +294,20 @@ func (s *Stores) init(ctx context.Context, name StoreName) error {
 	return nil
 }
 
+// open opens the driver of a store for a command, without its breaker.
+func (s *Stores) open(ctx context.Context, name StoreName) (storage.Store, error) {
+	st, err := s.configured(name)
+	if err != nil {
+		return nil, err
+	}
+	d, err := st.lazy.Driver(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w: open store %s/%s: %w: %s",
+			precondition.Err, name.Account, name.Store, err, s.remedyFor(name, err))
+	}
+	return d, nil
+}
+
 // UpgradeStore upgrades a store of driver file to the newest layout. It returns precondition.Err if
 // another process uses the store, or if the store has no layout version.
 func UpgradeStore(
@@ -309,14 +318,9 @@ func UpgradeStore(
 		return done, err
 	}
 	defer func() { err = errors.Join(err, stores.close()) }()
-	st, err := stores.configured(name)
+	d, err := stores.open(ctx, name)
 	if err != nil {
 		return done, err
-	}
-	d, err := st.lazy.Driver(ctx)
-	if err != nil {
-		return done, fmt.Errorf("%w: open store %s/%s: %w: %s",
-			precondition.Err, name.Account, name.Store, err, stores.remedyFor(name, err))
 	}
 	f, ok := d.(*file.Store)
 	if !ok {

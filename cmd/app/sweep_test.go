@@ -146,7 +146,8 @@ func TestSweepOnDemand(t *testing.T) {
 			t.Errorf("got %v", task)
 		}
 	}
-	if again, tasks := s.sweep(3*time.Minute, true); again.ID != asked.ID || again.Emitted != asked.Emitted || len(tasks) != 0 {
+	again, tasks := s.sweep(3*time.Minute, true)
+	if again.ID != asked.ID || again.Emitted != asked.Emitted || len(tasks) != 0 {
 		t.Errorf("the same round once more: %+v with %d tasks, want %+v", again, len(tasks), asked)
 	}
 	if on, _ := s.sweep(4*time.Minute, false); on.ID != halfDue {

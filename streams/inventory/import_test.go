@@ -84,7 +84,8 @@ func TestImport(t *testing.T) {
 	for n := range 2500 {
 		fmt.Fprintf(&sums, "%s  photos/%d.jpg\n", emptyMD5, n)
 	}
-	i := importOf(t, "MD5SUMS\n"+sums.String(), "list.csv\nkey,size,md5,mtime\na/b,7,"+otherMD5+",2020-01-02T03:04:05.006Z\n")
+	i := importOf(t, "MD5SUMS\n"+sums.String(),
+		"list.csv\nkey,size,md5,mtime\na/b,7,"+otherMD5+",2020-01-02T03:04:05.006Z\n")
 	c := checked(t, i)
 	if c.Rows != 2501 || c.Faulty != 0 || c.Sound() != 2501 || c.NoTime != 2500 || c.NoSize != 2500 || len(c.First) != 2 {
 		t.Fatalf("checked: %+v", c)
@@ -132,12 +133,13 @@ func TestImportFaults(t *testing.T) {
 		"a row": {[]string{"x\n" + emptyMD5 + "  a\n" + emptyMD5 + "  /b\n" + emptyMD5 + "  c\n"}, nil,
 			[]string{"x:2: \"/b\" is an absolute path"}, []string{"a", "c"}},
 		"twice alike": {[]string{"x\n" + emptyMD5 + "  a\n" + emptyMD5 + "  a\n"}, nil, nil, []string{"a", "a"}},
-		"twice alike, strict": {[]string{"x\n" + emptyMD5 + "  a\n" + emptyMD5 + "  a\n"}, func(i *Import) { i.Strict = true },
-			[]string{"x:2: item acme/maps/a is listed again: see"}, []string{"a", "a"}},
+		"twice alike, strict": {[]string{"x\n" + emptyMD5 + "  a\n" + emptyMD5 + "  a\n"},
+			func(i *Import) { i.Strict = true }, []string{"x:2: item acme/maps/a is listed again: see"}, []string{"a", "a"}},
 		"a contradiction": {[]string{"x\n" + emptyMD5 + "  a\n" + emptyMD5 + "  b\n" + otherMD5 + "  ./a\n"}, nil,
 			[]string{"x:3: item acme/maps/a is listed again, with another md5 than at"}, []string{"b"}},
-		"a contradiction of two": {[]string{"x\n" + emptyMD5 + "  a\n", "y.csv\npath,md5\na," + otherMD5 + "\nb," + emptyMD5 + "\n"},
-			nil, []string{"y.csv:2: item acme/maps/a"}, []string{"b"}},
+		"a contradiction of two": {
+			[]string{"x\n" + emptyMD5 + "  a\n", "y.csv\npath,md5\na," + otherMD5 + "\nb," + emptyMD5 + "\n"}, nil,
+			[]string{"y.csv:2: item acme/maps/a"}, []string{"b"}},
 		"no digest, strict": {[]string{"x.csv\npath,size\na,1\n"}, func(i *Import) { i.Strict = true },
 			[]string{`x.csv:2: "a" has no digest`}, []string{"a"}},
 		"a column, strict": {[]string{"x.csv\npath,md5,colour\na," + emptyMD5 + ",red\n"},

@@ -90,8 +90,8 @@ func NewSweeper(c SweeperConfig, d SweeperDeps) *Sweeper {
 	return &Sweeper{c, d}
 }
 
-// Run runs a round over every store of stores, in turn, if the last one started an hour ago or did not finish, until ctx
-// is done. The Begun of stores is not used. A receive from changed means that a pause may have ended.
+// Run runs a round over each of stores, in turn, if the last one started an hour ago or did not finish, until ctx is
+// done. It sets Begun itself. A receive from changed means that a pause may have ended.
 func (s *Sweeper) Run(ctx context.Context, stores []Request, changed <-chan struct{}) error {
 	look := time.NewTicker(lookInterval)
 	defer look.Stop()
@@ -171,7 +171,8 @@ func (s *Sweeper) sweep(ctx context.Context, r Request, known Checkpoints) (Resu
 	if err != nil {
 		return Result{}, err
 	}
-	return s.run(ctx, r, Split{Sweep: name, Name: c.Split(), Pages: pages, Start: r.Begun, Baseline: baseline, Checkpoint: last})
+	return s.run(ctx, r, Split{Sweep: name, Name: c.Split(), Pages: pages, Start: r.Begun, Baseline: baseline,
+		Checkpoint: last})
 }
 
 // isBaseline reports whether no round has checked these copies before: neither kind of rounds has a checkpoint, except
@@ -192,7 +193,8 @@ func empty(c *pb.Checkpoint) bool {
 
 // run runs m until its end or a pause.
 func (s *Sweeper) run(ctx context.Context, r Request, m Split) (Result, error) {
-	runner, err := New(Defaults(), Deps{Publisher: counter{s.deps.Publisher, r.OnRequested}, Lag: s.deps.Lag, Log: s.deps.Log})
+	runner, err := New(Defaults(),
+		Deps{Publisher: counter{s.deps.Publisher, r.OnRequested}, Lag: s.deps.Lag, Log: s.deps.Log})
 	if err != nil {
 		return Result{}, err
 	}

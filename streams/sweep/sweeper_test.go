@@ -73,7 +73,8 @@ func TestSweepOnDemand(t *testing.T) {
 	half := func(sweep string, begun time.Time) string {
 		id := schemas.ID("half", sweep)
 		w.other[schemas.Key(sweep, "acme/2")] = &pb.Checkpoint{Sweep: sweep, Morsel: "acme/2", Round: id,
-			Started: timestamppb.New(begun), Cursor: []byte(`{"Space":"photos","Item":"b"}`), Counts: map[string]int64{"2/photos": 2}}
+			Started: timestamppb.New(begun), Cursor: []byte(`{"Space":"photos","Item":"b"}`),
+			Counts: map[string]int64{"2/photos": 2}}
 		return id
 	}
 	halfDue, halfDemand := half("fixity", start.Add(-time.Minute)), half("fixity.demand", start.Add(-24*time.Hour))
@@ -135,7 +136,8 @@ func TestBaselineIsTheFirstRound(t *testing.T) {
 	}
 }
 
-// A store is swept at once and then every hour. A look reads the checkpoints once for all stores. A paused round, or one that failed, resumes at the next look.
+// A store is swept at once and then every hour. A look reads the checkpoints once for all stores. A paused round begins
+// when the pause has ended.
 func TestSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newSwept(t)

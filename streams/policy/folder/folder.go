@@ -223,7 +223,8 @@ func (p *Folder) Refused() (all []string) {
 	faults := p.refusals()
 	for _, account := range slices.Sorted(maps.Keys(accountsOf(faults))) {
 		first := faultsOf(faults, account)[0]
-		all = append(all, fmt.Sprintf("%s: %s", first.Origin(p.config.Dir), policy.Fault{Key: first.Key, Reason: first.Reason}))
+		fault := policy.Fault{Key: first.Key, Reason: first.Reason}
+		all = append(all, fmt.Sprintf("%s: %s", first.Origin(p.config.Dir), fault))
 	}
 	for _, account := range slices.Sorted(maps.Keys(p.config.Accounts)) {
 		f := p.recordFaults(account)

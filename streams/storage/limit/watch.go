@@ -8,12 +8,14 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// probeInterval bounds a probe of Watch, and is the wait after one of a store that is half-open because of hung streams.
+// probeInterval bounds a probe of Watch. It is also the wait after a probe of a store that is half-open because
+// of hung streams.
 const probeInterval = 10 * time.Second
 
-// Watch probes the store until it is in use and its breaker is closed, and then whenever the breaker opens, until ctx is
-// done. So a store is found to be available again without a message for it, and the tasks that wait for it continue when
-// they are due. inUse reports whether the store has answered before; at most one Watch of a store runs at a time.
+// Watch probes the store until it is in use and its breaker is closed, and then whenever the breaker opens,
+// until ctx is done. So a store is found to be available again without a message for it, and the tasks that
+// wait for it continue when they are due. inUse reports whether the store was opened. At most one Watch of a
+// store runs at a time.
 func (s *Store) Watch(ctx context.Context, inUse func() bool) {
 	for {
 		for s.breaker.state() != Closed || !inUse() {
