@@ -299,6 +299,40 @@ func TestFolderOfAnOlderProgramIsPublished(t *testing.T) {
 	})
 }
 
+// Nothing is published over a record that cannot be decoded, until a person has closed the incident of that record.
+func TestGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{t: t}
+		dir, write := ofAcme(t, to("2"))
+		s.run(dir)
+		about := incident.Subject{Kind: incident.RecordUnreadable, Name: "policies/0@1"}
+		p := s.process(dir)
+		p.deps.Unreadable = func(string) []incident.Subject { return []incident.Subject{about} }
+		p.registry.Unreadable([]byte("acme"), time.Now(), errors.New("garbage"))
+		if err := p.board.Open(t.Context(), about, "garbage"); err != nil {
+			t.Fatal(err)
+		}
+		write(to("3"))
+		apply := func() {
+			t.Helper()
+			if err := p.apply(t.Context(), p.read()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		apply()
+		p.inForce("acme", "2")
+		p.incident(incident.PolicyDiverged, true)
+		p.refuses("account acme: a record after revision 1 cannot be decoded")
+		if err := p.board.CloseBy(t.Context(), about.Key(), &pb.AdminAction{Id: "1", Who: "eve"}); err != nil {
+			t.Fatal(err)
+		}
+		p.refuses()
+		apply()
+		p.inForce("acme", "3")
+		p.incident(incident.PolicyDiverged, false)
+	})
+}
+
 // incidentRecords are the incidents that a folder publishes.
 type incidentRecords struct {
 	published []string // state and detail
