@@ -53,7 +53,7 @@ func TestIncidentsAreNotCompactedUnread(t *testing.T) {
 		return nil
 	})
 	if got := len(c.Read(t, cfg, schemas.Incidents)); got != n {
-		t.Errorf("%d records are left of %d incidents that no one has read", got, n)
+		t.Errorf("%d records are left of %d incidents that no group has read", got, n)
 	}
 
 	other := c.Config("limited.")

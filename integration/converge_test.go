@@ -26,12 +26,12 @@ type convergeForm struct {
 
 // TestConverge runs clients in four spaces while processes are killed and suspended, stores are unavailable, copies are
 // lost, the sink lags and clocks differ. After all that, when no work is left, it checks before and after a check of
-// every copy that no copy is gone that the test did not remove.
+// every copy that no copy is missing except those that the test removed.
 //
 // After the check of every copy it also requires that each store matches the policy or the copy has an open incident
-// that explains the difference, the source matches the clients' mutations, no last copy is gone, the audit log has
-// every mutation with its user, every incident and dead letter has a fault that explains it, and every decision of a
-// person is recorded.
+// that explains the difference, the source matches the clients' mutations, no item has lost its last copy, the audit
+// log has every mutation with its user, every incident and dead letter has a fault that explains it, and every decision
+// of an operator is recorded.
 func TestConverge(t *testing.T) {
 	need.Integration(t)
 	form := convergeForm{length: 42 * time.Second, every: 250 * time.Millisecond, rest: 4 * time.Minute, short: true}

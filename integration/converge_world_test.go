@@ -48,8 +48,8 @@ const (
 // lostAt is the store that loses lostSpace.
 const lostAt = "3"
 
-// behind is the initial offset by which the S3 store's clock is slow.
-const behind = 90 * time.Second
+// clockLag is the initial offset by which the S3 store's clock is slow.
+const clockLag = 90 * time.Second
 
 // convergePolicies returns the first revisions of the policy. The first revision does not contain the removable store.
 func convergePolicies() []string {
@@ -137,7 +137,7 @@ func newConvergeWorld(t *testing.T, seed uint64, short bool) *convergeWorld {
 		used:      map[string]int{}, puts: map[converge.ItemRef]converge.Op{},
 		hooks: hooks{before: map[string]func(){}, after: map[string]func(){}, statted: map[string]chan struct{}{}},
 	}
-	w.clock.Store(int64(-behind))
+	w.clock.Store(int64(-clockLag))
 	t.Setenv("PATH", filepath.Dir(w.binary)+string(os.PathListSeparator)+os.Getenv("PATH"))
 	cfg := config.Default()
 	w.brokers(t, &cfg, filepath.Join(dir, "kafka"), short)

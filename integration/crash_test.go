@@ -50,7 +50,7 @@ func demoKilled(t *testing.T, kills int, args ...string) {
 		case code < 0:
 			n++
 			t.Logf("kill %d after %v", n, after)
-		case code == 0: // it came to its end: once more from the start
+		case code == 0: // it ended before the kill: start over
 			if err := os.RemoveAll(killed); err != nil {
 				t.Fatal(err)
 			}

@@ -26,13 +26,13 @@ func TestBrokerFaults(t *testing.T) {
 	stop := load(t, cfg, 60, 200)
 	l.progress(t, time.Minute, 200)
 
-	// away stops a broker and returns it to the cluster under load.
-	away := func(t *testing.T, out, in func(testing.TB, int)) {
+	// restart stops a broker and returns it to the cluster under load.
+	restart := func(t *testing.T, out, in func(testing.TB, int)) {
 		i := c.Leader(t, cfg)
 		begun := time.Now()
 		out(t, i)
 		c.WaitBrokers(t, c.Brokers()-1)
-		t.Logf("broker %d is gone after %v", i, time.Since(begun).Round(100*time.Millisecond))
+		t.Logf("broker %d is down after %v", i, time.Since(begun).Round(100*time.Millisecond))
 		l.progress(t, time.Minute, 500)
 		begun = time.Now()
 		in(t, i)
@@ -40,7 +40,7 @@ func TestBrokerFaults(t *testing.T) {
 		c.WaitInSync(t)
 		t.Logf("in sync again after %v", time.Since(begun).Round(100*time.Millisecond))
 		l.progress(t, time.Minute, 200)
-		c.MoveLeaders(t, cfg) // or the next test finds one that leads nothing
+		c.MoveLeaders(t, cfg) // or, in the next test, a broker may lead no partition
 	}
 	for _, f := range []struct {
 		name  string
@@ -56,12 +56,12 @@ func TestBrokerFaults(t *testing.T) {
 				l.progress(t, time.Minute, 100)
 			}
 		}},
-		{"one is killed", func(t *testing.T) { away(t, c.Kill, c.Start) }},
-		{"one is frozen", func(t *testing.T) {
+		{"a broker is killed", func(t *testing.T) { restart(t, c.Kill, c.Start) }},
+		{"a broker is frozen", func(t *testing.T) {
 			need.Full(t)
-			away(t, c.Freeze, c.Thaw)
+			restart(t, c.Freeze, c.Thaw)
 		}},
-		{"all are restarted, one after the other", func(t *testing.T) {
+		{"all brokers are restarted, one after the other", func(t *testing.T) {
 			need.Full(t)
 			for i := range c.Brokers() {
 				c.Stop(t, i)
@@ -74,7 +74,7 @@ func TestBrokerFaults(t *testing.T) {
 		}},
 	} {
 		if !t.Run(f.name, f.fault) {
-			t.FailNow() // the brokers may not be as the next one wants them
+			t.FailNow() // the brokers may not be in the state that the next test needs
 		}
 		if err := l.order(); err != nil {
 			t.Fatal(err)
@@ -83,7 +83,7 @@ func TestBrokerFaults(t *testing.T) {
 	stop()
 	l.close(t, time.Minute)
 	if dead := c.Read(t, cfg, schemas.Dead); len(dead) > 0 {
-		t.Errorf("%d dead letters, want none: faults of brokers are not those of messages", len(dead))
+		t.Errorf("%d dead letters, want none: a fault of brokers is no fault of a message", len(dead))
 	}
 }
 
@@ -105,14 +105,14 @@ func TestProduceRefused(t *testing.T) {
 		calls.Add(1)
 		return plan(ctx, d)
 	})
-	harness.Eventually(t, time.Minute, "call the handler for all", func(context.Context) error {
+	harness.Eventually(t, time.Minute, "call the handler for all messages", func(context.Context) error {
 		if calls.Load() < n {
 			return fmt.Errorf("%d calls", calls.Load())
 		}
 		return nil
 	})
-	away := need.Amount(5, 5, 80)
-	wait(t, time.Duration(away)*time.Second)
+	refuse := need.Amount(5, 5, 80)
+	wait(t, time.Duration(refuse)*time.Second)
 	harness.Eventually(t, time.Minute, "audit", func(ctx context.Context) error {
 		committed, err := l.audit(ctx)
 		for id, at := range committed {
@@ -123,11 +123,11 @@ func TestProduceRefused(t *testing.T) {
 		return err
 	})
 	if all, _ := l.handled(""); all > 0 {
-		t.Errorf("%d outputs were taken: nothing was tested", all)
+		t.Errorf("the brokers accepted %d outputs: nothing was tested", all)
 	}
 	c.Start(t, broker)
 	l.close(t, time.Minute)
 	if len(l.done) != n || len(l.dead) > 0 {
-		t.Errorf("%d changes are handled and %d letters dead, want %d and none", len(l.done), len(l.dead), n)
+		t.Errorf("%d changes are handled, %d are dead letters; want %d and none", len(l.done), len(l.dead), n)
 	}
 }

@@ -21,19 +21,19 @@ import (
 )
 
 // TestConsumerFaults injects faults of consumers and their messages, with three brokers. After each fault the ledger
-// checks that nothing is lost, that nothing was committed before it was done, and that the changes of an item came in
+// checks that nothing is lost, that nothing was committed before it was done, and that the outputs of an item are in
 // order.
 func TestConsumerFaults(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{})
 	for name, test := range map[string]func(*testing.T, *harness.Cluster){
-		"killed ten times in mid-task":        killedRepeatedly,
-		"frozen past its session":             frozen,
-		"members come and go":                 rebalanceStorm,
-		"a handler that hangs":                hangingTask,
-		"a handler that ignores its context":  stuckTask,
-		"deployments in the course of a copy": killedByDeploys,
-		"poison among good records":           poison,
-		"64 partitions and one hot key":       hotKey,
+		"killed ten times during tasks":      killedRepeatedly,
+		"frozen past its session":            frozen,
+		"members join and leave":             rebalanceStorm,
+		"a handler that hangs":               hangingTask,
+		"a handler that ignores its context": stuckTask,
+		"deployments during a copy":          killedByDeploys,
+		"poison among good records":          poison,
+		"64 partitions and one hot key":      hotKey,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -57,8 +57,8 @@ func killedRepeatedly(t *testing.T, c *harness.Cluster) {
 	}
 	for n := range 10 {
 		i, life := n%3, n/3
-		// It is at work when it dies: it has done some of it, and load goes on.
-		harness.Eventually(t, time.Minute, "see the member at work", func(ctx context.Context) error {
+		// It is killed while it runs tasks: some are done, and the load continues.
+		harness.Eventually(t, time.Minute, "see outputs of the member", func(ctx context.Context) error {
 			all, own := l.handled(name(i, life))
 			if own >= 30 {
 				return nil
@@ -81,7 +81,7 @@ func frozen(t *testing.T, c *harness.Cluster) {
 		stop := load(t, cfg, 60, 200)
 		spec := memberSpec{Session: 3 * time.Second, Workers: 8, Task: 20 * time.Millisecond, ServerSide: serverSide}
 		if serverSide {
-			spec.Session = 0 // the brokers say
+			spec.Session = 0 // the brokers set it
 		}
 		var members []*process
 		for i := range 3 {
@@ -91,7 +91,7 @@ func frozen(t *testing.T, c *harness.Cluster) {
 		group := cfg.Prefix + string(schemas.RolePlanner)
 		sized := func(n int) {
 			t.Helper()
-			harness.Eventually(t, time.Minute, fmt.Sprint("see a group of ", n), func(ctx context.Context) error {
+			harness.Eventually(t, time.Minute, fmt.Sprint("form a group of ", n), func(ctx context.Context) error {
 				g, err := c.Describe(ctx, group)
 				if err != nil || g.State != "Stable" || len(g.Members) != n || g.Assigned() != 7 { // again.planner has 1
 					return fmt.Errorf("the group is %+v (%w)", g, cmpOr(err, errNotYet))
@@ -101,7 +101,7 @@ func frozen(t *testing.T, c *harness.Cluster) {
 		}
 		sized(3)
 		for i, m := range members[:2] {
-			harness.Eventually(t, time.Minute, "see the member at work", func(context.Context) error {
+			harness.Eventually(t, time.Minute, "see outputs of the member", func(context.Context) error {
 				if _, own := l.handled(fmt.Sprint("member-", i)); own < 20 {
 					return fmt.Errorf("%d outputs", own)
 				}
@@ -109,7 +109,7 @@ func frozen(t *testing.T, c *harness.Cluster) {
 			})
 			m.signal(t, syscall.SIGSTOP)
 			sized(2)
-			l.progress(t, time.Minute, 200) // what it had is others' now, and has moved on
+			l.progress(t, time.Minute, 200) // other members have its partitions now, and have made progress
 			m.signal(t, syscall.SIGCONT)
 			sized(3)
 			l.progress(t, time.Minute, 200)
@@ -144,7 +144,7 @@ func rebalanceStorm(t *testing.T, c *harness.Cluster) {
 	l.progress(t, time.Minute, 300)
 	stop()
 	l.close(t, time.Minute)
-	t.Logf("%d members came and went", moves)
+	t.Logf("%d members joined and left", moves)
 }
 
 // hangingTask has one task that hangs until it is cancelled. The others continue, no commit passes it, and a retry
@@ -168,7 +168,7 @@ func hangingTask(t *testing.T, c *harness.Cluster) {
 	d, err := kafka.NewDelayer(cfg)
 	running(t, d, err)
 	publish(t, cfg, changes(n, items)...)
-	harness.Eventually(t, 8*time.Second, "do what does not hang", func(ctx context.Context) error {
+	harness.Eventually(t, 8*time.Second, "handle the messages that do not hang", func(ctx context.Context) error {
 		committed, err := l.audit(ctx)
 		if err != nil {
 			return err
@@ -187,7 +187,7 @@ func hangingTask(t *testing.T, c *harness.Cluster) {
 	case <-time.After(30 * time.Second):
 		t.Fatal("the task was not cancelled")
 	}
-	harness.Eventually(t, 30*time.Second, "do it the next time", func(context.Context) error {
+	harness.Eventually(t, 30*time.Second, "handle the message at the next delivery", func(context.Context) error {
 		if all, _ := l.handled(""); all != n {
 			return fmt.Errorf("%d changes are handled", all)
 		}
@@ -195,7 +195,7 @@ func hangingTask(t *testing.T, c *harness.Cluster) {
 	})
 	l.close(t, 30*time.Second)
 	if len(l.dead) > 0 || len(l.retried) != 1 {
-		t.Errorf("%d dead letters, %d tried again later, want none and 1", len(l.dead), len(l.retried))
+		t.Errorf("%d dead letters, %d retried; want none and 1", len(l.dead), len(l.retried))
 	}
 }
 
@@ -254,7 +254,7 @@ func killedByDeploys(t *testing.T, c *harness.Cluster) {
 			startMember(t, cfg, spec)
 			l.close(t, time.Minute)
 			if len(l.done) != 1 || len(l.dead) > 0 {
-				t.Errorf("%d changes are handled and %d letters dead, want the one and none", len(l.done), len(l.dead))
+				t.Errorf("%d changes are handled, %d are dead letters; want 1 and none", len(l.done), len(l.dead))
 			}
 		})
 	}
@@ -271,7 +271,7 @@ func poison(t *testing.T, c *harness.Cluster) {
 		good := harness.Encode(t, m)
 		recs = append(recs, good)
 		if i%10 == 0 {
-			r := good // its key, so that it is in front of others of its item
+			r := good // with the same key, so that later messages of the item wait for it
 			r.Value = bad[i/10%len(bad)]
 			if i%20 == 0 {
 				r.Headers = nil
@@ -283,12 +283,12 @@ func poison(t *testing.T, c *harness.Cluster) {
 	c.Write(t, cfg, recs...)
 	l.close(t, time.Minute)
 	if len(l.done) != n || len(l.dead) != n/10 {
-		t.Errorf("%d changes are handled and %d letters dead, want %d and %d", len(l.done), len(l.dead), n, n/10)
+		t.Errorf("%d changes are handled, %d are dead letters; want %d and %d", len(l.done), len(l.dead), n, n/10)
 	}
 	for _, r := range c.Read(t, cfg, schemas.Changes) {
 		if d, ok := l.dead[sourcePosition{r.Partition,
 			r.Offset}]; ok && (string(d.Value) != string(r.Value) || string(d.Key) != string(r.Key)) {
-			t.Errorf("the dead letter of %d@%d has %d bytes under key %q, want the %d under %q as they were",
+			t.Errorf("the dead letter of %d@%d has %d bytes and key %q, want the original %d bytes and key %q",
 				r.Partition, r.Offset, len(d.Value), d.Key, len(r.Value), r.Key)
 		}
 	}
@@ -311,7 +311,7 @@ func hotKey(t *testing.T, c *harness.Cluster) {
 	}
 	var mu sync.Mutex
 	busy, left, hotLeft := false, cold, hot
-	atLast := -1 // hot ones that were left when the last of the others was done
+	atLast := -1 // messages of the hot key that were left when the last of the others was done
 	planner(t, cfg, kafka.PoolConfig{Workers: 8},
 		func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			isHot := d.Body.(*pb.Change).GetItem() == "hot"
@@ -335,7 +335,8 @@ func hotKey(t *testing.T, c *harness.Cluster) {
 	publish(t, cfg, msgs...)
 	l.close(t, time.Minute)
 	if atLast < hot/2 {
-		t.Errorf("when the others were done, %d of %d of the hot key were left: they waited for it", atLast, hot)
+		t.Errorf("when the others were done, %d of %d messages of the hot key were left: the others waited for them",
+			atLast, hot)
 	}
-	t.Logf("when %d others were done, %d of %d of the hot key were left", cold, atLast, hot)
+	t.Logf("when %d others were done, %d of %d messages of the hot key were left", cold, atLast, hot)
 }

@@ -66,14 +66,14 @@ type ledger struct {
 	mu          sync.Mutex                // guards the rest
 	inputs      map[sourcePosition]string // id of the change; poison has none
 	expected    map[string][]string       // by item: ids in the order in which they were written first
-	seen        map[string]bool           // ids in asked
+	seen        map[string]bool           // ids in expected
 	outputs     map[string][]string       // by item: the ids that caused the outputs, in order
 	done        map[string]int            // by id: its outputs
 	bySource    map[string]int            // by ce_source: its outputs
 	lastCommits map[int32]int64           // the commits that the last audit found
 	audits      int                       // that could be made
 	dead        map[sourcePosition]harness.Record
-	retried     map[sourcePosition]bool // was in a lane, or came back from one
+	retried     map[sourcePosition]bool // was or is in a lane
 }
 
 // newLedger returns the ledger of a planner.
@@ -116,7 +116,7 @@ func (l *ledger) addRecord(r harness.Record) error {
 		partition, err := strconv.ParseInt(r.Header(schemas.HeaderOriginPartition), 10, 32)
 		offset, offsetErr := strconv.ParseInt(r.Header(schemas.HeaderOriginOffset), 10, 64)
 		if err = errors.Join(err, offsetErr); err != nil {
-			return fmt.Errorf("%s/%d@%d does not say where it is from: %w", r.Topic, r.Partition, r.Offset, err)
+			return fmt.Errorf("%s/%d@%d has no source: %w", r.Topic, r.Partition, r.Offset, err)
 		}
 		at = sourcePosition{int32(partition), offset}
 		if r.Topic == schemas.Dead {
@@ -154,12 +154,12 @@ func (l *ledger) isSettled(at sourcePosition) bool {
 	return dead || l.retried[at] || l.done[l.inputs[at]] > 0
 }
 
-// audit checks the group's commits: every input below a commit is settled, and no commit goes back. It can be called at
-// any time.
+// audit checks the group's commits: every input below a commit is settled, and no commit moves backwards. It can be
+// called at any time.
 func (l *ledger) audit(ctx context.Context) (committed map[int32]int64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// First the commits: what is settled later is not what they were made for.
+	// Read the commits first: inputs that are settled later do not justify them.
 	committed, err = l.committed(ctx)
 	if err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ func (l *ledger) audit(ctx context.Context) (committed map[int32]int64, err erro
 }
 
 // committed returns the group's commits. A broker that was frozen may briefly answer as the former coordinator with old
-// commits, so a commit counts as gone back only if it is still lower a few seconds later.
+// commits, so a commit counts as moved backwards only if it is still lower a few seconds later.
 func (l *ledger) committed(ctx context.Context) (at map[int32]int64, err error) {
 	for range 5 {
 		at, err = l.c.Committed(ctx, l.group, l.cfg.Prefix+string(schemas.Changes))
@@ -192,12 +192,12 @@ func (l *ledger) committed(ctx context.Context) (at map[int32]int64, err error) 
 func (l *ledger) checkCommits(committed map[int32]int64) error {
 	for at := range l.inputs {
 		if at.offset < committed[at.partition] && !l.isSettled(at) {
-			return &wrongError{"a change has come to no end, and is committed", at, committed[at.partition]}
+			return &wrongError{"an unsettled change is committed", at, committed[at.partition]}
 		}
 	}
 	for id, was := range l.lastCommits {
 		if is := committed[id]; is < was {
-			return &wrongError{"a commit went back", sourcePosition{id, was}, is}
+			return &wrongError{"a commit moved backwards", sourcePosition{id, was}, is}
 		}
 	}
 	l.lastCommits = committed
@@ -258,7 +258,7 @@ func (l *ledger) handled(source string) (all, own int) {
 func (l *ledger) progress(t *testing.T, limit time.Duration, n int) {
 	t.Helper()
 	from, _ := l.handled("")
-	harness.Eventually(t, limit, "go on", func(ctx context.Context) error {
+	harness.Eventually(t, limit, "make progress", func(ctx context.Context) error {
 		_, err := l.audit(ctx)
 		if is, _ := l.handled(""); is < from+n {
 			return fmt.Errorf("%d changes are handled, want %d more (%w)", is, from+n-is, cmpOr(err, errNotYet))
@@ -342,7 +342,7 @@ func (l *ledger) close(t *testing.T, limit time.Duration) {
 	for n := range maps.Values(l.done) {
 		all += n
 	}
-	t.Logf("%d inputs: %d have outputs (%d more are repeats), %d dead letters, %d tried again later",
+	t.Logf("%d inputs: %d have outputs (%d more are repeats), %d dead letters, %d retried",
 		len(l.inputs), len(l.done), all-len(l.done), len(l.dead), len(l.retried))
 }
 
@@ -357,19 +357,19 @@ func TestLedger(t *testing.T) {
 		before          int64
 		wrong, disorder bool
 	}{
-		"all in order":                          {outputs: []string{a, b, c}, committed: 3},
-		"repeats":                               {outputs: []string{a, b, a, b, b, c, a}, committed: 3},
-		"not at its end, not committed":         {outputs: []string{a, b}, committed: 2},
-		"done ahead of the commit":              {outputs: []string{a, b}, committed: 0},
-		"committed before its end":              {outputs: []string{a, b}, committed: 3, wrong: true},
-		"one is left out":                       {outputs: []string{a, c}, committed: 3, wrong: true, disorder: true},
-		"one is late":                           {outputs: []string{a, c, b}, committed: 3, disorder: true},
-		"the first is missing":                  {outputs: []string{b}, disorder: true},
-		"an unknown cause":                      {outputs: []string{a, "other"}, disorder: true},
-		"a commit goes back":                    {outputs: []string{a, b, c}, committed: 1, before: 2, wrong: true},
-		"a dead letter instead":                 {outputs: []string{a, c}, dead: []int64{1}, committed: 3},
-		"tried again later, so out of order":    {outputs: []string{a, c, b}, retried: []int64{1}, committed: 3},
-		"tried again later and not back so far": {outputs: []string{a, c}, retried: []int64{1}, committed: 3},
+		"all in order":                   {outputs: []string{a, b, c}, committed: 3},
+		"repeats":                        {outputs: []string{a, b, a, b, b, c, a}, committed: 3},
+		"not settled, not committed":     {outputs: []string{a, b}, committed: 2},
+		"done ahead of the commit":       {outputs: []string{a, b}, committed: 0},
+		"committed before it is settled": {outputs: []string{a, b}, committed: 3, wrong: true},
+		"one is missing":                 {outputs: []string{a, c}, committed: 3, wrong: true, disorder: true},
+		"one is late":                    {outputs: []string{a, c, b}, committed: 3, disorder: true},
+		"the first is missing":           {outputs: []string{b}, disorder: true},
+		"an unknown cause":               {outputs: []string{a, "other"}, disorder: true},
+		"a commit moves backwards":       {outputs: []string{a, b, c}, committed: 1, before: 2, wrong: true},
+		"a dead letter instead":          {outputs: []string{a, c}, dead: []int64{1}, committed: 3},
+		"retried, so out of order":       {outputs: []string{a, c, b}, retried: []int64{1}, committed: 3},
+		"retried, and still in the lane": {outputs: []string{a, c}, retried: []int64{1}, committed: 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := &ledger{

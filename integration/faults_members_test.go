@@ -40,7 +40,7 @@ type memberSpec struct {
 	Task       time.Duration // how long a task takes, at most
 	Stall      time.Duration
 	Stubborn   string // an item whose task never ends, cancelled or not
-	Long       string // an item whose task makes progress for LongTask, in all of a process that lets it
+	Long       string // an item whose task makes progress for LongTask, in each process that does not cancel it
 	LongTask   time.Duration
 	Begun      string // the file that is made when the task of Long begins
 }
@@ -88,7 +88,7 @@ func member(text string) int {
 	return 0
 }
 
-// plan takes its time.
+// plan is the handler; it takes the configured time.
 func (s memberSpec) plan(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 	if s.Task > 0 {
 		if err := retry.Sleep(ctx, s.Task/4+rand.N(s.Task*3/4)); err != nil {
@@ -106,7 +106,7 @@ func (s memberSpec) plan(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 type process struct {
 	cmd    *exec.Cmd
 	exited <-chan struct{}
-	log    string // the file of what it says
+	log    string // the file of its output
 }
 
 // startMember starts a member that ends with the test. Its output is logged if the test fails.
@@ -141,7 +141,7 @@ func startProgram(t *testing.T, name string, cmd *exec.Cmd, env ...string) *proc
 	t.Cleanup(func() {
 		p.kill()
 		if said, err := os.ReadFile(log.Name()); err == nil && t.Failed() {
-			t.Logf("%s (%v) said last:\n%s", name, cmd.ProcessState, said[max(0, len(said)-3000):])
+			t.Logf("%s (%v), end of its output:\n%s", name, cmd.ProcessState, said[max(0, len(said)-3000):])
 		}
 	})
 	return p
@@ -232,8 +232,8 @@ func wait(t *testing.T, d time.Duration) {
 func newAuditedLedger(t *testing.T, c *harness.Cluster, cfg kafka.Config, partitions int32) *ledger {
 	t.Helper()
 	c.CreateTopics(t, cfg, partitions, schemas.Changes, schemas.DuplicationHigh)
-	// One partition: a group is shared out by the number of partitions, whatever their topics, and a member
-	// that had nothing but those of this topic would have no work.
+	// One partition: partitions are assigned to members by number, whatever their topics, and a member with
+	// partitions of this topic only would have no work.
 	c.CreateTopics(t, cfg, 1, schemas.Again(schemas.RolePlanner))
 	c.CreateTopics(t, cfg, 2, slices.DeleteFunc(ledgerTopics(cfg)[2:], func(t schemas.Topic) bool {
 		return t == schemas.Again(schemas.RolePlanner)

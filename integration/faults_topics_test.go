@@ -49,7 +49,7 @@ func (*inbox) Table(schemas.Topic) string                     { return "t" }
 func (*inbox) Mark(context.Context, []schemas.Progress) error { return nil }
 func (*inbox) Forget(schemas.Topic, int32)                    {}
 
-// await waits until exactly items have come.
+// await waits until exactly these items were received.
 func (in *inbox) await(t *testing.T, items ...string) {
 	t.Helper()
 	harness.Eventually(t, time.Minute, "read "+strings.Join(items, " "), func(context.Context) error {
@@ -134,7 +134,7 @@ func TestTopicRecreated(t *testing.T) {
 				t.Errorf("%s ended: %v", name, err)
 			}
 		case <-time.After(2 * time.Minute):
-			t.Fatalf("%s is alive after two minutes, and has said nothing", name)
+			t.Fatalf("%s still runs after two minutes, without an error", name)
 		}
 		start(name, open)
 		running[name].in.await(t, "c", "d", "e", "f")
@@ -168,7 +168,7 @@ func TestCorruptBatch(t *testing.T) {
 		return errors.New("it is not")
 	})
 	if want := "--topic rot.changes:0 --reset-offsets --to-offset 2 --execute"; !strings.Contains(said, want) {
-		t.Errorf("%s, want it to say %s", said, want)
+		t.Errorf("%s, want it to contain %s", said, want)
 	}
 	if err := stop(); err != nil {
 		t.Error(err)
@@ -198,7 +198,7 @@ func TestCorruptBatchHeader(t *testing.T) {
 	in.await(t, "a")
 	harness.Eventually(t, time.Minute, "stop the partition", func(context.Context) error {
 		if stopped := cfg.Unreadables.Batches(); len(stopped) != 1 || stopped[0].Position() != "changes/0@1" {
-			return fmt.Errorf("stopped are %v", stopped)
+			return fmt.Errorf("stopped partitions: %v", stopped)
 		}
 		return nil
 	})

@@ -55,7 +55,7 @@ func newSetup(t *testing.T) *setup {
 	cfg.Accounts = []config.Account{acc}
 	cfg.Policies.Folder = filepath.Join(dir, "policies")
 	cfg.Kafka.Partitions = 3
-	cfg.Kafka.SessionTimeout = 6 * time.Second // after which a killed member is missed
+	cfg.Kafka.SessionTimeout = 6 * time.Second // the time after which a killed member is removed
 	cfg.Delay.Lanes = []config.Lane{{Name: "200ms", Delay: 200 * time.Millisecond}, {Name: "1s", Delay: time.Second}}
 	cfg.Sink.Age = 100 * time.Millisecond
 	cfg.Fixity.Settle, cfg.Fixity.MinInterval = time.Millisecond, time.Millisecond
@@ -103,7 +103,7 @@ func (p *setup) want(t *testing.T, code int, said string, args ...string) {
 	t.Helper()
 	got, out := p.millrace(t, args...)
 	if got != code || !strings.Contains(out, said) {
-		t.Fatalf("millrace %s: exit code %d, want %d and %q in:\n%s", strings.Join(args, " "), got, code, said, out)
+		t.Fatalf("millrace %s: exit code %d, want %d, and %q in:\n%s", strings.Join(args, " "), got, code, said, out)
 	}
 }
 
@@ -134,7 +134,7 @@ func (p *setup) serve(t *testing.T, roles string) (kill func()) {
 	})
 	return func() {
 		killed = true
-		_ = cmd.Process.Kill() // the test must end it
+		_ = cmd.Process.Kill() // the test must not wait for it
 		_ = cmd.Wait()
 	}
 }
@@ -157,7 +157,7 @@ func (p *setup) joined(t *testing.T, groups ...string) {
 func TestRolesInSeparateProcesses(t *testing.T) {
 	need.Integration(t)
 	p := newSetup(t)
-	t.Cleanup(func() { p.engine.revive(t) }) // its clients' end may have ended it
+	t.Cleanup(func() { p.engine.revive(t) }) // libchdb may abort when its clients exit
 	p.want(t, 5, "run millrace migrate", "run", "--roles", "sink")
 	p.want(t, 0, "applied", "migrate")
 	p.want(t, 0, "nothing to apply", "migrate")
@@ -203,8 +203,8 @@ func TestRolesInSeparateProcesses(t *testing.T) {
 	}
 	put("odd", ids[0], "another content")
 	// or there is no tombstone
-	harness.Eventually(t, time.Minute, "copy what will be deleted", func(ctx context.Context) error {
-		p.engine.revive(t) // the kill may have ended it
+	harness.Eventually(t, time.Minute, "copy the item to delete", func(ctx context.Context) error {
+		p.engine.revive(t) // libchdb may abort after the kill
 		var errs []error
 		for _, id := range []string{"2", "3"} {
 			dest, _ := a.Stores().Store("acme", id)
@@ -242,7 +242,7 @@ func (p *setup) until(t *testing.T, db *clickhouse.DB, n uint64) {
 	defer cancel()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	var last string // what was seen last
+	var last string // the last observed state
 	for {
 		began := time.Now()
 		counts, err := db.CopyCounts(ctx, "acme")

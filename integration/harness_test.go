@@ -83,7 +83,7 @@ func TestKafka(t *testing.T) {
 				}
 			})
 			t.Run("static members", func(t *testing.T) { staticMember(t, c, c.Config("static.")) })
-			t.Run("a slow network, and none", func(t *testing.T) { slowNetwork(t, c) })
+			t.Run("a slow network, then none", func(t *testing.T) { slowNetwork(t, c) })
 		})
 	}
 }
@@ -108,10 +108,10 @@ func TestOldestKafka(t *testing.T) {
 		removed, err := kafka.NewTrimmer(a, time.Hour).Trim(t.Context())
 		left := len(c.Read(t, cfg, lane)) // the newest of each of 3 partitions at most
 		if err != nil || waited <= 3 || left > 3 || removed[lane] != int64(waited-left) {
-			t.Errorf("Trim = %v, %v: of %d records that have waited %d are left", removed, err, waited, left)
+			t.Errorf("Trim = %v, %v: of %d records in the lane, %d are left", removed, err, waited, left)
 		}
 	})
-	t.Run("the brokers date appends", func(t *testing.T) {
+	t.Run("the brokers set log append times", func(t *testing.T) {
 		r := harness.Encode(t, schemas.Message{Topic: schemas.Admin,
 			Body: &pb.AdminAction{Id: schemas.NewID(), Who: "ann", Action: "test", Time: timestamppb.Now()}})
 		begun := time.Now()
@@ -153,7 +153,7 @@ func chain(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
 	if len(l.done) != n || len(l.inputs) != n {
 		t.Errorf("%d inputs, %d with outputs, want %d of each", len(l.inputs), len(l.done), n)
 	}
-	// Items 3 and 13 wait once, and come back; item 7 is refused.
+	// Items 3 and 13 wait in a lane once; item 7 is refused.
 	const refused = n / items
 	harness.Eventually(t, time.Minute, "store every result", func(context.Context) error {
 		if got := rows.distinct(); got != n-refused {
@@ -224,7 +224,7 @@ func awaitDrained(t *testing.T, cfg kafka.Config) {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	harness.Eventually(t, 30*time.Second, "commit all there is", func(ctx context.Context) error {
+	harness.Eventually(t, 30*time.Second, "commit all records", func(ctx context.Context) error {
 		for _, role := range []schemas.Role{schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDelayer} {
 			lag, err := a.Lag(ctx, role)
 			if err != nil || lag[role] != 0 {
@@ -304,21 +304,21 @@ func staticMember(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
 	}
 	member("a")
 	stop := member("b")
-	look("share out the partitions", &before)
+	look("assign the partitions", &before)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	// Who is away for less than a session keeps what is its own, and nothing waits for it to come back.
+	// A member that is down for less than a session keeps its partitions, and the group does not rebalance.
 	if after, err := members(t.Context()); err != nil || !maps.Equal(before, after) {
-		t.Errorf("while a member is away: %v (%v), want %v", after, err, before)
+		t.Errorf("while a member is down: %v (%v), want %v", after, err, before)
 	}
 	stop = member("b")
 	l := newLedger(t, c, cfg)
 	publish(t, cfg, changes(80, 20)...)
-	l.close(t, 30*time.Second) // which takes both members
-	look("look again", &after)
+	l.close(t, 30*time.Second) // which needs both members
+	look("read the assignment again", &after)
 	if !maps.Equal(before, after) {
-		t.Errorf("after a member came back: %v, want %v", after, before)
+		t.Errorf("after a member returned: %v, want %v", after, before)
 	}
 	if err := stop(); err != nil {
 		t.Fatal(err)
@@ -343,18 +343,18 @@ func slowNetwork(t *testing.T, c *harness.Cluster) {
 	for _, p := range proxies {
 		p.Cut()
 	}
-	away, cancel := context.WithTimeout(t.Context(), time.Second)
+	cut, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	pr, err := kafka.NewProducer(cfg, "integration")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer pr.Close()
-	if err := pr.Publish(away, msgs[200:]...); err == nil {
-		t.Error("messages are acknowledged through a network that is away")
+	if err := pr.Publish(cut, msgs[200:]...); err == nil {
+		t.Error("messages are acknowledged although the network is cut")
 	}
 	for _, p := range proxies {
-		p.Mend(t)
+		p.Restore(t)
 	}
 	publish(t, cfg, msgs[200:]...)
 	l.close(t, time.Minute)
@@ -388,7 +388,7 @@ func TestKafkaSecure(t *testing.T) {
 			defer cancel()
 			err := kafka.EnsureTopics(ctx, cfg, kafka.TopicOptions{Partitions: 1})
 			if err == nil {
-				t.Error("the brokers let it in")
+				t.Error("the brokers accept it")
 			}
 			t.Log(err)
 		})
@@ -424,7 +424,7 @@ func TestKafkaForms(t *testing.T) {
 					fault.out(t, 0)
 					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 					if _, err := c.Committed(ctx, "any", cfg.Prefix+"changes"); err == nil {
-						t.Error("a broker that is away answers")
+						t.Error("a stopped broker answers")
 					}
 					cancel()
 					fault.in(t, 0)

@@ -22,7 +22,7 @@ func TestMigrate(t *testing.T) {
 		}
 	}
 	if again, same := p.millrace(t, "migrate", "--dry-run"); again != 3 || same != planned {
-		t.Errorf("a second dry run says otherwise (exit code %d): the first has done something:\n%s", again, same)
+		t.Errorf("a second dry run differs (exit code %d): the first has changed something:\n%s", again, same)
 	}
 	code, applied := p.millrace(t, "migrate")
 	if code != 0 || strings.Count(applied, "applied ") != strings.Count(planned, "\n-- 0") {

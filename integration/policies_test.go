@@ -81,7 +81,7 @@ func TestPolicyWriterClock(t *testing.T) {
 // configuration before they apply it.
 func awaitDates(t *testing.T, c *harness.Cluster, cfg kafka.Config, topic schemas.Topic, ofBrokers bool) {
 	t.Helper()
-	const ahead = 30 * time.Minute // what a broker takes of any writer
+	const ahead = 30 * time.Minute // within the limit of the brokers for timestamps of writers
 	for begun := time.Now(); time.Since(begun) < 30*time.Second; wait(t, 100*time.Millisecond) {
 		r := harness.Encode(t,
 			schemas.Message{Topic: topic, Body: &pb.Policy{Id: schemas.NewID(), Account: "probe", Document: "{}"}})

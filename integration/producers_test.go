@@ -61,7 +61,7 @@ func producer(t *testing.T, command []string, source, agent string) {
 			content = nil
 		}
 		path := filepath.Join(dir, item)
-		at := time.Date(2020, 1, 2, 3, 4, i, (100*i+7)*1e6+999_999, time.UTC) // what is below a millisecond is cut off
+		at := time.Date(2020, 1, 2, 3, 4, i, (100*i+7)*1e6+999_999, time.UTC) // fractions of a millisecond are truncated
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, content, 0o644),
 			os.Chtimes(path, at, at)); err != nil {
 			t.Fatal(err)
@@ -181,7 +181,7 @@ func java(t *testing.T) ([]string, error) {
 	}
 	if out, err := exec.CommandContext(t.Context(), java, "--list-modules").Output(); err != nil || !bytes.Contains(out,
 		[]byte("jdk.compiler@")) {
-		return nil, fmt.Errorf("%s is no JDK: it cannot run a source file (%w)", java, err)
+		return nil, fmt.Errorf("%s is not a JDK: it cannot run a source file (%w)", java, err)
 	}
 	maven, err := exec.LookPath("mvn")
 	if err != nil {
@@ -216,7 +216,7 @@ func fetchPinned(t *testing.T, name, pins string, fetch func(dir, pins string) e
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return "", err
 	}
-	// Into a folder of its own: two tests may be at it, and either may be killed.
+	// Use a temporary directory: two tests may fetch at the same time, and either may be killed.
 	//nolint:usetesting // it is moved, so it must be on the cache's file system
 	tmp, err := os.MkdirTemp(filepath.Dir(dir), "fetch-")
 	if err != nil {

@@ -102,7 +102,7 @@ func (m *memoryLoop) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.Copy
 	return all, nil
 }
 
-// land puts a Change on record, as the state tables do.
+// land records a Change, as the state tables do.
 func (m *memoryLoop) record(c *pb.Change) {
 	m.changes = append(m.changes, c)
 	at := schemas.CopyOf(c)
@@ -128,7 +128,7 @@ func (m *memoryLoop) record(c *pb.Change) {
 	r.SourceTime, r.SourceVersion = c.GetSourceTime(), c.GetSourceVersion()
 }
 
-// publish has a message processed, and all that follows from it.
+// publish processes a message, and all messages that follow from it.
 func (m *memoryLoop) publish(first schemas.Message) {
 	m.t.Helper()
 	for queue := []schemas.Message{first}; len(queue) > 0; queue = queue[1:] {
@@ -164,7 +164,7 @@ func (m *memoryLoop) put(item string, p storage.Properties) {
 	m.publish(schemas.Message{Topic: schemas.Changes, Body: record.Seal(c)})
 }
 
-// notice has a watch notice the item of a store, as it notices all items of a tree that was restored.
+// notice sends the hint of a watch about an item of a store, as for each item of a restored tree.
 func (m *memoryLoop) notice(at schemas.Copy) {
 	m.t.Helper()
 	o, err := m.mem[at.Store].Stat(m.t.Context(), at.Space, at.Item)
@@ -176,7 +176,7 @@ func (m *memoryLoop) notice(at schemas.Copy) {
 	m.publish(schemas.Message{Topic: schemas.Changes, Body: d.Change})
 }
 
-// check has a copy checked.
+// check runs a check of a copy.
 func (m *memoryLoop) check(at schemas.Copy) {
 	m.t.Helper()
 	known, err := m.Fresh(m.t.Context(), []schemas.Copy{at})
@@ -276,7 +276,7 @@ func TestTreeRestoredWithoutProperties(t *testing.T) {
 				m.check(at)
 			}
 			if got := m.metadata(); len(got) > 0 {
-				t.Errorf("damaged are %q though all are known again", got)
+				t.Errorf("damaged are %q although all are known again", got)
 			}
 			for _, at := range all {
 				r, _, err := m.mem[at.Store].Open(t.Context(), at.Space, at.Item, "")

@@ -23,25 +23,25 @@ import (
 
 // memoryPublisher publishes to memory, or is unavailable.
 type memoryPublisher struct {
-	mu      sync.Mutex
-	away    bool
-	changes []*pb.Change
+	mu          sync.Mutex
+	unavailable bool
+	changes     []*pb.Change
 }
 
 func (s *memoryPublisher) Publish(_ context.Context, messages ...schemas.Message) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.away {
-		return errors.New("away")
+	if s.unavailable {
+		return errors.New("unavailable")
 	}
 	s.changes = append(s.changes, messages[0].Body.(*pb.Change))
 	return nil
 }
 
-func (s *memoryPublisher) be(away bool) {
+func (s *memoryPublisher) setUnavailable(unavailable bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.away = away
+	s.unavailable = unavailable
 }
 
 // of returns the published operations of an item, each id once.
@@ -59,7 +59,7 @@ func (s *memoryPublisher) of(item string) (ops []string) {
 }
 
 // emitting is emit with an outbox on disk, over a new store.
-func (r *realS3) emitting(t *testing.T, cfg outbox.Config, out emit.Publisher) (*emit.Store, *outbox.File) {
+func (r *realS3) emitting(t *testing.T, cfg outbox.Config, out schemas.Publisher) (*emit.Store, *outbox.File) {
 	t.Helper()
 	inner := r.spaced(t, r.config(t))
 	if err := inner.WriteMarker(t.Context()); err != nil {
@@ -92,10 +92,10 @@ func putText(t *testing.T, s storage.Store, item, text string) error {
 // flush publishes the remaining changes of the outbox.
 func flush(t *testing.T, s *emit.Store, box *outbox.File) {
 	t.Helper()
-	harness.Eventually(t, time.Minute, "tell of what is left", func(ctx context.Context) error {
+	harness.Eventually(t, time.Minute, "publish the remaining changes", func(ctx context.Context) error {
 		err := s.Flush(ctx)
 		if n := box.Stats().Pending; err == nil && n > 0 {
-			err = fmt.Errorf("%d are held", n)
+			err = fmt.Errorf("%d are pending", n)
 		}
 		return err
 	})
@@ -123,22 +123,22 @@ func TestS3ServerKilled(t *testing.T) {
 			for _, is := range []error{storage.ErrNotFound, storage.ErrNoSpace, storage.ErrExists, storage.ErrChanged,
 				storage.ErrDigest} {
 				if errors.Is(err, is) {
-					t.Errorf("Put while the server was killed: %v is taken for a fact (%v)", err, is)
+					t.Errorf("Put while the server was killed: %v is reported as a fact (%v)", err, is)
 				}
 			}
 			if _, err := s.Stat(t.Context(), "s", "before"); err == nil || errors.Is(err, storage.ErrNotFound) {
-				t.Errorf("Stat while the server is away: got %v, want an error that is no fact", err)
+				t.Errorf("Stat while the server is down: got %v, want an error that does not report an absence", err)
 			}
 			r.Restart(t)
 			flush(t, s, box)
 			if _, err := s.Stat(t.Context(), "s", "large"); !errors.Is(err, storage.ErrNotFound) {
-				t.Errorf("Stat of what was not put: %v", err)
+				t.Errorf("Stat of the item that was not put: %v", err)
 			}
 			if ops := out.of("large"); len(ops) != 0 {
 				t.Errorf("published operations of an item that was not put: %v", ops)
 			}
 			if o, err := s.Stat(t.Context(), "s", "before"); err != nil || o.Size != 8 {
-				t.Errorf("Stat of what was put before: %+v, %v", o, err)
+				t.Errorf("Stat of the item that was put before: %+v, %v", o, err)
 			}
 			if _, err := s.Put(t.Context(), "s", "large", &killingReader{left: size, at: -1},
 				storage.PutOptions{Size: size}); err != nil {
@@ -178,7 +178,7 @@ func (k *killingReader) Read(b []byte) (int, error) {
 func TestS3OutboxFull(t *testing.T) {
 	t.Parallel()
 	r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: harness.S3Kinds()[0]}), false, false)
-	out := &memoryPublisher{away: true}
+	out := &memoryPublisher{unavailable: true}
 	s, box := r.emitting(t, outbox.Config{Limit: 64 << 10, Segment: 8 << 10}, out)
 	n := 0
 	var err error
@@ -190,15 +190,15 @@ func TestS3OutboxFull(t *testing.T) {
 	}
 	refused := fmt.Sprintf("item %03d", n-1)
 	if _, err := s.Stat(t.Context(), "s", refused); !errors.Is(err, storage.ErrNotFound) {
-		t.Errorf("Stat of what was refused: %v", err)
+		t.Errorf("Stat of the refused item: %v", err)
 	}
 	if _, err := s.Delete(t.Context(), "s", "item 000", storage.DeleteOptions{}); !errors.Is(err, outbox.ErrFull) {
 		t.Errorf("Delete: got %v, want ErrFull", err)
 	}
 	if _, err := s.Stat(t.Context(), "s", "item 000"); err != nil {
-		t.Errorf("Stat of what was not deleted: %v", err)
+		t.Errorf("Stat of the item that was not deleted: %v", err)
 	}
-	out.be(false)
+	out.setUnavailable(false)
 	flush(t, s, box)
 	for i := range n - 1 {
 		if ops := out.of(fmt.Sprintf("item %03d", i)); !slices.Equal(ops, []string{"OP_ADD"}) {
@@ -240,15 +240,15 @@ func TestS3KafkaUnavailable(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if err := putText(t, s, "item 0", "while it is there"); err != nil {
+	if err := putText(t, s, "item 0", "before the outage"); err != nil {
 		t.Fatal(err)
 	}
 	c.Freeze(t, 0)
-	away := time.Duration(need.Amount(20, 60, 60)) * time.Second
+	outage := time.Duration(need.Amount(20, 60, 60)) * time.Second
 	begun := time.Now()
 	want := map[string][]string{"item 0": {"OP_ADD"}}
 	made := 0
-	for n := 1; n <= 60 || time.Since(begun) < away; n++ {
+	for n := 1; n <= 60 || time.Since(begun) < outage; n++ {
 		if n > 60 {
 			wait(t, time.Second)
 		}
@@ -262,18 +262,19 @@ func TestS3KafkaUnavailable(t *testing.T) {
 			want[item] = append(want[item], "OP_DELETE")
 		}
 		if err != nil {
-			t.Fatalf("mutation %d while Kafka is away: %v", n, err)
+			t.Fatalf("mutation %d while Kafka is unavailable: %v", n, err)
 		}
 	}
-	held := box.Stats().Pending
-	t.Logf("%d mutations in %v while Kafka was away; %d are held", made, time.Since(begun).Round(time.Millisecond), held)
-	if held < made {
-		t.Errorf("%d mutations are held, want all %d", held, made)
+	pending := box.Stats().Pending
+	t.Logf("%d mutations in %v while Kafka was unavailable; %d are pending", made,
+		time.Since(begun).Round(time.Millisecond), pending)
+	if pending < made {
+		t.Errorf("%d mutations are pending, want all %d", pending, made)
 	}
 	c.Thaw(t, 0)
-	harness.Eventually(t, time.Minute, "tell of all", func(context.Context) error {
+	harness.Eventually(t, time.Minute, "publish all changes", func(context.Context) error {
 		if n := box.Stats().Pending; n > 0 {
-			return fmt.Errorf("%d are held", n)
+			return fmt.Errorf("%d are pending", n)
 		}
 		return nil
 	})
@@ -292,7 +293,7 @@ func compareOps(t *testing.T, recs []harness.Record, want map[string][]string) {
 		ch := body.(*pb.Change)
 		if !ids[ch.GetId()] && ch.GetItem() != "" {
 			ids[ch.GetId()] = true
-			op := strings.Replace(ch.GetOp().String(), "OP_UPDATE", "OP_ADD", 1) // content is content
+			op := strings.Replace(ch.GetOp().String(), "OP_UPDATE", "OP_ADD", 1) // whether the item existed does not matter
 			got[ch.GetItem()] = append(got[ch.GetItem()], op)
 		}
 	}

@@ -43,9 +43,9 @@ func emitterKills() int { return need.Amount(15, 50, 50) }
 
 // emitterSpec configures the program.
 type emitterSpec struct {
-	Dir   string // of its outbox and of what it logs
-	Drain bool   // tell of what is left, and end
-	// Where the store is; without a bucket it is in Dir.
+	Dir   string // of its outbox and its journals
+	Drain bool   // publish the remaining changes and exit
+	// The location of the store; without a bucket it is in Dir.
 	Endpoint, Bucket, Prefix, Access, Secret string
 }
 
@@ -76,22 +76,22 @@ type completed struct{ Op, Item, Version string }
 type published struct{ ID, Op, Item, Version, SHA256, Origin string }
 
 // journalPublisher publishes to a journal.
-type journalPublisher struct{ tales *storagetest.Journal }
+type journalPublisher struct{ published *storagetest.Journal }
 
-// Publish implements emit.Publisher. It fails for 20 of every 60 ms.
+// Publish implements schemas.Publisher. It fails for 20 of every 60 ms.
 func (p journalPublisher) Publish(_ context.Context, messages ...schemas.Message) error {
 	c := messages[0].Body.(*pb.Change)
 	if time.Now().UnixMilli()%60 < 20 {
-		return errors.New("away")
+		return errors.New("unavailable")
 	}
-	return p.tales.Add(published{c.GetId(), c.GetOp().String(), c.GetItem(), c.GetVersion(), c.GetDigests()[digest.SHA256],
-		c.GetOrigin().String()})
+	return p.published.Add(published{c.GetId(), c.GetOp().String(), c.GetItem(), c.GetVersion(),
+		c.GetDigests()[digest.SHA256], c.GetOrigin().String()})
 }
 
 // loggingStore is a store that logs its mutations.
 type loggingStore struct {
 	storage.Store
-	deeds *storagetest.Journal
+	completed *storagetest.Journal
 }
 
 func (d loggingStore) Put(
@@ -99,7 +99,7 @@ func (d loggingStore) Put(
 ) (storage.Object, error) {
 	obj, err := d.Store.Put(ctx, space, item, r, o)
 	if err == nil {
-		err = d.deeds.Add(completed{"PUT", item, obj.Version})
+		err = d.completed.Add(completed{"PUT", item, obj.Version})
 	}
 	return obj, err
 }
@@ -109,7 +109,7 @@ func (d loggingStore) Delete(
 ) (storage.Deleted, error) {
 	gone, err := d.Store.Delete(ctx, space, item, o)
 	if err == nil {
-		err = d.deeds.Add(completed{"DELETE", item, gone.Object.Version})
+		err = d.completed.Add(completed{"DELETE", item, gone.Object.Version})
 	}
 	return gone, err
 }
@@ -133,15 +133,15 @@ func (e emitterSpec) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	deeds, err1 := storagetest.OpenJournal(e.path("deeds"))
-	aims, err2 := storagetest.OpenJournal(e.path("aims"))
-	out, err3 := storagetest.OpenJournal(e.path("tales"))
+	done, err1 := storagetest.OpenJournal(e.path("completed"))
+	intents, err2 := storagetest.OpenJournal(e.path("intents"))
+	out, err3 := storagetest.OpenJournal(e.path("published"))
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
-	for o, err := range inner.List(ctx, killedSpace, "") { // what the last process had done when it was killed
+	for o, err := range inner.List(ctx, killedSpace, "") { // the mutations that the last process made before it was killed
 		if err == nil {
-			err = deeds.Add(completed{"PUT", o.Item, o.Version})
+			err = done.Add(completed{"PUT", o.Item, o.Version})
 		}
 		if err != nil {
 			return err
@@ -151,7 +151,7 @@ func (e emitterSpec) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := emit.New(loggingStore{inner, deeds}, emit.Config{
+	s, err := emit.New(loggingStore{inner, done}, emit.Config{
 		Account: "acme", Store: "1", Outbox: box, Retry: 10 * time.Millisecond, Wait: 20 * time.Millisecond,
 	}, journalPublisher{out})
 	if err != nil {
@@ -165,26 +165,26 @@ func (e emitterSpec) run(ctx context.Context) error {
 	ended := make(chan error, 9)
 	go func() { ended <- s.Run(ctx) }()
 	for worker := range 8 {
-		go func() { ended <- mutate(ctx, s, aims, worker) }()
+		go func() { ended <- mutate(ctx, s, intents, worker) }()
 	}
 	return <-ended
 }
 
 // mutate puts and deletes the items of one worker.
-func mutate(ctx context.Context, s storage.Store, aims *storagetest.Journal, worker int) error {
+func mutate(ctx context.Context, s storage.Store, intents *storagetest.Journal, worker int) error {
 	random := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), uint64(worker)))
 	for n := 0; ; n++ {
 		item := fmt.Sprintf("own/%d/%d", worker, random.IntN(3))
 		var err error
 		if random.IntN(4) == 0 {
-			err = aims.Add(intent{"DELETE", item, ""})
+			err = intents.Add(intent{"DELETE", item, ""})
 			if err == nil {
 				_, err = s.Delete(ctx, killedSpace, item, storage.DeleteOptions{})
 			}
 		} else {
 			content := fmt.Sprintf("%d/%d/%d", time.Now().UnixNano(), worker, n)
 			sum := sha256.Sum256([]byte(content))
-			err = aims.Add(intent{"PUT", item, hex.EncodeToString(sum[:])})
+			err = intents.Add(intent{"PUT", item, hex.EncodeToString(sum[:])})
 			if err == nil {
 				_, err = s.Put(ctx, killedSpace, item, strings.NewReader(content), storage.PutOptions{Size: storage.UnknownSize})
 			}
@@ -218,7 +218,7 @@ func TestS3EmitKilled(t *testing.T) {
 	})
 }
 
-// kill runs the program and kills it, again and again, and then looks at what it left.
+// kill runs and kills the program repeatedly, and then checks the store and the journals.
 func (e emitterSpec) kill(t *testing.T) {
 	t.Helper()
 	s, err := e.store(t.Context())
@@ -233,18 +233,18 @@ func (e emitterSpec) kill(t *testing.T) {
 	}
 	for n := range emitterKills() {
 		if said, killed := e.start(t, 100*time.Millisecond+rand.N(300*time.Millisecond)); !killed {
-			t.Fatalf("start %d: it ended by itself: %s", n, said)
+			t.Fatalf("start %d: it was not killed and exited: %s", n, said)
 		}
 	}
 	e.Drain = true
 	if said, killed := e.start(t, time.Minute); killed || said != "" {
-		t.Fatalf("it did not tell of what was left: killed %t: %s", killed, said)
+		t.Fatalf("it did not publish the remaining changes: killed %t: %s", killed, said)
 	}
 	e.judge(t, s)
 }
 
 // start runs the program, and kills it after a while.
-func (e emitterSpec) start(t *testing.T, after time.Duration) (said string, killed bool) {
+func (e emitterSpec) start(t *testing.T, after time.Duration) (output string, killed bool) {
 	t.Helper()
 	text, err := json.Marshal(e)
 	if err != nil {
@@ -261,37 +261,37 @@ func (e emitterSpec) start(t *testing.T, after time.Duration) (said string, kill
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var shot atomic.Bool
-	timer := time.AfterFunc(after, func() { shot.Store(true); _ = cmd.Process.Kill() })
+	var killing atomic.Bool
+	timer := time.AfterFunc(after, func() { killing.Store(true); _ = cmd.Process.Kill() })
 	defer timer.Stop()
-	_ = cmd.Wait() // its state says how it ended
-	return out.String(), shot.Load() && cmd.ProcessState.ExitCode() < 0
+	_ = cmd.Wait() // ProcessState has the exit status
+	return out.String(), killing.Load() && cmd.ProcessState.ExitCode() < 0
 }
 
 // judge compares the published changes with the executed operations.
 func (e emitterSpec) judge(t *testing.T, s storage.Store) {
 	t.Helper()
-	deeds := map[completed]bool{}
-	for _, d := range storagetest.ReadJournal[completed](t, e.path("deeds"), emitterKills()) {
-		deeds[d] = true
+	done := map[completed]bool{}
+	for _, d := range storagetest.ReadJournal[completed](t, e.path("completed"), emitterKills()) {
+		done[d] = true
 	}
 	unknown := map[string]int{}
 	for _, l := range storagetest.ReadJournal[struct{ Intent struct{ Item string } }](t,
 		filepath.Join(e.path("outbox"), "undecided.jsonl"), emitterKills()) {
 		unknown[l.Intent.Item]++
 	}
-	idOf := e.publishedIDs(t, deeds)
-	for d := range deeds {
+	idOf := e.publishedIDs(t, done)
+	for d := range done {
 		if idOf[d] == "" && unknown[d.Item] == 0 {
 			t.Errorf("%+v was executed and not published", d)
 		}
 	}
-	there := 0
+	present := 0
 	for o, err := range s.List(t.Context(), killedSpace, "") {
 		if err != nil {
 			t.Fatal(err)
 		}
-		there++
+		present++
 		if idOf[completed{"PUT", o.Item, o.Version}] == "" {
 			t.Errorf("%s exists in version %s and was not published", o.Item, o.Version)
 		}
@@ -299,43 +299,42 @@ func (e emitterSpec) judge(t *testing.T, s storage.Store) {
 			t.Errorf("%s exists in version %s and was published as deleted", o.Item, o.Version)
 		}
 	}
-	t.Logf("%d kills: %d operations, %d published, %d items exist, unknown: %v", emitterKills(), len(deeds), len(idOf),
-		there,
-		unknown)
-	if len(idOf) < 2*emitterKills() || there == 0 {
-		t.Errorf("%d published and %d items exist: too few", len(idOf), there)
+	t.Logf("%d kills: %d operations, %d published, %d items exist, unknown: %v", emitterKills(), len(done), len(idOf),
+		present, unknown)
+	if len(idOf) < 2*emitterKills() || present == 0 {
+		t.Errorf("%d published and %d items exist: too few", len(idOf), present)
 	}
 }
 
 // publishedIDs returns the id of each published Change. It checks that each was executed, once, and in order.
-func (e emitterSpec) publishedIDs(t *testing.T, deeds map[completed]bool) map[completed]string {
+func (e emitterSpec) publishedIDs(t *testing.T, done map[completed]bool) map[completed]string {
 	t.Helper()
 	turn := map[string]int{} // of puts, by item and digest
-	for i, a := range storagetest.ReadJournal[intent](t, e.path("aims"), emitterKills()) {
+	for i, a := range storagetest.ReadJournal[intent](t, e.path("intents"), emitterKills()) {
 		turn[a.Item+" "+a.SHA256] = 2 * i
 	}
 	ids, idOf, turnOf, last := map[string]bool{}, map[completed]string{}, map[completed]int{}, map[string]int{}
-	for _, c := range storagetest.ReadJournal[published](t, e.path("tales"), emitterKills()) {
+	for _, c := range storagetest.ReadJournal[published](t, e.path("published"), emitterKills()) {
 		if ids[c.ID] {
 			continue // the same id was published again
 		}
 		ids[c.ID] = true
 		put := completed{"PUT", c.Item, c.Version}
-		d, at := put, turnOf[put]+1 // a delete comes behind what it deletes
+		d, at := put, turnOf[put]+1 // a delete follows the put that it deletes
 		if c.Op == "OP_DELETE" {
 			d.Op = "DELETE"
 		} else if at = turn[c.Item+" "+c.SHA256]; !slices.Contains([]string{"OP_ADD", "OP_UPDATE"}, c.Op) || c.SHA256 == "" {
 			t.Errorf("%+v was published and is no put", c)
 		}
-		// A delete whose process was killed is known from what it deleted having been there.
-		if !deeds[d] && (d.Op != "DELETE" || !deeds[put]) {
+		// A delete of a killed process is not in the journal: then its put must be.
+		if !done[d] && (d.Op != "DELETE" || !done[put]) {
 			t.Errorf("%+v was published and not executed", c)
 		}
 		if idOf[d] != "" {
 			t.Errorf("%+v was also published as %s", c, idOf[d])
 		}
 		if at < last[c.Item] {
-			t.Errorf("%+v overtakes another of its item", c)
+			t.Errorf("%+v is published after a later operation of its item", c)
 		}
 		idOf[d], turnOf[d], last[c.Item] = c.ID, at, max(at, last[c.Item])
 	}

@@ -94,7 +94,7 @@ func newNotifications(t *testing.T) *notifications {
 	for _, topic := range []schemas.Topic{"minio", "versitygw"} {
 		x.kafka.CreateTopic(t, all, topic, 2)
 	}
-	// In front of the ingester, which starts last: versitygw wants somebody to be there.
+	// A proxy before the ingester, which starts last: versitygw needs an open port at its start.
 	ingester := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: x.listen})
 	ingester.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
 	front := httptest.NewServer(ingester)
@@ -135,7 +135,7 @@ func freeAddr(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// run has role ingester run until the end of the test.
+// run runs role ingester until the end of the test.
 func (x *notifications) run(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()

@@ -69,14 +69,14 @@ func TestS3PutFromSource(t *testing.T) {
 			if can && (copied != parts || sent != 0) || !can && (copied != 0 || sent != parts) {
 				t.Errorf("%d parts were copied and %d sent, want all copied: %t", copied, sent, can)
 			}
-			t.Logf("the service copied %d of %d parts by itself", copied, parts)
+			t.Logf("the service copied %d of %d parts itself", copied, parts)
 			body, _, err := two.Open(t.Context(), "s", "large", "")
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer body.Close()
 			if got, err := io.ReadAll(body); err != nil || !bytes.Equal(got, content) {
-				t.Errorf("%d bytes are there (%v), want the %d that were put", len(got), err, len(content))
+				t.Errorf("the object has %d bytes (%v), want the %d that were put", len(got), err, len(content))
 			}
 		})
 	}

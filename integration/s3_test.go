@@ -24,13 +24,13 @@ type realS3 struct {
 	*harness.S3Server
 	perSpace, versions bool
 
-	bucket string      // of all stores, but for those with a bucket for each space
-	facts  s3.Features // what the server was found to do, once
-	marker []byte      // that says so
-	places atomic.Int64
+	bucket   string      // of all stores, except those with a bucket for each space
+	features s3.Features // of the server, probed once
+	marker   []byte      // a marker with the features
+	places   atomic.Int64
 }
 
-// newRealS3 finds out what the server does.
+// newRealS3 probes the features of the server.
 func newRealS3(t *testing.T, server *harness.S3Server, perSpace, versions bool) *realS3 {
 	t.Helper()
 	r := &realS3{S3Server: server, perSpace: perSpace, versions: versions}
@@ -42,14 +42,14 @@ func newRealS3(t *testing.T, server *harness.S3Server, perSpace, versions bool) 
 	if err := s.WriteMarker(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.facts = s.Features()
+	r.features = s.Features()
 	bucket, key := s.own("marker.json")
 	r.marker = r.Get(t, bucket, key)
-	t.Logf("%s: %+v", r.Kind, r.facts)
+	t.Logf("%s: %+v", r.Kind, r.features)
 	return r
 }
 
-// config is that of an empty place on the server, whose buckets are there.
+// config returns the configuration of an empty location on the server, with existing buckets.
 func (r *realS3) config(t *testing.T) s3.Config {
 	t.Helper()
 	cfg := s3.Config{
@@ -65,7 +65,7 @@ func (r *realS3) config(t *testing.T) s3.Config {
 	return cfg
 }
 
-// A placedS3 is a store that remembers where it is.
+// A placedS3 is a store with its configuration.
 type locatedS3 struct {
 	*s3.Store
 	cfg s3.Config
@@ -81,7 +81,7 @@ func openS3(t *testing.T, cfg s3.Config) *locatedS3 {
 	return &locatedS3{s, cfg}
 }
 
-// own is where something of the driver's own lies.
+// own returns the location of an object of the driver itself.
 func (s *locatedS3) own(name string) (bucket, key string) {
 	if s.cfg.Bucket == "" {
 		return s.cfg.BucketPrefix + "millrace", ".millrace/" + name
@@ -94,7 +94,7 @@ func (r *realS3) open(t *testing.T) storage.Store {
 	return r.at(t, r.config(t))
 }
 
-// at is a store in a place without marker that knows what its server can do.
+// at returns a store at a location without a marker, with the features of its server.
 func (r *realS3) at(t *testing.T, cfg s3.Config) *locatedS3 {
 	t.Helper()
 	s := openS3(t, cfg)
@@ -107,7 +107,7 @@ func (r *realS3) at(t *testing.T, cfg s3.Config) *locatedS3 {
 	return s
 }
 
-// spaced is a store that has a space "s".
+// spaced returns a store that has a space "s".
 func (r *realS3) spaced(t *testing.T, cfg s3.Config) *locatedS3 {
 	t.Helper()
 	s := r.at(t, cfg)
@@ -117,7 +117,7 @@ func (r *realS3) spaced(t *testing.T, cfg s3.Config) *locatedS3 {
 	return s
 }
 
-// kept are the bytes that were kept of an item.
+// kept returns the quarantined bytes of an item.
 func (r *realS3) kept(t *testing.T, s storage.Store, space, item string) (all [][]byte) {
 	t.Helper()
 	sum := sha256.Sum256([]byte(item))
@@ -147,23 +147,23 @@ func (r *realS3) options() []storagetest.Option {
 			storagetest.WithRefusedSpaces(func(name string) bool { return len(name) > 40 || !bucket.MatchString("x"+name) }))
 	}
 	var except []string
-	if r.versions { // the bucket keeps what is replaced, and whatever else
+	if r.versions { // the bucket keeps all replaced objects as versions
 		except = append(except, "Keep", "PutSource")
 	}
-	if r.perSpace { // as in one bucket, and they take long
+	if r.perSpace { // as in one bucket, and slow
 		except = append(except, "ListLong", "PutSource")
 	}
-	if r.Kind == harness.Versitygw { // it answers 500 to who looks at what is being deleted, and lets several delete it
+	if r.Kind == harness.Versitygw { // it answers 500 to a HEAD during a delete, and several concurrent deletes succeed
 		except = append(except, "RaceDelete")
 	}
 	return append(opts, storagetest.Except(except...))
 }
 
-// mayRefuse says which ids S3 itself, or the server's way to keep objects as files, cannot have.
+// mayRefuse reports whether S3, or a server that stores objects as files, may refuse an id.
 func (r *realS3) mayRefuse(item string, beside []string) bool {
 	longest := 255
 	if r.Kind == harness.Versitygw {
-		longest = 200 // it replaces by way of a file with a longer name
+		longest = 200 // it replaces files through a file with a longer name
 	}
 	pieces := strings.Split(item, "/")
 	for i, p := range pieces {

@@ -32,14 +32,14 @@ func TestSinkFaults(t *testing.T) {
 		fault  func(*testing.T, *sinkSetup)
 		full   bool
 	}{
-		"killed at any moment, sink and engine": {prefix: "killed", fault: killedSinks},
-		"a sink that wakes after its session":   {prefix: "woken", fault: resumedSink, full: true},
-		"the engine is away for long":           {prefix: "away", fault: engineUnavailable},
-		"read once more from the start":         {prefix: "again", fault: readAgain, full: true},
-		"one bad row among good ones":           {prefix: "bad", fault: badRow, full: true},
-		"partitions are added":                  {prefix: "more", fault: morePartitions, full: true},
-		"the topic is made anew":                {prefix: "anew", fault: anotherTopic},
-		"the tables are emptied":                {prefix: "emptied", fault: emptied, full: true},
+		"sink and engine are killed at random times": {prefix: "killed", fault: killedSinks},
+		"a sink resumes after its session":           {prefix: "woken", fault: resumedSink, full: true},
+		"the engine is unavailable for long":         {prefix: "unavailable", fault: engineUnavailable},
+		"read again from the start":                  {prefix: "again", fault: readAgain, full: true},
+		"one bad row among good rows":                {prefix: "bad", fault: badRow, full: true},
+		"partitions are added":                       {prefix: "more", fault: morePartitions, full: true},
+		"the topic is recreated":                     {prefix: "anew", fault: anotherTopic},
+		"the tables are emptied":                     {prefix: "emptied", fault: emptied, full: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if test.full {
@@ -81,7 +81,7 @@ func newSinkSetup(t *testing.T, c *harness.Cluster, name string) *sinkSetup {
 	return m
 }
 
-// binary has the commands built before anything is timed.
+// binary builds the commands before anything is timed.
 func (m *sinkSetup) binary(t *testing.T) {
 	t.Helper()
 	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
@@ -107,7 +107,7 @@ func (m *sinkSetup) sink(t *testing.T, name string) *process {
 	return startProgram(t, "sink "+name, exec.Command(binaries(t), "run", "--config", m.file, "--roles", "sink"), env...)
 }
 
-// resident is how many bytes of memory p has.
+// resident returns the resident memory of p in bytes.
 func (p *process) resident(t *testing.T) (bytes int64) {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
@@ -217,15 +217,15 @@ func killedSinks(t *testing.T, m *sinkSetup) {
 func resumedSink(t *testing.T, m *sinkSetup) {
 	first := m.sink(t, "one")
 	m.send(t, 2000)
-	m.awaitCommitted(t, 2*time.Minute) // who is frozen while the group forms is waited for longer than a session
+	m.awaitCommitted(t, 2*time.Minute) // the others wait for a frozen member longer than a session
 	m.sink(t, "two")
 	m.send(t, 20_000)
 	first.signal(t, syscall.SIGSTOP)
 	m.send(t, 20_000)
-	m.awaitCommitted(t, 2*time.Minute) // who is frozen while the group forms is waited for longer than a session
+	m.awaitCommitted(t, 2*time.Minute) // the others wait for a frozen member longer than a session
 	first.signal(t, syscall.SIGCONT)
 	m.send(t, 2000)
-	m.awaitCommitted(t, 2*time.Minute) // who is frozen while the group forms is waited for longer than a session
+	m.awaitCommitted(t, 2*time.Minute) // the others wait for a frozen member longer than a session
 	m.checkVerified(t, m.sent)
 	if n := m.deadLetters(t); n != 0 {
 		t.Errorf("%d dead letters", n)
@@ -238,10 +238,10 @@ func engineUnavailable(t *testing.T, m *sinkSetup) {
 	m.awaitCommitted(t, time.Minute)
 	m.engine.kill(t)
 	m.send(t, need.Amount(100_000, 100_000, 500_000))
-	m.sink(t, "two") // rebalances go on meanwhile
+	m.sink(t, "two") // rebalances happen meanwhile
 	wait(t, 10*time.Second)
 	if mib := s.resident(t) >> 20; mib > 512 {
-		t.Errorf("a sink that waits for its engine has %d MiB", mib)
+		t.Errorf("a sink that waits for its engine uses %d MiB", mib)
 	}
 	m.engine.start(t)
 	m.awaitCommitted(t, 2*time.Minute)
@@ -268,7 +268,7 @@ func badRow(t *testing.T, m *sinkSetup) {
 	good := need.Amount(5000, 5000, 500_000)
 	m.sink(t, "one")
 	m.send(t, good)
-	bad := harness.Encode(t, change("bad", 1)) // what can be read fits into its row: the schemas see to that
+	bad := harness.Encode(t, change("bad", 1)) // a decoded record fits into its row: schemas validates it
 	bad.Value = []byte("not what it says")
 	m.c.Write(t, m.kafka, bad)
 	m.send(t, good)

@@ -51,20 +51,21 @@ func TestTransactions(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	atTheEnd := func(undecided int64) {
+	atTheEnd := func(open int64) {
 		t.Helper()
 		if err := table.CatchUp(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		for _, role := range []schemas.Role{schemas.RolePlanner, schemas.RoleSink} {
-			harness.Eventually(t, time.Minute, "commit all that is decided", func(ctx context.Context) error {
+			harness.Eventually(t, time.Minute, "commit all records of ended transactions", func(ctx context.Context) error {
 				lags, err := a.Lags(ctx, role)
 				if err != nil {
 					return err
 				}
 				for _, l := range lags {
-					if l.Topic == schemas.Changes && (l.Records != 0 || l.Uncommitted != undecided) {
-						return fmt.Errorf("%s is %v behind, and %d are undecided, want %d", role, l.Partitions, l.Uncommitted, undecided)
+					if l.Topic == schemas.Changes && (l.Records != 0 || l.Uncommitted != open) {
+						return fmt.Errorf("%s has lag %v, and %d records are in open transactions, want %d", role, l.Partitions,
+							l.Uncommitted, open)
 					}
 				}
 				return nil
@@ -88,7 +89,7 @@ func TestTransactions(t *testing.T) {
 		t.Errorf("%d dead letters", len(dead))
 	}
 
-	again := &inbox{} // of a reader that was not there before
+	again := &inbox{} // of a reader that starts now
 	part, err := kafka.NewTable(cfg, schemas.Changes,
 		func(_ []byte, d *schemas.Delivery) error { again.add(d); return nil })
 	running(t, part, err)

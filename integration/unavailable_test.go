@@ -28,7 +28,7 @@ import (
 // the log has one line per state change.
 func TestS3Unavailable(t *testing.T) {
 	need.Full(t)
-	n, gone := need.Amount(0, 500, 10_000), time.Duration(need.Amount(0, 25, 50))*time.Second
+	n, least := need.Amount(0, 500, 10_000), time.Duration(need.Amount(0, 25, 50))*time.Second
 	s3 := harness.S3(t, harness.S3Options{Kind: harness.Versitygw, Own: true})
 	s3.Bucket(t, "acme-copies", false)
 	x := newUnavailableSetup(t, s3)
@@ -54,7 +54,7 @@ func TestS3Unavailable(t *testing.T) {
 	}
 	copied := func(limit time.Duration, want int) {
 		t.Helper()
-		harness.Eventually(t, limit, "have the copies", func(ctx context.Context) error {
+		harness.Eventually(t, limit, "copy the items", func(ctx context.Context) error {
 			if have := len(s3.Keys(t, "acme-copies", "acme/photos/")); have < want {
 				return fmt.Errorf("%d of %d items are copied", have, want)
 			}
@@ -69,27 +69,27 @@ func TestS3Unavailable(t *testing.T) {
 	copied(2*time.Minute, before)
 
 	s3.Kill(t)
-	went := time.Now()
+	stopped := time.Now()
 	put(before, before+n)
-	harness.Eventually(t, 5*time.Minute, "be away for long, with all waiting", func(context.Context) error {
-		if waiting, away := x.waitingMessages(t), time.Since(went); waiting < n*9/10 || away < gone {
-			return fmt.Errorf("after %v %d messages wait", away, waiting)
+	harness.Eventually(t, 5*time.Minute, "wait until all messages wait for the store", func(context.Context) error {
+		if waiting, outage := x.waitingMessages(t), time.Since(stopped); waiting < n*9/10 || outage < least {
+			return fmt.Errorf("after %v %d messages wait", outage, waiting)
 		}
 		return nil
 	})
 	s3.Restart(t)
 	back := time.Now()
-	t.Logf("away for %v, with %d items", back.Sub(went).Round(time.Second), n)
-	harness.Eventually(t, 2*time.Minute, "have all on their way", func(context.Context) error {
+	t.Logf("unavailable for %v, with %d items", back.Sub(stopped).Round(time.Second), n)
+	harness.Eventually(t, 2*time.Minute, "resume all waiting messages", func(context.Context) error {
 		if left := x.waitingMessages(t); left > 0 {
 			return fmt.Errorf("%d messages wait for the store", left)
 		}
 		return nil
 	})
 	if took := time.Since(back); took > time.Minute {
-		t.Errorf("the last message was on its way %v after the store's return, want a minute at most", took)
+		t.Errorf("the last message resumed %v after the store's return, want a minute at most", took)
 	}
-	t.Logf("all are on their way after %v", time.Since(back).Round(100*time.Millisecond))
+	t.Logf("all messages resumed after %v", time.Since(back).Round(100*time.Millisecond))
 	copied(time.Duration(n)*200*time.Millisecond+time.Minute, before+n)
 	t.Logf("all are copied after %v", time.Since(back).Round(100*time.Millisecond))
 	said, err := os.ReadFile(log)
@@ -100,13 +100,13 @@ func TestS3Unavailable(t *testing.T) {
 		`msg="open breaker`: 1, `msg="close breaker`: 1, `msg="route failed message`: 0, `msg="retry message`: 0,
 	} {
 		if got := strings.Count(string(said), line); got != want {
-			t.Errorf("%d lines say %s, want %d:\n%s", got, line, want, said[max(0, len(said)-3000):])
+			t.Errorf("%d log lines contain %s, want %d:\n%s", got, line, want, said[max(0, len(said)-3000):])
 		}
 	}
 }
 
 // TestRestartAfterKill checks that a process that is killed and restarted at once does its work within 15 s and logs
-// what it is waiting for.
+// the groups that it waits for.
 func TestRestartAfterKill(t *testing.T) {
 	need.Full(t)
 	x := newUnavailableSetup(t, nil)
@@ -118,7 +118,7 @@ func TestRestartAfterKill(t *testing.T) {
 	publish(t, x.kafka, change("a", 0))
 	planned := func(limit time.Duration, want int) {
 		t.Helper()
-		harness.Eventually(t, limit, "plan", func(context.Context) error {
+		harness.Eventually(t, limit, "plan the commands", func(context.Context) error {
 			if got := len(x.c.Read(t, x.kafka, schemas.DuplicationHigh)); got < want {
 				return fmt.Errorf("%d commands, want %d", got, want)
 			}
@@ -132,15 +132,15 @@ func TestRestartAfterKill(t *testing.T) {
 	publish(t, x.kafka, change("b", 0))
 	planned(time.Minute, 2)
 	took := time.Since(killed)
-	t.Logf("the work goes on after %v", took.Round(100*time.Millisecond))
+	t.Logf("work resumes after %v", took.Round(100*time.Millisecond))
 	if took > 15*time.Second {
-		t.Errorf("the work goes on %v after the kill, want 15s at most", took)
+		t.Errorf("work resumes %v after the kill, want 15s at most", took)
 	}
 	harness.Eventually(t, 10*time.Second, "log the wait", func(context.Context) error {
 		said, err := os.ReadFile(log)
 		for _, want := range []string{"wait to join groups", x.kafka.Prefix + "planner", "session=10s", "joined the groups"} {
 			if err == nil && !bytes.Contains(said, []byte(want)) {
-				err = fmt.Errorf("the log does not say %q:\n%s", want, said)
+				err = fmt.Errorf("the log does not contain %q:\n%s", want, said)
 			}
 		}
 		return err
@@ -159,7 +159,7 @@ func newUnavailableSetup(t *testing.T, s3 *harness.S3Server) *unavailableSetup {
 	t.Helper()
 	dir := t.TempDir()
 	x := &unavailableSetup{c: harness.Kafka(t, harness.Options{Brokers: 1})}
-	x.kafka = x.c.Config("away.")
+	x.kafka = x.c.Config("unavailable.")
 	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
 	cfg := config.Default()
 	cfg.Kafka.Brokers, cfg.Kafka.TopicPrefix = x.kafka.Brokers, x.kafka.Prefix

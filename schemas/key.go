@@ -26,6 +26,3 @@ func Key(parts ...string) string {
 
 // ItemKey returns the partition key of all messages about one item. It does not depend on the store.
 func ItemKey(account, space, item string) string { return Key(account, space, item) }
-
-// String returns the key of the copy.
-func (c Copy) String() string { return Key(c.Account, c.Store, c.Space, c.Item) }

@@ -8,12 +8,11 @@
 package schemas
 
 import (
+	"context"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
 	"google.golang.org/protobuf/proto"
-
-	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
 // A Body is one of the messages of millrace/v1.
@@ -34,6 +33,13 @@ type Message struct {
 	// Key and Value are set, and Body is nil, if Topic is foreign. The ingester receives these bytes as if it had read
 	// them from that topic.
 	Key, Value []byte
+}
+
+// A Publisher publishes messages. *kafka.Producer implements it.
+type Publisher interface {
+	// Publish returns nil only when all messages are acknowledged. After an error some of them may be published: the
+	// caller publishes all of them again, unless the error is permanent (retry.Permanent).
+	Publish(ctx context.Context, messages ...Message) error
 }
 
 // DefaultSource is the ce_source of messages without a Source.
@@ -119,25 +125,4 @@ type Progress struct {
 	// From is the first offset that the reporting member read, or 0 in a report on the whole group. Next is the offset
 	// of the first record that is not handled.
 	Start, From, Next int64
-}
-
-// A Copy names one item in one store.
-type Copy struct {
-	Account, Store, Space, Item string
-}
-
-// CopyOf returns the copy that a message is about.
-func CopyOf(m interface {
-	GetAccount() string
-	GetStore() string
-	GetSpace() string
-	GetItem() string
-}) Copy {
-	return Copy{Account: m.GetAccount(), Store: m.GetStore(), Space: m.GetSpace(), Item: m.GetItem()}
-}
-
-// A KnownCopy is a copy with its record.
-type KnownCopy struct {
-	Copy
-	Record *pb.CopyRecord
 }

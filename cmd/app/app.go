@@ -24,6 +24,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/schedule"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/policy/folder"
 	"github.com/millrace/millrace/streams/space"
@@ -55,7 +56,7 @@ type App struct {
 	kafka          kafka.Config
 	db             *clickhouse.DB
 	stores         *Stores
-	slots          *kafka.Slots
+	slots          *schedule.Slots
 	policyRegistry *policy.Registry
 	reader         *clickhouse.Reader
 	registry       *prometheus.Registry // nil: http.listen is not set
@@ -106,7 +107,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 		return nil, err
 	}
 	a.stores.waiting = a.kafka.Unavailable
-	a.slots = kafka.NewSlots(a.stores.limit)
+	a.slots = schedule.NewSlots(a.stores.limit)
 	a.policyRegistry = policy.NewRegistry(a.stores.IDs)
 	a.stores.policies = a.policyRegistry
 	ch, err := clickhouseConfig(ctx, cfg)

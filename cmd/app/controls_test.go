@@ -217,12 +217,8 @@ func testRoundPaused(t *testing.T, p Scope, runs bool) {
 		<-k.Ready()
 	}
 	var begun []string // the copies after which pages begin
-	due := dueFunc(func(q sweep.DueQuery) []schemas.KnownCopy {
-		after := ""
-		if q.After != nil {
-			after = q.After.Item
-		}
-		if begun = append(begun, after); len(begun) == 2 {
+	due := dueFunc(func(q schemas.DueQuery) []schemas.KnownCopy {
+		if begun = append(begun, q.After.Item); len(begun) == 2 {
 			if err := c.Pause(t.Context(), p, time.Time{}, by("ann")); err != nil {
 				t.Error(err)
 			}
@@ -266,8 +262,13 @@ func testRoundPaused(t *testing.T, p Scope, runs bool) {
 }
 
 // A dueFunc is the due copies of a sweep.
-type dueFunc func(sweep.DueQuery) []schemas.KnownCopy
+type dueFunc func(schemas.DueQuery) []schemas.KnownCopy
 
-func (f dueFunc) Due(_ context.Context, q sweep.DueQuery) ([]schemas.KnownCopy, error) {
-	return f(q), nil
+func (f dueFunc) Due(
+	_ context.Context, q schemas.DueQuery,
+) (copies []schemas.KnownCopy, end schemas.DueCursor, err error) {
+	if copies = f(q); len(copies) > 0 {
+		end.Item = copies[len(copies)-1].Item
+	}
+	return copies, end, nil
 }

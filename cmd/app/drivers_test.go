@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/precondition"
+	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -66,7 +67,7 @@ func TestPlainStore(t *testing.T) {
 // An unknown driver is refused before anything is opened.
 func TestUnknownDriver(t *testing.T) {
 	_, err := newStores(&config.Config{Accounts: []config.Account{{ID: "acme",
-		Stores: []config.Store{{ID: "1", Driver: "tape"}}}}}, new(lines).log())
+		Stores: []config.Store{{ID: "1", Driver: "tape"}}}}}, new(logtest.Lines).Log())
 	if !errors.Is(err, precondition.Err) || !strings.Contains(err.Error(), `store acme/1: unknown driver "tape"`) {
 		t.Errorf("got %v", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
 )
@@ -40,7 +41,7 @@ func TestWaitForGroupsIsLogged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var said lines
+				var said logtest.Lines
 				begun := time.Now()
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
@@ -55,18 +56,18 @@ func TestWaitForGroupsIsLogged(t *testing.T) {
 						return kafka.JoinWait{}, errors.New("no answer")
 					}
 					return tt.awaited, nil
-				}, said.log())
+				}, said.Log())
 				if err != nil || time.Since(begun) != time.Minute {
 					t.Errorf("ended with %v after %v, want nil with its context", err, time.Since(begun))
 				}
-				rest := said.buf.String()
+				rest := said.String()
 				if n := strings.Count(rest, "\n"); n != min(len(tt.want), 2) {
 					t.Errorf("%d lines:\n%s", n, rest)
 				}
 				for _, want := range tt.want {
 					_, after, ok := strings.Cut(rest, want)
 					if !ok {
-						t.Errorf("got\n%s\nwant %q, in this order", said.buf.String(), tt.want)
+						t.Errorf("got\n%s\nwant %q, in this order", said.String(), tt.want)
 						break
 					}
 					rest = after

@@ -220,7 +220,7 @@ func TestOverwrittenIncidentIsPublishedAgain(t *testing.T) {
 	s.another(schemas.RoleSteward) // half of the partitions move
 	publish(schemas.Incidents, older)
 	until(pb.IncidentState_INCIDENT_STATE_CLOSED)
-	if n := s.said.with("republish incidents that another process has overwritten"); n < 2 {
+	if n := s.said.Count("republish incidents that another process has overwritten"); n < 2 {
 		t.Errorf("the log says %d times that incidents were published again, want twice", n)
 	}
 }

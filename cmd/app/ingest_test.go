@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/ingest"
@@ -205,7 +206,7 @@ func TestIngestWatch(t *testing.T) {
 	s.cfg.Accounts[0].Stores[1].Watch, s.cfg.Accounts[0].Stores[2].Watch = true, true // of which the third is not there
 	s.run(schemas.RoleIngester)
 	s.until(func() error {
-		if s.said.with(`msg="finish walk"`) != 1 || s.said.with("stop watching") < 1 {
+		if s.said.Count(`msg="finish walk"`) != 1 || s.said.Count("stop watching") < 1 {
 			return fmt.Errorf("the log does not say what is watched")
 		}
 		return nil
@@ -238,7 +239,7 @@ func TestIngestKafkaAway(t *testing.T) {
 				}
 				defer out.Close()
 				stores := &Stores{accounts: map[string][]string{"acme": {"1"}}}
-				h, err := ingest.New(ingest.Config{}, out, stores, nil, new(lines).log())
+				h, err := ingest.New(ingest.Config{}, out, stores, nil, new(logtest.Lines).Log())
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/precondition"
+	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/storage"
 )
@@ -36,8 +37,8 @@ func TestStoresAreLookedFor(t *testing.T) {
 		if err := os.Mkdir(root("3"), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		var said lines
-		s, err := newStores(&config.Config{Accounts: []config.Account{acc}}, said.log())
+		var said logtest.Lines
+		s, err := newStores(&config.Config{Accounts: []config.Account{acc}}, said.Log())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,8 +49,8 @@ func TestStoresAreLookedFor(t *testing.T) {
 			t.Fatalf("got %q, want %q", states(s), want)
 		}
 		for _, want := range []string{"create or mount its root", "millrace store init acme/3"} {
-			if said.with(want) != 1 {
-				t.Errorf("%d lines say %q", said.with(want), want)
+			if said.Count(want) != 1 {
+				t.Errorf("%d lines say %q", said.Count(want), want)
 			}
 		}
 		if s.Admit("acme", "1") != nil || s.Admit("acme", "2") == nil || s.Admit("acme", "3") == nil {
@@ -118,7 +119,7 @@ func TestWrongMarkerIsRefused(t *testing.T) {
 	marked(t, schemas.Key("acme", "2"), filepath.Join(dir, "1"))
 	s, err := newStores(&config.Config{Accounts: []config.Account{{ID: "acme", Stores: []config.Store{
 		{ID: "1", Driver: "file", Root: filepath.Join(dir, "1")}, {ID: "2", Driver: "file", Root: filepath.Join(dir, "none")},
-	}}}}, new(lines).log())
+	}}}}, new(logtest.Lines).Log())
 	if err != nil {
 		t.Fatal(err)
 	}

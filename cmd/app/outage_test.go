@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -75,8 +76,8 @@ func TestWorkResumesAfterOutage(t *testing.T) {
 				for line, want := range map[string]int{
 					"open breaker": x.starts, "close breaker": 1, "route failed message": 0, "retry message": 0,
 				} {
-					if n := x.said.with(line); n != want {
-						t.Errorf("%d lines say %q, want %d:\n%s", n, line, want, x.said.buf.String())
+					if n := x.said.Count(line); n != want {
+						t.Errorf("%d lines say %q, want %d:\n%s", n, line, want, x.said.String())
 					}
 				}
 				if dead := len(x.broker.Read(schemas.Dead)); dead > 0 {
@@ -92,7 +93,7 @@ type outage struct {
 	broker      *kafkatest.Broker
 	root, aside string
 	stores      *Stores // of the newest process
-	said        lines
+	said        logtest.Lines
 	done        atomic.Int64
 	starts      int
 }
@@ -115,12 +116,12 @@ func (x *outage) start(t *testing.T) (stop func()) {
 	for _, id := range []string{"1", "2"} {
 		acc.Stores = append(acc.Stores, config.Store{ID: id, Driver: "file", Root: filepath.Join(filepath.Dir(x.root), id)})
 	}
-	stores, err := newStores(&config.Config{Accounts: []config.Account{acc}}, x.said.log())
+	stores, err := newStores(&config.Config{Accounts: []config.Account{acc}}, x.said.Log())
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := x.broker.Config()
-	cfg.Log, cfg.Unavailable = x.said.log(), new(kafka.UnavailableCounts)
+	cfg.Log, cfg.Unavailable = x.said.Log(), new(kafka.UnavailableCounts)
 	stores.waiting = cfg.Unavailable
 	x.stores = stores
 	x.starts++

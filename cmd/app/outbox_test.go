@@ -18,7 +18,7 @@ func TestEmittingOutlivesItsProcess(t *testing.T) {
 	s.cfg.Outbox.Dir = t.TempDir()
 	listen := s.cfg.HTTP.Listen
 	s.cfg.HTTP.Listen = ""
-	first, err := Open(t.Context(), s.cfg, Options{Log: s.said.log()})
+	first, err := Open(t.Context(), s.cfg, Options{Log: s.said.Log()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestEmittingOutlivesItsProcess(t *testing.T) {
 	if n := first.Unpublished(); n != 2 {
 		t.Fatalf("%d mutations are not told of, want 2", n)
 	}
-	second, err := Open(t.Context(), s.cfg, Options{Log: s.said.log()})
+	second, err := Open(t.Context(), s.cfg, Options{Log: s.said.Log()})
 	if err != nil {
 		t.Fatal(err)
 	}

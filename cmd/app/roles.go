@@ -196,7 +196,7 @@ func (a *App) checker() ([]part, error) {
 		Describe: func(b schemas.Body) kafka.Work {
 			t := b.(*pb.FixityTask)
 			return kafka.Work{
-				Key:     schemas.Key(t.GetAccount(), t.GetStore(), t.GetSpace(), t.GetItem()),
+				Key:     schemas.CopyOf(t).String(),
 				Account: t.GetAccount(), Stores: [2]string{t.GetStore()},
 				Bytes: max(t.GetKnown().GetManifest().GetSize(), t.GetSize()),
 			}

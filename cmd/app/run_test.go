@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/precondition"
+	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/embedded"
 	"github.com/millrace/millrace/streams/policy"
@@ -26,7 +27,7 @@ import (
 type site struct {
 	t    *testing.T
 	cfg  *config.Config
-	said lines
+	said logtest.Lines
 	url  string
 }
 
@@ -68,7 +69,7 @@ func free(t *testing.T) string {
 // run runs roles until the end of the test.
 func (s *site) run(roles ...schemas.Role) *App {
 	s.t.Helper()
-	a, err := Open(s.t.Context(), s.cfg, Options{Log: s.said.log(), Drain: time.Second})
+	a, err := Open(s.t.Context(), s.cfg, Options{Log: s.said.Log(), Drain: time.Second})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -79,7 +80,7 @@ func (s *site) run(roles ...schemas.Role) *App {
 	s.t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			s.t.Errorf("%v\n%s", err, s.said.buf.String())
+			s.t.Errorf("%v\n%s", err, s.said.String())
 		}
 		a.Close()
 	})
@@ -141,7 +142,7 @@ func (s *site) until(done func() error) {
 			return
 		}
 		if time.Now().After(end) {
-			s.t.Fatalf("%v\n%s", err, s.said.buf.String())
+			s.t.Fatalf("%v\n%s", err, s.said.String())
 		}
 		<-tick.C
 	}
@@ -169,7 +170,7 @@ func TestRunWhileClickHouseIsAway(t *testing.T) {
 	s.await("/livez", 200)
 	s.await("/metrics", 200, `millrace_limit_breaker_state{account="acme",state="open",store="3"} 1`)
 	for what, n := range map[string]int{"wait for ClickHouse": 1, "wait for unavailable store": 1} {
-		if s.said.with(what) < n {
+		if s.said.Count(what) < n {
 			t.Errorf("the log does not say %q", what)
 		}
 	}
@@ -228,7 +229,7 @@ func TestRunAnswersAtOnce(t *testing.T) {
 func TestRunRefusesAWrongMarker(t *testing.T) {
 	s := newSite(t)
 	marked(t, "another", s.cfg.Accounts[0].Stores[2].Root)
-	a, err := Open(t.Context(), s.cfg, Options{Log: s.said.log(), Drain: time.Second})
+	a, err := Open(t.Context(), s.cfg, Options{Log: s.said.Log(), Drain: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

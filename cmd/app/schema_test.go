@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cmd/precondition"
+	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
@@ -34,8 +35,8 @@ func TestSchema(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				n := 0
-				var said lines
-				s := &schema{log: said.log(), pingDB: func(context.Context) error { return nil },
+				var said logtest.Lines
+				s := &schema{log: said.Log(), pingDB: func(context.Context) error { return nil },
 					check: func(ctx context.Context) error {
 						err := tt.says[min(n, len(tt.says)-1)]
 						n++
@@ -64,7 +65,7 @@ func TestSchema(t *testing.T) {
 				if tt.ping == nil && tt.later == nil && n != len(tt.says) {
 					t.Errorf("asked %d times, want %d", n, len(tt.says))
 				}
-				if lost := said.with("wait for ClickHouse"); (lost > 0) != (tt.says[0] != nil) {
+				if lost := said.Count("wait for ClickHouse"); (lost > 0) != (tt.says[0] != nil) {
 					t.Errorf("got %d lines \"wait for ClickHouse\"", lost)
 				}
 			})

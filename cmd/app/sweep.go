@@ -90,15 +90,16 @@ type dueCopies struct{ a *App }
 // Due implements sweep.Due. If tables lack records, the due copies are unknown, and the round waits
 // for a rebuild. The gaps are checked before and after the read, since a table may be filled or
 // emptied meanwhile.
-func (d dueCopies) Due(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownCopy, error) {
-	if err := d.requireNoGaps(ctx); err != nil {
-		return nil, err
+func (d dueCopies) Due(
+	ctx context.Context, q schemas.DueQuery,
+) (copies []schemas.KnownCopy, end schemas.DueCursor, err error) {
+	if err = d.requireNoGaps(ctx); err != nil {
+		return nil, end, err
 	}
-	copies, err := d.read(ctx, q)
-	if err != nil {
-		return nil, err
+	if copies, end, err = d.a.db.FixityDue(ctx, q); err != nil {
+		return nil, end, err
 	}
-	return copies, d.requireNoGaps(ctx)
+	return copies, end, d.requireNoGaps(ctx)
 }
 
 func (d dueCopies) requireNoGaps(ctx context.Context) error {
@@ -107,15 +108,4 @@ func (d dueCopies) requireNoGaps(ctx context.Context) error {
 		err = clickhouse.CheckGaps(gaps)
 	}
 	return retry.Unavailable(err)
-}
-
-func (d dueCopies) read(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownCopy, error) {
-	c := clickhouse.DueQuery{
-		Account: q.Account, Store: q.Store, Space: q.Space, PassedBefore: q.PassedBefore, Limit: q.Limit,
-	}
-	if q.After != nil {
-		c.After = clickhouse.DueCursor{Passed: q.After.LastPass, Space: q.After.Space, Item: q.After.Item}
-	}
-	copies, _, err := d.a.db.FixityDue(ctx, c)
-	return copies, err
 }

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
@@ -84,8 +85,8 @@ func TestTracing(t *testing.T) {
 			var c receiver
 			srv := httptest.NewServer(&c)
 			defer srv.Close()
-			var logged lines
-			tr := newTracing(config.Trace{Endpoint: srv.URL + tt.path, Percent: tt.percent}, logged.log())
+			var logged logtest.Lines
+			tr := newTracing(config.Trace{Endpoint: srv.URL + tt.path, Percent: tt.percent}, logged.Log())
 			if err := tr.start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -125,7 +126,7 @@ func TestTracing(t *testing.T) {
 			if slices.ContainsFunc(c.paths, func(p string) bool { return p != "/v1/traces" }) {
 				t.Errorf("got %q, want /v1/traces", c.paths)
 			}
-			if n := logged.with("level"); n > 0 {
+			if n := logged.Count("level"); n > 0 {
 				t.Errorf("%d lines logged", n)
 			}
 		})
@@ -167,8 +168,8 @@ func TestTracingWithoutCollector(t *testing.T) {
 			if tt.away {
 				srv.Close()
 			}
-			var logged lines
-			tr := newTracing(config.Trace{Endpoint: srv.URL, Percent: 100}, logged.log())
+			var logged logtest.Lines
+			tr := newTracing(config.Trace{Endpoint: srv.URL, Percent: 100}, logged.Log())
 			if tr.flush != 5*time.Second {
 				t.Errorf("stop may take %v, want 5 s", tr.flush)
 			}
@@ -185,7 +186,7 @@ func TestTracingWithoutCollector(t *testing.T) {
 			if took := time.Since(began); took > 5*time.Second {
 				t.Errorf("work and stop took %v", took)
 			}
-			if n := logged.with(tt.want); n != 1 {
+			if n := logged.Count(tt.want); n != 1 {
 				t.Errorf("%q is logged %d times, want once", tt.want, n)
 			}
 		})
@@ -201,24 +202,24 @@ func (f *failing) Shutdown(context.Context) error { return nil }
 // Dropped spans are logged once a minute.
 func TestLossyExporter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var logged lines
+		var logged logtest.Lines
 		f := &failing{errors.New("connection refused")}
-		p := &lossyExporter{SpanExporter: f, url: "http://collector", log: logged.log()}
+		p := &lossyExporter{SpanExporter: f, url: "http://collector", log: logged.Log()}
 		for i, want := range []int{1, 1, 1, 1, 2, 2, 2, 2, 3} {
 			if err := p.ExportSpans(t.Context(), make([]sdktrace.ReadOnlySpan, 2)); err != nil {
 				t.Fatal(err)
 			}
-			if got := logged.with("drop spans"); got != want {
+			if got := logged.Count("drop spans"); got != want {
 				t.Errorf("after %d s: %d lines, want %d", i*15, got, want)
 			}
 			time.Sleep(15 * time.Second)
 		}
-		if n := logged.with("spans=8"); n != 2 {
+		if n := logged.Count("spans=8"); n != 2 {
 			t.Errorf("%d lines tell of the 8 spans lost in a minute, want 2", n)
 		}
 		f.err = nil
 		time.Sleep(time.Hour)
-		if err := p.ExportSpans(t.Context(), make([]sdktrace.ReadOnlySpan, 2)); err != nil || logged.with("drop spans") != 3 {
+		if err := p.ExportSpans(t.Context(), make([]sdktrace.ReadOnlySpan, 2)); err != nil || logged.Count("drop spans") != 3 {
 			t.Errorf("got %v, and a complaint about nothing", err)
 		}
 	})

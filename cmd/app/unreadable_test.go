@@ -142,7 +142,7 @@ func TestRecordThatOneProcessReads(t *testing.T) {
 func TestUnreadableRecordOfThePast(t *testing.T) {
 	s := newSite(t)
 	s.cfg.HTTP.Listen = ""
-	a, err := Open(t.Context(), s.cfg, Options{Log: s.said.log()}) // it does not run
+	a, err := Open(t.Context(), s.cfg, Options{Log: s.said.Log()}) // it does not run
 	if err != nil {
 		t.Fatal(err)
 	}

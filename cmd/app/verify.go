@@ -10,7 +10,6 @@ import (
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
-	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/kafka"
 )
@@ -278,8 +277,8 @@ func (v *Verifier) inFlight(
 		}
 		e.Ends = now.Ends
 		if err := v.read(ctx, topic, e, func(d *schemas.Delivery, _ error) error {
-			if c := copyOf(d.Body); differing[c] {
-				inFlight[c] = true
+			if m, ok := d.Body.(schemas.CopyBody); ok && differing[schemas.CopyOf(m)] {
+				inFlight[schemas.CopyOf(m)] = true
 			}
 			return nil
 		}); err != nil {
@@ -287,15 +286,4 @@ func (v *Verifier) inFlight(
 		}
 	}
 	return inFlight, nil
-}
-
-// copyOf returns the copy that a record is about.
-func copyOf(b schemas.Body) schemas.Copy {
-	switch m := b.(type) {
-	case *pb.Change:
-		return schemas.CopyOf(m)
-	case *pb.FixityResult:
-		return schemas.CopyOf(m)
-	}
-	return schemas.Copy{}
 }

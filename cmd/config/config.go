@@ -308,8 +308,8 @@ type Fixity struct {
 	// A difference found within this time after the newest change of the item is checked again before
 	// it counts as a fault.
 	Settle time.Duration `key:"settle"`
-	// The waits before each recheck, of a check and of a command whose source is missing. After the
-	// last recheck the fault is final. A repair waits for the first of them for the records that it
+	// The intervals before the re-checks, of a check and of a command with a missing source. After the
+	// last re-check the fault is final. A repair waits for the first interval for the records that it
 	// needs.
 	Recheck []time.Duration `key:"recheck"`
 	// How long a fresh read of the records waits until the sinks have caught up.

@@ -247,7 +247,7 @@ func validateLocation(at string, s Store, roots map[string]string, fault report)
 		strings.TrimSuffix(s.Endpoint, "/"), s.Bucket+s.BucketPrefix, strings.Trim(s.Prefix, "/"))
 	for other, path := range roots {
 		if strings.HasPrefix(other, "s3:") && (strings.HasPrefix(root, other) || strings.HasPrefix(other, root)) {
-			fault(at+".bucket", s.Bucket, "is in the same place as "+path+": stores must not share keys")
+			fault(at+".bucket", s.Bucket, "is the same location as "+path+": stores must not share keys")
 			return
 		}
 	}
@@ -271,7 +271,7 @@ func validateRoot(at, root string, roots map[string]string, fault report) {
 			continue
 		}
 		if root == other || within(root, other) || within(other, root) {
-			fault(at, root, "is in the same place as "+path+": stores must not share a directory")
+			fault(at, root, "is the same location as "+path+": stores must not share a directory")
 			return
 		}
 	}
@@ -399,7 +399,7 @@ func listenAddress(at, address string, fault report) {
 	addresses(at, []string{address}, func(_ string, value any, reason string) { fault(at, value, reason) })
 }
 
-// increasing checks a list of waits, each at least as long as the one before.
+// increasing checks a list of intervals, each at least as long as the one before.
 func increasing(at string, steps []time.Duration, fault report) {
 	if len(steps) == 0 {
 		fault(at, nil, "is empty: want at least one duration")
@@ -407,7 +407,7 @@ func increasing(at string, steps []time.Duration, fault report) {
 	for i, d := range steps {
 		positive(fmt.Sprintf("%s[%d]", at, i), d, fault)
 		if i > 0 && d > 0 && d < steps[i-1] {
-			fault(fmt.Sprintf("%s[%d]", at, i), formatDuration(d), "is shorter than the wait before")
+			fault(fmt.Sprintf("%s[%d]", at, i), formatDuration(d), "is shorter than the interval before")
 		}
 	}
 }

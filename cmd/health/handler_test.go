@@ -1,15 +1,12 @@
 package health
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -53,14 +50,14 @@ func TestHandler(t *testing.T) {
 	s.states[0].Member = true
 	check("joined", [3]int{200, 200, 200})
 	one = limit.Open
-	check("every store is away", [3]int{200, 503, 200})
+	check("every store is unavailable", [3]int{200, 503, 200})
 	one = limit.Closed
 	check("one store is back", [3]int{200, 200, 200})
 	s.states[0].Member = false
 	check("out of its group: it has started all the same", [3]int{200, 503, 200})
 	s.states[0].Member, s.ping = true, errors.New("refused")
 	h.Collect(t.Context())
-	check("ClickHouse is away", [3]int{200, 503, 200})
+	check("ClickHouse is unavailable", [3]int{200, 503, 200})
 	s.states[0].Stuck = 1
 	check("stuck", [3]int{200, 503, 503})
 
@@ -105,23 +102,3 @@ func TestHandler(t *testing.T) {
 		}
 	}
 }
-
-// lines are the logged lines.
-type lines struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *lines) with(s string) (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.buf.String(), s)
-}
-
-func (l *lines) log() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }

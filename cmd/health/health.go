@@ -273,8 +273,8 @@ func (m *Monitor) roles(states []kafka.RoleState) (all []roleHealth) {
 		d.Due += due
 		held := s.InFlight > 0 && s.Held >= s.InFlight && s.Busy == 0
 		waits := onlyWritesClickHouse(s.Role) && m.faults[engineClickHouse] != nil
-		if !s.Refused.IsZero() && (d.Refused.IsZero() || s.Refused.Before(d.Refused)) {
-			d.Refused = s.Refused
+		if !s.Refused.IsZero() && (d.UnacknowledgedSince.IsZero() || s.Refused.Before(d.UnacknowledgedSince)) {
+			d.UnacknowledgedSince = s.Refused
 		}
 		d.Able = d.Able || due > 0 && !held && !waits && s.Refused.IsZero()
 		if s.Active.After(d.Active) {

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/kafka"
@@ -106,9 +107,9 @@ func TestEvaluate(t *testing.T) {
 			want: status{Live: true, Started: true, Reasons: []string{"policy refused: p/a.json:3: x"}}},
 		"a record cannot be read": {duties: []roleHealth{busy}, unread: []string{"policies/0@7"},
 			want: status{Live: true, Started: true, Reasons: []string{"record cannot be read: policies/0@7"}}},
-		"outputs are refused": {duties: with(func(d *roleHealth) { d.Refused = ago(time.Minute) }),
+		"outputs are not acknowledged": {duties: with(func(d *roleHealth) { d.UnacknowledgedSince = ago(time.Minute) }),
 			want: status{Live: true, Started: true,
-				Reasons: []string{"role copier: the brokers have refused its outputs for 1m0s; publishing is retried"}}},
+				Reasons: []string{"role copier: the brokers have not acknowledged its outputs for 1m0s; publishing is retried"}}},
 		"asked to end": {duties: []roleHealth{busy}, ending: true,
 			want: status{Live: true, Started: true, Reasons: []string{"the process is stopping"}}},
 	} {
@@ -354,8 +355,8 @@ func TestWhenKafkaDoesNotStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := scene{states: []kafka.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")},
 			lagErr: kafka.ErrOffsetsNotReady}
-		h, said := s.monitor(stallAfter), new(lines)
-		h.c.Log = said.log()
+		h, said := s.monitor(stallAfter), new(logtest.Lines)
+		h.c.Log = said.Log()
 		ctx, cancel := context.WithTimeout(t.Context(), startLimit+4*collectInterval+startingInterval/2)
 		defer cancel()
 		done := make(chan error, 1)
@@ -371,7 +372,7 @@ func TestWhenKafkaDoesNotStart(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		if starts, faults := said.with("wait for Kafka to start"), said.with(cause); starts != 60 || faults != 5 {
+		if starts, faults := said.Count("wait for Kafka to start"), said.Count(cause); starts != 60 || faults != 5 {
 			t.Errorf("logged %d starts and %d faults, want 60, and then one each %v", starts, faults, collectInterval)
 		}
 	})

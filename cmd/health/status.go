@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/limit"
 )
 
-const maxReasons = 20 // policies, and records, that a status names
+const maxReasons = 20 // the largest number of policies, and of records, that a status names
 
 // The engines, as named in reports.
 const (
@@ -29,37 +29,39 @@ type roleHealth struct {
 	// Due is the number of messages of the partitions that could be handled now, without those that
 	// are paused or in a delay lane.
 	Due int64 `json:"due"`
-	// Able reports whether some of them can be handled: not all messages in flight are paused, and the
-	// engine that the role needs is available.
+	// Able reports whether some of them can be handled: not all messages in flight are paused, outputs are
+	// acknowledged, and the engine that the role needs is available.
 	Able     bool  `json:"able"`
 	InFlight int64 `json:"in_flight"`
 	Busy     int64 `json:"working"`
 	Stuck    int64 `json:"stuck"` // tasks that did not end after they were cancelled
 	// DueSince is the time since which the role has had due messages that it could handle; zero: it
 	// has none.
-	DueSince time.Time `json:"behind,omitzero"`
+	DueSince time.Time `json:"due_since,omitzero"`
 	Active   time.Time `json:"active,omitzero"` // of the last progress
-	// Refused is the time since which the brokers have refused outputs; zero: they accept them.
-	Refused time.Time `json:"refused,omitzero"`
+	// UnacknowledgedSince is the time since which outputs are not acknowledged, because the brokers refuse them
+	// or cannot be reached; zero: they are.
+	UnacknowledgedSince time.Time `json:"unacknowledged_since,omitzero"`
 }
 
 // A snapshot is the state of the process at one time: all inputs of evaluate.
 type snapshot struct {
 	now       time.Time
-	collected time.Time     // when the engines were asked; zero: not yet
+	collected time.Time     // when the engines were queried; zero: not yet
 	maxAge    time.Duration // of collected
 	stall     time.Duration
 	faults    map[string]error // by engine, of those that the roles use; nil: no error
 	roles     []roleHealth     // Due is as of collected, the rest as of now
 	stores    []Store          // of the stores that the roles use
-	// policies are the refused policies that the roles apply, with the reasons.
+	// policies are the refused policies that the roles apply, each with its reason.
 	policies []string
-	// unreadable are the records of tables that cannot be read, with the action to take.
+	// unreadable are the records of tables that cannot be read, and the stopped partitions, with the action to
+	// take.
 	unreadable []string
 	ending     bool // the process is stopping
 }
 
-// A status is the health of the process, and the reasons why it is not better.
+// A status is the health of the process, and the reasons for each false value.
 type status struct {
 	Live    bool     `json:"live"`    // false: restart the process
 	Ready   bool     `json:"ready"`   // false: some of its work cannot be done now
@@ -109,9 +111,9 @@ func evaluate(s snapshot) status {
 		if d.Stuck > 0 {
 			no(&v.Live, "role %s: %d tasks have not ended after they were cancelled", d.Role, d.Stuck)
 		}
-		if !d.Refused.IsZero() {
-			no(&v.Ready, "role %s: the brokers have refused its outputs for %v; publishing is retried",
-				d.Role, s.now.Sub(d.Refused).Round(time.Second))
+		if !d.UnacknowledgedSince.IsZero() {
+			no(&v.Ready, "role %s: the brokers have not acknowledged its outputs for %v; publishing is retried",
+				d.Role, s.now.Sub(d.UnacknowledgedSince).Round(time.Second))
 		}
 		if !d.Member {
 			joined = false

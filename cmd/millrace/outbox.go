@@ -28,10 +28,10 @@ func newOutboxCheck() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check DIR",
 		Short: "Verify an outbox and report damage; nothing is written",
-		Long: `Reads each record of the outbox in DIR and verifies its checksum. It reports the number of unpublished
-mutations, those of unknown outcome (the program looks it up in the store when it starts), and damaged bytes. An
-incomplete record at the end is no damage: a killed process leaves one. Missing segments at the beginning or end are
-not detected.
+		Long: `Reads each record of the outbox in DIR and verifies its checksum. It reports the number of mutations whose
+Changes Kafka has not acknowledged, those of unknown outcome (the program looks it up in the store when it starts), the
+reports of undecided mutations and rejected Changes (docs/outbox.md), and damaged bytes. An incomplete record at the
+end is no damage: a killed process leaves one. Missing segments at the beginning or end are not detected.
 
 Exit codes: 0 sound, 1 error, 2 usage, 3 damaged, 5 a process has the outbox open, 130 interrupted.`,
 		Args: exactly(1),
@@ -67,13 +67,13 @@ func newOutboxSalvage() *cobra.Command {
 		Short: "Copy the readable records of a damaged outbox to a new one",
 		Long: `Copies the readable records of the damaged outbox in DIR to a new one, DIR.salvaged or --to, and reports
 the loss: the bytes, and the tickets between which records are lost. DIR is not changed. Let the program open the
-new outbox, or move it to the place of the old one. With --in-place DIR itself is repaired; its damaged segments
-stay in it as NAME.damaged.
+new outbox, or replace the old one by it. With --in-place DIR itself is repaired; its damaged segments stay in it as
+NAME.damaged.
 
 Mutations of unknown outcome are looked up in the store when the program starts. Mutations with no readable record are
 not published: import a listing of the store (millrace import) to find them.
 
-Run it as the user of the program, who will own the new outbox. For a sound outbox nothing is written.
+Run it as the user that the program runs as: that user will own the new outbox. For a sound outbox nothing is written.
 
 Exit codes: 0 sound, 1 error, 2 usage, 3 it was damaged and the readable records are kept, 5 a process has the outbox
 open, 130 interrupted.`,
@@ -142,8 +142,8 @@ func showInspection(w io.Writer, o *output, in outbox.Inspection, document any) 
 
 func inspectionText(in outbox.Inspection) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %d segments of %d bytes; %d mutations wait, %d of them of unknown outcome; "+
-		"%d reports unresolved, %d rejected\n",
+	fmt.Fprintf(&b, "%s: %d segments of %d bytes; the Changes of %d mutations are not acknowledged, "+
+		"%d of them of unknown outcome; reports: %d undecided, %d rejected\n",
 		in.Dir, in.Segments, in.Bytes, in.Pending, len(in.Unknown), in.Undecided, in.Rejected)
 	if in.Incomplete > 0 {
 		fmt.Fprintf(&b, "incomplete: the last %d bytes are part of a record, as a killed process leaves it: no damage\n",
@@ -159,7 +159,7 @@ func inspectionText(in outbox.Inspection) string {
 		fmt.Fprintf(&b, "damaged: %s: %d bytes from byte %d on cannot be read%s\n", d.Segment, d.Bytes, d.From, gapText(d))
 	}
 	if len(in.Damage) > 0 {
-		fmt.Fprintf(&b, "lost: %d bytes in %d places\n", lost, len(in.Damage))
+		fmt.Fprintf(&b, "lost: %d bytes in %d ranges\n", lost, len(in.Damage))
 	}
 	for i, u := range in.Unknown {
 		if i == maxOutcomes {

@@ -64,7 +64,7 @@ func TestEveryListHasForms(t *testing.T) {
 			}
 		case slices.Contains(documents, words):
 			if len(forms) != 2 || forms[1] != formJSON {
-				t.Errorf("%s: it has the forms %q, want one for people, and json", words, forms)
+				t.Errorf("%s: it has the forms %q, want one for a terminal, and json", words, forms)
 			}
 		case !slices.Contains(none, words) || forms != nil:
 			t.Errorf("%s: it has the forms %q; name it here as a list, a document, or neither", words, forms)

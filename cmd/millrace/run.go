@@ -68,7 +68,7 @@ func warnNotCompared(log *slog.Logger, roles []schemas.Role) {
 	if slices.Contains(roles, schemas.RolePlanner) {
 		log.Warn("copy only changes that are reported from now on", "not_copied", "existing files of stores that are not "+
 			"watched, deletes while the ingester is stopped, and existing files that a new store or pair lacks",
-			"advice", "millrace import (docs/first-steps.md)")
+			"remedy", "millrace import (docs/first-steps.md)")
 	}
 }
 

@@ -70,18 +70,18 @@ Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: a copy failed its check or 
 
 // A sweepReport is the result of a sweep.
 type sweepReport struct {
-	Sweep    string           `json:"sweep"`
-	Asked    int64            `json:"asked"`              // requested checks
-	Verdicts map[string]int64 `json:"verdicts,omitempty"` // with --wait: copies by the verdict of their checks
-	Rounds   []sweepRound     `json:"rounds"`             // one per store
+	Sweep     string           `json:"sweep"`
+	Requested int64            `json:"requested"`          // requested checks
+	Verdicts  map[string]int64 `json:"verdicts,omitempty"` // with --wait: copies by the verdict of their checks
+	Rounds    []sweepRound     `json:"rounds"`             // one per store
 }
 
 // A sweepRound is the result for one store.
 type sweepRound struct {
-	Account string `json:"account"`
-	Store   string `json:"store"`
-	Round   string `json:"round"`
-	Asked   int64  `json:"asked"`
+	Account   string `json:"account"`
+	Store     string `json:"store"`
+	Round     string `json:"round"`
+	Requested int64  `json:"requested"`
 }
 
 // rolesWithoutSweeper returns all roles except the sweeper: this command does its work, and both
@@ -131,7 +131,7 @@ func (f *sweepFlags) ask(ctx context.Context, a *app.App, e *engines, r *sweepRe
 				return fmt.Errorf("sweep store %s/%s: %w", acc.ID, st.ID, err)
 			}
 			r.Rounds = append(r.Rounds, sweepRound{acc.ID, st.ID, round.ID, round.Emitted})
-			r.Asked += round.Emitted
+			r.Requested += round.Emitted
 		}
 	}
 	return nil
@@ -146,7 +146,7 @@ func (r *sweepReport) failed() int64 {
 func (r *sweepReport) wait(ctx context.Context, w *waiter, db *clickhouse.DB) error {
 	by := []schemas.Role{schemas.RoleChecker, schemas.RoleDelayer, schemas.RoleSink}
 	return w.until(ctx, "checks", by, func(ctx context.Context) (p app.Progress, err error) {
-		p.Total = r.Asked
+		p.Total = r.Requested
 		for _, round := range r.Rounds {
 			n, err := db.CountFinal(ctx, round.Round)
 			if err != nil {
@@ -192,7 +192,8 @@ func (r *sweepReport) print(out io.Writer, f *sweepFlags) error {
 	}
 	var b strings.Builder
 	for _, round := range r.Rounds {
-		fmt.Fprintf(&b, "store %s/%s: round %s: %d checks requested\n", round.Account, round.Store, round.Round, round.Asked)
+		fmt.Fprintf(&b, "store %s/%s: round %s: %d checks requested\n",
+			round.Account, round.Store, round.Round, round.Requested)
 	}
 	for _, verdict := range slices.Sorted(maps.Keys(r.Verdicts)) {
 		why := ""
@@ -201,7 +202,7 @@ func (r *sweepReport) print(out io.Writer, f *sweepFlags) error {
 		}
 		fmt.Fprintf(&b, "%d copies: %s%s\n", r.Verdicts[verdict], verdict, why)
 	}
-	if f.state != "" && !f.wait && r.Asked > 0 {
+	if f.state != "" && !f.wait && r.Requested > 0 {
 		fmt.Fprintf(&b, "%s\n", f.laterWithState("the remaining checks are made"))
 	}
 	_, err := io.WriteString(out, b.String())

@@ -113,7 +113,7 @@ func (f *verifyFlags) run(c *cobra.Command, topics []schemas.Topic) (err error) 
 		r.Tables, err = v.Topics(ctx, topics)
 	}
 	if err == nil {
-		r.Behind, err = v.Gaps(ctx)
+		r.Gaps, err = v.Gaps(ctx)
 	}
 	if err == nil {
 		r.Lost, err = v.Lost(ctx)
@@ -161,9 +161,9 @@ type verifyReport struct {
 	Strict   bool                            `json:"strict,omitempty"`
 	Tables   []*clickhouse.TableVerification `json:"tables,omitempty"`
 	Manifest *app.ManifestReport             `json:"manifest,omitempty"`
-	// Behind are committed records that tables lack, as their positions show.
-	Behind []clickhouse.Gap `json:"behind,omitempty"`
-	Lost   []app.Loss       `json:"lost,omitempty"`
+	// Gaps are ranges of committed records that tables lack according to their positions.
+	Gaps []clickhouse.Gap `json:"gaps,omitempty"`
+	Lost []app.Loss       `json:"lost,omitempty"`
 	// Replicated are the shards with several replicas. Only one of each was queried; the rows of the
 	// others are unknown.
 	Replicated []clickhouse.Shard `json:"replicated,omitempty"`
@@ -177,7 +177,7 @@ func (r *verifyReport) finish(out io.Writer, asJSON bool) error {
 			r.Findings += t.Pending.Messages
 		}
 	}
-	r.Findings += int64(len(r.Behind) + len(r.Lost))
+	r.Findings += int64(len(r.Gaps) + len(r.Lost))
 	if r.Manifest != nil {
 		r.Findings += int64(len(r.Manifest.Differ))
 		if r.Strict {
@@ -197,7 +197,7 @@ func (r *verifyReport) finish(out io.Writer, asJSON bool) error {
 	}
 	objects := "messages or rows"
 	switch {
-	case len(r.Behind)+len(r.Lost) > 0:
+	case len(r.Gaps)+len(r.Lost) > 0:
 		objects = "messages, rows, copies or ranges of offsets"
 	case r.Manifest != nil:
 		objects = "copies"
@@ -212,7 +212,7 @@ func (r *verifyReport) text(out io.Writer) error {
 	} else {
 		writeTables(&b, r.Tables)
 	}
-	for _, g := range r.Behind {
+	for _, g := range r.Gaps {
 		fmt.Fprintf(&b, "%s (run millrace rebuild)\n", g)
 	}
 	writeLost(&b, r.Lost)

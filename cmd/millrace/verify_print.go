@@ -17,17 +17,17 @@ const (
 	maxCopies = 50
 )
 
-// writeTables writes a table of the proofs, and the details of each.
-func writeTables(b *strings.Builder, proofs []*clickhouse.TableVerification) {
+// writeTables writes a table of the verifications, and the details of each.
+func writeTables(b *strings.Builder, verifications []*clickhouse.TableVerification) {
 	tw := tabwriter.NewWriter(b, 2, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "TOPIC\tTABLE\tRECORDS\tMESSAGES\tROWS\tMISSING\tDOUBLED\tEXTRA\tDISPLACED\tALTERED\tDEAD\tPENDING\t")
-	for _, p := range proofs {
+	for _, p := range verifications {
 		fmt.Fprintf(tw, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t\n", p.Topic, p.Table, p.Records, p.Messages, p.Rows,
 			p.Missing.Messages, p.Doubled.Messages, p.Extra.Messages, p.Displaced.Messages, p.Altered.Messages,
 			p.Dead.Messages, p.Pending.Messages)
 	}
 	tw.Flush() // into memory
-	for _, p := range proofs {
+	for _, p := range verifications {
 		writeDiscrepancy(b, p, "no row", p.Missing)
 		writeDiscrepancy(b, p, "several rows in the view", p.Doubled)
 		writeDiscrepancy(b, p, "a row, and no message in Kafka", p.Extra)

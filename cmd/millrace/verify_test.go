@@ -163,7 +163,7 @@ func damage(ts *testscript.TestScript, _ bool, args []string) {
 func TestVerdictOfAManifestNamesWhatIsLacking(t *testing.T) {
 	t.Parallel()
 	gap := sink.Gap{Table: "bit_log", Topic: "fixity.results", To: 20}
-	r := verifyReport{Manifest: new(app.ManifestReport), Behind: []sink.Gap{gap}, Lost: []app.Loss{{Gap: gap, Held: 5}}}
+	r := verifyReport{Manifest: new(app.ManifestReport), Gaps: []sink.Gap{gap}, Lost: []app.Loss{{Gap: gap, Held: 5}}}
 	var out strings.Builder
 	if err := r.finish(&out, false); !errors.Is(err, errFindings) || r.Findings != 2 {
 		t.Errorf("%d findings, %v, want 2", r.Findings, err)
@@ -181,7 +181,7 @@ func TestVerdictOfAManifestNamesWhatIsLacking(t *testing.T) {
 func TestRebuildThatFailed(t *testing.T) {
 	t.Parallel()
 	const whole = "the tables have all committed records\n"
-	for _, failed := range []error{nil, errors.New("ClickHouse is away")} {
+	for _, failed := range []error{nil, errors.New("ClickHouse is unavailable")} {
 		var out strings.Builder
 		err := printRebuilt(&out, &output{form: formText}, app.RebuildResult{}, failed)
 		if said := out.String() == whole; said != (failed == nil) || !errors.Is(err, failed) {

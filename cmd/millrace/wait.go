@@ -17,8 +17,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// patience is the time without progress after which a waiting command reports the reasons.
-const patience = 10 * time.Second
+// stallTimeout is the time without progress after which a waiting command prints the reasons.
+const stallTimeout = 10 * time.Second
 
 // A waiter waits for the work of roles: in this process with --state, in other processes with
 // --config.
@@ -102,7 +102,7 @@ func (w *waiter) until(ctx context.Context, what string, roles []schemas.Role, l
 			step.Set(now.Done)
 			return now, nil
 		},
-		Patience: patience,
+		Patience: stallTimeout,
 		Stalled: w.stalled(roles, func(last app.Progress) string {
 			return fmt.Sprintf("waiting for %s: %d of %d are recorded", what, max(last.Done, 0), last.Total)
 		}),
@@ -135,7 +135,7 @@ func (w *waiter) waitWhile(ctx context.Context, what string, roles []schemas.Rol
 				}
 				return p, nil
 			},
-			Patience: patience,
+			Patience: stallTimeout,
 			Stalled: w.stalled(roles, func(last app.Progress) string {
 				return fmt.Sprintf("requesting %s: %d so far", what, last.Done)
 			}),
@@ -149,8 +149,9 @@ func (w *waiter) waitWhile(ctx context.Context, what string, roles []schemas.Rol
 func (w *waiter) stalled(roles []schemas.Role, state func(app.Progress) string) func(context.Context, app.Progress,
 	error) error {
 	printed := ""
-	return func(ctx context.Context, last app.Progress, look error) error {
-		text := fmt.Sprintf("%s, without progress for %v; %s", state(last), patience, w.why(ctx, roles, look))
+	return func(ctx context.Context, last app.Progress, pollErr error) error {
+		text := fmt.Sprintf("%s, without progress for %v; %s", state(last), stallTimeout,
+			w.stallReasons(ctx, roles, pollErr))
 		if text != printed && ctx.Err() == nil {
 			printed = text
 			fmt.Fprintln(w.display, text)
@@ -159,16 +160,16 @@ func (w *waiter) stalled(roles []schemas.Role, state func(app.Progress) string) 
 	}
 }
 
-// why returns reasons why roles make no progress, and what a person can do. look is the error of
-// the last poll.
-func (w *waiter) why(ctx context.Context, roles []schemas.Role, look error) string {
+// stallReasons returns the reasons why roles make no progress, and the remedies. pollErr is the
+// error of the last poll.
+func (w *waiter) stallReasons(ctx context.Context, roles []schemas.Role, pollErr error) string {
 	s, err := w.standstill(ctx, roles...)
 	if err != nil {
 		return fmt.Sprintf("read from Kafka which roles run: %v", err)
 	}
 	var reasons []string
-	if look != nil {
-		reasons = append(reasons, fmt.Sprintf("the last read failed: %v", look))
+	if pollErr != nil {
+		reasons = append(reasons, fmt.Sprintf("the last read failed: %v", pollErr))
 	}
 	if len(s.Unserved) > 0 {
 		names := join(s.Unserved)

@@ -55,11 +55,11 @@ func TestWaiterReportsAStandstill(t *testing.T) {
 			flags: engineFlags{config: "m.yaml"},
 			want:  waits + "checker,sink run: see their log, and 'millrace dead list' for messages that failed\n",
 		},
-		"ClickHouse is away": {
+		"ClickHouse is unavailable": {
 			flags: engineFlags{config: "m.yaml"}, look: errors.New("no answer"),
 			want: waits + "the last read failed: no answer\n",
 		},
-		"Kafka is away": {
+		"Kafka is unavailable": {
 			flags: engineFlags{config: "m.yaml"}, err: errors.New("no broker"),
 			want: waits + "read from Kafka which roles run: no broker\n",
 		},
@@ -84,8 +84,8 @@ func TestWaiterReportsAStandstill(t *testing.T) {
 					}
 					return app.Progress{Done: 1, Total: 2}, nil
 				})
-				if err != nil || first < patience || first > patience+time.Second {
-					t.Errorf("returned %v; the first report came after %v, want %v", err, first, patience)
+				if err != nil || first < stallTimeout || first > stallTimeout+time.Second {
+					t.Errorf("returned %v; the first report came after %v, want %v", err, first, stallTimeout)
 				}
 				if got := notices(&out); len(got) != 1 || got[0] != tt.want {
 					t.Errorf("printed %q, want %q", got, tt.want)

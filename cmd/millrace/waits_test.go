@@ -41,6 +41,17 @@ const keptItems = 5
 
 func newKept(t *testing.T) *kept {
 	t.Helper()
+	engineOnPath(t)
+	k := &kept{t, t.TempDir()}
+	if err := k.make(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// engineOnPath builds the command of the engine, and adds it to PATH.
+func engineOnPath(t *testing.T) {
+	t.Helper()
 	ctx := t.Context()
 	if _, err := clickhouse.Fetch(ctx, t.Output()); err != nil && os.Getenv("MILLRACE_LIBCHDB") == "" {
 		need.Missing(t, need.ClickHouse(), err)
@@ -52,11 +63,6 @@ func newKept(t *testing.T) *kept {
 		t.Fatalf("build the engine's command: %v\n%s", err, out)
 	}
 	t.Setenv("PATH", bin+string(filepath.ListSeparator)+os.Getenv("PATH"))
-	k := &kept{t, t.TempDir()}
-	if err := k.make(ctx); err != nil {
-		t.Fatal(err)
-	}
-	return k
 }
 
 func (k *kept) make(ctx context.Context) (err error) {
@@ -167,7 +173,7 @@ func (k *kept) sweep(want int) (r sweepReport) {
 func TestSweepWaits(t *testing.T) {
 	k := newKept(t)
 	r := k.sweep(exitOK)
-	if len(r.Rounds) != 2 || r.Rounds[0].Asked != keptItems || r.Verdicts["pass"] != r.Asked || r.failed() != 0 {
+	if len(r.Rounds) != 2 || r.Rounds[0].Requested != keptItems || r.Verdicts["pass"] != r.Requested || r.failed() != 0 {
 		t.Fatalf("got %+v, want %d checks of store 1 on record, and all passed", r, keptItems)
 	}
 }
@@ -188,7 +194,7 @@ func TestInterruptedSweep(t *testing.T) {
 		t.Errorf("it does not say %q:\n%s", want, stderr.String())
 	}
 	k.run(t.Context(), exitOK, quiet, "resume", "role", "checker")
-	if r := k.sweep(exitOK); r.Verdicts["pass"] != r.Asked || r.Asked < keptItems {
+	if r := k.sweep(exitOK); r.Verdicts["pass"] != r.Requested || r.Requested < keptItems {
 		t.Errorf("after the interruption: %+v, want all checks on record", r)
 	}
 

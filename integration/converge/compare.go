@@ -31,7 +31,7 @@ const (
 	IncidentUnexplained   Finding = "incident unexplained"    // no fault of the run explains it
 	IncidentDuplicate     Finding = "incident duplicated"     // opened more often than its fault occurred
 	IncidentStale         Finding = "incident stale"          // open although nothing deviates
-	DecisionLost          Finding = "decision lost"           // a person's decision about an incident had no effect
+	DecisionLost          Finding = "decision lost"           // an operator's decision about an incident had no effect
 	DeadLetterUnexplained Finding = "dead letter unexplained" // no fault of the run explains a dead letter
 )
 
@@ -150,7 +150,7 @@ func (c *comparison) excuse(f Finding, at Copy) (why string) {
 		}
 	}
 	if why == "" && (f == ManifestWrong || f == AuditWrong) && c.clockWentBack(at.Store) {
-		why = "clock went back" // a copy with a later tombstone is not checked
+		why = "clock was set back" // a copy with a later tombstone is not checked
 	}
 	if why != "" || c.sight.Rechecked {
 		return why
@@ -185,7 +185,7 @@ func (c *comparison) source(p ItemRef, i *item) {
 	case i.live && !present && lost:
 		c.report(CopyMissing, at, "it was lost")
 	case i.live && !present:
-		c.report(SourceChanged, at, "it is gone")
+		c.report(SourceChanged, at, "it is missing")
 	case !i.live && present:
 		c.report(SourceChanged, at, "it was deleted and is back, with %s", short(is.SHA256))
 	case i.live && is.SHA256 != i.content.SHA256:

@@ -85,7 +85,7 @@ func (w *world) open(at converge.Copy, kind, subject string) {
 		converge.Incident{Copy: at, Kind: kind, Subject: subject, ID: fmt.Sprint(len(w.Incidents)), Open: true})
 }
 
-// closed closes the latest incident with the given reasons of persons.
+// closed closes the latest incident with the given reasons of operators.
 func (w *world) closed(reasons ...string) {
 	i := &w.Incidents[len(w.Incidents)-1]
 	i.Open, i.Reasons = false, reasons
@@ -106,9 +106,9 @@ func TestCompare(t *testing.T) {
 	}{
 		"all is well": {func(*world) {}, nil},
 
-		"the source is gone": {func(w *world) { w.remove(at("1", "fan", "live")) },
+		"the source is missing": {func(w *world) { w.remove(at("1", "fan", "live")) },
 			find(converge.SourceChanged, at("1", "fan", "live"))},
-		"the source is gone, and an incident says so": {func(w *world) {
+		"the source is missing, and an incident reports it": {func(w *world) {
 			w.remove(at("1", "fan", "live"))
 			w.incident(at("1", "fan", "live"))
 		}, findings{at("1", "fan", "live"): {converge.IncidentUnexplained, converge.SourceChanged}}},
@@ -124,13 +124,13 @@ func TestCompare(t *testing.T) {
 			c.MediaType = ""
 			w.Copies[at("1", "fan", "live")] = c
 		}, find(converge.SourceChanged, at("1", "fan", "live"))},
-		"the source came back": {func(w *world) { w.put(at("1", "fan", "gone"), "g-fan") },
+		"the deleted source exists again": {func(w *world) { w.put(at("1", "fan", "gone"), "g-fan") },
 			find(converge.SourceChanged, at("1", "fan", "gone"))},
 		"the source was lost": {func(w *world) {
 			w.RecordLoss(at("1", "fan", "live"))
 			w.remove(at("1", "fan", "live"))
 		}, find(converge.CopyMissing, at("1", "fan", "live"))},
-		"the source was lost, and an incident says so": {func(w *world) {
+		"the source was lost, and an incident reports it": {func(w *world) {
 			w.RecordLoss(at("1", "fan", "live"))
 			w.remove(at("1", "fan", "live"))
 			w.incident(at("1", "fan", "live"))
@@ -138,24 +138,24 @@ func TestCompare(t *testing.T) {
 
 		"a copy is missing": {func(w *world) { w.remove(at("3", "fan", "live")) },
 			find(converge.CopyMissing, at("3", "fan", "live"))},
-		"a copy was lost, and an incident says so": {func(w *world) {
+		"a copy was lost, and an incident reports it": {func(w *world) {
 			w.lose(at("3", "fan", "live"))
 			w.incident(at("3", "fan", "live"))
 		}, nil},
-		"a copy is missing that was not lost, and an incident says so": {func(w *world) {
+		"a copy is missing that was not lost, and an incident reports it": {func(w *world) {
 			w.remove(at("3", "fan", "live"))
 			w.incident(at("3", "fan", "live"))
 		}, find(converge.IncidentUnexplained, at("3", "fan", "live"))},
-		"a copy is gone that is on record": {func(w *world) {
+		"a recorded copy is missing": {func(w *world) {
 			delete(w.Copies, at("3", "fan", "live"))
 			w.incident(at("3", "fan", "live"))
 		}, findings{at("3", "fan", "live"): {converge.CopyGone, converge.IncidentUnexplained}}},
-		"a copy is missing, and an incident of another copy says so": {func(w *world) {
+		"a copy is missing, and an incident reports another copy": {func(w *world) {
 			w.remove(at("3", "fan", "live"))
 			w.lose(at("2", "fan", "live"))
 			w.incident(at("2", "fan", "live"))
 		}, find(converge.CopyMissing, at("3", "fan", "live"))},
-		"a copy is missing, and an incident of its source says so": {func(w *world) {
+		"a copy is missing, and an incident reports its source": {func(w *world) {
 			w.remove(at("3", "chain", "live"))
 			w.lose(at("1", "chain", "live"))
 			w.incident(at("1", "chain", "live"))
@@ -167,7 +167,7 @@ func TestCompare(t *testing.T) {
 		}, findings{
 			at("3", "fan", "live"): {converge.CopyMissing}, at("1", "fan", "live"): {converge.IncidentUnexplained},
 		}},
-		"a copy has the bytes of before": {func(w *world) {
+		"a copy has older bytes": {func(w *world) {
 			w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: "fan", Item: "live"}, Kind: converge.Put, User: "ann",
 				Content: content("new")})
 			w.put(at("1", "fan", "live"), "new")
@@ -178,16 +178,16 @@ func TestCompare(t *testing.T) {
 			c.User = map[string]string{"a": "c"}
 			w.Copies[at("3", "fan", "live")] = c
 		}, find(converge.CopyDiffers, at("3", "fan", "live"))},
-		"a copy stays": {func(w *world) { w.put(at("3", "fan", "gone"), "g-fan") },
+		"a copy of a deleted item remains": {func(w *world) { w.put(at("3", "fan", "gone"), "g-fan") },
 			find(converge.CopyLeft, at("3", "fan", "gone"))},
-		"a copy has bytes of no put": {func(w *world) { w.put(at("3", "fan", "live"), "x") },
+		"a copy has bytes that were never put": {func(w *world) { w.put(at("3", "fan", "live"), "x") },
 			find(converge.NeverPut, at("3", "fan", "live"))},
-		"a copy is of nothing": {func(w *world) { w.put(at("3", "fan", "new"), "x") },
+		"a copy of an item that was never put": {func(w *world) { w.put(at("3", "fan", "new"), "x") },
 			find(converge.NeverPut, at("3", "fan", "new"))},
 
-		"a kept copy is gone": {func(w *world) { w.remove(at("2", "kept", "gone")) },
+		"a kept copy is missing": {func(w *world) { w.remove(at("2", "kept", "gone")) },
 			find(converge.KeptGone, at("2", "kept", "gone"))},
-		"a kept copy is gone, and an incident says so": {func(w *world) {
+		"a kept copy is missing, and an incident reports it": {func(w *world) {
 			w.remove(at("2", "kept", "gone"))
 			w.incident(at("2", "kept", "gone"))
 		}, findings{at("2", "kept", "gone"): {converge.IncidentUnexplained, converge.KeptGone}}},
@@ -195,20 +195,20 @@ func TestCompare(t *testing.T) {
 			w.RecordLoss(at("2", "kept", "gone"))
 			w.remove(at("2", "kept", "gone"))
 		}, find(converge.CopyMissing, at("2", "kept", "gone"))},
-		"a kept copy is that of before": {func(w *world) {
+		"a kept copy has older bytes": {func(w *world) {
 			w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: "kept", Item: "gone"}, Kind: converge.Put, User: "ann",
 				Content: content("new")})
 			w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: "kept", Item: "gone"}, Kind: converge.Delete, User: "ann"})
 			w.RecordKept(at("2", "kept", "gone"))
 		}, find(converge.CopyDiffers, at("2", "kept", "gone"))},
-		"a copy that was not there when its source went stays away": {func(w *world) {
+		"a copy that was absent when its source was deleted stays absent": {func(w *world) {
 			w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: "kept", Item: "gone"}, Kind: converge.Put, User: "ann",
 				Content: content("new")})
 			w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: "kept", Item: "gone"}, Kind: converge.Delete, User: "ann"})
 			w.remove(at("2", "kept", "gone"))
 		}, nil},
 
-		"the last copy is gone": {func(w *world) {
+		"the last copy is missing": {func(w *world) {
 			for _, store := range []string{"1", "2"} {
 				w.RecordLoss(at(store, "chain", "live"))
 				w.incident(at(store, "chain", "live"))
@@ -224,7 +224,7 @@ func TestCompare(t *testing.T) {
 				w.remove(at(store, "chain", "live"))
 			}
 		}, nil},
-		"two were lost, and a guess says that the source is gone": {func(w *world) {
+		"two were lost, and a guessed delete of the source was published": {func(w *world) {
 			for _, store := range []string{"1", "2"} {
 				w.RecordLoss(at(store, "fan", "live"))
 				w.remove(at(store, "fan", "live"))
@@ -232,7 +232,7 @@ func TestCompare(t *testing.T) {
 			w.RecordGuess(converge.ItemRef{Space: "fan", Item: "live"})
 			w.incident(at("2", "fan", "live"))
 		}, nil},
-		"a copy was deleted on a guess": {func(w *world) {
+		"a copy was deleted because of a guessed delete": {func(w *world) {
 			w.RecordLoss(at("1", "fan", "live"))
 			w.RecordGuess(converge.ItemRef{Space: "fan", Item: "live"})
 			w.remove(at("1", "fan", "live"))
@@ -240,10 +240,10 @@ func TestCompare(t *testing.T) {
 			w.incident(at("3", "fan", "live"))
 		}, findings{at("3", "fan", "live"): {converge.DeletedOnAGuess, converge.IncidentUnexplained}}},
 
-		"the manifest says that a copy is gone": {func(w *world) {
+		"an existing copy is deleted in the manifest": {func(w *world) {
 			w.Records[at("2", "fan", "live")] = converge.Record{Audit: converge.Row{Live: true, SHA256: "s-fan"}}
 		}, find(converge.ManifestWrong, at("2", "fan", "live"))},
-		"the manifest says that a copy is there": {func(w *world) {
+		"a missing copy is live in the manifest": {func(w *world) {
 			w.Records[at("2", "fan", "gone")] = converge.Record{Manifest: converge.Row{Live: true, SHA256: "g-fan"}}
 		}, find(converge.ManifestWrong, at("2", "fan", "gone"))},
 		"the manifest has other bytes": {func(w *world) {
@@ -261,20 +261,20 @@ func TestCompare(t *testing.T) {
 			r.Manifest.SHA256 = ""
 			w.Records[at("2", "fan", "live")] = r
 		}, nil},
-		"the manifest is wrong, and an incident says so": {func(w *world) {
+		"the manifest is wrong, and an incident reports it": {func(w *world) {
 			w.RecordFault(converge.ClockStep, "2")
 			w.Records[at("2", "fan", "live")] = converge.Record{Audit: converge.Row{Live: true, SHA256: "s-fan"}}
 			w.open(at("2", "fan", "live"), "resurrected", "")
 		}, nil},
-		"the manifest is wrong, and an incident that says nothing of it is open": {func(w *world) {
+		"the manifest is wrong, and an unrelated incident is open": {func(w *world) {
 			w.Records[at("2", "fan", "live")] = converge.Record{Audit: converge.Row{Live: true, SHA256: "s-fan"}}
 			w.open(at("2", "fan", "live"), "audit-mismatch", "")
 		}, findings{at("2", "fan", "live"): {converge.IncidentUnexplained, converge.ManifestWrong}}},
-		"a copy stays whose source was deleted before a gap": {func(w *world) {
+		"a copy remains, and its source was deleted before a gap": {func(w *world) {
 			w.put(at("3", "fan", "gone"), "g-fan")
 			w.AllowLeftCopies()
 		}, nil},
-		"a copy stays whose source was deleted after a gap": {func(w *world) {
+		"a copy remains, and its source was deleted after a gap": {func(w *world) {
 			w.AllowLeftCopies()
 			w.act(converge.Mutation{ItemRef: converge.ItemRef{Space: "fan", Item: "live"}, Kind: converge.Delete, User: "ann"})
 			for _, store := range []string{"1", "2"} {
@@ -289,38 +289,38 @@ func TestCompare(t *testing.T) {
 			w.remove(at("2", "kept", "live"))
 		}, find(converge.KeptGone, at("2", "kept", "live"))},
 
-		"an act is not on record": {func(w *world) {
+		"a mutation is not on record": {func(w *world) {
 			w.RecordMutation(converge.Mutation{ItemRef: converge.ItemRef{Space: "fan", Item: "live"},
 				Kind: converge.SetProperties, User: "ann", Content: content("")})
 		}, find(converge.MutationUnrecorded, at("1", "fan", "live"))},
-		"one of two equal acts is not on record": {func(w *world) {
+		"one of two equal mutations is not on record": {func(w *world) {
 			w.RecordMutation(converge.Mutation{ItemRef: converge.ItemRef{Space: "fan", Item: "live"}, Kind: converge.Put,
 				User: "ann", Content: content("s-fan")})
 		}, find(converge.MutationUnrecorded, at("1", "fan", "live"))},
-		"an act is on record twice": {func(w *world) {
+		"a mutation is on record twice": {func(w *world) {
 			w.Audit = append(w.Audit, w.Audit[0])
 		}, nil},
 		"a mutation is recorded without a user": {func(w *world) {
 			i := slices.IndexFunc(w.Audit, func(e converge.Entry) bool { return e.Copy == at("1", "fan", "live") })
 			w.Audit[i].User = ""
 		}, find(converge.MutationWrongUser, at("1", "fan", "live"))},
-		"an act is on record as one of ours": {func(w *world) {
+		"a client's mutation is recorded with the origin of a role": {func(w *world) {
 			i := slices.IndexFunc(w.Audit, func(e converge.Entry) bool { return e.Copy == at("1", "fan", "live") })
 			w.Audit[i].Client = false
 		}, find(converge.MutationUnrecorded, at("1", "fan", "live"))},
-		"an act is on record that was none": {func(w *world) {
+		"a mutation is on record that no client made": {func(w *world) {
 			w.Audit = append(w.Audit,
 				converge.Entry{Copy: at("1", "fan", "live"), Kind: converge.Delete, User: "ann", Client: true})
 		}, find(converge.MutationUnknown, at("1", "fan", "live"))},
-		"a client's act is on record in another store": {func(w *world) {
+		"a client's mutation is on record in another store": {func(w *world) {
 			w.Audit = append(w.Audit, converge.Entry{Copy: at("2", "fan", "live"), Kind: converge.Put, User: "ann", Client: true,
 				Content: content("s-fan")})
 		}, find(converge.MutationUnknown, at("2", "fan", "live"))},
-		"an act of ours is on record": {func(w *world) {
+		"a mutation by a role is on record": {func(w *world) {
 			w.Audit = append(w.Audit,
 				converge.Entry{Copy: at("2", "fan", "live"), Kind: converge.Put, Content: content("s-fan")})
 		}, nil},
-		"a record without digests of an act that had none": {func(w *world) {
+		"a record without digests of a mutation without digests": {func(w *world) {
 			p := converge.ItemRef{Space: "fan", Item: "bare"}
 			w.RecordMutation(converge.Mutation{ItemRef: p, Kind: converge.Put, User: "dan", NoDigests: true,
 				Content: content("b")})
@@ -365,9 +365,9 @@ func TestCompareBeforeRecheck(t *testing.T) {
 		want   findings
 	}{
 		"a copy was lost": {func(w *world) { w.lose(lost) }, nil},
-		"a copy is gone that was not lost": {func(w *world) { delete(w.Copies, lost) },
+		"a copy is missing that was not lost": {func(w *world) { delete(w.Copies, lost) },
 			findings{lost: {converge.AuditWrong, converge.CopyGone, converge.ManifestWrong}}},
-		"a copy is gone that was not lost, and a command of it is a dead letter": {func(w *world) {
+		"a copy is missing that was not lost, and a command for it is a dead letter": {func(w *world) {
 			delete(w.Copies, lost)
 			w.DeadLetters = append(w.DeadLetters, converge.DeadLetter{Copy: lost})
 		}, findings{lost: {converge.AuditWrong, converge.CopyGone, converge.ManifestWrong}}},
@@ -384,7 +384,7 @@ func TestCompareBeforeRecheck(t *testing.T) {
 			w.lose(lost)
 			w.lose(at("1", "fan", "live"))
 		}, nil},
-		"an incident that no fault led to": {func(w *world) { w.incident(lost) }, nil},
+		"an incident without a fault": {func(w *world) { w.incident(lost) }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
@@ -399,7 +399,7 @@ func TestCompareBeforeRecheck(t *testing.T) {
 func TestCompareIncidents(t *testing.T) {
 	copied := at("3", "fan", "live")
 	space, none := converge.Copy{Store: "3", ItemRef: converge.ItemRef{Space: "fan"}}, converge.Copy{}
-	mended := func(w *world) { // lost and restored
+	restored := func(w *world) { // lost and restored
 		w.RecordLoss(copied)
 		w.incident(copied)
 		w.closed()
@@ -410,7 +410,7 @@ func TestCompareIncidents(t *testing.T) {
 		change func(w *world)
 		want   findings
 	}{
-		"of a copy that was lost": {mended, nil},
+		"of a copy that was lost": {restored, nil},
 		"of a copy that was not lost": {func(w *world) { w.incident(copied); w.closed() },
 			findings{copied: {converge.IncidentUnexplained}}},
 		"of a source that was lost": {func(w *world) {
@@ -422,21 +422,21 @@ func TestCompareIncidents(t *testing.T) {
 		}, nil},
 		"of a source that was not lost": {func(w *world) { w.open(copied, "source-missing", ""); w.closed() },
 			findings{copied: {converge.IncidentUnexplained}}},
-		"of a kind that nothing leads to": {func(w *world) { w.open(copied, "no-quorum", ""); w.closed() },
+		"of a kind that no fault causes": {func(w *world) { w.open(copied, "no-quorum", ""); w.closed() },
 			findings{copied: {converge.IncidentUnexplained}}},
-		"open, of a copy that is there": {func(w *world) { w.RecordLoss(copied); w.incident(copied) },
+		"open, of an existing copy": {func(w *world) { w.RecordLoss(copied); w.incident(copied) },
 			findings{copied: {converge.IncidentStale}}},
-		"twice, for one loss": {func(w *world) { mended(w); w.incident(copied); w.closed() },
+		"twice, for one loss": {func(w *world) { restored(w); w.incident(copied); w.closed() },
 			findings{copied: {converge.IncidentDuplicate}}},
-		"twice, for two losses": {func(w *world) { mended(w); mended(w) }, nil},
-		"twice at a time": {func(w *world) { mended(w); mended(w); w.Incidents[1].Duplicate = true },
+		"twice, for two losses": {func(w *world) { restored(w); restored(w) }, nil},
+		"twice at a time": {func(w *world) { restored(w); restored(w); w.Incidents[1].Duplicate = true },
 			findings{copied: {converge.IncidentDuplicate}}},
-		"under a tombstone by a clock that went back": {func(w *world) {
+		"under a tombstone, after a clock was set back": {func(w *world) {
 			w.RecordFault(converge.ClockStep, "3")
 			w.open(copied, "resurrected", "")
 			w.closed()
 		}, nil},
-		"of a copy that a clock that went back has put on record too early": {func(w *world) {
+		"of a copy with too early a record, after a clock was set back": {func(w *world) {
 			w.RecordFault(converge.ClockStep, "3")
 			for _, kind := range []string{"replaced", "content-missing"} {
 				w.open(copied, kind, "")
@@ -447,12 +447,12 @@ func TestCompareIncidents(t *testing.T) {
 			findings{copied: {converge.IncidentUnexplained}}},
 		"under a tombstone": {func(w *world) { w.open(copied, "resurrected", ""); w.closed() },
 			findings{copied: {converge.IncidentUnexplained}}},
-		"of deletes that a guess leads to": {func(w *world) {
+		"of deletes after a guessed delete": {func(w *world) {
 			w.RecordGuess(copied.ItemRef)
 			w.open(space, "deletes-held", "")
 			w.closed()
 		}, nil},
-		"of deletes that no guess leads to": {func(w *world) { w.open(space, "deletes-held", ""); w.closed() },
+		"of deletes without a guessed delete": {func(w *world) { w.open(space, "deletes-held", ""); w.closed() },
 			findings{space: {converge.IncidentUnexplained}}},
 		"of a table that was emptied": {func(w *world) {
 			w.RecordFault(converge.Empty, "clickhouse")
@@ -480,17 +480,17 @@ func TestCompareIncidents(t *testing.T) {
 			w.open(none, "record-unreadable", "admin/0@2")
 			w.closed()
 		}, findings{none: {converge.IncidentUnexplained}}},
-		"of a space that vanished": {func(w *world) {
+		"of a space that was lost": {func(w *world) {
 			w.RecordFault(converge.LoseSpace, "3/fan")
 			w.open(space, "space-missing", "")
 			w.closed()
 		}, nil},
-		"of a space that is there": {func(w *world) {
+		"of an existing space": {func(w *world) {
 			w.RecordFault(converge.LoseSpace, "2/fan")
 			w.open(space, "space-missing", "")
 			w.closed()
 		}, findings{space: {converge.IncidentUnexplained}}},
-		"of a policy with a store that was taken out": {func(w *world) {
+		"of a policy with a removed store": {func(w *world) {
 			w.RecordFault(converge.RemoveStore, "4")
 			w.open(none, "policy-refused", "")
 			w.closed()
@@ -503,53 +503,53 @@ func TestCompareIncidents(t *testing.T) {
 		"of a policy": {func(w *world) { w.open(none, "policy-refused", ""); w.closed() },
 			findings{none: {converge.IncidentUnexplained}}},
 
-		"a person approved the repair": {func(w *world) {
+		"an operator approved the repair": {func(w *world) {
 			w.RecordLoss(copied)
 			w.incident(copied)
 			w.closed("r")
 			w.RecordDecision(approves)
 		}, nil},
-		"a person approved the repair, and is asked again": {func(w *world) {
+		"an operator approved the repair, and it waits for another approval": {func(w *world) {
 			w.lose(copied)
 			w.incident(copied)
 			w.Incidents[0].Reasons, w.Incidents[0].AwaitsApproval = []string{"r"}, true
 			w.RecordDecision(approves)
 		}, nil},
-		"a person approved the repair, and it is open": {func(w *world) {
+		"an operator approved the repair, and the incident is open": {func(w *world) {
 			w.lose(copied)
 			w.incident(copied)
 			w.Incidents[0].Reasons = []string{"r"}
 			w.RecordDecision(approves)
 		}, findings{copied: {converge.DecisionLost}}},
-		"a person closed it, and it waits for an approval": {func(w *world) {
+		"an operator closed it, and it waits for an approval": {func(w *world) {
 			w.lose(copied)
 			w.incident(copied)
 			w.Incidents[0].Reasons, w.Incidents[0].AwaitsApproval = []string{"r"}, true
 			w.RecordDecision(closes)
 		}, findings{copied: {converge.DecisionLost}}},
-		"the approval is on no incident": {func(w *world) { mended(w); w.RecordDecision(approves) },
+		"no incident has the approval": {func(w *world) { restored(w); w.RecordDecision(approves) },
 			findings{copied: {converge.DecisionLost}}},
-		"a person closed it": {func(w *world) {
+		"an operator closed it": {func(w *world) {
 			w.RecordLoss(copied)
 			w.incident(copied)
 			w.closed("r")
 			w.RecordDecision(closes)
 		}, nil},
-		"a person closed it, and it was found again": {func(w *world) {
+		"an operator closed it, and the fault was found again": {func(w *world) {
 			w.lose(copied)
 			w.incident(copied)
 			w.closed("r")
 			w.RecordDecision(closes)
 			w.incident(copied)
 		}, nil},
-		"a person closed it, and it is open": {func(w *world) {
+		"an operator closed it, and it is open": {func(w *world) {
 			w.lose(copied)
 			w.incident(copied)
 			w.Incidents[0].Reasons = []string{"r"}
 			w.RecordDecision(closes)
 		}, findings{copied: {converge.DecisionLost}}},
 
-		"a dead letter of a store that was taken out": {func(w *world) {
+		"a dead letter of a removed store": {func(w *world) {
 			w.RecordFault(converge.RemoveStore, "3")
 			w.DeadLetters = append(w.DeadLetters, converge.DeadLetter{Copy: copied, Position: "duplication.high/0@1"})
 		}, nil},
@@ -557,12 +557,12 @@ func TestCompareIncidents(t *testing.T) {
 			w.RecordFault(converge.CorruptRecord, "admin/0@1")
 			w.DeadLetters = append(w.DeadLetters, converge.DeadLetter{Position: "admin/0@1"})
 		}, nil},
-		"a dead letter of what was at work when processes were killed": {func(w *world) {
+		"a dead letter of a task that ran when processes were killed": {func(w *world) {
 			w.RecordFault(converge.Kill, "work")
 			w.DeadLetters = append(w.DeadLetters,
 				converge.DeadLetter{Copy: copied, Position: "duplication.high/0@1", Died: true})
 		}, nil},
-		"a dead letter of what was at work, and no process was killed": {func(w *world) {
+		"a dead letter of a running task, and no process was killed": {func(w *world) {
 			w.DeadLetters = append(w.DeadLetters,
 				converge.DeadLetter{Copy: copied, Position: "duplication.high/0@1", Died: true})
 		}, findings{copied: {converge.DeadLetterUnexplained}}},

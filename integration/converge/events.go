@@ -35,11 +35,11 @@ const (
 	// RemoveStore: a store is removed from the configuration for For. Items are deleted before it is added again.
 	RemoveStore Fault = "remove store"
 
-	// Decide: a person approves the repair of a lost copy and closes the open incident of another. The steward's
+	// Decide: an operator approves the repair of a lost copy and closes the open incident of another. The steward's
 	// process is killed and restarted after For.
 	Decide Fault = "decide"
 	// CorruptRecord: a topic gets a record that cannot be decoded. In topic policies a new revision follows; for other
-	// topics a person closes the incident.
+	// topics an operator closes the incident.
 	CorruptRecord Fault = "corrupt record"
 	// LoseSpace: a space is lost with its items, declared gone, and expected again when its copies are restored.
 	LoseSpace Fault = "lose space"
@@ -73,7 +73,7 @@ func Short(n Names) []Event {
 	return []Event{
 		{0, CorruptRecord, n.Topics[0], 0}, // before deletes that copies must follow
 		{1 * s, LoseSpace, n.LostSpace, 0},
-		{1 * s, LoseAndPutBack, n.Clock, 0}, // while the store's clock is behind
+		{1 * s, LoseAndPutBack, n.Clock, 0}, // while the store's clock is slow
 		{1 * s, LoseAndGuess, n.Spaces[0], 0},
 		{2 * s, LoseAndGuess, n.Spaces[1], 0},
 		{3 * s, CorruptRecord, n.Topics[1], 0},

@@ -25,10 +25,10 @@ type Incident struct {
 	Open           bool     // its latest record is open
 	Duplicate      bool     // opened while another of the same copy and kind was open
 	AwaitsApproval bool     // open, and its repair needs approval
-	Reasons        []string // reasons of approvals and of the close by a person
+	Reasons        []string // reasons of approvals and of the close by an operator
 }
 
-// Decision is a person's decision about an incident: to approve its repair, or to close it.
+// Decision is an operator's decision about an incident: to approve its repair, or to close it.
 type Decision struct {
 	Copy
 	Kind    string
@@ -40,7 +40,7 @@ type Decision struct {
 // DeadLetter is a dead letter of a command or task for a copy, or of a record that cannot be decoded.
 type DeadLetter struct {
 	Copy
-	Position string // position of the message: topic/partition@offset
+	Position string // coordinates of the message: topic/partition@offset
 	Died     bool   // dead because processes died while handling it
 }
 
@@ -79,8 +79,8 @@ func (m *Model) explainsIncident(i Incident) bool {
 	return false
 }
 
-// clockWentBack reports whether the clock of a store was stepped. If it went back, later changes have earlier times, so
-// an older record takes precedence.
+// clockWentBack reports whether the clock of a store was stepped. If it was set back, later changes have earlier times,
+// so an older record takes precedence.
 func (m *Model) clockWentBack(store string) bool { return m.faults[faultTarget{ClockStep, store}] }
 
 // explainsDeadLetter reports whether a fault of the run may have caused a dead letter.

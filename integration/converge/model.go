@@ -170,7 +170,7 @@ func (m *Model) RecordFault(f Fault, what string) {
 	m.faults[faultTarget{f, what}] = true
 }
 
-// RecordDecision records a person's decision about an incident.
+// RecordDecision records an operator's decision about an incident.
 func (m *Model) RecordDecision(d Decision) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

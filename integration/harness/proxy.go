@@ -45,11 +45,11 @@ func (ps Proxies) Dial(ctx context.Context, network, addr string) (net.Conn, err
 	return new(net.Dialer).DialContext(ctx, network, addr)
 }
 
-// Cut closes all connections and refuses new ones until Mend is called.
+// Cut closes all connections and refuses new ones until Restore is called.
 func (p *Proxy) Cut() { p.proxy.Stop() }
 
-// Mend listens again on the same port.
-func (p *Proxy) Mend(t testing.TB) {
+// Restore listens again on the same port.
+func (p *Proxy) Restore(t testing.TB) {
 	t.Helper()
 	if err := p.proxy.Start(); err != nil {
 		t.Fatalf("start proxy: %v", err)

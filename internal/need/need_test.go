@@ -59,7 +59,7 @@ func TestMissing(t *testing.T) {
 		thing need.Thing
 		want  string
 	}{
-		"a person's machine": {"", need.ClickHouse(), "skipped"},
+		"a developer's machine": {"", need.ClickHouse(), "skipped"},
 		"CI has it": {"true", need.ClickHouse(),
 			"failed: needs ClickHouse, which CI has (npm, or a clickhouse binary on PATH): no route"},
 		"CI cannot have it":      {"true", need.Docker(), "skipped"},

@@ -33,25 +33,9 @@ func (db *DB) manifest(ctx context.Context, q manifestQuery) ([]schemas.KnownCop
 	return known, nil
 }
 
-// A DueQuery selects live copies of one store that are due for a check.
-type DueQuery struct {
-	Account, Store string
-	Space          string    // empty: all
-	PassedBefore   time.Time // copies with a last pass of their current content before this, or without one; zero: all
-	After          DueCursor
-	Limit          int // default 1,000
-}
-
-// A DueCursor is the end of a page of due copies. The zero cursor is the start.
-type DueCursor struct {
-	Passed      time.Time // zero: never
-	Space, Item string
-}
-
-// FixityDue returns due copies with their record: first the copies that never passed, then by their last pass,
-// oldest first. It also returns the cursor of the next page. Each page reads the keys and versions of all selected
-// copies, so pages should be large.
-func (db *DB) FixityDue(ctx context.Context, q DueQuery) ([]schemas.KnownCopy, DueCursor, error) {
+// FixityDue returns due copies with their record, and the cursor of the page. Each page reads the keys and versions of
+// all selected copies, so pages should be large.
+func (db *DB) FixityDue(ctx context.Context, q schemas.DueQuery) ([]schemas.KnownCopy, schemas.DueCursor, error) {
 	where, args := "account = ? AND store = ?", []any{q.Account, q.Store}
 	if q.Space != "" {
 		where, args = where+" AND space = ?", append(args, q.Space)
@@ -62,9 +46,9 @@ func (db *DB) FixityDue(ctx context.Context, q DueQuery) ([]schemas.KnownCopy, D
 		statement += " AND effective < ?"
 		args = append(args, shifted(q.PassedBefore))
 	}
-	if q.After != (DueCursor{}) {
+	if q.After != (schemas.DueCursor{}) {
 		statement += " AND (effective, space, item) > (?, ?, ?)"
-		args = append(args, shifted(q.After.Passed), q.After.Space, q.After.Item)
+		args = append(args, shifted(q.After.LastPass), q.After.Space, q.After.Item)
 	}
 	type due struct {
 		Space     string `ch:"space"`
@@ -89,7 +73,7 @@ func (db *DB) FixityDue(ctx context.Context, q DueQuery) ([]schemas.KnownCopy, D
 		known[i] = schemas.KnownCopy{Copy: c, Record: records[i]}
 	}
 	last := rows[len(rows)-1]
-	return known, DueCursor{unshiftTime(last.Effective), last.Space, last.Item}, nil
+	return known, schemas.DueCursor{LastPass: unshiftTime(last.Effective), Space: last.Space, Item: last.Item}, nil
 }
 
 // A CopyCount counts the copies of an account in one store.

@@ -92,7 +92,7 @@ func queryCosts(f fillSize) map[string]queryCost {
 		}, 2, []int64{2 * space}},
 		"overdue copies of a space": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
 			copies, _, err := db.FixityDue(ctx,
-				clickhouse.DueQuery{Account: c.Account, Store: c.Store, Space: c.Space, PassedBefore: may.From, Limit: 10})
+				schemas.DueQuery{Account: c.Account, Store: c.Store, Space: c.Space, PassedBefore: may.From, Limit: 10})
 			return len(copies), err
 		}, 10, []int64{space, 10 * point, 10 * copy1}},
 		"first failure of a copy": {func(ctx context.Context, db *clickhouse.DB) (int, error) {

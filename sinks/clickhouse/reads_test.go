@@ -300,7 +300,7 @@ func TestFixityDue(t *testing.T) {
 	storeBoth(t, db, schemas.FixityResults, 0, result(item("old"), time.Hour), result(item("new"), 5*time.Hour),
 		result(item("rewritten"), 2*time.Hour), unread, overtaken, result(item("gone"), time.Minute))
 
-	due := func(q clickhouse.DueQuery) (items []string) {
+	due := func(q schemas.DueQuery) (items []string) {
 		t.Helper()
 		q.Account, q.Store, q.Limit = "acme", "1", 2
 		for {
@@ -321,13 +321,13 @@ func TestFixityDue(t *testing.T) {
 		}
 	}
 	for name, tc := range map[string]struct {
-		q    clickhouse.DueQuery
+		q    schemas.DueQuery
 		want []string
 	}{
-		"all": {clickhouse.DueQuery{}, []string{"never", "overtaken", "rewritten", "unread", "old", "new"}},
-		"passed before": {clickhouse.DueQuery{PassedBefore: start.Add(2 * time.Hour)},
+		"all": {schemas.DueQuery{}, []string{"never", "overtaken", "rewritten", "unread", "old", "new"}},
+		"passed before": {schemas.DueQuery{PassedBefore: start.Add(2 * time.Hour)},
 			[]string{"never", "overtaken", "rewritten", "unread", "old"}},
-		"of another space": {clickhouse.DueQuery{Space: "other"}, nil},
+		"of another space": {schemas.DueQuery{Space: "other"}, nil},
 	} {
 		if got := due(tc.q); fmt.Sprint(got) != fmt.Sprint(tc.want) {
 			t.Errorf("%s: due are %v, want %v", name, got, tc.want)

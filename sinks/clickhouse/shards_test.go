@@ -152,10 +152,10 @@ func store(t *testing.T, db *clickhouse.DB, all [][]*schemas.Delivery) {
 func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 	type page struct {
 		Copies []schemas.KnownCopy
-		Cursor clickhouse.DueCursor
+		Cursor schemas.DueCursor
 	}
-	due := func(ctx context.Context, db *clickhouse.DB, after clickhouse.DueCursor) (p page, err error) {
-		p.Copies, p.Cursor, err = db.FixityDue(ctx, clickhouse.DueQuery{Account: "acme", Store: "1", Limit: 33, After: after})
+	due := func(ctx context.Context, db *clickhouse.DB, after schemas.DueCursor) (p page, err error) {
+		p.Copies, p.Cursor, err = db.FixityDue(ctx, schemas.DueQuery{Account: "acme", Store: "1", Limit: 33, After: after})
 		return p, err
 	}
 	var copies []schemas.Copy
@@ -170,9 +170,9 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 			return db.Manifest(ctx, clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos", After: "p03/10",
 				Limit: 30})
 		},
-		"due": func(ctx context.Context, db *clickhouse.DB) (any, error) { return due(ctx, db, clickhouse.DueCursor{}) },
+		"due": func(ctx context.Context, db *clickhouse.DB) (any, error) { return due(ctx, db, schemas.DueCursor{}) },
 		"due, next page": func(ctx context.Context, db *clickhouse.DB) (any, error) {
-			first, err := due(ctx, db, clickhouse.DueCursor{})
+			first, err := due(ctx, db, schemas.DueCursor{})
 			if err != nil {
 				return nil, err
 			}

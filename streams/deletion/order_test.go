@@ -98,7 +98,7 @@ func checks(out []schemas.Message, store string) bool {
 
 // A source that comes back while its delete is carried out is copied again, whatever its modification time is and
 // whether its Change is on record: a file that is moved back keeps its time, and a Change of a slow clock is older than
-// the tombstone. A source that is present under a newer tombstone is reported to a person.
+// the tombstone. A source that is present under a newer tombstone is reported to an operator.
 func TestSourceThatComesBackIsCopiedAgain(t *testing.T) {
 	times := map[string]time.Time{"as old as before": hour(2), "of a slow clock": hour(4).Add(-time.Minute),
 		"newer": hour(5)}

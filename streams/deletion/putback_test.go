@@ -223,7 +223,8 @@ func TestPutBackBesideACopier(t *testing.T) {
 	}
 }
 
-// A person approved a delete that only a sweep noticed: the DeletionCommand has the approval, and the delete is done.
+// An operator approved a delete that only a sweep noticed: the DeletionCommand has the approval, and the delete is
+// done.
 func TestApprovedUnconfirmedDelete(t *testing.T) {
 	w := newWorld(t)
 	w.rows["1"].Origin = pb.Origin_ORIGIN_SWEEP

@@ -169,13 +169,6 @@ func (w *execution) recordCopy(s Observation, d Decision, put storage.Object) {
 
 // setProperties acts on C3. A store that cannot set properties gets the same bytes again, with the new properties.
 func (w *execution) setProperties(ctx context.Context, s Observation, d Decision) (done bool, err error) {
-	deferred := func() (bool, error) {
-		if !w.wrote() { // else the result is that of the copy
-			d.Result = "properties-deferred"
-			w.finish(d, pb.Outcome_OUTCOME_NOTHING)
-		}
-		return true, nil
-	}
 	if !w.Store.Capabilities().SetProperties {
 		d.Expected = supported(s.Destination.digests())
 		return w.copy(ctx, s, d)
@@ -183,7 +176,11 @@ func (w *execution) setProperties(ctx context.Context, s Observation, d Decision
 	o, err := w.Store.SetProperties(ctx, w.Copy.Space, w.Copy.Item, s.Source.Object.Properties,
 		storage.Condition{Version: s.Destination.Object.Version})
 	if errors.Is(err, storage.ErrUnsupported) {
-		return deferred()
+		if !w.wrote() { // else the result is that of the copy
+			d.Result = "properties-deferred"
+			w.finish(d, pb.Outcome_OUTCOME_NOTHING)
+		}
+		return true, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("set properties of %s: %w", w.Copy, err)

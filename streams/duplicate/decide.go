@@ -87,8 +87,12 @@ func Decide(s Observation) Decision {
 }
 
 func (s Observation) inPolicy() bool {
-	pair := policy.Pair{Source: s.Command.GetSourceStore(), Destination: s.Command.GetDestinationStore()}
-	return slices.Contains(s.Rules.Pairs, pair)
+	return slices.Contains(s.Rules.Pairs, pairOf(s.Command))
+}
+
+// pairOf returns the stores of a command.
+func pairOf(c *pb.DuplicationCommand) policy.Pair {
+	return policy.Pair{Source: c.GetSourceStore(), Destination: c.GetDestinationStore()}
 }
 
 // managed reports whether the policy has the destination on either side of a pair. A repair may copy against the
@@ -392,8 +396,8 @@ func (s Observation) decideDelete(from *pb.Record, held time.Time) (Decision, bo
 	if !newer {
 		return Decision{Row: RowDestinationNewer, Result: "kept-newer"}, true
 	}
-	pair := policy.Pair{Source: s.Command.GetSourceStore(), Destination: s.Command.GetDestinationStore()}
-	if s.Rules.Deletes == policy.KeepCopy || !deleted.After(s.Rules.Since) || !deleted.After(s.Rules.Added[pair]) {
+	if s.Rules.Deletes == policy.KeepCopy || !deleted.After(s.Rules.Since) ||
+		!deleted.After(s.Rules.Added[pairOf(s.Command)]) {
 		return Decision{Row: RowDeleteHeld, Result: "kept"}, true
 	}
 	d := Decision{Row: RowSourceDeleted, action: actDelete, Result: "deletion-ordered", Deleted: deleted}
@@ -422,8 +426,8 @@ func (s Observation) unrecorded(to *pb.Record) bool {
 		isTombstone(to) && to.GetTime().AsTime().Before(s.Destination.modified())
 }
 
-// unconfirmed reports whether only a sweep or a check noticed the delete. The loss of an item looks the same, so a
-// person must approve it. A command to copy again after a delete is not evidence of another delete.
+// unconfirmed reports whether only a sweep or a check noticed the delete. The loss of an item looks the same, so an
+// operator must approve it. A command to copy again after a delete is not evidence of another delete.
 func (s Observation) unconfirmed(from *pb.Record) bool {
 	return approvedDelete(s.Command) == "" &&
 		(s.Command.GetIfAbsent() && s.Command.GetCarriedDelete() == nil || unreported(from))

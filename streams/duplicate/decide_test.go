@@ -708,7 +708,7 @@ func deleteCases() map[string]decisionCase {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Source.Record.Manifest.Origin = pb.Origin_ORIGIN_SWEEP
 		}, ordered("C7b", 4, true)},
-		"C7: a sweep says so, and a person": {func(s *Observation) {
+		"C7: a sweep says so, and an operator": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Source.Record.Manifest.Origin, s.Command.Approved = pb.Origin_ORIGIN_SWEEP, "me"
 		}, ordered("C7", 4, false)},

@@ -95,7 +95,7 @@ func TestDeleteIsExecutedBeforeTheCopyThatWasKilled(t *testing.T) {
 	w.mustRun(c).ends("C7", "deletion-ordered", handedOn, 0, 0)
 }
 
-// An item that a person put beside the copies is recorded as found by a sweep, never as a copy.
+// An item that another program put beside the copies is recorded as found by a sweep, never as a copy.
 func TestOrphanIsRecorded(t *testing.T) {
 	w := newWorld(t)
 	w.put("2", "mine")
@@ -269,7 +269,7 @@ func TestNoRepairOutsideOfThePolicy(t *testing.T) {
 	w.holds("2", "")
 }
 
-// A DeletionCommand names the person who approved the delete.
+// A DeletionCommand names the operator who approved the delete.
 func TestDeletionCarriesTheApproval(t *testing.T) {
 	w := newWorld(t)
 	w.mustRun(command(w.added("1", "one")))

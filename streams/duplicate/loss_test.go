@@ -65,7 +65,7 @@ func TestLossIsNoDelete(t *testing.T) {
 	}
 }
 
-// A copy whose loss is not explained stays on record, for a check or a person, however often the command runs.
+// A copy whose loss is not explained stays on record, for a check or an operator, however often the command runs.
 func TestLostCopyStaysOnRecord(t *testing.T) {
 	w := newWorld(t)
 	w.mustRun(command(w.added("1", "hello")))

@@ -14,15 +14,11 @@ import (
 // marker. After an error an item that the store lacks is unknown, not absent.
 func (l *Observer) confirmMarker(ctx context.Context, at schemas.Copy, store storage.Store, since time.Time) error {
 	err := l.markers.Confirm(ctx, schemas.Key(at.Account, at.Store), store, since)
-	if ctx.Err() != nil && err != nil {
-		return context.Cause(ctx)
-	}
-	return markerError(at, err)
-}
-
-func markerError(at schemas.Copy, err error) error {
-	if err == nil {
+	switch {
+	case err == nil:
 		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
 	}
 	err = fmt.Errorf("read marker of store %s/%s: %w", at.Account, at.Store, err)
 	if retry.ClassOf(err) == retry.Transient {

@@ -170,7 +170,7 @@ func (s Observation) reported() content {
 }
 
 // reportedByClient reports whether a client's change of content caused the command. The findings of sweeps and checks,
-// and the requests of persons and repairs, are no such change.
+// and the requests of operators and repairs, are no such change.
 func reportedByClient(c *pb.DuplicationCommand) bool {
 	switch c.GetCauseOp() {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_COPY:

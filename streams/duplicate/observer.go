@@ -65,11 +65,7 @@ type Sides struct {
 // then no store is used.
 func (l *Observer) Sides(c *pb.DuplicationCommand) (*Sides, error) {
 	sc := &Sides{Command: c, observer: l}
-	sc.SourceCopy = schemas.Copy{
-		Account: c.GetAccount(), Store: c.GetSourceStore(), Space: c.GetSpace(), Item: c.GetItem(),
-	}
-	sc.Copy = sc.SourceCopy
-	sc.Copy.Store = c.GetDestinationStore()
+	sc.SourceCopy, sc.Copy = schemas.CopiesOf(c)
 	if rules, ok := l.rules.Rules(c.GetAccount(), c.GetSpace()); ok {
 		sc.rules = rules
 	}
@@ -147,8 +143,7 @@ func (l *Observer) confirmSpaceAbsent(ctx context.Context, c schemas.Copy, store
 // spaceMayBeAbsent returns nil if the records do not expect the space of c, which is absent. After an error the items
 // of the space are unknown.
 func (l *Observer) spaceMayBeAbsent(ctx context.Context, c schemas.Copy) error {
-	c.Item = ""
-	records, err := l.records.Fresh(ctx, []schemas.Copy{c})
+	records, err := l.records.Fresh(ctx, []schemas.Copy{c.WithoutItem()})
 	switch {
 	case ctx.Err() != nil && err != nil:
 		return context.Cause(ctx)

@@ -1,29 +1,29 @@
 package duplicate
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"os"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/millrace/millrace/internal/rowdoc"
 )
 
 // Each row has a constant, a line in docs/decisions-duplication.md with its name and its results, and a named case.
 func TestRowsAreDocumented(t *testing.T) {
-	names, lines, cases := rowNames(t), documentedRows(t), rowResults(t)
+	names, cases := rowdoc.Constants(t, "row.go"), rowResults(t)
+	lines := rowdoc.Lines(t, "../../docs/decisions-duplication.md",
+		regexp.MustCompile(`(?m)^\| (superseded|[CS]\d+[a-z]?) \| ([a-z ]+) \|.*$`))
 	for row, name := range names {
 		line, ok := lines[row]
-		if !ok || line.name != name {
-			t.Errorf("row %s: the document calls it %q, its constant %q", row, line.name, name)
+		if !ok || line[2] != name {
+			t.Errorf("row %s: the document has %q, its constant is %q", row, line, name)
+			continue
 		}
-		if len(cases[row]) == 0 {
+		if len(cases[Row(row)]) == 0 {
 			t.Errorf("row %s has no named case", row)
 		}
-		for result := range cases[row] {
-			if result != "" && !strings.Contains(line.text, "`"+result+"`") {
+		for result := range cases[Row(row)] {
+			if result != "" && !strings.Contains(line[0], "`"+result+"`") {
 				t.Errorf("row %s: its line in the document does not have the result `%s`", row, result)
 			}
 		}
@@ -33,49 +33,6 @@ func TestRowsAreDocumented(t *testing.T) {
 			t.Errorf("row %s is documented and has no constant", row)
 		}
 	}
-}
-
-// rowNames returns the rows of row.go, with the name of each constant in words: RowInSync is "in sync".
-func rowNames(t *testing.T) map[Row]string {
-	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "row.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	names := map[Row]string{}
-	boundary := regexp.MustCompile(`([a-z])([A-Z])`)
-	ast.Inspect(file, func(n ast.Node) bool {
-		if c, ok := n.(*ast.ValueSpec); ok {
-			value, err := strconv.Unquote(c.Values[0].(*ast.BasicLit).Value)
-			if err != nil {
-				t.Fatal(err)
-			}
-			words := boundary.ReplaceAllString(strings.TrimPrefix(c.Names[0].Name, "Row"), "$1 $2")
-			names[Row(value)] = strings.ToLower(words)
-		}
-		return true
-	})
-	return names
-}
-
-// A documentedRow is a line of a table in docs/decisions-duplication.md.
-type documentedRow struct{ name, text string }
-
-func documentedRows(t *testing.T) map[Row]documentedRow {
-	t.Helper()
-	page, err := os.ReadFile("../../docs/decisions-duplication.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := map[Row]documentedRow{}
-	line := regexp.MustCompile(`(?m)^\| (superseded|[CS]\d+[a-z]?) \| ([a-z ]+) \|.*$`)
-	for _, m := range line.FindAllStringSubmatch(string(page), -1) {
-		if _, twice := lines[Row(m[1])]; twice {
-			t.Errorf("row %s is documented twice", m[1])
-		}
-		lines[Row(m[1])] = documentedRow{m[2], m[0]}
-	}
-	return lines
 }
 
 // rowResults returns the results of each row, from the cases that are named after the row that they decide.

@@ -29,12 +29,11 @@ type spaceObservation struct {
 // decideSpace returns the first row of the space table that applies to s. It is pure and total. No action follows S1b
 // and S2, and S3 does not wait for the deletes of the items, since S2 would not act.
 func decideSpace(s spaceObservation) Decision {
-	pair := policy.Pair{Source: s.Command.GetSourceStore(), Destination: s.Command.GetDestinationStore()}
 	from, to := s.Source, s.Destination
 	switch {
 	case s.Command.GetSpace() == "":
 		return Decision{Row: RowSpaceNoID, action: actFail, Result: "no-space-id"}
-	case !slices.Contains(s.Rules.Pairs, pair):
+	case !slices.Contains(s.Rules.Pairs, pairOf(s.Command)):
 		return Decision{Row: RowNotInPolicy, Result: "not-in-policy"}
 	case from.Presence != Present && from.Presence != Absent, to.Presence != Present && to.Presence != Absent:
 		return Decision{Row: RowSpaceUnknown, action: actFail}

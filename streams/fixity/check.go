@@ -55,9 +55,17 @@ func (k *check) run(ctx context.Context) error {
 	return nil
 }
 
-// attemptOnce collects evidence and judges it until the verdict needs no more. errOvertaken asks for another attempt.
+// attemptOnce collects evidence and judges it until the verdict needs no more. errOvertaken asks for another attempt. A
+// verdict that needs the same twice would be judged for ever: that is an error.
 func (k *check) attemptOnce(ctx context.Context) error {
+	var answered [requirements]bool
 	for next := k.needs(); next != needNothing; next = k.needs() {
+		if answered[next] {
+			e := k.evidence
+			return retry.Permanent(fmt.Errorf("row %d still needs %s: content %s, store %s, manifest %s, audit log %s",
+				k.verdict.Row, next, e.Content, e.Stored, e.Manifest, e.Audit))
+		}
+		answered[next] = true
 		if err := k.collect(ctx, next); err != nil {
 			return err
 		}
@@ -82,7 +90,7 @@ func (k *check) collect(ctx context.Context, next requirement) error {
 	case needSecondRead:
 		return k.readAgain(ctx)
 	}
-	return fmt.Errorf("requirement %d is unknown", next)
+	return fmt.Errorf("requirement %s is unknown", next)
 }
 
 // judge makes the verdict on the evidence and concludes from it.
@@ -113,7 +121,7 @@ func (k *check) readRecords(ctx context.Context) error {
 	k.recordsRead = true
 	copies := []schemas.Copy{k.copy}
 	if k.noSpace {
-		copies = append(copies, k.spaceCopy())
+		copies = append(copies, k.copy.WithoutItem())
 	}
 	records, err := k.records.Fresh(ctx, copies)
 	switch {

@@ -117,26 +117,27 @@ func (c *Checker) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 	if !ok {
 		return nil, retry.Permanent(fmt.Errorf("check: message is a %T, not a fixity task", d.Body))
 	}
-	place := schemas.CopyOf(task)
-	if task.GetId() == "" || place.Account == "" || place.Space == "" || place.Item == "" {
-		return nil, retry.Permanent(fmt.Errorf("check %s: task %q names no copy", place, task.GetId()))
+	at := schemas.CopyOf(task)
+	if task.GetId() == "" || at.Account == "" || at.Space == "" || at.Item == "" {
+		return nil, retry.Permanent(fmt.Errorf("check %s: task %q names no copy", at, task.GetId()))
 	}
-	store, ok := c.stores.Store(place.Account, place.Store)
+	store, ok := c.stores.Store(at.Account, at.Store)
 	if !ok {
-		return nil, retry.Permanent(fmt.Errorf("check %s: store is unknown", place))
+		return nil, retry.Permanent(fmt.Errorf("check %s: store is unknown", at))
 	}
 	k := &check{
-		Checker: c, task: task, copy: place, store: store, attempt: d.Attempt,
-		settings: c.stores.Settings(place.Account, place.Store), started: time.Now(),
+		Checker: c, task: task, copy: at, store: store, attempt: d.Attempt,
+		settings: c.stores.Settings(at.Account, at.Store), started: time.Now(),
 	}
 	if k.passedRecently() {
+		k.skip()
 		return []schemas.Message{k.result(time.Now())}, nil
 	}
 	if err := k.run(ctx); err != nil {
-		return nil, fmt.Errorf("check %s: %w", place, err)
+		return nil, fmt.Errorf("check %s: %w", at, err)
 	}
 	if err := k.reportSpace(ctx); err != nil {
-		return nil, fmt.Errorf("check %s: %w", place, err)
+		return nil, fmt.Errorf("check %s: %w", at, err)
 	}
 	return k.messages(), nil
 }
@@ -144,13 +145,14 @@ func (c *Checker) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 // passedRecently reports whether the task is a sweep's and its copy passed within MinInterval.
 func (k *check) passedRecently() bool {
 	pass := k.task.GetKnown().GetLastPass()
-	if k.task.GetReason() != pb.FixityReason_FIXITY_REASON_SWEEP || k.task.GetRecheck() > 0 ||
-		pass == nil || k.started.Sub(pass.AsTime()) >= k.config.MinInterval {
-		return false
-	}
+	return k.task.GetReason() == pb.FixityReason_FIXITY_REASON_SWEEP && k.task.GetRecheck() <= 0 &&
+		pass != nil && k.started.Sub(pass.AsTime()) < k.config.MinInterval
+}
+
+// skip ends the check without evidence.
+func (k *check) skip() {
 	k.verdict = Verdict{Finding: "skipped", Outcome: pb.Verdict_VERDICT_SKIPPED, Detail: "recently checked"}
 	k.conclusion = Conclusion{Outcome: k.verdict.Outcome, Final: true}
-	return true
 }
 
 // messages returns the result, the correction and the re-check.

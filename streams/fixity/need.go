@@ -1,6 +1,7 @@
 package fixity
 
 import (
+	"strconv"
 	"time"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -46,7 +47,31 @@ const (
 	needUnchanged
 	// needSecondRead: the bytes are read twice before the row is concluded.
 	needSecondRead
+	requirements // their number
 )
+
+// String returns the requirement in the words of docs/decisions-fixity.md.
+func (r requirement) String() string {
+	switch r {
+	case needNothing:
+		return "nothing"
+	case needObservation:
+		return "observation"
+	case needMarker:
+		return "marker"
+	case needRecords:
+		return "records"
+	case needProperties:
+		return "properties"
+	case needAlgorithms:
+		return "algorithms"
+	case needUnchanged:
+		return "unchanged"
+	case needSecondRead:
+		return "second read"
+	}
+	return strconv.Itoa(int(r))
+}
 
 // needs returns what the verdict on the evidence requires next. It is pure. After the answer the evidence is judged
 // again, and needs never returns the same one again.

@@ -1,16 +1,16 @@
 package fixity
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -118,7 +118,7 @@ func TestNeeds(t *testing.T) {
 	for name, tt := range needCases() {
 		t.Run(name, func(t *testing.T) {
 			if got := tt.state.needs(); got != tt.want {
-				t.Errorf("got %d, want %d (row %d)", got, tt.want, tt.state.verdict.Row)
+				t.Errorf("got %s, want %s (row %d)", got, tt.want, tt.state.verdict.Row)
 			}
 		})
 	}
@@ -139,7 +139,7 @@ func TestNeedsEnd(t *testing.T) {
 			for next := a.needs(); next != needNothing; next = a.needs() {
 				answer := answers[next]
 				if next <= last || answer == nil {
-					t.Fatalf("%+v: requirement %d after %d", y, next, last)
+					t.Fatalf("%+v: requirement %s after %s", y, next, last)
 				}
 				answer(&a)
 				a.verdict, last = Judge(a.evidence, StoreSettings{}), next
@@ -148,20 +148,37 @@ func TestNeedsEnd(t *testing.T) {
 	})
 }
 
+// A requirement that its answer does not meet ends the check. Here the evidence has an algorithm that no record has.
+func TestUnmetRequirement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		k := &check{Checker: w.checker(), task: task(nothing()), copy: at, store: w.store}
+		k.attemptState = attempt(symbolic{c: "a", s: "a", m: "a", a: "a"}, func(a *attemptState) {
+			recordsRead(a)
+			a.object, a.evidence.Content.Digests = w.object, sums(good)
+			a.evidence.Audit.Digests = digest.Set{digest.SHA1: "00"}
+		})
+		err := k.attemptOnce(t.Context())
+		if !retry.IsPermanent(err) || !strings.Contains(err.Error(), "still needs algorithms: content md5:") {
+			t.Errorf("got %v, want the requirement and the evidence", err)
+		}
+	})
+}
+
 // Each requirement has a constant, a named case, and a line in docs/decisions-fixity.md, in the order of needs.
 func TestNeedsAreDocumented(t *testing.T) {
-	constants := needNames(t)
-	cases := map[string]bool{}
+	cases := map[requirement]bool{}
 	for name, tt := range needCases() {
-		named, _, _ := strings.Cut(name, ":")
-		if int(tt.want) >= len(constants) || named != constants[tt.want] {
-			t.Errorf("case %q is of requirement %d", name, tt.want)
+		if named, _, _ := strings.Cut(name, ":"); named != tt.want.String() {
+			t.Errorf("case %q is of requirement %s", name, tt.want)
 		}
-		cases[named] = true
+		cases[tt.want] = true
 	}
-	for _, name := range constants {
-		if !cases[name] {
-			t.Errorf("requirement %q has no named case", name)
+	var names []string
+	for r := needNothing; r < requirements; r++ {
+		names = append(names, r.String())
+		if !cases[r] {
+			t.Errorf("requirement %s has no named case", r)
 		}
 	}
 	page, err := os.ReadFile("../../docs/decisions-fixity.md")
@@ -174,26 +191,7 @@ func TestNeedsAreDocumented(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^\| ([a-z ]+) \|`).FindAllStringSubmatch(section, -1)[1:] {
 		documented = append(documented, m[1])
 	}
-	if !slices.Equal(documented, constants[needNothing+1:]) {
-		t.Errorf("the document has %q, need.go %q", documented, constants[needNothing+1:])
+	if !slices.Equal(documented, names[needNothing+1:]) {
+		t.Errorf("the document has %q, need.go %q", documented, names[needNothing+1:])
 	}
-}
-
-// needNames returns the constants of need.go, in order and in words: needSecondRead is "second read".
-func needNames(t *testing.T) (names []string) {
-	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "need.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	boundary := regexp.MustCompile(`([a-z])([A-Z])`)
-	for _, d := range file.Decls {
-		if g, ok := d.(*ast.GenDecl); ok && g.Tok == token.CONST {
-			for _, spec := range g.Specs {
-				name := strings.TrimPrefix(spec.(*ast.ValueSpec).Names[0].Name, "need")
-				names = append(names, strings.ToLower(boundary.ReplaceAllString(name, "$1 $2")))
-			}
-		}
-	}
-	return names
 }

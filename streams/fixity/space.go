@@ -3,16 +3,8 @@ package fixity
 import (
 	"context"
 
-	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
-
-// spaceCopy is the space of the copy.
-func (k *check) spaceCopy() schemas.Copy {
-	at := k.copy
-	at.Item = ""
-	return at
-}
 
 // reportSpace opens or closes the incident of the copy's space. It does neither if it is unknown whether the space
 // exists.
@@ -20,13 +12,13 @@ func (k *check) reportSpace(ctx context.Context) error {
 	const absent = pb.EvidenceState_EVIDENCE_STATE_ABSENT
 	switch stored := k.evidence.Stored.State; {
 	case k.spaceMissing:
-		return k.spaces.Open(ctx, k.spaceCopy(), detailNoSpace)
+		return k.spaces.Open(ctx, k.copy.WithoutItem(), detailNoSpace)
 	case !k.evidence.isPresent() && stored != absent:
 		return nil
 	case !k.noSpace:
-		return k.spaces.Close(ctx, k.spaceCopy(), "space is present")
+		return k.spaces.Close(ctx, k.copy.WithoutItem(), "space is present")
 	case k.fresh != nil:
-		return k.spaces.Close(ctx, k.spaceCopy(), "space is no longer expected")
+		return k.spaces.Close(ctx, k.copy.WithoutItem(), "space is no longer expected")
 	}
 	return nil
 }

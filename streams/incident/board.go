@@ -29,18 +29,13 @@ const (
 	stepClosed = "closed"
 )
 
-// ErrOtherIncident reports that the open incident of a key is not the one that an operator decided about.
-var ErrOtherIncident = errors.New("the open incident is not the one that was decided about: look again")
-
-// A Publisher publishes messages. Publish returns nil after all of them are acknowledged.
-type Publisher interface {
-	Publish(ctx context.Context, msgs ...schemas.Message) error
-}
+// ErrOtherIncident reports that the open incident of a key is not the one that the decision of an operator names.
+var ErrOtherIncident = errors.New("the open incident is not the one that the decision names: list the incidents again")
 
 // A Board holds the incidents without an item, which it reads from the topic incidents, and opens and closes them. It
 // is safe for concurrent use.
 type Board struct {
-	pub Publisher
+	pub schemas.Publisher
 	log *slog.Logger
 	// publishing is a semaphore of one: it prevents two callers from opening the same incident twice.
 	publishing chan struct{}
@@ -51,7 +46,7 @@ type Board struct {
 
 // NewBoard returns a Board without incidents. The caller must apply all records that the topic holds at the start
 // before it opens or closes incidents; otherwise the Board would publish incidents again.
-func NewBoard(pub Publisher, log *slog.Logger) *Board {
+func NewBoard(pub schemas.Publisher, log *slog.Logger) *Board {
 	return &Board{
 		pub: pub, log: log.With("part", "incidents"), publishing: make(chan struct{}, 1), known: map[string]*pb.Incident{},
 	}

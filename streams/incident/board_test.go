@@ -130,7 +130,7 @@ func TestOpenOnceAndClose(t *testing.T) {
 			t.Errorf("opened %v, closed %v", last.GetOpened(), last.GetClosed())
 		}
 		if b.IsOpen(behind) || b.Accepted(behind) {
-			t.Error("is open, or was closed by a person")
+			t.Error("is open, or was closed by an operator")
 		}
 		must(t, b.Open(t.Context(), behind, "1 record"))
 		l.checkNewest(t, isOpen, 3, "opened 2 records", "closed has caught up", "opened 1 record")
@@ -212,18 +212,18 @@ func TestTwoBoardsAtOnce(t *testing.T) {
 func TestPublishFails(t *testing.T) {
 	for name, persist := range map[string]bool{"not persisted": false, "but persisted": true} {
 		t.Run("failed, "+name, func(t *testing.T) {
-			away := errors.New("the brokers are away")
+			unavailable := errors.New("the brokers are unavailable")
 			var l topic
 			b := l.board()
-			l.fail, l.persist = away, persist
-			if err := b.Open(t.Context(), behind, "2 records"); !errors.Is(err, away) {
+			l.fail, l.persist = unavailable, persist
+			if err := b.Open(t.Context(), behind, "2 records"); !errors.Is(err, unavailable) {
 				t.Fatalf("Open = %v", err)
 			}
 			l.follow(b)
 			must(t, b.Open(t.Context(), behind, "2 records"))
 			l.checkNewest(t, isOpen, 1, "opened 2 records")
-			l.fail = away
-			if err := b.Close(t.Context(), behind, ""); !errors.Is(err, away) {
+			l.fail = unavailable
+			if err := b.Close(t.Context(), behind, ""); !errors.Is(err, unavailable) {
 				t.Fatalf("Close = %v", err)
 			}
 			l.follow(b)
@@ -265,15 +265,15 @@ func TestClosedByAPerson(t *testing.T) {
 		t.Errorf("closed by %v", s)
 	}
 	if !b.Accepted(behind) {
-		t.Error("is not accepted by a person")
+		t.Error("is not accepted by an operator")
 	}
 	must(t, b.Open(t.Context(), behind, "2 records"))
 	if !b.IsOpen(behind) || b.Accepted(behind) {
-		t.Error("is not open, or accepted by a person")
+		t.Error("is not open, or accepted by an operator")
 	}
 	must(t, b.Close(t.Context(), behind, "has caught up"))
 	if b.Accepted(behind) {
-		t.Error("closed by a role, and accepted by a person")
+		t.Error("closed by a role, and accepted by an operator")
 	}
 }
 

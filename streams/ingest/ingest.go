@@ -27,11 +27,6 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A Publisher publishes messages and waits until all of them are acknowledged. An error means that some may not be.
-type Publisher interface {
-	Publish(ctx context.Context, msgs ...schemas.Message) error
-}
-
 // Stores reports whether an account has a store.
 type Stores interface {
 	HasStore(account, store string) bool
@@ -62,7 +57,7 @@ type Config struct {
 type Handler struct {
 	cfg     Config
 	tokens  []hashed
-	out     Publisher
+	out     schemas.Publisher
 	stores  Stores
 	metrics *Metrics
 	log     *slog.Logger
@@ -73,7 +68,7 @@ type Handler struct {
 var _ http.Handler = (*Handler)(nil)
 
 // New returns a Handler. metrics may be nil.
-func New(cfg Config, out Publisher, stores Stores, metrics *Metrics, log *slog.Logger) (*Handler, error) {
+func New(cfg Config, out schemas.Publisher, stores Stores, metrics *Metrics, log *slog.Logger) (*Handler, error) {
 	if out == nil || stores == nil || log == nil {
 		return nil, errors.New("ingest: publisher, stores or log are missing")
 	}

@@ -188,15 +188,10 @@ type Progress struct {
 	Next int64
 }
 
-// A Publisher publishes messages and waits until all of them are acknowledged.
-type Publisher interface {
-	Publish(ctx context.Context, msgs ...schemas.Message) error
-}
-
 // Publish publishes the sound rows of c in order and waits for their acknowledgement. Repeating it
 // has no effect, since ids are functions of the rows. It calls progress after each batch.
 func (i *Import) Publish(
-	ctx context.Context, to Publisher, c *Check, progress func(Progress),
+	ctx context.Context, to schemas.Publisher, c *Check, progress func(Progress),
 ) (done Progress, err error) {
 	done.Next = max(i.From, 1)
 	if c.Faulty > 0 && !i.SkipFaulty {

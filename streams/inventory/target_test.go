@@ -39,7 +39,7 @@ func TestChange(t *testing.T) {
 	// Whoever imports, and when, changes no id; without a time of its own a row gets the default.
 	other := Target{Account: "acme", Store: "1", User: "bob", Now: now.Add(time.Hour), Default: now.Add(-2 * time.Hour)}
 	if again, err := other.Change(e); err != nil || again.GetId() != got.GetId() {
-		t.Errorf("another id by another person: %v, %v", again, err)
+		t.Errorf("another id by another user: %v, %v", again, err)
 	}
 	bare, err := target.Change(Entry{Space: "maps", Item: "a", Size: -1})
 	if err != nil || bare.GetSize() != 0 || !bare.GetSizeUnknown() || bare.GetProvenance() != 0 ||

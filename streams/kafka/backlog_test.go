@@ -16,6 +16,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/kafka/schedule"
 )
 
 // copies returns n commands of an account to copy items to a store.
@@ -79,13 +80,13 @@ func TestPoolBacklogDelaysNoOther(t *testing.T) {
 				}
 				b.Send(tt.first...)
 				handled := make(chan time.Time, 1)
-				limit := func(account, store string) kafka.Limit {
+				limit := func(account, store string) schedule.Limit {
 					if account == "giant" && store == "1" {
-						return kafka.Limit{Tasks: tt.limit}
+						return schedule.Limit{Tasks: tt.limit}
 					}
-					return kafka.Limit{}
+					return schedule.Limit{}
 				}
-				p := copier(t, b.Config(), kafka.PoolConfig{Slots: kafka.NewSlots(limit), Bytes: tt.bytes,
+				p := copier(t, b.Config(), kafka.PoolConfig{Slots: schedule.NewSlots(limit), Bytes: tt.bytes,
 					Window: need.Amount(2048, 0, 0)},
 					func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 						if c := d.Body.(*pb.DuplicationCommand); c.GetAccount() == "small" || c.GetDestinationStore() == "2" {
@@ -131,12 +132,12 @@ func newTally(takes time.Duration) *handledLog {
 }
 
 // fourAtATime limits an account to four concurrent tasks.
-func fourAtATime(account string) *kafka.Slots {
-	return kafka.NewSlots(func(of, _ string) kafka.Limit {
+func fourAtATime(account string) *schedule.Slots {
+	return schedule.NewSlots(func(of, _ string) schedule.Limit {
 		if of == account {
-			return kafka.Limit{Tasks: 4}
+			return schedule.Limit{Tasks: 4}
 		}
-		return kafka.Limit{}
+		return schedule.Limit{}
 	})
 }
 
@@ -401,6 +402,9 @@ func TestPoolBacklogIsRefusedLater(t *testing.T) {
 			}
 			t.Run(fmt.Sprint(partitions, " partitions, ", slow, " long"), func(t *testing.T) {
 				t.Parallel()
+				if partitions > 1 {
+					need.Integration(t)
+				}
 				synctest.Test(t, func(t *testing.T) {
 					b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: partitions})
 					n := 2000 + 500*int(partitions)
@@ -435,6 +439,7 @@ func TestPoolBacklogIsRefusedLater(t *testing.T) {
 // Moved messages that the brokers do not accept leave memory for reading others.
 func TestPoolBacklogIsRefusedLaterAndHeavy(t *testing.T) {
 	t.Parallel()
+	need.Integration(t)
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 4})
 		b.Send(copies("giant", "1", 0, 5_000)...)

@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/schedule"
 )
 
 // A fetcher is one client of a Pool: a member of the group of one class. It has its own limit of bytes in
@@ -58,7 +59,7 @@ func newFetcher(p *Pool, m groupMember) (*fetcher, error) {
 		commits: newCommits(p.kafka.Deleted), commitRequests: make(chan chan error, maxCommitRequests),
 		commitNow: make(chan struct{}, 1), queueLock: make(chan struct{}, 1),
 		assignments: map[partition]*assignment{}, lostMetadata: map[partition]string{},
-		diversion: diversion{flows: map[Work]*route{}},
+		diversion: diversion{flows: map[schedule.FlowID]*route{}},
 	}
 	if t := schemas.Backlog(m.role, m.class); slices.Contains(m.topics, p.kafka.topic(t)) {
 		f.backlogTopic = p.kafka.topic(t)
@@ -153,6 +154,7 @@ func (f *fetcher) newTasks(fetches kgo.Fetches) (tasks []*task, fresh bool, err 
 						continue
 					}
 					t := &slab[len(tasks)]
+					t.Gate, t.Owner = part.gate, t
 					t.rec, t.incarnation, t.part, t.slot = rec, inc, part, first+uint64(i)
 					tasks = append(tasks, t)
 				}
@@ -387,11 +389,11 @@ func (f *fetcher) owned(parts map[string][]int32) []*assignment {
 // discard removes assignments. The results of tasks that end later are ignored.
 func (f *fetcher) discard(assignments []*assignment) {
 	for _, part := range assignments {
-		part.stop()
+		part.gate.Close()
 		part.discard()
 	}
 	f.p.interrupt(assignments, false, errRevoked)
-	f.p.sched.removeQueued(isStopping, f.p.freeTask)
+	f.p.removeStopping()
 	for _, part := range assignments {
 		f.mu.Lock()
 		if f.assignments[part.partition] == part {

@@ -16,6 +16,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/kafka/schedule"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -40,9 +41,9 @@ func planning(workers int) kafka.PoolConfig {
 // worker and its slots, and tasks of one key stay in order.
 func TestParkedTasksHoldNoWorker(t *testing.T) {
 	t.Parallel()
-	for name, slots := range map[string]*kafka.Slots{
+	for name, slots := range map[string]*schedule.Slots{
 		"workers": nil,
-		"slots":   kafka.NewSlots(func(_, store string) kafka.Limit { return kafka.Limit{Tasks: 2 * len(store)} }),
+		"slots":   schedule.NewSlots(func(_, store string) schedule.Limit { return schedule.Limit{Tasks: 2 * len(store)} }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -164,9 +165,9 @@ func TestParkedTasksAreNotStalled(t *testing.T) {
 					if err := retry.Sleep(ctx, tt.before); err != nil {
 						return nil, err
 					}
-					return parkFirst(time.Hour, work)(ctx, d)
+					return parkFirst(20*time.Minute, work)(ctx, d)
 				})
-				if err := run(t, 2*time.Hour, p.SetDeadline(2*time.Minute, 1<<10)); err != nil {
+				if err := run(t, 40*time.Minute, p.SetDeadline(2*time.Minute, 1<<10)); err != nil {
 					t.Fatal(err)
 				}
 				if got := len(b.Read(schemas.Delay("30s"))); got != tt.lanes {

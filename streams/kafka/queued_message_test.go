@@ -83,7 +83,7 @@ func TestPoolSkipsUncertainQueuedMessages(t *testing.T) {
 					mu.Unlock()
 					switch {
 					case c.GetCause() == "block":
-						time.Sleep(2 * time.Minute)
+						time.Sleep(40 * time.Second)
 					case c.GetCause() == "other" && tt.fails && d.Attempt == 1 && d.Waits == 0 && d.From == high:
 						return nil, retry.Unavailable(context.DeadlineExceeded)
 					}
@@ -102,7 +102,7 @@ func TestPoolSkipsUncertainQueuedMessages(t *testing.T) {
 					time.Sleep(5 * time.Second)
 					b.Send(m)
 				}
-				time.Sleep(5 * time.Minute)
+				time.Sleep(100 * time.Second)
 				mu.Lock()
 				defer mu.Unlock()
 				if n := len(calls); n < 3 || calls[n-2] != "newer before "+tt.want || calls[n-1] != "other before none" {

@@ -78,7 +78,7 @@ func TestBatchGroupLeavesMemoryWhileDeadLettersAreRefused(t *testing.T) {
 func leavesMemory(t *testing.T, fault kafkatest.Fault) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 4})
-		n := need.Amount(4_000, 16_000, 16_000)
+		n := need.Amount(2_000, 16_000, 16_000)
 		long := numbered(n, n)
 		for i := range long {
 			for j := range 8 {

@@ -67,9 +67,9 @@ func TestStoredAtOnce(t *testing.T) {
 			late: 1860 * time.Millisecond, inSecond: 4},
 		"partitions take turns": {between: 50 * time.Millisecond, parts: 2, late: 580 * time.Millisecond,
 			inSecond: 5},
-		"a thousand a second": {records: 3000, between: time.Millisecond, parts: 1,
+		"a thousand a second": {records: 1500, between: time.Millisecond, parts: 1,
 			late: 1060 * time.Millisecond, inSecond: 4},
-		"the same, over two partitions": {records: 3000, between: time.Millisecond, parts: 2,
+		"the same, over two partitions": {records: 1500, between: time.Millisecond, parts: 2,
 			late: 1060 * time.Millisecond, inSecond: 4},
 		"many more partitions": {records: 1000, between: 10 * time.Millisecond, parts: 64,
 			late: 4310 * time.Millisecond, inSecond: 18},
@@ -165,7 +165,7 @@ func TestCommitsAreFew(t *testing.T) {
 	}{
 		"twenty a second": {50 * time.Millisecond,
 			map[schemas.Topic]bounds{schemas.Changes: {10, 5}, schemas.FixityResults: {3, 2}}},
-		"a thousand a second": {time.Millisecond, map[schemas.Topic]bounds{schemas.Changes: {3, 4},
+		"four hundred a second": {2500 * time.Microsecond, map[schemas.Topic]bounds{schemas.Changes: {3, 4},
 			schemas.FixityResults: {3, 2}}},
 	} {
 		t.Run(name, func(t *testing.T) {

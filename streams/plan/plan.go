@@ -14,7 +14,7 @@ import (
 )
 
 // Plan returns the commands that follow from a change under the rules of its space, one for each destination, in the
-// order of the rules' pairs. Their class is high, or low if the rules say so.
+// order of the rules' pairs. The caller sets their class and time.
 func Plan(rules policy.Rules, c *pb.Change) []*pb.DuplicationCommand {
 	if c.GetOp() == pb.Op_OP_READ || c.GetOp() == pb.Op_OP_UNSPECIFIED {
 		return nil
@@ -22,7 +22,12 @@ func Plan(rules policy.Rules, c *pb.Change) []*pb.DuplicationCommand {
 	if byExecutor(c.GetOrigin()) && !isDestination(rules, c.GetStore()) {
 		return nil // an executor wrote it, and no pair copies it further
 	}
-	if isPlanned(rules, c) || c.GetEvidence()[schemas.Completes] != "" {
+	if isPlanned(rules, c) {
+		return nil
+	}
+	// A command of a check overwrites nothing. It could run before that of the report which the check completes, and find
+	// that the copy differs.
+	if c.GetEvidence()[schemas.Completes] != "" {
 		return nil
 	}
 	var commands []*pb.DuplicationCommand
@@ -50,8 +55,7 @@ func isDestination(rules policy.Rules, store string) bool {
 }
 
 // isPlanned reports whether c repeats a Change that was planned: a command of that Change found no digests on record
-// and published it again with digests. Plan also omits a Change that completes a reported one, since a command of a
-// check, which overwrites nothing, could run before the one of the report and find that the copy differs.
+// and published it again with digests.
 func isPlanned(rules policy.Rules, c *pb.Change) bool {
 	return slices.ContainsFunc(rules.Pairs, func(p policy.Pair) bool {
 		return p.Source == c.GetStore() && c.GetCause() == commandID(c, p.Destination)
@@ -64,13 +68,12 @@ func commandID(c *pb.Change, destination string) string {
 
 func command(rules policy.Rules, c *pb.Change, destination string) *pb.DuplicationCommand {
 	found := c.GetOrigin() == pb.Origin_ORIGIN_SWEEP || c.GetOrigin() == pb.Origin_ORIGIN_FIXITY
-	priority, _ := rules.Class(0, 0)
 	return &pb.DuplicationCommand{
 		Id:      commandID(c, destination),
 		Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
 		SourceStore: c.GetStore(), DestinationStore: destination,
-		Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, Priority: priority,
-		Cause: c.GetId(), CauseOp: c.GetOp(),
+		Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE,
+		Cause:  c.GetId(), CauseOp: c.GetOp(),
 		ChangeTime: c.GetTime(), ChangeVersion: c.GetVersion(), Size: c.GetSize(), SizeUnknown: c.GetSizeUnknown(),
 		Digests: maps.Clone(c.GetDigests()), Provenance: c.GetProvenance(),
 		IfAbsent:       found && c.GetApproved() == "",

@@ -96,8 +96,8 @@ func TestPlan(t *testing.T) {
 				want := &pb.DuplicationCommand{
 					Id: schemas.ID("command", c.GetId(), to), Account: "acme", Space: "photos", Item: c.GetItem(),
 					SourceStore: c.GetStore(), DestinationStore: to,
-					Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, Priority: pb.Priority_PRIORITY_HIGH,
-					Cause: c.GetId(), CauseOp: c.GetOp(), ChangeTime: when, ChangeVersion: "v7",
+					Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE,
+					Cause:  c.GetId(), CauseOp: c.GetOp(), ChangeTime: when, ChangeVersion: "v7",
 					Size: c.GetSize(), SizeUnknown: c.GetSizeUnknown(),
 					Digests: map[string]string{"md5": "00ff"}, Provenance: pb.Provenance_PROVENANCE_VERIFIED,
 					IfAbsent: tt.ifAbsent, PolicyRevision: 4, Approved: c.GetApproved(),

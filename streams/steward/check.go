@@ -42,7 +42,7 @@ func (s *Steward) metadata(r *pb.FixityResult) []schemas.Message {
 	}
 	defer s.lock(cp)()
 	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
-	i := s.table.get(schemas.Key(cp.Account, cp.Store, cp.Space, cp.Item, kindMetadata))
+	i := s.table.find(cp, kindMetadata)
 	started := r.GetStarted().AsTime()
 	older := started.Before(s.table.newest(cp)) || started.Before(i.GetChecked().AsTime())
 	switch {
@@ -128,7 +128,7 @@ func (s *Steward) failed(ctx context.Context, r *pb.FixityResult) ([]schemas.Mes
 	cp := schemas.CopyOf(r)
 	defer s.lock(cp)()
 	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
-	i := s.table.get(schemas.Key(cp.Account, cp.Store, cp.Space, cp.Item, r.GetFinding()))
+	i := s.table.find(cp, r.GetFinding())
 	older := r.GetStarted().AsTime().Before(s.table.newest(cp))
 	switch {
 	case hasRef(i, c.ref):
@@ -255,7 +255,7 @@ const recordsTimeout = 8 * time.Second
 func (s *Steward) source(ctx context.Context, i *pb.Incident) (store string, size int64, err error) {
 	var copies []schemas.Copy
 	for _, store := range s.stores.Others(i.GetAccount(), i.GetSpace(), i.GetStore()) {
-		other := schemas.Copy{Account: i.GetAccount(), Store: store, Space: i.GetSpace(), Item: i.GetItem()}
+		other := schemas.CopyOf(i).In(store)
 		if !slices.ContainsFunc(s.table.of(other), func(i *pb.Incident) bool {
 			return !closed(i) && excludesSource(i.GetKind())
 		}) {

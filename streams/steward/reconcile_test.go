@@ -60,7 +60,7 @@ func TestReconcile(t *testing.T) {
 			opened, approved, byEve), repairing, []string{"opened", "seen-again", "approved", "repair-ordered"}, true},
 		"closed here, seen later there": {record("i", shut, 2, 0, opened, step(2, "p", "closed")), record("i", open,
 			6, 0, opened, step(6, "m6", "seen-again")), open, []string{"opened", "closed", "seen-again"}, true},
-		"closed by a person, the same check": {record("i", shut, 1, 0, opened, step(7, "a", "closed")), record("i", open,
+		"closed by an operator, the same check": {record("i", shut, 1, 0, opened, step(7, "a", "closed")), record("i", open,
 			1, 0, opened, step(8, "r", "repair-failed")), shut, []string{"opened", "closed", "repair-failed"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -219,8 +219,8 @@ func TestTwoStewardsDecideAtOnce(t *testing.T) {
 // same, for every process, in whichever order the records are read.
 func TestNewIncidentIsTheNewerOne(t *testing.T) {
 	for name, close := range map[string]func(*harness) schemas.Body{
-		"closed by a person": func(w *harness) schemas.Body { return w.closing("no-quorum") },
-		"closed by a person, a clock ahead": func(w *harness) schemas.Body {
+		"closed by an operator": func(w *harness) schemas.Body { return w.closing("no-quorum") },
+		"closed by an operator, a clock ahead": func(w *harness) schemas.Body {
 			a := w.closing("no-quorum")
 			a.Time = timestamppb.New(a.GetTime().AsTime().Add(time.Hour))
 			return a

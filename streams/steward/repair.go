@@ -32,15 +32,15 @@ func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Mess
 	case hasRef(i, a.GetId()):
 		return s.save(i, a.GetId()), nil
 	case closed(i):
-		log.Warn("ignore action: no such incident is open", "do", a.GetAction())
+		log.Warn("ignore action: no such incident is open", "action", a.GetAction())
 		return nil, nil
 	case a.GetAccount() != "" && a.GetAccount() != i.GetAccount():
-		log.Warn("ignore action: the incident belongs to another account", "do", a.GetAction())
+		log.Warn("ignore action: the incident belongs to another account", "action", a.GetAction())
 		return nil, nil
 	case !stillApplies(i, a):
-		log.Warn("ignore action: the incident has changed since the decision", "do", a.GetAction())
+		log.Warn("ignore action: the incident has changed since the decision", "action", a.GetAction())
 		i = clone(i)
-		s.step(i, stepOutdated, c, a.GetAction()+": the incident has changed since the decision; look again")
+		s.step(i, stepOutdated, c, a.GetAction()+": the incident has changed since the decision; decide again")
 		return s.save(i, c.ref), nil
 	case a.GetAction() == ActionClose:
 		i = clone(i)
@@ -71,22 +71,17 @@ func (s *Steward) duplication(r *pb.DuplicationResult) []schemas.Message {
 	if r.GetIncident() != "" {
 		return s.repaired(r)
 	}
-	cp := schemas.Copy{Account: r.GetAccount(), Space: r.GetSpace(), Item: r.GetItem()}
+	source, cp := schemas.CopiesOf(r)
 	switch r.GetResult() {
 	case "source-missing", "all-copies-missing", kindBack:
-		cp.Store = r.GetSourceStore()
-		return s.observed(cp, r.GetResult(), r)
+		return s.observed(source, r.GetResult(), r)
 	case kindDiffers:
-		cp.Store = r.GetDestinationStore()
 		return s.observed(cp, kindDiffers, r)
 	case "in-sync", "properties-set", "properties-unknown", "gone", "not-in-policy":
-		cp.Store = r.GetDestinationStore()
 		return s.closeDiffers(cp, r, r.GetStarted())
 	case "copied", "deleted": // earlier observations of the copy are obsolete
-		cp.Store = r.GetDestinationStore()
 		return s.closeDiffers(cp, r, r.GetFinished())
 	case "was-lost", "gone-unexplained":
-		cp.Store = r.GetDestinationStore()
 		out := s.observed(cp, kindMissing, r)
 		if out == nil {
 			return nil
@@ -107,7 +102,7 @@ func (s *Steward) duplication(r *pb.DuplicationResult) []schemas.Message {
 func (s *Steward) observed(cp schemas.Copy, kind string, r *pb.DuplicationResult) []schemas.Message {
 	defer s.lock(cp)()
 	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
-	i := s.table.get(schemas.Key(cp.Account, cp.Store, cp.Space, cp.Item, kind))
+	i := s.table.find(cp, kind)
 	newest := s.table.newest(cp)
 	if kind == kindDiffers {
 		newest = i.GetChecked().AsTime()
@@ -149,7 +144,7 @@ func (s *Steward) closeDiffers(cp schemas.Copy, r *pb.DuplicationResult, at *tim
 func (s *Steward) closeDiffersLocked(
 	cp schemas.Copy, r *pb.DuplicationResult, at *timestamppb.Timestamp,
 ) []schemas.Message {
-	i := s.table.get(schemas.Key(cp.Account, cp.Store, cp.Space, cp.Item, kindDiffers))
+	i := s.table.find(cp, kindDiffers)
 	switch {
 	case hasRef(i, r.GetId()):
 		return s.save(i, r.GetId())
@@ -164,7 +159,7 @@ func (s *Steward) closeDiffersLocked(
 
 // repaired handles the result of a repair. The incident stays open until a check has passed.
 func (s *Steward) repaired(r *pb.DuplicationResult) []schemas.Message {
-	cp := schemas.Copy{Account: r.GetAccount(), Store: r.GetDestinationStore(), Space: r.GetSpace(), Item: r.GetItem()}
+	_, cp := schemas.CopiesOf(r)
 	defer s.lock(cp)()
 	i := s.table.get(r.GetIncident())
 	if hasRef(i, r.GetId()) {

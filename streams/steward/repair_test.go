@@ -105,7 +105,7 @@ func TestApprovalThatWaited(t *testing.T) {
 	w.handle(w.result(13))
 	a := w.approval("replaced")
 	a.Incident, a.Seen = w.topic[key("replaced")].GetId(), Seen(w.topic[key("replaced")])
-	w.failure = errors.New("the tables are away")
+	w.failure = errors.New("the tables are unavailable")
 	if _, err := w.steward.Handle(t.Context(), &schemas.Delivery{Body: a}); err == nil {
 		t.Fatal("the approval does not wait")
 	}
@@ -211,7 +211,7 @@ func TestThreeRepairsThenAPerson(t *testing.T) {
 	w.checkIncident("content-corrupt", open, append(steps, "seen-again")...)
 	w.handle(w.approval("content-corrupt"))
 	if len(w.orders) != 4 || w.orders[3].GetRepair().GetNumber() != 4 {
-		t.Errorf("a person's approval orders %v", w.orders)
+		t.Errorf("an operator's approval orders %v", w.orders)
 	}
 }
 
@@ -344,7 +344,7 @@ func TestCopyThatDiffers(t *testing.T) {
 		"the pair was removed":       {func(w *harness) schemas.Body { return w.lostResult("not-in-policy") }, shut},
 		"a delete failed":            {func(w *harness) schemas.Body { return w.lostResult("awaiting-approval") }, open},
 		"an approval":                {func(w *harness) schemas.Body { return w.approval("copy-differs") }, open},
-		"a person":                   {func(w *harness) schemas.Body { return w.closing("copy-differs") }, shut},
+		"an operator":                {func(w *harness) schemas.Body { return w.closing("copy-differs") }, shut},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newHarness(t)
@@ -477,7 +477,7 @@ func TestRepairThatNeverEnds(t *testing.T) {
 	w.checkIncident("content-corrupt", repairing, "opened", "repair-ordered", "seen-again")
 	w.clock++
 	if got := w.handle(w.approval("content-corrupt")); got == nil {
-		t.Error("a person's approval is ignored after a day")
+		t.Error("an operator's approval is ignored after a day")
 	}
 	w.clock += 24 * 60
 	w.handle(w.result(2))

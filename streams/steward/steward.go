@@ -86,7 +86,7 @@ type Steward struct {
 func New(c Config, d Deps) (*Steward, error) {
 	switch {
 	case c.MaxRepairs < 0 || c.MaxSteps < 0 || c.RepairTimeout < 0 || c.Recheck < 0 || c.Large < 0:
-		return nil, errors.New("steward: max repairs, max steps, patience, recheck or large is negative")
+		return nil, errors.New("steward: max repairs, max steps, repair timeout, recheck or large is negative")
 	case d.Stores == nil || d.Records == nil || d.Log == nil:
 		return nil, errors.New("steward: stores, records or log are missing")
 	}
@@ -155,10 +155,8 @@ func (s *Steward) copiesOf(b schemas.Body) []schemas.Copy {
 	case *pb.FixityResult:
 		return []schemas.Copy{schemas.CopyOf(m)}
 	case *pb.DuplicationResult:
-		c := schemas.Copy{Account: m.GetAccount(), Store: m.GetSourceStore(), Space: m.GetSpace(), Item: m.GetItem()}
-		other := c
-		other.Store = m.GetDestinationStore()
-		return []schemas.Copy{c, other}
+		source, destination := schemas.CopiesOf(m)
+		return []schemas.Copy{source, destination}
 	case *pb.AdminAction:
 		if i := s.table.get(m.GetTarget()); i != nil {
 			return []schemas.Copy{schemas.CopyOf(i)}

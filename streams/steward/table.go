@@ -108,6 +108,11 @@ func (t *table) get(key string) *pb.Incident {
 	return t.incidents[key]
 }
 
+// find returns the incident of a copy and a kind; nil if there is none.
+func (t *table) find(c schemas.Copy, kind string) *pb.Incident {
+	return t.get(schemas.Key(c.Account, c.Store, c.Space, c.Item, kind))
+}
+
 // of returns the incidents of a copy.
 func (t *table) of(c schemas.Copy) []*pb.Incident {
 	t.mu.RLock()

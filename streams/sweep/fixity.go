@@ -15,29 +15,9 @@ import (
 
 // Due returns the copies that are due for a check.
 type Due interface {
-	// Due returns up to q.Limit live copies in the order of DueCursor, with their records in manifest and audit log. If it
+	// Due returns up to q.Limit copies with their records in manifest and audit log, and the cursor of the page. If it
 	// returns fewer than q.Limit, there are no more.
-	Due(ctx context.Context, q DueQuery) ([]schemas.KnownCopy, error)
-}
-
-// A DueQuery selects the copies of one store, or of one space of it, without a passed check of their current content
-// since PassedBefore.
-type DueQuery struct {
-	Account, Store string
-	// Space is empty for all spaces.
-	Space        string
-	PassedBefore time.Time
-	// After is the position of the last copy of the previous query; nil for the first query.
-	After *DueCursor
-	Limit int
-}
-
-// A DueCursor is the position of a copy in the order of checks: by the last pass, copies without one first, then by the
-// bytes of space and item.
-type DueCursor struct {
-	// LastPass is zero for copies without a passed check.
-	LastPass    time.Time
-	Space, Item string
+	Due(ctx context.Context, q schemas.DueQuery) ([]schemas.KnownCopy, schemas.DueCursor, error)
 }
 
 // FixityConfig holds the settings of one fixity sweep.
@@ -79,25 +59,24 @@ func Fixity(due Due, c FixityConfig) (Sweep, error) {
 		return nil, errors.New("fixity sweep: period is negative")
 	}
 	return func(ctx context.Context, round Round, cursor []byte) (Page, error) {
-		q := DueQuery{
+		q := schemas.DueQuery{
 			Account: c.Account, Store: c.Store, Space: c.Space,
 			PassedBefore: round.Started.Add(-c.Period), Limit: c.Page,
 		}
 		if cursor != nil {
-			q.After = new(DueCursor)
-			if err := json.Unmarshal(cursor, q.After); err != nil {
+			if err := json.Unmarshal(cursor, &q.After); err != nil {
 				return Page{}, fmt.Errorf("read the cursor: %w", err)
 			}
 		}
-		copies, err := due.Due(ctx, q)
+		copies, end, err := due.Due(ctx, q)
 		if err != nil {
 			return Page{}, fmt.Errorf("read due copies: %w", err)
 		}
-		return c.page(round, copies)
+		return c.page(round, copies, end)
 	}, nil
 }
 
-func (c FixityConfig) page(round Round, copies []schemas.KnownCopy) (Page, error) {
+func (c FixityConfig) page(round Round, copies []schemas.KnownCopy, end schemas.DueCursor) (Page, error) {
 	page := Page{
 		Messages: make([]schemas.Message, len(copies)), Counts: map[string]int64{}, Last: len(copies) < c.Page,
 	}
@@ -108,13 +87,8 @@ func (c FixityConfig) page(round Round, copies []schemas.KnownCopy) (Page, error
 	if page.Last {
 		return page, nil
 	}
-	last := copies[len(copies)-1]
-	at := DueCursor{Space: last.Space, Item: last.Item}
-	if t := last.Record.GetLastPass(); t != nil {
-		at.LastPass = t.AsTime()
-	}
 	var err error
-	if page.Next, err = json.Marshal(at); err != nil {
+	if page.Next, err = json.Marshal(end); err != nil {
 		return Page{}, fmt.Errorf("write the cursor: %w", err)
 	}
 	return page, nil

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
@@ -21,8 +22,9 @@ var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 type harness struct {
 	t       *testing.T
 	copies  map[schemas.Copy]*pb.CopyRecord
-	queries []DueQuery
+	queries []schemas.DueQuery
 	due     error // of Due
+	passing bool  // each copy passes a check after Due has selected it and before Due reads its record
 
 	published [][]schemas.Message
 	// publish, where it is set, decides about the nth call, from 1: an error, and whether
@@ -55,36 +57,41 @@ func (w *harness) add(space, item string, ago time.Duration) schemas.Copy {
 	return c
 }
 
-func order(a, b DueCursor) int {
+func order(a, b schemas.DueCursor) int {
 	return cmp.Or(a.LastPass.Compare(b.LastPass), cmp.Compare(a.Space, b.Space), cmp.Compare(a.Item, b.Item))
 }
 
-func (w *harness) Due(_ context.Context, q DueQuery) ([]schemas.KnownCopy, error) {
+func (w *harness) Due(
+	_ context.Context, q schemas.DueQuery,
+) (out []schemas.KnownCopy, end schemas.DueCursor, err error) {
 	w.queries = append(w.queries, q)
 	if w.due != nil {
-		return nil, w.due
+		return nil, end, w.due
 	}
 	type row struct {
-		at DueCursor
+		at schemas.DueCursor
 		schemas.KnownCopy
 	}
 	var rows []row
 	for c, r := range w.copies {
-		at := DueCursor{Space: c.Space, Item: c.Item}
+		at := schemas.DueCursor{Space: c.Space, Item: c.Item}
 		if r.GetLastPass() != nil {
 			at.LastPass = r.GetLastPass().AsTime()
 		}
 		if c.Account == q.Account && c.Store == q.Store && (q.Space == "" || q.Space == c.Space) &&
-			at.LastPass.Before(q.PassedBefore) && (q.After == nil || order(at, *q.After) > 0) {
+			at.LastPass.Before(q.PassedBefore) && (q.After == schemas.DueCursor{} || order(at, q.After) > 0) {
 			rows = append(rows, row{at, schemas.KnownCopy{Copy: c, Record: r}})
 		}
 	}
 	slices.SortFunc(rows, func(a, b row) int { return order(a.at, b.at) })
-	var out []schemas.KnownCopy
 	for _, r := range rows[:min(len(rows), q.Limit)] {
-		out = append(out, r.KnownCopy)
+		if w.passing {
+			r.Record = proto.CloneOf(r.Record)
+			r.Record.LastPass = timestamppb.New(start)
+		}
+		out, end = append(out, r.KnownCopy), r.at
 	}
-	return out, nil
+	return out, end, nil
 }
 
 func (w *harness) Publish(_ context.Context, messages ...schemas.Message) error {

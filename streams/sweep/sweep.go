@@ -22,11 +22,6 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A Publisher publishes messages and waits until all of them are acknowledged.
-type Publisher interface {
-	Publish(ctx context.Context, messages ...schemas.Message) error
-}
-
 // A Round is one complete pass over one morsel.
 type Round struct {
 	// ID is a hash of the sweep, the morsel and Started.
@@ -95,7 +90,7 @@ func Defaults() Config {
 
 // Deps are the dependencies of a Runner. All are required.
 type Deps struct {
-	Publisher Publisher
+	Publisher schemas.Publisher
 	// Lag returns the number of unread records in the topics that sweeps publish to.
 	Lag func(context.Context) (int64, error)
 	Log *slog.Logger
@@ -241,7 +236,7 @@ func (r *run) publish(ctx context.Context, messages ...schemas.Message) error {
 func (r *run) logRetry(what string) func(int, time.Duration, error) {
 	return func(attempt int, wait time.Duration, err error) {
 		r.deps.Log.Warn("retry sweep", "sweep", r.morsel.Sweep, "morsel", r.morsel.Name,
-			"what", what, "attempt", attempt, "wait", wait, "err", err)
+			"what", what, "attempt", attempt, "retry_after", wait, "err", err)
 	}
 }
 

@@ -77,6 +77,36 @@ func TestRound(t *testing.T) {
 	}
 }
 
+// A copy whose check passes while its record is read does not move the cursor: the copies after it are still due.
+func TestCopyPassesWhileItsPageIsRead(t *testing.T) {
+	w := newHarness(t)
+	w.fill()
+	want, err := w.run(w.config(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.passing, w.published = true, nil
+	got, err := w.run(w.config(), nil)
+	if err != nil || got.Emitted != want.Emitted {
+		t.Errorf("got %d tasks, %v; want %d", got.Emitted, err, want.Emitted)
+	}
+}
+
+// Checkpoints hold cursors, so their form must stay the same in all versions.
+func TestStoredCursor(t *testing.T) {
+	w := newHarness(t)
+	w.add("photos", "a/b", 48*time.Hour)
+	c := w.config()
+	c.Page = 1
+	if _, err := w.run(c, nil); err != nil {
+		t.Fatal(err)
+	}
+	const want = `{"LastPass":"2026-02-27T12:00:00Z","Space":"photos","Item":"a/b"}`
+	if got := string(of[*pb.Checkpoint](w)[1].GetCursor()); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
 func TestTopics(t *testing.T) {
 	w := newHarness(t)
 	large := w.add("photos", "large", 0)
@@ -234,7 +264,7 @@ func TestPublishIsTriedAgain(t *testing.T) {
 func TestDueFails(t *testing.T) {
 	w := newHarness(t)
 	w.fill()
-	w.due = errors.New("engine away")
+	w.due = errors.New("engine unavailable")
 	if _, err := w.run(w.config(), nil); !errors.Is(err, w.due) {
 		t.Fatalf("got %v", err)
 	}
@@ -255,7 +285,7 @@ func TestDueFails(t *testing.T) {
 func TestLagFails(t *testing.T) {
 	w := newHarness(t)
 	w.fill()
-	w.lag = errors.New("broker away")
+	w.lag = errors.New("broker unavailable")
 	if _, err := w.run(w.config(), nil); !errors.Is(err, w.lag) || len(of[*pb.FixityTask](w)) != 0 {
 		t.Errorf("got %v after %d tasks", err, len(of[*pb.FixityTask](w)))
 	}

@@ -64,7 +64,7 @@ type SweeperConfig struct {
 // SweeperDeps are the dependencies of a Sweeper. All are required.
 type SweeperDeps struct {
 	Due       Due
-	Publisher Publisher
+	Publisher schemas.Publisher
 	// Lag returns the number of unread records in the topics of fixity tasks.
 	Lag func(context.Context) (int64, error)
 	// Checkpoints reads the topic checkpoints to its end.
@@ -219,13 +219,13 @@ func (s *Sweeper) run(ctx context.Context, r Request, m Split) (Result, error) {
 	return runner.Run(ctx, m)
 }
 
-// A counter is a Publisher that reports the number of tasks it has published.
+// A counter is a publisher that reports the number of tasks it has published.
 type counter struct {
-	Publisher
+	schemas.Publisher
 	onRequested func(n int64)
 }
 
-// Publish implements Publisher.
+// Publish implements schemas.Publisher.
 func (c counter) Publish(ctx context.Context, messages ...schemas.Message) error {
 	if err := c.Publisher.Publish(ctx, messages...); err != nil {
 		return err

@@ -131,7 +131,7 @@ type ackPublisher struct {
 	published atomic.Int64
 }
 
-// Publish implements emit.Publisher.
+// Publish implements schemas.Publisher.
 func (a *ackPublisher) Publish(ctx context.Context, _ ...schemas.Message) error {
 	if a.after > 0 {
 		sleep(ctx, a.after)

@@ -63,20 +63,20 @@ func TestDecide(t *testing.T) {
 		row  Row
 		want *pb.Change
 	}{
-		"aside":                                  {hint(Irrelevant, "e1"), Observation{}, rowIrrelevant, nil},
-		"created, present, that content":         {hint(Created, "e1"), present, rowTold, add("17", "ann")},
-		"created, present, properties not known": {hint(Created, "e1"), lost, rowTold, addLost},
-		"created, present, not comparable":       {hint(Created, ""), present, rowTold, add("17", "ann")},
-		"created, present, another content":      {hint(Created, "e2"), present, rowMovedOn, add("", "")},
-		"created, absent":                        {hint(Created, "e1"), absent, rowNever, nil},
+		"irrelevant":                             {hint(Irrelevant, "e1"), Observation{}, rowIrrelevant, nil},
+		"created, present, that content":         {hint(Created, "e1"), present, rowCurrent, add("17", "ann")},
+		"created, present, properties not known": {hint(Created, "e1"), lost, rowCurrent, addLost},
+		"created, present, not comparable":       {hint(Created, ""), present, rowCurrent, add("17", "ann")},
+		"created, present, another content":      {hint(Created, "e2"), present, rowReplaced, add("", "")},
+		"created, absent":                        {hint(Created, "e1"), absent, rowAbsent, nil},
 		"other, present":                         {hint(Other, "e1"), present, rowOther, add("", "")},
-		"other, absent":                          {hint(Other, "e1"), absent, rowNever, nil},
-		"removed, present":                       {hint(Removed, "e1"), present, rowReturned, add("", "")},
-		"removed, absent, times of seconds": {hint(Removed, "e1"), absent, rowGone,
+		"other, absent":                          {hint(Other, "e1"), absent, rowAbsent, nil},
+		"removed, present":                       {hint(Removed, "e1"), present, rowStillPresent, add("", "")},
+		"removed, absent, times of seconds": {hint(Removed, "e1"), absent, rowRemoved,
 			gone(eventTime.Truncate(time.Second))},
-		"removed, absent, fine times":                   {hint(Removed, "e1"), fine, rowGone, gone(eventTime)},
-		"removed, absent, time in seconds, finer store": {whole, fine, rowGone, wholeGone},
-		"removed, absent, no time":                      {untimed, absent, rowGone, untimedGone},
+		"removed, absent, fine times":                   {hint(Removed, "e1"), fine, rowRemoved, gone(eventTime)},
+		"removed, absent, time in seconds, finer store": {whole, fine, rowRemoved, wholeGone},
+		"removed, absent, no time":                      {untimed, absent, rowRemoved, untimedGone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tt.want != nil {

@@ -18,20 +18,20 @@ type Resolver interface {
 
 // A Handler handles the deliveries of notification topics. It is safe for concurrent use.
 type Handler struct {
-	look   *Observer
-	places Resolver
-	count  func(Row)
+	observer *Observer
+	resolver Resolver
+	count    func(Row)
 }
 
 // NewHandler returns a Handler. It calls count, if not nil, with the row of each hint.
-func NewHandler(stores Stores, places Resolver, count func(Row)) (*Handler, error) {
-	if stores == nil || places == nil {
-		return nil, errors.New("hint: stores or places are missing")
+func NewHandler(stores Stores, resolver Resolver, count func(Row)) (*Handler, error) {
+	if stores == nil || resolver == nil {
+		return nil, errors.New("hint: stores or resolver are missing")
 	}
 	if count == nil {
 		count = func(Row) {}
 	}
-	return &Handler{look: NewObserver(stores), places: places, count: count}, nil
+	return &Handler{observer: NewObserver(stores), resolver: resolver, count: count}, nil
 }
 
 // Handle handles one delivery. It returns a Change or nothing for a single hint. If the delivery has several hints, it
@@ -72,7 +72,7 @@ func (h *Handler) handleHint(ctx context.Context, d *schemas.Delivery, one Hint)
 		h.count(rowNoItem)
 		return nil, nil
 	}
-	s, err := h.look.Observe(ctx, c)
+	s, err := h.observer.Observe(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func (h *Handler) handleHint(ctx context.Context, d *schemas.Delivery, one Hint)
 // such as an internal one of the driver. Its error is permanent.
 func (h *Handler) copyOf(topic schemas.Topic, one Hint) (c schemas.Copy, item bool, err error) {
 	name, _ := topic.Foreign()
-	all, known := h.places.Resolve(topic, one.Bucket, one.Key)
+	all, known := h.resolver.Resolve(topic, one.Bucket, one.Key)
 	switch {
 	case len(all) == 1:
 		return all[0], true, nil
@@ -114,7 +114,7 @@ func (h *Handler) Copy(d *schemas.Delivery) (schemas.Copy, bool) {
 	if err != nil || len(hints) != 1 || hints[0].Kind == Irrelevant {
 		return schemas.Copy{}, false
 	}
-	all, _ := h.places.Resolve(d.Topic, hints[0].Bucket, hints[0].Key)
+	all, _ := h.resolver.Resolve(d.Topic, hints[0].Bucket, hints[0].Key)
 	if len(all) != 1 {
 		return schemas.Copy{}, false
 	}

@@ -94,12 +94,12 @@ func TestHandle(t *testing.T) {
 		ops    []pb.Op
 		row    Row
 	}{
-		"present": {[]string{event("ObjectCreated:Put", "photos", "a+b")}, []pb.Op{pb.Op_OP_ADD}, rowTold},
+		"present": {[]string{event("ObjectCreated:Put", "photos", "a+b")}, []pb.Op{pb.Op_OP_ADD}, rowCurrent},
 		"removed, but present": {[]string{event("ObjectRemoved:Delete", "photos", "a+b")}, []pb.Op{pb.Op_OP_ADD},
-			rowReturned},
+			rowStillPresent},
 		"gone": {[]string{event("ObjectRemoved:Delete", "photos", "gone")}, []pb.Op{pb.Op_OP_DELETE},
-			rowGone},
-		"gone before it was seen": {[]string{event("ObjectCreated:Put", "photos", "gone")}, nil, rowNever},
+			rowRemoved},
+		"gone before it was seen": {[]string{event("ObjectCreated:Put", "photos", "gone")}, nil, rowAbsent},
 		"irrelevant":              {[]string{event("ObjectTagging:Put", "unknown", "x")}, nil, rowIrrelevant},
 		"no item's key":           {[]string{event("ObjectRemoved:Delete", "own", ".millrace/marker.json")}, nil, rowNoItem},
 		"nothing":                 {nil, nil, ""},
@@ -144,7 +144,7 @@ func TestHandleSplits(t *testing.T) {
 		t.Fatalf("got %v, %v, rows %v", out, err, w.rows)
 	}
 	if w.store.Count("Stat") != 0 {
-		t.Error("it looked")
+		t.Error("it queried the store")
 	}
 	for i, want := range []string{"photos/a", "unknown/b"} {
 		if m := out[i]; string(m.Key) != want || m.Topic != schemas.Foreign("events") || m.Body != nil {
@@ -163,7 +163,7 @@ func TestHandleSplits(t *testing.T) {
 
 // A failure is an error of its class, never a Change.
 func TestHandleFaults(t *testing.T) {
-	away := retry.Unavailable(errors.New("store away"))
+	unavailable := retry.Unavailable(errors.New("store unavailable"))
 	created, removed := event("ObjectCreated:Put", "photos", "a"), event("ObjectRemoved:Delete", "photos", "gone")
 	for name, tt := range map[string]struct {
 		fault storagetest.Fault
@@ -172,8 +172,9 @@ func TestHandleFaults(t *testing.T) {
 	}{
 		"stat failed":                       {storagetest.Fault{Method: "Stat"}, created, retry.Transient},
 		"stat was done and reported failed": {storagetest.Fault{Method: "Stat", Applied: true}, created, retry.Transient},
-		"store away":                        {storagetest.Fault{Method: "Stat", Err: away}, created, retry.ClassUnavailable},
-		"absence, marker not read":          {storagetest.Fault{Method: "Marker"}, removed, retry.ClassUnavailable},
+		"store unavailable": {storagetest.Fault{Method: "Stat", Err: unavailable}, created,
+			retry.ClassUnavailable},
+		"absence, marker not read": {storagetest.Fault{Method: "Marker"}, removed, retry.ClassUnavailable},
 		"absence, marker missing": {storagetest.Fault{Method: "Marker", Err: storage.ErrNoMarker}, removed,
 			retry.ClassUnavailable},
 		"absence, marker of another": {storagetest.Fault{Method: "Marker",

@@ -1,6 +1,7 @@
 // Package hint converts hints into Changes. A hint says that something may have happened to a copy. It comes from a
 // notification of an object store or from a watched directory. Hints can be out of order, duplicated, late or lost, and
-// their sizes can be wrong. So a hint only says where to look: the Change describes the state that the store shows.
+// their sizes can be wrong. So a hint only names a copy to observe: the Change describes the state that the store
+// shows.
 //
 // A Change for a hint has the same id as any other Change that reports the same content, so that publishing it twice is
 // idempotent. A delete is published only after a hint of a removal, and only if the store's marker was read after the
@@ -55,37 +56,38 @@ type Observation struct {
 	Object  storage.Object // set if Present
 	// Resolution is the resolution of the store's times.
 	Resolution time.Duration
-	// Received is when the hint was received first; it stays the same on redelivery. Now is when the store was queried.
+	// Received is the time at which the hint was received first; it stays the same on redelivery. Now is the time at
+	// which the store was queried.
 	Received, Now time.Time
 }
 
 // A Row is a row of the decision table of Decide.
 type Row string
 
-// The rows. They depend on the kind of the hint and on the state of the copy:
-//
-//	irrelevant                          no Change; the store is not queried
-//	created, present, that content      ADD, with sequencer and user
-//	created, present, another content   ADD of the current content, whose writer is unknown
-//	other, present                      ADD of the current content
-//	removed, present                    ADD of the current content: it was written again, or an older version was deleted
-//	removed, absent                     DELETE, at the time of the hint, with sequencer and user
-//	created or other, absent            no Change: the removal has a hint of its own
-//	a key that is not of an item        no Change; the store is not queried
+// The rows. They depend on the kind of the hint and on the observed state of the copy; their names are label values of
+// the metric millrace_ingest_hints_total.
 const (
-	rowIrrelevant Row = "aside"
-	rowTold       Row = "told"
-	rowMovedOn    Row = "moved on"
-	rowOther      Row = "other"
-	rowReturned   Row = "returned"
-	rowGone       Row = "gone"
-	rowNever      Row = "never seen"
-	rowNoItem     Row = "no item"
+	// An irrelevant hint: no Change; the store is not queried.
+	rowIrrelevant Row = "irrelevant"
+	// Created, and the content is present: ADD, with sequencer and user.
+	rowCurrent Row = "current"
+	// Created, and another content is present: ADD of that content, with an unknown writer.
+	rowReplaced Row = "replaced"
+	// Other, and present: ADD of the current content.
+	rowOther Row = "other"
+	// Removed, and present: ADD of the current content. It was written again, or an older version was deleted.
+	rowStillPresent Row = "still_present"
+	// Removed, and absent: DELETE, at the time of the hint, with sequencer and user.
+	rowRemoved Row = "removed"
+	// Created or other, and absent: no Change. The removal has a hint of its own.
+	rowAbsent Row = "absent"
+	// The key is not that of an item: no Change; the store is not queried.
+	rowNoItem Row = "no_item"
 )
 
 // Rows returns all rows.
 func Rows() []Row {
-	return []Row{rowIrrelevant, rowTold, rowMovedOn, rowOther, rowReturned, rowGone, rowNever, rowNoItem}
+	return []Row{rowIrrelevant, rowCurrent, rowReplaced, rowOther, rowStillPresent, rowRemoved, rowAbsent, rowNoItem}
 }
 
 // A Decision is the result of Decide. Change is nil if there is nothing to publish.
@@ -102,9 +104,9 @@ const maxFuture = 5 * time.Minute
 func Decide(c schemas.Copy, h Hint, s Observation) (Decision, error) {
 	d := Decision{Row: rowOf(h, s)}
 	switch d.Row {
-	case rowIrrelevant, rowNever:
+	case rowIrrelevant, rowAbsent:
 		return d, nil
-	case rowGone:
+	case rowRemoved:
 		d.Change = record.Delete(c, storage.Deleted{Object: storage.Object{Size: storage.UnknownSize},
 			Time: removalTime(h, s)})
 	default:
@@ -116,7 +118,7 @@ func Decide(c schemas.Copy, h Hint, s Observation) (Decision, error) {
 			h.Event, c, at.Format(time.RFC3339Nano), maxFuture))
 	}
 	ch.Origin, ch.Agent = pb.Origin_ORIGIN_NOTIFICATION, "notification/"+h.Vendor
-	if d.Row == rowTold || d.Row == rowGone {
+	if d.Row == rowCurrent || d.Row == rowRemoved {
 		ch.Sequence, ch.User = h.Sequence, h.User
 	}
 	ch.Evidence = evidence(h)
@@ -129,17 +131,17 @@ func rowOf(h Hint, s Observation) Row {
 	case h.Kind == Irrelevant:
 		return rowIrrelevant
 	case !s.Present && h.Kind == Removed:
-		return rowGone
+		return rowRemoved
 	case !s.Present:
-		return rowNever
+		return rowAbsent
 	case h.Kind == Removed:
-		return rowReturned
+		return rowStillPresent
 	case h.Kind == Other:
 		return rowOther
 	case !h.matches(s.Object):
-		return rowMovedOn
+		return rowReplaced
 	}
-	return rowTold
+	return rowCurrent
 }
 
 // matches reports whether a hint can be about the content of o. It compares versions and ETags if both have them.
@@ -168,7 +170,7 @@ func removalTime(h Hint, s Observation) time.Time {
 	return at
 }
 
-// evidence returns the statements of the hint itself, for the Change.
+// evidence returns the event, time and version that the hint itself reports, for the Change.
 func evidence(h Hint) map[string]string {
 	e := map[string]string{}
 	if h.Event != "" {

@@ -30,7 +30,7 @@ func NewObserver(stores Stores) *Observer { return &Observer{stores: stores} }
 func (l *Observer) Observe(ctx context.Context, c schemas.Copy) (Observation, error) {
 	store, ok := l.stores.Store(c.Account, c.Store)
 	if !ok {
-		return Observation{}, retry.Permanent(fmt.Errorf("look at %s: account %q has no store %q", c, c.Account, c.Store))
+		return Observation{}, retry.Permanent(fmt.Errorf("observe %s: account %q has no store %q", c, c.Account, c.Store))
 	}
 	o, err := store.Stat(ctx, c.Space, c.Item)
 	now := time.Now()
@@ -39,7 +39,7 @@ func (l *Observer) Observe(ctx context.Context, c schemas.Copy) (Observation, er
 	case err == nil:
 		return s, nil
 	case !errors.Is(err, storage.ErrNotFound) && !errors.Is(err, storage.ErrNoSpace):
-		return Observation{}, fmt.Errorf("look at %s: %w", c, err)
+		return Observation{}, fmt.Errorf("observe %s: %w", c, err)
 	}
 	if err := l.markers.Confirm(ctx, schemas.Key(c.Account, c.Store), store, now); err != nil {
 		err = fmt.Errorf("confirm that %s is absent: %w", c, err)

@@ -33,8 +33,8 @@ func newQueue(quiet time.Duration, limit int) *queue {
 }
 
 // add adds a path or updates it. A file that was created and removed is examined like any other, since it may have
-// replaced a file of the same name. fits is false if the queue is full; first then reports that this is the first path
-// that was dropped since paths were taken.
+// replaced a file of the same name. fits is false if the queue is full and the path is dropped; first then reports
+// whether it is the first path dropped since paths were taken.
 func (q *queue) add(path string, now time.Time, gone bool) (fits, first bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

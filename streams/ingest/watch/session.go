@@ -49,7 +49,7 @@ func (w *Watch) newSession(notify *notifier) *session {
 	return &session{Watch: w, notify: notify, dirs: map[string]int{}, paths: map[int]string{}}
 }
 
-// A coverage is the time up to which all changes in a root are published, except those in deferred directories. The
+// A coverage says that all changes in a root up to a time are published, except those in deferred directories. The
 // zero value covers nothing.
 type coverage struct {
 	root     fs.FileInfo
@@ -136,7 +136,7 @@ func (s *session) tick(ctx context.Context) error {
 		return err
 	case err != nil: // the state of the root is unknown: keep watching
 		if !s.rootUnknown && ctx.Err() == nil {
-			s.log.Warn("retry root: it cannot be examined now", "root", s.cfg.Root, "err", err, "again", s.cfg.recheck)
+			s.log.Warn("retry root: it cannot be examined now", "root", s.cfg.Root, "err", err, "retry_after", s.cfg.recheck)
 		}
 		s.rootUnknown = true
 		return nil

@@ -41,7 +41,7 @@ type walk struct {
 	wake     chan struct{}
 
 	files        []pendingPath // this and all that follows belong to the goroutine of run
-	count        struct{ directories, seen, looked int64 }
+	count        struct{ directories, seen, examined int64 }
 	started      time.Time
 	lastProgress time.Time
 }
@@ -64,7 +64,7 @@ func newWalk(s *session, from coverage) *walk {
 	return w
 }
 
-// readDir has a new directory read.
+// readDir schedules the read of a new directory.
 func (w *walk) readDir(path string) { w.push(pendingDir{path: path, all: true}) }
 
 func (w *walk) push(d pendingDir) {
@@ -84,7 +84,7 @@ func (w *walk) busy() bool {
 	return w.active || len(w.stack) > 0
 }
 
-// readDeferred has the deferred directories read that have waited long enough.
+// readDeferred schedules the reads of the deferred directories that have waited long enough.
 func (w *walk) readDeferred(now time.Time) {
 	var due []pendingDir
 	w.mu.Lock()
@@ -143,8 +143,8 @@ func sinceText(t time.Time) string {
 }
 
 func (w *walk) progressAttrs() []any {
-	return []any{"root", w.s.cfg.Root, "directories", w.count.directories, "files", w.count.seen, "looked", w.count.looked,
-		"took", time.Since(w.started).Round(time.Millisecond)}
+	return []any{"root", w.s.cfg.Root, "directories", w.count.directories, "files", w.count.seen,
+		"examined", w.count.examined, "took", time.Since(w.started).Round(time.Millisecond)}
 }
 
 // read watches and reads a directory, and examines its files.
@@ -335,8 +335,8 @@ func (w *walk) examineFiles(ctx context.Context) error {
 	return nil
 }
 
-func (w *walk) logProgress(looked int64) {
-	w.count.looked += looked
+func (w *walk) logProgress(examined int64) {
+	w.count.examined += examined
 	if now := time.Now(); now.Sub(w.lastProgress) >= progressInterval {
 		w.lastProgress = now
 		w.s.log.Info("report walk progress", w.progressAttrs()...)

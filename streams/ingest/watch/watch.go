@@ -3,8 +3,8 @@
 //
 // The tree is walked at the start, and again after the kernel has dropped events or too many paths have waited. Every
 // file that a walk finds is a hint too, and its Change has the same id as any other Change that reports the same
-// content. The first walk examines all files. A later walk examines the files that have changed since the last time up
-// to which everything was published.
+// content. The first walk examines all files. A later walk examines only the files that have changed since a time at
+// which all earlier changes were published.
 //
 // A walk cannot find deletes. The delete of a file is missed for good if it happens while the tree is not watched, if
 // its event was dropped, or if the whole directory was removed or moved away. If the root is missing or belongs to
@@ -30,11 +30,6 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A Publisher publishes messages and waits until all of them are acknowledged.
-type Publisher interface {
-	Publish(ctx context.Context, msgs ...schemas.Message) error
-}
-
 // Config holds the settings of a Watch. Zero values mean the defaults in brackets.
 type Config struct {
 	Account, Store string
@@ -59,16 +54,16 @@ type Watch struct {
 	cfg   Config
 	look  *hint.Observer
 	store hint.Stores
-	out   Publisher
+	out   schemas.Publisher
 	count func(hint.Row)
 	log   *slog.Logger
 	queue *queue
 }
 
 // New returns a Watch. It calls count, if not nil, with the row of each hint.
-func New(cfg Config, stores hint.Stores, out Publisher, count func(hint.Row), log *slog.Logger) (*Watch, error) {
+func New(cfg Config, stores hint.Stores, out schemas.Publisher, count func(hint.Row), log *slog.Logger) (*Watch, error) {
 	if cfg.Root == "" || cfg.ItemAt == nil || stores == nil || out == nil || log == nil {
-		return nil, errors.New("watch: root, names, stores, publisher or log are missing")
+		return nil, errors.New("watch: root, ItemAt, stores, publisher or log are missing")
 	}
 	cfg.quiet = cmp.Or(cfg.quiet, time.Second)
 	cfg.Limit = cmp.Or(cfg.Limit, 100_000)
@@ -97,7 +92,7 @@ func (w *Watch) Run(ctx context.Context) error {
 			}
 			if err != nil && gctx.Err() == nil {
 				w.log.Warn("stop watching: deletes are missed until the root is back; then the tree is walked",
-					"root", w.cfg.Root, "err", err, "again", w.cfg.recheck)
+					"root", w.cfg.Root, "err", err, "retry_after", w.cfg.recheck)
 			}
 			_ = retry.Sleep(gctx, w.cfg.recheck) // only ctx ends it early
 		}

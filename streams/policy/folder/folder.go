@@ -26,11 +26,6 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A Publisher publishes messages and waits until all of them are acknowledged.
-type Publisher interface {
-	Publish(ctx context.Context, messages ...schemas.Message) error
-}
-
 // Config holds the settings of a Folder.
 type Config struct {
 	// Dir is the path of the folder; empty if there is none.
@@ -46,7 +41,7 @@ type Deps struct {
 	// Registry and Board apply the records of the topics policies and incidents.
 	Registry  *policy.Registry
 	Board     *incident.Board
-	Publisher Publisher
+	Publisher schemas.Publisher
 	// Unreadable returns the subjects of the incidents of the records of an account's policy that cannot be decoded.
 	Unreadable func(account string) []incident.Subject
 	Log        *slog.Logger

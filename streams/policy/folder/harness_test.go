@@ -1,7 +1,6 @@
 package folder
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/incident"
@@ -86,7 +86,7 @@ type process struct {
 	site     *site
 	registry *policy.Registry
 	board    *incident.Board
-	log      lines
+	log      logtest.Lines
 }
 
 func (p *process) receive(r record) {
@@ -124,7 +124,7 @@ func (s *site) late(dir string, accounts map[string][]policy.Store) *process {
 	})
 	p.board = incident.NewBoard(s, slog.New(slog.DiscardHandler))
 	p.Folder = New(Config{Dir: dir, Accounts: accounts}, Deps{Registry: p.registry, Board: p.board, Publisher: s,
-		Unreadable: func(string) []incident.Subject { return nil }, Log: slog.New(slog.NewTextHandler(&p.log, nil))})
+		Unreadable: func(string) []incident.Subject { return nil }, Log: p.log.Log()})
 	return p
 }
 
@@ -204,24 +204,10 @@ func ofAcme(t *testing.T, content string) (dir string, write func(content string
 	return dir, func(content string) { writeFile("acme-duplication-policy.yaml", content) }
 }
 
-// lines is a log.
-type lines struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(b)
-}
-
 // logged checks how often the log has a text.
 func (p *process) logged(text string, n int) {
 	p.site.t.Helper()
-	p.log.mu.Lock()
-	defer p.log.mu.Unlock()
-	if got := strings.Count(p.log.buf.String(), text); got != n {
+	if got := p.log.Count(text); got != n {
 		p.site.t.Errorf("the log has %q %d times, want %d", text, got, n)
 	}
 }

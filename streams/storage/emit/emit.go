@@ -40,13 +40,6 @@ import (
 	"github.com/millrace/millrace/streams/storage/outbox"
 )
 
-// A Publisher publishes messages and returns when they are acknowledged; *kafka.Producer implements it. A
-// Store publishes one Change per call, to the topic changes. A permanent error (retry.Permanent) means that
-// the message will never be accepted; any other error is retried.
-type Publisher interface {
-	Publish(ctx context.Context, messages ...schemas.Message) error
-}
-
 // ErrNotPublished is wrapped by the error of a mutation that was applied before its Change could be
 // published.
 var ErrNotPublished = errors.New("mutation was done but is not published yet")
@@ -88,7 +81,7 @@ type Config struct {
 type Store struct {
 	inner    storage.Store
 	cfg      Config
-	out      Publisher
+	out      schemas.Publisher
 	log      *slog.Logger
 	counters *counters
 	// largestFields has the fields that a store fills in, each at its maximum size.
@@ -116,10 +109,11 @@ type Store struct {
 
 var _ storage.Store = (*Store)(nil)
 
-// New returns a Store around inner, which it does not close. Changes that the outbox holds from an earlier
-// process are published by Run or Flush. An outbox serves one Store: New refuses an outbox.File that serves another
-// Store or holds changes of another account or store.
-func New(inner storage.Store, cfg Config, out Publisher) (*Store, error) {
+// New returns a Store around inner, which it does not close. The Store publishes one Change per call of out, to the
+// topic changes; a permanent error of out rejects the Change, and any other error is retried. Changes that the outbox
+// holds from an earlier process are published by Run or Flush. An outbox serves one Store: New refuses an outbox.File
+// that serves another Store or holds changes of another account or store.
+func New(inner storage.Store, cfg Config, out schemas.Publisher) (*Store, error) {
 	if inner == nil || out == nil || cfg.Account == "" || cfg.Store == "" {
 		return nil, errors.New("emit: store, publisher, account and store id are required")
 	}

@@ -39,12 +39,12 @@ func (l *logRecorder) Handle(_ context.Context, r slog.Record) error {
 // A persistent failure is logged when it begins, and again whenever the number of failures has doubled: the
 // log of the last hours shows it, and it does not fill the disk.
 func TestPersistentFailureIsLoggedAgain(t *testing.T) {
-	away := func(w *world) { w.topic.set(func(*pb.Change) (bool, error) { return false, errUnavailable }) }
+	unavailable := func(w *world) { w.topic.set(func(*pb.Change) (bool, error) { return false, errUnavailable }) }
 	for name, tt := range map[string]struct {
 		text string
 		fail func(w *world, d *outboxtest.Disk)
 	}{
-		"publishing": {"retry publish later", func(w *world, _ *outboxtest.Disk) { away(w) }},
+		"publishing": {"retry publish later", func(w *world, _ *outboxtest.Disk) { unavailable(w) }},
 		"a publisher that hangs": {"stop waiting for acknowledgements", func(w *world, _ *outboxtest.Disk) {
 			w.s.out = publisher(func(ctx context.Context, _ *pb.Change) error {
 				<-ctx.Done()

@@ -26,8 +26,8 @@ func (v verdict) String() string { return [verdicts]string{"not_done", "done", "
 
 // judge decides whether an intent was carried out, from the state before it, the streamed content and the
 // state observed now; nil means absent. It assumes that no other program writes to the store; if the
-// observed state shows that one did, the verdict is undecided. Of can it uses UniqueVersions and
-// FoldsPropertyCase.
+// observed state shows that one did, the verdict is undecided. It uses UniqueVersions and FoldsPropertyCase of
+// can.
 func judge(in outbox.Mutation, observed *pb.Change, can storage.Capabilities) verdict {
 	op, before := in.Draft.GetOp(), in.Before
 	content := compareContent(before, observed, can.UniqueVersions)

@@ -58,7 +58,7 @@ type flakyPublisher struct{ log *storagetest.Journal }
 func (p flakyPublisher) Publish(_ context.Context, messages ...schemas.Message) error {
 	c := messages[0].Body.(*pb.Change)
 	if time.Now().UnixMilli()%60 < 20 && os.Getenv(drainEnv) == "" {
-		return errors.New("away")
+		return errors.New("unavailable")
 	}
 	return p.log.Add(published{
 		c.GetId(), c.GetOp().String(), c.GetItem(), c.GetVersion(), c.GetMediaType(), c.GetOrigin().String(),

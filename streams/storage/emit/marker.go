@@ -10,8 +10,8 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// checkMarker returns an error unless the store's marker was read, and was right, in a reading that began
-// at since or later.
+// checkMarker returns an error unless a read of the store's marker that began at since or later found the right
+// marker.
 func (s *Store) checkMarker(ctx context.Context, since time.Time) error {
 	if s.cfg.Unmarked {
 		return nil
@@ -22,8 +22,8 @@ func (s *Store) checkMarker(ctx context.Context, since time.Time) error {
 	return nil
 }
 
-// checkAbsence returns an error if before is nil but the store does not show its marker now: the absence
-// would be taken as proof that nothing was changed.
+// checkAbsence returns an error if the item was absent (before is nil) and the marker cannot be confirmed now:
+// the absence would be taken as proof that nothing was changed.
 func (s *Store) checkAbsence(ctx context.Context, before *pb.Change) error {
 	if before != nil {
 		return nil
@@ -31,8 +31,8 @@ func (s *Store) checkAbsence(ctx context.Context, before *pb.Change) error {
 	return storage.NotApplied(s.checkMarker(ctx, time.Now()))
 }
 
-// confirmAbsence returns err, or the marker's error if err reports an absence and the store does not show
-// its marker now.
+// confirmAbsence returns err. If err reports an absence and the marker cannot be confirmed now, it returns the
+// marker's error instead.
 func (s *Store) confirmAbsence(ctx context.Context, err error) error {
 	if !errors.Is(err, storage.ErrNotFound) && !errors.Is(err, storage.ErrNoSpace) {
 		return err

@@ -36,7 +36,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		publishes:  counter("publishes_total", "Attempts to publish a Change.", "result"),
 		resolved:   counter("resolved_total", "Mutations of unknown outcome that were resolved.", "outcome"),
-		rejections: counter("aside_total", "Changes that the publisher rejected permanently."),
+		rejections: counter("rejected_total", "Changes that the publisher rejected permanently."),
 		fsync: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "millrace", Subsystem: "emit", Name: "fsync_seconds",
 			Help:    "Duration of the outbox's fsyncs.",
@@ -47,8 +47,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			bytes: desc("outbox_bytes", "Bytes of mutations in the outbox."),
 			oldest: desc("outbox_oldest_seconds",
 				"Age of the oldest pending mutation without a call in progress; 0 if there is none."),
-			undecided: desc("outbox_undecided", "Reports of mutations of undecided outcome."),
-			rejected:  desc("outbox_aside", "Reports of Changes that the publisher rejected permanently."),
+			undecided: desc("outbox_undecided",
+				"Reports of mutations for which the store's state proves neither that they were applied nor that they were not."),
+			rejected: desc("outbox_rejected", "Reports of Changes that the publisher rejected permanently."),
 		},
 	}
 	reg.MustRegister(m.publishes, m.resolved, m.rejections, m.fsync, m)

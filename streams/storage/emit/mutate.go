@@ -39,7 +39,7 @@ func (s *Store) Put(
 			if obj, err = s.inner.Put(ctx, space, item, r, o); err != nil {
 				return nil, err
 			}
-			c := putChange(in.Draft, obj)
+			c := completed(in.Draft, record.Content(schemas.CopyOf(in.Draft), obj))
 			if in.Streamed != nil {
 				// Only the digests computed from the stream, not those that the caller declared.
 				c.Digests = maps.Clone(in.Streamed.Digests)
@@ -70,13 +70,6 @@ func (s *Store) verifyAndRecord(
 	}
 }
 
-// putChange returns the Change of a mutation after which the item is o.
-func putChange(draft *pb.Change, o storage.Object) *pb.Change {
-	c := attributed(draft, record.Content(schemas.CopyOf(draft), o))
-	c.Op = draft.GetOp()
-	return c
-}
-
 // SetProperties implements storage.Store. It emits SET_PROPERTIES.
 func (s *Store) SetProperties(
 	ctx context.Context, space, item string, p storage.Properties, c storage.Condition,
@@ -93,7 +86,7 @@ func (s *Store) SetProperties(
 			if obj, err = s.inner.SetProperties(ctx, space, item, p, c); err != nil {
 				return nil, err
 			}
-			return s.stampNow(putChange(in.Draft, obj)), nil
+			return s.stampNow(completed(in.Draft, record.Content(schemas.CopyOf(in.Draft), obj))), nil
 		})
 	})
 	return obj, err
@@ -112,15 +105,17 @@ func (s *Store) Delete(ctx context.Context, space, item string, o storage.Delete
 			if d, err = s.inner.Delete(ctx, space, item, o); err != nil {
 				return nil, err
 			}
-			return attributed(in.Draft, record.Delete(schemas.CopyOf(in.Draft), d)), nil
+			return completed(in.Draft, record.Delete(schemas.CopyOf(in.Draft), d)), nil
 		})
 	})
 	return d, err
 }
 
-// attributed copies user, agent, origin and sequence from draft to c.
-func attributed(draft, c *pb.Change) *pb.Change {
-	c.User, c.Agent, c.Origin, c.Sequence = draft.GetUser(), draft.GetAgent(), draft.GetOrigin(), draft.GetSequence()
+// completed makes c, the state after a mutation, the Change of the mutation: op, user, agent, origin and sequence are
+// those of its draft.
+func completed(draft, c *pb.Change) *pb.Change {
+	c.Op, c.User, c.Agent = draft.GetOp(), draft.GetUser(), draft.GetAgent()
+	c.Origin, c.Sequence = draft.GetOrigin(), draft.GetSequence()
 	return c
 }
 

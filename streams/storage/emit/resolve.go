@@ -142,7 +142,8 @@ func (s *Store) dropOrphan(m *mutation) {
 	m.queue.orphans = slices.DeleteFunc(m.queue.orphans, func(x *mutation) bool { return x == m })
 }
 
-// reportUndecided reports and logs an intent that the store's state does not decide. c is that state.
+// reportUndecided reports and logs a mutation for which the store's state, c, does not prove that it was applied or
+// not.
 func (s *Store) reportUndecided(in outbox.Mutation, c *pb.Change) error {
 	in.Change = c
 	if err := s.cfg.Outbox.Report(in, nil); err != nil {
@@ -210,16 +211,14 @@ func (s *Store) changeOf(v verdict, in outbox.Mutation, observed *pb.Change, at 
 
 // carriedOutChange returns the Change of an intent that was carried out.
 func (s *Store) carriedOutChange(in outbox.Mutation, observed *pb.Change, at time.Time) *pb.Change {
-	switch op := in.Draft.GetOp(); op {
+	switch in.Draft.GetOp() {
 	case pb.Op_OP_DELETE:
-		return attributed(in.Draft, s.deletionChange(in.Before, at))
+		return completed(in.Draft, s.deletionChange(in.Before, at))
 	case pb.Op_OP_SET_PROPERTIES:
-		c := attributed(in.Draft, proto.CloneOf(observed))
-		c.Op = op
-		return s.stampFrom(at, c)
+		return s.stampFrom(at, completed(in.Draft, proto.CloneOf(observed)))
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE:
-		c := attributed(in.Draft, proto.CloneOf(observed))
-		c.Op, c.Digests = op, maps.Clone(in.Streamed.Digests)
+		c := completed(in.Draft, proto.CloneOf(observed))
+		c.Digests = maps.Clone(in.Streamed.Digests)
 		return c
 	}
 	return s.stampFrom(at, proto.CloneOf(in.Draft))

@@ -253,7 +253,7 @@ func TestStoreUnavailableAtStart(t *testing.T) {
 			t.Errorf("got %v, %d left, want the known Changes", got, w.held())
 		}
 		if err := w.putItem("unknown", "2"); !errors.Is(err, storagetest.ErrFault) {
-			t.Errorf("the next mutation: got %v, want that the store is away", err)
+			t.Errorf("the next mutation: got %v, want that the store is unavailable", err)
 		}
 		if got := w.s.oldestAge(); got < time.Minute {
 			t.Errorf("oldest age %v, want a minute at least", got)
@@ -269,8 +269,8 @@ func TestStoreUnavailableAtStart(t *testing.T) {
 			"millrace_emit_resolved_total acme done 1": 1, "millrace_emit_resolved_total acme not_done 1": 0,
 			"millrace_emit_resolved_total acme undecided 1": 0, "millrace_emit_outbox_depth acme 1": 0,
 			"millrace_emit_outbox_bytes acme 1": 0, "millrace_emit_outbox_oldest_seconds acme 1": 0,
-			"millrace_emit_outbox_aside acme 1": 0, "millrace_emit_outbox_undecided acme 1": 0,
-			"millrace_emit_aside_total acme 1":        0,
+			"millrace_emit_outbox_rejected acme 1": 0, "millrace_emit_outbox_undecided acme 1": 0,
+			"millrace_emit_rejected_total acme 1":     0,
 			"millrace_emit_publishes_total acme ok 1": 2, "millrace_emit_publishes_total acme failed 1": 0,
 		} {
 			if is, ok := got[name]; !ok || is != want {

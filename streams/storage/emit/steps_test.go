@@ -107,7 +107,7 @@ func play(ctx context.Context, s *Store, out *topic) {
 	putAs("a", "2", "y/1") // the same bytes, with other properties
 	put("a", "2")
 	_, _ = s.SetProperties(ctx, sp, "a", storage.Properties{MediaType: "x/1"}, storage.Condition{})
-	away := out.fail
+	unavailable := out.fail
 	out.set(func(c *pb.Change) (bool, error) { return false, errUnavailable })
 	put("b", "1")
 	_, _ = s.Delete(ctx, sp, "a", storage.DeleteOptions{})
@@ -116,7 +116,7 @@ func play(ctx context.Context, s *Store, out *topic) {
 	putAs("b", "2", "y/2")
 	_, _ = s.SetProperties(ctx, sp, "b", storage.Properties{MediaType: "x/2"}, storage.Condition{})
 	_ = s.CreateSpace(ctx, storage.Space{Name: "new"})
-	out.set(away)
+	out.set(unavailable)
 	put("c", "1")
 	_ = s.Flush(ctx)
 	_ = s.DeleteSpace(ctx, "new")

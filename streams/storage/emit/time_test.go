@@ -10,11 +10,13 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/outbox"
+	"github.com/millrace/millrace/streams/storage/record"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
@@ -32,7 +34,7 @@ func TestNoChangeIsDatedAhead(t *testing.T) {
 			must(w.t, retry.Sleep(w.t.Context(), time.Second))
 			for range n {
 				in := outbox.Mutation{Draft: w.s.draft(w.t.Context(), pb.Op_OP_DELETE, sp, "a"), Began: time.Now()}
-				in.Before = putChange(in.Draft, o)
+				in.Before = completed(in.Draft, record.Content(schemas.CopyOf(in.Draft), o))
 				_, err := w.s.cfg.Outbox.Intend(w.t.Context(), in)
 				must(w.t, err)
 			}

@@ -13,7 +13,7 @@ import (
 )
 
 // Expire removes files that were in quarantine for long enough. Newer ones and files of other programs stay.
-func TestTidy(t *testing.T) {
+func TestExpire(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	s := open(t, Config{now: func() time.Time { return now }})
 	ctx := t.Context()
@@ -46,7 +46,7 @@ func TestTidy(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(s.cfg.Root, quarantineDir, "0-notes"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	tidy := func(before time.Time, want storage.Expired, a, b string) {
+	expire := func(before time.Time, want storage.Expired, a, b string) {
 		t.Helper()
 		var reported storage.Expired
 		done, err := s.Expire(ctx, storage.ExpireOptions{RetainedBefore: before, Each: func(more storage.Expired) {
@@ -65,16 +65,16 @@ func TestTidy(t *testing.T) {
 			}
 		}
 	}
-	tidy(time.Time{}, storage.Expired{}, "one,second", "of b")
-	tidy(time.Date(2026, 3, 1, 12, 30, 0, 0, time.UTC), storage.Expired{Retained: 1, Bytes: 3}, "second", "of b")
+	expire(time.Time{}, storage.Expired{}, "one,second", "of b")
+	expire(time.Date(2026, 3, 1, 12, 30, 0, 0, time.UTC), storage.Expired{Retained: 1, Bytes: 3}, "second", "of b")
 	ended, end := context.WithCancel(ctx)
 	end()
 	done, err := s.Expire(ended, storage.ExpireOptions{RetainedBefore: now.Add(time.Hour)})
 	if !errors.Is(err, context.Canceled) || done != (storage.Expired{}) {
 		t.Errorf("when it is to stop: %+v, %v", done, err)
 	}
-	tidy(now.Add(-time.Hour), storage.Expired{Retained: 1, Bytes: 4}, "second", "")
-	tidy(now.Add(time.Hour), storage.Expired{Retained: 1, Bytes: 6}, "", "")
+	expire(now.Add(-time.Hour), storage.Expired{Retained: 1, Bytes: 4}, "second", "")
+	expire(now.Add(time.Hour), storage.Expired{Retained: 1, Bytes: 6}, "", "")
 	left, err := filepath.Glob(filepath.Join(s.cfg.Root, quarantineDir, "*"))
 	if err != nil || len(left) != 2 {
 		t.Errorf("left are %q (%v), want the days of others", left, err)

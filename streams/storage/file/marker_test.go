@@ -17,9 +17,9 @@ func mutations(ctx context.Context, s *Store) map[string]error {
 	_, put := s.Put(ctx, sp, "a", strings.NewReader("x"), storage.PutOptions{Size: storage.UnknownSize})
 	_, set := s.SetProperties(ctx, sp, "a", storage.Properties{}, storage.Condition{})
 	_, del := s.Delete(ctx, sp, "a", storage.DeleteOptions{})
-	_, tidy := s.Expire(ctx, storage.ExpireOptions{RetainedBefore: s.now()})
+	_, expire := s.Expire(ctx, storage.ExpireOptions{RetainedBefore: s.now()})
 	return map[string]error{
-		"Put": put, "SetProperties": set, "Delete": del, "Tidy": tidy,
+		"Put": put, "SetProperties": set, "Delete": del, "Expire": expire,
 		"CreateSpace": s.CreateSpace(ctx, storage.Space{Name: "new"}),
 		"SetSpace":    s.SetSpace(ctx, storage.Space{Name: sp}), "DeleteSpace": s.DeleteSpace(ctx, sp),
 	}

@@ -92,7 +92,7 @@ func (s *Store) stream(ctx context.Context, t *temp, r io.Reader, o storage.PutO
 		}
 	}
 	if err != io.EOF { //nolint:errorlint // an error that wraps EOF means a broken stream
-		return nil, fmt.Errorf("read what is put: %w", err)
+		return nil, fmt.Errorf("read the bytes to put: %w", err)
 	}
 	return o.Accept(h.Sum(), h.Size())
 }

@@ -142,7 +142,7 @@ func TestPutIsLaterThanLooks(t *testing.T) {
 				must(t, w.commit(t.Context()))
 				return seen
 			},
-			"after a person removed the file": func(t *testing.T, s, other *Store) time.Time {
+			"after an operator removed the file": func(t *testing.T, s, other *Store) time.Time {
 				put(t, s, "a", "one")
 				w := began(t, s, "a")
 				must(t, os.Remove(filepath.Join(s.cfg.Root, sp, "a")))

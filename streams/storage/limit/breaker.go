@@ -275,7 +275,7 @@ func (b *Breaker) transition(next machine, now time.Time, err error) {
 		if errors.Is(err, storage.ErrCredentials) {
 			do = "check the store's credentials in the configuration; operations continue when it accepts them"
 		}
-		b.log.Warn("open breaker", "err", err, "since", b.since, "until", b.until, "advice", do)
+		b.log.Warn("open breaker", "err", err, "since", b.since, "until", b.until, "remedy", do)
 	}
 	b.entered[next.state]++
 	if next.state == Open {

@@ -156,7 +156,7 @@ func TestLife(t *testing.T) {
 		if !strings.Contains(log.String(), "refused=5") {
 			t.Errorf("the log does not count the refused operations:\n%s", log.String())
 		}
-		if want := []string{"WARN", "INFO"}; !slices.Equal(levels, want) { // one line for each change that a person sees
+		if want := []string{"WARN", "INFO"}; !slices.Equal(levels, want) { // one line for each change that an operator sees
 			t.Errorf("log: got %q, want %q\n%s", levels, want, log.String())
 		}
 	})

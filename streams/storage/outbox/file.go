@@ -18,7 +18,7 @@ import (
 type Config struct {
 	// Dir is a directory for this outbox only; it is created if needed.
 	Dir string
-	// Limit bounds the bytes of pending mutations and reports [1 GiB]; at the limit, mutations are refused.
+	// Limit bounds the bytes of pending mutations and reports [1 GiB]; at the limit, new mutations are refused.
 	// Disk usage may exceed it by a quarter plus two segments. A pending Change takes about 550 bytes of
 	// memory and at least 300 on disk: set a lower limit if memory is scarce.
 	Limit int64
@@ -35,7 +35,7 @@ type Config struct {
 // records when Safe returns; concurrent callers share one fsync. Records survive the death of the process
 // as soon as they are written, and a crash of the machine as soon as they are synced.
 //
-// One process at a time can open it. Reports are in undecided.jsonl and aside.jsonl, one JSON object per
+// One process at a time can open it. Reports are in undecided.jsonl and rejected.jsonl, one JSON object per
 // line. The files may be moved away at any time; the field change is in the format that the other producers
 // of Changes accept.
 type File struct {
@@ -52,12 +52,12 @@ type File struct {
 	owner string
 	// observer is called with the duration of each fsync; may be nil.
 	observer func(time.Duration)
-	err      error // why nothing is recorded any more
+	err      error // the failed fsync after which nothing is recorded any more
 	closed   bool
 
 	last           Ticket
 	index          map[Ticket]*indexEntry
-	unresolved     map[string][]*indexEntry // entries of index without outcome, by key
+	withoutOutcome map[string][]*indexEntry // the entries of index without a recorded outcome, by key
 	replayedOwners map[string]bool          // account/store of all replayed records
 	liveBytes      int64                    // bytes of live records
 	reservedBytes  int64                    // bytes that later records of held mutations may take
@@ -66,9 +66,9 @@ type File struct {
 
 	segments []*segment // by number; records are appended to the last one
 	end      int64      // write offset in the last segment
-	// start is the position at which the last segment begins. Positions count bytes over all segments since Open.
+	// start is the log offset at which the last segment begins: log offsets count bytes over all segments since Open.
 	start     int64
-	synced    int64         // position up to which everything is on disk
+	synced    int64         // log offset up to which everything is on disk
 	syncRound chan struct{} // closed at the end of the fsync in progress; nil: there is none
 }
 
@@ -83,7 +83,7 @@ type segment struct {
 	damaged     bool
 }
 
-// A location is the position of a record; the zero location means none.
+// A location says where a record is on disk; the zero location means nowhere.
 type location struct {
 	seg    *segment
 	offset int64
@@ -132,7 +132,7 @@ func Open(cfg Config) (*File, error) {
 
 func newFile(cfg Config, d disk.Disk) *File {
 	return &File{
-		cfg: cfg, disk: d, index: map[Ticket]*indexEntry{}, unresolved: map[string][]*indexEntry{},
+		cfg: cfg, disk: d, index: map[Ticket]*indexEntry{}, withoutOutcome: map[string][]*indexEntry{},
 		replayedOwners: map[string]bool{},
 	}
 }
@@ -265,20 +265,20 @@ func (f *File) begin(t Ticket, h *indexEntry, at location) {
 	f.index[t] = h
 	f.reservedBytes += h.reserve
 	f.pin(&h.record, at)
-	for _, other := range f.unresolved[h.key] {
+	for _, other := range f.withoutOutcome[h.key] {
 		other.concurrent, h.concurrent = true, true
 	}
-	f.unresolved[h.key] = append(f.unresolved[h.key], h)
+	f.withoutOutcome[h.key] = append(f.withoutOutcome[h.key], h)
 }
 
-// removeUnresolved removes a mutation from those without outcome; f.mu is held.
-func (f *File) removeUnresolved(h *indexEntry) {
+// removeWithoutOutcome removes a mutation from those without a recorded outcome; f.mu is held.
+func (f *File) removeWithoutOutcome(h *indexEntry) {
 	if h.outcome != 0 {
 		return
 	}
-	left := slices.DeleteFunc(f.unresolved[h.key], func(x *indexEntry) bool { return x == h })
-	if f.unresolved[h.key] = left; len(left) == 0 {
-		delete(f.unresolved, h.key)
+	left := slices.DeleteFunc(f.withoutOutcome[h.key], func(x *indexEntry) bool { return x == h })
+	if f.withoutOutcome[h.key] = left; len(left) == 0 {
+		delete(f.withoutOutcome, h.key)
 	}
 }
 
@@ -367,7 +367,7 @@ func (f *File) Outcome(t Ticket, c *pb.Change) (Ticket, error) {
 
 // setOutcome adds an outcome to the index; f.mu is held.
 func (f *File) setOutcome(h *indexEntry, outcome Ticket, c *pb.Change, at location) {
-	f.removeUnresolved(h)
+	f.removeWithoutOutcome(h)
 	f.reservedBytes -= h.reserve
 	h.reserve, h.outcome, h.time = 0, outcome, c.GetTime().AsTime().UnixMilli()
 	f.unpin(&h.record)
@@ -401,7 +401,7 @@ func (f *File) Done(t Ticket) error {
 // forget removes a mutation from the index; f.mu is held.
 func (f *File) forget(t Ticket) {
 	if h := f.index[t]; h != nil {
-		f.removeUnresolved(h)
+		f.removeWithoutOutcome(h)
 		f.unpin(&h.record)
 		f.unpin(&h.content)
 		f.reservedBytes -= h.reserve

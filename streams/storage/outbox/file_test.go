@@ -591,7 +591,7 @@ func TestReports(t *testing.T) {
 	must(t, f.Report(c, nil))
 	for name, want := range map[string][]string{
 		rejectedName:  {"too large", `"item":"a"`},
-		undecidedName: {`"user":"ann"`, `"came":{`, `"ticket":3`},
+		undecidedName: {`"user":"ann"`, `"streamed":{`, `"ticket":3`},
 	} {
 		b, err := os.ReadFile(filepath.Join(dir, name))
 		must(t, err)

@@ -19,14 +19,14 @@ type Inspection struct {
 	Pending int `json:"pending"`
 	// Unknown lists those without an outcome: it is looked up in the store when a program opens the outbox.
 	Unknown []UnknownOutcome `json:"unknown"`
-	// Undecided and Rejected count reports, by kind.
+	// Undecided and Rejected are the numbers of reports of undecided mutations and of rejected Changes.
 	Undecided int `json:"undecided"`
 	Rejected  int `json:"rejected"`
 	// Incomplete is the number of bytes at the end that form no complete record, if no later record says that they
 	// were synced. A process that is killed while it writes leaves them; they are no damage.
 	Incomplete int64 `json:"incomplete"`
-	// Damage lists what cannot be read; empty: the outbox is sound. Missing segments at either end are not
-	// detected.
+	// Damage lists the parts that cannot be read; empty: the outbox is sound. Missing segments at either end are
+	// not detected.
 	Damage []Damage `json:"damage"`
 }
 

@@ -34,12 +34,12 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A Ticket is a position in the sequence of records of an Outbox. The ticket of an intent identifies its
+// A Ticket is the sequence number of an intent or an outcome in an Outbox. The ticket of its intent identifies a
 // mutation.
 type Ticket uint64
 
-// A Mutation is a mutation of an item or space that an Outbox holds: the intent from before it is made, and what
-// was recorded of it since.
+// A Mutation is a mutation of an item or space that an Outbox holds: its intent, recorded before it is made, and the
+// steps recorded since.
 type Mutation struct {
 	Ticket Ticket
 	Key    string // of the item or space
@@ -73,8 +73,8 @@ type Stats struct {
 	Pending   int   // mutations held
 	Bytes     int64 // their bytes
 	Rejected  int   // reports of rejected Changes
-	Undecided int   // reports of undecided intents
-	Err       error // why the outbox records nothing any more; nil: it works
+	Undecided int   // reports of undecided mutations
+	Err       error // the failure after which the outbox records nothing any more; nil: it works
 }
 
 // An Outbox holds mutations from before they are made until their Changes are acknowledged. It is safe for
@@ -91,11 +91,12 @@ type Outbox interface {
 	Read(t Ticket) (Mutation, error)
 }
 
-// Reports are the part of an Outbox that is kept for people.
+// Reports are the part of an Outbox for the operator.
 type Reports interface {
-	// Report durably keeps a mutation that a person has to look at. If rejected is set, the publisher rejected
-	// m.Change permanently with that error. Otherwise the outcome of the intent is undecided, and m.Change is the
-	// observed state; nil if the item was absent before and is absent now. A repeated call keeps it twice.
+	// Report durably keeps a mutation that an operator has to examine. If rejected is set, the publisher rejected
+	// m.Change permanently with that error. Otherwise the mutation is undecided: the store's state does not prove
+	// whether it was applied. Then m.Change is the observed state; nil if the item was absent before and is absent
+	// now. A repeated call keeps it twice.
 	Report(m Mutation, rejected error) error
 	Stats() Stats
 }

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	rejectedName  = "aside.jsonl"
+	rejectedName  = "rejected.jsonl"
 	undecidedName = "undecided.jsonl"
 )
 
@@ -28,7 +28,7 @@ type reportJSON struct {
 	Intent   json.RawMessage `json:"intent,omitempty"`
 	Before   json.RawMessage `json:"before,omitempty"`
 	Began    *time.Time      `json:"began,omitempty"`
-	Streamed *Content        `json:"came,omitempty"`
+	Streamed *Content        `json:"streamed,omitempty"`
 }
 
 func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }

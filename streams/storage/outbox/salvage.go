@@ -16,10 +16,10 @@ const (
 	partialSuffix = ".partial"
 )
 
-// Salvage saves what can be read of a damaged outbox, and returns the Inspection from before. If to is set,
-// it writes a new outbox in that directory, which must not exist and must be outside dir, and leaves the
-// old one as it is; until the copy is complete it has the suffix .partial. If to is empty, it sets the
-// damaged segments aside in dir itself; after a kill, call it again. A sound outbox is left unchanged.
+// Salvage saves the readable records of a damaged outbox, and returns the Inspection from before. If to is set,
+// it writes a new outbox in that directory, which must not exist and must be outside dir, and leaves the old one
+// unchanged; until the copy is complete it has the suffix .partial. If to is empty, it repairs dir itself and renames
+// the damaged segments to NAME.damaged; after a kill, call it again. A sound outbox is left unchanged.
 func Salvage(ctx context.Context, dir, to string) (Inspection, error) {
 	if to != "" {
 		return salvageCopy(ctx, dir, to)

@@ -23,7 +23,7 @@ func (f *File) Safe(ctx context.Context) error {
 	return f.syncTo(ctx, target)
 }
 
-// syncTo returns when everything up to a position is on disk. One of the waiting callers syncs for all.
+// syncTo returns when everything up to a log offset is on disk. One of the waiting callers syncs for all.
 func (f *File) syncTo(ctx context.Context, target int64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -81,18 +81,18 @@ func (f *File) sync(sync func() error) error {
 	f.syncing.Lock()
 	err := f.fsync(sync)
 	f.syncing.Unlock()
-	return f.syncFailed(err)
+	return f.keepSyncError(err)
 }
 
-// syncFailed records the result of an fsync, and returns why nothing is recorded any more; f.mu is held.
-func (f *File) syncFailed(err error) error {
+// keepSyncError keeps the first error of an fsync, and returns why nothing is recorded any more; f.mu is held.
+func (f *File) keepSyncError(err error) error {
 	if err != nil && f.err == nil {
 		f.err = retry.Unavailable(fmt.Errorf("%w: %w", ErrFailed, err))
 	}
 	return f.err
 }
 
-// finishSync records the result of an fsync of everything up to a position; f.mu is held.
+// finishSync records the result of an fsync of everything up to a log offset; f.mu is held.
 func (f *File) finishSync(goal int64, took time.Duration, err error) error {
 	if f.observer != nil {
 		f.observer(took)
@@ -100,7 +100,7 @@ func (f *File) finishSync(goal int64, took time.Duration, err error) error {
 	if err == nil {
 		f.synced = max(f.synced, goal)
 	}
-	return f.syncFailed(err)
+	return f.keepSyncError(err)
 }
 
 var errClosed = errors.New("outbox is closed")
@@ -190,9 +190,9 @@ func (f *File) syncNow() error {
 	return f.finishSync(f.start+f.end, time.Since(began), err)
 }
 
-// compact removes segments without live records, oldest first only: a later segment may hold the end of an
-// earlier mutation. If live records in the oldest segment block that while most of the outbox is dead, it
-// moves them to the end; f.mu is held.
+// compact removes segments without live records, from the oldest on: a later segment may hold the outcome of an
+// intent in an earlier one. If live records in the oldest segment block that while a large part of the outbox is
+// dead, it moves them to the end; f.mu is held.
 func (f *File) compact() error {
 	size := int64(0)
 	for _, s := range f.segments {

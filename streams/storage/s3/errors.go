@@ -63,14 +63,14 @@ func meaningOf(about subject, status int, code string) meaning {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		return meaning{is: storage.ErrSlowDown}
 	case http.StatusUnauthorized, http.StatusProxyAuthRequired:
-		return meaning{storage.ErrCredentials, retry.ClassUnavailable, "see the credentials, and those of the proxy"}
+		return meaning{storage.ErrCredentials, retry.ClassUnavailable, "check the credentials, and those of the proxy"}
 	case http.StatusMovedPermanently, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
 		return unavailable("the bucket is in another region, or at another endpoint")
 	case http.StatusInsufficientStorage:
 		return outOfSpace
 	}
 	if status == http.StatusForbidden { // says nothing about the subject
-		return meaning{hint: "access denied: see the credentials and the bucket's policy"}
+		return meaning{hint: "access denied: check the credentials and the bucket's policy"}
 	}
 	return meaning{}
 }
@@ -195,7 +195,8 @@ func translate(ctx context.Context, about subject, what string, err error) error
 func (s *Store) translate(ctx context.Context, about subject, what string, err error) error {
 	err = translate(ctx, about, what, err)
 	if s.layout.bucket != "" && errors.Is(err, storage.ErrNoSpace) {
-		return retry.Unavailable(fmt.Errorf("%s: bucket %q does not exist at %s: make it, or see bucket, endpoint and region",
+		return retry.Unavailable(fmt.Errorf(
+			"%s: bucket %q does not exist at %s: create it, or check bucket, endpoint and region",
 			what, s.layout.bucket, s.cfg.Endpoint))
 	}
 	return err
@@ -285,17 +286,17 @@ func transportError(what string, err error) error {
 	var hint string
 	switch {
 	case errors.Is(err, errNotS3):
-		hint = "see the endpoint"
+		hint = "check the endpoint"
 	case errors.Is(err, errUnsigned):
-		hint = "see from_environment, and the role that the machine should have"
+		hint = "check from_environment, and the role of the machine"
 	case errors.As(err, &syntax):
 		hint = "the endpoint does not speak S3"
 	case errors.As(err, &unknown), errors.As(err, &host), errors.As(err, &invalid):
-		hint = "its certificate is not trusted: see ca, and the endpoint's name"
+		hint = "its certificate is not trusted: check ca, and the endpoint's name"
 	case errors.As(err, &noTLS), errors.Is(err, http.ErrSchemeMismatch):
-		hint = "it does not speak TLS: see the endpoint's scheme"
+		hint = "it does not speak TLS: check the endpoint's scheme"
 	case errors.As(err, &resolver), errors.As(err, &op) && (op.Op == "dial" || op.Op == "proxyconnect"):
-		hint = "no connection: see the endpoint, and the proxy"
+		hint = "no connection: check the endpoint, and the proxy"
 	default:
 		return fmt.Errorf("%s: %w", what, err)
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // Expire aborts stale uploads in all spaces and removes expired objects from quarantine, in both layouts.
-func TestTidy(t *testing.T) {
+func TestExpire(t *testing.T) {
 	for name, edit := range map[string]func(*Config){
 		"one bucket":              func(c *Config) { c.Prefix = "p" },
 		"a bucket for each space": func(c *Config) { c.Bucket, c.BucketPrefix = "", "acme-" },
@@ -83,7 +83,7 @@ func TestTidy(t *testing.T) {
 }
 
 // A failed listing is not an empty one, and Expire also returns the removals before the error.
-func TestTidyFails(t *testing.T) {
+func TestExpireFails(t *testing.T) {
 	broken := ""
 	srv := server(t, s3test.Options{Before: func(w http.ResponseWriter, r *http.Request) bool {
 		q := r.URL.Query()

@@ -63,6 +63,8 @@ func TestHeaders(t *testing.T) {
 		want map[string]string
 		on   []string // kinds of requests; nil: all
 	}{
+		"requester pays, plain HTTP": {func(c *Config) { c.RequesterPays, c.Endpoint = true, "http://s3.example.org" },
+			map[string]string{"X-Amz-Request-Payer": "requester"}, nil},
 		"SSE": {func(c *Config) { c.Encryption = "AES256" },
 			map[string]string{"X-Amz-Server-Side-Encryption": "AES256"}, writes},
 		"KMS": {func(c *Config) {
@@ -78,9 +80,12 @@ func TestHeaders(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := new(seen)
-			s, _ := direct(t, s3test.Options{Before: got.hook}, tt.edit, func(c *Config) {
+			s, _ := direct(t, s3test.Options{Before: got.hook}, func(c *Config) {
 				c.PartBytes, c.Endpoint, c.digests = testPart, "https://127.0.0.1", []string{digest.SHA256}
-			})
+			}, tt.edit)
+			if err := errors.Join(s.WriteMarker(t.Context()), s.Probe(t.Context())); err != nil {
+				t.Fatal(err)
+			}
 			for item, do := range map[string]string{"a": "Put, kept", "b": "Put, in parts", "c": "Locate", "d": "List",
 				"e": "Spaces", "f": "Sweep", "g": "Delete"} {
 				if err := put(t.Context(), s, "a", 5, storage.PutOptions{}); err != nil {

@@ -3,6 +3,8 @@ package s3
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -107,7 +109,10 @@ func (s *Store) putControl(ctx context.Context, name string, text []byte, pairs 
 	bucket, prefix := s.layout.control()
 	ctx, _ = withHeaders(ctx, pairs...)
 	o := s.putOptions(objectHeaders{contentType: "application/json"})
-	_, err := s.core.PutObject(ctx, bucket, prefix+name, bytes.NewReader(text), int64(len(text)), "", "", o)
+	sum := sha256.Sum256(text)
+	o.DisableContentSha256 = true // the client would sign the body in chunks, and withPayer could not sign it again
+	_, err := s.core.PutObject(ctx, bucket, prefix+name, bytes.NewReader(text), int64(len(text)), "",
+		hex.EncodeToString(sum[:]), o)
 	return s.translate(ctx, anItem, fmt.Sprintf("write %s%s in bucket %q", prefix, name, bucket), err)
 }
 

@@ -208,7 +208,7 @@ func (s *Store) probeSums(ctx context.Context, f *Features, at location) error {
 // refuses such copies, and versitygw returns the checksum of the whole object for each part.
 func (s *Store) probeCopies(ctx context.Context, f *Features, at location) error {
 	alg := f.checksum()
-	h, err := digest.New(alg)
+	h, err := digest.New(alg, digest.SHA256)
 	if err != nil {
 		return err
 	}

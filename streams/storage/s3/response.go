@@ -152,5 +152,5 @@ func needsBody(err error) bool {
 
 // notS3Error returns the error of a response that is not that of an S3 service.
 func notS3Error(what string) error {
-	return retry.Unavailable(fmt.Errorf("%s: %w: see the endpoint", what, errNotS3))
+	return retry.Unavailable(fmt.Errorf("%s: %w: check the endpoint", what, errNotS3))
 }

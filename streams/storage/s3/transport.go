@@ -13,6 +13,7 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/minio/minio-go/v7/pkg/signer"
 
+	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -156,8 +157,9 @@ func (n *exchange) apply(req *http.Request) (filled *http.Request, done func()) 
 
 const payerHeader = "X-Amz-Request-Payer"
 
-// withPayer returns the request with the requester-pays header, signed again. A request with a streaming signature is
-// not signed again: the signatures of its chunks depend on the first one. Parts have the header already.
+// withPayer returns the request with the requester-pays header, signed again: services refuse requests with x-amz-*
+// headers that are not signed. A request with a streaming signature cannot be signed again, because the signatures of
+// its chunks depend on the first one; of these there are only parts, which have the header already.
 func (w *transport) withPayer(req *http.Request) (*http.Request, error) {
 	if req.Header.Get(payerHeader) != "" {
 		return req, nil
@@ -165,8 +167,11 @@ func (w *transport) withPayer(req *http.Request) (*http.Request, error) {
 	signed := req.Header.Get("Authorization") != ""
 	req = req.Clone(req.Context())
 	req.Header.Set(payerHeader, "requester")
-	if !signed || strings.HasPrefix(req.Header.Get("X-Amz-Content-Sha256"), "STREAMING-") {
+	switch {
+	case !signed:
 		return req, nil
+	case strings.HasPrefix(req.Header.Get("X-Amz-Content-Sha256"), "STREAMING-"):
+		return nil, retry.Permanent(fmt.Errorf("cannot sign header %s: the body is signed in chunks", payerHeader))
 	}
 	v, err := w.creds.GetWithContext(nil)
 	if err != nil {

@@ -120,7 +120,7 @@ func (w *convergeWorld) checkCoverage(t *testing.T) {
 		t.Error("no item was put back while it was deleted")
 	}
 	if len(w.reasons) == 0 {
-		t.Error("no person decided anything")
+		t.Error("no operator decided anything")
 	}
 }
 
@@ -135,15 +135,15 @@ func (w *convergeWorld) reason(id string) string {
 	return w.reasons[id]
 }
 
-// isDecided reports whether a person has decided about an incident. Its consequences may still be in progress.
+// isDecided reports whether an operator has decided about an incident. Its consequences may still be in progress.
 func (w *convergeWorld) isDecided(id string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.reasons[id] != ""
 }
 
-// corruptRecord publishes a record that cannot be decoded. In topic policies a new revision follows; for other topics a
-// person closes the incident.
+// corruptRecord publishes a record that cannot be decoded. In topic policies a new revision follows; for other
+// topics an operator closes the incident.
 func (w *convergeWorld) corruptRecord(t *testing.T, topic schemas.Topic) {
 	t.Helper()
 	rec := harness.WriteTo(t, kafka.Config{Brokers: w.cfg.Kafka.Brokers, Prefix: w.cfg.Kafka.TopicPrefix}, harness.Record{
