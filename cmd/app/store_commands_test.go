@@ -62,7 +62,7 @@ func TestCheckStoresOf(t *testing.T) {
 		"nobody there": {func(t *testing.T) string { return "http://" + free(t) }, nil, storeUnavailable,
 			"no connection"},
 		"no proxy": {fine, func(c *config.Store) { c.Proxy = "http://" + free(t) }, storeUnavailable,
-			"see the endpoint, and the proxy"},
+			"check the endpoint, and the proxy"},
 		"no secret": {fine, func(c *config.Store) { c.Credentials.SecretKey = config.FileSecret("/nowhere") },
 			storeUnavailable, "credentials.secret_key"},
 		"no CA": {fine, func(c *config.Store) { c.CA = "/nowhere" }, storeUnavailable, "ca: open /nowhere"},
