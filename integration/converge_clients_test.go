@@ -19,10 +19,10 @@ import (
 	"github.com/millrace/millrace/integration/converge"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/record"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/emit"
+	"github.com/millrace/millrace/streams/storage/record"
 )
 
 // store returns a store without its emitting decorator.

@@ -35,7 +35,7 @@ func layers() []layer {
 		nearest = "internal/nearest"
 		tally   = "internal/tally"
 		parts   = "internal/jsonpart"
-		record  = "streams/record" // between what is on record and what a store shows
+		record  = "streams/storage/record" // between what is on record and what a store shows
 	)
 	return []layer{
 		{[]string{"schemas/millrace/v1", retry, digest, child, need, nearest, tally, parts, "internal/heaptest",
@@ -47,10 +47,11 @@ func layers() []layer {
 		{[]string{"streams/storage/outbox/..."}, []string{wire, retry, storage, digest, "streams/storage/outbox/..."}},
 		{[]string{"streams/storage/s3/..."}, []string{wire, retry, storage, digest, child, "streams/storage/s3/..."}},
 		{[]string{"streams/storage/storagetest"}, []string{wire, retry, storage, digest, need}},
-		{[]string{"streams/storage/..."}, []string{wire, retry, storage, digest}},
 		{[]string{record}, []string{wire, storage, digest}},
+		{[]string{"streams/storage/..."}, []string{wire, retry, storage, digest}},
 		{[]string{"streams/incident", "streams/space"}, []string{wire}},
 		{[]string{policy}, []string{wire, nearest}},
+		{[]string{"streams/policy/folder"}, []string{wire, retry, policy, "streams/incident"}},
 		{[]string{"streams/inventory"}, []string{wire, digest, tally}},
 		{[]string{"streams/plan"}, []string{wire, policy, retry}}, // retry: to say which errors are permanent
 		{[]string{"streams/deletion"}, []string{wire, retry, storage, digest, policy, record, "streams/duplicate"}},

@@ -19,10 +19,10 @@ import (
 	"github.com/millrace/millrace/streams/ingest/hint"
 	planning "github.com/millrace/millrace/streams/plan"
 	"github.com/millrace/millrace/streams/policy"
-	"github.com/millrace/millrace/streams/record"
 	"github.com/millrace/millrace/streams/steward"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/mem"
+	"github.com/millrace/millrace/streams/storage/record"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 

@@ -9,7 +9,6 @@ package app
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -27,10 +26,14 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/schedule"
 	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/policy/folder"
 	"github.com/millrace/millrace/streams/space"
 	"github.com/millrace/millrace/streams/storage/emit"
 	"github.com/millrace/millrace/streams/storage/outbox"
 )
+
+// Version is set by the linker.
+var Version = "dev"
 
 // QuickDrain is the drain timeout of a process that a person at a terminal waits for. A task that
 // is cancelled is repeated.
@@ -73,7 +76,7 @@ type App struct {
 	unreadable        *kafka.Unreadables // unreadable records of this process's tables
 	outboxes          []*outbox.File     // of the stores that emit
 	emits             *emit.Metrics      // nil: http.listen is not set, or nothing emits
-	folder            *policyFolder
+	folder            *folder.Folder
 	commitTimeout     time.Duration // maximum time of a commit; a rebuild waits for it and compares again
 	republishInterval time.Duration // between checks for overwritten incidents; 0: the default of the Pool
 }
@@ -129,27 +132,12 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if err := a.newActions(); err != nil {
 		return nil, err
 	}
-	a.folder = newPolicyFolder(a)
+	a.folder = a.newFolder(0)
 	a.watermark = a.admin.NewWatermark(schemas.Changes, positionTopics())
 	a.reader = clickhouse.NewReader(a.db, a.watermark, clickhouse.ReaderConfig{
 		Wait: cfg.Fixity.FreshWait, Gaps: a.reportAllGaps, DeclaredGone: a.goneSpaces.Since,
 	})
 	return a, nil
-}
-
-// newPolicies makes the table of policies, which keeps the registry up to date.
-func (a *App) newPolicies() (err error) {
-	a.policies, err = kafka.NewTable(a.kafka, schemas.Policies, func(key []byte, d *schemas.Delivery) error {
-		if p, ok := d.Body.(*pb.Policy); ok && a.policyRegistry.Apply(key, d.Timestamp, p) {
-			return nil
-		}
-		return kafka.ErrIgnored
-	})
-	if err != nil {
-		return fmt.Errorf("make the policies table: %w", err)
-	}
-	a.policies.OnUnreadable(a.policyRegistry.Unreadable)
-	return nil
 }
 
 // Close closes the clients. Call it after Run has returned.
@@ -205,23 +193,6 @@ func (a *App) Lag(ctx context.Context, roles ...schemas.Role) (records int64, er
 		records += l.Records
 	}
 	return records, err
-}
-
-// InitStore writes the marker with the store's id into a store that has none.
-func (a *App) InitStore(ctx context.Context, account, id string) error {
-	return a.stores.init(ctx, StoreName{account, id})
-}
-
-// A StoreName names one store of one account.
-type StoreName struct{ Account, Store string }
-
-// InitStore is App.InitStore without Kafka and ClickHouse.
-func InitStore(ctx context.Context, cfg *config.Config, log *slog.Logger, name StoreName) error {
-	stores, err := newStores(cfg, log)
-	if err != nil {
-		return err
-	}
-	return errors.Join(stores.init(ctx, name), stores.close())
 }
 
 // positionTopics returns the topics with positions in ClickHouse, by the role that writes the

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/sweep"
 )
 
 // A Scope selects the work that a pause affects. An empty field matches everything; a piece with a
@@ -189,8 +190,8 @@ func (c *Controls) check(p Scope) error {
 	if p.Role != "" && !slices.Contains(roles, p.Role) {
 		return &UnknownNameError{"role", string(p.Role), names(roles)}
 	}
-	if p.Sweep != "" && p.Sweep != fixitySweep {
-		return &UnknownNameError{"sweep", p.Sweep, []string{fixitySweep}}
+	if p.Sweep != "" && p.Sweep != sweep.FixitySweep {
+		return &UnknownNameError{"sweep", p.Sweep, []string{sweep.FixitySweep}}
 	}
 	var accounts, stores []string
 	for _, a := range c.cfg.Accounts {

@@ -114,3 +114,21 @@ func OpenDB(ctx context.Context, cfg *config.Config, log *slog.Logger) (*clickho
 	}
 	return db, nil
 }
+
+// OpenProducer returns a producer that sets the source of its messages. The caller closes it.
+func OpenProducer(ctx context.Context, cfg *config.Config, log *slog.Logger, source string) (*kafka.Producer, error) {
+	k, err := kafkaConfig(ctx, cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	return kafka.NewProducer(k, source)
+}
+
+// OpenDeadLetters returns access to the dead letters. It needs only Kafka. The caller closes it.
+func OpenDeadLetters(ctx context.Context, cfg *config.Config, log *slog.Logger) (*kafka.DeadLetters, error) {
+	k, err := kafkaConfig(ctx, cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	return kafka.NewDeadLetters(k)
+}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
@@ -54,6 +55,25 @@ func findGaps(ctx context.Context, mark *kafka.Watermark, db *clickhouse.DB) ([]
 		return nil, fmt.Errorf("read the committed offsets: %w", err)
 	}
 	return db.Gaps(ctx, committed)
+}
+
+// gapStarts returns the first offsets of the gaps of the tables. Possibly only Kafka still has
+// these records.
+func (a *App) gapStarts(ctx context.Context) (map[schemas.Topic]map[int32]int64, error) {
+	gaps, err := a.findGaps(ctx)
+	first := map[schemas.Topic]map[int32]int64{}
+	for _, g := range gaps {
+		if g.Former { // of a deleted topic: Kafka has none of the records
+			continue
+		}
+		if first[g.Topic] == nil {
+			first[g.Topic] = map[int32]int64{}
+		}
+		if at, ok := first[g.Topic][g.Partition]; !ok || g.From < at {
+			first[g.Topic][g.Partition] = g.From
+		}
+	}
+	return first, err
 }
 
 // reportSinkGaps opens an incident for each table that a sink found to lack records. A sink knows

@@ -106,10 +106,10 @@ func TestIngestNotifications(t *testing.T) {
 		`notification/minio "ann"`
 	s.changed(b, gone, there)
 	s.await("/startupz", 200, `"role": "ingester"`)
-	s.await("/metrics", 200, `millrace_ingest_hints_total{row="told",way="notification"} 1`,
-		`millrace_ingest_hints_total{row="gone",way="notification"} 1`,
-		`millrace_ingest_hints_total{row="never seen",way="notification"} 1`,
-		`millrace_ingest_hints_total{row="aside",way="notification"} 1`)
+	s.await("/metrics", 200, `millrace_ingest_hints_total{row="current",way="notification"} 1`,
+		`millrace_ingest_hints_total{row="removed",way="notification"} 1`,
+		`millrace_ingest_hints_total{row="absent",way="notification"} 1`,
+		`millrace_ingest_hints_total{row="irrelevant",way="notification"} 1`)
 	marked(t, schemas.Key("acme", "3"), s.cfg.Accounts[0].Stores[2].Root) // only now is it known that the item is absent
 	s.changed(b, gone, there, `OP_DELETE 3/maps/m 0 notification/minio "ann"`)
 	s.until(func() error {
@@ -213,7 +213,7 @@ func TestIngestWatch(t *testing.T) {
 	})
 	s.write("2", "photos/2026/a", "hello")
 	s.changed(b, `OP_ADD 2/photos/2026/a 5 notification/watch ""`)
-	s.await("/metrics", 200, `millrace_ingest_hints_total{row="told",way="watch"} 1`)
+	s.await("/metrics", 200, `millrace_ingest_hints_total{row="current",way="watch"} 1`)
 }
 
 // While Kafka does not acknowledge, the answer is 503; a repeated event is stored once. The

@@ -1,22 +1,17 @@
 package app
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/millrace/millrace/cmd/config"
-	"github.com/millrace/millrace/internal/logtest"
-	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/incident"
@@ -82,67 +77,10 @@ func TestRefusedPolicyShowsInReadiness(t *testing.T) {
 	s.await("/livez", 200)
 	s.await("/metrics", 200, "millrace_policy_refused 1")
 	s.inForce(a, "acme", "2")
-	logged := `msg="refuse policy: ` +
-		`the account has no active one, and the file is read again until it is corrected" account=bell file=` +
-		file + ":3 err="
-	if n := s.said.Count(logged); n != 1 {
-		t.Errorf("the log has %q %d times, want once", logged, n)
-	}
-
-	// A new fault replaces the reported one. An active document is not read again.
-	write("acme-duplication-policy.yaml", to("3"))
-	write("bell-duplication-policy.yaml", "default: 1\n")
-	s.await("/readyz", 503, file+":1: default: unknown key")
 	write("bell-duplication-policy.yaml", to("2"))
 	s.await("/readyz", 200)
 	s.await("/metrics", 200, "millrace_policy_refused 0")
 	s.inForce(a, "bell", "2")
-	s.inForce(a, "acme", "2")
-	if n := s.said.Count("accept policy"); n != 1 {
-		t.Errorf("the log has %d lines \"accept policy\", want 1", n)
-	}
-}
-
-// While documents are refused, other documents are published as soon as possible, also those of
-// accounts that the list of accounts lacked.
-func TestMendedListOfAccounts(t *testing.T) {
-	s := newSite(t)
-	write := s.withPolicies()
-	write("duplication-accounts.json", `["acne", "bell"]`)
-	write("acme-duplication-policy.yaml", to("2"))
-	write("bell-duplication-policy.yaml", to("2"))
-	a := s.run(schemas.RolePlanner)
-	s.await("/readyz", 503, `the configuration has no account \"acne\"; did you mean acme?`)
-	s.inForce(a, "bell", "2")
-	if _, ok := a.policyRegistry.Document("acme"); ok {
-		t.Error("acme has a policy, and is not in the list")
-	}
-	write("bell-duplication-policy.yaml", "default: 1\n") // it is taken, and not read again
-	write("duplication-accounts.json", `["acme", "bell"]`)
-	s.await("/readyz", 200)
-	if _, ok := a.policyRegistry.Document("acme"); !ok {
-		t.Error("the process is ready, and the policy of acme is not in force")
-	}
-	s.inForce(a, "bell", "2")
-}
-
-// The log says whether a policy stays active when a document is refused.
-func TestRefusedPolicyLeavesTheLastOneInForce(t *testing.T) {
-	s := newSite(t)
-	write := s.withPolicies()
-	write("duplication-accounts.json", `["bell"]`)
-	write("bell-duplication-policy.yaml", to("2"))
-	a := s.run(schemas.RolePlanner)
-	s.inForce(a, "bell", "2")
-	write("bell-duplication-policy.yaml", to("7"))
-	again := newPolicyFolder(a)
-	f := again.read()
-	if err := again.publish(t.Context(), f); err != nil {
-		t.Fatal(err)
-	}
-	if n := s.said.Count("refuse policy: the last good one stays active"); n != 1 {
-		t.Errorf("the log says %d times that the last one stays, want once", n)
-	}
 }
 
 // The process waits for a missing folder and then reads all of it. A role that applies no policies
@@ -200,29 +138,6 @@ func TestRefusedRecordShowsInReadiness(t *testing.T) {
 	s.inForce(a, "acme", "2")
 }
 
-// Each row is a case of a document of the folder.
-func TestStepOf(t *testing.T) {
-	for name, tt := range map[string]struct {
-		published, same, gap bool
-		want                 folderStep
-	}{
-		"new bytes":                                 {false, false, false, folderPublish},
-		"new bytes, the same document":              {false, true, false, folderPublish},
-		"in force":                                  {true, true, false, folderNothing},
-		"another revision came after it":            {true, false, false, folderDiverged},
-		"new bytes, over a gap":                     {false, false, true, folderDiverged},
-		"new bytes, the same document, over a gap":  {false, true, true, folderDiverged},
-		"the same, over a gap":                      {true, true, true, folderDiverged},
-		"another revision came after it, and a gap": {true, false, true, folderDiverged},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := folderStepOf(tt.published, tt.same, tt.gap); got != tt.want {
-				t.Errorf("got %v, want %v", got, tt.want)
-			}
-		})
-	}
-}
-
 // diverged waits until the incident about acme's policy is open or closed.
 func (s *site) diverged(a *App, open bool) {
 	s.t.Helper()
@@ -243,148 +158,9 @@ func (s *site) restarted(folder string) *App {
 	a := s.another(schemas.RolePlanner)
 	select {
 	case <-s.t.Context().Done():
-	case <-a.folder.published:
+	case <-a.folder.Published():
 	}
 	return a
-}
-
-// A restarted process with an older folder does not publish the older document, and no process
-// reverts a policy that a person has published. An incident is open until the file or the policy
-// changes.
-func TestRestartRevertsNoPolicy(t *testing.T) {
-	s := newSite(t)
-	write := s.withPolicies()
-	older := s.cfg.Policies.Folder
-	write("duplication-accounts.json", `["acme"]`)
-	write("acme-duplication-policy.yaml", to("2"))
-	s.restarted(older)
-	writeNewer := s.withPolicies()
-	newer := s.cfg.Policies.Folder
-	writeNewer("duplication-accounts.json", `["acme"]`)
-	writeNewer("acme-duplication-policy.yaml", to("3"))
-	a := s.restarted(newer)
-	s.inForce(a, "acme", "3")
-
-	late := s.restarted(older)
-	s.await("/readyz", 200)
-	s.inForce(late, "acme", "3")
-	s.diverged(late, true)
-	if got := late.policyRegistry.Revision("acme"); got != 2 {
-		t.Errorf("revision %d, want 2", got)
-	}
-	late = s.restarted(older) // once more, as when it is killed
-	if got := late.policyRegistry.Revision("acme"); got != 2 {
-		t.Errorf("revision %d, want 2", got)
-	}
-	write("acme-duplication-policy.yaml", to("3"))
-	s.diverged(late, false)
-
-	if err := a.SetPolicy(t.Context(), "acme", document(t, "{}"), "ann"); err != nil {
-		t.Fatal(err)
-	}
-	late = s.restarted(newer)
-	if doc, ok := late.policyRegistry.Document("acme"); !ok || len(doc.Default) != 0 {
-		t.Errorf("in force: %v, want what ann has published", doc)
-	}
-	s.diverged(late, true)
-	writeNewer("acme-duplication-policy.yaml", "# again\n"+to("3"))
-	s.inForce(late, "acme", "3")
-	s.diverged(late, false)
-}
-
-// Many policies are published together. The next start publishes only the changed ones.
-func TestManyPolicies(t *testing.T) {
-	s := newSite(t)
-	write := s.withPolicies()
-	n := need.Amount(200, 2000, 2000)
-	names, root := make([]string, n), t.TempDir()
-	for i := range names {
-		names[i] = fmt.Sprintf(`"a%d"`, i)
-		account := config.Account{ID: fmt.Sprintf("a%d", i)}
-		for _, id := range []string{"1", "2"} {
-			account.Stores = append(account.Stores,
-				config.Store{ID: id, Driver: "file", Root: filepath.Join(root, account.ID, id)})
-		}
-		s.cfg.Accounts = append(s.cfg.Accounts, account)
-		if err := os.WriteFile(filepath.Join(s.cfg.Policies.Folder, fmt.Sprintf("a%d-duplication-policy.yaml", i)),
-			[]byte(to("2")), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("duplication-accounts.json", "["+strings.Join(names, ",")+"]")
-	a := s.run(schemas.RolePlanner)
-	s.await("/readyz", 200)
-	for i := range n {
-		if got := a.policyRegistry.Revision(fmt.Sprintf("a%d", i)); got != 1 {
-			t.Fatalf("account a%d is at revision %d, want 1", i, got)
-		}
-	}
-	write("a7-duplication-policy.yaml", "{}")
-	again := newPolicyFolder(a)
-	if err := again.publish(t.Context(), again.read()); err != nil {
-		t.Fatal(err)
-	}
-	for account, want := range map[string]int64{"a6": 1, "a7": 2} {
-		if got := a.policyRegistry.Revision(account); got != want {
-			t.Errorf("account %s is at revision %d, want %d", account, got, want)
-		}
-	}
-}
-
-// An invalid document is an error of the caller and is not published.
-func TestSetPolicyRefuses(t *testing.T) {
-	s := newSite(t)
-	a := s.run(schemas.RoleDelayer)
-	doc, err := policy.Parse([]byte(to("9")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, account := range []string{"acme", "nobody"} {
-		var faults policy.Faults
-		if err := a.SetPolicy(t.Context(), account, doc, "test"); !errors.As(err, &faults) ||
-			a.policyRegistry.Revision(account) != 0 {
-			t.Errorf("%s: got %v, revision %d", account, err, a.policyRegistry.Revision(account))
-		}
-	}
-}
-
-// late opens a process that follows the policies only after follow is called.
-func (s *site) late() (a *App, follow func()) {
-	s.t.Helper()
-	a, err := Open(s.t.Context(), s.cfg, Options{Log: s.said.Log(), Drain: time.Second})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(s.t.Context())
-	ended := make(chan error, 1)
-	ended <- nil
-	s.t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			s.t.Error(err)
-		}
-		a.Close()
-	})
-	return a, func() {
-		<-ended
-		go func() { ended <- a.policies.Run(ctx) }()
-	}
-}
-
-// published waits until the topic policies has n records.
-func (s *site) published(a *App, n int64) {
-	s.t.Helper()
-	s.until(func() error {
-		ends, err := a.admin.EndOffsets(s.t.Context(), schemas.Policies)
-		var got int64
-		for _, end := range ends {
-			got += end
-		}
-		if err == nil && got != n {
-			err = fmt.Errorf("the topic policies has %d records, want %d", got, n)
-		}
-		return err
-	})
 }
 
 func document(t *testing.T, text string) policy.Document {
@@ -396,109 +172,6 @@ func document(t *testing.T, text string) policy.Document {
 	return doc
 }
 
-// Of two writers that publish on top of the same revision, the second gets an error that names the
-// first, unless their documents are equal.
-func TestWriterThatLostIsTold(t *testing.T) {
-	for name, tt := range map[string]struct {
-		second string
-		lost   bool
-	}{
-		"another document":  {"3", true},
-		"the same document": {"2", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newSite(t)
-			first := s.run(schemas.RoleDelayer)
-			if err := first.SetPolicy(t.Context(), "acme", document(t, to("2")), "first"); err != nil {
-				t.Fatal(err)
-			}
-			second, follow := s.late()
-			told := make(chan error, 1)
-			go func() {
-				told <- second.publishPolicies(t.Context(), map[string]policy.Document{"acme": document(t, to(tt.second))}, nil,
-					"second")
-			}()
-			s.published(first, 2)
-			follow()
-			var lost *policy.LostError
-			switch err := <-told; {
-			case !tt.lost && err != nil:
-				t.Errorf("got %v", err)
-			case tt.lost && (!errors.As(err, &lost) || lost.Account != "acme" || lost.Revision != 1 || lost.By != "first"):
-				t.Errorf("got %v, want that first published revision 1", err)
-			}
-			if got := first.policyRegistry.Revision("acme"); got != 1 {
-				t.Errorf("revision %d, want 1", got)
-			}
-			s.inForce(first, "acme", "2")
-		})
-	}
-}
-
-// The document of a folder is published again on top of one that another writer published
-// meanwhile.
-func TestFolderThatLostPublishesOnTop(t *testing.T) {
-	s := newSite(t)
-	write := s.withPolicies()
-	folder := s.cfg.Policies.Folder
-	s.cfg.Policies.Folder = ""
-	first := s.run(schemas.RoleDelayer)
-	if err := first.SetPolicy(t.Context(), "acme", document(t, to("2")), "first"); err != nil {
-		t.Fatal(err)
-	}
-	s.cfg.Policies.Folder = folder
-	write("duplication-accounts.json", `["acme"]`)
-	write("acme-duplication-policy.yaml", to("3"))
-	second, follow := s.late()
-	done := make(chan error, 1)
-	go func() {
-		f := second.folder.read()
-		done <- second.folder.publish(t.Context(), f)
-	}()
-	s.published(first, 2)
-	follow()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	s.inForce(first, "acme", "3")
-	if got := first.policyRegistry.Revision("acme"); got != 2 {
-		t.Errorf("revision %d, want 2", got)
-	}
-	if n := s.said.Count("publish policies again: another writer was first"); n != 1 {
-		t.Errorf("the log says %d times that another was first, want once", n)
-	}
-}
-
-// A document whose publisher died before reading it back is not published again.
-func TestPolicyIsPublishedOnce(t *testing.T) {
-	s := newSite(t)
-	a := s.run(schemas.RoleDelayer)
-	if err := ready(t.Context(), a.policies); err != nil {
-		t.Fatal(err)
-	}
-	killed, _ := s.late()
-	ctx, kill := context.WithCancel(t.Context())
-	told := make(chan error, 1)
-	acme, sums := map[string]policy.Document{"acme": document(t,
-		to("2"))}, map[string]string{"acme": "5d41402abc4b2a76b9719d911017c592"}
-	go func() {
-		told <- killed.publishPolicies(ctx, acme, sums, "test")
-	}()
-	s.published(a, 1)
-	kill()
-	if err := <-told; !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want that it was cancelled", err)
-	}
-	s.inForce(a, "acme", "2")
-	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.publishPolicies(t.Context(), acme, sums, "test"); err != nil {
-		t.Fatal(err)
-	}
-	s.published(a, 1)
-}
-
 // Pairs with an unknown store have no effect: their commands become dead letters with the reason,
 // and other pairs continue.
 func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
@@ -507,7 +180,11 @@ func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
 	a := s.run(schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDelayer)
 	s.await("/startupz", 200)
 	doc := document(t, "defaultPolicies:\n- {srcStoreId: 1, destStoreId: 2}\n- {srcStoreId: 1, destStoreId: 9}\n")
-	if err := a.publishPolicies(t.Context(), map[string]policy.Document{"acme": doc}, nil, "test"); err != nil {
+	rec, err := policy.Record("acme", 0, doc, "test", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.producer.Publish(t.Context(), schemas.Message{Topic: schemas.Policies, Body: rec}); err != nil {
 		t.Fatal(err)
 	}
 	store, err := a.EmittingStore("acme", "1", "test")
@@ -547,7 +224,7 @@ func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
 		}
 		return err
 	})
-	if got := a.folder.refused(); len(got) != 0 {
+	if got := a.folder.Refused(); len(got) != 0 {
 		t.Errorf("/readyz names %q: the process would never be ready", got)
 	}
 	s.until(func() error {
@@ -709,8 +386,9 @@ func TestGapBeforeAnIgnoredRecord(t *testing.T) {
 	late := s.another(schemas.RolePlanner)
 	s.await("/readyz", 503, "a record after revision 1 cannot be decoded")
 	for _, p := range []*App{a, late} {
-		if err := p.reportUnreadable(t.Context()); err != nil || !p.incidentBoard.IsOpen(about) || !p.hasOpenGap("acme") {
-			t.Fatalf("the incident is open: %t, the gap: %t (%v)", p.incidentBoard.IsOpen(about), p.hasOpenGap("acme"), err)
+		err, refused := p.reportUnreadable(t.Context()), p.folder.Refused()
+		if err != nil || !p.incidentBoard.IsOpen(about) || len(refused) == 0 {
+			t.Fatalf("the incident is open: %t, refused: %q (%v)", p.incidentBoard.IsOpen(about), refused, err)
 		}
 	}
 	if err := a.CloseIncident(t.Context(), about.Incident(),
@@ -718,126 +396,7 @@ func TestGapBeforeAnIgnoredRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.await("/readyz", 200)
-	if late.hasOpenGap("acme") || late.policyRegistry.Revision("acme") != 1 {
-		t.Errorf("the gap is open: %t, at revision %d", late.hasOpenGap("acme"), late.policyRegistry.Revision("acme"))
-	}
-}
-
-// A document that an older version published without a digest reverts nothing at a start. It is
-// published when its file changes, even to the same content, also after a restart before the
-// change.
-func TestFolderOfAnOlderProgramIsPublished(t *testing.T) {
-	s := newSite(t)
-	write := s.withPolicies()
-	folder := s.cfg.Policies.Folder
-	write("duplication-accounts.json", `["acme"]`)
-	write("acme-duplication-policy.yaml", to("2"))
-	s.cfg.Policies.Folder = ""
-	old := s.run(schemas.RolePlanner)
-	for _, store := range []string{"2", "3"} {
-		if err := old.SetPolicy(t.Context(), "acme", document(t, to(store)), "older"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for range 2 { // at each start
-		a := s.restarted(folder)
-		s.inForce(a, "acme", "3")
-		s.diverged(a, true)
-	}
-	write("acme-duplication-policy.yaml", "# again\n"+to("2"))
-	s.inForce(old, "acme", "2")
-	s.diverged(old, false)
-	if got := old.policyRegistry.Revision("acme"); got != 3 { // of the two processes one comes first
-		t.Errorf("revision %d, want 3", got)
-	}
-}
-
-// incidentRecords are the incidents that a folder publishes.
-type incidentRecords struct {
-	published []string // state and detail
-	err       error    // of the next one
-}
-
-func (r *incidentRecords) Publish(_ context.Context, msgs ...schemas.Message) error {
-	if err := r.err; err != nil {
-		r.err = nil
-		return err
-	}
-	for _, m := range msgs {
-		i := m.Body.(*pb.Incident)
-		word := "open: "
-		if i.GetState() == pb.IncidentState_INCIDENT_STATE_CLOSED {
-			word = "closed: "
-		}
-		r.published = append(r.published, word+i.GetSteps()[len(i.GetSteps())-1].GetDetail())
-	}
-	return nil
-}
-
-// Two processes with different folders open one incident, however long they run. Each logs its
-// reason when it starts.
-func TestFoldersThatDifferOpenOneIncident(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var records incidentRecords
-		var log logtest.Lines
-		a := &App{log: log.Log(), incidentBoard: incident.NewBoard(&records, slog.New(slog.DiscardHandler))}
-		one, two := newPolicyFolder(a), newPolicyFolder(a)
-		acme := policy.Folder{Documents: map[string]policy.Document{"acme": {}}}
-		for range 30 {
-			one.reportDiverged(t.Context(), acme, map[string]string{"acme": "file 1"})
-			time.Sleep(policyRetryInterval)
-			two.reportDiverged(t.Context(), acme, map[string]string{"acme": "file 2"})
-			time.Sleep(time.Minute)
-		}
-		if want := []string{"open: file 1"}; !slices.Equal(records.published, want) {
-			t.Errorf("published %q, want %q", records.published, want)
-		}
-		if n := log.Count("do not publish diverged policy"); n != 2 {
-			t.Errorf("%d errors, want one of each", n)
-		}
-	})
-}
-
-// The incident of a diverged document is closed when the divergence ends, also after failed
-// publications.
-func TestDivergedPolicyIsOver(t *testing.T) {
-	acme := policy.Folder{Documents: map[string]policy.Document{"acme": {}}}
-	faulty := policy.Folder{Faults: policy.Faults{{Account: "acme", Reason: "syntax"}}}
-	for name, tt := range map[string]struct {
-		then []policy.Folder
-		err  error
-		want string // the newest record; empty: the incident stays open
-	}{
-		"refused":                   {[]policy.Folder{faulty}, nil, ""},
-		"the folder cannot be read": {[]policy.Folder{{Faults: policy.Faults{{Reason: "no such folder"}}}}, nil, ""},
-		"refused, and in force": {[]policy.Folder{faulty, acme}, nil,
-			"closed: the document of the folder is active"},
-		"refused, and removed": {[]policy.Folder{faulty, {}}, nil,
-			"closed: the folder has no document of the account"},
-		"in force, and Kafka fails once": {[]policy.Folder{acme, {}}, errors.New("away"),
-			"closed: the document of the folder is active"},
-		"removed, and Kafka fails once": {[]policy.Folder{{}, {}}, errors.New("away"),
-			"closed: the folder has no document of the account"},
-		"in force, and Kafka fails still": {[]policy.Folder{acme}, errors.New("away"), ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var records incidentRecords
-			a := &App{log: slog.New(slog.DiscardHandler),
-				incidentBoard: incident.NewBoard(&records, slog.New(slog.DiscardHandler))}
-			p := newPolicyFolder(a)
-			p.reportDiverged(t.Context(), acme, map[string]string{"acme": "another"})
-			records.err = tt.err
-			for _, f := range tt.then {
-				for account := range f.Documents {
-					p.active[account] = true
-				}
-				p.reportDiverged(t.Context(), f, nil)
-			}
-			last := records.published[len(records.published)-1]
-			if tt.want == "" && (last != "open: another" || !p.open["acme"]) || tt.want != "" &&
-				(last != tt.want || len(p.open) > 0) {
-				t.Errorf("published %q, still to close %v, want %q", records.published, p.open, tt.want)
-			}
-		})
+	if refused := late.folder.Refused(); len(refused) > 0 || late.policyRegistry.Revision("acme") != 1 {
+		t.Errorf("refused: %q, at revision %d", refused, late.policyRegistry.Revision("acme"))
 	}
 }

@@ -65,6 +65,15 @@ func (a *App) role(role schemas.Role) ([]part, error) {
 	return nil, fmt.Errorf("unknown role %q: the roles are %v", role, Roles())
 }
 
+// hostname returns the name of the machine; "" if it is unknown.
+func hostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
 func (a *App) worker(role schemas.Role) string {
 	return fmt.Sprintf("%s/%s/%d", hostname(), role, os.Getpid())
 }
@@ -93,7 +102,7 @@ func (a *App) planner() ([]part, error) {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-a.folder.published: // changes that are planned without a policy are not planned again
+		case <-a.folder.Published(): // changes that are planned without a policy are not planned again
 			return pool.Run(ctx)
 		}
 	}

@@ -24,9 +24,9 @@ func (a *App) Run(ctx context.Context, roles []schemas.Role) error {
 		return w.run(ctx, roles)
 	}
 	w.health = a.newHealth(n, w.schema)
-	a.registry.MustRegister(a.folder.metric(), a.unreadable)
+	a.registry.MustRegister(a.folder.Metric(), a.unreadable)
 	if n.stores {
-		a.registry.MustRegister(newBreakerMetrics(a.stores))
+		a.registry.MustRegister(a.stores.metrics())
 	}
 	return w.serveAndRun(ctx, l, roles)
 }
@@ -46,7 +46,7 @@ func (a *App) newHealth(n needs, s *schema) *health.Monitor {
 		c.Stores = a.stores.Breakers
 	}
 	if n.policies {
-		c.Policies = a.folder.refused
+		c.Policies = a.folder.Refused
 	}
 	return health.New(c)
 }
@@ -132,12 +132,10 @@ func (w appRun) parts(roles []schemas.Role) ([]part, error) {
 		parts = append(parts, part{"stores", w.stores.run})
 	}
 	if w.needs.policies {
-		parts = append(parts, part{"policy faults", newPolicyFaults(w.App).run})
+		parts = append(parts, afterTables("policy faults", w.folder.ReportFaults, w.policies, w.incidents))
 	}
 	if w.cfg.Policies.Folder != "" {
-		parts = append(parts, part{"policy folder", w.folder.run})
-	} else {
-		close(w.folder.published)
+		parts = append(parts, afterTables("policy folder", w.folder.Run, w.policies, w.incidents))
 	}
 	if w.health != nil {
 		parts = append(parts, part{"health", w.health.Run})

@@ -73,7 +73,7 @@ func (s *site) run(roles ...schemas.Role) *App {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	a.folder.interval, a.republishInterval = 50*time.Millisecond, 100*time.Millisecond
+	a.folder, a.republishInterval = a.newFolder(50*time.Millisecond), 100*time.Millisecond
 	ctx, cancel := context.WithCancel(s.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx, roles) }()

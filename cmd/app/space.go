@@ -53,7 +53,7 @@ func spaceMissing(space schemas.Copy) incident.Subject {
 // SpaceGone publishes that a space of a store is gone. From then on its items are absent, and are
 // treated as lost. SpaceGone refuses a space that exists or cannot be checked.
 func (a *App) SpaceGone(ctx context.Context, of StoreName, name string, by Actor) error {
-	st, err := a.storeOf(of)
+	st, err := a.stores.configured(of)
 	if err != nil {
 		return err
 	}
@@ -72,18 +72,10 @@ func (a *App) SpaceGone(ctx context.Context, of StoreName, name string, by Actor
 
 // SpaceBack publishes that a space is expected again.
 func (a *App) SpaceBack(ctx context.Context, of StoreName, name string, by Actor) error {
-	if _, err := a.storeOf(of); err != nil {
+	if _, err := a.stores.configured(of); err != nil {
 		return err
 	}
 	return a.publishSpaceAction(ctx, space.ActionBack, of, name, by)
-}
-
-func (a *App) storeOf(n StoreName) (storage.Store, error) {
-	st, ok := a.stores.Store(n.Account, n.Store)
-	if !ok {
-		return nil, fmt.Errorf("%w: the configuration has no store %s/%s", precondition.Err, n.Account, n.Store)
-	}
-	return st, nil
 }
 
 func (a *App) publishSpaceAction(ctx context.Context, action string, of StoreName, name string, by Actor) error {

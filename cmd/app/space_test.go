@@ -24,7 +24,7 @@ func TestSpaceGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	two := StoreName{"acme", "2"}
-	st, err := a.storeOf(two)
+	st, err := a.stores.configured(two)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"slices"
@@ -19,7 +18,6 @@ import (
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/steward"
 	"github.com/millrace/millrace/streams/storage"
-	"github.com/millrace/millrace/streams/storage/file"
 	"github.com/millrace/millrace/streams/storage/lazy"
 	"github.com/millrace/millrace/streams/storage/limit"
 )
@@ -35,13 +33,14 @@ type Stores struct {
 	waiting  *kafka.UnavailableCounts // counts messages that wait for unavailable stores; nil: not counted
 }
 
+// A StoreName names one store of one account.
+type StoreName struct{ Account, Store string }
+
 type store struct {
-	storage.Store // lazy, behind the breaker and the throttle
-	lazy          *lazy.Store
-	breaker       *limit.Breaker
-	throttle      *limit.Throttle
-	transitions   *transitions
-	cfg           config.Store
+	*limit.Store // around lazy
+	lazy         *lazy.Store
+	breaker      *limit.Breaker
+	cfg          config.Store
 }
 
 // newStores makes every store of cfg. It opens none: a store is opened at its first use.
@@ -56,13 +55,13 @@ func newStores(cfg *config.Config, log *slog.Logger) (*Stores, error) {
 				errs = append(errs, fmt.Errorf("store %s/%s: %w", a.ID, c.ID, err))
 				continue
 			}
-			onDemand, changes := lazy.New(c.Driver, open), newTransitions()
-			b := limit.NewBreaker(limit.Config{Account: a.ID, Store: c.ID, Log: log, Changed: changes.changed})
+			onDemand := lazy.New(c.Driver, open)
+			b := limit.NewBreaker(limit.Config{Account: a.ID, Store: c.ID, Log: log})
 			t := limit.NewThrottle(limit.Rates{
 				Concurrency: c.Requests.AtOnce, RequestsPerSecond: float64(c.Requests.PerSecond),
 				BytesPerSecond: float64(c.Requests.BytesPerSecond),
 			}, log.With("account", a.ID, "store", c.ID))
-			s.byKey[schemas.Key(a.ID, c.ID)] = store{limit.New(onDemand, b, t), onDemand, b, t, changes, c}
+			s.byKey[schemas.Key(a.ID, c.ID)] = store{limit.New(onDemand, b, t), onDemand, b, c}
 			s.accounts[a.ID] = append(s.accounts[a.ID], c.ID)
 		}
 		// The primary first: good copies are searched in this order.
@@ -80,40 +79,6 @@ func primaryFirst(c config.Store) int {
 	return 1
 }
 
-// driver is the only switch over the drivers. It returns the function that opens a store.
-func driver(
-	account string, c config.Store, log *slog.Logger,
-) (open func(context.Context) (storage.Store, error), err error) {
-	switch c.Driver {
-	case "file":
-		id, skipped := schemas.Key(account, c.ID), func(path, reason string) {
-			log.Warn("skip path", "account", account, "store", c.ID, "path", path, "reason", reason)
-		}
-		return func(context.Context) (storage.Store, error) {
-			if c.Layout == "plain" {
-				return file.OpenPlain(file.PlainConfig{
-					ID: id, Root: c.Root, Space: c.Space, Expect: c.Expect, ExpectSHA256: c.ExpectSHA256, Skipped: skipped,
-				})
-			}
-			return file.Open(file.Config{ID: id, Root: c.Root, Skipped: skipped})
-		}, nil
-	case "s3":
-		return func(ctx context.Context) (storage.Store, error) { return openS3(ctx, account, c, log) }, nil
-	default:
-		return nil, fmt.Errorf("unknown driver %q", c.Driver)
-	}
-}
-
-// CheckStores opens the stores of cfg and reads their markers, so that their errors are reported
-// before anything else starts.
-func CheckStores(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
-	stores, err := newStores(cfg, log)
-	if err != nil {
-		return err
-	}
-	return errors.Join(stores.checkMarkers(ctx), stores.close())
-}
-
 // close closes the drivers that have resources.
 func (s *Stores) close() error {
 	var errs []error
@@ -123,10 +88,38 @@ func (s *Stores) close() error {
 	return errors.Join(errs...)
 }
 
+// storeNames returns all stores, by account and in the order of IDs.
+func (s *Stores) storeNames() (all []StoreName) {
+	for _, account := range slices.Sorted(maps.Keys(s.accounts)) {
+		for _, id := range s.accounts[account] {
+			all = append(all, StoreName{account, id})
+		}
+	}
+	return all
+}
+
+func (s *Stores) of(n StoreName) store { return s.byKey[schemas.Key(n.Account, n.Store)] }
+
 // Store returns an account's store.
 func (s *Stores) Store(account, id string) (storage.Store, bool) {
 	st, ok := s.byKey[schemas.Key(account, id)]
-	return st.Store, ok
+	if !ok {
+		return nil, false
+	}
+	return st.Store, true
+}
+
+// configured returns a store. The error wraps precondition.Err if the configuration does not have it.
+func (s *Stores) configured(n StoreName) (store, error) {
+	st, ok := s.byKey[schemas.Key(n.Account, n.Store)]
+	if !ok {
+		return st, missingStore(n)
+	}
+	return st, nil
+}
+
+func missingStore(n StoreName) error {
+	return fmt.Errorf("%w: the configuration has no store %s/%s", precondition.Err, n.Account, n.Store)
 }
 
 // Admit returns nil if a task may use a store now. Otherwise it returns the error, of class
@@ -176,72 +169,6 @@ func (s *Stores) Breakers() []health.Store {
 
 // IDs returns the ids of an account's stores, the primary first.
 func (s *Stores) IDs(account string) []string { return s.accounts[account] }
-
-// checkMarkers reads the markers of all stores for a command. An unmounted root must not look like
-// a store that lost everything. It bypasses the breakers, since an error here is not a failure of a
-// store in use.
-func (s *Stores) checkMarkers(ctx context.Context) error {
-	var errs []error
-	for account, ids := range s.accounts {
-		for _, id := range ids {
-			if err := s.byKey[schemas.Key(account, id)].lazy.Marker(ctx); err != nil {
-				n := StoreName{account, id}
-				errs = append(errs, fmt.Errorf("store %s/%s: %w: %s", account, id, err, s.remedyFor(n, err)))
-			}
-		}
-	}
-	return precondition.Join(errs)
-}
-
-// remedy returns advice to the operator about a marker that could not be read.
-func remedy(n StoreName, err error) string {
-	switch {
-	case errors.Is(err, storage.ErrWrongMarker):
-		return "check its location and id in the configuration"
-	case errors.Is(err, fs.ErrNotExist):
-		return "create or mount its root, or correct accounts in the configuration"
-	case errors.Is(err, storage.ErrNoMarker):
-		return fmt.Sprintf("if it is mounted and new to millrace, run: millrace store init %s/%s", n.Account, n.Store)
-	}
-	return remedyUnreachable
-}
-
-const remedyUnreachable = "check that it is running, mounted and reachable"
-
-// remedyFor is remedy for a configured store, with the advice that its driver needs.
-func (s *Stores) remedyFor(n StoreName, err error) string {
-	switch {
-	case errors.Is(err, storage.ErrCredentials):
-		return "check its credentials in the configuration"
-	case s.of(n).cfg.Driver == "file", errors.Is(err, storage.ErrWrongMarker), errors.Is(err, storage.ErrNoMarker):
-		return remedy(n, err)
-	}
-	return "check its settings in the configuration"
-}
-
-// init writes the marker of a store that has none.
-func (s *Stores) init(ctx context.Context, name StoreName) error {
-	st, ok := s.byKey[schemas.Key(name.Account, name.Store)]
-	if !ok {
-		return fmt.Errorf("%w: the configuration has no store %s/%s", precondition.Err, name.Account, name.Store)
-	}
-	d, err := st.lazy.Driver(ctx)
-	if err != nil {
-		return fmt.Errorf("%w: open store %s/%s: %w: %s",
-			precondition.Err, name.Account, name.Store, err, s.remedyFor(name, err))
-	}
-	if err = d.Marker(ctx); errors.Is(err, storage.ErrNoMarker) {
-		err = d.WriteMarker(ctx)
-	}
-	switch state := stateOf(err); {
-	case state == storeOther, state == storeUnavailable, state == storeUnusable: // a retry does not help
-		return fmt.Errorf("%w: mark store %s/%s: %w: %s",
-			precondition.Err, name.Account, name.Store, err, s.remedyFor(name, err))
-	case err != nil:
-		return fmt.Errorf("mark store %s/%s: %w", name.Account, name.Store, err)
-	}
-	return nil
-}
 
 // Settings returns the fixity settings of a store.
 func (s *Stores) Settings(account, id string) fixity.StoreSettings {

@@ -27,25 +27,24 @@ func (a *App) tidier() func(context.Context) {
 	}
 }
 
-// tidy cleans up one store, and publishes the result as a job. The next run repeats what failed.
+// tidy cleans up one store.
 func (a *App) tidy(ctx context.Context, n StoreName, m *tidyMetrics) {
-	log := a.log.With("account", n.Account, "store", n.Store)
-	job := startJob(schemas.Key("tidy", n.Account, n.Store))
-	done, is, err := a.tidyStore(ctx, n, func(sum storage.Expired) {
-		log.Info("tidy store", "job", job.GetId(), "uploads", sum.Uploads, "kept", sum.Retained, "bytes", sum.Bytes)
-	}, m)
-	if ctx.Err() != nil || !is && err == nil {
-		return
-	}
-	switch {
-	case err != nil:
-		m.failed(n)
-		log.Warn("tidy store: continue in the next run",
-			"job", job.GetId(), "uploads", done.Uploads, "kept", done.Retained, "err", err)
-	case done != storage.Expired{}:
-		log.Info("tidied store", "job", job.GetId(), "uploads", done.Uploads, "kept", done.Retained, "bytes", done.Bytes)
-	}
-	a.record(ctx, job, map[string]int64{"uploads": done.Uploads, "kept": done.Retained, "bytes": done.Bytes}, err)
+	a.runJob(ctx, schemas.Key("tidy", n.Account, n.Store), func(id string) (map[string]int64, error) {
+		log := a.log.With("account", n.Account, "store", n.Store, "job", id)
+		done, is, err := a.tidyStore(ctx, n, func(sum storage.Expired) {
+			log.Info("tidy store", "uploads", sum.Uploads, "kept", sum.Retained, "bytes", sum.Bytes)
+		}, m)
+		switch {
+		case ctx.Err() != nil, !is && err == nil:
+			return nil, err
+		case err != nil:
+			m.failed(n)
+			log.Warn("tidy store: continue in the next run", "uploads", done.Uploads, "kept", done.Retained, "err", err)
+		case done != storage.Expired{}:
+			log.Info("tidied store", "uploads", done.Uploads, "kept", done.Retained, "bytes", done.Bytes)
+		}
+		return map[string]int64{"uploads": done.Uploads, "kept": done.Retained, "bytes": done.Bytes}, err
+	})
 }
 
 // tidyStore cleans up a store if its marker can be read. It calls progress periodically with the

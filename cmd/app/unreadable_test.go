@@ -142,7 +142,11 @@ func TestRecordThatOneProcessReads(t *testing.T) {
 func TestUnreadableRecordOfThePast(t *testing.T) {
 	s := newSite(t)
 	s.cfg.HTTP.Listen = ""
-	a, _ := s.late() // it does not run
+	a, err := Open(t.Context(), s.cfg, Options{Log: s.said.Log()}) // it does not run
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.Close)
 	if err := a.ensureTopics(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ type importFlags struct {
 	engineFlags
 	options inventory.Options
 	target  inventory.Target
-	order   app.Import
+	order   inventory.Import
 
 	format, delimiter, zone, when string
 	columns                       []string
@@ -193,7 +193,7 @@ func (f *importFlags) run(c *cobra.Command, paths []string) (err error) {
 			return err
 		}
 		defer func() { err = errors.Join(err, e.Close(ctx)) }()
-		if err := app.RequireStore(e.cfg, f.target.Account, f.target.Store); err != nil {
+		if err := app.RequireStore(e.cfg, app.StoreName{Account: f.target.Account, Store: f.target.Store}); err != nil {
 			return err
 		}
 	}
@@ -244,7 +244,7 @@ func classifyImportError(err error) error {
 // checkListings opens and checks the listings.
 func (f *importFlags) checkListings(
 	ctx context.Context, display *progress.Display, paths []string,
-) (*app.ImportCheck, error) {
+) (*inventory.Check, error) {
 	var step *progress.Step
 	var total, read int64
 	f.options.Progress = func(n int64) {
@@ -274,15 +274,15 @@ func (f *importFlags) checkListings(
 }
 
 func (f *importFlags) publish(
-	ctx context.Context, display *progress.Display, e *engines, c *app.ImportCheck,
-) (app.ImportProgress, error) {
+	ctx context.Context, display *progress.Display, e *engines, c *inventory.Check,
+) (inventory.Progress, error) {
 	p, err := app.OpenProducer(ctx, e.cfg, e.log, "millrace/import")
 	if err != nil {
-		return app.ImportProgress{Next: f.order.From}, err
+		return inventory.Progress{Next: f.order.From}, err
 	}
 	defer p.Close()
 	step := display.Step("publish", c.Rows)
-	done, err := f.order.Publish(ctx, p, c, func(d app.ImportProgress) { step.Set(d.Next - 1) })
+	done, err := f.order.Publish(ctx, p, c, func(d inventory.Progress) { step.Set(d.Next - 1) })
 	step.End(err == nil)
 	return done, err
 }

@@ -11,15 +11,15 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/millrace/millrace/cmd/app"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/inventory"
 )
 
 // An importReport is the result of an import.
 type importReport struct {
 	flags *importFlags
-	check *app.ImportCheck
-	done  app.ImportProgress
+	check *inventory.Check
+	done  inventory.Progress
 }
 
 // importJSON is the report as JSON.

@@ -7,14 +7,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/streams/inventory"
 )
 
 // An import that is stopped or fails reports its progress and how to continue.
 func TestImportStopped(t *testing.T) {
-	r := importReport{check: &app.ImportCheck{Rows: 50, Skipped: 2},
-		done: app.ImportProgress{Published: 9, Skipped: 1, Next: 11}}
+	r := importReport{check: &inventory.Check{Rows: 50, Skipped: 2},
+		done: inventory.Progress{Published: 9, Skipped: 1, Next: 11}}
 	const want = "9 of 48 rows are published; the same command continues with --from 11"
 	ctx, stop := context.WithCancel(t.Context())
 	var out bytes.Buffer

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/streams/sweep"
 )
 
 func newSweep() *cobra.Command {
@@ -121,7 +122,7 @@ func (f *sweepFlags) ask(ctx context.Context, a *app.App, e *engines, r *sweepRe
 			if f.account != "" && acc.ID != f.account || f.store != "" && st.ID != f.store {
 				continue
 			}
-			o := app.SweepRequest{
+			o := sweep.Request{
 				Account: acc.ID, Store: st.ID, Space: f.space, Begun: time.Now().UTC().Truncate(time.Millisecond),
 				All: f.all, Period: e.cfg.Fixity.Period, OnRequested: asked,
 			}

@@ -21,9 +21,9 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/duplicate"
-	"github.com/millrace/millrace/streams/record"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/record"
 )
 
 // maxIterations bounds how often one execution observes an item that keeps changing.

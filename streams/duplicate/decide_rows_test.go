@@ -6,8 +6,8 @@ import (
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/policy"
-	"github.com/millrace/millrace/streams/record"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/record"
 )
 
 func repairCases() map[string]decisionCase {

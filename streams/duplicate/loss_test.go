@@ -7,8 +7,8 @@ import (
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/policy"
-	"github.com/millrace/millrace/streams/record"
 	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage/record"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 

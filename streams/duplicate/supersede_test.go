@@ -6,8 +6,8 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/record"
 	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage/record"
 )
 
 // Of the commands for one copy that wait in a process only the last is executed.

@@ -8,8 +8,8 @@ import (
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
-	"github.com/millrace/millrace/streams/record"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/record"
 )
 
 // JudgeMetadata judges the media type and properties of an item that is present, independently of its bytes: o is the

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
-	"github.com/millrace/millrace/streams/record"
+	"github.com/millrace/millrace/streams/storage/record"
 )
 
 func TestRecheckTask(t *testing.T) {

@@ -1,5 +1,6 @@
 // Package inventory reads listings of items made by other software: checksum files, tables, manifests of bags,
-// inventories of OCFL objects and of buckets. It returns the claim of each row, or its fault.
+// inventories of OCFL objects and of buckets. It returns the claim of each row, or its fault. An Import publishes the
+// rows of several listings as Changes; it can be repeated, and continued at a row.
 //
 // No row is lost silently: each one becomes an Entry or a *Fault, or is counted as skipped. Rows come in the order of
 // the listing, which is the same at every reading. The memory does not grow with the number of rows, except for OCFL:

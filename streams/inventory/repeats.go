@@ -13,9 +13,9 @@ import (
 	"github.com/millrace/millrace/internal/tally"
 )
 
-// Repeats finds the items that are listed more than once. It keeps the rows in a temporary file (tally), with about 60
+// repeats finds the items that are listed more than once. It keeps the rows in a temporary file (tally), with about 60
 // bytes and the name of the item per row.
-type Repeats struct {
+type repeats struct {
 	rows  *tally.Multiset
 	seed  maphash.Seed
 	files []string
@@ -28,14 +28,14 @@ const (
 	tagVersion = "version"
 )
 
-// NewRepeats returns empty Repeats with a temporary file in dir, or in os.TempDir if dir is empty. The caller must
+// newRepeats returns empty repeats with a temporary file in dir, or in os.TempDir if dir is empty. The caller must
 // close it.
-func NewRepeats(dir string) *Repeats {
-	return &Repeats{rows: tally.New(dir), seed: maphash.MakeSeed(), tags: map[string]byte{}}
+func newRepeats(dir string) *repeats {
+	return &repeats{rows: tally.New(dir), seed: maphash.MakeSeed(), tags: map[string]byte{}}
 }
 
-// A Repeat is an item that is listed more than once.
-type Repeat struct {
+// A repeat is an item that is listed more than once.
+type repeat struct {
 	Item    string // key of the item
 	Rows    int64
 	First   Position
@@ -44,7 +44,7 @@ type Repeat struct {
 }
 
 // Add adds a row. item is the key of its item.
-func (r *Repeats) Add(item string, e Entry) error {
+func (r *repeats) Add(item string, e Entry) error {
 	b := binary.AppendUvarint(nil, uint64(len(item)))
 	b = append(b, item...)
 	b = binary.AppendUvarint(b, uint64(r.file(e.At.File)))
@@ -69,7 +69,7 @@ func (r *Repeats) Add(item string, e Entry) error {
 	return nil
 }
 
-func (r *Repeats) file(name string) int {
+func (r *repeats) file(name string) int {
 	if n := len(r.files); n > 0 && r.files[n-1] == name {
 		return n - 1
 	}
@@ -80,7 +80,7 @@ func (r *Repeats) file(name string) int {
 	return len(r.files) - 1
 }
 
-func (r *Repeats) tag(name string) byte {
+func (r *repeats) tag(name string) byte {
 	t, ok := r.tags[name]
 	if !ok {
 		t = byte(min(len(r.tags), 255)) // no listing has so many algorithms
@@ -90,7 +90,7 @@ func (r *Repeats) tag(name string) byte {
 }
 
 // Find calls each for every item that is listed more than once, in no particular order.
-func (r *Repeats) Find(ctx context.Context, each func(Repeat) error) error {
+func (r *repeats) Find(ctx context.Context, each func(repeat) error) error {
 	return r.rows.Each(ctx, func(part []byte) error { return r.findIn(part, each) }, nil)
 }
 
@@ -102,7 +102,7 @@ type listed struct {
 	facts []byte
 }
 
-func (r *Repeats) findIn(part []byte, each func(Repeat) error) error {
+func (r *repeats) findIn(part []byte, each func(repeat) error) error {
 	var rows []listed
 	for len(part) > 0 {
 		n, size := binary.Uvarint(part)
@@ -135,8 +135,8 @@ func (r *Repeats) findIn(part []byte, each func(Repeat) error) error {
 }
 
 // compare finds the first row that contradicts an earlier one.
-func (r *Repeats) compare(rows []listed) Repeat {
-	out := Repeat{Item: string(rows[0].item), Rows: int64(len(rows)), First: rows[0].at, Again: rows[len(rows)-1].at}
+func (r *repeats) compare(rows []listed) repeat {
+	out := repeat{Item: string(rows[0].item), Rows: int64(len(rows)), First: rows[0].at, Again: rows[len(rows)-1].at}
 	type fact struct {
 		value uint64
 		at    Position
@@ -156,7 +156,7 @@ func (r *Repeats) compare(rows []listed) Repeat {
 	return out
 }
 
-func (r *Repeats) name(tag byte) string {
+func (r *repeats) name(tag byte) string {
 	for name, t := range r.tags {
 		if t == tag {
 			return name
@@ -166,6 +166,6 @@ func (r *Repeats) name(tag byte) string {
 }
 
 // Close removes the temporary file.
-func (r *Repeats) Close() error { return r.rows.Close() }
+func (r *repeats) Close() error { return r.rows.Close() }
 
-var _ io.Closer = (*Repeats)(nil)
+var _ io.Closer = (*repeats)(nil)

@@ -11,13 +11,13 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 )
 
-func found(t testing.TB, r *Repeats) []Repeat {
+func found(t testing.TB, r *repeats) []repeat {
 	t.Helper()
-	var all []Repeat
-	if err := r.Find(t.Context(), func(x Repeat) error { all = append(all, x); return nil }); err != nil {
+	var all []repeat
+	if err := r.Find(t.Context(), func(x repeat) error { all = append(all, x); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	slices.SortFunc(all, func(a, b Repeat) int { return cmp.Compare(a.Item, b.Item) })
+	slices.SortFunc(all, func(a, b repeat) int { return cmp.Compare(a.Item, b.Item) })
 	return all
 }
 
@@ -25,22 +25,22 @@ func TestRepeats(t *testing.T) {
 	at := func(n int64) Position { return Position{fmt.Sprintf("f%d", n%2), n} }
 	for name, c := range map[string]struct {
 		rows []Entry // of item x
-		want []Repeat
+		want []repeat
 	}{
 		"once":             {[]Entry{{At: at(1), Size: 1}}, nil},
-		"alike":            {[]Entry{{At: at(1), Size: 1}, {At: at(2), Size: 1}}, []Repeat{{"x", 2, at(1), at(2), ""}}},
-		"another size":     {[]Entry{{At: at(1), Size: 0}, {At: at(2), Size: 1}}, []Repeat{{"x", 2, at(1), at(2), "size"}}},
-		"a size, and none": {[]Entry{{At: at(1), Size: -1}, {At: at(2), Size: 1}}, []Repeat{{"x", 2, at(1), at(2), ""}}},
+		"alike":            {[]Entry{{At: at(1), Size: 1}, {At: at(2), Size: 1}}, []repeat{{"x", 2, at(1), at(2), ""}}},
+		"another size":     {[]Entry{{At: at(1), Size: 0}, {At: at(2), Size: 1}}, []repeat{{"x", 2, at(1), at(2), "size"}}},
+		"a size, and none": {[]Entry{{At: at(1), Size: -1}, {At: at(2), Size: 1}}, []repeat{{"x", 2, at(1), at(2), ""}}},
 		"another algorithm": {[]Entry{{At: at(1), Size: -1, Digests: digest.Set{"md5": emptyMD5}},
-			{At: at(2), Size: -1, Digests: digest.Set{"sha1": emptySHA1}}}, []Repeat{{"x", 2, at(1), at(2), ""}}},
+			{At: at(2), Size: -1, Digests: digest.Set{"sha1": emptySHA1}}}, []repeat{{"x", 2, at(1), at(2), ""}}},
 		"another digest": {[]Entry{{At: at(1), Size: -1, Digests: digest.Set{"md5": emptyMD5, "sha1": emptySHA1}},
 			{At: at(2), Size: -1, Digests: digest.Set{"sha1": emptySHA1}},
-			{At: at(3), Size: -1, Digests: digest.Set{"md5": otherMD5}}}, []Repeat{{"x", 3, at(1), at(3), "md5"}}},
+			{At: at(3), Size: -1, Digests: digest.Set{"md5": otherMD5}}}, []repeat{{"x", 3, at(1), at(3), "md5"}}},
 		"another version": {[]Entry{{At: at(1), Size: 1, Version: "a"}, {At: at(2), Size: 1, Version: "b"}},
-			[]Repeat{{"x", 2, at(1), at(2), "version"}}},
+			[]repeat{{"x", 2, at(1), at(2), "version"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := NewRepeats(t.TempDir())
+			r := newRepeats(t.TempDir())
 			defer r.Close()
 			for _, e := range c.rows {
 				if err := r.Add("x", e); err != nil {
@@ -60,7 +60,7 @@ func TestRepeats(t *testing.T) {
 // More rows than fit into memory are compared too, and the temporary file has no name.
 func TestRepeatsOnDisk(t *testing.T) {
 	tmp := t.TempDir()
-	r := NewRepeats(tmp)
+	r := newRepeats(tmp)
 	defer r.Close()
 	const n = 40_000
 	path := strings.Repeat("a path of some length, as archives have them/", 16)
@@ -74,7 +74,7 @@ func TestRepeatsOnDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := []Repeat{{"again", 4, Position{"list", 10_000}, Position{"list", 20_000}, "size"}}
+	want := []repeat{{"again", 4, Position{"list", 10_000}, Position{"list", 20_000}, "size"}}
 	if got := found(t, r); !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

@@ -3,7 +3,9 @@ package policy
 import (
 	"cmp"
 	"fmt"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -31,6 +33,15 @@ func (f Fault) String() string {
 		parts = append(parts, f.Key)
 	}
 	return strings.Join(append(parts, f.Reason), ": ")
+}
+
+// Origin returns the origin of a fault in the folder with the path dir, FILE:LINE.
+func (f Fault) Origin(dir string) string {
+	origin := filepath.Join(dir, f.File)
+	if f.Line > 0 {
+		origin += ":" + strconv.Itoa(f.Line)
+	}
+	return origin
 }
 
 // Faults are all faults of one or more policies.

@@ -3,7 +3,7 @@
 //
 // An interrupted round continues from its checkpoint. The messages of a page are acknowledged before its checkpoint is
 // saved, so that at most one page is published twice, with the same ids. An error never ends a page or a round as if it
-// were complete.
+// were complete. A Sweeper runs the rounds of the fixity sweep.
 package sweep
 
 import (
@@ -160,9 +160,7 @@ func newRun(r *Runner, m Split) *run {
 	if c := m.Checkpoint; c != nil && c.GetFinished() == nil && c.GetSweep() == m.Sweep && c.GetMorsel() == m.Name {
 		n.resumed = true
 		n.cursor = c.GetCursor()
-		n.summary.Round = Round{ID: c.GetRound(), Started: c.GetStarted().AsTime(), Baseline: c.GetBaseline()}
-		maps.Copy(n.summary.Counts, c.GetCounts())
-		n.summary.Emitted = total(c.GetCounts())
+		n.summary = resultOf(c)
 		return n
 	}
 	start := m.Start.UTC()
@@ -291,6 +289,19 @@ func (r *run) end(ctx context.Context, failure error) error {
 	c := last.Body.(*pb.Checkpoint)
 	c.Id, c.Finished = schemas.ID("checkpoint", r.morsel.Sweep, r.morsel.Name, r.summary.ID, "end"), now
 	return r.publish(ctx, schemas.Message{Topic: schemas.Jobs, Body: job}, last)
+}
+
+// resultOf returns the result until a checkpoint.
+func resultOf(c *pb.Checkpoint) Result {
+	r := Result{
+		Round:   Round{ID: c.GetRound(), Started: c.GetStarted().AsTime(), Baseline: c.GetBaseline()},
+		Emitted: total(c.GetCounts()), Counts: map[string]int64{},
+	}
+	maps.Copy(r.Counts, c.GetCounts())
+	if c.GetFinished() != nil {
+		r.Finished = c.GetFinished().AsTime()
+	}
+	return r
 }
 
 func total(counts map[string]int64) (n int64) {

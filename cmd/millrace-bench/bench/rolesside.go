@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/emit"
+	"github.com/millrace/millrace/streams/sweep"
 )
 
 // RolesSide is the job of one child process in the main job's figures. It runs the roles with an embedded broker and an
@@ -238,7 +239,7 @@ func (j *job) store(ctx context.Context) (res sideResult, err error) {
 	if err := j.app.CatchUp(ctx); err != nil {
 		return res, err
 	}
-	order := app.SweepRequest{Account: mainAccount, Store: primary, Begun: start.UTC().Truncate(time.Millisecond)}
+	order := sweep.Request{Account: mainAccount, Store: primary, Begun: start.UTC().Truncate(time.Millisecond)}
 	if _, err := j.app.SweepFixity(ctx, order); err != nil {
 		return res, err
 	}

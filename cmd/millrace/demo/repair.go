@@ -14,6 +14,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/fixity"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/sweep"
 )
 
 // A finding is the expected and the actual result for a damaged item.
@@ -41,7 +42,7 @@ func (p picks) expected() []finding {
 
 // round runs one fixity round over stores with the given number of items each. It records the time
 // first, so that an interrupted round resumes.
-func (d *demo) round(ctx context.Context, name string, items int, ids ...string) (rounds []app.Round, err error) {
+func (d *demo) round(ctx context.Context, name string, items int, ids ...string) (rounds []sweep.Result, err error) {
 	begun, ok := d.checkpoint.Rounds[name]
 	if !ok {
 		begun = time.Now().UTC().Truncate(time.Millisecond)
@@ -53,7 +54,7 @@ func (d *demo) round(ctx context.Context, name string, items int, ids ...string)
 	step := d.display.Step(name, int64(len(ids)*items))
 	defer func() { step.End(err == nil) }()
 	for _, id := range ids {
-		r, err := d.app.SweepFixity(ctx, app.SweepRequest{Account: account, Store: id, Begun: begun, OnRequested: step.Add})
+		r, err := d.app.SweepFixity(ctx, sweep.Request{Account: account, Store: id, Begun: begun, OnRequested: step.Add})
 		if err != nil {
 			return nil, fmt.Errorf("sweep store %s: %w", id, err)
 		}

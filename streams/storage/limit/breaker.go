@@ -48,8 +48,6 @@ type Config struct {
 	// them for a tenth of that. streamLease is the lease of a stream if hung streams opened the breaker [5m].
 	lease, streamLease time.Duration
 	Log                *slog.Logger // [none]
-	// Changed is called for each change of state, one at a time; it must not call the Breaker.
-	Changed func(from, to State)
 }
 
 // A Breaker tracks whether one store is available. It is safe for concurrent use.
@@ -62,6 +60,8 @@ type Breaker struct {
 	failing atomic.Bool   // failures are being counted
 	hanging atomic.Bool   // hung streams are being counted
 
+	opened chan struct{} // has an element if the breaker opened since the last receive
+
 	mu      sync.Mutex // guards the fields below
 	machine machine
 	// since is when the breaker last closed or, if it is not closed, when it opened.
@@ -71,6 +71,7 @@ type Breaker struct {
 	refused int
 	until   time.Time
 	probe   probe
+	entered [Open + 1]int64 // how often it entered each state
 }
 
 // An epoch identifies the period in which an operation was admitted: it grows with each change of state,
@@ -97,7 +98,10 @@ func NewBreaker(cfg Config) *Breaker {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	b := &Breaker{cfg: cfg, log: cfg.Log.With("account", cfg.Account, "store", cfg.Store), since: time.Now()}
+	b := &Breaker{
+		cfg: cfg, log: cfg.Log.With("account", cfg.Account, "store", cfg.Store), since: time.Now(),
+		opened: make(chan struct{}, 1),
+	}
 	b.epoch.Store(1)
 	return b
 }
@@ -117,6 +121,18 @@ func (b *Breaker) State() (s State, since time.Time, cause error) {
 		cause = b.firstErr
 	}
 	return b.machine.state, b.since, cause
+}
+
+func (b *Breaker) state() State {
+	s, _, _ := b.State()
+	return s
+}
+
+// counts returns the state, and how often the breaker entered each state.
+func (b *Breaker) counts() (s State, entered [Open + 1]int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.machine.state, b.entered
 }
 
 // Admit returns nil if an operation would be admitted now, and otherwise its error. While the store is
@@ -261,7 +277,11 @@ func (b *Breaker) transition(next machine, now time.Time, err error) {
 		}
 		b.log.Warn("open breaker", "err", err, "since", b.since, "until", b.until, "remedy", do)
 	}
-	if b.cfg.Changed != nil {
-		b.cfg.Changed(from, next.state)
+	b.entered[next.state]++
+	if next.state == Open {
+		select {
+		case b.opened <- struct{}{}:
+		default:
+		}
 	}
 }

@@ -12,6 +12,8 @@
 // A Throttle, if there is one, makes operations wait: it bounds concurrency, requests per second and bytes
 // per second, and lowers the request rate when the store asks for that. Such waits do not count as the
 // store's.
+//
+// Watch probes an unavailable store, so that its return is noticed without a message for it.
 package limit
 
 import (

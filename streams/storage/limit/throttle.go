@@ -70,9 +70,9 @@ func NewThrottle(r Rates, log *slog.Logger) *Throttle {
 	return t
 }
 
-// Allowed returns the current rate in requests per second (0: no limit), and how often the store has asked
+// allowed returns the current rate in requests per second (0: no limit), and how often the store has asked
 // for fewer.
-func (t *Throttle) Allowed() (perSecond float64, slowed int64) {
+func (t *Throttle) allowed() (perSecond float64, slowed int64) {
 	if t == nil {
 		return 0, 0
 	}

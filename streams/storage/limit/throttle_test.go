@@ -287,21 +287,21 @@ func TestSlowDown(t *testing.T) {
 		if err := ask(5); !errors.Is(err, storage.ErrSlowDown) {
 			t.Errorf("got %v, want ErrSlowDown", err)
 		}
-		if rate, slowed := w.throttle.Allowed(); math.Abs(rate-50) > 1 || slowed != 5 {
+		if rate, slowed := w.throttle.allowed(); math.Abs(rate-50) > 1 || slowed != 5 {
 			t.Errorf("%v requests a second after %d answers, want half of 100 after 5", rate, slowed)
 		}
 		begun := time.Now()
 		if err := ask(60); err != nil || time.Since(begun) < 900*time.Millisecond {
 			t.Errorf("60 requests took %v, %v, want more than a second at 50 a second", time.Since(begun), err)
 		}
-		rate, _ := w.throttle.Allowed()
+		rate, _ := w.throttle.allowed()
 		if rate <= 50 || rate > 60 {
 			t.Errorf("%v requests a second, want a little more than 50", rate)
 		}
 		if err := ask(2000); err != nil {
 			t.Fatal(err)
 		}
-		if rate, _ := w.throttle.Allowed(); rate != 100 {
+		if rate, _ := w.throttle.allowed(); rate != 100 {
 			t.Errorf("%v requests a second at last, want 100", rate)
 		}
 		if state, _, cause := w.breaker.State(); state != Closed {
@@ -319,7 +319,7 @@ func TestSlowDownWithoutLimit(t *testing.T) {
 		for range 201 {
 			_, _ = w.Stat(t.Context(), sp, "a")
 		}
-		if rate, _ := w.throttle.Allowed(); math.Abs(rate-50) > 3 {
+		if rate, _ := w.throttle.allowed(); math.Abs(rate-50) > 3 {
 			t.Errorf("%v requests a second, want half of the 100 that it had", rate)
 		}
 		for range 5000 {
@@ -327,7 +327,7 @@ func TestSlowDownWithoutLimit(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if rate, _ := w.throttle.Allowed(); rate != 0 {
+		if rate, _ := w.throttle.allowed(); rate != 0 {
 			t.Errorf("%v requests a second at last, want no limit", rate)
 		}
 	})

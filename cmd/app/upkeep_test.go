@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,6 +31,93 @@ func trimming(t *testing.T, b *kafkatest.Broker, keep time.Duration) *App {
 	t.Cleanup(p.Close)
 	return &App{cfg: &config.Config{Trim: config.Trim{Every: time.Hour, Keep: keep}}, log: slog.New(slog.DiscardHandler),
 		admin: admin, producer: p}
+}
+
+// An interval of 0 turns the trimmer or the tidier off.
+func TestUpkeep(t *testing.T) {
+	for name, tt := range map[string]struct {
+		trim, tidy time.Duration
+		want       []string
+	}{
+		"both":         {time.Hour, time.Hour, []string{"group positions", "trimmer", "tidier"}},
+		"no trimmer":   {0, time.Hour, []string{"group positions", "tidier"}},
+		"no tidier":    {time.Hour, 0, []string{"group positions", "trimmer"}},
+		"none of both": {0, 0, []string{"group positions"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := trimming(t, kafkatest.New(t, kafkatest.Options{Partitions: 1}), time.Minute)
+				a.cfg.Trim.Every, a.cfg.Tidy.Every = tt.trim, tt.tidy
+				var got []string
+				for _, p := range a.upkeep() {
+					got = append(got, p.name)
+				}
+				if !slices.Equal(got, tt.want) {
+					t.Errorf("got %q, want %q", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// Changed positions of groups are recorded. After a failure, or a lost acknowledgement, the next
+// run records them.
+func TestPublishPositions(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]kafkatest.Fault{"refused": kafkatest.Refused,
+		"done, but reported lost": kafkatest.DoneNotAcknowledged} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+				a := trimming(t, b, time.Minute)
+				send := func() { // it becomes a dead letter, and is committed
+					b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.DuplicationHigh, Key: []byte("k"),
+						Value: []byte("malformed")}})
+				}
+				send()
+				g, err := kafka.NewPool(b.Config(),
+					kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}},
+					func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, nil })
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := make(chan error, 2)
+				go func() { ended <- g.Run(ctx) }()
+				time.Sleep(time.Minute)
+				positions := a.periodic("group positions", positionInterval, a.publishPositions)
+				mend := b.FailProduce(schemas.Checkpoints, fault, -1)
+				go func() { ended <- positions.run(ctx) }()
+				time.Sleep(time.Minute)
+				mend()
+				count := func() int { return len(b.Read(schemas.Checkpoints)) }
+				before := count()
+				if fault == kafkatest.Refused && before != 0 {
+					t.Errorf("%d on record though refused", before)
+				}
+				time.Sleep(positionInterval)
+				first := count()
+				if first != max(before, 1) {
+					t.Errorf("%d on record after the next time, %d before", first, before)
+				}
+				time.Sleep(3 * positionInterval)
+				if got := count(); got != first {
+					t.Errorf("%d on record though nothing has moved", got)
+				}
+				send()
+				time.Sleep(positionInterval + time.Minute)
+				if got := count(); got != first+1 {
+					t.Errorf("%d on record after the group has moved, want %d", got, first+1)
+				}
+				cancel()
+				for range 2 {
+					if err := <-ended; err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		})
+	}
 }
 
 func wholeTables(context.Context) (map[schemas.Topic]map[int32]int64, error) { return nil, nil }

@@ -62,7 +62,7 @@ func TestCheckStoresOf(t *testing.T) {
 		"nobody there": {func(t *testing.T) string { return "http://" + free(t) }, nil, storeUnavailable,
 			"no connection"},
 		"no proxy": {fine, func(c *config.Store) { c.Proxy = "http://" + free(t) }, storeUnavailable,
-			"see the endpoint, and the proxy"},
+			"check the endpoint, and the proxy"},
 		"no secret": {fine, func(c *config.Store) { c.Credentials.SecretKey = config.FileSecret("/nowhere") },
 			storeUnavailable, "credentials.secret_key"},
 		"no CA": {fine, func(c *config.Store) { c.CA = "/nowhere" }, storeUnavailable, "ca: open /nowhere"},
@@ -169,5 +169,14 @@ func TestProbeStore(t *testing.T) {
 	}
 	if _, err := ProbeStore(t.Context(), cfg, log, name, true); !errors.Is(err, precondition.Err) {
 		t.Errorf("a store that is not configured: %v, want precondition.Err", err)
+	}
+}
+
+func TestRequireStore(t *testing.T) {
+	cfg := &config.Config{Accounts: []config.Account{{ID: "acme", Stores: []config.Store{{ID: "1"}}}}}
+	for name, ok := range map[StoreName]bool{{"acme", "1"}: true, {"acme", "2"}: false, {"other", "1"}: false} {
+		if err := RequireStore(cfg, name); (err == nil) != ok || err != nil && !errors.Is(err, precondition.Err) {
+			t.Errorf("%v: %v", name, err)
+		}
 	}
 }

@@ -9,8 +9,34 @@ import (
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/file"
 	"github.com/millrace/millrace/streams/storage/s3"
 )
+
+// driver is the only switch over the drivers. It returns the function that opens a store.
+func driver(
+	account string, c config.Store, log *slog.Logger,
+) (open func(context.Context) (storage.Store, error), err error) {
+	switch c.Driver {
+	case "file":
+		id, skipped := schemas.Key(account, c.ID), func(path, reason string) {
+			log.Warn("skip path", "account", account, "store", c.ID, "path", path, "reason", reason)
+		}
+		return func(context.Context) (storage.Store, error) {
+			if c.Layout == "plain" {
+				return file.OpenPlain(file.PlainConfig{
+					ID: id, Root: c.Root, Space: c.Space, Expect: c.Expect, ExpectSHA256: c.ExpectSHA256, Skipped: skipped,
+				})
+			}
+			return file.Open(file.Config{ID: id, Root: c.Root, Skipped: skipped})
+		}, nil
+	case "s3":
+		return func(ctx context.Context) (storage.Store, error) { return openS3(ctx, account, c, log) }, nil
+	default:
+		return nil, fmt.Errorf("unknown driver %q", c.Driver)
+	}
+}
 
 // secretTimeout bounds the time of a command that returns a secret.
 const secretTimeout = 30 * time.Second

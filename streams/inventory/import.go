@@ -1,17 +1,12 @@
-package app
+package inventory
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 
-	"github.com/millrace/millrace/cmd/config"
-	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/inventory"
-	"github.com/millrace/millrace/streams/kafka"
 )
 
 const (
@@ -25,10 +20,10 @@ const (
 // An Import publishes the rows of listings of one store as Changes of origin import. It reads and
 // checks all rows before it publishes any. Both readings return the same rows in the same order.
 type Import struct {
-	Listings []*inventory.Listing
+	Listings []*Listing
 	// Target is the store and space of the copies. Its Default is the time of rows without one; zero:
 	// the modification time of their listing.
-	Target inventory.Target
+	Target Target
 	// From is the number of the first row to publish, counted over all listings from 1.
 	From int64
 	// SkipFaulty publishes the sound rows if others have faults. Without it nothing is published if
@@ -43,8 +38,8 @@ type Import struct {
 	temp string // directory for the external comparison of rows; empty: the system's directory for temporary files
 }
 
-// An ImportCheck is the result of checking the listings.
-type ImportCheck struct {
+// A Check is the result of checking the listings.
+type Check struct {
 	Rows       int64
 	Faulty     int64 // number of all faults; Faults has the first of them
 	Skipped    int64 // rows that cannot be published: faulty ones, and contradicting rows of an item
@@ -54,7 +49,7 @@ type ImportCheck struct {
 	NoTime     int64
 	PassedOver map[string]int64 // rows by kind
 	Unread     []string         // columns that are not read
-	Faults     []*inventory.Fault
+	Faults     []*Fault
 	First      []*pb.Change
 
 	contradicted map[string]struct{} // keys of items
@@ -65,9 +60,9 @@ var errFaulty = errors.New("the listings have faults")
 
 // Check reads the listings to their ends. The result holds the faults of rows. The error reports a
 // listing that cannot be read or has another format than it claims.
-func (i *Import) Check(ctx context.Context) (_ *ImportCheck, err error) {
-	c := &ImportCheck{PassedOver: map[string]int64{}, contradicted: map[string]struct{}{}}
-	repeats := inventory.NewRepeats(i.temp)
+func (i *Import) Check(ctx context.Context) (_ *Check, err error) {
+	c := &Check{PassedOver: map[string]int64{}, contradicted: map[string]struct{}{}}
+	repeats := newRepeats(i.temp)
 	defer func() { err = errors.Join(err, repeats.Close()) }()
 	err = i.read(ctx, func(_ int64, r importRow) error {
 		c.Rows++
@@ -77,43 +72,42 @@ func (i *Import) Check(ctx context.Context) (_ *ImportCheck, err error) {
 			return nil
 		}
 		i.count(c, r)
-		return repeats.Add(schemas.ItemKey(r.change.GetAccount(), r.change.GetSpace(), r.change.GetItem()), r.entry)
-	}, func(l *inventory.Listing, rows int64) {
+		return repeats.Add(r.item(), r.entry)
+	}, func(l *Listing, rows int64) {
 		for kind, n := range l.Skipped() {
 			c.PassedOver[kind] += n
 		}
 		c.Unread = append(c.Unread, l.UnreadColumns()...)
 		if i.Strict {
 			for _, column := range l.UnreadColumns() {
-				i.fault(c, &inventory.Fault{At: inventory.Position{File: l.Path()},
-					Reason: fmt.Sprintf("column %q is not read", column)})
+				i.fault(c, &Fault{Position{File: l.Path()}, fmt.Sprintf("column %q is not read", column)})
 			}
 		}
 		if rows == 0 {
-			i.fault(c, &inventory.Fault{At: inventory.Position{File: l.Path()}, Reason: "it lists nothing"})
+			i.fault(c, &Fault{Position{File: l.Path()}, "it lists nothing"})
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	return c, repeats.Find(ctx, func(r inventory.Repeat) error { return i.repeat(c, r) })
+	return c, repeats.Find(ctx, func(r repeat) error { return i.repeat(c, r) })
 }
 
-func (i *Import) fault(c *ImportCheck, f *inventory.Fault) {
+func (i *Import) fault(c *Check, f *Fault) {
 	c.Faulty++
 	if len(c.Faults) < i.Faults {
 		c.Faults = append(c.Faults, f)
 	}
 }
 
-func (i *Import) count(c *ImportCheck, r importRow) {
+func (i *Import) count(c *Check, r importRow) {
 	if len(c.First) < i.Show {
 		c.First = append(c.First, r.change)
 	}
 	if len(r.entry.Digests) == 0 {
 		c.NoDigest++
 		if i.Strict {
-			i.fault(c, &inventory.Fault{At: r.entry.At, Reason: fmt.Sprintf("%q has no digest", r.entry.Item)})
+			i.fault(c, &Fault{At: r.entry.At, Reason: fmt.Sprintf("%q has no digest", r.entry.Item)})
 		}
 	}
 	if r.entry.Size < 0 {
@@ -124,35 +118,40 @@ func (i *Import) count(c *ImportCheck, r importRow) {
 	}
 }
 
-func (i *Import) repeat(c *ImportCheck, r inventory.Repeat) error {
+func (i *Import) repeat(c *Check, r repeat) error {
 	if r.Differs == "" {
 		c.Repeated++
 		if i.Strict {
-			i.fault(c, &inventory.Fault{At: r.Again, Reason: fmt.Sprintf("item %s is listed again: see %s", r.Item, r.First)})
+			i.fault(c, &Fault{At: r.Again, Reason: fmt.Sprintf("item %s is listed again: see %s", r.Item, r.First)})
 		}
 		return nil
 	}
 	if len(c.contradicted) == maxContradicted {
-		return fmt.Errorf("%w: they contradict themselves about more than %d items", inventory.ErrInvalid, maxContradicted)
+		return fmt.Errorf("%w: they contradict themselves about more than %d items", ErrInvalid, maxContradicted)
 	}
 	c.contradicted[r.Item] = struct{}{}
 	c.Skipped += r.Rows
-	i.fault(c, &inventory.Fault{At: r.Again,
+	i.fault(c, &Fault{At: r.Again,
 		Reason: fmt.Sprintf("item %s is listed again, with another %s than at %s", r.Item, r.Differs, r.First)})
 	return nil
 }
 
 // An importRow is an entry and its Change, or its fault.
 type importRow struct {
-	entry  inventory.Entry
+	entry  Entry
 	change *pb.Change
-	err    *inventory.Fault
+	err    *Fault
+}
+
+// item returns the key of the item of the Change.
+func (r importRow) item() string {
+	return schemas.ItemKey(r.change.GetAccount(), r.change.GetSpace(), r.change.GetItem())
 }
 
 // read calls row for every row of every listing, with its number, and ended at the end of each
 // listing.
 func (i *Import) read(
-	ctx context.Context, row func(n int64, r importRow) error, ended func(l *inventory.Listing, rows int64),
+	ctx context.Context, row func(n int64, r importRow) error, ended func(l *Listing, rows int64),
 ) error {
 	target, n := i.Target, int64(0)
 	for _, l := range i.Listings {
@@ -181,8 +180,8 @@ func (i *Import) read(
 	return nil
 }
 
-// An ImportProgress is the progress of publishing.
-type ImportProgress struct {
+// A Progress is the progress of publishing.
+type Progress struct {
 	Published int64
 	Skipped   int64 // rows that were faulty or contradicted
 	// Next is the row to continue with: all rows before it are published or skipped.
@@ -192,8 +191,8 @@ type ImportProgress struct {
 // Publish publishes the sound rows of c in order and waits for their acknowledgement. Repeating it
 // has no effect, since ids are functions of the rows. It calls progress after each batch.
 func (i *Import) Publish(
-	ctx context.Context, to schemas.Publisher, c *ImportCheck, progress func(ImportProgress),
-) (done ImportProgress, err error) {
+	ctx context.Context, to schemas.Publisher, c *Check, progress func(Progress),
+) (done Progress, err error) {
 	done.Next = max(i.From, 1)
 	if c.Faulty > 0 && !i.SkipFaulty {
 		return done, errFaulty
@@ -226,45 +225,24 @@ func (i *Import) Publish(
 			return flush(n + 1)
 		}
 		return nil
-	}, func(*inventory.Listing, int64) {})
+	}, func(*Listing, int64) {})
 	switch {
 	case err != nil:
 		return done, err
 	case last != c.Rows:
 		return done, fmt.Errorf("%w: they had %d rows when they were checked and have %d now",
-			inventory.ErrInvalid, c.Rows, last)
+			ErrInvalid, c.Rows, last)
 	}
 	return done, flush(max(last+1, done.Next))
 }
 
-func (i *Import) skips(c *ImportCheck, r importRow) bool {
+func (i *Import) skips(c *Check, r importRow) bool {
 	if r.change == nil {
 		return true
 	}
-	_, ok := c.contradicted[schemas.ItemKey(r.change.GetAccount(), r.change.GetSpace(), r.change.GetItem())]
+	_, ok := c.contradicted[r.item()]
 	return ok
 }
 
 // Sound returns the number of rows that can be published.
-func (c *ImportCheck) Sound() int64 { return c.Rows - c.Skipped }
-
-// RequireStore returns precondition.Err if the configuration does not have a store.
-func RequireStore(cfg *config.Config, account, store string) error {
-	for _, a := range cfg.Accounts {
-		for _, s := range a.Stores {
-			if a.ID == account && s.ID == store {
-				return nil
-			}
-		}
-	}
-	return fmt.Errorf("%w: the configuration has no store %s/%s", precondition.Err, account, store)
-}
-
-// OpenProducer returns a producer that sets the source of its messages. The caller closes it.
-func OpenProducer(ctx context.Context, cfg *config.Config, log *slog.Logger, source string) (*kafka.Producer, error) {
-	k, err := kafkaConfig(ctx, cfg, log)
-	if err != nil {
-		return nil, err
-	}
-	return kafka.NewProducer(k, source)
-}
+func (c *Check) Sound() int64 { return c.Rows - c.Skipped }

@@ -137,41 +137,11 @@ func TestWrongMarkerIsRefused(t *testing.T) {
 	}
 }
 
-// An unknown driver is refused before anything is opened.
-func TestUnknownDriver(t *testing.T) {
-	_, err := newStores(&config.Config{Accounts: []config.Account{{ID: "acme",
-		Stores: []config.Store{{ID: "1", Driver: "tape"}}}}}, new(logtest.Lines).Log())
-	if !errors.Is(err, precondition.Err) || !strings.Contains(err.Error(), `store acme/1: unknown driver "tape"`) {
-		t.Errorf("got %v", err)
-	}
-}
-
 // metrics returns the metrics of the breakers, as name{labels} value.
 func metrics(t *testing.T, s *Stores) (all []string) {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(newBreakerMetrics(s))
+	reg.MustRegister(s.metrics())
 	_, body := get(t, promhttp.HandlerFor(reg, promhttp.HandlerOpts{}), "GET", "/metrics")
 	return strings.Split(body, "\n")
-}
-
-// The dependencies of each role.
-func TestNeeds(t *testing.T) {
-	for role, want := range map[schemas.Role]needs{
-		schemas.RolePlanner: {policies: true}, schemas.RoleDelayer: {},
-		schemas.RoleSteward: {clickhouse: true, policies: true, incidents: true}, schemas.RoleSweeper: {clickhouse: true,
-			policies: true},
-		schemas.RoleSink: {clickhouse: true}, schemas.RoleIngester: {stores: true}, schemas.RoleChecker: {clickhouse: true,
-			stores: true},
-		schemas.RoleCopier:  {clickhouse: true, stores: true, policies: true},
-		schemas.RoleDeleter: {clickhouse: true, stores: true, policies: true},
-	} {
-		if got := needsOf([]schemas.Role{role}); got != want {
-			t.Errorf("%s: got %+v, want %+v", role, got, want)
-		}
-	}
-	if got, want := needsOf(Roles()), (needs{clickhouse: true, stores: true, policies: true,
-		incidents: true}); got != want {
-		t.Errorf("all: got %+v, want %+v", got, want)
-	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/file"
 	"github.com/millrace/millrace/streams/storage/s3"
 )
 
@@ -147,10 +148,16 @@ func selectStores(all []StoreInfo, names []StoreName) (some []StoreInfo, err err
 			}
 		}
 		if len(some) == before {
-			return nil, fmt.Errorf("%w: the configuration has no store %s/%s", precondition.Err, n.Account, n.Store)
+			return nil, missingStore(n)
 		}
 	}
 	return some, nil
+}
+
+// RequireStore returns an error that wraps precondition.Err if the configuration does not have a store.
+func RequireStore(cfg *config.Config, name StoreName) error {
+	_, err := selectStores(ListStores(cfg), []StoreName{name})
+	return err
 }
 
 // observe checks a store without its breaker, and sets the result in v. It returns after
@@ -252,4 +259,80 @@ func capabilities(st storage.Store) []Capability {
 	add(originDriver, "properties of an item", int64(c.MaxPropertyBytes))
 	add(originDriver, "resolution of times", c.TimeResolution)
 	return all
+}
+
+// InitStore writes the marker with the store's id into a store that has none.
+func (a *App) InitStore(ctx context.Context, account, id string) error {
+	return a.stores.init(ctx, StoreName{account, id})
+}
+
+// InitStore is App.InitStore without Kafka and ClickHouse.
+func InitStore(ctx context.Context, cfg *config.Config, log *slog.Logger, name StoreName) error {
+	stores, err := newStores(cfg, log)
+	if err != nil {
+		return err
+	}
+	return errors.Join(stores.init(ctx, name), stores.close())
+}
+
+// init writes the marker of a store that has none.
+func (s *Stores) init(ctx context.Context, name StoreName) error {
+	d, err := s.open(ctx, name)
+	if err != nil {
+		return err
+	}
+	if err = d.Marker(ctx); errors.Is(err, storage.ErrNoMarker) {
+		err = d.WriteMarker(ctx)
+	}
+	switch state := stateOf(err); {
+	case state == storeOther, state == storeUnavailable, state == storeUnusable: // a retry does not help
+		return fmt.Errorf("%w: mark store %s/%s: %w: %s",
+			precondition.Err, name.Account, name.Store, err, s.remedyFor(name, err))
+	case err != nil:
+		return fmt.Errorf("mark store %s/%s: %w", name.Account, name.Store, err)
+	}
+	return nil
+}
+
+// open opens the driver of a store for a command, without its breaker.
+func (s *Stores) open(ctx context.Context, name StoreName) (storage.Store, error) {
+	st, err := s.configured(name)
+	if err != nil {
+		return nil, err
+	}
+	d, err := st.lazy.Driver(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w: open store %s/%s: %w: %s",
+			precondition.Err, name.Account, name.Store, err, s.remedyFor(name, err))
+	}
+	return d, nil
+}
+
+// UpgradeStore upgrades a store of driver file to the newest layout. It returns precondition.Err if
+// another process uses the store, or if the store has no layout version.
+func UpgradeStore(
+	ctx context.Context, cfg *config.Config, log *slog.Logger, name StoreName, o file.UpgradeOptions,
+) (done file.Upgraded, err error) {
+	stores, err := newStores(cfg, log)
+	if err != nil {
+		return done, err
+	}
+	defer func() { err = errors.Join(err, stores.close()) }()
+	d, err := stores.open(ctx, name)
+	if err != nil {
+		return done, err
+	}
+	f, ok := d.(*file.Store)
+	if !ok {
+		return done, fmt.Errorf("%w: store %s/%s has no layout to upgrade: only driver file with layout millrace has one",
+			precondition.Err, name.Account, name.Store)
+	}
+	done, err = f.Upgrade(ctx, o)
+	switch class := retry.ClassOf(err); {
+	case errors.Is(err, file.ErrInUse):
+		err = fmt.Errorf("%w: %w: stop the processes that use it, and run this again", precondition.Err, err)
+	case err != nil && (class == retry.ClassUnavailable || class == retry.ClassPermanent):
+		err = fmt.Errorf("%w: %w", precondition.Err, err)
+	}
+	return done, err
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/precondition"
+	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -59,5 +61,14 @@ func TestPlainStore(t *testing.T) {
 	r.Close()
 	if names, err := os.ReadDir(root); len(names) != 2 || err != nil {
 		t.Errorf("the tree has %v, %v", names, err)
+	}
+}
+
+// An unknown driver is refused before anything is opened.
+func TestUnknownDriver(t *testing.T) {
+	_, err := newStores(&config.Config{Accounts: []config.Account{{ID: "acme",
+		Stores: []config.Store{{ID: "1", Driver: "tape"}}}}}, new(logtest.Lines).Log())
+	if !errors.Is(err, precondition.Err) || !strings.Contains(err.Error(), `store acme/1: unknown driver "tape"`) {
+		t.Errorf("got %v", err)
 	}
 }

@@ -1,0 +1,123 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/precondition"
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/limit"
+)
+
+// startCheckTimeout bounds the check of all stores at startup.
+const startCheckTimeout = 5 * time.Second
+
+// CheckStores opens the stores of cfg and reads their markers, so that their errors are reported
+// before anything else starts.
+func CheckStores(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+	stores, err := newStores(cfg, log)
+	if err != nil {
+		return err
+	}
+	return errors.Join(stores.checkMarkers(ctx), stores.close())
+}
+
+// checkAtStart reads all markers once, so that the breakers of unavailable stores are open before
+// the first task. Its error reports only stores that have the marker of another store, since
+// waiting does not help there.
+func (s *Stores) checkAtStart(run context.Context) error {
+	ctx, cancel := context.WithTimeout(run, startCheckTimeout)
+	defer cancel()
+	names := s.storeNames()
+	errs := make([]error, len(names))
+	var wg sync.WaitGroup
+	for i, n := range names {
+		wg.Go(func() {
+			err := s.of(n).Marker(ctx)
+			switch {
+			case err == nil, run.Err() != nil:
+			case errors.Is(err, storage.ErrWrongMarker):
+				errs[i] = fmt.Errorf("store %s/%s: %w: %s", n.Account, n.Store, err, remedy(n, err))
+			default:
+				message := "wait for unavailable store"
+				if errors.Is(err, storage.ErrCredentials) {
+					message = "wait for store that refuses the credentials"
+				}
+				s.log.Warn(message, "account", n.Account, "store", n.Store, "err", err, "advice", s.remedyFor(n, err))
+			}
+		})
+	}
+	wg.Wait()
+	return precondition.Join(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
+}
+
+// run probes each unavailable store until it answers: at startup, and whenever its breaker opens.
+func (s *Stores) run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	for _, n := range s.storeNames() {
+		wg.Go(func() { s.of(n).Watch(ctx, s.of(n).lazy.Opened) })
+	}
+	wg.Wait()
+	return nil
+}
+
+// metrics returns the metrics of the breakers and throttles.
+func (s *Stores) metrics() prometheus.Collector {
+	var all []*limit.Store
+	for _, n := range s.storeNames() {
+		all = append(all, s.of(n).Store)
+	}
+	return limit.NewMetrics(all, func(account, store string) int { return s.waiting.Count(schemas.Key(account, store)) })
+}
+
+// checkMarkers reads the markers of all stores for a command. An unmounted root must not look like
+// a store that lost everything. It bypasses the breakers, since an error here is not a failure of a
+// store in use.
+func (s *Stores) checkMarkers(ctx context.Context) error {
+	var errs []error
+	for account, ids := range s.accounts {
+		for _, id := range ids {
+			if err := s.byKey[schemas.Key(account, id)].lazy.Marker(ctx); err != nil {
+				n := StoreName{account, id}
+				errs = append(errs, fmt.Errorf("store %s/%s: %w: %s", account, id, err, s.remedyFor(n, err)))
+			}
+		}
+	}
+	return precondition.Join(errs)
+}
+
+// remedy returns advice to the operator about a marker that could not be read.
+func remedy(n StoreName, err error) string {
+	switch {
+	case errors.Is(err, storage.ErrWrongMarker):
+		return "check its location and id in the configuration"
+	case errors.Is(err, fs.ErrNotExist):
+		return "create or mount its root, or correct accounts in the configuration"
+	case errors.Is(err, storage.ErrNoMarker):
+		return fmt.Sprintf("if it is mounted and new to millrace, run: millrace store init %s/%s", n.Account, n.Store)
+	}
+	return remedyUnreachable
+}
+
+const remedyUnreachable = "check that it is running, mounted and reachable"
+
+// remedyFor is remedy for a configured store, with the advice that its driver needs.
+func (s *Stores) remedyFor(n StoreName, err error) string {
+	switch {
+	case errors.Is(err, storage.ErrCredentials):
+		return "check its credentials in the configuration"
+	case s.of(n).cfg.Driver == "file", errors.Is(err, storage.ErrWrongMarker), errors.Is(err, storage.ErrNoMarker):
+		return remedy(n, err)
+	}
+	return "check its settings in the configuration"
+}

@@ -1,0 +1,130 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// positionInterval is the time between two recordings of the groups' positions. If the brokers
+// delete the offsets of a group, the group repeats the work since the last recording.
+const positionInterval = 10 * time.Minute
+
+// upkeep returns the parts of the sweeper that repeat their work periodically. The trimmer and the
+// tidier can be turned off.
+func (a *App) upkeep() []part {
+	parts := []part{a.periodic("group positions", positionInterval, a.publishPositions)}
+	if every := a.cfg.Trim.Every; every > 0 {
+		t := a.newTrimmer(a.gapStarts)
+		parts = append(parts, a.periodic("trimmer", every, func(ctx context.Context) { a.trim(ctx, t) }))
+	}
+	if every := a.cfg.Tidy.Every; every > 0 {
+		parts = append(parts, a.periodic("tidier", every, a.tidier()))
+	}
+	return parts
+}
+
+// periodic returns a part that runs do at startup and then at the interval every, except while the
+// sweeper is paused.
+func (a *App) periodic(name string, every time.Duration, do func(context.Context)) part {
+	return part{name, func(ctx context.Context) error {
+		for a.waitUntilResumed(ctx, name) {
+			do(ctx)
+			_ = retry.Sleep(ctx, every) // only ctx ends it early
+		}
+		return nil
+	}}
+}
+
+// waitUntilResumed waits while the sweeper is paused, and logs the wait. It returns false if ctx
+// ends first.
+func (a *App) waitUntilResumed(ctx context.Context, name string) bool {
+	changed, cancel := a.controls.Watch()
+	defer cancel()
+	for logged := false; a.controls.Role(schemas.RoleSweeper) && ctx.Err() == nil; logged = true {
+		if !logged {
+			a.log.Info("wait for the sweeper to be resumed", "part", name)
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		}
+	}
+	return ctx.Err() == nil
+}
+
+// runJob runs do with the id of a new job, and publishes the counts and the error that it returns as
+// that job; without counts it publishes nothing. The next run repeats what failed.
+func (a *App) runJob(ctx context.Context, name string, do func(id string) (map[string]int64, error)) {
+	job := &pb.Job{Id: schemas.NewID(), Name: name, Started: timestamppb.Now()}
+	counts, failure := do(job.GetId())
+	if ctx.Err() != nil || counts == nil {
+		return
+	}
+	job.Counts, job.Finished = counts, timestamppb.Now()
+	if failure != nil {
+		job.Error = failure.Error()
+	}
+	if err := a.producer.Publish(ctx, schemas.Message{Topic: schemas.Jobs, Body: job}); err != nil && ctx.Err() == nil {
+		a.log.Error("record job", "job", job.GetName(), "err", err)
+	}
+}
+
+// publishPositions publishes the positions of groups that are not recorded, for the case that the
+// brokers delete their offsets. Each is published by itself: one that is too large does not block the
+// others. The next run repeats what failed.
+func (a *App) publishPositions(ctx context.Context) {
+	all, err := a.admin.Positions(ctx)
+	errs := []error{err}
+	for _, m := range all {
+		err := a.producer.Publish(ctx, m)
+		errs = append(errs, err)
+		if err != nil && !errors.Is(err, schemas.ErrTooLarge) {
+			break
+		}
+	}
+	if err := errors.Join(errs...); err != nil && ctx.Err() == nil {
+		a.log.Warn("record group positions", "retry_after", positionInterval, "err", err)
+	}
+}
+
+// newTrimmer returns a trimmer that deletes the records that every reader has handled, and keeps those
+// from the offsets of gapStarts on.
+func (a *App) newTrimmer(gapStarts func(context.Context) (map[schemas.Topic]map[int32]int64, error)) *kafka.Trimmer {
+	var topics []schemas.Topic
+	for _, roleTopics := range positionTopics() {
+		topics = append(topics, roleTopics...)
+	}
+	slices.Sort(topics)
+	t := kafka.NewTrimmer(a.admin, a.cfg.Trim.Keep)
+	t.Hold(slices.Compact(topics), gapStarts)
+	return t
+}
+
+// trim trims once.
+func (a *App) trim(ctx context.Context, t *kafka.Trimmer) {
+	a.runJob(ctx, "trim", func(string) (map[string]int64, error) {
+		removed, err := t.Trim(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil, err
+		case err != nil:
+			a.log.Error("trim topics", "removed", removed, "err", err)
+		case len(removed) > 0:
+			a.log.Info("trimmed topics", "removed", removed)
+		}
+		counts := map[string]int64{}
+		for topic, n := range removed {
+			counts[string(topic)] = n
+		}
+		return counts, err
+	})
+}

@@ -1,0 +1,240 @@
+// Package folder publishes the documents of a policy folder, and opens incidents for the documents and records that a
+// process does not follow.
+//
+// A file is published once in the life of an account, so that a restart reverts no policy. Nothing is published over a
+// record that cannot be decoded, until a person has accepted its loss. A refused document leaves the last good one
+// active. Refused and diverged documents are read again until they are active.
+package folder
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// Config holds the settings of a Folder.
+type Config struct {
+	// Dir is the path of the folder; empty if there is none.
+	Dir string
+	// Accounts holds the configured stores by account.
+	Accounts map[string][]policy.Store
+	// Interval is the time between two reads of documents that were refused, and between two reports of faults; 0: 10 s.
+	Interval time.Duration
+}
+
+// Deps are the dependencies of a Folder. All are required.
+type Deps struct {
+	// Registry and Board apply the records of the topics policies and incidents.
+	Registry  *policy.Registry
+	Board     *incident.Board
+	Publisher schemas.Publisher
+	// Unreadable returns the subjects of the incidents of the records of an account's policy that cannot be decoded.
+	Unreadable func(account string) []incident.Subject
+	Log        *slog.Logger
+}
+
+// A Folder publishes the changed documents of the configured folder. A refused document is not published until it is
+// corrected. A document that has diverged from the active policy is not published until its file changes.
+//
+// Its methods that publish require that Registry and Board have applied all records that their topics had at the start.
+type Folder struct {
+	config Config
+	deps   Deps
+	// published is closed when the documents that must be published are active, or if there is no folder.
+	published chan struct{}
+	// active are the accounts with an active document that was read without a fault; they are not read again. diverged has
+	// the reasons why other valid documents are not published. Only Run uses both.
+	active   map[string]bool
+	diverged map[string]string
+	// open are the accounts that may have an open incident which this process must close. Only Run uses it.
+	open map[string]bool
+	// firstDigests are the digests of files at the first read, for documents that only older versions of this program have
+	// published. Those recorded no digest, so such a file counts as changed when its digest differs from the first one.
+	// Only Run uses it.
+	firstDigests map[string]string
+
+	mu     sync.Mutex    // guards faults
+	faults policy.Faults // of the refused documents
+}
+
+// New returns a Folder.
+func New(c Config, d Deps) *Folder {
+	if c.Interval == 0 {
+		c.Interval = 10 * time.Second
+	}
+	p := &Folder{
+		config: c, deps: d, published: make(chan struct{}),
+		active: map[string]bool{}, open: map[string]bool{}, firstDigests: map[string]string{},
+	}
+	if c.Dir == "" {
+		close(p.published)
+	}
+	return p
+}
+
+// Published returns a channel that is closed when the documents that must be published are active; at once if there is
+// no folder.
+func (p *Folder) Published() <-chan struct{} { return p.published }
+
+// Run reads the folder. While documents are refused or have diverged, or incidents must be closed, it reads the folder
+// again periodically. Then it waits for ctx.
+func (p *Folder) Run(ctx context.Context) error {
+	f := p.read()
+	for _, name := range f.Ignored {
+		p.deps.Log.Warn("ignore file in the policy folder: its account is not in duplication-accounts.json, "+
+			"or its name does not end in .json or .yaml", "file", filepath.Join(p.config.Dir, name))
+	}
+	if err := p.apply(ctx, f); err != nil {
+		return err
+	}
+	close(p.published)
+	for len(p.refusals()) > 0 || len(p.diverged) > 0 || len(p.open) > 0 {
+		if err := retry.Sleep(ctx, p.config.Interval); err != nil {
+			return err
+		}
+		if err := p.readAgain(ctx); err != nil {
+			return err
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// readAgain reads the folder for the accounts that are not active yet. These can be others than the
+// refused ones, since a corrected list of accounts may have new ones.
+func (p *Folder) readAgain(ctx context.Context) error {
+	f := p.read()
+	if len(p.active) > 0 && len(faultsOf(f.Faults, "")) > 0 {
+		return nil // an unreadable folder says nothing about the pending accounts
+	}
+	maps.DeleteFunc(f.Documents, func(account string, _ policy.Document) bool { return p.active[account] })
+	f.Faults = slices.DeleteFunc(f.Faults, func(fault policy.Fault) bool { return p.active[fault.Account] })
+	return p.apply(ctx, f)
+}
+
+func (p *Folder) read() policy.Folder {
+	return policy.ReadFolder(os.DirFS(p.config.Dir), p.config.Accounts)
+}
+
+// apply publishes documents, and logs and records the faults and the diverged documents.
+func (p *Folder) apply(ctx context.Context, f policy.Folder) error {
+	faults := f.Faults
+	before := p.refusals()
+	for _, account := range slices.Sorted(maps.Keys(accountsOf(faults))) {
+		now := faultsOf(faults, account)
+		if slices.Equal(now, faultsOf(before, account)) {
+			continue // already logged
+		}
+		p.deps.Log.Error(p.refusal(account), "account", account, "file", now[0].Origin(p.config.Dir), "err", reasons(now))
+	}
+	diverged, err := p.publishChanged(ctx, f)
+	if err != nil {
+		return err
+	}
+	for account := range f.Documents {
+		p.active[account] = diverged[account] == ""
+	}
+	p.reportDiverged(ctx, f, diverged)
+	for account := range accountsOf(before) {
+		if len(faultsOf(faults, account)) == 0 {
+			p.deps.Log.Info("accept policy", "account", account, "folder", p.config.Dir)
+		}
+	}
+	// Last, so that the process is not ready too early.
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.faults = faults
+	return nil
+}
+
+// refusal returns the log message for a refused document; if account is empty, for the folder as a
+// whole.
+func (p *Folder) refusal(account string) string {
+	if account == "" {
+		return "refuse policy folder: the active policies stay, and the folder is read again until it is corrected"
+	}
+	if _, ok := p.deps.Registry.Document(account); ok {
+		return "refuse policy: the last good one stays active, and the file is read again until it is corrected"
+	}
+	return "refuse policy: the account has no active one, and the file is read again until it is corrected"
+}
+
+// reasons returns the faults of one file as one line.
+func reasons(faults policy.Faults) string {
+	all := make([]string, len(faults))
+	for i, f := range faults {
+		f.File = ""
+		all[i] = f.String()
+	}
+	return strings.Join(all, "; ")
+}
+
+// oneLine returns the text of joined errors as one line.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+func (p *Folder) refusals() policy.Faults {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.faults
+}
+
+// accountsOf returns the accounts of faults; the empty account is the folder as a whole.
+func accountsOf(faults policy.Faults) map[string]bool {
+	accounts := map[string]bool{}
+	for _, f := range faults {
+		accounts[f.Account] = true
+	}
+	return accounts
+}
+
+// faultsOf returns the faults of an account.
+func faultsOf(faults policy.Faults, account string) (some policy.Faults) {
+	for _, f := range faults {
+		if f.Account == account {
+			some = append(some, f)
+		}
+	}
+	return some
+}
+
+// Refused returns the policies that this process does not follow: documents of the folder with a
+// fault, and unreadable records of configured accounts. It does not include an active record with
+// faults.
+func (p *Folder) Refused() (all []string) {
+	faults := p.refusals()
+	for _, account := range slices.Sorted(maps.Keys(accountsOf(faults))) {
+		first := faultsOf(faults, account)[0]
+		fault := policy.Fault{Key: first.Key, Reason: first.Reason}
+		all = append(all, fmt.Sprintf("%s: %s", first.Origin(p.config.Dir), fault))
+	}
+	for _, account := range slices.Sorted(maps.Keys(p.config.Accounts)) {
+		f := p.recordFaults(account)
+		f.Stores = nil
+		if err := f.Err(); err != nil {
+			all = append(all, fmt.Sprintf("account %s: %s", account, oneLine(err)))
+		}
+	}
+	return all
+}
+
+// Metric returns the metric of refused policies.
+func (p *Folder) Metric() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "millrace_policy_refused",
+		Help: "Policies that this process does not follow; /readyz and the log name them.",
+	}, func() float64 { return float64(len(p.Refused())) })
+}

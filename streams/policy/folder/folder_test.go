@@ -1,0 +1,423 @@
+package folder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/internal/need"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/policy"
+)
+
+// A refused document is named with file, line and cause, and read again until it is corrected. The others are active
+// meanwhile, and are not read again.
+func TestRefusedDocument(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{t: t}
+		dir, write := folderOf(t, map[string]string{"duplication-accounts.json": `["acme", "bell"]`,
+			"acme-duplication-policy.yaml": to("2"), "bell-duplication-policy.yaml": "# of bell\n" + to("7")})
+		p := s.run(dir)
+		file := filepath.Join(dir, "bell-duplication-policy.yaml")
+		p.refuses(file + `:3: defaultPolicies[0].destStoreId: unknown store "7"; the account has 1, 2`)
+		p.inForce("acme", "2")
+		later()
+		p.logged(`msg="refuse policy: the account has no active one, and the file is read again until it is corrected" `+
+			`account=bell file=`+file+":3 err=", 1)
+
+		write("acme-duplication-policy.yaml", to("3"))
+		write("bell-duplication-policy.yaml", "default: 1\n")
+		later()
+		p.refuses(file + ":1: default: unknown key")
+		write("bell-duplication-policy.yaml", to("2"))
+		later()
+		p.refuses()
+		p.inForce("bell", "2")
+		p.inForce("acme", "2")
+		p.logged("accept policy", 1)
+	})
+}
+
+// While documents are refused, other documents are published as soon as possible, also those of accounts that the list
+// of accounts lacked.
+func TestMendedListOfAccounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{t: t}
+		dir, write := folderOf(t, map[string]string{"duplication-accounts.json": `["acne", "bell"]`,
+			"acme-duplication-policy.yaml": to("2"), "bell-duplication-policy.yaml": to("2")})
+		p := s.run(dir)
+		p.refuses(`the configuration has no account "acne"; did you mean acme?`)
+		p.inForce("bell", "2")
+		p.revision("acme", 0)
+		write("bell-duplication-policy.yaml", "default: 1\n") // it is active, and not read again
+		write("duplication-accounts.json", `["acme", "bell"]`)
+		later()
+		p.refuses()
+		p.inForce("acme", "2")
+		p.inForce("bell", "2")
+	})
+}
+
+// The log says whether a policy stays active when a document is refused.
+func TestRefusedPolicyLeavesTheLastOneInForce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{t: t}
+		dir, write := ofAcme(t, to("2"))
+		s.run(dir)
+		write(to("7"))
+		p := s.run(dir)
+		p.inForce("acme", "2")
+		p.logged("refuse policy: the last good one stays active", 1)
+	})
+}
+
+// Each row is a case of a document of the folder.
+func TestStepOf(t *testing.T) {
+	for name, tt := range map[string]struct {
+		published, same, gap bool
+		want                 step
+	}{
+		"new bytes":                                 {false, false, false, stepPublish},
+		"new bytes, the same document":              {false, true, false, stepPublish},
+		"in force":                                  {true, true, false, stepNothing},
+		"another revision came after it":            {true, false, false, stepDiverged},
+		"new bytes, over a gap":                     {false, false, true, stepDiverged},
+		"new bytes, the same document, over a gap":  {false, true, true, stepDiverged},
+		"the same, over a gap":                      {true, true, true, stepDiverged},
+		"another revision came after it, and a gap": {true, false, true, stepDiverged},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := stepOf(tt.published, tt.same, tt.gap); got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// A restarted process with an older folder does not publish the older document, and no process reverts a policy that a
+// person has published. An incident is open until the file or the policy changes.
+func TestRestartRevertsNoPolicy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{t: t}
+		older, write := ofAcme(t, to("2"))
+		s.run(older)
+		newer, writeNewer := ofAcme(t, to("3"))
+		s.run(newer).inForce("acme", "3")
+
+		var late *process
+		for range 2 { // once more, as when it is killed
+			late = s.run(older)
+			late.refuses()
+			late.inForce("acme", "3")
+			late.revision("acme", 2)
+			late.incident(incident.PolicyDiverged, true)
+		}
+		write(to("3"))
+		later()
+		late.incident(incident.PolicyDiverged, false)
+
+		if err := late.Set(t.Context(), "acme", document(t, "{}"), "ann"); err != nil {
+			t.Fatal(err)
+		}
+		late = s.run(newer)
+		if doc, ok := late.registry.Document("acme"); !ok || len(doc.Default) != 0 {
+			t.Errorf("in force: %v, want what ann has published", doc)
+		}
+		late.incident(incident.PolicyDiverged, true)
+		writeNewer("# again\n" + to("3"))
+		later()
+		late.inForce("acme", "3")
+		late.incident(incident.PolicyDiverged, false)
+	})
+}
+
+// Many policies are published together. The next start publishes only the changed ones.
+func TestManyPolicies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{t: t}
+		names := make([]string, need.Amount(200, 2000, 2000))
+		accounts, files := map[string][]policy.Store{}, map[string]string{}
+		for i := range names {
+			id := fmt.Sprintf("a%d", i)
+			names[i], accounts[id] = `"`+id+`"`, []policy.Store{{ID: "1"}, {ID: "2"}}
+			files[id+"-duplication-policy.yaml"] = to("2")
+		}
+		files["duplication-accounts.json"] = "[" + strings.Join(names, ",") + "]"
+		dir, write := folderOf(t, files)
+		p := s.late(dir, accounts)
+		p.follow()
+		apply := func() {
+			t.Helper()
+			if err := p.apply(t.Context(), p.read()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		apply()
+		for account := range accounts {
+			p.revision(account, 1)
+		}
+		if s.calls != 1 {
+			t.Errorf("they were published in %d calls, want 1", s.calls)
+		}
+		write("a7-duplication-policy.yaml", "{}")
+		apply()
+		p.revision("a6", 1)
+		p.revision("a7", 2)
+	})
+}
+
+// An invalid document is an error of the caller and is not published.
+func TestSetRefuses(t *testing.T) {
+	s := &site{t: t}
+	p := s.process("")
+	for _, account := range []string{"acme", "nobody"} {
+		var faults policy.Faults
+		if err := p.Set(t.Context(), account, document(t, to("9")), "test"); !errors.As(err, &faults) {
+			t.Errorf("%s: got %v", account, err)
+		}
+		p.revision(account, 0)
+	}
+}
+
+// Of two writers that publish on top of the same revision, the second gets an error that names the first, unless their
+// documents are equal.
+func TestWriterThatLostIsTold(t *testing.T) {
+	for name, tt := range map[string]struct {
+		second string
+		lost   bool
+	}{
+		"another document":  {"3", true},
+		"the same document": {"2", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &site{t: t}
+				first, second := s.process(""), s.late("", defaultAccounts())
+				if err := first.Set(t.Context(), "acme", document(t, to("2")), "first"); err != nil {
+					t.Fatal(err)
+				}
+				done := make(chan error, 1)
+				go func() { done <- second.Set(t.Context(), "acme", document(t, to(tt.second)), "second") }()
+				later()
+				second.follow()
+				var lost *policy.LostError
+				switch err := <-done; {
+				case !tt.lost && err != nil:
+					t.Errorf("got %v", err)
+				case tt.lost && (!errors.As(err, &lost) || lost.Account != "acme" || lost.Revision != 1 || lost.By != "first"):
+					t.Errorf("got %v, want that first published revision 1", err)
+				}
+				first.revision("acme", 1)
+				first.inForce("acme", "2")
+			})
+		})
+	}
+}
+
+// The document of a folder is published again on top of one that another writer published meanwhile.
+func TestFolderThatLostPublishesOnTop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{t: t}
+		first := s.process("")
+		if err := first.Set(t.Context(), "acme", document(t, to("2")), "first"); err != nil {
+			t.Fatal(err)
+		}
+		dir, _ := ofAcme(t, to("3"))
+		second := s.late(dir, defaultAccounts())
+		done := make(chan error, 1)
+		go func() { done <- second.apply(t.Context(), second.read()) }()
+		later()
+		second.follow()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		first.inForce("acme", "3")
+		first.revision("acme", 2)
+		second.logged("publish policies again: another writer was first", 1)
+	})
+}
+
+// A document whose publisher died before reading it back is not published again.
+func TestPolicyIsPublishedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{t: t}
+		p, killed := s.process(""), s.late("", defaultAccounts())
+		ctx, kill := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		acme := map[string]policy.Document{"acme": document(t, to("2"))}
+		sums := map[string]string{"acme": "5d41402abc4b2a76b9719d911017c592"}
+		go func() { done <- killed.publish(ctx, acme, sums, "test") }()
+		later()
+		kill()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, want that it was cancelled", err)
+		}
+		p.inForce("acme", "2")
+		if err := p.Set(t.Context(), "acme", acme["acme"], "test"); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.publish(t.Context(), acme, sums, "test"); err != nil {
+			t.Fatal(err)
+		}
+		if n := s.policies(); n != 1 {
+			t.Errorf("the topic policies has %d records, want 1", n)
+		}
+	})
+}
+
+// A document that an older version published without a digest reverts nothing at a start. It is published when its file
+// changes, even to the same content, also after a restart before the change.
+func TestFolderOfAnOlderProgramIsPublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{t: t}
+		old := s.process("")
+		for _, store := range []string{"2", "3"} {
+			if err := old.Set(t.Context(), "acme", document(t, to(store)), "older"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		dir, write := ofAcme(t, to("2"))
+		for range 2 { // at each start
+			p := s.run(dir)
+			p.inForce("acme", "3")
+			p.incident(incident.PolicyDiverged, true)
+		}
+		write("# again\n" + to("2"))
+		later()
+		old.inForce("acme", "2")
+		old.incident(incident.PolicyDiverged, false)
+		old.revision("acme", 3) // of the two processes one comes first
+	})
+}
+
+// Nothing is published over a record that cannot be decoded, until a person has closed the incident of that record.
+func TestGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{t: t}
+		dir, write := ofAcme(t, to("2"))
+		s.run(dir)
+		about := incident.Subject{Kind: incident.RecordUnreadable, Name: "policies/0@1"}
+		p := s.process(dir)
+		p.deps.Unreadable = func(string) []incident.Subject { return []incident.Subject{about} }
+		p.registry.Unreadable([]byte("acme"), time.Now(), errors.New("garbage"))
+		if err := p.board.Open(t.Context(), about, "garbage"); err != nil {
+			t.Fatal(err)
+		}
+		write(to("3"))
+		apply := func() {
+			t.Helper()
+			if err := p.apply(t.Context(), p.read()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		apply()
+		p.inForce("acme", "2")
+		p.incident(incident.PolicyDiverged, true)
+		p.refuses("account acme: a record after revision 1 cannot be decoded")
+		if err := p.board.CloseBy(t.Context(), about.Key(), &pb.AdminAction{Id: "1", Who: "eve"}); err != nil {
+			t.Fatal(err)
+		}
+		p.refuses()
+		apply()
+		p.inForce("acme", "3")
+		p.incident(incident.PolicyDiverged, false)
+	})
+}
+
+// incidentRecords are the incidents that a folder publishes.
+type incidentRecords struct {
+	published []string // state and detail
+	err       error    // of the next one
+}
+
+func (r *incidentRecords) Publish(_ context.Context, msgs ...schemas.Message) error {
+	if err := r.err; err != nil {
+		r.err = nil
+		return err
+	}
+	for _, m := range msgs {
+		i := m.Body.(*pb.Incident)
+		word := "open: "
+		if i.GetState() == pb.IncidentState_INCIDENT_STATE_CLOSED {
+			word = "closed: "
+		}
+		r.published = append(r.published, word+i.GetSteps()[len(i.GetSteps())-1].GetDetail())
+	}
+	return nil
+}
+
+// Two processes with different folders open one incident, however long they run. Each logs its reason when it starts.
+func TestFoldersThatDifferOpenOneIncident(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var records incidentRecords
+		s := &site{t: t}
+		one, two := s.process(""), s.process("")
+		one.deps.Board = incident.NewBoard(&records, slog.New(slog.DiscardHandler))
+		two.deps.Board = one.deps.Board
+		acme := policy.Folder{Documents: map[string]policy.Document{"acme": {}}}
+		for range 30 {
+			one.reportDiverged(t.Context(), acme, map[string]string{"acme": "file 1"})
+			time.Sleep(one.config.Interval)
+			two.reportDiverged(t.Context(), acme, map[string]string{"acme": "file 2"})
+			time.Sleep(time.Minute)
+		}
+		if want := []string{"open: file 1"}; !slices.Equal(records.published, want) {
+			t.Errorf("published %q, want %q", records.published, want)
+		}
+		for _, p := range []*process{one, two} {
+			p.logged("do not publish diverged policy", 1)
+		}
+	})
+}
+
+// The incident of a diverged document is closed when the divergence ends, also after failed
+// publications.
+func TestDivergedPolicyIsOver(t *testing.T) {
+	acme := policy.Folder{Documents: map[string]policy.Document{"acme": {}}}
+	faulty := policy.Folder{Faults: policy.Faults{{Account: "acme", Reason: "syntax"}}}
+	for name, tt := range map[string]struct {
+		then []policy.Folder
+		err  error
+		want string // the newest record; empty: the incident stays open
+	}{
+		"refused":                   {[]policy.Folder{faulty}, nil, ""},
+		"the folder cannot be read": {[]policy.Folder{{Faults: policy.Faults{{Reason: "no such folder"}}}}, nil, ""},
+		"refused, and in force": {[]policy.Folder{faulty, acme}, nil,
+			"closed: the document of the folder is active"},
+		"refused, and removed": {[]policy.Folder{faulty, {}}, nil,
+			"closed: the folder has no document of the account"},
+		"in force, and Kafka fails once": {[]policy.Folder{acme, {}}, errors.New("away"),
+			"closed: the document of the folder is active"},
+		"removed, and Kafka fails once": {[]policy.Folder{{}, {}}, errors.New("away"),
+			"closed: the folder has no document of the account"},
+		"in force, and Kafka fails still": {[]policy.Folder{acme}, errors.New("away"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var records incidentRecords
+			p := (&site{t: t}).process("")
+			p.deps.Board = incident.NewBoard(&records, slog.New(slog.DiscardHandler))
+			p.reportDiverged(t.Context(), acme, map[string]string{"acme": "another"})
+			records.err = tt.err
+			for _, f := range tt.then {
+				for account := range f.Documents {
+					p.active[account] = true
+				}
+				p.reportDiverged(t.Context(), f, nil)
+			}
+			last := records.published[len(records.published)-1]
+			if tt.want == "" && (last != "open: another" || !p.open["acme"]) || tt.want != "" &&
+				(last != tt.want || len(p.open) > 0) {
+				t.Errorf("published %q, still to close %v, want %q", records.published, p.open, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,203 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// A swept is a harness whose rounds a Sweeper runs, with the newest checkpoints.
+type swept struct {
+	*harness
+	checked bool            // a check is recorded
+	paused  map[string]bool // by store
+	reads   int             // of the checkpoints
+	read    error           // of the next read
+	other   Checkpoints     // besides the published ones
+}
+
+func newSwept(t *testing.T) *swept {
+	return &swept{harness: newHarness(t), paused: map[string]bool{}, other: Checkpoints{}}
+}
+
+func (w *swept) checkpoints(context.Context) (Checkpoints, error) {
+	if err := w.read; err != nil {
+		w.read = nil
+		return nil, err
+	}
+	w.reads++
+	all := Checkpoints{}
+	for key, c := range w.other {
+		all[key] = c
+	}
+	for _, c := range of[*pb.Checkpoint](w.harness) {
+		all[schemas.Key(c.GetSweep(), c.GetMorsel())] = c
+	}
+	return all, nil
+}
+
+func (w *swept) sweeper() *Sweeper {
+	return NewSweeper(SweeperConfig{Page: 2}, SweeperDeps{
+		Due: w, Publisher: w, Lag: w.Lag, Checkpoints: w.checkpoints, Log: slog.New(slog.DiscardHandler),
+		Checked: func(context.Context, string, string, string) (bool, error) { return w.checked, nil },
+		Paused:  func(_, store string) bool { return w.paused[store] },
+	})
+}
+
+func (w *swept) sweep(r Request) (Result, []*pb.FixityTask) {
+	w.t.Helper()
+	r.Account, r.Store = "acme", "2"
+	before := len(of[*pb.FixityTask](w.harness))
+	result, err := w.sweeper().Sweep(w.t.Context(), r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return result, of[*pb.FixityTask](w.harness)[before:]
+}
+
+// A round on demand requests checks of every copy and reports their number. It is separate from the periodic rounds:
+// neither resumes or replaces the other. A finished round with the same start is not repeated.
+func TestSweepOnDemand(t *testing.T) {
+	w := newSwept(t)
+	w.fill()
+	half := func(sweep string, begun time.Time) string {
+		id := schemas.ID("half", sweep)
+		w.other[schemas.Key(sweep, "acme/2")] = &pb.Checkpoint{Sweep: sweep, Morsel: "acme/2", Round: id,
+			Started: timestamppb.New(begun), Cursor: []byte(`{"Space":"photos","Item":"b"}`),
+			Counts: map[string]int64{"2/photos": 2}}
+		return id
+	}
+	halfDue, halfDemand := half("fixity", start.Add(-time.Minute)), half("fixity.demand", start.Add(-24*time.Hour))
+	requested := int64(0)
+	r := Request{Begun: start, All: true, Period: 24 * time.Hour, OnRequested: func(n int64) { requested += n }}
+	result, tasks := w.sweep(r)
+	if len(tasks) != 7 || result.Emitted != 7 || requested != 7 || result.ID == halfDue || result.ID == halfDemand {
+		t.Errorf("got %+v with %d tasks, %d reported, want all 7 copies", result, len(tasks), requested)
+	}
+	for _, task := range tasks {
+		if task.GetReason() != pb.FixityReason_FIXITY_REASON_DEMAND || task.GetRound() != result.ID {
+			t.Errorf("got %v", task)
+		}
+	}
+	again, tasks := w.sweep(r)
+	if again.ID != result.ID || again.Emitted != 7 || !again.Finished.Equal(result.Finished) || len(tasks) != 0 {
+		t.Errorf("the same round once more: %+v with %d tasks, want %+v", again, len(tasks), result)
+	}
+	if on, tasks := w.sweep(Request{Begun: start, Period: 24 * time.Hour}); on.ID != halfDue || len(tasks) != 3 {
+		t.Errorf("the periodic round continues as %+v with %d tasks, want %s and 3", on, len(tasks), halfDue)
+	}
+}
+
+// The first round with checks is the baseline, also when it resumes. A lost checkpoint does not make another one.
+func TestBaselineIsTheFirstRound(t *testing.T) {
+	round := func(sweep string, tasks int64) *pb.Checkpoint {
+		at := timestamppb.New(start.Add(-time.Hour))
+		return &pb.Checkpoint{Sweep: sweep, Morsel: "acme/2", Round: "r", Started: at, Finished: at,
+			Counts: map[string]int64{"2/photos": tasks}}
+	}
+	unfinished := round("fixity", 0)
+	unfinished.Finished, unfinished.Baseline = nil, true
+	for name, tt := range map[string]struct {
+		before  *pb.Checkpoint
+		checked bool
+		want    bool
+	}{
+		"the first one":                            {nil, false, true},
+		"the second":                               {round("fixity", 3), false, false},
+		"after one on demand":                      {round("fixity.demand", 3), false, false},
+		"after one that found nothing":             {round("fixity", 0), false, true},
+		"after one on demand that found nothing":   {round("fixity.demand", 0), false, true},
+		"after one that found nothing, and checks": {round("fixity", 0), true, false},
+		"its checkpoint is lost":                   {nil, true, false},
+		"it is resumed":                            {unfinished, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newSwept(t)
+			w.fill()
+			w.checked = tt.checked
+			if c := tt.before; c != nil {
+				w.other[schemas.Key(c.GetSweep(), c.GetMorsel())] = c
+			}
+			result, tasks := w.sweep(Request{Begun: start})
+			if len(tasks) == 0 || result.Baseline != tt.want {
+				t.Errorf("%d tasks, baseline %t, want %t", len(tasks), result.Baseline, tt.want)
+			}
+		})
+	}
+}
+
+// A store is swept at once and then every hour. A look reads the checkpoints once for all stores. A paused round begins
+// when the pause has ended.
+func TestSchedule(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSwept(t)
+		start := time.Now()
+		changed := make(chan struct{})
+		w.paused["3"] = true
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			ended <- w.sweeper().Run(ctx, []Request{{Account: "acme", Store: "1"}, {Account: "acme", Store: "2"},
+				{Account: "acme", Store: "3"}}, changed)
+		}()
+		check := func(when string, reads int, want ...string) {
+			t.Helper()
+			synctest.Wait()
+			var got []string
+			for _, job := range of[*pb.Job](w.harness) {
+				got = append(got, fmt.Sprint(job.GetName(), " ", job.GetFinished().AsTime().Sub(start).Round(time.Second)))
+			}
+			if !slices.Equal(got, want) || w.reads != reads {
+				t.Errorf("%s: rounds %q after %d reads, want %q after %d", when, got, w.reads, want, reads)
+			}
+		}
+		done := []string{"fixity/acme/1 0s", "fixity/acme/2 0s"}
+		check("at the start", 1, done...)
+		time.Sleep(6 * time.Minute)
+		check("after a look", 2, done...)
+		w.paused["3"] = false
+		changed <- struct{}{}
+		done = append(done, "fixity/acme/3 6m0s")
+		check("after the pause", 3, done...)
+		w.read = errors.New("no broker")
+		time.Sleep(5 * time.Minute)
+		check("a read failed", 3, done...)
+		time.Sleep(50 * time.Minute)
+		done = append(done, "fixity/acme/1 1h0m0s", "fixity/acme/2 1h0m0s")
+		check("after an hour", 13, done...)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// After a round that took long, the checkpoints are read again: other processes may have swept the next stores.
+func TestLookAfterALongRound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSwept(t)
+		w.publish = func(n int) (bool, error) {
+			if n == 1 {
+				time.Sleep(2 * time.Minute)
+				at := timestamppb.Now()
+				w.other[schemas.Key("fixity", "acme/2")] = &pb.Checkpoint{Sweep: "fixity", Morsel: "acme/2", Round: "r",
+					Started: at, Finished: at}
+			}
+			return true, nil
+		}
+		w.sweeper().look(t.Context(), []Request{{Account: "acme", Store: "1"}, {Account: "acme", Store: "2"}})
+		if jobs := of[*pb.Job](w.harness); len(jobs) != 1 || w.reads != 2 {
+			t.Errorf("jobs %v after %d reads, want the round over store 1 and 2 reads", jobs, w.reads)
+		}
+	})
+}
