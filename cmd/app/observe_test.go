@@ -131,7 +131,8 @@ func TestObserved(t *testing.T) {
 	}
 	h := health.New(health.Config{Log: log, StallAfter: 2 * time.Second, TopicPrefix: cfg.Prefix,
 		Roles: cfg.Metrics.State, Lags: admin.Lags, Ping: func(context.Context) error { return nil },
-		Unreadable: func() []string { return nil }, Stopped: kafka.NewUnreadables().Batches, SetLags: cfg.Metrics.SetLags})
+		Unreadable: func() []string { return nil }, Stopped: kafka.NewUnreadables().Batches,
+		SetLags: kafka.NewLagMetrics(reg).Set})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

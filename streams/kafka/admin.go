@@ -39,44 +39,6 @@ func NewAdmin(cfg Config) (*Admin, error) {
 // Close closes the connections.
 func (a *Admin) Close() { a.cl.Close() }
 
-// offsets holds offsets by topic name and partition.
-type offsets map[string]map[int32]int64
-
-// bounds returns the start offsets and the last stable offsets of the partitions of topics. Readers get no record
-// beyond the last stable offset while a transaction is open. Topics that do not exist are left out.
-func bounds(ctx context.Context, adm *kadm.Client, topics ...string) (starts, ends offsets, err error) {
-	if starts, err = collectOffsets(adm.ListStartOffsets(ctx, topics...)); err != nil {
-		return nil, nil, fmt.Errorf("list start offsets: %w", err)
-	}
-	if ends, err = collectOffsets(adm.ListCommittedOffsets(ctx, topics...)); err != nil {
-		return nil, nil, fmt.Errorf("list end offsets: %w", err)
-	}
-	return starts, ends, nil
-}
-
-// collectOffsets returns the offsets of a response, or its first error. Topics that do not exist are left out.
-func collectOffsets(answer kadm.ListedOffsets, err error) (offsets, error) {
-	if err != nil {
-		return nil, err
-	}
-	out := offsets{}
-	for topic, ps := range answer {
-		for id, l := range ps {
-			if errors.Is(l.Err, kerr.UnknownTopicOrPartition) {
-				continue
-			}
-			if l.Err != nil {
-				return nil, fmt.Errorf("%s: %w", partition{topic, id}, l.Err)
-			}
-			if out[topic] == nil {
-				out[topic] = map[int32]int64{}
-			}
-			out[topic][id] = l.Offset
-		}
-	}
-	return out, nil
-}
-
 // committed returns the offsets that a role's groups have committed for topics. A group that does not exist has
 // committed nothing.
 func (a *Admin) committed(ctx context.Context, role schemas.Role, topics ...string) (offsets, error) {
@@ -179,15 +141,4 @@ func (a *Admin) Lag(ctx context.Context, roles ...schemas.Role) (map[schemas.Rol
 		lag[role] = totalLag(starts, ends, done)
 	}
 	return lag, nil
-}
-
-// totalLag returns the number of offsets from done, or from starts where nothing is committed, to ends.
-func totalLag(starts, ends, done offsets) (n int64) {
-	for topic, ps := range ends {
-		at := positions(starts[topic], ps, done[topic])
-		for id, end := range ps {
-			n += max(end-at[id], 0)
-		}
-	}
-	return n
 }

@@ -23,7 +23,6 @@ const (
 	fewArrivals       = 64               // less than 1/fewArrivals of a window are few
 	minAccountPart    = 256              // an account with less than 1/minAccountPart of a window is not moved
 	backlogMemoryPart = 2                // messages of the backlog topic may use 1/backlogMemoryPart of Bytes
-	backlogSlots      = 3                // parts of the partitions of a backlog topic; a flow uses one
 )
 
 // moveBacklogs moves backlogs to the backlog topic until ctx is done.

@@ -54,3 +54,5 @@ func hashWords(words ...string) uint32 {
 	}
 	return h.Sum32()
 }
+
+const backlogSlots = 3 // parts of the partitions of a backlog topic; a flow uses one

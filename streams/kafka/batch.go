@@ -119,7 +119,7 @@ func storeRetry() retry.Policy {
 // NewBatchGroup returns a BatchGroup that passes records to sink.
 func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, error) {
 	bc.defaults()
-	topics, err := cfg.roleTopics(bc.Role, bc.Topics)
+	topics, err := roleTopics(cfg, bc.Role, bc.Topics)
 	if err != nil {
 		return nil, err
 	}
@@ -133,10 +133,9 @@ func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, err
 	}
 	g.metrics = cfg.Metrics.role(bc.Role, schemas.High)
 	g.commits.metrics, g.commits.before = g.metrics, g.mark
-	g.router.removed = bc.RecordLoss
 	g.checker = newPollChecker(g.router, g.commits)
 	g.metrics.addOldest(g.oldest)
-	opts := append(cfg.consumeOptions(groupMember{role: bc.Role, topics: topics}),
+	opts := append(consumeOptions(cfg, groupMember{role: bc.Role, topics: topics}),
 		cfg.produceOptions(outputTimeout, outputLinger)...)
 	g.opts, err = cfg.options(string(bc.Role), append(opts,
 		kgo.FetchMaxBytes(batchFetchBytes), kgo.FetchMaxPartitionBytes(batchFetchBytes),

@@ -59,15 +59,6 @@ func newBatcher(g *BatchGroup, cl *kgo.Client, at partition, table *tablePacer) 
 	}
 }
 
-// recordBytes estimates the memory of a record. The headers are most of a dead letter.
-func recordBytes(rec *kgo.Record) int64 {
-	n := len(rec.Key) + len(rec.Value) + 512
-	for _, h := range rec.Headers {
-		n += len(h.Key) + len(h.Value) + headerOverhead
-	}
-	return int64(n)
-}
-
 // headerOverhead is the memory of a header beside its key and value.
 const headerOverhead = 48
 
@@ -204,7 +195,7 @@ func (b *batcher) complete(batch []inflightRecord, bytes int64) {
 	resume := !back && b.paused && len(b.records) < b.g.cfg.MaxRows && b.bytes < b.byteLimit()/2
 	b.paused = b.paused && !resume
 	b.mu.Unlock()
-	b.g.metrics.countSettled(batch)
+	countSettled(b.g.metrics, batch)
 	b.g.metrics.addInFlight(-len(batch), -bytes)
 	if resume {
 		b.cl.ResumeFetchPartitions(b.asMap())
@@ -458,4 +449,15 @@ func (b *batcher) setStoreBegan(t time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.storeBegan = t
+}
+
+// countSettled counts records by disposition. Their handler calls were observed already.
+func countSettled(m *roleMetrics, records []inflightRecord) {
+	var n [dispositions]int
+	for i := range records {
+		n[records[i].disposition]++
+	}
+	for f := range dispositions {
+		m.countHandled(f, n[f], -1)
+	}
 }

@@ -3,6 +3,7 @@ package kafka
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -12,10 +13,6 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 )
-
-// lagTTL is how long lags are exported after SetLags. Lags that are not updated become absent instead of
-// stale.
-const lagTTL = time.Minute
 
 // A RoleState is the state of one class of one role in this process.
 type RoleState struct {
@@ -47,11 +44,10 @@ func (m *Metrics) State() (states []RoleState) {
 		}
 		r.mu.Lock()
 		s.Member, s.Refused = r.member, r.refusedSince
-		for at := range r.owned {
-			if s.Owned[at.topic] == nil {
-				s.Owned[at.topic] = map[int32]bool{}
+		for topic, ids := range r.owned {
+			if len(ids) > 0 {
+				s.Owned[topic] = maps.Clone(ids)
 			}
-			s.Owned[at.topic][at.id] = true
 		}
 		r.mu.Unlock()
 		states = append(states, s)
@@ -82,19 +78,8 @@ func (m *Metrics) sortedRoles() (roles []*roleMetrics) {
 	return roles
 }
 
-// SetLags sets the lag gauges. They expire after lagTTL.
-func (m *Metrics) SetLags(lags []Lag) {
-	if m == nil {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.lags, m.lagsAt = slices.Clone(lags), time.Now()
-}
-
 type descriptions struct {
 	records, bytes, busy, parked, held, stuck, partitions, task, message, success *prometheus.Desc
-	lagRecords, lagDue, lagUndecided, lagBytes, lagSeconds                        *prometheus.Desc
 }
 
 func newDescriptions() descriptions {
@@ -102,21 +87,16 @@ func newDescriptions() descriptions {
 		return prometheus.NewDesc("millrace_kafka_"+name, help, append([]string{"role", "class"}, labels...), nil)
 	}
 	return descriptions{
-		records:      desc("in_flight_messages", "Messages read and not settled."),
-		bytes:        desc("in_flight_bytes", "Bytes of messages read and not settled."),
-		busy:         desc("working_tasks", "Running calls of the handler."),
-		parked:       desc("parked_tasks", "Calls of the handler that wait without a worker."),
-		held:         desc("paused_messages", "Messages in flight that a pause holds back."),
-		stuck:        desc("stuck_tasks", "Tasks that ignore their cancellation."),
-		partitions:   desc("assigned_partitions", "Partitions that this process owns."),
-		task:         desc("oldest_task_seconds", "Run time of the oldest task; 0 without one."),
-		message:      desc("oldest_message_seconds", "Age of the oldest message in flight; 0 without one."),
-		success:      desc("last_success_timestamp_seconds", "When a message was last done; absent before the first."),
-		lagRecords:   desc("lag_records", "Records not handled by the role's group; in delay lanes, only due ones.", "topic"),
-		lagDue:       desc("lag_due_records", "lag_records without paused ones.", "topic"),
-		lagUndecided: desc("lag_undecided_records", "Records that are not readable because of an open transaction.", "topic"),
-		lagBytes:     desc("lag_bytes", "Bytes of lag_records; absent if unknown.", "topic"),
-		lagSeconds:   desc("lag_seconds", "Estimated time until lag_records are handled; absent without progress.", "topic"),
+		records:    desc("in_flight_messages", "Messages read and not settled."),
+		bytes:      desc("in_flight_bytes", "Bytes of messages read and not settled."),
+		busy:       desc("working_tasks", "Running calls of the handler."),
+		parked:     desc("parked_tasks", "Calls of the handler that wait without a worker."),
+		held:       desc("paused_messages", "Messages in flight that a pause holds back."),
+		stuck:      desc("stuck_tasks", "Tasks that ignore their cancellation."),
+		partitions: desc("assigned_partitions", "Partitions that this process owns."),
+		task:       desc("oldest_task_seconds", "Run time of the oldest task; 0 without one."),
+		message:    desc("oldest_message_seconds", "Age of the oldest message in flight; 0 without one."),
+		success:    desc("last_success_timestamp_seconds", "When a message was last done; absent before the first."),
 	}
 }
 
@@ -125,7 +105,6 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	d := m.descs
 	for _, one := range []*prometheus.Desc{
 		d.records, d.bytes, d.busy, d.parked, d.held, d.stuck, d.partitions, d.task, d.message, d.success,
-		d.lagRecords, d.lagDue, d.lagUndecided, d.lagBytes, d.lagSeconds,
 	} {
 		ch <- one
 	}
@@ -151,7 +130,10 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		gauge(d.held, float64(r.held.Load()))
 		gauge(d.stuck, float64(r.stuck.Load()))
 		r.mu.Lock()
-		owned := len(r.owned)
+		owned := 0
+		for _, ids := range r.owned {
+			owned += len(ids)
+		}
 		r.mu.Unlock()
 		gauge(d.partitions, float64(owned))
 		o := r.oldest()
@@ -159,30 +141,6 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		age(d.message, o.message)
 		if t := r.timeOf(r.lastSuccess.Load()); !t.IsZero() {
 			gauge(d.success, float64(t.UnixMilli())/1e3)
-		}
-	}
-	m.collectLags(ch, now)
-}
-
-func (m *Metrics) collectLags(ch chan<- prometheus.Metric, now time.Time) {
-	m.mu.Lock()
-	lags, looked := m.lags, m.lagsAt
-	m.mu.Unlock()
-	if now.Sub(looked) > lagTTL {
-		return
-	}
-	for _, l := range lags {
-		gauge := func(desc *prometheus.Desc, v float64) {
-			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, string(l.Role), string(l.Class), string(l.Topic))
-		}
-		gauge(m.descs.lagRecords, float64(l.Records))
-		gauge(m.descs.lagDue, float64(l.Due()))
-		gauge(m.descs.lagUndecided, float64(l.Uncommitted))
-		if l.Bytes != nil {
-			gauge(m.descs.lagBytes, float64(*l.Bytes))
-		}
-		if l.Seconds != nil {
-			gauge(m.descs.lagSeconds, *l.Seconds)
 		}
 	}
 }

@@ -19,7 +19,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/retry"
 )
 
 // Config holds the settings that all parts of a process share: brokers, names of topics and groups, and client options.
@@ -81,19 +80,6 @@ type Lane struct {
 func defaultLanes() []Lane {
 	return []Lane{{"30s", 30 * time.Second}, {"5m", 5 * time.Minute}, {"1h", time.Hour}, {"1d", 24 * time.Hour}}
 }
-
-// Bounds of one fetch: for all partitions together, and for each. When a Pool pauses a partition, the client
-// drops the records that it has buffered, and fetches them again on resume. partitionBytes bounds that waste.
-// With the default window, tasks of 5 ms and compressed records of 75 bytes, each record was read 1.9 times with
-// 1 MiB, and 1.2 times with 256 KiB. Longer batches are still read: brokers return at least one.
-const (
-	fetchBytes     = 16 << 20
-	partitionBytes = 256 << 10
-)
-
-// rebalanceTimeout is how long the brokers wait for a live member to give up its partitions. It is longer than
-// any drain and than any time for which a poll is held.
-func (c Config) rebalanceTimeout() time.Duration { return cmp.Or(c.Drain, 4*time.Minute) + time.Minute }
 
 func (c Config) check() error {
 	var errs []error
@@ -279,72 +265,6 @@ const (
 	maxReadBatch = maxDeadBatch - 1<<20
 )
 
-// checkSize returns a permanent error if rec is too large for a delay lane with its retry headers. Such a record
-// is no message of this system.
-func checkSize(rec *kgo.Record) error {
-	n := schemas.Record{Key: rec.Key, Value: rec.Value, Headers: headersOf(rec)}.Size()
-	if n > 2*schemas.MaxBytes {
-		return retry.Permanent(fmt.Errorf("key, value and headers are %d bytes, at most %d: %w",
-			n, 2*schemas.MaxBytes, schemas.ErrMalformed))
-	}
-	return nil
-}
-
-// A groupMember describes a client in one of a role's groups.
-type groupMember struct {
-	role   schemas.Role
-	class  schemas.Class
-	topics []string
-	// coPartitioned: a member owns the same partitions of all topics.
-	coPartitioned bool
-	// drainsOutputs: on a revoke, the member waits until its outputs are published.
-	drainsOutputs bool
-}
-
-// consumeOptions returns the options of m.
-func (c Config) consumeOptions(m groupMember) []kgo.Opt {
-	heartbeat := 3 * time.Second
-	if c.Heartbeat > 0 {
-		heartbeat = c.Heartbeat
-	}
-	most := maxReadBatch
-	if slices.Contains(m.topics, c.topic(schemas.Dead)) {
-		most = maxDeadBatch
-	}
-	timeout := c.rebalanceTimeout()
-	if m.drainsOutputs {
-		timeout += outputTimeout
-	}
-	opts := []kgo.Opt{
-		kgo.ConsumerGroup(c.group(m.role, m.class)),
-		kgo.HeartbeatInterval(heartbeat),
-		kgo.ConsumeTopics(m.topics...),
-		kgo.DisableAutoCommit(),
-		kgo.BlockRebalanceOnPoll(), // no rebalance between a poll and its commit
-		kgo.RebalanceTimeout(timeout),
-		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
-		kgo.ConsumeResetOffset(kgo.NoResetOffset()), // never skip removed records silently
-		kgo.FetchMaxWait(250 * time.Millisecond),    // a resumed partition waits for the current fetch to end
-		kgo.MetadataMaxAge(metadataInterval),
-		kgo.FetchMaxBytes(fetchBytes),
-		kgo.FetchMaxPartitionBytes(partitionBytes),
-		kgo.MaxDecompressBatchBytes(most),
-		kgo.KeepRetryableFetchErrors(), // otherwise the client retries for ever without reporting
-		kgo.AdjustFetchOffsetsFn(c.restoreOffsets(c.group(m.role, m.class))),
-	}
-	opts = append(opts, c.balanceOptions(m.coPartitioned)...)
-	if c.ServerSide {
-		opts = append(opts, kgo.ServerSideBalancer())
-	}
-	if session := c.sessionTimeout(); session > 0 {
-		opts = append(opts, kgo.SessionTimeout(session))
-	}
-	if c.Instance != "" {
-		opts = append(opts, kgo.InstanceID(c.Instance+"/"+string(m.role)+"/"+string(m.class)))
-	}
-	return opts
-}
-
 // sessionTimeout returns the session timeout of a group member; 0: that of the brokers.
 func (c Config) sessionTimeout() time.Duration {
 	switch {
@@ -358,50 +278,6 @@ func (c Config) sessionTimeout() time.Duration {
 
 // metadataInterval is the maximum time until a client sees a new partition.
 const metadataInterval = 20 * time.Second
-
-// balanceOptions returns the balancer of a group member: one that moves few partitions. With ServerSide the
-// brokers have no cooperative protocol, but move partitions one by one anyway.
-func (c Config) balanceOptions(together bool) []kgo.Opt {
-	switch {
-	case together:
-		return []kgo.Opt{kgo.Balancers(kgo.RangeBalancer())}
-	case c.ServerSide:
-		return []kgo.Opt{kgo.Balancers(kgo.StickyBalancer())}
-	}
-	m := newMembership()
-	return []kgo.Opt{kgo.Balancers(m), kgo.WithHooks(m)}
-}
-
-// roleTopics returns the names of the topics that a role reads: those given, and the again topics of the role.
-func (c Config) roleTopics(role schemas.Role, given []schemas.Topic) ([]string, error) {
-	if role == "" || len(given) == 0 {
-		return nil, errors.New("kafka: Role and Topics must be set")
-	}
-	all := slices.Clone(given)
-	for _, t := range append([]schemas.Topic{""}, given...) { // "": the again topic without a class
-		again := schemas.AgainOf(role, t)
-		if _, ok := schemas.Lookup(again); ok && !slices.Contains(all, again) {
-			all = append(all, again)
-		}
-	}
-	var names []string
-	for _, t := range all {
-		if !c.mayRead(role, t) {
-			return nil, fmt.Errorf("kafka: role %s: topic %s is not in the catalogue", role, t)
-		}
-		names = append(names, c.topic(t))
-	}
-	return names, nil
-}
-
-// mayRead reports whether a role may read a topic: any of the catalogue, and for the ingester foreign ones.
-func (c Config) mayRead(role schemas.Role, t schemas.Topic) bool {
-	if name, ok := t.Foreign(); ok {
-		return role == schemas.RoleIngester && slices.Contains(c.Foreign, name)
-	}
-	_, ok := schemas.Lookup(t)
-	return ok
-}
 
 // isAgain reports whether a topic holds records that were moved from other topics.
 func isAgain(t schemas.Topic) bool {
@@ -423,3 +299,7 @@ func (l clientLog) Log(level kgo.LogLevel, msg string, keyvals ...any) {
 		l.log.Warn(msg, keyvals...)
 	}
 }
+
+// isPassThrough reports whether records only pass through a topic. The trimmer deletes them as soon as they are
+// committed.
+func isPassThrough(t schemas.Topic) bool { return isAgain(t) || strings.HasPrefix(string(t), "delay.") }

@@ -15,49 +15,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// A partition names one partition of a topic. The topic includes the prefix.
-type partition struct {
-	topic string
-	id    int32
-}
-
-func (p partition) String() string { return fmt.Sprintf("%s/%d", p.topic, p.id) }
-
-// asMap returns the partition in the form of the client's functions.
-func (p partition) asMap() map[string][]int32 { return map[string][]int32{p.topic: {p.id}} }
-
-func eachPartition(parts map[string][]int32, f func(partition)) {
-	for topic, ids := range parts {
-		for _, id := range ids {
-			f(partition{topic, id})
-		}
-	}
-}
-
-// groupMovedOn reports whether err only means that the group has a new generation. The client joins again,
-// and records that were not committed are delivered again.
-func groupMovedOn(err error) bool {
-	for _, e := range []error{
-		kerr.RebalanceInProgress, kerr.IllegalGeneration, kerr.UnknownMemberID, kerr.StaleMemberEpoch,
-		kerr.FencedMemberEpoch,
-	} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
-}
-
-// stopGrace is how long publishing and committing may take after the context of Run has ended.
-const stopGrace = 5 * time.Second
-
-// withStopGrace returns a context that ends stopGrace after ctx.
-func withStopGrace(ctx context.Context) (context.Context, context.CancelFunc) {
-	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(stopGrace, cancel) })
-	return out, func() { stop(); cancel() }
-}
-
 // leaveTimeout bounds the request to leave a group. If the brokers do not answer, the session times out.
 const leaveTimeout = 4 * time.Second
 

@@ -26,7 +26,7 @@ import (
 // processes differ by a second, so does the end of the pause. Worker counts do not expire; they hold until
 // another one is set.
 type Controls struct {
-	table   *Table
+	topic   controlsTopic                  // nil: the zero value
 	current atomic.Pointer[activeControls] // nil: none
 
 	mu       sync.Mutex // guards the fields below
@@ -34,6 +34,15 @@ type Controls struct {
 	expiry   *time.Timer // applies the next end of a pause; nil: there is none
 	watchers map[chan struct{}]bool
 }
+
+// A controlsTopic reads the topic control and applies its records.
+type controlsTopic interface {
+	Run(ctx context.Context) error
+	Ready() <-chan struct{}
+}
+
+// Follow sets the reader of the topic, which calls Apply, for Run and Ready.
+func (c *Controls) Follow(topic controlsTopic) { c.topic = topic }
 
 // maxExpiryWait is the longest time until the clock is read again, because it may be adjusted.
 const maxExpiryWait = time.Minute
@@ -90,29 +99,15 @@ func (a *activeControls) equal(other *activeControls) bool {
 	return maps.Equal(a.paused, other.paused) && maps.Equal(a.sweeps, other.sweeps) && maps.Equal(a.workers, other.workers)
 }
 
-// NewControls returns Controls that follow the topic control while Run runs.
-func NewControls(cfg Config) (*Controls, error) {
-	c := &Controls{}
-	t, err := NewTable(cfg, schemas.Controls, func(key []byte, d *schemas.Delivery) error {
-		ctl, _ := d.Body.(*pb.Control) // nil for a tombstone
-		return c.Apply(key, ctl)
-	})
-	if err != nil {
-		return nil, err
-	}
-	c.table = t
-	return c, nil
-}
-
 // Run follows the topic until ctx is done, and then returns nil. It must be called only once.
 func (c *Controls) Run(ctx context.Context) error {
 	defer c.stopTimer()
-	return c.table.Run(ctx)
+	return c.topic.Run(ctx)
 }
 
 // Ready returns a channel that is closed when the records that the topic held at the start of Run are
 // applied.
-func (c *Controls) Ready() <-chan struct{} { return c.table.Ready() }
+func (c *Controls) Ready() <-chan struct{} { return c.topic.Ready() }
 
 // Apply applies the latest message of key; nil is a tombstone. It rejects an invalid message with a permanent
 // error, and the message before stays in force.
@@ -315,21 +310,4 @@ func (c *Controls) waitResumed(role schemas.Role, stop <-chan struct{}) bool {
 		}
 	}
 	return true
-}
-
-// WorkOf returns the account and the stores of b. It can be used as Describe in a PoolConfig.
-func WorkOf(b schemas.Body) (w Work) {
-	if m, ok := b.(interface{ GetAccount() string }); ok {
-		w.Account = m.GetAccount()
-	}
-	if m, ok := b.(interface{ GetStore() string }); ok {
-		w.Stores[0] = m.GetStore()
-	}
-	if m, ok := b.(interface{ GetDestinationStore() string }); ok {
-		w.Stores[0] = m.GetDestinationStore()
-	}
-	if m, ok := b.(interface{ GetSourceStore() string }); ok {
-		w.Stores[1] = m.GetSourceStore()
-	}
-	return w
 }

@@ -22,6 +22,11 @@ func lostPartitions(fetches kgo.Fetches) (parts []partition) {
 	return parts
 }
 
+// outOfRange returns the diagnosis of offsets that are out of range for the members of g.
+func (g *BatchGroup) outOfRange() outOfRangeDiagnosis {
+	return outOfRangeDiagnosis{g.router, g.cfg.RecordLoss}
+}
+
 // checkPoll handles the errors of a poll. A partition with a truncated log is read again from its start:
 // records that were stored may exist again under other offsets, and the sink recognizes those that it has.
 // checkPoll returns these partitions; the records that the poll returned for them are stale. No rebalance
@@ -33,7 +38,7 @@ func (g *BatchGroup) checkPoll(
 	err = g.checker.check(ctx, cl, fetches)
 	if out := (*outOfRange)(nil); errors.As(err, &out) {
 		var cut []groupPosition
-		if cut, err = g.router.diagnoseOutOfRange(ctx, cl, out); err == nil {
+		if cut, err = g.outOfRange().diagnose(ctx, cl, out); err == nil {
 			for _, s := range cut {
 				parts = append(parts, s.at)
 			}
@@ -121,7 +126,7 @@ func (g *BatchGroup) rereadUnmarked(ctx context.Context, cl *kgo.Client) error {
 	}
 	limit, cancel := context.WithTimeout(ctx, markTimeout)
 	defer cancel()
-	all, err := g.router.groupPositions(limit, cl, parts)
+	all, err := g.outOfRange().groupPositions(limit, cl, parts)
 	if err != nil {
 		g.router.log.Warn("retry reading committed offsets", "err", err)
 		time.AfterFunc(time.Second, g.requestRewind)

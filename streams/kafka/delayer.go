@@ -76,7 +76,7 @@ func NewDelayer(cfg Config) (*Delayer, error) {
 	}
 	var err error
 	d.opts, err = cfg.options(string(schemas.RoleDelayer), append(
-		append(cfg.consumeOptions(groupMember{role: schemas.RoleDelayer, topics: topics}),
+		append(consumeOptions(cfg, groupMember{role: schemas.RoleDelayer, topics: topics}),
 			cfg.produceOptions(outputTimeout, outputLinger)...),
 		kgo.ConsumeRegex(), kgo.MetadataMaxAge(laneDiscoveryInterval),
 		kgo.FetchMaxPartitionBytes(256<<10), // bounds the records that are held per partition
@@ -115,7 +115,7 @@ func (d *Delayer) step(ctx context.Context, cl *kgo.Client) error {
 	fetches := d.tap.poll(pctx, cl, delayerPoll)
 	cancel()
 	if err := d.reader.check(ctx, cl, fetches); err != nil {
-		return d.router.explainOutOfRange(ctx, cl, err)
+		return outOfRangeDiagnosis{router: d.router}.explain(ctx, cl, err)
 	}
 	d.mu.Lock()
 	fetches.EachPartition(func(p kgo.FetchTopicPartition) {

@@ -65,7 +65,7 @@ func newFetcher(p *Pool, m groupMember) (*fetcher, error) {
 	}
 	f.commits.after = f.onCommitted
 	f.checker = newPollChecker(p.router, f.commits)
-	opts := append(p.kafka.consumeOptions(m),
+	opts := append(consumeOptions(p.kafka, m),
 		kgo.OnPartitionsAssigned(f.onAssigned), kgo.OnOffsetsFetched(f.onOffsetsFetched),
 		kgo.OnPartitionsRevoked(f.onRevoked), kgo.OnPartitionsLost(f.onLost))
 	if len(p.fetchers) == 0 { // the first one publishes for all: a single client keeps the outputs in order
@@ -82,7 +82,7 @@ func (f *fetcher) poll(ctx context.Context) error {
 		f.memory.wait(ctx, f.memoryLimit)
 		fetches := f.cl.PollRecords(ctx, f.p.window/4)
 		if err := f.checker.check(ctx, f.cl, fetches); err != nil {
-			return f.p.router.explainOutOfRange(ctx, f.cl, err)
+			return outOfRangeDiagnosis{router: f.p.router}.explain(ctx, f.cl, err)
 		}
 		if err := f.dispatch(fetches); err != nil {
 			return err

@@ -109,15 +109,6 @@ func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) 
 	return lags, nil
 }
 
-// positions returns the offsets at which a group continues: the committed one, or the log start.
-func positions(starts, ends, done map[int32]int64) map[int32]int64 {
-	at := map[int32]int64{}
-	for id := range ends {
-		at[id] = max(done[id], starts[id])
-	}
-	return at
-}
-
 // dueEnds sets the ends of delay lanes to the first record that is not due.
 func (a *Admin) dueEnds(ctx context.Context, ends offsets) error {
 	for _, lane := range a.cfg.lanes() {

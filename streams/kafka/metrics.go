@@ -71,8 +71,6 @@ type Metrics struct {
 	roles   map[roleClass]*roleMetrics
 	clients map[string]bool      // values of label client in use
 	sizes   map[string]topicSize // of records read, by topic name
-	lags    []Lag
-	lagsAt  time.Time // when lags was set
 }
 
 type roleClass struct {
@@ -152,9 +150,9 @@ type roleMetrics struct {
 	lastSuccess    atomic.Int64 // last success, in ns since base; 0: none
 	lastActive     atomic.Int64 // last message settled or progress reported, in ns since base
 
-	mu     sync.Mutex // guards the rest
-	owned  map[partition]bool
-	member bool // of the consumer group, with or without partitions
+	mu     sync.Mutex                // guards the rest
+	owned  map[string]map[int32]bool // by topic name
+	member bool                      // of the consumer group, with or without partitions
 	// refusals counts outputs, or batches of them, that the brokers refuse at present; refusedSince is when the
 	// first one was refused.
 	refusals     int
@@ -168,7 +166,7 @@ type oldest struct{ task, message time.Time }
 
 func newRoleMetrics(m *Metrics, at roleClass) *roleMetrics {
 	role, class := string(at.role), string(at.class)
-	r := &roleMetrics{at: at, base: m.base, owned: map[partition]bool{}}
+	r := &roleMetrics{at: at, base: m.base, owned: map[string]map[int32]bool{}}
 	for f := range dispositions {
 		r.messages[f] = m.vecs.messages.WithLabelValues(role, class, f.String())
 	}
@@ -201,20 +199,6 @@ func (r *roleMetrics) countHandled(f disposition, n int, d time.Duration) {
 	r.lastActive.Store(now)
 	if f == dispositionDone {
 		r.lastSuccess.Store(now)
-	}
-}
-
-// countSettled counts records by disposition. Their handler calls were observed already.
-func (r *roleMetrics) countSettled(records []inflightRecord) {
-	if r == nil {
-		return
-	}
-	var n [dispositions]int
-	for i := range records {
-		n[records[i].disposition]++
-	}
-	for f := range dispositions {
-		r.countHandled(f, n[f], -1)
 	}
 }
 
@@ -278,13 +262,18 @@ func (r *roleMetrics) countRebalance(k rebalanceKind, parts map[string][]int32, 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.member = k == partitionsAssigned || r.member && k == partitionsRevoked
-	eachPartition(parts, func(at partition) {
-		if k == partitionsAssigned {
-			r.owned[at] = true
-		} else {
-			delete(r.owned, at)
+	for topic, ids := range parts {
+		for _, id := range ids {
+			if k != partitionsAssigned {
+				delete(r.owned[topic], id)
+				continue
+			}
+			if r.owned[topic] == nil {
+				r.owned[topic] = map[int32]bool{}
+			}
+			r.owned[topic][id] = true
 		}
-	})
+	}
 }
 
 // countCommit counts a commit.

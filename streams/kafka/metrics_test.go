@@ -95,7 +95,7 @@ func TestMetricsNames(t *testing.T) {
 	m := NewMetrics(reg)
 	m.role(schemas.RoleCopier, schemas.High)
 	bytes, seconds := int64(1), 1.0
-	m.SetLags([]Lag{{Role: schemas.RoleCopier, Class: schemas.High, Topic: schemas.DuplicationHigh,
+	NewLagMetrics(reg).Set([]Lag{{Role: schemas.RoleCopier, Class: schemas.High, Topic: schemas.DuplicationHigh,
 		Bytes: &bytes, Seconds: &seconds}})
 	families, err := reg.Gather()
 	if err != nil {
@@ -135,7 +135,7 @@ func TestMetricsCount(t *testing.T) {
 		r.addStuck(1)
 		r.countHandled(dispositionDone, 4, time.Second)
 		r.addInFlight(-4, -400)
-		r.countSettled([]inflightRecord{
+		countSettled(r, []inflightRecord{
 			{disposition: dispositionDone},
 			{disposition: dispositionDead},
 			{disposition: dispositionDead},
@@ -191,9 +191,9 @@ func TestMetricsLags(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewRegistry()
-		m := NewMetrics(reg)
+		m := NewLagMetrics(reg)
 		bytes, seconds := int64(70), 3.5
-		m.SetLags([]Lag{
+		m.Set([]Lag{
 			{Role: schemas.RoleCopier, Class: schemas.Low, Topic: schemas.DuplicationLow, Records: 7,
 				Bytes: &bytes, Seconds: &seconds},
 			{Role: schemas.RoleSink, Class: schemas.High, Topic: schemas.Changes, Records: 9, Uncommitted: 2, Paused: true},
@@ -267,7 +267,7 @@ func TestMetricsNil(t *testing.T) {
 	}
 	allocs := testing.AllocsPerRun(100, func() {
 		r.countHandled(dispositionDone, 1, time.Second)
-		r.countSettled(nil)
+		countSettled(r, nil)
 		r.observeCall(time.Second)
 		r.markProgress()
 		r.addInFlight(1, 100)
@@ -279,7 +279,6 @@ func TestMetricsNil(t *testing.T) {
 		r.countPublishFailures(1)
 		r.addOldest(nil)
 		m.countPublishFailure()
-		m.SetLags(nil)
 		if _, ok := m.meanRecordBytes(""); ok || m.State() != nil || m.hooks("") != nil {
 			t.Error("nothing knows something")
 		}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -26,20 +25,6 @@ const outOfRangeTimeout = 30 * time.Second
 
 // errRemoved is wrapped by the error of Run if records were removed before they were read.
 var errRemoved = errors.New("records were removed before they were read")
-
-// An outOfRange is the error of a poll at offsets that are not in the logs of some partitions.
-type outOfRange struct{ parts []partition }
-
-func (e *outOfRange) Error() string {
-	var names []string
-	for _, p := range e.parts {
-		names = append(names, p.String())
-	}
-	return fmt.Sprintf("poll %s: %v", strings.Join(names, ", "), kerr.OffsetOutOfRange)
-}
-
-// Unwrap returns the broker's error.
-func (e *outOfRange) Unwrap() error { return kerr.OffsetOutOfRange }
 
 // A groupPosition holds the offsets of a group in one partition, and the offsets in its log.
 type groupPosition struct {
@@ -127,14 +112,22 @@ func (s groupPosition) incident(role schemas.Role, detail string) *pb.Incident {
 	return i
 }
 
-// explainOutOfRange returns err. If err says that offsets are out of range, it returns an error with the cause
+// An outOfRangeDiagnosis finds out why offsets of a group are out of range, and opens incidents for lost records.
+type outOfRangeDiagnosis struct {
+	*router
+	// removed, if set, returns messages about the records from offset from to to. They are published before the
+	// incident that refers to them.
+	removed func(ctx context.Context, topic schemas.Topic, partition int32, from, to int64) ([]schemas.Message, error)
+}
+
+// explain returns err. If err says that offsets are out of range, it returns an error with the cause
 // and the remedy instead, and opens an incident for removed records. cl is the member whose poll failed.
-func (r *router) explainOutOfRange(ctx context.Context, cl *kgo.Client, err error) error {
+func (r outOfRangeDiagnosis) explain(ctx context.Context, cl *kgo.Client, err error) error {
 	var out *outOfRange
 	if !errors.As(err, &out) {
 		return err
 	}
-	truncated, err := r.diagnoseOutOfRange(ctx, cl, out)
+	truncated, err := r.diagnose(ctx, cl, out)
 	if err != nil {
 		return err
 	}
@@ -145,9 +138,9 @@ func (r *router) explainOutOfRange(ctx context.Context, cl *kgo.Client, err erro
 	return errors.Join(errs...)
 }
 
-// diagnoseOutOfRange finds out why offsets are out of range. If truncated logs are the only cause, it returns
+// diagnose finds out why offsets are out of range. If truncated logs are the only cause, it returns
 // them, and no error.
-func (r *router) diagnoseOutOfRange(
+func (r outOfRangeDiagnosis) diagnose(
 	ctx context.Context, cl *kgo.Client, out *outOfRange,
 ) (truncated []groupPosition, err error) {
 	ctx, cancel := context.WithTimeout(ctx, outOfRangeTimeout)
@@ -177,7 +170,7 @@ func (r *router) diagnoseOutOfRange(
 }
 
 // groupPositions returns the positions of the group of cl in parts.
-func (r *router) groupPositions(ctx context.Context, cl *kgo.Client, parts []partition) ([]groupPosition, error) {
+func (r outOfRangeDiagnosis) groupPositions(ctx context.Context, cl *kgo.Client, parts []partition) ([]groupPosition, error) {
 	var topics []string
 	for _, p := range parts {
 		if !slices.Contains(topics, p.topic) {
@@ -222,7 +215,7 @@ func (r *router) groupPositions(ctx context.Context, cl *kgo.Client, parts []par
 
 // divergencePoints returns the offsets at which the logs of parts differ from those that the commits were made
 // in, by leader epoch. Partitions for which the brokers do not say are left out.
-func (r *router) divergencePoints(
+func (r outOfRangeDiagnosis) divergencePoints(
 	ctx context.Context, adm *kadm.Client, commits kadm.OffsetResponses, parts []partition,
 ) map[partition]int64 {
 	var epochs kadm.OffsetForLeaderEpochRequest
@@ -252,7 +245,7 @@ func (r *router) divergencePoints(
 // openIncidents publishes an incident for each position with removed records. It leaves out incidents that are
 // open already, so a process that restarts in a loop opens each once; if those cannot be read, an incident may be
 // published twice. The messages of r.removed are published first, since the incident refers to them.
-func (r *router) openIncidents(ctx context.Context, of []groupPosition) error {
+func (r outOfRangeDiagnosis) openIncidents(ctx context.Context, of []groupPosition) error {
 	known := map[string]bool{}
 	if err := r.knownIncidents(ctx, known); err != nil {
 		r.log.Warn("may open incidents twice", "err", err)
@@ -299,7 +292,7 @@ func (r *router) openIncidents(ctx context.Context, of []groupPosition) error {
 
 // knownIncidents adds the ids of all incidents of removed records to known. It takes at most a third of
 // outOfRangeTimeout.
-func (r *router) knownIncidents(ctx context.Context, known map[string]bool) error {
+func (r outOfRangeDiagnosis) knownIncidents(ctx context.Context, known map[string]bool) error {
 	ctx, cancel := context.WithTimeout(ctx, outOfRangeTimeout/3)
 	defer cancel()
 	name := r.cfg.topic(schemas.Incidents)

@@ -142,3 +142,23 @@ func (s *outputs) empty() bool {
 	defer s.mu.Unlock()
 	return len(s.queues) == 0
 }
+
+// A refusal tracks an output, or a batch of outputs, that the brokers do not accept for now.
+type refusal struct{ active bool }
+
+// record records that the brokers have refused it.
+func (f *refusal) record(r *router, m *roleMetrics, err error) {
+	m.countPublishFailures(1)
+	if !f.active && m.addRefused(1) {
+		r.log.Warn("retry outputs", "err", err)
+	}
+	f.active = true
+}
+
+// clear records that the brokers have accepted it, or that it is not sent again.
+func (f *refusal) clear(m *roleMetrics) {
+	if f.active {
+		m.addRefused(-1)
+	}
+	f.active = false
+}

@@ -2,9 +2,7 @@ package kafka
 
 import (
 	"context"
-	"errors"
 	"sync"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -47,21 +45,4 @@ func (p *pauser) poll(ctx context.Context, cl *kgo.Client, n int) kgo.Fetches {
 		}
 	})
 	return cl.PollRecords(ctx, n)
-}
-
-// errWorkPaused sends a paused message to a lane, to make room for others.
-var errWorkPaused = errors.New("account or store is paused")
-
-// pausedRecord returns the record that waits in a lane while the work of ir is paused, for as long as for an
-// unavailable store. It counts as no attempt and as no failure.
-func (r *router) pausedRecord(ir *inflightRecord, now time.Time) *kgo.Record {
-	h := *r.retryHeaders(ir)
-	h.role, h.class, h.err = r.role, "paused", errWorkPaused.Error()
-	h.due = now.Add(laneForWait(r.lanes, h.unavailable, maxUnavailableLane).Delay)
-	h.unavailable++
-	ir.disposition = dispositionPaused
-	topic := schemas.Delay(laneFor(r.lanes, h.due.Sub(now)).Name)
-	r.log.Debug("delay paused message", "to", string(topic), "topic", string(h.topic),
-		"partition", h.partition, "offset", h.offset, "class", h.class)
-	return &kgo.Record{Topic: r.cfg.topic(topic), Key: ir.rec.Key, Value: ir.rec.Value, Headers: h.apply(ir.rec.Headers)}
 }

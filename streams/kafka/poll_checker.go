@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
@@ -20,9 +19,6 @@ import (
 )
 
 const (
-	// damageTries is the number of fetches of a batch that cannot be parsed before reading of its partition
-	// stops.
-	damageTries = 5
 	// lookupTimeout bounds a request to the brokers about the errors of a poll. lookupPause is the wait after a
 	// request without a finding, because the next poll returns the same errors at once.
 	lookupTimeout = 10 * time.Second
@@ -33,12 +29,6 @@ const (
 	// warnEvery is the time between two warnings that a partition cannot be read for now.
 	warnEvery = time.Minute
 )
-
-// damageRetry is the wait between two fetches of a batch that cannot be parsed. The client reads no partition
-// meanwhile, for 3 s in total.
-func damageRetry() retry.Policy {
-	return retry.Policy{Wait: 250 * time.Millisecond, MaxWait: time.Second}
-}
 
 // A pollChecker handles the errors of one client's polls. It is used by the loop that polls.
 type pollChecker struct {
@@ -68,90 +58,6 @@ func newPollChecker(r *router, c *commits) *pollChecker {
 		damaged: map[partition]*damagedBatch{},
 	}
 }
-
-// pollFaults are the errors of a poll that need more than a log message.
-type pollFaults struct {
-	fatal   error
-	unknown map[string][16]byte // topics with an id that the brokers do not know, with that id
-	// Partitions with a batch that is too long, or that the client or the broker cannot parse.
-	damaged   map[partition]error
-	transient map[partition]error // partitions, or -1 for a topic, that the broker does not serve for now
-}
-
-// faultsOf sorts the errors of a poll by their consequence, and logs those without one.
-func faultsOf(fetches kgo.Fetches, log *slog.Logger) pollFaults {
-	var (
-		out    outOfRange
-		faults = pollFaults{unknown: map[string][16]byte{}, damaged: map[partition]error{}, transient: map[partition]error{}}
-	)
-	fetches.EachTopic(func(t kgo.FetchTopic) {
-		t.EachPartition(func(p kgo.FetchPartition) {
-			if p.Err == nil {
-				return
-			}
-			var (
-				loss *kgo.ErrDataLoss
-				code *kerr.Error
-				at   = partition{t.Topic, p.Partition}
-				err  = p.Err
-			)
-			switch {
-			case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-				return // the context of the poll, or of a request that the client repeats
-			case errors.As(err, &loss):
-				log.Error("detect data loss", "topic", at.topic, "partition", at.id, "err", err)
-			case decompressTooLarge(err) != nil:
-				faults.damaged[at] = err
-			case errors.Is(err, kerr.OffsetOutOfRange):
-				out.parts = append(out.parts, at)
-			case errors.Is(err, kerr.UnknownTopicID):
-				faults.unknown[at.topic] = t.TopicID
-			case errors.Is(err, kgo.ErrClientClosed), errors.As(err, &code) && !code.Retriable && !groupMovedOn(code):
-				if faults.fatal == nil {
-					faults.fatal = fmt.Errorf("poll %s: %w", at, err)
-				}
-			case errors.Is(err, kerr.CorruptMessage), code == nil && p.HighWatermark > 0: // the broker answered with records
-				faults.damaged[at] = err
-			case code != nil && code.Retriable:
-				faults.transient[at] = err
-			default:
-				log.Warn("poll partition", "topic", at.topic, "partition", at.id, "err", err)
-			}
-		})
-	})
-	if faults.fatal == nil && len(out.parts) > 0 {
-		faults.fatal = &out
-	}
-	return faults
-}
-
-// pollError returns the first error of a poll by a client that reads once.
-func pollError(fetches kgo.Fetches, log *slog.Logger) error {
-	faults := faultsOf(fetches, log)
-	switch {
-	case faults.fatal != nil:
-		return faults.fatal
-	case len(faults.unknown) > 0:
-		return fmt.Errorf("poll %v: %w", slices.Sorted(maps.Keys(faults.unknown)), kerr.UnknownTopicID)
-	}
-	for at, err := range faults.transient {
-		log.Warn("poll partition", "topic", at.topic, "partition", at.id, "err", err)
-	}
-	for at, err := range faults.damaged {
-		return &damagedError{at, err}
-	}
-	return nil
-}
-
-// A damagedError reports a batch that cannot be parsed.
-type damagedError struct {
-	at  partition
-	err error
-}
-
-func (e *damagedError) Error() string { return fmt.Sprintf("poll %s: %v", e.at, e.err) }
-
-func (e *damagedError) Unwrap() error { return e.err }
 
 // check returns the error that must end the poll loop, if there is one. It waits while the client must not be
 // polled.
@@ -291,14 +197,6 @@ func (r *pollChecker) position(cl *kgo.Client, at partition, p kgo.FetchPartitio
 		}
 	}
 	return max(p.LogStartOffset, 0)
-}
-
-// decompressTooLarge returns the error of a batch that is larger, decompressed, than the client accepts, or
-// nil for any other error. The client does not fetch such a batch again.
-func decompressTooLarge(err error) *kgo.ErrDecompressTooLarge {
-	tooLarge := (*kgo.ErrDecompressTooLarge)(nil)
-	_ = errors.As(err, &tooLarge)
-	return tooLarge
 }
 
 // describeDamage returns the location of a batch that cannot be parsed, and instructions for the operator. p

@@ -151,7 +151,7 @@ type Pool struct {
 // NewPool returns a Pool that calls h.
 func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
 	pc.defaults()
-	topics, err := cfg.roleTopics(pc.Role, pc.Topics)
+	topics, err := roleTopics(cfg, pc.Role, pc.Topics)
 	if err != nil {
 		return nil, err
 	}

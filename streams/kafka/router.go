@@ -1,11 +1,10 @@
 package kafka
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"log/slog"
-	"runtime/debug"
 	"time"
 	"unsafe"
 
@@ -14,10 +13,6 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/retry"
 )
-
-// A Handler handles one delivery and returns the messages to publish. It cannot publish or commit itself.
-// Package retry defines the classes of its errors.
-type Handler func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error)
 
 const (
 	// maxUnavailableLane is the longest delay of a message that waits for an unavailable store or engine.
@@ -41,7 +36,6 @@ type router struct {
 	lanes    []Lane // shortest first
 	attempts int
 	log      *slog.Logger
-	removed  func(ctx context.Context, topic schemas.Topic, partition int32, from, to int64) ([]schemas.Message, error)
 }
 
 func newRouter(cfg Config, role schemas.Role, attempts int) *router {
@@ -342,46 +336,6 @@ func laneForWait(lanes []Lane, n int, limit time.Duration) Lane {
 	return lanes[min(n, last)]
 }
 
-// callHandler calls h. A panic becomes a permanent error with its stack.
-func callHandler(ctx context.Context, h Handler, d *schemas.Delivery) (out []schemas.Message, err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			out, err = nil, retry.Permanent(fmt.Errorf("handler panicked: %v\n%s", v, debug.Stack()))
-		}
-	}()
-	return h(ctx, d)
-}
-
-// describeWork calls f, which is Describe or DescribeValue. A panic becomes a permanent error.
-func describeWork[T any](f func(T) Work, b T) (w Work, err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			w, err = Work{}, retry.Permanent(fmt.Errorf("describe task: panic: %v\n%s", v, debug.Stack()))
-		}
-	}()
-	return f(b), nil
-}
-
-// A refusal tracks an output, or a batch of outputs, that the brokers do not accept for now.
-type refusal struct{ active bool }
-
-// record records that the brokers have refused it.
-func (f *refusal) record(r *router, m *roleMetrics, err error) {
-	m.countPublishFailures(1)
-	if !f.active && m.addRefused(1) {
-		r.log.Warn("retry outputs", "err", err)
-	}
-	f.active = true
-}
-
-// clear records that the brokers have accepted it, or that it is not sent again.
-func (f *refusal) clear(m *roleMetrics) {
-	if f.active {
-		m.addRefused(-1)
-	}
-	f.active = false
-}
-
 // backlogRecord returns the record that moves ir unchanged to a backlog topic.
 func (r *router) backlogRecord(ir *inflightRecord, topic string) *kgo.Record {
 	h := *r.retryHeaders(ir)
@@ -395,4 +349,41 @@ func incarnation(id [16]byte) uint32 {
 	h := fnv.New32a()
 	h.Write(id[:]) // never fails
 	return h.Sum32()
+}
+
+// errWorkPaused sends a paused message to a lane, to make room for others.
+var errWorkPaused = errors.New("account or store is paused")
+
+// pausedRecord returns the record that waits in a lane while the work of ir is paused, for as long as for an
+// unavailable store. It counts as no attempt and as no failure.
+func (r *router) pausedRecord(ir *inflightRecord, now time.Time) *kgo.Record {
+	h := *r.retryHeaders(ir)
+	h.role, h.class, h.err = r.role, "paused", errWorkPaused.Error()
+	h.due = now.Add(laneForWait(r.lanes, h.unavailable, maxUnavailableLane).Delay)
+	h.unavailable++
+	ir.disposition = dispositionPaused
+	topic := schemas.Delay(laneFor(r.lanes, h.due.Sub(now)).Name)
+	r.log.Debug("delay paused message", "to", string(topic), "topic", string(h.topic),
+		"partition", h.partition, "offset", h.offset, "class", h.class)
+	return &kgo.Record{Topic: r.cfg.topic(topic), Key: ir.rec.Key, Value: ir.rec.Value, Headers: h.apply(ir.rec.Headers)}
+}
+
+// checkSize returns a permanent error if rec is too large for a delay lane with its retry headers. Such a record
+// is no message of this system.
+func checkSize(rec *kgo.Record) error {
+	n := schemas.Record{Key: rec.Key, Value: rec.Value, Headers: headersOf(rec)}.Size()
+	if n > 2*schemas.MaxBytes {
+		return retry.Permanent(fmt.Errorf("key, value and headers are %d bytes, at most %d: %w",
+			n, 2*schemas.MaxBytes, schemas.ErrMalformed))
+	}
+	return nil
+}
+
+// recordBytes estimates the memory of a record. The headers are most of a dead letter.
+func recordBytes(rec *kgo.Record) int64 {
+	n := len(rec.Key) + len(rec.Value) + 512
+	for _, h := range rec.Headers {
+		n += len(h.Key) + len(h.Value) + headerOverhead
+	}
+	return int64(n)
 }
