@@ -4,60 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/metrics/metricstest"
 )
-
-// Gathered returns the values of the metrics in a registry whose name and labels contain all of like, by name and
-// labels without the common prefix. For histograms the value is the count.
-func Gathered(t *testing.T, reg *prometheus.Registry, like ...string) map[string]float64 {
-	t.Helper()
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := map[string]float64{}
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			var labels []string
-			for _, l := range m.GetLabel() {
-				labels = append(labels, l.GetName()+"="+l.GetValue())
-			}
-			name := strings.TrimPrefix(f.GetName(), "millrace_kafka_") + "{" + strings.Join(labels, ",") + "}"
-			all[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
-		}
-	}
-	maps.DeleteFunc(all, func(name string, _ float64) bool {
-		return slices.ContainsFunc(like, func(s string) bool { return !strings.Contains(name, s) })
-	})
-	return all
-}
-
-// SameValues returns the differences between gathered values and the expected ones.
-func SameValues(t *testing.T, got, want map[string]float64) {
-	t.Helper()
-	for _, name := range slices.Sorted(maps.Keys(want)) {
-		if v, ok := got[name]; !ok {
-			t.Errorf("%s: absent, want %v", name, want[name])
-		} else if v != want[name] {
-			t.Errorf("%s: got %v, want %v", name, v, want[name])
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(got)) {
-		if _, ok := want[name]; !ok {
-			t.Errorf("%s: got %v, want it absent", name, got[name])
-		}
-	}
-}
 
 // All metrics of a role are 0 from the start, so that rates of them are correct.
 func TestMetricsOfNewRole(t *testing.T) {
@@ -87,32 +43,14 @@ func TestMetricsOfNewRole(t *testing.T) {
 		}
 		want[name] = 0
 	}
-	SameValues(t, Gathered(t, reg), want)
+	metricstest.Compare(t, metricstest.Gather(t, reg), want)
 }
 
 func TestMetricsNames(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := NewMetrics(reg)
 	m.role(schemas.RoleCopier, schemas.High)
-	bytes, seconds := int64(1), 1.0
-	NewLagMetrics(reg).Set([]Lag{{Role: schemas.RoleCopier, Class: schemas.High, Topic: schemas.DuplicationHigh,
-		Bytes: &bytes, Seconds: &seconds}})
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	problems, err := promlint.NewWithMetricFamilies(families).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range problems {
-		t.Errorf("%s: %s", p.Metric, p.Text)
-	}
-	for _, f := range families {
-		if !strings.HasPrefix(f.GetName(), "millrace_kafka_") {
-			t.Errorf("%s: want the prefix millrace_kafka_", f.GetName())
-		}
-	}
+	metricstest.Lint(t, reg)
 }
 
 func TestMetricsCount(t *testing.T) {
@@ -135,11 +73,8 @@ func TestMetricsCount(t *testing.T) {
 		r.addStuck(1)
 		r.countHandled(dispositionDone, 4, time.Second)
 		r.addInFlight(-4, -400)
-		countSettled(r, []inflightRecord{
-			{disposition: dispositionDone},
-			{disposition: dispositionDead},
-			{disposition: dispositionDead},
-		})
+		r.countHandled(dispositionDone, 1, -1)
+		r.countHandled(dispositionDead, 2, -1)
 		r.countCommit(nil)
 		r.countCommit(errors.New("no"))
 		r.countPublishFailures(2)
@@ -151,10 +86,10 @@ func TestMetricsCount(t *testing.T) {
 		r.addOldest(func() oldest {
 			return oldest{task: time.Now().Add(-2 * time.Second), message: time.Now().Add(-time.Hour)}
 		})
-		got := Gathered(t, reg)
+		got := metricstest.Gather(t, reg)
 		maps.DeleteFunc(got, func(_ string, v float64) bool { return v == 0 })
 		const l = "class=high,role=copier"
-		SameValues(t, got, map[string]float64{
+		metricstest.Compare(t, got, map[string]float64{
 			"messages_total{class=high,outcome=done,role=copier}": 5, "messages_total{class=high,outcome=dead,role=copier}": 2,
 			"messages_total{class=high,outcome=retried,role=copier}": 1, "handler_seconds{" + l + "}": 2,
 			"in_flight_messages{" + l + "}": 6, "in_flight_bytes{" + l + "}": 600, "working_tasks{" + l + "}": 3,
@@ -186,78 +121,6 @@ func TestMetricsCount(t *testing.T) {
 	})
 }
 
-// Lags that are no longer set, and values that are unknown, are absent.
-func TestMetricsLags(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		reg := prometheus.NewRegistry()
-		m := NewLagMetrics(reg)
-		bytes, seconds := int64(70), 3.5
-		m.Set([]Lag{
-			{Role: schemas.RoleCopier, Class: schemas.Low, Topic: schemas.DuplicationLow, Records: 7,
-				Bytes: &bytes, Seconds: &seconds},
-			{Role: schemas.RoleSink, Class: schemas.High, Topic: schemas.Changes, Records: 9, Uncommitted: 2, Paused: true},
-		})
-		time.Sleep(lagTTL)
-		SameValues(t, Gathered(t, reg, "lag_"), map[string]float64{
-			"lag_records{class=low,role=copier,topic=duplication.low}":           7,
-			"lag_due_records{class=low,role=copier,topic=duplication.low}":       7,
-			"lag_undecided_records{class=low,role=copier,topic=duplication.low}": 0,
-			"lag_bytes{class=low,role=copier,topic=duplication.low}":             70,
-			"lag_seconds{class=low,role=copier,topic=duplication.low}":           3.5,
-			"lag_records{class=high,role=sink,topic=changes}":                    9,
-			"lag_due_records{class=high,role=sink,topic=changes}":                0,
-			"lag_undecided_records{class=high,role=sink,topic=changes}":          2,
-		})
-		time.Sleep(time.Nanosecond)
-		SameValues(t, Gathered(t, reg, "lag_"), map[string]float64{})
-	})
-}
-
-// Several clients may have the same name. Their metrics disappear with them.
-func TestMetricsOfClients(t *testing.T) {
-	reg := prometheus.NewRegistry()
-	cfg := Config{Brokers: []string{"127.0.0.1:1"}, Metrics: NewMetrics(reg)}
-	clients := func() (names []string) {
-		for name := range Gathered(t, reg, "client_buffered_fetch_bytes") {
-			names = append(names, name)
-		}
-		slices.Sort(names)
-		return names
-	}
-	check := func(want ...string) {
-		t.Helper()
-		for i, name := range want {
-			want[i] = "client_buffered_fetch_bytes{client=" + name + "}"
-		}
-		if got := clients(); !slices.Equal(got, want) {
-			t.Errorf("got %v, want %v", got, want)
-		}
-	}
-	open := func(name string) *kgo.Client {
-		t.Helper()
-		opts, err := cfg.options(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cl, err := kgo.NewClient(opts...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(cl.Close)
-		return cl
-	}
-	a, b, c := open("admin"), open("admin"), open("copier")
-	check("admin#2", "admin", "copier")
-	a.Close()
-	check("admin#2", "copier")
-	open("admin")
-	check("admin#2", "admin", "copier")
-	b.Close()
-	c.Close()
-	check("admin")
-}
-
 // A nil *Metrics allocates nothing.
 func TestMetricsNil(t *testing.T) {
 	var m *Metrics
@@ -267,7 +130,6 @@ func TestMetricsNil(t *testing.T) {
 	}
 	allocs := testing.AllocsPerRun(100, func() {
 		r.countHandled(dispositionDone, 1, time.Second)
-		countSettled(r, nil)
 		r.observeCall(time.Second)
 		r.markProgress()
 		r.addInFlight(1, 100)
@@ -317,33 +179,5 @@ func BenchmarkMetrics(b *testing.B) {
 				}
 			})
 		})
-	}
-}
-
-// Without a tracer and a trace context no span is created.
-func TestSpanNil(t *testing.T) {
-	r := newRouter(Config{}, schemas.RolePlanner, 0)
-	headers := []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}}
-	ir := &inflightRecord{rec: &kgo.Record{Topic: "changes", Headers: headers}}
-	ctx := t.Context()
-	allocs := testing.AllocsPerRun(100, func() {
-		in, end := r.span(ctx, ir)
-		end(nil)
-		if in != ctx || ir.traceHeaders() != nil || injectTrace(in) != nil {
-			t.Error("a span out of nothing")
-		}
-	})
-	if allocs != 0 {
-		t.Errorf("%v allocations, want none", allocs)
-	}
-}
-
-func BenchmarkSpanNil(b *testing.B) {
-	r := newRouter(Config{}, schemas.RolePlanner, 0)
-	ir := &inflightRecord{rec: &kgo.Record{Topic: "changes"}}
-	ctx := b.Context()
-	for b.Loop() {
-		_, end := r.span(ctx, ir)
-		end(nil)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/kafka/metrics/metricstest"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -29,7 +30,7 @@ func withMetrics(b *kafkatest.Broker) (kafka.Config, *prometheus.Registry) {
 // nonZero returns the values that are not 0.
 func nonZero(t *testing.T, reg *prometheus.Registry, like ...string) map[string]float64 {
 	t.Helper()
-	got := kafka.Gathered(t, reg, like...)
+	got := metricstest.Gather(t, reg, like...)
 	maps.DeleteFunc(got, func(_ string, v float64) bool { return v == 0 })
 	return got
 }
@@ -98,7 +99,7 @@ func TestPoolOutcomesAreMeasured(t *testing.T) {
 			t.Error("no commit is counted")
 		}
 		delete(got, "commits_total{class=high,result=ok,role=planner}")
-		kafka.SameValues(t, got, map[string]float64{
+		metricstest.Compare(t, got, map[string]float64{
 			"messages_total{class=high,outcome=done,role=planner}":        2,
 			"messages_total{class=high,outcome=retried,role=planner}":     2,
 			"messages_total{class=high,outcome=dead,role=planner}":        1,
@@ -248,13 +249,13 @@ func TestDelayerIsMeasured(t *testing.T) {
 		background(t, d)
 		time.Sleep(10 * time.Second)
 		held := map[string]float64{"in_flight_messages{class=high,role=delayer}": 2}
-		kafka.SameValues(t, nonZero(t, reg, "role=delayer", "messages"), held)
+		metricstest.Compare(t, nonZero(t, reg, "role=delayer", "messages"), held)
 		time.Sleep(3 * time.Minute)
 		want := map[string]float64{"done": 1, "dead": 1}
 		if got := outcomes(t, reg, schemas.RoleDelayer); !maps.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
-		kafka.SameValues(t, nonZero(t, reg, "role=delayer", "in_flight"), map[string]float64{})
+		metricstest.Compare(t, nonZero(t, reg, "role=delayer", "in_flight"), map[string]float64{})
 	})
 }
 
@@ -275,7 +276,7 @@ func TestProducerCountsWhatIsGivenUp(t *testing.T) {
 		if err := p.Publish(t.Context(), change("a")); err != nil {
 			t.Fatal(err)
 		}
-		kafka.SameValues(t, nonZero(t, reg, "publish_failures"),
+		metricstest.Compare(t, nonZero(t, reg, "publish_failures"),
 			map[string]float64{"publish_failures_total{class=,role=producer}": 1})
 	})
 }
@@ -328,7 +329,7 @@ func TestMetricsOfPool(t *testing.T) {
 				delete(got, name)
 			}
 		}
-		kafka.SameValues(t, got, want)
+		metricstest.Compare(t, got, want)
 		const l = "{class=large,role=copier}"
 		got = nonZero(t, reg, "class=large", "role=copier")
 		for name, want := range map[string][2]float64{
@@ -346,8 +347,8 @@ func TestMetricsOfPool(t *testing.T) {
 		}
 		close(hang)
 		time.Sleep(10 * time.Second)
-		kafka.SameValues(t, nonZero(t, reg, "role=copier", "in_flight"), map[string]float64{})
-		kafka.SameValues(t, nonZero(t, reg, "role=copier", "working"), map[string]float64{})
+		metricstest.Compare(t, nonZero(t, reg, "role=copier", "in_flight"), map[string]float64{})
+		metricstest.Compare(t, nonZero(t, reg, "role=copier", "working"), map[string]float64{})
 	})
 }
 
@@ -376,16 +377,16 @@ func TestMetricsOfHangingBatch(t *testing.T) {
 		background(t, g)
 		time.Sleep(10 * time.Second)
 		const stuck = "stuck_tasks{class=high,role=state}"
-		kafka.SameValues(t, nonZero(t, reg, "stuck_tasks"), map[string]float64{})
+		metricstest.Compare(t, nonZero(t, reg, "stuck_tasks"), map[string]float64{})
 		b.Fence(schemas.RoleState)
 		time.Sleep(time.Minute)
-		kafka.SameValues(t, nonZero(t, reg, "stuck_tasks"), map[string]float64{stuck: 1})
+		metricstest.Compare(t, nonZero(t, reg, "stuck_tasks"), map[string]float64{stuck: 1})
 		if s := cfg.Metrics.State(); len(s) != 1 || s[0].Stuck != 1 {
 			t.Errorf("got %+v, want one stuck task", s)
 		}
 		close(sink.hang)
 		time.Sleep(time.Minute)
-		kafka.SameValues(t, nonZero(t, reg, "stuck_tasks"), map[string]float64{})
-		kafka.SameValues(t, nonZero(t, reg, "in_flight"), map[string]float64{})
+		metricstest.Compare(t, nonZero(t, reg, "stuck_tasks"), map[string]float64{})
+		metricstest.Compare(t, nonZero(t, reg, "in_flight"), map[string]float64{})
 	})
 }

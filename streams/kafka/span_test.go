@@ -1,0 +1,37 @@
+package kafka
+
+import (
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/schemas"
+)
+
+// Without a tracer and a trace context no span is created.
+func TestSpanNil(t *testing.T) {
+	r := newRouter(Config{}, schemas.RolePlanner, 0)
+	headers := []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}}
+	ir := &inflightRecord{rec: &kgo.Record{Topic: "changes", Headers: headers}}
+	ctx := t.Context()
+	allocs := testing.AllocsPerRun(100, func() {
+		in, end := r.span(ctx, ir)
+		end(nil)
+		if in != ctx || ir.traceHeaders() != nil || injectTrace(in) != nil {
+			t.Error("a span out of nothing")
+		}
+	})
+	if allocs != 0 {
+		t.Errorf("%v allocations, want none", allocs)
+	}
+}
+
+func BenchmarkSpanNil(b *testing.B) {
+	r := newRouter(Config{}, schemas.RolePlanner, 0)
+	ir := &inflightRecord{rec: &kgo.Record{Topic: "changes"}}
+	ctx := b.Context()
+	for b.Loop() {
+		_, end := r.span(ctx, ir)
+		end(nil)
+	}
+}
